@@ -1,0 +1,40 @@
+# pipeloom_options: language standard, warnings and sanitizers of our own code.
+# Generated code links it not, so it is free of our warnings.
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
+  set(CMAKE_BUILD_TYPE RelWithDebInfo CACHE STRING "Build type" FORCE)
+endif()
+# Line tables are enough for stack traces and halve the build of -g.
+set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O2 -g1 -DNDEBUG")
+
+find_program(PIPELOOM_CCACHE ccache)
+if(PIPELOOM_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  set(CMAKE_CXX_COMPILER_LAUNCHER "${PIPELOOM_CCACHE}")
+endif()
+
+if(PIPELOOM_SANITIZE)
+  # Everything is instrumented, generated code too.
+  add_compile_options(-fsanitize=${PIPELOOM_SANITIZE} -fno-omit-frame-pointer
+                      -fno-sanitize-recover=all)
+  add_link_options(-fsanitize=${PIPELOOM_SANITIZE})
+endif()
+
+add_library(pipeloom_options INTERFACE)
+target_include_directories(
+  pipeloom_options INTERFACE "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>"
+                             "$<INSTALL_INTERFACE:include/pipeloom>")
+target_compile_features(pipeloom_options INTERFACE cxx_std_20)
+
+# Our warnings are for our own compilation only, not for users of the headers.
+set(PIPELOOM_WARNINGS
+    -Wall
+    -Wextra
+    -Wpedantic
+    -Wshadow
+    -Wconversion
+    -Wno-sign-conversion
+    $<$<BOOL:${PIPELOOM_WARNINGS_AS_ERRORS}>:-Werror>
+    $<$<CXX_COMPILER_ID:Clang>:-Wthread-safety>)

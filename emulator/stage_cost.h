@@ -1,0 +1,88 @@
+// Time and memory of one stage on one sub-microbatch, on one pipeline rank
+// (a group of tp x cp GPUs acting as one), through the subgraph cache: equal
+// layers and equal shapes are priced once.
+#ifndef PIPELOOM_EMULATOR_STAGE_COST_H_
+#define PIPELOOM_EMULATOR_STAGE_COST_H_
+
+#include <cstdint>
+#include <memory>
+
+#include "base/units.h"
+#include "ir/job_spec.h"
+#include "ir/microbatches.h"
+#include "ir/partition.h"
+
+namespace pipeloom::emulator {
+
+// Per GPU, with tensor, sequence and context parallelism applied.
+struct StageCost {
+  Duration forward{};
+  Duration backward{};     // Input gradient only.
+  Duration weight_grad{};  // Weight gradient only. 0 for a frozen module.
+  // Kept from forward until backward and weight gradient are done.
+  Bytes activations{};
+  // Part of `activations` that the input gradient is the last to read.
+  Bytes freed_by_backward{};
+  // The stage's input: all that is kept when the stage is recomputed.
+  Bytes input{};
+  // The stage's output tensor, which may cross to another rank.
+  int64_t output_rows = 0;
+  int64_t output_width = 0;
+  Bytes output{};       // Of one GPU's share.
+  Flops model_flops{};  // Forward and backward, of all GPUs of the rank.
+  bool operator==(const StageCost&) const = default;
+};
+
+// What a stage's weights occupy on one GPU, all step long.
+struct StageMemory {
+  Bytes weights{};
+  Bytes gradients{};
+  Bytes optimizer{};
+  bool operator==(const StageMemory&) const = default;
+};
+
+struct CacheCounters {
+  int64_t hits = 0;
+  int64_t misses = 0;
+};
+
+class StageCostModel {
+ public:
+  // Keeps a copy of the job. REQUIRES: ValidateJobSpec(job) is OK. With
+  // `reuse` off every call prices every layer anew; results are the same.
+  explicit StageCostModel(const JobSpec& job, bool reuse = true);
+  ~StageCostModel();
+  StageCostModel(const StageCostModel&) = delete;
+  StageCostModel& operator=(const StageCostModel&) = delete;
+
+  // All const methods may be called from any number of threads.
+  // `needs_input_grad`: something trainable feeds the stage, so the gradient
+  // goes on below it. A frozen module has weight_grad 0, and backward 0 too
+  // when it needs no input gradient.
+  StageCost Cost(const Stage& stage, const WorkShape& shape,
+                 bool needs_input_grad) const;
+  StageMemory Memory(const Stage& stage) const;
+  // Data-parallel gradient reduction and parameter gathering that nothing
+  // hides, and the optimizer step, for a rank that holds these stages.
+  Duration Epilogue(const Partition& partition, RankId rank) const;
+  // One tensor of `payload` bytes a GPU from rank to rank, and the part of it
+  // that keeps the link busy.
+  struct Transfer {
+    Duration time{};
+    Duration occupancy{};
+  };
+  Transfer TransferTime(RankId from, RankId to, Bytes payload) const;
+  // Context, allocator slack and workspace of one GPU.
+  Bytes Overhead() const;
+
+  const JobSpec& job() const;
+  CacheCounters cache() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace pipeloom::emulator
+
+#endif  // PIPELOOM_EMULATOR_STAGE_COST_H_

@@ -1,0 +1,111 @@
+#include "ir/job_spec.h"
+
+#include <algorithm>
+#include <set>
+
+#include "absl/strings/str_format.h"
+#include "base/status_macros.h"
+
+namespace pipeloom {
+namespace {
+
+// Share of a device's memory that a job may plan with by default.
+constexpr int64_t kUsablePercent = 94;
+
+bool HasModule(const ModelSpec& model, const std::string& name) {
+  return std::any_of(
+      model.modules.begin(), model.modules.end(),
+      [&](const ModuleSpec& module) { return module.name == name; });
+}
+
+std::string ModuleNames(const ModelSpec& model) {
+  std::string names;
+  for (const ModuleSpec& module : model.modules) {
+    if (!names.empty()) names += ", ";
+    names += module.name;
+  }
+  return names;
+}
+
+}  // namespace
+
+bool JobSpec::IsFrozen(ModuleId module) const {
+  const std::string& module_name = model.modules[module].name;
+  return std::find(training.frozen_modules.begin(),
+                   training.frozen_modules.end(),
+                   module_name) != training.frozen_modules.end();
+}
+
+bool JobSpec::Allows(MemoryStrategy strategy) const {
+  return strategy == MemoryStrategy::kKeep ||
+         std::find(training.memory_strategies.begin(),
+                   training.memory_strategies.end(),
+                   strategy) != training.memory_strategies.end();
+}
+
+Bytes JobSpec::MemoryLimit() const {
+  if (training.memory_limit > Bytes(0)) return training.memory_limit;
+  return Bytes(cluster.device.memory.count() / 100 * kUsablePercent);
+}
+
+absl::Status ValidateJobSpec(const JobSpec& job) {
+  PIPELOOM_RETURN_IF_ERROR(ValidateModelSpec(job.model));
+  PIPELOOM_RETURN_IF_ERROR(ValidateClusterSpec(job.cluster));
+  PIPELOOM_RETURN_IF_ERROR(ValidateParallelLayout(job.parallel, job.cluster));
+  const TrainingSpec& t = job.training;
+  const auto fail = [](const char* field, double value, const char* allowed) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "training.%s is %g; it must be %s", field, value, allowed));
+  };
+  if (t.microbatches < 1 || t.microbatches > 1'000'000) {
+    return fail("microbatches", t.microbatches, "in [1, 1000000]");
+  }
+  if (t.microbatch_tokens < 1) {
+    return fail("microbatch_tokens", static_cast<double>(t.microbatch_tokens),
+                ">= 1");
+  }
+  if (t.microbatch_images < 0) {
+    return fail("microbatch_images", static_cast<double>(t.microbatch_images),
+                ">= 0");
+  }
+  if (!(t.microbatch_seconds >= 0)) {
+    return fail("microbatch_seconds", t.microbatch_seconds, ">= 0");
+  }
+  if (t.memory_limit < Bytes(0)) {
+    return fail("memory_limit", static_cast<double>(t.memory_limit.count()),
+                ">= 0");
+  }
+  for (const std::string& name : t.frozen_modules) {
+    if (!HasModule(job.model, name)) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "training.frozen_modules names \"%s\"; the model has %s", name,
+          ModuleNames(job.model)));
+    }
+  }
+  std::set<std::string> sized;
+  for (const TrainingSpec::SubMicrobatchSize& size : t.sub_microbatch_sizes) {
+    if (!HasModule(job.model, size.module)) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "training.sub_microbatch_sizes names \"%s\"; the model has %s",
+          size.module, ModuleNames(job.model)));
+    }
+    if (size.instances < 1 || !sized.insert(size.module).second) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "training.sub_microbatch_sizes: \"%s\" is %d; it must be >= 1 and "
+          "given once",
+          size.module, size.instances));
+    }
+  }
+  if (job.search.deadline < kZero) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("search.deadline is %s; it must be >= 0",
+                        FormatDuration(job.search.deadline)));
+  }
+  if (job.search.evaluations < 0) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "search.evaluations is %d; it must be >= 0", job.search.evaluations));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace pipeloom

@@ -1,0 +1,78 @@
+// One training job: model, cluster, parallel layout, training set-up and
+// search defaults. The JOB file of the command line (docs: README).
+#ifndef PIPELOOM_IR_JOB_SPEC_H_
+#define PIPELOOM_IR_JOB_SPEC_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "base/units.h"
+#include "ir/cluster_spec.h"
+#include "ir/model_spec.h"
+#include "ir/parallel_layout.h"
+
+namespace pipeloom {
+
+// What may be done with a stage's activations between forward and backward.
+enum class MemoryStrategy { kKeep, kRecompute, kOffload };
+
+// How the optimizer's state is divided over the replicas.
+enum class OptimizerSharding { kNone, kZero1 };
+
+struct TrainingSpec {
+  int32_t microbatches = 0;       // A step's, per replica; at least 1.
+  int64_t microbatch_tokens = 0;  // Backbone tokens a microbatch holds at most.
+  int64_t microbatch_images = 0;  // Images and clips at most; 0: no limit.
+  double microbatch_seconds = 0;  // Clip or audio seconds at most; 0: no limit.
+  OptimizerSharding optimizer_sharding = OptimizerSharding::kZero1;
+  // Allowed; kKeep is always allowed.
+  std::vector<MemoryStrategy> memory_strategies = {MemoryStrategy::kKeep,
+                                                   MemoryStrategy::kRecompute};
+  std::vector<std::string> frozen_modules{};  // By module name.
+  // Of one GPU, for everything; 0: the device's memory less 6 % for the
+  // context and fragmentation.
+  Bytes memory_limit{};
+  // Instances (images, clips; packed sequences for a backbone) of a
+  // sub-microbatch, by module name; modules not named: chosen.
+  struct SubMicrobatchSize {
+    std::string module;
+    int64_t instances = 0;
+    bool operator==(const SubMicrobatchSize&) const = default;
+  };
+  std::vector<SubMicrobatchSize> sub_microbatch_sizes{};
+  bool operator==(const TrainingSpec&) const = default;
+};
+
+struct SearchSpec {
+  std::string schedule = "pipeloom";
+  Duration deadline = Milliseconds(100);
+  int64_t evaluations = 0;  // 0: until the deadline.
+  uint64_t seed = 1;
+  bool operator==(const SearchSpec&) const = default;
+};
+
+struct JobSpec {
+  std::string name{};
+  ModelSpec model{};
+  ClusterSpec cluster{};
+  ParallelLayout parallel{};
+  TrainingSpec training{};
+  SearchSpec search{};
+  std::string source{};
+  bool operator==(const JobSpec&) const = default;
+
+  bool IsFrozen(ModuleId module) const;
+  bool Allows(MemoryStrategy strategy) const;
+  // Of one GPU, after the default rule above.
+  Bytes MemoryLimit() const;
+};
+
+// Checks all parts and that they fit together (enough GPUs, names that exist).
+// InvalidArgument names the field, the value and what is allowed.
+absl::Status ValidateJobSpec(const JobSpec& job);
+
+}  // namespace pipeloom
+
+#endif  // PIPELOOM_IR_JOB_SPEC_H_

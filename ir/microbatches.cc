@@ -1,0 +1,80 @@
+#include "ir/microbatches.h"
+
+#include <tuple>
+
+#include "absl/strings/str_format.h"
+
+namespace pipeloom {
+
+WorkShape& WorkShape::operator+=(const WorkShape& other) {
+  instances += other.instances;
+  tokens += other.tokens;
+  output_tokens += other.output_tokens;
+  squared_tokens += other.squared_tokens;
+  context_tokens += other.context_tokens;
+  context_pairs += other.context_pairs;
+  return *this;
+}
+
+Fingerprint WorkShape::fingerprint() const {
+  return FingerprintBuilder()
+      .Add(instances)
+      .Add(tokens)
+      .Add(output_tokens)
+      .Add(squared_tokens)
+      .Add(context_tokens)
+      .Add(context_pairs)
+      .Build();
+}
+
+std::vector<SubMicrobatchId> Microbatches::Of(MicrobatchId microbatch,
+                                              ModuleId module) const {
+  std::vector<SubMicrobatchId> result;
+  for (const SubMicrobatchId id : sub_microbatches.ids()) {
+    const SubMicrobatch& sub = sub_microbatches[id];
+    if (sub.microbatch == microbatch && sub.module == module) {
+      result.push_back(id);
+    }
+  }
+  return result;
+}
+
+absl::Status ValidateMicrobatches(const Microbatches& microbatches,
+                                  const ModelSpec& model) {
+  const auto fail = [](SubMicrobatchId id, const std::string& what) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "microbatches: sub-microbatch %d: %s", id.value(), what));
+  };
+  std::tuple<int32_t, int32_t, int32_t> last{-1, -1, -1};
+  for (const SubMicrobatchId id : microbatches.sub_microbatches.ids()) {
+    const SubMicrobatch& sub = microbatches.sub_microbatches[id];
+    if (sub.microbatch.value() < 0 ||
+        sub.microbatch.value() >= microbatches.num_microbatches) {
+      return fail(id, absl::StrFormat("microbatch %d is not in [0, %d)",
+                                      sub.microbatch.value(),
+                                      microbatches.num_microbatches));
+    }
+    if (!model.modules.Contains(sub.module)) {
+      return fail(id,
+                  absl::StrFormat("there is no module %d", sub.module.value()));
+    }
+    const std::tuple<int32_t, int32_t, int32_t> key{
+        sub.microbatch.value(), sub.module.value(), sub.index};
+    const bool follows = std::get<0>(key) == std::get<0>(last) &&
+                         std::get<1>(key) == std::get<1>(last);
+    if (key <= last || sub.index != (follows ? std::get<2>(last) + 1 : 0)) {
+      return fail(id, absl::StrFormat("index %d is out of order", sub.index));
+    }
+    last = key;
+    const WorkShape& s = sub.shape;
+    if (s.instances < 0 || s.tokens < 0 || s.output_tokens < 0 ||
+        !(s.squared_tokens >= 0) || s.context_tokens < 0 ||
+        !(s.context_pairs >= 0)) {
+      return fail(id, "its shape has a negative size");
+    }
+    if (s.empty()) return fail(id, "its shape is empty");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace pipeloom

@@ -1,0 +1,39 @@
+// How a job's GPUs are divided: dp replicas of a pipeline of pp ranks, each
+// rank a group of tp x cp GPUs acting as one.
+//
+//   GPU of (replica d, rank r, member k) = (d * pp + r) * tp * cp + k
+#ifndef PIPELOOM_IR_PARALLEL_LAYOUT_H_
+#define PIPELOOM_IR_PARALLEL_LAYOUT_H_
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "ir/cluster_spec.h"
+#include "ir/ids.h"
+
+namespace pipeloom {
+
+struct ParallelLayout {
+  int32_t tp = 1;  // Tensor parallel, with sequence parallelism.
+  int32_t cp = 1;  // Context parallel.
+  int32_t ep = 1;  // Expert parallel; lies inside dp x cp, adds no GPUs.
+  int32_t pp = 1;  // Pipeline ranks.
+  int32_t dp = 1;  // Replicas.
+  bool operator==(const ParallelLayout&) const = default;
+
+  int32_t gpus_per_rank() const { return tp * cp; }
+  int64_t num_gpus() const { return int64_t{1} * tp * cp * pp * dp; }
+  // The first GPU of a rank.
+  int32_t FirstGpu(int32_t replica, RankId rank) const {
+    return (replica * pp + rank.value()) * gpus_per_rank();
+  }
+};
+
+// InvalidArgument: a size below 1, or more GPUs than the cluster has (says how
+// many are needed).
+absl::Status ValidateParallelLayout(const ParallelLayout& layout,
+                                    const ClusterSpec& cluster);
+
+}  // namespace pipeloom
+
+#endif  // PIPELOOM_IR_PARALLEL_LAYOUT_H_

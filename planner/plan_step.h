@@ -1,0 +1,64 @@
+// The front door: one replica's batch of one step -> a checked plan.
+#ifndef PIPELOOM_PLANNER_PLAN_STEP_H_
+#define PIPELOOM_PLANNER_PLAN_STEP_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "emulator/stage_cost.h"
+#include "ir/execution_plan.h"
+#include "ir/microbatches.h"
+#include "ir/partition.h"
+#include "ir/step_trace.h"
+#include "partition/batch_split.h"
+#include "planner/search_budget.h"
+#include "planner/strategy.h"
+
+namespace pipeloom::planner {
+
+// A job made ready for planning with one strategy: its partition is fixed.
+struct PreparedJob {
+  const Strategy* strategy = nullptr;
+  const emulator::StageCostModel* costs = nullptr;
+  Partition partition{};
+};
+absl::StatusOr<PreparedJob> PrepareJob(const Strategy& strategy,
+                                       const emulator::StageCostModel& costs,
+                                       const BatchMetadata& sample);
+
+struct PlanInput {
+  const partition::PackedStep* packed = nullptr;
+  int64_t step = 0;
+  int32_t replica = 0;
+  uint64_t seed = 1;
+  SearchBudget budget{};
+};
+
+struct PlanResult {
+  ExecutionPlan plan{};   // Passes ValidateExecutionPlan.
+  StepTrace predicted{};  // Of EmulateStep.
+  Microbatches microbatches{};
+  IdVector<StageId, bool> recompute{};  // The memory choice, by stage.
+  Duration lower_bound{};               // For that memory choice and partition.
+  int64_t evaluations = 0;
+  bool proven_optimal = false;
+  double gap_ratio() const;
+  double bubble_ratio() const;
+  double mfu() const;
+  std::vector<Bytes> peak_bytes() const;  // Per rank, of one GPU.
+};
+
+// Splits the batch, prices the stages, tries memory choices (everything kept;
+// each module or all recomputed, where the job allows it), searches, lowers,
+// emulates and checks. The best by emulated step time among those that fit
+// the memory limit, boundary tensors included, is returned.
+// ResourceExhausted: nothing fits; it says which rank lacks how much even with
+// everything recomputed, and the smallest limit that works.
+absl::StatusOr<PlanResult> PlanStep(const PreparedJob& job,
+                                    const PlanInput& input);
+
+}  // namespace pipeloom::planner
+
+#endif  // PIPELOOM_PLANNER_PLAN_STEP_H_

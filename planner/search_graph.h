@@ -1,0 +1,39 @@
+// The search for a good schedule of a bare StageGraph under memory limits:
+// what `pipeloom search` runs, and the core of the `pipeloom` strategy.
+#ifndef PIPELOOM_PLANNER_SEARCH_GRAPH_H_
+#define PIPELOOM_PLANNER_SEARCH_GRAPH_H_
+
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "base/units.h"
+#include "ir/schedule.h"
+#include "ir/stage_graph.h"
+#include "planner/search_budget.h"
+
+namespace pipeloom::planner {
+
+struct SearchResult {
+  Schedule schedule{};
+  Duration lower_bound{};  // Of the step time; no schedule beats it.
+  int64_t evaluations = 0;
+  bool proven_optimal = false;  // step_time() == lower_bound.
+  double gap_ratio() const {
+    return lower_bound > kZero
+               ? ToSeconds(schedule.step_time()) / ToSeconds(lower_bound) - 1
+               : 0;
+  }
+};
+
+// The result passes ValidateSchedule. Same graph, seed and max_evaluations:
+// same result for any number of threads (when no deadline cuts it short).
+// There is always a first legal schedule if the list scheduler finds one;
+// ResourceExhausted says on which rank, by how much and with which task the
+// memory does not suffice, and the smallest limit for which a schedule was
+// found.
+absl::StatusOr<SearchResult> SearchGraph(const StageGraph& graph, uint64_t seed,
+                                         const SearchBudget& budget);
+
+}  // namespace pipeloom::planner
+
+#endif  // PIPELOOM_PLANNER_SEARCH_GRAPH_H_

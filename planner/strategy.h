@@ -1,0 +1,46 @@
+// The scheduling strategies by name, behind one interface. A strategy decides
+// the partition (once per job) and the schedule (every step).
+#ifndef PIPELOOM_PLANNER_STRATEGY_H_
+#define PIPELOOM_PLANNER_STRATEGY_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "emulator/stage_cost.h"
+#include "ir/batch_metadata.h"
+#include "ir/partition.h"
+#include "ir/stage_graph.h"
+#include "planner/search_graph.h"
+
+namespace pipeloom::planner {
+
+class Strategy {
+ public:
+  virtual ~Strategy() = default;
+  virtual absl::string_view name() const = 0;
+  // How the strategy cuts the model. `sample` gives typical sample sizes.
+  virtual absl::StatusOr<Partition> MakePartition(
+      const emulator::StageCostModel& costs,
+      const BatchMetadata& sample) const = 0;
+  // Whether its graphs have the weight gradient apart from the backward.
+  virtual bool split_backward() const = 0;
+  // Orders the tasks of a graph made from that partition.
+  virtual absl::StatusOr<SearchResult> MakeSchedule(
+      const StageGraph& graph, const Partition& partition, uint64_t seed,
+      const SearchBudget& budget) const = 0;
+};
+
+// All names, in the order in which `compare` shows them:
+// gpipe, 1f1b, interleaved, megatron, pipeloom.
+absl::Span<const absl::string_view> StrategyNames();
+
+// InvalidArgument lists the names there are.
+absl::StatusOr<std::unique_ptr<Strategy>> MakeStrategy(absl::string_view name);
+
+}  // namespace pipeloom::planner
+
+#endif  // PIPELOOM_PLANNER_STRATEGY_H_

@@ -12,6 +12,7 @@
 #define PIPELOOM_EMULATOR_EMULATE_STEP_H_
 
 #include "absl/status/statusor.h"
+#include "base/units.h"
 #include "ir/execution_plan.h"
 #include "ir/step_trace.h"
 
@@ -30,9 +31,14 @@ struct EmulateOptions {
   // Spans of waits and transfers and the memory timeline; off, only task
   // spans and the finish are filled in, which is faster.
   bool full_trace = true;
+  // Of the copy stream, for Offload and Fetch: a plan does not carry it. 0:
+  // copies take no time.
+  Bandwidth host_bandwidth{};
 };
 
-// FailedPrecondition shows the waiting ranks when the plan deadlocks.
+// FailedPrecondition shows the waiting ranks when the plan deadlocks, or the
+// first instruction that names nothing of its rank or comes twice; what else
+// ValidateExecutionPlan checks is taken for granted.
 // O(instructions log ranks). Deterministic; no global state.
 absl::StatusOr<StepTrace> EmulateStep(const ExecutionPlan& plan,
                                       const EmulateOptions& options = {});

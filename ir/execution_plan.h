@@ -97,6 +97,9 @@ struct ExecutionPlan {
   bool operator==(const ExecutionPlan&) const = default;
 };
 
+// "compute task 3", "wait_recv edge 7". For messages.
+std::string DescribeInstruction(const Instruction& instruction);
+
 // Over everything above; a rank refuses a plan whose stored checksum differs.
 Fingerprint Checksum(const ExecutionPlan& plan);
 
@@ -107,12 +110,16 @@ double Mfu(const ExecutionPlan& plan, Duration step_time);
 // lowering that makes plans:
 // - every task is computed once, on its rank, after what it depends on;
 // - every edge between ranks with a consumer elsewhere has one Send, one Recv,
-//   one WaitRecv before its consumer, and one Free after; edges inside a rank
-//   have none;
+//   one WaitRecv before its consumer, and one Free after, and at most one
+//   WaitSend; edges inside a rank have none;
+// - a rank with an epilogue reduces its gradients and steps its optimizer once,
+//   in this order, after everything it computes and sends;
+// - what is offloaded is fetched once, before a backward needs it;
 // - on each pair of ranks sends and receives stand in the same order, and no
 //   set of ranks waits on itself even if every Send blocks until its Recv is
 //   reached;
-// - memory of tasks and received tensors stays within the limits.
+// - memory of tasks and received tensors stays within the limits, and nothing
+//   is given back that is not held.
 // FailedPrecondition names the first violation, with rank and instruction
 // index, and shows the waiting ranks of a deadlock.
 absl::Status ValidateExecutionPlan(const ExecutionPlan& plan);

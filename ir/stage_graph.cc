@@ -90,6 +90,35 @@ absl::StatusOr<StageGraph> StageGraph::Create(
           d.occupancy.count(), d.payload.count()));
     }
   }
+  // Whatever adds up times or sizes of a graph stays in range.
+  constexpr int64_t kMost = int64_t{1} << 60;
+  int64_t nanoseconds = 0;
+  int64_t bytes = 0;
+  const auto add = [](int64_t value, int64_t* sum) {
+    *sum = value > kMost - *sum ? kMost : *sum + value;
+  };
+  for (const RankSpec& rank : ranks) {
+    const RankMemory& m = rank.memory;
+    add(rank.epilogue.count(), &nanoseconds);
+    for (const Bytes b : {m.weights, m.gradients, m.optimizer, m.overhead}) {
+      add(b.count(), &bytes);
+    }
+  }
+  for (const Task& task : tasks) {
+    add(task.duration.count(), &nanoseconds);
+    add(task.alloc.count(), &bytes);
+    add(task.free.count(), &bytes);
+  }
+  for (const Dependency& d : dependencies) {
+    add(d.delay.count(), &nanoseconds);
+    add(d.payload.count(), &bytes);
+  }
+  if (nanoseconds >= kMost || bytes >= kMost) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "all %s of the graph together must be less than %d",
+        nanoseconds >= kMost ? "times in nanoseconds" : "sizes in bytes",
+        kMost));
+  }
   StageGraph graph;
   graph.name_ = std::move(name);
   graph.ranks_ = std::move(ranks);

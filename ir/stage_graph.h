@@ -91,7 +91,8 @@ class StageGraph {
  public:
   // Checks and builds the adjacency lists. InvalidArgument names the first
   // task or dependency at fault: a rank that does not exist, a negative time
-  // or size, a dependency that does not go from a smaller to a larger id.
+  // or size, a dependency that does not go from a smaller to a larger id; or
+  // that all times, or all sizes without the limits, add up to 2^60 or more.
   static absl::StatusOr<StageGraph> Create(
       std::string name, IdVector<RankId, RankSpec> ranks,
       std::vector<std::string> module_names, IdVector<TaskId, Task> tasks,

@@ -19,18 +19,37 @@ struct GraphOptions {
   IdVector<StageId, bool> recompute{};
 };
 
+struct BuiltGraph {
+  StageGraph graph{};
+  Flops model_flops{};  // Of the step, without recomputation.
+};
+
 // Rules of a step (design.md section 2): a backbone microbatch needs the
 // forward of all its encoder sub-microbatches; an encoder's backward needs the
 // backbone's input gradient of its microbatch; a generator follows the
 // backbone the same way. Absent modules have no tasks, and what they would
 // have fed starts without them. A frozen module has no weight gradient, and no
-// backward unless something trainable feeds it. Each rank's RankSpec has the
-// job's memory limit, its stages' static memory and its epilogue.
-// model_flops: of the step, without recomputation.
-struct BuiltGraph {
-  StageGraph graph{};
-  Flops model_flops{};
-};
+// backward unless something trainable feeds it in that microbatch. Each rank's
+// RankSpec has the job's memory limit, its stages' static memory and its
+// epilogue.
+//
+// Tasks are numbered by microbatch: all forwards in data-flow order, then the
+// backwards in reverse, each weight gradient right after its input gradient.
+//
+// Memory: a forward takes the stage's activations and its backward gives them
+// back (a split one what the weight gradient does not need, which that gives
+// back). A recomputed stage's forward takes its input only; its backward, which
+// then lasts a forward longer, takes the rest. A stage without a backward holds
+// its input and output while it runs. Over the step every rank ends where it
+// began.
+//
+// Transfers: a stage's output, and back its gradient, cross where the next
+// stage is on another rank; `payload` is one GPU's share. Where several
+// sub-microbatches wait for one output, each receives an equal part of it, so
+// the output crosses once. Dependencies inside a rank carry nothing.
+//
+// InvalidArgument: the parts do not fit together, or there are more than 2^24
+// tasks or 2^26 dependencies. O(tasks + dependencies) besides the costs.
 absl::StatusOr<BuiltGraph> BuildStageGraph(
     const emulator::StageCostModel& costs, const Partition& partition,
     const Microbatches& microbatches, const GraphOptions& options = {});

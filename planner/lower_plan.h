@@ -5,11 +5,14 @@
 // list them by the producer's end (ties by edge id), so first-in first-out
 // channels match and even blocking sends cannot deadlock (argument in the
 // source). A Recv is posted as late as it can be without delaying its
-// transfer, so that its buffer is not held for longer than needed.
+// transfer: in the gap before the task that its rank runs when the producer
+// ends. Its buffer is given back right after the consumer. Sends are waited
+// for at the very end of the program, where nothing is delayed by it.
 #ifndef PIPELOOM_PLANNER_LOWER_PLAN_H_
 #define PIPELOOM_PLANNER_LOWER_PLAN_H_
 
 #include "absl/status/statusor.h"
+#include "base/units.h"
 #include "ir/execution_plan.h"
 #include "ir/schedule.h"
 #include "ir/stage_graph.h"
@@ -18,12 +21,18 @@ namespace pipeloom::planner {
 
 // Fills in graph, programs and predicted_step_time of a plan; the caller adds
 // job, step, replica, schedule, bounds and FLOPs. The result passes
-// ValidateExecutionPlan, except that received tensors may exceed a memory
-// limit which the schedule alone keeps: then ResourceExhausted names the rank
-// and the bytes over. FailedPrecondition: the schedule does not fit the graph.
-// O((tasks + edges) log edges).
+// ValidateExecutionPlan, except that received tensors, which a schedule does
+// not see, may exceed a memory limit: compare PlanPeaks with the limits.
+// Carried out without contention, no task starts later than in the schedule.
+// FailedPrecondition: the schedule does not fit the graph.
+// O(tasks + edges + E log E), E the edges between ranks.
 absl::StatusOr<ExecutionPlan> LowerPlan(const StageGraph& graph,
                                         const Schedule& schedule);
+
+// The most that each rank holds at once: static memory, activations, and
+// tensors received and not yet freed. REQUIRES: what the plan's instructions
+// name exists in its graph (plans of LowerPlan; checked plans).
+IdVector<RankId, Bytes> PlanPeaks(const ExecutionPlan& plan);
 
 }  // namespace pipeloom::planner
 

@@ -1,0 +1,219 @@
+// `pipeloom compare`: every strategy on the same steps under the same memory
+// limit.
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/status_macros.h"
+#include "cli/command.h"
+#include "cli/files.h"
+#include "cli/job_input.h"
+#include "cli/json_writer.h"
+#include "cli/planned_step.h"
+#include "cli/progress.h"
+#include "cli/report.h"
+#include "cli/table.h"
+#include "planner/strategy.h"
+
+namespace pipeloom::cli {
+namespace {
+
+struct Row {
+  std::string schedule{};
+  absl::Status status{};  // Why the strategy cannot run.
+  std::vector<PlannedStep> steps{};
+};
+
+// The mean step time of megatron; 0 if it is not there.
+Duration MegatronTime(const std::vector<Row>& rows) {
+  for (const Row& row : rows) {
+    if (row.schedule == "megatron" && row.status.ok()) {
+      return MeansOf(row.steps).step_time;
+    }
+  }
+  return kZero;
+}
+
+double Speedup(Duration megatron, Duration mine) {
+  return mine > kZero ? ToSeconds(megatron) / ToSeconds(mine) : 0;
+}
+
+Table RowsTable(const std::vector<Row>& rows) {
+  Table table({"schedule", "step time", "vs megatron", "bubble", "MFU",
+               "peak memory", "gap to bound", "search"});
+  const Duration megatron = MegatronTime(rows);
+  for (const Row& row : rows) {
+    if (!row.status.ok()) {
+      table.AddRow({row.schedule, std::string(row.status.message())});
+      continue;
+    }
+    const StepMeans means = MeansOf(row.steps);
+    table.AddRow(
+        {row.schedule, FormatDuration(means.step_time),
+         megatron > kZero
+             ? absl::StrFormat("%.2fx", Speedup(megatron, means.step_time))
+             : "-",
+         FormatPercent(means.bubble_ratio), FormatPercent(means.mfu),
+         FormatBytes(means.peak), FormatPercent(means.gap_ratio),
+         FormatDuration(means.search_time)});
+  }
+  return table;
+}
+
+std::string Json(const std::string& job, const std::vector<Row>& rows) {
+  JsonWriter json(true);
+  json.BeginObject().Key("job").String(job).Key("rows").BeginArray();
+  const Duration megatron = MegatronTime(rows);
+  for (const Row& row : rows) {
+    json.BeginObject().Key("schedule").String(row.schedule);
+    if (!row.status.ok()) {
+      json.Key("error").String(row.status.message()).EndObject();
+      continue;
+    }
+    const StepMeans means = MeansOf(row.steps);
+    json.Key("mean_step_time_us").Micros(means.step_time);
+    json.Key("bubble_ratio").Number(means.bubble_ratio);
+    json.Key("mfu").Number(means.mfu);
+    json.Key("peak_bytes").Count(means.peak);
+    json.Key("search_us").Micros(means.search_time);
+    json.Key("speedup_vs_megatron");
+    if (megatron > kZero) {
+      json.Number(Speedup(megatron, means.step_time));
+    } else {
+      json.Null();
+    }
+    json.EndObject();
+  }
+  return json.EndArray().EndObject().text() + "\n";
+}
+
+class CompareCommand : public Command {
+ public:
+  CommandText text() const override {
+    return {"compare", "JOB --batch FILE [options]",
+            "every strategy on the same steps, in one table",
+            "Plans the same steps with each strategy under the same memory "
+            "limit. A strategy that cannot run says why in its row. Times are "
+            "means over the steps; peak memory is the most of any rank and "
+            "step; the gap is to the strategy's own lower bound, that of its "
+            "stages; search is wall time a step, all replicas."};
+  }
+
+  std::vector<Flag> Flags() override {
+    std::vector<Flag> flags;
+    AppendJobFlags(&job_flags_, true, &flags);
+    flags.push_back(
+        {"schedules",
+         &schedules_,
+         "A,B,...",
+         "the strategies",
+         {planner::StrategyNames().begin(), planner::StrategyNames().end()}});
+    AppendSearchFlags(&search_flags_, &flags);
+    flags.push_back({"report", &report_, "FILE",
+                     "write an HTML report with every strategy's first step"});
+    flags.push_back(
+        {"format", &format_, "FORMAT", "of the output", {"table", "json"}});
+    return flags;
+  }
+
+  absl::Status Run(const std::vector<std::string>& args,
+                   const Context& context) override {
+    PIPELOOM_ASSIGN_OR_RETURN(const std::string name, OneArgument(args, "JOB"));
+    PIPELOOM_ASSIGN_OR_RETURN(const JobInput input,
+                              ReadJobInput(name, job_flags_, context));
+    PIPELOOM_ASSIGN_OR_RETURN(const auto packed,
+                              PackSteps(input, job_flags_.steps, context));
+    const emulator::StageCostModel costs(input.job);
+    std::vector<Row> rows;
+    int num_ok = 0;
+    {
+      Progress progress(context, "planning", job_flags_.steps * input.replicas);
+      for (const std::string& schedule : schedules_) {
+        rows.push_back({schedule, {}, {}});
+        rows.back().status =
+            PlanAll(input, packed, costs, &rows.back(), progress, context);
+        if (context.stop.stop_requested()) return rows.back().status;
+        if (rows.back().status.ok()) ++num_ok;
+      }
+    }
+    const std::string heading = absl::StrFormat(
+        "%d step%s of %s, %d replica%s, memory limit %s a GPU", packed.size(),
+        packed.size() == 1 ? "" : "s", input.batch_name, input.replicas,
+        input.replicas == 1 ? "" : "s", FormatBytes(input.job.MemoryLimit()));
+    if (!report_.empty()) {
+      PIPELOOM_RETURN_IF_ERROR(WriteFileAtomically(
+          report_, ReportHtml(MakeReport(input.job.name, heading, rows))));
+    }
+    if (format_ == "json") {
+      context.print(Json(input.job.name, rows));
+    } else {
+      context.print(absl::StrCat(input.job.name, ": ", heading, "\n\n",
+                                 RowsTable(rows).ToString()));
+      if (!report_.empty()) {
+        context.print(absl::StrCat("wrote ", report_, "\n"));
+      }
+    }
+    if (num_ok > 0) return absl::OkStatus();
+    return absl::FailedPreconditionError("no strategy can run this job");
+  }
+
+ private:
+  absl::Status PlanAll(const JobInput& input,
+                       const std::vector<partition::PackedStep>& packed,
+                       const emulator::StageCostModel& costs, Row* row,
+                       Progress& progress, const Context& context) const {
+    PIPELOOM_ASSIGN_OR_RETURN(const auto strategy,
+                              planner::MakeStrategy(row->schedule));
+    PIPELOOM_ASSIGN_OR_RETURN(
+        const planner::PreparedJob prepared,
+        planner::PrepareJob(*strategy, costs, SampleOf(input.batch)));
+    const SearchSettings settings = Settle(search_flags_, input.job.search);
+    for (size_t s = 0; s < packed.size(); ++s) {
+      const auto step = static_cast<int64_t>(s);
+      PIPELOOM_ASSIGN_OR_RETURN(
+          PlannedStep planned,
+          PlanReplicas(prepared, packed[s], step, input.replicas, settings,
+                       context, progress, row->schedule));
+      row->steps.push_back(std::move(planned));
+    }
+    return absl::OkStatus();
+  }
+
+  static Report MakeReport(const std::string& job, const std::string& heading,
+                           const std::vector<Row>& rows) {
+    Report report;
+    report.title = absl::StrCat("Strategies for ", job);
+    report.subtitle = heading;
+    report.tables.push_back({"Strategies", RowsTable(rows)});
+    for (const Row& row : rows) {
+      if (!row.status.ok()) continue;
+      const planner::PlanResult& slowest = row.steps[0].slowest();
+      report.common_axis =
+          std::max(report.common_axis, slowest.predicted.step_time());
+      report.steps.push_back(
+          {absl::StrCat(row.schedule, ": step 0, ",
+                        FormatDuration(row.steps[0].step_time())),
+           &slowest.plan, &slowest.predicted});
+    }
+    report.notes = {
+        "Times and memory are emulated. All drawings have one time scale."};
+    return report;
+  }
+
+  JobFlags job_flags_{};
+  SearchFlags search_flags_{};
+  std::vector<std::string> schedules_{planner::StrategyNames().begin(),
+                                      planner::StrategyNames().end()};
+  std::string report_{};
+  std::string format_ = "table";
+};
+
+}  // namespace
+
+std::unique_ptr<Command> MakeCompareCommand() {
+  return std::make_unique<CompareCommand>();
+}
+
+}  // namespace pipeloom::cli

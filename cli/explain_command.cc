@@ -1,0 +1,263 @@
+// `pipeloom explain`: a plan in words and as a drawing of characters.
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/overloaded.h"
+#include "base/status_macros.h"
+#include "cli/command.h"
+#include "cli/job_input.h"
+#include "cli/plan_file.h"
+#include "cli/table.h"
+#include "cli/timeline_text.h"
+#include "cli/trace_summary.h"
+#include "emulator/emulate_step.h"
+
+namespace pipeloom::cli {
+namespace {
+
+constexpr const char* kPassNames[kNumPasses] = {"forward", "backward",
+                                                "weight gradient"};
+
+std::string Share(Duration part, Duration whole) {
+  return whole > kZero ? FormatPercent(ToSeconds(part) / ToSeconds(whole))
+                       : std::string("-");
+}
+
+std::string Module(const StageGraph& graph, ModuleId m) {
+  return graph.module_names()[static_cast<size_t>(m.value())];
+}
+
+// "compute task 3 (F backbone ...)" of one instruction.
+std::string Words(const StageGraph& graph, const Instruction& instruction) {
+  const auto edge = [&](absl::string_view verb, EdgeId e, bool to) {
+    const Dependency& d = graph.edge(e);
+    return absl::StrFormat("%s edge %d %s rank %d (%s)", std::string(verb),
+                           e.value(), to ? "to" : "from",
+                           graph.task(to ? d.to : d.from).rank.value(),
+                           FormatBytes(d.payload));
+  };
+  const auto task = [&](absl::string_view verb, TaskId t) {
+    return absl::StrCat(verb, " ", DescribeTask(graph, t));
+  };
+  return std::visit(
+      Overloaded{
+          [&](const Compute& i) { return task("compute", i.task); },
+          [&](const Send& i) { return edge("send", i.edge, true); },
+          [&](const Recv& i) { return edge("receive", i.edge, false); },
+          [&](const WaitRecv& i) { return edge("wait for", i.edge, false); },
+          [&](const WaitSend& i) {
+            return edge("wait until sent:", i.edge, true);
+          },
+          [&](const Free& i) {
+            return absl::StrFormat("free edge %d", i.edge.value());
+          },
+          [&](const Offload& i) { return task("offload", i.task); },
+          [&](const Fetch& i) { return task("fetch", i.task); },
+          [&](const ReduceGradients&) {
+            return std::string("reduce gradients over the replicas");
+          },
+          [&](const OptimizerStep&) { return std::string("optimizer step"); }},
+      instruction);
+}
+
+class ExplainCommand : public Command {
+ public:
+  CommandText text() const override {
+    return {"explain", "PLAN [--rank R] [options]",
+            "a plan in words and as a timeline of characters",
+            "Says what the plan does: the timeline by rank, where the time "
+            "goes, the chain of tasks that the step time follows from, and "
+            "what fills each rank's memory at its peak. With --rank also the "
+            "rank's instructions, in order."};
+  }
+
+  std::vector<Flag> Flags() override {
+    return {
+        {"rank", &rank_, "R", "one rank, with its instructions", {}, 0},
+        {"width", &width_, "N", "characters of the timeline", {}, 10, 1000}};
+  }
+
+  absl::Status Run(const std::vector<std::string>& args,
+                   const Context& context) override {
+    PIPELOOM_ASSIGN_OR_RETURN(const std::string path,
+                              OneArgument(args, "PLAN"));
+    PIPELOOM_ASSIGN_OR_RETURN(const ExecutionPlan plan, ReadPlan(path));
+    const StageGraph& graph = plan.graph;
+    if (rank_ && *rank_ >= graph.num_ranks()) {
+      return UsageError(absl::StrFormat("--rank %d: the plan has %d ranks",
+                                        *rank_, graph.num_ranks()));
+    }
+    const RankId only =
+        rank_ ? RankId(static_cast<int32_t>(*rank_)) : RankId::None();
+    PIPELOOM_ASSIGN_OR_RETURN(const StepTrace trace,
+                              emulator::EmulateStep(plan));
+    const TraceSummary summary = Summarize(graph, trace);
+    context.print(Opening(plan, trace, summary));
+    context.print(absl::StrCat(
+        "\nTimeline\n\n",
+        TimelineText(graph, trace, static_cast<int>(width_), only)));
+    context.print(TimeWords(graph, trace, summary));
+    context.print(CriticalWords(graph, trace));
+    context.print(MemoryWords(graph, summary, only));
+    if (rank_) context.print(InstructionWords(plan, trace, only));
+    return absl::OkStatus();
+  }
+
+ private:
+  static std::string Opening(const ExecutionPlan& plan, const StepTrace& trace,
+                             const TraceSummary& summary) {
+    const StageGraph& graph = plan.graph;
+    int32_t num_microbatches = 0;
+    for (const Task& task : graph.tasks()) {
+      num_microbatches =
+          std::max(num_microbatches, task.microbatch.value() + 1);
+    }
+    std::string modules;
+    for (size_t m = 0; m < graph.module_names().size(); ++m) {
+      absl::StrAppend(&modules, m == 0 ? "" : ", ", graph.module_names()[m]);
+    }
+    const Duration step_time = trace.step_time();
+    std::string text = absl::StrFormat(
+        "%s, step %d, replica %d, schedule %s: %d tasks of %d microbatches "
+        "through %s on %d ranks.",
+        plan.job, plan.step, plan.replica, plan.schedule, graph.num_tasks(),
+        num_microbatches, modules, graph.num_ranks());
+    text = absl::StrCat(WrapText(text, 0), "\n\n");
+    absl::StrAppendFormat(
+        &text, "The step takes %s; ranks compute %s of it on average.\n",
+        FormatDuration(step_time), FormatPercent(1 - summary.bubble_ratio));
+    if (plan.lower_bound > kZero) {
+      absl::StrAppendFormat(
+          &text,
+          "No schedule of these stages takes less than %s; this one is "
+          "%s above.\n",
+          FormatDuration(plan.lower_bound),
+          FormatPercent(ToSeconds(step_time) / ToSeconds(plan.lower_bound) - 1,
+                        2));
+    }
+    if (plan.peak_flops_per_second > 0) {
+      absl::StrAppendFormat(&text, "MFU is %s.\n",
+                            FormatPercent(Mfu(plan, step_time)));
+    }
+    return text;
+  }
+
+  static std::string TimeWords(const StageGraph& graph, const StepTrace& trace,
+                               const TraceSummary& summary) {
+    const Duration rank_time = trace.step_time() * graph.num_ranks();
+    Table table({"where rank time goes", "share"});
+    for (const ModuleId m : summary.modules.ids()) {
+      for (int p = 0; p < kNumPasses; ++p) {
+        const Duration d = summary.modules[m].pass[p];
+        if (d == kZero) continue;
+        table.AddRow({absl::StrCat(Module(graph, m), " ", kPassNames[p]),
+                      Share(d, rank_time)});
+      }
+    }
+    Duration warm_up{}, stalls{}, drain{}, epilogue{};
+    for (const RankSummary& rank : summary.ranks) {
+      warm_up += rank.warm_up;
+      stalls += rank.stalls;
+      drain += rank.drain;
+      epilogue += rank.epilogue;
+    }
+    table.AddRow(
+        {"gradient reduction and optimizer", Share(epilogue, rank_time)});
+    table.AddRow(
+        {"idle before a rank's first task", Share(warm_up, rank_time)});
+    table.AddRow({"idle between tasks", Share(stalls, rank_time)});
+    table.AddRow({"idle after a rank's last task", Share(drain, rank_time)});
+    return absl::StrCat("\n", table.ToString());
+  }
+
+  static std::string CriticalWords(const StageGraph& graph,
+                                   const StepTrace& trace) {
+    const CriticalPath path = FindCriticalPath(graph, trace);
+    if (path.tasks.empty()) return "";
+    const Duration step_time = trace.step_time();
+    Table table({absl::StrFormat("critical path: %d tasks, %d rank changes",
+                                 path.tasks.size(), path.rank_changes),
+                 "time", "share"});
+    for (const ModuleId m : path.compute.ids()) {
+      for (int p = 0; p < kNumPasses; ++p) {
+        const Duration d = path.compute[m].pass[p];
+        if (d == kZero) continue;
+        table.AddRow({absl::StrCat(Module(graph, m), " ", kPassNames[p]),
+                      FormatDuration(d), Share(d, step_time)});
+      }
+    }
+    for (const auto& [name, d] :
+         {std::pair("transfers", path.transfer),
+          std::pair("gradient reduction and optimizer", path.epilogue),
+          std::pair("other waiting", path.other)}) {
+      if (d == kZero) continue;
+      table.AddRow({name, FormatDuration(d), Share(d, step_time)});
+    }
+    return absl::StrCat("\n", table.ToString(), "It begins with ",
+                        DescribeTask(graph, path.tasks.front()),
+                        "\nand ends with ",
+                        DescribeTask(graph, path.tasks.back()), ".\n");
+  }
+
+  static std::string MemoryWords(const StageGraph& graph,
+                                 const TraceSummary& summary, RankId only) {
+    Table table({"peak memory", "at", "total", "limit", "weights", "gradients",
+                 "optimizer", "activations", "received", "overhead"});
+    const auto item = [](const MemoryPeak& peak, MemoryItem i) {
+      return FormatBytes(peak.items[static_cast<int>(i)]);
+    };
+    for (const RankId r : graph.rank_ids()) {
+      if (!only.is_none() && r != only) continue;
+      const MemoryPeak& peak = summary.ranks[r].peak;
+      const Bytes limit = graph.rank(r).memory.limit;
+      table.AddRow(
+          {absl::StrCat("rank ", r.value()),
+           FormatDuration(peak.at - kStepStart), FormatBytes(peak.total),
+           limit > Bytes(0) ? FormatBytes(limit) : "none",
+           item(peak, MemoryItem::kWeights), item(peak, MemoryItem::kGradients),
+           item(peak, MemoryItem::kOptimizer),
+           item(peak, MemoryItem::kActivations),
+           item(peak, MemoryItem::kReceived),
+           item(peak, MemoryItem::kOverhead)});
+    }
+    return absl::StrCat("\n", table.ToString());
+  }
+
+  static std::string InstructionWords(const ExecutionPlan& plan,
+                                      const StepTrace& trace, RankId rank) {
+    const auto spans = TaskSpans(plan.graph, trace);
+    std::string text = absl::StrFormat(
+        "\nInstructions of rank %d (times of tasks from the step's start)\n\n",
+        rank.value());
+    size_t index = 0;
+    for (const Instruction& instruction : plan.programs[rank]) {
+      absl::StrAppendFormat(&text, "%5d  %s", index++,
+                            Words(plan.graph, instruction));
+      if (const Compute* compute = std::get_if<Compute>(&instruction);
+          compute != nullptr && spans[compute->task] != nullptr) {
+        const Span& span = *spans[compute->task];
+        absl::StrAppend(&text, ": ", FormatDuration(span.end - span.start),
+                        " at ", FormatDuration(span.start - kStepStart));
+      }
+      text += '\n';
+    }
+    return text;
+  }
+
+  std::optional<int64_t> rank_{};
+  int64_t width_ = 72;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> MakeExplainCommand() {
+  return std::make_unique<ExplainCommand>();
+}
+
+}  // namespace pipeloom::cli

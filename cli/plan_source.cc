@@ -1,0 +1,61 @@
+#include "cli/plan_source.h"
+
+#include <memory>
+#include <utility>
+
+#include "base/status_macros.h"
+#include "cli/plan_file.h"
+#include "cli/planned_step.h"
+#include "planner/strategy.h"
+
+namespace pipeloom::cli {
+
+void AppendPlanSourceFlags(PlanSource* values, std::vector<Flag>* flags) {
+  flags->push_back({"plan", &values->plan_file, "FILE",
+                    "a plan that `pipeloom plan --out` wrote, instead of JOB"});
+  AppendJobFlags(&values->job, false, flags);
+  flags->push_back(
+      {"schedule",
+       &values->schedule,
+       "NAME",
+       "the strategy, instead of the job's",
+       {planner::StrategyNames().begin(), planner::StrategyNames().end()}});
+  AppendSearchFlags(&values->search, flags);
+}
+
+absl::StatusOr<SourcedPlan> GetPlan(const PlanSource& source,
+                                    const std::vector<std::string>& args,
+                                    const Context& context) {
+  if (source.plan_file.empty() == args.empty()) {
+    return UsageError("give either --plan FILE or JOB --batch FILE");
+  }
+  SourcedPlan sourced;
+  if (!source.plan_file.empty()) {
+    if (!source.job.batch.empty()) {
+      return UsageError("--plan takes no --batch: the plan has its own");
+    }
+    PIPELOOM_ASSIGN_OR_RETURN(sourced.plan, ReadPlan(source.plan_file));
+    return sourced;
+  }
+  PIPELOOM_ASSIGN_OR_RETURN(const std::string name, OneArgument(args, "JOB"));
+  PIPELOOM_ASSIGN_OR_RETURN(const JobInput input,
+                            ReadJobInput(name, source.job, context));
+  PIPELOOM_ASSIGN_OR_RETURN(const std::unique_ptr<planner::Strategy> strategy,
+                            planner::MakeStrategy(source.schedule.value_or(
+                                input.job.search.schedule)));
+  PIPELOOM_ASSIGN_OR_RETURN(const auto packed, PackSteps(input, 1, context));
+  const emulator::StageCostModel costs(input.job);
+  PIPELOOM_ASSIGN_OR_RETURN(
+      const planner::PreparedJob prepared,
+      planner::PrepareJob(*strategy, costs, SampleOf(input.batch)));
+  Progress progress(context, "planning", input.replicas);
+  PIPELOOM_ASSIGN_OR_RETURN(
+      const PlannedStep step,
+      PlanReplicas(prepared, packed[0], 0, input.replicas,
+                   Settle(source.search, input.job.search), context, progress));
+  sourced.plan = step.slowest().plan;
+  sourced.cache = costs.cache();
+  return sourced;
+}
+
+}  // namespace pipeloom::cli

@@ -1,0 +1,52 @@
+// A step planned for all its replicas, and its figures as a whole: the step is
+// over when the slowest replica is.
+#ifndef PIPELOOM_CLI_PLANNED_STEP_H_
+#define PIPELOOM_CLI_PLANNED_STEP_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "cli/job_input.h"
+#include "cli/progress.h"
+#include "planner/plan_step.h"
+
+namespace pipeloom::cli {
+
+struct PlannedStep {
+  int64_t step = 0;
+  std::vector<planner::PlanResult> replicas{};
+  Duration search_time{};  // Wall time, all replicas.
+  int64_t num_samples = 0;
+
+  Duration step_time() const;    // Of the slowest replica.
+  Duration lower_bound() const;  // The largest of the replicas'.
+  double gap_ratio() const;
+  double bubble_ratio() const;  // Over all ranks of all replicas.
+  double mfu() const;
+  std::vector<Bytes> peak_bytes() const;  // By rank, the most of any replica.
+  Bytes peak() const;
+  int64_t evaluations() const;
+  const planner::PlanResult& slowest() const;
+};
+
+// The means of several steps: ratios are weighted by step time.
+struct StepMeans {
+  Duration step_time{};
+  Duration search_time{};
+  double gap_ratio = 0;
+  double bubble_ratio = 0;
+  double mfu = 0;
+  Bytes peak{};  // The most of any step.
+};
+StepMeans MeansOf(const std::vector<PlannedStep>& steps);
+
+// Tells `progress` how many replicas of all steps are planned.
+absl::StatusOr<PlannedStep> PlanReplicas(
+    const planner::PreparedJob& prepared, const partition::PackedStep& packed,
+    int64_t step, int32_t replicas, const SearchSettings& settings,
+    const Context& context, Progress& progress, absl::string_view detail = "");
+
+}  // namespace pipeloom::cli
+
+#endif  // PIPELOOM_CLI_PLANNED_STEP_H_

@@ -1,0 +1,75 @@
+// Prices of subgraphs by their structure: equal layers at equal shapes are
+// priced once, whichever stage, microbatch or step they stand in.
+#ifndef PIPELOOM_EMULATOR_SUBGRAPH_CACHE_H_
+#define PIPELOOM_EMULATOR_SUBGRAPH_CACHE_H_
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+#include <shared_mutex>
+
+#include "absl/container/flat_hash_map.h"
+#include "base/fingerprint.h"
+#include "base/units.h"
+
+namespace pipeloom::emulator {
+
+struct LayerCost {
+  Duration forward{};
+  Duration backward{};
+  Duration weight_grad{};
+  Bytes activations{};
+  Bytes freed_by_backward{};
+  Flops forward_flops{};
+  bool operator==(const LayerCost&) const = default;
+};
+
+// Any number of threads. `price` must be a pure function of what the key was
+// made of; two threads that miss at once both call it, and count two misses.
+class SubgraphCache {
+ public:
+  template <typename Price>
+  LayerCost Get(const Fingerprint& key, const Price& price) {
+    Shard& shard = shards_[key.high % kShards];
+    {
+      const std::shared_lock lock(shard.mutex);
+      if (const auto it = shard.costs.find(key); it != shard.costs.end()) {
+        CountHits(1);
+        return it->second;
+      }
+    }
+    misses_.fetch_add(1, std::memory_order_relaxed);
+    const LayerCost cost = price();
+    const std::unique_lock lock(shard.mutex);
+    // Shapes of past steps may never return; starting afresh bounds memory.
+    if (shard.costs.size() >= kMostPerShard) shard.costs.clear();
+    shard.costs.emplace(key, cost);
+    return cost;
+  }
+  // Of results that were taken again without asking.
+  void CountHits(int64_t count) {
+    hits_.fetch_add(count, std::memory_order_relaxed);
+  }
+  void CountMisses(int64_t count) {
+    misses_.fetch_add(count, std::memory_order_relaxed);
+  }
+
+  int64_t hits() const { return hits_.load(std::memory_order_relaxed); }
+  int64_t misses() const { return misses_.load(std::memory_order_relaxed); }
+
+ private:
+  static constexpr size_t kShards = 16;
+  static constexpr size_t kMostPerShard = size_t{1} << 16;
+  struct Shard {
+    std::shared_mutex mutex{};
+    absl::flat_hash_map<Fingerprint, LayerCost> costs{};
+  };
+  std::array<Shard, kShards> shards_{};
+  std::atomic<int64_t> hits_{0};
+  std::atomic<int64_t> misses_{0};
+};
+
+}  // namespace pipeloom::emulator
+
+#endif  // PIPELOOM_EMULATOR_SUBGRAPH_CACHE_H_

@@ -1,0 +1,368 @@
+#include "partition/build_stage_graph.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "base/check.h"
+#include "base/status_macros.h"
+
+namespace pipeloom::partition {
+namespace {
+
+using emulator::StageCost;
+using emulator::StageCostModel;
+
+constexpr int64_t kMostTasks = int64_t{1} << 24;
+constexpr int64_t kMostEdges = int64_t{1} << 26;
+
+absl::Status CheckInputs(const JobSpec& job, const Partition& partition,
+                         const Microbatches& microbatches,
+                         const GraphOptions& options) {
+  PIPELOOM_RETURN_IF_ERROR(ValidatePartition(partition, job.model));
+  PIPELOOM_RETURN_IF_ERROR(ValidateMicrobatches(microbatches, job.model));
+  if (partition.num_ranks != job.parallel.pp) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("partition: num_ranks is %d; parallel.pp is %d",
+                        partition.num_ranks, job.parallel.pp));
+  }
+  if (!options.recompute.empty() &&
+      options.recompute.size() != partition.stages.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("recompute has %d entries; the partition has %d stages",
+                        options.recompute.size(), partition.stages.size()));
+  }
+  return absl::OkStatus();
+}
+
+// The tasks of one stage on one sub-microbatch; none where there is no such
+// pass.
+struct StageTasks {
+  TaskId forward{};
+  TaskId backward{};
+  StageCost cost{};
+};
+
+// A module in one microbatch: sub-microbatch j's stages are
+// tasks[j * stages, (j + 1) * stages).
+struct ModuleRun {
+  int32_t first_sub = 0;
+  int32_t num_subs = 0;
+  bool trainable = false;
+  bool fed_by_trainable = false;
+  std::vector<StageTasks> tasks{};
+  bool present() const { return num_subs > 0; }
+  bool has_backward() const { return trainable || fed_by_trainable; }
+};
+
+class GraphBuilder {
+ public:
+  GraphBuilder(const StageCostModel& costs, const Partition& partition,
+               const Microbatches& microbatches, const GraphOptions& options)
+      : costs_(costs),
+        model_(costs.job().model),
+        partition_(partition),
+        microbatches_(microbatches),
+        options_(options) {
+    const int32_t modules = model_.modules.size();
+    stages_of_.resize(modules);
+    for (const StageId s : partition.stages.ids()) {
+      stages_of_[partition.stages[s].module].push_back(s);
+    }
+    frozen_.resize(modules);
+    fed_by_.resize(modules);
+    feeds_.resize(modules);
+    runs_.resize(modules);
+    for (const ModuleId m : model_.modules.ids()) {
+      frozen_[m] = costs.job().IsFrozen(m);
+    }
+    for (const ModuleEdge& edge : model_.edges) {
+      fed_by_[edge.to].push_back(edge.from);
+      feeds_[edge.from].push_back(edge.to);
+    }
+    // A model may say twice that one module feeds another.
+    for (const ModuleId m : model_.modules.ids()) {
+      for (std::vector<ModuleId>* list : {&fed_by_[m], &feeds_[m]}) {
+        std::sort(list->begin(), list->end());
+        list->erase(std::unique(list->begin(), list->end()), list->end());
+      }
+    }
+  }
+
+  absl::StatusOr<BuiltGraph> Build() {
+    PIPELOOM_RETURN_IF_ERROR(CheckSize());
+    const auto& subs = microbatches_.sub_microbatches;
+    for (int32_t begin = 0; begin < subs.size();) {
+      int32_t end = begin;
+      const MicrobatchId microbatch = subs[SubMicrobatchId(begin)].microbatch;
+      while (end < subs.size() &&
+             subs[SubMicrobatchId(end)].microbatch == microbatch) {
+        ++end;
+      }
+      AddMicrobatch(begin, end);
+      begin = end;
+    }
+    std::vector<std::string> names;
+    for (const ModuleSpec& module : model_.modules) {
+      names.push_back(module.name);
+    }
+    BuiltGraph built;
+    built.model_flops = model_flops_;
+    PIPELOOM_ASSIGN_OR_RETURN(
+        built.graph,
+        StageGraph::Create(costs_.job().name, Ranks(), std::move(names),
+                           std::move(tasks_), std::move(edges_)));
+    return built;
+  }
+
+ private:
+  // Counts with a margin, and reserves.
+  absl::Status CheckSize() {
+    const auto& subs = microbatches_.sub_microbatches;
+    IdVector<ModuleId, int64_t> count(model_.modules.size(), 0);
+    int64_t num_tasks = 0;
+    int64_t num_edges = 0;
+    const auto add_joins = [&] {
+      for (const ModuleId m : count.ids()) {
+        for (const ModuleId from : fed_by_[m]) {
+          num_edges += 2 * count[m] * count[from];
+        }
+      }
+      std::fill(count.begin(), count.end(), 0);
+    };
+    MicrobatchId current;
+    for (const SubMicrobatch& sub : subs) {
+      if (sub.microbatch != current) add_joins();
+      current = sub.microbatch;
+      ++count[sub.module];
+      const auto stages = static_cast<int64_t>(stages_of_[sub.module].size());
+      num_tasks += (options_.split_backward ? 3 : 2) * stages;
+      num_edges += 4 * stages;
+    }
+    add_joins();
+    if (num_tasks > kMostTasks || num_edges > kMostEdges) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "the step has up to %d tasks and %d dependencies; at most %d and %d "
+          "are allowed: use fewer microbatches or larger sub-microbatches",
+          num_tasks, num_edges, kMostTasks, kMostEdges));
+    }
+    tasks_.reserve(static_cast<int32_t>(num_tasks));
+    edges_.reserve(static_cast<int32_t>(num_edges));
+    return absl::OkStatus();
+  }
+
+  // The sub-microbatches [begin, end) are one microbatch's.
+  void AddMicrobatch(int32_t begin, int32_t end) {
+    for (ModuleRun& run : runs_) run.num_subs = 0;
+    for (int32_t i = begin; i < end; ++i) {
+      ModuleRun& run =
+          runs_[microbatches_.sub_microbatches[SubMicrobatchId(i)].module];
+      if (run.num_subs == 0) run.first_sub = i;
+      ++run.num_subs;
+    }
+    for (const ModuleId m : model_.modules.ids()) {
+      ModuleRun& run = runs_[m];
+      if (!run.present()) continue;
+      run.trainable = !frozen_[m];
+      run.fed_by_trainable = false;
+      for (const ModuleId from : fed_by_[m]) {
+        run.fed_by_trainable |=
+            runs_[from].present() && runs_[from].has_backward();
+      }
+      AddForwards(m);
+    }
+    for (int32_t m = model_.modules.size(); m-- > 0;) {
+      const ModuleRun& run = runs_[ModuleId(m)];
+      if (run.present() && run.has_backward()) AddBackwards(ModuleId(m));
+    }
+  }
+
+  const SubMicrobatch& Sub(const ModuleRun& run, int32_t j) const {
+    return microbatches_.sub_microbatches[SubMicrobatchId(run.first_sub + j)];
+  }
+  static StageTasks& At(ModuleRun& run, int32_t j, size_t stage,
+                        size_t stages) {
+    return run.tasks[static_cast<size_t>(j) * stages + stage];
+  }
+  bool Recomputes(StageId stage) const {
+    return !options_.recompute.empty() && options_.recompute[stage];
+  }
+  // Whether the gradient goes on below the module's stage.
+  static bool NeedsInputGrad(const ModuleRun& run, size_t stage) {
+    return run.fed_by_trainable || (run.trainable && stage > 0);
+  }
+
+  Task NewTask(StageId id, const SubMicrobatch& sub, Pass pass) const {
+    return {.rank = partition_.stages[id].rank,
+            .pass = pass,
+            .module = sub.module,
+            .stage = id,
+            .microbatch = sub.microbatch,
+            .sub_microbatch = sub.index};
+  }
+
+  void AddForwards(ModuleId m) {
+    ModuleRun& run = runs_[m];
+    const std::vector<StageId>& stages = stages_of_[m];
+    run.tasks.assign(static_cast<size_t>(run.num_subs) * stages.size(), {});
+    for (int32_t j = 0; j < run.num_subs; ++j) {
+      const SubMicrobatch& sub = Sub(run, j);
+      for (size_t s = 0; s < stages.size(); ++s) {
+        const StageId id = stages[s];
+        StageTasks& at = At(run, j, s, stages.size());
+        at.cost = costs_.Cost(partition_.stages[id], sub.shape,
+                              NeedsInputGrad(run, s));
+        model_flops_ += at.cost.model_flops;
+        Task task = NewTask(id, sub, Pass::kForward);
+        task.duration = at.cost.forward;
+        if (!run.has_backward()) {
+          task.alloc =
+              std::min(at.cost.activations, at.cost.input + at.cost.output);
+          task.free = task.alloc;
+        } else {
+          task.alloc = Recomputes(id)
+                           ? std::min(at.cost.input, at.cost.activations)
+                           : at.cost.activations;
+        }
+        at.forward = tasks_.push_back(task);
+        if (s > 0) {
+          const StageTasks& before = At(run, j, s - 1, stages.size());
+          Connect(before.forward, at.forward, before.cost, 0, 1);
+        } else {
+          JoinForward(m, j, at.forward);
+        }
+      }
+    }
+  }
+
+  // Sub-microbatch j of module m waits for the whole of what feeds it.
+  void JoinForward(ModuleId m, int32_t j, TaskId task) {
+    const int32_t parts = runs_[m].num_subs;
+    for (const ModuleId from : fed_by_[m]) {
+      ModuleRun& feeder = runs_[from];
+      const size_t stages = stages_of_[from].size();
+      for (int32_t i = 0; i < feeder.num_subs; ++i) {
+        const StageTasks& last = At(feeder, i, stages - 1, stages);
+        Connect(last.forward, task, last.cost, j, parts);
+      }
+    }
+  }
+
+  void AddBackwards(ModuleId m) {
+    ModuleRun& run = runs_[m];
+    const std::vector<StageId>& stages = stages_of_[m];
+    for (int32_t j = 0; j < run.num_subs; ++j) {
+      const SubMicrobatch& sub = Sub(run, j);
+      for (size_t s = stages.size(); s-- > 0;) {
+        const StageId id = stages[s];
+        StageTasks& at = At(run, j, s, stages.size());
+        const StageCost& cost = at.cost;
+        const bool split = options_.split_backward && run.trainable;
+        Task task = NewTask(id, sub, Pass::kBackward);
+        task.duration = cost.backward;
+        if (run.trainable && !split) task.duration += cost.weight_grad;
+        if (Recomputes(id)) {
+          task.recomputes = true;
+          task.duration += cost.forward;
+          task.alloc = cost.activations - tasks_[at.forward].alloc;
+        }
+        task.free = split ? std::min(cost.freed_by_backward, cost.activations)
+                          : cost.activations;
+        at.backward = tasks_.push_back(task);
+        Connect(at.forward, at.backward, {}, 0, 1);
+        if (s + 1 < stages.size()) {
+          Connect(At(run, j, s + 1, stages.size()).backward, at.backward, cost,
+                  0, 1);
+        } else {
+          JoinBackward(m, at);
+        }
+        if (split) {
+          Task weight_grad = NewTask(id, sub, Pass::kWeightGrad);
+          weight_grad.duration = cost.weight_grad;
+          weight_grad.free = cost.activations - task.free;
+          Connect(at.backward, tasks_.push_back(weight_grad), {}, 0, 1);
+        }
+      }
+    }
+  }
+
+  // The last stage of module m waits for the input gradient of all it feeds.
+  void JoinBackward(ModuleId m, const StageTasks& at) {
+    for (const ModuleId to : feeds_[m]) {
+      ModuleRun& consumer = runs_[to];
+      if (!consumer.present()) continue;
+      const size_t stages = stages_of_[to].size();
+      for (int32_t i = 0; i < consumer.num_subs; ++i) {
+        const StageTasks& first = At(consumer, i, 0, stages);
+        PIPELOOM_DCHECK(!first.backward.is_none());
+        Connect(first.backward, at.backward, at.cost, i, consumer.num_subs);
+      }
+    }
+  }
+
+  // Part `part` of `parts` of a stage's output, or of its gradient, crosses.
+  void Connect(TaskId from, TaskId to, const StageCost& output, int32_t part,
+               int32_t parts) {
+    Dependency edge{.from = from, .to = to};
+    const RankId sender = tasks_[from].rank;
+    const RankId receiver = tasks_[to].rank;
+    if (sender != receiver) {
+      const auto share = [&](int64_t whole) {
+        return whole / parts + (part < whole % parts ? 1 : 0);
+      };
+      edge.payload = Bytes(share(output.output.count()));
+      edge.rows = share(output.output_rows);
+      edge.width = output.output_width;
+      const StageCostModel::Transfer transfer =
+          costs_.TransferTime(sender, receiver, edge.payload);
+      edge.delay = transfer.time;
+      edge.occupancy = std::min(transfer.occupancy, transfer.time);
+    }
+    edges_.push_back(edge);
+  }
+
+  IdVector<RankId, RankSpec> Ranks() const {
+    IdVector<RankId, RankSpec> ranks(partition_.num_ranks);
+    for (const RankId r : ranks.ids()) {
+      ranks[r].memory.limit = costs_.job().MemoryLimit();
+      ranks[r].memory.overhead = costs_.Overhead();
+      ranks[r].epilogue = costs_.Epilogue(partition_, r);
+    }
+    for (const Stage& stage : partition_.stages) {
+      const emulator::StageMemory memory = costs_.Memory(stage);
+      RankMemory& rank = ranks[stage.rank].memory;
+      rank.weights += memory.weights;
+      rank.gradients += memory.gradients;
+      rank.optimizer += memory.optimizer;
+    }
+    return ranks;
+  }
+
+  const StageCostModel& costs_;
+  const ModelSpec& model_;
+  const Partition& partition_;
+  const Microbatches& microbatches_;
+  const GraphOptions& options_;
+  IdVector<ModuleId, std::vector<StageId>> stages_of_{};
+  IdVector<ModuleId, bool> frozen_{};
+  IdVector<ModuleId, std::vector<ModuleId>> fed_by_{};
+  IdVector<ModuleId, std::vector<ModuleId>> feeds_{};
+  IdVector<ModuleId, ModuleRun> runs_{};  // Of the current microbatch.
+  IdVector<TaskId, Task> tasks_{};
+  IdVector<EdgeId, Dependency> edges_{};
+  Flops model_flops_{};
+};
+
+}  // namespace
+
+absl::StatusOr<BuiltGraph> BuildStageGraph(
+    const emulator::StageCostModel& costs, const Partition& partition,
+    const Microbatches& microbatches, const GraphOptions& options) {
+  PIPELOOM_RETURN_IF_ERROR(
+      CheckInputs(costs.job(), partition, microbatches, options));
+  return GraphBuilder(costs, partition, microbatches, options).Build();
+}
+
+}  // namespace pipeloom::partition

@@ -1,0 +1,23 @@
+// The optimal contiguous split of a chain of weighted layers.
+#ifndef PIPELOOM_PARTITION_LAYER_PARTITION_H_
+#define PIPELOOM_PARTITION_LAYER_PARTITION_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/types/span.h"
+
+namespace pipeloom::partition {
+
+// Cuts `weights` into `runs` runs of at least one layer each and returns where
+// each run begins (the first is 0). The heaviest run is as light as it can be;
+// among such splits the sum of the runs' squared weights is least, which
+// evens out the others; among those, earlier runs are shorter.
+// REQUIRES: 1 <= runs <= weights.size(), weights >= 0 and their sum < 2^62.
+// Dynamic programming, O(runs x layers x layers of the longest run).
+std::vector<int32_t> SplitLayers(absl::Span<const int64_t> weights,
+                                 int32_t runs);
+
+}  // namespace pipeloom::partition
+
+#endif  // PIPELOOM_PARTITION_LAYER_PARTITION_H_

@@ -1,0 +1,35 @@
+#include "planner/baselines/one_f_one_b.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_format.h"
+#include "planner/baselines/baseline_strategy.h"
+
+namespace pipeloom::planner {
+
+absl::StatusOr<RankOrders> OneFOneBOrders(const VirtualPipeline& pipeline) {
+  if (pipeline.num_segments() > 1) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "1f1b is for 1 segment; the pipeline has %d", pipeline.num_segments()));
+  }
+  const int32_t m = pipeline.num_microbatches();
+  RankOrders orders(pipeline.num_ranks());
+  for (const RankId r : orders.ids()) {
+    const int32_t warm_up = std::min(pipeline.num_ranks() - r.value() - 1, m);
+    for (int32_t i = 0; i < warm_up; ++i) {
+      pipeline.AppendForward(r, 0, i, &orders[r]);
+    }
+    for (int32_t i = 0; i < m; ++i) {
+      pipeline.AppendForward(r, 0, warm_up + i, &orders[r]);
+      pipeline.AppendBackward(r, 0, i, &orders[r]);
+    }
+  }
+  return orders;
+}
+
+std::unique_ptr<Strategy> MakeOneFOneB() {
+  return std::make_unique<BaselineStrategy>(
+      "1f1b", /*max_chunks=*/1, partition::LayerWeight::kCount, OneFOneBOrders);
+}
+
+}  // namespace pipeloom::planner

@@ -1,0 +1,62 @@
+// A StageGraph seen as the pipeline that the classic schedules are made for:
+// every microbatch passes segments x ranks cells forward and then back.
+//
+//     cell (segment, rank)   rank 0   rank 1   rank 2
+//     segment 0                .  ---->  .  ---->  .
+//                              .-------------------'
+//     segment 1                '->.  ---->  .  ---->  .
+//
+// A cell holds the tasks of one microbatch and pass there, in id order: none
+// when the microbatch lacks the module, several where modules meet on a rank
+// or the backward is split (each weight gradient follows its backward).
+#ifndef PIPELOOM_PLANNER_BASELINES_VIRTUAL_PIPELINE_H_
+#define PIPELOOM_PLANNER_BASELINES_VIRTUAL_PIPELINE_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "ir/partition.h"
+#include "ir/schedule.h"
+#include "ir/stage_graph.h"
+
+namespace pipeloom::planner {
+
+class VirtualPipeline {
+ public:
+  // Stage s is in segment s / ranks. For graphs without a Partition.
+  explicit VirtualPipeline(const StageGraph& graph);
+  VirtualPipeline(const StageGraph& graph, const Partition& partition);
+
+  const StageGraph& graph() const { return *graph_; }
+  int32_t num_ranks() const { return graph_->num_ranks(); }
+  int32_t num_segments() const { return num_segments_; }
+  int32_t num_microbatches() const { return num_microbatches_; }
+
+  // Appends the cell's tasks; nothing for a microbatch or cell that is not
+  // there.
+  void AppendForward(RankId rank, int32_t segment, int32_t microbatch,
+                     std::vector<TaskId>* order) const;
+  // With the weight gradients.
+  void AppendBackward(RankId rank, int32_t segment, int32_t microbatch,
+                      std::vector<TaskId>* order) const;
+
+ private:
+  void Fill(const IdVector<StageId, int32_t>& segment_of);
+  const std::vector<TaskId>* Cell(bool backward, RankId rank, int32_t segment,
+                                  int32_t microbatch) const;
+
+  const StageGraph* graph_;
+  int32_t num_segments_ = 0;
+  int32_t num_microbatches_ = 0;
+  std::vector<std::vector<TaskId>> cells_{};
+};
+
+// Times the orders of a classic schedule. ResourceExhausted names the rank and
+// the bytes over its limit.
+absl::StatusOr<Schedule> TimeBaseline(const StageGraph& graph,
+                                      RankOrders orders);
+
+}  // namespace pipeloom::planner
+
+#endif  // PIPELOOM_PLANNER_BASELINES_VIRTUAL_PIPELINE_H_

@@ -1,0 +1,267 @@
+// Why no set of ranks can wait on itself, even if each Send blocks until its
+// Recv has been posted:
+//
+// Every task t has two events, S(t) and E(t), its start and end. Each event
+// gets a key (time in the schedule, level). Levels tell apart events of equal
+// time of which one must follow the other: S(t) -> E(t), E(t) -> S(next task
+// of the rank), E(producer) -> S(consumer). Along these arrows time never
+// falls, and where it stays the level rises, so keys strictly increase.
+//
+// The program of a rank is, for its tasks Z1, Z2, ... in order:
+//
+//   recvs of gap 0, waits of Z1, Compute Z1, frees of Z1,
+//   recvs of gap 1, sends of Z1, waits of Z2, Compute Z2, ...
+//
+// Recv(e) stands in the gap after the last Zi with E(Zi) <= E(from of e).
+// Only waits and sends block. Give WaitRecv(e) the key S(consumer) and Send(e)
+// the key E(producer): keys never fall along a program. Suppose some ranks are
+// stuck for ever, and take the one whose blocked instruction has the smallest
+// key.
+// - It blocks in WaitRecv(e), so Send(e) has not been reached: the producer's
+//   rank is stuck at or before a key of at most E(from) < S(to). Smaller.
+// - It blocks in Send(e), so Recv(e) has not been reached: the receiver is
+//   stuck at something before it. That is a wait of some Zj, j <= i, with key
+//   S(Zj) < E(Zi) <= E(from), or a send of some Zj, j < i, with key
+//   E(Zj) < E(Zi) <= E(from). Smaller.
+// Both contradict the choice. Each WaitSend stands after all of these in its
+// program, so all ranks get there, and then every Recv has been posted.
+//
+// Both ends of a pair list its transfers in one order: producers on one rank
+// have increasing E, recvs are sorted by (E(from), edge), and so are the sends
+// by construction.
+#include "planner/lower_plan.h"
+
+#include <algorithm>
+#include <compare>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "base/overloaded.h"
+#include "base/status_macros.h"
+
+namespace pipeloom::planner {
+namespace {
+
+struct EventKey {
+  SimTime at{};
+  int32_t level = 0;
+  auto operator<=>(const EventKey&) const = default;
+};
+
+struct TaskEvents {
+  EventKey start{};
+  EventKey end{};
+};
+
+absl::Status Mismatch(const std::string& what) {
+  return absl::FailedPreconditionError("the schedule does not fit the graph: " +
+                                       what);
+}
+
+absl::Status CheckOrders(const StageGraph& graph, const Schedule& schedule) {
+  if (schedule.order.size() != graph.num_ranks() ||
+      schedule.start.size() != graph.num_tasks()) {
+    return Mismatch(
+        absl::StrFormat("it has %d ranks and %d tasks; the graph has %d and %d",
+                        schedule.order.size(), schedule.start.size(),
+                        graph.num_ranks(), graph.num_tasks()));
+  }
+  IdVector<TaskId, bool> listed(graph.num_tasks(), false);
+  int32_t count = 0;
+  for (const RankId rank : graph.rank_ids()) {
+    for (const TaskId t : schedule.order[rank]) {
+      if (!graph.tasks().Contains(t) || graph.task(t).rank != rank ||
+          listed[t]) {
+        return Mismatch(absl::StrFormat(
+            "rank %d: task %d is unknown, listed twice or of another rank",
+            rank.value(), t.value()));
+      }
+      listed[t] = true;
+      ++count;
+    }
+  }
+  if (count != graph.num_tasks()) {
+    return Mismatch(
+        absl::StrFormat("%d of %d tasks are listed", count, graph.num_tasks()));
+  }
+  return absl::OkStatus();
+}
+
+// The keys of all events; checks on the way that the starts respect orders and
+// dependencies.
+absl::StatusOr<IdVector<TaskId, TaskEvents>> EventKeys(
+    const StageGraph& graph, const Schedule& schedule) {
+  IdVector<TaskId, TaskId> next_on_rank(graph.num_tasks());
+  IdVector<TaskId, int32_t> missing(graph.num_tasks(), 0);
+  for (const TaskId t : graph.task_ids()) {
+    missing[t] = static_cast<int32_t>(graph.incoming(t).size());
+  }
+  for (const std::vector<TaskId>& order : schedule.order) {
+    for (size_t k = 1; k < order.size(); ++k) {
+      next_on_rank[order[k - 1]] = order[k];
+      ++missing[order[k]];
+    }
+  }
+  IdVector<TaskId, TaskEvents> events(graph.num_tasks());
+  std::vector<TaskId> ready;
+  for (const TaskId t : graph.task_ids()) {
+    events[t].start.at = schedule.start[t];
+    if (missing[t] == 0) ready.push_back(t);
+  }
+  int32_t done = 0;
+  for (; !ready.empty(); ++done) {
+    const TaskId t = ready.back();
+    ready.pop_back();
+    TaskEvents& own = events[t];
+    own.end.at = own.start.at + graph.task(t).duration;
+    own.end.level = graph.task(t).duration == kZero ? own.start.level + 1 : 0;
+    const auto precede = [&](TaskId after, Duration delay) -> absl::Status {
+      EventKey& start = events[after].start;
+      if (start.at < own.end.at + delay) {
+        return Mismatch(absl::StrFormat(
+            "%s starts at %.3f us, but must follow %s, which ends at %.3f us, "
+            "by %.3f us",
+            DescribeTask(graph, after), ToMicroseconds(start.at),
+            DescribeTask(graph, t), ToMicroseconds(own.end.at),
+            ToMicroseconds(delay)));
+      }
+      if (start.at == own.end.at) {
+        start.level = std::max(start.level, own.end.level + 1);
+      }
+      if (--missing[after] == 0) ready.push_back(after);
+      return absl::OkStatus();
+    };
+    for (const EdgeId e : graph.outgoing(t)) {
+      PIPELOOM_RETURN_IF_ERROR(precede(graph.edge(e).to, graph.edge(e).delay));
+    }
+    if (!next_on_rank[t].is_none()) {
+      PIPELOOM_RETURN_IF_ERROR(precede(next_on_rank[t], kZero));
+    }
+  }
+  if (done < graph.num_tasks()) {
+    return Mismatch("the orders contradict the dependencies");
+  }
+  return events;
+}
+
+bool CrossesRanks(const StageGraph& graph, EdgeId e) {
+  const Dependency& d = graph.edge(e);
+  return graph.task(d.from).rank != graph.task(d.to).rank;
+}
+
+// Each rank's incoming transfers, by producer's end and edge id.
+IdVector<RankId, std::vector<EdgeId>> Arrivals(
+    const StageGraph& graph, const IdVector<TaskId, TaskEvents>& events) {
+  IdVector<RankId, std::vector<EdgeId>> arrivals(graph.num_ranks());
+  for (const EdgeId e : graph.edge_ids()) {
+    if (CrossesRanks(graph, e)) {
+      arrivals[graph.task(graph.edge(e).to).rank].push_back(e);
+    }
+  }
+  for (std::vector<EdgeId>& edges : arrivals) {
+    std::sort(edges.begin(), edges.end(), [&](EdgeId a, EdgeId b) {
+      return std::pair(events[graph.edge(a).from].end, a) <
+             std::pair(events[graph.edge(b).from].end, b);
+    });
+  }
+  return arrivals;
+}
+
+std::vector<Instruction> LowerRank(const StageGraph& graph, RankId rank,
+                                   const std::vector<TaskId>& order,
+                                   const IdVector<TaskId, TaskEvents>& events,
+                                   const std::vector<EdgeId>& arrivals) {
+  std::vector<Instruction> program;
+  std::vector<EdgeId> sent;
+  size_t posted = 0;
+  for (size_t k = 0; k < order.size(); ++k) {
+    // The gap before order[k]: everything produced before it ends.
+    while (posted < arrivals.size() &&
+           events[graph.edge(arrivals[posted]).from].end <
+               events[order[k]].end) {
+      program.emplace_back(Recv{arrivals[posted++]});
+    }
+    if (k > 0) {
+      for (const EdgeId e : graph.outgoing(order[k - 1])) {
+        if (!CrossesRanks(graph, e)) continue;
+        program.emplace_back(Send{e});
+        sent.push_back(e);
+      }
+    }
+    for (const EdgeId e : graph.incoming(order[k])) {
+      if (CrossesRanks(graph, e)) program.emplace_back(WaitRecv{e});
+    }
+    program.emplace_back(Compute{order[k]});
+    for (const EdgeId e : graph.incoming(order[k])) {
+      if (CrossesRanks(graph, e)) program.emplace_back(Free{e});
+    }
+  }
+  if (!order.empty()) {
+    for (const EdgeId e : graph.outgoing(order.back())) {
+      if (!CrossesRanks(graph, e)) continue;
+      program.emplace_back(Send{e});
+      sent.push_back(e);
+    }
+  }
+  PIPELOOM_CHECK(posted == arrivals.size());
+  if (graph.rank(rank).epilogue > kZero) {
+    program.emplace_back(ReduceGradients{});
+    program.emplace_back(OptimizerStep{});
+  }
+  for (const EdgeId e : sent) program.emplace_back(WaitSend{e});
+  return program;
+}
+
+}  // namespace
+
+absl::StatusOr<ExecutionPlan> LowerPlan(const StageGraph& graph,
+                                        const Schedule& schedule) {
+  PIPELOOM_RETURN_IF_ERROR(CheckOrders(graph, schedule));
+  PIPELOOM_ASSIGN_OR_RETURN(const auto events, EventKeys(graph, schedule));
+  const auto arrivals = Arrivals(graph, events);
+  ExecutionPlan plan;
+  plan.graph = graph;
+  plan.programs.resize(graph.num_ranks());
+  for (const RankId rank : graph.rank_ids()) {
+    plan.programs[rank] =
+        LowerRank(graph, rank, schedule.order[rank], events, arrivals[rank]);
+  }
+  plan.predicted_step_time = schedule.step_time();
+  return plan;
+}
+
+IdVector<RankId, Bytes> PlanPeaks(const ExecutionPlan& plan) {
+  const StageGraph& graph = plan.graph;
+  IdVector<RankId, Bytes> peaks(graph.num_ranks());
+  for (const RankId rank : graph.rank_ids()) {
+    Bytes held = graph.rank(rank).memory.static_bytes();
+    Bytes peak = held;
+    const auto take = [&](Bytes bytes) {
+      held += bytes;
+      peak = std::max(peak, held);
+    };
+    for (const Instruction& instruction : plan.programs[rank]) {
+      std::visit(Overloaded{
+                     [&](const Compute& i) {
+                       take(graph.task(i.task).alloc);
+                       held -= graph.task(i.task).free;
+                     },
+                     [&](const Recv& i) { take(graph.edge(i.edge).payload); },
+                     [&](const Free& i) { held -= graph.edge(i.edge).payload; },
+                     [&](const Offload& i) { held -= i.payload; },
+                     [&](const Fetch& i) { take(i.payload); },
+                     [](const Send&) {},
+                     [](const WaitRecv&) {},
+                     [](const WaitSend&) {},
+                     [](const ReduceGradients&) {},
+                     [](const OptimizerStep&) {},
+                 },
+                 instruction);
+    }
+    peaks[rank] = peak;
+  }
+  return peaks;
+}
+
+}  // namespace pipeloom::planner

@@ -1,0 +1,244 @@
+#include "planner/memory_guard.h"
+
+#include <algorithm>
+#include <functional>
+#include <numeric>
+#include <queue>
+#include <tuple>
+
+namespace pipeloom::planner {
+namespace {
+
+// Orders to try in which a group may fit; the first that fits is kept.
+constexpr int kVariants = 3;
+
+int32_t Root(std::vector<int32_t>& parent, int32_t t) {
+  while (parent[t] != t) {
+    parent[t] = parent[parent[t]];
+    t = parent[t];
+  }
+  return t;
+}
+
+}  // namespace
+
+MemoryGuard::MemoryGuard(const FlatGraph& graph)
+    : graph_(&graph), group_(static_cast<size_t>(graph.num_tasks)), left_() {
+  std::vector<int32_t> parent(static_cast<size_t>(graph.num_tasks));
+  std::iota(parent.begin(), parent.end(), 0);
+  for (int32_t t = 0; t < graph.num_tasks; ++t) {
+    for (int32_t e = graph.pred_offset[t]; e < graph.pred_offset[t + 1]; ++e) {
+      const int32_t a = Root(parent, graph.pred[e]);
+      const int32_t b = Root(parent, t);
+      parent[std::max(a, b)] = std::min(a, b);
+    }
+  }
+  // Groups are numbered by their first task. Where a group keeps memory for
+  // good, the groups' order matters: then all are one group.
+  std::vector<int32_t> number(static_cast<size_t>(graph.num_tasks), -1);
+  for (int32_t t = 0; t < graph.num_tasks; ++t) {
+    const int32_t root = Root(parent, t);
+    if (number[root] < 0) number[root] = num_groups_++;
+    group_[t] = number[root];
+  }
+  std::vector<int64_t> leak(static_cast<size_t>(num_groups_) *
+                            static_cast<size_t>(graph.num_ranks));
+  for (int32_t t = 0; t < graph.num_tasks; ++t) {
+    Cell(leak, graph.rank[t], group_[t]) += graph.alloc[t] - graph.free[t];
+  }
+  if (std::any_of(leak.begin(), leak.end(), [](int64_t b) { return b != 0; })) {
+    std::fill(group_.begin(), group_.end(), 0);
+    num_groups_ = 1;
+  }
+
+  for (int variant = 0; variant < kVariants; ++variant) {
+    Order(variant);
+    const MemoryShortage before = shortage_;
+    Measure();
+    if (shortage_.task < 0) break;
+    // Report the variant that is least over.
+    if (variant > 0 && before.bytes_over <= shortage_.bytes_over) {
+      shortage_ = before;
+    }
+  }
+  Reset();
+}
+
+void MemoryGuard::Order(int variant) {
+  const FlatGraph& g = *graph_;
+  canonical_.clear();
+  std::vector<int32_t> missing(static_cast<size_t>(g.num_tasks));
+  // Group by group; among ready tasks: what frees first (variant 0), by id
+  // (variant 1), least memory first (variant 2).
+  using Key = std::tuple<int32_t, int64_t, int32_t>;
+  std::priority_queue<Key, std::vector<Key>, std::greater<>> ready;
+  const auto push = [&](int32_t t) {
+    int64_t key = 0;
+    if (variant == 0) {
+      key = g.pass[t] == Pass::kWeightGrad ? 0
+            : g.pass[t] == Pass::kBackward ? 1
+                                           : 2;
+    } else if (variant == 2) {
+      key = g.alloc[t] - g.free[t];
+    }
+    ready.emplace(group_[t], key, t);
+  };
+  for (int32_t t = 0; t < g.num_tasks; ++t) {
+    missing[t] = g.pred_offset[t + 1] - g.pred_offset[t];
+    if (missing[t] == 0) push(t);
+  }
+  while (!ready.empty()) {
+    const int32_t t = std::get<2>(ready.top());
+    ready.pop();
+    canonical_.push_back(t);
+    for (int32_t e = g.succ_offset[t]; e < g.succ_offset[t + 1]; ++e) {
+      if (--missing[g.succ[e]] == 0) push(g.succ[e]);
+    }
+  }
+
+  const size_t cells =
+      static_cast<size_t>(num_groups_) * static_cast<size_t>(g.num_ranks);
+  const auto cell_of = [&](int32_t t) {
+    return static_cast<size_t>(g.rank[t]) * static_cast<size_t>(num_groups_) +
+           static_cast<size_t>(group_[t]);
+  };
+  cell_offset_.assign(cells + 1, 0);
+  for (const int32_t t : canonical_) ++cell_offset_[cell_of(t) + 1];
+  for (size_t c = 0; c < cells; ++c) cell_offset_[c + 1] += cell_offset_[c];
+  cell_task_.resize(canonical_.size());
+  std::vector<int32_t> next(cell_offset_.begin(), cell_offset_.end() - 1);
+  for (const int32_t t : canonical_) cell_task_[next[cell_of(t)]++] = t;
+}
+
+void MemoryGuard::Measure() {
+  const FlatGraph& g = *graph_;
+  shortage_ = {};
+  shortage_.needed.assign(static_cast<size_t>(g.num_ranks), 0);
+  full_need_.assign(
+      static_cast<size_t>(num_groups_) * static_cast<size_t>(g.num_ranks), 0);
+  for (int32_t r = 0; r < g.num_ranks; ++r) {
+    if (g.capacity[r] < 0 && -g.capacity[r] > shortage_.bytes_over) {
+      shortage_.rank = r;
+      shortage_.task = g.num_tasks;  // Static memory alone.
+      shortage_.bytes_over = -g.capacity[r];
+    }
+    for (int32_t group = 0; group < num_groups_; ++group) {
+      const size_t cell =
+          static_cast<size_t>(r) * static_cast<size_t>(num_groups_) +
+          static_cast<size_t>(group);
+      int64_t held = 0;
+      int64_t peak = 0;
+      for (int32_t i = cell_offset_[cell]; i < cell_offset_[cell + 1]; ++i) {
+        const int32_t t = cell_task_[i];
+        held += g.alloc[t];
+        peak = std::max(peak, held);
+        if (held - g.capacity[r] > shortage_.bytes_over) {
+          shortage_.rank = r;
+          shortage_.task = t;
+          shortage_.bytes_over = held - g.capacity[r];
+        }
+        held -= g.free[t];
+      }
+      full_need_[cell] = peak;
+      shortage_.needed[r] = std::max(shortage_.needed[r], peak);
+    }
+  }
+}
+
+void MemoryGuard::Reset(absl::Span<const int64_t> capacity) {
+  const FlatGraph& g = *graph_;
+  if (capacity.empty()) capacity = g.capacity;
+  capacity_.assign(capacity.begin(), capacity.end());
+  binds_.assign(static_cast<size_t>(g.num_ranks), false);
+  std::vector<int64_t> total(static_cast<size_t>(g.num_ranks), 0);
+  for (int32_t t = 0; t < g.num_tasks; ++t) total[g.rank[t]] += g.alloc[t];
+  any_binds_ = false;
+  for (int32_t r = 0; r < g.num_ranks; ++r) {
+    capacity_[r] = std::min(std::max(capacity_[r], shortage_.needed[r]),
+                            std::max(g.capacity[r], shortage_.needed[r]));
+    binds_[r] = total[r] > capacity_[r];
+    any_binds_ = any_binds_ || binds_[r];
+  }
+  held_.assign(static_cast<size_t>(g.num_ranks), 0);
+  position_.assign(static_cast<size_t>(num_groups_), -1);
+  next_position_ = 0;
+  if (!any_binds_) return;
+  done_.assign(static_cast<size_t>(g.num_tasks), 0);
+  active_.clear();
+  left_.assign(static_cast<size_t>(num_groups_), 0);
+  for (const int32_t group : group_) ++left_[group];
+  cell_held_.assign(full_need_.size(), 0);
+  cell_need_ = full_need_;
+}
+
+int64_t MemoryGuard::Need(int32_t rank, int32_t group, int32_t skip) const {
+  const FlatGraph& g = *graph_;
+  const size_t cell =
+      static_cast<size_t>(rank) * static_cast<size_t>(num_groups_) +
+      static_cast<size_t>(group);
+  int64_t held = 0;
+  int64_t peak = 0;
+  for (int32_t i = cell_offset_[cell]; i < cell_offset_[cell + 1]; ++i) {
+    const int32_t t = cell_task_[i];
+    if (done_[t] != 0 || t == skip) continue;
+    held += g.alloc[t];
+    peak = std::max(peak, held);
+    held -= g.free[t];
+  }
+  return peak;
+}
+
+bool MemoryGuard::Admits(int32_t task) const {
+  const FlatGraph& g = *graph_;
+  const int32_t r = g.rank[task];
+  if (!binds_[r]) return true;
+  const int64_t capacity = capacity_[r];
+  if (held_[r] + g.alloc[task] > capacity) return false;
+  const int64_t net = g.alloc[task] - g.free[task];
+  // Run earlier than in the sequence, such a task only lowers what the others
+  // meet.
+  if (net <= 0) return true;
+  const int32_t group = group_[task];
+  const size_t row = static_cast<size_t>(r) * static_cast<size_t>(num_groups_);
+  int64_t held = held_[r] + net;
+  if (position_[group] >= 0) {
+    for (const int32_t other : active_) {
+      if (other == group) break;
+      if (held + cell_need_[row + static_cast<size_t>(other)] > capacity) {
+        return false;
+      }
+      held -= cell_held_[row + static_cast<size_t>(other)];
+    }
+  } else {
+    for (const int32_t other : active_) {
+      if (held + cell_need_[row + static_cast<size_t>(other)] > capacity) {
+        return false;
+      }
+      held -= cell_held_[row + static_cast<size_t>(other)];
+    }
+  }
+  return held + Need(r, group, task) <= capacity;
+}
+
+void MemoryGuard::Start(int32_t task) {
+  const FlatGraph& g = *graph_;
+  const int32_t group = group_[task];
+  if (position_[group] < 0) {
+    position_[group] = next_position_++;
+    if (any_binds_) active_.push_back(group);
+  }
+  if (!any_binds_) return;
+  const int32_t r = g.rank[task];
+  done_[task] = 1;
+  if (binds_[r]) {
+    const int64_t net = g.alloc[task] - g.free[task];
+    held_[r] += net;
+    Cell(cell_held_, r, group) += net;
+    Cell(cell_need_, r, group) = Need(r, group, /*skip=*/-1);
+  }
+  if (--left_[group] == 0) {
+    active_.erase(std::find(active_.begin(), active_.end(), group));
+  }
+}
+
+}  // namespace pipeloom::planner

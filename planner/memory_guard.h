@@ -1,0 +1,101 @@
+// Keeps a greedy scheduler out of memory deadlocks.
+//
+// With several chunks a rank, a rank can fill with forwards of many
+// microbatches so that none of them can go on: the backward that would free
+// memory needs another forward on the same full rank. The guard admits a task
+// only if from the state after it everything can still be finished: the
+// started groups one after another in the order in which they started, then
+// the others, each in one fixed "canonical" order of its tasks (a banker's
+// check with a fixed sequence). A group is a connected part of the graph: a
+// microbatch, as a rule.
+//
+// Consequences: the first unfinished task of that sequence is always admitted
+// once it is ready, so a scheduler that takes any admitted task never gets
+// stuck; and whether a ready task is admitted depends on its own rank only, so
+// a blocked rank need not be asked again until something new arrives there.
+//
+// Admits costs O(started groups + tasks of the group on the rank) for a task
+// that takes more than it gives back, on a rank where the limit can bind; O(1)
+// otherwise. One guard per thread; Reset makes it new.
+#ifndef PIPELOOM_PLANNER_MEMORY_GUARD_H_
+#define PIPELOOM_PLANNER_MEMORY_GUARD_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "planner/flat_graph.h"
+
+namespace pipeloom::planner {
+
+// A task that does not fit even when its group runs alone.
+struct MemoryShortage {
+  int32_t rank = -1;
+  int32_t task = -1;
+  int64_t bytes_over = 0;
+  // By rank: what running the groups one after another needs, without static
+  // memory. With these as capacities a schedule exists.
+  std::vector<int64_t> needed{};
+};
+
+class MemoryGuard {
+ public:
+  // Keeps a reference to `graph`.
+  explicit MemoryGuard(const FlatGraph& graph);
+
+  // Empty `shortage().task` (-1): groups can run one after another.
+  const MemoryShortage& shortage() const { return shortage_; }
+  int32_t group_of(int32_t task) const { return group_[task]; }
+  int32_t num_groups() const { return num_groups_; }
+
+  // Back to nothing started. `capacity` by rank instead of the graph's (empty:
+  // the graph's); raised to what one group alone needs where it is less.
+  void Reset(absl::Span<const int64_t> capacity = {});
+  bool IsStarted(int32_t task) const { return position_[group_[task]] >= 0; }
+  bool Admits(int32_t task) const;
+  // REQUIRES: Admits(task) and its producers were started.
+  void Start(int32_t task);
+
+ private:
+  void Order(int variant);
+  void Measure();
+  int64_t& Cell(std::vector<int64_t>& table, int32_t rank, int32_t group) {
+    return table[static_cast<size_t>(rank) * static_cast<size_t>(num_groups_) +
+                 static_cast<size_t>(group)];
+  }
+  int64_t Cell(const std::vector<int64_t>& table, int32_t rank,
+               int32_t group) const {
+    return table[static_cast<size_t>(rank) * static_cast<size_t>(num_groups_) +
+                 static_cast<size_t>(group)];
+  }
+  // What the group still needs beyond what it holds, `skip` counted as done.
+  int64_t Need(int32_t rank, int32_t group, int32_t skip) const;
+
+  const FlatGraph* graph_;
+  int32_t num_groups_ = 0;
+  std::vector<int32_t> group_{};      // By task.
+  std::vector<int32_t> canonical_{};  // All tasks, group by group.
+  // The tasks of a (rank, group) cell in canonical order, compressed rows.
+  std::vector<int32_t> cell_task_{};
+  std::vector<int32_t> cell_offset_{};
+  std::vector<int64_t> full_need_{};  // By (rank, group).
+  MemoryShortage shortage_{};
+
+  // State.
+  std::vector<int64_t> capacity_{};
+  std::vector<bool> binds_{};  // By rank: whether the limit can be reached.
+  bool any_binds_ = false;
+  std::vector<uint8_t> done_{};      // By task.
+  std::vector<int32_t> position_{};  // By group: in active order; -1: not yet.
+  std::vector<int32_t> active_{};    // Groups in the order of their start.
+  int32_t next_position_ = 0;
+  std::vector<int32_t> left_{};  // By group: tasks not started.
+  std::vector<int64_t> held_{};  // By rank.
+  std::vector<int64_t> cell_held_{};
+  std::vector<int64_t> cell_need_{};
+};
+
+}  // namespace pipeloom::planner
+
+#endif  // PIPELOOM_PLANNER_MEMORY_GUARD_H_

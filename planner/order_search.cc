@@ -1,0 +1,339 @@
+#include "planner/order_search.h"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <utility>
+
+namespace pipeloom::planner {
+
+OrderUnits::OrderUnits(const StageGraph& graph) {
+  const auto n = static_cast<size_t>(graph.num_tasks());
+  std::map<std::pair<int32_t, int32_t>, int32_t> index;
+  for (const Task& task : graph.tasks()) {
+    index.emplace(std::pair(task.microbatch.value(), task.module.value()), 0);
+  }
+  for (auto& [key, unit_index] : index) {
+    unit_index = num_units();
+    microbatch.push_back(key.first);
+    module.push_back(key.second);
+    load.push_back(0);
+  }
+  unit.reserve(n);
+  chunk.assign(n, 0);
+  std::map<std::pair<int32_t, int32_t>, int32_t> seen;  // (rank, microbatch).
+  for (const TaskId t : graph.task_ids()) {
+    const Task& task = graph.task(t);
+    const int32_t u =
+        index.at(std::pair(task.microbatch.value(), task.module.value()));
+    unit.push_back(u);
+    load[u] += task.duration.count();
+    if (task.pass != Pass::kForward) continue;
+    int32_t& count =
+        seen[std::pair(task.rank.value(), task.microbatch.value())];
+    chunk[t.value()] = count++;
+    num_chunks = std::max(num_chunks, count);
+  }
+  std::map<std::pair<int32_t, int32_t>, int32_t> back;
+  for (const TaskId t : graph.task_ids()) {
+    const Task& task = graph.task(t);
+    if (task.pass == Pass::kForward) continue;
+    const auto key = std::pair(task.rank.value(), task.microbatch.value());
+    chunk[t.value()] = back[key];
+    if (task.pass == Pass::kBackward) ++back[key];
+  }
+  std::map<std::pair<int32_t, int32_t>, int64_t> work;  // (microbatch, rank).
+  for (const Task& task : graph.tasks()) {
+    work[std::pair(task.microbatch.value(), task.rank.value())] +=
+        task.duration.count();
+  }
+  for (const auto& [key, total] : work) {
+    if (static_cast<size_t>(key.first) >= period.size()) {
+      period.resize(static_cast<size_t>(key.first) + 1, 0);
+    }
+    period[key.first] = std::max(period[key.first], total);
+  }
+  std::vector<int64_t> tail(n, 0);
+  std::vector<int32_t> by_tail(n);
+  std::iota(by_tail.begin(), by_tail.end(), 0);
+  for (int32_t t = graph.num_tasks() - 1; t >= 0; --t) {
+    const TaskId id(t);
+    for (const EdgeId e : graph.outgoing(id)) {
+      const Dependency& d = graph.edge(e);
+      tail[t] = std::max(tail[t], d.delay.count() + tail[d.to.value()]);
+    }
+    tail[t] += graph.task(id).duration.count();
+  }
+  std::sort(by_tail.begin(), by_tail.end(), [&](int32_t a, int32_t b) {
+    return tail[a] != tail[b] ? tail[a] > tail[b] : a < b;
+  });
+  tail_order.resize(n);
+  // Equal tails share a place, so that the task id decides among them.
+  for (size_t i = 0; i < n; ++i) {
+    tail_order[by_tail[i]] = i > 0 && tail[by_tail[i]] == tail[by_tail[i - 1]]
+                                 ? tail_order[by_tail[i - 1]]
+                                 : static_cast<int32_t>(i);
+  }
+}
+
+OrderEvaluator::OrderEvaluator(const FlatGraph& graph, const OrderUnits& units)
+    : graph_(&graph),
+      units_(&units),
+      scheduler_(graph),
+      position_(static_cast<size_t>(units.num_units())),
+      priority_(static_cast<size_t>(graph.num_tasks)),
+      full_capacity_(static_cast<size_t>(graph.num_ranks), 0) {
+  for (int32_t t = 0; t < graph.num_tasks; ++t) {
+    full_capacity_[graph.rank[t]] += graph.alloc[t];
+  }
+  for (int32_t r = 0; r < graph.num_ranks; ++r) {
+    full_capacity_[r] = std::min(full_capacity_[r], graph.capacity[r]);
+  }
+}
+
+void OrderEvaluator::SetTargets(const OrderChoice& choice) {
+  const FlatGraph& g = *graph_;
+  // Microbatches start in the order of their first units.
+  offset_.assign(units_->period.size(), -1);
+  int64_t at = 0;
+  for (const int32_t u : choice.order) {
+    int64_t& offset = offset_[units_->microbatch[u]];
+    if (offset >= 0) continue;
+    offset = at;
+    at += static_cast<int64_t>(
+        choice.pattern.period *
+        static_cast<double>(units_->period[units_->microbatch[u]]));
+  }
+  // Due times, first as of a microbatch that starts at 0.
+  for (int32_t t = 0; t < g.num_tasks; ++t) {
+    int64_t due = 0;
+    for (int32_t e = g.pred_offset[t]; e < g.pred_offset[t + 1]; ++e) {
+      const int32_t from = g.pred[e];
+      const int back = g.pass[from] == Pass::kForward ? 0 : 1;
+      const int chunk = std::min(units_->chunk[from], Pattern::kChunks - 1);
+      due = std::max(
+          due, priority_[from] + g.pred_delay[e] +
+                   static_cast<int64_t>(choice.pattern.stretch[back][chunk] *
+                                        static_cast<double>(g.duration[from])));
+    }
+    priority_[t] = due;
+  }
+  // In units of 64 ns, to stay in range with the task count.
+  for (int32_t t = 0; t < g.num_tasks; ++t) {
+    priority_[t] =
+        (priority_[t] + offset_[units_->microbatch[units_->unit[t]]]) >> 6;
+  }
+}
+
+int64_t OrderEvaluator::Evaluate(const OrderChoice& choice) {
+  for (size_t i = 0; i < choice.order.size(); ++i) {
+    position_[choice.order[i]] = static_cast<int32_t>(i);
+  }
+  const int32_t chunks = units_->num_chunks;
+  const int32_t units = units_->num_units();
+  const bool periodic = choice.rule == PriorityRule::kPeriodic;
+  if (periodic) SetTargets(choice);
+  for (int32_t t = 0; !periodic && t < graph_->num_tasks; ++t) {
+    const int32_t at = position_[units_->unit[t]];
+    const int32_t chunk = units_->chunk[t];
+    switch (choice.rule) {
+      case PriorityRule::kUnit:
+        priority_[t] = at * chunks + (chunks - 1 - chunk);
+        break;
+      case PriorityRule::kGrouped: {
+        const int32_t p = graph_->num_ranks;
+        priority_[t] = ((at / p) * chunks + chunk) * p + at % p;
+        break;
+      }
+      case PriorityRule::kBreadth:
+        priority_[t] = chunk * units + at;
+        break;
+      case PriorityRule::kTail:
+        priority_[t] = units_->tail_order[t];
+        break;
+      case PriorityRule::kPeriodic:
+        break;
+    }
+  }
+  ListPolicy policy{.priority = priority_,
+                    .prefer = choice.prefer,
+                    .patience = choice.patience};
+  if (choice.capacity_ratio < 1) {
+    capacity_.resize(full_capacity_.size());
+    for (size_t r = 0; r < capacity_.size(); ++r) {
+      capacity_[r] = static_cast<int64_t>(
+          choice.capacity_ratio * static_cast<double>(full_capacity_[r]));
+    }
+    policy.capacity = capacity_;
+  }
+  return scheduler_.Run(policy);
+}
+
+namespace {
+
+void PerturbPattern(Pattern* pattern, Random& random) {
+  if (random.Below(4) == 0) {
+    pattern->period = 0.8 + 0.05 * static_cast<double>(random.Below(13));
+    return;
+  }
+  pattern->stretch[random.Below(2)][random.Below(Pattern::kChunks)] =
+      0.5 + 0.25 * static_cast<double>(random.Below(15));
+}
+
+}  // namespace
+
+std::vector<OrderChoice> OrderPortfolio(const FlatGraph& graph,
+                                        const OrderUnits& units) {
+  std::vector<int32_t> by_id(static_cast<size_t>(units.num_units()));
+  std::iota(by_id.begin(), by_id.end(), 0);
+  bool limited = false;
+  for (const int64_t c : graph.capacity) limited = limited || c != kNoLimit;
+  std::vector<OrderChoice> portfolio;
+  std::vector<PriorityRule> rules = {PriorityRule::kUnit};
+  if (units.num_chunks > 1) {
+    rules.push_back(PriorityRule::kGrouped);
+    rules.push_back(PriorityRule::kBreadth);
+  }
+  for (const bool idealised : {false, true}) {
+    for (const Prefer prefer :
+         {Prefer::kBackward, Prefer::kAlternate, Prefer::kForward}) {
+      for (const PriorityRule rule : rules) {
+        portfolio.push_back({.order = by_id,
+                             .rule = rule,
+                             .prefer = prefer,
+                             .idealised = idealised});
+      }
+    }
+  }
+  for (const double capacity : {1.0, 0.75, 0.5}) {
+    for (const double patience : {0.0, 0.5, 1.0}) {
+      for (const Prefer prefer :
+           {Prefer::kBackward, Prefer::kAlternate, Prefer::kForward}) {
+        for (const PriorityRule rule : rules) {
+          portfolio.push_back({.order = by_id,
+                               .rule = rule,
+                               .prefer = prefer,
+                               .patience = patience,
+                               .capacity_ratio = capacity});
+        }
+      }
+      portfolio.push_back({.order = by_id,
+                           .rule = PriorityRule::kTail,
+                           .prefer = Prefer::kBackward,
+                           .patience = patience,
+                           .capacity_ratio = capacity});
+    }
+    portfolio.push_back({.order = by_id,
+                         .rule = PriorityRule::kTail,
+                         .prefer = Prefer::kPriority,
+                         .patience = 0,
+                         .capacity_ratio = capacity});
+  }
+  // Patterns that hold memory for less time, where memory may bind.
+  if (limited) {
+    Random random(1);
+    for (int i = 0; i < 64; ++i) {
+      OrderChoice choice{.order = by_id,
+                         .rule = PriorityRule::kPeriodic,
+                         .prefer = Prefer::kPriority,
+                         .patience = i % 3 == 0 ? 0.0 : 1.0,
+                         .idealised = i % 4 < 2};
+      for (int k = 0; k < 6; ++k) PerturbPattern(&choice.pattern, random);
+      portfolio.push_back(std::move(choice));
+    }
+  }
+  // Orders of microbatches by load: of all, and of each one's first module.
+  const bool equal =
+      std::all_of(units.load.begin(), units.load.end(),
+                  [&](int64_t load) { return load == units.load.front(); });
+  if (!equal) {
+    std::vector<int64_t> total(
+        1 + static_cast<size_t>(
+                units.microbatch.empty()
+                    ? 0
+                    : *std::max_element(units.microbatch.begin(),
+                                        units.microbatch.end())),
+        0);
+    std::vector<int64_t> first(total.size(), -1);
+    for (int32_t u = 0; u < units.num_units(); ++u) {
+      total[units.microbatch[u]] += units.load[u];
+      if (first[units.microbatch[u]] < 0) {
+        first[units.microbatch[u]] = units.load[u];
+      }
+    }
+    for (const std::vector<int64_t>* load : {&total, &first}) {
+      for (const bool heavy_first : {false, true}) {
+        std::vector<int32_t> order = by_id;
+        std::sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
+          const int64_t x = (*load)[units.microbatch[a]];
+          const int64_t y = (*load)[units.microbatch[b]];
+          if (x != y) return heavy_first ? x > y : x < y;
+          return a < b;
+        });
+        for (const Prefer prefer : {Prefer::kBackward, Prefer::kAlternate}) {
+          for (const double patience : {0.0, 0.5}) {
+            portfolio.push_back({.order = order,
+                                 .rule = PriorityRule::kUnit,
+                                 .prefer = prefer,
+                                 .patience = patience});
+          }
+        }
+      }
+    }
+  }
+  return portfolio;
+}
+
+int64_t OrderProblem::Cost(const State& state) {
+  return std::max<int64_t>(1, evaluator_->Evaluate(Choice(state)));
+}
+
+OrderChoice OrderProblem::Choice(const State& state) const {
+  OrderChoice choice = base_;
+  choice.order = state.chosen;
+  return choice;
+}
+
+void Perturb(OrderChoice* choice, Random& random) {
+  if (choice->rule == PriorityRule::kPeriodic && random.Below(3) != 0) {
+    PerturbPattern(&choice->pattern, random);
+    return;
+  }
+  std::vector<int32_t>& order = choice->order;
+  const auto n = static_cast<int64_t>(order.size());
+  const int64_t kind = n > 1 ? random.Below(20) : 17 + random.Below(3);
+  if (kind < 17) {
+    const int64_t from = random.Below(n);
+    const int64_t reach = random.Below(3) == 0 ? n : 6;
+    const int64_t to =
+        std::clamp<int64_t>(from + random.Between(-reach, reach), 0, n - 1);
+    if (kind < 9) {
+      const int32_t moved = order[from];
+      order.erase(order.begin() + from);
+      order.insert(order.begin() + to, moved);
+    } else {
+      std::swap(order[from], order[to]);
+    }
+    return;
+  }
+  switch (kind) {
+    case 17: {
+      if (random.Below(3) == 0) {
+        choice->idealised = !choice->idealised;
+        break;
+      }
+      constexpr Prefer kPrefer[] = {Prefer::kBackward, Prefer::kAlternate,
+                                    Prefer::kForward, Prefer::kPriority};
+      choice->prefer = kPrefer[random.Below(4)];
+      break;
+    }
+    case 18:
+      choice->patience = static_cast<double>(random.Below(5)) * 0.3;
+      break;
+    default:
+      choice->capacity_ratio = 1 - 0.1 * static_cast<double>(random.Below(7));
+      break;
+  }
+}
+
+}  // namespace pipeloom::planner

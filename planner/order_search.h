@@ -1,0 +1,137 @@
+// Which work goes first: orders of (microbatch, module) units as priorities of
+// the list scheduler. All passes of a unit share its position, as the segments
+// of one modality in one microbatch have equal structure (DIP section 5.1).
+#ifndef PIPELOOM_PLANNER_ORDER_SEARCH_H_
+#define PIPELOOM_PLANNER_ORDER_SEARCH_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "base/random.h"
+#include "ir/stage_graph.h"
+#include "planner/flat_graph.h"
+#include "planner/list_scheduler.h"
+
+namespace pipeloom::planner {
+
+// The units of a graph and, by task, what priority rules are made of.
+struct OrderUnits {
+  explicit OrderUnits(const StageGraph& graph);
+
+  int32_t num_units() const { return static_cast<int32_t>(load.size()); }
+
+  std::vector<int32_t> unit{};   // By task.
+  std::vector<int32_t> chunk{};  // By task: its rank among the forwards of its
+                                 // microbatch there; backwards mirrored.
+  std::vector<int32_t> microbatch{};  // By unit.
+  std::vector<int32_t> module{};      // By unit.
+  std::vector<int64_t> load{};        // By unit: the sum of its durations.
+  std::vector<int32_t> tail_order{};  // By task: longest chain after it first.
+  // By microbatch: the work of the rank that it keeps busy longest.
+  std::vector<int64_t> period{};
+  int32_t num_chunks = 1;
+};
+
+// How positions of units become task priorities.
+enum class PriorityRule : uint8_t {
+  kUnit,      // By the unit's position; then by chunk, later chunks first.
+  kGrouped,   // Megatron's: groups of p positions, chunk by chunk in a group.
+  kBreadth,   // Chunk by chunk; the unit's position in a chunk.
+  kTail,      // Longest chain first; positions do not matter.
+  kPeriodic,  // By target time: see Pattern.
+};
+
+// A repeating pattern, as the V schedules of zero-bubble pipelines are built
+// from (Qi et al., 2024, "Pipeline parallelism with controllable memory"), for
+// unequal work: microbatch after microbatch starts once the busiest rank's
+// work on the former, times `period`, is over; in it a task is due when its
+// producers, slowed down by `stretch` of their pass and chunk, are done.
+// Stretching spreads forwards and backwards so that a microbatch holds its
+// memory for less or more of the time.
+struct Pattern {
+  double period = 1;
+  // By pass (forward, backward) and chunk; the last counts for all beyond.
+  static constexpr int kChunks = 4;
+  double stretch[2][kChunks] = {{1, 1, 1, 1}, {1, 1, 1, 1}};
+};
+
+// A full set of choices of the list scheduler.
+struct OrderChoice {
+  std::vector<int32_t> order{};  // Units, first to last.
+  PriorityRule rule = PriorityRule::kUnit;
+  Prefer prefer = Prefer::kBackward;
+  double patience = 0;
+  // Scheduled with Idealised(graph), timed with the true costs.
+  bool idealised = false;
+  Pattern pattern{};  // Of kPeriodic.
+  // Of the rank's capacity (or, without limit, of all it could hold).
+  double capacity_ratio = 1;
+};
+
+// Evaluates choices. One per thread.
+class OrderEvaluator {
+ public:
+  // Keeps references.
+  OrderEvaluator(const FlatGraph& graph, const OrderUnits& units);
+
+  int64_t Evaluate(const OrderChoice& choice);  // Step time in ns.
+  // Of the last Evaluate; see ListScheduler::sequence.
+  absl::Span<const int32_t> sequence() const { return scheduler_.sequence(); }
+  const ListScheduler& scheduler() const { return scheduler_; }
+
+ private:
+  void SetTargets(const OrderChoice& choice);
+
+  const FlatGraph* graph_;
+  const OrderUnits* units_;
+  ListScheduler scheduler_;
+  std::vector<int32_t> position_;
+  std::vector<int64_t> priority_;
+  std::vector<int64_t> offset_;  // By microbatch, for kPeriodic.
+  std::vector<int64_t> full_capacity_;
+  std::vector<int64_t> capacity_;
+};
+
+// Good first choices, the best guess first: rules, preferences, patience and
+// a few orders by load. Deterministic.
+std::vector<OrderChoice> OrderPortfolio(const FlatGraph& graph,
+                                        const OrderUnits& units);
+
+// The order of units as a SequentialProblem for TreeSearch; the rest of the
+// choice is fixed. Choice i takes the i-th unit of the given order that is
+// left.
+class OrderProblem {
+ public:
+  struct State {
+    std::vector<int32_t> chosen{};
+    std::vector<int32_t> left{};
+  };
+
+  // Keeps a reference to `evaluator`.
+  OrderProblem(OrderEvaluator& evaluator, OrderChoice base)
+      : evaluator_(&evaluator), base_(std::move(base)) {}
+
+  State Root() const { return {.chosen = {}, .left = base_.order}; }
+  int32_t NumChoices(const State& state) const {
+    return static_cast<int32_t>(state.left.size());
+  }
+  void Apply(State* state, int32_t choice) const {
+    state->chosen.push_back(state->left[choice]);
+    state->left.erase(state->left.begin() + choice);
+  }
+  int64_t Cost(const State& state);
+  // The full choice of a state at its end.
+  OrderChoice Choice(const State& state) const;
+
+ private:
+  OrderEvaluator* evaluator_;
+  OrderChoice base_;
+};
+
+// A random small change: a unit moved or two swapped, now and then another
+// preference, patience or capacity.
+void Perturb(OrderChoice* choice, Random& random);
+
+}  // namespace pipeloom::planner
+
+#endif  // PIPELOOM_PLANNER_ORDER_SEARCH_H_

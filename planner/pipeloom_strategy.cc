@@ -1,0 +1,31 @@
+#include "planner/pipeloom_strategy.h"
+
+#include "partition/placement.h"
+#include "planner/search_graph.h"
+
+namespace pipeloom::planner {
+namespace {
+
+class PipeloomStrategy : public Strategy {
+ public:
+  absl::string_view name() const override { return "pipeloom"; }
+  bool split_backward() const override { return true; }
+  absl::StatusOr<Partition> MakePartition(
+      const emulator::StageCostModel& costs,
+      const BatchMetadata& sample) const override {
+    return partition::SeparatedPartition(costs.job(), costs, sample);
+  }
+  absl::StatusOr<SearchResult> MakeSchedule(
+      const StageGraph& graph, const Partition&, uint64_t seed,
+      const SearchBudget& budget) const override {
+    return SearchGraph(graph, seed, budget);
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Strategy> MakePipeloom() {
+  return std::make_unique<PipeloomStrategy>();
+}
+
+}  // namespace pipeloom::planner

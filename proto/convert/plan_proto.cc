@@ -1,0 +1,186 @@
+#include "proto/convert/plan_proto.h"
+
+#include <string>
+#include <utility>
+#include <variant>
+
+#include "absl/strings/str_format.h"
+#include "base/overloaded.h"
+#include "base/status_macros.h"
+#include "proto/convert/stage_graph_proto.h"
+
+namespace pipeloom::convert {
+namespace {
+
+constexpr char kFormat[] = "pipeloom.plan";
+
+void SetInstruction(const Instruction& from, v1::Instruction* to) {
+  std::visit(
+      Overloaded{
+          [&](const Compute& i) { to->set_compute(i.task.value()); },
+          [&](const Send& i) { to->set_send(i.edge.value()); },
+          [&](const Recv& i) { to->set_recv(i.edge.value()); },
+          [&](const WaitRecv& i) { to->set_wait_recv(i.edge.value()); },
+          [&](const WaitSend& i) { to->set_wait_send(i.edge.value()); },
+          [&](const Free& i) { to->set_free(i.edge.value()); },
+          [&](const Offload& i) {
+            to->mutable_offload()->set_task(i.task.value());
+            to->mutable_offload()->set_payload_bytes(i.payload.count());
+          },
+          [&](const Fetch& i) {
+            to->mutable_fetch()->set_task(i.task.value());
+            to->mutable_fetch()->set_payload_bytes(i.payload.count());
+          },
+          [&](const ReduceGradients&) { to->mutable_reduce_gradients(); },
+          [&](const OptimizerStep&) { to->mutable_optimizer_step(); },
+      },
+      from);
+}
+
+// One rank's instruction; checks that what it names exists in the graph.
+class InstructionReader {
+ public:
+  explicit InstructionReader(const StageGraph& graph) : graph_(graph) {}
+
+  absl::StatusOr<Instruction> Read(const v1::Instruction& i) const {
+    switch (i.instruction_case()) {
+      case v1::Instruction::kCompute:
+        return Checked(Compute{TaskId(i.compute())}, Has(TaskId(i.compute())),
+                       "compute", i.compute());
+      case v1::Instruction::kSend:
+        return Edge<Send>(i.send(), "send");
+      case v1::Instruction::kRecv:
+        return Edge<Recv>(i.recv(), "recv");
+      case v1::Instruction::kWaitRecv:
+        return Edge<WaitRecv>(i.wait_recv(), "wait_recv");
+      case v1::Instruction::kWaitSend:
+        return Edge<WaitSend>(i.wait_send(), "wait_send");
+      case v1::Instruction::kFree:
+        return Edge<Free>(i.free(), "free");
+      case v1::Instruction::kOffload:
+        return Copy<Offload>(i.offload(), "offload.task");
+      case v1::Instruction::kFetch:
+        return Copy<Fetch>(i.fetch(), "fetch.task");
+      case v1::Instruction::kReduceGradients:
+        return Instruction(ReduceGradients{});
+      case v1::Instruction::kOptimizerStep:
+        return Instruction(OptimizerStep{});
+      case v1::Instruction::INSTRUCTION_NOT_SET:
+        break;
+    }
+    return absl::InvalidArgumentError("is not set, or of a newer version");
+  }
+
+ private:
+  bool Has(TaskId task) const { return graph_.tasks().Contains(task); }
+
+  static absl::StatusOr<Instruction> Checked(Instruction instruction, bool ok,
+                                             const char* field, int value) {
+    if (ok) return instruction;
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s is %d, which the graph has not", field, value));
+  }
+  template <typename T>
+  absl::StatusOr<Instruction> Edge(int edge, const char* field) const {
+    return Checked(T{EdgeId(edge)}, graph_.edges().Contains(EdgeId(edge)),
+                   field, edge);
+  }
+  template <typename T>
+  absl::StatusOr<Instruction> Copy(const v1::Copy& copy,
+                                   const char* field) const {
+    if (copy.payload_bytes() < 0) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "payload_bytes is %d; it must be >= 0", copy.payload_bytes()));
+    }
+    return Checked(T{TaskId(copy.task()), Bytes(copy.payload_bytes())},
+                   Has(TaskId(copy.task())), field, copy.task());
+  }
+
+  const StageGraph& graph_;
+};
+
+absl::Status WrongField(const char* field, const std::string& value,
+                        const std::string& allowed) {
+  return absl::InvalidArgumentError(
+      absl::StrFormat("%s is %s; it must be %s", field, value, allowed));
+}
+
+}  // namespace
+
+v1::ExecutionPlan ToProto(const ExecutionPlan& plan) {
+  v1::ExecutionPlan proto;
+  proto.set_format(kFormat);
+  proto.set_version(ExecutionPlan::kVersion);
+  proto.set_job(plan.job);
+  proto.set_step(plan.step);
+  proto.set_replica(plan.replica);
+  proto.set_schedule(plan.schedule);
+  *proto.mutable_graph() = ToProto(plan.graph);
+  for (const std::vector<Instruction>& program : plan.programs) {
+    v1::Program& p = *proto.add_programs();
+    for (const Instruction& instruction : program) {
+      SetInstruction(instruction, p.add_instructions());
+    }
+  }
+  proto.set_predicted_step_time_ns(plan.predicted_step_time.count());
+  proto.set_lower_bound_ns(plan.lower_bound.count());
+  proto.set_model_flops(plan.model_flops.count);
+  proto.set_peak_flops_per_second(plan.peak_flops_per_second);
+  const Fingerprint checksum = Checksum(plan);
+  proto.mutable_checksum()->set_high(checksum.high);
+  proto.mutable_checksum()->set_low(checksum.low);
+  return proto;
+}
+
+absl::StatusOr<ExecutionPlan> FromProto(const v1::ExecutionPlan& proto) {
+  if (proto.format() != kFormat) {
+    return WrongField("format", absl::StrFormat("\"%s\"", proto.format()),
+                      absl::StrFormat("\"%s\"", kFormat));
+  }
+  if (proto.version() != ExecutionPlan::kVersion) {
+    return WrongField("version", absl::StrFormat("%d", proto.version()),
+                      absl::StrFormat("%d", ExecutionPlan::kVersion));
+  }
+  ExecutionPlan plan;
+  plan.job = proto.job();
+  plan.step = proto.step();
+  plan.replica = proto.replica();
+  plan.schedule = proto.schedule();
+  PIPELOOM_ASSIGN_OR_RETURN(plan.graph, FromProto(proto.graph()));
+  if (proto.programs_size() != plan.graph.num_ranks()) {
+    return WrongField(
+        "programs", absl::StrFormat("a list of %d", proto.programs_size()),
+        absl::StrFormat("one for each of %d ranks", plan.graph.num_ranks()));
+  }
+  const InstructionReader reader(plan.graph);
+  for (const v1::Program& p : proto.programs()) {
+    std::vector<Instruction> program;
+    program.reserve(static_cast<size_t>(p.instructions_size()));
+    for (const v1::Instruction& i : p.instructions()) {
+      absl::StatusOr<Instruction> instruction = reader.Read(i);
+      if (!instruction.ok()) {
+        return absl::InvalidArgumentError(absl::StrFormat(
+            "programs[%d].instructions[%d]: %s", plan.programs.size(),
+            program.size(), std::string(instruction.status().message())));
+      }
+      program.push_back(*instruction);
+    }
+    plan.programs.push_back(std::move(program));
+  }
+  plan.predicted_step_time = Nanoseconds(proto.predicted_step_time_ns());
+  plan.lower_bound = Nanoseconds(proto.lower_bound_ns());
+  plan.model_flops = Flops{proto.model_flops()};
+  plan.peak_flops_per_second = proto.peak_flops_per_second();
+  const Fingerprint stored{.high = proto.checksum().high(),
+                           .low = proto.checksum().low()};
+  const Fingerprint actual = Checksum(plan);
+  if (stored != actual) {
+    return WrongField("checksum",
+                      absl::StrFormat("%016x%016x", stored.high, stored.low),
+                      absl::StrFormat("%016x%016x: the content was changed",
+                                      actual.high, actual.low));
+  }
+  return plan;
+}
+
+}  // namespace pipeloom::convert

@@ -1,0 +1,22 @@
+// ExecutionPlan <-> pipeloom.v1.ExecutionPlan.
+#ifndef PIPELOOM_PROTO_CONVERT_PLAN_PROTO_H_
+#define PIPELOOM_PROTO_CONVERT_PLAN_PROTO_H_
+
+#include "absl/status/statusor.h"
+#include "ir/execution_plan.h"
+#include "pipeloom/v1/plan.pb.h"
+
+namespace pipeloom::convert {
+
+// With format, version and checksum filled in.
+v1::ExecutionPlan ToProto(const ExecutionPlan& plan);
+
+// InvalidArgument names the field and value: another format or version, an
+// index out of range, an instruction that is not set, or a checksum that is
+// not the content's. Whether the plan can run is ValidateExecutionPlan's
+// question, not this one's.
+absl::StatusOr<ExecutionPlan> FromProto(const v1::ExecutionPlan& proto);
+
+}  // namespace pipeloom::convert
+
+#endif  // PIPELOOM_PROTO_CONVERT_PLAN_PROTO_H_

@@ -1,0 +1,19 @@
+// StageGraph <-> pipeloom.v1.StageGraph, exact to the nanosecond.
+#ifndef PIPELOOM_PROTO_CONVERT_STAGE_GRAPH_PROTO_H_
+#define PIPELOOM_PROTO_CONVERT_STAGE_GRAPH_PROTO_H_
+
+#include "absl/status/statusor.h"
+#include "ir/stage_graph.h"
+#include "pipeloom/v1/plan.pb.h"
+
+namespace pipeloom::convert {
+
+v1::StageGraph ToProto(const StageGraph& graph);
+
+// InvalidArgument names the field and value: an unknown kind, or what
+// StageGraph::Create refuses.
+absl::StatusOr<StageGraph> FromProto(const v1::StageGraph& proto);
+
+}  // namespace pipeloom::convert
+
+#endif  // PIPELOOM_PROTO_CONVERT_STAGE_GRAPH_PROTO_H_

@@ -1,0 +1,55 @@
+// Carries out what a rank computes: the interface between the interpreter and
+// a real or synthetic device. One object per rank, used by its thread only.
+//
+// Every call returns when its work is done, fails with a reason, or, when the
+// run is stopped (the RankClock's stop token), returns Cancelled soon: a call
+// that does not return keeps the whole run from ending.
+#ifndef PIPELOOM_RUNTIME_DEVICE_H_
+#define PIPELOOM_RUNTIME_DEVICE_H_
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "base/units.h"
+#include "ir/execution_plan.h"
+#include "ir/ids.h"
+#include "runtime/memory_account.h"
+#include "runtime/rank_clock.h"
+
+namespace pipeloom::runtime {
+
+class Device {
+ public:
+  virtual ~Device() = default;
+
+  // Runs the task. Accounts for Task::alloc when it starts and for Task::free
+  // when it ends.
+  virtual absl::Status Compute(TaskId task) = 0;
+  // The tensor to send along `edge`, after its producer has run. Its memory
+  // stays as it is until the send has been waited for.
+  virtual absl::Span<const std::byte> Output(EdgeId edge) = 0;
+  // Moves kept activations to the host and back.
+  virtual absl::Status Offload(TaskId task, Bytes payload) = 0;
+  virtual absl::Status Fetch(TaskId task, Bytes payload) = 0;
+  virtual absl::Status ReduceGradients() = 0;
+  // Called once every rank has come this far without an error.
+  virtual absl::Status OptimizerStep() = 0;
+};
+
+// What a device is made of; all outlive it.
+struct DeviceContext {
+  const ExecutionPlan* plan = nullptr;
+  RankId rank{};
+  RankClock* clock = nullptr;
+  MemoryAccount* account = nullptr;
+  bool allocate = false;
+};
+using DeviceFactory =
+    std::function<std::unique_ptr<Device>(const DeviceContext&)>;
+
+}  // namespace pipeloom::runtime
+
+#endif  // PIPELOOM_RUNTIME_DEVICE_H_

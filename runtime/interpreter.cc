@@ -1,0 +1,164 @@
+#include "runtime/interpreter.h"
+
+#include <variant>
+
+#include "base/overloaded.h"
+#include "base/status_macros.h"
+
+namespace pipeloom::runtime {
+
+Interpreter::Interpreter(const InterpreterContext& context)
+    : context_(context), graph_(context.plan->graph) {}
+
+absl::Status Interpreter::Run() {
+  const std::vector<Instruction>& program =
+      context_.plan->programs[context_.rank];
+  for (size_t k = 0; k < program.size(); ++k) {
+    context_.position->store(k, std::memory_order_relaxed);
+    PIPELOOM_RETURN_IF_ERROR(
+        std::visit(Overloaded{
+                       [this](const Compute& i) { return Execute(i); },
+                       [this](const Send& i) { return Execute(i); },
+                       [this](const Recv& i) { return Execute(i); },
+                       [this](const WaitRecv& i) { return Execute(i); },
+                       [this](const WaitSend& i) { return Execute(i); },
+                       [this](const Free& i) { return Execute(i); },
+                       [this](const Offload& i) { return Execute(i); },
+                       [this](const Fetch& i) { return Execute(i); },
+                       [this](const ReduceGradients& i) { return Execute(i); },
+                       [this](const OptimizerStep& i) { return Execute(i); },
+                   },
+                   program[k]));
+  }
+  if (!arrived_) context_.commit->Arrive();
+  context_.position->store(program.size(), std::memory_order_relaxed);
+  return absl::OkStatus();
+}
+
+absl::Status Interpreter::Execute(const Compute& i) {
+  PIPELOOM_RETURN_IF_ERROR(AwaitLocalInputs(i.task));
+  const SimTime start = context_.clock->Now();
+  PIPELOOM_RETURN_IF_ERROR(context_.device->Compute(i.task));
+  AddSpan(Stream::kCompute, SpanKind::kTask, i.task, EdgeId(), start);
+  for (const EdgeId e : graph_.outgoing(i.task)) {
+    if (graph_.edge(e).delay > kZero &&
+        graph_.task(graph_.edge(e).to).rank == context_.rank) {
+      delayed_[i.task] = context_.clock->Progress();
+      break;
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Interpreter::AwaitLocalInputs(TaskId task) {
+  if (delayed_.empty()) return absl::OkStatus();
+  for (const EdgeId e : graph_.incoming(task)) {
+    const Dependency& d = graph_.edge(e);
+    if (d.delay == kZero || graph_.task(d.from).rank != context_.rank) {
+      continue;
+    }
+    const WallTime until =
+        delayed_.at(d.from) + ToWall(d.delay, context_.clock->time_scale());
+    PIPELOOM_RETURN_IF_ERROR(
+        AwaitTransfer(e, until, context_.clock->Progress()));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Interpreter::Execute(const Send& i) {
+  return context_.transport->PostSend(MessageOf(i.edge),
+                                      context_.clock->Progress(),
+                                      context_.device->Output(i.edge));
+}
+
+absl::Status Interpreter::Execute(const Recv& i) {
+  PIPELOOM_ASSIGN_OR_RETURN(
+      const absl::Span<std::byte> buffer,
+      context_.buffers->Take(i.edge, graph_.edge(i.edge).payload));
+  return context_.transport->PostRecv(MessageOf(i.edge),
+                                      context_.clock->Progress(), buffer);
+}
+
+absl::Status Interpreter::Execute(const WaitRecv& i) {
+  const Message message = MessageOf(i.edge);
+  const WallTime since = context_.clock->Progress();
+  PIPELOOM_ASSIGN_OR_RETURN(
+      const TransferTimes times,
+      context_.transport->WaitRecv(message, context_.deadline));
+  spans_.push_back({.rank = message.from,
+                    .stream = Stream::kSend,
+                    .kind = SpanKind::kTransfer,
+                    .edge = i.edge,
+                    .start = context_.clock->ToSim(times.begin),
+                    .end = context_.clock->ToSim(times.arrival)});
+  return AwaitTransfer(i.edge, times.arrival, since);
+}
+
+absl::Status Interpreter::Execute(const WaitSend& i) {
+  const WallTime since = context_.clock->Progress();
+  PIPELOOM_ASSIGN_OR_RETURN(
+      const TransferTimes times,
+      context_.transport->WaitSend(MessageOf(i.edge), context_.deadline));
+  return AwaitTransfer(i.edge, times.sent, since);
+}
+
+absl::Status Interpreter::Execute(const Free& i) {
+  return context_.buffers->Free(i.edge);
+}
+
+absl::Status Interpreter::Execute(const Offload& i) {
+  return context_.device->Offload(i.task, i.payload);
+}
+
+absl::Status Interpreter::Execute(const Fetch& i) {
+  return context_.device->Fetch(i.task, i.payload);
+}
+
+absl::Status Interpreter::Execute(const ReduceGradients&) {
+  const SimTime start = context_.clock->Now();
+  PIPELOOM_RETURN_IF_ERROR(context_.device->ReduceGradients());
+  AddSpan(Stream::kCompute, SpanKind::kEpilogue, TaskId(), EdgeId(), start);
+  return absl::OkStatus();
+}
+
+absl::Status Interpreter::Execute(const OptimizerStep&) {
+  context_.commit->Arrive();
+  arrived_ = true;
+  PIPELOOM_RETURN_IF_ERROR(context_.commit->Wait(context_.deadline));
+  const SimTime start = context_.clock->Now();
+  PIPELOOM_RETURN_IF_ERROR(context_.device->OptimizerStep());
+  AddSpan(Stream::kCompute, SpanKind::kEpilogue, TaskId(), EdgeId(), start);
+  return absl::OkStatus();
+}
+
+Message Interpreter::MessageOf(EdgeId edge) const {
+  const Dependency& d = graph_.edge(edge);
+  return {.edge = edge,
+          .from = graph_.task(d.from).rank,
+          .to = graph_.task(d.to).rank,
+          .delay = d.delay,
+          .occupancy = d.occupancy};
+}
+
+absl::Status Interpreter::AwaitTransfer(EdgeId edge, WallTime until,
+                                        WallTime since) {
+  PIPELOOM_RETURN_IF_ERROR(context_.clock->WaitUntil(until));
+  if (until > since) {
+    AddSpan(Stream::kReceive, SpanKind::kWait, TaskId(), edge,
+            context_.clock->ToSim(since));
+  }
+  return absl::OkStatus();
+}
+
+void Interpreter::AddSpan(Stream stream, SpanKind kind, TaskId task,
+                          EdgeId edge, SimTime start) {
+  spans_.push_back({.rank = context_.rank,
+                    .stream = stream,
+                    .kind = kind,
+                    .task = task,
+                    .edge = edge,
+                    .start = start,
+                    .end = context_.clock->Now()});
+}
+
+}  // namespace pipeloom::runtime

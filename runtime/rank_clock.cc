@@ -1,0 +1,80 @@
+#include "runtime/rank_clock.h"
+
+#include <algorithm>
+#include <cmath>
+#include <ctime>
+#include <thread>
+#include <utility>
+
+#ifdef __linux__
+#include <sys/prctl.h>
+#endif
+
+namespace pipeloom::runtime {
+namespace {
+
+// The last bit of a wait is spun. Long enough for the usual wake-up latency of
+// a precise sleep, short enough that four ranks on two cores do not take the
+// cores from each other.
+constexpr WallDuration kSpinWindow = std::chrono::microseconds(80);
+// A stop request is seen after this long at the latest.
+constexpr WallDuration kLongestSleep = std::chrono::milliseconds(10);
+
+void SleepUntil(WallTime until) {
+#ifdef __linux__
+  // steady_clock is CLOCK_MONOTONIC in libstdc++ and libc++ on Linux.
+  const auto since = std::chrono::duration_cast<std::chrono::nanoseconds>(
+      until.time_since_epoch());
+  timespec at{};
+  at.tv_sec = static_cast<time_t>(since.count() / 1'000'000'000);
+  at.tv_nsec = static_cast<long>(since.count() % 1'000'000'000);
+  clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &at, nullptr);
+#else
+  std::this_thread::sleep_until(until);
+#endif
+}
+
+}  // namespace
+
+WallDuration ToWall(Duration d, double scale) {
+  return WallDuration(std::llround(static_cast<double>(d.count()) * scale));
+}
+
+RankClock::RankClock(Options options) : options_(std::move(options)) {}
+
+absl::Status RankClock::Start(WallTime step_start) {
+  step_start_ = step_start;
+  progress_ = step_start;
+  return WaitUntil(step_start);
+}
+
+WallTime RankClock::Progress() {
+  progress_ = std::max(progress_, WallNow() - options_.max_lag);
+  return progress_;
+}
+
+absl::Status RankClock::WaitUntil(WallTime until) {
+  for (WallTime now = WallNow(); now < until; now = WallNow()) {
+    if (options_.stop.stop_requested()) {
+      return absl::CancelledError("the run was stopped");
+    }
+    if (until - now > kSpinWindow) {
+      SleepUntil(std::min(until - kSpinWindow, now + kLongestSleep));
+    }
+  }
+  progress_ = std::max(progress_, until);
+  return absl::OkStatus();
+}
+
+SimTime RankClock::ToSim(WallTime t) const {
+  const auto elapsed = static_cast<double>((t - step_start_).count());
+  return kStepStart + Duration(std::llround(elapsed / options_.time_scale));
+}
+
+void AskForPreciseSleep() {
+#ifdef __linux__
+  prctl(PR_SET_TIMERSLACK, 1UL, 0UL, 0UL, 0UL);
+#endif
+}
+
+}  // namespace pipeloom::runtime

@@ -1,0 +1,45 @@
+// A device that spends the time and the memory the plan says, and computes
+// nothing. Tasks take their duration times the time scale; the whole epilogue
+// is spent in ReduceGradients. Offload and Fetch take no time (a plan has none
+// for them). With DeviceContext::allocate, activations are allocated and
+// touched, at most kMaxResident bytes of each task.
+#ifndef PIPELOOM_RUNTIME_SYNTHETIC_DEVICE_H_
+#define PIPELOOM_RUNTIME_SYNTHETIC_DEVICE_H_
+
+#include <memory>
+#include <vector>
+
+#include "runtime/device.h"
+
+namespace pipeloom::runtime {
+
+class SyntheticDevice final : public Device {
+ public:
+  explicit SyntheticDevice(const DeviceContext& context);
+
+  absl::Status Compute(TaskId task) override;
+  absl::Span<const std::byte> Output(EdgeId edge) override;
+  absl::Status Offload(TaskId task, Bytes payload) override;
+  absl::Status Fetch(TaskId task, Bytes payload) override;
+  absl::Status ReduceGradients() override;
+  absl::Status OptimizerStep() override;
+
+ private:
+  struct Block {
+    Bytes accounted{};
+    std::unique_ptr<std::byte[]> bytes{};
+  };
+  absl::Status TakeActivations(Bytes bytes);
+  absl::Status ReleaseActivations(Bytes bytes);
+
+  DeviceContext context_;
+  std::vector<Block> blocks_{};      // Of the activations held, if allocated.
+  Bytes in_blocks_{};                // Sum of their `accounted`.
+  std::vector<std::byte> output_{};  // Every tensor is sent from here.
+};
+
+std::unique_ptr<Device> MakeSyntheticDevice(const DeviceContext& context);
+
+}  // namespace pipeloom::runtime
+
+#endif  // PIPELOOM_RUNTIME_SYNTHETIC_DEVICE_H_

@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# Installs what is missing of Pipeloom's packages on Debian 12 or Ubuntu 24.04,
+# as root or with sudo; silent about what is there already.
+# usage: install_packages.sh [--tests]   (--tests adds what the tests need)
+set -euo pipefail
+
+packages=(
+  g++ cmake ninja-build ccache pkg-config ca-certificates
+  libabsl-dev libprotobuf-dev protobuf-compiler libtbb-dev
+  nlohmann-json3-dev
+)
+if [ "${1:-}" = --tests ]; then
+  packages+=(
+    libgtest-dev libgmock-dev libbenchmark-dev git
+    clang-19 libclang-rt-19-dev clang-format-14 python3
+  )
+fi
+
+missing=()
+for package in "${packages[@]}"; do
+  status=$(dpkg-query -W -f='${Status}' "$package" 2>/dev/null || true)
+  [ "$status" = "install ok installed" ] || missing+=("$package")
+done
+[ ${#missing[@]} -eq 0 ] && exit 0
+
+as_root=()
+if [ "$(id -u)" -ne 0 ]; then
+  if ! command -v sudo >/dev/null; then
+    echo "These packages are missing and neither root nor sudo is here:" \
+         "${missing[*]}" >&2
+    exit 1
+  fi
+  as_root=(sudo)
+fi
+echo "installing: ${missing[*]}"
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+if ! { "${as_root[@]}" apt-get update -qq &&
+       "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get \
+         -o DPkg::Lock::Timeout=300 install -y -qq \
+         --no-install-recommends "${missing[@]}"; } >"$log" 2>&1; then
+  tail -20 "$log" >&2
+  exit 1
+fi

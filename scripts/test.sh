@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# Installs what is missing, builds, and runs every test: the full suite
+# optimised and under the address and undefined-behaviour sanitizers, the
+# threaded parts under the thread sanitizer, an install, and a short run of
+# every fuzz target.
+# usage: scripts/test.sh [dev|asan|tsan|install|format|fuzz ...] (default: all)
+set -euo pipefail
+cd "$(dirname "$0")/.."
+parts=("$@")
+[ ${#parts[@]} -gt 0 ] || parts=(format dev install asan tsan fuzz)
+export CCACHE_NOHASHDIR=1 CCACHE_BASEDIR=$PWD
+jobs=$(nproc)
+
+say() { printf '\n== %s (%s s)\n' "$*" "$SECONDS"; }
+
+# Builds a preset; further arguments go to cmake --build.
+build() {
+  local preset=$1 log=build/$1.configure.log
+  shift
+  mkdir -p build
+  cmake --preset "$preset" >"$log" 2>&1 || { cat "$log"; return 1; }
+  grep '^-- pipeloom:' "$log" || true
+  cmake --build --preset "$preset" -j "$jobs" "$@" -- --quiet
+}
+
+say "packages"
+scripts/install_packages.sh --tests
+for part in "${parts[@]}"; do
+  say "$part"
+  case "$part" in
+    format)
+      git ls-files '*.h' '*.cc' | xargs clang-format-14 --dry-run --Werror ;;
+    dev)
+      build dev
+      ctest --preset dev -j "$jobs" --progress ;;
+    install)
+      build dev
+      tests/install/run.sh build/dev ;;
+    asan)
+      build asan
+      ctest --preset asan -j "$jobs" --progress ;;
+    tsan)
+      build tsan --target runtime_tests planner_tests emulator_tests
+      ctest --preset tsan -j "$jobs" --progress \
+        -R "$(tr '\n' '|' <tests/tsan_tests.txt | sed 's/|$//')" ;;
+    fuzz)
+      scripts/fuzz.sh "${PIPELOOM_FUZZ_SECONDS:-10}" ;;
+    *)
+      echo "unknown part \"$part\"; parts: dev asan tsan install format fuzz" >&2
+      exit 2 ;;
+  esac
+done
+say "all passed: ${parts[*]}"

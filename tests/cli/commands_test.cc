@@ -1,0 +1,278 @@
+// The commands as programs see them, in one process: what they print, which
+// keys their JSON has, which exit code they give.
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "cli/command.h"
+#include "cli/files.h"
+#include "tests/support/status_matchers.h"
+
+namespace pipeloom::cli {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using Json = nlohmann::json;
+
+struct Outcome {
+  int code = 0;
+  std::string out{};
+  std::string err{};
+};
+
+Outcome Pipeloom(const std::vector<std::string>& args) {
+  Outcome outcome;
+  Context context;
+  context.print = [&](absl::string_view text) {
+    absl::StrAppend(&outcome.out, text);
+  };
+  context.warn = [&](absl::string_view text) {
+    absl::StrAppend(&outcome.err, text, "\n");
+  };
+  outcome.code = RunCommandLine(args, context);
+  return outcome;
+}
+
+Json Parse(const std::string& text) {
+  Json json = Json::parse(text, nullptr, false);
+  EXPECT_FALSE(json.is_discarded()) << text.substr(0, 300);
+  return json;
+}
+
+std::set<std::string> Keys(const Json& object) {
+  std::set<std::string> keys;
+  for (const auto& item : object.items()) keys.insert(item.key());
+  return keys;
+}
+
+class CommandsTest : public ::testing::Test {
+ protected:
+  CommandsTest() {
+    std::string name = ::testing::TempDir() + "/pipeloom-commands-XXXXXX";
+    folder_ = mkdtemp(name.data());
+  }
+  ~CommandsTest() override { std::filesystem::remove_all(folder_); }
+
+  std::string Path(const std::string& name) const {
+    return folder_ + "/" + name;
+  }
+  std::string Write(const std::string& name, const std::string& contents) {
+    EXPECT_TRUE(WriteFileAtomically(Path(name), contents).ok());
+    return Path(name);
+  }
+
+  std::string folder_;
+};
+
+constexpr char kGraph[] = R"({"name": "two ranks",
+  "ranks": [{"memory_limit_bytes": 0, "static_bytes": 7},
+            {"memory_limit_bytes": 100, "static_bytes": 0}],
+  "tasks": [
+   {"id": 30, "rank": 0, "kind": "FORWARD", "duration_us": 2.5,
+    "alloc_bytes": 10, "free_bytes": 0},
+   {"id": 10, "rank": 1, "kind": "FORWARD", "duration_us": 1,
+    "alloc_bytes": 50, "free_bytes": 50},
+   {"id": 20, "rank": 0, "kind": "BACKWARD", "duration_us": 4,
+    "alloc_bytes": 0, "free_bytes": 10}],
+  "edges": [{"from": 30, "to": 10, "delay_us": 0.25},
+            {"from": 10, "to": 20, "delay_us": 0.25}]})";
+
+TEST_F(CommandsTest, HelpOfEveryCommandNamesItsOptionsAndSucceeds) {
+  for (const auto& command : AllCommands()) {
+    const std::string name = command->text().name;
+    SCOPED_TRACE(name);
+    const Outcome help = Pipeloom({name, "--help"});
+    EXPECT_EQ(help.code, 0);
+    EXPECT_THAT(help.err, IsEmpty());
+    for (const Flag& flag : command->Flags()) {
+      EXPECT_THAT(help.out, HasSubstr("--" + flag.name));
+      EXPECT_THAT(flag.help, Not(IsEmpty()));
+    }
+    EXPECT_EQ(Pipeloom({"help", name}).out, help.out);
+  }
+  EXPECT_EQ(Pipeloom({"--help"}).code, 0);
+  EXPECT_THAT(Pipeloom({"--version"}).out, HasSubstr("pipeloom 0."));
+}
+
+TEST_F(CommandsTest, MisuseIsTwoAndSaysWhatIsRight) {
+  const struct {
+    std::vector<std::string> args;
+    std::string message;
+  } cases[] = {
+      {{}, "usage: pipeloom COMMAND"},
+      {{"plna"}, "did you mean \"plan\"?"},
+      {{"plan"}, "JOB is missing"},
+      {{"plan", "dip-vlm-s"}, "--batch is missing"},
+      {{"plan", "a", "b", "--batch=x"}, "unexpected argument \"b\""},
+      {{"plan", "dip-vlm-s", "--schedule=pipelom"}, "did you mean"},
+      {{"plan", "dip-vlm-s", "--batch=text", "--replicas=900"},
+       "--replicas 900"},
+      {{"compare", "dip-vlm-s", "--batch=text", "--schedules=gpipe,x"},
+       "there is no \"x\""},
+      {{"search"}, "--graph FILE is missing"},
+      {{"emulate"}, "either --plan FILE or JOB"},
+      {{"run", "dip-vlm-s", "--plan=p.pb"}, "either --plan FILE or JOB"},
+      {{"run", "--plan=p.pb", "--batch=text"}, "--plan takes no --batch"},
+      {{"validate"}, "FILE is missing"},
+      {{"export", "p.pb"}, "--to FORMAT is missing"},
+  };
+  for (const auto& c : cases) {
+    SCOPED_TRACE(c.message);
+    const Outcome outcome = Pipeloom(c.args);
+    EXPECT_EQ(outcome.code, 2);
+    EXPECT_THAT(outcome.err, HasSubstr(c.message));
+    EXPECT_THAT(outcome.out, IsEmpty());
+  }
+}
+
+TEST_F(CommandsTest, SearchAnswersInTheFilesOwnIds) {
+  const std::string graph = Write("g.json", kGraph);
+  const Outcome outcome =
+      Pipeloom({"search", "--graph", graph, "--out", Path("s.json"), "--format",
+                "json", "--evaluations", "50"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const Json answer = Parse(outcome.out);
+  EXPECT_THAT(
+      Keys(answer),
+      ElementsAre("evaluations", "lower_bound_us", "makespan_us", "order",
+                  "peak_bytes", "proven_optimal", "search_us", "start_us"));
+  EXPECT_EQ(answer["order"].dump(), "[[30,20],[10]]");
+  // By increasing id: 10, 20, 30.
+  EXPECT_EQ(answer["start_us"].dump(), "[2.75,4.0,0.0]");
+  EXPECT_EQ(answer["makespan_us"], 8);
+  EXPECT_EQ(answer["lower_bound_us"], 8);
+  EXPECT_EQ(answer["peak_bytes"].dump(), "[17,50]");
+  EXPECT_EQ(answer["proven_optimal"], true);
+  ASSERT_OK_AND_ASSIGN(const std::string file, ReadFile(Path("s.json")));
+  EXPECT_EQ(file, outcome.out);
+  EXPECT_THAT(Pipeloom({"search", graph}).out, HasSubstr("proven optimal"));
+}
+
+TEST_F(CommandsTest, PlanAndCompareHaveTheKeysOfTheContract) {
+  const Outcome plan =
+      Pipeloom({"plan", "dip-vlm-s", "--batch", "image_text", "--steps", "2",
+                "--schedule", "1f1b", "--format", "json"});
+  ASSERT_EQ(plan.code, 0) << plan.err;
+  const Json planned = Parse(plan.out);
+  EXPECT_THAT(Keys(planned), ElementsAre("job", "mean_step_time_us", "steps"));
+  EXPECT_EQ(planned["job"], "dip-vlm-s");
+  ASSERT_EQ(planned["steps"].size(), 2u);
+  double sum = 0;
+  for (const Json& step : planned["steps"]) {
+    EXPECT_THAT(Keys(step),
+                ElementsAre("bubble_ratio", "evaluations", "gap_ratio",
+                            "lower_bound_us", "mfu", "peak_bytes", "schedule",
+                            "search_us", "step", "step_time_us"));
+    EXPECT_EQ(step["peak_bytes"].size(), 4u);
+    EXPECT_GE(step["step_time_us"], step["lower_bound_us"]);
+    EXPECT_GT(step["mfu"], 0);
+    EXPECT_LT(step["mfu"], 1);
+    sum += step["step_time_us"].get<double>();
+  }
+  EXPECT_NEAR(planned["mean_step_time_us"].get<double>(), sum / 2, 0.002);
+
+  const Outcome compare =
+      Pipeloom({"compare", "dip-vlm-s", "--batch", "image_text", "--schedules",
+                "1f1b,megatron", "--format", "json"});
+  ASSERT_EQ(compare.code, 0) << compare.err;
+  const Json rows = Parse(compare.out)["rows"];
+  ASSERT_EQ(rows.size(), 2u);
+  for (const Json& row : rows) {
+    EXPECT_THAT(Keys(row), ElementsAre("bubble_ratio", "mean_step_time_us",
+                                       "mfu", "peak_bytes", "schedule",
+                                       "search_us", "speedup_vs_megatron"));
+  }
+  // The same first step, with the same strategy, is the same.
+  EXPECT_EQ(rows[0]["mean_step_time_us"], planned["steps"][0]["step_time_us"]);
+  EXPECT_EQ(rows[1]["speedup_vs_megatron"], 1);
+  EXPECT_NEAR(rows[0]["speedup_vs_megatron"].get<double>(),
+              rows[1]["mean_step_time_us"].get<double>() /
+                  rows[0]["mean_step_time_us"].get<double>(),
+              1e-9);
+}
+
+TEST_F(CommandsTest, AStrategyThatCannotRunSaysWhyAndTheOthersGoOn) {
+  // So little memory that not even the weights fit.
+  const Outcome none =
+      Pipeloom({"compare", "dip-vlm-s", "--batch", "image_text",
+                "--memory-limit", "2GiB", "--format", "json"});
+  EXPECT_EQ(none.code, 1);
+  const Json rows = Parse(none.out)["rows"];
+  EXPECT_EQ(rows.size(), 5u);
+  for (const Json& row : rows) {
+    EXPECT_THAT(Keys(row), ElementsAre("error", "schedule"));
+    EXPECT_THAT(row["error"].get<std::string>(), Not(IsEmpty()));
+  }
+}
+
+TEST_F(CommandsTest, ABatchWithoutWorkOrSamplesIsAnError) {
+  const struct {
+    std::string contents;
+    std::string message;
+  } cases[] = {
+      {"", "samples"},
+      {"\n\n", "samples"},
+      {"{\"audio_seconds\": [3.5]}\n", "has no work for job dip-vlm-s"},
+      {"{}\n{}\n", "has no work for job dip-vlm-s"},
+      {"{\"text_tokens\": -3}\n", ":1"},
+      {"{\"text_tokens\": 5}\n{\"text_tokens\":", ":2"},
+  };
+  for (const auto& c : cases) {
+    SCOPED_TRACE(c.contents);
+    const std::string batch = Write("b.jsonl", c.contents);
+    const Outcome outcome = Pipeloom({"plan", "dip-vlm-s", "--batch", batch});
+    EXPECT_EQ(outcome.code, 1);
+    EXPECT_THAT(outcome.err, HasSubstr(c.message));
+    EXPECT_THAT(outcome.err, HasSubstr("b.jsonl"));
+  }
+  const std::string one = Write("one.jsonl", "{\"text_tokens\": 50}\n");
+  const Outcome few =
+      Pipeloom({"plan", "dip-vlm-s", "--batch", one, "--steps", "3"});
+  EXPECT_EQ(few.code, 1);
+  EXPECT_THAT(few.err, HasSubstr("enough for 1 steps; --steps asks for 3"));
+}
+
+TEST_F(CommandsTest, ValidateTellsFilesApartByTheirContent) {
+  const struct {
+    std::string name;
+    std::string contents;
+    int code;
+    std::string message;
+  } cases[] = {
+      {"graph", kGraph, 0, "OK, task graph of 3 tasks on 2 ranks"},
+      {"batch", "{\"text_tokens\": 5}\n{\"images\": [[28, 28]]}\n", 0,
+       "OK, batch of 2 samples"},
+      {"bad_graph.json", "{\"tasks\": [{\"rank\": 3}], \"ranks\": []}", 1,
+       "bad_graph.json"},
+      {"cycle.json",
+       R"({"ranks": [{}], "tasks": [{"id": 0}, {"id": 1}],
+           "edges": [{"from": 0, "to": 1}, {"from": 1, "to": 0}]})",
+       1, "cycle.json"},
+      {"job.json",
+       "{\"model\": \"dip-vlm-s\", \"cluster\": \"dip-h800-64\",\n "
+       "\"trainin\": 1}",
+       1, "job.json:2"},
+      {"broken.json", "{\"model\": ", 1, "broken.json"},
+      {"empty", "", 1, "empty"},
+      {"noise", std::string("\x00\x01\x02\xff", 4), 1, "noise"},
+      {"words", "to be or not to be\n", 1, "words"},
+  };
+  for (const auto& c : cases) {
+    SCOPED_TRACE(c.name);
+    const Outcome outcome = Pipeloom({"validate", Write(c.name, c.contents)});
+    EXPECT_EQ(outcome.code, c.code) << outcome.out << outcome.err;
+    EXPECT_THAT(outcome.out, HasSubstr(c.message));
+  }
+  const Outcome names = Pipeloom({"validate", "dip-vlm-s", "no-such-job"});
+  EXPECT_EQ(names.code, 1);
+  EXPECT_THAT(names.out, AllOf(HasSubstr("dip-vlm-s: OK, job dip-vlm-s"),
+                               HasSubstr("no-such-job")));
+}
+
+}  // namespace
+}  // namespace pipeloom::cli

@@ -1,0 +1,40 @@
+#include "cli/file_kind.h"
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace pipeloom::cli {
+namespace {
+
+using ::testing::ElementsAre;
+
+TEST(MemberNamesTest, AreThoseOfTheFirstObjectOnly) {
+  EXPECT_THAT(MemberNames(R"({"a": {"x": [1, {"y": 2}]}, "b": "c, \"d\": {",
+                              "e": []} {"f": 1})"),
+              ElementsAre("a", "b", "e"));
+  EXPECT_THAT(MemberNames(R"({"a": 1, "b)"), ElementsAre("a"));
+  EXPECT_THAT(MemberNames(R"({"a\)"), ElementsAre());
+  EXPECT_THAT(MemberNames(""), ElementsAre());
+  EXPECT_THAT(MemberNames("]]}}{\"a\":1}"), ElementsAre());
+}
+
+TEST(GuessFileKindTest, KnowsEveryKind) {
+  const std::pair<std::string, FileKind> cases[] = {
+      {R"({"model": "m", "cluster": "c"})", FileKind::kJob},
+      {R"({"name": "m", "modules": [], "edges": []})", FileKind::kModel},
+      {R"({"name": "c", "device": {}, "num_nodes": 1})", FileKind::kCluster},
+      {R"({"text_tokens": 1})", FileKind::kBatch},
+      {"\n {\"images\": []}", FileKind::kBatch},
+      {"{}", FileKind::kBatch},
+      {R"({"ranks": [], "tasks": []})", FileKind::kTaskGraph},
+      {R"({"something": 1})", FileKind::kJob},
+      {"plan 1\nrank 0\n", FileKind::kPlanText},
+      {std::string("\x0a\x03\x01\x02", 4), FileKind::kPlanBytes},
+  };
+  for (const auto& [content, kind] : cases) {
+    EXPECT_EQ(GuessFileKind(content), kind) << content;
+  }
+}
+
+}  // namespace
+}  // namespace pipeloom::cli

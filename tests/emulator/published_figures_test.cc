@@ -1,0 +1,136 @@
+// The cost model beside published measurements. Each test prints its figures;
+// docs/emulator_model.md repeats them.
+#include <cmath>
+#include <cstdio>
+
+#include "emulator/collective_cost.h"
+#include "emulator/roofline_cost.h"
+#include "emulator/stage_cost.h"
+#include "gtest/gtest.h"
+#include "tests/emulator/helpers.h"
+
+namespace pipeloom::emulator {
+namespace {
+
+double LayerMilliseconds(const LayerSpec& layer, const WorkShape& shape) {
+  const StageCostModel model(JobOf({{layer}}, {.tp = 4}));
+  const StageCost cost = model.Cost({.module = ModuleId(0),
+                                     .first_layer = LayerId(0),
+                                     .num_layers = 1,
+                                     .rank = RankId(0),
+                                     .segment = SegmentId(0)},
+                                    shape, true);
+  std::printf("  forward %.3f ms, backward %.3f ms, weight gradient %.3f ms\n",
+              ToMilliseconds(cost.forward), ToMilliseconds(cost.backward),
+              ToMilliseconds(cost.weight_grad));
+  return ToMilliseconds(cost.forward + cost.backward + cost.weight_grad);
+}
+
+// The DIP paper (arXiv:2504.14145) profiles one layer forward and backward on
+// H800: 6.75 ms (ViT, 8 images of 2704 patches), 10.5 ms (32B language model,
+// 8192 tokens). Tensor parallelism is not stated; 4 fits its FLOP counts.
+TEST(PublishedFigures, LayersOfTheDipPaperAreWithin15Percent) {
+  struct Case {
+    const char* name;
+    LayerSpec layer;
+    WorkShape shape;
+    double published;
+  };
+  const Case cases[] = {
+      {"ViT 5B, 8 x 2704", Vit5bBlock(), Sequences(8, 2704), 6.75},
+      {"Qwen2 32B, 8192", Qwen32bBlock(), Sequences(1, 8192), 10.5},
+  };
+  for (const Case& c : cases) {
+    const double ours = LayerMilliseconds(c.layer, c.shape);
+    std::printf("%s: %.2f ms, published %.2f ms (%+.1f %%)\n", c.name, ours,
+                c.published, 100 * (ours / c.published - 1));
+    EXPECT_NEAR(ours / c.published, 1, 0.15) << c.name;
+  }
+}
+
+// NVIDIA AIConfigurator, H100 SXM, bf16, forward.
+TEST(PublishedFigures, GemmsOnH100AreWithin10Percent) {
+  struct Case {
+    double m, n, k, tflops;
+  };
+  const Case cases[] = {
+      {8192, 8192, 8192, 783}, {8192, 16384, 16384, 755},
+      {8192, 4096, 4096, 800}, {8192, 1024, 8192, 797},
+      {8192, 8192, 1024, 714}, {4096, 4096, 4096, 789},
+      {2048, 4096, 4096, 781}, {1024, 4096, 4096, 758},
+      {512, 4096, 4096, 681},  {256, 4096, 4096, 459},
+      {128, 4096, 4096, 267},
+  };
+  ClusterSpec cluster = H800Cluster();
+  cluster.device.gemm_efficiency = 0.8;
+  const RooflineCost costs(cluster, {});
+  for (const Case& c : cases) {
+    const GemmOp op{.m = c.m, .n = c.n, .k = c.k};
+    const double ours = op.flops() / ToSeconds(costs.Cost(op)) / 1e12;
+    std::printf(
+        "%5.0f x %5.0f x %5.0f: %3.0f TFLOP/s, measured %3.0f "
+        "(%+.1f %%)\n",
+        c.m, c.n, c.k, ours, c.tflops, 100 * (ours / c.tflops - 1));
+    EXPECT_NEAR(ours / c.tflops, 1, 0.1);
+  }
+}
+
+// FlashAttention-3 on H100 SXM, forward and backward.
+TEST(PublishedFigures, AttentionOnH100IsWithin15Percent) {
+  struct Case {
+    double length;
+    int64_t head_dim;
+    bool causal, backward;
+    double tflops;
+  };
+  const Case cases[] = {
+      {512, 128, false, false, 467},   {2048, 128, false, false, 625},
+      {16384, 128, false, false, 648}, {512, 128, true, false, 292},
+      {2048, 128, true, false, 521},   {8192, 128, true, false, 602},
+      {2048, 64, false, false, 460},   {16384, 64, false, false, 497},
+      {8192, 256, false, false, 746},  {2048, 128, false, true, 501},
+      {16384, 128, false, true, 561},
+  };
+  ClusterSpec cluster = H800Cluster();
+  cluster.device.attention_efficiency = 0.66;
+  const RooflineCost costs(cluster, {});
+  for (const Case& c : cases) {
+    const AttentionOp op{.flops = 1e13,
+                         .mean_length = c.length,
+                         .head_dim = c.head_dim,
+                         .causal = c.causal,
+                         .backward = c.backward};
+    const double ours = op.flops / ToSeconds(costs.Cost(op)) / 1e12;
+    std::printf(
+        "length %5.0f, head %3d%s%s: %3.0f TFLOP/s, measured %3.0f "
+        "(%+.1f %%)\n",
+        c.length, static_cast<int>(c.head_dim), c.causal ? ", causal" : "",
+        c.backward ? ", backward" : "", ours, c.tflops,
+        100 * (ours / c.tflops - 1));
+    EXPECT_NEAR(ours / c.tflops, 1, 0.15);
+  }
+}
+
+// NVIDIA AIConfigurator, 8 H100 in one node, all-gather.
+TEST(PublishedFigures, AllGathersOnH100AreWithin25Percent) {
+  struct Case {
+    double bytes, microseconds;
+  };
+  const Case cases[] = {
+      {256.0 * (1 << 10), 14},
+      {4.0 * (1 << 20), 33},
+      {64.0 * (1 << 20), 209},
+      {256.0 * (1 << 20), 731},
+  };
+  const LinkSpec link{.latency = Microseconds(5), .bandwidth = {325e9}};
+  for (const Case& c : cases) {
+    const double ours = ToMicroseconds(RingCollectiveTime(c.bytes, 8, link));
+    std::printf("%8.0f KiB: %4.0f us, measured %4.0f us (%+.1f %%)\n",
+                c.bytes / 1024, ours, c.microseconds,
+                100 * (ours / c.microseconds - 1));
+    EXPECT_NEAR(ours / c.microseconds, 1, 0.25);
+  }
+}
+
+}  // namespace
+}  // namespace pipeloom::emulator

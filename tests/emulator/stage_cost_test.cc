@@ -1,0 +1,266 @@
+#include "emulator/stage_cost.h"
+
+#include <thread>
+#include <vector>
+
+#include "emulator/collective_cost.h"
+#include "gtest/gtest.h"
+#include "tests/emulator/helpers.h"
+#include "tests/support/small_job.h"
+
+namespace pipeloom::emulator {
+namespace {
+
+Stage StageOf(int32_t num_layers, int32_t module = 0, int32_t first = 0) {
+  return {.module = ModuleId(module),
+          .first_layer = LayerId(first),
+          .num_layers = num_layers,
+          .rank = RankId(0),
+          .segment = SegmentId(0)};
+}
+
+std::vector<LayerSpec> Repeat(const LayerSpec& layer, int count) {
+  return std::vector<LayerSpec>(static_cast<size_t>(count), layer);
+}
+
+// 8h + 2(a + 2k)d + 2ad + 4a + 6f = 139392 bytes a token.
+TEST(StageCost, Llama3LayerKeeps34BytesAHiddenUnitAndToken) {
+  const StageCostModel alone(JobOf({{Llama3Block()}}, {}));
+  const StageCost cost = alone.Cost(StageOf(1), Sequences(1, 8192), true);
+  EXPECT_EQ(cost.activations, Bytes(int64_t{139392} * 8192));
+  EXPECT_EQ(139392 / 4096, 34);
+  EXPECT_EQ(cost.input, Bytes(int64_t{8192} * 4096 * 2));
+  EXPECT_EQ(cost.output, cost.input);
+  EXPECT_EQ(cost.output_rows, 8192);
+  EXPECT_EQ(cost.output_width, 4096);
+  const StageCostModel split(JobOf({{Llama3Block()}}, {.tp = 4, .cp = 2}));
+  EXPECT_EQ(split.Cost(StageOf(1), Sequences(1, 8192), true).activations,
+            Bytes(int64_t{139392} * 8192 / 8));
+}
+
+// 16h + 4f = 90112 bytes a patch, and the log-sum-exp.
+TEST(StageCost, Vit5bLayerKeepsItsWideFeedForward) {
+  const StageCostModel model(JobOf({{Vit5bBlock()}}, {}));
+  EXPECT_EQ(model.Cost(StageOf(1), Sequences(1, 2704), true).activations,
+            Bytes(int64_t{90112 + 64} * 2704));
+}
+
+TEST(StageCost, StaticMemoryIs18BytesAParameterOnOneGpu) {
+  const LayerSpec layer = Llama3Block();
+  const int64_t n = Parameters(layer);
+  const StageCostModel alone(JobOf({Repeat(layer, 4)}, {}));
+  const StageMemory memory = alone.Memory(StageOf(4));
+  EXPECT_EQ(memory.weights, Bytes(4 * n * 2));
+  EXPECT_EQ(memory.gradients, Bytes(4 * n * 4));
+  EXPECT_EQ(memory.optimizer, Bytes(4 * n * 12));
+  const StageCostModel replicated(JobOf({Repeat(layer, 4)}, {.dp = 4}));
+  EXPECT_EQ(replicated.Memory(StageOf(4)).optimizer, Bytes(4 * n * 3));
+  JobSpec unsharded = JobOf({Repeat(layer, 4)}, {.dp = 4});
+  unsharded.training.optimizer_sharding = OptimizerSharding::kNone;
+  EXPECT_EQ(StageCostModel(unsharded).Memory(StageOf(4)).optimizer,
+            memory.optimizer);
+}
+
+TEST(StageCost, TensorParallelismDividesMatricesAndExpertParallelismExperts) {
+  LayerSpec layer = MoeBlock();
+  const int64_t experts = 128 * 3 * 2048 * 768;
+  const int64_t dense = MatrixParameters(layer) - experts;
+  const StageCostModel model(JobOf({{layer}}, {.tp = 2, .ep = 4, .dp = 4}));
+  EXPECT_EQ(model.Memory(StageOf(1)).weights,
+            Bytes(2 * (dense / 2 + layer.vector_parameters + experts / 8)));
+}
+
+TEST(StageCost, ATiedHeadIsStoredOnceIfItsTableIsThere) {
+  LayerSpec head = LossHeadLayer();
+  head.tied = true;
+  const StageCostModel model(JobOf({{EmbeddingLayer(), head}}, {}));
+  const int64_t table = int64_t{4096} * 128256;
+  EXPECT_EQ(model.Memory(StageOf(2)).weights, Bytes(2 * table));
+  EXPECT_EQ(model.Memory(StageOf(1, 0, 0)).weights, Bytes(2 * table));
+  EXPECT_EQ(model.Memory(StageOf(1, 0, 1)).weights, Bytes(2 * table));
+}
+
+TEST(StageCost, FrozenModulesHaveNoWeightGradientAndOnlyWeights) {
+  JobSpec job = JobOf({Repeat(Vit5bBlock(), 2), Repeat(Llama3Block(), 2)}, {});
+  job.training.frozen_modules = {"m0"};
+  const StageCostModel model(job);
+  const WorkShape shape = Sequences(4, 1024);
+  const StageCost still = model.Cost(StageOf(2, 0), shape, false);
+  EXPECT_GT(still.forward, kZero);
+  EXPECT_EQ(still.backward, kZero);
+  EXPECT_EQ(still.weight_grad, kZero);
+  const StageCost passing = model.Cost(StageOf(2, 0), shape, true);
+  EXPECT_GT(passing.backward, kZero);
+  EXPECT_EQ(passing.weight_grad, kZero);
+  EXPECT_EQ(passing.freed_by_backward, passing.activations);
+  EXPECT_EQ(passing.forward, still.forward);
+  EXPECT_DOUBLE_EQ(passing.model_flops.count, 2 * still.model_flops.count);
+  const StageMemory memory = model.Memory(StageOf(2, 0));
+  EXPECT_GT(memory.weights, Bytes(0));
+  EXPECT_EQ(memory.gradients, Bytes(0));
+  EXPECT_EQ(memory.optimizer, Bytes(0));
+
+  job.training.frozen_modules.clear();
+  const StageCost trained =
+      StageCostModel(job).Cost(StageOf(2, 0), shape, true);
+  EXPECT_GT(trained.weight_grad, kZero);
+  EXPECT_GT(trained.activations, passing.activations);
+  EXPECT_LT(trained.freed_by_backward, trained.activations);
+  EXPECT_DOUBLE_EQ(trained.model_flops.count, 3 * still.model_flops.count);
+}
+
+TEST(StageCost, EqualLayersArePricedOnceAndReuseChangesNothing) {
+  const JobSpec job = JobOf({Repeat(Llama3Block(), 32)}, {.tp = 4});
+  const StageCostModel cached(job);
+  const StageCostModel fresh(job, false);
+  for (int repeat = 0; repeat < 3; ++repeat) {
+    for (const int64_t length : {512, 1024, 4096}) {
+      EXPECT_EQ(cached.Cost(StageOf(16, 0, 16), Sequences(2, length), true),
+                fresh.Cost(StageOf(16, 0, 16), Sequences(2, length), true));
+    }
+  }
+  EXPECT_EQ(cached.cache().misses, 3);
+  EXPECT_EQ(cached.cache().hits, 9 * 16 - 3);
+  EXPECT_EQ(fresh.cache().hits, 0);
+  EXPECT_EQ(fresh.cache().misses, 9 * 16);
+}
+
+TEST(StageCost, ReuseChangesNothingForAnyLayerKindOrThread) {
+  const std::vector<LayerSpec> layers = EveryLayerKind();
+  const auto count = static_cast<int32_t>(layers.size());
+  JobSpec job = JobOf({layers, layers}, {.tp = 2, .cp = 2});
+  job.training.frozen_modules = {"m1"};
+  const StageCostModel cached(job);
+  const StageCostModel fresh(job, false);
+  std::vector<std::thread> threads;
+  std::vector<int> differences(4, 0);
+  for (size_t k = 0; k < 4; ++k) {
+    threads.emplace_back([&, k] {
+      for (const int32_t module : {0, 1}) {
+        for (const bool input : {false, true}) {
+          for (const int64_t length : {16, 100, 1000}) {
+            const Stage stage = StageOf(count, module);
+            const WorkShape shape = Sequences(3, length);
+            differences[k] += cached.Cost(stage, shape, input) !=
+                              fresh.Cost(stage, shape, input);
+          }
+        }
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(differences, std::vector<int>(4, 0));
+}
+
+TEST(StageCost, EveryLayerKindHasPositiveFiniteCosts) {
+  const std::vector<LayerSpec> layers = EveryLayerKind();
+  for (const ParallelLayout& parallel :
+       {ParallelLayout{}, ParallelLayout{.tp = 4},
+        ParallelLayout{.tp = 2, .cp = 2, .ep = 4, .dp = 2}}) {
+    const StageCostModel model(JobOf({layers}, parallel));
+    for (int32_t i = 0; i < static_cast<int32_t>(layers.size()); ++i) {
+      const StageCost cost =
+          model.Cost(StageOf(1, 0, i), Sequences(2, 1024), true);
+      EXPECT_GT(cost.forward, kZero) << i;
+      EXPECT_LT(cost.forward, Seconds(10)) << i;
+      EXPECT_GT(cost.weight_grad, kZero) << i;
+      if (layers[static_cast<size_t>(i)].kind != LayerKind::kEmbedding) {
+        EXPECT_GT(cost.backward, kZero) << i;
+        EXPECT_GT(cost.model_flops.count, 0) << i;
+      }
+      EXPECT_GT(cost.activations, Bytes(0)) << i;
+      EXPECT_GE(cost.freed_by_backward, Bytes(0)) << i;
+      EXPECT_LE(cost.freed_by_backward, cost.activations) << i;
+      EXPECT_LE(cost.input, cost.activations) << i;
+      EXPECT_GT(model.Memory(StageOf(1, 0, i)).weights, Bytes(0)) << i;
+    }
+  }
+}
+
+TEST(StageCost, MoreTokensNeverCostLess) {
+  const std::vector<LayerSpec> layers = EveryLayerKind();
+  const StageCostModel model(
+      JobOf({layers}, {.tp = 2, .cp = 2, .ep = 4, .dp = 2}));
+  for (int32_t i = 0; i < static_cast<int32_t>(layers.size()); ++i) {
+    StageCost last{};
+    // Within and beyond one tile, wave and latency regime.
+    for (int64_t sequences = 1; sequences <= 64; ++sequences) {
+      const StageCost cost =
+          model.Cost(StageOf(1, 0, i), Sequences(sequences, 96), true);
+      EXPECT_GE(cost.forward, last.forward) << i << " at " << sequences;
+      EXPECT_GE(cost.backward, last.backward) << i << " at " << sequences;
+      EXPECT_GE(cost.weight_grad, last.weight_grad) << i << " at " << sequences;
+      EXPECT_GE(cost.activations, last.activations) << i << " at " << sequences;
+      last = cost;
+    }
+  }
+}
+
+TEST(StageCost, StagesAddUpToTheirModule) {
+  const StageCostModel model(testing::SmallVlmJob());
+  const WorkShape shape = Sequences(2, 1024);
+  const StageCost whole = model.Cost(StageOf(10, 1), shape, true);
+  const StageCost a = model.Cost(StageOf(4, 1, 0), shape, true);
+  const StageCost b = model.Cost(StageOf(6, 1, 4), shape, true);
+  EXPECT_EQ(a.forward + b.forward, whole.forward);
+  EXPECT_EQ(a.backward + b.backward, whole.backward);
+  EXPECT_EQ(a.weight_grad + b.weight_grad, whole.weight_grad);
+  EXPECT_EQ(a.activations + b.activations, whole.activations);
+  EXPECT_EQ(a.output, whole.output);
+}
+
+TEST(StageCost, ProjectorsWorkOnAndHandOnOutputTokens) {
+  const StageCostModel model(
+      JobOf({{Vit5bBlock(), ProjectorLayer()}}, {.tp = 2}));
+  const WorkShape shape = Sequences(2, 1024);
+  const StageCost cost = model.Cost(StageOf(2), shape, false);
+  EXPECT_EQ(cost.output_rows, shape.output_tokens);
+  EXPECT_EQ(cost.output_width, 4096);
+  EXPECT_EQ(cost.output, Bytes(shape.output_tokens * 4096 * 2 / 2));
+  EXPECT_EQ(model.Cost(StageOf(1, 0, 1), shape, true).input,
+            Bytes(shape.output_tokens * 7168 * 2 / 2));
+}
+
+TEST(StageCost, EpilogueIsTwoRingCollectivesAndTheOptimizer) {
+  const LayerSpec layer = Llama3Block();
+  const auto n = static_cast<double>(Parameters(layer));
+  Partition partition;
+  partition.num_ranks = 2;
+  partition.num_segments = 1;
+  partition.stages.push_back(StageOf(1));
+  const auto epilogue = [&](const ParallelLayout& parallel, int32_t rank) {
+    return StageCostModel(JobOf({{layer}}, parallel))
+        .Epilogue(partition, RankId(rank));
+  };
+  const double traffic = n * 30 / (3.35e12 * 0.8);
+  EXPECT_NEAR(ToSeconds(epilogue({}, 0)), traffic, 1e-8);
+  const ParallelLayout wide{.pp = 2, .dp = 8};
+  const LinkSpec& link = H800Cluster().inter_node;
+  EXPECT_NEAR(ToSeconds(epilogue(wide, 0)),
+              ToSeconds(RingCollectiveTime(4 * n, 8, link) +
+                        RingCollectiveTime(2 * n, 8, link)) +
+                  traffic / 8,
+              1e-8);
+  EXPECT_EQ(epilogue(wide, 1), kZero);  // No stage there.
+  JobSpec frozen = JobOf({{layer}}, wide);
+  frozen.training.frozen_modules = {"m0"};
+  EXPECT_EQ(StageCostModel(frozen).Epilogue(partition, RankId(0)), kZero);
+}
+
+TEST(StageCost, TransfersUseTheLinkBetweenTheirRanks) {
+  // Ranks of 4 GPUs: 0 and 1 share a node, 1 and 2 do not.
+  const StageCostModel model(JobOf({{Llama3Block()}}, {.tp = 4, .pp = 4}));
+  const auto inside =
+      model.TransferTime(RankId(0), RankId(1), Bytes(160'000'000));
+  EXPECT_EQ(inside.occupancy, Milliseconds(1));
+  EXPECT_EQ(inside.time, Microseconds(1005));
+  const auto outside =
+      model.TransferTime(RankId(1), RankId(2), Bytes(22'000'000));
+  EXPECT_EQ(outside.occupancy, Milliseconds(1));
+  EXPECT_EQ(outside.time, Microseconds(1010));
+  EXPECT_EQ(model.TransferTime(RankId(1), RankId(1), Bytes(1)).time, kZero);
+  EXPECT_GE(model.Overhead(), kGibibyte);
+}
+
+}  // namespace
+}  // namespace pipeloom::emulator

@@ -1,0 +1,395 @@
+// ModelSpec, ClusterSpec, ParallelLayout, JobSpec, Partition and Microbatches:
+// what each validator refuses and how it says so, and closed forms of counts.
+#include <cmath>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "ir/cluster_spec.h"
+#include "ir/job_spec.h"
+#include "ir/microbatches.h"
+#include "ir/model_spec.h"
+#include "ir/parallel_layout.h"
+#include "ir/partition.h"
+#include "tests/support/status_matchers.h"
+
+namespace pipeloom {
+namespace {
+
+using ::pipeloom::testing::FailsWith;
+using ::pipeloom::testing::IsOk;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+LayerSpec Block(int64_t hidden = 8, int64_t heads = 2) {
+  LayerSpec layer{.name = "block", .hidden = hidden};
+  layer.attention = {.kind = AttentionKind::kCausal,
+                     .heads = heads,
+                     .kv_heads = heads,
+                     .head_dim = hidden / heads};
+  layer.ffn = {.hidden = 4 * hidden};
+  return layer;
+}
+
+// An encoder of 2 layers that feeds a backbone of 3.
+JobSpec SmallJob() {
+  JobSpec job{.name = "small"};
+  job.model.name = "tiny";
+  job.model.modules = {
+      {.name = "encoder",
+       .role = ModuleRole::kEncoder,
+       .layers = {Block(), Block()}},
+      {.name = "backbone", .layers = {Block(), Block(), Block()}}};
+  job.model.edges = {{.from = ModuleId(0), .to = ModuleId(1)}};
+  job.cluster = {
+      .name = "box",
+      .device = {.name = "gpu",
+                 .bf16 = {1e15},
+                 .fp8 = {},
+                 .memory = 80 * kGibibyte,
+                 .memory_bandwidth = {3e12},
+                 .gemm_efficiency = 0.7,
+                 .attention_efficiency = 0.5,
+                 .memory_efficiency = 0.8,
+                 .host_bandwidth = {5e10}},
+      .num_nodes = 2,
+      .gpus_per_node = 8,
+      .intra_node = {.latency = Microseconds(2), .bandwidth = {4e11}},
+      .inter_node = {.latency = Microseconds(5), .bandwidth = {5e10}}};
+  job.parallel = {.tp = 2, .pp = 4, .dp = 2};
+  job.training = {.microbatches = 4, .microbatch_tokens = 4096};
+  return job;
+}
+
+TEST(JobSpecTest, EachFaultIsNamedWithItsFieldAndWhatIsAllowed) {
+  ASSERT_THAT(ValidateJobSpec(SmallJob()), IsOk());
+  struct Case {
+    const char* message;
+    std::function<void(JobSpec&)> break_it;
+  };
+  const ModuleId enc(0);
+  const LayerId l0(0);
+  const Case cases[] = {
+      // The model.
+      {"model \"tiny\": modules is empty",
+       [](JobSpec& j) { j.model.modules.clear(); }},
+      {"module name \"encoder\" is empty or used twice",
+       [](JobSpec& j) { j.model.modules[ModuleId(1)].name = "encoder"; }},
+      {"module \"encoder\": layers is empty",
+       [&](JobSpec& j) { j.model.modules[enc].layers.clear(); }},
+      {"module \"encoder\": layer 0 (block): a dimension is -1; it must be >= "
+       "0",
+       [&](JobSpec& j) { j.model.modules[enc].layers[l0].ffn.hidden = -1; }},
+      {"hidden is 0; it must be > 0",
+       [&](JobSpec& j) { j.model.modules[enc].layers[l0].hidden = 0; }},
+      {"attention needs heads, kv_heads and head_dim > 0",
+       [&](JobSpec& j) {
+         j.model.modules[enc].layers[l0].attention.kv_heads = 0;
+       }},
+      {"kv_heads is 2; it must divide heads, which is 3",
+       [&](JobSpec& j) {
+         j.model.modules[enc].layers[l0].attention.heads = 3;
+       }},
+      {"window attention needs window > 0",
+       [&](JobSpec& j) {
+         j.model.modules[enc].layers[l0].attention.kind =
+             AttentionKind::kWindow;
+       }},
+      {"experts need expert_hidden > 0 and experts_per_token in [1, experts]",
+       [&](JobSpec& j) {
+         j.model.modules[enc].layers[l0].ffn = {
+             .experts = 2, .experts_per_token = 3, .expert_hidden = 4};
+       }},
+      {"vocab is 0",
+       [&](JobSpec& j) {
+         j.model.modules[enc].layers[l0].kind = LayerKind::kLossHead;
+       }},
+      {"linears is empty",
+       [&](JobSpec& j) {
+         j.model.modules[enc].layers[l0].kind = LayerKind::kLinears;
+       }},
+      {"each of linears needs in > 0 and out > 0",
+       [&](JobSpec& j) {
+         j.model.modules[enc].layers[l0].kind = LayerKind::kLinears;
+         j.model.modules[enc].layers[l0].linears = {{.in = 3, .out = 0}};
+       }},
+      {"a fixed_* value is negative",
+       [&](JobSpec& j) {
+         j.model.modules[enc].layers[l0].fixed_flops_per_token = -1;
+       }},
+      {"there are 2 modules",
+       [](JobSpec& j) { j.model.edges[0].to = ModuleId(2); }},
+      {"must not feed each other in a circle",
+       [](JobSpec& j) {
+         j.model.edges.push_back({.from = ModuleId(1), .to = ModuleId(0)});
+       }},
+      {"must not feed each other in a circle",
+       [](JobSpec& j) { j.model.edges[0].from = ModuleId(1); }},
+      {"is given twice",
+       [](JobSpec& j) { j.model.edges.push_back(j.model.edges[0]); }},
+      // The cluster.
+      {"cluster \"box\": num_nodes is 0; it must be > 0",
+       [](JobSpec& j) { j.cluster.num_nodes = 0; }},
+      {"device.memory is 0; it must be > 0",
+       [](JobSpec& j) { j.cluster.device.memory = Bytes(0); }},
+      {"intra_node.latency is -1; it must be >= 0",
+       [](JobSpec& j) { j.cluster.intra_node.latency = Nanoseconds(-1); }},
+      {"device.gemm_efficiency is 1.5; it must be in (0, 1]",
+       [](JobSpec& j) { j.cluster.device.gemm_efficiency = 1.5; }},
+      // The layout.
+      {"parallel.tp is 0; it must be in [1, 65536]",
+       [](JobSpec& j) { j.parallel.tp = 0; }},
+      {"needs 32 GPUs; cluster \"box\" has 16 (2 nodes of 8)",
+       [](JobSpec& j) { j.parallel.dp = 4; }},
+      // Training and search.
+      {"training.microbatches is 0",
+       [](JobSpec& j) { j.training.microbatches = 0; }},
+      {"training.microbatch_tokens is 0; it must be >= 1",
+       [](JobSpec& j) { j.training.microbatch_tokens = 0; }},
+      {"training.microbatch_images is -1",
+       [](JobSpec& j) { j.training.microbatch_images = -1; }},
+      {"training.microbatch_seconds is nan",
+       [](JobSpec& j) { j.training.microbatch_seconds = std::nan(""); }},
+      {"training.memory_limit is -5; it must be >= 0",
+       [](JobSpec& j) { j.training.memory_limit = Bytes(-5); }},
+      {"training.frozen_modules names \"vision\"; the model has encoder, "
+       "backbone",
+       [](JobSpec& j) { j.training.frozen_modules = {"vision"}; }},
+      {"training.sub_microbatch_sizes names \"x\"",
+       [](JobSpec& j) {
+         j.training.sub_microbatch_sizes = {{"x", 1}};
+       }},
+      {"it must be >= 1 and given once",
+       [](JobSpec& j) {
+         j.training.sub_microbatch_sizes = {{"encoder", 1}, {"encoder", 2}};
+       }},
+      {"search.deadline is -1 ns; it must be >= 0",
+       [](JobSpec& j) { j.search.deadline = Nanoseconds(-1); }},
+      {"search.evaluations is -1",
+       [](JobSpec& j) { j.search.evaluations = -1; }},
+  };
+  for (const Case& c : cases) {
+    SCOPED_TRACE(c.message);
+    JobSpec job = SmallJob();
+    c.break_it(job);
+    EXPECT_THAT(
+        ValidateJobSpec(job),
+        FailsWith(absl::StatusCode::kInvalidArgument, HasSubstr(c.message)));
+  }
+}
+
+TEST(JobSpecTest, DefaultsAndLookUpsFollowTheComments) {
+  JobSpec job = SmallJob();
+  EXPECT_EQ(job.MemoryLimit(), Bytes(80 * kGibibyte.count() / 100 * 94));
+  job.training.memory_limit = Bytes(7);
+  EXPECT_EQ(job.MemoryLimit(), Bytes(7));
+  EXPECT_FALSE(job.IsFrozen(ModuleId(0)));
+  job.training.frozen_modules = {"encoder"};
+  EXPECT_TRUE(job.IsFrozen(ModuleId(0)));
+  EXPECT_FALSE(job.IsFrozen(ModuleId(1)));
+  job.training.memory_strategies = {};
+  EXPECT_TRUE(job.Allows(MemoryStrategy::kKeep));
+  EXPECT_FALSE(job.Allows(MemoryStrategy::kRecompute));
+}
+
+TEST(ClusterSpecTest, RanksAreNeighboursAndNodesDecideTheLink) {
+  const JobSpec job = SmallJob();
+  const ParallelLayout& p = job.parallel;
+  EXPECT_EQ(p.num_gpus(), 16);
+  EXPECT_EQ(p.FirstGpu(0, RankId(3)), 6);
+  EXPECT_EQ(p.FirstGpu(1, RankId(0)), 8);
+  EXPECT_EQ(job.cluster.Link(6, 7), job.cluster.intra_node);
+  EXPECT_EQ(job.cluster.Link(7, 8), job.cluster.inter_node);
+}
+
+// Counts of well-known shapes, from their definitions.
+TEST(ModelSpecTest, ParametersHaveTheirClosedForms) {
+  const int64_t h = 64;
+  LayerSpec plain = Block(h, 8);
+  EXPECT_EQ(MatrixParameters(plain), 12 * h * h);  // 4 attention + 8 FFN.
+
+  LayerSpec gated = plain;
+  gated.ffn = {.hidden = 3 * h, .gated = true};
+  EXPECT_EQ(MatrixParameters(gated), 4 * h * h + 9 * h * h);
+
+  LayerSpec grouped = plain;  // A quarter of the key and value heads.
+  grouped.attention.kv_heads = 2;
+  EXPECT_EQ(MatrixParameters(grouped), 2 * h * h + 2 * h * h / 4 + 8 * h * h);
+
+  LayerSpec low_rank = plain;
+  low_rank.attention.query_rank = 16;
+  EXPECT_EQ(MatrixParameters(low_rank) - MatrixParameters(plain),
+            2 * 16 * h - h * h);
+
+  LayerSpec crossed = plain;
+  crossed.cross_attention = {.heads = 8, .head_dim = 8, .context_width = 32};
+  EXPECT_EQ(MatrixParameters(crossed) - MatrixParameters(plain),
+            2 * h * 64 + 2 * 32 * 64);
+
+  LayerSpec experts = plain;
+  experts.ffn = {.gated = true,
+                 .experts = 8,
+                 .experts_per_token = 2,
+                 .shared_experts = 1,
+                 .expert_hidden = 16};
+  const int64_t expert = 3 * h * 16;
+  EXPECT_EQ(MatrixParameters(experts), 4 * h * h + 9 * expert + 8 * h);
+  EXPECT_EQ(ActiveMatrixParameters(experts), 4 * h * h + 3 * expert + 8 * h);
+
+  LayerSpec embedding{.kind = LayerKind::kEmbedding, .hidden = h, .vocab = 100};
+  EXPECT_EQ(MatrixParameters(embedding), 0);
+  EXPECT_EQ(Parameters(embedding), 100 * h);
+
+  LayerSpec head{.kind = LayerKind::kLossHead, .hidden = h, .vocab = 100};
+  EXPECT_EQ(Parameters(head), 100 * h);
+  head.tied = true;
+  EXPECT_EQ(Parameters(head), 0);
+  EXPECT_EQ(MatrixParameters(head), 100 * h);
+
+  LayerSpec linears{.kind = LayerKind::kLinears,
+                    .hidden = h,
+                    .linears = {{3, 5}, {5, 7}},
+                    .vector_parameters = 11};
+  EXPECT_EQ(Parameters(linears), 15 + 35 + 11);
+
+  LayerSpec fixed{.kind = LayerKind::kFixedWork, .vector_parameters = 13};
+  EXPECT_EQ(Parameters(fixed), 13);
+
+  const JobSpec job = SmallJob();
+  EXPECT_EQ(Parameters(job.model), 5 * Parameters(Block()));
+}
+
+Partition SmallPartition() {
+  const auto stage = [](int32_t module, int32_t first, int32_t count,
+                        int32_t rank, int32_t segment) {
+    return Stage{.module = ModuleId(module),
+                 .first_layer = LayerId(first),
+                 .num_layers = count,
+                 .rank = RankId(rank),
+                 .segment = SegmentId(segment)};
+  };
+  return {.num_ranks = 2,
+          .num_segments = 2,
+          .stages = {stage(0, 0, 1, 0, 0), stage(0, 1, 1, 1, 0),
+                     stage(1, 0, 2, 0, 1), stage(1, 2, 1, 1, 1)},
+          .sub_microbatch_instances = {0, 0}};
+}
+
+TEST(PartitionTest, EachFaultIsNamed) {
+  const ModelSpec model = SmallJob().model;
+  ASSERT_THAT(ValidatePartition(SmallPartition(), model), IsOk());
+  struct Case {
+    const char* message;
+    std::function<void(Partition&)> break_it;
+  };
+  const Case cases[] = {
+      {"num_ranks must be >= 1", [](Partition& p) { p.num_ranks = 0; }},
+      {"sub_microbatch_instances has 1 entries; the model has 2 modules",
+       [](Partition& p) { p.sub_microbatch_instances = {1}; }},
+      {"stage 1: there is no module 4",
+       [](Partition& p) { p.stages[StageId(1)].module = ModuleId(4); }},
+      {"stage 1: rank 2 is not in [0, 2)",
+       [](Partition& p) { p.stages[StageId(1)].rank = RankId(2); }},
+      {"stage 1: segment 2 is out of order or not in [0, 2)",
+       [](Partition& p) { p.stages[StageId(1)].segment = SegmentId(2); }},
+      {"stage 3: segment 0 is out of order",
+       [](Partition& p) { p.stages[StageId(3)].segment = SegmentId(0); }},
+      {"stage 3: module \"backbone\" goes on at layer 2, but the stage holds 1 "
+       "layers from layer 1",
+       [](Partition& p) { p.stages[StageId(3)].first_layer = LayerId(1); }},
+      {"the stage holds 0 layers",
+       [](Partition& p) { p.stages[StageId(3)].num_layers = 0; }},
+      {"module \"backbone\": 2 of its 3 layers are on a stage",
+       [](Partition& p) { p.stages.resize(3); }},
+      {"module \"backbone\": 4 of its 3 layers are on a stage",
+       [](Partition& p) { p.stages[StageId(3)].num_layers = 2; }},
+  };
+  for (const Case& c : cases) {
+    SCOPED_TRACE(c.message);
+    Partition partition = SmallPartition();
+    c.break_it(partition);
+    EXPECT_THAT(
+        ValidatePartition(partition, model),
+        FailsWith(absl::StatusCode::kInvalidArgument, HasSubstr(c.message)));
+  }
+  EXPECT_THAT(SmallPartition().StagesOf(ModuleId(1)),
+              ElementsAre(StageId(2), StageId(3)));
+}
+
+Microbatches SmallMicrobatches() {
+  const auto sub = [](int32_t microbatch, int32_t module, int32_t index) {
+    return SubMicrobatch{.module = ModuleId(module),
+                         .microbatch = MicrobatchId(microbatch),
+                         .index = index,
+                         .shape = {.instances = 1, .tokens = 100}};
+  };
+  // Microbatch 1 has no image.
+  return {.num_microbatches = 2,
+          .sub_microbatches = {sub(0, 0, 0), sub(0, 0, 1), sub(0, 1, 0),
+                               sub(1, 1, 0)}};
+}
+
+TEST(MicrobatchesTest, EachFaultIsNamed) {
+  const ModelSpec model = SmallJob().model;
+  ASSERT_THAT(ValidateMicrobatches(SmallMicrobatches(), model), IsOk());
+  struct Case {
+    const char* message;
+    std::function<void(IdVector<SubMicrobatchId, SubMicrobatch>&)> break_it;
+  };
+  const SubMicrobatchId last(3);
+  const Case cases[] = {
+      {"sub-microbatch 3: microbatch 2 is not in [0, 2)",
+       [&](auto& subs) { subs[last].microbatch = MicrobatchId(2); }},
+      {"sub-microbatch 3: there is no module 2",
+       [&](auto& subs) { subs[last].module = ModuleId(2); }},
+      {"sub-microbatch 3: index 1 is out of order",
+       [&](auto& subs) { subs[last].index = 1; }},
+      {"sub-microbatch 3: index 0 is out of order",
+       [&](auto& subs) { subs[last].microbatch = MicrobatchId(0); }},
+      {"sub-microbatch 1: index 2 is out of order",
+       [&](auto& subs) { subs[SubMicrobatchId(1)].index = 2; }},
+      {"sub-microbatch 3: its shape has a negative size",
+       [&](auto& subs) { subs[last].shape.tokens = -1; }},
+      {"sub-microbatch 3: its shape has a negative size",
+       [&](auto& subs) { subs[last].shape.squared_tokens = std::nan(""); }},
+      {"sub-microbatch 3: its shape is empty",
+       [&](auto& subs) { subs[last].shape = {}; }},
+  };
+  for (const Case& c : cases) {
+    SCOPED_TRACE(c.message);
+    Microbatches microbatches = SmallMicrobatches();
+    c.break_it(microbatches.sub_microbatches);
+    EXPECT_THAT(
+        ValidateMicrobatches(microbatches, model),
+        FailsWith(absl::StatusCode::kInvalidArgument, HasSubstr(c.message)));
+  }
+  EXPECT_THAT(SmallMicrobatches().Of(MicrobatchId(0), ModuleId(0)),
+              ElementsAre(SubMicrobatchId(0), SubMicrobatchId(1)));
+  EXPECT_THAT(SmallMicrobatches().Of(MicrobatchId(1), ModuleId(0)),
+              ElementsAre());
+}
+
+TEST(WorkShapeTest, ShapesAddUpAndEqualShapesHaveEqualFingerprints) {
+  WorkShape a{.instances = 1,
+              .tokens = 10,
+              .output_tokens = 5,
+              .squared_tokens = 100,
+              .context_tokens = 2,
+              .context_pairs = 20};
+  const WorkShape b{.instances = 2,
+                    .tokens = 20,
+                    .output_tokens = 10,
+                    .squared_tokens = 200,
+                    .context_tokens = 4,
+                    .context_pairs = 40};
+  EXPECT_NE(a.fingerprint(), b.fingerprint());
+  const WorkShape once = a;
+  a += once;
+  EXPECT_EQ(a, b);
+  EXPECT_EQ(a.fingerprint(), b.fingerprint());
+}
+
+}  // namespace
+}  // namespace pipeloom

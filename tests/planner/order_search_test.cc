@@ -1,0 +1,88 @@
+#include "planner/order_search.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "planner/tree_search.h"
+#include "tests/support/random_problem.h"
+#include "tests/support/status_matchers.h"
+
+namespace pipeloom::planner {
+namespace {
+
+using ::pipeloom::testing::IsOk;
+using ::pipeloom::testing::RandomGraph;
+using ::pipeloom::testing::RandomGraphOptions;
+
+RandomGraphOptions Medium() {
+  RandomGraphOptions options;
+  options.max_ranks = 4;
+  options.max_segments = 3;
+  options.max_microbatches = 8;
+  options.with_memory_limits = true;
+  return options;
+}
+
+absl::StatusOr<Schedule> Evaluated(const StageGraph& graph,
+                                   const FlatGraph& flat,
+                                   OrderEvaluator& evaluator,
+                                   const OrderChoice& choice) {
+  const int64_t time = evaluator.Evaluate(choice);
+  auto schedule = TimeSchedule(graph, OrdersOf(flat, evaluator.sequence()));
+  if (!schedule.ok()) return schedule.status();
+  EXPECT_EQ(schedule->step_time(), Nanoseconds(time));
+  return schedule;
+}
+
+TEST(OrderSearchTest, EveryChoiceGivesALegalSchedule) {
+  for (uint64_t seed = 0; seed < 60; ++seed) {
+    SCOPED_TRACE(::testing::Message() << "seed " << seed);
+    const StageGraph graph = RandomGraph(seed, Medium());
+    const FlatGraph flat(graph);
+    const OrderUnits units(graph);
+    OrderEvaluator evaluator(flat, units);
+    Random random(seed);
+    for (OrderChoice choice : OrderPortfolio(flat, units)) {
+      ASSERT_OK_AND_ASSIGN(const Schedule schedule,
+                           Evaluated(graph, flat, evaluator, choice));
+      ASSERT_THAT(ValidateSchedule(graph, schedule), IsOk());
+      Perturb(&choice, random);
+      ASSERT_OK_AND_ASSIGN(const Schedule other,
+                           Evaluated(graph, flat, evaluator, choice));
+      ASSERT_THAT(ValidateSchedule(graph, other), IsOk());
+    }
+  }
+}
+
+TEST(OrderSearchTest, PerturbKeepsEveryUnitOnce) {
+  const StageGraph graph = RandomGraph(3, Medium());
+  const FlatGraph flat(graph);
+  const OrderUnits units(graph);
+  OrderChoice choice = OrderPortfolio(flat, units).front();
+  Random random(1);
+  for (int i = 0; i < 500; ++i) {
+    Perturb(&choice, random);
+    std::vector<int32_t> sorted = choice.order;
+    std::sort(sorted.begin(), sorted.end());
+    for (int32_t u = 0; u < units.num_units(); ++u) EXPECT_EQ(sorted[u], u);
+  }
+}
+
+TEST(OrderSearchTest, TheTreeReportsTheTimeOfItsOrder) {
+  for (uint64_t seed = 0; seed < 20; ++seed) {
+    const StageGraph graph = RandomGraph(seed, Medium());
+    const FlatGraph flat(graph);
+    const OrderUnits units(graph);
+    OrderEvaluator evaluator(flat, units);
+    OrderProblem problem(evaluator, OrderPortfolio(flat, units).front());
+    TreeSearch<OrderProblem> tree(problem, seed);
+    for (int i = 0; i < 10; ++i) tree.Step();
+    EXPECT_EQ(std::max<int64_t>(
+                  1, evaluator.Evaluate(problem.Choice(tree.best_state()))),
+              tree.best_cost());
+  }
+}
+
+}  // namespace
+}  // namespace pipeloom::planner

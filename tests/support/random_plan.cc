@@ -1,0 +1,43 @@
+#include "tests/support/random_plan.h"
+
+#include "base/random.h"
+#include "tests/support/random_problem.h"
+
+namespace pipeloom::testing {
+
+ExecutionPlan RandomPlan(uint64_t seed) {
+  Random random(seed);
+  ExecutionPlan plan;
+  plan.job = "random";
+  plan.step = random.Below(1000);
+  plan.replica = static_cast<int32_t>(random.Below(8));
+  plan.schedule = "shuffled";
+  plan.graph = RandomGraph(seed, {.with_epilogues = true});
+  plan.predicted_step_time = Nanoseconds(random.Below(1'000'000));
+  plan.lower_bound = Nanoseconds(random.Below(1'000'000));
+  plan.model_flops = Flops{random.Unit() * 1e18};
+  plan.peak_flops_per_second = random.Unit() * 1e15;
+  for (const RankId r : plan.graph.rank_ids()) {
+    std::vector<Instruction> program;
+    for (const TaskId t : plan.graph.tasks_of(r)) {
+      for (const EdgeId e : plan.graph.incoming(t)) {
+        program.push_back(Recv{e});
+        program.push_back(WaitRecv{e});
+      }
+      program.push_back(Compute{t});
+      for (const EdgeId e : plan.graph.outgoing(t)) {
+        program.push_back(Send{e});
+        program.push_back(WaitSend{e});
+        program.push_back(Free{e});
+      }
+      program.push_back(Offload{t, Bytes(random.Below(100))});
+      program.push_back(Fetch{t, Bytes(random.Below(100))});
+    }
+    program.push_back(ReduceGradients{});
+    program.push_back(OptimizerStep{});
+    plan.programs.push_back(program);
+  }
+  return plan;
+}
+
+}  // namespace pipeloom::testing

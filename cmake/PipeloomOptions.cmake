@@ -15,6 +15,10 @@ if(PIPELOOM_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   set(CMAKE_CXX_COMPILER_LAUNCHER "${PIPELOOM_CCACHE}")
 endif()
 
+if(PIPELOOM_BUILD_FUZZERS)
+  # Coverage of the code under test guides the fuzzer.
+  add_compile_options(-fsanitize=fuzzer-no-link)
+endif()
 if(PIPELOOM_SANITIZE)
   # Everything is instrumented, generated code too.
   add_compile_options(-fsanitize=${PIPELOOM_SANITIZE} -fno-omit-frame-pointer

@@ -422,6 +422,16 @@ TEST(MfuTest, IsModelFlopsOverWhatTheGpusCouldDo) {
   EXPECT_EQ(Mfu(plan, kZero), 0);
 }
 
+// DIP, arXiv 2504.14145, section 2: 12.8 PFLOP an iteration on 8 GPUs, whose
+// MFU over 989 TFLOP/s is published as 0.400 and 0.239.
+TEST(MfuTest, AgreesWithPublishedIterations) {
+  ExecutionPlan plan;
+  plan.model_flops = {12.8e15};
+  plan.peak_flops_per_second = 8 * 989e12;
+  EXPECT_NEAR(Mfu(plan, Seconds(4.068)), 0.398, 0.0005);
+  EXPECT_NEAR(Mfu(plan, Seconds(6.789)), 0.238, 0.0005);
+}
+
 TEST(DescribeInstructionTest, NamesTheInstructionAndItsObject) {
   const struct {
     Instruction instruction;

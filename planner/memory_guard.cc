@@ -1,6 +1,7 @@
 #include "planner/memory_guard.h"
 
 #include <algorithm>
+#include <bit>
 #include <functional>
 #include <numeric>
 #include <queue>
@@ -61,6 +62,7 @@ MemoryGuard::MemoryGuard(const FlatGraph& graph)
       shortage_ = before;
     }
   }
+  BuildTrees();
   Reset();
 }
 
@@ -163,7 +165,7 @@ void MemoryGuard::Reset(absl::Span<const int64_t> capacity) {
   position_.assign(static_cast<size_t>(num_groups_), -1);
   next_position_ = 0;
   if (!any_binds_) return;
-  done_.assign(static_cast<size_t>(g.num_tasks), 0);
+  tree_ = full_tree_;
   active_.clear();
   left_.assign(static_cast<size_t>(num_groups_), 0);
   for (const int32_t group : group_) ++left_[group];
@@ -171,21 +173,53 @@ void MemoryGuard::Reset(absl::Span<const int64_t> capacity) {
   cell_need_ = full_need_;
 }
 
-int64_t MemoryGuard::Need(int32_t rank, int32_t group, int32_t skip) const {
+void MemoryGuard::BuildTrees() {
   const FlatGraph& g = *graph_;
-  const size_t cell =
-      static_cast<size_t>(rank) * static_cast<size_t>(num_groups_) +
-      static_cast<size_t>(group);
-  int64_t held = 0;
-  int64_t peak = 0;
-  for (int32_t i = cell_offset_[cell]; i < cell_offset_[cell + 1]; ++i) {
-    const int32_t t = cell_task_[i];
-    if (done_[t] != 0 || t == skip) continue;
-    held += g.alloc[t];
-    peak = std::max(peak, held);
-    held -= g.free[t];
+  leaf_.assign(static_cast<size_t>(g.num_tasks), 0);
+  cell_.assign(static_cast<size_t>(g.num_tasks), 0);
+  tree_offset_.clear();
+  full_tree_.clear();
+  for (size_t cell = 0; cell + 1 < cell_offset_.size(); ++cell) {
+    const int32_t begin = cell_offset_[cell];
+    const int32_t count = cell_offset_[cell + 1] - begin;
+    const auto leaves =
+        static_cast<int32_t>(std::bit_ceil(static_cast<uint32_t>(count)));
+    const size_t root = full_tree_.size();
+    tree_offset_.push_back(static_cast<int32_t>(root));
+    if (count == 0) continue;
+    full_tree_.resize(root + 2 * static_cast<size_t>(leaves) - 1);
+    for (int32_t i = 0; i < count; ++i) {
+      const int32_t t = cell_task_[begin + i];
+      cell_[t] = static_cast<int32_t>(cell);
+      leaf_[t] = leaves - 1 + i;
+      full_tree_[root + static_cast<size_t>(leaf_[t])] = {
+          .net = g.alloc[t] - g.free[t], .peak = g.alloc[t]};
+    }
+    for (int32_t node = leaves - 2; node >= 0; --node) {
+      const size_t left = root + 2 * static_cast<size_t>(node) + 1;
+      full_tree_[root + static_cast<size_t>(node)] =
+          Join(full_tree_[left], full_tree_[left + 1]);
+    }
   }
-  return peak;
+}
+
+int64_t MemoryGuard::NeedWithout(int32_t task) const {
+  const Run* tree = &tree_[tree_offset_[cell_[task]]];
+  Run run{};
+  for (int32_t node = leaf_[task]; node > 0; node = (node - 1) / 2) {
+    run = node % 2 == 1 ? Join(run, tree[node + 1]) : Join(tree[node - 1], run);
+  }
+  return run.peak;
+}
+
+void MemoryGuard::SetDone(int32_t task) {
+  Run* tree = &tree_[tree_offset_[cell_[task]]];
+  int32_t node = leaf_[task];
+  tree[node] = {};
+  while (node > 0) {
+    node = (node - 1) / 2;
+    tree[node] = Join(tree[2 * node + 1], tree[2 * node + 2]);
+  }
 }
 
 bool MemoryGuard::Admits(int32_t task) const {
@@ -217,7 +251,7 @@ bool MemoryGuard::Admits(int32_t task) const {
       held -= cell_held_[row + static_cast<size_t>(other)];
     }
   }
-  return held + Need(r, group, task) <= capacity;
+  return held + NeedWithout(task) <= capacity;
 }
 
 void MemoryGuard::Start(int32_t task) {
@@ -229,12 +263,12 @@ void MemoryGuard::Start(int32_t task) {
   }
   if (!any_binds_) return;
   const int32_t r = g.rank[task];
-  done_[task] = 1;
   if (binds_[r]) {
+    SetDone(task);
     const int64_t net = g.alloc[task] - g.free[task];
     held_[r] += net;
     Cell(cell_held_, r, group) += net;
-    Cell(cell_need_, r, group) = Need(r, group, /*skip=*/-1);
+    Cell(cell_need_, r, group) = tree_[tree_offset_[cell_[task]]].peak;
   }
   if (--left_[group] == 0) {
     active_.erase(std::find(active_.begin(), active_.end(), group));

@@ -14,9 +14,9 @@
 // stuck; and whether a ready task is admitted depends on its own rank only, so
 // a blocked rank need not be asked again until something new arrives there.
 //
-// Admits costs O(started groups + tasks of the group on the rank) for a task
-// that takes more than it gives back, on a rank where the limit can bind; O(1)
-// otherwise. One guard per thread; Reset makes it new.
+// Admits costs O(started groups + log tasks of the group on the rank) for a
+// task that takes more than it gives back, on a rank where the limit can bind;
+// O(1) otherwise. One guard per thread; Reset makes it new.
 #ifndef PIPELOOM_PLANNER_MEMORY_GUARD_H_
 #define PIPELOOM_PLANNER_MEMORY_GUARD_H_
 
@@ -69,8 +69,21 @@ class MemoryGuard {
     return table[static_cast<size_t>(rank) * static_cast<size_t>(num_groups_) +
                  static_cast<size_t>(group)];
   }
-  // What the group still needs beyond what it holds, `skip` counted as done.
-  int64_t Need(int32_t rank, int32_t group, int32_t skip) const;
+  // What the cell's tasks that are left need beyond what the group holds: the
+  // peak of their run in canonical order. As a tree over the tasks, so that
+  // one of them is done, or looked at as done, in O(log tasks).
+  struct Run {
+    int64_t net = 0;   // Taken less given back.
+    int64_t peak = 0;  // The most held on the way; 0 when nothing is left.
+  };
+  static Run Join(const Run& first, const Run& then) {
+    return {.net = first.net + then.net,
+            .peak = first.peak > first.net + then.peak ? first.peak
+                                                       : first.net + then.peak};
+  }
+  void BuildTrees();
+  int64_t NeedWithout(int32_t task) const;
+  void SetDone(int32_t task);
 
   const FlatGraph* graph_;
   int32_t num_groups_ = 0;
@@ -80,13 +93,20 @@ class MemoryGuard {
   std::vector<int32_t> cell_task_{};
   std::vector<int32_t> cell_offset_{};
   std::vector<int64_t> full_need_{};  // By (rank, group).
+  // By (rank, group): a perfect binary tree of as many leaves as the next power
+  // of two; its root is tree_[tree_offset_], the children of node i of it are
+  // nodes 2 i + 1 and 2 i + 2.
+  std::vector<int32_t> tree_offset_{};
+  std::vector<Run> full_tree_{};
+  std::vector<int32_t> leaf_{};  // By task: its node's index within its tree.
+  std::vector<int32_t> cell_{};  // By task.
   MemoryShortage shortage_{};
 
   // State.
   std::vector<int64_t> capacity_{};
   std::vector<bool> binds_{};  // By rank: whether the limit can be reached.
   bool any_binds_ = false;
-  std::vector<uint8_t> done_{};      // By task.
+  std::vector<Run> tree_{};          // full_tree_ without what is done.
   std::vector<int32_t> position_{};  // By group: in active order; -1: not yet.
   std::vector<int32_t> active_{};    // Groups in the order of their start.
   int32_t next_position_ = 0;

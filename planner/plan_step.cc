@@ -19,6 +19,9 @@ namespace {
 constexpr int kMaxTightenings = 4;
 
 struct Candidate {
+  // The graph's ranks with the limits that the schedule was made with: lower
+  // than the true ones by what received tensors need.
+  IdVector<RankId, RankSpec> limits;
   ExecutionPlan plan;
   StepTrace predicted;
   RecomputeChoice recompute;
@@ -42,20 +45,42 @@ bool Tighten(const StageGraph& graph, const IdVector<RankId, Bytes>& peaks,
   return over;
 }
 
-// Schedules, lowers, emulates and checks one memory choice.
+// The same with room for two more tensors on each rank whose limit had to be
+// lowered: another schedule may have as many more on the way.
+IdVector<RankId, RankSpec> WithMargin(const StageGraph& graph,
+                                      IdVector<RankId, RankSpec> limits) {
+  IdVector<RankId, Bytes> largest(graph.num_ranks());
+  for (const Dependency& edge : graph.edges()) {
+    Bytes& most = largest[graph.task(edge.to).rank];
+    if (graph.task(edge.from).rank != graph.task(edge.to).rank) {
+      most = std::max(most, edge.payload);
+    }
+  }
+  for (const RankId r : limits.ids()) {
+    Bytes& limit = limits[r].memory.limit;
+    if (limit == graph.rank(r).memory.limit) continue;
+    limit = std::max(Bytes(1), limit - 2 * largest[r]);
+  }
+  return limits;
+}
+
+// Schedules within `limits`, lowers, emulates and checks one memory choice.
 absl::StatusOr<Candidate> PlanChoice(const PreparedJob& job,
                                      const PlanInput& input,
                                      const partition::BuiltGraph& built,
                                      RecomputeChoice recompute,
+                                     IdVector<RankId, RankSpec> limits,
                                      const SearchBudget& budget) {
   const StageGraph& graph = built.graph;
-  IdVector<RankId, RankSpec> limits = graph.ranks();
   Candidate candidate;
   for (int attempt = 0;; ++attempt) {
+    SearchBudget rest = budget;
+    rest.max_evaluations =
+        std::max<int64_t>(1, budget.max_evaluations - candidate.evaluations);
     PIPELOOM_ASSIGN_OR_RETURN(
         SearchResult found,
         job.strategy->MakeSchedule(graph.WithRanks(limits), job.partition,
-                                   input.seed, budget));
+                                   input.seed, rest));
     candidate.evaluations += found.evaluations;
     candidate.lower_bound = found.lower_bound;
     candidate.proven_optimal = found.proven_optimal;
@@ -85,6 +110,7 @@ absl::StatusOr<Candidate> PlanChoice(const PreparedJob& job,
   PIPELOOM_ASSIGN_OR_RETURN(candidate.predicted, emulator::EmulateStep(plan));
   plan.predicted_step_time = candidate.predicted.step_time();
   candidate.recompute = std::move(recompute);
+  candidate.limits = std::move(limits);
   return candidate;
 }
 
@@ -143,8 +169,8 @@ absl::StatusOr<PlanResult> PlanStep(const PreparedJob& job,
             *job.costs, job.partition, result.microbatches,
             {.split_backward = job.strategy->split_backward(),
              .recompute = choice}));
-    absl::StatusOr<Candidate> candidate =
-        PlanChoice(job, input, built, std::move(choice), screening);
+    absl::StatusOr<Candidate> candidate = PlanChoice(
+        job, input, built, std::move(choice), built.graph.ranks(), screening);
     if (!candidate.ok()) {
       if (!absl::IsResourceExhausted(candidate.status())) {
         return candidate.status();
@@ -172,8 +198,9 @@ absl::StatusOr<PlanResult> PlanStep(const PreparedJob& job,
   if (!best->proven_optimal && !input.budget.Exhausted(result.evaluations)) {
     SearchBudget rest = input.budget;
     rest.max_evaluations -= result.evaluations;
-    absl::StatusOr<Candidate> searched =
-        PlanChoice(job, input, *best_graph, best->recompute, rest);
+    absl::StatusOr<Candidate> searched = PlanChoice(
+        job, input, *best_graph, best->recompute,
+        WithMargin(best_graph->graph, std::move(best->limits)), rest);
     if (searched.ok()) {
       result.evaluations += searched->evaluations;
       if (searched->predicted.finish <= best->predicted.finish) {

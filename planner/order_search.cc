@@ -80,6 +80,7 @@ OrderEvaluator::OrderEvaluator(const FlatGraph& graph, const OrderUnits& units)
     : graph_(&graph),
       units_(&units),
       scheduler_(graph),
+      retimer_(graph),
       position_(static_cast<size_t>(units.num_units())),
       priority_(static_cast<size_t>(graph.num_tasks)),
       full_capacity_(static_cast<size_t>(graph.num_ranks), 0) {
@@ -104,25 +105,43 @@ void OrderEvaluator::SetTargets(const OrderChoice& choice) {
         choice.pattern.period *
         static_cast<double>(units_->period[units_->microbatch[u]]));
   }
-  // Due times, first as of a microbatch that starts at 0.
+  // A task is due no earlier than its producers, so the order of due times,
+  // ties by id, is a topological one.
   for (int32_t t = 0; t < g.num_tasks; ++t) {
-    int64_t due = 0;
+    int64_t due = offset_[units_->microbatch[units_->unit[t]]];
     for (int32_t e = g.pred_offset[t]; e < g.pred_offset[t + 1]; ++e) {
       const int32_t from = g.pred[e];
       const int back = g.pass[from] == Pass::kForward ? 0 : 1;
       const int chunk = std::min(units_->chunk[from], Pattern::kChunks - 1);
+      const double factor = g.pass[t] == Pass::kWeightGrad
+                                ? choice.pattern.lag[chunk]
+                                : choice.pattern.stretch[back][chunk];
       due = std::max(
           due, priority_[from] + g.pred_delay[e] +
-                   static_cast<int64_t>(choice.pattern.stretch[back][chunk] *
+                   static_cast<int64_t>(factor *
                                         static_cast<double>(g.duration[from])));
     }
     priority_[t] = due;
   }
   // In units of 64 ns, to stay in range with the task count.
-  for (int32_t t = 0; t < g.num_tasks; ++t) {
-    priority_[t] =
-        (priority_[t] + offset_[units_->microbatch[units_->unit[t]]]) >> 6;
+  for (int64_t& due : priority_) due >>= 6;
+}
+
+int64_t OrderEvaluator::TimeDueOrder() {
+  const FlatGraph& g = *graph_;
+  due_order_.resize(static_cast<size_t>(g.num_tasks));
+  std::iota(due_order_.begin(), due_order_.end(), 0);
+  std::sort(due_order_.begin(), due_order_.end(), [&](int32_t a, int32_t b) {
+    return priority_[a] != priority_[b] ? priority_[a] < priority_[b] : a < b;
+  });
+  held_.assign(static_cast<size_t>(g.num_ranks), 0);
+  for (const int32_t t : due_order_) {
+    int64_t& held = held_[g.rank[t]];
+    held += g.alloc[t];
+    if (held > g.capacity[g.rank[t]]) return kNoLimit;
+    held -= g.free[t];
   }
+  return retimer_.Retime(due_order_);
 }
 
 int64_t OrderEvaluator::Evaluate(const OrderChoice& choice) {
@@ -131,9 +150,11 @@ int64_t OrderEvaluator::Evaluate(const OrderChoice& choice) {
   }
   const int32_t chunks = units_->num_chunks;
   const int32_t units = units_->num_units();
-  const bool periodic = choice.rule == PriorityRule::kPeriodic;
-  if (periodic) SetTargets(choice);
-  for (int32_t t = 0; !periodic && t < graph_->num_tasks; ++t) {
+  const bool pattern = IsPattern(choice.rule);
+  if (pattern) SetTargets(choice);
+  in_due_order_ = choice.rule == PriorityRule::kDue;
+  if (in_due_order_) return TimeDueOrder();
+  for (int32_t t = 0; !pattern && t < graph_->num_tasks; ++t) {
     const int32_t at = position_[units_->unit[t]];
     const int32_t chunk = units_->chunk[t];
     switch (choice.rule) {
@@ -152,6 +173,7 @@ int64_t OrderEvaluator::Evaluate(const OrderChoice& choice) {
         priority_[t] = units_->tail_order[t];
         break;
       case PriorityRule::kPeriodic:
+      case PriorityRule::kDue:
         break;
     }
   }
@@ -176,8 +198,36 @@ void PerturbPattern(Pattern* pattern, Random& random) {
     pattern->period = 0.8 + 0.05 * static_cast<double>(random.Below(13));
     return;
   }
+  if (random.Below(4) == 0) {
+    pattern->lag[random.Below(Pattern::kChunks)] =
+        1 + 0.5 * static_cast<double>(random.Below(10));
+    return;
+  }
   pattern->stretch[random.Below(2)][random.Below(Pattern::kChunks)] =
       0.5 + 0.25 * static_cast<double>(random.Below(15));
+}
+
+// Orders like those of the V schedules: forwards and backwards of the two
+// halves of a microbatch go down and up at these paces (stretch of forward
+// chunks 0 and 1, then of backwards in the order in which they come).
+void AppendVPatterns(const std::vector<int32_t>& order,
+                     std::vector<OrderChoice>* portfolio) {
+  constexpr double kPaces[][4] = {
+      {1, 1, 1, 1}, {2, 1, 2, 1}, {1.5, 1, 1.5, 1}, {2, 2, 2, 2},
+      {1, 2, 1, 2}, {2, 1, 1, 2}, {3, 1, 3, 1},     {2, 4, 1.5, 3},
+      {3, 2, 3, 2}, {2, 1, 1, 1}, {1, 1, 2, 1},     {4, 2, 4, 2},
+  };
+  for (const double lag : {3.0, 4.0, 1.0, 2.0}) {
+    for (const auto& pace : kPaces) {
+      OrderChoice choice{.order = order, .rule = PriorityRule::kDue};
+      for (int i = 0; i < Pattern::kChunks; ++i) {
+        choice.pattern.stretch[0][i] = pace[i % 2];
+        choice.pattern.stretch[1][i] = pace[2 + i % 2];
+        choice.pattern.lag[i] = lag;
+      }
+      portfolio->push_back(std::move(choice));
+    }
+  }
 }
 
 }  // namespace
@@ -231,6 +281,7 @@ std::vector<OrderChoice> OrderPortfolio(const FlatGraph& graph,
   }
   // Patterns that hold memory for less time, where memory may bind.
   if (limited) {
+    AppendVPatterns(by_id, &portfolio);
     Random random(1);
     for (int i = 0; i < 64; ++i) {
       OrderChoice choice{.order = by_id,
@@ -295,7 +346,7 @@ OrderChoice OrderProblem::Choice(const State& state) const {
 }
 
 void Perturb(OrderChoice* choice, Random& random) {
-  if (choice->rule == PriorityRule::kPeriodic && random.Below(3) != 0) {
+  if (IsPattern(choice->rule) && random.Below(3) != 0) {
     PerturbPattern(&choice->pattern, random);
     return;
   }

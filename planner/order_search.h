@@ -11,6 +11,7 @@
 #include "ir/stage_graph.h"
 #include "planner/flat_graph.h"
 #include "planner/list_scheduler.h"
+#include "planner/retime.h"
 
 namespace pipeloom::planner {
 
@@ -39,7 +40,12 @@ enum class PriorityRule : uint8_t {
   kBreadth,   // Chunk by chunk; the unit's position in a chunk.
   kTail,      // Longest chain first; positions do not matter.
   kPeriodic,  // By target time: see Pattern.
+  kDue,       // Exactly in the order of target times, memory or not: no list
+              // scheduling, so nothing is brought forward into a gap.
 };
+inline bool IsPattern(PriorityRule rule) {
+  return rule == PriorityRule::kPeriodic || rule == PriorityRule::kDue;
+}
 
 // A repeating pattern, as the V schedules of zero-bubble pipelines are built
 // from (Qi et al., 2024, "Pipeline parallelism with controllable memory"), for
@@ -53,6 +59,9 @@ struct Pattern {
   // By pass (forward, backward) and chunk; the last counts for all beyond.
   static constexpr int kChunks = 4;
   double stretch[2][kChunks] = {{1, 1, 1, 1}, {1, 1, 1, 1}};
+  // By chunk: a weight gradient is due so many durations of its backward after
+  // that became due.
+  double lag[kChunks] = {1, 1, 1, 1};
 };
 
 // A full set of choices of the list scheduler.
@@ -74,17 +83,26 @@ class OrderEvaluator {
   // Keeps references.
   OrderEvaluator(const FlatGraph& graph, const OrderUnits& units);
 
-  int64_t Evaluate(const OrderChoice& choice);  // Step time in ns.
+  // Step time in ns; kNoLimit when a kDue order does not keep the memory limit.
+  int64_t Evaluate(const OrderChoice& choice);
   // Of the last Evaluate; see ListScheduler::sequence.
-  absl::Span<const int32_t> sequence() const { return scheduler_.sequence(); }
+  absl::Span<const int32_t> sequence() const {
+    return in_due_order_ ? absl::MakeConstSpan(due_order_)
+                         : scheduler_.sequence();
+  }
   const ListScheduler& scheduler() const { return scheduler_; }
 
  private:
   void SetTargets(const OrderChoice& choice);
+  int64_t TimeDueOrder();
 
   const FlatGraph* graph_;
   const OrderUnits* units_;
   ListScheduler scheduler_;
+  Retimer retimer_;
+  bool in_due_order_ = false;
+  std::vector<int32_t> due_order_{};
+  std::vector<int64_t> held_{};  // By rank.
   std::vector<int32_t> position_;
   std::vector<int64_t> priority_;
   std::vector<int64_t> offset_;  // By microbatch, for kPeriodic.

@@ -113,15 +113,15 @@ class Worker {
 
  private:
   void Keep(int64_t time, absl::Span<const int32_t> sequence) {
-    if (time >= best_) return;
+    if (time >= best_ || time >= kNoLimit) return;
     best_ = time;
     sequence_.assign(sequence.begin(), sequence.end());
   }
   int64_t TryChoice(const OrderChoice& choice) {
     int64_t time = 0;
     if (choice.idealised) {
-      ideal_.Evaluate(choice);
-      time = retimer_.Retime(ideal_.sequence());
+      time = ideal_.Evaluate(choice);
+      if (time < kNoLimit) time = retimer_.Retime(ideal_.sequence());
       Keep(time, ideal_.sequence());
     } else {
       time = evaluator_.Evaluate(choice);
@@ -129,8 +129,7 @@ class Worker {
     }
     ++evaluations_;
     // Odd workers stay with patterns, which need more steps to pay.
-    if (keeps_pattern_ && choice.rule == PriorityRule::kPeriodic &&
-        time < home_time_) {
+    if (keeps_pattern_ && IsPattern(choice.rule) && time < home_time_) {
       home_time_ = time;
       home_ = choice;
     }

@@ -48,11 +48,11 @@ void PrintInstruction(const Instruction& instruction, std::string* out) {
 
 Instruction ReadInstruction(TextReader& reader) {
   const auto edge = [&](const char* word) {
-    return EdgeId(reader.Int32(word));
+    return EdgeId(reader.Int32(word, 0));
   };
   Instruction result;
   if (reader.At("compute")) {
-    result = Compute{TaskId(reader.Int32("compute"))};
+    result = Compute{TaskId(reader.Int32("compute", 0))};
   } else if (reader.At("send")) {
     result = Send{edge("send")};
   } else if (reader.At("recv")) {
@@ -64,11 +64,11 @@ Instruction ReadInstruction(TextReader& reader) {
   } else if (reader.At("free")) {
     result = Free{edge("free")};
   } else if (reader.At("offload")) {
-    const TaskId task(reader.Int32("offload"));
-    result = Offload{task, Bytes(reader.Int("bytes"))};
+    const TaskId task(reader.Int32("offload", 0));
+    result = Offload{task, Bytes(reader.Int("bytes", 0))};
   } else if (reader.At("fetch")) {
-    const TaskId task(reader.Int32("fetch"));
-    result = Fetch{task, Bytes(reader.Int("bytes"))};
+    const TaskId task(reader.Int32("fetch", 0));
+    result = Fetch{task, Bytes(reader.Int("bytes", 0))};
   } else if (reader.At("reduce_gradients")) {
     reader.Word();
     result = ReduceGradients{};
@@ -254,13 +254,14 @@ absl::StatusOr<ExecutionPlan> ParseExecutionPlan(absl::string_view text) {
   reader.ExpectEndOfLine();
   reader.NextLine();
   plan.job = reader.String("job");
-  plan.step = reader.Int("step");
-  plan.replica = reader.Int32("replica");
+  plan.step = reader.Int("step", 0);
+  plan.replica = reader.Int32("replica", 0);
   plan.schedule = reader.String("schedule");
   reader.ExpectEndOfLine();
   reader.NextLine();
-  plan.predicted_step_time = Nanoseconds(reader.Int("predicted_step_time_ns"));
-  plan.lower_bound = Nanoseconds(reader.Int("lower_bound_ns"));
+  plan.predicted_step_time =
+      Nanoseconds(reader.Int("predicted_step_time_ns", 0));
+  plan.lower_bound = Nanoseconds(reader.Int("lower_bound_ns", 0));
   plan.model_flops = Flops{reader.Double("model_flops")};
   plan.peak_flops_per_second = reader.Double("peak_flops_per_second");
   reader.ExpectEndOfLine();

@@ -1,5 +1,6 @@
 #include "ir/text_line.h"
 
+#include <cmath>
 #include <limits>
 
 #include "absl/strings/escaping.h"
@@ -8,6 +9,35 @@
 #include "absl/strings/str_format.h"
 
 namespace pipeloom {
+namespace {
+
+// As RFC 3629: no overlong forms, no surrogates, nothing above U+10FFFF.
+bool IsUtf8(absl::string_view text) {
+  const auto byte = [&](size_t i) {
+    return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u;
+  };
+  for (size_t i = 0; i < text.size();) {
+    const unsigned lead = byte(i);
+    const int more = lead < 0x80                    ? 0
+                     : lead >= 0xc2 && lead <= 0xdf ? 1
+                     : lead >= 0xe0 && lead <= 0xef ? 2
+                     : lead >= 0xf0 && lead <= 0xf4 ? 3
+                                                    : -1;
+    if (more < 0) return false;
+    const unsigned second = byte(i + 1);
+    if ((lead == 0xe0 && second < 0xa0) || (lead == 0xed && second > 0x9f) ||
+        (lead == 0xf0 && second < 0x90) || (lead == 0xf4 && second > 0x8f)) {
+      return false;
+    }
+    for (int k = 1; k <= more; ++k) {
+      if ((byte(i + static_cast<size_t>(k)) & 0xc0) != 0x80) return false;
+    }
+    i += static_cast<size_t>(more) + 1;
+  }
+  return true;
+}
+
+}  // namespace
 
 TextReader::TextReader(absl::string_view text) : rest_(text) {}
 
@@ -72,19 +102,22 @@ void TextReader::Expect(absl::string_view word) {
   ++next_;
 }
 
-int64_t TextReader::Int(absl::string_view name) {
+int64_t TextReader::Int(absl::string_view name, int64_t least) {
   Expect(name);
   int64_t value = 0;
   if (status_.ok() &&
       (AtEndOfLine() || !absl::SimpleAtoi(words_[next_], &value))) {
     Fail(absl::StrCat("a whole number after \"", name, "\""));
   }
+  if (status_.ok() && value < least) {
+    Fail(absl::StrCat("a number of at least ", least, " after \"", name, "\""));
+  }
   Take();
   return status_.ok() ? value : 0;
 }
 
-int32_t TextReader::Int32(absl::string_view name) {
-  const int64_t value = Int(name);
+int32_t TextReader::Int32(absl::string_view name, int32_t least) {
+  const int64_t value = Int(name, least);
   if (value < std::numeric_limits<int32_t>::min() ||
       value > std::numeric_limits<int32_t>::max()) {
     --next_;
@@ -94,12 +127,27 @@ int32_t TextReader::Int32(absl::string_view name) {
   return static_cast<int32_t>(value);
 }
 
+std::vector<int64_t> TextReader::Ints(int64_t least) {
+  std::vector<int64_t> values;
+  while (status_.ok() && !AtEndOfLine()) {
+    int64_t value = 0;
+    if (!absl::SimpleAtoi(words_[next_], &value) || value < least) {
+      Fail(absl::StrCat("a whole number of at least ", least));
+      break;
+    }
+    values.push_back(value);
+    Take();
+  }
+  return values;
+}
+
 double TextReader::Double(absl::string_view name) {
   Expect(name);
   double value = 0;
   if (status_.ok() &&
-      (AtEndOfLine() || !absl::SimpleAtod(words_[next_], &value))) {
-    Fail(absl::StrCat("a number after \"", name, "\""));
+      (AtEndOfLine() || !absl::SimpleAtod(words_[next_], &value) ||
+       !std::isfinite(value) || value < 0)) {
+    Fail(absl::StrCat("a finite number of at least 0 after \"", name, "\""));
   }
   Take();
   return status_.ok() ? value : 0;
@@ -114,6 +162,8 @@ std::string TextReader::String(absl::string_view name) {
         !absl::CUnescape(absl::string_view(word).substr(1, word.size() - 2),
                          &value)) {
       Fail(absl::StrCat("a quoted string after \"", name, "\""));
+    } else if (!IsUtf8(value)) {
+      Fail(absl::StrCat("UTF-8 text after \"", name, "\""));
     }
   }
   Take();

@@ -3,6 +3,7 @@
 #define PIPELOOM_IR_TEXT_LINE_H_
 
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -26,13 +27,18 @@ class TextReader {
   bool AtEndOfLine() const { return next_ == words_.size(); }
 
   void Expect(absl::string_view word);
-  // The number after the word `name`.
-  int64_t Int(absl::string_view name);
-  int32_t Int32(absl::string_view name);
+  // The number after the word `name`, at least `least`.
+  int64_t Int(absl::string_view name,
+              int64_t least = std::numeric_limits<int64_t>::min());
+  int32_t Int32(absl::string_view name,
+                int32_t least = std::numeric_limits<int32_t>::min());
+  // Finite and at least 0.
   double Double(absl::string_view name);
-  // The quoted string after the word `name`.
+  // The quoted string after the word `name`; UTF-8, as everywhere.
   std::string String(absl::string_view name);
   std::string Word();
+  // The whole numbers, at least `least`, that end the line.
+  std::vector<int64_t> Ints(int64_t least);
   // Reports the line's words that nobody has read.
   void ExpectEndOfLine();
 

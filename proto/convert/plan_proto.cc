@@ -1,5 +1,6 @@
 #include "proto/convert/plan_proto.h"
 
+#include <cmath>
 #include <string>
 #include <utility>
 #include <variant>
@@ -105,6 +106,36 @@ absl::Status WrongField(const char* field, const std::string& value,
       absl::StrFormat("%s is %s; it must be %s", field, value, allowed));
 }
 
+absl::Status CheckNumbers(const v1::ExecutionPlan& proto) {
+  const struct {
+    const char* field;
+    int64_t value;
+  } whole[] = {
+      {"step", proto.step()},
+      {"replica", proto.replica()},
+      {"predicted_step_time_ns", proto.predicted_step_time_ns()},
+      {"lower_bound_ns", proto.lower_bound_ns()},
+  };
+  for (const auto& [field, value] : whole) {
+    if (value < 0) {
+      return WrongField(field, absl::StrFormat("%d", value), ">= 0");
+    }
+  }
+  const struct {
+    const char* field;
+    double value;
+  } real[] = {
+      {"model_flops", proto.model_flops()},
+      {"peak_flops_per_second", proto.peak_flops_per_second()},
+  };
+  for (const auto& [field, value] : real) {
+    if (!std::isfinite(value) || value < 0) {
+      return WrongField(field, absl::StrFormat("%g", value), "finite and >= 0");
+    }
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 v1::ExecutionPlan ToProto(const ExecutionPlan& plan) {
@@ -141,6 +172,7 @@ absl::StatusOr<ExecutionPlan> FromProto(const v1::ExecutionPlan& proto) {
     return WrongField("version", absl::StrFormat("%d", proto.version()),
                       absl::StrFormat("%d", ExecutionPlan::kVersion));
   }
+  PIPELOOM_RETURN_IF_ERROR(CheckNumbers(proto));
   ExecutionPlan plan;
   plan.job = proto.job();
   plan.step = proto.step();

@@ -8,13 +8,13 @@
 
 namespace pipeloom::convert {
 
-// With format, version and checksum filled in.
+// With format, version and checksum filled in. REQUIRES: names are UTF-8.
 v1::ExecutionPlan ToProto(const ExecutionPlan& plan);
 
-// InvalidArgument names the field and value: another format or version, an
-// index out of range, an instruction that is not set, or a checksum that is
-// not the content's. Whether the plan can run is ValidateExecutionPlan's
-// question, not this one's.
+// InvalidArgument names the field and value: another format or version, a
+// number that is negative or not finite, an index out of range, an instruction
+// that is not set, or a checksum that is not the content's. Whether the plan
+// can run is ValidateExecutionPlan's question, not this one's.
 absl::StatusOr<ExecutionPlan> FromProto(const v1::ExecutionPlan& proto);
 
 }  // namespace pipeloom::convert

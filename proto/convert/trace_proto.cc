@@ -9,6 +9,8 @@ namespace pipeloom::convert {
 namespace {
 
 constexpr int kVersion = 1;
+// Readers of a trace keep something for every rank, spans or not.
+constexpr int kMaxRanks = 1 << 20;
 
 // The messages' enums are ours with 0 for unspecified in front.
 template <typename Proto, typename Ours>
@@ -60,9 +62,10 @@ absl::StatusOr<StepTrace> FromProto(const v1::StepTrace& proto) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "version is %d; it must be %d", proto.version(), kVersion));
   }
-  if (proto.num_ranks() < 0) {
+  if (proto.num_ranks() < 0 || proto.num_ranks() > kMaxRanks) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("num_ranks is %d; it must be >= 0", proto.num_ranks()));
+        absl::StrFormat("num_ranks is %d; it must be in [0, %d]",
+                        proto.num_ranks(), kMaxRanks));
   }
   StepTrace trace;
   trace.num_ranks = proto.num_ranks();

@@ -35,6 +35,16 @@ int main(int argc, char** argv) {
     Write(out / "fuzz_task_graph", seed,
           pipeloom::workloads::PrintTaskGraph(plan.graph));
   }
+  Write(out / "fuzz_plan_text", 20,
+        "schedule version 1\ntasks_finish 6 finish 7\norder 0\norder 1\n"
+        "peak 110\npeak 0\nstart 0\nstart 2\nend\n");
+  Write(out / "fuzz_plan_text", 21,
+        "trace version 1 ranks 2 finish 7\n"
+        "span rank 0 compute task 0 from 0 to 1\n"
+        "span rank 0 send transfer 0 from 1 to 2\n"
+        "span rank 1 receive wait 0 from 0 to 2\n"
+        "span rank 1 copy epilogue from 4 to 6\n"
+        "memory rank 0 activations delta 10 at 0\nend\n");
   Write(out / "fuzz_batch", 0,
         "{\"text_tokens\": 3, \"images\": [[64, 32]], \"videos\": "
         "[{\"frames\": 8, \"seconds\": 1.5}], \"audio_seconds\": [2]}\n");

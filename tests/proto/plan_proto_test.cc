@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <string>
 
 #include "base/random.h"
@@ -62,6 +63,42 @@ TEST(PlanProtoTest, ForeignBytesAreRefusedWithTheirSize) {
   EXPECT_THAT(ParsePlan(""), FailsWith(kInvalid, HasSubstr("it is empty")));
   EXPECT_THAT(ParsePlan("{\"tasks\": []}"),
               FailsWith(kInvalid, HasSubstr("(13 bytes)")));
+  // A message of another type may well parse as this one.
+  EXPECT_THAT(ParsePlan(std::string("\x12\x00", 2)),
+              FailsWith(kInvalid, HasSubstr("does not begin with")));
+}
+
+// A file of `count` tasks of 2 bytes each.
+std::string EmptyTasks(int64_t count) {
+  v1::ExecutionPlan proto;
+  proto.set_format("pipeloom.plan");
+  std::string bytes = proto.SerializeAsString();
+  bytes += '\x3a';  // Field 7, graph.
+  uint64_t length = static_cast<uint64_t>(2 * count);
+  for (; length >= 128; length >>= 7) {
+    bytes += static_cast<char>((length & 127) | 128);
+  }
+  bytes += static_cast<char>(length);
+  for (int64_t i = 0; i < count; ++i) bytes.append("\x22\0", 2);
+  return bytes;
+}
+
+TEST(PlanProtoTest, TooManyItemsAreRefusedBeforeTheyTakeMemory) {
+  EXPECT_THAT(ParsePlan(EmptyTasks(3)),
+              FailsWith(kInvalid, HasSubstr("version is 0")));
+  EXPECT_THAT(ParsePlan(EmptyTasks(kMaxPlanItems)),
+              FailsWith(kInvalid, HasSubstr("it has over 16777216 items")));
+}
+
+TEST(PlanProtoTest, NamesThatAreNotUtf8AreRefusedInSilence) {
+  std::string bytes = SerializePlan(RandomPlan(4));
+  const size_t at = bytes.find("random");
+  ASSERT_NE(at, std::string::npos);
+  bytes[at] = '\xff';
+  ::testing::internal::CaptureStderr();
+  const absl::Status status = ParsePlan(bytes).status();
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
+  EXPECT_THAT(status, FailsWith(kInvalid, HasSubstr("does not parse")));
 }
 
 TEST(PlanProtoTest, MistakesAreNamedWithFieldAndValue) {
@@ -103,6 +140,22 @@ TEST(PlanProtoTest, MistakesAreNamedWithFieldAndValue) {
          p.mutable_graph()->mutable_tasks(0)->set_rank(77);
        },
        "rank 77 does not exist"},
+      {"step", [](v1::ExecutionPlan& p) { p.set_step(-1); },
+       "step is -1; it must be >= 0"},
+      {"replica", [](v1::ExecutionPlan& p) { p.set_replica(-2); },
+       "replica is -2; it must be >= 0"},
+      {"lower bound", [](v1::ExecutionPlan& p) { p.set_lower_bound_ns(-1); },
+       "lower_bound_ns is -1; it must be >= 0"},
+      {"not a number",
+       [](v1::ExecutionPlan& p) {
+         p.set_model_flops(std::numeric_limits<double>::quiet_NaN());
+       },
+       "model_flops is nan; it must be finite and >= 0"},
+      {"infinite",
+       [](v1::ExecutionPlan& p) {
+         p.set_peak_flops_per_second(std::numeric_limits<double>::infinity());
+       },
+       "peak_flops_per_second is inf; it must be finite and >= 0"},
       {"checksum", [](v1::ExecutionPlan& p) { p.set_step(p.step() + 1); },
        "checksum is"},
   };

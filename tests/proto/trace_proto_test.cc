@@ -67,6 +67,8 @@ TEST(TraceProtoTest, MistakesAreNamedWithFieldAndValue) {
       {"version", [](v1::StepTrace& t) { t.set_version(7); }, "version is 7"},
       {"ranks", [](v1::StepTrace& t) { t.set_num_ranks(-1); },
        "num_ranks is -1"},
+      {"too many ranks", [](v1::StepTrace& t) { t.set_num_ranks(2000000000); },
+       "num_ranks is 2000000000; it must be in [0, 1048576]"},
       {"rank", [](v1::StepTrace& t) { t.mutable_spans(1)->set_rank(2); },
        "spans[1].rank is 2; it must be in [0, 2)"},
       {"kind", [](v1::StepTrace& t) { t.mutable_spans(0)->clear_kind(); },

@@ -49,7 +49,15 @@ class Emulation {
         trace_(plan, options.full_trace),
         links_(options.sharing, graph_.num_ranks()),
         transfers_(graph_.num_edges()),
-        ranks_(graph_.num_ranks()) {}
+        ranks_(graph_.num_ranks()) {
+    for (const Dependency& d : graph_.edges()) {
+      if (d.delay > kZero &&
+          graph_.task(d.from).rank == graph_.task(d.to).rank) {
+        ends_.assign(graph_.num_tasks(), kStepStart);
+        break;
+      }
+    }
+  }
 
   absl::StatusOr<StepTrace> Run() {
     for (const RankId rank : graph_.rank_ids()) queue_.Push({kStepStart, rank});
@@ -94,7 +102,9 @@ class Emulation {
     const Task& task = graph_.task(i.task);
     if (task.rank != id) return Flow::kError;
     if (!fetched_.empty()) AwaitFetches(rank, i.task);
+    if (!ends_.empty()) AwaitLocalInputs(id, rank, i.task);
     const SimTime end = rank.now + task.duration;
+    if (!ends_.empty()) ends_[i.task] = end;
     trace_.AddTask(id, i.task, rank.now, end);
     trace_.AddMemory(id, rank.now, MemoryItem::kActivations, task.alloc);
     trace_.AddMemory(id, end, MemoryItem::kActivations, -task.free);
@@ -232,6 +242,18 @@ class Emulation {
     }
   }
 
+  // Dependencies inside a rank may have a delay too.
+  void AwaitLocalInputs(RankId id, RankState& rank, TaskId task) {
+    for (const EdgeId e : graph_.incoming(task)) {
+      const Dependency& d = graph_.edge(e);
+      if (graph_.task(d.from).rank != id) continue;
+      const SimTime at = ends_[d.from] + d.delay;
+      if (at <= rank.now) continue;
+      trace_.AddWait(id, e, rank.now, at);
+      rank.now = at;
+    }
+  }
+
   absl::Status Fault(RankId rank, size_t index) const {
     return absl::FailedPreconditionError(absl::StrFormat(
         "rank %d, instruction %d (%s): it names nothing of this rank, or "
@@ -279,6 +301,8 @@ class Emulation {
   IdVector<RankId, RankState> ranks_;
   // When each offloaded task's activations are back; empty until a Fetch.
   IdVector<TaskId, SimTime> fetched_{};
+  // By task; empty unless a dependency inside a rank has a delay.
+  IdVector<TaskId, SimTime> ends_{};
 };
 
 }  // namespace

@@ -53,7 +53,7 @@ struct Dependency {
   TaskId from{};
   TaskId to{};
   // From the producer's end to the earliest start of the consumer, with the
-  // link to itself. 0 on one rank.
+  // link to itself. On one rank 0 as a rule.
   Duration delay{};
   // Part of `delay` in which the transfer keeps its link busy; transfers over
   // one link queue by this time. 0: no contention.

@@ -5,7 +5,6 @@
 //  - per rank, the best preemptive order of its tasks when each may start once
 //    its own chain ahead is done (head) and is followed by its own chain
 //    (tail): Jackson's preemptive schedule (Carlier, Pinson 1989).
-
 // Memory limits are ignored, so it may be far off where they bind.
 // O(tasks log tasks + edges).
 #ifndef PIPELOOM_PLANNER_LOWER_BOUND_H_

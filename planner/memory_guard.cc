@@ -10,6 +10,9 @@
 namespace pipeloom::planner {
 namespace {
 
+// (rank, group) cells beyond which the tables would be too large.
+constexpr int64_t kMostCells = int64_t{1} << 24;
+
 // Orders to try in which a group may fit; the first that fits is kept.
 constexpr int kVariants = 3;
 
@@ -24,7 +27,7 @@ int32_t Root(std::vector<int32_t>& parent, int32_t t) {
 }  // namespace
 
 MemoryGuard::MemoryGuard(const FlatGraph& graph)
-    : graph_(&graph), group_(static_cast<size_t>(graph.num_tasks)), left_() {
+    : graph_(&graph), group_(static_cast<size_t>(graph.num_tasks)) {
   std::vector<int32_t> parent(static_cast<size_t>(graph.num_tasks));
   std::iota(parent.begin(), parent.end(), 0);
   for (int32_t t = 0; t < graph.num_tasks; ++t) {
@@ -42,14 +45,14 @@ MemoryGuard::MemoryGuard(const FlatGraph& graph)
     if (number[root] < 0) number[root] = num_groups_++;
     group_[t] = number[root];
   }
+  if (int64_t{num_groups_} * graph.num_ranks > kMostCells) MakeOneGroup();
   std::vector<int64_t> leak(static_cast<size_t>(num_groups_) *
                             static_cast<size_t>(graph.num_ranks));
   for (int32_t t = 0; t < graph.num_tasks; ++t) {
     Cell(leak, graph.rank[t], group_[t]) += graph.alloc[t] - graph.free[t];
   }
   if (std::any_of(leak.begin(), leak.end(), [](int64_t b) { return b != 0; })) {
-    std::fill(group_.begin(), group_.end(), 0);
-    num_groups_ = 1;
+    MakeOneGroup();
   }
 
   for (int variant = 0; variant < kVariants; ++variant) {
@@ -64,6 +67,11 @@ MemoryGuard::MemoryGuard(const FlatGraph& graph)
   }
   BuildTrees();
   Reset();
+}
+
+void MemoryGuard::MakeOneGroup() {
+  std::fill(group_.begin(), group_.end(), 0);
+  num_groups_ = 1;
 }
 
 void MemoryGuard::Order(int variant) {

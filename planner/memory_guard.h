@@ -21,7 +21,6 @@
 #define PIPELOOM_PLANNER_MEMORY_GUARD_H_
 
 #include <cstdint>
-#include <string>
 #include <vector>
 
 #include "absl/types/span.h"
@@ -58,6 +57,7 @@ class MemoryGuard {
   void Start(int32_t task);
 
  private:
+  void MakeOneGroup();
   void Order(int variant);
   void Measure();
   int64_t& Cell(std::vector<int64_t>& table, int32_t rank, int32_t group) {

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <optional>
+#include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
 #include "emulator/emulate_step.h"
@@ -26,7 +28,6 @@ struct Candidate {
   StepTrace predicted;
   RecomputeChoice recompute;
   Duration lower_bound{};
-  int64_t evaluations = 0;
   bool proven_optimal = false;
 };
 
@@ -64,24 +65,46 @@ IdVector<RankId, RankSpec> WithMargin(const StageGraph& graph,
   return limits;
 }
 
+// What received tensors took of the limits, for messages about schedules that
+// were made within lowered limits.
+std::string TakenFromLimits(const StageGraph& graph,
+                            const IdVector<RankId, RankSpec>& limits) {
+  std::string text;
+  for (const RankId r : graph.rank_ids()) {
+    const Bytes taken = graph.rank(r).memory.limit - limits[r].memory.limit;
+    if (taken == Bytes(0)) continue;
+    absl::StrAppendFormat(&text, "%s %s of rank %d",
+                          text.empty() ? "; received tensors take" : ",",
+                          FormatBytes(taken), r.value());
+  }
+  return text;
+}
+
 // Schedules within `limits`, lowers, emulates and checks one memory choice.
+// Adds to `evaluations`, of an attempt that fails too.
 absl::StatusOr<Candidate> PlanChoice(const PreparedJob& job,
                                      const PlanInput& input,
                                      const partition::BuiltGraph& built,
                                      RecomputeChoice recompute,
                                      IdVector<RankId, RankSpec> limits,
-                                     const SearchBudget& budget) {
+                                     const SearchBudget& budget,
+                                     int64_t* evaluations) {
   const StageGraph& graph = built.graph;
+  const int64_t before = *evaluations;
   Candidate candidate;
   for (int attempt = 0;; ++attempt) {
     SearchBudget rest = budget;
     rest.max_evaluations =
-        std::max<int64_t>(1, budget.max_evaluations - candidate.evaluations);
-    PIPELOOM_ASSIGN_OR_RETURN(
-        SearchResult found,
-        job.strategy->MakeSchedule(graph.WithRanks(limits), job.partition,
-                                   input.seed, rest));
-    candidate.evaluations += found.evaluations;
+        std::max<int64_t>(1, budget.max_evaluations - (*evaluations - before));
+    const absl::StatusOr<SearchResult> made = job.strategy->MakeSchedule(
+        graph.WithRanks(limits), job.partition, input.seed, rest);
+    if (!made.ok()) {
+      return absl::Status(made.status().code(),
+                          absl::StrCat(made.status().message(),
+                                       TakenFromLimits(graph, limits)));
+    }
+    const SearchResult& found = *made;
+    *evaluations += found.evaluations;
     candidate.lower_bound = found.lower_bound;
     candidate.proven_optimal = found.proven_optimal;
     PIPELOOM_ASSIGN_OR_RETURN(candidate.plan, LowerPlan(graph, found.schedule));
@@ -92,7 +115,8 @@ absl::StatusOr<Candidate> PlanChoice(const PreparedJob& job,
         const Bytes limit = graph.rank(r).memory.limit;
         if (limit == Bytes(0) || peaks[r] <= limit) continue;
         return absl::ResourceExhaustedError(absl::StrFormat(
-            "rank %d needs %s with the tensors it receives; its limit is %s",
+            "no schedule was found within the limits: rank %d needs %s with "
+            "the tensors it receives; its limit is %s",
             r.value(), FormatBytes(peaks[r]), FormatBytes(limit)));
       }
     }
@@ -169,8 +193,9 @@ absl::StatusOr<PlanResult> PlanStep(const PreparedJob& job,
             *job.costs, job.partition, result.microbatches,
             {.split_backward = job.strategy->split_backward(),
              .recompute = choice}));
-    absl::StatusOr<Candidate> candidate = PlanChoice(
-        job, input, built, std::move(choice), built.graph.ranks(), screening);
+    absl::StatusOr<Candidate> candidate =
+        PlanChoice(job, input, built, std::move(choice), built.graph.ranks(),
+                   screening, &result.evaluations);
     if (!candidate.ok()) {
       if (!absl::IsResourceExhausted(candidate.status())) {
         return candidate.status();
@@ -178,7 +203,6 @@ absl::StatusOr<PlanResult> PlanStep(const PreparedJob& job,
       last_error = candidate.status();
       continue;
     }
-    result.evaluations += candidate->evaluations;
     if (!best.has_value() ||
         candidate->predicted.finish < best->predicted.finish) {
       best = *std::move(candidate);
@@ -198,11 +222,11 @@ absl::StatusOr<PlanResult> PlanStep(const PreparedJob& job,
   if (!best->proven_optimal && !input.budget.Exhausted(result.evaluations)) {
     SearchBudget rest = input.budget;
     rest.max_evaluations -= result.evaluations;
-    absl::StatusOr<Candidate> searched = PlanChoice(
-        job, input, *best_graph, best->recompute,
-        WithMargin(best_graph->graph, std::move(best->limits)), rest);
+    absl::StatusOr<Candidate> searched =
+        PlanChoice(job, input, *best_graph, best->recompute,
+                   WithMargin(best_graph->graph, std::move(best->limits)), rest,
+                   &result.evaluations);
     if (searched.ok()) {
-      result.evaluations += searched->evaluations;
       if (searched->predicted.finish <= best->predicted.finish) {
         best = *std::move(searched);
       }

@@ -54,8 +54,10 @@ struct PlanResult {
 // each module or all recomputed, where the job allows it), searches, lowers,
 // emulates and checks. The best by emulated step time among those that fit
 // the memory limit, boundary tensors included, is returned.
-// ResourceExhausted: nothing fits; it says which rank lacks how much even with
-// everything recomputed, and the smallest limit that works.
+// At least one schedule a memory choice is made, whatever the budget.
+// ResourceExhausted: nothing was found to fit; it says which rank lacks how
+// much even with everything recomputed, and what schedules, without the tensors
+// that ranks receive, would need.
 absl::StatusOr<PlanResult> PlanStep(const PreparedJob& job,
                                     const PlanInput& input);
 

@@ -22,10 +22,12 @@ absl::Status CommitPoint::Wait(WallTime deadline) {
       "%d ranks have not come to their optimizer step in time", missing_));
 }
 
-void CommitPoint::Abort(absl::Status reason) {
+bool CommitPoint::Abort(absl::Status reason) {
   const std::lock_guard lock(mutex_);
+  if (missing_ == 0) return false;
   if (aborted_.ok()) aborted_ = std::move(reason);
   changed_.notify_all();
+  return true;
 }
 
 }  // namespace pipeloom::runtime

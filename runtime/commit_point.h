@@ -1,5 +1,5 @@
 // Where all ranks meet before any of them steps its optimizer: a step that
-// fails anywhere is applied nowhere. Threads: any.
+// fails anywhere before that is applied nowhere. Threads: any.
 #ifndef PIPELOOM_RUNTIME_COMMIT_POINT_H_
 #define PIPELOOM_RUNTIME_COMMIT_POINT_H_
 
@@ -20,9 +20,9 @@ class CommitPoint {
   void Arrive();
   // Blocks until all ranks have arrived. Abort's reason; DeadlineExceeded.
   absl::Status Wait(WallTime deadline);
-  // Lets all waits fail, unless everyone has arrived already. The first call
-  // counts.
-  void Abort(absl::Status reason);
+  // Lets all waits fail; the first call counts. False, and nothing changes,
+  // when everyone has arrived: then all step.
+  bool Abort(absl::Status reason);
 
  private:
   std::mutex mutex_{};

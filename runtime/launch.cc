@@ -85,7 +85,8 @@ class Run {
     start_ = WallNow() + kStartDelay;
     {
       const std::stop_callback on_request(options_.stop, [this] {
-        Stop(absl::CancelledError("the run was stopped by request; " +
+        Stop(Why::kRequest,
+             absl::CancelledError("the run was stopped by request; " +
                                   Unfinished()));
       });
       std::vector<std::jthread> threads;
@@ -93,8 +94,9 @@ class Run {
         try {
           threads.emplace_back([this, rank] { RunRank(rank); });
         } catch (const std::system_error& error) {
-          Stop(absl::UnavailableError(absl::StrFormat(
-              "rank %d: no thread for it: %s", rank.value(), error.what())));
+          Stop(Why::kFailure, absl::UnavailableError(absl::StrFormat(
+                                  "rank %d: no thread for it: %s", rank.value(),
+                                  error.what())));
           const std::lock_guard lock(mutex_);
           running_ -= plan_.graph.num_ranks() - rank.value();
           break;
@@ -154,40 +156,52 @@ class Run {
     if (status.ok()) {
       own.finish = own.clock->Now();
     } else {
-      Stop(absl::Status(
-          status.code(),
-          absl::StrFormat("%s: %s", Where(id), std::string(status.message()))));
+      Stop(Why::kFailure,
+           absl::Status(status.code(),
+                        absl::StrFormat("%s: %s", Where(id),
+                                        std::string(status.message()))));
     }
     const std::lock_guard lock(mutex_);
     --running_;
     ended_.notify_all();
   }
 
-  // Waits for all ranks; at the deadline, stops them first.
+  // Waits for all ranks; at the deadline, stops them first. Ranks that step
+  // their optimizers then are given some more time before they are cut off.
   void AwaitRanks() {
     std::unique_lock lock(mutex_);
     const auto all_ended = [this] { return running_ == 0; };
-    if (ended_.wait_until(lock, deadline_, all_ended)) return;
-    lock.unlock();
-    Stop(absl::DeadlineExceededError(absl::StrFormat(
-        "not done after %.3f s; %s",
-        std::chrono::duration<double>(WallNow() - start_).count(),
-        Unfinished())));
-    lock.lock();
+    for (const auto& [why, until] :
+         {std::pair(Why::kRequest, deadline_),
+          std::pair(Why::kLastResort, deadline_ + 2 * kGrace)}) {
+      if (ended_.wait_until(lock, until, all_ended)) return;
+      lock.unlock();
+      Stop(why, absl::DeadlineExceededError(absl::StrFormat(
+                    "not done after %.3f s; %s",
+                    std::chrono::duration<double>(WallNow() - start_).count(),
+                    Unfinished())));
+      lock.lock();
+    }
     ended_.wait(lock, all_ended);
   }
 
-  // Ends all ranks; the first reason is the one that is reported.
-  void Stop(const absl::Status& reason) {
+  enum class Why { kRequest, kFailure, kLastResort };
+
+  // Ends all ranks; the first reason is the one that is reported. Once every
+  // rank has come to its optimizer step the step counts: a request is too late
+  // then, and a failure is reported but cancels no other rank.
+  void Stop(Why why, const absl::Status& reason) {
+    const absl::Status consequence = absl::CancelledError(
+        "another rank failed: " + std::string(reason.message()));
     {
       const std::lock_guard lock(mutex_);
       if (!failure_.ok()) return;
+      const bool in_time = commit_.Abort(consequence);
+      if (!in_time && why == Why::kRequest) return;
       failure_ = reason;
+      if (!in_time && why == Why::kFailure) return;
     }
-    const absl::Status consequence = absl::CancelledError(
-        "another rank failed: " + std::string(reason.message()));
     stop_.request_stop();
-    commit_.Abort(consequence);
     transport_->Abort(consequence);
   }
 

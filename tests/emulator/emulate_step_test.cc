@@ -113,6 +113,20 @@ TEST(EmulateStep, WithoutSharedLinksStartsAreThoseOfTimeSchedule) {
   }
 }
 
+TEST(EmulateStep, DelaysInsideARankCount) {
+  const Task task{
+      .rank = RankId(0), .module = ModuleId(0), .duration = Microseconds(1)};
+  ASSERT_OK_AND_ASSIGN(
+      const StageGraph graph,
+      StageGraph::Create(
+          "delayed", IdVector<RankId, RankSpec>(1), {"model"}, {task, task},
+          {{.from = TaskId(0), .to = TaskId(1), .delay = Microseconds(5)}}));
+  const RankOrders orders = {{TaskId(0), TaskId(1)}};
+  ASSERT_OK_AND_ASSIGN(const Schedule schedule, TimeSchedule(graph, orders));
+  EXPECT_EQ(schedule.makespan(), Microseconds(7));
+  EXPECT_EQ(StepTime(LowerNaively(graph, orders), {}), Microseconds(7));
+}
+
 TEST(EmulateStep, TracesAreSortedAndRepeat) {
   for (uint64_t seed = 0; seed < 60; ++seed) {
     const StageGraph graph =

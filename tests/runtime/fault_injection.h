@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <thread>
 #include <utility>
@@ -26,11 +27,13 @@ struct FaultPlan {
 class FaultyDevice final : public Device {
  public:
   FaultyDevice(const DeviceContext& context, std::unique_ptr<Device> inner,
-               FaultPlan plan, std::atomic<int32_t>* optimizer_steps)
+               FaultPlan plan, std::atomic<int32_t>* optimizer_steps,
+               std::function<void()> at_optimizer_step)
       : context_(context),
         inner_(std::move(inner)),
         plan_(plan),
-        optimizer_steps_(optimizer_steps) {}
+        optimizer_steps_(optimizer_steps),
+        at_optimizer_step_(std::move(at_optimizer_step)) {}
 
   absl::Status Compute(TaskId task) override {
     if (context_.rank == plan_.rank && calls_++ == plan_.at) {
@@ -59,8 +62,10 @@ class FaultyDevice final : public Device {
   }
   absl::Status ReduceGradients() override { return inner_->ReduceGradients(); }
   absl::Status OptimizerStep() override {
-    ++*optimizer_steps_;
-    return inner_->OptimizerStep();
+    if (at_optimizer_step_) at_optimizer_step_();
+    const absl::Status status = inner_->OptimizerStep();
+    if (status.ok()) ++*optimizer_steps_;
+    return status;
   }
 
  private:
@@ -68,6 +73,7 @@ class FaultyDevice final : public Device {
   std::unique_ptr<Device> inner_;
   FaultPlan plan_;
   std::atomic<int32_t>* optimizer_steps_;
+  std::function<void()> at_optimizer_step_;
   int32_t calls_ = 0;
 };
 
@@ -129,7 +135,8 @@ class FaultyTransport final : public Transport {
 // Synthetic parts with the faults put in; `optimizer_steps` counts those of
 // all ranks.
 inline RunParts FaultyParts(FaultPlan device, FaultPlan transport,
-                            std::atomic<int32_t>* optimizer_steps) {
+                            std::atomic<int32_t>* optimizer_steps,
+                            std::function<void()> at_optimizer_step = {}) {
   const RunParts inner = SyntheticParts();
   return {
       .make_transport =
@@ -140,7 +147,8 @@ inline RunParts FaultyParts(FaultPlan device, FaultPlan transport,
       .make_device =
           [=](const DeviceContext& context) {
             return std::make_unique<FaultyDevice>(
-                context, inner.make_device(context), device, optimizer_steps);
+                context, inner.make_device(context), device, optimizer_steps,
+                at_optimizer_step);
           },
   };
 }

@@ -218,6 +218,19 @@ TEST(RunPlanTest, AFailingDeviceStopsAllRanksAndIsNamed) {
   }
 }
 
+TEST(RunPlanTest, AStopThatComesAfterTheCommitIsTooLate) {
+  const ExecutionPlan plan = SmallPlan();
+  std::stop_source stop;
+  RunOptions options{.time_scale = 0.1};
+  options.stop = stop.get_token();
+  std::atomic<int32_t> optimizer_steps{0};
+  EXPECT_THAT(RunPlanWith(plan, options,
+                          FaultyParts({}, {}, &optimizer_steps,
+                                      [&] { stop.request_stop(); })),
+              IsOk());
+  EXPECT_EQ(optimizer_steps, 3) << "applied on some ranks only";
+}
+
 TEST(RunPlanTest, AFailingTransportStopsAllRanksAndIsNamed) {
   const ExecutionPlan plan = SmallPlan();
   for (const RankId rank : plan.programs.ids()) {

@@ -1,6 +1,7 @@
 #include "planner/list_scheduler.h"
 
 #include <algorithm>
+#include <bit>
 #include <limits>
 #include <string>
 #include <utility>
@@ -12,6 +13,7 @@ namespace pipeloom::planner {
 namespace {
 
 constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
+constexpr int32_t kPasses = 3;
 
 // Passes from the most to the least preferred.
 struct Preference {
@@ -24,245 +26,267 @@ constexpr Preference kForwardFirst{
 
 }  // namespace
 
-void ListScheduler::Heap::SiftUp(size_t index) {
-  while (index > 0) {
-    const size_t parent = (index - 1) / 2;
-    if (entries_[parent].key <= entries_[index].key) break;
-    std::swap(entries_[parent], entries_[index]);
-    index = parent;
-  }
-}
-
-void ListScheduler::Heap::SiftDown(size_t index) {
-  while (true) {
-    size_t child = 2 * index + 1;
-    if (child >= entries_.size()) break;
-    if (child + 1 < entries_.size() &&
-        entries_[child + 1].key < entries_[child].key) {
-      ++child;
-    }
-    if (entries_[index].key <= entries_[child].key) break;
-    std::swap(entries_[index], entries_[child]);
-    index = child;
-  }
-}
-
-void ListScheduler::Heap::Push(Entry entry) {
-  entries_.push_back(entry);
-  SiftUp(entries_.size() - 1);
-}
-
-void ListScheduler::Heap::RemoveAt(size_t index) {
-  entries_[index] = entries_.back();
-  entries_.pop_back();
-  if (index >= entries_.size()) return;
-  SiftDown(index);
-  SiftUp(index);
-}
-
 ListScheduler::ListScheduler(const FlatGraph& graph)
     : graph_(&graph),
       guard_(graph),
+      info_(static_cast<size_t>(graph.num_tasks)),
+      state_(static_cast<size_t>(graph.num_tasks)),
+      queues_(static_cast<size_t>(graph.num_ranks) * kPasses),
+      task_of_slot_(static_cast<size_t>(graph.num_tasks)),
+      place_(static_cast<size_t>(graph.num_tasks)),
       ranks_(static_cast<size_t>(graph.num_ranks)),
-      decide_at_(static_cast<size_t>(graph.num_ranks)),
-      missing_(static_cast<size_t>(graph.num_tasks)),
-      arrival_(static_cast<size_t>(graph.num_tasks)),
+      refused_stamp_(static_cast<size_t>(guard_.num_groups()), 0),
+      refused_bytes_(static_cast<size_t>(guard_.num_groups()), 0),
       start_(static_cast<size_t>(graph.num_tasks)) {
+  for (int32_t t = 0; t < graph.num_tasks; ++t) {
+    TaskInfo& info = info_[t];
+    info.duration = graph.duration[t];
+    info.rank = graph.rank[t];
+    info.pass = graph.pass[t];
+    info.queue = graph.rank[t] * kPasses + static_cast<int32_t>(graph.pass[t]);
+    info.succ_begin = graph.succ_offset[t];
+    info.succ_end = graph.succ_offset[t + 1];
+    info.num_preds = graph.pred_offset[t + 1] - graph.pred_offset[t];
+    state_[t].missing = info.num_preds;
+    if (info.num_preds == 0) sources_.push_back(t);
+    ++queues_[info.queue].size;
+  }
+  fresh_ = state_;
+  int32_t begin = 0;
+  int32_t word = 0;
+  for (Queue& queue : queues_) {
+    queue.begin = begin;
+    queue.first_word = word;
+    queue.words = (queue.size + 63) / 64;
+    begin += queue.size;
+    word += queue.words;
+  }
+  ready_.assign(static_cast<size_t>(word), 0);
+  while (leaves_ < graph.num_ranks) leaves_ *= 2;
+  decide_at_.assign(2 * static_cast<size_t>(leaves_), kNever);
   sequence_.reserve(static_cast<size_t>(graph.num_tasks));
 }
 
-int64_t ListScheduler::KeyOf(const ListPolicy& policy, int32_t task) const {
-  if (policy.priority.empty()) return task;
-  return policy.priority[task] * graph_->num_tasks + task;
-}
-
-int64_t ListScheduler::BestAdmitted(const Heap& heap) const {
-  const std::vector<Entry>& entries = heap.entries();
-  if (entries.empty()) return -1;
-  if (guard_.Admits(entries[0].task)) return 0;
-  // The top is held back. Tasks of started groups may go on; of the others
-  // only the best is asked, as they meet the same limit.
-  int64_t best = -1;
-  int64_t fresh = -1;
-  for (size_t i = 0; i < entries.size(); ++i) {
-    if (!guard_.IsStarted(entries[i].task)) {
-      if (fresh < 0 || entries[i].key < entries[fresh].key) {
-        fresh = static_cast<int64_t>(i);
-      }
-      continue;
-    }
-    if ((best < 0 || entries[i].key < entries[best].key) &&
-        guard_.Admits(entries[i].task)) {
-      best = static_cast<int64_t>(i);
-    }
-  }
-  if (fresh >= 0 && (best < 0 || entries[fresh].key < entries[best].key) &&
-      guard_.Admits(entries[fresh].task)) {
-    best = fresh;
-  }
-  return best;
-}
-
-int32_t ListScheduler::Pick(Rank& rank, const ListPolicy& policy, int64_t now,
-                            int64_t* wait_until) {
-  const auto take = [&](Pass pass, int64_t index) {
-    Heap& heap = rank.ready[static_cast<size_t>(pass)];
-    const int32_t task = heap.entries()[index].task;
-    heap.RemoveAt(static_cast<size_t>(index));
-    return task;
-  };
-  if (policy.prefer == Prefer::kPriority) {
-    Pass best_pass = Pass::kForward;
-    int64_t best = -1;
-    int64_t best_key = 0;
-    for (const Pass pass : kBackwardFirst.pass) {
-      const Heap& heap = rank.ready[static_cast<size_t>(pass)];
-      const int64_t index = BestAdmitted(heap);
-      if (index < 0) continue;
-      const int64_t key = heap.entries()[index].key;
-      if (best < 0 || key < best_key) {
-        best = index;
-        best_key = key;
-        best_pass = pass;
-      }
-    }
-    if (best < 0) return -1;
-    if (policy.patience > 0) {
-      const int32_t task =
-          rank.ready[static_cast<size_t>(best_pass)].entries()[best].task;
-      const auto until = now + static_cast<int64_t>(
-                                   policy.patience *
-                                   static_cast<double>(graph_->duration[task]));
-      int64_t arrival = kNever;
-      for (const Pending& p : rank.pending) {
-        if (p.arrival <= until && p.arrival < arrival &&
-            KeyOf(policy, p.task) < best_key && guard_.Admits(p.task)) {
-          arrival = p.arrival;
-        }
-      }
-      if (arrival != kNever) {
-        *wait_until = arrival;
-        return -1;
-      }
-    }
-    return take(best_pass, best);
-  }
-  const bool forward_first =
-      policy.prefer == Prefer::kForward ||
-      (policy.prefer == Prefer::kAlternate && rank.last == Pass::kBackward);
-  const Preference& preference = forward_first ? kForwardFirst : kBackwardFirst;
-  for (int level = 0; level < 3; ++level) {
-    const Pass pass = preference.pass[level];
-    const int64_t index = BestAdmitted(rank.ready[static_cast<size_t>(pass)]);
-    if (index < 0) continue;
-    if (policy.patience > 0) {
-      const Entry& entry =
-          rank.ready[static_cast<size_t>(pass)].entries()[index];
-      const int32_t task = entry.task;
-      const auto until = now + static_cast<int64_t>(
-                                   policy.patience *
-                                   static_cast<double>(graph_->duration[task]));
-      int64_t arrival = kNever;
-      for (const Pending& p : rank.pending) {
-        if (p.arrival > until || p.arrival >= arrival) continue;
-        bool goes_first =
-            graph_->pass[p.task] == pass && KeyOf(policy, p.task) < entry.key;
-        for (int other = 0; other < level; ++other) {
-          goes_first =
-              goes_first || graph_->pass[p.task] == preference.pass[other];
-        }
-        if (goes_first && guard_.Admits(p.task)) arrival = p.arrival;
-      }
-      if (arrival != kNever) {
-        *wait_until = arrival;
-        return -1;
-      }
-    }
-    return take(pass, index);
-  }
-  return -1;
-}
-
-int64_t ListScheduler::Run(const ListPolicy& policy) {
-  PIPELOOM_DCHECK(CanRun());
-  const FlatGraph& g = *graph_;
+void ListScheduler::Prepare(const ListPolicy& policy) {
   guard_.Reset(policy.capacity);
-  sequence_.clear();
+  state_ = fresh_;
+  for (Queue& queue : queues_) {
+    queue.size = 0;
+    queue.low = queue.words;
+    queue.ready = 0;
+  }
+  std::fill(ready_.begin(), ready_.end(), 0);
+  const auto put = [&](int32_t t, int32_t place) {
+    Queue& queue = queues_[info_[t].queue];
+    state_[t].slot = queue.size;
+    task_of_slot_[queue.begin + queue.size] = t;
+    ++queue.size;
+    place_[t] = place;
+  };
+  if (policy.order.empty()) {
+    for (int32_t t = 0; t < graph_->num_tasks; ++t) put(t, t);
+  } else {
+    PIPELOOM_DCHECK(policy.order.size() == state_.size());
+    int32_t place = 0;
+    for (const int32_t t : policy.order) put(t, place++);
+  }
   for (Rank& rank : ranks_) {
-    for (Heap& heap : rank.ready) heap.clear();
     rank.pending.clear();
     rank.free_at = 0;
     rank.last = Pass::kBackward;
   }
   std::fill(decide_at_.begin(), decide_at_.end(), kNever);
-  for (int32_t t = 0; t < g.num_tasks; ++t) {
-    missing_[t] = g.pred_offset[t + 1] - g.pred_offset[t];
-    arrival_[t] = 0;
-    if (missing_[t] == 0) {
-      ranks_[g.rank[t]].pending.push_back({.arrival = 0, .task = t});
-      decide_at_[g.rank[t]] = 0;
-    }
-  }
-  const auto next_arrival = [&](const Rank& rank) {
-    int64_t next = kNever;
-    for (const Pending& p : rank.pending) next = std::min(next, p.arrival);
-    return next;
-  };
+  sequence_.clear();
+}
 
-  while (true) {
-    int32_t r = 0;
-    for (int32_t other = 1; other < g.num_ranks; ++other) {
-      if (decide_at_[other] < decide_at_[r]) r = other;
-    }
-    if (g.num_ranks == 0 || decide_at_[r] == kNever) break;
-    const int64_t now = decide_at_[r];
-    Rank& rank = ranks_[r];
-    for (size_t i = 0; i < rank.pending.size();) {
-      const Pending p = rank.pending[i];
-      if (p.arrival > now) {
-        ++i;
+void ListScheduler::MakeReady(int32_t task) {
+  Queue& queue = queues_[info_[task].queue];
+  const int32_t word = state_[task].slot / 64;
+  ready_[queue.first_word + word] |= uint64_t{1} << (state_[task].slot % 64);
+  queue.low = std::min(queue.low, word);
+  ++queue.ready;
+}
+
+void ListScheduler::Remove(int32_t task) {
+  Queue& queue = queues_[info_[task].queue];
+  const int32_t slot = state_[task].slot;
+  ready_[queue.first_word + slot / 64] &= ~(uint64_t{1} << (slot % 64));
+  --queue.ready;
+}
+
+int32_t ListScheduler::BestAdmitted(Queue& queue, bool binds) {
+  while (ready_[queue.first_word + queue.low] == 0) ++queue.low;
+  const int32_t* const tasks = &task_of_slot_[queue.begin];
+  if (!binds) {
+    const uint64_t bits = ready_[queue.first_word + queue.low];
+    return tasks[queue.low * 64 + std::countr_zero(bits)];
+  }
+  bool fresh_refused = false;
+  ++stamp_;
+  for (int32_t word = queue.low; word < queue.words; ++word) {
+    for (uint64_t bits = ready_[queue.first_word + word]; bits != 0;
+         bits &= bits - 1) {
+      const int32_t t = tasks[word * 64 + std::countr_zero(bits)];
+      // Of groups that have not started only the best is asked, as they meet
+      // the same limit; of a started group only tasks that take less than one
+      // that was refused, and the one that the guard promises to admit.
+      const int32_t group = guard_.group_of(t);
+      const int64_t bytes = graph_->alloc[t];
+      if (!guard_.IsStarted(t)) {
+        if (fresh_refused) continue;
+        if (guard_.Admits(t)) return t;
+        fresh_refused = true;
         continue;
       }
-      rank.ready[static_cast<size_t>(g.pass[p.task])].Push(
-          {.key = KeyOf(policy, p.task), .task = p.task});
-      rank.pending[i] = rank.pending.back();
-      rank.pending.pop_back();
-    }
-    int64_t wait_until = kNever;
-    const int32_t t = Pick(rank, policy, now, &wait_until);
-    if (t < 0) {
-      // Only an arrival can change what this rank may run.
-      decide_at_[r] = wait_until != kNever ? wait_until : next_arrival(rank);
-      continue;
-    }
-    guard_.Start(t);
-    sequence_.push_back(t);
-    start_[t] = now;
-    const int64_t end = now + g.duration[t];
-    rank.free_at = end;
-    if (g.pass[t] != Pass::kWeightGrad) rank.last = g.pass[t];
-    for (int32_t e = g.succ_offset[t]; e < g.succ_offset[t + 1]; ++e) {
-      const int32_t next = g.succ[e];
-      arrival_[next] = std::max(arrival_[next], end + g.succ_delay[e]);
-      if (--missing_[next] > 0) continue;
-      const int32_t other = g.rank[next];
-      ranks_[other].pending.push_back(
-          {.arrival = arrival_[next], .task = next});
-      decide_at_[other] = std::min(
-          decide_at_[other], std::max(ranks_[other].free_at, arrival_[next]));
-    }
-    bool any_ready = false;
-    for (const Heap& heap : rank.ready) any_ready = any_ready || !heap.empty();
-    decide_at_[r] = end;
-    if (!any_ready) {
-      const int64_t next = next_arrival(rank);
-      decide_at_[r] = next == kNever ? kNever : std::max(end, next);
+      if (refused_stamp_[group] == stamp_ && bytes >= refused_bytes_[group] &&
+          !guard_.IsNextOfGroup(t)) {
+        continue;
+      }
+      if (guard_.Admits(t)) return t;
+      if (refused_stamp_[group] != stamp_ || bytes < refused_bytes_[group]) {
+        refused_stamp_[group] = stamp_;
+        refused_bytes_[group] = bytes;
+      }
     }
   }
-  PIPELOOM_CHECK(sequence_.size() == static_cast<size_t>(g.num_tasks));
+  return -1;
+}
+
+int64_t ListScheduler::WorthWaitingFor(const Rank& rank,
+                                       const ListPolicy& policy, int64_t now,
+                                       int32_t task, int preferred) const {
+  const int64_t until =
+      now + static_cast<int64_t>(policy.patience *
+                                 static_cast<double>(info_[task].duration));
+  const Pass pass = info_[task].pass;
+  const bool any_pass = policy.prefer == Prefer::kPriority;
+  int64_t arrival = kNever;
+  for (const Pending& p : rank.pending) {
+    if (p.arrival > until || p.arrival >= arrival) continue;
+    const Pass other = info_[p.task].pass;
+    const bool goes_first =
+        any_pass || other == pass
+            ? place_[p.task] < place_[task]
+            : (preferred >> static_cast<int>(other) & 1) != 0;
+    if (goes_first && guard_.Admits(p.task)) arrival = p.arrival;
+  }
+  return arrival;
+}
+
+int32_t ListScheduler::Pick(int32_t r, const ListPolicy& policy, int64_t now,
+                            int64_t* wait_until) {
+  const Rank& rank = ranks_[r];
+  Queue* const queues = &queues_[r * kPasses];
+  const bool forward_first =
+      policy.prefer == Prefer::kForward ||
+      (policy.prefer == Prefer::kAlternate && rank.last == Pass::kBackward);
+  const Preference& preference = forward_first ? kForwardFirst : kBackwardFirst;
+  int32_t best = -1;
+  int preferred = 0;  // Passes ahead of the best one's, as bits.
+  const bool binds = guard_.Binds(r);
+  for (const Pass pass : preference.pass) {
+    Queue& queue = queues[static_cast<size_t>(pass)];
+    if (queue.ready > 0) {
+      const int32_t t = BestAdmitted(queue, binds);
+      if (t >= 0 && (best < 0 || place_[t] < place_[best])) best = t;
+      if (best >= 0 && policy.prefer != Prefer::kPriority) break;
+    }
+    preferred |= 1 << static_cast<int>(pass);
+  }
+  if (best < 0) return -1;
+  if (policy.patience > 0 && !rank.pending.empty()) {
+    const int64_t arrival = WorthWaitingFor(rank, policy, now, best, preferred);
+    if (arrival != kNever) {
+      *wait_until = arrival;
+      return -1;
+    }
+  }
+  Remove(best);
+  return best;
+}
+
+int32_t ListScheduler::NextRank() const {
+  if (decide_at_[1] == kNever) return -1;
+  int32_t node = 1;
+  while (node < leaves_) {
+    node *= 2;
+    // Not a branch: which child wins cannot be foretold.
+    node += static_cast<int32_t>(decide_at_[node + 1] < decide_at_[node]);
+  }
+  return node - leaves_;
+}
+
+void ListScheduler::SetDecision(int32_t rank, int64_t at) {
+  int32_t node = rank + leaves_;
+  decide_at_[node] = at;
+  while (node > 1) {
+    node /= 2;
+    decide_at_[node] = std::min(decide_at_[2 * node], decide_at_[2 * node + 1]);
+  }
+}
+
+int64_t ListScheduler::Run(const ListPolicy& policy) {
+  PIPELOOM_DCHECK(CanRun());
+  Prepare(policy);
+  for (const int32_t t : sources_) {
+    ranks_[info_[t].rank].pending.push_back({.arrival = 0, .task = t});
+    SetDecision(info_[t].rank, 0);
+  }
+  const int32_t* const succ = graph_->succ.data();
+  const int64_t* const succ_delay = graph_->succ_delay.data();
+  for (int32_t r = NextRank(); r >= 0; r = NextRank()) {
+    const int64_t now = decide_at_[leaves_ + r];
+    Rank& rank = ranks_[r];
+    int64_t next_arrival = kNever;
+    size_t kept = 0;
+    for (const Pending& p : rank.pending) {
+      if (p.arrival <= now) {
+        MakeReady(p.task);
+      } else {
+        next_arrival = std::min(next_arrival, p.arrival);
+        rank.pending[kept++] = p;
+      }
+    }
+    rank.pending.resize(kept);
+    int64_t wait_until = kNever;
+    const int32_t t = Pick(r, policy, now, &wait_until);
+    if (t < 0) {
+      // Only an arrival can change what this rank may run.
+      SetDecision(r, std::min(wait_until, next_arrival));
+      continue;
+    }
+    if (guard_.any_binds()) guard_.Start(t);
+    sequence_.push_back(t);
+    start_[t] = now;
+    const TaskInfo& info = info_[t];
+    const int64_t end = now + info.duration;
+    rank.free_at = end;
+    if (info.pass != Pass::kWeightGrad) rank.last = info.pass;
+    for (int32_t e = info.succ_begin; e < info.succ_end; ++e) {
+      const int32_t next = succ[e];
+      TaskState& state = state_[next];
+      state.arrival = std::max(state.arrival, end + succ_delay[e]);
+      if (--state.missing > 0) continue;
+      const int32_t other = info_[next].rank;
+      ranks_[other].pending.push_back({.arrival = state.arrival, .task = next});
+      const int64_t at = std::max(ranks_[other].free_at, state.arrival);
+      if (other == r) {
+        next_arrival = std::min(next_arrival, state.arrival);
+      } else if (at < decide_at_[leaves_ + other]) {
+        SetDecision(other, at);
+      }
+    }
+    const Queue* const queues = &queues_[r * kPasses];
+    const bool any_ready =
+        queues[0].ready + queues[1].ready + queues[2].ready > 0;
+    SetDecision(r, any_ready                ? end
+                   : next_arrival == kNever ? kNever
+                                            : std::max(end, next_arrival));
+  }
+  PIPELOOM_CHECK(sequence_.size() == static_cast<size_t>(graph_->num_tasks));
   int64_t finish = 0;
-  for (int32_t r = 0; r < g.num_ranks; ++r) {
-    finish = std::max(finish, ranks_[r].free_at + g.epilogue[r]);
+  for (int32_t r = 0; r < graph_->num_ranks; ++r) {
+    finish = std::max(finish, ranks_[r].free_at + graph_->epilogue[r]);
   }
   return finish;
 }

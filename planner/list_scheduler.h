@@ -4,8 +4,8 @@
 // Ranks decide in order of time (ties by rank), so a decision never sees the
 // future, except for `patience`. Memory deadlocks are impossible: see
 // planner/memory_guard.h. The dual queue of DIP (arXiv 2504.14145, section 5)
-// is Prefer::kAlternate. Cost O(tasks (log tasks + ranks) + edges), tens of
-// nanoseconds a task.
+// is Prefer::kAlternate. Cost O(tasks log ranks + edges), tens of nanoseconds
+// a task.
 #ifndef PIPELOOM_PLANNER_LIST_SCHEDULER_H_
 #define PIPELOOM_PLANNER_LIST_SCHEDULER_H_
 
@@ -27,16 +27,15 @@ enum class Prefer : uint8_t {
   kBackward,   // B, then F, then W: W fills idle gaps.
   kForward,    // F, then B, then W.
   kAlternate,  // B and F in turns, then W.
-  kPriority,   // Whatever has the smallest priority number.
+  kPriority,   // Whatever comes first in the order.
 };
 
 struct ListPolicy {
-  // By task; the smallest goes first, ties by task id. Empty: by task id.
-  // REQUIRES: below 2^62 / tasks.
-  absl::Span<const int64_t> priority{};
+  // All tasks, the one that goes first ahead. Empty: by task id.
+  absl::Span<const int32_t> order{};
   Prefer prefer = Prefer::kBackward;
   // A rank leaves a task waiting for a better one (of a more preferred pass, or
-  // of the same and of smaller priority) that will arrive within `patience` x
+  // of the same and earlier in `order`) that will arrive within `patience` x
   // the former's duration.
   double patience = 0;
   // By rank: use at most so many bytes above static memory, as a way to hold
@@ -66,47 +65,74 @@ class ListScheduler {
   absl::Span<const int64_t> start() const { return start_; }
 
  private:
-  struct Entry {
-    int64_t key = 0;  // Priority, then task id.
-    int32_t task = 0;
+  struct TaskInfo {
+    int64_t duration = 0;
+    int32_t rank = 0;
+    int32_t queue = 0;  // Of its rank and pass.
+    int32_t succ_begin = 0;
+    int32_t succ_end = 0;
+    int32_t num_preds = 0;
+    Pass pass = Pass::kForward;
   };
-  // A binary heap with removal from the middle.
-  class Heap {
-   public:
-    bool empty() const { return entries_.empty(); }
-    const std::vector<Entry>& entries() const { return entries_; }
-    void clear() { entries_.clear(); }
-    void Push(Entry entry);
-    void RemoveAt(size_t index);
-
-   private:
-    void SiftUp(size_t index);
-    void SiftDown(size_t index);
-    std::vector<Entry> entries_{};
+  struct TaskState {
+    int64_t arrival = 0;
+    int32_t missing = 0;  // Producers not placed.
+    int32_t slot = 0;     // Among the tasks of its queue, best first.
+  };
+  // The tasks of one rank and pass: those that are ready as bits over slots,
+  // so that they are met best first.
+  struct Queue {
+    int32_t begin = 0;  // Of its tasks in task_of_slot_.
+    int32_t size = 0;
+    int32_t first_word = 0;  // In ready_.
+    int32_t words = 0;
+    int32_t low = 0;    // No bit below this word.
+    int32_t ready = 0;  // Bits set.
   };
   struct Pending {
     int64_t arrival = 0;
     int32_t task = 0;
   };
   struct Rank {
-    Heap ready[3]{};  // By pass.
     std::vector<Pending> pending{};
     int64_t free_at = 0;
     Pass last = Pass::kBackward;  // Of forward and backward, for kAlternate.
   };
-  int64_t KeyOf(const ListPolicy& policy, int32_t task) const;
-  // Index in the heap of the best task that memory admits; -1: none.
-  int64_t BestAdmitted(const Heap& heap) const;
-  // The task to run, removed from its heap; -1: none.
-  int32_t Pick(Rank& rank, const ListPolicy& policy, int64_t now,
+
+  void Prepare(const ListPolicy& policy);
+  void MakeReady(int32_t task);
+  // The best task of the queue that memory admits; -1: none. `binds`: whether
+  // the rank's limit can be reached. REQUIRES: queue.ready > 0.
+  int32_t BestAdmitted(Queue& queue, bool binds);
+  void Remove(int32_t task);
+  // Whether something that goes first arrives soon; if so, when.
+  int64_t WorthWaitingFor(const Rank& rank, const ListPolicy& policy,
+                          int64_t now, int32_t task, int preferred) const;
+  // The task to run, removed from its queue; -1: none.
+  int32_t Pick(int32_t rank, const ListPolicy& policy, int64_t now,
                int64_t* wait_until);
+  int32_t NextRank() const;
+  void SetDecision(int32_t rank, int64_t at);
 
   const FlatGraph* graph_;
   MemoryGuard guard_;
+  std::vector<TaskInfo> info_;
+  std::vector<TaskState> state_;
+  std::vector<TaskState> fresh_;  // State before a run, but for slots.
+  std::vector<int32_t> sources_;  // Tasks without producers.
+  std::vector<Queue> queues_;     // By rank and pass.
+  std::vector<int32_t> task_of_slot_;
+  std::vector<uint64_t> ready_;
+  std::vector<int32_t> place_;  // By task: in the policy's order.
   std::vector<Rank> ranks_;
-  std::vector<int64_t> decide_at_;  // By rank.
-  std::vector<int32_t> missing_;    // By task: producers not placed.
-  std::vector<int64_t> arrival_;    // By task.
+  // When each rank decides next, as a tournament: leaf i + leaves_ is rank i,
+  // each inner node the smaller of its children (ties: the left one).
+  std::vector<int64_t> decide_at_;
+  int32_t leaves_ = 1;
+  // Groups refused in this look at a queue: stamp, and the least bytes refused.
+  std::vector<int64_t> refused_stamp_;
+  std::vector<int64_t> refused_bytes_;
+  int64_t stamp_ = 0;
   std::vector<int32_t> sequence_;
   std::vector<int64_t> start_;
 };

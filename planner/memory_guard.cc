@@ -66,6 +66,12 @@ MemoryGuard::MemoryGuard(const FlatGraph& graph)
     }
   }
   BuildTrees();
+  total_.assign(static_cast<size_t>(graph.num_ranks), 0);
+  group_size_.assign(static_cast<size_t>(num_groups_), 0);
+  for (int32_t t = 0; t < graph.num_tasks; ++t) {
+    total_[graph.rank[t]] += graph.alloc[t];
+    ++group_size_[group_[t]];
+  }
   Reset();
 }
 
@@ -159,15 +165,13 @@ void MemoryGuard::Reset(absl::Span<const int64_t> capacity) {
   const FlatGraph& g = *graph_;
   if (capacity.empty()) capacity = g.capacity;
   capacity_.assign(capacity.begin(), capacity.end());
-  binds_.assign(static_cast<size_t>(g.num_ranks), false);
-  std::vector<int64_t> total(static_cast<size_t>(g.num_ranks), 0);
-  for (int32_t t = 0; t < g.num_tasks; ++t) total[g.rank[t]] += g.alloc[t];
+  binds_.assign(static_cast<size_t>(g.num_ranks), 0);
   any_binds_ = false;
   for (int32_t r = 0; r < g.num_ranks; ++r) {
     capacity_[r] = std::min(std::max(capacity_[r], shortage_.needed[r]),
                             std::max(g.capacity[r], shortage_.needed[r]));
-    binds_[r] = total[r] > capacity_[r];
-    any_binds_ = any_binds_ || binds_[r];
+    binds_[r] = total_[r] > capacity_[r] ? 1 : 0;
+    any_binds_ = any_binds_ || binds_[r] != 0;
   }
   held_.assign(static_cast<size_t>(g.num_ranks), 0);
   position_.assign(static_cast<size_t>(num_groups_), -1);
@@ -175,8 +179,9 @@ void MemoryGuard::Reset(absl::Span<const int64_t> capacity) {
   if (!any_binds_) return;
   tree_ = full_tree_;
   active_.clear();
-  left_.assign(static_cast<size_t>(num_groups_), 0);
-  for (const int32_t group : group_) ++left_[group];
+  left_ = group_size_;
+  started_.assign(group_.size(), 0);
+  cell_next_.assign(cell_offset_.begin(), cell_offset_.end() - 1);
   cell_held_.assign(full_need_.size(), 0);
   cell_need_ = full_need_;
 }
@@ -233,7 +238,7 @@ void MemoryGuard::SetDone(int32_t task) {
 bool MemoryGuard::Admits(int32_t task) const {
   const FlatGraph& g = *graph_;
   const int32_t r = g.rank[task];
-  if (!binds_[r]) return true;
+  if (binds_[r] == 0) return true;
   const int64_t capacity = capacity_[r];
   if (held_[r] + g.alloc[task] > capacity) return false;
   const int64_t net = g.alloc[task] - g.free[task];
@@ -262,6 +267,13 @@ bool MemoryGuard::Admits(int32_t task) const {
   return held + NeedWithout(task) <= capacity;
 }
 
+bool MemoryGuard::IsNextOfGroup(int32_t task) {
+  const int32_t cell = cell_[task];
+  int32_t& next = cell_next_[cell];
+  while (started_[cell_task_[next]] != 0) ++next;
+  return cell_task_[next] == task;
+}
+
 void MemoryGuard::Start(int32_t task) {
   const FlatGraph& g = *graph_;
   const int32_t group = group_[task];
@@ -271,7 +283,8 @@ void MemoryGuard::Start(int32_t task) {
   }
   if (!any_binds_) return;
   const int32_t r = g.rank[task];
-  if (binds_[r]) {
+  if (binds_[r] != 0) {
+    started_[task] = 1;
     SetDone(task);
     const int64_t net = g.alloc[task] - g.free[task];
     held_[r] += net;

@@ -53,6 +53,14 @@ class MemoryGuard {
   void Reset(absl::Span<const int64_t> capacity = {});
   bool IsStarted(int32_t task) const { return position_[group_[task]] >= 0; }
   bool Admits(int32_t task) const;
+  // False: the rank's limit cannot be reached; all is admitted there.
+  bool Binds(int32_t rank) const { return binds_[rank] != 0; }
+  // Whether any rank binds; if not, Start need not be called.
+  bool any_binds() const { return any_binds_; }
+  // Whether the task is the first of its group's canonical order on its rank
+  // that has not started: the one that is always admitted when its group is
+  // the first unfinished one.
+  bool IsNextOfGroup(int32_t task);
   // REQUIRES: Admits(task) and its producers were started.
   void Start(int32_t task);
 
@@ -93,6 +101,8 @@ class MemoryGuard {
   std::vector<int32_t> cell_task_{};
   std::vector<int32_t> cell_offset_{};
   std::vector<int64_t> full_need_{};  // By (rank, group).
+  std::vector<int64_t> total_{};      // By rank: of all allocations.
+  std::vector<int32_t> group_size_{};
   // By (rank, group): a perfect binary tree of as many leaves as the next power
   // of two; its root is tree_[tree_offset_], the children of node i of it are
   // nodes 2 i + 1 and 2 i + 2.
@@ -104,7 +114,7 @@ class MemoryGuard {
 
   // State.
   std::vector<int64_t> capacity_{};
-  std::vector<bool> binds_{};  // By rank: whether the limit can be reached.
+  std::vector<uint8_t> binds_{};  // By rank: whether it can be reached.
   bool any_binds_ = false;
   std::vector<Run> tree_{};          // full_tree_ without what is done.
   std::vector<int32_t> position_{};  // By group: in active order; -1: not yet.
@@ -114,6 +124,8 @@ class MemoryGuard {
   std::vector<int64_t> held_{};  // By rank.
   std::vector<int64_t> cell_held_{};
   std::vector<int64_t> cell_need_{};
+  std::vector<uint8_t> started_{};    // By task, on ranks that bind.
+  std::vector<int32_t> cell_next_{};  // Index into cell_task_.
 };
 
 }  // namespace pipeloom::planner

@@ -53,8 +53,20 @@ OrderUnits::OrderUnits(const StageGraph& graph) {
     }
     period[key.first] = std::max(period[key.first], total);
   }
+  unit_offset.assign(static_cast<size_t>(num_units() * num_chunks) + 1, 0);
+  const auto cell = [&](size_t t) {
+    return static_cast<size_t>(unit[t] * num_chunks + num_chunks - 1 -
+                               std::min(chunk[t], num_chunks - 1));
+  };
+  for (size_t t = 0; t < n; ++t) ++unit_offset[cell(t) + 1];
+  std::partial_sum(unit_offset.begin(), unit_offset.end(), unit_offset.begin());
+  unit_task.resize(n);
+  std::vector<int32_t> next(unit_offset.begin(), unit_offset.end() - 1);
+  for (size_t t = 0; t < n; ++t) {
+    unit_task[next[cell(t)]++] = static_cast<int32_t>(t);
+  }
   std::vector<int64_t> tail(n, 0);
-  std::vector<int32_t> by_tail(n);
+  by_tail.resize(n);
   std::iota(by_tail.begin(), by_tail.end(), 0);
   for (int32_t t = graph.num_tasks() - 1; t >= 0; --t) {
     const TaskId id(t);
@@ -67,13 +79,6 @@ OrderUnits::OrderUnits(const StageGraph& graph) {
   std::sort(by_tail.begin(), by_tail.end(), [&](int32_t a, int32_t b) {
     return tail[a] != tail[b] ? tail[a] > tail[b] : a < b;
   });
-  tail_order.resize(n);
-  // Equal tails share a place, so that the task id decides among them.
-  for (size_t i = 0; i < n; ++i) {
-    tail_order[by_tail[i]] = i > 0 && tail[by_tail[i]] == tail[by_tail[i - 1]]
-                                 ? tail_order[by_tail[i - 1]]
-                                 : static_cast<int32_t>(i);
-  }
 }
 
 OrderEvaluator::OrderEvaluator(const FlatGraph& graph, const OrderUnits& units)
@@ -81,8 +86,8 @@ OrderEvaluator::OrderEvaluator(const FlatGraph& graph, const OrderUnits& units)
       units_(&units),
       scheduler_(graph),
       retimer_(graph),
-      position_(static_cast<size_t>(units.num_units())),
-      priority_(static_cast<size_t>(graph.num_tasks)),
+      task_order_(static_cast<size_t>(graph.num_tasks)),
+      due_(static_cast<size_t>(graph.num_tasks)),
       full_capacity_(static_cast<size_t>(graph.num_ranks), 0) {
   for (int32_t t = 0; t < graph.num_tasks; ++t) {
     full_capacity_[graph.rank[t]] += graph.alloc[t];
@@ -117,67 +122,81 @@ void OrderEvaluator::SetTargets(const OrderChoice& choice) {
                                 ? choice.pattern.lag[chunk]
                                 : choice.pattern.stretch[back][chunk];
       due = std::max(
-          due, priority_[from] + g.pred_delay[e] +
+          due, due_[from] + g.pred_delay[e] +
                    static_cast<int64_t>(factor *
                                         static_cast<double>(g.duration[from])));
     }
-    priority_[t] = due;
+    due_[t] = due;
   }
-  // In units of 64 ns, to stay in range with the task count.
-  for (int64_t& due : priority_) due >>= 6;
+}
+
+void OrderEvaluator::OrderByDue() {
+  std::iota(task_order_.begin(), task_order_.end(), 0);
+  std::sort(task_order_.begin(), task_order_.end(), [&](int32_t a, int32_t b) {
+    return due_[a] != due_[b] ? due_[a] < due_[b] : a < b;
+  });
+}
+
+void OrderEvaluator::OrderByUnits(const OrderChoice& choice) {
+  const OrderUnits& u = *units_;
+  const std::vector<int32_t>& order = choice.order;
+  const int32_t chunks = u.num_chunks;
+  size_t out = 0;
+  // The unit's tasks of chunks first .. last, later ones first.
+  const auto append = [&](int32_t unit, int32_t first, int32_t last) {
+    const int32_t base = unit * chunks + chunks - 1;
+    for (int32_t i = u.unit_offset[base - last];
+         i < u.unit_offset[base - first + 1]; ++i) {
+      task_order_[out++] = u.unit_task[i];
+    }
+  };
+  switch (choice.rule) {
+    case PriorityRule::kUnit:
+      for (const int32_t unit : order) append(unit, 0, chunks - 1);
+      return;
+    case PriorityRule::kGrouped: {
+      const auto p = static_cast<size_t>(graph_->num_ranks);
+      for (size_t first = 0; first < order.size(); first += p) {
+        const size_t last = std::min(first + p, order.size());
+        for (int32_t chunk = 0; chunk < chunks; ++chunk) {
+          for (size_t i = first; i < last; ++i) append(order[i], chunk, chunk);
+        }
+      }
+      return;
+    }
+    case PriorityRule::kBreadth:
+      for (int32_t chunk = 0; chunk < chunks; ++chunk) {
+        for (const int32_t unit : order) append(unit, chunk, chunk);
+      }
+      return;
+    case PriorityRule::kTail:
+      task_order_ = u.by_tail;
+      return;
+    case PriorityRule::kPeriodic:
+    case PriorityRule::kDue:
+      SetTargets(choice);
+      OrderByDue();
+      return;
+  }
 }
 
 int64_t OrderEvaluator::TimeDueOrder() {
   const FlatGraph& g = *graph_;
-  due_order_.resize(static_cast<size_t>(g.num_tasks));
-  std::iota(due_order_.begin(), due_order_.end(), 0);
-  std::sort(due_order_.begin(), due_order_.end(), [&](int32_t a, int32_t b) {
-    return priority_[a] != priority_[b] ? priority_[a] < priority_[b] : a < b;
-  });
   held_.assign(static_cast<size_t>(g.num_ranks), 0);
-  for (const int32_t t : due_order_) {
+  for (const int32_t t : task_order_) {
     int64_t& held = held_[g.rank[t]];
     held += g.alloc[t];
     if (held > g.capacity[g.rank[t]]) return kNoLimit;
     held -= g.free[t];
   }
-  return retimer_.Retime(due_order_);
+  return retimer_.Retime(task_order_);
 }
 
 int64_t OrderEvaluator::Evaluate(const OrderChoice& choice) {
-  for (size_t i = 0; i < choice.order.size(); ++i) {
-    position_[choice.order[i]] = static_cast<int32_t>(i);
-  }
-  const int32_t chunks = units_->num_chunks;
-  const int32_t units = units_->num_units();
-  const bool pattern = IsPattern(choice.rule);
-  if (pattern) SetTargets(choice);
+  OrderByUnits(choice);
   in_due_order_ = choice.rule == PriorityRule::kDue;
   if (in_due_order_) return TimeDueOrder();
-  for (int32_t t = 0; !pattern && t < graph_->num_tasks; ++t) {
-    const int32_t at = position_[units_->unit[t]];
-    const int32_t chunk = units_->chunk[t];
-    switch (choice.rule) {
-      case PriorityRule::kUnit:
-        priority_[t] = at * chunks + (chunks - 1 - chunk);
-        break;
-      case PriorityRule::kGrouped: {
-        const int32_t p = graph_->num_ranks;
-        priority_[t] = ((at / p) * chunks + chunk) * p + at % p;
-        break;
-      }
-      case PriorityRule::kBreadth:
-        priority_[t] = chunk * units + at;
-        break;
-      case PriorityRule::kTail:
-        priority_[t] = units_->tail_order[t];
-        break;
-      case PriorityRule::kPeriodic:
-      case PriorityRule::kDue:
-        break;
-    }
-  }
-  ListPolicy policy{.priority = priority_,
+  ListPolicy policy{.order = task_order_,
                     .prefer = choice.prefer,
                     .patience = choice.patience};
   if (choice.capacity_ratio < 1) {

@@ -27,7 +27,12 @@ struct OrderUnits {
   std::vector<int32_t> microbatch{};  // By unit.
   std::vector<int32_t> module{};      // By unit.
   std::vector<int64_t> load{};        // By unit: the sum of its durations.
-  std::vector<int32_t> tail_order{};  // By task: longest chain after it first.
+  // The tasks of a unit and chunk, by id: those of unit u, chunk c are
+  // unit_task[unit_offset[k] .. unit_offset[k + 1]) with
+  // k = u * num_chunks + num_chunks - 1 - c, so later chunks come first.
+  std::vector<int32_t> unit_task{};
+  std::vector<int32_t> unit_offset{};
+  std::vector<int32_t> by_tail{};  // Tasks, the longest chain after it first.
   // By microbatch: the work of the rank that it keeps busy longest.
   std::vector<int64_t> period{};
   int32_t num_chunks = 1;
@@ -87,13 +92,15 @@ class OrderEvaluator {
   int64_t Evaluate(const OrderChoice& choice);
   // Of the last Evaluate; see ListScheduler::sequence.
   absl::Span<const int32_t> sequence() const {
-    return in_due_order_ ? absl::MakeConstSpan(due_order_)
+    return in_due_order_ ? absl::MakeConstSpan(task_order_)
                          : scheduler_.sequence();
   }
   const ListScheduler& scheduler() const { return scheduler_; }
 
  private:
   void SetTargets(const OrderChoice& choice);
+  void OrderByDue();
+  void OrderByUnits(const OrderChoice& choice);
   int64_t TimeDueOrder();
 
   const FlatGraph* graph_;
@@ -101,11 +108,10 @@ class OrderEvaluator {
   ListScheduler scheduler_;
   Retimer retimer_;
   bool in_due_order_ = false;
-  std::vector<int32_t> due_order_{};
-  std::vector<int64_t> held_{};  // By rank.
-  std::vector<int32_t> position_;
-  std::vector<int64_t> priority_;
-  std::vector<int64_t> offset_;  // By microbatch, for kPeriodic.
+  std::vector<int64_t> held_{};      // By rank.
+  std::vector<int32_t> task_order_;  // All tasks, best first.
+  std::vector<int64_t> due_;         // By task, for patterns.
+  std::vector<int64_t> offset_;      // By microbatch, for kPeriodic.
   std::vector<int64_t> full_capacity_;
   std::vector<int64_t> capacity_;
 };

@@ -69,13 +69,13 @@ TEST(ListScheduleTest, NeverDeadlocksUnderTheTightestMemory) {
     }
     const StageGraph graph = roomy.WithRanks(std::move(ranks));
     Random random(seed);
-    std::vector<int64_t> priority(static_cast<size_t>(graph.num_tasks()));
-    std::iota(priority.begin(), priority.end(), 0);
+    std::vector<int32_t> order(static_cast<size_t>(graph.num_tasks()));
+    std::iota(order.begin(), order.end(), 0);
     for (const Prefer prefer : kEveryPreference) {
-      random.Shuffle(absl::MakeSpan(priority));
+      random.Shuffle(absl::MakeSpan(order));
       ASSERT_OK_AND_ASSIGN(
           const Schedule schedule,
-          ListSchedule(graph, {.priority = priority, .prefer = prefer}));
+          ListSchedule(graph, {.order = order, .prefer = prefer}));
       ASSERT_THAT(ValidateSchedule(graph, schedule), IsOk());
     }
   }

@@ -1,0 +1,332 @@
+#include "planner/search_worker.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+namespace pipeloom::planner {
+namespace {
+
+// What evaluations cost, in sweeps of the sequence annealing: measured.
+constexpr int64_t kListCost = 16;
+constexpr int64_t kTabuCost = 3;
+constexpr int64_t kRoundCost = 480;
+
+// Choices that the exchange of ends starts from, in turns.
+constexpr size_t kMostBases = 2;
+// Candidates for the first and for the last place, of many microbatches.
+constexpr int32_t kMostCandidates = 24;
+constexpr int32_t kEnds = 3;
+constexpr int64_t kPolish = 400;
+constexpr int64_t kShortPolish = 25;
+// A choice within so many mean durations of the best is worth a tabu search.
+constexpr double kPromising = 2;
+// Rounds of sequence annealing from one start to the next.
+constexpr int64_t kCycle = 12;
+constexpr int64_t kSteps = 16;
+constexpr int64_t kShakePolish = 100;
+constexpr double kShakeGate = 8;
+
+}  // namespace
+
+SearchWorker::SearchWorker(const SearchSpace& space, int32_t index,
+                           uint64_t seed)
+    : space_(&space),
+      evaluator_(*space.graph, *space.units),
+      lists_(*space.graph),
+      ideal_(*space.ideal, *space.units),
+      retimer_(*space.graph),
+      tabu_(*space.graph),
+      sequences_(*space.graph),
+      random_(seed),
+      keeps_pattern_(index % 2 == 1),
+      symmetric_(std::all_of(
+          space.units->load.begin(), space.units->load.end(),
+          [&](int64_t load) { return load == space.units->load.front(); })),
+      next_portfolio_(static_cast<size_t>(index)) {
+  int64_t total = 0;
+  for (const int64_t d : space.graph->duration) total += d;
+  mean_duration_ = static_cast<double>(total) /
+                   static_cast<double>(std::max(1, space.graph->num_tasks));
+}
+
+void SearchWorker::Adopt(int64_t time, absl::Span<const int32_t> sequence) {
+  if (time >= best_) return;
+  best_ = time;
+  sequence_.assign(sequence.begin(), sequence.end());
+  cycle_ = 0;
+}
+
+void SearchWorker::Keep(int64_t time, absl::Span<const int32_t> sequence) {
+  if (time >= best_ || time >= kNoLimit) return;
+  best_ = time;
+  sequence_.assign(sequence.begin(), sequence.end());
+}
+
+absl::Span<const int32_t> SearchWorker::LastSequence() const {
+  return last_ideal_ ? ideal_.sequence() : evaluator_.sequence();
+}
+
+int64_t SearchWorker::TryChoice(const OrderChoice& choice) {
+  last_ideal_ = choice.idealised;
+  int64_t time = 0;
+  if (choice.idealised) {
+    time = ideal_.Evaluate(choice);
+    if (time < kNoLimit) time = retimer_.Retime(ideal_.sequence());
+  } else {
+    time = evaluator_.Evaluate(choice);
+  }
+  Keep(time, LastSequence());
+  ++evaluations_;
+  cost_ += kListCost;
+  return time;
+}
+
+void SearchWorker::Polish(absl::Span<const int32_t> sequence,
+                          int64_t iterations, const SearchBudget& budget) {
+  tabu_.Start(sequence);
+  while (MayGoOn(budget) && tabu_.stalled() < iterations) {
+    const int64_t steps = std::min(kSteps, stop_at_ - evaluations_);
+    const int64_t done = tabu_.Run(steps, space_->bound, random_);
+    evaluations_ += done;
+    cost_ += done * kTabuCost;
+    // Nothing to move.
+    if (done < steps) break;
+    // Far behind: only as long as it was asked for.
+    if (tabu_.best_time() >= best_ && tabu_.iterations() >= iterations) break;
+    Keep(tabu_.best_time(), tabu_.best_sequence());
+  }
+  Keep(tabu_.best_time(), tabu_.best_sequence());
+}
+
+void SearchWorker::Portfolio(const SearchBudget& budget) {
+  const std::vector<OrderChoice>& portfolio = *space_->portfolio;
+  const int64_t before = best_;
+  for (int i = 0; i < 8 && next_portfolio_ < portfolio.size(); ++i) {
+    if (!MayGoOn(budget)) return;
+    const OrderChoice& choice = portfolio[next_portfolio_];
+    next_portfolio_ += static_cast<size_t>(space_->num_workers);
+    const int64_t time = TryChoice(choice);
+    const auto at = std::upper_bound(
+        bases_.begin(), bases_.end(), time,
+        [](int64_t t, const Candidate& c) { return t < c.time; });
+    // Odd workers stay with patterns, which need more steps to pay.
+    if (keeps_pattern_ && IsPattern(choice.rule) && time < home_.time) {
+      home_ = {.time = time, .choice = choice};
+    }
+    if (choice.rule == PriorityRule::kTail) continue;
+    bases_.insert(at, {.time = time, .choice = choice});
+    if (bases_.size() > kMostBases) bases_.pop_back();
+  }
+  // So that large graphs, whose portfolio takes all the time, are polished.
+  if (best_ < before && space_->graph->num_tasks > 2000) {
+    const std::vector<int32_t> start = sequence_;
+    Polish(start, kShortPolish, budget);
+  }
+}
+
+void SearchWorker::ExchangeEnds(Candidate* base, const SearchBudget& budget) {
+  const OrderUnits& units = *space_->units;
+  std::vector<int32_t> microbatches;
+  std::vector<int64_t> load(units.period.size(), -1);
+  for (int32_t u = 0; u < units.num_units(); ++u) {
+    int64_t& sum = load[units.microbatch[u]];
+    if (sum < 0) {
+      sum = 0;
+      microbatches.push_back(units.microbatch[u]);
+    }
+    sum += units.load[u];
+  }
+  std::sort(microbatches.begin(), microbatches.end(),
+            [&](int32_t a, int32_t b) {
+              return load[a] != load[b] ? load[a] < load[b] : a < b;
+            });
+  // Of many, those of least load: they fill and drain the pipeline fastest.
+  if (static_cast<int32_t>(microbatches.size()) > kMostCandidates) {
+    microbatches.resize(kMostCandidates);
+  }
+  std::vector<int32_t> moved;
+  std::vector<int32_t> rest;
+  for (int32_t place = 0; place < kEnds; ++place) {
+    for (const bool front : {false, true}) {
+      Candidate best = *base;
+      for (const int32_t m : microbatches) {
+        if (!MayGoOn(budget)) break;
+        moved.clear();
+        rest.clear();
+        for (const int32_t u : base->choice.order) {
+          (units.microbatch[u] == m ? moved : rest).push_back(u);
+        }
+        // Behind (or ahead of) the units of `place` others.
+        const size_t offset =
+            std::min(rest.size(), static_cast<size_t>(place) * moved.size());
+        const size_t at = front ? offset : rest.size() - offset;
+        OrderChoice choice = base->choice;
+        choice.order.clear();
+        choice.order.insert(choice.order.end(), rest.begin(),
+                            rest.begin() + static_cast<int64_t>(at));
+        choice.order.insert(choice.order.end(), moved.begin(), moved.end());
+        choice.order.insert(choice.order.end(),
+                            rest.begin() + static_cast<int64_t>(at),
+                            rest.end());
+        const int64_t time = TryChoice(choice);
+        if (time < best.time) best = {.time = time, .choice = choice};
+      }
+      *base = std::move(best);
+    }
+  }
+  if (!MayGoOn(budget)) return;
+  TryChoice(base->choice);
+  const auto last = LastSequence();
+  const std::vector<int32_t> start(last.begin(), last.end());
+  Polish(start, kPolish, budget);
+}
+
+void SearchWorker::PerturbChoices(const SearchBudget& budget) {
+  if (home_.choice.order.empty() || (!keeps_pattern_ && !bases_.empty() &&
+                                     bases_.front().time < home_.time)) {
+    if (bases_.empty()) return;
+    home_ = bases_.front();
+  }
+  if (current_.choice.order.empty() ||
+      static_cast<double>(current_.time - home_.time) > 3 * mean_duration_) {
+    current_ = home_;
+  }
+  while (cost_ < kRoundCost && MayGoOn(budget)) {
+    Candidate next{.time = 0, .choice = current_.choice};
+    Perturb(&next.choice, random_);
+    if (random_.Below(3) == 0) Perturb(&next.choice, random_);
+    const int64_t before = best_;
+    next.time = TryChoice(next.choice);
+    if (next.time < home_.time) home_ = next;
+    const auto worse = static_cast<double>(next.time - current_.time);
+    const bool accepted =
+        worse <= 0 || worse < 0.3 * mean_duration_ * random_.Unit();
+    if (accepted) current_ = next;
+    if (next.time < kNoLimit &&
+        static_cast<double>(next.time - before) < kPromising * mean_duration_) {
+      const auto last = LastSequence();
+      const std::vector<int32_t> start(last.begin(), last.end());
+      Polish(start, kShortPolish, budget);
+    }
+  }
+}
+
+void SearchWorker::Shake(const SearchBudget& budget) {
+  const FlatGraph& g = *space_->graph;
+  const OrderUnits& units = *space_->units;
+  std::vector<int64_t> noise(static_cast<size_t>(units.num_units()));
+  std::vector<int64_t> key(static_cast<size_t>(g.num_tasks));
+  std::vector<int32_t> order(static_cast<size_t>(g.num_tasks));
+  while (cost_ < kRoundCost && MayGoOn(budget)) {
+    if (shaken_sequence_.empty() ||
+        static_cast<double>(shaken_ - best_) > 2 * mean_duration_) {
+      shaken_ = best_;
+      shaken_sequence_ = sequence_;
+    }
+    const double reach = 2 * mean_duration_ /
+                         static_cast<double>(int64_t{1} << random_.Below(4));
+    const int64_t kind = random_.Below(3);
+    for (int64_t& n : noise) {
+      n = kind == 0 && random_.Below(4) != 0
+              ? 0
+              : static_cast<int64_t>(reach * (2 * random_.Unit() - 1));
+    }
+    retimer_.Retime(shaken_sequence_);
+    for (int32_t t = 0; t < g.num_tasks; ++t) {
+      key[t] = retimer_.start(t) +
+               (kind == 2 ? static_cast<int64_t>(reach * (random_.Unit() - 0.5))
+                          : noise[units.unit[t]]);
+      order[t] = t;
+    }
+    std::sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
+      return key[a] != key[b] ? key[a] < key[b] : a < b;
+    });
+    const int64_t time =
+        lists_.Run({.order = order,
+                    .prefer = random_.Below(4) == 0 ? Prefer::kBackward
+                                                    : Prefer::kPriority,
+                    .patience = 0.5 * static_cast<double>(random_.Below(3))});
+    ++evaluations_;
+    cost_ += kListCost + 4;
+    Keep(time, lists_.sequence());
+    if (static_cast<double>(time - shaken_) > kShakeGate * mean_duration_)
+      continue;
+    Polish(lists_.sequence(), kShakePolish, budget);
+    const auto worse = static_cast<double>(tabu_.best_time() - shaken_);
+    if (worse <= 0 ||
+        random_.Unit() < std::exp(-worse / (0.3 * mean_duration_))) {
+      shaken_ = tabu_.best_time();
+      shaken_sequence_.assign(tabu_.best_sequence().begin(),
+                              tabu_.best_sequence().end());
+    }
+  }
+}
+
+void SearchWorker::ImproveBest(const SearchBudget& budget) {
+  while (cost_ < kRoundCost && MayGoOn(budget)) {
+    const std::vector<int32_t> start = sequence_;
+    const int64_t before = evaluations_;
+    Polish(start, kRoundCost / kTabuCost, budget);
+    if (evaluations_ - before < kSteps) return;
+  }
+}
+
+void SearchWorker::ImproveSequence(const SearchBudget& budget) {
+  if (cycle_ % kCycle == 0) sequences_.Start(sequence_);
+  const double left =
+      1 - static_cast<double>(cycle_ % kCycle) / static_cast<double>(kCycle);
+  ++cycle_;
+  const double temperature = 0.3 * mean_duration_ * left * left;
+  while (cost_ < kRoundCost && MayGoOn(budget)) {
+    const int64_t done =
+        sequences_.Run(std::min<int64_t>(25, stop_at_ - evaluations_),
+                       temperature, space_->bound, random_);
+    evaluations_ += done;
+    cost_ += std::max<int64_t>(done, 8);
+    Keep(sequences_.best_time(), sequences_.best_sequence());
+  }
+}
+
+void SearchWorker::Round(int64_t limit, const SearchBudget& budget) {
+  stop_at_ = limit < std::numeric_limits<int64_t>::max() - evaluations_
+                 ? evaluations_ + limit
+                 : std::numeric_limits<int64_t>::max();
+  cost_ = 0;
+  while (cost_ < kRoundCost && MayGoOn(budget)) {
+    if (next_portfolio_ < space_->portfolio->size()) {
+      Portfolio(budget);
+      continue;
+    }
+    if (next_base_ < bases_.size() && !symmetric_ &&
+        space_->units->period.size() > 2) {
+      ExchangeEnds(&bases_[next_base_++], budget);
+      if (next_base_ == bases_.size()) {
+        std::stable_sort(bases_.begin(), bases_.end(),
+                         [](const Candidate& a, const Candidate& b) {
+                           return a.time < b.time;
+                         });
+      }
+      continue;
+    }
+    switch (turn_++ % 5) {
+      case 0:
+      case 2:
+        PerturbChoices(budget);
+        break;
+      case 1:
+        ImproveBest(budget);
+        break;
+      case 3:
+        Shake(budget);
+        break;
+      default:
+        ImproveSequence(budget);
+        break;
+    }
+    // A turn that found nothing to do must not be asked for ever.
+    cost_ += 8;
+  }
+}
+
+}  // namespace pipeloom::planner

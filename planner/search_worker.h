@@ -1,0 +1,116 @@
+// One of the independent searchers of SearchGraph: its own random numbers,
+// schedulers and best answer. Work is done in rounds of about equal cost, so
+// that workers can meet between them.
+//
+// What a worker does, in this order:
+//  - its share of the portfolio of list-scheduling choices;
+//  - from its best choices, in turns: the microbatches that go first and last
+//    are exchanged (what fills and drains the pipeline), then tabu search;
+//  - in turns: annealing of choices, each promising one followed by a short
+//    tabu search; tabu search from the best; annealing of the sequence.
+#ifndef PIPELOOM_PLANNER_SEARCH_WORKER_H_
+#define PIPELOOM_PLANNER_SEARCH_WORKER_H_
+
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "base/random.h"
+#include "planner/flat_graph.h"
+#include "planner/list_scheduler.h"
+#include "planner/order_search.h"
+#include "planner/retime.h"
+#include "planner/search_budget.h"
+#include "planner/sequence_search.h"
+#include "planner/tabu_search.h"
+
+namespace pipeloom::planner {
+
+// What all workers of a search share and only read.
+struct SearchSpace {
+  const FlatGraph* graph = nullptr;
+  const FlatGraph* ideal = nullptr;  // See Idealised.
+  const OrderUnits* units = nullptr;
+  const std::vector<OrderChoice>* portfolio = nullptr;
+  int64_t bound = 0;  // Of the step time, ns.
+  int32_t num_workers = 1;
+};
+
+class SearchWorker {
+ public:
+  // Keeps a reference to `space` and what it points to.
+  SearchWorker(const SearchSpace& space, int32_t index, uint64_t seed);
+
+  int64_t best() const { return best_; }
+  const std::vector<int32_t>& sequence() const { return sequence_; }
+  int64_t evaluations() const { return evaluations_; }
+  // Goes on from another's best sequence. REQUIRES: legal.
+  void Adopt(int64_t time, absl::Span<const int32_t> sequence);
+
+  // Works until the round's cost is spent, `limit` more evaluations are made,
+  // the bound is met or the budget says stop.
+  void Round(int64_t limit, const SearchBudget& budget);
+
+ private:
+  struct Candidate {
+    int64_t time = std::numeric_limits<int64_t>::max();
+    OrderChoice choice{};
+  };
+  bool MayGoOn(const SearchBudget& budget) const {
+    return evaluations_ < stop_at_ && best_ > space_->bound &&
+           !budget.Exhausted(0);
+  }
+  void Keep(int64_t time, absl::Span<const int32_t> sequence);
+  // Evaluates, keeps the sequence if it is the best; returns the time.
+  int64_t TryChoice(const OrderChoice& choice);
+  // The sequence of the last TryChoice.
+  absl::Span<const int32_t> LastSequence() const;
+  // From that sequence (or any other), as long as it pays.
+  void Polish(absl::Span<const int32_t> sequence, int64_t iterations,
+              const SearchBudget& budget);
+  void Portfolio(const SearchBudget& budget);
+  // Which microbatches go first and last; `base` becomes the best found.
+  void ExchangeEnds(Candidate* base, const SearchBudget& budget);
+  void PerturbChoices(const SearchBudget& budget);
+  // List-schedules by the start times of the incumbent, disturbed.
+  void Shake(const SearchBudget& budget);
+  void ImproveBest(const SearchBudget& budget);
+  void ImproveSequence(const SearchBudget& budget);
+
+  const SearchSpace* space_;
+  OrderEvaluator evaluator_;
+  ListScheduler lists_;
+  OrderEvaluator ideal_;
+  Retimer retimer_;
+  TabuSearch tabu_;
+  SequenceSearch sequences_;
+  Random random_;
+  bool keeps_pattern_;
+  bool symmetric_;  // All units alike: their order does not matter.
+  double mean_duration_ = 0;
+  size_t next_portfolio_;
+  bool last_ideal_ = false;
+
+  // Of the running Round.
+  int64_t stop_at_ = 0;
+  int64_t cost_ = 0;
+
+  int64_t evaluations_ = 0;
+  int64_t best_ = std::numeric_limits<int64_t>::max();
+  std::vector<int32_t> sequence_{};
+  std::vector<Candidate> bases_{};  // The best choices, best first.
+  size_t next_base_ = 0;
+  // The choice to come back to, and the one being changed.
+  Candidate home_{};
+  Candidate current_{};
+  // Of Shake: the sequence being disturbed.
+  int64_t shaken_ = std::numeric_limits<int64_t>::max();
+  std::vector<int32_t> shaken_sequence_{};
+  int64_t turn_ = 0;
+  int64_t cycle_ = 0;
+};
+
+}  // namespace pipeloom::planner
+
+#endif  // PIPELOOM_PLANNER_SEARCH_WORKER_H_

@@ -14,9 +14,16 @@
 #include "ir/batch_metadata.h"
 #include "ir/partition.h"
 #include "ir/stage_graph.h"
+#include "partition/memory_candidates.h"
 #include "planner/search_graph.h"
 
 namespace pipeloom::planner {
+
+// A schedule and the memory choices it was made for.
+struct MemorySchedule {
+  partition::MemorySelection selection{};
+  SearchResult found{};  // Of the graph with that selection.
+};
 
 class Strategy {
  public:
@@ -32,10 +39,26 @@ class Strategy {
   virtual absl::StatusOr<SearchResult> MakeSchedule(
       const StageGraph& graph, const Partition& partition, uint64_t seed,
       const SearchBudget& budget) const = 0;
+
+  // Whether the strategy decides itself what is kept, recomputed and offloaded;
+  // then MakeMemorySchedule is called instead of MakeSchedule.
+  virtual bool chooses_memory() const { return false; }
+  // `graph` has everything kept, and limits that the answer must keep.
+  virtual absl::StatusOr<MemorySchedule> MakeMemorySchedule(
+      const StageGraph& graph, const partition::StepMemory& memory,
+      const Partition& partition, uint64_t seed,
+      const SearchBudget& budget) const;
+  // Goes on from an earlier answer for the same graph and perhaps other limits.
+  // As it is, starts anew.
+  virtual absl::StatusOr<MemorySchedule> ImproveMemorySchedule(
+      const StageGraph& graph, const partition::StepMemory& memory,
+      const Partition& partition, const MemorySchedule& start, uint64_t seed,
+      const SearchBudget& budget) const;
 };
 
-// All names, in the order in which `compare` shows them:
-// gpipe, 1f1b, interleaved, megatron, pipeloom.
+// All names, in the order in which `compare` shows them (docs/strategies.md):
+// gpipe, 1f1b, interleaved, zb-h1, zb-v, v-half, v-min, dualpipe-v, megatron,
+// nnscaler, optimus, disttrain, pipeloom.
 absl::Span<const absl::string_view> StrategyNames();
 
 // InvalidArgument lists the names there are.

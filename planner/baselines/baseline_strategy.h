@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -14,20 +15,36 @@
 
 namespace pipeloom::planner {
 
-// Backward is not split. One evaluation; memory over a limit is
-// ResourceExhausted.
+// One evaluation. With a split backward, weight gradients go before a task that
+// a rank's memory limit has no room for otherwise, as in the zero-bubble
+// heuristics; memory over a limit even so is ResourceExhausted.
 class BaselineStrategy : public Strategy {
  public:
   using OrderRule =
       std::function<absl::StatusOr<RankOrders>(const VirtualPipeline&)>;
 
-  // At most `max_chunks` segments; fewer when the model has not a layer for
-  // each of their stages.
+  enum class Shape {
+    kLooped,  // Every segment goes from the first rank to the last.
+    kVee,     // Odd segments go back from the last rank to the first.
+  };
+  struct Traits {
+    // At most so many segments; fewer when the model has not a layer for each
+    // of their stages.
+    int32_t max_chunks = 1;
+    // The ways to balance layers: the one that plans the sample's median step
+    // fastest is taken, the first where there is one only or no plan fits.
+    std::vector<partition::LayerWeight> weights = {
+        partition::LayerWeight::kCount};
+    Shape shape = Shape::kLooped;
+    bool split_backward = false;
+  };
+  BaselineStrategy(absl::string_view name, Traits traits, OrderRule rule);
+  // Looped, backward not split.
   BaselineStrategy(absl::string_view name, int32_t max_chunks,
                    partition::LayerWeight weight, OrderRule rule);
 
   absl::string_view name() const override { return name_; }
-  bool split_backward() const override { return false; }
+  bool split_backward() const override { return traits_.split_backward; }
   absl::StatusOr<Partition> MakePartition(
       const emulator::StageCostModel& costs,
       const BatchMetadata& sample) const override;
@@ -37,8 +54,7 @@ class BaselineStrategy : public Strategy {
 
  private:
   absl::string_view name_;
-  int32_t max_chunks_;
-  partition::LayerWeight weight_;
+  Traits traits_;
   OrderRule rule_;
 };
 

@@ -83,6 +83,16 @@ void VirtualPipeline::AppendBackward(RankId rank, int32_t segment,
   order->insert(order->end(), cell->begin(), cell->end());
 }
 
+void VirtualPipeline::Append(Pass pass, RankId rank, int32_t segment,
+                             int32_t microbatch,
+                             std::vector<TaskId>* order) const {
+  const auto* cell = Cell(pass != Pass::kForward, rank, segment, microbatch);
+  if (cell == nullptr) return;
+  for (const TaskId t : *cell) {
+    if (graph_->task(t).pass == pass) order->push_back(t);
+  }
+}
+
 absl::StatusOr<Schedule> TimeBaseline(const StageGraph& graph,
                                       RankOrders orders) {
   PIPELOOM_ASSIGN_OR_RETURN(Schedule schedule,

@@ -40,6 +40,9 @@ class VirtualPipeline {
   // With the weight gradients.
   void AppendBackward(RankId rank, int32_t segment, int32_t microbatch,
                       std::vector<TaskId>* order) const;
+  // Of the cell's tasks those of one pass only.
+  void Append(Pass pass, RankId rank, int32_t segment, int32_t microbatch,
+              std::vector<TaskId>* order) const;
 
  private:
   void Fill(const IdVector<StageId, int32_t>& segment_of);

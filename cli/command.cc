@@ -63,6 +63,8 @@ std::vector<std::unique_ptr<Command>> AllCommands() {
   commands.push_back(MakePlanCommand());
   commands.push_back(MakeCompareCommand());
   commands.push_back(MakeEmulateCommand());
+  commands.push_back(MakeCostCommand());
+  commands.push_back(MakeCalibrateCommand());
   commands.push_back(MakeSearchCommand());
   commands.push_back(MakeRunCommand());
   commands.push_back(MakeValidateCommand());

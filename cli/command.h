@@ -44,7 +44,9 @@ class Command {
                            const Context& context) = 0;
 };
 
+std::unique_ptr<Command> MakeCalibrateCommand();
 std::unique_ptr<Command> MakeCompareCommand();
+std::unique_ptr<Command> MakeCostCommand();
 std::unique_ptr<Command> MakeEmulateCommand();
 std::unique_ptr<Command> MakeExplainCommand();
 std::unique_ptr<Command> MakeExportCommand();

@@ -125,7 +125,7 @@ class CompareCommand : public Command {
                               ReadJobInput(name, job_flags_, context));
     PIPELOOM_ASSIGN_OR_RETURN(const auto packed,
                               PackSteps(input, job_flags_.steps, context));
-    const emulator::StageCostModel costs(input.job);
+    const emulator::StageCostModel costs(input.job, CostsOf(input));
     std::vector<Row> rows;
     int num_ok = 0;
     {

@@ -7,6 +7,7 @@
 #include "base/status_macros.h"
 #include "cli/chrome_trace.h"
 #include "cli/command.h"
+#include "cli/emulate_against.h"
 #include "cli/files.h"
 #include "cli/json_writer.h"
 #include "cli/plan_source.h"
@@ -29,12 +30,22 @@ class EmulateCommand : public Command {
             "taken as it is.\n\n"
             "--sharing says which transfers wait for each other: none; those "
             "from one rank to one other; or all out of a rank and all into a "
-            "rank."};
+            "rank.\n\n"
+            "--against compares instead: every measured run of a table "
+            "(workloads/validation holds some; docs/validation.md says the "
+            "columns) is emulated, and errors are shown by row and "
+            "framework."};
   }
 
   std::vector<Flag> Flags() override {
     std::vector<Flag> flags;
     AppendPlanSourceFlags(&source_, &flags);
+    flags.push_back({"against", &against_.file, "FILE",
+                     "emulate and compare the measured runs of a CSV"});
+    flags.push_back({"csv", &against_.csv_out, "FILE",
+                     "with --against: write the comparison as CSV"});
+    flags.push_back({"fit", &against_.fit, "",
+                     "with --against: fit one scalar a framework"});
     flags.push_back({"sharing",
                      &sharing_,
                      "MODE",
@@ -52,6 +63,11 @@ class EmulateCommand : public Command {
 
   absl::Status Run(const std::vector<std::string>& args,
                    const Context& context) override {
+    if (!against_.file.empty()) {
+      against_.data_dir = source_.job.data_dir;
+      against_.json = format_ == "json";
+      return EmulateAgainst(against_, context);
+    }
     PIPELOOM_ASSIGN_OR_RETURN(const SourcedPlan sourced,
                               GetPlan(source_, args, context));
     emulator::EmulateOptions options;
@@ -190,6 +206,7 @@ class EmulateCommand : public Command {
   }
 
   PlanSource source_{};
+  AgainstOptions against_{};
   std::string sharing_ = "per-pair";
   bool blocking_sends_ = false;
   std::string trace_{};

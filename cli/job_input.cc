@@ -12,6 +12,8 @@
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
 #include "cli/files.h"
+#include "cli/operator_prices.h"
+#include "emulator/profile_cost.h"
 #include "partition/token_count.h"
 #include "workloads/spec_loader.h"
 
@@ -121,6 +123,12 @@ void AppendJobFlags(JobFlags* values, bool with_steps,
                     1e6});
   flags->push_back({"memory-limit", &values->memory_limit, "SIZE",
                     "of one GPU, such as 64GiB, instead of the job's"});
+  flags->push_back({"costs",
+                    &values->costs,
+                    "SOURCE",
+                    "of operators: the profile that ships for the device, "
+                    "where there is one, or its peak rates alone",
+                    {"profile", "roofline"}});
   flags->push_back(DataDirFlag(&values->data_dir));
 }
 
@@ -170,9 +178,13 @@ planner::SearchBudget StartBudget(const SearchSettings& settings,
   if (settings.evaluations) budget.max_evaluations = *settings.evaluations;
   if (settings.deadline) {
     using Clock = std::chrono::steady_clock;
-    const Clock::time_point end =
-        Clock::now() + std::chrono::nanoseconds(settings.deadline->count());
-    budget.expired = [end] { return Clock::now() >= end; };
+    const Clock::time_point begin = Clock::now();
+    const std::chrono::nanoseconds whole(settings.deadline->count());
+    budget.expired = [begin, whole] { return Clock::now() - begin >= whole; };
+    budget.spent = [begin, whole] {
+      using Seconds = std::chrono::duration<double>;
+      return Seconds(Clock::now() - begin) / Seconds(whole);
+    };
   }
   budget.stop = context.stop;
   budget.threads = settings.threads;
@@ -195,6 +207,18 @@ absl::StatusOr<JobInput> ReadJobInput(const std::string& job,
     input.job.training.microbatches = static_cast<int32_t>(*flags.microbatches);
   }
   PIPELOOM_RETURN_IF_ERROR(ValidateJobSpec(input.job));
+  const std::string& device = input.job.cluster.device.name;
+  // Not a name that would be taken for a path.
+  if (flags.costs == "profile" && !device.empty() &&
+      !absl::StrContains(device, "/") && !absl::EndsWith(device, ".json")) {
+    absl::StatusOr<DeviceProfile> profile = LoadDeviceProfile(device, data_dir);
+    if (profile.ok()) {
+      input.profile =
+          std::make_shared<const DeviceProfile>(*std::move(profile));
+    } else if (!absl::IsNotFound(profile.status())) {
+      return profile.status();
+    }
+  }
   input.replicas = input.job.parallel.dp;
   if (flags.replicas > input.replicas) {
     return UsageError(absl::StrFormat("--replicas %d: job %s has %d",
@@ -218,6 +242,12 @@ absl::StatusOr<JobInput> ReadJobInput(const std::string& job,
   }
   PIPELOOM_RETURN_IF_ERROR(CheckWork(input, context));
   return input;
+}
+
+std::unique_ptr<const emulator::OpCostModel> CostsOf(const JobInput& input) {
+  return emulator::MakeOpCosts(input.job.cluster, input.job.parallel,
+                               input.profile.get(),
+                               input.job.cluster.device.kernel_overhead);
 }
 
 absl::StatusOr<std::vector<partition::PackedStep>> PackSteps(

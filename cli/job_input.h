@@ -4,13 +4,16 @@
 #define PIPELOOM_CLI_JOB_INPUT_H_
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "cli/command.h"
+#include "emulator/op_cost.h"
 #include "ir/batch_metadata.h"
+#include "ir/device_profile.h"
 #include "ir/job_spec.h"
 #include "partition/batch_split.h"
 #include "planner/search_budget.h"
@@ -24,6 +27,7 @@ struct JobFlags {
   std::optional<int64_t> microbatches{};
   std::optional<Bytes> memory_limit{};
   std::string data_dir{};
+  std::string costs = "profile";  // Or "roofline".
 };
 void AppendJobFlags(JobFlags* values, bool with_steps,
                     std::vector<Flag>* flags);
@@ -57,6 +61,8 @@ struct JobInput {
   std::string batch_name{};
   BatchMetadata batch{};
   int32_t replicas = 1;  // How many of the job's are planned.
+  // Of the job's device, if one ships and is asked for; else null.
+  std::shared_ptr<const DeviceProfile> profile{};
 };
 // Reads the job and its batch and applies the options. `batch` is a path or
 // the name of a shipped batch. InvalidArgument: the batch is empty or has no
@@ -64,6 +70,9 @@ struct JobInput {
 absl::StatusOr<JobInput> ReadJobInput(const std::string& job,
                                       const JobFlags& flags,
                                       const Context& context);
+
+// What the job's operators cost: by the profile, else by the roofline.
+std::unique_ptr<const emulator::OpCostModel> CostsOf(const JobInput& input);
 
 // The steps' samples in order. InvalidArgument says for how many steps the
 // batch suffices. Notes a step that is short of samples.

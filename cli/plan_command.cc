@@ -109,7 +109,7 @@ class PlanCommand : public Command {
                               planner::MakeStrategy(schedule));
     PIPELOOM_ASSIGN_OR_RETURN(const auto packed,
                               PackSteps(input, job_flags_.steps, context));
-    const emulator::StageCostModel costs(input.job);
+    const emulator::StageCostModel costs(input.job, CostsOf(input));
     PIPELOOM_ASSIGN_OR_RETURN(
         const planner::PreparedJob prepared,
         planner::PrepareJob(*strategy, costs, SampleOf(input.batch)));

@@ -44,7 +44,7 @@ absl::StatusOr<SourcedPlan> GetPlan(const PlanSource& source,
                             planner::MakeStrategy(source.schedule.value_or(
                                 input.job.search.schedule)));
   PIPELOOM_ASSIGN_OR_RETURN(const auto packed, PackSteps(input, 1, context));
-  const emulator::StageCostModel costs(input.job);
+  const emulator::StageCostModel costs(input.job, CostsOf(input));
   PIPELOOM_ASSIGN_OR_RETURN(
       const planner::PreparedJob prepared,
       planner::PrepareJob(*strategy, costs, SampleOf(input.batch)));

@@ -27,7 +27,7 @@ install(
   FILES_MATCHING
   PATTERN "*.pb.h")
 
-foreach(folder jobs models clusters batches)
+foreach(folder jobs models clusters batches profiles)
   install(DIRECTORY ${PROJECT_SOURCE_DIR}/workloads/${folder}
           DESTINATION ${CMAKE_INSTALL_DATADIR}/pipeloom)
 endforeach()

@@ -3,73 +3,112 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/numeric.h"
 #include "emulator/op_graph.h"
 
 namespace pipeloom::emulator {
 namespace {
 
-double Real(int64_t value) { return static_cast<double>(value); }
-
-int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
-// Bytes of the whole layer.
+// Bytes of the whole layer at 16 bit, by who reads them in the backward.
 struct Kept {
-  double always = 0;          // Needed by the input gradient.
-  double product_inputs = 0;  // Needed by the weight gradient only.
-  double shared = 0;          // Needed by both.
+  double always = 0;          // The input gradient.
+  double product_inputs = 0;  // The weight gradient only.
+  double shared = 0;          // Both.
   double output_gradients = 0;
+  double fp32 = 0;  // The input gradient; 32 bit in any precision.
 };
 
-void AddTransformer(const LayerSpec& layer, const WorkShape& shape,
-                    Kept* kept) {
-  const double t = Real(LayerTokens(layer, shape));
-  const double h = Real(layer.hidden);
+void AddAttention(const LayerSpec& layer, double t,
+                  const ParallelLayout& parallel, Kept* kept) {
   const AttentionSpec& a = layer.attention;
-  if (a.kind != AttentionKind::kNone) {
-    const double query = Real(a.heads * a.head_dim);
-    const double qkv = query + 2 * Real(a.kv_heads * a.head_dim);
-    kept->always += t * (2 * h + 2 * qkv + 4 * Real(a.heads));
-    kept->product_inputs += t * (2 * h + 2 * Real(a.query_rank));
-    kept->shared += t * 2 * query;
-    kept->output_gradients += t * (2 * qkv + 2 * h);
+  const double h = Real(layer.hidden);
+  const double query = Real(a.heads * a.head_dim);
+  const double output = Real(a.heads * a.value_width());
+  // Low-rank keys are spread to all heads.
+  const int64_t kv_heads = a.kv_rank > 0 ? a.heads : a.kv_heads;
+  const double kv = Real(kv_heads * (a.head_dim + a.value_width()));
+  kept->always += t * (2 * h + 2 * query + 2 * kv);
+  kept->fp32 += t * 4 * Real(a.heads);
+  kept->product_inputs += t * 2 * h;
+  kept->shared += t * 2 * output;
+  kept->output_gradients += t * (2 * query + 2 * kv + 2 * h);
+  // The norm of a low rank keeps its input; the product after it, its own.
+  if (a.query_rank > 0) {
+    kept->always += t * 2 * Real(a.query_rank);
+    kept->product_inputs += t * 2 * Real(a.query_rank);
+    kept->output_gradients += t * 2 * Real(a.query_rank);
   }
-  const CrossAttentionSpec& c = layer.cross_attention;
-  if (c.heads > 0) {
-    const double width = Real(c.heads * c.head_dim);
-    const double context = Real(shape.context_tokens);
-    kept->always += t * 2 * width + context * 4 * width;
-    kept->product_inputs += t * 2 * h;
-    kept->shared += t * 2 * width;
-    kept->output_gradients += t * (2 * width + 2 * h) + context * 4 * width;
+  if (a.kv_rank > 0) {
+    kept->always += t * 2 * Real(a.kv_rank + a.rope_dim);
+    kept->product_inputs += t * 2 * Real(a.kv_rank);
+    kept->output_gradients += t * 2 * Real(a.kv_rank + a.rope_dim);
   }
+  // The output is kept as attention made it and as the product takes it.
+  if (parallel.cp > 1 && parallel.context == ContextParallelism::kAllToAll) {
+    kept->always += t * 2 * output;
+  }
+}
+
+void AddFeedForward(const LayerSpec& layer, double t, Kept* kept) {
   const FfnSpec& f = layer.ffn;
+  const double h = Real(layer.hidden);
   double inner = Real(f.hidden);
   double copies = 1;  // Of the input, one for each expert a token visits.
   if (f.experts > 0) {
     inner = Real((f.experts_per_token + f.shared_experts) * f.expert_hidden);
     copies += Real(f.experts_per_token);
+    // Scores, probabilities and choice.
+    kept->fp32 += t * 12 * Real(f.experts);
   }
-  if (inner > 0) {
-    kept->always += t * (2 * h + (f.gated ? 4 : 2) * inner);
-    kept->product_inputs += t * (copies * 2 * h + 2 * inner);
-    kept->output_gradients += t * (2 * h + (f.gated ? 4 : 2) * inner);
+  if (inner <= 0) return;
+  kept->always += t * (2 * h + (f.gated ? 4 : 2) * inner);
+  kept->product_inputs += t * (copies * 2 * h + 2 * inner);
+  kept->output_gradients += t * (2 * h + (f.gated ? 4 : 2) * inner);
+}
+
+void AddTransformer(const LayerSpec& layer, const WorkShape& shape,
+                    const ParallelLayout& parallel, Kept* kept) {
+  const double t = Real(LayerTokens(layer, shape));
+  const double h = Real(layer.hidden);
+  int blocks = 0;
+  if (layer.attention.kind != AttentionKind::kNone) {
+    AddAttention(layer, t, parallel, kept);
+    ++blocks;
+  }
+  const CrossAttentionSpec& c = layer.cross_attention;
+  if (c.heads > 0) {
+    const double width = Real(c.heads * c.head_dim);
+    const double context = Real(ContextTokens(layer, shape));
+    kept->always += t * 2 * width + context * 4 * width;
+    kept->product_inputs += t * 2 * h;
+    kept->shared += t * 2 * width;
+    kept->output_gradients += t * (2 * width + 2 * h) + context * 4 * width;
+  }
+  AddFeedForward(layer, t, kept);
+  if (layer.ffn.experts > 0 || layer.ffn.hidden > 0) ++blocks;
+  if (layer.modulation.vectors > 0) {
+    // The norm's output for the gradient of the scale; the block's for the
+    // gate's.
+    kept->always += t * 4 * h * blocks;
   }
 }
 
-Kept KeptBy(const LayerSpec& layer, const WorkShape& shape) {
+Kept KeptBy(const LayerSpec& layer, const WorkShape& shape,
+            const ParallelLayout& parallel) {
   const double t = Real(LayerTokens(layer, shape));
   Kept kept;
   switch (layer.kind) {
     case LayerKind::kTransformer:
-      AddTransformer(layer, shape, &kept);
+      AddTransformer(layer, shape, parallel, &kept);
       break;
     case LayerKind::kEmbedding:
       kept.product_inputs = t * 8;  // 64-bit ids.
       break;
     case LayerKind::kLossHead:
-      kept.always = t * (2 * Real(layer.hidden) + 4 * Real(layer.vocab));
+      // The fused cross-entropy leaves the gradient where the logits were.
+      kept.always = t * 2 * Real(layer.hidden);
       kept.product_inputs = t * 2 * Real(layer.hidden);
-      kept.output_gradients = t * 4 * Real(layer.vocab);
+      kept.shared = t * 2 * Real(layer.vocab);
       break;
     case LayerKind::kLinears:
       for (size_t i = 0; i < layer.linears.size(); ++i) {
@@ -85,15 +124,41 @@ Kept KeptBy(const LayerSpec& layer, const WorkShape& shape) {
           layer.fixed_activation_bytes_per_token * t +
           layer.fixed_activation_bytes_per_instance * Real(shape.instances);
       break;
+    case LayerKind::kConvolutions:
+      // Inputs of norm, activation and convolution.
+      for (const ConvolutionSpec& c : layer.convolutions) {
+        const double positions = t * c.scale * c.scale;
+        kept.always += positions * 4 * Real(c.in);
+        kept.product_inputs += positions * 2 * Real(c.in);
+        kept.output_gradients += positions * 2 * Real(c.out);
+      }
+      break;
   }
   return kept;
+}
+
+// fp8 products keep their inputs in one byte, of tensors that others read too
+// as a further copy.
+void Convert(Precision precision, Kept* kept) {
+  if (precision == Precision::kFp8) {
+    kept->product_inputs = kept->product_inputs / 2 + kept->shared / 2;
+  }
+  if (precision == Precision::kFp32) {
+    for (double* bytes : {&kept->always, &kept->product_inputs, &kept->shared,
+                          &kept->output_gradients}) {
+      *bytes *= 2;
+    }
+  }
 }
 
 }  // namespace
 
 LayerActivations ActivationsOf(const LayerSpec& layer, const WorkShape& shape,
-                               const ParallelLayout& parallel) {
-  const Kept kept = KeptBy(layer, shape);
+                               const ParallelLayout& parallel,
+                               Precision precision) {
+  Kept kept = KeptBy(layer, shape, parallel);
+  Convert(precision, &kept);
+  kept.always += kept.fp32;
   const auto gpus = static_cast<double>(parallel.gpus_per_rank());
   const auto share = [&](double bytes) {
     return Bytes(static_cast<int64_t>(std::ceil(bytes / gpus)));
@@ -108,37 +173,52 @@ LayerActivations ActivationsOf(const LayerSpec& layer, const WorkShape& shape,
 }
 
 Bytes InputBytes(const LayerSpec& layer, const WorkShape& shape, int64_t width,
-                 const ParallelLayout& parallel) {
-  const int64_t tokens = LayerTokens(layer, shape);
+                 const ParallelLayout& parallel, Precision precision) {
+  const int64_t tokens =
+      LayerTokens(layer, shape) * (precision == Precision::kFp32 ? 2 : 1);
   int64_t token_bytes = 2 * (width > 0 ? width : layer.hidden);
   if (layer.kind == LayerKind::kLinears) {
     token_bytes = 2 * layer.linears.front().in;
+  } else if (layer.kind == LayerKind::kConvolutions) {
+    token_bytes = 2 * layer.convolutions.front().in;
   } else if (layer.kind == LayerKind::kEmbedding) {
     token_bytes = 8;
   }
   return Bytes(CeilDiv(tokens * token_bytes, parallel.gpus_per_rank()));
 }
 
-ShardedParameters ParametersOnGpu(const LayerSpec& layer,
-                                  const ParallelLayout& parallel) {
-  const int64_t all = Parameters(layer);
-  const int64_t vectors = std::min(layer.vector_parameters, all);
-  int64_t experts = 0;
-  if (layer.kind == LayerKind::kTransformer && layer.ffn.experts > 0) {
-    experts = layer.ffn.experts * (layer.ffn.gated ? 3 : 2) * layer.hidden *
-              layer.ffn.expert_hidden;
+Bytes BackwardScratch(const LayerSpec& layer, int64_t tokens,
+                      const ParallelLayout& parallel) {
+  const double tp = Real(parallel.tp);
+  const double t = Real(tokens) / Real(parallel.cp);
+  const double h = Real(layer.hidden);
+  // The gradient coming in; gathered where a tensor-parallel region begins.
+  const double gradient = 2 * t * h / tp + (parallel.tp > 1 ? 2 * t * h : 0);
+  double scratch = 0;
+  if (layer.kind == LayerKind::kLossHead) {
+    // The kept input gathered, its gradient, and the table's.
+    scratch = (parallel.tp > 1 ? 2 * t * h : 0) + 2 * t * h +
+              2 * Real(CeilDiv(layer.vocab, parallel.tp)) * h;
+  } else if (layer.kind == LayerKind::kTransformer) {
+    const FfnSpec& f = layer.ffn;
+    const double per_row = f.gated ? 4 : 2;  // After the activation's gradient.
+    double inner = per_row * Real(f.hidden) * t / tp;
+    if (f.experts > 0) {
+      const double rows = t * Real(f.experts_per_token) / tp;
+      inner = rows * std::max(per_row * Real(f.expert_hidden), 4 * h);
+    }
+    const AttentionSpec& a = layer.attention;
+    // Gradients of output, queries, keys and values.
+    const double attention =
+        a.kind == AttentionKind::kNone
+            ? 0
+            : 2 * t / tp *
+                  Real(a.heads * (a.head_dim + a.value_width()) +
+                       (a.kv_rank > 0 ? a.heads : a.kv_heads) *
+                           (a.head_dim + a.value_width()));
+    scratch = gradient + std::max(inner, attention);
   }
-  const int64_t matrices = all - vectors - experts;
-  return {.dense = CeilDiv(matrices, parallel.tp) + vectors,
-          .experts = CeilDiv(experts, int64_t{parallel.tp} * parallel.ep)};
-}
-
-int64_t DenseReplicas(const ParallelLayout& parallel) {
-  return int64_t{parallel.dp} * parallel.cp;
-}
-
-int64_t ExpertReplicas(const ParallelLayout& parallel) {
-  return std::max<int64_t>(DenseReplicas(parallel) / parallel.ep, 1);
+  return Bytes(static_cast<int64_t>(std::ceil(scratch)));
 }
 
 }  // namespace pipeloom::emulator

@@ -1,9 +1,10 @@
-// Bytes that one layer keeps on one GPU: activations from forward to backward,
-// and weights with their training state all step long.
+// Bytes that one layer keeps on one GPU from forward to backward, and what it
+// needs for a moment in its backward.
 //
-// Fused attention, no dropout, 16-bit activations, sequence parallel. Per
-// token of a transformer layer (h hidden, a heads and k key-value heads of
-// dimension d, f feed-forward width):
+// Fused attention, no dropout, 16-bit activations, sequence parallel, as
+// Megatron-Core with TransformerEngine holds them (docs/emulator_model.md has
+// the list of tensors). Per token of a transformer layer (h hidden, a heads
+// and k key-value heads of dimension d, f feed-forward width):
 //
 //   8h                     norm inputs and outputs
 //   2(a + 2k)d + 2ad + 4a  Q, K, V; attention output; log-sum-exp
@@ -16,6 +17,7 @@
 #include <cstdint>
 
 #include "base/units.h"
+#include "emulator/layer_weights.h"
 #include "ir/microbatches.h"
 #include "ir/model_spec.h"
 #include "ir/parallel_layout.h"
@@ -32,25 +34,20 @@ struct LayerActivations {
   Bytes held_for_weight_grad{};
 };
 LayerActivations ActivationsOf(const LayerSpec& layer, const WorkShape& shape,
-                               const ParallelLayout& parallel);
+                               const ParallelLayout& parallel,
+                               Precision precision = Precision::kBf16);
 
 // The layer's input: what a recomputed stage keeps. `width`: of the layer
 // before it, 0 if it is the module's first.
 Bytes InputBytes(const LayerSpec& layer, const WorkShape& shape, int64_t width,
-                 const ParallelLayout& parallel);
+                 const ParallelLayout& parallel,
+                 Precision precision = Precision::kBf16);
 
-// Parameters that one GPU holds: matrices by tp, experts by tp and ep, vectors
-// whole.
-struct ShardedParameters {
-  int64_t dense = 0;
-  int64_t experts = 0;
-};
-ShardedParameters ParametersOnGpu(const LayerSpec& layer,
-                                  const ParallelLayout& parallel);
-
-// GPUs that hold the same part of the weights.
-int64_t DenseReplicas(const ParallelLayout& parallel);
-int64_t ExpertReplicas(const ParallelLayout& parallel);
+// The most that the backward of the layer holds besides what the forward kept:
+// gradients on their way, gathered tokens. Of a loss head also the gradient of
+// its table in 16 bit, which is added to the fp32 one after.
+Bytes BackwardScratch(const LayerSpec& layer, int64_t tokens,
+                      const ParallelLayout& parallel);
 
 }  // namespace pipeloom::emulator
 

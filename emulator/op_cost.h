@@ -3,10 +3,27 @@
 #ifndef PIPELOOM_EMULATOR_OP_COST_H_
 #define PIPELOOM_EMULATOR_OP_COST_H_
 
+#include "absl/strings/string_view.h"
 #include "base/units.h"
 #include "emulator/op_graph.h"
 
 namespace pipeloom::emulator {
+
+// Where a time comes from, best first.
+enum class CostSource {
+  kMeasured,      // A point of the device profile, as it is.
+  kInterpolated,  // From points near by, in utilisation.
+  kRoofline,      // Peak rates, efficiency of the shape, floor.
+};
+inline constexpr int kNumCostSources = 3;
+
+// "measured", "interpolated", "roofline".
+absl::string_view Name(CostSource source);
+
+struct OpPrice {
+  Duration time{};
+  CostSource source = CostSource::kRoofline;
+};
 
 class OpCostModel {
  public:
@@ -14,6 +31,8 @@ class OpCostModel {
   // Alone on one GPU. >= 0; 0 for an operator without work. Pure: equal
   // operators cost the same. Any number of threads.
   virtual Duration Cost(const Op& op) const = 0;
+  // The same with its source; .time == Cost(op).
+  virtual OpPrice Price(const Op& op) const { return {Cost(op)}; }
 };
 
 // The steps one after another.

@@ -1,5 +1,6 @@
 // The operators that one layer runs on one GPU for one WorkShape, under tensor
-// parallelism with sequence parallelism, and context parallelism.
+// parallelism with sequence parallelism, context parallelism and expert
+// parallelism. emulator/ops has a file for each kind of layer.
 //
 // Sizes are those of one GPU: widths divided by tp, tokens by cp. A pass is a
 // list of OpSteps one after another; a step has a compute stream and a
@@ -20,35 +21,64 @@
 #include "base/units.h"
 #include "ir/microbatches.h"
 #include "ir/model_spec.h"
+#include "ir/op_query.h"
 #include "ir/parallel_layout.h"
 
 namespace pipeloom::emulator {
 
-// `groups` independent products of m x k by k x n, in 16 bit. `result_bytes`:
-// of one element of the result, read or written (8 for a gradient that is
-// added to an fp32 buffer).
+// `groups` independent products of m x k by k x n. `result_bytes`: of one
+// element of the result, read or written (8 for a gradient that is added to an
+// fp32 buffer).
 struct GemmOp {
   double m = 0;
   double n = 0;
   double k = 0;
   double groups = 1;
   double result_bytes = 2;
+  Precision precision = Precision::kBf16;
+  // Tells the layout of the operands; m, n and k are of this very product.
+  QueryPass pass = QueryPass::kForward;
   double flops() const { return 2 * m * n * k * groups; }
 };
 
-// Fused attention.
+// Fused attention of one GPU's share of the heads and tokens, over sequences
+// of `mean_length`.
 struct AttentionOp {
   double flops = 0;  // As counted: causal at half.
   double bytes = 0;  // Q, K, V and output once.
   double mean_length = 0;
-  int64_t head_dim = 0;
+  int64_t head_dim = 0;   // Of queries and keys.
+  int64_t value_dim = 0;  // 0: head_dim.
   bool causal = false;
   bool backward = false;
+  double tokens = 0;  // Queries.
+  double heads = 0;
+  double kv_heads = 0;
+  int64_t window = 0;  // Tokens of a block; 0: none.
 };
 
-// Bound by memory bandwidth: norms, activations, look-ups.
+// What a MemoryOp is, for costs measured by kind.
+enum class MemoryKind {
+  kOther,
+  kNorm,        // With the residual sum before it.
+  kActivation,  // Of a plain feed-forward part.
+  kGatedActivation,
+  kRotary,
+  kEmbedding,
+  kLoss,  // Softmax and cross-entropy.
+  kPermutation,
+  kModulation,
+  kOptimizer,
+};
+
+// Bound by memory bandwidth. `rows` x `width` elements of the result, where
+// it has that form.
 struct MemoryOp {
   double bytes = 0;
+  MemoryKind kind = MemoryKind::kOther;
+  double rows = 0;
+  double width = 0;
+  bool backward = false;
 };
 
 // Work that is given as a count: convolutional parts.
@@ -60,7 +90,13 @@ struct FixedOp {
 enum class Collective { kAllGather, kReduceScatter, kAllToAll, kRing };
 
 // Where a collective's group lies.
-enum class GroupKind { kTensor, kContext, kExpert };
+enum class GroupKind {
+  kTensor,
+  kContext,
+  kExpert,
+  kData,        // GPUs with equal weights: dp x cp.
+  kExpertData,  // The same for experts.
+};
 
 // `bytes`: of the gathered tensor for all-gather and reduce-scatter; what one
 // GPU sends for all-to-all; one hop's for a ring of size - 1 hops.
@@ -94,13 +130,26 @@ struct GradientNeeds {
   bool operator==(const GradientNeeds&) const = default;
 };
 
-// The layer's tokens: the module's output tokens if it works on those.
+// The layer's tokens: the module's output tokens if it works on those; those of
+// its own grid if it works on a coarser one.
 int64_t LayerTokens(const LayerSpec& layer, const WorkShape& shape);
+
+// The context of the layer's cross-attention.
+int64_t ContextTokens(const LayerSpec& layer, const WorkShape& shape);
+
+// Choices that are the layer's module's or the call's, not the layer's own.
+struct OpOptions {
+  Precision precision = Precision::kBf16;
+  // Times the layer's own: sparsity that changes from step to step. (0, 1].
+  double attention_density = 1;
+  bool operator==(const OpOptions&) const = default;
+};
 
 // Passes that `needs` rules out are empty. O(1) operators.
 LayerOps BuildLayerOps(const LayerSpec& layer, const WorkShape& shape,
                        const ParallelLayout& parallel,
-                       const GradientNeeds& needs);
+                       const GradientNeeds& needs,
+                       const OpOptions& options = {});
 
 }  // namespace pipeloom::emulator
 

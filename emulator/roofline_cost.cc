@@ -34,6 +34,33 @@ double HeadFactor(int64_t head_dim) {
   return 1.15 * std::min(d / 256, 1.0);
 }
 
+double OperandBytes(Precision precision) {
+  switch (precision) {
+    case Precision::kBf16:
+      return 2;
+    case Precision::kFp8:
+      return 1;
+    case Precision::kFp32:
+      return 4;
+  }
+  return 2;
+}
+
+// TF32 runs at half the rate of bf16 on every device with both; a device
+// without fp8 units runs those products in bf16.
+double PeakRate(const DeviceSpec& device, Precision precision) {
+  const double bf16 = device.bf16.flops_per_second;
+  switch (precision) {
+    case Precision::kBf16:
+      return bf16;
+    case Precision::kFp8:
+      return std::max(device.fp8.flops_per_second, bf16);
+    case Precision::kFp32:
+      return bf16 / 2;
+  }
+  return bf16;
+}
+
 }  // namespace
 
 double GemmShapeFactor(const GemmOp& op) {
@@ -77,6 +104,11 @@ Duration RooflineCost::CollectiveTime(const CollectiveOp& op) const {
     case GroupKind::kContext:
       inside = parallel_.gpus_per_rank() <= node;
       break;
+    case GroupKind::kData:
+    case GroupKind::kExpertData:
+      inside = parallel_.dp == 1 ? parallel_.gpus_per_rank() <= node
+                                 : parallel_.num_gpus() <= node;
+      break;
     case GroupKind::kExpert:
       // Inside the rank if cp holds it, else over the replicas.
       inside = parallel_.ep <= parallel_.cp ? parallel_.gpus_per_rank() <= node
@@ -102,13 +134,16 @@ Duration RooflineCost::Cost(const Op& op) const {
   return std::visit(
       Overloaded{
           [&](const GemmOp& gemm) {
+            const double element = OperandBytes(gemm.precision);
             const double bytes =
-                gemm.groups * (2 * gemm.m * gemm.k + 2 * gemm.k * gemm.n +
-                               gemm.result_bytes * gemm.m * gemm.n);
+                gemm.groups *
+                (element * gemm.m * gemm.k + element * gemm.k * gemm.n +
+                 gemm.result_bytes * gemm.m * gemm.n);
             if (gemm.flops() <= 0) return kZero;
-            return Roofline(
-                gemm.flops(),
-                peak * device.gemm_efficiency * GemmShapeFactor(gemm), bytes);
+            return Roofline(gemm.flops(),
+                            PeakRate(device, gemm.precision) *
+                                device.gemm_efficiency * GemmShapeFactor(gemm),
+                            bytes);
           },
           [&](const AttentionOp& attention) {
             return Roofline(attention.flops,
@@ -126,6 +161,18 @@ Duration RooflineCost::Cost(const Op& op) const {
           },
       },
       op);
+}
+
+absl::string_view Name(CostSource source) {
+  switch (source) {
+    case CostSource::kMeasured:
+      return "measured";
+    case CostSource::kInterpolated:
+      return "interpolated";
+    case CostSource::kRoofline:
+      return "roofline";
+  }
+  return "";
 }
 
 Duration CostOf(const std::vector<OpStep>& steps, const OpCostModel& costs) {

@@ -1,11 +1,13 @@
 #include "emulator/stage_cost.h"
 
 #include <algorithm>
-#include <cmath>
+#include <set>
+#include <utility>
 
-#include "emulator/collective_cost.h"
+#include "base/numeric.h"
 #include "emulator/layer_fingerprint.h"
 #include "emulator/layer_memory.h"
+#include "emulator/layer_weights.h"
 #include "emulator/op_graph.h"
 #include "emulator/roofline_cost.h"
 #include "emulator/subgraph_cache.h"
@@ -13,29 +15,68 @@
 namespace pipeloom::emulator {
 namespace {
 
-// Context and loaded kernels, then allocator slack, communication buffers and
-// workspaces of products: what an idle training process holds on an H800.
+// Outside of the framework's allocator: context, loaded kernels, communication
+// buffers. From memory of H800 training processes, not measured.
 constexpr Bytes kContext{int64_t{1} << 30};
-constexpr Bytes kWorkspace{int64_t{512} << 20};
+// Workspaces of the product libraries: 32 MiB each for the framework and for
+// its fused layers, from Hopper on (PyTorch and TransformerEngine sources).
+constexpr Bytes kLibraries{int64_t{64} << 20};
 
-// Per parameter (mixed precision with Adam).
-constexpr int64_t kWeightBytes = 2;
-constexpr int64_t kGradientBytes = 4;
-constexpr int64_t kOptimizerBytes = 12;  // fp32 weight and two moments.
-// Read: gradient, weight, moments. Written: weight, moments, 16-bit weight.
-constexpr double kOptimizerTraffic = 4 + 12 + 12 + 2;
+// How a pass is priced: the layer and what is not its own.
+struct Setting {
+  const ParallelLayout& parallel;
+  const OpCostModel& costs;
+  OptimizerSharding sharding = OptimizerSharding::kZero1;
+  OpOptions options{};
+};
 
-int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
+// Fully sharded weights are gathered for each pass, and gradients reduced
+// after each, beside the neighbouring layers' passes: a pass is at least as
+// long as what is moved beside it.
+void AddSharding(const LayerSpec& layer, const GradientNeeds& needs,
+                 const Setting& setting, LayerCost* cost) {
+  if (setting.sharding != OptimizerSharding::kZero2 &&
+      setting.sharding != OptimizerSharding::kZero3) {
+    return;
+  }
+  const ShardedParameters own = ParametersOnGpu(layer, setting.parallel);
+  const ParameterBytes bytes = BytesOf(setting.options.precision);
+  const auto moved = [&](Collective kind, int64_t parameter_bytes) {
+    return setting.costs.Cost(
+               CollectiveOp{.kind = kind,
+                            .group = GroupKind::kData,
+                            .size = DenseReplicas(setting.parallel),
+                            .bytes = Real(own.dense * parameter_bytes)}) +
+           setting.costs.Cost(
+               CollectiveOp{.kind = kind,
+                            .group = GroupKind::kExpertData,
+                            .size = ExpertReplicas(setting.parallel),
+                            .bytes = Real(own.experts * parameter_bytes)});
+  };
+  if (setting.sharding == OptimizerSharding::kZero3) {
+    const Duration gather = moved(Collective::kAllGather, 2);
+    cost->forward = std::max(cost->forward, gather);
+    if (needs.input || needs.weights) {
+      cost->backward = std::max(cost->backward, gather);
+    }
+  }
+  if (needs.weights) {
+    cost->weight_grad = std::max(
+        cost->weight_grad, moved(Collective::kReduceScatter, bytes.gradients));
+  }
+}
 
 LayerCost PriceLayer(const LayerSpec& layer, const WorkShape& shape,
-                     const ParallelLayout& parallel, const GradientNeeds& needs,
-                     const OpCostModel& costs) {
-  const LayerOps ops = BuildLayerOps(layer, shape, parallel, needs);
-  const LayerActivations kept = ActivationsOf(layer, shape, parallel);
+                     const GradientNeeds& needs, const Setting& setting) {
+  const LayerOps ops =
+      BuildLayerOps(layer, shape, setting.parallel, needs, setting.options);
+  const LayerActivations kept =
+      ActivationsOf(layer, shape, setting.parallel, setting.options.precision);
   LayerCost cost;
-  cost.forward = CostOf(ops.forward, costs);
-  cost.backward = CostOf(ops.backward, costs);
-  cost.weight_grad = CostOf(ops.weight_grad, costs);
+  cost.forward = CostOf(ops.forward, setting.costs);
+  cost.backward = CostOf(ops.backward, setting.costs);
+  cost.weight_grad = CostOf(ops.weight_grad, setting.costs);
+  AddSharding(layer, needs, setting, &cost);
   cost.activations = needs.weights ? kept.trained : kept.frozen;
   cost.freed_by_backward =
       needs.weights ? kept.trained - kept.held_for_weight_grad : kept.frozen;
@@ -46,8 +87,12 @@ LayerCost PriceLayer(const LayerSpec& layer, const WorkShape& shape,
 }  // namespace
 
 struct StageCostModel::State {
-  State(const JobSpec& a_job, bool a_reuse)
-      : job(a_job), reuse(a_reuse), costs(job.cluster, job.parallel) {
+  State(const JobSpec& a_job, std::unique_ptr<const OpCostModel> a_costs,
+        bool a_reuse)
+      : job(a_job), reuse(a_reuse), costs(std::move(a_costs)) {
+    if (costs == nullptr) {
+      costs = std::make_unique<RooflineCost>(job.cluster, job.parallel);
+    }
     for (const ModuleSpec& module : job.model.modules) {
       auto& prints = fingerprints[fingerprints.push_back({})];
       for (const LayerSpec& layer : module.layers) {
@@ -56,62 +101,120 @@ struct StageCostModel::State {
     }
   }
 
-  // What the stage's weights are on one GPU. A tied loss head away from its
-  // embedding holds a copy of the table.
-  ShardedParameters StageParameters(const Stage& stage) const {
-    ShardedParameters sum;
+  const ModuleSpec& ModuleOf(const Stage& stage) const {
+    return job.model.modules[stage.module];
+  }
+
+  // Calls visit(layer) for each. A tied loss head away from its embedding
+  // holds a copy of the table.
+  template <typename Visit>
+  void ForEachLayer(const Stage& stage, const Visit& visit) const {
     bool has_table = false;
-    const ModuleSpec& module = job.model.modules[stage.module];
     for (int32_t i = 0; i < stage.num_layers; ++i) {
-      LayerSpec layer = module.layers[LayerId(stage.first_layer.value() + i)];
+      const LayerSpec& layer =
+          ModuleOf(stage).layers[LayerId(stage.first_layer.value() + i)];
       has_table |= layer.kind == LayerKind::kEmbedding;
-      if (layer.tied && !has_table) layer.tied = false;
+      if (layer.tied && !has_table) {
+        LayerSpec copy = layer;
+        copy.tied = false;
+        visit(copy);
+      } else {
+        visit(layer);
+      }
+    }
+  }
+
+  // What the stage's weights are on one GPU, and its largest layer's.
+  ShardedParameters StageParameters(const Stage& stage,
+                                    int64_t* largest = nullptr) const {
+    ShardedParameters sum;
+    ForEachLayer(stage, [&](const LayerSpec& layer) {
       const ShardedParameters own = ParametersOnGpu(layer, job.parallel);
       sum.dense += own.dense;
       sum.experts += own.experts;
-    }
+      if (largest != nullptr) {
+        *largest = std::max(*largest, own.dense + own.experts);
+      }
+    });
     return sum;
   }
 
-  // Parts into which the optimizer state of a tensor is cut.
-  int64_t Shards(int64_t replicas) const {
-    return job.training.optimizer_sharding == OptimizerSharding::kZero1
-               ? replicas
-               : 1;
+  // `bytes` a parameter; divided over the replicas if the job shards as much.
+  Bytes Stored(const ShardedParameters& own, int64_t bytes,
+               OptimizerSharding from) const {
+    if (job.training.optimizer_sharding < from) {
+      return Bytes((own.dense + own.experts) * bytes);
+    }
+    return Bytes(CeilDiv(own.dense * bytes, DenseReplicas(job.parallel)) +
+                 CeilDiv(own.experts * bytes, ExpertReplicas(job.parallel)));
   }
 
-  // Reduce-scatter of gradients, optimizer step, all-gather of weights.
-  Duration UpdateTime(int64_t parameters, int64_t replicas,
-                      const LinkSpec& link) const {
+  // Reduce-scatter of gradients, optimizer step, all-gather of weights, as far
+  // as the passes have not done it.
+  Duration UpdateTime(int64_t parameters, Precision precision, GroupKind group,
+                      int64_t replicas) const {
     if (parameters == 0) return kZero;
-    const auto count = static_cast<double>(parameters);
+    const OptimizerSharding sharding = job.training.optimizer_sharding;
+    const ParameterBytes bytes = BytesOf(precision);
+    const double count = Real(parameters);
+    const auto collective = [&](Collective kind, double size) {
+      return costs->Cost(CollectiveOp{
+          .kind = kind, .group = group, .size = replicas, .bytes = size});
+    };
+    Duration time = kZero;
+    if (sharding < OptimizerSharding::kZero2) {
+      time +=
+          collective(Collective::kReduceScatter, count * Real(bytes.gradients));
+    }
     // Without sharding the second half is a gather of the gradients.
-    const int64_t shards = Shards(replicas);
-    const bool sharded =
-        job.training.optimizer_sharding == OptimizerSharding::kZero1;
-    return RingCollectiveTime(count * kGradientBytes, replicas, link) +
-           RingCollectiveTime(count * (sharded ? kWeightBytes : kGradientBytes),
-                              replicas, link) +
-           costs.Cost(MemoryOp{count / static_cast<double>(shards) *
-                               kOptimizerTraffic});
+    if (sharding < OptimizerSharding::kZero3) {
+      time += collective(
+          Collective::kAllGather,
+          count * (sharding == OptimizerSharding::kNone ? Real(bytes.gradients)
+                   : precision == Precision::kFp32      ? 4
+                                                        : 2));
+    }
+    const int64_t shards = sharding == OptimizerSharding::kNone ? 1 : replicas;
+    // Read: gradient, fp32 weight, moments. Written: the last three and the
+    // weight that products read.
+    const double traffic = Real(bytes.gradients) + 12 + 12 +
+                           (precision == Precision::kFp32 ? 0 : 2);
+    return time + costs->Cost(MemoryOp{.bytes = count / Real(shards) * traffic,
+                                       .kind = MemoryKind::kOptimizer,
+                                       .rows = count / Real(shards),
+                                       .width = 1});
   }
 
   const JobSpec job;
   const bool reuse;
-  const RooflineCost costs;
+  std::unique_ptr<const OpCostModel> costs;
   IdVector<ModuleId, IdVector<LayerId, Fingerprint>> fingerprints{};
   mutable SubgraphCache cache{};
 };
 
 StageCostModel::StageCostModel(const JobSpec& job, bool reuse)
-    : state_(std::make_unique<State>(job, reuse)) {}
+    : StageCostModel(job, nullptr, reuse) {}
+
+StageCostModel::StageCostModel(const JobSpec& job,
+                               std::unique_ptr<const OpCostModel> costs,
+                               bool reuse)
+    : state_(std::make_unique<State>(job, std::move(costs), reuse)) {}
 
 StageCostModel::~StageCostModel() = default;
 
-StageCost StageCostModel::Cost(const Stage& stage, const WorkShape& shape,
-                               bool needs_input_grad) const {
+StageCost StageCostModel::Cost(const Stage& stage, const WorkShape& given,
+                               bool needs_input_grad,
+                               double attention_density) const {
   const State& state = *state_;
-  const ModuleSpec& module = state.job.model.modules[stage.module];
+  const ModuleSpec& module = state.ModuleOf(stage);
+  const WorkShape shape =
+      state.job.training.batching == SequenceBatching::kPadded ? given.Padded()
+                                                               : given;
+  const Setting setting{.parallel = state.job.parallel,
+                        .costs = *state.costs,
+                        .sharding = state.job.training.optimizer_sharding,
+                        .options = {.precision = module.precision,
+                                    .attention_density = attention_density}};
   const ParallelLayout& parallel = state.job.parallel;
   const bool trained = !state.job.IsFrozen(stage.module);
   StageCost total;
@@ -128,7 +231,7 @@ StageCost StageCostModel::Cost(const Stage& stage, const WorkShape& shape,
     const GradientNeeds needs{.weights = trained,
                               .input = needs_input_grad || (trained && i > 0)};
     const auto price = [&] {
-      return PriceLayer(module.layers[id], shape, parallel, needs, state.costs);
+      return PriceLayer(module.layers[id], shape, needs, setting);
     };
     if (state.reuse) {
       const Fingerprint key = FingerprintBuilder()
@@ -136,6 +239,8 @@ StageCost StageCostModel::Cost(const Stage& stage, const WorkShape& shape,
                                   .Add(shape_print)
                                   .Add(needs.weights)
                                   .Add(needs.input)
+                                  .Add(module.precision)
+                                  .Add(attention_density)
                                   .Build();
       if (i > 0 && key == last_key) {
         ++repeated;
@@ -163,9 +268,9 @@ StageCost StageCostModel::Cost(const Stage& stage, const WorkShape& shape,
   const LayerId last(first.value() + stage.num_layers - 1);
   const int64_t width_before =
       first.value() > 0 ? module.layers[LayerId(first.value() - 1)].hidden : 0;
-  total.input =
-      std::min(InputBytes(module.layers[first], shape, width_before, parallel),
-               total.activations);
+  total.input = std::min(InputBytes(module.layers[first], shape, width_before,
+                                    parallel, module.precision),
+                         total.activations);
 
   const LayerSpec& end = module.layers[last];
   const bool hands_on = last.value() + 1 == module.layers.size();
@@ -175,45 +280,87 @@ StageCost StageCostModel::Cost(const Stage& stage, const WorkShape& shape,
     total.output_rows = shape.output_tokens;
   }
   total.output_width = end.hidden;
-  total.output = Bytes(CeilDiv(total.output_rows * total.output_width * 2,
-                               parallel.gpus_per_rank()));
+  total.output =
+      Bytes(CeilDiv(total.output_rows * total.output_width *
+                        (module.precision == Precision::kFp32 ? 4 : 2),
+                    parallel.gpus_per_rank()));
   return total;
 }
 
 StageMemory StageCostModel::Memory(const Stage& stage) const {
   const State& state = *state_;
-  const ShardedParameters own = state.StageParameters(stage);
+  const ParameterBytes bytes = BytesOf(state.ModuleOf(stage).precision);
+  int64_t largest = 0;
+  const ShardedParameters own = state.StageParameters(stage, &largest);
+  const OptimizerSharding sharding = state.job.training.optimizer_sharding;
   StageMemory memory;
-  memory.weights = Bytes((own.dense + own.experts) * kWeightBytes);
+  memory.weights = state.Stored(own, bytes.weights, OptimizerSharding::kZero3);
+  // One layer is gathered and the next one on its way.
+  if (sharding == OptimizerSharding::kZero3) {
+    memory.weights += Bytes(2 * largest * bytes.weights);
+  }
   if (state.job.IsFrozen(stage.module)) return memory;
-  memory.gradients = Bytes((own.dense + own.experts) * kGradientBytes);
-  const ParallelLayout& parallel = state.job.parallel;
-  memory.optimizer = Bytes(CeilDiv(own.dense * kOptimizerBytes,
-                                   state.Shards(DenseReplicas(parallel))) +
-                           CeilDiv(own.experts * kOptimizerBytes,
-                                   state.Shards(ExpertReplicas(parallel))));
+  memory.gradients =
+      state.Stored(own, bytes.gradients, OptimizerSharding::kZero2);
+  // One layer's are whole until they are reduced.
+  if (sharding >= OptimizerSharding::kZero2) {
+    memory.gradients += Bytes(largest * bytes.gradients);
+  }
+  memory.optimizer =
+      state.Stored(own, bytes.optimizer, OptimizerSharding::kZero1);
   return memory;
+}
+
+RankOverhead StageCostModel::Overhead(const Partition& partition,
+                                      RankId rank) const {
+  const State& state = *state_;
+  const ParallelLayout& parallel = state.job.parallel;
+  RankOverhead overhead{.context = kContext, .libraries = kLibraries};
+  std::set<MatrixShape> shapes;
+  for (const Stage& stage : partition.stages) {
+    if (stage.rank != rank || state.job.IsFrozen(stage.module)) continue;
+    const int64_t tokens = state.ModuleOf(stage).role == ModuleRole::kBackbone
+                               ? state.job.training.microbatch_tokens
+                               : 0;
+    state.ForEachLayer(stage, [&](const LayerSpec& layer) {
+      for (const MatrixShape& shape : MatricesOnGpu(layer, parallel)) {
+        shapes.insert(shape);
+      }
+      overhead.backward_scratch = std::max(
+          overhead.backward_scratch, BackwardScratch(layer, tokens, parallel));
+    });
+  }
+  for (const MatrixShape& shape : shapes) {
+    overhead.unused_gradients += Bytes(2 * shape.outputs * shape.inputs);
+  }
+  return overhead;
 }
 
 Duration StageCostModel::Epilogue(const Partition& partition,
                                   RankId rank) const {
   const State& state = *state_;
-  ShardedParameters sum;
-  for (const Stage& stage : partition.stages) {
-    if (stage.rank != rank || state.job.IsFrozen(stage.module)) continue;
-    const ShardedParameters own = state.StageParameters(stage);
-    sum.dense += own.dense;
-    sum.experts += own.experts;
-  }
   const ParallelLayout& parallel = state.job.parallel;
-  const ClusterSpec& cluster = state.job.cluster;
-  // GPUs that hold equal weights are one rank's (cp) or lie in every replica.
-  const int64_t reach =
-      parallel.dp == 1 ? parallel.gpus_per_rank() : parallel.num_gpus();
-  const LinkSpec& link =
-      reach <= cluster.gpus_per_node ? cluster.intra_node : cluster.inter_node;
-  return state.UpdateTime(sum.dense, DenseReplicas(parallel), link) +
-         state.UpdateTime(sum.experts, ExpertReplicas(parallel), link);
+  // By precision, as modules of one share a bucket.
+  constexpr Precision kPrecisions[] = {Precision::kBf16, Precision::kFp8,
+                                       Precision::kFp32};
+  Duration time = kZero;
+  for (const Precision precision : kPrecisions) {
+    ShardedParameters sum;
+    for (const Stage& stage : partition.stages) {
+      if (stage.rank != rank || state.job.IsFrozen(stage.module) ||
+          state.ModuleOf(stage).precision != precision) {
+        continue;
+      }
+      const ShardedParameters own = state.StageParameters(stage);
+      sum.dense += own.dense;
+      sum.experts += own.experts;
+    }
+    time += state.UpdateTime(sum.dense, precision, GroupKind::kData,
+                             DenseReplicas(parallel));
+    time += state.UpdateTime(sum.experts, precision, GroupKind::kExpertData,
+                             ExpertReplicas(parallel));
+  }
+  return time;
 }
 
 StageCostModel::Transfer StageCostModel::TransferTime(RankId from, RankId to,
@@ -225,8 +372,6 @@ StageCostModel::Transfer StageCostModel::TransferTime(RankId from, RankId to,
   const Duration busy = pipeloom::TransferTime(payload, link.bandwidth);
   return {.time = link.latency + busy, .occupancy = busy};
 }
-
-Bytes StageCostModel::Overhead() const { return kContext + kWorkspace; }
 
 const JobSpec& StageCostModel::job() const { return state_->job; }
 

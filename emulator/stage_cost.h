@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "base/units.h"
+#include "emulator/op_cost.h"
 #include "ir/job_spec.h"
 #include "ir/microbatches.h"
 #include "ir/partition.h"
@@ -33,12 +34,30 @@ struct StageCost {
   bool operator==(const StageCost&) const = default;
 };
 
-// What a stage's weights occupy on one GPU, all step long.
+// What a stage's weights occupy on one GPU, all step long. With sharding, the
+// layers that are whole for a moment are counted.
 struct StageMemory {
   Bytes weights{};
   Bytes gradients{};
   Bytes optimizer{};
   bool operator==(const StageMemory&) const = default;
+};
+
+// What a GPU of a rank holds besides weights and activations.
+struct RankOverhead {
+  Bytes context{};    // Outside of the framework's allocator.
+  Bytes libraries{};  // Workspaces of the product libraries.
+  // A gradient of each different shape of weight in 16 bit, which fused layers
+  // hand to the framework while the true one is added to the fp32 buffer.
+  Bytes unused_gradients{};
+  // The most that one layer's backward needs for a moment; of modules other
+  // than the backbone only what does not depend on tokens.
+  Bytes backward_scratch{};
+  Bytes allocated() const {
+    return libraries + unused_gradients + backward_scratch;
+  }
+  Bytes total() const { return context + allocated(); }
+  bool operator==(const RankOverhead&) const = default;
 };
 
 struct CacheCounters {
@@ -51,6 +70,9 @@ class StageCostModel {
   // Keeps a copy of the job. REQUIRES: ValidateJobSpec(job) is OK. With
   // `reuse` off every call prices every layer anew; results are the same.
   explicit StageCostModel(const JobSpec& job, bool reuse = true);
+  // Prices operators by `costs`; null: by the roofline.
+  StageCostModel(const JobSpec& job, std::unique_ptr<const OpCostModel> costs,
+                 bool reuse = true);
   ~StageCostModel();
   StageCostModel(const StageCostModel&) = delete;
   StageCostModel& operator=(const StageCostModel&) = delete;
@@ -59,8 +81,10 @@ class StageCostModel {
   // `needs_input_grad`: something trainable feeds the stage, so the gradient
   // goes on below it. A frozen module has weight_grad 0, and backward 0 too
   // when it needs no input gradient.
+  // `attention_density`: share of each layer's query-key pairs that this step's
+  // sparse attention works on, besides the layers' own; in (0, 1].
   StageCost Cost(const Stage& stage, const WorkShape& shape,
-                 bool needs_input_grad) const;
+                 bool needs_input_grad, double attention_density = 1) const;
   StageMemory Memory(const Stage& stage) const;
   // Data-parallel gradient reduction and parameter gathering that nothing
   // hides, and the optimizer step, for a rank that holds these stages.
@@ -72,8 +96,8 @@ class StageCostModel {
     Duration occupancy{};
   };
   Transfer TransferTime(RankId from, RankId to, Bytes payload) const;
-  // Context, allocator slack and workspace of one GPU.
-  Bytes Overhead() const;
+  // Of one GPU of a rank that holds these stages.
+  RankOverhead Overhead(const Partition& partition, RankId rank) const;
 
   const JobSpec& job() const;
   CacheCounters cache() const;

@@ -18,8 +18,15 @@ namespace pipeloom {
 // What may be done with a stage's activations between forward and backward.
 enum class MemoryStrategy { kKeep, kRecompute, kOffload };
 
-// How the optimizer's state is divided over the replicas.
-enum class OptimizerSharding { kNone, kZero1 };
+// What is divided over the replicas, each also what stands before it: nothing,
+// the optimizer's state, the gradients, the weights.
+enum class OptimizerSharding { kNone, kZero1, kZero2, kZero3 };
+
+// How sequences of different lengths share a sub-microbatch.
+enum class SequenceBatching {
+  kPacked,  // End to end; attention stays within each (variable length).
+  kPadded,  // Each as long as the longest.
+};
 
 struct TrainingSpec {
   int32_t microbatches = 0;       // A step's, per replica; at least 1.
@@ -27,6 +34,7 @@ struct TrainingSpec {
   int64_t microbatch_images = 0;  // Images and clips at most; 0: no limit.
   double microbatch_seconds = 0;  // Clip or audio seconds at most; 0: no limit.
   OptimizerSharding optimizer_sharding = OptimizerSharding::kZero1;
+  SequenceBatching batching = SequenceBatching::kPacked;
   // Allowed; kKeep is always allowed.
   std::vector<MemoryStrategy> memory_strategies = {MemoryStrategy::kKeep,
                                                    MemoryStrategy::kRecompute};

@@ -1,5 +1,7 @@
 #include "ir/microbatches.h"
 
+#include <algorithm>
+#include <cmath>
 #include <tuple>
 
 #include "absl/strings/str_format.h"
@@ -13,7 +15,23 @@ WorkShape& WorkShape::operator+=(const WorkShape& other) {
   squared_tokens += other.squared_tokens;
   context_tokens += other.context_tokens;
   context_pairs += other.context_pairs;
+  sequences += other.sequences;
+  longest = std::max(longest, other.longest);
   return *this;
+}
+
+WorkShape WorkShape::Padded() const {
+  const double length = static_cast<double>(longest);
+  const double padded = sequences * length;
+  if (tokens == 0 || padded <= static_cast<double>(tokens)) return *this;
+  const double growth = padded / static_cast<double>(tokens);
+  WorkShape shape = *this;
+  shape.tokens = static_cast<int64_t>(padded);
+  shape.squared_tokens = padded * length;
+  shape.output_tokens = static_cast<int64_t>(
+      std::ceil(static_cast<double>(output_tokens) * growth));
+  shape.context_pairs = context_pairs * growth;
+  return shape;
 }
 
 Fingerprint WorkShape::fingerprint() const {
@@ -24,6 +42,8 @@ Fingerprint WorkShape::fingerprint() const {
       .Add(squared_tokens)
       .Add(context_tokens)
       .Add(context_pairs)
+      .Add(sequences)
+      .Add(longest)
       .Build();
 }
 

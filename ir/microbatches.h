@@ -23,10 +23,16 @@ struct WorkShape {
   double squared_tokens = 0;
   int64_t context_tokens = 0;  // Of cross-attention.
   double context_pairs = 0;    // Sum over sequences of tokens x context.
+  double sequences = 0;        // Attention sequences; 0: not known.
+  // Tokens of the longest, also after adding up; 0: not known.
+  int64_t longest = 0;
 
   bool operator==(const WorkShape&) const = default;
   WorkShape& operator+=(const WorkShape& other);
   bool empty() const { return tokens == 0 && instances == 0; }
+  // The shape with every sequence padded to the longest; itself where lengths
+  // are not known.
+  WorkShape Padded() const;
   Fingerprint fingerprint() const;
 };
 

@@ -12,11 +12,16 @@ int64_t AttentionMatrices(const LayerSpec& layer) {
   const AttentionSpec& a = layer.attention;
   if (a.kind == AttentionKind::kNone) return 0;
   const int64_t query_width = a.heads * a.head_dim;
-  const int64_t kv_width = a.kv_heads * a.head_dim;
+  const int64_t value_width = a.value_width();
   const int64_t query = a.query_rank > 0 ? layer.hidden * a.query_rank +
                                                a.query_rank * query_width
                                          : layer.hidden * query_width;
-  return query + 2 * layer.hidden * kv_width + query_width * layer.hidden;
+  const int64_t key_value =
+      a.kv_rank > 0
+          ? layer.hidden * (a.kv_rank + a.rope_dim) +
+                a.kv_rank * a.heads * (a.head_dim - a.rope_dim + value_width)
+          : layer.hidden * a.kv_heads * (a.head_dim + value_width);
+  return query + key_value + a.heads * value_width * layer.hidden;
 }
 
 int64_t CrossAttentionMatrices(const LayerSpec& layer) {
@@ -24,6 +29,17 @@ int64_t CrossAttentionMatrices(const LayerSpec& layer) {
   if (c.heads == 0) return 0;
   const int64_t width = c.heads * c.head_dim;
   return 2 * layer.hidden * width + 2 * c.context_width * width;
+}
+
+int64_t ModulationMatrix(const LayerSpec& layer) {
+  const ModulationSpec& m = layer.modulation;
+  return m.vectors * layer.hidden * m.condition_width;
+}
+
+int64_t ConvolutionWeights(const LayerSpec& layer) {
+  int64_t sum = 0;
+  for (const ConvolutionSpec& c : layer.convolutions) sum += c.weights();
+  return sum;
 }
 
 int64_t FfnMatrix(const LayerSpec& layer, int64_t ffn_hidden) {
@@ -58,9 +74,15 @@ absl::Status ValidateLayer(const ModuleSpec& module, LayerId id) {
                                   layer.attention.head_dim,
                                   layer.attention.window,
                                   layer.attention.query_rank,
+                                  layer.attention.kv_rank,
+                                  layer.attention.rope_dim,
+                                  layer.attention.value_dim,
+                                  layer.modulation.vectors,
+                                  layer.modulation.condition_width,
                                   layer.cross_attention.heads,
                                   layer.cross_attention.head_dim,
                                   layer.cross_attention.context_width,
+                                  layer.cross_attention.context_tokens,
                                   layer.ffn.hidden,
                                   layer.ffn.experts,
                                   layer.ffn.experts_per_token,
@@ -75,6 +97,10 @@ absl::Status ValidateLayer(const ModuleSpec& module, LayerId id) {
       layer.fixed_activation_bytes_per_token < 0 ||
       layer.fixed_activation_bytes_per_instance < 0) {
     return fail("a fixed_* value is negative; it must be >= 0");
+  }
+  if (!(layer.downsample >= 1)) {
+    return fail(
+        absl::StrFormat("downsample is %g; it must be >= 1", layer.downsample));
   }
   if (layer.kind != LayerKind::kFixedWork && layer.hidden == 0) {
     return fail("hidden is 0; it must be > 0");
@@ -93,6 +119,16 @@ absl::Status ValidateLayer(const ModuleSpec& module, LayerId id) {
         return fail(
             absl::StrFormat("kv_heads is %d; it must divide heads, which is %d",
                             a.kv_heads, a.heads));
+      }
+      if (!(a.density > 0 && a.density <= 1)) {
+        return fail(absl::StrFormat(
+            "attention.density is %g; it must be in (0, 1]", a.density));
+      }
+      if (a.kv_rank == 0 ? a.rope_dim > 0 : a.rope_dim > a.head_dim) {
+        return fail(absl::StrFormat(
+            "attention.rope_dim is %d; it must be at most head_dim, which is "
+            "%d, and needs kv_rank > 0",
+            a.rope_dim, a.head_dim));
       }
       if (layer.ffn.experts > 0 &&
           (layer.ffn.expert_hidden == 0 || layer.ffn.experts_per_token == 0 ||
@@ -117,6 +153,17 @@ absl::Status ValidateLayer(const ModuleSpec& module, LayerId id) {
       break;
     case LayerKind::kFixedWork:
       break;
+    case LayerKind::kConvolutions:
+      if (layer.convolutions.empty()) return fail("convolutions is empty");
+      for (const ConvolutionSpec& c : layer.convolutions) {
+        if (c.in <= 0 || c.out <= 0 || c.kernel <= 0 || c.depth <= 0 ||
+            !(c.scale > 0)) {
+          return fail(
+              "each of convolutions needs in, out, kernel, depth and scale > "
+              "0");
+        }
+      }
+      break;
   }
   return absl::OkStatus();
 }
@@ -127,11 +174,14 @@ int64_t MatrixParameters(const LayerSpec& layer) {
   switch (layer.kind) {
     case LayerKind::kTransformer:
       return AttentionMatrices(layer) + CrossAttentionMatrices(layer) +
-             RoutedParameters(layer, layer.ffn.experts);
+             RoutedParameters(layer, layer.ffn.experts) +
+             ModulationMatrix(layer);
     case LayerKind::kLossHead:
       return layer.hidden * layer.vocab;
     case LayerKind::kLinears:
       return LinearMatrices(layer);
+    case LayerKind::kConvolutions:
+      return ConvolutionWeights(layer);
     case LayerKind::kEmbedding:
     case LayerKind::kFixedWork:
       return 0;

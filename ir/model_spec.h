@@ -29,14 +29,28 @@ enum class AttentionKind {
   kWindow,  // Full, inside blocks of `window` tokens.
 };
 
+// Plain and grouped-query attention need heads, kv_heads and head_dim. Low-rank
+// projections (h hidden, a heads, d head_dim, r rope_dim, v value_dim):
+//
+//   MFA (Step-3):       h -> query_rank -> a d; keys and values h -> kv_heads d
+//   MLA (DeepSeek-V2):  h -> query_rank -> a d; h -> kv_rank + r, and then
+//                       kv_rank -> a (d - r) keys and a v values; the r rotary
+//                       elements of a key are shared by all heads
 struct AttentionSpec {
   AttentionKind kind = AttentionKind::kNone;
   int64_t heads = 0;
   int64_t kv_heads = 0;
-  int64_t head_dim = 0;
+  int64_t head_dim = 0;    // Of queries and keys.
   int64_t window = 0;      // Tokens of a block, for kWindow.
-  int64_t query_rank = 0;  // Low-rank query projection (MFA); 0: none.
+  int64_t query_rank = 0;  // Low-rank query projection; 0: none.
+  int64_t kv_rank = 0;     // Low-rank keys and values (MLA); 0: none.
+  int64_t rope_dim = 0;    // Shared rotary part of head_dim; with kv_rank.
+  int64_t value_dim = 0;   // Of values and outputs; 0: head_dim.
+  // Share of the query-key pairs that a sparse kernel works on, in (0, 1].
+  double density = 1;
   bool operator==(const AttentionSpec&) const = default;
+
+  int64_t value_width() const { return value_dim > 0 ? value_dim : head_dim; }
 };
 
 // Attention of this module's tokens to a context from another module (the
@@ -45,6 +59,9 @@ struct CrossAttentionSpec {
   int64_t heads = 0;
   int64_t head_dim = 0;
   int64_t context_width = 0;  // Width of a context token.
+  // Context tokens of an instance where the condition is brought to a fixed
+  // length; 0: those that the feeding modules hand on.
+  int64_t context_tokens = 0;
   bool operator==(const CrossAttentionSpec&) const = default;
 };
 
@@ -66,12 +83,45 @@ struct LinearSpec {
   bool operator==(const LinearSpec&) const = default;
 };
 
+// Adaptive norms of a diffusion transformer: `vectors` shifts, scales and gates
+// of the layer's width, 6 for a block of attention and feed-forward. vectors =
+// 0: none.
+struct ModulationSpec {
+  int64_t vectors = 0;
+  // Width of the condition that a product of the layer's own turns into them,
+  // once an instance; 0: a table shared by all layers.
+  int64_t condition_width = 0;
+  bool operator==(const ModulationSpec&) const = default;
+};
+
+// A convolution with its norm and activation, at every token of the layer.
+struct ConvolutionSpec {
+  int64_t in = 0;      // Channels.
+  int64_t out = 0;     // Channels.
+  int64_t kernel = 3;  // Elements a side.
+  int64_t depth = 1;   // Elements in time, for video.
+  // Tokens a side for each of the layer's: 2 after it doubled the resolution.
+  double scale = 1;
+  bool operator==(const ConvolutionSpec&) const = default;
+
+  int64_t weights() const { return in * out * kernel * kernel * depth; }
+};
+
 enum class LayerKind {
-  kTransformer,  // Self-attention, optional cross-attention, feed-forward.
-  kEmbedding,    // vocab x hidden table look-up.
-  kLossHead,     // hidden x vocab product and cross-entropy.
-  kLinears,      // `linears` one after another: patch embedding, projector.
-  kFixedWork,    // Priced by fixed_flops_*: convolutional parts (U-Net, VAE).
+  kTransformer,   // Self-attention, optional cross-attention, feed-forward.
+  kEmbedding,     // vocab x hidden table look-up.
+  kLossHead,      // hidden x vocab product and cross-entropy.
+  kLinears,       // `linears` one after another: patch embedding, projector.
+  kFixedWork,     // Priced by fixed_flops_*: a part known by its sum only.
+  kConvolutions,  // `convolutions` one after another: U-Net and VAE blocks.
+};
+
+// What a module computes and keeps activations in. Gradients are added up in
+// fp32 and the optimizer keeps fp32 whatever this is.
+enum class Precision {
+  kBf16,
+  kFp8,   // Products in fp8 with bf16 weights and results; attention in bf16.
+  kFp32,  // TF32 products.
 };
 
 struct LayerSpec {
@@ -83,8 +133,13 @@ struct LayerSpec {
   FfnSpec ffn{};
   int64_t vocab = 0;  // kEmbedding, kLossHead.
   std::vector<LinearSpec> linears{};
+  ModulationSpec modulation{};  // kTransformer.
+  std::vector<ConvolutionSpec> convolutions{};
+  // The layer works on 1/downsample of the module's token grid a side: a level
+  // of a U-Net. >= 1.
+  double downsample = 1;
   // Weights that are in no matrix product counted above: norms, biases,
-  // position tables, modulation; for kFixedWork all of them.
+  // position tables; for kFixedWork all of them.
   int64_t vector_parameters = 0;
   // The loss head shares the embedding's table: it adds no parameters.
   bool tied = false;
@@ -99,7 +154,8 @@ struct LayerSpec {
   bool operator==(const LayerSpec&) const = default;
 };
 
-// Parameters in matrix products: all experts; the vocab table of a loss head.
+// Parameters in matrix products: all experts; the vocab table of a loss head;
+// the modulation's product.
 int64_t MatrixParameters(const LayerSpec& layer);
 // Those that one token multiplies by: only the experts it is routed to.
 int64_t ActiveMatrixParameters(const LayerSpec& layer);
@@ -171,6 +227,7 @@ struct ModuleSpec {
   std::string name{};  // Unique in the model: "vision_encoder".
   ModuleRole role = ModuleRole::kBackbone;
   IdVector<LayerId, LayerSpec> layers{};
+  Precision precision = Precision::kBf16;
   // What of a sample this module works on. A backbone without rules counts
   // text tokens and the output tokens of the modules that feed it.
   std::vector<TokenRule> token_rules{};

@@ -21,13 +21,16 @@ absl::Status ValidateParallelLayout(const ParallelLayout& layout,
                           size.field, size.value));
     }
   }
-  if (layout.num_gpus() > cluster.num_gpus()) {
+  // As a double, since four sizes of 65536 pass int64_t.
+  const double gpus = static_cast<double>(int64_t{layout.tp} * layout.cp) *
+                      static_cast<double>(int64_t{layout.pp} * layout.dp);
+  if (gpus > static_cast<double>(cluster.num_gpus())) {
     return absl::InvalidArgumentError(absl::StrFormat(
-        "parallel: tp %d x cp %d x pp %d x dp %d needs %d GPUs; cluster \"%s\" "
+        "parallel: tp %d x cp %d x pp %d x dp %d needs %.0f GPUs; cluster "
+        "\"%s\" "
         "has %d (%d nodes of %d)",
-        layout.tp, layout.cp, layout.pp, layout.dp, layout.num_gpus(),
-        cluster.name, cluster.num_gpus(), cluster.num_nodes,
-        cluster.gpus_per_node));
+        layout.tp, layout.cp, layout.pp, layout.dp, gpus, cluster.name,
+        cluster.num_gpus(), cluster.num_nodes, cluster.gpus_per_node));
   }
   return absl::OkStatus();
 }

@@ -13,15 +13,24 @@
 
 namespace pipeloom {
 
+// How the GPUs of a context-parallel group share attention.
+enum class ContextParallelism {
+  kRing,       // Keys and values go round, beside the attention.
+  kAllGather,  // Keys and values are gathered before it.
+  kAllToAll,   // Tokens are exchanged for heads, and back after it.
+};
+
 struct ParallelLayout {
   int32_t tp = 1;  // Tensor parallel, with sequence parallelism.
   int32_t cp = 1;  // Context parallel.
   int32_t ep = 1;  // Expert parallel; lies inside dp x cp, adds no GPUs.
   int32_t pp = 1;  // Pipeline ranks.
   int32_t dp = 1;  // Replicas.
+  ContextParallelism context = ContextParallelism::kRing;
   bool operator==(const ParallelLayout&) const = default;
 
   int32_t gpus_per_rank() const { return tp * cp; }
+  // REQUIRES: below 2^63; ValidateParallelLayout refuses what is not.
   int64_t num_gpus() const { return int64_t{1} * tp * cp * pp * dp; }
   // The first GPU of a rank.
   int32_t FirstGpu(int32_t replica, RankId rank) const {

@@ -34,7 +34,7 @@ absl::Status CheckInputs(const JobSpec& job, const Partition& partition,
         absl::StrFormat("recompute has %d entries; the partition has %d stages",
                         options.recompute.size(), partition.stages.size()));
   }
-  return absl::OkStatus();
+  return ValidateMemoryPolicy(options.memory, partition, microbatches);
 }
 
 // The tasks of one stage on one sub-microbatch; none where there is no such
@@ -42,6 +42,7 @@ absl::Status CheckInputs(const JobSpec& job, const Partition& partition,
 struct StageTasks {
   TaskId forward{};
   TaskId backward{};
+  StagePairId pair{};
   StageCost cost{};
 };
 
@@ -114,6 +115,10 @@ class GraphBuilder {
         built.graph,
         StageGraph::Create(costs_.job().name, Ranks(), std::move(names),
                            std::move(tasks_), std::move(edges_)));
+    built.pairs = std::move(pairs_);
+    if (!options_.memory.empty()) {
+      PIPELOOM_RETURN_IF_ERROR(ApplyPolicy(&built));
+    }
     return built;
   }
 
@@ -187,7 +192,8 @@ class GraphBuilder {
     return run.tasks[static_cast<size_t>(j) * stages + stage];
   }
   bool Recomputes(StageId stage) const {
-    return !options_.recompute.empty() && options_.recompute[stage];
+    return options_.memory.empty() && !options_.recompute.empty() &&
+           options_.recompute[stage];
   }
   // Whether the gradient goes on below the module's stage.
   static bool NeedsInputGrad(const ModuleRun& run, size_t stage) {
@@ -227,6 +233,11 @@ class GraphBuilder {
                            : at.cost.activations;
         }
         at.forward = tasks_.push_back(task);
+        at.pair = pairs_.push_back(
+            {.forward = at.forward,
+             .stage = id,
+             .sub_microbatch = SubMicrobatchId(run.first_sub + j),
+             .needs_input_grad = NeedsInputGrad(run, s)});
         if (s > 0) {
           const StageTasks& before = At(run, j, s - 1, stages.size());
           Connect(before.forward, at.forward, before.cost, 0, 1);
@@ -271,6 +282,8 @@ class GraphBuilder {
         task.free = split ? std::min(cost.freed_by_backward, cost.activations)
                           : cost.activations;
         at.backward = tasks_.push_back(task);
+        pairs_[at.pair].backward = at.backward;
+        pairs_[at.pair].edge = EdgeId(edges_.size());
         Connect(at.forward, at.backward, {}, 0, 1);
         if (s + 1 < stages.size()) {
           Connect(At(run, j, s + 1, stages.size()).backward, at.backward, cost,
@@ -282,7 +295,8 @@ class GraphBuilder {
           Task weight_grad = NewTask(id, sub, Pass::kWeightGrad);
           weight_grad.duration = cost.weight_grad;
           weight_grad.free = cost.activations - task.free;
-          Connect(at.backward, tasks_.push_back(weight_grad), {}, 0, 1);
+          pairs_[at.pair].weight_grad = tasks_.push_back(weight_grad);
+          Connect(at.backward, pairs_[at.pair].weight_grad, {}, 0, 1);
         }
       }
     }
@@ -323,11 +337,40 @@ class GraphBuilder {
     edges_.push_back(edge);
   }
 
+  // From a graph with everything kept to one of the policy.
+  absl::Status ApplyPolicy(BuiltGraph* built) const {
+    StepMemory memory;
+    memory.pairs = built->pairs;
+    for (const StagePairId id : built->pairs.ids()) {
+      const StagePair& pair = built->pairs[id];
+      memory.list_of.push_back(id.value());
+      std::vector<MemoryCandidate>& list = memory.lists.emplace_back(1);
+      if (pair.backward.is_none()) continue;
+      const LayerCosts layers(
+          costs_, partition_.stages[pair.stage],
+          microbatches_.sub_microbatches[pair.sub_microbatch].shape,
+          pair.needs_input_grad);
+      list[0].effect =
+          layers.Effect(options_.memory.of(id), !pair.weight_grad.is_none());
+      if (!layers.CopiesKeepUp(list[0].effect)) {
+        return absl::InvalidArgumentError(absl::StrFormat(
+            "memory policy, stage pair %d (%s): its copies to the host take "
+            "%s, longer than its forward or backward pass",
+            id.value(), DescribeTask(built->graph, pair.forward),
+            FormatDuration(list[0].effect.copy)));
+      }
+    }
+    PIPELOOM_ASSIGN_OR_RETURN(
+        built->graph,
+        ApplyMemory(built->graph, memory, memory.KeepEverything()));
+    return absl::OkStatus();
+  }
+
   IdVector<RankId, RankSpec> Ranks() const {
     IdVector<RankId, RankSpec> ranks(partition_.num_ranks);
     for (const RankId r : ranks.ids()) {
       ranks[r].memory.limit = costs_.job().MemoryLimit();
-      ranks[r].memory.overhead = costs_.Overhead();
+      ranks[r].memory.overhead = costs_.Overhead(partition_, r).total();
       ranks[r].epilogue = costs_.Epilogue(partition_, r);
     }
     for (const Stage& stage : partition_.stages) {
@@ -352,6 +395,7 @@ class GraphBuilder {
   IdVector<ModuleId, ModuleRun> runs_{};  // Of the current microbatch.
   IdVector<TaskId, Task> tasks_{};
   IdVector<EdgeId, Dependency> edges_{};
+  IdVector<StagePairId, StagePair> pairs_{};
   Flops model_flops_{};
 };
 

@@ -5,9 +5,11 @@
 #include "absl/status/statusor.h"
 #include "emulator/stage_cost.h"
 #include "ir/job_spec.h"
+#include "ir/memory_policy.h"
 #include "ir/microbatches.h"
 #include "ir/partition.h"
 #include "ir/stage_graph.h"
+#include "partition/memory_candidates.h"
 
 namespace pipeloom::partition {
 
@@ -17,11 +19,14 @@ struct GraphOptions {
   // By stage: recompute its forward in backward, keeping only its input.
   // Empty: keep everything.
   IdVector<StageId, bool> recompute{};
+  // By stage pair; goes before `recompute` unless empty.
+  MemoryPolicy memory{};
 };
 
 struct BuiltGraph {
   StageGraph graph{};
   Flops model_flops{};  // Of the step, without recomputation.
+  IdVector<StagePairId, StagePair> pairs{};
 };
 
 // Rules of a step (design.md section 2): a backbone microbatch needs the
@@ -39,17 +44,19 @@ struct BuiltGraph {
 // Memory: a forward takes the stage's activations and its backward gives them
 // back (a split one what the weight gradient does not need, which that gives
 // back). A recomputed stage's forward takes its input only; its backward, which
-// then lasts a forward longer, takes the rest. A stage without a backward holds
-// its input and output while it runs. Over the step every rank ends where it
-// began.
+// then lasts a forward longer, takes the rest. Choices by layer are in
+// partition/memory_candidates.h; offloading needs memory and time of its own
+// there. A stage without a backward holds its input and output while it runs.
+// Over the step every rank ends where it began.
 //
 // Transfers: a stage's output, and back its gradient, cross where the next
 // stage is on another rank; `payload` is one GPU's share. Where several
 // sub-microbatches wait for one output, each receives an equal part of it, so
 // the output crosses once. Dependencies inside a rank carry nothing.
 //
-// InvalidArgument: the parts do not fit together, or there are more than 2^24
-// tasks or 2^26 dependencies. O(tasks + dependencies) besides the costs.
+// InvalidArgument: the parts do not fit together, a policy offloads more than
+// the host link can carry during the passes, or there are more than 2^24 tasks
+// or 2^26 dependencies. O(tasks + dependencies) besides the costs.
 absl::StatusOr<BuiltGraph> BuildStageGraph(
     const emulator::StageCostModel& costs, const Partition& partition,
     const Microbatches& microbatches, const GraphOptions& options = {});

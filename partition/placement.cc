@@ -73,7 +73,9 @@ struct Typical {
             .output_tokens = scaled(total.output_tokens),
             .squared_tokens = total.squared_tokens * share,
             .context_tokens = scaled(total.context_tokens),
-            .context_pairs = total.context_pairs * share};
+            .context_pairs = total.context_pairs * share,
+            .sequences = total.sequences * share,
+            .longest = total.longest};
   }
   WorkShape shape() const {
     return Of(sub_microbatch > 0 ? std::min(sub_microbatch, instances)

@@ -34,6 +34,8 @@ int64_t Clamped(double count) {
 void AddSequences(double count, double length, WorkShape* shape) {
   shape->tokens = Clamped(static_cast<double>(shape->tokens) + count * length);
   shape->squared_tokens += count * length * length;
+  shape->sequences += count;
+  shape->longest = std::max(shape->longest, Clamped(length));
 }
 
 void AddOutput(double tokens, WorkShape* shape) {

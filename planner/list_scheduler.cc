@@ -133,7 +133,7 @@ int32_t ListScheduler::BestAdmitted(Queue& queue, bool binds) {
       const int32_t group = guard_.group_of(t);
       const int64_t bytes = graph_->alloc[t];
       if (!guard_.IsStarted(t)) {
-        if (fresh_refused) continue;
+        if (fresh_refused && !guard_.IsNextOfGroup(t)) continue;
         if (guard_.Admits(t)) return t;
         fresh_refused = true;
         continue;

@@ -116,11 +116,6 @@ class OrderEvaluator {
   std::vector<int64_t> capacity_;
 };
 
-// Good first choices, the best guess first: rules, preferences, patience and
-// a few orders by load. Deterministic.
-std::vector<OrderChoice> OrderPortfolio(const FlatGraph& graph,
-                                        const OrderUnits& units);
-
 // The order of units as a SequentialProblem for TreeSearch; the rest of the
 // choice is fixed. Choice i takes the i-th unit of the given order that is
 // left.
@@ -151,6 +146,9 @@ class OrderProblem {
   OrderEvaluator* evaluator_;
   OrderChoice base_;
 };
+
+// One of the pattern's numbers drawn anew.
+void PerturbPattern(Pattern* pattern, Random& random);
 
 // A random small change: a unit moved or two swapped, now and then another
 // preference, patience or capacity.

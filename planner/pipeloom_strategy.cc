@@ -1,6 +1,7 @@
 #include "planner/pipeloom_strategy.h"
 
 #include "partition/placement.h"
+#include "planner/memory_search.h"
 #include "planner/search_graph.h"
 
 namespace pipeloom::planner {
@@ -19,6 +20,19 @@ class PipeloomStrategy : public Strategy {
       const StageGraph& graph, const Partition&, uint64_t seed,
       const SearchBudget& budget) const override {
     return SearchGraph(graph, seed, budget);
+  }
+  bool chooses_memory() const override { return true; }
+  absl::StatusOr<MemorySchedule> MakeMemorySchedule(
+      const StageGraph& graph, const partition::StepMemory& memory,
+      const Partition& partition, uint64_t seed,
+      const SearchBudget& budget) const override {
+    return SearchWithMemory(graph, memory, partition, seed, budget);
+  }
+  absl::StatusOr<MemorySchedule> ImproveMemorySchedule(
+      const StageGraph& graph, const partition::StepMemory& memory,
+      const Partition& partition, const MemorySchedule& start, uint64_t seed,
+      const SearchBudget& budget) const override {
+    return SearchWithMemory(graph, memory, partition, seed, budget, &start);
   }
 };
 

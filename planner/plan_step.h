@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "emulator/stage_cost.h"
 #include "ir/execution_plan.h"
+#include "ir/memory_policy.h"
 #include "ir/microbatches.h"
 #include "ir/partition.h"
 #include "ir/step_trace.h"
@@ -41,7 +42,9 @@ struct PlanResult {
   StepTrace predicted{};  // Of EmulateStep.
   Microbatches microbatches{};
   IdVector<StageId, bool> recompute{};  // The memory choice, by stage.
-  Duration lower_bound{};               // For that memory choice and partition.
+  // By stage pair, of strategies that choose so; `recompute` is then all false.
+  MemoryPolicy memory{};
+  Duration lower_bound{};  // For that memory choice and partition.
   int64_t evaluations = 0;
   bool proven_optimal = false;
   double gap_ratio() const;

@@ -17,9 +17,25 @@ struct SearchBudget {
   // Says that the time is over; asked between evaluations, from any thread.
   // The caller owns the clock. Empty: no deadline.
   std::function<bool()> expired = {};
+  // The share of the time that is used up, 0 to 1 and beyond; for searches with
+  // parts. Empty: not known; a part may then take all.
+  std::function<double()> spent = {};
   // Asks the search to stop early; it returns its best so far.
   std::stop_token stop = {};
   int32_t threads = 1;
+
+  // A part of the budget that ends when `share` of the whole is used.
+  SearchBudget Until(double share) const {
+    SearchBudget part = *this;
+    if (max_evaluations < std::numeric_limits<int64_t>::max()) {
+      part.max_evaluations =
+          static_cast<int64_t>(share * static_cast<double>(max_evaluations));
+    }
+    if (spent) {
+      part.expired = [used = spent, share] { return used() >= share; };
+    }
+    return part;
+  }
 
   bool Exhausted(int64_t evaluations) const {
     return evaluations >= max_evaluations || stop.stop_requested() ||

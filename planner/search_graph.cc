@@ -1,6 +1,8 @@
 // How a search runs:
 //  1. the list scheduler with its default policy: the first legal answer;
-//  2. kWorkers workers (planner/search_worker.h) in rounds of about equal
+//  2. a small problem: branch and bound, until it is solved or a part of the
+//     budget is used up;
+//  3. kWorkers workers (planner/search_worker.h) in rounds of about equal
 //     cost; they meet after each, and from time to time the best answer (ties:
 //     the smaller index) replaces the worst.
 // The number of workers, the rounds and the exchange do not depend on the
@@ -16,12 +18,17 @@
 
 #include "base/random.h"
 #include "base/status_macros.h"
+#include "planner/exact_search.h"
 #include "planner/executor.h"
 #include "planner/flat_graph.h"
 #include "planner/list_scheduler.h"
 #include "planner/lower_bound.h"
+#include "planner/memory_feasibility.h"
+#include "planner/order_portfolio.h"
 #include "planner/order_search.h"
+#include "planner/retime.h"
 #include "planner/search_worker.h"
+#include "planner/tabu_search.h"
 
 namespace pipeloom::planner {
 namespace {
@@ -30,80 +37,170 @@ namespace {
 constexpr int32_t kWorkers = 2;
 // Rounds between two exchanges.
 constexpr int64_t kExchange = 8;
+// Problems that are solved exactly, if a part of the budget suffices.
+constexpr int32_t kExactTasks = 40;
+constexpr int64_t kMostExactStates = 20'000;
+constexpr double kExactShare = 0.5;
+
+// The best so far.
+struct Incumbent {
+  int64_t time = kNoLimit;
+  std::vector<int32_t> sequence{};
+  int64_t evaluations = 0;
+  void Offer(int64_t other_time, absl::Span<const int32_t> other) {
+    if (other_time >= time) return;
+    time = other_time;
+    sequence.assign(other.begin(), other.end());
+  }
+};
+
+bool FitsMemory(const FlatGraph& graph, absl::Span<const int32_t> sequence) {
+  std::vector<int64_t> held(static_cast<size_t>(graph.num_ranks), 0);
+  for (const int32_t t : sequence) {
+    int64_t& bytes = held[graph.rank[t]];
+    bytes += graph.alloc[t];
+    if (bytes > graph.capacity[graph.rank[t]]) return false;
+    bytes -= graph.free[t];
+  }
+  return true;
+}
 
 // The most evaluations a worker may still make when all share `total`.
 int64_t Share(int64_t total, int32_t index) {
   return total / kWorkers + (index < total % kWorkers ? 1 : 0);
 }
 
+// The search by workers, from a legal sequence.
+void SearchOrders(const StageGraph& graph, const FlatGraph& flat, int64_t bound,
+                  uint64_t seed, const SearchBudget& budget, Incumbent* best) {
+  const OrderUnits units(graph);
+  const FlatGraph ideal = Idealised(graph);
+  const std::vector<OrderChoice> portfolio = OrderPortfolio(flat, units);
+  const SearchSpace space{.graph = &flat,
+                          .ideal = &ideal,
+                          .units = &units,
+                          .portfolio = &portfolio,
+                          .bound = bound,
+                          .num_workers = kWorkers};
+  Random random(seed);
+  std::vector<std::unique_ptr<SearchWorker>> workers;
+  for (int32_t i = 0; i < kWorkers; ++i) {
+    workers.push_back(std::make_unique<SearchWorker>(space, i, random.Next()));
+    workers.back()->Adopt(best->time, best->sequence);
+  }
+  const auto leader = [&] {
+    int32_t index = 0;
+    for (int32_t i = 1; i < kWorkers; ++i) {
+      if (workers[i]->best() < workers[index]->best()) index = i;
+    }
+    return index;
+  };
+  const int64_t begun = best->evaluations;
+  for (int64_t round = 1;; ++round) {
+    best->evaluations = begun;
+    for (const auto& worker : workers) {
+      best->evaluations += worker->evaluations();
+    }
+    if (workers[leader()]->best() <= bound ||
+        budget.Exhausted(best->evaluations)) {
+      break;
+    }
+    ParallelFor(budget.threads, kWorkers, [&](int32_t i) {
+      const int64_t left =
+          Share(budget.max_evaluations - begun, i) - workers[i]->evaluations();
+      if (left > 0) workers[i]->Round(left, budget);
+    });
+    int32_t worst = 0;
+    for (int32_t i = 1; i < kWorkers; ++i) {
+      if (workers[i]->best() >= workers[worst]->best()) worst = i;
+    }
+    if (round % kExchange == 0 && worst != leader()) {
+      const SearchWorker& other = *workers[leader()];
+      workers[worst]->Adopt(other.best(), other.sequence());
+    }
+  }
+  const SearchWorker& winner = *workers[leader()];
+  best->Offer(winner.best(), winner.sequence());
+}
+
+// Small problems are solved; true when the incumbent is proven to be optimal.
+bool SolveExactly(const FlatGraph& flat, const SearchBudget& budget,
+                  Incumbent* best) {
+  SearchBudget part = budget.Until(kExactShare);
+  part.max_evaluations =
+      std::min(kMostExactStates, part.max_evaluations - best->evaluations);
+  if (flat.num_tasks > kExactTasks || part.max_evaluations < 1) return false;
+  const ExactResult exact = ExactSearch(flat, best->time, best->sequence, part);
+  best->evaluations += exact.nodes;
+  if (!exact.sequence.empty()) best->Offer(exact.step_time, exact.sequence);
+  return exact.proven;
+}
+
+// Where the list scheduler's guard finds no way to run microbatches one after
+// another, an order may exist all the same: from it, moves alone.
+absl::Status SearchWithoutGuard(const StageGraph& graph, const FlatGraph& flat,
+                                const MemoryShortage& shortage, int64_t bound,
+                                uint64_t seed, const SearchBudget& budget,
+                                Incumbent* best) {
+  const FeasibilityResult decided = DecideFeasibility(flat);
+  if (decided.verdict != Feasibility::kLegal) {
+    return DescribeShortage(graph, shortage);
+  }
+  Retimer retimer(flat);
+  best->Offer(retimer.Retime(decided.sequence), decided.sequence);
+  best->evaluations = 1;
+  TabuSearch tabu(flat);
+  tabu.Start(decided.sequence);
+  Random random(seed);
+  while (best->time > bound && !budget.Exhausted(best->evaluations)) {
+    const int64_t steps =
+        std::min<int64_t>(16, budget.max_evaluations - best->evaluations);
+    const int64_t done = tabu.Run(steps, bound, random);
+    best->evaluations += done;
+    best->Offer(tabu.best_time(), tabu.best_sequence());
+    if (done < steps) break;
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<SearchResult> SearchGraph(const StageGraph& graph, uint64_t seed,
-                                         const SearchBudget& budget) {
+                                         const SearchBudget& budget,
+                                         const RankOrders& start) {
   const FlatGraph flat(graph);
-  ListScheduler first(flat);
-  if (!first.CanRun()) return DescribeShortage(graph, first.shortage());
-  SearchResult result;
   const int64_t bound = LowerBound(flat);
-  result.lower_bound = Nanoseconds(bound);
-  int64_t best = first.Run({});
-  std::vector<int32_t> sequence(first.sequence().begin(),
-                                first.sequence().end());
-  result.evaluations = 1;
-
-  if (best > bound && !budget.Exhausted(1)) {
-    const OrderUnits units(graph);
-    const FlatGraph ideal = Idealised(graph);
-    const std::vector<OrderChoice> portfolio = OrderPortfolio(flat, units);
-    const SearchSpace space{.graph = &flat,
-                            .ideal = &ideal,
-                            .units = &units,
-                            .portfolio = &portfolio,
-                            .bound = bound,
-                            .num_workers = kWorkers};
-    Random random(seed);
-    std::vector<std::unique_ptr<SearchWorker>> workers;
-    for (int32_t i = 0; i < kWorkers; ++i) {
-      workers.push_back(
-          std::make_unique<SearchWorker>(space, i, random.Next()));
+  Incumbent best;
+  bool proven = false;
+  ListScheduler first(flat);
+  if (first.CanRun()) {
+    const int64_t time = first.Run({});
+    best.Offer(time, first.sequence());
+    best.evaluations = 1;
+    const std::vector<int32_t> known = Linearize(flat, start);
+    if (!known.empty() && FitsMemory(flat, known)) {
+      Retimer retimer(flat);
+      best.Offer(retimer.Retime(known), known);
+      ++best.evaluations;
     }
-    const auto leader = [&] {
-      int32_t index = 0;
-      for (int32_t i = 1; i < kWorkers; ++i) {
-        if (workers[i]->best() < workers[index]->best()) index = i;
-      }
-      return index;
-    };
-    for (int64_t round = 1;; ++round) {
-      int64_t done = 1;
-      for (const auto& worker : workers) done += worker->evaluations();
-      result.evaluations = done;
-      if (workers[leader()]->best() <= bound || budget.Exhausted(done)) break;
-      ParallelFor(budget.threads, kWorkers, [&](int32_t i) {
-        const int64_t left =
-            Share(budget.max_evaluations - 1, i) - workers[i]->evaluations();
-        if (left > 0) workers[i]->Round(left, budget);
-      });
-      int32_t worst = 0;
-      for (int32_t i = 1; i < kWorkers; ++i) {
-        if (workers[i]->best() >= workers[worst]->best()) worst = i;
-      }
-      if (round % kExchange == 0 && worst != leader()) {
-        const SearchWorker& best_worker = *workers[leader()];
-        workers[worst]->Adopt(best_worker.best(), best_worker.sequence());
-      }
+    if (best.time > bound && !budget.Exhausted(best.evaluations)) {
+      proven = SolveExactly(flat, budget, &best);
     }
-    const SearchWorker& winner = *workers[leader()];
-    if (winner.best() < best) {
-      best = winner.best();
-      sequence = winner.sequence();
+    if (!proven && best.time > bound && !budget.Exhausted(best.evaluations)) {
+      SearchOrders(graph, flat, bound, seed, budget, &best);
     }
+  } else {
+    PIPELOOM_RETURN_IF_ERROR(SearchWithoutGuard(graph, flat, first.shortage(),
+                                                bound, seed, budget, &best));
   }
+  SearchResult result;
+  result.evaluations = best.evaluations;
   PIPELOOM_ASSIGN_OR_RETURN(result.schedule,
-                            TimeSchedule(graph, OrdersOf(flat, sequence)));
+                            TimeSchedule(graph, OrdersOf(flat, best.sequence)));
   // What leaves the search has passed the independent check.
   PIPELOOM_RETURN_IF_ERROR(ValidateSchedule(graph, result.schedule));
-  PIPELOOM_CHECK(result.schedule.step_time().count() == best);
+  PIPELOOM_CHECK(result.schedule.step_time().count() == best.time);
+  result.lower_bound = Nanoseconds(proven ? best.time : bound);
   result.proven_optimal = result.schedule.step_time() == result.lower_bound;
   return result;
 }

@@ -17,7 +17,9 @@ struct SearchResult {
   Schedule schedule{};
   Duration lower_bound{};  // Of the step time; no schedule beats it.
   int64_t evaluations = 0;
-  bool proven_optimal = false;  // step_time() == lower_bound.
+  // step_time() == lower_bound. Small problems are solved, and then the
+  // optimum is the bound.
+  bool proven_optimal = false;
   double gap_ratio() const {
     return lower_bound > kZero
                ? ToSeconds(schedule.step_time()) / ToSeconds(lower_bound) - 1
@@ -27,12 +29,15 @@ struct SearchResult {
 
 // The result passes ValidateSchedule. Same graph, seed and max_evaluations:
 // same result for any number of threads (when no deadline cuts it short).
-// There is always a first legal schedule if the list scheduler finds one;
-// ResourceExhausted says on which rank, by how much and with which task the
-// memory does not suffice, and the smallest limit for which a schedule was
-// found.
+// There is always a first legal schedule if running the microbatches one after
+// another, or a search over sets of done tasks, finds one; ResourceExhausted
+// says on which rank, by how much and with which task the memory does not
+// suffice, and the smallest limit for which a schedule was found.
+// `start`: orders known to be good, as of an earlier step or of another memory
+// choice; what does not fit the graph or its limits is ignored.
 absl::StatusOr<SearchResult> SearchGraph(const StageGraph& graph, uint64_t seed,
-                                         const SearchBudget& budget);
+                                         const SearchBudget& budget,
+                                         const RankOrders& start = {});
 
 }  // namespace pipeloom::planner
 

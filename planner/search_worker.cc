@@ -101,6 +101,14 @@ void SearchWorker::Polish(absl::Span<const int32_t> sequence,
 
 void SearchWorker::Portfolio(const SearchBudget& budget) {
   const std::vector<OrderChoice>& portfolio = *space_->portfolio;
+  // A start that was given is polished at once.
+  if (!started_) {
+    started_ = true;
+    if (!sequence_.empty()) {
+      const std::vector<int32_t> start = sequence_;
+      Polish(start, kPolish, budget);
+    }
+  }
   const int64_t before = best_;
   for (int i = 0; i < 8 && next_portfolio_ < portfolio.size(); ++i) {
     if (!MayGoOn(budget)) return;

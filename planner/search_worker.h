@@ -90,6 +90,7 @@ class SearchWorker {
   bool symmetric_;  // All units alike: their order does not matter.
   double mean_duration_ = 0;
   size_t next_portfolio_;
+  bool started_ = false;
   bool last_ideal_ = false;
 
   // Of the running Round.

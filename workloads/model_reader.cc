@@ -16,6 +16,8 @@ constexpr int64_t kMaxWidth = 1 << 20;
 constexpr int64_t kMaxHeads = 1 << 14;
 constexpr int64_t kMaxExperts = 1 << 14;
 constexpr int64_t kMaxVocab = 1 << 24;
+constexpr int64_t kMaxChannels = 1 << 16;
+constexpr int64_t kMaxKernel = 16;
 constexpr int64_t kMaxPixels = 1 << 20;
 constexpr int64_t kMaxTokens = int64_t{1} << 32;
 constexpr int32_t kMaxLayers = 4096;
@@ -47,6 +49,12 @@ constexpr std::pair<absl::string_view, LayerKind> kLayerKinds[] = {
     {"LAYER_KIND_LOSS_HEAD", LayerKind::kLossHead},
     {"LAYER_KIND_LINEARS", LayerKind::kLinears},
     {"LAYER_KIND_FIXED_WORK", LayerKind::kFixedWork},
+    {"LAYER_KIND_CONVOLUTIONS", LayerKind::kConvolutions},
+};
+constexpr std::pair<absl::string_view, Precision> kPrecisions[] = {
+    {"PRECISION_BF16", Precision::kBf16},
+    {"PRECISION_FP8", Precision::kFp8},
+    {"PRECISION_FP32", Precision::kFp32},
 };
 constexpr std::pair<absl::string_view, TokenRuleKind> kTokenRuleKinds[] = {
     {"TOKEN_RULE_KIND_FIXED_SQUARE", TokenRuleKind::kFixedSquare},
@@ -71,12 +79,17 @@ void ReadLayer(ObjectReader& reader, LayerSpec* layer) {
     r.Read("head_dim", int64_t{0}, kMaxHeads, &a.head_dim);
     r.Read("window", int64_t{0}, kMaxTokens, &a.window);
     r.Read("query_rank", int64_t{0}, kMaxWidth, &a.query_rank);
+    r.Read("kv_rank", int64_t{0}, kMaxWidth, &a.kv_rank);
+    r.Read("rope_dim", int64_t{0}, kMaxHeads, &a.rope_dim);
+    r.Read("value_dim", int64_t{0}, kMaxHeads, &a.value_dim);
+    r.ReadPositive("density", 1.0, &a.density);
   });
   reader.ReadObject("cross_attention", [&](ObjectReader& r) {
     CrossAttentionSpec& c = layer->cross_attention;
     r.Read("heads", int64_t{0}, kMaxHeads, &c.heads);
     r.Read("head_dim", int64_t{0}, kMaxHeads, &c.head_dim);
     r.Read("context_width", int64_t{0}, kMaxWidth, &c.context_width);
+    r.Read("context_tokens", int64_t{0}, kMaxWidth, &c.context_tokens);
   });
   reader.ReadObject("ffn", [&](ObjectReader& r) {
     FfnSpec& f = layer->ffn;
@@ -95,6 +108,22 @@ void ReadLayer(ObjectReader& reader, LayerSpec* layer) {
     r.Require("in");
     r.Require("out");
   });
+  reader.ReadObject("modulation", [&](ObjectReader& r) {
+    ModulationSpec& m = layer->modulation;
+    r.Read("vectors", int64_t{0}, int64_t{64}, &m.vectors);
+    r.Read("condition_width", int64_t{0}, kMaxWidth, &m.condition_width);
+  });
+  reader.ReadObjects("convolutions", [&](ObjectReader& r) {
+    ConvolutionSpec& c = layer->convolutions.emplace_back();
+    r.Read("in", int64_t{1}, kMaxChannels, &c.in);
+    r.Read("out", int64_t{1}, kMaxChannels, &c.out);
+    r.Read("kernel", int64_t{1}, kMaxKernel, &c.kernel);
+    r.Read("depth", int64_t{1}, kMaxKernel, &c.depth);
+    r.ReadPositive("scale", 1024.0, &c.scale);
+    r.Require("in");
+    r.Require("out");
+  });
+  reader.Read("downsample", 1.0, 1024.0, &layer->downsample);
   reader.Read("vector_parameters", int64_t{0}, kMaxParameters,
               &layer->vector_parameters);
   reader.Read("tied", &layer->tied);
@@ -195,6 +224,7 @@ void ReadModule(ObjectReader& reader, ModuleSpec* module) {
   reader.Require("role");
   reader.Read("name", &module->name);
   reader.ReadEnum<ModuleRole>("role", kRoles, &module->role);
+  reader.ReadEnum<Precision>("precision", kPrecisions, &module->precision);
   reader.ReadObjects("layers", [&](ObjectReader& r) {
     LayerSpec layer;
     int32_t count = 1;

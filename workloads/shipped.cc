@@ -1,5 +1,7 @@
 // The names of the files that come with the program; a test compares them
 // with the folders.
+#include <algorithm>
+
 #include "workloads/spec_loader.h"
 
 namespace pipeloom::workloads {
@@ -13,7 +15,12 @@ std::vector<std::string> ShippedJobNames() {
           "step1x-edit"};
 }
 
-std::vector<std::string> ShippedModelNames() { return ShippedJobNames(); }
+std::vector<std::string> ShippedModelNames() {
+  std::vector<std::string> names = ShippedJobNames();
+  names.insert(names.end(), {"deepseek-v2", "deepseek-v3", "llama3-405b"});
+  std::sort(names.begin(), names.end());
+  return names;
+}
 
 std::vector<std::string> ShippedClusterNames() {
   return {"a100-sxm",

@@ -19,9 +19,20 @@ constexpr std::pair<absl::string_view, MemoryStrategy> kStrategies[] = {
     {"MEMORY_STRATEGY_RECOMPUTE", MemoryStrategy::kRecompute},
     {"MEMORY_STRATEGY_OFFLOAD", MemoryStrategy::kOffload},
 };
+constexpr std::pair<absl::string_view, ContextParallelism> kContexts[] = {
+    {"CONTEXT_PARALLELISM_RING", ContextParallelism::kRing},
+    {"CONTEXT_PARALLELISM_ALL_GATHER", ContextParallelism::kAllGather},
+    {"CONTEXT_PARALLELISM_ALL_TO_ALL", ContextParallelism::kAllToAll},
+};
+constexpr std::pair<absl::string_view, SequenceBatching> kBatchings[] = {
+    {"SEQUENCE_BATCHING_PACKED", SequenceBatching::kPacked},
+    {"SEQUENCE_BATCHING_PADDED", SequenceBatching::kPadded},
+};
 constexpr std::pair<absl::string_view, OptimizerSharding> kShardings[] = {
     {"OPTIMIZER_SHARDING_NONE", OptimizerSharding::kNone},
     {"OPTIMIZER_SHARDING_ZERO1", OptimizerSharding::kZero1},
+    {"OPTIMIZER_SHARDING_ZERO2", OptimizerSharding::kZero2},
+    {"OPTIMIZER_SHARDING_ZERO3", OptimizerSharding::kZero3},
 };
 
 bool IsPath(absl::string_view name) {
@@ -93,6 +104,8 @@ void ReadParallel(ObjectReader& reader, ParallelLayout* parallel) {
   reader.Read("ep", 1, 65536, &parallel->ep);
   reader.Read("pp", 1, 4096, &parallel->pp);
   reader.Read("dp", 1, 65536, &parallel->dp);
+  reader.ReadEnum<ContextParallelism>("context_parallelism", kContexts,
+                                      &parallel->context);
 }
 
 void ReadTraining(ObjectReader& reader, TrainingSpec* training) {
@@ -107,6 +120,8 @@ void ReadTraining(ObjectReader& reader, TrainingSpec* training) {
   reader.Read("microbatch_seconds", 0.0, 1e6, &training->microbatch_seconds);
   reader.ReadEnum<OptimizerSharding>("optimizer_sharding", kShardings,
                                      &training->optimizer_sharding);
+  reader.ReadEnum<SequenceBatching>("batching", kBatchings,
+                                    &training->batching);
   std::vector<MemoryStrategy> strategies;
   reader.ReadEnums<MemoryStrategy>("memory_strategies", kStrategies,
                                    &strategies);

@@ -86,6 +86,28 @@ LayerSpec MoeBlock() {
   layer.ffn.expert_hidden = 768;
   return layer;
 }
+LayerSpec MlaBlock() {
+  LayerSpec layer =
+      Block(7168, 128, 128, 192, 18432, true, AttentionKind::kCausal);
+  layer.attention.value_dim = 128;
+  layer.attention.query_rank = 1536;
+  layer.attention.kv_rank = 512;
+  layer.attention.rope_dim = 64;
+  return layer;
+}
+LayerSpec DitBlock() {
+  LayerSpec layer = Block(1152, 16, 16, 72, 4608, false, AttentionKind::kFull);
+  layer.modulation = {.vectors = 6, .condition_width = 1152};
+  return layer;
+}
+LayerSpec ConvolutionLayer() {
+  LayerSpec layer;
+  layer.kind = LayerKind::kConvolutions;
+  layer.hidden = 640;
+  layer.downsample = 2;
+  layer.convolutions = {{.in = 320, .out = 640}, {.in = 640, .out = 640}};
+  return layer;
+}
 LayerSpec CrossAttentionBlock() {
   LayerSpec layer =
       Block(3072, 24, 24, 128, 12288, false, AttentionKind::kFull);
@@ -135,7 +157,8 @@ std::vector<LayerSpec> EveryLayerKind() {
   return {Llama3Block(),    Vit5bBlock(),      window,
           low_rank,         feed_forward_only, MoeBlock(),
           EmbeddingLayer(), LossHeadLayer(),   CrossAttentionBlock(),
-          ProjectorLayer(), FixedLayer()};
+          ProjectorLayer(), FixedLayer(),      MlaBlock(),
+          DitBlock(),       ConvolutionLayer()};
 }
 
 WorkShape Sequences(int64_t sequences, int64_t length) {

@@ -22,7 +22,13 @@ JobSpec JobOf(std::vector<std::vector<LayerSpec>> modules,
 LayerSpec Llama3Block();   // 4096 wide, 14336, 32/8 heads of 128, causal.
 LayerSpec Qwen32bBlock();  // 5120 wide, 27648, 40/8 heads of 128, causal.
 LayerSpec Vit5bBlock();    // 1792 wide, 15360 plain, 16 heads of 112, full.
-LayerSpec MoeBlock();      // 2048 wide, 128 experts of 768, 8 a token.
+LayerSpec MoeBlock();
+// DeepSeek-V3's attention with its dense feed-forward part.
+LayerSpec MlaBlock();
+// Adaptive norms of its own, plain feed-forward.
+LayerSpec DitBlock();
+// One residual block of a U-Net on half the grid.
+LayerSpec ConvolutionLayer();     // 2048 wide, 128 experts of 768, 8 a token.
 LayerSpec CrossAttentionBlock();  // 3072 wide, 24 heads, context of 4096.
 LayerSpec EmbeddingLayer();
 LayerSpec LossHeadLayer();

@@ -58,8 +58,11 @@ TEST(OpGraph, OperatorsAddUpToTheLayersFlops) {
     for (const LayerSpec& layer : EveryLayerKind()) {
       const LayerOps ops = BuildLayerOps(layer, shape, parallel, {});
       const double gpus = parallel.gpus_per_rank();
-      // Context products are not divided by cp, hence the tolerance.
-      const double slack = layer.cross_attention.heads > 0 ? 0.05 : 1e-9;
+      // Products of the context and of the condition are not divided by cp,
+      // hence the tolerance.
+      const bool once = layer.modulation.vectors > 0;
+      const double slack =
+          layer.cross_attention.heads > 0 || once ? 0.05 : 1e-9;
       EXPECT_NEAR(GemmAndAttentionFlops(ops.forward) * gpus,
                   ops.forward_flops.count, slack * ops.forward_flops.count)
           << layer.name << static_cast<int>(layer.kind);
@@ -103,6 +106,143 @@ TEST(OpGraph, NothingHidesTheScattersOfAFrozenLayer) {
       BuildLayerOps(Llama3Block(), Sequences(1, 4096), {.tp = 4},
                     {.weights = false, .input = false});
   EXPECT_TRUE(forward_only.backward.empty());
+}
+
+// DeepSeek-V3 paper, section 2.1.1: queries over a rank of 1536, keys and
+// values over 512 and 64 shared rotary elements, 128 heads of 192 and 128.
+TEST(OpGraph, MlaCountsItsLowRankProductsAndUnequalHeads) {
+  const WorkShape shape = Sequences(2, 1024);
+  const double weights = 7168.0 * 1536 + 1536.0 * 128 * 192 +
+                         7168.0 * (512 + 64) + 512.0 * 128 * (128 + 128) +
+                         128.0 * 128 * 7168 + 3.0 * 7168 * 18432;
+  const double attention = 128.0 * (192 + 128) * 2 * 1024 * 1024;
+  EXPECT_DOUBLE_EQ(BuildLayerOps(MlaBlock(), shape, {}, {}).forward_flops.count,
+                   2 * 2 * 1024 * weights + attention);
+}
+
+double CollectiveBytes(const std::vector<OpStep>& steps, Collective kind) {
+  double sum = 0;
+  for (const OpStep& step : steps) {
+    for (const Op& op : step.communication) {
+      const auto* collective = std::get_if<CollectiveOp>(&op);
+      if (collective != nullptr && collective->kind == kind) {
+        sum += collective->bytes;
+      }
+    }
+  }
+  return sum;
+}
+
+TEST(OpGraph, TensorParallelMlaGathersItsRanksInsteadOfItsWidth) {
+  const LayerOps ops =
+      BuildLayerOps(MlaBlock(), Sequences(1, 1024), {.tp = 8}, {});
+  EXPECT_DOUBLE_EQ(CollectiveBytes(ops.forward, Collective::kAllGather),
+                   2 * 1024.0 * (1536 + 512 + 64 + 7168));
+}
+
+TEST(OpGraph, SparseAttentionWorksOnAShareOfThePairs) {
+  const WorkShape shape = Sequences(1, 8192);
+  const auto attention = [&](const LayerSpec& layer, double density) {
+    return BuildLayerOps(layer, shape, {}, {}, {.attention_density = density})
+               .forward_flops.count -
+           2.0 * static_cast<double>(ActiveMatrixParameters(layer)) * 8192;
+  };
+  const double dense = attention(Llama3Block(), 1);
+  LayerSpec sparse = Llama3Block();
+  sparse.attention.density = 0.5;
+  EXPECT_NEAR(attention(sparse, 1), 0.5 * dense, 1e-6 * dense);
+  EXPECT_NEAR(attention(sparse, 0.25), 0.125 * dense, 1e-6 * dense);
+}
+
+TEST(OpGraph, ContextParallelismMovesKeysAndValuesOrHeads) {
+  const WorkShape shape = Sequences(1, 4096);
+  const double kv = 2 * 1024.0 * 8 * 2 * 128;  // Bytes of one share.
+  const double query = 2 * 1024.0 * 32 * 128;
+  const auto build = [&](ContextParallelism context) {
+    return BuildLayerOps(Llama3Block(), shape, {.cp = 4, .context = context},
+                         {});
+  };
+  const LayerOps ring = build(ContextParallelism::kRing);
+  EXPECT_DOUBLE_EQ(CollectiveBytes(ring.forward, Collective::kRing), kv);
+  EXPECT_DOUBLE_EQ(CollectiveBytes(ring.backward, Collective::kRing), 2 * kv);
+  const LayerOps gather = build(ContextParallelism::kAllGather);
+  EXPECT_DOUBLE_EQ(CollectiveBytes(gather.forward, Collective::kAllGather),
+                   4 * kv);
+  EXPECT_DOUBLE_EQ(CollectiveBytes(gather.backward, Collective::kAllGather),
+                   4 * kv);
+  EXPECT_DOUBLE_EQ(CollectiveBytes(gather.backward, Collective::kReduceScatter),
+                   4 * kv);
+  // The gather stands before the attention, the scatter after it.
+  const auto first = [](const std::vector<OpStep>& steps, Collective kind) {
+    for (size_t i = 0; i < steps.size(); ++i) {
+      if (Collectives({steps[i]}, kind) > 0) return i;
+    }
+    return steps.size();
+  };
+  EXPECT_LT(first(gather.backward, Collective::kAllGather),
+            first(gather.backward, Collective::kReduceScatter));
+  const LayerOps all_to_all = build(ContextParallelism::kAllToAll);
+  EXPECT_DOUBLE_EQ(CollectiveBytes(all_to_all.forward, Collective::kAllToAll),
+                   kv + 2 * query);
+  EXPECT_DOUBLE_EQ(CollectiveBytes(all_to_all.backward, Collective::kAllToAll),
+                   kv + 2 * query);
+  for (const LayerOps& ops : {gather, all_to_all}) {
+    EXPECT_EQ(ops.forward_flops, ring.forward_flops);
+    EXPECT_DOUBLE_EQ(GemmAndAttentionFlops(ops.backward),
+                     GemmAndAttentionFlops(ring.backward));
+  }
+}
+
+TEST(OpGraph, ModulationIsAProductAnInstanceAndAPassABlock) {
+  LayerSpec plain = DitBlock();
+  plain.modulation = {};
+  LayerSpec shared = DitBlock();
+  shared.modulation.condition_width = 0;
+  const WorkShape shape = Sequences(8, 256);
+  const LayerOps without = BuildLayerOps(plain, shape, {}, {});
+  const LayerOps table = BuildLayerOps(shared, shape, {}, {});
+  const LayerOps own = BuildLayerOps(DitBlock(), shape, {}, {});
+  EXPECT_EQ(table.forward.size(), without.forward.size() + 2);
+  EXPECT_EQ(own.forward.size(), table.forward.size() + 1);
+  EXPECT_EQ(table.forward_flops, without.forward_flops);
+  EXPECT_DOUBLE_EQ(own.forward_flops.count - without.forward_flops.count,
+                   2.0 * 8 * 6 * 1152 * 1152);
+  EXPECT_EQ(MatrixParameters(DitBlock()) - MatrixParameters(plain),
+            6 * 1152 * 1152);
+}
+
+// Two 3 x 3 convolutions on a quarter of the tokens.
+TEST(OpGraph, ConvolutionsCostTheirKernelAtEveryPosition) {
+  const WorkShape shape = Sequences(4, 4096);
+  const LayerSpec layer = ConvolutionLayer();
+  const int64_t weights = 9 * (320 * 640 + 640 * 640);
+  EXPECT_EQ(Parameters(layer), weights);
+  EXPECT_EQ(LayerTokens(layer, shape), 4096);
+  EXPECT_DOUBLE_EQ(BuildLayerOps(layer, shape, {}, {}).forward_flops.count,
+                   2.0 * 4096 * static_cast<double>(weights));
+}
+
+TEST(OpGraph, Fp8ProductsAreFasterAndFp32OnesSlower) {
+  const WorkShape shape = Sequences(1, 8192);
+  ClusterSpec cluster = H800Cluster();
+  cluster.device.fp8 = {1979e12};
+  const RooflineCost costs(cluster, {});
+  const auto time = [&](Precision precision) {
+    return CostOf(
+        BuildLayerOps(Llama3Block(), shape, {}, {}, {.precision = precision})
+            .forward,
+        costs);
+  };
+  const Duration bf16 = time(Precision::kBf16);
+  EXPECT_LT(time(Precision::kFp8), bf16);
+  EXPECT_GT(2 * time(Precision::kFp8), bf16);
+  EXPECT_GT(time(Precision::kFp32), bf16);
+  cluster.device.fp8 = {};  // Without the units products run in bf16.
+  EXPECT_GT(CostOf(BuildLayerOps(Llama3Block(), shape, {}, {},
+                                 {.precision = Precision::kFp8})
+                       .forward,
+                   RooflineCost(cluster, {})),
+            time(Precision::kFp8));
 }
 
 TEST(OpGraph, ContextParallelAttentionPassesARing) {
@@ -214,9 +354,18 @@ TEST(LayerFingerprint, EveryFieldButTheNameTellsLayersApart) {
   differs([](LayerSpec& l) { ++l.attention.head_dim; });
   differs([](LayerSpec& l) { ++l.attention.window; });
   differs([](LayerSpec& l) { ++l.attention.query_rank; });
+  differs([](LayerSpec& l) { ++l.attention.kv_rank; });
+  differs([](LayerSpec& l) { ++l.attention.rope_dim; });
+  differs([](LayerSpec& l) { ++l.attention.value_dim; });
+  differs([](LayerSpec& l) { l.attention.density = 0.5; });
+  differs([](LayerSpec& l) { ++l.modulation.vectors; });
+  differs([](LayerSpec& l) { ++l.modulation.condition_width; });
+  differs([](LayerSpec& l) { l.convolutions.push_back({.in = 1, .out = 2}); });
+  differs([](LayerSpec& l) { l.downsample = 2; });
   differs([](LayerSpec& l) { ++l.cross_attention.heads; });
   differs([](LayerSpec& l) { ++l.cross_attention.head_dim; });
   differs([](LayerSpec& l) { ++l.cross_attention.context_width; });
+  differs([](LayerSpec& l) { ++l.cross_attention.context_tokens; });
   differs([](LayerSpec& l) { ++l.ffn.hidden; });
   differs([](LayerSpec& l) { l.ffn.gated = false; });
   differs([](LayerSpec& l) { ++l.ffn.experts; });

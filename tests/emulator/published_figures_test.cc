@@ -28,23 +28,27 @@ double LayerMilliseconds(const LayerSpec& layer, const WorkShape& shape) {
 
 // The DIP paper (arXiv:2504.14145) profiles one layer forward and backward on
 // H800: 6.75 ms (ViT, 8 images of 2704 patches), 10.5 ms (32B language model,
-// 8192 tokens). Tensor parallelism is not stated; 4 fits its FLOP counts.
-TEST(PublishedFigures, LayersOfTheDipPaperAreWithin15Percent) {
+// 8192 tokens). Tensor parallelism is not stated; 4 fits its FLOP counts. Nor
+// is how many samples the tokens are of; they are packed, and 8 images say 8.
+// As one sequence the language model's layer lasts 12 % longer than published.
+TEST(PublishedFigures, LayersOfTheDipPaperAreWithin10Percent) {
   struct Case {
     const char* name;
     LayerSpec layer;
     WorkShape shape;
     double published;
+    double tolerance;
   };
   const Case cases[] = {
-      {"ViT 5B, 8 x 2704", Vit5bBlock(), Sequences(8, 2704), 6.75},
-      {"Qwen2 32B, 8192", Qwen32bBlock(), Sequences(1, 8192), 10.5},
+      {"ViT 5B, 8 x 2704", Vit5bBlock(), Sequences(8, 2704), 6.75, 0.1},
+      {"Qwen2 32B, 8 x 1024", Qwen32bBlock(), Sequences(8, 1024), 10.5, 0.1},
+      {"Qwen2 32B, 8192", Qwen32bBlock(), Sequences(1, 8192), 10.5, 0.15},
   };
   for (const Case& c : cases) {
     const double ours = LayerMilliseconds(c.layer, c.shape);
     std::printf("%s: %.2f ms, published %.2f ms (%+.1f %%)\n", c.name, ours,
                 c.published, 100 * (ours / c.published - 1));
-    EXPECT_NEAR(ours / c.published, 1, 0.15) << c.name;
+    EXPECT_NEAR(ours / c.published, 1, c.tolerance) << c.name;
   }
 }
 

@@ -48,6 +48,16 @@ int main(int argc, char** argv) {
   Write(out / "fuzz_batch", 0,
         "{\"text_tokens\": 3, \"images\": [[64, 32]], \"videos\": "
         "[{\"frames\": 8, \"seconds\": 1.5}], \"audio_seconds\": [2]}\n");
+  // The first byte picks the file's name.
+  Write(out / "fuzz_measurements", 0, "\x01m,n,k,us\n64,4096,4096,9.5\n");
+  Write(out / "fuzz_measurements", 1,
+        "\x02"
+        "batch,seq,heads,kv_heads,head_dim,us\n4,512,8,2,128,12.5\n");
+  Write(out / "fuzz_measurements", 2,
+        "\x03op,dtype,num_gpus,bytes,us\nall_gather,half,8,1024,8.8\n");
+  Write(out / "fuzz_measurements", 3,
+        "\x05op,device,pass,tokens,width,time_us,note\n"
+        "rmsnorm,h100-sxm,backward,64,4096,9,\"a \"\"b\"\"\"\n");
   Write(out / "fuzz_job", 0,
         "{\"name\": \"j\", \"model\": \"m\", \"cluster\": \"c\", \"parallel\": "
         "{\"pp\": 2}, \"training\": {\"microbatches\": 2, "

@@ -194,6 +194,33 @@ TEST(JobSpecTest, DefaultsAndLookUpsFollowTheComments) {
   EXPECT_FALSE(job.Allows(MemoryStrategy::kRecompute));
 }
 
+TEST(ParallelLayoutTest, MoreGpusThanCanBeCountedAreRefused) {
+  const ParallelLayout largest{
+      .tp = 65536, .cp = 65536, .pp = 65536, .dp = 65536};
+  EXPECT_EQ(ValidateParallelLayout(largest, ClusterSpec{}).code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+TEST(ModelSpecTest, LowRankAndConvolutionWeightsHaveTheirClosedForms) {
+  LayerSpec mla;
+  mla.hidden = 7168;
+  mla.attention = {.kind = AttentionKind::kCausal,
+                   .heads = 128,
+                   .kv_heads = 128,
+                   .head_dim = 192,
+                   .query_rank = 1536,
+                   .kv_rank = 512,
+                   .rope_dim = 64,
+                   .value_dim = 128};
+  // DeepSeek-V3: 187,105,280 in the attention of a layer.
+  EXPECT_EQ(MatrixParameters(mla), 187'105'280);
+  LayerSpec convolutions;
+  convolutions.kind = LayerKind::kConvolutions;
+  convolutions.convolutions = {{.in = 3, .out = 8, .kernel = 5, .depth = 2},
+                               {.in = 8, .out = 4}};
+  EXPECT_EQ(MatrixParameters(convolutions), 3 * 8 * 25 * 2 + 8 * 4 * 9);
+}
+
 TEST(ClusterSpecTest, RanksAreNeighboursAndNodesDecideTheLink) {
   const JobSpec job = SmallJob();
   const ParallelLayout& p = job.parallel;

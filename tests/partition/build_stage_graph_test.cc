@@ -434,7 +434,7 @@ TEST(BuildStageGraphTest, RanksCarryTheirStagesStaticMemory) {
   }
   for (const RankId r : expected.ids()) {
     expected[r].limit = p.job.MemoryLimit();
-    expected[r].overhead = costs.Overhead();
+    expected[r].overhead = costs.Overhead(p.partition, r).total();
     EXPECT_EQ(built.graph.rank(r).memory, expected[r]);
     EXPECT_EQ(built.graph.rank(r).epilogue, costs.Epilogue(p.partition, r));
     EXPECT_GT(built.graph.rank(r).memory.weights, Bytes(0));

@@ -1,3 +1,4 @@
+#include "planner/order_portfolio.h"
 #include "planner/order_search.h"
 
 #include <gtest/gtest.h>

@@ -103,6 +103,9 @@ TEST(ShippedWorkloadsTest, ParametersAreThoseOfThePublishedModels) {
       {"step1x-edit", 20'803'786'724, 0, 0, 0},
       {"llama3-8b", 8'030'261'248, 0, 8'030'261'248, 0},
       {"llama3-70b", 70'553'706'496, 0, 70'553'706'496, 0},
+      {"llama3-405b", 405'853'388'800, 0, 405'853'388'800, 0},
+      {"deepseek-v2", 235'741'434'880, 0, 235'741'434'880, 0},
+      {"deepseek-v3", 671'026'419'200, 0, 671'026'419'200, 0},
   };
   std::vector<std::string> tested;
   for (const Case& c : cases) {

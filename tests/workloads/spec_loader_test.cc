@@ -116,6 +116,43 @@ TEST(ParseJobTest, ReadsEveryField) {
   EXPECT_EQ(job.search.seed, 18446744073709551615u);
 }
 
+TEST(ParseJobTest, ReadsChoicesOfLayersModulesAndParallelism) {
+  const std::string text = absl::StrReplaceAll(
+      JobText(), {{"\"tp\": 2,",
+                   "\"tp\": 2, \"context_parallelism\": "
+                   "\"CONTEXT_PARALLELISM_ALL_GATHER\","},
+                  {"OPTIMIZER_SHARDING_NONE\",",
+                   "OPTIMIZER_SHARDING_ZERO3\", \"batching\": "
+                   "\"SEQUENCE_BATCHING_PADDED\","},
+                  {"\"role\": \"MODULE_ROLE_BACKBONE\",",
+                   "\"role\": \"MODULE_ROLE_BACKBONE\", \"precision\": "
+                   "\"PRECISION_FP8\","},
+                  {"\"kv_heads\": 4, \"head_dim\": 16}",
+                   "\"kv_heads\": 4, \"head_dim\": 16, \"kv_rank\": 8, "
+                   "\"rope_dim\": 4, \"value_dim\": 12, \"density\": 0.25}, "
+                   "\"modulation\": {\"vectors\": 6, \"condition_width\": 32}, "
+                   "\"convolutions\": [{\"in\": 3, \"out\": 8, \"kernel\": 5, "
+                   "\"depth\": 2, \"scale\": 0.5}], \"downsample\": 2"}});
+  ASSERT_OK_AND_ASSIGN(const JobSpec job,
+                       ParseJob(text, "job.json", "", NoFiles()));
+  EXPECT_EQ(job.parallel.context, ContextParallelism::kAllGather);
+  EXPECT_EQ(job.training.optimizer_sharding, OptimizerSharding::kZero3);
+  EXPECT_EQ(job.training.batching, SequenceBatching::kPadded);
+  EXPECT_EQ(job.model.modules[ModuleId(0)].precision, Precision::kBf16);
+  EXPECT_EQ(job.model.modules[ModuleId(1)].precision, Precision::kFp8);
+  const LayerSpec& layer = job.model.modules[ModuleId(0)].layers[LayerId(0)];
+  EXPECT_EQ(layer.attention.kv_rank, 8);
+  EXPECT_EQ(layer.attention.rope_dim, 4);
+  EXPECT_EQ(layer.attention.value_dim, 12);
+  EXPECT_EQ(layer.attention.density, 0.25);
+  EXPECT_EQ(layer.modulation,
+            (ModulationSpec{.vectors = 6, .condition_width = 32}));
+  EXPECT_EQ(layer.convolutions,
+            (std::vector<ConvolutionSpec>{
+                {.in = 3, .out = 8, .kernel = 5, .depth = 2, .scale = 0.5}}));
+  EXPECT_EQ(layer.downsample, 2);
+}
+
 TEST(ParseJobTest, TakesCamelCaseAsProtoJsonDoes) {
   const std::string camel = absl::StrReplaceAll(
       JobText(), {{"microbatch_tokens", "microbatchTokens"},

@@ -1,0 +1,164 @@
+// Self-attention: plain, grouped-query, low-rank (MFA, MLA), windowed, sparse,
+// and shared over context-parallel GPUs.
+#include <algorithm>
+#include <utility>
+
+#include "base/numeric.h"
+#include "emulator/ops/layer_builder.h"
+
+namespace pipeloom::emulator {
+
+// Fused attention and what context parallelism exchanges for it. `kv_elements`:
+// keys and values of this GPU's tokens and heads; 0: they need no exchange.
+void LayerBuilder::FusedAttention(AttentionOp op, double whole_flops,
+                                  double kv_elements) {
+  forward_flops_ += whole_flops;
+  op.flops = whole_flops / (tp_ * cp_);
+  OpStep forward{{op}, {}};
+  // Five products instead of two.
+  op.backward = true;
+  op.flops *= 2.5;
+  op.bytes *= 2;
+  OpStep backward{{op}, {}};
+  if (parallel_.cp == 1 || kv_elements <= 0) {
+    ops_.forward.push_back(std::move(forward));
+    ops_.backward.push_back(std::move(backward));
+    return;
+  }
+  CollectiveOp exchange{.kind = Collective::kRing,
+                        .group = GroupKind::kContext,
+                        .size = parallel_.cp,
+                        .bytes = element_bytes_ * kv_elements};
+  switch (parallel_.context) {
+    case ContextParallelism::kRing:
+      forward.communication.push_back(exchange);
+      exchange.bytes *= 2;  // Keys, values and their gradients.
+      backward.communication.push_back(exchange);
+      ops_.forward.push_back(std::move(forward));
+      ops_.backward.push_back(std::move(backward));
+      break;
+    case ContextParallelism::kAllGather:
+      // The backward gathers again and scatters the gradients after; its steps
+      // stand in forward order here.
+      exchange.bytes *= cp_;
+      exchange.kind = Collective::kReduceScatter;
+      ops_.backward.push_back({{}, {exchange}});
+      exchange.kind = Collective::kAllGather;
+      ops_.forward.push_back({{}, {exchange}});
+      ops_.forward.push_back(std::move(forward));
+      ops_.backward.push_back(std::move(backward));
+      ops_.backward.push_back({{}, {exchange}});
+      break;
+    case ContextParallelism::kAllToAll: {
+      // Queries, keys and values in, outputs back; the backward the reverse.
+      exchange.kind = Collective::kAllToAll;
+      exchange.bytes = element_bytes_ *
+                       (kv_elements + op.tokens * op.heads * Real(op.head_dim));
+      CollectiveOp out = exchange;
+      out.bytes = element_bytes_ * op.tokens * op.heads *
+                  Real(op.value_dim > 0 ? op.value_dim : op.head_dim);
+      ops_.forward.push_back({{}, {exchange}});
+      ops_.forward.push_back(std::move(forward));
+      ops_.forward.push_back({{}, {out}});
+      ops_.backward.push_back({{}, {exchange}});
+      ops_.backward.push_back(std::move(backward));
+      ops_.backward.push_back({{}, {out}});
+      break;
+    }
+  }
+}
+
+void LayerBuilder::QueryKeyValue() {
+  const AttentionSpec& a = layer_.attention;
+  const double heads = share(a.heads);
+  const double kv_heads = share(a.kv_heads);
+  const double head_dim = Real(a.head_dim);
+  Enter(hidden_);
+  Gemm(tokens_,
+       heads * head_dim + kv_heads * (head_dim + Real(a.value_width())),
+       hidden_);
+}
+
+// Projections down to a rank work on this GPU's part of the sequence with
+// whole weights; what is gathered is the small result.
+void LayerBuilder::LowRankQueryKeyValue() {
+  const AttentionSpec& a = layer_.attention;
+  const double heads = share(a.heads);
+  const double head_dim = Real(a.head_dim);
+  const double rows = tokens_ / tp_;
+  const auto down = [&](double width) {
+    Gemm(rows, width, hidden_);
+    Stream(MemoryKind::kNorm, rows, width, 4 * rows * width, 6 * rows * width);
+    Enter(width);
+  };
+  if (a.query_rank > 0) {
+    down(Real(a.query_rank));
+    Gemm(tokens_, heads * head_dim, Real(a.query_rank));
+  } else {
+    Enter(hidden_);
+    Gemm(tokens_, heads * head_dim, hidden_);
+  }
+  if (a.kv_rank > 0) {
+    down(Real(a.kv_rank + a.rope_dim));
+    Gemm(tokens_, heads * Real(a.head_dim - a.rope_dim + a.value_width()),
+         Real(a.kv_rank));
+    return;
+  }
+  // Few shared heads: whole on every GPU.
+  const double kv = share(a.kv_heads) * (head_dim + Real(a.value_width()));
+  if (a.kv_heads < parallel_.tp) {
+    Gemm(rows, kv, hidden_);
+    Enter(kv);
+  } else {
+    Enter(hidden_);
+    Gemm(tokens_, kv, hidden_);
+  }
+}
+
+void LayerBuilder::SelfAttention() {
+  const AttentionSpec& a = layer_.attention;
+  const double heads = share(a.heads);
+  // Low-rank keys are spread to all heads before attention.
+  const double kv_heads = a.kv_rank > 0 ? heads : share(a.kv_heads);
+  const double head_dim = Real(a.head_dim);
+  const double value_dim = Real(a.value_width());
+  NormAndResidual();
+  Modulate();
+  if (a.query_rank > 0 || a.kv_rank > 0) {
+    LowRankQueryKeyValue();
+  } else {
+    QueryKeyValue();
+  }
+  const double query = heads * head_dim;
+  const double kv = kv_heads * (head_dim + value_dim);
+  const double rotary = 4 * tokens_ * (query + kv_heads * head_dim);
+  Stream(MemoryKind::kRotary, tokens_, query + kv_heads * head_dim, rotary,
+         rotary);
+  const double scale = layer_.downsample * layer_.downsample;
+  double pairs = shape_.squared_tokens / (scale * scale);
+  double length = whole_tokens_ > 0 ? pairs / whole_tokens_ : 0;
+  if (a.kind == AttentionKind::kWindow) {
+    pairs = std::min(pairs, whole_tokens_ * Real(a.window));
+    length = std::min(length, Real(a.window));
+  }
+  const bool causal = a.kind == AttentionKind::kCausal;
+  const double flops = (causal ? 1 : 2) * Real(a.heads) *
+                       (head_dim + value_dim) * pairs * a.density *
+                       options_.attention_density;
+  FusedAttention(
+      {.bytes = element_bytes_ *
+                (tokens_ * heads * (head_dim + value_dim) + tokens_ * kv),
+       .mean_length = length,
+       .head_dim = a.head_dim,
+       .value_dim = a.value_width(),
+       .causal = causal,
+       .tokens = tokens_,
+       .heads = heads,
+       .kv_heads = kv_heads,
+       .window = a.kind == AttentionKind::kWindow ? a.window : 0},
+      flops, a.kind == AttentionKind::kWindow ? 0 : tokens_ * kv);
+  Gemm(tokens_, hidden_, heads * value_dim);
+  Leave(hidden_);
+}
+
+}  // namespace pipeloom::emulator

@@ -1,0 +1,36 @@
+// Convolutional parts: a walk over their layers, or work known by its sum.
+#include "base/numeric.h"
+#include "emulator/ops/layer_builder.h"
+
+namespace pipeloom::emulator {
+
+// A convolution is a product of positions x out by in * kernel^2 (implicit
+// GEMM); norm and activation pass over its input. Under tensor and context
+// parallelism positions are divided: parts of an image, borders neglected.
+void LayerBuilder::Convolutions() {
+  for (const ConvolutionSpec& c : layer_.convolutions) {
+    const double positions = whole_tokens_ * c.scale * c.scale;
+    const double rows = positions / (tp_ * cp_);
+    const double in = Real(c.in);
+    Stream(MemoryKind::kNorm, rows, in, 8 * rows * in, 12 * rows * in);
+    Gemm(rows, Real(c.out), Real(c.weights()) / Real(c.out));
+    forward_flops_ += 2 * positions * Real(c.weights());
+  }
+}
+
+void LayerBuilder::FixedWork() {
+  const double instances = Real(shape_.instances);
+  const double flops = layer_.fixed_flops_per_token * whole_tokens_ +
+                       layer_.fixed_flops_per_instance * instances;
+  const double kept = layer_.fixed_activation_bytes_per_token * whole_tokens_ +
+                      layer_.fixed_activation_bytes_per_instance * instances;
+  // Each kept tensor is written once and read once.
+  const FixedOp op{.flops = flops / (tp_ * cp_),
+                   .bytes = 2 * kept / (tp_ * cp_)};
+  Forward(op);
+  Backward(op);
+  weight_grad_.compute.push_back(op);
+  forward_flops_ += flops;
+}
+
+}  // namespace pipeloom::emulator

@@ -1,0 +1,54 @@
+// The ends of a module: embedding table, patch embedding and projectors, loss.
+#include <vector>
+
+#include "base/numeric.h"
+#include "emulator/ops/layer_builder.h"
+
+namespace pipeloom::emulator {
+
+void LayerBuilder::Embedding() {
+  const double elements = tokens_ * hidden_;
+  MemoryOp look_up{.bytes = 2 * element_bytes_ * elements,
+                   .kind = MemoryKind::kEmbedding,
+                   .rows = tokens_,
+                   .width = hidden_};
+  Forward(look_up);
+  look_up.bytes = (element_bytes_ + 8) * elements;
+  look_up.backward = true;
+  weight_grad_.compute.push_back(look_up);
+  if (parallel_.tp == 1) return;
+  const double bytes = element_bytes_ * elements;
+  ops_.forward.push_back({{}, {Tensor(Collective::kReduceScatter, bytes)}});
+  weight_grad_.communication.push_back(Tensor(Collective::kAllGather, bytes));
+}
+
+// The vocabulary is divided by tp; the softmax exchanges two numbers a token,
+// which is neglected.
+void LayerBuilder::LossHead() {
+  const double vocab = share(layer_.vocab);
+  NormAndResidual();
+  Enter(hidden_);
+  Gemm(tokens_, vocab, hidden_);
+  Stream(MemoryKind::kLoss, tokens_, vocab, 8 * tokens_ * vocab,
+         6 * tokens_ * vocab);
+}
+
+// Split by output and by input width in turn, as a feed-forward network.
+void LayerBuilder::Linears() {
+  const std::vector<LinearSpec>& linears = layer_.linears;
+  Enter(Real(linears.front().in));
+  if (!needs_.input) entries_.clear();
+  for (size_t i = 0; i < linears.size(); ++i) {
+    const bool by_output = i % 2 == 0;
+    const double in = by_output ? Real(linears[i].in) : share(linears[i].in);
+    const double out = by_output ? share(linears[i].out) : Real(linears[i].out);
+    Gemm(tokens_, out, in, 1, i > 0 || needs_.input);
+    if (i + 1 < linears.size()) {
+      Stream(MemoryKind::kActivation, tokens_, out, 4 * tokens_ * out,
+             6 * tokens_ * out);
+    }
+  }
+  Leave(Real(linears.back().out));
+}
+
+}  // namespace pipeloom::emulator

@@ -1,0 +1,25 @@
+// Plain and gated feed-forward parts.
+#include "base/numeric.h"
+#include "emulator/ops/layer_builder.h"
+
+namespace pipeloom::emulator {
+
+void LayerBuilder::Ffn(double rows, double inner, double groups) {
+  const bool gated = layer_.ffn.gated;
+  Gemm(rows, (gated ? 2 : 1) * inner, hidden_, groups);
+  const double elements = rows * inner * groups;
+  Stream(gated ? MemoryKind::kGatedActivation : MemoryKind::kActivation,
+         rows * groups, inner, (gated ? 6 : 4) * elements,
+         (gated ? 10 : 6) * elements);
+  Gemm(rows, hidden_, inner, groups);
+}
+
+void LayerBuilder::FeedForward() {
+  NormAndResidual();
+  Modulate();
+  Enter(hidden_);
+  Ffn(tokens_, share(layer_.ffn.hidden), 1);
+  Leave(hidden_);
+}
+
+}  // namespace pipeloom::emulator

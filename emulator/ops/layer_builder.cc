@@ -1,0 +1,148 @@
+#include "emulator/ops/layer_builder.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/numeric.h"
+
+namespace pipeloom::emulator {
+
+LayerBuilder::LayerBuilder(const LayerSpec& layer, const WorkShape& shape,
+                           const ParallelLayout& parallel,
+                           const GradientNeeds& needs, const OpOptions& options)
+    : layer_(layer),
+      shape_(shape),
+      parallel_(parallel),
+      needs_(needs),
+      options_(options),
+      tp_(Real(parallel.tp)),
+      cp_(Real(parallel.cp)),
+      whole_tokens_(Real(LayerTokens(layer, shape))),
+      tokens_(whole_tokens_ / cp_),
+      hidden_(Real(layer.hidden)),
+      element_bytes_(options.precision == Precision::kFp32 ? 4 : 2) {}
+
+LayerOps LayerBuilder::Build() {
+  switch (layer_.kind) {
+    case LayerKind::kTransformer:
+      Modulation();
+      if (layer_.attention.kind != AttentionKind::kNone) SelfAttention();
+      if (layer_.cross_attention.heads > 0) CrossAttention();
+      if (layer_.ffn.experts > 0) {
+        Experts();
+      } else if (layer_.ffn.hidden > 0) {
+        FeedForward();
+      }
+      break;
+    case LayerKind::kEmbedding:
+      Embedding();
+      break;
+    case LayerKind::kLossHead:
+      LossHead();
+      break;
+    case LayerKind::kLinears:
+      Linears();
+      break;
+    case LayerKind::kFixedWork:
+      FixedWork();
+      break;
+    case LayerKind::kConvolutions:
+      Convolutions();
+      break;
+  }
+  return Finish();
+}
+
+double LayerBuilder::share(int64_t width) const {
+  return Real(CeilDiv(width, parallel_.tp));
+}
+
+void LayerBuilder::Stream(MemoryKind kind, double rows, double width,
+                          double forward_bytes, double backward_bytes) {
+  const double scale = element_bytes_ / 2;
+  MemoryOp op{.bytes = forward_bytes * scale,
+              .kind = kind,
+              .rows = rows,
+              .width = width};
+  Forward(op);
+  op.bytes = backward_bytes * scale;
+  op.backward = true;
+  Backward(op);
+}
+
+void LayerBuilder::Gemm(double m, double n, double k, double groups,
+                        bool input_grad) {
+  GemmOp op{.m = m,
+            .n = n,
+            .k = k,
+            .groups = groups,
+            .result_bytes = element_bytes_,
+            .precision = options_.precision};
+  Forward(op);
+  if (input_grad) {
+    op.n = k;
+    op.k = n;
+    op.pass = QueryPass::kInputGrad;
+    Backward(op);
+  }
+  weight_grad_.compute.push_back(GemmOp{.m = k,
+                                        .n = n,
+                                        .k = m,
+                                        .groups = groups,
+                                        .result_bytes = 8,
+                                        .precision = options_.precision,
+                                        .pass = QueryPass::kWeightGrad});
+}
+
+void LayerBuilder::Enter(double width) {
+  if (parallel_.tp == 1) return;
+  const double bytes = tokens_ * width * element_bytes_;
+  ops_.forward.push_back({{}, {Tensor(Collective::kAllGather, bytes)}});
+  entries_.push_back(Tensor(Collective::kReduceScatter, bytes));
+  weight_grad_.communication.push_back(Tensor(Collective::kAllGather, bytes));
+}
+
+void LayerBuilder::Leave(double width) {
+  if (parallel_.tp == 1) return;
+  const double bytes = tokens_ * width * element_bytes_;
+  ops_.forward.push_back({{}, {Tensor(Collective::kReduceScatter, bytes)}});
+  ops_.backward.push_back({{}, {Tensor(Collective::kAllGather, bytes)}});
+}
+
+CollectiveOp LayerBuilder::Tensor(Collective kind, double bytes) const {
+  return {.kind = kind,
+          .group = GroupKind::kTensor,
+          .size = parallel_.tp,
+          .bytes = bytes};
+}
+
+void LayerBuilder::NormAndResidual() {
+  const double rows = tokens_ / tp_;
+  Stream(MemoryKind::kNorm, rows, hidden_, 10 * rows * hidden_,
+         14 * rows * hidden_);
+}
+
+LayerOps LayerBuilder::Finish() {
+  if (!has_backward()) {
+    ops_.backward.clear();
+  } else {
+    std::reverse(ops_.backward.begin(), ops_.backward.end());
+  }
+  if (needs_.weights) {
+    for (Op& op : entries_) weight_grad_.communication.push_back(op);
+    if (!weight_grad_.compute.empty()) {
+      ops_.weight_grad.push_back(std::move(weight_grad_));
+    }
+  } else if (has_backward()) {
+    // Nothing hides the scatter of the input gradient.
+    for (Op& op : entries_) ops_.backward.push_back({{}, {op}});
+  }
+  if (layer_.kind != LayerKind::kEmbedding &&
+      layer_.kind != LayerKind::kConvolutions) {
+    forward_flops_ += 2 * Real(ActiveMatrixParameters(layer_)) * whole_tokens_;
+  }
+  ops_.forward_flops = {forward_flops_};
+  return std::move(ops_);
+}
+
+}  // namespace pipeloom::emulator

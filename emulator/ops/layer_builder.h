@@ -1,0 +1,103 @@
+// Puts the operators of one layer together: what emulator/ops/*_ops.cc share.
+//
+// Each Add... function appends forward operators, and backward ones in forward
+// order; Finish() turns those round. Not for use outside of emulator/.
+#ifndef PIPELOOM_EMULATOR_OPS_LAYER_BUILDER_H_
+#define PIPELOOM_EMULATOR_OPS_LAYER_BUILDER_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "emulator/op_graph.h"
+#include "ir/microbatches.h"
+#include "ir/model_spec.h"
+#include "ir/parallel_layout.h"
+
+namespace pipeloom::emulator {
+
+class LayerBuilder {
+ public:
+  // Everything must outlive the builder.
+  LayerBuilder(const LayerSpec& layer, const WorkShape& shape,
+               const ParallelLayout& parallel, const GradientNeeds& needs,
+               const OpOptions& options);
+
+  LayerOps Build();
+
+ private:
+  // attention_ops.cc
+  void SelfAttention();
+  // Projections of queries, keys and values.
+  void QueryKeyValue();
+  void LowRankQueryKeyValue();
+  void FusedAttention(AttentionOp op, double whole_flops, double kv_elements);
+
+  // dit_ops.cc
+  void CrossAttention();
+  // The product that makes shifts, scales and gates, once an instance.
+  void Modulation();
+  // Their use on one block's input and output.
+  void Modulate();
+
+  // ffn_ops.cc
+  void FeedForward();
+  // `groups` feed-forward networks of rows x hidden x inner each.
+  void Ffn(double rows, double inner, double groups);
+
+  // moe_ops.cc
+  void Experts();
+  void Permute(double rows);
+  void ExchangeRows(double rows);
+
+  // conv_ops.cc
+  void Convolutions();
+  void FixedWork();
+
+  // edge_ops.cc
+  void Embedding();
+  void LossHead();
+  void Linears();
+
+  // layer_builder.cc
+  bool has_backward() const { return needs_.weights || needs_.input; }
+  void Forward(Op op) { ops_.forward.push_back({{op}, {}}); }
+  void Backward(Op op) { ops_.backward.push_back({{op}, {}}); }
+  // A memory-bound operator of rows x width and its gradient, by their bytes.
+  void Stream(MemoryKind kind, double rows, double width, double forward_bytes,
+              double backward_bytes);
+  // Forward m x n x k with its two gradients.
+  void Gemm(double m, double n, double k, double groups = 1,
+            bool input_grad = true);
+  // Tensor and sequence parallel region, going in: the forward gathers the
+  // tokens; the backward scatters their gradient, which the weight gradient
+  // hides, and gathers the kept shards again for the weight gradient.
+  void Enter(double width);
+  // Coming out: the forward scatters partial sums, the backward gathers.
+  void Leave(double width);
+  // Norm and residual of a block, on this GPU's part of the sequence.
+  void NormAndResidual();
+  CollectiveOp Tensor(Collective kind, double bytes) const;
+  LayerOps Finish();
+
+  double share(int64_t width) const;  // Of tensor parallelism, rounded up.
+
+  const LayerSpec& layer_;
+  const WorkShape& shape_;
+  const ParallelLayout& parallel_;
+  const GradientNeeds needs_;
+  const OpOptions& options_;
+  const double tp_;
+  const double cp_;
+  const double whole_tokens_;
+  const double tokens_;  // Of one context-parallel share.
+  const double hidden_;
+  const double element_bytes_;  // Of an activation.
+  LayerOps ops_{};
+  OpStep weight_grad_{};
+  std::vector<Op> entries_{};  // Scatters of input gradients.
+  double forward_flops_ = 0;   // Besides two a matrix parameter and token.
+};
+
+}  // namespace pipeloom::emulator
+
+#endif  // PIPELOOM_EMULATOR_OPS_LAYER_BUILDER_H_

@@ -1,0 +1,64 @@
+// Operator times from a device profile, each by the first that applies:
+//
+//   1. a measured point of exactly this operator, pass, type and size;
+//   2. between points, in utilisation: gemm_cost.h, attention_cost.h,
+//      stream_cost.h, each a small model of the kernel times a factor that is
+//      interpolated from the points near by and held beyond them;
+//   3. roofline_cost.h.
+//
+// A profile of another device than the cluster's is carried over by the data
+// sheets' rates alone: the models see the rates of the cluster's device, the
+// factors stay, and no point counts as measured.
+//
+// Collectives: curves of the profile (collective_profile.h), else the links of
+// the cluster.
+#ifndef PIPELOOM_EMULATOR_PROFILE_COST_H_
+#define PIPELOOM_EMULATOR_PROFILE_COST_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "emulator/op_cost.h"
+#include "ir/cluster_spec.h"
+#include "ir/device_profile.h"
+#include "ir/parallel_layout.h"
+
+namespace pipeloom::emulator {
+
+class ProfileCost : public OpCostModel {
+ public:
+  // Copies what it needs. REQUIRES: all three valid. About 10 ms for a table
+  // of 20,000 points, and 50 ms more for one that is not fitted yet.
+  // `least`: of an operator with work, where the host's launches are the bound;
+  // a price that it raises counts as roofline.
+  ProfileCost(const ClusterSpec& cluster, const ParallelLayout& parallel,
+              const DeviceProfile& profile, Duration least = kZero);
+  ~ProfileCost() override;
+
+  Duration Cost(const Op& op) const override { return Price(op).time; }
+  OpPrice Price(const Op& op) const override;
+
+ private:
+  struct State;
+  std::unique_ptr<const State> state_;
+};
+
+// A ProfileCost, or a RooflineCost where `profile` is null; that has the
+// device's kernel_overhead as its least time, whatever `least` is.
+std::unique_ptr<const OpCostModel> MakeOpCosts(const ClusterSpec& cluster,
+                                               const ParallelLayout& parallel,
+                                               const DeviceProfile* profile,
+                                               Duration least = kZero);
+
+// The kinds of operators that the profile has no measurements of, and what
+// they cost instead, a line each: "attention full backward bf16: forward times
+// the ratio of the causal one". A null profile: one line.
+std::vector<std::string> MissingMeasurements(const DeviceProfile* profile);
+
+// Fits the constants of all tables that have none. About 50 ms a table.
+void FitProfile(DeviceProfile* profile);
+
+}  // namespace pipeloom::emulator
+
+#endif  // PIPELOOM_EMULATOR_PROFILE_COST_H_

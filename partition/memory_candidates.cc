@@ -1,0 +1,263 @@
+#include "partition/memory_candidates.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <tuple>
+#include <utility>
+
+#include "base/check.h"
+#include "base/fingerprint.h"
+#include "emulator/layer_memory.h"
+
+namespace pipeloom::partition {
+namespace {
+
+using emulator::StageCost;
+
+// Sums over the layers that are treated as one.
+struct Group {
+  Bytes activations{};
+  Bytes held_for_weight_grad{};
+  Bytes input{};
+  void Add(const StageCost& layer) {
+    activations += layer.activations;
+    held_for_weight_grad += layer.activations - layer.freed_by_backward;
+  }
+};
+
+}  // namespace
+
+LayerCosts::LayerCosts(const emulator::StageCostModel& costs,
+                       const Stage& stage, const WorkShape& shape,
+                       bool needs_input_grad)
+    : host_bandwidth_(costs.job().cluster.device.host_bandwidth) {
+  const bool trained = !costs.job().IsFrozen(stage.module);
+  layers_.reserve(static_cast<size_t>(stage.num_layers));
+  for (int32_t i = 0; i < stage.num_layers; ++i) {
+    Stage layer = stage;
+    layer.first_layer = LayerId(stage.first_layer.value() + i);
+    layer.num_layers = 1;
+    layers_.push_back(
+        costs.Cost(layer, shape, needs_input_grad || (trained && i > 0)));
+    forward_ += layers_.back().forward;
+    backward_ += layers_.back().backward;
+    weight_grad_ += layers_.back().weight_grad;
+    const auto& specs = costs.job().model.modules[stage.module].layers;
+    const int64_t width_before =
+        layer.first_layer.value() > 0
+            ? specs[LayerId(layer.first_layer.value() - 1)].hidden
+            : 0;
+    inputs_.push_back(emulator::InputBytes(specs[layer.first_layer], shape,
+                                           width_before, costs.job().parallel));
+  }
+}
+
+MemoryEffect LayerCosts::Effect(const MemoryChoice& choice, bool split) const {
+  PIPELOOM_CHECK(choice.layers.empty() ||
+                 choice.layers.size() == layers_.size());
+  const auto strategy = [&](size_t i) {
+    return choice.layers.empty() ? MemoryStrategy::kKeep : choice.layers[i];
+  };
+  MemoryEffect effect;
+  effect.backward = backward_;
+  if (!split) effect.backward += weight_grad_;
+  Bytes held_after;      // After the input gradient.
+  Bytes grown{};         // By recomputed groups, from input to what is held.
+  Bytes most_passing{};  // A group's activations beyond that, while it runs.
+  for (size_t i = 0; i < layers_.size();) {
+    const Bytes input = inputs_[i];
+    Group group;
+    group.Add(layers_[i]);
+    const MemoryStrategy own = strategy(i);
+    Duration forward = layers_[i].forward;
+    ++i;
+    if (own == MemoryStrategy::kRecompute && choice.grouped) {
+      for (; i < layers_.size() && strategy(i) == own; ++i) {
+        group.Add(layers_[i]);
+        forward += layers_[i].forward;
+      }
+    }
+    group.input = std::min(input, group.activations);
+    const Bytes after = split ? group.held_for_weight_grad : Bytes(0);
+    held_after += after;
+    switch (own) {
+      case MemoryStrategy::kKeep:
+        effect.forward_alloc += group.activations;
+        break;
+      case MemoryStrategy::kOffload:
+        effect.forward_alloc += group.activations;
+        effect.forward_free += group.activations;
+        break;
+      case MemoryStrategy::kRecompute: {
+        effect.forward_alloc += group.input;
+        const Bytes stays = std::max(group.input, after);
+        grown += stays - group.input;
+        most_passing = std::max(most_passing, group.activations - stays);
+        effect.extra += forward;
+        break;
+      }
+    }
+  }
+  effect.backward += effect.extra;
+  effect.backward_alloc = grown + most_passing + effect.forward_free;
+  effect.backward_free = effect.held() + effect.backward_alloc - held_after;
+  effect.weight_grad_free = held_after;
+  effect.copy = TransferTime(effect.forward_free, host_bandwidth_);
+  return effect;
+}
+
+MemorySelection StepMemory::Leanest() const {
+  std::vector<int32_t> leanest;  // By list.
+  for (const std::vector<MemoryCandidate>& list : lists) {
+    int32_t best = 0;
+    for (int32_t j = 1; j < static_cast<int32_t>(list.size()); ++j) {
+      const auto key = [&](int32_t index) {
+        const MemoryEffect& e = list[static_cast<size_t>(index)].effect;
+        return std::tuple(e.held(), e.backward_peak(), e.backward);
+      };
+      if (key(j) < key(best)) best = j;
+    }
+    leanest.push_back(best);
+  }
+  MemorySelection selection(pairs.size());
+  for (const StagePairId pair : pairs.ids()) {
+    selection[pair] = leanest[static_cast<size_t>(list_of[pair])];
+  }
+  return selection;
+}
+
+MemorySelection StepMemory::Level(double share) const {
+  std::vector<int32_t> chosen;  // By list.
+  for (const std::vector<MemoryCandidate>& list : lists) {
+    const auto held = [](const MemoryCandidate& c) {
+      return static_cast<double>(c.effect.held().count());
+    };
+    double least = held(list[0]);
+    for (const MemoryCandidate& c : list) least = std::min(least, held(c));
+    const double wanted = held(list[0]) + share * (least - held(list[0]));
+    int32_t best = 0;
+    for (int32_t j = 1; j < static_cast<int32_t>(list.size()); ++j) {
+      const auto distance = [&](int32_t index) {
+        return std::abs(held(list[static_cast<size_t>(index)]) - wanted);
+      };
+      if (distance(j) < distance(best)) best = j;
+    }
+    chosen.push_back(best);
+  }
+  MemorySelection selection(pairs.size());
+  for (const StagePairId pair : pairs.ids()) {
+    selection[pair] = chosen[static_cast<size_t>(list_of[pair])];
+  }
+  return selection;
+}
+
+bool StepMemory::has_choices() const {
+  return std::any_of(list_of.begin(), list_of.end(), [&](int32_t list) {
+    return lists[static_cast<size_t>(list)].size() > 1;
+  });
+}
+
+StepMemory MakeStepMemory(
+    const emulator::StageCostModel& costs, const Partition& partition,
+    const Microbatches& microbatches,
+    const IdVector<StagePairId, StagePair>& pairs,
+    const IdVector<StageId, std::vector<MemoryChoice>>& choices) {
+  PIPELOOM_CHECK(choices.size() == partition.stages.size());
+  StepMemory memory;
+  memory.pairs = pairs;
+  memory.list_of.resize(pairs.size());
+  // Of pairs without a backward.
+  memory.lists.push_back({MemoryCandidate{}});
+  using Key = std::tuple<StageId, Fingerprint, bool, bool>;
+  std::map<Key, int32_t> known;
+  for (const StagePairId id : pairs.ids()) {
+    const StagePair& pair = pairs[id];
+    if (pair.backward.is_none()) {
+      memory.list_of[id] = 0;
+      continue;
+    }
+    const WorkShape& shape =
+        microbatches.sub_microbatches[pair.sub_microbatch].shape;
+    const bool split = !pair.weight_grad.is_none();
+    const auto [entry, is_new] = known.try_emplace(
+        Key(pair.stage, shape.fingerprint(), pair.needs_input_grad, split),
+        static_cast<int32_t>(memory.lists.size()));
+    memory.list_of[id] = entry->second;
+    if (!is_new) continue;
+    const LayerCosts layers(costs, partition.stages[pair.stage], shape,
+                            pair.needs_input_grad);
+    std::vector<MemoryCandidate>& list = memory.lists.emplace_back();
+    list.push_back({.choice = {}, .effect = layers.Effect({}, split)});
+    for (const MemoryChoice& choice : choices[pair.stage]) {
+      if (choice.keeps_everything()) continue;
+      const MemoryEffect effect = layers.Effect(choice, split);
+      if (!layers.CopiesKeepUp(effect)) continue;
+      list.push_back({.choice = choice, .effect = effect});
+    }
+  }
+  return memory;
+}
+
+absl::StatusOr<StageGraph> ApplyMemory(const StageGraph& graph,
+                                       const StepMemory& memory,
+                                       const MemorySelection& selection) {
+  PIPELOOM_CHECK(selection.size() == memory.pairs.size());
+  IdVector<RankId, RankSpec> ranks = graph.ranks();
+  IdVector<TaskId, Task> tasks = graph.tasks();
+  IdVector<EdgeId, Dependency> edges = graph.edges();
+  IdVector<RankId, Duration> longest(ranks.size());
+  IdVector<RankId, Bytes> largest(ranks.size());
+  for (const StagePairId id : memory.pairs.ids()) {
+    const StagePair& pair = memory.pairs[id];
+    if (pair.backward.is_none()) continue;
+    const int32_t index = selection[id];
+    const MemoryEffect& effect = memory.effect(id, index);
+    Task& forward = tasks[pair.forward];
+    forward.alloc = effect.forward_alloc;
+    forward.free = effect.forward_free;
+    Task& backward = tasks[pair.backward];
+    backward.duration = effect.backward;
+    backward.alloc = effect.backward_alloc;
+    backward.free = effect.backward_free;
+    backward.recomputes = effect.extra > kZero;
+    if (!pair.weight_grad.is_none()) {
+      tasks[pair.weight_grad].free = effect.weight_grad_free;
+    }
+    longest[forward.rank] = std::max(longest[forward.rank], effect.copy);
+    largest[forward.rank] =
+        std::max(largest[forward.rank], effect.forward_free);
+  }
+  for (const StagePairId id : memory.pairs.ids()) {
+    const StagePair& pair = memory.pairs[id];
+    if (pair.backward.is_none()) continue;
+    if (memory.effect(id, selection[id]).forward_free == Bytes(0)) continue;
+    edges[pair.edge].delay += 2 * longest[tasks[pair.forward].rank];
+  }
+  for (const RankId r : ranks.ids()) {
+    ranks[r].memory.overhead += 2 * largest[r];
+  }
+  return StageGraph::Create(graph.name(), std::move(ranks),
+                            graph.module_names(), std::move(tasks),
+                            std::move(edges));
+}
+
+MemoryPolicy PolicyOf(const StepMemory& memory,
+                      const MemorySelection& selection) {
+  PIPELOOM_CHECK(selection.size() == memory.pairs.size());
+  MemoryPolicy policy;
+  policy.choice_of.resize(selection.size());
+  std::map<std::pair<std::vector<MemoryStrategy>, bool>, int32_t> known;
+  for (const StagePairId id : selection.ids()) {
+    const MemoryChoice& choice =
+        memory.candidates(id)[static_cast<size_t>(selection[id])].choice;
+    const auto [entry, is_new] =
+        known.try_emplace({choice.layers, choice.grouped},
+                          static_cast<int32_t>(policy.choices.size()));
+    if (is_new) policy.choices.push_back(choice);
+    policy.choice_of[id] = entry->second;
+  }
+  return policy;
+}
+
+}  // namespace pipeloom::partition

@@ -1,0 +1,151 @@
+// What keeping, recomputing and offloading cost: the memory choices of a step
+// with their times and bytes, for searches that choose among them.
+//
+// Time: a recomputed layer adds its forward to the backward. Memory: a
+// recomputed layer holds its input, and in the backward, which goes through the
+// layers last to first, its activations for its own time only; a group of
+// recomputed layers (MemoryChoice::grouped) counts as one layer. An offloaded
+// layer holds nothing between the copy out after the forward and the copy back
+// before the backward.
+//
+// Copies run on one stream a direction beside compute, freeing as they go. A
+// choice whose copies last longer than the pass they belong to is not offered,
+// so no queue builds up: a copy is done at most the longest copy M of its rank
+// after its forward, begins at most M before its backward, and at any time no
+// more bytes are on the way, each way, than the rank's largest copy has. So
+// twice those bytes are set aside on the rank (RankMemory::overhead), and a
+// backward starts at least 2 M after its forward (the dependency's delay). Host
+// memory is taken to be enough.
+#ifndef PIPELOOM_PARTITION_MEMORY_CANDIDATES_H_
+#define PIPELOOM_PARTITION_MEMORY_CANDIDATES_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "base/units.h"
+#include "emulator/stage_cost.h"
+#include "ir/ids.h"
+#include "ir/memory_policy.h"
+#include "ir/microbatches.h"
+#include "ir/partition.h"
+#include "ir/stage_graph.h"
+
+namespace pipeloom::partition {
+
+// One stage pair and its tasks in a graph.
+struct StagePair {
+  TaskId forward{};
+  TaskId backward{};     // None: the stage has no backward, and no choice.
+  TaskId weight_grad{};  // None: not split.
+  EdgeId edge{};         // From forward to backward.
+  StageId stage{};
+  SubMicrobatchId sub_microbatch{};
+  bool needs_input_grad = false;
+  bool operator==(const StagePair&) const = default;
+};
+
+// What a choice makes of a pair's tasks.
+struct MemoryEffect {
+  Duration backward{};  // Of the backward task, recomputation included.
+  Duration extra{};     // Part of it that is recomputation.
+  Duration copy{};      // To the host, and the same back.
+  Bytes forward_alloc{};
+  Bytes forward_free{};  // What is offloaded.
+  Bytes backward_alloc{};
+  Bytes backward_free{};
+  Bytes weight_grad_free{};
+  bool operator==(const MemoryEffect&) const = default;
+
+  // From the forward's end to the backward's start.
+  Bytes held() const { return forward_alloc - forward_free; }
+  // While the backward runs.
+  Bytes backward_peak() const { return held() + backward_alloc; }
+};
+
+// A stage's layers at one shape, priced.
+class LayerCosts {
+ public:
+  LayerCosts(const emulator::StageCostModel& costs, const Stage& stage,
+             const WorkShape& shape, bool needs_input_grad);
+
+  // The layers one by one.
+  absl::Span<const emulator::StageCost> layers() const { return layers_; }
+  Duration forward() const { return forward_; }
+  Duration backward() const { return backward_; }
+
+  // `split`: the weight gradient is a task of its own. REQUIRES: the choice
+  // has no layers or as many as the stage.
+  MemoryEffect Effect(const MemoryChoice& choice, bool split) const;
+  // Whether the choice's copies are no longer than the passes they belong to.
+  bool CopiesKeepUp(const MemoryEffect& effect) const {
+    return effect.copy <= forward_ && effect.copy <= effect.backward;
+  }
+
+ private:
+  std::vector<emulator::StageCost> layers_{};
+  std::vector<Bytes> inputs_{};  // By layer, also where it keeps less.
+  Duration forward_{};
+  Duration backward_{};  // Input gradient only.
+  Duration weight_grad_{};
+  Bandwidth host_bandwidth_{};
+};
+
+struct MemoryCandidate {
+  MemoryChoice choice{};
+  MemoryEffect effect{};
+  bool operator==(const MemoryCandidate&) const = default;
+};
+
+// A candidate index for each pair.
+using MemorySelection = IdVector<StagePairId, int32_t>;
+
+// All memory choices of a step. A pair's candidate 0 keeps everything.
+struct StepMemory {
+  IdVector<StagePairId, StagePair> pairs{};
+  IdVector<StagePairId, int32_t> list_of{};  // Index into `lists`.
+  std::vector<std::vector<MemoryCandidate>> lists{};
+
+  const std::vector<MemoryCandidate>& candidates(StagePairId pair) const {
+    return lists[static_cast<size_t>(list_of[pair])];
+  }
+  const MemoryEffect& effect(StagePairId pair, int32_t candidate) const {
+    return candidates(pair)[static_cast<size_t>(candidate)].effect;
+  }
+  MemorySelection KeepEverything() const {
+    return MemorySelection(pairs.size(), 0);
+  }
+  // By pair the candidate that holds least; ties: the least backward peak, then
+  // the fastest.
+  MemorySelection Leanest() const;
+  // By pair the candidate whose held bytes are nearest to `share` of the way
+  // from everything (0) to the least (1).
+  MemorySelection Level(double share) const;
+  bool has_choices() const;
+};
+
+// `pairs`: BuiltGraph::pairs of the graph with everything kept, for these
+// microbatches. `choices`: by stage, what is offered for its pairs besides
+// keeping everything; what would not keep up with its copies at a pair's shape
+// is left out there. O(pairs x layers x choices), less where shapes repeat.
+StepMemory MakeStepMemory(
+    const emulator::StageCostModel& costs, const Partition& partition,
+    const Microbatches& microbatches,
+    const IdVector<StagePairId, StagePair>& pairs,
+    const IdVector<StageId, std::vector<MemoryChoice>>& choices);
+
+// The graph with the selection's times and bytes: the same that
+// BuildStageGraph makes of PolicyOf(memory, selection). `graph`: the one with
+// everything kept; its limits may have been changed. InvalidArgument: the times
+// add up to more than a StageGraph holds. O(tasks + edges).
+absl::StatusOr<StageGraph> ApplyMemory(const StageGraph& graph,
+                                       const StepMemory& memory,
+                                       const MemorySelection& selection);
+
+MemoryPolicy PolicyOf(const StepMemory& memory,
+                      const MemorySelection& selection);
+
+}  // namespace pipeloom::partition
+
+#endif  // PIPELOOM_PARTITION_MEMORY_CANDIDATES_H_

@@ -1,0 +1,111 @@
+// The best memory choices for a fixed order of tasks: what to keep, recompute
+// and offload so that every rank stays within its limit and the step is short.
+//
+// With the order of a rank's tasks fixed, what it holds at each of them is a
+// sum over stage pairs, whatever the times are. So the limits are rows of one
+// small 0/1 program per rank (planner/integer_program.h), and its answer keeps
+// them after re-timing too. The objective is harder, as ranks wait for each
+// other: the first round minimises the time spent on recomputation, further
+// rounds that beyond what pairs can spend without delaying the step (their
+// float in the last timing). The best re-timed answer is kept.
+#ifndef PIPELOOM_PLANNER_CHOOSE_MEMORY_H_
+#define PIPELOOM_PLANNER_CHOOSE_MEMORY_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "ir/schedule.h"
+#include "ir/stage_graph.h"
+#include "partition/memory_candidates.h"
+#include "planner/flat_graph.h"
+#include "planner/integer_program.h"
+#include "planner/search_budget.h"
+
+namespace pipeloom::planner {
+
+struct ChooseMemoryOptions {
+  // Of 0/1 programs for all ranks; each is one evaluation.
+  int32_t rounds = 6;
+  IntegerProgramOptions program = {
+      .gap = 0.01, .max_nodes = 0, .root_rounds = 40, .exchanges = 0};
+};
+
+struct MemoryAnswer {
+  partition::MemorySelection selection{};
+  StageGraph graph{};   // With the selection.
+  Schedule schedule{};  // Of that graph, passes ValidateSchedule.
+  int64_t evaluations = 0;
+};
+
+// `graph`: with everything kept, and the limits to keep. `orders`: of all its
+// tasks. `start`: a selection known to fit, or a guess; empty: none.
+// ResourceExhausted names a rank and the bytes that it lacks when the order
+// does not fit with the leanest choices; FailedPrecondition: the orders
+// contradict the dependencies. Deterministic; milliseconds for thousands of
+// tasks.
+absl::StatusOr<MemoryAnswer> ChooseMemory(
+    const StageGraph& graph, const partition::StepMemory& memory,
+    const RankOrders& orders, const SearchBudget& budget = {},
+    const partition::MemorySelection& start = {},
+    const ChooseMemoryOptions& options = {});
+
+// The same for many orders of one graph, without making graphs and schedules of
+// the answers. One per thread.
+class MemoryChooser {
+ public:
+  // Keeps references.
+  MemoryChooser(const StageGraph& graph, const partition::StepMemory& memory);
+
+  // `orders`: REQUIRES that they do not contradict the dependencies. Returns
+  // the step time in ns with selection(); the errors of ChooseMemory.
+  absl::StatusOr<int64_t> Choose(const RankOrders& orders,
+                                 const partition::MemorySelection& start,
+                                 const SearchBudget& budget,
+                                 const ChooseMemoryOptions& options);
+  const partition::MemorySelection& selection() const { return best_; }
+  // Of the last Choose.
+  int64_t evaluations() const { return evaluations_; }
+
+ private:
+  using Costs = IdVector<StagePairId, std::vector<int64_t>>;
+  absl::Status Solve(const partition::MemorySelection& start,
+                     const ChooseMemoryOptions& options, int32_t threads,
+                     partition::MemorySelection* selection);
+  absl::Status Shortage(RankId rank) const;
+  int64_t Retime(const partition::MemorySelection& selection);
+  void FindFloats(int64_t step_time, absl::Span<const int64_t> end);
+  void SetCopyDelays(const partition::MemorySelection& selection,
+                     const IdVector<RankId, int64_t>& longest);
+  void PriceByFloat(const partition::MemorySelection& selection, int32_t round);
+
+  const StageGraph* graph_;
+  const partition::StepMemory* memory_;
+  FlatGraph flat_;  // With the durations of the last Retime.
+  partition::MemorySelection leanest_;
+  IdVector<RankId, std::vector<StagePairId>> pairs_;  // With a backward.
+  IdVector<RankId, bool> keeps_all_;                  // Where that fits.
+  IdVector<RankId, IntegerProgram> programs_;  // Groups: the rank's pairs.
+  Costs extra_;
+  Costs costs_{};
+  std::vector<int32_t> sequence_{};
+  std::vector<int64_t> late_{};   // By task: the latest end.
+  std::vector<int64_t> float_{};  // By task.
+  bool recomputes_ = false;
+  bool has_copies_ = false;
+  partition::MemorySelection best_{};
+  int64_t evaluations_ = 0;
+};
+
+// The program of one rank whose groups are `pairs`: all of its pairs that have
+// a backward. Costs are the times of recomputation.
+IntegerProgram MakeRankProgram(const StageGraph& graph,
+                               const partition::StepMemory& memory, RankId rank,
+                               const std::vector<StagePairId>& pairs,
+                               const std::vector<TaskId>& order);
+
+}  // namespace pipeloom::planner
+
+#endif  // PIPELOOM_PLANNER_CHOOSE_MEMORY_H_

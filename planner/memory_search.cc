@@ -1,0 +1,227 @@
+#include "planner/memory_search.h"
+
+#include <algorithm>
+#include <limits>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "base/status_macros.h"
+#include "planner/choose_memory.h"
+#include "planner/flat_graph.h"
+#include "planner/list_scheduler.h"
+#include "planner/lower_bound.h"
+#include "planner/order_portfolio.h"
+#include "planner/order_search.h"
+
+namespace pipeloom::planner {
+namespace {
+
+using partition::MemorySelection;
+using partition::StepMemory;
+
+// Shares of the way from keeping everything to the least, for all modules.
+constexpr double kLevels[] = {0, 1, 0.5, 0.25, 0.75};
+// List schedules that a level is judged by.
+constexpr int kTries = 4;
+// Shares of the budget at which levels are chosen, and the order is searched
+// for the first choices.
+constexpr double kLevelsUntil = 0.3;
+constexpr double kOrderUntil = 0.65;
+
+struct Known {
+  MemorySelection selection{};
+  int64_t time = kNoLimit;
+  RankOrders orders{};
+};
+
+// Levels for all modules, and for each module alone.
+std::vector<MemorySelection> Levels(const StepMemory& memory,
+                                    const Partition& partition) {
+  std::vector<MemorySelection> levels;
+  const auto add = [&](MemorySelection selection) {
+    if (std::find(levels.begin(), levels.end(), selection) == levels.end()) {
+      levels.push_back(std::move(selection));
+    }
+  };
+  for (const double share : kLevels) add(memory.Level(share));
+  const MemorySelection leanest = memory.Leanest();
+  std::vector<ModuleId> modules;
+  for (const partition::StagePair& pair : memory.pairs) {
+    const ModuleId module = partition.stages[pair.stage].module;
+    if (std::find(modules.begin(), modules.end(), module) == modules.end()) {
+      modules.push_back(module);
+    }
+  }
+  if (modules.size() > 1) {
+    for (const ModuleId module : modules) {
+      MemorySelection selection = memory.KeepEverything();
+      for (const StagePairId pair : memory.pairs.ids()) {
+        if (partition.stages[memory.pairs[pair].stage].module == module) {
+          selection[pair] = leanest[pair];
+        }
+      }
+      add(std::move(selection));
+    }
+  }
+  return levels;
+}
+
+class MemorySearch {
+ public:
+  MemorySearch(const StageGraph& graph, const StepMemory& memory, uint64_t seed)
+      : graph_(&graph),
+        memory_(&memory),
+        chooser_(graph, memory),
+        seed_(seed) {}
+
+  const std::optional<Known>& best() const { return best_; }
+  int64_t evaluations() const { return evaluations_; }
+
+  // A few list schedules with the selection's graph; then the best choices for
+  // the best of them.
+  absl::Status Try(const MemorySelection& selection, int tries,
+                   const SearchBudget& budget) {
+    PIPELOOM_ASSIGN_OR_RETURN(
+        const StageGraph chosen,
+        partition::ApplyMemory(*graph_, *memory_, selection));
+    const FlatGraph flat(chosen);
+    const OrderUnits units(chosen);
+    OrderEvaluator evaluator(flat, units);
+    if (!evaluator.scheduler().CanRun()) {
+      return DescribeShortage(chosen, evaluator.scheduler().shortage());
+    }
+    Known level{.selection = selection};
+    int made = 0;
+    for (const OrderChoice& choice : OrderPortfolio(flat, units)) {
+      if (choice.idealised) continue;
+      if (made > 0 && budget.Exhausted(evaluations_)) break;
+      const int64_t time = evaluator.Evaluate(choice);
+      ++evaluations_;
+      if (time < level.time) {
+        level.time = time;
+        level.orders = OrdersOf(flat, evaluator.sequence());
+      }
+      if (++made == tries) break;
+    }
+    if (level.time >= kNoLimit) return absl::OkStatus();
+    if (tries > 1) PIPELOOM_RETURN_IF_ERROR(ChooseFor(budget, &level));
+    if (!best_.has_value() || level.time < best_->time)
+      best_ = std::move(level);
+    return absl::OkStatus();
+  }
+
+  // Goes on from an earlier answer, whose choices may be too much now.
+  absl::Status Resume(const MemorySchedule& start, const SearchBudget& budget) {
+    Known known{.selection = start.selection,
+                .orders = start.found.schedule.order};
+    PIPELOOM_RETURN_IF_ERROR(ChooseFor(budget, &known));
+    if (known.time < kNoLimit) best_ = std::move(known);
+    return absl::OkStatus();
+  }
+
+  // The best choices for the best order so far.
+  absl::Status Choose(const SearchBudget& budget) {
+    return ChooseFor(budget, &*best_);
+  }
+
+  // Searches the order for the best choices so far.
+  absl::Status Order(const SearchBudget& budget) {
+    PIPELOOM_ASSIGN_OR_RETURN(
+        const StageGraph chosen,
+        partition::ApplyMemory(*graph_, *memory_, best_->selection));
+    SearchBudget rest = budget;
+    if (rest.max_evaluations != std::numeric_limits<int64_t>::max()) {
+      rest.max_evaluations -= evaluations_;
+    }
+    if (rest.max_evaluations < 1) return absl::OkStatus();
+    PIPELOOM_ASSIGN_OR_RETURN(
+        SearchResult found, SearchGraph(chosen, seed_++, rest, best_->orders));
+    evaluations_ += found.evaluations;
+    const int64_t time = found.schedule.step_time().count();
+    if (time < best_->time) {
+      best_->time = time;
+      best_->orders = std::move(found.schedule.order);
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  // Leaves `known` as it is when nothing fits or nothing is better.
+  absl::Status ChooseFor(const SearchBudget& budget, Known* known) {
+    if (!memory_->has_choices()) return absl::OkStatus();
+    const absl::StatusOr<int64_t> time =
+        chooser_.Choose(known->orders, known->selection, budget, {});
+    evaluations_ += chooser_.evaluations();
+    if (!time.ok()) {
+      return absl::IsResourceExhausted(time.status()) ? absl::OkStatus()
+                                                      : time.status();
+    }
+    if (*time < known->time) {
+      known->time = *time;
+      known->selection = chooser_.selection();
+    }
+    return absl::OkStatus();
+  }
+
+  const StageGraph* graph_;
+  const StepMemory* memory_;
+  MemoryChooser chooser_;
+  uint64_t seed_;
+  int64_t evaluations_ = 0;
+  std::optional<Known> best_{};
+};
+
+}  // namespace
+
+absl::StatusOr<MemorySchedule> SearchWithMemory(const StageGraph& graph,
+                                                const StepMemory& memory,
+                                                const Partition& partition,
+                                                uint64_t seed,
+                                                const SearchBudget& budget,
+                                                const MemorySchedule* start) {
+  MemorySearch search(graph, memory, seed);
+  const bool only_one = budget.max_evaluations <= 1;
+  const SearchBudget first = budget.Until(kLevelsUntil);
+  if (start != nullptr) PIPELOOM_RETURN_IF_ERROR(search.Resume(*start, budget));
+  const bool resumed = search.best().has_value();
+  for (const MemorySelection& level : Levels(memory, partition)) {
+    if (search.best().has_value() &&
+        (only_one || resumed || first.Exhausted(search.evaluations()))) {
+      break;
+    }
+    const absl::Status tried = search.Try(level, only_one ? 1 : kTries, first);
+    if (!tried.ok() && !absl::IsResourceExhausted(tried)) return tried;
+  }
+  if (!search.best().has_value()) {
+    PIPELOOM_RETURN_IF_ERROR(search.Try(memory.Leanest(), 1, first));
+  }
+  const auto may_go_on = [&] {
+    return !budget.Exhausted(search.evaluations());
+  };
+  if (!only_one && memory.has_choices()) {
+    if (may_go_on()) {
+      PIPELOOM_RETURN_IF_ERROR(search.Order(budget.Until(kOrderUntil)));
+    }
+    if (may_go_on()) PIPELOOM_RETURN_IF_ERROR(search.Choose(budget));
+  }
+  if (!only_one && may_go_on()) {
+    PIPELOOM_RETURN_IF_ERROR(search.Order(budget));
+  }
+  MemorySchedule answer;
+  answer.selection = search.best()->selection;
+  PIPELOOM_ASSIGN_OR_RETURN(
+      const StageGraph chosen,
+      partition::ApplyMemory(graph, memory, answer.selection));
+  PIPELOOM_ASSIGN_OR_RETURN(answer.found.schedule,
+                            TimeSchedule(chosen, search.best()->orders));
+  PIPELOOM_RETURN_IF_ERROR(ValidateSchedule(chosen, answer.found.schedule));
+  answer.found.evaluations = search.evaluations();
+  // Of any memory choice: recomputation and copies only add time.
+  answer.found.lower_bound = LowerBound(graph);
+  answer.found.proven_optimal =
+      answer.found.schedule.step_time() == answer.found.lower_bound;
+  return answer;
+}
+
+}  // namespace pipeloom::planner

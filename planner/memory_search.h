@@ -1,0 +1,37 @@
+// The search for schedule and memory choices together: what the `pipeloom`
+// strategy runs every step.
+//
+// Memory choices and order depend on each other: what is recomputed costs time,
+// what is kept delays forwards that find no room. So: several levels of memory
+// choice, by module and for all, are each tried with a few list schedules; for
+// the best one's order the choices are made anew, exactly (choose_memory.h);
+// the order is searched for these choices; and again, choices and order, as
+// long as there is time.
+#ifndef PIPELOOM_PLANNER_MEMORY_SEARCH_H_
+#define PIPELOOM_PLANNER_MEMORY_SEARCH_H_
+
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "ir/partition.h"
+#include "ir/stage_graph.h"
+#include "partition/memory_candidates.h"
+#include "planner/search_budget.h"
+#include "planner/strategy.h"
+
+namespace pipeloom::planner {
+
+// `graph`: with everything kept, and the limits to keep; `memory`: its choices.
+// The lower bound is for any memory choice, limits ignored. The schedule passes
+// ValidateSchedule on ApplyMemory(graph, memory, selection). ResourceExhausted
+// when nothing fits with the leanest choices. Deterministic as SearchGraph.
+// `start`: an answer to go on from, for the same graph but for its limits; its
+// memory choices are made anew where they do not fit these.
+absl::StatusOr<MemorySchedule> SearchWithMemory(
+    const StageGraph& graph, const partition::StepMemory& memory,
+    const Partition& partition, uint64_t seed, const SearchBudget& budget,
+    const MemorySchedule* start = nullptr);
+
+}  // namespace pipeloom::planner
+
+#endif  // PIPELOOM_PLANNER_MEMORY_SEARCH_H_

@@ -1,0 +1,20 @@
+// The choices that a search starts with.
+#ifndef PIPELOOM_PLANNER_ORDER_PORTFOLIO_H_
+#define PIPELOOM_PLANNER_ORDER_PORTFOLIO_H_
+
+#include <vector>
+
+#include "planner/flat_graph.h"
+#include "planner/order_search.h"
+
+namespace pipeloom::planner {
+
+// Rules, preferences, patience, target-time patterns and a few orders by load,
+// in turns of one of each kind, the best guess of a kind first: on a large
+// graph there may be time for a handful only. Deterministic.
+std::vector<OrderChoice> OrderPortfolio(const FlatGraph& graph,
+                                        const OrderUnits& units);
+
+}  // namespace pipeloom::planner
+
+#endif  // PIPELOOM_PLANNER_ORDER_PORTFOLIO_H_

@@ -1,0 +1,214 @@
+#include "planner/plan_choice.h"
+
+#include <algorithm>
+#include <iterator>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/status_macros.h"
+#include "emulator/emulate_step.h"
+#include "ir/execution_plan.h"
+#include "planner/lower_plan.h"
+
+namespace pipeloom::planner {
+namespace {
+
+// Shares of the budget at which an answer is lowered and its received tensors
+// are counted.
+constexpr double kParts[] = {0.6, 0.85, 1.0};
+
+// How often a schedule is made again with less memory because the tensors
+// received from other ranks, which a schedule does not see, broke the limit.
+constexpr int kMaxTightenings = 4;
+
+// Lowers `limits` by what each rank's plan is over its true limit. True if any
+// rank was.
+bool Tighten(const StageGraph& graph, const IdVector<RankId, Bytes>& peaks,
+             IdVector<RankId, RankSpec>* limits) {
+  bool over = false;
+  for (const RankId r : graph.rank_ids()) {
+    const Bytes limit = graph.rank(r).memory.limit;
+    if (limit == Bytes(0) || peaks[r] <= limit) continue;
+    Bytes& tightened = (*limits)[r].memory.limit;
+    tightened = std::max(Bytes(1), tightened - (peaks[r] - limit));
+    over = true;
+  }
+  return over;
+}
+
+// What received tensors took of the limits, for messages about schedules that
+// were made within lowered limits.
+std::string TakenFromLimits(const StageGraph& graph,
+                            const IdVector<RankId, RankSpec>& limits) {
+  std::string text;
+  for (const RankId r : graph.rank_ids()) {
+    const Bytes taken = graph.rank(r).memory.limit - limits[r].memory.limit;
+    if (taken == Bytes(0)) continue;
+    absl::StrAppendFormat(&text, "%s %s of rank %d",
+                          text.empty() ? "; received tensors take" : ",",
+                          FormatBytes(taken), r.value());
+  }
+  return text;
+}
+
+// One answer of the strategy, with its memory choices if there is `memory`.
+absl::StatusOr<MemorySchedule> MakeSchedule(const PreparedJob& job,
+                                            const PlanInput& input,
+                                            const StageGraph& graph,
+                                            const partition::StepMemory* memory,
+                                            const SearchBudget& budget) {
+  if (memory != nullptr) {
+    return job.strategy->MakeMemorySchedule(graph, *memory, job.partition,
+                                            input.seed, budget);
+  }
+  MemorySchedule made;
+  PIPELOOM_ASSIGN_OR_RETURN(
+      made.found,
+      job.strategy->MakeSchedule(graph, job.partition, input.seed, budget));
+  return made;
+}
+
+// The plan of a schedule, emulated; all but what depends on limits.
+absl::Status Finish(const PreparedJob& job, const PlanInput& input,
+                    const partition::BuiltGraph& built, Candidate* candidate) {
+  const JobSpec& spec = job.costs->job();
+  ExecutionPlan& plan = candidate->plan;
+  plan.job = spec.name;
+  plan.step = input.step;
+  plan.replica = input.replica;
+  plan.schedule = std::string(job.strategy->name());
+  plan.lower_bound = candidate->made.found.lower_bound;
+  plan.model_flops = built.model_flops;
+  plan.peak_flops_per_second = spec.cluster.device.bf16.flops_per_second *
+                               spec.parallel.gpus_per_rank() * spec.parallel.pp;
+  PIPELOOM_ASSIGN_OR_RETURN(candidate->predicted, emulator::EmulateStep(plan));
+  plan.predicted_step_time = candidate->predicted.step_time();
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ExecutionPlan> Lower(const StageGraph& graph,
+                                    const partition::StepMemory* memory,
+                                    const MemorySchedule& made) {
+  if (memory == nullptr) return LowerPlan(graph, made.found.schedule);
+  PIPELOOM_ASSIGN_OR_RETURN(
+      const StageGraph chosen,
+      partition::ApplyMemory(graph, *memory, made.selection));
+  return LowerPlan(chosen, made.found.schedule);
+}
+
+}  // namespace
+
+IdVector<RankId, RankSpec> WithMargin(const StageGraph& graph,
+                                      IdVector<RankId, RankSpec> limits) {
+  IdVector<RankId, Bytes> largest(graph.num_ranks());
+  for (const Dependency& edge : graph.edges()) {
+    Bytes& most = largest[graph.task(edge.to).rank];
+    if (graph.task(edge.from).rank != graph.task(edge.to).rank) {
+      most = std::max(most, edge.payload);
+    }
+  }
+  for (const RankId r : limits.ids()) {
+    Bytes& limit = limits[r].memory.limit;
+    if (limit == graph.rank(r).memory.limit) continue;
+    limit = std::max(Bytes(1), limit - 2 * largest[r]);
+  }
+  return limits;
+}
+
+absl::StatusOr<Candidate> PlanChoice(
+    const PreparedJob& job, const PlanInput& input,
+    const partition::BuiltGraph& built, const partition::StepMemory* memory,
+    RecomputeChoice recompute, IdVector<RankId, RankSpec> limits,
+    const SearchBudget& budget, int64_t* evaluations) {
+  const StageGraph& graph = built.graph;
+  const int64_t before = *evaluations;
+  Candidate candidate;
+  for (int attempt = 0;; ++attempt) {
+    SearchBudget rest = budget;
+    rest.max_evaluations =
+        std::max<int64_t>(1, budget.max_evaluations - (*evaluations - before));
+    absl::StatusOr<MemorySchedule> made =
+        MakeSchedule(job, input, graph.WithRanks(limits), memory, rest);
+    if (!made.ok()) {
+      return absl::Status(made.status().code(),
+                          absl::StrCat(made.status().message(),
+                                       TakenFromLimits(graph, limits)));
+    }
+    candidate.made = *std::move(made);
+    *evaluations += candidate.made.found.evaluations;
+    PIPELOOM_ASSIGN_OR_RETURN(candidate.plan,
+                              Lower(graph, memory, candidate.made));
+    const IdVector<RankId, Bytes> peaks = PlanPeaks(candidate.plan);
+    if (!Tighten(graph, peaks, &limits)) break;
+    // What chooses memory itself uses all there is, each time anew.
+    if (memory != nullptr) limits = WithMargin(graph, std::move(limits));
+    if (attempt == kMaxTightenings) {
+      for (const RankId r : graph.rank_ids()) {
+        const Bytes limit = graph.rank(r).memory.limit;
+        if (limit == Bytes(0) || peaks[r] <= limit) continue;
+        return absl::ResourceExhaustedError(absl::StrFormat(
+            "no schedule was found within the limits: rank %d needs %s with "
+            "the tensors it receives; its limit is %s",
+            r.value(), FormatBytes(peaks[r]), FormatBytes(limit)));
+      }
+    }
+  }
+  PIPELOOM_RETURN_IF_ERROR(Finish(job, input, built, &candidate));
+  candidate.recompute = std::move(recompute);
+  candidate.limits = std::move(limits);
+  return candidate;
+}
+
+absl::Status ImproveCandidate(const PreparedJob& job, const PlanInput& input,
+                              const partition::BuiltGraph& built,
+                              const partition::StepMemory& memory,
+                              Candidate* best, int64_t* evaluations) {
+  const StageGraph& graph = built.graph;
+  IdVector<RankId, RankSpec> limits = WithMargin(graph, best->limits);
+  std::optional<MemorySchedule> start;
+  bool over = false;
+  int repairs = 0;
+  for (size_t part = 0;;) {
+    // Once the time is over, only an answer that does not fit is mended.
+    const bool exhausted = input.budget.Exhausted(*evaluations);
+    if (exhausted && (!over || ++repairs > kMaxTightenings)) break;
+    SearchBudget rest =
+        input.budget.Until(kParts[std::min(part, std::size(kParts) - 1)]);
+    ++part;
+    rest.max_evaluations =
+        std::max<int64_t>(1, rest.max_evaluations - *evaluations);
+    const StageGraph limited = graph.WithRanks(limits);
+    absl::StatusOr<MemorySchedule> made =
+        start.has_value()
+            ? job.strategy->ImproveMemorySchedule(
+                  limited, memory, job.partition, *start, input.seed, rest)
+            : job.strategy->MakeMemorySchedule(limited, memory, job.partition,
+                                               input.seed, rest);
+    if (!made.ok()) {
+      return absl::IsResourceExhausted(made.status()) ? absl::OkStatus()
+                                                      : made.status();
+    }
+    *evaluations += std::max<int64_t>(1, made->found.evaluations);
+    Candidate candidate{.made = *std::move(made)};
+    PIPELOOM_ASSIGN_OR_RETURN(candidate.plan,
+                              Lower(graph, &memory, candidate.made));
+    over = Tighten(graph, PlanPeaks(candidate.plan), &limits);
+    start = candidate.made;
+    if (over) {
+      limits = WithMargin(graph, std::move(limits));
+      continue;
+    }
+    PIPELOOM_RETURN_IF_ERROR(Finish(job, input, built, &candidate));
+    if (candidate.predicted.finish > best->predicted.finish) continue;
+    candidate.recompute = best->recompute;
+    candidate.limits = limits;
+    *best = std::move(candidate);
+    if (best->made.found.proven_optimal) break;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace pipeloom::planner

@@ -1,0 +1,57 @@
+// One candidate plan of a step: a memory choice, scheduled within limits that
+// leave room for the tensors that ranks receive, lowered and emulated.
+#ifndef PIPELOOM_PLANNER_PLAN_CHOICE_H_
+#define PIPELOOM_PLANNER_PLAN_CHOICE_H_
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "ir/execution_plan.h"
+#include "ir/stage_graph.h"
+#include "ir/step_trace.h"
+#include "partition/build_stage_graph.h"
+#include "partition/memory_candidates.h"
+#include "planner/memory_choices.h"
+#include "planner/plan_step.h"
+#include "planner/search_budget.h"
+#include "planner/strategy.h"
+
+namespace pipeloom::planner {
+
+struct Candidate {
+  // The graph's ranks with the limits that the schedule was made with: lower
+  // than the true ones by what received tensors need.
+  IdVector<RankId, RankSpec> limits{};
+  MemorySchedule made{};  // Selection: where the strategy chooses memory.
+  ExecutionPlan plan{};
+  StepTrace predicted{};
+  RecomputeChoice recompute{};
+};
+
+// `limits` with room for two more tensors on each rank whose limit had to be
+// lowered: another schedule may have as many more on the way.
+IdVector<RankId, RankSpec> WithMargin(const StageGraph& graph,
+                                      IdVector<RankId, RankSpec> limits);
+
+// Schedules within `limits`, lowers, emulates and checks one memory choice;
+// with `memory` that of the strategy. Where received tensors break a limit, it
+// is lowered and the schedule made again. Adds to `evaluations`, of an attempt
+// that fails too.
+absl::StatusOr<Candidate> PlanChoice(
+    const PreparedJob& job, const PlanInput& input,
+    const partition::BuiltGraph& built, const partition::StepMemory* memory,
+    RecomputeChoice recompute, IdVector<RankId, RankSpec> limits,
+    const SearchBudget& budget, int64_t* evaluations);
+
+// Spends the rest of the budget on a better plan of a strategy that chooses
+// memory itself: in parts, each going on from the one before, so that an answer
+// that breaks a limit by its received tensors is mended and not lost.
+absl::Status ImproveCandidate(const PreparedJob& job, const PlanInput& input,
+                              const partition::BuiltGraph& built,
+                              const partition::StepMemory& memory,
+                              Candidate* best, int64_t* evaluations);
+
+}  // namespace pipeloom::planner
+
+#endif  // PIPELOOM_PLANNER_PLAN_CHOICE_H_

@@ -1,0 +1,328 @@
+// Costs from device profiles, judged on what they have not seen: sites of the
+// shipped profiles are taken out, the constants fitted again, and the sites
+// predicted. The same on the full public files: scripts/derive_profiles.py.
+#include "emulator/profile_cost.h"
+
+#include <cmath>
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/fingerprint.h"
+#include "emulator/factor_grid.h"
+#include "emulator/query_cost.h"
+#include "emulator/roofline_cost.h"
+#include "emulator/stage_cost.h"
+#include "gtest/gtest.h"
+#include "tests/emulator/helpers.h"
+#include "tests/workloads/data_dir.h"
+#include "workloads/profile_reader.h"
+
+namespace pipeloom::emulator {
+namespace {
+
+DeviceProfile Shipped(const std::string& device) {
+  const std::string path =
+      std::string(workloads::kDataDir) + "/profiles/" + device + ".json";
+  const auto text = workloads::ReadFile(path);
+  EXPECT_TRUE(text.ok()) << text.status();
+  if (!text.ok()) return {};
+  auto profile = workloads::ParseDeviceProfile(*text, path);
+  EXPECT_TRUE(profile.ok()) << profile.status();
+  return profile.ok() ? *profile : DeviceProfile();
+}
+
+ClusterSpec ClusterLike(const DeviceProfile& profile) {
+  ClusterSpec cluster = H800Cluster();
+  cluster.device.name = profile.device;
+  cluster.device.bf16 = {profile.rates.bf16_flops_per_second};
+  cluster.device.fp8 = {profile.rates.fp8_flops_per_second};
+  cluster.device.memory_bandwidth = {profile.rates.bytes_per_second};
+  return cluster;
+}
+
+bool Fifth(const std::vector<int64_t>& site) {
+  FingerprintBuilder builder;
+  for (const int64_t size : site) builder.Add(size);
+  return builder.Build().low % 5 == 0;
+}
+
+GemmOp GemmOf(const GemmTable& t, size_t i) {
+  OpQuery q{.op = OpType::kGemm, .pass = t.pass, .dtype = t.dtype};
+  q.m = t.m[i];
+  q.n = t.n[i];
+  q.k = t.k[i];
+  return std::get<GemmOp>(OpsOf(q).front());
+}
+
+AttentionOp AttentionOf(const AttentionTable& t, size_t i) {
+  OpQuery q{.op = OpType::kAttention,
+            .pass = t.pass,
+            .dtype = t.dtype,
+            .mask = t.mask};
+  q.batch = t.batch[i];
+  q.seq = t.seq[i];
+  q.heads = t.heads[i];
+  q.kv_heads = t.kv_heads[i];
+  q.head_dim = t.head_dim[i];
+  return std::get<AttentionOp>(OpsOf(q).front());
+}
+
+struct Unseen {
+  std::vector<Op> ops{};
+  std::vector<double> us{};
+};
+
+// Moves forward bf16 products of every fifth (n, k) out of the profile.
+Unseen WithholdGemm(DeviceProfile* profile) {
+  Unseen unseen;
+  for (GemmTable& t : profile->gemm) {
+    if (t.pass != QueryPass::kForward || t.dtype != QueryDtype::kBf16) continue;
+    GemmTable kept{.pass = t.pass, .dtype = t.dtype};
+    for (size_t i = 0; i < t.size(); ++i) {
+      if (!t.groups.empty() && t.groups[i] > 1) continue;
+      if (Fifth({t.n[i], t.k[i]})) {
+        unseen.ops.push_back(GemmOf(t, i));
+        unseen.us.push_back(t.us[i]);
+        continue;
+      }
+      kept.m.push_back(t.m[i]);
+      kept.n.push_back(t.n[i]);
+      kept.k.push_back(t.k[i]);
+      kept.us.push_back(t.us[i]);
+    }
+    t = kept;
+  }
+  return unseen;
+}
+
+Unseen WithholdAttention(QueryMask mask, DeviceProfile* profile) {
+  Unseen unseen;
+  for (AttentionTable& t : profile->attention) {
+    if (t.pass != QueryPass::kForward || t.mask != mask) continue;
+    AttentionTable kept{.pass = t.pass, .dtype = t.dtype, .mask = t.mask};
+    for (size_t i = 0; i < t.size(); ++i) {
+      if (Fifth({t.heads[i], t.head_dim[i]})) {
+        unseen.ops.push_back(AttentionOf(t, i));
+        unseen.us.push_back(t.us[i]);
+        continue;
+      }
+      kept.batch.push_back(t.batch[i]);
+      kept.seq.push_back(t.seq[i]);
+      kept.heads.push_back(t.heads[i]);
+      kept.kv_heads.push_back(t.kv_heads[i]);
+      kept.head_dim.push_back(t.head_dim[i]);
+      kept.value_dim.push_back(t.value_dim[i]);
+      kept.us.push_back(t.us[i]);
+    }
+    t = kept;
+  }
+  return unseen;
+}
+
+double MeanError(const OpCostModel& costs, const Unseen& unseen) {
+  double sum = 0;
+  for (size_t i = 0; i < unseen.ops.size(); ++i) {
+    const OpPrice price = costs.Price(unseen.ops[i]);
+    EXPECT_EQ(price.source, CostSource::kInterpolated);
+    sum += std::abs(ToSeconds(price.time) * 1e6 / unseen.us[i] - 1);
+  }
+  return sum / static_cast<double>(unseen.ops.size());
+}
+
+TEST(ProfileCost, PredictsProductsOfUnseenWidthsWithinSixPercent) {
+  for (const char* device : {"h100-sxm", "a100-sxm", "b200-sxm"}) {
+    DeviceProfile profile = Shipped(device);
+    const Unseen unseen = WithholdGemm(&profile);
+    ASSERT_GT(unseen.ops.size(), 800u) << device;
+    const ProfileCost costs(ClusterLike(profile), {}, profile);
+    EXPECT_LE(MeanError(costs, unseen), 0.06) << device;
+  }
+}
+
+TEST(ProfileCost, CarriesTheH100ToTheH200ByTheDataSheetsWithinTenPercent) {
+  const DeviceProfile h100 = Shipped("h100-sxm");
+  const DeviceProfile h200 = Shipped("h200-sxm");
+  Unseen all;
+  for (const GemmTable& t : h200.gemm) {
+    if (t.pass != QueryPass::kForward || t.dtype != QueryDtype::kBf16) continue;
+    for (size_t i = 0; i < t.size(); ++i) {
+      all.ops.push_back(GemmOf(t, i));
+      all.us.push_back(t.us[i]);
+    }
+  }
+  const ProfileCost costs(ClusterLike(h200), {}, h100);
+  EXPECT_LE(MeanError(costs, all), 0.10);
+}
+
+TEST(ProfileCost, PredictsAttentionOfUnseenHeadsWithinTenPercent) {
+  for (const char* device : {"h100-sxm", "b200-sxm", "a100-sxm"}) {
+    for (const QueryMask mask : {QueryMask::kCausal, QueryMask::kFull}) {
+      DeviceProfile profile = Shipped(device);
+      const Unseen unseen = WithholdAttention(mask, &profile);
+      if (unseen.ops.empty()) continue;  // No such table.
+      const ProfileCost costs(ClusterLike(profile), {}, profile);
+      EXPECT_LE(MeanError(costs, unseen), 0.10) << device << " " << Name(mask);
+    }
+  }
+}
+
+TEST(ProfileCost, AMeasuredPointIsItsOwnPrice) {
+  const DeviceProfile profile = Shipped("h100-sxm");
+  const ProfileCost costs(ClusterLike(profile), {}, profile);
+  for (const GemmTable& t : profile.gemm) {
+    for (size_t i = 0; i < t.size(); i += 997) {
+      const OpPrice price = costs.Price(GemmOf(t, i));
+      EXPECT_EQ(price.source, CostSource::kMeasured);
+      EXPECT_NEAR(ToSeconds(price.time) * 1e6, t.us[i], 2e-3);
+    }
+  }
+  const ClusterSpec other = H800Cluster();
+  EXPECT_EQ(ProfileCost(other, {}, profile)
+                .Price(GemmOf(profile.gemm.front(), 0))
+                .source,
+            CostSource::kInterpolated)
+      << "another device's point";
+}
+
+TEST(ProfileCost, WhatIsNotMeasuredFallsBackToTheRoofline) {
+  const DeviceProfile profile = Shipped("h100-sxm");
+  const ClusterSpec cluster = ClusterLike(profile);
+  const ProfileCost costs(cluster, {}, profile);
+  const RooflineCost roofline(cluster, {});
+  const Op fp32 =
+      GemmOp{.m = 512, .n = 512, .k = 512, .precision = Precision::kFp32};
+  const Op convolution = FixedOp{.flops = 1e12, .bytes = 1e9};
+  for (const Op& op : {fp32, convolution}) {
+    EXPECT_EQ(costs.Price(op).source, CostSource::kRoofline);
+    EXPECT_EQ(costs.Cost(op), roofline.Cost(op));
+  }
+}
+
+TEST(ProfileCost, BeyondThePointsTheUtilisationIsHeld) {
+  const DeviceProfile profile = Shipped("h100-sxm");
+  const ProfileCost costs(ClusterLike(profile), {}, profile);
+  GemmOp op{.m = 65536, .n = 8192, .k = 8192};
+  const double once = ToSeconds(costs.Cost(op));
+  op.m *= 8;
+  EXPECT_NEAR(ToSeconds(costs.Cost(op)) / once, 8, 0.4);
+}
+
+TEST(ProfileCost, AnOperatorIsNeverShorterThanItsLeastTime) {
+  const DeviceProfile profile = Shipped("h100-sxm");
+  const auto costs =
+      MakeOpCosts(ClusterLike(profile), {}, &profile, Duration(50'000));
+  EXPECT_EQ(costs->Cost(GemmOp{.m = 8, .n = 128, .k = 128}), Duration(50'000));
+  EXPECT_EQ(costs->Cost(MemoryOp{}), kZero) << "without work";
+}
+
+TEST(ProfileCost, ADerivedDeviceIsScaledByItsRates) {
+  const DeviceProfile h100 = Shipped("h100-sxm");
+  const DeviceProfile h20 = Shipped("h20");
+  EXPECT_EQ(h20.derived_from, "h100-sxm");
+  ClusterSpec cluster = ClusterLike(h20);
+  cluster.device.bf16 = {148e12};
+  cluster.device.memory_bandwidth = {4e12};
+  const GemmOp op{.m = 8192, .n = 8192, .k = 8192};
+  const double ratio =
+      ToSeconds(ProfileCost(cluster, {}, h20).Cost(op)) /
+      ToSeconds(ProfileCost(ClusterLike(h100), {}, h100).Cost(op));
+  EXPECT_NEAR(ratio, 989.0 / 148, 0.7);
+}
+
+TEST(ProfileCost, PricesAreEqualFromManyThreads) {
+  const DeviceProfile profile = Shipped("a100-sxm");
+  const ProfileCost shared(ClusterLike(profile), {}, profile);
+  std::vector<std::vector<Duration>> seen(4);
+  std::vector<std::thread> threads;
+  for (std::vector<Duration>& times : seen) {
+    threads.emplace_back([&] {
+      for (int m = 1; m < 400; ++m) {
+        times.push_back(shared.Cost(GemmOp{.m = 16.0 * m, .n = 768, .k = 999}));
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const auto& times : seen) EXPECT_EQ(times, seen.front());
+}
+
+TEST(ProfileCost, StructureDoesNotDependOnTheSourceOfCosts) {
+  JobSpec job = JobOf({EveryLayerKind()}, {});
+  const DeviceProfile h100 = Shipped("h100-sxm");
+  const DeviceProfile a100 = Shipped("a100-sxm");
+  std::vector<std::unique_ptr<StageCostModel>> models;
+  for (const DeviceProfile* profile :
+       std::vector<const DeviceProfile*>{nullptr, &h100, &a100}) {
+    models.push_back(std::make_unique<StageCostModel>(
+        job, MakeOpCosts(job.cluster, job.parallel, profile), true));
+  }
+  const ModuleId module(0);
+  const auto layers =
+      static_cast<int32_t>(job.model.modules[module].layers.size());
+  for (int32_t first = 0; first < layers; ++first) {
+    Stage stage;
+    stage.module = module;
+    stage.first_layer = LayerId(first);
+    stage.num_layers = 1;
+    const WorkShape shape = Sequences(2, 1000 + 512 * first);
+    const StageCost want = models.front()->Cost(stage, shape, true);
+    for (const auto& model : models) {
+      const StageCost cost = model->Cost(stage, shape, true);
+      EXPECT_EQ(cost.activations, want.activations) << first;
+      EXPECT_EQ(cost.output, want.output) << first;
+      EXPECT_EQ(cost.input, want.input) << first;
+      EXPECT_EQ(cost.model_flops.count, want.model_flops.count) << first;
+      EXPECT_EQ(cost.forward > kZero, want.forward > kZero) << first;
+    }
+  }
+}
+
+TEST(MissingMeasurements, NamesEveryKindAndItsFallback) {
+  EXPECT_EQ(MissingMeasurements(nullptr).size(), 1u);
+  const DeviceProfile nothing;
+  const std::vector<std::string> all = MissingMeasurements(&nothing);
+  const DeviceProfile h100 = Shipped("h100-sxm");
+  const std::vector<std::string> some = MissingMeasurements(&h100);
+  EXPECT_LT(some.size(), all.size());
+  bool gradient = false;
+  for (const std::string& line : some) {
+    EXPECT_NE(line.find(": "), std::string::npos) << line;
+    EXPECT_NE(line.rfind("gemm forward bf16", 0), 0u) << line;
+    gradient = gradient || line.rfind("gemm weight_grad bf16", 0) == 0;
+  }
+  EXPECT_TRUE(gradient) << "the H100 has no measured gradients";
+}
+
+TEST(FactorGrid, OnePointHoldsEverywhereNearAndFadesFarAway) {
+  const FactorGrid grid({{{0, 0, 0, 0}, 1.0}, {{20, 0, 0, 0}, 0.0}},
+                        {.lengths = {1, 1, 1, 1}, .prior = 0.1});
+  EXPECT_NEAR(grid.LogFactor({0, 0, 0, 0}), 1 / 1.1, 1e-6);
+  EXPECT_NEAR(grid.LogFactor({-5, 9, 9, 9}), 1 / 1.1, 1e-6) << "held";
+  EXPECT_NEAR(grid.LogFactor({10, 0, 0, 0}), 0.5 / 1.1, 1e-6);
+  EXPECT_EQ(FactorGrid().LogFactor({1, 2, 3, 4}), 0);
+}
+
+TEST(FactorGrid, WithManyKnotsItIsTheKernelMeanOfThePoints) {
+  std::vector<FactorGrid::Point> points;
+  for (int x = 0; x < 4; ++x) {
+    for (int y = 0; y < 3; ++y) {
+      points.push_back({{x * 1.5, y * 0.7, 0, 0}, std::sin(x * 3.0 + y)});
+    }
+  }
+  const FactorGrid grid(points, {.lengths = {0.6, 0.4, 1, 1}, .prior = 0.05});
+  for (const FactorGrid::Point& at : points) {
+    double sum = 0;
+    double weights = 0.05;
+    for (const FactorGrid::Point& p : points) {
+      const double w = std::exp(-std::abs(p.at[0] - at.at[0]) / 0.6 -
+                                std::abs(p.at[1] - at.at[1]) / 0.4);
+      sum += w * p.log_factor;
+      weights += w;
+    }
+    EXPECT_NEAR(grid.LogFactor(at.at), sum / weights, 1e-9);
+  }
+}
+
+}  // namespace
+}  // namespace pipeloom::emulator

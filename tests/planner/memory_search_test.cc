@@ -1,0 +1,152 @@
+#include "planner/memory_search.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "partition/batch_split.h"
+#include "partition/build_stage_graph.h"
+#include "partition/placement.h"
+#include "planner/stage_choices.h"
+#include "tests/support/small_job.h"
+#include "tests/support/status_matchers.h"
+
+namespace pipeloom::planner {
+namespace {
+
+using partition::StepMemory;
+using ::pipeloom::testing::FailsWith;
+using ::pipeloom::testing::IsOk;
+using ::testing::HasSubstr;
+
+struct Problem {
+  StageGraph graph{};  // Everything kept.
+  StepMemory memory{};
+  Partition partition{};
+};
+
+Problem MakeProblem(uint64_t seed) {
+  JobSpec job = testing::SmallVlmJob();
+  job.training.microbatches = 6;
+  const BatchMetadata batch = testing::RandomBatch(seed, 40, 3);
+  const emulator::StageCostModel costs(job);
+  Problem problem;
+  problem.partition = *partition::SeparatedPartition(job, costs, batch);
+  const Microbatches cut = *partition::SplitMicrobatches(
+      job, *partition::PackStep(job, batch, 0), 0, problem.partition);
+  partition::BuiltGraph built = *partition::BuildStageGraph(
+      costs, problem.partition, cut, {.split_backward = true});
+  problem.memory =
+      partition::MakeStepMemory(costs, problem.partition, cut, built.pairs,
+                                StageChoices(costs, problem.partition, cut));
+  problem.graph = std::move(built.graph);
+  return problem;
+}
+
+// With so much room above static memory on every rank.
+StageGraph WithRoom(const StageGraph& graph, int64_t room) {
+  IdVector<RankId, RankSpec> ranks = graph.ranks();
+  for (RankSpec& rank : ranks) {
+    rank.memory.limit = rank.memory.static_bytes() + Bytes(room);
+  }
+  return graph.WithRanks(ranks);
+}
+
+// Of all activations of the rank that has most.
+int64_t AllHeld(const StageGraph& graph) {
+  IdVector<RankId, int64_t> held(graph.num_ranks(), 0);
+  for (const Task& task : graph.tasks()) held[task.rank] += task.alloc.count();
+  return *std::max_element(held.begin(), held.end());
+}
+
+SearchBudget Evaluations(int64_t count, int32_t threads = 1) {
+  SearchBudget budget;
+  budget.max_evaluations = count;
+  budget.threads = threads;
+  return budget;
+}
+
+TEST(SearchWithMemoryTest, KeepsTheLimitsAndBeatsOneLevelForAll) {
+  for (uint64_t seed = 1; seed <= 4; ++seed) {
+    const Problem problem = MakeProblem(seed);
+    for (const double share : {0.15, 0.3, 0.6}) {
+      SCOPED_TRACE(::testing::Message()
+                   << "seed " << seed << " share " << share);
+      const StageGraph graph =
+          WithRoom(problem.graph,
+                   static_cast<int64_t>(
+                       share * static_cast<double>(AllHeld(problem.graph))));
+      const auto found = SearchWithMemory(
+          graph, problem.memory, problem.partition, seed, Evaluations(600));
+      if (absl::IsResourceExhausted(found.status())) continue;
+      ASSERT_THAT(found, IsOk());
+      ASSERT_OK_AND_ASSIGN(
+          const StageGraph chosen,
+          partition::ApplyMemory(graph, problem.memory, found->selection));
+      EXPECT_THAT(ValidateSchedule(chosen, found->found.schedule), IsOk());
+      EXPECT_LE(found->found.lower_bound, found->found.schedule.step_time());
+      // Recomputing everything, with as much search.
+      ASSERT_OK_AND_ASSIGN(const StageGraph leanest,
+                           partition::ApplyMemory(graph, problem.memory,
+                                                  problem.memory.Leanest()));
+      ASSERT_OK_AND_ASSIGN(const SearchResult other,
+                           SearchGraph(leanest, seed, Evaluations(600)));
+      EXPECT_LE(found->found.schedule.step_time(), other.schedule.step_time());
+    }
+  }
+}
+
+TEST(SearchWithMemoryTest, KeepsEverythingWhereThereIsRoom) {
+  const Problem problem = MakeProblem(1);
+  ASSERT_OK_AND_ASSIGN(
+      const MemorySchedule found,
+      SearchWithMemory(WithRoom(problem.graph, 2 * AllHeld(problem.graph)),
+                       problem.memory, problem.partition, 1, Evaluations(200)));
+  EXPECT_EQ(found.selection, problem.memory.KeepEverything());
+}
+
+TEST(SearchWithMemoryTest, IsTheSameForAnyNumberOfThreads) {
+  const Problem problem = MakeProblem(2);
+  const StageGraph graph = WithRoom(problem.graph, AllHeld(problem.graph) / 3);
+  ASSERT_OK_AND_ASSIGN(
+      const MemorySchedule one,
+      SearchWithMemory(graph, problem.memory, problem.partition, 3,
+                       Evaluations(400, 1)));
+  for (const int32_t threads : {2, 4}) {
+    ASSERT_OK_AND_ASSIGN(
+        const MemorySchedule other,
+        SearchWithMemory(graph, problem.memory, problem.partition, 3,
+                         Evaluations(400, threads)));
+    EXPECT_EQ(one.selection, other.selection);
+    EXPECT_EQ(one.found.schedule, other.found.schedule);
+  }
+}
+
+TEST(SearchWithMemoryTest, GoesOnFromAnAnswerUnderTighterLimits) {
+  const Problem problem = MakeProblem(3);
+  const int64_t room = AllHeld(problem.graph) / 2;
+  ASSERT_OK_AND_ASSIGN(
+      const MemorySchedule first,
+      SearchWithMemory(WithRoom(problem.graph, room), problem.memory,
+                       problem.partition, 1, Evaluations(300)));
+  const StageGraph tighter = WithRoom(problem.graph, room * 9 / 10);
+  ASSERT_OK_AND_ASSIGN(
+      const MemorySchedule second,
+      SearchWithMemory(tighter, problem.memory, problem.partition, 1,
+                       Evaluations(30), &first));
+  ASSERT_OK_AND_ASSIGN(
+      const StageGraph chosen,
+      partition::ApplyMemory(tighter, problem.memory, second.selection));
+  EXPECT_THAT(ValidateSchedule(chosen, second.found.schedule), IsOk());
+}
+
+TEST(SearchWithMemoryTest, SaysWhatLacksWhenNothingFits) {
+  const Problem problem = MakeProblem(1);
+  EXPECT_THAT(SearchWithMemory(WithRoom(problem.graph, 1), problem.memory,
+                               problem.partition, 1, Evaluations(50))
+                  .status(),
+              FailsWith(absl::StatusCode::kResourceExhausted,
+                        HasSubstr("over the limit")));
+}
+
+}  // namespace
+}  // namespace pipeloom::planner

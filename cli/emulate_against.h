@@ -1,0 +1,83 @@
+// `pipeloom emulate --against FILE`: every measured run of a table emulated
+// and compared with its measurement. Equations, columns, bars and results:
+// docs/validation.md.
+//
+// A framework may have one scalar (workloads::FittedScalar), fitted on the
+// configurations whose hashes are smallest, at most a fifth of them and none
+// if there are fewer than five, or on the rows that the table marks `fit`.
+// Fitted rows are told apart in every output and count in no error.
+#ifndef PIPELOOM_CLI_EMULATE_AGAINST_H_
+#define PIPELOOM_CLI_EMULATE_AGAINST_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "base/units.h"
+#include "cli/command.h"
+#include "ir/cluster_spec.h"
+#include "workloads/measured_runs.h"
+
+namespace pipeloom::cli {
+
+struct EmulatedRun {
+  Duration step_time{};
+  Bytes peak_allocated{};  // Of the fullest rank, without context.
+};
+
+// One replica's step: balanced layers, 1F1B (interleaved with chunks), then
+// emulated. InvalidArgument names the run.
+absl::StatusOr<EmulatedRun> EmulateMeasuredRun(
+    const workloads::MeasuredRun& run, const ClusterSpec& cluster);
+
+struct ComparedRun {
+  workloads::MeasuredRun run{};
+  bool fitted = false;  // Used to fit its framework's scalar.
+  EmulatedRun emulated{};
+  double step_error() const;  // Emulated over measured, less 1.
+  double peak_error() const;  // 0 if not measured.
+};
+
+struct FrameworkScalar {
+  std::string framework{};
+  workloads::FittedScalar kind = workloads::FittedScalar::kStretch;
+  double value = 1;  // Stretch, or microseconds a kernel.
+  int32_t fitted_rows = 0;
+  int32_t fitted_configurations = 0;
+  int32_t configurations = 0;
+};
+
+struct Comparison {
+  std::vector<ComparedRun> runs{};         // In file order.
+  std::vector<FrameworkScalar> scalars{};  // By framework's name.
+};
+
+// `clusters`: one for each run. With `fit` off every scalar is 1 (stretch) or
+// what the rows say (host).
+absl::StatusOr<Comparison> CompareRuns(std::vector<workloads::MeasuredRun> runs,
+                                       const std::vector<ClusterSpec>& clusters,
+                                       bool fit);
+
+// Of absolute errors.
+struct ErrorSummary {
+  int32_t count = 0;
+  double mean = 0;
+  double median = 0;
+  double worst = 0;
+  double bias = 0;  // Mean of signed errors.
+};
+ErrorSummary SummarizeErrors(std::vector<double> errors);
+
+struct AgainstOptions {
+  std::string file{};
+  std::string data_dir{};
+  std::string csv_out{};  // Empty: none.
+  bool fit = true;
+  bool json = false;
+};
+absl::Status EmulateAgainst(const AgainstOptions& options,
+                            const Context& context);
+
+}  // namespace pipeloom::cli
+
+#endif  // PIPELOOM_CLI_EMULATE_AGAINST_H_

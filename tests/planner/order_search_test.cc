@@ -1,10 +1,10 @@
-#include "planner/order_portfolio.h"
 #include "planner/order_search.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 
+#include "planner/order_portfolio.h"
 #include "planner/tree_search.h"
 #include "tests/support/random_problem.h"
 #include "tests/support/status_matchers.h"

@@ -31,7 +31,7 @@ constexpr int kRounds = 16;
 constexpr size_t kFitPoints = 1200;
 
 // Without measurements of gradients: time over a forward product of the same
-// sizes; medians of SimuMax (Apache-2.0) on A100 and B200.
+// sizes. A guess.
 constexpr double kLogInputGrad = 0.02;
 constexpr double kLogWeightGrad = 0.03;
 

@@ -10,8 +10,8 @@
 // sheets' rates alone: the models see the rates of the cluster's device, the
 // factors stay, and no point counts as measured.
 //
-// Collectives: curves of the profile (collective_profile.h), else the links of
-// the cluster.
+// Collectives: the links of the cluster (collective_cost.h); the profile's
+// curves (collective_profile.h) are what `pipeloom cost` answers with.
 #ifndef PIPELOOM_EMULATOR_PROFILE_COST_H_
 #define PIPELOOM_EMULATOR_PROFILE_COST_H_
 

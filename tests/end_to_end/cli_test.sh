@@ -28,7 +28,8 @@ expect() {
 expect 0 "usage: pipeloom COMMAND" --help
 expect 0 "pipeloom 0." --version
 expect 2 "usage: pipeloom COMMAND"
-for command in plan compare emulate search run validate explain export; do
+for command in plan compare emulate search run validate explain export cost \
+    calibrate; do
   expect 0 "usage: pipeloom $command" "$command" --help
   expect 2 "unknown option" "$command" --no-such-option
 done

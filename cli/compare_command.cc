@@ -1,9 +1,11 @@
 // `pipeloom compare`: every strategy on the same steps under the same memory
 // limit.
 #include <algorithm>
+#include <iterator>
 #include <memory>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
@@ -19,6 +21,20 @@
 
 namespace pipeloom::cli {
 namespace {
+
+// The ablation of DIP (arXiv 2504.14145): each row with those before it.
+constexpr const char* kAblation[] = {
+    "megatron",  "dip-partition", "dip-interleave",
+    "dip-order", "dip",           "pipeloom"};
+
+// All but the rows that only the ablation is made of.
+std::vector<std::string> UsualSchedules() {
+  std::vector<std::string> names;
+  for (const absl::string_view name : planner::StrategyNames()) {
+    if (!absl::StartsWith(name, "dip-")) names.emplace_back(name);
+  }
+  return names;
+}
 
 struct Row {
   std::string schedule{};
@@ -108,8 +124,11 @@ class CompareCommand : public Command {
         {"schedules",
          &schedules_,
          "A,B,...",
-         "the strategies",
+         "the strategies; without it, all",
          {planner::StrategyNames().begin(), planner::StrategyNames().end()}});
+    flags.push_back({"ablation", &ablation_, "",
+                     "instead: megatron, then partition, interleaving, order "
+                     "and memory of dip one after another, then pipeloom"});
     AppendSearchFlags(&search_flags_, &flags);
     flags.push_back({"report", &report_, "FILE",
                      "write an HTML report with every strategy's first step"});
@@ -126,11 +145,20 @@ class CompareCommand : public Command {
     PIPELOOM_ASSIGN_OR_RETURN(const auto packed,
                               PackSteps(input, job_flags_.steps, context));
     const emulator::StageCostModel costs(input.job, CostsOf(input));
+    std::vector<std::string> schedules = UsualSchedules();
+    if (!schedules_.empty()) schedules = schedules_;
+    if (ablation_) {
+      if (!schedules_.empty()) {
+        return UsageError(
+            "--ablation compares a fixed list; leave out --schedules");
+      }
+      schedules.assign(std::begin(kAblation), std::end(kAblation));
+    }
     std::vector<Row> rows;
     int num_ok = 0;
     {
       Progress progress(context, "planning", job_flags_.steps * input.replicas);
-      for (const std::string& schedule : schedules_) {
+      for (const std::string& schedule : schedules) {
         rows.push_back({schedule, {}, {}});
         rows.back().status =
             PlanAll(input, packed, costs, &rows.back(), progress, context);
@@ -204,8 +232,8 @@ class CompareCommand : public Command {
 
   JobFlags job_flags_{};
   SearchFlags search_flags_{};
-  std::vector<std::string> schedules_{planner::StrategyNames().begin(),
-                                      planner::StrategyNames().end()};
+  std::vector<std::string> schedules_{};  // Empty: the usual ones.
+  bool ablation_ = false;
   std::string report_{};
   std::string format_ = "table";
 };

@@ -204,11 +204,31 @@ TEST_F(CommandsTest, AStrategyThatCannotRunSaysWhyAndTheOthersGoOn) {
                 "--memory-limit", "2GiB", "--format", "json"});
   EXPECT_EQ(none.code, 1);
   const Json rows = Parse(none.out)["rows"];
-  EXPECT_EQ(rows.size(), planner::StrategyNames().size());
+  // All but the three rows that only the ablation is made of.
+  EXPECT_EQ(rows.size(), planner::StrategyNames().size() - 3);
   for (const Json& row : rows) {
     EXPECT_THAT(Keys(row), ElementsAre("error", "schedule"));
     EXPECT_THAT(row["error"].get<std::string>(), Not(IsEmpty()));
   }
+}
+
+TEST_F(CommandsTest, TheAblationAddsOneLevelARow) {
+  const Outcome ladder =
+      Pipeloom({"compare", "dip-vlm-s", "--batch", "image_text", "--steps", "1",
+                "--ablation", "--evaluations", "3", "--format", "json"});
+  ASSERT_EQ(ladder.code, 0) << ladder.err;
+  std::vector<std::string> names;
+  const Json answer = Parse(ladder.out);
+  for (const Json& row : answer["rows"]) {
+    names.push_back(row["schedule"].get<std::string>());
+    EXPECT_GT(row["mean_step_time_us"].get<double>(), 0);
+  }
+  EXPECT_THAT(names, ElementsAre("megatron", "dip-partition", "dip-interleave",
+                                 "dip-order", "dip", "pipeloom"));
+  EXPECT_EQ(Pipeloom({"compare", "dip-vlm-s", "--batch", "image_text",
+                      "--ablation", "--schedules", "gpipe"})
+                .code,
+            2);
 }
 
 TEST_F(CommandsTest, ABatchWithoutWorkOrSamplesIsAnError) {

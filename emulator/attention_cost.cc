@@ -169,7 +169,8 @@ void AttentionCosts::AddForward(const AttentionTable& table,
                                 const DeviceRates& made_with) {
   // Other types than the 16-bit ones have no kernels of their own here.
   if (table.size() == 0 || BytesPerElement(table.dtype) != 2) return;
-  Kind& kind = kinds_[KindIndex(table.mask == QueryMask::kCausal)].emplace();
+  Kind& kind =
+      kinds_[KindIndex(table.mask == QueryMask::kCausal)].emplace(Kind{});
   if (table.fit.size() == kAttentionConstants) {
     std::copy(table.fit.begin(), table.fit.end(), kind.constants.begin());
   } else {

@@ -13,10 +13,8 @@ namespace {
 
 // Attention of kernels that are not made for the device, as a share of its
 // bf16 peak (head dimension 128, causal, long, forward and backward together).
-// FlashAttention-2 paper (arXiv:2307.08691): on A100 FlashAttention-1 about a
-// third and FlashAttention-2 about 0.6 of the peak, on H100 FlashAttention-2
-// 335 of 989 TFLOP/s. FlashAttention-1 on Hopper: the same half of its
-// FlashAttention-2.
+// FlashAttention-1: chosen on the long-sequence rows of llm-foundry
+// (workloads/validation/llm_foundry.csv); FlashAttention-2: estimates.
 struct KernelShare {
   double ampere = 0;
   double hopper = 0;

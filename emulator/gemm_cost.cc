@@ -156,7 +156,7 @@ GemmCosts::GemmCosts(const DeviceProfile& profile, const DeviceRates& rates)
 void GemmCosts::AddForward(const GemmTable& table,
                            const DeviceRates& made_with) {
   if (table.size() == 0 || table.dtype == QueryDtype::kFp32) return;
-  Kind& kind = kinds_[KindIndex(table.dtype)].emplace();
+  Kind& kind = kinds_[KindIndex(table.dtype)].emplace(Kind{});
   if (table.fit.size() == kGemmConstants) {
     std::copy(table.fit.begin(), table.fit.end(), kind.constants.begin());
   } else {

@@ -224,16 +224,6 @@ void PerturbPattern(Pattern* pattern, Random& random) {
       0.5 + 0.25 * static_cast<double>(random.Below(15));
 }
 
-int64_t OrderProblem::Cost(const State& state) {
-  return std::max<int64_t>(1, evaluator_->Evaluate(Choice(state)));
-}
-
-OrderChoice OrderProblem::Choice(const State& state) const {
-  OrderChoice choice = base_;
-  choice.order = state.chosen;
-  return choice;
-}
-
 void Perturb(OrderChoice* choice, Random& random) {
   if (IsPattern(choice->rule) && random.Below(3) != 0) {
     PerturbPattern(&choice->pattern, random);

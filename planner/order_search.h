@@ -116,37 +116,6 @@ class OrderEvaluator {
   std::vector<int64_t> capacity_;
 };
 
-// The order of units as a SequentialProblem for TreeSearch; the rest of the
-// choice is fixed. Choice i takes the i-th unit of the given order that is
-// left.
-class OrderProblem {
- public:
-  struct State {
-    std::vector<int32_t> chosen{};
-    std::vector<int32_t> left{};
-  };
-
-  // Keeps a reference to `evaluator`.
-  OrderProblem(OrderEvaluator& evaluator, OrderChoice base)
-      : evaluator_(&evaluator), base_(std::move(base)) {}
-
-  State Root() const { return {.chosen = {}, .left = base_.order}; }
-  int32_t NumChoices(const State& state) const {
-    return static_cast<int32_t>(state.left.size());
-  }
-  void Apply(State* state, int32_t choice) const {
-    state->chosen.push_back(state->left[choice]);
-    state->left.erase(state->left.begin() + choice);
-  }
-  int64_t Cost(const State& state);
-  // The full choice of a state at its end.
-  OrderChoice Choice(const State& state) const;
-
- private:
-  OrderEvaluator* evaluator_;
-  OrderChoice base_;
-};
-
 // One of the pattern's numbers drawn anew.
 void PerturbPattern(Pattern* pattern, Random& random);
 

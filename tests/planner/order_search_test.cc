@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "planner/order_portfolio.h"
-#include "planner/tree_search.h"
 #include "tests/support/random_problem.h"
 #include "tests/support/status_matchers.h"
 
@@ -114,21 +113,6 @@ TEST(OrderSearchTest, PerturbKeepsEveryUnitOnce) {
     std::vector<int32_t> sorted = choice.order;
     std::sort(sorted.begin(), sorted.end());
     for (int32_t u = 0; u < units.num_units(); ++u) EXPECT_EQ(sorted[u], u);
-  }
-}
-
-TEST(OrderSearchTest, TheTreeReportsTheTimeOfItsOrder) {
-  for (uint64_t seed = 0; seed < 20; ++seed) {
-    const StageGraph graph = RandomGraph(seed, Medium());
-    const FlatGraph flat(graph);
-    const OrderUnits units(graph);
-    OrderEvaluator evaluator(flat, units);
-    OrderProblem problem(evaluator, OrderPortfolio(flat, units).front());
-    TreeSearch<OrderProblem> tree(problem, seed);
-    for (int i = 0; i < 10; ++i) tree.Step();
-    EXPECT_EQ(std::max<int64_t>(
-                  1, evaluator.Evaluate(problem.Choice(tree.best_state()))),
-              tree.best_cost());
   }
 }
 

@@ -185,11 +185,16 @@ absl::StatusOr<MemorySchedule> SearchWithMemory(const StageGraph& graph,
   const SearchBudget first = budget.Until(kLevelsUntil);
   if (start != nullptr) PIPELOOM_RETURN_IF_ERROR(search.Resume(*start, budget));
   const bool resumed = search.best().has_value();
+  int levels = 0;
   for (const MemorySelection& level : Levels(memory, partition)) {
+    // The two extremes are tried whatever the budget: which is better is the
+    // one thing that no search of the order makes up for.
     if (search.best().has_value() &&
-        (only_one || resumed || first.Exhausted(search.evaluations()))) {
+        (resumed || (levels >= 2 &&
+                     (only_one || first.Exhausted(search.evaluations()))))) {
       break;
     }
+    ++levels;
     const absl::Status tried = search.Try(level, only_one ? 1 : kTries, first);
     if (!tried.ok() && !absl::IsResourceExhausted(tried)) return tried;
   }

@@ -5,6 +5,7 @@
 #include <variant>
 #include <vector>
 
+#include "base/numeric.h"
 #include "emulator/collective_cost.h"
 #include "emulator/layer_memory.h"
 
@@ -75,8 +76,6 @@ constexpr double kDataShown = 0.1;
 // Optimizer: read gradient, weight and moments, write weight, moments and
 // 16-bit weight; the norm reads gradients once more and clearing writes them.
 constexpr double kUpdateBytes = 30 + 10;
-
-double Real(int64_t value) { return static_cast<double>(value); }
 
 // Between the larger of the two (p high) and their sum (p = 1).
 double NormOf(double a, double b, double p) {

@@ -2,7 +2,9 @@
 #include <benchmark/benchmark.h>
 
 #include <utility>
+#include <vector>
 
+#include "planner/fixed_order.h"
 #include "planner/list_scheduler.h"
 #include "planner/lower_bound.h"
 #include "planner/retime.h"
@@ -33,6 +35,47 @@ void BM_Retime(benchmark::State& state) {
   state.SetItemsProcessed(state.iterations() * graph.num_tasks);
 }
 BENCHMARK(BM_Retime)
+    ->ArgsProduct({{4, 8, 64}, {24, 256}})
+    ->ArgNames({"ranks", "microbatches"});
+
+// One order with other durations each time: alone, and kLanes sets at once
+// (items are tasks times sets).
+void BM_FixedOrder(benchmark::State& state) {
+  const FlatGraph graph(Pipeline(state, Bytes(0)));
+  ListScheduler scheduler(graph);
+  scheduler.Run({});
+  const FixedOrder order(graph, scheduler.sequence());
+  FixedOrder::Durations durations;
+  FixedOrder::Workspace workspace;
+  order.Arrange(graph.duration, durations);
+  for (auto _ : state) {
+    benchmark::DoNotOptimize(order.Time(durations, workspace));
+  }
+  state.SetItemsProcessed(state.iterations() * graph.num_tasks);
+}
+BENCHMARK(BM_FixedOrder)
+    ->ArgsProduct({{4, 8, 64}, {24, 256}})
+    ->ArgNames({"ranks", "microbatches"});
+
+void BM_FixedOrderBatch(benchmark::State& state) {
+  const FlatGraph graph(Pipeline(state, Bytes(0)));
+  ListScheduler scheduler(graph);
+  scheduler.Run({});
+  const FixedOrder order(graph, scheduler.sequence());
+  FixedOrder::BatchDurations durations;
+  FixedOrder::Workspace workspace;
+  std::vector<int64_t> by_task = graph.duration;
+  for (int32_t lane = 0; lane < FixedOrder::kLanes; ++lane) {
+    for (int64_t& duration : by_task) duration += lane;
+    order.Arrange(by_task, lane, durations);
+  }
+  for (auto _ : state) {
+    benchmark::DoNotOptimize(order.Time(durations, workspace));
+  }
+  state.SetItemsProcessed(state.iterations() * graph.num_tasks *
+                          FixedOrder::kLanes);
+}
+BENCHMARK(BM_FixedOrderBatch)
     ->ArgsProduct({{4, 8, 64}, {24, 256}})
     ->ArgNames({"ranks", "microbatches"});
 

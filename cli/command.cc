@@ -66,6 +66,7 @@ std::vector<std::unique_ptr<Command>> AllCommands() {
   commands.push_back(MakeCostCommand());
   commands.push_back(MakeCalibrateCommand());
   commands.push_back(MakeSearchCommand());
+  commands.push_back(MakeBenchCommand());
   commands.push_back(MakeRunCommand());
   commands.push_back(MakeValidateCommand());
   commands.push_back(MakeExplainCommand());

@@ -1,0 +1,131 @@
+// `pipeloom bench` as programs see it: answers of others judged, errors named,
+// files written.
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "cli/bench_tables.h"
+#include "cli/command.h"
+#include "cli/files.h"
+#include "tests/support/status_matchers.h"
+
+namespace pipeloom::cli {
+namespace {
+
+using ::testing::HasSubstr;
+using Json = nlohmann::json;
+
+class BenchCommandTest : public ::testing::Test {
+ protected:
+  BenchCommandTest() {
+    std::string name = ::testing::TempDir() + "/pipeloom-bench-XXXXXX";
+    folder_ = mkdtemp(name.data());
+    Write("two.json", R"({"name": "two", "ranks": [{}], "tasks": [
+      {"id": 7, "kind": "FORWARD", "duration_us": 3},
+      {"id": 5, "kind": "BACKWARD", "duration_us": 4}],
+      "edges": [{"from": 7, "to": 5}]})");
+    Write("suite.json", R"({"problems": [
+      {"name": "two", "graph": "two.json", "best_known_us": 7},
+      {"name": "gone", "graph": "gone.json"},
+      {"name": "pipe", "family": "small", "pipeline": {"ranks": 2,
+       "microbatches": 3, "modules": [{"forward_us": 1, "backward_us": 2}]}}
+    ]})");
+  }
+  ~BenchCommandTest() override { std::filesystem::remove_all(folder_); }
+
+  std::string Path(const std::string& name) const {
+    return absl::StrCat(folder_, "/", name);
+  }
+  void Write(const std::string& name, const std::string& text) {
+    ASSERT_TRUE(WriteFileAtomically(Path(name), text).ok());
+  }
+  int Run(std::vector<std::string> args) {
+    out_.clear();
+    err_.clear();
+    Context context;
+    context.print = [&](absl::string_view text) {
+      absl::StrAppend(&out_, text);
+    };
+    context.warn = [&](absl::string_view text) {
+      absl::StrAppend(&err_, text);
+    };
+    args.insert(args.begin(), "bench");
+    return RunCommandLine(args, context);
+  }
+
+  std::string folder_{};
+  std::string out_{};
+  std::string err_{};
+};
+
+TEST_F(BenchCommandTest, JudgesEverySchedulesAndOthersAnswers) {
+  std::filesystem::create_directory(Path("right"));
+  std::filesystem::create_directory(Path("wrong"));
+  Write("right/two.json", R"({"order": [[7, 5]]})");
+  Write("wrong/two.json", R"({"order": [[5, 7]]})");
+  ASSERT_EQ(Run({"--suite", Path("suite.json"), "--budgets", "5ms",
+                 "--schedules", "1f1b,pipeloom", "--answers",
+                 absl::StrCat("peer=", Path("right"), ",rival=", Path("wrong")),
+                 "--out", Path("made"), "--format", "json"}),
+            0)
+      << err_;
+  const Json json = Json::parse(out_);
+  const Json& two = json["problems"][0];
+  EXPECT_EQ(two["best_us"], 7);
+  EXPECT_EQ(two["rows"].size(), 4u);
+  EXPECT_EQ(two["rows"][1]["schedule"], "pipeloom");
+  EXPECT_EQ(two["rows"][1]["step_time_us"], 7);
+  EXPECT_EQ(two["rows"][2]["schedule"], "peer");
+  EXPECT_EQ(two["rows"][2]["step_time_us"], 7);
+  EXPECT_TRUE(two["rows"][3].contains("error")) << two["rows"][3];
+  EXPECT_THAT(json["problems"][1]["error"].get<std::string>(),
+              HasSubstr("gone.json"));
+  // 3 microbatches on 2 ranks of 1 + 2: a chain of 6 and two more units of 3.
+  EXPECT_EQ(json["problems"][2]["rows"][1]["step_time_us"], 12);
+  for (const char* name : {"results.json", "results.md", "index.html"}) {
+    ASSERT_OK_AND_ASSIGN(const std::string text,
+                         ReadFile(absl::StrCat(Path("made/"), name)));
+    EXPECT_THAT(text, HasSubstr("pipe")) << name;
+  }
+}
+
+TEST_F(BenchCommandTest, OneGraphAloneIsProblemEnough) {
+  ASSERT_EQ(Run({"--graphs", Path("two.json"), "--budgets", "1ms"}), 0) << err_;
+  EXPECT_THAT(out_, HasSubstr("two"));
+  EXPECT_THAT(out_, HasSubstr("pipeloom 1 ms"));
+}
+
+TEST_F(BenchCommandTest, MisuseIsExplainedWithExitCodeTwo) {
+  EXPECT_EQ(Run({"--budgets", "soon"}), 2);
+  EXPECT_THAT(err_, HasSubstr("soon"));
+  EXPECT_EQ(Run({"--answers", "peer"}), 2);
+  EXPECT_THAT(err_, HasSubstr("NAME=DIR"));
+  EXPECT_EQ(Run({"--suite", Path("suite.json"), "--problems", "nothing"}), 2);
+  EXPECT_THAT(err_, HasSubstr("\"nothing\""));
+  EXPECT_EQ(Run({"--schedules", "fastest"}), 2);
+  EXPECT_EQ(Run({"extra"}), 2);
+}
+
+TEST(BenchTablesTest, BestAndBoundAreThoseOfAllRows) {
+  BenchResult result;
+  result.problem.best_known = Microseconds(100);
+  result.rows = {{.schedule = "a",
+                  .step_time = Microseconds(110),
+                  .lower_bound = Microseconds(80)},
+                 {.schedule = "b",
+                  .budget = Milliseconds(10),
+                  .step_time = Microseconds(99),
+                  .lower_bound = Microseconds(90)},
+                 {.schedule = "c", .status = absl::UnknownError("no")}};
+  EXPECT_EQ(result.best(), Microseconds(99));
+  EXPECT_EQ(result.lower_bound(), Microseconds(90));
+  EXPECT_EQ(result.Find("c", kZero), nullptr);
+  EXPECT_EQ(EntrantsOf({result}).size(), 3u);
+  EXPECT_EQ(EntrantsOf({result})[1].label(), "b 10 ms");
+  const std::vector<double> excess = ExcessOf({"a", kZero}, {result});
+  ASSERT_EQ(excess.size(), 1u);
+  EXPECT_NEAR(excess[0], 11.0 / 99, 1e-12);
+}
+
+}  // namespace
+}  // namespace pipeloom::cli

@@ -10,6 +10,7 @@
 #include "planner/search_graph.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <limits>
 #include <memory>
@@ -72,7 +73,8 @@ int64_t Share(int64_t total, int32_t index) {
 
 // The search by workers, from a legal sequence.
 void SearchOrders(const StageGraph& graph, const FlatGraph& flat, int64_t bound,
-                  uint64_t seed, const SearchBudget& budget, Incumbent* best) {
+                  bool warm_start, uint64_t seed, const SearchBudget& budget,
+                  Incumbent* best) {
   const OrderUnits units(graph);
   const FlatGraph ideal = Idealised(graph);
   const std::vector<OrderChoice> portfolio = OrderPortfolio(flat, units);
@@ -81,13 +83,16 @@ void SearchOrders(const StageGraph& graph, const FlatGraph& flat, int64_t bound,
                           .units = &units,
                           .portfolio = &portfolio,
                           .bound = bound,
+                          .warm_start = warm_start,
                           .num_workers = kWorkers};
   Random random(seed);
-  std::vector<std::unique_ptr<SearchWorker>> workers;
-  for (int32_t i = 0; i < kWorkers; ++i) {
-    workers.push_back(std::make_unique<SearchWorker>(space, i, random.Next()));
-    workers.back()->Adopt(best->time, best->sequence);
-  }
+  std::array<uint64_t, kWorkers> seeds{};
+  for (uint64_t& worker_seed : seeds) worker_seed = random.Next();
+  std::vector<std::unique_ptr<SearchWorker>> workers(kWorkers);
+  ParallelFor(budget.threads, kWorkers, [&](int32_t i) {
+    workers[i] = std::make_unique<SearchWorker>(space, i, seeds[i]);
+    workers[i]->Adopt(best->time, best->sequence);
+  });
   const auto leader = [&] {
     int32_t index = 0;
     for (int32_t i = 1; i < kWorkers; ++i) {
@@ -177,17 +182,19 @@ absl::StatusOr<SearchResult> SearchGraph(const StageGraph& graph, uint64_t seed,
     const int64_t time = first.Run({});
     best.Offer(time, first.sequence());
     best.evaluations = 1;
+    bool warm_start = false;
     const std::vector<int32_t> known = Linearize(flat, start);
     if (!known.empty() && FitsMemory(flat, known)) {
       Retimer retimer(flat);
       best.Offer(retimer.Retime(known), known);
       ++best.evaluations;
+      warm_start = best.time < time;
     }
     if (best.time > bound && !budget.Exhausted(best.evaluations)) {
       proven = SolveExactly(flat, budget, &best);
     }
     if (!proven && best.time > bound && !budget.Exhausted(best.evaluations)) {
-      SearchOrders(graph, flat, bound, seed, budget, &best);
+      SearchOrders(graph, flat, bound, warm_start, seed, budget, &best);
     }
   } else {
     PIPELOOM_RETURN_IF_ERROR(SearchWithoutGuard(graph, flat, first.shortage(),

@@ -14,6 +14,8 @@ constexpr int64_t kRoundCost = 480;
 
 // Choices that the exchange of ends starts from, in turns.
 constexpr size_t kMostBases = 2;
+// Tasks of a graph whose portfolio takes a good part of a short budget.
+constexpr int32_t kLargeGraph = 2500;
 // Candidates for the first and for the last place, of many microbatches.
 constexpr int32_t kMostCandidates = 24;
 constexpr int32_t kEnds = 3;
@@ -101,10 +103,9 @@ void SearchWorker::Polish(absl::Span<const int32_t> sequence,
 
 void SearchWorker::Portfolio(const SearchBudget& budget) {
   const std::vector<OrderChoice>& portfolio = *space_->portfolio;
-  // A start that was given is polished at once.
   if (!started_) {
     started_ = true;
-    if (!sequence_.empty()) {
+    if (space_->warm_start || space_->graph->num_tasks <= kLargeGraph) {
       const std::vector<int32_t> start = sequence_;
       Polish(start, kPolish, budget);
     }
@@ -127,7 +128,7 @@ void SearchWorker::Portfolio(const SearchBudget& budget) {
     if (bases_.size() > kMostBases) bases_.pop_back();
   }
   // So that large graphs, whose portfolio takes all the time, are polished.
-  if (best_ < before && space_->graph->num_tasks > 2000) {
+  if (best_ < before && space_->graph->num_tasks > kLargeGraph) {
     const std::vector<int32_t> start = sequence_;
     Polish(start, kShortPolish, budget);
   }

@@ -34,6 +34,8 @@ struct SearchSpace {
   const OrderUnits* units = nullptr;
   const std::vector<OrderChoice>* portfolio = nullptr;
   int64_t bound = 0;  // Of the step time, ns.
+  // The first sequence adopted is known to be good, not just a first answer.
+  bool warm_start = false;
   int32_t num_workers = 1;
 };
 

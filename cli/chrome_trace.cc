@@ -147,6 +147,8 @@ class Writer {
         json_.Key("microbatch").Int(task.microbatch.value());
         json_.Key("sub_microbatch").Int(task.sub_microbatch);
         json_.Key("task").Int(span.task.value());
+        json_.Key("inputs").String(Inputs(graph, span.task));
+        WhichRank(span.rank);
         if (task.recomputes) json_.Key("recomputes").Bool(true);
         break;
       }
@@ -169,12 +171,27 @@ class Writer {
       }
       case SpanKind::kEpilogue:
         begin("gradients and optimizer", "epilogue");
+        WhichRank(span.rank);
         break;
     }
     json_.EndObject().EndObject();
     if (span.kind == SpanKind::kTransfer && span.stream == Stream::kSend) {
       AddArrow(span, process, thread);
     }
+  }
+
+  // What `pipeloom trace` needs to read a step back.
+  void WhichRank(RankId rank) {
+    json_.Key("rank").Int(rank.value());
+    if (plan_->replica != 0) json_.Key("replica").Int(plan_->replica);
+  }
+  static std::string Inputs(const StageGraph& graph, TaskId task) {
+    std::string text;
+    for (const EdgeId e : graph.incoming(task)) {
+      absl::StrAppend(&text, text.empty() ? "" : ",",
+                      graph.edge(e).from.value());
+    }
+    return text;
   }
 
   void AddArrow(const Span& span, int process, int thread) {

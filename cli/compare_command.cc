@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -13,6 +14,7 @@
 #include "cli/files.h"
 #include "cli/job_input.h"
 #include "cli/json_writer.h"
+#include "cli/partition_input.h"
 #include "cli/planned_step.h"
 #include "cli/progress.h"
 #include "cli/report.h"
@@ -114,7 +116,9 @@ class CompareCommand : public Command {
             "limit. A strategy that cannot run says why in its row. Times are "
             "means over the steps; peak memory is the most of any rank and "
             "step; the gap is to the strategy's own lower bound, that of its "
-            "stages; search is wall time a step, all replicas."};
+            "stages; search is wall time a step, all replicas. --partition is "
+            "for pipeloom and dip; the other schedules are defined on their "
+            "own."};
   }
 
   std::vector<Flag> Flags() override {
@@ -129,6 +133,7 @@ class CompareCommand : public Command {
     flags.push_back({"ablation", &ablation_, "",
                      "instead: megatron, then partition, interleaving, order "
                      "and memory of dip one after another, then pipeloom"});
+    AppendPartitionFlags(&partition_flags_, &flags);
     AppendSearchFlags(&search_flags_, &flags);
     flags.push_back({"report", &report_, "FILE",
                      "write an HTML report with every strategy's first step"});
@@ -154,14 +159,26 @@ class CompareCommand : public Command {
       }
       schedules.assign(std::begin(kAblation), std::end(kAblation));
     }
+    // One search serves every strategy that takes any partition.
+    const SearchSettings settings = Settle(search_flags_, input.job.search);
+    PIPELOOM_ASSIGN_OR_RETURN(const auto judge,
+                              planner::MakeStrategy("pipeloom"));
+    std::optional<Partition> given;
+    if (!partition_flags_.source.empty()) {
+      PIPELOOM_ASSIGN_OR_RETURN(
+          planner::PreparedJob prepared,
+          PrepareWithPartition(input, *judge, costs, partition_flags_, settings,
+                               context));
+      given = std::move(prepared.partition);
+    }
     std::vector<Row> rows;
     int num_ok = 0;
     {
       Progress progress(context, "planning", job_flags_.steps * input.replicas);
       for (const std::string& schedule : schedules) {
         rows.push_back({schedule, {}, {}});
-        rows.back().status =
-            PlanAll(input, packed, costs, &rows.back(), progress, context);
+        rows.back().status = PlanAll(input, packed, costs, given, &rows.back(),
+                                     progress, context);
         if (context.stop.stop_requested()) return rows.back().status;
         if (rows.back().status.ok()) ++num_ok;
       }
@@ -172,7 +189,8 @@ class CompareCommand : public Command {
         input.replicas == 1 ? "" : "s", FormatBytes(input.job.MemoryLimit()));
     if (!report_.empty()) {
       PIPELOOM_RETURN_IF_ERROR(WriteFileAtomically(
-          report_, ReportHtml(MakeReport(input.job.name, heading, rows))));
+          report_,
+          ReportHtml(MakeReport(input.job.name, heading, rows, context))));
     }
     if (format_ == "json") {
       context.print(Json(input.job.name, rows));
@@ -190,14 +208,20 @@ class CompareCommand : public Command {
  private:
   absl::Status PlanAll(const JobInput& input,
                        const std::vector<partition::PackedStep>& packed,
-                       const emulator::StageCostModel& costs, Row* row,
+                       const emulator::StageCostModel& costs,
+                       const std::optional<Partition>& given, Row* row,
                        Progress& progress, const Context& context) const {
     PIPELOOM_ASSIGN_OR_RETURN(const auto strategy,
                               planner::MakeStrategy(row->schedule));
-    PIPELOOM_ASSIGN_OR_RETURN(
-        const planner::PreparedJob prepared,
-        planner::PrepareJob(*strategy, costs, SampleOf(input.batch)));
     const SearchSettings settings = Settle(search_flags_, input.job.search);
+    planner::PreparedJob prepared{.strategy = strategy.get(), .costs = &costs};
+    if (given.has_value() && TakesAnyPartition(row->schedule)) {
+      prepared.partition = *given;
+    } else {
+      PIPELOOM_ASSIGN_OR_RETURN(
+          prepared,
+          PrepareWithPartition(input, *strategy, costs, {}, settings, context));
+    }
     for (size_t s = 0; s < packed.size(); ++s) {
       const auto step = static_cast<int64_t>(s);
       PIPELOOM_ASSIGN_OR_RETURN(
@@ -210,10 +234,12 @@ class CompareCommand : public Command {
   }
 
   static Report MakeReport(const std::string& job, const std::string& heading,
-                           const std::vector<Row>& rows) {
+                           const std::vector<Row>& rows,
+                           const Context& context) {
     Report report;
     report.title = absl::StrCat("Strategies for ", job);
     report.subtitle = heading;
+    report.command = context.command_line;
     report.tables.push_back({"Strategies", RowsTable(rows)});
     for (const Row& row : rows) {
       if (!row.status.ok()) continue;
@@ -221,9 +247,10 @@ class CompareCommand : public Command {
       report.common_axis =
           std::max(report.common_axis, slowest.predicted.step_time());
       report.steps.push_back(
-          {absl::StrCat(row.schedule, ": step 0, ",
-                        FormatDuration(row.steps[0].step_time())),
-           &slowest.plan, &slowest.predicted});
+          {.title = absl::StrCat(row.schedule, ": step 0, ",
+                                 FormatDuration(row.steps[0].step_time())),
+           .plan = &slowest.plan,
+           .trace = &slowest.predicted});
     }
     report.notes = {
         "Times and memory are emulated. All drawings have one time scale."};
@@ -231,6 +258,7 @@ class CompareCommand : public Command {
   }
 
   JobFlags job_flags_{};
+  PartitionFlags partition_flags_{};
   SearchFlags search_flags_{};
   std::vector<std::string> schedules_{};  // Empty: the usual ones.
   bool ablation_ = false;

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <memory>
 #include <optional>
+#include <thread>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -11,12 +12,18 @@
 #include "base/overloaded.h"
 #include "base/status_macros.h"
 #include "cli/command.h"
+#include "cli/explain_words.h"
 #include "cli/job_input.h"
+#include "cli/json_writer.h"
 #include "cli/plan_file.h"
+#include "cli/suggestions.h"
 #include "cli/table.h"
 #include "cli/timeline_text.h"
 #include "cli/trace_summary.h"
+#include "cli/whatif_run.h"
 #include "emulator/emulate_step.h"
+#include "emulator/trace_analysis.h"
+#include "planner/strategy.h"
 
 namespace pipeloom::cli {
 namespace {
@@ -69,25 +76,59 @@ std::string Words(const StageGraph& graph, const Instruction& instruction) {
 class ExplainCommand : public Command {
  public:
   CommandText text() const override {
-    return {"explain", "PLAN [--rank R] [options]",
+    return {"explain", "PLAN | JOB --batch FILE [options]",
             "a plan in words and as a timeline of characters",
             "Says what the plan does: the timeline by rank, where the time "
-            "goes, the chain of tasks that the step time follows from, and "
-            "what fills each rank's memory at its peak. With --rank also the "
-            "rank's instructions, in order."};
+            "goes and why ranks are idle, the chain of tasks that the step "
+            "time follows from, why a microbatch waits, what fills each rank's "
+            "memory at its peak, and the changes that would help most. With "
+            "--rank also the rank's instructions, in order.\n\n"
+            "Every change is tried. With JOB it is planned anew and emulated, "
+            "and shown with the command that does it: other layouts, "
+            "microbatches, sub-microbatches, memory, recomputation, links. "
+            "With PLAN the same programs are emulated with other times."};
   }
 
   std::vector<Flag> Flags() override {
-    return {
+    std::vector<Flag> flags = {
         {"rank", &rank_, "R", "one rank, with its instructions", {}, 0},
-        {"width", &width_, "N", "characters of the timeline", {}, 10, 1000}};
+        {"microbatch",
+         &microbatch_,
+         "M",
+         "the microbatch whose waits are told; default: that which waits "
+         "longest",
+         {},
+         0},
+        {"width", &width_, "N", "characters of the timeline", {}, 10, 1000},
+        {"suggestions",
+         &suggestions_,
+         "N",
+         "how many changes to show",
+         {},
+         0,
+         20}};
+    AppendJobFlags(&job_, false, &flags);
+    flags.push_back({"set", &sets_, "PATH=VALUE",
+                     "change a field of the job first; as of `whatif`"});
+    flags.push_back(
+        {"schedule",
+         &schedule_,
+         "NAME",
+         "the strategy, instead of the job's",
+         {planner::StrategyNames().begin(), planner::StrategyNames().end()}});
+    AppendSearchFlags(&search_, &flags);
+    flags.push_back(
+        {"format", &format_, "FORMAT", "of the output", {"table", "json"}});
+    return flags;
   }
 
   absl::Status Run(const std::vector<std::string>& args,
                    const Context& context) override {
     PIPELOOM_ASSIGN_OR_RETURN(const std::string path,
-                              OneArgument(args, "PLAN"));
-    PIPELOOM_ASSIGN_OR_RETURN(const ExecutionPlan plan, ReadPlan(path));
+                              OneArgument(args, "PLAN or JOB"));
+    std::vector<Suggestion> suggestions;
+    PIPELOOM_ASSIGN_OR_RETURN(const ExecutionPlan plan,
+                              PlanOf(path, context, &suggestions));
     const StageGraph& graph = plan.graph;
     if (rank_ && *rank_ >= graph.num_ranks()) {
       return UsageError(absl::StrFormat("--rank %d: the plan has %d ranks",
@@ -98,18 +139,141 @@ class ExplainCommand : public Command {
     PIPELOOM_ASSIGN_OR_RETURN(const StepTrace trace,
                               emulator::EmulateStep(plan));
     const TraceSummary summary = Summarize(graph, trace);
+    const emulator::TraceAnalysis analysis = emulator::Analyze(plan, trace);
+    if (format_ == "json") {
+      context.print(Json(plan, trace, analysis, suggestions));
+      return absl::OkStatus();
+    }
     context.print(Opening(plan, trace, summary));
     context.print(absl::StrCat(
         "\nTimeline\n\n",
         TimelineText(graph, trace, static_cast<int>(width_), only)));
     context.print(TimeWords(graph, trace, summary));
+    context.print(BubbleWords(graph, trace, analysis, only));
     context.print(CriticalWords(graph, trace));
+    context.print(
+        WaitWords(graph, analysis,
+                  microbatch_ ? MicrobatchId(static_cast<int32_t>(*microbatch_))
+                              : MicrobatchId::None()));
     context.print(MemoryWords(graph, summary, only));
+    context.print(MemoryLimitWords(graph, trace, analysis));
+    context.print(SuggestionWords(path, trace, suggestions));
     if (rank_) context.print(InstructionWords(plan, trace, only));
     return absl::OkStatus();
   }
 
  private:
+  // The plan, and what would make it faster.
+  absl::StatusOr<ExecutionPlan> PlanOf(const std::string& path,
+                                       const Context& context,
+                                       std::vector<Suggestion>* suggestions) {
+    const auto most = static_cast<size_t>(suggestions_);
+    if (job_.batch.empty()) {
+      PIPELOOM_ASSIGN_OR_RETURN(ExecutionPlan plan, ReadPlan(path));
+      if (most > 0) {
+        PIPELOOM_ASSIGN_OR_RETURN(*suggestions, SuggestForPlan(plan, most));
+      }
+      return plan;
+    }
+    PIPELOOM_ASSIGN_OR_RETURN(WhatIfInput input,
+                              ReadWhatIfInput(path, job_, context));
+    input.schedule = schedule_.value_or("");
+    if (!search_.evaluations && !search_.deadline) search_.evaluations = 32;
+    input.search = search_;
+    WhatIfCase now;
+    for (const std::string& set : sets_.values) {
+      PIPELOOM_ASSIGN_OR_RETURN(workloads::JobOverride change,
+                                workloads::ParseOverride(set));
+      now.changes.push_back(std::move(change));
+    }
+    if (job_.microbatches) {
+      now.changes.push_back(
+          {"training.microbatches", absl::StrCat(*job_.microbatches)});
+    }
+    if (job_.memory_limit) {
+      now.changes.push_back({"training.memory_limit_bytes",
+                             absl::StrCat(job_.memory_limit->count())});
+    }
+    PlannedStep planned;
+    PIPELOOM_ASSIGN_OR_RETURN(const WhatIfOutcome outcome,
+                              RunCase(input, now, context, &planned));
+    if (!outcome.ok()) return absl::FailedPreconditionError(outcome.error);
+    if (most > 0) {
+      const int32_t threads =
+          search_.threads > 0 ? static_cast<int32_t>(search_.threads)
+                              : static_cast<int32_t>(std::max(
+                                    1u, std::thread::hardware_concurrency()));
+      PIPELOOM_ASSIGN_OR_RETURN(
+          *suggestions,
+          SuggestForJob(input, now.changes, outcome, most, threads, context));
+    }
+    return planned.slowest().plan;
+  }
+
+  // The `whatif` that tries a suggestion alone.
+  std::string CommandOf(const std::string& job,
+                        const Suggestion& suggestion) const {
+    std::string text =
+        absl::StrCat("pipeloom whatif ", job, " --batch ", job_.batch, " ",
+                     suggestion.change.Arguments());
+    if (search_.evaluations) {
+      absl::StrAppend(&text, " --evaluations ", *search_.evaluations);
+    }
+    if (schedule_) absl::StrAppend(&text, " --schedule ", *schedule_);
+    return text;
+  }
+
+  std::string SuggestionWords(const std::string& job, const StepTrace& trace,
+                              const std::vector<Suggestion>& found) const {
+    if (suggestions_ == 0) return "";
+    if (found.empty()) return "\nNo change that was tried helps.\n";
+    std::string text =
+        job_.batch.empty()
+            ? "\nWhat would help most, emulated with the same programs:\n"
+            : "\nWhat would help most, each planned anew and emulated:\n";
+    int number = 0;
+    for (const Suggestion& s : found) {
+      absl::StrAppendFormat(&text, "\n%d. %s: %s instead of %s, %s less\n",
+                            ++number, s.label, FormatDuration(s.step_time),
+                            FormatDuration(s.step_time + s.gain),
+                            Share(s.gain, trace.step_time()));
+      if (!job_.batch.empty()) {
+        absl::StrAppend(&text, "   ", CommandOf(job, s), "\n");
+      }
+    }
+    return text;
+  }
+
+  std::string Json(const ExecutionPlan& plan, const StepTrace& trace,
+                   const emulator::TraceAnalysis& analysis,
+                   const std::vector<Suggestion>& found) const {
+    JsonWriter json(true);
+    json.BeginObject().Key("job").String(plan.job);
+    json.Key("schedule").String(plan.schedule);
+    json.Key("step_time_us").Micros(trace.step_time());
+    json.Key("ranks").BeginArray();
+    for (const RankId r : plan.graph.rank_ids()) {
+      json.BeginObject().Key("rank").Int(r.value());
+      for (int k = 0; k < emulator::kNumBubbleKinds; ++k) {
+        json.Key(absl::StrCat(
+            emulator::BubbleName(static_cast<emulator::BubbleKind>(k)), "_us"));
+        json.Micros(analysis.bubbles[r][static_cast<size_t>(k)]);
+      }
+      json.EndObject();
+    }
+    json.EndArray().Key("suggestions").BeginArray();
+    for (const Suggestion& s : found) {
+      json.BeginObject().Key("label").String(s.label);
+      json.Key("step_time_us").Micros(s.step_time);
+      json.Key("gain_us").Micros(s.gain).Key("set").BeginArray();
+      for (const workloads::JobOverride& change : s.change.changes) {
+        json.String(absl::StrCat(change.path, "=", change.value));
+      }
+      json.EndArray().EndObject();
+    }
+    return json.EndArray().EndObject().text() + "\n";
+  }
+
   static std::string Opening(const ExecutionPlan& plan, const StepTrace& trace,
                              const TraceSummary& summary) {
     const StageGraph& graph = plan.graph;
@@ -251,6 +415,13 @@ class ExplainCommand : public Command {
   }
 
   std::optional<int64_t> rank_{};
+  std::optional<int64_t> microbatch_{};
+  int64_t suggestions_ = 3;
+  JobFlags job_{};
+  SearchFlags search_{};
+  Repeated sets_{};
+  std::optional<std::string> schedule_{};
+  std::string format_ = "table";
   int64_t width_ = 72;
 };
 

@@ -1,15 +1,17 @@
 // One self-contained HTML page about planned steps: figures, tables, each
-// step's pipeline drawn as SVG, and the memory of each rank. It needs no
-// network and follows the reader's light or dark setting.
+// step's pipeline on a canvas that zooms and pans, why every task started when
+// it did, the critical path, to what each rank lost its idle time, and the
+// memory of each rank. It needs no network (a content security policy forbids
+// it) and follows the reader's light or dark setting. docs/report.md.
 #ifndef PIPELOOM_CLI_REPORT_H_
 #define PIPELOOM_CLI_REPORT_H_
 
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "cli/table.h"
 #include "ir/execution_plan.h"
+#include "ir/microbatches.h"
 #include "ir/step_trace.h"
 
 namespace pipeloom::cli {
@@ -29,10 +31,29 @@ struct Report {
     std::string title{};
     const ExecutionPlan* plan = nullptr;
     const StepTrace* trace = nullptr;
+    // What was measured of the same plan: drawn below the prediction.
+    const StepTrace* measured = nullptr;
+    // The batch's make-up, by microbatch and module.
+    const Microbatches* microbatches = nullptr;
+  };
+  // One point a configuration; the better is to the left and below.
+  struct Scatter {
+    struct Point {
+      std::string label{};
+      double x = 0;
+      double y = 0;
+      bool best = false;  // Nothing is better in both.
+    };
+    std::string title{};
+    std::string x_label{};
+    std::string y_label{};
+    std::vector<Point> points{};
   };
   std::string title{};
   std::string subtitle{};
+  std::string command{};  // That made the page; empty: not shown.
   std::vector<Figure> figures{};
+  std::vector<Scatter> scatters{};
   std::vector<NamedTable> tables{};
   std::vector<Step> steps{};
   // All drawings show this much time, so that they compare; 0: each its own.
@@ -40,8 +61,7 @@ struct Report {
   std::vector<std::string> notes{};
 };
 
-// O(spans + memory steps). The size of a drawing is bounded by what can be
-// seen of it, not by the number of tasks.
+// O(spans log spans + memory steps) time; about 100 bytes a task.
 std::string ReportHtml(const Report& report);
 
 // `text` safe inside HTML text and quoted attributes.

@@ -1,6 +1,7 @@
 #include "emulator/stage_cost.h"
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 #include <utility>
 
@@ -189,6 +190,7 @@ struct StageCostModel::State {
   const bool reuse;
   std::unique_ptr<const OpCostModel> costs;
   IdVector<ModuleId, IdVector<LayerId, Fingerprint>> fingerprints{};
+  IdVector<ModuleId, PassFactors> corrections{};  // Empty: none.
   mutable SubgraphCache cache{};
 };
 
@@ -284,7 +286,20 @@ StageCost StageCostModel::Cost(const Stage& stage, const WorkShape& given,
       Bytes(CeilDiv(total.output_rows * total.output_width *
                         (module.precision == Precision::kFp32 ? 4 : 2),
                     parallel.gpus_per_rank()));
+  if (!state.corrections.empty()) {
+    const auto times = [](Duration time, double factor) {
+      return Nanoseconds(std::llround(Real(time.count()) * factor));
+    };
+    const PassFactors& factors = state.corrections[stage.module];
+    total.forward = times(total.forward, factors.forward);
+    total.backward = times(total.backward, factors.backward);
+    total.weight_grad = times(total.weight_grad, factors.weight_grad);
+  }
   return total;
+}
+
+void StageCostModel::SetCorrections(IdVector<ModuleId, PassFactors> factors) {
+  state_->corrections = std::move(factors);
 }
 
 StageMemory StageCostModel::Memory(const Stage& stage) const {

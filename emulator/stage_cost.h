@@ -60,6 +60,14 @@ struct RankOverhead {
   bool operator==(const RankOverhead&) const = default;
 };
 
+// Measured over priced, by pass.
+struct PassFactors {
+  double forward = 1;
+  double backward = 1;
+  double weight_grad = 1;
+  bool operator==(const PassFactors&) const = default;
+};
+
 struct CacheCounters {
   int64_t hits = 0;
   int64_t misses = 0;
@@ -76,6 +84,10 @@ class StageCostModel {
   ~StageCostModel();
   StageCostModel(const StageCostModel&) = delete;
   StageCostModel& operator=(const StageCostModel&) = delete;
+
+  // Multiplies what Cost() says of a module's passes: what was measured of
+  // them. Before the model is used. REQUIRES: one for each module, all > 0.
+  void SetCorrections(IdVector<ModuleId, PassFactors> factors);
 
   // All const methods may be called from any number of threads.
   // `needs_input_grad`: something trainable feeds the stage, so the gradient

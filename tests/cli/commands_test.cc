@@ -138,10 +138,10 @@ TEST_F(CommandsTest, SearchAnswersInTheFilesOwnIds) {
                 "json", "--evaluations", "50"});
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   const Json answer = Parse(outcome.out);
-  EXPECT_THAT(
-      Keys(answer),
-      ElementsAre("evaluations", "lower_bound_us", "makespan_us", "order",
-                  "peak_bytes", "proven_optimal", "search_us", "start_us"));
+  EXPECT_THAT(Keys(answer),
+              ElementsAre("bound_source", "evaluations", "lower_bound_us",
+                          "makespan_us", "order", "peak_bytes",
+                          "proven_optimal", "search_us", "start_us"));
   EXPECT_EQ(answer["order"].dump(), "[[30,20],[10]]");
   // By increasing id: 10, 20, 30.
   EXPECT_EQ(answer["start_us"].dump(), "[2.75,4.0,0.0]");

@@ -1,0 +1,407 @@
+#include "emulator/step_program.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "base/overloaded.h"
+#include "base/status_macros.h"
+
+namespace pipeloom::emulator {
+namespace {
+
+constexpr uint32_t kNever = std::numeric_limits<uint32_t>::max();
+
+absl::Status CheckByRank(const char* field, const std::vector<int32_t>& values,
+                         int32_t num_ranks) {
+  if (values.empty()) return absl::OkStatus();
+  if (values.size() != static_cast<size_t>(num_ranks)) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s has %d entries; the plan has %d ranks", field,
+                        values.size(), num_ranks));
+  }
+  for (size_t r = 0; r < values.size(); ++r) {
+    if (values[r] < 0 || values[r] >= (1 << 24)) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "%s[%d] is %d; it must be in [0, 2^24)", field, r, values[r]));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckFactor(const char* field, double factor) {
+  if (factor > 0 && factor <= 1e6) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrFormat(
+      "%s: factor is %g; it must be in (0, 1e6]", field, factor));
+}
+
+absl::Status CheckRank(const char* field, RankId rank, int32_t num_ranks) {
+  if (rank.value() >= 0 && rank.value() < num_ranks) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrFormat("%s: rank %d does not exist; the plan has %d ranks",
+                      field, rank.value(), num_ranks));
+}
+
+absl::Status CheckOptions(const EmulateOptions& options, int32_t num_ranks) {
+  PIPELOOM_RETURN_IF_ERROR(
+      CheckByRank("nic_of_rank", options.nic_of_rank, num_ranks));
+  PIPELOOM_RETURN_IF_ERROR(
+      CheckByRank("node_of_rank", options.node_of_rank, num_ranks));
+  PIPELOOM_RETURN_IF_ERROR(
+      CheckByRank("host_link_of_rank", options.host_link_of_rank, num_ranks));
+  for (const SlowRank& slow : options.slow_ranks) {
+    PIPELOOM_RETURN_IF_ERROR(CheckRank("slow_ranks", slow.rank, num_ranks));
+    PIPELOOM_RETURN_IF_ERROR(CheckFactor("slow_ranks", slow.factor));
+  }
+  for (const SlowLink& slow : options.slow_links) {
+    PIPELOOM_RETURN_IF_ERROR(CheckRank("slow_links", slow.from, num_ranks));
+    PIPELOOM_RETURN_IF_ERROR(CheckRank("slow_links", slow.to, num_ranks));
+    PIPELOOM_RETURN_IF_ERROR(CheckFactor("slow_links", slow.factor));
+  }
+  return absl::OkStatus();
+}
+
+class Compiler {
+ public:
+  Compiler(const ExecutionPlan& plan, const EmulateOptions& options)
+      : plan_(plan), graph_(plan.graph), options_(options) {}
+
+  absl::StatusOr<StepProgram> Run() {
+    out_.num_ranks = graph_.num_ranks();
+    out_.host_link = options_.host_link_of_rank;
+    out_.fair_links = options_.sharing == LinkSharing::kFairNic;
+    RouteEdges();
+    size_t instructions = 0;
+    for (const auto& program : plan_.programs) instructions += program.size();
+    out_.ops.reserve(instructions);
+    out_.task_of_slot.reserve(static_cast<size_t>(graph_.num_tasks()));
+    out_.memory_of_slot.reserve(static_cast<size_t>(graph_.num_tasks()));
+    out_.op_begin.reserve(static_cast<size_t>(graph_.num_ranks()) + 1);
+    out_.op_begin.push_back(0);
+    ends_.resize(static_cast<size_t>(graph_.num_edges()));
+    for (const RankId rank : graph_.rank_ids()) {
+      PIPELOOM_RETURN_IF_ERROR(CompileRank(rank));
+    }
+    out_.order_free = IsOrderFree();
+    return std::move(out_);
+  }
+
+ private:
+  struct Ends {
+    uint32_t sent = kNever;      // As the how many-th of its link.
+    uint32_t received = kNever;  // The same of receives.
+  };
+
+  void RouteEdges() {
+    const auto nic = [&](int32_t rank) {
+      return options_.nic_of_rank.empty()
+                 ? rank
+                 : options_.nic_of_rank[static_cast<size_t>(rank)];
+    };
+    int32_t num_nics = graph_.num_ranks();
+    for (const int32_t n : options_.nic_of_rank) {
+      num_nics = std::max(num_nics, n + 1);
+    }
+    std::vector<std::vector<std::pair<int32_t, int32_t>>> pairs(
+        static_cast<size_t>(graph_.num_ranks()));
+    out_.edges.resize(static_cast<size_t>(graph_.num_edges()));
+    out_.payloads.reserve(static_cast<size_t>(graph_.num_edges()));
+    for (const EdgeId e : graph_.edge_ids()) {
+      const Dependency& d = graph_.edge(e);
+      out_.payloads.push_back(d.payload);
+      const int32_t from = graph_.task(d.from).rank.value();
+      const int32_t to = graph_.task(d.to).rank.value();
+      if (from == to) {
+        has_local_delay_ |= d.delay > kZero;
+        continue;
+      }
+      EdgeRoute& route = out_.edges[static_cast<size_t>(e.value())];
+      route.from = from;
+      route.to = to;
+      switch (options_.sharing) {
+        case LinkSharing::kNone:
+          break;
+        case LinkSharing::kPerPair:
+          route.link_out = PairLink(pairs[static_cast<size_t>(from)], to);
+          break;
+        case LinkSharing::kPerRank:
+          route.link_out = 2 * from;
+          route.link_in = 2 * to + 1;
+          break;
+        case LinkSharing::kPerNic:
+        case LinkSharing::kFairNic:
+          if (nic(from) == nic(to) || SameNode(from, to)) break;
+          route.link_out = 2 * nic(from);
+          route.link_in = 2 * nic(to) + 1;
+          break;
+      }
+    }
+    if (options_.sharing == LinkSharing::kPerRank) {
+      out_.num_links = 2 * graph_.num_ranks();
+    } else if (options_.sharing >= LinkSharing::kPerNic) {
+      out_.num_links = 2 * num_nics;
+    }
+  }
+
+  bool SameNode(int32_t a, int32_t b) const {
+    return !options_.node_of_rank.empty() &&
+           options_.node_of_rank[static_cast<size_t>(a)] ==
+               options_.node_of_rank[static_cast<size_t>(b)];
+  }
+
+  int32_t PairLink(std::vector<std::pair<int32_t, int32_t>>& peers,
+                   int32_t to) {
+    for (const auto& [peer, link] : peers) {
+      if (peer == to) return link;
+    }
+    peers.emplace_back(to, out_.num_links);
+    return out_.num_links++;
+  }
+
+  absl::Status CompileRank(RankId rank) {
+    reduced_ = false;
+    spans_ = 0;
+    const RankMemory& held = graph_.rank(rank).memory;
+    steps_ = static_cast<uint32_t>(
+        (held.weights != Bytes(0)) + (held.gradients != Bytes(0)) +
+        (held.optimizer != Bytes(0)) + (held.overhead != Bytes(0)));
+    sends_of_.assign(static_cast<size_t>(out_.num_links), 0);
+    const std::vector<Instruction>& program = plan_.programs[rank];
+    for (size_t k = 0; k < program.size(); ++k) {
+      StepOp op;
+      const bool ok = std::visit(
+          [&](const auto& instruction) {
+            return Compile(rank, instruction, &op);
+          },
+          program[k]);
+      if (!ok) return Fault(rank, k);
+      out_.ops.push_back(op);
+    }
+    out_.op_begin.push_back(static_cast<uint32_t>(out_.ops.size()));
+    out_.fixed_spans.push_back(spans_);
+    out_.memory_steps.push_back(steps_);
+    fetched_of_.clear();
+    return absl::OkStatus();
+  }
+
+  bool Compile(RankId rank, const Compute& i, StepOp* op) {
+    if (!IsOwn(i.task, rank)) return false;
+    const Task& task = graph_.task(i.task);
+    const auto slot = static_cast<uint32_t>(out_.task_of_slot.size());
+    out_.task_of_slot.push_back(i.task);
+    out_.memory_of_slot.push_back({task.alloc, task.free});
+    *op = {slot, OpCode::kCompute};
+    if (has_local_delay_ || !fetched_of_.empty()) AddGuard(i.task, slot, op);
+    if (has_local_delay_) {
+      slot_of_task_.resize(static_cast<size_t>(graph_.num_tasks()), kNever);
+      slot_of_task_[static_cast<size_t>(i.task.value())] = slot;
+    }
+    ++spans_;
+    steps_ += static_cast<uint32_t>((task.alloc != Bytes(0)) +
+                                    (task.free != Bytes(0)));
+    return true;
+  }
+
+  void AddGuard(TaskId task, uint32_t slot, StepOp* op) {
+    Guard guard{.slot = slot};
+    for (const EdgeId e : graph_.incoming(task)) {
+      const Dependency& d = graph_.edge(e);
+      for (const auto& [fetched, copy] : fetched_of_) {
+        if (fetched == d.from) guard.fetches.push_back(copy);
+      }
+      if (d.delay <= kZero ||
+          graph_.task(d.from).rank != graph_.task(task).rank) {
+        continue;
+      }
+      const auto from = static_cast<size_t>(d.from.value());
+      if (from < slot_of_task_.size() && slot_of_task_[from] != kNever) {
+        guard.locals.push_back({slot_of_task_[from], e});
+      }
+    }
+    if (guard.fetches.empty() && guard.locals.empty()) return;
+    *op = {static_cast<uint32_t>(out_.guards.size()), OpCode::kComputeGuarded};
+    out_.guards.push_back(std::move(guard));
+  }
+
+  bool Compile(RankId rank, const Send& i, StepOp* op) {
+    if (!IsEnd(i.edge, rank, true)) return false;
+    Ends& ends = ends_[static_cast<size_t>(i.edge.value())];
+    if (ends.sent != kNever) return false;
+    const int32_t link =
+        out_.edges[static_cast<size_t>(i.edge.value())].link_out;
+    ends.sent = link < 0 ? 0 : sends_of_[static_cast<size_t>(link)]++;
+    *op = {Index(i.edge),
+           options_.blocking_sends ? OpCode::kBlockingSend : OpCode::kSend};
+    ++spans_;
+    return true;
+  }
+  bool Compile(RankId rank, const Recv& i, StepOp* op) {
+    if (!IsEnd(i.edge, rank, false)) return false;
+    Ends& ends = ends_[static_cast<size_t>(i.edge.value())];
+    if (ends.received != kNever) return false;
+    const int32_t link =
+        out_.edges[static_cast<size_t>(i.edge.value())].link_out;
+    ends.received = link < 0 ? 0 : sends_of_[static_cast<size_t>(link)]++;
+    *op = {Index(i.edge), OpCode::kRecv};
+    steps_ += graph_.edge(i.edge).payload != Bytes(0);
+    return true;
+  }
+  bool Compile(RankId rank, const WaitRecv& i, StepOp* op) {
+    *op = {Index(i.edge), OpCode::kWaitRecv};
+    return IsEnd(i.edge, rank, false);
+  }
+  bool Compile(RankId rank, const WaitSend& i, StepOp* op) {
+    *op = {Index(i.edge), OpCode::kWaitSend};
+    return IsEnd(i.edge, rank, true);
+  }
+  bool Compile(RankId rank, const Free& i, StepOp* op) {
+    *op = {Index(i.edge), OpCode::kFree};
+    if (!IsEnd(i.edge, rank, false)) return false;
+    steps_ += graph_.edge(i.edge).payload != Bytes(0);
+    return true;
+  }
+  bool Compile(RankId rank, const Offload& i, StepOp* op) {
+    return AddCopy(rank, i.task, i.payload, OpCode::kOffload, op);
+  }
+  bool Compile(RankId rank, const Fetch& i, StepOp* op) {
+    if (!AddCopy(rank, i.task, i.payload, OpCode::kFetch, op)) return false;
+    std::erase_if(fetched_of_,
+                  [&](const auto& item) { return item.first == i.task; });
+    fetched_of_.emplace_back(i.task, op->index);
+    return true;
+  }
+  bool Compile(RankId, const ReduceGradients&, StepOp* op) {
+    reduced_ = true;
+    *op = {0, OpCode::kEpilogue};
+    ++spans_;
+    return true;
+  }
+  bool Compile(RankId, const OptimizerStep&, StepOp* op) {
+    *op = {0, reduced_ ? OpCode::kNothing : OpCode::kEpilogue};
+    spans_ += !reduced_;
+    return true;
+  }
+
+  bool AddCopy(RankId rank, TaskId task, Bytes payload, OpCode code,
+               StepOp* op) {
+    if (!IsOwn(task, rank)) return false;
+    HostCopy copy{.task = task, .payload = payload};
+    for (const EdgeId e : graph_.outgoing(task)) {
+      const bool local = graph_.task(graph_.edge(e).to).rank == rank;
+      if (copy.edge.is_none() || local) copy.edge = e;
+      if (local) break;
+    }
+    *op = {static_cast<uint32_t>(out_.copies.size()), code};
+    out_.copies.push_back(copy);
+    steps_ += payload != Bytes(0);
+    return true;
+  }
+
+  static uint32_t Index(EdgeId edge) {
+    return static_cast<uint32_t>(edge.value());
+  }
+  bool IsOwn(TaskId task, RankId rank) const {
+    return graph_.tasks().Contains(task) && graph_.task(task).rank == rank;
+  }
+  // The edge goes out of (or into) the rank from (or to) another.
+  bool IsEnd(EdgeId edge, RankId rank, bool at_producer) const {
+    if (!graph_.edges().Contains(edge)) return false;
+    const EdgeRoute& route = out_.edges[static_cast<size_t>(edge.value())];
+    return (at_producer ? route.from : route.to) == rank.value();
+  }
+
+  bool IsOrderFree() const {
+    if (!out_.copies.empty() && !out_.host_link.empty()) return false;
+    if (options_.sharing == LinkSharing::kNone) return true;
+    if (options_.sharing != LinkSharing::kPerPair) return false;
+    // A link of a pair is met by one sender and one receiver: if both list its
+    // transfers in one order, they become ready in that order.
+    return std::all_of(ends_.begin(), ends_.end(), [](const Ends& ends) {
+      return ends.sent == ends.received;
+    });
+  }
+
+  absl::Status Fault(RankId rank, size_t index) const {
+    return absl::FailedPreconditionError(absl::StrFormat(
+        "rank %d, instruction %d (%s): it names nothing of this rank, or "
+        "comes twice; ValidateExecutionPlan says more",
+        rank.value(), index, DescribeInstruction(plan_.programs[rank][index])));
+  }
+
+  const ExecutionPlan& plan_;
+  const StageGraph& graph_;
+  const EmulateOptions& options_;
+  StepProgram out_{};
+  std::vector<Ends> ends_{};
+  // Of the rank: transfers so far by link. A rank sends on some links of pairs
+  // and receives on others.
+  std::vector<uint32_t> sends_of_{};
+  std::vector<std::pair<TaskId, uint32_t>> fetched_of_{};
+  std::vector<uint32_t> slot_of_task_{};
+  bool has_local_delay_ = false;
+  bool reduced_ = false;
+  uint32_t spans_ = 0;
+  uint32_t steps_ = 0;
+};
+
+int64_t Scaled(Duration time, double factor) {
+  if (factor == 1) return time.count();
+  return std::llround(static_cast<double>(time.count()) * factor);
+}
+
+}  // namespace
+
+absl::StatusOr<StepProgram> CompileStep(const ExecutionPlan& plan,
+                                        const EmulateOptions& options) {
+  if (plan.programs.size() != plan.graph.num_ranks()) {
+    return absl::FailedPreconditionError(
+        absl::StrFormat("the plan has %d programs; its graph has %d ranks",
+                        plan.programs.size(), plan.graph.num_ranks()));
+  }
+  PIPELOOM_RETURN_IF_ERROR(CheckOptions(options, plan.graph.num_ranks()));
+  return Compiler(plan, options).Run();
+}
+
+StepTimes TimesOf(const StepProgram& program, const ExecutionPlan& plan,
+                  const EmulateOptions& options) {
+  const StageGraph& graph = plan.graph;
+  IdVector<RankId, double> slow(graph.num_ranks(), 1);
+  for (const SlowRank& s : options.slow_ranks) slow[s.rank] *= s.factor;
+  StepTimes times;
+  times.durations.reserve(program.task_of_slot.size());
+  for (const TaskId t : program.task_of_slot) {
+    const Task& task = graph.task(t);
+    times.durations.push_back(Scaled(task.duration, slow[task.rank]));
+  }
+  times.edges.resize(program.edges.size());
+  for (const EdgeId e : graph.edge_ids()) {
+    const Dependency& d = graph.edge(e);
+    const EdgeRoute& route = program.edges[static_cast<size_t>(e.value())];
+    double factor = 1;
+    if (route.from >= 0) {
+      for (const SlowLink& s : options.slow_links) {
+        if (s.from == RankId(route.from) && s.to == RankId(route.to)) {
+          factor *= s.factor;
+        }
+      }
+    }
+    const int64_t occupancy = Scaled(d.occupancy, factor);
+    times.edges[static_cast<size_t>(e.value())] = {
+        occupancy, Scaled(d.delay, factor) - occupancy};
+  }
+  times.copies.reserve(program.copies.size());
+  for (const HostCopy& copy : program.copies) {
+    times.copies.push_back(
+        Scaled(TransferTime(copy.payload, options.host_bandwidth),
+               slow[graph.task(copy.task).rank]));
+  }
+  for (const RankId rank : graph.rank_ids()) {
+    times.epilogues.push_back(Scaled(graph.rank(rank).epilogue, slow[rank]));
+  }
+  return times;
+}
+
+}  // namespace pipeloom::emulator

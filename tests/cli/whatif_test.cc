@@ -1,0 +1,291 @@
+// What-if and explain: sweeps, journals, suggestions that hold.
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "cli/command.h"
+#include "cli/files.h"
+#include "cli/whatif_case.h"
+#include "cli/whatif_run.h"
+#include "tests/support/status_matchers.h"
+
+namespace pipeloom::cli {
+namespace {
+
+using ::pipeloom::testing::FailsWith;
+using ::pipeloom::testing::IsOk;
+using ::testing::HasSubstr;
+using Json = nlohmann::json;
+
+struct Outcome {
+  int code = 0;
+  std::string out{};
+  std::string err{};
+};
+
+Outcome Pipeloom(const std::vector<std::string>& args,
+                 std::stop_token stop = {}) {
+  Outcome outcome;
+  Context context;
+  context.stop = std::move(stop);
+  context.print = [&](absl::string_view text) {
+    absl::StrAppend(&outcome.out, text);
+  };
+  context.warn = [&](absl::string_view text) {
+    absl::StrAppend(&outcome.err, text, "\n");
+  };
+  outcome.code = RunCommandLine(args, context);
+  return outcome;
+}
+
+class WhatIfTest : public ::testing::Test {
+ protected:
+  WhatIfTest() {
+    std::string name = ::testing::TempDir() + "/pipeloom-whatif-XXXXXX";
+    folder_ = mkdtemp(name.data());
+  }
+  ~WhatIfTest() override { std::filesystem::remove_all(folder_); }
+  std::string Path(const std::string& name) const {
+    return folder_ + "/" + name;
+  }
+  static std::vector<std::string> WhatIf(std::vector<std::string> more) {
+    std::vector<std::string> args = {"whatif",        "dip-vlm-s",  "--batch",
+                                     "image_text",    "--schedule", "1f1b",
+                                     "--evaluations", "1"};
+    args.insert(args.end(), more.begin(), more.end());
+    return args;
+  }
+  std::string folder_;
+};
+
+TEST(SweepCasesTest, AreAllCombinationsTheLastSweepFastest) {
+  ASSERT_OK_AND_ASSIGN(
+      const std::vector<WhatIfCase> cases,
+      SweepCases({"a.x=1"}, {"b.y=1,2", "c.z=[1,2],\"p,q\",*0.5"}));
+  ASSERT_EQ(cases.size(), 6u);
+  EXPECT_EQ(cases[0].label, "y 1, z [1,2]");
+  EXPECT_EQ(cases[1].changes.back().value, "\"p,q\"");
+  EXPECT_EQ(cases[5].label, "y 2, z *0.5");
+  for (const WhatIfCase& c : cases) {
+    EXPECT_EQ(c.changes[0], (workloads::JobOverride{"a.x", "1"}));
+  }
+}
+
+TEST(SweepCasesTest, RefusesWhatIsNoSweep) {
+  EXPECT_THAT(SweepCases({"a"}, {}),
+              FailsWith(absl::StatusCode::kInvalidArgument,
+                        HasSubstr("no change of a field")));
+  EXPECT_THAT(
+      SweepCases({}, {"a=1", "a=2"}),
+      FailsWith(absl::StatusCode::kInvalidArgument, HasSubstr("stands twice")));
+  EXPECT_THAT(SweepCases({}, {"a=1,,2"}),
+              FailsWith(absl::StatusCode::kInvalidArgument,
+                        HasSubstr("an empty value")));
+}
+
+TEST(JournalTest, ALineComesBackAndATornOneDoesNot) {
+  WhatIfOutcome outcome;
+  outcome.step_time = Milliseconds(123.456789);
+  outcome.bubble_ratio = 0.1234567890123;
+  outcome.peak = kGibibyte * 70;
+  outcome.gpus = 32;
+  outcome.samples = 555;
+  WhatIfOutcome failed;
+  failed.error = "a\ttab, a\nline and a \\ in\\n it";
+  for (const WhatIfOutcome& o : {outcome, failed}) {
+    const Fingerprint key{1, 0xfedcba9876543210u};
+    std::string line = JournalLine(key, o);
+    ASSERT_EQ(line.back(), '\n');
+    line.pop_back();
+    Fingerprint got_key;
+    WhatIfOutcome got;
+    ASSERT_TRUE(ParseJournalLine(line, &got_key, &got));
+    EXPECT_EQ(got_key, key);
+    EXPECT_EQ(got.step_time, o.step_time);
+    EXPECT_EQ(got.bubble_ratio, o.bubble_ratio);
+    if (o.ok()) {
+      EXPECT_EQ(got, o);
+    }
+    for (size_t cut = 0; cut < line.size(); ++cut) {
+      EXPECT_FALSE(ParseJournalLine(line.substr(0, cut), &got_key, &got));
+    }
+  }
+}
+
+TEST(ParetoFrontTest, KeepsWhatNothingBeats) {
+  std::vector<WhatIfOutcome> outcomes(5);
+  const auto set = [&](size_t i, int64_t gpus, double ms, int64_t peak) {
+    outcomes[i].gpus = gpus;
+    outcomes[i].step_time = Milliseconds(ms);
+    outcomes[i].peak = Bytes(peak);
+  };
+  set(0, 8, 10, 5);
+  set(1, 16, 6, 5);
+  set(2, 16, 7, 5);  // Beaten by 1.
+  set(3, 8, 12, 3);
+  set(4, 4, 1, 1);
+  outcomes[4].error = "does not run";
+  EXPECT_EQ(ParetoFront(outcomes),
+            (std::vector<bool>{true, true, false, true, false}));
+}
+
+TEST_F(WhatIfTest, SaysWhatIsWrongWithAPath) {
+  const struct {
+    const char* set;
+    const char* says;
+  } cases[] = {
+      {"training.microbatchs=3", "training.microbatchs"},
+      {"training.microbatches=-3", "must be in [1, 1000000]"},
+      {"training.microbatches=many", "\"many\""},
+      {"model.modules[nothing].precision=PRECISION_FP8", "no item \"nothing\""},
+      {"model.modules[0.name=x", "lacks a \"]\""},
+      {"parallel.pp.x=3", "no field \"x\""},
+      {"cluster=moon", "there is no such cluster"},
+      {"name=*2", "the factor *2 cannot be put on"},
+      {"parallel.pp=4096", "GPUs"},
+  };
+  for (const auto& c : cases) {
+    SCOPED_TRACE(c.set);
+    const Outcome outcome = Pipeloom(WhatIf({"--set", c.set}));
+    EXPECT_NE(outcome.code, 0);
+    EXPECT_THAT(outcome.err, HasSubstr(c.says));
+  }
+}
+
+TEST_F(WhatIfTest, SettingAFieldGivesThePlanOfAJobThatHasIt) {
+  const Outcome set = Pipeloom(
+      WhatIf({"--set", "training.microbatches=8", "--format", "json"}));
+  ASSERT_EQ(set.code, 0) << set.err;
+  const Outcome plan = Pipeloom({"plan", "dip-vlm-s", "--batch", "image_text",
+                                 "--schedule", "1f1b", "--evaluations", "1",
+                                 "--microbatches", "8", "--format", "json"});
+  ASSERT_EQ(plan.code, 0) << plan.err;
+  EXPECT_EQ(Json::parse(set.out)["configurations"][0]["step_time_us"],
+            Json::parse(plan.out)["steps"][0]["step_time_us"]);
+}
+
+TEST_F(WhatIfTest, AnInterruptedSweepGoesOnAndLosesNothing) {
+  const std::vector<std::string> sweep = {
+      "--sweep",   "training.microbatches=4,6,8,10,12",
+      "--journal", Path("j"),
+      "--format",  "json",
+      "--threads", "1"};
+  const Outcome whole = Pipeloom(WhatIf(
+      {"--sweep", "training.microbatches=4,6,8,10,12", "--format", "json"}));
+  ASSERT_EQ(whole.code, 0) << whole.err;
+  // Ctrl-C before it began: nothing done, nothing broken.
+  std::stop_source stop;
+  stop.request_stop();
+  EXPECT_EQ(Pipeloom(WhatIf(sweep), stop.get_token()).code, 130);
+  const Outcome first = Pipeloom(WhatIf(sweep));
+  ASSERT_EQ(first.code, 0) << first.err;
+  EXPECT_EQ(first.out, whole.out);
+  // A process killed in the middle of a line: three done, one torn.
+  ASSERT_OK_AND_ASSIGN(const std::string text, ReadFile(Path("j")));
+  size_t at = 0;
+  for (int i = 0; i < 3; ++i) at = text.find('\n', at) + 1;
+  ASSERT_THAT(WriteFileAtomically(Path("j"), text.substr(0, at + 25)), IsOk());
+  const Outcome again = Pipeloom(WhatIf(sweep));
+  EXPECT_EQ(again.out, whole.out);
+  EXPECT_THAT(again.err, HasSubstr("3 of 6 configurations are in"));
+  // And nothing is left to do.
+  EXPECT_THAT(Pipeloom(WhatIf(sweep)).err, HasSubstr("6 of 6"));
+  // Another question shares the job as it is with it, and nothing else.
+  EXPECT_THAT(Pipeloom(WhatIf({"--sweep", "training.microbatches=5",
+                               "--journal", Path("j")}))
+                  .err,
+              HasSubstr("1 of 2 configurations are in"));
+  // What is no journal stays as it is.
+  ASSERT_THAT(WriteFileAtomically(Path("notes"), "my notes\n"), IsOk());
+  const Outcome refused = Pipeloom(WhatIf({"--journal", Path("notes")}));
+  EXPECT_NE(refused.code, 0);
+  EXPECT_THAT(refused.err, HasSubstr("is no journal"));
+}
+
+TEST_F(WhatIfTest, EveryQuestionHasAnAnswer) {
+  for (const WhatIfQuestion& question : WhatIfQuestions()) {
+    SCOPED_TRACE(question.name);
+    const Outcome outcome =
+        Pipeloom(WhatIf({"--ask", question.name, "--format", "json"}));
+    ASSERT_EQ(outcome.code, 0) << outcome.err;
+    const Json rows = Json::parse(outcome.out)["configurations"];
+    // An image batch has no clips, but the question is still asked.
+    ASSERT_GE(rows.size(), 2u);
+    int ran = 0;
+    for (const Json& row : rows) ran += row.contains("error") ? 0 : 1;
+    EXPECT_GE(ran, 2) << outcome.out.substr(0, 2000);
+  }
+  const Outcome tables = Pipeloom(WhatIf({"--ask", "domains,compress"}));
+  EXPECT_EQ(tables.code, 0) << tables.err;
+  EXPECT_THAT(tables.out, HasSubstr("a switch of 72"));
+  EXPECT_THAT(tables.out, HasSubstr("8 bit"));
+}
+
+TEST_F(WhatIfTest, ASlowRankIsNoFasterAndPlanningForItNoWorse) {
+  const Outcome outcome =
+      Pipeloom(WhatIf({"--ask", "slow-rank", "--format", "json"}));
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const Json rows = Json::parse(outcome.out)["configurations"];
+  const double as_it_is = rows[0]["step_time_us"];
+  for (size_t i = 1; i + 1 < rows.size(); i += 2) {
+    EXPECT_GE(rows[i]["step_time_us"].get<double>(), as_it_is);
+    EXPECT_LE(rows[i + 1]["step_time_us"].get<double>(),
+              rows[i]["step_time_us"].get<double>());
+  }
+}
+
+TEST_F(WhatIfTest, EverySuggestionOfExplainGivesTheGainItShows) {
+  const std::vector<std::string> job = {
+      "dip-vlm-s",     "--batch", "image_text", "--schedule", "1f1b",
+      "--evaluations", "4",       "--format",   "json"};
+  std::vector<std::string> args = {"explain"};
+  args.insert(args.end(), job.begin(), job.end());
+  const Outcome explained = Pipeloom(args);
+  ASSERT_EQ(explained.code, 0) << explained.err;
+  const Json found = Json::parse(explained.out);
+  // Up to three; not every job has three changes that help.
+  ASSERT_GE(found["suggestions"].size(), 2u);
+  ASSERT_LE(found["suggestions"].size(), 3u);
+  double last = 1e300;
+  for (const Json& suggestion : found["suggestions"]) {
+    SCOPED_TRACE(suggestion["label"].get<std::string>());
+    std::vector<std::string> apply = {"whatif"};
+    apply.insert(apply.end(), job.begin(), job.end());
+    for (const Json& set : suggestion["set"]) {
+      apply.insert(apply.end(), {"--set", set.get<std::string>()});
+    }
+    const Outcome applied = Pipeloom(apply);
+    ASSERT_EQ(applied.code, 0) << applied.err;
+    const double time =
+        Json::parse(applied.out)["configurations"][0]["step_time_us"];
+    const double gain = suggestion["gain_us"];
+    EXPECT_EQ(time, suggestion["step_time_us"].get<double>());
+    EXPECT_NEAR(found["step_time_us"].get<double>() - time, gain, 0.01);
+    EXPECT_GT(gain, 0);
+    EXPECT_LE(gain, last);
+    last = gain;
+  }
+}
+
+TEST_F(WhatIfTest, CsvHasARowForEachConfigurationAndAColumnForEachPath) {
+  const Outcome outcome =
+      Pipeloom(WhatIf({"--sweep", "training.microbatches=4,8", "--sweep",
+                       "search.seed=1,2", "--csv", Path("t.csv"), "--json",
+                       Path("t.json"), "--report", Path("t.html")}));
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  std::ifstream csv(Path("t.csv"));
+  std::string line;
+  ASSERT_TRUE(std::getline(csv, line));
+  EXPECT_THAT(line, HasSubstr("training.microbatches,search.seed,gpus"));
+  int rows = 0;
+  while (std::getline(csv, line)) ++rows;
+  EXPECT_EQ(rows, 5);  // With the job as it is.
+  ASSERT_OK_AND_ASSIGN(const std::string json, ReadFile(Path("t.json")));
+  EXPECT_EQ(Json::parse(json)["configurations"].size(), 5u);
+  ASSERT_OK_AND_ASSIGN(const std::string html, ReadFile(Path("t.html")));
+  EXPECT_THAT(html, HasSubstr("<circle"));
+}
+
+}  // namespace
+}  // namespace pipeloom::cli

@@ -14,6 +14,8 @@
 #include "cli/files.h"
 #include "cli/operator_prices.h"
 #include "emulator/profile_cost.h"
+#include "emulator/stage_cost.h"
+#include "partition/balance_step.h"
 #include "partition/token_count.h"
 #include "workloads/spec_loader.h"
 
@@ -129,6 +131,13 @@ void AppendJobFlags(JobFlags* values, bool with_steps,
                     "of operators: the profile that ships for the device, "
                     "where there is one, or its peak rates alone",
                     {"profile", "roofline"}});
+  flags->push_back(
+      {"assignment",
+       &values->assignment,
+       "HOW",
+       "of a step's samples to replicas and microbatches, instead of the "
+       "job's: as they come, or even by cost",
+       {"in-order", "balanced"}});
   flags->push_back(DataDirFlag(&values->data_dir));
 }
 
@@ -206,6 +215,11 @@ absl::StatusOr<JobInput> ReadJobInput(const std::string& job,
   if (flags.microbatches) {
     input.job.training.microbatches = static_cast<int32_t>(*flags.microbatches);
   }
+  if (flags.assignment) {
+    input.job.training.assignment = *flags.assignment == "balanced"
+                                        ? SampleAssignment::kBalanced
+                                        : SampleAssignment::kInOrder;
+  }
   PIPELOOM_RETURN_IF_ERROR(ValidateJobSpec(input.job));
   const std::string& device = input.job.cluster.device.name;
   // Not a name that would be taken for a path.
@@ -253,6 +267,13 @@ std::unique_ptr<const emulator::OpCostModel> CostsOf(const JobInput& input) {
 absl::StatusOr<std::vector<partition::PackedStep>> PackSteps(
     const JobInput& input, int64_t num_steps, const Context& context) {
   std::vector<partition::PackedStep> steps;
+  std::optional<partition::SampleCosts> sample_costs;
+  if (input.job.training.assignment == SampleAssignment::kBalanced) {
+    const emulator::StageCostModel costs(input.job, CostsOf(input));
+    PIPELOOM_ASSIGN_OR_RETURN(
+        sample_costs, partition::SampleCosts::Create(input.job, costs,
+                                                     SampleOf(input.batch)));
+  }
   int64_t first_sample = 0;
   for (int64_t s = 0; s < num_steps; ++s) {
     if (s > 0 && first_sample >= input.batch.samples.size()) {
@@ -269,7 +290,10 @@ absl::StatusOr<std::vector<partition::PackedStep>> PackSteps(
     }
     first_sample += packed->num_samples;
     NoteShortStep(input, *packed, s, context);
-    steps.push_back(*std::move(packed));
+    steps.push_back(
+        sample_costs.has_value()
+            ? partition::BalanceStep(input.job, *sample_costs, *packed)
+            : *std::move(packed));
   }
   return steps;
 }

@@ -16,6 +16,7 @@
 #include "ir/device_profile.h"
 #include "ir/job_spec.h"
 #include "partition/batch_split.h"
+#include "planner/robust_search.h"
 #include "planner/search_budget.h"
 
 namespace pipeloom::cli {
@@ -27,7 +28,8 @@ struct JobFlags {
   std::optional<int64_t> microbatches{};
   std::optional<Bytes> memory_limit{};
   std::string data_dir{};
-  std::string costs = "profile";  // Or "roofline".
+  std::string costs = "profile";            // Or "roofline".
+  std::optional<std::string> assignment{};  // in-order or balanced.
 };
 void AppendJobFlags(JobFlags* values, bool with_steps,
                     std::vector<Flag>* flags);
@@ -49,6 +51,7 @@ struct SearchSettings {
   std::optional<int64_t> evaluations{};
   uint64_t seed = 1;
   int32_t threads = 1;
+  std::optional<planner::Disturbances> robust{};  // See PlanInput.
 };
 SearchSettings Settle(const SearchFlags& flags, const SearchSpec& defaults);
 

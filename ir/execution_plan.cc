@@ -121,6 +121,20 @@ Fingerprint Checksum(const ExecutionPlan& plan) {
       .Add(plan.lower_bound.count())
       .Add(plan.model_flops.count)
       .Add(plan.peak_flops_per_second);
+  if (!plan.loss_shares.empty() || !plan.loss_totals.empty()) {
+    builder.Add(plan.loss_shares.size());
+    for (const LossShare& share : plan.loss_shares) {
+      builder.Add(share.module.value())
+          .Add(share.microbatch.value())
+          .Add(share.sub_microbatch)
+          .Add(share.tokens)
+          .Add(share.instances);
+    }
+    builder.Add(plan.loss_totals.size());
+    for (const LossTotal& total : plan.loss_totals) {
+      builder.Add(total.module.value()).Add(total.tokens).Add(total.instances);
+    }
+  }
   return builder.Build();
 }
 

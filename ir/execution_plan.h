@@ -80,6 +80,27 @@ using Instruction =
                  ReduceGradients, OptimizerStep>;
 static_assert(std::is_trivially_copyable_v<Instruction>);
 
+// How much of the step's loss a sub-microbatch is. The gradient of the step as
+// if it were not split is the sum of those of its sub-microbatches, each one's
+// loss added up over its tokens (or instances) and divided by those of the
+// step. Tokens are all that the module works on; a trainer that leaves some out
+// of the loss counts its own.
+struct LossShare {
+  ModuleId module{};  // One with a loss of its own.
+  MicrobatchId microbatch{};
+  int32_t sub_microbatch = 0;  // Within its microbatch and module.
+  int64_t tokens = 0;
+  int64_t instances = 0;
+  bool operator==(const LossShare&) const = default;
+};
+// What a module does in the step, all replicas together.
+struct LossTotal {
+  ModuleId module{};
+  int64_t tokens = 0;
+  int64_t instances = 0;
+  bool operator==(const LossTotal&) const = default;
+};
+
 struct ExecutionPlan {
   static constexpr int32_t kVersion = 1;
 
@@ -94,6 +115,9 @@ struct ExecutionPlan {
   Duration lower_bound{};
   Flops model_flops{};  // Of the step and replica, without recomputation.
   double peak_flops_per_second = 0;  // Of the replica's GPUs together.
+  // By module, microbatch and sub-microbatch; both empty where not known.
+  std::vector<LossShare> loss_shares{};
+  std::vector<LossTotal> loss_totals{};  // By module.
   bool operator==(const ExecutionPlan&) const = default;
 };
 

@@ -18,6 +18,13 @@ bool HasModule(const ModelSpec& model, const std::string& name) {
       [&](const ModuleSpec& module) { return module.name == name; });
 }
 
+const ModuleSpec* FindModule(const ModelSpec& model, const std::string& name) {
+  for (const ModuleSpec& module : model.modules) {
+    if (module.name == name) return &module;
+  }
+  return nullptr;
+}
+
 std::string ModuleNames(const ModelSpec& model) {
   std::string names;
   for (const ModuleSpec& module : model.modules) {
@@ -25,6 +32,59 @@ std::string ModuleNames(const ModelSpec& model) {
     names += module.name;
   }
   return names;
+}
+
+absl::Status ValidatePartitionRules(const JobSpec& job) {
+  const auto fail = [](const std::string& field, const std::string& what) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("partition.%s %s", field, what));
+  };
+  const auto unknown = [&](const std::string& field, const std::string& name) {
+    return fail(field, absl::StrFormat("names module \"%s\"; the model has %s",
+                                       name, ModuleNames(job.model)));
+  };
+  const int32_t pp = job.parallel.pp;
+  for (size_t i = 0; i < job.partition.together.size(); ++i) {
+    const PartitionRules::Together& rule = job.partition.together[i];
+    const std::string field = absl::StrFormat("together[%d]", i);
+    if (rule.layers.empty()) return fail(field, "has no layers");
+    for (const PartitionRules::Layers& layers : rule.layers) {
+      const ModuleSpec* module = FindModule(job.model, layers.module);
+      if (module == nullptr) return unknown(field, layers.module);
+      const int32_t n = module->layers.size();
+      const int32_t first = layers.first < 0 ? n + layers.first : layers.first;
+      if (first < 0 || layers.count < 1 || layers.count > n - first) {
+        return fail(field, absl::StrFormat(
+                               "has %d layers of \"%s\" from layer %d; that "
+                               "module has %d layers",
+                               layers.count, layers.module, layers.first, n));
+      }
+    }
+    if (rule.rank.has_value() && (*rule.rank >= pp || *rule.rank < -pp)) {
+      return fail(field, absl::StrFormat("has rank %d; it must be in [%d, %d]: "
+                                         "parallel.pp is %d",
+                                         *rule.rank, -pp, pp - 1, pp));
+    }
+  }
+  std::set<std::string> placed;
+  for (size_t i = 0; i < job.partition.own_ranks.size(); ++i) {
+    const PartitionRules::OwnRanks& rule = job.partition.own_ranks[i];
+    const std::string field = absl::StrFormat("own_ranks[%d]", i);
+    if (FindModule(job.model, rule.module) == nullptr) {
+      return unknown(field, rule.module);
+    }
+    if (!placed.insert(rule.module).second) {
+      return fail(field, absl::StrFormat("gives \"%s\" ranks a second time",
+                                         rule.module));
+    }
+    if (rule.first_rank < 0 || rule.num_ranks < 1 ||
+        rule.num_ranks > pp - rule.first_rank) {
+      return fail(field,
+                  absl::StrFormat("has %d ranks from rank %d; the job has %d",
+                                  rule.num_ranks, rule.first_rank, pp));
+    }
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -96,6 +156,7 @@ absl::Status ValidateJobSpec(const JobSpec& job) {
           size.module, size.instances));
     }
   }
+  PIPELOOM_RETURN_IF_ERROR(ValidatePartitionRules(job));
   if (job.search.deadline < kZero) {
     return absl::InvalidArgumentError(
         absl::StrFormat("search.deadline is %s; it must be >= 0",

@@ -4,6 +4,7 @@
 #define PIPELOOM_IR_JOB_SPEC_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,6 +29,12 @@ enum class SequenceBatching {
   kPadded,  // Each as long as the longest.
 };
 
+// Which samples of a step go to which replica and microbatch.
+enum class SampleAssignment {
+  kInOrder,   // As they come.
+  kBalanced,  // By cost: replicas even, microbatches even and well ordered.
+};
+
 struct TrainingSpec {
   int32_t microbatches = 0;       // A step's, per replica; at least 1.
   int64_t microbatch_tokens = 0;  // Backbone tokens a microbatch holds at most.
@@ -35,6 +42,8 @@ struct TrainingSpec {
   double microbatch_seconds = 0;  // Clip or audio seconds at most; 0: no limit.
   OptimizerSharding optimizer_sharding = OptimizerSharding::kZero1;
   SequenceBatching batching = SequenceBatching::kPacked;
+  // Changes nothing of the step's samples as a whole, nor of their gradient.
+  SampleAssignment assignment = SampleAssignment::kInOrder;
   // Allowed; kKeep is always allowed.
   std::vector<MemoryStrategy> memory_strategies = {MemoryStrategy::kKeep,
                                                    MemoryStrategy::kRecompute};
@@ -53,6 +62,36 @@ struct TrainingSpec {
   bool operator==(const TrainingSpec&) const = default;
 };
 
+// What every partition of the job must keep (docs/partition.md).
+struct PartitionRules {
+  // Layers [first, first + count) of a module; a negative `first` counts from
+  // the end: -1 is the last layer.
+  struct Layers {
+    std::string module{};
+    int32_t first = 0;
+    int32_t count = 1;
+    bool operator==(const Layers&) const = default;
+  };
+  // All these layers are on one rank; those of one entry also in one stage.
+  struct Together {
+    std::vector<Layers> layers{};
+    // Which rank: from 0, or from the end, -1 being the last.
+    std::optional<int32_t> rank{};
+    bool operator==(const Together&) const = default;
+  };
+  std::vector<Together> together{};
+  // A module's stages are all on ranks [first_rank, first_rank + num_ranks).
+  struct OwnRanks {
+    std::string module{};
+    int32_t first_rank = 0;
+    int32_t num_ranks = 1;
+    bool operator==(const OwnRanks&) const = default;
+  };
+  std::vector<OwnRanks> own_ranks{};
+  bool operator==(const PartitionRules&) const = default;
+  bool empty() const { return together.empty() && own_ranks.empty(); }
+};
+
 struct SearchSpec {
   std::string schedule = "pipeloom";
   Duration deadline = Milliseconds(100);
@@ -67,6 +106,7 @@ struct JobSpec {
   ClusterSpec cluster{};
   ParallelLayout parallel{};
   TrainingSpec training{};
+  PartitionRules partition{};
   SearchSpec search{};
   std::string source{};
   bool operator==(const JobSpec&) const = default;

@@ -133,6 +133,28 @@ Dependency ReadEdge(TextReader& reader) {
   return edge;
 }
 
+// The lines of loss_total and loss_share, if there are any.
+void ReadLoss(TextReader& reader, ExecutionPlan* plan) {
+  for (; reader.At("loss_total"); reader.NextLine()) {
+    reader.Word();
+    LossTotal& total = plan->loss_totals.emplace_back();
+    total.module = ModuleId(reader.Int32("module", 0));
+    total.tokens = reader.Int("tokens", 0);
+    total.instances = reader.Int("instances", 0);
+    reader.ExpectEndOfLine();
+  }
+  for (; reader.At("loss_share"); reader.NextLine()) {
+    reader.Word();
+    LossShare& share = plan->loss_shares.emplace_back();
+    share.module = ModuleId(reader.Int32("module", 0));
+    share.microbatch = MicrobatchId(reader.Int32("microbatch", 0));
+    share.sub_microbatch = reader.Int32("sub", 0);
+    share.tokens = reader.Int("tokens", 0);
+    share.instances = reader.Int("instances", 0);
+    reader.ExpectEndOfLine();
+  }
+}
+
 // The lines of a graph, from "graph" on, up to a line that is none of them.
 // `more` says whether the reader stands on such a line.
 absl::StatusOr<StageGraph> ReadGraph(TextReader& reader, bool* more) {
@@ -219,6 +241,17 @@ std::string ToString(const ExecutionPlan& plan) {
       Quoted(plan.schedule), plan.predicted_step_time.count(),
       plan.lower_bound.count(), plan.model_flops.count,
       plan.peak_flops_per_second);
+  for (const LossTotal& total : plan.loss_totals) {
+    absl::StrAppendFormat(&out, "loss_total module %d tokens %d instances %d\n",
+                          total.module.value(), total.tokens, total.instances);
+  }
+  for (const LossShare& share : plan.loss_shares) {
+    absl::StrAppendFormat(
+        &out,
+        "loss_share module %d microbatch %d sub %d tokens %d instances %d\n",
+        share.module.value(), share.microbatch.value(), share.sub_microbatch,
+        share.tokens, share.instances);
+  }
   absl::StrAppend(&out, ToString(plan.graph));
   for (const RankId r : plan.programs.ids()) {
     absl::StrAppend(&out, "program ", r.value(), "\n");
@@ -266,6 +299,7 @@ absl::StatusOr<ExecutionPlan> ParseExecutionPlan(absl::string_view text) {
   plan.peak_flops_per_second = reader.Double("peak_flops_per_second");
   reader.ExpectEndOfLine();
   reader.NextLine();
+  ReadLoss(reader, &plan);
   bool more = false;
   PIPELOOM_ASSIGN_OR_RETURN(plan.graph, ReadGraph(reader, &more));
   bool ended = false;

@@ -6,81 +6,13 @@
 
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
+#include "partition/load_meter.h"
 #include "partition/token_count.h"
 
 namespace pipeloom::partition {
 namespace {
 
 constexpr int64_t kMostPieces = 100'000;
-
-// What a microbatch is limited by.
-struct Load {
-  int64_t tokens = 0;
-  int64_t images = 0;
-  double seconds = 0;
-  Load& operator+=(const Load& other) {
-    tokens += other.tokens;
-    images += other.images;
-    seconds += other.seconds;
-    return *this;
-  }
-};
-
-class LoadMeter {
- public:
-  explicit LoadMeter(const JobSpec& job) : job_(job) {
-    const ModelSpec& model = job.model;
-    bool cut = true;
-    for (const ModuleId m : model.modules.ids()) {
-      const ModuleSpec& module = model.modules[m];
-      if (module.role == ModuleRole::kBackbone) counted_.push_back(m);
-      for (const TokenRule& rule : module.token_rules) {
-        if (rule.modality != Modality::kVideo) continue;
-        if (rule.max_seconds <= 0) cut = false;
-        clip_seconds_ = std::max(clip_seconds_, rule.max_seconds);
-      }
-    }
-    if (!cut) clip_seconds_ = 0;
-    if (counted_.empty())
-      counted_.push_back(ModuleId(model.modules.size() - 1));
-  }
-
-  // `work` says whether the sample is any work at all.
-  Load Of(const SampleMetadata& sample, bool* work = nullptr) const {
-    const auto shapes = SampleWork(job_.model, sample);
-    Load load;
-    for (const ModuleId m : counted_) load.tokens += shapes[m].tokens;
-    load.images = static_cast<int64_t>(sample.images.size()) +
-                  static_cast<int64_t>(sample.videos.size());
-    for (const VideoClip& clip : sample.videos) {
-      const double seconds = ClipSeconds(clip);
-      load.seconds +=
-          clip_seconds_ > 0 ? std::min(seconds, clip_seconds_) : seconds;
-    }
-    for (const double seconds : sample.audio_seconds) {
-      if (seconds > 0) load.seconds += seconds;
-    }
-    if (work != nullptr) {
-      *work = std::any_of(shapes.begin(), shapes.end(),
-                          [](const WorkShape& s) { return !s.empty(); });
-    }
-    return load;
-  }
-
-  bool Fits(const Load& load) const {
-    constexpr double kRounding = 1e-6;
-    const TrainingSpec& t = job_.training;
-    return load.tokens <= t.microbatch_tokens &&
-           (t.microbatch_images == 0 || load.images <= t.microbatch_images) &&
-           (t.microbatch_seconds <= 0 ||
-            load.seconds <= t.microbatch_seconds + kRounding);
-  }
-
- private:
-  const JobSpec& job_;
-  std::vector<ModuleId> counted_{};
-  double clip_seconds_ = 0;  // What the model sees of a clip at most; 0: all.
-};
 
 // The images, clips and recordings of a sample, in that order.
 struct Item {
@@ -338,10 +270,16 @@ absl::StatusOr<PackedStep> PackStep(const JobSpec& job,
     step.piece_of.push_back(piece.of);
   }
   step.packed = std::move(packer).Deal(replicas);
+  step.totals.resize(job.model.modules.size());
   for (auto& replica : step.packed) {
     for (auto& microbatch : replica) {
       for (SampleId& id : microbatch) {
         if (id.value() < 0) id = SampleId(first_piece - 2 - id.value());
+        const auto shapes = SampleWork(job.model, step.samples.samples[id]);
+        for (const ModuleId m : shapes.ids()) {
+          step.totals[m].tokens += shapes[m].tokens;
+          step.totals[m].instances += shapes[m].instances;
+        }
       }
     }
   }

@@ -25,6 +25,12 @@ struct PackedStep {
   // piece_of[s] = the sample of the input batch that `samples[s]` is or is
   // part of.
   IdVector<SampleId, SampleId> piece_of{};
+  // What each module does, all replicas together.
+  struct Total {
+    int64_t tokens = 0;
+    int64_t instances = 0;
+  };
+  IdVector<ModuleId, Total> totals{};
   int64_t num_samples = 0;  // Consumed from the input batch.
   // Longer than a microbatch: cut to pieces, or alone in a microbatch because
   // there was nothing to cut.

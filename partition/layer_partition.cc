@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "base/check.h"
 
@@ -42,49 +43,97 @@ int64_t LeastLargestRun(absl::Span<const int64_t> weights, int32_t runs) {
   return low;
 }
 
-}  // namespace
+size_t Index(int32_t i) { return static_cast<size_t>(i); }
 
-std::vector<int32_t> SplitLayers(absl::Span<const int64_t> weights,
-                                 int32_t runs) {
+bool May(absl::Span<const std::vector<bool>> allowed, int32_t layer,
+         int32_t run) {
+  return allowed.empty() || allowed[Index(layer)].empty() ||
+         allowed[Index(layer)][Index(run)];
+}
+
+// As LeastLargestRun, by dynamic programming; -1 if there is no split.
+int64_t LeastLargestAllowed(absl::Span<const int64_t> weights, int32_t runs,
+                            absl::Span<const std::vector<bool>> allowed) {
   const auto n = static_cast<int32_t>(weights.size());
-  PIPELOOM_CHECK(runs >= 1 && runs <= n);
-  const int64_t most = LeastLargestRun(weights, runs);
+  std::vector<int64_t> cost(Index(n) + 1, -1);
+  cost[0] = 0;
+  for (int32_t k = 0; k < runs; ++k) {
+    std::vector<int64_t> next(Index(n) + 1, -1);
+    for (int32_t end = k + 1; end <= n - (runs - 1 - k); ++end) {
+      int64_t sum = 0;
+      for (int32_t begin = end - 1; begin >= k; --begin) {
+        if (!May(allowed, begin, k)) break;
+        sum += weights[Index(begin)];
+        if (cost[Index(begin)] < 0) continue;
+        const int64_t largest = std::max(cost[Index(begin)], sum);
+        int64_t& best = next[Index(end)];
+        if (best < 0 || largest < best) best = largest;
+      }
+    }
+    cost = std::move(next);
+  }
+  return cost[Index(n)];
+}
+
+// The split with the least sum of squares of all with runs of at most `most`.
+std::vector<int32_t> EvenestSplit(absl::Span<const int64_t> weights,
+                                  int32_t runs, int64_t most,
+                                  absl::Span<const std::vector<bool>> allowed) {
+  const auto n = static_cast<int32_t>(weights.size());
   // cost[i] of run k: least sum of squares of the first i layers in k runs,
   // each at most `most`. Doubles: squares of byte or nanosecond counts pass
   // 2^63, and a rounded tie is still broken the same way every time.
   constexpr double kImpossible = std::numeric_limits<double>::infinity();
-  const auto index = [](int32_t i) { return static_cast<size_t>(i); };
-  std::vector<double> cost(index(n) + 1, kImpossible);
-  std::vector<double> next(index(n) + 1, kImpossible);
-  std::vector<int32_t> cut(index(runs) * (index(n) + 1), -1);
+  std::vector<double> cost(Index(n) + 1, kImpossible);
+  std::vector<double> next(Index(n) + 1, kImpossible);
+  std::vector<int32_t> cut(Index(runs) * (Index(n) + 1), -1);
   cost[0] = 0;
   for (int32_t k = 0; k < runs; ++k) {
     std::fill(next.begin(), next.end(), kImpossible);
-    int32_t* row = &cut[index(k) * (index(n) + 1)];
+    int32_t* row = &cut[Index(k) * (Index(n) + 1)];
     for (int32_t end = k + 1; end <= n - (runs - 1 - k); ++end) {
       int64_t sum = 0;
       for (int32_t begin = end - 1; begin >= k; --begin) {
-        sum += weights[index(begin)];
+        if (!May(allowed, begin, k)) break;
+        sum += weights[Index(begin)];
         if (sum > most) break;
         const double square =
             static_cast<double>(sum) * static_cast<double>(sum);
-        const double total = cost[index(begin)] + square;
-        if (total <= next[index(end)] && total < kImpossible) {
-          next[index(end)] = total;
+        const double total = cost[Index(begin)] + square;
+        if (total <= next[Index(end)] && total < kImpossible) {
+          next[Index(end)] = total;
           row[end] = begin;
         }
       }
     }
     std::swap(cost, next);
   }
-  std::vector<int32_t> begins(index(runs));
+  std::vector<int32_t> begins(Index(runs));
   int32_t end = n;
   for (int32_t k = runs - 1; k >= 0; --k) {
-    end = cut[index(k) * (index(n) + 1) + index(end)];
+    end = cut[Index(k) * (Index(n) + 1) + Index(end)];
     PIPELOOM_CHECK(end >= k);
-    begins[index(k)] = end;
+    begins[Index(k)] = end;
   }
   return begins;
+}
+
+}  // namespace
+
+std::vector<int32_t> SplitLayers(absl::Span<const int64_t> weights,
+                                 int32_t runs) {
+  PIPELOOM_CHECK(runs >= 1 && runs <= static_cast<int32_t>(weights.size()));
+  return EvenestSplit(weights, runs, LeastLargestRun(weights, runs), {});
+}
+
+std::vector<int32_t> SplitLayers(absl::Span<const int64_t> weights,
+                                 int32_t runs,
+                                 absl::Span<const std::vector<bool>> allowed) {
+  PIPELOOM_CHECK(runs >= 1 && runs <= static_cast<int32_t>(weights.size()));
+  PIPELOOM_CHECK(allowed.size() == weights.size());
+  const int64_t most = LeastLargestAllowed(weights, runs, allowed);
+  if (most < 0) return {};
+  return EvenestSplit(weights, runs, most, allowed);
 }
 
 }  // namespace pipeloom::partition

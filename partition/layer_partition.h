@@ -18,6 +18,13 @@ namespace pipeloom::partition {
 std::vector<int32_t> SplitLayers(absl::Span<const int64_t> weights,
                                  int32_t runs);
 
+// The same where layer i may only be in the runs r for which allowed[i][r]
+// holds; allowed[i] is empty where it may be in any. Empty if there is no such
+// split. REQUIRES also: allowed has an entry for each layer.
+std::vector<int32_t> SplitLayers(absl::Span<const int64_t> weights,
+                                 int32_t runs,
+                                 absl::Span<const std::vector<bool>> allowed);
+
 }  // namespace pipeloom::partition
 
 #endif  // PIPELOOM_PARTITION_LAYER_PARTITION_H_

@@ -48,8 +48,11 @@ absl::StatusOr<Partition> ConcatenatedPartition(const JobSpec& job,
 //   two stages on the rank where they meet;
 // - one rank: one segment a module.
 //
+// The job's partition rules are kept (PartitionBuilder::FeasibleRule).
+//
 // `sample` gives the typical sizes. InvalidArgument: it is empty or has no
-// work for the model. Milliseconds; called once a job.
+// work for the model, or no cut keeps the rules. Milliseconds; called once a
+// job.
 absl::StatusOr<Partition> SeparatedPartition(
     const JobSpec& job, const emulator::StageCostModel& costs,
     const BatchMetadata& sample);

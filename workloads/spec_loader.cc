@@ -28,6 +28,10 @@ constexpr std::pair<absl::string_view, SequenceBatching> kBatchings[] = {
     {"SEQUENCE_BATCHING_PACKED", SequenceBatching::kPacked},
     {"SEQUENCE_BATCHING_PADDED", SequenceBatching::kPadded},
 };
+constexpr std::pair<absl::string_view, SampleAssignment> kAssignments[] = {
+    {"SAMPLE_ASSIGNMENT_IN_ORDER", SampleAssignment::kInOrder},
+    {"SAMPLE_ASSIGNMENT_BALANCED", SampleAssignment::kBalanced},
+};
 constexpr std::pair<absl::string_view, OptimizerSharding> kShardings[] = {
     {"OPTIMIZER_SHARDING_NONE", OptimizerSharding::kNone},
     {"OPTIMIZER_SHARDING_ZERO1", OptimizerSharding::kZero1},
@@ -122,6 +126,8 @@ void ReadTraining(ObjectReader& reader, TrainingSpec* training) {
                                      &training->optimizer_sharding);
   reader.ReadEnum<SequenceBatching>("batching", kBatchings,
                                     &training->batching);
+  reader.ReadEnum<SampleAssignment>("assignment", kAssignments,
+                                    &training->assignment);
   std::vector<MemoryStrategy> strategies;
   reader.ReadEnums<MemoryStrategy>("memory_strategies", kStrategies,
                                    &strategies);
@@ -138,6 +144,31 @@ void ReadTraining(ObjectReader& reader, TrainingSpec* training) {
     r.Read("instances", int64_t{1}, int64_t{1'000'000}, &size.instances);
   });
   training->memory_limit = Bytes(memory_limit_bytes);
+}
+
+void ReadPartitionRules(ObjectReader& reader, PartitionRules* rules) {
+  constexpr int32_t kMost = 1'000'000;
+  reader.ReadObjects("together", [&](ObjectReader& together) {
+    PartitionRules::Together& rule = rules->together.emplace_back();
+    together.Require("layers");
+    together.ReadObjects("layers", [&](ObjectReader& r) {
+      PartitionRules::Layers& layers = rule.layers.emplace_back();
+      r.Require("module");
+      r.Read("module", &layers.module);
+      r.Read("first", -kMost, kMost, &layers.first);
+      r.Read("count", 1, kMost, &layers.count);
+    });
+    if (together.Has("rank")) {
+      together.Read("rank", -4096, 4095, &rule.rank.emplace());
+    }
+  });
+  reader.ReadObjects("own_ranks", [&](ObjectReader& r) {
+    PartitionRules::OwnRanks& own = rules->own_ranks.emplace_back();
+    r.Require("module");
+    r.Read("module", &own.module);
+    r.Read("first_rank", 0, 4095, &own.first_rank);
+    r.Read("num_ranks", 1, 4096, &own.num_ranks);
+  });
 }
 
 void ReadSearch(ObjectReader& reader, SearchSpec* search) {
@@ -222,6 +253,9 @@ absl::StatusOr<JobSpec> ParseJob(absl::string_view text,
     reader.Require("training");
     reader.ReadObject("training",
                       [&](ObjectReader& r) { ReadTraining(r, &job.training); });
+    reader.ReadObject("partition", [&](ObjectReader& r) {
+      ReadPartitionRules(r, &job.partition);
+    });
     reader.ReadObject("search",
                       [&](ObjectReader& r) { ReadSearch(r, &job.search); });
     reader.Read("source", &job.source);

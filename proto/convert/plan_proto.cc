@@ -138,6 +138,32 @@ absl::Status CheckNumbers(const v1::ExecutionPlan& proto) {
 
 }  // namespace
 
+v1::Program ToProto(const std::vector<Instruction>& program) {
+  v1::Program proto;
+  for (const Instruction& instruction : program) {
+    SetInstruction(instruction, proto.add_instructions());
+  }
+  return proto;
+}
+
+v1::LossShare ToProto(const LossShare& share) {
+  v1::LossShare proto;
+  proto.set_module(share.module.value());
+  proto.set_microbatch(share.microbatch.value());
+  proto.set_sub_microbatch(share.sub_microbatch);
+  proto.set_tokens(share.tokens);
+  proto.set_instances(share.instances);
+  return proto;
+}
+
+v1::LossTotal ToProto(const LossTotal& total) {
+  v1::LossTotal proto;
+  proto.set_module(total.module.value());
+  proto.set_tokens(total.tokens);
+  proto.set_instances(total.instances);
+  return proto;
+}
+
 v1::ExecutionPlan ToProto(const ExecutionPlan& plan) {
   v1::ExecutionPlan proto;
   proto.set_format(kFormat);
@@ -148,15 +174,18 @@ v1::ExecutionPlan ToProto(const ExecutionPlan& plan) {
   proto.set_schedule(plan.schedule);
   *proto.mutable_graph() = ToProto(plan.graph);
   for (const std::vector<Instruction>& program : plan.programs) {
-    v1::Program& p = *proto.add_programs();
-    for (const Instruction& instruction : program) {
-      SetInstruction(instruction, p.add_instructions());
-    }
+    *proto.add_programs() = ToProto(program);
   }
   proto.set_predicted_step_time_ns(plan.predicted_step_time.count());
   proto.set_lower_bound_ns(plan.lower_bound.count());
   proto.set_model_flops(plan.model_flops.count);
   proto.set_peak_flops_per_second(plan.peak_flops_per_second);
+  for (const LossShare& share : plan.loss_shares) {
+    *proto.add_loss_shares() = ToProto(share);
+  }
+  for (const LossTotal& total : plan.loss_totals) {
+    *proto.add_loss_totals() = ToProto(total);
+  }
   const Fingerprint checksum = Checksum(plan);
   proto.mutable_checksum()->set_high(checksum.high);
   proto.mutable_checksum()->set_low(checksum.low);
@@ -203,6 +232,26 @@ absl::StatusOr<ExecutionPlan> FromProto(const v1::ExecutionPlan& proto) {
   plan.lower_bound = Nanoseconds(proto.lower_bound_ns());
   plan.model_flops = Flops{proto.model_flops()};
   plan.peak_flops_per_second = proto.peak_flops_per_second();
+  for (const v1::LossShare& share : proto.loss_shares()) {
+    if (share.module() < 0 || share.microbatch() < 0 ||
+        share.sub_microbatch() < 0 || share.tokens() < 0 ||
+        share.instances() < 0) {
+      return WrongField("loss_shares", "negative", ">= 0");
+    }
+    plan.loss_shares.push_back({.module = ModuleId(share.module()),
+                                .microbatch = MicrobatchId(share.microbatch()),
+                                .sub_microbatch = share.sub_microbatch(),
+                                .tokens = share.tokens(),
+                                .instances = share.instances()});
+  }
+  for (const v1::LossTotal& total : proto.loss_totals()) {
+    if (total.module() < 0 || total.tokens() < 0 || total.instances() < 0) {
+      return WrongField("loss_totals", "negative", ">= 0");
+    }
+    plan.loss_totals.push_back({.module = ModuleId(total.module()),
+                                .tokens = total.tokens(),
+                                .instances = total.instances()});
+  }
   const Fingerprint stored{.high = proto.checksum().high(),
                            .low = proto.checksum().low()};
   const Fingerprint actual = Checksum(plan);

@@ -2,6 +2,8 @@
 #ifndef PIPELOOM_PROTO_CONVERT_PLAN_PROTO_H_
 #define PIPELOOM_PROTO_CONVERT_PLAN_PROTO_H_
 
+#include <vector>
+
 #include "absl/status/statusor.h"
 #include "ir/execution_plan.h"
 #include "pipeloom/v1/plan.pb.h"
@@ -10,6 +12,9 @@ namespace pipeloom::convert {
 
 // With format, version and checksum filled in. REQUIRES: names are UTF-8.
 v1::ExecutionPlan ToProto(const ExecutionPlan& plan);
+v1::Program ToProto(const std::vector<Instruction>& program);
+v1::LossShare ToProto(const LossShare& share);
+v1::LossTotal ToProto(const LossTotal& total);
 
 // InvalidArgument names the field and value: another format or version, a
 // number that is negative or not finite, an index out of range, an instruction

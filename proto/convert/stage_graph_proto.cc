@@ -40,43 +40,54 @@ absl::StatusOr<Pass> PassOf(v1::TaskKind kind, int task) {
 
 }  // namespace
 
+v1::RankSpec ToProto(const RankSpec& rank) {
+  v1::RankSpec r;
+  r.mutable_memory()->set_limit_bytes(rank.memory.limit.count());
+  r.mutable_memory()->set_weights_bytes(rank.memory.weights.count());
+  r.mutable_memory()->set_gradients_bytes(rank.memory.gradients.count());
+  r.mutable_memory()->set_optimizer_bytes(rank.memory.optimizer.count());
+  r.mutable_memory()->set_overhead_bytes(rank.memory.overhead.count());
+  r.set_epilogue_ns(rank.epilogue.count());
+  return r;
+}
+
+v1::Task ToProto(const Task& task) {
+  v1::Task t;
+  t.set_rank(task.rank.value());
+  t.set_kind(KindOf(task.pass));
+  t.set_module(task.module.value());
+  t.set_stage(task.stage.value());
+  t.set_microbatch(task.microbatch.value());
+  t.set_sub_microbatch(task.sub_microbatch);
+  t.set_duration_ns(task.duration.count());
+  t.set_alloc_bytes(task.alloc.count());
+  t.set_free_bytes(task.free.count());
+  t.set_recomputes(task.recomputes);
+  return t;
+}
+
+v1::Dependency ToProto(const Dependency& edge) {
+  v1::Dependency d;
+  d.set_from(edge.from.value());
+  d.set_to(edge.to.value());
+  d.set_delay_ns(edge.delay.count());
+  d.set_occupancy_ns(edge.occupancy.count());
+  d.set_payload_bytes(edge.payload.count());
+  d.set_rows(edge.rows);
+  d.set_width(edge.width);
+  return d;
+}
+
 v1::StageGraph ToProto(const StageGraph& graph) {
   v1::StageGraph proto;
   proto.set_name(graph.name());
-  for (const RankSpec& rank : graph.ranks()) {
-    v1::RankSpec& r = *proto.add_ranks();
-    r.mutable_memory()->set_limit_bytes(rank.memory.limit.count());
-    r.mutable_memory()->set_weights_bytes(rank.memory.weights.count());
-    r.mutable_memory()->set_gradients_bytes(rank.memory.gradients.count());
-    r.mutable_memory()->set_optimizer_bytes(rank.memory.optimizer.count());
-    r.mutable_memory()->set_overhead_bytes(rank.memory.overhead.count());
-    r.set_epilogue_ns(rank.epilogue.count());
-  }
+  for (const RankSpec& rank : graph.ranks()) *proto.add_ranks() = ToProto(rank);
   for (const std::string& name : graph.module_names()) {
     proto.add_module_names(name);
   }
-  for (const Task& task : graph.tasks()) {
-    v1::Task& t = *proto.add_tasks();
-    t.set_rank(task.rank.value());
-    t.set_kind(KindOf(task.pass));
-    t.set_module(task.module.value());
-    t.set_stage(task.stage.value());
-    t.set_microbatch(task.microbatch.value());
-    t.set_sub_microbatch(task.sub_microbatch);
-    t.set_duration_ns(task.duration.count());
-    t.set_alloc_bytes(task.alloc.count());
-    t.set_free_bytes(task.free.count());
-    t.set_recomputes(task.recomputes);
-  }
+  for (const Task& task : graph.tasks()) *proto.add_tasks() = ToProto(task);
   for (const Dependency& edge : graph.edges()) {
-    v1::Dependency& d = *proto.add_edges();
-    d.set_from(edge.from.value());
-    d.set_to(edge.to.value());
-    d.set_delay_ns(edge.delay.count());
-    d.set_occupancy_ns(edge.occupancy.count());
-    d.set_payload_bytes(edge.payload.count());
-    d.set_rows(edge.rows);
-    d.set_width(edge.width);
+    *proto.add_edges() = ToProto(edge);
   }
   return proto;
 }

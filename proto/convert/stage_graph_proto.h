@@ -9,6 +9,9 @@
 namespace pipeloom::convert {
 
 v1::StageGraph ToProto(const StageGraph& graph);
+v1::RankSpec ToProto(const RankSpec& rank);
+v1::Task ToProto(const Task& task);
+v1::Dependency ToProto(const Dependency& edge);
 
 // InvalidArgument names the field and value: an unknown kind, or what
 // StageGraph::Create refuses.

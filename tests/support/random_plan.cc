@@ -17,6 +17,18 @@ ExecutionPlan RandomPlan(uint64_t seed) {
   plan.lower_bound = Nanoseconds(random.Below(1'000'000));
   plan.model_flops = Flops{random.Unit() * 1e18};
   plan.peak_flops_per_second = random.Unit() * 1e15;
+  Random loss(seed + 1);  // What follows stays as it is without it.
+  for (int64_t i = loss.Below(4); i > 0; --i) {
+    plan.loss_totals.push_back({.module = ModuleId(0),
+                                .tokens = loss.Below(1'000'000),
+                                .instances = loss.Below(1000)});
+    plan.loss_shares.push_back(
+        {.module = ModuleId(0),
+         .microbatch = MicrobatchId(static_cast<int32_t>(loss.Below(16))),
+         .sub_microbatch = static_cast<int32_t>(loss.Below(4)),
+         .tokens = loss.Below(10'000),
+         .instances = loss.Below(10)});
+  }
   for (const RankId r : plan.graph.rank_ids()) {
     std::vector<Instruction> program;
     for (const TaskId t : plan.graph.tasks_of(r)) {

@@ -1,0 +1,170 @@
+// `pipeloom partition`: searches a job's partition and writes it as a file.
+#include <memory>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/status_macros.h"
+#include "cli/command.h"
+#include "cli/files.h"
+#include "cli/job_input.h"
+#include "cli/partition_file.h"
+#include "cli/partition_input.h"
+#include "cli/table.h"
+#include "emulator/profile_cost.h"
+#include "partition/placement.h"
+#include "planner/disaggregation.h"
+#include "planner/partition_search.h"
+#include "planner/strategy.h"
+
+namespace pipeloom::cli {
+namespace {
+
+class PartitionCommand : public Command {
+ public:
+  CommandText text() const override {
+    return {
+        "partition", "JOB --batch FILE [options]",
+        "search which layers are where, once a job; write it as a file",
+        "Tries segments, cuts, ranks and sub-microbatch sizes of each module, "
+        "and judges each partition by the emulated time of sample steps of "
+        "the batch under the job's memory limit. Rules of the job file (layers "
+        "that stay together, ranks of the embedding and the loss head, ranks "
+        "of a module's own) are kept.\n\n"
+        "The file is JSON, to be read and edited; `pipeloom plan --partition "
+        "FILE` and `pipeloom compare --partition FILE` take it. With --rule "
+        "the partition is that of DIP's rule, unsearched.\n\n"
+        "--disaggregate answers another question: how many of the job's GPUs, "
+        "in which layout, encoders, backbone and generators would get if each "
+        "had GPUs of its own (DistTrain), and whether that is faster."};
+  }
+
+  std::vector<Flag> Flags() override {
+    std::vector<Flag> flags;
+    AppendJobFlags(&job_flags_, false, &flags);
+    flags.push_back(
+        {"schedule",
+         &schedule_,
+         "NAME",
+         "the strategy that judges",
+         {planner::StrategyNames().begin(), planner::StrategyNames().end()}});
+    flags.push_back({"tries", &tries_, "N", "partitions to try", {}, 1, 1e6});
+    flags.push_back({"seed", &search_flags_.seed, "N", "of the search", {}, 0});
+    flags.push_back({"threads",
+                     &search_flags_.threads,
+                     "N",
+                     "of the search; 0: one for each core",
+                     {},
+                     0,
+                     1024});
+    flags.push_back({"rule", &rule_, "", "take DIP's rule, do not search"});
+    flags.push_back({"disaggregate", &disaggregate_, "",
+                     "size units with GPUs of their own instead"});
+    flags.push_back({"out", &out_, "FILE", "write the partition"});
+    return flags;
+  }
+
+  absl::Status Run(const std::vector<std::string>& args,
+                   const Context& context) override {
+    PIPELOOM_ASSIGN_OR_RETURN(const std::string name, OneArgument(args, "JOB"));
+    PIPELOOM_ASSIGN_OR_RETURN(const JobInput input,
+                              ReadJobInput(name, job_flags_, context));
+    if (disaggregate_) return Disaggregate(input, context);
+    PIPELOOM_ASSIGN_OR_RETURN(const std::unique_ptr<planner::Strategy> strategy,
+                              planner::MakeStrategy(schedule_));
+    const emulator::StageCostModel costs(input.job, CostsOf(input));
+    Partition partition;
+    std::string comment;
+    if (rule_) {
+      PIPELOOM_ASSIGN_OR_RETURN(
+          partition, partition::SeparatedPartition(input.job, costs,
+                                                   SampleOf(input.batch)));
+      comment = "DIP's rule";
+    } else {
+      PIPELOOM_ASSIGN_OR_RETURN(
+          const planner::PartitionSearchResult found,
+          RunPartitionSearch(input, *strategy, costs, tries_,
+                             Settle(search_flags_, input.job.search), context));
+      partition = found.partition;
+      comment = absl::StrFormat(
+          "%s; %d partitions tried on samples of %s: emulated step time %s, "
+          "by DIP's rule %s",
+          found.recipe, found.tried, input.batch_name,
+          FormatDuration(found.step_time),
+          found.rule_time > kZero ? FormatDuration(found.rule_time)
+                                  : "no plan fits");
+    }
+    context.print(
+        absl::StrCat(input.job.name, ": ", comment, "\n\n",
+                     PartitionTable(input.job, partition).ToString()));
+    if (out_.empty()) return absl::OkStatus();
+    PIPELOOM_RETURN_IF_ERROR(WriteFileAtomically(
+        out_, PartitionJson(input.job, partition, comment)));
+    context.print(absl::StrCat("wrote ", out_, "\n"));
+    return absl::OkStatus();
+  }
+
+ private:
+  static absl::Status Disaggregate(const JobInput& input,
+                                   const Context& context) {
+    const auto price = [&](const JobSpec& job) {
+      return emulator::MakeOpCosts(job.cluster, job.parallel,
+                                   input.profile.get(),
+                                   job.cluster.device.kernel_overhead);
+    };
+    PIPELOOM_ASSIGN_OR_RETURN(
+        const planner::PlacementComparison found,
+        planner::ComparePlacements(input.job, SampleOf(input.batch), price));
+    const partition::OrchestrationAnswer& answer = found.answer;
+    Table table({"unit", "GPUs", "tp", "dp", "pp", "activations",
+                 "time of a microbatch"});
+    const auto add = [&](const char* name, const partition::UnitAnswer& unit) {
+      if (unit.gpus == 0) return;
+      table.AddRow({name, absl::StrCat(unit.gpus), absl::StrCat(unit.tp),
+                    absl::StrCat(unit.dp), absl::StrCat(unit.pp),
+                    unit.recompute ? "recomputed" : "kept",
+                    absl::StrFormat("%.1f ms", unit.seconds * 1e3)});
+    };
+    add("encoder", answer.encoder);
+    add("backbone", answer.backbone);
+    add("generator", answer.generator);
+    const partition::UnitAnswer& baseline = found.megatron_style.backbone;
+    const auto line = [&](const std::string& what, Duration time) {
+      return absl::StrFormat("  %-58s %9s  %.2fx\n", what, FormatDuration(time),
+                             ToSeconds(time) / ToSeconds(found.disaggregated));
+    };
+    context.print(absl::StrCat(
+        absl::StrFormat("%s: %d of %d GPUs, step %.3f s by the formulation\n\n",
+                        input.job.name, answer.gpus(),
+                        input.job.parallel.num_gpus(), answer.seconds()),
+        table.ToString(), "\nemulated step:\n",
+        line("disaggregated, 1F1B, microbatches reordered",
+             found.disaggregated),
+        line(absl::StrFormat("encoder and generator as stages, tp %d, %d "
+                             "stages, dp %d, 1F1B",
+                             baseline.tp, baseline.pp, baseline.dp),
+             found.megatron),
+        line(absl::StrFormat("the job's layout, tp %d pp %d dp %d, megatron",
+                             input.job.parallel.tp, input.job.parallel.pp,
+                             input.job.parallel.dp),
+             found.colocated),
+        found.disaggregate() ? "disaggregating is faster\n"
+                             : "the job's layout is faster\n"));
+    return absl::OkStatus();
+  }
+
+  JobFlags job_flags_{};
+  SearchFlags search_flags_{};
+  std::string schedule_ = "pipeloom";
+  int64_t tries_ = planner::PartitionSearchOptions().partitions;
+  bool rule_ = false;
+  bool disaggregate_ = false;
+  std::string out_{};
+};
+
+}  // namespace
+
+std::unique_ptr<Command> MakePartitionCommand() {
+  return std::make_unique<PartitionCommand>();
+}
+
+}  // namespace pipeloom::cli

@@ -1,0 +1,68 @@
+// The search for a job's partition, run once before training: how many segments
+// each module has, where its layers are cut, on which ranks they lie, how many
+// instances a sub-microbatch has. A partition is judged by the emulated time of
+// sample steps, planned with it by a strategy under the job's memory limit and
+// a small, fixed number of evaluations.
+//
+// Starts: DIP's rule, the same with other sizes and segments, modules on ranks
+// of their own, all modules in one chain. From the best, one choice after the
+// other is changed as long as one of the changes helps; then units of layers
+// cross borders; then the best few are judged again with more effort.
+#ifndef PIPELOOM_PLANNER_PARTITION_SEARCH_H_
+#define PIPELOOM_PLANNER_PARTITION_SEARCH_H_
+
+#include <cstdint>
+#include <functional>
+#include <stop_token>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "base/units.h"
+#include "emulator/stage_cost.h"
+#include "ir/batch_metadata.h"
+#include "ir/partition.h"
+#include "partition/batch_split.h"
+#include "planner/strategy.h"
+
+namespace pipeloom::planner {
+
+struct PartitionSearchOptions {
+  int32_t partitions = 120;  // How many are tried, at most.
+  int64_t evaluations = 12;  // Schedules a step of each.
+  int32_t steps = 2;         // Sample steps each is judged by.
+  uint64_t seed = 1;
+  int32_t threads = 1;
+  std::stop_token stop = {};
+  // Says that the time is over; results then depend on the machine.
+  std::function<bool()> expired = {};
+  // Called by the caller's thread: partitions tried so far, and the best time.
+  std::function<void(int32_t tried, Duration best)> progress = {};
+};
+
+struct PartitionSearchResult {
+  Partition partition{};
+  Duration step_time{};  // Mean of the sample steps, judged with more effort.
+  Duration rule_time{};  // Of DIP's rule, judged the same; 0: it does not fit.
+  int32_t tried = 0;
+  std::string recipe{};  // For people.
+};
+
+// Never worse than DIP's rule on its sample steps. The same options give the
+// same result for any number of threads (unless `expired` cuts it short); a
+// stop request ends it with its best so far. ResourceExhausted: no partition
+// tried fits the memory. InvalidArgument: the sample has no work for the model,
+// or no cut keeps the job's rules. Seconds.
+absl::StatusOr<PartitionSearchResult> SearchPartition(
+    const Strategy& strategy, const emulator::StageCostModel& costs,
+    const BatchMetadata& sample, const PartitionSearchOptions& options);
+
+// One replica's steps of the sample, at most `count`, evenly spread over how
+// much work they are. InvalidArgument: there is none. Milliseconds.
+absl::StatusOr<std::vector<partition::PackedStep>> SampleSteps(
+    const emulator::StageCostModel& costs, const BatchMetadata& sample,
+    int32_t count);
+
+}  // namespace pipeloom::planner
+
+#endif  // PIPELOOM_PLANNER_PARTITION_SEARCH_H_

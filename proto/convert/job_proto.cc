@@ -1,0 +1,122 @@
+#include "proto/convert/job_proto.h"
+
+namespace pipeloom::convert {
+namespace {
+
+// The messages' enums are ours with 0 for unspecified in front.
+template <typename Proto, typename Ours>
+Proto Shifted(Ours value) {
+  return static_cast<Proto>(static_cast<int>(value) + 1);
+}
+static_assert(static_cast<int>(MemoryStrategy::kOffload) + 1 ==
+              v1::MEMORY_STRATEGY_OFFLOAD);
+static_assert(static_cast<int>(OptimizerSharding::kZero3) + 1 ==
+              v1::OPTIMIZER_SHARDING_ZERO3);
+static_assert(static_cast<int>(SequenceBatching::kPadded) + 1 ==
+              v1::SEQUENCE_BATCHING_PADDED);
+static_assert(static_cast<int>(SampleAssignment::kBalanced) + 1 ==
+              v1::SAMPLE_ASSIGNMENT_BALANCED);
+static_assert(static_cast<int>(ContextParallelism::kAllToAll) + 1 ==
+              v1::CONTEXT_PARALLELISM_ALL_TO_ALL);
+
+void SetLink(const LinkSpec& link, v1::LinkSpec* proto) {
+  proto->set_latency_us(ToMicroseconds(link.latency));
+  proto->set_bandwidth_bytes_per_second(link.bandwidth.bytes_per_second);
+}
+
+void SetTraining(const TrainingSpec& training, v1::TrainingSpec* proto) {
+  proto->set_microbatches(training.microbatches);
+  proto->set_microbatch_tokens(training.microbatch_tokens);
+  proto->set_microbatch_images(training.microbatch_images);
+  proto->set_microbatch_seconds(training.microbatch_seconds);
+  proto->set_optimizer_sharding(
+      Shifted<v1::OptimizerSharding>(training.optimizer_sharding));
+  proto->set_batching(Shifted<v1::SequenceBatching>(training.batching));
+  proto->set_assignment(Shifted<v1::SampleAssignment>(training.assignment));
+  for (const MemoryStrategy strategy : training.memory_strategies) {
+    proto->add_memory_strategies(Shifted<v1::MemoryStrategy>(strategy));
+  }
+  for (const std::string& name : training.frozen_modules) {
+    proto->add_frozen_modules(name);
+  }
+  proto->set_memory_limit_bytes(training.memory_limit.count());
+  for (const auto& size : training.sub_microbatch_sizes) {
+    v1::SubMicrobatchSize& s = *proto->add_sub_microbatch_sizes();
+    s.set_module(size.module);
+    s.set_instances(size.instances);
+  }
+}
+
+void SetRules(const PartitionRules& rules, v1::PartitionRules* proto) {
+  for (const PartitionRules::Together& together : rules.together) {
+    v1::PartitionRules::Together& t = *proto->add_together();
+    for (const PartitionRules::Layers& layers : together.layers) {
+      v1::PartitionRules::Layers& l = *t.add_layers();
+      l.set_module(layers.module);
+      l.set_first(layers.first);
+      l.set_count(layers.count);
+    }
+    if (together.rank.has_value()) t.set_rank(*together.rank);
+  }
+  for (const PartitionRules::OwnRanks& own : rules.own_ranks) {
+    v1::PartitionRules::OwnRanks& o = *proto->add_own_ranks();
+    o.set_module(own.module);
+    o.set_first_rank(own.first_rank);
+    o.set_num_ranks(own.num_ranks);
+  }
+}
+
+}  // namespace
+
+v1::ClusterSpec ToProto(const ClusterSpec& cluster) {
+  v1::ClusterSpec proto;
+  proto.set_name(cluster.name);
+  const DeviceSpec& device = cluster.device;
+  v1::DeviceSpec& d = *proto.mutable_device();
+  d.set_name(device.name);
+  d.set_bf16_flops_per_second(device.bf16.flops_per_second);
+  d.set_fp8_flops_per_second(device.fp8.flops_per_second);
+  d.set_memory_bytes(device.memory.count());
+  d.set_memory_bandwidth_bytes_per_second(
+      device.memory_bandwidth.bytes_per_second);
+  d.set_gemm_efficiency(device.gemm_efficiency);
+  d.set_attention_efficiency(device.attention_efficiency);
+  d.set_memory_efficiency(device.memory_efficiency);
+  d.set_kernel_overhead_us(ToMicroseconds(device.kernel_overhead));
+  d.set_host_bandwidth_bytes_per_second(device.host_bandwidth.bytes_per_second);
+  d.set_source(device.source);
+  proto.set_num_nodes(cluster.num_nodes);
+  proto.set_gpus_per_node(cluster.gpus_per_node);
+  SetLink(cluster.intra_node, proto.mutable_intra_node());
+  SetLink(cluster.inter_node, proto.mutable_inter_node());
+  proto.set_source(cluster.source);
+  return proto;
+}
+
+v1::Job ToProto(const JobSpec& job) {
+  v1::Job proto;
+  proto.set_name(job.name);
+  *proto.mutable_model_spec() = ToProto(job.model);
+  *proto.mutable_cluster_spec() = ToProto(job.cluster);
+  v1::ParallelLayout& layout = *proto.mutable_parallel();
+  layout.set_tp(job.parallel.tp);
+  layout.set_cp(job.parallel.cp);
+  layout.set_ep(job.parallel.ep);
+  layout.set_pp(job.parallel.pp);
+  layout.set_dp(job.parallel.dp);
+  layout.set_context_parallelism(
+      Shifted<v1::ContextParallelism>(job.parallel.context));
+  SetTraining(job.training, proto.mutable_training());
+  if (!job.partition.empty()) {
+    SetRules(job.partition, proto.mutable_partition());
+  }
+  v1::SearchSpec& search = *proto.mutable_search();
+  search.set_schedule(job.search.schedule);
+  search.set_deadline_us(ToMicroseconds(job.search.deadline));
+  search.set_evaluations(job.search.evaluations);
+  search.set_seed(job.search.seed);
+  proto.set_source(job.source);
+  return proto;
+}
+
+}  // namespace pipeloom::convert

@@ -1,0 +1,24 @@
+// JobSpec, ModelSpec and ClusterSpec -> pipeloom.v1. The way back is that of
+// the JOB files, whose JSON is these messages': service/job_request.h.
+#ifndef PIPELOOM_PROTO_CONVERT_JOB_PROTO_H_
+#define PIPELOOM_PROTO_CONVERT_JOB_PROTO_H_
+
+#include "ir/cluster_spec.h"
+#include "ir/job_spec.h"
+#include "ir/model_spec.h"
+#include "pipeloom/v1/cluster.pb.h"
+#include "pipeloom/v1/job.pb.h"
+#include "pipeloom/v1/model.pb.h"
+
+namespace pipeloom::convert {
+
+// REQUIRES of all three: valid, names are UTF-8. Equal layers that stand next
+// to each other become one group.
+v1::ModelSpec ToProto(const ModelSpec& model);
+v1::ClusterSpec ToProto(const ClusterSpec& cluster);
+// With model and cluster in full.
+v1::Job ToProto(const JobSpec& job);
+
+}  // namespace pipeloom::convert
+
+#endif  // PIPELOOM_PROTO_CONVERT_JOB_PROTO_H_

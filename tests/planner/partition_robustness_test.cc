@@ -1,0 +1,157 @@
+// Any number of microbatches on any number of ranks, and odd batches: a valid
+// plan, or an error that says what does not fit.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <fstream>
+#include <memory>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "base/random.h"
+#include "base/status_macros.h"
+#include "planner/partition_search.h"
+#include "planner/plan_step.h"
+#include "tests/support/small_job.h"
+#include "tests/support/status_matchers.h"
+#include "workloads/spec_loader.h"
+
+namespace pipeloom::planner {
+namespace {
+
+using ::pipeloom::testing::IsOk;
+using ::pipeloom::testing::RandomBatch;
+using ::pipeloom::testing::SmallVlmJob;
+using ::testing::AnyOf;
+using ::testing::HasSubstr;
+
+constexpr char kDataDir[] = PIPELOOM_SOURCE_DIR "/workloads";
+
+absl::StatusOr<std::string> ReadFile(const std::string& path) {
+  std::ifstream file(path);
+  std::stringstream text;
+  text << file.rdbuf();
+  if (!file) return absl::NotFoundError(path);
+  return text.str();
+}
+
+absl::StatusOr<JobSpec> Shipped(const std::string& name) {
+  return workloads::LoadJob(name, kDataDir, ReadFile);
+}
+
+absl::StatusOr<BatchMetadata> ShippedBatch(const std::string& name) {
+  const std::string path = std::string(kDataDir) + "/batches/" + name;
+  PIPELOOM_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
+  return workloads::ParseBatch(text, path, nullptr);
+}
+
+absl::StatusOr<PlanResult> Plan(const JobSpec& job,
+                                const BatchMetadata& batch) {
+  PIPELOOM_RETURN_IF_ERROR(ValidateJobSpec(job));
+  const emulator::StageCostModel costs(job);
+  PIPELOOM_ASSIGN_OR_RETURN(const auto strategy, MakeStrategy("pipeloom"));
+  PIPELOOM_ASSIGN_OR_RETURN(const PreparedJob prepared,
+                            PrepareJob(*strategy, costs, batch));
+  PIPELOOM_ASSIGN_OR_RETURN(const partition::PackedStep packed,
+                            partition::PackStep(job, batch, 0));
+  SearchBudget budget;
+  budget.max_evaluations = 2;
+  return PlanStep(prepared, {.packed = &packed, .budget = budget});
+}
+
+// A valid plan or a clear error.
+void ExpectPlanOrError(const JobSpec& job, const BatchMetadata& batch) {
+  const auto result = Plan(job, batch);
+  if (result.ok()) {
+    EXPECT_THAT(ValidateExecutionPlan(result->plan), IsOk());
+    EXPECT_FALSE(result->plan.loss_totals.empty());
+    return;
+  }
+  EXPECT_THAT(result.status().code(),
+              AnyOf(absl::StatusCode::kResourceExhausted,
+                    absl::StatusCode::kInvalidArgument))
+      << result.status();
+  EXPECT_THAT(std::string(result.status().message()),
+              AnyOf(HasSubstr("fits the memory limit"), HasSubstr("parallel"),
+                    HasSubstr("batch")))
+      << result.status();
+}
+
+TEST(AnySizeTest, SmallJobsPlanForAnyMicrobatchesAndRanks) {
+  for (uint64_t seed = 0; seed < 60; ++seed) {
+    Random random(seed);
+    JobSpec job = SmallVlmJob();
+    job.cluster.num_nodes = 8;
+    job.parallel.pp = static_cast<int32_t>(random.Between(1, 32));
+    job.training.microbatches = static_cast<int32_t>(random.Between(1, 100));
+    SCOPED_TRACE(::testing::Message()
+                 << "seed " << seed << " pp " << job.parallel.pp
+                 << " microbatches " << job.training.microbatches);
+    ExpectPlanOrError(job, RandomBatch(seed, 300, 3));
+  }
+}
+
+TEST(AnySizeTest, ShippedJobsPlanForAnyMicrobatchesAndRanks) {
+  ASSERT_OK_AND_ASSIGN(const BatchMetadata batch, ShippedBatch("mixed.jsonl"));
+  for (const char* name : {"qwen2.5-vl-7b", "qwen2.5-omni-7b"}) {
+    for (uint64_t seed = 0; seed < 8; ++seed) {
+      Random random(seed);
+      ASSERT_OK_AND_ASSIGN(JobSpec job, Shipped(name));
+      job.parallel = {.tp = 1,
+                      .pp = static_cast<int32_t>(random.Between(1, 32))};
+      job.cluster.num_nodes = std::max(job.cluster.num_nodes, 4);
+      job.training.microbatches = static_cast<int32_t>(random.Between(1, 40));
+      SCOPED_TRACE(::testing::Message()
+                   << name << " seed " << seed << " pp " << job.parallel.pp
+                   << " microbatches " << job.training.microbatches);
+      ExpectPlanOrError(job, batch);
+    }
+  }
+}
+
+TEST(OddBatchTest, TextOnlyImagesOnlyAndOneSampleOfAHundredImages) {
+  BatchMetadata text;
+  BatchMetadata images;
+  BatchMetadata one;
+  for (int i = 0; i < 40; ++i) {
+    text.samples.push_back({.text_tokens = 400 + 10 * i});
+    images.samples.push_back({.images = {{640, 480}, {1024, 768}}});
+  }
+  one.samples.push_back(
+      {.text_tokens = 500, .images = std::vector<ImageSize>(100, {640, 480})});
+  for (const char* name : {"dip-vlm-s", "qwen2.5-vl-7b"}) {
+    SCOPED_TRACE(name);
+    ASSERT_OK_AND_ASSIGN(JobSpec job, Shipped(name));
+    job.parallel.dp = 1;
+    job.training.microbatches = 4;
+    for (const BatchMetadata* batch : {&text, &images, &one}) {
+      ASSERT_OK_AND_ASSIGN(const PlanResult result, Plan(job, *batch));
+      const bool has_images = batch != &text;
+      bool encoder_works = false;
+      for (const SubMicrobatch& sub : result.microbatches.sub_microbatches) {
+        encoder_works |= sub.module == ModuleId(0);
+      }
+      EXPECT_EQ(encoder_works, has_images);
+    }
+  }
+}
+
+TEST(OddBatchTest, AVideoOfTwoHoursIsPlannedOrRefusedForItsMemory) {
+  BatchMetadata batch;
+  batch.samples.push_back({.text_tokens = 100,
+                           .videos = {{.frames = 7200 * 30,
+                                       .width = 1280,
+                                       .height = 720,
+                                       .seconds = 7200}}});
+  for (const char* name : {"qwen2.5-vl-7b", "dip-t2v-s"}) {
+    SCOPED_TRACE(name);
+    ASSERT_OK_AND_ASSIGN(JobSpec job, Shipped(name));
+    job.parallel.dp = 1;
+    ExpectPlanOrError(job, batch);
+  }
+}
+
+}  // namespace
+}  // namespace pipeloom::planner

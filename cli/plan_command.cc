@@ -11,10 +11,12 @@
 #include "cli/files.h"
 #include "cli/job_input.h"
 #include "cli/json_writer.h"
+#include "cli/partition_input.h"
 #include "cli/plan_file.h"
 #include "cli/planned_step.h"
 #include "cli/progress.h"
 #include "cli/report.h"
+#include "cli/robust_flags.h"
 #include "cli/table.h"
 #include "planner/strategy.h"
 
@@ -57,7 +59,11 @@ std::string Json(const std::string& job, const std::string& schedule,
     json.Key("peak_bytes").BeginArray();
     for (const Bytes peak : step.peak_bytes()) json.Count(peak);
     json.EndArray().Key("search_us").Micros(step.search_time);
-    json.Key("evaluations").Int(step.evaluations()).EndObject();
+    json.Key("evaluations").Int(step.evaluations());
+    if (const auto& robust = step.slowest().robust) {
+      WriteRobust(robust->chosen, robust->nominal, &json);
+    }
+    json.EndObject();
   }
   json.EndArray().Key("mean_step_time_us").Micros(MeansOf(steps).step_time);
   return json.EndObject().text() + "\n";
@@ -89,7 +95,9 @@ class PlanCommand : public Command {
          "NAME",
          "the strategy, instead of the job's",
          {planner::StrategyNames().begin(), planner::StrategyNames().end()}});
+    AppendPartitionFlags(&partition_flags_, &flags);
     AppendSearchFlags(&search_flags_, &flags);
+    AppendRobustFlags(&robust_flags_, &flags);
     flags.push_back({"out", &out_, "FILE", "write the plans"});
     flags.push_back(
         {"trace", &trace_, "FILE", "write the timeline as Chrome trace JSON"});
@@ -110,10 +118,12 @@ class PlanCommand : public Command {
     PIPELOOM_ASSIGN_OR_RETURN(const auto packed,
                               PackSteps(input, job_flags_.steps, context));
     const emulator::StageCostModel costs(input.job, CostsOf(input));
+    SearchSettings settings = Settle(search_flags_, input.job.search);
+    settings.robust = DisturbancesOf(robust_flags_, settings.seed);
     PIPELOOM_ASSIGN_OR_RETURN(
         const planner::PreparedJob prepared,
-        planner::PrepareJob(*strategy, costs, SampleOf(input.batch)));
-    const SearchSettings settings = Settle(search_flags_, input.job.search);
+        PrepareWithPartition(input, *strategy, costs, partition_flags_,
+                             settings, context));
     std::vector<PlannedStep> steps;
     {
       Progress progress(context, "planning", job_flags_.steps * input.replicas);
@@ -127,7 +137,7 @@ class PlanCommand : public Command {
       }
     }
     PIPELOOM_ASSIGN_OR_RETURN(const std::vector<std::string> written,
-                              WriteFiles(input, schedule, steps));
+                              WriteFiles(input, schedule, steps, context));
     if (format_ == "json") {
       context.print(Json(input.job.name, schedule, steps));
       return absl::OkStatus();
@@ -161,11 +171,18 @@ class PlanCommand : public Command {
         FormatDuration(means.step_time), FormatPercent(means.bubble_ratio),
         FormatPercent(means.mfu), FormatBytes(means.peak),
         FormatLimit(input.job.MemoryLimit())));
+    for (const PlannedStep& step : steps) {
+      if (const auto& robust = step.slowest().robust) {
+        context.print(
+            absl::StrCat("step ", step.step, " ",
+                         RobustText(robust->chosen, robust->nominal)));
+      }
+    }
   }
 
   absl::StatusOr<std::vector<std::string>> WriteFiles(
       const JobInput& input, const std::string& schedule,
-      const std::vector<PlannedStep>& steps) const {
+      const std::vector<PlannedStep>& steps, const Context& context) const {
     std::vector<std::string> written;
     if (!out_.empty()) {
       for (const PlannedStep& step : steps) {
@@ -189,20 +206,22 @@ class PlanCommand : public Command {
     }
     if (!report_.empty()) {
       PIPELOOM_RETURN_IF_ERROR(WriteFileAtomically(
-          report_, ReportHtml(MakeReport(input, schedule, steps))));
+          report_, ReportHtml(MakeReport(input, schedule, steps, context))));
       written.push_back(report_);
     }
     return written;
   }
 
   static Report MakeReport(const JobInput& input, const std::string& schedule,
-                           const std::vector<PlannedStep>& steps) {
+                           const std::vector<PlannedStep>& steps,
+                           const Context& context) {
     const StepMeans means = MeansOf(steps);
     int64_t evaluations = 0;
     for (const PlannedStep& step : steps) evaluations += step.evaluations();
     Report report;
     report.title = absl::StrCat("Plan of ", input.job.name);
     report.subtitle = Heading(input, schedule);
+    report.command = context.command_line;
     report.figures = {
         {"step time", FormatDuration(means.step_time),
          steps.size() == 1 ? "1 step"
@@ -224,18 +243,22 @@ class PlanCommand : public Command {
         absl::StrAppend(&title, ", replica ", slowest.plan.replica,
                         " (the slowest)");
       }
-      report.steps.push_back({title, &slowest.plan, &slowest.predicted});
+      report.steps.push_back({.title = title,
+                              .plan = &slowest.plan,
+                              .trace = &slowest.predicted,
+                              .microbatches = &slowest.microbatches});
     }
     report.notes = {
         "Times and memory are emulated from the job's model, cluster and "
-        "batch; memory is of one GPU of a rank. Warm-up is a rank's time "
-        "before its first task, stalls the gaps between tasks, drain the time "
-        "after its last task, epilogue gradient reduction and optimizer step."};
+        "batch; memory is of one GPU of a rank. docs/report.md says what the "
+        "causes of idle time mean."};
     return report;
   }
 
   JobFlags job_flags_{};
+  PartitionFlags partition_flags_{};
   SearchFlags search_flags_{};
+  RobustFlags robust_flags_{};
   std::optional<std::string> schedule_{};
   std::string out_{};
   std::string trace_{};

@@ -114,6 +114,7 @@ absl::StatusOr<PlannedStep> PlanReplicas(
     input.replica = replica;
     input.seed = settings.seed;
     input.budget = StartBudget(settings, context);
+    input.robust = settings.robust;
     PIPELOOM_ASSIGN_OR_RETURN(planner::PlanResult result,
                               planner::PlanStep(prepared, input));
     planned.replicas.push_back(std::move(result));

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -13,7 +14,10 @@
 #include "cli/job_input.h"
 #include "cli/json_writer.h"
 #include "cli/progress.h"
+#include "cli/robust_flags.h"
 #include "cli/table.h"
+#include "planner/lower_bound.h"
+#include "planner/robust_search.h"
 #include "planner/search_graph.h"
 #include "workloads/spec_loader.h"
 
@@ -22,12 +26,18 @@ namespace {
 
 // docs/plan_format.md: `start_us` is by task, in increasing external id.
 std::string Answer(const workloads::LoadedGraph& loaded,
-                   const planner::SearchResult& result, Duration search_time) {
+                   const planner::SearchResult& result, Duration search_time,
+                   const std::optional<planner::RobustResult>& robust) {
   const StageGraph& graph = loaded.graph;
   JsonWriter json(true);
   json.BeginObject();
   json.Key("makespan_us").Micros(result.schedule.makespan());
   json.Key("lower_bound_us").Micros(result.lower_bound);
+  const planner::FlatGraph flat(graph);
+  const planner::NamedBound bound = planner::CheapLowerBound(flat);
+  json.Key("bound_source")
+      .String(Nanoseconds(bound.time) == result.lower_bound ? bound.source
+                                                            : "exact search");
   json.Key("order").BeginArray();
   for (const auto& tasks : result.schedule.order) {
     json.BeginArray();
@@ -50,6 +60,7 @@ std::string Answer(const workloads::LoadedGraph& loaded,
   json.EndArray().Key("search_us").Micros(search_time);
   json.Key("evaluations").Int(result.evaluations);
   json.Key("proven_optimal").Bool(result.proven_optimal);
+  if (robust) WriteRobust(robust->chosen, robust->nominal, &json);
   return json.EndObject().text() + "\n";
 }
 
@@ -72,6 +83,7 @@ class SearchCommand : public Command {
         {"graph", &graph_, "FILE", "the task graph"},
         {"out", &out_, "FILE", "write the answer as JSON"}};
     AppendSearchFlags(&search_flags_, &flags);
+    AppendRobustFlags(&robust_flags_, &flags);
     flags.push_back(
         {"format", &format_, "FORMAT", "of the output", {"table", "json"}});
     return flags;
@@ -93,16 +105,28 @@ class SearchCommand : public Command {
     absl::StatusOr<planner::SearchResult> found;
     {
       const Progress progress(context, "searching", 1);
-      found = planner::SearchGraph(loaded.graph, settings.seed,
-                                   StartBudget(settings, context));
+      const planner::SearchBudget budget = StartBudget(settings, context);
+      const auto robust = DisturbancesOf(robust_flags_, settings.seed);
+      found = planner::SearchGraph(
+          loaded.graph, settings.seed,
+          robust ? budget.Until(1 - kRobustShare) : budget);
+      if (found.ok() && robust) {
+        PIPELOOM_RETURN_IF_ERROR(ChooseRobust(loaded.graph, *robust,
+                                              settings.seed, budget, &*found));
+      }
     }
     if (!found.ok()) return found.status();
+    // The graph's own limits hold here: the bound may use them.
+    const Duration bound = Nanoseconds(
+        planner::CheapLowerBound(planner::FlatGraph(loaded.graph)).time);
+    found->lower_bound = std::max(found->lower_bound, bound);
+    found->proven_optimal = found->schedule.step_time() == found->lower_bound;
     const planner::SearchResult& result = *found;
     const auto search_time =
         std::chrono::duration_cast<Duration>(Clock::now() - begin);
     if (context.stop.stop_requested()) return absl::CancelledError("stopped");
     PIPELOOM_RETURN_IF_ERROR(ValidateSchedule(loaded.graph, result.schedule));
-    const std::string answer = Answer(loaded, result, search_time);
+    const std::string answer = Answer(loaded, result, search_time, robust_);
     if (!out_.empty()) {
       PIPELOOM_RETURN_IF_ERROR(WriteFileAtomically(out_, answer));
     }
@@ -111,11 +135,33 @@ class SearchCommand : public Command {
       return absl::OkStatus();
     }
     PrintTable(loaded.graph, result, search_time, context);
+    if (robust_) {
+      context.print(
+          absl::StrCat("\n", RobustText(robust_->chosen, robust_->nominal)));
+    }
     if (!out_.empty()) context.print(absl::StrCat("wrote ", out_, "\n"));
     return absl::OkStatus();
   }
 
  private:
+  // Replaces the schedule by the one that is best under disturbances.
+  absl::Status ChooseRobust(const StageGraph& graph,
+                            const planner::Disturbances& disturbances,
+                            uint64_t seed, planner::SearchBudget budget,
+                            planner::SearchResult* result) {
+    budget.max_evaluations =
+        std::max<int64_t>(1, budget.max_evaluations - result->evaluations);
+    PIPELOOM_ASSIGN_OR_RETURN(
+        robust_, planner::RobustSearch(graph, result->schedule.order,
+                                       disturbances, seed, budget));
+    PIPELOOM_ASSIGN_OR_RETURN(result->schedule,
+                              TimeSchedule(graph, robust_->order));
+    result->evaluations += robust_->evaluations;
+    result->proven_optimal =
+        result->schedule.step_time() == result->lower_bound;
+    return absl::OkStatus();
+  }
+
   static void PrintTable(const StageGraph& graph,
                          const planner::SearchResult& result,
                          Duration search_time, const Context& context) {
@@ -152,6 +198,8 @@ class SearchCommand : public Command {
   std::string graph_{};
   std::string out_{};
   SearchFlags search_flags_{};
+  RobustFlags robust_flags_{};
+  std::optional<planner::RobustResult> robust_{};
   std::string format_ = "table";
 };
 

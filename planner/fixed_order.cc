@@ -61,6 +61,15 @@ void FixedOrder::Arrange(absl::Span<const int64_t> by_task, int32_t lane,
   }
 }
 
+void FixedOrder::ArrangeRows(absl::Span<const double> by_task,
+                             BatchDurations& durations) const {
+  durations.by_place.resize(task_at_.size() * kLanes);
+  for (size_t p = 0; p < task_at_.size(); ++p) {
+    std::copy_n(by_task.data() + int64_t{task_at_[p]} * kLanes, kLanes,
+                durations.by_place.data() + p * kLanes);
+  }
+}
+
 // Inlined into each caller, and so compiled for its instruction set.
 template <int32_t kWidth>
 [[gnu::always_inline]] inline void FixedOrder::Sweep(

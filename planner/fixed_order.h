@@ -53,6 +53,9 @@ class FixedOrder {
   // The same into one lane; the other lanes stay as they are, 0 at first.
   void Arrange(absl::Span<const int64_t> by_task, int32_t lane,
                BatchDurations& durations) const;
+  // All lanes from rows by task: lane l of task t is at [t * kLanes + l].
+  void ArrangeRows(absl::Span<const double> by_task,
+                   BatchDurations& durations) const;
 
   // The step time in ns when every task starts as early as it can.
   int64_t Time(const Durations& durations, Workspace& workspace) const;

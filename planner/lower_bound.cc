@@ -6,6 +6,9 @@
 #include <utility>
 #include <vector>
 
+#include "planner/memory_bound.h"
+#include "planner/window_bound.h"
+
 namespace pipeloom::planner {
 namespace {
 
@@ -46,13 +49,42 @@ int64_t PreemptiveBound(std::vector<Job>& jobs) {
   return bound;
 }
 
+// Moments looked at in a cheap bound and in a strong one.
+constexpr int32_t kFewMoments = 12;
+constexpr int32_t kManyMoments = 1000;
+
+void Raise(NamedBound* bound, int64_t time, const char* source) {
+  if (time > bound->time) *bound = {.time = time, .source = source};
+}
+
+// Without moments memory is ignored.
+NamedBound BoundOf(const FlatGraph& g, const HeadsAndTails& chains,
+                   int32_t moments) {
+  NamedBound bound;
+  std::vector<std::vector<Job>> jobs(static_cast<size_t>(g.num_ranks));
+  for (int32_t t = 0; t < g.num_tasks; ++t) {
+    const Job job = {.head = chains.head[t],
+                     .duration = g.duration[t],
+                     .tail = chains.tail[t]};
+    Raise(&bound, job.head + job.duration + job.tail, "chain");
+    jobs[g.rank[t]].push_back(job);
+  }
+  for (int32_t r = 0; r < g.num_ranks; ++r) {
+    Raise(&bound, g.epilogue[r], "chain");
+    Raise(&bound, PreemptiveBound(jobs[r]), "rank load");
+  }
+  if (moments == 0) return bound;
+  Raise(&bound, MemoryBound(g, chains.head, chains.tail, bound.time, moments),
+        "memory");
+  return bound;
+}
+
 }  // namespace
 
-int64_t LowerBound(const FlatGraph& g) {
+HeadsAndTails ChainsOf(const FlatGraph& g) {
   const auto n = static_cast<size_t>(g.num_tasks);
   std::vector<int64_t> head(n, 0);
   std::vector<int64_t> tail(n, 0);
-  int64_t bound = 0;
   for (int32_t t = 0; t < g.num_tasks; ++t) {
     for (int32_t e = g.pred_offset[t]; e < g.pred_offset[t + 1]; ++e) {
       const int32_t from = g.pred[e];
@@ -66,17 +98,24 @@ int64_t LowerBound(const FlatGraph& g) {
       const int32_t to = g.succ[e];
       tail[t] = std::max(tail[t], g.succ_delay[e] + g.duration[to] + tail[to]);
     }
-    bound = std::max(bound, head[t] + g.duration[t] + tail[t]);
   }
-  std::vector<std::vector<Job>> jobs(static_cast<size_t>(g.num_ranks));
-  for (int32_t t = 0; t < g.num_tasks; ++t) {
-    jobs[g.rank[t]].push_back(
-        {.head = head[t], .duration = g.duration[t], .tail = tail[t]});
-  }
-  for (int32_t r = 0; r < g.num_ranks; ++r) {
-    bound = std::max({bound, g.epilogue[r], PreemptiveBound(jobs[r])});
-  }
+  return {std::move(head), std::move(tail)};
+}
+
+NamedBound CheapLowerBound(const FlatGraph& g) {
+  return BoundOf(g, ChainsOf(g), kFewMoments);
+}
+
+NamedBound StrongLowerBound(const FlatGraph& g, const SearchBudget& budget) {
+  const HeadsAndTails chains = ChainsOf(g);
+  NamedBound bound = BoundOf(g, chains, kManyMoments);
+  Raise(&bound, WindowBound(g, chains.head, chains.tail, bound.time, budget),
+        "time windows");
   return bound;
+}
+
+int64_t LowerBound(const FlatGraph& g) {
+  return BoundOf(g, ChainsOf(g), /*moments=*/0).time;
 }
 
 Duration LowerBound(const StageGraph& graph) {

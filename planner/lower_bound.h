@@ -1,24 +1,52 @@
 // What no schedule of a StageGraph can beat.
 //
-// The larger of two bounds on the step time, epilogues included:
-//  - the longest chain of dependencies;
-//  - per rank, the best preemptive order of its tasks when each may start once
-//    its own chain ahead is done (head) and is followed by its own chain
-//    (tail): Jackson's preemptive schedule (Carlier, Pinson 1989).
-// Memory limits are ignored, so it may be far off where they bind.
-// O(tasks log tasks + edges).
+// The largest of several bounds on the step time, epilogues included:
+//  - "chain": the longest chain of dependencies;
+//  - "rank load": per rank, the best preemptive order of its tasks when each
+//    may start once its own chain ahead is done (head) and is followed by its
+//    own chain (tail): Jackson's preemptive schedule (Carlier, Pinson 1989);
+//  - "memory": what a rank cannot do while its memory is full at both ends of
+//    the step (planner/memory_bound.h);
+//  - "time windows": a step time is assumed and refuted
+//  (planner/window_bound.h;
+//    StrongLowerBound alone).
+// Cost: O(tasks log tasks + edges) but for the last.
 #ifndef PIPELOOM_PLANNER_LOWER_BOUND_H_
 #define PIPELOOM_PLANNER_LOWER_BOUND_H_
+
+#include <cstdint>
+#include <vector>
 
 #include "base/units.h"
 #include "ir/stage_graph.h"
 #include "planner/flat_graph.h"
+#include "planner/search_budget.h"
 
 namespace pipeloom::planner {
 
+struct NamedBound {
+  int64_t time = 0;              // In ns.
+  const char* source = "chain";  // As above; where equal, the first.
+};
+
+// Without memory limits, so that it holds for lowered limits and for every
+// memory choice too.
 Duration LowerBound(const StageGraph& graph);
 // In ns.
 int64_t LowerBound(const FlatGraph& graph);
+// With the memory limits of this very graph.
+NamedBound CheapLowerBound(const FlatGraph& graph);
+
+// No less than CheapLowerBound. An evaluation of the budget is a step time
+// assumed; without a deadline the result is the same everywhere.
+NamedBound StrongLowerBound(const FlatGraph& graph, const SearchBudget& budget);
+
+// Longest chains before each task's start and after its end, in ns.
+struct HeadsAndTails {
+  std::vector<int64_t> head{};
+  std::vector<int64_t> tail{};
+};
+HeadsAndTails ChainsOf(const FlatGraph& graph);
 
 }  // namespace pipeloom::planner
 

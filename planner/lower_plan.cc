@@ -213,11 +213,114 @@ std::vector<Instruction> LowerRank(const StageGraph& graph, RankId rank,
   return program;
 }
 
+absl::Status CheckHostCopies(const StageGraph& graph,
+                             absl::Span<const HostCopy> copies) {
+  IdVector<TaskId, bool> copied(graph.num_tasks(), false);
+  for (const HostCopy& copy : copies) {
+    const auto refuse = [&](const std::string& what) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("host copy of task %d: %s", copy.task.value(), what));
+    };
+    if (!graph.tasks().Contains(copy.task)) return refuse("no such task");
+    const Task& task = graph.task(copy.task);
+    if (task.pass != Pass::kForward) return refuse("it is no forward task");
+    if (copied[copy.task]) return refuse("it is listed twice");
+    copied[copy.task] = true;
+    if (copy.payload <= Bytes(0) || copy.payload > task.alloc) {
+      return refuse(absl::StrFormat("%d B; it must be in [1, %d]",
+                                    copy.payload.count(), task.alloc.count()));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// What a program holds at most at once.
+Bytes PeakOf(const StageGraph& graph, RankId rank,
+             const std::vector<Instruction>& program) {
+  Bytes held = graph.rank(rank).memory.static_bytes();
+  Bytes peak = held;
+  const auto take = [&](Bytes bytes) {
+    held += bytes;
+    peak = std::max(peak, held);
+  };
+  for (const Instruction& instruction : program) {
+    std::visit(Overloaded{
+                   [&](const Compute& i) {
+                     take(graph.task(i.task).alloc);
+                     held -= graph.task(i.task).free;
+                   },
+                   [&](const Recv& i) { take(graph.edge(i.edge).payload); },
+                   [&](const Free& i) { held -= graph.edge(i.edge).payload; },
+                   [&](const Offload& i) { held -= i.payload; },
+                   [&](const Fetch& i) { take(i.payload); },
+                   [](const Send&) {},
+                   [](const WaitRecv&) {},
+                   [](const WaitSend&) {},
+                   [](const ReduceGradients&) {},
+                   [](const OptimizerStep&) {},
+               },
+               instruction);
+  }
+  return peak;
+}
+
+// Puts the copies of one rank into its program, in the order given: whether one
+// may come back early depends on those before it. O(copies x program).
+absl::Status PlaceHostCopies(const StageGraph& graph, RankId rank,
+                             const std::vector<TaskId>& order,
+                             absl::Span<const HostCopy> copies,
+                             std::vector<Instruction>& program) {
+  IdVector<TaskId, size_t> place(graph.num_tasks(), 0);
+  for (size_t k = 0; k < order.size(); ++k) place[order[k]] = k;
+  const auto index_of = [&](TaskId t) {
+    return std::find(program.begin(), program.end(), Instruction(Compute{t}));
+  };
+  const Bytes limit = graph.rank(rank).memory.limit;
+  for (const HostCopy& copy : copies) {
+    if (graph.task(copy.task).rank != rank) continue;
+    size_t needed = order.size();
+    for (const EdgeId e : graph.outgoing(copy.task)) {
+      const TaskId to = graph.edge(e).to;
+      if (graph.task(to).rank != rank ||
+          graph.task(to).pass == Pass::kForward) {
+        continue;
+      }
+      needed = std::min(needed, place[to]);
+    }
+    if (needed == order.size()) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("host copy of task %d: no backward on its rank "
+                          "needs it",
+                          copy.task.value()));
+    }
+    if (needed == place[copy.task] + 1) continue;
+    program.insert(index_of(copy.task) + 1, Offload{copy.task, copy.payload});
+    // Early where there is room for it.
+    const Bytes before = PeakOf(graph, rank, program);
+    std::vector<Instruction> early = program;
+    const bool between = needed > place[copy.task] + 2;
+    if (between) {
+      early.insert(std::find(early.begin(), early.end(),
+                             Instruction(Compute{order[needed - 1]})),
+                   Fetch{copy.task, copy.payload});
+      const Bytes peak = PeakOf(graph, rank, early);
+      if (limit == Bytes(0) || peak <= std::max(limit, before)) {
+        program = std::move(early);
+        continue;
+      }
+    }
+    program.insert(index_of(order[needed]), Fetch{copy.task, copy.payload});
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
-absl::StatusOr<ExecutionPlan> LowerPlan(const StageGraph& graph,
-                                        const Schedule& schedule) {
+absl::StatusOr<ExecutionPlan> LowerPlan(
+    const StageGraph& graph, const Schedule& schedule,
+    absl::Span<const HostCopy> host_copies) {
   PIPELOOM_RETURN_IF_ERROR(CheckOrders(graph, schedule));
+  PIPELOOM_RETURN_IF_ERROR(CheckHostCopies(graph, host_copies));
   PIPELOOM_ASSIGN_OR_RETURN(const auto events, EventKeys(graph, schedule));
   const auto arrivals = Arrivals(graph, events);
   ExecutionPlan plan;
@@ -226,40 +329,17 @@ absl::StatusOr<ExecutionPlan> LowerPlan(const StageGraph& graph,
   for (const RankId rank : graph.rank_ids()) {
     plan.programs[rank] =
         LowerRank(graph, rank, schedule.order[rank], events, arrivals[rank]);
+    PIPELOOM_RETURN_IF_ERROR(PlaceHostCopies(graph, rank, schedule.order[rank],
+                                             host_copies, plan.programs[rank]));
   }
   plan.predicted_step_time = schedule.step_time();
   return plan;
 }
 
 IdVector<RankId, Bytes> PlanPeaks(const ExecutionPlan& plan) {
-  const StageGraph& graph = plan.graph;
-  IdVector<RankId, Bytes> peaks(graph.num_ranks());
-  for (const RankId rank : graph.rank_ids()) {
-    Bytes held = graph.rank(rank).memory.static_bytes();
-    Bytes peak = held;
-    const auto take = [&](Bytes bytes) {
-      held += bytes;
-      peak = std::max(peak, held);
-    };
-    for (const Instruction& instruction : plan.programs[rank]) {
-      std::visit(Overloaded{
-                     [&](const Compute& i) {
-                       take(graph.task(i.task).alloc);
-                       held -= graph.task(i.task).free;
-                     },
-                     [&](const Recv& i) { take(graph.edge(i.edge).payload); },
-                     [&](const Free& i) { held -= graph.edge(i.edge).payload; },
-                     [&](const Offload& i) { held -= i.payload; },
-                     [&](const Fetch& i) { take(i.payload); },
-                     [](const Send&) {},
-                     [](const WaitRecv&) {},
-                     [](const WaitSend&) {},
-                     [](const ReduceGradients&) {},
-                     [](const OptimizerStep&) {},
-                 },
-                 instruction);
-    }
-    peaks[rank] = peak;
+  IdVector<RankId, Bytes> peaks(plan.graph.num_ranks());
+  for (const RankId rank : plan.graph.rank_ids()) {
+    peaks[rank] = PeakOf(plan.graph, rank, plan.programs[rank]);
   }
   return peaks;
 }

@@ -8,10 +8,16 @@
 // transfer: in the gap before the task that its rank runs when the producer
 // ends. Its buffer is given back right after the consumer. Sends are waited
 // for at the very end of the program, where nothing is delayed by it.
+//
+// Activations that wait on the host leave right after their forward task and
+// come back one task before the first that needs them, so that the copy runs
+// beside that task, or, where the memory limit has no room for that, right
+// before it. A Compute waits for the copies it needs.
 #ifndef PIPELOOM_PLANNER_LOWER_PLAN_H_
 #define PIPELOOM_PLANNER_LOWER_PLAN_H_
 
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "base/units.h"
 #include "ir/execution_plan.h"
 #include "ir/schedule.h"
@@ -19,15 +25,28 @@
 
 namespace pipeloom::planner {
 
+// Activations of a forward task that wait on the host until its backward: part
+// of what the task keeps (Task::alloc).
+struct HostCopy {
+  TaskId task{};
+  Bytes payload{};
+  bool operator==(const HostCopy&) const = default;
+};
+
 // Fills in graph, programs and predicted_step_time of a plan; the caller adds
 // job, step, replica, schedule, bounds and FLOPs. The result passes
 // ValidateExecutionPlan, except that received tensors, which a schedule does
 // not see, may exceed a memory limit: compare PlanPeaks with the limits.
 // Carried out without contention, no task starts later than in the schedule.
+// A copy whose forward task is followed at once by its backward is left out: it
+// would save nothing.
 // FailedPrecondition: the schedule does not fit the graph.
+// InvalidArgument: a host copy of what is no forward task, of none of its
+// bytes or more than it keeps, twice, or without a backward on its rank.
 // O(tasks + edges + E log E), E the edges between ranks.
-absl::StatusOr<ExecutionPlan> LowerPlan(const StageGraph& graph,
-                                        const Schedule& schedule);
+absl::StatusOr<ExecutionPlan> LowerPlan(
+    const StageGraph& graph, const Schedule& schedule,
+    absl::Span<const HostCopy> host_copies = {});
 
 // The most that each rank holds at once: static memory, activations, and
 // tensors received and not yet freed. REQUIRES: what the plan's instructions

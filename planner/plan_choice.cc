@@ -211,4 +211,36 @@ absl::Status ImproveCandidate(const PreparedJob& job, const PlanInput& input,
   return absl::OkStatus();
 }
 
+absl::StatusOr<RobustReport> MakeRobust(const PreparedJob& job,
+                                        const PlanInput& input,
+                                        const partition::BuiltGraph& built,
+                                        Candidate* best, int64_t* evaluations) {
+  const StageGraph graph = best->plan.graph;
+  SearchBudget rest = input.budget;
+  rest.max_evaluations =
+      std::max<int64_t>(1, rest.max_evaluations - *evaluations);
+  PIPELOOM_ASSIGN_OR_RETURN(RobustResult found,
+                            RobustSearch(graph.WithRanks(best->limits),
+                                         best->made.found.schedule.order,
+                                         *input.robust, input.seed, rest));
+  *evaluations += found.evaluations;
+  RobustReport report{.chosen = found.nominal, .nominal = found.nominal};
+  if (found.chosen.p90 >= found.nominal.p90) return report;
+  Candidate candidate = *best;
+  PIPELOOM_ASSIGN_OR_RETURN(candidate.made.found.schedule,
+                            TimeSchedule(graph, std::move(found.order)));
+  candidate.made.found.proven_optimal = false;
+  PIPELOOM_ASSIGN_OR_RETURN(candidate.plan,
+                            LowerPlan(graph, candidate.made.found.schedule));
+  const IdVector<RankId, Bytes> peaks = PlanPeaks(candidate.plan);
+  for (const RankId r : graph.rank_ids()) {
+    const Bytes limit = graph.rank(r).memory.limit;
+    if (limit > Bytes(0) && peaks[r] > limit) return report;
+  }
+  PIPELOOM_RETURN_IF_ERROR(Finish(job, input, built, &candidate));
+  *best = std::move(candidate);
+  report.chosen = found.chosen;
+  return report;
+}
+
 }  // namespace pipeloom::planner

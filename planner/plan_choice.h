@@ -52,6 +52,14 @@ absl::Status ImproveCandidate(const PreparedJob& job, const PlanInput& input,
                               const partition::StepMemory& memory,
                               Candidate* best, int64_t* evaluations);
 
+// Looks for an order with a better 90th percentile under `input.robust` until
+// the budget ends. The plan stays as it is where none is found, or where the
+// tensors that ranks receive do not fit beside it.
+absl::StatusOr<RobustReport> MakeRobust(const PreparedJob& job,
+                                        const PlanInput& input,
+                                        const partition::BuiltGraph& built,
+                                        Candidate* best, int64_t* evaluations);
+
 }  // namespace pipeloom::planner
 
 #endif  // PIPELOOM_PLANNER_PLAN_CHOICE_H_

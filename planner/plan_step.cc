@@ -10,6 +10,7 @@
 #include "base/status_macros.h"
 #include "emulator/emulate_step.h"
 #include "partition/build_stage_graph.h"
+#include "partition/loss_shares.h"
 #include "planner/lower_plan.h"
 #include "planner/memory_choices.h"
 #include "planner/plan_choice.h"
@@ -17,6 +18,9 @@
 
 namespace pipeloom::planner {
 namespace {
+
+// Of the budget, before a robust choice is made with the rest.
+constexpr double kNominalShare = 0.7;
 
 // Without what LowerPlan has no instructions for yet: copies to the host.
 IdVector<StageId, std::vector<MemoryChoice>> Lowerable(
@@ -62,8 +66,12 @@ absl::StatusOr<PreparedJob> PrepareJob(const Strategy& strategy,
 }
 
 absl::StatusOr<PlanResult> PlanStep(const PreparedJob& job,
-                                    const PlanInput& input) {
+                                    const PlanInput& whole_input) {
   const JobSpec& spec = job.costs->job();
+  PlanInput input = whole_input;
+  if (input.robust.has_value()) {
+    input.budget = whole_input.budget.Until(kNominalShare);
+  }
   PlanResult result;
   PIPELOOM_ASSIGN_OR_RETURN(
       result.microbatches,
@@ -143,6 +151,13 @@ absl::StatusOr<PlanResult> PlanStep(const PreparedJob& job,
       return searched.status();
     }
   }
+  if (whole_input.robust.has_value()) {
+    PIPELOOM_ASSIGN_OR_RETURN(
+        result.robust,
+        MakeRobust(job, whole_input, *best_graph, &*best, &result.evaluations));
+  }
+  partition::SetLoss(spec.model, *input.packed, result.microbatches,
+                     &best->plan);
   PIPELOOM_RETURN_IF_ERROR(ValidateExecutionPlan(best->plan));
   result.plan = std::move(best->plan);
   result.predicted = std::move(best->predicted);

@@ -3,6 +3,7 @@
 #define PIPELOOM_PLANNER_PLAN_STEP_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include "ir/partition.h"
 #include "ir/step_trace.h"
 #include "partition/batch_split.h"
+#include "planner/robust_search.h"
 #include "planner/search_budget.h"
 #include "planner/strategy.h"
 
@@ -35,6 +37,15 @@ struct PlanInput {
   int32_t replica = 0;
   uint64_t seed = 1;
   SearchBudget budget{};
+  // Set: of the schedules found, the one with the best 90th percentile under
+  // these disturbances is taken, for which 30 % of the budget are kept.
+  std::optional<Disturbances> robust{};
+};
+
+// The step times of the plan and of the one that is best undisturbed.
+struct RobustReport {
+  RobustTimes chosen{};
+  RobustTimes nominal{};
 };
 
 struct PlanResult {
@@ -47,6 +58,7 @@ struct PlanResult {
   Duration lower_bound{};  // For that memory choice and partition.
   int64_t evaluations = 0;
   bool proven_optimal = false;
+  std::optional<RobustReport> robust{};  // If it was asked for.
   double gap_ratio() const;
   double bubble_ratio() const;
   double mfu() const;

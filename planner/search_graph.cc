@@ -1,5 +1,6 @@
 // How a search runs:
-//  1. the list scheduler with its default policy: the first legal answer;
+//  1. the list scheduler with its default policy: the first legal answer; on
+//     regular pipelines the classic schedules too;
 //  2. a small problem: branch and bound, until it is solved or a part of the
 //     budget is used up;
 //  3. kWorkers workers (planner/search_worker.h) in rounds of about equal
@@ -19,6 +20,7 @@
 
 #include "base/random.h"
 #include "base/status_macros.h"
+#include "planner/baselines/classic_orders.h"
 #include "planner/exact_search.h"
 #include "planner/executor.h"
 #include "planner/flat_graph.h"
@@ -183,12 +185,19 @@ absl::StatusOr<SearchResult> SearchGraph(const StageGraph& graph, uint64_t seed,
     best.Offer(time, first.sequence());
     best.evaluations = 1;
     bool warm_start = false;
-    const std::vector<int32_t> known = Linearize(flat, start);
-    if (!known.empty() && FitsMemory(flat, known)) {
-      Retimer retimer(flat);
+    Retimer retimer(flat);
+    const auto offer = [&](const RankOrders& orders) {
+      const std::vector<int32_t> known = Linearize(flat, orders);
+      if (known.empty() || !FitsMemory(flat, known)) return;
       best.Offer(retimer.Retime(known), known);
       ++best.evaluations;
-      warm_start = best.time < time;
+    };
+    offer(start);
+    warm_start = best.time < time;
+    if (best.time > bound && !budget.Exhausted(best.evaluations)) {
+      for (const RankOrders& orders : ClassicOrders(graph)) {
+        if (!budget.Exhausted(best.evaluations)) offer(orders);
+      }
     }
     if (best.time > bound && !budget.Exhausted(best.evaluations)) {
       proven = SolveExactly(flat, budget, &best);

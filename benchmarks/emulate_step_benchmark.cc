@@ -2,24 +2,36 @@
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "base/check.h"
+#include "base/random.h"
 #include "emulator/emulate_step.h"
+#include "emulator/replay_step.h"
+#include "emulator/step_engine.h"
+#include "emulator/step_program.h"
+#include "emulator/trace_builder.h"
 #include "ir/execution_plan.h"
+#include "ir/schedule.h"
 #include "tests/support/random_problem.h"
 
 namespace pipeloom::emulator {
 namespace {
 
-// Ranks run their tasks by id, with receives one task ahead.
-ExecutionPlan PlanOf(int32_t num_tasks) {
-  constexpr int32_t kRanks = 8;
+constexpr int32_t kRanks = 8;
+
+StageGraph GraphOf(int32_t num_tasks) {
+  return testing::UniformGraph({.ranks = kRanks,
+                                .microbatches = num_tasks / kRanks / 2,
+                                .weight_grad = kZero,
+                                .delay = Microseconds(20)});
+}
+
+// Receives are posted one task ahead.
+ExecutionPlan PlanOf(StageGraph problem, const RankOrders& orders) {
   ExecutionPlan plan;
-  plan.graph = testing::UniformGraph({.ranks = kRanks,
-                                      .microbatches = num_tasks / kRanks / 2,
-                                      .weight_grad = kZero,
-                                      .delay = Microseconds(20)});
+  plan.graph = std::move(problem);
   const StageGraph& graph = plan.graph;
   plan.programs.resize(graph.num_ranks());
   const auto crosses = [&](EdgeId e) {
@@ -28,7 +40,7 @@ ExecutionPlan PlanOf(int32_t num_tasks) {
   };
   for (const RankId rank : graph.rank_ids()) {
     std::vector<Instruction>& program = plan.programs[rank];
-    const auto tasks = graph.tasks_of(rank);
+    const std::vector<TaskId>& tasks = orders[rank];
     const auto post = [&](size_t k) {
       if (k >= tasks.size()) return;
       for (const EdgeId e : graph.incoming(tasks[k])) {
@@ -58,19 +70,162 @@ ExecutionPlan PlanOf(int32_t num_tasks) {
   return plan;
 }
 
+// Ranks run their tasks by id.
+ExecutionPlan PlanOf(int32_t num_tasks) {
+  StageGraph graph = GraphOf(num_tasks);
+  RankOrders orders(graph.num_ranks());
+  for (const TaskId t : graph.task_ids()) {
+    orders[graph.task(t).rank].push_back(t);
+  }
+  return PlanOf(std::move(graph), orders);
+}
+
+// 1F1B of tasks between half and one and a half times as long as the mean.
+ExecutionPlan UnequalPlan(int32_t num_tasks) {
+  const StageGraph uniform = GraphOf(num_tasks);
+  IdVector<TaskId, Task> tasks = uniform.tasks();
+  Random random(7);
+  for (Task& task : tasks) {
+    task.duration = Nanoseconds(random.Between(500'000, 1'500'000));
+  }
+  auto graph =
+      StageGraph::Create("unequal", uniform.ranks(), uniform.module_names(),
+                         tasks, uniform.edges());
+  PIPELOOM_CHECK(graph.ok());
+  RankOrders orders(graph->num_ranks());
+  for (const RankId rank : graph->rank_ids()) {
+    std::vector<TaskId> forwards;
+    std::vector<TaskId> backwards;
+    for (const TaskId t : graph->tasks_of(rank)) {
+      (graph->task(t).pass == Pass::kForward ? forwards : backwards)
+          .push_back(t);
+    }
+    const size_t ahead =
+        std::min(forwards.size(),
+                 static_cast<size_t>(graph->num_ranks() - 1 - rank.value()));
+    std::vector<TaskId>& order = orders[rank];
+    order.assign(forwards.begin(), forwards.begin() + static_cast<long>(ahead));
+    for (size_t k = 0; k < backwards.size(); ++k) {
+      if (ahead + k < forwards.size()) order.push_back(forwards[ahead + k]);
+      order.push_back(backwards[k]);
+    }
+  }
+  return PlanOf(*std::move(graph), orders);
+}
+
+void PerTask(benchmark::State& state, const ExecutionPlan& plan) {
+  state.SetItemsProcessed(state.iterations() * plan.graph.num_tasks());
+  state.counters["a_task"] = benchmark::Counter(
+      plan.graph.num_tasks(), benchmark::Counter::kIsIterationInvariantRate |
+                                  benchmark::Counter::kInvert);
+}
+
+EmulateOptions OptionsOf(int64_t sharing) {
+  EmulateOptions options;
+  options.sharing = static_cast<LinkSharing>(sharing);
+  return options;
+}
+
+// A plan once: compiled, run, and its trace in fresh memory.
 void BM_EmulateStep(benchmark::State& state) {
   const ExecutionPlan plan = PlanOf(static_cast<int32_t>(state.range(0)));
-  const EmulateOptions options{.full_trace = state.range(1) != 0};
+  EmulateOptions options = OptionsOf(state.range(1));
+  options.full_trace = state.range(2) != 0;
   for (auto _ : state) {
     auto trace = EmulateStep(plan, options);
     PIPELOOM_CHECK(trace.ok());
     benchmark::DoNotOptimize(trace);
   }
-  state.SetItemsProcessed(state.iterations() * plan.graph.num_tasks());
+  PerTask(state, plan);
 }
 BENCHMARK(BM_EmulateStep)
-    ->ArgNames({"tasks", "full_trace"})
-    ->ArgsProduct({{1'000, 10'000, 100'000}, {0, 1}});
+    ->ArgNames({"tasks", "sharing", "full_trace"})
+    ->ArgsProduct({{1'000, 10'000, 100'000}, {1, 2}, {0, 1}});
+
+// A compiled plan again: links, contention and, with `trace`, all spans and the
+// memory timeline, into memory that is there.
+void BM_RunCompiledStep(benchmark::State& state) {
+  const ExecutionPlan plan = PlanOf(static_cast<int32_t>(state.range(0)));
+  const EmulateOptions options = OptionsOf(state.range(1));
+  const auto program = CompileStep(plan, options);
+  PIPELOOM_CHECK(program.ok());
+  StepEngine engine(*program, TimesOf(*program, plan, options));
+  StepTrace trace;
+  for (auto _ : state) {
+    PIPELOOM_CHECK(engine.Run().ok());
+    if (state.range(2) != 0) BuildTrace(plan.graph, engine, true, &trace);
+    benchmark::DoNotOptimize(trace);
+    benchmark::DoNotOptimize(engine.finish());
+  }
+  PerTask(state, plan);
+}
+BENCHMARK(BM_RunCompiledStep)
+    ->ArgNames({"tasks", "sharing", "trace"})
+    ->ArgsProduct({{1'000, 10'000, 100'000}, {0, 1, 2, 4}, {0, 1}});
+
+void BM_CompileStep(benchmark::State& state) {
+  const ExecutionPlan plan = PlanOf(static_cast<int32_t>(state.range(0)));
+  const EmulateOptions options = OptionsOf(1);
+  for (auto _ : state) {
+    auto program = CompileStep(plan, options);
+    PIPELOOM_CHECK(program.ok());
+    benchmark::DoNotOptimize(TimesOf(*program, plan, options));
+  }
+  PerTask(state, plan);
+}
+BENCHMARK(BM_CompileStep)
+    ->ArgName("tasks")
+    ->Arg(1'000)
+    ->Arg(10'000)
+    ->Arg(100'000);
+
+// The same outcome (finish and peaks) three ways: emulated whole, with one
+// task's duration changed, and with two neighbouring instructions of a rank
+// exchanged. `reuse` 0 emulates whole each time: the ratio of times is what
+// reuse saves. Exchanges that deadlock are passed over.
+void BM_ReplayDuration(benchmark::State& state) {
+  const ExecutionPlan plan = UnequalPlan(static_cast<int32_t>(state.range(0)));
+  auto replay =
+      ReplayStep::Create(plan, OptionsOf(state.range(1)), state.range(2) != 0);
+  PIPELOOM_CHECK(replay.ok());
+  Random random(1);
+  for (auto _ : state) {
+    const TaskId task(
+        static_cast<int32_t>(random.Below(plan.graph.num_tasks())));
+    auto outcome = (*replay)->WithDuration(
+        task, Nanoseconds(random.Between(500'000, 1'500'000)));
+    PIPELOOM_CHECK(outcome.ok());
+    benchmark::DoNotOptimize(outcome);
+  }
+  PerTask(state, plan);
+  state.counters["hit_ratio"] = (*replay)->counters().hit_ratio();
+}
+BENCHMARK(BM_ReplayDuration)
+    ->ArgNames({"tasks", "sharing", "reuse"})
+    ->ArgsProduct({{1'000, 10'000, 100'000}, {1, 2}, {0, 1}});
+
+void BM_ReplayOrder(benchmark::State& state) {
+  const ExecutionPlan plan = UnequalPlan(static_cast<int32_t>(state.range(0)));
+  auto replay =
+      ReplayStep::Create(plan, OptionsOf(state.range(1)), state.range(2) != 0);
+  PIPELOOM_CHECK(replay.ok());
+  Random random(1);
+  for (auto _ : state) {
+    const RankId rank(static_cast<int32_t>(random.Below(kRanks)));
+    const std::vector<Instruction>& program = plan.programs[rank];
+    const auto first = static_cast<size_t>(
+        random.Below(static_cast<int64_t>(program.size()) - 1));
+    const Instruction swapped[] = {program[first + 1], program[first]};
+    auto outcome =
+        (*replay)->WithOrder(rank, static_cast<int32_t>(first), swapped);
+    benchmark::DoNotOptimize(outcome);
+  }
+  PerTask(state, plan);
+  state.counters["hit_ratio"] = (*replay)->counters().hit_ratio();
+}
+BENCHMARK(BM_ReplayOrder)
+    ->ArgNames({"tasks", "sharing", "reuse"})
+    ->ArgsProduct({{1'000, 10'000, 100'000}, {1, 2}, {0, 1}});
 
 }  // namespace
 }  // namespace pipeloom::emulator

@@ -1,8 +1,12 @@
 // `pipeloom run`: executes a plan with the runtime and compares it with the
 // prediction.
+#include <unistd.h>
+
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -12,11 +16,19 @@
 #include "cli/command.h"
 #include "cli/files.h"
 #include "cli/json_writer.h"
+#include "cli/learned_file.h"
 #include "cli/plan_source.h"
 #include "cli/progress.h"
+#include "cli/report.h"
+#include "cli/run_feed.h"
+#include "cli/run_ranks.h"
 #include "cli/table.h"
+#include "cli/torch_run.h"
 #include "emulator/emulate_step.h"
 #include "runtime/launch.h"
+#include "runtime/learned_costs.h"
+#include "runtime/run_steps.h"
+#include "runtime/synthetic_device.h"
 
 namespace pipeloom::cli {
 namespace {
@@ -24,25 +36,40 @@ namespace {
 class RunCommand : public Command {
  public:
   CommandText text() const override {
-    return {"run", "--plan FILE | JOB --batch FILE [options]",
-            "execute a plan; predicted against measured",
-            "Executes the plan's instructions, one thread a rank, on devices "
-            "that spend the predicted time of each task, and prints predicted "
-            "and measured step time and the error. With --repeat the median "
-            "counts. --time-scale 0.1 runs ten times as fast as real time; "
-            "times are printed as of real time."};
+    return {
+        "run", "--plan FILE | JOB --batch FILE [options]",
+        "execute a plan; predicted against measured",
+        "Executes the plan's instructions, one thread or process a rank, "
+        "on devices that spend the predicted time of each task, and prints "
+        "predicted and measured step time and the error. With --repeat the "
+        "median counts. --time-scale 0.1 runs ten times as fast as real time; "
+        "times are printed as of real time."};
   }
 
   std::vector<Flag> Flags() override {
     std::vector<Flag> flags;
     AppendPlanSourceFlags(&source_, &flags);
-    flags.push_back({"transport",
-                     &transport_,
+    flags.push_back({
+      "transport", &transport_, "NAME",
+          "how ranks exchange tensors: inproc, as threads of this "
+          "process; mpi, as the processes that mpirun starts",
+#if PIPELOOM_WITH_MPI
+      {
+        "inproc", "mpi"
+      }
+    });
+#else
+      {
+        "inproc"
+      }
+    });
+#endif
+    flags.push_back({"device",
+                     &device_,
                      "NAME",
-                     "how ranks exchange tensors",
-                     {"inproc"}});
-    flags.push_back(
-        {"device", &device_, "NAME", "what executes tasks", {"synthetic"}});
+                     "what executes tasks",
+                     {"synthetic", "torch"}});
+    AppendTorchFlags(&torch_, &flags);
     flags.push_back({"time-scale",
                      &time_scale_,
                      "X",
@@ -51,10 +78,26 @@ class RunCommand : public Command {
                      1e-6,
                      1000});
     flags.push_back(
-        {"repeat", &repeat_, "N", "execute N times", {}, 1, 100000});
+        {"repeat", &repeat_, "N", "execute each plan N times", {}, 1, 100000});
+    flags.push_back({"steps",
+                     &steps_,
+                     "N",
+                     "steps of JOB to plan and execute one after another; the "
+                     "next is planned while one runs",
+                     {},
+                     1,
+                     100000});
+    flags.push_back({"learn", &learn_, "FILE",
+                     "keep there what the measured tasks took, beside what it "
+                     "holds already; plan with it by --learned"});
+    flags.push_back({"failure-timeout", &failure_timeout_, "TIME",
+                     "within which all ranks end once one has failed, stopped "
+                     "or vanished"});
     flags.push_back({"trace", &trace_, "FILE",
                      "write the measured timeline of the median run as Chrome "
                      "trace JSON"});
+    flags.push_back({"report", &report_, "FILE",
+                     "write an HTML report: predicted over measured"});
     flags.push_back(
         {"format", &format_, "FORMAT", "of the output", {"table", "json"}});
     return flags;
@@ -62,52 +105,176 @@ class RunCommand : public Command {
 
   absl::Status Run(const std::vector<std::string>& args,
                    const Context& context) override {
-    PIPELOOM_ASSIGN_OR_RETURN(const SourcedPlan sourced,
-                              GetPlan(source_, args, context));
-    const ExecutionPlan& plan = sourced.plan;
-    PIPELOOM_ASSIGN_OR_RETURN(const StepTrace predicted,
-                              emulator::EmulateStep(plan));
+    if (device_ == "torch") {
+      if (transport_ != "inproc") {
+        return UsageError("--device torch takes --transport inproc");
+      }
+      return RunTorch(torch_, source_, args, steps_, context);
+    }
     runtime::RunOptions options;
     options.time_scale = time_scale_;
+    options.failure_timeout =
+        std::chrono::nanoseconds(failure_timeout_.value_or(Seconds(5)).count());
     options.stop = context.stop;
-    std::vector<StepTrace> runs;
-    {
-      Progress progress(context, "running", repeat_);
-      for (int64_t i = 0; i < repeat_; ++i) {
-        progress.Set(i);
-        PIPELOOM_ASSIGN_OR_RETURN(StepTrace measured,
-                                  runtime::RunPlan(plan, options));
-        runs.push_back(std::move(measured));
-      }
+    std::unique_ptr<RunRanks> ranks =
+        MakeThreadRanks(options, runtime::MakeSyntheticDevice);
+#if PIPELOOM_WITH_MPI
+    if (transport_ == "mpi") {
+      PIPELOOM_ASSIGN_OR_RETURN(
+          ranks, StartMpiRanks(options, runtime::MakeSyntheticDevice,
+                               /*keep_time=*/true));
     }
-    std::vector<const StepTrace*> by_time;
-    for (const StepTrace& run : runs) by_time.push_back(&run);
-    std::stable_sort(by_time.begin(), by_time.end(),
-                     [](const StepTrace* a, const StepTrace* b) {
-                       return a->finish < b->finish;
-                     });
-    const StepTrace& median = *by_time[(by_time.size() - 1) / 2];
-    const TraceComparison comparison = CompareTraces(predicted, median);
+#endif
+    return ranks->End(Execute(args, context, *ranks), context);
+  }
+
+ private:
+  // The runs of one plan.
+  struct Group {
+    runtime::SharedPlan plan{};
+    std::vector<StepTrace> runs{};
+  };
+  // What is kept of a group.
+  struct Row {
+    int64_t step = 0;
+    TraceComparison comparison{};
+  };
+
+  absl::Status Execute(const std::vector<std::string>& args,
+                       const Context& context, RunRanks& ranks) {
+    runtime::PlanFeed feed;
+    if (ranks.leads()) {
+      PIPELOOM_ASSIGN_OR_RETURN(
+          feed, MakeRunFeed(source_, args, steps_, repeat_, context));
+    }
+    runtime::LearnedCosts learned;
+    runtime::LearnedCosts applied;
+    if (!source_.learned.empty() && ranks.leads()) {
+      PIPELOOM_ASSIGN_OR_RETURN(applied, ReadLearned(source_.learned));
+    }
+    if (!learn_.empty() && ranks.leads() && access(learn_.c_str(), F_OK) == 0) {
+      PIPELOOM_ASSIGN_OR_RETURN(learned, ReadLearned(learn_));
+    }
+    Group group;
+    std::vector<Row> rows;
+    {
+      Context quiet = context;
+      if (!ranks.leads()) quiet.show_progress = nullptr;
+      Progress progress(quiet, "running", steps_ * repeat_);
+      PIPELOOM_RETURN_IF_ERROR(runtime::RunSteps(
+          steps_ * repeat_, ranks.Share(std::move(feed)),
+          [&](runtime::SharedPlan plan) {
+            return ranks.RunStep(std::move(plan));
+          },
+          [&](int64_t i, runtime::SharedPlan plan,
+              StepTrace trace) -> absl::Status {
+            progress.Set(i + 1);
+            if (!ranks.leads()) return absl::OkStatus();
+            if (!learn_.empty()) learned.Learn(*plan, trace, &applied);
+            if (plan != group.plan) group = {.plan = plan, .runs = {}};
+            group.runs.push_back(std::move(trace));
+            if ((i + 1) % repeat_ != 0) return absl::OkStatus();
+            PIPELOOM_ASSIGN_OR_RETURN(const StepTrace predicted,
+                                      emulator::EmulateStep(*plan));
+            rows.push_back(
+                {plan->step, CompareTraces(predicted, Median(group.runs))});
+            return absl::OkStatus();
+          }));
+    }
+    if (!ranks.leads()) return absl::OkStatus();
+    if (!learn_.empty()) {
+      PIPELOOM_RETURN_IF_ERROR(WriteFileAtomically(learn_, learned.ToString()));
+    }
+    const ExecutionPlan& plan = *group.plan;
+    const StepTrace& median = Median(group.runs);
+    const TraceComparison& comparison = rows.back().comparison;
     if (!trace_.empty()) {
       PIPELOOM_RETURN_IF_ERROR(
           WriteFileAtomically(trace_, ChromeTrace({{{&plan, &median}}})));
     }
+    if (!report_.empty()) {
+      PIPELOOM_ASSIGN_OR_RETURN(const StepTrace predicted,
+                                emulator::EmulateStep(plan));
+      PIPELOOM_RETURN_IF_ERROR(WriteFileAtomically(
+          report_, ReportHtml(MakeReport(plan, predicted, median, comparison,
+                                         context))));
+    }
     if (format_ == "json") {
-      context.print(Json(plan, comparison, runs));
+      context.print(Json(plan, rows, group.runs));
     } else {
-      context.print(Words(plan, comparison, runs));
+      context.print(rows.size() > 1 ? StepWords(plan, rows)
+                                    : Words(plan, comparison, group.runs));
       if (!trace_.empty()) {
         context.print(absl::StrCat("wrote ", trace_, "\n"));
       }
     }
-    if (comparison.same_order) return absl::OkStatus();
-    return absl::InternalError(
-        "a rank ran its tasks in another order than predicted");
+    for (const Row& row : rows) {
+      if (row.comparison.same_order) continue;
+      return absl::InternalError(absl::StrFormat(
+          "step %d: a rank ran its tasks in another order than predicted",
+          row.step));
+    }
+    return absl::OkStatus();
   }
 
- private:
-  std::string Json(const ExecutionPlan& plan, const TraceComparison& comparison,
+  static const StepTrace& Median(const std::vector<StepTrace>& runs) {
+    std::vector<const StepTrace*> by_time;
+    for (const StepTrace& run : runs) by_time.push_back(&run);
+    std::stable_sort(by_time.begin(), by_time.end(),
+                     [](const StepTrace* x, const StepTrace* y) {
+                       return x->finish < y->finish;
+                     });
+    return *by_time[(by_time.size() - 1) / 2];
+  }
+
+  // Of several steps.
+  std::string StepWords(const ExecutionPlan& plan,
+                        const std::vector<Row>& rows) const {
+    std::string text = absl::StrFormat(
+        "%s, schedule %s: %d steps on %d ranks (%s, %s device), time scale "
+        "%g\n\n",
+        plan.job, plan.schedule, rows.size(), plan.graph.num_ranks(),
+        transport_ == "mpi" ? "processes, mpi transport"
+                            : "threads, inproc transport",
+        device_, time_scale_);
+    Table table({"step", "predicted", "measured", "error"});
+    for (const Row& row : rows) {
+      table.AddRow(
+          {absl::StrCat(row.step),
+           FormatDuration(row.comparison.predicted_step_time),
+           FormatDuration(row.comparison.measured_step_time),
+           absl::StrFormat("%+.2f %%", 100 * row.comparison.step_time_error)});
+    }
+    return text + table.ToString();
+  }
+
+  static Report MakeReport(const ExecutionPlan& plan,
+                           const StepTrace& predicted,
+                           const StepTrace& measured,
+                           const TraceComparison& comparison,
+                           const Context& context) {
+    Report report;
+    report.title = absl::StrCat("Run of ", plan.job);
+    report.subtitle = absl::StrFormat("schedule %s, step %d, replica %d",
+                                      plan.schedule, plan.step, plan.replica);
+    report.command = context.command_line;
+    report.figures = {
+        {"predicted", FormatDuration(comparison.predicted_step_time), ""},
+        {"measured", FormatDuration(comparison.measured_step_time),
+         absl::StrFormat("%+.2f %% of the prediction",
+                         100 * comparison.step_time_error)},
+        {"error of a task", FormatPercent(comparison.mean_task_time_error, 2),
+         "mean"}};
+    report.steps = {{.title = absl::StrCat("Step ", plan.step),
+                     .plan = &plan,
+                     .trace = &predicted,
+                     .measured = &measured}};
+    return report;
+  }
+
+  std::string Json(const ExecutionPlan& plan, const std::vector<Row>& rows,
                    const std::vector<StepTrace>& runs) const {
+    const TraceComparison& comparison = rows.back().comparison;
     JsonWriter json(true);
     json.BeginObject().Key("job").String(plan.job);
     json.Key("schedule").String(plan.schedule);
@@ -120,6 +287,15 @@ class RunCommand : public Command {
     json.Key("same_order").Bool(comparison.same_order);
     json.Key("runs_us").BeginArray();
     for (const StepTrace& run : runs) json.Micros(run.step_time());
+    json.EndArray();
+    json.Key("steps").BeginArray();
+    for (const Row& row : rows) {
+      json.BeginObject().Key("step").Int(row.step);
+      json.Key("predicted_us").Micros(row.comparison.predicted_step_time);
+      json.Key("measured_us").Micros(row.comparison.measured_step_time);
+      json.Key("error_ratio").Number(row.comparison.step_time_error);
+      json.EndObject();
+    }
     return json.EndArray().EndObject().text() + "\n";
   }
 
@@ -127,10 +303,11 @@ class RunCommand : public Command {
                     const TraceComparison& comparison,
                     const std::vector<StepTrace>& runs) const {
     std::string text = absl::StrFormat(
-        "%s, schedule %s: %d tasks on %d ranks (threads, %s transport, %s "
+        "%s, schedule %s: %d tasks on %d ranks (%s, %s transport, %s "
         "device), time scale %g\n\n",
         plan.job, plan.schedule, plan.graph.num_tasks(), plan.graph.num_ranks(),
-        transport_, device_, time_scale_);
+        transport_ == "mpi" ? "processes" : "threads", transport_, device_,
+        time_scale_);
     Table table({"run", "step time", "error"});
     const double predicted = ToSeconds(comparison.predicted_step_time);
     const auto error = [&](Duration d) {
@@ -165,9 +342,14 @@ class RunCommand : public Command {
   PlanSource source_{};
   std::string transport_ = "inproc";
   std::string device_ = "synthetic";
+  TorchFlags torch_{};
   double time_scale_ = 1;
   int64_t repeat_ = 1;
+  int64_t steps_ = 1;
+  std::optional<Duration> failure_timeout_{};
+  std::string learn_{};
   std::string trace_{};
+  std::string report_{};
   std::string format_ = "table";
 };
 

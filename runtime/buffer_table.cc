@@ -25,7 +25,7 @@ absl::StatusOr<absl::Span<std::byte>> BufferTable::Take(EdgeId edge,
   PIPELOOM_RETURN_IF_ERROR(account_->Take(MemoryItem::kReceived, payload));
   Buffer buffer{.payload = payload};
   buffer.resident =
-      static_cast<size_t>(ResidentBytes(payload, allocate_).count());
+      static_cast<size_t>(ResidentBytes(payload, allocate_, whole_).count());
   if (buffer.resident > 0) {
     buffer.bytes = std::make_unique<std::byte[]>(buffer.resident);
   }

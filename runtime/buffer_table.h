@@ -18,16 +18,18 @@ namespace pipeloom::runtime {
 // How much of a tensor is really there. Accounts always count all of it; a
 // run that only keeps time allocates nothing, and one that allocates keeps at
 // most kMaxResident of each tensor, so that plans for GPUs run anywhere.
+// Real devices ask for all of it (`whole`).
 inline constexpr Bytes kMaxResident{256 << 10};
-inline Bytes ResidentBytes(Bytes payload, bool allocate) {
+inline Bytes ResidentBytes(Bytes payload, bool allocate, bool whole = false) {
+  if (whole) return payload;
   return allocate ? std::min(payload, kMaxResident) : Bytes(0);
 }
 
 class BufferTable {
  public:
   // `account` outlives the table.
-  BufferTable(MemoryAccount* account, bool allocate)
-      : account_(account), allocate_(allocate) {}
+  BufferTable(MemoryAccount* account, bool allocate, bool whole = false)
+      : account_(account), allocate_(allocate), whole_(whole) {}
 
   // Takes a buffer for the edge's tensor; its resident bytes, zeroed.
   // FailedPrecondition: the edge has one. ResourceExhausted: over the limit.
@@ -47,6 +49,7 @@ class BufferTable {
   };
   MemoryAccount* account_;
   bool allocate_;
+  bool whole_;
   absl::flat_hash_map<EdgeId, Buffer> buffers_{};
 };
 

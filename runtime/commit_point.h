@@ -12,14 +12,24 @@
 
 namespace pipeloom::runtime {
 
-class CommitPoint {
+// One rank's view of it.
+class CommitGate {
+ public:
+  virtual ~CommitGate() = default;
+  // Says that a rank has come this far. Once per rank and step.
+  virtual void Arrive() = 0;
+  // Blocks until all ranks have arrived. The reason for which they cannot;
+  // DeadlineExceeded.
+  virtual absl::Status Wait(WallTime deadline) = 0;
+};
+
+// Between threads, for one step.
+class CommitPoint final : public CommitGate {
  public:
   explicit CommitPoint(int32_t num_ranks) : missing_(num_ranks) {}
 
-  // Says that a rank has come this far. Once per rank.
-  void Arrive();
-  // Blocks until all ranks have arrived. Abort's reason; DeadlineExceeded.
-  absl::Status Wait(WallTime deadline);
+  void Arrive() override;
+  absl::Status Wait(WallTime deadline) override;
   // Lets all waits fail; the first call counts. False, and nothing changes,
   // when everyone has arrived: then all step.
   bool Abort(absl::Status reason);

@@ -1,6 +1,10 @@
 // Carries out what a rank computes: the interface between the interpreter and
 // a real or synthetic device. One object per rank, used by its thread only.
 //
+// A device serves one step. What it must keep from step to step (weights,
+// optimizer state) belongs to its factory, which is called for every step and
+// rank, on that rank's thread in a run of processes.
+//
 // Every call returns when its work is done, fails with a reason, or, when the
 // run is stopped (the RankClock's stop token), returns Cancelled soon: a call
 // that does not return keeps the whole run from ending.
@@ -16,6 +20,7 @@
 #include "base/units.h"
 #include "ir/execution_plan.h"
 #include "ir/ids.h"
+#include "runtime/buffer_table.h"
 #include "runtime/memory_account.h"
 #include "runtime/rank_clock.h"
 
@@ -45,7 +50,12 @@ struct DeviceContext {
   RankId rank{};
   RankClock* clock = nullptr;
   MemoryAccount* account = nullptr;
+  // Where received tensors are, from WaitRecv to Free.
+  const BufferTable* buffers = nullptr;
   bool allocate = false;
+  // Between device and host memory, for Offload and Fetch, in plan time. 0:
+  // copies take no time.
+  Bandwidth host_bandwidth{};
 };
 using DeviceFactory =
     std::function<std::unique_ptr<Device>(const DeviceContext&)>;

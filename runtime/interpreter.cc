@@ -1,5 +1,8 @@
 #include "runtime/interpreter.h"
 
+#include <exception>
+#include <new>
+#include <string>
 #include <variant>
 
 #include "base/overloaded.h"
@@ -11,10 +14,22 @@ Interpreter::Interpreter(const InterpreterContext& context)
     : context_(context), graph_(context.plan->graph) {}
 
 absl::Status Interpreter::Run() {
+  try {
+    return RunInstructions();
+  } catch (const std::bad_alloc&) {
+    return absl::ResourceExhaustedError("out of memory (std::bad_alloc)");
+  } catch (const std::exception& e) {
+    return absl::InternalError(std::string("it threw: ") + e.what());
+  } catch (...) {
+    return absl::InternalError("it threw what is no std::exception");
+  }
+}
+
+absl::Status Interpreter::RunInstructions() {
   const std::vector<Instruction>& program =
       context_.plan->programs[context_.rank];
   for (size_t k = 0; k < program.size(); ++k) {
-    context_.position->store(k, std::memory_order_relaxed);
+    context_.progress->position.store(k, std::memory_order_relaxed);
     PIPELOOM_RETURN_IF_ERROR(
         std::visit(Overloaded{
                        [this](const Compute& i) { return Execute(i); },
@@ -31,7 +46,7 @@ absl::Status Interpreter::Run() {
                    program[k]));
   }
   if (!arrived_) context_.commit->Arrive();
-  context_.position->store(program.size(), std::memory_order_relaxed);
+  context_.progress->position.store(program.size(), std::memory_order_relaxed);
   return absl::OkStatus();
 }
 
@@ -82,9 +97,10 @@ absl::Status Interpreter::Execute(const Recv& i) {
 absl::Status Interpreter::Execute(const WaitRecv& i) {
   const Message message = MessageOf(i.edge);
   const WallTime since = context_.clock->Progress();
-  PIPELOOM_ASSIGN_OR_RETURN(
-      const TransferTimes times,
-      context_.transport->WaitRecv(message, context_.deadline));
+  PIPELOOM_ASSIGN_OR_RETURN(const TransferTimes times, [&] {
+    const BlockedScope blocked(context_.progress);
+    return context_.transport->WaitRecv(message, context_.deadline);
+  }());
   spans_.push_back({.rank = message.from,
                     .stream = Stream::kSend,
                     .kind = SpanKind::kTransfer,
@@ -96,9 +112,10 @@ absl::Status Interpreter::Execute(const WaitRecv& i) {
 
 absl::Status Interpreter::Execute(const WaitSend& i) {
   const WallTime since = context_.clock->Progress();
-  PIPELOOM_ASSIGN_OR_RETURN(
-      const TransferTimes times,
-      context_.transport->WaitSend(MessageOf(i.edge), context_.deadline));
+  PIPELOOM_ASSIGN_OR_RETURN(const TransferTimes times, [&] {
+    const BlockedScope blocked(context_.progress);
+    return context_.transport->WaitSend(MessageOf(i.edge), context_.deadline);
+  }());
   return AwaitTransfer(i.edge, times.sent, since);
 }
 
@@ -124,7 +141,10 @@ absl::Status Interpreter::Execute(const ReduceGradients&) {
 absl::Status Interpreter::Execute(const OptimizerStep&) {
   context_.commit->Arrive();
   arrived_ = true;
-  PIPELOOM_RETURN_IF_ERROR(context_.commit->Wait(context_.deadline));
+  {
+    const BlockedScope blocked(context_.progress);
+    PIPELOOM_RETURN_IF_ERROR(context_.commit->Wait(context_.deadline));
+  }
   const SimTime start = context_.clock->Now();
   PIPELOOM_RETURN_IF_ERROR(context_.device->OptimizerStep());
   AddSpan(Stream::kCompute, SpanKind::kEpilogue, TaskId(), EdgeId(), start);

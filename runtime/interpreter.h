@@ -6,8 +6,6 @@
 #ifndef PIPELOOM_RUNTIME_INTERPRETER_H_
 #define PIPELOOM_RUNTIME_INTERPRETER_H_
 
-#include <atomic>
-#include <cstddef>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -20,6 +18,7 @@
 #include "runtime/commit_point.h"
 #include "runtime/device.h"
 #include "runtime/rank_clock.h"
+#include "runtime/rank_progress.h"
 #include "runtime/transport.h"
 
 namespace pipeloom::runtime {
@@ -32,12 +31,10 @@ struct InterpreterContext {
   Device* device = nullptr;
   Transport* transport = nullptr;
   BufferTable* buffers = nullptr;
-  CommitPoint* commit = nullptr;
+  CommitGate* commit = nullptr;
   // Of every wait for another rank.
   WallTime deadline{};
-  // Index of the instruction under way, for others to see; the program's
-  // length at its end.
-  std::atomic<size_t>* position = nullptr;
+  RankProgress* progress = nullptr;
 };
 
 // One object runs one program once, on the thread that calls Run.
@@ -45,7 +42,9 @@ class Interpreter {
  public:
   explicit Interpreter(const InterpreterContext& context);
 
-  // The first instruction's error, unchanged; position() tells which it was.
+  // The first instruction's error, unchanged; the progress tells which it was.
+  // What a device throws is an error of its instruction: ResourceExhausted for
+  // std::bad_alloc, else Internal.
   absl::Status Run();
 
   // Of this rank's streams, and the transfers it received (those have the
@@ -53,6 +52,7 @@ class Interpreter {
   const std::vector<Span>& spans() const { return spans_; }
 
  private:
+  absl::Status RunInstructions();
   absl::Status Execute(const Compute& i);
   absl::Status Execute(const Send& i);
   absl::Status Execute(const Recv& i);

@@ -21,50 +21,18 @@
 #include "runtime/inproc_transport.h"
 #include "runtime/interpreter.h"
 #include "runtime/memory_account.h"
+#include "runtime/rank_progress.h"
 #include "runtime/synthetic_device.h"
 
 namespace pipeloom::runtime {
 namespace {
 
-// From the creation of the threads to the common start.
-constexpr WallDuration kStartDelay = std::chrono::milliseconds(1);
+// From when all threads are there to the common start: they wake up meanwhile.
+constexpr WallDuration kStartDelay = std::chrono::microseconds(100);
 // The ranks' own deadline lies behind that of the launcher, which sees all of
 // them and says more.
 constexpr WallDuration kGrace = std::chrono::seconds(1);
 constexpr WallDuration kLongestTimeout = std::chrono::hours(24 * 365);
-
-absl::Status CheckOptions(const RunOptions& options) {
-  if (!(options.time_scale > 0 && std::isfinite(options.time_scale))) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "time_scale is %g; it must be > 0", options.time_scale));
-  }
-  if (options.timeout < WallDuration::zero() ||
-      options.timeout > kLongestTimeout) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("timeout is %d ns; it must be in [0, a year]",
-                        options.timeout.count()));
-  }
-  if (options.max_lag < WallDuration::zero() ||
-      options.max_lag > kLongestTimeout) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("max_lag is %d ns; it must be in [0, a year]",
-                        options.max_lag.count()));
-  }
-  return absl::OkStatus();
-}
-
-WallDuration Timeout(const ExecutionPlan& plan, const RunOptions& options) {
-  if (options.timeout > WallDuration::zero()) return options.timeout;
-  double serial = 0;
-  for (const Task& task : plan.graph.tasks())
-    serial += ToSeconds(task.duration);
-  for (const Dependency& d : plan.graph.edges()) serial += ToSeconds(d.delay);
-  for (const RankSpec& r : plan.graph.ranks()) serial += ToSeconds(r.epilogue);
-  const double seconds = serial * options.time_scale + 30;
-  const double longest = std::chrono::duration<double>(kLongestTimeout).count();
-  return std::chrono::duration_cast<WallDuration>(
-      std::chrono::duration<double>(std::min(seconds, longest)));
-}
 
 // All ranks of one run.
 class Run {
@@ -80,9 +48,9 @@ class Run {
         running_(plan.graph.num_ranks()) {}
 
   absl::StatusOr<StepTrace> Execute() {
-    deadline_ = WallNow() + Timeout(plan_, options_);
+    deadline_ = WallNow() + RunTimeout(plan_, options_);
     for (const RankId id : plan_.graph.rank_ids()) SetUp(id);
-    start_ = WallNow() + kStartDelay;
+    start_ = WallNow();
     {
       const std::stop_callback on_request(options_.stop, [this] {
         Stop(Why::kRequest,
@@ -102,6 +70,11 @@ class Run {
           break;
         }
       }
+      const int32_t created = static_cast<int32_t>(threads.size());
+      for (int32_t n = ready_; n < created; n = ready_) ready_.wait(n);
+      start_ = WallNow() + kStartDelay;
+      go_ = true;
+      go_.notify_all();
       AwaitRanks();
     }
     const std::lock_guard lock(mutex_);
@@ -112,9 +85,9 @@ class Run {
  private:
   // Everything of a rank lives until all ranks have ended, as a peer may still
   // copy from or into its memory. Used by the rank's thread while it runs,
-  // except `position`.
+  // except `progress`.
   struct Rank {
-    std::atomic<size_t> position{0};
+    RankProgress progress{};
     std::optional<RankClock> clock{};
     std::optional<MemoryAccount> account{};
     std::optional<BufferTable> buffers{};
@@ -131,12 +104,14 @@ class Run {
                                        .max_lag = options_.max_lag,
                                        .stop = stop_.get_token()});
     r.account.emplace(id, plan_.graph.rank(id).memory, &*r.clock);
-    r.buffers.emplace(&*r.account, options_.allocate);
+    r.buffers.emplace(&*r.account, options_.allocate, options_.whole_tensors);
     r.device = parts_.make_device({.plan = &plan_,
                                    .rank = id,
                                    .clock = &*r.clock,
                                    .account = &*r.account,
-                                   .allocate = options_.allocate});
+                                   .buffers = &*r.buffers,
+                                   .allocate = options_.allocate,
+                                   .host_bandwidth = options_.host_bandwidth});
     r.interpreter.emplace(InterpreterContext{.plan = &plan_,
                                              .rank = id,
                                              .clock = &*r.clock,
@@ -145,12 +120,16 @@ class Run {
                                              .buffers = &*r.buffers,
                                              .commit = &commit_,
                                              .deadline = deadline_ + kGrace,
-                                             .position = &r.position});
+                                             .progress = &r.progress});
+    r.progress.step = plan_.step;
   }
 
   void RunRank(RankId id) {
     AskForPreciseSleep();
     Rank& own = rank(id);
+    ++ready_;
+    ready_.notify_one();
+    go_.wait(false);
     absl::Status status = own.clock->Start(start_);
     if (status.ok()) status = own.interpreter->Run();
     if (status.ok()) {
@@ -171,6 +150,24 @@ class Run {
   void AwaitRanks() {
     std::unique_lock lock(mutex_);
     const auto all_ended = [this] { return running_ == 0; };
+    for (uint64_t seen = 0; WallNow() < deadline_;) {
+      const WallTime until =
+          std::min(deadline_, WallNow() + options_.failure_timeout);
+      if (ended_.wait_until(lock, until, all_ended)) return;
+      if (WallNow() >= deadline_) break;
+      const uint64_t now = BlockedAt();
+      if (now != 0 && now == seen) {
+        lock.unlock();
+        Stop(
+            Why::kRequest,
+            absl::DeadlineExceededError(absl::StrFormat(
+                "no rank has come any further for %.3f s; %s",
+                std::chrono::duration<double>(options_.failure_timeout).count(),
+                Unfinished())));
+        lock.lock();
+      }
+      seen = now;
+    }
     for (const auto& [why, until] :
          {std::pair(Why::kRequest, deadline_),
           std::pair(Why::kLastResort, deadline_ + 2 * kGrace)}) {
@@ -206,13 +203,20 @@ class Run {
   }
 
   std::string Where(RankId id) {
-    const size_t position = rank(id).position.load(std::memory_order_relaxed);
-    const std::vector<Instruction>& program = plan_.programs[id];
-    if (position >= program.size()) {
-      return absl::StrFormat("rank %d, at its end", id.value());
+    return DescribePlace(plan_, id, rank(id).progress.position);
+  }
+
+  // 0 while a rank can go on by itself; else a number that changes when a rank
+  // has gone on.
+  uint64_t BlockedAt() {
+    uint64_t sum = 1;
+    for (const RankId id : plan_.graph.rank_ids()) {
+      const RankProgress& progress = rank(id).progress;
+      const uint64_t position = progress.position;
+      sum += position;
+      if (position < plan_.programs[id].size() && !progress.blocked) return 0;
     }
-    return absl::StrFormat("rank %d, instruction %d (%s)", id.value(), position,
-                           DescribeInstruction(program[position]));
+    return sum;
   }
 
   // Where the ranks are; first those that wait for no other rank, as one of
@@ -221,7 +225,7 @@ class Run {
     std::string busy;
     std::string waiting;
     for (const RankId id : plan_.graph.rank_ids()) {
-      const size_t position = rank(id).position.load(std::memory_order_relaxed);
+      const uint64_t position = rank(id).progress.position;
       const std::vector<Instruction>& program = plan_.programs[id];
       if (position >= program.size()) continue;
       const Instruction& i = program[position];
@@ -239,24 +243,14 @@ class Run {
   }
 
   StepTrace Collect() {
-    StepTrace trace;
-    trace.num_ranks = plan_.graph.num_ranks();
-    std::vector<Span> spans;
+    std::vector<StepTrace> traces;
     for (const Rank& r : ranks_) {
-      const std::vector<Span>& own = r.interpreter->spans();
-      const std::vector<MemoryStep>& memory = r.account->history();
-      spans.insert(spans.end(), own.begin(), own.end());
-      trace.memory.insert(trace.memory.end(), memory.begin(), memory.end());
-      trace.finish = std::max(trace.finish, r.finish);
+      traces.push_back({.num_ranks = plan_.graph.num_ranks(),
+                        .spans = r.interpreter->spans(),
+                        .memory = r.account->history(),
+                        .finish = r.finish});
     }
-    // By rank and start; what starts together stays in program order.
-    std::vector<std::tuple<RankId, SimTime, size_t>> order;
-    for (size_t k = 0; k < spans.size(); ++k) {
-      order.emplace_back(spans[k].rank, spans[k].start, k);
-    }
-    std::sort(order.begin(), order.end());
-    for (const auto& [rank, start, k] : order) trace.spans.push_back(spans[k]);
-    return trace;
+    return MergeTraces(traces);
   }
 
   const ExecutionPlan& plan_;
@@ -264,6 +258,8 @@ class Run {
   const RunParts& parts_;
   const std::unique_ptr<Transport> transport_;
   CommitPoint commit_;
+  std::atomic<int32_t> ready_{0};  // Threads that are there.
+  std::atomic<bool> go_{false};    // start_ is set.
   WallTime start_{};
   WallTime deadline_{};
   std::stop_source stop_{};
@@ -275,6 +271,64 @@ class Run {
 };
 
 }  // namespace
+
+absl::Status CheckRunOptions(const RunOptions& options) {
+  if (!(options.time_scale > 0 && std::isfinite(options.time_scale))) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "time_scale is %g; it must be > 0", options.time_scale));
+  }
+  if (options.timeout < WallDuration::zero() ||
+      options.timeout > kLongestTimeout) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("timeout is %d ns; it must be in [0, a year]",
+                        options.timeout.count()));
+  }
+  if (options.max_lag < WallDuration::zero() ||
+      options.max_lag > kLongestTimeout) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("max_lag is %d ns; it must be in [0, a year]",
+                        options.max_lag.count()));
+  }
+  if (options.failure_timeout <= WallDuration::zero() ||
+      options.failure_timeout > kLongestTimeout) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("failure_timeout is %d ns; it must be in (0, a year]",
+                        options.failure_timeout.count()));
+  }
+  return absl::OkStatus();
+}
+
+WallDuration RunTimeout(const ExecutionPlan& plan, const RunOptions& options) {
+  if (options.timeout > WallDuration::zero()) return options.timeout;
+  double serial = 0;
+  for (const Task& task : plan.graph.tasks())
+    serial += ToSeconds(task.duration);
+  for (const Dependency& d : plan.graph.edges()) serial += ToSeconds(d.delay);
+  for (const RankSpec& r : plan.graph.ranks()) serial += ToSeconds(r.epilogue);
+  const double seconds = serial * options.time_scale + 30;
+  const double longest = std::chrono::duration<double>(kLongestTimeout).count();
+  return std::chrono::duration_cast<WallDuration>(
+      std::chrono::duration<double>(std::min(seconds, longest)));
+}
+
+StepTrace MergeTraces(absl::Span<const StepTrace> traces) {
+  StepTrace all;
+  std::vector<Span> spans;
+  for (const StepTrace& trace : traces) {
+    all.num_ranks = trace.num_ranks;
+    spans.insert(spans.end(), trace.spans.begin(), trace.spans.end());
+    all.memory.insert(all.memory.end(), trace.memory.begin(),
+                      trace.memory.end());
+    all.finish = std::max(all.finish, trace.finish);
+  }
+  std::vector<std::tuple<RankId, SimTime, size_t>> order;
+  for (size_t k = 0; k < spans.size(); ++k) {
+    order.emplace_back(spans[k].rank, spans[k].start, k);
+  }
+  std::sort(order.begin(), order.end());
+  for (const auto& [rank, start, k] : order) all.spans.push_back(spans[k]);
+  return all;
+}
 
 RunParts SyntheticParts() {
   return {.make_transport =
@@ -293,7 +347,7 @@ absl::StatusOr<StepTrace> RunPlan(const ExecutionPlan& plan,
 absl::StatusOr<StepTrace> RunPlanWith(const ExecutionPlan& plan,
                                       const RunOptions& options,
                                       const RunParts& parts) {
-  PIPELOOM_RETURN_IF_ERROR(CheckOptions(options));
+  PIPELOOM_RETURN_IF_ERROR(CheckRunOptions(options));
   PIPELOOM_RETURN_IF_ERROR(ValidateExecutionPlan(plan));
   return Run(plan, options, parts).Execute();
 }

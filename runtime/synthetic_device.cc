@@ -1,5 +1,6 @@
 #include "runtime/synthetic_device.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -17,6 +18,7 @@ SyntheticDevice::SyntheticDevice(const DeviceContext& context)
 
 absl::Status SyntheticDevice::Compute(TaskId id) {
   const Task& task = context_.plan->graph.task(id);
+  PIPELOOM_RETURN_IF_ERROR(context_.clock->WaitUntil(CopiesNeededBy(id)));
   const WallTime end = context_.clock->Progress() +
                        ToWall(task.duration, context_.clock->time_scale());
   PIPELOOM_RETURN_IF_ERROR(TakeActivations(task.alloc));
@@ -31,11 +33,31 @@ absl::Span<const std::byte> SyntheticDevice::Output(EdgeId edge) {
 }
 
 absl::Status SyntheticDevice::Offload(TaskId, Bytes payload) {
+  Copy(payload);
   return ReleaseActivations(payload);
 }
 
-absl::Status SyntheticDevice::Fetch(TaskId, Bytes payload) {
+absl::Status SyntheticDevice::Fetch(TaskId task, Bytes payload) {
+  fetched_[task] = Copy(payload);
   return TakeActivations(payload);
+}
+
+WallTime SyntheticDevice::Copy(Bytes payload) {
+  if (context_.host_bandwidth.bytes_per_second <= 0) return WallTime{};
+  copies_until_ = std::max(copies_until_, context_.clock->Progress()) +
+                  ToWall(TransferTime(payload, context_.host_bandwidth),
+                         context_.clock->time_scale());
+  return copies_until_;
+}
+
+WallTime SyntheticDevice::CopiesNeededBy(TaskId task) const {
+  WallTime until{};
+  if (fetched_.empty()) return until;
+  for (const EdgeId e : context_.plan->graph.incoming(task)) {
+    const auto found = fetched_.find(context_.plan->graph.edge(e).from);
+    if (found != fetched_.end()) until = std::max(until, found->second);
+  }
+  return until;
 }
 
 absl::Status SyntheticDevice::ReduceGradients() {

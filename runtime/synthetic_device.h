@@ -1,14 +1,17 @@
 // A device that spends the time and the memory the plan says, and computes
 // nothing. Tasks take their duration times the time scale; the whole epilogue
-// is spent in ReduceGradients. Offload and Fetch take no time (a plan has none
-// for them). With DeviceContext::allocate, activations are allocated and
-// touched, at most kMaxResident bytes of each task.
+// is spent in ReduceGradients. Offload and Fetch take their turns on a copy
+// stream beside the compute stream: an Offload begins when its task is done, a
+// task waits for the Fetches of the activations it needs. With
+// DeviceContext::allocate, activations are allocated and touched, at most
+// kMaxResident bytes of each task.
 #ifndef PIPELOOM_RUNTIME_SYNTHETIC_DEVICE_H_
 #define PIPELOOM_RUNTIME_SYNTHETIC_DEVICE_H_
 
 #include <memory>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "runtime/device.h"
 
 namespace pipeloom::runtime {
@@ -31,10 +34,15 @@ class SyntheticDevice final : public Device {
   };
   absl::Status TakeActivations(Bytes bytes);
   absl::Status ReleaseActivations(Bytes bytes);
+  // Queues a copy; when it will be done.
+  WallTime Copy(Bytes payload);
+  WallTime CopiesNeededBy(TaskId task) const;
 
   DeviceContext context_;
-  std::vector<Block> blocks_{};      // Of the activations held, if allocated.
-  Bytes in_blocks_{};                // Sum of their `accounted`.
+  std::vector<Block> blocks_{};  // Of the activations held, if allocated.
+  Bytes in_blocks_{};            // Sum of their `accounted`.
+  WallTime copies_until_{};      // The copy stream is busy.
+  absl::flat_hash_map<TaskId, WallTime> fetched_{};  // When it is back.
   std::vector<std::byte> output_{};  // Every tensor is sent from here.
 };
 

@@ -1,5 +1,9 @@
 #include "runtime/inproc_transport.h"
 
+#include <barrier>
+#include <thread>
+#include <vector>
+
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/conformance/transport_conformance.h"
@@ -10,10 +14,31 @@ namespace {
 
 using ::pipeloom::testing::IsOk;
 
-TransportFactory MakeInproc(double time_scale) {
-  return [time_scale](int32_t num_ranks) {
-    return std::make_unique<InprocTransport>(num_ranks, time_scale);
-  };
+class InprocWorld final : public TransportWorld {
+ public:
+  explicit InprocWorld(double time_scale) : time_scale_(time_scale) {}
+
+  void Run(int32_t num_ranks,
+           const std::function<void(const RankInTest&)>& body) override {
+    InprocTransport transport(num_ranks, time_scale_);
+    std::barrier meeting(num_ranks);
+    std::vector<std::jthread> threads;
+    for (int32_t r = 0; r < num_ranks; ++r) {
+      threads.emplace_back([&, r] {
+        body({.rank = r, .transport = &transport, .meet = [&meeting] {
+                meeting.arrive_and_wait();
+              }});
+        meeting.arrive_and_drop();
+      });
+    }
+  }
+
+ private:
+  double time_scale_;
+};
+
+TransportWorldFactory MakeInproc(double time_scale) {
+  return [time_scale] { return std::make_unique<InprocWorld>(time_scale); };
 }
 
 INSTANTIATE_TEST_SUITE_P(Inproc, TransportConformance,

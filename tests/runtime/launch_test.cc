@@ -206,8 +206,8 @@ TEST(RunPlanTest, AFailingDeviceStopsAllRanksAndIsNamed) {
       std::atomic<int32_t> optimizer_steps{0};
       const Compute failing{orders[rank][static_cast<size_t>(n)]};
       const std::string where = absl::StrFormat(
-          "rank %d, instruction %d (compute task %d): the device fell off the "
-          "bus",
+          "rank %d, step 0, instruction %d (compute task %d): the device fell "
+          "off the bus",
           rank.value(), IndexOf(plan, rank, failing), failing.task.value());
       EXPECT_THAT(RunPlanWith(plan, {.time_scale = 0.1},
                               FaultyParts({Fault::kFail, rank, n}, {},
@@ -249,8 +249,9 @@ TEST(RunPlanTest, AFailingTransportStopsAllRanksAndIsNamed) {
               FaultyParts({}, {Fault::kFail, rank, static_cast<int32_t>(n)},
                           &optimizer_steps)),
           FailsWith(absl::StatusCode::kUnavailable,
-                    AllOf(HasSubstr(absl::StrFormat("rank %d, instruction %d (",
-                                                    rank.value(), posts[n])),
+                    AllOf(HasSubstr(absl::StrFormat(
+                              "rank %d, step 0, instruction %d (", rank.value(),
+                              posts[n])),
                           HasSubstr("connection reset by peer"))));
       EXPECT_EQ(optimizer_steps, 0);
     }
@@ -266,9 +267,9 @@ TEST(RunPlanTest, AHangingDeviceIsFoundAtTheTimeoutAndNamedFirst) {
           plan, {.timeout = std::chrono::milliseconds(200)},
           FaultyParts({Fault::kHang, RankId(1), 2}, {}, &optimizer_steps)),
       FailsWith(absl::StatusCode::kDeadlineExceeded,
-                AllOf(HasSubstr("busy: rank 1, instruction"),
+                AllOf(HasSubstr("busy: rank 1, step 0, instruction"),
                       HasSubstr("(compute task"),
-                      HasSubstr("waiting for others: rank 0, instruction"))));
+                      HasSubstr("waiting for others: rank 0, step 0"))));
   EXPECT_EQ(optimizer_steps, 0);
   // Bounded: far below the hour that the device would take.
   EXPECT_LT(WallNow() - start, std::chrono::seconds(30));

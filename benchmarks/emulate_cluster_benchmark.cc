@@ -1,0 +1,198 @@
+// The whole step of job dip-vlm-xl: 16,384 H100 as 128 replicas of 16 pipeline
+// ranks of 8 GPUs, each replica with samples of its own, in a 1F1B order.
+//
+//   BM_EmulateCluster   from plans: all replicas, the barrier, the reduction
+//                       and the update
+//   BM_PriceAndEmulate  from the samples: costs of stages, graphs, orders and
+//                       plans too
+//
+// `reuse` 0 prices every layer of every stage of every GPU anew and emulates
+// every GPU anew; the ratio of times is what reuse saves.
+#include <benchmark/benchmark.h>
+
+#include <fstream>
+#include <memory>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "emulator/emulate_cluster.h"
+#include "emulator/profile_cost.h"
+#include "emulator/stage_cost.h"
+#include "partition/batch_split.h"
+#include "partition/build_stage_graph.h"
+#include "planner/lower_plan.h"
+#include "planner/strategy.h"
+#include "workloads/profile_reader.h"
+#include "workloads/spec_loader.h"
+
+namespace pipeloom::emulator {
+namespace {
+
+constexpr char kData[] = PIPELOOM_SOURCE_DIR "/workloads";
+
+absl::StatusOr<std::string> Read(const std::string& path) {
+  const std::ifstream file(path, std::ios::binary);
+  if (!file) return absl::NotFoundError(path);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+struct Job {
+  JobSpec spec{};
+  DeviceProfile profile{};
+  partition::PackedStep packed{};
+  std::unique_ptr<planner::Strategy> strategy{};
+  Partition partition{};
+  IdVector<RankId, RankUpdate> updates{};
+
+  std::unique_ptr<const OpCostModel> Costs() const {
+    return MakeOpCosts(spec.cluster, spec.parallel, &profile,
+                       spec.cluster.device.kernel_overhead);
+  }
+};
+
+// The shipped image-text samples, over and over.
+const Job& TheJob() {
+  static const Job* const job = [] {
+    auto* made = new Job;
+    auto spec = workloads::LoadJob("dip-vlm-xl", kData, Read);
+    PIPELOOM_CHECK(spec.ok());
+    made->spec = *std::move(spec);
+    auto profile = workloads::ParseDeviceProfile(
+        *Read(std::string(kData) + "/profiles/h100-sxm.json"), "profile");
+    PIPELOOM_CHECK(profile.ok());
+    made->profile = *std::move(profile);
+    std::vector<std::string> warnings;
+    auto batch = workloads::ParseBatch(
+        *Read(std::string(kData) + "/batches/image_text.jsonl"), "batch",
+        &warnings);
+    PIPELOOM_CHECK(batch.ok());
+    BatchMetadata samples;
+    while (samples.samples.size() < 60'000) {
+      for (const SampleMetadata& s : batch->samples) {
+        samples.samples.push_back(s);
+      }
+    }
+    auto packed = partition::PackStep(made->spec, samples, 0);
+    PIPELOOM_CHECK(packed.ok());
+    made->packed = *std::move(packed);
+    auto strategy = planner::MakeStrategy("1f1b");
+    PIPELOOM_CHECK(strategy.ok());
+    const StageCostModel costs(made->spec, made->Costs());
+    made->strategy = *std::move(strategy);
+    auto cut = made->strategy->MakePartition(costs, *batch);
+    PIPELOOM_CHECK(cut.ok());
+    made->partition = *std::move(cut);
+    made->updates = UpdatesOf(made->spec, made->partition, *made->Costs());
+    return made;
+  }();
+  return *job;
+}
+
+ExecutionPlan PlanOf(const Job& job, const StageCostModel& costs,
+                     int32_t replica) {
+  auto microbatches = partition::SplitMicrobatches(job.spec, job.packed,
+                                                   replica, job.partition);
+  PIPELOOM_CHECK(microbatches.ok());
+  // Everything recomputed, as else it does not fit.
+  auto built =
+      partition::BuildStageGraph(costs, job.partition, *microbatches,
+                                 {.recompute = IdVector<StageId, bool>(
+                                      job.partition.stages.size(), true)});
+  PIPELOOM_CHECK(built.ok());
+  planner::SearchBudget budget;
+  budget.max_evaluations = 1;
+  auto found =
+      job.strategy->MakeSchedule(built->graph, job.partition, 1, budget);
+  PIPELOOM_CHECK(found.ok());
+  auto plan = planner::LowerPlan(built->graph, found->schedule);
+  PIPELOOM_CHECK(plan.ok());
+  return *std::move(plan);
+}
+
+std::vector<ExecutionPlan> PlansOf(const Job& job,
+                                   const StageCostModel& costs) {
+  std::vector<ExecutionPlan> plans;
+  for (int32_t d = 0; d < job.spec.parallel.dp; ++d) {
+    plans.push_back(PlanOf(job, costs, d));
+  }
+  return plans;
+}
+
+ClusterResult Emulate(const Job& job, const std::vector<ExecutionPlan>& plans,
+                      bool reuse) {
+  std::vector<const ExecutionPlan*> replicas;
+  for (const ExecutionPlan& plan : plans) replicas.push_back(&plan);
+  ClusterOptions options;
+  options.gpus_per_rank = job.spec.parallel.gpus_per_rank();
+  options.reuse = reuse;
+  auto result = EmulateCluster(replicas, job.updates, options);
+  PIPELOOM_CHECK(result.ok());
+  return *std::move(result);
+}
+
+void Show(benchmark::State& state, const ClusterResult& result) {
+  state.counters["step_ms"] = ToMilliseconds(result.step.step_time());
+  state.counters["gpus"] = static_cast<double>(result.counters.gpus);
+  state.counters["emulated"] =
+      static_cast<double>(result.counters.gpus_emulated);
+  state.counters["tasks"] = static_cast<double>(result.counters.tasks_emulated);
+  state.counters["hit_ratio"] = result.counters.hit_ratio();
+}
+
+void BM_EmulateCluster(benchmark::State& state) {
+  const Job& job = TheJob();
+  const StageCostModel costs(job.spec, job.Costs());
+  const std::vector<ExecutionPlan> plans = PlansOf(job, costs);
+  ClusterResult result;
+  for (auto _ : state) result = Emulate(job, plans, state.range(0) != 0);
+  Show(state, result);
+}
+BENCHMARK(BM_EmulateCluster)
+    ->ArgName("reuse")
+    ->Arg(1)
+    ->Arg(0)
+    ->Unit(benchmark::kMillisecond);
+
+// `warm`: costs of stages are known from earlier steps with the same shapes.
+void BM_PriceAndEmulate(benchmark::State& state) {
+  const Job& job = TheJob();
+  const bool reuse = state.range(0) != 0;
+  const StageCostModel known(job.spec, job.Costs());
+  if (state.range(1) != 0) PlansOf(job, known);
+  ClusterResult result;
+  CacheCounters cache;
+  for (auto _ : state) {
+    const StageCostModel fresh(job.spec, job.Costs(), reuse);
+    const StageCostModel& costs = state.range(1) != 0 ? known : fresh;
+    // Without reuse each GPU of a rank is priced and emulated by itself.
+    const int32_t peers = reuse ? 1 : job.spec.parallel.gpus_per_rank();
+    for (int32_t peer = 0; peer < peers; ++peer) {
+      const std::vector<ExecutionPlan> plans = PlansOf(job, costs);
+      ClusterResult one = Emulate(job, plans, true);
+      if (peer > 0) PIPELOOM_CHECK(one.step == result.step);
+      result = std::move(one);
+    }
+    cache = costs.cache();
+  }
+  Show(state, result);
+  state.counters["layers_priced"] = static_cast<double>(cache.misses);
+  state.counters["layers_known"] = static_cast<double>(cache.hits);
+}
+BENCHMARK(BM_PriceAndEmulate)
+    ->ArgNames({"reuse", "warm"})
+    ->Args({1, 1})
+    ->Args({1, 0})
+    ->Unit(benchmark::kMillisecond);
+BENCHMARK(BM_PriceAndEmulate)
+    ->ArgNames({"reuse", "warm"})
+    ->Args({0, 0})
+    ->Iterations(1)
+    ->Unit(benchmark::kMillisecond);
+
+}  // namespace
+}  // namespace pipeloom::emulator

@@ -1,0 +1,122 @@
+#include "runtime/mpi/mpi_world.h"
+
+#define OMPI_SKIP_MPICXX 1
+#define MPICH_SKIP_MPICXX 1
+#include <mpi.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+
+#include "absl/strings/str_format.h"
+
+namespace pipeloom::runtime {
+namespace {
+
+constexpr int kClockTag = 1;
+constexpr int kClockRounds = 20;
+
+int64_t Nanoseconds(WallTime t) {
+  return std::chrono::duration_cast<WallDuration>(t.time_since_epoch()).count();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<MpiWorld>> MpiWorld::Start() {
+  // One thread at a time calls MPI, but the library may see two of them.
+  int provided = MPI_THREAD_SINGLE;
+  const int code =
+      MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided);
+  if (code != MPI_SUCCESS || provided < MPI_THREAD_SERIALIZED) {
+    return absl::UnavailableError(absl::StrFormat(
+        "MPI does not start (error %d, thread level %d)", code, provided));
+  }
+  auto world = std::unique_ptr<MpiWorld>(new MpiWorld);
+  MPI_Comm_rank(MPI_COMM_WORLD, &world->rank_);
+  MPI_Comm_size(MPI_COMM_WORLD, &world->size_);
+  world->ahead_.resize(static_cast<size_t>(world->size_));
+  char name[MPI_MAX_PROCESSOR_NAME] = {};
+  int length = 0;
+  MPI_Get_processor_name(name, &length);
+  const std::vector<std::string> names = world->AllGather(name);
+  world->single_host_ =
+      std::all_of(names.begin(), names.end(),
+                  [&](const std::string& n) { return n == names[0]; });
+  if (!world->single_host_) world->CompareClocks();
+  return world;
+}
+
+// Each rank's clock against rank 0's, by the quickest of some round trips.
+void MpiWorld::CompareClocks() {
+  int64_t behind_rank_0 = 0;  // What rank 0's clock shows at our 0.
+  for (int r = 1; r < size_; ++r) {
+    if (rank_ != 0 && rank_ != r) continue;
+    int64_t quickest = -1;
+    for (int round = 0; round < kClockRounds; ++round) {
+      int64_t there = 0;
+      if (rank_ == 0) {
+        MPI_Recv(&there, 1, MPI_INT64_T, r, kClockTag, MPI_COMM_WORLD,
+                 MPI_STATUS_IGNORE);
+        there = Nanoseconds(WallNow());
+        MPI_Send(&there, 1, MPI_INT64_T, r, kClockTag, MPI_COMM_WORLD);
+      } else {
+        const int64_t before = Nanoseconds(WallNow());
+        MPI_Send(&before, 1, MPI_INT64_T, 0, kClockTag, MPI_COMM_WORLD);
+        MPI_Recv(&there, 1, MPI_INT64_T, 0, kClockTag, MPI_COMM_WORLD,
+                 MPI_STATUS_IGNORE);
+        const int64_t after = Nanoseconds(WallNow());
+        if (quickest < 0 || after - before < quickest) {
+          quickest = after - before;
+          behind_rank_0 = there - (before + (after - before) / 2);
+        }
+      }
+    }
+  }
+  std::vector<int64_t> all(static_cast<size_t>(size_));
+  MPI_Allgather(&behind_rank_0, 1, MPI_INT64_T, all.data(), 1, MPI_INT64_T,
+                MPI_COMM_WORLD);
+  for (size_t r = 0; r < all.size(); ++r) {
+    ahead_[r] = WallDuration(behind_rank_0 - all[r]);
+  }
+}
+
+std::vector<std::string> MpiWorld::AllGather(const std::string& own) const {
+  const auto ranks = static_cast<size_t>(size_);
+  const int length = static_cast<int>(own.size());
+  std::vector<int> lengths(ranks);
+  MPI_Allgather(&length, 1, MPI_INT, lengths.data(), 1, MPI_INT,
+                MPI_COMM_WORLD);
+  std::vector<int> offsets(ranks);
+  int total = 0;
+  for (size_t r = 0; r < ranks; ++r) {
+    offsets[r] = total;
+    total += lengths[r];
+  }
+  std::string joined(static_cast<size_t>(total), '\0');
+  MPI_Allgatherv(own.data(), length, MPI_CHAR, joined.data(), lengths.data(),
+                 offsets.data(), MPI_CHAR, MPI_COMM_WORLD);
+  std::vector<std::string> all;
+  for (size_t r = 0; r < ranks; ++r) {
+    all.push_back(joined.substr(static_cast<size_t>(offsets[r]),
+                                static_cast<size_t>(lengths[r])));
+  }
+  return all;
+}
+
+void MpiWorld::Finalize(WallDuration bound,
+                        const std::function<void()>& otherwise) {
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool done = false;
+  const std::jthread watch([&] {
+    std::unique_lock lock(mutex);
+    if (!changed.wait_for(lock, bound, [&] { return done; })) otherwise();
+  });
+  MPI_Finalize();
+  const std::lock_guard lock(mutex);
+  done = true;
+  changed.notify_all();
+}
+
+}  // namespace pipeloom::runtime

@@ -1,0 +1,38 @@
+// What a rank knows of the plan it is to be given, before it has it: it refuses
+// any other.
+#ifndef PIPELOOM_RUNTIME_PLAN_TICKET_H_
+#define PIPELOOM_RUNTIME_PLAN_TICKET_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "base/fingerprint.h"
+#include "ir/execution_plan.h"
+
+namespace pipeloom::runtime {
+
+struct PlanTicket {
+  int32_t version = ExecutionPlan::kVersion;
+  std::string job{};
+  int64_t step = 0;
+  int32_t replica = 0;
+  int32_t ranks = 0;
+  Fingerprint checksum{};
+  bool operator==(const PlanTicket&) const = default;
+};
+
+PlanTicket TicketOf(const ExecutionPlan& plan);
+
+// FailedPrecondition says in what the plan differs from the one expected.
+absl::Status CheckTicket(const PlanTicket& expected, const PlanTicket& given);
+
+// One line; InvalidArgument: it is none.
+std::string ToString(const PlanTicket& ticket);
+absl::StatusOr<PlanTicket> ParsePlanTicket(absl::string_view text);
+
+}  // namespace pipeloom::runtime
+
+#endif  // PIPELOOM_RUNTIME_PLAN_TICKET_H_

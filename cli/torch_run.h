@@ -1,0 +1,33 @@
+// `pipeloom run JOB --device torch`: trains a small version of the job's model
+// with libtorch on the job's batches, and tells each step's loss and time.
+//
+// libtorch is in a shared module beside the program, loaded here only.
+#ifndef PIPELOOM_CLI_TORCH_RUN_H_
+#define PIPELOOM_CLI_TORCH_RUN_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "cli/command.h"
+#include "cli/plan_source.h"
+
+namespace pipeloom::cli {
+
+struct TorchFlags {
+  int64_t scale = 1;
+  std::string precision = "fp32";
+  std::string place = "cpu";
+};
+void AppendTorchFlags(TorchFlags* values, std::vector<Flag>* flags);
+
+// Plans and trains `steps` steps. A UsageError: a plan file instead of a job,
+// whose model a plan does not tell. NotFound: no torch module.
+absl::Status RunTorch(const TorchFlags& torch, const PlanSource& source,
+                      const std::vector<std::string>& args, int64_t steps,
+                      const Context& context);
+
+}  // namespace pipeloom::cli
+
+#endif  // PIPELOOM_CLI_TORCH_RUN_H_

@@ -1,0 +1,445 @@
+#include "runtime/torch/layers.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/autograd/grad_mode.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/fingerprint.h"
+
+namespace pipeloom::runtime {
+namespace {
+
+using at::Tensor;
+namespace autograd = torch::autograd;
+
+// x W^T whose weight gradient waits for WeightGradients::Run.
+struct PutOffProduct : autograd::Function<PutOffProduct> {
+  static Tensor forward(autograd::AutogradContext* context, const Tensor& x,
+                        const Tensor& weight, int64_t put_off) {
+    context->save_for_backward({x, weight});
+    context->saved_data["put_off"] = put_off;
+    return at::matmul(x, weight.to(x.scalar_type()).t());
+  }
+  static autograd::variable_list backward(autograd::AutogradContext* context,
+                                          autograd::variable_list gradients) {
+    const autograd::variable_list saved = context->get_saved_variables();
+    const Tensor& x = saved[0];
+    const Tensor& weight = saved[1];
+    const Tensor& gradient = gradients[0];
+    // The store outlives the graph: the stage's run owns both.
+    auto* put_off = reinterpret_cast<WeightGradients*>(
+        static_cast<intptr_t>(context->saved_data["put_off"].toInt()));
+    put_off->Add(weight, x.detach(), gradient);
+    Tensor into_x;
+    if (x.requires_grad()) {
+      into_x = at::matmul(gradient, weight.detach().to(gradient.scalar_type()));
+    }
+    return {into_x, Tensor(), Tensor()};
+  }
+};
+
+at::Generator GeneratorOf(uint64_t seed) {
+  return at::make_generator<at::CPUGeneratorImpl>(seed);
+}
+
+uint64_t NameSeed(uint64_t seed, const std::string& name) {
+  FingerprintBuilder builder;
+  builder.Add(seed).Add(absl::string_view(name));
+  return builder.Build().low;
+}
+
+// Rotates pairs of x's last dimension by position: [length, heads, dim].
+Tensor Rotate(const Tensor& x) {
+  const int64_t length = x.size(0);
+  const int64_t half = x.size(2) / 2;
+  if (half == 0) return x;
+  const auto fp32 = x.options().dtype(at::kFloat);
+  const Tensor angle = at::outer(
+      at::arange(length, fp32),
+      at::pow(10000.0, at::arange(half, fp32) / -static_cast<double>(half)));
+  const Tensor c = angle.cos().to(x.scalar_type()).unsqueeze(1);
+  const Tensor s = angle.sin().to(x.scalar_type()).unsqueeze(1);
+  const Tensor a = x.narrow(2, 0, half);
+  const Tensor b = x.narrow(2, half, half);
+  std::vector<Tensor> parts{a * c - b * s, a * s + b * c};
+  if (2 * half < x.size(2)) parts.push_back(x.narrow(2, 2 * half, 1));
+  return at::cat(parts, 2);
+}
+
+// q [m, heads, d], k and v [n, kv heads, d]: [m, heads * d].
+Tensor Attend(const Tensor& q, Tensor k, Tensor v, bool causal) {
+  const int64_t group = q.size(1) / k.size(1);
+  if (group > 1) {
+    k = k.repeat_interleave(group, 1);
+    v = v.repeat_interleave(group, 1);
+  }
+  Tensor scores = at::matmul(q.transpose(0, 1), k.permute({1, 2, 0})) /
+                  std::sqrt(static_cast<double>(q.size(2)));
+  if (causal) {
+    const Tensor later =
+        at::ones({q.size(0), k.size(0)}, q.options().dtype(at::kBool)).triu(1);
+    scores = scores.masked_fill(later, -INFINITY);
+  }
+  const Tensor weights =
+      at::softmax(scores, -1, at::kFloat).to(v.scalar_type());
+  return at::matmul(weights, v.transpose(0, 1))
+      .transpose(0, 1)
+      .reshape({q.size(0), -1});
+}
+
+bool HasAttention(const LayerSpec& spec) {
+  return spec.attention.kind != AttentionKind::kNone &&
+         spec.attention.heads > 0;
+}
+
+}  // namespace
+
+void WeightGradients::Add(Tensor weight, Tensor input, Tensor gradient) {
+  products_.push_back(
+      {std::move(weight), std::move(input), std::move(gradient)});
+}
+
+void WeightGradients::Run() {
+  const at::NoGradGuard no_grad;
+  for (Product& p : products_) {
+    const Tensor sum = at::matmul(p.gradient.t(), p.input).to(at::kFloat);
+    Tensor& into = p.weight.mutable_grad();
+    if (into.defined()) {
+      into.add_(sum);
+    } else {
+      into = sum;
+    }
+    p = {};
+  }
+  products_.clear();
+}
+
+TorchLayer::TorchLayer(const ModuleSpec& module, LayerId index, bool feeds,
+                       bool frozen, const TorchOptions& options)
+    : spec_(module.layers[index]),
+      prefix_(module.name + "." + std::to_string(index.value()) + "."),
+      seed_(options.seed),
+      first_(index == LayerId(0)),
+      frozen_(frozen),
+      type_(options.bf16 ? at::kBFloat16 : at::kFloat),
+      device_(options.cuda ? at::kCUDA : at::kCPU) {
+  const bool last = index.value() + 1 == module.layers.size();
+  merged_before_ = !first_ && MergedAfter(module, LayerId(index.value() - 1));
+  merges_ = spec_.on_output_tokens && !merged_before_;
+  merges_at_end_ = last && !merged_before_ && !merges_;
+  squared_error_ = last && !feeds && spec_.kind != LayerKind::kLossHead;
+  width_in_ = first_ ? 0 : WidthAfter(module, LayerId(index.value() - 1));
+  const int64_t h = spec_.hidden;
+  const auto product = [&](const std::string& name, int64_t out, int64_t in) {
+    return Add(name, {out, in}, 1 / std::sqrt(static_cast<double>(in)));
+  };
+  switch (spec_.kind) {
+    case LayerKind::kEmbedding:
+      query_ = Add("table", {spec_.vocab, h}, 0.5);
+      break;
+    case LayerKind::kLossHead:
+      norm1_ = Add("norm", {h}, 0.1, 1);
+      query_ = product("head", spec_.vocab, h);
+      break;
+    case LayerKind::kLinears:
+      for (size_t i = 0; i < spec_.linears.size(); ++i) {
+        product("linear" + std::to_string(i), spec_.linears[i].out,
+                spec_.linears[i].in);
+      }
+      break;
+    default: {
+      const AttentionSpec& a = spec_.attention;
+      if (HasAttention(spec_)) {
+        norm1_ = Add("norm1", {h}, 0.1, 1);
+        query_ = product("query", a.heads * a.head_dim, h);
+        key_ = product("key", a.kv_heads * a.head_dim, h);
+        value_ = product("value", a.kv_heads * a.value_width(), h);
+        output_ = product("output", h, a.heads * a.value_width());
+      }
+      const CrossAttentionSpec& c = spec_.cross_attention;
+      if (c.heads > 0) {
+        const int64_t inner = c.heads * c.head_dim;
+        cross_norm_ = Add("cross_norm", {h}, 0.1, 1);
+        cross_query_ = product("cross_query", inner, h);
+        cross_key_ = product("cross_key", inner, c.context_width);
+        cross_value_ = product("cross_value", inner, c.context_width);
+        cross_output_ = product("cross_output", h, inner);
+      }
+      if (spec_.ffn.hidden > 0) {
+        norm2_ = Add("norm2", {h}, 0.1, 1);
+        up_ = product("up", spec_.ffn.hidden, h);
+        if (spec_.ffn.gated) gate_ = product("gate", spec_.ffn.hidden, h);
+        down_ = product("down", h, spec_.ffn.hidden);
+      }
+      const ModulationSpec& m = spec_.modulation;
+      if (m.vectors > 0) {
+        modulation_ =
+            m.condition_width > 0
+                ? product("modulation", m.vectors * h, m.condition_width)
+                : Add("modulation", {1, m.vectors * h}, 0.1);
+      }
+    }
+  }
+}
+
+size_t TorchLayer::Add(const std::string& name, at::IntArrayRef shape,
+                       double scale, double mean) {
+  const std::string full = prefix_ + name;
+  const Tensor value =
+      (at::randn(shape, GeneratorOf(NameSeed(seed_, full)), at::kFloat) *
+           scale +
+       mean)
+          .to(device_);
+  value.requires_grad_(!frozen_);
+  parameters_.push_back({full, value});
+  return parameters_.size() - 1;
+}
+
+Tensor TorchLayer::Product(const Tensor& x, size_t weight,
+                           LayerRun* run) const {
+  const Tensor& w = P(weight);
+  if (run->put_off != nullptr && w.requires_grad() &&
+      at::GradMode::is_enabled()) {
+    return PutOffProduct::apply(
+        x, w, static_cast<int64_t>(reinterpret_cast<intptr_t>(run->put_off)));
+  }
+  return at::matmul(x, w.to(x.scalar_type()).t());
+}
+
+Tensor TorchLayer::Norm(const Tensor& x, size_t weight) const {
+  const Tensor wide = x.to(at::kFloat);
+  const Tensor scale = at::rsqrt(wide.square().mean(-1, true) + 1e-6);
+  return (wide * scale * P(weight)).to(x.scalar_type());
+}
+
+// Normal numbers for all rows: inputs, or targets (`output`).
+Tensor TorchLayer::Seeded(const TorchSequences& sequences, int64_t width,
+                          bool output) const {
+  std::vector<Tensor> parts;
+  for (const TorchSequence& s : sequences) {
+    parts.push_back(at::randn({output ? s.output : s.own, width},
+                              GeneratorOf(s.seed + (output ? 1 : 0)),
+                              at::kFloat));
+  }
+  return at::cat(parts).to(device_, type_);
+}
+
+Tensor TorchLayer::Labels(const TorchSequences& sequences) const {
+  std::vector<Tensor> parts;
+  for (const TorchSequence& s : sequences) {
+    parts.push_back(at::randint(
+        spec_.vocab, {merged_before_ || merges_ ? s.output : s.tokens()},
+        GeneratorOf(s.seed + 2), at::kLong));
+  }
+  return at::cat(parts).to(device_);
+}
+
+Tensor TorchLayer::Embed(const Tensor& fed, LayerRun* run) const {
+  std::vector<Tensor> parts;
+  int64_t at = 0;
+  for (const TorchSequence& s : *run->sequences) {
+    if (s.fed > 0) parts.push_back(fed.narrow(0, at, s.fed));
+    at += s.fed;
+    if (s.own == 0) continue;
+    const Tensor ids =
+        at::randint(spec_.vocab, {s.own}, GeneratorOf(s.seed), at::kLong);
+    parts.push_back(at::embedding(P(query_), ids.to(device_)).to(type_));
+  }
+  return at::cat(parts);
+}
+
+Tensor TorchLayer::Linears(Tensor x, LayerRun* run) const {
+  for (size_t i = 0; i < spec_.linears.size(); ++i) {
+    if (i > 0) x = at::gelu(x);
+    x = Product(x, i, run);
+  }
+  return x;
+}
+
+Tensor TorchLayer::Merge(const Tensor& x, const TorchSequences& sequences,
+                         int64_t wanted_width) const {
+  const bool same = std::all_of(
+      sequences.begin(), sequences.end(),
+      [](const TorchSequence& s) { return s.tokens() == s.output; });
+  const int64_t width = x.size(1);
+  if (same && wanted_width == width) return x;
+  std::vector<Tensor> parts;
+  int64_t at = 0;
+  for (const TorchSequence& s : sequences) {
+    const Tensor part = x.narrow(0, at, s.tokens());
+    at += s.tokens();
+    const int64_t each = s.tokens() / s.output;
+    if (s.tokens() == each * s.output && each * width == wanted_width) {
+      parts.push_back(part.reshape({s.output, wanted_width}));
+      continue;
+    }
+    Tensor mean = part;
+    if (s.tokens() != s.output) {
+      mean = each * s.output == s.tokens()
+                 ? part.reshape({s.output, each, width}).mean(1)
+                 : at::adaptive_avg_pool1d(part.t().unsqueeze(0), s.output)
+                       .squeeze(0)
+                       .t();
+    }
+    // Tokens that cannot be put side by side stand there as their mean.
+    parts.push_back(
+        wanted_width == width ? mean : mean.repeat({1, wanted_width / width}));
+  }
+  return at::cat(parts);
+}
+
+Tensor TorchLayer::Attention(const Tensor& x, LayerRun* run) const {
+  const AttentionSpec& a = spec_.attention;
+  const Tensor q = Product(x, query_, run).view({-1, a.heads, a.head_dim});
+  const Tensor k = Product(x, key_, run).view({-1, a.kv_heads, a.head_dim});
+  const Tensor v =
+      Product(x, value_, run).view({-1, a.kv_heads, a.value_width()});
+  std::vector<Tensor> parts;
+  int64_t at = 0;
+  for (const TorchSequence& s : *run->sequences) {
+    const int64_t length = merged_before_ ? s.output : s.tokens();
+    const Tensor qs = Rotate(q.narrow(0, at, length));
+    const Tensor ks = Rotate(k.narrow(0, at, length));
+    const Tensor vs = v.narrow(0, at, length);
+    at += length;
+    const int64_t block =
+        a.kind == AttentionKind::kWindow && a.window > 0 ? a.window : length;
+    for (int64_t b = 0; b < length; b += block) {
+      const int64_t n = std::min(block, length - b);
+      parts.push_back(Attend(qs.narrow(0, b, n), ks.narrow(0, b, n),
+                             vs.narrow(0, b, n),
+                             a.kind == AttentionKind::kCausal));
+    }
+  }
+  return Product(at::cat(parts), output_, run);
+}
+
+Tensor TorchLayer::CrossAttention(const Tensor& x, const Tensor& context,
+                                  LayerRun* run) const {
+  const CrossAttentionSpec& c = spec_.cross_attention;
+  const Tensor q =
+      Product(x, cross_query_, run).view({-1, c.heads, c.head_dim});
+  const Tensor k =
+      Product(context, cross_key_, run).view({-1, c.heads, c.head_dim});
+  const Tensor v =
+      Product(context, cross_value_, run).view({-1, c.heads, c.head_dim});
+  std::vector<Tensor> parts;
+  int64_t at = 0;
+  int64_t context_at = 0;
+  for (const TorchSequence& s : *run->sequences) {
+    const int64_t length = merged_before_ ? s.output : s.tokens();
+    if (s.context > 0) {
+      parts.push_back(Attend(q.narrow(0, at, length),
+                             k.narrow(0, context_at, s.context),
+                             v.narrow(0, context_at, s.context), false));
+    } else {
+      parts.push_back(at::zeros({length, c.heads * c.head_dim}, x.options()));
+    }
+    at += length;
+    context_at += s.context;
+  }
+  return Product(at::cat(parts), cross_output_, run);
+}
+
+// Shift, scale and gate of attention, then of the feed-forward, for each row.
+std::vector<Tensor> TorchLayer::Modulation(LayerRun* run) const {
+  const ModulationSpec& m = spec_.modulation;
+  std::vector<Tensor> result(6);
+  if (m.vectors == 0) return result;
+  std::vector<int64_t> lengths;
+  std::vector<Tensor> conditions;
+  for (const TorchSequence& s : *run->sequences) {
+    lengths.push_back(merged_before_ ? s.output : s.tokens());
+    if (m.condition_width > 0) {
+      conditions.push_back(at::randn({1, m.condition_width},
+                                     GeneratorOf(s.seed + 3), at::kFloat));
+    }
+  }
+  Tensor all;
+  if (m.condition_width > 0) {
+    all = Product(at::silu(at::cat(conditions)).to(device_, type_), modulation_,
+                  run);
+  } else {
+    all = P(modulation_)
+              .to(type_)
+              .expand({static_cast<int64_t>(lengths.size()), -1});
+  }
+  all = all.repeat_interleave(at::tensor(lengths, at::kLong).to(device_), 0);
+  for (size_t i = 0; i < result.size(); ++i) {
+    const int64_t which = static_cast<int64_t>(i) % m.vectors;
+    result[i] = all.narrow(1, which * spec_.hidden, spec_.hidden);
+  }
+  return result;
+}
+
+Tensor TorchLayer::Transformer(Tensor x, const Tensor& context,
+                               LayerRun* run) const {
+  const std::vector<Tensor> m = Modulation(run);
+  const auto modulate = [&](const Tensor& t, size_t first) {
+    return m[first].defined() ? t * (m[first + 1] + 1) + m[first] : t;
+  };
+  const auto gated = [&](const Tensor& t, size_t first) {
+    return m[first].defined() ? t * (m[first + 2] + 1) : t;
+  };
+  if (HasAttention(spec_)) {
+    x = x + gated(Attention(modulate(Norm(x, norm1_), 0), run), 0);
+  }
+  if (spec_.cross_attention.heads > 0 && context.defined()) {
+    x = x + CrossAttention(Norm(x, cross_norm_), context, run);
+  }
+  if (spec_.ffn.hidden > 0) {
+    const Tensor in = modulate(Norm(x, norm2_), 3);
+    const Tensor up = Product(in, up_, run);
+    const Tensor inner =
+        spec_.ffn.gated ? at::silu(Product(in, gate_, run)) * up : at::gelu(up);
+    x = x + gated(Product(inner, down_, run), 3);
+  }
+  return x;
+}
+
+void TorchLayer::AddLoss(const Tensor& sum, LayerRun* run) const {
+  const Tensor loss = sum / static_cast<double>(run->loss_rows);
+  run->loss = run->loss.defined() ? run->loss + loss : loss;
+}
+
+TorchState TorchLayer::Forward(const TorchState& in, LayerRun* run) const {
+  const TorchSequences& sequences = *run->sequences;
+  Tensor x = in.rows;
+  if (first_ && spec_.kind != LayerKind::kEmbedding) {
+    x = Seeded(sequences,
+               spec_.linears.empty() ? spec_.hidden : spec_.linears[0].in,
+               false);
+  }
+  if (merges_) {
+    x = Merge(x, sequences,
+              spec_.linears.empty() ? x.size(1) : spec_.linears[0].in);
+  }
+  switch (spec_.kind) {
+    case LayerKind::kEmbedding:
+      x = Embed(x, run);
+      break;
+    case LayerKind::kLinears:
+      x = Linears(x, run);
+      break;
+    case LayerKind::kLossHead:
+      AddLoss(at::cross_entropy_loss(
+                  Product(Norm(x, norm1_), query_, run).to(at::kFloat),
+                  Labels(sequences), {}, at::Reduction::Sum),
+              run);
+      break;
+    default:
+      x = Transformer(x, in.context, run);
+  }
+  if (merges_at_end_) x = Merge(x, sequences, x.size(1));
+  if (squared_error_) {
+    const Tensor target = Seeded(sequences, x.size(1), true);
+    AddLoss((x - target).to(at::kFloat).square().mean(1).sum(), run);
+  }
+  return {x, in.context};
+}
+
+}  // namespace pipeloom::runtime

@@ -1,0 +1,112 @@
+// The layers of a model spec as libtorch computes them. Rows of all sequences
+// of a sub-microbatch stand one after another; attention stays within each
+// sequence. Norms are RMS norms, positions are rotary, products have no bias.
+//
+// A product's weight gradient can be put off (Zero Bubble Pipeline Parallelism,
+// Qi et al., ICLR 2024, section 2): with a WeightGradients the backward pass
+// only keeps what it needs, and Run computes them later. Gradients of norms,
+// tables and embeddings are cheap and always computed in the backward pass.
+//
+// Threads: a layer is used by one thread at a time.
+#ifndef PIPELOOM_RUNTIME_TORCH_LAYERS_H_
+#define PIPELOOM_RUNTIME_TORCH_LAYERS_H_
+
+#include <ATen/ATen.h>
+
+#include <string>
+#include <vector>
+
+#include "ir/model_spec.h"
+#include "runtime/torch/torch_trainer.h"
+#include "runtime/torch/torch_work.h"
+
+namespace pipeloom::runtime {
+
+// Put-off weight gradients of one stage on one sub-microbatch.
+class WeightGradients {
+ public:
+  void Add(at::Tensor weight, at::Tensor input, at::Tensor gradient);
+  // Adds them up into the weights' gradients and forgets them.
+  void Run();
+
+ private:
+  struct Product {
+    at::Tensor weight, input, gradient;
+  };
+  std::vector<Product> products_{};
+};
+
+// What goes from layer to layer. Into a module's first layer: the rows that
+// other modules feed.
+struct TorchState {
+  at::Tensor rows{};     // Undefined: none.
+  at::Tensor context{};  // Of cross-attention; undefined: none.
+};
+
+struct Parameter {
+  std::string name{};
+  at::Tensor value{};  // fp32, a leaf.
+};
+
+struct LayerRun {
+  const TorchSequences* sequences = nullptr;
+  int64_t loss_rows = 1;               // What a loss is divided by.
+  WeightGradients* put_off = nullptr;  // Null: gradients at once.
+  at::Tensor loss{};                   // Added to; undefined: none so far.
+};
+
+class TorchLayer {
+ public:
+  // `index` is the layer's in `module`; `feeds` whether others are fed by it.
+  TorchLayer(const ModuleSpec& module, LayerId index, bool feeds, bool frozen,
+             const TorchOptions& options);
+
+  TorchState Forward(const TorchState& in, LayerRun* run) const;
+  const std::vector<Parameter>& parameters() const { return parameters_; }
+
+ private:
+  // The parameter's place in parameters_.
+  size_t Add(const std::string& name, at::IntArrayRef shape, double scale,
+             double mean = 0);
+  const at::Tensor& P(size_t index) const { return parameters_[index].value; }
+  at::Tensor Product(const at::Tensor& x, size_t weight, LayerRun* run) const;
+  at::Tensor Norm(const at::Tensor& x, size_t weight) const;
+  at::Tensor Seeded(const TorchSequences& sequences, int64_t width,
+                    bool output) const;
+  at::Tensor Labels(const TorchSequences& sequences) const;
+  at::Tensor Embed(const at::Tensor& fed, LayerRun* run) const;
+  at::Tensor Linears(at::Tensor x, LayerRun* run) const;
+  at::Tensor Transformer(at::Tensor x, const at::Tensor& context,
+                         LayerRun* run) const;
+  at::Tensor Attention(const at::Tensor& x, LayerRun* run) const;
+  at::Tensor CrossAttention(const at::Tensor& x, const at::Tensor& context,
+                            LayerRun* run) const;
+  std::vector<at::Tensor> Modulation(LayerRun* run) const;
+  at::Tensor Merge(const at::Tensor& x, const TorchSequences& sequences,
+                   int64_t wanted_width) const;
+  void AddLoss(const at::Tensor& sum, LayerRun* run) const;
+
+  LayerSpec spec_;
+  int64_t width_in_ = 0;
+  std::string prefix_;
+  uint64_t seed_ = 0;
+  bool first_ = false;
+  bool merges_ = false;         // Before its own work.
+  bool merges_at_end_ = false;  // The module's last layer, unmerged so far.
+  bool squared_error_ = false;  // The module ends here, without a loss head.
+  bool frozen_ = false;
+  bool merged_before_ = false;
+  at::ScalarType type_{};
+  at::Device device_;
+  std::vector<Parameter> parameters_{};
+  // Places of parameters, as far as the layer's kind has them.
+  size_t norm1_ = 0, query_ = 0, key_ = 0, value_ = 0, output_ = 0;
+  size_t cross_norm_ = 0, cross_query_ = 0, cross_key_ = 0, cross_value_ = 0,
+         cross_output_ = 0;
+  size_t norm2_ = 0, up_ = 0, gate_ = 0, down_ = 0;
+  size_t modulation_ = 0;
+};
+
+}  // namespace pipeloom::runtime
+
+#endif  // PIPELOOM_RUNTIME_TORCH_LAYERS_H_

@@ -1,0 +1,135 @@
+#include "runtime/torch/stage_run.h"
+
+#include <torch/csrc/autograd/autograd.h>
+
+#include <utility>
+
+namespace pipeloom::runtime {
+namespace {
+
+using at::Tensor;
+
+Tensor Sum(const Tensor& a, const Tensor& b) {
+  if (!a.defined()) return b;
+  return b.defined() ? a + b : a;
+}
+
+Tensor To(const Tensor& t, at::Device device) {
+  return t.defined() ? t.to(device, /*non_blocking=*/false, /*copy=*/true) : t;
+}
+
+}  // namespace
+
+std::vector<StageRun::Segment> StageRun::Cut() const {
+  const size_t layers = options_.stage->size();
+  const MemoryChoice& choice = options_.memory;
+  std::vector<Segment> segments;
+  for (size_t i = 0; i < layers; ++i) {
+    const MemoryStrategy strategy =
+        choice.layers.empty() ? MemoryStrategy::kKeep : choice.layers[i];
+    const bool joins =
+        !segments.empty() && segments.back().strategy == strategy &&
+        (strategy == MemoryStrategy::kKeep ||
+         (strategy == MemoryStrategy::kRecompute && choice.grouped));
+    if (joins) {
+      segments.back().end = i + 1;
+    } else {
+      segments.push_back({.begin = i, .end = i + 1, .strategy = strategy});
+    }
+  }
+  return segments;
+}
+
+TorchState StageRun::Leaves(const TorchState& state, bool need_gradient) const {
+  TorchState leaves;
+  if (state.rows.defined()) {
+    leaves.rows = state.rows.detach().requires_grad_(need_gradient);
+  }
+  if (state.context.defined()) {
+    leaves.context =
+        state.context.detach().requires_grad_(options_.needs_input_gradient);
+  }
+  return leaves;
+}
+
+void StageRun::RunSegment(Segment* segment, bool with_graph) {
+  const at::AutoGradMode mode(with_graph);
+  LayerRun run{.sequences = options_.sequences,
+               .loss_rows = options_.loss_rows,
+               .put_off = options_.splits_backward ? &put_off_ : nullptr};
+  TorchState state = segment->in;
+  for (size_t i = segment->begin; i < segment->end; ++i) {
+    state = (*options_.stage)[i]->Forward(state, &run);
+  }
+  segment->out = state;
+  segment->loss = run.loss;
+}
+
+TorchState StageRun::Forward(const TorchState& in) {
+  TorchState state = in;
+  segments_ = Cut();
+  for (size_t k = 0; k < segments_.size(); ++k) {
+    Segment& segment = segments_[k];
+    segment.in = options_.has_backward
+                     ? Leaves(state, k > 0 || options_.needs_input_gradient)
+                     : state;
+    const bool keeps = segment.strategy == MemoryStrategy::kKeep;
+    RunSegment(&segment, options_.has_backward && keeps);
+    state.rows = segment.out.rows.detach();
+    if (segment.loss.defined()) loss_ += segment.loss.item<double>();
+    if (!keeps || !options_.has_backward) segment.out = {};
+    if (!options_.has_backward) segment.in = {};
+    if (segment.strategy == MemoryStrategy::kOffload) {
+      segment.host = {To(segment.in.rows, at::kCPU),
+                      To(segment.in.context, at::kCPU)};
+      segment.in = {};
+    }
+  }
+  return state;
+}
+
+TorchState StageRun::Backward(TorchState gradient) {
+  for (size_t k = segments_.size(); k-- > 0;) {
+    Segment& segment = segments_[k];
+    if (segment.strategy == MemoryStrategy::kOffload) {
+      const at::Device device = gradient.rows.device();
+      segment.in = Leaves(
+          {To(segment.host.rows, device), To(segment.host.context, device)},
+          k > 0 || options_.needs_input_gradient);
+      segment.host = {};
+    }
+    if (segment.strategy != MemoryStrategy::kKeep) RunSegment(&segment, true);
+    torch::autograd::variable_list roots;
+    torch::autograd::variable_list gradients;
+    if (segment.out.rows.requires_grad() &&
+        !segment.out.rows.is_same(segment.in.rows)) {
+      roots.push_back(segment.out.rows);
+      gradients.push_back(gradient.rows);
+    }
+    if (segment.loss.defined() && segment.loss.requires_grad()) {
+      roots.push_back(segment.loss);
+      gradients.push_back(at::ones_like(segment.loss));
+    }
+    if (!roots.empty()) torch::autograd::backward(roots, gradients);
+    TorchState below;
+    if (segment.in.rows.defined()) {
+      below.rows = segment.in.rows.grad();
+      if (segment.out.rows.is_same(segment.in.rows)) {
+        below.rows = Sum(below.rows, gradient.rows);
+      }
+      if (!below.rows.defined()) below.rows = at::zeros_like(segment.in.rows);
+    }
+    // The context goes on as it is to the layers above.
+    if (segment.in.context.defined()) {
+      below.context = Sum(segment.in.context.grad(), gradient.context);
+      if (!below.context.defined()) {
+        below.context = at::zeros_like(segment.in.context);
+      }
+    }
+    gradient = below;
+    segment = {};
+  }
+  return gradient;
+}
+
+}  // namespace pipeloom::runtime

@@ -1,0 +1,70 @@
+// One stage on one sub-microbatch, from its forward to its last gradient: what
+// is kept, recomputed or brought back from the host in between.
+//
+// A stage runs in segments: neighbouring layers that keep everything, or that
+// are recomputed together, or one layer. A kept segment keeps its autograd
+// graph; the others keep their input only and run again in the backward pass.
+// An offloaded layer's input waits in host memory.
+#ifndef PIPELOOM_RUNTIME_TORCH_STAGE_RUN_H_
+#define PIPELOOM_RUNTIME_TORCH_STAGE_RUN_H_
+
+#include <memory>
+#include <vector>
+
+#include "ir/memory_policy.h"
+#include "runtime/torch/layers.h"
+
+namespace pipeloom::runtime {
+
+using TorchStage = std::vector<std::unique_ptr<TorchLayer>>;
+
+struct StageRunOptions {
+  const TorchStage* stage = nullptr;  // All outlive the run.
+  const TorchSequences* sequences = nullptr;
+  int64_t loss_rows = 1;
+  bool has_backward = false;
+  bool needs_input_gradient = false;
+  bool splits_backward = false;  // Weight gradients come apart.
+  MemoryChoice memory{};         // Of as many layers as the stage, or none.
+};
+
+class StageRun {
+ public:
+  explicit StageRun(StageRunOptions options) : options_(std::move(options)) {}
+  StageRun(const StageRun&) = delete;
+  StageRun& operator=(const StageRun&) = delete;
+
+  // Detached from the graph. Called once.
+  TorchState Forward(const TorchState& in);
+  // Of this sub-microbatch, after Forward; 0 if the stage has none.
+  double loss() const { return loss_; }
+  // Once, after Forward. The gradients of what came in, if needed; those of
+  // parameters are added up in them, unless the backward is split.
+  TorchState Backward(TorchState gradient);
+  // The rest of them. Once, after Backward.
+  void WeightGradient() { put_off_.Run(); }
+
+ private:
+  struct Segment {
+    size_t begin = 0;
+    size_t end = 0;
+    MemoryStrategy strategy = MemoryStrategy::kKeep;
+    TorchState in{};    // Leaves of the segment's graph.
+    TorchState host{};  // Instead, while offloaded.
+    TorchState out{};
+    at::Tensor loss{};
+  };
+  std::vector<Segment> Cut() const;
+  // Leaves made of `state`.
+  TorchState Leaves(const TorchState& state, bool need_gradient) const;
+  void RunSegment(Segment* segment, bool with_graph);
+
+  StageRunOptions options_;
+  std::vector<Segment> segments_{};
+  WeightGradients put_off_{};
+  double loss_ = 0;
+};
+
+}  // namespace pipeloom::runtime
+
+#endif  // PIPELOOM_RUNTIME_TORCH_STAGE_RUN_H_

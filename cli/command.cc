@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 
 namespace pipeloom::cli {
@@ -45,6 +46,26 @@ std::unique_ptr<Command> FindCommand(const std::string& name) {
   return nullptr;
 }
 
+// "pipeloom plan dip-vlm-s --out 'my plan.pb'".
+std::string ShellWords(const std::vector<std::string>& args) {
+  std::string text = "pipeloom";
+  for (const std::string& word : args) {
+    const bool plain =
+        !word.empty() && word.find_first_not_of(
+                             "abcdefghijklmnopqrstuvwxyz"
+                             "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                             "0123456789-_=+./:,%@") == std::string::npos;
+    absl::StrAppend(&text, " ");
+    if (plain) {
+      absl::StrAppend(&text, word);
+    } else {
+      absl::StrAppend(&text, "'", absl::StrReplaceAll(word, {{"'", "'\\''"}}),
+                      "'");
+    }
+  }
+  return text;
+}
+
 int UnknownCommand(const std::string& name, const Context& context) {
   std::vector<std::string> names;
   for (const auto& command : AllCommands()) {
@@ -62,15 +83,21 @@ std::vector<std::unique_ptr<Command>> AllCommands() {
   std::vector<std::unique_ptr<Command>> commands;
   commands.push_back(MakePlanCommand());
   commands.push_back(MakeCompareCommand());
+  commands.push_back(MakePartitionCommand());
   commands.push_back(MakeEmulateCommand());
   commands.push_back(MakeCostCommand());
   commands.push_back(MakeCalibrateCommand());
+  commands.push_back(MakeWhatIfCommand());
+  commands.push_back(MakeTraceCommand());
   commands.push_back(MakeSearchCommand());
   commands.push_back(MakeBenchCommand());
   commands.push_back(MakeRunCommand());
   commands.push_back(MakeValidateCommand());
   commands.push_back(MakeExplainCommand());
   commands.push_back(MakeExportCommand());
+  commands.push_back(MakeImportCommand());
+  commands.push_back(MakeServeCommand());
+  commands.push_back(MakeLoadgenCommand());
   return commands;
 }
 
@@ -104,7 +131,9 @@ int RunCommandLine(const std::vector<std::string>& args,
   const absl::StatusOr<std::vector<std::string>> positional =
       ParseFlags(flags, absl::MakeConstSpan(args).subspan(1));
   absl::Status status = positional.status();
-  if (status.ok()) status = command->Run(*positional, context);
+  Context mine = context;
+  mine.command_line = ShellWords(args);
+  if (status.ok()) status = command->Run(*positional, mine);
   if (status.ok()) return kDone;
   if (context.show_progress) context.show_progress("");
   if (context.stop.stop_requested()) {

@@ -24,6 +24,8 @@ struct Context {
   // Rewrites the progress line; empty: there is no terminal.
   std::function<void(absl::string_view)> show_progress{};
   std::stop_token stop{};  // Ctrl-C.
+  // As typed, quoted for a shell; empty in tests of single commands.
+  std::string command_line{};
 };
 
 struct CommandText {
@@ -51,10 +53,16 @@ std::unique_ptr<Command> MakeCostCommand();
 std::unique_ptr<Command> MakeEmulateCommand();
 std::unique_ptr<Command> MakeExplainCommand();
 std::unique_ptr<Command> MakeExportCommand();
+std::unique_ptr<Command> MakeImportCommand();
+std::unique_ptr<Command> MakePartitionCommand();
+std::unique_ptr<Command> MakeLoadgenCommand();
 std::unique_ptr<Command> MakePlanCommand();
 std::unique_ptr<Command> MakeRunCommand();
 std::unique_ptr<Command> MakeSearchCommand();
+std::unique_ptr<Command> MakeServeCommand();
+std::unique_ptr<Command> MakeTraceCommand();
 std::unique_ptr<Command> MakeValidateCommand();
+std::unique_ptr<Command> MakeWhatIfCommand();
 
 // In the order in which the help shows them.
 std::vector<std::unique_ptr<Command>> AllCommands();

@@ -1,9 +1,15 @@
 // `pipeloom emulate`: carries a plan out in simulated time.
+#include <algorithm>
 #include <chrono>
 #include <memory>
+#include <optional>
+#include <string>
+#include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
 #include "base/status_macros.h"
 #include "cli/chrome_trace.h"
 #include "cli/command.h"
@@ -14,7 +20,9 @@
 #include "cli/report.h"
 #include "cli/table.h"
 #include "cli/trace_summary.h"
+#include "emulator/emulate_cluster.h"
 #include "emulator/emulate_step.h"
+#include "emulator/sample_step.h"
 
 namespace pipeloom::cli {
 namespace {
@@ -29,8 +37,17 @@ class EmulateCommand : public Command {
             "planned first (its slowest replica); with --plan the plan is "
             "taken as it is.\n\n"
             "--sharing says which transfers wait for each other: none; those "
-            "from one rank to one other; or all out of a rank and all into a "
-            "rank.\n\n"
+            "from one rank to one other; all out of a rank and all into a "
+            "rank; or all out of and into a network card (--ranks-per-nic), "
+            "served in turn (per-nic) or at once at a share of its rate "
+            "(fair-nic).\n\n"
+            "Of a JOB the step of all its replicas is emulated too: equal "
+            "replicas and the GPUs of a rank once, gradients reduced beside "
+            "the last backwards.\n\n"
+            "--slow-rank 3=1.2 makes all that rank 3 computes take 1.2 times "
+            "as long, --slow-link 0-1=2 its transfers from rank 0 to 1; "
+            "--jitter 0.05 draws every duration --samples times with a "
+            "deviation of 5 %, by --seed.\n\n"
             "--against compares instead: every measured run of a table "
             "(workloads/validation holds some; docs/validation.md says the "
             "columns) is emulated, and errors are shown by row and "
@@ -50,7 +67,39 @@ class EmulateCommand : public Command {
                      &sharing_,
                      "MODE",
                      "which transfers share a link",
-                     {"none", "per-pair", "per-rank"}});
+                     {"none", "per-pair", "per-rank", "per-nic", "fair-nic"}});
+    flags.push_back({"ranks-per-nic",
+                     &ranks_per_nic_,
+                     "N",
+                     "neighbouring ranks that share a network card",
+                     {},
+                     1,
+                     1e6});
+    flags.push_back({"slow-rank", &slow_ranks_, "RANK=FACTOR",
+                     "stragglers, several divided by commas"});
+    flags.push_back({"slow-link", &slow_links_, "FROM-TO=FACTOR",
+                     "slow links, several divided by commas"});
+    flags.push_back({"jitter",
+                     &jitter_.compute,
+                     "SHARE",
+                     "standard deviation of task durations, of their mean",
+                     {},
+                     0,
+                     1});
+    flags.push_back({"link-jitter",
+                     &jitter_.links,
+                     "SHARE",
+                     "the same of transfers",
+                     {},
+                     0,
+                     1});
+    flags.push_back({"samples",
+                     &samples_,
+                     "N",
+                     "steps drawn with --jitter or --link-jitter",
+                     {},
+                     1,
+                     1e6});
     flags.push_back({"blocking-sends", &blocking_sends_, "",
                      "a rank computes nothing while it sends"});
     flags.push_back(
@@ -70,36 +119,154 @@ class EmulateCommand : public Command {
     }
     PIPELOOM_ASSIGN_OR_RETURN(const SourcedPlan sourced,
                               GetPlan(source_, args, context));
-    emulator::EmulateOptions options;
-    options.blocking_sends = blocking_sends_;
-    options.sharing = sharing_ == "none" ? emulator::LinkSharing::kNone
-                      : sharing_ == "per-rank"
-                          ? emulator::LinkSharing::kPerRank
-                          : emulator::LinkSharing::kPerPair;
+    PIPELOOM_ASSIGN_OR_RETURN(const emulator::EmulateOptions options,
+                              OptionsFor(sourced));
     const auto begin = std::chrono::steady_clock::now();
     PIPELOOM_ASSIGN_OR_RETURN(const StepTrace trace,
                               emulator::EmulateStep(sourced.plan, options));
     const auto took = std::chrono::duration_cast<Duration>(
         std::chrono::steady_clock::now() - begin);
+    Extras extras;
+    if (!sourced.replicas.empty()) {
+      PIPELOOM_ASSIGN_OR_RETURN(extras.job, EmulateJob(sourced, options));
+    }
+    if (jitter_.compute > 0 || jitter_.links > 0) {
+      jitter_.samples = static_cast<int32_t>(samples_);
+      jitter_.seed = static_cast<uint64_t>(source_.search.seed.value_or(1));
+      PIPELOOM_ASSIGN_OR_RETURN(
+          extras.sampled,
+          emulator::SampleSteps(sourced.plan, options, jitter_));
+    }
     if (!trace_.empty()) {
       PIPELOOM_RETURN_IF_ERROR(WriteFileAtomically(
           trace_, ChromeTrace({{{&sourced.plan, &trace}}})));
     }
     if (!report_.empty()) {
       PIPELOOM_RETURN_IF_ERROR(WriteFileAtomically(
-          report_, ReportHtml(MakeReport(sourced.plan, trace))));
+          report_, ReportHtml(MakeReport(sourced.plan, trace, context))));
     }
     if (format_ == "json") {
-      context.print(Json(sourced, trace, took));
+      context.print(Json(sourced, trace, took, extras));
     } else {
-      PrintTable(sourced, trace, took, context);
+      PrintTable(sourced, trace, took, extras, context);
     }
     return absl::OkStatus();
   }
 
  private:
+  // What is emulated besides the one plan.
+  struct Extras {
+    std::optional<emulator::ClusterResult> job{};
+    std::optional<emulator::SampledStep> sampled{};
+  };
+
+  absl::StatusOr<emulator::EmulateOptions> OptionsFor(
+      const SourcedPlan& sourced) const {
+    using emulator::LinkSharing;
+    emulator::EmulateOptions options;
+    options.blocking_sends = blocking_sends_;
+    options.sharing = sharing_ == "none"       ? LinkSharing::kNone
+                      : sharing_ == "per-rank" ? LinkSharing::kPerRank
+                      : sharing_ == "per-nic"  ? LinkSharing::kPerNic
+                      : sharing_ == "fair-nic" ? LinkSharing::kFairNic
+                                               : LinkSharing::kPerPair;
+    options.host_bandwidth = sourced.host_bandwidth;
+    if (options.sharing >= LinkSharing::kPerNic) {
+      for (int32_t r = 0; r < sourced.plan.graph.num_ranks(); ++r) {
+        options.nic_of_rank.push_back(
+            static_cast<int32_t>(r / std::max<int64_t>(1, ranks_per_nic_)));
+      }
+    }
+    for (const std::string& text : slow_ranks_) {
+      const std::vector<std::string> parts = absl::StrSplit(text, '=');
+      int32_t rank = 0;
+      double factor = 0;
+      if (parts.size() != 2 || !absl::SimpleAtoi(parts[0], &rank) ||
+          !absl::SimpleAtod(parts[1], &factor)) {
+        return UsageError(absl::StrFormat(
+            "--slow-rank %s: give RANK=FACTOR, such as 3=1.2", text));
+      }
+      options.slow_ranks.push_back({RankId(rank), factor});
+    }
+    for (const std::string& text : slow_links_) {
+      const std::vector<std::string> parts =
+          absl::StrSplit(text, absl::ByAnyChar("-="));
+      int32_t from = 0;
+      int32_t to = 0;
+      double factor = 0;
+      if (parts.size() != 3 || !absl::SimpleAtoi(parts[0], &from) ||
+          !absl::SimpleAtoi(parts[1], &to) ||
+          !absl::SimpleAtod(parts[2], &factor)) {
+        return UsageError(absl::StrFormat(
+            "--slow-link %s: give FROM-TO=FACTOR, such as 0-1=2", text));
+      }
+      options.slow_links.push_back({RankId(from), RankId(to), factor});
+    }
+    return options;
+  }
+
+  static absl::StatusOr<emulator::ClusterResult> EmulateJob(
+      const SourcedPlan& sourced, const emulator::EmulateOptions& options) {
+    std::vector<const ExecutionPlan*> plans;
+    for (const ExecutionPlan& plan : sourced.replicas) plans.push_back(&plan);
+    emulator::ClusterOptions cluster;
+    cluster.step = options;
+    cluster.gpus_per_rank = sourced.gpus_per_rank;
+    return emulator::EmulateCluster(plans, sourced.updates, cluster);
+  }
+
+  static void WriteExtras(const Extras& extras, JsonWriter& json) {
+    if (extras.job) {
+      const emulator::ClusterStep& step = extras.job->step;
+      const emulator::ClusterCounters& counters = extras.job->counters;
+      json.Key("whole_job").BeginObject();
+      json.Key("step_time_us").Micros(step.step_time());
+      json.Key("tail_us").Micros(step.tail());
+      json.Key("slowest_replica").Int(step.slowest_replica());
+      json.Key("replicas").Int(counters.replicas);
+      json.Key("replicas_emulated").Int(counters.replicas_emulated);
+      json.Key("gpus").Int(counters.gpus);
+      json.Key("gpus_emulated").Int(counters.gpus_emulated);
+      json.Key("hit_ratio").Number(counters.hit_ratio());
+      json.EndObject();
+    }
+    if (extras.sampled) {
+      const emulator::SampledStep& sampled = *extras.sampled;
+      json.Key("jitter").BeginObject();
+      json.Key("samples").Int(static_cast<int64_t>(sampled.samples.size()));
+      json.Key("mean_us").Micros(sampled.mean);
+      json.Key("p50_us").Micros(sampled.p50);
+      json.Key("p90_us").Micros(sampled.p90);
+      json.Key("p99_us").Micros(sampled.p99);
+      json.EndObject();
+    }
+  }
+
+  static void PrintExtras(const Extras& extras, const Context& context) {
+    if (extras.job) {
+      const emulator::ClusterStep& step = extras.job->step;
+      const emulator::ClusterCounters& counters = extras.job->counters;
+      context.print(absl::StrFormat(
+          "whole job  %s, of which %s after the slowest pipeline (replica "
+          "%d)\n%d replicas on %d GPUs: %d replicas, %d GPUs emulated (%s "
+          "of all tasks known already)\n",
+          FormatDuration(step.step_time()), FormatDuration(step.tail()),
+          step.slowest_replica(), counters.replicas, counters.gpus,
+          counters.replicas_emulated, counters.gpus_emulated,
+          FormatPercent(counters.hit_ratio())));
+    }
+    if (extras.sampled) {
+      const emulator::SampledStep& sampled = *extras.sampled;
+      context.print(absl::StrFormat(
+          "jitter     mean %s, p50 %s, p90 %s, p99 %s of %d samples\n",
+          FormatDuration(sampled.mean), FormatDuration(sampled.p50),
+          FormatDuration(sampled.p90), FormatDuration(sampled.p99),
+          sampled.samples.size()));
+    }
+  }
+
   static std::string Json(const SourcedPlan& sourced, const StepTrace& trace,
-                          Duration took) {
+                          Duration took, const Extras& extras) {
     const ExecutionPlan& plan = sourced.plan;
     const TraceSummary summary = Summarize(plan.graph, trace);
     JsonWriter json(true);
@@ -134,11 +301,13 @@ class EmulateCommand : public Command {
       json.Key("cache_hits").Int(sourced.cache->hits);
       json.Key("cache_misses").Int(sourced.cache->misses);
     }
+    WriteExtras(extras, json);
     return json.EndObject().text() + "\n";
   }
 
   void PrintTable(const SourcedPlan& sourced, const StepTrace& trace,
-                  Duration took, const Context& context) const {
+                  Duration took, const Extras& extras,
+                  const Context& context) const {
     const ExecutionPlan& plan = sourced.plan;
     const TraceSummary summary = Summarize(plan.graph, trace);
     context.print(absl::StrFormat(
@@ -161,6 +330,7 @@ class EmulateCommand : public Command {
                             ? static_cast<double>(sourced.cache->hits) / total
                             : 0)));
     }
+    PrintExtras(extras, context);
     Table table({"rank", "busy", "warm-up", "stalls", "drain", "epilogue",
                  "peak memory", "weights", "gradients", "optimizer",
                  "activations", "received", "overhead"});
@@ -186,7 +356,8 @@ class EmulateCommand : public Command {
     }
   }
 
-  static Report MakeReport(const ExecutionPlan& plan, const StepTrace& trace) {
+  static Report MakeReport(const ExecutionPlan& plan, const StepTrace& trace,
+                           const Context& context) {
     const TraceSummary summary = Summarize(plan.graph, trace);
     Report report;
     report.title = absl::StrCat("Emulation of ", plan.job);
@@ -200,7 +371,10 @@ class EmulateCommand : public Command {
         {"bubble", FormatPercent(summary.bubble_ratio),
          "rank time not computing"},
         {"MFU", FormatPercent(Mfu(plan, trace.step_time())), "of bf16 peak"}};
-    report.steps = {{absl::StrCat("Step ", plan.step), &plan, &trace}};
+    report.command = context.command_line;
+    report.steps = {{.title = absl::StrCat("Step ", plan.step),
+                     .plan = &plan,
+                     .trace = &trace}};
     report.notes = {"Times and memory are emulated."};
     return report;
   }
@@ -209,6 +383,11 @@ class EmulateCommand : public Command {
   AgainstOptions against_{};
   std::string sharing_ = "per-pair";
   bool blocking_sends_ = false;
+  int64_t ranks_per_nic_ = 1;
+  std::vector<std::string> slow_ranks_{};
+  std::vector<std::string> slow_links_{};
+  emulator::Jitter jitter_{};
+  int64_t samples_ = 100;
   std::string trace_{};
   std::string report_{};
   std::string format_ = "table";

@@ -158,6 +158,9 @@ absl::Status SetValue(const Flag& flag, absl::string_view text) {
           [&](std::optional<std::string>* value) {
             return set_string(&value->emplace());
           },
+          [&](Repeated* value) {
+            return set_string(&value->values.emplace_back());
+          },
           [&](std::optional<int64_t>* value) {
             return SetInt(flag, text, &value->emplace());
           },
@@ -196,7 +199,8 @@ std::string DefaultText(const Flag& flag) {
           [](const std::optional<std::string>*) { return std::string(); },
           [](const std::optional<int64_t>*) { return std::string(); },
           [](const std::optional<Duration>*) { return std::string(); },
-          [](const std::optional<Bytes>*) { return std::string(); }},
+          [](const std::optional<Bytes>*) { return std::string(); },
+          [](const Repeated*) { return std::string(); }},
       flag.target);
 }
 

@@ -24,12 +24,18 @@
 
 namespace pipeloom::cli {
 
+// An option that may stand several times, each adding a value; commas are part
+// of it.
+struct Repeated {
+  std::vector<std::string> values{};
+};
+
 // Lists are comma separated. An absent optional keeps the caller's default.
 using FlagTarget =
     std::variant<bool*, int64_t*, double*, std::string*,
                  std::vector<std::string>*, std::optional<std::string>*,
                  std::optional<int64_t>*, std::optional<Duration>*,
-                 std::optional<Bytes>*>;
+                 std::optional<Bytes>*, Repeated*>;
 
 struct Flag {
   std::string name{};  // Without the dashes.

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/status_macros.h"
+#include "cli/learned_file.h"
 #include "cli/plan_file.h"
 #include "cli/planned_step.h"
 #include "planner/strategy.h"
@@ -21,6 +22,9 @@ void AppendPlanSourceFlags(PlanSource* values, std::vector<Flag>* flags) {
        "the strategy, instead of the job's",
        {planner::StrategyNames().begin(), planner::StrategyNames().end()}});
   AppendSearchFlags(&values->search, flags);
+  flags->push_back({"learned", &values->learned, "FILE",
+                    "plan JOB with the times that `pipeloom run --learn` "
+                    "measured"});
 }
 
 absl::StatusOr<SourcedPlan> GetPlan(const PlanSource& source,
@@ -44,17 +48,25 @@ absl::StatusOr<SourcedPlan> GetPlan(const PlanSource& source,
                             planner::MakeStrategy(source.schedule.value_or(
                                 input.job.search.schedule)));
   PIPELOOM_ASSIGN_OR_RETURN(const auto packed, PackSteps(input, 1, context));
-  const emulator::StageCostModel costs(input.job, CostsOf(input));
+  emulator::StageCostModel costs(input.job, CostsOf(input));
+  PIPELOOM_RETURN_IF_ERROR(ApplyLearned(source.learned, &costs));
   PIPELOOM_ASSIGN_OR_RETURN(
       const planner::PreparedJob prepared,
       planner::PrepareJob(*strategy, costs, SampleOf(input.batch)));
   Progress progress(context, "planning", input.replicas);
   PIPELOOM_ASSIGN_OR_RETURN(
-      const PlannedStep step,
+      PlannedStep step,
       PlanReplicas(prepared, packed[0], 0, input.replicas,
                    Settle(source.search, input.job.search), context, progress));
   sourced.plan = step.slowest().plan;
   sourced.cache = costs.cache();
+  for (planner::PlanResult& replica : step.replicas) {
+    sourced.replicas.push_back(std::move(replica.plan));
+  }
+  sourced.updates =
+      emulator::UpdatesOf(input.job, prepared.partition, *CostsOf(input));
+  sourced.gpus_per_rank = input.job.parallel.gpus_per_rank();
+  sourced.host_bandwidth = input.job.cluster.device.host_bandwidth;
   return sourced;
 }
 

@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "cli/job_input.h"
+#include "emulator/rank_update.h"
 #include "emulator/stage_cost.h"
 #include "ir/execution_plan.h"
 
@@ -18,6 +19,7 @@ struct PlanSource {
   JobFlags job{};
   SearchFlags search{};
   std::optional<std::string> schedule{};
+  std::string learned{};  // A file of `run --learn`.
 };
 void AppendPlanSourceFlags(PlanSource* values, std::vector<Flag>* flags);
 
@@ -25,6 +27,13 @@ struct SourcedPlan {
   ExecutionPlan plan{};  // Passes ValidateExecutionPlan.
   // How often a stage's cost was known already, when planned now.
   std::optional<emulator::CacheCounters> cache{};
+  // Of a job planned now, else empty: the plan of every replica planned, what
+  // follows a rank's last backward, GPUs of a rank, and a GPU's link to its
+  // host.
+  std::vector<ExecutionPlan> replicas{};
+  IdVector<RankId, emulator::RankUpdate> updates{};
+  int32_t gpus_per_rank = 1;
+  Bandwidth host_bandwidth{};
 };
 // --plan FILE, or JOB --batch FILE: the first step, of the slowest replica. A
 // UsageError unless it is exactly one of the two.

@@ -1,0 +1,354 @@
+#include "service/load_test.h"
+
+#include <google/protobuf/util/message_differencer.h>
+#include <grpcpp/grpcpp.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/numeric.h"
+#include "base/status_macros.h"
+#include "partition/batch_split.h"
+#include "pipeloom/v1/planner_service.grpc.pb.h"
+#include "proto/convert/batch_proto.h"
+#include "proto/convert/job_proto.h"
+#include "proto/convert/plan_proto.h"
+
+namespace pipeloom::service {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using google::protobuf::util::MessageDifferencer;
+
+constexpr size_t kMostExamples = 10;
+constexpr int kQuietFetches = 2000;
+
+Percentiles PercentilesOf(std::vector<double> us) {
+  Percentiles p;
+  p.count = static_cast<int64_t>(us.size());
+  if (us.empty()) return p;
+  std::sort(us.begin(), us.end());
+  const auto at = [&](double share) {
+    return us[std::min(us.size() - 1,
+                       static_cast<size_t>(share * Real(p.count)))];
+  };
+  p.p50_us = at(0.5);
+  p.p90_us = at(0.9);
+  p.p99_us = at(0.99);
+  p.max_us = us.back();
+  return p;
+}
+
+double MicrosSince(Clock::time_point begin) {
+  return std::chrono::duration<double, std::micro>(Clock::now() - begin)
+      .count();
+}
+
+class Load {
+ public:
+  Load(const LoadOptions& options, const std::stop_token& stop)
+      : options_(options), stop_(stop) {
+    grpc::ChannelArguments arguments;
+    arguments.SetMaxReceiveMessageSize(-1);
+    std::shared_ptr<grpc::ChannelCredentials> credentials =
+        grpc::InsecureChannelCredentials();
+    if (!options.tls_roots.empty()) {
+      grpc::SslCredentialsOptions tls;
+      tls.pem_root_certs = options.tls_roots;
+      credentials = grpc::SslCredentials(tls);
+    }
+    // A few connections, as there are hosts.
+    for (int i = 0; i < 4; ++i) {
+      arguments.SetInt("pipeloom.connection", i);
+      stubs_.push_back(v1::PlannerService::NewStub(
+          grpc::CreateCustomChannel(options.target, credentials, arguments)));
+    }
+  }
+
+  absl::StatusOr<LoadResult> Run() {
+    PIPELOOM_RETURN_IF_ERROR(MakeBatches());
+    const Clock::time_point begin = Clock::now();
+    PIPELOOM_RETURN_IF_ERROR(OpenJobs());
+    {
+      std::vector<std::jthread> threads;
+      for (size_t j = 0; j < jobs_.size(); ++j) {
+        threads.emplace_back([this, j] { SubmitAll(j); });
+      }
+      for (int32_t c = 0; c < options_.clients; ++c) {
+        threads.emplace_back([this] { FetchAll(); });
+      }
+    }
+    if (stop_.stop_requested()) return absl::CancelledError("stopped");
+    result_.seconds = MicrosSince(begin) / 1e6;
+    FetchQuietly();
+    result_.quiet = PercentilesOf(std::move(quiet_us_));
+    result_.open = PercentilesOf(std::move(open_us_));
+    result_.first = PercentilesOf(std::move(first_us_));
+    result_.ready = PercentilesOf(std::move(ready_us_));
+    for (const std::string& job : jobs_) {
+      grpc::ClientContext context;
+      Prepare(&context);
+      v1::CloseJobRequest request;
+      request.set_job_id(job);
+      v1::CloseJobResponse response;
+      stubs_[0]->CloseJob(&context, request, &response);
+    }
+    return result_;
+  }
+
+ private:
+  void Prepare(grpc::ClientContext* context) const {
+    context->set_deadline(std::chrono::system_clock::now() + options_.deadline);
+    if (!options_.token.empty()) {
+      context->AddMetadata("authorization",
+                           absl::StrCat("Bearer ", options_.token));
+    }
+  }
+
+  // The samples of one replica's step, for as many as the batch suffices.
+  absl::Status MakeBatches() {
+    JobSpec one = options_.job;
+    one.parallel.dp = 1;
+    int64_t first = 0;
+    while (first < options_.batch.samples.size()) {
+      absl::StatusOr<partition::PackedStep> packed =
+          partition::PackStep(one, options_.batch, first);
+      if (!packed.ok()) break;
+      v1::BatchMetadata& batch = batches_.emplace_back();
+      for (int64_t i = 0; i < packed->num_samples; ++i) {
+        *batch.add_samples() = convert::ToProto(
+            options_.batch.samples[SampleId(static_cast<int32_t>(first + i))]);
+      }
+      first += packed->num_samples;
+    }
+    if (batches_.size() > 1) batches_.pop_back();  // It may be short.
+    if (!batches_.empty()) return absl::OkStatus();
+    return absl::InvalidArgumentError("the batch makes no step of the job");
+  }
+
+  absl::Status OpenJobs() {
+    for (int32_t j = 0; j < options_.jobs; ++j) {
+      grpc::ClientContext context;
+      Prepare(&context);
+      v1::OpenJobRequest request;
+      *request.mutable_job() = convert::ToProto(options_.job);
+      *request.mutable_sample() = batches_[0];
+      request.set_job_id(absl::StrFormat("load-%d-%d", getpid(), j));
+      v1::OpenJobResponse response;
+      const Clock::time_point begin = Clock::now();
+      const grpc::Status status =
+          stubs_[0]->OpenJob(&context, request, &response);
+      if (!status.ok()) {
+        return absl::Status(static_cast<absl::StatusCode>(status.error_code()),
+                            status.error_message());
+      }
+      open_us_.push_back(MicrosSince(begin));
+      jobs_.push_back(response.job_id());
+    }
+    return absl::OkStatus();
+  }
+
+  void SubmitAll(size_t job) {
+    for (int32_t step = 0; step < options_.steps; ++step) {
+      for (int32_t r = 0; r < options_.job.parallel.dp; ++r) {
+        v1::SubmitBatchRequest request;
+        request.set_job_id(jobs_[job]);
+        request.set_step(step);
+        request.set_replica(r);
+        *request.mutable_batch() =
+            batches_[static_cast<size_t>(step * options_.job.parallel.dp + r +
+                                         static_cast<int32_t>(job)) %
+                     batches_.size()];
+        while (!stop_.stop_requested()) {
+          grpc::ClientContext context;
+          Prepare(&context);
+          v1::SubmitBatchResponse response;
+          const grpc::Status status = stubs_[job % stubs_.size()]->SubmitBatch(
+              &context, request, &response);
+          if (status.ok()) break;
+          Count("SubmitBatch", status);
+          if (status.error_code() != grpc::StatusCode::RESOURCE_EXHAUSTED &&
+              status.error_code() != grpc::StatusCode::UNAVAILABLE) {
+            break;
+          }
+          std::this_thread::sleep_for(std::chrono::milliseconds(50));
+        }
+      }
+    }
+  }
+
+  void FetchAll() {
+    const int64_t replicas = options_.job.parallel.dp;
+    const int64_t a_step = replicas * static_cast<int64_t>(jobs_.size());
+    const int64_t all = options_.steps * a_step;
+    while (!stop_.stop_requested()) {
+      const int64_t mine = next_++;
+      if (mine >= all) return;
+      v1::GetRankPlanRequest request;
+      request.set_step(mine / a_step);
+      request.set_job_id(jobs_[static_cast<size_t>(mine % a_step / replicas)]);
+      request.set_replica(static_cast<int32_t>(mine % replicas));
+      FetchPlan(request);
+    }
+  }
+
+  // All ranks' shares of one plan, the first one twice.
+  void FetchPlan(v1::GetRankPlanRequest request) {
+    v1::PlannerService::Stub& stub =
+        *stubs_[static_cast<size_t>(request.replica()) % stubs_.size()];
+    std::vector<v1::RankPlan> shares;
+    bool whole = true;
+    const int32_t ranks = options_.job.parallel.pp;
+    for (int32_t i = 0; i <= ranks; ++i) {
+      request.set_rank(i % ranks);
+      grpc::ClientContext context;
+      Prepare(&context);
+      v1::RankPlan share;
+      const Clock::time_point begin = Clock::now();
+      const grpc::Status status = stub.GetRankPlan(&context, request, &share);
+      const double us = MicrosSince(begin);
+      if (!status.ok()) {
+        Count("GetRankPlan", status);
+        whole = false;
+        break;
+      }
+      const std::lock_guard lock(mutex_);
+      (i == 0 ? first_us_ : ready_us_).push_back(us);
+      result_.share_bytes = std::max(
+          result_.share_bytes, static_cast<int64_t>(share.ByteSizeLong()));
+      shares.push_back(std::move(share));
+    }
+    std::string wrong = whole ? Disagreement(shares) : "";
+    if (whole && options_.verify && wrong.empty()) {
+      wrong = CheckWhole(request, shares);
+    }
+    const std::lock_guard lock(mutex_);
+    ++(whole ? result_.plans : result_.lost);
+    if (whole && shares[0].quality() == v1::PLAN_QUALITY_BEST_SO_FAR) {
+      ++result_.best_so_far;
+    }
+    if (whole && wrong.empty()) {
+      const auto [it, fresh] = step_sums_.try_emplace(
+          {request.job_id(), request.step()}, shares[0].step_checksum());
+      if (!fresh &&
+          !MessageDifferencer::Equals(it->second, shares[0].step_checksum())) {
+        wrong = "replicas of the step do not agree";
+      }
+    }
+    if (wrong.empty()) return;
+    ++result_.wrong;
+    if (result_.examples.size() < kMostExamples) {
+      result_.examples.push_back(
+          absl::StrFormat("job %s, step %d, replica %d: %s", request.job_id(),
+                          request.step(), request.replica(), wrong));
+    }
+  }
+
+  // Shares of the last step, all of them, some thousand times.
+  void FetchQuietly() {
+    v1::GetRankPlanRequest request;
+    request.set_step(options_.steps - 1);
+    const int32_t ranks = options_.job.parallel.pp;
+    for (int i = 0; i < kQuietFetches && !stop_.stop_requested(); ++i) {
+      request.set_job_id(jobs_[static_cast<size_t>(i / ranks) % jobs_.size()]);
+      request.set_rank(i % ranks);
+      grpc::ClientContext context;
+      Prepare(&context);
+      v1::RankPlan share;
+      const Clock::time_point begin = Clock::now();
+      if (!stubs_[0]->GetRankPlan(&context, request, &share).ok()) return;
+      quiet_us_.push_back(MicrosSince(begin));
+    }
+  }
+
+  static std::string Disagreement(const std::vector<v1::RankPlan>& shares) {
+    for (const v1::RankPlan& share : shares) {
+      if (!MessageDifferencer::Equals(share.plan_checksum(),
+                                      shares[0].plan_checksum())) {
+        return "ranks have shares of different plans";
+      }
+    }
+    if (!MessageDifferencer::Equals(shares.front(), shares.back())) {
+      return "the second answer differs from the first";
+    }
+    return "";
+  }
+
+  std::string CheckWhole(const v1::GetRankPlanRequest& key,
+                         const std::vector<v1::RankPlan>& shares) {
+    grpc::ClientContext context;
+    Prepare(&context);
+    v1::GetPlanRequest request;
+    request.set_job_id(key.job_id());
+    request.set_step(key.step());
+    request.set_replica(key.replica());
+    v1::GetPlanResponse response;
+    const grpc::Status status =
+        stubs_[0]->GetPlan(&context, request, &response);
+    if (!status.ok()) {
+      Count("GetPlan", status);
+      return absl::StrCat("GetPlan: ", status.error_message());
+    }
+    // FromProto checks the checksum.
+    const auto plan = convert::FromProto(response.plan());
+    if (!plan.ok()) return plan.status().ToString();
+    const absl::Status valid = ValidateExecutionPlan(*plan);
+    if (!valid.ok()) return valid.ToString();
+    if (!MessageDifferencer::Equals(response.plan().checksum(),
+                                    shares[0].plan_checksum())) {
+      return "the whole plan is not that of the shares";
+    }
+    for (const v1::RankPlan& share : shares) {
+      if (!MessageDifferencer::Equals(share.program(),
+                                      response.plan().programs(share.rank()))) {
+        return absl::StrFormat("rank %d's share is not its program",
+                               share.rank());
+      }
+    }
+    const std::lock_guard lock(mutex_);
+    result_.tasks = std::max<int64_t>(result_.tasks, plan->graph.num_tasks());
+    return "";
+  }
+
+  void Count(absl::string_view method, const grpc::Status& status) {
+    const std::lock_guard lock(mutex_);
+    ++result_.errors[absl::StrCat(
+        method, " ",
+        absl::StatusCodeToString(
+            static_cast<absl::StatusCode>(status.error_code())))];
+    if (result_.examples.size() < kMostExamples) {
+      result_.examples.push_back(
+          absl::StrCat(method, ": ", status.error_message()));
+    }
+  }
+
+  const LoadOptions& options_;
+  std::stop_token stop_;
+  std::vector<std::unique_ptr<v1::PlannerService::Stub>> stubs_{};
+  std::vector<v1::BatchMetadata> batches_{};
+  std::vector<std::string> jobs_{};
+  std::atomic<int64_t> next_{0};
+
+  std::mutex mutex_{};
+  LoadResult result_{};
+  std::vector<double> open_us_{};
+  std::vector<double> first_us_{};
+  std::vector<double> ready_us_{};
+  std::vector<double> quiet_us_{};
+  std::map<std::pair<std::string, int64_t>, v1::Checksum> step_sums_{};
+};
+
+}  // namespace
+
+absl::StatusOr<LoadResult> RunLoad(const LoadOptions& options,
+                                   const std::stop_token& stop) {
+  return Load(options, stop).Run();
+}
+
+}  // namespace pipeloom::service

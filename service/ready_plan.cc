@@ -1,0 +1,331 @@
+#include "service/ready_plan.h"
+
+#include <google/protobuf/arena.h>
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <utility>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "base/numeric.h"
+#include "base/status_macros.h"
+#include "ir/memory_policy.h"
+#include "proto/convert/plan_proto.h"
+#include "proto/convert/stage_graph_proto.h"
+
+namespace pipeloom::service {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+planner::SearchBudget StartBudget(const SearchSpec& search, int32_t threads,
+                                  const std::stop_token& stop) {
+  planner::SearchBudget budget;
+  budget.stop = stop;
+  budget.threads = threads;
+  // With evaluations there is no deadline, so that plans do not depend on the
+  // machine.
+  if (search.evaluations > 0) {
+    budget.max_evaluations = search.evaluations;
+    return budget;
+  }
+  const Clock::time_point begin = Clock::now();
+  const std::chrono::nanoseconds whole(
+      std::max<int64_t>(1, search.deadline.count()));
+  budget.expired = [begin, whole] { return Clock::now() - begin >= whole; };
+  budget.spent = [begin, whole] {
+    using Seconds = std::chrono::duration<double>;
+    return Seconds(Clock::now() - begin) / Seconds(whole);
+  };
+  return budget;
+}
+
+v1::MemoryStrategy ToProto(MemoryStrategy strategy) {
+  return static_cast<v1::MemoryStrategy>(static_cast<int>(strategy) + 1);
+}
+
+// Stage pairs are numbered as the forward tasks are.
+std::vector<v1::ActivationChoice> ActivationsOf(
+    const planner::PlanResult& result, const Partition& partition) {
+  std::vector<v1::ActivationChoice> choices;
+  int32_t pair = 0;
+  for (const TaskId t : result.plan.graph.task_ids()) {
+    const Task& task = result.plan.graph.task(t);
+    if (task.pass != Pass::kForward) continue;
+    const StagePairId id(pair++);
+    v1::ActivationChoice choice;
+    choice.set_task(t.value());
+    if (!result.memory.empty()) {
+      const MemoryChoice& memory = result.memory.of(id);
+      if (memory.keeps_everything()) continue;
+      for (const MemoryStrategy s : memory.layers) {
+        choice.add_layers(ToProto(s));
+      }
+    } else {
+      if (!result.recompute.Contains(task.stage) ||
+          !result.recompute[task.stage]) {
+        continue;
+      }
+      const int32_t layers = partition.stages[task.stage].num_layers;
+      for (int32_t l = 0; l < layers; ++l) {
+        choice.add_layers(v1::MEMORY_STRATEGY_RECOMPUTE);
+      }
+    }
+    choices.push_back(std::move(choice));
+  }
+  return choices;
+}
+
+struct Found {
+  std::shared_ptr<const planner::PlanResult> result{};
+  bool cache_hit = false;
+  bool from_similar = false;
+  bool cut_short = false;
+};
+
+absl::StatusOr<Found> PlanOrFind(const ServedJob& job, const StepBatch& batch,
+                                 int32_t replica, int32_t threads,
+                                 const std::stop_token& stop,
+                                 planner::PlanCache* cache) {
+  const SearchSpec& search = job.spec().search;
+  PIPELOOM_ASSIGN_OR_RETURN(
+      const Microbatches microbatches,
+      partition::SplitMicrobatches(job.spec(), batch.packed, replica,
+                                   job.partition()));
+  const planner::PlanCacheKey key = planner::MakePlanCacheKey(
+      batch.epoch->context, batch.samples_print, microbatches);
+  planner::PlanCache::Found known = cache->Find(key, microbatches);
+  if (known.equal != nullptr) {
+    return Found{.result = std::move(known.equal), .cache_hit = true};
+  }
+  planner::PlanInput input;
+  input.packed = &batch.packed;
+  input.step = batch.step;
+  input.replica = replica;
+  input.seed = search.seed;
+  input.budget = StartBudget(search, threads, stop);
+  PIPELOOM_ASSIGN_OR_RETURN(planner::PlanResult result,
+                            planner::PlanStep(batch.epoch->prepared, input));
+  Found found;
+  found.cut_short = stop.stop_requested() && !result.proven_optimal;
+  // A search by evaluations gives the same plan on every machine; the history
+  // of this service must not change that.
+  if (known.similar != nullptr && search.evaluations == 0) {
+    found.from_similar = planner::ImproveFromSimilar(*known.similar, &result);
+  }
+  auto shared = std::make_shared<const planner::PlanResult>(std::move(result));
+  // What was cut short is not what an equal step should get.
+  if (!found.cut_short) cache->Insert(key, shared);
+  found.result = std::move(shared);
+  return found;
+}
+
+void AppendEdges(const ExecutionPlan& plan, TaskId task, bool incoming,
+                 v1::RankPlan* share) {
+  const StageGraph& graph = plan.graph;
+  for (const EdgeId e :
+       incoming ? graph.incoming(task) : graph.outgoing(task)) {
+    const Dependency& edge = graph.edge(e);
+    const RankId from = graph.task(edge.from).rank;
+    const RankId to = graph.task(edge.to).rank;
+    // Inside the rank it stands with its consumer.
+    if (!incoming && from == to) continue;
+    v1::IndexedEdge& i = *share->add_edges();
+    i.set_index(e.value());
+    i.set_from_rank(from.value());
+    i.set_to_rank(to.value());
+    *i.mutable_edge() = convert::ToProto(edge);
+  }
+}
+
+v1::Checksum ToProto(const Fingerprint& print) {
+  v1::Checksum proto;
+  proto.set_high(print.high);
+  proto.set_low(print.low);
+  return proto;
+}
+
+void FillShare(const ReadyPlan& ready, RankId rank, v1::RankPlan* out) {
+  const ExecutionPlan& plan = ready.plan;
+  const StageGraph& graph = plan.graph;
+  v1::RankPlan& share = *out;
+  share.set_job_id(ready.job_id);
+  share.set_step(plan.step);
+  share.set_replica(plan.replica);
+  share.set_rank(rank.value());
+  share.set_num_ranks(graph.num_ranks());
+  *share.mutable_plan_checksum() = ToProto(ready.checksum);
+  *share.mutable_step_checksum() = ToProto(ready.step_checksum);
+  share.set_quality(ready.quality);
+  share.set_schedule(plan.schedule);
+  share.set_predicted_step_time_ns(plan.predicted_step_time.count());
+  share.set_lower_bound_ns(plan.lower_bound.count());
+  for (const std::string& name : graph.module_names()) {
+    share.add_module_names(name);
+  }
+  *share.mutable_rank_spec() = convert::ToProto(graph.rank(rank));
+  *share.mutable_program() = convert::ToProto(plan.programs[rank]);
+  for (const TaskId t : graph.tasks_of(rank)) {
+    v1::IndexedTask& task = *share.add_tasks();
+    task.set_index(t.value());
+    *task.mutable_task() = convert::ToProto(graph.task(t));
+    AppendEdges(plan, t, true, &share);
+    AppendEdges(plan, t, false, &share);
+  }
+  std::sort(share.mutable_edges()->begin(), share.mutable_edges()->end(),
+            [](const v1::IndexedEdge& a, const v1::IndexedEdge& b) {
+              return a.index() < b.index();
+            });
+  for (const v1::ActivationChoice& choice : ready.activations) {
+    if (graph.task(TaskId(choice.task())).rank == rank) {
+      *share.add_activations() = choice;
+    }
+  }
+  for (const v1::PlannedMicrobatch& microbatch : ready.microbatches) {
+    *share.add_microbatches() = microbatch;
+  }
+  share.set_durable(ready.durable);
+  for (const LossShare& loss : plan.loss_shares) {
+    *share.add_loss_shares() = convert::ToProto(loss);
+  }
+  for (const LossTotal& loss : plan.loss_totals) {
+    *share.add_loss_totals() = convert::ToProto(loss);
+  }
+}
+
+}  // namespace
+
+Bytes ReadyPlan::size() const {
+  const StageGraph& graph = plan.graph;
+  size_t bytes = 4096;
+  bytes += static_cast<size_t>(graph.num_tasks()) * (sizeof(Task) + 12);
+  bytes += static_cast<size_t>(graph.num_edges()) * (sizeof(Dependency) + 8);
+  for (const auto& program : plan.programs) {
+    bytes += program.size() * (sizeof(Instruction) + 6);
+  }
+  // Shares: bytes of an average task, edge and instruction.
+  bytes += static_cast<size_t>(graph.num_tasks()) * 28 +
+           static_cast<size_t>(graph.num_edges()) * 50;
+  for (const auto& microbatch : microbatches)
+    bytes += microbatch.SpaceUsedLong();
+  bytes += activations.size() * 96;
+  return Bytes(static_cast<int64_t>(bytes));
+}
+
+const std::string& ReadyPlan::Share(RankId rank) const {
+  std::call_once(shares_->made[static_cast<size_t>(rank.value())], [&] {
+    google::protobuf::Arena arena;
+    auto* share = google::protobuf::Arena::CreateMessage<v1::RankPlan>(&arena);
+    FillShare(*this, rank, share);
+    shares_->bytes[rank] = share->SerializeAsString();
+  });
+  return shares_->bytes[rank];
+}
+
+void PrepareShares(ReadyPlan* plan) {
+  plan->shares_ =
+      std::make_unique<ReadyPlan::Shares>(plan->plan.graph.num_ranks());
+}
+
+absl::StatusOr<ReadyPlan> MakeReadyPlan(const ServedJob& job,
+                                        const StepBatch& batch, int32_t replica,
+                                        int32_t threads,
+                                        const std::stop_token& stop,
+                                        planner::PlanCache* cache) {
+  const Clock::time_point begin = Clock::now();
+  absl::StatusOr<Found> found =
+      PlanOrFind(job, batch, replica, threads, stop, cache);
+  if (!found.ok()) {
+    // The service is not what is exhausted.
+    if (absl::IsResourceExhausted(found.status())) {
+      return absl::FailedPreconditionError(found.status().message());
+    }
+    return found.status();
+  }
+  const planner::PlanResult& result = *found->result;
+  ReadyPlan ready;
+  ready.job_id = job.id();
+  ready.plan = result.plan;
+  ready.plan.step = batch.step;
+  ready.plan.replica = replica;
+  ready.plan.lower_bound = result.lower_bound;
+  // Again, also what comes from the cache: no plan leaves unchecked.
+  if (const absl::Status valid = ValidateExecutionPlan(ready.plan);
+      !valid.ok()) {
+    return absl::InternalError(
+        absl::StrCat("the check refused the plan: ", valid.message()));
+  }
+  ready.checksum = Checksum(ready.plan);
+  ready.step_checksum = FingerprintBuilder()
+                            .Add(batch.epoch->context)
+                            .Add(job.id())
+                            .Add(batch.step)
+                            .Build();
+  ready.quality = result.proven_optimal ? v1::PLAN_QUALITY_OPTIMAL
+                  : found->cut_short    ? v1::PLAN_QUALITY_BEST_SO_FAR
+                                        : v1::PLAN_QUALITY_FULL;
+  ready.microbatches = PlannedMicrobatches(batch, replica, result.microbatches);
+  ready.activations = ActivationsOf(result, job.partition());
+  v1::PlanStatistics& s = ready.statistics;
+  s.set_job_id(job.id());
+  s.set_step(batch.step);
+  s.set_replica(replica);
+  s.set_quality(ready.quality);
+  s.set_step_time_ns(ready.plan.predicted_step_time.count());
+  s.set_lower_bound_ns(result.lower_bound.count());
+  s.set_evaluations(found->cache_hit ? 0 : result.evaluations);
+  s.set_search_ns(found->cache_hit
+                      ? 0
+                      : std::chrono::nanoseconds(Clock::now() - begin).count());
+  s.set_cache_hit(found->cache_hit);
+  s.set_from_similar(found->from_similar);
+  s.set_tasks(ready.plan.graph.num_tasks());
+  return ready;
+}
+
+v1::GetPlanResponse WholePlan(const ReadyPlan& ready) {
+  v1::GetPlanResponse whole;
+  *whole.mutable_plan() = convert::ToProto(ready.plan);
+  whole.set_quality(ready.quality);
+  for (const v1::PlannedMicrobatch& microbatch : ready.microbatches) {
+    *whole.add_microbatches() = microbatch;
+  }
+  for (const v1::ActivationChoice& choice : ready.activations) {
+    *whole.add_activations() = choice;
+  }
+  *whole.mutable_step_checksum() = ToProto(ready.step_checksum);
+  whole.set_evaluations(ready.statistics.evaluations());
+  whole.set_search_ns(ready.statistics.search_ns());
+  return whole;
+}
+
+v1::StoredPlan ToStored(const ReadyPlan& ready) {
+  v1::StoredPlan stored;
+  stored.set_job_id(ready.job_id);
+  *stored.mutable_plan() = WholePlan(ready);
+  *stored.mutable_statistics() = ready.statistics;
+  return stored;
+}
+
+absl::StatusOr<ReadyPlan> FromStored(const v1::StoredPlan& stored) {
+  ReadyPlan ready;
+  const v1::GetPlanResponse& whole = stored.plan();
+  ready.job_id = stored.job_id();
+  PIPELOOM_ASSIGN_OR_RETURN(ready.plan, convert::FromProto(whole.plan()));
+  PIPELOOM_RETURN_IF_ERROR(ValidateExecutionPlan(ready.plan));
+  ready.checksum = Checksum(ready.plan);
+  ready.step_checksum = {whole.step_checksum().high(),
+                         whole.step_checksum().low()};
+  ready.quality = whole.quality();
+  ready.microbatches.assign(whole.microbatches().begin(),
+                            whole.microbatches().end());
+  ready.activations.assign(whole.activations().begin(),
+                           whole.activations().end());
+  ready.statistics = stored.statistics();
+  ready.durable = true;
+  return ready;
+}
+
+}  // namespace pipeloom::service

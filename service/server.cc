@@ -1,0 +1,131 @@
+#include "service/server.h"
+
+#include <grpcpp/ext/proto_server_reflection_plugin.h>
+#include <grpcpp/grpcpp.h>
+#include <grpcpp/health_check_service_interface.h>
+
+#include <mutex>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/status_macros.h"
+#include "service/grpc_service.h"
+#include "service/metrics_server.h"
+
+namespace pipeloom::service {
+
+struct Server::Parts {
+  Parts(LogLevel level, Log::Sink sink) : log(level, std::move(sink)) {}
+
+  Log log;
+  Metrics metrics{};
+  std::unique_ptr<PlannerCore> core{};
+  std::unique_ptr<GrpcService> service{};
+  std::unique_ptr<grpc::Server> server{};
+  std::unique_ptr<MetricsServer> metrics_server{};
+  int port = 0;
+  bool stopped = false;
+};
+
+namespace {
+
+void SetLimits(const ServerOptions& options, grpc::ServerBuilder* builder) {
+  builder->SetMaxReceiveMessageSize(
+      static_cast<int>(options.max_message.count()));
+  builder->SetMaxSendMessageSize(-1);
+  // A second service on the port is refused instead of sharing it.
+  builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  // Half-open connections are found out and closed.
+  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 30'000);
+  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10'000);
+  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  builder->AddChannelArgument(
+      GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 5'000);
+  builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, 4096);
+}
+
+}  // namespace
+
+Server::Server(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
+
+Server::~Server() { Stop(std::chrono::nanoseconds(0)); }
+
+absl::StatusOr<std::unique_ptr<Server>> Server::Start(ServerOptions options) {
+  if (options.tls_certificate.empty() != options.tls_key.empty()) {
+    return absl::InvalidArgumentError(
+        "TLS needs a certificate and its key; one of them is missing");
+  }
+  static std::once_flag once;
+  std::call_once(once, [] {
+    grpc::EnableDefaultHealthCheckService(true);
+    grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+  });
+  auto parts = std::make_unique<Parts>(options.log_level, options.log);
+  PIPELOOM_ASSIGN_OR_RETURN(
+      parts->core,
+      PlannerCore::Create(options.core, &parts->log, &parts->metrics));
+  parts->service = std::make_unique<GrpcService>(
+      parts->core.get(), &parts->metrics, options.token);
+
+  std::shared_ptr<grpc::ServerCredentials> credentials =
+      grpc::InsecureServerCredentials();
+  if (!options.tls_certificate.empty()) {
+    grpc::SslServerCredentialsOptions tls;
+    tls.pem_key_cert_pairs.push_back(
+        {options.tls_key, options.tls_certificate});
+    credentials = grpc::SslServerCredentials(tls);
+  }
+  grpc::ServerBuilder builder;
+  SetLimits(options, &builder);
+  builder.AddListeningPort(options.listen, credentials, &parts->port);
+  builder.RegisterService(parts->service.get());
+  parts->server = builder.BuildAndStart();
+  if (parts->server == nullptr || parts->port == 0) {
+    return absl::UnavailableError(absl::StrFormat(
+        "cannot listen on %s: the port is taken, the address is not this "
+        "machine's, or the certificate and key do not fit",
+        options.listen));
+  }
+  if (options.metrics_port >= 0) {
+    Parts* p = parts.get();
+    PIPELOOM_ASSIGN_OR_RETURN(parts->metrics_server,
+                              MetricsServer::Start(options.metrics_port, [p] {
+                                return p->metrics.Text(p->core->gauges());
+                              }));
+  }
+  parts->log.Write(LogLevel::kInfo, "listening",
+                   {{"address", options.listen},
+                    {"port", int64_t{parts->port}},
+                    {"tls", int64_t{!options.tls_key.empty()}},
+                    {"token", int64_t{!options.token.empty()}}});
+  return std::unique_ptr<Server>(new Server(std::move(parts)));
+}
+
+int Server::port() const { return parts_->port; }
+
+int Server::metrics_port() const {
+  return parts_->metrics_server == nullptr ? -1
+                                           : parts_->metrics_server->port();
+}
+
+void Server::Stop(std::chrono::nanoseconds grace) {
+  if (parts_->stopped) return;
+  parts_->stopped = true;
+  if (auto* health = parts_->server->GetHealthCheckService()) {
+    health->SetServingStatus(false);
+  }
+  parts_->log.Write(LogLevel::kInfo, "stopping");
+  parts_->core->Drain(grace);
+  // Streams have no end of their own.
+  parts_->server->Shutdown(std::chrono::system_clock::now() +
+                           std::chrono::milliseconds(200));
+  parts_->server->Wait();
+  parts_->metrics_server.reset();
+  parts_->server.reset();
+  parts_->service.reset();
+  parts_->core.reset();
+  parts_->log.Write(LogLevel::kInfo, "stopped");
+}
+
+}  // namespace pipeloom::service

@@ -1,0 +1,157 @@
+#include "planner/plan_ahead.h"
+
+#include <algorithm>
+#include <atomic>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace pipeloom::planner {
+namespace {
+
+using ::testing::ElementsAre;
+
+// Does all that waits on this thread; the order in which it was done.
+class PlanAheadTest : public ::testing::Test {
+ protected:
+  bool Add(const std::string& job, int64_t step, int32_t replica = 0,
+           Duration cost = Milliseconds(1)) {
+    PlanAhead::Work work;
+    work.run = [this, job, step, replica](const std::stop_token& stop) {
+      done_.push_back(job + std::to_string(step) + "." +
+                      std::to_string(replica) +
+                      (stop.stop_requested() ? "!" : ""));
+    };
+    work.cancelled = [this, job] { done_.push_back("cancelled " + job); };
+    work.cost = cost;
+    return ahead_.Submit({job, step, replica}, std::move(work));
+  }
+  std::vector<std::string> Finish() {
+    ahead_.Close();
+    while (ahead_.RunNext(PlanAhead::Lane::kAll, {})) {
+    }
+    return done_;
+  }
+
+  PlanAhead ahead_{};
+  std::vector<std::string> done_{};
+};
+
+TEST_F(PlanAheadTest, EarlierStepsGoFirst) {
+  Add("a", 2);
+  Add("a", 1, 1);
+  Add("a", 1, 0);
+  EXPECT_THAT(Finish(), ElementsAre("a1.0", "a1.1", "a2.0"));
+}
+
+TEST_F(PlanAheadTest, ALongQueueDoesNotKeepAnotherJobWaiting) {
+  for (int64_t step = 0; step < 100; ++step) Add("a", step);
+  for (int64_t step = 0; step < 5; ++step) Add("b", step);
+  const std::vector<std::string> done = Finish();
+  const std::vector<std::string> first(done.begin(), done.begin() + 10);
+  EXPECT_EQ(std::count_if(first.begin(), first.end(),
+                          [](const std::string& s) { return s[0] == 'b'; }),
+            5);
+}
+
+TEST_F(PlanAheadTest, SearchTimeIsSharedNotPlans) {
+  for (int64_t step = 0; step < 20; ++step) {
+    Add("long", step, 0, Milliseconds(10));
+    Add("short", step, 0, Milliseconds(1));
+  }
+  const std::vector<std::string> done = Finish();
+  // While the first three long ones are done, as much time goes to short ones.
+  int longs = 0;
+  int shorts = 0;
+  for (size_t i = 0; i < done.size() && longs < 3; ++i) {
+    ++(done[i][0] == 'l' ? longs : shorts);
+  }
+  EXPECT_EQ(shorts, 20);
+}
+
+TEST_F(PlanAheadTest, AJobThatComesLaterIsNotPaidBackForIdling) {
+  for (int64_t step = 0; step < 10; ++step) Add("a", step);
+  for (int i = 0; i < 5; ++i) ahead_.RunNext(PlanAhead::Lane::kAll, {});
+  for (int64_t step = 0; step < 5; ++step) Add("b", step);
+  done_.clear();
+  const std::vector<std::string> done = Finish();
+  // They take turns: of any two neighbours one is a's.
+  for (size_t i = 0; i + 1 < 8; ++i) EXPECT_NE(done[i][0], done[i + 1][0]) << i;
+}
+
+TEST_F(PlanAheadTest, HurriedWorkGoesFirstWithItsStopRequested) {
+  Add("a", 0);
+  Add("b", 7);
+  ahead_.Hurry({"b", 7, 0});
+  EXPECT_THAT(Finish(), ElementsAre("b7.0!", "a0.0"));
+  EXPECT_EQ(ahead_.counters().hurried, 1);
+}
+
+TEST_F(PlanAheadTest, TheHurriedLaneLeavesTheRestAlone) {
+  Add("a", 0);
+  Add("a", 1);
+  ahead_.Hurry({"a", 1, 0});
+  ahead_.Close();
+  while (ahead_.RunNext(PlanAhead::Lane::kHurried, {})) {
+  }
+  EXPECT_THAT(done_, ElementsAre("a1.0!"));
+  EXPECT_EQ(ahead_.queued(), 1);
+}
+
+TEST_F(PlanAheadTest, AKeyIsTakenOnce) {
+  EXPECT_TRUE(Add("a", 0));
+  EXPECT_FALSE(Add("a", 0));
+  EXPECT_THAT(Finish(), ElementsAre("a0.0"));
+  EXPECT_FALSE(Add("a", 1)) << "the queue is closed";
+}
+
+TEST_F(PlanAheadTest, CancellingDropsOneJobOnly) {
+  Add("a", 0);
+  Add("b", 0);
+  ahead_.Cancel("a");
+  EXPECT_THAT(Finish(), ElementsAre("cancelled a", "b0.0"));
+  EXPECT_EQ(ahead_.counters().cancelled, 1);
+}
+
+TEST_F(PlanAheadTest, RunningWorkIsAskedToStop) {
+  std::stop_token seen;
+  PlanAhead::Work work;
+  work.run = [&](const std::stop_token& stop) {
+    EXPECT_FALSE(stop.stop_requested());
+    ahead_.Hurry({"a", 0, 0});
+    EXPECT_TRUE(stop.stop_requested());
+  };
+  ahead_.Submit({"a", 0, 0}, std::move(work));
+  Finish();
+}
+
+TEST_F(PlanAheadTest, WorkWakesAThreadThatTakesIt) {
+  std::atomic<int> done = 0;
+  std::vector<std::jthread> workers;
+  for (const auto lane : {PlanAhead::Lane::kHurried, PlanAhead::Lane::kHurried,
+                          PlanAhead::Lane::kHurried, PlanAhead::Lane::kAll}) {
+    workers.emplace_back([this, lane](const std::stop_token& stop) {
+      while (ahead_.RunNext(lane, stop)) {
+      }
+    });
+  }
+  for (int64_t step = 0; step < 200; ++step) {
+    PlanAhead::Work work;
+    work.run = [&](const std::stop_token&) { ++done; };
+    ASSERT_TRUE(ahead_.Submit({"a", step, 0}, std::move(work)));
+    while (done <= step) std::this_thread::yield();
+  }
+}
+
+TEST_F(PlanAheadTest, AStopEndsTheWaiting) {
+  std::jthread worker([this](const std::stop_token& stop) {
+    EXPECT_FALSE(ahead_.RunNext(PlanAhead::Lane::kAll, stop));
+  });
+  worker.request_stop();
+}
+
+}  // namespace
+}  // namespace pipeloom::planner

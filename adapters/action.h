@@ -1,0 +1,85 @@
+// What foreign pipeline runtimes call an action: one pass, or one end of a
+// transfer, of a stage and a microbatch. The adapters turn plans into tables of
+// actions, a row a rank, and back.
+//
+// A stage is here one link of a chain: stage s gets its input from s - 1 alone.
+#ifndef PIPELOOM_ADAPTERS_ACTION_H_
+#define PIPELOOM_ADAPTERS_ACTION_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+
+namespace pipeloom::adapters {
+
+enum class ActionKind : uint8_t {
+  kForward,
+  kBackward,       // Whole: input and weight gradients.
+  kBackwardInput,  // The input gradient alone.
+  kWeightGrad,
+  kSendForward,   // Of this stage's output.
+  kRecvForward,   // Of this stage's input.
+  kSendBackward,  // Of this stage's input gradient.
+  kRecvBackward,  // Of this stage's output gradient.
+};
+constexpr bool IsTransfer(ActionKind kind) {
+  return kind >= ActionKind::kSendForward;
+}
+
+struct Action {
+  int32_t stage = 0;
+  ActionKind kind = ActionKind::kForward;
+  int32_t microbatch = 0;
+  bool operator==(const Action&) const = default;
+};
+
+// What a rank does next: nothing (idle), one action, or a forward and a
+// backward whose compute and communication overlap, as one operation.
+struct Cell {
+  std::vector<Action> actions{};
+  bool operator==(const Cell&) const = default;
+};
+
+struct ActionTable {
+  std::vector<std::vector<Cell>> ranks{};
+  bool operator==(const ActionTable&) const = default;
+};
+
+// Of a checked table.
+struct TableShape {
+  int32_t num_stages = 0;
+  int32_t num_microbatches = 0;
+  bool has_transfers = false;
+  std::vector<int32_t> rank_of_stage{};
+};
+
+// Checks everything that torch's runtime needs and partly takes for granted:
+// - every stage is on one rank and has every microbatch exactly once: one
+//   forward, and one whole backward or an input and a weight gradient;
+// - a backward after its forward, a weight gradient after its input gradient;
+// - every stage goes forward through its microbatches in ascending order;
+// - with transfers: each output that crosses ranks is sent after it is
+//   computed, received before it is needed, once each, in the same order on
+//   both ends of each pair of ranks and direction of data;
+// - the ranks can run to the end.
+// FailedPrecondition names rank, column and action of the first violation.
+// InvalidArgument: more than 2^20 actions, or stages or microbatches beyond
+// 2^16. O(actions log actions).
+absl::Status CheckTable(const ActionTable& table, TableShape* shape);
+
+// The table with transfers in, as torch's own lowering puts them: a send
+// behind its producer, the receive on the other rank at the same moment of a
+// walk over the ranks in turns, so that channels match. Whole backwards and
+// input gradients send. REQUIRES: passes CheckTable and has no transfers and no
+// overlapped pairs, which FailedPrecondition says.
+absl::Status AddTransfers(ActionTable* table);
+
+// Adjacent input and weight gradients of a stage and microbatch become one
+// whole backward.
+void MergeBackwards(ActionTable* table);
+
+}  // namespace pipeloom::adapters
+
+#endif  // PIPELOOM_ADAPTERS_ACTION_H_

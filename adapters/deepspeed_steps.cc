@@ -1,0 +1,330 @@
+#include "adapters/deepspeed_steps.h"
+
+#include <algorithm>
+#include <array>
+#include <tuple>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "adapters/torch_schedule.h"
+#include "base/status_macros.h"
+
+namespace pipeloom::adapters {
+namespace {
+
+constexpr size_t kMostInstructions = size_t{1} << 21;
+constexpr std::array<absl::string_view, 7> kOfBuffers = {
+    "LoadMicroBatch", "ForwardPass", "BackwardPass", "SendActivation",
+    "RecvActivation", "SendGrad",    "RecvGrad"};
+constexpr std::array<absl::string_view, 3> kOfSteps = {
+    "ReduceTiedGrads", "ReduceGrads", "OptimizerStep"};
+
+size_t At(int32_t i) { return static_cast<size_t>(i); }
+
+absl::Status No(absl::string_view what) {
+  return absl::FailedPreconditionError(
+      absl::StrCat("DeepSpeed instructions cannot say this plan: ", what));
+}
+
+// Runs the lists as the engine does, every transfer blocking until both ends
+// have come to it.
+absl::Status CheckBlocking(const DeepSpeedSteps& steps) {
+  struct Event {
+    int32_t peer = 0;  // -1: nothing to wait for.
+    bool send = false;
+    bool forward = false;
+  };
+  std::vector<std::vector<Event>> events(steps.ranks.size());
+  for (size_t r = 0; r < steps.ranks.size(); ++r) {
+    const auto rank = static_cast<int32_t>(r);
+    for (const DeepSpeedStep& step : steps.ranks[r].steps) {
+      for (const DeepSpeedInstruction& i : step) {
+        if (i.name == "SendActivation") {
+          events[r].push_back({rank + 1, true, true});
+        } else if (i.name == "RecvActivation") {
+          events[r].push_back({rank - 1, false, true});
+        } else if (i.name == "SendGrad") {
+          events[r].push_back({rank - 1, true, false});
+        } else if (i.name == "RecvGrad") {
+          events[r].push_back({rank + 1, false, false});
+        }
+      }
+    }
+  }
+  std::vector<size_t> at(events.size(), 0);
+  for (bool progress = true; progress;) {
+    progress = false;
+    for (size_t r = 0; r + 1 < events.size(); ++r) {
+      while (at[r] < events[r].size() && at[r + 1] < events[r + 1].size()) {
+        const Event& a = events[r][at[r]];
+        const Event& b = events[r + 1][at[r + 1]];
+        if (a.peer != static_cast<int32_t>(r) + 1 ||
+            b.peer != static_cast<int32_t>(r) || a.send == b.send ||
+            a.forward != b.forward) {
+          break;
+        }
+        ++at[r];
+        ++at[r + 1];
+        progress = true;
+      }
+    }
+  }
+  for (size_t r = 0; r < events.size(); ++r) {
+    if (at[r] < events[r].size()) {
+      const Event& event = events[r][at[r]];
+      return No(absl::StrFormat(
+          "with blocking transfers rank %d waits for ever for rank %d at its "
+          "transfer %d, a %s of %s",
+          r, event.peer, at[r], event.send ? "send" : "receive",
+          event.forward ? "an output" : "a gradient"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// A rank's cells, one action each, as steps: receives, a pass, its sends. A
+// buffer is taken by the first action of a microbatch and given back by the
+// last.
+DeepSpeedSteps::Rank StepsOf(const std::vector<Cell>& cells, int32_t r,
+                             int32_t ranks) {
+  DeepSpeedSteps::Rank rank;
+  std::vector<int32_t> in_buffer;  // The microbatch, or -1.
+  const auto buffer_of = [&](int32_t microbatch) {
+    auto slot = std::find(in_buffer.begin(), in_buffer.end(), microbatch);
+    if (slot == in_buffer.end()) {
+      slot = std::find(in_buffer.begin(), in_buffer.end(), -1);
+    }
+    if (slot == in_buffer.end()) slot = in_buffer.insert(slot, -1);
+    *slot = microbatch;
+    return static_cast<int32_t>(slot - in_buffer.begin());
+  };
+  DeepSpeedStep step;
+  bool has_pass = false;
+  for (const Cell& cell : cells) {
+    const Action& a = cell.actions[0];
+    const int32_t buffer = buffer_of(a.microbatch);
+    const bool is_send = a.kind == ActionKind::kSendForward ||
+                         a.kind == ActionKind::kSendBackward;
+    if (has_pass && !is_send) {
+      rank.steps.push_back(std::move(step));
+      step.clear();
+      has_pass = false;
+    }
+    switch (a.kind) {
+      case ActionKind::kForward:
+        // Labels are loaded where the loss is.
+        if (r == 0 || r + 1 == ranks)
+          step.push_back({"LoadMicroBatch", buffer});
+        step.push_back({"ForwardPass", buffer});
+        has_pass = true;
+        break;
+      case ActionKind::kSendForward:
+        step.push_back({"SendActivation", buffer});
+        break;
+      case ActionKind::kRecvForward:
+        step.push_back({"RecvActivation", buffer});
+        break;
+      case ActionKind::kSendBackward:
+        step.push_back({"SendGrad", buffer});
+        break;
+      case ActionKind::kRecvBackward:
+        step.push_back({"RecvGrad", buffer});
+        break;
+      default:
+        step.push_back({"BackwardPass", buffer});
+        has_pass = true;
+        break;
+    }
+    const bool last = r == 0 ? a.kind == ActionKind::kBackward
+                             : a.kind == ActionKind::kSendBackward;
+    if (last) in_buffer[At(buffer)] = -1;
+  }
+  if (!step.empty()) rank.steps.push_back(std::move(step));
+  rank.num_buffers = static_cast<int32_t>(in_buffer.size());
+  rank.steps.push_back(
+      {{"ReduceTiedGrads"}, {"ReduceGrads"}, {"OptimizerStep"}});
+  return rank;
+}
+
+}  // namespace
+
+absl::StatusOr<DeepSpeedSteps> ToDeepSpeed(const ActionTable& table) {
+  TableShape shape;
+  PIPELOOM_RETURN_IF_ERROR(CheckTable(table, &shape));
+  const auto ranks = static_cast<int32_t>(table.ranks.size());
+  for (int32_t s = 0; s < shape.num_stages; ++s) {
+    if (shape.num_stages != ranks || shape.rank_of_stage[At(s)] != s) {
+      return No(absl::StrFormat(
+          "%d stages on %d ranks, stage %d on rank %d; every rank has one "
+          "stage, in order",
+          shape.num_stages, ranks, s, shape.rank_of_stage[At(s)]));
+    }
+  }
+  ActionTable lowered = table;
+  for (auto& row : lowered.ranks) {
+    std::erase_if(row, [](const Cell& cell) {
+      return cell.actions.size() == 1 && IsTransfer(cell.actions[0].kind);
+    });
+    for (const Cell& cell : row) {
+      if (cell.actions.size() > 1) {
+        return No(absl::StrCat(TorchName(cell), " overlaps two passes"));
+      }
+      for (const Action& a : cell.actions) {
+        if (a.kind == ActionKind::kForward || a.kind == ActionKind::kBackward) {
+          continue;
+        }
+        return No(absl::StrCat(TorchName(a),
+                               " has its weight gradient apart; choose a "
+                               "schedule with whole backwards"));
+      }
+    }
+  }
+  PIPELOOM_RETURN_IF_ERROR(AddTransfers(&lowered));
+  DeepSpeedSteps result;
+  result.num_microbatches = shape.num_microbatches;
+  for (int32_t r = 0; r < ranks; ++r) {
+    result.ranks.push_back(StepsOf(lowered.ranks[At(r)], r, ranks));
+  }
+  PIPELOOM_RETURN_IF_ERROR(CheckBlocking(result));
+  return result;
+}
+
+absl::StatusOr<ActionTable> FromDeepSpeed(const DeepSpeedSteps& steps) {
+  ActionTable table;
+  for (size_t r = 0; r < steps.ranks.size(); ++r) {
+    const auto& rank = steps.ranks[r];
+    table.ranks.emplace_back();
+    std::vector<int32_t> in_buffer(At(rank.num_buffers), -1);
+    int32_t next = 0;
+    for (size_t s = 0; s < rank.steps.size(); ++s) {
+      for (const DeepSpeedInstruction& i : rank.steps[s]) {
+        const bool forward = i.name == "ForwardPass";
+        if (!forward && i.name != "BackwardPass") continue;
+        if (i.buffer < 0 || i.buffer >= rank.num_buffers) {
+          return absl::FailedPreconditionError(
+              absl::StrFormat("rank %d, step %d: buffer %d of %d", r, s,
+                              i.buffer, rank.num_buffers));
+        }
+        int32_t& held = in_buffer[At(i.buffer)];
+        if (forward != (held < 0)) {
+          return absl::FailedPreconditionError(
+              absl::StrFormat("rank %d, step %d: %s(%d), but the buffer %s", r,
+                              s, i.name, i.buffer,
+                              forward ? absl::StrCat("holds microbatch ", held)
+                                      : std::string("is empty")));
+        }
+        if (forward) held = next++;
+        table.ranks.back().push_back(
+            {{{static_cast<int32_t>(r),
+               forward ? ActionKind::kForward : ActionKind::kBackward, held}}});
+        if (!forward) held = -1;
+      }
+    }
+  }
+  return table;
+}
+
+std::string PrintDeepSpeed(const DeepSpeedSteps& steps) {
+  std::string text =
+      absl::StrFormat("deepspeed ranks %d microbatches %d\n",
+                      steps.ranks.size(), steps.num_microbatches);
+  for (size_t r = 0; r < steps.ranks.size(); ++r) {
+    absl::StrAppend(&text, "rank ", r, " buffers ", steps.ranks[r].num_buffers,
+                    "\n");
+    for (const DeepSpeedStep& step : steps.ranks[r].steps) {
+      text += " ";
+      for (const DeepSpeedInstruction& i : step) {
+        absl::StrAppend(&text, " ", i.name);
+        if (i.buffer >= 0) absl::StrAppend(&text, "(", i.buffer, ")");
+      }
+      text += "\n";
+    }
+  }
+  return text;
+}
+
+absl::StatusOr<DeepSpeedSteps> ParseDeepSpeed(absl::string_view text) {
+  DeepSpeedSteps steps;
+  int32_t ranks = -1;
+  size_t instructions = 0;
+  size_t line_number = 0;
+  const auto error = [&](absl::string_view what) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("line ", line_number, ": ", what));
+  };
+  for (const absl::string_view raw : absl::StrSplit(text, '\n')) {
+    ++line_number;
+    const absl::string_view line = absl::StripAsciiWhitespace(raw);
+    if (line.empty() || line[0] == '#') continue;
+    const std::vector<absl::string_view> words =
+        absl::StrSplit(line, ' ', absl::SkipEmpty());
+    if (ranks < 0) {
+      if (words.size() != 5 || words[0] != "deepspeed" || words[1] != "ranks" ||
+          words[3] != "microbatches" || !absl::SimpleAtoi(words[2], &ranks) ||
+          !absl::SimpleAtoi(words[4], &steps.num_microbatches) || ranks < 1) {
+        return error("expected \"deepspeed ranks N microbatches N\"");
+      }
+      continue;
+    }
+    if (words[0] == "rank") {
+      int32_t number = 0;
+      DeepSpeedSteps::Rank rank;
+      if (words.size() != 4 || words[2] != "buffers" ||
+          !absl::SimpleAtoi(words[1], &number) ||
+          !absl::SimpleAtoi(words[3], &rank.num_buffers) ||
+          number != static_cast<int32_t>(steps.ranks.size()) ||
+          number >= ranks || rank.num_buffers < 0 ||
+          rank.num_buffers > (1 << 16)) {
+        return error(
+            absl::StrFormat("expected \"rank %d buffers N\" of %d "
+                            "ranks, at most 65536 buffers",
+                            steps.ranks.size(), ranks));
+      }
+      steps.ranks.push_back(std::move(rank));
+      continue;
+    }
+    if (steps.ranks.empty()) return error("expected \"rank 0 buffers N\"");
+    DeepSpeedStep step;
+    for (const absl::string_view word : words) {
+      DeepSpeedInstruction instruction;
+      absl::string_view name = word;
+      const size_t open = word.find('(');
+      bool known = false;
+      if (open == absl::string_view::npos) {
+        known =
+            std::find(kOfSteps.begin(), kOfSteps.end(), name) != kOfSteps.end();
+      } else {
+        name = word.substr(0, open);
+        absl::string_view number = word.substr(open + 1);
+        known = absl::ConsumeSuffix(&number, ")") &&
+                absl::SimpleAtoi(number, &instruction.buffer) &&
+                instruction.buffer >= 0 &&
+                instruction.buffer < steps.ranks.back().num_buffers &&
+                std::find(kOfBuffers.begin(), kOfBuffers.end(), name) !=
+                    kOfBuffers.end();
+      }
+      if (!known || ++instructions > kMostInstructions) {
+        return error(absl::StrCat(
+            "\"", word.substr(0, 40),
+            "\" is no instruction on one of the rank's buffers, as in "
+            "ForwardPass(0)"));
+      }
+      instruction.name = std::string(name);
+      step.push_back(std::move(instruction));
+    }
+    steps.ranks.back().steps.push_back(std::move(step));
+  }
+  if (ranks < 0 || steps.ranks.size() != At(ranks)) {
+    return error(
+        absl::StrFormat("the file ends after %d ranks", steps.ranks.size()));
+  }
+  return steps;
+}
+
+}  // namespace pipeloom::adapters

@@ -1,0 +1,81 @@
+"""Plans without a service: the trainer's own costs, ordered by the `pipeloom
+search` command."""
+import json
+import os
+import subprocess
+import tempfile
+from typing import Dict, List, Mapping, Optional, Sequence, Tuple
+
+from pipeloom.plan import Microbatch
+from pipeloom.static_schedule import (Cost, Graph, Stage, build_graph,
+                                      plan_of)
+
+__all__ = ["graph_of", "plan_of", "search_orders"]
+
+_KINDS = {"F": "FORWARD", "B": "BACKWARD", "W": "WEIGHT_GRAD"}
+
+
+def graph_of(stages: Sequence[Stage], feeds: Sequence[Tuple[int, int]],
+             microbatches: Sequence[Microbatch], cost: Cost,
+             split_backward: bool = False) -> Graph:
+    """The step's tasks, as far as the microbatches' `subs` say."""
+    subs: List[Dict[int, int]] = []
+    for m in microbatches:
+        counts: Dict[int, int] = {}
+        for sub in m.subs:
+            counts[sub.module] = max(counts.get(sub.module, 0), sub.index + 1)
+        subs.append(counts)
+    return build_graph(stages, feeds, subs, cost, split_backward)
+
+
+def task_graph(graph: Graph, num_ranks: int,
+               delay_us: float = 0.0,
+               memory_limit_bytes: int = 0,
+               activation_bytes: Optional[Mapping[int, int]] = None) -> str:
+    """The graph as a TaskGraph file (docs/plan_format.md). With a limit, a
+    forward takes `activation_bytes` of its index until its last pass."""
+    sizes = activation_bytes or {}
+    last: Dict[Tuple[int, int, int], int] = {}
+    first: Dict[Tuple[int, int, int], int] = {}
+    for i, t in enumerate(graph.tasks):
+        place = (t.stage, t.microbatch, t.sub)
+        first.setdefault(place, i)
+        last[place] = i
+    tasks = []
+    for i, t in enumerate(graph.tasks):
+        place = (t.stage, t.microbatch, t.sub)
+        size = sizes.get(first[place], 0)
+        tasks.append({
+            "id": i, "rank": t.rank, "kind": _KINDS[t.kind],
+            "stage": t.stage, "microbatch": t.microbatch,
+            "sub_microbatch": t.sub, "duration_us": t.duration_ns / 1e3,
+            "alloc_bytes": size if first[place] == i else 0,
+            "free_bytes": size if last[place] == i else 0})
+    edges = []
+    for e in graph.edges:
+        far = graph.tasks[e.source].rank != graph.tasks[e.target].rank
+        edges.append({"from": e.source, "to": e.target,
+                      "delay_us": delay_us if far else 0})
+    return json.dumps({
+        "name": "step",
+        "ranks": [{"memory_limit_bytes": memory_limit_bytes}
+                  for _ in range(num_ranks)],
+        "tasks": tasks, "edges": edges})
+
+
+def search_orders(binary: str, graph: Graph, num_ranks: int, *,
+                  evaluations: int = 2000, delay_us: float = 0.0,
+                  seed: int = 1) -> List[List[int]]:
+    """Each rank's tasks in order. RuntimeError has what the command said."""
+    with tempfile.TemporaryDirectory() as folder:
+        problem = os.path.join(folder, "graph.json")
+        with open(problem, "w", encoding="utf-8") as file:
+            file.write(task_graph(graph, num_ranks, delay_us))
+        done = subprocess.run(
+            [binary, "search", "--graph", problem, "--evaluations",
+             str(evaluations), "--seed", str(seed), "--threads", "1",
+             "--format", "json"], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(f"{binary} search: {done.stderr.strip()}")
+    orders: List[List[int]] = json.loads(done.stdout)["order"]
+    return orders

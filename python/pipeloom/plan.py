@@ -1,0 +1,253 @@
+"""A plan as plain values: what docs/plan_format.md calls tasks, edges and
+programs, whatever it came from (the service, a plan file, static_plan)."""
+import dataclasses
+import hashlib
+from typing import (Any, Dict, List, Mapping, NamedTuple, Optional, Sequence,
+                    Tuple)
+
+from pipeloom import messages
+
+_KINDS = {1: "F", 2: "B", 3: "W"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """One pass (F, B or W) of a stage on a sub-microbatch."""
+    rank: int
+    kind: str
+    module: int
+    stage: int
+    microbatch: int
+    sub: int = 0
+    duration_ns: int = 0
+    recomputes: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Edge:
+    """A dependency of task `target` on task `source`; between ranks also a
+    transfer. 0 payload bytes between ranks: order only."""
+    source: int
+    target: int
+    payload_bytes: int = 0
+    rows: int = 0
+    width: int = 0
+
+
+class Instruction(NamedTuple):
+    """`op` is compute, send, recv, wait_recv, wait_send, free, offload, fetch,
+    reduce_gradients or optimizer_step; `arg` its task or edge."""
+    op: str
+    arg: int = -1
+
+
+@dataclasses.dataclass(frozen=True)
+class SubMicrobatch:
+    """A module's slice of a microbatch."""
+    module: int
+    index: int = 0
+    first_instance: int = 0
+    instances: int = 0
+    tokens: int = 0
+    output_tokens: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Microbatch:
+    """Samples by their index in the batch as submitted; `loss_weight` is what
+    the microbatch's mean loss counts in the step's."""
+    samples: Tuple[int, ...]
+    loss_weight: float = 1.0
+    subs: Tuple[SubMicrobatch, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What some or all ranks do in a step. `tasks` and `edges` are by index;
+    programs by rank. `activations` says by forward task what each layer's
+    activations become (KEEP, RECOMPUTE or OFFLOAD); absent: kept."""
+    num_ranks: int
+    module_names: Tuple[str, ...]
+    tasks: Mapping[int, Task]
+    edges: Mapping[int, Edge]
+    programs: Mapping[int, Tuple[Instruction, ...]]
+    microbatches: Tuple[Microbatch, ...] = ()
+    job: str = ""
+    step: int = 0
+    replica: int = 0
+    schedule: str = ""
+    quality: str = ""
+    checksum: Tuple[int, int] = (0, 0)
+    predicted_step_time_ns: int = 0
+    activations: Mapping[int, Tuple[str, ...]] = dataclasses.field(
+        default_factory=dict)
+
+    def with_microbatches(self, step: int,
+                          microbatches: Sequence[Microbatch]) -> "Plan":
+        """The same order for other samples. ValueError unless there are as
+        many microbatches."""
+        if len(microbatches) != self.num_microbatches:
+            raise ValueError(
+                f"the plan has {self.num_microbatches} microbatches, not "
+                f"{len(microbatches)}")
+        return dataclasses.replace(self, step=step,
+                                   microbatches=tuple(microbatches))
+
+    @property
+    def num_microbatches(self) -> int:
+        return 1 + max((t.microbatch for t in self.tasks.values()), default=-1)
+
+    @property
+    def shape(self) -> Tuple[Any, ...]:
+        """Equal for plans that can stand in for each other: which passes of
+        which sub-microbatches there are, and on which ranks."""
+        return tuple(sorted(
+            (t.kind, t.stage, t.microbatch, t.sub, t.rank)
+            for t in self.tasks.values()))
+
+
+def digest(plan: Plan) -> Tuple[int, int]:
+    """128 bits over what the ranks execute, for plans without a checksum."""
+    h = hashlib.sha256()
+    h.update(repr(sorted(plan.tasks.items())).encode())
+    h.update(repr(sorted(plan.edges.items())).encode())
+    h.update(repr(sorted(plan.programs.items())).encode())
+    raw = h.digest()
+    return (int.from_bytes(raw[:8], "big"), int.from_bytes(raw[8:16], "big"))
+
+
+def _instructions(program: Any) -> Tuple[Instruction, ...]:
+    result = []
+    for i in program.instructions:
+        op = i.WhichOneof("instruction")
+        if op in ("offload", "fetch"):
+            result.append(Instruction(op, getattr(i, op).task))
+        elif op in ("reduce_gradients", "optimizer_step"):
+            result.append(Instruction(op))
+        else:
+            result.append(Instruction(op, getattr(i, op)))
+    return tuple(result)
+
+
+def _task(t: Any) -> Task:
+    return Task(t.rank, _KINDS[t.kind], t.module, t.stage, t.microbatch,
+                t.sub_microbatch, t.duration_ns, t.recomputes)
+
+
+def _edge(e: Any) -> Edge:
+    return Edge(getattr(e, "from"), e.to, e.payload_bytes, e.rows, e.width)
+
+
+def _microbatches(protos: Any) -> Tuple[Microbatch, ...]:
+    return tuple(
+        Microbatch(
+            tuple(s.sample for s in m.samples), m.loss_weight,
+            tuple(SubMicrobatch(s.module, s.index, s.first_instance,
+                                s.instances, s.tokens, s.output_tokens)
+                  for s in m.sub_microbatches))
+        for m in protos)
+
+
+def _activations(protos: Any) -> Dict[int, Tuple[str, ...]]:
+    prefix = len("MEMORY_STRATEGY_")
+    return {a.task: tuple(messages.enum_name("MemoryStrategy", s)[prefix:]
+                          for s in a.layers) for a in protos}
+
+
+def from_execution_plan(proto: Any) -> Plan:
+    """Of an ExecutionPlan message: all ranks, no microbatches."""
+    if proto.format != "pipeloom.plan" or proto.version != 1:
+        raise ValueError(f"no plan of version 1: {proto.format!r}, version "
+                         f"{proto.version}")
+    return Plan(
+        num_ranks=len(proto.programs),
+        module_names=tuple(proto.graph.module_names),
+        tasks={i: _task(t) for i, t in enumerate(proto.graph.tasks)},
+        edges={i: _edge(e) for i, e in enumerate(proto.graph.edges)},
+        programs={r: _instructions(p) for r, p in enumerate(proto.programs)},
+        job=proto.job, step=proto.step, replica=proto.replica,
+        schedule=proto.schedule,
+        checksum=(proto.checksum.high, proto.checksum.low),
+        predicted_step_time_ns=proto.predicted_step_time_ns)
+
+
+def from_response(proto: Any) -> Plan:
+    """Of a GetPlanResponse message."""
+    return dataclasses.replace(
+        from_execution_plan(proto.plan),
+        quality=messages.enum_name("PlanQuality", proto.quality),
+        microbatches=_microbatches(proto.microbatches),
+        activations=_activations(proto.activations))
+
+
+def from_rank_plan(proto: Any) -> Plan:
+    """Of a RankPlan message: one rank's program. The tasks at the far ends of
+    its edges are known only as far as the message names them."""
+    return Plan(
+        num_ranks=proto.num_ranks, module_names=tuple(proto.module_names),
+        tasks={t.index: _task(t.task) for t in proto.tasks},
+        edges={e.index: _edge(e.edge) for e in proto.edges},
+        programs={proto.rank: _instructions(proto.program)},
+        microbatches=_microbatches(proto.microbatches), job=proto.job_id,
+        step=proto.step, replica=proto.replica, schedule=proto.schedule,
+        quality=messages.enum_name("PlanQuality", proto.quality),
+        checksum=(proto.plan_checksum.high, proto.plan_checksum.low),
+        predicted_step_time_ns=proto.predicted_step_time_ns,
+        activations=_activations(proto.activations))
+
+
+def read_plan(path: str) -> Plan:
+    """A plan file of `pipeloom plan --out` (protobuf form)."""
+    with open(path, "rb") as file:
+        return from_execution_plan(
+            messages.ExecutionPlan.FromString(file.read()))
+
+
+def loss_weights(sizes: Sequence[float]) -> Tuple[float, ...]:
+    """Shares of the whole; equal ones where nothing has a size."""
+    total = float(sum(sizes))
+    if total <= 0:
+        return tuple(1.0 / max(1, len(sizes)) for _ in sizes)
+    return tuple(s / total for s in sizes)
+
+
+def check_order(plan: Plan) -> Optional[str]:
+    """Why the plan's ranks cannot run to the end, their sends blocking; None:
+    they can. REQUIRES: programs of all ranks."""
+    at = {r: 0 for r in plan.programs}
+    done = set()
+    reached_send = set()
+    reached_recv = set()
+    needs: Dict[int, List[int]] = {}
+    for edge in plan.edges.values():
+        needs.setdefault(edge.target, []).append(edge.source)
+    progress = True
+    while progress:
+        progress = False
+        for r, program in plan.programs.items():
+            while at[r] < len(program):
+                op, arg = program[at[r]]
+                if op == "send":
+                    if plan.edges[arg].source not in done:
+                        return f"rank {r} sends edge {arg} too early"
+                    reached_send.add(arg)
+                    if arg not in reached_recv:
+                        break
+                elif op == "recv":
+                    reached_recv.add(arg)
+                elif op == "wait_recv":
+                    if arg not in reached_send or arg not in reached_recv:
+                        break
+                elif op == "compute":
+                    if any(t not in done for t in needs.get(arg, ())):
+                        return f"rank {r} computes task {arg} too early"
+                    done.add(arg)
+                at[r] += 1
+                progress = True
+    waiting = [f"rank {r} at instruction {i}" for r, i in at.items()
+               if i < len(plan.programs[r])]
+    if waiting:
+        return "deadlock: " + "; ".join(waiting)
+    if len(done) != len(plan.tasks):
+        return "some task is never computed"
+    return None

@@ -1,0 +1,476 @@
+"""Carries plans out in a PyTorch trainer, with torch.distributed.
+
+    executor = Executor({stage: module, ...}, rank=rank, loss_fn=loss_fn)
+    result = executor.run(plan, batch)   # Gradients are in the parameters.
+
+A stage's module is called as `module(x, item)`:
+
+- `item` (WorkItem) says which samples and instances, and holds the batch;
+- `x` is None where a module begins that nothing feeds; the tensor of the
+  module's stage before; or, where a module begins that others feed, a dict
+  from the feeding module's name to the list of its outputs, by sub-microbatch
+  (modules that are absent from the microbatch are absent from it).
+
+It returns one tensor. `loss_fn(output, item)` gives the mean loss of the
+microbatch; its gradient counts `loss_weight` times, so that the step's
+gradients are those of the whole batch, however it was cut.
+
+Rank r of the plan is the r-th process of `group`. Works with torch 1.13 to the
+newest; gloo on CPUs, nccl on GPUs.
+"""
+import contextlib
+import dataclasses
+import time
+from typing import (Any, Callable, Dict, Iterator, List, Mapping, Optional,
+                    Sequence, Tuple)
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from pipeloom.plan import Plan
+from pipeloom.transport import Transport, global_ranks
+from pipeloom.weight_gradients import WeightGradients
+
+@dataclasses.dataclass(frozen=True)
+class WorkItem:
+    """What a call of a stage is about."""
+    task: int
+    module: str
+    stage: int
+    microbatch: int
+    sub: int
+    samples: Tuple[int, ...]
+    first_instance: int
+    instances: int
+    loss_weight: float
+    batch: Any
+
+
+@dataclasses.dataclass
+class StepResult:
+    """`loss`: the weighted sum over this rank's microbatches; 0 on ranks
+    without a loss. Times are in seconds; spans are (task, start, end) in
+    nanoseconds from the start of the step, for Client.report."""
+    loss: float = 0.0
+    seconds: float = 0.0
+    waited: float = 0.0
+    spans: List[Tuple[int, int, int]] = dataclasses.field(default_factory=list)
+
+
+class PlanMismatch(RuntimeError):
+    """The ranks do not all hold the same plan. Nothing was sent."""
+
+
+def agreement(group: Any = None, device: str = "cpu"
+              ) -> Callable[[Optional[Tuple[int, int]]], bool]:
+    """A collective: whether all ranks got the same plan (PlanProvider)."""
+
+    def agree(checksum: Optional[Tuple[int, int]]) -> bool:
+        halves = checksum if checksum is not None else (0, 0)
+        words = [int(checksum is not None)]
+        for half in halves:  # 32 bits each: int64 is signed.
+            words += [half >> 32, half & 0xffffffff]
+        mine = torch.tensor(words, dtype=torch.int64, device=device)
+        all_of_them = [torch.empty_like(mine)
+                       for _ in range(dist.get_world_size(group))]
+        dist.all_gather(all_of_them, mine, group=group)
+        # A rank without a plan has a first word of 0, so all answer alike.
+        return all(bool(other[0]) and torch.equal(other, mine)
+                   for other in all_of_them)
+
+    return agree
+
+
+@dataclasses.dataclass
+class _Kept:
+    """What a forward keeps for its backward."""
+    item: WorkItem
+    leaves: Dict[int, torch.Tensor]  # By incoming edge.
+    outputs: Dict[int, torch.Tensor]  # By outgoing edge.
+    loss: Optional[torch.Tensor] = None
+    rng: Any = None  # Set: the forward runs again.
+    later: List[Callable[[], None]] = dataclasses.field(default_factory=list)
+
+
+class PlanStructure:
+    """A plan's tasks as forwards, and what is handed from one to the next."""
+
+    def __init__(self, plan: Plan) -> None:
+        key = {}
+        for i, t in plan.tasks.items():
+            key[t.kind, t.stage, t.microbatch, t.sub] = i
+        self.forward_of: Dict[int, int] = {}
+        self.has_backward: Dict[int, bool] = {}
+        self.is_split: Dict[int, bool] = {}
+        self.backward_of: Dict[int, int] = {}
+        for i, t in plan.tasks.items():
+            place = (t.stage, t.microbatch, t.sub)
+            forward = key.get(("F",) + place)
+            if forward is None:
+                raise ValueError(f"task {i} has no forward in the plan")
+            self.forward_of[i] = forward
+            if t.kind == "F":
+                backward = key.get(("B",) + place)
+                self.has_backward[i] = backward is not None
+                if backward is not None:
+                    self.backward_of[i] = backward
+                self.is_split[i] = ("W",) + place in key
+        # Edges between forwards; of gradients, by the forward edge whose
+        # tensor they are the gradient of.
+        self.inputs: Dict[int, List[int]] = {}
+        self.outputs: Dict[int, List[int]] = {}
+        self.gradients_in: Dict[int, List[Tuple[int, int]]] = {}
+        self.gradients_out: Dict[int, List[Tuple[int, int]]] = {}
+        between = {}
+        for e, edge in plan.edges.items():
+            missing = [t for t in (edge.source, edge.target)
+                       if t not in plan.tasks]
+            if missing:
+                raise ValueError(
+                    f"edge {e} ends at task {missing[0]}, which the plan does "
+                    "not describe: fetch the whole plan (Client.plan)")
+            a, b = plan.tasks[edge.source], plan.tasks[edge.target]
+            if a.kind == "F" and b.kind == "F":
+                self.inputs.setdefault(edge.target, []).append(e)
+                self.outputs.setdefault(edge.source, []).append(e)
+                between[edge.source, edge.target] = e
+        for e, edge in plan.edges.items():
+            a, b = plan.tasks[edge.source], plan.tasks[edge.target]
+            if a.kind != "B" or b.kind != "B":
+                continue
+            pair = (self.forward_of[edge.target], self.forward_of[edge.source])
+            if pair in between:
+                self.gradients_out.setdefault(edge.source, []).append(
+                    (e, between[pair]))
+                self.gradients_in.setdefault(edge.target, []).append(
+                    (e, between[pair]))
+        for edges in list(self.inputs.values()) + list(self.outputs.values()):
+            edges.sort(key=lambda e: (
+                plan.edges[e].source, plan.edges[e].target))
+
+
+class Executor:
+    """One rank of a pipeline. `run` may get another plan every step.
+
+    loss_fn    the mean loss of a microbatch, on its last stage
+    group      the pipeline's processes, in the order of ranks; None: all
+    shape_of   (plan, edge) -> (shape, dtype) of what crosses; without it every
+               tensor is announced by a header of 64 bytes
+    split_fn   (output, part, parts) -> the part of a module's output that one
+               of several sub-microbatches gets; by default equal rows
+    reduce_fn  called at reduce_gradients; optimizer at optimizer_step, once
+               all ranks have come that far without an error
+    on_task    called around each task: with (plan, task) before it; what it
+               returns, if anything, is called after
+    ordered    match tensors by order, not by tag; nccl always does
+
+    Weight gradients apart (W tasks): those of nn.Linear layers wait for W;
+    others are computed with B, which is as exact and costs memory no more.
+    Recomputation: a stage whose plan recomputes any layer runs again as a
+    whole, unless it is an nn.Sequential of as many layers, which checkpoints
+    those alone. Offloading keeps a stage's tensors in (pinned) host memory
+    from the end of its forward on.
+    """
+
+    def __init__(self, stages: Mapping[int, nn.Module], *, rank: int,
+                 loss_fn: Callable[[torch.Tensor, WorkItem], torch.Tensor],
+                 group: Any = None, device: Any = "cpu",
+                 shape_of: Optional[Callable[[Plan, int], Any]] = None,
+                 split_fn: Optional[Callable[[torch.Tensor, int, int],
+                                             torch.Tensor]] = None,
+                 reduce_fn: Optional[Callable[[], None]] = None,
+                 optimizer: Optional[torch.optim.Optimizer] = None,
+                 on_task: Optional[Callable[[Plan, int], Any]] = None,
+                 check_agreement: bool = True,
+                 ordered: Optional[bool] = None) -> None:
+        self.stages = dict(stages)
+        self.rank = rank
+        self.device = torch.device(device)
+        self._loss_fn = loss_fn
+        self._group = group
+        self._shape_of = shape_of
+        self._split_fn = split_fn or _equal_rows
+        self._reduce_fn = reduce_fn
+        self._optimizer = optimizer
+        self._on_task = on_task
+        size = dist.get_world_size(group)
+        self._ranks = global_ranks(group, size)
+        nccl = dist.get_backend(group) == "nccl"
+        self._ordered = nccl or bool(ordered)
+        self._channels: Dict[Tuple[int, int], Any] = {}
+        if self._ordered:
+            # A communicator for each direction: transfers of one do not wait
+            # for those of another. Every process must come here.
+            for a in range(size):
+                for b in range(size):
+                    if a != b:
+                        self._channels[a, b] = dist.new_group(
+                            sorted({self._ranks[a], self._ranks[b]}))
+        self._agree = agreement(group, "cuda" if nccl else "cpu")
+        self._check = check_agreement
+        self._weights = WeightGradients()
+
+    def run(self, plan: Plan, batch: Any = None) -> StepResult:
+        """One step. Gradients are added to what the parameters hold.
+        PlanMismatch, before anything is sent: the ranks' plans differ."""
+        if self._check and not self._agree(plan.checksum):
+            raise PlanMismatch("the ranks do not all hold the same plan")
+        return _Step(self, plan, batch).run()
+
+
+def _nothing() -> torch.Tensor:
+    return torch.zeros(0)
+
+
+def _equal_rows(output: torch.Tensor, part: int, parts: int) -> torch.Tensor:
+    return torch.tensor_split(output, parts)[part]
+
+
+class _Step:
+    """A plan being carried out by one rank."""
+
+    def __init__(self, executor: Executor, plan: Plan, batch: Any) -> None:
+        self.x = executor
+        self.plan = plan
+        self.batch = batch
+        self.structure = PlanStructure(plan)
+        self.kept: Dict[int, _Kept] = {}
+        self.values: Dict[int, torch.Tensor] = {}  # By edge.
+        shape_of = executor._shape_of
+        self.transport = Transport(
+            executor._ranks, executor.rank, executor._group, executor.device,
+            executor._ordered,
+            None if shape_of is None else (lambda e: shape_of(plan, e)),
+            executor._channels)
+        self.result = StepResult()
+
+    def run(self) -> StepResult:
+        begin = time.perf_counter_ns()
+        plan = self.plan
+        if any(t.kind == "W" for t in plan.tasks.values()):
+            for module in self.x.stages.values():
+                self.x._weights.attach(module)
+        waited = 0
+        for op, arg in plan.programs[self.x.rank]:
+            if op == "compute":
+                start = time.perf_counter_ns()
+                after = (self.x._on_task(plan, arg)
+                         if self.x._on_task is not None else None)
+                self._compute(arg)
+                if after is not None:
+                    after()
+                if self.x.device.type == "cuda":
+                    torch.cuda.current_stream().synchronize()
+                self.result.spans.append(
+                    (arg, start - begin, time.perf_counter_ns() - begin))
+            elif op == "send":
+                # Order-only edges carry nothing.
+                self.transport.send(arg, self.values.pop(arg, _nothing()),
+                                    plan.tasks[plan.edges[arg].target].rank)
+            elif op == "recv":
+                self.transport.recv(arg,
+                                    plan.tasks[plan.edges[arg].source].rank)
+            elif op == "wait_recv":
+                start = time.perf_counter_ns()
+                self.transport.wait_recv(arg, self.values)
+                waited += time.perf_counter_ns() - start
+            elif op == "wait_send":
+                self.transport.wait_send(arg)
+            elif op == "free":
+                self.values.pop(arg, None)
+            elif op == "reduce_gradients":
+                if self.x._reduce_fn is not None:
+                    self.x._reduce_fn()
+            elif op == "optimizer_step":
+                self._optimizer_step()
+            # Offload and fetch: done by what the forward saves.
+        if self.kept:
+            raise RuntimeError(
+                f"the plan has no backward for tasks {sorted(self.kept)[:5]}")
+        self.result.seconds = (time.perf_counter_ns() - begin) / 1e9
+        self.result.waited = waited / 1e9
+        return self.result
+
+    def _optimizer_step(self) -> None:
+        if self.x._optimizer is None:
+            return
+        # No rank steps before all have come to this point.
+        flag = torch.ones(1, device=self.x.device)
+        dist.all_reduce(flag, group=self.x._group)
+        self.x._optimizer.step()
+
+    def _item(self, t: int) -> WorkItem:
+        task = self.plan.tasks[t]
+        samples: Tuple[int, ...] = ()
+        first, instances, weight = 0, 0, 1.0
+        if task.microbatch < len(self.plan.microbatches):
+            m = self.plan.microbatches[task.microbatch]
+            samples, weight = m.samples, m.loss_weight
+            for s in m.subs:
+                if s.module == task.module and s.index == task.sub:
+                    first, instances = s.first_instance, s.instances
+        return WorkItem(t, self.plan.module_names[task.module], task.stage,
+                        task.microbatch, task.sub, samples, first, instances,
+                        weight, self.batch)
+
+    def _compute(self, t: int) -> None:
+        task = self.plan.tasks[t]
+        if task.kind == "F":
+            self._forward(t)
+        elif task.kind == "B":
+            self._backward(t)
+        else:
+            kept = self.kept.pop(self.structure.forward_of[t])
+            for later in kept.later:
+                later()
+
+    # -- Forward -------------------------------------------------------------
+
+    def _forward(self, t: int) -> None:
+        structure, plan = self.structure, self.plan
+        backward = structure.has_backward[t]
+        wanted = set()
+        if backward:
+            wanted = {f for _, f in structure.gradients_out.get(
+                structure.backward_of[t], ())}
+        leaves = {}
+        for e in structure.inputs.get(t, ()):
+            leaf = self.values[e].detach()
+            if e in wanted and leaf.is_floating_point():
+                leaf.requires_grad_(True)
+            leaves[e] = leaf
+            if plan.tasks[plan.edges[e].source].rank == self.x.rank:
+                del self.values[e]  # What was received, `free` drops.
+        kept = _Kept(self._item(t), leaves, {})
+        choice = plan.activations.get(t, ())
+        again = backward and (
+            "RECOMPUTE" in choice or
+            plan.tasks[structure.backward_of[t]].recomputes)
+        partly = again and self._is_layered(t, choice)
+        if again and not partly:
+            kept.rng = _rng_state(self.x.device)
+            with torch.no_grad():
+                self._call(t, kept, ())
+        elif not backward:
+            with torch.no_grad():
+                self._call(t, kept, ())
+        else:
+            with _offloading("OFFLOAD" in choice, self.x.device):
+                self._call(t, kept, choice if partly else ())
+        if kept.loss is not None:
+            self.result.loss += kept.item.loss_weight * float(
+                kept.loss.detach())
+        for e, view in kept.outputs.items():
+            self.values[e] = view.detach()
+        if backward:
+            if kept.rng is not None:
+                kept.outputs, kept.loss = {}, None
+            self.kept[t] = kept
+
+    def _is_layered(self, t: int, choice: Sequence[str]) -> bool:
+        module = self.x.stages[self.plan.tasks[t].stage]
+        return (isinstance(module, nn.Sequential) and len(choice) > 0 and
+                len(module) == len(choice))
+
+    def _call(self, t: int, kept: _Kept, choice: Sequence[str]) -> None:
+        """Runs the stage; fills in outputs and loss."""
+        structure, plan = self.structure, self.plan
+        task = plan.tasks[t]
+        module = self.x.stages[task.stage]
+        x: Any = None
+        joined: Dict[str, List[torch.Tensor]] = {}
+        for e, leaf in kept.leaves.items():
+            source = plan.tasks[plan.edges[e].source]
+            if source.module == task.module:
+                x = leaf
+            else:
+                joined.setdefault(plan.module_names[source.module],
+                                  []).append(leaf)
+        if x is None and joined:
+            x = joined
+        if choice:
+            output = x
+            for layer, what in zip(module, choice):  # type: ignore[arg-type]
+                if what == "RECOMPUTE":
+                    output = checkpoint(layer, output, kept.item,
+                                        use_reentrant=False)
+                else:
+                    output = layer(output, kept.item)
+        else:
+            output = module(x, kept.item)
+        edges = structure.outputs.get(t, ())
+        to: Dict[int, List[int]] = {}  # Stage -> edges, by sub-microbatch.
+        for e in edges:
+            to.setdefault(plan.tasks[plan.edges[e].target].stage,
+                          []).append(e)
+        for parts in to.values():
+            for i, e in enumerate(parts):
+                kept.outputs[e] = (output if len(parts) == 1 else
+                                   self.x._split_fn(output, i, len(parts)))
+        if not edges:
+            kept.loss = self.x._loss_fn(output, kept.item)
+
+    # -- Backward ------------------------------------------------------------
+
+    def _backward(self, t: int) -> None:
+        structure = self.structure
+        f = structure.forward_of[t]
+        kept = self.kept[f]
+        if kept.rng is not None:
+            with _with_rng(kept.rng, self.x.device), torch.enable_grad():
+                self._call(f, kept, ())
+        tensors, gradients = [], []
+        for e, forward_edge in structure.gradients_in.get(t, ()):
+            gradient = self.values.pop(e)
+            view = kept.outputs[forward_edge]
+            if view.requires_grad:
+                tensors.append(view)
+                gradients.append(gradient.reshape(view.shape))
+        if kept.loss is not None and kept.loss.requires_grad:
+            tensors.append(kept.loss)
+            gradients.append(torch.full_like(kept.loss,
+                                             kept.item.loss_weight))
+        split = structure.is_split[f]
+        if tensors:
+            if split:
+                with self.x._weights.collect() as later:
+                    torch.autograd.backward(tensors, gradients)
+                kept.later = list(later)
+            else:
+                torch.autograd.backward(tensors, gradients)
+        for e, forward_edge in structure.gradients_out.get(t, ()):
+            leaf = kept.leaves[forward_edge]
+            self.values[e] = (leaf.grad if leaf.grad is not None
+                              else torch.zeros_like(leaf))
+        kept.leaves, kept.outputs, kept.loss = {}, {}, None
+        if not split:
+            del self.kept[f]
+
+
+def _offloading(wanted: bool, device: torch.device) -> Any:
+    if not wanted:
+        return contextlib.nullcontext()
+    return torch.autograd.graph.save_on_cpu(pin_memory=device.type == "cuda")
+
+
+def _rng_state(device: torch.device) -> Any:
+    return (torch.get_rng_state(),
+            torch.cuda.get_rng_state(device) if device.type == "cuda"
+            else None)
+
+
+@contextlib.contextmanager
+def _with_rng(state: Any, device: torch.device) -> Iterator[None]:
+    """The random numbers of then; afterwards those of now."""
+    now = _rng_state(device)
+    torch.set_rng_state(state[0])
+    if state[1] is not None:
+        torch.cuda.set_rng_state(state[1], device)
+    try:
+        yield
+    finally:
+        torch.set_rng_state(now[0])
+        if now[1] is not None:
+            torch.cuda.set_rng_state(now[1], device)

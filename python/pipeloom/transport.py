@@ -1,0 +1,127 @@
+"""Tensors between the ranks of a plan, over torch.distributed."""
+from typing import (Any, Callable, Dict, List, Mapping, Optional, Sequence,
+                    Tuple)
+
+import torch
+import torch.distributed as dist
+
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64,
+           torch.int64, torch.int32)
+_HEADER = 8  # Dimensions, up to six sizes, dtype.
+
+
+def global_ranks(group: Any, size: int) -> List[int]:
+    if group is None:
+        return list(range(size))
+    if hasattr(dist, "get_global_rank"):
+        return [dist.get_global_rank(group, r) for r in range(size)]
+    return [dist.distributed_c10d._get_global_rank(group, r)
+            for r in range(size)]
+
+
+class Transport:
+    """Tensors of edges between ranks, matched by tags (gloo) or by their
+    order on each pair of ranks, which a plan guarantees (nccl).
+
+    A tensor is announced by its shape unless `shape_of` knows it."""
+
+    def __init__(self, ranks: Sequence[int], me: int, group: Any,
+                 device: torch.device, ordered: bool,
+                 shape_of: Optional[Callable[[int], Tuple[Sequence[int],
+                                                          torch.dtype]]],
+                 channels: Mapping[Tuple[int, int], Any]) -> None:
+        self._ranks = ranks
+        self._me = me
+        self._group = group
+        self._device = device
+        self._ordered = ordered
+        self._shape_of = shape_of
+        self._channels = channels
+        self._sent: Dict[int, Tuple[List[Any], List[torch.Tensor]]] = {}
+        self._posted: Dict[int, Tuple[Any, torch.Tensor, bool]] = {}
+        self._queue: Dict[int, List[int]] = {}  # By source: not begun.
+        self._source: Dict[int, int] = {}
+
+    def _kwargs(self, source: int, target: int, tag: int) -> Dict[str, Any]:
+        group = self._channels.get((source, target), self._group)
+        if self._ordered:
+            return {"group": group}
+        return {"group": group, "tag": tag}
+
+    def send(self, edge: int, tensor: torch.Tensor, to: int) -> None:
+        data = tensor.detach().contiguous()
+        works, keep = [], [data]
+        peer = self._ranks[to]
+        if self._shape_of is None:
+            header = torch.zeros(_HEADER, dtype=torch.int64)
+            header[0] = data.dim()
+            for i, size in enumerate(data.shape):
+                header[1 + i] = size
+            header[_HEADER - 1] = _DTYPES.index(data.dtype)
+            header = header.to(self._device)
+            keep.append(header)
+            works.append(dist.isend(header, peer, **self._kwargs(
+                self._me, to, 2 * edge)))
+        if data.numel() > 0:
+            works.append(dist.isend(data, peer, **self._kwargs(
+                self._me, to, 2 * edge + 1)))
+        self._sent[edge] = (works, keep)
+
+    def wait_send(self, edge: int) -> None:
+        works, _ = self._sent.pop(edge)
+        for work in works:
+            work.wait()
+
+    def recv(self, edge: int, source: int) -> None:
+        self._source[edge] = source
+        # By order, a shape must be known before anything after it is asked
+        # for; by tag, only the tensor itself waits for its shape.
+        if self._ordered and self._shape_of is None:
+            self._queue.setdefault(source, []).append(edge)
+        else:
+            self._post(edge)
+
+    def _post(self, edge: int) -> None:
+        source = self._source[edge]
+        peer = self._ranks[source]
+        if self._shape_of is None:
+            header = torch.empty(_HEADER, dtype=torch.int64,
+                                 device=self._device)
+            work = dist.irecv(header, peer, **self._kwargs(
+                source, self._me, 2 * edge))
+            self._posted[edge] = (work, header, True)
+            return
+        shape, dtype = self._shape_of(edge)
+        self._post_data(edge, tuple(shape), dtype)
+
+    def _post_data(self, edge: int, shape: Tuple[int, ...],
+                   dtype: torch.dtype) -> None:
+        source = self._source[edge]
+        data = torch.empty(shape, dtype=dtype, device=self._device)
+        work = None
+        if data.numel() > 0:
+            work = dist.irecv(data, self._ranks[source], **self._kwargs(
+                source, self._me, 2 * edge + 1))
+        self._posted[edge] = (work, data, False)
+
+    def _finish(self, edge: int) -> torch.Tensor:
+        work, data, is_header = self._posted.pop(edge)
+        if work is not None:
+            work.wait()
+        if is_header:
+            words = [int(v) for v in data.cpu()]
+            self._post_data(edge, tuple(words[1:1 + words[0]]),
+                            _DTYPES[words[_HEADER - 1]])
+            work, data, _ = self._posted.pop(edge)
+            if work is not None:
+                work.wait()
+        return data
+
+    def wait_recv(self, edge: int, arrived: Dict[int, torch.Tensor]) -> None:
+        queue = self._queue.get(self._source[edge], [])
+        while edge in queue:  # Those before it first.
+            first = queue.pop(0)
+            self._post(first)
+            arrived[first] = self._finish(first)
+        if edge in self._posted:
+            arrived[edge] = self._finish(edge)

@@ -1,0 +1,83 @@
+"""Weight gradients of nn.Linear layers, apart from their input gradients."""
+import contextlib
+from typing import Any, Callable, Iterator, List, Optional
+
+import torch
+from torch import nn
+
+
+class WeightGradients:
+    """Puts off the weight gradients of nn.Linear layers while a stage's
+    backward is split: B computes input gradients, W the rest."""
+
+    def __init__(self) -> None:
+        self.open: Optional[List[Callable[[], None]]] = None
+
+    def attach(self, module: nn.Module) -> None:
+        for layer in module.modules():
+            if type(layer) is nn.Linear and not hasattr(layer, "_pipeloom"):
+                layer._pipeloom = True  # type: ignore[assignment]
+                layer.forward = self._forward_of(layer)  # type: ignore
+
+    def _forward_of(self, layer: nn.Linear) -> Callable[..., torch.Tensor]:
+        store = self
+
+        def forward(x: torch.Tensor) -> torch.Tensor:
+            if not torch.is_grad_enabled() or not layer.weight.requires_grad:
+                return nn.functional.linear(x, layer.weight, layer.bias)
+            return _Linear.apply(x, layer.weight, layer.bias, store)
+
+        return forward
+
+    @contextlib.contextmanager
+    def collect(self) -> Iterator[List[Callable[[], None]]]:
+        self.open = []
+        try:
+            yield self.open
+        finally:
+            self.open = None
+
+
+class _Linear(torch.autograd.Function):
+    """nn.functional.linear whose weight gradient may come later."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor,
+                bias: Optional[torch.Tensor],
+                store: WeightGradients) -> torch.Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.bias = bias
+        ctx.store = store
+        return nn.functional.linear(x, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+        grad = grads[0]
+        x, weight = ctx.saved_tensors
+        bias = ctx.bias
+        grad_x = grad.matmul(weight) if ctx.needs_input_grad[0] else None
+
+        def of_weight() -> torch.Tensor:
+            return grad.reshape(-1, grad.shape[-1]).t().matmul(
+                x.reshape(-1, x.shape[-1]))
+
+        def of_bias() -> torch.Tensor:
+            return grad.reshape(-1, grad.shape[-1]).sum(0)
+
+        if ctx.store.open is None:
+            return (grad_x, of_weight(),
+                    of_bias() if bias is not None else None, None)
+
+        def later() -> None:
+            with torch.no_grad():
+                for parameter, gradient in ((weight, of_weight),
+                                            (bias, of_bias)):
+                    if parameter is None or not parameter.requires_grad:
+                        continue
+                    if parameter.grad is None:
+                        parameter.grad = gradient()
+                    else:
+                        parameter.grad += gradient()
+
+        ctx.store.open.append(later)
+        return grad_x, None, None, None

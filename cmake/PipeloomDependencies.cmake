@@ -14,11 +14,17 @@ if(PIPELOOM_BUILD_BENCHMARKS)
 endif()
 
 find_package(gRPC CONFIG QUIET)
-find_package(MPI QUIET COMPONENTS CXX)
+# Programs with sanitizers go without what is not built with them and leaks or
+# races in their eyes.
+if(NOT PIPELOOM_SANITIZE)
+  find_package(MPI QUIET COMPONENTS CXX)
+endif()
 find_package(CUDAToolkit QUIET)
 find_path(NCCL_INCLUDE_DIR nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS} ENV
                                         NCCL_ROOT PATH_SUFFIXES include)
-find_package(Torch QUIET CONFIG)
+if(NOT PIPELOOM_SANITIZE)
+  find_package(Torch QUIET CONFIG)
+endif()
 
 function(pipeloom_report name found used_for)
   if(found)
@@ -28,10 +34,10 @@ function(pipeloom_report name found used_for)
   endif()
 endfunction()
 pipeloom_report("Google Benchmark" "${benchmark_FOUND}" "no benchmarks")
-pipeloom_report("gRPC" "${gRPC_FOUND}" "no planner service (not built yet)")
-pipeloom_report("MPI" "${MPI_CXX_FOUND}" "no mpi transport (not built yet)")
+pipeloom_report("gRPC" "${gRPC_FOUND}" "no planner service")
+pipeloom_report("MPI" "${MPI_CXX_FOUND}" "no mpi transport")
 pipeloom_report("CUDA" "${CUDAToolkit_FOUND}"
                 "no cuda device, no nccl transport (not built yet)")
 pipeloom_report("NCCL" "${NCCL_INCLUDE_DIR}"
                 "no nccl transport (not built yet)")
-pipeloom_report("torch" "${Torch_FOUND}" "no torch device (not built yet)")
+pipeloom_report("torch" "${Torch_FOUND}" "no torch device")

@@ -7,8 +7,11 @@ set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
   set(CMAKE_BUILD_TYPE RelWithDebInfo CACHE STRING "Build type" FORCE)
 endif()
-# Line tables are enough for stack traces and halve the build of -g.
-set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O2 -g1 -DNDEBUG")
+# Line tables are enough for stack traces and halve the build of -g. With
+# sanitizers the presets choose: less is optimised, checks stay.
+if(NOT PIPELOOM_SANITIZE)
+  set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O2 -g1 -DNDEBUG")
+endif()
 
 find_program(PIPELOOM_CCACHE ccache)
 if(PIPELOOM_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)

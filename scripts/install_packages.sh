@@ -10,9 +10,15 @@ packages=(
   nlohmann-json3-dev
 )
 if [ "${1:-}" = --tests ]; then
+  # The second group: the service, MPI, torch, Python, and a browser for pages.
   packages+=(
     libgtest-dev libgmock-dev libbenchmark-dev git
     clang-19 libclang-rt-19-dev clang-format-14 python3
+    libgrpc++-dev protobuf-compiler-grpc grpc-proto
+    libopenmpi-dev openmpi-bin
+    libtorch-dev python3-torch libopenblas0-pthread python3-numpy
+    python3-grpcio python3-protobuf
+    chromium fonts-dejavu-core
   )
 fi
 

@@ -8,13 +8,15 @@ declare -A allowed=(
   [base]="base"
   [ir]="base ir"
   [emulator]="base ir emulator"
+  [adapters]="base ir adapters"
   [runtime]="base ir runtime"
   [workloads]="base ir workloads"
   [proto]="base ir proto pipeloom"
   [partition]="base ir emulator partition"
   [planner]="base ir emulator partition planner"
+  [service]="base ir emulator workloads proto pipeloom partition planner service"
 )
-folders="base ir emulator runtime workloads proto partition planner service cli \
+folders="base ir adapters emulator runtime workloads proto partition planner service cli \
 tests benchmarks"
 
 status=0

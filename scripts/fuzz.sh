@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
-# Builds every fuzz target with the address and undefined-behaviour sanitizers
-# and runs each for SECONDS; fails on the first finding.
-# usage: scripts/fuzz.sh [SECONDS]     (default: 60)
+# Builds fuzz targets with the address and undefined-behaviour sanitizers and
+# runs each for SECONDS; fails on the first finding.
+# usage: scripts/fuzz.sh [SECONDS [TARGET ...]]     (default: 60, all targets)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 seconds=${1:-60}
 mkdir -p build/fuzz/corpus
 cmake --preset fuzz >build/fuzz/configure.log 2>&1 ||
   { cat build/fuzz/configure.log; exit 1; }
-targets=$(sed -nE 's/^pipeloom_fuzzer\((fuzz_[a-z_]+).*/\1/p' \
+targets=${*:2}
+[ -n "$targets" ] || targets=$(sed -nE 's/^ *pipeloom_fuzzer\((fuzz_[a-z_]+).*/\1/p' \
   tests/fuzz/CMakeLists.txt)
 # shellcheck disable=SC2086
 cmake --build --preset fuzz --target $targets fuzz_seeds -- --quiet

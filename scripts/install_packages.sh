@@ -15,7 +15,7 @@ if [ "${1:-}" = --tests ]; then
     libgtest-dev libgmock-dev libbenchmark-dev git
     clang-19 libclang-rt-19-dev clang-format-14 python3
     libgrpc++-dev protobuf-compiler-grpc grpc-proto
-    libopenmpi-dev openmpi-bin
+    libopenmpi-dev openmpi-bin openssh-client
     libtorch-dev python3-torch libopenblas0-pthread python3-numpy
     python3-grpcio python3-protobuf
     chromium fonts-dejavu-core

@@ -20,7 +20,10 @@ inline constexpr char kRetryAfter[] = "retry-after-ms";
 
 inline absl::Status Busy(const std::string& message, int64_t retry_after_ms) {
   absl::Status status = absl::ResourceExhaustedError(message);
-  status.SetPayload(kRetryAfter, absl::Cord(absl::StrCat(retry_after_ms)));
+  // Of a view: the constructor from a string is mangled differently by GCC,
+  // which built the library, and Clang.
+  const std::string text = absl::StrCat(retry_after_ms);
+  status.SetPayload(kRetryAfter, absl::Cord(absl::string_view(text)));
   return status;
 }
 

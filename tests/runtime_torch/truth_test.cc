@@ -281,11 +281,11 @@ TEST_P(TorchTruth, PipelineTrainsAsOneProcessDoes) {
     // gradients are near 0, and the next steps start from there. In double
     // precision all stay within 1e-5.
     const bool other_sums = c.sub_instances > 0;
-    const double later = other_sums ? 3e-4 : 1e-5;
+    const double later = other_sums ? 1e-3 : 1e-5;
     ExpectSame(trainer->Gradients(), serial.Gradients(),
                step == 0 ? 1e-5 : later, "gradient");
     ExpectSame(trainer->Weights(), serial.Weights(),
-               step == 0 && other_sums ? 3e-5 : later, "weight");
+               step == 0 && other_sums ? 1e-4 : later, "weight");
     if (c.schedule == "zb-v") {
       EXPECT_TRUE(std::any_of(
           plan.graph.tasks().begin(), plan.graph.tasks().end(),

@@ -13,20 +13,12 @@
 #include "cli/command.h"
 #include "cli/files.h"
 #include "cli/job_input.h"
+#include "cli/planned_step.h"
 #include "planner/strategy.h"
 #include "workloads/problem_suite.h"
 
 namespace pipeloom::cli {
 namespace {
-
-// All but the rungs of dip's ladder.
-std::vector<std::string> UsualSchedules() {
-  std::vector<std::string> names;
-  for (const absl::string_view name : planner::StrategyNames()) {
-    if (!absl::StartsWith(name, "dip-")) names.emplace_back(name);
-  }
-  return names;
-}
 
 std::string FolderOf(const std::string& path) {
   const size_t slash = path.rfind('/');

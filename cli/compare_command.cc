@@ -29,15 +29,6 @@ constexpr const char* kAblation[] = {
     "megatron",  "dip-partition", "dip-interleave",
     "dip-order", "dip",           "pipeloom"};
 
-// All but the rows that only the ablation is made of.
-std::vector<std::string> UsualSchedules() {
-  std::vector<std::string> names;
-  for (const absl::string_view name : planner::StrategyNames()) {
-    if (!absl::StartsWith(name, "dip-")) names.emplace_back(name);
-  }
-  return names;
-}
-
 struct Row {
   std::string schedule{};
   absl::Status status{};  // Why the strategy cannot run.

@@ -4,9 +4,19 @@
 #include <chrono>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "base/status_macros.h"
+#include "planner/strategy.h"
 
 namespace pipeloom::cli {
+
+std::vector<std::string> UsualSchedules() {
+  std::vector<std::string> names;
+  for (const absl::string_view name : planner::StrategyNames()) {
+    if (!absl::StartsWith(name, "dip-")) names.emplace_back(name);
+  }
+  return names;
+}
 
 Duration PlannedStep::step_time() const {
   return slowest().predicted.step_time();

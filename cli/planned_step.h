@@ -4,6 +4,7 @@
 #define PIPELOOM_CLI_PLANNED_STEP_H_
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -12,6 +13,10 @@
 #include "planner/plan_step.h"
 
 namespace pipeloom::cli {
+
+// The strategies that are compared unless others are named: all but the rungs
+// of dip's ladder, which only its ablation is made of.
+std::vector<std::string> UsualSchedules();
 
 struct PlannedStep {
   int64_t step = 0;

@@ -16,6 +16,7 @@
 #include "emulator/profile_cost.h"
 #include "emulator/stage_cost.h"
 #include "partition/balance_step.h"
+#include "partition/epochs.h"
 #include "partition/token_count.h"
 #include "workloads/spec_loader.h"
 
@@ -87,6 +88,30 @@ void NoteShortStep(const JobInput& input, const partition::PackedStep& packed,
       step, input.batch_name, made, wanted));
 }
 
+absl::StatusOr<std::vector<partition::PackedStep>> PackInOrder(
+    const JobInput& input, int64_t num_steps) {
+  std::vector<partition::PackedStep> steps;
+  int64_t first_sample = 0;
+  for (int64_t s = 0; s < num_steps; ++s) {
+    if (s > 0 && first_sample >= input.batch.samples.size()) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "batch %s has %d samples, enough for %d steps; --steps asks for %d "
+          "(--shuffle SEED takes them again in other orders)",
+          input.batch_name, input.batch.samples.size(), s, num_steps));
+    }
+    absl::StatusOr<partition::PackedStep> packed =
+        partition::PackStep(input.job, input.batch, first_sample);
+    if (!packed.ok()) {
+      return absl::Status(packed.status().code(),
+                          absl::StrCat("batch ", input.batch_name, ", step ", s,
+                                       ": ", packed.status().message()));
+    }
+    first_sample += packed->num_samples;
+    steps.push_back(*std::move(packed));
+  }
+  return steps;
+}
+
 }  // namespace
 
 Flag DataDirFlag(std::string* value) {
@@ -138,6 +163,13 @@ void AppendJobFlags(JobFlags* values, bool with_steps,
        "of a step's samples to replicas and microbatches, instead of the "
        "job's: as they come, or even by cost",
        {"in-order", "balanced"}});
+  flags->push_back({"shuffle",
+                    &values->shuffle,
+                    "SEED",
+                    "take the samples in a random order, epoch after epoch, "
+                    "instead of once as they come",
+                    {},
+                    0});
   flags->push_back(DataDirFlag(&values->data_dir));
 }
 
@@ -233,6 +265,7 @@ absl::StatusOr<JobInput> ReadJobInput(const std::string& job,
       return profile.status();
     }
   }
+  if (flags.shuffle) input.shuffle = static_cast<uint64_t>(*flags.shuffle);
   input.replicas = input.job.parallel.dp;
   if (flags.replicas > input.replicas) {
     return UsageError(absl::StrFormat("--replicas %d: job %s has %d",
@@ -274,26 +307,18 @@ absl::StatusOr<std::vector<partition::PackedStep>> PackSteps(
         sample_costs, partition::SampleCosts::Create(input.job, costs,
                                                      SampleOf(input.batch)));
   }
-  int64_t first_sample = 0;
-  for (int64_t s = 0; s < num_steps; ++s) {
-    if (s > 0 && first_sample >= input.batch.samples.size()) {
-      return absl::InvalidArgumentError(absl::StrFormat(
-          "batch %s has %d samples, enough for %d steps; --steps asks for %d",
-          input.batch_name, input.batch.samples.size(), s, num_steps));
+  if (input.shuffle) {
+    PIPELOOM_ASSIGN_OR_RETURN(
+        steps, partition::PackShuffledSteps(input.job, input.batch,
+                                            *input.shuffle, num_steps));
+  } else {
+    PIPELOOM_ASSIGN_OR_RETURN(steps, PackInOrder(input, num_steps));
+  }
+  for (size_t s = 0; s < steps.size(); ++s) {
+    NoteShortStep(input, steps[s], static_cast<int64_t>(s), context);
+    if (sample_costs.has_value()) {
+      steps[s] = partition::BalanceStep(input.job, *sample_costs, steps[s]);
     }
-    absl::StatusOr<partition::PackedStep> packed =
-        partition::PackStep(input.job, input.batch, first_sample);
-    if (!packed.ok()) {
-      return absl::Status(packed.status().code(),
-                          absl::StrCat("batch ", input.batch_name, ", step ", s,
-                                       ": ", packed.status().message()));
-    }
-    first_sample += packed->num_samples;
-    NoteShortStep(input, *packed, s, context);
-    steps.push_back(
-        sample_costs.has_value()
-            ? partition::BalanceStep(input.job, *sample_costs, *packed)
-            : *std::move(packed));
   }
   return steps;
 }

@@ -30,6 +30,7 @@ struct JobFlags {
   std::string data_dir{};
   std::string costs = "profile";            // Or "roofline".
   std::optional<std::string> assignment{};  // in-order or balanced.
+  std::optional<int64_t> shuffle{};         // Seed.
 };
 void AppendJobFlags(JobFlags* values, bool with_steps,
                     std::vector<Flag>* flags);
@@ -64,6 +65,8 @@ struct JobInput {
   std::string batch_name{};
   BatchMetadata batch{};
   int32_t replicas = 1;  // How many of the job's are planned.
+  // Steps take shuffled epochs of the batch, not its samples in order once.
+  std::optional<uint64_t> shuffle{};
   // Of the job's device, if one ships and is asked for; else null.
   std::shared_ptr<const DeviceProfile> profile{};
 };
@@ -77,8 +80,8 @@ absl::StatusOr<JobInput> ReadJobInput(const std::string& job,
 // What the job's operators cost: by the profile, else by the roofline.
 std::unique_ptr<const emulator::OpCostModel> CostsOf(const JobInput& input);
 
-// The steps' samples in order. InvalidArgument says for how many steps the
-// batch suffices. Notes a step that is short of samples.
+// The steps' samples, in order or shuffled. InvalidArgument says for how many
+// steps the batch suffices. Notes a step that is short of samples.
 absl::StatusOr<std::vector<partition::PackedStep>> PackSteps(
     const JobInput& input, int64_t num_steps, const Context& context);
 

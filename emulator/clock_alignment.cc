@@ -56,7 +56,11 @@ Line Fit(const Pair& pair, double origin, double most_drift) {
       high = b;
     }
   }
-  const Line found = FitOffset(pair, origin, (low + high) / 2);
+  const double drift = (low + high) / 2;
+  // At the end of the range nothing holds the drift: the messages are too few
+  // or too slow to tell it.
+  if (std::abs(drift) > 0.99 * most_drift) return best;
+  const Line found = FitOffset(pair, origin, drift);
   return found.slack > best.slack ? found : best;
 }
 

@@ -44,8 +44,9 @@ struct ClockFit {
   }
 };
 
-// Drifts are looked for within `most_drift` either way; 0: offsets alone. A
-// pair with messages one way only gets the tightest line without drift that
+// Drifts are looked for within `most_drift` either way; 0: offsets alone, which
+// is also what a pair gets whose messages would take as much drift as allowed.
+// A pair with messages one way only gets the tightest line without drift that
 // they allow.
 IdVector<RankId, ClockFit> AlignClocks(
     int32_t num_ranks, const std::vector<TimedMessage>& messages,

@@ -64,6 +64,10 @@ struct EmulateOptions {
   // (from 0; empty: each rank is on its own) do not use the cards.
   std::vector<int32_t> nic_of_rank{};
   std::vector<int32_t> node_of_rank{};
+  // Nor do those between nodes that are at most so far apart on a ring of
+  // `ring_nodes`.
+  int32_t ring_hops = 0;
+  int32_t ring_nodes = 0;
   // The link to host memory of each rank, from 0: copies of ranks that share
   // one run one at a time. Empty: each rank has its own.
   std::vector<int32_t> host_link_of_rank{};

@@ -277,9 +277,19 @@ FrameworkCost::Passes FrameworkCost::LayerPasses(const LayerSpec& layer,
   passes.forward = NormOf(passes.forward, kernels_forward * host, norm);
   passes.backward = NormOf(passes.backward, kernels_backward * host, norm);
 
-  if (setup_.recomputation == Recomputation::kFull &&
-      layer.kind == LayerKind::kTransformer) {
-    passes.backward += passes.forward;
+  if (layer.kind == LayerKind::kTransformer) {
+    if (setup_.recomputation == Recomputation::kFull) {
+      passes.backward += passes.forward;
+    } else if (setup_.recomputation == Recomputation::kSelective) {
+      // The attention core alone, from the kept queries, keys and values.
+      for (const OpStep& step : ops.forward) {
+        for (const Op& op : step.compute) {
+          if (std::holds_alternative<AttentionOp>(op)) {
+            passes.backward += PriceOp(op, layer, shape);
+          }
+        }
+      }
+    }
   }
   if (setup_.sharding == WeightSharding::kFull) {
     const double parameters = Real(Parameters(layer)) / p.tp;

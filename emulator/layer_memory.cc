@@ -187,6 +187,16 @@ Bytes InputBytes(const LayerSpec& layer, const WorkShape& shape, int64_t width,
   return Bytes(CeilDiv(tokens * token_bytes, parallel.gpus_per_rank()));
 }
 
+Bytes AttentionCoreBytes(const LayerSpec& layer, const WorkShape& shape,
+                         const ParallelLayout& parallel) {
+  if (layer.kind != LayerKind::kTransformer ||
+      layer.attention.kind == AttentionKind::kNone) {
+    return Bytes(0);
+  }
+  return Bytes(LayerTokens(layer, shape) * 4 * layer.attention.heads /
+               parallel.gpus_per_rank());
+}
+
 Bytes BackwardScratch(const LayerSpec& layer, int64_t tokens,
                       const ParallelLayout& parallel) {
   const double tp = Real(parallel.tp);

@@ -43,6 +43,11 @@ Bytes InputBytes(const LayerSpec& layer, const WorkShape& shape, int64_t width,
                  const ParallelLayout& parallel,
                  Precision precision = Precision::kBf16);
 
+// Of ActivationsOf(), what the attention's core keeps for its own backward and
+// makes again when it is recomputed: the log-sum-exp of a fused kernel.
+Bytes AttentionCoreBytes(const LayerSpec& layer, const WorkShape& shape,
+                         const ParallelLayout& parallel);
+
 // The most that the backward of the layer holds besides what the forward kept:
 // gradients on their way, gathered tokens. Of a loss head also the gradient of
 // its table in 16 bit, which is added to the fp32 one after.

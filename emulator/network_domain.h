@@ -46,10 +46,11 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "ir/cluster_spec.h"
 
 namespace pipeloom::emulator {
 
-enum class DomainKind { kNode, kSwitch, kCube, kHopRing };
+using pipeloom::DomainKind;
 
 struct NetworkDomain {
   DomainKind kind = DomainKind::kNode;

@@ -33,6 +33,11 @@ class OpCostModel {
   virtual Duration Cost(const Op& op) const = 0;
   // The same with its source; .time == Cost(op).
   virtual OpPrice Price(const Op& op) const { return {Cost(op)}; }
+  // On the GPUs of a node group of the cluster; -1: of none.
+  virtual const OpCostModel& OnGroup(int32_t group) const {
+    (void)group;
+    return *this;
+  }
 };
 
 // The steps one after another.

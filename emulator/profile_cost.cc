@@ -5,6 +5,7 @@
 #include <cmath>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
@@ -14,6 +15,7 @@
 #include "emulator/attention_cost.h"
 #include "emulator/collective_profile.h"
 #include "emulator/gemm_cost.h"
+#include "emulator/ring_model.h"
 #include "emulator/roofline_cost.h"
 #include "emulator/stream_cost.h"
 
@@ -98,6 +100,113 @@ class PriceCache {
   std::array<Shard, kShards> shards_{};
 };
 
+// The group's collective as the profile's curves are asked for it.
+class GroupCollectives {
+ public:
+  GroupCollectives(const ClusterSpec& cluster, const ParallelLayout& parallel,
+                   const DeviceProfile& profile)
+      : cluster_(cluster),
+        parallel_(parallel),
+        measured_link_(profile.collectives.node_bytes_per_second),
+        has_curves_(!profile.collectives.curves.empty()),
+        costs_(WithLinksOf(cluster, profile.collectives)) {}
+
+  bool has_curves() const { return has_curves_; }
+
+  OpPrice Price(const CollectiveOp& op) const {
+    if (op.size <= 1 || op.bytes <= 0) return {};
+    CollectiveQuery query{
+        .op = TypeOf(op.kind), .bytes = op.bytes, .ranks = op.size};
+    if (!cluster_.JoinsGroup(SpanOf(op))) {
+      query.span = QuerySpan::kInterNode;
+      query.ranks_per_node = InNode(op);
+    }
+    const CollectiveTime time = costs_.Time(query);
+    double seconds = time.seconds;
+    CollectiveSource source = time.source;
+    const double link = cluster_.intra_node.bandwidth.bytes_per_second;
+    if (query.span == QuerySpan::kNode && source != CollectiveSource::kModel &&
+        measured_link_ > 0 && link != measured_link_) {
+      const int64_t ranks = query.op == OpType::kSendRecv ? 2 : op.size;
+      const RingGroup group{ranks, ranks};
+      seconds *= RingModelSeconds(query.op, op.bytes, group, {link, link}) /
+                 RingModelSeconds(query.op, op.bytes, group,
+                                  {measured_link_, measured_link_});
+      source = CollectiveSource::kInterpolated;
+    }
+    if (op.kind == Collective::kRing) {
+      seconds *= static_cast<double>(op.size - 1);
+    }
+    return {ToDuration(seconds), source == CollectiveSource::kMeasured
+                                     ? CostSource::kMeasured
+                                 : source == CollectiveSource::kInterpolated
+                                     ? CostSource::kInterpolated
+                                     : CostSource::kRoofline};
+  }
+
+ private:
+  static CollectiveProfile WithLinksOf(const ClusterSpec& cluster,
+                                       CollectiveProfile profile) {
+    if (profile.node_bytes_per_second <= 0) {
+      profile.node_bytes_per_second =
+          cluster.intra_node.bandwidth.bytes_per_second;
+    }
+    profile.nic_bytes_per_second =
+        cluster.inter_node.bandwidth.bytes_per_second / cluster.gpus_per_nic();
+    profile.gpus_per_node = cluster.gpus_per_node;
+    return profile;
+  }
+
+  static OpType TypeOf(Collective kind) {
+    switch (kind) {
+      case Collective::kAllGather:
+        return OpType::kAllGather;
+      case Collective::kReduceScatter:
+        return OpType::kReduceScatter;
+      case Collective::kAllToAll:
+        return OpType::kAllToAll;
+      case Collective::kRing:
+        return OpType::kSendRecv;
+    }
+    return OpType::kAllGather;
+  }
+
+  bool OverReplicas(const CollectiveOp& op) const {
+    return op.group == GroupKind::kData || op.group == GroupKind::kExpertData ||
+           (op.group == GroupKind::kExpert && parallel_.ep > parallel_.cp);
+  }
+  // Neighbouring GPUs from the group's first to its last.
+  int64_t SpanOf(const CollectiveOp& op) const {
+    if (op.group == GroupKind::kTensor) return parallel_.tp;
+    return OverReplicas(op) && parallel_.dp > 1 ? parallel_.num_gpus()
+                                                : parallel_.gpus_per_rank();
+  }
+  // How many of the group are on a node.
+  int64_t InNode(const CollectiveOp& op) const {
+    const int64_t node = cluster_.gpus_per_node;
+    const auto held = [&](int64_t stride, int64_t most) {
+      return std::clamp<int64_t>(node / stride, 1, std::max<int64_t>(most, 1));
+    };
+    int64_t count = 1;
+    if (op.group == GroupKind::kTensor) {
+      count = held(1, parallel_.tp);
+    } else {
+      count = held(parallel_.tp, parallel_.cp);
+      if (OverReplicas(op)) {
+        count *= held(int64_t{parallel_.gpus_per_rank()} * parallel_.pp,
+                      parallel_.dp);
+      }
+    }
+    return std::min(count, op.size);
+  }
+
+  ClusterSpec cluster_;
+  ParallelLayout parallel_;
+  double measured_link_;
+  bool has_curves_;
+  CollectiveCosts costs_;
+};
+
 }  // namespace
 
 struct ProfileCost::State {
@@ -107,7 +216,8 @@ struct ProfileCost::State {
         roofline(cluster, parallel),
         gemm(profile, RatesFor(cluster, profile)),
         attention(profile, RatesFor(cluster, profile)),
-        stream(profile, RatesFor(cluster, profile)) {}
+        stream(profile, RatesFor(cluster, profile)),
+        collectives(cluster, parallel, profile) {}
 
   template <typename Op>
   OpPrice Fallback(const Op& op, std::optional<OpSeconds> seconds) const {
@@ -124,6 +234,7 @@ struct ProfileCost::State {
   GemmCosts gemm;
   AttentionCosts attention;
   StreamCosts stream;
+  GroupCollectives collectives;
   mutable PriceCache cache{};
 };
 
@@ -156,21 +267,82 @@ OpPrice ProfileCost::Price(const Op& op) const {
             if (memory.bytes <= 0) return {};
             return state.Fallback(memory, state.stream.Price(memory));
           },
-          [&](const auto& other) -> OpPrice {
+          [&](const CollectiveOp& collective) -> OpPrice {
+            if (state.collectives.has_curves()) {
+              return state.collectives.Price(collective);
+            }
+            return {state.roofline.Cost(collective), CostSource::kRoofline};
+          },
+          [&](const FixedOp& other) -> OpPrice {
             return {state.roofline.Cost(other), CostSource::kRoofline};
           },
       },
       op);
 }
 
-std::unique_ptr<const OpCostModel> MakeOpCosts(const ClusterSpec& cluster,
-                                               const ParallelLayout& parallel,
-                                               const DeviceProfile* profile,
-                                               Duration least) {
+namespace {
+
+// Of a cluster with node groups: a model of each one's device.
+class GroupedCosts : public OpCostModel {
+ public:
+  using Model = std::unique_ptr<const OpCostModel>;
+  GroupedCosts(Model own, std::vector<Model> groups)
+      : own_(std::move(own)), groups_(std::move(groups)) {}
+
+  Duration Cost(const Op& op) const override { return own_->Cost(op); }
+  OpPrice Price(const Op& op) const override { return own_->Price(op); }
+  const OpCostModel& OnGroup(int32_t group) const override {
+    return group < 0 ? *own_ : *groups_[static_cast<size_t>(group)];
+  }
+
+ private:
+  Model own_;
+  std::vector<Model> groups_;
+};
+
+std::unique_ptr<const OpCostModel> OneDevice(const ClusterSpec& cluster,
+                                             const ParallelLayout& parallel,
+                                             const DeviceProfile* profile,
+                                             Duration least) {
   if (profile == nullptr) {
     return std::make_unique<RooflineCost>(cluster, parallel);
   }
   return std::make_unique<ProfileCost>(cluster, parallel, *profile, least);
+}
+
+}  // namespace
+
+std::unique_ptr<const OpCostModel> MakeOpCosts(const ClusterSpec& cluster,
+                                               const ParallelLayout& parallel,
+                                               const DeviceProfile* profile,
+                                               Duration least) {
+  auto own = OneDevice(cluster, parallel, profile, least);
+  if (cluster.node_groups.empty()) return own;
+  std::vector<GroupedCosts::Model> groups;
+  for (const NodeGroup& group : cluster.node_groups) {
+    ClusterSpec alone = cluster;
+    alone.device = group.device;
+    const bool same = group.device.name == cluster.device.name;
+    groups.push_back(OneDevice(alone, parallel, same ? profile : nullptr,
+                               group.device.kernel_overhead));
+  }
+  return std::make_unique<GroupedCosts>(std::move(own), std::move(groups));
+}
+
+std::unique_ptr<const OpCostModel> MakeOpCosts(
+    const ClusterSpec& cluster, const ParallelLayout& parallel,
+    absl::FunctionRef<const DeviceProfile*(const std::string&)> profile_of) {
+  auto own = OneDevice(cluster, parallel, profile_of(cluster.device.name),
+                       cluster.device.kernel_overhead);
+  if (cluster.node_groups.empty()) return own;
+  std::vector<GroupedCosts::Model> groups;
+  for (const NodeGroup& group : cluster.node_groups) {
+    ClusterSpec alone = cluster;
+    alone.device = group.device;
+    groups.push_back(OneDevice(alone, parallel, profile_of(group.device.name),
+                               group.device.kernel_overhead));
+  }
+  return std::make_unique<GroupedCosts>(std::move(own), std::move(groups));
 }
 
 std::vector<std::string> MissingMeasurements(const DeviceProfile* profile) {

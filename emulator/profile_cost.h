@@ -10,8 +10,11 @@
 // sheets' rates alone: the models see the rates of the cluster's device, the
 // factors stay, and no point counts as measured.
 //
-// Collectives: the links of the cluster (collective_cost.h); the profile's
-// curves (collective_profile.h) are what `pipeloom cost` answers with.
+// Collectives, where the profile has curves of them (collective_profile.h): by
+// operation, group size and link, else the ring model, with the cluster's
+// cards between nodes. A link inside the node that is not the profile's
+// (CollectiveProfile::node_bytes_per_second) stretches them as it stretches
+// the ring model. Without curves: the links of the cluster (roofline_cost.h).
 #ifndef PIPELOOM_EMULATOR_PROFILE_COST_H_
 #define PIPELOOM_EMULATOR_PROFILE_COST_H_
 
@@ -19,9 +22,11 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "emulator/op_cost.h"
 #include "ir/cluster_spec.h"
 #include "ir/device_profile.h"
+#include "ir/job_spec.h"
 #include "ir/parallel_layout.h"
 
 namespace pipeloom::emulator {
@@ -45,16 +50,29 @@ class ProfileCost : public OpCostModel {
 };
 
 // A ProfileCost, or a RooflineCost where `profile` is null; that has the
-// device's kernel_overhead as its least time, whatever `least` is.
+// device's kernel_overhead as its least time, whatever `least` is. Node groups
+// of the cluster: by the profile of their device, if it is the cluster's.
 std::unique_ptr<const OpCostModel> MakeOpCosts(const ClusterSpec& cluster,
                                                const ParallelLayout& parallel,
                                                const DeviceProfile* profile,
                                                Duration least = kZero);
 
+// The same with the profile of each device by `profile_of`, called with the
+// device's name; null: none. Each device's kernel_overhead is its least time.
+std::unique_ptr<const OpCostModel> MakeOpCosts(
+    const ClusterSpec& cluster, const ParallelLayout& parallel,
+    absl::FunctionRef<const DeviceProfile*(const std::string&)> profile_of);
+
 // The kinds of operators that the profile has no measurements of, and what
 // they cost instead, a line each: "attention full backward bf16: forward times
 // the ratio of the causal one". A null profile: one line.
 std::vector<std::string> MissingMeasurements(const DeviceProfile* profile);
+
+// The look-ups of a job that no measurement answers, a line each with what
+// prices them instead: of every layer of its model on a typical shape, and of
+// the update. Sorted. Pure; milliseconds.
+std::vector<std::string> MissingLookups(const JobSpec& job,
+                                        const OpCostModel& costs);
 
 // Fits the constants of all tables that have none. About 50 ms a table.
 void FitProfile(DeviceProfile* profile);

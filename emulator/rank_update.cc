@@ -1,5 +1,9 @@
 #include "emulator/rank_update.h"
 
+#include <algorithm>
+#include <cmath>
+
+#include "emulator/cluster_view.h"
 #include "emulator/layer_weights.h"
 #include "emulator/op_graph.h"
 
@@ -24,8 +28,8 @@ ShardedParameters ParametersOf(const JobSpec& job, const Stage& stage) {
 
 class Updates {
  public:
-  Updates(const JobSpec& job, const OpCostModel& costs)
-      : job_(job), costs_(costs) {}
+  Updates(const JobSpec& job, const OpCostModel& costs, double slow)
+      : job_(job), costs_(costs), slow_(slow) {}
 
   void Add(int64_t parameters, Precision precision, GroupKind group,
            int64_t replicas, RankUpdate* update) const {
@@ -54,23 +58,37 @@ class Updates {
                               : static_cast<double>(replicas);
     const double traffic =
         gradients + 12 + 12 + (precision == Precision::kFp32 ? 0 : 2);
-    update->optimizer += costs_.Cost(MemoryOp{.bytes = count / shards * traffic,
-                                              .kind = MemoryKind::kOptimizer,
-                                              .rows = count / shards,
-                                              .width = 1});
+    const Duration step =
+        costs_.Cost(MemoryOp{.bytes = count / shards * traffic,
+                             .kind = MemoryKind::kOptimizer,
+                             .rows = count / shards,
+                             .width = 1});
+    update->optimizer += slow_ == 1
+                             ? step
+                             : Nanoseconds(std::llround(
+                                   static_cast<double>(step.count()) * slow_));
   }
 
  private:
   const JobSpec& job_;
   const OpCostModel& costs_;
+  double slow_;
 };
 
-}  // namespace
+Precision PrecisionOn(const JobSpec& job, const ReplicaView& view,
+                      const Stage& stage) {
+  const Precision own = job.model.modules[stage.module].precision;
+  const int32_t group = view.PlaceOf(stage.rank).group;
+  return group < 0 ? own
+                   : job.cluster.node_groups[static_cast<size_t>(group)]
+                         .precision.value_or(own);
+}
 
-IdVector<RankId, RankUpdate> UpdatesOf(const JobSpec& job,
+// Of the replicas of a view.
+IdVector<RankId, RankUpdate> UpdatesIn(const ReplicaView& view,
+                                       const JobSpec& job,
                                        const Partition& partition,
                                        const OpCostModel& costs) {
-  const Updates updates(job, costs);
   IdVector<RankId, RankUpdate> all(partition.num_ranks);
   for (const Precision precision :
        {Precision::kBf16, Precision::kFp8, Precision::kFp32}) {
@@ -78,7 +96,7 @@ IdVector<RankId, RankUpdate> UpdatesOf(const JobSpec& job,
     for (const StageId s : partition.stages.ids()) {
       const Stage& stage = partition.stages[s];
       if (job.IsFrozen(stage.module) ||
-          job.model.modules[stage.module].precision != precision) {
+          PrecisionOn(job, view, stage) != precision) {
         continue;
       }
       const ShardedParameters own = ParametersOf(job, stage);
@@ -89,10 +107,31 @@ IdVector<RankId, RankUpdate> UpdatesOf(const JobSpec& job,
       }
     }
     for (const RankId r : all.ids()) {
+      const RankPlace place = view.PlaceOf(r);
+      const Updates updates(job, costs.OnGroup(place.group), place.slow);
       updates.Add(sums[r].dense, precision, GroupKind::kData,
                   DenseReplicas(job.parallel), &all[r]);
       updates.Add(sums[r].experts, precision, GroupKind::kExpertData,
                   ExpertReplicas(job.parallel), &all[r]);
+    }
+  }
+  return all;
+}
+
+}  // namespace
+
+IdVector<RankId, RankUpdate> UpdatesOf(const JobSpec& job,
+                                       const Partition& partition,
+                                       const OpCostModel& costs) {
+  const ClusterViews views = ViewsOf(job);
+  IdVector<RankId, RankUpdate> all =
+      UpdatesIn(views.views[0], job, partition, costs);
+  for (size_t v = 1; v < views.views.size(); ++v) {
+    const auto other = UpdatesIn(views.views[v], job, partition, costs);
+    for (const RankId r : all.ids()) {
+      all[r].reduce = std::max(all[r].reduce, other[r].reduce);
+      all[r].optimizer = std::max(all[r].optimizer, other[r].optimizer);
+      all[r].gather = std::max(all[r].gather, other[r].gather);
     }
   }
   return all;

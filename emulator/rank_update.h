@@ -30,7 +30,8 @@ struct RankUpdate {
   bool operator==(const RankUpdate&) const = default;
 };
 
-// By rank. REQUIRES: ValidateJobSpec(job) and ValidatePartition are OK.
+// By rank; where replicas differ, each part of the slowest. REQUIRES:
+// ValidateJobSpec(job) and ValidatePartition are OK.
 IdVector<RankId, RankUpdate> UpdatesOf(const JobSpec& job,
                                        const Partition& partition,
                                        const OpCostModel& costs);

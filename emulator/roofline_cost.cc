@@ -95,27 +95,32 @@ Duration RooflineCost::Roofline(double flops, double rate, double bytes) const {
 }
 
 Duration RooflineCost::CollectiveTime(const CollectiveOp& op) const {
-  const int64_t node = cluster_.gpus_per_node;
+  const auto in_domain = [&](int64_t gpus) {
+    return cluster_.JoinsGroup(gpus);
+  };
   bool inside = false;
   switch (op.group) {
     case GroupKind::kTensor:
-      inside = parallel_.tp <= node;
+      inside = in_domain(parallel_.tp);
       break;
     case GroupKind::kContext:
-      inside = parallel_.gpus_per_rank() <= node;
+      inside = in_domain(parallel_.gpus_per_rank());
       break;
     case GroupKind::kData:
     case GroupKind::kExpertData:
-      inside = parallel_.dp == 1 ? parallel_.gpus_per_rank() <= node
-                                 : parallel_.num_gpus() <= node;
+      inside = in_domain(parallel_.dp == 1 ? parallel_.gpus_per_rank()
+                                           : parallel_.num_gpus());
       break;
     case GroupKind::kExpert:
       // Inside the rank if cp holds it, else over the replicas.
-      inside = parallel_.ep <= parallel_.cp ? parallel_.gpus_per_rank() <= node
-                                            : parallel_.num_gpus() <= node;
+      inside =
+          in_domain(parallel_.ep <= parallel_.cp ? parallel_.gpus_per_rank()
+                                                 : parallel_.num_gpus());
       break;
   }
-  const LinkSpec& link = inside ? cluster_.intra_node : cluster_.inter_node;
+  LinkSpec link = inside ? cluster_.intra_node : cluster_.inter_node;
+  // All GPUs of a node communicate at once.
+  if (!inside) link.bandwidth.bytes_per_second /= cluster_.gpus_per_nic();
   switch (op.kind) {
     case Collective::kAllGather:
     case Collective::kReduceScatter:

@@ -6,11 +6,12 @@
 #include <utility>
 
 #include "base/numeric.h"
+#include "emulator/cluster_view.h"
 #include "emulator/layer_fingerprint.h"
 #include "emulator/layer_memory.h"
 #include "emulator/layer_weights.h"
 #include "emulator/op_graph.h"
-#include "emulator/roofline_cost.h"
+#include "emulator/profile_cost.h"
 #include "emulator/subgraph_cache.h"
 
 namespace pipeloom::emulator {
@@ -87,12 +88,13 @@ LayerCost PriceLayer(const LayerSpec& layer, const WorkShape& shape,
 
 }  // namespace
 
-struct StageCostModel::State {
-  State(const JobSpec& a_job, std::unique_ptr<const OpCostModel> a_costs,
-        bool a_reuse)
+// What the models of all replicas share.
+struct StageCostModel::Common {
+  Common(const JobSpec& a_job, std::unique_ptr<const OpCostModel> a_costs,
+         bool a_reuse)
       : job(a_job), reuse(a_reuse), costs(std::move(a_costs)) {
     if (costs == nullptr) {
-      costs = std::make_unique<RooflineCost>(job.cluster, job.parallel);
+      costs = MakeOpCosts(job.cluster, job.parallel, nullptr);
     }
     for (const ModuleSpec& module : job.model.modules) {
       auto& prints = fingerprints[fingerprints.push_back({})];
@@ -100,6 +102,39 @@ struct StageCostModel::State {
         prints.push_back(FingerprintOf(layer));
       }
     }
+    ClusterViews made = ViewsOf(job);
+    views = std::move(made.views);
+    view_of_replica = std::move(made.of_replica);
+  }
+
+  const JobSpec job;
+  const bool reuse;
+  std::unique_ptr<const OpCostModel> costs;
+  IdVector<ModuleId, IdVector<LayerId, Fingerprint>> fingerprints{};
+  IdVector<ModuleId, PassFactors> corrections{};  // Empty: none.
+  mutable SubgraphCache cache{};
+  std::vector<ReplicaView> views{};
+  std::vector<int32_t> view_of_replica{};
+};
+
+struct StageCostModel::State {
+  State(std::shared_ptr<Common> a_common, const ReplicaView& a_view)
+      : common(std::move(a_common)),
+        job(common->job),
+        view(a_view),
+        cache(common->cache) {}
+
+  Precision PrecisionOn(const ModuleSpec& module, RankId rank) const {
+    const int32_t group = view.PlaceOf(rank).group;
+    if (group < 0) return module.precision;
+    return job.cluster.node_groups[static_cast<size_t>(group)]
+        .precision.value_or(module.precision);
+  }
+  const OpCostModel& CostsOn(RankId rank) const {
+    return common->costs->OnGroup(view.PlaceOf(rank).group);
+  }
+  const DeviceSpec& DeviceOn(RankId rank) const {
+    return job.cluster.DeviceOf(view.PlaceOf(rank).group);
   }
 
   const ModuleSpec& ModuleOf(const Stage& stage) const {
@@ -153,13 +188,14 @@ struct StageCostModel::State {
   // Reduce-scatter of gradients, optimizer step, all-gather of weights, as far
   // as the passes have not done it.
   Duration UpdateTime(int64_t parameters, Precision precision, GroupKind group,
-                      int64_t replicas) const {
+                      int64_t replicas, RankId rank) const {
     if (parameters == 0) return kZero;
+    const OpCostModel& costs = CostsOn(rank);
     const OptimizerSharding sharding = job.training.optimizer_sharding;
     const ParameterBytes bytes = BytesOf(precision);
     const double count = Real(parameters);
     const auto collective = [&](Collective kind, double size) {
-      return costs->Cost(CollectiveOp{
+      return costs.Cost(CollectiveOp{
           .kind = kind, .group = group, .size = replicas, .bytes = size});
     };
     Duration time = kZero;
@@ -180,18 +216,25 @@ struct StageCostModel::State {
     // weight that products read.
     const double traffic = Real(bytes.gradients) + 12 + 12 +
                            (precision == Precision::kFp32 ? 0 : 2);
-    return time + costs->Cost(MemoryOp{.bytes = count / Real(shards) * traffic,
-                                       .kind = MemoryKind::kOptimizer,
-                                       .rows = count / Real(shards),
-                                       .width = 1});
+    return time +
+           Slowed(costs.Cost(MemoryOp{.bytes = count / Real(shards) * traffic,
+                                      .kind = MemoryKind::kOptimizer,
+                                      .rows = count / Real(shards),
+                                      .width = 1}),
+                  view.PlaceOf(rank).slow);
   }
 
-  const JobSpec job;
-  const bool reuse;
-  std::unique_ptr<const OpCostModel> costs;
-  IdVector<ModuleId, IdVector<LayerId, Fingerprint>> fingerprints{};
-  IdVector<ModuleId, PassFactors> corrections{};  // Empty: none.
-  mutable SubgraphCache cache{};
+  static Duration Slowed(Duration time, double factor) {
+    if (factor == 1) return time;
+    return Nanoseconds(std::llround(Real(time.count()) * factor));
+  }
+
+  const std::shared_ptr<Common> common;
+  const JobSpec& job;
+  const ReplicaView& view;
+  SubgraphCache& cache;
+  // Of the other views; only the first model has them.
+  std::vector<std::unique_ptr<StageCostModel>> others{};
 };
 
 StageCostModel::StageCostModel(const JobSpec& job, bool reuse)
@@ -199,10 +242,25 @@ StageCostModel::StageCostModel(const JobSpec& job, bool reuse)
 
 StageCostModel::StageCostModel(const JobSpec& job,
                                std::unique_ptr<const OpCostModel> costs,
-                               bool reuse)
-    : state_(std::make_unique<State>(job, std::move(costs), reuse)) {}
+                               bool reuse) {
+  const auto common = std::make_shared<Common>(job, std::move(costs), reuse);
+  state_ = std::make_unique<State>(common, common->views[0]);
+  for (size_t v = 1; v < common->views.size(); ++v) {
+    state_->others.push_back(std::unique_ptr<StageCostModel>(
+        new StageCostModel(std::make_unique<State>(common, common->views[v]))));
+  }
+}
+
+StageCostModel::StageCostModel(std::unique_ptr<State> state)
+    : state_(std::move(state)) {}
 
 StageCostModel::~StageCostModel() = default;
+
+const StageCostModel& StageCostModel::ForReplica(int32_t replica) const {
+  const int32_t view =
+      state_->common->view_of_replica[static_cast<size_t>(replica)];
+  return view == 0 ? *this : *state_->others[static_cast<size_t>(view - 1)];
+}
 
 StageCost StageCostModel::Cost(const Stage& stage, const WorkShape& given,
                                bool needs_input_grad,
@@ -212,10 +270,12 @@ StageCost StageCostModel::Cost(const Stage& stage, const WorkShape& given,
   const WorkShape shape =
       state.job.training.batching == SequenceBatching::kPadded ? given.Padded()
                                                                : given;
+  const RankPlace place = state.view.PlaceOf(stage.rank);
+  const Precision precision = state.PrecisionOn(module, stage.rank);
   const Setting setting{.parallel = state.job.parallel,
-                        .costs = *state.costs,
+                        .costs = state.CostsOn(stage.rank),
                         .sharding = state.job.training.optimizer_sharding,
-                        .options = {.precision = module.precision,
+                        .options = {.precision = precision,
                                     .attention_density = attention_density}};
   const ParallelLayout& parallel = state.job.parallel;
   const bool trained = !state.job.IsFrozen(stage.module);
@@ -235,15 +295,17 @@ StageCost StageCostModel::Cost(const Stage& stage, const WorkShape& given,
     const auto price = [&] {
       return PriceLayer(module.layers[id], shape, needs, setting);
     };
-    if (state.reuse) {
-      const Fingerprint key = FingerprintBuilder()
-                                  .Add(state.fingerprints[stage.module][id])
-                                  .Add(shape_print)
-                                  .Add(needs.weights)
-                                  .Add(needs.input)
-                                  .Add(module.precision)
-                                  .Add(attention_density)
-                                  .Build();
+    if (state.common->reuse) {
+      const Fingerprint key =
+          FingerprintBuilder()
+              .Add(state.common->fingerprints[stage.module][id])
+              .Add(shape_print)
+              .Add(needs.weights)
+              .Add(needs.input)
+              .Add(precision)
+              .Add(place.group)
+              .Add(attention_density)
+              .Build();
       if (i > 0 && key == last_key) {
         ++repeated;
       } else {
@@ -261,7 +323,7 @@ StageCost StageCostModel::Cost(const Stage& stage, const WorkShape& given,
     forward_flops += cost.forward_flops;
   }
   state.cache.CountHits(repeated);
-  if (!state.reuse) state.cache.CountMisses(stage.num_layers);
+  if (!state.common->reuse) state.cache.CountMisses(stage.num_layers);
 
   const double passes = trained ? 3 : needs_input_grad ? 2 : 1;
   total.model_flops = forward_flops * passes;
@@ -271,7 +333,7 @@ StageCost StageCostModel::Cost(const Stage& stage, const WorkShape& given,
   const int64_t width_before =
       first.value() > 0 ? module.layers[LayerId(first.value() - 1)].hidden : 0;
   total.input = std::min(InputBytes(module.layers[first], shape, width_before,
-                                    parallel, module.precision),
+                                    parallel, precision),
                          total.activations);
 
   const LayerSpec& end = module.layers[last];
@@ -282,29 +344,28 @@ StageCost StageCostModel::Cost(const Stage& stage, const WorkShape& given,
     total.output_rows = shape.output_tokens;
   }
   total.output_width = end.hidden;
-  total.output =
-      Bytes(CeilDiv(total.output_rows * total.output_width *
-                        (module.precision == Precision::kFp32 ? 4 : 2),
-                    parallel.gpus_per_rank()));
-  if (!state.corrections.empty()) {
-    const auto times = [](Duration time, double factor) {
-      return Nanoseconds(std::llround(Real(time.count()) * factor));
-    };
-    const PassFactors& factors = state.corrections[stage.module];
-    total.forward = times(total.forward, factors.forward);
-    total.backward = times(total.backward, factors.backward);
-    total.weight_grad = times(total.weight_grad, factors.weight_grad);
+  total.output = Bytes(CeilDiv(total.output_rows * total.output_width *
+                                   (precision == Precision::kFp32 ? 4 : 2),
+                               parallel.gpus_per_rank()));
+  PassFactors factors;
+  if (!state.common->corrections.empty()) {
+    factors = state.common->corrections[stage.module];
   }
+  total.forward = State::Slowed(total.forward, factors.forward * place.slow);
+  total.backward = State::Slowed(total.backward, factors.backward * place.slow);
+  total.weight_grad =
+      State::Slowed(total.weight_grad, factors.weight_grad * place.slow);
   return total;
 }
 
 void StageCostModel::SetCorrections(IdVector<ModuleId, PassFactors> factors) {
-  state_->corrections = std::move(factors);
+  state_->common->corrections = std::move(factors);
 }
 
 StageMemory StageCostModel::Memory(const Stage& stage) const {
   const State& state = *state_;
-  const ParameterBytes bytes = BytesOf(state.ModuleOf(stage).precision);
+  const ParameterBytes bytes =
+      BytesOf(state.PrecisionOn(state.ModuleOf(stage), stage.rank));
   int64_t largest = 0;
   const ShardedParameters own = state.StageParameters(stage, &largest);
   const OptimizerSharding sharding = state.job.training.optimizer_sharding;
@@ -363,7 +424,7 @@ Duration StageCostModel::Epilogue(const Partition& partition,
     ShardedParameters sum;
     for (const Stage& stage : partition.stages) {
       if (stage.rank != rank || state.job.IsFrozen(stage.module) ||
-          state.ModuleOf(stage).precision != precision) {
+          state.PrecisionOn(state.ModuleOf(stage), rank) != precision) {
         continue;
       }
       const ShardedParameters own = state.StageParameters(stage);
@@ -371,21 +432,34 @@ Duration StageCostModel::Epilogue(const Partition& partition,
       sum.experts += own.experts;
     }
     time += state.UpdateTime(sum.dense, precision, GroupKind::kData,
-                             DenseReplicas(parallel));
+                             DenseReplicas(parallel), rank);
     time += state.UpdateTime(sum.experts, precision, GroupKind::kExpertData,
-                             ExpertReplicas(parallel));
+                             ExpertReplicas(parallel), rank);
   }
   return time;
 }
 
 StageCostModel::Transfer StageCostModel::TransferTime(RankId from, RankId to,
                                                       Bytes payload) const {
-  if (from == to) return {};
-  const JobSpec& job = state_->job;
-  const LinkSpec& link = job.cluster.Link(job.parallel.FirstGpu(0, from),
-                                          job.parallel.FirstGpu(0, to));
-  const Duration busy = pipeloom::TransferTime(payload, link.bandwidth);
-  return {.time = link.latency + busy, .occupancy = busy};
+  const LinkTimes link =
+      TransferBetween(state_->job, state_->view, from, to, payload);
+  return {.time = link.time, .occupancy = link.occupancy};
+}
+
+Bytes StageCostModel::MemoryLimit(RankId rank) const {
+  return state_->job.MemoryLimit(state_->DeviceOn(rank));
+}
+
+double StageCostModel::PeakFlopsPerSecond() const {
+  double sum = 0;
+  for (const RankId rank : state_->view.ranks.ids()) {
+    sum += state_->DeviceOn(rank).bf16.flops_per_second;
+  }
+  return sum * state_->job.parallel.gpus_per_rank();
+}
+
+EmulateOptions StageCostModel::Network() const {
+  return NetworkOptions(state_->job, state_->view.replica);
 }
 
 const JobSpec& StageCostModel::job() const { return state_->job; }

@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "base/units.h"
+#include "emulator/emulate_step.h"
 #include "emulator/op_cost.h"
 #include "ir/job_spec.h"
 #include "ir/microbatches.h"
@@ -89,7 +90,12 @@ class StageCostModel {
   // them. Before the model is used. REQUIRES: one for each module, all > 0.
   void SetCorrections(IdVector<ModuleId, PassFactors> factors);
 
+  // The model of a replica's ranks, where devices or speeds differ by rank and
+  // replica; this one is of replica 0. Lives as long as this.
+  const StageCostModel& ForReplica(int32_t replica) const;
+
   // All const methods may be called from any number of threads.
+  // A stage without a rank is priced on the cluster's own device.
   // `needs_input_grad`: something trainable feeds the stage, so the gradient
   // goes on below it. A frozen module has weight_grad 0, and backward 0 too
   // when it needs no input gradient.
@@ -108,6 +114,12 @@ class StageCostModel {
     Duration occupancy{};
   };
   Transfer TransferTime(RankId from, RankId to, Bytes payload) const;
+  // Of one GPU of the rank, by its device.
+  Bytes MemoryLimit(RankId rank) const;
+  // Peaks in bf16 of all GPUs of the replica.
+  double PeakFlopsPerSecond() const;
+  // How links and network cards are shared; emulator/cluster_view.h.
+  EmulateOptions Network() const;
   // Of one GPU of a rank that holds these stages.
   RankOverhead Overhead(const Partition& partition, RankId rank) const;
 
@@ -115,7 +127,9 @@ class StageCostModel {
   CacheCounters cache() const;
 
  private:
+  struct Common;
   struct State;
+  explicit StageCostModel(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
 };
 

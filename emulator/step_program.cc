@@ -147,9 +147,13 @@ class Compiler {
   }
 
   bool SameNode(int32_t a, int32_t b) const {
-    return !options_.node_of_rank.empty() &&
-           options_.node_of_rank[static_cast<size_t>(a)] ==
-               options_.node_of_rank[static_cast<size_t>(b)];
+    if (options_.node_of_rank.empty()) return false;
+    const int32_t apart =
+        std::abs(options_.node_of_rank[static_cast<size_t>(a)] -
+                 options_.node_of_rank[static_cast<size_t>(b)]);
+    return apart == 0 ||
+           (options_.ring_nodes > 0 &&
+            std::min(apart, options_.ring_nodes - apart) <= options_.ring_hops);
   }
 
   int32_t PairLink(std::vector<std::pair<int32_t, int32_t>>& peers,

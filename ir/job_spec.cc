@@ -103,15 +103,45 @@ bool JobSpec::Allows(MemoryStrategy strategy) const {
                    strategy) != training.memory_strategies.end();
 }
 
-Bytes JobSpec::MemoryLimit() const {
+Bytes JobSpec::MemoryLimit() const { return MemoryLimit(cluster.device); }
+
+Bytes JobSpec::MemoryLimit(const DeviceSpec& device) const {
   if (training.memory_limit > Bytes(0)) return training.memory_limit;
-  return Bytes(cluster.device.memory.count() / 100 * kUsablePercent);
+  return Bytes(device.memory.count() / 100 * kUsablePercent);
 }
+
+namespace {
+
+// The GPUs of a pipeline rank work in step: they are of one node group.
+absl::Status ValidateRanksAreUniform(const JobSpec& job) {
+  const ClusterSpec& cluster = job.cluster;
+  if (cluster.node_groups.empty()) return absl::OkStatus();
+  const int32_t gpus = job.parallel.gpus_per_rank();
+  for (int32_t d = 0; d < job.parallel.dp; ++d) {
+    for (int32_t r = 0; r < job.parallel.pp; ++r) {
+      const int32_t gpu = job.parallel.FirstGpu(d, RankId(r));
+      const int32_t first = gpu / cluster.gpus_per_node;
+      const int32_t last = (gpu + gpus - 1) / cluster.gpus_per_node;
+      for (int32_t node = first + 1; node <= last; ++node) {
+        if (cluster.GroupOfNode(node) == cluster.GroupOfNode(first)) continue;
+        return absl::InvalidArgumentError(absl::StrFormat(
+            "cluster \"%s\": node_groups: rank %d of replica %d is on nodes %d "
+            "to %d, which are of different groups; the GPUs of a rank must be "
+            "alike",
+            cluster.name, r, d, first, last));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
 
 absl::Status ValidateJobSpec(const JobSpec& job) {
   PIPELOOM_RETURN_IF_ERROR(ValidateModelSpec(job.model));
   PIPELOOM_RETURN_IF_ERROR(ValidateClusterSpec(job.cluster));
   PIPELOOM_RETURN_IF_ERROR(ValidateParallelLayout(job.parallel, job.cluster));
+  PIPELOOM_RETURN_IF_ERROR(ValidateRanksAreUniform(job));
   const TrainingSpec& t = job.training;
   const auto fail = [](const char* field, double value, const char* allowed) {
     return absl::InvalidArgumentError(absl::StrFormat(

@@ -115,6 +115,8 @@ struct JobSpec {
   bool Allows(MemoryStrategy strategy) const;
   // Of one GPU, after the default rule above.
   Bytes MemoryLimit() const;
+  // The same of a GPU of another device.
+  Bytes MemoryLimit(const DeviceSpec& device) const;
 };
 
 // Checks all parts and that they fit together (enough GPUs, names that exist).

@@ -49,6 +49,12 @@ A100 = {
     ("all_to_all", 8): [12.6, 14.2, 18.4, 25.8, 64.3, 114.3, 347.6, 1197.9],
 }
 
+# GB/s inside a node on which the curves stand, as the device's cluster file
+# has it: steps of a job on another link are stretched from here.
+LINKS = {
+    "a100-sxm": 200, "b200-sxm": 595, "h100-sxm": 325, "h200-sxm": 325,
+    "h800-sxm": 160, "h20": 325,
+}
 
 # ---- curves: {bytes: us} ---------------------------------------------------
 
@@ -233,7 +239,7 @@ def derive(data):
     if device != "h100-sxm":
       how = ("H100; inside a node times the ratio of all_to_all between two "
              "GPUs, between nodes as H100")
-    devices[device] = section(curves, estimated, 45, 50, 0,
+    devices[device] = section(curves, estimated, 45, 50, LINKS[device],
                               PUBLIC.format("2.29.2") + P2P.format(how))
 
   a100 = {
@@ -246,7 +252,7 @@ def derive(data):
   add_transfers(a100, estimated, near, h100_far)
   del a100[("send_recv", 2, "inter_node")]
   devices["a100-sxm"] = section(
-      a100, estimated, 22.5, 25, 0,
+      a100, estimated, 22.5, 25, LINKS["a100-sxm"],
       PUBLIC.format("2.27.3, half, eight sizes") +
       P2P.format("pair of A100 with a bridge, slowed from its 285 GB/s to the "
                  "228 of a DGX"))
@@ -261,12 +267,12 @@ def derive(data):
     slowed[key] = {s: us + (wire - 1) * last * s for s, us in curve.items()}
     marks[key] = sorted(curve) if wire > 1 else []
   devices["h800-sxm"] = section(
-      slowed, marks, 45, 50, 0,
+      slowed, marks, 45, 50, LINKS["h800-sxm"],
       "Not measured: as H100, with NVLink at 160 of its 335 GB/s usable "
       "(DeepEP notes: about 160 on H800). ")
   devices["h20"] = section(
       {k: dict(c) for k, c in h100["curves"].items()},
-      {k: sorted(c) for k, c in h100["curves"].items()}, 45, 50, 0,
+      {k: sorted(c) for k, c in h100["curves"].items()}, 45, 50, LINKS["h20"],
       "Not measured: as H100, which has the same links. ")
   devices["l40s"] = section(
       {}, {}, 22.5, 25, 20,

@@ -380,6 +380,67 @@ void ReadDevice(ObjectReader& reader, DeviceSpec* device) {
   device->kernel_overhead = Microseconds(overhead_us);
 }
 
+constexpr std::pair<absl::string_view, DomainKind> kDomainKinds[] = {
+    {"DOMAIN_KIND_NODE", DomainKind::kNode},
+    {"DOMAIN_KIND_SWITCH", DomainKind::kSwitch},
+    {"DOMAIN_KIND_CUBE", DomainKind::kCube},
+    {"DOMAIN_KIND_HOP_RING", DomainKind::kHopRing},
+};
+constexpr std::pair<absl::string_view, NicSharing> kNicSharings[] = {
+    {"NIC_SHARING_NONE", NicSharing::kNone},
+    {"NIC_SHARING_IN_TURN", NicSharing::kInTurn},
+    {"NIC_SHARING_FAIR", NicSharing::kFair},
+};
+
+constexpr int32_t kMostGpus = 1 << 30;
+
+// What a cluster file need not say. Whether nodes and GPUs exist is checked by
+// ValidateClusterSpec.
+void ReadNetwork(ObjectReader& reader, ClusterSpec* cluster) {
+  reader.ReadObject("domain", [&](ObjectReader& r) {
+    r.ReadEnum<DomainKind>("kind", kDomainKinds, &cluster->domain.kind);
+    r.Read("gpus", 0, kMostGpus, &cluster->domain.gpus);
+    r.Read("hops", 0, kMostGpus, &cluster->domain.hops);
+  });
+  reader.Read("nics_per_node", 0, 1024, &cluster->nics_per_node);
+  reader.ReadEnum<NicSharing>("nic_sharing", kNicSharings,
+                              &cluster->nic_sharing);
+  cluster->node_groups.clear();
+  reader.ReadObjects("node_groups", [&](ObjectReader& r) {
+    NodeGroup& group = cluster->node_groups.emplace_back();
+    r.Require("num_nodes");
+    r.Require("device");
+    r.Read("first_node", 0, kMostGpus, &group.first_node);
+    r.Read("num_nodes", 1, kMostGpus, &group.num_nodes);
+    r.Read("every", 0, kMostGpus, &group.every);
+    r.ReadObject("device",
+                 [&](ObjectReader& d) { ReadDevice(d, &group.device); });
+    if (r.Has("precision")) {
+      r.ReadEnum<Precision>("precision", kPrecisions,
+                            &group.precision.emplace());
+    }
+  });
+  cluster->slow_gpus.clear();
+  reader.ReadObjects("slow_gpus", [&](ObjectReader& r) {
+    SlowGpu& slow = cluster->slow_gpus.emplace_back();
+    r.Require("factor");
+    r.Read("gpu", 0, kMostGpus, &slow.gpu);
+    r.Read("factor", 1.0, 1e6, &slow.factor);
+  });
+  cluster->slow_links.clear();
+  reader.ReadObjects("slow_links", [&](ObjectReader& r) {
+    SlowNodeLink& slow = cluster->slow_links.emplace_back();
+    r.Require("factor");
+    r.Read("from_node", 0, kMostGpus, &slow.from_node);
+    r.Read("to_node", 0, kMostGpus, &slow.to_node);
+    r.Read("factor", 1.0, 1e6, &slow.factor);
+  });
+  reader.ReadObject("jitter", [&](ObjectReader& r) {
+    r.Read("compute", 0.0, 1.0, &cluster->jitter.compute);
+    r.Read("links", 0.0, 1.0, &cluster->jitter.links);
+  });
+}
+
 }  // namespace
 
 void ReadCluster(ObjectReader& reader, ClusterSpec* cluster) {
@@ -399,6 +460,7 @@ void ReadCluster(ObjectReader& reader, ClusterSpec* cluster) {
     ReadLink(r, &cluster->inter_node);
   });
   reader.Read("source", &cluster->source);
+  ReadNetwork(reader, cluster);
 }
 
 }  // namespace pipeloom::workloads

@@ -29,7 +29,28 @@ ModuleId ReadModule(const ModelSpec& model, ObjectReader& reader) {
   return ModuleId(0);
 }
 
+void ReadLayout(ObjectReader& r, PartitionLayout* layout) {
+  constexpr int32_t kMost = 65536;
+  r.Read("tp", 1, kMost, &layout->parallel.tp);
+  r.Read("cp", 1, kMost, &layout->parallel.cp);
+  r.Read("ep", 1, kMost, &layout->parallel.ep);
+  r.Read("pp", 1, kMost, &layout->parallel.pp);
+  r.Read("dp", 1, kMost, &layout->parallel.dp);
+  r.Read("microbatches", 0, 1'000'000, &layout->microbatches);
+}
+
 }  // namespace
+
+absl::StatusOr<std::optional<PartitionLayout>> ParsePartitionLayout(
+    absl::string_view text, const std::string& file_name) {
+  PIPELOOM_ASSIGN_OR_RETURN(const JsonValue json, ParseJson(text, file_name));
+  ObjectReader reader(file_name, json, "");
+  std::optional<PartitionLayout> layout;
+  reader.ReadObject("layout",
+                    [&](ObjectReader& r) { ReadLayout(r, &layout.emplace()); });
+  PIPELOOM_RETURN_IF_ERROR(reader.status());
+  return layout;
+}
 
 absl::StatusOr<Partition> ParsePartition(absl::string_view text,
                                          const std::string& file_name,
@@ -48,6 +69,9 @@ absl::StatusOr<Partition> ParsePartition(absl::string_view text,
     }
     reader.Read("job", &for_people);
     reader.Read("comment", &for_people);
+    PartitionLayout layout;  // Taken over before, or not at all.
+    reader.ReadObject("layout",
+                      [&](ObjectReader& r) { ReadLayout(r, &layout); });
     reader.Require("num_ranks");
     reader.Read("num_ranks", 1, 4096, &partition.num_ranks);
     reader.ReadObjects("modules", [&](ObjectReader& r) {

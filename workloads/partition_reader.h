@@ -2,11 +2,14 @@
 #ifndef PIPELOOM_WORKLOADS_PARTITION_READER_H_
 #define PIPELOOM_WORKLOADS_PARTITION_READER_H_
 
+#include <cstdint>
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "ir/job_spec.h"
+#include "ir/parallel_layout.h"
 #include "ir/partition.h"
 
 namespace pipeloom::workloads {
@@ -17,6 +20,15 @@ namespace pipeloom::workloads {
 absl::StatusOr<Partition> ParsePartition(absl::string_view text,
                                          const std::string& file_name,
                                          const JobSpec& job);
+
+// The layout that the partition was searched with, where the file names one:
+// who plans with it takes it over. Checked for sizes in range only.
+struct PartitionLayout {
+  ParallelLayout parallel{};
+  int32_t microbatches = 0;  // Of a replica; 0: the job's.
+};
+absl::StatusOr<std::optional<PartitionLayout>> ParsePartitionLayout(
+    absl::string_view text, const std::string& file_name);
 
 }  // namespace pipeloom::workloads
 

@@ -86,6 +86,7 @@ void ReadProblem(ObjectReader& reader, SuiteProblem* problem) {
   reader.Read("job", &job.job);
   reader.Read("batch", &job.batch);
   reader.Read("steps", 1, 1000, &job.steps);
+  ReadTime(reader, "most_budget_us", &job.most_budget);
   const int kinds = int{problem->pipeline.has_value()} +
                     int{!problem->graph_file.empty()} + int{!job.job.empty()};
   if (reader.ok() && kinds != 1) {
@@ -97,8 +98,10 @@ void ReadProblem(ObjectReader& reader, SuiteProblem* problem) {
   if (!job.job.empty()) {
     reader.Require("batch");
     problem->job = std::move(job);
-  } else if (reader.ok() && (!job.batch.empty() || reader.Has("steps"))) {
-    reader.Fail(reader.line(), "batch and steps belong to a job");
+  } else if (reader.ok() && (!job.batch.empty() || reader.Has("steps") ||
+                             reader.Has("most_budget_us"))) {
+    reader.Fail(reader.line(),
+                "batch, steps and most_budget_us belong to a job");
   }
 }
 

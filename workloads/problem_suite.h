@@ -58,6 +58,7 @@ struct JobProblem {
   std::string job{};
   std::string batch{};
   int32_t steps = 1;
+  Duration most_budget{};  // Longer searches are not tried; 0: all are.
 };
 
 // Exactly one of pipeline, graph_file and job is set.

@@ -18,6 +18,10 @@ static_assert(static_cast<int>(SampleAssignment::kBalanced) + 1 ==
               v1::SAMPLE_ASSIGNMENT_BALANCED);
 static_assert(static_cast<int>(ContextParallelism::kAllToAll) + 1 ==
               v1::CONTEXT_PARALLELISM_ALL_TO_ALL);
+static_assert(static_cast<int>(DomainKind::kHopRing) + 1 ==
+              v1::DOMAIN_KIND_HOP_RING);
+static_assert(static_cast<int>(NicSharing::kFair) + 1 == v1::NIC_SHARING_FAIR);
+static_assert(static_cast<int>(Precision::kFp32) + 1 == v1::PRECISION_FP32);
 
 void SetLink(const LinkSpec& link, v1::LinkSpec* proto) {
   proto->set_latency_us(ToMicroseconds(link.latency));
@@ -66,13 +70,8 @@ void SetRules(const PartitionRules& rules, v1::PartitionRules* proto) {
   }
 }
 
-}  // namespace
-
-v1::ClusterSpec ToProto(const ClusterSpec& cluster) {
-  v1::ClusterSpec proto;
-  proto.set_name(cluster.name);
-  const DeviceSpec& device = cluster.device;
-  v1::DeviceSpec& d = *proto.mutable_device();
+void SetDevice(const DeviceSpec& device, v1::DeviceSpec* proto) {
+  v1::DeviceSpec& d = *proto;
   d.set_name(device.name);
   d.set_bf16_flops_per_second(device.bf16.flops_per_second);
   d.set_fp8_flops_per_second(device.fp8.flops_per_second);
@@ -85,11 +84,60 @@ v1::ClusterSpec ToProto(const ClusterSpec& cluster) {
   d.set_kernel_overhead_us(ToMicroseconds(device.kernel_overhead));
   d.set_host_bandwidth_bytes_per_second(device.host_bandwidth.bytes_per_second);
   d.set_source(device.source);
+}
+
+// What is as usual is left out.
+void SetNetwork(const ClusterSpec& cluster, v1::ClusterSpec* proto) {
+  if (cluster.domain != DomainSpec{}) {
+    v1::DomainSpec& domain = *proto->mutable_domain();
+    domain.set_kind(Shifted<v1::DomainKind>(cluster.domain.kind));
+    domain.set_gpus(cluster.domain.gpus);
+    domain.set_hops(cluster.domain.hops);
+  }
+  proto->set_nics_per_node(cluster.nics_per_node);
+  if (cluster.nic_sharing != NicSharing::kNone) {
+    proto->set_nic_sharing(Shifted<v1::NicSharing>(cluster.nic_sharing));
+  }
+  for (const NodeGroup& group : cluster.node_groups) {
+    v1::NodeGroup& g = *proto->add_node_groups();
+    g.set_first_node(group.first_node);
+    g.set_num_nodes(group.num_nodes);
+    g.set_every(group.every);
+    SetDevice(group.device, g.mutable_device());
+    if (group.precision) {
+      g.set_precision(Shifted<v1::Precision>(*group.precision));
+    }
+  }
+  for (const SlowGpu& slow : cluster.slow_gpus) {
+    v1::SlowGpu& g = *proto->add_slow_gpus();
+    g.set_gpu(slow.gpu);
+    g.set_factor(slow.factor);
+  }
+  for (const SlowNodeLink& slow : cluster.slow_links) {
+    v1::SlowNodeLink& l = *proto->add_slow_links();
+    l.set_from_node(slow.from_node);
+    l.set_to_node(slow.to_node);
+    l.set_factor(slow.factor);
+  }
+  if (cluster.jitter != JitterSpec{}) {
+    v1::JitterSpec& jitter = *proto->mutable_jitter();
+    jitter.set_compute(cluster.jitter.compute);
+    jitter.set_links(cluster.jitter.links);
+  }
+}
+
+}  // namespace
+
+v1::ClusterSpec ToProto(const ClusterSpec& cluster) {
+  v1::ClusterSpec proto;
+  proto.set_name(cluster.name);
+  SetDevice(cluster.device, proto.mutable_device());
   proto.set_num_nodes(cluster.num_nodes);
   proto.set_gpus_per_node(cluster.gpus_per_node);
   SetLink(cluster.intra_node, proto.mutable_intra_node());
   SetLink(cluster.inter_node, proto.mutable_inter_node());
   proto.set_source(cluster.source);
+  SetNetwork(cluster, &proto);
   return proto;
 }
 

@@ -3,6 +3,7 @@
 // predicted. The same on the full public files: scripts/derive_profiles.py.
 #include "emulator/profile_cost.h"
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <string>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "base/fingerprint.h"
+#include "emulator/collective_profile.h"
 #include "emulator/factor_grid.h"
 #include "emulator/query_cost.h"
 #include "emulator/roofline_cost.h"
@@ -276,6 +278,71 @@ TEST(ProfileCost, StructureDoesNotDependOnTheSourceOfCosts) {
       EXPECT_EQ(cost.forward > kZero, want.forward > kZero) << first;
     }
   }
+}
+
+TEST(ProfileCollectives, StepsArePricedByTheCurvesWithTheirSource) {
+  const DeviceProfile h100 = Shipped("h100-sxm");
+  ClusterSpec cluster = H800Cluster();
+  cluster.device.name = "h100-sxm";
+  cluster.intra_node.bandwidth = {h100.collectives.node_bytes_per_second};
+  const ParallelLayout layout{.tp = 8, .pp = 2, .dp = 4};
+  const CollectiveCosts curves(h100.collectives);
+  const CollectiveOp gather{.kind = Collective::kAllGather,
+                            .group = GroupKind::kTensor,
+                            .size = 8,
+                            .bytes = 64 << 20};
+  const auto alone = [&](double bytes) {
+    return curves.Time({.op = OpType::kAllGather, .bytes = bytes, .ranks = 8})
+        .seconds;
+  };
+  const OpPrice measured = ProfileCost(cluster, layout, h100).Price(gather);
+  EXPECT_EQ(measured.source, CostSource::kMeasured);
+  EXPECT_NEAR(ToSeconds(measured.time), alone(64 << 20), 2e-9);
+  CollectiveOp between = gather;
+  between.bytes = 50e6;
+  const OpPrice inter = ProfileCost(cluster, layout, h100).Price(between);
+  EXPECT_EQ(inter.source, CostSource::kInterpolated);
+  EXPECT_NEAR(ToSeconds(inter.time), alone(50e6), 2e-9);
+  // Half the link: slower, but the latency's part does not double.
+  cluster.intra_node.bandwidth.bytes_per_second /= 2;
+  const OpPrice narrow = ProfileCost(cluster, layout, h100).Price(gather);
+  EXPECT_EQ(narrow.source, CostSource::kInterpolated);
+  EXPECT_GT(ToSeconds(narrow.time), 1.5 * ToSeconds(measured.time));
+  EXPECT_LE(ToSeconds(narrow.time), 2 * ToSeconds(measured.time) + 2e-9);
+  // Over the nodes' cards by the model; shared cards carry less.
+  const CollectiveOp reduce{.kind = Collective::kReduceScatter,
+                            .group = GroupKind::kData,
+                            .size = 4,
+                            .bytes = 1 << 30};
+  const OpPrice wide = ProfileCost(cluster, layout, h100).Price(reduce);
+  EXPECT_EQ(wide.source, CostSource::kRoofline);
+  cluster.nics_per_node = 2;
+  const OpPrice shared = ProfileCost(cluster, layout, h100).Price(reduce);
+  EXPECT_NEAR(ToSeconds(shared.time), 4 * ToSeconds(wide.time),
+              0.1 * ToSeconds(shared.time));
+}
+
+TEST(MissingLookups, NamesWhatTheJobAsksForInVainAndNothingElse) {
+  const JobSpec job = JobOf(
+      {{EmbeddingLayer(), Llama3Block()}, {Llama3Block(), LossHeadLayer()}},
+      {.tp = 4, .pp = 2, .dp = 4});
+  const DeviceProfile h100 = Shipped("h100-sxm");
+  const ProfileCost measured(job.cluster, job.parallel, h100);
+  const RooflineCost rates(job.cluster, job.parallel);
+  const std::vector<std::string> some = MissingLookups(job, measured);
+  const std::vector<std::string> all = MissingLookups(job, rates);
+  EXPECT_LT(some.size(), all.size());
+  const auto has = [](const std::vector<std::string>& lines,
+                      const std::string& start) {
+    return std::any_of(lines.begin(), lines.end(), [&](const auto& line) {
+      return line.rfind(start, 0) == 0 && line.find(": ") != line.npos;
+    });
+  };
+  EXPECT_TRUE(has(all, "gemm forward bf16"));
+  EXPECT_TRUE(has(all, "all_gather over 4 GPUs"));
+  EXPECT_FALSE(has(some, "gemm forward bf16"));
+  EXPECT_TRUE(has(some, "optimizer"));
+  EXPECT_FALSE(has(all, "gemm forward fp8")) << "the job has none";
 }
 
 TEST(MissingMeasurements, NamesEveryKindAndItsFallback) {

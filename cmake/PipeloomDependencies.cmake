@@ -36,8 +36,6 @@ endfunction()
 pipeloom_report("Google Benchmark" "${benchmark_FOUND}" "no benchmarks")
 pipeloom_report("gRPC" "${gRPC_FOUND}" "no planner service")
 pipeloom_report("MPI" "${MPI_CXX_FOUND}" "no mpi transport")
-pipeloom_report("CUDA" "${CUDAToolkit_FOUND}"
-                "no cuda device, no nccl transport (not built yet)")
-pipeloom_report("NCCL" "${NCCL_INCLUDE_DIR}"
-                "no nccl transport (not built yet)")
+pipeloom_report("CUDA" "${CUDAToolkit_FOUND}" "no nccl transport")
+pipeloom_report("NCCL" "${NCCL_INCLUDE_DIR}" "no nccl transport")
 pipeloom_report("torch" "${Torch_FOUND}" "no torch device")

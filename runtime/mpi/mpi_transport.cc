@@ -3,8 +3,6 @@
 #define OMPI_SKIP_MPICXX 1
 #define MPICH_SKIP_MPICXX 1
 #include <mpi.h>
-#include <sched.h>
-#include <time.h>
 
 #include <algorithm>
 #include <atomic>
@@ -19,6 +17,7 @@
 #include "absl/strings/str_format.h"
 #include "base/check.h"
 #include "base/status_macros.h"
+#include "runtime/backoff.h"
 
 namespace pipeloom::runtime {
 namespace {
@@ -42,29 +41,6 @@ std::string ErrorText(int code) {
   MPI_Error_string(code, text, &length);
   return std::string(text, static_cast<size_t>(length));
 }
-
-// How a waiting rank passes its time: it yields for as long as messages within
-// a host take, then sleeps, for longer and longer.
-class Backoff {
- public:
-  void Pause() {
-    const WallTime now = WallNow();
-    if (now - since_ < kPollHard) {
-      sched_yield();
-      return;
-    }
-    timespec time{};
-    time.tv_nsec = sleep_.count();
-    nanosleep(&time, nullptr);
-    sleep_ = std::min(sleep_ * 5 / 4, kLongestSleep);
-  }
-
- private:
-  static constexpr WallDuration kPollHard = std::chrono::microseconds(200);
-  static constexpr WallDuration kLongestSleep = std::chrono::microseconds(200);
-  WallTime since_ = WallNow();
-  WallDuration sleep_ = std::chrono::microseconds(10);
-};
 
 }  // namespace
 

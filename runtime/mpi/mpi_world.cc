@@ -43,6 +43,11 @@ absl::StatusOr<std::unique_ptr<MpiWorld>> MpiWorld::Start() {
   world->single_host_ =
       std::all_of(names.begin(), names.end(),
                   [&](const std::string& n) { return n == names[0]; });
+  const auto before = names.begin() + world->rank_;
+  world->host_rank_ =
+      static_cast<int32_t>(std::count(names.begin(), before, *before));
+  world->host_size_ =
+      static_cast<int32_t>(std::count(names.begin(), names.end(), *before));
   if (!world->single_host_) world->CompareClocks();
   return world;
 }

@@ -23,6 +23,9 @@ class MpiWorld {
   int32_t rank() const { return rank_; }
   int32_t size() const { return size_; }
   bool single_host() const { return single_host_; }
+  // Among the ranks of this host, and how many those are.
+  int32_t host_rank() const { return host_rank_; }
+  int32_t host_size() const { return host_size_; }
   // What another rank's clock shows when this one shows 0. 0 on one host,
   // else measured at the start, to some 10 us.
   WallDuration ClockAhead(int32_t rank) const {
@@ -46,6 +49,8 @@ class MpiWorld {
   int32_t rank_ = 0;
   int32_t size_ = 1;
   bool single_host_ = true;
+  int32_t host_rank_ = 0;
+  int32_t host_size_ = 1;
   std::vector<WallDuration> ahead_{};
 };
 

@@ -52,15 +52,32 @@ uint64_t NameSeed(uint64_t seed, const std::string& name) {
   return builder.Build().low;
 }
 
+// Where sums are made: fp32, or fp64 if all is.
+at::ScalarType WideOf(at::ScalarType type) {
+  return type == at::kDouble ? at::kDouble : at::kFloat;
+}
+
+at::ScalarType TypeOf(TorchPrecision precision) {
+  switch (precision) {
+    case TorchPrecision::kBf16:
+      return at::kBFloat16;
+    case TorchPrecision::kFp32:
+      return at::kFloat;
+    case TorchPrecision::kFp64:
+      return at::kDouble;
+  }
+  return at::kFloat;
+}
+
 // Rotates pairs of x's last dimension by position: [length, heads, dim].
 Tensor Rotate(const Tensor& x) {
   const int64_t length = x.size(0);
   const int64_t half = x.size(2) / 2;
   if (half == 0) return x;
-  const auto fp32 = x.options().dtype(at::kFloat);
+  const auto wide = x.options().dtype(WideOf(x.scalar_type()));
   const Tensor angle = at::outer(
-      at::arange(length, fp32),
-      at::pow(10000.0, at::arange(half, fp32) / -static_cast<double>(half)));
+      at::arange(length, wide),
+      at::pow(10000.0, at::arange(half, wide) / -static_cast<double>(half)));
   const Tensor c = angle.cos().to(x.scalar_type()).unsqueeze(1);
   const Tensor s = angle.sin().to(x.scalar_type()).unsqueeze(1);
   const Tensor a = x.narrow(2, 0, half);
@@ -85,7 +102,7 @@ Tensor Attend(const Tensor& q, Tensor k, Tensor v, bool causal) {
     scores = scores.masked_fill(later, -INFINITY);
   }
   const Tensor weights =
-      at::softmax(scores, -1, at::kFloat).to(v.scalar_type());
+      at::softmax(scores, -1, WideOf(v.scalar_type())).to(v.scalar_type());
   return at::matmul(weights, v.transpose(0, 1))
       .transpose(0, 1)
       .reshape({q.size(0), -1});
@@ -98,6 +115,17 @@ bool HasAttention(const LayerSpec& spec) {
 
 }  // namespace
 
+at::Device TorchPlace(const TorchOptions& options) {
+  return options.cuda
+             ? at::Device(at::kCUDA,
+                          static_cast<at::DeviceIndex>(options.cuda_index))
+             : at::Device(at::kCPU);
+}
+
+at::ScalarType TorchType(const TorchOptions& options) {
+  return TypeOf(options.precision);
+}
+
 void WeightGradients::Add(Tensor weight, Tensor input, Tensor gradient) {
   products_.push_back(
       {std::move(weight), std::move(input), std::move(gradient)});
@@ -106,7 +134,8 @@ void WeightGradients::Add(Tensor weight, Tensor input, Tensor gradient) {
 void WeightGradients::Run() {
   const at::NoGradGuard no_grad;
   for (Product& p : products_) {
-    const Tensor sum = at::matmul(p.gradient.t(), p.input).to(at::kFloat);
+    const Tensor sum =
+        at::matmul(p.gradient.t(), p.input).to(p.weight.scalar_type());
     Tensor& into = p.weight.mutable_grad();
     if (into.defined()) {
       into.add_(sum);
@@ -125,8 +154,8 @@ TorchLayer::TorchLayer(const ModuleSpec& module, LayerId index, bool feeds,
       seed_(options.seed),
       first_(index == LayerId(0)),
       frozen_(frozen),
-      type_(options.bf16 ? at::kBFloat16 : at::kFloat),
-      device_(options.cuda ? at::kCUDA : at::kCPU) {
+      type_(TypeOf(options.precision)),
+      device_(TorchPlace(options)) {
   const bool last = index.value() + 1 == module.layers.size();
   merged_before_ = !first_ && MergedAfter(module, LayerId(index.value() - 1));
   merges_ = spec_.on_output_tokens && !merged_before_;
@@ -193,7 +222,7 @@ size_t TorchLayer::Add(const std::string& name, at::IntArrayRef shape,
       (at::randn(shape, GeneratorOf(NameSeed(seed_, full)), at::kFloat) *
            scale +
        mean)
-          .to(device_);
+          .to(device_, WideOf(type_));
   value.requires_grad_(!frozen_);
   parameters_.push_back({full, value});
   return parameters_.size() - 1;
@@ -211,7 +240,7 @@ Tensor TorchLayer::Product(const Tensor& x, size_t weight,
 }
 
 Tensor TorchLayer::Norm(const Tensor& x, size_t weight) const {
-  const Tensor wide = x.to(at::kFloat);
+  const Tensor wide = x.to(WideOf(type_));
   const Tensor scale = at::rsqrt(wide.square().mean(-1, true) + 1e-6);
   return (wide * scale * P(weight)).to(x.scalar_type());
 }
@@ -427,7 +456,7 @@ TorchState TorchLayer::Forward(const TorchState& in, LayerRun* run) const {
       break;
     case LayerKind::kLossHead:
       AddLoss(at::cross_entropy_loss(
-                  Product(Norm(x, norm1_), query_, run).to(at::kFloat),
+                  Product(Norm(x, norm1_), query_, run).to(WideOf(type_)),
                   Labels(sequences), {}, at::Reduction::Sum),
               run);
       break;
@@ -437,7 +466,7 @@ TorchState TorchLayer::Forward(const TorchState& in, LayerRun* run) const {
   if (merges_at_end_) x = Merge(x, sequences, x.size(1));
   if (squared_error_) {
     const Tensor target = Seeded(sequences, x.size(1), true);
-    AddLoss((x - target).to(at::kFloat).square().mean(1).sum(), run);
+    AddLoss((x - target).to(WideOf(type_)).square().mean(1).sum(), run);
   }
   return {x, in.context};
 }

@@ -22,6 +22,10 @@
 
 namespace pipeloom::runtime {
 
+// Where the options say that tensors live, and activations' type.
+at::Device TorchPlace(const TorchOptions& options);
+at::ScalarType TorchType(const TorchOptions& options);
+
 // Put-off weight gradients of one stage on one sub-microbatch.
 class WeightGradients {
  public:
@@ -45,7 +49,7 @@ struct TorchState {
 
 struct Parameter {
   std::string name{};
-  at::Tensor value{};  // fp32, a leaf.
+  at::Tensor value{};  // fp32, or fp64 if all is; a leaf.
 };
 
 struct LayerRun {

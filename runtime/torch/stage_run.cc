@@ -2,6 +2,7 @@
 
 #include <torch/csrc/autograd/autograd.h>
 
+#include <algorithm>
 #include <utility>
 
 namespace pipeloom::runtime {
@@ -79,25 +80,43 @@ TorchState StageRun::Forward(const TorchState& in) {
     if (segment.loss.defined()) loss_ += segment.loss.item<double>();
     if (!keeps || !options_.has_backward) segment.out = {};
     if (!options_.has_backward) segment.in = {};
-    if (segment.strategy == MemoryStrategy::kOffload) {
-      segment.host = {To(segment.in.rows, at::kCPU),
-                      To(segment.in.context, at::kCPU)};
-      segment.in = {};
-    }
   }
+  if (options_.has_backward && !options_.copies_apart) Offload();
   return state;
+}
+
+bool StageRun::offloads() const {
+  return std::any_of(segments_.begin(), segments_.end(), [](const Segment& s) {
+    return s.strategy == MemoryStrategy::kOffload;
+  });
+}
+
+void StageRun::Offload() {
+  for (Segment& segment : segments_) {
+    if (segment.strategy != MemoryStrategy::kOffload) continue;
+    segment.host = {To(segment.in.rows, at::kCPU),
+                    To(segment.in.context, at::kCPU)};
+    segment.in = {};
+  }
+}
+
+void StageRun::Fetch() {
+  for (size_t k = 0; k < segments_.size(); ++k) Fetch(k);
+}
+
+void StageRun::Fetch(size_t k) {
+  Segment& segment = segments_[k];
+  if (segment.strategy != MemoryStrategy::kOffload) return;
+  segment.in = Leaves({To(segment.host.rows, options_.device),
+                       To(segment.host.context, options_.device)},
+                      k > 0 || options_.needs_input_gradient);
+  segment.host = {};
 }
 
 TorchState StageRun::Backward(TorchState gradient) {
   for (size_t k = segments_.size(); k-- > 0;) {
     Segment& segment = segments_[k];
-    if (segment.strategy == MemoryStrategy::kOffload) {
-      const at::Device device = gradient.rows.device();
-      segment.in = Leaves(
-          {To(segment.host.rows, device), To(segment.host.context, device)},
-          k > 0 || options_.needs_input_gradient);
-      segment.host = {};
-    }
+    if (!options_.copies_apart) Fetch(k);
     if (segment.strategy != MemoryStrategy::kKeep) RunSegment(&segment, true);
     torch::autograd::variable_list roots;
     torch::autograd::variable_list gradients;

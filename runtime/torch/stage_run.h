@@ -4,7 +4,9 @@
 // A stage runs in segments: neighbouring layers that keep everything, or that
 // are recomputed together, or one layer. A kept segment keeps its autograd
 // graph; the others keep their input only and run again in the backward pass.
-// An offloaded layer's input waits in host memory.
+// An offloaded layer's input waits in host memory: it goes there in the forward
+// and comes back in the backward, or, if the plan says when (copies_apart),
+// with Offload and Fetch.
 #ifndef PIPELOOM_RUNTIME_TORCH_STAGE_RUN_H_
 #define PIPELOOM_RUNTIME_TORCH_STAGE_RUN_H_
 
@@ -26,6 +28,8 @@ struct StageRunOptions {
   bool needs_input_gradient = false;
   bool splits_backward = false;  // Weight gradients come apart.
   MemoryChoice memory{};         // Of as many layers as the stage, or none.
+  bool copies_apart = false;
+  at::Device device = at::kCPU;
 };
 
 class StageRun {
@@ -38,8 +42,13 @@ class StageRun {
   TorchState Forward(const TorchState& in);
   // Of this sub-microbatch, after Forward; 0 if the stage has none.
   double loss() const { return loss_; }
-  // Once, after Forward. The gradients of what came in, if needed; those of
-  // parameters are added up in them, unless the backward is split.
+  // Whether a layer waits on the host. After Forward.
+  bool offloads() const;
+  // With copies_apart, after Forward, once each.
+  void Offload();
+  void Fetch();
+  // Once, after Forward and Fetch. The gradients of what came in, if needed;
+  // those of parameters are added up in them, unless the backward is split.
   TorchState Backward(TorchState gradient);
   // The rest of them. Once, after Backward.
   void WeightGradient() { put_off_.Run(); }
@@ -54,6 +63,7 @@ class StageRun {
     TorchState out{};
     at::Tensor loss{};
   };
+  void Fetch(size_t k);
   std::vector<Segment> Cut() const;
   // Leaves made of `state`.
   TorchState Leaves(const TorchState& state, bool need_gradient) const;

@@ -30,9 +30,15 @@
 
 namespace pipeloom::runtime {
 
+// Of products and activations. Weights, norms and sums are fp32, or fp64 with
+// kFp64, which is for comparing: what remains is no rounding.
+enum class TorchPrecision { kFp32, kBf16, kFp64 };
+int64_t BytesPerElement(TorchPrecision precision);
+
 struct TorchOptions {
-  bool bf16 = false;  // Products and activations; weights stay fp32.
+  TorchPrecision precision = TorchPrecision::kFp32;
   bool cuda = false;
+  int32_t cuda_index = 0;
   uint64_t seed = 1;
   // AdamW (Loshchilov, Hutter, ICLR 2019).
   double learning_rate = 1e-3;
@@ -42,8 +48,8 @@ struct TorchOptions {
   double weight_decay = 0.01;
 };
 
-// By parameter: "backbone.3.query". In fp32, row-major.
-using TorchValues = std::map<std::string, std::vector<float>>;
+// By parameter: "backbone.3.query". Row-major.
+using TorchValues = std::map<std::string, std::vector<double>>;
 
 class TorchTrainer {
  public:
@@ -59,11 +65,11 @@ class TorchTrainer {
   // shorter than the trainer.
   virtual std::unique_ptr<Device> MakeDevice(const DeviceContext& context) = 0;
 
-  // Of the last step; after all its ranks have ended.
+  // Of the last step and this trainer's ranks; after they have ended.
   virtual double Loss() const = 0;
   virtual TorchValues Weights() const = 0;
   virtual TorchValues Gradients() const = 0;  // Of trained parameters.
-  virtual int64_t NumParameters() const = 0;
+  virtual int64_t NumParameters() const = 0;  // Of all ranks.
 };
 
 // What a trainer is made of.
@@ -72,6 +78,8 @@ struct TorchSetup {
   Partition partition{};
   IdVector<ModuleId, bool> frozen{};
   TorchOptions options{};
+  // Of a process that is one rank; none: all ranks are threads of this one.
+  RankId only_rank{};
 };
 
 // As CheckTorchModel. FailedPrecondition: no CUDA device.

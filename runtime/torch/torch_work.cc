@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <utility>
+#include <variant>
 
 #include "absl/strings/str_format.h"
 #include "base/fingerprint.h"
@@ -238,6 +239,24 @@ absl::StatusOr<ExecutionPlan> ResizePlan(const ExecutionPlan& plan,
     edge.width = shape.width;
   }
   ExecutionPlan resized = plan;
+  // One byte stands for what waits on the host: it is held, and copied.
+  constexpr Bytes kMark(1);
+  for (std::vector<Instruction>& program : resized.programs) {
+    for (Instruction& i : program) {
+      if (auto* fetch = std::get_if<Fetch>(&i)) fetch->payload = kMark;
+      auto* offload = std::get_if<Offload>(&i);
+      if (offload == nullptr) continue;
+      offload->payload = kMark;
+      Task& forward = tasks[offload->task];
+      forward.alloc = kMark;
+      for (const EdgeId e : graph.outgoing(offload->task)) {
+        Task& to = tasks[graph.edge(e).to];
+        if (to.pass == Pass::kBackward && to.stage == forward.stage) {
+          to.free = kMark;
+        }
+      }
+    }
+  }
   PIPELOOM_ASSIGN_OR_RETURN(
       resized.graph,
       StageGraph::Create(graph.name(), std::move(ranks), graph.module_names(),

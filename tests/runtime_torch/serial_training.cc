@@ -24,8 +24,9 @@ struct SerialTraining::State {
       if (gradients && !p.requires_grad()) continue;
       at::Tensor t = p.detach();
       if (gradients) t = p.grad().defined() ? p.grad() : at::zeros_like(t);
-      t = t.contiguous();
-      values[name].assign(t.data_ptr<float>(), t.data_ptr<float>() + t.numel());
+      t = t.to(at::kDouble).contiguous();
+      values[name].assign(t.data_ptr<double>(),
+                          t.data_ptr<double>() + t.numel());
     }
     return values;
   }
@@ -115,5 +116,13 @@ double SerialTraining::Step(const TorchWork& work) {
 
 TorchValues SerialTraining::Weights() const { return state_->Values(false); }
 TorchValues SerialTraining::Gradients() const { return state_->Values(true); }
+
+void SerialTraining::SetWeights(const TorchValues& weights) {
+  const at::NoGradGuard no_grad;
+  for (auto& [name, p] : state_->parameters) {
+    const std::vector<double>& given = weights.at(name);
+    p.copy_(at::tensor(given, at::kDouble).view(p.sizes()));
+  }
+}
 
 }  // namespace pipeloom::runtime

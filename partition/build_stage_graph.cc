@@ -369,7 +369,7 @@ class GraphBuilder {
   IdVector<RankId, RankSpec> Ranks() const {
     IdVector<RankId, RankSpec> ranks(partition_.num_ranks);
     for (const RankId r : ranks.ids()) {
-      ranks[r].memory.limit = costs_.job().MemoryLimit();
+      ranks[r].memory.limit = costs_.MemoryLimit(r);
       ranks[r].memory.overhead = costs_.Overhead(partition_, r).total();
       ranks[r].epilogue = costs_.Epilogue(partition_, r);
     }

@@ -255,20 +255,6 @@ void Pool(const IdVector<ModuleId, int32_t>& units, int32_t replicas,
   }
 }
 
-// A whole step of one replica; a short sample is repeated.
-absl::StatusOr<partition::PackedStep> PackFullStep(
-    const JobSpec& job, const BatchMetadata& sample) {
-  BatchMetadata repeated = sample;
-  for (int doubled = 0;; ++doubled) {
-    PIPELOOM_ASSIGN_OR_RETURN(partition::PackedStep packed,
-                              partition::PackStep(job, repeated, 0));
-    const auto wanted = static_cast<size_t>(job.training.microbatches);
-    if (packed.packed[0].size() >= wanted || doubled == 12) return packed;
-    const BatchMetadata once = repeated;
-    for (const SampleMetadata& s : once.samples) repeated.samples.push_back(s);
-  }
-}
-
 // A step of one backbone pipeline and its share of the other units.
 // `pooled`: a rank of the other units serves all pipelines alike.
 absl::StatusOr<Duration> EmulateAnswer(const JobSpec& job,
@@ -426,12 +412,16 @@ absl::StatusOr<PlacementComparison> ComparePlacements(
       std::clamp(std::ceil(parameters / kParametersAStage), 1.0,
                  static_cast<double>(problem.most_stages)));
   const int32_t tp = std::min({8, job.cluster.gpus_per_node, problem.gpus});
-  PIPELOOM_ASSIGN_OR_RETURN(result.megatron_style,
-                            partition::MegatronStyle(problem, tp, stages));
-  PIPELOOM_ASSIGN_OR_RETURN(
-      result.megatron,
-      EmulateAnswer(job, sample, problem, result.megatron_style,
-                    /*pooled=*/false, "1f1b", price));
+  auto baseline = partition::MegatronStyle(problem, tp, stages);
+  if (baseline.ok()) {
+    result.megatron_style = *baseline;
+    PIPELOOM_ASSIGN_OR_RETURN(
+        result.megatron,
+        EmulateAnswer(job, sample, problem, result.megatron_style,
+                      /*pooled=*/false, "1f1b", price));
+  } else if (!absl::IsResourceExhausted(baseline.status())) {
+    return baseline.status();
+  }
   JobSpec one = job;
   one.parallel.dp = 1;  // Of the packing; costs keep the job's.
   PIPELOOM_ASSIGN_OR_RETURN(const partition::PackedStep packed,
@@ -442,10 +432,12 @@ absl::StatusOr<PlacementComparison> ComparePlacements(
                             PrepareJob(*megatron, costs, sample));
   SearchBudget once;
   once.max_evaluations = 1;
-  PIPELOOM_ASSIGN_OR_RETURN(
-      const PlanResult planned,
-      PlanStep(prepared, {.packed = &packed, .budget = once}));
-  result.colocated = planned.predicted.step_time();
+  const auto planned = PlanStep(prepared, {.packed = &packed, .budget = once});
+  if (planned.ok()) {
+    result.colocated = planned->predicted.step_time();
+  } else if (!absl::IsResourceExhausted(planned.status())) {
+    return planned.status();
+  }
   return result;
 }
 

@@ -38,9 +38,12 @@ struct PlacementComparison {
   Duration disaggregated{};  // 1F1B, microbatches reordered.
   // The paper's baseline: encoder and generator are stages like the others.
   partition::OrchestrationAnswer megatron_style{};
-  Duration megatron{};   // 1F1B.
-  Duration colocated{};  // The job's own layout, cut as `megatron` does.
-  bool disaggregate() const { return disaggregated < colocated; }
+  Duration megatron{};  // 1F1B; 0: it does not fit.
+  // The job's own layout, cut as `megatron` does; 0: it does not fit.
+  Duration colocated{};
+  bool disaggregate() const {
+    return colocated == kZero || disaggregated < colocated;
+  }
 };
 
 // Solves the problem and emulates a step of each placement with as many
@@ -50,7 +53,8 @@ struct PlacementComparison {
 // over the replicas they serve; tensors between units cross the network link
 // (the brokers' regrouping is not modelled besides). The baseline has tp 8 and
 // a backbone stage for each 8 billion parameters: 1, 2 and 9 for the paper's
-// models (the paper: 1, 2 and 10). ResourceExhausted: a placement does not fit.
+// models (the paper: 1, 2 and 10). ResourceExhausted: no disaggregated
+// placement fits.
 absl::StatusOr<PlacementComparison> ComparePlacements(
     const JobSpec& job, const BatchMetadata& sample, const PriceLayout& price);
 

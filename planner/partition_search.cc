@@ -30,12 +30,16 @@ constexpr int32_t kMostSegments = 8;
 // the coarsest, are not tried (but for the rule's): planning would take too
 // long every step, and short tasks do not pay.
 constexpr int64_t kManyTasks = 8000;
+// More than this over the best on the first step: not judged on the others.
+constexpr int64_t kLaggingPercent = 2;
+constexpr int32_t kMostEffort = 1000;
 
 struct Candidate {
   Partition partition{};
   std::optional<PartitionRecipe> recipe{};  // None: layers were moved.
   std::string name{};
   std::optional<Duration> time{};  // None: it does not fit.
+  Duration first_step{};           // Of the first sample step alone.
 };
 
 bool Before(const Candidate& a, const Candidate& b) {
@@ -68,7 +72,11 @@ class PartitionSearch {
         costs_(costs),
         builder_(builder),
         steps_(steps),
-        options_(options) {}
+        options_(options),
+        effort_(std::clamp(options.effort, 1, kMostEffort)),
+        partitions_(std::max<size_t>(
+            1, static_cast<size_t>(std::max(options.partitions, 1)) *
+                   static_cast<size_t>(effort_))) {}
 
   absl::StatusOr<PartitionSearchResult> Run() {
     PIPELOOM_ASSIGN_OR_RETURN(const PartitionRecipe rule,
@@ -89,6 +97,7 @@ class PartitionSearch {
     PIPELOOM_RETURN_IF_ERROR(Try(Starts(rule)));
     PIPELOOM_RETURN_IF_ERROR(Descend());
     PIPELOOM_RETURN_IF_ERROR(MoveLayers());
+    if (effort_ > 1) PIPELOOM_RETURN_IF_ERROR(Widen());
     return Decide();
   }
 
@@ -105,10 +114,7 @@ class PartitionSearch {
     return options_.stop.stop_requested() ||
            (options_.expired && options_.expired());
   }
-  bool Over() const {
-    return Stopped() ||
-           static_cast<int32_t>(tried_.size()) >= options_.partitions;
-  }
+  bool Over() const { return Stopped() || tried_.size() >= partitions_; }
   bool Known(const Partition& partition) const {
     return std::any_of(tried_.begin(), tried_.end(), [&](const Candidate& c) {
       return c.partition == partition;
@@ -119,8 +125,7 @@ class PartitionSearch {
   absl::Status Try(const std::vector<std::optional<Candidate>>& candidates) {
     std::vector<Candidate> round;
     const auto judge = [&]() -> absl::Status {
-      PIPELOOM_RETURN_IF_ERROR(
-          Judge(options_.evaluations, round.begin(), round.end()));
+      PIPELOOM_RETURN_IF_ERROR(Race(round.begin(), round.end()));
       for (Candidate& c : round) {
         if (!best_.has_value() || Before(c, tried_[*best_])) {
           best_ = tried_.size();
@@ -137,10 +142,7 @@ class PartitionSearch {
     for (const std::optional<Candidate>& c : candidates) {
       // The first, DIP's rule, is judged in any case.
       if (!tried_.empty() && Over()) break;
-      if (tried_.size() + round.size() >=
-          static_cast<size_t>(std::max(options_.partitions, 1))) {
-        break;
-      }
+      if (tried_.size() + round.size() >= partitions_) break;
       if (!c.has_value() || Known(c->partition)) continue;
       if (std::any_of(round.begin(), round.end(), [&](const Candidate& r) {
             return r.partition == c->partition;
@@ -158,20 +160,47 @@ class PartitionSearch {
     return absl::OkStatus();
   }
 
-  // Mean emulated time of the sample steps.
-  absl::Status Judge(int64_t evaluations,
-                     std::vector<Candidate>::iterator begin,
-                     std::vector<Candidate>::iterator end) {
+  using Range = std::vector<Candidate>::iterator;
+
+  // The mean over all steps only of those that the first step speaks for; the
+  // others get what their first step makes likely.
+  absl::Status Race(Range begin, Range end) {
     const auto num_steps = static_cast<int32_t>(steps_.size());
-    const auto count = static_cast<int32_t>(end - begin) * num_steps;
+    if (num_steps == 1 || !best_.has_value() ||
+        !tried_[*best_].time.has_value()) {
+      return Judge(options_.evaluations, 0, num_steps, begin, end);
+    }
+    const Candidate& best = tried_[*best_];
+    PIPELOOM_RETURN_IF_ERROR(Judge(options_.evaluations, 0, 1, begin, end));
+    const Range lagging = std::stable_partition(begin, end, [&](auto& c) {
+      return c.time.has_value() &&
+             c.first_step * 100 <= best.first_step * (100 + kLaggingPercent);
+    });
+    for (Range c = lagging; c != end; ++c) {
+      if (!c->time.has_value()) continue;
+      c->time =
+          std::max(*best.time + Duration(1),
+                   Duration(static_cast<int64_t>(
+                       ToSeconds(c->first_step) / ToSeconds(best.first_step) *
+                       static_cast<double>(best.time->count()))));
+    }
+    return Judge(options_.evaluations, 1, num_steps, begin, lagging);
+  }
+
+  // Mean emulated time of the sample steps, of which those before `first_step`
+  // have been judged.
+  absl::Status Judge(int64_t evaluations, int32_t first_step, int32_t num_steps,
+                     Range begin, Range end) {
+    const int32_t each = num_steps - first_step;
+    const auto count = static_cast<int32_t>(end - begin) * each;
     std::vector<absl::StatusOr<Duration>> times(
         static_cast<size_t>(count), absl::UnknownError("not planned"));
     ParallelFor(options_.threads, count, [&](int32_t i) {
       const PreparedJob job{.strategy = &strategy_,
                             .costs = &costs_,
-                            .partition = begin[i / num_steps].partition};
+                            .partition = begin[i / each].partition};
       PlanInput input;
-      input.packed = &steps_[static_cast<size_t>(i % num_steps)];
+      input.packed = &steps_[static_cast<size_t>(first_step + i % each)];
       input.seed = options_.seed;
       input.budget.max_evaluations = evaluations;
       input.budget.stop = options_.stop;
@@ -184,12 +213,12 @@ class PartitionSearch {
       }
     });
     for (auto c = begin; c != end; ++c) {
-      Duration sum{};
+      Duration sum = first_step > 0 ? c->first_step : kZero;
       bool fits = true;
-      for (int32_t s = 0; s < num_steps; ++s) {
-        const auto& time =
-            times[static_cast<size_t>((c - begin) * num_steps + s)];
+      for (int32_t s = 0; s < each; ++s) {
+        const auto& time = times[static_cast<size_t>((c - begin) * each + s)];
         if (time.ok()) {
+          if (first_step + s == 0) c->first_step = *time;
           sum += *time;
           continue;
         }
@@ -371,22 +400,21 @@ class PartitionSearch {
   // Changes the best recipes, until no single change of any of the few best
   // brings it among them.
   absl::Status Descend() {
-    std::vector<size_t> expanded;
     // A share of the effort is left for moving layers.
-    while (!Over() &&
-           tried_.size() * 4 < static_cast<size_t>(options_.partitions) * 3) {
+    while (!Over() && tried_.size() * 4 < partitions_ * 3) {
       std::optional<size_t> next;
       std::vector<size_t> order = ByTime();
       order.resize(std::min(order.size(), kBeam));
       for (const size_t i : order) {
         if (next.has_value() || !tried_[i].recipe.has_value() ||
-            std::find(expanded.begin(), expanded.end(), i) != expanded.end()) {
+            std::find(expanded_.begin(), expanded_.end(), i) !=
+                expanded_.end()) {
           continue;
         }
         next = i;
       }
       if (!next.has_value()) break;
-      expanded.push_back(*next);
+      expanded_.push_back(*next);
       PIPELOOM_RETURN_IF_ERROR(Try(Neighbours(*tried_[*next].recipe)));
     }
     return absl::OkStatus();
@@ -395,18 +423,53 @@ class PartitionSearch {
   absl::Status MoveLayers() {
     while (!Over()) {
       const size_t before = *best_;
-      const Candidate from = tried_[before];
-      std::vector<std::optional<Candidate>> moved;
-      for (const StageId s : from.partition.stages.ids()) {
-        for (const bool back : {false, true}) {
-          auto partition = builder_.MoveUnit(from.partition, s, back);
-          if (!partition.has_value()) continue;
-          moved.push_back(Candidate{.partition = *std::move(partition),
-                                    .name = WithMoved(from.name)});
-        }
-      }
-      PIPELOOM_RETURN_IF_ERROR(Try(moved));
+      moved_.push_back(before);
+      PIPELOOM_RETURN_IF_ERROR(Try(Moved(tried_[before])));
       if (*best_ == before) break;
+    }
+    return absl::OkStatus();
+  }
+
+  std::vector<std::optional<Candidate>> Moved(const Candidate& from) const {
+    std::vector<std::optional<Candidate>> moved;
+    for (const StageId s : from.partition.stages.ids()) {
+      for (const bool back : {false, true}) {
+        auto partition = builder_.MoveUnit(from.partition, s, back);
+        if (!partition.has_value()) continue;
+        moved.push_back(Candidate{.partition = *std::move(partition),
+                                  .name = WithMoved(from.name)});
+      }
+    }
+    return moved;
+  }
+
+  // Both kinds of change of whatever is the best that had them not yet.
+  absl::Status Widen() {
+    const auto had = [](const std::vector<size_t>& list, size_t i) {
+      return std::find(list.begin(), list.end(), i) != list.end();
+    };
+    while (!Over()) {
+      const size_t before = tried_.size();
+      std::optional<size_t> next;
+      for (const size_t i : ByTime()) {
+        if (had(moved_, i) &&
+            (!tried_[i].recipe.has_value() || had(expanded_, i))) {
+          continue;
+        }
+        next = i;
+        break;
+      }
+      if (!next.has_value()) break;
+      const Candidate from = tried_[*next];
+      if (!had(moved_, *next)) {
+        moved_.push_back(*next);
+        PIPELOOM_RETURN_IF_ERROR(Try(Moved(from)));
+      }
+      if (from.recipe.has_value() && !had(expanded_, *next) && !Over()) {
+        expanded_.push_back(*next);
+        PIPELOOM_RETURN_IF_ERROR(Try(Neighbours(*from.recipe)));
+      }
+      if (tried_.size() == before && Stopped()) break;
     }
     return absl::OkStatus();
   }
@@ -420,12 +483,13 @@ class PartitionSearch {
   absl::StatusOr<PartitionSearchResult> Decide() {
     std::vector<Candidate> last = {tried_.front()};
     for (const size_t i : ByTime()) {
-      if (last.size() > kFinalists) break;
+      if (last.size() > kFinalists + static_cast<size_t>(effort_) / 10) break;
       if (i > 0) last.push_back(tried_[i]);
     }
     if (!Stopped()) {
-      PIPELOOM_RETURN_IF_ERROR(
-          Judge(options_.evaluations * kFinalEffort, last.begin(), last.end()));
+      PIPELOOM_RETURN_IF_ERROR(Judge(options_.evaluations * kFinalEffort, 0,
+                                     static_cast<int32_t>(steps_.size()),
+                                     last.begin(), last.end()));
     }
     const auto best = std::min_element(last.begin(), last.end(), Before);
     if (!best->time.has_value()) {
@@ -445,9 +509,13 @@ class PartitionSearch {
   const PartitionBuilder& builder_;
   const std::vector<partition::PackedStep>& steps_;
   const PartitionSearchOptions& options_;
+  const int32_t effort_;
+  const size_t partitions_;  // To be tried at most.
   int64_t most_tasks_ = 0;
   std::vector<Candidate> tried_{};
   std::optional<size_t> best_{};
+  std::vector<size_t> expanded_{};  // Had their recipe's neighbours tried,
+  std::vector<size_t> moved_{};     // and their layers moved.
   absl::Status no_fit_{};
 };
 
@@ -506,15 +574,38 @@ absl::StatusOr<std::vector<partition::PackedStep>> SampleSteps(
   return steps;
 }
 
-absl::StatusOr<PartitionSearchResult> SearchPartition(
+absl::StatusOr<partition::PackedStep> PackFullStep(
+    const JobSpec& job, const BatchMetadata& sample) {
+  BatchMetadata repeated = sample;
+  for (int doubled = 0;; ++doubled) {
+    absl::StatusOr<partition::PackedStep> packed =
+        partition::PackStep(job, repeated, 0);
+    const auto wanted = static_cast<size_t>(job.training.microbatches);
+    // The last replica is the first that is short.
+    const bool full = packed.ok() && packed->packed.back().size() >= wanted;
+    if (full || doubled == 12 || repeated.samples.size() == 0) return packed;
+    const BatchMetadata once = repeated;
+    for (const SampleMetadata& s : once.samples) repeated.samples.push_back(s);
+  }
+}
+
+absl::StatusOr<PartitionSearchResult> SearchPartitionOn(
     const Strategy& strategy, const emulator::StageCostModel& costs,
-    const BatchMetadata& sample, const PartitionSearchOptions& options) {
+    const BatchMetadata& sample,
+    const std::vector<partition::PackedStep>& steps,
+    const PartitionSearchOptions& options) {
   PIPELOOM_ASSIGN_OR_RETURN(
       const PartitionBuilder builder,
       PartitionBuilder::Create(costs.job(), costs, sample));
+  return PartitionSearch(strategy, costs, builder, steps, options).Run();
+}
+
+absl::StatusOr<PartitionSearchResult> SearchPartition(
+    const Strategy& strategy, const emulator::StageCostModel& costs,
+    const BatchMetadata& sample, const PartitionSearchOptions& options) {
   PIPELOOM_ASSIGN_OR_RETURN(const std::vector<partition::PackedStep> steps,
                             SampleSteps(costs, sample, options.steps));
-  return PartitionSearch(strategy, costs, builder, steps, options).Run();
+  return SearchPartitionOn(strategy, costs, sample, steps, options);
 }
 
 }  // namespace pipeloom::planner

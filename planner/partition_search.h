@@ -7,7 +7,8 @@
 // Starts: DIP's rule, the same with other sizes and segments, modules on ranks
 // of their own, all modules in one chain. From the best, one choice after the
 // other is changed as long as one of the changes helps; then units of layers
-// cross borders; then the best few are judged again with more effort.
+// cross borders; then the best few are judged again with more effort. One that
+// is 2 % over the best on the first sample step is not judged on the others.
 #ifndef PIPELOOM_PLANNER_PARTITION_SEARCH_H_
 #define PIPELOOM_PLANNER_PARTITION_SEARCH_H_
 
@@ -21,6 +22,7 @@
 #include "base/units.h"
 #include "emulator/stage_cost.h"
 #include "ir/batch_metadata.h"
+#include "ir/job_spec.h"
 #include "ir/partition.h"
 #include "partition/batch_split.h"
 #include "planner/strategy.h"
@@ -29,6 +31,9 @@ namespace pipeloom::planner {
 
 struct PartitionSearchOptions {
   int32_t partitions = 120;  // How many are tried, at most.
+  // Times as many, and where the search would end at an optimum of its moves it
+  // goes on from the next best: what a longer run would find. 1 to 1,000.
+  int32_t effort = 1;
   int64_t evaluations = 12;  // Schedules a step of each.
   int32_t steps = 2;         // Sample steps each is judged by.
   uint64_t seed = 1;
@@ -56,6 +61,17 @@ struct PartitionSearchResult {
 absl::StatusOr<PartitionSearchResult> SearchPartition(
     const Strategy& strategy, const emulator::StageCostModel& costs,
     const BatchMetadata& sample, const PartitionSearchOptions& options);
+
+// The same on steps that are given, each a replica's (its first).
+absl::StatusOr<PartitionSearchResult> SearchPartitionOn(
+    const Strategy& strategy, const emulator::StageCostModel& costs,
+    const BatchMetadata& sample,
+    const std::vector<partition::PackedStep>& steps,
+    const PartitionSearchOptions& options);
+
+// A whole step of all replicas; a sample that is too short for one is repeated.
+absl::StatusOr<partition::PackedStep> PackFullStep(const JobSpec& job,
+                                                   const BatchMetadata& sample);
 
 // One replica's steps of the sample, at most `count`, evenly spread over how
 // much work they are. InvalidArgument: there is none. Milliseconds.

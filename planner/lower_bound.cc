@@ -114,8 +114,12 @@ NamedBound StrongLowerBound(const FlatGraph& g, const SearchBudget& budget) {
   return bound;
 }
 
+NamedBound LowerBoundWithoutMemory(const FlatGraph& g) {
+  return BoundOf(g, ChainsOf(g), /*moments=*/0);
+}
+
 int64_t LowerBound(const FlatGraph& g) {
-  return BoundOf(g, ChainsOf(g), /*moments=*/0).time;
+  return LowerBoundWithoutMemory(g).time;
 }
 
 Duration LowerBound(const StageGraph& graph) {

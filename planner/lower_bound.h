@@ -34,6 +34,7 @@ struct NamedBound {
 Duration LowerBound(const StageGraph& graph);
 // In ns.
 int64_t LowerBound(const FlatGraph& graph);
+NamedBound LowerBoundWithoutMemory(const FlatGraph& graph);
 // With the memory limits of this very graph.
 NamedBound CheapLowerBound(const FlatGraph& graph);
 

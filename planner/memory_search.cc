@@ -10,9 +10,9 @@
 #include "planner/choose_memory.h"
 #include "planner/flat_graph.h"
 #include "planner/list_scheduler.h"
-#include "planner/lower_bound.h"
 #include "planner/order_portfolio.h"
 #include "planner/order_search.h"
+#include "planner/plan_bound.h"
 
 namespace pipeloom::planner {
 namespace {
@@ -222,8 +222,9 @@ absl::StatusOr<MemorySchedule> SearchWithMemory(const StageGraph& graph,
                             TimeSchedule(chosen, search.best()->orders));
   PIPELOOM_RETURN_IF_ERROR(ValidateSchedule(chosen, answer.found.schedule));
   answer.found.evaluations = search.evaluations();
-  // Of any memory choice: recomputation and copies only add time.
-  answer.found.lower_bound = LowerBound(graph);
+  const NamedBound bound = PlanBound(graph, &memory);
+  answer.found.lower_bound = Nanoseconds(bound.time);
+  answer.found.bound_source = bound.source;
   answer.found.proven_optimal =
       answer.found.schedule.step_time() == answer.found.lower_bound;
   return answer;

@@ -22,7 +22,8 @@
 namespace pipeloom::planner {
 
 // `graph`: with everything kept, and the limits to keep; `memory`: its choices.
-// The lower bound is for any memory choice, limits ignored. The schedule passes
+// The lower bound is for any memory choice within the graph's limits, as
+// PlanBound's. The schedule passes
 // ValidateSchedule on ApplyMemory(graph, memory, selection). ResourceExhausted
 // when nothing fits with the leanest choices. Deterministic as SearchGraph.
 // `start`: an answer to go on from, for the same graph but for its limits; its

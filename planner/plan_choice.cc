@@ -82,9 +82,9 @@ absl::Status Finish(const PreparedJob& job, const PlanInput& input,
   plan.schedule = std::string(job.strategy->name());
   plan.lower_bound = candidate->made.found.lower_bound;
   plan.model_flops = built.model_flops;
-  plan.peak_flops_per_second = spec.cluster.device.bf16.flops_per_second *
-                               spec.parallel.gpus_per_rank() * spec.parallel.pp;
-  PIPELOOM_ASSIGN_OR_RETURN(candidate->predicted, emulator::EmulateStep(plan));
+  plan.peak_flops_per_second = job.costs->PeakFlopsPerSecond();
+  PIPELOOM_ASSIGN_OR_RETURN(candidate->predicted,
+                            emulator::EmulateStep(plan, job.costs->Network()));
   plan.predicted_step_time = candidate->predicted.step_time();
   return absl::OkStatus();
 }

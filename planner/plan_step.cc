@@ -13,6 +13,7 @@
 #include "partition/loss_shares.h"
 #include "planner/lower_plan.h"
 #include "planner/memory_choices.h"
+#include "planner/plan_bound.h"
 #include "planner/plan_choice.h"
 #include "planner/stage_choices.h"
 
@@ -65,8 +66,10 @@ absl::StatusOr<PreparedJob> PrepareJob(const Strategy& strategy,
   return job;
 }
 
-absl::StatusOr<PlanResult> PlanStep(const PreparedJob& job,
+absl::StatusOr<PlanResult> PlanStep(const PreparedJob& prepared,
                                     const PlanInput& whole_input) {
+  PreparedJob job = prepared;
+  job.costs = &prepared.costs->ForReplica(whole_input.replica);
   const JobSpec& spec = job.costs->job();
   PlanInput input = whole_input;
   if (input.robust.has_value()) {
@@ -156,6 +159,10 @@ absl::StatusOr<PlanResult> PlanStep(const PreparedJob& job,
         result.robust,
         MakeRobust(job, whole_input, *best_graph, &*best, &result.evaluations));
   }
+  // Schedules were made within lowered limits; the step has its own.
+  const NamedBound bound =
+      PlanBound(best_graph->graph, memory.has_value() ? &*memory : nullptr);
+  best->plan.lower_bound = Nanoseconds(bound.time);
   partition::SetLoss(spec.model, *input.packed, result.microbatches,
                      &best->plan);
   PIPELOOM_RETURN_IF_ERROR(ValidateExecutionPlan(best->plan));
@@ -165,10 +172,9 @@ absl::StatusOr<PlanResult> PlanStep(const PreparedJob& job,
   if (memory.has_value()) {
     result.memory = partition::PolicyOf(*memory, best->made.selection);
   }
-  result.lower_bound = best->made.found.lower_bound;
-  result.proven_optimal =
-      best->made.found.proven_optimal &&
-      result.predicted.step_time() == best->made.found.lower_bound;
+  result.lower_bound = Nanoseconds(bound.time);
+  result.bound_source = bound.source;
+  result.proven_optimal = result.predicted.step_time() == result.lower_bound;
   return result;
 }
 

@@ -55,7 +55,10 @@ struct PlanResult {
   IdVector<StageId, bool> recompute{};  // The memory choice, by stage.
   // By stage pair, of strategies that choose so; `recompute` is then all false.
   MemoryPolicy memory{};
-  Duration lower_bound{};  // For that memory choice and partition.
+  // Of the step within its limits; for strategies that choose memory, of any
+  // of their choices (planner/plan_bound.h), else for the choice made.
+  Duration lower_bound{};
+  const char* bound_source = "chain";  // NamedBound's.
   int64_t evaluations = 0;
   bool proven_optimal = false;
   std::optional<RobustReport> robust{};  // If it was asked for.

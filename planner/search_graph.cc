@@ -44,6 +44,8 @@ constexpr int64_t kExchange = 8;
 constexpr int32_t kExactTasks = 40;
 constexpr int64_t kMostExactStates = 20'000;
 constexpr double kExactShare = 0.5;
+// Beyond, the bound with memory takes too much of a short budget.
+constexpr int32_t kMostTasksOfBound = 20'000;
 
 // The best so far.
 struct Incumbent {
@@ -176,7 +178,11 @@ absl::StatusOr<SearchResult> SearchGraph(const StageGraph& graph, uint64_t seed,
                                          const SearchBudget& budget,
                                          const RankOrders& start) {
   const FlatGraph flat(graph);
-  const int64_t bound = LowerBound(flat);
+  // The bound with memory costs some ten list schedules: once it pays.
+  NamedBound bound = LowerBoundWithoutMemory(flat);
+  const auto bound_with_memory = [&] {
+    if (flat.num_tasks <= kMostTasksOfBound) bound = CheapLowerBound(flat);
+  };
   Incumbent best;
   bool proven = false;
   ListScheduler first(flat);
@@ -187,27 +193,32 @@ absl::StatusOr<SearchResult> SearchGraph(const StageGraph& graph, uint64_t seed,
     bool warm_start = false;
     Retimer retimer(flat);
     const auto offer = [&](const RankOrders& orders) {
-      const std::vector<int32_t> known = Linearize(flat, orders);
-      if (known.empty() || !FitsMemory(flat, known)) return;
-      best.Offer(retimer.Retime(known), known);
+      const std::vector<int32_t> sequence = Linearize(flat, orders);
+      if (sequence.empty() || !FitsMemory(flat, sequence)) return;
+      best.Offer(retimer.Retime(sequence), sequence);
       ++best.evaluations;
     };
     offer(start);
     warm_start = best.time < time;
-    if (best.time > bound && !budget.Exhausted(best.evaluations)) {
+    if (best.time > bound.time && !budget.Exhausted(best.evaluations)) {
       for (const RankOrders& orders : ClassicOrders(graph)) {
         if (!budget.Exhausted(best.evaluations)) offer(orders);
       }
     }
-    if (best.time > bound && !budget.Exhausted(best.evaluations)) {
+    if (best.time > bound.time && !budget.Exhausted(best.evaluations)) {
+      bound_with_memory();
+    }
+    if (best.time > bound.time && !budget.Exhausted(best.evaluations)) {
       proven = SolveExactly(flat, budget, &best);
     }
-    if (!proven && best.time > bound && !budget.Exhausted(best.evaluations)) {
-      SearchOrders(graph, flat, bound, warm_start, seed, budget, &best);
+    if (!proven && best.time > bound.time &&
+        !budget.Exhausted(best.evaluations)) {
+      SearchOrders(graph, flat, bound.time, warm_start, seed, budget, &best);
     }
   } else {
-    PIPELOOM_RETURN_IF_ERROR(SearchWithoutGuard(graph, flat, first.shortage(),
-                                                bound, seed, budget, &best));
+    bound_with_memory();
+    PIPELOOM_RETURN_IF_ERROR(SearchWithoutGuard(
+        graph, flat, first.shortage(), bound.time, seed, budget, &best));
   }
   SearchResult result;
   result.evaluations = best.evaluations;
@@ -216,7 +227,9 @@ absl::StatusOr<SearchResult> SearchGraph(const StageGraph& graph, uint64_t seed,
   // What leaves the search has passed the independent check.
   PIPELOOM_RETURN_IF_ERROR(ValidateSchedule(graph, result.schedule));
   PIPELOOM_CHECK(result.schedule.step_time().count() == best.time);
-  result.lower_bound = Nanoseconds(proven ? best.time : bound);
+  if (proven && best.time > bound.time) bound = {best.time, "exact search"};
+  result.lower_bound = Nanoseconds(bound.time);
+  result.bound_source = bound.source;
   result.proven_optimal = result.schedule.step_time() == result.lower_bound;
   return result;
 }

@@ -15,7 +15,10 @@ namespace pipeloom::planner {
 
 struct SearchResult {
   Schedule schedule{};
-  Duration lower_bound{};  // Of the step time; no schedule beats it.
+  // Of the step time; no schedule of this very graph, limits included, beats
+  // it. Where it is from: as NamedBound's, or "exact search".
+  Duration lower_bound{};
+  const char* bound_source = "chain";
   int64_t evaluations = 0;
   // step_time() == lower_bound. Small problems are solved, and then the
   // optimum is the bound.

@@ -28,6 +28,16 @@ constexpr int64_t kCycle = 12;
 constexpr int64_t kSteps = 16;
 constexpr int64_t kShakePolish = 100;
 constexpr double kShakeGate = 8;
+// Of the other microbatches that might go first, so many are polished.
+constexpr size_t kFronts = 8;
+constexpr int64_t kFrontPolish = 50;
+// What an exchange of microbatches may cost at first, and what may be kept of
+// it, in mean durations.
+constexpr double kKickGate = 4;
+constexpr double kKickTemperature = 0.3;
+constexpr double kKickReset = 1;
+constexpr int64_t kKickPolish = 60;
+constexpr double kPlaceTemperature = 0.5;
 
 }  // namespace
 
@@ -40,6 +50,7 @@ SearchWorker::SearchWorker(const SearchSpace& space, int32_t index,
       retimer_(*space.graph),
       tabu_(*space.graph),
       sequences_(*space.graph),
+      relabels_(*space.graph, *space.units),
       random_(seed),
       keeps_pattern_(index % 2 == 1),
       symmetric_(std::all_of(
@@ -156,28 +167,30 @@ void SearchWorker::ExchangeEnds(Candidate* base, const SearchBudget& budget) {
   }
   std::vector<int32_t> moved;
   std::vector<int32_t> rest;
+  // The choice with microbatch m behind (or ahead of) the units of `place`
+  // others.
+  const auto moved_to_end = [&](const OrderChoice& from, int32_t m,
+                                int32_t place, bool front) {
+    moved.clear();
+    rest.clear();
+    for (const int32_t u : from.order) {
+      (units.microbatch[u] == m ? moved : rest).push_back(u);
+    }
+    const size_t offset =
+        std::min(rest.size(), static_cast<size_t>(place) * moved.size());
+    const auto at = static_cast<int64_t>(front ? offset : rest.size() - offset);
+    OrderChoice choice = from;
+    choice.order.assign(rest.begin(), rest.begin() + at);
+    choice.order.insert(choice.order.end(), moved.begin(), moved.end());
+    choice.order.insert(choice.order.end(), rest.begin() + at, rest.end());
+    return choice;
+  };
   for (int32_t place = 0; place < kEnds; ++place) {
     for (const bool front : {false, true}) {
       Candidate best = *base;
       for (const int32_t m : microbatches) {
         if (!MayGoOn(budget)) break;
-        moved.clear();
-        rest.clear();
-        for (const int32_t u : base->choice.order) {
-          (units.microbatch[u] == m ? moved : rest).push_back(u);
-        }
-        // Behind (or ahead of) the units of `place` others.
-        const size_t offset =
-            std::min(rest.size(), static_cast<size_t>(place) * moved.size());
-        const size_t at = front ? offset : rest.size() - offset;
-        OrderChoice choice = base->choice;
-        choice.order.clear();
-        choice.order.insert(choice.order.end(), rest.begin(),
-                            rest.begin() + static_cast<int64_t>(at));
-        choice.order.insert(choice.order.end(), moved.begin(), moved.end());
-        choice.order.insert(choice.order.end(),
-                            rest.begin() + static_cast<int64_t>(at),
-                            rest.end());
+        const OrderChoice choice = moved_to_end(base->choice, m, place, front);
         const int64_t time = TryChoice(choice);
         if (time < best.time) best = {.time = time, .choice = choice};
       }
@@ -185,10 +198,28 @@ void SearchWorker::ExchangeEnds(Candidate* base, const SearchBudget& budget) {
     }
   }
   if (!MayGoOn(budget)) return;
-  TryChoice(base->choice);
-  const auto last = LastSequence();
-  const std::vector<int32_t> start(last.begin(), last.end());
-  Polish(start, kPolish, budget);
+  std::vector<int32_t> start;
+  const auto try_and_polish = [&](const OrderChoice& choice, int64_t n) {
+    if (TryChoice(choice) >= kNoLimit) return;
+    start.assign(LastSequence().begin(), LastSequence().end());
+    Polish(start, n, budget);
+  };
+  try_and_polish(base->choice, kPolish);
+  // What is best first may show only then.
+  std::vector<Candidate> fronts;
+  for (const int32_t m : microbatches) {
+    if (!MayGoOn(budget)) return;
+    if (m == units.microbatch[base->choice.order.front()]) continue;
+    fronts.push_back({.choice = moved_to_end(base->choice, m, 0, true)});
+    fronts.back().time = TryChoice(fronts.back().choice);
+  }
+  std::stable_sort(
+      fronts.begin(), fronts.end(),
+      [](const Candidate& a, const Candidate& b) { return a.time < b.time; });
+  fronts.resize(std::min(fronts.size(), kFronts));
+  for (const Candidate& other : fronts) {
+    if (MayGoOn(budget)) try_and_polish(other.choice, kFrontPolish);
+  }
 }
 
 void SearchWorker::PerturbChoices(const SearchBudget& budget) {
@@ -272,6 +303,48 @@ void SearchWorker::Shake(const SearchBudget& budget) {
   }
 }
 
+void SearchWorker::KickMicrobatches(const SearchBudget& budget) {
+  while (cost_ < kRoundCost && MayGoOn(budget)) {
+    if (kicked_sequence_.empty() ||
+        static_cast<double>(kicked_ - best_) > kKickReset * mean_duration_) {
+      kicked_ = best_;
+      kicked_sequence_ = sequence_;
+    }
+    relabels_.Start(kicked_sequence_);
+    const int64_t time = relabels_.Kick(random_);
+    ++evaluations_;
+    cost_ += 2;
+    if (static_cast<double>(time - kicked_) > kKickGate * mean_duration_) {
+      continue;
+    }
+    Polish(relabels_.sequence(), kKickPolish, budget);
+    const auto worse = static_cast<double>(tabu_.best_time() - kicked_);
+    if (worse <= 0 || random_.Unit() < std::exp(-worse / (kKickTemperature *
+                                                          mean_duration_))) {
+      kicked_ = tabu_.best_time();
+      kicked_sequence_.assign(tabu_.best_sequence().begin(),
+                              tabu_.best_sequence().end());
+    }
+  }
+}
+
+void SearchWorker::PlaceMicrobatches(const SearchBudget& budget) {
+  relabels_.Start(sequence_);
+  while (cost_ < kRoundCost && MayGoOn(budget)) {
+    const double left =
+        1 - static_cast<double>(cost_) / static_cast<double>(kRoundCost);
+    const int64_t done =
+        relabels_.Run(std::min<int64_t>(25, stop_at_ - evaluations_),
+                      kPlaceTemperature * mean_duration_ * left * left,
+                      space_->bound, random_);
+    evaluations_ += done;
+    cost_ += std::max<int64_t>(done, 8);
+  }
+  const auto best = relabels_.best_sequence();
+  Keep(relabels_.best_time(), best);
+  Polish(best, kShakePolish, budget);
+}
+
 void SearchWorker::ImproveBest(const SearchBudget& budget) {
   while (cost_ < kRoundCost && MayGoOn(budget)) {
     const std::vector<int32_t> start = sequence_;
@@ -318,23 +391,39 @@ void SearchWorker::Round(int64_t limit, const SearchBudget& budget) {
       }
       continue;
     }
-    switch (turn_++ % 5) {
-      case 0:
-      case 2:
-        PerturbChoices(budget);
-        break;
-      case 1:
-        ImproveBest(budget);
-        break;
-      case 3:
-        Shake(budget);
-        break;
-      default:
-        ImproveSequence(budget);
-        break;
-    }
+    TakeTurn(turn_++, budget);
     // A turn that found nothing to do must not be asked for ever.
     cost_ += 8;
+  }
+}
+
+void SearchWorker::TakeTurn(int64_t turn, const SearchBudget& budget) {
+  if (relabels_.can_move() && relabels_.keeps_memory()) {
+    switch (turn % 10) {
+      case 4:
+        return Shake(budget);
+      case 9:
+        return PerturbChoices(budget);
+      case 2:
+      case 7:
+        return PlaceMicrobatches(budget);
+      case 3:
+      case 8:
+        return ImproveSequence(budget);
+      default:
+        return KickMicrobatches(budget);
+    }
+  }
+  switch (turn % 5) {
+    case 0:
+    case 2:
+      return PerturbChoices(budget);
+    case 1:
+      return ImproveBest(budget);
+    case 3:
+      return Shake(budget);
+    default:
+      return ImproveSequence(budget);
   }
 }
 

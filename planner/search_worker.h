@@ -5,9 +5,15 @@
 // What a worker does, in this order:
 //  - its share of the portfolio of list-scheduling choices;
 //  - from its best choices, in turns: the microbatches that go first and last
-//    are exchanged (what fills and drains the pipeline), then tabu search;
+//    are exchanged (what fills and drains the pipeline), then tabu search, also
+//    from the next best to go first;
 //  - in turns: annealing of choices, each promising one followed by a short
-//    tabu search; tabu search from the best; annealing of the sequence.
+//    tabu search; list scheduling by the best's start times, disturbed;
+//    annealing of the sequence; and, where microbatches of equal structure
+//    differ in cost and not in memory under a limit, mostly: some exchange
+//    their places in the schedule, each time followed by a short tabu search,
+//    accepted or not as in annealing, and annealing of their places; elsewhere
+//    tabu search from the best.
 #ifndef PIPELOOM_PLANNER_SEARCH_WORKER_H_
 #define PIPELOOM_PLANNER_SEARCH_WORKER_H_
 
@@ -20,6 +26,7 @@
 #include "planner/flat_graph.h"
 #include "planner/list_scheduler.h"
 #include "planner/order_search.h"
+#include "planner/relabel_search.h"
 #include "planner/retime.h"
 #include "planner/search_budget.h"
 #include "planner/sequence_search.h"
@@ -71,12 +78,17 @@ class SearchWorker {
   // From that sequence (or any other), as long as it pays.
   void Polish(absl::Span<const int32_t> sequence, int64_t iterations,
               const SearchBudget& budget);
+  void TakeTurn(int64_t turn, const SearchBudget& budget);
   void Portfolio(const SearchBudget& budget);
   // Which microbatches go first and last; `base` becomes the best found.
   void ExchangeEnds(Candidate* base, const SearchBudget& budget);
   void PerturbChoices(const SearchBudget& budget);
   // List-schedules by the start times of the incumbent, disturbed.
   void Shake(const SearchBudget& budget);
+  // Microbatches exchange their places: tabu search after each exchange ...
+  void KickMicrobatches(const SearchBudget& budget);
+  // ... or annealing of the places alone.
+  void PlaceMicrobatches(const SearchBudget& budget);
   void ImproveBest(const SearchBudget& budget);
   void ImproveSequence(const SearchBudget& budget);
 
@@ -87,6 +99,7 @@ class SearchWorker {
   Retimer retimer_;
   TabuSearch tabu_;
   SequenceSearch sequences_;
+  RelabelSearch relabels_;
   Random random_;
   bool keeps_pattern_;
   bool symmetric_;  // All units alike: their order does not matter.
@@ -107,9 +120,11 @@ class SearchWorker {
   // The choice to come back to, and the one being changed.
   Candidate home_{};
   Candidate current_{};
-  // Of Shake: the sequence being disturbed.
+  // Of Shake and KickMicrobatches: the sequence being disturbed.
   int64_t shaken_ = std::numeric_limits<int64_t>::max();
   std::vector<int32_t> shaken_sequence_{};
+  int64_t kicked_ = std::numeric_limits<int64_t>::max();
+  std::vector<int32_t> kicked_sequence_{};
   int64_t turn_ = 0;
   int64_t cycle_ = 0;
 };

@@ -134,8 +134,9 @@ void TabuSearch::SweepAll() {
 
 void TabuSearch::Start(absl::Span<const int32_t> sequence) {
   sequence_.assign(sequence.begin(), sequence.end());
-  std::fill(tabu_until_.begin(), tabu_until_.end(), 0);
-  iteration_ = 0;
+  // Beyond every tenure of the last search: nothing is tabu.
+  iteration_ += 2 * kMostTenure;
+  started_ = iteration_;
   SweepAll();
   best_ = current_;
   best_sequence_ = sequence_;

@@ -39,7 +39,9 @@ class TabuSearch {
   absl::Span<const int32_t> sequence() const { return sequence_; }
   absl::Span<const int32_t> best_sequence() const { return best_sequence_; }
   // Since Start.
-  int64_t iterations() const { return static_cast<int64_t>(iteration_); }
+  int64_t iterations() const {
+    return static_cast<int64_t>(iteration_ - started_);
+  }
   // Moves since the best was found.
   int64_t stalled() const { return stalled_; }
 
@@ -108,6 +110,7 @@ class TabuSearch {
   // ahead of `second` again. A collision forbids a move too many, no more.
   std::vector<uint64_t> tabu_until_;
   uint64_t iteration_ = 0;
+  uint64_t started_ = 0;  // The iteration of Start.
   int64_t tenure_ = 10;
   int64_t current_ = 0;
   int64_t best_ = 0;

@@ -4,8 +4,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cctype>
+#include <cstdlib>
 #include <fstream>
+#include <iostream>
 #include <memory>
+#include <numeric>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -110,6 +114,105 @@ TEST(AnySizeTest, ShippedJobsPlanForAnyMicrobatchesAndRanks) {
     }
   }
 }
+
+// Every number of microbatches to 100 on every number of ranks to 32, three
+// jobs, with PIPELOOM_FULL_GRID=1 in the environment (some minutes); else some
+// of them. The batch is long enough for all.
+class GridTest : public ::testing::TestWithParam<const char*> {
+ protected:
+  static bool Full() {
+    const char* full = std::getenv("PIPELOOM_FULL_GRID");
+    return full != nullptr && std::string(full) == "1";
+  }
+  static std::vector<int32_t> Sizes(int32_t most,
+                                    const std::vector<int32_t>& some) {
+    if (!Full()) return some;
+    std::vector<int32_t> all(static_cast<size_t>(most));
+    std::iota(all.begin(), all.end(), 1);
+    return all;
+  }
+  static void ExpectClear(const absl::Status& status) {
+    EXPECT_THAT(status.code(), AnyOf(absl::StatusCode::kResourceExhausted,
+                                     absl::StatusCode::kInvalidArgument,
+                                     absl::StatusCode::kFailedPrecondition))
+        << status;
+    EXPECT_THAT(std::string(status.message()),
+                AnyOf(HasSubstr("memory"), HasSubstr("parallel"),
+                      HasSubstr("layers"), HasSubstr("microbatches")))
+        << status;
+  }
+};
+
+TEST_P(GridTest, HasAPlanOrAnErrorThatSaysWhatDoesNotFit) {
+  const std::string name = GetParam();
+  JobSpec job = SmallVlmJob();
+  if (name != "small-vlm") {
+    ASSERT_OK_AND_ASSIGN(job, Shipped(name));
+    job.training.microbatch_tokens = 2048;
+  }
+  job.cluster.num_nodes = std::max(job.cluster.num_nodes, 4);
+  const BatchMetadata batch = RandomBatch(7, 4000, 3);
+  int planned = 0;
+  int refused = 0;
+  for (const int32_t pp : Sizes(32, {1, 3, 8, 31})) {
+    job.parallel = {.pp = pp};
+    ASSERT_THAT(ValidateJobSpec(job), IsOk());
+    const emulator::StageCostModel costs(job);
+    for (const char* schedule : {"pipeloom", "1f1b", "interleaved"}) {
+      ASSERT_OK_AND_ASSIGN(const auto strategy, MakeStrategy(schedule));
+      const auto prepared = PrepareJob(*strategy, costs, batch);
+      if (!prepared.ok()) {
+        ++refused;
+        ExpectClear(prepared.status());
+        continue;
+      }
+      for (const int32_t m : Sizes(100, {1, 7, 50})) {
+        SCOPED_TRACE(::testing::Message()
+                     << name << " " << schedule << ", pp " << pp << ", " << m
+                     << " microbatches");
+        JobSpec sized = job;
+        sized.training.microbatches = m;
+        ASSERT_OK_AND_ASSIGN(const auto packed,
+                             partition::PackStep(sized, batch, 0));
+        SearchBudget once;
+        once.max_evaluations = 1;
+        const auto result =
+            PlanStep(*prepared, {.packed = &packed, .budget = once});
+        if (!result.ok()) {
+          ++refused;
+          ExpectClear(result.status());
+          continue;
+        }
+        ++planned;
+        EXPECT_THAT(ValidateExecutionPlan(result->plan), IsOk());
+        // A sample in pieces that found no room is the next step's.
+        EXPECT_EQ(result->microbatches.num_microbatches,
+                  static_cast<int32_t>(packed.packed[0].size()));
+        EXPECT_LE(m - result->microbatches.num_microbatches, 4);
+        EXPECT_GE(result->predicted.step_time(), result->lower_bound);
+      }
+    }
+  }
+  EXPECT_GT(planned, 0);
+  RecordProperty("planned", planned);
+  RecordProperty("refused", refused);
+  if (Full()) {
+    std::cout << name << ": " << planned << " planned, " << refused
+              << " refused\n";
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Jobs, GridTest,
+                         ::testing::Values("small-vlm", "qwen2.5-vl-7b",
+                                           "llama3-8b"),
+                         [](const auto& tested) {
+                           std::string name = tested.param;
+                           std::erase_if(name, [](char c) {
+                             return std::isalnum(
+                                        static_cast<unsigned char>(c)) == 0;
+                           });
+                           return name;
+                         });
 
 TEST(OddBatchTest, TextOnlyImagesOnlyAndOneSampleOfAHundredImages) {
   BatchMetadata text;

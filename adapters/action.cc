@@ -27,6 +27,8 @@ struct Progress {
   bool got_forward = false;
   bool sent_backward = false;
   bool got_backward = false;
+  bool waited_forward = false;
+  bool waited_backward = false;
 };
 
 absl::Status Violation(size_t rank, size_t column, const Action& action,
@@ -70,6 +72,7 @@ class Checker {
           shape_.num_microbatches =
               std::max(shape_.num_microbatches, a.microbatch + 1);
           shape_.has_transfers |= IsTransfer(a.kind);
+          shape_.has_waits |= IsWait(a.kind);
         }
       }
     }
@@ -160,6 +163,12 @@ class Checker {
       case ActionKind::kRecvBackward:
         if (!Crosses(a.stage + 1, a.stage)) return "no rank sends it";
         return once(&p.got_backward);
+      case ActionKind::kWaitSendForward:
+        if (!p.sent_forward) return "its output has not been sent";
+        return once(&p.waited_forward);
+      case ActionKind::kWaitSendBackward:
+        if (!p.sent_backward) return "its input gradient has not been sent";
+        return once(&p.waited_backward);
     }
     return "unknown";
   }
@@ -188,6 +197,10 @@ class Checker {
             lacks = "send of its output";
           } else if (Crosses(s, s - 1) && !p.sent_backward) {
             lacks = "send of its input gradient";
+          } else if (shape_.has_waits && p.sent_forward != p.waited_forward) {
+            lacks = "wait for the send of its output";
+          } else if (shape_.has_waits && p.sent_backward != p.waited_backward) {
+            lacks = "wait for the send of its input gradient";
           }
         }
         if (lacks != nullptr) {
@@ -211,6 +224,7 @@ class Checker {
     for (const auto& row : table_.ranks) {
       for (const Cell& cell : row) {
         for (const Action& a : cell.actions) {
+          if (IsWait(a.kind)) continue;
           const bool forward = a.kind == ActionKind::kSendForward ||
                                a.kind == ActionKind::kRecvForward;
           const int32_t step = forward ? 1 : -1;
@@ -261,8 +275,16 @@ class Checker {
         case ActionKind::kBackward:
         case ActionKind::kBackwardInput:
           return s + 1 == shape_.num_stages || of(s + 1, m).backward;
+        case ActionKind::kRecvForward:
+          return of(s - 1, m).sent_forward;
+        case ActionKind::kRecvBackward:
+          return of(s + 1, m).sent_backward;
+        case ActionKind::kWaitSendForward:
+          return of(s + 1, m).got_forward;
+        case ActionKind::kWaitSendBackward:
+          return of(s - 1, m).got_backward;
         default:
-          return true;  // Receives are posted, sends do not block.
+          return true;  // Sends do not block.
       }
     };
     for (bool progress = true; progress;) {
@@ -277,6 +299,10 @@ class Checker {
             p.forward |= a.kind == ActionKind::kForward;
             p.backward |= a.kind == ActionKind::kBackward ||
                           a.kind == ActionKind::kBackwardInput;
+            p.sent_forward |= a.kind == ActionKind::kSendForward;
+            p.sent_backward |= a.kind == ActionKind::kSendBackward;
+            p.got_forward |= a.kind == ActionKind::kRecvForward;
+            p.got_backward |= a.kind == ActionKind::kRecvBackward;
           }
           ++at[r];
           progress = true;
@@ -311,16 +337,6 @@ absl::Status AddTransfers(ActionTable* table) {
   if (shape.has_transfers) {
     return absl::FailedPreconditionError("the table has transfers already");
   }
-  for (const auto& row : table->ranks) {
-    for (const Cell& cell : row) {
-      if (cell.actions.size() > 1) {
-        return absl::FailedPreconditionError(
-            absl::StrCat(TorchName(cell),
-                         ": transfers of overlapped pairs are left to the "
-                         "runtime; write the table without transfers"));
-      }
-    }
-  }
   const auto owner = [&](int32_t stage) {
     return static_cast<size_t>(shape.rank_of_stage[static_cast<size_t>(stage)]);
   };
@@ -332,12 +348,32 @@ absl::Status AddTransfers(ActionTable* table) {
                        int32_t microbatch) {
     return known[rank].count({static_cast<int>(kind), stage, microbatch}) > 0;
   };
-  const auto add = [&](size_t rank, const Action& a) {
-    lowered[rank].push_back({{a}});
+  const auto know = [&](size_t rank, const Action& a) {
     // Both kinds of backward make the input gradient.
     const ActionKind kind =
         a.kind == ActionKind::kBackwardInput ? ActionKind::kBackward : a.kind;
     known[rank].insert({static_cast<int>(kind), a.stage, a.microbatch});
+  };
+  const auto is_forward = [](const Action& a) {
+    return a.kind == ActionKind::kForward;
+  };
+  // Forwards go up the stages, backwards down; weight gradients stay.
+  const auto step_of = [&](const Action& a) {
+    return is_forward(a) ? 1 : a.kind == ActionKind::kWeightGrad ? 0 : -1;
+  };
+  const auto exists = [&](int32_t stage) {
+    return stage >= 0 && stage < shape.num_stages;
+  };
+  const auto ready = [&](size_t rank, const Action& a) {
+    const int32_t source = a.stage - step_of(a);
+    if (source == a.stage || !exists(source)) return true;
+    return has(rank,
+               is_forward(a) ? ActionKind::kRecvForward
+                             : ActionKind::kRecvBackward,
+               a.stage, a.microbatch) ||
+           has(rank,
+               is_forward(a) ? ActionKind::kForward : ActionKind::kBackward,
+               source, a.microbatch);
   };
   std::vector<size_t> at(table->ranks.size(), 0);
   for (bool progress = true; progress;) {
@@ -345,40 +381,75 @@ absl::Status AddTransfers(ActionTable* table) {
     for (size_t r = 0; r < at.size(); ++r) {
       if (at[r] == table->ranks[r].size()) continue;
       const Cell& cell = table->ranks[r][at[r]];
-      if (!cell.actions.empty()) {
-        const Action a = cell.actions[0];
-        const bool forward = a.kind == ActionKind::kForward;
-        const bool backward = a.kind == ActionKind::kBackward ||
-                              a.kind == ActionKind::kBackwardInput;
-        const int32_t step = forward ? 1 : -1;
-        const int32_t source = a.stage - step;
-        if ((forward || backward) && source >= 0 && source < shape.num_stages &&
-            !has(r,
-                 forward ? ActionKind::kRecvForward : ActionKind::kRecvBackward,
-                 a.stage, a.microbatch) &&
-            !has(r, forward ? ActionKind::kForward : ActionKind::kBackward,
-                 source, a.microbatch)) {
-          continue;
-        }
-        add(r, a);
-        const int32_t target = a.stage + step;
-        if ((forward || backward) && target >= 0 && target < shape.num_stages &&
-            owner(target) != r) {
-          add(r,
-              {a.stage,
-               forward ? ActionKind::kSendForward : ActionKind::kSendBackward,
-               a.microbatch});
-          add(owner(target),
-              {target,
-               forward ? ActionKind::kRecvForward : ActionKind::kRecvBackward,
-               a.microbatch});
-        }
+      if (!std::all_of(cell.actions.begin(), cell.actions.end(),
+                       [&](const Action& a) { return ready(r, a); })) {
+        continue;
+      }
+      if (!cell.actions.empty()) lowered[r].push_back(cell);
+      for (const Action& a : cell.actions) {
+        know(r, a);
+        const int32_t target = a.stage + step_of(a);
+        if (!exists(target) || owner(target) == r) continue;
+        const bool forward = is_forward(a);
+        const Action send = {
+            a.stage,
+            forward ? ActionKind::kSendForward : ActionKind::kSendBackward,
+            a.microbatch};
+        const Action receive = {
+            target,
+            forward ? ActionKind::kRecvForward : ActionKind::kRecvBackward,
+            a.microbatch};
+        lowered[r].push_back({{send}});
+        lowered[owner(target)].push_back({{receive}});
+        know(owner(target), receive);
       }
       ++at[r];
       progress = true;
     }
   }
   table->ranks = std::move(lowered);
+  return absl::OkStatus();
+}
+
+absl::Status AddWaits(ActionTable* table) {
+  TableShape shape;
+  PIPELOOM_RETURN_IF_ERROR(CheckTable(*table, &shape));
+  if (shape.has_waits) {
+    return absl::FailedPreconditionError("the table has waits already");
+  }
+  for (auto& row : table->ranks) {
+    std::vector<Action> sends;
+    std::set<std::pair<int32_t, int32_t>> pending;  // Outputs.
+    std::vector<Cell> with_waits;
+    const auto wait_for = [&](const Action& a, ActionKind kind) {
+      with_waits.push_back({{{a.stage, kind, a.microbatch}}});
+    };
+    for (Cell& cell : row) {
+      with_waits.push_back(cell);
+      for (const Action& a : cell.actions) {
+        if (a.kind == ActionKind::kSendForward) {
+          pending.insert({a.stage, a.microbatch});
+        }
+        if (a.kind == ActionKind::kSendForward ||
+            a.kind == ActionKind::kSendBackward) {
+          sends.push_back(a);
+        }
+        if ((a.kind == ActionKind::kBackward ||
+             a.kind == ActionKind::kBackwardInput) &&
+            pending.erase({a.stage, a.microbatch}) > 0) {
+          wait_for(a, ActionKind::kWaitSendForward);
+        }
+      }
+    }
+    for (const Action& send : sends) {
+      if (send.kind == ActionKind::kSendBackward) {
+        wait_for(send, ActionKind::kWaitSendBackward);
+      } else if (pending.count({send.stage, send.microbatch}) > 0) {
+        wait_for(send, ActionKind::kWaitSendForward);
+      }
+    }
+    row = std::move(with_waits);
+  }
   return absl::OkStatus();
 }
 

@@ -32,6 +32,12 @@ class Reader {
       }
     }
     PIPELOOM_RETURN_IF_ERROR(CheckTable(result_.table, &result_.shape));
+    if (options_.transfers) {
+      // The plan posts receives ahead of its sends; where a backend carries
+      // out one transfer after another, both ranks would wait.
+      PIPELOOM_RETURN_IF_ERROR(AddTransfers(&result_.table));
+      PIPELOOM_RETURN_IF_ERROR(CheckTable(result_.table, &result_.shape));
+    }
     return std::move(result_);
   }
 
@@ -198,8 +204,8 @@ class Reader {
     return std::visit(
         Overloaded{
             [&](const Compute& i) { return AddPass(i.task); },
-            [&](const Send& i) { return AddTransfer(i.edge, true); },
-            [&](const Recv& i) { return AddTransfer(i.edge, false); },
+            [&](const Send&) { return absl::OkStatus(); },
+            [&](const Recv&) { return absl::OkStatus(); },
             [&](const WaitRecv&) { return absl::OkStatus(); },
             [&](const WaitSend&) { return absl::OkStatus(); },
             [&](const Free&) { return absl::OkStatus(); },
@@ -267,28 +273,6 @@ class Reader {
     }
     row.push_back({{action}});
     last_task_ = t;
-    return absl::OkStatus();
-  }
-
-  absl::Status AddTransfer(EdgeId e, bool send) {
-    if (!options_.transfers) return absl::OkStatus();
-    const Dependency& edge = graph_.edge(e);
-    const Task& from = graph_.task(edge.from);
-    const Task& to = graph_.task(edge.to);
-    if (from.stage == to.stage) {
-      return No(absl::StrCat(Name(edge.to),
-                             " gets a tensor of its own stage "
-                             "from another rank"));
-    }
-    const bool forward = from.pass == Pass::kForward;
-    const Task& here = send ? from : to;
-    const ActionKind kind =
-        forward
-            ? (send ? ActionKind::kSendForward : ActionKind::kRecvForward)
-            : (send ? ActionKind::kSendBackward : ActionKind::kRecvBackward);
-    result_.table.ranks.back().push_back(
-        {{{here.stage.value(), kind,
-           number_of_[At(here.microbatch.value())]}}});
     return absl::OkStatus();
   }
 

@@ -16,7 +16,7 @@
 namespace pipeloom::adapters {
 
 struct ActionOptions {
-  // With the plan's own sends and receives. Else passes alone.
+  // With sends and receives, by AddTransfers; else passes alone.
   bool transfers = false;
   // Leave out recomputation and offloading, which these formats cannot say;
   // the trainer must see to memory itself. Off, a plan that needs them is

@@ -28,7 +28,7 @@ struct Word {
   ActionKind kind{};
 };
 // Of dialect 2.6.
-constexpr std::array<Word, 8> kWords = {{
+constexpr std::array<Word, 10> kWords = {{
     {"F", ActionKind::kForward},
     {"B", ActionKind::kBackward},
     {"I", ActionKind::kBackwardInput},
@@ -37,6 +37,8 @@ constexpr std::array<Word, 8> kWords = {{
     {"RECV_F", ActionKind::kRecvForward},
     {"SEND_B", ActionKind::kSendBackward},
     {"RECV_B", ActionKind::kRecvBackward},
+    {"WAIT_SEND_F", ActionKind::kWaitSendForward},
+    {"WAIT_SEND_B", ActionKind::kWaitSendBackward},
 }};
 
 absl::Status Unknown(absl::string_view text, TorchDialect dialect) {
@@ -46,8 +48,9 @@ absl::Status Unknown(absl::string_view text, TorchDialect dialect) {
                                         : "F, B, W";
   return absl::InvalidArgumentError(absl::StrCat(
       "\"", absl::CHexEscape(text.substr(0, 40)), "\" is no action: expected ",
-      "stage, one of ", letters,
-      ", SEND_F, RECV_F, SEND_B, RECV_B, and microbatch, as in 2F5",
+      "stage, one of ", letters, ", SEND_F, RECV_F, SEND_B, RECV_B, ",
+      dialect == TorchDialect::k26 ? "WAIT_SEND_F, WAIT_SEND_B, " : "",
+      "and microbatch, as in 2F5",
       dialect == TorchDialect::k26 ? ", or a pair (0F7;7B3)OVERLAP_F_B" : ""));
 }
 
@@ -71,7 +74,7 @@ bool ParseOne(absl::string_view text, TorchDialect dialect, Action* action,
               bool* has_kind) {
   if (!TakeIndex(&text, &action->stage)) return false;
   for (const absl::string_view skipped :
-       {"UNSHARD", "RESHARD", "REDUCE_GRAD"}) {
+       {"UNSHARD", "RESHARD", "REDUCE_GRAD", "WAIT_REDUCE_GRAD"}) {
     if (text == skipped) {
       *has_kind = false;
       return true;
@@ -91,7 +94,7 @@ bool ParseOne(absl::string_view text, TorchDialect dialect, Action* action,
   }
   for (const Word& known : kWords) {
     if (known.text != word) continue;
-    if (known.kind == ActionKind::kBackwardInput) {
+    if (known.kind == ActionKind::kBackwardInput || IsWait(known.kind)) {
       if (dialect != TorchDialect::k26) return false;
     }
     action->kind = known.kind;

@@ -10,8 +10,9 @@
 //   bw        nightlies BW                              B   W
 //   2.6       >= 2.6    B                               I   W
 //
-// and, in 2.6, `(0F7;7B3)OVERLAP_F_B` (>= 2.9). torch's own reader takes
-// prefixes (`0FOO` as `0F`); this one takes whole cells only.
+// and, in 2.6, `(0F7;7B3)OVERLAP_F_B` (>= 2.9) and, with transfers, a
+// WAIT_SEND_F or WAIT_SEND_B for every send (2.15 demands them). torch's own
+// reader takes prefixes (`0FOO` as `0F`); this one takes whole cells only.
 //
 // What the format cannot say: docs/integration.md.
 #ifndef PIPELOOM_ADAPTERS_TORCH_SCHEDULE_H_
@@ -33,7 +34,8 @@ std::string TorchName(const Action& action);
 std::string TorchName(const Cell& cell);
 
 // InvalidArgument says what a cell may be. Actions on parameters (UNSHARD,
-// RESHARD, REDUCE_GRAD) are read as idle: a plan leaves them to the trainer.
+// RESHARD, REDUCE_GRAD and its wait) are read as idle: a plan leaves them to
+// the trainer.
 absl::StatusOr<Cell> ParseTorchName(absl::string_view text,
                                     TorchDialect dialect);
 

@@ -17,7 +17,7 @@ if [ "${1:-}" = --tests ]; then
     libgrpc++-dev protobuf-compiler-grpc grpc-proto
     libopenmpi-dev openmpi-bin openssh-client
     libtorch-dev python3-torch libopenblas0-pthread python3-numpy
-    python3-grpcio python3-protobuf
+    python3-grpcio python3-protobuf libfaketime openssl python3-venv
     chromium fonts-dejavu-core
   )
 fi

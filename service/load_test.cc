@@ -86,6 +86,9 @@ class Load {
     }
     if (stop_.stop_requested()) return absl::CancelledError("stopped");
     result_.seconds = MicrosSince(begin) / 1e6;
+    if (options_.server_memory) {
+      result_.memory_at_end = options_.server_memory();
+    }
     FetchQuietly();
     result_.quiet = PercentilesOf(std::move(quiet_us_));
     result_.open = PercentilesOf(std::move(open_us_));
@@ -190,6 +193,11 @@ class Load {
     while (!stop_.stop_requested()) {
       const int64_t mine = next_++;
       if (mine >= all) return;
+      if (options_.server_memory && mine == all / 10) {
+        const int64_t memory = options_.server_memory();
+        const std::lock_guard lock(mutex_);
+        result_.memory_at_tenth = memory;
+      }
       v1::GetRankPlanRequest request;
       request.set_step(mine / a_step);
       request.set_job_id(jobs_[static_cast<size_t>(mine % a_step / replicas)]);

@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <stop_token>
 #include <string>
@@ -28,6 +29,9 @@ struct LoadOptions {
   std::chrono::milliseconds deadline{30'000};  // Of a fetch.
   // Fetches whole plans too and checks them.
   bool verify = true;
+  // The service's resident memory, bytes; asked after a tenth of the plans and
+  // at the end. May be empty.
+  std::function<int64_t()> server_memory{};
 };
 
 struct Percentiles {
@@ -44,9 +48,11 @@ struct LoadResult {
   // Shares of one plan, or replicas of one step, that do not agree, a second
   // answer that differs from the first, or a plan that the check refuses.
   int64_t wrong = 0;
-  int64_t lost = 0;         // Plans that not every rank got.
-  int64_t tasks = 0;        // Of the largest plan.
-  int64_t share_bytes = 0;  // The largest share.
+  int64_t lost = 0;             // Plans that not every rank got.
+  int64_t tasks = 0;            // Of the largest plan.
+  int64_t share_bytes = 0;      // The largest share.
+  int64_t memory_at_tenth = 0;  // Bytes; 0: not asked for.
+  int64_t memory_at_end = 0;
   double seconds = 0;
   Percentiles open{};
   Percentiles first{};  // The first rank's fetch: waits for the plan.

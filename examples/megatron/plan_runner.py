@@ -175,6 +175,10 @@ class PlanRunner:
             kept[t] = (given, output)
             for e in structure.outputs.get(t, ()):
                 values[e] = output.detach()
+            # Megatron's backward_step then expects the output's own data to be
+            # gone; what is sent keeps its storage until it is sent.
+            if getattr(config, "deallocate_pipeline_outputs", False):
+                self._schedules.deallocate_output_tensor(output, True)
 
         def backward(t: int) -> None:
             f = structure.forward_of[t]

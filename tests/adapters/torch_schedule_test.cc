@@ -14,15 +14,9 @@
 #include "base/random.h"
 #include "emulator/emulate_step.h"
 #include "planner/baselines/dual_pipe_v.h"
-#include "planner/baselines/gpipe.h"
-#include "planner/baselines/interleaved.h"
-#include "planner/baselines/one_f_one_b.h"
-#include "planner/baselines/v_schedule.h"
-#include "planner/baselines/virtual_pipeline.h"
-#include "planner/baselines/zero_bubble_h1.h"
-#include "planner/baselines/zero_bubble_v.h"
 #include "planner/lower_plan.h"
 #include "tests/adapters/plans.h"
+#include "tests/adapters/strategies.h"
 #include "tests/support/random_problem.h"
 #include "tests/support/status_matchers.h"
 
@@ -33,6 +27,8 @@ using ::pipeloom::testing::FailsWith;
 using ::pipeloom::testing::IsOk;
 using ::pipeloom::testing::PlanOf;
 using ::pipeloom::testing::RandomOrders;
+using ::pipeloom::testing::Strategies;
+using ::pipeloom::testing::Strategy;
 using ::pipeloom::testing::UniformGraph;
 using ::testing::HasSubstr;
 
@@ -259,37 +255,8 @@ TEST(CheckTableTest, NoMutatedTableIsAcceptedWhoseMessagesDoNotMatch) {
   EXPECT_GT(corrupting, 500);
 }
 
-struct Strategy {
-  std::string name{};
-  bool vee = false;
-  bool split = false;
-  int32_t chunks = 1;
-  absl::StatusOr<RankOrders> (*orders)(const planner::VirtualPipeline&) =
-      nullptr;
-};
-
-const Strategy kStrategies[] = {
-    {"gpipe", false, false, 1,
-     [](const planner::VirtualPipeline& p) -> absl::StatusOr<RankOrders> {
-       return planner::GPipeOrders(p);
-     }},
-    {"1f1b", false, false, 1, planner::OneFOneBOrders},
-    {"interleaved", false, false, 2, planner::InterleavedOrders},
-    {"zb-h1", false, true, 1, planner::ZeroBubbleH1Orders},
-    {"zb-v", true, true, 2, planner::ZeroBubbleVOrders},
-    {"v-half", true, true, 2,
-     [](const planner::VirtualPipeline& p) {
-       return planner::VScheduleOrders(planner::VMemory::kHalf, p);
-     }},
-    {"v-min", true, true, 2,
-     [](const planner::VirtualPipeline& p) {
-       return planner::VScheduleOrders(planner::VMemory::kMin, p);
-     }},
-    {"dualpipe-v", true, true, 2, planner::DualPipeVOrders},
-};
-
 TEST(TorchScheduleTest, EveryStrategyComesBackFromItsFileAsItWas) {
-  for (const Strategy& strategy : kStrategies) {
+  for (const Strategy& strategy : Strategies()) {
     for (const int32_t p : {1, 2, 3, 4, 8}) {
       for (const int32_t m : {2 * p, 2 * p + 3}) {
         SCOPED_TRACE(absl::StrCat(strategy.name, " p ", p, " m ", m));
@@ -396,6 +363,72 @@ TEST(TorchScheduleTest, DualPipeVTakes33UnitsAndNineChunks) {
                        TimeSchedule(again.graph, testing::OrdersOf(again)));
   EXPECT_EQ(*std::max_element(schedule.peak.begin(), schedule.peak.end()),
             Bytes(9));
+}
+
+TEST(TorchScheduleTest, OverlappedPairsSendBothOutputsBehind) {
+  ASSERT_OK_AND_ASSIGN(
+      ActionTable table,
+      ParseTorchCsv("0F0,0F1,3F0,(3F1;3B0)OVERLAP_F_B,3B1,0B0,0B1\n"
+                    "1F0,2F0,1F1,2F1,2B0,1B0,2B1,1B1\n",
+                    TorchDialect::k26));
+  ASSERT_THAT(AddTransfers(&table), IsOk());
+  EXPECT_EQ(PrintTorchCsv(table),
+            "0F0,0SEND_F0,0F1,0SEND_F1,3RECV_F0,3F0,3RECV_F1,"
+            "(3F1;3B0)OVERLAP_F_B,3SEND_B0,3B1,3SEND_B1,0RECV_B0,0B0,"
+            "0RECV_B1,0B1\n"
+            "1RECV_F0,1F0,1RECV_F1,2F0,2SEND_F0,1F1,2F1,2SEND_F1,2RECV_B0,"
+            "2B0,2RECV_B1,1B0,1SEND_B0,2B1,1B1,1SEND_B1\n");
+}
+
+TEST(TorchScheduleTest, EverySendIsWaitedForAndNoWaitStandsAlone) {
+  const std::string comms =
+      "0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1\n"
+      "1RECV_F0,1F0,1RECV_F1,1B0,1SEND_B0,1F1,1B1,1SEND_B1\n";
+  ASSERT_OK_AND_ASSIGN(ActionTable table,
+                       ParseTorchCsv(comms, TorchDialect::k26));
+  ASSERT_THAT(AddWaits(&table), IsOk());
+  EXPECT_EQ(PrintTorchCsv(table),
+            "0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0WAIT_SEND_F0,0RECV_B1,"
+            "0B1,0WAIT_SEND_F1\n"
+            "1RECV_F0,1F0,1RECV_F1,1B0,1SEND_B0,1F1,1B1,1SEND_B1,"
+            "1WAIT_SEND_B0,1WAIT_SEND_B1\n");
+  EXPECT_THAT(AddWaits(&table), FailsWith(absl::StatusCode::kFailedPrecondition,
+                                          HasSubstr("has waits already")));
+  const struct {
+    std::string rank0{};
+    std::string message{};
+  } cases[] = {
+      {"0F0,0WAIT_SEND_F0,0SEND_F0,0RECV_B0,0B0", "has not been sent"},
+      {"0F0,0SEND_F0,0WAIT_SEND_F0,0WAIT_SEND_F0,0RECV_B0,0B0", "stands twice"},
+      {"0F0,0SEND_F0,0RECV_B0,0B0",
+       "stage 0, microbatch 0: there is no wait for the send of its output"},
+      {"0F0,0WAIT_SEND_B0,0SEND_F0,0RECV_B0,0B0", "has not been sent"},
+  };
+  for (const auto& c : cases) {
+    SCOPED_TRACE(c.rank0);
+    ASSERT_OK_AND_ASSIGN(
+        const ActionTable changed,
+        ParseTorchCsv(c.rank0 + "\n1RECV_F0,1F0,1B0,1SEND_B0,1WAIT_SEND_B0\n",
+                      TorchDialect::k26));
+    TableShape shape;
+    EXPECT_THAT(
+        CheckTable(changed, &shape),
+        FailsWith(absl::StatusCode::kFailedPrecondition, HasSubstr(c.message)));
+  }
+  // Each rank waits for a receive that the other lists behind its own wait.
+  ASSERT_OK_AND_ASSIGN(
+      const ActionTable stuck,
+      ParseTorchCsv(
+          "0F0,0SEND_F0,0F1,0SEND_F1,0WAIT_SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1,"
+          "0WAIT_SEND_F0\n"
+          "1RECV_F0,1F0,1B0,1SEND_B0,1WAIT_SEND_B0,1RECV_F1,1F1,1B1,1SEND_B1,"
+          "1WAIT_SEND_B1\n",
+          TorchDialect::k26));
+  TableShape shape;
+  EXPECT_THAT(CheckTable(stuck, &shape),
+              FailsWith(absl::StatusCode::kFailedPrecondition,
+                        HasSubstr("deadlock: rank 0 waits at cell 5, "
+                                  "0WAIT_SEND_F1; rank 1 waits at cell 5")));
 }
 
 TEST(PlanActionsTest, NamesWhatAFileCannotSay) {

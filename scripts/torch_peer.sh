@@ -1,0 +1,68 @@
+#!/usr/bin/env bash
+# A Python with a newer torch than the system's (torch.distributed.pipelining)
+# and Megatron-Core, for the tests that put their code beside ours.
+# usage: torch_peer.sh make [TORCH [MEGATRON]]   makes it: 1.5 GB, 3 minutes
+#        torch_peer.sh run FILE [ARG ...]        runs a test with it, or says
+#                                                "skipped: ...", status 0
+# PIPELOOM_TORCH_PYTHON names another interpreter; PIPELOOM_TORCH_PEER the
+# folder (default: pipeloom/torch-peer in the user's cache).
+set -euo pipefail
+peer=${PIPELOOM_TORCH_PEER:-${XDG_CACHE_HOME:-$HOME/.cache}/pipeloom/torch-peer}
+
+# torch's wheels for Linux are linked with CUDA. Where CUDA is installed, only
+# the libraries it lacks are fetched; else everything torch asks for.
+make_peer() {
+  local torch=${1:-2.15.0} megatron=${2:-0.16.1}
+  local cuda=/usr/local/cuda/lib64:/usr/local/cuda/extras/CUPTI/lib64
+  mkdir -p "$peer"
+  /usr/bin/python3 -m venv "$peer"
+  local pip=("$peer/bin/python" -m pip install --quiet)
+  "${pip[@]}" filelock "typing-extensions>=4.13" sympy networkx jinja2 fsspec \
+    numpy "setuptools>=77.0.3" packaging grpcio protobuf
+  "${pip[@]}" --no-deps "torch==$torch" "megatron-core==$megatron"
+  local site
+  site=$("$peer/bin/python" -c 'import sysconfig; print(
+      sysconfig.get_paths()["purelib"])')
+  # By name, as torch pins them: never part of a CUDA installation, and nccl,
+  # whose symbols follow torch's version.
+  local few
+  few=$("$peer/bin/python" -c '
+import importlib.metadata, re
+for line in importlib.metadata.requires("torch"):
+    name = line.split(";")[0].strip().replace(" ", "")
+    if "extra ==" not in line and re.match("nvidia-(cusparselt|nccl|nvshmem)",
+                                           name):
+        print(name)')
+  # shellcheck disable=SC2086
+  "${pip[@]}" --no-deps $few nvidia-cufile
+  local libraries
+  libraries=$(printf '%s:' "$site"/nvidia/*/lib)$cuda
+  if ! LD_LIBRARY_PATH=$libraries "$peer/bin/python" -c 'import torch' \
+    2>/dev/null; then
+    "${pip[@]}" "torch==$torch"
+    libraries=
+  fi
+  printf '%s\n' "$libraries" >"$peer/libraries"
+  LD_LIBRARY_PATH=$libraries "$peer/bin/python" -c '
+import torch
+import torch.distributed.pipelining
+print("torch", torch.__version__)'
+}
+
+case ${1:-} in
+make) make_peer "${@:2}" ;;
+run)
+  python=${PIPELOOM_TORCH_PYTHON:-}
+  if [ -z "$python" ] && [ -f "$peer/libraries" ]; then
+    python=$peer/bin/python
+    export LD_LIBRARY_PATH=$(cat "$peer/libraries")
+  fi
+  if [ -z "$python" ]; then
+    echo "skipped: no torch with torch.distributed.pipelining;" \
+      "scripts/torch_peer.sh make, or PIPELOOM_TORCH_PYTHON"
+    exit 0
+  fi
+  exec "$python" "${@:2}"
+  ;;
+*) sed -nE '2,/^set/s/^# ?//p' "$0" >&2; exit 2 ;;
+esac

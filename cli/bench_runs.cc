@@ -54,15 +54,19 @@ Partition PartitionOf(const StageGraph& graph) {
   return partition;
 }
 
-std::vector<Duration> BudgetsOf(const std::string& schedule, bool is_graph,
+std::vector<Duration> BudgetsOf(const std::string& schedule,
+                                const workloads::SuiteProblem& problem,
                                 const BenchOptions& options) {
   if (!Searches(schedule)) return {kZero};
   std::vector<Duration> budgets;
   for (const Duration budget : options.budgets) {
-    if (schedule == "pipeloom" || !is_graph ||
-        budget <= options.most_of_others) {
-      budgets.push_back(budget);
+    if (problem.job) {
+      const Duration most = problem.job->most_budget;
+      if (most > kZero && budget > most && !budgets.empty()) continue;
+    } else if (schedule != "pipeloom" && budget > options.most_of_others) {
+      continue;
     }
+    budgets.push_back(budget);
   }
   return budgets;
 }
@@ -161,10 +165,15 @@ absl::Status RunOnJob(const workloads::JobProblem& problem,
   flags.steps = problem.steps;
   flags.replicas = 1;
   flags.data_dir = options.data_dir;
+  // What there is to note of the batch is said once.
+  Context quiet = context;
+  if (row->schedule != options.schedules.front()) {
+    quiet.warn = [](absl::string_view) {};
+  }
   PIPELOOM_ASSIGN_OR_RETURN(const JobInput input,
-                            ReadJobInput(problem.job, flags, context));
+                            ReadJobInput(problem.job, flags, quiet));
   PIPELOOM_ASSIGN_OR_RETURN(const auto packed,
-                            PackSteps(input, problem.steps, context));
+                            PackSteps(input, problem.steps, quiet));
   const emulator::StageCostModel costs(input.job, CostsOf(input));
   PIPELOOM_ASSIGN_OR_RETURN(const auto strategy,
                             planner::MakeStrategy(row->schedule));
@@ -242,7 +251,7 @@ absl::StatusOr<std::vector<BenchResult>> RunBench(
     }
     for (const std::string& schedule : options.schedules) {
       if (!problem.job && !RunsOnGraphs(schedule)) continue;
-      for (const Duration budget : BudgetsOf(schedule, !problem.job, options)) {
+      for (const Duration budget : BudgetsOf(schedule, problem, options)) {
         progress.Set(static_cast<int64_t>(results.size()) - 1,
                      absl::StrCat(problem.name, ", ", schedule));
         BenchRow row{.schedule = schedule, .budget = budget};

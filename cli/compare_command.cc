@@ -15,10 +15,13 @@
 #include "cli/job_input.h"
 #include "cli/json_writer.h"
 #include "cli/partition_input.h"
+#include "cli/partition_layouts.h"
 #include "cli/planned_step.h"
 #include "cli/progress.h"
 #include "cli/report.h"
+#include "cli/robust_flags.h"
 #include "cli/table.h"
+#include "planner/static_order.h"
 #include "planner/strategy.h"
 
 namespace pipeloom::cli {
@@ -28,6 +31,8 @@ namespace {
 constexpr const char* kAblation[] = {
     "megatron",  "dip-partition", "dip-interleave",
     "dip-order", "dip",           "pipeloom"};
+
+constexpr char kStatic[] = "static";
 
 struct Row {
   std::string schedule{};
@@ -49,9 +54,27 @@ double Speedup(Duration megatron, Duration mine) {
   return mine > kZero ? ToSeconds(megatron) / ToSeconds(mine) : 0;
 }
 
+// The mean over the steps of the slowest replica's 90th percentile under
+// disturbances; none without --robust.
+std::optional<Duration> MeanP90(const Row& row) {
+  Duration sum{};
+  for (const PlannedStep& step : row.steps) {
+    if (!step.slowest().robust.has_value()) return std::nullopt;
+    sum += step.slowest().robust->chosen.p90;
+  }
+  if (row.steps.empty()) return std::nullopt;
+  return sum / static_cast<int64_t>(row.steps.size());
+}
+
 Table RowsTable(const std::vector<Row>& rows) {
-  Table table({"schedule", "step time", "vs megatron", "bubble", "MFU",
-               "peak memory", "gap to bound", "search"});
+  const bool robust = std::any_of(rows.begin(), rows.end(), [](const Row& row) {
+    return MeanP90(row).has_value();
+  });
+  std::vector<std::string> columns({"schedule", "step time", "vs megatron",
+                                    "bubble", "MFU", "peak memory",
+                                    "gap to bound", "bound", "search"});
+  if (robust) columns.emplace_back("90th percentile");
+  Table table(std::move(columns));
   const Duration megatron = MegatronTime(rows);
   for (const Row& row : rows) {
     if (!row.status.ok()) {
@@ -59,14 +82,18 @@ Table RowsTable(const std::vector<Row>& rows) {
       continue;
     }
     const StepMeans means = MeansOf(row.steps);
-    table.AddRow(
+    std::vector<std::string> cells(
         {row.schedule, FormatDuration(means.step_time),
          megatron > kZero
              ? absl::StrFormat("%.2fx", Speedup(megatron, means.step_time))
              : "-",
          FormatPercent(means.bubble_ratio), FormatPercent(means.mfu),
          FormatBytes(means.peak), FormatPercent(means.gap_ratio),
+         row.steps.empty() ? "" : row.steps.back().bound_source(),
          FormatDuration(means.search_time)});
+    const std::optional<Duration> p90 = MeanP90(row);
+    if (p90) cells.push_back(FormatDuration(*p90));
+    table.AddRow(cells);
   }
   return table;
 }
@@ -83,9 +110,23 @@ std::string Json(const std::string& job, const std::vector<Row>& rows) {
     }
     const StepMeans means = MeansOf(row.steps);
     json.Key("mean_step_time_us").Micros(means.step_time);
+    Duration bound{};
+    for (const PlannedStep& step : row.steps) bound += step.lower_bound();
+    json.Key("mean_lower_bound_us")
+        .Micros(bound /
+                static_cast<int64_t>(std::max<size_t>(1, row.steps.size())));
+    json.Key("gap_ratio").Number(means.gap_ratio);
+    json.Key("bound_sources").BeginArray();
+    for (const PlannedStep& step : row.steps) {
+      json.String(step.bound_source());
+    }
+    json.EndArray();
     json.Key("bubble_ratio").Number(means.bubble_ratio);
     json.Key("mfu").Number(means.mfu);
     json.Key("peak_bytes").Count(means.peak);
+    if (const std::optional<Duration> p90 = MeanP90(row)) {
+      json.Key("mean_p90_us").Micros(*p90);
+    }
     json.Key("search_us").Micros(means.search_time);
     json.Key("speedup_vs_megatron");
     if (megatron > kZero) {
@@ -124,8 +165,12 @@ class CompareCommand : public Command {
     flags.push_back({"ablation", &ablation_, "",
                      "instead: megatron, then partition, interleaving, order "
                      "and memory of dip one after another, then pipeloom"});
+    flags.push_back({"static", &static_, "",
+                     "a row more: pipeloom's plan of the first step, its order "
+                     "replayed on all"});
     AppendPartitionFlags(&partition_flags_, &flags);
     AppendSearchFlags(&search_flags_, &flags);
+    AppendRobustFlags(&robust_flags_, &flags);
     flags.push_back({"report", &report_, "FILE",
                      "write an HTML report with every strategy's first step"});
     flags.push_back(
@@ -136,8 +181,10 @@ class CompareCommand : public Command {
   absl::Status Run(const std::vector<std::string>& args,
                    const Context& context) override {
     PIPELOOM_ASSIGN_OR_RETURN(const std::string name, OneArgument(args, "JOB"));
-    PIPELOOM_ASSIGN_OR_RETURN(const JobInput input,
+    PIPELOOM_ASSIGN_OR_RETURN(JobInput input,
                               ReadJobInput(name, job_flags_, context));
+    PIPELOOM_RETURN_IF_ERROR(
+        TakeLayoutOfFile(partition_flags_, job_flags_, context, &input));
     PIPELOOM_ASSIGN_OR_RETURN(const auto packed,
                               PackSteps(input, job_flags_.steps, context));
     const emulator::StageCostModel costs(input.job, CostsOf(input));
@@ -150,6 +197,7 @@ class CompareCommand : public Command {
       }
       schedules.assign(std::begin(kAblation), std::end(kAblation));
     }
+    if (static_) schedules.emplace_back(kStatic);
     // One search serves every strategy that takes any partition.
     const SearchSettings settings = Settle(search_flags_, input.job.search);
     PIPELOOM_ASSIGN_OR_RETURN(const auto judge,
@@ -202,16 +250,30 @@ class CompareCommand : public Command {
                        const emulator::StageCostModel& costs,
                        const std::optional<Partition>& given, Row* row,
                        Progress& progress, const Context& context) const {
-    PIPELOOM_ASSIGN_OR_RETURN(const auto strategy,
-                              planner::MakeStrategy(row->schedule));
-    const SearchSettings settings = Settle(search_flags_, input.job.search);
+    const bool is_static = row->schedule == kStatic;
+    PIPELOOM_ASSIGN_OR_RETURN(
+        const auto strategy,
+        planner::MakeStrategy(is_static ? "pipeloom" : row->schedule));
+    SearchSettings settings = Settle(search_flags_, input.job.search);
+    settings.defer = input.defer;
+    settings.robust = DisturbancesOf(robust_flags_, settings.seed);
     planner::PreparedJob prepared{.strategy = strategy.get(), .costs = &costs};
-    if (given.has_value() && TakesAnyPartition(row->schedule)) {
+    if (given.has_value() && TakesAnyPartition(strategy->name())) {
       prepared.partition = *given;
     } else {
       PIPELOOM_ASSIGN_OR_RETURN(
           prepared,
           PrepareWithPartition(input, *strategy, costs, {}, settings, context));
+    }
+    std::unique_ptr<planner::Strategy> replayed;
+    if (is_static) {
+      planner::PlanInput typical;
+      typical.packed = &packed.front();
+      typical.seed = settings.seed;
+      typical.budget = StartBudget(settings, context);
+      PIPELOOM_ASSIGN_OR_RETURN(replayed,
+                                planner::MakeStatic(prepared, typical));
+      prepared.strategy = replayed.get();
     }
     for (size_t s = 0; s < packed.size(); ++s) {
       const auto step = static_cast<int64_t>(s);
@@ -253,6 +315,8 @@ class CompareCommand : public Command {
   SearchFlags search_flags_{};
   std::vector<std::string> schedules_{};  // Empty: the usual ones.
   bool ablation_ = false;
+  bool static_ = false;
+  RobustFlags robust_flags_{};
   std::string report_{};
   std::string format_ = "table";
 };

@@ -14,6 +14,7 @@
 #include "cli/table.h"
 #include "emulator/emulate_step.h"
 #include "emulator/framework_cost.h"
+#include "emulator/layer_memory.h"
 #include "emulator/stage_cost.h"
 #include "planner/baselines/interleaved.h"
 #include "planner/baselines/one_f_one_b.h"
@@ -58,7 +59,29 @@ Partition BalancedPartition(const MeasuredRun& run) {
 struct StageFigures {
   emulator::FrameworkStageTime time{};
   emulator::StageCost cost{};
+  Bytes made_again{};  // Of the activations, by recomputation.
 };
+
+// Everything but the stage's input, or what the attention's cores keep.
+Bytes MadeAgain(const MeasuredRun& run, const JobSpec& job, const Stage& stage,
+                const WorkShape& shape, const emulator::StageCost& cost) {
+  switch (run.setup.recomputation) {
+    case Recomputation::kNone:
+      break;
+    case Recomputation::kFull:
+      return cost.activations - cost.input;
+    case Recomputation::kSelective: {
+      Bytes sum;
+      for (int32_t i = 0; i < stage.num_layers; ++i) {
+        const LayerId id(stage.first_layer.value() + i);
+        sum += emulator::AttentionCoreBytes(
+            job.model.modules[stage.module].layers[id], shape, job.parallel);
+      }
+      return std::min(sum, cost.activations);
+    }
+  }
+  return Bytes(0);
+}
 
 // Tasks by microbatch: forwards along the stages, backwards against them.
 absl::StatusOr<StageGraph> GraphOf(const MeasuredRun& run,
@@ -87,10 +110,12 @@ absl::StatusOr<StageGraph> GraphOf(const MeasuredRun& run,
       continue;
     }
     seen[{stage.num_layers, inner ? 1 : s}] = figures.size();
-    figures.push_back({.time = framework.StageTime(stage, shape),
-                       .cost = costs.Cost(stage, shape, s > 0)});
+    StageFigures& made = figures.emplace_back();
+    made.time = framework.StageTime(stage, shape);
+    made.cost = costs.Cost(stage, shape, s > 0);
+    made.made_again = MadeAgain(run, costs.job(), stage, shape, made.cost);
   }
-  const bool recomputed = run.setup.recomputation == Recomputation::kFull;
+  const bool recomputed = run.setup.recomputation != Recomputation::kNone;
 
   IdVector<RankId, RankSpec> ranks(run.parallel.pp);
   for (const RankId r : ranks.ids()) {
@@ -131,7 +156,7 @@ absl::StatusOr<StageGraph> GraphOf(const MeasuredRun& run,
     std::vector<TaskId> forwards;
     for (int32_t s = 0; s < stages; ++s) {
       const StageFigures& f = figures[static_cast<size_t>(s)];
-      const Bytes kept = recomputed ? f.cost.input : f.cost.activations;
+      const Bytes kept = f.cost.activations - f.made_again;
       const TaskId task =
           tasks.push_back({.rank = partition.stages[StageId(s)].rank,
                            .pass = Pass::kForward,
@@ -150,8 +175,6 @@ absl::StatusOr<StageGraph> GraphOf(const MeasuredRun& run,
     }
     for (int32_t s = stages - 1; s >= 0; --s) {
       const StageFigures& f = figures[static_cast<size_t>(s)];
-      const Bytes more =
-          recomputed ? f.cost.activations - f.cost.input : Bytes(0);
       const TaskId task =
           tasks.push_back({.rank = partition.stages[StageId(s)].rank,
                            .pass = Pass::kBackward,
@@ -159,7 +182,7 @@ absl::StatusOr<StageGraph> GraphOf(const MeasuredRun& run,
                            .stage = StageId(s),
                            .microbatch = MicrobatchId(m),
                            .duration = f.time.backward,
-                           .alloc = more,
+                           .alloc = f.made_again,
                            .free = f.cost.activations,
                            .recomputes = recomputed});
       if (before != forwards[static_cast<size_t>(s)]) {

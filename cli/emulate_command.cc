@@ -41,6 +41,10 @@ class EmulateCommand : public Command {
             "rank; or all out of and into a network card (--ranks-per-nic), "
             "served in turn (per-nic) or at once at a share of its rate "
             "(fair-nic).\n\n"
+            "A JOB's cluster file says what its network and GPUs are like "
+            "(docs/emulator_model.md): high-bandwidth domains, cards and how "
+            "they are shared, devices and precision by node, slow GPUs and "
+            "links, jitter. Options add to it or stand instead of it.\n\n"
             "Of a JOB the step of all its replicas is emulated too: equal "
             "replicas and the GPUs of a rank once, gradients reduced beside "
             "the last backwards.\n\n"
@@ -66,12 +70,14 @@ class EmulateCommand : public Command {
     flags.push_back({"sharing",
                      &sharing_,
                      "MODE",
-                     "which transfers share a link",
+                     "which transfers share a link; default: as the cluster "
+                     "says, else per-pair",
                      {"none", "per-pair", "per-rank", "per-nic", "fair-nic"}});
     flags.push_back({"ranks-per-nic",
                      &ranks_per_nic_,
                      "N",
-                     "neighbouring ranks that share a network card",
+                     "neighbouring ranks that share a network card; default: "
+                     "as the cluster says, else 1",
                      {},
                      1,
                      1e6});
@@ -80,14 +86,14 @@ class EmulateCommand : public Command {
     flags.push_back({"slow-link", &slow_links_, "FROM-TO=FACTOR",
                      "slow links, several divided by commas"});
     flags.push_back({"jitter",
-                     &jitter_.compute,
+                     &compute_jitter_,
                      "SHARE",
                      "standard deviation of task durations, of their mean",
                      {},
                      0,
                      1});
     flags.push_back({"link-jitter",
-                     &jitter_.links,
+                     &link_jitter_,
                      "SHARE",
                      "the same of transfers",
                      {},
@@ -126,16 +132,22 @@ class EmulateCommand : public Command {
                               emulator::EmulateStep(sourced.plan, options));
     const auto took = std::chrono::duration_cast<Duration>(
         std::chrono::steady_clock::now() - begin);
+    for (const std::string& line : sourced.missing_lookups) {
+      context.warn(absl::StrCat("note: not measured: ", line));
+    }
     Extras extras;
     if (!sourced.replicas.empty()) {
       PIPELOOM_ASSIGN_OR_RETURN(extras.job, EmulateJob(sourced, options));
     }
-    if (jitter_.compute > 0 || jitter_.links > 0) {
-      jitter_.samples = static_cast<int32_t>(samples_);
-      jitter_.seed = static_cast<uint64_t>(source_.search.seed.value_or(1));
+    emulator::Jitter jitter{
+        .compute =
+            compute_jitter_ < 0 ? sourced.jitter.compute : compute_jitter_,
+        .links = link_jitter_ < 0 ? sourced.jitter.links : link_jitter_};
+    if (jitter.compute > 0 || jitter.links > 0) {
+      jitter.samples = static_cast<int32_t>(samples_);
+      jitter.seed = static_cast<uint64_t>(source_.search.seed.value_or(1));
       PIPELOOM_ASSIGN_OR_RETURN(
-          extras.sampled,
-          emulator::SampleSteps(sourced.plan, options, jitter_));
+          extras.sampled, emulator::SampleSteps(sourced.plan, options, jitter));
     }
     if (!trace_.empty()) {
       PIPELOOM_RETURN_IF_ERROR(WriteFileAtomically(
@@ -163,18 +175,21 @@ class EmulateCommand : public Command {
   absl::StatusOr<emulator::EmulateOptions> OptionsFor(
       const SourcedPlan& sourced) const {
     using emulator::LinkSharing;
-    emulator::EmulateOptions options;
+    emulator::EmulateOptions options = sourced.network;
     options.blocking_sends = blocking_sends_;
-    options.sharing = sharing_ == "none"       ? LinkSharing::kNone
-                      : sharing_ == "per-rank" ? LinkSharing::kPerRank
-                      : sharing_ == "per-nic"  ? LinkSharing::kPerNic
-                      : sharing_ == "fair-nic" ? LinkSharing::kFairNic
-                                               : LinkSharing::kPerPair;
+    if (sharing_) {
+      options.sharing = *sharing_ == "none"       ? LinkSharing::kNone
+                        : *sharing_ == "per-pair" ? LinkSharing::kPerPair
+                        : *sharing_ == "per-rank" ? LinkSharing::kPerRank
+                        : *sharing_ == "per-nic"  ? LinkSharing::kPerNic
+                                                  : LinkSharing::kFairNic;
+    }
     options.host_bandwidth = sourced.host_bandwidth;
-    if (options.sharing >= LinkSharing::kPerNic) {
+    if (options.sharing >= LinkSharing::kPerNic && ranks_per_nic_) {
+      options.nic_of_rank.clear();
       for (int32_t r = 0; r < sourced.plan.graph.num_ranks(); ++r) {
         options.nic_of_rank.push_back(
-            static_cast<int32_t>(r / std::max<int64_t>(1, ranks_per_nic_)));
+            static_cast<int32_t>(r / *ranks_per_nic_));
       }
     }
     for (const std::string& text : slow_ranks_) {
@@ -301,6 +316,9 @@ class EmulateCommand : public Command {
       json.Key("cache_hits").Int(sourced.cache->hits);
       json.Key("cache_misses").Int(sourced.cache->misses);
     }
+    json.Key("missing_lookups").BeginArray();
+    for (const std::string& line : sourced.missing_lookups) json.String(line);
+    json.EndArray();
     WriteExtras(extras, json);
     return json.EndObject().text() + "\n";
   }
@@ -381,12 +399,13 @@ class EmulateCommand : public Command {
 
   PlanSource source_{};
   AgainstOptions against_{};
-  std::string sharing_ = "per-pair";
+  std::optional<std::string> sharing_{};
   bool blocking_sends_ = false;
-  int64_t ranks_per_nic_ = 1;
+  std::optional<int64_t> ranks_per_nic_{};
   std::vector<std::string> slow_ranks_{};
   std::vector<std::string> slow_links_{};
-  emulator::Jitter jitter_{};
+  double compute_jitter_ = -1;  // Below 0: as the cluster says.
+  double link_jitter_ = -1;
   int64_t samples_ = 100;
   std::string trace_{};
   std::string report_{};

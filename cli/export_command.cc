@@ -96,6 +96,8 @@ class ExportCommand : public Command {
         {"split", &split_, "",
          "torch-csv: keep input and weight gradients apart where they "
          "stand together, and do not pair passes"},
+        {"waits", &waits_, "",
+         "torch-comms: a wait for every send, which torch 2.15 demands"},
         {"layers", &layers_, "N,N,...", "megatron-layout: layers by stage"}};
   }
 
@@ -142,6 +144,9 @@ class ExportCommand : public Command {
                               adapters::ActionsOf(plan, options));
     for (const std::string& note : actions.notes) {
       context.warn(absl::StrCat("note: ", note));
+    }
+    if (format_ == "torch-comms" && waits_) {
+      PIPELOOM_RETURN_IF_ERROR(adapters::AddWaits(&actions.table));
     }
     if (format_ == "torch-csv" || format_ == "torch-comms") {
       return adapters::PrintTorchCsv(actions.table);
@@ -196,6 +201,7 @@ class ExportCommand : public Command {
   std::string out_{};
   bool drop_memory_ = false;
   bool split_ = false;
+  bool waits_ = false;
   std::vector<std::string> layers_{};
 };
 

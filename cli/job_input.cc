@@ -112,6 +112,21 @@ absl::StatusOr<std::vector<partition::PackedStep>> PackInOrder(
   return steps;
 }
 
+// Null if none ships for the device, or its name would be taken for a path.
+absl::StatusOr<std::shared_ptr<const DeviceProfile>> ShippedProfile(
+    const std::string& device, const std::string& data_dir) {
+  if (device.empty() || absl::StrContains(device, "/") ||
+      absl::EndsWith(device, ".json")) {
+    return nullptr;
+  }
+  absl::StatusOr<DeviceProfile> profile = LoadDeviceProfile(device, data_dir);
+  if (profile.ok()) {
+    return std::make_shared<const DeviceProfile>(*std::move(profile));
+  }
+  if (absl::IsNotFound(profile.status())) return nullptr;
+  return profile.status();
+}
+
 }  // namespace
 
 Flag DataDirFlag(std::string* value) {
@@ -161,8 +176,9 @@ void AppendJobFlags(JobFlags* values, bool with_steps,
        &values->assignment,
        "HOW",
        "of a step's samples to replicas and microbatches, instead of the "
-       "job's: as they come, or even by cost",
-       {"in-order", "balanced"}});
+       "job's: as they come, even by cost, or as they come with the surplus of "
+       "a microbatch deferred to later ones where that is faster",
+       {"in-order", "balanced", "deferred"}});
   flags->push_back({"shuffle",
                     &values->shuffle,
                     "SEED",
@@ -251,18 +267,19 @@ absl::StatusOr<JobInput> ReadJobInput(const std::string& job,
     input.job.training.assignment = *flags.assignment == "balanced"
                                         ? SampleAssignment::kBalanced
                                         : SampleAssignment::kInOrder;
+    input.defer = *flags.assignment == "deferred";
   }
   PIPELOOM_RETURN_IF_ERROR(ValidateJobSpec(input.job));
-  const std::string& device = input.job.cluster.device.name;
-  // Not a name that would be taken for a path.
-  if (flags.costs == "profile" && !device.empty() &&
-      !absl::StrContains(device, "/") && !absl::EndsWith(device, ".json")) {
-    absl::StatusOr<DeviceProfile> profile = LoadDeviceProfile(device, data_dir);
-    if (profile.ok()) {
-      input.profile =
-          std::make_shared<const DeviceProfile>(*std::move(profile));
-    } else if (!absl::IsNotFound(profile.status())) {
-      return profile.status();
+  if (flags.costs == "profile") {
+    PIPELOOM_ASSIGN_OR_RETURN(
+        input.profile, ShippedProfile(input.job.cluster.device.name, data_dir));
+    for (const NodeGroup& group : input.job.cluster.node_groups) {
+      const std::string& name = group.device.name;
+      if (input.more_profiles.count(name) > 0) continue;
+      PIPELOOM_ASSIGN_OR_RETURN(auto profile, ShippedProfile(name, data_dir));
+      if (profile != nullptr) {
+        input.more_profiles.emplace(name, std::move(profile));
+      }
     }
   }
   if (flags.shuffle) input.shuffle = static_cast<uint64_t>(*flags.shuffle);
@@ -292,9 +309,14 @@ absl::StatusOr<JobInput> ReadJobInput(const std::string& job,
 }
 
 std::unique_ptr<const emulator::OpCostModel> CostsOf(const JobInput& input) {
-  return emulator::MakeOpCosts(input.job.cluster, input.job.parallel,
-                               input.profile.get(),
-                               input.job.cluster.device.kernel_overhead);
+  return emulator::MakeOpCosts(
+      input.job.cluster, input.job.parallel,
+      [&](const std::string& device) -> const DeviceProfile* {
+        if (device == input.job.cluster.device.name) return input.profile.get();
+        const auto found = input.more_profiles.find(device);
+        return found == input.more_profiles.end() ? nullptr
+                                                  : found->second.get();
+      });
 }
 
 absl::StatusOr<std::vector<partition::PackedStep>> PackSteps(

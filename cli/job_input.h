@@ -4,6 +4,7 @@
 #define PIPELOOM_CLI_JOB_INPUT_H_
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -28,9 +29,10 @@ struct JobFlags {
   std::optional<int64_t> microbatches{};
   std::optional<Bytes> memory_limit{};
   std::string data_dir{};
-  std::string costs = "profile";            // Or "roofline".
-  std::optional<std::string> assignment{};  // in-order or balanced.
-  std::optional<int64_t> shuffle{};         // Seed.
+  std::string costs = "profile";  // Or "roofline".
+  // in-order, balanced or deferred.
+  std::optional<std::string> assignment{};
+  std::optional<int64_t> shuffle{};  // Seed.
 };
 void AppendJobFlags(JobFlags* values, bool with_steps,
                     std::vector<Flag>* flags);
@@ -53,6 +55,7 @@ struct SearchSettings {
   uint64_t seed = 1;
   int32_t threads = 1;
   std::optional<planner::Disturbances> robust{};  // See PlanInput.
+  bool defer = false;  // See planner/plan_deferred.h.
 };
 SearchSettings Settle(const SearchFlags& flags, const SearchSpec& defaults);
 
@@ -65,10 +68,13 @@ struct JobInput {
   std::string batch_name{};
   BatchMetadata batch{};
   int32_t replicas = 1;  // How many of the job's are planned.
+  bool defer = false;    // --assignment deferred.
   // Steps take shuffled epochs of the batch, not its samples in order once.
   std::optional<uint64_t> shuffle{};
   // Of the job's device, if one ships and is asked for; else null.
   std::shared_ptr<const DeviceProfile> profile{};
+  // The same of the cluster's node groups' devices, by name; those it has.
+  std::map<std::string, std::shared_ptr<const DeviceProfile>> more_profiles{};
 };
 // Reads the job and its batch and applies the options. `batch` is a path or
 // the name of a shipped batch. InvalidArgument: the batch is empty or has no

@@ -9,8 +9,8 @@
 #include "cli/job_input.h"
 #include "cli/partition_file.h"
 #include "cli/partition_input.h"
+#include "cli/partition_layouts.h"
 #include "cli/table.h"
-#include "emulator/profile_cost.h"
 #include "partition/placement.h"
 #include "planner/disaggregation.h"
 #include "planner/partition_search.h"
@@ -33,6 +33,11 @@ class PartitionCommand : public Command {
         "The file is JSON, to be read and edited; `pipeloom plan --partition "
         "FILE` and `pipeloom compare --partition FILE` take it. With --rule "
         "the partition is that of DIP's rule, unsearched.\n\n"
+        "--layouts searches tp, cp, ep, pp and dp of the whole job as well: "
+        "all layouts of the job's GPUs, or of --gpus, that are legal and split "
+        "the same global batch, cut by memory and by a bound, screened, and "
+        "the best few searched in full. The file then holds the layout too, "
+        "and `plan` and `compare` take it over. --tp and so on fix a size.\n\n"
         "--disaggregate answers another question: how many of the job's GPUs, "
         "in which layout, encoders, backbone and generators would get if each "
         "had GPUs of its own (DistTrain), and whether that is faster."};
@@ -48,6 +53,15 @@ class PartitionCommand : public Command {
          "the strategy that judges",
          {planner::StrategyNames().begin(), planner::StrategyNames().end()}});
     flags.push_back({"tries", &tries_, "N", "partitions to try", {}, 1, 1e6});
+    flags.push_back({"effort",
+                     &effort_,
+                     "N",
+                     "times as many partitions, going on beyond the first "
+                     "optimum: to see what a longer search would find",
+                     {},
+                     1,
+                     1000});
+    AppendLayoutFlags(&layout_flags_, &flags);
     flags.push_back({"seed", &search_flags_.seed, "N", "of the search", {}, 0});
     flags.push_back({"threads",
                      &search_flags_.threads,
@@ -68,9 +82,16 @@ class PartitionCommand : public Command {
     PIPELOOM_ASSIGN_OR_RETURN(const std::string name, OneArgument(args, "JOB"));
     PIPELOOM_ASSIGN_OR_RETURN(const JobInput input,
                               ReadJobInput(name, job_flags_, context));
+    PIPELOOM_RETURN_IF_ERROR(CheckLayoutFlags(layout_flags_));
+    if (disaggregate_ && layout_flags_.layouts) {
+      return UsageError(
+          "--disaggregate sizes layouts of its own; leave out "
+          "--layouts");
+    }
     if (disaggregate_) return Disaggregate(input, context);
     PIPELOOM_ASSIGN_OR_RETURN(const std::unique_ptr<planner::Strategy> strategy,
                               planner::MakeStrategy(schedule_));
+    if (layout_flags_.layouts) return Layouts(input, *strategy, context);
     const emulator::StageCostModel costs(input.job, CostsOf(input));
     Partition partition;
     std::string comment;
@@ -83,7 +104,8 @@ class PartitionCommand : public Command {
       PIPELOOM_ASSIGN_OR_RETURN(
           const planner::PartitionSearchResult found,
           RunPartitionSearch(input, *strategy, costs, tries_,
-                             Settle(search_flags_, input.job.search), context));
+                             Settle(search_flags_, input.job.search), context,
+                             static_cast<int32_t>(effort_)));
       partition = found.partition;
       comment = absl::StrFormat(
           "%s; %d partitions tried on samples of %s: emulated step time %s, "
@@ -104,16 +126,45 @@ class PartitionCommand : public Command {
   }
 
  private:
+  absl::Status Layouts(const JobInput& input, const planner::Strategy& strategy,
+                       const Context& context) const {
+    const SearchSettings settings = Settle(search_flags_, input.job.search);
+    planner::PartitionSearchOptions search;
+    search.partitions = static_cast<int32_t>(tries_);
+    search.effort = static_cast<int32_t>(effort_);
+    search.seed = settings.seed;
+    search.threads = settings.threads;
+    search.stop = context.stop;
+    PIPELOOM_ASSIGN_OR_RETURN(
+        const planner::LayoutSearchResult result,
+        RunLayoutSearch(input, strategy, layout_flags_, search, context));
+    const JobSpec& job = result.job;
+    const std::string comment = absl::StrFormat(
+        "%s, %d microbatches; %s; of %d layouts of %d GPUs, on samples of %s: "
+        "emulated step time %s%s",
+        LayoutWords(job.parallel), job.training.microbatches,
+        result.found.recipe, result.layouts.size(), job.parallel.num_gpus(),
+        input.batch_name, FormatDuration(result.found.step_time),
+        result.own_time > kZero ? absl::StrCat(", with the job's own layout ",
+                                               FormatDuration(result.own_time))
+                                : "");
+    context.print(absl::StrCat(
+        input.job.name, ": ", comment, "\n\n", LayoutReport(result), "\n",
+        PartitionTable(job, result.found.partition).ToString()));
+    if (out_.empty()) return absl::OkStatus();
+    PIPELOOM_RETURN_IF_ERROR(WriteFileAtomically(
+        out_, PartitionJson(job, result.found.partition, comment,
+                            /*with_layout=*/true)));
+    context.print(absl::StrCat("wrote ", out_, "\n"));
+    return absl::OkStatus();
+  }
+
   static absl::Status Disaggregate(const JobInput& input,
                                    const Context& context) {
-    const auto price = [&](const JobSpec& job) {
-      return emulator::MakeOpCosts(job.cluster, job.parallel,
-                                   input.profile.get(),
-                                   job.cluster.device.kernel_overhead);
-    };
     PIPELOOM_ASSIGN_OR_RETURN(
         const planner::PlacementComparison found,
-        planner::ComparePlacements(input.job, SampleOf(input.batch), price));
+        planner::ComparePlacements(input.job, SampleOf(input.batch),
+                                   PricesOf(input)));
     const partition::OrchestrationAnswer& answer = found.answer;
     Table table({"unit", "GPUs", "tp", "dp", "pp", "activations",
                  "time of a microbatch"});
@@ -129,6 +180,7 @@ class PartitionCommand : public Command {
     add("generator", answer.generator);
     const partition::UnitAnswer& baseline = found.megatron_style.backbone;
     const auto line = [&](const std::string& what, Duration time) {
+      if (time == kZero) return absl::StrFormat("  %-58s does not fit\n", what);
       return absl::StrFormat("  %-58s %9s  %.2fx\n", what, FormatDuration(time),
                              ToSeconds(time) / ToSeconds(found.disaggregated));
     };
@@ -155,7 +207,9 @@ class PartitionCommand : public Command {
   JobFlags job_flags_{};
   SearchFlags search_flags_{};
   std::string schedule_ = "pipeloom";
+  LayoutFlags layout_flags_{};
   int64_t tries_ = planner::PartitionSearchOptions().partitions;
+  int64_t effort_ = 1;
   bool rule_ = false;
   bool disaggregate_ = false;
   std::string out_{};

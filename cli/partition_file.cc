@@ -18,11 +18,19 @@ std::string Quoted(const std::string& text) {
 }  // namespace
 
 std::string PartitionJson(const JobSpec& job, const Partition& partition,
-                          const std::string& comment) {
+                          const std::string& comment, bool with_layout) {
+  std::string layout;
+  if (with_layout) {
+    const ParallelLayout& p = job.parallel;
+    layout = absl::StrFormat(
+        "  \"layout\": {\"tp\": %d, \"cp\": %d, \"ep\": %d, \"pp\": %d, "
+        "\"dp\": %d, \"microbatches\": %d},\n",
+        p.tp, p.cp, p.ep, p.pp, p.dp, job.training.microbatches);
+  }
   std::string text = absl::StrFormat(
       "{\n  \"format\": \"pipeloom.partition\",\n  \"job\": %s,\n"
-      "  \"comment\": %s,\n  \"num_ranks\": %d,\n  \"modules\": [",
-      Quoted(job.name), Quoted(comment), partition.num_ranks);
+      "  \"comment\": %s,\n%s  \"num_ranks\": %d,\n  \"modules\": [",
+      Quoted(job.name), Quoted(comment), layout, partition.num_ranks);
   const char* before = "\n";
   for (const ModuleId m : job.model.modules.ids()) {
     absl::StrAppendFormat(&text,

@@ -11,9 +11,10 @@
 
 namespace pipeloom::cli {
 
-// JSON of pipeloom.v1.PartitionFile, a stage a line.
+// JSON of pipeloom.v1.PartitionFile, a stage a line; `with_layout`: with the
+// job's layout and microbatches, which whoever plans with the file takes over.
 std::string PartitionJson(const JobSpec& job, const Partition& partition,
-                          const std::string& comment);
+                          const std::string& comment, bool with_layout = false);
 
 // A row a module: its sub-microbatches, segments and layers by stage.
 Table PartitionTable(const JobSpec& job, const Partition& partition);

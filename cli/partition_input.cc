@@ -28,9 +28,10 @@ bool TakesAnyPartition(absl::string_view strategy) {
 absl::StatusOr<planner::PartitionSearchResult> RunPartitionSearch(
     const JobInput& input, const planner::Strategy& strategy,
     const emulator::StageCostModel& costs, int64_t tries,
-    const SearchSettings& settings, const Context& context) {
-  Progress progress(context, "searching partitions", tries);
+    const SearchSettings& settings, const Context& context, int32_t effort) {
+  Progress progress(context, "searching partitions", tries * effort);
   planner::PartitionSearchOptions options;
+  options.effort = effort;
   options.partitions = static_cast<int32_t>(tries);
   options.seed = settings.seed;
   options.threads = settings.threads;

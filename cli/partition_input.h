@@ -27,7 +27,7 @@ void AppendPartitionFlags(PartitionFlags* values, std::vector<Flag>* flags);
 absl::StatusOr<planner::PartitionSearchResult> RunPartitionSearch(
     const JobInput& input, const planner::Strategy& strategy,
     const emulator::StageCostModel& costs, int64_t tries,
-    const SearchSettings& settings, const Context& context);
+    const SearchSettings& settings, const Context& context, int32_t effort = 1);
 
 // The strategy with its partition by the flags. InvalidArgument: the file is
 // none, or the partition breaks a rule of the job.

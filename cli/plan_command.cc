@@ -11,7 +11,9 @@
 #include "cli/files.h"
 #include "cli/job_input.h"
 #include "cli/json_writer.h"
+#include "cli/learned_file.h"
 #include "cli/partition_input.h"
+#include "cli/partition_layouts.h"
 #include "cli/plan_file.h"
 #include "cli/planned_step.h"
 #include "cli/progress.h"
@@ -33,13 +35,15 @@ Table StepsTable(const std::vector<PlannedStep>& steps) {
   Table table({"step", "samples", "microbatches", "step time", "lower bound",
                "gap", "bubble", "MFU", "peak memory", "search", "evaluations"});
   for (const PlannedStep& step : steps) {
-    table.AddRow(
-        {absl::StrCat(step.step), absl::StrCat(step.num_samples),
-         absl::StrCat(step.slowest().microbatches.num_microbatches),
-         FormatDuration(step.step_time()), FormatDuration(step.lower_bound()),
-         FormatPercent(step.gap_ratio()), FormatPercent(step.bubble_ratio()),
-         FormatPercent(step.mfu()), FormatBytes(step.peak()),
-         FormatDuration(step.search_time), absl::StrCat(step.evaluations())});
+    table.AddRow({absl::StrCat(step.step), absl::StrCat(step.num_samples),
+                  absl::StrCat(step.slowest().microbatches.num_microbatches),
+                  FormatDuration(step.step_time()),
+                  absl::StrCat(FormatDuration(step.lower_bound()), " (",
+                               step.bound_source(), ")"),
+                  FormatPercent(step.gap_ratio()),
+                  FormatPercent(step.bubble_ratio()), FormatPercent(step.mfu()),
+                  FormatBytes(step.peak()), FormatDuration(step.search_time),
+                  absl::StrCat(step.evaluations())});
   }
   return table;
 }
@@ -53,6 +57,7 @@ std::string Json(const std::string& job, const std::string& schedule,
     json.Key("schedule").String(schedule);
     json.Key("step_time_us").Micros(step.step_time());
     json.Key("lower_bound_us").Micros(step.lower_bound());
+    json.Key("bound_source").String(step.bound_source());
     json.Key("gap_ratio").Number(step.gap_ratio());
     json.Key("bubble_ratio").Number(step.bubble_ratio());
     json.Key("mfu").Number(step.mfu());
@@ -98,6 +103,8 @@ class PlanCommand : public Command {
     AppendPartitionFlags(&partition_flags_, &flags);
     AppendSearchFlags(&search_flags_, &flags);
     AppendRobustFlags(&robust_flags_, &flags);
+    flags.push_back({"learned", &learned_, "FILE",
+                     "price tasks as `run --learn` has measured them"});
     flags.push_back({"out", &out_, "FILE", "write the plans"});
     flags.push_back(
         {"trace", &trace_, "FILE", "write the timeline as Chrome trace JSON"});
@@ -110,16 +117,20 @@ class PlanCommand : public Command {
   absl::Status Run(const std::vector<std::string>& args,
                    const Context& context) override {
     PIPELOOM_ASSIGN_OR_RETURN(const std::string name, OneArgument(args, "JOB"));
-    PIPELOOM_ASSIGN_OR_RETURN(const JobInput input,
+    PIPELOOM_ASSIGN_OR_RETURN(JobInput input,
                               ReadJobInput(name, job_flags_, context));
+    PIPELOOM_RETURN_IF_ERROR(
+        TakeLayoutOfFile(partition_flags_, job_flags_, context, &input));
     const std::string schedule = schedule_.value_or(input.job.search.schedule);
     PIPELOOM_ASSIGN_OR_RETURN(const std::unique_ptr<planner::Strategy> strategy,
                               planner::MakeStrategy(schedule));
     PIPELOOM_ASSIGN_OR_RETURN(const auto packed,
                               PackSteps(input, job_flags_.steps, context));
-    const emulator::StageCostModel costs(input.job, CostsOf(input));
+    emulator::StageCostModel costs(input.job, CostsOf(input));
+    PIPELOOM_RETURN_IF_ERROR(ApplyLearned(learned_, &costs));
     SearchSettings settings = Settle(search_flags_, input.job.search);
     settings.robust = DisturbancesOf(robust_flags_, settings.seed);
+    settings.defer = input.defer;
     PIPELOOM_ASSIGN_OR_RETURN(
         const planner::PreparedJob prepared,
         PrepareWithPartition(input, *strategy, costs, partition_flags_,
@@ -260,6 +271,7 @@ class PlanCommand : public Command {
   SearchFlags search_flags_{};
   RobustFlags robust_flags_{};
   std::optional<std::string> schedule_{};
+  std::string learned_{};
   std::string out_{};
   std::string trace_{};
   std::string report_{};

@@ -7,6 +7,7 @@
 #include "cli/learned_file.h"
 #include "cli/plan_file.h"
 #include "cli/planned_step.h"
+#include "emulator/profile_cost.h"
 #include "planner/strategy.h"
 
 namespace pipeloom::cli {
@@ -67,6 +68,10 @@ absl::StatusOr<SourcedPlan> GetPlan(const PlanSource& source,
       emulator::UpdatesOf(input.job, prepared.partition, *CostsOf(input));
   sourced.gpus_per_rank = input.job.parallel.gpus_per_rank();
   sourced.host_bandwidth = input.job.cluster.device.host_bandwidth;
+  sourced.network = costs.Network();
+  sourced.jitter = input.job.cluster.jitter;
+  sourced.missing_lookups =
+      emulator::MissingLookups(input.job, *CostsOf(input));
   return sourced;
 }
 

@@ -34,6 +34,11 @@ struct SourcedPlan {
   IdVector<RankId, emulator::RankUpdate> updates{};
   int32_t gpus_per_rank = 1;
   Bandwidth host_bandwidth{};
+  // Of the job's cluster: how links and cards are shared, what varies.
+  emulator::EmulateOptions network{};
+  JitterSpec jitter{};
+  // Look-ups that nothing measured answers, with what does.
+  std::vector<std::string> missing_lookups{};
 };
 // --plan FILE, or JOB --batch FILE: the first step, of the slowest replica. A
 // UsageError unless it is exactly one of the two.

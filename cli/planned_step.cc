@@ -6,6 +6,8 @@
 
 #include "absl/strings/match.h"
 #include "base/status_macros.h"
+#include "partition/balance_step.h"
+#include "planner/plan_deferred.h"
 #include "planner/strategy.h"
 
 namespace pipeloom::cli {
@@ -28,6 +30,13 @@ Duration PlannedStep::lower_bound() const {
     bound = std::max(bound, r.lower_bound);
   }
   return bound;
+}
+
+const char* PlannedStep::bound_source() const {
+  for (const planner::PlanResult& r : replicas) {
+    if (r.lower_bound == lower_bound()) return r.bound_source;
+  }
+  return "";
 }
 
 double PlannedStep::gap_ratio() const {
@@ -125,9 +134,19 @@ absl::StatusOr<PlannedStep> PlanReplicas(
     input.seed = settings.seed;
     input.budget = StartBudget(settings, context);
     input.robust = settings.robust;
-    PIPELOOM_ASSIGN_OR_RETURN(planner::PlanResult result,
-                              planner::PlanStep(prepared, input));
-    planned.replicas.push_back(std::move(result));
+    if (settings.defer) {
+      PIPELOOM_ASSIGN_OR_RETURN(
+          const auto costs,
+          partition::SampleCosts::Create(prepared.costs->job(), *prepared.costs,
+                                         packed.samples));
+      PIPELOOM_ASSIGN_OR_RETURN(planner::DeferredPlan result,
+                                planner::PlanDeferred(prepared, input, costs));
+      planned.replicas.push_back(std::move(result.plan));
+    } else {
+      PIPELOOM_ASSIGN_OR_RETURN(planner::PlanResult result,
+                                planner::PlanStep(prepared, input));
+      planned.replicas.push_back(std::move(result));
+    }
     planned.search_time +=
         std::chrono::duration_cast<Duration>(Clock::now() - begin);
   }

@@ -24,8 +24,9 @@ struct PlannedStep {
   Duration search_time{};  // Wall time, all replicas.
   int64_t num_samples = 0;
 
-  Duration step_time() const;    // Of the slowest replica.
-  Duration lower_bound() const;  // The largest of the replicas'.
+  Duration step_time() const;        // Of the slowest replica.
+  Duration lower_bound() const;      // The largest of the replicas' ...
+  const char* bound_source() const;  // ... and where that is from.
   double gap_ratio() const;
   double bubble_ratio() const;  // Over all ranks of all replicas.
   double mfu() const;

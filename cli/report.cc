@@ -71,6 +71,11 @@ std::string RankHead(RankId rank) {
                          rank.value());
 }
 
+// Tables of many ranks are opened by who wants them.
+const char* OpenIfFew(const StageGraph& graph) {
+  return graph.num_ranks() <= 16 ? " open" : "";
+}
+
 // Where each rank's time went; a row adds up to the step.
 void AppendBubbles(const StageGraph& graph, const StepTrace& trace,
                    const emulator::TraceAnalysis& analysis, size_t index,
@@ -78,9 +83,9 @@ void AppendBubbles(const StageGraph& graph, const StepTrace& trace,
   absl::StrAppendFormat(
       html,
       "<h3>Where each rank's idle time goes</h3><div class=\"card\">"
-      "<div id=\"bubbles-%d\"></div><details open><summary>As a table"
+      "<div id=\"bubbles-%d\"></div><details%s><summary>As a table"
       "</summary>",
-      index);
+      index, OpenIfFew(graph));
   std::vector<std::string> head = {"", "busy", "epilogue", "idle"};
   for (int k = 0; k < emulator::kNumBubbleKinds; ++k) {
     head.emplace_back(
@@ -111,9 +116,9 @@ void AppendMemory(const StageGraph& graph, const StepTrace& trace, size_t index,
   absl::StrAppendFormat(
       html,
       "<h3>Peak memory of one GPU of each rank</h3><div class=\"card\">"
-      "<div id=\"peaks-%d\"></div><details open><summary>As a table"
+      "<div id=\"peaks-%d\"></div><details%s><summary>As a table"
       "</summary>",
-      index);
+      index, OpenIfFew(graph));
   std::vector<std::string> head = {"", "peak", "limit", "at"};
   for (int i = 0; i < kNumMemoryItems; ++i) {
     head.emplace_back(MemoryItemName(static_cast<MemoryItem>(i)));
@@ -165,7 +170,12 @@ void AppendCritical(const StageGraph& graph, const StepTrace& trace,
   }
   Table table({"on the critical path", "parts", "time", "share"});
   const double whole = std::max(1e-12, ToSeconds(trace.step_time()));
-  for (const auto& [name, part] : parts) {
+  std::vector<std::pair<std::string, std::pair<Duration, int>>> rows(
+      parts.begin(), parts.end());
+  std::stable_sort(rows.begin(), rows.end(), [](const auto& a, const auto& b) {
+    return a.second.first > b.second.first;
+  });
+  for (const auto& [name, part] : rows) {
     table.AddRow({name, absl::StrCat(part.second), FormatDuration(part.first),
                   FormatPercent(ToSeconds(part.first) / whole)});
   }

@@ -1,5 +1,5 @@
-// The style sheet and the script of the report: cli/report/style.css and
-// cli/report/app.js, built into the binary.
+// The style sheet and the script of the report, built into the binary: the
+// files of cli/report, put together by CMake.
 #ifndef PIPELOOM_CLI_REPORT_ASSETS_H_
 #define PIPELOOM_CLI_REPORT_ASSETS_H_
 

@@ -1,5 +1,5 @@
-// What the script of the report (cli/report/app.js) reads: a step as JSON of
-// columns. Times are nanoseconds from the step's start.
+// What the script of the report (cli/report/step_data.js) reads: a step as JSON
+// of columns. Times are nanoseconds from the step's start.
 #ifndef PIPELOOM_CLI_REPORT_DATA_H_
 #define PIPELOOM_CLI_REPORT_DATA_H_
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstdio>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -33,6 +34,16 @@
 namespace pipeloom::cli {
 namespace {
 
+// Of this process; 0 where /proc is not there.
+Bytes ResidentMemory() {
+  const absl::StatusOr<std::string> text = ReadFile("/proc/self/statm");
+  int64_t pages = 0;
+  if (!text.ok() || std::sscanf(text->c_str(), "%*d %ld", &pages) != 1) {
+    return Bytes(0);
+  }
+  return Bytes(pages * sysconf(_SC_PAGESIZE));
+}
+
 class RunCommand : public Command {
  public:
   CommandText text() const override {
@@ -49,21 +60,13 @@ class RunCommand : public Command {
   std::vector<Flag> Flags() override {
     std::vector<Flag> flags;
     AppendPlanSourceFlags(&source_, &flags);
-    flags.push_back({
-      "transport", &transport_, "NAME",
-          "how ranks exchange tensors: inproc, as threads of this "
-          "process; mpi, as the processes that mpirun starts",
-#if PIPELOOM_WITH_MPI
-      {
-        "inproc", "mpi"
-      }
-    });
-#else
-      {
-        "inproc"
-      }
-    });
-#endif
+    flags.push_back({"transport",
+                     &transport_,
+                     "NAME",
+                     "how ranks exchange tensors: inproc, as threads of this "
+                     "process; mpi or nccl (a GPU a rank), as the processes "
+                     "that mpirun starts",
+                     {"inproc", "mpi", "nccl"}});
     flags.push_back({"device",
                      &device_,
                      "NAME",
@@ -105,26 +108,25 @@ class RunCommand : public Command {
 
   absl::Status Run(const std::vector<std::string>& args,
                    const Context& context) override {
-    if (device_ == "torch") {
-      if (transport_ != "inproc") {
-        return UsageError("--device torch takes --transport inproc");
-      }
-      return RunTorch(torch_, source_, args, steps_, context);
-    }
     runtime::RunOptions options;
     options.time_scale = time_scale_;
     options.failure_timeout =
         std::chrono::nanoseconds(failure_timeout_.value_or(Seconds(5)).count());
     options.stop = context.stop;
-    std::unique_ptr<RunRanks> ranks =
-        MakeThreadRanks(options, runtime::MakeSyntheticDevice);
-#if PIPELOOM_WITH_MPI
-    if (transport_ == "mpi") {
-      PIPELOOM_ASSIGN_OR_RETURN(
-          ranks, StartMpiRanks(options, runtime::MakeSyntheticDevice,
-                               /*keep_time=*/true));
+    if (device_ == "torch") {
+      return RunTorch({.flags = torch_,
+                       .source = source_,
+                       .args = args,
+                       .steps = steps_,
+                       .transport = transport_,
+                       .learn = learn_,
+                       .options = options},
+                      context);
     }
-#endif
+    PIPELOOM_ASSIGN_OR_RETURN(
+        const std::unique_ptr<RunRanks> ranks,
+        StartRanks(transport_, options, runtime::MakeSyntheticDevice,
+                   /*keep_time=*/true));
     return ranks->End(Execute(args, context, *ranks), context);
   }
 
@@ -170,6 +172,7 @@ class RunCommand : public Command {
               StepTrace trace) -> absl::Status {
             progress.Set(i + 1);
             if (!ranks.leads()) return absl::OkStatus();
+            if (i + 1 == Early()) memory_early_ = ResidentMemory();
             if (!learn_.empty()) learned.Learn(*plan, trace, &applied);
             if (plan != group.plan) group = {.plan = plan, .runs = {}};
             group.runs.push_back(std::move(trace));
@@ -217,6 +220,27 @@ class RunCommand : public Command {
     return absl::OkStatus();
   }
 
+  // A tenth of the run: what is compared with its end.
+  int64_t Early() const { return std::max<int64_t>(1, steps_ * repeat_ / 10); }
+
+  // Whether a long run has grown or drifted.
+  std::string LongRunWords(const std::vector<Row>& rows) const {
+    const size_t tenth = rows.size() / 10;
+    if (tenth < 1) return "";
+    const auto mean_error = [&](size_t first) {
+      double sum = 0;
+      for (size_t i = first; i < first + tenth; ++i) {
+        sum += rows[i].comparison.step_time_error;
+      }
+      return 100 * sum / static_cast<double>(tenth);
+    };
+    return absl::StrFormat(
+        "\nresident memory %s after %d steps, %s after %d; mean error of the "
+        "first tenth %+.2f %%, of the last %+.2f %%\n",
+        FormatBytes(memory_early_), Early(), FormatBytes(ResidentMemory()),
+        steps_ * repeat_, mean_error(0), mean_error(rows.size() - tenth));
+  }
+
   static const StepTrace& Median(const std::vector<StepTrace>& runs) {
     std::vector<const StepTrace*> by_time;
     for (const StepTrace& run : runs) by_time.push_back(&run);
@@ -234,9 +258,7 @@ class RunCommand : public Command {
         "%s, schedule %s: %d steps on %d ranks (%s, %s device), time scale "
         "%g\n\n",
         plan.job, plan.schedule, rows.size(), plan.graph.num_ranks(),
-        transport_ == "mpi" ? "processes, mpi transport"
-                            : "threads, inproc transport",
-        device_, time_scale_);
+        RanksInWords(transport_), device_, time_scale_);
     Table table({"step", "predicted", "measured", "error"});
     for (const Row& row : rows) {
       table.AddRow(
@@ -245,7 +267,7 @@ class RunCommand : public Command {
            FormatDuration(row.comparison.measured_step_time),
            absl::StrFormat("%+.2f %%", 100 * row.comparison.step_time_error)});
     }
-    return text + table.ToString();
+    return text + table.ToString() + LongRunWords(rows);
   }
 
   static Report MakeReport(const ExecutionPlan& plan,
@@ -303,11 +325,10 @@ class RunCommand : public Command {
                     const TraceComparison& comparison,
                     const std::vector<StepTrace>& runs) const {
     std::string text = absl::StrFormat(
-        "%s, schedule %s: %d tasks on %d ranks (%s, %s transport, %s "
-        "device), time scale %g\n\n",
+        "%s, schedule %s: %d tasks on %d ranks (%s, %s device), time scale "
+        "%g\n\n",
         plan.job, plan.schedule, plan.graph.num_tasks(), plan.graph.num_ranks(),
-        transport_ == "mpi" ? "processes" : "threads", transport_, device_,
-        time_scale_);
+        RanksInWords(transport_), device_, time_scale_);
     Table table({"run", "step time", "error"});
     const double predicted = ToSeconds(comparison.predicted_step_time);
     const auto error = [&](Duration d) {
@@ -351,6 +372,7 @@ class RunCommand : public Command {
   std::string trace_{};
   std::string report_{};
   std::string format_ = "table";
+  Bytes memory_early_{};
 };
 
 }  // namespace

@@ -6,10 +6,12 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "cli/command.h"
+#include "ir/ids.h"
 #include "runtime/device.h"
 #include "runtime/launch.h"
 #include "runtime/run_steps.h"
@@ -25,6 +27,15 @@ class RunRanks {
   // Where all ranks get their plans, from the leader's feed.
   virtual runtime::PlanFeed Share(runtime::PlanFeed leaders) = 0;
   virtual absl::StatusOr<StepTrace> RunStep(runtime::SharedPlan plan) = 0;
+  // Besides plans: the leader's bytes for all; everyone's for the leader, by
+  // rank. All ranks call these in one order.
+  virtual absl::StatusOr<std::string> Broadcast(std::string bytes) = 0;
+  virtual absl::StatusOr<std::vector<std::string>> Gather(
+      std::string bytes) = 0;
+  // This process's only rank; none: all ranks are threads of it.
+  virtual RankId only_rank() const = 0;
+  // Among the ranks of its host.
+  virtual int32_t host_rank() const = 0;
   // Ends the run, well or with an error, which then all ranks hear of. Of
   // processes, a failed one ends here, after it has said why.
   virtual absl::Status End(const absl::Status& status,
@@ -34,12 +45,21 @@ class RunRanks {
 std::unique_ptr<RunRanks> MakeThreadRanks(const runtime::RunOptions& options,
                                           runtime::DeviceFactory make_device);
 
-#if PIPELOOM_WITH_MPI
-// `keep_time`: transfers take the plan's time; else what they take.
-absl::StatusOr<std::unique_ptr<RunRanks>> StartMpiRanks(
-    const runtime::RunOptions& options, runtime::DeviceFactory make_device,
-    bool keep_time);
-#endif
+// How processes exchange tensors. MPI starts them in any case.
+enum class ProcessTransport { kMpi, kNccl };
+
+// Unimplemented: built without MPI.
+// `keep_time`: over MPI, transfers take the plan's time; else what they take.
+absl::StatusOr<std::unique_ptr<RunRanks>> StartProcessRanks(
+    ProcessTransport transport, const runtime::RunOptions& options,
+    runtime::DeviceFactory make_device, bool keep_time);
+
+// By the name of a transport: inproc, mpi or nccl.
+absl::StatusOr<std::unique_ptr<RunRanks>> StartRanks(
+    const std::string& transport, const runtime::RunOptions& options,
+    runtime::DeviceFactory make_device, bool keep_time);
+// "threads, inproc transport"
+std::string RanksInWords(const std::string& transport);
 
 }  // namespace pipeloom::cli
 

@@ -1,5 +1,7 @@
 #include "cli/run_service.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <condition_variable>
 #include <memory>
@@ -9,8 +11,10 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
 #include "base/status_macros.h"
 #include "cli/files.h"
 #include "cli/json_writer.h"
@@ -79,6 +83,17 @@ std::string HostOf(const std::string& address) {
   return address.substr(0, std::min(address.rfind(':'), address.size()));
 }
 
+// Bytes in memory; 0 if there is no such process.
+int64_t ResidentMemory(int64_t pid) {
+  const absl::StatusOr<std::string> text =
+      ReadFile(absl::StrCat("/proc/", pid, "/statm"));
+  if (!text.ok()) return 0;
+  const std::vector<std::string> words = absl::StrSplit(*text, ' ');
+  int64_t pages = 0;
+  if (words.size() < 2 || !absl::SimpleAtoi(words[1], &pages)) return 0;
+  return pages * sysconf(_SC_PAGESIZE);
+}
+
 std::string Micros(double us) { return FormatDuration(Microseconds(us)); }
 
 void PrintLoad(const service::LoadResult& r, const Context& context) {
@@ -97,6 +112,12 @@ void PrintLoad(const service::LoadResult& r, const Context& context) {
       "deadline\n\n%s",
       r.plans, r.seconds, static_cast<double>(r.plans) / r.seconds, r.tasks,
       r.share_bytes, r.wrong, r.lost, r.best_so_far, table.ToString()));
+  if (r.memory_at_end > 0) {
+    context.print(absl::StrFormat(
+        "the service's memory: %s after a tenth of the plans, %s at the end\n",
+        FormatBytes(Bytes(r.memory_at_tenth)),
+        FormatBytes(Bytes(r.memory_at_end))));
+  }
   for (const auto& [name, count] : r.errors) {
     context.print(absl::StrCat(count, " x ", name, "\n"));
   }
@@ -110,6 +131,8 @@ std::string LoadJson(const service::LoadResult& r) {
   json.BeginObject().Key("plans").Int(r.plans);
   json.Key("wrong").Int(r.wrong).Key("lost").Int(r.lost);
   json.Key("best_so_far").Int(r.best_so_far);
+  json.Key("memory_at_tenth").Int(r.memory_at_tenth);
+  json.Key("memory_at_end").Int(r.memory_at_end);
   json.Key("seconds").Number(r.seconds);
   json.Key("tasks").Int(r.tasks).Key("share_bytes").Int(r.share_bytes);
   const std::pair<const char*, const service::Percentiles*> rows[] = {
@@ -220,6 +243,11 @@ absl::Status RunLoadgen(const LoadSettings& settings, const Context& context) {
   options.deadline = std::chrono::duration_cast<std::chrono::milliseconds>(
       settings.deadline.value_or(Seconds(60)));
   options.verify = settings.verify;
+  if (settings.server_pid > 0) {
+    options.server_memory = [pid = settings.server_pid] {
+      return ResidentMemory(pid);
+    };
+  }
   PIPELOOM_ASSIGN_OR_RETURN(const service::LoadResult result,
                             service::RunLoad(options, context.stop));
   if (settings.format == "json") {

@@ -107,6 +107,14 @@ std::vector<Flag> LoadgenFlags(LoadSettings* s) {
        "of a search, instead of the job's"},
       {"deadline", &s->deadline, "TIME", "of a call; 60s"},
       {"verify", &s->verify, "", "fetch and check whole plans too"},
+      {"server-pid",
+       &s->server_pid,
+       "PID",
+       "print how much memory that process has after a tenth of the plans and "
+       "at the end",
+       {},
+       0,
+       1e9},
       {"format", &s->format, "FORMAT", "of the output", {"table", "json"}},
       {"data-dir", &s->data_dir, "DIR",
        "where the shipped jobs, models, clusters and batches are, instead of "

@@ -49,6 +49,7 @@ struct LoadSettings {
   std::optional<Duration> search_deadline{};
   std::optional<Duration> deadline{};
   bool verify = true;
+  int64_t server_pid = 0;
   std::string format = "table";
   std::string data_dir{};
 };

@@ -1,11 +1,11 @@
 #include "cli/torch_run.h"
 
-#include <dlfcn.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
-#include <filesystem>
-#include <map>
+#include <cstring>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -13,52 +13,47 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
+#include "cli/files.h"
 #include "cli/job_input.h"
+#include "cli/learned_file.h"
+#include "cli/plan_file.h"
 #include "cli/planned_step.h"
-#include "emulator/emulate_step.h"
+#include "cli/run_module.h"
+#include "cli/run_ranks.h"
+#include "cli/torch_times.h"
 #include "partition/token_count.h"
 #include "planner/strategy.h"
-#include "runtime/inproc_transport.h"
-#include "runtime/launch.h"
+#include "proto/convert/serialize_plan.h"
+#include "runtime/torch/torch_message.h"
 #include "runtime/torch/torch_trainer.h"
 #include "runtime/torch/torch_work.h"
 
 namespace pipeloom::cli {
 namespace {
 
+// What is learned from before predictions are judged.
+constexpr int64_t kLearnSteps = 3;
+
 absl::StatusOr<runtime::TorchEntryPoint> LoadTorchModule() {
   // One thread a rank does the work; BLAS must start no more.
   setenv("OPENBLAS_NUM_THREADS", "1", /*overwrite=*/0);
-  std::error_code error;
-  const std::filesystem::path folder =
-      std::filesystem::read_symlink("/proc/self/exe", error).parent_path();
-  std::string tried;
-  for (const std::filesystem::path& path :
-       {folder / "pipeloom_torch.so",
-        folder / ".." / PIPELOOM_LIBDIR / "pipeloom" / "pipeloom_torch.so"}) {
-    if (!std::filesystem::exists(path, error)) {
-      absl::StrAppend(&tried, tried.empty() ? "" : " and ", path.string());
-      continue;
-    }
-    void* module = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-    if (module == nullptr) {
-      return absl::NotFoundError(
-          absl::StrCat("the torch device cannot be loaded: ", dlerror()));
-    }
-    void* entry = dlsym(module, runtime::kTorchEntryPoint);
-    if (entry == nullptr) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          path.string(), " is not the torch device of this program"));
-    }
-    return reinterpret_cast<runtime::TorchEntryPoint>(entry);
-  }
-  return absl::NotFoundError(absl::StrCat(
-      "there is no torch device: ", tried,
-      " do not exist; build with libtorch (Debian: libtorch-dev)"));
+  setenv("OMP_NUM_THREADS", "1", /*overwrite=*/0);
+  PIPELOOM_ASSIGN_OR_RETURN(
+      void* const entry,
+      LoadModule("pipeloom_torch.so", runtime::kTorchEntryPoint, "torch device",
+                 "libtorch (Debian: libtorch-dev)"));
+  return reinterpret_cast<runtime::TorchEntryPoint>(entry);
+}
+
+runtime::TorchPrecision PrecisionOf(const std::string& name) {
+  if (name == "bf16") return runtime::TorchPrecision::kBf16;
+  return name == "fp64" ? runtime::TorchPrecision::kFp64
+                        : runtime::TorchPrecision::kFp32;
 }
 
 // On one GPU a rank, with a model that a CPU can train.
-absl::Status MakeSmall(int64_t scale, JobSpec* job) {
+absl::Status MakeSmall(int64_t scale, int64_t ranks, JobSpec* job) {
+  if (ranks > 0) job->parallel.pp = static_cast<int32_t>(ranks);
   job->model =
       runtime::ScaleModel(job->model, scale, std::max<int64_t>(1, scale / 4));
   job->parallel.tp = job->parallel.cp = job->parallel.ep = 1;
@@ -93,56 +88,183 @@ absl::StatusOr<runtime::TorchWork> WorkOf(const JobSpec& job,
   return runtime::MakeTorchWork(job.model, all, microbatches, scale, seed);
 }
 
-// What tasks have taken so far, in proportion to their tokens.
-class TaskTimes {
+// What the leader of a run makes of the job, step by step.
+class Leader {
  public:
-  void Learn(const ExecutionPlan& plan, const runtime::TorchWork& work,
-             const StepTrace& trace) {
-    for (const Span& span : trace.spans) {
-      if (span.kind != SpanKind::kTask) continue;
-      const Task& task = plan.graph.task(span.task);
-      Seen& seen = seen_[{task.stage, task.pass}];
-      seen.seconds += ToSeconds(span.end - span.start);
-      seen.tokens += Tokens(work, task);
+  Leader(const TorchRun& run, const JobInput& input, const Context& context)
+      : run_(run), input_(input), context_(context) {}
+
+  absl::Status Start(const planner::PreparedJob& prepared) {
+    prepared_ = &prepared;
+    settings_ = Settle(run_.source.search, input_.job.search);
+    PIPELOOM_ASSIGN_OR_RETURN(packed_, PackSteps(input_, run_.steps, context_));
+    if (!run_.source.learned.empty()) {
+      PIPELOOM_ASSIGN_OR_RETURN(applied_, ReadLearned(run_.source.learned));
     }
+    if (!run_.learn.empty() && access(run_.learn.c_str(), F_OK) == 0) {
+      PIPELOOM_ASSIGN_OR_RETURN(learned_, ReadLearned(run_.learn));
+    }
+    return absl::OkStatus();
   }
-  // Nothing before something has been learned.
-  absl::StatusOr<std::optional<Duration>> Predict(
-      const ExecutionPlan& plan, const runtime::TorchWork& work) const {
-    if (seen_.empty()) return std::nullopt;
-    IdVector<TaskId, Task> tasks = plan.graph.tasks();
-    for (Task& task : tasks) {
-      const auto found = seen_.find({task.stage, task.pass});
-      if (found == seen_.end()) return std::nullopt;
-      const Seen& seen = found->second;
-      task.duration = Seconds(seen.seconds / seen.tokens * Tokens(work, task));
-    }
-    IdVector<RankId, RankSpec> ranks = plan.graph.ranks();
-    for (RankSpec& rank : ranks) {
-      if (rank.epilogue > kZero) rank.epilogue = Nanoseconds(1);
-    }
-    ExecutionPlan timed = plan;
+
+  // The message for all ranks.
+  absl::StatusOr<std::string> Plan(int64_t step) {
+    const partition::PackedStep& now = packed_[static_cast<size_t>(step)];
+    Progress progress(context_, "training", run_.steps);
     PIPELOOM_ASSIGN_OR_RETURN(
-        timed.graph, StageGraph::Create(plan.graph.name(), std::move(ranks),
-                                        plan.graph.module_names(),
-                                        std::move(tasks), plan.graph.edges()));
-    PIPELOOM_ASSIGN_OR_RETURN(const StepTrace predicted,
-                              emulator::EmulateStep(timed));
-    return predicted.step_time();
+        PlannedStep planned,
+        PlanReplicas(*prepared_, now, step, 1, settings_, context_, progress));
+    planner::PlanResult& result = planned.replicas[0];
+    runtime::TorchMessage message;
+    PIPELOOM_ASSIGN_OR_RETURN(
+        message.work,
+        WorkOf(input_.job, now, result.microbatches, run_.flags.scale,
+               settings_.seed + static_cast<uint64_t>(step)));
+    message.memory = std::move(result.memory);
+    message.plan = convert::SerializePlan(result.plan);
+    planned_ = std::move(result.plan);
+    return runtime::ToString(message);
+  }
+
+  // Before the step runs.
+  absl::Status Predict(const ExecutionPlan& plan,
+                       const runtime::TorchWork& work) {
+    PIPELOOM_ASSIGN_OR_RETURN(predicted_, times_.Predict(plan, work));
+    return absl::OkStatus();
+  }
+
+  void Report(int64_t step, double loss, const ExecutionPlan& plan,
+              const runtime::TorchWork& work, const StepTrace& trace) {
+    times_.Learn(plan, work, trace);
+    // In the order of the planned tasks, whose times are the job's own.
+    if (!run_.learn.empty()) learned_.Learn(planned_, trace, &applied_);
+    const double measured = ToSeconds(trace.step_time());
+    std::string error = "-";
+    if (predicted_.has_value() && *predicted_ > kZero) {
+      const double ratio = measured / ToSeconds(*predicted_) - 1;
+      error = absl::StrFormat("%+.2f %%", 100 * ratio);
+      if (step >= kLearnSteps) {
+        errors_ += std::abs(ratio);
+        ++judged_;
+      }
+    }
+    context_.print(
+        absl::StrFormat("%5d  %12.6f  %12s  %12s  %s\n", step, loss,
+                        predicted_ ? FormatDuration(*predicted_) : "-",
+                        FormatDuration(trace.step_time()), error));
+  }
+
+  absl::Status Finish() {
+    if (judged_ > 0) {
+      context_.print(absl::StrFormat(
+          "\nmean |error| of %d steps after %d learned from: %.2f %%\n",
+          judged_, kLearnSteps, 100 * errors_ / static_cast<double>(judged_)));
+    }
+    if (run_.learn.empty()) return absl::OkStatus();
+    return WriteFileAtomically(run_.learn, learned_.ToString());
   }
 
  private:
-  struct Seen {
-    double seconds = 0;
-    double tokens = 0;
-  };
-  static double Tokens(const runtime::TorchWork& work, const Task& task) {
-    int64_t sum = 1;
-    for (const runtime::TorchSequence& s : work.Of(task)) sum += s.tokens();
-    return static_cast<double>(sum);
-  }
-  std::map<std::pair<StageId, Pass>, Seen> seen_{};
+  const TorchRun& run_;
+  const JobInput& input_;
+  const Context& context_;
+  const planner::PreparedJob* prepared_ = nullptr;
+  SearchSettings settings_{};
+  std::vector<partition::PackedStep> packed_{};
+  ExecutionPlan planned_{};
+  TorchTimes times_{};
+  std::optional<Duration> predicted_{};
+  runtime::LearnedCosts learned_{};
+  runtime::LearnedCosts applied_{};
+  double errors_ = 0;
+  int64_t judged_ = 0;
 };
+
+// The loss of all ranks' tasks, on the leader.
+absl::StatusOr<double> TotalLoss(double own, RunRanks& ranks) {
+  std::string bytes(sizeof own, '\0');
+  std::memcpy(bytes.data(), &own, sizeof own);
+  PIPELOOM_ASSIGN_OR_RETURN(const std::vector<std::string> all,
+                            ranks.Gather(std::move(bytes)));
+  double sum = 0;
+  for (const std::string& one : all) {
+    double loss = 0;
+    if (one.size() == sizeof loss) {
+      std::memcpy(&loss, one.data(), sizeof loss);
+    }
+    sum += loss;
+  }
+  return sum;
+}
+
+// All steps, on every process. `trainer` is where the ranks' devices look.
+absl::Status Train(const TorchRun& run, runtime::TorchEntryPoint make_trainer,
+                   std::unique_ptr<runtime::TorchTrainer>* trainer,
+                   RunRanks& ranks, const Context& context) {
+  PIPELOOM_ASSIGN_OR_RETURN(const std::string name,
+                            OneArgument(run.args, "JOB"));
+  PIPELOOM_ASSIGN_OR_RETURN(JobInput input,
+                            ReadJobInput(name, run.source.job, context));
+  PIPELOOM_RETURN_IF_ERROR(
+      MakeSmall(run.flags.scale, run.flags.ranks, &input.job));
+  input.replicas = 1;
+  const JobSpec& job = input.job;
+  PIPELOOM_ASSIGN_OR_RETURN(
+      const std::unique_ptr<planner::Strategy> strategy,
+      planner::MakeStrategy(run.source.schedule.value_or(job.search.schedule)));
+  emulator::StageCostModel costs(job, CostsOf(input));
+  PIPELOOM_RETURN_IF_ERROR(ApplyLearned(run.source.learned, &costs));
+  PIPELOOM_ASSIGN_OR_RETURN(
+      const planner::PreparedJob prepared,
+      planner::PrepareJob(*strategy, costs, SampleOf(input.batch)));
+
+  runtime::TorchSetup setup{.model = job.model,
+                            .partition = prepared.partition,
+                            .only_rank = ranks.only_rank()};
+  for (const ModuleId m : job.model.modules.ids()) {
+    setup.frozen.push_back(job.IsFrozen(m));
+  }
+  setup.options.seed = Settle(run.source.search, job.search).seed;
+  setup.options.precision = PrecisionOf(run.flags.precision);
+  setup.options.cuda = run.flags.place == "cuda";
+  setup.options.cuda_index = ranks.host_rank();
+  PIPELOOM_ASSIGN_OR_RETURN(*trainer, make_trainer(setup));
+  Leader leader(run, input, context);
+  if (ranks.leads()) {
+    PIPELOOM_RETURN_IF_ERROR(leader.Start(prepared));
+    context.print(absl::StrFormat(
+        "%s, schedule %s: %d parameters on %d ranks (%s, torch device on %s in "
+        "%s), scale %d\n\n%5s  %12s  %12s  %12s  %s\n",
+        job.name, std::string(strategy->name()), (*trainer)->NumParameters(),
+        job.parallel.pp, RanksInWords(run.transport), run.flags.place,
+        run.flags.precision, run.flags.scale, "step", "loss", "predicted",
+        "measured", "error"));
+  }
+  for (int64_t step = 0; step < run.steps; ++step) {
+    std::string bytes;
+    if (ranks.leads()) {
+      PIPELOOM_ASSIGN_OR_RETURN(bytes, leader.Plan(step));
+    }
+    PIPELOOM_ASSIGN_OR_RETURN(bytes, ranks.Broadcast(std::move(bytes)));
+    PIPELOOM_ASSIGN_OR_RETURN(const runtime::TorchMessage message,
+                              runtime::ParseTorchMessage(bytes));
+    PIPELOOM_ASSIGN_OR_RETURN(
+        const ExecutionPlan planned,
+        ParsePlanFile(message.plan, "the plan of rank 0"));
+    PIPELOOM_ASSIGN_OR_RETURN(
+        ExecutionPlan sized,
+        (*trainer)->BeginStep(planned, message.work, message.memory));
+    const auto plan = std::make_shared<const ExecutionPlan>(std::move(sized));
+    if (ranks.leads()) {
+      PIPELOOM_RETURN_IF_ERROR(leader.Predict(*plan, message.work));
+    }
+    PIPELOOM_ASSIGN_OR_RETURN(const StepTrace trace, ranks.RunStep(plan));
+    PIPELOOM_ASSIGN_OR_RETURN(const double loss,
+                              TotalLoss((*trainer)->Loss(), ranks));
+    if (ranks.leads()) leader.Report(step, loss, *plan, message.work, trace);
+  }
+  return ranks.leads() ? leader.Finish() : absl::OkStatus();
+}
 
 }  // namespace
 
@@ -154,11 +276,18 @@ void AppendTorchFlags(TorchFlags* values, std::vector<Flag>* flags) {
                     {},
                     1,
                     1024});
+  flags->push_back({"ranks",
+                    &values->ranks,
+                    "N",
+                    "torch device: of the pipeline, instead of the job's",
+                    {},
+                    0,
+                    1024});
   flags->push_back({"precision",
                     &values->precision,
                     "NAME",
                     "torch device: of products and activations",
-                    {"fp32", "bf16"}});
+                    {"fp32", "bf16", "fp64"}});
   flags->push_back({"torch-on",
                     &values->place,
                     "NAME",
@@ -166,96 +295,29 @@ void AppendTorchFlags(TorchFlags* values, std::vector<Flag>* flags) {
                     {"cpu", "cuda"}});
 }
 
-absl::Status RunTorch(const TorchFlags& torch, const PlanSource& source,
-                      const std::vector<std::string>& args, int64_t steps,
-                      const Context& context) {
-  if (!source.plan_file.empty()) {
+absl::Status RunTorch(const TorchRun& run, const Context& context) {
+  if (!run.source.plan_file.empty()) {
     return UsageError(
         "--device torch takes JOB --batch FILE: a plan does not tell the "
         "model");
   }
   PIPELOOM_ASSIGN_OR_RETURN(const runtime::TorchEntryPoint make_trainer,
                             LoadTorchModule());
-  PIPELOOM_ASSIGN_OR_RETURN(const std::string name, OneArgument(args, "JOB"));
-  PIPELOOM_ASSIGN_OR_RETURN(JobInput input,
-                            ReadJobInput(name, source.job, context));
-  PIPELOOM_RETURN_IF_ERROR(MakeSmall(torch.scale, &input.job));
-  input.replicas = 1;
-  const JobSpec& job = input.job;
+  std::unique_ptr<runtime::TorchTrainer> trainer;
+  runtime::RunOptions options = run.options;
+  options.time_scale = 1;
+  options.whole_tensors = true;
+  options.timeout = std::chrono::hours(24);
   PIPELOOM_ASSIGN_OR_RETURN(
-      const std::unique_ptr<planner::Strategy> strategy,
-      planner::MakeStrategy(source.schedule.value_or(job.search.schedule)));
-  PIPELOOM_ASSIGN_OR_RETURN(const auto packed,
-                            PackSteps(input, steps, context));
-  const emulator::StageCostModel costs(job, CostsOf(input));
-  PIPELOOM_ASSIGN_OR_RETURN(
-      const planner::PreparedJob prepared,
-      planner::PrepareJob(*strategy, costs, SampleOf(input.batch)));
-  const SearchSettings settings = Settle(source.search, job.search);
-
-  runtime::TorchSetup setup{.model = job.model,
-                            .partition = prepared.partition};
-  for (const ModuleId m : job.model.modules.ids()) {
-    setup.frozen.push_back(job.IsFrozen(m));
-  }
-  setup.options.seed = settings.seed;
-  setup.options.bf16 = torch.precision == "bf16";
-  setup.options.cuda = torch.place == "cuda";
-  PIPELOOM_ASSIGN_OR_RETURN(
-      const std::unique_ptr<runtime::TorchTrainer> trainer,
-      make_trainer(setup));
-  context.print(absl::StrFormat(
-      "%s, schedule %s: %d parameters on %d ranks (threads, inproc transport, "
-      "torch device on %s in %s), scale %d\n\n%5s  %12s  %12s  %12s  %s\n",
-      job.name, std::string(strategy->name()), trainer->NumParameters(),
-      job.parallel.pp, torch.place, torch.precision, torch.scale, "step",
-      "loss", "predicted", "measured", "error"));
-
-  const runtime::RunParts parts{
-      .make_transport =
-          [](const ExecutionPlan& p, const runtime::RunOptions&) {
-            return std::make_unique<runtime::InprocTransport>(
-                p.graph.num_ranks(), 1);
-          },
-      .make_device =
-          [&](const runtime::DeviceContext& device) {
+      const std::unique_ptr<RunRanks> ranks,
+      StartRanks(
+          run.transport, options,
+          [&trainer](const runtime::DeviceContext& device) {
             return trainer->MakeDevice(device);
-          }};
-  TaskTimes times;
-  for (int64_t step = 0; step < steps; ++step) {
-    const partition::PackedStep& now = packed[static_cast<size_t>(step)];
-    Progress progress(context, "training", steps);
-    PIPELOOM_ASSIGN_OR_RETURN(
-        const PlannedStep planned,
-        PlanReplicas(prepared, now, step, 1, settings, context, progress));
-    const planner::PlanResult& result = planned.replicas[0];
-    PIPELOOM_ASSIGN_OR_RETURN(
-        const runtime::TorchWork work,
-        WorkOf(job, now, result.microbatches, torch.scale,
-               settings.seed + static_cast<uint64_t>(step)));
-    PIPELOOM_ASSIGN_OR_RETURN(
-        const ExecutionPlan plan,
-        trainer->BeginStep(result.plan, work, result.memory));
-    runtime::RunOptions options;
-    options.whole_tensors = true;
-    options.timeout = std::chrono::hours(24);
-    options.stop = context.stop;
-    PIPELOOM_ASSIGN_OR_RETURN(const std::optional<Duration> predicted,
-                              times.Predict(plan, work));
-    PIPELOOM_ASSIGN_OR_RETURN(const StepTrace trace,
-                              runtime::RunPlanWith(plan, options, parts));
-    times.Learn(plan, work, trace);
-    const Duration measured = trace.step_time();
-    context.print(absl::StrFormat(
-        "%5d  %12.6f  %12s  %12s  %s\n", step, trainer->Loss(),
-        predicted ? FormatDuration(*predicted) : "-", FormatDuration(measured),
-        predicted && *predicted > kZero
-            ? absl::StrFormat(
-                  "%+.2f %%",
-                  100 * (ToSeconds(measured) / ToSeconds(*predicted) - 1))
-            : "-"));
-  }
-  return absl::OkStatus();
+          },
+          /*keep_time=*/false));
+  return ranks->End(Train(run, make_trainer, &trainer, *ranks, context),
+                    context);
 }
 
 }  // namespace pipeloom::cli

@@ -149,7 +149,8 @@ class TraceCommand : public Command {
                      .measured = &step.measured}};
     report.notes = {
         "The replay runs the measured tasks in their measured order with "
-        "links as quick as the quickest transfer between two ranks."};
+        "the median hand-over between tasks and the median transfer "
+        "between two ranks."};
     return report;
   }
 
@@ -183,6 +184,15 @@ class TraceCommand : public Command {
            FormatDuration(cost.most)});
     }
     absl::StrAppend(&text, "\n", costs.ToString());
+    if (const Duration most =
+            *std::max_element(step.handover.begin(), step.handover.end());
+        most > kZero) {
+      absl::StrAppend(
+          &text,
+          "\nin each: what its rank does between tasks when nothing "
+          "has to be waited for,\nup to ",
+          FormatDuration(most), "\n");
+    }
     if (std::any_of(step.clocks.begin(), step.clocks.end(),
                     [](const auto& c) { return c.offset_ns != 0; })) {
       Table clocks({"clock of", "behind rank 0's", "drift"});

@@ -445,7 +445,7 @@ absl::StatusOr<ImportedStep> ImportTrace(
         "the tasks' inputs form a circle, so they are not of one step");
   }
 
-  // A link takes what its quickest message took.
+  // A link takes what its quickest message took, or more: see below.
   std::map<std::pair<RankId, RankId>, int64_t> quickest;
   for (const auto& [from, to] : inputs) {
     const Seen& a = tasks[static_cast<size_t>(from)];
@@ -457,6 +457,63 @@ absl::StatusOr<ImportedStep> ImportTrace(
         quickest.try_emplace({ranks[a.rank], ranks[b.rank]}, took);
     if (!is_new) it->second = std::min(it->second, took);
   }
+  // On its rank, what ran before each task.
+  std::map<int32_t, int32_t> last_of;
+  std::vector<int32_t> before(count, -1);
+  std::vector<std::vector<int32_t>> inputs_of(count);
+  for (size_t i = 0; i < count; ++i) {
+    auto [it, is_first] =
+        last_of.try_emplace(tasks[i].rank, static_cast<int32_t>(i));
+    if (!is_first)
+      before[i] = std::exchange(it->second, static_cast<int32_t>(i));
+  }
+  for (const auto& [from, to] : inputs) {
+    inputs_of[static_cast<size_t>(to)].push_back(from);
+  }
+  std::map<RankId, std::vector<int64_t>> gaps;
+  std::map<std::pair<RankId, RankId>, std::vector<int64_t>> waits;
+  for (size_t i = 0; i < count; ++i) {
+    if (before[i] < 0) continue;
+    const RankId rank = ranks[tasks[i].rank];
+    const Seen& earlier = tasks[static_cast<size_t>(before[i])];
+    const int64_t free = common(earlier, earlier.end);
+    const int64_t start = common(tasks[i], tasks[i].start);
+    int64_t arrived = std::numeric_limits<int64_t>::min();
+    int64_t sent = 0;
+    RankId sender = rank;
+    for (const int32_t from : inputs_of[i]) {
+      const Seen& input = tasks[static_cast<size_t>(from)];
+      const int64_t end = common(input, input.end);
+      const RankId of = ranks[input.rank];
+      const int64_t there = end + (of == rank ? 0 : quickest[{of, rank}]);
+      if (there > arrived) {
+        arrived = there;
+        sent = end;
+        sender = of;
+      }
+    }
+    if (arrived <= free) {
+      gaps[rank].push_back(std::max<int64_t>(0, start - free));
+    } else if (sender != rank) {
+      waits[{sender, rank}].push_back(std::max<int64_t>(0, start - sent));
+    }
+  }
+  const auto median = [](std::vector<int64_t>& values) {
+    const auto middle = values.begin() + static_cast<long>(values.size() / 2);
+    std::nth_element(values.begin(), middle, values.end());
+    return *middle;
+  };
+  step.handover.assign(num_ranks, kZero);
+  for (auto& [rank, values] : gaps) {
+    if (values.size() < 4) continue;  // Too few to tell it from a pause.
+    step.handover[rank] = Duration(median(values));
+  }
+  // The sender's hand-over is in its task's time.
+  for (auto& [link, values] : waits) {
+    quickest[link] = std::max<int64_t>(
+        0, median(values) - step.handover[link.first].count());
+  }
+  for (Task& task : graph_tasks) task.duration += step.handover[task.rank];
   IdVector<EdgeId, Dependency> edges;
   for (const auto& [from, to] : inputs) {
     const Seen& a = tasks[static_cast<size_t>(from)];

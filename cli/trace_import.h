@@ -35,9 +35,14 @@ struct TraceSource {
 };
 
 struct ImportedStep {
-  ExecutionPlan plan{};  // Measured durations and order; passes its check.
+  // Measured order; passes its check. A task takes its measured duration and
+  // its rank's hand-over, a link the median of what it let receivers wait.
+  ExecutionPlan plan{};
   StepTrace measured{};  // On the common clock, from the first task's start.
   IdVector<RankId, emulator::ClockFit> clocks{};
+  // What a rank does between two tasks when nothing has to be waited for
+  // (median): launches, copies, the trainer's own code.
+  IdVector<RankId, Duration> handover{};
   int64_t events = 0;      // In the files.
   int32_t iterations = 0;  // How often a step's tasks are there.
 };

@@ -124,6 +124,7 @@ std::vector<WhatIfCase> Scales(const JobSpec& job) {
       c.changes.push_back(
           {"cluster.num_nodes",
            Int(std::max<int64_t>(nodes, job.cluster.num_nodes))});
+      c.scales = true;
       cases.push_back(std::move(c));
     }
   }

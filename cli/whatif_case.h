@@ -24,6 +24,7 @@ struct WhatIfCase {
   double slow_factor = 1;
   bool replan = true;          // For a slow rank: search again, knowing it.
   bool recompute_all = false;  // Every stage, whatever fits.
+  bool scales = false;         // Of the question "scale".
 
   // "--set a=1 --set b=2": how `whatif` is asked for this case alone; empty if
   // it cannot be.

@@ -268,7 +268,7 @@ class WhatIfCommand : public Command {
            best});
     }
     if (Asked("scale"))
-      tables.push_back({"Step time by GPUs", ScaleTable(outcomes)});
+      tables.push_back({"Step time by GPUs", ScaleTable(cases, outcomes)});
     if (Asked("domains")) {
       const int64_t nodes = std::max<int64_t>(400, job.cluster.num_nodes);
       PIPELOOM_ASSIGN_OR_RETURN(
@@ -301,9 +301,13 @@ class WhatIfCommand : public Command {
 
   // The best configuration of each number of GPUs: what a scheduler that
   // grows and shrinks jobs asks for.
-  static Table ScaleTable(const std::vector<WhatIfOutcome>& outcomes) {
+  // Other questions' cases (another GPU, say) are none of its.
+  static Table ScaleTable(const std::vector<WhatIfCase>& cases,
+                          const std::vector<WhatIfOutcome>& outcomes) {
     std::map<int64_t, const WhatIfOutcome*> best;
-    for (const WhatIfOutcome& o : outcomes) {
+    for (size_t i = 0; i < outcomes.size(); ++i) {
+      const WhatIfOutcome& o = outcomes[i];
+      if (i > 0 && !cases[i].scales) continue;
       if (!o.ok() || o.peak > o.limit) continue;
       const WhatIfOutcome*& known = best[o.gpus];
       if (known == nullptr || o.step_time < known->step_time) known = &o;

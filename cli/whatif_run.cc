@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -26,6 +27,7 @@
 #include "planner/executor.h"
 #include "planner/lower_plan.h"
 #include "planner/strategy.h"
+#include "proto/convert/job_proto.h"
 
 namespace pipeloom::cli {
 namespace {
@@ -85,6 +87,13 @@ absl::StatusOr<StepTrace> WithSlowRank(const WhatIfCase& what,
   PIPELOOM_ASSIGN_OR_RETURN(const ExecutionPlan anew,
                             planner::LowerPlan(slower, found.schedule));
   PIPELOOM_ASSIGN_OR_RETURN(StepTrace other, emulator::EmulateStep(anew));
+  // The search does not see buffers of received tensors; its order counts only
+  // where these fit too.
+  const IdVector<RankId, MemoryPeak> peaks = MemoryPeaks(other);
+  for (const RankId r : peaks.ids()) {
+    const Bytes limit = slower.rank(r).memory.limit;
+    if (limit > Bytes(0) && peaks[r].total > limit) return trace;
+  }
   return other.finish < trace.finish ? other : trace;
 }
 
@@ -118,7 +127,12 @@ absl::StatusOr<WhatIfOutcome> Run(const WhatIfInput& input,
     job.job = input.base.job;
   } else {
     PIPELOOM_ASSIGN_OR_RETURN(job.job, input.job.With(what.changes));
+    if (input.assigned) {
+      job.job.training.assignment = input.base.job.training.assignment;
+    }
   }
+  job.shuffle = input.base.shuffle;
+  job.more_profiles = input.base.more_profiles;
   PIPELOOM_ASSIGN_OR_RETURN(job.profile,
                             ProfileOf(input, job.job.cluster.device.name));
   job.batch = what.video_factor == 1
@@ -140,12 +154,13 @@ absl::StatusOr<WhatIfOutcome> Run(const WhatIfInput& input,
                                                    : input.schedule));
   PIPELOOM_ASSIGN_OR_RETURN(const auto packed,
                             PackSteps(job, input.steps, quiet));
-  const emulator::StageCostModel costs(job.job, CostsOf(job));
+  const emulator::StageCostModel costs(job.job, input.prices.Of(job));
   PIPELOOM_ASSIGN_OR_RETURN(
       const planner::PreparedJob prepared,
       planner::PrepareJob(*strategy, costs, SampleOf(job.batch)));
   SearchSettings settings = Settle(input.search, job.job.search);
   settings.threads = 1;
+  settings.defer = input.base.defer;
   Progress progress(quiet, "", 1);
   std::vector<PlannedStep> steps;
   WhatIfOutcome outcome;
@@ -193,6 +208,8 @@ Fingerprint KeyOf(const WhatIfInput& input, const Fingerprint& common,
   FingerprintBuilder builder;
   builder.Add(common).Add(input.steps).Add(input.replicas);
   builder.Add(input.schedule).Add(input.costs);
+  builder.Add(input.base.job.training.assignment);
+  builder.Add(input.base.shuffle.value_or(0)).Add(input.base.defer);
   builder.Add(input.search.deadline.value_or(Duration(-1)).count());
   builder.Add(input.search.evaluations.value_or(-1));
   builder.Add(input.search.seed.value_or(-1));
@@ -203,15 +220,9 @@ Fingerprint KeyOf(const WhatIfInput& input, const Fingerprint& common,
 // What the cases start from: the job's values and the batch.
 Fingerprint CommonKey(const WhatIfInput& input) {
   FingerprintBuilder builder;
-  builder.Add(kJournalMark).Add(input.base.job.name);
-  builder.Add(input.base.job.model.name).Add(input.base.job.cluster.name);
-  const JobSpec& job = input.base.job;
-  builder.Add(job.parallel.tp).Add(job.parallel.cp).Add(job.parallel.ep);
-  builder.Add(job.parallel.pp).Add(job.parallel.dp);
-  builder.Add(job.training.microbatches).Add(job.training.microbatch_tokens);
-  builder.Add(job.training.microbatch_images).Add(job.MemoryLimit().count());
-  builder.Add(Parameters(job.model)).Add(job.cluster.num_gpus());
-  builder.Add(job.search.schedule).Add(job.search.seed);
+  // Every field: a job file of the same name may have been edited since.
+  builder.Add(kJournalMark);
+  builder.Add(convert::ToProto(input.base.job).SerializeAsString());
   for (const SampleMetadata& sample : input.base.batch.samples) {
     builder.Add(sample.text_tokens).Add(sample.images.size());
     for (const ImageSize& image : sample.images) {
@@ -225,7 +236,59 @@ Fingerprint CommonKey(const WhatIfInput& input) {
   return builder.Build();
 }
 
+// Prices that others hold too.
+class Borrowed : public emulator::OpCostModel {
+ public:
+  explicit Borrowed(std::shared_ptr<const emulator::OpCostModel> lender)
+      : lender_(std::move(lender)) {}
+  Duration Cost(const emulator::Op& op) const override {
+    return lender_->Cost(op);
+  }
+  emulator::OpPrice Price(const emulator::Op& op) const override {
+    return lender_->Price(op);
+  }
+  const emulator::OpCostModel& OnGroup(int32_t group) const override {
+    return lender_->OnGroup(group);
+  }
+
+ private:
+  std::shared_ptr<const emulator::OpCostModel> lender_;
+};
+
 }  // namespace
+
+struct SharedPrices::State {
+  struct Entry {
+    ClusterSpec cluster{};
+    ParallelLayout parallel{};
+    std::shared_ptr<const DeviceProfile> profile{};
+    std::shared_ptr<const emulator::OpCostModel> prices{};
+  };
+  std::mutex mutex{};
+  std::deque<Entry> entries{};  // The last ones; guarded by `mutex`.
+};
+
+SharedPrices::SharedPrices() : state_(std::make_shared<State>()) {}
+
+std::unique_ptr<const emulator::OpCostModel> SharedPrices::Of(
+    const JobInput& job) const {
+  constexpr size_t kMost = 32;  // Some megabytes each.
+  {
+    const std::lock_guard lock(state_->mutex);
+    for (const State::Entry& entry : state_->entries) {
+      if (entry.profile == job.profile && entry.parallel == job.job.parallel &&
+          entry.cluster == job.job.cluster) {
+        return std::make_unique<Borrowed>(entry.prices);
+      }
+    }
+  }
+  std::shared_ptr<const emulator::OpCostModel> prices = CostsOf(job);
+  const std::lock_guard lock(state_->mutex);
+  state_->entries.push_back(
+      {job.job.cluster, job.job.parallel, job.profile, prices});
+  if (state_->entries.size() > kMost) state_->entries.pop_front();
+  return std::make_unique<Borrowed>(std::move(prices));
+}
 
 absl::StatusOr<WhatIfInput> ReadWhatIfInput(const std::string& job,
                                             const JobFlags& flags,
@@ -238,6 +301,7 @@ absl::StatusOr<WhatIfInput> ReadWhatIfInput(const std::string& job,
       input.job, workloads::JobTemplate::Load(job, input.data_dir, read));
   PIPELOOM_ASSIGN_OR_RETURN(input.base, ReadJobInput(job, flags, context));
   input.costs = flags.costs;
+  input.assigned = flags.assignment.has_value();
   input.steps = flags.steps;
   input.replicas = flags.replicas;
   return input;

@@ -4,6 +4,7 @@
 #define PIPELOOM_CLI_WHATIF_RUN_H_
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "cli/job_input.h"
 #include "cli/planned_step.h"
 #include "cli/whatif_case.h"
+#include "emulator/op_cost.h"
 
 namespace pipeloom::cli {
 
@@ -35,16 +37,33 @@ struct WhatIfOutcome {
   bool operator==(const WhatIfOutcome&) const = default;
 };
 
+// The operator prices of clusters and layouts already met: configurations that
+// share them share the tables, which take half the time of a short search to
+// make. Any number of threads; copies share what they hold.
+class SharedPrices {
+ public:
+  SharedPrices();
+  // CostsOf(job), perhaps made before for a job with the same cluster, layout
+  // and profile.
+  std::unique_ptr<const emulator::OpCostModel> Of(const JobInput& job) const;
+
+ private:
+  struct State;
+  std::shared_ptr<State> state_;
+};
+
 // What all cases have in common.
 struct WhatIfInput {
   workloads::JobTemplate job{};
   JobInput base{};  // The job as it is, its batch and profile.
   std::string data_dir{};
   std::string costs = "profile";
+  bool assigned = false;  // The assignment of `base` is an option's.
   int64_t steps = 1;
   int64_t replicas = 0;
   std::string schedule{};  // Empty: the job's.
   SearchFlags search{};
+  SharedPrices prices{};
 };
 absl::StatusOr<WhatIfInput> ReadWhatIfInput(const std::string& job,
                                             const JobFlags& flags,

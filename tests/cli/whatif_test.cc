@@ -1,7 +1,10 @@
 // What-if and explain: sweeps, journals, suggestions that hold.
+#include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "cli/command.h"
@@ -201,6 +204,79 @@ TEST_F(WhatIfTest, AnInterruptedSweepGoesOnAndLosesNothing) {
   const Outcome refused = Pipeloom(WhatIf({"--journal", Path("notes")}));
   EXPECT_NE(refused.code, 0);
   EXPECT_THAT(refused.err, HasSubstr("is no journal"));
+}
+
+TEST_F(WhatIfTest, CtrlCInTheMiddleKeepsEveryOutcomeThatWasKnown) {
+  std::string values = "1";
+  for (int i = 2; i <= 30; ++i) absl::StrAppend(&values, ",", i);
+  const std::vector<std::string> sweep =
+      WhatIf({"--sweep", absl::StrCat("search.seed=", values), "--journal",
+              Path("j"), "--format", "json", "--threads", "2"});
+  const auto lines = [&] {
+    const absl::StatusOr<std::string> text = ReadFile(Path("j"));
+    return text.ok() ? std::count(text->begin(), text->end(), '\n') : 0;
+  };
+  std::stop_source stop;
+  std::jthread user([&](const std::stop_token& over) {
+    while (!over.stop_requested() && lines() < 3) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    stop.request_stop();
+  });
+  const Outcome cut = Pipeloom(sweep, stop.get_token());
+  user.request_stop();
+  user.join();
+  const auto known = lines();
+  ASSERT_GE(known, 3);
+  EXPECT_EQ(cut.code, known < 31 ? 130 : 0) << cut.err;
+  const Outcome rest = Pipeloom(sweep);
+  ASSERT_EQ(rest.code, 0) << rest.err;
+  EXPECT_THAT(rest.err, HasSubstr(absl::StrCat(known, " of 31")));
+  EXPECT_EQ(lines(), 31);
+  std::vector<std::string> fresh = sweep;
+  *std::find(fresh.begin(), fresh.end(), Path("j")) = Path("other");
+  EXPECT_EQ(Pipeloom(fresh).out, rest.out);
+}
+
+TEST_F(WhatIfTest, AJournalIsNotBelievedOfAnotherJob) {
+  // The same name, another value within: nothing is taken over.
+  const std::vector<std::string> sweep = {"--sweep", "search.seed=1,2",
+                                          "--journal", Path("j")};
+  ASSERT_EQ(Pipeloom(WhatIf(sweep)).code, 0);
+  std::vector<std::string> other = sweep;
+  other.insert(other.end(), {"--assignment", "balanced"});
+  const Outcome outcome = Pipeloom(WhatIf(other));
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.err, ::testing::Not(HasSubstr("configurations are in")));
+}
+
+TEST_F(WhatIfTest, QuestionsGoTheWayTheyMust) {
+  const auto ask = [&](const char* question) {
+    const Outcome outcome =
+        Pipeloom(WhatIf({"--ask", question, "--format", "json"}));
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return Json::parse(outcome.out)["configurations"];
+  };
+  const auto time = [](const Json& row) {
+    return row["step_time_us"].get<double>();
+  };
+  const Json frozen = ask("frozen");
+  EXPECT_LT(time(frozen[1]), time(frozen[0]));
+  EXPECT_LT(frozen[1]["peak_bytes"], frozen[0]["peak_bytes"]);
+  const Json padded = ask("padded");
+  EXPECT_GT(time(padded[1]), time(padded[0]));
+  // By the order of the cases: 0.25, 0.5, 2 and 4 times the bandwidth.
+  const Json network = ask("network");
+  EXPECT_GE(time(network[1]), time(network[2]));
+  EXPECT_GE(time(network[2]), time(network[3]));
+  EXPECT_GE(time(network[3]), time(network[4]));
+  EXPECT_GE(time(network[5]), time(network[0]));
+  const Json sparse = ask("sparse");
+  EXPECT_LT(time(sparse[1]), time(sparse[0]));
+  EXPECT_LT(time(sparse[2]), time(sparse[1]));
+  EXPECT_LT(time(sparse[3]), time(sparse[2]));
+  const Json recompute = ask("recompute");
+  EXPECT_GT(time(recompute[2]), time(recompute[0]));
 }
 
 TEST_F(WhatIfTest, EveryQuestionHasAnAnswer) {

@@ -55,6 +55,27 @@ TEST(ParsePartitionTest, ReadsStagesAndSizes) {
   EXPECT_EQ(p.sub_microbatch_instances[ModuleId(1)], 0);
 }
 
+TEST(ParsePartitionTest, ReadsTheLayoutWhereThereIsOne) {
+  ASSERT_OK_AND_ASSIGN(const auto none, ParsePartitionLayout(kFile, "p.json"));
+  EXPECT_FALSE(none.has_value());
+  const auto with = [](const std::string& layout) {
+    return absl::StrReplaceAll(
+        kFile, {{"\"num_ranks\"", layout + ",\n  \"num_ranks\""}});
+  };
+  const std::string text =
+      with(R"("layout": {"tp": 2, "pp": 4, "dp": 8, "microbatches": 16})");
+  ASSERT_OK_AND_ASSIGN(const auto layout, ParsePartitionLayout(text, "p.json"));
+  ASSERT_TRUE(layout.has_value());
+  EXPECT_EQ(layout->parallel, (ParallelLayout{.tp = 2, .pp = 4, .dp = 8}));
+  EXPECT_EQ(layout->microbatches, 16);
+  ASSERT_OK_AND_ASSIGN(const Partition p,
+                       ParsePartition(text, "p.json", SmallVlmJob()));
+  EXPECT_EQ(p.num_ranks, 4);
+  EXPECT_THAT(ParsePartitionLayout(with(R"("layout": {"tp": 0})"), "p.json"),
+              FailsWith(absl::StatusCode::kInvalidArgument,
+                        HasSubstr("field \"layout.tp\" is 0")));
+}
+
 TEST(ParsePartitionTest, ErrorsNameTheLineAndWhatIsAllowed) {
   const auto refuses = [](const std::string& from, const std::string& to,
                           const std::string& message) {

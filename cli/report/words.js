@@ -1,0 +1,28 @@
+// Elements, errors, and numbers in words.
+const began = performance.now();
+const errors = [];
+const root = document.documentElement;
+const $ = (tag, parent, props = {}) => {
+  const e = Object.assign(document.createElement(tag), props);
+  if (parent) parent.append(e);
+  return e;
+};
+const PASS = ['forward', 'backward', 'weight gradient'];
+const calm = matchMedia('(prefers-reduced-motion: reduce)').matches;
+
+// As FormatDuration and FormatBytes of base/units.cc.
+function time(ns) {
+  const a = Math.abs(ns);
+  if (a < 1e3) return `${ns} ns`;
+  if (a < 1e6) return `${(ns / 1e3).toFixed(3)} us`;
+  if (a < 1e9) return `${(ns / 1e6).toFixed(3)} ms`;
+  return `${(ns / 1e9).toFixed(3)} s`;
+}
+function bytes(n) {
+  const units = ['B', 'KiB', 'MiB', 'GiB'];
+  let u = 0;
+  while (Math.abs(n) >= 1024 && u < 3) { n /= 1024; ++u; }
+  return u === 0 ? `${n} B` : `${n.toFixed(2)} ${units[u]}`;
+}
+const percent = x => `${(100 * x).toFixed(1)} %`;
+const touch = matchMedia('(pointer: coarse)').matches;

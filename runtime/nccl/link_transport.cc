@@ -213,11 +213,15 @@ struct LinkTransport::State {
         return times;
       }
       if (WallNow() >= deadline) {
-        return absl::DeadlineExceededError(absl::StrFormat(
+        const int32_t edge = message.edge.value();
+        return absl::DeadlineExceededError(
             at->stage == Stage::kPosted
-                ? "rank %d has not posted its side of edge %d in time"
-                : "rank %d: the transfer of edge %d has not ended in time",
-            channel.peer, message.edge.value()));
+                ? absl::StrFormat(
+                      "rank %d has not posted its side of edge %d in time",
+                      channel.peer, edge)
+                : absl::StrFormat(
+                      "rank %d: the transfer of edge %d has not ended in time",
+                      channel.peer, edge));
       }
       backoff.Pause();
     }

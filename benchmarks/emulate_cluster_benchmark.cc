@@ -3,11 +3,13 @@
 //
 //   BM_EmulateCluster   from plans: all replicas, the barrier, the reduction
 //                       and the update
-//   BM_PriceAndEmulate  from the samples: costs of stages, graphs, orders and
-//                       plans too
+//   BM_PriceAndEmulate  from the samples: microbatches, costs of stages,
+//                       graphs, orders and plans too; no price is known at the
+//                       start (`warm` 1: those of an earlier step are)
 //
-// `reuse` 0 prices every layer of every stage of every GPU anew and emulates
-// every GPU anew; the ratio of times is what reuse saves.
+// The device's profile is loaded once, as a process does. `reuse` 0 prices
+// every layer of every stage of every GPU anew and emulates every GPU anew; the
+// ratio of times is what reuse saves.
 #include <benchmark/benchmark.h>
 
 #include <fstream>
@@ -19,10 +21,13 @@
 
 #include "base/check.h"
 #include "emulator/emulate_cluster.h"
+#include "emulator/op_cost.h"
 #include "emulator/profile_cost.h"
 #include "emulator/stage_cost.h"
 #include "partition/batch_split.h"
 #include "partition/build_stage_graph.h"
+#include "planner/baselines/one_f_one_b.h"
+#include "planner/baselines/virtual_pipeline.h"
 #include "planner/lower_plan.h"
 #include "planner/strategy.h"
 #include "workloads/profile_reader.h"
@@ -41,17 +46,33 @@ absl::StatusOr<std::string> Read(const std::string& path) {
   return text.str();
 }
 
+// Prices of operators that outlive a model of stages.
+class Borrowed : public OpCostModel {
+ public:
+  explicit Borrowed(const OpCostModel* lender) : lender_(lender) {}
+  Duration Cost(const Op& op) const override { return lender_->Cost(op); }
+  OpPrice Price(const Op& op) const override { return lender_->Price(op); }
+  Duration Beside(Duration compute, Duration communication) const override {
+    return lender_->Beside(compute, communication);
+  }
+  const OpCostModel& OnGroup(int32_t group) const override {
+    return lender_->OnGroup(group);
+  }
+
+ private:
+  const OpCostModel* lender_;
+};
+
 struct Job {
   JobSpec spec{};
   DeviceProfile profile{};
+  std::unique_ptr<const OpCostModel> operators{};
   partition::PackedStep packed{};
-  std::unique_ptr<planner::Strategy> strategy{};
   Partition partition{};
   IdVector<RankId, RankUpdate> updates{};
 
   std::unique_ptr<const OpCostModel> Costs() const {
-    return MakeOpCosts(spec.cluster, spec.parallel, &profile,
-                       spec.cluster.device.kernel_overhead);
+    return std::make_unique<Borrowed>(operators.get());
   }
 };
 
@@ -66,6 +87,9 @@ const Job& TheJob() {
         *Read(std::string(kData) + "/profiles/h100-sxm.json"), "profile");
     PIPELOOM_CHECK(profile.ok());
     made->profile = *std::move(profile);
+    made->operators =
+        MakeOpCosts(made->spec.cluster, made->spec.parallel, &made->profile,
+                    made->spec.cluster.device.kernel_overhead);
     std::vector<std::string> warnings;
     auto batch = workloads::ParseBatch(
         *Read(std::string(kData) + "/batches/image_text.jsonl"), "batch",
@@ -83,8 +107,7 @@ const Job& TheJob() {
     auto strategy = planner::MakeStrategy("1f1b");
     PIPELOOM_CHECK(strategy.ok());
     const StageCostModel costs(made->spec, made->Costs());
-    made->strategy = *std::move(strategy);
-    auto cut = made->strategy->MakePartition(costs, *batch);
+    auto cut = (*strategy)->MakePartition(costs, *batch);
     PIPELOOM_CHECK(cut.ok());
     made->partition = *std::move(cut);
     made->updates = UpdatesOf(made->spec, made->partition, *made->Costs());
@@ -104,12 +127,12 @@ ExecutionPlan PlanOf(const Job& job, const StageCostModel& costs,
                                  {.recompute = IdVector<StageId, bool>(
                                       job.partition.stages.size(), true)});
   PIPELOOM_CHECK(built.ok());
-  planner::SearchBudget budget;
-  budget.max_evaluations = 1;
-  auto found =
-      job.strategy->MakeSchedule(built->graph, job.partition, 1, budget);
-  PIPELOOM_CHECK(found.ok());
-  auto plan = planner::LowerPlan(built->graph, found->schedule);
+  auto orders = planner::OneFOneBOrders(
+      planner::VirtualPipeline(built->graph, job.partition));
+  PIPELOOM_CHECK(orders.ok());
+  const auto schedule = TimeSchedule(built->graph, *std::move(orders));
+  PIPELOOM_CHECK(schedule.ok());
+  auto plan = planner::LowerPlan(built->graph, *schedule);
   PIPELOOM_CHECK(plan.ok());
   return *std::move(plan);
 }

@@ -142,6 +142,22 @@ BENCHMARK(BM_EmulateStep)
     ->ArgNames({"tasks", "sharing", "full_trace"})
     ->ArgsProduct({{1'000, 10'000, 100'000}, {1, 2}, {0, 1}});
 
+// The same, plan after plan in the memory of the one before.
+void BM_EmulateStepAgain(benchmark::State& state) {
+  const ExecutionPlan plan = PlanOf(static_cast<int32_t>(state.range(0)));
+  const EmulateOptions options = OptionsOf(state.range(1));
+  StepEmulator emulator;
+  StepTrace trace;
+  for (auto _ : state) {
+    PIPELOOM_CHECK(emulator.Emulate(plan, options, &trace).ok());
+    benchmark::DoNotOptimize(trace);
+  }
+  PerTask(state, plan);
+}
+BENCHMARK(BM_EmulateStepAgain)
+    ->ArgNames({"tasks", "sharing"})
+    ->ArgsProduct({{1'000, 10'000, 100'000}, {1, 2}});
+
 // A compiled plan again: links, contention and, with `trace`, all spans and the
 // memory timeline, into memory that is there.
 void BM_RunCompiledStep(benchmark::State& state) {

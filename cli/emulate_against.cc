@@ -4,11 +4,13 @@
 #include <cmath>
 #include <map>
 #include <set>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
+#include "cli/against_prices.h"
 #include "cli/files.h"
 #include "cli/json_writer.h"
 #include "cli/table.h"
@@ -202,12 +204,21 @@ absl::Status AtRun(const MeasuredRun& run, const absl::Status& status) {
                                       run.name, status.message()));
 }
 
-absl::Status EmulateAll(const std::vector<ClusterSpec>& clusters,
+// What runs are emulated on, by run.
+struct Machines {
+  const std::vector<ClusterSpec>& clusters;
+  const std::vector<const emulator::OpCostModel*>& measured;
+};
+
+absl::Status EmulateAll(const Machines& machines,
                         const std::vector<size_t>& which,
                         std::vector<ComparedRun>* runs) {
   for (const size_t i : which) {
-    PIPELOOM_ASSIGN_OR_RETURN((*runs)[i].emulated,
-                              EmulateMeasuredRun((*runs)[i].run, clusters[i]));
+    PIPELOOM_ASSIGN_OR_RETURN(
+        (*runs)[i].emulated,
+        EmulateMeasuredRun(
+            (*runs)[i].run, machines.clusters[i],
+            machines.measured.empty() ? nullptr : machines.measured[i]));
   }
   return absl::OkStatus();
 }
@@ -255,7 +266,7 @@ std::vector<size_t> ChooseFitRows(const std::vector<ComparedRun>& runs,
 
 // The host time a kernel that fits best: the mean of |log(emulated/measured)|,
 // on a grid of 2 us and then of 0.25 us.
-absl::StatusOr<double> FitHost(const std::vector<ClusterSpec>& clusters,
+absl::StatusOr<double> FitHost(const Machines& machines,
                                const std::vector<size_t>& fit,
                                std::vector<ComparedRun>* runs) {
   double best = 0;
@@ -264,7 +275,7 @@ absl::StatusOr<double> FitHost(const std::vector<ClusterSpec>& clusters,
     for (const size_t i : fit) {
       (*runs)[i].run.setup.host_per_kernel = Microseconds(us);
     }
-    PIPELOOM_RETURN_IF_ERROR(EmulateAll(clusters, fit, runs));
+    PIPELOOM_RETURN_IF_ERROR(EmulateAll(machines, fit, runs));
     double error = 0;
     for (const size_t i : fit) {
       error += std::abs(std::log1p((*runs)[i].step_error()));
@@ -425,14 +436,15 @@ std::string CsvText(const Comparison& comparison) {
 
 }  // namespace
 
-absl::StatusOr<EmulatedRun> EmulateMeasuredRun(const MeasuredRun& run,
-                                               const ClusterSpec& cluster) {
+absl::StatusOr<EmulatedRun> EmulateMeasuredRun(
+    const MeasuredRun& run, const ClusterSpec& cluster,
+    const emulator::OpCostModel* measured) {
   const JobSpec job = workloads::JobOf(run, cluster);
   if (const absl::Status valid = ValidateJobSpec(job); !valid.ok()) {
     return AtRun(run, valid);
   }
   const emulator::StageCostModel costs(job);
-  const emulator::FrameworkCost framework(job, run.setup);
+  const emulator::FrameworkCost framework(job, run.setup, measured);
   const Partition partition = BalancedPartition(run);
   absl::StatusOr<StageGraph> graph = GraphOf(run, costs, framework, partition);
   if (!graph.ok()) return AtRun(run, graph.status());
@@ -469,9 +481,10 @@ double ComparedRun::peak_error() const {
          1;
 }
 
-absl::StatusOr<Comparison> CompareRuns(std::vector<MeasuredRun> runs,
-                                       const std::vector<ClusterSpec>& clusters,
-                                       bool fit) {
+absl::StatusOr<Comparison> CompareRuns(
+    std::vector<MeasuredRun> runs, const std::vector<ClusterSpec>& clusters,
+    bool fit, const std::vector<const emulator::OpCostModel*>& measured) {
+  const Machines machines{clusters, measured};
   Comparison result;
   std::map<std::string, std::vector<size_t>> by_framework;
   for (size_t i = 0; i < runs.size(); ++i) {
@@ -490,9 +503,9 @@ absl::StatusOr<Comparison> CompareRuns(std::vector<MeasuredRun> runs,
     if (!chosen.empty()) {
       if (scalar.kind == FittedScalar::kHost) {
         PIPELOOM_ASSIGN_OR_RETURN(scalar.value,
-                                  FitHost(clusters, chosen, &result.runs));
+                                  FitHost(machines, chosen, &result.runs));
       } else {
-        PIPELOOM_RETURN_IF_ERROR(EmulateAll(clusters, chosen, &result.runs));
+        PIPELOOM_RETURN_IF_ERROR(EmulateAll(machines, chosen, &result.runs));
         std::vector<double> ratios;
         for (const size_t i : chosen) {
           ratios.push_back(1 / (1 + result.runs[i].step_error()));
@@ -509,7 +522,7 @@ absl::StatusOr<Comparison> CompareRuns(std::vector<MeasuredRun> runs,
         }
       }
     }
-    PIPELOOM_RETURN_IF_ERROR(EmulateAll(clusters, rows, &result.runs));
+    PIPELOOM_RETURN_IF_ERROR(EmulateAll(machines, rows, &result.runs));
     result.scalars.push_back(std::move(scalar));
   }
   return result;
@@ -561,9 +574,16 @@ absl::Status EmulateAgainst(const AgainstOptions& options,
     clusters.push_back(cluster);
     known.emplace(name, std::move(cluster));
   }
+  AgainstPrices measurements;
+  std::vector<const emulator::OpCostModel*> measured;
+  for (size_t i = 0; options.measured && i < runs.size(); ++i) {
+    PIPELOOM_ASSIGN_OR_RETURN(
+        measured.emplace_back(),
+        measurements.Of(clusters[i], runs[i].parallel, data_dir));
+  }
   PIPELOOM_ASSIGN_OR_RETURN(
       const Comparison comparison,
-      CompareRuns(std::move(runs), clusters, options.fit));
+      CompareRuns(std::move(runs), clusters, options.fit, measured));
   if (!options.csv_out.empty()) {
     PIPELOOM_RETURN_IF_ERROR(
         WriteFileAtomically(options.csv_out, CsvText(comparison)));

@@ -15,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "base/units.h"
 #include "cli/command.h"
+#include "emulator/op_cost.h"
 #include "ir/cluster_spec.h"
 #include "workloads/measured_runs.h"
 
@@ -27,8 +28,11 @@ struct EmulatedRun {
 
 // One replica's step: balanced layers, 1F1B (interleaved with chunks), then
 // emulated. InvalidArgument names the run.
+// `measured`: prices of operators, as emulator/framework_cost.h says; may be
+// null.
 absl::StatusOr<EmulatedRun> EmulateMeasuredRun(
-    const workloads::MeasuredRun& run, const ClusterSpec& cluster);
+    const workloads::MeasuredRun& run, const ClusterSpec& cluster,
+    const emulator::OpCostModel* measured = nullptr);
 
 struct ComparedRun {
   workloads::MeasuredRun run{};
@@ -52,11 +56,12 @@ struct Comparison {
   std::vector<FrameworkScalar> scalars{};  // By framework's name.
 };
 
-// `clusters`: one for each run. With `fit` off every scalar is 1 (stretch) or
-// what the rows say (host).
-absl::StatusOr<Comparison> CompareRuns(std::vector<workloads::MeasuredRun> runs,
-                                       const std::vector<ClusterSpec>& clusters,
-                                       bool fit);
+// `clusters`: one for each run; `measured`: of each run, or empty. With `fit`
+// off every scalar is 1 (stretch) or what the rows say (host).
+absl::StatusOr<Comparison> CompareRuns(
+    std::vector<workloads::MeasuredRun> runs,
+    const std::vector<ClusterSpec>& clusters, bool fit,
+    const std::vector<const emulator::OpCostModel*>& measured = {});
 
 // Of absolute errors.
 struct ErrorSummary {
@@ -74,6 +79,9 @@ struct AgainstOptions {
   std::string csv_out{};  // Empty: none.
   bool fit = true;
   bool json = false;
+  // Operators by the measured profile of the device, or else of its model
+  // ("a100-vtrain": a100-sxm), where one ships.
+  bool measured = false;
 };
 absl::Status EmulateAgainst(const AgainstOptions& options,
                             const Context& context);

@@ -67,6 +67,9 @@ class EmulateCommand : public Command {
                      "with --against: write the comparison as CSV"});
     flags.push_back({"fit", &against_.fit, "",
                      "with --against: fit one scalar a framework"});
+    flags.push_back({"measured", &against_.measured, "",
+                     "with --against: products, fused attention and "
+                     "collectives of a node by measured profiles"});
     flags.push_back({"sharing",
                      &sharing_,
                      "MODE",

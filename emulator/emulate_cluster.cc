@@ -37,17 +37,29 @@ absl::Status WithReplica(const absl::Status& status, size_t replica) {
       absl::StrCat("replica ", replica, ": ", std::string(status.message())));
 }
 
+// The memory of the replica before.
+struct Workspace {
+  StepProgram program{};
+  CompileScratch scratch{};
+  StepTimes times{};
+  StepEngine engine{};
+};
+
 absl::StatusOr<ReplicaTimes> EmulateReplica(const ExecutionPlan& plan,
                                             const Updates& updates,
                                             EmulateOptions options,
-                                            const Slow& slow) {
+                                            const Slow& slow,
+                                            Workspace* workspace) {
   for (const SlowRank& s : slow) options.slow_ranks.push_back(s);
-  PIPELOOM_ASSIGN_OR_RETURN(const StepProgram program,
-                            CompileStep(plan, options));
-  StepTimes times = TimesOf(program, plan, options);
+  StepProgram& program = workspace->program;
+  StepTimes& times = workspace->times;
+  StepEngine& engine = workspace->engine;
+  PIPELOOM_RETURN_IF_ERROR(
+      CompileStep(plan, options, &program, &workspace->scratch));
+  TimesOf(program, plan, options, &times);
   const std::vector<int64_t> epilogues = times.epilogues;
   times.epilogues.assign(epilogues.size(), 0);
-  StepEngine engine(program, times);
+  engine.Load(program, times);
   PIPELOOM_RETURN_IF_ERROR(engine.Run());
   ReplicaTimes result;
   result.finish = engine.finish();
@@ -205,6 +217,7 @@ absl::StatusOr<ClusterResult> EmulateCluster(
 
   ClusterResult result;
   ClusterCounters& counters = result.counters;
+  Workspace workspace;
   std::vector<ReplicaTimes> emulated;
   std::vector<size_t> class_of(replicas.size());
   std::vector<size_t> first_of;  // By class: a replica of it.
@@ -237,7 +250,7 @@ absl::StatusOr<ClusterResult> EmulateCluster(
       const int64_t times = options.reuse ? 1 : peers;
       for (int64_t peer = 0; peer < times; ++peer) {
         absl::StatusOr<ReplicaTimes> one =
-            EmulateReplica(plan, updates, options.step, slow[d]);
+            EmulateReplica(plan, updates, options.step, slow[d], &workspace);
         if (!one.ok()) return WithReplica(one.status(), d);
         if (peer == 0) emulated.push_back(*std::move(one));
       }

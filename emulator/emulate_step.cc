@@ -1,5 +1,7 @@
 #include "emulator/emulate_step.h"
 
+#include <utility>
+
 #include "base/status_macros.h"
 #include "emulator/step_engine.h"
 #include "emulator/step_program.h"
@@ -7,14 +9,33 @@
 
 namespace pipeloom::emulator {
 
+struct StepEmulator::State {
+  StepProgram program{};
+  CompileScratch scratch{};
+  StepTimes times{};
+  StepEngine engine{};
+};
+
+StepEmulator::StepEmulator() : state_(std::make_unique<State>()) {}
+StepEmulator::~StepEmulator() = default;
+
+absl::Status StepEmulator::Emulate(const ExecutionPlan& plan,
+                                   const EmulateOptions& options,
+                                   StepTrace* trace) {
+  State& s = *state_;
+  PIPELOOM_RETURN_IF_ERROR(CompileStep(plan, options, &s.program, &s.scratch));
+  TimesOf(s.program, plan, options, &s.times);
+  s.engine.Load(s.program, s.times);
+  PIPELOOM_RETURN_IF_ERROR(s.engine.Run());
+  BuildTrace(plan.graph, s.engine, options.full_trace, trace);
+  return absl::OkStatus();
+}
+
 absl::StatusOr<StepTrace> EmulateStep(const ExecutionPlan& plan,
                                       const EmulateOptions& options) {
-  PIPELOOM_ASSIGN_OR_RETURN(const StepProgram program,
-                            CompileStep(plan, options));
-  StepEngine engine(program, TimesOf(program, plan, options));
-  PIPELOOM_RETURN_IF_ERROR(engine.Run());
+  StepEmulator emulator;
   StepTrace trace;
-  BuildTrace(plan.graph, engine, options.full_trace, &trace);
+  PIPELOOM_RETURN_IF_ERROR(emulator.Emulate(plan, options, &trace));
   return trace;
 }
 

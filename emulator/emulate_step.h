@@ -15,8 +15,11 @@
 #ifndef PIPELOOM_EMULATOR_EMULATE_STEP_H_
 #define PIPELOOM_EMULATOR_EMULATE_STEP_H_
 
+#include <cstdint>
+#include <memory>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/units.h"
 #include "ir/execution_plan.h"
@@ -82,6 +85,26 @@ struct EmulateOptions {
 // O(instructions log ranks). Deterministic; no global state.
 absl::StatusOr<StepTrace> EmulateStep(const ExecutionPlan& plan,
                                       const EmulateOptions& options = {});
+
+// The same for one plan after another in the memory of the plans before: with
+// large plans most of the time of EmulateStep is the system's, handing out
+// fresh pages. One for each thread.
+class StepEmulator {
+ public:
+  StepEmulator();
+  ~StepEmulator();
+  StepEmulator(const StepEmulator&) = delete;
+  StepEmulator& operator=(const StepEmulator&) = delete;
+
+  // Replaces what `trace` holds and reuses its memory; after an error it holds
+  // nothing of use.
+  absl::Status Emulate(const ExecutionPlan& plan, const EmulateOptions& options,
+                       StepTrace* trace);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
 
 }  // namespace pipeloom::emulator
 

@@ -85,8 +85,26 @@ double NormOf(double a, double b, double p) {
 
 }  // namespace
 
-FrameworkCost::FrameworkCost(const JobSpec& job, const TrainingSetup& setup)
-    : job_(job), setup_(setup), costs_(job.cluster, job.parallel) {}
+FrameworkCost::FrameworkCost(const JobSpec& job, const TrainingSetup& setup,
+                             const OpCostModel* measured)
+    : job_(job),
+      setup_(setup),
+      costs_(job.cluster, job.parallel),
+      measured_(measured) {}
+
+double FrameworkCost::Base(const Op& op) const {
+  bool known = measured_ != nullptr;
+  if (known) {
+    if (const auto* c = std::get_if<CollectiveOp>(&op)) {
+      known = c->group == GroupKind::kTensor &&
+              c->size <= job_.cluster.gpus_per_node;
+    } else {
+      known = std::holds_alternative<GemmOp>(op) ||
+              std::holds_alternative<AttentionOp>(op);
+    }
+  }
+  return ToSeconds(known ? measured_->Cost(op) : costs_.Cost(op));
+}
 
 double FrameworkCost::Memory(double bytes) const {
   return ToSeconds(costs_.Cost(MemoryOp{bytes}));
@@ -124,7 +142,7 @@ double FrameworkCost::GroupedSeconds(const GemmOp& op) const {
 
 double FrameworkCost::PriceOp(const Op& op, const LayerSpec& layer,
                               const WorkShape& shape) const {
-  const double base = ToSeconds(costs_.Cost(op));
+  const double base = Base(op);
   if (const auto* gemm = std::get_if<GemmOp>(&op)) {
     const bool odd = std::fmod(gemm->m, 2) == 1 || std::fmod(gemm->n, 2) == 1 ||
                      std::fmod(gemm->k, 2) == 1;

@@ -30,8 +30,11 @@ struct FrameworkStageTime {
 
 class FrameworkCost {
  public:
-  // REQUIRES: ValidateJobSpec(job) is OK.
-  FrameworkCost(const JobSpec& job, const TrainingSetup& setup);
+  // REQUIRES: ValidateJobSpec(job) is OK. `measured` prices products, fused
+  // attention and collectives inside a node instead of the roofline, and has to
+  // outlive this; null: none.
+  FrameworkCost(const JobSpec& job, const TrainingSetup& setup,
+                const OpCostModel* measured = nullptr);
 
   // Of a trained stage on one microbatch.
   FrameworkStageTime StageTime(const Stage& stage,
@@ -48,6 +51,7 @@ class FrameworkCost {
                      bool input_grad) const;
   double Price(const std::vector<OpStep>& steps, const LayerSpec& layer,
                const WorkShape& shape, bool hides_tensor) const;
+  double Base(const Op& op) const;
   double PriceOp(const Op& op, const LayerSpec& layer,
                  const WorkShape& shape) const;
   double Memory(double bytes) const;
@@ -58,6 +62,7 @@ class FrameworkCost {
   JobSpec job_;
   TrainingSetup setup_;
   RooflineCost costs_;
+  const OpCostModel* measured_ = nullptr;
 };
 
 }  // namespace pipeloom::emulator

@@ -3,6 +3,8 @@
 #ifndef PIPELOOM_EMULATOR_OP_COST_H_
 #define PIPELOOM_EMULATOR_OP_COST_H_
 
+#include <algorithm>
+
 #include "absl/strings/string_view.h"
 #include "base/units.h"
 #include "emulator/op_graph.h"
@@ -33,6 +35,12 @@ class OpCostModel {
   virtual Duration Cost(const Op& op) const = 0;
   // The same with its source; .time == Cost(op).
   virtual OpPrice Price(const Op& op) const { return {Cost(op)}; }
+  // A compute stream and the communication beside it, both together: the
+  // longer, and more where one slows the other down. Pure; never less than
+  // either, and with nothing on one side the other.
+  virtual Duration Beside(Duration compute, Duration communication) const {
+    return std::max(compute, communication);
+  }
   // On the GPUs of a node group of the cluster; -1: of none.
   virtual const OpCostModel& OnGroup(int32_t group) const {
     (void)group;

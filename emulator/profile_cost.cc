@@ -217,7 +217,9 @@ struct ProfileCost::State {
         gemm(profile, RatesFor(cluster, profile)),
         attention(profile, RatesFor(cluster, profile)),
         stream(profile, RatesFor(cluster, profile)),
-        collectives(cluster, parallel, profile) {}
+        collectives(cluster, parallel, profile),
+        compute_slowdown(profile.collectives.compute_slowdown),
+        communication_slowdown(profile.collectives.communication_slowdown) {}
 
   template <typename Op>
   OpPrice Fallback(const Op& op, std::optional<OpSeconds> seconds) const {
@@ -235,6 +237,8 @@ struct ProfileCost::State {
   AttentionCosts attention;
   StreamCosts stream;
   GroupCollectives collectives;
+  double compute_slowdown;
+  double communication_slowdown;
   mutable PriceCache cache{};
 };
 
@@ -245,6 +249,19 @@ ProfileCost::ProfileCost(const ClusterSpec& cluster,
 }
 
 ProfileCost::~ProfileCost() = default;
+
+Duration ProfileCost::Beside(Duration compute, Duration communication) const {
+  const State& state = *state_;
+  const Duration longer = std::max(compute, communication);
+  if ((state.compute_slowdown == 1 && state.communication_slowdown == 1) ||
+      compute <= kZero || communication <= kZero) {
+    return longer;
+  }
+  return std::max(longer,
+                  ToDuration(OverlappedSeconds(
+                      ToSeconds(compute), ToSeconds(communication),
+                      state.compute_slowdown, state.communication_slowdown)));
+}
 
 OpPrice ProfileCost::Price(const Op& op) const {
   const State& state = *state_;
@@ -291,6 +308,9 @@ class GroupedCosts : public OpCostModel {
 
   Duration Cost(const Op& op) const override { return own_->Cost(op); }
   OpPrice Price(const Op& op) const override { return own_->Price(op); }
+  Duration Beside(Duration compute, Duration communication) const override {
+    return own_->Beside(compute, communication);
+  }
   const OpCostModel& OnGroup(int32_t group) const override {
     return group < 0 ? *own_ : *groups_[static_cast<size_t>(group)];
   }

@@ -43,6 +43,9 @@ class ProfileCost : public OpCostModel {
 
   Duration Cost(const Op& op) const override { return Price(op).time; }
   OpPrice Price(const Op& op) const override;
+  // Slowed down as the profile's collectives say; factors of 1 (or a profile
+  // without any): the longer of the two.
+  Duration Beside(Duration compute, Duration communication) const override;
 
  private:
   struct State;

@@ -65,9 +65,8 @@ ReplayStep::ReplayStep(StepProgram program, const ExecutionPlan& plan,
       simple_(program_.copies.empty() && program_.guards.empty()),
       reuse_(reuse && simple_ && !program_.fair_links),
       engine_(program_, TimesOf(program_, plan, options)) {
-  for (size_t e = 0; e < program_.edges.size(); ++e) {
-    lags_ &= engine_.transfers_[e].lag >= 0;
-  }
+  engine_.received_.resize(program_.transfers.size());
+  for (const TransferKind& kind : engine_.kinds_) lags_ &= kind.lag >= 0;
   for (size_t slot = 0; slot < program_.task_of_slot.size(); ++slot) {
     int64_t& known =
         slot_of_task_[static_cast<size_t>(program_.task_of_slot[slot].value())];
@@ -163,7 +162,7 @@ SimTime ReplayStep::TimeOf(int32_t rank, int32_t op) const {
   if (op < 0) return kStepStart;
   const StepOp& at = program_.ops_of(rank)[static_cast<size_t>(op)];
   return SimTime(Nanoseconds(at.code == OpCode::kRecv
-                                 ? engine_.transfers_[at.index].received
+                                 ? engine_.received_[at.index]
                                  : engine_.starts_[at.index]));
 }
 
@@ -173,8 +172,8 @@ absl::Status ReplayStep::RunBase() {
     PIPELOOM_ASSIGN_OR_RETURN(base_, Whole(sites_));
     return absl::OkStatus();
   }
-  last_out_.assign(program_.edges.size(), -1);
-  last_in_.assign(program_.edges.size(), -1);
+  last_out_.assign(program_.transfers.size(), -1);
+  last_in_.assign(program_.transfers.size(), -1);
   for (int32_t r = 0; r < program_.num_ranks; ++r) {
     const absl::Span<const StepOp> ops = program_.ops_of(r);
     for (size_t k = 0; k < ops.size(); ++k) {
@@ -240,8 +239,8 @@ void ReplayStep::Save(const RankEvent& event) {
       return last < static_cast<int64_t>(
                         engine_.ranks_[static_cast<size_t>(rank)].next);
     };
-    return done(program_.edges[e].from, last_out_[e]) &&
-           done(program_.edges[e].to, last_in_[e]);
+    return done(program_.route_of(e).from, last_out_[e]) &&
+           done(program_.route_of(e).to, last_in_[e]);
   });
   Checkpoint& checkpoint = checkpoints_.emplace_back();
   checkpoint.ops_done = engine_.ops_done_;
@@ -251,7 +250,7 @@ void ReplayStep::Save(const RankEvent& event) {
   checkpoint.live.reserve(live_.size());
   for (const uint32_t e : live_) {
     const TransferState& t = engine_.transfers_[e];
-    checkpoint.live.push_back({e, t.stamp - engine_.run_, t.start, t.left});
+    checkpoint.live.push_back({e, t.stamp - engine_.run_, t.start});
   }
 }
 
@@ -262,10 +261,9 @@ void ReplayStep::Restore(const Checkpoint& checkpoint) {
   engine_.link_free_ = checkpoint.links;
   engine_.ops_done_ = checkpoint.ops_done;
   for (const Live& live : checkpoint.live) {
-    TransferState& t = engine_.transfers_[live.edge];
+    TransferState& t = engine_.transfers_[live.transfer];
     t.stamp = engine_.run_ + live.phase;
     t.start = live.start;
-    t.left = live.left;
   }
   for (int32_t r = 0; r < program_.num_ranks; ++r) {
     const RankState& rank = engine_.ranks_[static_cast<size_t>(r)];
@@ -299,18 +297,22 @@ bool ReplayStep::Rejoins(const Checkpoint& checkpoint,
     }
   }
   for (const Live& live : checkpoint.live) {
-    const TransferState& t = engine_.transfers_[live.edge];
+    const TransferState& t = engine_.transfers_[live.transfer];
     if (t.stamp != engine_.run_ + live.phase) return false;
-    if (live.phase != StepEngine::kLeft || t.left == live.left + shift) {
+    if (live.phase != StepEngine::kLeft || t.start == live.start + shift) {
       continue;
     }
+    const TransferKind& kind = engine_.kinds_[t.kind];
     // Each end is past it already, in both.
     const auto past = [&](int32_t rank, int64_t lag) {
       const auto r = static_cast<size_t>(rank);
-      return t.left + lag <= engine_.ranks_[r].now &&
-             live.left + lag <= checkpoint.ranks[r].now;
+      return t.start + lag <= engine_.ranks_[r].now &&
+             live.start + lag <= checkpoint.ranks[r].now;
     };
-    if (!past(t.from, 0) || !past(t.to, t.lag)) return false;
+    if (!past(kind.from, kind.occupancy) ||
+        !past(kind.to, kind.occupancy + kind.lag)) {
+      return false;
+    }
   }
   return true;
 }
@@ -539,7 +541,8 @@ absl::Status ReplayStep::KeepOrder(RankId rank, int32_t first,
         slot < 0 ? -1 : engine_.durations()[static_cast<size_t>(slot)];
   }
   PIPELOOM_ASSIGN_OR_RETURN(program_, CompileStep(plan_, options_));
-  engine_ = StepEngine(program_, TimesOf(program_, plan_, options_));
+  engine_.Load(program_, TimesOf(program_, plan_, options_));
+  engine_.received_.resize(program_.transfers.size());
   for (size_t slot = 0; slot < program_.task_of_slot.size(); ++slot) {
     const auto t = static_cast<size_t>(program_.task_of_slot[slot].value());
     if (durations[t] < 0) continue;

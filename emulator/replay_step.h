@@ -93,10 +93,9 @@ class ReplayStep {
  private:
   // A transfer under way.
   struct Live {
-    uint32_t edge = 0;
+    uint32_t transfer = 0;
     uint32_t phase = 0;
     int64_t start = 0;
-    int64_t left = 0;
   };
   struct Checkpoint {
     int64_t ops_done = 0;
@@ -176,7 +175,7 @@ class ReplayStep {
   // While the base runs.
   int64_t next_save_ = 0;
   int64_t save_every_ = 1;
-  // By edge: its last operation on the sender's and on the receiver's rank.
+  // By transfer: its last operation on the sender's and on the receiver's rank.
   std::vector<int32_t> last_out_{};
   std::vector<int32_t> last_in_{};
   std::vector<uint32_t> live_{};     // Candidates so far.

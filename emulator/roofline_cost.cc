@@ -187,7 +187,7 @@ Duration CostOf(const std::vector<OpStep>& steps, const OpCostModel& costs) {
     Duration communication = kZero;
     for (const Op& op : step.compute) compute += costs.Cost(op);
     for (const Op& op : step.communication) communication += costs.Cost(op);
-    total += std::max(compute, communication);
+    total += costs.Beside(compute, communication);
   }
   return total;
 }

@@ -69,13 +69,12 @@ absl::StatusOr<SampledStep> SampleSteps(const ExecutionPlan& plan,
       }
     }
     if (jitter.links > 0) {
-      for (size_t e = 0; e < times.edges.size(); ++e) {
-        if (program.edges[e].from < 0) continue;
+      for (size_t t = 0; t < times.transfers.size(); ++t) {
         const int64_t factor = JitterFactor(jitter.links, ~jitter.seed, sample,
-                                            static_cast<int64_t>(e));
-        engine.SetEdge(static_cast<uint32_t>(e),
-                       {Times(times.edges[e].occupancy, factor),
-                        Times(times.edges[e].lag, factor)});
+                                            program.transfers[t].edge.value());
+        engine.SetTransfer(static_cast<uint32_t>(t),
+                           {Times(times.transfers[t].occupancy, factor),
+                            Times(times.transfers[t].lag, factor)});
       }
     }
     PIPELOOM_RETURN_IF_ERROR(engine.Run());

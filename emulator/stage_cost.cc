@@ -57,13 +57,13 @@ void AddSharding(const LayerSpec& layer, const GradientNeeds& needs,
   };
   if (setting.sharding == OptimizerSharding::kZero3) {
     const Duration gather = moved(Collective::kAllGather, 2);
-    cost->forward = std::max(cost->forward, gather);
+    cost->forward = setting.costs.Beside(cost->forward, gather);
     if (needs.input || needs.weights) {
-      cost->backward = std::max(cost->backward, gather);
+      cost->backward = setting.costs.Beside(cost->backward, gather);
     }
   }
   if (needs.weights) {
-    cost->weight_grad = std::max(
+    cost->weight_grad = setting.costs.Beside(
         cost->weight_grad, moved(Collective::kReduceScatter, bytes.gradients));
   }
 }
@@ -113,6 +113,7 @@ struct StageCostModel::Common {
   IdVector<ModuleId, IdVector<LayerId, Fingerprint>> fingerprints{};
   IdVector<ModuleId, PassFactors> corrections{};  // Empty: none.
   mutable SubgraphCache cache{};
+  mutable FingerprintCache<StageCost> stages{};
   std::vector<ReplicaView> views{};
   std::vector<int32_t> view_of_replica{};
 };
@@ -224,6 +225,87 @@ struct StageCostModel::State {
                   view.PlaceOf(rank).slow);
   }
 
+  // The stage's layers one after another, before corrections.
+  StageCost Sum(const Stage& stage, const WorkShape& shape,
+                const Fingerprint& shape_print, bool needs_input_grad,
+                Precision precision, double attention_density) const {
+    const ModuleSpec& module = ModuleOf(stage);
+    const int32_t group = view.PlaceOf(stage.rank).group;
+    const Setting setting{.parallel = job.parallel,
+                          .costs = CostsOn(stage.rank),
+                          .sharding = job.training.optimizer_sharding,
+                          .options = {.precision = precision,
+                                      .attention_density = attention_density}};
+    const ParallelLayout& parallel = job.parallel;
+    const bool trained = !job.IsFrozen(stage.module);
+    StageCost total;
+    Fingerprint last_key{};
+    LayerCost cost{};
+    int64_t repeated = 0;
+    Flops forward_flops{};
+    for (int32_t i = 0; i < stage.num_layers; ++i) {
+      const LayerId id(stage.first_layer.value() + i);
+      // Below a later layer of a trained module there is always one to train.
+      const GradientNeeds needs{
+          .weights = trained, .input = needs_input_grad || (trained && i > 0)};
+      const auto price = [&] {
+        return PriceLayer(module.layers[id], shape, needs, setting);
+      };
+      if (common->reuse) {
+        const Fingerprint key = FingerprintBuilder()
+                                    .Add(common->fingerprints[stage.module][id])
+                                    .Add(shape_print)
+                                    .Add(needs.weights)
+                                    .Add(needs.input)
+                                    .Add(precision)
+                                    .Add(group)
+                                    .Add(attention_density)
+                                    .Build();
+        if (i > 0 && key == last_key) {
+          ++repeated;
+        } else {
+          cost = cache.Get(key, price);
+        }
+        last_key = key;
+      } else {
+        cost = price();
+      }
+      total.forward += cost.forward;
+      total.backward += cost.backward;
+      total.weight_grad += cost.weight_grad;
+      total.activations += cost.activations;
+      total.freed_by_backward += cost.freed_by_backward;
+      forward_flops += cost.forward_flops;
+    }
+    cache.CountHits(repeated);
+    if (!common->reuse) cache.CountMisses(stage.num_layers);
+
+    const double passes = trained ? 3 : needs_input_grad ? 2 : 1;
+    total.model_flops = forward_flops * passes;
+
+    const LayerId first = stage.first_layer;
+    const LayerId last(first.value() + stage.num_layers - 1);
+    const int64_t width_before =
+        first.value() > 0 ? module.layers[LayerId(first.value() - 1)].hidden
+                          : 0;
+    total.input = std::min(InputBytes(module.layers[first], shape, width_before,
+                                      parallel, precision),
+                           total.activations);
+
+    const LayerSpec& end = module.layers[last];
+    const bool hands_on = last.value() + 1 == module.layers.size();
+    total.output_rows = LayerTokens(end, shape);
+    if (hands_on && module.role == ModuleRole::kEncoder &&
+        shape.output_tokens > 0) {
+      total.output_rows = shape.output_tokens;
+    }
+    total.output_width = end.hidden;
+    total.output = Bytes(CeilDiv(total.output_rows * total.output_width *
+                                     (precision == Precision::kFp32 ? 4 : 2),
+                                 parallel.gpus_per_rank()));
+    return total;
+  }
+
   static Duration Slowed(Duration time, double factor) {
     if (factor == 1) return time;
     return Nanoseconds(std::llround(Real(time.count()) * factor));
@@ -266,87 +348,37 @@ StageCost StageCostModel::Cost(const Stage& stage, const WorkShape& given,
                                bool needs_input_grad,
                                double attention_density) const {
   const State& state = *state_;
-  const ModuleSpec& module = state.ModuleOf(stage);
+  if (stage.num_layers == 0) return {};
   const WorkShape shape =
       state.job.training.batching == SequenceBatching::kPadded ? given.Padded()
                                                                : given;
   const RankPlace place = state.view.PlaceOf(stage.rank);
-  const Precision precision = state.PrecisionOn(module, stage.rank);
-  const Setting setting{.parallel = state.job.parallel,
-                        .costs = state.CostsOn(stage.rank),
-                        .sharding = state.job.training.optimizer_sharding,
-                        .options = {.precision = precision,
-                                    .attention_density = attention_density}};
-  const ParallelLayout& parallel = state.job.parallel;
-  const bool trained = !state.job.IsFrozen(stage.module);
+  const Precision precision =
+      state.PrecisionOn(state.ModuleOf(stage), stage.rank);
   StageCost total;
-  if (stage.num_layers == 0) return total;
-
-  const Fingerprint shape_print = shape.fingerprint();
-  Fingerprint last_key{};
-  LayerCost cost{};
-  int64_t repeated = 0;
-  Flops forward_flops{};
-  for (int32_t i = 0; i < stage.num_layers; ++i) {
-    const LayerId id(stage.first_layer.value() + i);
-    // Below a later layer of a trained module there is always one to train.
-    const GradientNeeds needs{.weights = trained,
-                              .input = needs_input_grad || (trained && i > 0)};
-    const auto price = [&] {
-      return PriceLayer(module.layers[id], shape, needs, setting);
-    };
-    if (state.common->reuse) {
-      const Fingerprint key =
-          FingerprintBuilder()
-              .Add(state.common->fingerprints[stage.module][id])
-              .Add(shape_print)
-              .Add(needs.weights)
-              .Add(needs.input)
-              .Add(precision)
-              .Add(place.group)
-              .Add(attention_density)
-              .Build();
-      if (i > 0 && key == last_key) {
-        ++repeated;
-      } else {
-        cost = state.cache.Get(key, price);
-      }
-      last_key = key;
-    } else {
-      cost = price();
-    }
-    total.forward += cost.forward;
-    total.backward += cost.backward;
-    total.weight_grad += cost.weight_grad;
-    total.activations += cost.activations;
-    total.freed_by_backward += cost.freed_by_backward;
-    forward_flops += cost.forward_flops;
+  if (state.common->reuse) {
+    const Fingerprint shape_print = shape.fingerprint();
+    const Fingerprint key = FingerprintBuilder()
+                                .Add(stage.module.value())
+                                .Add(stage.first_layer.value())
+                                .Add(stage.num_layers)
+                                .Add(shape_print)
+                                .Add(needs_input_grad)
+                                .Add(precision)
+                                .Add(place.group)
+                                .Add(attention_density)
+                                .Build();
+    bool known = true;
+    total = state.common->stages.Get(key, [&] {
+      known = false;
+      return state.Sum(stage, shape, shape_print, needs_input_grad, precision,
+                       attention_density);
+    });
+    if (known) state.cache.CountHits(stage.num_layers);
+  } else {
+    total = state.Sum(stage, shape, {}, needs_input_grad, precision,
+                      attention_density);
   }
-  state.cache.CountHits(repeated);
-  if (!state.common->reuse) state.cache.CountMisses(stage.num_layers);
-
-  const double passes = trained ? 3 : needs_input_grad ? 2 : 1;
-  total.model_flops = forward_flops * passes;
-
-  const LayerId first = stage.first_layer;
-  const LayerId last(first.value() + stage.num_layers - 1);
-  const int64_t width_before =
-      first.value() > 0 ? module.layers[LayerId(first.value() - 1)].hidden : 0;
-  total.input = std::min(InputBytes(module.layers[first], shape, width_before,
-                                    parallel, precision),
-                         total.activations);
-
-  const LayerSpec& end = module.layers[last];
-  const bool hands_on = last.value() + 1 == module.layers.size();
-  total.output_rows = LayerTokens(end, shape);
-  if (hands_on && module.role == ModuleRole::kEncoder &&
-      shape.output_tokens > 0) {
-    total.output_rows = shape.output_tokens;
-  }
-  total.output_width = end.hidden;
-  total.output = Bytes(CeilDiv(total.output_rows * total.output_width *
-                                   (precision == Precision::kFp32 ? 4 : 2),
-                               parallel.gpus_per_rank()));
   PassFactors factors;
   if (!state.common->corrections.empty()) {
     factors = state.common->corrections[stage.module];

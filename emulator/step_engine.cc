@@ -1,9 +1,11 @@
 #include "emulator/step_engine.h"
 
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "emulator/huge_pages.h"
 #include "emulator/step_engine_inl.h"
 
 namespace pipeloom::emulator {
@@ -28,37 +30,58 @@ const char* Word(OpCode code) {
 
 }  // namespace
 
-StepEngine::StepEngine(const StepProgram& program, const StepTimes& times)
-    : program_(&program),
-      ops_(program.ops.data()),
-      durations_(times.durations),
-      copy_times_(times.copies),
-      epilogues_(times.epilogues),
-      transfers_(program.edges.size()),
-      starts_(program.task_of_slot.size()),
-      copies_(program.copies.size()),
-      ranks_(static_cast<size_t>(program.num_ranks)),
-      link_free_(static_cast<size_t>(program.num_links)) {
-  if (!program.guards.empty()) local_lags_.resize(program.edges.size());
-  for (size_t e = 0; e < transfers_.size(); ++e) {
-    TransferState& transfer = transfers_[e];
-    const EdgeRoute& route = program.edges[e];
-    transfer.from = route.from;
-    transfer.to = route.to;
-    transfer.link_out = route.link_out;
-    transfer.link_in = route.link_in;
-    transfer.occupancy = times.edges[e].occupancy;
-    transfer.lag = times.edges[e].lag;
-    // Inside a rank nothing occupies a link: the whole delay is lag.
-    if (!local_lags_.empty()) {
-      local_lags_[e] = times.edges[e].occupancy + times.edges[e].lag;
-    }
+void StepEngine::Load(const StepProgram& program, const StepTimes& times) {
+  program_ = &program;
+  ops_ = program.ops.data();
+  durations_ = times.durations;
+  copy_times_ = times.copies;
+  epilogues_ = times.epilogues;
+  local_lags_ = times.local_lags;
+  run_ = 0;
+  const size_t count = program.transfers.size();
+  transfers_.clear();
+  if (transfers_.capacity() < count) {
+    transfers_.reserve(count);
+    AdviseHugePages(transfers_.data(), count * sizeof(TransferState));
   }
+  kinds_.clear();
+  own_kinds_ = false;
+  std::vector<uint32_t> last(program.routes.size(), UINT32_MAX);
+  for (size_t t = 0; t < count; ++t) {
+    const StepTimes::Edge& takes = times.transfers[t];
+    const uint32_t route = program.transfers[t].route;
+    uint32_t& kind = last[route];
+    if (kind == UINT32_MAX || kinds_[kind].occupancy != takes.occupancy ||
+        kinds_[kind].lag != takes.lag) {
+      kind = static_cast<uint32_t>(kinds_.size());
+      const EdgeRoute& r = program.routes[route];
+      kinds_.push_back(
+          {takes.occupancy, takes.lag, r.from, r.to, r.link_out, r.link_in});
+    }
+    transfers_.push_back({.kind = kind});
+  }
+  left_.assign(program.fair_links ? count : 0, 0);
+  received_.clear();
+  starts_.resize(program.task_of_slot.size());
+  copies_.resize(program.copies.size());
+  ranks_.resize(static_cast<size_t>(program.num_ranks));
+  link_free_.resize(static_cast<size_t>(program.num_links));
   int32_t hosts = 0;
   if (!copies_.empty()) {
     for (const int32_t h : program.host_link) hosts = std::max(hosts, h + 1);
   }
   host_free_.resize(static_cast<size_t>(hosts));
+}
+
+void StepEngine::GiveOwnKinds() {
+  std::vector<TransferKind> own;
+  own.reserve(transfers_.size());
+  for (TransferState& transfer : transfers_) {
+    own.push_back(kinds_[transfer.kind]);
+    transfer.kind = static_cast<uint32_t>(own.size() - 1);
+  }
+  kinds_ = std::move(own);
+  own_kinds_ = true;
 }
 
 void StepEngine::Reset() {
@@ -80,12 +103,13 @@ void StepEngine::FinishFlows() {
   const int64_t at = fair_.next();
   flowed_.clear();
   fair_.Finish(&flowed_);
-  for (const uint32_t edge : flowed_) {
-    TransferState& transfer = transfers_[edge];
-    transfer.left = at;
+  for (const uint32_t index : flowed_) {
+    TransferState& transfer = transfers_[index];
+    const TransferKind& kind = kinds_[transfer.kind];
+    left_[index] = at;
     transfer.stamp = run_ + kLeft;
-    Wake(transfer.from, edge, at);
-    Wake(transfer.to, edge, at + transfer.lag);
+    Wake(kind.from, index, at);
+    Wake(kind.to, index, at + kind.lag);
   }
 }
 
@@ -126,25 +150,26 @@ absl::Status StepEngine::Deadlock() const {
     const RankState& rank = ranks_[static_cast<size_t>(id)];
     if (rank.next >= program_->ops_of(id).size()) continue;
     if (++waiting > kMostRanksShown) continue;
-    const auto edge = static_cast<size_t>(rank.waits_for);
-    const TransferState& transfer = transfers_[edge];
+    const auto index = static_cast<uint32_t>(rank.waits_for);
+    const EdgeRoute& route = program_->route_of(index);
     const StepOp& op =
         ops_[program_->op_begin[static_cast<size_t>(id)] + rank.next];
     absl::StrAppendFormat(
         &text,
         "%s rank %d waits at instruction %d (%s edge %d) for rank %d, which",
-        waiting == 1 ? "" : ";", id, rank.next, Word(op.code), rank.waits_for,
-        id == transfer.from ? transfer.to : transfer.from);
+        waiting == 1 ? "" : ";", id, rank.next, Word(op.code),
+        program_->transfers[index].edge.value(),
+        id == route.from ? route.to : route.from);
     const absl::Span<const StepOp> ops = program_->ops_of(id);
     const bool posted = std::any_of(
         ops.begin(), ops.begin() + rank.next, [&](const StepOp& earlier) {
-          return earlier.code == OpCode::kRecv && earlier.index == edge;
+          return earlier.code == OpCode::kRecv && earlier.index == index;
         });
-    if (id == transfer.to && !posted) {
+    if (id == route.to && !posted) {
       absl::StrAppend(&text, " may send, but no recv was posted here");
     } else {
-      absl::StrAppend(&text, id == transfer.from ? " has not posted its recv"
-                                                 : " has not sent it");
+      absl::StrAppend(&text, id == route.from ? " has not posted its recv"
+                                              : " has not sent it");
     }
   }
   if (waiting > kMostRanksShown) {

@@ -22,18 +22,21 @@
 
 namespace pipeloom::emulator {
 
-// One transfer: its times in this run beside what it takes, in one cache line.
-struct alignas(64) TransferState {
-  int64_t start = 0;     // Once begun; before that, when one end was reached.
-  int64_t left = 0;      // Once known.
-  int64_t received = 0;  // Recv was reached.
+// One transfer in this run: a quarter of a cache line. What it takes and where
+// it goes is its kind's; transfers that follow each other from one rank to
+// another with equal times share one.
+struct TransferState {
+  int64_t start = 0;   // Once begun; before that, when one end was reached.
+  uint32_t stamp = 0;  // Run and phase.
+  uint32_t kind = 0;
+};
+struct TransferKind {
   int64_t occupancy = 0;
   int64_t lag = 0;
   int32_t from = -1;
   int32_t to = -1;
   int32_t link_out = kNoLink;
   int32_t link_in = kNoLink;
-  uint32_t stamp = 0;  // Run and phase.
 };
 
 struct RankState {
@@ -53,15 +56,22 @@ struct CopyState {
 class StepEngine {
  public:
   // REQUIRES: `program` outlives the engine; `times` is of it.
-  StepEngine(const StepProgram& program, const StepTimes& times);
+  StepEngine(const StepProgram& program, const StepTimes& times) {
+    Load(program, times);
+  }
+  StepEngine() = default;  // To be loaded before anything else.
+  // As if made anew, in the memory that is there.
+  void Load(const StepProgram& program, const StepTimes& times);
 
   // Other durations for the next run; as many as the program has slots.
   std::vector<int64_t>& durations() { return durations_; }
   const std::vector<int64_t>& durations() const { return durations_; }
   std::vector<int64_t>& epilogues() { return epilogues_; }
-  void SetEdge(uint32_t edge, StepTimes::Edge times) {
-    transfers_[edge].occupancy = times.occupancy;
-    transfers_[edge].lag = times.lag;
+  void SetTransfer(uint32_t transfer, StepTimes::Edge times) {
+    if (!own_kinds_) GiveOwnKinds();
+    TransferKind& kind = kinds_[transfers_[transfer].kind];
+    kind.occupancy = times.occupancy;
+    kind.lag = times.lag;
   }
 
   // From the start to the end. FailedPrecondition shows the waiting ranks of a
@@ -73,11 +83,20 @@ class StepEngine {
   int64_t finish() const { return finish_; }
   const std::vector<int64_t>& starts() const { return starts_; }  // By slot.
   const std::vector<RankState>& ranks() const { return ranks_; }
-  const TransferState& transfer(uint32_t edge) const {
-    return transfers_[edge];
+  bool has_begun(uint32_t transfer) const {
+    return transfers_[transfer].stamp == run_ + kLeft;
   }
-  bool has_begun(uint32_t edge) const {
-    return transfers_[edge].stamp == run_ + kLeft;
+  // When it began, left its links, and arrived. REQUIRES: it has begun.
+  int64_t start(uint32_t transfer) const { return transfers_[transfer].start; }
+  int64_t left(uint32_t transfer) const {
+    const TransferState& t = transfers_[transfer];
+    return left_.empty() ? t.start + kinds_[t.kind].occupancy : left_[transfer];
+  }
+  int64_t arrived(uint32_t transfer) const {
+    return left(transfer) + kind(transfer).lag;
+  }
+  const TransferKind& kind(uint32_t transfer) const {
+    return kinds_[transfers_[transfer].kind];
   }
   const std::vector<CopyState>& copies() const { return copies_; }
   int64_t epilogue(int32_t rank) const {
@@ -86,7 +105,7 @@ class StepEngine {
   // When a guarded compute's input from its own rank is there.
   int64_t local_arrival(const Guard::Local& local) const {
     return starts_[local.slot] + durations_[local.slot] +
-           local_lags_[static_cast<size_t>(local.edge.value())];
+           local_lags_[local.index];
   }
   const StepProgram& program() const { return *program_; }
 
@@ -107,21 +126,31 @@ class StepEngine {
   Stop RunRank(int32_t id);
   // The transfer's end on a rank is reached at `at`.
   template <bool kFair>
-  void Reach(uint32_t edge, int64_t at);
-  void Wake(int32_t id, uint32_t edge, int64_t at);
+  void Reach(uint32_t transfer, int64_t at);
+  template <bool kFair>
+  int64_t Left(uint32_t transfer, const TransferState& state) const {
+    if constexpr (kFair) return left_[transfer];
+    return state.start + kinds_[state.kind].occupancy;
+  }
+  void Wake(int32_t id, uint32_t transfer, int64_t at);
+  void GiveOwnKinds();
   void FinishFlows();
   absl::Status Conclude();
   absl::Status Deadlock() const;
 
-  const StepProgram* program_;
-  const StepOp* ops_;  // The program's, or a replay's own.
+  const StepProgram* program_ = nullptr;
+  const StepOp* ops_ = nullptr;  // The program's, or a replay's own.
   std::vector<int64_t> durations_{};
   std::vector<int64_t> copy_times_{};
   std::vector<int64_t> epilogues_{};
-  std::vector<int64_t> local_lags_{};  // By edge; empty without guards.
+  std::vector<int64_t> local_lags_{};  // By local edge.
 
   uint32_t run_ = 0;
   std::vector<TransferState> transfers_{};
+  std::vector<TransferKind> kinds_{};
+  bool own_kinds_ = false;           // One for each transfer.
+  std::vector<int64_t> left_{};      // By transfer; only with fair links.
+  std::vector<int64_t> received_{};  // By transfer: Recv was reached; or empty.
   std::vector<int64_t> starts_{};
   std::vector<CopyState> copies_{};
   std::vector<RankState> ranks_{};

@@ -54,6 +54,7 @@ StepEngine::Stop StepEngine::RunRank(int32_t id) {
   int64_t now = rank.now;
   int64_t* const starts = starts_.data();
   const int64_t* const durations = durations_.data();
+  const TransferState* const transfers = transfers_.data();
   Stop stop = Stop::kDone;
   const auto must_yield = [&] {
     if constexpr (!kOrdered) return false;
@@ -81,7 +82,7 @@ StepEngine::Stop StepEngine::RunRank(int32_t id) {
         }
         for (const Guard::Local& local : guard.locals) {
           wait_until(starts[local.slot] + durations[local.slot] +
-                     local_lags_[static_cast<size_t>(local.edge.value())]);
+                     local_lags_[local.index]);
         }
         starts[guard.slot] = now;
         now += durations[guard.slot];
@@ -94,38 +95,38 @@ StepEngine::Stop StepEngine::RunRank(int32_t id) {
       case OpCode::kBlockingSend: {
         if (must_yield()) break;
         Reach<kFair>(index, now);
-        const TransferState& transfer = transfers_[index];
+        const TransferState& transfer = transfers[index];
         if (transfer.stamp != run_ + kLeft) {
           rank.waits_for = static_cast<int32_t>(index);
           stop = Stop::kBlocked;
           break;
         }
-        wait_until(transfer.left);
+        wait_until(Left<kFair>(index, transfer));
         continue;
       }
       case OpCode::kRecv:
         if (must_yield()) break;
-        transfers_[index].received = now;
+        if (!received_.empty()) received_[index] = now;
         Reach<kFair>(index, now);
         continue;
       case OpCode::kWaitRecv: {
-        const TransferState& transfer = transfers_[index];
+        const TransferState& transfer = transfers[index];
         if (transfer.stamp != run_ + kLeft) {
           rank.waits_for = static_cast<int32_t>(index);
           stop = Stop::kBlocked;
           break;
         }
-        wait_until(transfer.left + transfer.lag);
+        wait_until(Left<kFair>(index, transfer) + kinds_[transfer.kind].lag);
         continue;
       }
       case OpCode::kWaitSend: {
-        const TransferState& transfer = transfers_[index];
+        const TransferState& transfer = transfers[index];
         if (transfer.stamp != run_ + kLeft) {
           rank.waits_for = static_cast<int32_t>(index);
           stop = Stop::kBlocked;
           break;
         }
-        wait_until(transfer.left);
+        wait_until(Left<kFair>(index, transfer));
         continue;
       }
       case OpCode::kOffload:
@@ -162,44 +163,45 @@ StepEngine::Stop StepEngine::RunRank(int32_t id) {
 }
 
 template <bool kFair>
-void StepEngine::Reach(uint32_t edge, int64_t at) {
-  TransferState& transfer = transfers_[edge];
+void StepEngine::Reach(uint32_t index, int64_t at) {
+  TransferState& transfer = transfers_[index];
   if (transfer.stamp < run_) {
     transfer.stamp = run_ + kOneEnd;
     transfer.start = at;
     return;
   }
+  const TransferKind& kind = kinds_[transfer.kind];
   int64_t start = std::max(at, transfer.start);
   if constexpr (kFair) {
-    if (transfer.link_out != kNoLink && transfer.occupancy > 0) {
+    if (kind.link_out != kNoLink && kind.occupancy > 0) {
       transfer.start = start;
       transfer.stamp = run_ + kFlowing;
-      fair_.Add(edge, transfer.link_out, transfer.link_in, start,
-                transfer.occupancy);
+      fair_.Add(index, kind.link_out, kind.link_in, start, kind.occupancy);
       return;
     }
+    left_[index] = start + kind.occupancy;
   } else {
-    if (transfer.link_out != kNoLink) {
-      int64_t& free = link_free_[static_cast<size_t>(transfer.link_out)];
+    if (kind.link_out != kNoLink) {
+      int64_t& free = link_free_[static_cast<size_t>(kind.link_out)];
       start = std::max(start, free);
-      if (transfer.link_in != kNoLink) {
-        int64_t& free_in = link_free_[static_cast<size_t>(transfer.link_in)];
+      if (kind.link_in != kNoLink) {
+        int64_t& free_in = link_free_[static_cast<size_t>(kind.link_in)];
         start = std::max(start, free_in);
-        free_in = start + transfer.occupancy;
+        free_in = start + kind.occupancy;
       }
-      free = start + transfer.occupancy;
+      free = start + kind.occupancy;
     }
   }
   transfer.start = start;
-  transfer.left = start + transfer.occupancy;
   transfer.stamp = run_ + kLeft;
-  Wake(transfer.from, edge, transfer.left);
-  Wake(transfer.to, edge, transfer.left + transfer.lag);
+  const int64_t left = start + kind.occupancy;
+  Wake(kind.from, index, left);
+  Wake(kind.to, index, left + kind.lag);
 }
 
-inline void StepEngine::Wake(int32_t id, uint32_t edge, int64_t at) {
+inline void StepEngine::Wake(int32_t id, uint32_t transfer, int64_t at) {
   RankState& rank = ranks_[static_cast<size_t>(id)];
-  if (rank.waits_for != static_cast<int32_t>(edge)) return;
+  if (rank.waits_for != static_cast<int32_t>(transfer)) return;
   rank.waits_for = -1;
   if (at > rank.now) {
     ++rank.waits;

@@ -9,6 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "base/overloaded.h"
 #include "base/status_macros.h"
+#include "emulator/huge_pages.h"
 
 namespace pipeloom::emulator {
 namespace {
@@ -64,86 +65,129 @@ absl::Status CheckOptions(const EmulateOptions& options, int32_t num_ranks) {
   return absl::OkStatus();
 }
 
+// What `place_of_edge` holds: a route, later a transfer, or that there is none.
+constexpr uint32_t kInsideRank = std::numeric_limits<uint32_t>::max();
+constexpr uint32_t kIsTransfer = uint32_t{1} << 31;
+
 class Compiler {
  public:
-  Compiler(const ExecutionPlan& plan, const EmulateOptions& options)
-      : plan_(plan), graph_(plan.graph), options_(options) {}
+  Compiler(const ExecutionPlan& plan, const EmulateOptions& options,
+           StepProgram* program, CompileScratch* scratch)
+      : plan_(plan),
+        graph_(plan.graph),
+        options_(options),
+        out_(*program),
+        place_(scratch->place_of_edge),
+        ends_(scratch->ends) {}
 
-  absl::StatusOr<StepProgram> Run() {
-    out_.num_ranks = graph_.num_ranks();
-    out_.host_link = options_.host_link_of_rank;
-    out_.fair_links = options_.sharing == LinkSharing::kFairNic;
-    RouteEdges();
+  absl::Status Run() {
     size_t instructions = 0;
     for (const auto& program : plan_.programs) instructions += program.size();
-    out_.ops.reserve(instructions);
-    out_.task_of_slot.reserve(static_cast<size_t>(graph_.num_tasks()));
-    out_.memory_of_slot.reserve(static_cast<size_t>(graph_.num_tasks()));
-    out_.op_begin.reserve(static_cast<size_t>(graph_.num_ranks()) + 1);
+    if (instructions >= StepOp::kMostIndex ||
+        graph_.num_edges() >= static_cast<int32_t>(StepOp::kMostIndex)) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "the plan has %d instructions and %d edges; at most %d can be "
+          "emulated",
+          instructions, graph_.num_edges(), StepOp::kMostIndex - 1));
+    }
+    Clear();
+    RouteEdges();
+    const auto tasks = static_cast<size_t>(graph_.num_tasks());
+    const auto edges = static_cast<size_t>(graph_.num_edges());
+    Reserve(instructions, &out_.ops);
+    out_.ops.resize(instructions);
+    next_op_ = out_.ops.data();
+    Reserve(tasks, &out_.task_of_slot);
+    Reserve(tasks, &out_.memory_of_slot);
+    Reserve(edges, &out_.transfers);
+    Reserve(edges, &out_.payloads);
+    Reserve(edges, &ends_);
     out_.op_begin.push_back(0);
-    ends_.resize(static_cast<size_t>(graph_.num_edges()));
     for (const RankId rank : graph_.rank_ids()) {
       PIPELOOM_RETURN_IF_ERROR(CompileRank(rank));
     }
     out_.order_free = IsOrderFree();
-    return std::move(out_);
+    return absl::OkStatus();
   }
 
  private:
-  struct Ends {
-    uint32_t sent = kNever;      // As the how many-th of its link.
-    uint32_t received = kNever;  // The same of receives.
-  };
+  using Ends = CompileScratch::Ends;
+
+  void Clear() {
+    out_.num_ranks = graph_.num_ranks();
+    out_.host_link = options_.host_link_of_rank;
+    out_.fair_links = options_.sharing == LinkSharing::kFairNic;
+    out_.num_links = 0;
+    out_.op_begin.clear();
+    out_.task_of_slot.clear();
+    out_.memory_of_slot.clear();
+    out_.transfers.clear();
+    out_.payloads.clear();
+    out_.routes.clear();
+    out_.copies.clear();
+    out_.guards.clear();
+    out_.local_edges.clear();
+    out_.fixed_spans.clear();
+    out_.memory_steps.clear();
+    ends_.clear();
+  }
 
   void RouteEdges() {
+    for (const int32_t n : options_.nic_of_rank) {
+      num_nics_ = std::max(num_nics_, n + 1);
+    }
+    num_nics_ = std::max(num_nics_, graph_.num_ranks());
+    if (options_.sharing == LinkSharing::kPerRank) {
+      out_.num_links = 2 * graph_.num_ranks();
+    } else if (options_.sharing >= LinkSharing::kPerNic) {
+      out_.num_links = 2 * num_nics_;
+    }
+    routes_from_.resize(static_cast<size_t>(graph_.num_ranks()));
+    place_.clear();
+    Reserve(static_cast<size_t>(graph_.num_edges()), &place_);
+    for (const Dependency& d : graph_.edges()) {
+      const int32_t from = graph_.task(d.from).rank.value();
+      const int32_t to = graph_.task(d.to).rank.value();
+      if (from == to) {
+        has_local_delay_ |= d.delay > kZero;
+        place_.push_back(kInsideRank);
+      } else {
+        place_.push_back(RouteOf(from, to));
+      }
+    }
+  }
+
+  uint32_t RouteOf(int32_t from, int32_t to) {
+    std::vector<uint32_t>& known = routes_from_[static_cast<size_t>(from)];
+    for (const uint32_t route : known) {
+      if (out_.routes[route].to == to) return route;
+    }
+    known.push_back(static_cast<uint32_t>(out_.routes.size()));
+    EdgeRoute route{.from = from, .to = to};
     const auto nic = [&](int32_t rank) {
       return options_.nic_of_rank.empty()
                  ? rank
                  : options_.nic_of_rank[static_cast<size_t>(rank)];
     };
-    int32_t num_nics = graph_.num_ranks();
-    for (const int32_t n : options_.nic_of_rank) {
-      num_nics = std::max(num_nics, n + 1);
+    switch (options_.sharing) {
+      case LinkSharing::kNone:
+        break;
+      case LinkSharing::kPerPair:
+        route.link_out = out_.num_links++;
+        break;
+      case LinkSharing::kPerRank:
+        route.link_out = 2 * from;
+        route.link_in = 2 * to + 1;
+        break;
+      case LinkSharing::kPerNic:
+      case LinkSharing::kFairNic:
+        if (nic(from) == nic(to) || SameNode(from, to)) break;
+        route.link_out = 2 * nic(from);
+        route.link_in = 2 * nic(to) + 1;
+        break;
     }
-    std::vector<std::vector<std::pair<int32_t, int32_t>>> pairs(
-        static_cast<size_t>(graph_.num_ranks()));
-    out_.edges.resize(static_cast<size_t>(graph_.num_edges()));
-    out_.payloads.reserve(static_cast<size_t>(graph_.num_edges()));
-    for (const EdgeId e : graph_.edge_ids()) {
-      const Dependency& d = graph_.edge(e);
-      out_.payloads.push_back(d.payload);
-      const int32_t from = graph_.task(d.from).rank.value();
-      const int32_t to = graph_.task(d.to).rank.value();
-      if (from == to) {
-        has_local_delay_ |= d.delay > kZero;
-        continue;
-      }
-      EdgeRoute& route = out_.edges[static_cast<size_t>(e.value())];
-      route.from = from;
-      route.to = to;
-      switch (options_.sharing) {
-        case LinkSharing::kNone:
-          break;
-        case LinkSharing::kPerPair:
-          route.link_out = PairLink(pairs[static_cast<size_t>(from)], to);
-          break;
-        case LinkSharing::kPerRank:
-          route.link_out = 2 * from;
-          route.link_in = 2 * to + 1;
-          break;
-        case LinkSharing::kPerNic:
-        case LinkSharing::kFairNic:
-          if (nic(from) == nic(to) || SameNode(from, to)) break;
-          route.link_out = 2 * nic(from);
-          route.link_in = 2 * nic(to) + 1;
-          break;
-      }
-    }
-    if (options_.sharing == LinkSharing::kPerRank) {
-      out_.num_links = 2 * graph_.num_ranks();
-    } else if (options_.sharing >= LinkSharing::kPerNic) {
-      out_.num_links = 2 * num_nics;
-    }
+    out_.routes.push_back(route);
+    return known.back();
   }
 
   bool SameNode(int32_t a, int32_t b) const {
@@ -156,15 +200,6 @@ class Compiler {
             std::min(apart, options_.ring_nodes - apart) <= options_.ring_hops);
   }
 
-  int32_t PairLink(std::vector<std::pair<int32_t, int32_t>>& peers,
-                   int32_t to) {
-    for (const auto& [peer, link] : peers) {
-      if (peer == to) return link;
-    }
-    peers.emplace_back(to, out_.num_links);
-    return out_.num_links++;
-  }
-
   absl::Status CompileRank(RankId rank) {
     reduced_ = false;
     spans_ = 0;
@@ -175,16 +210,15 @@ class Compiler {
     sends_of_.assign(static_cast<size_t>(out_.num_links), 0);
     const std::vector<Instruction>& program = plan_.programs[rank];
     for (size_t k = 0; k < program.size(); ++k) {
-      StepOp op;
       const bool ok = std::visit(
           [&](const auto& instruction) {
-            return Compile(rank, instruction, &op);
+            return Compile(rank, instruction, next_op_);
           },
           program[k]);
       if (!ok) return Fault(rank, k);
-      out_.ops.push_back(op);
+      ++next_op_;
     }
-    out_.op_begin.push_back(static_cast<uint32_t>(out_.ops.size()));
+    out_.op_begin.push_back(static_cast<uint32_t>(next_op_ - out_.ops.data()));
     out_.fixed_spans.push_back(spans_);
     out_.memory_steps.push_back(steps_);
     fetched_of_.clear();
@@ -222,7 +256,9 @@ class Compiler {
       }
       const auto from = static_cast<size_t>(d.from.value());
       if (from < slot_of_task_.size() && slot_of_task_[from] != kNever) {
-        guard.locals.push_back({slot_of_task_[from], e});
+        const auto index = static_cast<uint32_t>(out_.local_edges.size());
+        out_.local_edges.push_back(e);
+        guard.locals.push_back({slot_of_task_[from], index, e});
       }
     }
     if (guard.fetches.empty() && guard.locals.empty()) return;
@@ -231,40 +267,40 @@ class Compiler {
   }
 
   bool Compile(RankId rank, const Send& i, StepOp* op) {
-    if (!IsEnd(i.edge, rank, true)) return false;
-    Ends& ends = ends_[static_cast<size_t>(i.edge.value())];
-    if (ends.sent != kNever) return false;
-    const int32_t link =
-        out_.edges[static_cast<size_t>(i.edge.value())].link_out;
-    ends.sent = link < 0 ? 0 : sends_of_[static_cast<size_t>(link)]++;
-    *op = {Index(i.edge),
-           options_.blocking_sends ? OpCode::kBlockingSend : OpCode::kSend};
+    uint32_t at = 0;
+    if (!FindEnd<true>(i.edge, rank, &at)) return false;
+    if (ends_[at].sent != 0) return false;
+    ends_[at].sent = NextOnLink(at);
+    *op = {at, options_.blocking_sends ? OpCode::kBlockingSend : OpCode::kSend};
     ++spans_;
     return true;
   }
   bool Compile(RankId rank, const Recv& i, StepOp* op) {
-    if (!IsEnd(i.edge, rank, false)) return false;
-    Ends& ends = ends_[static_cast<size_t>(i.edge.value())];
-    if (ends.received != kNever) return false;
-    const int32_t link =
-        out_.edges[static_cast<size_t>(i.edge.value())].link_out;
-    ends.received = link < 0 ? 0 : sends_of_[static_cast<size_t>(link)]++;
-    *op = {Index(i.edge), OpCode::kRecv};
-    steps_ += graph_.edge(i.edge).payload != Bytes(0);
+    uint32_t at = 0;
+    if (!FindEnd<false>(i.edge, rank, &at)) return false;
+    if (ends_[at].received != 0) return false;
+    ends_[at].received = NextOnLink(at);
+    *op = {at, OpCode::kRecv};
+    steps_ += out_.payloads[at] != Bytes(0);
     return true;
   }
   bool Compile(RankId rank, const WaitRecv& i, StepOp* op) {
-    *op = {Index(i.edge), OpCode::kWaitRecv};
-    return IsEnd(i.edge, rank, false);
+    uint32_t at = 0;
+    const bool ok = FindEnd<false>(i.edge, rank, &at);
+    *op = {at, OpCode::kWaitRecv};
+    return ok;
   }
   bool Compile(RankId rank, const WaitSend& i, StepOp* op) {
-    *op = {Index(i.edge), OpCode::kWaitSend};
-    return IsEnd(i.edge, rank, true);
+    uint32_t at = 0;
+    const bool ok = FindEnd<true>(i.edge, rank, &at);
+    *op = {at, OpCode::kWaitSend};
+    return ok;
   }
   bool Compile(RankId rank, const Free& i, StepOp* op) {
-    *op = {Index(i.edge), OpCode::kFree};
-    if (!IsEnd(i.edge, rank, false)) return false;
-    steps_ += graph_.edge(i.edge).payload != Bytes(0);
+    uint32_t at = 0;
+    if (!FindEnd<false>(i.edge, rank, &at)) return false;
+    *op = {at, OpCode::kFree};
+    steps_ += out_.payloads[at] != Bytes(0);
     return true;
   }
   bool Compile(RankId rank, const Offload& i, StepOp* op) {
@@ -274,7 +310,7 @@ class Compiler {
     if (!AddCopy(rank, i.task, i.payload, OpCode::kFetch, op)) return false;
     std::erase_if(fetched_of_,
                   [&](const auto& item) { return item.first == i.task; });
-    fetched_of_.emplace_back(i.task, op->index);
+    fetched_of_.emplace_back(i.task, uint32_t{op->index});
     return true;
   }
   bool Compile(RankId, const ReduceGradients&, StepOp* op) {
@@ -304,17 +340,45 @@ class Compiler {
     return true;
   }
 
-  static uint32_t Index(EdgeId edge) {
-    return static_cast<uint32_t>(edge.value());
-  }
   bool IsOwn(TaskId task, RankId rank) const {
     return graph_.tasks().Contains(task) && graph_.task(task).rank == rank;
   }
-  // The edge goes out of (or into) the rank from (or to) another.
-  bool IsEnd(EdgeId edge, RankId rank, bool at_producer) const {
-    if (!graph_.edges().Contains(edge)) return false;
-    const EdgeRoute& route = out_.edges[static_cast<size_t>(edge.value())];
-    return (at_producer ? route.from : route.to) == rank.value();
+  // The transfer of an edge that goes out of (or into) the rank from (or to)
+  // another; false if it does not.
+  template <bool kAtProducer>
+  bool FindEnd(EdgeId edge, RankId rank, uint32_t* at) {
+    if (static_cast<size_t>(edge.value()) >= place_.size()) return false;
+    const uint32_t place = place_[static_cast<size_t>(edge.value())];
+    if ((place & kIsTransfer) == 0) {
+      *at = AddTransfer(edge, place);
+    } else {
+      if (place == kInsideRank) return false;
+      *at = place & ~kIsTransfer;
+    }
+    const Ends& ends = ends_[*at];
+    return (kAtProducer ? ends.from : ends.to) == rank.value();
+  }
+
+  uint32_t AddTransfer(EdgeId edge, uint32_t route) {
+    const auto next = static_cast<uint32_t>(out_.transfers.size());
+    out_.transfers.push_back({edge, route});
+    out_.payloads.push_back(graph_.edge(edge).payload);
+    const EdgeRoute& r = out_.routes[route];
+    ends_.push_back({.from = r.from, .to = r.to, .link = r.link_out});
+    place_[static_cast<size_t>(edge.value())] = next | kIsTransfer;
+    return next;
+  }
+
+  uint32_t NextOnLink(uint32_t transfer) {
+    const int32_t link = ends_[transfer].link;
+    return link < 0 ? 1 : ++sends_of_[static_cast<size_t>(link)];
+  }
+
+  template <typename T>
+  static void Reserve(size_t size, std::vector<T>* list) {
+    if (list->capacity() >= size) return;
+    list->reserve(size);
+    AdviseHugePages(list->data(), size * sizeof(T));
   }
 
   bool IsOrderFree() const {
@@ -338,8 +402,11 @@ class Compiler {
   const ExecutionPlan& plan_;
   const StageGraph& graph_;
   const EmulateOptions& options_;
-  StepProgram out_{};
-  std::vector<Ends> ends_{};
+  StepProgram& out_;
+  std::vector<uint32_t>& place_;
+  std::vector<Ends>& ends_;
+  std::vector<std::vector<uint32_t>> routes_from_{};  // By rank.
+  int32_t num_nics_ = 0;
   // Of the rank: transfers so far by link. A rank sends on some links of pairs
   // and receives on others.
   std::vector<uint32_t> sends_of_{};
@@ -347,6 +414,7 @@ class Compiler {
   std::vector<uint32_t> slot_of_task_{};
   bool has_local_delay_ = false;
   bool reduced_ = false;
+  StepOp* next_op_ = nullptr;
   uint32_t spans_ = 0;
   uint32_t steps_ = 0;
 };
@@ -358,54 +426,77 @@ int64_t Scaled(Duration time, double factor) {
 
 }  // namespace
 
-absl::StatusOr<StepProgram> CompileStep(const ExecutionPlan& plan,
-                                        const EmulateOptions& options) {
+absl::Status CompileStep(const ExecutionPlan& plan,
+                         const EmulateOptions& options, StepProgram* program,
+                         CompileScratch* scratch) {
   if (plan.programs.size() != plan.graph.num_ranks()) {
     return absl::FailedPreconditionError(
         absl::StrFormat("the plan has %d programs; its graph has %d ranks",
                         plan.programs.size(), plan.graph.num_ranks()));
   }
   PIPELOOM_RETURN_IF_ERROR(CheckOptions(options, plan.graph.num_ranks()));
-  return Compiler(plan, options).Run();
+  return Compiler(plan, options, program, scratch).Run();
+}
+
+absl::StatusOr<StepProgram> CompileStep(const ExecutionPlan& plan,
+                                        const EmulateOptions& options) {
+  StepProgram program;
+  CompileScratch scratch;
+  PIPELOOM_RETURN_IF_ERROR(CompileStep(plan, options, &program, &scratch));
+  return program;
 }
 
 StepTimes TimesOf(const StepProgram& program, const ExecutionPlan& plan,
                   const EmulateOptions& options) {
+  StepTimes times;
+  TimesOf(program, plan, options, &times);
+  return times;
+}
+
+void TimesOf(const StepProgram& program, const ExecutionPlan& plan,
+             const EmulateOptions& options, StepTimes* times) {
   const StageGraph& graph = plan.graph;
   IdVector<RankId, double> slow(graph.num_ranks(), 1);
   for (const SlowRank& s : options.slow_ranks) slow[s.rank] *= s.factor;
-  StepTimes times;
-  times.durations.reserve(program.task_of_slot.size());
-  for (const TaskId t : program.task_of_slot) {
-    const Task& task = graph.task(t);
-    times.durations.push_back(Scaled(task.duration, slow[task.rank]));
-  }
-  times.edges.resize(program.edges.size());
-  for (const EdgeId e : graph.edge_ids()) {
-    const Dependency& d = graph.edge(e);
-    const EdgeRoute& route = program.edges[static_cast<size_t>(e.value())];
-    double factor = 1;
-    if (route.from >= 0) {
-      for (const SlowLink& s : options.slow_links) {
-        if (s.from == RankId(route.from) && s.to == RankId(route.to)) {
-          factor *= s.factor;
-        }
+  std::vector<double> slow_route(program.routes.size(), 1);
+  for (size_t k = 0; k < slow_route.size(); ++k) {
+    for (const SlowLink& s : options.slow_links) {
+      if (s.from == RankId(program.routes[k].from) &&
+          s.to == RankId(program.routes[k].to)) {
+        slow_route[k] *= s.factor;
       }
     }
-    const int64_t occupancy = Scaled(d.occupancy, factor);
-    times.edges[static_cast<size_t>(e.value())] = {
-        occupancy, Scaled(d.delay, factor) - occupancy};
   }
-  times.copies.reserve(program.copies.size());
+  times->durations.clear();
+  times->durations.reserve(program.task_of_slot.size());
+  for (const TaskId t : program.task_of_slot) {
+    const Task& task = graph.task(t);
+    times->durations.push_back(Scaled(task.duration, slow[task.rank]));
+  }
+  times->transfers.clear();
+  times->transfers.reserve(program.transfers.size());
+  for (const StepProgram::Transfer& transfer : program.transfers) {
+    const Dependency& d = graph.edge(transfer.edge);
+    const double factor = slow_route[transfer.route];
+    const int64_t occupancy = Scaled(d.occupancy, factor);
+    times->transfers.push_back(
+        {occupancy, Scaled(d.delay, factor) - occupancy});
+  }
+  times->local_lags.clear();
+  for (const EdgeId e : program.local_edges) {
+    times->local_lags.push_back(graph.edge(e).delay.count());
+  }
+  times->copies.clear();
+  times->copies.reserve(program.copies.size());
   for (const HostCopy& copy : program.copies) {
-    times.copies.push_back(
+    times->copies.push_back(
         Scaled(TransferTime(copy.payload, options.host_bandwidth),
                slow[graph.task(copy.task).rank]));
   }
+  times->epilogues.clear();
   for (const RankId rank : graph.rank_ids()) {
-    times.epilogues.push_back(Scaled(graph.rank(rank).epilogue, slow[rank]));
+    times->epilogues.push_back(Scaled(graph.rank(rank).epilogue, slow[rank]));
   }
-  return times;
 }
 
 }  // namespace pipeloom::emulator

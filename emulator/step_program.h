@@ -1,6 +1,9 @@
-// An ExecutionPlan compiled for emulation: flat arrays, one 8-byte operation
+// An ExecutionPlan compiled for emulation: flat arrays, one 4-byte operation
 // an instruction, and what an instruction needs found beforehand. Compiled
 // once for any number of runs, with other durations if need be.
+//
+// Tasks and transfers are numbered anew in the order in which the programs
+// name them, so that a rank goes through all arrays from front to back.
 //
 // The structure (operations, links, who waits for whom) is apart from the
 // times (StepTimes): it does not depend on what anything costs.
@@ -23,7 +26,7 @@ namespace pipeloom::emulator {
 enum class OpCode : uint8_t {
   kCompute,         // index: slot
   kComputeGuarded,  // index: into `guards`; waits inside its rank first
-  kSend,            // index: edge, as for the next five
+  kSend,            // index: transfer, as for the next five
   kBlockingSend,
   kRecv,
   kWaitRecv,
@@ -36,14 +39,20 @@ enum class OpCode : uint8_t {
 };
 
 struct StepOp {
-  uint32_t index = 0;
-  OpCode code = OpCode::kNothing;
-};
+  static constexpr uint32_t kMostIndex = (uint32_t{1} << 28) - 1;
 
-// Where a transfer goes. Links are FIFO resources by index; kNoLink: none.
+  StepOp() = default;
+  StepOp(uint32_t at, OpCode what) : index(at & kMostIndex), code(what) {}
+
+  uint32_t index : 28 = 0;
+  OpCode code : 4 = OpCode::kNothing;
+};
+static_assert(sizeof(StepOp) == 4);
+
+// From one rank to another. Links are FIFO resources by index; kNoLink: none.
 inline constexpr int32_t kNoLink = -1;
 struct EdgeRoute {
-  int32_t from = -1;  // Ranks. -1: the edge stays inside a rank.
+  int32_t from = -1;  // Ranks.
   int32_t to = -1;
   int32_t link_out = kNoLink;
   int32_t link_in = kNoLink;
@@ -59,7 +68,8 @@ struct HostCopy {
 // A compute that has to wait for copies of its rank, or for a delay inside it.
 struct Guard {
   struct Local {
-    uint32_t slot = 0;  // Of the producer.
+    uint32_t slot = 0;   // Of the producer.
+    uint32_t index = 0;  // Into `local_edges`.
     EdgeId edge{};
   };
   uint32_t slot = 0;
@@ -74,7 +84,8 @@ struct StepTimes {
     int64_t occupancy = 0;
     int64_t lag = 0;  // From the link's release to arrival.
   };
-  std::vector<Edge> edges{};
+  std::vector<Edge> transfers{};
+  std::vector<int64_t> local_lags{};  // By local edge.
   std::vector<int64_t> copies{};
   std::vector<int64_t> epilogues{};  // By rank.
 };
@@ -91,12 +102,23 @@ struct StepProgram {
     Bytes free{};
   };
   std::vector<SlotMemory> memory_of_slot{};
-  std::vector<EdgeRoute> edges{};  // By EdgeId.
-  std::vector<Bytes> payloads{};   // By EdgeId.
+  // The edges that instructions send or receive.
+  struct Transfer {
+    EdgeId edge{};
+    uint32_t route = 0;
+    bool operator==(const Transfer&) const = default;
+  };
+  std::vector<Transfer> transfers{};
+  std::vector<Bytes> payloads{};  // By transfer.
+  std::vector<EdgeRoute> routes{};
+  const EdgeRoute& route_of(uint32_t transfer) const {
+    return routes[transfers[transfer].route];
+  }
   int32_t num_links = 0;
   std::vector<HostCopy> copies{};
   std::vector<int32_t> host_link{};  // By rank; empty: each its own.
   std::vector<Guard> guards{};
+  std::vector<EdgeId> local_edges{};  // With a delay, that guards wait for.
   // Per rank: spans of tasks, transfers and epilogues, and memory steps.
   std::vector<uint32_t> fixed_spans{};
   std::vector<uint32_t> memory_steps{};
@@ -112,15 +134,35 @@ struct StepProgram {
   }
 };
 
+// What compiling needs besides its result: pass the same one again, so that
+// nothing is allocated.
+struct CompileScratch {
+  struct Ends {
+    int32_t from = -1;
+    int32_t to = -1;
+    int32_t link = kNoLink;
+    uint32_t sent = 0;  // As the how many-th of its link, from 1; 0: not.
+    uint32_t received = 0;
+  };
+  std::vector<uint32_t> place_of_edge{};
+  std::vector<Ends> ends{};  // By transfer.
+};
+
 // FailedPrecondition and InvalidArgument as EmulateStep, but for deadlocks.
-// O(instructions + dependencies).
+// O(instructions + dependencies). The second form replaces what `program`
+// holds and reuses its memory; after an error it holds nothing of use.
 absl::StatusOr<StepProgram> CompileStep(const ExecutionPlan& plan,
                                         const EmulateOptions& options);
+absl::Status CompileStep(const ExecutionPlan& plan,
+                         const EmulateOptions& options, StepProgram* program,
+                         CompileScratch* scratch);
 
 // What everything takes, slow ranks and links applied. REQUIRES: `program` was
 // compiled from a plan with the same structure.
 StepTimes TimesOf(const StepProgram& program, const ExecutionPlan& plan,
                   const EmulateOptions& options);
+void TimesOf(const StepProgram& program, const ExecutionPlan& plan,
+             const EmulateOptions& options, StepTimes* times);
 
 }  // namespace pipeloom::emulator
 

@@ -27,10 +27,11 @@ struct LayerCost {
 
 // Any number of threads. `price` must be a pure function of what the key was
 // made of; two threads that miss at once both call it, and count two misses.
-class SubgraphCache {
+template <typename Cost>
+class FingerprintCache {
  public:
   template <typename Price>
-  LayerCost Get(const Fingerprint& key, const Price& price) {
+  Cost Get(const Fingerprint& key, const Price& price) {
     Shard& shard = shards_[key.high % kShards];
     {
       const std::shared_lock lock(shard.mutex);
@@ -40,7 +41,7 @@ class SubgraphCache {
       }
     }
     misses_.fetch_add(1, std::memory_order_relaxed);
-    const LayerCost cost = price();
+    const Cost cost = price();
     const std::unique_lock lock(shard.mutex);
     // Shapes of past steps may never return; starting afresh bounds memory.
     if (shard.costs.size() >= kMostPerShard) shard.costs.clear();
@@ -63,12 +64,13 @@ class SubgraphCache {
   static constexpr size_t kMostPerShard = size_t{1} << 16;
   struct Shard {
     std::shared_mutex mutex{};
-    absl::flat_hash_map<Fingerprint, LayerCost> costs{};
+    absl::flat_hash_map<Fingerprint, Cost> costs{};
   };
   std::array<Shard, kShards> shards_{};
   std::atomic<int64_t> hits_{0};
   std::atomic<int64_t> misses_{0};
 };
+using SubgraphCache = FingerprintCache<LayerCost>;
 
 }  // namespace pipeloom::emulator
 

@@ -1,8 +1,12 @@
 #include "emulator/trace_builder.h"
 
 #include <algorithm>
-#include <utility>
+#include <array>
+#include <cstddef>
+#include <cstdint>
 #include <vector>
+
+#include "emulator/huge_pages.h"
 
 namespace pipeloom::emulator {
 namespace {
@@ -13,40 +17,80 @@ SimTime At(int64_t ns) { return SimTime(Nanoseconds(ns)); }
 struct SideSpan {
   int64_t start = 0;
   int64_t end = 0;
-  int32_t edge = -1;
+  EdgeId edge{};
   Stream stream = Stream::kSend;
 };
 
+// Where a list of the trace is written. Both: Put one after another,
+// `data` and `size` of what is there so far, Finish.
+
+// Over what a list of at least the final length holds.
+template <typename T>
+class InPlace {
+ public:
+  InPlace(std::vector<T>* list, size_t most) : list_(list) {
+    list->resize(most);
+    next_ = list->data();
+  }
+  void Put(const T& item) { *next_++ = item; }
+  T* data() { return list_->data(); }
+  size_t size() const { return static_cast<size_t>(next_ - list_->data()); }
+  void Finish() { list_->resize(size()); }
+
+ private:
+  std::vector<T>* const list_;
+  T* next_ = nullptr;
+};
+
+// Into memory that has never been written, by the block: each page is met once.
+template <typename T>
+class Grown {
+ public:
+  Grown(std::vector<T>* list, size_t most) : list_(list) {
+    list->clear();
+    list->reserve(most);
+    AdviseHugePages(list->data(), most * sizeof(T));
+  }
+  void Put(const T& item) {
+    if (held_ == kBlock) Finish();
+    block_[held_++] = item;
+  }
+  T* data() {
+    Finish();
+    return list_->data();
+  }
+  size_t size() const { return list_->size() + held_; }
+  void Finish() {
+    list_->insert(list_->end(), block_.begin(),
+                  block_.begin() + static_cast<long>(held_));
+    held_ = 0;
+  }
+
+ private:
+  static constexpr size_t kBlock = 64;
+  std::vector<T>* const list_;
+  std::array<T, kBlock> block_{};
+  size_t held_ = 0;
+};
+
+template <template <typename> typename List>
 class Builder {
  public:
-  Builder(const StageGraph& graph, const StepEngine& engine, StepTrace* trace)
+  Builder(const StageGraph& graph, const StepEngine& engine, size_t spans,
+          size_t steps, StepTrace* trace)
       : graph_(graph),
         engine_(engine),
         program_(engine.program()),
-        trace_(trace) {}
+        spans_(&trace->spans, spans),
+        steps_(&trace->memory, steps) {}
 
   void Full() {
-    size_t spans = 0;
-    size_t steps = 0;
-    for (const RankId rank : graph_.rank_ids()) {
-      const auto r = static_cast<size_t>(rank.value());
-      spans += program_.fixed_spans[r] + engine_.ranks()[r].waits;
-      steps += program_.memory_steps[r];
-    }
-    spans += program_.copies.size();
-    trace_->spans.resize(spans);
-    trace_->memory.resize(steps);
-    span_ = trace_->spans.data();
-    step_ = trace_->memory.data();
     for (const RankId rank : graph_.rank_ids()) FullRank(rank);
-    trace_->spans.resize(static_cast<size_t>(span_ - trace_->spans.data()));
-    trace_->memory.resize(static_cast<size_t>(step_ - trace_->memory.data()));
+    spans_.Finish();
+    steps_.Finish();
   }
 
   void TasksOnly() {
-    trace_->spans.resize(program_.task_of_slot.size());
-    trace_->memory.clear();
-    span_ = trace_->spans.data();
     for (const RankId rank : graph_.rank_ids()) {
       for (const StepOp& op : program_.ops_of(rank.value())) {
         if (op.code == OpCode::kCompute) {
@@ -56,16 +100,18 @@ class Builder {
         }
       }
     }
+    spans_.Finish();
+    steps_.Finish();
   }
 
  private:
   int64_t Task(RankId rank, uint32_t slot) {
     const int64_t start = engine_.starts()[slot];
     const int64_t end = start + engine_.durations()[slot];
-    *span_++ = {.rank = rank,
+    spans_.Put({.rank = rank,
                 .task = program_.task_of_slot[slot],
                 .start = At(start),
-                .end = At(end)};
+                .end = At(end)});
     return end;
   }
 
@@ -75,12 +121,12 @@ class Builder {
     size_t k = 0;
     for (; k < sides_.size() && sides_[k].start < start; ++k) {
       const SideSpan& side = sides_[k];
-      *span_++ = {.rank = rank,
+      spans_.Put({.rank = rank,
                   .stream = side.stream,
                   .kind = SpanKind::kTransfer,
-                  .edge = EdgeId(side.edge),
+                  .edge = side.edge,
                   .start = At(side.start),
-                  .end = At(side.end)};
+                  .end = At(side.end)});
     }
     if (k > 0)
       sides_.erase(sides_.begin(), sides_.begin() + static_cast<long>(k));
@@ -99,24 +145,23 @@ class Builder {
     const CopyState& copy = engine_.copies()[index];
     const EdgeId edge = program_.copies[index].edge;
     if (copy.end == copy.start || edge.is_none()) return;
-    AddSide({copy.start, copy.end, edge.value(), Stream::kCopy});
+    AddSide({copy.start, copy.end, edge, Stream::kCopy});
   }
 
-  void AddTransfer(uint32_t edge) {
-    if (!engine_.has_begun(edge)) return;
-    const TransferState& t = engine_.transfer(edge);
-    AddSide(
-        {t.start, t.left + t.lag, static_cast<int32_t>(edge), Stream::kSend});
+  void AddTransfer(uint32_t transfer) {
+    if (!engine_.has_begun(transfer)) return;
+    AddSide({engine_.start(transfer), engine_.arrived(transfer),
+             program_.transfers[transfer].edge, Stream::kSend});
   }
 
   void Memory(RankId rank, int64_t at, MemoryItem item, Bytes delta) {
     if (delta == Bytes(0)) return;
-    *step_++ = {.rank = rank, .at = At(at), .item = item, .delta = delta};
+    steps_.Put({.rank = rank, .at = At(at), .item = item, .delta = delta});
   }
 
   void FullRank(RankId rank) {
     sides_.clear();
-    MemoryStep* const first_step = step_;
+    const size_t first_step = steps_.size();
     const RankMemory& held = graph_.rank(rank).memory;
     Memory(rank, 0, MemoryItem::kWeights, held.weights);
     Memory(rank, 0, MemoryItem::kGradients, held.gradients);
@@ -132,14 +177,14 @@ class Builder {
       Memory(rank, end, MemoryItem::kActivations, -memory.free);
       now = end;
     };
-    const auto wait = [&](uint32_t edge, int64_t at) {
+    const auto wait = [&](EdgeId edge, int64_t at) {
       if (at <= now) return;
       SideSpansUntil(rank, now);
-      *span_++ = {.rank = rank,
+      spans_.Put({.rank = rank,
                   .kind = SpanKind::kWait,
-                  .edge = EdgeId(static_cast<int32_t>(edge)),
+                  .edge = edge,
                   .start = At(now),
-                  .end = At(at)};
+                  .end = At(at)});
       now = at;
     };
     bool has_copies = false;
@@ -154,8 +199,7 @@ class Builder {
             now = std::max(now, engine_.copies()[copy].end);
           }
           for (const Guard::Local& local : guard.locals) {
-            wait(static_cast<uint32_t>(local.edge.value()),
-                 engine_.local_arrival(local));
+            wait(local.edge, engine_.local_arrival(local));
           }
           compute(guard.slot);
           break;
@@ -174,13 +218,11 @@ class Builder {
           AddTransfer(op.index);
           [[fallthrough]];
         case OpCode::kWaitSend:
-          wait(op.index, engine_.transfer(op.index).left);
+          wait(program_.transfers[op.index].edge, engine_.left(op.index));
           break;
-        case OpCode::kWaitRecv: {
-          const TransferState& t = engine_.transfer(op.index);
-          wait(op.index, t.left + t.lag);
+        case OpCode::kWaitRecv:
+          wait(program_.transfers[op.index].edge, engine_.arrived(op.index));
           break;
-        }
         case OpCode::kOffload:
           AddCopy(op.index);
           Memory(rank, engine_.copies()[op.index].end, MemoryItem::kActivations,
@@ -195,10 +237,10 @@ class Builder {
           break;
         case OpCode::kEpilogue:
           SideSpansUntil(rank, now);
-          *span_++ = {.rank = rank,
+          spans_.Put({.rank = rank,
                       .kind = SpanKind::kEpilogue,
                       .start = At(now),
-                      .end = At(now + engine_.epilogue(rank.value()))};
+                      .end = At(now + engine_.epilogue(rank.value()))});
           now += engine_.epilogue(rank.value());
           break;
         case OpCode::kNothing:
@@ -207,8 +249,9 @@ class Builder {
     }
     SideSpansUntil(rank, INT64_MAX);
     if (has_copies) {
+      MemoryStep* const steps = steps_.data();
       std::stable_sort(
-          first_step, step_,
+          steps + first_step, steps + steps_.size(),
           [](const MemoryStep& a, const MemoryStep& b) { return a.at < b.at; });
     }
   }
@@ -216,9 +259,8 @@ class Builder {
   const StageGraph& graph_;
   const StepEngine& engine_;
   const StepProgram& program_;
-  StepTrace* const trace_;
-  Span* span_ = nullptr;
-  MemoryStep* step_ = nullptr;
+  List<Span> spans_;
+  List<MemoryStep> steps_;
   std::vector<SideSpan> sides_{};
 };
 
@@ -228,12 +270,29 @@ void BuildTrace(const StageGraph& graph, const StepEngine& engine, bool full,
                 StepTrace* trace) {
   trace->num_ranks = graph.num_ranks();
   trace->finish = At(engine.finish());
-  Builder builder(graph, engine, trace);
+  const StepProgram& program = engine.program();
+  size_t spans = program.task_of_slot.size();
+  size_t steps = 0;
   if (full) {
-    builder.Full();
-  } else {
-    builder.TasksOnly();
+    spans = program.copies.size();
+    for (const RankId rank : graph.rank_ids()) {
+      const auto r = static_cast<size_t>(rank.value());
+      spans += program.fixed_spans[r] + engine.ranks()[r].waits;
+      steps += program.memory_steps[r];
+    }
   }
+  const auto build = [&](auto builder) {
+    if (full) {
+      builder.Full();
+    } else {
+      builder.TasksOnly();
+    }
+  };
+  if (trace->spans.size() < spans / 2 || trace->memory.size() < steps / 2) {
+    build(Builder<Grown>(graph, engine, spans, steps, trace));
+    return;
+  }
+  build(Builder<InPlace>(graph, engine, spans, steps, trace));
 }
 
 }  // namespace pipeloom::emulator

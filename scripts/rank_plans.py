@@ -34,6 +34,8 @@ def parse_args():
                         help="of a microbatch")
     parser.add_argument("--schedule", default="pipeloom")
     parser.add_argument("--evaluations", type=int, default=50)
+    parser.add_argument("--keep", action="store_true",
+                        help="recompute nothing: what does not fit has no plan")
     return parser.parse_args()
 
 
@@ -42,6 +44,8 @@ def main():
     data = os.path.join(os.path.dirname(__file__), "..", "workloads")
     with open(os.path.join(data, "jobs", args.job + ".json")) as f:
         job = json.load(f)
+    if args.keep:
+        job["training"]["memory_strategies"] = ["MEMORY_STRATEGY_KEEP"]
     images = args.images // args.samples
     text = max(args.tokens // args.samples - images * args.image_tokens, 1)
     sample = {"text_tokens": text, "images": [[728, 728]] * images}

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/fingerprint.h"
+#include "base/random.h"
 #include "emulator/collective_profile.h"
 #include "emulator/factor_grid.h"
 #include "emulator/query_cost.h"
@@ -231,6 +232,66 @@ TEST(ProfileCost, ADerivedDeviceIsScaledByItsRates) {
       ToSeconds(ProfileCost(cluster, {}, h20).Cost(op)) /
       ToSeconds(ProfileCost(ClusterLike(h100), {}, h100).Cost(op));
   EXPECT_NEAR(ratio, 989.0 / 148, 0.7);
+}
+
+TEST(ProfileCost, CommunicationSlowsTheComputeBesideItAsTheProfileSays) {
+  DeviceProfile profile = Shipped("h100-sxm");
+  const double slow = profile.collectives.compute_slowdown;
+  EXPECT_NEAR(slow, 132.0 / 112, 1e-4);
+  const ProfileCost shipped(ClusterLike(profile), {}, profile);
+  // In 4 ms beside communication as much is done as in 4 / slow ms alone.
+  EXPECT_EQ(shipped.Beside(Milliseconds(10), Milliseconds(4)),
+            Nanoseconds(std::llround(1e6 * (4 + 10 - 4 / slow))));
+  // Compute that ends first shows nothing of it.
+  EXPECT_EQ(shipped.Beside(Milliseconds(3), Milliseconds(4)), Milliseconds(4));
+  EXPECT_EQ(shipped.Beside(Milliseconds(3), kZero), Milliseconds(3));
+  profile.collectives.compute_slowdown = 1;
+  const ProfileCost off(ClusterLike(profile), {}, profile);
+  const RooflineCost roofline(ClusterLike(profile), {});
+  Random random(5);
+  for (int k = 0; k < 1000; ++k) {
+    const Duration a = Nanoseconds(random.Below(1'000'000'000));
+    const Duration b = Nanoseconds(random.Below(1'000'000'000));
+    EXPECT_EQ(off.Beside(a, b), std::max(a, b));
+    EXPECT_EQ(roofline.Beside(a, b), std::max(a, b));
+    EXPECT_GE(shipped.Beside(a, b), std::max(a, b));
+    EXPECT_LE(ToSeconds(shipped.Beside(a, b)),
+              ToSeconds(std::max(a, b)) * slow + 1e-8);
+  }
+}
+
+TEST(ProfileCost, OnlyPassesWithCommunicationBesideComputeAreSlowedDown) {
+  JobSpec job = JobOf({EveryLayerKind()}, {.tp = 4});
+  DeviceProfile profile = Shipped("h100-sxm");
+  const auto cost_of = [&](double slowdown, int32_t layer) {
+    profile.collectives.compute_slowdown = slowdown;
+    const StageCostModel model(
+        job, MakeOpCosts(job.cluster, job.parallel, &profile), true);
+    Stage stage;
+    stage.module = ModuleId(0);
+    stage.first_layer = LayerId(layer);
+    stage.num_layers = 1;
+    return model.Cost(stage, Sequences(2, 2048), true);
+  };
+  int slowed = 0;
+  const auto layers =
+      static_cast<int32_t>(job.model.modules[ModuleId(0)].layers.size());
+  for (int32_t layer = 0; layer < layers; ++layer) {
+    SCOPED_TRACE(layer);
+    const StageCost off = cost_of(1, layer);
+    const StageCost on = cost_of(1.2, layer);
+    // Tensor parallelism hides nothing of the forward.
+    EXPECT_EQ(on.forward, off.forward);
+    EXPECT_GE(on.weight_grad, off.weight_grad);
+    EXPECT_LE(on.weight_grad, 1.2 * off.weight_grad);
+    slowed += on.weight_grad > off.weight_grad;
+    StageCost same = on;
+    same.forward = off.forward;
+    same.backward = off.backward;
+    same.weight_grad = off.weight_grad;
+    EXPECT_EQ(same, off);
+  }
+  EXPECT_GT(slowed, 0);
 }
 
 TEST(ProfileCost, PricesAreEqualFromManyThreads) {

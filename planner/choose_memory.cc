@@ -174,6 +174,7 @@ MemoryChooser::MemoryChooser(const StageGraph& graph, const StepMemory& memory)
       pairs_(graph.num_ranks()),
       keeps_all_(graph.num_ranks()),
       programs_(graph.num_ranks()),
+      solvers_(graph.num_ranks()),
       extra_(memory.pairs.size()),
       late_(static_cast<size_t>(graph.num_tasks())) {
   for (const StagePairId id : memory.pairs.ids()) {
@@ -195,20 +196,23 @@ absl::StatusOr<int64_t> MemoryChooser::Choose(
     keeps_all_[r] = FitsWithEverythingKept(*graph_, r, orders[r]);
     if (keeps_all_[r]) continue;
     programs_[r] = MakeRankProgram(*graph_, *memory_, r, pairs_[r], orders[r]);
+    solvers_[r].emplace(programs_[r]);
   }
   costs_ = extra_;
   MemorySelection selection = leanest_;
   const bool has_start = start.size() == leanest_.size();
-  PIPELOOM_RETURN_IF_ERROR(
-      Solve(has_start ? start : leanest_, options, budget.threads, &selection));
+  PIPELOOM_RETURN_IF_ERROR(Solve(has_start ? start : leanest_, options.program,
+                                 budget.threads, &selection));
   evaluations_ = 1;
   best_ = selection;
   int64_t best_time = Retime(selection);
+  IntegerProgramOptions later = options.program;
+  later.root_rounds = options.later_price_rounds;
   for (int32_t round = 1; round < options.rounds; ++round) {
     if (budget.Exhausted(evaluations_) || !recomputes_) break;
     PriceByFloat(selection, round);
     MemorySelection next = selection;
-    PIPELOOM_RETURN_IF_ERROR(Solve(selection, options, budget.threads, &next));
+    PIPELOOM_RETURN_IF_ERROR(Solve(selection, later, budget.threads, &next));
     ++evaluations_;
     if (next == selection) continue;
     selection = std::move(next);
@@ -223,7 +227,7 @@ absl::StatusOr<int64_t> MemoryChooser::Choose(
 
 // All ranks' programs with the costs as they are. `selection` may be `start`.
 absl::Status MemoryChooser::Solve(const MemorySelection& start,
-                                  const ChooseMemoryOptions& options,
+                                  const IntegerProgramOptions& options,
                                   int32_t threads, MemorySelection* selection) {
   IdVector<RankId, IntegerSolution> solutions(graph_->num_ranks());
   ParallelFor(threads, graph_->num_ranks(), [&](int32_t index) {
@@ -238,7 +242,7 @@ absl::Status MemoryChooser::Solve(const MemorySelection& start,
         program.groups[i][j].cost = costs_[id][j];
       }
     }
-    solutions[r] = SolveIntegerProgram(program, choice, options.program);
+    solutions[r] = solvers_[r]->Solve(choice, options);
   });
   for (const RankId r : graph_->rank_ids()) {
     if (!keeps_all_[r] && !solutions[r].feasible) return Shortage(r);

@@ -12,6 +12,7 @@
 #define PIPELOOM_PLANNER_CHOOSE_MEMORY_H_
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -29,6 +30,9 @@ namespace pipeloom::planner {
 struct ChooseMemoryOptions {
   // Of 0/1 programs for all ranks; each is one evaluation.
   int32_t rounds = 6;
+  // Rounds of prices of all programs but the first, which begin with the prices
+  // of those before.
+  int32_t later_price_rounds = 10;
   IntegerProgramOptions program = {
       .gap = 0.01, .max_nodes = 0, .root_rounds = 40, .exchanges = 0};
 };
@@ -72,7 +76,7 @@ class MemoryChooser {
  private:
   using Costs = IdVector<StagePairId, std::vector<int64_t>>;
   absl::Status Solve(const partition::MemorySelection& start,
-                     const ChooseMemoryOptions& options, int32_t threads,
+                     const IntegerProgramOptions& options, int32_t threads,
                      partition::MemorySelection* selection);
   absl::Status Shortage(RankId rank) const;
   int64_t Retime(const partition::MemorySelection& selection);
@@ -88,6 +92,7 @@ class MemoryChooser {
   IdVector<RankId, std::vector<StagePairId>> pairs_;  // With a backward.
   IdVector<RankId, bool> keeps_all_;                  // Where that fits.
   IdVector<RankId, IntegerProgram> programs_;  // Groups: the rank's pairs.
+  IdVector<RankId, std::optional<IntegerProgramSolver>> solvers_;
   Costs extra_;
   Costs costs_{};
   std::vector<int32_t> sequence_{};

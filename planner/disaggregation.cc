@@ -15,8 +15,8 @@
 #include "partition/layer_chain.h"
 #include "partition/layer_partition.h"
 #include "partition/typical_work.h"
-#include "planner/partition_search.h"
 #include "planner/plan_step.h"
+#include "planner/sample_steps.h"
 #include "planner/strategy.h"
 
 namespace pipeloom::planner {

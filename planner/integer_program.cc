@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <compare>
+#include <functional>
 #include <limits>
 #include <utility>
 
@@ -14,82 +15,51 @@ namespace {
 using Use = IntegerProgram::Use;
 
 constexpr int64_t kNone = std::numeric_limits<int64_t>::max();
-// Rounds of prices from one repair to the next.
+// Rounds from one repair to the next.
 constexpr int32_t kRepairEvery = 10;
 // Rounds without a better bound until steps are halved.
 constexpr int32_t kPatience = 4;
 
-// What every option of the group uses, as runs that do not overlap.
-std::vector<Use> LeastUses(const IntegerProgram::Group& group) {
-  std::vector<int32_t> cuts;
-  for (const IntegerProgram::Option& option : group) {
-    for (const Use& use : option.uses) {
-      cuts.push_back(use.first_row);
-      cuts.push_back(use.end_row);
-    }
-  }
-  std::sort(cuts.begin(), cuts.end());
-  cuts.erase(std::unique(cuts.begin(), cuts.end()), cuts.end());
-  std::vector<Use> least;
-  for (size_t i = 0; i + 1 < cuts.size(); ++i) {
-    int64_t amount = kNone;
-    for (const IntegerProgram::Option& option : group) {
-      int64_t own = 0;
-      for (const Use& use : option.uses) {
-        if (use.first_row <= cuts[i] && cuts[i] < use.end_row) {
-          own += use.amount;
-        }
-      }
-      amount = std::min(amount, own);
-    }
-    if (amount > 0) least.push_back({cuts[i], cuts[i + 1], amount});
-  }
-  return least;
-}
+}  // namespace
 
-class Solver {
+// A group's runs: its rows, cut wherever a use of any of its options begins or
+// ends. In a run each option uses one amount in every row.
+class IntegerProgramSolver::Impl {
  public:
-  Solver(const IntegerProgram& program, const IntegerProgramOptions& options)
+  explicit Impl(const IntegerProgram& program)
       : program_(program),
-        options_(options),
         num_rows_(program.limits.size()),
-        least_(program.groups.size()),
         fixed_(program.groups.size(), -1),
         floor_(num_rows_, 0),
         price_sum_(num_rows_ + 1, 0),
+        prices_(num_rows_, 0),
         used_(num_rows_ + 1, 0),
-        groups_of_row_(num_rows_),
-        overlapping_(program.groups.size(), false),
-        reduced_(program.groups.size()) {
-    for (size_t g = 0; g < program.groups.size(); ++g) {
-      PIPELOOM_CHECK(!program.groups[g].empty());
-      for (const IntegerProgram::Option& option : program.groups[g]) {
-        reduced_[g].push_back(static_cast<double>(option.cost));
-      }
-      for (const IntegerProgram::Option& option : program.groups[g]) {
-        for (size_t u = 1; u < option.uses.size(); ++u) {
-          if (option.uses[u].first_row < option.uses[u - 1].end_row) {
-            overlapping_[g] = true;
-          }
-        }
-      }
-      least_[g] = LeastUses(program.groups[g]);
-      Add(least_[g], 1, floor_);
-      size_t first = num_rows_;
-      size_t end = 0;
-      for (const IntegerProgram::Option& option : program.groups[g]) {
-        for (const Use& use : option.uses) {
-          first = std::min(first, static_cast<size_t>(use.first_row));
-          end = std::max(end, static_cast<size_t>(use.end_row));
-        }
-      }
-      for (size_t r = first; r < end; ++r) {
-        groups_of_row_[r].push_back(static_cast<int32_t>(g));
-      }
-    }
+        groups_of_row_(num_rows_) {
+    for (const IntegerProgram::Group& group : program.groups) AddGroup(group);
+    cost_of_.resize(static_cast<size_t>(num_options_));
+    reduced_.resize(static_cast<size_t>(num_options_));
   }
 
-  IntegerSolution Solve(absl::Span<const int32_t> start) {
+  IntegerSolution Solve(absl::Span<const int32_t> start,
+                        const IntegerProgramOptions& options) {
+    options_ = options;
+    solution_ = {};
+    open_ = kNone;
+    root_bound_ = 0;
+    cut_short_ = false;
+    size_t at_option = 0;
+    for (const IntegerProgram::Group& group : program_.groups) {
+      for (const IntegerProgram::Option& option : group) {
+        cost_of_[at_option] = option.cost;
+        reduced_[at_option] = static_cast<double>(option.cost);
+        ++at_option;
+      }
+    }
+    // Only the tree needs what must be used; nothing is known of it else.
+    if (options.max_nodes > 0 && !has_floor_) {
+      has_floor_ = true;
+      for (size_t g = 0; g < groups_.size(); ++g) AddLeast(g, 1);
+    }
     if (!FloorFits()) {
       solution_.optimal = true;
       return solution_;
@@ -101,8 +71,7 @@ class Solver {
         Keep();
       }
     }
-    Prices prices(num_rows_, 0);
-    Visit(prices, options_.root_rounds, 0);
+    Visit(prices_, options_.root_rounds, 0);
     if (!solution_.feasible) {
       solution_.bound = 0;
       solution_.optimal = !cut_short_;
@@ -122,29 +91,118 @@ class Solver {
     auto operator<=>(const Move&) const = default;
   };
 
-  static size_t at(int32_t index) { return static_cast<size_t>(index); }
-  int64_t OptionCost(size_t g, int32_t j) const {
-    return program_.groups[g][at(j)].cost;
-  }
-  const std::vector<Use>& OptionUses(size_t g, int32_t j) const {
-    return program_.groups[g][at(j)].uses;
-  }
-  int32_t NumOptions(size_t g) const {
-    return static_cast<int32_t>(program_.groups[g].size());
-  }
-  static void Add(const std::vector<Use>& uses, int64_t sign,
-                  std::vector<int64_t>& rows) {
-    for (const Use& use : uses) {
-      for (int32_t r = use.first_row; r < use.end_row; ++r) {
-        rows[static_cast<size_t>(r)] += sign * use.amount;
+  struct Run {
+    int32_t first_row = 0;
+    int32_t end_row = 0;
+    size_t amounts = 0;  // Where those of the group's options begin.
+  };
+  struct GroupAt {
+    int32_t first_option = 0;
+    int32_t num_options = 0;
+    int32_t first_run = 0;
+    int32_t end_run = 0;
+  };
+
+  void AddGroup(const IntegerProgram::Group& group) {
+    PIPELOOM_CHECK(!group.empty());
+    const auto index = static_cast<int32_t>(groups_.size());
+    GroupAt& added = groups_.emplace_back();
+    added.first_option = num_options_;
+    added.num_options = static_cast<int32_t>(group.size());
+    num_options_ += added.num_options;
+    added.first_run = static_cast<int32_t>(runs_.size());
+    cuts_.clear();
+    for (const IntegerProgram::Option& option : group) {
+      for (const Use& use : option.uses) {
+        cuts_.push_back(use.first_row);
+        cuts_.push_back(use.end_row);
       }
+    }
+    std::sort(cuts_.begin(), cuts_.end());
+    cuts_.erase(std::unique(cuts_.begin(), cuts_.end()), cuts_.end());
+    for (size_t i = 0; i + 1 < cuts_.size(); ++i) {
+      const size_t begin = amounts_.size();
+      int64_t most = 0;
+      for (const IntegerProgram::Option& option : group) {
+        int64_t amount = 0;
+        for (const Use& use : option.uses) {
+          if (use.first_row <= cuts_[i] && cuts_[i] < use.end_row) {
+            amount += use.amount;
+          }
+        }
+        most = std::max(most, amount);
+        amounts_.push_back(amount);
+      }
+      if (most == 0) {
+        amounts_.resize(begin);
+        continue;
+      }
+      runs_.push_back({cuts_[i], cuts_[i + 1], begin});
+      for (int32_t r = cuts_[i]; r < cuts_[i + 1]; ++r) {
+        groups_of_row_[at(r)].push_back(index);
+      }
+    }
+    for (size_t i = weights_.size(); i < amounts_.size(); ++i) {
+      weights_.push_back(static_cast<double>(amounts_[i]));
+    }
+    added.end_run = static_cast<int32_t>(runs_.size());
+  }
+
+  static size_t at(int32_t index) { return static_cast<size_t>(index); }
+  size_t OptionAt(size_t g, int32_t j) const {
+    return at(groups_[g].first_option + j);
+  }
+  int64_t OptionCost(size_t g, int32_t j) const {
+    return cost_of_[OptionAt(g, j)];
+  }
+  double ReducedOf(size_t g, int32_t j) const {
+    return reduced_[OptionAt(g, j)];
+  }
+  int32_t NumOptions(size_t g) const { return groups_[g].num_options; }
+  absl::Span<const Run> Runs(size_t g) const {
+    const GroupAt& group = groups_[g];
+    return absl::MakeConstSpan(runs_).subspan(
+        at(group.first_run), at(group.end_run - group.first_run));
+  }
+  int64_t AmountOf(const Run& run, int32_t j) const {
+    return amounts_[run.amounts + at(j)];
+  }
+  // The group's run of the row; null: it uses nothing there.
+  const Run* RunAt(size_t g, size_t row) const {
+    const auto r = static_cast<int32_t>(row);
+    for (const Run& run : Runs(g)) {
+      if (run.first_row <= r && r < run.end_row) return &run;
+    }
+    return nullptr;
+  }
+  // How much more option j uses there than the choice does.
+  int64_t MoreAt(size_t g, int32_t j, size_t row) const {
+    const Run* run = RunAt(g, row);
+    return run == nullptr ? 0 : AmountOf(*run, j) - AmountOf(*run, choice_[g]);
+  }
+  static void AddRows(const Run& run, int64_t amount,
+                      std::vector<int64_t>& rows) {
+    if (amount == 0) return;
+    for (int32_t r = run.first_row; r < run.end_row; ++r) rows[at(r)] += amount;
+  }
+  // What option j of the group uses, as a part of what must be used.
+  void AddUses(size_t g, int32_t j, int64_t sign) {
+    for (const Run& run : Runs(g)) {
+      AddRows(run, sign * AmountOf(run, j), floor_);
+    }
+  }
+  void AddLeast(size_t g, int64_t sign) {
+    for (const Run& run : Runs(g)) {
+      int64_t least = AmountOf(run, 0);
+      for (int32_t j = 1; j < NumOptions(g); ++j) {
+        least = std::min(least, AmountOf(run, j));
+      }
+      AddRows(run, sign * least, floor_);
     }
   }
   bool FloorFits() const {
-    for (size_t r = 0; r < num_rows_; ++r) {
-      if (floor_[r] > program_.limits[r]) return false;
-    }
-    return true;
+    return std::equal(floor_.begin(), floor_.end(), program_.limits.begin(),
+                      std::less_equal<>());
   }
 
   // ---- Answers. `choice_` and `used_` belong together.
@@ -154,9 +212,10 @@ class Solver {
     std::fill(used_.begin(), used_.end(), 0);
     cost_ = 0;
     for (size_t g = 0; g < choice_.size(); ++g) {
-      for (const Use& use : OptionUses(g, choice_[g])) {
-        used_[static_cast<size_t>(use.first_row)] += use.amount;
-        used_[static_cast<size_t>(use.end_row)] -= use.amount;
+      for (const Run& run : Runs(g)) {
+        const int64_t amount = AmountOf(run, choice_[g]);
+        used_[at(run.first_row)] += amount;
+        used_[at(run.end_row)] -= amount;
       }
       cost_ += OptionCost(g, choice_[g]);
     }
@@ -170,29 +229,19 @@ class Solver {
     return fits;
   }
   void Switch(size_t g, int32_t option) {
-    Add(OptionUses(g, choice_[g]), -1, used_);
-    Add(OptionUses(g, option), 1, used_);
+    for (const Run& run : Runs(g)) {
+      AddRows(run, AmountOf(run, option) - AmountOf(run, choice_[g]), used_);
+    }
     cost_ += OptionCost(g, option) - OptionCost(g, choice_[g]);
     choice_[g] = option;
   }
   // Whether the switch breaks no limit that holds now.
   bool MaySwitch(size_t g, int32_t option) const {
-    const std::vector<Use>& from = OptionUses(g, choice_[g]);
-    for (const Use& use : OptionUses(g, option)) {
-      // Where one run of `from` covers this one with as much or more, there is
-      // nothing to check.
-      bool covered = false;
-      for (const Use& old : from) {
-        covered = covered || (old.first_row <= use.first_row &&
-                              use.end_row <= old.end_row &&
-                              use.amount <= old.amount && !overlapping_[g]);
-      }
-      if (covered) continue;
-      for (int32_t r = use.first_row; r < use.end_row; ++r) {
-        const auto row = static_cast<size_t>(r);
-        const int64_t more =
-            AmountAt(OptionUses(g, option), row) - AmountAt(from, row);
-        if (more > 0 && used_[row] + more > program_.limits[row]) return false;
+    for (const Run& run : Runs(g)) {
+      const int64_t more = AmountOf(run, option) - AmountOf(run, choice_[g]);
+      if (more <= 0) continue;
+      for (int32_t r = run.first_row; r < run.end_row; ++r) {
+        if (used_[at(r)] + more > program_.limits[at(r)]) return false;
       }
     }
     return true;
@@ -203,15 +252,6 @@ class Solver {
     solution_.cost = cost_;
     solution_.choice = choice_;
   }
-  static int64_t AmountAt(const std::vector<Use>& uses, size_t row) {
-    const auto r = static_cast<int32_t>(row);
-    int64_t amount = 0;
-    for (const Use& use : uses) {
-      if (use.first_row <= r && r < use.end_row) amount += use.amount;
-    }
-    return amount;
-  }
-
   // Row after row, switches groups to options that use less of it, those that
   // cost least a unit at the present prices first; false when that is not
   // enough.
@@ -223,26 +263,29 @@ class Solver {
       for (const int32_t group : groups_of_row_[r]) {
         const auto g = static_cast<size_t>(group);
         if (fixed_[g] >= 0) continue;
-        const int64_t now = AmountAt(OptionUses(g, choice_[g]), r);
-        const double now_reduced = reduced_[g][at(choice_[g])];
+        const Run& run = *RunAt(g, r);
+        const int64_t now = AmountOf(run, choice_[g]);
+        const double now_reduced = ReducedOf(g, choice_[g]);
         for (int32_t j = 0; j < NumOptions(g); ++j) {
-          const int64_t less = now - AmountAt(OptionUses(g, j), r);
+          const int64_t less = now - AmountOf(run, j);
           if (less <= 0) continue;
           moves_.push_back(
-              {(reduced_[g][at(j)] - now_reduced) / static_cast<double>(less),
+              {(ReducedOf(g, j) - now_reduced) / static_cast<double>(less),
                group, j});
         }
       }
-      std::sort(moves_.begin(), moves_.end());
-      for (const Move& move : moves_) {
+      // A heap, as a few of many moves do.
+      std::make_heap(moves_.begin(), moves_.end(), std::greater<>());
+      while (used_[r] > program_.limits[r] && !moves_.empty()) {
+        std::pop_heap(moves_.begin(), moves_.end(), std::greater<>());
+        const Move move = moves_.back();
+        moves_.pop_back();
         const auto g = static_cast<size_t>(move.group);
-        if (AmountAt(OptionUses(g, move.option), r) >=
-                AmountAt(OptionUses(g, choice_[g]), r) ||
-            !MaySwitch(g, move.option)) {
-          continue;
+        const Run& run = *RunAt(g, r);
+        if (AmountOf(run, move.option) < AmountOf(run, choice_[g]) &&
+            MaySwitch(g, move.option)) {
+          Switch(g, move.option);
         }
-        Switch(g, move.option);
-        if (used_[r] <= program_.limits[r]) break;
       }
       if (used_[r] > program_.limits[r]) return false;
     }
@@ -254,11 +297,10 @@ class Solver {
     moves_.clear();
     for (size_t g = 0; g < choice_.size(); ++g) {
       if (fixed_[g] >= 0) continue;
-      const double now = reduced_[g][at(choice_[g])];
+      const double now = ReducedOf(g, choice_[g]);
       for (int32_t j = 0; j < NumOptions(g); ++j) {
         if (OptionCost(g, j) < OptionCost(g, choice_[g])) {
-          moves_.push_back(
-              {reduced_[g][at(j)] - now, static_cast<int32_t>(g), j});
+          moves_.push_back({ReducedOf(g, j) - now, static_cast<int32_t>(g), j});
         }
       }
     }
@@ -292,13 +334,11 @@ class Solver {
     if (gain <= 0) return false;
     Switch(g, option);
     broken_.clear();
-    for (const Use& use : OptionUses(g, option)) {
-      for (int32_t r = use.first_row; r < use.end_row; ++r) {
+    for (const Run& run : Runs(g)) {
+      if (AmountOf(run, option) == 0) continue;
+      for (int32_t r = run.first_row; r < run.end_row; ++r) {
         const auto row = static_cast<size_t>(r);
-        if (used_[row] > program_.limits[row] &&
-            (broken_.empty() || broken_.back() != row)) {
-          broken_.push_back(row);
-        }
+        if (used_[row] > program_.limits[row]) broken_.push_back(row);
       }
     }
     if (broken_.empty()) return true;
@@ -313,10 +353,7 @@ class Solver {
         if (more >= least || k == choice_[h]) continue;
         bool mends = true;
         for (const size_t row : broken_) {
-          mends = mends && used_[row] -
-                                   AmountAt(OptionUses(h, choice_[h]), row) +
-                                   AmountAt(OptionUses(h, k), row) <=
-                               program_.limits[row];
+          mends = used_[row] + MoreAt(h, k, row) <= program_.limits[row];
           if (!mends) break;
         }
         if (!mends || !MaySwitch(h, k)) continue;
@@ -335,16 +372,20 @@ class Solver {
 
   // ---- Bounds.
 
-  double Reduced(size_t g, int32_t j) const {
-    const IntegerProgram::Option& option =
-        program_.groups[g][static_cast<size_t>(j)];
-    auto reduced = static_cast<double>(option.cost);
-    for (const Use& use : option.uses) {
-      reduced += static_cast<double>(use.amount) *
-                 (price_sum_[static_cast<size_t>(use.end_row)] -
-                  price_sum_[static_cast<size_t>(use.first_row)]);
+  // The group's options, costs and prices together.
+  void Reduce(size_t g) {
+    const GroupAt& group = groups_[g];
+    double* reduced = reduced_.data() + group.first_option;
+    const int64_t* cost = cost_of_.data() + group.first_option;
+    const auto num = static_cast<size_t>(group.num_options);
+    for (size_t j = 0; j < num; ++j) reduced[j] = static_cast<double>(cost[j]);
+    for (const Run& run : Runs(g)) {
+      const double price =
+          price_sum_[at(run.end_row)] - price_sum_[at(run.first_row)];
+      if (price == 0) continue;
+      const double* weight = weights_.data() + run.amounts;
+      for (size_t j = 0; j < num; ++j) reduced[j] += weight[j] * price;
     }
-    return reduced;
   }
   // The bound at these prices, its choices in `choice_`, and what they use.
   double Price(const Prices& prices) {
@@ -356,14 +397,16 @@ class Solver {
     double sum = 0;
     choice_.resize(program_.groups.size());
     for (size_t g = 0; g < program_.groups.size(); ++g) {
+      Reduce(g);
       int32_t best = fixed_[g];
-      for (int32_t j = 0; j < NumOptions(g); ++j) {
-        reduced_[g][at(j)] = Reduced(g, j);
-        if (fixed_[g] >= 0) continue;
-        if (best < 0 || reduced_[g][at(j)] < reduced_[g][at(best)]) best = j;
+      if (best < 0) {
+        best = 0;
+        for (int32_t j = 1; j < NumOptions(g); ++j) {
+          if (ReducedOf(g, j) < ReducedOf(g, best)) best = j;
+        }
       }
       choice_[g] = best;
-      sum += reduced_[g][at(best)];
+      sum += ReducedOf(g, best);
     }
     rounding_ = 1e-12 * (sum + paid) + 1e-6;
     return sum - paid;
@@ -401,13 +444,15 @@ class Solver {
       if (fits) {
         Keep();
       } else if (round % kRepairEvery == 0 || round == rounds) {
+        suggested_ = choice_;
+        suggested_use_ = used_;
         if (Repair()) {
           Improve();
           Keep();
         }
         // The step below is taken from what the prices suggested.
-        Price(prices);
-        Measure();
+        choice_.swap(suggested_);
+        used_.swap(suggested_use_);
       }
       if (CloseEnough(bound) || round >= rounds) break;
       double length = 0;
@@ -430,6 +475,7 @@ class Solver {
       }
     }
     prices = std::move(best);
+    if (solution_.nodes == 1) prices_ = prices;
     if (rounds == options_.root_rounds && solution_.feasible &&
         !CloseEnough(bound)) {
       choice_ = solution_.choice;
@@ -460,10 +506,10 @@ class Solver {
     double closest = std::numeric_limits<double>::infinity();
     for (size_t g = 0; g < program_.groups.size(); ++g) {
       if (fixed_[g] >= 0 || NumOptions(g) < 2) continue;
-      const double least = reduced_[g][at(choice_[g])];
+      const double least = ReducedOf(g, choice_[g]);
       double second = std::numeric_limits<double>::infinity();
       for (int32_t j = 0; j < NumOptions(g); ++j) {
-        if (j != choice_[g]) second = std::min(second, reduced_[g][at(j)]);
+        if (j != choice_[g]) second = std::min(second, ReducedOf(g, j));
       }
       if (branch == program_.groups.size() || second - least < closest) {
         closest = second - least;
@@ -476,9 +522,9 @@ class Solver {
       return;
     }
     std::vector<std::pair<double, int32_t>> children;
-    const double least = reduced_[branch][at(choice_[branch])];
+    const double least = ReducedOf(branch, choice_[branch]);
     for (int32_t j = 0; j < NumOptions(branch); ++j) {
-      children.emplace_back(reduced_[branch][at(j)] - least, j);
+      children.emplace_back(ReducedOf(branch, j) - least, j);
     }
     const double rounding = rounding_;
     std::sort(children.begin(), children.end());
@@ -495,27 +541,36 @@ class Solver {
         continue;
       }
       fixed_[branch] = j;
-      Add(least_[branch], -1, floor_);
-      Add(OptionUses(branch, j), 1, floor_);
+      AddLeast(branch, -1);
+      AddUses(branch, j, 1);
       if (FloorFits()) Visit(prices, options_.node_rounds, child_bound);
-      Add(OptionUses(branch, j), -1, floor_);
-      Add(least_[branch], 1, floor_);
+      AddUses(branch, j, -1);
+      AddLeast(branch, 1);
       fixed_[branch] = -1;
     }
   }
 
   const IntegerProgram& program_;
-  const IntegerProgramOptions& options_;
+  IntegerProgramOptions options_{};
   size_t num_rows_;
-  std::vector<std::vector<Use>> least_;
+  int32_t num_options_ = 0;
+  std::vector<GroupAt> groups_{};
+  std::vector<Run> runs_{};
+  std::vector<int64_t> amounts_{};  // By run and option.
+  std::vector<double> weights_{};   // The same.
+  std::vector<int64_t> cost_of_{};  // By option.
+  std::vector<double> reduced_{};   // By option, as priced.
+  std::vector<int32_t> cuts_{};
+  bool has_floor_ = false;
   std::vector<int32_t> fixed_;     // By group; -1: free.
   std::vector<int64_t> floor_;     // By row: what must be used at least.
   std::vector<double> price_sum_;  // Of the rows before.
+  Prices prices_;                  // The root's best, for the next program.
   std::vector<int64_t> used_;      // By row, of choice_.
   std::vector<std::vector<int32_t>> groups_of_row_;
-  // By group: whether runs of one option overlap, or are not in order.
-  std::vector<bool> overlapping_;
-  std::vector<std::vector<double>> reduced_;  // By group and option, as priced.
+  // Of a round, while its choice is repaired.
+  std::vector<int32_t> suggested_{};
+  std::vector<int64_t> suggested_use_{};
   std::vector<Move> moves_{};
   std::vector<size_t> broken_{};
   std::vector<int32_t> choice_{};
@@ -527,12 +582,19 @@ class Solver {
   IntegerSolution solution_{};
 };
 
-}  // namespace
+IntegerProgramSolver::IntegerProgramSolver(const IntegerProgram& program)
+    : impl_(std::make_unique<Impl>(program)) {}
+IntegerProgramSolver::~IntegerProgramSolver() = default;
+
+IntegerSolution IntegerProgramSolver::Solve(
+    absl::Span<const int32_t> start, const IntegerProgramOptions& options) {
+  return impl_->Solve(start, options);
+}
 
 IntegerSolution SolveIntegerProgram(const IntegerProgram& program,
                                     absl::Span<const int32_t> start,
                                     const IntegerProgramOptions& options) {
-  return Solver(program, options).Solve(start);
+  return IntegerProgramSolver(program).Solve(start, options);
 }
 
 }  // namespace pipeloom::planner

@@ -18,6 +18,7 @@
 #define PIPELOOM_PLANNER_INTEGER_PROGRAM_H_
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "absl/types/span.h"
@@ -68,6 +69,24 @@ struct IntegerSolution {
 IntegerSolution SolveIntegerProgram(const IntegerProgram& program,
                                     absl::Span<const int32_t> start = {},
                                     const IntegerProgramOptions& options = {});
+
+// The same for programs that differ in their costs alone, one after another:
+// what follows from uses and limits is prepared once, and each begins with the
+// prices that the one before ended with. Deterministic: an answer depends on
+// the calls so far. One per thread.
+class IntegerProgramSolver {
+ public:
+  // Keeps a reference; between calls only the costs may change.
+  explicit IntegerProgramSolver(const IntegerProgram& program);
+  ~IntegerProgramSolver();
+
+  IntegerSolution Solve(absl::Span<const int32_t> start,
+                        const IntegerProgramOptions& options);
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
 
 }  // namespace pipeloom::planner
 

@@ -13,6 +13,7 @@
 #include "partition/balance_step.h"
 #include "partition/typical_work.h"
 #include "planner/executor.h"
+#include "planner/sample_steps.h"
 
 namespace pipeloom::planner {
 namespace {

@@ -26,8 +26,8 @@ constexpr double kLevels[] = {0, 1, 0.5, 0.25, 0.75};
 constexpr int kTries = 4;
 // Shares of the budget at which levels are chosen, and the order is searched
 // for the first choices.
-constexpr double kLevelsUntil = 0.3;
-constexpr double kOrderUntil = 0.65;
+constexpr double kLevelsUntil = 0.2;
+constexpr double kOrderUntil = 0.8;
 
 struct Known {
   MemorySelection selection{};

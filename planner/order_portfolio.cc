@@ -120,6 +120,45 @@ std::vector<OrderChoice> LoadOrders(const OrderUnits& units) {
 
 }  // namespace
 
+std::vector<OrderChoice> SpreadChoices(const OrderUnits& units) {
+  std::vector<int64_t> total(units.period.size(), 0);
+  for (int32_t u = 0; u < units.num_units(); ++u) {
+    total[units.microbatch[u]] += units.load[u];
+  }
+  const int64_t all = std::accumulate(total.begin(), total.end(), int64_t{0});
+  const int64_t most = *std::max_element(total.begin(), total.end());
+  if (most * static_cast<int64_t>(total.size()) < 2 * all) return {};
+  // By pace of the microbatches (a share of the busiest rank's work on them)
+  // and of the tasks in them; found on steps with one giant clip.
+  constexpr struct {
+    bool long_first;
+    double period;
+    double stretch;
+  } kPaces[] = {{false, 0, 1},   {false, 0.6, 4}, {false, 0.8, 1},
+                {true, 0.4, 4},  {true, 0, 1},    {false, 0.4, 2},
+                {false, 0.2, 4}, {true, 0.8, 2}};
+  std::vector<OrderChoice> choices;
+  for (const auto& pace : kPaces) {
+    OrderChoice choice{.rule = PriorityRule::kPeriodic,
+                       .prefer = Prefer::kPriority};
+    choice.order.resize(static_cast<size_t>(units.num_units()));
+    std::iota(choice.order.begin(), choice.order.end(), 0);
+    std::sort(choice.order.begin(), choice.order.end(),
+              [&](int32_t a, int32_t b) {
+                const int64_t x = total[units.microbatch[a]];
+                const int64_t y = total[units.microbatch[b]];
+                if (x != y) return pace.long_first ? x > y : x < y;
+                return a < b;
+              });
+    choice.pattern.period = pace.period;
+    for (auto& pass : choice.pattern.stretch) {
+      std::fill(std::begin(pass), std::end(pass), pace.stretch);
+    }
+    choices.push_back(std::move(choice));
+  }
+  return choices;
+}
+
 std::vector<OrderChoice> OrderPortfolio(const FlatGraph& graph,
                                         const OrderUnits& units) {
   std::vector<int32_t> by_id(static_cast<size_t>(units.num_units()));

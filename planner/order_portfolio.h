@@ -15,6 +15,12 @@ namespace pipeloom::planner {
 std::vector<OrderChoice> OrderPortfolio(const FlatGraph& graph,
                                         const OrderUnits& units);
 
+// Where one microbatch has at least twice the mean work (a giant clip), choices
+// that spread microbatches over the step, the short ones first or the long
+// ones, at several paces: what forward-backward improvement makes most of
+// (planner/forward_backward.h). Else none: moves do as well there.
+std::vector<OrderChoice> SpreadChoices(const OrderUnits& units);
+
 }  // namespace pipeloom::planner
 
 #endif  // PIPELOOM_PLANNER_ORDER_PORTFOLIO_H_

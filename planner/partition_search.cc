@@ -4,28 +4,26 @@
 #include <optional>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
 #include "partition/recipe.h"
 #include "planner/executor.h"
+#include "planner/partition_moves.h"
 #include "planner/plan_step.h"
+#include "planner/sample_steps.h"
 
 namespace pipeloom::planner {
 namespace {
 
-using partition::ModuleRecipe;
 using partition::PartitionBuilder;
 using partition::PartitionRecipe;
-using partition::RankMap;
+using Candidate = PartitionCandidate;
 
 // Judged together, so that threads have work and results do not depend on them.
 constexpr size_t kRound = 8;
 constexpr size_t kFinalists = 4;
 constexpr size_t kBeam = 3;
 constexpr int64_t kFinalEffort = 4;  // Times the evaluations.
-constexpr int32_t kMostSteps = 16;
-constexpr int32_t kMostSegments = 8;
 // Partitions that make a step of more tasks than this, and than twice those of
 // the coarsest, are not tried (but for the rule's): planning would take too
 // long every step, and short tasks do not pay.
@@ -33,14 +31,6 @@ constexpr int64_t kManyTasks = 8000;
 // More than this over the best on the first step: not judged on the others.
 constexpr int64_t kLaggingPercent = 2;
 constexpr int32_t kMostEffort = 1000;
-
-struct Candidate {
-  Partition partition{};
-  std::optional<PartitionRecipe> recipe{};  // None: layers were moved.
-  std::string name{};
-  std::optional<Duration> time{};  // None: it does not fit.
-  Duration first_step{};           // Of the first sample step alone.
-};
 
 bool Before(const Candidate& a, const Candidate& b) {
   if (!a.time.has_value() || !b.time.has_value()) return a.time.has_value();
@@ -71,6 +61,7 @@ class PartitionSearch {
       : strategy_(strategy),
         costs_(costs),
         builder_(builder),
+        moves_(builder),
         steps_(steps),
         options_(options),
         effort_(std::clamp(options.effort, 1, kMostEffort)),
@@ -86,15 +77,15 @@ class PartitionSearch {
       coarsest.modules[m].segments = 1;
       if (!builder_.SizeIsFixed(m)) coarsest.modules[m].sub_microbatch = 0;
     }
-    const std::optional<Candidate> coarse = Make(coarsest);
+    const std::optional<Candidate> coarse = moves_.Make(coarsest);
     most_tasks_ = kManyTasks;
     if (coarse.has_value()) {
       most_tasks_ = std::max(
           most_tasks_,
           2 * NumTasks(steps_.front(), costs_.job(), coarse->partition));
     }
-    PIPELOOM_RETURN_IF_ERROR(Try({Make(rule)}));
-    PIPELOOM_RETURN_IF_ERROR(Try(Starts(rule)));
+    PIPELOOM_RETURN_IF_ERROR(Try({moves_.Make(rule)}));
+    PIPELOOM_RETURN_IF_ERROR(Try(moves_.Starts(rule)));
     PIPELOOM_RETURN_IF_ERROR(Descend());
     PIPELOOM_RETURN_IF_ERROR(MoveLayers());
     if (effort_ > 1) PIPELOOM_RETURN_IF_ERROR(Widen());
@@ -102,14 +93,6 @@ class PartitionSearch {
   }
 
  private:
-  std::optional<Candidate> Make(const PartitionRecipe& recipe) const {
-    absl::StatusOr<Partition> built = builder_.Build(recipe);
-    if (!built.ok()) return std::nullopt;
-    return Candidate{.partition = *std::move(built),
-                     .recipe = recipe,
-                     .name = recipe.ToString(costs_.job().model)};
-  }
-
   bool Stopped() const {
     return options_.stop.stop_requested() ||
            (options_.expired && options_.expired());
@@ -196,6 +179,11 @@ class PartitionSearch {
     std::vector<absl::StatusOr<Duration>> times(
         static_cast<size_t>(count), absl::UnknownError("not planned"));
     ParallelFor(options_.threads, count, [&](int32_t i) {
+      // A plan may take seconds; but for the rule's, none is begun too late.
+      if (!tried_.empty() && Stopped()) {
+        times[static_cast<size_t>(i)] = absl::ResourceExhaustedError("stopped");
+        return;
+      }
       const PreparedJob job{.strategy = &strategy_,
                             .costs = &costs_,
                             .partition = begin[i / each].partition};
@@ -231,160 +219,6 @@ class PartitionSearch {
     return absl::OkStatus();
   }
 
-  // Modules that are worth choosing for, the largest first.
-  std::vector<ModuleId> Heavy() const {
-    std::vector<ModuleId> heavy;
-    for (const ModuleId m : costs_.job().model.modules.ids()) {
-      if (builder_.work(m).present()) heavy.push_back(m);
-    }
-    std::stable_sort(heavy.begin(), heavy.end(), [&](ModuleId a, ModuleId b) {
-      return builder_.TimeOf(a) > builder_.TimeOf(b);
-    });
-    if (heavy.empty()) return heavy;
-    const Duration least = builder_.TimeOf(heavy.front()) / 50;
-    std::erase_if(heavy,
-                  [&](ModuleId m) { return builder_.TimeOf(m) < least; });
-    return heavy;
-  }
-
-  std::vector<std::optional<Candidate>> Starts(
-      const PartitionRecipe& rule) const {
-    std::vector<std::optional<Candidate>> starts;
-    const std::vector<ModuleId> heavy = Heavy();
-    const int32_t pp = costs_.job().parallel.pp;
-    PartitionRecipe level = rule;
-    level.level_ranks = true;
-    starts.push_back(Make(level));
-    // Sizes for all modules that have any, with few segments and more.
-    for (const int32_t segments : {1, 2}) {
-      for (const int64_t size : {int64_t{4}, int64_t{12}, int64_t{0}}) {
-        PartitionRecipe r = level;
-        for (const ModuleId m : heavy) {
-          r.modules[m].segments =
-              std::clamp(segments, 1, MostSegments(m, r.modules[m]));
-          if (!builder_.SizeIsFixed(m) && rule.modules[m].sub_microbatch > 0) {
-            r.modules[m].sub_microbatch =
-                size < builder_.work(m).most_instances ? size : 0;
-          }
-        }
-        starts.push_back(Make(r));
-        if (segments == 2 && size == 4) {
-          for (const ModuleId m : heavy) r.modules[m].map = RankMap::kVee;
-          starts.push_back(Make(r));
-        }
-      }
-    }
-    // All modules as one pipeline, once round the ranks and more.
-    for (const int32_t segments : {1, 2, 4}) {
-      for (const RankMap map : {RankMap::kLooped, RankMap::kVee}) {
-        PartitionRecipe r = rule;
-        r.one_chain = true;
-        r.modules[ModuleId(0)].segments = segments;
-        r.modules[ModuleId(0)].map = map;
-        for (const ModuleId m : r.modules.ids()) {
-          if (!builder_.SizeIsFixed(m)) r.modules[m].sub_microbatch = 0;
-        }
-        starts.push_back(Make(r));
-      }
-    }
-    if (heavy.size() >= 2 && pp >= 2) OwnRanks(rule, heavy, &starts);
-    return starts;
-  }
-
-  // The largest module and the rest on ranks of their own, by time.
-  void OwnRanks(const PartitionRecipe& rule, const std::vector<ModuleId>& heavy,
-                std::vector<std::optional<Candidate>>* starts) const {
-    const int32_t pp = costs_.job().parallel.pp;
-    Duration total{};
-    for (const ModuleId m : heavy) total += builder_.TimeOf(m);
-    const double share =
-        ToSeconds(builder_.TimeOf(heavy.front())) / ToSeconds(total);
-    const auto fair = static_cast<int32_t>(share * pp + 0.5);
-    for (const int32_t shift : {0, -1, 1}) {
-      const int32_t mine = fair + shift;
-      if (mine < 1 || mine >= pp) continue;
-      PartitionRecipe r = rule;
-      // The others follow the largest, or go before it.
-      const bool leads = heavy.front() == ModuleId(0);
-      for (const ModuleId m : r.modules.ids()) {
-        ModuleRecipe& module = r.modules[m];
-        module.segments = 1;
-        const bool largest = m == heavy.front();
-        module.num_ranks = largest ? mine : pp - mine;
-        if (largest) {
-          module.first_rank = leads ? 0 : pp - mine;
-        } else {
-          module.first_rank = leads ? mine : 0;
-        }
-      }
-      starts->push_back(Make(r));
-    }
-  }
-
-  int32_t MostSegments(ModuleId m, const ModuleRecipe& recipe) const {
-    const int32_t ranks =
-        recipe.num_ranks > 0 ? recipe.num_ranks : costs_.job().parallel.pp;
-    return std::clamp(builder_.NumUnits(m) / ranks, 1, kMostSegments);
-  }
-
-  // The recipe with one choice changed, in a fixed order.
-  std::vector<std::optional<Candidate>> Neighbours(
-      const PartitionRecipe& from) const {
-    std::vector<std::optional<Candidate>> result;
-    PartitionRecipe r = from;
-    r.level_ranks = !r.level_ranks;
-    result.push_back(Make(r));
-    for (const ModuleId m : Heavy()) {
-      const ModuleRecipe& now = from.modules[m];
-      const auto with = [&](auto change) {
-        PartitionRecipe changed = from;
-        change(&changed.modules[m]);
-        result.push_back(Make(changed));
-      };
-      if (!builder_.SizeIsFixed(m)) {
-        for (const int64_t size : NearbySizes(m, now.sub_microbatch)) {
-          with([&](ModuleRecipe* c) { c->sub_microbatch = size; });
-        }
-      }
-      if (from.one_chain && m != ModuleId(0)) continue;
-      for (const int32_t more : {-1, 1, 2}) {
-        const int32_t segments = now.segments + more;
-        if (segments < 1 || segments > MostSegments(m, now)) continue;
-        with([&](ModuleRecipe* c) { c->segments = segments; });
-      }
-      if (now.segments > 1) {
-        with([&](ModuleRecipe* c) {
-          c->map = c->map == RankMap::kVee ? RankMap::kLooped : RankMap::kVee;
-        });
-      }
-    }
-    return result;
-  }
-
-  // Two steps down and up; 0, the whole microbatch, is beyond the largest.
-  std::vector<int64_t> NearbySizes(ModuleId m, int64_t now) const {
-    std::vector<int64_t> all;
-    for (int64_t size = 1; size < builder_.work(m).most_instances;
-         size = partition::NextSize(size)) {
-      all.push_back(size);
-    }
-    size_t at = all.size();
-    for (size_t i = 0; i < all.size() && now > 0; ++i) {
-      if (all[i] >= now) {
-        at = i;
-        break;
-      }
-    }
-    all.push_back(0);
-    std::vector<int64_t> near;
-    for (const int32_t shift : {-1, 1, -2, 2}) {
-      const int64_t i = static_cast<int64_t>(at) + shift;
-      if (i < 0 || i >= static_cast<int64_t>(all.size())) continue;
-      near.push_back(all[static_cast<size_t>(i)]);
-    }
-    return near;
-  }
-
   // Tried partitions that fit, the fastest first.
   std::vector<size_t> ByTime() const {
     std::vector<size_t> order;
@@ -415,7 +249,7 @@ class PartitionSearch {
       }
       if (!next.has_value()) break;
       expanded_.push_back(*next);
-      PIPELOOM_RETURN_IF_ERROR(Try(Neighbours(*tried_[*next].recipe)));
+      PIPELOOM_RETURN_IF_ERROR(Try(moves_.Neighbours(*tried_[*next].recipe)));
     }
     return absl::OkStatus();
   }
@@ -424,23 +258,10 @@ class PartitionSearch {
     while (!Over()) {
       const size_t before = *best_;
       moved_.push_back(before);
-      PIPELOOM_RETURN_IF_ERROR(Try(Moved(tried_[before])));
+      PIPELOOM_RETURN_IF_ERROR(Try(moves_.Moved(tried_[before])));
       if (*best_ == before) break;
     }
     return absl::OkStatus();
-  }
-
-  std::vector<std::optional<Candidate>> Moved(const Candidate& from) const {
-    std::vector<std::optional<Candidate>> moved;
-    for (const StageId s : from.partition.stages.ids()) {
-      for (const bool back : {false, true}) {
-        auto partition = builder_.MoveUnit(from.partition, s, back);
-        if (!partition.has_value()) continue;
-        moved.push_back(Candidate{.partition = *std::move(partition),
-                                  .name = WithMoved(from.name)});
-      }
-    }
-    return moved;
   }
 
   // Both kinds of change of whatever is the best that had them not yet.
@@ -463,21 +284,15 @@ class PartitionSearch {
       const Candidate from = tried_[*next];
       if (!had(moved_, *next)) {
         moved_.push_back(*next);
-        PIPELOOM_RETURN_IF_ERROR(Try(Moved(from)));
+        PIPELOOM_RETURN_IF_ERROR(Try(moves_.Moved(from)));
       }
       if (from.recipe.has_value() && !had(expanded_, *next) && !Over()) {
         expanded_.push_back(*next);
-        PIPELOOM_RETURN_IF_ERROR(Try(Neighbours(*from.recipe)));
+        PIPELOOM_RETURN_IF_ERROR(Try(moves_.Neighbours(*from.recipe)));
       }
       if (tried_.size() == before && Stopped()) break;
     }
     return absl::OkStatus();
-  }
-
-  static std::string WithMoved(const std::string& name) {
-    constexpr char kMoved[] = ", layers moved";
-    const size_t at = name.find(kMoved);
-    return absl::StrCat(name.substr(0, at), kMoved);
   }
 
   absl::StatusOr<PartitionSearchResult> Decide() {
@@ -507,6 +322,7 @@ class PartitionSearch {
   const Strategy& strategy_;
   const emulator::StageCostModel& costs_;
   const PartitionBuilder& builder_;
+  const PartitionMoves moves_;
   const std::vector<partition::PackedStep>& steps_;
   const PartitionSearchOptions& options_;
   const int32_t effort_;
@@ -520,74 +336,6 @@ class PartitionSearch {
 };
 
 }  // namespace
-
-absl::StatusOr<std::vector<partition::PackedStep>> SampleSteps(
-    const emulator::StageCostModel& costs, const BatchMetadata& sample,
-    int32_t count) {
-  JobSpec job = costs.job();
-  job.parallel.dp = 1;
-  const partition::LayerPricing pricing(job, costs);
-  Partition whole;
-  whole.sub_microbatch_instances.assign(job.model.modules.size(), 0);
-  struct Weighed {
-    partition::PackedStep step{};
-    Duration work{};
-  };
-  std::vector<Weighed> all;
-  size_t full = 0;  // Microbatches of the first step.
-  for (int64_t first = 0; first < sample.samples.size() &&
-                          static_cast<int32_t>(all.size()) < kMostSteps;) {
-    auto packed = partition::PackStep(job, sample, first);
-    if (!packed.ok()) {
-      if (!all.empty()) break;  // What is left is no work for the model.
-      return absl::InvalidArgumentError(absl::StrFormat(
-          "the sample of batches that a partition is chosen by: %s",
-          packed.status().message()));
-    }
-    first += packed->num_samples;
-    // A short last step stands for nothing.
-    if (!all.empty() && packed->packed[0].size() < full) break;
-    full = packed->packed[0].size();
-    PIPELOOM_ASSIGN_OR_RETURN(
-        const Microbatches microbatches,
-        partition::SplitMicrobatches(job, *packed, /*replica=*/0, whole));
-    Weighed weighed{.step = *std::move(packed)};
-    for (const SubMicrobatch& sub : microbatches.sub_microbatches) {
-      weighed.work += pricing.AllPasses(sub.module, sub.shape);
-    }
-    all.push_back(std::move(weighed));
-  }
-  if (all.empty()) {
-    return absl::InvalidArgumentError(
-        "the sample of batches that a partition is chosen by is empty");
-  }
-  std::stable_sort(
-      all.begin(), all.end(),
-      [](const Weighed& a, const Weighed& b) { return a.work < b.work; });
-  const size_t n = all.size();
-  const size_t k = std::min(n, static_cast<size_t>(std::max(count, 1)));
-  std::vector<partition::PackedStep> steps;
-  // The middles of k equal parts.
-  for (size_t i = 0; i < k; ++i) {
-    steps.push_back(std::move(all[(2 * i + 1) * n / (2 * k)].step));
-  }
-  return steps;
-}
-
-absl::StatusOr<partition::PackedStep> PackFullStep(
-    const JobSpec& job, const BatchMetadata& sample) {
-  BatchMetadata repeated = sample;
-  for (int doubled = 0;; ++doubled) {
-    absl::StatusOr<partition::PackedStep> packed =
-        partition::PackStep(job, repeated, 0);
-    const auto wanted = static_cast<size_t>(job.training.microbatches);
-    // The last replica is the first that is short.
-    const bool full = packed.ok() && packed->packed.back().size() >= wanted;
-    if (full || doubled == 12 || repeated.samples.size() == 0) return packed;
-    const BatchMetadata once = repeated;
-    for (const SampleMetadata& s : once.samples) repeated.samples.push_back(s);
-  }
-}
 
 absl::StatusOr<PartitionSearchResult> SearchPartitionOn(
     const Strategy& strategy, const emulator::StageCostModel& costs,

@@ -69,16 +69,6 @@ absl::StatusOr<PartitionSearchResult> SearchPartitionOn(
     const std::vector<partition::PackedStep>& steps,
     const PartitionSearchOptions& options);
 
-// A whole step of all replicas; a sample that is too short for one is repeated.
-absl::StatusOr<partition::PackedStep> PackFullStep(const JobSpec& job,
-                                                   const BatchMetadata& sample);
-
-// One replica's steps of the sample, at most `count`, evenly spread over how
-// much work they are. InvalidArgument: there is none. Milliseconds.
-absl::StatusOr<std::vector<partition::PackedStep>> SampleSteps(
-    const emulator::StageCostModel& costs, const BatchMetadata& sample,
-    int32_t count);
-
 }  // namespace pipeloom::planner
 
 #endif  // PIPELOOM_PLANNER_PARTITION_SEARCH_H_

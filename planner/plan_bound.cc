@@ -12,30 +12,39 @@ constexpr int32_t kMostTasks = 20'000;
 
 }  // namespace
 
-NamedBound PlanBound(const StageGraph& graph,
-                     const partition::StepMemory* memory) {
+FlatGraph LeastMemory(const StageGraph& graph,
+                      const partition::StepMemory& memory) {
   FlatGraph flat(graph);
-  if (flat.num_tasks > kMostTasks) return LowerBoundWithoutMemory(flat);
-  if (memory == nullptr) return CheapLowerBound(flat);
-  for (const StagePairId id : memory->pairs.ids()) {
-    const partition::StagePair& pair = memory->pairs[id];
+  for (const StagePairId id : memory.pairs.ids()) {
+    const partition::StagePair& pair = memory.pairs[id];
     if (pair.backward.is_none()) continue;
     const int32_t forward = pair.forward.value();
     const int32_t backward = pair.backward.value();
     int64_t& held = flat.alloc[forward];
-    for (const partition::MemoryCandidate& c : memory->candidates(id)) {
+    int64_t peak = kNoLimit;  // While the backward runs.
+    for (const partition::MemoryCandidate& c : memory.candidates(id)) {
       held = std::min(held, c.effect.held().count());
+      peak = std::min(peak, c.effect.backward_peak().count());
       flat.duration[backward] =
           std::min(flat.duration[backward], c.effect.backward.count());
     }
     flat.free[forward] = 0;
-    flat.alloc[backward] = 0;
-    flat.free[backward] = held;
+    flat.alloc[backward] = std::max<int64_t>(0, peak - held);
+    flat.free[backward] = held + flat.alloc[backward];
     if (pair.weight_grad.is_none()) continue;
     flat.alloc[pair.weight_grad.value()] = 0;
     flat.free[pair.weight_grad.value()] = 0;
   }
-  return CheapLowerBound(flat);
+  return flat;
+}
+
+NamedBound PlanBound(const StageGraph& graph,
+                     const partition::StepMemory* memory) {
+  if (graph.num_tasks() > kMostTasks) {
+    return LowerBoundWithoutMemory(FlatGraph(graph));
+  }
+  return CheapLowerBound(memory == nullptr ? FlatGraph(graph)
+                                           : LeastMemory(graph, *memory));
 }
 
 }  // namespace pipeloom::planner

@@ -4,15 +4,21 @@
 
 #include "ir/stage_graph.h"
 #include "partition/memory_candidates.h"
+#include "planner/flat_graph.h"
 #include "planner/lower_bound.h"
 
 namespace pipeloom::planner {
 
+// What every selection of the choices is at least: each stage pair holds the
+// least of its candidates, from its forward's start to its backward's end, and
+// while the backward runs the least of their peaks, and is as fast as the
+// fastest. Any schedule of any selection is one of this graph too. `graph` has
+// everything kept. O(pairs x candidates + edges).
+FlatGraph LeastMemory(const StageGraph& graph,
+                      const partition::StepMemory& memory);
+
 // Of `graph` within its own limits and, with `memory`, of every selection of
-// its choices: `graph` has everything kept then. Each stage pair is taken to
-// hold the least of its candidates, from its forward's start to its backward's
-// end, and to be as fast as the fastest; any schedule of any selection is one
-// of that graph too. Received tensors are not counted. Cost as
+// its choices, by LeastMemory. Received tensors are not counted. Cost as
 // CheapLowerBound's; beyond 20,000 tasks memory is ignored.
 NamedBound PlanBound(const StageGraph& graph,
                      const partition::StepMemory* memory);

@@ -164,7 +164,8 @@ Bytes SizeOf(const PlanResult& result) {
   return Bytes(static_cast<int64_t>(bytes) + 4096);
 }
 
-bool ImproveFromSimilar(const PlanResult& similar, PlanResult* plan) {
+bool ImproveFromSimilar(const PlanResult& similar, PlanResult* plan,
+                        const emulator::EmulateOptions& network) {
   const StageGraph& graph = plan->plan.graph;
   // Which activations leave for the host is part of the plan's memory choice.
   if (!SameStructure(similar.plan.graph, graph) || HasCopies(plan->plan)) {
@@ -188,7 +189,8 @@ bool ImproveFromSimilar(const PlanResult& similar, PlanResult* plan) {
   lowered->loss_totals = plan->plan.loss_totals;
   // Refuses what does not fit the memory, too.
   if (!ValidateExecutionPlan(*lowered).ok()) return false;
-  absl::StatusOr<StepTrace> predicted = emulator::EmulateStep(*lowered);
+  absl::StatusOr<StepTrace> predicted =
+      emulator::EmulateStep(*lowered, network);
   if (!predicted.ok() || predicted->finish >= plan->predicted.finish) {
     return false;
   }

@@ -16,6 +16,7 @@
 
 #include "base/fingerprint.h"
 #include "base/units.h"
+#include "emulator/emulate_step.h"
 #include "ir/microbatches.h"
 #include "planner/plan_step.h"
 
@@ -84,7 +85,10 @@ Bytes SizeOf(const PlanResult& result);
 // The orders of `similar` on the tasks of `plan`, which has the same structure,
 // if that is a legal plan that fits and ends earlier: then `plan` is replaced
 // and true returned. O(tasks + edges log edges).
-bool ImproveFromSimilar(const PlanResult& similar, PlanResult* plan);
+// `network`: how the job's transfers share links (StageCostModel::Network of
+// the replica), so that both are judged alike.
+bool ImproveFromSimilar(const PlanResult& similar, PlanResult* plan,
+                        const emulator::EmulateOptions& network = {});
 
 }  // namespace pipeloom::planner
 

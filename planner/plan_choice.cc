@@ -18,7 +18,7 @@ namespace {
 
 // Shares of the budget at which an answer is lowered and its received tensors
 // are counted.
-constexpr double kParts[] = {0.6, 0.85, 1.0};
+constexpr double kParts[] = {0.8, 0.92, 1.0};
 
 // How often a schedule is made again with less memory because the tensors
 // received from other ranks, which a schedule does not see, broke the limit.

@@ -15,6 +15,7 @@
 #include "planner/memory_choices.h"
 #include "planner/plan_bound.h"
 #include "planner/plan_choice.h"
+#include "planner/smallest_limit.h"
 #include "planner/stage_choices.h"
 
 namespace pipeloom::planner {
@@ -117,6 +118,10 @@ absl::StatusOr<PlanResult> PlanStep(const PreparedJob& prepared,
         return candidate.status();
       }
       last_error = candidate.status();
+      // Not for searches that only ask whether a partition is worth its while.
+      if (memory.has_value() && input.budget.max_evaluations > 1) {
+        last_error = DescribeInfeasibleStep(last_error, built.graph, *memory);
+      }
       continue;
     }
     if (!best.has_value() ||

@@ -31,6 +31,7 @@
 #include "planner/order_search.h"
 #include "planner/retime.h"
 #include "planner/search_worker.h"
+#include "planner/smallest_limit.h"
 #include "planner/tabu_search.h"
 
 namespace pipeloom::planner {
@@ -81,11 +82,13 @@ void SearchOrders(const StageGraph& graph, const FlatGraph& flat, int64_t bound,
                   Incumbent* best) {
   const OrderUnits units(graph);
   const FlatGraph ideal = Idealised(graph);
+  const std::vector<OrderChoice> spread = SpreadChoices(units);
   const std::vector<OrderChoice> portfolio = OrderPortfolio(flat, units);
   const SearchSpace space{.graph = &flat,
                           .ideal = &ideal,
                           .units = &units,
                           .portfolio = &portfolio,
+                          .spread = &spread,
                           .bound = bound,
                           .warm_start = warm_start,
                           .num_workers = kWorkers};
@@ -153,7 +156,7 @@ absl::Status SearchWithoutGuard(const StageGraph& graph, const FlatGraph& flat,
                                 Incumbent* best) {
   const FeasibilityResult decided = DecideFeasibility(flat);
   if (decided.verdict != Feasibility::kLegal) {
-    return DescribeShortage(graph, shortage);
+    return DescribeInfeasible(graph, shortage);
   }
   Retimer retimer(flat);
   best->Offer(retimer.Retime(decided.sequence), decided.sequence);

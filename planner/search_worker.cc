@@ -38,6 +38,8 @@ constexpr double kKickTemperature = 0.3;
 constexpr double kKickReset = 1;
 constexpr int64_t kKickPolish = 60;
 constexpr double kPlaceTemperature = 0.5;
+// Of forward-backward improvement.
+constexpr int64_t kSweepRounds = 4;
 
 }  // namespace
 
@@ -56,9 +58,14 @@ SearchWorker::SearchWorker(const SearchSpace& space, int32_t index,
       symmetric_(std::all_of(
           space.units->load.begin(), space.units->load.end(),
           [&](int64_t load) { return load == space.units->load.front(); })),
+      index_(index),
       next_portfolio_(static_cast<size_t>(index)) {
   int64_t total = 0;
   for (const int64_t d : space.graph->duration) total += d;
+  if (!space.spread->empty()) {
+    sweeps_ = std::make_unique<ForwardBackward>(*space.graph);
+    if (!sweeps_->can_run()) sweeps_ = nullptr;
+  }
   mean_duration_ = static_cast<double>(total) /
                    static_cast<double>(std::max(1, space.graph->num_tasks));
 }
@@ -95,6 +102,30 @@ int64_t SearchWorker::TryChoice(const OrderChoice& choice) {
   return time;
 }
 
+int64_t SearchWorker::Sweep(absl::Span<const int32_t> sequence) {
+  const int64_t left = (stop_at_ - evaluations_) / 2;
+  const int64_t time = sweeps_->Improve(
+      sequence, static_cast<int32_t>(std::min(kSweepRounds, left)));
+  Keep(time, sweeps_->sequence());
+  evaluations_ += sweeps_->evaluations();
+  cost_ += sweeps_->evaluations() * kListCost;
+  return time;
+}
+
+void SearchWorker::SweepFirst(const SearchBudget& budget) {
+  if (sweeps_ == nullptr) return;
+  std::vector<int32_t> start = sequence_;
+  Sweep(start);
+  const std::vector<OrderChoice>& spread = *space_->spread;
+  for (auto i = static_cast<size_t>(index_); i < spread.size();
+       i += static_cast<size_t>(space_->num_workers)) {
+    if (!MayGoOn(budget)) return;
+    if (TryChoice(spread[i]) >= kNoLimit) continue;
+    start.assign(LastSequence().begin(), LastSequence().end());
+    Sweep(start);
+  }
+}
+
 void SearchWorker::Polish(absl::Span<const int32_t> sequence,
                           int64_t iterations, const SearchBudget& budget) {
   tabu_.Start(sequence);
@@ -116,6 +147,7 @@ void SearchWorker::Portfolio(const SearchBudget& budget) {
   const std::vector<OrderChoice>& portfolio = *space_->portfolio;
   if (!started_) {
     started_ = true;
+    SweepFirst(budget);
     if (space_->warm_start || space_->graph->num_tasks <= kLargeGraph) {
       const std::vector<int32_t> start = sequence_;
       Polish(start, kPolish, budget);

@@ -3,6 +3,9 @@
 // that workers can meet between them.
 //
 // What a worker does, in this order:
+//  - where one microbatch is giant: the first answer, and its share of the
+//    choices that spread microbatches over the step, improved forwards and
+//    backwards;
 //  - its share of the portfolio of list-scheduling choices;
 //  - from its best choices, in turns: the microbatches that go first and last
 //    are exchanged (what fills and drains the pipeline), then tabu search, also
@@ -19,11 +22,13 @@
 
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <vector>
 
 #include "absl/types/span.h"
 #include "base/random.h"
 #include "planner/flat_graph.h"
+#include "planner/forward_backward.h"
 #include "planner/list_scheduler.h"
 #include "planner/order_search.h"
 #include "planner/relabel_search.h"
@@ -40,6 +45,8 @@ struct SearchSpace {
   const FlatGraph* ideal = nullptr;  // See Idealised.
   const OrderUnits* units = nullptr;
   const std::vector<OrderChoice>* portfolio = nullptr;
+  // Choices to improve forwards and backwards first of all.
+  const std::vector<OrderChoice>* spread = nullptr;
   int64_t bound = 0;  // Of the step time, ns.
   // The first sequence adopted is known to be good, not just a first answer.
   bool warm_start = false;
@@ -75,10 +82,13 @@ class SearchWorker {
   int64_t TryChoice(const OrderChoice& choice);
   // The sequence of the last TryChoice.
   absl::Span<const int32_t> LastSequence() const;
-  // From that sequence (or any other), as long as it pays.
+  // Forward-backward improvement of that sequence (or any other); the time.
+  int64_t Sweep(absl::Span<const int32_t> sequence);
+  // Tabu search from such a sequence, as long as it pays.
   void Polish(absl::Span<const int32_t> sequence, int64_t iterations,
               const SearchBudget& budget);
   void TakeTurn(int64_t turn, const SearchBudget& budget);
+  void SweepFirst(const SearchBudget& budget);
   void Portfolio(const SearchBudget& budget);
   // Which microbatches go first and last; `base` becomes the best found.
   void ExchangeEnds(Candidate* base, const SearchBudget& budget);
@@ -97,6 +107,7 @@ class SearchWorker {
   ListScheduler lists_;
   OrderEvaluator ideal_;
   Retimer retimer_;
+  std::unique_ptr<ForwardBackward> sweeps_;  // Null: nothing to gain.
   TabuSearch tabu_;
   SequenceSearch sequences_;
   RelabelSearch relabels_;
@@ -104,6 +115,7 @@ class SearchWorker {
   bool keeps_pattern_;
   bool symmetric_;  // All units alike: their order does not matter.
   double mean_duration_ = 0;
+  int32_t index_;
   size_t next_portfolio_;
   bool started_ = false;
   bool last_ideal_ = false;

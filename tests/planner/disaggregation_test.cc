@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "planner/partition_search.h"
+#include "planner/sample_steps.h"
 #include "tests/support/small_job.h"
 #include "tests/support/status_matchers.h"
 

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <numeric>
 
 #include "planner/flat_graph.h"
@@ -70,10 +71,16 @@ TEST(ExactSearchTest, FindsTheOptimumOfBranchingProblemsWithTightMemory) {
   }
 }
 
+// Of each kind; PIPELOOM_EXACT_PROBLEMS asks for more.
+int LargerProblems() {
+  const char* const text = std::getenv("PIPELOOM_EXACT_PROBLEMS");
+  return text == nullptr ? 500 : std::atoi(text);
+}
+
 TEST(ExactSearchTest, ProvesEveryPipelineWithUpTo24Tasks) {
   int problems = 0;
   int64_t nodes = 0;
-  for (uint64_t seed = 0; problems < 500; ++seed) {
+  for (uint64_t seed = 0; problems < LargerProblems(); ++seed) {
     const auto graph = SmallProblem(seed, 24);
     if (!graph.has_value() || graph->num_tasks() <= 12) continue;
     ++problems;
@@ -88,7 +95,8 @@ TEST(ExactSearchTest, ProvesEveryPipelineWithUpTo24Tasks) {
 
 TEST(ExactSearchTest, ProvesEveryBranchingProblemWithUpTo24Tasks) {
   int64_t nodes = 0;
-  for (uint64_t seed = 0; seed < 500; ++seed) {
+  const auto problems = static_cast<uint64_t>(LargerProblems());
+  for (uint64_t seed = 0; seed < problems; ++seed) {
     const StageGraph graph = BranchingProblem(seed, 24);
     SCOPED_TRACE(::testing::Message() << "seed " << seed);
     const ExactResult result = Solve(graph);

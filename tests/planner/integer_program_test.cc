@@ -108,6 +108,36 @@ TEST(IntegerProgram, AGoodStartIsNeverLost) {
   }
 }
 
+TEST(IntegerProgramSolver, IsRightForOneSetOfCostsAfterAnother) {
+  for (uint64_t seed = 0; seed < 300; ++seed) {
+    Random random(seed);
+    IntegerProgram program = RandomProgram(random, 7, 6);
+    IntegerProgramSolver solver(program);
+    for (int turn = 0; turn < 4; ++turn) {
+      SCOPED_TRACE(::testing::Message() << "seed " << seed << " turn " << turn);
+      const std::optional<int64_t> optimum = testing::BruteForceCost(program);
+      const IntegerSolution rough =
+          solver.Solve({}, {.max_nodes = 0, .root_rounds = 5});
+      if (rough.feasible) {
+        ASSERT_TRUE(optimum.has_value());
+        EXPECT_TRUE(testing::KeepsLimits(program, rough.choice));
+        EXPECT_LE(rough.bound, *optimum);
+        EXPECT_GE(rough.cost, *optimum);
+      }
+      const IntegerSolution exact = solver.Solve({}, {});
+      ASSERT_EQ(exact.feasible, optimum.has_value());
+      if (exact.feasible) {
+        EXPECT_EQ(exact.cost, *optimum);
+      }
+      for (IntegerProgram::Group& group : program.groups) {
+        for (IntegerProgram::Option& option : group) {
+          option.cost = random.Between(0, 1000);
+        }
+      }
+    }
+  }
+}
+
 // Pairs of a pipeline: a tensor each, kept or computed again.
 IntegerProgram PipelineProgram(int32_t pairs, int32_t in_flight,
                                double memory) {

@@ -3,9 +3,16 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <limits>
+
+#include "base/random.h"
 #include "partition/batch_split.h"
 #include "partition/build_stage_graph.h"
 #include "partition/placement.h"
+#include "planner/plan_bound.h"
+#include "planner/search_graph.h"
+#include "planner/smallest_limit.h"
 #include "planner/stage_choices.h"
 #include "tests/support/small_job.h"
 #include "tests/support/status_matchers.h"
@@ -13,6 +20,7 @@
 namespace pipeloom::planner {
 namespace {
 
+using partition::MemorySelection;
 using partition::StepMemory;
 using ::pipeloom::testing::FailsWith;
 using ::pipeloom::testing::IsOk;
@@ -146,6 +154,63 @@ TEST(SearchWithMemoryTest, SaysWhatLacksWhenNothingFits) {
                   .status(),
               FailsWith(absl::StatusCode::kResourceExhausted,
                         HasSubstr("over the limit")));
+}
+
+MemorySelection RandomSelection(const StepMemory& memory, Random& random) {
+  MemorySelection selection = memory.KeepEverything();
+  for (const StagePairId pair : memory.pairs.ids()) {
+    selection[pair] = static_cast<int32_t>(
+        random.Below(static_cast<int64_t>(memory.candidates(pair).size())));
+  }
+  return selection;
+}
+
+TEST(LeastMemoryTest, NoSelectionNeedsLessMemoryOrTime) {
+  for (uint64_t seed = 1; seed <= 3; ++seed) {
+    const Problem problem = MakeProblem(seed);
+    const int64_t least = LeastLimit(problem.graph, problem.memory);
+    Random random(seed);
+    int64_t smallest = std::numeric_limits<int64_t>::max();
+    for (int i = 0; i < 12; ++i) {
+      SCOPED_TRACE(::testing::Message() << "seed " << seed << " try " << i);
+      const MemorySelection selection =
+          i == 0 ? problem.memory.Leanest()
+                 : RandomSelection(problem.memory, random);
+      ASSERT_OK_AND_ASSIGN(
+          const StageGraph chosen,
+          partition::ApplyMemory(problem.graph, problem.memory, selection));
+      const SmallestLimit limit = FindSmallestLimit(chosen);
+      EXPECT_TRUE(limit.proven());
+      EXPECT_LE(least, limit.at_least);
+      smallest = std::min(smallest, limit.enough);
+      // With little more than that, the selection's schedules are above the
+      // bound of all.
+      IdVector<RankId, RankSpec> ranks = chosen.ranks();
+      for (RankSpec& rank : ranks) {
+        rank.memory.limit = Bytes(limit.enough + limit.enough / 50);
+      }
+      ASSERT_OK_AND_ASSIGN(
+          const SearchResult found,
+          SearchGraph(chosen.WithRanks(ranks), seed, Evaluations(200)));
+      for (const RankId r : ranks.ids()) {
+        ranks[r].memory.overhead = problem.graph.rank(r).memory.overhead;
+      }
+      EXPECT_LE(PlanBound(problem.graph.WithRanks(ranks), &problem.memory).time,
+                found.schedule.step_time().count());
+    }
+    // The ends meet, or nearly.
+    EXPECT_LE(static_cast<double>(smallest), 1.05 * static_cast<double>(least));
+  }
+}
+
+TEST(SmallestLimitTest, OfAStepIsInThePlansAnswer) {
+  const Problem problem = MakeProblem(1);
+  EXPECT_THAT(
+      DescribeInfeasibleStep(absl::ResourceExhaustedError("too much"),
+                             problem.graph, problem.memory),
+      FailsWith(absl::StatusCode::kResourceExhausted,
+                HasSubstr("too much; whatever is kept or recomputed, no limit "
+                          "below")));
 }
 
 }  // namespace

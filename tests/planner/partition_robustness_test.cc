@@ -6,11 +6,9 @@
 #include <algorithm>
 #include <cctype>
 #include <cstdlib>
-#include <fstream>
 #include <iostream>
 #include <memory>
 #include <numeric>
-#include <sstream>
 #include <string>
 #include <vector>
 
@@ -18,38 +16,20 @@
 #include "base/status_macros.h"
 #include "planner/partition_search.h"
 #include "planner/plan_step.h"
+#include "tests/planner/shipped_files.h"
 #include "tests/support/small_job.h"
 #include "tests/support/status_matchers.h"
-#include "workloads/spec_loader.h"
 
 namespace pipeloom::planner {
 namespace {
 
 using ::pipeloom::testing::IsOk;
 using ::pipeloom::testing::RandomBatch;
+using ::pipeloom::testing::ShippedBatch;
+using ::pipeloom::testing::ShippedJob;
 using ::pipeloom::testing::SmallVlmJob;
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
-
-constexpr char kDataDir[] = PIPELOOM_SOURCE_DIR "/workloads";
-
-absl::StatusOr<std::string> ReadFile(const std::string& path) {
-  std::ifstream file(path);
-  std::stringstream text;
-  text << file.rdbuf();
-  if (!file) return absl::NotFoundError(path);
-  return text.str();
-}
-
-absl::StatusOr<JobSpec> Shipped(const std::string& name) {
-  return workloads::LoadJob(name, kDataDir, ReadFile);
-}
-
-absl::StatusOr<BatchMetadata> ShippedBatch(const std::string& name) {
-  const std::string path = std::string(kDataDir) + "/batches/" + name;
-  PIPELOOM_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
-  return workloads::ParseBatch(text, path, nullptr);
-}
 
 absl::StatusOr<PlanResult> Plan(const JobSpec& job,
                                 const BatchMetadata& batch) {
@@ -102,7 +82,7 @@ TEST(AnySizeTest, ShippedJobsPlanForAnyMicrobatchesAndRanks) {
   for (const char* name : {"qwen2.5-vl-7b", "qwen2.5-omni-7b"}) {
     for (uint64_t seed = 0; seed < 8; ++seed) {
       Random random(seed);
-      ASSERT_OK_AND_ASSIGN(JobSpec job, Shipped(name));
+      ASSERT_OK_AND_ASSIGN(JobSpec job, ShippedJob(name));
       job.parallel = {.tp = 1,
                       .pp = static_cast<int32_t>(random.Between(1, 32))};
       job.cluster.num_nodes = std::max(job.cluster.num_nodes, 4);
@@ -147,7 +127,7 @@ TEST_P(GridTest, HasAPlanOrAnErrorThatSaysWhatDoesNotFit) {
   const std::string name = GetParam();
   JobSpec job = SmallVlmJob();
   if (name != "small-vlm") {
-    ASSERT_OK_AND_ASSIGN(job, Shipped(name));
+    ASSERT_OK_AND_ASSIGN(job, ShippedJob(name));
     job.training.microbatch_tokens = 2048;
   }
   job.cluster.num_nodes = std::max(job.cluster.num_nodes, 4);
@@ -226,7 +206,7 @@ TEST(OddBatchTest, TextOnlyImagesOnlyAndOneSampleOfAHundredImages) {
       {.text_tokens = 500, .images = std::vector<ImageSize>(100, {640, 480})});
   for (const char* name : {"dip-vlm-s", "qwen2.5-vl-7b"}) {
     SCOPED_TRACE(name);
-    ASSERT_OK_AND_ASSIGN(JobSpec job, Shipped(name));
+    ASSERT_OK_AND_ASSIGN(JobSpec job, ShippedJob(name));
     job.parallel.dp = 1;
     job.training.microbatches = 4;
     for (const BatchMetadata* batch : {&text, &images, &one}) {
@@ -250,7 +230,7 @@ TEST(OddBatchTest, AVideoOfTwoHoursIsPlannedOrRefusedForItsMemory) {
                                        .seconds = 7200}}});
   for (const char* name : {"qwen2.5-vl-7b", "dip-t2v-s"}) {
     SCOPED_TRACE(name);
-    ASSERT_OK_AND_ASSIGN(JobSpec job, Shipped(name));
+    ASSERT_OK_AND_ASSIGN(JobSpec job, ShippedJob(name));
     job.parallel.dp = 1;
     ExpectPlanOrError(job, batch);
   }

@@ -1,7 +1,9 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <utility>
 
+#include "base/check.h"
 #include "planner/exact_search.h"
 #include "planner/lower_bound.h"
 #include "tests/oracles/brute_force_schedule.h"
@@ -78,6 +80,48 @@ TEST(StrongBoundTest, IsNeverAboveWhatTheExactSearchProves) {
     EXPECT_LE(Strong(flat).time, exact.step_time);
   }
   EXPECT_GT(proven, 100);
+}
+
+// The graph with one microbatch that takes `factor` times as long as before.
+StageGraph WithGiant(const StageGraph& graph, int64_t factor) {
+  IdVector<TaskId, Task> tasks = graph.tasks();
+  for (Task& task : tasks) {
+    if (task.microbatch == MicrobatchId(0)) task.duration *= factor;
+  }
+  auto giant = StageGraph::Create("giant", graph.ranks(), graph.module_names(),
+                                  std::move(tasks), graph.edges());
+  PIPELOOM_CHECK(giant.ok());
+  return *std::move(giant);
+}
+
+// Where one microbatch's chain nearly fills the step the bounds are weakest
+// (docs/planner.md): here the optimum is known.
+TEST(StrongBoundTest, IsNeverAboveTheOptimumBesideAGiant) {
+  SearchBudget budget;
+  budget.max_evaluations = 20'000;
+  int proven = 0;
+  double cheap_gap = 0;
+  double strong_gap = 0;
+  for (uint64_t seed = 0; proven < 300; ++seed) {
+    const auto graph = SmallProblem(seed, 30);
+    if (!graph.has_value()) continue;
+    SCOPED_TRACE(::testing::Message() << "seed " << seed);
+    const FlatGraph flat(WithGiant(*graph, static_cast<int64_t>(2 + seed % 6)));
+    const ExactResult exact = ExactSearch(flat, kNoLimit, {}, budget);
+    if (!exact.proven || exact.sequence.empty() || exact.step_time == 0) {
+      continue;
+    }
+    ++proven;
+    const int64_t cheap = CheapLowerBound(flat).time;
+    const int64_t strong = Strong(flat).time;
+    EXPECT_LE(cheap, strong);
+    EXPECT_LE(strong, exact.step_time);
+    const auto optimum = static_cast<double>(exact.step_time);
+    cheap_gap += 1 - static_cast<double>(cheap) / optimum;
+    strong_gap += 1 - static_cast<double>(strong) / optimum;
+  }
+  RecordProperty("cheap_gap", std::to_string(cheap_gap / proven));
+  RecordProperty("strong_gap", std::to_string(strong_gap / proven));
 }
 
 // One forward at a time: forward, backward and weight gradient of a microbatch

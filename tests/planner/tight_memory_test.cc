@@ -1,6 +1,13 @@
 // Every problem has a legal plan or a proof that there is none.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstdlib>
+#include <ctime>
+#include <iostream>
+#include <string>
+#include <vector>
+
 #include "planner/exact_search.h"
 #include "planner/flat_graph.h"
 #include "planner/list_scheduler.h"
@@ -130,6 +137,65 @@ TEST(TightMemoryTest, TenThousandProblemsHaveALegalPlanOrAProofThatNoneExists) {
 // tries only some orders, refuses problems that the search then saves.
 TEST(TightMemoryTest, SoDoTenThousandWithWorkspaces) {
   EXPECT_EQ(PlanTenThousand(/*allow_workspaces=*/true).refused, 0);
+}
+
+int FromEnvironment(const char* name, int otherwise) {
+  const char* const text = std::getenv(name);
+  return text == nullptr ? otherwise : std::atoi(text);
+}
+
+// Every second a pipeline of up to some hundred tasks.
+StageGraph DeadlineProblem(uint64_t seed) {
+  if (seed % 2 == 0) return BranchingProblem(seed, 72);
+  return RandomGraph(seed,
+                     {.max_microbatches = 32, .with_memory_limits = true});
+}
+
+// The search asked for an answer within a deadline: legal or proven to be
+// impossible, every time. How late an answer is is recorded, and judged on
+// request, in processor time, so that what else runs does not matter:
+//   PIPELOOM_DEADLINE_PROBLEMS=10000 planner_tests
+//     --gtest_filter=TightMemoryTest.AnswersWithinTheDeadline
+// asks that 99 of 100 answers are no more than 5 ms late.
+TEST(TightMemoryTest, AnswersWithinTheDeadline) {
+  const int judged = FromEnvironment("PIPELOOM_DEADLINE_PROBLEMS", 0);
+  const double deadline_ms = FromEnvironment("PIPELOOM_DEADLINE_MS", 2);
+  const auto now_ms = [] {
+    return 1e3 * static_cast<double>(std::clock()) / CLOCKS_PER_SEC;
+  };
+  std::vector<double> late_ms;
+  int legal = 0;
+  int impossible = 0;
+  int cut_short = 0;
+  for (int i = 0; i < (judged > 0 ? judged : 300); ++i) {
+    const uint64_t seed = 50'000 + static_cast<uint64_t>(i);
+    SCOPED_TRACE(::testing::Message() << "seed " << seed);
+    const StageGraph graph = DeadlineProblem(seed);
+    const double begin = now_ms();
+    SearchBudget budget;
+    budget.expired = [&] { return now_ms() - begin >= deadline_ms; };
+    budget.spent = [&] { return (now_ms() - begin) / deadline_ms; };
+    const auto result = SearchGraph(graph, seed, budget);
+    late_ms.push_back(now_ms() - begin - deadline_ms);
+    cut_short += late_ms.back() >= 0 ? 1 : 0;
+    if (result.ok()) {
+      ++legal;
+      EXPECT_THAT(ValidateSchedule(graph, result->schedule), IsOk());
+    } else {
+      ++impossible;
+      EXPECT_EQ(DecideFeasibility(FlatGraph(graph)).verdict,
+                Feasibility::kImpossible);
+    }
+  }
+  std::sort(late_ms.begin(), late_ms.end());
+  const double p99 = late_ms[(late_ms.size() - 1) * 99 / 100];
+  RecordProperty("late_ms_p99", std::to_string(p99));
+  RecordProperty("late_ms_worst", std::to_string(late_ms.back()));
+  if (judged <= 0) return;
+  std::cout << legal << " legal, " << impossible << " proven impossible, "
+            << cut_short << " searched until the deadline; late: " << p99
+            << " ms at 99 %, " << late_ms.back() << " ms at worst\n";
+  EXPECT_LE(p99, 5);
 }
 
 }  // namespace

@@ -23,6 +23,29 @@ void Remember(double value, size_t most, std::deque<double>* values) {
   if (values->size() > most) values->pop_front();
 }
 
+// The emulator's step of the plan with these times.
+absl::StatusOr<Duration> StepOf(const ExecutionPlan& plan,
+                                const IdVector<TaskId, double>& seconds,
+                                const IdVector<RankId, double>& epilogues) {
+  IdVector<TaskId, Task> tasks = plan.graph.tasks();
+  for (const TaskId id : tasks.ids()) {
+    tasks[id].duration = Seconds(seconds[id]);
+  }
+  IdVector<RankId, RankSpec> ranks = plan.graph.ranks();
+  for (const RankId r : ranks.ids()) {
+    // A plan without an epilogue has no instruction for it.
+    if (ranks[r].epilogue == kZero) continue;
+    ranks[r].epilogue = std::max(Nanoseconds(1), Seconds(epilogues[r]));
+  }
+  ExecutionPlan timed = plan;
+  PIPELOOM_ASSIGN_OR_RETURN(
+      timed.graph, StageGraph::Create(plan.graph.name(), std::move(ranks),
+                                      plan.graph.module_names(),
+                                      std::move(tasks), plan.graph.edges()));
+  PIPELOOM_ASSIGN_OR_RETURN(const StepTrace step, emulator::EmulateStep(timed));
+  return step.step_time();
+}
+
 }  // namespace
 
 TorchTimes::Features TorchTimes::Of(const runtime::TorchWork& work,
@@ -74,81 +97,66 @@ TorchTimes::Features TorchTimes::Fit(const std::deque<Seen>& seen) {
   return result;
 }
 
-void TorchTimes::Learn(const ExecutionPlan& plan,
-                       const runtime::TorchWork& work, const StepTrace& trace) {
+absl::StatusOr<Duration> TorchTimes::Learn(const ExecutionPlan& plan,
+                                           const runtime::TorchWork& work,
+                                           const runtime::TorchSpent& spent,
+                                           const StepTrace& trace) {
   if (++steps_ == 2) {
     seen_.clear();
     ranks_.clear();
+    ratios_.clear();
   }
-  struct Spent {
-    double tasks = 0;
-    double waits = 0;
-    double epilogue = 0;
-    double last_task = 0;
-    int64_t num_tasks = 0;
-  };
-  IdVector<RankId, Spent> spent(plan.graph.num_ranks());
-  for (const Span& span : trace.spans) {
-    const double seconds = ToSeconds(span.end - span.start);
-    Spent& rank = spent[span.rank];
-    if (span.kind == SpanKind::kEpilogue) rank.epilogue += seconds;
-    if (span.kind != SpanKind::kTask || seconds <= 0) continue;
-    const Task& task = plan.graph.task(span.task);
+  IdVector<TaskId, double> seconds(plan.graph.num_tasks());
+  IdVector<RankId, int32_t> num_tasks(plan.graph.num_ranks());
+  for (const Task& task : plan.graph.tasks()) ++num_tasks[task.rank];
+  IdVector<RankId, double> epilogues(plan.graph.num_ranks());
+  for (const RankId r : plan.graph.rank_ids()) {
+    const auto at = static_cast<size_t>(r.value());
+    epilogues[r] = spent.epilogue.at(at);
+    if (num_tasks[r] == 0) continue;
+    Remember(spent.between.at(at) / num_tasks[r], kSteps, &ranks_[r].between);
+    Remember(epilogues[r], kSteps, &ranks_[r].epilogue);
+  }
+  for (const TaskId id : plan.graph.task_ids()) {
+    const Task& task = plan.graph.task(id);
+    const double own = spent.tasks.at(static_cast<size_t>(id.value()));
+    seconds[id] = own + ranks_[task.rank].between.back();
+    if (own <= 0) continue;
     std::deque<Seen>& seen = seen_[{task.stage, task.pass}];
-    seen.push_back({Of(work, task), seconds});
+    seen.push_back({Of(work, task), own});
     if (seen.size() > kRemembered) seen.pop_front();
-    rank.tasks += seconds;
-    rank.last_task = std::max(rank.last_task, ToSeconds(span.end - kStepStart));
-    ++rank.num_tasks;
-  }
-  for (const Span& span : trace.spans) {
-    Spent& rank = spent[span.rank];
-    if (span.kind != SpanKind::kWait) continue;
-    const double end =
-        std::min(rank.last_task, ToSeconds(span.end - kStepStart));
-    rank.waits += std::max(0.0, end - ToSeconds(span.start - kStepStart));
-  }
-  for (const RankId r : spent.ids()) {
-    const Spent& rank = spent[r];
-    if (rank.num_tasks == 0) continue;
-    const double between = rank.last_task - rank.tasks - rank.waits;
-    Remember(std::max(0.0, between) / static_cast<double>(rank.num_tasks),
-             kSteps, &ranks_[r].between);
-    Remember(rank.epilogue, kSteps, &ranks_[r].epilogue);
   }
   for (const auto& [key, seen] : seen_) fits_[key] = Fit(seen);
+  PIPELOOM_ASSIGN_OR_RETURN(const Duration undisturbed,
+                            StepOf(plan, seconds, epilogues));
+  if (undisturbed > kZero) {
+    Remember(ToSeconds(trace.step_time()) / ToSeconds(undisturbed), kSteps,
+             &ratios_);
+  }
+  return undisturbed;
 }
 
-absl::StatusOr<std::optional<Duration>> TorchTimes::Predict(
+absl::StatusOr<std::optional<TorchTimes::Prediction>> TorchTimes::Predict(
     const ExecutionPlan& plan, const runtime::TorchWork& work) const {
-  IdVector<TaskId, Task> tasks = plan.graph.tasks();
-  for (Task& task : tasks) {
+  IdVector<TaskId, double> seconds(plan.graph.num_tasks());
+  for (const TaskId id : plan.graph.task_ids()) {
+    const Task& task = plan.graph.task(id);
     const auto found = fits_.find({task.stage, task.pass});
     const auto rank = ranks_.find(task.rank);
     if (found == fits_.end() || rank == ranks_.end()) return std::nullopt;
     const Features f = Of(work, task);
-    double seconds = Median(rank->second.between);
-    for (size_t i = 0; i < kFeatures; ++i) seconds += found->second[i] * f[i];
-    task.duration = Seconds(seconds);
-  }
-  IdVector<RankId, RankSpec> ranks = plan.graph.ranks();
-  for (const RankId r : ranks.ids()) {
-    const auto rank = ranks_.find(r);
-    // A plan without an epilogue has no instruction for it.
-    if (ranks[r].epilogue > kZero) {
-      ranks[r].epilogue = std::max(
-          Nanoseconds(1),
-          Seconds(rank == ranks_.end() ? 0 : Median(rank->second.epilogue)));
+    seconds[id] = Median(rank->second.between);
+    for (size_t i = 0; i < kFeatures; ++i) {
+      seconds[id] += found->second[i] * f[i];
     }
   }
-  ExecutionPlan timed = plan;
-  PIPELOOM_ASSIGN_OR_RETURN(
-      timed.graph, StageGraph::Create(plan.graph.name(), std::move(ranks),
-                                      plan.graph.module_names(),
-                                      std::move(tasks), plan.graph.edges()));
-  PIPELOOM_ASSIGN_OR_RETURN(const StepTrace predicted,
-                            emulator::EmulateStep(timed));
-  return predicted.step_time();
+  IdVector<RankId, double> epilogues(plan.graph.num_ranks());
+  for (const auto& [r, rank] : ranks_) epilogues[r] = Median(rank.epilogue);
+  PIPELOOM_ASSIGN_OR_RETURN(const Duration undisturbed,
+                            StepOf(plan, seconds, epilogues));
+  return Prediction{.step = Seconds(ToSeconds(undisturbed) *
+                                    (ratios_.empty() ? 1.0 : Median(ratios_))),
+                    .undisturbed = undisturbed};
 }
 
 }  // namespace pipeloom::cli

@@ -1,6 +1,6 @@
-// How a waiting rank passes its time: it yields for as long as messages within
-// a host take, then sleeps, for longer and longer, so that more ranks than
-// cores get on. One object a wait.
+// How a waiting rank passes its time between looks: it yields for as long as
+// messages within a host take, then sleeps, for longer and longer, so that
+// more ranks than cores get on. One object a wait.
 #ifndef PIPELOOM_RUNTIME_BACKOFF_H_
 #define PIPELOOM_RUNTIME_BACKOFF_H_
 
@@ -14,8 +14,16 @@ namespace pipeloom::runtime {
 
 class Backoff {
  public:
+  // `own_core`: no other rank needs this one's core, so it looks hard for as
+  // long as some megabytes take, which get on by looks of both sides.
+  explicit Backoff(bool own_core = false)
+      : look_hard_(own_core ? std::chrono::microseconds(2000)
+                            : std::chrono::microseconds(200)) {}
+
   void Pause() {
-    if (WallNow() - since_ < kPollHard) {
+    const WallTime now = WallNow();
+    if (since_ == WallTime{}) since_ = now;
+    if (now - since_ < look_hard_) {
       std::this_thread::yield();
       return;
     }
@@ -24,9 +32,9 @@ class Backoff {
   }
 
  private:
-  static constexpr WallDuration kPollHard = std::chrono::microseconds(200);
   static constexpr WallDuration kLongestSleep = std::chrono::microseconds(200);
-  WallTime since_ = WallNow();
+  WallDuration look_hard_;
+  WallTime since_{};  // Of the first pause.
   WallDuration sleep_ = std::chrono::microseconds(10);
 };
 

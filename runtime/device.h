@@ -16,6 +16,7 @@
 #include <memory>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "base/units.h"
 #include "ir/execution_plan.h"
@@ -25,6 +26,13 @@
 #include "runtime/rank_clock.h"
 
 namespace pipeloom::runtime {
+
+// When a copy between device and host memory began and will be done; the end
+// may lie ahead. Equal: it took no time.
+struct CopyTimes {
+  WallTime begin{};
+  WallTime end{};
+};
 
 class Device {
  public:
@@ -37,8 +45,8 @@ class Device {
   // stays as it is until the send has been waited for.
   virtual absl::Span<const std::byte> Output(EdgeId edge) = 0;
   // Moves kept activations to the host and back.
-  virtual absl::Status Offload(TaskId task, Bytes payload) = 0;
-  virtual absl::Status Fetch(TaskId task, Bytes payload) = 0;
+  virtual absl::StatusOr<CopyTimes> Offload(TaskId task, Bytes payload) = 0;
+  virtual absl::StatusOr<CopyTimes> Fetch(TaskId task, Bytes payload) = 0;
   virtual absl::Status ReduceGradients() = 0;
   // Called once every rank has come this far without an error.
   virtual absl::Status OptimizerStep() = 0;

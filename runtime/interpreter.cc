@@ -124,11 +124,17 @@ absl::Status Interpreter::Execute(const Free& i) {
 }
 
 absl::Status Interpreter::Execute(const Offload& i) {
-  return context_.device->Offload(i.task, i.payload);
+  PIPELOOM_ASSIGN_OR_RETURN(const CopyTimes times,
+                            context_.device->Offload(i.task, i.payload));
+  AddCopySpan(i.task, times);
+  return absl::OkStatus();
 }
 
 absl::Status Interpreter::Execute(const Fetch& i) {
-  return context_.device->Fetch(i.task, i.payload);
+  PIPELOOM_ASSIGN_OR_RETURN(const CopyTimes times,
+                            context_.device->Fetch(i.task, i.payload));
+  AddCopySpan(i.task, times);
+  return absl::OkStatus();
 }
 
 absl::Status Interpreter::Execute(const ReduceGradients&) {
@@ -168,6 +174,24 @@ absl::Status Interpreter::AwaitTransfer(EdgeId edge, WallTime until,
             context_.clock->ToSim(since));
   }
   return absl::OkStatus();
+}
+
+void Interpreter::AddCopySpan(TaskId task, const CopyTimes& times) {
+  if (times.end <= times.begin) return;
+  // The first edge to a task of this rank, which uses what is copied.
+  EdgeId edge;
+  for (const EdgeId e : graph_.outgoing(task)) {
+    const bool local = graph_.task(graph_.edge(e).to).rank == context_.rank;
+    if (edge.is_none() || local) edge = e;
+    if (local) break;
+  }
+  if (edge.is_none()) return;
+  spans_.push_back({.rank = context_.rank,
+                    .stream = Stream::kCopy,
+                    .kind = SpanKind::kTransfer,
+                    .edge = edge,
+                    .start = context_.clock->ToSim(times.begin),
+                    .end = context_.clock->ToSim(times.end)});
 }
 
 void Interpreter::AddSpan(Stream stream, SpanKind kind, TaskId task,

@@ -36,7 +36,7 @@ struct RunOptions {
   std::chrono::nanoseconds timeout{};
   // How much of a thread's late wake-ups is hidden as a device's queue of
   // launched work would hide it, wall time; see runtime/rank_clock.h.
-  std::chrono::nanoseconds max_lag = std::chrono::milliseconds(5);
+  std::chrono::nanoseconds max_lag = std::chrono::milliseconds(20);
   // When all ranks wait for one another for as long as this, the run has
   // failed; between processes, also the bound within which all ranks end once
   // one has failed, stopped or vanished. Wall time.

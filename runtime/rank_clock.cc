@@ -13,10 +13,12 @@
 namespace pipeloom::runtime {
 namespace {
 
-// The last bit of a wait is spun. Long enough for the usual wake-up latency of
-// a precise sleep, short enough that four ranks on two cores do not take the
-// cores from each other.
-constexpr WallDuration kSpinWindow = std::chrono::microseconds(80);
+// A sleep ends this long before its time, and longer where sleeps have ended
+// late; the rest is yielded to whoever wants the core, and at the very end
+// spun. Ranks that share a core hand it to each other in that time.
+constexpr WallDuration kShortestYield = std::chrono::microseconds(50);
+constexpr WallDuration kLongestYield = std::chrono::microseconds(400);
+constexpr WallDuration kSpin = std::chrono::microseconds(15);
 // A stop request is seen after this long at the latest.
 constexpr WallDuration kLongestSleep = std::chrono::milliseconds(10);
 
@@ -40,7 +42,8 @@ WallDuration ToWall(Duration d, double scale) {
   return WallDuration(std::llround(static_cast<double>(d.count()) * scale));
 }
 
-RankClock::RankClock(Options options) : options_(std::move(options)) {}
+RankClock::RankClock(Options options)
+    : options_(std::move(options)), early_(kShortestYield) {}
 
 absl::Status RankClock::Start(WallTime step_start) {
   step_start_ = step_start;
@@ -58,12 +61,24 @@ absl::Status RankClock::WaitUntil(WallTime until) {
     if (options_.stop.stop_requested()) {
       return absl::CancelledError("the run was stopped");
     }
-    if (until - now > kSpinWindow) {
-      SleepUntil(std::min(until - kSpinWindow, now + kLongestSleep));
+    const WallDuration early = early_ + kSpin;
+    if (until - now > early) {
+      const WallTime wake = std::min(until - early, now + kLongestSleep);
+      SleepUntil(wake);
+      NoteSleep(WallNow() - wake);
+    } else if (until - now > kSpin) {
+      std::this_thread::yield();
     }
   }
   progress_ = std::max(progress_, until);
   return absl::OkStatus();
+}
+
+// Follows the latest ones at once, and forgets them within some ten sleeps. One
+// that lasted far longer was another process's doing.
+void RankClock::NoteSleep(WallDuration late) {
+  if (late > kLongestYield) return;
+  early_ = std::max({kShortestYield, late, early_ - (early_ - late) / 8});
 }
 
 SimTime RankClock::ToSim(WallTime t) const {

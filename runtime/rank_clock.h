@@ -49,8 +49,9 @@ class RankClock {
   WallTime Progress();
 
   // Returns once wall time has reached `until`, and sets the progress to it;
-  // at once if it has passed already. Sleeps to within the spin window below,
-  // then spins. Cancelled within 10 ms of a stop request.
+  // at once if it has passed already. Sleeps until shortly before, by as much
+  // as its sleeps have been late, then yields, then spins. Cancelled within
+  // 10 ms of a stop request.
   absl::Status WaitUntil(WallTime until);
 
   // Progress() plus a plan duration, waited for.
@@ -64,7 +65,10 @@ class RankClock {
   double time_scale() const { return options_.time_scale; }
 
  private:
+  void NoteSleep(WallDuration late);
+
   Options options_;
+  WallDuration early_;  // Before its time a sleep ends.
   WallTime step_start_{};
   WallTime progress_{};
 };

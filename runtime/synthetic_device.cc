@@ -32,22 +32,25 @@ absl::Span<const std::byte> SyntheticDevice::Output(EdgeId edge) {
       static_cast<size_t>(ResidentBytes(payload, context_.allocate).count()));
 }
 
-absl::Status SyntheticDevice::Offload(TaskId, Bytes payload) {
-  Copy(payload);
-  return ReleaseActivations(payload);
+absl::StatusOr<CopyTimes> SyntheticDevice::Offload(TaskId, Bytes payload) {
+  const CopyTimes times = Copy(payload);
+  PIPELOOM_RETURN_IF_ERROR(ReleaseActivations(payload));
+  return times;
 }
 
-absl::Status SyntheticDevice::Fetch(TaskId task, Bytes payload) {
-  fetched_[task] = Copy(payload);
-  return TakeActivations(payload);
+absl::StatusOr<CopyTimes> SyntheticDevice::Fetch(TaskId task, Bytes payload) {
+  const CopyTimes times = Copy(payload);
+  fetched_[task] = times.end;
+  PIPELOOM_RETURN_IF_ERROR(TakeActivations(payload));
+  return times;
 }
 
-WallTime SyntheticDevice::Copy(Bytes payload) {
-  if (context_.host_bandwidth.bytes_per_second <= 0) return WallTime{};
-  copies_until_ = std::max(copies_until_, context_.clock->Progress()) +
-                  ToWall(TransferTime(payload, context_.host_bandwidth),
-                         context_.clock->time_scale());
-  return copies_until_;
+CopyTimes SyntheticDevice::Copy(Bytes payload) {
+  if (context_.host_bandwidth.bytes_per_second <= 0) return {};
+  const WallTime begin = std::max(copies_until_, context_.clock->Progress());
+  copies_until_ = begin + ToWall(TransferTime(payload, context_.host_bandwidth),
+                                 context_.clock->time_scale());
+  return {.begin = begin, .end = copies_until_};
 }
 
 WallTime SyntheticDevice::CopiesNeededBy(TaskId task) const {

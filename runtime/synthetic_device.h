@@ -22,8 +22,8 @@ class SyntheticDevice final : public Device {
 
   absl::Status Compute(TaskId task) override;
   absl::Span<const std::byte> Output(EdgeId edge) override;
-  absl::Status Offload(TaskId task, Bytes payload) override;
-  absl::Status Fetch(TaskId task, Bytes payload) override;
+  absl::StatusOr<CopyTimes> Offload(TaskId task, Bytes payload) override;
+  absl::StatusOr<CopyTimes> Fetch(TaskId task, Bytes payload) override;
   absl::Status ReduceGradients() override;
   absl::Status OptimizerStep() override;
 
@@ -34,8 +34,8 @@ class SyntheticDevice final : public Device {
   };
   absl::Status TakeActivations(Bytes bytes);
   absl::Status ReleaseActivations(Bytes bytes);
-  // Queues a copy; when it will be done.
-  WallTime Copy(Bytes payload);
+  // Queues a copy.
+  CopyTimes Copy(Bytes payload);
   WallTime CopiesNeededBy(TaskId task) const;
 
   DeviceContext context_;

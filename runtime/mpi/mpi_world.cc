@@ -9,6 +9,10 @@
 #include <mutex>
 #include <thread>
 
+#ifdef __linux__
+#include <sched.h>
+#endif
+
 #include "absl/strings/str_format.h"
 
 namespace pipeloom::runtime {
@@ -19,6 +23,33 @@ constexpr int kClockRounds = 20;
 
 int64_t Nanoseconds(WallTime t) {
   return std::chrono::duration_cast<WallDuration>(t.time_since_epoch()).count();
+}
+
+// The cores that this process may run on, a character each; nothing where that
+// is not known.
+std::string Cores() {
+  std::string cores;
+#ifdef __linux__
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof set, &set) == 0) {
+    for (size_t c = 0; c < CPU_SETSIZE; ++c) {
+      cores += CPU_ISSET(c, &set) ? '1' : '0';
+    }
+  }
+#endif
+  return cores;
+}
+
+// That any of them names.
+int32_t CountCores(const std::vector<std::string>& all) {
+  std::string any;
+  for (const std::string& cores : all) {
+    any.resize(std::max(any.size(), cores.size()), '0');
+    for (size_t c = 0; c < cores.size(); ++c) {
+      if (cores[c] == '1') any[c] = '1';
+    }
+  }
+  return static_cast<int32_t>(std::count(any.begin(), any.end(), '1'));
 }
 
 }  // namespace
@@ -48,6 +79,11 @@ absl::StatusOr<std::unique_ptr<MpiWorld>> MpiWorld::Start() {
       static_cast<int32_t>(std::count(names.begin(), before, *before));
   world->host_size_ =
       static_cast<int32_t>(std::count(names.begin(), names.end(), *before));
+  std::vector<std::string> cores = world->AllGather(Cores());
+  for (size_t r = 0; r < cores.size(); ++r) {
+    if (names[r] != *before) cores[r].clear();
+  }
+  world->own_core_ = CountCores(cores) >= world->host_size_;
   if (!world->single_host_) world->CompareClocks();
   return world;
 }

@@ -26,6 +26,8 @@ class MpiWorld {
   // Among the ranks of this host, and how many those are.
   int32_t host_rank() const { return host_rank_; }
   int32_t host_size() const { return host_size_; }
+  // Whether the ranks of this host may run on as many cores as there are ranks.
+  bool own_core() const { return own_core_; }
   // What another rank's clock shows when this one shows 0. 0 on one host,
   // else measured at the start, to some 10 us.
   WallDuration ClockAhead(int32_t rank) const {
@@ -51,6 +53,7 @@ class MpiWorld {
   bool single_host_ = true;
   int32_t host_rank_ = 0;
   int32_t host_size_ = 1;
+  bool own_core_ = false;
   std::vector<WallDuration> ahead_{};
 };
 

@@ -5,9 +5,11 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_format.h"
 #include "base/check.h"
 #include "base/status_macros.h"
+#include "runtime/torch/rank_thread.h"
 
 namespace pipeloom::runtime {
 
@@ -25,9 +27,24 @@ TorchDevice::TorchDevice(TrainerState* trainer, const DeviceContext& context)
   PIPELOOM_CHECK(context.plan->graph.num_tasks() == graph_.num_tasks());
 }
 
+auto TorchDevice::Timed(double* spent) const {
+  const auto now = trainer_.setup.options.cuda ? &WallSeconds : &ThreadSeconds;
+  return absl::MakeCleanup(
+      [spent, now, start = now()] { *spent += now() - start; });
+}
+
 absl::Status TorchDevice::Compute(TaskId id) {
-  if (!started_) at::set_num_threads(1);
+  if (!started_) {
+    at::set_num_threads(1);
+    const std::vector<int>& cores = trainer_.cores;
+    if (rank_index() < cores.size()) KeepToCore(cores[rank_index()]);
+  }
   started_ = true;
+  const auto timed = Timed(&step_.spent.tasks[static_cast<size_t>(id.value())]);
+  return RunTask(id);
+}
+
+absl::Status TorchDevice::RunTask(TaskId id) {
   switch (graph_.task(id).pass) {
     case Pass::kForward:
       return RunForward(id);
@@ -42,6 +59,7 @@ absl::Status TorchDevice::Compute(TaskId id) {
 }
 
 absl::Span<const std::byte> TorchDevice::Output(EdgeId edge) {
+  const auto timed = Timed(&step_.spent.between[rank_index()]);
   const absl::StatusOr<TorchState> piece = Piece(edge);
   if (!piece.ok()) return {};  // The transport tells of the size.
   std::vector<Tensor> parts;
@@ -69,19 +87,24 @@ absl::StatusOr<StageRun*> TorchDevice::RunToCopy(TaskId forward) {
   return found->second.get();
 }
 
-absl::Status TorchDevice::Offload(TaskId task, Bytes) {
+absl::StatusOr<CopyTimes> TorchDevice::Offload(TaskId task, Bytes) {
+  const auto timed = Timed(&step_.spent.between[rank_index()]);
   PIPELOOM_ASSIGN_OR_RETURN(StageRun* const run, RunToCopy(task));
+  const WallTime begin = WallNow();
   run->Offload();
-  return absl::OkStatus();
+  return CopyTimes{.begin = begin, .end = WallNow()};
 }
 
-absl::Status TorchDevice::Fetch(TaskId task, Bytes) {
+absl::StatusOr<CopyTimes> TorchDevice::Fetch(TaskId task, Bytes) {
+  const auto timed = Timed(&step_.spent.between[rank_index()]);
   PIPELOOM_ASSIGN_OR_RETURN(StageRun* const run, RunToCopy(task));
+  const WallTime begin = WallNow();
   run->Fetch();
-  return absl::OkStatus();
+  return CopyTimes{.begin = begin, .end = WallNow()};
 }
 
 absl::Status TorchDevice::OptimizerStep() {
+  const auto timed = Timed(&step_.spent.epilogue[rank_index()]);
   for (const StageId s : trainer_.stages.ids()) {
     if (partition_.stages[s].rank != context_.rank) continue;
     trainer_.optimizers[s].Step(trainer_.stages[s], trainer_.setup.options);

@@ -27,8 +27,8 @@ class TorchDevice final : public Device {
   absl::Status Compute(TaskId id) override;
   // The bytes stay until the step's end: that is when sends are waited for.
   absl::Span<const std::byte> Output(EdgeId edge) override;
-  absl::Status Offload(TaskId task, Bytes payload) override;
-  absl::Status Fetch(TaskId task, Bytes payload) override;
+  absl::StatusOr<CopyTimes> Offload(TaskId task, Bytes payload) override;
+  absl::StatusOr<CopyTimes> Fetch(TaskId task, Bytes payload) override;
   absl::Status ReduceGradients() override { return absl::OkStatus(); }
   absl::Status OptimizerStep() override;
 
@@ -41,6 +41,12 @@ class TorchDevice final : public Device {
   };
 
   // torch_device.cc
+  absl::Status RunTask(TaskId id);
+  // What the caller's scope spends goes there.
+  auto Timed(double* spent) const;
+  size_t rank_index() const {
+    return static_cast<size_t>(context_.rank.value());
+  }
   absl::Status RunForward(TaskId id);
   absl::Status RunBackward(TaskId id);
   // Of a forward whose backward is to come.

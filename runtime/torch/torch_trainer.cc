@@ -8,6 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
 #include "runtime/torch/layers.h"
+#include "runtime/torch/rank_thread.h"
 #include "runtime/torch/torch_device.h"
 #include "runtime/torch/trainer_state.h"
 
@@ -54,6 +55,11 @@ class Trainer final : public TorchTrainer {
     step->work = work;
     step->memory = memory;
     step->losses.resize(plan.graph.num_tasks());
+    step->spent.tasks.resize(static_cast<size_t>(plan.graph.num_tasks()));
+    const auto ranks = static_cast<size_t>(plan.graph.num_ranks());
+    step->spent.between.resize(ranks);
+    step->spent.epilogue.resize(ranks);
+    if (setup.only_rank.is_none()) state_.cores = CoresFor(ranks);
     PIPELOOM_RETURN_IF_ERROR(FindPairs(step.get()));
     for (const TorchStage& stage : state_.stages) {
       for (const auto& layer : stage) {
@@ -75,6 +81,7 @@ class Trainer final : public TorchTrainer {
     for (const double loss : state_.step->losses) sum += loss;
     return sum;
   }
+  TorchSpent Spent() const override { return state_.step->spent; }
   TorchValues Weights() const override {
     return Values([](const Tensor& t) { return t; });
   }

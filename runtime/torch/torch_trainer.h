@@ -51,6 +51,14 @@ struct TorchOptions {
 // By parameter: "backbone.3.query". Row-major.
 using TorchValues = std::map<std::string, std::vector<double>>;
 
+// What a step's ranks have spent, in seconds: of processor time, which other
+// processes do not lengthen; with CUDA of wall time.
+struct TorchSpent {
+  std::vector<double> tasks{};     // By task; 0: of another process.
+  std::vector<double> between{};   // By rank: sends and copies.
+  std::vector<double> epilogue{};  // By rank.
+};
+
 class TorchTrainer {
  public:
   virtual ~TorchTrainer() = default;
@@ -67,6 +75,7 @@ class TorchTrainer {
 
   // Of the last step and this trainer's ranks; after they have ended.
   virtual double Loss() const = 0;
+  virtual TorchSpent Spent() const = 0;
   virtual TorchValues Weights() const = 0;
   virtual TorchValues Gradients() const = 0;  // Of trained parameters.
   virtual int64_t NumParameters() const = 0;  // Of all ranks.

@@ -33,6 +33,7 @@ struct StepPlan {
   std::vector<TaskPair> pairs{};
   IdVector<TaskId, size_t> pair_of{};
   IdVector<TaskId, double> losses{};  // Of forwards; each rank its own.
+  TorchSpent spent{};                 // Each rank its own.
 
   const TaskPair& PairOf(TaskId task) const { return pairs[pair_of[task]]; }
 };
@@ -43,6 +44,9 @@ absl::Status FindPairs(StepPlan* step);
 
 struct TrainerState {
   TorchSetup setup{};
+  // A core for each rank, where they are threads and as many as the process may
+  // use.
+  std::vector<int> cores{};
   IdVector<StageId, TorchStage> stages{};  // Of other ranks empty.
   IdVector<StageId, AdamW> optimizers{};
   std::unique_ptr<StepPlan> step{};

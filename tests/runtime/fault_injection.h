@@ -7,6 +7,8 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <new>
+#include <stdexcept>
 #include <thread>
 #include <utility>
 
@@ -16,7 +18,8 @@
 
 namespace pipeloom::runtime {
 
-enum class Fault { kNone, kFail, kHang, kDelay };
+// The last two are the device's only.
+enum class Fault { kNone, kFail, kHang, kDelay, kThrow, kOutOfMemory };
 
 struct FaultPlan {
   Fault fault = Fault::kNone;
@@ -47,6 +50,10 @@ class FaultyDevice final : public Device {
         case Fault::kDelay:
           std::this_thread::sleep_for(std::chrono::milliseconds(5));
           break;
+        case Fault::kThrow:
+          throw std::runtime_error("the device is on fire");
+        case Fault::kOutOfMemory:
+          throw std::bad_alloc();
       }
     }
     return inner_->Compute(task);
@@ -54,10 +61,10 @@ class FaultyDevice final : public Device {
   absl::Span<const std::byte> Output(EdgeId edge) override {
     return inner_->Output(edge);
   }
-  absl::Status Offload(TaskId task, Bytes payload) override {
+  absl::StatusOr<CopyTimes> Offload(TaskId task, Bytes payload) override {
     return inner_->Offload(task, payload);
   }
-  absl::Status Fetch(TaskId task, Bytes payload) override {
+  absl::StatusOr<CopyTimes> Fetch(TaskId task, Bytes payload) override {
     return inner_->Fetch(task, payload);
   }
   absl::Status ReduceGradients() override { return inner_->ReduceGradients(); }
@@ -122,6 +129,9 @@ class FaultyTransport final : public Transport {
         break;
       case Fault::kDelay:
         std::this_thread::sleep_for(std::chrono::milliseconds(5));
+        break;
+      case Fault::kThrow:
+      case Fault::kOutOfMemory:
         break;
     }
     return absl::OkStatus();

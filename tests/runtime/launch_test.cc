@@ -218,6 +218,48 @@ TEST(RunPlanTest, AFailingDeviceStopsAllRanksAndIsNamed) {
   }
 }
 
+TEST(RunPlanTest, ADeviceThatThrowsOrHasNoMemoryStopsAllRanksAndIsNamed) {
+  const ExecutionPlan plan = SmallPlan();
+  for (const RankId rank : plan.programs.ids()) {
+    for (const int32_t n : {0, 3, 5}) {  // First, middle, last task.
+      SCOPED_TRACE(::testing::Message()
+                   << "rank " << rank.value() << " task " << n);
+      const std::string where =
+          absl::StrFormat("rank %d, step 0, instruction ", rank.value());
+      std::atomic<int32_t> optimizer_steps{0};
+      EXPECT_THAT(RunPlanWith(plan, {.time_scale = 0.1},
+                              FaultyParts({Fault::kThrow, rank, n}, {},
+                                          &optimizer_steps)),
+                  FailsWith(absl::StatusCode::kInternal,
+                            AllOf(HasSubstr(where), HasSubstr("(compute task"),
+                                  HasSubstr("it threw: the device is on "
+                                            "fire"))));
+      EXPECT_THAT(RunPlanWith(plan, {.time_scale = 0.1},
+                              FaultyParts({Fault::kOutOfMemory, rank, n}, {},
+                                          &optimizer_steps)),
+                  FailsWith(absl::StatusCode::kResourceExhausted,
+                            AllOf(HasSubstr(where), HasSubstr("(compute task"),
+                                  HasSubstr("out of memory"))));
+      EXPECT_EQ(optimizer_steps, 0) << "a failed step was applied";
+    }
+  }
+}
+
+TEST(RunPlanTest, ARankThatThrowsInItsOptimizerStepHoldsUpNoOther) {
+  const ExecutionPlan plan = SmallPlan();
+  std::atomic<int32_t> optimizer_steps{0};
+  std::atomic<bool> thrown{false};
+  EXPECT_THAT(RunPlanWith(plan, {.time_scale = 0.1},
+                          FaultyParts({}, {}, &optimizer_steps,
+                                      [&] {
+                                        if (thrown.exchange(true)) return;
+                                        throw std::bad_alloc();
+                                      })),
+              FailsWith(absl::StatusCode::kResourceExhausted,
+                        HasSubstr("out of memory")));
+  EXPECT_EQ(optimizer_steps, 2);
+}
+
 TEST(RunPlanTest, AStopThatComesAfterTheCommitIsTooLate) {
   const ExecutionPlan plan = SmallPlan();
   std::stop_source stop;

@@ -137,10 +137,10 @@ class SabotagedDevice final : public Device {
   absl::Span<const std::byte> Output(EdgeId edge) override {
     return inner_.Output(edge);
   }
-  absl::Status Offload(TaskId task, Bytes payload) override {
+  absl::StatusOr<CopyTimes> Offload(TaskId task, Bytes payload) override {
     return inner_.Offload(task, payload);
   }
-  absl::Status Fetch(TaskId task, Bytes payload) override {
+  absl::StatusOr<CopyTimes> Fetch(TaskId task, Bytes payload) override {
     return inner_.Fetch(task, payload);
   }
   absl::Status ReduceGradients() override {

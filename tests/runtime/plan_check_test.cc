@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
+#include "emulator/emulate_step.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "planner/lower_plan.h"
@@ -414,6 +415,28 @@ TEST(HostCopyTest, TheRunWaitsForItsCopies) {
   slow.host_bandwidth = {.bytes_per_second = 4000};
   ASSERT_OK_AND_ASSIGN(const StepTrace trace, RunPlan(plan, slow));
   EXPECT_GE(trace.step_time(), Microseconds(100 + 2000 + 2000 + 100));
+  // Out and in are spans of the copy stream, as the emulator's are.
+  ASSERT_OK_AND_ASSIGN(
+      const StepTrace predicted,
+      emulator::EmulateStep(plan, {.host_bandwidth = slow.host_bandwidth}));
+  const auto copies = [](const StepTrace& of) {
+    std::vector<Span> spans;
+    for (const Span& span : of.spans) {
+      if (span.stream == Stream::kCopy) spans.push_back(span);
+    }
+    return spans;
+  };
+  const std::vector<Span> measured = copies(trace);
+  const std::vector<Span> expected = copies(predicted);
+  ASSERT_EQ(measured.size(), 2u);
+  ASSERT_EQ(expected.size(), 2u);
+  for (size_t k = 0; k < measured.size(); ++k) {
+    EXPECT_EQ(measured[k].kind, expected[k].kind);
+    EXPECT_EQ(measured[k].edge, expected[k].edge);
+    EXPECT_GE(measured[k].start, expected[k].start);
+    EXPECT_EQ(measured[k].end - measured[k].start,
+              expected[k].end - expected[k].start);
+  }
   EXPECT_EQ(MemoryPeaks(trace)[RankId(0)].total, Bytes(22));
 }
 

@@ -294,7 +294,8 @@ std::vector<TrainingCase> TrainingCases() {
          .memory = StepMemory::kMixed,
          .text_only = true});
   }
-  for (const char* schedule : {"1f1b", "interleaved", "zb-v"}) {
+  for (const char* schedule :
+       {"1f1b", "interleaved", "zb-v", "dip", "pipeloom"}) {
     std::string name = absl::StrCat("Strategy_", schedule);
     std::replace(name.begin(), name.end(), '-', '_');
     add({.name = name + "_recompute",
@@ -319,7 +320,8 @@ std::vector<TrainingCase> TrainingCases() {
          .frozen = {"backbone"},
          .text_only = true});
   }
-  for (const char* schedule : {"1f1b", "zb-v", "pipeloom"}) {
+  for (const char* schedule :
+       {"1f1b", "interleaved", "zb-v", "dip", "pipeloom"}) {
     std::string name = absl::StrCat("Strategy_", schedule);
     std::replace(name.begin(), name.end(), '-', '_');
     add({.name = name + "_host_copies",

@@ -105,7 +105,9 @@ void PrintLoad(const service::LoadResult& r, const Context& context) {
   row("open job", r.open);
   row("first rank, waits for the plan", r.first);
   row("share of a plan that is ready", r.ready);
-  row("the same when no search runs", r.quiet);
+  row("an empty call beside it", r.bare);
+  row("share when no search runs", r.quiet);
+  row("an empty call then", r.quiet_bare);
   context.print(absl::StrFormat(
       "%d plans in %.1f s, %.1f a second; the largest has %d tasks, the "
       "largest share %d bytes\n%d wrong, %d lost, %d cut short by a "
@@ -117,6 +119,11 @@ void PrintLoad(const service::LoadResult& r, const Context& context) {
         "the service's memory: %s after a tenth of the plans, %s at the end\n",
         FormatBytes(Bytes(r.memory_at_tenth)),
         FormatBytes(Bytes(r.memory_at_end))));
+  }
+  if (r.partitions_tried > 0) {
+    context.print(absl::StrFormat(
+        "partition searched for: %d tried%s\n", r.partitions_tried,
+        r.partition_cut_short ? " until the time was over" : ""));
   }
   for (const auto& [name, count] : r.errors) {
     context.print(absl::StrCat(count, " x ", name, "\n"));
@@ -136,10 +143,8 @@ std::string LoadJson(const service::LoadResult& r) {
   json.Key("seconds").Number(r.seconds);
   json.Key("tasks").Int(r.tasks).Key("share_bytes").Int(r.share_bytes);
   const std::pair<const char*, const service::Percentiles*> rows[] = {
-      {"open", &r.open},
-      {"first", &r.first},
-      {"ready", &r.ready},
-      {"quiet", &r.quiet}};
+      {"open", &r.open}, {"first", &r.first}, {"ready", &r.ready},
+      {"bare", &r.bare}, {"quiet", &r.quiet}, {"quiet_bare", &r.quiet_bare}};
   for (const auto& [name, p] : rows) {
     json.Key(name).BeginObject().Key("calls").Int(p->count);
     json.Key("p50_us").Number(p->p50_us).Key("p90_us").Number(p->p90_us);
@@ -175,6 +180,7 @@ absl::Status RunServe(const ServeSettings& settings, const Context& context) {
   core.max_tasks = settings.max_tasks;
   core.keep_steps = settings.keep_steps;
   if (settings.plan_memory) core.plan_bytes = *settings.plan_memory;
+  if (settings.partition_time) core.partition_time = *settings.partition_time;
   core.state_dir = settings.state;
   core.files = {.data_dir = data_dir,
                 .read = [](const std::string& path) { return ReadFile(path); }};
@@ -243,6 +249,9 @@ absl::Status RunLoadgen(const LoadSettings& settings, const Context& context) {
   options.deadline = std::chrono::duration_cast<std::chrono::milliseconds>(
       settings.deadline.value_or(Seconds(60)));
   options.verify = settings.verify;
+  if (settings.partition_time) {
+    options.partition_time = *settings.partition_time;
+  }
   if (settings.server_pid > 0) {
     options.server_memory = [pid = settings.server_pid] {
       return ResidentMemory(pid);

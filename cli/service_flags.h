@@ -28,6 +28,7 @@ struct ServeSettings {
   std::optional<Bytes> max_message{};
   std::optional<Bytes> plan_memory{};
   int64_t keep_steps = 64;
+  std::optional<Duration> partition_time{};
   std::string state{};
   std::optional<Duration> grace{};
   std::string log_level = "info";
@@ -47,6 +48,7 @@ struct LoadSettings {
   int64_t steps = 20;
   int64_t clients = 16;
   std::optional<Duration> search_deadline{};
+  std::optional<Duration> partition_time{};
   std::optional<Duration> deadline{};
   bool verify = true;
   int64_t server_pid = 0;

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <chrono>
 #include <deque>
+#include <limits>
 #include <mutex>
 #include <optional>
 #include <stop_token>
@@ -14,6 +15,7 @@
 #include "base/status_macros.h"
 #include "proto/convert/plan_proto.h"
 #include "service/core_errors.h"
+#include "service/thread_priority.h"
 #include "service/what_if.h"
 
 namespace pipeloom::service {
@@ -23,7 +25,9 @@ using Clock = PlannerCore::Clock;
 
 constexpr int32_t kPoolThreads = 4;
 constexpr int32_t kPoolWaiting = 4096;
+constexpr int32_t kOpeningThreads = 2;
 constexpr std::chrono::seconds kMostWait{60};
+constexpr std::chrono::hours kMostOpening{1};
 constexpr size_t kMostMessage = 1024;  // Of an error; it goes in a header.
 constexpr size_t kMostUnwatched = 1024;
 
@@ -41,12 +45,13 @@ void AddHint(const absl::Status& status, grpc::CallbackServerContext* context) {
 }
 
 // The caller's deadline on the steady clock; the wall clock may jump later.
-Clock::time_point DeadlineOf(const grpc::CallbackServerContext& context) {
+Clock::time_point DeadlineOf(const grpc::CallbackServerContext& context,
+                             std::chrono::seconds most = kMostWait) {
   const auto left = context.deadline() - std::chrono::system_clock::now();
   return Clock::now() +
          std::clamp<std::chrono::nanoseconds>(
              std::chrono::duration_cast<std::chrono::nanoseconds>(left),
-             std::chrono::nanoseconds(0), kMostWait);
+             std::chrono::nanoseconds(0), most);
 }
 
 // Takes as long wherever they differ.
@@ -118,7 +123,11 @@ GrpcService::GrpcService(PlannerCore* core, Metrics* metrics, std::string token)
     : core_(core),
       metrics_(metrics),
       token_(std::move(token)),
-      pool_(kPoolThreads, kPoolWaiting) {}
+      answers_(1, std::numeric_limits<int32_t>::max()),
+      pool_(kPoolThreads, kPoolWaiting,
+            [] { MakeWayForServing(Background::kRequests); }),
+      opening_(kOpeningThreads, kPoolWaiting,
+               [] { MakeWayForServing(Background::kSearch); }) {}
 
 absl::Status GrpcService::Authorize(
     const grpc::CallbackServerContext& context) const {
@@ -142,18 +151,34 @@ GrpcService::UnaryCall* GrpcService::OnPool(
     call->End(allowed);
     return call;
   }
-  const bool posted = pool_.Post([call, work = std::move(work)] {
+  EndOnPool(call, std::move(work));
+  return call;
+}
+
+void GrpcService::EndOnPool(UnaryCall* call,
+                            std::function<absl::Status(std::stop_token)> work) {
+  const bool posted = pool_.Post([this, call, work = std::move(work)] {
     const std::stop_token stop = call->state()->stop.get_token();
-    call->End(stop.stop_requested() ? absl::CancelledError("the caller left")
-                                    : work(stop));
+    const absl::Status status = stop.stop_requested()
+                                    ? absl::CancelledError("the caller left")
+                                    : work(stop);
+    answers_.Post([call, status] { call->End(status); });
   });
   if (!posted) call->End(Busy("too many calls wait", 200));
+}
+
+GrpcService::UnaryCall* GrpcService::Refuse(
+    grpc::CallbackServerContext* context, const char* method,
+    const absl::Status& status) {
+  auto* call = new UnaryCall(context, method, core_, metrics_);
+  const absl::Status allowed = Authorize(*context);
+  call->End(allowed.ok() ? status : allowed);
   return call;
 }
 
 GrpcService::UnaryCall* GrpcService::OnPlan(
     grpc::CallbackServerContext* context, const char* method,
-    const planner::PlanKey& key, int32_t rank,
+    const planner::PlanKey& key, int32_t rank, bool long_use,
     std::function<absl::Status(const std::shared_ptr<const ReadyPlan>&)> use) {
   auto* call = new UnaryCall(context, method, core_, metrics_);
   if (const absl::Status allowed = Authorize(*context); !allowed.ok()) {
@@ -161,11 +186,19 @@ GrpcService::UnaryCall* GrpcService::OnPlan(
     return call;
   }
   const std::shared_ptr<UnaryCall::State> state = call->state();
-  const int64_t wait =
-      core_->Await(key, rank, DeadlineOf(*context),
-                   [call, use = std::move(use)](const PlanOrError& plan) {
-                     call->End(plan.ok() ? use(*plan) : plan.status());
-                   });
+  const int64_t wait = core_->Await(
+      key, rank, DeadlineOf(*context),
+      [=, this, use = std::move(use)](const PlanOrError& plan) {
+        if (!plan.ok()) {
+          call->End(plan.status());
+        } else if (long_use) {
+          EndOnPool(call, [use, ready = *plan](const std::stop_token&) {
+            return use(ready);
+          });
+        } else {
+          call->End(use(*plan));
+        }
+      });
   if (wait == 0) return call;
   bool cancelled = false;
   {
@@ -182,6 +215,30 @@ GrpcService::UnaryCall* GrpcService::OnPlan(
 
 namespace {
 
+// InvalidArgument: the bytes are no such message.
+template <typename Message>
+absl::StatusOr<Message> Read(const grpc::ByteBuffer& bytes) {
+  grpc::Slice slice;
+  Message message;
+  const bool whole =
+      bytes.TrySingleSlice(&slice).ok() || bytes.DumpToSingleSlice(&slice).ok();
+  if (whole &&
+      message.ParseFromArray(slice.begin(), static_cast<int>(slice.size()))) {
+    return message;
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("the request is no ", message.GetDescriptor()->name()));
+}
+
+// Bytes of a plan, which lives as long as they do.
+grpc::Slice Keep(const std::shared_ptr<const ReadyPlan>& plan,
+                 const std::string& bytes) {
+  using Kept = std::shared_ptr<const ReadyPlan>;
+  return grpc::Slice(
+      const_cast<char*>(bytes.data()), bytes.size(),
+      [](void* kept) { delete static_cast<Kept*>(kept); }, new Kept(plan));
+}
+
 // Moves a result to the response.
 template <typename Response>
 absl::Status Take(absl::StatusOr<Response> result, Response* response) {
@@ -195,9 +252,25 @@ absl::Status Take(absl::StatusOr<Response> result, Response* response) {
 grpc::ServerUnaryReactor* GrpcService::OpenJob(
     grpc::CallbackServerContext* context, const v1::OpenJobRequest* request,
     v1::OpenJobResponse* response) {
-  return OnPool(context, "OpenJob", [=, this](const std::stop_token&) {
-    return Take(core_->OpenJob(*request), response);
+  if (const absl::Status allowed = Authorize(*context); !allowed.ok()) {
+    return Refuse(context, "OpenJob", allowed);
+  }
+  auto* call = new UnaryCall(context, "OpenJob", core_, metrics_);
+  Open(call, request, DeadlineOf(*context, kMostOpening), response);
+  return call;
+}
+
+void GrpcService::Open(UnaryCall* call, const v1::OpenJobRequest* request,
+                       Clock::time_point deadline,
+                       v1::OpenJobResponse* response) {
+  const bool posted = opening_.Post([=, this] {
+    const absl::StatusOr<v1::OpenJobResponse> opened =
+        core_->OpenJob(*request, deadline, call->state()->stop.get_token(),
+                       [=, this] { Open(call, request, deadline, response); });
+    if (absl::IsAborted(opened.status())) return;
+    answers_.Post([=] { call->End(Take(opened, response)); });
   });
+  if (!posted) call->End(Busy("too many calls wait", 200));
 }
 
 grpc::ServerUnaryReactor* GrpcService::SubmitBatch(
@@ -212,37 +285,22 @@ grpc::ServerUnaryReactor* GrpcService::GetRankPlan(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes,
     grpc::ByteBuffer* response) {
   const Clock::time_point begin = Clock::now();
-  v1::GetRankPlanRequest request;
-  grpc::Slice slice;
-  const bool read = bytes->TrySingleSlice(&slice).ok() ||
-                    bytes->DumpToSingleSlice(&slice).ok();
-  absl::Status wrong;
-  if (!read ||
-      !request.ParseFromArray(slice.begin(), static_cast<int>(slice.size()))) {
-    wrong = absl::InvalidArgumentError("the request is no GetRankPlanRequest");
-  } else if (request.rank() < 0) {
-    wrong = absl::InvalidArgumentError(
-        absl::StrFormat("rank is %d; it must be >= 0", request.rank()));
+  absl::StatusOr<v1::GetRankPlanRequest> request =
+      Read<v1::GetRankPlanRequest>(*bytes);
+  if (request.ok() && request->rank() < 0) {
+    request = absl::InvalidArgumentError(
+        absl::StrFormat("rank is %d; it must be >= 0", request->rank()));
   }
-  if (!wrong.ok()) {
-    auto* call = new UnaryCall(context, "GetRankPlan", core_, metrics_);
-    const absl::Status allowed = Authorize(*context);
-    call->End(allowed.ok() ? wrong : allowed);
-    return call;
-  }
+  if (!request.ok()) return Refuse(context, "GetRankPlan", request.status());
   return OnPlan(context, "GetRankPlan",
-                {request.job_id(), request.step(), request.replica()},
-                request.rank(),
-                [this, response, begin, rank = RankId(request.rank())](
+                {request->job_id(), request->step(), request->replica()},
+                request->rank(),
+                /*long_use=*/false,
+                [this, response, begin, rank = RankId(request->rank())](
                     const std::shared_ptr<const ReadyPlan>& plan) {
-                  const std::string& share = plan->Share(rank);
-                  // The slice keeps the plan.
-                  using Kept = std::shared_ptr<const ReadyPlan>;
-                  const grpc::Slice out(
-                      const_cast<char*>(share.data()), share.size(),
-                      [](void* kept) { delete static_cast<Kept*>(kept); },
-                      new Kept(plan));
-                  *response = grpc::ByteBuffer(&out, 1);
+                  const grpc::Slice parts[] = {Keep(plan, plan->shares[rank]),
+                                               Keep(plan, plan->common_share)};
+                  *response = grpc::ByteBuffer(parts, 2);
                   metrics_->share.Add(
                       std::chrono::nanoseconds(Clock::now() - begin).count());
                   return absl::OkStatus();
@@ -250,12 +308,17 @@ grpc::ServerUnaryReactor* GrpcService::GetRankPlan(
 }
 
 grpc::ServerUnaryReactor* GrpcService::GetPlan(
-    grpc::CallbackServerContext* context, const v1::GetPlanRequest* request,
-    v1::GetPlanResponse* response) {
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes,
+    grpc::ByteBuffer* response) {
+  const absl::StatusOr<v1::GetPlanRequest> request =
+      Read<v1::GetPlanRequest>(*bytes);
+  if (!request.ok()) return Refuse(context, "GetPlan", request.status());
   return OnPlan(context, "GetPlan",
                 {request->job_id(), request->step(), request->replica()}, -1,
+                /*long_use=*/true,
                 [=](const std::shared_ptr<const ReadyPlan>& plan) {
-                  *response = WholePlan(*plan);
+                  const grpc::Slice whole(WholePlan(*plan).SerializeAsString());
+                  *response = grpc::ByteBuffer(&whole, 1);
                   return absl::OkStatus();
                 });
 }
@@ -274,7 +337,8 @@ grpc::ServerUnaryReactor* GrpcService::Emulate(
   if (request->has_key()) {
     const v1::GetPlanRequest& key = request->key();
     return OnPlan(context, "Emulate", {key.job_id(), key.step(), key.replica()},
-                  -1, [=](const std::shared_ptr<const ReadyPlan>& plan) {
+                  -1, /*long_use=*/true,
+                  [=](const std::shared_ptr<const ReadyPlan>& plan) {
                     return Take(EmulatePlan(plan->plan, *request), response);
                   });
   }

@@ -13,11 +13,14 @@
 
 namespace pipeloom::service {
 
-// GetRankPlan takes and gives bytes: a share is serialised once, and not copied
-// on its way out.
+// GetRankPlan and GetPlan take and give bytes: a share is serialised once, and
+// not copied on its way out; a whole plan is serialised by a thread of the
+// pool. What takes long is done by threads of low priority and answered by one
+// of usual priority, so that no call waits for another's work.
 class GrpcService final
     : public v1::PlannerService::WithRawCallbackMethod_GetRankPlan<
-          v1::PlannerService::CallbackService> {
+          v1::PlannerService::WithRawCallbackMethod_GetPlan<
+              v1::PlannerService::CallbackService>> {
  public:
   // `core` and `metrics` must outlive it. An empty token: none is asked for.
   GrpcService(PlannerCore* core, Metrics* metrics, std::string token);
@@ -36,8 +39,8 @@ class GrpcService final
                                         const grpc::ByteBuffer* request,
                                         grpc::ByteBuffer* response) override;
   grpc::ServerUnaryReactor* GetPlan(grpc::CallbackServerContext* context,
-                                    const v1::GetPlanRequest* request,
-                                    v1::GetPlanResponse* response) override;
+                                    const grpc::ByteBuffer* request,
+                                    grpc::ByteBuffer* response) override;
   grpc::ServerUnaryReactor* ReportTrace(
       grpc::CallbackServerContext* context,
       const v1::ReportTraceRequest* request,
@@ -61,19 +64,32 @@ class GrpcService final
   class WatchStream;
 
   absl::Status Authorize(const grpc::CallbackServerContext& context) const;
+  // On its pool; again when another call has ended that opens the same job.
+  void Open(UnaryCall* call, const v1::OpenJobRequest* request,
+            PlannerCore::Clock::time_point deadline,
+            v1::OpenJobResponse* response);
   // Runs `work(stop)`, which fills in the response, on the pool.
   UnaryCall* OnPool(grpc::CallbackServerContext* context, const char* method,
                     std::function<absl::Status(std::stop_token)> work);
-  // Waits for a plan, then calls `use`, which fills in the response.
+  // Runs `work` on the pool and ends the call with what it returns.
+  void EndOnPool(UnaryCall* call,
+                 std::function<absl::Status(std::stop_token)> work);
+  // Waits for a plan, then calls `use`, which fills in the response; on the
+  // pool if `long_use`.
   UnaryCall* OnPlan(
       grpc::CallbackServerContext* context, const char* method,
-      const planner::PlanKey& key, int32_t rank,
+      const planner::PlanKey& key, int32_t rank, bool long_use,
       std::function<absl::Status(const std::shared_ptr<const ReadyPlan>&)> use);
+  // Of a call that is refused before anything is done for it.
+  UnaryCall* Refuse(grpc::CallbackServerContext* context, const char* method,
+                    const absl::Status& status);
 
   PlannerCore* core_;
   Metrics* metrics_;
   std::string token_;
-  WorkerPool pool_;  // Last: its threads use the others.
+  WorkerPool answers_;
+  WorkerPool pool_;     // Last: their threads use the others.
+  WorkerPool opening_;  // Jobs; they may take as long as a partition search.
 };
 
 }  // namespace pipeloom::service

@@ -1,12 +1,15 @@
 #include "service/load_test.h"
 
+#include <google/protobuf/arena.h>
 #include <google/protobuf/util/message_differencer.h>
+#include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -19,6 +22,8 @@
 #include "proto/convert/batch_proto.h"
 #include "proto/convert/job_proto.h"
 #include "proto/convert/plan_proto.h"
+#include "service/thread_priority.h"
+#include "service/worker_pool.h"
 
 namespace pipeloom::service {
 namespace {
@@ -28,6 +33,11 @@ using google::protobuf::util::MessageDifferencer;
 
 constexpr size_t kMostExamples = 10;
 constexpr int kQuietFetches = 2000;
+constexpr int kConnections = 4;  // As there are hosts.
+constexpr int kCheckers = 2;
+constexpr int32_t kMostUnchecked = 4;  // Plans; each has many shares.
+constexpr std::chrono::milliseconds kProbePause{1};
+constexpr char kService[] = "/pipeloom.v1.PlannerService/";
 
 Percentiles PercentilesOf(std::vector<double> us) {
   Percentiles p;
@@ -63,11 +73,12 @@ class Load {
       tls.pem_root_certs = options.tls_roots;
       credentials = grpc::SslCredentials(tls);
     }
-    // A few connections, as there are hosts.
-    for (int i = 0; i < 4; ++i) {
+    for (int i = 0; i <= kConnections; ++i) {
       arguments.SetInt("pipeloom.connection", i);
-      stubs_.push_back(v1::PlannerService::NewStub(
-          grpc::CreateCustomChannel(options.target, credentials, arguments)));
+      const auto channel =
+          grpc::CreateCustomChannel(options.target, credentials, arguments);
+      stubs_.push_back(v1::PlannerService::NewStub(channel));
+      raw_.push_back(std::make_unique<grpc::GenericStub>(channel));
     }
   }
 
@@ -76,6 +87,7 @@ class Load {
     const Clock::time_point begin = Clock::now();
     PIPELOOM_RETURN_IF_ERROR(OpenJobs());
     {
+      std::jthread probe([this](const std::stop_token& over) { Probe(over); });
       std::vector<std::jthread> threads;
       for (size_t j = 0; j < jobs_.size(); ++j) {
         threads.emplace_back([this, j] { SubmitAll(j); });
@@ -84,16 +96,23 @@ class Load {
         threads.emplace_back([this] { FetchAll(); });
       }
     }
+    checkers_.reset();  // When all are checked.
     if (stop_.stop_requested()) return absl::CancelledError("stopped");
     result_.seconds = MicrosSince(begin) / 1e6;
     if (options_.server_memory) {
       result_.memory_at_end = options_.server_memory();
     }
-    FetchQuietly();
-    result_.quiet = PercentilesOf(std::move(quiet_us_));
+    result_.ready = PercentilesOf(std::move(ready_us_));
+    result_.bare = PercentilesOf(std::move(bare_us_));
+    ready_us_.clear();
+    bare_us_.clear();
+    for (int i = 0; i < kQuietFetches && !stop_.stop_requested(); ++i) {
+      ProbeOnce();
+    }
+    result_.quiet = PercentilesOf(std::move(ready_us_));
+    result_.quiet_bare = PercentilesOf(std::move(bare_us_));
     result_.open = PercentilesOf(std::move(open_us_));
     result_.first = PercentilesOf(std::move(first_us_));
-    result_.ready = PercentilesOf(std::move(ready_us_));
     for (const std::string& job : jobs_) {
       grpc::ClientContext context;
       Prepare(&context);
@@ -143,6 +162,7 @@ class Load {
       *request.mutable_job() = convert::ToProto(options_.job);
       *request.mutable_sample() = batches_[0];
       request.set_job_id(absl::StrFormat("load-%d-%d", getpid(), j));
+      request.set_partition_time_us(options_.partition_time.count() / 1000);
       v1::OpenJobResponse response;
       const Clock::time_point begin = Clock::now();
       const grpc::Status status =
@@ -153,6 +173,8 @@ class Load {
       }
       open_us_.push_back(MicrosSince(begin));
       jobs_.push_back(response.job_id());
+      result_.partitions_tried = response.partitions_tried();
+      result_.partition_cut_short = response.partition_cut_short();
     }
     return absl::OkStatus();
   }
@@ -172,7 +194,7 @@ class Load {
           grpc::ClientContext context;
           Prepare(&context);
           v1::SubmitBatchResponse response;
-          const grpc::Status status = stubs_[job % stubs_.size()]->SubmitBatch(
+          const grpc::Status status = stubs_[job % kConnections]->SubmitBatch(
               &context, request, &response);
           if (status.ok()) break;
           Count("SubmitBatch", status);
@@ -206,44 +228,155 @@ class Load {
     }
   }
 
-  // All ranks' shares of one plan, the first one twice.
+  struct Fetched {
+    v1::GetRankPlanRequest key{};
+    std::vector<grpc::ByteBuffer> shares{};  // By rank, then the first again.
+    std::optional<grpc::ByteBuffer> plan{};
+  };
+
+  // All ranks' shares of one plan, the first one twice, and the whole plan.
   void FetchPlan(v1::GetRankPlanRequest request) {
-    v1::PlannerService::Stub& stub =
-        *stubs_[static_cast<size_t>(request.replica()) % stubs_.size()];
-    std::vector<v1::RankPlan> shares;
-    bool whole = true;
+    const size_t connection =
+        static_cast<size_t>(request.replica()) % kConnections;
+    auto fetched = std::make_shared<Fetched>();
     const int32_t ranks = options_.job.parallel.pp;
-    for (int32_t i = 0; i <= ranks; ++i) {
+    bool whole = true;
+    for (int32_t i = 0; i <= ranks && whole; ++i) {
       request.set_rank(i % ranks);
-      grpc::ClientContext context;
-      Prepare(&context);
-      v1::RankPlan share;
       const Clock::time_point begin = Clock::now();
-      const grpc::Status status = stub.GetRankPlan(&context, request, &share);
+      auto share = Call(connection, "GetRankPlan", request);
       const double us = MicrosSince(begin);
-      if (!status.ok()) {
-        Count("GetRankPlan", status);
-        whole = false;
-        break;
-      }
+      whole = share.has_value();
+      if (!whole) break;
+      fetched->shares.push_back(*std::move(share));
+      if (i > 0) continue;
       const std::lock_guard lock(mutex_);
-      (i == 0 ? first_us_ : ready_us_).push_back(us);
-      result_.share_bytes = std::max(
-          result_.share_bytes, static_cast<int64_t>(share.ByteSizeLong()));
-      shares.push_back(std::move(share));
+      first_us_.push_back(us);
+      ready_ = request;
     }
-    std::string wrong = whole ? Disagreement(shares) : "";
-    if (whole && options_.verify && wrong.empty()) {
-      wrong = CheckWhole(request, shares);
+    if (whole && options_.verify) {
+      v1::GetPlanRequest key;
+      key.set_job_id(request.job_id());
+      key.set_step(request.step());
+      key.set_replica(request.replica());
+      fetched->plan = Call(connection, "GetPlan", key);
+      whole = fetched->plan.has_value();
+    }
+    {
+      const std::lock_guard lock(mutex_);
+      ++(whole ? result_.plans : result_.lost);
+    }
+    if (!whole) return;
+    fetched->key = request;
+    while (!checkers_->Post([this, fetched] { Check(*fetched); })) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+  }
+
+  // Bytes for bytes, so that nothing but the call takes time. None: an error,
+  // which is counted.
+  std::optional<grpc::ByteBuffer> Call(
+      size_t connection, const std::string& method,
+      const google::protobuf::MessageLite& request) {
+    grpc::ByteBuffer response;
+    const grpc::Status status =
+        CallRaw(connection, absl::StrCat(kService, method), request, &response);
+    if (status.ok()) return response;
+    Count(method, status);
+    return std::nullopt;
+  }
+
+  grpc::Status CallRaw(size_t connection, const std::string& method,
+                       const google::protobuf::MessageLite& request,
+                       grpc::ByteBuffer* response) const {
+    grpc::ClientContext context;
+    Prepare(&context);
+    const grpc::Slice slice(request.SerializeAsString());
+    grpc::CompletionQueue queue;
+    const auto call = raw_[connection]->PrepareUnaryCall(
+        &context, method, grpc::ByteBuffer(&slice, 1), &queue);
+    call->StartCall();
+    grpc::Status status;
+    call->Finish(response, &status, nullptr);
+    void* tag = nullptr;
+    bool ok = false;
+    queue.Next(&tag, &ok);
+    return status;
+  }
+
+  void Probe(const std::stop_token& over) {
+    while (!over.stop_requested() && !stop_.stop_requested()) {
+      ProbeOnce();
+      std::this_thread::sleep_for(kProbePause);
+    }
+  }
+
+  // A rank's share of the plan that was ready last, and an empty call.
+  void ProbeOnce() {
+    v1::GetRankPlanRequest request;
+    {
+      const std::lock_guard lock(mutex_);
+      if (!ready_.has_value()) return;
+      request = *ready_;
+    }
+    request.set_rank(probed_++ % options_.job.parallel.pp);
+    grpc::ClientContext context;
+    Prepare(&context);
+    google::protobuf::Arena arena;
+    auto& share = *google::protobuf::Arena::CreateMessage<v1::RankPlan>(&arena);
+    Clock::time_point begin = Clock::now();
+    const grpc::Status status =
+        stubs_[kConnections]->GetRankPlan(&context, request, &share);
+    // A step may be gone by now.
+    if (!status.ok()) return;
+    ready_us_.push_back(MicrosSince(begin));
+    result_.share_bytes = std::max(result_.share_bytes,
+                                   static_cast<int64_t>(share.ByteSizeLong()));
+    const v1::WatchRequest empty;  // The health check's has an optional name.
+    grpc::ByteBuffer response;
+    begin = Clock::now();
+    if (!CallRaw(kConnections, "/grpc.health.v1.Health/Check", empty, &response)
+             .ok()) {
+      return;
+    }
+    bare_us_.push_back(MicrosSince(begin));
+  }
+
+  template <typename Message>
+  static std::optional<Message> Parse(const grpc::ByteBuffer& bytes) {
+    grpc::Slice slice;
+    Message message;
+    if (!bytes.TrySingleSlice(&slice).ok() &&
+        !bytes.DumpToSingleSlice(&slice).ok()) {
+      return std::nullopt;
+    }
+    if (!message.ParseFromArray(slice.begin(),
+                                static_cast<int>(slice.size()))) {
+      return std::nullopt;
+    }
+    return message;
+  }
+
+  void Check(const Fetched& fetched) {
+    std::vector<v1::RankPlan> shares;
+    std::string wrong;
+    for (const grpc::ByteBuffer& bytes : fetched.shares) {
+      auto share = Parse<v1::RankPlan>(bytes);
+      if (!share.has_value()) wrong = "a share is no RankPlan";
+      shares.push_back(std::move(share).value_or(v1::RankPlan()));
+    }
+    const v1::GetRankPlanRequest& key = fetched.key;
+    if (wrong.empty()) wrong = Disagreement(shares);
+    if (wrong.empty() && fetched.plan.has_value()) {
+      wrong = CheckWhole(*fetched.plan, shares);
     }
     const std::lock_guard lock(mutex_);
-    ++(whole ? result_.plans : result_.lost);
-    if (whole && shares[0].quality() == v1::PLAN_QUALITY_BEST_SO_FAR) {
+    if (shares[0].quality() == v1::PLAN_QUALITY_BEST_SO_FAR) {
       ++result_.best_so_far;
     }
-    if (whole && wrong.empty()) {
+    if (wrong.empty()) {
       const auto [it, fresh] = step_sums_.try_emplace(
-          {request.job_id(), request.step()}, shares[0].step_checksum());
+          {key.job_id(), key.step()}, shares[0].step_checksum());
       if (!fresh &&
           !MessageDifferencer::Equals(it->second, shares[0].step_checksum())) {
         wrong = "replicas of the step do not agree";
@@ -253,25 +386,8 @@ class Load {
     ++result_.wrong;
     if (result_.examples.size() < kMostExamples) {
       result_.examples.push_back(
-          absl::StrFormat("job %s, step %d, replica %d: %s", request.job_id(),
-                          request.step(), request.replica(), wrong));
-    }
-  }
-
-  // Shares of the last step, all of them, some thousand times.
-  void FetchQuietly() {
-    v1::GetRankPlanRequest request;
-    request.set_step(options_.steps - 1);
-    const int32_t ranks = options_.job.parallel.pp;
-    for (int i = 0; i < kQuietFetches && !stop_.stop_requested(); ++i) {
-      request.set_job_id(jobs_[static_cast<size_t>(i / ranks) % jobs_.size()]);
-      request.set_rank(i % ranks);
-      grpc::ClientContext context;
-      Prepare(&context);
-      v1::RankPlan share;
-      const Clock::time_point begin = Clock::now();
-      if (!stubs_[0]->GetRankPlan(&context, request, &share).ok()) return;
-      quiet_us_.push_back(MicrosSince(begin));
+          absl::StrFormat("job %s, step %d, replica %d: %s", key.job_id(),
+                          key.step(), key.replica(), wrong));
     }
   }
 
@@ -288,33 +404,22 @@ class Load {
     return "";
   }
 
-  std::string CheckWhole(const v1::GetRankPlanRequest& key,
+  std::string CheckWhole(const grpc::ByteBuffer& bytes,
                          const std::vector<v1::RankPlan>& shares) {
-    grpc::ClientContext context;
-    Prepare(&context);
-    v1::GetPlanRequest request;
-    request.set_job_id(key.job_id());
-    request.set_step(key.step());
-    request.set_replica(key.replica());
-    v1::GetPlanResponse response;
-    const grpc::Status status =
-        stubs_[0]->GetPlan(&context, request, &response);
-    if (!status.ok()) {
-      Count("GetPlan", status);
-      return absl::StrCat("GetPlan: ", status.error_message());
-    }
+    const auto response = Parse<v1::GetPlanResponse>(bytes);
+    if (!response.has_value()) return "the whole plan is no GetPlanResponse";
     // FromProto checks the checksum.
-    const auto plan = convert::FromProto(response.plan());
+    const auto plan = convert::FromProto(response->plan());
     if (!plan.ok()) return plan.status().ToString();
     const absl::Status valid = ValidateExecutionPlan(*plan);
     if (!valid.ok()) return valid.ToString();
-    if (!MessageDifferencer::Equals(response.plan().checksum(),
+    if (!MessageDifferencer::Equals(response->plan().checksum(),
                                     shares[0].plan_checksum())) {
       return "the whole plan is not that of the shares";
     }
     for (const v1::RankPlan& share : shares) {
-      if (!MessageDifferencer::Equals(share.program(),
-                                      response.plan().programs(share.rank()))) {
+      if (!MessageDifferencer::Equals(
+              share.program(), response->plan().programs(share.rank()))) {
         return absl::StrFormat("rank %d's share is not its program",
                                share.rank());
       }
@@ -338,7 +443,9 @@ class Load {
 
   const LoadOptions& options_;
   std::stop_token stop_;
+  // By connection; the last one is the probe's.
   std::vector<std::unique_ptr<v1::PlannerService::Stub>> stubs_{};
+  std::vector<std::unique_ptr<grpc::GenericStub>> raw_{};
   std::vector<v1::BatchMetadata> batches_{};
   std::vector<std::string> jobs_{};
   std::atomic<int64_t> next_{0};
@@ -347,9 +454,17 @@ class Load {
   LoadResult result_{};
   std::vector<double> open_us_{};
   std::vector<double> first_us_{};
-  std::vector<double> ready_us_{};
-  std::vector<double> quiet_us_{};
+  std::optional<v1::GetRankPlanRequest> ready_{};  // A plan that is there.
   std::map<std::pair<std::string, int64_t>, v1::Checksum> step_sums_{};
+
+  // The probe's alone.
+  std::vector<double> ready_us_{};
+  std::vector<double> bare_us_{};
+  int32_t probed_ = 0;
+
+  std::optional<WorkerPool> checkers_{
+      std::in_place, kCheckers, kMostUnchecked,
+      [] { MakeWayForServing(Background::kSearch); }};
 };
 
 }  // namespace

@@ -1,5 +1,11 @@
 // Drives a service as many trainers would: jobs, replicas and ranks that submit
 // and fetch at a time, and checks every answer.
+//
+// Round trips are measured by a caller of its own that does nothing else, as a
+// rank would: now and then a share of a plan that is ready, and beside each an
+// empty call (health check), which is what gRPC and the machine cost at that
+// moment. The checks are made by threads of low priority, since a trainer has
+// none.
 #ifndef PIPELOOM_SERVICE_LOAD_TEST_H_
 #define PIPELOOM_SERVICE_LOAD_TEST_H_
 
@@ -12,6 +18,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "base/units.h"
 #include "ir/batch_metadata.h"
 #include "ir/job_spec.h"
 
@@ -25,7 +32,8 @@ struct LoadOptions {
   BatchMetadata batch{};  // Steps take their samples from it, round and round.
   int32_t jobs = 1;
   int32_t steps = 10;
-  int32_t clients = 16;                        // Threads that fetch.
+  Duration partition_time{};  // For OpenJob to search in; 0: by rule.
+  int32_t clients = 16;       // Threads that fetch.
   std::chrono::milliseconds deadline{30'000};  // Of a fetch.
   // Fetches whole plans too and checks them.
   bool verify = true;
@@ -48,16 +56,20 @@ struct LoadResult {
   // Shares of one plan, or replicas of one step, that do not agree, a second
   // answer that differs from the first, or a plan that the check refuses.
   int64_t wrong = 0;
-  int64_t lost = 0;             // Plans that not every rank got.
-  int64_t tasks = 0;            // Of the largest plan.
-  int64_t share_bytes = 0;      // The largest share.
+  int64_t lost = 0;              // Plans that not every rank got.
+  int64_t tasks = 0;             // Of the largest plan.
+  int64_t share_bytes = 0;       // The largest share.
+  int32_t partitions_tried = 0;  // Of the last job that was opened.
+  bool partition_cut_short = false;
   int64_t memory_at_tenth = 0;  // Bytes; 0: not asked for.
   int64_t memory_at_end = 0;
   double seconds = 0;
   Percentiles open{};
   Percentiles first{};  // The first rank's fetch: waits for the plan.
-  Percentiles ready{};  // Fetches of plans that are ready, beside searches.
-  Percentiles quiet{};  // The same, one at a time when all is planned.
+  Percentiles ready{};  // Fetches of plans that are ready, beside searches ...
+  Percentiles bare{};   // ... and empty calls between them.
+  Percentiles quiet{};  // The same two when all is planned.
+  Percentiles quiet_bare{};
   std::map<std::string, int64_t> errors{};  // By status.
   std::vector<std::string> examples{};      // Of what was wrong; at most 10.
 };

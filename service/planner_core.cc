@@ -1,8 +1,5 @@
 #include "service/planner_core.h"
 
-#include <sys/resource.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <optional>
 #include <utility>
@@ -11,14 +8,13 @@
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
 #include "service/core_errors.h"
+#include "service/thread_priority.h"
 
 namespace pipeloom::service {
 namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::nanoseconds;
-
-constexpr int kSearchNiceness = 5;
 
 int64_t Count(nanoseconds time) { return time.count(); }
 
@@ -57,8 +53,10 @@ absl::StatusOr<std::unique_ptr<PlannerCore>> PlannerCore::Create(
 void PlannerCore::Start() {
   const auto work = [this](planner::PlanAhead::Lane lane) {
     workers_.emplace_back([this, lane](const std::stop_token& stop) {
-      // Threads that answer calls go before those that search.
-      setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kSearchNiceness);
+      // What is hurried goes before what is searched for.
+      MakeWayForServing(lane == planner::PlanAhead::Lane::kHurried
+                            ? Background::kRequests
+                            : Background::kSearch);
       while (ahead_.RunNext(lane, stop)) {
       }
     });
@@ -134,7 +132,7 @@ absl::StatusOr<v1::SubmitBatchResponse> PlannerCore::Submit(
     }
   }
   auto batch = std::make_shared<StepBatch>(std::move(packed));
-  std::vector<std::pair<int64_t, int32_t>> gone;
+  std::vector<std::pair<int64_t, Step>> gone;  // Freed without the lock.
   {
     const std::lock_guard lock(mutex_);
     const auto found = jobs_.find(request.job_id());
@@ -175,8 +173,8 @@ absl::StatusOr<v1::SubmitBatchResponse> PlannerCore::Submit(
   if (state_->enabled()) {
     const absl::Status saved = state_->Save(ToStored(request, *batch->epoch));
     if (!saved.ok()) StateError("batch", saved);
-    for (const auto& [step, all] : gone) {
-      state_->RemoveStep(request.job_id(), step, all);
+    for (const auto& [step, content] : gone) {
+      state_->RemoveStep(request.job_id(), step, served->spec().parallel.dp);
     }
   }
   v1::SubmitBatchResponse response;
@@ -193,7 +191,7 @@ void PlannerCore::Enqueue(const std::shared_ptr<const ServedJob>& job,
   const auto submit = [&] {
     planner::PlanAhead::Work work;
     work.run = [this, job, batch, replica, now](const std::stop_token& stop) {
-      MakePlan(*job, *batch, replica, now, stop);
+      MakePlan(*job, batch, replica, now, stop);
     };
     work.cost = job->spec().search.deadline;
     return ahead_.Submit(key, std::move(work));
@@ -219,9 +217,11 @@ void PlannerCore::Enqueue(const std::shared_ptr<const ServedJob>& job,
   if (hurry) ahead_.Hurry(key);
 }
 
-void PlannerCore::MakePlan(const ServedJob& job, const StepBatch& batch,
+void PlannerCore::MakePlan(const ServedJob& job,
+                           const std::shared_ptr<const StepBatch>& submission,
                            int32_t replica, Clock::time_point submitted,
                            const std::stop_token& stop) {
+  const StepBatch& batch = *submission;
   const Clock::time_point begin = Clock::now();
   const bool hurried = stop.stop_requested();
   const int32_t busy = std::max(1, ahead_.running() + ahead_.queued());
@@ -231,16 +231,8 @@ void PlannerCore::MakePlan(const ServedJob& job, const StepBatch& batch,
   const Clock::time_point end = Clock::now();
   const planner::PlanKey key{job.id(), batch.step, replica};
   {
-    // Closed, or given up; perhaps opened anew with another batch.
     const std::lock_guard lock(mutex_);
-    const auto found = jobs_.find(key.job);
-    if (found == jobs_.end()) return;
-    const auto step = found->second.steps.find(key.step);
-    if (step == found->second.steps.end()) return;
-    const auto mine = step->second.batches.find(batch.replica);
-    if (mine == step->second.batches.end() || mine->second.get() != &batch) {
-      return;
-    }
+    if (FindStep(key, submission) == nullptr) return;
   }
   if (!ready.ok()) {
     ++metrics_->plans_failed;
@@ -255,7 +247,7 @@ void PlannerCore::MakePlan(const ServedJob& job, const StepBatch& batch,
     statistics.set_step(batch.step);
     statistics.set_replica(replica);
     statistics.set_error(std::string(ready.status().message()));
-    Publish(key, ready.status(), statistics);
+    PublishSoon(key, submission, ready.status(), statistics);
     return;
   }
   v1::PlanStatistics& s = ready->statistics;
@@ -297,38 +289,57 @@ void PlannerCore::MakePlan(const ServedJob& job, const StepBatch& batch,
     }
   }
   const v1::PlanStatistics statistics = s;
-  PrepareShares(&*ready);
-  const auto shared = std::make_shared<const ReadyPlan>(*std::move(ready));
-  Publish(key, shared, statistics);
-  // Those who come later find their share made.
-  for (const RankId rank : shared->plan.graph.rank_ids()) shared->Share(rank);
+  // Before anybody sees it: who answers a call has only bytes to hand on.
+  MakeShares(&*ready);
+  PublishSoon(key, submission,
+              std::make_shared<const ReadyPlan>(*std::move(ready)), statistics);
 }
 
-void PlannerCore::Publish(const planner::PlanKey& key, Outcome outcome,
+PlannerCore::Step* PlannerCore::FindStep(
+    const planner::PlanKey& key,
+    const std::shared_ptr<const StepBatch>& submission) {
+  // Closed, or given up; perhaps opened anew with another batch.
+  const auto job = jobs_.find(key.job);
+  if (job == jobs_.end()) return nullptr;
+  const auto step = job->second.steps.find(key.step);
+  if (step == job->second.steps.end()) return nullptr;
+  const auto batch = step->second.batches.find(submission->replica);
+  const bool mine =
+      batch != step->second.batches.end() && batch->second == submission;
+  return mine ? &step->second : nullptr;
+}
+
+void PlannerCore::PublishSoon(
+    const planner::PlanKey& key,
+    const std::shared_ptr<const StepBatch>& submission, const Outcome& outcome,
+    const v1::PlanStatistics& statistics) {
+  answers_.Post([=, this] { Publish(key, submission, outcome, statistics); });
+}
+
+void PlannerCore::Publish(const planner::PlanKey& key,
+                          const std::shared_ptr<const StepBatch>& submission,
+                          const Outcome& outcome,
                           const v1::PlanStatistics& statistics) {
   Due due;
   std::vector<std::function<void(const v1::PlanStatistics&)>> listeners;
-  bool gone = true;
+  bool gone = false;
   {
     const std::lock_guard lock(mutex_);
-    const auto job = jobs_.find(key.job);
-    if (job != jobs_.end()) {
-      const auto step = job->second.steps.find(key.step);
-      if (step != job->second.steps.end()) {
-        gone = false;
-        if (const auto* plan =
-                std::get_if<std::shared_ptr<const ReadyPlan>>(&outcome)) {
-          plan_bytes_ += (*plan)->size();
-          due.outcome = *plan;
-        } else {
-          due.outcome = std::get<absl::Status>(outcome);
-        }
-        step->second.plans[key.replica] = std::move(outcome);
-        due.waiters = TakeWaiters(key);
-        if (!due.waiters.empty()) {
-          job->second.fetched = std::max(job->second.fetched, key.step);
-        }
+    if (Step* step = FindStep(key, submission)) {
+      if (const auto* plan =
+              std::get_if<std::shared_ptr<const ReadyPlan>>(&outcome)) {
+        plan_bytes_ += (*plan)->size();
+        due.outcome = *plan;
+      } else {
+        due.outcome = std::get<absl::Status>(outcome);
       }
+      step->plans[key.replica] = outcome;
+      due.waiters = TakeWaiters(key);
+      Job& job = jobs_.at(key.job);
+      if (!due.waiters.empty()) job.fetched = std::max(job.fetched, key.step);
+    } else {
+      const auto job = jobs_.find(key.job);
+      gone = job == jobs_.end() || !job->second.steps.contains(key.step);
     }
     for (const auto& [id, listener] : listeners_) listeners.push_back(listener);
   }
@@ -465,7 +476,7 @@ std::function<void(PlanOrError)> PlannerCore::TakeWaiter(int64_t id) {
 bool PlannerCore::CancelAwait(int64_t id) { return TakeWaiter(id) != nullptr; }
 
 void PlannerCore::Forget(const std::string& id, Job* job,
-                         std::vector<std::pair<int64_t, int32_t>>* gone) {
+                         std::vector<std::pair<int64_t, Step>>* gone) {
   while (!job->steps.empty() &&
          job->steps.begin()->first + options_.keep_steps <= job->newest) {
     const auto oldest = job->steps.begin();
@@ -475,7 +486,7 @@ void PlannerCore::Forget(const std::string& id, Job* job,
         plan_bytes_ -= (*ready)->size();
       }
     }
-    gone->emplace_back(oldest->first, job->served->spec().parallel.dp);
+    gone->emplace_back(oldest->first, std::move(oldest->second));
     job->steps.erase(oldest);
   }
   if (!gone->empty()) {

@@ -17,6 +17,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -42,6 +43,7 @@
 #include "service/served_job.h"
 #include "service/step_batch.h"
 #include "service/what_if.h"
+#include "service/worker_pool.h"
 
 namespace pipeloom::service {
 
@@ -55,6 +57,8 @@ struct CoreOptions {
   int64_t keep_steps = 64;  // Of a job, behind the newest that was submitted.
   Bytes plan_bytes{int64_t{1} << 30};  // Of plans that are ready.
   Bytes cache_bytes{int64_t{256} << 20};
+  // A search for a partition may take, whatever the caller asks for.
+  std::chrono::nanoseconds partition_time{std::chrono::seconds(60)};
   std::string state_dir{};  // Empty: nothing is kept.
   ShippedFiles files{};
   ProfileSource profiles{};
@@ -76,8 +80,13 @@ class PlannerCore {
   PlannerCore(const PlannerCore&) = delete;
   PlannerCore& operator=(const PlannerCore&) = delete;
 
+  // If the partition is searched for: until shortly before `deadline` at most.
+  // Cancelled: `stop` was requested. Aborted: another call is opening the job;
+  // `again` is called when that is over, perhaps before this returns.
   absl::StatusOr<v1::OpenJobResponse> OpenJob(
-      const v1::OpenJobRequest& request);
+      const v1::OpenJobRequest& request,
+      Clock::time_point deadline = Clock::time_point::max(),
+      const std::stop_token& stop = {}, std::function<void()> again = {});
   absl::StatusOr<v1::SubmitBatchResponse> Submit(
       const v1::SubmitBatchRequest& request);
   absl::StatusOr<v1::ReportTraceResponse> Report(
@@ -120,7 +129,10 @@ class PlannerCore {
           learned(served->spec().model.modules.size()) {}
     std::shared_ptr<const ServedJob> served;
     Fingerprint request{};
+    bool cut_short = false;  // The search for its partition.
     LearnedCosts learned;
+    // One report at a time; taken before the core's lock.
+    std::shared_ptr<std::mutex> reporting = std::make_shared<std::mutex>();
     std::shared_ptr<const CostEpoch> epoch{};
     std::map<int64_t, Step> steps{};
     int64_t newest = -1;
@@ -145,12 +157,23 @@ class PlannerCore {
   absl::Status RefuseIfFull(int32_t plans);
   void Enqueue(const std::shared_ptr<const ServedJob>& job,
                const std::shared_ptr<const StepBatch>& batch, int32_t replica);
-  void MakePlan(const ServedJob& job, const StepBatch& batch, int32_t replica,
-                Clock::time_point submitted, const std::stop_token& stop);
-  void Publish(const planner::PlanKey& key, Outcome outcome,
-               const v1::PlanStatistics& statistics);
+  void MakePlan(const ServedJob& job,
+                const std::shared_ptr<const StepBatch>& submission,
+                int32_t replica, Clock::time_point submitted,
+                const std::stop_token& stop);
+  // Null: the batch is not the step's, or not any more. With the lock.
+  Step* FindStep(const planner::PlanKey& key,
+                 const std::shared_ptr<const StepBatch>& submission);
+  // On a thread that keeps its core while it answers.
+  void PublishSoon(const planner::PlanKey& key,
+                   const std::shared_ptr<const StepBatch>& submission,
+                   const Outcome& outcome,
+                   const v1::PlanStatistics& statistics);
+  void Publish(const planner::PlanKey& key,
+               const std::shared_ptr<const StepBatch>& submission,
+               const Outcome& outcome, const v1::PlanStatistics& statistics);
   void Forget(const std::string& id, Job* job,
-              std::vector<std::pair<int64_t, int32_t>>* gone);
+              std::vector<std::pair<int64_t, Step>>* gone);
   bool EvictOldest();
   std::vector<std::function<void(PlanOrError)>> TakeWaiters(
       const planner::PlanKey& key);
@@ -168,7 +191,8 @@ class PlannerCore {
   mutable std::mutex mutex_{};
   std::condition_variable waiters_left_{};
   std::map<std::string, Job> jobs_{};
-  int32_t opening_ = 0;
+  // By job: who wants to be told when it is open, or is not.
+  std::map<std::string, std::vector<std::function<void()>>> opening_{};
   std::map<int64_t, Waiter> waiters_{};
   std::multimap<planner::PlanKey, int64_t> waiting_{};
   std::map<int64_t, std::function<void(const v1::PlanStatistics&)>>
@@ -178,6 +202,7 @@ class PlannerCore {
   bool draining_ = false;
 
   DeadlineTimer timer_{};
+  WorkerPool answers_{1, std::numeric_limits<int32_t>::max()};
   std::vector<std::jthread> workers_{};  // Last: they use the others.
 };
 

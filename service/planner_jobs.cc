@@ -1,11 +1,14 @@
 // Opening, closing, correcting and restoring jobs: the part of PlannerCore that
 // is not on the way of a plan.
+#include <algorithm>
 #include <optional>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
+#include "proto/convert/batch_proto.h"
 #include "proto/convert/job_proto.h"
 #include "proto/convert/trace_proto.h"
 #include "service/core_errors.h"
@@ -24,6 +27,16 @@ std::string IdFor(const std::string& name, const Fingerprint& request) {
   return absl::StrFormat("%s-%012x", id, request.high & 0xffffffffffff);
 }
 
+// When a search for a partition has to end: as asked for, within the service's
+// limit, and so that there is time to answer before the caller's deadline.
+PlannerCore::Clock::time_point PartitionEnd(
+    PlannerCore::Clock::time_point begin, std::chrono::nanoseconds asked,
+    std::chrono::nanoseconds limit, PlannerCore::Clock::time_point deadline) {
+  const PlannerCore::Clock::time_point end = begin + std::min(asked, limit);
+  if (deadline == PlannerCore::Clock::time_point::max()) return end;
+  return std::min(end, begin + (deadline - begin) * 3 / 4);
+}
+
 IdVector<ModuleId, emulator::PassFactors> FactorsOf(
     const v1::StoredBatch& batch) {
   IdVector<ModuleId, emulator::PassFactors> factors;
@@ -38,7 +51,14 @@ IdVector<ModuleId, emulator::PassFactors> FactorsOf(
 }  // namespace
 
 absl::StatusOr<v1::OpenJobResponse> PlannerCore::OpenJob(
-    const v1::OpenJobRequest& request) {
+    const v1::OpenJobRequest& request, Clock::time_point deadline,
+    const std::stop_token& stop, std::function<void()> again) {
+  const Clock::time_point begin = Clock::now();
+  if (request.partition_time_us() < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("partition_time_us is %d; it must be >= 0",
+                        request.partition_time_us()));
+  }
   if (!request.job_id().empty() && !IsJobId(request.job_id())) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "job_id is \"%s\"; it must be 1 to 64 of a-z A-Z 0-9 . _ -, not with a "
@@ -64,12 +84,12 @@ absl::StatusOr<v1::OpenJobResponse> PlannerCore::OpenJob(
     PIPELOOM_ASSIGN_OR_RETURN(given,
                               PartitionFromProto(request.partition(), *spec));
   }
-  const Fingerprint print =
-      FingerprintBuilder()
-          .Add(FingerprintOf(*spec))
-          .Add(convert::ToProto(*sample).SerializeAsString())
-          .Add(request.partition().SerializeAsString())
-          .Build();
+  FingerprintBuilder content;
+  content.Add(FingerprintOf(*spec))
+      .Add(convert::ToProto(*sample).SerializeAsString())
+      .Add(request.partition().SerializeAsString());
+  if (request.partition_time_us() > 0) content.Add("searched");
+  const Fingerprint print = content.Build();
   const std::string id =
       request.job_id().empty() ? IdFor(spec->name, print) : request.job_id();
 
@@ -81,6 +101,8 @@ absl::StatusOr<v1::OpenJobResponse> PlannerCore::OpenJob(
     response.set_num_ranks(s.parallel.pp);
     response.set_num_replicas(s.parallel.dp);
     response.set_existed(existed);
+    response.set_partitions_tried(job.served->partitions_tried());
+    response.set_partition_cut_short(job.cut_short);
     for (const ModuleSpec& m : s.model.modules) {
       response.add_module_names(m.name);
     }
@@ -97,27 +119,52 @@ absl::StatusOr<v1::OpenJobResponse> PlannerCore::OpenJob(
   {
     const std::lock_guard lock(mutex_);
     if (auto answer = existing()) return *answer;
+    if (const auto other = opening_.find(id); other != opening_.end()) {
+      if (again) other->second.push_back(std::move(again));
+      return absl::AbortedError("the job is being opened by another call");
+    }
     if (draining_) return absl::UnavailableError("the service is going down");
-    if (static_cast<int32_t>(jobs_.size()) + opening_ >= options_.max_jobs) {
+    if (jobs_.size() + opening_.size() >=
+        static_cast<size_t>(options_.max_jobs)) {
       return Busy(
           absl::StrFormat("%d jobs are open, as many as may be", jobs_.size()),
           10'000);
     }
-    ++opening_;
+    opening_.try_emplace(id);
   }
-  const std::string device = spec->cluster.device.name;
-  absl::StatusOr<std::shared_ptr<const ServedJob>> served = ServedJob::Create(
-      id, *std::move(spec), *sample, std::move(given),
-      options_.profiles ? options_.profiles(device) : nullptr);
+  PartitionEffort effort;
+  // Ends what runs, too, not only what would be begun.
+  const auto over = std::make_shared<std::stop_source>();
+  const std::stop_callback left(stop, [&] { over->request_stop(); });
+  if (request.partition_time_us() > 0) {
+    const Clock::time_point end = PartitionEnd(
+        begin, std::chrono::microseconds(request.partition_time_us()),
+        options_.partition_time, deadline);
+    timer_.At(end, [over] { over->request_stop(); });
+    effort.stop = over->get_token();
+    effort.expired = [over] { return over->stop_requested(); };
+    effort.threads = options_.threads;
+  }
+  absl::StatusOr<std::shared_ptr<const ServedJob>> served =
+      stop.stop_requested()
+          ? absl::CancelledError("the caller left")
+          : ServedJob::Create(id, *std::move(spec), *sample, std::move(given),
+                              options_.profiles, effort);
   v1::OpenJobResponse response;
+  std::vector<std::function<void()>> others;
+  // Without the lock, whatever comes of it.
+  const absl::Cleanup tell = [&] {
+    for (const auto& other : others) other();
+  };
   {
     const std::lock_guard lock(mutex_);
-    --opening_;
+    others = std::move(opening_.extract(id).mapped());
     if (!served.ok()) return served.status();
-    // Two may have opened the job at a time; their partitions are equal.
-    if (auto answer = existing()) return *answer;
+    if (stop.stop_requested()) return absl::CancelledError("the caller left");
+    if (draining_) return absl::UnavailableError("the service is going down");
     Job job(*served);
     job.request = print;
+    job.cut_short = over->stop_requested();
     job.epoch = job.served->MakeEpoch(job.learned.factors());
     response = respond(job, false);
     jobs_.emplace(id, std::move(job));
@@ -137,44 +184,74 @@ absl::StatusOr<v1::ReportTraceResponse> PlannerCore::Report(
     return absl::InvalidArgumentError(
         absl::StrCat("trace.", trace.status().message()));
   }
-  v1::ReportTraceResponse response;
+  const planner::PlanKey key{request.job_id(), request.step(),
+                             request.replica()};
+  std::shared_ptr<std::mutex> reporting;
   {
     const std::lock_guard lock(mutex_);
-    const auto found = jobs_.find(request.job_id());
-    if (found == jobs_.end()) return NoJob(request.job_id());
-    Job& job = found->second;
-    const planner::PlanKey key{request.job_id(), request.step(),
-                               request.replica()};
+    const auto found = jobs_.find(key.job);
+    if (found == jobs_.end()) return NoJob(key.job);
+    reporting = found->second.reporting;
+  }
+  // Long traces are learned from without the core's lock.
+  const std::lock_guard one_report(*reporting);
+  std::shared_ptr<const ServedJob> served;
+  std::shared_ptr<const ReadyPlan> ready;
+  std::shared_ptr<const CostEpoch> epoch;
+  std::optional<LearnedCosts> learned;
+  std::set<int32_t> ranks;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = jobs_.find(key.job);
+    if (found == jobs_.end() || found->second.reporting != reporting) {
+      return NoJob(key.job);
+    }
+    const Job& job = found->second;
     const auto step = job.steps.find(key.step);
-    const std::shared_ptr<const ReadyPlan>* plan = nullptr;
     if (step != job.steps.end()) {
       const auto outcome = step->second.plans.find(key.replica);
       if (outcome != step->second.plans.end()) {
-        plan = std::get_if<std::shared_ptr<const ReadyPlan>>(&outcome->second);
+        const auto* plan =
+            std::get_if<std::shared_ptr<const ReadyPlan>>(&outcome->second);
+        if (plan != nullptr) ready = *plan;
       }
     }
-    if (plan == nullptr) {
+    if (ready == nullptr) {
       return absl::NotFoundError(absl::StrCat(NameOf(key), " has no plan"));
     }
-    const ReadyPlan& ready = **plan;
-    if (request.plan_checksum().high() != ready.checksum.high ||
-        request.plan_checksum().low() != ready.checksum.low) {
+    if (request.plan_checksum().high() != ready->checksum.high ||
+        request.plan_checksum().low() != ready->checksum.low) {
       return absl::InvalidArgumentError(
           "plan_checksum is not that of the step's plan");
     }
     // Only spans of ranks that have not reported yet count.
-    std::set<int32_t> ranks;
     for (const Span& span : trace->spans) ranks.insert(span.rank.value());
     std::erase_if(trace->spans, [&](const Span& span) {
       return step->second.reported.contains({key.replica, span.rank.value()});
     });
-    response.set_mean_task_time_error(job.learned.Learn(
-        ready.plan.graph, *trace, step->second.epoch->factors));
-    for (const int32_t r : ranks) step->second.reported.emplace(key.replica, r);
-    if (Differ(job.epoch->factors, job.learned.factors())) {
-      job.epoch = job.served->MakeEpoch(job.learned.factors());
+    served = job.served;
+    epoch = step->second.epoch;
+    learned = job.learned;
+  }
+  v1::ReportTraceResponse response;
+  response.set_mean_task_time_error(
+      learned->Learn(ready->plan.graph, *trace, epoch->factors));
+  learned->AppendTo(served->spec().model, &response);
+  std::shared_ptr<const CostEpoch> next = served->MakeEpoch(learned->factors());
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = jobs_.find(key.job);
+    if (found == jobs_.end() || found->second.reporting != reporting) {
+      return NoJob(key.job);
     }
-    job.learned.AppendTo(job.served->spec().model, &response);
+    Job& job = found->second;
+    job.learned = *std::move(learned);
+    if (Differ(job.epoch->factors, next->factors)) job.epoch = std::move(next);
+    if (const auto step = job.steps.find(key.step); step != job.steps.end()) {
+      for (const int32_t r : ranks) {
+        step->second.reported.emplace(key.replica, r);
+      }
+    }
   }
   SaveJob(request.job_id());
   return response;
@@ -243,6 +320,9 @@ void PlannerCore::SaveJob(const std::string& id) {
         ToProto(job.served->partition(), job.served->spec().model);
     stored.mutable_request()->set_high(job.request.high);
     stored.mutable_request()->set_low(job.request.low);
+    if (job.served->sample_costs().has_value()) {
+      *stored.mutable_sample() = convert::ToProto(job.served->sample());
+    }
     job.learned.AppendTo(&stored);
   }
   const absl::Status saved = state_->Save(stored);
@@ -262,11 +342,13 @@ void PlannerCore::Restore() {
           {{"job", stored.job_id()}, {"error", partition.status().ToString()}});
       continue;
     }
-    const std::string device = spec->cluster.device.name;
+    const absl::StatusOr<BatchMetadata> sample =
+        convert::FromProto(stored.sample(), options_.batch);
     absl::StatusOr<std::shared_ptr<const ServedJob>> created =
-        ServedJob::Create(
-            stored.job_id(), *std::move(spec), {}, *std::move(partition),
-            options_.profiles ? options_.profiles(device) : nullptr);
+        sample.ok()
+            ? ServedJob::Create(stored.job_id(), *std::move(spec), *sample,
+                                *std::move(partition), options_.profiles)
+            : sample.status();
     if (!created.ok()) {
       log_->Write(
           LogLevel::kError, "job_not_restored",
@@ -292,14 +374,14 @@ void PlannerCore::Restore() {
     for (ReadyPlan& plan : restored.plans) {
       const auto step = job.steps.find(plan.plan.step);
       if (step == job.steps.end()) continue;
-      PrepareShares(&plan);
+      MakeShares(&plan);
       plan_bytes_ += plan.size();
       ++metrics_->plans_restored;
       const int32_t replica = plan.plan.replica;
       step->second.plans[replica] =
           std::make_shared<const ReadyPlan>(std::move(plan));
     }
-    std::vector<std::pair<int64_t, int32_t>> gone;
+    std::vector<std::pair<int64_t, Step>> gone;
     Forget(stored.job_id(), &job, &gone);
     for (const auto& [number, step] : job.steps) {
       for (const auto& [key, batch] : step.batches) {

@@ -113,31 +113,15 @@ absl::StatusOr<Found> PlanOrFind(const ServedJob& job, const StepBatch& batch,
   // A search by evaluations gives the same plan on every machine; the history
   // of this service must not change that.
   if (known.similar != nullptr && search.evaluations == 0) {
-    found.from_similar = planner::ImproveFromSimilar(*known.similar, &result);
+    found.from_similar = planner::ImproveFromSimilar(
+        *known.similar, &result,
+        batch.epoch->prepared.costs->ForReplica(replica).Network());
   }
   auto shared = std::make_shared<const planner::PlanResult>(std::move(result));
   // What was cut short is not what an equal step should get.
   if (!found.cut_short) cache->Insert(key, shared);
   found.result = std::move(shared);
   return found;
-}
-
-void AppendEdges(const ExecutionPlan& plan, TaskId task, bool incoming,
-                 v1::RankPlan* share) {
-  const StageGraph& graph = plan.graph;
-  for (const EdgeId e :
-       incoming ? graph.incoming(task) : graph.outgoing(task)) {
-    const Dependency& edge = graph.edge(e);
-    const RankId from = graph.task(edge.from).rank;
-    const RankId to = graph.task(edge.to).rank;
-    // Inside the rank it stands with its consumer.
-    if (!incoming && from == to) continue;
-    v1::IndexedEdge& i = *share->add_edges();
-    i.set_index(e.value());
-    i.set_from_rank(from.value());
-    i.set_to_rank(to.value());
-    *i.mutable_edge() = convert::ToProto(edge);
-  }
 }
 
 v1::Checksum ToProto(const Fingerprint& print) {
@@ -147,51 +131,59 @@ v1::Checksum ToProto(const Fingerprint& print) {
   return proto;
 }
 
-void FillShare(const ReadyPlan& ready, RankId rank, v1::RankPlan* out) {
+// What is the same for all ranks.
+void FillCommon(const ReadyPlan& ready, v1::RankPlan* share) {
   const ExecutionPlan& plan = ready.plan;
   const StageGraph& graph = plan.graph;
-  v1::RankPlan& share = *out;
-  share.set_job_id(ready.job_id);
-  share.set_step(plan.step);
-  share.set_replica(plan.replica);
-  share.set_rank(rank.value());
-  share.set_num_ranks(graph.num_ranks());
-  *share.mutable_plan_checksum() = ToProto(ready.checksum);
-  *share.mutable_step_checksum() = ToProto(ready.step_checksum);
-  share.set_quality(ready.quality);
-  share.set_schedule(plan.schedule);
-  share.set_predicted_step_time_ns(plan.predicted_step_time.count());
-  share.set_lower_bound_ns(plan.lower_bound.count());
+  share->set_job_id(ready.job_id);
+  share->set_step(plan.step);
+  share->set_replica(plan.replica);
+  share->set_num_ranks(graph.num_ranks());
+  *share->mutable_plan_checksum() = ToProto(ready.checksum);
+  *share->mutable_step_checksum() = ToProto(ready.step_checksum);
+  share->set_quality(ready.quality);
+  share->set_schedule(plan.schedule);
+  share->set_predicted_step_time_ns(plan.predicted_step_time.count());
+  share->set_lower_bound_ns(plan.lower_bound.count());
   for (const std::string& name : graph.module_names()) {
-    share.add_module_names(name);
-  }
-  *share.mutable_rank_spec() = convert::ToProto(graph.rank(rank));
-  *share.mutable_program() = convert::ToProto(plan.programs[rank]);
-  for (const TaskId t : graph.tasks_of(rank)) {
-    v1::IndexedTask& task = *share.add_tasks();
-    task.set_index(t.value());
-    *task.mutable_task() = convert::ToProto(graph.task(t));
-    AppendEdges(plan, t, true, &share);
-    AppendEdges(plan, t, false, &share);
-  }
-  std::sort(share.mutable_edges()->begin(), share.mutable_edges()->end(),
-            [](const v1::IndexedEdge& a, const v1::IndexedEdge& b) {
-              return a.index() < b.index();
-            });
-  for (const v1::ActivationChoice& choice : ready.activations) {
-    if (graph.task(TaskId(choice.task())).rank == rank) {
-      *share.add_activations() = choice;
-    }
+    share->add_module_names(name);
   }
   for (const v1::PlannedMicrobatch& microbatch : ready.microbatches) {
-    *share.add_microbatches() = microbatch;
+    *share->add_microbatches() = microbatch;
   }
-  share.set_durable(ready.durable);
+  share->set_durable(ready.durable);
   for (const LossShare& loss : plan.loss_shares) {
-    *share.add_loss_shares() = convert::ToProto(loss);
+    *share->add_loss_shares() = convert::ToProto(loss);
   }
   for (const LossTotal& loss : plan.loss_totals) {
-    *share.add_loss_totals() = convert::ToProto(loss);
+    *share->add_loss_totals() = convert::ToProto(loss);
+  }
+}
+
+void FillOwn(const ExecutionPlan& plan, RankId rank, v1::RankPlan* share) {
+  const StageGraph& graph = plan.graph;
+  share->set_rank(rank.value());
+  *share->mutable_rank_spec() = convert::ToProto(graph.rank(rank));
+  *share->mutable_program() = convert::ToProto(plan.programs[rank]);
+  std::vector<EdgeId> edges;
+  for (const TaskId t : graph.tasks_of(rank)) {
+    v1::IndexedTask& task = *share->add_tasks();
+    task.set_index(t.value());
+    *task.mutable_task() = convert::ToProto(graph.task(t));
+    for (const EdgeId e : graph.incoming(t)) edges.push_back(e);
+    for (const EdgeId e : graph.outgoing(t)) {
+      // Inside the rank it stands with its consumer.
+      if (graph.task(graph.edge(e).to).rank != rank) edges.push_back(e);
+    }
+  }
+  std::sort(edges.begin(), edges.end());
+  for (const EdgeId e : edges) {
+    const Dependency& edge = graph.edge(e);
+    v1::IndexedEdge& i = *share->add_edges();
+    i.set_index(e.value());
+    i.set_from_rank(graph.task(edge.from).rank.value());
+    i.set_to_rank(graph.task(edge.to).rank.value());
+    *i.mutable_edge() = convert::ToProto(edge);
   }
 }
 
@@ -205,28 +197,35 @@ Bytes ReadyPlan::size() const {
   for (const auto& program : plan.programs) {
     bytes += program.size() * (sizeof(Instruction) + 6);
   }
-  // Shares: bytes of an average task, edge and instruction.
-  bytes += static_cast<size_t>(graph.num_tasks()) * 28 +
-           static_cast<size_t>(graph.num_edges()) * 50;
+  bytes += common_share.size();
+  for (const std::string& share : shares) bytes += share.size();
   for (const auto& microbatch : microbatches)
     bytes += microbatch.SpaceUsedLong();
   bytes += activations.size() * 96;
   return Bytes(static_cast<int64_t>(bytes));
 }
 
-const std::string& ReadyPlan::Share(RankId rank) const {
-  std::call_once(shares_->made[static_cast<size_t>(rank.value())], [&] {
-    google::protobuf::Arena arena;
-    auto* share = google::protobuf::Arena::CreateMessage<v1::RankPlan>(&arena);
-    FillShare(*this, rank, share);
-    shares_->bytes[rank] = share->SerializeAsString();
-  });
-  return shares_->bytes[rank];
-}
-
-void PrepareShares(ReadyPlan* plan) {
-  plan->shares_ =
-      std::make_unique<ReadyPlan::Shares>(plan->plan.graph.num_ranks());
+void MakeShares(ReadyPlan* ready) {
+  const StageGraph& graph = ready->plan.graph;
+  IdVector<RankId, std::vector<const v1::ActivationChoice*>> activations(
+      graph.num_ranks());
+  for (const v1::ActivationChoice& choice : ready->activations) {
+    activations[graph.task(TaskId(choice.task())).rank].push_back(&choice);
+  }
+  v1::RankPlan common;
+  FillCommon(*ready, &common);
+  ready->common_share = common.SerializeAsString();
+  ready->shares.assign(graph.num_ranks(), {});
+  google::protobuf::Arena arena;
+  for (const RankId rank : graph.rank_ids()) {
+    auto* own = google::protobuf::Arena::CreateMessage<v1::RankPlan>(&arena);
+    FillOwn(ready->plan, rank, own);
+    for (const auto* choice : activations[rank]) {
+      *own->add_activations() = *choice;
+    }
+    ready->shares[rank] = own->SerializeAsString();
+    arena.Reset();
+  }
 }
 
 absl::StatusOr<ReadyPlan> MakeReadyPlan(const ServedJob& job,

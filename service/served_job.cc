@@ -4,6 +4,10 @@
 
 #include "base/status_macros.h"
 #include "emulator/profile_cost.h"
+#include "partition/batch_split.h"
+#include "planner/partition_search.h"
+#include "planner/sample_steps.h"
+#include "proto/convert/batch_proto.h"
 #include "proto/convert/job_proto.h"
 
 namespace pipeloom::service {
@@ -11,6 +15,7 @@ namespace {
 
 constexpr int32_t kMostMicrobatches = 1'000'000;
 constexpr int32_t kMostSampled = 2048;
+constexpr int64_t kMostSearchedTasks = 40'000;
 
 // The operators' prices are the job's; each epoch's model has its own cache.
 class SharedCosts : public emulator::OpCostModel {
@@ -22,6 +27,12 @@ class SharedCosts : public emulator::OpCostModel {
   }
   emulator::OpPrice Price(const emulator::Op& op) const override {
     return costs_->Price(op);
+  }
+  Duration Beside(Duration compute, Duration communication) const override {
+    return costs_->Beside(compute, communication);
+  }
+  const emulator::OpCostModel& OnGroup(int32_t group) const override {
+    return costs_->OnGroup(group);
   }
 
  private:
@@ -53,8 +64,8 @@ Fingerprint FingerprintOf(const JobSpec& job) {
 
 absl::StatusOr<std::shared_ptr<const ServedJob>> ServedJob::Create(
     std::string id, JobSpec job, const BatchMetadata& sample,
-    std::optional<Partition> partition,
-    std::shared_ptr<const DeviceProfile> profile) {
+    std::optional<Partition> partition, const ProfileSource& profiles,
+    const PartitionEffort& effort) {
   std::shared_ptr<ServedJob> served(new ServedJob());
   served->id_ = std::move(id);
   served->spec_ = std::move(job);
@@ -64,34 +75,91 @@ absl::StatusOr<std::shared_ptr<const ServedJob>> ServedJob::Create(
   served->unlimited_.training.microbatches = kMostMicrobatches;
   PIPELOOM_ASSIGN_OR_RETURN(served->strategy_,
                             planner::MakeStrategy(spec.search.schedule));
-  served->operators_ =
-      emulator::MakeOpCosts(spec.cluster, spec.parallel, profile.get(),
-                            spec.cluster.device.kernel_overhead);
-  if (partition.has_value()) {
-    served->partition_ = *std::move(partition);
-  } else {
-    if (sample.samples.empty()) {
-      return absl::InvalidArgumentError(
-          "sample.samples is empty; without `partition` it must have at least "
-          "one");
-    }
-    BatchMetadata first;
-    for (const SampleId s : sample.samples.ids()) {
-      if (s.value() >= kMostSampled) break;
-      first.samples.push_back(sample.samples[s]);
-    }
+  served->operators_ = emulator::MakeOpCosts(
+      spec.cluster, spec.parallel, [&](const std::string& device) {
+        served->profiles_.push_back(profiles ? profiles(device) : nullptr);
+        return served->profiles_.back().get();
+      });
+  const bool balanced = spec.training.assignment == SampleAssignment::kBalanced;
+  if (sample.samples.empty() && (balanced || !partition.has_value())) {
+    return absl::InvalidArgumentError(
+        balanced ? "sample.samples is empty; the job's training.assignment is "
+                   "balanced, so it must have at least one"
+                 : "sample.samples is empty; without `partition` it must have "
+                   "at least one");
+  }
+  BatchMetadata first;
+  for (const SampleId s : sample.samples.ids()) {
+    if (s.value() >= kMostSampled) break;
+    first.samples.push_back(sample.samples[s]);
+  }
+  if (balanced) {
     const emulator::StageCostModel costs(
         spec, std::make_unique<SharedCosts>(served->operators_));
     PIPELOOM_ASSIGN_OR_RETURN(
-        planner::PreparedJob prepared,
-        planner::PrepareJob(*served->strategy_, costs, first));
-    served->partition_ = std::move(prepared.partition);
+        served->sample_costs_,
+        partition::SampleCosts::Create(spec, costs, first));
+    served->sample_ = first;
   }
-  served->print_ = FingerprintBuilder()
-                       .Add(FingerprintOf(spec))
-                       .Add(FingerprintOf(served->partition_))
-                       .Build();
+  if (partition.has_value()) {
+    served->partition_ = *std::move(partition);
+  } else {
+    PIPELOOM_RETURN_IF_ERROR(served->FindPartition(first, effort));
+  }
+  FingerprintBuilder print;
+  print.Add(FingerprintOf(spec)).Add(FingerprintOf(served->partition_));
+  if (balanced) print.Add(convert::ToProto(first).SerializeAsString());
+  served->print_ = print.Build();
   return std::shared_ptr<const ServedJob>(std::move(served));
+}
+
+absl::Status ServedJob::FindPartition(const BatchMetadata& sample,
+                                      const PartitionEffort& effort) {
+  const emulator::StageCostModel costs(
+      spec_, std::make_unique<SharedCosts>(operators_));
+  PIPELOOM_ASSIGN_OR_RETURN(planner::PreparedJob rule,
+                            planner::PrepareJob(*strategy_, costs, sample));
+  partition_ = std::move(rule.partition);
+  // The other strategies cut the model in their own way.
+  if (!effort.expired || strategy_->name() != "pipeloom") {
+    return absl::OkStatus();
+  }
+  // Where a single step takes seconds to plan, so does every partition tried.
+  PIPELOOM_ASSIGN_OR_RETURN(const std::vector<partition::PackedStep> steps,
+                            planner::SampleSteps(costs, sample, 1));
+  PIPELOOM_ASSIGN_OR_RETURN(
+      const Microbatches microbatches,
+      partition::SplitMicrobatches(spec_, steps.front(), 0, partition_));
+  if (CountTasks(microbatches, partition_) > kMostSearchedTasks) {
+    return absl::OkStatus();
+  }
+  planner::PartitionSearchOptions options;
+  options.seed = spec_.search.seed;
+  options.threads = effort.threads;
+  options.stop = effort.stop;
+  options.expired = effort.expired;
+  const absl::StatusOr<planner::PartitionSearchResult> found =
+      planner::SearchPartition(*strategy_, costs, sample, options);
+  if (found.ok()) {
+    partition_ = found->partition;
+    partitions_tried_ = found->tried;
+    return absl::OkStatus();
+  }
+  // Nothing fits the memory: steps will say so, and what they lack.
+  if (absl::IsResourceExhausted(found.status())) return absl::OkStatus();
+  return found.status();
+}
+
+int64_t CountTasks(const Microbatches& microbatches,
+                   const Partition& partition) {
+  IdVector<ModuleId, int64_t> stages(partition.sub_microbatch_instances.size(),
+                                     0);
+  for (const Stage& stage : partition.stages) ++stages[stage.module];
+  int64_t tasks = 0;
+  for (const SubMicrobatch& s : microbatches.sub_microbatches) {
+    tasks += 3 * stages[s.module];
+  }
+  return tasks;
 }
 
 std::shared_ptr<const CostEpoch> ServedJob::MakeEpoch(

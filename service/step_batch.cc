@@ -1,11 +1,13 @@
 #include "service/step_batch.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/numeric.h"
 #include "base/status_macros.h"
+#include "partition/balance_step.h"
 #include "partition/token_count.h"
 
 namespace pipeloom::service {
@@ -124,6 +126,16 @@ absl::StatusOr<StepBatch> MakeStepBatch(const ServedJob& job,
     if (!request.has_replica()) spec.parallel.dp = replicas;
     PIPELOOM_ASSIGN_OR_RETURN(result.packed,
                               partition::PackStep(spec, *batch, 0));
+    if (job.sample_costs().has_value()) {
+      // As many microbatches as the job has, or as the batch needs.
+      spec.training.microbatches = job.spec().training.microbatches;
+      for (const auto& replica : result.packed.packed) {
+        spec.training.microbatches = std::max(
+            spec.training.microbatches, static_cast<int32_t>(replica.size()));
+      }
+      result.packed =
+          partition::BalanceStep(spec, *job.sample_costs(), result.packed);
+    }
   }
   if (request.has_replica()) {
     // SplitMicrobatches counts replicas as the job does.
@@ -140,13 +152,7 @@ absl::StatusOr<int64_t> CountTasks(const ServedJob& job, const StepBatch& batch,
       const Microbatches microbatches,
       partition::SplitMicrobatches(job.spec(), batch.packed, replica,
                                    job.partition()));
-  IdVector<ModuleId, int64_t> stages(job.spec().model.modules.size(), 0);
-  for (const Stage& stage : job.partition().stages) ++stages[stage.module];
-  int64_t tasks = 0;
-  for (const SubMicrobatch& s : microbatches.sub_microbatches) {
-    tasks += 3 * stages[s.module];
-  }
-  return tasks;
+  return CountTasks(microbatches, job.partition());
 }
 
 std::vector<v1::PlannedMicrobatch> PlannedMicrobatches(

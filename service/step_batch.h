@@ -28,9 +28,11 @@ struct StepBatch {
   std::shared_ptr<const CostEpoch> epoch{};
 };
 
-// Reads and packs. InvalidArgument names the field: a step below 0, a replica
-// that the job has not, `microbatch_of` without a replica or of another length
-// or with gaps, no samples, or too few; ResourceExhausted: over `limits`.
+// Reads and packs; deals the samples anew by cost if the job says so and the
+// trainer has not dealt them itself. InvalidArgument names the field: a step
+// below 0, a replica that the job has not, `microbatch_of` without a replica or
+// of another length or with gaps, no samples, or too few; ResourceExhausted:
+// over `limits`.
 absl::StatusOr<StepBatch> MakeStepBatch(const ServedJob& job,
                                         const v1::SubmitBatchRequest& request,
                                         const convert::BatchLimits& limits);

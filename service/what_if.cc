@@ -114,11 +114,9 @@ absl::Status PlanVariant(const JobSpec& base, const v1::JobVariant& variant,
   PIPELOOM_ASSIGN_OR_RETURN(JobSpec spec, JobFromProto(proto, files));
   PIPELOOM_ASSIGN_OR_RETURN(const BatchMetadata sample,
                             convert::FromProto(request.batch(), limits.batch));
-  const std::string device = spec.cluster.device.name;
-  PIPELOOM_ASSIGN_OR_RETURN(
-      const std::shared_ptr<const ServedJob> job,
-      ServedJob::Create("what-if", std::move(spec), sample, std::nullopt,
-                        profiles ? profiles(device) : nullptr));
+  PIPELOOM_ASSIGN_OR_RETURN(const std::shared_ptr<const ServedJob> job,
+                            ServedJob::Create("what-if", std::move(spec),
+                                              sample, std::nullopt, profiles));
   v1::SubmitBatchRequest submit;
   *submit.mutable_batch() = request.batch();
   PIPELOOM_ASSIGN_OR_RETURN(StepBatch batch,

@@ -15,12 +15,9 @@
 #include "pipeloom/v1/planner_service.pb.h"
 #include "proto/convert/batch_proto.h"
 #include "service/job_request.h"
+#include "service/served_job.h"
 
 namespace pipeloom::service {
-
-// Of a device by its name; null: it has none.
-using ProfileSource =
-    std::function<std::shared_ptr<const DeviceProfile>(const std::string&)>;
 
 // Scales and emulates. InvalidArgument names the field: a factor out of range,
 // a rank or module that the plan has not.

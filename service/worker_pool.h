@@ -1,5 +1,5 @@
-// Threads for calls that take longer than gRPC's own threads should: opening
-// jobs, packing batches, writing to disk.
+// Threads for what takes longer than gRPC's own threads should: opening jobs,
+// packing batches, writing to disk; and for answering what is worked out there.
 #ifndef PIPELOOM_SERVICE_WORKER_POOL_H_
 #define PIPELOOM_SERVICE_WORKER_POOL_H_
 
@@ -15,10 +15,15 @@ namespace pipeloom::service {
 
 class WorkerPool {
  public:
-  WorkerPool(int32_t threads, int32_t most_waiting)
+  // `begin` is called once on each thread.
+  WorkerPool(int32_t threads, int32_t most_waiting,
+             const std::function<void()>& begin = {})
       : most_waiting_(most_waiting) {
     for (int32_t t = 0; t < threads; ++t) {
-      threads_.emplace_back([this](const std::stop_token& s) { Work(s); });
+      threads_.emplace_back([this, begin](const std::stop_token& s) {
+        if (begin) begin();
+        Work(s);
+      });
     }
   }
   // What waits is done first.

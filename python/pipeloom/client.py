@@ -142,16 +142,20 @@ class Client:
     def open_job(self, job: Union[str, Any], samples: Sequence[Sample] = (),
                  *, stages: Sequence[Stage] = (),
                  module_names: Sequence[str] = (), job_id: str = "",
+                 partition_time: float = 0.0,
                  timeout: Optional[float] = None) -> Job:
         """Opens a shipped job by name, or a messages.Job. `samples` are of
         typical sizes; `stages` the trainer's own partition instead, with
-        `module_names` to name its modules."""
+        `module_names` to name its modules. `partition_time`: seconds in which
+        to search for a better partition than the rule's; `timeout` has to be
+        longer."""
         request = messages.OpenJobRequest(job_id=job_id)
         if isinstance(job, str):
             request.shipped_job = job
         else:
             request.job.CopyFrom(job)
         request.sample.CopyFrom(batch_message(samples))
+        request.partition_time_us = round(partition_time * 1e6)
         if stages:
             request.partition.num_ranks = 1 + max(s.rank for s in stages)
             request.partition.num_segments = 1 + max(s.segment for s in stages)

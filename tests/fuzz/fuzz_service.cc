@@ -34,6 +34,7 @@ struct Fixture {
           return std::string((std::istreambuf_iterator<char>(file)),
                              std::istreambuf_iterator<char>());
         }};
+    options.partition_time = std::chrono::milliseconds(5);
     core = *PlannerCore::Create(options, &log, &metrics);
     pipeloom::JobSpec job = pipeloom::testing::SmallVlmJob();
     job.search.evaluations = 1;

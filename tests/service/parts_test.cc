@@ -2,9 +2,11 @@
 #include <arpa/inet.h>
 #include <google/protobuf/util/message_differencer.h>
 #include <netinet/in.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <thread>
@@ -20,6 +22,7 @@
 #include "service/log.h"
 #include "service/metrics.h"
 #include "service/state_dir.h"
+#include "service/thread_priority.h"
 #include "tests/service/service_fixture.h"
 #include "tests/support/small_job.h"
 #include "tests/support/status_matchers.h"
@@ -115,6 +118,29 @@ TEST(DeadlineTimerTest, CallsComeInTheOrderOfTheirTimes) {
   changed.wait_for(lock, std::chrono::seconds(30),
                    [&] { return order.size() == 4; });
   EXPECT_THAT(order, ::testing::ElementsAre(0, 1, 2, 3));
+}
+
+TEST(ThreadPriorityTest, SearchesMakeWayForRequestsAndBothForTheRest) {
+  const auto niceness = [] {
+    return getpriority(PRIO_PROCESS, static_cast<id_t>(gettid()));
+  };
+  const int usual = niceness();
+  int search = 0;
+  int requests = 0;
+  int child = 0;
+  std::thread([&] {
+    service::MakeWayForServing(service::Background::kRequests);
+    requests = niceness();
+  }).join();
+  std::thread([&] {
+    service::MakeWayForServing(service::Background::kSearch);
+    search = niceness();
+    std::thread([&] { child = niceness(); }).join();
+  }).join();
+  EXPECT_EQ(requests, std::min(19, usual + 5));
+  EXPECT_EQ(search, std::min(19, usual + 10));
+  EXPECT_EQ(child, search) << "threads that a search starts";
+  EXPECT_EQ(niceness(), usual) << "a thread of its own only";
 }
 
 TEST(LogTest, LinesAreJsonAndLevelsCount) {

@@ -1,0 +1,251 @@
+// Opening jobs whose partition is searched for, or whose samples are balanced.
+#include <google/protobuf/util/message_differencer.h>
+
+#include <algorithm>
+#include <thread>
+#include <vector>
+
+#include "emulator/profile_cost.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "ir/execution_plan.h"
+#include "partition/balance_step.h"
+#include "planner/plan_step.h"
+#include "proto/convert/batch_proto.h"
+#include "proto/convert/plan_proto.h"
+#include "service/planner_core.h"
+#include "tests/service/service_fixture.h"
+#include "tests/support/small_job.h"
+#include "tests/support/status_matchers.h"
+
+namespace pipeloom::testing {
+namespace {
+
+using ::google::protobuf::util::MessageDifferencer;
+using ::testing::HasSubstr;
+
+constexpr int64_t kAnHourUs = int64_t{3600} * 1'000'000;
+
+// A search of its partitions takes a core for many seconds.
+v1::OpenJobRequest LongSearch(const std::string& id) {
+  v1::OpenJobRequest request;
+  request.set_shipped_job("dip-vlm-l");
+  *request.mutable_sample() = convert::ToProto(RandomBatch(1, 512, 4));
+  request.set_partition_time_us(kAnHourUs);
+  request.set_job_id(id);
+  return request;
+}
+
+v1::OpenJobRequest BalancedJob() {
+  v1::OpenJobRequest request = SmallJobRequest(/*dp=*/2, /*evaluations=*/50);
+  request.mutable_job()->mutable_training()->set_assignment(
+      v1::SAMPLE_ASSIGNMENT_BALANCED);
+  return request;
+}
+
+class CoreTest : public ::testing::Test {
+ protected:
+  std::unique_ptr<service::PlannerCore> Start(
+      std::chrono::nanoseconds partition_time) {
+    service::CoreOptions options = TestOptions().core;
+    options.partition_time = partition_time;
+    auto core = service::PlannerCore::Create(options, &log_, &metrics_);
+    EXPECT_THAT(core, IsOk());
+    return *std::move(core);
+  }
+
+  service::Log log_{service::LogLevel::kOff, nullptr};
+  service::Metrics metrics_{};
+};
+
+TEST_F(CoreTest, ASearchForAPartitionEndsWithTheServicesTime) {
+  const auto core = Start(std::chrono::milliseconds(300));
+  ASSERT_OK_AND_ASSIGN(const v1::OpenJobResponse opened,
+                       core->OpenJob(LongSearch("long")));
+  EXPECT_TRUE(opened.partition_cut_short());
+  EXPECT_GE(opened.partitions_tried(), 1);
+  // Who asks again gets what is there.
+  ASSERT_OK_AND_ASSIGN(const v1::OpenJobResponse again,
+                       core->OpenJob(LongSearch("long")));
+  EXPECT_TRUE(again.existed());
+  EXPECT_TRUE(
+      MessageDifferencer::Equals(again.partition(), opened.partition()));
+}
+
+TEST_F(CoreTest, ASearchForAPartitionEndsBeforeTheCallersDeadline) {
+  const auto core = Start(std::chrono::hours(1));
+  ASSERT_OK_AND_ASSIGN(
+      const v1::OpenJobResponse opened,
+      core->OpenJob(LongSearch("long"), service::PlannerCore::Clock::now() +
+                                            std::chrono::milliseconds(400)));
+  EXPECT_TRUE(opened.partition_cut_short());
+}
+
+TEST_F(CoreTest, ACallerWhoLeavesEndsTheSearchAndOpensNothing) {
+  const auto core = Start(std::chrono::hours(1));
+  std::stop_source stop;
+  std::jthread leave([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    stop.request_stop();
+  });
+  EXPECT_THAT(core->OpenJob(LongSearch("long"),
+                            service::PlannerCore::Clock::time_point::max(),
+                            stop.get_token()),
+              FailsWith(absl::StatusCode::kCancelled, HasSubstr("left")));
+  EXPECT_THAT(core->Submit(SmallBatch("long", 0, 1)),
+              FailsWith(absl::StatusCode::kNotFound, HasSubstr("long")));
+  // The next one is free to open it.
+  v1::OpenJobRequest request = LongSearch("long");
+  request.set_partition_time_us(0);
+  EXPECT_THAT(core->OpenJob(request), IsOk());
+}
+
+TEST(OpeningTest, AllWhoOpenAJobAtATimeGetOnePartitionSearchedForOnce) {
+  TestService service;
+  v1::OpenJobRequest request = SmallJobRequest();
+  request.set_partition_time_us(kAnHourUs);
+  std::vector<v1::OpenJobResponse> responses(6);
+  {
+    std::vector<std::jthread> callers;
+    for (v1::OpenJobResponse& response : responses) {
+      callers.emplace_back([&] {
+        grpc::ClientContext context;
+        service.Prepare(&context, std::chrono::milliseconds(60'000));
+        EXPECT_TRUE(service.stub().OpenJob(&context, request, &response).ok());
+      });
+    }
+  }
+  EXPECT_EQ(std::count_if(responses.begin(), responses.end(),
+                          [](const auto& r) { return !r.existed(); }),
+            1);
+  EXPECT_GE(responses[0].partitions_tried(), 2);
+  for (const v1::OpenJobResponse& response : responses) {
+    EXPECT_EQ(response.job_id(), responses[0].job_id());
+    EXPECT_TRUE(MessageDifferencer::Equals(response.partition(),
+                                           responses[0].partition()));
+  }
+}
+
+TEST(OpeningTest, ANegativeTimeIsRefused) {
+  TestService service;
+  v1::OpenJobRequest request = SmallJobRequest();
+  request.set_partition_time_us(-1);
+  v1::OpenJobResponse response;
+  const grpc::Status status = service.Open(request, &response);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_THAT(status.error_message(), HasSubstr("partition_time_us is -1"));
+}
+
+// The same by the libraries alone, as `pipeloom plan --assignment balanced`
+// goes about it.
+TEST(BalancedJobTest, SamplesAreDealtAndPlannedAsByThePlanCommand) {
+  TestService service;
+  v1::OpenJobResponse opened;
+  ASSERT_TRUE(service.Open(BalancedJob(), &opened).ok());
+  ASSERT_TRUE(service.Submit(SmallBatch(opened.job_id(), 0, 7)).ok());
+
+  JobSpec job = SmallVlmJob();
+  job.parallel.dp = 2;
+  job.cluster.num_nodes = 64;
+  job.search.evaluations = 50;
+  job.training.assignment = SampleAssignment::kBalanced;
+  const emulator::StageCostModel costs(
+      job,
+      emulator::MakeOpCosts(
+          job.cluster, job.parallel,
+          [](const std::string&) -> const DeviceProfile* { return nullptr; }));
+  const BatchMetadata sample = RandomBatch(1, 32, 2);
+  ASSERT_OK_AND_ASSIGN(const auto strategy,
+                       planner::MakeStrategy(job.search.schedule));
+  ASSERT_OK_AND_ASSIGN(const planner::PreparedJob prepared,
+                       planner::PrepareJob(*strategy, costs, sample));
+  ASSERT_OK_AND_ASSIGN(const auto sample_costs,
+                       partition::SampleCosts::Create(job, costs, sample));
+  ASSERT_OK_AND_ASSIGN(const partition::PackedStep in_order,
+                       partition::PackStep(job, RandomBatch(7, 24, 2), 0));
+  ASSERT_EQ(in_order.num_samples, 24);
+  const partition::PackedStep packed =
+      partition::BalanceStep(job, sample_costs, in_order);
+  ASSERT_NE(packed.packed, in_order.packed);
+  for (int32_t replica = 0; replica < 2; ++replica) {
+    planner::PlanInput input;
+    input.packed = &packed;
+    input.replica = replica;
+    input.seed = job.search.seed;
+    input.budget.max_evaluations = 50;
+    ASSERT_OK_AND_ASSIGN(planner::PlanResult expected,
+                         planner::PlanStep(prepared, input));
+    v1::GetPlanResponse whole;
+    ASSERT_TRUE(service.GetWhole(opened.job_id(), 0, replica, &whole).ok());
+    ASSERT_OK_AND_ASSIGN(const ExecutionPlan plan,
+                         convert::FromProto(whole.plan()));
+    EXPECT_EQ(Checksum(plan), Checksum(expected.plan)) << replica;
+    ASSERT_EQ(static_cast<size_t>(whole.microbatches_size()),
+              packed.packed[static_cast<size_t>(replica)].size());
+    for (int m = 0; m < whole.microbatches_size(); ++m) {
+      std::vector<SampleId> samples;
+      for (const v1::PlannedSample& s : whole.microbatches(m).samples()) {
+        samples.emplace_back(static_cast<int32_t>(s.sample()));
+      }
+      EXPECT_EQ(
+          samples,
+          packed.packed[static_cast<size_t>(replica)][static_cast<size_t>(m)]);
+    }
+  }
+}
+
+TEST(BalancedJobTest, ARestartDealsTheSamplesTheSameWay) {
+  const TempFolder folder;
+  service::ServerOptions options = TestOptions();
+  options.core.state_dir = folder.path();
+  std::string id;
+  v1::GetPlanResponse before;
+  {
+    TestService service(options);
+    v1::OpenJobResponse opened;
+    ASSERT_TRUE(service.Open(BalancedJob(), &opened).ok());
+    id = opened.job_id();
+    ASSERT_TRUE(service.Submit(SmallBatch(id, 0, 7)).ok());
+    ASSERT_TRUE(service.GetWhole(id, 0, 0, &before).ok());
+  }
+  TestService service(options);
+  // Another step with the same samples: packed, dealt and planned anew.
+  ASSERT_TRUE(service.Submit(SmallBatch(id, 1, 7)).ok());
+  v1::GetPlanResponse after;
+  ASSERT_TRUE(service.GetWhole(id, 1, 0, &after).ok());
+  ASSERT_EQ(after.microbatches_size(), before.microbatches_size());
+  for (int m = 0; m < after.microbatches_size(); ++m) {
+    EXPECT_TRUE(MessageDifferencer::Equals(after.microbatches(m),
+                                           before.microbatches(m)));
+  }
+}
+
+TEST(BalancedJobTest, TheTrainersOwnMicrobatchesAreKept) {
+  TestService service;
+  v1::OpenJobResponse opened;
+  ASSERT_TRUE(service.Open(BalancedJob(), &opened).ok());
+  v1::SubmitBatchRequest request = SmallBatch(opened.job_id(), 0, 3, 4);
+  request.set_replica(1);
+  for (const int32_t m : {1, 0, 1, 0}) request.add_microbatch_of(m);
+  ASSERT_TRUE(service.Submit(request).ok());
+  v1::RankPlan share;
+  ASSERT_TRUE(service.Get(opened.job_id(), 0, 1, 0, &share).ok());
+  ASSERT_EQ(share.microbatches_size(), 2);
+  EXPECT_EQ(share.microbatches(0).samples(0).sample(), 1);
+  EXPECT_EQ(share.microbatches(0).samples(1).sample(), 3);
+}
+
+TEST(BalancedJobTest, SamplesToPriceByAreNeeded) {
+  TestService service;
+  v1::OpenJobResponse opened;
+  ASSERT_TRUE(service.Open(SmallJobRequest(), &opened).ok());
+  v1::OpenJobRequest request = BalancedJob();
+  *request.mutable_partition() = opened.partition();
+  request.clear_sample();
+  const grpc::Status status = service.Open(request, &opened);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_THAT(status.error_message(), HasSubstr("sample.samples is empty"));
+}
+
+}  // namespace
+}  // namespace pipeloom::testing

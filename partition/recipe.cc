@@ -88,7 +88,8 @@ std::string PartitionRecipe::ToString(const ModelSpec& model) const {
     absl::StrAppend(&text, text.empty() ? "" : ", ", model.modules[m].name);
     if (!one_chain || m == ModuleId(0)) {
       absl::StrAppend(&text, " ", r.segments,
-                      r.map == RankMap::kVee ? " vee" : "");
+                      r.map == RankMap::kVee ? " vee" : "",
+                      r.reversed ? " reversed" : "");
       if (r.num_ranks > 0) {
         absl::StrAppend(&text, " on ranks ", r.first_rank, "-",
                         r.first_rank + r.num_ranks - 1);
@@ -103,7 +104,8 @@ std::string PartitionRecipe::ToString(const ModelSpec& model) const {
 int32_t PartitionBuilder::Chain::RankOf(int32_t run) const {
   const int32_t n = recipe.num_ranks;
   const int32_t place = run % n;
-  const bool back = recipe.map == RankMap::kVee && run / n % 2 == 1;
+  const bool returns = recipe.map == RankMap::kVee && run / n % 2 == 1;
+  const bool back = returns != recipe.reversed;
   return recipe.first_rank + (back ? n - 1 - place : place);
 }
 

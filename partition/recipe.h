@@ -29,6 +29,8 @@ struct ModuleRecipe {
   int64_t sub_microbatch = 0;  // Instances; 0: the whole microbatch.
   int32_t segments = 1;
   RankMap map = RankMap::kLooped;
+  // From the last rank to the first, where the others go from the first.
+  bool reversed = false;
   // Ranks [first_rank, first_rank + num_ranks); 0: all of the job's.
   int32_t first_rank = 0;
   int32_t num_ranks = 0;

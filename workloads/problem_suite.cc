@@ -77,6 +77,7 @@ void ReadProblem(ObjectReader& reader, SuiteProblem* problem) {
   reader.Read("family", &problem->family);
   ReadTime(reader, "best_known_us", &problem->best_known);
   ReadTime(reader, "peer_us", &problem->peer);
+  ReadTime(reader, "most_budget_us", &problem->most_budget);
   reader.Read("peer", &problem->peer_name);
   reader.ReadObject("pipeline", [&](ObjectReader& r) {
     ReadPipeline(r, &problem->pipeline.emplace());
@@ -86,7 +87,6 @@ void ReadProblem(ObjectReader& reader, SuiteProblem* problem) {
   reader.Read("job", &job.job);
   reader.Read("batch", &job.batch);
   reader.Read("steps", 1, 1000, &job.steps);
-  ReadTime(reader, "most_budget_us", &job.most_budget);
   const int kinds = int{problem->pipeline.has_value()} +
                     int{!problem->graph_file.empty()} + int{!job.job.empty()};
   if (reader.ok() && kinds != 1) {
@@ -98,10 +98,8 @@ void ReadProblem(ObjectReader& reader, SuiteProblem* problem) {
   if (!job.job.empty()) {
     reader.Require("batch");
     problem->job = std::move(job);
-  } else if (reader.ok() && (!job.batch.empty() || reader.Has("steps") ||
-                             reader.Has("most_budget_us"))) {
-    reader.Fail(reader.line(),
-                "batch, steps and most_budget_us belong to a job");
+  } else if (reader.ok() && (!job.batch.empty() || reader.Has("steps"))) {
+    reader.Fail(reader.line(), "batch and steps belong to a job");
   }
 }
 

@@ -58,7 +58,6 @@ struct JobProblem {
   std::string job{};
   std::string batch{};
   int32_t steps = 1;
-  Duration most_budget{};  // Longer searches are not tried; 0: all are.
 };
 
 // Exactly one of pipeline, graph_file and job is set.
@@ -68,7 +67,8 @@ struct SuiteProblem {
   std::optional<PipelineProblem> pipeline{};
   std::string graph_file{};
   std::optional<JobProblem> job{};
-  Duration best_known{};  // 0: none.
+  Duration most_budget{};  // Longer searches are not tried; 0: all are.
+  Duration best_known{};   // 0: none.
   // The best schedule of public code at no more memory, and whose.
   Duration peer{};
   std::string peer_name{};

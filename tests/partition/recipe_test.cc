@@ -135,6 +135,17 @@ TEST(PartitionBuilderTest, AVeeComesBackToTheFirstRank) {
               ElementsAre(0, 1, 2, 3, 3, 2, 1, 0));
 }
 
+TEST(PartitionBuilderTest, AReversedModuleBeginsAtTheLastRank) {
+  PartitionRecipe recipe = Recipe(1, 2);
+  recipe.modules[kEncoder].reversed = true;
+  recipe.modules[kBackbone].reversed = true;
+  recipe.modules[kBackbone].map = RankMap::kVee;
+  ASSERT_OK_AND_ASSIGN(const Partition partition, Build(SmallVlmJob(), recipe));
+  EXPECT_THAT(RanksOf(partition, kEncoder), ElementsAre(3, 2, 1, 0));
+  EXPECT_THAT(RanksOf(partition, kBackbone),
+              ElementsAre(3, 2, 1, 0, 0, 1, 2, 3));
+}
+
 TEST(PartitionBuilderTest, ModulesMayHaveRanksOfTheirOwn) {
   PartitionRecipe recipe = Recipe(1, 1);
   recipe.modules[kEncoder].num_ranks = 1;
@@ -243,6 +254,7 @@ TEST(PartitionBuilderTest, EveryRecipeOfEveryJobIsValid) {
     for (ModuleRecipe& m : recipe.modules) {
       m.segments = static_cast<int32_t>(random.Between(1, 5));
       m.map = random.Below(2) == 0 ? RankMap::kLooped : RankMap::kVee;
+      m.reversed = random.Below(2) == 0;
       if (random.Below(3) == 0) {
         m.first_rank = static_cast<int32_t>(random.Below(job.parallel.pp));
         m.num_ranks = static_cast<int32_t>(

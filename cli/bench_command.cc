@@ -6,8 +6,10 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
+#include "cli/bench_journal.h"
 #include "cli/bench_runs.h"
 #include "cli/bench_tables.h"
 #include "cli/command.h"
@@ -70,18 +72,40 @@ class BenchCommand : public Command {
     PIPELOOM_ASSIGN_OR_RETURN(const BenchOptions options, Options());
     PIPELOOM_ASSIGN_OR_RETURN(const workloads::ProblemSuite suite,
                               Problems(options.data_dir));
-    PIPELOOM_ASSIGN_OR_RETURN(const std::vector<BenchResult> results,
-                              RunBench(suite.problems, options, context));
+    BenchJournal journal;
+    if (!out_.empty()) {
+      PIPELOOM_RETURN_IF_ERROR(MakeFolder(out_));
+      const std::string path = absl::StrCat(out_, "/journal");
+      PIPELOOM_ASSIGN_OR_RETURN(journal, BenchJournal::Open(path));
+      if (journal.size() > 0) {
+        context.warn(absl::StrFormat(
+            "note: %d outcomes of an interrupted run are in %s; remove it to "
+            "begin anew",
+            journal.size(), path));
+      }
+    }
+    context.warn(
+        absl::StrCat("note: the searches take at most ",
+                     FormatDuration(MostSearchTime(suite.problems, options))));
+    const absl::StatusOr<std::vector<BenchResult>> ran =
+        RunBench(suite.problems, options, context, &journal);
+    if (absl::IsCancelled(ran.status())) {
+      context.warn(out_.empty()
+                       ? "with --out DIR what is done would not be lost"
+                       : "the same command goes on from there");
+    }
+    PIPELOOM_RETURN_IF_ERROR(ran.status());
+    const std::vector<BenchResult>& results = *ran;
     const std::string json = BenchJson(results, suite.source);
     if (!out_.empty()) {
       const std::string command = CommandLine();
-      PIPELOOM_RETURN_IF_ERROR(MakeFolder(out_));
       PIPELOOM_RETURN_IF_ERROR(
           WriteFileAtomically(absl::StrCat(out_, "/results.json"), json));
       PIPELOOM_RETURN_IF_ERROR(WriteFileAtomically(
           absl::StrCat(out_, "/results.md"), BenchMarkdown(results, command)));
       PIPELOOM_RETURN_IF_ERROR(WriteFileAtomically(
           absl::StrCat(out_, "/index.html"), BenchPage(results, command)));
+      PIPELOOM_RETURN_IF_ERROR(journal.Finish());
     }
     if (format_ == "json") {
       context.print(json);

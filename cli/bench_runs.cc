@@ -6,7 +6,9 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/fingerprint.h"
 #include "base/status_macros.h"
+#include "cli/bench_journal.h"
 #include "cli/files.h"
 #include "cli/job_input.h"
 #include "cli/planned_step.h"
@@ -60,12 +62,9 @@ std::vector<Duration> BudgetsOf(const std::string& schedule,
   if (!Searches(schedule)) return {kZero};
   std::vector<Duration> budgets;
   for (const Duration budget : options.budgets) {
-    if (problem.job) {
-      const Duration most = problem.job->most_budget;
-      if (most > kZero && budget > most && !budgets.empty()) continue;
-    } else if (schedule != "pipeloom" && budget > options.most_of_others) {
-      continue;
-    }
+    const Duration most = problem.most_budget;
+    if (most > kZero && budget > most && !budgets.empty()) continue;
+    if (schedule != "pipeloom" && budget > options.most_of_others) continue;
     budgets.push_back(budget);
   }
   return budgets;
@@ -197,6 +196,31 @@ absl::Status RunOnJob(const workloads::JobProblem& problem,
   return absl::OkStatus();
 }
 
+// What a row depends on but for the program and the files of a job.
+Fingerprint KeyOf(const workloads::SuiteProblem& problem,
+                  const StageGraph& graph, const std::string& schedule,
+                  Duration budget, const BenchOptions& options) {
+  FingerprintBuilder builder;
+  builder.Add(problem.name).Add(schedule).Add(budget.count());
+  builder.Add(options.seed).Add(options.threads);
+  if (problem.job) {
+    builder.Add(problem.job->job).Add(problem.job->batch);
+    builder.Add(problem.job->steps);
+  }
+  for (const RankId r : graph.rank_ids()) {
+    builder.Add(graph.rank(r).memory.limit.count());
+  }
+  for (const Task& task : graph.tasks()) {
+    builder.Add(task.rank.value()).Add(task.duration.count());
+    builder.Add(task.alloc.count()).Add(task.free.count());
+  }
+  for (const Dependency& edge : graph.edges()) {
+    builder.Add(edge.from.value()).Add(edge.to.value());
+    builder.Add(edge.delay.count());
+  }
+  return builder.Build();
+}
+
 }  // namespace
 
 Duration BenchResult::lower_bound() const {
@@ -230,9 +254,24 @@ const BenchRow* BenchResult::Find(const std::string& schedule,
   return nullptr;
 }
 
+Duration MostSearchTime(const std::vector<workloads::SuiteProblem>& problems,
+                        const BenchOptions& options) {
+  Duration sum{};
+  for (const workloads::SuiteProblem& problem : problems) {
+    for (const std::string& schedule : options.schedules) {
+      if (!problem.job && !RunsOnGraphs(schedule)) continue;
+      for (const Duration budget : BudgetsOf(schedule, problem, options)) {
+        sum += budget * (problem.job ? problem.job->steps : 1);
+      }
+    }
+  }
+  return sum;
+}
+
 absl::StatusOr<std::vector<BenchResult>> RunBench(
     const std::vector<workloads::SuiteProblem>& problems,
-    const BenchOptions& options, const Context& context) {
+    const BenchOptions& options, const Context& context,
+    BenchJournal* journal) {
   std::vector<BenchResult> results;
   Progress progress(context, "benchmarking",
                     static_cast<int64_t>(problems.size()));
@@ -262,14 +301,22 @@ absl::StatusOr<std::vector<BenchResult>> RunBench(
             before->step_time == before->lower_bound) {
           row = *before;  // Proven best: more time changes nothing.
           row.budget = budget;
+          result.rows.push_back(std::move(row));
+          continue;
+        }
+        const Fingerprint key =
+            KeyOf(problem, loaded.graph, schedule, budget, options);
+        if (const BenchRow* known = journal->Find(key); known != nullptr) {
+          row = *known;
         } else {
           row.status =
               problem.job
                   ? RunOnJob(*problem.job, options, context, progress, &row)
                   : RunOnGraph(loaded.graph, options, context, &row);
-        }
-        if (context.stop.stop_requested()) {
-          return absl::CancelledError("stopped");
+          if (context.stop.stop_requested()) {
+            return absl::CancelledError("stopped");
+          }
+          PIPELOOM_RETURN_IF_ERROR(journal->Append(key, row));
         }
         result.rows.push_back(std::move(row));
       }

@@ -15,11 +15,13 @@
 
 namespace pipeloom::cli {
 
+class BenchJournal;
+
 struct BenchOptions {
   // Of graphs those that need no job run; of jobs all.
   std::vector<std::string> schedules{};
   std::vector<Duration> budgets{};
-  // Searches other than pipeloom get no more on graphs, to bound the whole.
+  // Searches other than pipeloom get no more, to bound the whole.
   Duration most_of_others{};
   uint64_t seed = 1;
   int32_t threads = 1;
@@ -53,10 +55,15 @@ struct BenchResult {
   const BenchRow* Find(const std::string& schedule, Duration budget) const;
 };
 
-// Cancelled after a stop request.
+// What all searches may take at most.
+Duration MostSearchTime(const std::vector<workloads::SuiteProblem>& problems,
+                        const BenchOptions& options);
+
+// What `journal` has is not run again; the rest is appended to it. Cancelled
+// after a stop request.
 absl::StatusOr<std::vector<BenchResult>> RunBench(
     const std::vector<workloads::SuiteProblem>& problems,
-    const BenchOptions& options, const Context& context);
+    const BenchOptions& options, const Context& context, BenchJournal* journal);
 
 }  // namespace pipeloom::cli
 

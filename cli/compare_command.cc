@@ -14,6 +14,7 @@
 #include "cli/files.h"
 #include "cli/job_input.h"
 #include "cli/json_writer.h"
+#include "cli/measured_costs.h"
 #include "cli/partition_input.h"
 #include "cli/partition_layouts.h"
 #include "cli/planned_step.h"
@@ -171,6 +172,7 @@ class CompareCommand : public Command {
     AppendPartitionFlags(&partition_flags_, &flags);
     AppendSearchFlags(&search_flags_, &flags);
     AppendRobustFlags(&robust_flags_, &flags);
+    AppendMeasuredFlags(&measured_flags_, &flags);
     flags.push_back({"report", &report_, "FILE",
                      "write an HTML report with every strategy's first step"});
     flags.push_back(
@@ -187,7 +189,7 @@ class CompareCommand : public Command {
         TakeLayoutOfFile(partition_flags_, job_flags_, context, &input));
     PIPELOOM_ASSIGN_OR_RETURN(const auto packed,
                               PackSteps(input, job_flags_.steps, context));
-    const emulator::StageCostModel costs(input.job, CostsOf(input));
+    emulator::StageCostModel costs(input.job, CostsOf(input));
     std::vector<std::string> schedules = UsualSchedules();
     if (!schedules_.empty()) schedules = schedules_;
     if (ablation_) {
@@ -200,6 +202,9 @@ class CompareCommand : public Command {
     if (static_) schedules.emplace_back(kStatic);
     // One search serves every strategy that takes any partition.
     const SearchSettings settings = Settle(search_flags_, input.job.search);
+    PIPELOOM_RETURN_IF_ERROR(ApplyMeasured(measured_flags_, input, "pipeloom",
+                                           partition_flags_, settings, context,
+                                           &costs));
     PIPELOOM_ASSIGN_OR_RETURN(const auto judge,
                               planner::MakeStrategy("pipeloom"));
     std::optional<Partition> given;
@@ -317,6 +322,7 @@ class CompareCommand : public Command {
   bool ablation_ = false;
   bool static_ = false;
   RobustFlags robust_flags_{};
+  MeasuredFlags measured_flags_{};
   std::string report_{};
   std::string format_ = "table";
 };

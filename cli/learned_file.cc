@@ -22,6 +22,12 @@ absl::Status ApplyLearned(const std::string& path,
   if (path.empty()) return absl::OkStatus();
   PIPELOOM_ASSIGN_OR_RETURN(const runtime::LearnedCosts learned,
                             ReadLearned(path));
+  SetLearned(learned, costs);
+  return absl::OkStatus();
+}
+
+void SetLearned(const runtime::LearnedCosts& learned,
+                emulator::StageCostModel* costs) {
   IdVector<ModuleId, emulator::PassFactors> factors;
   for (const ModuleSpec& module : costs->job().model.modules) {
     factors.push_back(
@@ -30,7 +36,6 @@ absl::Status ApplyLearned(const std::string& path,
          .weight_grad = learned.Factor(module.name, Pass::kWeightGrad)});
   }
   costs->SetCorrections(std::move(factors));
-  return absl::OkStatus();
 }
 
 }  // namespace pipeloom::cli

@@ -17,6 +17,8 @@ absl::StatusOr<runtime::LearnedCosts> ReadLearned(const std::string& path);
 // `costs`.
 absl::Status ApplyLearned(const std::string& path,
                           emulator::StageCostModel* costs);
+void SetLearned(const runtime::LearnedCosts& learned,
+                emulator::StageCostModel* costs);
 
 }  // namespace pipeloom::cli
 

@@ -11,7 +11,7 @@
 #include "cli/files.h"
 #include "cli/job_input.h"
 #include "cli/json_writer.h"
-#include "cli/learned_file.h"
+#include "cli/measured_costs.h"
 #include "cli/partition_input.h"
 #include "cli/partition_layouts.h"
 #include "cli/plan_file.h"
@@ -103,8 +103,7 @@ class PlanCommand : public Command {
     AppendPartitionFlags(&partition_flags_, &flags);
     AppendSearchFlags(&search_flags_, &flags);
     AppendRobustFlags(&robust_flags_, &flags);
-    flags.push_back({"learned", &learned_, "FILE",
-                     "price tasks as `run --learn` has measured them"});
+    AppendMeasuredFlags(&measured_flags_, &flags);
     flags.push_back({"out", &out_, "FILE", "write the plans"});
     flags.push_back(
         {"trace", &trace_, "FILE", "write the timeline as Chrome trace JSON"});
@@ -127,8 +126,10 @@ class PlanCommand : public Command {
     PIPELOOM_ASSIGN_OR_RETURN(const auto packed,
                               PackSteps(input, job_flags_.steps, context));
     emulator::StageCostModel costs(input.job, CostsOf(input));
-    PIPELOOM_RETURN_IF_ERROR(ApplyLearned(learned_, &costs));
     SearchSettings settings = Settle(search_flags_, input.job.search);
+    PIPELOOM_RETURN_IF_ERROR(ApplyMeasured(measured_flags_, input, schedule,
+                                           partition_flags_, settings, context,
+                                           &costs));
     settings.robust = DisturbancesOf(robust_flags_, settings.seed);
     settings.defer = input.defer;
     PIPELOOM_ASSIGN_OR_RETURN(
@@ -270,8 +271,8 @@ class PlanCommand : public Command {
   PartitionFlags partition_flags_{};
   SearchFlags search_flags_{};
   RobustFlags robust_flags_{};
+  MeasuredFlags measured_flags_{};
   std::optional<std::string> schedule_{};
-  std::string learned_{};
   std::string out_{};
   std::string trace_{};
   std::string report_{};

@@ -5,6 +5,7 @@
 #include <map>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
@@ -13,8 +14,13 @@
 namespace pipeloom::cli {
 namespace {
 
+// Less than this share of a step is not worth a line.
+constexpr int64_t kLeastGain = 1000;
+
 void KeepBest(size_t most, std::vector<Suggestion>* found) {
-  std::erase_if(*found, [](const Suggestion& s) { return s.gain <= kZero; });
+  std::erase_if(*found, [](const Suggestion& s) {
+    return s.gain <= kZero || s.gain * kLeastGain < s.step_time + s.gain;
+  });
   std::stable_sort(
       found->begin(), found->end(),
       [](const Suggestion& a, const Suggestion& b) { return a.gain > b.gain; });
@@ -33,7 +39,17 @@ absl::StatusOr<std::vector<Suggestion>> SuggestForJob(
   const auto add = [&](const std::string& kind, WhatIfCase c) {
     // A change that is no other job cannot be applied.
     if (c.changes.empty() || c.slow_rank >= 0 || c.recompute_all) return;
-    c.changes.insert(c.changes.begin(), base.begin(), base.end());
+    // A value that is set anew needs not be set before.
+    std::vector<workloads::JobOverride> changes;
+    for (const workloads::JobOverride& set : base) {
+      if (std::none_of(c.changes.begin(), c.changes.end(), [&](const auto& o) {
+            return o.path == set.path && !absl::StartsWith(o.value, "*");
+          })) {
+        changes.push_back(set);
+      }
+    }
+    changes.insert(changes.end(), c.changes.begin(), c.changes.end());
+    c.changes = std::move(changes);
     cases.push_back(std::move(c));
     kinds.push_back(kind);
   };

@@ -24,7 +24,7 @@ struct Suggestion {
 // Of a job: other layouts, microbatches, sub-microbatch sizes, memory,
 // recomputation and links, planned anew with the same budget. The best of each
 // kind that fits the memory, at most `most` of them, best first; those that
-// gain nothing are left out.
+// gain less than a thousandth of the step are left out.
 absl::StatusOr<std::vector<Suggestion>> SuggestForJob(
     const WhatIfInput& input, const std::vector<workloads::JobOverride>& base,
     const WhatIfOutcome& now, size_t most, int32_t threads,

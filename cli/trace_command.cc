@@ -1,6 +1,5 @@
 // `pipeloom trace`: what measured traces of a pipeline run say.
 #include <algorithm>
-#include <fstream>
 #include <map>
 #include <memory>
 #include <utility>
@@ -19,6 +18,7 @@
 #include "cli/report.h"
 #include "cli/table.h"
 #include "cli/timeline_text.h"
+#include "cli/trace_files.h"
 #include "cli/trace_import.h"
 #include "cli/trace_summary.h"
 #include "emulator/emulate_step.h"
@@ -37,7 +37,8 @@ class TraceCommand : public Command {
             "read measured traces: costs, replay, critical path",
             "Reads Chrome traces of a pipeline run, as PyTorch's profiler or "
             "`pipeloom run --trace` writes them, one file a rank or one for "
-            "all. Clocks of several files are brought together. Prints the "
+            "all, or a folder of them. Clocks of several files are brought "
+            "together. Prints the "
             "measured costs of the stages, replays the step in the emulator, "
             "and shows the critical path and why ranks were idle.\n\n"
             "With --evaluations or --deadline a better order of the measured "
@@ -69,22 +70,8 @@ class TraceCommand : public Command {
   absl::Status Run(const std::vector<std::string>& args,
                    const Context& context) override {
     if (args.empty()) return UsageError("give one trace file or more");
-    std::vector<TraceSource> sources;
-    for (const std::string& path : args) {
-      if (!FileExists(path)) {
-        return absl::NotFoundError(absl::StrCat(path, ": no such file"));
-      }
-      auto file = std::make_shared<std::ifstream>(path, std::ios::binary);
-      sources.push_back(
-          {path,
-           [file, path](char* buffer, size_t size) -> absl::StatusOr<size_t> {
-             file->read(buffer, static_cast<std::streamsize>(size));
-             if (file->bad()) {
-               return absl::DataLossError("cannot be read to its end");
-             }
-             return static_cast<size_t>(file->gcount());
-           }});
-    }
+    PIPELOOM_ASSIGN_OR_RETURN(const std::vector<TraceSource> sources,
+                              OpenTraces(args));
     PIPELOOM_ASSIGN_OR_RETURN(
         const ImportedStep step,
         ImportTrace(sources, static_cast<int32_t>(iteration_)));

@@ -247,6 +247,9 @@ class Borrowed : public emulator::OpCostModel {
   emulator::OpPrice Price(const emulator::Op& op) const override {
     return lender_->Price(op);
   }
+  Duration Beside(Duration compute, Duration communication) const override {
+    return lender_->Beside(compute, communication);
+  }
   const emulator::OpCostModel& OnGroup(int32_t group) const override {
     return lender_->OnGroup(group);
   }

@@ -31,6 +31,13 @@ function stepParts(view, data, index) {
     $('i', s).style.background = `var(--b${k})`;
     s.append(name);
   });
+  // Of those that matter here.
+  const total = k => data.bubbles.reduce((sum, b) => sum + b[k], 0);
+  const words = data.bubbleNames.filter((name, k) =>
+      CAUSE[name] && total(k) > finish * data.ranks / 1000)
+      .map(name => `${name}: ${CAUSE[name]}`);
+  if (words.length) $('p', at('bubbles'), {className: 'hint',
+      textContent: `The rank is idle because: ${words.join('; ')}.`});
   const top = Math.max(1, ...data.memory.map(m =>
       Math.max(m.limit, m.peak.total)));
   bars(at('peaks'), data.memory.map((m, r) => ({

@@ -91,10 +91,14 @@ class Timeline {
     };
     item('background:var(--epilogue)', 'gradient reduction, optimizer');
     item('background:var(--idle)', 'idle');
-    item('background:var(--m0b);border-top:4px solid var(--ink)',
-         'recomputes');
-    item('background:var(--m0a);border-bottom:4px solid var(--ink)',
-         'offloads');
+    if (this.d.tasks.x.some(x => x)) {
+      item('background:var(--m0b);border-top:4px solid var(--ink)',
+           'recomputes');
+    }
+    if (this.d.offloaded.length) {
+      item('background:var(--m0a);border-bottom:4px solid var(--ink)',
+           'offloads');
+    }
     if (this.d.measured) $('span', legend, {textContent:
         'upper half predicted, lower half measured'});
     this.causesLegend = $('div', this.host, {className: 'legend'});

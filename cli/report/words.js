@@ -8,6 +8,17 @@ const $ = (tag, parent, props = {}) => {
   return e;
 };
 const PASS = ['forward', 'backward', 'weight gradient'];
+// What a cause of idle time means; docs/report.md says it in full.
+const CAUSE = {
+  'warm-up': 'the rank\'s first input is not there yet',
+  'imbalance': 'the rank waited for has more to do in all',
+  'dependency': 'what it waits for waits itself',
+  'transfer': 'a tensor is on its way, or a send blocks',
+  'memory': 'a task stood ready, but memory had no room for it',
+  'order': 'a task stood ready; the order put another first',
+  'tail': 'no task is left',
+  'other': 'measured without a reason',
+};
 const calm = matchMedia('(prefers-reduced-motion: reduce)').matches;
 
 // As FormatDuration and FormatBytes of base/units.cc.

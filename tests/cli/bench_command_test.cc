@@ -4,9 +4,11 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
+#include "cli/bench_journal.h"
 #include "cli/bench_tables.h"
 #include "cli/command.h"
 #include "cli/files.h"
+#include "cli/planned_step.h"
 #include "tests/support/status_matchers.h"
 
 namespace pipeloom::cli {
@@ -104,6 +106,87 @@ TEST_F(BenchCommandTest, MisuseIsExplainedWithExitCodeTwo) {
   EXPECT_THAT(err_, HasSubstr("\"nothing\""));
   EXPECT_EQ(Run({"--schedules", "fastest"}), 2);
   EXPECT_EQ(Run({"extra"}), 2);
+}
+
+TEST_F(BenchCommandTest, AnInterruptedRunGoesOnFromItsJournal) {
+  const std::vector<std::string> args = {
+      "--suite",     Path("suite.json"),    "--budgets", "2ms,5ms",
+      "--schedules", "1f1b,gpipe,pipeloom", "--threads", "1",
+      "--out",       Path("made"),          "--format",  "json"};
+  ASSERT_EQ(Run(args), 0) << err_;
+  EXPECT_FALSE(FileExists(Path("made/journal")));
+  // What a run leaves that is interrupted after some outcomes, in the middle of
+  // writing the next.
+  ASSERT_OK_AND_ASSIGN(const std::string text, ReadFile(Path("suite.json")));
+  ASSERT_OK_AND_ASSIGN(const workloads::ProblemSuite suite,
+                       workloads::ParseProblemSuite(text, "suite.json"));
+  BenchOptions options;
+  options.schedules = {"1f1b", "gpipe", "pipeloom"};
+  options.budgets = {Milliseconds(2), Milliseconds(5)};
+  options.most_of_others = Seconds(1);
+  Context quiet;
+  quiet.warn = [](absl::string_view) {};
+  ASSERT_OK_AND_ASSIGN(BenchJournal journal,
+                       BenchJournal::Open(Path("made/journal")));
+  ASSERT_OK_AND_ASSIGN(const std::vector<BenchResult> first,
+                       RunBench({suite.problems[2]}, options, quiet, &journal));
+  ASSERT_OK_AND_ASSIGN(std::string lines, ReadFile(Path("made/journal")));
+  const size_t second = lines.find('\n', lines.find('\n') + 1) + 1;
+  Write("made/journal", lines.substr(0, second + 40));
+  ASSERT_EQ(Run(args), 0) << err_;
+  EXPECT_THAT(err_, HasSubstr("2 outcomes of an interrupted run"));
+  const Json rows = Json::parse(out_)["problems"][2]["rows"];
+  for (size_t i = 0; i < 2; ++i) {
+    // To the nanosecond: it was not run again.
+    EXPECT_NEAR(rows[i]["search_us"].get<double>(),
+                ToMicroseconds(first[0].rows[i].search_time), 1e-3);
+  }
+  EXPECT_FALSE(FileExists(Path("made/journal")));
+  Write("made/journal", "notes of mine\n");
+  EXPECT_EQ(Run(args), 1);
+  EXPECT_THAT(err_, HasSubstr("is no journal of bench"));
+}
+
+TEST(BenchJournalTest, ALineComesBackAndATornOneDoesNot) {
+  const Fingerprint key{1, 0xfedcba9876543210u};
+  for (const absl::Status& status :
+       {absl::OkStatus(), absl::ResourceExhaustedError("no\troom\nleft")}) {
+    const BenchRow row{.schedule = "dip",
+                       .budget = Milliseconds(10),
+                       .status = status,
+                       .step_time = Microseconds(3),
+                       .lower_bound = Microseconds(2),
+                       .search_time = Microseconds(1.234),
+                       .evaluations = 77};
+    std::string line = BenchJournalLine(key, row);
+    ASSERT_EQ(line.back(), '\n');
+    line.pop_back();
+    Fingerprint got_key;
+    BenchRow got;
+    ASSERT_TRUE(ParseBenchJournalLine(line, &got_key, &got));
+    EXPECT_EQ(got_key, key);
+    EXPECT_EQ(got.status, status);
+    EXPECT_EQ(BenchJournalLine(got_key, got), line + "\n");
+    for (size_t cut = 0; cut < line.size(); ++cut) {
+      EXPECT_FALSE(ParseBenchJournalLine(line.substr(0, cut), &got_key, &got));
+    }
+  }
+}
+
+// Not the time that passes, which depends on the machine: what the deadlines of
+// all searches add up to.
+TEST(BenchTimeTest, TheShippedSuiteTakesUnderEightMinutesOfSearch) {
+  ASSERT_OK_AND_ASSIGN(
+      const std::string text,
+      ReadFile(PIPELOOM_SOURCE_DIR "/workloads/bench/suite.json"));
+  ASSERT_OK_AND_ASSIGN(const workloads::ProblemSuite suite,
+                       workloads::ParseProblemSuite(text, "suite.json"));
+  BenchOptions options;
+  options.schedules = UsualSchedules();
+  options.budgets = {Milliseconds(10), Milliseconds(100), Seconds(1),
+                     Seconds(10)};
+  options.most_of_others = Seconds(1);
+  EXPECT_LE(MostSearchTime(suite.problems, options), Seconds(480));
 }
 
 TEST(BenchTablesTest, BestAndBoundAreThoseOfAllRows) {

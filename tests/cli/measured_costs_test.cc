@@ -1,0 +1,291 @@
+// --costs-from: what a trace of a step says of the cost model's times.
+#include "cli/measured_costs.h"
+
+#include <cmath>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "cli/files.h"
+#include "cli/trace_files.h"
+#include "partition/batch_split.h"
+#include "partition/build_stage_graph.h"
+#include "planner/plan_step.h"
+#include "tests/support/small_job.h"
+#include "tests/support/status_matchers.h"
+
+namespace pipeloom::cli {
+namespace {
+
+using ::pipeloom::testing::FailsWith;
+using ::pipeloom::testing::IsOk;
+using ::pipeloom::testing::RandomBatch;
+using ::pipeloom::testing::SmallVlmJob;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using Json = nlohmann::json;
+
+struct Outcome {
+  int code = 0;
+  std::string out{};
+  std::string err{};
+};
+
+Outcome Pipeloom(const std::vector<std::string>& args) {
+  Outcome outcome;
+  Context context;
+  context.print = [&](absl::string_view text) {
+    absl::StrAppend(&outcome.out, text);
+  };
+  context.warn = [&](absl::string_view text) {
+    absl::StrAppend(&outcome.err, text, "\n");
+  };
+  outcome.code = RunCommandLine(args, context);
+  return outcome;
+}
+
+// Each module and pass has a factor of its own.
+double FactorOf(ModuleId module, Pass pass) {
+  return 0.5 + module.value() + 0.25 * static_cast<int>(pass);
+}
+
+class LearnFromTasksTest : public ::testing::TestWithParam<bool> {
+ protected:
+  LearnFromTasksTest() : job_(SmallVlmJob()), costs_(job_) {
+    const auto strategy = *planner::MakeStrategy("1f1b");
+    const BatchMetadata batch = RandomBatch(3, 200, 6);
+    partition_ = planner::PrepareJob(*strategy, costs_, batch)->partition;
+    partition_.sub_microbatch_instances[ModuleId(0)] = 2;
+    packed_ = *partition::PackStep(job_, batch, 0);
+    microbatches_ = *partition::SplitMicrobatches(job_, packed_, 0, partition_);
+  }
+  // The step as it would be measured: every task takes its factor's times what
+  // it is priced at. `changed` may alter the tasks.
+  StageGraph Measured(
+      const partition::GraphOptions& options,
+      const std::function<void(IdVector<TaskId, Task>*)>& changed = {}) {
+    const partition::BuiltGraph built =
+        *partition::BuildStageGraph(costs_, partition_, microbatches_, options);
+    IdVector<TaskId, Task> tasks = built.graph.tasks();
+    for (Task& task : tasks) {
+      task.duration =
+          Duration(std::llround(FactorOf(task.module, task.pass) *
+                                static_cast<double>(task.duration.count())));
+    }
+    if (changed) changed(&tasks);
+    return *StageGraph::Create("measured", built.graph.ranks(),
+                               built.graph.module_names(), std::move(tasks),
+                               {});
+  }
+
+  const JobSpec job_;
+  const emulator::StageCostModel costs_;
+  Partition partition_{};
+  partition::PackedStep packed_{};
+  Microbatches microbatches_{};
+};
+INSTANTIATE_TEST_SUITE_P(SplitBackward, LearnFromTasksTest, ::testing::Bool());
+
+TEST_P(LearnFromTasksTest, EveryModulesAndPassesFactorComesBack) {
+  partition::GraphOptions options;
+  options.split_backward = GetParam();
+  ASSERT_OK_AND_ASSIGN(
+      const runtime::LearnedCosts learned,
+      LearnFromTasks(Measured(options), costs_, partition_, microbatches_));
+  for (const ModuleId m : job_.model.modules.ids()) {
+    for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
+      EXPECT_NEAR(learned.Factor(job_.model.modules[m].name, pass),
+                  FactorOf(m, pass), 1e-4);
+    }
+  }
+}
+
+// A backward that recomputes takes its forward's time too.
+TEST_P(LearnFromTasksTest, RecomputationIsPricedWithItsForward) {
+  partition::GraphOptions options;
+  options.split_backward = GetParam();
+  options.recompute.assign(partition_.stages.size(), true);
+  ASSERT_OK_AND_ASSIGN(
+      const runtime::LearnedCosts learned,
+      LearnFromTasks(Measured(options), costs_, partition_, microbatches_));
+  for (const ModuleId m : job_.model.modules.ids()) {
+    EXPECT_NEAR(learned.Factor(job_.model.modules[m].name, Pass::kBackward),
+                FactorOf(m, Pass::kBackward), 1e-4);
+  }
+}
+
+TEST_P(LearnFromTasksTest, AStepOfAnotherPartitionOrBatchIsRefused) {
+  partition::GraphOptions options;
+  options.split_backward = GetParam();
+  const StageGraph other = Measured(
+      options, [](auto* tasks) { (*tasks)[TaskId(4)].stage = StageId(99); });
+  EXPECT_THAT(
+      LearnFromTasks(other, costs_, partition_, microbatches_),
+      FailsWith(absl::StatusCode::kInvalidArgument,
+                AllOf(HasSubstr("stage 99"), HasSubstr("only in the trace"))));
+  const StageGraph fewer =
+      Measured(options, [](auto* tasks) { tasks->resize(tasks->size() - 1); });
+  EXPECT_THAT(LearnFromTasks(fewer, costs_, partition_, microbatches_),
+              FailsWith(absl::StatusCode::kInvalidArgument,
+                        HasSubstr("only in the job's step")));
+}
+
+// Traces of trainers that know of no modules.
+TEST(LearnFromOtherTracesTest, OneModuleIsFoundByItsStages) {
+  JobSpec job = SmallVlmJob();
+  job.model.modules = {job.model.modules[ModuleId(1)]};
+  job.model.edges.clear();
+  const emulator::StageCostModel costs(job);
+  const auto strategy = *planner::MakeStrategy("1f1b");
+  const BatchMetadata batch = RandomBatch(3, 200, 0);
+  const Partition partition =
+      planner::PrepareJob(*strategy, costs, batch)->partition;
+  const Microbatches microbatches = *partition::SplitMicrobatches(
+      job, *partition::PackStep(job, batch, 0), 0, partition);
+  const StageGraph graph =
+      partition::BuildStageGraph(costs, partition, microbatches)->graph;
+  IdVector<TaskId, Task> tasks = graph.tasks();
+  for (Task& task : tasks) task.duration = task.duration * 3;
+  const StageGraph measured =
+      *StageGraph::Create("measured", graph.ranks(), {"model"}, tasks, {});
+  ASSERT_OK_AND_ASSIGN(
+      const runtime::LearnedCosts learned,
+      LearnFromTasks(measured, costs, partition, microbatches));
+  EXPECT_NEAR(learned.Factor("backbone", Pass::kForward), 3, 1e-4);
+}
+
+class CostsFromTest : public ::testing::Test {
+ protected:
+  CostsFromTest() {
+    std::string name = ::testing::TempDir() + "/pipeloom-costs-XXXXXX";
+    folder_ = mkdtemp(name.data());
+  }
+  ~CostsFromTest() override { std::filesystem::remove_all(folder_); }
+  std::string Path(const std::string& name) const {
+    return folder_ + "/" + name;
+  }
+  static std::vector<std::string> Small(const char* command,
+                                        std::vector<std::string> more) {
+    std::vector<std::string> args = {
+        command, "dip-vlm-s",     "--batch", "image_text",     "--schedule",
+        "1f1b",  "--evaluations", "1",       "--microbatches", "4"};
+    args.insert(args.end(), more.begin(), more.end());
+    return args;
+  }
+  // Time of all tasks by module and pass, in microseconds.
+  std::map<std::string, double> TaskTimes(const std::string& trace) const {
+    std::map<std::string, double> times;
+    const Json read = Json::parse(*ReadFile(trace));
+    for (const Json& event : read["traceEvents"]) {
+      if (event.value("cat", "") != "task") continue;
+      const Json& args = event["args"];
+      times[absl::StrCat(args["module"].get<std::string>(), " ",
+                         args["pass"].get<std::string>())] +=
+          event["dur"].get<double>();
+    }
+    return times;
+  }
+  std::string folder_;
+};
+
+TEST_F(CostsFromTest, AStepMeasuredTwiceAsSlowIsPlannedTwiceAsSlow) {
+  const Outcome plan = Pipeloom(Small("plan", {"--trace", Path("t.json")}));
+  ASSERT_EQ(plan.code, 0) << plan.err;
+  Json trace = Json::parse(*ReadFile(Path("t.json")));
+  for (Json& event : trace["traceEvents"]) {
+    for (const char* field : {"ts", "dur"}) {
+      if (event.contains(field)) event[field] = 2 * event[field].get<double>();
+    }
+  }
+  // A folder will do as well.
+  std::filesystem::create_directory(Path("slow"));
+  ASSERT_THAT(WriteFileAtomically(Path("slow/all.json"), trace.dump()), IsOk());
+  const Outcome slow = Pipeloom(Small(
+      "plan", {"--costs-from", Path("slow"), "--trace", Path("slow.json")}));
+  ASSERT_EQ(slow.code, 0) << slow.err;
+  EXPECT_THAT(slow.err, HasSubstr("schedule 1f1b's partition"));
+  const auto before = TaskTimes(Path("t.json"));
+  const auto after = TaskTimes(Path("slow.json"));
+  ASSERT_EQ(before.size(), after.size());
+  for (const auto& [name, time] : before) {
+    EXPECT_NEAR(after.at(name) / time, 2, 1e-4) << name;
+  }
+  // Every schedule of `compare` gets these costs.
+  const auto compare = [&](std::vector<std::string> more) {
+    std::vector<std::string> args = {
+        "compare",        "dip-vlm-s",  "--batch",       "image_text",
+        "--schedules",    "1f1b,gpipe", "--evaluations", "1",
+        "--microbatches", "4",          "--format",      "json"};
+    args.insert(args.end(), more.begin(), more.end());
+    const Outcome outcome = Pipeloom(args);
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return Json::parse(outcome.out)["rows"];
+  };
+  const Json fast_rows = compare({});
+  const Json slow_rows = compare({"--costs-from", Path("slow/all.json")});
+  for (size_t i = 0; i < 2; ++i) {
+    // Transfers and epilogues are as they were.
+    const double ratio = slow_rows[i]["mean_step_time_us"].get<double>() /
+                         fast_rows[i]["mean_step_time_us"].get<double>();
+    EXPECT_GT(ratio, 1.8);
+    EXPECT_LE(ratio, 2 + 1e-4);
+  }
+}
+
+// A trace that the runtime wrote: the plan has the times that `trace` reads
+// from it, as far as a median stands for all tasks of a shape.
+TEST_F(CostsFromTest, ATraceOfTheRuntimeIsPlannedWithItsTimes) {
+  ASSERT_EQ(Pipeloom(Small("plan", {"--out", Path("p.pb")})).code, 0);
+  const Outcome ran = Pipeloom({"run", "--plan", Path("p.pb"), "--time-scale",
+                                "0.02", "--trace", Path("run.json")});
+  ASSERT_EQ(ran.code, 0) << ran.err;
+  const Outcome plan = Pipeloom(Small(
+      "plan", {"--costs-from", Path("run.json"), "--trace", Path("t.json")}));
+  ASSERT_EQ(plan.code, 0) << plan.err;
+  const Outcome read =
+      Pipeloom({"trace", Path("run.json"), "--format", "json"});
+  ASSERT_EQ(read.code, 0) << read.err;
+  std::map<std::string, double> measured;
+  const std::map<std::string, std::string> passes = {
+      {"F", "forward"}, {"B", "backward"}, {"W", "weight_grad"}};
+  const Json costs = Json::parse(read.out)["costs"];
+  for (const Json& cost : costs) {
+    measured[absl::StrCat(cost["module"].get<std::string>(), " ",
+                          passes.at(cost["pass"]))] +=
+        cost["count"].get<double>() * cost["median_us"].get<double>();
+  }
+  const auto planned = TaskTimes(Path("t.json"));
+  ASSERT_EQ(planned.size(), measured.size());
+  for (const auto& [name, time] : measured) {
+    // Not by how much a busy machine scatters, but far from a factor of 10.
+    EXPECT_GT(planned.at(name) / time, 0.4) << name;
+    EXPECT_LT(planned.at(name) / time, 2.5) << name;
+  }
+}
+
+TEST_F(CostsFromTest, ErrorsSayWhatIsWrong) {
+  const Outcome none = Pipeloom(Small("plan", {"--costs-from", Path("no")}));
+  EXPECT_EQ(none.code, 1);
+  EXPECT_THAT(none.err, HasSubstr("no: no such file"));
+  std::filesystem::create_directory(Path("empty"));
+  const Outcome empty =
+      Pipeloom(Small("plan", {"--costs-from", Path("empty")}));
+  EXPECT_EQ(empty.code, 1);
+  EXPECT_THAT(empty.err, HasSubstr("no file in this folder ends in .json"));
+  const Outcome both = Pipeloom(
+      Small("plan", {"--costs-from", Path("no"), "--learned", Path("no")}));
+  EXPECT_EQ(both.code, 2);
+  ASSERT_EQ(Pipeloom(Small("plan", {"--trace", Path("t.json")})).code, 0);
+  const Outcome other =
+      Pipeloom({"plan", "dip-vlm-s", "--batch", "image_text", "--schedule",
+                "1f1b", "--microbatches", "5", "--costs-from", Path("t.json")});
+  EXPECT_EQ(other.code, 1);
+  EXPECT_THAT(other.err, HasSubstr("only in the job's step; a trace must be of "
+                                   "the job's first step"));
+}
+
+}  // namespace
+}  // namespace pipeloom::cli

@@ -411,9 +411,9 @@ class IntegerProgramSolver::Impl {
     rounding_ = 1e-12 * (sum + paid) + 1e-6;
     return sum - paid;
   }
-  int64_t Integral(double bound) const {
-    return std::max<int64_t>(
-        0, static_cast<int64_t>(std::ceil(bound - rounding_)));
+  // Where nothing fits the prices, and with them the bound, rise without end.
+  static int64_t Rounded(double bound) {
+    return static_cast<int64_t>(std::clamp(std::ceil(bound), 0.0, 4e18));
   }
   bool CloseEnough(int64_t bound) const {
     return solution_.feasible &&
@@ -431,7 +431,7 @@ class IntegerProgramSolver::Impl {
     int32_t waiting = 0;
     for (int32_t round = 0;; ++round) {
       const double value = Price(prices);
-      bound = std::max(bound, Integral(value));
+      bound = std::max(bound, Rounded(value - rounding_));
       if (value > best_value) {
         best_value = value;
         best = prices;
@@ -529,8 +529,8 @@ class IntegerProgramSolver::Impl {
     const double rounding = rounding_;
     std::sort(children.begin(), children.end());
     for (const auto& [more, j] : children) {
-      const int64_t child_bound = std::max(
-          bound, static_cast<int64_t>(std::ceil(value + more - 2 * rounding)));
+      const int64_t child_bound =
+          std::max(bound, Rounded(value + more - 2 * rounding));
       if (CloseEnough(child_bound)) {
         LeaveOpen(child_bound);
         continue;

@@ -4,17 +4,22 @@
 # nnscaler and disttrain have a fixed rule; `static` replays the order that
 # pipeloom found for the first step; pipeloom plans each step.
 #
-#   scripts/counter_thesis.sh BINARY [STEPS] [EVALUATIONS]
+#   scripts/counter_thesis.sh BINARY [STEPS] [BUDGET]
 #
-# 200 steps at 200 evaluations take some minutes a job.
+# BUDGET of each search: a time such as 100ms (the default), or evaluations. 200
+# steps at 100ms take about a minute a job.
 set -e
 if [ $# -lt 1 ]; then
-  sed -n '2,9s/^# \{0,1\}//p' "$0"
+  sed -n '2,10s/^# \{0,1\}//p' "$0"
   exit 2
 fi
 binary=$1
 steps=${2:-200}
-evaluations=${3:-200}
+budget=${3:-100ms}
+case $budget in
+  *s) option=--deadline ;;
+  *) option=--evaluations ;;
+esac
 for pair in dip-vlm-s:image_text dip-vlm-m:image_text dip-t2v-s:video \
     qwen2.5-vl-7b:mixed; do
   job=${pair%%:*}
@@ -26,7 +31,7 @@ for pair in dip-vlm-s:image_text dip-vlm-m:image_text dip-t2v-s:video \
     "$binary" compare "$job" --batch "$batch" --shuffle 1 --steps "$steps" \
       --replicas 1 --partition "$partition" --assignment "$assignment" \
       --schedules megatron,1f1b,nnscaler,disttrain,pipeloom --static \
-      --evaluations "$evaluations"
+      "$option" "$budget"
     echo
   done
   rm -f "$partition"

@@ -22,7 +22,7 @@ constexpr double kParts[] = {0.8, 0.92, 1.0};
 
 // How often a schedule is made again with less memory because the tensors
 // received from other ranks, which a schedule does not see, broke the limit.
-constexpr int kMaxTightenings = 4;
+constexpr int kMaxTightenings = 6;
 
 // Lowers `limits` by what each rank's plan is over its true limit. True if any
 // rank was.
@@ -144,7 +144,11 @@ absl::StatusOr<Candidate> PlanChoice(
     const IdVector<RankId, Bytes> peaks = PlanPeaks(candidate.plan);
     if (!Tighten(graph, peaks, &limits)) break;
     // What chooses memory itself uses all there is, each time anew.
-    if (memory != nullptr) limits = WithMargin(graph, std::move(limits));
+    // The order changes with the limits, and what is received at its peaks with
+    // the order: more and more margin.
+    for (int i = 0; memory != nullptr && i <= attempt; ++i) {
+      limits = WithMargin(graph, std::move(limits));
+    }
     if (attempt == kMaxTightenings) {
       for (const RankId r : graph.rank_ids()) {
         const Bytes limit = graph.rank(r).memory.limit;

@@ -8,6 +8,7 @@
 #include "cli/command.h"
 #include "cli/files.h"
 #include "planner/strategy.h"
+#include "tests/cli/run_command.h"
 #include "tests/support/status_matchers.h"
 
 namespace pipeloom::cli {
@@ -19,25 +20,6 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 using Json = nlohmann::json;
-
-struct Outcome {
-  int code = 0;
-  std::string out{};
-  std::string err{};
-};
-
-Outcome Pipeloom(const std::vector<std::string>& args) {
-  Outcome outcome;
-  Context context;
-  context.print = [&](absl::string_view text) {
-    absl::StrAppend(&outcome.out, text);
-  };
-  context.warn = [&](absl::string_view text) {
-    absl::StrAppend(&outcome.err, text, "\n");
-  };
-  outcome.code = RunCommandLine(args, context);
-  return outcome;
-}
 
 Json Parse(const std::string& text) {
   Json json = Json::parse(text, nullptr, false);

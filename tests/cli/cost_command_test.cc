@@ -12,6 +12,7 @@
 #include "absl/strings/str_split.h"
 #include "cli/command.h"
 #include "cli/files.h"
+#include "tests/cli/run_command.h"
 #include "tests/support/status_matchers.h"
 
 namespace pipeloom::cli {
@@ -23,25 +24,6 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 using Json = nlohmann::json;
-
-struct Outcome {
-  int code = 0;
-  std::string out{};
-  std::string err{};
-};
-
-Outcome Pipeloom(const std::vector<std::string>& args) {
-  Outcome outcome;
-  Context context;
-  context.print = [&](absl::string_view text) {
-    absl::StrAppend(&outcome.out, text);
-  };
-  context.warn = [&](absl::string_view text) {
-    absl::StrAppend(&outcome.err, text, "\n");
-  };
-  outcome.code = RunCommandLine(args, context);
-  return outcome;
-}
 
 std::vector<Json> Lines(const std::string& text) {
   std::vector<Json> lines;

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "cli/command.h"
+#include "tests/cli/run_command.h"
 #include "tests/support/status_matchers.h"
 
 namespace pipeloom::cli {
@@ -12,25 +13,6 @@ namespace {
 
 using ::testing::HasSubstr;
 using Json = nlohmann::json;
-
-struct Outcome {
-  int code = 0;
-  std::string out{};
-  std::string err{};
-};
-
-Outcome Pipeloom(const std::vector<std::string>& args) {
-  Outcome outcome;
-  Context context;
-  context.print = [&](absl::string_view text) {
-    absl::StrAppend(&outcome.out, text);
-  };
-  context.warn = [&](absl::string_view text) {
-    absl::StrAppend(&outcome.err, text, "\n");
-  };
-  outcome.code = RunCommandLine(args, context);
-  return outcome;
-}
 
 struct Case {
   const char* job;

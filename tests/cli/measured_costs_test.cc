@@ -14,6 +14,7 @@
 #include "partition/batch_split.h"
 #include "partition/build_stage_graph.h"
 #include "planner/plan_step.h"
+#include "tests/cli/run_command.h"
 #include "tests/support/small_job.h"
 #include "tests/support/status_matchers.h"
 
@@ -27,25 +28,6 @@ using ::pipeloom::testing::SmallVlmJob;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using Json = nlohmann::json;
-
-struct Outcome {
-  int code = 0;
-  std::string out{};
-  std::string err{};
-};
-
-Outcome Pipeloom(const std::vector<std::string>& args) {
-  Outcome outcome;
-  Context context;
-  context.print = [&](absl::string_view text) {
-    absl::StrAppend(&outcome.out, text);
-  };
-  context.warn = [&](absl::string_view text) {
-    absl::StrAppend(&outcome.err, text, "\n");
-  };
-  outcome.code = RunCommandLine(args, context);
-  return outcome;
-}
 
 // Each module and pass has a factor of its own.
 double FactorOf(ModuleId module, Pass pass) {

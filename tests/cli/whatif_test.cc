@@ -11,6 +11,7 @@
 #include "cli/files.h"
 #include "cli/whatif_case.h"
 #include "cli/whatif_run.h"
+#include "tests/cli/run_command.h"
 #include "tests/support/status_matchers.h"
 
 namespace pipeloom::cli {
@@ -20,27 +21,6 @@ using ::pipeloom::testing::FailsWith;
 using ::pipeloom::testing::IsOk;
 using ::testing::HasSubstr;
 using Json = nlohmann::json;
-
-struct Outcome {
-  int code = 0;
-  std::string out{};
-  std::string err{};
-};
-
-Outcome Pipeloom(const std::vector<std::string>& args,
-                 std::stop_token stop = {}) {
-  Outcome outcome;
-  Context context;
-  context.stop = std::move(stop);
-  context.print = [&](absl::string_view text) {
-    absl::StrAppend(&outcome.out, text);
-  };
-  context.warn = [&](absl::string_view text) {
-    absl::StrAppend(&outcome.err, text, "\n");
-  };
-  outcome.code = RunCommandLine(args, context);
-  return outcome;
-}
 
 class WhatIfTest : public ::testing::Test {
  protected:

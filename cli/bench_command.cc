@@ -1,5 +1,6 @@
 // `pipeloom bench`: the schedule-search benchmark suite.
 #include <algorithm>
+#include <filesystem>
 #include <memory>
 #include <thread>
 #include <utility>
@@ -141,6 +142,11 @@ class BenchCommand : public Command {
         return UsageError(absl::StrCat("--answers has \"", answer,
                                        "\"; it must be NAME=DIR"));
       }
+      if (!std::filesystem::is_directory(answer.substr(equals + 1))) {
+        return UsageError(absl::StrCat("--answers has \"", answer, "\"; ",
+                                       answer.substr(equals + 1),
+                                       " is no folder"));
+      }
       options.answers.emplace_back(answer.substr(0, equals),
                                    answer.substr(equals + 1));
     }
@@ -200,6 +206,9 @@ class BenchCommand : public Command {
       absl::StrAppend(&line, " --problems \"", filter_, "\"");
     if (!schedules_.empty()) {
       absl::StrAppend(&line, " --schedules ", absl::StrJoin(schedules_, ","));
+    }
+    if (!answers_.empty()) {
+      absl::StrAppend(&line, " --answers ", absl::StrJoin(answers_, ","));
     }
     absl::StrAppend(&line, " --budgets ", absl::StrJoin(budgets_, ","),
                     " --seed ", seed_, " --threads ", threads_, " --out ",

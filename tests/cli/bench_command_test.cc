@@ -100,6 +100,7 @@ TEST_F(BenchCommandTest, OneGraphAloneIsProblemEnough) {
 TEST_F(BenchCommandTest, MisuseIsExplainedWithExitCodeTwo) {
   EXPECT_EQ(Run({"--budgets", "soon"}), 2);
   EXPECT_THAT(err_, HasSubstr("soon"));
+  EXPECT_EQ(Run({"--answers", "peer=" + Path("no_such_folder")}), 2);
   EXPECT_EQ(Run({"--answers", "peer"}), 2);
   EXPECT_THAT(err_, HasSubstr("NAME=DIR"));
   EXPECT_EQ(Run({"--suite", Path("suite.json"), "--problems", "nothing"}), 2);

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <iterator>
 #include <vector>
 
 #include "base/numeric.h"
@@ -15,7 +14,6 @@ namespace {
 enum : size_t { kRate = 0, kTail = 4, kFill, kMemory, kOverhead, kSharpness };
 
 constexpr double kBlock = 128;  // Queries.
-constexpr double kHeadDims[] = {64, 96, 128, 192, 256, 512};
 
 constexpr AttentionConstants kStart = {0.5, 0.6, 0.5, 0.3, 0.5, 128, 0.7, 4, 3};
 constexpr AttentionConstants kMost = {1, 1, 1, 1, 1, 4096, 1, 100, 8};
@@ -26,51 +24,13 @@ constexpr size_t kFitPoints = 1500;
 // 3.3 times as long (cudnn-frontend, MIT).
 constexpr double kLogBackward = 1.10;
 
-size_t KernelOf(double head_dim) {
-  size_t kernel = 0;
-  for (const double dim : kHeadDims) {
-    if (head_dim <= dim) break;
-    ++kernel;
-  }
-  return kernel;
-}
-
-double Padded(double head_dim) {
-  const size_t kernel = KernelOf(head_dim);
-  return kernel < std::size(kHeadDims) ? kHeadDims[kernel] : head_dim;
-}
-
 size_t RateOf(double head_dim) {
   return head_dim <= 64 ? 0 : head_dim <= 128 ? 1 : head_dim <= 256 ? 2 : 3;
-}
-
-double Pairs(const AttentionShape& s) {
-  return s.seq * s.seq * (s.causal ? 0.5 : 1);
-}
-
-AttentionShape ShapeOf(const AttentionTable& t, size_t i) {
-  AttentionShape shape{.batch = Real(t.batch[i]),
-                       .seq = Real(t.seq[i]),
-                       .heads = Real(t.heads[i]),
-                       .kv_heads = Real(t.kv_heads[i]),
-                       .head_dim = Real(t.head_dim[i]),
-                       .value_dim = Real(t.head_dim[i]),
-                       .causal = t.mask == QueryMask::kCausal};
-  if (!t.value_dim.empty()) shape.value_dim = Real(t.value_dim[i]);
-  if (!t.window.empty() && t.window[i] > 0) {
-    shape.density = std::min(1.0, shape.seq * Real(t.window[i]) / Pairs(shape));
-  }
-  return shape;
 }
 
 FactorGrid::Position At(const AttentionShape& s) {
   return {std::log2(std::max(s.batch * s.heads, 1.0)), std::log2(s.seq),
           std::log2(s.head_dim), std::log2(s.heads / s.kv_heads)};
-}
-
-FactorGrid::Position BackwardAt(const AttentionShape& s) {
-  return {std::log2(s.seq), std::log2(s.head_dim),
-          std::log2(std::max(s.batch * s.heads, 1.0)), 0};
 }
 
 Fingerprint KeyOf(bool backward, const AttentionShape& s) {
@@ -98,7 +58,8 @@ double AttentionModelSeconds(const AttentionConstants& c,
       rates.bf16_flops_per_second / processors * c[kRate + RateOf(s.head_dim)];
   const double rows = std::ceil(s.seq / kBlock);
   const double blocks = s.batch * s.heads * rows;
-  const double a_key = 2 * kBlock * (Padded(s.head_dim) + Padded(s.value_dim));
+  const double a_key =
+      2 * kBlock * (PaddedHeadDim(s.head_dim) + PaddedHeadDim(s.value_dim));
   const double seen = s.causal ? (rows + 1) * kBlock / 2 : s.seq;
   const double mean = a_key * (seen * s.density + c[kFill]);
   const double longest = a_key * (s.seq * s.density + c[kFill]);
@@ -148,9 +109,7 @@ AttentionCosts::AttentionCosts(const DeviceProfile& profile,
   for (const AttentionTable& table : profile.attention) {
     if (table.pass == QueryPass::kForward) AddForward(table, profile.rates);
   }
-  for (const AttentionTable& table : profile.attention) {
-    if (table.pass != QueryPass::kForward) AddBackward(table, profile.rates);
-  }
+  AddBackward(profile);
 }
 
 const AttentionCosts::Kind* AttentionCosts::Find(bool causal,
@@ -193,26 +152,20 @@ void AttentionCosts::AddForward(const AttentionTable& table,
                                      .most_knots = {96, 64, 16, 16}});
 }
 
-void AttentionCosts::AddBackward(const AttentionTable& table,
-                                 const DeviceRates& made_with) {
-  const bool causal = table.mask == QueryMask::kCausal;
-  if (table.size() == 0 || BytesPerElement(table.dtype) != 2) return;
-  std::vector<FactorGrid::Point> points;
-  for (size_t i = 0; i < table.size(); ++i) {
-    const AttentionShape shape = ShapeOf(table, i);
-    const Kind* forward = Find(causal, shape.head_dim);
-    if (forward == nullptr) return;
-    if (exact_ && shape.density == 1) points_[KeyOf(true, shape)] = table.us[i];
-    points.push_back(
-        {BackwardAt(shape),
-         std::log(table.us[i] * 1e-6 /
-                  AttentionModelSeconds(forward->constants, made_with, shape)) -
-             forward->forward.LogFactor(At(shape))});
+void AttentionCosts::AddBackward(const DeviceProfile& profile) {
+  std::vector<const AttentionTable*> tables;
+  for (const AttentionTable& table : profile.attention) {
+    if (table.pass == QueryPass::kForward ||
+        BytesPerElement(table.dtype) != 2) {
+      continue;
+    }
+    tables.push_back(&table);
+    for (size_t i = 0; exact_ && i < table.size(); ++i) {
+      const AttentionShape shape = ShapeOf(table, i);
+      if (shape.density == 1) points_[KeyOf(true, shape)] = table.us[i];
+    }
   }
-  backward_[KindIndex(causal)] =
-      FactorGrid(points, {.lengths = {0.5, 0.5, 2, 1},
-                          .prior = 0.001,
-                          .most_knots = {40, 16, 40, 1}});
+  backward_ = AttentionBackward(tables, profile.rates);
 }
 
 std::optional<OpSeconds> AttentionCosts::Price(const AttentionOp& op) const {
@@ -229,7 +182,7 @@ std::optional<OpSeconds> AttentionCosts::Price(const AttentionOp& op) const {
       .head_dim = Real(op.head_dim),
       .value_dim = Real(op.value_dim > 0 ? op.value_dim : op.head_dim),
       .causal = op.causal};
-  const double whole = 2 * shape.batch * Pairs(shape) * shape.heads *
+  const double whole = 2 * shape.batch * shape.pairs() * shape.heads *
                        (shape.head_dim + shape.value_dim) *
                        (op.backward ? 2.5 : 1);
   shape.density = op.flops / whole;
@@ -240,13 +193,12 @@ std::optional<OpSeconds> AttentionCosts::Price(const AttentionOp& op) const {
       return OpSeconds{point->second * 1e-6, CostSource::kMeasured};
     }
   }
-  double log_factor = kind->forward.LogFactor(At(shape));
-  if (op.backward) {
-    const FactorGrid* grid = &backward_[KindIndex(op.causal)];
-    if (grid->empty()) grid = &backward_[KindIndex(!op.causal)];
-    log_factor +=
-        grid->empty() ? kLogBackward : grid->LogFactor(BackwardAt(shape));
+  if (op.backward && !backward_.empty()) {
+    return OpSeconds{backward_.Seconds(shape, rates_),
+                     CostSource::kInterpolated};
   }
+  const double log_factor =
+      kind->forward.LogFactor(At(shape)) + (op.backward ? kLogBackward : 0);
   return OpSeconds{AttentionModelSeconds(kind->constants, rates_, shape) *
                        std::exp(log_factor),
                    CostSource::kInterpolated};

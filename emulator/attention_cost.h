@@ -13,8 +13,8 @@
 //   model   = (compute^q + memory^q)^(1/q) + c.overhead
 //
 // with d rounded up to the next kernel's. What is measured over it is a factor
-// over (b h, s, d, heads a key), factor_grid.h. Backward is another one over
-// the forward's time.
+// over (b h, s, d, heads a key), factor_grid.h. Backward has a model of its
+// own, attention_backward.h.
 #ifndef PIPELOOM_EMULATOR_ATTENTION_COST_H_
 #define PIPELOOM_EMULATOR_ATTENTION_COST_H_
 
@@ -23,6 +23,8 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "base/fingerprint.h"
+#include "emulator/attention_backward.h"
+#include "emulator/attention_shape.h"
 #include "emulator/factor_grid.h"
 #include "emulator/gemm_cost.h"
 #include "emulator/op_cost.h"
@@ -32,19 +34,6 @@ namespace pipeloom::emulator {
 
 inline constexpr size_t kAttentionConstants = 9;
 using AttentionConstants = std::array<double, kAttentionConstants>;
-
-struct AttentionShape {
-  double batch = 1;
-  double seq = 0;
-  double heads = 0;
-  double kv_heads = 0;
-  double head_dim = 0;
-  double value_dim = 0;
-  bool causal = false;
-  // FLOPs over those of the full or causal triangle: windows, sparsity, other
-  // sequences' keys.
-  double density = 1;
-};
 
 // Seconds of a forward call, without any factor.
 double AttentionModelSeconds(const AttentionConstants& constants,
@@ -70,7 +59,7 @@ class AttentionCosts {
     std::array<bool, 7> measured{};  // By kernel: the head dimension rounded.
   };
   void AddForward(const AttentionTable& table, const DeviceRates& made_with);
-  void AddBackward(const AttentionTable& table, const DeviceRates& made_with);
+  void AddBackward(const DeviceProfile& profile);
   // Of the mask, else of the other one; but one that has measured the kernel
   // of this head dimension goes first.
   const Kind* Find(bool causal, double head_dim) const;
@@ -78,7 +67,7 @@ class AttentionCosts {
   DeviceRates rates_;
   bool exact_;
   std::array<std::optional<Kind>, 2> kinds_{};  // Causal, full.
-  std::array<FactorGrid, 2> backward_{};        // Over the forward; the same.
+  AttentionBackward backward_{};
   absl::flat_hash_map<Fingerprint, double> points_{};
 };
 

@@ -44,12 +44,13 @@ constexpr double kKernelsForward = 25;
 constexpr double kKernelsBackward = 50;
 constexpr double kKernelsACollective = 2;
 
-// How far launching hides behind the GPU. Each tensor-parallel collective is a
-// meeting that no rank passes ahead of the others, so that little hides; alone,
-// a host runs ahead. Norms of the two times, after how the time of a layer
-// grows with the microbatch on one node (vTrain, tp 1 to 8).
-constexpr double kLaunchNorm = 2.5;
-constexpr double kLaunchNormTensor = 1.3;
+// How far launching hides behind the GPU: a norm of the two times. A tensor
+// group as wide as its node launches slower, as its processes meet across both
+// sockets several times a layer. Both after how the time of a layer grows with
+// the microbatch on one node (the rows of vTrain that are fitted on, tp 1 to 8;
+// workloads/validation/vtrain_single.csv).
+constexpr double kLaunchNorm = 3;
+constexpr double kWholeNodeLaunch = 1.4;
 
 // Products whose inner or outer size is odd find no vector loads.
 constexpr double kUnaligned = 3;
@@ -116,14 +117,24 @@ double FrameworkCost::OverReplicas(double bytes) const {
   const int64_t replicas = int64_t{p.dp} * p.cp;
   LinkSpec link = cluster.intra_node;
   if (p.num_gpus() > cluster.gpus_per_node) {
-    // Neighbouring members share a node and each brings its card.
+    // Neighbouring members share a node and each brings its card, or its share
+    // of one. Where cards are shared, the rings of groups with several members
+    // on a node all leave it over one: so the measured steps say
+    // (docs/validation.md, vtrain_multi).
     const int64_t in_node =
         std::clamp<int64_t>(cluster.gpus_per_node / p.tp, 1, replicas);
     if (in_node < replicas) {
+      double rate = cluster.inter_node.bandwidth.bytes_per_second;
+      if (cluster.gpus_per_nic() == 1) {
+        rate *= Real(in_node);
+      } else if (in_node == 1) {
+        rate /= cluster.gpus_per_nic();
+      } else {
+        rate *= Real(in_node) / cluster.gpus_per_node;
+      }
       link.latency = cluster.inter_node.latency;
-      link.bandwidth.bytes_per_second = std::min(
-          cluster.intra_node.bandwidth.bytes_per_second,
-          cluster.inter_node.bandwidth.bytes_per_second * Real(in_node));
+      link.bandwidth.bytes_per_second =
+          std::min(cluster.intra_node.bandwidth.bytes_per_second, rate);
     }
   }
   return ToSeconds(RingCollectiveTime(bytes, replicas, link));
@@ -197,7 +208,8 @@ double FrameworkCost::PriceOp(const Op& op, const LayerSpec& layer,
       LinkSpec link = cluster.inter_node;
       link.bandwidth.bytes_per_second =
           std::min(cluster.intra_node.bandwidth.bytes_per_second,
-                   link.bandwidth.bytes_per_second * cluster.gpus_per_node);
+                   link.bandwidth.bytes_per_second * cluster.gpus_per_node /
+                       cluster.gpus_per_nic());
       return ToSeconds(RingCollectiveTime(c->bytes, c->size, link));
     }
   }
@@ -290,10 +302,12 @@ FrameworkCost::Passes FrameworkCost::LayerPasses(const LayerSpec& layer,
     kernels_forward = kKernelsForward;
     kernels_backward = kKernelsBackward;
   }
-  const double host = ToSeconds(setup_.host_per_kernel);
-  const double norm = p.tp > 1 ? kLaunchNormTensor : kLaunchNorm;
-  passes.forward = NormOf(passes.forward, kernels_forward * host, norm);
-  passes.backward = NormOf(passes.backward, kernels_backward * host, norm);
+  const bool whole_node = p.tp > 1 && p.tp >= job_.cluster.gpus_per_node;
+  const double host =
+      ToSeconds(setup_.host_per_kernel) * (whole_node ? kWholeNodeLaunch : 1);
+  passes.forward = NormOf(passes.forward, kernels_forward * host, kLaunchNorm);
+  passes.backward =
+      NormOf(passes.backward, kernels_backward * host, kLaunchNorm);
 
   if (layer.kind == LayerKind::kTransformer) {
     if (setup_.recomputation == Recomputation::kFull) {

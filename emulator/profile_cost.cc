@@ -110,7 +110,12 @@ class GroupCollectives {
         measured_link_(profile.collectives.node_bytes_per_second),
         has_curves_(!profile.collectives.curves.empty()),
         costs_(WithLinksOf(cluster, profile.collectives)) {}
+  GroupCollectives(const GroupCollectives& like, const ParallelLayout& parallel)
+      : GroupCollectives(like) {
+    parallel_ = parallel;
+  }
 
+  const ClusterSpec& cluster() const { return cluster_; }
   bool has_curves() const { return has_curves_; }
 
   OpPrice Price(const CollectiveOp& op) const {
@@ -209,15 +214,15 @@ class GroupCollectives {
 
 }  // namespace
 
-struct ProfileCost::State {
-  State(const ClusterSpec& cluster, const ParallelLayout& parallel,
-        const DeviceProfile& profile, Duration a_least)
+// What does not depend on the layout.
+struct ProfileCost::Alone {
+  Alone(const ClusterSpec& cluster, const DeviceProfile& profile,
+        Duration a_least)
       : least(a_least),
-        roofline(cluster, parallel),
+        roofline(cluster, {}),
         gemm(profile, RatesFor(cluster, profile)),
         attention(profile, RatesFor(cluster, profile)),
         stream(profile, RatesFor(cluster, profile)),
-        collectives(cluster, parallel, profile),
         compute_slowdown(profile.collectives.compute_slowdown),
         communication_slowdown(profile.collectives.communication_slowdown) {}
 
@@ -236,22 +241,40 @@ struct ProfileCost::State {
   GemmCosts gemm;
   AttentionCosts attention;
   StreamCosts stream;
-  GroupCollectives collectives;
   double compute_slowdown;
   double communication_slowdown;
   mutable PriceCache cache{};
 };
 
+struct ProfileCost::State {
+  std::shared_ptr<const Alone> alone{};
+  RooflineCost roofline;  // Of collectives.
+  GroupCollectives collectives;
+};
+
 ProfileCost::ProfileCost(const ClusterSpec& cluster,
                          const ParallelLayout& parallel,
                          const DeviceProfile& profile, Duration least)
-    : state_(std::make_unique<const State>(cluster, parallel, profile, least)) {
+    : state_(std::make_unique<const State>(
+          State{std::make_shared<const Alone>(cluster, profile, least),
+                RooflineCost(cluster, parallel),
+                GroupCollectives(cluster, parallel, profile)})) {}
+
+ProfileCost::ProfileCost(std::unique_ptr<const State> state)
+    : state_(std::move(state)) {}
+
+std::unique_ptr<const ProfileCost> ProfileCost::ForLayout(
+    const ParallelLayout& parallel) const {
+  return std::unique_ptr<const ProfileCost>(
+      new ProfileCost(std::make_unique<const State>(State{
+          state_->alone, RooflineCost(state_->collectives.cluster(), parallel),
+          GroupCollectives(state_->collectives, parallel)})));
 }
 
 ProfileCost::~ProfileCost() = default;
 
 Duration ProfileCost::Beside(Duration compute, Duration communication) const {
-  const State& state = *state_;
+  const Alone& state = *state_->alone;
   const Duration longer = std::max(compute, communication);
   if ((state.compute_slowdown == 1 && state.communication_slowdown == 1) ||
       compute <= kZero || communication <= kZero) {
@@ -265,24 +288,25 @@ Duration ProfileCost::Beside(Duration compute, Duration communication) const {
 
 OpPrice ProfileCost::Price(const Op& op) const {
   const State& state = *state_;
+  const Alone& alone = *state.alone;
   return std::visit(
       Overloaded{
           [&](const GemmOp& gemm) -> OpPrice {
             if (gemm.flops() <= 0) return {};
-            return state.cache.Get(KeyOf(gemm), [&] {
-              return state.Fallback(gemm, state.gemm.Price(gemm));
+            return alone.cache.Get(KeyOf(gemm), [&] {
+              return alone.Fallback(gemm, alone.gemm.Price(gemm));
             });
           },
           [&](const AttentionOp& attention) -> OpPrice {
             if (attention.flops <= 0) return {};
-            return state.cache.Get(KeyOf(attention), [&] {
-              return state.Fallback(attention,
-                                    state.attention.Price(attention));
+            return alone.cache.Get(KeyOf(attention), [&] {
+              return alone.Fallback(attention,
+                                    alone.attention.Price(attention));
             });
           },
           [&](const MemoryOp& memory) -> OpPrice {
             if (memory.bytes <= 0) return {};
-            return state.Fallback(memory, state.stream.Price(memory));
+            return alone.Fallback(memory, alone.stream.Price(memory));
           },
           [&](const CollectiveOp& collective) -> OpPrice {
             if (state.collectives.has_curves()) {
@@ -363,6 +387,12 @@ std::unique_ptr<const OpCostModel> MakeOpCosts(
                                group.device.kernel_overhead));
   }
   return std::make_unique<GroupedCosts>(std::move(own), std::move(groups));
+}
+
+std::unique_ptr<const OpCostModel> OpCostsForLayout(
+    const OpCostModel& like, const ParallelLayout& parallel) {
+  const auto* const profiled = dynamic_cast<const ProfileCost*>(&like);
+  return profiled == nullptr ? nullptr : profiled->ForLayout(parallel);
 }
 
 std::vector<std::string> MissingMeasurements(const DeviceProfile* profile) {

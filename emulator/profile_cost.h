@@ -47,10 +47,22 @@ class ProfileCost : public OpCostModel {
   // without any): the longer of the two.
   Duration Beside(Duration compute, Duration communication) const override;
 
+  // The same for another layout of the cluster: what a GPU does alone, and its
+  // prices so far, are shared. Microseconds.
+  std::unique_ptr<const ProfileCost> ForLayout(
+      const ParallelLayout& parallel) const;
+
  private:
+  struct Alone;
   struct State;
+  explicit ProfileCost(std::unique_ptr<const State> state);
   std::unique_ptr<const State> state_;
 };
+
+// What MakeOpCosts gives for another layout of the same cluster, without
+// fitting the tables anew; null where it cannot be had from `like` so.
+std::unique_ptr<const OpCostModel> OpCostsForLayout(
+    const OpCostModel& like, const ParallelLayout& parallel);
 
 // A ProfileCost, or a RooflineCost where `profile` is null; that has the
 // device's kernel_overhead as its least time, whatever `least` is. Node groups

@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <set>
 #include <utility>
 
 #include "base/numeric.h"
 #include "emulator/cluster_view.h"
+#include "emulator/copies_cost.h"
 #include "emulator/layer_fingerprint.h"
 #include "emulator/layer_memory.h"
 #include "emulator/layer_weights.h"
@@ -26,7 +28,9 @@ constexpr Bytes kLibraries{int64_t{64} << 20};
 
 // How a pass is priced: the layer and what is not its own.
 struct Setting {
-  const ParallelLayout& parallel;
+  ParallelLayout parallel{};  // The module's own.
+  int32_t copies = 1;         // Of the stage in the rank.
+  int32_t tensor_copies = 1;  // Equal weights in a tensor-parallel group.
   const OpCostModel& costs;
   OptimizerSharding sharding = OptimizerSharding::kZero1;
   OpOptions options{};
@@ -44,16 +48,18 @@ void AddSharding(const LayerSpec& layer, const GradientNeeds& needs,
   const ShardedParameters own = ParametersOnGpu(layer, setting.parallel);
   const ParameterBytes bytes = BytesOf(setting.options.precision);
   const auto moved = [&](Collective kind, int64_t parameter_bytes) {
-    return setting.costs.Cost(
-               CollectiveOp{.kind = kind,
-                            .group = GroupKind::kData,
-                            .size = DenseReplicas(setting.parallel),
-                            .bytes = Real(own.dense * parameter_bytes)}) +
-           setting.costs.Cost(
-               CollectiveOp{.kind = kind,
-                            .group = GroupKind::kExpertData,
-                            .size = ExpertReplicas(setting.parallel),
-                            .bytes = Real(own.experts * parameter_bytes)});
+    return OverReplicas(setting.costs,
+                        {.kind = kind,
+                         .group = GroupKind::kData,
+                         .size = DenseReplicas(setting.parallel),
+                         .bytes = Real(own.dense * parameter_bytes)},
+                        setting.tensor_copies) +
+           OverReplicas(setting.costs,
+                        {.kind = kind,
+                         .group = GroupKind::kExpertData,
+                         .size = ExpertReplicas(setting.parallel),
+                         .bytes = Real(own.experts * parameter_bytes)},
+                        setting.tensor_copies);
   };
   if (setting.sharding == OptimizerSharding::kZero3) {
     const Duration gather = moved(Collective::kAllGather, 2);
@@ -68,8 +74,10 @@ void AddSharding(const LayerSpec& layer, const GradientNeeds& needs,
   }
 }
 
-LayerCost PriceLayer(const LayerSpec& layer, const WorkShape& shape,
-                     const GradientNeeds& needs, const Setting& setting) {
+// `shape`: what one of the copies works on of the `whole`.
+LayerCost PriceLayer(const LayerSpec& layer, const WorkShape& whole,
+                     const WorkShape& shape, const GradientNeeds& needs,
+                     const Setting& setting) {
   const LayerOps ops =
       BuildLayerOps(layer, shape, setting.parallel, needs, setting.options);
   const LayerActivations kept =
@@ -82,7 +90,11 @@ LayerCost PriceLayer(const LayerSpec& layer, const WorkShape& shape,
   cost.activations = needs.weights ? kept.trained : kept.frozen;
   cost.freed_by_backward =
       needs.weights ? kept.trained - kept.held_for_weight_grad : kept.frozen;
-  cost.forward_flops = ops.forward_flops;
+  cost.forward_flops = setting.copies == 1
+                           ? ops.forward_flops
+                           : BuildLayerOps(layer, whole, setting.parallel,
+                                           needs, setting.options)
+                                 .forward_flops;
   return cost;
 }
 
@@ -96,20 +108,38 @@ struct StageCostModel::Common {
     if (costs == nullptr) {
       costs = MakeOpCosts(job.cluster, job.parallel, nullptr);
     }
-    for (const ModuleSpec& module : job.model.modules) {
+    for (const ModuleId m : job.model.modules.ids()) {
       auto& prints = fingerprints[fingerprints.push_back({})];
-      for (const LayerSpec& layer : module.layers) {
+      for (const LayerSpec& layer : job.model.modules[m].layers) {
         prints.push_back(FingerprintOf(layer));
       }
+      ModuleLayout own{.parallel = job.LayoutOf(m), .copies = job.CopiesOf(m)};
+      own.tensor_copies = job.parallel.tp / own.parallel.tp;
+      std::set<ModuleId> met;
+      for (const ModuleEdge& edge : job.model.edges) {
+        if (edge.from == m && own.copies * job.CopiesOf(edge.to) > 1) {
+          met.insert(edge.to);
+        }
+      }
+      own.regroups = static_cast<int32_t>(met.size());
+      layouts.push_back(own);
     }
     ClusterViews made = ViewsOf(job);
     views = std::move(made.views);
     view_of_replica = std::move(made.of_replica);
   }
 
+  struct ModuleLayout {
+    ParallelLayout parallel{};
+    int32_t copies = 1;         // Of a stage in a rank.
+    int32_t tensor_copies = 1;  // Of a weight in a tensor-parallel group.
+    int32_t regroups = 0;       // Modules that take its output regrouped.
+  };
+
   const JobSpec job;
   const bool reuse;
   std::unique_ptr<const OpCostModel> costs;
+  IdVector<ModuleId, ModuleLayout> layouts{};
   IdVector<ModuleId, IdVector<LayerId, Fingerprint>> fingerprints{};
   IdVector<ModuleId, PassFactors> corrections{};  // Empty: none.
   mutable SubgraphCache cache{};
@@ -142,6 +172,26 @@ struct StageCostModel::State {
     return job.model.modules[stage.module];
   }
 
+  const Common::ModuleLayout& LayoutOf(const Stage& stage) const {
+    return common->layouts[stage.module];
+  }
+
+  // A tensor of `bytes` in all, gathered on every GPU of the rank; what a GPU
+  // needs of it is then a part of what it has.
+  Duration RegroupTime(double bytes, RankId rank) const {
+    const ParallelLayout& parallel = job.parallel;
+    const auto gather = [&](GroupKind group, int32_t size, double gathered) {
+      return size == 1 ? kZero
+                       : CostsOn(rank).Cost(
+                             CollectiveOp{.kind = Collective::kAllGather,
+                                          .group = group,
+                                          .size = size,
+                                          .bytes = gathered});
+    };
+    return gather(GroupKind::kTensor, parallel.tp, bytes / parallel.cp) +
+           gather(GroupKind::kContext, parallel.cp, bytes);
+  }
+
   // Calls visit(layer) for each. A tied loss head away from its embedding
   // holds a copy of the table.
   template <typename Visit>
@@ -166,7 +216,8 @@ struct StageCostModel::State {
                                     int64_t* largest = nullptr) const {
     ShardedParameters sum;
     ForEachLayer(stage, [&](const LayerSpec& layer) {
-      const ShardedParameters own = ParametersOnGpu(layer, job.parallel);
+      const ShardedParameters own =
+          ParametersOnGpu(layer, LayoutOf(stage).parallel);
       sum.dense += own.dense;
       sum.experts += own.experts;
       if (largest != nullptr) {
@@ -178,26 +229,29 @@ struct StageCostModel::State {
 
   // `bytes` a parameter; divided over the replicas if the job shards as much.
   Bytes Stored(const ShardedParameters& own, int64_t bytes,
-               OptimizerSharding from) const {
+               OptimizerSharding from, const ParallelLayout& parallel) const {
     if (job.training.optimizer_sharding < from) {
       return Bytes((own.dense + own.experts) * bytes);
     }
-    return Bytes(CeilDiv(own.dense * bytes, DenseReplicas(job.parallel)) +
-                 CeilDiv(own.experts * bytes, ExpertReplicas(job.parallel)));
+    return Bytes(CeilDiv(own.dense * bytes, DenseReplicas(parallel)) +
+                 CeilDiv(own.experts * bytes, ExpertReplicas(parallel)));
   }
 
   // Reduce-scatter of gradients, optimizer step, all-gather of weights, as far
   // as the passes have not done it.
   Duration UpdateTime(int64_t parameters, Precision precision, GroupKind group,
-                      int64_t replicas, RankId rank) const {
+                      int64_t replicas, int32_t tensor_copies,
+                      RankId rank) const {
     if (parameters == 0) return kZero;
     const OpCostModel& costs = CostsOn(rank);
     const OptimizerSharding sharding = job.training.optimizer_sharding;
     const ParameterBytes bytes = BytesOf(precision);
     const double count = Real(parameters);
     const auto collective = [&](Collective kind, double size) {
-      return costs.Cost(CollectiveOp{
-          .kind = kind, .group = group, .size = replicas, .bytes = size});
+      return OverReplicas(
+          costs,
+          {.kind = kind, .group = group, .size = replicas, .bytes = size},
+          tensor_copies);
     };
     Duration time = kZero;
     if (sharding < OptimizerSharding::kZero2) {
@@ -231,12 +285,16 @@ struct StageCostModel::State {
                 Precision precision, double attention_density) const {
     const ModuleSpec& module = ModuleOf(stage);
     const int32_t group = view.PlaceOf(stage.rank).group;
-    const Setting setting{.parallel = job.parallel,
+    const Common::ModuleLayout& layout = LayoutOf(stage);
+    const WorkShape own = LargestShare(shape, layout.copies);
+    const Setting setting{.parallel = layout.parallel,
+                          .copies = layout.copies,
+                          .tensor_copies = layout.tensor_copies,
                           .costs = CostsOn(stage.rank),
                           .sharding = job.training.optimizer_sharding,
                           .options = {.precision = precision,
                                       .attention_density = attention_density}};
-    const ParallelLayout& parallel = job.parallel;
+    const ParallelLayout& parallel = layout.parallel;
     const bool trained = !job.IsFrozen(stage.module);
     StageCost total;
     Fingerprint last_key{};
@@ -249,7 +307,7 @@ struct StageCostModel::State {
       const GradientNeeds needs{
           .weights = trained, .input = needs_input_grad || (trained && i > 0)};
       const auto price = [&] {
-        return PriceLayer(module.layers[id], shape, needs, setting);
+        return PriceLayer(module.layers[id], shape, own, needs, setting);
       };
       if (common->reuse) {
         const Fingerprint key = FingerprintBuilder()
@@ -260,6 +318,8 @@ struct StageCostModel::State {
                                     .Add(precision)
                                     .Add(group)
                                     .Add(attention_density)
+                                    .Add(parallel.tp)
+                                    .Add(parallel.cp)
                                     .Build();
         if (i > 0 && key == last_key) {
           ++repeated;
@@ -288,21 +348,35 @@ struct StageCostModel::State {
     const int64_t width_before =
         first.value() > 0 ? module.layers[LayerId(first.value() - 1)].hidden
                           : 0;
-    total.input = std::min(InputBytes(module.layers[first], shape, width_before,
+    total.input = std::min(InputBytes(module.layers[first], own, width_before,
                                       parallel, precision),
                            total.activations);
 
     const LayerSpec& end = module.layers[last];
     const bool hands_on = last.value() + 1 == module.layers.size();
-    total.output_rows = LayerTokens(end, shape);
-    if (hands_on && module.role == ModuleRole::kEncoder &&
-        shape.output_tokens > 0) {
-      total.output_rows = shape.output_tokens;
-    }
+    const auto rows_of = [&](const WorkShape& work) {
+      return hands_on && module.role == ModuleRole::kEncoder &&
+                     work.output_tokens > 0
+                 ? work.output_tokens
+                 : LayerTokens(end, work);
+    };
+    total.output_rows = rows_of(shape);
     total.output_width = end.hidden;
-    total.output = Bytes(CeilDiv(total.output_rows * total.output_width *
-                                     (precision == Precision::kFp32 ? 4 : 2),
-                                 parallel.gpus_per_rank()));
+    const int64_t row_bytes =
+        total.output_width * (precision == Precision::kFp32 ? 4 : 2);
+    // Between stages of a module each copy hands on its own; what other modules
+    // take lies evenly on all GPUs of the rank.
+    total.output = hands_on ? Bytes(CeilDiv(total.output_rows * row_bytes,
+                                            job.parallel.gpus_per_rank()))
+                            : Bytes(CeilDiv(rows_of(own) * row_bytes,
+                                            parallel.gpus_per_rank()));
+    if (hands_on && layout.regroups > 0) {
+      const Duration time =
+          layout.regroups *
+          RegroupTime(Real(total.output_rows * row_bytes), stage.rank);
+      total.forward += time;
+      if (trained || needs_input_grad) total.backward += time;
+    }
     return total;
   }
 
@@ -401,28 +475,29 @@ StageMemory StageCostModel::Memory(const Stage& stage) const {
   int64_t largest = 0;
   const ShardedParameters own = state.StageParameters(stage, &largest);
   const OptimizerSharding sharding = state.job.training.optimizer_sharding;
+  const ParallelLayout& parallel = state.LayoutOf(stage).parallel;
   StageMemory memory;
-  memory.weights = state.Stored(own, bytes.weights, OptimizerSharding::kZero3);
+  memory.weights =
+      state.Stored(own, bytes.weights, OptimizerSharding::kZero3, parallel);
   // One layer is gathered and the next one on its way.
   if (sharding == OptimizerSharding::kZero3) {
     memory.weights += Bytes(2 * largest * bytes.weights);
   }
   if (state.job.IsFrozen(stage.module)) return memory;
   memory.gradients =
-      state.Stored(own, bytes.gradients, OptimizerSharding::kZero2);
+      state.Stored(own, bytes.gradients, OptimizerSharding::kZero2, parallel);
   // One layer's are whole until they are reduced.
   if (sharding >= OptimizerSharding::kZero2) {
     memory.gradients += Bytes(largest * bytes.gradients);
   }
   memory.optimizer =
-      state.Stored(own, bytes.optimizer, OptimizerSharding::kZero1);
+      state.Stored(own, bytes.optimizer, OptimizerSharding::kZero1, parallel);
   return memory;
 }
 
 RankOverhead StageCostModel::Overhead(const Partition& partition,
                                       RankId rank) const {
   const State& state = *state_;
-  const ParallelLayout& parallel = state.job.parallel;
   RankOverhead overhead{.context = kContext, .libraries = kLibraries};
   std::set<MatrixShape> shapes;
   for (const Stage& stage : partition.stages) {
@@ -430,7 +505,13 @@ RankOverhead StageCostModel::Overhead(const Partition& partition,
     const int64_t tokens = state.ModuleOf(stage).role == ModuleRole::kBackbone
                                ? state.job.training.microbatch_tokens
                                : 0;
+    // One copy may have all of a microbatch: a single long sample.
+    const ParallelLayout& parallel = state.LayoutOf(stage).parallel;
+    std::optional<LayerSpec> last;
     state.ForEachLayer(stage, [&](const LayerSpec& layer) {
+      // Equal layers need nothing more.
+      if (last == layer) return;
+      last = layer;
       for (const MatrixShape& shape : MatricesOnGpu(layer, parallel)) {
         shapes.insert(shape);
       }
@@ -447,15 +528,21 @@ RankOverhead StageCostModel::Overhead(const Partition& partition,
 Duration StageCostModel::Epilogue(const Partition& partition,
                                   RankId rank) const {
   const State& state = *state_;
-  const ParallelLayout& parallel = state.job.parallel;
-  // By precision, as modules of one share a bucket.
+  // By precision and by how many hold the same, as what is alike in both
+  // shares a bucket.
+  std::set<int32_t> copies;
+  for (const Stage& stage : partition.stages) {
+    copies.insert(state.LayoutOf(stage).tensor_copies);
+  }
   constexpr Precision kPrecisions[] = {Precision::kBf16, Precision::kFp8,
                                        Precision::kFp32};
-  Duration time = kZero;
-  for (const Precision precision : kPrecisions) {
+  const auto update = [&](Precision precision, int32_t tensor_copies) {
     ShardedParameters sum;
+    ParallelLayout parallel = state.job.parallel;
+    parallel.dp *= tensor_copies;
     for (const Stage& stage : partition.stages) {
       if (stage.rank != rank || state.job.IsFrozen(stage.module) ||
+          state.LayoutOf(stage).tensor_copies != tensor_copies ||
           state.PrecisionOn(state.ModuleOf(stage), rank) != precision) {
         continue;
       }
@@ -463,10 +550,14 @@ Duration StageCostModel::Epilogue(const Partition& partition,
       sum.dense += own.dense;
       sum.experts += own.experts;
     }
-    time += state.UpdateTime(sum.dense, precision, GroupKind::kData,
-                             DenseReplicas(parallel), rank);
-    time += state.UpdateTime(sum.experts, precision, GroupKind::kExpertData,
-                             ExpertReplicas(parallel), rank);
+    return state.UpdateTime(sum.dense, precision, GroupKind::kData,
+                            DenseReplicas(parallel), tensor_copies, rank) +
+           state.UpdateTime(sum.experts, precision, GroupKind::kExpertData,
+                            ExpertReplicas(parallel), tensor_copies, rank);
+  };
+  Duration time = kZero;
+  for (const Precision precision : kPrecisions) {
+    for (const int32_t c : copies) time += update(precision, c);
   }
   return time;
 }

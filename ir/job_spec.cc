@@ -87,6 +87,40 @@ absl::Status ValidatePartitionRules(const JobSpec& job) {
   return absl::OkStatus();
 }
 
+absl::Status ValidateModuleParallelism(const JobSpec& job) {
+  std::set<std::string> named;
+  for (size_t i = 0; i < job.module_parallelism.size(); ++i) {
+    const ModuleParallelism& own = job.module_parallelism[i];
+    const std::string field = absl::StrFormat("parallel.modules[%d]", i);
+    const ModuleSpec* module = FindModule(job.model, own.module);
+    if (module == nullptr) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("%s names module \"%s\"; the model has %s", field,
+                          own.module, ModuleNames(job.model)));
+    }
+    if (!named.insert(own.module).second) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "%s names module \"%s\" a second time", field, own.module));
+    }
+    const struct {
+      const char* name;
+      int32_t own;
+      int32_t whole;
+    } sizes[] = {{"tp", own.tp, job.parallel.tp},
+                 {"cp", own.cp, job.parallel.cp}};
+    for (const auto& size : sizes) {
+      if (size.own >= 0 && (size.own == 0 || size.whole % size.own == 0)) {
+        continue;
+      }
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "%s.%s of \"%s\" is %d; it must divide parallel.%s, which is %d: a "
+          "module's copies fill the GPUs of a rank",
+          field, size.name, own.module, size.own, size.name, size.whole));
+    }
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 bool JobSpec::IsFrozen(ModuleId module) const {
@@ -94,6 +128,22 @@ bool JobSpec::IsFrozen(ModuleId module) const {
   return std::find(training.frozen_modules.begin(),
                    training.frozen_modules.end(),
                    module_name) != training.frozen_modules.end();
+}
+
+ParallelLayout JobSpec::LayoutOf(ModuleId module) const {
+  ParallelLayout layout = parallel;
+  const std::string& module_name = model.modules[module].name;
+  for (const ModuleParallelism& own : module_parallelism) {
+    if (own.module != module_name) continue;
+    if (own.tp > 0) layout.tp = own.tp;
+    if (own.cp > 0) layout.cp = own.cp;
+  }
+  layout.dp *= parallel.gpus_per_rank() / layout.gpus_per_rank();
+  return layout;
+}
+
+int32_t JobSpec::CopiesOf(ModuleId module) const {
+  return LayoutOf(module).dp / parallel.dp;
 }
 
 bool JobSpec::Allows(MemoryStrategy strategy) const {
@@ -141,6 +191,7 @@ absl::Status ValidateJobSpec(const JobSpec& job) {
   PIPELOOM_RETURN_IF_ERROR(ValidateModelSpec(job.model));
   PIPELOOM_RETURN_IF_ERROR(ValidateClusterSpec(job.cluster));
   PIPELOOM_RETURN_IF_ERROR(ValidateParallelLayout(job.parallel, job.cluster));
+  PIPELOOM_RETURN_IF_ERROR(ValidateModuleParallelism(job));
   PIPELOOM_RETURN_IF_ERROR(ValidateRanksAreUniform(job));
   const TrainingSpec& t = job.training;
   const auto fail = [](const char* field, double value, const char* allowed) {

@@ -92,6 +92,22 @@ struct PartitionRules {
   bool empty() const { return together.empty() && own_ranks.empty(); }
 };
 
+// Tensor and context parallelism of a module's stages below the rank's. The
+// rank's GPUs then hold `copies` of such a stage, each with other instances of
+// a sub-microbatch:
+//
+//   tp 4, module's tp 2:   GPU  0  1 | 2  3
+//                         copy  0  0 | 1  1
+//
+// Weights are divided by the module's tp; their gradients are added up over the
+// copies too. Tensors are regrouped where the module meets others.
+struct ModuleParallelism {
+  std::string module{};
+  int32_t tp = 0;  // Divides the job's; 0: the job's.
+  int32_t cp = 0;  // Divides the job's; 0: the job's.
+  bool operator==(const ModuleParallelism&) const = default;
+};
+
 struct SearchSpec {
   std::string schedule = "pipeloom";
   Duration deadline = Milliseconds(100);
@@ -105,6 +121,7 @@ struct JobSpec {
   ModelSpec model{};
   ClusterSpec cluster{};
   ParallelLayout parallel{};
+  std::vector<ModuleParallelism> module_parallelism{};  // Not named: parallel.
   TrainingSpec training{};
   PartitionRules partition{};
   SearchSpec search{};
@@ -113,6 +130,11 @@ struct JobSpec {
 
   bool IsFrozen(ModuleId module) const;
   bool Allows(MemoryStrategy strategy) const;
+  // How the job's GPUs hold the module: its tp and cp, and as many times more
+  // replicas as a rank has copies. As many GPUs as `parallel` has.
+  ParallelLayout LayoutOf(ModuleId module) const;
+  // Of the module's stages in a rank; 1 unless module_parallelism says more.
+  int32_t CopiesOf(ModuleId module) const;
   // Of one GPU, after the default rule above.
   Bytes MemoryLimit() const;
   // The same of a GPU of another device.

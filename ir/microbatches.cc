@@ -17,6 +17,8 @@ WorkShape& WorkShape::operator+=(const WorkShape& other) {
   context_pairs += other.context_pairs;
   sequences += other.sequences;
   longest = std::max(longest, other.longest);
+  share_tokens = 0;
+  share_squared = 0;
   return *this;
 }
 
@@ -31,12 +33,16 @@ WorkShape WorkShape::Padded() const {
   shape.output_tokens = static_cast<int64_t>(
       std::ceil(static_cast<double>(output_tokens) * growth));
   shape.context_pairs = context_pairs * growth;
+  shape.share_tokens = static_cast<int64_t>(
+      std::ceil(static_cast<double>(share_tokens) * growth));
+  shape.share_squared = static_cast<double>(shape.share_tokens) * length;
   return shape;
 }
 
 Fingerprint WorkShape::fingerprint() const {
-  return FingerprintBuilder()
-      .Add(instances)
+  FingerprintBuilder builder;
+  if (share_tokens > 0) builder.Add(share_tokens).Add(share_squared);
+  return builder.Add(instances)
       .Add(tokens)
       .Add(output_tokens)
       .Add(squared_tokens)
@@ -45,6 +51,48 @@ Fingerprint WorkShape::fingerprint() const {
       .Add(sequences)
       .Add(longest)
       .Build();
+}
+
+WorkShape LargestShare(const WorkShape& shape, int32_t copies) {
+  WorkShape share = shape;
+  share.share_tokens = 0;
+  share.share_squared = 0;
+  if (copies <= 1 || shape.instances <= 1) return share;
+  const auto n = static_cast<double>(shape.instances);
+  const bool known = shape.share_tokens > 0 && shape.tokens > 0;
+  const double part = known ? static_cast<double>(shape.share_tokens) /
+                                  static_cast<double>(shape.tokens)
+                            : std::ceil(n / copies) / n;
+  const auto of = [&](int64_t value) {
+    return static_cast<int64_t>(
+        std::ceil(static_cast<double>(value) * part - 1e-9));
+  };
+  share.instances = of(shape.instances);
+  share.tokens =
+      known ? shape.share_tokens
+            : std::max(of(shape.tokens), std::min(shape.longest, shape.tokens));
+  share.output_tokens = of(shape.output_tokens);
+  share.squared_tokens =
+      known ? shape.share_squared : shape.squared_tokens * part;
+  share.context_tokens = of(shape.context_tokens);
+  share.context_pairs = shape.context_pairs * part;
+  share.sequences = shape.sequences * part;
+  return share;
+}
+
+WorkShape LargestShare(std::vector<WorkShape> instances, int32_t copies) {
+  std::stable_sort(instances.begin(), instances.end(),
+                   [](const WorkShape& a, const WorkShape& b) {
+                     return a.tokens > b.tokens;
+                   });
+  std::vector<WorkShape> shares(static_cast<size_t>(std::max(copies, 1)));
+  const auto fewer = [](const WorkShape& a, const WorkShape& b) {
+    return a.tokens < b.tokens;
+  };
+  for (const WorkShape& instance : instances) {
+    *std::min_element(shares.begin(), shares.end(), fewer) += instance;
+  }
+  return *std::max_element(shares.begin(), shares.end(), fewer);
 }
 
 std::vector<SubMicrobatchId> Microbatches::Of(MicrobatchId microbatch,
@@ -89,7 +137,8 @@ absl::Status ValidateMicrobatches(const Microbatches& microbatches,
     const WorkShape& s = sub.shape;
     if (s.instances < 0 || s.tokens < 0 || s.output_tokens < 0 ||
         !(s.squared_tokens >= 0) || s.context_tokens < 0 ||
-        !(s.context_pairs >= 0)) {
+        !(s.context_pairs >= 0) || s.share_tokens < 0 ||
+        !(s.share_squared >= 0)) {
       return fail(id, "its shape has a negative size");
     }
     if (s.empty()) return fail(id, "its shape is empty");

@@ -26,6 +26,10 @@ struct WorkShape {
   double sequences = 0;        // Attention sequences; 0: not known.
   // Tokens of the longest, also after adding up; 0: not known.
   int64_t longest = 0;
+  // Of a module that a rank holds several copies of (JobSpec::CopiesOf): what
+  // the copy with most tokens has of them. 0: not known; so after adding up.
+  int64_t share_tokens = 0;
+  double share_squared = 0;
 
   bool operator==(const WorkShape&) const = default;
   WorkShape& operator+=(const WorkShape& other);
@@ -35,6 +39,15 @@ struct WorkShape {
   WorkShape Padded() const;
   Fingerprint fingerprint() const;
 };
+
+// What the one of `copies` that has most of it works on, when whole instances
+// are divided over them as evenly as can be: as `share_tokens` says, or, where
+// that is 0, for instances of about equal size. The shape itself with one copy
+// or one instance. Its share is not known.
+WorkShape LargestShare(const WorkShape& shape, int32_t copies);
+// The same of instances known one by one: longest first, each to the copy with
+// the fewest tokens (ties: the first). O(n log n + n copies).
+WorkShape LargestShare(std::vector<WorkShape> instances, int32_t copies);
 
 struct SubMicrobatch {
   ModuleId module{};

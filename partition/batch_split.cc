@@ -320,11 +320,18 @@ absl::StatusOr<Microbatches> SplitMicrobatches(const JobSpec& job,
       if (n == 0) continue;
       const int64_t size = partition.sub_microbatch_instances[m];
       const int64_t slices = size > 0 ? (n + size - 1) / size : 1;
+      const int32_t copies = job.CopiesOf(m);
       int32_t index = 0;
       for (int64_t s = 0; s < slices; ++s) {
+        const auto begin = all.begin() + n * s / slices;
+        const auto end = all.begin() + n * (s + 1) / slices;
         WorkShape shape;
-        for (int64_t i = n * s / slices; i < n * (s + 1) / slices; ++i) {
-          shape += all[static_cast<size_t>(i)];
+        for (auto i = begin; i != end; ++i) shape += *i;
+        if (copies > 1) {
+          const WorkShape share =
+              LargestShare(std::vector<WorkShape>(begin, end), copies);
+          shape.share_tokens = share.tokens;
+          shape.share_squared = share.squared_tokens;
         }
         result.sub_microbatches.push_back({.module = m,
                                            .microbatch = microbatch,

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 
+#include "absl/container/inlined_vector.h"
 #include "base/check.h"
 
 namespace pipeloom::partition {
@@ -380,21 +381,28 @@ void AppendInstances(const ModelSpec& model, const SampleMetadata& sample,
                      IdVector<ModuleId, std::vector<WorkShape>>* instances) {
   PIPELOOM_CHECK(instances->size() == model.modules.size());
   // What of each module's vector is this sample's, and what it hands on.
-  IdVector<ModuleId, size_t> begin(model.modules.size());
-  IdVector<ModuleId, double> handed_on(model.modules.size());
+  struct Part {
+    size_t begin = 0;
+    double handed_on = 0;
+  };
+  absl::InlinedVector<Part, 8> parts(static_cast<size_t>(model.modules.size()));
+  const auto part = [&](ModuleId m) -> Part& {
+    return parts[static_cast<size_t>(m.value())];
+  };
   for (const ModuleId m : model.modules.ids()) {
     const ModuleSpec& module = model.modules[m];
     std::vector<WorkShape>& own = (*instances)[m];
-    begin[m] = own.size();
+    const size_t begin = own.size();
+    part(m).begin = begin;
     double fed = 0;
     double context = 0;
     for (const ModuleEdge& edge : model.edges) {
       if (edge.to != m) continue;
       if (edge.as_context) {
-        context += handed_on[edge.from];
+        context += part(edge.from).handed_on;
       } else if (module.token_rules.empty() ||
                  !AlreadyCounts(module.token_rules, model, edge.from)) {
-        fed += handed_on[edge.from];
+        fed += part(edge.from).handed_on;
       }
     }
     for (const TokenRule& rule : module.token_rules) {
@@ -403,10 +411,10 @@ void AppendInstances(const ModelSpec& model, const SampleMetadata& sample,
     if (module.role == ModuleRole::kBackbone) {
       // Everything is one sequence.
       double tokens = fed;
-      for (size_t i = begin[m]; i < own.size(); ++i) {
+      for (size_t i = begin; i < own.size(); ++i) {
         tokens += static_cast<double>(own[i].output_tokens);
       }
-      own.resize(begin[m]);
+      own.resize(begin);
       if (module.token_rules.empty()) {
         tokens += std::max(0.0, static_cast<double>(sample.text_tokens));
       }
@@ -422,7 +430,7 @@ void AppendInstances(const ModelSpec& model, const SampleMetadata& sample,
       for (const ModuleEdge& edge : model.edges) {
         if (edge.to != m || edge.as_context) continue;
         const std::vector<WorkShape>& from = (*instances)[edge.from];
-        for (size_t i = begin[edge.from]; i < from.size(); ++i) {
+        for (size_t i = part(edge.from).begin; i < from.size(); ++i) {
           WorkShape shape{.instances = from[i].instances};
           AddSequences(1, static_cast<double>(from[i].output_tokens), &shape);
           AddOutput(static_cast<double>(from[i].output_tokens), &shape);
@@ -430,8 +438,8 @@ void AppendInstances(const ModelSpec& model, const SampleMetadata& sample,
         }
       }
     }
-    for (size_t i = begin[m]; i < own.size(); ++i) {
-      handed_on[m] += static_cast<double>(own[i].output_tokens);
+    for (size_t i = begin; i < own.size(); ++i) {
+      part(m).handed_on += static_cast<double>(own[i].output_tokens);
       own[i].context_tokens = Clamped(context);
       own[i].context_pairs = static_cast<double>(own[i].tokens) * context;
     }

@@ -78,7 +78,7 @@ def vtrain(single):
             setup="attention=unfused pointwise=eager sequence_parallel=no "
                   "overlap=none recompute=full precision=fp16 gradient_bytes=2 "
                   "sharding=none" + (" scalar=host" if single
-                                      else " host_us=27"),
+                                      else " host_us=30"),
             microbatch=row["micro batch"], global_batch=row["global batch"],
             sequence=row["sequence length"],
             step_ms=round(float(row["iteration time (ms)"]), 3))

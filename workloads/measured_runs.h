@@ -53,9 +53,10 @@ struct MeasuredRun {
   Duration step_time{};
   Bytes peak_allocated{};  // Of the fullest GPU; 0: not measured.
   RunSplit split = RunSplit::kByHash;
-  // Of what makes a configuration: framework, cluster, model, setup, layout
-  // without the number of replicas, microbatch and sequence. Not of the batch
-  // nor of the number of GPUs, over which tables repeat a configuration.
+  // Of what makes a configuration: framework, cluster, model, setup but for
+  // `host_us`, layout without the number of replicas, microbatch and sequence.
+  // Not of the batch nor of the number of GPUs, over which tables repeat a
+  // configuration.
   Fingerprint configuration{};
 
   int64_t microbatches() const {  // A step's, per replica.

@@ -6,6 +6,7 @@
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
 #include "workloads/json_reader.h"
+#include "workloads/module_parallelism_reader.h"
 #include "workloads/object_reader.h"
 
 namespace pipeloom::workloads {
@@ -36,6 +37,7 @@ void ReadLayout(ObjectReader& r, PartitionLayout* layout) {
   r.Read("ep", 1, kMost, &layout->parallel.ep);
   r.Read("pp", 1, kMost, &layout->parallel.pp);
   r.Read("dp", 1, kMost, &layout->parallel.dp);
+  ReadModuleParallelism(r, &layout->modules);
   r.Read("microbatches", 0, 1'000'000, &layout->microbatches);
 }
 

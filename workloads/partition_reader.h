@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -25,6 +26,7 @@ absl::StatusOr<Partition> ParsePartition(absl::string_view text,
 // who plans with it takes it over. Checked for sizes in range only.
 struct PartitionLayout {
   ParallelLayout parallel{};
+  std::vector<ModuleParallelism> modules{};
   int32_t microbatches = 0;  // Of a replica; 0: the job's.
 };
 absl::StatusOr<std::optional<PartitionLayout>> ParsePartitionLayout(

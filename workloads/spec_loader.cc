@@ -9,6 +9,7 @@
 #include "base/status_macros.h"
 #include "workloads/json_reader.h"
 #include "workloads/model_reader.h"
+#include "workloads/module_parallelism_reader.h"
 #include "workloads/object_reader.h"
 
 namespace pipeloom::workloads {
@@ -102,7 +103,8 @@ absl::Status InFile(const std::string& file_name, const absl::Status& status) {
                       absl::StrCat(file_name, ": ", status.message()));
 }
 
-void ReadParallel(ObjectReader& reader, ParallelLayout* parallel) {
+void ReadParallel(ObjectReader& reader, JobSpec* job) {
+  ParallelLayout* parallel = &job->parallel;
   reader.Read("tp", 1, 1024, &parallel->tp);
   reader.Read("cp", 1, 1024, &parallel->cp);
   reader.Read("ep", 1, 65536, &parallel->ep);
@@ -110,6 +112,7 @@ void ReadParallel(ObjectReader& reader, ParallelLayout* parallel) {
   reader.Read("dp", 1, 65536, &parallel->dp);
   reader.ReadEnum<ContextParallelism>("context_parallelism", kContexts,
                                       &parallel->context);
+  ReadModuleParallelism(reader, &job->module_parallelism);
 }
 
 void ReadTraining(ObjectReader& reader, TrainingSpec* training) {
@@ -249,7 +252,7 @@ absl::StatusOr<JobSpec> ParseJob(absl::string_view text,
     ReadNameOrInline(reader, "cluster", "cluster_spec", ReadCluster,
                      &cluster_name, &job.cluster);
     reader.ReadObject("parallel",
-                      [&](ObjectReader& r) { ReadParallel(r, &job.parallel); });
+                      [&](ObjectReader& r) { ReadParallel(r, &job); });
     reader.Require("training");
     reader.ReadObject("training",
                       [&](ObjectReader& r) { ReadTraining(r, &job.training); });

@@ -154,6 +154,12 @@ v1::Job ToProto(const JobSpec& job) {
   layout.set_dp(job.parallel.dp);
   layout.set_context_parallelism(
       Shifted<v1::ContextParallelism>(job.parallel.context));
+  for (const ModuleParallelism& own : job.module_parallelism) {
+    v1::ModuleParallelism& m = *layout.add_modules();
+    m.set_module(own.module);
+    m.set_tp(own.tp);
+    m.set_cp(own.cp);
+  }
   SetTraining(job.training, proto.mutable_training());
   if (!job.partition.empty()) {
     SetRules(job.partition, proto.mutable_partition());

@@ -189,6 +189,39 @@ TEST(ProfileCost, AMeasuredPointIsItsOwnPrice) {
       << "another device's point";
 }
 
+TEST(ProfileCost, AnotherLayoutOfTheClusterPricesAsIfMadeAnew) {
+  const DeviceProfile profile = Shipped("h100-sxm");
+  const ClusterSpec cluster = ClusterLike(profile);
+  auto like = std::make_unique<const ProfileCost>(
+      cluster, ParallelLayout{.tp = 2, .dp = 4}, profile);
+  for (const ParallelLayout& layout :
+       {ParallelLayout{.tp = 8}, ParallelLayout{.tp = 2, .cp = 2, .dp = 2},
+        ParallelLayout{.tp = 4, .pp = 2, .dp = 8}}) {
+    const ProfileCost anew(cluster, layout, profile);
+    auto shared = OpCostsForLayout(*like, layout);
+    ASSERT_NE(shared, nullptr);
+    for (const double bytes : {1e3, 1e6, 1e9}) {
+      for (const GroupKind group :
+           {GroupKind::kTensor, GroupKind::kContext, GroupKind::kData}) {
+        const CollectiveOp op{.kind = Collective::kAllGather,
+                              .group = group,
+                              .size = 2,
+                              .bytes = bytes};
+        EXPECT_EQ(shared->Cost(op), anew.Cost(op));
+      }
+    }
+    for (const double m : {100.0, 4096.0, 4097.0}) {
+      const GemmOp gemm{.m = m, .n = 4096, .k = 1024};
+      EXPECT_EQ(shared->Cost(gemm), anew.Cost(gemm));
+      const MemoryOp memory{.bytes = m * 1e4};
+      EXPECT_EQ(shared->Cost(memory), anew.Cost(memory));
+    }
+    // It outlives what it was made from.
+    like.reset(static_cast<const ProfileCost*>(shared.release()));
+  }
+  EXPECT_EQ(OpCostsForLayout(RooflineCost(cluster, {}), {}), nullptr);
+}
+
 TEST(ProfileCost, WhatIsNotMeasuredFallsBackToTheRoofline) {
   const DeviceProfile profile = Shipped("h100-sxm");
   const ClusterSpec cluster = ClusterLike(profile);

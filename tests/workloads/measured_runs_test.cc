@@ -50,6 +50,12 @@ TEST(MeasuredRunsTest, AConfigurationIsNotAboutTheNumberOfGpusOrTheBatch) {
       ParseMeasuredRuns(std::string(kHeader) + kRow + other, "t.csv"));
   ASSERT_EQ(runs.size(), 2u);
   EXPECT_EQ(runs[0].configuration, runs[1].configuration);
+  // Nor about what another table's fit says of the host.
+  std::string hosted = kRow;
+  hosted.replace(hosted.find(" recompute"), 1, " host_us=30 ");
+  ASSERT_OK_AND_ASSIGN(const auto on_host,
+                       ParseMeasuredRuns(std::string(kHeader) + hosted, "t"));
+  EXPECT_EQ(runs[0].configuration, on_host[0].configuration);
   std::string longer = kRow;
   longer.replace(longer.find(",128,"), 5, ",256,");
   ASSERT_OK_AND_ASSIGN(const auto changed,

@@ -71,6 +71,15 @@ TEST(ParsePartitionTest, ReadsTheLayoutWhereThereIsOne) {
   ASSERT_OK_AND_ASSIGN(const Partition p,
                        ParsePartition(text, "p.json", SmallVlmJob()));
   EXPECT_EQ(p.num_ranks, 4);
+  EXPECT_TRUE(layout->modules.empty());
+  ASSERT_OK_AND_ASSIGN(
+      const auto own,
+      ParsePartitionLayout(
+          with(R"("layout": {"tp": 2, "modules": [{"module": "encoder",
+                                                   "tp": 1}]})"),
+          "p.json"));
+  EXPECT_EQ(own->modules, (std::vector<ModuleParallelism>{
+                              {.module = "encoder", .tp = 1, .cp = 0}}));
   EXPECT_THAT(ParsePartitionLayout(with(R"("layout": {"tp": 0})"), "p.json"),
               FailsWith(absl::StatusCode::kInvalidArgument,
                         HasSubstr("field \"layout.tp\" is 0")));

@@ -120,7 +120,8 @@ TEST(ParseJobTest, ReadsChoicesOfLayersModulesAndParallelism) {
   const std::string text = absl::StrReplaceAll(
       JobText(), {{"\"tp\": 2,",
                    "\"tp\": 2, \"context_parallelism\": "
-                   "\"CONTEXT_PARALLELISM_ALL_GATHER\","},
+                   "\"CONTEXT_PARALLELISM_ALL_GATHER\", "
+                   "\"modules\": [{\"module\": \"eye\", \"tp\": 1}],"},
                   {"OPTIMIZER_SHARDING_NONE\",",
                    "OPTIMIZER_SHARDING_ZERO3\", \"batching\": "
                    "\"SEQUENCE_BATCHING_PADDED\","},
@@ -136,6 +137,11 @@ TEST(ParseJobTest, ReadsChoicesOfLayersModulesAndParallelism) {
   ASSERT_OK_AND_ASSIGN(const JobSpec job,
                        ParseJob(text, "job.json", "", NoFiles()));
   EXPECT_EQ(job.parallel.context, ContextParallelism::kAllGather);
+  EXPECT_EQ(
+      job.module_parallelism,
+      (std::vector<ModuleParallelism>{{.module = "eye", .tp = 1, .cp = 0}}));
+  EXPECT_EQ(job.CopiesOf(ModuleId(0)), 2);
+  EXPECT_EQ(job.CopiesOf(ModuleId(1)), 1);
   EXPECT_EQ(job.training.optimizer_sharding, OptimizerSharding::kZero3);
   EXPECT_EQ(job.training.batching, SequenceBatching::kPadded);
   EXPECT_EQ(job.model.modules[ModuleId(0)].precision, Precision::kBf16);

@@ -37,7 +37,11 @@ class PartitionCommand : public Command {
         "all layouts of the job's GPUs, or of --gpus, that are legal and split "
         "the same global batch, cut by memory and by a bound, screened, and "
         "the best few searched in full. The file then holds the layout too, "
-        "and `plan` and `compare` take it over. --tp and so on fix a size.\n\n"
+        "and `plan` and `compare` take it over. --tp and so on fix a size. "
+        "With --by-module, modules other than the largest may have a smaller "
+        "tp and cp: their copies in a rank work on different samples.\n\n"
+        "Ctrl-C ends a search with the best so far, which is shown and "
+        "written; the exit code is 130.\n\n"
         "--disaggregate answers another question: how many of the job's GPUs, "
         "in which layout, encoders, backbone and generators would get if each "
         "had GPUs of its own (DistTrain), and whether that is faster."};
@@ -108,9 +112,9 @@ class PartitionCommand : public Command {
                              static_cast<int32_t>(effort_)));
       partition = found.partition;
       comment = absl::StrFormat(
-          "%s; %d partitions tried on samples of %s: emulated step time %s, "
+          "%s%s; %d partitions tried on samples of %s: emulated step time %s, "
           "by DIP's rule %s",
-          found.recipe, found.tried, input.batch_name,
+          UntilNow(context), found.recipe, found.tried, input.batch_name,
           FormatDuration(found.step_time),
           found.rule_time > kZero ? FormatDuration(found.rule_time)
                                   : "no plan fits");
@@ -118,14 +122,24 @@ class PartitionCommand : public Command {
     context.print(
         absl::StrCat(input.job.name, ": ", comment, "\n\n",
                      PartitionTable(input.job, partition).ToString()));
-    if (out_.empty()) return absl::OkStatus();
-    PIPELOOM_RETURN_IF_ERROR(WriteFileAtomically(
-        out_, PartitionJson(input.job, partition, comment)));
-    context.print(absl::StrCat("wrote ", out_, "\n"));
-    return absl::OkStatus();
+    return Write(PartitionJson(input.job, partition, comment), context);
   }
 
  private:
+  // Also after an interrupt: the best until then is not lost.
+  absl::Status Write(const std::string& text, const Context& context) const {
+    if (!out_.empty()) {
+      PIPELOOM_RETURN_IF_ERROR(WriteFileAtomically(out_, text));
+      context.print(absl::StrCat("wrote ", out_, "\n"));
+    }
+    if (!context.stop.stop_requested()) return absl::OkStatus();
+    return absl::CancelledError("stopped");
+  }
+  static const char* UntilNow(const Context& context) {
+    return context.stop.stop_requested() ? "the best until the interrupt: "
+                                         : "";
+  }
+
   absl::Status Layouts(const JobInput& input, const planner::Strategy& strategy,
                        const Context& context) const {
     const SearchSettings settings = Settle(search_flags_, input.job.search);
@@ -140,23 +154,22 @@ class PartitionCommand : public Command {
         RunLayoutSearch(input, strategy, layout_flags_, search, context));
     const JobSpec& job = result.job;
     const std::string comment = absl::StrFormat(
-        "%s, %d microbatches; %s; of %d layouts of %d GPUs, on samples of %s: "
+        "%s%s, %d microbatches; %s; of %d layouts of %d GPUs, on samples of "
+        "%s: "
         "emulated step time %s%s",
-        LayoutWords(job.parallel), job.training.microbatches,
-        result.found.recipe, result.layouts.size(), job.parallel.num_gpus(),
-        input.batch_name, FormatDuration(result.found.step_time),
+        UntilNow(context), LayoutWords(job.parallel, job.module_parallelism),
+        job.training.microbatches, result.found.recipe, result.layouts.size(),
+        job.parallel.num_gpus(), input.batch_name,
+        FormatDuration(result.found.step_time),
         result.own_time > kZero ? absl::StrCat(", with the job's own layout ",
                                                FormatDuration(result.own_time))
                                 : "");
     context.print(absl::StrCat(
         input.job.name, ": ", comment, "\n\n", LayoutReport(result), "\n",
         PartitionTable(job, result.found.partition).ToString()));
-    if (out_.empty()) return absl::OkStatus();
-    PIPELOOM_RETURN_IF_ERROR(WriteFileAtomically(
-        out_, PartitionJson(job, result.found.partition, comment,
-                            /*with_layout=*/true)));
-    context.print(absl::StrCat("wrote ", out_, "\n"));
-    return absl::OkStatus();
+    return Write(PartitionJson(job, result.found.partition, comment,
+                               /*with_layout=*/true),
+                 context);
   }
 
   static absl::Status Disaggregate(const JobInput& input,

@@ -22,10 +22,19 @@ std::string PartitionJson(const JobSpec& job, const Partition& partition,
   std::string layout;
   if (with_layout) {
     const ParallelLayout& p = job.parallel;
+    std::string modules;
+    for (const ModuleParallelism& own : job.module_parallelism) {
+      absl::StrAppendFormat(
+          &modules, "%s{\"module\": %s, \"tp\": %d, \"cp\": %d}",
+          modules.empty() ? "" : ", ", Quoted(own.module), own.tp, own.cp);
+    }
+    if (!modules.empty()) {
+      modules = absl::StrCat(",\n    \"modules\": [", modules, "]");
+    }
     layout = absl::StrFormat(
         "  \"layout\": {\"tp\": %d, \"cp\": %d, \"ep\": %d, \"pp\": %d, "
-        "\"dp\": %d, \"microbatches\": %d},\n",
-        p.tp, p.cp, p.ep, p.pp, p.dp, job.training.microbatches);
+        "\"dp\": %d, \"microbatches\": %d%s},\n",
+        p.tp, p.cp, p.ep, p.pp, p.dp, job.training.microbatches, modules);
   }
   std::string text = absl::StrFormat(
       "{\n  \"format\": \"pipeloom.partition\",\n  \"job\": %s,\n"

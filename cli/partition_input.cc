@@ -39,12 +39,8 @@ absl::StatusOr<planner::PartitionSearchResult> RunPartitionSearch(
   options.progress = [&](int32_t tried, Duration best) {
     progress.Set(tried, absl::StrCat("best ", FormatDuration(best)));
   };
-  PIPELOOM_ASSIGN_OR_RETURN(
-      planner::PartitionSearchResult found,
-      planner::SearchPartition(strategy, costs, SampleOf(input.batch),
-                               options));
-  if (context.stop.stop_requested()) return absl::CancelledError("stopped");
-  return found;
+  return planner::SearchPartition(strategy, costs, SampleOf(input.batch),
+                                  options);
 }
 
 absl::StatusOr<planner::PreparedJob> PrepareWithPartition(
@@ -64,6 +60,7 @@ absl::StatusOr<planner::PreparedJob> PrepareWithPartition(
         planner::PartitionSearchResult found,
         RunPartitionSearch(input, strategy, costs, flags.tries, settings,
                            context));
+    if (context.stop.stop_requested()) return absl::CancelledError("stopped");
     prepared.partition = std::move(found.partition);
   } else {
     absl::StatusOr<std::string> text = ReadFile(flags.source);

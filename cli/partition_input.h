@@ -23,7 +23,8 @@ struct PartitionFlags {
 void AppendPartitionFlags(PartitionFlags* values, std::vector<Flag>* flags);
 
 // Searches with the settings' seed and threads; a deadline is none of the
-// search's, which has a fixed effort. Shows progress.
+// search's, which has a fixed effort. Shows progress. After a stop request the
+// best until then.
 absl::StatusOr<planner::PartitionSearchResult> RunPartitionSearch(
     const JobInput& input, const planner::Strategy& strategy,
     const emulator::StageCostModel& costs, int64_t tries,

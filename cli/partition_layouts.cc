@@ -1,6 +1,7 @@
 #include "cli/partition_layouts.h"
 
 #include <algorithm>
+#include <memory>
 #include <optional>
 
 #include "absl/strings/str_cat.h"
@@ -9,6 +10,7 @@
 #include "cli/files.h"
 #include "cli/progress.h"
 #include "cli/table.h"
+#include "emulator/profile_cost.h"
 #include "workloads/partition_reader.h"
 
 namespace pipeloom::cli {
@@ -44,6 +46,9 @@ void AppendLayoutFlags(LayoutFlags* values, std::vector<Flag>* flags) {
                     {},
                     0,
                     1e9});
+  flags->push_back({"by-module", &values->by_module, "",
+                    "with --layouts: also smaller tp and cp for modules other "
+                    "than the largest, whose copies share a rank's GPUs"});
   const struct {
     const char* name;
     int64_t* value;
@@ -62,7 +67,13 @@ void AppendLayoutFlags(LayoutFlags* values, std::vector<Flag>* flags) {
 planner::PriceLayout PricesOf(const JobInput& input) {
   JobInput priced = input;
   priced.batch = {};
-  return [priced](const JobSpec& job) {
+  const std::shared_ptr<const emulator::OpCostModel> first = CostsOf(priced);
+  return [priced, first](const JobSpec& job) {
+    // Layouts are many, and tables of measurements are large.
+    if (job.cluster == priced.job.cluster) {
+      auto costs = emulator::OpCostsForLayout(*first, job.parallel);
+      if (costs != nullptr) return costs;
+    }
     JobInput one = priced;
     one.job = job;
     return CostsOf(one);
@@ -70,13 +81,14 @@ planner::PriceLayout PricesOf(const JobInput& input) {
 }
 
 absl::Status CheckLayoutFlags(const LayoutFlags& flags) {
-  if (flags.layouts || std::max({flags.gpus, flags.tp, flags.cp, flags.ep,
-                                 flags.pp, flags.dp}) == 0) {
+  if (flags.layouts ||
+      (!flags.by_module && std::max({flags.gpus, flags.tp, flags.cp, flags.ep,
+                                     flags.pp, flags.dp}) == 0)) {
     return absl::OkStatus();
   }
   return UsageError(
-      "--gpus, --tp, --cp, --ep, --pp and --dp are for --layouts; without it "
-      "the layout is the job's");
+      "--gpus, --tp, --cp, --ep, --pp, --dp and --by-module are for --layouts; "
+      "without it the layout is the job's");
 }
 
 absl::StatusOr<planner::LayoutSearchResult> RunLayoutSearch(
@@ -89,27 +101,29 @@ absl::StatusOr<planner::LayoutSearchResult> RunLayoutSearch(
                    .cp = static_cast<int32_t>(flags.cp),
                    .ep = static_cast<int32_t>(flags.ep),
                    .pp = static_cast<int32_t>(flags.pp),
-                   .dp = static_cast<int32_t>(flags.dp)};
+                   .dp = static_cast<int32_t>(flags.dp),
+                   .by_module = flags.by_module};
   options.search = search;
   Progress progress(context, "searching layouts", 100);
   options.progress = [&](int32_t done, int32_t all, Duration best) {
     progress.Set(int64_t{100} * done / std::max(all, 1),
-                 absl::StrFormat("%d of %d in this round, best %s", done, all,
-                                 FormatDuration(best)));
+                 absl::StrCat("best ", FormatDuration(best)));
   };
-  PIPELOOM_ASSIGN_OR_RETURN(
-      planner::LayoutSearchResult found,
-      planner::SearchLayout(strategy, input.job, SampleOf(input.batch),
-                            PricesOf(input), options));
-  if (context.stop.stop_requested()) return absl::CancelledError("stopped");
-  return found;
+  return planner::SearchLayout(strategy, input.job, SampleOf(input.batch),
+                               PricesOf(input), options);
 }
 
-std::string LayoutWords(const ParallelLayout& layout) {
+std::string LayoutWords(const ParallelLayout& layout,
+                        const std::vector<ModuleParallelism>& modules) {
   std::string words = absl::StrFormat("tp %d", layout.tp);
   if (layout.cp > 1) absl::StrAppend(&words, " cp ", layout.cp);
   if (layout.ep > 1) absl::StrAppend(&words, " ep ", layout.ep);
   absl::StrAppendFormat(&words, " pp %d dp %d", layout.pp, layout.dp);
+  for (const ModuleParallelism& own : modules) {
+    absl::StrAppend(&words, ", ", own.module);
+    if (own.tp > 0) absl::StrAppend(&words, " tp ", own.tp);
+    if (own.cp > 0 && layout.cp > 1) absl::StrAppend(&words, " cp ", own.cp);
+  }
   return words;
 }
 
@@ -117,10 +131,10 @@ std::string LayoutReport(const planner::LayoutSearchResult& result) {
   Table table({"layout", "microbatches", "step time", "bound", ""});
   for (const planner::LayoutOutcome& o : result.layouts) {
     if (table.rows().size() > kRowsShown) break;
-    table.AddRow({LayoutWords(o.layout), absl::StrCat(o.microbatches),
-                  o.step_time > kZero ? FormatDuration(o.step_time) : "-",
-                  o.bound > kZero ? FormatDuration(o.bound) : "-",
-                  FateWords(o.fate)});
+    table.AddRow(
+        {LayoutWords(o.layout, o.modules), absl::StrCat(o.microbatches),
+         o.step_time > kZero ? FormatDuration(o.step_time) : "-",
+         o.bound > kZero ? FormatDuration(o.bound) : "-", FateWords(o.fate)});
   }
   std::string text = table.ToString();
   if (result.layouts.size() > kRowsShown) {
@@ -155,13 +169,14 @@ absl::Status TakeLayoutOfFile(const PartitionFlags& partition,
       workloads::ParsePartitionLayout(*text, source));
   if (!layout.has_value()) return absl::OkStatus();
   JobSpec& job = input->job;
-  const std::string before =
-      absl::StrFormat("%s, %d microbatches", LayoutWords(job.parallel),
-                      job.training.microbatches);
+  const std::string before = absl::StrFormat(
+      "%s, %d microbatches", LayoutWords(job.parallel, job.module_parallelism),
+      job.training.microbatches);
   const JobSpec own = job;
   const ContextParallelism context_kind = job.parallel.context;
   job.parallel = layout->parallel;
   job.parallel.context = context_kind;
+  job.module_parallelism = layout->modules;
   if (!flags.microbatches.has_value() && layout->microbatches > 0) {
     job.training.microbatches = layout->microbatches;
   }
@@ -169,7 +184,8 @@ absl::Status TakeLayoutOfFile(const PartitionFlags& partition,
   if (!valid.ok()) {
     return absl::InvalidArgumentError(
         absl::StrCat("--partition ", source, ": its layout is ",
-                     LayoutWords(job.parallel), ": ", valid.message()));
+                     LayoutWords(job.parallel, job.module_parallelism), ": ",
+                     valid.message()));
   }
   if (flags.replicas > job.parallel.dp) {
     return UsageError(absl::StrFormat("--replicas %d: the layout of %s has %d",
@@ -181,8 +197,8 @@ absl::Status TakeLayoutOfFile(const PartitionFlags& partition,
   context.warn(absl::StrFormat(
       "note: %s has its own layout: %s, %d microbatches; job %s has %s. The "
       "file's is used",
-      source, LayoutWords(job.parallel), job.training.microbatches, job.name,
-      before));
+      source, LayoutWords(job.parallel, job.module_parallelism),
+      job.training.microbatches, job.name, before));
   return absl::OkStatus();
 }
 

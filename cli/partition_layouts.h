@@ -26,20 +26,24 @@ struct LayoutFlags {
   int64_t ep = 0;
   int64_t pp = 0;
   int64_t dp = 0;
+  bool by_module = false;
 };
 void AppendLayoutFlags(LayoutFlags* values, std::vector<Flag>* flags);
 
 // UsageError: sizes are given without --layouts.
 absl::Status CheckLayoutFlags(const LayoutFlags& flags);
 
-// Shows progress.
+// Shows progress. After a stop request what was found until then; Cancelled:
+// nothing was.
 absl::StatusOr<planner::LayoutSearchResult> RunLayoutSearch(
     const JobInput& input, const planner::Strategy& strategy,
     const LayoutFlags& flags, const planner::PartitionSearchOptions& search,
     const Context& context);
 
-// "tp 2 pp 4 dp 8", with cp and ep where they are not 1.
-std::string LayoutWords(const ParallelLayout& layout);
+// "tp 2 pp 4 dp 8", with cp and ep where they are not 1, and the sizes of
+// modules that have their own: "tp 8 pp 4 dp 1, vision_encoder tp 1".
+std::string LayoutWords(const ParallelLayout& layout,
+                        const std::vector<ModuleParallelism>& modules = {});
 
 // The layouts of the result, the fastest first, and what became of the others.
 std::string LayoutReport(const planner::LayoutSearchResult& result);

@@ -8,13 +8,13 @@
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
 #include "partition/layer_partition.h"
+#include "partition/level_ranks.h"
 
 namespace pipeloom::partition {
 namespace {
 
 constexpr double kNegligibleShare = 0.05;
 constexpr int32_t kMostSegments = 4;
-constexpr int32_t kMostLevelMoves = 400;
 
 int64_t FixedSize(const JobSpec& job, ModuleId m) {
   for (const TrainingSpec::SubMicrobatchSize& size :
@@ -358,60 +358,25 @@ std::vector<int64_t> PartitionBuilder::Loads(
 }
 
 void PartitionBuilder::LevelRanks(std::vector<Chain>* chains) const {
-  std::vector<int64_t> loads = Loads(*chains);
-  struct Quality {
-    int64_t most = 0;
-    double squares = 0;
-    bool operator<(const Quality& o) const {
-      return most != o.most ? most < o.most : squares < o.squares;
+  std::vector<CutChain> cuts;
+  for (const Chain& chain : *chains) {
+    if (!chain.by_time) continue;
+    CutChain& cut = cuts.emplace_back();
+    for (const LayerUnit& unit : chain.units) {
+      cut.weights.push_back(unit.weight);
     }
-  };
-  const auto quality = [&] {
-    Quality q;
-    for (const int64_t load : loads) {
-      q.most = std::max(q.most, load);
-      q.squares += static_cast<double>(load) * static_cast<double>(load);
+    cut.begins = chain.begins;
+    for (size_t run = 0; run + 1 < chain.begins.size(); ++run) {
+      cut.rank_of_run.push_back(chain.RankOf(static_cast<int32_t>(run)));
     }
-    return q;
-  };
-  Quality now = quality();
-  for (int32_t moves = 0; moves < kMostLevelMoves; ++moves) {
-    int32_t* best_cut = nullptr;
-    int32_t best_step = 0;
-    Quality best = now;
-    for (Chain& chain : *chains) {
-      if (!chain.by_time) continue;
-      for (size_t c = 1; c + 1 < chain.begins.size(); ++c) {
-        for (const int32_t step : {-1, 1}) {
-          const int32_t cut = chain.begins[c] + step;
-          if (cut <= chain.begins[c - 1] || cut >= chain.begins[c + 1]) {
-            continue;
-          }
-          const auto run = static_cast<int32_t>(c);
-          // The unit that changes its run, from and to which.
-          const int32_t unit = step < 0 ? cut : cut - 1;
-          const int32_t from = step < 0 ? run - 1 : run;
-          const int32_t to = step < 0 ? run : run - 1;
-          if (!chain.May(unit, to)) continue;
-          const int64_t weight = chain.units[static_cast<size_t>(unit)].weight;
-          int64_t& giver = loads[static_cast<size_t>(chain.RankOf(from))];
-          int64_t& taker = loads[static_cast<size_t>(chain.RankOf(to))];
-          giver -= weight;
-          taker += weight;
-          if (const Quality q = quality(); q < best) {
-            best = q;
-            best_cut = &chain.begins[c];
-            best_step = step;
-          }
-          taker -= weight;
-          giver += weight;
-        }
-      }
-    }
-    if (best_cut == nullptr) return;
-    *best_cut += best_step;
-    loads = Loads(*chains);
-    now = quality();
+    cut.may = [&chain](int32_t unit, int32_t run) {
+      return chain.May(unit, run);
+    };
+  }
+  partition::LevelRanks(job().parallel.pp, &cuts);
+  size_t next = 0;
+  for (Chain& chain : *chains) {
+    if (chain.by_time) chain.begins = std::move(cuts[next++].begins);
   }
 }
 

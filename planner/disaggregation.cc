@@ -46,6 +46,7 @@ IdVector<ModuleId, int32_t> UnitsOf(const ModelSpec& model) {
 }
 
 JobSpec WithLayout(JobSpec job, int32_t tp, int32_t pp, int32_t dp) {
+  job.module_parallelism.clear();
   job.parallel.tp = tp;
   job.parallel.cp = 1;
   job.parallel.pp = pp;

@@ -69,6 +69,48 @@ std::string Words(const LayoutConstraints& fixed, int64_t gpus) {
   return words;
 }
 
+// The job's own sizes for modules, as far as they divide the layout's.
+std::vector<ModuleParallelism> FittingModules(const JobSpec& job) {
+  std::vector<ModuleParallelism> fitting;
+  for (ModuleParallelism own : job.module_parallelism) {
+    if (own.tp > 0) own.tp = std::gcd(own.tp, job.parallel.tp);
+    if (own.cp > 0) own.cp = std::gcd(own.cp, job.parallel.cp);
+    if (own.tp % job.parallel.tp == 0 && own.cp % job.parallel.cp == 0) {
+      continue;
+    }
+    fitting.push_back(std::move(own));
+  }
+  return fitting;
+}
+
+// All choices of sizes for modules but the largest; without any first.
+std::vector<std::vector<ModuleParallelism>> ModuleChoices(
+    const ModelSpec& model, const ParallelLayout& layout) {
+  std::vector<std::vector<ModuleParallelism>> choices = {{}};
+  const auto& modules = model.modules;
+  const auto largest = std::max_element(modules.begin(), modules.end(),
+                                        [](const auto& a, const auto& b) {
+                                          return Parameters(a) < Parameters(b);
+                                        });
+  for (auto module = modules.begin(); module != modules.end(); ++module) {
+    if (module == largest) continue;
+    const size_t before = choices.size();
+    for (const int64_t divisor : Divisors(layout.tp)) {
+      for (const int32_t cp : {layout.cp, 1}) {
+        const auto tp = static_cast<int32_t>(layout.tp / divisor);
+        if (tp == layout.tp && cp == layout.cp) continue;
+        for (size_t i = 0; i < before; ++i) {
+          choices.push_back(choices[i]);
+          choices.back().push_back(
+              {.module = module->name, .tp = tp, .cp = cp});
+        }
+        if (layout.cp == 1) break;
+      }
+    }
+  }
+  return choices;
+}
+
 bool Free(int32_t fixed, int64_t value) { return fixed == 0 || fixed == value; }
 
 // A layout on its way through the search.
@@ -169,7 +211,8 @@ class LayoutSearch {
   absl::StatusOr<LayoutSearchResult> Run(const JobSpec& job) {
     PIPELOOM_ASSIGN_OR_RETURN(std::vector<JobSpec> legal,
                               LegalLayouts(job, options_.fixed));
-    has_own_ = legal.front().parallel == job.parallel;
+    has_own_ = legal.front().parallel == job.parallel &&
+               legal.front().module_parallelism == job.module_parallelism;
     entrants_.resize(legal.size());
     for (size_t i = 0; i < legal.size(); ++i) {
       entrants_[i].job = std::move(legal[i]);
@@ -197,6 +240,7 @@ class LayoutSearch {
 
   absl::Status PriceOne(Entrant* e) const {
     e->outcome.layout = e->job.parallel;
+    e->outcome.modules = e->job.module_parallelism;
     e->outcome.microbatches = e->job.training.microbatches;
     e->costs = std::make_unique<emulator::StageCostModel>(
         e->job, price_ ? price_(e->job) : nullptr);
@@ -265,7 +309,7 @@ class LayoutSearch {
       return absl::OkStatus();
     };
     for (const size_t i : order) {
-      if (Stopped() && best_ > kZero) break;
+      if (Stopped()) break;
       ++done;
       Entrant& e = entrants_[i];
       if (best_ > kZero && e.outcome.bound >= best_) {
@@ -277,7 +321,8 @@ class LayoutSearch {
       PIPELOOM_RETURN_IF_ERROR(judge());
       Report(done, static_cast<int32_t>(order.size()));
     }
-    if (!round.empty()) PIPELOOM_RETURN_IF_ERROR(judge());
+    if (!round.empty() && !Stopped()) PIPELOOM_RETURN_IF_ERROR(judge());
+    if (Stopped() && best_ == kZero) return absl::CancelledError("stopped");
     Report(static_cast<int32_t>(order.size()),
            static_cast<int32_t>(order.size()));
     return absl::OkStatus();
@@ -305,20 +350,34 @@ class LayoutSearch {
     best_ = kZero;
     std::optional<size_t> best;
     int32_t done = 0;
+    const int32_t each = std::max(options_.search.partitions, 1) *
+                         std::max(options_.search.effort, 1);
+    const int32_t all = static_cast<int32_t>(finalists.size()) * each;
     for (const size_t i : finalists) {
-      if (Stopped() && best.has_value()) break;
+      if (Stopped()) break;
       Entrant& e = entrants_[i];
       PartitionSearchOptions full = options_.search;
-      full.progress = {};
-      e.found = SearchPartitionOn(strategy_, *e.costs, sample_, e.steps, full);
+      full.progress = [&](int32_t tried, Duration time) {
+        if (best_ > kZero) time = std::min(time, best_);
+        if (options_.progress) options_.progress(done + tried, all, time);
+      };
+      auto found =
+          SearchPartitionOn(strategy_, *e.costs, sample_, e.steps, full);
+      // Cut short before it came as far as the screening: that one counts.
+      if (Stopped() && (!found.ok() || found->tried <= kScreenPartitions)) {
+        break;
+      }
+      e.found = std::move(found);
       PIPELOOM_RETURN_IF_ERROR(Settle(LayoutFate::kSearched, &e));
       const Duration time = e.outcome.step_time;
       if (time > kZero && (!best.has_value() || time < best_)) {
         best_ = time;
         best = i;
       }
-      Report(++done, static_cast<int32_t>(finalists.size()));
+      done += each;
+      Report(done, all);
     }
+    if (!best.has_value() && Stopped()) best = finalists.front();
     if (!best.has_value()) {
       return absl::ResourceExhaustedError(absl::StrCat(
           "no layout fits all sample steps: ", std::string(no_fit_.message())));
@@ -406,8 +465,16 @@ absl::StatusOr<std::vector<JobSpec>> LegalLayouts(
     own.parallel.dp = static_cast<int32_t>(dp);
     own.parallel.ep = static_cast<int32_t>(ep);
     own.training.microbatches = static_cast<int32_t>(microbatches / dp);
-    if (own.parallel == job.parallel || !ValidateJobSpec(own).ok()) return;
-    legal.push_back(std::move(own));
+    own.module_parallelism = FittingModules(own);
+    std::vector<std::vector<ModuleParallelism>> choices = {
+        own.module_parallelism};
+    if (fixed.by_module) choices = ModuleChoices(job.model, own.parallel);
+    for (std::vector<ModuleParallelism>& choice : choices) {
+      own.module_parallelism = std::move(choice);
+      const bool is_first = own.parallel == job.parallel &&
+                            own.module_parallelism == FittingModules(job);
+      if (!is_first && ValidateJobSpec(own).ok()) legal.push_back(own);
+    }
   };
   const ParallelLayout& now = job.parallel;
   if (now.num_gpus() == gpus && Free(fixed.tp, now.tp) &&

@@ -34,6 +34,8 @@ struct LayoutConstraints {
   int32_t ep = 0;
   int32_t pp = 0;
   int32_t dp = 0;
+  // Also with smaller tp and cp for modules other than the largest.
+  bool by_module = false;
 };
 
 // The job with each layout of that many GPUs that makes sense, the job's own
@@ -45,7 +47,11 @@ struct LayoutConstraints {
 // - pp is no more than there are transformer layers;
 // - dp divides the step's microbatches;
 // - ep divides dp x cp and the experts, and is 1 without experts;
-// - the job's own rules hold (ValidateJobSpec).
+// - the job's own rules hold (ValidateJobSpec); what it says of a module's own
+//   tp and cp is kept as far as it divides the layout's;
+// - by_module: each layout is there with every choice of tp and cp for the
+//   modules other than the one with the most parameters, the largest first: a
+//   divisor of tp, and cp or 1.
 // InvalidArgument: more GPUs than the cluster has, or no layout is left; it
 // says what the constraints are.
 absl::StatusOr<std::vector<JobSpec>> LegalLayouts(
@@ -57,7 +63,8 @@ struct LayoutSearchOptions {
   int32_t finalists = 4;       // Searched in full.
   // Of the finalists; its progress is not called.
   PartitionSearchOptions search{};
-  // Called by the caller's thread. Units are layouts.
+  // Called by the caller's thread: how much is done of all of a round (layouts
+  // screened, then partitions of the finalists) and the best time so far.
   std::function<void(int32_t done, int32_t all, Duration best)> progress = {};
 };
 
@@ -71,7 +78,8 @@ enum class LayoutFate {
 
 struct LayoutOutcome {
   ParallelLayout layout{};
-  int32_t microbatches = 0;  // Of a replica.
+  std::vector<ModuleParallelism> modules{};  // With sizes of their own.
+  int32_t microbatches = 0;                  // Of a replica.
   LayoutFate fate = LayoutFate::kNotTried;
   // Work of the costliest replica, evenly over its ranks.
   Duration bound{};
@@ -90,9 +98,11 @@ struct LayoutSearchResult {
 // Never worse than the job's own layout on its sample steps, where that is
 // legal. Steps are those of the costliest replica of a global step. Promising
 // is what has a low bound with 1F1B's bubble on top. The same options give the
-// same result for any number of threads. ResourceExhausted: no layout fits.
-// Errors besides as LegalLayouts and SearchPartition. Seconds to minutes: some
-// screened layouts, and full searches of the finalists.
+// same result for any number of threads. A stop request ends it with the best
+// so far, which may then be one that was screened only; Cancelled: there is
+// none. ResourceExhausted: no layout fits. Errors besides as LegalLayouts and
+// SearchPartition. Seconds to minutes: some screened layouts, and full searches
+// of the finalists.
 absl::StatusOr<LayoutSearchResult> SearchLayout(
     const Strategy& strategy, const JobSpec& job, const BatchMetadata& sample,
     const PriceLayout& price, const LayoutSearchOptions& options);

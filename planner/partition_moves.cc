@@ -47,16 +47,23 @@ PartitionMoves::Candidates PartitionMoves::Starts(
   if (Independent()) {
     // The others against the largest's direction: each fills the ranks that
     // wait for the other (RLHFuse's fused schedule).
-    for (const int32_t segments : {1, 2}) {
-      for (const RankMap map : {RankMap::kLooped, RankMap::kVee}) {
-        PartitionRecipe r = level;
-        for (const ModuleId m : heavy) {
-          r.modules[m].segments =
-              std::clamp(segments, 1, MostSegments(m, r.modules[m]));
-          r.modules[m].map = map;
-          r.modules[m].reversed = m != heavy.front();
+    // With as many segments each, or stages of about equal time.
+    const double longest = ToSeconds(builder_.TimeOf(heavy.front()));
+    for (const int32_t segments : {1, 2, 4, 5, 7}) {
+      for (const RankMap map : {RankMap::kVee, RankMap::kLooped}) {
+        for (const bool by_time : {false, true}) {
+          PartitionRecipe r = level;
+          for (const ModuleId m : heavy) {
+            const double share =
+                by_time ? ToSeconds(builder_.TimeOf(m)) / longest : 1;
+            r.modules[m].segments =
+                std::clamp(static_cast<int32_t>(segments * share + 0.5), 1,
+                           MostSegments(m, r.modules[m]));
+            r.modules[m].map = map;
+            r.modules[m].reversed = m != heavy.front();
+          }
+          starts.push_back(Make(r));
         }
-        starts.push_back(Make(r));
       }
     }
   }

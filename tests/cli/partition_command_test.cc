@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <regex>
+#include <stop_token>
 
 #include "absl/strings/str_cat.h"
 #include "cli/command.h"
@@ -96,11 +97,63 @@ TEST_F(PartitionCommandTest, DisaggregateSizesUnitsAndShowsAllPlacements) {
                                HasSubstr("the job's layout is faster")));
 }
 
+// The vision encoder of 8 GPUs a rank in copies of its own size; the file says
+// so, and `plan` and `compare` take that over.
+TEST_F(PartitionCommandTest, ByModuleTheEncoderMayHaveATpOfItsOwn) {
+  const Outcome found =
+      Pipeloom({"partition", "dip-vlm-s", "--batch", "image_text", "--layouts",
+                "--by-module", "--tp", "8", "--cp", "1", "--pp", "2", "--tries",
+                "1", "--threads", "1", "--out", Path("p.json")});
+  ASSERT_EQ(found.code, 0) << found.err;
+  ASSERT_OK_AND_ASSIGN(const std::string text, ReadFile(Path("p.json")));
+  const Json layout = Json::parse(text)["layout"];
+  EXPECT_EQ(layout["tp"], 8);
+  ASSERT_EQ(layout["modules"].size(), 1u) << text;
+  EXPECT_EQ(layout["modules"][0]["module"], "vision_encoder");
+  const int own = layout["modules"][0]["tp"].get<int>();
+  EXPECT_LT(own, 8);
+  EXPECT_THAT(found.out, HasSubstr(absl::StrCat("vision_encoder tp ", own)));
+  const Outcome plan =
+      Pipeloom({"plan", "dip-vlm-s", "--batch", "image_text", "--partition",
+                Path("p.json"), "--replicas", "1", "--evaluations", "2"});
+  EXPECT_EQ(plan.code, 0) << plan.err;
+  EXPECT_THAT(plan.err,
+              HasSubstr(absl::StrCat("has its own layout: tp 8 pp 2 dp 1, "
+                                     "vision_encoder tp ",
+                                     own)));
+}
+
+TEST_F(PartitionCommandTest, AnInterruptWritesTheBestUntilThen) {
+  std::stop_source now;
+  now.request_stop();
+  const Outcome found = Pipeloom({"partition", "dip-vlm-s", "--batch",
+                                  "image_text", "--out", Path("p.json")},
+                                 now.get_token());
+  EXPECT_EQ(found.code, 130) << found.err;
+  EXPECT_THAT(found.out, HasSubstr("the best until the interrupt: "));
+  EXPECT_THAT(found.err, HasSubstr("interrupted"));
+  const Outcome plan =
+      Pipeloom({"plan", "dip-vlm-s", "--batch", "image_text", "--partition",
+                Path("p.json"), "--replicas", "1", "--evaluations", "1"});
+  EXPECT_EQ(plan.code, 0) << plan.err;
+  // Before any layout was planned there is none to write.
+  const Outcome none =
+      Pipeloom({"partition", "dip-vlm-s", "--batch", "image_text", "--layouts",
+                "--out", Path("none.json")},
+               now.get_token());
+  EXPECT_EQ(none.code, 130) << none.err;
+  EXPECT_FALSE(ReadFile(Path("none.json")).ok());
+}
+
 TEST_F(PartitionCommandTest, MisuseIsExplained) {
   const Outcome both = Pipeloom({"partition", "disttrain-9b", "--batch",
                                  "mixed", "--disaggregate", "--layouts"});
   EXPECT_EQ(both.code, 2);
   EXPECT_THAT(both.err, HasSubstr("leave out --layouts"));
+  const Outcome alone = Pipeloom(
+      {"partition", "dip-vlm-s", "--batch", "image_text", "--by-module"});
+  EXPECT_EQ(alone.code, 2);
+  EXPECT_THAT(alone.err, HasSubstr("--by-module are for --layouts"));
   const Outcome none = Pipeloom({"partition", "deepseek-v2", "--batch", "text",
                                  "--layouts", "--cp", "3"});
   EXPECT_EQ(none.code, 1);

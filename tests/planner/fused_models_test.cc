@@ -25,13 +25,13 @@ using ::pipeloom::testing::SmallVlmJob;
 
 absl::StatusOr<PlanResult> PlanSearched(const JobSpec& job,
                                         const BatchMetadata& batch,
-                                        uint64_t seed) {
+                                        uint64_t seed, int32_t partitions) {
   const emulator::StageCostModel costs(job);
   const auto strategy = *MakeStrategy("pipeloom");
   PIPELOOM_ASSIGN_OR_RETURN(
       const PartitionSearchResult found,
       SearchPartition(*strategy, costs, batch,
-                      {.partitions = 40, .steps = 1, .seed = seed}));
+                      {.partitions = partitions, .steps = 1, .seed = seed}));
   const PreparedJob prepared{.strategy = strategy.get(),
                              .costs = &costs,
                              .partition = found.partition};
@@ -58,9 +58,10 @@ Duration IdleTime(const PlanResult& result) {
 // the larger's idle time, alone and searched as long, `share` is saved.
 void ExpectFusedSavesTheLargersBubble(const JobSpec& job,
                                       const BatchMetadata& batch, uint64_t seed,
-                                      double share) {
+                                      int32_t partitions, double share) {
   ASSERT_EQ(job.model.modules.size(), 2);
-  ASSERT_OK_AND_ASSIGN(const PlanResult fused, PlanSearched(job, batch, seed));
+  ASSERT_OK_AND_ASSIGN(const PlanResult fused,
+                       PlanSearched(job, batch, seed, partitions));
   Duration apart{};
   Duration larger{};
   Duration idle{};
@@ -69,7 +70,7 @@ void ExpectFusedSavesTheLargersBubble(const JobSpec& job,
     one.model.modules = {job.model.modules[m]};
     one.training.microbatch_tokens /= 2;
     ASSERT_OK_AND_ASSIGN(const PlanResult alone,
-                         PlanSearched(one, batch, seed));
+                         PlanSearched(one, batch, seed, partitions));
     ASSERT_EQ(alone.microbatches.num_microbatches,
               fused.microbatches.num_microbatches);
     const Duration time = alone.predicted.step_time();
@@ -111,15 +112,15 @@ TEST(FusedModelsTest, SmallModelsSaveTheBubbleOfTheLarger) {
       JobSpec job = SmallActorAndCritic();
       job.training.microbatches = microbatches;
       ExpectFusedSavesTheLargersBubble(job, RandomBatch(seed, 200, 0), seed,
-                                       /*share=*/1);
+                                       /*partitions=*/40, /*share=*/1);
     }
   }
 }
 
-// LLaMA 33B and 13B on 8 ranks, real texts in another order each time. With 16
-// microbatches each model alone is 2 to 3 % over its bound, and whole layers do
-// not divide the two evenly: some of the idle time stays (docs/partition.md).
-TEST(FusedModelsTest, ShippedActorAndCriticSaveMostOfTheBubbleOfTheLarger) {
+// LLaMA 33B and 13B on 8 ranks, real texts in another order each time, as many
+// partitions as `pipeloom partition` tries. Other orders and numbers of
+// microbatches are in docs/partition.md: not all of them save so much.
+TEST(FusedModelsTest, ShippedActorAndCriticSaveTheBubbleOfTheLarger) {
   ASSERT_OK_AND_ASSIGN(const BatchMetadata texts, ShippedBatch("text.jsonl"));
   for (const int32_t microbatches : {6, 16}) {
     for (uint64_t seed = 1; seed <= 2; ++seed) {
@@ -133,7 +134,8 @@ TEST(FusedModelsTest, ShippedActorAndCriticSaveMostOfTheBubbleOfTheLarger) {
       random.Shuffle(absl::MakeSpan(&*batch.samples.begin(),
                                     static_cast<size_t>(batch.samples.size())));
       batch.samples.resize(400);
-      ExpectFusedSavesTheLargersBubble(job, batch, seed, /*share=*/0.7);
+      ExpectFusedSavesTheLargersBubble(
+          job, batch, seed, PartitionSearchOptions().partitions, /*share=*/1);
     }
   }
 }

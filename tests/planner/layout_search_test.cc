@@ -3,10 +3,16 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <memory>
 #include <set>
+#include <stop_token>
+#include <string>
 #include <tuple>
 
+#include "base/status_macros.h"
+#include "planner/plan_step.h"
+#include "tests/planner/shipped_files.h"
 #include "tests/support/small_job.h"
 #include "tests/support/status_matchers.h"
 
@@ -16,6 +22,8 @@ namespace {
 using ::pipeloom::testing::FailsWith;
 using ::pipeloom::testing::IsOk;
 using ::pipeloom::testing::RandomBatch;
+using ::pipeloom::testing::ShippedBatch;
+using ::pipeloom::testing::ShippedJob;
 using ::pipeloom::testing::SmallVlmJob;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
@@ -95,6 +103,84 @@ TEST(LegalLayoutsTest, KeepWhatIsFixedAndSayWhatIsInTheWay) {
                         HasSubstr("cluster \"test\" has 8")));
 }
 
+TEST(LegalLayoutsTest, ByModuleTheSmallerOneMayHaveEverySmallerSize) {
+  const JobSpec job = SmallVlmJob();
+  ASSERT_OK_AND_ASSIGN(const std::vector<JobSpec> whole,
+                       LegalLayouts(job, {.gpus = 8}));
+  ASSERT_OK_AND_ASSIGN(const std::vector<JobSpec> all,
+                       LegalLayouts(job, {.gpus = 8, .by_module = true}));
+  std::set<std::tuple<int, int, int, int, int, int, int>> expected;
+  for (const JobSpec& l : whole) {
+    const ParallelLayout& p = l.parallel;
+    EXPECT_TRUE(l.module_parallelism.empty());
+    for (int tp = 1; tp <= p.tp; tp *= 2) {
+      for (const int cp : {1, p.cp}) {
+        expected.insert({p.tp, p.cp, p.ep, p.pp, p.dp, tp, cp});
+      }
+    }
+  }
+  std::set<std::tuple<int, int, int, int, int, int, int>> found;
+  for (const JobSpec& l : all) {
+    EXPECT_THAT(ValidateJobSpec(l), IsOk());
+    const ParallelLayout& p = l.parallel;
+    const ParallelLayout own = l.LayoutOf(ModuleId(0));
+    EXPECT_EQ(own.num_gpus(), p.num_gpus());
+    EXPECT_EQ(l.LayoutOf(ModuleId(1)), p) << "the backbone is the larger";
+    EXPECT_TRUE(
+        found.insert({p.tp, p.cp, p.ep, p.pp, p.dp, own.tp, own.cp}).second);
+  }
+  EXPECT_EQ(found, expected);
+}
+
+TEST(LegalLayoutsTest, KeepTheModulesOwnSizesAsFarAsTheyDivide) {
+  JobSpec job = SmallVlmJob();
+  job.parallel = {.tp = 4, .pp = 2};
+  job.module_parallelism = {{.module = "encoder", .tp = 2}};
+  ASSERT_OK_AND_ASSIGN(const std::vector<JobSpec> legal,
+                       LegalLayouts(job, {.gpus = 8}));
+  EXPECT_EQ(legal.front(), job);
+  for (const JobSpec& l : legal) {
+    EXPECT_EQ(l.LayoutOf(ModuleId(0)).tp, std::min(l.parallel.tp, 2));
+  }
+}
+
+// The step with the encoder at a tp of its own, in sub-microbatches of so many
+// images.
+absl::StatusOr<Duration> StepTime(int32_t encoder_tp, int64_t images) {
+  PIPELOOM_ASSIGN_OR_RETURN(JobSpec job, ShippedJob("dip-vlm-m"));
+  PIPELOOM_ASSIGN_OR_RETURN(const BatchMetadata batch,
+                            ShippedBatch("image_text.jsonl"));
+  job.parallel = {.tp = 8, .pp = 4};
+  job.training.microbatches = 4;
+  job.training.sub_microbatch_sizes = {{"vision_encoder", images}};
+  job.module_parallelism = {{.module = "vision_encoder", .tp = encoder_tp}};
+  PIPELOOM_RETURN_IF_ERROR(ValidateJobSpec(job));
+  const emulator::StageCostModel costs(job);
+  PIPELOOM_ASSIGN_OR_RETURN(const auto strategy, MakeStrategy("pipeloom"));
+  PIPELOOM_ASSIGN_OR_RETURN(const PreparedJob prepared,
+                            PrepareJob(*strategy, costs, batch));
+  PIPELOOM_ASSIGN_OR_RETURN(const partition::PackedStep packed,
+                            partition::PackStep(job, batch, 0));
+  SearchBudget budget;
+  budget.max_evaluations = 4;
+  PIPELOOM_ASSIGN_OR_RETURN(
+      const PlanResult result,
+      PlanStep(prepared, {.packed = &packed, .budget = budget}));
+  EXPECT_THAT(ValidateExecutionPlan(result.plan), IsOk());
+  return result.predicted.step_time();
+}
+
+TEST(ModuleParallelismTest, ManyImagesGoFasterInCopiesAndOneAtATimeDoesNot) {
+  ASSERT_OK_AND_ASSIGN(const Duration many_whole, StepTime(8, 16));
+  ASSERT_OK_AND_ASSIGN(const Duration many_copies, StepTime(1, 16));
+  EXPECT_LT(many_copies, many_whole);
+  ASSERT_OK_AND_ASSIGN(const Duration one_whole, StepTime(8, 1));
+  ASSERT_OK_AND_ASSIGN(const Duration one_in_a_copy, StepTime(1, 1));
+  EXPECT_GT(one_in_a_copy, one_whole);
+  RecordProperty("many_ms", std::to_string(ToSeconds(many_whole) * 1e3) + " " +
+                                std::to_string(ToSeconds(many_copies) * 1e3));
+}
+
 class LayoutSearchTest : public ::testing::Test {
  protected:
   absl::StatusOr<LayoutSearchResult> Search(const JobSpec& job,
@@ -145,6 +231,49 @@ TEST_F(LayoutSearchTest, GivesTheSameForAnyNumberOfThreads) {
     EXPECT_EQ(one.layouts[i].step_time, three.layouts[i].step_time);
     EXPECT_EQ(one.layouts[i].fate, three.layouts[i].fate);
   }
+}
+
+TEST_F(LayoutSearchTest, ChoosesASmallerTpForAModuleWhereThatIsFaster) {
+  JobSpec job = SmallVlmJob();
+  job.parallel = {.tp = 4, .pp = 2};
+  LayoutSearchOptions options;
+  options.fixed = {.tp = 4, .pp = 2};
+  options.search = {.partitions = 6, .evaluations = 3};
+  ASSERT_OK_AND_ASSIGN(
+      const LayoutSearchResult whole,
+      SearchLayout(*strategy_, job, sample_, nullptr, options));
+  options.fixed.by_module = true;
+  ASSERT_OK_AND_ASSIGN(
+      const LayoutSearchResult own,
+      SearchLayout(*strategy_, job, sample_, nullptr, options));
+  EXPECT_TRUE(whole.job.module_parallelism.empty());
+  ASSERT_THAT(own.job.module_parallelism, SizeIs(1));
+  EXPECT_EQ(own.job.module_parallelism[0].module, "encoder");
+  EXPECT_LT(own.job.module_parallelism[0].tp, 4);
+  EXPECT_LT(own.found.step_time, whole.found.step_time);
+  EXPECT_EQ(own.own_time, whole.own_time);
+  EXPECT_EQ(own.layouts.front().modules, own.job.module_parallelism);
+}
+
+TEST_F(LayoutSearchTest, StoppedSaysItsBestOrThatThereIsNone) {
+  const JobSpec job = SmallVlmJob();
+  std::stop_source source;
+  LayoutSearchOptions options;
+  options.finalists = 2;
+  options.search = {.partitions = 6, .evaluations = 3};
+  options.search.stop = source.get_token();
+  options.progress = [&](int32_t, int32_t, Duration best) {
+    if (best > kZero) source.request_stop();
+  };
+  ASSERT_OK_AND_ASSIGN(
+      const LayoutSearchResult found,
+      SearchLayout(*strategy_, job, sample_, nullptr, options));
+  EXPECT_GT(found.found.step_time, kZero);
+  EXPECT_THAT(ValidatePartition(found.found.partition, job.model), IsOk());
+  EXPECT_EQ(found.layouts.front().layout, found.job.parallel);
+  // Now from the start.
+  EXPECT_THAT(SearchLayout(*strategy_, job, sample_, nullptr, options),
+              FailsWith(absl::StatusCode::kCancelled, HasSubstr("stopped")));
 }
 
 TEST_F(LayoutSearchTest, TakesTheLayoutThatFitsWhereTheJobsDoesNot) {

@@ -10,10 +10,12 @@
 #include <memory>
 #include <numeric>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "base/random.h"
 #include "base/status_macros.h"
+#include "planner/executor.h"
 #include "planner/partition_search.h"
 #include "planner/plan_step.h"
 #include "tests/planner/shipped_files.h"
@@ -96,8 +98,8 @@ TEST(AnySizeTest, ShippedJobsPlanForAnyMicrobatchesAndRanks) {
 }
 
 // Every number of microbatches to 100 on every number of ranks to 32, three
-// jobs, with PIPELOOM_FULL_GRID=1 in the environment (some minutes); else some
-// of them. The batch is long enough for all.
+// jobs, with PIPELOOM_FULL_GRID=1 in the environment (some ten minutes); else
+// some of them. The batch is long enough for all.
 class GridTest : public ::testing::TestWithParam<const char*> {
  protected:
   static bool Full() {
@@ -111,6 +113,13 @@ class GridTest : public ::testing::TestWithParam<const char*> {
     std::iota(all.begin(), all.end(), 1);
     return all;
   }
+  // Of a plan, what is asserted of it.
+  struct Cell {
+    absl::Status valid{};
+    int32_t microbatches = 0;
+    Duration step_time{};
+    Duration lower_bound{};
+  };
   static void ExpectClear(const absl::Status& status) {
     EXPECT_THAT(status.code(), AnyOf(absl::StatusCode::kResourceExhausted,
                                      absl::StatusCode::kInvalidArgument,
@@ -132,6 +141,19 @@ TEST_P(GridTest, HasAPlanOrAnErrorThatSaysWhatDoesNotFit) {
   }
   job.cluster.num_nodes = std::max(job.cluster.num_nodes, 4);
   const BatchMetadata batch = RandomBatch(7, 4000, 3);
+  // What a replica packs does not depend on ranks or strategy.
+  const std::vector<int32_t> microbatches = Sizes(100, {1, 7, 50});
+  std::vector<partition::PackedStep> packed;
+  for (const int32_t m : microbatches) {
+    JobSpec sized = job;
+    sized.parallel = {};
+    sized.training.microbatches = m;
+    ASSERT_OK_AND_ASSIGN(packed.emplace_back(),
+                         partition::PackStep(sized, batch, 0));
+  }
+  const auto cells = static_cast<int32_t>(microbatches.size());
+  const auto threads =
+      static_cast<int32_t>(std::thread::hardware_concurrency());
   int planned = 0;
   int refused = 0;
   for (const int32_t pp : Sizes(32, {1, 3, 8, 31})) {
@@ -142,36 +164,49 @@ TEST_P(GridTest, HasAPlanOrAnErrorThatSaysWhatDoesNotFit) {
       ASSERT_OK_AND_ASSIGN(const auto strategy, MakeStrategy(schedule));
       const auto prepared = PrepareJob(*strategy, costs, batch);
       if (!prepared.ok()) {
-        ++refused;
+        refused += cells;
         ExpectClear(prepared.status());
         continue;
       }
-      for (const int32_t m : Sizes(100, {1, 7, 50})) {
-        SCOPED_TRACE(::testing::Message()
-                     << name << " " << schedule << ", pp " << pp << ", " << m
-                     << " microbatches");
-        JobSpec sized = job;
-        sized.training.microbatches = m;
-        ASSERT_OK_AND_ASSIGN(const auto packed,
-                             partition::PackStep(sized, batch, 0));
+      std::vector<absl::StatusOr<Cell>> found(
+          microbatches.size(), absl::UnknownError("not planned"));
+      ParallelFor(threads, cells, [&](int32_t i) {
+        const auto at = static_cast<size_t>(i);
         SearchBudget once;
         once.max_evaluations = 1;
         const auto result =
-            PlanStep(*prepared, {.packed = &packed, .budget = once});
+            PlanStep(*prepared, {.packed = &packed[at], .budget = once});
         if (!result.ok()) {
+          found[at] = result.status();
+          return;
+        }
+        found[at] = Cell{
+            .valid = ValidateExecutionPlan(result->plan),
+            .microbatches = result->microbatches.num_microbatches,
+            .step_time = result->predicted.step_time(),
+            .lower_bound = result->lower_bound,
+        };
+      });
+      for (size_t at = 0; at < found.size(); ++at) {
+        const int32_t m = microbatches[at];
+        SCOPED_TRACE(::testing::Message()
+                     << name << " " << schedule << ", pp " << pp << ", " << m
+                     << " microbatches");
+        if (!found[at].ok()) {
           ++refused;
-          ExpectClear(result.status());
+          ExpectClear(found[at].status());
           continue;
         }
         ++planned;
-        EXPECT_THAT(ValidateExecutionPlan(result->plan), IsOk());
+        EXPECT_THAT(found[at]->valid, IsOk());
         // A sample in pieces that found no room is the next step's.
-        EXPECT_EQ(result->microbatches.num_microbatches,
-                  static_cast<int32_t>(packed.packed[0].size()));
-        EXPECT_LE(m - result->microbatches.num_microbatches, 4);
-        EXPECT_GE(result->predicted.step_time(), result->lower_bound);
+        EXPECT_EQ(found[at]->microbatches,
+                  static_cast<int32_t>(packed[at].packed[0].size()));
+        EXPECT_LE(m - found[at]->microbatches, 4);
+        EXPECT_GE(found[at]->step_time, found[at]->lower_bound);
       }
     }
+    if (Full()) std::cout << name << ": " << pp << " of 32 ranks" << std::endl;
   }
   EXPECT_GT(planned, 0);
   RecordProperty("planned", planned);

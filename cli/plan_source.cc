@@ -4,11 +4,13 @@
 #include <utility>
 
 #include "base/status_macros.h"
+#include "cli/files.h"
 #include "cli/learned_file.h"
 #include "cli/plan_file.h"
 #include "cli/planned_step.h"
 #include "emulator/profile_cost.h"
 #include "planner/strategy.h"
+#include "workloads/spec_loader.h"
 
 namespace pipeloom::cli {
 
@@ -73,6 +75,20 @@ absl::StatusOr<SourcedPlan> GetPlan(const PlanSource& source,
   sourced.missing_lookups =
       emulator::MissingLookups(input.job, *CostsOf(input));
   return sourced;
+}
+
+absl::StatusOr<Bandwidth> HostBandwidthOf(
+    const PlanSource& source, const std::vector<std::string>& args) {
+  if (!source.plan_file.empty()) return Bandwidth{};
+  PIPELOOM_ASSIGN_OR_RETURN(const std::string name, OneArgument(args, "JOB"));
+  PIPELOOM_ASSIGN_OR_RETURN(const std::string data_dir,
+                            FindDataDir(source.job.data_dir));
+  PIPELOOM_ASSIGN_OR_RETURN(
+      const JobSpec job,
+      workloads::LoadJob(name, data_dir, [](const std::string& path) {
+        return ReadFile(path);
+      }));
+  return job.cluster.device.host_bandwidth;
 }
 
 }  // namespace pipeloom::cli

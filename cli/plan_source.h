@@ -46,6 +46,10 @@ absl::StatusOr<SourcedPlan> GetPlan(const PlanSource& source,
                                     const std::vector<std::string>& args,
                                     const Context& context);
 
+// Of a GPU of JOB's cluster to its host; 0 for a plan file, which does not say.
+absl::StatusOr<Bandwidth> HostBandwidthOf(const PlanSource& source,
+                                          const std::vector<std::string>& args);
+
 }  // namespace pipeloom::cli
 
 #endif  // PIPELOOM_CLI_PLAN_SOURCE_H_

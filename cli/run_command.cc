@@ -123,11 +123,16 @@ class RunCommand : public Command {
                        .options = options},
                       context);
     }
+    if (!args.empty()) {
+      PIPELOOM_ASSIGN_OR_RETURN(options.host_bandwidth,
+                                HostBandwidthOf(source_, args));
+    }
     PIPELOOM_ASSIGN_OR_RETURN(
         const std::unique_ptr<RunRanks> ranks,
         StartRanks(transport_, options, runtime::MakeSyntheticDevice,
                    /*keep_time=*/true));
-    return ranks->End(Execute(args, context, *ranks), context);
+    return RunToEnd(*ranks, context,
+                    [&] { return Execute(args, context, *ranks); });
   }
 
  private:

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
+#include <new>
 #include <optional>
 #include <utility>
 
@@ -284,6 +285,20 @@ absl::StatusOr<std::unique_ptr<RunRanks>> StartProcessRanks(
       "--transport inproc");
 }
 #endif
+
+absl::Status RunToEnd(RunRanks& ranks, const Context& context,
+                      const std::function<absl::Status()>& work) {
+  absl::Status status;
+  try {
+    status = work();
+  } catch (const std::bad_alloc&) {
+    const RankId rank = ranks.only_rank();
+    status = absl::ResourceExhaustedError(absl::StrCat(
+        rank.is_none() ? "" : absl::StrFormat("rank %d: ", rank.value()),
+        "out of memory between steps (std::bad_alloc)"));
+  }
+  return ranks.End(status, context);
+}
 
 absl::StatusOr<std::unique_ptr<RunRanks>> StartRanks(
     const std::string& transport, const runtime::RunOptions& options,

@@ -4,6 +4,7 @@
 #define PIPELOOM_CLI_RUN_RANKS_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -44,6 +45,11 @@ class RunRanks {
 
 std::unique_ptr<RunRanks> MakeThreadRanks(const runtime::RunOptions& options,
                                           runtime::DeviceFactory make_device);
+
+// Ends the run with what `work` says. Lack of memory in it is an error like any
+// other, so that other processes hear of it.
+absl::Status RunToEnd(RunRanks& ranks, const Context& context,
+                      const std::function<absl::Status()>& work);
 
 // How processes exchange tensors. MPI starts them in any case.
 enum class ProcessTransport { kMpi, kNccl };

@@ -23,7 +23,7 @@
 #include "cli/run_module.h"
 #include "cli/run_ranks.h"
 #include "cli/torch_times.h"
-#include "partition/token_count.h"
+#include "partition/step_instances.h"
 #include "planner/strategy.h"
 #include "proto/convert/serialize_plan.h"
 #include "runtime/torch/torch_message.h"
@@ -33,7 +33,7 @@
 namespace pipeloom::cli {
 namespace {
 
-// What is learned from before predictions are judged.
+// What is learned from before predictions are judged, after the warm-up.
 constexpr int64_t kLearnSteps = 3;
 
 // Of the output: step, loss, times and errors.
@@ -70,6 +70,13 @@ runtime::TorchPrecision PrecisionOf(const std::string& name) {
 
 // On one GPU a rank, with a model that a CPU can train.
 absl::Status MakeSmall(int64_t scale, int64_t ranks, JobSpec* job) {
+  if (!job->module_parallelism.empty()) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "parallel.modules gives \"%s\" a tp or cp of its own; the torch device "
+        "is one GPU a rank and holds no copies: leave parallel.modules out, or "
+        "run on the synthetic device",
+        job->module_parallelism.front().module));
+  }
   if (ranks > 0) job->parallel.pp = static_cast<int32_t>(ranks);
   job->model =
       runtime::ScaleModel(job->model, scale, std::max<int64_t>(1, scale / 4));
@@ -77,32 +84,6 @@ absl::Status MakeSmall(int64_t scale, int64_t ranks, JobSpec* job) {
   job->parallel.dp = 1;
   job->partition = {};
   return ValidateJobSpec(*job);
-}
-
-absl::StatusOr<runtime::TorchWork> WorkOf(const JobSpec& job,
-                                          const partition::PackedStep& packed,
-                                          const Microbatches& microbatches,
-                                          int64_t scale, uint64_t seed) {
-  IdVector<MicrobatchId,
-           IdVector<ModuleId, std::vector<runtime::InstanceShape>>>
-      all;
-  for (const std::vector<SampleId>& samples : packed.packed[0]) {
-    auto& shapes = all[all.push_back({})];
-    shapes.resize(job.model.modules.size());
-    for (size_t owner = 0; owner < samples.size(); ++owner) {
-      IdVector<ModuleId, std::vector<WorkShape>> of(job.model.modules.size());
-      partition::AppendInstances(job.model,
-                                 packed.samples.samples[samples[owner]], &of);
-      for (const ModuleId m : of.ids()) {
-        for (const WorkShape& shape : of[m]) {
-          shapes[m].push_back({.owner = static_cast<int32_t>(owner),
-                               .tokens = shape.tokens,
-                               .output_tokens = shape.output_tokens});
-        }
-      }
-    }
-  }
-  return runtime::MakeTorchWork(job.model, all, microbatches, scale, seed);
 }
 
 // Of all ranks, on the leader.
@@ -137,6 +118,12 @@ absl::StatusOr<RankSums> GatherSums(const runtime::TorchTrainer& trainer,
   return sums;
 }
 
+double MeanPercent(const std::vector<double>& errors) {
+  double sum = 0;
+  for (const double error : errors) sum += std::abs(error);
+  return errors.empty() ? 0 : 100 * sum / static_cast<double>(errors.size());
+}
+
 // What the leader of a run makes of the job, step by step.
 class Leader {
  public:
@@ -167,8 +154,11 @@ class Leader {
     runtime::TorchMessage message;
     PIPELOOM_ASSIGN_OR_RETURN(
         message.work,
-        WorkOf(input_.job, now, result.microbatches, run_.flags.scale,
-               settings_.seed + static_cast<uint64_t>(step)));
+        runtime::MakeTorchWork(
+            input_.job.model,
+            partition::InstancesOf(input_.job.model, now, /*replica=*/0),
+            result.microbatches, run_.flags.scale,
+            settings_.seed + static_cast<uint64_t>(step)));
     message.memory = std::move(result.memory);
     message.plan = convert::SerializePlan(result.plan);
     planned_ = std::move(result.plan);
@@ -179,6 +169,8 @@ class Leader {
   absl::Status Predict(const ExecutionPlan& plan,
                        const runtime::TorchWork& work) {
     PIPELOOM_ASSIGN_OR_RETURN(predicted_, times_.Predict(plan, work));
+    PIPELOOM_ASSIGN_OR_RETURN(first_predicted_,
+                              first_times_.Predict(plan, work));
     return absl::OkStatus();
   }
 
@@ -187,6 +179,8 @@ class Leader {
                       const StepTrace& trace) {
     PIPELOOM_ASSIGN_OR_RETURN(const Duration undisturbed,
                               times_.Learn(plan, work, sums.spent, trace));
+    constexpr int64_t kLearned = TorchTimes::kWarmUpSteps + kLearnSteps;
+    if (step + 1 == kLearned) first_times_ = times_;
     // In the order of the planned tasks, whose times are the job's own.
     if (!run_.learn.empty()) learned_.Learn(planned_, trace, &applied_);
     const auto ratio = [](Duration measured, Duration predicted) {
@@ -202,11 +196,15 @@ class Leader {
       const double of_work = ratio(undisturbed, predicted_->undisturbed);
       error = words(of_step);
       undisturbed_error = words(of_work);
-      if (step >= kLearnSteps) {
-        errors_ += std::abs(of_step);
-        undisturbed_errors_ += std::abs(of_work);
-        ++judged_;
+      if (step >= kLearned) {
+        errors_.push_back(of_step);
+        undisturbed_errors_.push_back(of_work);
+        measured_ += trace.step_time();
+        predicted_sum_ += predicted_->step;
       }
+    }
+    if (step >= kLearned && first_predicted_.has_value()) {
+      first_errors_.push_back(ratio(trace.step_time(), first_predicted_->step));
     }
     context_.print(absl::StrFormat(
         kRow, absl::StrCat(step), absl::StrFormat("%.6f", sums.loss),
@@ -217,12 +215,17 @@ class Leader {
   }
 
   absl::Status Finish() {
-    if (judged_ > 0) {
+    if (!errors_.empty()) {
       context_.print(absl::StrFormat(
-          "\nmean |error| of %d steps after %d learned from: %.2f %%; of what "
-          "they would take undisturbed: %.2f %%\n",
-          judged_, kLearnSteps, 100 * errors_ / static_cast<double>(judged_),
-          100 * undisturbed_errors_ / static_cast<double>(judged_)));
+          "\nmean |error| of %d steps, after %d to warm up and %d learned "
+          "from: %.2f %%\n"
+          "  of all these steps together %+.2f %%; of what they would take "
+          "undisturbed %.2f %%; learning no more after those %d: %.2f %%\n",
+          errors_.size(), TorchTimes::kWarmUpSteps, kLearnSteps,
+          MeanPercent(errors_),
+          100 * (ToSeconds(measured_) / ToSeconds(predicted_sum_) - 1),
+          MeanPercent(undisturbed_errors_), kLearnSteps,
+          MeanPercent(first_errors_)));
     }
     if (run_.learn.empty()) return absl::OkStatus();
     return WriteFileAtomically(run_.learn, learned_.ToString());
@@ -240,9 +243,15 @@ class Leader {
   std::optional<TorchTimes::Prediction> predicted_{};
   runtime::LearnedCosts learned_{};
   runtime::LearnedCosts applied_{};
-  double errors_ = 0;
-  double undisturbed_errors_ = 0;
-  int64_t judged_ = 0;
+  // As they were once the first steps had been learned from.
+  TorchTimes first_times_{};
+  std::optional<TorchTimes::Prediction> first_predicted_{};
+  // Measured over predicted, less 1, of the steps that are judged.
+  std::vector<double> errors_{};
+  std::vector<double> undisturbed_errors_{};
+  std::vector<double> first_errors_{};
+  Duration measured_{};
+  Duration predicted_sum_{};
 };
 
 // All steps, on every process. `trainer` is where the ranks' devices look.
@@ -367,8 +376,9 @@ absl::Status RunTorch(const TorchRun& run, const Context& context) {
             return trainer->MakeDevice(device);
           },
           /*keep_time=*/false));
-  return ranks->End(Train(run, make_trainer, &trainer, *ranks, context),
-                    context);
+  return RunToEnd(*ranks, context, [&] {
+    return Train(run, make_trainer, &trainer, *ranks, context);
+  });
 }
 
 }  // namespace pipeloom::cli

@@ -23,6 +23,23 @@ void Remember(double value, size_t most, std::deque<double>* values) {
   if (values->size() > most) values->pop_front();
 }
 
+// What the last values, oldest first, say of the next: each counts kAgeing
+// times what the one after it does. One that is far off the median counts as
+// kFarthest off.
+double Latest(const std::deque<double>& values) {
+  constexpr double kAgeing = 0.7;
+  constexpr double kFarthest = 1.25;
+  const double median = Median(values);
+  double sum = 0;
+  double weights = 0;
+  for (const double value : values) {
+    sum = kAgeing * sum +
+          std::clamp(value, median / kFarthest, median * kFarthest);
+    weights = kAgeing * weights + 1;
+  }
+  return sum / weights;
+}
+
 // The emulator's step of the plan with these times.
 absl::StatusOr<Duration> StepOf(const ExecutionPlan& plan,
                                 const IdVector<TaskId, double>& seconds,
@@ -60,26 +77,28 @@ TorchTimes::Features TorchTimes::Of(const runtime::TorchWork& work,
   return f;
 }
 
-// Coordinate descent; features and times are divided by the time, so that
-// errors are relative. A task that took more than twice what it was predicted
-// to take was disturbed and is left out of a second fit.
+// Least squares of errors relative to what is predicted, by coordinate
+// descent, the weights from the fit before. Relative to what was measured would
+// be wrong: tasks of equal work that took longer than others would count for
+// less, and sums of predictions come out too small by the square of the
+// scatter, 5 % and more.
 TorchTimes::Features TorchTimes::Fit(const std::deque<Seen>& seen) {
+  constexpr int kFits = 4;
   constexpr int kRounds = 200;
-  Features result{};
-  for (const bool all : {true, false}) {
+  double mean = 0;
+  for (const Seen& s : seen)
+    mean += s.seconds / static_cast<double>(seen.size());
+  Features result{mean, 0, 0, 0};
+  for (int fit = 0; fit < kFits; ++fit) {
     std::array<Features, kFeatures> products{};  // X'X
-    Features right{};                            // X'1
+    Features right{};                            // X'y
     for (const Seen& s : seen) {
-      double predicted = 0;
+      const double predicted = std::max(0.1 * mean, Apply(result, s.features));
       for (size_t i = 0; i < kFeatures; ++i) {
-        predicted += result[i] * s.features[i];
-      }
-      if (!all && s.seconds > 2 * predicted) continue;
-      for (size_t i = 0; i < kFeatures; ++i) {
-        const double x = s.features[i] / s.seconds;
-        right[i] += x;
+        const double x = s.features[i] / predicted;
+        right[i] += x * s.seconds / predicted;
         for (size_t j = 0; j < kFeatures; ++j) {
-          products[i][j] += x * s.features[j] / s.seconds;
+          products[i][j] += x * s.features[j] / predicted;
         }
       }
     }
@@ -97,15 +116,22 @@ TorchTimes::Features TorchTimes::Fit(const std::deque<Seen>& seen) {
   return result;
 }
 
+double TorchTimes::Apply(const Features& fit, const Features& features) {
+  double seconds = 0;
+  for (size_t i = 0; i < kFeatures; ++i) seconds += fit[i] * features[i];
+  return seconds;
+}
+
 absl::StatusOr<Duration> TorchTimes::Learn(const ExecutionPlan& plan,
                                            const runtime::TorchWork& work,
                                            const runtime::TorchSpent& spent,
                                            const StepTrace& trace) {
-  if (++steps_ == 2) {
+  if (++steps_ == kWarmUpSteps + 1) {
     seen_.clear();
     ranks_.clear();
-    ratios_.clear();
+    last_.clear();
   }
+  Step step{.plan = plan, .features = {}, .seconds = {}, .undisturbed = {}};
   IdVector<TaskId, double> seconds(plan.graph.num_tasks());
   IdVector<RankId, int32_t> num_tasks(plan.graph.num_ranks());
   for (const Task& task : plan.graph.tasks()) ++num_tasks[task.rank];
@@ -119,44 +145,71 @@ absl::StatusOr<Duration> TorchTimes::Learn(const ExecutionPlan& plan,
   }
   for (const TaskId id : plan.graph.task_ids()) {
     const Task& task = plan.graph.task(id);
+    step.features.push_back(Of(work, task));
     const double own = spent.tasks.at(static_cast<size_t>(id.value()));
     seconds[id] = own + ranks_[task.rank].between.back();
     if (own <= 0) continue;
     std::deque<Seen>& seen = seen_[{task.stage, task.pass}];
-    seen.push_back({Of(work, task), own});
+    seen.push_back({.features = step.features[id], .seconds = own});
     if (seen.size() > kRemembered) seen.pop_front();
   }
   for (const auto& [key, seen] : seen_) fits_[key] = Fit(seen);
   PIPELOOM_ASSIGN_OR_RETURN(const Duration undisturbed,
                             StepOf(plan, seconds, epilogues));
-  if (undisturbed > kZero) {
-    Remember(ToSeconds(trace.step_time()) / ToSeconds(undisturbed), kSteps,
-             &ratios_);
-  }
+  step.seconds = ToSeconds(trace.step_time());
+  step.undisturbed = ToSeconds(undisturbed);
+  last_.push_back(std::move(step));
+  if (last_.size() > kSteps) last_.pop_front();
+  PIPELOOM_RETURN_IF_ERROR(Compare());
   return undisturbed;
 }
 
-absl::StatusOr<std::optional<TorchTimes::Prediction>> TorchTimes::Predict(
-    const ExecutionPlan& plan, const runtime::TorchWork& work) const {
+// Sets the ratios of the last steps to what the tasks' fits make of them.
+absl::Status TorchTimes::Compare() {
+  ratios_.clear();
+  undisturbed_ratios_.clear();
+  for (const Step& step : last_) {
+    PIPELOOM_ASSIGN_OR_RETURN(const std::optional<Duration> fitted,
+                              Fitted(step.plan, step.features));
+    if (!fitted.has_value() || *fitted <= kZero) continue;
+    ratios_.push_back(step.seconds / ToSeconds(*fitted));
+    undisturbed_ratios_.push_back(step.undisturbed / ToSeconds(*fitted));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::optional<Duration>> TorchTimes::Fitted(
+    const ExecutionPlan& plan,
+    const IdVector<TaskId, Features>& features) const {
   IdVector<TaskId, double> seconds(plan.graph.num_tasks());
   for (const TaskId id : plan.graph.task_ids()) {
     const Task& task = plan.graph.task(id);
     const auto found = fits_.find({task.stage, task.pass});
     const auto rank = ranks_.find(task.rank);
     if (found == fits_.end() || rank == ranks_.end()) return std::nullopt;
-    const Features f = Of(work, task);
-    seconds[id] = Median(rank->second.between);
-    for (size_t i = 0; i < kFeatures; ++i) {
-      seconds[id] += found->second[i] * f[i];
-    }
+    seconds[id] =
+        Apply(found->second, features[id]) + Median(rank->second.between);
   }
   IdVector<RankId, double> epilogues(plan.graph.num_ranks());
   for (const auto& [r, rank] : ranks_) epilogues[r] = Median(rank.epilogue);
-  PIPELOOM_ASSIGN_OR_RETURN(const Duration undisturbed,
+  PIPELOOM_ASSIGN_OR_RETURN(const Duration step,
                             StepOf(plan, seconds, epilogues));
-  return Prediction{.step = Seconds(ToSeconds(undisturbed) *
-                                    (ratios_.empty() ? 1.0 : Median(ratios_))),
-                    .undisturbed = undisturbed};
+  return step;
+}
+
+absl::StatusOr<std::optional<TorchTimes::Prediction>> TorchTimes::Predict(
+    const ExecutionPlan& plan, const runtime::TorchWork& work) const {
+  IdVector<TaskId, Features> features;
+  for (const Task& task : plan.graph.tasks()) {
+    features.push_back(Of(work, task));
+  }
+  PIPELOOM_ASSIGN_OR_RETURN(const std::optional<Duration> fitted,
+                            Fitted(plan, features));
+  if (!fitted.has_value() || ratios_.empty()) return std::nullopt;
+  const double seconds = ToSeconds(*fitted);
+  return Prediction{
+      .step = Seconds(seconds * Latest(ratios_)),
+      .undisturbed = Seconds(seconds * Latest(undisturbed_ratios_))};
 }
 
 }  // namespace pipeloom::cli

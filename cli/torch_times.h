@@ -6,9 +6,10 @@
 // last steps; the first step, which warms up, counts only as long as it is the
 // only one. To it come, by rank, the medians of the epilogue and of what a rank
 // spends on sends and copies, spread over its tasks. All of these are processor
-// time. The emulator makes a step of them; the median ratio of measured steps
-// to those that the emulator made of the very times of their tasks, what waking
-// up and other processes cost, multiplies it.
+// time. The emulator makes a step of them. What the last steps took over what
+// the same fits make of them multiplies it, the latest step counting most: it
+// is what waking up, other processes and the machine's changing speed cost, and
+// that a step waits for whichever task happens to be late.
 #ifndef PIPELOOM_CLI_TORCH_TIMES_H_
 #define PIPELOOM_CLI_TORCH_TIMES_H_
 
@@ -32,6 +33,7 @@ namespace pipeloom::cli {
 
 class TorchTimes {
  public:
+  static constexpr int64_t kWarmUpSteps = 1;  // Not learned from later on.
   struct Prediction {
     Duration step{};
     Duration undisturbed{};  // Were each rank alone on its core.
@@ -58,16 +60,31 @@ class TorchTimes {
     std::deque<double> epilogue{};  // Seconds, by step.
     std::deque<double> between{};   // Seconds a task, by step.
   };
+  struct Step {
+    ExecutionPlan plan{};
+    IdVector<TaskId, Features> features{};
+    double seconds = 0;
+    double undisturbed = 0;
+  };
   using Key = std::pair<StageId, Pass>;
 
   static Features Of(const runtime::TorchWork& work, const Task& task);
   static Features Fit(const std::deque<Seen>& seen);
+  static double Apply(const Features& fit, const Features& features);
+  absl::Status Compare();
+  // The emulator's step of the fits; nothing: a stage was not seen yet.
+  absl::StatusOr<std::optional<Duration>> Fitted(
+      const ExecutionPlan& plan,
+      const IdVector<TaskId, Features>& features) const;
 
   int64_t steps_ = 0;
   std::map<Key, std::deque<Seen>> seen_{};
   std::map<Key, Features> fits_{};
   std::map<RankId, RankSeen> ranks_{};
-  std::deque<double> ratios_{};  // Measured over undisturbed, by step.
+  std::deque<Step> last_{};
+  // Of `last_`: what they took over what the fits make of them.
+  std::deque<double> ratios_{};
+  std::deque<double> undisturbed_ratios_{};
 };
 
 }  // namespace pipeloom::cli

@@ -1,6 +1,8 @@
 #include "runtime/process/rank_process.h"
 
 #include <algorithm>
+#include <exception>
+#include <new>
 #include <optional>
 #include <string>
 #include <tuple>
@@ -70,7 +72,26 @@ uint64_t RankProcess::Topic(int which) const {
   return steps_ * 8 + static_cast<uint64_t>(which);
 }
 
+// The interpreter catches what its instructions throw; this is what comes
+// before and after them.
 absl::StatusOr<StepTrace> RankProcess::RunStep(SharedPlan plan) {
+  const auto here = [&](const char* what) {
+    return absl::StrCat(
+        DescribePlace(*plan, id_, parts_.mesh->progress()->position.load()),
+        ": ", what);
+  };
+  try {
+    return TryStep(plan);
+  } catch (const std::bad_alloc&) {
+    return FailAt(
+        absl::ResourceExhaustedError(here("out of memory (std::bad_alloc)")));
+  } catch (const std::exception& e) {
+    return FailAt(
+        absl::InternalError(absl::StrCat(here("the step threw: "), e.what())));
+  }
+}
+
+absl::StatusOr<StepTrace> RankProcess::TryStep(const SharedPlan& plan) {
   const std::stop_callback on_request(options_.stop, [this] {
     if (!parts_.mesh->AwaitFailure(WallNow() + kBenefitOfDoubt).ok()) return;
     parts_.mesh->Fail(absl::CancelledError(absl::StrFormat(

@@ -49,6 +49,7 @@ class RankProcess {
  private:
   struct Rank;
 
+  absl::StatusOr<StepTrace> TryStep(const SharedPlan& plan);
   absl::Status Agree(const ExecutionPlan& plan, WallTime deadline);
   absl::StatusOr<WallTime> StartTime(WallTime deadline);
   absl::StatusOr<StepTrace> Collect(const Rank& rank, WallTime deadline);

@@ -40,11 +40,10 @@ bool NeedsContext(const LayerSpec& layer) {
 
 }  // namespace
 
-absl::StatusOr<TorchWork> MakeTorchWork(
-    const ModelSpec& model,
-    const IdVector<MicrobatchId,
-                   IdVector<ModuleId, std::vector<InstanceShape>>>& instances,
-    const Microbatches& microbatches, int64_t token_divisor, uint64_t seed) {
+absl::StatusOr<TorchWork> MakeTorchWork(const ModelSpec& model,
+                                        const StepInstances& instances,
+                                        const Microbatches& microbatches,
+                                        int64_t token_divisor, uint64_t seed) {
   if (token_divisor < 1) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "token_divisor is %d; it must be at least 1", token_divisor));
@@ -61,10 +60,10 @@ absl::StatusOr<TorchWork> MakeTorchWork(
     parts.resize(model.modules.size());
     IdVector<ModuleId, std::vector<TorchSequence>> all(model.modules.size());
     for (const ModuleId m : model.modules.ids()) {
-      const std::vector<InstanceShape>& given = instances[mb][m];
+      const std::vector<OwnedInstance>& given = instances[mb][m];
       for (size_t i = 0; i < given.size(); ++i) {
-        const InstanceShape& shape = given[i];
-        TorchSequence s{.owner = shape.owner};
+        const WorkShape& shape = given[i].shape;
+        TorchSequence s{.owner = given[i].owner};
         FingerprintBuilder name;
         name.Add(seed).Add(mb.value()).Add(m.value()).Add(i);
         s.seed = name.Build().low;
@@ -78,8 +77,9 @@ absl::StatusOr<TorchWork> MakeTorchWork(
             continue;
           }
           s.fed += rows;
-          for (const InstanceShape& from : instances[mb][edge.from]) {
-            if (from.owner == s.owner) fed_before_scaling += from.output_tokens;
+          for (const OwnedInstance& from : instances[mb][edge.from]) {
+            if (from.owner != s.owner) continue;
+            fed_before_scaling += from.shape.output_tokens;
           }
         }
         const int64_t own = std::max<int64_t>(

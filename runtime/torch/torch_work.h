@@ -21,17 +21,10 @@
 #include "ir/memory_policy.h"
 #include "ir/microbatches.h"
 #include "ir/model_spec.h"
+#include "ir/owned_instance.h"
 #include "ir/partition.h"
 
 namespace pipeloom::runtime {
-
-// One instance of a module as the batch has it.
-struct InstanceShape {
-  int32_t owner = 0;
-  int64_t tokens = 0;
-  int64_t output_tokens = 0;
-  bool operator==(const InstanceShape&) const = default;
-};
 
 // A sequence as it runs. All lengths are rows.
 struct TorchSequence {
@@ -66,11 +59,10 @@ struct TorchWork {
 // depend on `seed`, the microbatch, the module and the instance only, so not
 // on how the batch is cut. InvalidArgument: instances and microbatches do not
 // fit together. Unimplemented: a way of feeding that the device lacks.
-absl::StatusOr<TorchWork> MakeTorchWork(
-    const ModelSpec& model,
-    const IdVector<MicrobatchId,
-                   IdVector<ModuleId, std::vector<InstanceShape>>>& instances,
-    const Microbatches& microbatches, int64_t token_divisor, uint64_t seed);
+absl::StatusOr<TorchWork> MakeTorchWork(const ModelSpec& model,
+                                        const StepInstances& instances,
+                                        const Microbatches& microbatches,
+                                        int64_t token_divisor, uint64_t seed);
 
 // Rows [first, first + count) of a sub-microbatch's output.
 struct RowRange {

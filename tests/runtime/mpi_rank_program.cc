@@ -4,10 +4,11 @@
 //   mpi_rank_program DIR FAULT RANK STEP PLACE TIMEOUT_MS
 //
 // FAULT: none, kill, stop, throw, oom, limit, cut, hang, interrupt. PLACE:
-// first, middle or last instruction of RANK in STEP, and `commit`, where
-// everybody has arrived. Files: optimizer.R, a byte for each optimizer step of
-// rank R; fault, the time in ns at which it happened; end.R, the rank's exit
-// code, time in ns, and last words.
+// first, middle or last instruction of RANK in STEP, `commit`, where everybody
+// has arrived, and with oom `before`, when the step is set up. Files:
+// optimizer.R, a byte for each optimizer step of rank R; fault, the time in ns
+// at which it happened; end.R, the rank's exit code, time in ns, and last
+// words.
 #include <signal.h>
 #include <unistd.h>
 
@@ -256,6 +257,11 @@ int Main(const Arguments& a) {
          .transport = &transport,
          .make_device =
              [&](const DeviceContext& context) -> std::unique_ptr<Device> {
+           if (a.place == "before" && rank == a.rank &&
+               context.plan->step == a.step) {
+             std::ofstream(a.directory + "/fault") << Now();
+             throw std::bad_alloc();
+           }
            return std::make_unique<SabotagedDevice>(
                context, &saboteur,
                absl::StrFormat("%s/optimizer.%d", a.directory, rank));

@@ -160,6 +160,7 @@ std::vector<Case> AllCases() {
     cases.push_back({"oom", 1, place, "out of memory"});
     cases.push_back({"cut", 1, place, "nothing was heard of it for|is gone"});
   }
+  cases.push_back({"oom", 1, "before", "out of memory"});
   // The rank that leads the others, and the moment at which a step counts.
   cases.push_back({"kill", 0, "middle", "its process is gone"});
   cases.push_back({"stop", 0, "middle", "nothing was heard of it for"});

@@ -1,7 +1,8 @@
 // The truth test with processes as ranks: mpirun -n P torch_rank_program
-// CASE... trains each case, whose plans have P ranks, three steps in fp64 over
-// the mpi transport, and compares loss, gradients and weights with training in
-// one process, on rank 0. Exit code 1 and words: they differ.
+// [CASE...] trains each case, whose plans have P ranks, three steps in fp64
+// over the mpi transport, and compares loss, gradients and weights with
+// training in one process, on rank 0. Without names: all cases of P ranks.
+// Exit code 1 and words: they differ.
 #include <cstdio>
 #include <cstring>
 #include <memory>
@@ -158,15 +159,25 @@ absl::Status RunCase(const std::string& name, const MpiWorld& world) {
 int Main(int argc, char** argv) {
   auto world = MpiWorld::Start();
   if (!world.ok()) return 1;
-  for (int i = 1; i < argc; ++i) {
-    const absl::Status status = RunCase(argv[i], **world);
+  std::vector<std::string> names(argv + 1, argv + argc);
+  if (names.empty()) {
+    for (const TrainingCase& c : TrainingCases()) {
+      if (c.pp == (*world)->size()) names.push_back(c.name);
+    }
+  }
+  for (const std::string& name : names) {
+    const absl::Status status = RunCase(name, **world);
     if (!status.ok()) {
-      std::fprintf(stderr, "%s, rank %d: %s\n", argv[i], (*world)->rank(),
+      std::fprintf(stderr, "%s, rank %d: %s\n", name.c_str(), (*world)->rank(),
                    std::string(status.message()).c_str());
       std::fflush(stderr);
       std::_Exit(1);
     }
-    if ((*world)->rank() == 0) std::printf("%s: equal\n", argv[i]);
+    if ((*world)->rank() == 0) std::printf("%s: equal\n", name.c_str());
+  }
+  if ((*world)->rank() == 0) {
+    std::printf("%d cases on %d ranks\n", static_cast<int>(names.size()),
+                (*world)->size());
   }
   (*world)->Finalize(std::chrono::seconds(20), [] { std::_Exit(1); });
   return 0;

@@ -8,7 +8,7 @@
 #include "base/random.h"
 #include "base/status_macros.h"
 #include "partition/build_stage_graph.h"
-#include "partition/token_count.h"
+#include "partition/step_instances.h"
 #include "planner/lower_plan.h"
 #include "tests/support/small_job.h"
 
@@ -86,31 +86,6 @@ JobSpec JobOf(const TrainingCase& c) {
 }
 
 namespace {
-
-absl::StatusOr<TorchWork> WorkOf(const JobSpec& job,
-                                 const partition::PackedStep& packed,
-                                 const Microbatches& microbatches,
-                                 int64_t step) {
-  IdVector<MicrobatchId, IdVector<ModuleId, std::vector<InstanceShape>>> all;
-  for (const std::vector<SampleId>& samples : packed.packed[0]) {
-    auto& shapes = all[all.push_back({})];
-    shapes.resize(job.model.modules.size());
-    for (size_t owner = 0; owner < samples.size(); ++owner) {
-      IdVector<ModuleId, std::vector<WorkShape>> of(job.model.modules.size());
-      partition::AppendInstances(job.model,
-                                 packed.samples.samples[samples[owner]], &of);
-      for (const ModuleId m : of.ids()) {
-        for (const WorkShape& shape : of[m]) {
-          shapes[m].push_back({.owner = static_cast<int32_t>(owner),
-                               .tokens = shape.tokens,
-                               .output_tokens = shape.output_tokens});
-        }
-      }
-    }
-  }
-  return MakeTorchWork(job.model, all, microbatches, /*token_divisor=*/16,
-                       static_cast<uint64_t>(100 + step));
-}
 
 // Layers go from a stage to the next one of its module.
 void MakeUneven(Partition* partition, const ModelSpec& model) {
@@ -258,8 +233,11 @@ absl::StatusOr<TrainingStep> CaseRun::Next() {
     result.memory =
         copies ? HostPolicy(result.plan.graph, partition) : MemoryPolicy();
   }
-  PIPELOOM_ASSIGN_OR_RETURN(result.work,
-                            WorkOf(job_, packed, planned.microbatches, step));
+  PIPELOOM_ASSIGN_OR_RETURN(
+      result.work,
+      MakeTorchWork(job_.model, partition::InstancesOf(job_.model, packed, 0),
+                    planned.microbatches,
+                    /*token_divisor=*/16, static_cast<uint64_t>(100 + step)));
   return result;
 }
 

@@ -249,6 +249,7 @@ absl::Status RunLoadgen(const LoadSettings& settings, const Context& context) {
   options.deadline = std::chrono::duration_cast<std::chrono::milliseconds>(
       settings.deadline.value_or(Seconds(60)));
   options.verify = settings.verify;
+  options.round_trips = settings.round_trips;
   if (settings.partition_time) {
     options.partition_time = *settings.partition_time;
   }

@@ -111,6 +111,8 @@ std::vector<Flag> LoadgenFlags(LoadSettings* s) {
        "have the partitions searched for so long; else they are made by rule"},
       {"deadline", &s->deadline, "TIME", "of a call; 60s"},
       {"verify", &s->verify, "", "fetch and check whole plans too"},
+      {"round-trips", &s->round_trips, "",
+       "only measure calls beside searches, with one caller for one replica"},
       {"server-pid",
        &s->server_pid,
        "PID",

@@ -51,6 +51,7 @@ struct LoadSettings {
   std::optional<Duration> partition_time{};
   std::optional<Duration> deadline{};
   bool verify = true;
+  bool round_trips = false;
   int64_t server_pid = 0;
   std::string format = "table";
   std::string data_dir{};

@@ -311,7 +311,7 @@ class ServicePlans:
                 lambda step, microbatches, w=which: pipeloom.static_plan(
                     self.stages[w], FEEDS, microbatches, MODULES, step,
                     "train_vlm", cost_of(self.stages[w], microbatches)),
-                wait=args.wait, agree=self.agree)
+                wait=args.wait, agree=self.agree, rank=rank)
             for which in self.jobs}
 
     @staticmethod
@@ -335,7 +335,8 @@ class ServicePlans:
                     self.client.submit_batch(
                         job.job_id, batch.step, batch.samples, replica=0,
                         microbatch_of=batch.microbatch_of)
-                self.client.prefetch(job.job_id, batch.step, 0)
+                self.client.prefetch(job.job_id, batch.step, 0,
+                                     rank=self.rank)
 
     def get(self, which, batch):
         plan = self.providers[which].get(batch.step, batch.microbatches())
@@ -412,7 +413,8 @@ def train(rank, args, port, out):
             row[which + "_plan"] = planning
             row[which + "_predicted"] = (plan.predicted_step_time_ns * 1e-9 *
                                          args.scale)
-            row[which + "_tasks"] = len(plan.tasks)
+            row[which + "_tasks"] = sum(t.rank == rank
+                                        for t in plan.tasks.values())
             row[which + "_name"] = plan.schedule
             row["loss"] = float(loss)
             row["difference"] = max(row.get("difference", 0.0),
@@ -451,8 +453,9 @@ def show(result, tolerance):
     dynamic = sum(r["dynamic"] for r in rows)
     print(f"\nsum   {static * 1e3:7.1f} ms {dynamic * 1e3:7.1f} ms: the "
           f"dynamic plans are {static / dynamic:.2f} times as fast "
-          f"({rows[0]['static_name']}, {rows[0]['static_tasks']} tasks, and "
-          f"{rows[0]['dynamic_name']}, {rows[0]['dynamic_tasks']})")
+          f"({rows[0]['static_name']}, {rows[0]['static_tasks']} tasks on "
+          f"rank 0, and {rows[0]['dynamic_name']}, "
+          f"{rows[0]['dynamic_tasks']})")
     for which, counts in result["counts"].items():
         print(f"{which}: {counts}")
     print(f"largest difference of losses and gradients from one process: "

@@ -1,13 +1,9 @@
 #include "service/grpc_service.h"
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
-#include <deque>
 #include <limits>
 #include <mutex>
-#include <optional>
-#include <stop_token>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -15,6 +11,7 @@
 #include "base/status_macros.h"
 #include "proto/convert/plan_proto.h"
 #include "service/core_errors.h"
+#include "service/rpc_messages.h"
 #include "service/thread_priority.h"
 #include "service/what_if.h"
 
@@ -29,7 +26,6 @@ constexpr int32_t kOpeningThreads = 2;
 constexpr std::chrono::seconds kMostWait{60};
 constexpr std::chrono::hours kMostOpening{1};
 constexpr size_t kMostMessage = 1024;  // Of an error; it goes in a header.
-constexpr size_t kMostUnwatched = 1024;
 
 // The codes have the same numbers.
 grpc::Status ToGrpc(const absl::Status& status) {
@@ -38,16 +34,12 @@ grpc::Status ToGrpc(const absl::Status& status) {
                       std::move(message));
 }
 
-void AddHint(const absl::Status& status, grpc::CallbackServerContext* context) {
-  if (const auto hint = status.GetPayload(kRetryAfter)) {
-    context->AddTrailingMetadata(kRetryAfter, std::string(*hint));
-  }
-}
+absl::Status Left() { return absl::CancelledError("the caller left"); }
 
 // The caller's deadline on the steady clock; the wall clock may jump later.
-Clock::time_point DeadlineOf(const grpc::CallbackServerContext& context,
+Clock::time_point DeadlineOf(const RpcCall& call,
                              std::chrono::seconds most = kMostWait) {
-  const auto left = context.deadline() - std::chrono::system_clock::now();
+  const auto left = call.deadline() - std::chrono::system_clock::now();
   return Clock::now() +
          std::clamp<std::chrono::nanoseconds>(
              std::chrono::duration_cast<std::chrono::nanoseconds>(left),
@@ -64,172 +56,6 @@ bool SameSecret(absl::string_view a, absl::string_view b) {
   return difference == 0;
 }
 
-}  // namespace
-
-// One call with one answer. It deletes itself when gRPC is done with it, which
-// may be as soon as Finish was called; what outlives that is in State.
-class GrpcService::UnaryCall : public grpc::ServerUnaryReactor {
- public:
-  struct State {
-    std::mutex mutex{};
-    bool finished = false;
-    bool cancelled = false;
-    int64_t wait = 0;  // Id of Await; 0: none.
-    std::stop_source stop{};
-  };
-
-  UnaryCall(grpc::CallbackServerContext* context, const char* method,
-            PlannerCore* core, Metrics* metrics)
-      : context_(context), method_(method), core_(core), metrics_(metrics) {}
-
-  const std::shared_ptr<State>& state() const { return state_; }
-
-  // Once; the call may be gone afterwards.
-  void End(const absl::Status& status) {
-    {
-      const std::lock_guard lock(state_->mutex);
-      state_->finished = true;
-    }
-    metrics_->CountCall(method_, absl::StatusCodeToString(status.code()));
-    AddHint(status, context_);
-    Finish(ToGrpc(status));
-  }
-
-  void OnCancel() override {
-    int64_t wait = 0;
-    {
-      const std::lock_guard lock(state_->mutex);
-      state_->cancelled = true;
-      if (state_->finished) return;
-      wait = state_->wait;
-    }
-    state_->stop.request_stop();
-    if (wait != 0 && core_->CancelAwait(wait)) {
-      End(absl::CancelledError("the caller left"));
-    }
-  }
-
-  void OnDone() override { delete this; }
-
- private:
-  grpc::CallbackServerContext* context_;
-  const char* method_;
-  PlannerCore* core_;
-  Metrics* metrics_;
-  std::shared_ptr<State> state_ = std::make_shared<State>();
-};
-
-GrpcService::GrpcService(PlannerCore* core, Metrics* metrics, std::string token)
-    : core_(core),
-      metrics_(metrics),
-      token_(std::move(token)),
-      answers_(1, std::numeric_limits<int32_t>::max()),
-      pool_(kPoolThreads, kPoolWaiting,
-            [] { MakeWayForServing(Background::kRequests); }),
-      opening_(kOpeningThreads, kPoolWaiting,
-               [] { MakeWayForServing(Background::kSearch); }) {}
-
-absl::Status GrpcService::Authorize(
-    const grpc::CallbackServerContext& context) const {
-  if (token_.empty()) return absl::OkStatus();
-  const auto& metadata = context.client_metadata();
-  const auto found = metadata.find("authorization");
-  if (found != metadata.end() &&
-      SameSecret(absl::string_view(found->second.data(), found->second.size()),
-                 absl::StrCat("Bearer ", token_))) {
-    return absl::OkStatus();
-  }
-  return absl::UnauthenticatedError(
-      "metadata \"authorization\" must be \"Bearer \" and the service's token");
-}
-
-GrpcService::UnaryCall* GrpcService::OnPool(
-    grpc::CallbackServerContext* context, const char* method,
-    std::function<absl::Status(std::stop_token)> work) {
-  auto* call = new UnaryCall(context, method, core_, metrics_);
-  if (const absl::Status allowed = Authorize(*context); !allowed.ok()) {
-    call->End(allowed);
-    return call;
-  }
-  EndOnPool(call, std::move(work));
-  return call;
-}
-
-void GrpcService::EndOnPool(UnaryCall* call,
-                            std::function<absl::Status(std::stop_token)> work) {
-  const bool posted = pool_.Post([this, call, work = std::move(work)] {
-    const std::stop_token stop = call->state()->stop.get_token();
-    const absl::Status status = stop.stop_requested()
-                                    ? absl::CancelledError("the caller left")
-                                    : work(stop);
-    answers_.Post([call, status] { call->End(status); });
-  });
-  if (!posted) call->End(Busy("too many calls wait", 200));
-}
-
-GrpcService::UnaryCall* GrpcService::Refuse(
-    grpc::CallbackServerContext* context, const char* method,
-    const absl::Status& status) {
-  auto* call = new UnaryCall(context, method, core_, metrics_);
-  const absl::Status allowed = Authorize(*context);
-  call->End(allowed.ok() ? status : allowed);
-  return call;
-}
-
-GrpcService::UnaryCall* GrpcService::OnPlan(
-    grpc::CallbackServerContext* context, const char* method,
-    const planner::PlanKey& key, int32_t rank, bool long_use,
-    std::function<absl::Status(const std::shared_ptr<const ReadyPlan>&)> use) {
-  auto* call = new UnaryCall(context, method, core_, metrics_);
-  if (const absl::Status allowed = Authorize(*context); !allowed.ok()) {
-    call->End(allowed);
-    return call;
-  }
-  const std::shared_ptr<UnaryCall::State> state = call->state();
-  const int64_t wait = core_->Await(
-      key, rank, DeadlineOf(*context),
-      [=, this, use = std::move(use)](const PlanOrError& plan) {
-        if (!plan.ok()) {
-          call->End(plan.status());
-        } else if (long_use) {
-          EndOnPool(call, [use, ready = *plan](const std::stop_token&) {
-            return use(ready);
-          });
-        } else {
-          call->End(use(*plan));
-        }
-      });
-  if (wait == 0) return call;
-  bool cancelled = false;
-  {
-    const std::lock_guard lock(state->mutex);
-    state->wait = wait;
-    cancelled = state->cancelled && !state->finished;
-  }
-  // The caller left before it was known what to cancel.
-  if (cancelled && core_->CancelAwait(wait)) {
-    call->End(absl::CancelledError("the caller left"));
-  }
-  return call;
-}
-
-namespace {
-
-// InvalidArgument: the bytes are no such message.
-template <typename Message>
-absl::StatusOr<Message> Read(const grpc::ByteBuffer& bytes) {
-  grpc::Slice slice;
-  Message message;
-  const bool whole =
-      bytes.TrySingleSlice(&slice).ok() || bytes.DumpToSingleSlice(&slice).ok();
-  if (whole &&
-      message.ParseFromArray(slice.begin(), static_cast<int>(slice.size()))) {
-    return message;
-  }
-  return absl::InvalidArgumentError(
-      absl::StrCat("the request is no ", message.GetDescriptor()->name()));
-}
-
 // Bytes of a plan, which lives as long as they do.
 grpc::Slice Keep(const std::shared_ptr<const ReadyPlan>& plan,
                  const std::string& bytes) {
@@ -239,286 +65,335 @@ grpc::Slice Keep(const std::shared_ptr<const ReadyPlan>& plan,
       [](void* kept) { delete static_cast<Kept*>(kept); }, new Kept(plan));
 }
 
-// Moves a result to the response.
 template <typename Response>
-absl::Status Take(absl::StatusOr<Response> result, Response* response) {
-  if (!result.ok()) return result.status();
-  *response = *std::move(result);
-  return absl::OkStatus();
+absl::StatusOr<grpc::ByteBuffer> Bytes(const absl::StatusOr<Response>& made) {
+  if (!made.ok()) return made.status();
+  return ToBytes(*made);
+}
+
+absl::StatusOr<v1::EmulateResponse> EmulateGiven(
+    const v1::EmulateRequest& request) {
+  if (!request.has_plan()) {
+    return absl::InvalidArgumentError(
+        "source is not set; it must be `key` or `plan`");
+  }
+  const auto plan = convert::FromProto(request.plan());
+  if (!plan.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("plan.", plan.status().message()));
+  }
+  if (const absl::Status valid = ValidateExecutionPlan(*plan); !valid.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("plan: ", valid.message()));
+  }
+  return EmulatePlan(*plan, request);
 }
 
 }  // namespace
 
-grpc::ServerUnaryReactor* GrpcService::OpenJob(
-    grpc::CallbackServerContext* context, const v1::OpenJobRequest* request,
-    v1::OpenJobResponse* response) {
-  if (const absl::Status allowed = Authorize(*context); !allowed.ok()) {
-    return Refuse(context, "OpenJob", allowed);
+struct GrpcService::Call {
+  std::shared_ptr<RpcCall> rpc{};
+  const char* method = "";
+  std::stop_source stop{};  // The caller left.
+  std::mutex mutex{};
+  bool cancelled = false;
+  int64_t wait = 0;  // Id of Await; 0: none.
+};
+
+// What SubmitBatches has accepted so far.
+struct GrpcService::Submissions {
+  v1::SubmitBatchesResponse response{};
+  int64_t index = 0;
+};
+
+GrpcService::GrpcService(PlannerCore* core, Metrics* metrics, std::string token,
+                         RpcServer* server)
+    : core_(core),
+      metrics_(metrics),
+      token_(std::move(token)),
+      answers_(1, std::numeric_limits<int32_t>::max(), AnswerAtOnce),
+      pool_(kPoolThreads, kPoolWaiting,
+            [] { MakeWayForServing(Background::kRequests); }),
+      opening_(kOpeningThreads, kPoolWaiting,
+               [] { MakeWayForServing(Background::kSearch); }) {
+  AddOnPool<v1::SubmitBatchRequest>(server, "SubmitBatch",
+                                    [this](const auto& request, const auto&) {
+                                      return Bytes(core_->Submit(request));
+                                    });
+  AddOnPool<v1::ReportTraceRequest>(server, "ReportTrace",
+                                    [this](const auto& request, const auto&) {
+                                      return Bytes(core_->Report(request));
+                                    });
+  AddOnPool<v1::WhatIfRequest>(server, "WhatIf",
+                               [this](const auto& request, const auto& stop) {
+                                 return Bytes(core_->WhatIf(request, stop));
+                               });
+  AddOnPool<v1::CloseJobRequest>(
+      server, "CloseJob", [this](const auto& request, const auto&) {
+        return ToBytes(core_->Close(request.job_id()));
+      });
+  const auto path = [](const char* method) {
+    return absl::StrCat("/", kName, "/", method);
+  };
+  const auto add = [&](const char* method, auto handle) {
+    server->Add(path(method), [=, this](const auto& rpc) {
+      if (const CallPtr call = Begin(rpc, method)) handle(call);
+    });
+  };
+  add("OpenJob", [this](const CallPtr& call) { OpenJob(call, nullptr, {}); });
+  add("GetRankPlan", [this](const CallPtr& call) { GetRankPlan(call); });
+  add("GetPlan", [this](const CallPtr& call) { GetPlan(call); });
+  add("Emulate", [this](const CallPtr& call) { Emulate(call); });
+  add("Watch", [this](const CallPtr& call) { Watch(call); });
+  server->AddStream(path("SubmitBatches"), [this](const auto& rpc) {
+    if (const CallPtr call = Begin(rpc, "SubmitBatches")) {
+      ReadSubmission(call, std::make_shared<Submissions>());
+    }
+  });
+}
+
+GrpcService::CallPtr GrpcService::Begin(const std::shared_ptr<RpcCall>& rpc,
+                                        const char* method) {
+  auto call = std::make_shared<Call>();
+  call->rpc = rpc;
+  call->method = method;
+  if (!token_.empty() && !SameSecret(rpc->Metadata("authorization"),
+                                     absl::StrCat("Bearer ", token_))) {
+    End(call, absl::UnauthenticatedError(
+                  "metadata \"authorization\" must be \"Bearer \" and the "
+                  "service's token"));
+    return nullptr;
   }
-  auto* call = new UnaryCall(context, "OpenJob", core_, metrics_);
-  Open(call, request, DeadlineOf(*context, kMostOpening), response);
+  rpc->OnCancel([this, call] {
+    int64_t wait = 0;
+    {
+      const std::lock_guard lock(call->mutex);
+      call->cancelled = true;
+      wait = call->wait;
+    }
+    call->stop.request_stop();
+    if (wait != 0 && core_->CancelAwait(wait)) End(call, Left());
+  });
   return call;
 }
 
-void GrpcService::Open(UnaryCall* call, const v1::OpenJobRequest* request,
-                       Clock::time_point deadline,
-                       v1::OpenJobResponse* response) {
+void GrpcService::End(const CallPtr& call, const Answer& answer) {
+  const absl::Status& status = answer.status();
+  metrics_->CountCall(call->method, absl::StatusCodeToString(status.code()));
+  if (answer.ok()) {
+    call->rpc->Finish(*answer);
+    return;
+  }
+  if (const auto hint = status.GetPayload(kRetryAfter)) {
+    call->rpc->AddTrailing(kRetryAfter, std::string(*hint));
+  }
+  call->rpc->Finish(ToGrpc(status));
+}
+
+void GrpcService::EndOnPool(const CallPtr& call, Work work) {
+  const bool posted = pool_.Post([this, call, work = std::move(work)] {
+    const std::stop_token stop = call->stop.get_token();
+    Answer answer = stop.stop_requested() ? Answer(Left()) : work(stop);
+    answers_.Post(
+        [this, call, answer = std::move(answer)] { End(call, answer); });
+  });
+  if (!posted) End(call, Busy("too many calls wait", 200));
+}
+
+template <typename Request>
+void GrpcService::AddOnPool(
+    RpcServer* server, const char* method,
+    std::function<Answer(const Request&, const std::stop_token&)> work) {
+  server->Add(
+      absl::StrCat("/", kName, "/", method), [=, this](const auto& rpc) {
+        const CallPtr call = Begin(rpc, method);
+        if (call == nullptr) return;
+        EndOnPool(call, [=](const std::stop_token& stop) -> Answer {
+          PIPELOOM_ASSIGN_OR_RETURN(const Request request,
+                                    ReadMessage<Request>(call->rpc->request()));
+          return work(request, stop);
+        });
+      });
+}
+
+void GrpcService::OnPlan(
+    const CallPtr& call, const planner::PlanKey& key, int32_t rank,
+    bool long_use,
+    std::function<Answer(const std::shared_ptr<const ReadyPlan>&)> use) {
+  const int64_t wait = core_->Await(
+      key, rank, DeadlineOf(*call->rpc),
+      [=, this, use = std::move(use)](const PlanOrError& plan) {
+        if (!plan.ok()) {
+          End(call, plan.status());
+        } else if (long_use) {
+          EndOnPool(call, [use, ready = *plan](const std::stop_token&) {
+            return use(ready);
+          });
+        } else {
+          End(call, use(*plan));
+        }
+      });
+  if (wait == 0) return;
+  bool cancelled = false;
+  {
+    const std::lock_guard lock(call->mutex);
+    call->wait = wait;
+    cancelled = call->cancelled;
+  }
+  // The caller left before it was known what to cancel.
+  if (cancelled && core_->CancelAwait(wait)) End(call, Left());
+}
+
+void GrpcService::OpenJob(
+    const CallPtr& call,
+    const std::shared_ptr<const v1::OpenJobRequest>& request,
+    Clock::time_point deadline) {
+  if (deadline == Clock::time_point()) {
+    deadline = DeadlineOf(*call->rpc, kMostOpening);
+  }
   const bool posted = opening_.Post([=, this] {
+    auto known = request;
+    if (known == nullptr) {
+      auto read = ReadMessage<v1::OpenJobRequest>(call->rpc->request());
+      if (!read.ok()) {
+        answers_.Post([=, this, s = read.status()] { End(call, s); });
+        return;
+      }
+      known = std::make_shared<const v1::OpenJobRequest>(*std::move(read));
+    }
+    // Again when another call has ended that opens the same job.
     const absl::StatusOr<v1::OpenJobResponse> opened =
-        core_->OpenJob(*request, deadline, call->state()->stop.get_token(),
-                       [=, this] { Open(call, request, deadline, response); });
+        core_->OpenJob(*known, deadline, call->stop.get_token(),
+                       [=, this] { OpenJob(call, known, deadline); });
     if (absl::IsAborted(opened.status())) return;
-    answers_.Post([=] { call->End(Take(opened, response)); });
+    answers_.Post([=, this, answer = Bytes(opened)] { End(call, answer); });
   });
-  if (!posted) call->End(Busy("too many calls wait", 200));
+  if (!posted) End(call, Busy("too many calls wait", 200));
 }
 
-grpc::ServerUnaryReactor* GrpcService::SubmitBatch(
-    grpc::CallbackServerContext* context, const v1::SubmitBatchRequest* request,
-    v1::SubmitBatchResponse* response) {
-  return OnPool(context, "SubmitBatch", [=, this](const std::stop_token&) {
-    return Take(core_->Submit(*request), response);
-  });
-}
-
-grpc::ServerUnaryReactor* GrpcService::GetRankPlan(
-    grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes,
-    grpc::ByteBuffer* response) {
+void GrpcService::GetRankPlan(const CallPtr& call) {
   const Clock::time_point begin = Clock::now();
   absl::StatusOr<v1::GetRankPlanRequest> request =
-      Read<v1::GetRankPlanRequest>(*bytes);
+      ReadMessage<v1::GetRankPlanRequest>(call->rpc->request());
   if (request.ok() && request->rank() < 0) {
     request = absl::InvalidArgumentError(
         absl::StrFormat("rank is %d; it must be >= 0", request->rank()));
   }
-  if (!request.ok()) return Refuse(context, "GetRankPlan", request.status());
-  return OnPlan(context, "GetRankPlan",
-                {request->job_id(), request->step(), request->replica()},
-                request->rank(),
-                /*long_use=*/false,
-                [this, response, begin, rank = RankId(request->rank())](
-                    const std::shared_ptr<const ReadyPlan>& plan) {
-                  const grpc::Slice parts[] = {Keep(plan, plan->shares[rank]),
-                                               Keep(plan, plan->common_share)};
-                  *response = grpc::ByteBuffer(parts, 2);
-                  metrics_->share.Add(
-                      std::chrono::nanoseconds(Clock::now() - begin).count());
-                  return absl::OkStatus();
-                });
-}
-
-grpc::ServerUnaryReactor* GrpcService::GetPlan(
-    grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes,
-    grpc::ByteBuffer* response) {
-  const absl::StatusOr<v1::GetPlanRequest> request =
-      Read<v1::GetPlanRequest>(*bytes);
-  if (!request.ok()) return Refuse(context, "GetPlan", request.status());
-  return OnPlan(context, "GetPlan",
-                {request->job_id(), request->step(), request->replica()}, -1,
-                /*long_use=*/true,
-                [=](const std::shared_ptr<const ReadyPlan>& plan) {
-                  const grpc::Slice whole(WholePlan(*plan).SerializeAsString());
-                  *response = grpc::ByteBuffer(&whole, 1);
-                  return absl::OkStatus();
-                });
-}
-
-grpc::ServerUnaryReactor* GrpcService::ReportTrace(
-    grpc::CallbackServerContext* context, const v1::ReportTraceRequest* request,
-    v1::ReportTraceResponse* response) {
-  return OnPool(context, "ReportTrace", [=, this](const std::stop_token&) {
-    return Take(core_->Report(*request), response);
-  });
-}
-
-grpc::ServerUnaryReactor* GrpcService::Emulate(
-    grpc::CallbackServerContext* context, const v1::EmulateRequest* request,
-    v1::EmulateResponse* response) {
-  if (request->has_key()) {
-    const v1::GetPlanRequest& key = request->key();
-    return OnPlan(context, "Emulate", {key.job_id(), key.step(), key.replica()},
-                  -1, /*long_use=*/true,
-                  [=](const std::shared_ptr<const ReadyPlan>& plan) {
-                    return Take(EmulatePlan(plan->plan, *request), response);
-                  });
+  if (!request.ok()) {
+    End(call, request.status());
+    return;
   }
-  return OnPool(context, "Emulate", [=](const std::stop_token&) {
-    if (!request->has_plan()) {
-      return absl::InvalidArgumentError(
-          "source is not set; it must be `key` or `plan`");
-    }
-    const auto plan = convert::FromProto(request->plan());
-    if (!plan.ok()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("plan.", plan.status().message()));
-    }
-    if (const absl::Status valid = ValidateExecutionPlan(*plan); !valid.ok()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("plan: ", valid.message()));
-    }
-    return Take(EmulatePlan(*plan, *request), response);
-  });
+  OnPlan(call, {request->job_id(), request->step(), request->replica()},
+         request->rank(), /*long_use=*/false,
+         [this, begin, rank = RankId(request->rank())](
+             const std::shared_ptr<const ReadyPlan>& plan) {
+           const grpc::Slice parts[] = {Keep(plan, plan->shares[rank]),
+                                        Keep(plan, plan->common_share)};
+           metrics_->share.Add(
+               std::chrono::nanoseconds(Clock::now() - begin).count());
+           return grpc::ByteBuffer(parts, 2);
+         });
 }
 
-grpc::ServerUnaryReactor* GrpcService::WhatIf(
-    grpc::CallbackServerContext* context, const v1::WhatIfRequest* request,
-    v1::WhatIfResponse* response) {
-  return OnPool(context, "WhatIf", [=, this](const std::stop_token& stop) {
-    return Take(core_->WhatIf(*request, stop), response);
-  });
+void GrpcService::GetPlan(const CallPtr& call) {
+  const auto request = ReadMessage<v1::GetPlanRequest>(call->rpc->request());
+  if (!request.ok()) {
+    End(call, request.status());
+    return;
+  }
+  OnPlan(call, {request->job_id(), request->step(), request->replica()}, -1,
+         /*long_use=*/true, [](const std::shared_ptr<const ReadyPlan>& plan) {
+           return ToBytes(WholePlan(*plan));
+         });
 }
 
-grpc::ServerUnaryReactor* GrpcService::CloseJob(
-    grpc::CallbackServerContext* context, const v1::CloseJobRequest* request,
-    v1::CloseJobResponse* response) {
-  return OnPool(context, "CloseJob", [=, this](const std::stop_token&) {
-    *response = core_->Close(request->job_id());
-    return absl::OkStatus();
+void GrpcService::Emulate(const CallPtr& call) {
+  // It may hold a whole plan.
+  const bool posted = pool_.Post([this, call] {
+    const auto read = ReadMessage<v1::EmulateRequest>(call->rpc->request());
+    const auto end = [&](Answer answer) {
+      answers_.Post(
+          [this, call, answer = std::move(answer)] { End(call, answer); });
+    };
+    if (!read.ok()) {
+      end(read.status());
+    } else if (!read->has_key()) {
+      end(Bytes(EmulateGiven(*read)));
+    } else {
+      const v1::GetPlanRequest& key = read->key();
+      OnPlan(call, {key.job_id(), key.step(), key.replica()}, -1,
+             /*long_use=*/true,
+             [request = *read](const std::shared_ptr<const ReadyPlan>& plan) {
+               return Bytes(EmulatePlan(plan->plan, request));
+             });
+    }
   });
+  if (!posted) End(call, Busy("too many calls wait", 200));
 }
 
 // Reads a batch, submits it on the pool, reads the next.
-class GrpcService::SubmitStream
-    : public grpc::ServerReadReactor<v1::SubmitBatchRequest> {
- public:
-  SubmitStream(GrpcService* service, grpc::CallbackServerContext* context,
-               v1::SubmitBatchesResponse* response)
-      : service_(service), context_(context), response_(response) {
-    if (const absl::Status allowed = service->Authorize(*context);
-        !allowed.ok()) {
-      End(allowed);
-    } else {
-      StartRead(&request_);
-    }
-  }
-
-  void OnReadDone(bool ok) override {
+void GrpcService::ReadSubmission(const CallPtr& call,
+                                 const std::shared_ptr<Submissions>& all) {
+  call->rpc->Read([=, this](bool ok, const grpc::ByteBuffer& bytes) {
     if (!ok) {  // The caller has sent all, or has left.
-      End(absl::OkStatus());
+      End(call, ToBytes(all->response));
       return;
     }
-    if (!service_->pool_.Post([this] { Submit(); })) {
-      End(Busy("too many calls wait", 200));
-    }
-  }
-
-  void OnDone() override { delete this; }
-
- private:
-  void Submit() {
-    const auto result = service_->core_->Submit(request_);
-    if (!result.ok()) {
-      absl::Status status(
-          result.status().code(),
-          absl::StrCat("submission ", index_, ": ", result.status().message()));
-      if (const auto hint = result.status().GetPayload(kRetryAfter)) {
-        status.SetPayload(kRetryAfter, *hint);
+    const bool posted = pool_.Post([=, this] {
+      const Answer answer = Submit(bytes, all.get());
+      if (answer.ok()) {
+        ReadSubmission(call, all);
+      } else {
+        answers_.Post([=, this] { End(call, answer); });
       }
-      End(status);
-      return;
-    }
-    ++index_;
-    if (result->existed()) {
-      response_->set_existed(response_->existed() + 1);
-    } else {
-      response_->set_accepted(response_->accepted() + 1);
-    }
-    response_->set_queued(result->queued());
-    StartRead(&request_);
-  }
-  void End(const absl::Status& status) {
-    service_->metrics_->CountCall("SubmitBatches",
-                                  absl::StatusCodeToString(status.code()));
-    AddHint(status, context_);
-    Finish(ToGrpc(status));
-  }
-
-  GrpcService* service_;
-  grpc::CallbackServerContext* context_;
-  v1::SubmitBatchesResponse* response_;
-  v1::SubmitBatchRequest request_{};
-  int64_t index_ = 0;
-};
-
-grpc::ServerReadReactor<v1::SubmitBatchRequest>* GrpcService::SubmitBatches(
-    grpc::CallbackServerContext* context, v1::SubmitBatchesResponse* response) {
-  return new SubmitStream(this, context, response);
+    });
+    if (!posted) End(call, Busy("too many calls wait", 200));
+  });
 }
 
-// Writes what the core tells of, one message at a time.
-class GrpcService::WatchStream
-    : public grpc::ServerWriteReactor<v1::PlanStatistics> {
- public:
-  WatchStream(GrpcService* service, grpc::CallbackServerContext* context,
-              std::string job_id)
-      : state_(std::make_shared<State>()), service_(service) {
-    if (const absl::Status allowed = service->Authorize(*context);
-        !allowed.ok()) {
-      Finish(ToGrpc(allowed));
-      return;
+GrpcService::Answer GrpcService::Submit(const grpc::ByteBuffer& bytes,
+                                        Submissions* all) {
+  const auto request = ReadMessage<v1::SubmitBatchRequest>(bytes);
+  const absl::StatusOr<v1::SubmitBatchResponse> result =
+      request.ok() ? core_->Submit(*request) : request.status();
+  if (!result.ok()) {
+    absl::Status status(result.status().code(),
+                        absl::StrCat("submission ", all->index, ": ",
+                                     result.status().message()));
+    if (const auto hint = result.status().GetPayload(kRetryAfter)) {
+      status.SetPayload(kRetryAfter, *hint);
     }
-    state_->stream = this;
-    // Headers now, so that a caller knows that it watches.
-    StartSendInitialMetadata();
-    state_->subscription =
-        service->core_->Subscribe([state = state_, job_id = std::move(job_id)](
-                                      const v1::PlanStatistics& statistics) {
-          if (!job_id.empty() && statistics.job_id() != job_id) return;
-          const std::lock_guard lock(state->mutex);
-          if (state->stream == nullptr) return;
-          if (state->waiting.size() >= kMostUnwatched) {
-            state->waiting.pop_front();
-          }
-          state->waiting.push_back(statistics);
-          state->stream->WriteNext();
-        });
+    return status;
   }
-
-  void OnWriteDone(bool ok) override {
-    const std::lock_guard lock(state_->mutex);
-    writing_ = false;
-    if (ok && state_->stream != nullptr) WriteNext();
+  ++all->index;
+  v1::SubmitBatchesResponse& response = all->response;
+  if (result->existed()) {
+    response.set_existed(response.existed() + 1);
+  } else {
+    response.set_accepted(response.accepted() + 1);
   }
+  response.set_queued(result->queued());
+  return grpc::ByteBuffer();
+}
 
-  void OnCancel() override {
-    {
-      const std::lock_guard lock(state_->mutex);
-      if (state_->stream == nullptr) return;
-      state_->stream = nullptr;
-    }
-    service_->core_->Unsubscribe(state_->subscription);
-    service_->metrics_->CountCall("Watch", "OK");
-    Finish(grpc::Status::OK);
+void GrpcService::Watch(const CallPtr& call) {
+  const auto request = ReadMessage<v1::WatchRequest>(call->rpc->request());
+  if (!request.ok()) {
+    End(call, request.status());
+    return;
   }
-
-  void OnDone() override { delete this; }
-
- private:
-  struct State {
-    std::mutex mutex{};
-    WatchStream* stream = nullptr;  // Null: over.
-    std::deque<v1::PlanStatistics> waiting{};
-    int64_t subscription = 0;
-  };
-
-  // With the lock.
-  void WriteNext() {
-    if (writing_ || state_->waiting.empty()) return;
-    current_ = std::move(state_->waiting.front());
-    state_->waiting.pop_front();
-    writing_ = true;
-    StartWrite(&current_);
-  }
-
-  std::shared_ptr<State> state_;
-  GrpcService* service_;
-  v1::PlanStatistics current_{};
-  bool writing_ = false;
-};
-
-grpc::ServerWriteReactor<v1::PlanStatistics>* GrpcService::Watch(
-    grpc::CallbackServerContext* context, const v1::WatchRequest* request) {
-  return new WatchStream(this, context, request->job_id());
+  // Headers now, so that a caller knows that it watches.
+  call->rpc->SendHeaders();
+  const int64_t id =
+      core_->Subscribe([rpc = call->rpc, job = request->job_id()](
+                           const v1::PlanStatistics& statistics) {
+        if (job.empty() || statistics.job_id() == job) {
+          rpc->Send(ToBytes(statistics));
+        }
+      });
+  call->rpc->OnCancel([this, id] {
+    core_->Unsubscribe(id);
+    metrics_->CountCall("Watch", "OK");
+  });
 }
 
 }  // namespace pipeloom::service

@@ -1,88 +1,71 @@
-// pipeloom.v1.PlannerService on gRPC's callback interface: no thread waits
-// while a call does.
+// pipeloom.v1.PlannerService on service/rpc_server.h: no thread waits while a
+// call does.
 #ifndef PIPELOOM_SERVICE_GRPC_SERVICE_H_
 #define PIPELOOM_SERVICE_GRPC_SERVICE_H_
 
+#include <functional>
 #include <memory>
+#include <stop_token>
 #include <string>
 
-#include "pipeloom/v1/planner_service.grpc.pb.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "pipeloom/v1/planner_service.pb.h"
 #include "service/metrics.h"
 #include "service/planner_core.h"
+#include "service/rpc_server.h"
 #include "service/worker_pool.h"
 
 namespace pipeloom::service {
 
-// GetRankPlan and GetPlan take and give bytes: a share is serialised once, and
-// not copied on its way out; a whole plan is serialised by a thread of the
-// pool. What takes long is done by threads of low priority and answered by one
-// of usual priority, so that no call waits for another's work.
-class GrpcService final
-    : public v1::PlannerService::WithRawCallbackMethod_GetRankPlan<
-          v1::PlannerService::WithRawCallbackMethod_GetPlan<
-              v1::PlannerService::CallbackService>> {
+// The server's thread reads what fetches and looks up: shares are bytes
+// already, and not copied on their way out. All else is read, done and put into
+// bytes by threads of low priority, and answered by one of usual priority, so
+// that no call waits for another's work.
+class GrpcService final {
  public:
-  // `core` and `metrics` must outlive it. An empty token: none is asked for.
-  GrpcService(PlannerCore* core, Metrics* metrics, std::string token);
+  static constexpr char kName[] = "pipeloom.v1.PlannerService";
 
-  grpc::ServerUnaryReactor* OpenJob(grpc::CallbackServerContext* context,
-                                    const v1::OpenJobRequest* request,
-                                    v1::OpenJobResponse* response) override;
-  grpc::ServerUnaryReactor* SubmitBatch(
-      grpc::CallbackServerContext* context,
-      const v1::SubmitBatchRequest* request,
-      v1::SubmitBatchResponse* response) override;
-  grpc::ServerReadReactor<v1::SubmitBatchRequest>* SubmitBatches(
-      grpc::CallbackServerContext* context,
-      v1::SubmitBatchesResponse* response) override;
-  grpc::ServerUnaryReactor* GetRankPlan(grpc::CallbackServerContext* context,
-                                        const grpc::ByteBuffer* request,
-                                        grpc::ByteBuffer* response) override;
-  grpc::ServerUnaryReactor* GetPlan(grpc::CallbackServerContext* context,
-                                    const grpc::ByteBuffer* request,
-                                    grpc::ByteBuffer* response) override;
-  grpc::ServerUnaryReactor* ReportTrace(
-      grpc::CallbackServerContext* context,
-      const v1::ReportTraceRequest* request,
-      v1::ReportTraceResponse* response) override;
-  grpc::ServerUnaryReactor* Emulate(grpc::CallbackServerContext* context,
-                                    const v1::EmulateRequest* request,
-                                    v1::EmulateResponse* response) override;
-  grpc::ServerUnaryReactor* WhatIf(grpc::CallbackServerContext* context,
-                                   const v1::WhatIfRequest* request,
-                                   v1::WhatIfResponse* response) override;
-  grpc::ServerWriteReactor<v1::PlanStatistics>* Watch(
-      grpc::CallbackServerContext* context,
-      const v1::WatchRequest* request) override;
-  grpc::ServerUnaryReactor* CloseJob(grpc::CallbackServerContext* context,
-                                     const v1::CloseJobRequest* request,
-                                     v1::CloseJobResponse* response) override;
+  // Adds its methods. `core` and `metrics` must outlive it. An empty token:
+  // none is asked for.
+  GrpcService(PlannerCore* core, Metrics* metrics, std::string token,
+              RpcServer* server);
+  GrpcService(const GrpcService&) = delete;
+  GrpcService& operator=(const GrpcService&) = delete;
 
  private:
-  class UnaryCall;
-  class SubmitStream;
-  class WatchStream;
+  struct Call;
+  struct Submissions;
+  using CallPtr = std::shared_ptr<Call>;
+  using Answer = absl::StatusOr<grpc::ByteBuffer>;
+  using Work = std::function<Answer(std::stop_token)>;
 
-  absl::Status Authorize(const grpc::CallbackServerContext& context) const;
-  // On its pool; again when another call has ended that opens the same job.
-  void Open(UnaryCall* call, const v1::OpenJobRequest* request,
-            PlannerCore::Clock::time_point deadline,
-            v1::OpenJobResponse* response);
-  // Runs `work(stop)`, which fills in the response, on the pool.
-  UnaryCall* OnPool(grpc::CallbackServerContext* context, const char* method,
-                    std::function<absl::Status(std::stop_token)> work);
+  // Null: it was refused for want of the token.
+  CallPtr Begin(const std::shared_ptr<RpcCall>& rpc, const char* method);
+  void End(const CallPtr& call, const Answer& answer);
   // Runs `work` on the pool and ends the call with what it returns.
-  void EndOnPool(UnaryCall* call,
-                 std::function<absl::Status(std::stop_token)> work);
-  // Waits for a plan, then calls `use`, which fills in the response; on the
-  // pool if `long_use`.
-  UnaryCall* OnPlan(
-      grpc::CallbackServerContext* context, const char* method,
-      const planner::PlanKey& key, int32_t rank, bool long_use,
-      std::function<absl::Status(const std::shared_ptr<const ReadyPlan>&)> use);
-  // Of a call that is refused before anything is done for it.
-  UnaryCall* Refuse(grpc::CallbackServerContext* context, const char* method,
-                    const absl::Status& status);
+  void EndOnPool(const CallPtr& call, Work work);
+  // A method with one request and one answer, both of the pool.
+  template <typename Request>
+  void AddOnPool(
+      RpcServer* server, const char* method,
+      std::function<Answer(const Request&, const std::stop_token&)> work);
+  // Waits for a plan; `use` ends the call, on the pool if `long_use`.
+  void OnPlan(
+      const CallPtr& call, const planner::PlanKey& key, int32_t rank,
+      bool long_use,
+      std::function<Answer(const std::shared_ptr<const ReadyPlan>&)> use);
+
+  void OpenJob(const CallPtr& call,
+               const std::shared_ptr<const v1::OpenJobRequest>& request,
+               PlannerCore::Clock::time_point deadline);
+  void GetRankPlan(const CallPtr& call);
+  void GetPlan(const CallPtr& call);
+  void Emulate(const CallPtr& call);
+  void ReadSubmission(const CallPtr& call,
+                      const std::shared_ptr<Submissions>& all);
+  Answer Submit(const grpc::ByteBuffer& bytes, Submissions* all);
+  void Watch(const CallPtr& call);
 
   PlannerCore* core_;
   Metrics* metrics_;

@@ -37,6 +37,8 @@ constexpr int kConnections = 4;  // As there are hosts.
 constexpr int kCheckers = 2;
 constexpr int32_t kMostUnchecked = 4;  // Plans; each has many shares.
 constexpr std::chrono::milliseconds kProbePause{1};
+constexpr int32_t kWave = 32;  // Steps; fewer than a service keeps.
+constexpr int kProbesPerLook = 50;
 constexpr char kService[] = "/pipeloom.v1.PlannerService/";
 
 Percentiles PercentilesOf(std::vector<double> us) {
@@ -86,7 +88,9 @@ class Load {
     PIPELOOM_RETURN_IF_ERROR(MakeBatches());
     const Clock::time_point begin = Clock::now();
     PIPELOOM_RETURN_IF_ERROR(OpenJobs());
-    {
+    if (options_.round_trips) {
+      RoundTrips();
+    } else {
       std::jthread probe([this](const std::stop_token& over) { Probe(over); });
       std::vector<std::jthread> threads;
       for (size_t j = 0; j < jobs_.size(); ++j) {
@@ -180,31 +184,75 @@ class Load {
   }
 
   void SubmitAll(size_t job) {
+    const int64_t a_step =
+        options_.job.parallel.dp * static_cast<int64_t>(jobs_.size());
     for (int32_t step = 0; step < options_.steps; ++step) {
+      // Not further ahead than a service keeps steps.
+      while (step > next_ / a_step + kWave && !stop_.stop_requested()) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
       for (int32_t r = 0; r < options_.job.parallel.dp; ++r) {
-        v1::SubmitBatchRequest request;
-        request.set_job_id(jobs_[job]);
-        request.set_step(step);
-        request.set_replica(r);
-        *request.mutable_batch() =
-            batches_[static_cast<size_t>(step * options_.job.parallel.dp + r +
-                                         static_cast<int32_t>(job)) %
-                     batches_.size()];
-        while (!stop_.stop_requested()) {
-          grpc::ClientContext context;
-          Prepare(&context);
-          v1::SubmitBatchResponse response;
-          const grpc::Status status = stubs_[job % kConnections]->SubmitBatch(
-              &context, request, &response);
-          if (status.ok()) break;
-          Count("SubmitBatch", status);
-          if (status.error_code() != grpc::StatusCode::RESOURCE_EXHAUSTED &&
-              status.error_code() != grpc::StatusCode::UNAVAILABLE) {
-            break;
-          }
-          std::this_thread::sleep_for(std::chrono::milliseconds(50));
+        Submit(job, step, r);
+      }
+    }
+  }
+
+  // Plans that wait now; 0 if the service does not take the batch.
+  int32_t Submit(size_t job, int32_t step, int32_t replica) {
+    v1::SubmitBatchRequest request;
+    request.set_job_id(jobs_[job]);
+    request.set_step(step);
+    request.set_replica(replica);
+    *request.mutable_batch() =
+        batches_[static_cast<size_t>(step * options_.job.parallel.dp + replica +
+                                     static_cast<int32_t>(job)) %
+                 batches_.size()];
+    while (!stop_.stop_requested()) {
+      grpc::ClientContext context;
+      Prepare(&context);
+      v1::SubmitBatchResponse response;
+      const grpc::Status status =
+          stubs_[job % kConnections]->SubmitBatch(&context, request, &response);
+      if (status.ok()) return response.queued();
+      Count("SubmitBatch", status);
+      if (status.error_code() != grpc::StatusCode::RESOURCE_EXHAUSTED &&
+          status.error_code() != grpc::StatusCode::UNAVAILABLE) {
+        break;
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    }
+    return 0;
+  }
+
+  // Waits for the step; its shares are what is fetched from now on.
+  bool WaitFor(int32_t step) {
+    v1::GetRankPlanRequest request;
+    request.set_job_id(jobs_[0]);
+    request.set_step(step);
+    const Clock::time_point begin = Clock::now();
+    if (!Call(kConnections, "GetRankPlan", request).has_value()) {
+      ++result_.lost;
+      return false;
+    }
+    first_us_.push_back(MicrosSince(begin));
+    ready_ = request;
+    return true;
+  }
+
+  void RoundTrips() {
+    for (int32_t first = 0; first < options_.steps; first += kWave) {
+      const int32_t last = std::min(first + kWave, options_.steps) - 1;
+      for (int32_t step = first; step <= last; ++step) Submit(0, step, 0);
+      if (!WaitFor(first)) return;
+      // Submitted again: how many wait is part of the answer.
+      while (!stop_.stop_requested() && Submit(0, last, 0) > 0) {
+        for (int i = 0; i < kProbesPerLook; ++i) {
+          ProbeOnce();
+          std::this_thread::sleep_for(kProbePause);
         }
       }
+      if (!WaitFor(last)) return;
+      result_.plans += last - first + 1;
     }
   }
 

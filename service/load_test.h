@@ -5,7 +5,8 @@
 // rank would: now and then a share of a plan that is ready, and beside each an
 // empty call (health check), which is what gRPC and the machine cost at that
 // moment. The checks are made by threads of low priority, since a trainer has
-// none.
+// none. In the ranks' place they share the service's cores; what a round trip
+// takes beside searches alone, `round_trips` measures.
 #ifndef PIPELOOM_SERVICE_LOAD_TEST_H_
 #define PIPELOOM_SERVICE_LOAD_TEST_H_
 
@@ -37,6 +38,9 @@ struct LoadOptions {
   std::chrono::milliseconds deadline{30'000};  // Of a fetch.
   // Fetches whole plans too and checks them.
   bool verify = true;
+  // Only the caller that measures: steps of one replica are submitted, 32 at a
+  // time, and while they are searched for it fetches shares of the first.
+  bool round_trips = false;
   // The service's resident memory, bytes; asked after a tenth of the plans and
   // at the end. May be empty.
   std::function<int64_t()> server_memory{};

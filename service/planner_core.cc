@@ -169,6 +169,7 @@ absl::StatusOr<v1::SubmitBatchResponse> PlannerCore::Submit(
     step.batches[batch->replica] = batch;
     job.newest = std::max(job.newest, batch->step);
     Forget(request.job_id(), &job, &gone);
+    RefuseLateWaiters(request.job_id(), job.newest);
   }
   if (state_->enabled()) {
     const absl::Status saved = state_->Save(ToStored(request, *batch->epoch));
@@ -492,6 +493,24 @@ void PlannerCore::Forget(const std::string& id, Job* job,
   if (!gone->empty()) {
     log_->Write(LogLevel::kDebug, "steps_forgotten",
                 {{"job", id}, {"up_to", gone->back().first}});
+  }
+}
+
+void PlannerCore::RefuseLateWaiters(const std::string& id, int64_t newest) {
+  std::vector<planner::PlanKey> late;
+  for (auto it = waiting_.lower_bound({id, 0, 0});
+       it != waiting_.end() && it->first.job == id &&
+       it->first.step + options_.keep_steps <= newest;
+       ++it) {
+    if (late.empty() || late.back() != it->first) late.push_back(it->first);
+  }
+  for (const planner::PlanKey& key : late) {
+    answers_.Post([key, waiters = TakeWaiters(key)] {
+      for (const auto& done : waiters) {
+        done(absl::NotFoundError(
+            absl::StrCat(NameOf(key), " is not kept any more")));
+      }
+    });
   }
 }
 

@@ -42,6 +42,7 @@
 #include "service/ready_plan.h"
 #include "service/served_job.h"
 #include "service/step_batch.h"
+#include "service/thread_priority.h"
 #include "service/what_if.h"
 #include "service/worker_pool.h"
 
@@ -174,6 +175,8 @@ class PlannerCore {
                const Outcome& outcome, const v1::PlanStatistics& statistics);
   void Forget(const std::string& id, Job* job,
               std::vector<std::pair<int64_t, Step>>* gone);
+  // Who waits for a step that is not kept any more. With the lock.
+  void RefuseLateWaiters(const std::string& id, int64_t newest);
   bool EvictOldest();
   std::vector<std::function<void(PlanOrError)>> TakeWaiters(
       const planner::PlanKey& key);
@@ -202,7 +205,7 @@ class PlannerCore {
   bool draining_ = false;
 
   DeadlineTimer timer_{};
-  WorkerPool answers_{1, std::numeric_limits<int32_t>::max()};
+  WorkerPool answers_{1, std::numeric_limits<int32_t>::max(), AnswerAtOnce};
   std::vector<std::jthread> workers_{};  // Last: they use the others.
 };
 

@@ -89,6 +89,7 @@ absl::StatusOr<v1::OpenJobResponse> PlannerCore::OpenJob(
       .Add(convert::ToProto(*sample).SerializeAsString())
       .Add(request.partition().SerializeAsString());
   if (request.partition_time_us() > 0) content.Add("searched");
+  if (request.defer_surplus()) content.Add("deferred");
   const Fingerprint print = content.Build();
   const std::string id =
       request.job_id().empty() ? IdFor(spec->name, print) : request.job_id();
@@ -149,7 +150,8 @@ absl::StatusOr<v1::OpenJobResponse> PlannerCore::OpenJob(
       stop.stop_requested()
           ? absl::CancelledError("the caller left")
           : ServedJob::Create(id, *std::move(spec), *sample, std::move(given),
-                              options_.profiles, effort);
+                              options_.profiles, effort,
+                              request.defer_surplus());
   v1::OpenJobResponse response;
   std::vector<std::function<void()>> others;
   // Without the lock, whatever comes of it.
@@ -323,6 +325,7 @@ void PlannerCore::SaveJob(const std::string& id) {
     if (job.served->sample_costs().has_value()) {
       *stored.mutable_sample() = convert::ToProto(job.served->sample());
     }
+    stored.set_defer_surplus(job.served->defer_surplus());
     job.learned.AppendTo(&stored);
   }
   const absl::Status saved = state_->Save(stored);
@@ -347,7 +350,8 @@ void PlannerCore::Restore() {
     absl::StatusOr<std::shared_ptr<const ServedJob>> created =
         sample.ok()
             ? ServedJob::Create(stored.job_id(), *std::move(spec), *sample,
-                                *std::move(partition), options_.profiles)
+                                *std::move(partition), options_.profiles, {},
+                                stored.defer_surplus())
             : sample.status();
     if (!created.ok()) {
       log_->Write(

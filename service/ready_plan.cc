@@ -5,13 +5,18 @@
 #include <algorithm>
 #include <chrono>
 #include <memory>
+#include <set>
 #include <utility>
 #include <variant>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/numeric.h"
 #include "base/status_macros.h"
 #include "ir/memory_policy.h"
+#include "partition/balance_step.h"
+#include "partition/defer_surplus.h"
+#include "planner/plan_deferred.h"
 #include "proto/convert/plan_proto.h"
 #include "proto/convert/stage_graph_proto.h"
 
@@ -83,13 +88,44 @@ struct Found {
   bool cache_hit = false;
   bool from_similar = false;
   bool cut_short = false;
+  // Where samples were dealt anew: by replica, then microbatch.
+  std::vector<std::vector<std::vector<SampleId>>> packed{};
 };
+
+absl::StatusOr<Found> PlanDeferred(const StepBatch& batch,
+                                   const planner::PlanInput& input) {
+  const planner::PreparedJob& prepared = batch.epoch->prepared;
+  const JobSpec& job = prepared.costs->job();
+  PIPELOOM_ASSIGN_OR_RETURN(const partition::SampleCosts costs,
+                            partition::SampleCosts::Create(
+                                job, *prepared.costs, batch.packed.samples));
+  PIPELOOM_ASSIGN_OR_RETURN(planner::DeferredPlan result,
+                            planner::PlanDeferred(prepared, input, costs));
+  Found found;
+  if (result.deferred) {
+    found.packed = partition::DeferSurplus(job, costs, batch.packed).packed;
+  }
+  found.cut_short =
+      input.budget.stop.stop_requested() && !result.plan.proven_optimal;
+  found.result =
+      std::make_shared<const planner::PlanResult>(std::move(result.plan));
+  return found;
+}
 
 absl::StatusOr<Found> PlanOrFind(const ServedJob& job, const StepBatch& batch,
                                  int32_t replica, int32_t threads,
                                  const std::stop_token& stop,
                                  planner::PlanCache* cache) {
   const SearchSpec& search = job.spec().search;
+  planner::PlanInput input;
+  input.packed = &batch.packed;
+  input.step = batch.step;
+  input.replica = replica;
+  input.seed = search.seed;
+  if (job.defer_surplus() && !batch.as_given) {
+    input.budget = StartBudget(search, threads, stop);
+    return PlanDeferred(batch, input);
+  }
   PIPELOOM_ASSIGN_OR_RETURN(
       const Microbatches microbatches,
       partition::SplitMicrobatches(job.spec(), batch.packed, replica,
@@ -100,11 +136,6 @@ absl::StatusOr<Found> PlanOrFind(const ServedJob& job, const StepBatch& batch,
   if (known.equal != nullptr) {
     return Found{.result = std::move(known.equal), .cache_hit = true};
   }
-  planner::PlanInput input;
-  input.packed = &batch.packed;
-  input.step = batch.step;
-  input.replica = replica;
-  input.seed = search.seed;
   input.budget = StartBudget(search, threads, stop);
   PIPELOOM_ASSIGN_OR_RETURN(planner::PlanResult result,
                             planner::PlanStep(batch.epoch->prepared, input));
@@ -177,13 +208,26 @@ void FillOwn(const ExecutionPlan& plan, RankId rank, v1::RankPlan* share) {
     }
   }
   std::sort(edges.begin(), edges.end());
+  std::set<TaskId> far;
   for (const EdgeId e : edges) {
     const Dependency& edge = graph.edge(e);
+    for (const TaskId end : {edge.from, edge.to}) {
+      if (graph.task(end).rank != rank) far.insert(end);
+    }
     v1::IndexedEdge& i = *share->add_edges();
     i.set_index(e.value());
     i.set_from_rank(graph.task(edge.from).rank.value());
     i.set_to_rank(graph.task(edge.to).rank.value());
     *i.mutable_edge() = convert::ToProto(edge);
+  }
+  for (const TaskId t : far) {
+    v1::IndexedTask& task = *share->add_neighbours();
+    task.set_index(t.value());
+    *task.mutable_task() = convert::ToProto(graph.task(t));
+    task.mutable_task()->clear_duration_ns();
+    task.mutable_task()->clear_alloc_bytes();
+    task.mutable_task()->clear_free_bytes();
+    task.mutable_task()->clear_recomputes();
   }
 }
 
@@ -265,7 +309,10 @@ absl::StatusOr<ReadyPlan> MakeReadyPlan(const ServedJob& job,
   ready.quality = result.proven_optimal ? v1::PLAN_QUALITY_OPTIMAL
                   : found->cut_short    ? v1::PLAN_QUALITY_BEST_SO_FAR
                                         : v1::PLAN_QUALITY_FULL;
-  ready.microbatches = PlannedMicrobatches(batch, replica, result.microbatches);
+  const auto& packed =
+      found->packed.empty() ? batch.packed.packed : found->packed;
+  ready.microbatches = PlannedMicrobatches(
+      batch, packed[static_cast<size_t>(replica)], result.microbatches);
   ready.activations = ActivationsOf(result, job.partition());
   v1::PlanStatistics& s = ready.statistics;
   s.set_job_id(job.id());

@@ -65,8 +65,9 @@ Fingerprint FingerprintOf(const JobSpec& job) {
 absl::StatusOr<std::shared_ptr<const ServedJob>> ServedJob::Create(
     std::string id, JobSpec job, const BatchMetadata& sample,
     std::optional<Partition> partition, const ProfileSource& profiles,
-    const PartitionEffort& effort) {
+    const PartitionEffort& effort, bool defer_surplus) {
   std::shared_ptr<ServedJob> served(new ServedJob());
+  served->defer_surplus_ = defer_surplus;
   served->id_ = std::move(id);
   served->spec_ = std::move(job);
   const JobSpec& spec = served->spec_;
@@ -81,6 +82,11 @@ absl::StatusOr<std::shared_ptr<const ServedJob>> ServedJob::Create(
         return served->profiles_.back().get();
       });
   const bool balanced = spec.training.assignment == SampleAssignment::kBalanced;
+  if (balanced && defer_surplus) {
+    return absl::InvalidArgumentError(
+        "defer_surplus is set, and the job's training.assignment is balanced; "
+        "it must be in order");
+  }
   if (sample.samples.empty() && (balanced || !partition.has_value())) {
     return absl::InvalidArgumentError(
         balanced ? "sample.samples is empty; the job's training.assignment is "
@@ -108,6 +114,7 @@ absl::StatusOr<std::shared_ptr<const ServedJob>> ServedJob::Create(
   }
   FingerprintBuilder print;
   print.Add(FingerprintOf(spec)).Add(FingerprintOf(served->partition_));
+  if (defer_surplus) print.Add("deferred");
   if (balanced) print.Add(convert::ToProto(first).SerializeAsString());
   served->print_ = print.Build();
   return std::shared_ptr<const ServedJob>(std::move(served));

@@ -50,11 +50,12 @@ class ServedJob {
   // the best it saw. Steps of more than 40,000 tasks are not searched for.
   // `profiles` may be empty. Without a search milliseconds. InvalidArgument:
   // the strategy is not known, or `sample` is empty and needed: to make a
-  // partition by, or since the job's samples are to be balanced.
+  // partition by, or since the job's samples are to be balanced; or balanced
+  // samples are to be deferred.
   static absl::StatusOr<std::shared_ptr<const ServedJob>> Create(
       std::string id, JobSpec job, const BatchMetadata& sample,
       std::optional<Partition> partition, const ProfileSource& profiles,
-      const PartitionEffort& effort = {});
+      const PartitionEffort& effort = {}, bool defer_surplus = false);
 
   const std::string& id() const { return id_; }
   const JobSpec& spec() const { return spec_; }
@@ -69,6 +70,8 @@ class ServedJob {
   }
   // What those were made from; empty if they were not.
   const BatchMetadata& sample() const { return sample_; }
+  // Steps are planned by planner/plan_deferred.h.
+  bool defer_surplus() const { return defer_surplus_; }
 
   // About 10 us, and what the first prices cost.
   std::shared_ptr<const CostEpoch> MakeEpoch(
@@ -90,6 +93,7 @@ class ServedJob {
   int32_t partitions_tried_ = 0;
   std::optional<partition::SampleCosts> sample_costs_{};
   BatchMetadata sample_{};
+  bool defer_surplus_ = false;
   Fingerprint print_{};
 };
 

@@ -1,17 +1,18 @@
 #include "service/server.h"
 
-#include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/grpcpp.h>
-#include <grpcpp/health_check_service_interface.h>
 
-#include <mutex>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
 #include "service/grpc_service.h"
 #include "service/metrics_server.h"
+#include "service/rpc_server.h"
+#include "service/standard_services.h"
 
 namespace pipeloom::service {
 
@@ -22,7 +23,8 @@ struct Server::Parts {
   Metrics metrics{};
   std::unique_ptr<PlannerCore> core{};
   std::unique_ptr<GrpcService> service{};
-  std::unique_ptr<grpc::Server> server{};
+  std::unique_ptr<HealthService> health{};
+  std::unique_ptr<RpcServer> server{};
   std::unique_ptr<MetricsServer> metrics_server{};
   int port = 0;
   bool stopped = false;
@@ -56,17 +58,19 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(ServerOptions options) {
     return absl::InvalidArgumentError(
         "TLS needs a certificate and its key; one of them is missing");
   }
-  static std::once_flag once;
-  std::call_once(once, [] {
-    grpc::EnableDefaultHealthCheckService(true);
-    grpc::reflection::InitProtoReflectionServerBuilderPlugin();
-  });
   auto parts = std::make_unique<Parts>(options.log_level, options.log);
   PIPELOOM_ASSIGN_OR_RETURN(
       parts->core,
       PlannerCore::Create(options.core, &parts->log, &parts->metrics));
+  parts->server = std::make_unique<RpcServer>();
   parts->service = std::make_unique<GrpcService>(
-      parts->core.get(), &parts->metrics, options.token);
+      parts->core.get(), &parts->metrics, options.token, parts->server.get());
+  const std::vector<std::string> services = {
+      "grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection",
+      GrpcService::kName};
+  parts->health =
+      std::make_unique<HealthService>(services, parts->server.get());
+  AddReflection(services, parts->server.get());
 
   std::shared_ptr<grpc::ServerCredentials> credentials =
       grpc::InsecureServerCredentials();
@@ -79,9 +83,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(ServerOptions options) {
   grpc::ServerBuilder builder;
   SetLimits(options, &builder);
   builder.AddListeningPort(options.listen, credentials, &parts->port);
-  builder.RegisterService(parts->service.get());
-  parts->server = builder.BuildAndStart();
-  if (parts->server == nullptr || parts->port == 0) {
+  if (!parts->server->Start(&builder) || parts->port == 0) {
     return absl::UnavailableError(absl::StrFormat(
         "cannot listen on %s: the port is taken, the address is not this "
         "machine's, or the certificate and key do not fit",
@@ -112,18 +114,14 @@ int Server::metrics_port() const {
 void Server::Stop(std::chrono::nanoseconds grace) {
   if (parts_->stopped) return;
   parts_->stopped = true;
-  if (auto* health = parts_->server->GetHealthCheckService()) {
-    health->SetServingStatus(false);
-  }
+  parts_->health->SetServing(false);
   parts_->log.Write(LogLevel::kInfo, "stopping");
   parts_->core->Drain(grace);
   // Streams have no end of their own.
-  parts_->server->Shutdown(std::chrono::system_clock::now() +
-                           std::chrono::milliseconds(200));
-  parts_->server->Wait();
+  parts_->server->Stop(std::chrono::milliseconds(200));
   parts_->metrics_server.reset();
-  parts_->server.reset();
   parts_->service.reset();
+  parts_->server.reset();
   parts_->core.reset();
   parts_->log.Write(LogLevel::kInfo, "stopped");
 }

@@ -121,6 +121,7 @@ absl::StatusOr<StepBatch> MakeStepBatch(const ServedJob& job,
     PIPELOOM_ASSIGN_OR_RETURN(
         result.packed,
         PackAsGiven(job.spec().model, request, *std::move(batch)));
+    result.as_given = true;
   } else {
     JobSpec spec = job.unlimited();
     if (!request.has_replica()) spec.parallel.dp = replicas;
@@ -156,9 +157,9 @@ absl::StatusOr<int64_t> CountTasks(const ServedJob& job, const StepBatch& batch,
 }
 
 std::vector<v1::PlannedMicrobatch> PlannedMicrobatches(
-    const StepBatch& batch, int32_t replica, const Microbatches& microbatches) {
+    const StepBatch& batch, const std::vector<std::vector<SampleId>>& packed,
+    const Microbatches& microbatches) {
   std::vector<v1::PlannedMicrobatch> planned;
-  const auto& packed = batch.packed.packed[static_cast<size_t>(replica)];
   for (const std::vector<SampleId>& samples : packed) {
     v1::PlannedMicrobatch& microbatch = planned.emplace_back();
     int64_t text = 0;

@@ -19,6 +19,7 @@ struct StepBatch {
   int64_t step = 0;
   int32_t replica = -1;  // -1: of all replicas.
   partition::PackedStep packed{};
+  bool as_given = false;  // The microbatches are the trainer's own.
   Fingerprint content{};  // Of what was submitted.
   // Of the samples alone: plans say what part of all their loss is whose.
   Fingerprint samples_print{};
@@ -41,10 +42,12 @@ absl::StatusOr<StepBatch> MakeStepBatch(const ServedJob& job,
 absl::StatusOr<int64_t> CountTasks(const ServedJob& job, const StepBatch& batch,
                                    int32_t replica);
 
-// By microbatch: samples, loss weights, slices. REQUIRES: `microbatches` is
-// what SplitMicrobatches made of the batch and replica.
+// By microbatch: samples, loss weights, slices. `packed` has a replica's
+// samples by microbatch, as the batch has them or dealt anew. REQUIRES:
+// `microbatches` is what SplitMicrobatches made of them.
 std::vector<v1::PlannedMicrobatch> PlannedMicrobatches(
-    const StepBatch& batch, int32_t replica, const Microbatches& microbatches);
+    const StepBatch& batch, const std::vector<std::vector<SampleId>>& packed,
+    const Microbatches& microbatches);
 
 }  // namespace pipeloom::service
 

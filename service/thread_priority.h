@@ -19,6 +19,13 @@ enum class Background {
 // a call itself: it may lose its core in the middle.
 void MakeWayForServing(Background kind);
 
+// The calling thread, and threads that it starts, get short slices (0.1 ms):
+// where Linux is new enough, it runs as soon as it is woken up, unless it had
+// more than its share of late, also beside threads of other programs, for which
+// it would wait up to a tick of the kernel (4 ms) else. It gets no larger share
+// by that. Where the kernel refuses, nothing changes.
+void AnswerAtOnce();
+
 }  // namespace pipeloom::service
 
 #endif  // PIPELOOM_SERVICE_THREAD_PRIORITY_H_

@@ -142,13 +142,14 @@ class Client:
     def open_job(self, job: Union[str, Any], samples: Sequence[Sample] = (),
                  *, stages: Sequence[Stage] = (),
                  module_names: Sequence[str] = (), job_id: str = "",
-                 partition_time: float = 0.0,
+                 partition_time: float = 0.0, defer_surplus: bool = False,
                  timeout: Optional[float] = None) -> Job:
         """Opens a shipped job by name, or a messages.Job. `samples` are of
         typical sizes; `stages` the trainer's own partition instead, with
         `module_names` to name its modules. `partition_time`: seconds in which
         to search for a better partition than the rule's; `timeout` has to be
-        longer."""
+        longer. `defer_surplus`: samples of a microbatch that has too much may
+        go to a later one."""
         request = messages.OpenJobRequest(job_id=job_id)
         if isinstance(job, str):
             request.shipped_job = job
@@ -156,6 +157,7 @@ class Client:
             request.job.CopyFrom(job)
         request.sample.CopyFrom(batch_message(samples))
         request.partition_time_us = round(partition_time * 1e6)
+        request.defer_surplus = defer_surplus
         if stages:
             request.partition.num_ranks = 1 + max(s.rank for s in stages)
             request.partition.num_segments = 1 + max(s.segment for s in stages)
@@ -245,15 +247,20 @@ class Client:
     # -- Ahead of time -----------------------------------------------------
 
     def prefetch(self, job_id: str, step: int, replica: int = 0,
-                 timeout: Optional[float] = None
+                 timeout: Optional[float] = None, *,
+                 rank: Optional[int] = None
                  ) -> "concurrent.futures.Future[plans.Plan]":
-        """Fetches a plan in the background; the same call again returns the
-        same future. `forget` drops those of earlier steps."""
-        key = (job_id, step, replica)
+        """Fetches a plan, or one rank's share of it, in the background; the
+        same call again returns the same future. `forget` drops those of earlier
+        steps."""
+        key = (job_id, step, replica, rank)
         with self._lock:
             if key not in self._ahead:
-                self._ahead[key] = self._pool.submit(
-                    self.plan, job_id, step, replica, timeout)
+                self._ahead[key] = (
+                    self._pool.submit(self.plan, job_id, step, replica, timeout)
+                    if rank is None else
+                    self._pool.submit(self.rank_plan, job_id, step, replica,
+                                      rank, timeout))
             return self._ahead[key]
 
     def forget(self, job_id: str, before_step: int) -> None:
@@ -273,6 +280,8 @@ class MetadataPrefetcher:
     plans. Yields (step, batch).
 
     `metadata(batch)` gives the batch's samples, or (samples, microbatch_of).
+    `rank`: fetches that rank's share only, as its PlanProvider does.
+
     What goes wrong at the service is no error here: the plan will be missing,
     and PlanProvider knows what to do; `failures` counts. One thread iterates.
     """
@@ -280,7 +289,8 @@ class MetadataPrefetcher:
     def __init__(self, loader: Iterable[Any], client: Client, job_id: str,
                  metadata: Callable[[Any], Any], *, ahead: int = 2,
                  first_step: int = 0, replica: int = 0,
-                 plan_timeout: float = 60.0, submit: bool = True) -> None:
+                 plan_timeout: float = 60.0, submit: bool = True,
+                 rank: Optional[int] = None) -> None:
         self._loader = loader
         self._client = client
         self._job_id = job_id
@@ -290,6 +300,7 @@ class MetadataPrefetcher:
         self._replica = replica
         self._plan_timeout = plan_timeout
         self._submit = submit
+        self._rank = rank
         self.failures = 0
 
     def _send(self, step: int, batch: Any) -> None:
@@ -315,7 +326,7 @@ class MetadataPrefetcher:
                     self._client.in_background(
                         lambda s=step, b=batch: self._send(s, b))
                     self._client.prefetch(self._job_id, step, self._replica,
-                                          self._plan_timeout)
+                                          self._plan_timeout, rank=self._rank)
                 except RuntimeError:  # The client is closed.
                     self.failures += 1
                 waiting.append((step, batch))

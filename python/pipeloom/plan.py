@@ -2,7 +2,7 @@
 programs, whatever it came from (the service, a plan file, static_plan)."""
 import dataclasses
 import hashlib
-from typing import (Any, Dict, List, Mapping, NamedTuple, Optional, Sequence,
+from typing import (Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence,
                     Tuple)
 
 from pipeloom import messages
@@ -64,7 +64,8 @@ class Microbatch:
 @dataclasses.dataclass(frozen=True)
 class Plan:
     """What some or all ranks do in a step. `tasks` and `edges` are by index;
-    programs by rank. `activations` says by forward task what each layer's
+    programs by rank. One rank's share has the tasks of other ranks at the far
+    ends of its edges, without their times. `activations` says by forward task what each layer's
     activations become (KEEP, RECOMPUTE or OFFLOAD); absent: kept."""
     num_ranks: int
     module_names: Tuple[str, ...]
@@ -95,15 +96,22 @@ class Plan:
 
     @property
     def num_microbatches(self) -> int:
+        if self.microbatches:
+            return len(self.microbatches)
         return 1 + max((t.microbatch for t in self.tasks.values()), default=-1)
 
     @property
     def shape(self) -> Tuple[Any, ...]:
         """Equal for plans that can stand in for each other: which passes of
         which sub-microbatches there are, and on which ranks."""
+        return self.shape_on(range(self.num_ranks))
+
+    def shape_on(self, ranks: Iterable[int]) -> Tuple[Any, ...]:
+        """The same of some ranks only."""
+        wanted = set(ranks)
         return tuple(sorted(
             (t.kind, t.stage, t.microbatch, t.sub, t.rank)
-            for t in self.tasks.values()))
+            for t in self.tasks.values() if t.rank in wanted))
 
 
 def digest(plan: Plan) -> Tuple[int, int]:
@@ -181,11 +189,12 @@ def from_response(proto: Any) -> Plan:
 
 
 def from_rank_plan(proto: Any) -> Plan:
-    """Of a RankPlan message: one rank's program. The tasks at the far ends of
-    its edges are known only as far as the message names them."""
+    """Of a RankPlan message: one rank's program and tasks, and the tasks of
+    other ranks that it sends to and receives from."""
     return Plan(
         num_ranks=proto.num_ranks, module_names=tuple(proto.module_names),
-        tasks={t.index: _task(t.task) for t in proto.tasks},
+        tasks={t.index: _task(t.task)
+               for t in (*proto.tasks, *proto.neighbours)},
         edges={e.index: _edge(e.edge) for e in proto.edges},
         programs={proto.rank: _instructions(proto.program)},
         microbatches=_microbatches(proto.microbatches), job=proto.job_id,

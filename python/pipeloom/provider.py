@@ -25,6 +25,9 @@ class PlanProvider:
     collective, see pipeloom.torch.agreement) all fall back when one has to,
     and what counts as the last good plan is the same everywhere.
 
+    With `rank`, that rank's share is fetched instead of the whole plan: all
+    that pipeloom.torch.Executor needs.
+
     `counts` has how many steps ran "planned", "last_good" and "static". One
     line is logged when a run of fallbacks begins, and one when it ends.
     """
@@ -32,7 +35,8 @@ class PlanProvider:
     def __init__(self, client: Optional[Client], job_id: str,
                  static: Callable[[int, Sequence[Microbatch]], Plan], *,
                  replica: int = 0, wait: float = 1.0,
-                 agree: Optional[Agree] = None, keep: int = 64) -> None:
+                 agree: Optional[Agree] = None, keep: int = 64,
+                 rank: Optional[int] = None) -> None:
         self._client = client
         self._job_id = job_id
         self._static = static
@@ -40,6 +44,7 @@ class PlanProvider:
         self._wait = wait
         self._agree = agree
         self._keep = keep
+        self._rank = rank
         self._good: "collections.OrderedDict[Any, Plan]" = (
             collections.OrderedDict())
         self._falling_back = False
@@ -60,8 +65,9 @@ class PlanProvider:
         if plan is not None and agreed:
             if not plan.microbatches:
                 plan = plan.with_microbatches(step, microbatches)
-            self._good[plan.shape if shape is None else shape] = plan
-            self._good.move_to_end(plan.shape if shape is None else shape)
+            key = self._shape_of(plan) if shape is None else shape
+            self._good[key] = plan
+            self._good.move_to_end(key)
             while len(self._good) > self._keep:
                 self._good.popitem(last=False)
             self.counts["planned"] += 1
@@ -73,19 +79,25 @@ class PlanProvider:
             _log.warning("pipeloom: step %d falls back: %s", step, why)
             self._falling_back = True
         static = self._static(step, microbatches)
-        last = self._good.get(static.shape if shape is None else shape)
+        last = self._good.get(self._shape_of(static) if shape is None
+                              else shape)
         if last is not None and last.num_microbatches == len(microbatches):
             self.counts["last_good"] += 1
             return last.with_microbatches(step, microbatches)
         self.counts["static"] += 1
         return static
 
+    def _shape_of(self, plan: Plan) -> Any:
+        return (plan.shape if self._rank is None
+                else plan.shape_on([self._rank]))
+
     def _fetch(self, step: int) -> Tuple[Optional[Plan], str]:
         if self._client is None:
             return None, "there is no service"
         end = time.monotonic() + self._wait
         try:
-            future = self._client.prefetch(self._job_id, step, self._replica)
+            future = self._client.prefetch(self._job_id, step, self._replica,
+                                           rank=self._rank)
             plan = future.result(timeout=max(0.0, end - time.monotonic()))
             if plan.step != step:
                 return None, f"the service answered with step {plan.step}"

@@ -98,6 +98,9 @@ class PlanStructure:
     """A plan's tasks as forwards, and what is handed from one to the next."""
 
     def __init__(self, plan: Plan) -> None:
+        # Tasks of the ranks whose programs the plan has; of others, one that
+        # a share names may be without its forward.
+        own = set(plan.programs)
         key = {}
         for i, t in plan.tasks.items():
             key[t.kind, t.stage, t.microbatch, t.sub] = i
@@ -109,6 +112,8 @@ class PlanStructure:
             place = (t.stage, t.microbatch, t.sub)
             forward = key.get(("F",) + place)
             if forward is None:
+                if t.rank not in own:
+                    continue
                 raise ValueError(f"task {i} has no forward in the plan")
             self.forward_of[i] = forward
             if t.kind == "F":
@@ -130,7 +135,7 @@ class PlanStructure:
             if missing:
                 raise ValueError(
                     f"edge {e} ends at task {missing[0]}, which the plan does "
-                    "not describe: fetch the whole plan (Client.plan)")
+                    "not describe: its service is older than this package")
             a, b = plan.tasks[edge.source], plan.tasks[edge.target]
             if a.kind == "F" and b.kind == "F":
                 self.inputs.setdefault(edge.target, []).append(e)
@@ -140,7 +145,8 @@ class PlanStructure:
             a, b = plan.tasks[edge.source], plan.tasks[edge.target]
             if a.kind != "B" or b.kind != "B":
                 continue
-            pair = (self.forward_of[edge.target], self.forward_of[edge.source])
+            pair = (self.forward_of.get(edge.target, -1),
+                    self.forward_of.get(edge.source, -1))
             if pair in between:
                 self.gradients_out.setdefault(edge.source, []).append(
                     (e, between[pair]))

@@ -216,6 +216,30 @@ class ClientTest(unittest.TestCase):
         self.assertEqual(sent.batch.samples[1].videos[0].frames, 9)
         self.assertEqual(list(sent.batch.samples[1].audio_seconds), [1.5])
 
+    def test_a_share_stands_in_for_a_later_step_of_its_rank(self):
+        import dataclasses
+
+        def share(_job, step, _replica, rank, _timeout=None):
+            if step > 0:
+                raise pipeloom.PlannerError(grpc.StatusCode.UNAVAILABLE, "")
+            plan = static(step, microbatches(3))
+            # Others of which it knows less than the static plan does.
+            tasks = {i: t for i, t in plan.tasks.items()
+                     if t.rank == rank or i % 2}
+            return dataclasses.replace(
+                plan, tasks=tasks, programs={rank: plan.programs[rank]},
+                schedule="planned")
+
+        self.client.rank_plan = share
+        provider = self.provider(rank=1)
+        self.assertEqual(provider.get(0, microbatches(3)).schedule, "planned")
+        again = provider.get(1, microbatches(3))
+        self.assertEqual((again.schedule, again.step), ("planned", 1))
+        self.assertEqual(list(again.programs), [1])
+        self.assertEqual(len(provider.get(2, microbatches(2)).programs), 2)
+        self.assertEqual(provider.counts,
+                         {"planned": 1, "last_good": 1, "static": 1})
+
     def test_a_full_service_is_asked_again_and_a_refusal_is_not(self):
         self.fake.mode, self.fake.failures = "busy", 3
         self.assertEqual(self.client.plan("job", 1).step, 1)

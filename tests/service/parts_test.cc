@@ -37,7 +37,9 @@ using ::testing::HasSubstr;
 TEST(JobRequestTest, EveryShippedJobComesBackFromItsMessage) {
   const service::ShippedFiles files = TestOptions().core.files;
   for (const std::string& name : workloads::ShippedJobNames()) {
-    ASSERT_OK_AND_ASSIGN(const JobSpec job, service::ShippedJob(name, files));
+    ASSERT_OK_AND_ASSIGN(JobSpec job, service::ShippedJob(name, files));
+    job.module_parallelism = {
+        {.module = job.model.modules[ModuleId(0)].name, .tp = 1, .cp = 0}};
     ASSERT_OK_AND_ASSIGN(const JobSpec again,
                          service::JobFromProto(convert::ToProto(job), files));
     EXPECT_EQ(again, job) << name;

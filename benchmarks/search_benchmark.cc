@@ -1,6 +1,10 @@
 // The schedule search and its inner loops on uniform pipelines.
 #include <benchmark/benchmark.h>
 
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <queue>
 #include <utility>
 #include <vector>
 
@@ -76,6 +80,69 @@ void BM_FixedOrderBatch(benchmark::State& state) {
                           FixedOrder::kLanes);
 }
 BENCHMARK(BM_FixedOrderBatch)
+    ->ArgsProduct({{4, 8, 64}, {24, 256}})
+    ->ArgNames({"ranks", "microbatches"});
+
+// The least that a list scheduler can be: heaps of what arrived and of what is
+// to arrive on each rank, a heap of decisions; no memory, no patience, no
+// order but backward, forward, weight gradient and then id.
+int64_t BareListSchedule(const FlatGraph& g) {
+  using Entry = std::pair<int64_t, int32_t>;
+  using Heap =
+      std::priority_queue<Entry, std::vector<Entry>, std::greater<Entry>>;
+  constexpr int64_t kOrder[] = {1, 0, 2};  // By pass.
+  const auto ranks = static_cast<size_t>(g.num_ranks);
+  std::vector<Heap> coming(ranks);
+  std::vector<Heap> ready(ranks);
+  std::vector<int64_t> free_at(ranks, 0);
+  std::vector<int32_t> missing(g.duration.size());
+  std::vector<int64_t> arrival(g.duration.size(), 0);
+  Heap decisions;
+  for (int32_t t = 0; t < g.num_tasks; ++t) {
+    missing[t] = g.pred_offset[t + 1] - g.pred_offset[t];
+    if (missing[t] > 0) continue;
+    coming[g.rank[t]].emplace(0, t);
+    decisions.emplace(0, g.rank[t]);
+  }
+  int64_t finish = 0;
+  while (!decisions.empty()) {
+    const auto [now, r] = decisions.top();
+    decisions.pop();
+    if (now < free_at[r]) continue;
+    while (!coming[r].empty() && coming[r].top().first <= now) {
+      const int32_t t = coming[r].top().second;
+      ready[r].emplace(kOrder[static_cast<size_t>(g.pass[t])] * g.num_tasks + t,
+                       t);
+      coming[r].pop();
+    }
+    if (ready[r].empty()) continue;
+    const int32_t t = ready[r].top().second;
+    ready[r].pop();
+    const int64_t end = now + g.duration[t];
+    free_at[r] = end;
+    finish = std::max(finish, end);
+    decisions.emplace(end, r);
+    for (int32_t e = g.succ_offset[t]; e < g.succ_offset[t + 1]; ++e) {
+      const int32_t next = g.succ[e];
+      arrival[next] = std::max(arrival[next], end + g.succ_delay[e]);
+      if (--missing[next] > 0) continue;
+      const int32_t other = g.rank[next];
+      coming[other].emplace(arrival[next], next);
+      decisions.emplace(std::max(arrival[next], free_at[other]), other);
+    }
+  }
+  return finish;
+}
+
+void BM_BareListSchedule(benchmark::State& state) {
+  const FlatGraph graph(Pipeline(state, Bytes(0)));
+  if (BareListSchedule(graph) != ListScheduler(graph).Run({})) {
+    state.SkipWithError("the two list schedulers differ");
+  }
+  for (auto _ : state) benchmark::DoNotOptimize(BareListSchedule(graph));
+  state.SetItemsProcessed(state.iterations() * graph.num_tasks);
+}
+BENCHMARK(BM_BareListSchedule)
     ->ArgsProduct({{4, 8, 64}, {24, 256}})
     ->ArgNames({"ranks", "microbatches"});
 

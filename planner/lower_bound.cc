@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <numeric>
 #include <queue>
 #include <utility>
 #include <vector>
 
 #include "planner/memory_bound.h"
+#include "planner/ramp_bound.h"
 #include "planner/window_bound.h"
 
 namespace pipeloom::planner {
@@ -74,8 +76,29 @@ NamedBound BoundOf(const FlatGraph& g, const HeadsAndTails& chains,
     Raise(&bound, PreemptiveBound(jobs[r]), "rank load");
   }
   if (moments == 0) return bound;
+  Raise(&bound, RampBound(g, chains.head, chains.tail, bound.time, moments),
+        "ramp");
   Raise(&bound, MemoryBound(g, chains.head, chains.tail, bound.time, moments),
         "memory");
+  return bound;
+}
+
+}  // namespace
+
+namespace {
+
+// All times of a schedule whose tasks start as early as they can are sums of
+// the graph's times, so the shortest step is a multiple of their divisor.
+int64_t RoundUp(const FlatGraph& g, int64_t time) {
+  int64_t divisor = 0;
+  for (const auto* times : {&g.duration, &g.pred_delay, &g.epilogue}) {
+    for (const int64_t value : *times) divisor = std::gcd(divisor, value);
+  }
+  return divisor > 1 ? (time + divisor - 1) / divisor * divisor : time;
+}
+
+NamedBound RoundUp(const FlatGraph& g, NamedBound bound) {
+  bound.time = RoundUp(g, bound.time);
   return bound;
 }
 
@@ -103,7 +126,7 @@ HeadsAndTails ChainsOf(const FlatGraph& g) {
 }
 
 NamedBound CheapLowerBound(const FlatGraph& g) {
-  return BoundOf(g, ChainsOf(g), kFewMoments);
+  return RoundUp(g, BoundOf(g, ChainsOf(g), kFewMoments));
 }
 
 NamedBound StrongLowerBound(const FlatGraph& g, const SearchBudget& budget) {
@@ -111,7 +134,7 @@ NamedBound StrongLowerBound(const FlatGraph& g, const SearchBudget& budget) {
   NamedBound bound = BoundOf(g, chains, kManyMoments);
   Raise(&bound, WindowBound(g, chains.head, chains.tail, bound.time, budget),
         "time windows");
-  return bound;
+  return RoundUp(g, bound);
 }
 
 NamedBound LowerBoundWithoutMemory(const FlatGraph& g) {

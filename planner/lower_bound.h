@@ -5,11 +5,15 @@
 //  - "rank load": per rank, the best preemptive order of its tasks when each
 //    may start once its own chain ahead is done (head) and is followed by its
 //    own chain (tail): Jackson's preemptive schedule (Carlier, Pinson 1989);
+//  - "ramp": what a rank idles while its first tasks come to it one after
+//    another and its last ones leave so (planner/ramp_bound.h);
 //  - "memory": what a rank cannot do while its memory is full at both ends of
 //    the step (planner/memory_bound.h);
 //  - "time windows": a step time is assumed and refuted
 //  (planner/window_bound.h;
 //    StrongLowerBound alone).
+// The bounds with memory are rounded up to a multiple of the greatest common
+// divisor of all times.
 // Cost: O(tasks log tasks + edges) but for the last.
 #ifndef PIPELOOM_PLANNER_LOWER_BOUND_H_
 #define PIPELOOM_PLANNER_LOWER_BOUND_H_

@@ -5,7 +5,9 @@
 //     budget is used up;
 //  3. kWorkers workers (planner/search_worker.h) in rounds of about equal
 //     cost; they meet after each, and from time to time the best answer (ties:
-//     the smaller index) replaces the worst.
+//     the smaller index) replaces the worst. Where memory is short and
+//     microbatches differ, the second one searches the step with its time
+//     running backwards (planner/reversed_graph.h).
 // The number of workers, the rounds and the exchange do not depend on the
 // number of threads, and so neither does the result.
 #include "planner/search_graph.h"
@@ -27,9 +29,11 @@
 #include "planner/list_scheduler.h"
 #include "planner/lower_bound.h"
 #include "planner/memory_feasibility.h"
+#include "planner/memory_guard.h"
 #include "planner/order_portfolio.h"
 #include "planner/order_search.h"
 #include "planner/retime.h"
+#include "planner/reversed_graph.h"
 #include "planner/search_worker.h"
 #include "planner/smallest_limit.h"
 #include "planner/tabu_search.h"
@@ -76,28 +80,106 @@ int64_t Share(int64_t total, int32_t index) {
   return total / kWorkers + (index < total % kWorkers ? 1 : 0);
 }
 
+// A problem as a worker sees it.
+struct View {
+  View(const StageGraph& stages, FlatGraph columns)
+      : graph(std::move(columns)),
+        units(stages),
+        ideal(Idealised(stages)),
+        spread(SpreadChoices(units)),
+        portfolio(OrderPortfolio(graph, units)) {}
+
+  SearchSpace Space(int64_t bound, bool warm_start) const {
+    return {.graph = &graph,
+            .ideal = &ideal,
+            .units = &units,
+            .portfolio = &portfolio,
+            .spread = &spread,
+            .bound = bound,
+            .warm_start = warm_start,
+            .num_workers = kWorkers};
+  }
+  bool IsUniform() const {
+    return std::all_of(units.load.begin(), units.load.end(),
+                       [&](int64_t load) { return load == units.load[0]; });
+  }
+
+  FlatGraph graph;
+  OrderUnits units;
+  FlatGraph ideal;
+  std::vector<OrderChoice> spread;
+  std::vector<OrderChoice> portfolio;
+};
+
+bool MemoryIsShort(const FlatGraph& graph) {
+  std::vector<int64_t> most(static_cast<size_t>(graph.num_ranks), 0);
+  for (int32_t t = 0; t < graph.num_tasks; ++t) {
+    most[graph.rank[t]] += graph.alloc[t];
+  }
+  for (int32_t r = 0; r < graph.num_ranks; ++r) {
+    if (most[r] > graph.capacity[r]) return true;
+  }
+  return false;
+}
+
+// A worker and its best, told in the direction of time of the graph.
+class Member {
+ public:
+  // `epilogue`: what a reversed graph leaves out.
+  Member(const SearchSpace& space, int32_t index, uint64_t seed, bool reversed,
+         int64_t epilogue)
+      : space_(space),
+        worker_(space_, index, seed),
+        reversed_(reversed),
+        epilogue_(reversed ? epilogue : 0) {}
+
+  int64_t best() const { return worker_.best() + epilogue_; }
+  std::vector<int32_t> sequence() const {
+    return reversed_ ? ReadBackwards(worker_.sequence()) : worker_.sequence();
+  }
+  int64_t evaluations() const { return worker_.evaluations(); }
+  void Adopt(int64_t time, absl::Span<const int32_t> sequence) {
+    if (reversed_) {
+      worker_.Adopt(time - epilogue_, ReadBackwards(sequence));
+    } else {
+      worker_.Adopt(time, sequence);
+    }
+  }
+  void Round(int64_t limit, const SearchBudget& budget) {
+    worker_.Round(limit, budget);
+  }
+
+ private:
+  SearchSpace space_;
+  SearchWorker worker_;
+  bool reversed_ = false;
+  int64_t epilogue_ = 0;
+};
+
 // The search by workers, from a legal sequence.
 void SearchOrders(const StageGraph& graph, const FlatGraph& flat, int64_t bound,
                   bool warm_start, uint64_t seed, const SearchBudget& budget,
                   Incumbent* best) {
-  const OrderUnits units(graph);
-  const FlatGraph ideal = Idealised(graph);
-  const std::vector<OrderChoice> spread = SpreadChoices(units);
-  const std::vector<OrderChoice> portfolio = OrderPortfolio(flat, units);
-  const SearchSpace space{.graph = &flat,
-                          .ideal = &ideal,
-                          .units = &units,
-                          .portfolio = &portfolio,
-                          .spread = &spread,
-                          .bound = bound,
-                          .warm_start = warm_start,
-                          .num_workers = kWorkers};
+  const View view(graph, flat);
+  std::unique_ptr<View> backwards;
+  if (MemoryIsShort(flat) && !view.IsUniform() && CanReverse(graph)) {
+    const StageGraph reversed = InReversedTime(graph);
+    FlatGraph columns(reversed);
+    if (MemoryGuard(columns).shortage().task < 0) {
+      backwards = std::make_unique<View>(reversed, std::move(columns));
+    }
+  }
+  const int64_t epilogue = flat.epilogue[0];
   Random random(seed);
   std::array<uint64_t, kWorkers> seeds{};
   for (uint64_t& worker_seed : seeds) worker_seed = random.Next();
-  std::vector<std::unique_ptr<SearchWorker>> workers(kWorkers);
+  std::vector<std::unique_ptr<Member>> workers(kWorkers);
   ParallelFor(budget.threads, kWorkers, [&](int32_t i) {
-    workers[i] = std::make_unique<SearchWorker>(space, i, seeds[i]);
+    const bool reversed = backwards != nullptr && i % 2 == 1;
+    workers[i] = std::make_unique<Member>(
+        reversed ? backwards->Space(bound - epilogue, warm_start)
+                 : view.Space(bound, warm_start),
+        i, seeds[i], reversed, epilogue);
     workers[i]->Adopt(best->time, best->sequence);
   });
   const auto leader = [&] {
@@ -127,11 +209,11 @@ void SearchOrders(const StageGraph& graph, const FlatGraph& flat, int64_t bound,
       if (workers[i]->best() >= workers[worst]->best()) worst = i;
     }
     if (round % kExchange == 0 && worst != leader()) {
-      const SearchWorker& other = *workers[leader()];
+      const Member& other = *workers[leader()];
       workers[worst]->Adopt(other.best(), other.sequence());
     }
   }
-  const SearchWorker& winner = *workers[leader()];
+  const Member& winner = *workers[leader()];
   best->Offer(winner.best(), winner.sequence());
 }
 

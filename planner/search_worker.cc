@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <utility>
 
 namespace pipeloom::planner {
@@ -18,7 +19,10 @@ constexpr size_t kMostBases = 2;
 constexpr int32_t kLargeGraph = 2500;
 // Candidates for the first and for the last place, of many microbatches.
 constexpr int32_t kMostCandidates = 24;
+// Places at either end that are exchanged; fewer where it takes long.
 constexpr int32_t kEnds = 3;
+constexpr int32_t kEndsOfLarger = 2;
+constexpr int32_t kSmallGraph = 300;
 constexpr int64_t kPolish = 400;
 constexpr int64_t kShortPolish = 25;
 // A choice within so many mean durations of the best is worth a tabu search.
@@ -38,6 +42,14 @@ constexpr double kKickTemperature = 0.3;
 constexpr double kKickReset = 1;
 constexpr int64_t kKickPolish = 60;
 constexpr double kPlaceTemperature = 0.5;
+// Rounds without a better answer after which a worker starts anew; the bests
+// that it keeps, the share of starts that mix two of them, and the choices
+// tried for any other start.
+constexpr int64_t kPatience = 40;
+constexpr size_t kMostElites = 8;
+constexpr double kMixed = 0.5;
+constexpr int32_t kStarts = 8;
+constexpr int64_t kStartChanges = 10;
 // Of forward-backward improvement.
 constexpr int64_t kSweepRounds = 4;
 
@@ -71,10 +83,12 @@ SearchWorker::SearchWorker(const SearchSpace& space, int32_t index,
 }
 
 void SearchWorker::Adopt(int64_t time, absl::Span<const int32_t> sequence) {
-  if (time >= best_) return;
+  if (time >= best()) return;
+  if (restarted_) return AddElite(time, sequence);
   best_ = time;
   sequence_.assign(sequence.begin(), sequence.end());
   cycle_ = 0;
+  stalled_cost_ = 0;
 }
 
 void SearchWorker::Keep(int64_t time, absl::Span<const int32_t> sequence) {
@@ -217,7 +231,9 @@ void SearchWorker::ExchangeEnds(Candidate* base, const SearchBudget& budget) {
     choice.order.insert(choice.order.end(), rest.begin() + at, rest.end());
     return choice;
   };
-  for (int32_t place = 0; place < kEnds; ++place) {
+  const int32_t ends =
+      space_->graph->num_tasks <= kSmallGraph ? kEnds : kEndsOfLarger;
+  for (int32_t place = 0; place < ends; ++place) {
     for (const bool front : {false, true}) {
       Candidate best = *base;
       for (const int32_t m : microbatches) {
@@ -407,6 +423,10 @@ void SearchWorker::Round(int64_t limit, const SearchBudget& budget) {
                  ? evaluations_ + limit
                  : std::numeric_limits<int64_t>::max();
   cost_ = 0;
+  if (stalled_cost_ >= kPatience * kRoundCost && relabels_.can_move()) {
+    Restart(budget);
+  }
+  const int64_t before = best_;
   while (cost_ < kRoundCost && MayGoOn(budget)) {
     if (next_portfolio_ < space_->portfolio->size()) {
       Portfolio(budget);
@@ -427,21 +447,129 @@ void SearchWorker::Round(int64_t limit, const SearchBudget& budget) {
     // A turn that found nothing to do must not be asked for ever.
     cost_ += 8;
   }
+  stalled_cost_ = best_ < before ? 0 : stalled_cost_ + cost_;
+}
+
+void SearchWorker::AddElite(int64_t time, absl::Span<const int32_t> sequence) {
+  if (time < top_) {
+    top_ = time;
+    top_sequence_.assign(sequence.begin(), sequence.end());
+  }
+  for (const Elite& elite : elites_) {
+    if (elite.time == time && absl::MakeConstSpan(elite.sequence) == sequence) {
+      return;
+    }
+  }
+  if (elites_.size() < kMostElites) {
+    elites_.push_back({});
+  } else {
+    // The worst makes room.
+    const auto worst = std::max_element(
+        elites_.begin(), elites_.end(),
+        [](const Elite& a, const Elite& b) { return a.time < b.time; });
+    if (worst->time <= time) return;
+    std::swap(*worst, elites_.back());
+  }
+  elites_.back() = {.time = time,
+                    .sequence = {sequence.begin(), sequence.end()}};
+}
+
+void SearchWorker::MixElites() {
+  const FlatGraph& g = *space_->graph;
+  const auto n = static_cast<int64_t>(elites_.size());
+  const int64_t a = random_.Below(n);
+  const int64_t b = (a + 1 + random_.Below(n - 1)) % n;
+  const double share = 0.3 + 0.4 * random_.Unit();
+  std::vector<double> key(static_cast<size_t>(g.num_tasks));
+  retimer_.Retime(elites_[a].sequence);
+  for (int32_t t = 0; t < g.num_tasks; ++t) {
+    key[t] = share * static_cast<double>(retimer_.start(t));
+  }
+  retimer_.Retime(elites_[b].sequence);
+  for (int32_t t = 0; t < g.num_tasks; ++t) {
+    key[t] += (1 - share) * static_cast<double>(retimer_.start(t));
+  }
+  std::vector<int32_t> order(static_cast<size_t>(g.num_tasks));
+  std::iota(order.begin(), order.end(), 0);
+  std::sort(order.begin(), order.end(), [&](int32_t x, int32_t y) {
+    return key[x] != key[y] ? key[x] < key[y] : x < y;
+  });
+  const int64_t time = lists_.Run(
+      {.order = order, .prefer = Prefer::kPriority, .patience = 0.5});
+  ++evaluations_;
+  cost_ += kListCost;
+  Keep(time, lists_.sequence());
+}
+
+// A few light microbatches fill the pipeline, then the heavy ones come, and the
+// other light ones drain it; by all their work or that of their first module.
+std::vector<int32_t> SearchWorker::DrawOrder() {
+  const OrderUnits& units = *space_->units;
+  std::vector<double> load(units.period.size(), -1);
+  const bool all = random_.Below(2) == 0;
+  const double noise = 0.4 * random_.Unit();
+  for (int32_t u = 0; u < units.num_units(); ++u) {
+    double& sum = load[units.microbatch[u]];
+    if (sum >= 0 && !all) continue;
+    if (sum < 0) sum = 0;
+    sum += static_cast<double>(units.load[u]);
+  }
+  for (double& l : load) l *= 1 + noise * (random_.Unit() - 0.5);
+  std::vector<int32_t> order(static_cast<size_t>(units.num_units()));
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
+    return load[units.microbatch[a]] > load[units.microbatch[b]];
+  });
+  const auto n = static_cast<int64_t>(order.size());
+  const int64_t light = random_.Below(n / 4 + 1);
+  std::rotate(order.begin(), order.end() - light, order.end());
+  return order;
+}
+
+void SearchWorker::Restart(const SearchBudget& budget) {
+  AddElite(best_, sequence_);
+  restarted_ = true;
+  stalled_cost_ = 0;
+  best_ = std::numeric_limits<int64_t>::max();
+  shaken_sequence_.clear();
+  kicked_sequence_.clear();
+  current_ = {};
+  cycle_ = 0;
+  if (elites_.size() >= 2 && random_.Unit() < kMixed) {
+    MixElites();
+  } else {
+    for (int32_t i = 0; i < kStarts; ++i) TryChoice(DrawChoice());
+  }
+  const std::vector<int32_t> start = sequence_;
+  Polish(start, kPolish, budget);
+}
+
+OrderChoice SearchWorker::DrawChoice() {
+  OrderChoice choice{.order = DrawOrder()};
+  if (random_.Below(2) == 0) {
+    choice.prefer =
+        random_.Below(2) == 0 ? Prefer::kBackward : Prefer::kAlternate;
+    choice.patience = 0.5 * static_cast<double>(random_.Below(3));
+  } else if (!bases_.empty()) {
+    choice = bases_[random_.Below(static_cast<int64_t>(bases_.size()))].choice;
+    for (int64_t k = 0; k < kStartChanges; ++k) Perturb(&choice, random_);
+  }
+  if (random_.Below(2) == 0) {
+    choice.capacity_ratio = 0.2 + 0.1 * static_cast<double>(random_.Below(8));
+  }
+  return choice;
 }
 
 void SearchWorker::TakeTurn(int64_t turn, const SearchBudget& budget) {
   if (relabels_.can_move() && relabels_.keeps_memory()) {
+    if (turn % 40 == 19) return ImproveSequence(budget);
+    if (turn % 40 == 39) return PerturbChoices(budget);
     switch (turn % 10) {
-      case 4:
-        return Shake(budget);
-      case 9:
-        return PerturbChoices(budget);
-      case 2:
-      case 7:
-        return PlaceMicrobatches(budget);
       case 3:
-      case 8:
-        return ImproveSequence(budget);
+      case 7:
+        return Shake(budget);
+      case 6:
+        return PlaceMicrobatches(budget);
       default:
         return KickMicrobatches(budget);
     }

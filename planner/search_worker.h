@@ -16,10 +16,14 @@
 //    differ in cost and not in memory under a limit, mostly: some exchange
 //    their places in the schedule, each time followed by a short tabu search,
 //    accepted or not as in annealing, and annealing of their places; elsewhere
-//    tabu search from the best.
+//    tabu search from the best;
+//  - where microbatches differ and long nothing better was found: from a new
+//    start, until that stalls too. Bests are kept and mixed; from then on
+//    another worker's best is only mixed in.
 #ifndef PIPELOOM_PLANNER_SEARCH_WORKER_H_
 #define PIPELOOM_PLANNER_SEARCH_WORKER_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <memory>
@@ -58,8 +62,10 @@ class SearchWorker {
   // Keeps a reference to `space` and what it points to.
   SearchWorker(const SearchSpace& space, int32_t index, uint64_t seed);
 
-  int64_t best() const { return best_; }
-  const std::vector<int32_t>& sequence() const { return sequence_; }
+  int64_t best() const { return std::min(best_, top_); }
+  const std::vector<int32_t>& sequence() const {
+    return top_ < best_ ? top_sequence_ : sequence_;
+  }
   int64_t evaluations() const { return evaluations_; }
   // Goes on from another's best sequence. REQUIRES: legal.
   void Adopt(int64_t time, absl::Span<const int32_t> sequence);
@@ -69,12 +75,16 @@ class SearchWorker {
   void Round(int64_t limit, const SearchBudget& budget);
 
  private:
+  struct Elite {
+    int64_t time = 0;
+    std::vector<int32_t> sequence{};
+  };
   struct Candidate {
     int64_t time = std::numeric_limits<int64_t>::max();
     OrderChoice choice{};
   };
   bool MayGoOn(const SearchBudget& budget) const {
-    return evaluations_ < stop_at_ && best_ > space_->bound &&
+    return evaluations_ < stop_at_ && best() > space_->bound &&
            !budget.Exhausted(0);
   }
   void Keep(int64_t time, absl::Span<const int32_t> sequence);
@@ -100,6 +110,13 @@ class SearchWorker {
   // ... or annealing of the places alone.
   void PlaceMicrobatches(const SearchBudget& budget);
   void ImproveBest(const SearchBudget& budget);
+  // Leaves the present best for another start: the best of some choices drawn
+  // at random, or a list schedule by mixed start times of two former bests.
+  void Restart(const SearchBudget& budget);
+  void AddElite(int64_t time, absl::Span<const int32_t> sequence);
+  void MixElites();
+  OrderChoice DrawChoice();
+  std::vector<int32_t> DrawOrder();
   void ImproveSequence(const SearchBudget& budget);
 
   const SearchSpace* space_;
@@ -137,6 +154,12 @@ class SearchWorker {
   std::vector<int32_t> shaken_sequence_{};
   int64_t kicked_ = std::numeric_limits<int64_t>::max();
   std::vector<int32_t> kicked_sequence_{};
+  // The best before the last restart, and the bests of restarts.
+  int64_t top_ = std::numeric_limits<int64_t>::max();
+  std::vector<int32_t> top_sequence_{};
+  std::vector<Elite> elites_{};
+  bool restarted_ = false;
+  int64_t stalled_cost_ = 0;  // Since best_ got better.
   int64_t turn_ = 0;
   int64_t cycle_ = 0;
 };

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "planner/memory_bound.h"
+#include "planner/ramp_bound.h"
 
 namespace pipeloom::planner {
 namespace {
@@ -48,7 +49,8 @@ class Windows {
       }
       if (!changed) break;
     }
-    return MemoryBound(g_, head_, tail_, time, kMoments) > time
+    return RampBound(g_, head_, tail_, time, kMoments) > time ||
+                   MemoryBound(g_, head_, tail_, time, kMoments) > time
                ? Verdict::kRefuted
                : Verdict::kOpen;
   }

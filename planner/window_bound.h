@@ -10,7 +10,8 @@
 //    comes after all of them; Carlier, Pinson 1989; in the O(n^2) form of
 //    Baptiste, Le Pape, Nuijten 2001), and refutation where the tasks that must
 //    run within a span do not fit into it;
-//  - memory: the bound of planner/memory_bound.h with the shrunken windows.
+//  - memory, and tasks that come one after another: the bounds of
+//    planner/memory_bound.h and planner/ramp_bound.h with the shrunken windows.
 // Bisection finds the largest T refuted; T + 1 is a bound. Windows shrink
 // monotonically in T, but every single refutation is a proof of its own.
 //

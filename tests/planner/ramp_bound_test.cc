@@ -1,0 +1,137 @@
+#include "planner/ramp_bound.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "base/random.h"
+#include "planner/exact_search.h"
+#include "planner/lower_bound.h"
+#include "tests/oracles/brute_force_schedule.h"
+#include "tests/planner/branching_problems.h"
+#include "tests/planner/small_problems.h"
+
+namespace pipeloom::planner {
+namespace {
+
+using ::pipeloom::testing::BranchingProblem;
+using ::pipeloom::testing::BruteForceStepTime;
+using ::pipeloom::testing::SmallProblem;
+
+int64_t Ramp(const FlatGraph& graph) {
+  const HeadsAndTails chains = ChainsOf(graph);
+  return RampBound(graph, chains.head, chains.tail, LowerBound(graph),
+                   /*points=*/1000);
+}
+
+// Forwards over all ranks and, if `backward`, back again; times by microbatch,
+// and by rank too if `unequal`; transfers if `delays`.
+StageGraph Pipeline(uint64_t seed, int32_t ranks, int32_t microbatches,
+                    bool backward, bool unequal, bool delays) {
+  Random random(seed);
+  IdVector<TaskId, Task> tasks;
+  IdVector<EdgeId, Dependency> edges;
+  for (int32_t m = 0; m < microbatches; ++m) {
+    const int64_t scale = random.Between(0, 12);
+    const int32_t passes = backward ? 2 * ranks : ranks;
+    for (int32_t i = 0; i < passes; ++i) {
+      const int32_t rank = i < ranks ? i : 2 * ranks - 1 - i;
+      Task task{.rank = RankId(rank),
+                .module = ModuleId(0),
+                .stage = StageId(i),
+                .microbatch = MicrobatchId(m)};
+      task.pass = i < ranks ? Pass::kForward : Pass::kBackward;
+      task.duration = Microseconds(static_cast<double>(
+          unequal ? random.Between(0, scale) : scale * (i < ranks ? 1 : 2)));
+      const TaskId id = tasks.push_back(task);
+      if (i == 0) continue;
+      edges.push_back({.from = TaskId(id.value() - 1),
+                       .to = id,
+                       .delay = delays
+                                    ? Microseconds(double(random.Between(0, 6)))
+                                    : kZero});
+    }
+  }
+  auto graph = StageGraph::Create("pipeline", IdVector<RankId, RankSpec>(ranks),
+                                  {""}, std::move(tasks), std::move(edges));
+  PIPELOOM_CHECK(graph.ok());
+  return *std::move(graph);
+}
+
+TEST(RampBoundTest, IsNeverAboveTheOptimumOfPipelines) {
+  int problems = 0;
+  for (uint64_t seed = 0; problems < 500; ++seed) {
+    const auto graph = SmallProblem(seed);
+    if (!graph.has_value()) continue;
+    ++problems;
+    const auto optimum = BruteForceStepTime(*graph);
+    if (!optimum.has_value()) continue;
+    EXPECT_LE(Ramp(FlatGraph(*graph)), optimum->count()) << "seed " << seed;
+  }
+}
+
+TEST(RampBoundTest, IsNeverAboveTheOptimumOfParallelEncoders) {
+  for (uint64_t seed = 0; seed < 300; ++seed) {
+    const StageGraph graph = BranchingProblem(seed, 12);
+    const auto optimum = BruteForceStepTime(graph);
+    if (!optimum.has_value()) continue;
+    EXPECT_LE(Ramp(FlatGraph(graph)), optimum->count()) << "seed " << seed;
+  }
+}
+
+// Where it matters: several microbatches on the way from rank to rank, that may
+// overtake each other, with and without waiting for transfers.
+TEST(RampBoundTest, IsNeverAboveWhatTheExactSearchProves) {
+  SearchBudget budget;
+  budget.max_evaluations = 20'000;
+  int proven = 0;
+  int better = 0;
+  for (uint64_t seed = 0; seed < 600; ++seed) {
+    const bool backward = seed % 2 == 1;
+    const auto ranks = static_cast<int32_t>(2 + seed / 2 % 3);
+    const int32_t microbatches = backward ? 4 : 6;
+    const FlatGraph flat(Pipeline(seed, ranks, microbatches, backward,
+                                  /*unequal=*/seed % 3 == 0,
+                                  /*delays=*/seed % 5 < 2));
+    const ExactResult exact = ExactSearch(flat, kNoLimit, {}, budget);
+    if (!exact.proven || exact.sequence.empty()) continue;
+    ++proven;
+    const int64_t ramp = Ramp(flat);
+    better += ramp > LowerBound(flat);
+    EXPECT_LE(ramp, exact.step_time) << "seed " << seed;
+    EXPECT_LE(StrongLowerBound(flat, SearchBudget{}).time, exact.step_time)
+        << "seed " << seed;
+  }
+  EXPECT_GT(proven, 400);
+  EXPECT_GT(better, 20);
+}
+
+// Forwards of 1, 1, 4 and 4 on 4 ranks, nothing else: by their heads the second
+// rank's tasks fill it from 1 on; but the first rank makes them one after
+// another. All orders take sum + (ranks - 1) * longest.
+TEST(RampBoundTest, KnowsThatOneRankMakesTasksOneByOne) {
+  IdVector<TaskId, Task> tasks;
+  IdVector<EdgeId, Dependency> edges;
+  for (const int64_t d : {1, 1, 4, 4}) {
+    for (int32_t r = 0; r < 4; ++r) {
+      const TaskId id = tasks.push_back({.rank = RankId(r),
+                                         .module = ModuleId(0),
+                                         .stage = StageId(r),
+                                         .microbatch = MicrobatchId(0),
+                                         .duration = Nanoseconds(d)});
+      if (r > 0) edges.push_back({.from = TaskId(id.value() - 1), .to = id});
+    }
+  }
+  const auto graph =
+      StageGraph::Create("flow", IdVector<RankId, RankSpec>(4), {""},
+                         std::move(tasks), std::move(edges));
+  ASSERT_TRUE(graph.ok());
+  EXPECT_GT(Ramp(FlatGraph(*graph)), 10);
+  EXPECT_LE(Ramp(FlatGraph(*graph)), 10 + 3 * 4);
+}
+
+}  // namespace
+}  // namespace pipeloom::planner

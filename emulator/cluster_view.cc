@@ -88,6 +88,7 @@ LinkTimes TransferBetween(const JobSpec& job, const ReplicaView& view,
 EmulateOptions NetworkOptions(const JobSpec& job, int32_t replica) {
   const ClusterSpec& cluster = job.cluster;
   EmulateOptions options;
+  options.host_bandwidth = cluster.device.host_bandwidth;
   if (cluster.nic_sharing == NicSharing::kNone) return options;
   options.sharing = cluster.nic_sharing == NicSharing::kFair
                         ? LinkSharing::kFairNic

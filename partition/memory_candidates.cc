@@ -33,6 +33,8 @@ LayerCosts::LayerCosts(const emulator::StageCostModel& costs,
                        bool needs_input_grad)
     : host_bandwidth_(costs.job().cluster.device.host_bandwidth) {
   const bool trained = !costs.job().IsFrozen(stage.module);
+  const WorkShape share =
+      LargestShare(shape, costs.job().CopiesOf(stage.module));
   layers_.reserve(static_cast<size_t>(stage.num_layers));
   for (int32_t i = 0; i < stage.num_layers; ++i) {
     Stage layer = stage;
@@ -48,8 +50,9 @@ LayerCosts::LayerCosts(const emulator::StageCostModel& costs,
         layer.first_layer.value() > 0
             ? specs[LayerId(layer.first_layer.value() - 1)].hidden
             : 0;
-    inputs_.push_back(emulator::InputBytes(specs[layer.first_layer], shape,
-                                           width_before, costs.job().parallel));
+    inputs_.push_back(emulator::InputBytes(specs[layer.first_layer], share,
+                                           width_before,
+                                           costs.job().LayoutOf(stage.module)));
   }
 }
 
@@ -152,6 +155,54 @@ MemorySelection StepMemory::Level(double share) const {
   return selection;
 }
 
+MemorySelection StepMemory::Copied(Bytes largest) const {
+  std::vector<int32_t> chosen;  // By list.
+  for (const std::vector<MemoryCandidate>& list : lists) {
+    int32_t best = 0;
+    for (int32_t j = 1; j < static_cast<int32_t>(list.size()); ++j) {
+      const MemoryEffect& e = list[static_cast<size_t>(j)].effect;
+      const MemoryEffect& b = list[static_cast<size_t>(best)].effect;
+      if (e.extra == kZero && e.forward_free <= largest &&
+          e.held() < b.held()) {
+        best = j;
+      }
+    }
+    chosen.push_back(best);
+  }
+  MemorySelection selection(pairs.size());
+  for (const StagePairId pair : pairs.ids()) {
+    selection[pair] = chosen[static_cast<size_t>(list_of[pair])];
+  }
+  return selection;
+}
+
+std::vector<Bytes> StepMemory::CopySizes() const {
+  std::vector<Bytes> of_list;
+  for (const std::vector<MemoryCandidate>& list : lists) {
+    Bytes& most = of_list.emplace_back();
+    for (const MemoryCandidate& c : list) {
+      most = std::max(most, c.effect.forward_free);
+    }
+  }
+  std::vector<Bytes> sizes;
+  for (const int32_t list : list_of) {
+    const Bytes most = of_list[static_cast<size_t>(list)];
+    if (most > Bytes(0)) sizes.push_back(most);
+  }
+  std::sort(sizes.begin(), sizes.end());
+  return sizes;
+}
+
+StepMemory StepMemory::WithoutCopies() const {
+  StepMemory without = *this;
+  for (std::vector<MemoryCandidate>& list : without.lists) {
+    std::erase_if(list, [](const MemoryCandidate& c) {
+      return c.effect.forward_free > Bytes(0);
+    });
+  }
+  return without;
+}
+
 bool StepMemory::has_choices() const {
   return std::any_of(list_of.begin(), list_of.end(), [&](int32_t list) {
     return lists[static_cast<size_t>(list)].size() > 1;
@@ -199,9 +250,12 @@ StepMemory MakeStepMemory(
   return memory;
 }
 
-absl::StatusOr<StageGraph> ApplyMemory(const StageGraph& graph,
-                                       const StepMemory& memory,
-                                       const MemorySelection& selection) {
+namespace {
+
+absl::StatusOr<StageGraph> Apply(const StageGraph& graph,
+                                 const StepMemory& memory,
+                                 const MemorySelection& selection,
+                                 bool beside_copies) {
   PIPELOOM_CHECK(selection.size() == memory.pairs.size());
   IdVector<RankId, RankSpec> ranks = graph.ranks();
   IdVector<TaskId, Task> tasks = graph.tasks();
@@ -215,15 +269,17 @@ absl::StatusOr<StageGraph> ApplyMemory(const StageGraph& graph,
     const MemoryEffect& effect = memory.effect(id, index);
     Task& forward = tasks[pair.forward];
     forward.alloc = effect.forward_alloc;
-    forward.free = effect.forward_free;
+    forward.free = beside_copies ? Bytes(0) : effect.forward_free;
     Task& backward = tasks[pair.backward];
     backward.duration = effect.backward;
     backward.alloc = effect.backward_alloc;
+    if (beside_copies) backward.alloc -= effect.forward_free;
     backward.free = effect.backward_free;
     backward.recomputes = effect.extra > kZero;
     if (!pair.weight_grad.is_none()) {
       tasks[pair.weight_grad].free = effect.weight_grad_free;
     }
+    if (beside_copies) continue;
     longest[forward.rank] = std::max(longest[forward.rank], effect.copy);
     largest[forward.rank] =
         std::max(largest[forward.rank], effect.forward_free);
@@ -240,6 +296,33 @@ absl::StatusOr<StageGraph> ApplyMemory(const StageGraph& graph,
   return StageGraph::Create(graph.name(), std::move(ranks),
                             graph.module_names(), std::move(tasks),
                             std::move(edges));
+}
+
+}  // namespace
+
+absl::StatusOr<StageGraph> ApplyMemory(const StageGraph& graph,
+                                       const StepMemory& memory,
+                                       const MemorySelection& selection) {
+  return Apply(graph, memory, selection, /*beside_copies=*/false);
+}
+
+absl::StatusOr<StageGraph> ApplyMemoryBesideCopies(
+    const StageGraph& graph, const StepMemory& memory,
+    const MemorySelection& selection) {
+  return Apply(graph, memory, selection, /*beside_copies=*/true);
+}
+
+MemorySelection FromWithoutCopies(const StepMemory& memory,
+                                  const MemorySelection& selection) {
+  MemorySelection whole(selection.size(), 0);
+  for (const StagePairId id : selection.ids()) {
+    int32_t rest = selection[id];
+    for (const MemoryCandidate& c : memory.candidates(id)) {
+      if (c.effect.forward_free == Bytes(0) && rest-- == 0) break;
+      ++whole[id];
+    }
+  }
+  return whole;
 }
 
 MemoryPolicy PolicyOf(const StepMemory& memory,

@@ -122,7 +122,15 @@ struct StepMemory {
   // By pair the candidate whose held bytes are nearest to `share` of the way
   // from everything (0) to the least (1).
   MemorySelection Level(double share) const;
+  // By pair what holds least of that which costs no time beside a copy of at
+  // most `largest`; where there is none, everything is kept.
+  MemorySelection Copied(Bytes largest) const;
   bool has_choices() const;
+  // The most that each pair can copy, in rising order, of those that can copy
+  // anything.
+  std::vector<Bytes> CopySizes() const;
+  // The same choices without those that copy.
+  StepMemory WithoutCopies() const;
 };
 
 // `pairs`: BuiltGraph::pairs of the graph with everything kept, for these
@@ -142,6 +150,17 @@ StepMemory MakeStepMemory(
 absl::StatusOr<StageGraph> ApplyMemory(const StageGraph& graph,
                                        const StepMemory& memory,
                                        const MemorySelection& selection);
+
+// The same for a plan whose own instructions carry the copies out: tasks take
+// and give back only what does not wait on the host, and nothing is delayed or
+// set aside.
+absl::StatusOr<StageGraph> ApplyMemoryBesideCopies(
+    const StageGraph& graph, const StepMemory& memory,
+    const MemorySelection& selection);
+
+// Of WithoutCopies(), as one of `memory`.
+MemorySelection FromWithoutCopies(const StepMemory& memory,
+                                  const MemorySelection& selection);
 
 MemoryPolicy PolicyOf(const StepMemory& memory,
                       const MemorySelection& selection);

@@ -50,8 +50,13 @@ std::vector<IntegerProgram::Use> UsesOf(const MemoryEffect& effect,
 IntegerProgram MakeRankProgram(const StageGraph& graph,
                                const StepMemory& memory, RankId rank,
                                const std::vector<StagePairId>& pairs,
-                               const std::vector<TaskId>& order) {
+                               const std::vector<TaskId>& order,
+                               Bytes most_copied) {
   IntegerProgram program;
+  const auto effect_of = [&](const std::vector<partition::MemoryCandidate>& of,
+                             size_t j) -> const MemoryEffect& {
+    return of[of[j].effect.forward_free > most_copied ? 0 : j].effect;
+  };
   const auto num_positions = static_cast<int32_t>(order.size());
   IdVector<TaskId, int32_t> position(graph.num_tasks(), -1);
   for (int32_t p = 0; p < num_positions; ++p) {
@@ -82,8 +87,10 @@ IntegerProgram MakeRankProgram(const StageGraph& graph,
     PIPELOOM_CHECK(forward >= 0 && forward < backward && backward <= last);
     spans.push_back({forward, backward, last});
     int64_t offloaded = 0;
-    for (const partition::MemoryCandidate& c : memory.candidates(id)) {
-      offloaded = std::max(offloaded, c.effect.forward_free.count());
+    const auto& candidates = memory.candidates(id);
+    for (size_t j = 0; j < candidates.size(); ++j) {
+      offloaded =
+          std::max(offloaded, effect_of(candidates, j).forward_free.count());
     }
     copying = std::max(copying, offloaded);
     if (offloaded == 0 && forward + 1 < num_positions) {
@@ -108,8 +115,9 @@ IntegerProgram MakeRankProgram(const StageGraph& graph,
     MemoryEffect largest;
     int64_t held = 0;
     int64_t backward = 0;
-    for (const partition::MemoryCandidate& c : memory.candidates(pairs[i])) {
-      const MemoryEffect& e = c.effect;
+    const auto& candidates = memory.candidates(pairs[i]);
+    for (size_t j = 0; j < candidates.size(); ++j) {
+      const MemoryEffect& e = effect_of(candidates, j);
       largest.forward_alloc = std::max(largest.forward_alloc, e.forward_alloc);
       largest.weight_grad_free =
           std::max(largest.weight_grad_free, e.weight_grad_free);
@@ -136,8 +144,9 @@ IntegerProgram MakeRankProgram(const StageGraph& graph,
     IntegerProgram::Group& group = program.groups.emplace_back();
     const auto& candidates = memory.candidates(pairs[i]);
     for (size_t j = 0; j < candidates.size(); ++j) {
-      IntegerProgram::Option option{.cost = candidates[j].effect.extra.count()};
-      for (IntegerProgram::Use use : UsesOf(candidates[j].effect, spans[i])) {
+      const MemoryEffect& effect = effect_of(candidates, j);
+      IntegerProgram::Option option{.cost = effect.extra.count()};
+      for (IntegerProgram::Use use : UsesOf(effect, spans[i])) {
         use.first_row = row_at[static_cast<size_t>(use.first_row)];
         use.end_row = row_at[static_cast<size_t>(use.end_row)];
         if (use.first_row < use.end_row) option.uses.push_back(use);
@@ -175,15 +184,25 @@ MemoryChooser::MemoryChooser(const StageGraph& graph, const StepMemory& memory)
       keeps_all_(graph.num_ranks()),
       programs_(graph.num_ranks()),
       solvers_(graph.num_ranks()),
+      copy_sizes_(graph.num_ranks()),
+      most_copied_(graph.num_ranks()),
+      longest_copy_(graph.num_ranks()),
       extra_(memory.pairs.size()),
       late_(static_cast<size_t>(graph.num_tasks())) {
   for (const StagePairId id : memory.pairs.ids()) {
     const StagePair& pair = memory.pairs[id];
     if (pair.backward.is_none()) continue;
-    pairs_[graph.task(pair.forward).rank].push_back(id);
+    const RankId rank = graph.task(pair.forward).rank;
+    pairs_[rank].push_back(id);
+    Bytes most;
     for (const partition::MemoryCandidate& c : memory.candidates(id)) {
       extra_[id].push_back(c.effect.extra.count());
+      most = std::max(most, c.effect.forward_free);
     }
+    if (most > Bytes(0)) copy_sizes_[rank].push_back(most);
+  }
+  for (std::vector<Bytes>& sizes : copy_sizes_) {
+    std::sort(sizes.begin(), sizes.end());
   }
 }
 
@@ -194,16 +213,35 @@ absl::StatusOr<int64_t> MemoryChooser::Choose(
   PIPELOOM_CHECK(sequence_.size() == static_cast<size_t>(flat_.num_tasks));
   for (const RankId r : graph_->rank_ids()) {
     keeps_all_[r] = FitsWithEverythingKept(*graph_, r, orders[r]);
-    if (keeps_all_[r]) continue;
-    programs_[r] = MakeRankProgram(*graph_, *memory_, r, pairs_[r], orders[r]);
-    solvers_[r].emplace(programs_[r]);
   }
+  evaluations_ = 0;
+  copies_ = false;
+  absl::StatusOr<int64_t> time = ChooseRounds(orders, start, budget, options);
+  bool offered = false;
+  for (const RankId r : graph_->rank_ids()) {
+    offered = offered || (!keeps_all_[r] && !copy_sizes_[r].empty());
+  }
+  if (!offered || (time.ok() && budget.Exhausted(evaluations_))) return time;
+  if (!time.ok() && !absl::IsResourceExhausted(time.status())) return time;
+  MemorySelection without = std::move(best_);
+  copies_ = true;
+  const absl::StatusOr<int64_t> with =
+      ChooseRounds(orders, start, budget, options);
+  if (!time.ok() || (with.ok() && *with < *time)) return with;
+  best_ = std::move(without);
+  return time;
+}
+
+absl::StatusOr<int64_t> MemoryChooser::ChooseRounds(
+    const RankOrders& orders, const MemorySelection& start,
+    const SearchBudget& budget, const ChooseMemoryOptions& options) {
+  for (auto& solver : solvers_) solver.reset();
   costs_ = extra_;
   MemorySelection selection = leanest_;
   const bool has_start = start.size() == leanest_.size();
-  PIPELOOM_RETURN_IF_ERROR(Solve(has_start ? start : leanest_, options.program,
-                                 budget.threads, &selection));
-  evaluations_ = 1;
+  PIPELOOM_RETURN_IF_ERROR(Solve(orders, has_start ? start : leanest_,
+                                 options.program, budget.threads, &selection));
+  ++evaluations_;
   best_ = selection;
   int64_t best_time = Retime(selection);
   IntegerProgramOptions later = options.program;
@@ -212,7 +250,8 @@ absl::StatusOr<int64_t> MemoryChooser::Choose(
     if (budget.Exhausted(evaluations_) || !recomputes_) break;
     PriceByFloat(selection, round);
     MemorySelection next = selection;
-    PIPELOOM_RETURN_IF_ERROR(Solve(selection, later, budget.threads, &next));
+    PIPELOOM_RETURN_IF_ERROR(
+        Solve(orders, selection, later, budget.threads, &next));
     ++evaluations_;
     if (next == selection) continue;
     selection = std::move(next);
@@ -226,35 +265,126 @@ absl::StatusOr<int64_t> MemoryChooser::Choose(
 }
 
 // All ranks' programs with the costs as they are. `selection` may be `start`.
-absl::Status MemoryChooser::Solve(const MemorySelection& start,
+absl::Status MemoryChooser::Solve(const RankOrders& orders,
+                                  const MemorySelection& start,
                                   const IntegerProgramOptions& options,
                                   int32_t threads, MemorySelection* selection) {
   IdVector<RankId, IntegerSolution> solutions(graph_->num_ranks());
   ParallelFor(threads, graph_->num_ranks(), [&](int32_t index) {
     const RankId r(index);
     if (keeps_all_[r]) return;
-    IntegerProgram& program = programs_[r];
     std::vector<int32_t> choice;
-    for (size_t i = 0; i < pairs_[r].size(); ++i) {
-      const StagePairId id = pairs_[r][i];
-      choice.push_back(start[id]);
-      for (size_t j = 0; j < costs_[id].size(); ++j) {
-        program.groups[i][j].cost = costs_[id][j];
-      }
+    for (const StagePairId id : pairs_[r]) choice.push_back(start[id]);
+    if (solvers_[r] == nullptr) {
+      SolveFirst(r, orders[r], choice, options, &solutions[r]);
+      return;
     }
+    SetCosts(r, programs_[r].get());
     solutions[r] = solvers_[r]->Solve(choice, options);
   });
   for (const RankId r : graph_->rank_ids()) {
     if (!keeps_all_[r] && !solutions[r].feasible) return Shortage(r);
     for (size_t i = 0; i < pairs_[r].size(); ++i) {
-      (*selection)[pairs_[r][i]] = keeps_all_[r] ? 0 : solutions[r].choice[i];
+      const StagePairId id = pairs_[r][i];
+      int32_t& chosen = (*selection)[id];
+      chosen = keeps_all_[r] ? 0 : solutions[r].choice[i];
+      if (memory_->effect(id, chosen).forward_free > most_copied_[r]) {
+        chosen = 0;
+      }
     }
   }
   return absl::OkStatus();
 }
 
+void MemoryChooser::SetCosts(RankId rank, IntegerProgram* program) const {
+  for (size_t i = 0; i < pairs_[rank].size(); ++i) {
+    const std::vector<int64_t>& costs = costs_[pairs_[rank][i]];
+    for (size_t j = 0; j < costs.size(); ++j) {
+      program->groups[i][j].cost = costs[j];
+    }
+  }
+}
+
+// Decides how large the rank's copies may be.
+void MemoryChooser::SolveFirst(RankId rank, const std::vector<TaskId>& order,
+                               const std::vector<int32_t>& start,
+                               const IntegerProgramOptions& options,
+                               IntegerSolution* best) {
+  const std::vector<Bytes>& sizes = copy_sizes_[rank];
+  std::vector<Bytes> caps = {Bytes(0)};
+  if (copies_ && !sizes.empty()) {
+    const Bytes middle = sizes[sizes.size() / 2];
+    if (2 * middle < sizes.back()) caps.push_back(middle);
+    caps.push_back(sizes.back());
+  }
+  const auto prepare = [&](Bytes cap) {
+    most_copied_[rank] = cap;
+    longest_copy_[rank] = 0;
+    for (const StagePairId id : pairs_[rank]) {
+      for (const partition::MemoryCandidate& c : memory_->candidates(id)) {
+        if (c.effect.forward_free > cap) continue;
+        longest_copy_[rank] =
+            std::max(longest_copy_[rank], c.effect.copy.count());
+      }
+    }
+    if (sizes.empty()) return;
+    PriceDelays(rank, order);
+  };
+  Bytes chosen{};
+  for (const Bytes cap : caps) {
+    prepare(cap);
+    auto program = std::make_unique<IntegerProgram>(
+        MakeRankProgram(*graph_, *memory_, rank, pairs_[rank], order, cap));
+    SetCosts(rank, program.get());
+    auto solver = std::make_unique<IntegerProgramSolver>(*program);
+    IntegerSolution solution = solver->Solve(start, options);
+    const bool better =
+        solution.feasible && (!best->feasible || solution.cost < best->cost);
+    if (solvers_[rank] != nullptr && !better) continue;
+    *best = std::move(solution);
+    solvers_[rank] = std::move(solver);
+    programs_[rank] = std::move(program);
+    chosen = cap;
+  }
+  if (chosen != caps.back()) prepare(chosen);
+}
+
+// Recomputation, and what a backward would be late by, if nothing but the tasks
+// between were to wait for.
+void MemoryChooser::PriceDelays(RankId rank, const std::vector<TaskId>& order) {
+  std::vector<int64_t> begins;  // By position, run without a pause.
+  IdVector<TaskId, size_t> position(graph_->num_tasks(), 0);
+  int64_t now = 0;
+  for (const TaskId t : order) {
+    position[t] = begins.size();
+    begins.push_back(now);
+    now += graph_->task(t).duration.count();
+  }
+  for (const StagePairId id : pairs_[rank]) {
+    const StagePair& pair = memory_->pairs[id];
+    const int64_t between = begins[position[pair.backward]] -
+                            begins[position[pair.forward]] -
+                            graph_->task(pair.forward).duration.count();
+    for (size_t j = 0; j < costs_[id].size(); ++j) {
+      costs_[id][j] = TimeOf(id, rank, j, between);
+    }
+  }
+}
+
+// What a candidate costs where its backward could start `wait` after its
+// forward.
+int64_t MemoryChooser::TimeOf(StagePairId id, RankId rank, size_t candidate,
+                              int64_t wait) const {
+  const int64_t extra = extra_[id][candidate];
+  const Bytes copied =
+      memory_->effect(id, static_cast<int32_t>(candidate)).forward_free;
+  if (copied == Bytes(0)) return extra;
+  if (copied > most_copied_[rank]) return 1;  // Stands for keeping everything.
+  return extra + std::max<int64_t>(0, 2 * longest_copy_[rank] - wait);
+}
+
 absl::Status MemoryChooser::Shortage(RankId rank) const {
-  const IntegerProgram& program = programs_[rank];
+  const IntegerProgram& program = *programs_[rank];
   std::vector<int64_t> used(program.limits.size(), 0);
   for (size_t i = 0; i < pairs_[rank].size(); ++i) {
     const auto j = static_cast<size_t>(leanest_[pairs_[rank][i]]);
@@ -284,7 +414,7 @@ int64_t MemoryChooser::Retime(const MemorySelection& selection) {
     const MemoryEffect& effect = memory_->effect(id, selection[id]);
     flat_.duration[static_cast<size_t>(pair.backward.value())] =
         effect.backward.count();
-    recomputes_ = recomputes_ || effect.extra > kZero;
+    recomputes_ = recomputes_ || effect.extra > kZero || effect.copy > kZero;
     int64_t& copy = longest[graph_->task(pair.forward).rank];
     copy = std::max(copy, effect.copy.count());
   }
@@ -292,6 +422,10 @@ int64_t MemoryChooser::Retime(const MemorySelection& selection) {
   Retimer retimer(flat_);
   const int64_t time = retimer.Retime(sequence_);
   FindFloats(time, retimer.end());
+  const bool offered = std::any_of(
+      copy_sizes_.begin(), copy_sizes_.end(),
+      [](const std::vector<Bytes>& sizes) { return !sizes.empty(); });
+  if (offered) FindWaits(retimer.end());
   return time;
 }
 
@@ -318,6 +452,32 @@ void MemoryChooser::FindFloats(int64_t step_time,
   }
   float_.resize(end.size());
   for (size_t t = 0; t < end.size(); ++t) float_[t] = late_[t] - end[t];
+}
+
+// How long each pair's activations could be on the host without its backward
+// being late for that alone.
+void MemoryChooser::FindWaits(absl::Span<const int64_t> end) {
+  std::vector<int64_t> rank_free(flat_.capacity.size(), 0);
+  std::vector<int64_t> before(end.size(), 0);  // When the rank was free.
+  for (const int32_t task : sequence_) {
+    int64_t& free = rank_free[static_cast<size_t>(flat_.rank[task])];
+    before[static_cast<size_t>(task)] = free;
+    free = end[static_cast<size_t>(task)];
+  }
+  wait_.resize(memory_->pairs.size());
+  for (const StagePairId id : memory_->pairs.ids()) {
+    const StagePair& pair = memory_->pairs[id];
+    if (pair.backward.is_none()) continue;
+    const auto to = static_cast<size_t>(pair.backward.value());
+    int64_t start = before[to];
+    for (auto e = static_cast<size_t>(flat_.pred_offset[to]);
+         e < static_cast<size_t>(flat_.pred_offset[to + 1]); ++e) {
+      if (flat_.pred[e] == pair.forward.value()) continue;
+      start = std::max(
+          start, end[static_cast<size_t>(flat_.pred[e])] + flat_.pred_delay[e]);
+    }
+    wait_[id] = start - end[static_cast<size_t>(pair.forward.value())];
+  }
 }
 
 // The delays from forward to backward of pairs that are offloaded.
@@ -356,14 +516,18 @@ void MemoryChooser::PriceByFloat(const MemorySelection& selection,
   for (const StagePairId id : memory_->pairs.ids()) {
     const StagePair& pair = memory_->pairs[id];
     if (pair.backward.is_none()) continue;
-    const std::vector<int64_t>& extra = extra_[id];
-    const int64_t now = extra[static_cast<size_t>(selection[id])];
+    const RankId rank = graph_->task(pair.forward).rank;
+    if (keeps_all_[rank]) continue;
+    const int64_t wait = wait_.empty() ? kNoLimit : wait_[id];
+    const auto time = [&](size_t j) { return TimeOf(id, rank, j, wait); };
     const auto spare = static_cast<int64_t>(
         share * static_cast<double>(
                     float_[static_cast<size_t>(pair.backward.value())]));
-    const int64_t allowed = spare > 0 ? now + spare : 0;
-    for (size_t j = 0; j < extra.size(); ++j) {
-      costs_[id][j] = extra[j] / 8 + std::max<int64_t>(0, extra[j] - allowed);
+    const int64_t allowed =
+        spare > 0 ? time(static_cast<size_t>(selection[id])) + spare : 0;
+    for (size_t j = 0; j < costs_[id].size(); ++j) {
+      const int64_t costs = time(j);
+      costs_[id][j] = costs / 8 + std::max<int64_t>(0, costs - allowed);
     }
   }
 }

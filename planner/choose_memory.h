@@ -8,11 +8,19 @@
 // other: the first round minimises the time spent on recomputation, further
 // rounds that beyond what pairs can spend without delaying the step (their
 // float in the last timing). The best re-timed answer is kept.
+//
+// A copy to the host costs no time of a rank, but room for it on its way
+// (memory_candidates.h), which the rank's largest copy decides for all, and a
+// backward that would start before it is back is late, which is priced like
+// recomputation. So all is done without copies first, then with them, and the
+// faster answer is kept; in the latter each rank's first program is solved
+// without copies, up to the middle of the sizes offered, and with all, and the
+// cheapest answer decides for the rank.
 #ifndef PIPELOOM_PLANNER_CHOOSE_MEMORY_H_
 #define PIPELOOM_PLANNER_CHOOSE_MEMORY_H_
 
 #include <cstdint>
-#include <optional>
+#include <memory>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -75,14 +83,27 @@ class MemoryChooser {
 
  private:
   using Costs = IdVector<StagePairId, std::vector<int64_t>>;
-  absl::Status Solve(const partition::MemorySelection& start,
+  absl::StatusOr<int64_t> ChooseRounds(const RankOrders& orders,
+                                       const partition::MemorySelection& start,
+                                       const SearchBudget& budget,
+                                       const ChooseMemoryOptions& options);
+  absl::Status Solve(const RankOrders& orders,
+                     const partition::MemorySelection& start,
                      const IntegerProgramOptions& options, int32_t threads,
                      partition::MemorySelection* selection);
+  void SolveFirst(RankId rank, const std::vector<TaskId>& order,
+                  const std::vector<int32_t>& start,
+                  const IntegerProgramOptions& options, IntegerSolution* best);
+  void SetCosts(RankId rank, IntegerProgram* program) const;
+  void PriceDelays(RankId rank, const std::vector<TaskId>& order);
+  int64_t TimeOf(StagePairId id, RankId rank, size_t candidate,
+                 int64_t wait) const;
   absl::Status Shortage(RankId rank) const;
   int64_t Retime(const partition::MemorySelection& selection);
   void FindFloats(int64_t step_time, absl::Span<const int64_t> end);
   void SetCopyDelays(const partition::MemorySelection& selection,
                      const IdVector<RankId, int64_t>& longest);
+  void FindWaits(absl::Span<const int64_t> end);
   void PriceByFloat(const partition::MemorySelection& selection, int32_t round);
 
   const StageGraph* graph_;
@@ -91,25 +112,36 @@ class MemoryChooser {
   partition::MemorySelection leanest_;
   IdVector<RankId, std::vector<StagePairId>> pairs_;  // With a backward.
   IdVector<RankId, bool> keeps_all_;                  // Where that fits.
-  IdVector<RankId, IntegerProgram> programs_;  // Groups: the rank's pairs.
-  IdVector<RankId, std::optional<IntegerProgramSolver>> solvers_;
+  // Groups: the rank's pairs. The solvers refer to the programs.
+  IdVector<RankId, std::unique_ptr<IntegerProgram>> programs_;
+  IdVector<RankId, std::unique_ptr<IntegerProgramSolver>> solvers_;
+  IdVector<RankId, std::vector<Bytes>> copy_sizes_;  // Rising.
+  IdVector<RankId, Bytes> most_copied_;              // Of the programs.
+  IdVector<RankId, int64_t> longest_copy_;           // Likewise, in ns.
   Costs extra_;
   Costs costs_{};
   std::vector<int32_t> sequence_{};
   std::vector<int64_t> late_{};   // By task: the latest end.
   std::vector<int64_t> float_{};  // By task.
+  // By pair that may be copied: from the forward's end until all but it lets
+  // the backward start.
+  IdVector<StagePairId, int64_t> wait_{};
   bool recomputes_ = false;
   bool has_copies_ = false;
+  bool copies_ = false;  // Whether any may be chosen.
   partition::MemorySelection best_{};
   int64_t evaluations_ = 0;
 };
 
 // The program of one rank whose groups are `pairs`: all of its pairs that have
-// a backward. Costs are the times of recomputation.
+// a backward. Costs are the times of recomputation. Room is set aside for two
+// copies of the largest size offered up to `most_copied`; candidates that copy
+// more stand for keeping everything.
 IntegerProgram MakeRankProgram(const StageGraph& graph,
                                const partition::StepMemory& memory, RankId rank,
                                const std::vector<StagePairId>& pairs,
-                               const std::vector<TaskId>& order);
+                               const std::vector<TaskId>& order,
+                               Bytes most_copied = Bytes(kNoLimit));
 
 }  // namespace pipeloom::planner
 

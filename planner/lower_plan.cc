@@ -264,28 +264,27 @@ Bytes PeakOf(const StageGraph& graph, RankId rank,
   return peak;
 }
 
-// Puts the copies of one rank into its program, in the order given: whether one
-// may come back early depends on those before it. O(copies x program).
-absl::Status PlaceHostCopies(const StageGraph& graph, RankId rank,
-                             const std::vector<TaskId>& order,
-                             absl::Span<const HostCopy> copies,
-                             std::vector<Instruction>& program) {
+// One copy of a rank, by positions in the rank's order.
+struct PlacedCopy {
+  const HostCopy* copy = nullptr;
+  size_t from = 0;    // Of the forward task, after which it leaves.
+  size_t needed = 0;  // Of the first task that needs it back.
+  size_t back = 0;    // It comes back before this task; from + 1: not made.
+};
+
+absl::StatusOr<std::vector<PlacedCopy>> CopiesOf(
+    const StageGraph& graph, RankId rank, const std::vector<TaskId>& order,
+    absl::Span<const HostCopy> copies) {
   IdVector<TaskId, size_t> place(graph.num_tasks(), 0);
   for (size_t k = 0; k < order.size(); ++k) place[order[k]] = k;
-  const auto index_of = [&](TaskId t) {
-    return std::find(program.begin(), program.end(), Instruction(Compute{t}));
-  };
-  const Bytes limit = graph.rank(rank).memory.limit;
+  std::vector<PlacedCopy> placed;
   for (const HostCopy& copy : copies) {
     if (graph.task(copy.task).rank != rank) continue;
     size_t needed = order.size();
     for (const EdgeId e : graph.outgoing(copy.task)) {
-      const TaskId to = graph.edge(e).to;
-      if (graph.task(to).rank != rank ||
-          graph.task(to).pass == Pass::kForward) {
-        continue;
-      }
-      needed = std::min(needed, place[to]);
+      const Task& to = graph.task(graph.edge(e).to);
+      if (to.rank != rank || to.pass == Pass::kForward) continue;
+      needed = std::min(needed, place[graph.edge(e).to]);
     }
     if (needed == order.size()) {
       return absl::InvalidArgumentError(
@@ -293,24 +292,118 @@ absl::Status PlaceHostCopies(const StageGraph& graph, RankId rank,
                           "needs it",
                           copy.task.value()));
     }
-    if (needed == place[copy.task] + 1) continue;
-    program.insert(index_of(copy.task) + 1, Offload{copy.task, copy.payload});
-    // Early where there is room for it.
-    const Bytes before = PeakOf(graph, rank, program);
-    std::vector<Instruction> early = program;
-    const bool between = needed > place[copy.task] + 2;
-    if (between) {
-      early.insert(std::find(early.begin(), early.end(),
-                             Instruction(Compute{order[needed - 1]})),
-                   Fetch{copy.task, copy.payload});
-      const Bytes peak = PeakOf(graph, rank, early);
-      if (limit == Bytes(0) || peak <= std::max(limit, before)) {
-        program = std::move(early);
-        continue;
+    placed.push_back({&copy, place[copy.task], needed, needed});
+  }
+  // Those needed last first.
+  std::sort(placed.begin(), placed.end(),
+            [](const PlacedCopy& a, const PlacedCopy& b) {
+              return std::pair(a.needed, a.from) > std::pair(b.needed, b.from);
+            });
+  return placed;
+}
+
+// The most that a program holds before each position: from the end of the
+// frees after the task before, until the task runs.
+std::vector<Bytes> MostBefore(const StageGraph& graph, RankId rank,
+                              size_t positions,
+                              const std::vector<Instruction>& program) {
+  std::vector<Bytes> most(positions + 1);
+  Bytes held = graph.rank(rank).memory.static_bytes();
+  size_t position = 0;
+  for (const Instruction& instruction : program) {
+    if (const Free* free = std::get_if<Free>(&instruction)) {
+      held -= graph.edge(free->edge).payload;
+      continue;
+    }
+    most[position] = std::max(most[position], held);
+    if (const Recv* recv = std::get_if<Recv>(&instruction)) {
+      held += graph.edge(recv->edge).payload;
+    } else if (const Compute* compute = std::get_if<Compute>(&instruction)) {
+      held += graph.task(compute->task).alloc;
+    }
+    most[position] = std::max(most[position], held);
+    if (const Compute* compute = std::get_if<Compute>(&instruction)) {
+      held -= graph.task(compute->task).free;
+      ++position;
+    }
+  }
+  return most;
+}
+
+// Sets PlacedCopy::back.
+void PlaceFetches(const StageGraph& graph, RankId rank,
+                  const std::vector<TaskId>& order, const Schedule& schedule,
+                  std::vector<Bytes> most, std::vector<PlacedCopy>* copies) {
+  Bytes largest;
+  for (const PlacedCopy& c : *copies) {
+    largest = std::max(largest, c.copy->payload);
+    for (size_t k = c.from + 1; k < c.needed; ++k) most[k] -= c.copy->payload;
+  }
+  const Bytes limit = graph.rank(rank).memory.limit;
+  const bool limited = limit > Bytes(0);
+  const Bytes room = limit - largest;
+  SimTime stream_free = SimTime::max();  // Backwards in time.
+  for (PlacedCopy& c : *copies) {
+    size_t wanted = c.needed;
+    if (c.copy->time == kZero) {
+      if (c.needed > c.from + 2) --wanted;
+    } else {
+      stream_free =
+          std::min(stream_free, schedule.start[order[c.needed]]) - c.copy->time;
+      while (wanted > c.from + 1 &&
+             schedule.start[order[wanted - 1]] +
+                     graph.task(order[wanted - 1]).duration >
+                 stream_free) {
+        --wanted;
       }
     }
-    program.insert(index_of(order[needed]), Fetch{copy.task, copy.payload});
+    while (c.back > wanted &&
+           (!limited || most[c.back - 1] + c.copy->payload <= room)) {
+      --c.back;
+      most[c.back] += c.copy->payload;
+    }
   }
+}
+
+// Puts the copies of one rank into its program.
+absl::Status PlaceHostCopies(const StageGraph& graph, RankId rank,
+                             const std::vector<TaskId>& order,
+                             const Schedule& schedule,
+                             absl::Span<const HostCopy> host_copies,
+                             std::vector<Instruction>* program) {
+  PIPELOOM_ASSIGN_OR_RETURN(std::vector<PlacedCopy> copies,
+                            CopiesOf(graph, rank, order, host_copies));
+  if (copies.empty()) return absl::OkStatus();
+  PlaceFetches(graph, rank, order, schedule,
+               MostBefore(graph, rank, order.size(), *program), &copies);
+  std::vector<const HostCopy*> leaves(order.size(), nullptr);
+  std::vector<std::vector<const HostCopy*>> comes(order.size());
+  for (size_t i = copies.size(); i-- > 0;) {  // Those needed first.
+    const PlacedCopy& c = copies[i];
+    if (c.back == c.from + 1) continue;
+    leaves[c.from] = c.copy;
+    comes[c.back].push_back(c.copy);
+  }
+  std::vector<Instruction> with;
+  with.reserve(program->size() + 2 * copies.size());
+  size_t position = 0;
+  bool fetched = true;  // What comes back before `position`.
+  for (const Instruction& instruction : *program) {
+    if (!fetched && !std::holds_alternative<Free>(instruction)) {
+      for (const HostCopy* copy : comes[position]) {
+        with.emplace_back(Fetch{copy->task, copy->payload});
+      }
+      fetched = true;
+    }
+    with.push_back(instruction);
+    if (!std::holds_alternative<Compute>(instruction)) continue;
+    if (const HostCopy* copy = leaves[position]; copy != nullptr) {
+      with.emplace_back(Offload{copy->task, copy->payload});
+    }
+    ++position;
+    fetched = position >= order.size();
+  }
+  *program = std::move(with);
   return absl::OkStatus();
 }
 
@@ -330,7 +423,8 @@ absl::StatusOr<ExecutionPlan> LowerPlan(
     plan.programs[rank] =
         LowerRank(graph, rank, schedule.order[rank], events, arrivals[rank]);
     PIPELOOM_RETURN_IF_ERROR(PlaceHostCopies(graph, rank, schedule.order[rank],
-                                             host_copies, plan.programs[rank]));
+                                             schedule, host_copies,
+                                             &plan.programs[rank]));
   }
   plan.predicted_step_time = schedule.step_time();
   return plan;

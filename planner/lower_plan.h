@@ -9,10 +9,11 @@
 // ends. Its buffer is given back right after the consumer. Sends are waited
 // for at the very end of the program, where nothing is delayed by it.
 //
-// Activations that wait on the host leave right after their forward task and
-// come back one task before the first that needs them, so that the copy runs
-// beside that task, or, where the memory limit has no room for that, right
-// before it. A Compute waits for the copies it needs.
+// Activations that wait on the host leave right after their forward task. They
+// come back as many tasks before the first that needs them as the copies take
+// in the schedule's times, one after another on one stream, or as many as the
+// memory limit has room for beside the largest copy that is on its way out. A
+// Compute waits for the copies it needs.
 #ifndef PIPELOOM_PLANNER_LOWER_PLAN_H_
 #define PIPELOOM_PLANNER_LOWER_PLAN_H_
 
@@ -30,6 +31,8 @@ namespace pipeloom::planner {
 struct HostCopy {
   TaskId task{};
   Bytes payload{};
+  // Each way. 0: not known; then it comes back one task early.
+  Duration time{};
   bool operator==(const HostCopy&) const = default;
 };
 
@@ -38,12 +41,13 @@ struct HostCopy {
 // ValidateExecutionPlan, except that received tensors, which a schedule does
 // not see, may exceed a memory limit: compare PlanPeaks with the limits.
 // Carried out without contention, no task starts later than in the schedule.
-// A copy whose forward task is followed at once by its backward is left out: it
+// A copy that would come back at once, before any other task, is left out: it
 // would save nothing.
 // FailedPrecondition: the schedule does not fit the graph.
 // InvalidArgument: a host copy of what is no forward task, of none of its
 // bytes or more than it keeps, twice, or without a backward on its rank.
-// O(tasks + edges + E log E), E the edges between ranks.
+// O(tasks + edges + E log E), E the edges between ranks, besides copies times
+// the tasks that run while they come back.
 absl::StatusOr<ExecutionPlan> LowerPlan(
     const StageGraph& graph, const Schedule& schedule,
     absl::Span<const HostCopy> host_copies = {});

@@ -28,6 +28,9 @@ constexpr int kTries = 4;
 // for the first choices.
 constexpr double kLevelsUntil = 0.2;
 constexpr double kOrderUntil = 0.8;
+// Where copies are offered, the same for the best level with them and then for
+// the best without.
+constexpr double kRaceUntil[] = {0.35, 0.5};
 
 struct Known {
   MemorySelection selection{};
@@ -35,7 +38,7 @@ struct Known {
   RankOrders orders{};
 };
 
-// Levels for all modules, and for each module alone.
+// Levels for all modules, and for each module alone, without copies.
 std::vector<MemorySelection> Levels(const StepMemory& memory,
                                     const Partition& partition) {
   std::vector<MemorySelection> levels;
@@ -44,8 +47,15 @@ std::vector<MemorySelection> Levels(const StepMemory& memory,
       levels.push_back(std::move(selection));
     }
   };
-  for (const double share : kLevels) add(memory.Level(share));
-  const MemorySelection leanest = memory.Leanest();
+  const std::vector<Bytes> copies = memory.CopySizes();
+  const StepMemory uncopied = copies.empty() ? memory : memory.WithoutCopies();
+  const auto without_copies = [&](MemorySelection selection) {
+    return copies.empty() ? selection : FromWithoutCopies(memory, selection);
+  };
+  for (const double share : kLevels) {
+    add(without_copies(uncopied.Level(share)));
+  }
+  const MemorySelection leanest = without_copies(uncopied.Leanest());
   std::vector<ModuleId> modules;
   for (const partition::StagePair& pair : memory.pairs) {
     const ModuleId module = partition.stages[pair.stage].module;
@@ -67,6 +77,18 @@ std::vector<MemorySelection> Levels(const StepMemory& memory,
   return levels;
 }
 
+// With copies that cost no time, of all sizes or up to the middle one: the
+// largest decides how much room all of them take. Then the least of all.
+std::vector<MemorySelection> CopyLevels(const StepMemory& memory) {
+  const std::vector<Bytes> copies = memory.CopySizes();
+  if (copies.empty()) return {};
+  const Bytes middle = copies[copies.size() / 2];
+  std::vector<MemorySelection> levels = {memory.Copied(middle)};
+  if (copies.back() > middle) levels.push_back(memory.Copied(copies.back()));
+  levels.push_back(memory.Leanest());
+  return levels;
+}
+
 class MemorySearch {
  public:
   MemorySearch(const StageGraph& graph, const StepMemory& memory, uint64_t seed)
@@ -76,6 +98,13 @@ class MemorySearch {
         seed_(seed) {}
 
   const std::optional<Known>& best() const { return best_; }
+  // Puts what is known aside; what comes next begins anew.
+  std::optional<Known> Take() { return std::exchange(best_, std::nullopt); }
+  void Offer(std::optional<Known> known) {
+    if (!known.has_value()) return;
+    if (!best_.has_value() || known->time < best_->time)
+      best_ = std::move(known);
+  }
   int64_t evaluations() const { return evaluations_; }
 
   // A few list schedules with the selection's graph; then the best choices for
@@ -185,18 +214,43 @@ absl::StatusOr<MemorySchedule> SearchWithMemory(const StageGraph& graph,
   const SearchBudget first = budget.Until(kLevelsUntil);
   if (start != nullptr) PIPELOOM_RETURN_IF_ERROR(search.Resume(*start, budget));
   const bool resumed = search.best().has_value();
-  int levels = 0;
-  for (const MemorySelection& level : Levels(memory, partition)) {
-    // The two extremes are tried whatever the budget: which is better is the
-    // one thing that no search of the order makes up for.
-    if (search.best().has_value() &&
-        (resumed || (levels >= 2 &&
-                     (only_one || first.Exhausted(search.evaluations()))))) {
-      break;
+  const auto try_levels = [&](const std::vector<MemorySelection>& levels,
+                              int always,
+                              const SearchBudget& part) -> absl::Status {
+    int tried = 0;
+    for (const MemorySelection& level : levels) {
+      if (search.best().has_value() &&
+          (resumed || (tried >= always &&
+                       (only_one || part.Exhausted(search.evaluations()))))) {
+        break;
+      }
+      ++tried;
+      const absl::Status status =
+          search.Try(level, only_one ? 1 : kTries, part);
+      if (!status.ok() && !absl::IsResourceExhausted(status)) return status;
     }
-    ++levels;
-    const absl::Status tried = search.Try(level, only_one ? 1 : kTries, first);
-    if (!tried.ok() && !absl::IsResourceExhausted(tried)) return tried;
+    return absl::OkStatus();
+  };
+  const std::vector<MemorySelection> copy_levels = CopyLevels(memory);
+  // The two extremes are tried whatever the budget: which is better is the one
+  // thing that no search of the order makes up for.
+  PIPELOOM_RETURN_IF_ERROR(
+      try_levels(Levels(memory, partition), 2,
+                 copy_levels.empty() ? first : budget.Until(kLevelsUntil / 2)));
+  if (!copy_levels.empty() && !resumed) {
+    // How good a level is shows only once its order has been searched: the best
+    // with copies and the best without are both, for a while.
+    std::optional<Known> plain = search.Take();
+    const bool race = plain.has_value() && !only_one;
+    PIPELOOM_RETURN_IF_ERROR(try_levels(copy_levels, 1, first));
+    if (race && search.best().has_value()) {
+      PIPELOOM_RETURN_IF_ERROR(search.Order(budget.Until(kRaceUntil[0])));
+      std::optional<Known> copied = search.Take();
+      search.Offer(std::move(plain));
+      PIPELOOM_RETURN_IF_ERROR(search.Order(budget.Until(kRaceUntil[1])));
+      plain = std::move(copied);
+    }
+    search.Offer(std::move(plain));
   }
   if (!search.best().has_value()) {
     PIPELOOM_RETURN_IF_ERROR(search.Try(memory.Leanest(), 1, first));

@@ -39,6 +39,36 @@ bool Tighten(const StageGraph& graph, const IdVector<RankId, Bytes>& peaks,
   return over;
 }
 
+// By rank, of the tensors that it receives.
+IdVector<RankId, Bytes> LargestReceived(const StageGraph& graph) {
+  IdVector<RankId, Bytes> largest(graph.num_ranks());
+  for (const Dependency& edge : graph.edges()) {
+    Bytes& most = largest[graph.task(edge.to).rank];
+    if (graph.task(edge.from).rank != graph.task(edge.to).rank) {
+      most = std::max(most, edge.payload);
+    }
+  }
+  return largest;
+}
+
+// After Tighten, for strategies that use all the memory there is, each time in
+// another way: what is over on one rank now is over on another the next time.
+// So every rank has room for two of its tensors, and what was over for `more`
+// times that beside.
+void LeaveRoom(const StageGraph& graph, const IdVector<RankId, Bytes>& peaks,
+               int64_t more, IdVector<RankId, RankSpec>* limits) {
+  const IdVector<RankId, Bytes> largest = LargestReceived(graph);
+  for (const RankId r : graph.rank_ids()) {
+    const Bytes limit = graph.rank(r).memory.limit;
+    if (limit == Bytes(0)) continue;
+    const Bytes room = 2 * largest[r];
+    Bytes& lowered = (*limits)[r].memory.limit;
+    lowered = peaks[r] > limit ? lowered - more * room
+                               : std::min(lowered, limit - room);
+    lowered = std::max(Bytes(1), lowered);
+  }
+}
+
 // What received tensors took of the limits, for messages about schedules that
 // were made within lowered limits.
 std::string TakenFromLimits(const StageGraph& graph,
@@ -89,27 +119,60 @@ absl::Status Finish(const PreparedJob& job, const PlanInput& input,
   return absl::OkStatus();
 }
 
+// `graph`: with everything kept, if there is `memory`.
 absl::StatusOr<ExecutionPlan> Lower(const StageGraph& graph,
                                     const partition::StepMemory* memory,
                                     const MemorySchedule& made) {
   if (memory == nullptr) return LowerPlan(graph, made.found.schedule);
   PIPELOOM_ASSIGN_OR_RETURN(
       const StageGraph chosen,
-      partition::ApplyMemory(graph, *memory, made.selection));
-  return LowerPlan(chosen, made.found.schedule);
+      partition::ApplyMemoryBesideCopies(graph, *memory, made.selection));
+  std::vector<HostCopy> copies;
+  for (const StagePairId id : memory->pairs.ids()) {
+    const partition::StagePair& pair = memory->pairs[id];
+    if (pair.backward.is_none()) continue;
+    const partition::MemoryEffect& effect =
+        memory->effect(id, made.selection[id]);
+    if (effect.forward_free == Bytes(0)) continue;
+    copies.push_back({.task = pair.forward,
+                      .payload = effect.forward_free,
+                      .time = effect.copy});
+  }
+  return LowerPlan(chosen, made.found.schedule, copies);
+}
+
+// What each rank needs: what its program holds, and with copies to the host
+// room for the largest that is on its way out, or for what really is when they
+// queue.
+absl::StatusOr<IdVector<RankId, Bytes>> PeaksOf(const PreparedJob& job,
+                                                const ExecutionPlan& plan) {
+  IdVector<RankId, Bytes> peaks = PlanPeaks(plan);
+  bool copies = false;
+  for (const RankId r : peaks.ids()) {
+    Bytes largest;
+    for (const Instruction& instruction : plan.programs[r]) {
+      if (const Offload* out = std::get_if<Offload>(&instruction)) {
+        largest = std::max(largest, out->payload);
+      }
+    }
+    copies = copies || largest > Bytes(0);
+    peaks[r] += largest;
+  }
+  if (!copies) return peaks;
+  PIPELOOM_ASSIGN_OR_RETURN(const StepTrace trace,
+                            emulator::EmulateStep(plan, job.costs->Network()));
+  const auto emulated = MemoryPeaks(trace);
+  for (const RankId r : peaks.ids()) {
+    peaks[r] = std::max(peaks[r], emulated[r].total);
+  }
+  return peaks;
 }
 
 }  // namespace
 
 IdVector<RankId, RankSpec> WithMargin(const StageGraph& graph,
                                       IdVector<RankId, RankSpec> limits) {
-  IdVector<RankId, Bytes> largest(graph.num_ranks());
-  for (const Dependency& edge : graph.edges()) {
-    Bytes& most = largest[graph.task(edge.to).rank];
-    if (graph.task(edge.from).rank != graph.task(edge.to).rank) {
-      most = std::max(most, edge.payload);
-    }
-  }
+  const IdVector<RankId, Bytes> largest = LargestReceived(graph);
   for (const RankId r : limits.ids()) {
     Bytes& limit = limits[r].memory.limit;
     if (limit == graph.rank(r).memory.limit) continue;
@@ -141,14 +204,11 @@ absl::StatusOr<Candidate> PlanChoice(
     *evaluations += candidate.made.found.evaluations;
     PIPELOOM_ASSIGN_OR_RETURN(candidate.plan,
                               Lower(graph, memory, candidate.made));
-    const IdVector<RankId, Bytes> peaks = PlanPeaks(candidate.plan);
+    PIPELOOM_ASSIGN_OR_RETURN(const auto peaks, PeaksOf(job, candidate.plan));
     if (!Tighten(graph, peaks, &limits)) break;
-    // What chooses memory itself uses all there is, each time anew.
     // The order changes with the limits, and what is received at its peaks with
     // the order: more and more margin.
-    for (int i = 0; memory != nullptr && i <= attempt; ++i) {
-      limits = WithMargin(graph, std::move(limits));
-    }
+    if (memory != nullptr) LeaveRoom(graph, peaks, attempt + 1, &limits);
     if (attempt == kMaxTightenings) {
       for (const RankId r : graph.rank_ids()) {
         const Bytes limit = graph.rank(r).memory.limit;
@@ -199,10 +259,11 @@ absl::Status ImproveCandidate(const PreparedJob& job, const PlanInput& input,
     Candidate candidate{.made = *std::move(made)};
     PIPELOOM_ASSIGN_OR_RETURN(candidate.plan,
                               Lower(graph, &memory, candidate.made));
-    over = Tighten(graph, PlanPeaks(candidate.plan), &limits);
+    PIPELOOM_ASSIGN_OR_RETURN(const auto peaks, PeaksOf(job, candidate.plan));
+    over = Tighten(graph, peaks, &limits);
     start = candidate.made;
     if (over) {
-      limits = WithMargin(graph, std::move(limits));
+      LeaveRoom(graph, peaks, 1, &limits);
       continue;
     }
     PIPELOOM_RETURN_IF_ERROR(Finish(job, input, built, &candidate));
@@ -218,15 +279,25 @@ absl::Status ImproveCandidate(const PreparedJob& job, const PlanInput& input,
 absl::StatusOr<RobustReport> MakeRobust(const PreparedJob& job,
                                         const PlanInput& input,
                                         const partition::BuiltGraph& built,
+                                        const partition::StepMemory* memory,
                                         Candidate* best, int64_t* evaluations) {
-  const StageGraph graph = best->plan.graph;
+  StageGraph graph = best->plan.graph;
+  if (memory != nullptr) {
+    PIPELOOM_ASSIGN_OR_RETURN(
+        graph,
+        partition::ApplyMemory(built.graph, *memory, best->made.selection));
+  }
+  IdVector<RankId, RankSpec> ranks = graph.ranks();
+  for (const RankId r : ranks.ids()) {
+    ranks[r].memory.limit = best->limits[r].memory.limit;
+  }
   SearchBudget rest = input.budget;
   rest.max_evaluations =
       std::max<int64_t>(1, rest.max_evaluations - *evaluations);
-  PIPELOOM_ASSIGN_OR_RETURN(RobustResult found,
-                            RobustSearch(graph.WithRanks(best->limits),
-                                         best->made.found.schedule.order,
-                                         *input.robust, input.seed, rest));
+  PIPELOOM_ASSIGN_OR_RETURN(
+      RobustResult found,
+      RobustSearch(graph.WithRanks(ranks), best->made.found.schedule.order,
+                   *input.robust, input.seed, rest));
   *evaluations += found.evaluations;
   RobustReport report{.chosen = found.nominal, .nominal = found.nominal};
   if (found.chosen.p90 >= found.nominal.p90) return report;
@@ -234,9 +305,10 @@ absl::StatusOr<RobustReport> MakeRobust(const PreparedJob& job,
   PIPELOOM_ASSIGN_OR_RETURN(candidate.made.found.schedule,
                             TimeSchedule(graph, std::move(found.order)));
   candidate.made.found.proven_optimal = false;
-  PIPELOOM_ASSIGN_OR_RETURN(candidate.plan,
-                            LowerPlan(graph, candidate.made.found.schedule));
-  const IdVector<RankId, Bytes> peaks = PlanPeaks(candidate.plan);
+  PIPELOOM_ASSIGN_OR_RETURN(
+      candidate.plan,
+      Lower(memory == nullptr ? graph : built.graph, memory, candidate.made));
+  PIPELOOM_ASSIGN_OR_RETURN(const auto peaks, PeaksOf(job, candidate.plan));
   for (const RankId r : graph.rank_ids()) {
     const Bytes limit = graph.rank(r).memory.limit;
     if (limit > Bytes(0) && peaks[r] > limit) return report;

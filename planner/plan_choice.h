@@ -35,9 +35,9 @@ IdVector<RankId, RankSpec> WithMargin(const StageGraph& graph,
                                       IdVector<RankId, RankSpec> limits);
 
 // Schedules within `limits`, lowers, emulates and checks one memory choice;
-// with `memory` that of the strategy. Where received tensors break a limit, it
-// is lowered and the schedule made again. Adds to `evaluations`, of an attempt
-// that fails too.
+// with `memory` that of the strategy. Where received tensors, or activations on
+// their way to the host and back, break a limit, it is lowered and the schedule
+// made again. Adds to `evaluations`, of an attempt that fails too.
 absl::StatusOr<Candidate> PlanChoice(
     const PreparedJob& job, const PlanInput& input,
     const partition::BuiltGraph& built, const partition::StepMemory* memory,
@@ -58,6 +58,7 @@ absl::Status ImproveCandidate(const PreparedJob& job, const PlanInput& input,
 absl::StatusOr<RobustReport> MakeRobust(const PreparedJob& job,
                                         const PlanInput& input,
                                         const partition::BuiltGraph& built,
+                                        const partition::StepMemory* memory,
                                         Candidate* best, int64_t* evaluations);
 
 }  // namespace pipeloom::planner

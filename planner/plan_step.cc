@@ -24,18 +24,6 @@ namespace {
 // Of the budget, before a robust choice is made with the rest.
 constexpr double kNominalShare = 0.7;
 
-// Without what LowerPlan has no instructions for yet: copies to the host.
-IdVector<StageId, std::vector<MemoryChoice>> Lowerable(
-    IdVector<StageId, std::vector<MemoryChoice>> choices) {
-  for (const StageId s : choices.ids()) {
-    std::erase_if(choices[s], [](const MemoryChoice& choice) {
-      return std::find(choice.layers.begin(), choice.layers.end(),
-                       MemoryStrategy::kOffload) != choice.layers.end();
-    });
-  }
-  return choices;
-}
-
 }  // namespace
 
 double PlanResult::gap_ratio() const {
@@ -107,8 +95,7 @@ absl::StatusOr<PlanResult> PlanStep(const PreparedJob& prepared,
     if (own_memory) {
       memory = partition::MakeStepMemory(
           *job.costs, job.partition, result.microbatches, built.pairs,
-          Lowerable(
-              StageChoices(*job.costs, job.partition, result.microbatches)));
+          StageChoices(*job.costs, job.partition, result.microbatches));
     }
     absl::StatusOr<Candidate> candidate = PlanChoice(
         job, input, built, memory.has_value() ? &*memory : nullptr,
@@ -161,8 +148,9 @@ absl::StatusOr<PlanResult> PlanStep(const PreparedJob& prepared,
   }
   if (whole_input.robust.has_value()) {
     PIPELOOM_ASSIGN_OR_RETURN(
-        result.robust,
-        MakeRobust(job, whole_input, *best_graph, &*best, &result.evaluations));
+        result.robust, MakeRobust(job, whole_input, *best_graph,
+                                  memory.has_value() ? &*memory : nullptr,
+                                  &*best, &result.evaluations));
   }
   // Schedules were made within lowered limits; the step has its own.
   const NamedBound bound =

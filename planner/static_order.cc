@@ -49,6 +49,17 @@ class StaticStrategy : public Strategy {
       const Partition& partition, uint64_t seed,
       const SearchBudget& budget) const override {
     absl::StatusOr<MemorySchedule> best = absl::UnknownError("no level");
+    // Levels of copies have what they need on their way set aside, which may
+    // be too much; then those without.
+    if (!memory.CopySizes().empty()) {
+      best = MakeMemorySchedule(graph, memory.WithoutCopies(), partition, seed,
+                                budget);
+      if (best.ok()) {
+        best->selection = partition::FromWithoutCopies(memory, best->selection);
+      } else if (!absl::IsResourceExhausted(best.status())) {
+        return best;
+      }
+    }
     for (int level = 0; level <= kLevels; ++level) {
       MemorySchedule made;
       made.selection = level == kLevels ? memory.Leanest()

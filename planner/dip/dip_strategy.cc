@@ -24,9 +24,21 @@ constexpr double kShares[] = {0, 0.1, 0.25, 0.5};
 // The leanest, uniform levels, and each module alone at its leanest.
 std::vector<MemorySelection> Levels(const StageGraph& graph,
                                     const StepMemory& memory) {
-  const MemorySelection leanest = memory.Leanest();
+  const std::vector<Bytes> copies = memory.CopySizes();
+  const StepMemory uncopied = copies.empty() ? memory : memory.WithoutCopies();
+  const auto whole = [&](const MemorySelection& selection) {
+    return copies.empty() ? selection : FromWithoutCopies(memory, selection);
+  };
+  const MemorySelection leanest = whole(uncopied.Leanest());
   std::vector<MemorySelection> levels = {leanest};
-  for (const double share : kShares) levels.push_back(memory.Level(share));
+  if (!copies.empty()) {
+    levels.push_back(memory.Leanest());
+    levels.push_back(memory.Copied(copies.back()));
+    levels.push_back(memory.Copied(copies[copies.size() / 2]));
+  }
+  for (const double share : kShares) {
+    levels.push_back(whole(uncopied.Level(share)));
+  }
   const auto modules = static_cast<int32_t>(graph.module_names().size());
   for (int32_t m = 0; m < modules && modules > 1; ++m) {
     MemorySelection selection = memory.KeepEverything();
@@ -122,15 +134,23 @@ class DipStrategy : public Strategy {
                                               const StepMemory& memory,
                                               const SearchBudget& budget,
                                               int64_t* evaluations) const {
-    PIPELOOM_ASSIGN_OR_RETURN(
-        const StageGraph leanest,
-        partition::ApplyMemory(graph, memory, memory.Leanest()));
+    const std::vector<MemorySelection> levels = Levels(graph, memory);
+    PIPELOOM_ASSIGN_OR_RETURN(const StageGraph leanest,
+                              partition::ApplyMemory(graph, memory, levels[0]));
     FlatGraph best(leanest);
+    // Then copies may: they save more, or take more room on their way.
+    for (size_t i = 1; i < levels.size() && !DualQueue(best).CanRun(); ++i) {
+      PIPELOOM_ASSIGN_OR_RETURN(
+          const StageGraph level,
+          partition::ApplyMemory(graph, memory, levels[i]));
+      FlatGraph flat(level);
+      if (DualQueue(flat).CanRun()) best = std::move(flat);
+    }
     if (options_.leanest_only || !memory.has_choices()) return best;
     const SegmentUnits units(graph);
     MemoryOptimizer optimizer(graph, memory);
     int64_t best_time = kNoLimit;
-    for (const MemorySelection& selection : Levels(graph, memory)) {
+    for (const MemorySelection& selection : levels) {
       // One is for the search itself.
       if (budget.Exhausted(*evaluations + 1)) break;
       PIPELOOM_ASSIGN_OR_RETURN(

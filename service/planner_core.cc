@@ -424,9 +424,12 @@ int64_t PlannerCore::Await(const planner::PlanKey& key, int32_t rank,
       return;
     }
     id = next_id_++;
-    // Time to plan, to write and to answer.
+    // Time to plan, to write and to answer; what a search does before it stops
+    // takes longer on a slow machine, so a part of a long wait besides.
+    const nanoseconds patience = std::clamp<nanoseconds>(
+        (deadline - now) / 16, nanoseconds(0), milliseconds(250));
     const nanoseconds lead =
-        std::clamp<nanoseconds>(job.least_time * 2 + milliseconds(5),
+        std::clamp<nanoseconds>(job.least_time * 2 + milliseconds(5) + patience,
                                 milliseconds(10), std::chrono::seconds(5));
     hurry_at = deadline - lead;
     waiters_.emplace(id, Waiter{key, hurry_at, std::move(done)});

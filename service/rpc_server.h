@@ -82,7 +82,6 @@ class RpcCall : public std::enable_shared_from_this<RpcCall> {
   grpc::GenericServerAsyncReaderWriter stream_{&context_};
   Tag tags_[kNumEvents]{};
   grpc::ByteBuffer request_{};
-  std::function<void(const std::shared_ptr<RpcCall>&)> begin_{};
 
   std::mutex mutex_{};
   std::shared_ptr<RpcCall> self_{};  // While gRPC owes it an event.

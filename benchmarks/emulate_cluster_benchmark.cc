@@ -132,7 +132,7 @@ ExecutionPlan PlanOf(const Job& job, const StageCostModel& costs,
   PIPELOOM_CHECK(orders.ok());
   const auto schedule = TimeSchedule(built->graph, *std::move(orders));
   PIPELOOM_CHECK(schedule.ok());
-  auto plan = planner::LowerPlan(built->graph, *schedule);
+  auto plan = planner::LowerPlan(std::move(built->graph), *schedule);
   PIPELOOM_CHECK(plan.ok());
   return *std::move(plan);
 }
@@ -140,6 +140,7 @@ ExecutionPlan PlanOf(const Job& job, const StageCostModel& costs,
 std::vector<ExecutionPlan> PlansOf(const Job& job,
                                    const StageCostModel& costs) {
   std::vector<ExecutionPlan> plans;
+  plans.reserve(static_cast<size_t>(job.spec.parallel.dp));
   for (int32_t d = 0; d < job.spec.parallel.dp; ++d) {
     plans.push_back(PlanOf(job, costs, d));
   }

@@ -3,11 +3,8 @@
 #ifndef PIPELOOM_EMULATOR_EVENT_QUEUE_H_
 #define PIPELOOM_EMULATOR_EVENT_QUEUE_H_
 
-#include <algorithm>
-#include <compare>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <vector>
 
 namespace pipeloom::emulator {
@@ -15,9 +12,13 @@ namespace pipeloom::emulator {
 struct RankEvent {
   int64_t at = 0;  // Nanoseconds.
   int32_t rank = 0;
-  auto operator<=>(const RankEvent&) const = default;
+  bool operator==(const RankEvent&) const = default;
+  friend bool operator<(const RankEvent& a, const RankEvent& b) {
+    return a.at < b.at || (a.at == b.at && a.rank < b.rank);
+  }
 };
 
+// A binary heap; each call moves a hole up or down, and the event into it.
 class EventQueue {
  public:
   bool empty() const { return heap_.empty(); }
@@ -25,34 +26,49 @@ class EventQueue {
   // REQUIRES: not empty.
   const RankEvent& next() const { return heap_.front(); }
   void Push(RankEvent event) {
-    heap_.push_back(event);
-    std::push_heap(heap_.begin(), heap_.end(), std::greater<>());
+    size_t at = heap_.size();
+    heap_.emplace_back();
+    RankEvent* const heap = heap_.data();
+    while (at > 0) {
+      const size_t parent = (at - 1) / 2;
+      if (!(event < heap[parent])) break;
+      heap[at] = heap[parent];
+      at = parent;
+    }
+    heap[at] = event;
   }
   // REQUIRES: not empty.
   RankEvent Pop() {
-    std::pop_heap(heap_.begin(), heap_.end(), std::greater<>());
-    const RankEvent event = heap_.back();
+    const RankEvent first = heap_.front();
+    const RankEvent last = heap_.back();
     heap_.pop_back();
-    return event;
+    if (!heap_.empty()) Sink(last);
+    return first;
   }
   // Pop, then Push, in one. REQUIRES: not empty.
   RankEvent Exchange(RankEvent event) {
     const RankEvent first = heap_.front();
+    Sink(event);
+    return first;
+  }
+
+ private:
+  // Puts `event` where it belongs, in place of the first.
+  void Sink(RankEvent event) {
+    RankEvent* const heap = heap_.data();
     const size_t size = heap_.size();
     size_t at = 0;
     while (true) {
       size_t child = 2 * at + 1;
       if (child >= size) break;
-      if (child + 1 < size && heap_[child + 1] < heap_[child]) ++child;
-      if (!(heap_[child] < event)) break;
-      heap_[at] = heap_[child];
+      if (child + 1 < size && heap[child + 1] < heap[child]) ++child;
+      if (!(heap[child] < event)) break;
+      heap[at] = heap[child];
       at = child;
     }
-    heap_[at] = event;
-    return first;
+    heap[at] = event;
   }
 
- private:
   std::vector<RankEvent> heap_{};
 };
 

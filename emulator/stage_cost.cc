@@ -11,8 +11,8 @@
 #include "emulator/copies_cost.h"
 #include "emulator/layer_fingerprint.h"
 #include "emulator/layer_memory.h"
+#include "emulator/layer_price.h"
 #include "emulator/layer_weights.h"
-#include "emulator/op_graph.h"
 #include "emulator/profile_cost.h"
 #include "emulator/subgraph_cache.h"
 
@@ -25,78 +25,6 @@ constexpr Bytes kContext{int64_t{1} << 30};
 // Workspaces of the product libraries: 32 MiB each for the framework and for
 // its fused layers, from Hopper on (PyTorch and TransformerEngine sources).
 constexpr Bytes kLibraries{int64_t{64} << 20};
-
-// How a pass is priced: the layer and what is not its own.
-struct Setting {
-  ParallelLayout parallel{};  // The module's own.
-  int32_t copies = 1;         // Of the stage in the rank.
-  int32_t tensor_copies = 1;  // Equal weights in a tensor-parallel group.
-  const OpCostModel& costs;
-  OptimizerSharding sharding = OptimizerSharding::kZero1;
-  OpOptions options{};
-};
-
-// Fully sharded weights are gathered for each pass, and gradients reduced
-// after each, beside the neighbouring layers' passes: a pass is at least as
-// long as what is moved beside it.
-void AddSharding(const LayerSpec& layer, const GradientNeeds& needs,
-                 const Setting& setting, LayerCost* cost) {
-  if (setting.sharding != OptimizerSharding::kZero2 &&
-      setting.sharding != OptimizerSharding::kZero3) {
-    return;
-  }
-  const ShardedParameters own = ParametersOnGpu(layer, setting.parallel);
-  const ParameterBytes bytes = BytesOf(setting.options.precision);
-  const auto moved = [&](Collective kind, int64_t parameter_bytes) {
-    return OverReplicas(setting.costs,
-                        {.kind = kind,
-                         .group = GroupKind::kData,
-                         .size = DenseReplicas(setting.parallel),
-                         .bytes = Real(own.dense * parameter_bytes)},
-                        setting.tensor_copies) +
-           OverReplicas(setting.costs,
-                        {.kind = kind,
-                         .group = GroupKind::kExpertData,
-                         .size = ExpertReplicas(setting.parallel),
-                         .bytes = Real(own.experts * parameter_bytes)},
-                        setting.tensor_copies);
-  };
-  if (setting.sharding == OptimizerSharding::kZero3) {
-    const Duration gather = moved(Collective::kAllGather, 2);
-    cost->forward = setting.costs.Beside(cost->forward, gather);
-    if (needs.input || needs.weights) {
-      cost->backward = setting.costs.Beside(cost->backward, gather);
-    }
-  }
-  if (needs.weights) {
-    cost->weight_grad = setting.costs.Beside(
-        cost->weight_grad, moved(Collective::kReduceScatter, bytes.gradients));
-  }
-}
-
-// `shape`: what one of the copies works on of the `whole`.
-LayerCost PriceLayer(const LayerSpec& layer, const WorkShape& whole,
-                     const WorkShape& shape, const GradientNeeds& needs,
-                     const Setting& setting) {
-  const LayerOps ops =
-      BuildLayerOps(layer, shape, setting.parallel, needs, setting.options);
-  const LayerActivations kept =
-      ActivationsOf(layer, shape, setting.parallel, setting.options.precision);
-  LayerCost cost;
-  cost.forward = CostOf(ops.forward, setting.costs);
-  cost.backward = CostOf(ops.backward, setting.costs);
-  cost.weight_grad = CostOf(ops.weight_grad, setting.costs);
-  AddSharding(layer, needs, setting, &cost);
-  cost.activations = needs.weights ? kept.trained : kept.frozen;
-  cost.freed_by_backward =
-      needs.weights ? kept.trained - kept.held_for_weight_grad : kept.frozen;
-  cost.forward_flops = setting.copies == 1
-                           ? ops.forward_flops
-                           : BuildLayerOps(layer, whole, setting.parallel,
-                                           needs, setting.options)
-                                 .forward_flops;
-  return cost;
-}
 
 }  // namespace
 
@@ -287,13 +215,14 @@ struct StageCostModel::State {
     const int32_t group = view.PlaceOf(stage.rank).group;
     const Common::ModuleLayout& layout = LayoutOf(stage);
     const WorkShape own = LargestShare(shape, layout.copies);
-    const Setting setting{.parallel = layout.parallel,
-                          .copies = layout.copies,
-                          .tensor_copies = layout.tensor_copies,
-                          .costs = CostsOn(stage.rank),
-                          .sharding = job.training.optimizer_sharding,
-                          .options = {.precision = precision,
-                                      .attention_density = attention_density}};
+    const LayerSetting setting{
+        .parallel = layout.parallel,
+        .copies = layout.copies,
+        .tensor_copies = layout.tensor_copies,
+        .costs = CostsOn(stage.rank),
+        .sharding = job.training.optimizer_sharding,
+        .options = {.precision = precision,
+                    .attention_density = attention_density}};
     const ParallelLayout& parallel = layout.parallel;
     const bool trained = !job.IsFrozen(stage.module);
     StageCost total;
@@ -464,6 +393,51 @@ StageCost StageCostModel::Cost(const Stage& stage, const WorkShape& given,
   return total;
 }
 
+StageRow::StageRow(std::vector<Stage> the_stages)
+    : stages(std::move(the_stages)) {
+  FingerprintBuilder builder;
+  for (const Stage& stage : stages) {
+    builder.Add(stage.module.value())
+        .Add(stage.first_layer.value())
+        .Add(stage.num_layers)
+        .Add(stage.rank.value());
+    num_layers += stage.num_layers;
+  }
+  fingerprint = builder.Build();
+}
+
+StageCostModel::CostRow StageCostModel::Costs(const StageRow& row,
+                                              const WorkShape& shape,
+                                              bool fed_by_trainable,
+                                              double attention_density) const {
+  const State& state = *state_;
+  const auto price = [&] {
+    std::vector<StageCost> costs;
+    costs.reserve(row.stages.size());
+    for (const Stage& stage : row.stages) {
+      const bool above_trained =
+          !costs.empty() && !state.job.IsFrozen(stage.module);
+      costs.push_back(Cost(stage, shape, fed_by_trainable || above_trained,
+                           attention_density));
+    }
+    return std::make_shared<const std::vector<StageCost>>(std::move(costs));
+  };
+  if (!state.common->reuse) return price();
+  bool known = true;
+  CostRow result = rows_.Get(FingerprintBuilder()
+                                 .Add(row.fingerprint)
+                                 .Add(shape.fingerprint())
+                                 .Add(fed_by_trainable)
+                                 .Add(attention_density)
+                                 .Build(),
+                             [&]() -> CostRow {
+                               known = false;
+                               return price();
+                             });
+  if (known) state.cache.CountHits(row.num_layers);
+  return result;
+}
+
 void StageCostModel::SetCorrections(IdVector<ModuleId, PassFactors> factors) {
   state_->common->corrections = std::move(factors);
 }
@@ -560,6 +534,33 @@ Duration StageCostModel::Epilogue(const Partition& partition,
     for (const int32_t c : copies) time += update(precision, c);
   }
   return time;
+}
+
+IdVector<RankId, RankSpec> StageCostModel::Ranks(
+    const Partition& partition) const {
+  const auto find = [&]() -> std::shared_ptr<const IdVector<RankId, RankSpec>> {
+    IdVector<RankId, RankSpec> ranks(partition.num_ranks);
+    for (const RankId r : ranks.ids()) {
+      ranks[r].memory.limit = MemoryLimit(r);
+      ranks[r].memory.overhead = Overhead(partition, r).total();
+      ranks[r].epilogue = Epilogue(partition, r);
+    }
+    for (const Stage& stage : partition.stages) {
+      const StageMemory memory = Memory(stage);
+      RankMemory& rank = ranks[stage.rank].memory;
+      rank.weights += memory.weights;
+      rank.gradients += memory.gradients;
+      rank.optimizer += memory.optimizer;
+    }
+    return std::make_shared<const IdVector<RankId, RankSpec>>(std::move(ranks));
+  };
+  if (!state_->common->reuse) return *find();
+  const StageRow all(partition.stages.items());
+  return *ranks_.Get(FingerprintBuilder()
+                         .Add(all.fingerprint)
+                         .Add(partition.num_ranks)
+                         .Build(),
+                     find);
 }
 
 StageCostModel::Transfer StageCostModel::TransferTime(RankId from, RankId to,

@@ -6,13 +6,17 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
+#include "base/fingerprint.h"
 #include "base/units.h"
 #include "emulator/emulate_step.h"
 #include "emulator/op_cost.h"
+#include "emulator/subgraph_cache.h"
 #include "ir/job_spec.h"
 #include "ir/microbatches.h"
 #include "ir/partition.h"
+#include "ir/stage_graph.h"
 
 namespace pipeloom::emulator {
 
@@ -74,6 +78,15 @@ struct CacheCounters {
   int64_t misses = 0;
 };
 
+// Stages of one module in data-flow order, to be priced together.
+struct StageRow {
+  StageRow() = default;
+  explicit StageRow(std::vector<Stage> the_stages);
+  std::vector<Stage> stages{};
+  int32_t num_layers = 0;
+  Fingerprint fingerprint{};
+};
+
 class StageCostModel {
  public:
   // Keeps a copy of the job. REQUIRES: ValidateJobSpec(job) is OK. With
@@ -103,6 +116,14 @@ class StageCostModel {
   // sparse attention works on, besides the layers' own; in (0, 1].
   StageCost Cost(const Stage& stage, const WorkShape& shape,
                  bool needs_input_grad, double attention_density = 1) const;
+  // Cost() of each stage of a row on one shape; `fed_by_trainable`: of the
+  // module. Rows asked for before are shared, not made again.
+  using CostRow = std::shared_ptr<const std::vector<StageCost>>;
+  CostRow Costs(const StageRow& row, const WorkShape& shape,
+                bool fed_by_trainable, double attention_density = 1) const;
+  // What each rank holds all step long, its limit and its epilogue, as the
+  // methods below say. Found once a partition.
+  IdVector<RankId, RankSpec> Ranks(const Partition& partition) const;
   StageMemory Memory(const Stage& stage) const;
   // Data-parallel gradient reduction and parameter gathering that nothing
   // hides, and the optimizer step, for a rank that holds these stages.
@@ -131,6 +152,11 @@ class StageCostModel {
   struct State;
   explicit StageCostModel(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
+  // Larger than prices of layers, so fewer are kept.
+  mutable FingerprintCache<CostRow, 512> rows_{};
+  mutable FingerprintCache<std::shared_ptr<const IdVector<RankId, RankSpec>>,
+                           64>
+      ranks_{};
 };
 
 }  // namespace pipeloom::emulator

@@ -98,6 +98,28 @@ class StepEngine {
   const TransferKind& kind(uint32_t transfer) const {
     return kinds_[transfers_[transfer].kind];
   }
+  // The same for whoever goes through all of them: arrays by transfer and by
+  // kind. Good until the next run or load.
+  struct TransferTimes {
+    const TransferState* states = nullptr;
+    const TransferKind* kinds = nullptr;
+    const int64_t* all_left = nullptr;  // None: start and occupancy say it.
+    uint32_t begun = 0;                 // The stamp of those that have begun.
+    int64_t left(uint32_t transfer) const {
+      if (all_left != nullptr) return all_left[transfer];
+      const TransferState& t = states[transfer];
+      return t.start + kinds[t.kind].occupancy;
+    }
+    int64_t arrived(uint32_t transfer) const {
+      return left(transfer) + kinds[states[transfer].kind].lag;
+    }
+  };
+  TransferTimes transfer_times() const {
+    return {.states = transfers_.data(),
+            .kinds = kinds_.data(),
+            .all_left = left_.empty() ? nullptr : left_.data(),
+            .begun = run_ + kLeft};
+  }
   const std::vector<CopyState>& copies() const { return copies_; }
   int64_t epilogue(int32_t rank) const {
     return epilogues_[static_cast<size_t>(rank)];
@@ -124,15 +146,22 @@ class StepEngine {
   void Loop(Watch&& watch);
   template <bool kOrdered, bool kFair>
   Stop RunRank(int32_t id);
-  // The transfer's end on a rank is reached at `at`.
+  // The transfer's end on a rank is reached at `at`. True if the other rank
+  // waited for that and can go on.
   template <bool kFair>
-  void Reach(uint32_t transfer, int64_t at);
+  bool Reach(uint32_t transfer, int64_t at);
   template <bool kFair>
   int64_t Left(uint32_t transfer, const TransferState& state) const {
     if constexpr (kFair) return left_[transfer];
     return state.start + kinds_[state.kind].occupancy;
   }
-  void Wake(int32_t id, uint32_t transfer, int64_t at);
+  // True if it waited for the transfer.
+  bool Wake(int32_t id, uint32_t transfer, int64_t at);
+  void GoOn(RankState* rank, int32_t id, int64_t at);
+  // The first time at which rank `id` has to let another go on before it
+  // reaches an end of a transfer.
+  template <bool kFair>
+  int64_t Horizon(int32_t id) const;
   void GiveOwnKinds();
   void FinishFlows();
   absl::Status Conclude();

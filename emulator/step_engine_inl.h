@@ -56,12 +56,15 @@ StepEngine::Stop StepEngine::RunRank(int32_t id) {
   const int64_t* const durations = durations_.data();
   const TransferState* const transfers = transfers_.data();
   Stop stop = Stop::kDone;
-  const auto must_yield = [&] {
-    if constexpr (!kOrdered) return false;
-    if constexpr (kFair) {
-      if (fair_.next() <= now) return true;
+  int64_t horizon = 0;
+  if constexpr (kOrdered) horizon = Horizon<kFair>(id);
+  const auto must_yield = [&] { return kOrdered && now >= horizon; };
+  // Only what reaching an end changes moves the horizon.
+  const auto reach = [&](uint32_t index) {
+    const bool woke = Reach<kFair>(index, now);
+    if constexpr (kOrdered) {
+      if (woke || kFair) horizon = Horizon<kFair>(id);
     }
-    return !queue_.empty() && queue_.next() < RankEvent{now, id};
   };
   const auto wait_until = [&](int64_t at) {
     if (at <= now) return;
@@ -90,11 +93,11 @@ StepEngine::Stop StepEngine::RunRank(int32_t id) {
       }
       case OpCode::kSend:
         if (must_yield()) break;
-        Reach<kFair>(index, now);
+        reach(index);
         continue;
       case OpCode::kBlockingSend: {
         if (must_yield()) break;
-        Reach<kFair>(index, now);
+        reach(index);
         const TransferState& transfer = transfers[index];
         if (transfer.stamp != run_ + kLeft) {
           rank.waits_for = static_cast<int32_t>(index);
@@ -107,7 +110,7 @@ StepEngine::Stop StepEngine::RunRank(int32_t id) {
       case OpCode::kRecv:
         if (must_yield()) break;
         if (!received_.empty()) received_[index] = now;
-        Reach<kFair>(index, now);
+        reach(index);
         continue;
       case OpCode::kWaitRecv: {
         const TransferState& transfer = transfers[index];
@@ -163,12 +166,23 @@ StepEngine::Stop StepEngine::RunRank(int32_t id) {
 }
 
 template <bool kFair>
-void StepEngine::Reach(uint32_t index, int64_t at) {
+int64_t StepEngine::Horizon(int32_t id) const {
+  int64_t horizon = INT64_MAX;
+  if (!queue_.empty()) {
+    const RankEvent& next = queue_.next();
+    horizon = next.at + (next.rank < id ? 0 : 1);
+  }
+  if constexpr (kFair) horizon = std::min(horizon, fair_.next());
+  return horizon;
+}
+
+template <bool kFair>
+bool StepEngine::Reach(uint32_t index, int64_t at) {
   TransferState& transfer = transfers_[index];
   if (transfer.stamp < run_) {
     transfer.stamp = run_ + kOneEnd;
     transfer.start = at;
-    return;
+    return false;
   }
   const TransferKind& kind = kinds_[transfer.kind];
   int64_t start = std::max(at, transfer.start);
@@ -177,7 +191,7 @@ void StepEngine::Reach(uint32_t index, int64_t at) {
       transfer.start = start;
       transfer.stamp = run_ + kFlowing;
       fair_.Add(index, kind.link_out, kind.link_in, start, kind.occupancy);
-      return;
+      return false;
     }
     left_[index] = start + kind.occupancy;
   } else {
@@ -195,21 +209,26 @@ void StepEngine::Reach(uint32_t index, int64_t at) {
   transfer.start = start;
   transfer.stamp = run_ + kLeft;
   const int64_t left = start + kind.occupancy;
-  Wake(kind.from, index, left);
-  Wake(kind.to, index, left + kind.lag);
+  // One of the two ends is being reached, so one rank at most waits.
+  return Wake(kind.from, index, left) || Wake(kind.to, index, left + kind.lag);
 }
 
-inline void StepEngine::Wake(int32_t id, uint32_t transfer, int64_t at) {
+inline bool StepEngine::Wake(int32_t id, uint32_t transfer, int64_t at) {
   RankState& rank = ranks_[static_cast<size_t>(id)];
-  if (rank.waits_for != static_cast<int32_t>(transfer)) return;
-  rank.waits_for = -1;
-  if (at > rank.now) {
-    ++rank.waits;
-    rank.now = at;
+  if (rank.waits_for != static_cast<int32_t>(transfer)) return false;
+  GoOn(&rank, id, at);
+  return true;
+}
+
+inline void StepEngine::GoOn(RankState* rank, int32_t id, int64_t at) {
+  rank->waits_for = -1;
+  if (at > rank->now) {
+    ++rank->waits;
+    rank->now = at;
   }
-  ++rank.next;
+  ++rank->next;
   ++ops_done_;
-  const RankEvent event{rank.now, id};
+  const RankEvent event{rank->now, id};
   if (program_->order_free && !in_order_) {
     stack_.push_back(event);
   } else {

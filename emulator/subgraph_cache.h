@@ -5,6 +5,7 @@
 
 #include <array>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <mutex>
 #include <shared_mutex>
@@ -27,7 +28,8 @@ struct LayerCost {
 
 // Any number of threads. `price` must be a pure function of what the key was
 // made of; two threads that miss at once both call it, and count two misses.
-template <typename Cost>
+// At most 16 * kMostPerShard are kept.
+template <typename Cost, size_t kMostPerShard = size_t{1} << 16>
 class FingerprintCache {
  public:
   template <typename Price>
@@ -61,7 +63,6 @@ class FingerprintCache {
 
  private:
   static constexpr size_t kShards = 16;
-  static constexpr size_t kMostPerShard = size_t{1} << 16;
   struct Shard {
     std::shared_mutex mutex{};
     absl::flat_hash_map<Fingerprint, Cost> costs{};

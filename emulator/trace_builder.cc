@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/base/attributes.h"
 #include "emulator/huge_pages.h"
 
 namespace pipeloom::emulator {
@@ -21,8 +22,44 @@ struct SideSpan {
   Stream stream = Stream::kSend;
 };
 
-// Where a list of the trace is written. Both: Put one after another,
-// `data` and `size` of what is there so far, Finish.
+// Side spans by start, of which few are kept at any time; ties as they came.
+class SideSpans {
+ public:
+  void Clear() { first_ = last_ = items_.data(); }
+  bool StartsBefore(int64_t at) const {
+    return first_ != last_ && first_->start < at;
+  }
+  // REQUIRES: StartsBefore something. Good until the next Add.
+  const SideSpan& Pop() { return *first_++; }
+  void Add(int64_t start, int64_t end, EdgeId edge, Stream stream) {
+    if (first_ == last_) Clear();
+    if (last_ == items_.data() + items_.size()) MakeRoom();
+    // Field by field into its place: a copy of what was just written by parts
+    // would wait for all of them.
+    SideSpan* at = last_++;
+    for (; at != first_ && at[-1].start > start; --at) *at = at[-1];
+    at->start = start;
+    at->end = end;
+    at->edge = edge;
+    at->stream = stream;
+  }
+
+ private:
+  void MakeRoom() {
+    items_.erase(items_.begin(), items_.begin() + (first_ - items_.data()));
+    const size_t held = items_.size();
+    items_.resize(std::max<size_t>(64, 2 * held));
+    first_ = items_.data();
+    last_ = first_ + held;
+  }
+
+  std::vector<SideSpan> items_{};
+  SideSpan* first_ = nullptr;  // Those kept are [first_, last_).
+  SideSpan* last_ = nullptr;
+};
+
+// Where a list of the trace is written. Both: fill what Next() gives, one after
+// another, `data` and `size` of what is there so far, Finish.
 
 // Over what a list of at least the final length holds.
 template <typename T>
@@ -32,12 +69,17 @@ class InPlace {
     list->resize(most);
     next_ = list->data();
   }
-  void Put(const T& item) { *next_++ = item; }
+  T* Next() {
+    // The line after the next ones will be written soon.
+    __builtin_prefetch(reinterpret_cast<const char*>(next_) + kAhead, 1);
+    return next_++;
+  }
   T* data() { return list_->data(); }
   size_t size() const { return static_cast<size_t>(next_ - list_->data()); }
   void Finish() { list_->resize(size()); }
 
  private:
+  static constexpr size_t kAhead = 512;  // Bytes.
   std::vector<T>* const list_;
   T* next_ = nullptr;
 };
@@ -51,9 +93,9 @@ class Grown {
     list->reserve(most);
     AdviseHugePages(list->data(), most * sizeof(T));
   }
-  void Put(const T& item) {
+  T* Next() {
     if (held_ == kBlock) Finish();
-    block_[held_++] = item;
+    return &block_[held_++];
   }
   T* data() {
     Finish();
@@ -81,6 +123,13 @@ class Builder {
       : graph_(graph),
         engine_(engine),
         program_(engine.program()),
+        run_{.starts = engine.starts().data(),
+             .durations = engine.durations().data(),
+             .tasks = program_.task_of_slot.data(),
+             .memory = program_.memory_of_slot.data(),
+             .transfers = program_.transfers.data(),
+             .payloads = program_.payloads.data()},
+        times_(engine.transfer_times()),
         spans_(&trace->spans, spans),
         steps_(&trace->memory, steps) {}
 
@@ -105,62 +154,81 @@ class Builder {
   }
 
  private:
+  // What is there is written over whole.
+  void Put(RankId rank, Stream stream, SpanKind kind, TaskId task, EdgeId edge,
+           int64_t start, int64_t end) {
+    Span* const span = spans_.Next();
+    span->rank = rank;
+    span->stream = stream;
+    span->kind = kind;
+    span->task = task;
+    span->edge = edge;
+    span->start = At(start);
+    span->end = At(end);
+  }
+
   int64_t Task(RankId rank, uint32_t slot) {
-    const int64_t start = engine_.starts()[slot];
-    const int64_t end = start + engine_.durations()[slot];
-    spans_.Put({.rank = rank,
-                .task = program_.task_of_slot[slot],
-                .start = At(start),
-                .end = At(end)});
+    const int64_t start = run_.starts[slot];
+    const int64_t end = start + run_.durations[slot];
+    Put(rank, Stream::kCompute, SpanKind::kTask, run_.tasks[slot], EdgeId(),
+        start, end);
     return end;
   }
 
   // Those that begin before `start`. What comes later along the program begins
   // no earlier than the program has got, so a few are kept at any time.
   void SideSpansUntil(RankId rank, int64_t start) {
-    size_t k = 0;
-    for (; k < sides_.size() && sides_[k].start < start; ++k) {
-      const SideSpan& side = sides_[k];
-      spans_.Put({.rank = rank,
-                  .stream = side.stream,
-                  .kind = SpanKind::kTransfer,
-                  .edge = side.edge,
-                  .start = At(side.start),
-                  .end = At(side.end)});
+    while (sides_.StartsBefore(start)) {
+      const SideSpan& side = sides_.Pop();
+      Put(rank, side.stream, SpanKind::kTransfer, TaskId(), side.edge,
+          side.start, side.end);
     }
-    if (k > 0)
-      sides_.erase(sides_.begin(), sides_.begin() + static_cast<long>(k));
-  }
-
-  void AddSide(const SideSpan& side) {
-    sides_.push_back(side);
-    size_t k = sides_.size() - 1;
-    for (; k > 0 && sides_[k - 1].start > side.start; --k) {
-      sides_[k] = sides_[k - 1];
-    }
-    sides_[k] = side;
   }
 
   void AddCopy(uint32_t index) {
     const CopyState& copy = engine_.copies()[index];
     const EdgeId edge = program_.copies[index].edge;
     if (copy.end == copy.start || edge.is_none()) return;
-    AddSide({copy.start, copy.end, edge, Stream::kCopy});
+    sides_.Add(copy.start, copy.end, edge, Stream::kCopy);
   }
 
   void AddTransfer(uint32_t transfer) {
-    if (!engine_.has_begun(transfer)) return;
-    AddSide({engine_.start(transfer), engine_.arrived(transfer),
-             program_.transfers[transfer].edge, Stream::kSend});
+    const TransferState& state = times_.states[transfer];
+    if (state.stamp != times_.begun) return;
+    sides_.Add(state.start, times_.arrived(transfer),
+               run_.transfers[transfer].edge, Stream::kSend);
   }
 
   void Memory(RankId rank, int64_t at, MemoryItem item, Bytes delta) {
     if (delta == Bytes(0)) return;
-    steps_.Put({.rank = rank, .at = At(at), .item = item, .delta = delta});
+    MemoryStep* const step = steps_.Next();
+    step->rank = rank;
+    step->at = At(at);
+    step->item = item;
+    step->delta = delta;
+  }
+
+  // Each gives the time that the program has got to, so that it stays in a
+  // register.
+  ABSL_ATTRIBUTE_ALWAYS_INLINE int64_t Computed(RankId rank, uint32_t slot) {
+    const int64_t start = run_.starts[slot];
+    SideSpansUntil(rank, start);
+    const int64_t end = Task(rank, slot);
+    const StepProgram::SlotMemory& memory = run_.memory[slot];
+    Memory(rank, start, MemoryItem::kActivations, memory.alloc);
+    Memory(rank, end, MemoryItem::kActivations, -memory.free);
+    return end;
+  }
+  ABSL_ATTRIBUTE_ALWAYS_INLINE int64_t Waited(RankId rank, int64_t now,
+                                              EdgeId edge, int64_t until) {
+    if (until <= now) return now;
+    SideSpansUntil(rank, now);
+    Put(rank, Stream::kCompute, SpanKind::kWait, TaskId(), edge, now, until);
+    return until;
   }
 
   void FullRank(RankId rank) {
-    sides_.clear();
+    sides_.Clear();
     const size_t first_step = steps_.size();
     const RankMemory& held = graph_.rank(rank).memory;
     Memory(rank, 0, MemoryItem::kWeights, held.weights);
@@ -168,30 +236,11 @@ class Builder {
     Memory(rank, 0, MemoryItem::kOptimizer, held.optimizer);
     Memory(rank, 0, MemoryItem::kOverhead, held.overhead);
     int64_t now = 0;
-    const auto compute = [&](uint32_t slot) {
-      now = engine_.starts()[slot];
-      SideSpansUntil(rank, now);
-      const int64_t end = Task(rank, slot);
-      const StepProgram::SlotMemory& memory = program_.memory_of_slot[slot];
-      Memory(rank, now, MemoryItem::kActivations, memory.alloc);
-      Memory(rank, end, MemoryItem::kActivations, -memory.free);
-      now = end;
-    };
-    const auto wait = [&](EdgeId edge, int64_t at) {
-      if (at <= now) return;
-      SideSpansUntil(rank, now);
-      spans_.Put({.rank = rank,
-                  .kind = SpanKind::kWait,
-                  .edge = edge,
-                  .start = At(now),
-                  .end = At(at)});
-      now = at;
-    };
     bool has_copies = false;
     for (const StepOp& op : program_.ops_of(rank.value())) {
       switch (op.code) {
         case OpCode::kCompute:
-          compute(op.index);
+          now = Computed(rank, op.index);
           break;
         case OpCode::kComputeGuarded: {
           const Guard& guard = program_.guards[op.index];
@@ -199,17 +248,16 @@ class Builder {
             now = std::max(now, engine_.copies()[copy].end);
           }
           for (const Guard::Local& local : guard.locals) {
-            wait(local.edge, engine_.local_arrival(local));
+            now = Waited(rank, now, local.edge, engine_.local_arrival(local));
           }
-          compute(guard.slot);
+          now = Computed(rank, guard.slot);
           break;
         }
         case OpCode::kRecv:
-          Memory(rank, now, MemoryItem::kReceived, program_.payloads[op.index]);
+          Memory(rank, now, MemoryItem::kReceived, run_.payloads[op.index]);
           break;
         case OpCode::kFree:
-          Memory(rank, now, MemoryItem::kReceived,
-                 -program_.payloads[op.index]);
+          Memory(rank, now, MemoryItem::kReceived, -run_.payloads[op.index]);
           break;
         case OpCode::kSend:
           AddTransfer(op.index);
@@ -218,10 +266,12 @@ class Builder {
           AddTransfer(op.index);
           [[fallthrough]];
         case OpCode::kWaitSend:
-          wait(program_.transfers[op.index].edge, engine_.left(op.index));
+          now = Waited(rank, now, run_.transfers[op.index].edge,
+                       times_.left(op.index));
           break;
         case OpCode::kWaitRecv:
-          wait(program_.transfers[op.index].edge, engine_.arrived(op.index));
+          now = Waited(rank, now, run_.transfers[op.index].edge,
+                       times_.arrived(op.index));
           break;
         case OpCode::kOffload:
           AddCopy(op.index);
@@ -237,10 +287,8 @@ class Builder {
           break;
         case OpCode::kEpilogue:
           SideSpansUntil(rank, now);
-          spans_.Put({.rank = rank,
-                      .kind = SpanKind::kEpilogue,
-                      .start = At(now),
-                      .end = At(now + engine_.epilogue(rank.value()))});
+          Put(rank, Stream::kCompute, SpanKind::kEpilogue, TaskId(), EdgeId(),
+              now, now + engine_.epilogue(rank.value()));
           now += engine_.epilogue(rank.value());
           break;
         case OpCode::kNothing:
@@ -259,9 +307,20 @@ class Builder {
   const StageGraph& graph_;
   const StepEngine& engine_;
   const StepProgram& program_;
+  // What a task or transfer needs, without the vectors' own look-ups.
+  struct Arrays {
+    const int64_t* starts = nullptr;     // By slot.
+    const int64_t* durations = nullptr;  // By slot.
+    const TaskId* tasks = nullptr;       // By slot.
+    const StepProgram::SlotMemory* memory = nullptr;
+    const StepProgram::Transfer* transfers = nullptr;
+    const Bytes* payloads = nullptr;  // By transfer.
+  };
+  const Arrays run_;
+  const StepEngine::TransferTimes times_;
   List<Span> spans_;
   List<MemoryStep> steps_;
-  std::vector<SideSpan> sides_{};
+  SideSpans sides_{};
 };
 
 }  // namespace

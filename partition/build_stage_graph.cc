@@ -43,7 +43,7 @@ struct StageTasks {
   TaskId forward{};
   TaskId backward{};
   StagePairId pair{};
-  StageCost cost{};
+  const StageCost* cost = nullptr;  // In the run's `costs`.
 };
 
 // A module in one microbatch: sub-microbatch j's stages are
@@ -54,6 +54,7 @@ struct ModuleRun {
   bool trainable = false;
   bool fed_by_trainable = false;
   std::vector<StageTasks> tasks{};
+  std::vector<StageCostModel::CostRow> costs{};  // By sub-microbatch.
   bool present() const { return num_subs > 0; }
   bool has_backward() const { return trainable || fed_by_trainable; }
 };
@@ -71,6 +72,11 @@ class GraphBuilder {
     stages_of_.resize(modules);
     for (const StageId s : partition.stages.ids()) {
       stages_of_[partition.stages[s].module].push_back(s);
+    }
+    for (const std::vector<StageId>& ids : stages_of_) {
+      std::vector<Stage> stages;
+      for (const StageId s : ids) stages.push_back(partition.stages[s]);
+      rows_.push_back(emulator::StageRow(std::move(stages)));
     }
     frozen_.resize(modules);
     fed_by_.resize(modules);
@@ -113,8 +119,9 @@ class GraphBuilder {
     built.model_flops = model_flops_;
     PIPELOOM_ASSIGN_OR_RETURN(
         built.graph,
-        StageGraph::Create(costs_.job().name, Ranks(), std::move(names),
-                           std::move(tasks_), std::move(edges_)));
+        StageGraph::Create(costs_.job().name, costs_.Ranks(partition_),
+                           std::move(names), std::move(tasks_),
+                           std::move(edges_)));
     built.pairs = std::move(pairs_);
     if (!options_.memory.empty()) {
       PIPELOOM_RETURN_IF_ERROR(ApplyPolicy(&built));
@@ -213,24 +220,26 @@ class GraphBuilder {
     ModuleRun& run = runs_[m];
     const std::vector<StageId>& stages = stages_of_[m];
     run.tasks.assign(static_cast<size_t>(run.num_subs) * stages.size(), {});
+    run.costs.clear();
     for (int32_t j = 0; j < run.num_subs; ++j) {
       const SubMicrobatch& sub = Sub(run, j);
+      run.costs.push_back(
+          costs_.Costs(rows_[m], sub.shape, run.fed_by_trainable));
+      const std::vector<StageCost>& row = *run.costs.back();
       for (size_t s = 0; s < stages.size(); ++s) {
         const StageId id = stages[s];
         StageTasks& at = At(run, j, s, stages.size());
-        at.cost = costs_.Cost(partition_.stages[id], sub.shape,
-                              NeedsInputGrad(run, s));
-        model_flops_ += at.cost.model_flops;
+        const StageCost& cost = row[s];
+        at.cost = &cost;
+        model_flops_ += cost.model_flops;
         Task task = NewTask(id, sub, Pass::kForward);
-        task.duration = at.cost.forward;
+        task.duration = cost.forward;
         if (!run.has_backward()) {
-          task.alloc =
-              std::min(at.cost.activations, at.cost.input + at.cost.output);
+          task.alloc = std::min(cost.activations, cost.input + cost.output);
           task.free = task.alloc;
         } else {
-          task.alloc = Recomputes(id)
-                           ? std::min(at.cost.input, at.cost.activations)
-                           : at.cost.activations;
+          task.alloc = Recomputes(id) ? std::min(cost.input, cost.activations)
+                                      : cost.activations;
         }
         at.forward = tasks_.push_back(task);
         at.pair = pairs_.push_back(
@@ -240,7 +249,7 @@ class GraphBuilder {
              .needs_input_grad = NeedsInputGrad(run, s)});
         if (s > 0) {
           const StageTasks& before = At(run, j, s - 1, stages.size());
-          Connect(before.forward, at.forward, before.cost, 0, 1);
+          Connect(before.forward, at.forward, *before.cost, 0, 1);
         } else {
           JoinForward(m, j, at.forward);
         }
@@ -256,7 +265,7 @@ class GraphBuilder {
       const size_t stages = stages_of_[from].size();
       for (int32_t i = 0; i < feeder.num_subs; ++i) {
         const StageTasks& last = At(feeder, i, stages - 1, stages);
-        Connect(last.forward, task, last.cost, j, parts);
+        Connect(last.forward, task, *last.cost, j, parts);
       }
     }
   }
@@ -269,7 +278,7 @@ class GraphBuilder {
       for (size_t s = stages.size(); s-- > 0;) {
         const StageId id = stages[s];
         StageTasks& at = At(run, j, s, stages.size());
-        const StageCost& cost = at.cost;
+        const StageCost& cost = *at.cost;
         const bool split = options_.split_backward && run.trainable;
         Task task = NewTask(id, sub, Pass::kBackward);
         task.duration = cost.backward;
@@ -311,7 +320,7 @@ class GraphBuilder {
       for (int32_t i = 0; i < consumer.num_subs; ++i) {
         const StageTasks& first = At(consumer, i, 0, stages);
         PIPELOOM_DCHECK(!first.backward.is_none());
-        Connect(first.backward, at.backward, at.cost, i, consumer.num_subs);
+        Connect(first.backward, at.backward, *at.cost, i, consumer.num_subs);
       }
     }
   }
@@ -366,29 +375,13 @@ class GraphBuilder {
     return absl::OkStatus();
   }
 
-  IdVector<RankId, RankSpec> Ranks() const {
-    IdVector<RankId, RankSpec> ranks(partition_.num_ranks);
-    for (const RankId r : ranks.ids()) {
-      ranks[r].memory.limit = costs_.MemoryLimit(r);
-      ranks[r].memory.overhead = costs_.Overhead(partition_, r).total();
-      ranks[r].epilogue = costs_.Epilogue(partition_, r);
-    }
-    for (const Stage& stage : partition_.stages) {
-      const emulator::StageMemory memory = costs_.Memory(stage);
-      RankMemory& rank = ranks[stage.rank].memory;
-      rank.weights += memory.weights;
-      rank.gradients += memory.gradients;
-      rank.optimizer += memory.optimizer;
-    }
-    return ranks;
-  }
-
   const StageCostModel& costs_;
   const ModelSpec& model_;
   const Partition& partition_;
   const Microbatches& microbatches_;
   const GraphOptions& options_;
   IdVector<ModuleId, std::vector<StageId>> stages_of_{};
+  IdVector<ModuleId, emulator::StageRow> rows_{};
   IdVector<ModuleId, bool> frozen_{};
   IdVector<ModuleId, std::vector<ModuleId>> fed_by_{};
   IdVector<ModuleId, std::vector<ModuleId>> feeds_{};

@@ -1,6 +1,7 @@
 #include "partition/layer_partition.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <utility>
 
@@ -51,9 +52,15 @@ bool May(absl::Span<const std::vector<bool>> allowed, int32_t layer,
          allowed[Index(layer)][Index(run)];
 }
 
+int64_t Slowed(int64_t weight, absl::Span<const double> slow, int32_t run) {
+  if (slow.empty() || slow[Index(run)] == 1) return weight;
+  return std::llround(static_cast<double>(weight) * slow[Index(run)]);
+}
+
 // As LeastLargestRun, by dynamic programming; -1 if there is no split.
 int64_t LeastLargestAllowed(absl::Span<const int64_t> weights, int32_t runs,
-                            absl::Span<const std::vector<bool>> allowed) {
+                            absl::Span<const std::vector<bool>> allowed,
+                            absl::Span<const double> slow) {
   const auto n = static_cast<int32_t>(weights.size());
   std::vector<int64_t> cost(Index(n) + 1, -1);
   cost[0] = 0;
@@ -65,7 +72,8 @@ int64_t LeastLargestAllowed(absl::Span<const int64_t> weights, int32_t runs,
         if (!May(allowed, begin, k)) break;
         sum += weights[Index(begin)];
         if (cost[Index(begin)] < 0) continue;
-        const int64_t largest = std::max(cost[Index(begin)], sum);
+        const int64_t largest =
+            std::max(cost[Index(begin)], Slowed(sum, slow, k));
         int64_t& best = next[Index(end)];
         if (best < 0 || largest < best) best = largest;
       }
@@ -78,7 +86,8 @@ int64_t LeastLargestAllowed(absl::Span<const int64_t> weights, int32_t runs,
 // The split with the least sum of squares of all with runs of at most `most`.
 std::vector<int32_t> EvenestSplit(absl::Span<const int64_t> weights,
                                   int32_t runs, int64_t most,
-                                  absl::Span<const std::vector<bool>> allowed) {
+                                  absl::Span<const std::vector<bool>> allowed,
+                                  absl::Span<const double> slow) {
   const auto n = static_cast<int32_t>(weights.size());
   // cost[i] of run k: least sum of squares of the first i layers in k runs,
   // each at most `most`. Doubles: squares of byte or nanosecond counts pass
@@ -96,9 +105,10 @@ std::vector<int32_t> EvenestSplit(absl::Span<const int64_t> weights,
       for (int32_t begin = end - 1; begin >= k; --begin) {
         if (!May(allowed, begin, k)) break;
         sum += weights[Index(begin)];
-        if (sum > most) break;
+        const int64_t load = Slowed(sum, slow, k);
+        if (load > most) break;
         const double square =
-            static_cast<double>(sum) * static_cast<double>(sum);
+            static_cast<double>(load) * static_cast<double>(load);
         const double total = cost[Index(begin)] + square;
         if (total <= next[Index(end)] && total < kImpossible) {
           next[Index(end)] = total;
@@ -123,17 +133,19 @@ std::vector<int32_t> EvenestSplit(absl::Span<const int64_t> weights,
 std::vector<int32_t> SplitLayers(absl::Span<const int64_t> weights,
                                  int32_t runs) {
   PIPELOOM_CHECK(runs >= 1 && runs <= static_cast<int32_t>(weights.size()));
-  return EvenestSplit(weights, runs, LeastLargestRun(weights, runs), {});
+  return EvenestSplit(weights, runs, LeastLargestRun(weights, runs), {}, {});
 }
 
 std::vector<int32_t> SplitLayers(absl::Span<const int64_t> weights,
                                  int32_t runs,
-                                 absl::Span<const std::vector<bool>> allowed) {
+                                 absl::Span<const std::vector<bool>> allowed,
+                                 absl::Span<const double> slow_of_run) {
   PIPELOOM_CHECK(runs >= 1 && runs <= static_cast<int32_t>(weights.size()));
-  PIPELOOM_CHECK(allowed.size() == weights.size());
-  const int64_t most = LeastLargestAllowed(weights, runs, allowed);
+  PIPELOOM_CHECK(allowed.empty() || allowed.size() == weights.size());
+  PIPELOOM_CHECK(slow_of_run.empty() || slow_of_run.size() == Index(runs));
+  const int64_t most = LeastLargestAllowed(weights, runs, allowed, slow_of_run);
   if (most < 0) return {};
-  return EvenestSplit(weights, runs, most, allowed);
+  return EvenestSplit(weights, runs, most, allowed, slow_of_run);
 }
 
 }  // namespace pipeloom::partition

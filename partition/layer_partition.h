@@ -19,11 +19,15 @@ std::vector<int32_t> SplitLayers(absl::Span<const int64_t> weights,
                                  int32_t runs);
 
 // The same where layer i may only be in the runs r for which allowed[i][r]
-// holds; allowed[i] is empty where it may be in any. Empty if there is no such
-// split. REQUIRES also: allowed has an entry for each layer.
+// holds; allowed[i] is empty where it may be in any, and all may if `allowed`
+// is. What run r weighs is slow_of_run[r] times its layers, 1 times if that is
+// empty: its rank takes so much longer than the fastest. Empty if there is no
+// such split. REQUIRES also: `allowed` has none or an entry for each layer,
+// `slow_of_run` none or one for each run, in [1, 64].
 std::vector<int32_t> SplitLayers(absl::Span<const int64_t> weights,
                                  int32_t runs,
-                                 absl::Span<const std::vector<bool>> allowed);
+                                 absl::Span<const std::vector<bool>> allowed,
+                                 absl::Span<const double> slow_of_run = {});
 
 }  // namespace pipeloom::partition
 

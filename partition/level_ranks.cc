@@ -1,6 +1,7 @@
 #include "partition/level_ranks.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <optional>
 
@@ -86,7 +87,8 @@ class Leveller {
   }
 
   struct Carried {
-    int64_t weight = 0;
+    int64_t taken = 0;
+    int64_t given = 0;
     size_t from = 0;
     size_t to = 0;
   };
@@ -101,21 +103,22 @@ class Leveller {
         (c.may && !c.may(unit, static_cast<int32_t>(to)))) {
       return std::nullopt;
     }
-    return Carried{.weight = c.weights[static_cast<size_t>(unit)],
+    return Carried{.taken = WeightIn(c, static_cast<size_t>(unit), from),
+                   .given = WeightIn(c, static_cast<size_t>(unit), to),
                    .from = static_cast<size_t>(c.rank_of_run[from]),
                    .to = static_cast<size_t>(c.rank_of_run[to])};
   }
   bool Shift(size_t chain, size_t cut, int32_t step) {
     const std::optional<Carried> carried = CarriedBy(chain, cut, step);
     if (!carried.has_value()) return false;
-    loads_[carried->from] -= carried->weight;
-    loads_[carried->to] += carried->weight;
+    loads_[carried->from] -= carried->taken;
+    loads_[carried->to] += carried->given;
     return true;
   }
   void Unshift(size_t chain, size_t cut, int32_t step) {
     const std::optional<Carried> carried = CarriedBy(chain, cut, step);
-    loads_[carried->from] += carried->weight;
-    loads_[carried->to] -= carried->weight;
+    loads_[carried->from] += carried->taken;
+    loads_[carried->to] -= carried->given;
   }
 
   std::optional<Move> BestMove(Quality now) {
@@ -177,6 +180,12 @@ class Leveller {
 
 }  // namespace
 
+int64_t WeightIn(const CutChain& chain, size_t unit, size_t run) {
+  const int64_t weight = chain.weights[unit];
+  if (chain.slow_of_run.empty() || chain.slow_of_run[run] == 1) return weight;
+  return std::llround(static_cast<double>(weight) * chain.slow_of_run[run]);
+}
+
 std::vector<int64_t> LoadsOf(const std::vector<CutChain>& chains,
                              int32_t num_ranks) {
   std::vector<int64_t> loads(static_cast<size_t>(num_ranks), 0);
@@ -184,7 +193,7 @@ std::vector<int64_t> LoadsOf(const std::vector<CutChain>& chains,
     for (size_t run = 0; run + 1 < chain.begins.size(); ++run) {
       int64_t& load = loads[static_cast<size_t>(chain.rank_of_run[run])];
       for (int32_t u = chain.begins[run]; u < chain.begins[run + 1]; ++u) {
-        load += chain.weights[static_cast<size_t>(u)];
+        load += WeightIn(chain, static_cast<size_t>(u), run);
       }
     }
   }

@@ -3,6 +3,7 @@
 #ifndef PIPELOOM_PARTITION_LEVEL_RANKS_H_
 #define PIPELOOM_PARTITION_LEVEL_RANKS_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <vector>
@@ -14,9 +15,14 @@ struct CutChain {
   std::vector<int64_t> weights{};      // By unit, >= 0.
   std::vector<int32_t> begins{};       // One more than runs.
   std::vector<int32_t> rank_of_run{};  // In [0, num_ranks).
+  // What its units' weights are multiplied by there; empty: all 1.
+  std::vector<double> slow_of_run{};
   // Whether the unit may be in the run; empty: any may.
   std::function<bool(int32_t unit, int32_t run)> may{};
 };
+
+// A unit's weight in a run.
+int64_t WeightIn(const CutChain& chain, size_t unit, size_t run);
 
 // The work of each rank.
 std::vector<int64_t> LoadsOf(const std::vector<CutChain>& chains,

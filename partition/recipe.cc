@@ -1,6 +1,7 @@
 #include "partition/recipe.h"
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 #include <utility>
 
@@ -109,13 +110,23 @@ int32_t PartitionBuilder::Chain::RankOf(int32_t run) const {
   return recipe.first_rank + (back ? n - 1 - place : place);
 }
 
+std::vector<double> PartitionBuilder::Chain::SlowOfRuns(int32_t runs) const {
+  std::vector<double> of_runs;
+  for (int32_t run = 0; run < runs && !slow.empty(); ++run) {
+    of_runs.push_back(slow[static_cast<size_t>(RankOf(run))]);
+  }
+  return of_runs;
+}
+
 int64_t PartitionBuilder::Chain::WeightOf(int32_t run) const {
   int64_t sum = 0;
   for (int32_t u = begins[static_cast<size_t>(run)];
        u < begins[static_cast<size_t>(run) + 1]; ++u) {
     sum += units[static_cast<size_t>(u)].weight;
   }
-  return sum;
+  if (slow.empty()) return sum;
+  return std::llround(static_cast<double>(sum) *
+                      slow[static_cast<size_t>(RankOf(run))]);
 }
 
 bool PartitionBuilder::Chain::May(int32_t unit, int32_t run) const {
@@ -135,6 +146,7 @@ absl::StatusOr<PartitionBuilder> PartitionBuilder::Create(
   }
   builder.typical_ = *std::move(typical);
   builder.pricing_ = std::make_unique<LayerPricing>(job, costs);
+  builder.slowness_ = RankSlowness(costs, builder.typical_);
   return builder;
 }
 
@@ -299,7 +311,15 @@ std::vector<PartitionBuilder::Chain> PartitionBuilder::Chains(
   }
   std::vector<Chain> result;
   for (Chain& chain : chains) {
-    if (!chain.units.empty()) result.push_back(std::move(chain));
+    if (chain.units.empty()) continue;
+    std::vector<ModuleId> modules;
+    for (const LayerUnit& unit : chain.units) {
+      if (modules.empty() || modules.back() != unit.module) {
+        modules.push_back(unit.module);
+      }
+    }
+    chain.slow = slowness_.Of(modules);
+    result.push_back(std::move(chain));
   }
   return result;
 }
@@ -335,8 +355,12 @@ bool PartitionBuilder::Cut(const std::vector<int32_t>& rank_of_rule,
     }
     const bool free = std::all_of(chain.allowed.begin(), chain.allowed.end(),
                                   [](const auto& may) { return may.empty(); });
-    chain.begins = free ? SplitLayers(weights, runs)
-                        : SplitLayers(weights, runs, chain.allowed);
+    const std::vector<double> slow = chain.SlowOfRuns(runs);
+    if (free && slow.empty()) {
+      chain.begins = SplitLayers(weights, runs);
+    } else {
+      chain.begins = SplitLayers(weights, runs, chain.allowed, slow);
+    }
     if (chain.begins.empty()) return false;
     chain.begins.push_back(static_cast<int32_t>(chain.units.size()));
   }
@@ -369,6 +393,8 @@ void PartitionBuilder::LevelRanks(std::vector<Chain>* chains) const {
     for (size_t run = 0; run + 1 < chain.begins.size(); ++run) {
       cut.rank_of_run.push_back(chain.RankOf(static_cast<int32_t>(run)));
     }
+    cut.slow_of_run =
+        chain.SlowOfRuns(static_cast<int32_t>(cut.rank_of_run.size()));
     cut.may = [&chain](int32_t unit, int32_t run) {
       return chain.May(unit, run);
     };

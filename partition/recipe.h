@@ -1,8 +1,9 @@
 // What there is to choose about a partition, and making it from the choices.
 //
 // Each module has segments of its own over its ranks, and a sub-microbatch
-// size; where layers are cut follows from their times, exactly. The rules of
-// the job (JobSpec::partition) are kept by every partition made here.
+// size; where layers are cut follows from their times, exactly, longer ones on
+// ranks that are slow (rank_slowness.h). The rules of the job
+// (JobSpec::partition) are kept by every partition made here.
 //
 //   looped, 2 segments: rank 0 1 2 3 0 1 2 3     vee: rank 0 1 2 3 3 2 1 0
 #ifndef PIPELOOM_PARTITION_RECIPE_H_
@@ -19,6 +20,7 @@
 #include "ir/batch_metadata.h"
 #include "ir/partition.h"
 #include "partition/layer_chain.h"
+#include "partition/rank_slowness.h"
 #include "partition/typical_work.h"
 
 namespace pipeloom::partition {
@@ -97,8 +99,10 @@ class PartitionBuilder {
     bool by_time = true;  // Else weights are parameters.
     std::vector<int32_t> begins{};
     std::vector<std::vector<bool>> allowed{};  // As of SplitLayers.
+    std::vector<double> slow{};  // By rank; empty where all are alike.
     int32_t RankOf(int32_t run) const;
     int64_t WeightOf(int32_t run) const;
+    std::vector<double> SlowOfRuns(int32_t runs) const;
     bool May(int32_t unit, int32_t run) const;
   };
   std::vector<Chain> Chains(const PartitionRecipe& recipe) const;
@@ -116,6 +120,7 @@ class PartitionBuilder {
   const JobSpec* job_;
   std::unique_ptr<LayerPricing> pricing_{};
   IdVector<ModuleId, TypicalWork> typical_{};
+  RankSlowness slowness_{};
 };
 
 // InvalidArgument names the first rule of the job that the partition breaks.

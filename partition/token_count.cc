@@ -27,8 +27,9 @@ double KnownSeconds(double seconds) {
 }
 
 int64_t Clamped(double count) {
-  return static_cast<int64_t>(
-      std::clamp(std::floor(count + kRounding), 0.0, kMostTokens));
+  const double rounded = count + kRounding;
+  if (!(rounded > 0)) return 0;
+  return static_cast<int64_t>(std::min(rounded, kMostTokens));
 }
 
 // `count` sequences of `length` tokens.
@@ -339,6 +340,12 @@ void AppendByRule(const TokenRule& rule, const SampleMetadata& sample,
     return;
   }
   if (rule.modality == Modality::kImage) {
+    if (rule.kind == TokenRuleKind::kFixedSquare && !sample.images.empty()) {
+      // All alike.
+      out->insert(out->end(), sample.images.size(),
+                  ImageWork(rule, sample.images.front()));
+      return;
+    }
     for (const ImageSize& image : sample.images) {
       out->push_back(ImageWork(rule, image));
     }
@@ -440,6 +447,7 @@ void AppendInstances(const ModelSpec& model, const SampleMetadata& sample,
     }
     for (size_t i = begin; i < own.size(); ++i) {
       part(m).handed_on += static_cast<double>(own[i].output_tokens);
+      if (context == 0) continue;
       own[i].context_tokens = Clamped(context);
       own[i].context_pairs = static_cast<double>(own[i].tokens) * context;
     }

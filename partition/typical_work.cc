@@ -89,12 +89,12 @@ LayerPricing::LayerPricing(const JobSpec& job,
 }
 
 emulator::StageCost LayerPricing::Price(ModuleId m, LayerId first,
-                                        int32_t count,
-                                        const WorkShape& shape) const {
+                                        int32_t count, const WorkShape& shape,
+                                        RankId rank) const {
   return costs_.Cost({.module = m,
                       .first_layer = first,
                       .num_layers = count,
-                      .rank = RankId(0),
+                      .rank = rank,
                       .segment = SegmentId(0)},
                      shape, trains_[m]);
 }
@@ -107,8 +107,14 @@ Duration LayerPricing::Forward(ModuleId module, const WorkShape& shape) const {
 
 Duration LayerPricing::AllPasses(ModuleId module,
                                  const WorkShape& shape) const {
-  const emulator::StageCost cost = Price(
-      module, LayerId(0), job_.model.modules[module].layers.size(), shape);
+  return AllPasses(module, shape, RankId(0));
+}
+
+Duration LayerPricing::AllPasses(ModuleId module, const WorkShape& shape,
+                                 RankId rank) const {
+  const emulator::StageCost cost =
+      Price(module, LayerId(0), job_.model.modules[module].layers.size(), shape,
+            rank);
   return cost.forward + cost.backward + cost.weight_grad;
 }
 
@@ -116,6 +122,12 @@ Duration LayerPricing::AllPasses(ModuleId module, LayerId layer,
                                  const WorkShape& shape) const {
   const emulator::StageCost cost = Price(module, layer, 1, shape);
   return cost.forward + cost.backward + cost.weight_grad;
+}
+
+Bytes LayerPricing::Activations(ModuleId module, const WorkShape& shape) const {
+  return Price(module, LayerId(0), job_.model.modules[module].layers.size(),
+               shape)
+      .activations;
 }
 
 IdVector<LayerId, int64_t> LayerPricing::SplitWeights(ModuleId module,

@@ -37,7 +37,8 @@ absl::StatusOr<IdVector<ModuleId, TypicalWork>> MeasureTypicalWork(
 // 1, 2, 3, 4, 6, 8, 12, 16, 24, ...: the sub-microbatch sizes that are tried.
 int64_t NextSize(int64_t size);
 
-// Prices modules and layers on one rank. Keeps references.
+// Prices modules and layers on one rank, the first if none is said. Keeps
+// references.
 class LayerPricing {
  public:
   LayerPricing(const JobSpec& job, const emulator::StageCostModel& costs);
@@ -46,8 +47,12 @@ class LayerPricing {
   Duration Forward(ModuleId module, const WorkShape& shape) const;
   // Forward, backward and weight gradient.
   Duration AllPasses(ModuleId module, const WorkShape& shape) const;
+  Duration AllPasses(ModuleId module, const WorkShape& shape,
+                     RankId rank) const;
   Duration AllPasses(ModuleId module, LayerId layer,
                      const WorkShape& shape) const;
+  // What the module keeps for its backward.
+  Bytes Activations(ModuleId module, const WorkShape& shape) const;
   // By layer, AllPasses of a typical microbatch in sub-microbatches of `size`,
   // in nanoseconds; of a module that the sample does not use, its parameters.
   IdVector<LayerId, int64_t> SplitWeights(ModuleId module,
@@ -56,7 +61,8 @@ class LayerPricing {
 
  private:
   emulator::StageCost Price(ModuleId m, LayerId first, int32_t count,
-                            const WorkShape& shape) const;
+                            const WorkShape& shape,
+                            RankId rank = RankId(0)) const;
 
   const JobSpec& job_;
   const emulator::StageCostModel& costs_;

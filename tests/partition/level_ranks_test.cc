@@ -115,6 +115,18 @@ TEST(LevelRanksTest, TwoModelsDivideAsEvenlyAsTheirLayersCan) {
   }
 }
 
+// 28 layers of 10 on four ranks, one of half the speed: 8, 8, 4 and 8 take 80.
+TEST(LevelRanksTest, ARankOfHalfTheSpeedGetsHalfTheLayers) {
+  std::vector<CutChain> chains = {
+      Even(std::vector<int64_t>(28, 10), {0, 1, 2, 3})};
+  chains[0].slow_of_run = {1, 1, 2, 1};
+  EXPECT_EQ(Most(chains, 4), 140);
+  LevelRanks(4, &chains);
+  ExpectIsACut(chains[0]);
+  EXPECT_EQ(Most(chains, 4), 80);
+  EXPECT_EQ(chains[0].begins[3] - chains[0].begins[2], 4);
+}
+
 TEST(LevelRanksTest, UnitsStayWhereTheyMustBe) {
   std::vector<CutChain> chains = {
       Even(std::vector<int64_t>(12, 10), {0, 1, 2, 3})};

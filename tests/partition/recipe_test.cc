@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <limits>
 #include <utility>
 #include <vector>
@@ -55,7 +56,7 @@ std::vector<int32_t> RanksOf(const Partition& partition, ModuleId m) {
   return ranks;
 }
 
-// Over all cuts with the same restriction.
+// Over all cuts with the same restriction, on ranks of up to four speeds.
 TEST(SplitLayersAllowedTest, EqualsBruteForceOnSmallChains) {
   for (uint64_t seed = 0; seed < 300; ++seed) {
     Random random(seed);
@@ -71,6 +72,15 @@ TEST(SplitLayersAllowedTest, EqualsBruteForceOnSmallChains) {
         allowed.back().push_back(random.Below(2) == 0);
       }
     }
+    std::vector<double> slow;
+    for (int32_t r = 0; r < runs && seed % 2 == 1; ++r) {
+      slow.push_back(static_cast<double>(random.Between(4, 8)) / 4);
+    }
+    const auto load = [&](int64_t sum, int32_t run) {
+      return slow.empty() ? sum
+                          : std::llround(static_cast<double>(sum) *
+                                         slow[static_cast<size_t>(run)]);
+    };
     int64_t best = std::numeric_limits<int64_t>::max();
     for (uint32_t cuts = 0; cuts < (1u << (n - 1)); ++cuts) {
       if (std::popcount(cuts) != runs - 1) continue;
@@ -86,11 +96,12 @@ TEST(SplitLayersAllowedTest, EqualsBruteForceOnSmallChains) {
         const auto& may = allowed[static_cast<size_t>(i)];
         ok = ok && (may.empty() || may[static_cast<size_t>(run)]);
         sum += weights[static_cast<size_t>(i)];
-        most = std::max(most, sum);
+        most = std::max<int64_t>(most, load(sum, run));
       }
       if (ok) best = std::min(best, most);
     }
-    const std::vector<int32_t> begins = SplitLayers(weights, runs, allowed);
+    const std::vector<int32_t> begins =
+        SplitLayers(weights, runs, allowed, slow);
     if (best == std::numeric_limits<int64_t>::max()) {
       EXPECT_TRUE(begins.empty()) << seed;
       continue;
@@ -105,7 +116,7 @@ TEST(SplitLayersAllowedTest, EqualsBruteForceOnSmallChains) {
         EXPECT_TRUE(may.empty() || may[static_cast<size_t>(r)]) << seed;
         sum += weights[static_cast<size_t>(i)];
       }
-      most = std::max(most, sum);
+      most = std::max<int64_t>(most, load(sum, r));
     }
     EXPECT_EQ(most, best) << seed;
   }

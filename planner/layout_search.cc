@@ -20,6 +20,7 @@ namespace {
 
 // Screened together, so that results do not depend on threads.
 constexpr size_t kRound = 8;
+constexpr int32_t kMostSteps = 2;
 constexpr int32_t kScreenPartitions = 4;
 constexpr int64_t kScreenEvaluations = 3;
 
@@ -117,7 +118,7 @@ bool Free(int32_t fixed, int64_t value) { return fixed == 0 || fixed == value; }
 struct Entrant {
   JobSpec job{};
   std::unique_ptr<emulator::StageCostModel> costs{};
-  std::vector<partition::PackedStep> steps{};  // Of the costliest replica.
+  std::vector<WeighedStep> steps{};  // Of the costliest replica.
   LayoutOutcome outcome{};
   Duration estimate{};
   absl::StatusOr<PartitionSearchResult> found =
@@ -125,7 +126,7 @@ struct Entrant {
 };
 
 // The replica with the most work of each of up to `count` global steps, alone.
-absl::StatusOr<std::vector<partition::PackedStep>> CostliestReplicas(
+absl::StatusOr<std::vector<WeighedStep>> CostliestReplicas(
     const emulator::StageCostModel& costs, const BatchMetadata& sample,
     int32_t count, Duration* work_of_first) {
   const JobSpec& job = costs.job();
@@ -137,7 +138,7 @@ absl::StatusOr<std::vector<partition::PackedStep>> CostliestReplicas(
   }
   Partition whole;
   whole.sub_microbatch_instances.assign(job.model.modules.size(), 0);
-  std::vector<partition::PackedStep> steps;
+  std::vector<WeighedStep> steps;
   int64_t first = 0;
   for (int32_t s = 0; s < count; ++s) {
     if (s > 0 && first >= sample.samples.size()) break;
@@ -176,7 +177,7 @@ absl::StatusOr<std::vector<partition::PackedStep>> CostliestReplicas(
     auto own = std::move(step.packed[costliest]);
     step.packed.clear();
     step.packed.push_back(std::move(own));
-    steps.push_back(std::move(step));
+    steps.push_back({.step = std::move(step), .work = most});
   }
   return steps;
 }
@@ -252,7 +253,8 @@ class LayoutSearch {
     Duration work{};
     PIPELOOM_ASSIGN_OR_RETURN(
         e->steps,
-        CostliestReplicas(*e->costs, sample_, options_.search.steps, &work));
+        CostliestReplicas(*e->costs, sample_,
+                          std::min(options_.search.steps, kMostSteps), &work));
     const int32_t pp = e->job.parallel.pp;
     const int32_t microbatches = e->job.training.microbatches;
     e->outcome.bound = work / pp;
@@ -296,7 +298,7 @@ class LayoutSearch {
             few.evaluations = std::min(few.evaluations, kScreenEvaluations);
             few.threads = 1;
             few.progress = {};
-            const std::vector<partition::PackedStep> first = {e.steps.front()};
+            const JudgedSteps first = {.steps = {e.steps.front()}};
             e.found =
                 SearchPartitionOn(strategy_, *e.costs, sample_, first, few);
           });
@@ -361,8 +363,8 @@ class LayoutSearch {
         if (best_ > kZero) time = std::min(time, best_);
         if (options_.progress) options_.progress(done + tried, all, time);
       };
-      auto found =
-          SearchPartitionOn(strategy_, *e.costs, sample_, e.steps, full);
+      auto found = SearchPartitionOn(strategy_, *e.costs, sample_,
+                                     JudgedSteps{.steps = e.steps}, full);
       // Cut short before it came as far as the screening: that one counts.
       if (Stopped() && (!found.ok() || found->tried <= kScreenPartitions)) {
         break;
@@ -406,6 +408,11 @@ class LayoutSearch {
 
   // Takes the entrant's search result over into its outcome.
   absl::Status Settle(LayoutFate fate, Entrant* e) {
+    if (e->found.ok() && e->found->misfits > 0) {
+      e->found = absl::ResourceExhaustedError(absl::StrFormat(
+          "%d of %d sample steps fit by no partition that was tried: %s",
+          e->found->misfits, e->found->judged, e->found->misfit));
+    }
     if (e->found.ok()) {
       e->outcome.fate = fate;
       e->outcome.step_time = e->found->step_time;

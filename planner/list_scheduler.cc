@@ -14,6 +14,8 @@ namespace {
 
 constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 constexpr int32_t kPasses = 3;
+// Up to so many ranks a look at all of them is cheaper than a tournament.
+constexpr int32_t kFewRanks = 16;
 
 // Passes from the most to the least preferred.
 struct Preference {
@@ -35,26 +37,37 @@ ListScheduler::ListScheduler(const FlatGraph& graph)
       task_of_slot_(static_cast<size_t>(graph.num_tasks)),
       place_(static_cast<size_t>(graph.num_tasks)),
       ranks_(static_cast<size_t>(graph.num_ranks)),
+      rank_work_(static_cast<size_t>(graph.num_ranks), 0),
+      pending_(static_cast<size_t>(graph.num_tasks)),
       refused_stamp_(static_cast<size_t>(guard_.num_groups()), 0),
       refused_bytes_(static_cast<size_t>(guard_.num_groups()), 0),
       start_(static_cast<size_t>(graph.num_tasks)) {
   for (int32_t t = 0; t < graph.num_tasks; ++t) {
     TaskInfo& info = info_[t];
     info.duration = graph.duration[t];
+    info.alloc = graph.alloc[t];
     info.rank = graph.rank[t];
     info.pass = graph.pass[t];
     info.queue = graph.rank[t] * kPasses + static_cast<int32_t>(graph.pass[t]);
     info.succ_begin = graph.succ_offset[t];
     info.succ_end = graph.succ_offset[t + 1];
-    info.num_preds = graph.pred_offset[t + 1] - graph.pred_offset[t];
-    state_[t].missing = info.num_preds;
-    if (info.num_preds == 0) sources_.push_back(t);
-    ++queues_[info.queue].size;
+    state_[t].missing = graph.pred_offset[t + 1] - graph.pred_offset[t];
+    if (state_[t].missing == 0) sources_.push_back(t);
+    rank_work_[info.rank] += info.duration;
+    Queue& queue = queues_[info.queue];
+    ++queue.size;
+    queue.only_frees = queue.only_frees && graph.alloc[t] <= graph.free[t];
+    queue.most_alloc = std::max(queue.most_alloc, graph.alloc[t]);
+    queue.least_alloc = std::min(queue.least_alloc, graph.alloc[t]);
+    queue.least_net = std::min(queue.least_net, graph.alloc[t] - graph.free[t]);
   }
   fresh_ = state_;
+  SetTails();
   int32_t begin = 0;
   int32_t word = 0;
-  for (Queue& queue : queues_) {
+  for (size_t i = 0; i < queues_.size(); ++i) {
+    Queue& queue = queues_[i];
+    if (i % kPasses == 0) ranks_[i / kPasses].pending_begin = begin;
     queue.begin = begin;
     queue.first_word = word;
     queue.words = (queue.size + 63) / 64;
@@ -67,6 +80,35 @@ ListScheduler::ListScheduler(const FlatGraph& graph)
   sequence_.reserve(static_cast<size_t>(graph.num_tasks));
 }
 
+void ListScheduler::SetTails() {
+  const FlatGraph& g = *graph_;
+  // Producers behind consumers.
+  std::vector<int32_t> missing(info_.size());
+  std::vector<int32_t> order;
+  order.reserve(info_.size());
+  for (int32_t t = 0; t < g.num_tasks; ++t) {
+    missing[t] = g.succ_offset[t + 1] - g.succ_offset[t];
+    info_[t].tail = g.epilogue[g.rank[t]];
+    if (missing[t] == 0) order.push_back(t);
+  }
+  for (size_t i = 0; i < order.size(); ++i) {
+    const int32_t t = order[i];
+    for (int32_t e = g.pred_offset[t]; e < g.pred_offset[t + 1]; ++e) {
+      TaskInfo& from = info_[g.pred[e]];
+      from.tail =
+          std::max(from.tail, g.pred_delay[e] + g.duration[t] + info_[t].tail);
+      if (--missing[g.pred[e]] == 0) order.push_back(g.pred[e]);
+    }
+  }
+  std::vector<int64_t> shortest(rank_work_.size(), kNever);
+  for (const TaskInfo& info : info_) {
+    shortest[info.rank] = std::min(shortest[info.rank], info.tail);
+  }
+  for (size_t r = 0; r < rank_work_.size(); ++r) {
+    if (shortest[r] != kNever) rank_work_[r] += shortest[r];
+  }
+}
+
 void ListScheduler::Prepare(const ListPolicy& policy) {
   guard_.Reset(policy.capacity);
   state_ = fresh_;
@@ -76,22 +118,27 @@ void ListScheduler::Prepare(const ListPolicy& policy) {
     queue.ready = 0;
   }
   std::fill(ready_.begin(), ready_.end(), 0);
-  const auto put = [&](int32_t t, int32_t place) {
+  const auto put = [&](int32_t t) {
     Queue& queue = queues_[info_[t].queue];
     state_[t].slot = queue.size;
     task_of_slot_[queue.begin + queue.size] = t;
     ++queue.size;
-    place_[t] = place;
   };
   if (policy.order.empty()) {
-    for (int32_t t = 0; t < graph_->num_tasks; ++t) put(t, t);
+    for (int32_t t = 0; t < graph_->num_tasks; ++t) put(t);
   } else {
     PIPELOOM_DCHECK(policy.order.size() == state_.size());
-    int32_t place = 0;
-    for (const int32_t t : policy.order) put(t, place++);
+    for (const int32_t t : policy.order) put(t);
   }
-  for (Rank& rank : ranks_) {
-    rank.pending.clear();
+  if (policy.patience > 0 || policy.prefer == Prefer::kPriority) {
+    for (int32_t i = 0; i < graph_->num_tasks; ++i) {
+      place_[policy.order.empty() ? i : policy.order[i]] = i;
+    }
+  }
+  for (size_t r = 0; r < ranks_.size(); ++r) {
+    Rank& rank = ranks_[r];
+    rank.left = rank_work_[r];
+    rank.num_pending = 0;
     rank.free_at = 0;
     rank.last = Pass::kBackward;
   }
@@ -99,43 +146,81 @@ void ListScheduler::Prepare(const ListPolicy& policy) {
   sequence_.clear();
 }
 
-void ListScheduler::MakeReady(int32_t task) {
+inline void ListScheduler::MakeReady(int32_t task) {
   Queue& queue = queues_[info_[task].queue];
-  const int32_t word = state_[task].slot / 64;
-  ready_[queue.first_word + word] |= uint64_t{1} << (state_[task].slot % 64);
-  queue.low = std::min(queue.low, word);
+  const int32_t slot = state_[task].slot;
+  ready_[queue.first_word + slot / 64] |= uint64_t{1} << (slot % 64);
+  queue.low = std::min(queue.low, slot / 64);
   ++queue.ready;
 }
 
-void ListScheduler::Remove(int32_t task) {
+inline void ListScheduler::Remove(int32_t task) {
   Queue& queue = queues_[info_[task].queue];
   const int32_t slot = state_[task].slot;
   ready_[queue.first_word + slot / 64] &= ~(uint64_t{1} << (slot % 64));
   --queue.ready;
 }
 
-int32_t ListScheduler::BestAdmitted(Queue& queue, bool binds) {
-  while (ready_[queue.first_word + queue.low] == 0) ++queue.low;
-  const int32_t* const tasks = &task_of_slot_[queue.begin];
-  if (!binds) {
-    const uint64_t bits = ready_[queue.first_word + queue.low];
-    return tasks[queue.low * 64 + std::countr_zero(bits)];
+inline void ListScheduler::Arrive(Rank& rank, int64_t arrival, int32_t task) {
+  if (arrival <= rank.free_at) return MakeReady(task);
+  pending_[rank.pending_begin + rank.num_pending++] = {.arrival = arrival,
+                                                       .task = task};
+}
+
+inline int64_t ListScheduler::TakeArrived(Rank& rank, int64_t now) {
+  int64_t next_arrival = kNever;
+  Pending* const pending = &pending_[rank.pending_begin];
+  int32_t kept = 0;
+  for (int32_t i = 0; i < rank.num_pending; ++i) {
+    const Pending p = pending[i];
+    if (p.arrival <= now) {
+      MakeReady(p.task);
+    } else {
+      next_arrival = std::min(next_arrival, p.arrival);
+      pending[kept++] = p;
+    }
   }
+  rank.num_pending = kept;
+  return next_arrival;
+}
+
+inline int32_t ListScheduler::Best(Queue& queue) const {
+  const uint64_t* const words = &ready_[queue.first_word];
+  while (words[queue.low] == 0) ++queue.low;
+  return task_of_slot_[queue.begin + queue.low * 64 +
+                       std::countr_zero(words[queue.low])];
+}
+
+int32_t ListScheduler::BestAdmitted(Queue& queue, int32_t rank, int32_t rival) {
+  const int32_t first = Best(queue);
+  const int64_t room = guard_.Room(rank);
+  if (room < queue.least_alloc) return -1;
+  if (queue.only_frees && queue.most_alloc <= room) return first;
+  const int32_t* const tasks = &task_of_slot_[queue.begin];
   bool fresh_refused = false;
+  bool no_fresh = false;  // None of a group that has not started.
+  MemoryGuard::FreshRoom fresh{};
   ++stamp_;
   for (int32_t word = queue.low; word < queue.words; ++word) {
     for (uint64_t bits = ready_[queue.first_word + word]; bits != 0;
          bits &= bits - 1) {
       const int32_t t = tasks[word * 64 + std::countr_zero(bits)];
+      if (rival >= 0 && place_[t] > place_[rival]) return -1;
       // Of groups that have not started only the best is asked, as they meet
       // the same limit; of a started group only tasks that take less than one
       // that was refused, and the one that the guard promises to admit.
       const int32_t group = guard_.group_of(t);
-      const int64_t bytes = graph_->alloc[t];
+      const int64_t bytes = info_[t].alloc;
       if (!guard_.IsStarted(t)) {
-        if (fresh_refused && !guard_.IsNextOfGroup(t)) continue;
-        if (guard_.Admits(t)) return t;
-        fresh_refused = true;
+        if (no_fresh) continue;
+        if (!fresh_refused) {
+          if (guard_.Admits(t)) return t;
+          fresh_refused = true;
+          fresh = guard_.RoomForFresh(rank);
+          no_fresh = queue.least_net > 0 && queue.least_net > fresh.most_net;
+          continue;
+        }
+        if (guard_.IsNextOfGroup(t) && guard_.AdmitsFresh(t, fresh)) return t;
         continue;
       }
       if (refused_stamp_[group] == stamp_ && bytes >= refused_bytes_[group] &&
@@ -161,7 +246,8 @@ int64_t ListScheduler::WorthWaitingFor(const Rank& rank,
   const Pass pass = info_[task].pass;
   const bool any_pass = policy.prefer == Prefer::kPriority;
   int64_t arrival = kNever;
-  for (const Pending& p : rank.pending) {
+  for (int32_t i = 0; i < rank.num_pending; ++i) {
+    const Pending& p = pending_[rank.pending_begin + i];
     if (p.arrival > until || p.arrival >= arrival) continue;
     const Pass other = info_[p.task].pass;
     const bool goes_first =
@@ -173,13 +259,14 @@ int64_t ListScheduler::WorthWaitingFor(const Rank& rank,
   return arrival;
 }
 
-int32_t ListScheduler::Pick(int32_t r, const ListPolicy& policy, int64_t now,
-                            int64_t* wait_until) {
+inline int32_t ListScheduler::Pick(int32_t r, const ListPolicy& policy,
+                                   int64_t now, int64_t* wait_until) {
   const Rank& rank = ranks_[r];
   Queue* const queues = &queues_[r * kPasses];
   const bool forward_first =
       policy.prefer == Prefer::kForward ||
       (policy.prefer == Prefer::kAlternate && rank.last == Pass::kBackward);
+  const bool any_pass = policy.prefer == Prefer::kPriority;
   const Preference& preference = forward_first ? kForwardFirst : kBackwardFirst;
   int32_t best = -1;
   int preferred = 0;  // Passes ahead of the best one's, as bits.
@@ -187,14 +274,14 @@ int32_t ListScheduler::Pick(int32_t r, const ListPolicy& policy, int64_t now,
   for (const Pass pass : preference.pass) {
     Queue& queue = queues[static_cast<size_t>(pass)];
     if (queue.ready > 0) {
-      const int32_t t = BestAdmitted(queue, binds);
+      const int32_t t = binds ? BestAdmitted(queue, r, best) : Best(queue);
       if (t >= 0 && (best < 0 || place_[t] < place_[best])) best = t;
-      if (best >= 0 && policy.prefer != Prefer::kPriority) break;
+      if (best >= 0 && !any_pass) break;
     }
     preferred |= 1 << static_cast<int>(pass);
   }
   if (best < 0) return -1;
-  if (policy.patience > 0 && !rank.pending.empty()) {
+  if (policy.patience > 0 && rank.num_pending > 0) {
     const int64_t arrival = WorthWaitingFor(rank, policy, now, best, preferred);
     if (arrival != kNever) {
       *wait_until = arrival;
@@ -205,20 +292,37 @@ int32_t ListScheduler::Pick(int32_t r, const ListPolicy& policy, int64_t now,
   return best;
 }
 
-int32_t ListScheduler::NextRank() const {
+inline int32_t ListScheduler::NextRank() const {
+  // No branches: which rank is first cannot be foretold.
+  if (leaves_ <= kFewRanks) {
+    // Eight at a time, as a tree.
+    int64_t soonest = kNever;
+    int32_t rank = -1;
+    for (int32_t first = 0; first < leaves_; first += 8) {
+      const int64_t* const at = &decide_at_[leaves_ + first];
+      const auto better = [at](int32_t a, int32_t b) {
+        return at[b] < at[a] ? b : a;
+      };
+      const int32_t best = better(better(better(0, 1), better(2, 3)),
+                                  better(better(4, 5), better(6, 7)));
+      rank = at[best] < soonest ? first + best : rank;
+      soonest = std::min(soonest, at[best]);
+    }
+    return rank;
+  }
   if (decide_at_[1] == kNever) return -1;
   int32_t node = 1;
   while (node < leaves_) {
     node *= 2;
-    // Not a branch: which child wins cannot be foretold.
     node += static_cast<int32_t>(decide_at_[node + 1] < decide_at_[node]);
   }
   return node - leaves_;
 }
 
-void ListScheduler::SetDecision(int32_t rank, int64_t at) {
+inline void ListScheduler::SetDecision(int32_t rank, int64_t at) {
   int32_t node = rank + leaves_;
   decide_at_[node] = at;
+  if (leaves_ <= kFewRanks) return;
   while (node > 1) {
     node /= 2;
     decide_at_[node] = std::min(decide_at_[2 * node], decide_at_[2 * node + 1]);
@@ -229,25 +333,16 @@ int64_t ListScheduler::Run(const ListPolicy& policy) {
   PIPELOOM_DCHECK(CanRun());
   Prepare(policy);
   for (const int32_t t : sources_) {
-    ranks_[info_[t].rank].pending.push_back({.arrival = 0, .task = t});
+    Arrive(ranks_[info_[t].rank], 0, t);
     SetDecision(info_[t].rank, 0);
   }
   const int32_t* const succ = graph_->succ.data();
   const int64_t* const succ_delay = graph_->succ_delay.data();
+  const bool any_binds = guard_.any_binds();
   for (int32_t r = NextRank(); r >= 0; r = NextRank()) {
     const int64_t now = decide_at_[leaves_ + r];
     Rank& rank = ranks_[r];
-    int64_t next_arrival = kNever;
-    size_t kept = 0;
-    for (const Pending& p : rank.pending) {
-      if (p.arrival <= now) {
-        MakeReady(p.task);
-      } else {
-        next_arrival = std::min(next_arrival, p.arrival);
-        rank.pending[kept++] = p;
-      }
-    }
-    rank.pending.resize(kept);
+    int64_t next_arrival = TakeArrived(rank, now);
     int64_t wait_until = kNever;
     const int32_t t = Pick(r, policy, now, &wait_until);
     if (t < 0) {
@@ -255,12 +350,16 @@ int64_t ListScheduler::Run(const ListPolicy& policy) {
       SetDecision(r, std::min(wait_until, next_arrival));
       continue;
     }
-    if (guard_.any_binds()) guard_.Start(t);
+    if (any_binds) guard_.Start(t);
     sequence_.push_back(t);
     start_[t] = now;
     const TaskInfo& info = info_[t];
     const int64_t end = now + info.duration;
     rank.free_at = end;
+    rank.left -= info.duration;
+    if (end + std::max(rank.left, info.tail) >= policy.give_up) {
+      return kNoLimit;
+    }
     if (info.pass != Pass::kWeightGrad) rank.last = info.pass;
     for (int32_t e = info.succ_begin; e < info.succ_end; ++e) {
       const int32_t next = succ[e];
@@ -268,7 +367,7 @@ int64_t ListScheduler::Run(const ListPolicy& policy) {
       state.arrival = std::max(state.arrival, end + succ_delay[e]);
       if (--state.missing > 0) continue;
       const int32_t other = info_[next].rank;
-      ranks_[other].pending.push_back({.arrival = state.arrival, .task = next});
+      Arrive(ranks_[other], state.arrival, next);
       const int64_t at = std::max(ranks_[other].free_at, state.arrival);
       if (other == r) {
         next_arrival = std::min(next_arrival, state.arrival);

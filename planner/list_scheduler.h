@@ -42,6 +42,8 @@ struct ListPolicy {
   // forwards back; raised where one microbatch alone needs more. Never above
   // the rank's own limit. Empty: the rank's own limit.
   absl::Span<const int64_t> capacity{};
+  // Ends the run as soon as the step time is sure to be this or more.
+  int64_t give_up = kNoLimit;
 };
 
 // Keeps the workspace between runs. One per thread.
@@ -56,7 +58,8 @@ class ListScheduler {
   const MemoryShortage& shortage() const { return guard_.shortage(); }
   const MemoryGuard& guard() const { return guard_; }
 
-  // Schedules all tasks; returns the step time in ns. REQUIRES: CanRun().
+  // Schedules all tasks; returns the step time in ns, or kNoLimit when it gave
+  // up. REQUIRES: CanRun().
   int64_t Run(const ListPolicy& policy);
 
   // Of the last Run: all tasks in the order in which they were placed, which
@@ -67,11 +70,12 @@ class ListScheduler {
  private:
   struct TaskInfo {
     int64_t duration = 0;
+    int64_t tail = 0;  // The longest chain behind it, to the end of the step.
+    int64_t alloc = 0;
     int32_t rank = 0;
     int32_t queue = 0;  // Of its rank and pass.
     int32_t succ_begin = 0;
     int32_t succ_end = 0;
-    int32_t num_preds = 0;
     Pass pass = Pass::kForward;
   };
   struct TaskState {
@@ -88,22 +92,40 @@ class ListScheduler {
     int32_t words = 0;
     int32_t low = 0;    // No bit below this word.
     int32_t ready = 0;  // Bits set.
+    // Whether no task keeps more than it gives back, and the most that one
+    // takes: with room for that much all are admitted.
+    bool only_frees = true;
+    int64_t most_alloc = 0;
+    // The least that one takes, and that one keeps.
+    int64_t least_alloc = kNoLimit;
+    int64_t least_net = kNoLimit;
   };
   struct Pending {
     int64_t arrival = 0;
     int32_t task = 0;
   };
   struct Rank {
-    std::vector<Pending> pending{};
     int64_t free_at = 0;
+    int64_t left = 0;  // Of rank_work_, without what is placed.
+    // Of tasks that are to arrive: a part of pending_ with room for all the
+    // rank's tasks, and how many there are.
+    int32_t pending_begin = 0;
+    int32_t num_pending = 0;
     Pass last = Pass::kBackward;  // Of forward and backward, for kAlternate.
   };
 
+  void SetTails();
   void Prepare(const ListPolicy& policy);
+  // The task will have arrived, ready at once when the rank is busy till then.
+  void Arrive(Rank& rank, int64_t arrival, int32_t task);
+  // Tasks that have arrived by `now` become ready; when the next one arrives.
+  int64_t TakeArrived(Rank& rank, int64_t now);
   void MakeReady(int32_t task);
-  // The best task of the queue that memory admits; -1: none. `binds`: whether
-  // the rank's limit can be reached. REQUIRES: queue.ready > 0.
-  int32_t BestAdmitted(Queue& queue, bool binds);
+  // The queue's best task. REQUIRES: queue.ready > 0.
+  int32_t Best(Queue& queue) const;
+  // The best that memory admits and that is not behind `rival` (unless that is
+  // -1) in the policy's order; -1: none. REQUIRES: queue.ready > 0.
+  int32_t BestAdmitted(Queue& queue, int32_t rank, int32_t rival);
   void Remove(int32_t task);
   // Whether something that goes first arrives soon; if so, when.
   int64_t WorthWaitingFor(const Rank& rank, const ListPolicy& policy,
@@ -123,12 +145,17 @@ class ListScheduler {
   std::vector<Queue> queues_;     // By rank and pass.
   std::vector<int32_t> task_of_slot_;
   std::vector<uint64_t> ready_;
-  std::vector<int32_t> place_;  // By task: in the policy's order.
+  // By task: in the policy's order; where passes or patience ask for it.
+  std::vector<int32_t> place_;
   std::vector<Rank> ranks_;
+  // By rank: its tasks, then the shortest chain behind any of them.
+  std::vector<int64_t> rank_work_;
+  std::vector<Pending> pending_;
   // When each rank decides next, as a tournament: leaf i + leaves_ is rank i,
-  // each inner node the smaller of its children (ties: the left one).
+  // each inner node the smaller of its children (ties: the left one). Of few
+  // ranks only the leaves are kept.
   std::vector<int64_t> decide_at_;
-  int32_t leaves_ = 1;
+  int32_t leaves_ = 8;
   // Groups refused in this look at a queue: stamp, and the least bytes refused.
   std::vector<int64_t> refused_stamp_;
   std::vector<int64_t> refused_bytes_;

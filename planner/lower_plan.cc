@@ -33,6 +33,7 @@
 
 #include <algorithm>
 #include <compare>
+#include <cstdint>
 #include <utility>
 #include <vector>
 
@@ -145,65 +146,92 @@ absl::StatusOr<IdVector<TaskId, TaskEvents>> EventKeys(
   return events;
 }
 
-bool CrossesRanks(const StageGraph& graph, EdgeId e) {
-  const Dependency& d = graph.edge(e);
-  return graph.task(d.from).rank != graph.task(d.to).rank;
-}
+// A transfer that a rank receives.
+struct Arrival {
+  EventKey sent{};  // Its producer's end.
+  EdgeId edge{};
+};
 
-// Each rank's incoming transfers, by producer's end and edge id.
-IdVector<RankId, std::vector<EdgeId>> Arrivals(
-    const StageGraph& graph, const IdVector<TaskId, TaskEvents>& events) {
-  IdVector<RankId, std::vector<EdgeId>> arrivals(graph.num_ranks());
+struct Crossings {
+  std::vector<uint8_t> crosses{};                     // By edge: between ranks.
+  IdVector<RankId, std::vector<Arrival>> arrivals{};  // By `sent` and edge.
+  IdVector<RankId, size_t> num_sent{};
+  bool Crosses(EdgeId e) const {
+    return crosses[static_cast<size_t>(e.value())] != 0;
+  }
+};
+
+Crossings FindCrossings(const StageGraph& graph,
+                        const IdVector<TaskId, TaskEvents>& events) {
+  Crossings found;
+  found.crosses.resize(static_cast<size_t>(graph.num_edges()));
+  found.arrivals.resize(graph.num_ranks());
+  found.num_sent = IdVector<RankId, size_t>(graph.num_ranks(), 0);
+  IdVector<RankId, size_t> received(graph.num_ranks(), 0);
   for (const EdgeId e : graph.edge_ids()) {
-    if (CrossesRanks(graph, e)) {
-      arrivals[graph.task(graph.edge(e).to).rank].push_back(e);
-    }
+    const Dependency& d = graph.edge(e);
+    const RankId from = graph.task(d.from).rank;
+    const RankId to = graph.task(d.to).rank;
+    if (from == to) continue;
+    found.crosses[static_cast<size_t>(e.value())] = 1;
+    ++found.num_sent[from];
+    ++received[to];
   }
-  for (std::vector<EdgeId>& edges : arrivals) {
-    std::sort(edges.begin(), edges.end(), [&](EdgeId a, EdgeId b) {
-      return std::pair(events[graph.edge(a).from].end, a) <
-             std::pair(events[graph.edge(b).from].end, b);
-    });
+  for (const RankId r : graph.rank_ids()) {
+    found.arrivals[r].reserve(received[r]);
   }
-  return arrivals;
+  for (const EdgeId e : graph.edge_ids()) {
+    if (!found.Crosses(e)) continue;
+    const Dependency& d = graph.edge(e);
+    found.arrivals[graph.task(d.to).rank].push_back(
+        {.sent = events[d.from].end, .edge = e});
+  }
+  for (std::vector<Arrival>& arrivals : found.arrivals) {
+    std::sort(arrivals.begin(), arrivals.end(),
+              [](const Arrival& a, const Arrival& b) {
+                if (a.sent.at != b.sent.at) return a.sent.at < b.sent.at;
+                return std::pair(a.sent.level, a.edge) <
+                       std::pair(b.sent.level, b.edge);
+              });
+  }
+  return found;
 }
 
 std::vector<Instruction> LowerRank(const StageGraph& graph, RankId rank,
                                    const std::vector<TaskId>& order,
                                    const IdVector<TaskId, TaskEvents>& events,
-                                   const std::vector<EdgeId>& arrivals) {
+                                   const Crossings& crossings) {
+  const std::vector<Arrival>& arrivals = crossings.arrivals[rank];
   std::vector<Instruction> program;
   std::vector<EdgeId> sent;
-  size_t posted = 0;
-  for (size_t k = 0; k < order.size(); ++k) {
-    // The gap before order[k]: everything produced before it ends.
-    while (posted < arrivals.size() &&
-           events[graph.edge(arrivals[posted]).from].end <
-               events[order[k]].end) {
-      program.emplace_back(Recv{arrivals[posted++]});
-    }
-    if (k > 0) {
-      for (const EdgeId e : graph.outgoing(order[k - 1])) {
-        if (!CrossesRanks(graph, e)) continue;
-        program.emplace_back(Send{e});
-        sent.push_back(e);
-      }
-    }
-    for (const EdgeId e : graph.incoming(order[k])) {
-      if (CrossesRanks(graph, e)) program.emplace_back(WaitRecv{e});
-    }
-    program.emplace_back(Compute{order[k]});
-    for (const EdgeId e : graph.incoming(order[k])) {
-      if (CrossesRanks(graph, e)) program.emplace_back(Free{e});
-    }
-  }
-  if (!order.empty()) {
-    for (const EdgeId e : graph.outgoing(order.back())) {
-      if (!CrossesRanks(graph, e)) continue;
+  sent.reserve(crossings.num_sent[rank]);
+  program.reserve(order.size() + 3 * arrivals.size() +
+                  2 * crossings.num_sent[rank] + 2);
+  const auto send_outputs = [&](TaskId task) {
+    for (const EdgeId e : graph.outgoing(task)) {
+      if (!crossings.Crosses(e)) continue;
       program.emplace_back(Send{e});
       sent.push_back(e);
     }
+  };
+  size_t posted = 0;
+  for (size_t k = 0; k < order.size(); ++k) {
+    // The gap before order[k]: everything produced before it ends.
+    const EventKey end = events[order[k]].end;
+    while (posted < arrivals.size() && arrivals[posted].sent < end) {
+      program.emplace_back(Recv{arrivals[posted++].edge});
+    }
+    if (k > 0) send_outputs(order[k - 1]);
+    const absl::Span<const EdgeId> incoming = graph.incoming(order[k]);
+    for (const EdgeId e : incoming) {
+      if (crossings.Crosses(e)) program.emplace_back(WaitRecv{e});
+    }
+    program.emplace_back(Compute{order[k]});
+    for (const EdgeId e : incoming) {
+      if (crossings.Crosses(e)) program.emplace_back(Free{e});
+    }
   }
+  if (!order.empty()) send_outputs(order.back());
   PIPELOOM_CHECK(posted == arrivals.size());
   if (graph.rank(rank).epilogue > kZero) {
     program.emplace_back(ReduceGradients{});
@@ -215,6 +243,7 @@ std::vector<Instruction> LowerRank(const StageGraph& graph, RankId rank,
 
 absl::Status CheckHostCopies(const StageGraph& graph,
                              absl::Span<const HostCopy> copies) {
+  if (copies.empty()) return absl::OkStatus();
   IdVector<TaskId, bool> copied(graph.num_tasks(), false);
   for (const HostCopy& copy : copies) {
     const auto refuse = [&](const std::string& what) {
@@ -371,6 +400,7 @@ absl::Status PlaceHostCopies(const StageGraph& graph, RankId rank,
                              const Schedule& schedule,
                              absl::Span<const HostCopy> host_copies,
                              std::vector<Instruction>* program) {
+  if (host_copies.empty()) return absl::OkStatus();
   PIPELOOM_ASSIGN_OR_RETURN(std::vector<PlacedCopy> copies,
                             CopiesOf(graph, rank, order, host_copies));
   if (copies.empty()) return absl::OkStatus();
@@ -410,23 +440,23 @@ absl::Status PlaceHostCopies(const StageGraph& graph, RankId rank,
 }  // namespace
 
 absl::StatusOr<ExecutionPlan> LowerPlan(
-    const StageGraph& graph, const Schedule& schedule,
+    StageGraph graph, const Schedule& schedule,
     absl::Span<const HostCopy> host_copies) {
   PIPELOOM_RETURN_IF_ERROR(CheckOrders(graph, schedule));
   PIPELOOM_RETURN_IF_ERROR(CheckHostCopies(graph, host_copies));
   PIPELOOM_ASSIGN_OR_RETURN(const auto events, EventKeys(graph, schedule));
-  const auto arrivals = Arrivals(graph, events);
+  const Crossings crossings = FindCrossings(graph, events);
   ExecutionPlan plan;
-  plan.graph = graph;
   plan.programs.resize(graph.num_ranks());
   for (const RankId rank : graph.rank_ids()) {
     plan.programs[rank] =
-        LowerRank(graph, rank, schedule.order[rank], events, arrivals[rank]);
+        LowerRank(graph, rank, schedule.order[rank], events, crossings);
     PIPELOOM_RETURN_IF_ERROR(PlaceHostCopies(graph, rank, schedule.order[rank],
                                              schedule, host_copies,
                                              &plan.programs[rank]));
   }
   plan.predicted_step_time = schedule.step_time();
+  plan.graph = std::move(graph);
   return plan;
 }
 

@@ -43,13 +43,14 @@ struct HostCopy {
 // Carried out without contention, no task starts later than in the schedule.
 // A copy that would come back at once, before any other task, is left out: it
 // would save nothing.
+// The graph becomes the plan's: hand it over where it is not needed any more.
 // FailedPrecondition: the schedule does not fit the graph.
 // InvalidArgument: a host copy of what is no forward task, of none of its
 // bytes or more than it keeps, twice, or without a backward on its rank.
 // O(tasks + edges + E log E), E the edges between ranks, besides copies times
 // the tasks that run while they come back.
 absl::StatusOr<ExecutionPlan> LowerPlan(
-    const StageGraph& graph, const Schedule& schedule,
+    StageGraph graph, const Schedule& schedule,
     absl::Span<const HostCopy> host_copies = {});
 
 // The most that each rank holds at once: static memory, activations, and

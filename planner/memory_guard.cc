@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <functional>
+#include <limits>
 #include <numeric>
 #include <queue>
 #include <tuple>
@@ -49,7 +50,7 @@ MemoryGuard::MemoryGuard(const FlatGraph& graph)
   std::vector<int64_t> leak(static_cast<size_t>(num_groups_) *
                             static_cast<size_t>(graph.num_ranks));
   for (int32_t t = 0; t < graph.num_tasks; ++t) {
-    Cell(leak, graph.rank[t], group_[t]) += graph.alloc[t] - graph.free[t];
+    leak[CellOf(graph.rank[t], group_[t])] += graph.alloc[t] - graph.free[t];
   }
   if (std::any_of(leak.begin(), leak.end(), [](int64_t b) { return b != 0; })) {
     MakeOneGroup();
@@ -65,7 +66,7 @@ MemoryGuard::MemoryGuard(const FlatGraph& graph)
       shortage_ = before;
     }
   }
-  BuildTrees();
+  BuildBlocks();
   total_.assign(static_cast<size_t>(graph.num_ranks), 0);
   group_size_.assign(static_cast<size_t>(num_groups_), 0);
   for (int32_t t = 0; t < graph.num_tasks; ++t) {
@@ -112,12 +113,8 @@ void MemoryGuard::Order(int variant) {
     }
   }
 
-  const size_t cells =
-      static_cast<size_t>(num_groups_) * static_cast<size_t>(g.num_ranks);
-  const auto cell_of = [&](int32_t t) {
-    return static_cast<size_t>(g.rank[t]) * static_cast<size_t>(num_groups_) +
-           static_cast<size_t>(group_[t]);
-  };
+  const size_t cells = CellOf(g.num_ranks, 0);
+  const auto cell_of = [&](int32_t t) { return CellOf(g.rank[t], group_[t]); };
   cell_offset_.assign(cells + 1, 0);
   for (const int32_t t : canonical_) ++cell_offset_[cell_of(t) + 1];
   for (size_t c = 0; c < cells; ++c) cell_offset_[c + 1] += cell_offset_[c];
@@ -130,8 +127,7 @@ void MemoryGuard::Measure() {
   const FlatGraph& g = *graph_;
   shortage_ = {};
   shortage_.needed.assign(static_cast<size_t>(g.num_ranks), 0);
-  full_need_.assign(
-      static_cast<size_t>(num_groups_) * static_cast<size_t>(g.num_ranks), 0);
+  full_cells_.assign(CellOf(g.num_ranks, 0), {});
   for (int32_t r = 0; r < g.num_ranks; ++r) {
     if (g.capacity[r] < 0 && -g.capacity[r] > shortage_.bytes_over) {
       shortage_.rank = r;
@@ -139,9 +135,7 @@ void MemoryGuard::Measure() {
       shortage_.bytes_over = -g.capacity[r];
     }
     for (int32_t group = 0; group < num_groups_; ++group) {
-      const size_t cell =
-          static_cast<size_t>(r) * static_cast<size_t>(num_groups_) +
-          static_cast<size_t>(group);
+      const size_t cell = CellOf(r, group);
       int64_t held = 0;
       int64_t peak = 0;
       for (int32_t i = cell_offset_[cell]; i < cell_offset_[cell + 1]; ++i) {
@@ -155,8 +149,58 @@ void MemoryGuard::Measure() {
         }
         held -= g.free[t];
       }
-      full_need_[cell] = peak;
+      full_cells_[cell] = {.need = peak, .next = cell_offset_[cell]};
       shortage_.needed[r] = std::max(shortage_.needed[r], peak);
+    }
+  }
+}
+
+void MemoryGuard::BuildBlocks() {
+  const FlatGraph& g = *graph_;
+  info_.assign(static_cast<size_t>(g.num_tasks), {});
+  shapes_.clear();
+  blocks_.clear();
+  full_slots_.clear();
+  full_tree_.clear();
+  for (size_t cell = 0; cell + 1 < cell_offset_.size(); ++cell) {
+    const int32_t begin = cell_offset_[cell];
+    const int32_t count = cell_offset_[cell + 1] - begin;
+    CellShape shape{.first_block = static_cast<int32_t>(blocks_.size()),
+                    .num_blocks = (count + kBlock - 1) / kBlock,
+                    .tree = static_cast<int32_t>(full_tree_.size())};
+    for (int32_t i = 0; i < count; ++i) {
+      const int32_t t = cell_task_[begin + i];
+      const auto slot = static_cast<int32_t>(full_slots_.size());
+      if (i % kBlock == 0) blocks_.push_back({.first_slot = slot});
+      ++blocks_.back().num_slots;
+      const int64_t net = g.alloc[t] - g.free[t];
+      full_slots_.push_back({.alloc = g.alloc[t], .net = net});
+      info_[t] = {.alloc = g.alloc[t],
+                  .net = net,
+                  .rank = g.rank[t],
+                  .group = group_[t],
+                  .cell = static_cast<int32_t>(cell),
+                  .block = static_cast<int32_t>(blocks_.size()) - 1,
+                  .slot = slot};
+    }
+    shapes_.push_back(shape);
+    if (shape.num_blocks > 1) {
+      shape.leaves = static_cast<int32_t>(
+          std::bit_ceil(static_cast<uint32_t>(shape.num_blocks)));
+      shapes_.back() = shape;
+      full_tree_.resize(full_tree_.size() +
+                        2 * static_cast<size_t>(shape.leaves) - 1);
+    }
+  }
+  slots_ = full_slots_;
+  for (const CellShape& shape : shapes_) {
+    if (shape.num_blocks < 2) continue;
+    Run* const tree = &full_tree_[shape.tree];
+    for (int32_t i = 0; i < shape.num_blocks; ++i) {
+      tree[shape.leaves - 1 + i] = RunOf(blocks_[shape.first_block + i], -1);
+    }
+    for (int32_t node = shape.leaves - 2; node >= 0; --node) {
+      tree[node] = Join(tree[2 * node + 1], tree[2 * node + 2]);
     }
   }
 }
@@ -164,135 +208,128 @@ void MemoryGuard::Measure() {
 void MemoryGuard::Reset(absl::Span<const int64_t> capacity) {
   const FlatGraph& g = *graph_;
   if (capacity.empty()) capacity = g.capacity;
-  capacity_.assign(capacity.begin(), capacity.end());
-  binds_.assign(static_cast<size_t>(g.num_ranks), 0);
+  ranks_.assign(static_cast<size_t>(g.num_ranks), {});
   any_binds_ = false;
   for (int32_t r = 0; r < g.num_ranks; ++r) {
-    capacity_[r] = std::min(std::max(capacity_[r], shortage_.needed[r]),
-                            std::max(g.capacity[r], shortage_.needed[r]));
-    binds_[r] = total_[r] > capacity_[r] ? 1 : 0;
-    any_binds_ = any_binds_ || binds_[r] != 0;
+    RankState& rank = ranks_[r];
+    rank.capacity = std::min(std::max(capacity[r], shortage_.needed[r]),
+                             std::max(g.capacity[r], shortage_.needed[r]));
+    rank.binds = total_[r] > rank.capacity;
+    any_binds_ = any_binds_ || rank.binds;
   }
-  held_.assign(static_cast<size_t>(g.num_ranks), 0);
   position_.assign(static_cast<size_t>(num_groups_), -1);
   next_position_ = 0;
   if (!any_binds_) return;
-  tree_ = full_tree_;
   active_.clear();
   left_ = group_size_;
-  started_.assign(group_.size(), 0);
-  cell_next_.assign(cell_offset_.begin(), cell_offset_.end() - 1);
-  cell_held_.assign(full_need_.size(), 0);
-  cell_need_ = full_need_;
+  cells_ = full_cells_;
+  slots_ = full_slots_;
+  tree_ = full_tree_;
+  started_.assign(slots_.size(), 0);
 }
 
-void MemoryGuard::BuildTrees() {
-  const FlatGraph& g = *graph_;
-  leaf_.assign(static_cast<size_t>(g.num_tasks), 0);
-  cell_.assign(static_cast<size_t>(g.num_tasks), 0);
-  tree_offset_.clear();
-  full_tree_.clear();
-  for (size_t cell = 0; cell + 1 < cell_offset_.size(); ++cell) {
-    const int32_t begin = cell_offset_[cell];
-    const int32_t count = cell_offset_[cell + 1] - begin;
-    const auto leaves =
-        static_cast<int32_t>(std::bit_ceil(static_cast<uint32_t>(count)));
-    const size_t root = full_tree_.size();
-    tree_offset_.push_back(static_cast<int32_t>(root));
-    if (count == 0) continue;
-    full_tree_.resize(root + 2 * static_cast<size_t>(leaves) - 1);
-    for (int32_t i = 0; i < count; ++i) {
-      const int32_t t = cell_task_[begin + i];
-      cell_[t] = static_cast<int32_t>(cell);
-      leaf_[t] = leaves - 1 + i;
-      full_tree_[root + static_cast<size_t>(leaf_[t])] = {
-          .net = g.alloc[t] - g.free[t], .peak = g.alloc[t]};
-    }
-    for (int32_t node = leaves - 2; node >= 0; --node) {
-      const size_t left = root + 2 * static_cast<size_t>(node) + 1;
-      full_tree_[root + static_cast<size_t>(node)] =
-          Join(full_tree_[left], full_tree_[left + 1]);
-    }
-  }
-}
-
-int64_t MemoryGuard::NeedWithout(int32_t task) const {
-  const Run* tree = &tree_[tree_offset_[cell_[task]]];
+MemoryGuard::Run MemoryGuard::RunOf(const Block& block, int32_t without) const {
+  // Over all slots and without branches: how many are left cannot be foretold.
+  const Slot* const slots = &slots_[block.first_slot];
+  without -= block.first_slot;
   Run run{};
-  for (int32_t node = leaf_[task]; node > 0; node = (node - 1) / 2) {
+  for (int32_t i = 0; i < block.num_slots; ++i) {
+    const int64_t mask = i == without ? 0 : -1;
+    run.peak = std::max(run.peak, run.net + (slots[i].alloc & mask));
+    run.net += slots[i].net & mask;
+  }
+  return run;
+}
+
+int64_t MemoryGuard::NeedWithout(const TaskInfo& task) const {
+  Run run = RunOf(blocks_[task.block], task.slot);
+  const CellShape& shape = shapes_[task.cell];
+  if (shape.num_blocks == 1) return run.peak;
+  const Run* const tree = &tree_[shape.tree];
+  for (int32_t node = shape.leaves - 1 + task.block - shape.first_block;
+       node > 0; node = (node - 1) / 2) {
     run = node % 2 == 1 ? Join(run, tree[node + 1]) : Join(tree[node - 1], run);
   }
   return run.peak;
 }
 
-void MemoryGuard::SetDone(int32_t task) {
-  Run* tree = &tree_[tree_offset_[cell_[task]]];
-  int32_t node = leaf_[task];
-  tree[node] = {};
+int64_t MemoryGuard::SetDone(const TaskInfo& task) {
+  slots_[task.slot] = {};
+  started_[task.slot] = 1;
+  const Run run = RunOf(blocks_[task.block], -1);
+  const CellShape& shape = shapes_[task.cell];
+  if (shape.num_blocks == 1) return run.peak;
+  Run* const tree = &tree_[shape.tree];
+  int32_t node = shape.leaves - 1 + task.block - shape.first_block;
+  tree[node] = run;
   while (node > 0) {
     node = (node - 1) / 2;
     tree[node] = Join(tree[2 * node + 1], tree[2 * node + 2]);
   }
+  return tree[0].peak;
 }
 
-bool MemoryGuard::Admits(int32_t task) const {
-  const FlatGraph& g = *graph_;
-  const int32_t r = g.rank[task];
-  if (binds_[r] == 0) return true;
-  const int64_t capacity = capacity_[r];
-  if (held_[r] + g.alloc[task] > capacity) return false;
-  const int64_t net = g.alloc[task] - g.free[task];
+bool MemoryGuard::Admits(int32_t t) const {
+  const TaskInfo& task = info_[t];
+  const RankState& rank = ranks_[task.rank];
+  if (!rank.binds) return true;
+  if (rank.held + task.alloc > rank.capacity) return false;
   // Run earlier than in the sequence, such a task only lowers what the others
   // meet.
-  if (net <= 0) return true;
-  const int32_t group = group_[task];
-  const size_t row = static_cast<size_t>(r) * static_cast<size_t>(num_groups_);
-  int64_t held = held_[r] + net;
-  if (position_[group] >= 0) {
-    for (const int32_t other : active_) {
-      if (other == group) break;
-      if (held + cell_need_[row + static_cast<size_t>(other)] > capacity) {
-        return false;
-      }
-      held -= cell_held_[row + static_cast<size_t>(other)];
-    }
-  } else {
-    for (const int32_t other : active_) {
-      if (held + cell_need_[row + static_cast<size_t>(other)] > capacity) {
-        return false;
-      }
-      held -= cell_held_[row + static_cast<size_t>(other)];
-    }
+  if (task.net <= 0) return true;
+  const Cell* const row = &cells_[CellOf(task.rank, 0)];
+  int64_t room = rank.capacity - rank.held - task.net;
+  // A group that has not started comes behind all that have.
+  for (const int32_t other : active_) {
+    if (other == task.group) break;
+    if (row[other].need > room) return false;
+    room += row[other].held;
   }
-  return held + NeedWithout(task) <= capacity;
+  return NeedWithout(task) <= room;
 }
 
-bool MemoryGuard::IsNextOfGroup(int32_t task) {
-  const int32_t cell = cell_[task];
-  int32_t& next = cell_next_[cell];
-  while (started_[cell_task_[next]] != 0) ++next;
-  return cell_task_[next] == task;
+MemoryGuard::FreshRoom MemoryGuard::RoomForFresh(int32_t rank) const {
+  const Cell* const row = &cells_[CellOf(rank, 0)];
+  FreshRoom fresh{.most_net = std::numeric_limits<int64_t>::max(),
+                  .room = Room(rank)};
+  for (const int32_t other : active_) {
+    fresh.most_net = std::min(fresh.most_net, fresh.room - row[other].need);
+    fresh.room += row[other].held;
+  }
+  return fresh;
 }
 
-void MemoryGuard::Start(int32_t task) {
-  const FlatGraph& g = *graph_;
-  const int32_t group = group_[task];
-  if (position_[group] < 0) {
-    position_[group] = next_position_++;
-    if (any_binds_) active_.push_back(group);
+bool MemoryGuard::AdmitsFresh(int32_t t, const FreshRoom& fresh) const {
+  const TaskInfo& task = info_[t];
+  if (task.alloc > Room(task.rank)) return false;
+  if (task.net <= 0) return true;
+  return task.net <= fresh.most_net &&
+         NeedWithout(task) <= fresh.room - task.net;
+}
+
+bool MemoryGuard::IsNextOfGroup(int32_t t) {
+  const TaskInfo& task = info_[t];
+  int32_t& next = cells_[task.cell].next;
+  while (started_[next] != 0) ++next;
+  return next == task.slot;
+}
+
+void MemoryGuard::Start(int32_t t) {
+  const TaskInfo& task = info_[t];
+  if (position_[task.group] < 0) {
+    position_[task.group] = next_position_++;
+    if (any_binds_) active_.push_back(task.group);
   }
   if (!any_binds_) return;
-  const int32_t r = g.rank[task];
-  if (binds_[r] != 0) {
-    started_[task] = 1;
-    SetDone(task);
-    const int64_t net = g.alloc[task] - g.free[task];
-    held_[r] += net;
-    Cell(cell_held_, r, group) += net;
-    Cell(cell_need_, r, group) = tree_[tree_offset_[cell_[task]]].peak;
+  RankState& rank = ranks_[task.rank];
+  if (rank.binds) {
+    Cell& cell = cells_[task.cell];
+    rank.held += task.net;
+    cell.held += task.net;
+    cell.need = SetDone(task);
   }
-  if (--left_[group] == 0) {
-    active_.erase(std::find(active_.begin(), active_.end(), group));
+  if (--left_[task.group] == 0) {
+    active_.erase(std::find(active_.begin(), active_.end(), task.group));
   }
 }
 

@@ -54,32 +54,32 @@ class MemoryGuard {
   bool IsStarted(int32_t task) const { return position_[group_[task]] >= 0; }
   bool Admits(int32_t task) const;
   // False: the rank's limit cannot be reached; all is admitted there.
-  bool Binds(int32_t rank) const { return binds_[rank] != 0; }
+  bool Binds(int32_t rank) const { return ranks_[rank].binds; }
+  // What the rank may still take. REQUIRES: Binds(rank).
+  int64_t Room(int32_t rank) const {
+    return ranks_[rank].capacity - ranks_[rank].held;
+  }
   // Whether any rank binds; if not, Start need not be called.
   bool any_binds() const { return any_binds_; }
   // Whether the task is the first of its group's canonical order on its rank
   // that has not started: the one that is always admitted when its group is
   // the first unfinished one.
   bool IsNextOfGroup(int32_t task);
+  // What all tasks of groups that have not started meet on a rank alike, for
+  // where many are asked: as Admits, in O(log tasks of the group on the rank).
+  struct FreshRoom {
+    int64_t most_net =
+        0;             // A task that keeps more is in a started group's way.
+    int64_t room = 0;  // Behind all started groups.
+  };
+  FreshRoom RoomForFresh(int32_t rank) const;
+  // REQUIRES: !IsStarted(task), Binds(its rank).
+  bool AdmitsFresh(int32_t task, const FreshRoom& fresh) const;
   // REQUIRES: Admits(task) and its producers were started.
   void Start(int32_t task);
 
  private:
-  void MakeOneGroup();
-  void Order(int variant);
-  void Measure();
-  int64_t& Cell(std::vector<int64_t>& table, int32_t rank, int32_t group) {
-    return table[static_cast<size_t>(rank) * static_cast<size_t>(num_groups_) +
-                 static_cast<size_t>(group)];
-  }
-  int64_t Cell(const std::vector<int64_t>& table, int32_t rank,
-               int32_t group) const {
-    return table[static_cast<size_t>(rank) * static_cast<size_t>(num_groups_) +
-                 static_cast<size_t>(group)];
-  }
-  // What the cell's tasks that are left need beyond what the group holds: the
-  // peak of their run in canonical order. As a tree over the tasks, so that
-  // one of them is done, or looked at as done, in O(log tasks).
+  // What tasks of a cell need beyond what its group holds, in canonical order.
   struct Run {
     int64_t net = 0;   // Taken less given back.
     int64_t peak = 0;  // The most held on the way; 0 when nothing is left.
@@ -89,9 +89,60 @@ class MemoryGuard {
             .peak = first.peak > first.net + then.peak ? first.peak
                                                        : first.net + then.peak};
   }
-  void BuildTrees();
-  int64_t NeedWithout(int32_t task) const;
-  void SetDone(int32_t task);
+  // The tasks of a (rank, group) cell lie in slots of canonical order, kBlock
+  // slots to a block; a task that is done leaves zeros. A cell of more than one
+  // block has a perfect binary tree over the runs of its blocks, so that a task
+  // is done, or looked at as done, in O(kBlock + log tasks).
+  static constexpr int32_t kBlock = 16;
+  struct Slot {
+    int64_t alloc = 0;
+    int64_t net = 0;
+  };
+  struct Block {
+    int32_t first_slot = 0;
+    int32_t num_slots = 0;
+  };
+  struct Cell {
+    int64_t held = 0;
+    int64_t need = 0;  // Of the tasks that are left: the peak of their run.
+    int32_t next = 0;  // No slot before this one is left.
+  };
+  struct CellShape {
+    int32_t first_block = 0;
+    int32_t num_blocks = 0;
+    // Of its tree; the children of node i are nodes 2 i + 1 and 2 i + 2, and
+    // the first block is node `leaves` - 1. Nothing for a single block.
+    int32_t tree = 0;
+    int32_t leaves = 0;
+  };
+  struct TaskInfo {
+    int64_t alloc = 0;
+    int64_t net = 0;
+    int32_t rank = 0;
+    int32_t group = 0;
+    int32_t cell = 0;
+    int32_t block = 0;
+    int32_t slot = 0;
+  };
+  struct RankState {
+    int64_t capacity = 0;
+    int64_t held = 0;
+    bool binds = false;  // Whether the capacity can be reached.
+  };
+
+  void MakeOneGroup();
+  void Order(int variant);
+  void Measure();
+  void BuildBlocks();
+  size_t CellOf(int32_t rank, int32_t group) const {
+    return static_cast<size_t>(rank) * static_cast<size_t>(num_groups_) +
+           static_cast<size_t>(group);
+  }
+  // Of the block's tasks that are left, but for the one in slot `without`.
+  Run RunOf(const Block& block, int32_t without) const;
+  int64_t NeedWithout(const TaskInfo& task) const;
+  // Marks it as done; returns what the cell needs then.
+  int64_t SetDone(const TaskInfo& task);
 
   const FlatGraph* graph_;
   int32_t num_groups_ = 0;
@@ -100,32 +151,28 @@ class MemoryGuard {
   // The tasks of a (rank, group) cell in canonical order, compressed rows.
   std::vector<int32_t> cell_task_{};
   std::vector<int32_t> cell_offset_{};
-  std::vector<int64_t> full_need_{};  // By (rank, group).
-  std::vector<int64_t> total_{};      // By rank: of all allocations.
+  std::vector<int64_t> total_{};  // By rank: of all allocations.
   std::vector<int32_t> group_size_{};
-  // By (rank, group): a perfect binary tree of as many leaves as the next power
-  // of two; its root is tree_[tree_offset_], the children of node i of it are
-  // nodes 2 i + 1 and 2 i + 2.
-  std::vector<int32_t> tree_offset_{};
+  std::vector<TaskInfo> info_{};     // By task.
+  std::vector<CellShape> shapes_{};  // By cell.
+  std::vector<Block> blocks_{};
+  // Before anything has started.
+  std::vector<Cell> full_cells_{};
+  std::vector<Slot> full_slots_{};
   std::vector<Run> full_tree_{};
-  std::vector<int32_t> leaf_{};  // By task: its node's index within its tree.
-  std::vector<int32_t> cell_{};  // By task.
   MemoryShortage shortage_{};
 
   // State.
-  std::vector<int64_t> capacity_{};
-  std::vector<uint8_t> binds_{};  // By rank: whether it can be reached.
+  std::vector<RankState> ranks_{};
   bool any_binds_ = false;
-  std::vector<Run> tree_{};          // full_tree_ without what is done.
+  std::vector<Cell> cells_{};
+  std::vector<Slot> slots_{};
+  std::vector<Run> tree_{};
+  std::vector<uint8_t> started_{};   // By slot.
   std::vector<int32_t> position_{};  // By group: in active order; -1: not yet.
   std::vector<int32_t> active_{};    // Groups in the order of their start.
   int32_t next_position_ = 0;
   std::vector<int32_t> left_{};  // By group: tasks not started.
-  std::vector<int64_t> held_{};  // By rank.
-  std::vector<int64_t> cell_held_{};
-  std::vector<int64_t> cell_need_{};
-  std::vector<uint8_t> started_{};    // By task, on ranks that bind.
-  std::vector<int32_t> cell_next_{};  // Index into cell_task_.
 };
 
 }  // namespace pipeloom::planner

@@ -32,6 +32,10 @@ constexpr double kOrderUntil = 0.8;
 // the best without.
 constexpr double kRaceUntil[] = {0.35, 0.5};
 
+// How long list schedules that follow an order wait for what is next in it, in
+// durations of what could run instead.
+constexpr double kFollowPatience[] = {0, 1, 8};
+
 struct Known {
   MemorySelection selection{};
   int64_t time = kNoLimit;
@@ -146,7 +150,9 @@ class MemorySearch {
                 .orders = start.found.schedule.order};
     PIPELOOM_RETURN_IF_ERROR(ChooseFor(budget, &known));
     if (known.time < kNoLimit) best_ = std::move(known);
-    return absl::OkStatus();
+    const int64_t before = start.found.schedule.step_time().count();
+    if (best_.has_value() && best_->time <= before) return absl::OkStatus();
+    return Follow(start, budget);
   }
 
   // The best choices for the best order so far.
@@ -176,6 +182,35 @@ class MemorySearch {
   }
 
  private:
+  // An order made for more room is seldom mended by what is kept alone: list
+  // schedules that keep to it as far as the limits let them, the choices as
+  // they are, and then made anew.
+  absl::Status Follow(const MemorySchedule& start, const SearchBudget& budget) {
+    PIPELOOM_ASSIGN_OR_RETURN(
+        const StageGraph chosen,
+        partition::ApplyMemory(*graph_, *memory_, start.selection));
+    const FlatGraph flat(chosen);
+    ListScheduler scheduler(flat);
+    const std::vector<int32_t> sequence =
+        Linearize(flat, start.found.schedule.order);
+    if (!scheduler.CanRun() || sequence.empty()) return absl::OkStatus();
+    Known known{.selection = start.selection};
+    for (const double patience : kFollowPatience) {
+      const int64_t time = scheduler.Run({.order = sequence,
+                                          .prefer = Prefer::kPriority,
+                                          .patience = patience,
+                                          .give_up = known.time});
+      ++evaluations_;
+      if (time >= known.time) continue;
+      known.time = time;
+      known.orders = OrdersOf(flat, scheduler.sequence());
+    }
+    if (known.time >= kNoLimit) return absl::OkStatus();
+    PIPELOOM_RETURN_IF_ERROR(ChooseFor(budget, &known));
+    Offer(std::move(known));
+    return absl::OkStatus();
+  }
+
   // Leaves `known` as it is when nothing fits or nothing is better.
   absl::Status ChooseFor(const SearchBudget& budget, Known* known) {
     if (!memory_->has_choices()) return absl::OkStatus();

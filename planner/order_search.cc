@@ -130,13 +130,6 @@ void OrderEvaluator::SetTargets(const OrderChoice& choice) {
   }
 }
 
-void OrderEvaluator::OrderByDue() {
-  std::iota(task_order_.begin(), task_order_.end(), 0);
-  std::sort(task_order_.begin(), task_order_.end(), [&](int32_t a, int32_t b) {
-    return due_[a] != due_[b] ? due_[a] < due_[b] : a < b;
-  });
-}
-
 void OrderEvaluator::OrderByUnits(const OrderChoice& choice) {
   const OrderUnits& u = *units_;
   const std::vector<int32_t>& order = choice.order;
@@ -175,7 +168,7 @@ void OrderEvaluator::OrderByUnits(const OrderChoice& choice) {
     case PriorityRule::kPeriodic:
     case PriorityRule::kDue:
       SetTargets(choice);
-      OrderByDue();
+      sorter_.Sort(due_, &task_order_);
       return;
   }
 }
@@ -192,13 +185,14 @@ int64_t OrderEvaluator::TimeDueOrder() {
   return retimer_.Retime(task_order_);
 }
 
-int64_t OrderEvaluator::Evaluate(const OrderChoice& choice) {
+int64_t OrderEvaluator::Evaluate(const OrderChoice& choice, int64_t give_up) {
   OrderByUnits(choice);
   in_due_order_ = choice.rule == PriorityRule::kDue;
   if (in_due_order_) return TimeDueOrder();
   ListPolicy policy{.order = task_order_,
                     .prefer = choice.prefer,
-                    .patience = choice.patience};
+                    .patience = choice.patience,
+                    .give_up = give_up};
   if (choice.capacity_ratio < 1) {
     capacity_.resize(full_capacity_.size());
     for (size_t r = 0; r < capacity_.size(); ++r) {

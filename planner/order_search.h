@@ -12,6 +12,7 @@
 #include "planner/flat_graph.h"
 #include "planner/list_scheduler.h"
 #include "planner/retime.h"
+#include "planner/sort_by_key.h"
 
 namespace pipeloom::planner {
 
@@ -88,8 +89,9 @@ class OrderEvaluator {
   // Keeps references.
   OrderEvaluator(const FlatGraph& graph, const OrderUnits& units);
 
-  // Step time in ns; kNoLimit when a kDue order does not keep the memory limit.
-  int64_t Evaluate(const OrderChoice& choice);
+  // Step time in ns; kNoLimit when a kDue order does not keep the memory limit,
+  // or when list scheduling saw that the time is `give_up` or more.
+  int64_t Evaluate(const OrderChoice& choice, int64_t give_up = kNoLimit);
   // Of the last Evaluate; see ListScheduler::sequence.
   absl::Span<const int32_t> sequence() const {
     return in_due_order_ ? absl::MakeConstSpan(task_order_)
@@ -99,7 +101,6 @@ class OrderEvaluator {
 
  private:
   void SetTargets(const OrderChoice& choice);
-  void OrderByDue();
   void OrderByUnits(const OrderChoice& choice);
   int64_t TimeDueOrder();
 
@@ -112,6 +113,7 @@ class OrderEvaluator {
   std::vector<int32_t> task_order_;  // All tasks, best first.
   std::vector<int64_t> due_;         // By task, for patterns.
   std::vector<int64_t> offset_;      // By microbatch, for kPeriodic.
+  KeySorter sorter_;
   std::vector<int64_t> full_capacity_;
   std::vector<int64_t> capacity_;
 };

@@ -20,8 +20,11 @@ struct PartitionCandidate {
   // None: layers were moved.
   std::optional<partition::PartitionRecipe> recipe{};
   std::string name{};
-  std::optional<Duration> time{};  // None: it does not fit.
+  std::optional<Duration> time{};  // Of the steps that fit; none: none does.
+  int32_t misfits = 0;             // Sample steps that do not fit.
   Duration first_step{};           // Of the first sample step alone.
+  // Of each step it was judged by last; 0: does not fit, or the first before.
+  std::vector<Duration> times{};
 };
 
 class PartitionMoves {

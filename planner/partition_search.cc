@@ -1,6 +1,8 @@
 #include "planner/partition_search.h"
 
 #include <algorithm>
+#include <cmath>
+#include <cstddef>
 #include <optional>
 #include <utility>
 
@@ -21,7 +23,8 @@ using Candidate = PartitionCandidate;
 
 // Judged together, so that threads have work and results do not depend on them.
 constexpr size_t kRound = 8;
-constexpr size_t kFinalists = 4;
+constexpr size_t kFinalists = 6;  // Judged on more steps; of them
+constexpr size_t kLast = 3;       // with more effort, besides DIP's rule.
 constexpr size_t kBeam = 3;
 constexpr int64_t kFinalEffort = 4;  // Times the evaluations.
 // Partitions that make a step of more tasks than this, and than twice those of
@@ -31,10 +34,48 @@ constexpr int64_t kManyTasks = 8000;
 // More than this over the best on the first step: not judged on the others.
 constexpr int64_t kLaggingPercent = 2;
 constexpr int32_t kMostEffort = 1000;
+// Standard errors by which another partition than the rule's must be better.
+constexpr double kSurely = 2;
 
+// More steps that fit, then less time. An order of all candidates.
 bool Before(const Candidate& a, const Candidate& b) {
-  if (!a.time.has_value() || !b.time.has_value()) return a.time.has_value();
+  if (!a.time.has_value() || !b.time.has_value()) {
+    return a.time.has_value() && !b.time.has_value();
+  }
+  if (a.misfits != b.misfits) return a.misfits < b.misfits;
   return *a.time < *b.time;
+}
+
+// Whether the mean difference over the steps both fit is surely one: by more
+// than twice its standard error. What a search finds in a short time varies by
+// percents from step to step, and the best of many has had luck.
+bool IsSurelyBefore(const Candidate& a, const Candidate& b,
+                    const std::vector<WeighedStep>& steps) {
+  if (a.misfits != b.misfits || !a.time.has_value() || !b.time.has_value()) {
+    return Before(a, b);
+  }
+  double weights = 0;
+  double sum = 0;
+  double squares = 0;
+  int32_t n = 0;
+  for (size_t s = 0; s < steps.size(); ++s) {
+    if (a.times[s] == kZero || b.times[s] == kZero) continue;
+    const double gain = ToSeconds(b.times[s]) - ToSeconds(a.times[s]);
+    const double weight = steps[s].weight;
+    weights += weight;
+    sum += weight * gain;
+    squares += weight * gain * gain;
+    ++n;
+  }
+  if (n < 2) return Before(a, b);
+  const double mean = sum / weights;
+  const double variance = std::max(0.0, squares / weights - mean * mean);
+  return mean > kSurely * std::sqrt(variance / (n - 1));
+}
+
+Duration Scaled(Duration time, Duration to, Duration from) {
+  return Duration(static_cast<int64_t>(ToSeconds(to) / ToSeconds(from) *
+                                       static_cast<double>(time.count())));
 }
 
 int64_t NumTasks(const partition::PackedStep& step, const JobSpec& job,
@@ -55,14 +96,14 @@ class PartitionSearch {
  public:
   PartitionSearch(const Strategy& strategy,
                   const emulator::StageCostModel& costs,
-                  const PartitionBuilder& builder,
-                  const std::vector<partition::PackedStep>& steps,
+                  const PartitionBuilder& builder, const JudgedSteps& steps,
                   const PartitionSearchOptions& options)
       : strategy_(strategy),
         costs_(costs),
         builder_(builder),
         moves_(builder),
-        steps_(steps),
+        steps_(steps.steps),
+        finals_(steps.finals.empty() ? steps.steps : steps.finals),
         options_(options),
         effort_(std::clamp(options.effort, 1, kMostEffort)),
         partitions_(std::max<size_t>(
@@ -82,7 +123,7 @@ class PartitionSearch {
     if (coarse.has_value()) {
       most_tasks_ = std::max(
           most_tasks_,
-          2 * NumTasks(steps_.front(), costs_.job(), coarse->partition));
+          2 * NumTasks(steps_.front().step, costs_.job(), coarse->partition));
     }
     PIPELOOM_RETURN_IF_ERROR(Try({moves_.Make(rule)}));
     PIPELOOM_RETURN_IF_ERROR(Try(moves_.Starts(rule)));
@@ -132,8 +173,8 @@ class PartitionSearch {
           })) {
         continue;
       }
-      if (!tried_.empty() &&
-          NumTasks(steps_.front(), costs_.job(), c->partition) > most_tasks_) {
+      if (!tried_.empty() && NumTasks(steps_.front().step, costs_.job(),
+                                      c->partition) > most_tasks_) {
         continue;
       }
       round.push_back(*c);
@@ -145,76 +186,88 @@ class PartitionSearch {
 
   using Range = std::vector<Candidate>::iterator;
 
-  // The mean over all steps only of those that the first step speaks for; the
-  // others get what their first step makes likely.
+  // On all steps only those that the first step speaks for; the others get what
+  // their first step makes likely.
   absl::Status Race(Range begin, Range end) {
-    const auto num_steps = static_cast<int32_t>(steps_.size());
-    if (num_steps == 1 || !best_.has_value() ||
-        !tried_[*best_].time.has_value()) {
-      return Judge(options_.evaluations, 0, num_steps, begin, end);
+    if (steps_.size() == 1 || !best_.has_value() ||
+        !tried_[*best_].time.has_value() ||
+        tried_[*best_].first_step == kZero) {
+      return Judge(steps_, options_.evaluations, 0, begin, end);
     }
     const Candidate& best = tried_[*best_];
-    PIPELOOM_RETURN_IF_ERROR(Judge(options_.evaluations, 0, 1, begin, end));
+    const std::vector<WeighedStep> first = {steps_.front()};
+    PIPELOOM_RETURN_IF_ERROR(Judge(first, options_.evaluations, 0, begin, end));
     const Range lagging = std::stable_partition(begin, end, [&](auto& c) {
       return c.time.has_value() &&
              c.first_step * 100 <= best.first_step * (100 + kLaggingPercent);
     });
     for (Range c = lagging; c != end; ++c) {
       if (!c->time.has_value()) continue;
-      c->time =
-          std::max(*best.time + Duration(1),
-                   Duration(static_cast<int64_t>(
-                       ToSeconds(c->first_step) / ToSeconds(best.first_step) *
-                       static_cast<double>(best.time->count()))));
+      c->misfits = best.misfits;
+      c->time = std::max(*best.time + Duration(1),
+                         Scaled(*best.time, c->first_step, best.first_step));
     }
-    return Judge(options_.evaluations, 1, num_steps, begin, lagging);
+    return Judge(steps_, options_.evaluations, 1, begin, lagging);
   }
 
-  // Mean emulated time of the sample steps, of which those before `first_step`
-  // have been judged.
-  absl::Status Judge(int64_t evaluations, int32_t first_step, int32_t num_steps,
-                     Range begin, Range end) {
-    const int32_t each = num_steps - first_step;
-    const auto count = static_cast<int32_t>(end - begin) * each;
+  // Mean emulated time of the steps by weight, of which those before
+  // `first_step`, at most one, have been judged.
+  absl::Status Judge(const std::vector<WeighedStep>& steps, int64_t evaluations,
+                     size_t first_step, Range begin, Range end) {
+    const size_t each = steps.size() - first_step;
+    const auto count = static_cast<size_t>(end - begin) * each;
     std::vector<absl::StatusOr<Duration>> times(
-        static_cast<size_t>(count), absl::UnknownError("not planned"));
-    ParallelFor(options_.threads, count, [&](int32_t i) {
+        count, absl::UnknownError("not planned"));
+    ParallelFor(options_.threads, static_cast<int32_t>(count), [&](int32_t i) {
       // A plan may take seconds; but for the rule's, none is begun too late.
+      const auto at = static_cast<size_t>(i);
       if (!tried_.empty() && Stopped()) {
-        times[static_cast<size_t>(i)] = absl::ResourceExhaustedError("stopped");
+        times[at] = absl::ResourceExhaustedError("stopped");
         return;
       }
-      const PreparedJob job{.strategy = &strategy_,
-                            .costs = &costs_,
-                            .partition = begin[i / each].partition};
+      const auto c = begin + static_cast<std::ptrdiff_t>(at / each);
+      const PreparedJob job{
+          .strategy = &strategy_, .costs = &costs_, .partition = c->partition};
       PlanInput input;
-      input.packed = &steps_[static_cast<size_t>(first_step + i % each)];
+      input.packed = &steps[first_step + at % each].step;
       input.seed = options_.seed;
       input.budget.max_evaluations = evaluations;
       input.budget.stop = options_.stop;
       const auto planned = PlanStep(job, input);
-      auto& time = times[static_cast<size_t>(i)];
       if (planned.ok()) {
-        time = planned->predicted.step_time();
+        times[at] = planned->predicted.step_time();
       } else {
-        time = planned.status();
+        times[at] = planned.status();
       }
     });
+    size_t next = 0;
     for (auto c = begin; c != end; ++c) {
-      Duration sum = first_step > 0 ? c->first_step : kZero;
-      bool fits = true;
-      for (int32_t s = 0; s < each; ++s) {
-        const auto& time = times[static_cast<size_t>((c - begin) * each + s)];
+      Duration sum{};
+      int32_t fitting = 0;
+      c->times.assign(steps.size(), kZero);
+      const auto add = [&](Duration time, int32_t weight) {
+        sum += time * weight;
+        fitting += weight;
+      };
+      if (first_step == 0) {
+        c->misfits = 0;
+        c->first_step = kZero;
+      } else {
+        add(c->first_step, steps.front().weight);
+      }
+      for (size_t s = first_step; s < steps.size(); ++s) {
+        const auto& time = times[next++];
         if (time.ok()) {
-          if (first_step + s == 0) c->first_step = *time;
-          sum += *time;
+          if (s == 0) c->first_step = *time;
+          c->times[s] = *time;
+          add(*time, steps[s].weight);
           continue;
         }
         if (!absl::IsResourceExhausted(time.status())) return time.status();
         if (no_fit_.ok()) no_fit_ = time.status();
-        fits = false;
+        c->misfits += steps[s].weight;
       }
-      c->time = fits ? std::optional(sum / num_steps) : std::nullopt;
+      c->time = fitting > 0 ? std::optional(sum / fitting) : std::nullopt;
     }
     return absl::OkStatus();
   }
@@ -295,35 +348,61 @@ class PartitionSearch {
     return absl::OkStatus();
   }
 
+  // Judges some again, all or, if it is stopped meanwhile, none of them.
+  absl::Status JudgeAgain(const std::vector<WeighedStep>& steps,
+                          int64_t evaluations, std::vector<Candidate>* some) {
+    if (Stopped()) return absl::OkStatus();
+    std::vector<Candidate> judged = *some;
+    PIPELOOM_RETURN_IF_ERROR(
+        Judge(steps, evaluations, 0, judged.begin(), judged.end()));
+    if (Stopped()) return absl::OkStatus();
+    *some = std::move(judged);
+    judged_by_ = &steps;
+    return absl::OkStatus();
+  }
+
   absl::StatusOr<PartitionSearchResult> Decide() {
+    const size_t most = kFinalists + static_cast<size_t>(effort_) / 10;
     std::vector<Candidate> last = {tried_.front()};
     for (const size_t i : ByTime()) {
-      if (last.size() > kFinalists + static_cast<size_t>(effort_) / 10) break;
+      if (last.size() > most) break;
       if (i > 0) last.push_back(tried_[i]);
     }
-    if (!Stopped()) {
-      PIPELOOM_RETURN_IF_ERROR(Judge(options_.evaluations * kFinalEffort, 0,
-                                     static_cast<int32_t>(steps_.size()),
-                                     last.begin(), last.end()));
+    PIPELOOM_RETURN_IF_ERROR(JudgeAgain(finals_, options_.evaluations, &last));
+    std::stable_sort(last.begin() + 1, last.end(), Before);
+    last.resize(std::min(last.size(), most - kFinalists + kLast + 1));
+    PIPELOOM_RETURN_IF_ERROR(
+        JudgeAgain(finals_, options_.evaluations * kFinalEffort, &last));
+    const Candidate& rule = last.front();
+    auto best = std::min_element(last.begin(), last.end(), Before);
+    if (judged_by_ == &finals_ && !IsSurelyBefore(*best, rule, finals_)) {
+      best = last.begin();
     }
-    const auto best = std::min_element(last.begin(), last.end(), Before);
     if (!best->time.has_value()) {
       return absl::ResourceExhaustedError(
           absl::StrFormat("none of the %d partitions tried fits the memory: %s",
                           tried_.size(), no_fit_.message()));
     }
-    return PartitionSearchResult{.partition = best->partition,
+    PartitionSearchResult result{.partition = best->partition,
                                  .step_time = *best->time,
-                                 .rule_time = last.front().time.value_or(kZero),
+                                 .misfits = best->misfits,
                                  .tried = static_cast<int32_t>(tried_.size()),
                                  .recipe = best->name};
+    if (rule.time.has_value() && rule.misfits == best->misfits) {
+      result.rule_time = *rule.time;
+    }
+    if (best->misfits > 0) result.misfit = std::string(no_fit_.message());
+    for (const WeighedStep& step : *judged_by_) result.judged += step.weight;
+    return result;
   }
 
   const Strategy& strategy_;
   const emulator::StageCostModel& costs_;
   const PartitionBuilder& builder_;
   const PartitionMoves moves_;
-  const std::vector<partition::PackedStep>& steps_;
+  const std::vector<WeighedStep>& steps_;
+  const std::vector<WeighedStep>& finals_;
+  const std::vector<WeighedStep>* judged_by_ = &steps_;  // The last answer.
   const PartitionSearchOptions& options_;
   const int32_t effort_;
   const size_t partitions_;  // To be tried at most.
@@ -339,8 +418,7 @@ class PartitionSearch {
 
 absl::StatusOr<PartitionSearchResult> SearchPartitionOn(
     const Strategy& strategy, const emulator::StageCostModel& costs,
-    const BatchMetadata& sample,
-    const std::vector<partition::PackedStep>& steps,
+    const BatchMetadata& sample, const JudgedSteps& steps,
     const PartitionSearchOptions& options) {
   PIPELOOM_ASSIGN_OR_RETURN(
       const PartitionBuilder builder,
@@ -351,8 +429,11 @@ absl::StatusOr<PartitionSearchResult> SearchPartitionOn(
 absl::StatusOr<PartitionSearchResult> SearchPartition(
     const Strategy& strategy, const emulator::StageCostModel& costs,
     const BatchMetadata& sample, const PartitionSearchOptions& options) {
-  PIPELOOM_ASSIGN_OR_RETURN(const std::vector<partition::PackedStep> steps,
-                            SampleSteps(costs, sample, options.steps));
+  PIPELOOM_ASSIGN_OR_RETURN(const std::vector<WeighedStep> pool,
+                            StepPool(costs, sample));
+  const JudgedSteps steps{
+      .steps = Stratify(pool, std::max(options.steps, 1)),
+      .finals = Stratify(pool, std::max(options.final_steps, 1))};
   return SearchPartitionOn(strategy, costs, sample, steps, options);
 }
 

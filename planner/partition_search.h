@@ -7,8 +7,13 @@
 // Starts: DIP's rule, the same with other sizes and segments, modules on ranks
 // of their own, all modules in one chain. From the best, one choice after the
 // other is changed as long as one of the changes helps; then units of layers
-// cross borders; then the best few are judged again with more effort. One that
-// is 2 % over the best on the first sample step is not judged on the others.
+// cross borders. One that is 2 % over the best on the first sample step is not
+// judged on the others. The best few and DIP's rule are then judged on more
+// steps, and the best of these with more effort as well; the answer is DIP's
+// rule if no other is better by more than twice the standard error of the mean
+// difference over the steps. Steps stand for the sample by weight, and its
+// heaviest is always among them: what fits, and how full memory gets, shows
+// there (planner/sample_steps.h).
 #ifndef PIPELOOM_PLANNER_PARTITION_SEARCH_H_
 #define PIPELOOM_PLANNER_PARTITION_SEARCH_H_
 
@@ -24,7 +29,7 @@
 #include "ir/batch_metadata.h"
 #include "ir/job_spec.h"
 #include "ir/partition.h"
-#include "partition/batch_split.h"
+#include "planner/sample_steps.h"
 #include "planner/strategy.h"
 
 namespace pipeloom::planner {
@@ -35,7 +40,8 @@ struct PartitionSearchOptions {
   // goes on from the next best: what a longer run would find. 1 to 1,000.
   int32_t effort = 1;
   int64_t evaluations = 12;  // Schedules a step of each.
-  int32_t steps = 2;         // Sample steps each is judged by.
+  int32_t steps = 3;         // Sample steps each is judged by,
+  int32_t final_steps = 8;   // and the finalists.
   uint64_t seed = 1;
   int32_t threads = 1;
   std::stop_token stop = {};
@@ -47,8 +53,15 @@ struct PartitionSearchOptions {
 
 struct PartitionSearchResult {
   Partition partition{};
-  Duration step_time{};  // Mean of the sample steps, judged with more effort.
-  Duration rule_time{};  // Of DIP's rule, judged the same; 0: it does not fit.
+  // Mean of the sample steps by weight, judged with more effort.
+  Duration step_time{};
+  // Of DIP's rule, judged the same; 0: fewer steps fit by it, or none.
+  Duration rule_time{};
+  // Weights of the sample steps that do not fit, of all: as few as any
+  // partition tried leaves. The times are of the others.
+  int32_t misfits = 0;
+  int32_t judged = 0;
+  std::string misfit{};  // Why one of them does not.
   int32_t tried = 0;
   std::string recipe{};  // For people.
 };
@@ -56,17 +69,23 @@ struct PartitionSearchResult {
 // Never worse than DIP's rule on its sample steps. The same options give the
 // same result for any number of threads (unless `expired` cuts it short); a
 // stop request ends it with its best so far. ResourceExhausted: no partition
-// tried fits the memory. InvalidArgument: the sample has no work for the model,
-// or no cut keeps the job's rules. Seconds.
+// tried fits the memory on any sample step. InvalidArgument: the sample has no
+// work for the model, or no cut keeps the job's rules. Seconds.
 absl::StatusOr<PartitionSearchResult> SearchPartition(
     const Strategy& strategy, const emulator::StageCostModel& costs,
     const BatchMetadata& sample, const PartitionSearchOptions& options);
 
-// The same on steps that are given, each a replica's (its first).
+// What partitions are judged by; the first of `steps` decides whether one is
+// judged on the others.
+struct JudgedSteps {
+  std::vector<WeighedStep> steps{};
+  std::vector<WeighedStep> finals{};  // For finalists; empty: `steps`.
+};
+
+// The same on steps that are given, of which there is at least one.
 absl::StatusOr<PartitionSearchResult> SearchPartitionOn(
     const Strategy& strategy, const emulator::StageCostModel& costs,
-    const BatchMetadata& sample,
-    const std::vector<partition::PackedStep>& steps,
+    const BatchMetadata& sample, const JudgedSteps& steps,
     const PartitionSearchOptions& options);
 
 }  // namespace pipeloom::planner

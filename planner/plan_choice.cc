@@ -125,7 +125,7 @@ absl::StatusOr<ExecutionPlan> Lower(const StageGraph& graph,
                                     const MemorySchedule& made) {
   if (memory == nullptr) return LowerPlan(graph, made.found.schedule);
   PIPELOOM_ASSIGN_OR_RETURN(
-      const StageGraph chosen,
+      StageGraph chosen,
       partition::ApplyMemoryBesideCopies(graph, *memory, made.selection));
   std::vector<HostCopy> copies;
   for (const StagePairId id : memory->pairs.ids()) {
@@ -138,7 +138,7 @@ absl::StatusOr<ExecutionPlan> Lower(const StageGraph& graph,
                       .payload = effect.forward_free,
                       .time = effect.copy});
   }
-  return LowerPlan(chosen, made.found.schedule, copies);
+  return LowerPlan(std::move(chosen), made.found.schedule, copies);
 }
 
 // What each rank needs: what its program holds, and with copies to the host
@@ -234,6 +234,7 @@ absl::Status ImproveCandidate(const PreparedJob& job, const PlanInput& input,
   IdVector<RankId, RankSpec> limits = WithMargin(graph, best->limits);
   std::optional<MemorySchedule> start;
   bool over = false;
+  int overs = 0;
   int repairs = 0;
   for (size_t part = 0;;) {
     // Once the time is over, only an answer that does not fit is mended.
@@ -263,7 +264,9 @@ absl::Status ImproveCandidate(const PreparedJob& job, const PlanInput& input,
     over = Tighten(graph, peaks, &limits);
     start = candidate.made;
     if (over) {
-      LeaveRoom(graph, peaks, 1, &limits);
+      // At first no lower than it was over: all that room on every rank costs
+      // more time than a little that was missing on one.
+      if (++overs > 1) LeaveRoom(graph, peaks, 1, &limits);
       continue;
     }
     PIPELOOM_RETURN_IF_ERROR(Finish(job, input, built, &candidate));

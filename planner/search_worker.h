@@ -39,6 +39,7 @@
 #include "planner/retime.h"
 #include "planner/search_budget.h"
 #include "planner/sequence_search.h"
+#include "planner/sort_by_key.h"
 #include "planner/tabu_search.h"
 
 namespace pipeloom::planner {
@@ -75,6 +76,16 @@ class SearchWorker {
   void Round(int64_t limit, const SearchBudget& budget);
 
  private:
+  // What evaluations cost, in sweeps of the sequence annealing: measured.
+  static constexpr int64_t kListCost = 16;
+  static constexpr int64_t kTabuCost = 3;
+  static constexpr int64_t kRoundCost = 480;
+  // Tabu steps from one look at the budget to the next; and without a better
+  // answer, until a search from a good or from any start ends.
+  static constexpr int64_t kSteps = 16;
+  static constexpr int64_t kPolish = 400;
+  static constexpr int64_t kShortPolish = 25;
+
   struct Elite {
     int64_t time = 0;
     std::vector<int32_t> sequence{};
@@ -88,20 +99,25 @@ class SearchWorker {
            !budget.Exhausted(0);
   }
   void Keep(int64_t time, absl::Span<const int32_t> sequence);
-  // Evaluates, keeps the sequence if it is the best; returns the time.
-  int64_t TryChoice(const OrderChoice& choice);
-  // The sequence of the last TryChoice.
+  // Evaluates, keeps the sequence if it is the best; returns the time, or
+  // kNoLimit: not legal, or neither the best nor less than `worth`.
+  int64_t TryChoice(const OrderChoice& choice, int64_t worth = kNoLimit);
+  // The sequence of the last TryChoice that returned a time.
   absl::Span<const int32_t> LastSequence() const;
   // Forward-backward improvement of that sequence (or any other); the time.
   int64_t Sweep(absl::Span<const int32_t> sequence);
   // Tabu search from such a sequence, as long as it pays.
   void Polish(absl::Span<const int32_t> sequence, int64_t iterations,
               const SearchBudget& budget);
-  void TakeTurn(int64_t turn, const SearchBudget& budget);
+
+  // search_worker_start.cc.
   void SweepFirst(const SearchBudget& budget);
   void Portfolio(const SearchBudget& budget);
   // Which microbatches go first and last; `base` becomes the best found.
   void ExchangeEnds(Candidate* base, const SearchBudget& budget);
+
+  // search_worker_turns.cc.
+  void TakeTurn(int64_t turn, const SearchBudget& budget);
   void PerturbChoices(const SearchBudget& budget);
   // List-schedules by the start times of the incumbent, disturbed.
   void Shake(const SearchBudget& budget);
@@ -110,14 +126,19 @@ class SearchWorker {
   // ... or annealing of the places alone.
   void PlaceMicrobatches(const SearchBudget& budget);
   void ImproveBest(const SearchBudget& budget);
+  void ImproveSequence(const SearchBudget& budget);
+
+  // search_worker_restart.cc.
   // Leaves the present best for another start: the best of some choices drawn
   // at random, or a list schedule by mixed start times of two former bests.
   void Restart(const SearchBudget& budget);
   void AddElite(int64_t time, absl::Span<const int32_t> sequence);
   void MixElites();
   OrderChoice DrawChoice();
+  // A few light microbatches fill the pipeline, then the heavy ones come, and
+  // the other light ones drain it; by all their work or that of their first
+  // module.
   std::vector<int32_t> DrawOrder();
-  void ImproveSequence(const SearchBudget& budget);
 
   const SearchSpace* space_;
   OrderEvaluator evaluator_;
@@ -128,6 +149,7 @@ class SearchWorker {
   TabuSearch tabu_;
   SequenceSearch sequences_;
   RelabelSearch relabels_;
+  KeySorter sorter_;
   Random random_;
   bool keeps_pattern_;
   bool symmetric_;  // All units alike: their order does not matter.

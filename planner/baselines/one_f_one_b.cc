@@ -15,6 +15,7 @@ absl::StatusOr<RankOrders> OneFOneBOrders(const VirtualPipeline& pipeline) {
   const int32_t m = pipeline.num_microbatches();
   RankOrders orders(pipeline.num_ranks());
   for (const RankId r : orders.ids()) {
+    orders[r].reserve(pipeline.graph().tasks_of(r).size());
     const int32_t warm_up = std::min(pipeline.num_ranks() - r.value() - 1, m);
     for (int32_t i = 0; i < warm_up; ++i) {
       pipeline.AppendForward(r, 0, i, &orders[r]);

@@ -38,57 +38,71 @@ void VirtualPipeline::Fill(const IdVector<StageId, int32_t>& segment_of) {
     num_microbatches_ =
         std::max(num_microbatches_, task.microbatch.value() + 1);
   }
-  cells_.resize(size_t{2} * static_cast<size_t>(num_ranks()) *
-                static_cast<size_t>(num_segments_) *
-                static_cast<size_t>(num_microbatches_));
+  const size_t cells = size_t{2} * static_cast<size_t>(num_ranks()) *
+                       static_cast<size_t>(num_segments_) *
+                       static_cast<size_t>(num_microbatches_);
+  std::vector<uint32_t> cell_of;
+  cell_of.reserve(static_cast<size_t>(graph_->num_tasks()));
+  offset_.assign(cells + 2, 0);
+  for (const Task& task : graph_->tasks()) {
+    const int32_t segment = segment_of[task.stage];
+    PIPELOOM_CHECK(segment >= 0 && task.microbatch.value() >= 0);
+    const size_t cell = IndexOf(task.pass != Pass::kForward, task.rank, segment,
+                                task.microbatch.value());
+    cell_of.push_back(static_cast<uint32_t>(cell));
+    ++offset_[cell + 2];
+  }
+  // While filling, offset_[c + 1] is where the next task of cell c goes.
+  for (size_t c = 2; c < offset_.size(); ++c) offset_[c] += offset_[c - 1];
+  tasks_.resize(cell_of.size());
   for (const TaskId t : graph_->task_ids()) {
-    const Task& task = graph_->task(t);
-    const auto* cell = Cell(task.pass != Pass::kForward, task.rank,
-                            segment_of[task.stage], task.microbatch.value());
-    PIPELOOM_CHECK(cell != nullptr);
-    cells_[static_cast<size_t>(cell - cells_.data())].push_back(t);
+    tasks_[offset_[cell_of[static_cast<size_t>(t.value())] + 1]++] = t;
   }
 }
 
-const std::vector<TaskId>* VirtualPipeline::Cell(bool backward, RankId rank,
-                                                 int32_t segment,
-                                                 int32_t microbatch) const {
+size_t VirtualPipeline::IndexOf(bool backward, RankId rank, int32_t segment,
+                                int32_t microbatch) const {
+  return ((static_cast<size_t>(microbatch) * static_cast<size_t>(num_ranks()) +
+           static_cast<size_t>(rank.value())) *
+              static_cast<size_t>(num_segments_) +
+          static_cast<size_t>(segment)) *
+             2 +
+         (backward ? 1 : 0);
+}
+
+absl::Span<const TaskId> VirtualPipeline::Cell(bool backward, RankId rank,
+                                               int32_t segment,
+                                               int32_t microbatch) const {
   if (segment < 0 || segment >= num_segments_ || microbatch < 0 ||
       microbatch >= num_microbatches_) {
-    return nullptr;
+    return {};
   }
-  const auto index =
-      ((static_cast<size_t>(microbatch) * static_cast<size_t>(num_ranks()) +
-        static_cast<size_t>(rank.value())) *
-           static_cast<size_t>(num_segments_) +
-       static_cast<size_t>(segment)) *
-          2 +
-      (backward ? 1 : 0);
-  return &cells_[index];
+  const size_t cell = IndexOf(backward, rank, segment, microbatch);
+  return absl::MakeConstSpan(tasks_).subspan(offset_[cell],
+                                             offset_[cell + 1] - offset_[cell]);
 }
 
 void VirtualPipeline::AppendForward(RankId rank, int32_t segment,
                                     int32_t microbatch,
                                     std::vector<TaskId>* order) const {
-  const auto* cell = Cell(false, rank, segment, microbatch);
-  if (cell == nullptr) return;
-  order->insert(order->end(), cell->begin(), cell->end());
+  for (const TaskId t : Cell(false, rank, segment, microbatch)) {
+    order->push_back(t);
+  }
 }
 
 void VirtualPipeline::AppendBackward(RankId rank, int32_t segment,
                                      int32_t microbatch,
                                      std::vector<TaskId>* order) const {
-  const auto* cell = Cell(true, rank, segment, microbatch);
-  if (cell == nullptr) return;
-  order->insert(order->end(), cell->begin(), cell->end());
+  for (const TaskId t : Cell(true, rank, segment, microbatch)) {
+    order->push_back(t);
+  }
 }
 
 void VirtualPipeline::Append(Pass pass, RankId rank, int32_t segment,
                              int32_t microbatch,
                              std::vector<TaskId>* order) const {
-  const auto* cell = Cell(pass != Pass::kForward, rank, segment, microbatch);
-  if (cell == nullptr) return;
-  for (const TaskId t : *cell) {
+  for (const TaskId t :
+       Cell(pass != Pass::kForward, rank, segment, microbatch)) {
     if (graph_->task(t).pass == pass) order->push_back(t);
   }
 }

@@ -12,10 +12,12 @@
 #ifndef PIPELOOM_PLANNER_BASELINES_VIRTUAL_PIPELINE_H_
 #define PIPELOOM_PLANNER_BASELINES_VIRTUAL_PIPELINE_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "ir/partition.h"
 #include "ir/schedule.h"
 #include "ir/stage_graph.h"
@@ -46,13 +48,18 @@ class VirtualPipeline {
 
  private:
   void Fill(const IdVector<StageId, int32_t>& segment_of);
-  const std::vector<TaskId>* Cell(bool backward, RankId rank, int32_t segment,
-                                  int32_t microbatch) const;
+  size_t IndexOf(bool backward, RankId rank, int32_t segment,
+                 int32_t microbatch) const;
+  // Empty for one that is not there.
+  absl::Span<const TaskId> Cell(bool backward, RankId rank, int32_t segment,
+                                int32_t microbatch) const;
 
   const StageGraph* graph_;
   int32_t num_segments_ = 0;
   int32_t num_microbatches_ = 0;
-  std::vector<std::vector<TaskId>> cells_{};
+  // Compressed rows: cell c is tasks_[offset_[c], offset_[c + 1]).
+  std::vector<TaskId> tasks_{};
+  std::vector<uint32_t> offset_{};
 };
 
 // Times the orders of a classic schedule. ResourceExhausted names the rank and

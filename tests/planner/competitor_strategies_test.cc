@@ -18,6 +18,7 @@
 #include "planner/baselines/representative_step.h"
 #include "planner/plan_step.h"
 #include "tests/planner/uneven_pipeline.h"
+#include "tests/support/plan_first_step.h"
 #include "tests/support/small_job.h"
 #include "tests/support/status_matchers.h"
 
@@ -26,24 +27,16 @@ namespace {
 
 using ::pipeloom::testing::FailsWith;
 using ::pipeloom::testing::IsOk;
+using ::pipeloom::testing::PlanFirstStep;
 using ::pipeloom::testing::RandomBatch;
 using ::pipeloom::testing::SmallVlmJob;
 using ::pipeloom::testing::UnevenPipeline;
 using ::pipeloom::testing::UniformGraph;
 using ::testing::HasSubstr;
 
-absl::StatusOr<PlanResult> Plan(const JobSpec& job, absl::string_view schedule,
+absl::StatusOr<PlanResult> Plan(const JobSpec& job, const std::string& schedule,
                                 const BatchMetadata& batch) {
-  const emulator::StageCostModel costs(job);
-  auto strategy = MakeStrategy(schedule);
-  if (!strategy.ok()) return strategy.status();
-  auto prepared = PrepareJob(**strategy, costs, batch);
-  if (!prepared.ok()) return prepared.status();
-  auto packed = partition::PackStep(job, batch, /*first_sample=*/0);
-  if (!packed.ok()) return packed.status();
-  SearchBudget budget;
-  budget.max_evaluations = 50;
-  return PlanStep(*prepared, {.packed = &*packed, .budget = budget});
+  return PlanFirstStep(job, batch, {.schedule = schedule, .evaluations = 50});
 }
 
 class EveryRuleTest : public ::testing::TestWithParam<std::string> {};

@@ -105,6 +105,51 @@ TEST(ListScheduleTest, InterleavedChunksFitInWhatOneMicrobatchNeeds) {
   }
 }
 
+// More tasks of a microbatch on a rank than the guard looks at one by one.
+TEST(ListScheduleTest, ManyChunksFitInWhatOneMicrobatchNeeds) {
+  for (const int32_t chunks : {6, 11, 24}) {
+    for (int64_t limit = chunks; limit <= chunks + 9; limit += 3) {
+      for (const Prefer prefer : kEveryPreference) {
+        SCOPED_TRACE(::testing::Message()
+                     << "chunks " << chunks << " limit " << limit);
+        const StageGraph graph = UniformGraph({.ranks = 3,
+                                               .chunks = chunks,
+                                               .microbatches = 5,
+                                               .split_backward = true,
+                                               .limit = Bytes(1000 * limit)});
+        ASSERT_OK_AND_ASSIGN(const Schedule schedule,
+                             ListSchedule(graph, {.prefer = prefer}));
+        EXPECT_THAT(ValidateSchedule(graph, schedule), IsOk());
+      }
+    }
+  }
+}
+
+TEST(ListScheduleTest, GivesUpExactlyWhenItWouldTakeThatLong) {
+  RandomGraphOptions options;
+  options.max_ranks = 5;
+  options.max_segments = 4;
+  options.max_microbatches = 8;
+  options.with_memory_limits = true;
+  for (uint64_t seed = 0; seed < 300; ++seed) {
+    SCOPED_TRACE(::testing::Message() << "seed " << seed);
+    const StageGraph graph = RandomGraph(seed, options);
+    const FlatGraph flat(graph);
+    ListScheduler scheduler(flat);
+    if (!scheduler.CanRun()) continue;
+    for (const Prefer prefer : kEveryPreference) {
+      ListPolicy policy{.prefer = prefer};
+      const int64_t time = scheduler.Run(policy);
+      for (const int64_t early : {time, time - 1, time / 2}) {
+        policy.give_up = early;
+        EXPECT_EQ(scheduler.Run(policy), kNoLimit);
+      }
+      policy.give_up = time + 1;
+      EXPECT_EQ(scheduler.Run(policy), time);
+    }
+  }
+}
+
 TEST(ListScheduleTest, SaysWhatDoesNotFitAndWhichLimitWould) {
   const UniformOptions options{.ranks = 2, .chunks = 3, .limit = Bytes(2500)};
   const StageGraph graph = UniformGraph(options);

@@ -3,8 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <numeric>
 
+#include "base/random.h"
 #include "planner/order_portfolio.h"
+#include "planner/sort_by_key.h"
 #include "tests/support/random_problem.h"
 #include "tests/support/status_matchers.h"
 
@@ -113,6 +116,25 @@ TEST(OrderSearchTest, PerturbKeepsEveryUnitOnce) {
     std::vector<int32_t> sorted = choice.order;
     std::sort(sorted.begin(), sorted.end());
     for (int32_t u = 0; u < units.num_units(); ++u) EXPECT_EQ(sorted[u], u);
+  }
+}
+
+TEST(KeySorterTest, SortsAsAStableSortDoes) {
+  KeySorter sorter;
+  std::vector<int32_t> order;
+  Random random(1);
+  for (int round = 0; round < 200; ++round) {
+    std::vector<int64_t> key(static_cast<size_t>(random.Below(300)));
+    const int64_t reach = int64_t{1} << random.Below(61);
+    for (int64_t& k : key) k = random.Between(-reach, reach);
+    std::vector<int32_t> expected(key.size());
+    std::iota(expected.begin(), expected.end(), 0);
+    std::stable_sort(
+        expected.begin(), expected.end(), [&](int32_t a, int32_t b) {
+          return key[static_cast<size_t>(a)] < key[static_cast<size_t>(b)];
+        });
+    sorter.Sort(key, &order);
+    EXPECT_EQ(order, expected) << "round " << round;
   }
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "planner/lower_plan.h"
+#include "tests/support/plan_first_step.h"
 #include "tests/support/small_job.h"
 #include "tests/support/status_matchers.h"
 
@@ -16,22 +17,9 @@ namespace pipeloom::planner {
 namespace {
 
 using ::pipeloom::testing::IsOk;
+using ::pipeloom::testing::PlanFirstStep;
 using ::pipeloom::testing::RandomBatch;
 using ::pipeloom::testing::SmallVlmJob;
-
-absl::StatusOr<PlanResult> Plan(const JobSpec& job,
-                                const BatchMetadata& batch) {
-  const emulator::StageCostModel costs(job);
-  auto strategy = MakeStrategy("pipeloom");
-  if (!strategy.ok()) return strategy.status();
-  auto prepared = PrepareJob(**strategy, costs, batch);
-  if (!prepared.ok()) return prepared.status();
-  auto packed = partition::PackStep(job, batch, /*first_sample=*/0);
-  if (!packed.ok()) return packed.status();
-  SearchBudget budget;
-  budget.max_evaluations = 60;
-  return PlanStep(*prepared, {.packed = &*packed, .budget = budget});
-}
 
 // A schedule uses all the memory there is, and what is received beside it is
 // over on one rank, then on another: without margins that grow, some limits
@@ -42,7 +30,7 @@ TEST(GrowingMarginsTest, EveryLimitAboveOneThatWorksHasAPlan) {
     JobSpec job = SmallVlmJob();
     job.training.microbatches = 12;
     const BatchMetadata batch = RandomBatch(seed, 300, 5);
-    ASSERT_OK_AND_ASSIGN(const PlanResult roomy, Plan(job, batch));
+    ASSERT_OK_AND_ASSIGN(const PlanResult roomy, PlanFirstStep(job, batch));
     const std::vector<Bytes> peaks = roomy.peak_bytes();
     const int64_t most = std::max_element(peaks.begin(), peaks.end())->count();
     std::vector<int> failed;
@@ -50,7 +38,7 @@ TEST(GrowingMarginsTest, EveryLimitAboveOneThatWorksHasAPlan) {
       SCOPED_TRACE(::testing::Message()
                    << "seed " << seed << " at " << percent << " %");
       job.training.memory_limit = Bytes(most * percent / 100);
-      const auto result = Plan(job, batch);
+      const auto result = PlanFirstStep(job, batch);
       if (!result.ok()) {
         failed.push_back(percent);
         continue;
@@ -69,7 +57,7 @@ TEST(GrowingMarginsTest, EveryLimitAboveOneThatWorksHasAPlan) {
 TEST(WithMarginTest, IsForTwoTensorsOnRanksWhoseLimitWasLowered) {
   JobSpec job = SmallVlmJob();
   ASSERT_OK_AND_ASSIGN(const PlanResult result,
-                       Plan(job, RandomBatch(1, 200, 5)));
+                       PlanFirstStep(job, RandomBatch(1, 200, 5)));
   const StageGraph& graph = result.plan.graph;
   IdVector<RankId, Bytes> largest(graph.num_ranks());
   for (const Dependency& edge : graph.edges()) {

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "emulator/emulate_step.h"
+#include "tests/support/plan_first_step.h"
 #include "tests/support/small_job.h"
 #include "tests/support/status_matchers.h"
 
@@ -16,25 +17,18 @@ namespace {
 
 using ::pipeloom::testing::FailsWith;
 using ::pipeloom::testing::IsOk;
+using ::pipeloom::testing::PlanFirstStep;
 using ::pipeloom::testing::RandomBatch;
 using ::pipeloom::testing::SmallVlmJob;
 using ::testing::HasSubstr;
 
 // Plans one step of a job with one strategy.
-absl::StatusOr<PlanResult> Plan(const JobSpec& job, absl::string_view schedule,
+absl::StatusOr<PlanResult> Plan(const JobSpec& job, const std::string& schedule,
                                 const BatchMetadata& batch, int32_t threads = 1,
                                 int64_t evaluations = 200) {
-  const emulator::StageCostModel costs(job);
-  auto strategy = MakeStrategy(schedule);
-  if (!strategy.ok()) return strategy.status();
-  auto prepared = PrepareJob(**strategy, costs, batch);
-  if (!prepared.ok()) return prepared.status();
-  auto packed = partition::PackStep(job, batch, /*first_sample=*/0);
-  if (!packed.ok()) return packed.status();
-  SearchBudget budget;
-  budget.max_evaluations = evaluations;
-  budget.threads = threads;
-  return PlanStep(*prepared, {.packed = &*packed, .budget = budget});
+  return PlanFirstStep(
+      job, batch,
+      {.schedule = schedule, .evaluations = evaluations, .threads = threads});
 }
 
 class EveryStrategyTest : public ::testing::TestWithParam<std::string> {};
@@ -156,7 +150,8 @@ TEST(PlanStepTest, PipeloomIsNoSlowerThanAnyBaseline) {
     ASSERT_OK_AND_ASSIGN(const PlanResult ours,
                          Plan(job, "pipeloom", batch, 1, 2000));
     for (const absl::string_view name : StrategyNames()) {
-      ASSERT_OK_AND_ASSIGN(const PlanResult other, Plan(job, name, batch));
+      ASSERT_OK_AND_ASSIGN(const PlanResult other,
+                           Plan(job, std::string(name), batch));
       EXPECT_LE(ours.predicted.step_time(), other.predicted.step_time())
           << std::string(name);
     }

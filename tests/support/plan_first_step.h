@@ -1,0 +1,32 @@
+// The first step of a batch, planned from nothing: what most tests of plans
+// begin with. For test programs with the planner, of which it is a source.
+#ifndef PIPELOOM_TESTS_SUPPORT_PLAN_FIRST_STEP_H_
+#define PIPELOOM_TESTS_SUPPORT_PLAN_FIRST_STEP_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "ir/batch_metadata.h"
+#include "ir/job_spec.h"
+#include "planner/plan_step.h"
+
+namespace pipeloom::testing {
+
+struct FirstStepOptions {
+  std::string schedule = "pipeloom";
+  int64_t evaluations = 60;
+  int32_t threads = 1;
+  std::optional<planner::Disturbances> robust{};
+};
+
+// With the schedule's own partition, of the first replica. Errors as those of
+// the parts it is made of.
+absl::StatusOr<planner::PlanResult> PlanFirstStep(
+    const JobSpec& job, const BatchMetadata& batch,
+    const FirstStepOptions& options = {});
+
+}  // namespace pipeloom::testing
+
+#endif  // PIPELOOM_TESTS_SUPPORT_PLAN_FIRST_STEP_H_

@@ -97,17 +97,19 @@ absl::Status Interpreter::Execute(const Recv& i) {
 absl::Status Interpreter::Execute(const WaitRecv& i) {
   const Message message = MessageOf(i.edge);
   const WallTime since = context_.clock->Progress();
-  PIPELOOM_ASSIGN_OR_RETURN(const TransferTimes times, [&] {
+  PIPELOOM_ASSIGN_OR_RETURN(TransferTimes times, [&] {
     const BlockedScope blocked(context_.progress);
     return context_.transport->WaitRecv(message, context_.deadline);
   }());
+  if (times.just_now) times.arrival = context_.clock->Reach();
   spans_.push_back({.rank = message.from,
                     .stream = Stream::kSend,
                     .kind = SpanKind::kTransfer,
                     .edge = i.edge,
                     .start = context_.clock->ToSim(times.begin),
                     .end = context_.clock->ToSim(times.arrival)});
-  return AwaitTransfer(i.edge, times.arrival, since);
+  return times.just_now ? AddWait(i.edge, times.arrival, since)
+                        : AwaitTransfer(i.edge, times.arrival, since);
 }
 
 absl::Status Interpreter::Execute(const WaitSend& i) {
@@ -116,6 +118,9 @@ absl::Status Interpreter::Execute(const WaitSend& i) {
     const BlockedScope blocked(context_.progress);
     return context_.transport->WaitSend(MessageOf(i.edge), context_.deadline);
   }());
+  if (times.just_now) {
+    return AddWait(i.edge, context_.clock->Reach(), since);
+  }
   return AwaitTransfer(i.edge, times.sent, since);
 }
 
@@ -169,10 +174,16 @@ Message Interpreter::MessageOf(EdgeId edge) const {
 absl::Status Interpreter::AwaitTransfer(EdgeId edge, WallTime until,
                                         WallTime since) {
   PIPELOOM_RETURN_IF_ERROR(context_.clock->WaitUntil(until));
-  if (until > since) {
-    AddSpan(Stream::kReceive, SpanKind::kWait, TaskId(), edge,
-            context_.clock->ToSim(since));
-  }
+  return until > since ? AddWait(edge, WallNow(), since) : absl::OkStatus();
+}
+
+absl::Status Interpreter::AddWait(EdgeId edge, WallTime end, WallTime since) {
+  spans_.push_back({.rank = context_.rank,
+                    .stream = Stream::kReceive,
+                    .kind = SpanKind::kWait,
+                    .edge = edge,
+                    .start = context_.clock->ToSim(since),
+                    .end = context_.clock->ToSim(end)});
   return absl::OkStatus();
 }
 

@@ -70,6 +70,8 @@ class Interpreter {
   // Waits until `until`; a span from the rank's progress `since`, if that is
   // earlier.
   absl::Status AwaitTransfer(EdgeId edge, WallTime until, WallTime since);
+  // A wait that has ended.
+  absl::Status AddWait(EdgeId edge, WallTime end, WallTime since);
   // On the copy stream, named by an edge of the task, as the emulator's is.
   void AddCopySpan(TaskId task, const CopyTimes& times);
   void AddSpan(Stream stream, SpanKind kind, TaskId task, EdgeId edge,

@@ -295,6 +295,12 @@ absl::Status CheckRunOptions(const RunOptions& options) {
         absl::StrFormat("failure_timeout is %d ns; it must be in (0, a year]",
                         options.failure_timeout.count()));
   }
+  if (options.start_timeout <= WallDuration::zero() ||
+      options.start_timeout > kLongestTimeout) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("start_timeout is %d ns; it must be in (0, a year]",
+                        options.start_timeout.count()));
+  }
   return absl::OkStatus();
 }
 

@@ -41,6 +41,8 @@ struct RunOptions {
   // failed; between processes, also the bound within which all ranks end once
   // one has failed, stopped or vanished. Wall time.
   std::chrono::nanoseconds failure_timeout = std::chrono::seconds(5);
+  // Between processes: within which MPI must have started, wall time.
+  std::chrono::nanoseconds start_timeout = std::chrono::seconds(30);
   std::stop_token stop{};
 };
 

@@ -56,6 +56,11 @@ WallTime RankClock::Progress() {
   return progress_;
 }
 
+WallTime RankClock::Reach() {
+  progress_ = std::max(progress_, WallNow());
+  return progress_;
+}
+
 absl::Status RankClock::WaitUntil(WallTime until) {
   for (WallTime now = WallNow(); now < until; now = WallNow()) {
     if (options_.stop.stop_requested()) {

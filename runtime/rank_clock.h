@@ -48,6 +48,10 @@ class RankClock {
   // max(progress, wall time - max_lag).
   WallTime Progress();
 
+  // The wall time now, to which the progress is set: what the rank has waited
+  // for came just now.
+  WallTime Reach();
+
   // Returns once wall time has reached `until`, and sets the progress to it;
   // at once if it has passed already. Sleeps until shortly before, by as much
   // as its sleeps have been late, then yields, then spins. Cancelled within

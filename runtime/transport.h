@@ -40,6 +40,10 @@ struct TransferTimes {
   WallTime begin{};
   WallTime sent{};
   WallTime arrival{};
+  // The transfer ended while it was waited for, and the transport has not
+  // looked at the clock: `sent` and `arrival` are the moment at which the wait
+  // returned, which the caller's next look tells; they hold `begin`.
+  bool just_now = false;
 };
 
 class Transport {

@@ -9,7 +9,7 @@
 #include <climits>
 #include <cstring>
 #include <deque>
-#include <list>
+#include <memory>
 #include <mutex>
 #include <utility>
 #include <vector>
@@ -35,6 +35,18 @@ WallTime FromStamp(Stamp s) {
       std::chrono::duration_cast<WallTime::duration>(WallDuration(s)));
 }
 
+// What MPI_Get_count tells of MPI_BYTE. Open MPI's, which looks at the type
+// first, takes a thirtieth of a small message's time.
+int BytesOf(const MPI_Status& status) {
+#ifdef OPEN_MPI
+  return static_cast<int>(status._ucount);
+#else
+  int count = 0;
+  MPI_Get_count(&status, MPI_BYTE, &count);
+  return count;
+#endif
+}
+
 std::string ErrorText(int code) {
   char text[MPI_MAX_ERROR_STRING] = {};
   int length = 0;
@@ -53,59 +65,88 @@ struct MpiTransport::State {
     MPI_Request back = MPI_REQUEST_NULL;  // The begin, to or from the receiver.
     Stamp begin = 0;
     absl::Span<std::byte> into{};
+    size_t expected = 0;              // Bytes that come, with the stamp.
     std::vector<std::byte> staged{};  // With keep_time: stamp and data.
     bool done = false;
-    bool waited = false;  // Was not done when first asked.
-    TransferTimes times{};
+    bool waited = false;    // Was not done when first asked.
+    bool taken = false;     // Done, and waited for.
+    TransferTimes times{};  // With keep_time.
   };
-  // To or from one peer, in the order of the posts. What is done and waited
-  // for leaves at the front.
+  // To or from one peer, in the order of the posts: a ring, so that nothing is
+  // allocated in the long run. What is taken leaves at the front, which so is
+  // never taken.
   struct Channel {
-    std::list<Posted> posted{};  // MPI holds addresses in them.
-    std::list<Posted> spare{};   // For posts to come: nothing is allocated.
-    std::deque<Posted> acks{};   // Begins on their way back.
+    std::vector<std::unique_ptr<Posted>> ring{};  // MPI holds addresses.
+    size_t mask = 0;   // The ring's size less 1, a power of two less 1.
+    size_t first = 0;  // Both only grow; places are masked.
+    size_t end = 0;
+    std::deque<Posted> acks{};  // Begins on their way back.
     WallTime free_at{};
 
+    Posted& at(size_t k) { return *ring[k & mask]; }
     Posted& Add(const Message& message, WallTime at) {
-      if (spare.empty()) spare.emplace_back();
-      posted.splice(posted.end(), spare, spare.begin());
-      Posted& p = posted.back();
+      if (end - first == ring.size()) [[unlikely]]
+        Grow();
+      Posted& p = this->at(end++);
       p.message = message;
       p.at = at;
       p.request = p.back = MPI_REQUEST_NULL;
-      p.done = p.waited = false;
+      p.done = p.waited = p.taken = false;
       return p;
     }
-    void Remove(std::list<Posted>::iterator at) {
-      at->staged = {};
-      spare.splice(spare.begin(), posted, at);
+    // The side at place `k` is done and was waited for.
+    void Take(size_t k) {
+      at(k).taken = true;
+      while (first != end && at(first).taken) ++first;
+    }
+    [[gnu::cold]] void Grow() {
+      std::vector<std::unique_ptr<Posted>> larger;
+      for (size_t k = first; k != end; ++k) {
+        larger.push_back(std::move(ring[k & mask]));
+      }
+      end -= first;
+      first = 0;
+      while (larger.size() < std::max<size_t>(8, 2 * end)) {
+        larger.push_back(std::make_unique<Posted>());
+      }
+      ring = std::move(larger);
+      mask = ring.size() - 1;
     }
   };
 
-  State(const MpiWorld* w, Options o) : world(w), options(std::move(o)) {
+  State(const MpiWorld* w, Options o)
+      : world(w),
+        options(std::move(o)),
+        to(static_cast<size_t>(w->size())),
+        from(static_cast<size_t>(w->size())) {
     MPI_Comm_dup(MPI_COMM_WORLD, &data);
     MPI_Comm_dup(MPI_COMM_WORLD, &begins);
     MPI_Comm_set_errhandler(data, MPI_ERRORS_RETURN);
     MPI_Comm_set_errhandler(begins, MPI_ERRORS_RETURN);
-    to.resize(static_cast<size_t>(w->size()));
-    from.resize(static_cast<size_t>(w->size()));
   }
 
   Channel& ChannelTo(RankId rank) {
-    return to.at(static_cast<size_t>(rank.value()));
+    return to[static_cast<size_t>(rank.value())];
   }
   Channel& ChannelFrom(RankId rank) {
-    return from.at(static_cast<size_t>(rank.value()));
+    return from[static_cast<size_t>(rank.value())];
   }
 
-  absl::Status Aborted() {
-    if (!is_aborted.load(std::memory_order_acquire)) return absl::OkStatus();
+  // What is rare stands in functions of its own: a message of a few bytes
+  // takes MPI 0.3 us, of which each of ours is to take little.
+  bool IsAborted() const { return is_aborted.load(std::memory_order_acquire); }
+  [[gnu::cold]] absl::Status Aborted() {
     const std::lock_guard lock(mutex);
     return aborted;
   }
 
-  absl::Status Check(int code, const Message& m, const char* what) {
-    if (code == MPI_SUCCESS) return absl::OkStatus();
+  static absl::Status Check(int code, const Message& m, const char* what) {
+    if (code == MPI_SUCCESS) [[likely]]
+      return absl::OkStatus();
+    return MpiError(code, m, what);
+  }
+  [[gnu::cold]] static absl::Status MpiError(int code, const Message& m,
+                                             const char* what) {
     return absl::UnavailableError(absl::StrFormat(
         "%s of edge %d from rank %d to rank %d: MPI: %s", what, m.edge.value(),
         m.from.value(), m.to.value(), ErrorText(code)));
@@ -122,51 +163,81 @@ struct MpiTransport::State {
     return status;
   }
 
-  // Tests a request: a rank with a core of its own several times, as bare MPI
-  // would, before anything else is looked at. Some 10 us at most.
-  int Look(MPI_Request* request, int* done, MPI_Status* status, bool* waited) {
-    for (int looks = world->own_core() ? kLooks : 1;;) {
-      const int code = MPI_Test(request, done, status);
-      if (*done != 0 || code != MPI_SUCCESS) return code;
-      if (waited != nullptr) *waited = true;
-      if (--looks == 0) return code;
-    }
+  static constexpr size_t kMostBytes =
+      static_cast<size_t>(INT_MAX) - sizeof(Stamp);
+  [[gnu::cold]] static absl::Status TooLarge(const Message& message,
+                                             size_t bytes) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("edge %d has %d B; MPI messages take up to %d B",
+                        message.edge.value(), bytes, kMostBytes));
   }
 
-  // OK and true once the side's data have come or gone.
-  absl::StatusOr<bool> TestRecv(Channel& channel, Posted& p) {
+  [[gnu::noinline]] absl::Status PostTimedSend(
+      Posted& p, absl::Span<const std::byte> bytes) {
+    const int peer = p.message.to.value();
+    const Stamp stamp = ToStamp(p.at);
+    p.staged.resize(sizeof stamp + bytes.size());
+    std::memcpy(p.staged.data(), &stamp, sizeof stamp);
+    if (!bytes.empty()) {
+      std::memcpy(p.staged.data() + sizeof stamp, bytes.data(), bytes.size());
+    }
+    PIPELOOM_RETURN_IF_ERROR(Check(
+        MPI_Irecv(&p.begin, sizeof p.begin, MPI_BYTE, peer, 0, begins, &p.back),
+        p.message, "send"));
+    return Check(
+        MPI_Isend(p.staged.data(), static_cast<int>(p.staged.size()), MPI_BYTE,
+                  peer, p.message.edge.value(), data, &p.request),
+        p.message, "send");
+  }
+
+  // Tests a request: a rank with a core of its own several times, as bare MPI
+  // would, before anything else is looked at. Some 10 us at most.
+  int Look(Posted& p, int* done, MPI_Status* status) const {
+    int code = MPI_Test(&p.request, done, status);
+    if (*done != 0 || code != MPI_SUCCESS) return code;
+    p.waited = true;
+    for (int more = looks; --more > 0;) {
+      code = MPI_Test(&p.request, done, status);
+      if (*done != 0 || code != MPI_SUCCESS) break;
+    }
+    return code;
+  }
+
+  // Sets `done` once the side's data have come or gone.
+  [[gnu::always_inline]] absl::Status TestRecv(Channel& channel, Posted& p) {
     int done = 0;
     MPI_Status status;
-    const int code = Look(&p.request, &done, &status, nullptr);
-    const Message& m = p.message;
-    int kind = MPI_SUCCESS;
-    if (code != MPI_SUCCESS) {
-      MPI_Error_class(code, &kind);
-      if (kind != MPI_ERR_TRUNCATE) return Check(code, m, "receive");
-    } else if (done == 0) {
-      return false;
-    }
+    const int code = Look(p, &done, &status);
     int count = 0;
-    MPI_Get_count(&status, MPI_BYTE, &count);
-    const auto stamp = options.keep_time ? sizeof(Stamp) : 0;
-    const auto expected = p.into.size() + stamp;
-    if (kind == MPI_ERR_TRUNCATE || status.MPI_TAG != m.edge.value() ||
-        static_cast<size_t>(count) != expected) {
-      return Tell(absl::FailedPreconditionError(absl::StrFormat(
-          "from rank %d to rank %d, edge %d of %s B is sent where edge %d of "
-          "%d B is received",
-          m.from.value(), m.to.value(), status.MPI_TAG,
-          kind == MPI_ERR_TRUNCATE ? "more"
-                                   : absl::StrFormat("%d", count - int(stamp)),
-          m.edge.value(), p.into.size())));
+    if (code == MPI_SUCCESS) [[likely]] {
+      if (done == 0) return absl::OkStatus();
+      count = BytesOf(status);
     }
-    if (options.keep_time) {
-      FinishTimedRecv(channel, p);
+    if (code != MPI_SUCCESS || status.MPI_TAG != p.message.edge.value() ||
+        static_cast<size_t>(count) != p.expected) [[unlikely]] {
+      return Mismatch(p, code, status.MPI_TAG, count);
+    }
+    p.done = true;
+    if (options.keep_time) FinishTimedRecv(channel, p);
+    return absl::OkStatus();
+  }
+
+  [[gnu::cold]] absl::Status Mismatch(const Posted& p, int code, int tag,
+                                      int count) {
+    const Message& m = p.message;
+    std::string bytes = "more";
+    if (code == MPI_SUCCESS) {
+      bytes = absl::StrFormat("%d", count - int(p.expected - p.into.size()));
     } else {
-      p.times.begin = p.at;
-      p.times.sent = p.times.arrival = std::max(p.at, WallNow());
+      int kind = MPI_SUCCESS;
+      MPI_Error_class(code, &kind);
+      if (kind != MPI_ERR_TRUNCATE) return MpiError(code, m, "receive");
     }
-    return true;
+    return Tell(absl::FailedPreconditionError(absl::StrFormat(
+        "from rank %d to rank %d, edge %d of %s B is sent where edge %d of "
+        "%d B is received",
+        m.from.value(), m.to.value(), tag, bytes, m.edge.value(),
+        p.into.size())));
   }
 
   void FinishTimedRecv(Channel& channel, Posted& p) {
@@ -197,69 +268,118 @@ struct MpiTransport::State {
               begins, &ack.back);
   }
 
-  absl::StatusOr<bool> TestSend(Channel&, Posted& p) {
+  absl::Status TestSend(Posted& p) {
     int done = 0;
-    PIPELOOM_RETURN_IF_ERROR(
-        Check(Look(&p.request, &done, MPI_STATUS_IGNORE, &p.waited), p.message,
-              "send"));
+    const int code = Look(p, &done, MPI_STATUS_IGNORE);
+    if (code != MPI_SUCCESS) [[unlikely]] {
+      return MpiError(code, p.message, "send");
+    }
     if (done != 0 && options.keep_time) {
       PIPELOOM_RETURN_IF_ERROR(Check(
           MPI_Test(&p.back, &done, MPI_STATUS_IGNORE), p.message, "send"));
-    }
-    if (done == 0) return false;
-    if (options.keep_time) {
       p.times.begin = FromStamp(p.begin);
       p.times.sent =
           p.times.begin + ToWall(p.message.occupancy, options.time_scale);
       p.times.arrival =
           p.times.begin + ToWall(p.message.delay, options.time_scale);
-      return true;
     }
-    // Gone before anyone asked: nothing was waited for.
-    p.times.begin = p.at;
-    p.times.sent = p.times.arrival =
-        p.waited ? std::max(p.at, WallNow()) : p.at;
-    return true;
+    p.done = done != 0;
+    return absl::OkStatus();
+  }
+
+  // As a rule a wait is for the first side of its channel, and MPI is done with
+  // it before long: no more is done for that than must be. Nothing: wait.
+  Posted* Next(Channel& channel, const Message& message) const {
+    if (IsAborted() || options.keep_time || channel.first == channel.end) {
+      return nullptr;
+    }
+    Posted& p = channel.at(channel.first);
+    return p.message.edge == message.edge && !p.done ? &p : nullptr;
+  }
+  static TransferTimes TakeNext(Channel& channel, const Posted& p,
+                                bool just_now) {
+    while (++channel.first != channel.end && channel.at(channel.first).taken) {
+    }
+    return {p.at, p.at, p.at, just_now};
+  }
+
+  absl::StatusOr<TransferTimes> WaitSend(Channel& channel,
+                                         const Message& message,
+                                         WallTime deadline) {
+    if (Posted* const p = Next(channel, message)) [[likely]] {
+      int done = 0;
+      const int code = MPI_Test(&p->request, &done, MPI_STATUS_IGNORE);
+      if (code != MPI_SUCCESS) [[unlikely]] {
+        return MpiError(code, message, "send");
+      }
+      // What has gone before anyone asked was not waited for.
+      if (done != 0) return TakeNext(channel, *p, p->waited);
+      p->waited = true;
+    }
+    return Wait</*kRecv=*/false>(channel, message, deadline);
+  }
+
+  absl::StatusOr<TransferTimes> WaitRecv(Channel& channel,
+                                         const Message& message,
+                                         WallTime deadline) {
+    if (Posted* const p = Next(channel, message)) [[likely]] {
+      PIPELOOM_RETURN_IF_ERROR(TestRecv(channel, *p));
+      if (p->done) [[likely]]
+        return TakeNext(channel, *p, true);
+    }
+    return Wait</*kRecv=*/true>(channel, message, deadline);
   }
 
   // Waits for a posted side and, in their order, those before it.
-  template <typename Test>
-  absl::StatusOr<TransferTimes> Wait(Channel& channel, const Message& message,
-                                     RankId peer, WallTime deadline,
-                                     Test test) {
-    Backoff backoff(world->own_core());
-    for (auto at = channel.posted.begin();;) {
-      PIPELOOM_RETURN_IF_ERROR(Aborted());
-      PIPELOOM_CHECK(at != channel.posted.end());
-      Posted& p = *at;
+  template <bool kRecv>
+  [[gnu::noinline]] absl::StatusOr<TransferTimes> Wait(Channel& channel,
+                                                       const Message& message,
+                                                       WallTime deadline) {
+    Backoff backoff(looks > 1);
+    for (size_t k = channel.first;;) {
+      if (IsAborted()) return Aborted();
+      PIPELOOM_CHECK(k != channel.end);
+      Posted& p = channel.at(k);
       if (!p.done) {
-        PIPELOOM_ASSIGN_OR_RETURN(p.done, test(channel, p));
+        PIPELOOM_RETURN_IF_ERROR(kRecv ? TestRecv(channel, p) : TestSend(p));
       }
       if (p.done) {
-        if (p.message.edge == message.edge) {
-          const TransferTimes times = p.times;
-          channel.Remove(at);
-          return times;
+        if (p.message.edge == message.edge && !p.taken) {
+          channel.Take(k);
+          if (options.keep_time) return TimesOf(p);
+          return TransferTimes{p.at, p.at, p.at, kRecv || p.waited};
         }
-        ++at;
+        ++k;
         continue;
       }
       if (WallNow() >= deadline) {
-        return absl::DeadlineExceededError(absl::StrFormat(
-            "rank %d has not posted its side of edge %d in time", peer.value(),
-            message.edge.value()));
+        return TooLate(message, kRecv ? message.from : message.to);
       }
       backoff.Pause();
     }
   }
 
+  // With keep_time; nothing else is needed of `p` any more.
+  static TransferTimes TimesOf(Posted& p) {
+    p.staged = {};
+    return p.times;
+  }
+
+  [[gnu::cold]] static absl::Status TooLate(const Message& message,
+                                            RankId peer) {
+    return absl::DeadlineExceededError(
+        absl::StrFormat("rank %d has not posted its side of edge %d in time",
+                        peer.value(), message.edge.value()));
+  }
+
   static constexpr int kLooks = 256;
   const MpiWorld* world;
+  const int looks = world->own_core() ? kLooks : 1;  // Before a pause.
   Options options;
   MPI_Comm data = MPI_COMM_NULL;
   MPI_Comm begins = MPI_COMM_NULL;
-  std::vector<Channel> to{};
-  std::vector<Channel> from{};
+  std::vector<Channel> to;
+  std::vector<Channel> from;
   std::mutex mutex{};
   absl::Status aborted{};
   std::atomic<bool> is_aborted{false};
@@ -276,7 +396,8 @@ MpiTransport::~MpiTransport() {
   if (finalized != 0) return;
   bool all_done = true;
   for (State::Channel& channel : state_->from) {
-    for (State::Posted& p : channel.posted) {
+    for (size_t k = channel.first; k != channel.end; ++k) {
+      State::Posted& p = channel.at(k);
       if (p.request == MPI_REQUEST_NULL) continue;
       MPI_Cancel(&p.request);
       MPI_Wait(&p.request, MPI_STATUS_IGNORE);
@@ -288,7 +409,8 @@ MpiTransport::~MpiTransport() {
     }
   }
   for (State::Channel& channel : state_->to) {
-    for (State::Posted& p : channel.posted) {
+    for (size_t k = channel.first; k != channel.end; ++k) {
+      State::Posted& p = channel.at(k);
       if (p.done) continue;
       int done = 0;
       MPI_Test(&p.request, &done, MPI_STATUS_IGNORE);
@@ -305,67 +427,48 @@ MpiTransport::~MpiTransport() {
 absl::Status MpiTransport::PostSend(const Message& message, WallTime at,
                                     absl::Span<const std::byte> data) {
   State& s = *state_;
-  PIPELOOM_RETURN_IF_ERROR(s.Aborted());
-  if (data.size() > static_cast<size_t>(INT_MAX) - sizeof(Stamp)) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("edge %d has %d B; MPI messages take up to %d B",
-                        message.edge.value(), data.size(), INT_MAX));
+  if (s.IsAborted()) [[unlikely]]
+    return s.Aborted();
+  if (data.size() > State::kMostBytes) [[unlikely]] {
+    return State::TooLarge(message, data.size());
   }
   State::Posted& p = s.ChannelTo(message.to).Add(message, at);
-  const int to = message.to.value();
-  const int tag = message.edge.value();
-  if (!s.options.keep_time) {
-    return s.Check(MPI_Isend(data.data(), static_cast<int>(data.size()),
-                             MPI_BYTE, to, tag, s.data, &p.request),
-                   message, "send");
-  }
-  const Stamp stamp = ToStamp(at);
-  p.staged.resize(sizeof stamp + data.size());
-  std::memcpy(p.staged.data(), &stamp, sizeof stamp);
-  if (!data.empty()) {
-    std::memcpy(p.staged.data() + sizeof stamp, data.data(), data.size());
-  }
-  PIPELOOM_RETURN_IF_ERROR(s.Check(
-      MPI_Irecv(&p.begin, sizeof p.begin, MPI_BYTE, to, 0, s.begins, &p.back),
-      message, "send"));
-  return s.Check(MPI_Isend(p.staged.data(), static_cast<int>(p.staged.size()),
-                           MPI_BYTE, to, tag, s.data, &p.request),
-                 message, "send");
+  if (s.options.keep_time) [[unlikely]]
+    return s.PostTimedSend(p, data);
+  return State::Check(
+      MPI_Isend(data.data(), static_cast<int>(data.size()), MPI_BYTE,
+                message.to.value(), message.edge.value(), s.data, &p.request),
+      message, "send");
 }
 
 absl::Status MpiTransport::PostRecv(const Message& message, WallTime at,
                                     absl::Span<std::byte> into) {
   State& s = *state_;
-  PIPELOOM_RETURN_IF_ERROR(s.Aborted());
+  if (s.IsAborted()) [[unlikely]]
+    return s.Aborted();
   State::Posted& p = s.ChannelFrom(message.from).Add(message, at);
   p.into = into;
   std::byte* where = into.data();
-  size_t size = into.size();
-  if (s.options.keep_time) {
-    p.staged.resize(sizeof(Stamp) + size);
+  p.expected = into.size();
+  if (s.options.keep_time) [[unlikely]] {
+    p.expected += sizeof(Stamp);
+    p.staged.resize(p.expected);
     where = p.staged.data();
-    size = p.staged.size();
   }
-  return s.Check(
-      MPI_Irecv(where, static_cast<int>(size), MPI_BYTE, message.from.value(),
-                MPI_ANY_TAG, s.data, &p.request),
+  return State::Check(
+      MPI_Irecv(where, static_cast<int>(p.expected), MPI_BYTE,
+                message.from.value(), MPI_ANY_TAG, s.data, &p.request),
       message, "receive");
 }
 
 absl::StatusOr<TransferTimes> MpiTransport::WaitSend(const Message& message,
                                                      WallTime deadline) {
-  State& s = *state_;
-  return s.Wait(
-      s.ChannelTo(message.to), message, message.to, deadline,
-      [&s](State::Channel& c, State::Posted& p) { return s.TestSend(c, p); });
+  return state_->WaitSend(state_->ChannelTo(message.to), message, deadline);
 }
 
 absl::StatusOr<TransferTimes> MpiTransport::WaitRecv(const Message& message,
                                                      WallTime deadline) {
-  State& s = *state_;
-  return s.Wait(
-      s.ChannelFrom(message.from), message, message.from, deadline,
-      [&s](State::Channel& c, State::Posted& p) { return s.TestRecv(c, p); });
+  return state_->WaitRecv(state_->ChannelFrom(message.from), message, deadline);
 }
 
 void MpiTransport::Abort(absl::Status reason) {

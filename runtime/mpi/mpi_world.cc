@@ -8,12 +8,15 @@
 #include <condition_variable>
 #include <mutex>
 #include <thread>
+#include <utility>
 
 #ifdef __linux__
 #include <sched.h>
 #endif
 
 #include "absl/strings/str_format.h"
+#include "base/status_macros.h"
+#include "runtime/mpi/start_watch.h"
 
 namespace pipeloom::runtime {
 namespace {
@@ -54,7 +57,12 @@ int32_t CountCores(const std::vector<std::string>& all) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<MpiWorld>> MpiWorld::Start() {
+absl::StatusOr<std::unique_ptr<MpiWorld>> MpiWorld::Start(
+    WallDuration bound, std::function<void(const absl::Status&)> late) {
+  std::unique_ptr<StartWatch> watch;
+  if (bound > WallDuration{}) {
+    PIPELOOM_ASSIGN_OR_RETURN(watch, StartWatch::Begin(bound, std::move(late)));
+  }
   // One thread at a time calls MPI, but the library may see two of them.
   int provided = MPI_THREAD_SINGLE;
   const int code =

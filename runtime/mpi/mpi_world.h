@@ -17,8 +17,12 @@ namespace pipeloom::runtime {
 
 class MpiWorld {
  public:
-  // MPI_Init. Unavailable: MPI does not come up.
-  static absl::StatusOr<std::unique_ptr<MpiWorld>> Start();
+  // MPI_Init. Unavailable: MPI does not come up. When that has taken `bound`,
+  // `late` is called on another thread (StartWatch); as a rule it ends the
+  // process. A bound of 0: for as long as it takes.
+  static absl::StatusOr<std::unique_ptr<MpiWorld>> Start(
+      WallDuration bound = {},
+      std::function<void(const absl::Status&)> late = {});
 
   int32_t rank() const { return rank_; }
   int32_t size() const { return size_; }

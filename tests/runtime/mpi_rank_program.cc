@@ -5,13 +5,16 @@
 //
 // FAULT: none, kill, stop, throw, oom, limit, cut, hang, interrupt. PLACE:
 // first, middle or last instruction of RANK in STEP, `commit`, where everybody
-// has arrived, and with oom `before`, when the step is set up. Files:
+// has arrived, and with oom `before`, when the step is set up; with stop and
+// oom `start`, before MPI starts, there as too little address space. Files:
 // optimizer.R, a byte for each optimizer step of rank R; fault, the time in ns
 // at which it happened; end.R, the rank's exit code, time in ns, and last
 // words.
 #include <signal.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
+#include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <new>
@@ -19,11 +22,13 @@
 #include <string>
 #include <thread>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/check.h"
 #include "planner/lower_plan.h"
 #include "runtime/mpi/mpi_transport.h"
 #include "runtime/mpi/mpi_world.h"
+#include "runtime/mpi/start_watch.h"
 #include "runtime/process/control_mesh.h"
 #include "runtime/process/rank_process.h"
 #include "runtime/run_steps.h"
@@ -231,8 +236,24 @@ int Main(const Arguments& a) {
     stop.request_stop();
   }).detach();
 
-  auto world = MpiWorld::Start();
-  PIPELOOM_CHECK(world.ok());
+  if (a.place == "start" &&
+      RankBeforeStart() == absl::StrCat("rank ", a.rank)) {
+    std::ofstream(a.directory + "/fault") << Now();
+    if (a.fault == "stop") raise(SIGSTOP);
+    const rlimit little{.rlim_cur = 60'000 << 10, .rlim_max = 60'000 << 10};
+    setrlimit(RLIMIT_AS, &little);
+  }
+  auto world = MpiWorld::Start(std::chrono::milliseconds(a.timeout_ms),
+                               [&a](const absl::Status& late) {
+                                 const std::string rank = RankBeforeStart();
+                                 Leave(a, std::atoi(&rank[rank.rfind(' ')]), 1,
+                                       std::string(late.message()));
+                                 _exit(1);
+                               });
+  if (!world.ok()) {
+    std::fputs(world.status().ToString().c_str(), stderr);
+    return 1;
+  }
   const int32_t rank = (*world)->rank();
   RunOptions options;
   options.failure_timeout = std::chrono::milliseconds(a.timeout_ms);

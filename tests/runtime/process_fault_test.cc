@@ -198,6 +198,37 @@ TEST_F(ProcessFaultTest, ARankWithAnotherPlanIsRefused) {
   }
 }
 
+// MPI itself waits for all ranks without end.
+TEST_F(ProcessFaultTest, ARankStoppedBeforeMpiStartsIsNamedByTheOthers) {
+  Start("stop", 1, "start");
+  EXPECT_NE(exit_, 0);
+  const int64_t fault_ns = std::atoll(ReadAll(directory_ + "/fault").c_str());
+  size_t named = 0;  // mpirun kills the others once one of them has ended.
+  for (const int r : {0, 2, 3}) {
+    const Ended end = End(r);
+    if (!end.wrote) continue;
+    ++named;
+    EXPECT_EQ(end.code, 1);
+    EXPECT_LT(static_cast<double>(end.at_ns - fault_ns) * 1e-9, kBoundSeconds);
+    EXPECT_THAT(end.words,
+                AllOf(HasSubstr("MPI has not started within 1.5 s"),
+                      ContainsRegex("rank 1 \\(process [0-9]+\\) is stopped")));
+  }
+  EXPECT_GE(named, 1u) << ReadAll(directory_ + "/log");
+  ExpectNothingLeft();
+}
+
+// It may hang inside MPI, be refused a thread or abort, by how little is left;
+// whichever it is, the run ends and says which rank it was.
+TEST_F(ProcessFaultTest, ARankWithoutAddressSpaceForMpiEndsTheRun) {
+  Start("oom", 1, "start");
+  EXPECT_NE(exit_, 0);
+  std::string words = ReadAll(directory_ + "/log");
+  for (int r = 0; r < kRanks; ++r) words += End(r).words;
+  EXPECT_THAT(words, ContainsRegex("rank 1|\\[1\\]|,1\\]"));
+  EXPECT_THAT(ProcessesWith(directory_), ::testing::IsEmpty());
+}
+
 TEST_F(ProcessFaultTest, AnInterruptEndsAllCleanly) {
   Start("interrupt", 1, "middle");
   EXPECT_NE(exit_, 0);

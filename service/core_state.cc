@@ -61,11 +61,13 @@ absl::Status CoreState::Save(const ReadyPlan& plan) const {
                      ToStored(plan).SerializeAsString());
 }
 
-void CoreState::RemoveJob(const std::string& job) const {
-  if (!enabled()) return;
-  // The job first: without it the rest is not looked at.
-  dir_->Remove(JobName(job));
-  dir_->Remove(absl::StrCat("jobs/", job));
+std::string CoreState::RemoveJob(const std::string& job) const {
+  if (!enabled()) return "";
+  return dir_->SetAside(absl::StrCat("jobs/", job));
+}
+
+void CoreState::Discard(const std::string& removed) const {
+  if (!removed.empty()) dir_->Remove(removed);
 }
 
 void CoreState::RemoveStep(const std::string& job, int64_t step,

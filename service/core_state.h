@@ -35,7 +35,9 @@ class CoreState {
   absl::Status Save(const v1::StoredJob& job) const;
   absl::Status Save(const v1::StoredBatch& batch) const;
   absl::Status Save(const ReadyPlan& plan) const;
-  void RemoveJob(const std::string& job) const;
+  // At once, as far as anybody can see; `Discard` what it returns.
+  std::string RemoveJob(const std::string& job) const;
+  void Discard(const std::string& removed) const;
   // All of its replicas.
   void RemoveStep(const std::string& job, int64_t step, int32_t replicas) const;
 

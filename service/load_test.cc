@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <mutex>
 #include <optional>
 #include <thread>
@@ -187,8 +186,8 @@ class Load {
     const int64_t a_step =
         options_.job.parallel.dp * static_cast<int64_t>(jobs_.size());
     for (int32_t step = 0; step < options_.steps; ++step) {
-      // Not further ahead than a service keeps steps.
-      while (step > next_ / a_step + kWave && !stop_.stop_requested()) {
+      // Not further ahead of the slowest caller than a service keeps steps.
+      while (step > OldestOpen() / a_step + kWave && !stop_.stop_requested()) {
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
       }
       for (int32_t r = 0; r < options_.job.parallel.dp; ++r) {
@@ -261,7 +260,7 @@ class Load {
     const int64_t a_step = replicas * static_cast<int64_t>(jobs_.size());
     const int64_t all = options_.steps * a_step;
     while (!stop_.stop_requested()) {
-      const int64_t mine = next_++;
+      const int64_t mine = Begin();
       if (mine >= all) return;
       if (options_.server_memory && mine == all / 10) {
         const int64_t memory = options_.server_memory();
@@ -273,7 +272,19 @@ class Load {
       request.set_job_id(jobs_[static_cast<size_t>(mine % a_step / replicas)]);
       request.set_replica(static_cast<int32_t>(mine % replicas));
       FetchPlan(request);
+      const std::lock_guard lock(mutex_);
+      open_.erase(mine);
     }
+  }
+
+  // The next plan to be fetched, from now on an open one.
+  int64_t Begin() {
+    const std::lock_guard lock(mutex_);
+    return *open_.insert(next_++).first;
+  }
+  int64_t OldestOpen() {
+    const std::lock_guard lock(mutex_);
+    return open_.empty() ? next_ : *open_.begin();
   }
 
   struct Fetched {
@@ -496,9 +507,10 @@ class Load {
   std::vector<std::unique_ptr<grpc::GenericStub>> raw_{};
   std::vector<v1::BatchMetadata> batches_{};
   std::vector<std::string> jobs_{};
-  std::atomic<int64_t> next_{0};
 
   std::mutex mutex_{};
+  int64_t next_ = 0;          // Plan to be fetched, with the lock.
+  std::set<int64_t> open_{};  // Being fetched, with the lock.
   LoadResult result_{};
   std::vector<double> open_us_{};
   std::vector<double> first_us_{};

@@ -87,7 +87,7 @@ PlannerCore::~PlannerCore() {
   }
 }
 
-absl::Status PlannerCore::RefuseIfFull(int32_t plans) {
+absl::Status PlannerCore::RefuseIfFull(int32_t plans, std::vector<Step>* gone) {
   if (draining_) return absl::UnavailableError("the service is going down");
   const int32_t queued = ahead_.queued();
   if (queued + plans > options_.max_queued) {
@@ -96,7 +96,7 @@ absl::Status PlannerCore::RefuseIfFull(int32_t plans) {
                 500);
   }
   while (plan_bytes_ > options_.plan_bytes) {
-    if (!EvictOldest()) {
+    if (!EvictOldest(gone)) {
       return Busy(absl::StrFormat("plans that nobody fetched yet take %s of %s",
                                   FormatBytes(plan_bytes_),
                                   FormatBytes(options_.plan_bytes)),
@@ -110,12 +110,14 @@ absl::StatusOr<v1::SubmitBatchResponse> PlannerCore::Submit(
     const v1::SubmitBatchRequest& request) {
   std::shared_ptr<const ServedJob> served;
   {
+    std::vector<Step> evicted;
     const std::lock_guard lock(mutex_);
     const auto job = jobs_.find(request.job_id());
     if (job == jobs_.end()) return NoJob(request.job_id());
     served = job->second.served;
     const int32_t all = served->spec().parallel.dp;
-    PIPELOOM_RETURN_IF_ERROR(RefuseIfFull(request.has_replica() ? 1 : all));
+    PIPELOOM_RETURN_IF_ERROR(
+        RefuseIfFull(request.has_replica() ? 1 : all, &evicted));
   }
   PIPELOOM_ASSIGN_OR_RETURN(StepBatch packed,
                             MakeStepBatch(*served, request, options_.batch));
@@ -329,7 +331,7 @@ void PlannerCore::Publish(const planner::PlanKey& key,
     if (Step* step = FindStep(key, submission)) {
       if (const auto* plan =
               std::get_if<std::shared_ptr<const ReadyPlan>>(&outcome)) {
-        plan_bytes_ += (*plan)->size();
+        plan_bytes_ += (*plan)->size;
         due.outcome = *plan;
       } else {
         due.outcome = std::get<absl::Status>(outcome);
@@ -487,7 +489,7 @@ void PlannerCore::Forget(const std::string& id, Job* job,
     for (const auto& [replica, plan] : oldest->second.plans) {
       if (const auto* ready =
               std::get_if<std::shared_ptr<const ReadyPlan>>(&plan)) {
-        plan_bytes_ -= (*ready)->size();
+        plan_bytes_ -= (*ready)->size;
       }
     }
     gone->emplace_back(oldest->first, std::move(oldest->second));
@@ -517,17 +519,18 @@ void PlannerCore::RefuseLateWaiters(const std::string& id, int64_t newest) {
   }
 }
 
-bool PlannerCore::EvictOldest() {
+bool PlannerCore::EvictOldest(std::vector<Step>* gone) {
   for (auto& [id, job] : jobs_) {
     if (job.steps.empty() || job.steps.begin()->first >= job.fetched) continue;
     const auto oldest = job.steps.begin();
     for (const auto& [replica, plan] : oldest->second.plans) {
       if (const auto* ready =
               std::get_if<std::shared_ptr<const ReadyPlan>>(&plan)) {
-        plan_bytes_ -= (*ready)->size();
+        plan_bytes_ -= (*ready)->size;
       }
     }
     state_->RemoveStep(id, oldest->first, job.served->spec().parallel.dp);
+    gone->push_back(std::move(oldest->second));
     job.steps.erase(oldest);
     return true;
   }

@@ -155,7 +155,9 @@ class PlannerCore {
 
   void Restore();
   void Start();
-  absl::Status RefuseIfFull(int32_t plans);
+  // With the lock, as what follows it; what is `gone` is freed without it,
+  // since who answers may need it meanwhile.
+  absl::Status RefuseIfFull(int32_t plans, std::vector<Step>* gone);
   void Enqueue(const std::shared_ptr<const ServedJob>& job,
                const std::shared_ptr<const StepBatch>& batch, int32_t replica);
   void MakePlan(const ServedJob& job,
@@ -177,7 +179,7 @@ class PlannerCore {
               std::vector<std::pair<int64_t, Step>>* gone);
   // Who waits for a step that is not kept any more. With the lock.
   void RefuseLateWaiters(const std::string& id, int64_t newest);
-  bool EvictOldest();
+  bool EvictOldest(std::vector<Step>* gone);
   std::vector<std::function<void(PlanOrError)>> TakeWaiters(
       const planner::PlanKey& key);
   std::function<void(PlanOrError)> TakeWaiter(int64_t id);  // Or empty.

@@ -276,6 +276,8 @@ absl::StatusOr<v1::WhatIfResponse> PlannerCore::WhatIf(
 v1::CloseJobResponse PlannerCore::Close(const std::string& job_id) {
   std::vector<std::function<void(PlanOrError)>> left;
   v1::CloseJobResponse response;
+  decltype(jobs_)::node_type closed;  // Freed without the lock, its files too.
+  std::string files;
   {
     const std::lock_guard lock(mutex_);
     const auto found = jobs_.find(job_id);
@@ -285,14 +287,14 @@ v1::CloseJobResponse PlannerCore::Close(const std::string& job_id) {
       for (const auto& [replica, plan] : step.plans) {
         if (const auto* ready =
                 std::get_if<std::shared_ptr<const ReadyPlan>>(&plan)) {
-          plan_bytes_ -= (*ready)->size();
+          plan_bytes_ -= (*ready)->size;
         }
       }
     }
-    jobs_.erase(found);
+    closed = jobs_.extract(found);
     // With the lock: a job of this name that is opened next is another.
     ahead_.Cancel(job_id);
-    state_->RemoveJob(job_id);
+    files = state_->RemoveJob(job_id);
     std::vector<planner::PlanKey> keys;
     for (const auto& [key, id] : waiting_) {
       if (key.job == job_id && (keys.empty() || keys.back() != key)) {
@@ -304,6 +306,7 @@ v1::CloseJobResponse PlannerCore::Close(const std::string& job_id) {
     }
   }
   for (const auto& done : left) done(absl::NotFoundError("the job was closed"));
+  state_->Discard(files);
   log_->Write(LogLevel::kInfo, "job_closed", {{"job", job_id}});
   return response;
 }
@@ -311,23 +314,25 @@ v1::CloseJobResponse PlannerCore::Close(const std::string& job_id) {
 void PlannerCore::SaveJob(const std::string& id) {
   if (!state_->enabled()) return;
   v1::StoredJob stored;
+  std::shared_ptr<const ServedJob> served;
   {
     const std::lock_guard lock(mutex_);
     const auto found = jobs_.find(id);
     if (found == jobs_.end()) return;
     const Job& job = found->second;
-    stored.set_job_id(id);
-    *stored.mutable_job() = convert::ToProto(job.served->spec());
-    *stored.mutable_partition() =
-        ToProto(job.served->partition(), job.served->spec().model);
+    served = job.served;
     stored.mutable_request()->set_high(job.request.high);
     stored.mutable_request()->set_low(job.request.low);
-    if (job.served->sample_costs().has_value()) {
-      *stored.mutable_sample() = convert::ToProto(job.served->sample());
-    }
-    stored.set_defer_surplus(job.served->defer_surplus());
     job.learned.AppendTo(&stored);
   }
+  stored.set_job_id(id);
+  *stored.mutable_job() = convert::ToProto(served->spec());
+  *stored.mutable_partition() =
+      ToProto(served->partition(), served->spec().model);
+  if (served->sample_costs().has_value()) {
+    *stored.mutable_sample() = convert::ToProto(served->sample());
+  }
+  stored.set_defer_surplus(served->defer_surplus());
   const absl::Status saved = state_->Save(stored);
   if (!saved.ok()) StateError("job", saved);
 }
@@ -379,7 +384,7 @@ void PlannerCore::Restore() {
       const auto step = job.steps.find(plan.plan.step);
       if (step == job.steps.end()) continue;
       MakeShares(&plan);
-      plan_bytes_ += plan.size();
+      plan_bytes_ += plan.size;
       ++metrics_->plans_restored;
       const int32_t replica = plan.plan.replica;
       step->second.plans[replica] =

@@ -231,9 +231,8 @@ void FillOwn(const ExecutionPlan& plan, RankId rank, v1::RankPlan* share) {
   }
 }
 
-}  // namespace
-
-Bytes ReadyPlan::size() const {
+Bytes SizeOf(const ReadyPlan& ready) {
+  const ExecutionPlan& plan = ready.plan;
   const StageGraph& graph = plan.graph;
   size_t bytes = 4096;
   bytes += static_cast<size_t>(graph.num_tasks()) * (sizeof(Task) + 12);
@@ -241,13 +240,16 @@ Bytes ReadyPlan::size() const {
   for (const auto& program : plan.programs) {
     bytes += program.size() * (sizeof(Instruction) + 6);
   }
-  bytes += common_share.size();
-  for (const std::string& share : shares) bytes += share.size();
-  for (const auto& microbatch : microbatches)
+  bytes += ready.common_share.size();
+  for (const std::string& share : ready.shares) bytes += share.size();
+  for (const v1::PlannedMicrobatch& microbatch : ready.microbatches) {
     bytes += microbatch.SpaceUsedLong();
-  bytes += activations.size() * 96;
+  }
+  bytes += ready.activations.size() * 96;
   return Bytes(static_cast<int64_t>(bytes));
 }
+
+}  // namespace
 
 void MakeShares(ReadyPlan* ready) {
   const StageGraph& graph = ready->plan.graph;
@@ -270,6 +272,7 @@ void MakeShares(ReadyPlan* ready) {
     ready->shares[rank] = own->SerializeAsString();
     arena.Reset();
   }
+  ready->size = SizeOf(*ready);
 }
 
 absl::StatusOr<ReadyPlan> MakeReadyPlan(const ServedJob& job,

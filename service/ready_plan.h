@@ -36,8 +36,7 @@ struct ReadyPlan {
   // have in common. Of MakeShares.
   IdVector<RankId, std::string> shares{};
   std::string common_share{};
-
-  Bytes size() const;  // Roughly.
+  Bytes size{};  // In memory, roughly. Of MakeShares.
 };
 
 // Serialises the shares of a plan that is complete, so that who answers a call

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "service/core_errors.h"
 #include "service/thread_priority.h"
 
 namespace pipeloom::service {
@@ -35,6 +36,11 @@ std::string RpcCall::Metadata(const std::string& name) const {
   const auto found = metadata.find(name);
   if (found == metadata.end()) return "";
   return std::string(found->second.data(), found->second.size());
+}
+
+bool RpcCall::Late() {
+  const std::lock_guard lock(mutex_);
+  return over_ || context_.deadline() <= std::chrono::system_clock::now();
 }
 
 void* RpcCall::Expect(Event event) {
@@ -212,15 +218,35 @@ void RpcServer::Begin(RpcCall* call) {
         absl::StrCat("there is no method ", call->context_.method())));
     return;
   }
-  const Method& method = found->second;
-  if (!method.one_request) {
-    method.handler(held);
+  int64_t open = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    open = calls_ - 1;  // One waits for the next call.
+  }
+  if (open > most_calls_) {
+    call->AddTrailing(kRetryAfter, "100");
+    call->Finish(grpc::Status(
+        grpc::StatusCode::RESOURCE_EXHAUSTED,
+        absl::StrCat(open - 1, " calls are open, as many as may be")));
     return;
   }
-  call->Read([call, &method](bool ok, const grpc::ByteBuffer&) {
+  const Method& method = found->second;
+  const auto handle = [&method](const std::shared_ptr<RpcCall>& mine) {
+    if (mine->Late()) {  // Nobody is told, unless by this.
+      mine->Finish(grpc::Status(grpc::StatusCode::DEADLINE_EXCEEDED,
+                                "the deadline was over before the call began"));
+      return;
+    }
+    method.handler(mine);
+  };
+  if (!method.one_request) {
+    handle(held);
+    return;
+  }
+  call->Read([call, handle](bool ok, const grpc::ByteBuffer&) {
     const std::shared_ptr<RpcCall> mine = call->shared_from_this();
     if (ok) {
-      method.handler(mine);
+      handle(mine);
     } else {
       mine->Finish(grpc::Status(grpc::StatusCode::INVALID_ARGUMENT,
                                 "the call has no request"));

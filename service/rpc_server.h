@@ -72,6 +72,7 @@ class RpcCall : public std::enable_shared_from_this<RpcCall> {
     Event event = kBegin;
   };
 
+  bool Late();                // The caller has left, or its deadline is over.
   void* Expect(Event event);  // With the lock.
   void WriteNext();           // With the lock.
   // On the server's thread.
@@ -99,15 +100,18 @@ class RpcServer {
  public:
   using Handler = std::function<void(const std::shared_ptr<RpcCall>&)>;
 
-  RpcServer() = default;
+  // A call beyond `most_calls` open ones is RESOURCE_EXHAUSTED, with a hint
+  // when to come again.
+  explicit RpcServer(int64_t most_calls = 32'768) : most_calls_(most_calls) {}
   // As Stop at once.
   ~RpcServer();
   RpcServer(const RpcServer&) = delete;
   RpcServer& operator=(const RpcServer&) = delete;
 
   // Before Start. `path` is "/package.Service/Method". Handlers are called on
-  // the server's thread and must not take long. Other paths are answered
-  // UNIMPLEMENTED.
+  // the server's thread and must not take long; not for a caller who is known
+  // to have left by then, or whose deadline, counted from when the call was
+  // heard of, is over. Other paths are answered UNIMPLEMENTED.
   void Add(const std::string& path, Handler handler);        // One request.
   void AddStream(const std::string& path, Handler handler);  // It reads them.
 
@@ -128,6 +132,7 @@ class RpcServer {
   void Begin(RpcCall* call);
   void Serve();
 
+  int64_t most_calls_;
   std::map<std::string, Method, std::less<>> methods_{};
   grpc::AsyncGenericService service_{};
   std::unique_ptr<grpc::ServerCompletionQueue> queue_{};

@@ -1,7 +1,10 @@
 #include "service/server.h"
 
 #include <grpcpp/grpcpp.h>
+#include <grpcpp/resource_quota.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <string>
 #include <utility>
 #include <vector>
@@ -32,10 +35,22 @@ struct Server::Parts {
 
 namespace {
 
+constexpr size_t kLeastQuota = size_t{128} << 20;
+
 void SetLimits(const ServerOptions& options, grpc::ServerBuilder* builder) {
   builder->SetMaxReceiveMessageSize(
       static_cast<int>(options.max_message.count()));
   builder->SetMaxSendMessageSize(-1);
+  // gRPC 1.51 looks at a message's size when all of it is there: the quota is
+  // what bounds the memory of messages that come in, of all callers together.
+  grpc::ResourceQuota quota("requests");
+  quota.Resize(std::max<size_t>(
+      4 * static_cast<size_t>(options.max_message.count()), kLeastQuota));
+  builder->SetResourceQuota(quota);
+  // And it unpacks before that: 400 KB on the wire can be 400 MB in memory.
+  for (const auto packed : {GRPC_COMPRESS_DEFLATE, GRPC_COMPRESS_GZIP}) {
+    builder->SetCompressionAlgorithmSupportStatus(packed, false);
+  }
   // A second service on the port is refused instead of sharing it.
   builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   // Half-open connections are found out and closed.

@@ -98,7 +98,8 @@ reflection::ServerReflectionResponse Reflect(
     }
   } else if (request.message_request_case() ==
              reflection::ServerReflectionRequest::MESSAGE_REQUEST_NOT_SET) {
-    error(grpc::StatusCode::INVALID_ARGUMENT, "message_request is not set");
+    // As gRPC's own has it.
+    error(grpc::StatusCode::UNIMPLEMENTED, "message_request is not set");
   } else if (const FileDescriptor* file = FindFile(request)) {
     std::set<std::string> seen;
     AppendFiles(file, &seen, response.mutable_file_descriptor_response());

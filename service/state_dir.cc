@@ -28,6 +28,11 @@ constexpr char kMagic[8] = {'p', 'l', 's', 't', 'a', 't', 'e', '1'};
 constexpr char kTemporary[] = ".tmp-";
 constexpr size_t kHeadBytes = sizeof(kMagic) + 16;
 
+std::string TemporaryName() {
+  static std::atomic<uint64_t> serial{0};
+  return absl::StrCat(kTemporary, serial++);
+}
+
 std::string HeadOf(absl::string_view content) {
   const Fingerprint print = FingerprintBuilder().Add(content).Build();
   std::string head(kMagic, sizeof(kMagic));
@@ -98,11 +103,9 @@ StateDir::~StateDir() { close(lock_); }
 
 absl::Status StateDir::Write(const std::string& name,
                              absl::string_view content) const {
-  static std::atomic<uint64_t> serial{0};
   const fs::path path = fs::path(path_) / name;
   PIPELOOM_RETURN_IF_ERROR(MakeFolders(path.parent_path()));
-  const std::string temporary =
-      (path.parent_path() / absl::StrCat(kTemporary, serial++)).string();
+  const std::string temporary = (path.parent_path() / TemporaryName()).string();
   const int fd =
       open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
   if (fd < 0) return DiskError("cannot create", temporary);
@@ -146,6 +149,15 @@ void StateDir::Remove(const std::string& name) const {
   fs::remove_all(fs::path(path_) / name, ignored);
 }
 
+std::string StateDir::SetAside(const std::string& folder) const {
+  const fs::path aside = fs::path(folder).parent_path() / TemporaryName();
+  std::error_code error;
+  fs::rename(fs::path(path_) / folder, fs::path(path_) / aside, error);
+  if (!error) return aside.string();
+  Remove(folder);
+  return "";
+}
+
 std::vector<std::string> StateDir::List(const std::string& folder) const {
   std::vector<std::string> names;
   std::error_code error;
@@ -154,7 +166,7 @@ std::vector<std::string> StateDir::List(const std::string& folder) const {
     const std::string name = entry.path().filename().string();
     if (absl::StartsWith(name, kTemporary)) {
       std::error_code ignored;
-      fs::remove(entry.path(), ignored);
+      fs::remove_all(entry.path(), ignored);
     } else {
       names.push_back(name);
     }

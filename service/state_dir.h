@@ -34,6 +34,9 @@ class StateDir {
   absl::StatusOr<std::string> Read(const std::string& name) const;
   // A file, or a folder with all that is in it. What is not there is no error.
   void Remove(const std::string& name) const;
+  // Takes a folder out of sight, which is quick; returns its name until it is
+  // removed. List deletes what a crash leaves. Empty: it was not there.
+  std::string SetAside(const std::string& folder) const;
   // Names in a folder, sorted, without what a crash left half written (that is
   // deleted). Empty where there is no folder.
   std::vector<std::string> List(const std::string& folder) const;

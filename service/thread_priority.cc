@@ -6,12 +6,18 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
+
+#include "service/usual_priorities.h"
 
 namespace pipeloom::service {
 namespace {
 
 constexpr int kLeast = 19;  // Niceness.
+
+// Of the process, as its threads' priorities are.
+std::atomic<bool> usual{false};
 
 // The kernel's struct sched_attr, first version; the C library has none.
 struct SchedulingAttributes {
@@ -27,7 +33,10 @@ struct SchedulingAttributes {
 
 }  // namespace
 
+void UseUsualPriorities() { usual = true; }
+
 void MakeWayForServing(Background kind) {
+  if (usual) return;
   const bool search = kind == Background::kSearch;
   // From Linux 6.12 on, a thread that wakes up with a shorter slice (usual: 3
   // ms) preempts one with a longer; else it may have to wait for the rest of
@@ -43,6 +52,7 @@ void MakeWayForServing(Background kind) {
 }
 
 void AnswerAtOnce() {
+  if (usual) return;
   SchedulingAttributes attributes;
   attributes.nice = getpriority(PRIO_PROCESS, static_cast<id_t>(gettid()));
   attributes.runtime = 100'000;

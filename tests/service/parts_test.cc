@@ -103,6 +103,22 @@ TEST(StateDirTest, AFileIsThereInFullOrAsItWas) {
   EXPECT_THAT(dir->List("jobs/j"), ::testing::IsEmpty());
 }
 
+TEST(StateDirTest, AFolderSetAsideIsGoneAtOnceAndItsNameFree) {
+  const TempFolder folder;
+  ASSERT_OK_AND_ASSIGN(const auto dir, service::StateDir::Open(folder.path()));
+  EXPECT_EQ(dir->SetAside("jobs/j"), "");
+  ASSERT_THAT(dir->Write("jobs/j/plans/1", "old"), IsOk());
+  const std::string first = dir->SetAside("jobs/j");
+  ASSERT_THAT(dir->Write("jobs/j/plans/1", "new"), IsOk());
+  dir->Remove(first);
+  EXPECT_EQ(dir->Read("jobs/j/plans/1").value_or(""), "new");
+  // A crash before it was removed.
+  EXPECT_TRUE(
+      std::filesystem::exists(folder.path() + "/" + dir->SetAside("jobs/j")));
+  EXPECT_THAT(dir->List("jobs"), ::testing::IsEmpty());
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path() + "/jobs"));
+}
+
 TEST(DeadlineTimerTest, CallsComeInTheOrderOfTheirTimes) {
   std::mutex mutex;
   std::condition_variable changed;

@@ -11,6 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "base/status_macros.h"
+#include "cli/attention_density.h"
 #include "cli/chrome_trace.h"
 #include "cli/command.h"
 #include "cli/emulate_against.h"
@@ -61,6 +62,7 @@ class EmulateCommand : public Command {
   std::vector<Flag> Flags() override {
     std::vector<Flag> flags;
     AppendPlanSourceFlags(&source_, &flags);
+    flags.push_back(AttentionDensityFlag(&source_.attention_density, false));
     flags.push_back({"against", &against_.file, "FILE",
                      "emulate and compare the measured runs of a CSV"});
     flags.push_back({"csv", &against_.csv_out, "FILE",

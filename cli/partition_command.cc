@@ -111,6 +111,12 @@ class PartitionCommand : public Command {
                              Settle(search_flags_, input.job.search), context,
                              static_cast<int32_t>(effort_)));
       partition = found.partition;
+      if (found.misfits > 0) {
+        context.warn(absl::StrFormat(
+            "note: %d of %d sample steps fit by no partition that was tried: "
+            "%s",
+            found.misfits, found.judged, found.misfit));
+      }
       comment = absl::StrFormat(
           "%s%s; %d partitions tried on samples of %s: emulated step time %s, "
           "by DIP's rule %s",

@@ -6,11 +6,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
+#include "cli/attention_density.h"
 #include "cli/chrome_trace.h"
 #include "cli/command.h"
 #include "cli/files.h"
 #include "cli/job_input.h"
 #include "cli/json_writer.h"
+#include "cli/learned_file.h"
 #include "cli/measured_costs.h"
 #include "cli/partition_input.h"
 #include "cli/partition_layouts.h"
@@ -104,6 +106,7 @@ class PlanCommand : public Command {
     AppendSearchFlags(&search_flags_, &flags);
     AppendRobustFlags(&robust_flags_, &flags);
     AppendMeasuredFlags(&measured_flags_, &flags);
+    flags.push_back(AttentionDensityFlag(&densities_, true));
     flags.push_back({"out", &out_, "FILE", "write the plans"});
     flags.push_back(
         {"trace", &trace_, "FILE", "write the timeline as Chrome trace JSON"});
@@ -115,6 +118,13 @@ class PlanCommand : public Command {
 
   absl::Status Run(const std::vector<std::string>& args,
                    const Context& context) override {
+    PIPELOOM_ASSIGN_OR_RETURN(const std::vector<double> densities,
+                              ParseDensities(densities_));
+    if (!densities.empty() && !measured_flags_.traces.empty()) {
+      return UsageError(
+          "--attention-density with --costs-from: which density the traces "
+          "were measured with is not known; use one of the two");
+    }
     PIPELOOM_ASSIGN_OR_RETURN(const std::string name, OneArgument(args, "JOB"));
     PIPELOOM_ASSIGN_OR_RETURN(JobInput input,
                               ReadJobInput(name, job_flags_, context));
@@ -136,14 +146,20 @@ class PlanCommand : public Command {
         const planner::PreparedJob prepared,
         PrepareWithPartition(input, *strategy, costs, partition_flags_,
                              settings, context));
+    DensityByStep by_step(
+        prepared, input, densities, [&](emulator::StageCostModel* sparse) {
+          return ApplyLearned(measured_flags_.learned, sparse);
+        });
     std::vector<PlannedStep> steps;
     {
       Progress progress(context, "planning", job_flags_.steps * input.replicas);
       for (size_t s = 0; s < packed.size(); ++s) {
         const auto step = static_cast<int64_t>(s);
+        PIPELOOM_ASSIGN_OR_RETURN(const planner::PreparedJob* const now,
+                                  by_step.Of(step));
         PIPELOOM_ASSIGN_OR_RETURN(
             PlannedStep planned,
-            PlanReplicas(prepared, packed[s], step, input.replicas, settings,
+            PlanReplicas(*now, packed[s], step, input.replicas, settings,
                          context, progress));
         steps.push_back(std::move(planned));
       }
@@ -272,6 +288,7 @@ class PlanCommand : public Command {
   SearchFlags search_flags_{};
   RobustFlags robust_flags_{};
   MeasuredFlags measured_flags_{};
+  std::vector<std::string> densities_{};
   std::optional<std::string> schedule_{};
   std::string out_{};
   std::string trace_{};

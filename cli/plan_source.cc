@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/status_macros.h"
+#include "cli/attention_density.h"
 #include "cli/files.h"
 #include "cli/learned_file.h"
 #include "cli/plan_file.h"
@@ -41,9 +42,15 @@ absl::StatusOr<SourcedPlan> GetPlan(const PlanSource& source,
     if (!source.job.batch.empty()) {
       return UsageError("--plan takes no --batch: the plan has its own");
     }
+    if (!source.attention_density.empty()) {
+      return UsageError(
+          "--plan takes no --attention-density: the plan has its times");
+    }
     PIPELOOM_ASSIGN_OR_RETURN(sourced.plan, ReadPlan(source.plan_file));
     return sourced;
   }
+  PIPELOOM_ASSIGN_OR_RETURN(const std::vector<double> densities,
+                            ParseDensities(source.attention_density));
   PIPELOOM_ASSIGN_OR_RETURN(const std::string name, OneArgument(args, "JOB"));
   PIPELOOM_ASSIGN_OR_RETURN(const JobInput input,
                             ReadJobInput(name, source.job, context));
@@ -56,13 +63,19 @@ absl::StatusOr<SourcedPlan> GetPlan(const PlanSource& source,
   PIPELOOM_ASSIGN_OR_RETURN(
       const planner::PreparedJob prepared,
       planner::PrepareJob(*strategy, costs, SampleOf(input.batch)));
+  DensityByStep by_step(prepared, input, densities,
+                        [&](emulator::StageCostModel* sparse) {
+                          return ApplyLearned(source.learned, sparse);
+                        });
+  PIPELOOM_ASSIGN_OR_RETURN(const planner::PreparedJob* const now,
+                            by_step.Of(0));
   Progress progress(context, "planning", input.replicas);
   PIPELOOM_ASSIGN_OR_RETURN(
       PlannedStep step,
-      PlanReplicas(prepared, packed[0], 0, input.replicas,
+      PlanReplicas(*now, packed[0], 0, input.replicas,
                    Settle(source.search, input.job.search), context, progress));
   sourced.plan = step.slowest().plan;
-  sourced.cache = costs.cache();
+  sourced.cache = now->costs->cache();
   for (planner::PlanResult& replica : step.replicas) {
     sourced.replicas.push_back(std::move(replica.plan));
   }

@@ -19,7 +19,8 @@ struct PlanSource {
   JobFlags job{};
   SearchFlags search{};
   std::optional<std::string> schedule{};
-  std::string learned{};  // A file of `run --learn`.
+  std::string learned{};                         // A file of `run --learn`.
+  std::vector<std::string> attention_density{};  // Of JOB's step.
 };
 void AppendPlanSourceFlags(PlanSource* values, std::vector<Flag>* flags);
 

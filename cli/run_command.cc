@@ -96,6 +96,9 @@ class RunCommand : public Command {
     flags.push_back({"failure-timeout", &failure_timeout_, "TIME",
                      "within which all ranks end once one has failed, stopped "
                      "or vanished"});
+    flags.push_back({"start-timeout", &start_timeout_, "TIME",
+                     "transport mpi or nccl: within which MPI must have "
+                     "started (default 30s)"});
     flags.push_back({"trace", &trace_, "FILE",
                      "write the measured timeline of the median run as Chrome "
                      "trace JSON"});
@@ -112,6 +115,8 @@ class RunCommand : public Command {
     options.time_scale = time_scale_;
     options.failure_timeout =
         std::chrono::nanoseconds(failure_timeout_.value_or(Seconds(5)).count());
+    options.start_timeout =
+        std::chrono::nanoseconds(start_timeout_.value_or(Seconds(30)).count());
     options.stop = context.stop;
     if (device_ == "torch") {
       return RunTorch({.flags = torch_,
@@ -373,6 +378,7 @@ class RunCommand : public Command {
   int64_t repeat_ = 1;
   int64_t steps_ = 1;
   std::optional<Duration> failure_timeout_{};
+  std::optional<Duration> start_timeout_{};
   std::string learn_{};
   std::string trace_{};
   std::string report_{};

@@ -18,6 +18,7 @@
 #if PIPELOOM_WITH_MPI
 #include "runtime/mpi/mpi_transport.h"
 #include "runtime/mpi/mpi_world.h"
+#include "runtime/mpi/start_watch.h"
 #include "runtime/nccl/link_transport.h"
 #include "runtime/process/control_mesh.h"
 #include "runtime/process/rank_process.h"
@@ -252,8 +253,17 @@ absl::StatusOr<std::unique_ptr<RunRanks>> StartProcessRanks(
     PIPELOOM_ASSIGN_OR_RETURN(nccl, LoadNccl());
     PIPELOOM_ASSIGN_OR_RETURN(devices, nccl->count_devices());
   }
-  PIPELOOM_ASSIGN_OR_RETURN(std::unique_ptr<runtime::MpiWorld> world,
-                            runtime::MpiWorld::Start());
+  PIPELOOM_ASSIGN_OR_RETURN(
+      std::unique_ptr<runtime::MpiWorld> world,
+      runtime::MpiWorld::Start(
+          options.start_timeout, [](const absl::Status& late) {
+            std::fputs(absl::StrFormat("pipeloom run: %s ends: %s\n",
+                                       runtime::RankBeforeStart(),
+                                       std::string(late.message()))
+                           .c_str(),
+                       stderr);
+            EndProcess(1);
+          }));
   MakeTransport make_transport = MpiTransports(options, keep_time);
   if (nccl != nullptr) {
     const char* share = std::getenv("NCCL_MULTI_RANK_GPU_ENABLE");

@@ -21,6 +21,7 @@
 #include "cli/table.h"
 #include "service/load_test.h"
 #include "service/server.h"
+#include "service/usual_priorities.h"
 #include "workloads/profile_reader.h"
 #include "workloads/spec_loader.h"
 
@@ -192,6 +193,7 @@ absl::Status RunServe(const ServeSettings& settings, const Context& context) {
                               " can be reached from other machines, and no "
                               "token is asked for (--token-file)"));
   }
+  if (!settings.make_way) service::UseUsualPriorities();
   PIPELOOM_ASSIGN_OR_RETURN(const std::unique_ptr<service::Server> server,
                             service::Server::Start(std::move(options)));
   context.print(absl::StrCat("listening on ", HostOf(settings.listen), ":",

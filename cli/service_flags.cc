@@ -11,6 +11,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "base/status_macros.h"
+#include "cli/build_id.h"
 
 namespace pipeloom::cli {
 
@@ -47,6 +49,9 @@ std::vector<Flag> ServeFlags(ServeSettings* s) {
        {},
        0,
        1024},
+      {"make-way", &s->make_way, "",
+       "searches get less of a core than who answers calls, and give it up at "
+       "once"},
       {"max-jobs", &s->max_jobs, "N", "jobs open at a time", {}, 1, 1e6},
       {"max-queued", &s->max_queued, "N", "plans that may wait", {}, 1, 1e7},
       {"max-samples", &s->max_samples, "N", "of a batch", {}, 1, 1e8},
@@ -134,6 +139,7 @@ absl::Status BecomeService() {
       std::filesystem::read_symlink("/proc/self/exe", error);
   const std::string program =
       (self.parent_path() / "pipeloom-service").string();
+  PIPELOOM_RETURN_IF_ERROR(CheckSameBuild(program));
   std::ifstream file("/proc/self/cmdline", std::ios::binary);
   std::string line((std::istreambuf_iterator<char>(file)),
                    std::istreambuf_iterator<char>());

@@ -21,6 +21,7 @@ struct ServeSettings {
   std::string token_file{};
   int64_t metrics_port = -1;
   int64_t threads = 0;
+  bool make_way = true;
   int64_t max_jobs = 64;
   int64_t max_queued = 4096;
   int64_t max_samples = 1'000'000;
@@ -63,7 +64,8 @@ CommandText LoadgenText();
 std::vector<Flag> LoadgenFlags(LoadSettings* settings);
 
 // Becomes `pipeloom-service` beside the running binary, with the arguments of
-// this process; returns only with an error.
+// this process; returns only with an error. FailedPrecondition: the two are not
+// of one build.
 absl::Status BecomeService();
 
 }  // namespace pipeloom::cli

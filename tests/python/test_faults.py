@@ -1,130 +1,25 @@
 """A real `pipeloom serve` process when things go wrong: a full disk, clock
-jumps, half-open connections, hostile requests, wrong tokens, no TLS; and what a caller
-that knows nothing learns by reflection."""
+jumps, half-open connections, hostile requests, wrong tokens, no TLS, a service
+of another build."""
 import glob
 import os
 import random
+import re
 import resource
 import shutil
-import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import threading
 import time
 import unittest
-import urllib.request
 
-ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../..")
-sys.path.insert(0, os.path.join(ROOT, "python"))
-
-BINARY = os.environ.get("PIPELOOM_BINARY", "")
-SERVICE = os.path.join(os.path.dirname(BINARY), "pipeloom-service")
-
-try:
-    import google.protobuf  # noqa: F401
-    import grpc
-    HAVE_ALL = os.path.exists(SERVICE)
-except ImportError:
-    HAVE_ALL = False
+from real_service import (BINARY, HAVE_ALL, METHODS, PREFIX, SERVICE, Caller,
+                          Server, code_of, error_of, fill)
 
 if HAVE_ALL:
-    from google.protobuf import descriptor_pb2, descriptor_pool
+    import grpc
     from pipeloom import messages
-
-PREFIX = "/pipeloom.v1.PlannerService/"
-METHODS = ("OpenJob", "SubmitBatch", "GetRankPlan", "GetPlan", "ReportTrace",
-           "Emulate", "WhatIf", "CloseJob")
-
-
-class Server:
-    """`pipeloom serve` on a free port, with a folder for its state."""
-
-    def __init__(self, *flags, env=None, limit=None):
-        def prepare():
-            if limit is not None:
-                signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-                resource.setrlimit(resource.RLIMIT_FSIZE,
-                                   (limit, resource.RLIM_INFINITY))
-
-        self.process = subprocess.Popen(
-            [BINARY, "serve", "--listen", "127.0.0.1:0", "--metrics-port", "0",
-             "--log-level", "off", *flags], stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL, text=True, preexec_fn=prepare,
-            env={**os.environ, **(env or {})})
-        line = self.process.stdout.readline()
-        if "listening on" not in line:
-            raise AssertionError(f"the service did not start: {line!r}")
-        self.target = line.split()[-1]
-        self.port = int(self.target.rsplit(":", 1)[1])
-        self.metrics_target = self.process.stdout.readline().split()[-1]
-
-    def metric(self, name):
-        with urllib.request.urlopen(
-                f"http://{self.metrics_target}/metrics", timeout=10) as answer:
-            for line in answer.read().decode().splitlines():
-                if line.startswith(name + " "):
-                    return float(line.split()[1])
-        raise AssertionError(f"no metric {name}")
-
-    def rss_mib(self):
-        with open(f"/proc/{self.process.pid}/status", encoding="ascii") as f:
-            for line in f:
-                if line.startswith("VmRSS:"):
-                    return int(line.split()[1]) / 1024
-        return 0
-
-    def stop(self):
-        self.process.terminate()
-        code = self.process.wait(30)
-        self.process.stdout.close()
-        return code
-
-
-class Caller:
-    """Calls by bytes or messages, without retries."""
-
-    def __init__(self, target, token=None, credentials=None):
-        self.channel = (grpc.insecure_channel(target) if credentials is None
-                        else grpc.secure_channel(target, credentials))
-        self.metadata = ((("authorization", f"Bearer {token}"),) if token
-                         else ())
-
-    def raw(self, method, data, timeout):
-        return self.channel.unary_unary(PREFIX + method)(
-            data, timeout=timeout, metadata=self.metadata)
-
-    def call(self, method, request, timeout=20.0):
-        response = {"OpenJob": "OpenJobResponse",
-                    "SubmitBatch": "SubmitBatchResponse",
-                    "GetRankPlan": "RankPlan",
-                    "CloseJob": "CloseJobResponse"}[method]
-        return getattr(messages, response).FromString(
-            self.raw(method, request.SerializeToString(), timeout))
-
-    def open(self, job_id="job"):
-        request = messages.OpenJobRequest(shipped_job="dip-vlm-s",
-                                          job_id=job_id)
-        fill(request.sample)
-        return self.call("OpenJob", request, 60.0)
-
-    def submit(self, step, job_id="job"):
-        request = messages.SubmitBatchRequest(job_id=job_id, step=step,
-                                              replica=0)
-        fill(request.batch, step)
-        return self.call("SubmitBatch", request)
-
-    def share(self, step, timeout=5.0, job_id="job"):
-        return self.call("GetRankPlan", messages.GetRankPlanRequest(
-            job_id=job_id, step=step), timeout)
-
-
-def fill(batch, seed=0):
-    rng = random.Random(seed)
-    for _ in range(8):
-        sample = batch.samples.add(text_tokens=rng.randrange(200, 1500))
-        sample.images.add(width_px=448, height_px=448)
 
 
 def spoil(message, rng):
@@ -155,19 +50,6 @@ def spoil(message, rng):
         getattr(message, field.name).append(value)
     else:
         setattr(message, field.name, value)
-
-
-def error_of(action):
-    """Status and details."""
-    try:
-        action()
-    except grpc.RpcError as error:
-        return error.code(), error.details()
-    return grpc.StatusCode.OK, ""
-
-
-def code_of(action):
-    return error_of(action)[0]
 
 
 @unittest.skipUnless(HAVE_ALL, "grpcio or the service is missing")
@@ -378,6 +260,44 @@ class FaultTest(unittest.TestCase):
         self.assertGreater(len(caller.share(0, 5.0, "after").tasks), 0)
         self.assertEqual(server.stop(), 0)
 
+    def test_a_large_message_costs_no_more_than_the_quota(self):
+        """Which is 128 MiB here."""
+        server = self.start("--max-message", "16MiB")
+        before = server.rss_mib(peak=True)
+        channel = grpc.insecure_channel(
+            server.target, options=[("grpc.max_send_message_length", -1)])
+        for size in (20, 600):
+            code, details = error_of(lambda s=size: channel.unary_unary(
+                PREFIX + "CloseJob")(bytes(s << 20), timeout=60))
+            self.assertEqual(code, grpc.StatusCode.RESOURCE_EXHAUSTED, details)
+        channel.close()
+        self.assertLess(server.rss_mib(peak=True) - before, 250)
+        caller = Caller(server.target)
+        caller.open()
+        caller.submit(0)
+        self.assertGreater(len(caller.share(0).tasks), 0)
+        self.assertEqual(server.stop(), 0)
+
+    def test_a_packed_message_costs_no_memory(self):
+        """400 MB of zeros are 400 KB on the wire; the limit is 64 MiB."""
+        server = self.start()
+        caller = Caller(server.target)
+        caller.open()
+        before = server.rss_mib(peak=True)
+        channel = grpc.insecure_channel(
+            server.target, options=[("grpc.max_send_message_length", -1)])
+        for algorithm in (grpc.Compression.Gzip, grpc.Compression.Deflate):
+            code, details = error_of(lambda a=algorithm: channel.unary_unary(
+                PREFIX + "CloseJob")(bytes(400 << 20), timeout=60,
+                                     compression=a))
+            self.assertEqual(code, grpc.StatusCode.UNIMPLEMENTED, details)
+            self.assertIn("ompression", details)
+        channel.close()
+        self.assertLess(server.rss_mib(peak=True) - before, 100)
+        caller.submit(0)
+        self.assertGreater(len(caller.share(0).tasks), 0)
+        self.assertEqual(server.stop(), 0)
+
     def test_a_wrong_token_is_refused_by_every_call(self):
         token = os.path.join(self.folder(), "token")
         with open(token, "w", encoding="ascii") as f:
@@ -410,169 +330,46 @@ class FaultTest(unittest.TestCase):
         Caller(server.target, credentials=credentials).open()
 
 
-def reflection_messages():
-    """grpc.reflection.v1alpha, as much of it as is asked here."""
-    file = descriptor_pb2.FileDescriptorProto(name="r.proto", package="r",
-                                              syntax="proto3")
-
-    def add(name, *fields):
-        message = file.message_type.add(name=name)
-        for number, field, kind, repeated, type_name in fields:
-            f = message.field.add(name=field, number=number, type=kind,
-                                  label=3 if repeated else 1)
-            if type_name:
-                f.type_name = f".r.{type_name}"
-
-    add("Request", (3, "file", 9, False, ""), (4, "symbol", 9, False, ""),
-        (7, "list", 9, False, ""))
-    add("Service", (1, "name", 9, False, ""))
-    add("Services", (1, "service", 11, True, "Service"))
-    add("Files", (1, "file", 12, True, ""))
-    add("Response", (4, "files", 11, False, "Files"),
-        (6, "services", 11, False, "Services"))
-    pool = descriptor_pool.DescriptorPool()
-    pool.AddSerializedFile(file.SerializeToString())
-    return [messages._message_class(pool.FindMessageTypeByName(f"r.{n}"))
-            for n in ("Request", "Response")]
-
-
 @unittest.skipUnless(HAVE_ALL, "grpcio or the service is missing")
-class StandardServicesTest(unittest.TestCase):
+class BuildTest(unittest.TestCase):
 
-    @staticmethod
-    def name_of(service):
-        return b"\x0a" + bytes([len(service)]) + service.encode()
+    def test_a_service_of_another_build_is_refused_by_both_names(self):
+        folder = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, folder, True)
+        pipeloom, service = (os.path.join(folder, n)
+                             for n in ("pipeloom", "pipeloom-service"))
+        shutil.copy(BINARY, pipeloom)
+        with open(SERVICE, "rb") as f:
+            content = f.read()
+        mark = b"pipeloom build: "
+        names = [n for n in re.findall(mark + rb"([0-9A-Za-z.-]+)\n", content)]
+        self.assertEqual(len(set(names)), 1, names)
+        own = names[0].decode()
+        other = own[:-1] + ("0" if own[-1] != "0" else "1")
 
-    def test_health_watchers_are_told_when_the_service_stops(self):
-        server = Server()
-        self.addCleanup(server.process.kill)
-        channel = grpc.insecure_channel(server.target)
-        check = channel.unary_unary("/grpc.health.v1.Health/Check")
-        watch = channel.unary_stream("/grpc.health.v1.Health/Watch")
-        planner = self.name_of("pipeloom.v1.PlannerService")
-        for service in (b"", planner):
-            self.assertEqual(check(service, timeout=10), b"\x08\x01")
-        with self.assertRaises(grpc.RpcError) as caught:
-            check(self.name_of("nobody.v1.Service"), timeout=10)
-        self.assertEqual(caught.exception.code(), grpc.StatusCode.NOT_FOUND)
-        answers = watch(planner, timeout=30)
-        self.assertEqual(next(answers), b"\x08\x01")
-        unknown = watch(self.name_of("nobody.v1.Service"), timeout=30)
-        self.assertEqual(next(unknown), b"\x08\x03")
-        self.assertEqual(server.stop(), 0)
-        self.assertEqual(next(answers), b"\x08\x02")
-        with self.assertRaises(grpc.RpcError):
-            next(answers)
+        def run(*args):
+            return subprocess.run([pipeloom, *args], capture_output=True,
+                                  text=True, timeout=60)
 
-    def test_who_waits_for_a_step_that_goes_is_told_at_once(self):
-        server = Server("--keep-steps", "2")
-        self.addCleanup(server.process.kill)
-        caller = Caller(server.target)
-        caller.open()
-        share = messages.GetRankPlanRequest(job_id="job", step=0)
-        future = caller.channel.unary_unary(PREFIX + "GetRankPlan").future(
-            share.SerializeToString(), timeout=60)
-        time.sleep(0.3)
-        self.assertFalse(future.done())
-        caller.submit(5, "job")
-        begin = time.monotonic()
-        self.assertEqual(future.exception().code(), grpc.StatusCode.NOT_FOUND)
-        self.assertLess(time.monotonic() - begin, 30)
-        self.assertGreater(len(caller.share(5, 30.0, "job").tasks), 0)
-        self.assertEqual(server.stop(), 0)
-
-    def test_other_methods_and_bytes_are_refused(self):
-        server = Server()
-        self.addCleanup(server.process.kill)
-        channel = grpc.insecure_channel(server.target)
-        for method in ("/pipeloom.v1.PlannerService/Nothing", "/", "/a/b"):
-            with self.assertRaises(grpc.RpcError) as caught:
-                channel.unary_unary(method)(b"", timeout=10)
-            self.assertEqual(caught.exception.code(),
-                             grpc.StatusCode.UNIMPLEMENTED, method)
-        for method in METHODS:
-            with self.assertRaises(grpc.RpcError) as caught:
-                channel.unary_unary(f"/pipeloom.v1.PlannerService/{method}")(
-                    b"\xff" * 9, timeout=10)
-            self.assertEqual(caught.exception.code(),
-                             grpc.StatusCode.INVALID_ARGUMENT, method)
-        self.assertEqual(server.stop(), 0)
-
-    def test_both_versions_of_reflection_answer_in_order(self):
-        server = Server()
-        self.addCleanup(server.process.kill)
-        channel = grpc.insecure_channel(server.target)
-        request_class, response_class = reflection_messages()
-        asked = [request_class(list="*"), request_class(symbol="no.such"),
-                 request_class(symbol="grpc.health.v1.Health.Check"),
-                 request_class(file="pipeloom/v1/plan.proto")]
-        seen = []
-        for version in ("v1alpha", "v1"):
-            ask = channel.stream_stream(
-                f"/grpc.reflection.{version}.ServerReflection/"
-                "ServerReflectionInfo")
-            seen.append([response_class.FromString(a) for a in ask(
-                iter([r.SerializeToString() for r in asked]), timeout=10)])
-        self.assertEqual(seen[0], seen[1])
-        services, unknown, health, file = seen[0]
-        self.assertEqual(len(services.services.service), 3)
-        self.assertFalse(unknown.files.file)
-        self.assertEqual(len(health.files.file), 1)
-        self.assertEqual(len(file.files.file), 2)  # And what it imports.
-        self.assertEqual(server.stop(), 0)
-
-
-@unittest.skipUnless(HAVE_ALL, "grpcio or the service is missing")
-class ReflectionTest(unittest.TestCase):
-
-    def test_a_caller_finds_its_way_by_reflection_alone(self):
-        """List the services, describe one, call it: as grpcurl does."""
-        server = Server()
-        self.addCleanup(server.process.kill)
-        channel = grpc.insecure_channel(server.target)
-        request_class, response_class = reflection_messages()
-        ask = channel.stream_stream(
-            "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo")
-
-        def reflect(**fields):
-            data = request_class(**fields).SerializeToString()
-            return response_class.FromString(next(iter(
-                ask(iter([data]), timeout=10))))
-
-        names = [s.name for s in reflect(list="*").services.service]
-        self.assertIn("pipeloom.v1.PlannerService", names)
-        self.assertIn("grpc.health.v1.Health", names)
-        files, wanted = {}, []
-        first = reflect(symbol="pipeloom.v1.PlannerService").files.file
-        for data in first:
-            file = descriptor_pb2.FileDescriptorProto.FromString(data)
-            files[file.name] = file
-            wanted += file.dependency
-        while wanted:
-            name = wanted.pop()
-            if name in files:
-                continue
-            for data in reflect(file=name).files.file:
-                file = descriptor_pb2.FileDescriptorProto.FromString(data)
-                files[file.name] = file
-                wanted += file.dependency
-        pool = descriptor_pool.DescriptorPool()
-
-        def load(name):
-            for needed in files[name].dependency:
-                load(needed)
-            pool.AddSerializedFile(files[name].SerializeToString())
-
-        load("pipeloom/v1/planner_service.proto")
-        service = pool.FindServiceByName("pipeloom.v1.PlannerService")
-        methods = {m.name: m for m in service.methods}
-        self.assertTrue(set(METHODS) <= set(methods))
-        close = methods["CloseJob"]
-        request = messages._message_class(close.input_type)(job_id="nobody")
-        answer = channel.unary_unary(f"/{service.full_name}/{close.name}")(
-            request.SerializeToString(), timeout=10)
-        messages._message_class(close.output_type).FromString(answer)
-        self.assertEqual(server.stop(), 0)
+        for text, said in (
+                (content.replace(mark + names[0], mark + other.encode()),
+                 other),
+                (b"#!/bin/sh\necho an older one\n", "unknown")):
+            with open(service, "wb") as f:
+                f.write(text)
+            os.chmod(service, 0o755)
+            for command in ("serve", "loadgen"):
+                done = run(command)
+                self.assertEqual(done.returncode, 1, done.stderr)
+                self.assertIn(f"{service} is build {said}", done.stderr)
+                self.assertIn(f"pipeloom is build {own}", done.stderr)
+                self.assertNotIn("older", done.stdout)
+        # Of one build: it starts, and misses its certificate.
+        shutil.copy(SERVICE, service)
+        self.assertIn("no/such/file",
+                      run("serve", "--tls-cert", "no/such/file").stderr)
+        os.remove(service)
+        self.assertIn("cannot start", run("serve").stderr)
 
 
 if __name__ == "__main__":

@@ -5,22 +5,10 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 import unittest
 
-ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../..")
-sys.path.insert(0, os.path.join(ROOT, "python"))
-
-BINARY = os.environ.get("PIPELOOM_BINARY", "")
-SERVICE = os.path.join(os.path.dirname(BINARY), "pipeloom-service")
-
-try:
-    import google.protobuf  # noqa: F401
-    import grpc  # noqa: F401
-    HAVE_ALL = os.path.exists(SERVICE)
-except ImportError:
-    HAVE_ALL = False
+from real_service import BINARY, HAVE_ALL, ROOT
 
 if HAVE_ALL:
     from google.protobuf import json_format

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Plans the shipped jobs on real batches and prints two Markdown tables:
-`pipeloom` in 100 ms a step against `dip` in 10 s, and how far `pipeloom` is
-from its lower bound, under the job's memory limit and without one.
+"""Plans the shipped jobs on real batches and prints three Markdown tables:
+`pipeloom` in 100 ms a step against `dip` in 10 s, how far `pipeloom` is from
+its lower bound, under the job's memory limit and without one, and every
+strategy's mean step time under that limit.
 
 usage: scripts/measure_jobs.py BINARY [--steps 50] [--peer-steps 10]
                                       [--jobs dip-vlm-s,...] [--threads 2]
@@ -9,7 +10,8 @@ usage: scripts/measure_jobs.py BINARY [--steps 50] [--peer-steps 10]
 Steps are drawn from the batch by `--shuffle 1`; one replica of each is planned.
 `pipeloom` has the partition that `pipeloom partition` finds once for the job,
 `dip` its own rule's. `dip` gets the first --peer-steps steps, because 50 steps
-of every job would take an hour."""
+of every job would take an hour. In the third table `dip` has 100 ms a step and
+the searched partition too."""
 import argparse
 import json
 import subprocess
@@ -26,6 +28,9 @@ JOBS = {
     "qwen2.5-vl-72b": "mixed",
     "step-video-t2v": "video",
 }
+STRATEGIES = ["gpipe", "1f1b", "interleaved", "zb-h1", "zb-v", "v-half",
+              "v-min", "dualpipe-v", "megatron", "nnscaler", "optimus",
+              "disttrain", "dip", "pipeloom"]
 
 
 def plan(options, job, schedule, deadline, steps, *more):
@@ -39,6 +44,22 @@ def plan(options, job, schedule, deadline, steps, *more):
     if done.returncode != 0:
         sys.exit(f"{' '.join(command)}: {done.stderr.strip()}")
     return json.loads(done.stdout)["steps"]
+
+
+def compare(options, job, file):
+    """Mean step time in seconds by strategy; None where a step does not fit."""
+    command = [options.binary, "compare", job, "--batch", JOBS[job],
+               "--shuffle", "1", "--replicas", "1", "--deadline", "100ms",
+               "--steps", str(options.steps), "--threads",
+               str(options.threads), "--partition", file, "--schedules",
+               ",".join(STRATEGIES), "--format", "json"]
+    done = subprocess.run(command, stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, text=True)
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(command)}: {done.stderr.strip()}")
+    rows = {row["schedule"]: row for row in json.loads(done.stdout)["rows"]}
+    means = [rows[name].get("mean_step_time_us") for name in STRATEGIES]
+    return [None if mean is None else mean / 1e6 for mean in means]
 
 
 def partition(options, job, out):
@@ -66,7 +87,7 @@ def main():
     unknown = [job for job in options.jobs.split(",") if job not in JOBS]
     if unknown:
         parser.error(f"--jobs {unknown[0]}: not one of {', '.join(JOBS)}")
-    against, gaps = [], []
+    against, gaps, strategies = [], [], []
     for job in options.jobs.split(","):
         with tempfile.TemporaryDirectory() as folder:
             file = f"{folder}/{job}.json"
@@ -75,6 +96,7 @@ def main():
                         "--partition", file)
             free = plan(options, job, "pipeloom", "100ms", options.steps,
                         "--partition", file, "--memory-limit", "100TiB")
+            means = compare(options, job, file)
         rule = plan(options, job, "pipeloom", "100ms", options.steps)
         peer = plan(options, job, "dip", "10s", options.peer_steps)
         same = mean(ours[:options.peer_steps], "step_time_us")
@@ -89,6 +111,8 @@ def main():
             cells.append(f"{100 * mean(steps, 'gap_ratio'):.2f} % | "
                          f"{100 * worst:.2f} %")
         gaps.append(f"| {job} | {cells[0]} | {cells[1]} |")
+        strategies.append(f"| {job} | " + " | ".join(
+            "-" if mean is None else f"{mean:.2f}" for mean in means) + " |")
         print(f"{job}: done", file=sys.stderr)
     print(f"| job, batch | dip, 10 s | pipeloom, 100 ms | over dip "
           f"| pipeloom, {options.steps} steps | by dip's rule "
@@ -98,6 +122,9 @@ def main():
     print("\n| job | mean gap | worst | mean gap, no limit | worst |\n"
           "| --- | --- | --- | --- | --- |")
     print("\n".join(gaps))
+    print(f"\n| job, s | {' | '.join(STRATEGIES)} |\n"
+          f"|{' --- |' * (len(STRATEGIES) + 1)}")
+    print("\n".join(strategies))
 
 
 if __name__ == "__main__":

@@ -196,7 +196,14 @@ inline std::string Frame(char type, char flags, const std::string& payload,
   return frame + type + flags + std::string(3, '\0') + stream + payload;
 }
 
-inline std::string BeginCall(const std::string& path) {
+inline std::string Preface() {
+  return "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + Frame(4, 0, "", 0);
+}
+
+// A call's headers, behind the preface. `timeout` as gRPC has it, such as 50m
+// for 50 ms; empty: none.
+inline std::string BeginCall(const std::string& path, char stream = 1,
+                             const std::string& timeout = "") {
   const auto literal = [](const std::string& text) {
     return static_cast<char>(text.size()) + text;
   };
@@ -205,8 +212,17 @@ inline std::string BeginCall(const std::string& path) {
   headers += '\x01' + literal("localhost");  // :authority
   headers += '\0' + literal("content-type") + literal("application/grpc");
   headers += '\0' + literal("te") + literal("trailers");
-  return "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + Frame(4, 0, "", 0) +
-         Frame(1, 4, headers);
+  if (!timeout.empty()) {
+    headers += '\0' + literal("grpc-timeout") + literal(timeout);
+  }
+  return Frame(1, 4, headers, stream);
+}
+
+// Its one request, of less than 256 bytes.
+inline std::string Request(const std::string& text, char stream = 1) {
+  std::string message(5, '\0');
+  message[4] = static_cast<char>(text.size());
+  return Frame(0, 1, message + text, stream);
 }
 
 }  // namespace pipeloom::testing

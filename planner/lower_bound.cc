@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "planner/memory_bound.h"
+#include "planner/overtaking_bound.h"
 #include "planner/ramp_bound.h"
 #include "planner/window_bound.h"
 
@@ -59,7 +60,7 @@ void Raise(NamedBound* bound, int64_t time, const char* source) {
   if (time > bound->time) *bound = {.time = time, .source = source};
 }
 
-// Without moments memory is ignored.
+// Without moments only chains and loads.
 NamedBound BoundOf(const FlatGraph& g, const HeadsAndTails& chains,
                    int32_t moments) {
   NamedBound bound;
@@ -76,6 +77,7 @@ NamedBound BoundOf(const FlatGraph& g, const HeadsAndTails& chains,
     Raise(&bound, PreemptiveBound(jobs[r]), "rank load");
   }
   if (moments == 0) return bound;
+  Raise(&bound, OvertakingBound(g, chains.head, chains.tail), "overtaking");
   Raise(&bound, RampBound(g, chains.head, chains.tail, bound.time, moments),
         "ramp");
   Raise(&bound, MemoryBound(g, chains.head, chains.tail, bound.time, moments),

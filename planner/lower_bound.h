@@ -5,6 +5,9 @@
 //  - "rank load": per rank, the best preemptive order of its tasks when each
 //    may start once its own chain ahead is done (head) and is followed by its
 //    own chain (tail): Jackson's preemptive schedule (Carlier, Pinson 1989);
+//  - "overtaking": what the longest chain waits for others that go the same
+//  way,
+//    ahead of it, behind it or past it (planner/overtaking_bound.h);
 //  - "ramp": what a rank idles while its first tasks come to it one after
 //    another and its last ones leave so (planner/ramp_bound.h);
 //  - "memory": what a rank cannot do while its memory is full at both ends of

@@ -12,6 +12,7 @@
 #include "planner/lower_bound.h"
 #include "tests/oracles/brute_force_schedule.h"
 #include "tests/planner/branching_problems.h"
+#include "tests/planner/random_pipelines.h"
 #include "tests/planner/small_problems.h"
 
 namespace pipeloom::planner {
@@ -19,46 +20,13 @@ namespace {
 
 using ::pipeloom::testing::BranchingProblem;
 using ::pipeloom::testing::BruteForceStepTime;
+using ::pipeloom::testing::RandomPipeline;
 using ::pipeloom::testing::SmallProblem;
 
 int64_t Ramp(const FlatGraph& graph) {
   const HeadsAndTails chains = ChainsOf(graph);
   return RampBound(graph, chains.head, chains.tail, LowerBound(graph),
                    /*points=*/1000);
-}
-
-// Forwards over all ranks and, if `backward`, back again; times by microbatch,
-// and by rank too if `unequal`; transfers if `delays`.
-StageGraph Pipeline(uint64_t seed, int32_t ranks, int32_t microbatches,
-                    bool backward, bool unequal, bool delays) {
-  Random random(seed);
-  IdVector<TaskId, Task> tasks;
-  IdVector<EdgeId, Dependency> edges;
-  for (int32_t m = 0; m < microbatches; ++m) {
-    const int64_t scale = random.Between(0, 12);
-    const int32_t passes = backward ? 2 * ranks : ranks;
-    for (int32_t i = 0; i < passes; ++i) {
-      const int32_t rank = i < ranks ? i : 2 * ranks - 1 - i;
-      Task task{.rank = RankId(rank),
-                .module = ModuleId(0),
-                .stage = StageId(i),
-                .microbatch = MicrobatchId(m)};
-      task.pass = i < ranks ? Pass::kForward : Pass::kBackward;
-      task.duration = Microseconds(static_cast<double>(
-          unequal ? random.Between(0, scale) : scale * (i < ranks ? 1 : 2)));
-      const TaskId id = tasks.push_back(task);
-      if (i == 0) continue;
-      edges.push_back({.from = TaskId(id.value() - 1),
-                       .to = id,
-                       .delay = delays
-                                    ? Microseconds(double(random.Between(0, 6)))
-                                    : kZero});
-    }
-  }
-  auto graph = StageGraph::Create("pipeline", IdVector<RankId, RankSpec>(ranks),
-                                  {""}, std::move(tasks), std::move(edges));
-  PIPELOOM_CHECK(graph.ok());
-  return *std::move(graph);
 }
 
 TEST(RampBoundTest, IsNeverAboveTheOptimumOfPipelines) {
@@ -93,9 +61,9 @@ TEST(RampBoundTest, IsNeverAboveWhatTheExactSearchProves) {
     const bool backward = seed % 2 == 1;
     const auto ranks = static_cast<int32_t>(2 + seed / 2 % 3);
     const int32_t microbatches = backward ? 4 : 6;
-    const FlatGraph flat(Pipeline(seed, ranks, microbatches, backward,
-                                  /*unequal=*/seed % 3 == 0,
-                                  /*delays=*/seed % 5 < 2));
+    const FlatGraph flat(RandomPipeline(seed, ranks, microbatches, backward,
+                                        /*unequal=*/seed % 3 == 0,
+                                        /*delays=*/seed % 5 < 2));
     const ExactResult exact = ExactSearch(flat, kNoLimit, {}, budget);
     if (!exact.proven || exact.sequence.empty()) continue;
     ++proven;

@@ -3,9 +3,9 @@
 // that workers can meet between them.
 //
 // What a worker does, in this order:
-//  - where one microbatch is giant: the first answer, and its share of the
-//    choices that spread microbatches over the step, improved forwards and
-//    backwards;
+//  - where one microbatch is giant: the first answer, its share of the choices
+//    that spread microbatches over the step, and some drawn at random, improved
+//    forwards and backwards;
 //  - its share of the portfolio of list-scheduling choices;
 //  - from its best choices, in turns: the microbatches that go first and last
 //    are exchanged (what fills and drains the pipeline), then tabu search, also
@@ -17,9 +17,9 @@
 //    their places in the schedule, each time followed by a short tabu search,
 //    accepted or not as in annealing, and annealing of their places; elsewhere
 //    tabu search from the best;
-//  - where microbatches differ and long nothing better was found: from a new
-//    start, until that stalls too. Bests are kept and mixed; from then on
-//    another worker's best is only mixed in.
+//  - where microbatches differ and long nothing better was found (beside a
+//    giant: after a round): from a new start, until that stalls too. Bests are
+//    kept and mixed; from then on another worker's best is only mixed in.
 #ifndef PIPELOOM_PLANNER_SEARCH_WORKER_H_
 #define PIPELOOM_PLANNER_SEARCH_WORKER_H_
 
@@ -135,6 +135,10 @@ class SearchWorker {
   void AddElite(int64_t time, absl::Span<const int32_t> sequence);
   void MixElites();
   OrderChoice DrawChoice();
+  // Beside a giant: microbatches spread over the step at random, each such
+  // choice improved forwards and backwards.
+  OrderChoice DrawSpread();
+  void SweepDrawn(int32_t number, const SearchBudget& budget);
   // A few light microbatches fill the pipeline, then the heavy ones come, and
   // the other light ones drain it; by all their work or that of their first
   // module.

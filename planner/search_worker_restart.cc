@@ -13,10 +13,12 @@ namespace pipeloom::planner {
 namespace {
 
 // The bests that are kept, the share of starts that mix two of them, and the
-// choices tried for any other start.
+// choices tried for any other start; the last two also beside a giant.
 constexpr size_t kMostElites = 8;
 constexpr double kMixed = 0.5;
+constexpr double kMixedBesideGiant = 0.8;
 constexpr int32_t kStarts = 8;
+constexpr int32_t kStartsBesideGiant = 20;
 constexpr int64_t kStartChanges = 10;
 
 }  // namespace
@@ -30,13 +32,26 @@ void SearchWorker::Restart(const SearchBudget& budget) {
   kicked_sequence_.clear();
   current_ = {};
   cycle_ = 0;
-  if (elites_.size() >= 2 && random_.Unit() < kMixed) {
+  const bool giant = sweeps_ != nullptr;
+  if (elites_.size() >= 2 &&
+      random_.Unit() < (giant ? kMixedBesideGiant : kMixed)) {
     MixElites();
+  } else if (giant) {
+    SweepDrawn(kStartsBesideGiant, budget);
   } else {
     for (int32_t i = 0; i < kStarts; ++i) TryChoice(DrawChoice(), best_);
   }
   const std::vector<int32_t> start = sequence_;
   Polish(start, kPolish, budget);
+}
+
+void SearchWorker::SweepDrawn(int32_t number, const SearchBudget& budget) {
+  std::vector<int32_t> start;
+  for (int32_t i = 0; i < number && MayGoOn(budget); ++i) {
+    if (TryChoice(DrawSpread()) >= kNoLimit) continue;
+    start.assign(LastSequence().begin(), LastSequence().end());
+    Sweep(start);
+  }
 }
 
 void SearchWorker::AddElite(int64_t time, absl::Span<const int32_t> sequence) {
@@ -88,6 +103,29 @@ void SearchWorker::MixElites() {
   ++evaluations_;
   cost_ += kListCost;
   Keep(time, lists_.sequence());
+  if (sweeps_ == nullptr) return;
+  const std::vector<int32_t> mixed(lists_.sequence().begin(),
+                                   lists_.sequence().end());
+  Sweep(mixed);
+}
+
+OrderChoice SearchWorker::DrawSpread() {
+  const std::vector<OrderChoice>& spread = *space_->spread;
+  OrderChoice choice =
+      spread[random_.Below(static_cast<int64_t>(spread.size()))];
+  if (random_.Below(2) == 0) {
+    for (auto i = static_cast<int64_t>(choice.order.size()) - 1; i > 0; --i) {
+      std::swap(choice.order[i], choice.order[random_.Below(i + 1)]);
+    }
+  } else {
+    for (int64_t k = 0; k < kStartChanges; ++k) Perturb(&choice, random_);
+  }
+  choice.pattern.period = 0.2 * static_cast<double>(random_.Below(6));
+  const double stretch = 0.5 * static_cast<double>(1 + random_.Below(8));
+  for (auto& pass : choice.pattern.stretch) {
+    std::fill(std::begin(pass), std::end(pass), stretch);
+  }
+  return choice;
 }
 
 OrderChoice SearchWorker::DrawChoice() {

@@ -10,6 +10,8 @@
 namespace pipeloom::planner {
 namespace {
 
+// Choices drawn at random that are improved forwards and backwards at first.
+constexpr int32_t kDrawnSpreads = 40;
 // Choices that the exchange of ends starts from, in turns.
 constexpr size_t kMostBases = 2;
 // Tasks of a graph whose portfolio takes a good part of a short budget.
@@ -38,6 +40,7 @@ void SearchWorker::SweepFirst(const SearchBudget& budget) {
     start.assign(LastSequence().begin(), LastSequence().end());
     Sweep(start);
   }
+  SweepDrawn(kDrawnSpreads, budget);
 }
 
 void SearchWorker::Portfolio(const SearchBudget& budget) {

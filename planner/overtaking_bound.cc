@@ -110,14 +110,18 @@ class ChainFinder {
   std::vector<uint8_t> seen_;
 };
 
+constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
+
 // A chain beside the one it is held against, from the turn outwards.
 struct Companion {
   const Chain* chain = nullptr;
   size_t before = 0;  // Tasks ahead of the turn that run on the same ranks.
   size_t after = 0;   // And from the turn on.
-  // The least price of the first x tasks ahead of the turn, and from it on.
+  // The least price of overtaking within the first x tasks ahead of the turn,
+  // within the first x from it on, and at the turn.
   std::vector<int64_t> least_before{};
   std::vector<int64_t> least_after{};
+  int64_t at_turn = kNever;
 };
 
 class Leader {
@@ -136,6 +140,8 @@ class Leader {
     }
     std::sort(ends.begin(), ends.end());
     ends.erase(std::unique(ends.begin(), ends.end()), ends.end());
+    ChooseSides(companions);
+    for (Companion& c : companions) SetPrices(&c);
     const int32_t first = chain_->tasks.front();
     const int64_t own = graph_->duration[first] + tail_[first];
     int64_t bound = own;
@@ -166,35 +172,48 @@ class Leader {
            same(mine.turn + c.after, other.turn + c.after)) {
       ++c.after;
     }
-    // Task by task from the turn outwards: what an overtaker costs that runs
-    // behind at the task before it; at the first task of a stretch, that it
-    // goes ahead there; at the last, that it stays behind.
-    int64_t least = std::numeric_limits<int64_t>::max();
-    c.least_before.push_back(least);
-    for (size_t x = 1; x <= c.before; ++x) {
-      least = std::min({least, Duration(other, other.turn - x),
-                        Overtaking(mine.turn - x, other, other.turn - x)});
-      c.least_before.push_back(least);
-    }
-    least = std::numeric_limits<int64_t>::max();
-    c.least_after.push_back(least);
-    for (size_t x = 0; x < c.after; ++x) {
-      least = std::min({least, Duration(other, other.turn + x),
-                        Overtaking(mine.turn + x, other, other.turn + x)});
-      c.least_after.push_back(least);
-    }
     return c;
   }
   int64_t Duration(const Chain& chain, size_t i) const {
     return graph_->duration[chain.tasks[i]];
   }
-  // What the leader waits at its task k for the other's task j ahead of it.
-  int64_t Overtaking(size_t k, const Chain& other, size_t j) const {
-    if (k == 0 || j == 0) return Duration(other, j);
-    const int64_t longer =
-        chain_->delays[k - 1] - Duration(other, j - 1) - other.delays[j - 1];
-    return std::max<int64_t>(0,
-                             Duration(other, j) - std::max<int64_t>(0, longer));
+  // What the leader waits, between its tasks k and k + 1, for a companion that
+  // overtakes it there: as much as for its later task, or for its earlier one.
+  int64_t Price(const Companion& c, size_t k, bool later) const {
+    const size_t j = k + c.chain->turn - chain_->turn;
+    const int64_t one = Duration(*c.chain, later ? j + 1 : j);
+    const int64_t other = Duration(*c.chain, later ? j : j + 1);
+    const int64_t longer = chain_->delays[k] - c.chain->delays[j] - other;
+    return std::max<int64_t>(0, one - std::max<int64_t>(0, longer));
+  }
+  // By gap, whichever is more for all companions together.
+  void ChooseSides(const std::vector<Companion>& companions) {
+    const size_t gaps = chain_->tasks.size() - 1;
+    std::vector<int64_t> gain(gaps, 0);
+    for (const Companion& c : companions) {
+      const size_t end = chain_->turn + c.after;
+      for (size_t k = chain_->turn - c.before; k + 1 < end; ++k) {
+        gain[k] += Price(c, k, true) - Price(c, k, false);
+      }
+    }
+    later_.resize(gaps);
+    for (size_t k = 0; k < gaps; ++k) later_[k] = gain[k] >= 0;
+  }
+  void SetPrices(Companion* c) const {
+    const size_t turn = chain_->turn;
+    c->least_before.assign(c->before + 1, kNever);
+    for (size_t x = 2; x <= c->before; ++x) {
+      c->least_before[x] = std::min(c->least_before[x - 1],
+                                    Price(*c, turn - x, later_[turn - x]));
+    }
+    c->least_after.assign(c->after + 1, kNever);
+    for (size_t x = 2; x <= c->after; ++x) {
+      c->least_after[x] = std::min(
+          c->least_after[x - 1], Price(*c, turn + x - 2, later_[turn + x - 2]));
+    }
+    if (c->before > 0 && c->after > 0) {
+      c->at_turn = Price(*c, turn - 1, later_[turn - 1]);
+    }
   }
   // Of the stretch of so many tasks ahead of the turn and from it on.
   int64_t Extra(const std::vector<Companion>& companions, size_t before,
@@ -202,15 +221,19 @@ class Leader {
     const size_t turn = chain_->turn;
     if (before + after == 0 || turn + after > chain_->tasks.size()) return 0;
     int64_t extra = 0;
-    int64_t head = std::numeric_limits<int64_t>::max();
-    int64_t tail = head;
+    int64_t head = kNever;
+    int64_t tail = kNever;
     for (const Companion& c : companions) {
       if (c.before < before || c.after < after) continue;
-      extra += std::min(c.least_before[before], c.least_after[after]);
-      const size_t begin = c.chain->turn - before;
-      const size_t end = c.chain->turn + after;
-      head = std::min(head, head_[c.chain->tasks[begin]]);
-      tail = std::min(tail, tail_[c.chain->tasks[end - 1]]);
+      const size_t first = c.chain->turn - before;
+      const size_t last = c.chain->turn + after - 1;
+      int64_t price =
+          std::min(Duration(*c.chain, first), Duration(*c.chain, last));
+      price = std::min({price, c.least_before[before], c.least_after[after]});
+      if (before > 0 && after > 0) price = std::min(price, c.at_turn);
+      extra += price;
+      head = std::min(head, head_[c.chain->tasks[first]]);
+      tail = std::min(tail, tail_[c.chain->tasks[last]]);
     }
     const int64_t later = head_[chain_->tasks[turn - before]] - head;
     const int64_t longer = tail_[chain_->tasks[turn + after - 1]] - tail;
@@ -221,6 +244,8 @@ class Leader {
   absl::Span<const int64_t> head_;
   absl::Span<const int64_t> tail_;
   const Chain* chain_;
+  // By gap between the leader's tasks; see Price.
+  std::vector<uint8_t> later_{};
 };
 
 }  // namespace

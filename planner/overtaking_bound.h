@@ -5,9 +5,10 @@
 // the same ranks along that stretch, task m(k) on the rank of g(k), each
 // waiting for m(k - 1). Such as a giant clip among ordinary microbatches.
 //
-// Claim: every m makes the step longer than g's own chain by at least
-//   min over k from a to b of the duration of m(k),
-// and these add up over all m (less a term at either end, below).
+// Claim: every m makes the step longer than g's own chain by at least the least
+// of m(a), m(b) and, over k from a to b - 1, m(k) or m(k + 1), one of the two
+// chosen by k alone (durations all); these add up over all m, less a term at
+// either end, below.
 // Proof: on every rank of the stretch m(k) runs ahead of g(k) or behind it.
 //  - Ahead at a: all such m(a) run before g(a), one by one, from the earliest
 //    of their heads on. So g(a) starts later than its head h by their sum, less
@@ -15,10 +16,11 @@
 //  - Behind at b: all such m(b) run after g(b), one by one, and a tail follows;
 //    the same with tails.
 //  - Else m overtakes: there is a k with m(k) behind g(k) and m(k + 1) ahead of
-//    g(k + 1). All that overtake there run on the rank of g(k + 1) one by one
-//    after g(k) has ended, each m(k) having run too, and before g(k + 1)
-//    starts. So g waits for their sum, where its own transfer does not take
-//    longer than m(k) with its transfer; what it takes longer is taken off.
+//    g(k + 1). All that overtake there run one by one on the rank of g(k) after
+//    it has ended, and one by one on the rank of g(k + 1) before it starts. So
+//    g waits for the sum of their m(k + 1) and the first m(k), or of their m(k)
+//    and the last m(k + 1), with a transfer of theirs between, less its own
+//    transfer.
 // The delay at a, the waits at each k and the delay at b lie one behind another
 // on g's way through the step, so they add up.
 //

@@ -12,6 +12,7 @@ namespace {
 
 // Choices drawn at random that are improved forwards and backwards at first.
 constexpr int32_t kDrawnSpreads = 40;
+constexpr int32_t kDrawnSpreadsOfLarge = 8;
 // Choices that the exchange of ends starts from, in turns.
 constexpr size_t kMostBases = 2;
 // Tasks of a graph whose portfolio takes a good part of a short budget.
@@ -40,7 +41,9 @@ void SearchWorker::SweepFirst(const SearchBudget& budget) {
     start.assign(LastSequence().begin(), LastSequence().end());
     Sweep(start);
   }
-  SweepDrawn(kDrawnSpreads, budget);
+  SweepDrawn(space_->graph->num_tasks > kLargeGraph ? kDrawnSpreadsOfLarge
+                                                    : kDrawnSpreads,
+             budget);
 }
 
 void SearchWorker::Portfolio(const SearchBudget& budget) {

@@ -190,31 +190,5 @@ BENCHMARK(BM_SearchGraph)
     ->ArgNames({"ranks", "microbatches"})
     ->Unit(benchmark::kMillisecond);
 
-// Evaluations a second from 1,000 to 100,000 tasks; items are evaluations.
-void BM_SearchGrowth(benchmark::State& state) {
-  const StageGraph graph = Pipeline(state, Bytes(2000 * state.range(0)));
-  SearchBudget budget;
-  budget.max_evaluations = 200;
-  int64_t evaluations = 0;
-  for (auto _ : state) {
-    const auto result = SearchGraph(graph, /*seed=*/1, budget);
-    if (!result.ok()) {
-      state.SkipWithError(result.status().ToString().c_str());
-      break;
-    }
-    evaluations += result->evaluations;
-  }
-  state.SetItemsProcessed(evaluations);
-  state.counters["tasks"] = graph.num_tasks();
-}
-BENCHMARK(BM_SearchGrowth)
-    ->Args({8, 24})
-    ->Args({8, 64})
-    ->Args({8, 256})
-    ->Args({64, 64})
-    ->Args({64, 256})
-    ->ArgNames({"ranks", "microbatches"})
-    ->Unit(benchmark::kMillisecond);
-
 }  // namespace
 }  // namespace pipeloom::planner

@@ -12,27 +12,29 @@
 
 namespace pipeloom::testing {
 
-// Forwards over all ranks and, if `backward`, back again; times by microbatch,
-// and by rank too if `unequal`; transfers if `delays`. The first microbatch's
-// times are `giant` times as long.
+// Forwards over all ranks, `rounds` times, and, if `backward`, back again;
+// times by microbatch, and by rank too if `unequal`; transfers if `delays`. The
+// first microbatch's times are `giant` times as long.
 inline StageGraph RandomPipeline(uint64_t seed, int32_t ranks,
                                  int32_t microbatches, bool backward,
-                                 bool unequal, bool delays, int64_t giant = 1) {
+                                 bool unequal, bool delays, int64_t giant = 1,
+                                 int32_t rounds = 1) {
   Random random(seed);
   IdVector<TaskId, Task> tasks;
   IdVector<EdgeId, Dependency> edges;
   for (int32_t m = 0; m < microbatches; ++m) {
     const int64_t scale = random.Between(0, 12) * (m == 0 ? giant : 1);
-    const int32_t passes = backward ? 2 * ranks : ranks;
+    const int32_t stages = ranks * rounds;
+    const int32_t passes = backward ? 2 * stages : stages;
     for (int32_t i = 0; i < passes; ++i) {
-      const int32_t rank = i < ranks ? i : 2 * ranks - 1 - i;
+      const int32_t rank = (i < stages ? i : 2 * stages - 1 - i) % ranks;
       Task task{.rank = RankId(rank),
                 .module = ModuleId(0),
                 .stage = StageId(i),
                 .microbatch = MicrobatchId(m)};
-      task.pass = i < ranks ? Pass::kForward : Pass::kBackward;
+      task.pass = i < stages ? Pass::kForward : Pass::kBackward;
       task.duration = Microseconds(static_cast<double>(
-          unequal ? random.Between(0, scale) : scale * (i < ranks ? 1 : 2)));
+          unequal ? random.Between(0, scale) : scale * (i < stages ? 1 : 2)));
       const TaskId id = tasks.push_back(task);
       if (i == 0) continue;
       edges.push_back({.from = TaskId(id.value() - 1),

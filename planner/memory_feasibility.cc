@@ -231,4 +231,15 @@ FeasibilityResult DecideFeasibility(const FlatGraph& graph, int64_t max_sets) {
   return result;
 }
 
+bool MemoryIsShort(const FlatGraph& graph) {
+  std::vector<int64_t> most(static_cast<size_t>(graph.num_ranks), 0);
+  for (int32_t t = 0; t < graph.num_tasks; ++t) {
+    most[graph.rank[t]] += graph.alloc[t];
+  }
+  for (int32_t r = 0; r < graph.num_ranks; ++r) {
+    if (most[r] > graph.capacity[r]) return true;
+  }
+  return false;
+}
+
 }  // namespace pipeloom::planner

@@ -48,6 +48,10 @@ inline bool ProveInfeasible(const FlatGraph& graph,
   return DecideFeasibility(graph, max_sets).verdict == Feasibility::kImpossible;
 }
 
+// Whether a rank could not hold all that its tasks ever take at a time: else no
+// order breaks a limit. O(tasks).
+bool MemoryIsShort(const FlatGraph& graph);
+
 }  // namespace pipeloom::planner
 
 #endif  // PIPELOOM_PLANNER_MEMORY_FEASIBILITY_H_

@@ -10,6 +10,7 @@
 #include "planner/choose_memory.h"
 #include "planner/flat_graph.h"
 #include "planner/list_scheduler.h"
+#include "planner/memory_feasibility.h"
 #include "planner/order_portfolio.h"
 #include "planner/order_search.h"
 #include "planner/plan_bound.h"
@@ -28,9 +29,12 @@ constexpr int kTries = 4;
 // for the first choices.
 constexpr double kLevelsUntil = 0.2;
 constexpr double kOrderUntil = 0.8;
-// Where copies are offered, the same for the best level with them and then for
-// the best without.
-constexpr double kRaceUntil[] = {0.35, 0.5};
+// How good a level is shows only once its order has been searched: the same for
+// the best level and then for the next, if that is little worse.
+constexpr double kRaceUntil[] = {0.4, 0.6};
+constexpr double kRaceMost = 1.04;
+// Where copies are offered, for the best with them and for the best without.
+constexpr double kCopyRaceUntil[] = {0.35, 0.5};
 
 // How long list schedules that follow an order wait for what is next in it, in
 // durations of what could run instead.
@@ -139,8 +143,26 @@ class MemorySearch {
     }
     if (level.time >= kNoLimit) return absl::OkStatus();
     if (tries > 1) PIPELOOM_RETURN_IF_ERROR(ChooseFor(budget, &level));
-    if (!best_.has_value() || level.time < best_->time)
-      best_ = std::move(level);
+    if (!best_.has_value() || level.time < best_->time) {
+      next_ = std::exchange(best_, std::move(level));
+    } else if (!next_.has_value() || level.time < next_->time) {
+      next_ = std::move(level);
+    }
+    return absl::OkStatus();
+  }
+
+  // Searches the orders of the best level and of the next, if it is little
+  // worse, for a while.
+  absl::Status Race(const SearchBudget& budget) {
+    if (!best_.has_value() || !next_.has_value() ||
+        static_cast<double>(next_->time) >
+            kRaceMost * static_cast<double>(best_->time)) {
+      return absl::OkStatus();
+    }
+    PIPELOOM_RETURN_IF_ERROR(Order(budget.Until(kRaceUntil[0])));
+    std::swap(best_, next_);
+    PIPELOOM_RETURN_IF_ERROR(Order(budget.Until(kRaceUntil[1])));
+    Offer(std::exchange(next_, std::nullopt));
     return absl::OkStatus();
   }
 
@@ -234,6 +256,7 @@ class MemorySearch {
   uint64_t seed_;
   int64_t evaluations_ = 0;
   std::optional<Known> best_{};
+  std::optional<Known> next_{};  // The next best level tried.
 };
 
 }  // namespace
@@ -272,17 +295,19 @@ absl::StatusOr<MemorySchedule> SearchWithMemory(const StageGraph& graph,
   PIPELOOM_RETURN_IF_ERROR(
       try_levels(Levels(memory, partition), 2,
                  copy_levels.empty() ? first : budget.Until(kLevelsUntil / 2)));
+  if (copy_levels.empty() && !resumed && !only_one &&
+      MemoryIsShort(FlatGraph(graph))) {
+    PIPELOOM_RETURN_IF_ERROR(search.Race(budget));
+  }
   if (!copy_levels.empty() && !resumed) {
-    // How good a level is shows only once its order has been searched: the best
-    // with copies and the best without are both, for a while.
     std::optional<Known> plain = search.Take();
     const bool race = plain.has_value() && !only_one;
     PIPELOOM_RETURN_IF_ERROR(try_levels(copy_levels, 1, first));
     if (race && search.best().has_value()) {
-      PIPELOOM_RETURN_IF_ERROR(search.Order(budget.Until(kRaceUntil[0])));
+      PIPELOOM_RETURN_IF_ERROR(search.Order(budget.Until(kCopyRaceUntil[0])));
       std::optional<Known> copied = search.Take();
       search.Offer(std::move(plain));
-      PIPELOOM_RETURN_IF_ERROR(search.Order(budget.Until(kRaceUntil[1])));
+      PIPELOOM_RETURN_IF_ERROR(search.Order(budget.Until(kCopyRaceUntil[1])));
       plain = std::move(copied);
     }
     search.Offer(std::move(plain));

@@ -111,17 +111,6 @@ struct View {
   std::vector<OrderChoice> portfolio;
 };
 
-bool MemoryIsShort(const FlatGraph& graph) {
-  std::vector<int64_t> most(static_cast<size_t>(graph.num_ranks), 0);
-  for (int32_t t = 0; t < graph.num_tasks; ++t) {
-    most[graph.rank[t]] += graph.alloc[t];
-  }
-  for (int32_t r = 0; r < graph.num_ranks; ++r) {
-    if (most[r] > graph.capacity[r]) return true;
-  }
-  return false;
-}
-
 // A worker and its best, told in the direction of time of the graph.
 class Member {
  public:

@@ -21,7 +21,9 @@ function(pipeloom_test name)
   target_link_libraries(${name} PRIVATE pipeloom_options ${arg_DEPS}
                                         pipeloom_test_support GTest::gmock
                                         GTest::gtest_main)
-  gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST PROPERTIES TIMEOUT 600)
+  # Programs that load torch take seconds to start on a busy machine.
+  gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 120
+                       PROPERTIES TIMEOUT 600)
 endfunction()
 
 # pipeloom_benchmark(planner_benchmark SRCS ... DEPS ...)

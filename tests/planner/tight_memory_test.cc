@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/random.h"
 #include "planner/exact_search.h"
 #include "planner/flat_graph.h"
 #include "planner/list_scheduler.h"
@@ -25,6 +26,7 @@ using ::pipeloom::testing::BranchingProblem;
 using ::pipeloom::testing::BruteForceStepTime;
 using ::pipeloom::testing::IsOk;
 using ::pipeloom::testing::RandomGraph;
+using ::pipeloom::testing::RandomOrders;
 using ::pipeloom::testing::UniformGraph;
 
 void ExpectLegal(const StageGraph& graph,
@@ -48,6 +50,28 @@ TEST(DecideFeasibilityTest, AgreesWithBruteForceOnSmallProblems) {
     impossible += legal ? 0 : 1;
   }
   EXPECT_GE(impossible, 100);
+}
+
+TEST(MemoryIsShortTest, ElseEveryOrderIsLegal) {
+  int roomy = 0;
+  int broken = 0;
+  for (uint64_t seed = 0; seed < 1000; ++seed) {
+    SCOPED_TRACE(::testing::Message() << "seed " << seed);
+    const StageGraph graph =
+        RandomGraph(seed, {.with_memory_limits = seed % 4 != 0});
+    Random random(seed);
+    const auto schedule = TimeSchedule(graph, RandomOrders(graph, random));
+    ASSERT_THAT(schedule.status(), IsOk());
+    const bool legal = ValidateSchedule(graph, *schedule).ok();
+    if (MemoryIsShort(FlatGraph(graph))) {
+      broken += legal ? 0 : 1;
+    } else {
+      EXPECT_TRUE(legal);
+      ++roomy;
+    }
+  }
+  EXPECT_GT(roomy, 250);
+  EXPECT_GT(broken, 50);
 }
 
 TEST(DecideFeasibilityTest, DecidesLargeStructuredProblemsAtTheExactByte) {

@@ -151,18 +151,26 @@ class MemorySearch {
     return absl::OkStatus();
   }
 
-  // Searches the orders of the best level and of the next, if it is little
-  // worse, for a while.
-  absl::Status Race(const SearchBudget& budget) {
-    if (!best_.has_value() || !next_.has_value() ||
-        static_cast<double>(next_->time) >
+  // The next best level, if it is little worse than the best.
+  std::optional<Known> TakeNext() {
+    std::optional<Known> next = std::exchange(next_, std::nullopt);
+    if (!best_.has_value() || !next.has_value() ||
+        static_cast<double>(next->time) >
             kRaceMost * static_cast<double>(best_->time)) {
-      return absl::OkStatus();
+      return std::nullopt;
     }
-    PIPELOOM_RETURN_IF_ERROR(Order(budget.Until(kRaceUntil[0])));
-    std::swap(best_, next_);
-    PIPELOOM_RETURN_IF_ERROR(Order(budget.Until(kRaceUntil[1])));
-    Offer(std::exchange(next_, std::nullopt));
+    return next;
+  }
+
+  // Searches the orders of the best and of `other` for a while.
+  absl::Status Race(std::optional<Known> other, const double (&until)[2],
+                    const SearchBudget& budget) {
+    if (best_.has_value() && other.has_value()) {
+      PIPELOOM_RETURN_IF_ERROR(Order(budget.Until(until[0])));
+      std::swap(best_, other);
+      PIPELOOM_RETURN_IF_ERROR(Order(budget.Until(until[1])));
+    }
+    Offer(std::move(other));
     return absl::OkStatus();
   }
 
@@ -297,20 +305,18 @@ absl::StatusOr<MemorySchedule> SearchWithMemory(const StageGraph& graph,
                  copy_levels.empty() ? first : budget.Until(kLevelsUntil / 2)));
   if (copy_levels.empty() && !resumed && !only_one &&
       MemoryIsShort(FlatGraph(graph))) {
-    PIPELOOM_RETURN_IF_ERROR(search.Race(budget));
+    PIPELOOM_RETURN_IF_ERROR(
+        search.Race(search.TakeNext(), kRaceUntil, budget));
   }
   if (!copy_levels.empty() && !resumed) {
     std::optional<Known> plain = search.Take();
-    const bool race = plain.has_value() && !only_one;
     PIPELOOM_RETURN_IF_ERROR(try_levels(copy_levels, 1, first));
-    if (race && search.best().has_value()) {
-      PIPELOOM_RETURN_IF_ERROR(search.Order(budget.Until(kCopyRaceUntil[0])));
-      std::optional<Known> copied = search.Take();
+    if (only_one) {
       search.Offer(std::move(plain));
-      PIPELOOM_RETURN_IF_ERROR(search.Order(budget.Until(kCopyRaceUntil[1])));
-      plain = std::move(copied);
+    } else {
+      PIPELOOM_RETURN_IF_ERROR(
+          search.Race(std::move(plain), kCopyRaceUntil, budget));
     }
-    search.Offer(std::move(plain));
   }
   if (!search.best().has_value()) {
     PIPELOOM_RETURN_IF_ERROR(search.Try(memory.Leanest(), 1, first));

@@ -3,10 +3,11 @@
 //
 // Memory choices and order depend on each other: what is recomputed costs time,
 // what is kept delays forwards that find no room. So: several levels of memory
-// choice, by module and for all, are each tried with a few list schedules; for
-// the best one's order the choices are made anew, exactly (choose_memory.h);
-// the order is searched for these choices; and again, choices and order, as
-// long as there is time.
+// choice, by module and for all, are each tried with a few list schedules;
+// where memory is short, the orders of the two best are searched for a while;
+// for the better one's order the choices are made anew, exactly
+// (choose_memory.h); the order is searched for these choices; and again,
+// choices and order, as long as there is time.
 #ifndef PIPELOOM_PLANNER_MEMORY_SEARCH_H_
 #define PIPELOOM_PLANNER_MEMORY_SEARCH_H_
 

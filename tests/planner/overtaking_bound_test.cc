@@ -7,18 +7,13 @@
 
 #include "planner/exact_search.h"
 #include "planner/lower_bound.h"
-#include "tests/oracles/brute_force_schedule.h"
-#include "tests/planner/branching_problems.h"
+#include "tests/planner/bound_checks.h"
 #include "tests/planner/random_pipelines.h"
-#include "tests/planner/small_problems.h"
 
 namespace pipeloom::planner {
 namespace {
 
-using ::pipeloom::testing::BranchingProblem;
-using ::pipeloom::testing::BruteForceStepTime;
 using ::pipeloom::testing::RandomPipeline;
-using ::pipeloom::testing::SmallProblem;
 
 int64_t Overtaking(const FlatGraph& graph) {
   const HeadsAndTails chains = ChainsOf(graph);
@@ -26,26 +21,11 @@ int64_t Overtaking(const FlatGraph& graph) {
 }
 
 TEST(OvertakingBoundTest, IsNeverAboveTheOptimumOfPipelines) {
-  int problems = 0;
-  for (uint64_t seed = 0; problems < 500; ++seed) {
-    const auto graph = SmallProblem(seed);
-    if (!graph.has_value()) continue;
-    ++problems;
-    const auto optimum = BruteForceStepTime(*graph);
-    if (!optimum.has_value()) continue;
-    EXPECT_LE(Overtaking(FlatGraph(*graph)), optimum->count())
-        << "seed " << seed;
-  }
+  testing::ExpectNeverAboveOptimumOfPipelines(Overtaking);
 }
 
 TEST(OvertakingBoundTest, IsNeverAboveTheOptimumOfParallelEncoders) {
-  for (uint64_t seed = 0; seed < 300; ++seed) {
-    const StageGraph graph = BranchingProblem(seed, 12);
-    const auto optimum = BruteForceStepTime(graph);
-    if (!optimum.has_value()) continue;
-    EXPECT_LE(Overtaking(FlatGraph(graph)), optimum->count())
-        << "seed " << seed;
-  }
+  testing::ExpectNeverAboveOptimumOfParallelEncoders(Overtaking);
 }
 
 // Giants among others that go ahead of them, behind them and past them, once or

@@ -1,6 +1,7 @@
 #include "planner/forward_backward.h"
 
 #include <algorithm>
+#include <functional>
 #include <utility>
 
 namespace pipeloom::planner {
@@ -44,15 +45,7 @@ ForwardBackward::ForwardBackward(const FlatGraph& graph)
       forward_(graph),
       backward_(reversed_),
       retimer_(graph),
-      key_(static_cast<size_t>(graph.num_tasks)),
-      order_(static_cast<size_t>(graph.num_tasks)) {}
-
-void ForwardBackward::SortByKey() {
-  for (int32_t t = 0; t < graph_->num_tasks; ++t) order_[t] = t;
-  std::sort(order_.begin(), order_.end(), [&](int32_t a, int32_t b) {
-    return key_[a] != key_[b] ? key_[a] > key_[b] : a < b;
-  });
-}
+      key_(static_cast<size_t>(graph.num_tasks)) {}
 
 void ForwardBackward::Offer(int64_t time, absl::Span<const int32_t> sequence) {
   if (time >= time_) return;
@@ -65,27 +58,28 @@ int64_t ForwardBackward::Improve(absl::Span<const int32_t> sequence,
   time_ = retimer_.Retime(sequence);
   sequence_.assign(sequence.begin(), sequence.end());
   evaluations_ = 0;
-  std::copy(retimer_.end().begin(), retimer_.end().end(), key_.begin());
+  std::transform(retimer_.end().begin(), retimer_.end().end(), key_.begin(),
+                 std::negate<>());
   for (int32_t round = 0; round < rounds; ++round) {
     const int64_t before = time_;
     // To the right: what ends last goes first in reverse.
-    SortByKey();
+    sorter_.Sort(key_, &order_);
     backward_.Run({.order = order_, .prefer = Prefer::kPriority});
     mirrored_.assign(backward_.sequence().rbegin(),
                      backward_.sequence().rend());
     Offer(retimer_.Retime(mirrored_), mirrored_);
     // To the left: what starts first now, that is, ends last in reverse.
     for (int32_t t = 0; t < graph_->num_tasks; ++t) {
-      key_[t] = backward_.start()[t] + graph_->duration[t];
+      key_[t] = -backward_.start()[t] - graph_->duration[t];
     }
-    SortByKey();
+    sorter_.Sort(key_, &order_);
     const int64_t time =
         forward_.Run({.order = order_, .prefer = Prefer::kPriority});
     evaluations_ += 2;
     Offer(time, forward_.sequence());
     if (time_ >= before) break;
     for (int32_t t = 0; t < graph_->num_tasks; ++t) {
-      key_[t] = forward_.start()[t] + graph_->duration[t];
+      key_[t] = -forward_.start()[t] - graph_->duration[t];
     }
   }
   return time_;

@@ -21,6 +21,7 @@
 #include "planner/flat_graph.h"
 #include "planner/list_scheduler.h"
 #include "planner/retime.h"
+#include "planner/sort_by_key.h"
 
 namespace pipeloom::planner {
 
@@ -50,7 +51,6 @@ class ForwardBackward {
 
  private:
   // Tasks by key, largest first (ties: by id, or by id from behind).
-  void SortByKey();
   void Offer(int64_t time, absl::Span<const int32_t> sequence);
 
   const FlatGraph* graph_;
@@ -58,8 +58,9 @@ class ForwardBackward {
   ListScheduler forward_;
   ListScheduler backward_;
   Retimer retimer_;
-  std::vector<int64_t> key_;    // By task.
-  std::vector<int32_t> order_;  // Tasks as a priority list.
+  std::vector<int64_t> key_;      // By task; the least goes first.
+  std::vector<int32_t> order_{};  // Tasks as a priority list.
+  KeySorter sorter_;
   std::vector<int32_t> mirrored_;
   int64_t time_ = 0;
   std::vector<int32_t> sequence_;

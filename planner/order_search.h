@@ -97,7 +97,8 @@ class OrderEvaluator {
     return in_due_order_ ? absl::MakeConstSpan(task_order_)
                          : scheduler_.sequence();
   }
-  const ListScheduler& scheduler() const { return scheduler_; }
+  // For list schedules beside; Evaluate and they share one sequence.
+  ListScheduler& scheduler() { return scheduler_; }
 
  private:
   void SetTargets(const OrderChoice& choice);

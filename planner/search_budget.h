@@ -37,6 +37,22 @@ struct SearchBudget {
     return part;
   }
 
+  // The part from now on, when `made` evaluations are made, until `share` of
+  // the whole is used: it counts evaluations from zero, and its own shares are
+  // of the part.
+  SearchBudget PartUntil(double share, int64_t made) const {
+    SearchBudget part = Until(share);
+    if (max_evaluations < std::numeric_limits<int64_t>::max()) {
+      part.max_evaluations -= made;
+    }
+    if (spent) {
+      part.spent = [used = spent, begin = spent(), share] {
+        return share > begin ? (used() - begin) / (share - begin) : 1.0;
+      };
+    }
+    return part;
+  }
+
   bool Exhausted(int64_t evaluations) const {
     return evaluations >= max_evaluations || stop.stop_requested() ||
            (expired && expired());

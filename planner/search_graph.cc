@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -137,6 +138,9 @@ class Member {
   void Round(int64_t limit, const SearchBudget& budget) {
     worker_.Round(limit, budget);
   }
+  void Inherit(const Member& earlier) {
+    if (earlier.reversed_ == reversed_) worker_.Inherit(earlier.worker_);
+  }
 
  private:
   SearchSpace space_;
@@ -145,66 +149,90 @@ class Member {
   int64_t epilogue_ = 0;
 };
 
-// The search by workers, from a legal sequence.
-void SearchOrders(const StageGraph& graph, const FlatGraph& flat, int64_t bound,
-                  bool warm_start, uint64_t seed, const SearchBudget& budget,
-                  Incumbent* best) {
-  const View view(graph, flat);
-  std::unique_ptr<View> backwards;
-  if (MemoryIsShort(flat) && !view.IsUniform() && CanReverse(graph)) {
-    const StageGraph reversed = InReversedTime(graph);
-    FlatGraph columns(reversed);
-    if (MemoryGuard(columns).shortage().task < 0) {
-      backwards = std::make_unique<View>(reversed, std::move(columns));
+// The search by workers, from a legal sequence; goes on where it stopped.
+class WorkerTeam {
+ public:
+  WorkerTeam(const StageGraph& graph, const FlatGraph& flat, int64_t bound,
+             bool warm_start, uint64_t seed, int32_t threads)
+      : bound_(bound), view_(graph, flat) {
+    if (MemoryIsShort(flat) && !view_.IsUniform() && CanReverse(graph)) {
+      const StageGraph reversed = InReversedTime(graph);
+      FlatGraph columns(reversed);
+      if (MemoryGuard(columns).shortage().task < 0) {
+        backwards_ = std::make_unique<View>(reversed, std::move(columns));
+      }
+    }
+    const int64_t epilogue = flat.epilogue[0];
+    Random random(seed);
+    std::array<uint64_t, kWorkers> seeds{};
+    for (uint64_t& worker_seed : seeds) worker_seed = random.Next();
+    ParallelFor(threads, kWorkers, [&](int32_t i) {
+      const bool reversed = backwards_ != nullptr && i % 2 == 1;
+      members_[i] = std::make_unique<Member>(
+          reversed ? backwards_->Space(bound - epilogue, warm_start)
+                   : view_.Space(bound, warm_start),
+          i, seeds[i], reversed, epilogue);
+    });
+  }
+
+  void Inherit(const WorkerTeam& earlier) {
+    for (size_t i = 0; i < members_.size(); ++i) {
+      members_[i]->Inherit(*earlier.members_[i]);
     }
   }
-  const int64_t epilogue = flat.epilogue[0];
-  Random random(seed);
-  std::array<uint64_t, kWorkers> seeds{};
-  for (uint64_t& worker_seed : seeds) worker_seed = random.Next();
-  std::vector<std::unique_ptr<Member>> workers(kWorkers);
-  ParallelFor(budget.threads, kWorkers, [&](int32_t i) {
-    const bool reversed = backwards != nullptr && i % 2 == 1;
-    workers[i] = std::make_unique<Member>(
-        reversed ? backwards->Space(bound - epilogue, warm_start)
-                 : view.Space(bound, warm_start),
-        i, seeds[i], reversed, epilogue);
-    workers[i]->Adopt(best->time, best->sequence);
-  });
-  const auto leader = [&] {
-    int32_t index = 0;
-    for (int32_t i = 1; i < kWorkers; ++i) {
-      if (workers[i]->best() < workers[index]->best()) index = i;
+
+  void Run(const SearchBudget& budget, Incumbent* best) {
+    std::array<int64_t, kWorkers> before{};
+    for (size_t i = 0; i < members_.size(); ++i) {
+      before[i] = members_[i]->evaluations();
+      if (round_ == 0) members_[i]->Adopt(best->time, best->sequence);
+    }
+    const int64_t begun = best->evaluations;
+    while (true) {
+      best->evaluations = begun;
+      for (size_t i = 0; i < members_.size(); ++i) {
+        best->evaluations += members_[i]->evaluations() - before[i];
+      }
+      if (members_[Leader()]->best() <= bound_ ||
+          budget.Exhausted(best->evaluations)) {
+        break;
+      }
+      ParallelFor(budget.threads, kWorkers, [&](int32_t i) {
+        const int64_t left = Share(budget.max_evaluations - begun, i) -
+                             (members_[i]->evaluations() - before[i]);
+        if (left > 0) members_[i]->Round(left, budget);
+      });
+      if (++round_ % kExchange == 0) Exchange();
+    }
+    const Member& winner = *members_[Leader()];
+    best->Offer(winner.best(), winner.sequence());
+  }
+
+ private:
+  size_t Leader() const {
+    size_t index = 0;
+    for (size_t i = 1; i < members_.size(); ++i) {
+      if (members_[i]->best() < members_[index]->best()) index = i;
     }
     return index;
-  };
-  const int64_t begun = best->evaluations;
-  for (int64_t round = 1;; ++round) {
-    best->evaluations = begun;
-    for (const auto& worker : workers) {
-      best->evaluations += worker->evaluations();
-    }
-    if (workers[leader()]->best() <= bound ||
-        budget.Exhausted(best->evaluations)) {
-      break;
-    }
-    ParallelFor(budget.threads, kWorkers, [&](int32_t i) {
-      const int64_t left =
-          Share(budget.max_evaluations - begun, i) - workers[i]->evaluations();
-      if (left > 0) workers[i]->Round(left, budget);
-    });
-    int32_t worst = 0;
-    for (int32_t i = 1; i < kWorkers; ++i) {
-      if (workers[i]->best() >= workers[worst]->best()) worst = i;
-    }
-    if (round % kExchange == 0 && worst != leader()) {
-      const Member& other = *workers[leader()];
-      workers[worst]->Adopt(other.best(), other.sequence());
-    }
   }
-  const Member& winner = *workers[leader()];
-  best->Offer(winner.best(), winner.sequence());
-}
+  void Exchange() {
+    size_t worst = 0;
+    for (size_t i = 1; i < members_.size(); ++i) {
+      if (members_[i]->best() >= members_[worst]->best()) worst = i;
+    }
+    const size_t leader = Leader();
+    if (worst == leader) return;
+    members_[worst]->Adopt(members_[leader]->best(),
+                           members_[leader]->sequence());
+  }
+
+  int64_t bound_;
+  View view_;
+  std::unique_ptr<View> backwards_;
+  std::array<std::unique_ptr<Member>, kWorkers> members_;
+  int64_t round_ = 0;
+};
 
 // Small problems are solved; true when the incumbent is proven to be optimal.
 bool SolveExactly(const FlatGraph& flat, const SearchBudget& budget,
@@ -248,64 +276,130 @@ absl::Status SearchWithoutGuard(const StageGraph& graph, const FlatGraph& flat,
 
 }  // namespace
 
+class GraphSearch::Impl {
+ public:
+  Impl(StageGraph graph, uint64_t seed, std::optional<NamedBound> known)
+      : graph_(std::move(graph)), flat_(graph_), seed_(seed), known_(known) {}
+
+  const StageGraph& graph() const { return graph_; }
+
+  void Inherit(const Impl& earlier) { earlier_ = &earlier; }
+
+  absl::StatusOr<SearchResult> Run(const SearchBudget& budget,
+                                   const RankOrders& start) {
+    best_.evaluations = 0;
+    if (best_.time == kNoLimit) Begin(budget, start);
+    if (shortage_.has_value()) {
+      BoundWithMemory();
+      PIPELOOM_RETURN_IF_ERROR(SearchWithoutGuard(
+          graph_, flat_, *shortage_, bound_.time, seed_, budget, &best_));
+    } else {
+      GoOn(budget);
+    }
+    earlier_ = nullptr;
+    SearchResult result;
+    result.evaluations = best_.evaluations;
+    PIPELOOM_ASSIGN_OR_RETURN(
+        result.schedule, TimeSchedule(graph_, OrdersOf(flat_, best_.sequence)));
+    // What leaves the search has passed the independent check.
+    PIPELOOM_RETURN_IF_ERROR(ValidateSchedule(graph_, result.schedule));
+    PIPELOOM_CHECK(result.schedule.step_time().count() == best_.time);
+    result.lower_bound = Nanoseconds(bound_.time);
+    result.bound_source = bound_.source;
+    result.proven_optimal = result.schedule.step_time() == result.lower_bound;
+    return result;
+  }
+
+ private:
+  bool MayGoOn(const SearchBudget& budget) const {
+    return best_.time > bound_.time && !budget.Exhausted(best_.evaluations);
+  }
+
+  // The first answers: of the list scheduler, the one given, the classics'.
+  void Begin(const SearchBudget& budget, const RankOrders& start) {
+    bound_ = LowerBoundWithoutMemory(flat_);
+    if (known_.has_value() && known_->time > bound_.time) bound_ = *known_;
+    ListScheduler first(flat_);
+    if (!first.CanRun()) {
+      shortage_ = first.shortage();
+      return;
+    }
+    const int64_t time = first.Run({});
+    best_.Offer(time, first.sequence());
+    best_.evaluations = 1;
+    Retimer retimer(flat_);
+    const auto offer = [&](const RankOrders& orders) {
+      const std::vector<int32_t> sequence = Linearize(flat_, orders);
+      if (sequence.empty() || !FitsMemory(flat_, sequence)) return;
+      best_.Offer(retimer.Retime(sequence), sequence);
+      ++best_.evaluations;
+    };
+    offer(start);
+    warm_start_ = best_.time < time;
+    if (!MayGoOn(budget)) return;
+    for (const RankOrders& orders : ClassicOrders(graph_)) {
+      if (!budget.Exhausted(best_.evaluations)) offer(orders);
+    }
+  }
+
+  void GoOn(const SearchBudget& budget) {
+    if (team_ == nullptr) {
+      if (MayGoOn(budget)) BoundWithMemory();
+      if (MayGoOn(budget) && SolveExactly(flat_, budget, &best_) &&
+          best_.time > bound_.time) {
+        bound_ = {best_.time, "exact search"};
+      }
+    }
+    if (!MayGoOn(budget)) return;
+    if (team_ == nullptr) {
+      team_ = std::make_unique<WorkerTeam>(graph_, flat_, bound_.time,
+                                           warm_start_, seed_, budget.threads);
+      if (earlier_ != nullptr && earlier_->team_ != nullptr) {
+        team_->Inherit(*earlier_->team_);
+      }
+    }
+    team_->Run(budget, &best_);
+  }
+
+  // It costs some ten list schedules: once it pays.
+  void BoundWithMemory() {
+    if (known_.has_value() || flat_.num_tasks > kMostTasksOfBound) return;
+    bound_ = CheapLowerBound(flat_);
+  }
+
+  StageGraph graph_;
+  FlatGraph flat_;
+  uint64_t seed_;
+  std::optional<NamedBound> known_;
+  // Why the list scheduler finds no order, if so.
+  std::optional<MemoryShortage> shortage_{};
+  NamedBound bound_{};
+  Incumbent best_{};
+  bool warm_start_ = false;
+  const Impl* earlier_ = nullptr;
+  std::unique_ptr<WorkerTeam> team_;
+};
+
+GraphSearch::GraphSearch(StageGraph graph, uint64_t seed,
+                         std::optional<NamedBound> known)
+    : impl_(std::make_unique<Impl>(std::move(graph), seed, known)) {}
+GraphSearch::~GraphSearch() = default;
+
+const StageGraph& GraphSearch::graph() const { return impl_->graph(); }
+
+void GraphSearch::Inherit(const GraphSearch& earlier) {
+  impl_->Inherit(*earlier.impl_);
+}
+
+absl::StatusOr<SearchResult> GraphSearch::Run(const SearchBudget& budget,
+                                              const RankOrders& start) {
+  return impl_->Run(budget, start);
+}
+
 absl::StatusOr<SearchResult> SearchGraph(const StageGraph& graph, uint64_t seed,
                                          const SearchBudget& budget,
                                          const RankOrders& start) {
-  const FlatGraph flat(graph);
-  // The bound with memory costs some ten list schedules: once it pays.
-  NamedBound bound = LowerBoundWithoutMemory(flat);
-  const auto bound_with_memory = [&] {
-    if (flat.num_tasks <= kMostTasksOfBound) bound = CheapLowerBound(flat);
-  };
-  Incumbent best;
-  bool proven = false;
-  ListScheduler first(flat);
-  if (first.CanRun()) {
-    const int64_t time = first.Run({});
-    best.Offer(time, first.sequence());
-    best.evaluations = 1;
-    bool warm_start = false;
-    Retimer retimer(flat);
-    const auto offer = [&](const RankOrders& orders) {
-      const std::vector<int32_t> sequence = Linearize(flat, orders);
-      if (sequence.empty() || !FitsMemory(flat, sequence)) return;
-      best.Offer(retimer.Retime(sequence), sequence);
-      ++best.evaluations;
-    };
-    offer(start);
-    warm_start = best.time < time;
-    if (best.time > bound.time && !budget.Exhausted(best.evaluations)) {
-      for (const RankOrders& orders : ClassicOrders(graph)) {
-        if (!budget.Exhausted(best.evaluations)) offer(orders);
-      }
-    }
-    if (best.time > bound.time && !budget.Exhausted(best.evaluations)) {
-      bound_with_memory();
-    }
-    if (best.time > bound.time && !budget.Exhausted(best.evaluations)) {
-      proven = SolveExactly(flat, budget, &best);
-    }
-    if (!proven && best.time > bound.time &&
-        !budget.Exhausted(best.evaluations)) {
-      SearchOrders(graph, flat, bound.time, warm_start, seed, budget, &best);
-    }
-  } else {
-    bound_with_memory();
-    PIPELOOM_RETURN_IF_ERROR(SearchWithoutGuard(
-        graph, flat, first.shortage(), bound.time, seed, budget, &best));
-  }
-  SearchResult result;
-  result.evaluations = best.evaluations;
-  PIPELOOM_ASSIGN_OR_RETURN(result.schedule,
-                            TimeSchedule(graph, OrdersOf(flat, best.sequence)));
-  // What leaves the search has passed the independent check.
-  PIPELOOM_RETURN_IF_ERROR(ValidateSchedule(graph, result.schedule));
-  PIPELOOM_CHECK(result.schedule.step_time().count() == best.time);
-  if (proven && best.time > bound.time) bound = {best.time, "exact search"};
-  result.lower_bound = Nanoseconds(bound.time);
-  result.bound_source = bound.source;
-  result.proven_optimal = result.schedule.step_time() == result.lower_bound;
-  return result;
+  return GraphSearch(graph, seed).Run(budget, start);
 }
 
 }  // namespace pipeloom::planner

@@ -4,11 +4,14 @@
 #define PIPELOOM_PLANNER_SEARCH_GRAPH_H_
 
 #include <cstdint>
+#include <memory>
+#include <optional>
 
 #include "absl/status/statusor.h"
 #include "base/units.h"
 #include "ir/schedule.h"
 #include "ir/stage_graph.h"
+#include "planner/lower_bound.h"
 #include "planner/search_budget.h"
 
 namespace pipeloom::planner {
@@ -41,6 +44,30 @@ struct SearchResult {
 absl::StatusOr<SearchResult> SearchGraph(const StageGraph& graph, uint64_t seed,
                                          const SearchBudget& budget,
                                          const RankOrders& start = {});
+
+// The same search in parts: each Run goes on where the last one stopped.
+class GraphSearch {
+ public:
+  // `known`: a lower bound of the step time, instead of the costly ones.
+  GraphSearch(StageGraph graph, uint64_t seed,
+              std::optional<NamedBound> known = std::nullopt);
+  ~GraphSearch();
+  const StageGraph& graph() const;
+
+  // Before the first Run: `earlier` searched the same tasks with other
+  // durations or limits. What it has tried, but for its best, is not tried
+  // again.
+  void Inherit(const GraphSearch& earlier);
+
+  // The best so far, and the evaluations of this Run, which `budget` is for.
+  // `start`: as SearchGraph's, of the first Run only.
+  absl::StatusOr<SearchResult> Run(const SearchBudget& budget,
+                                   const RankOrders& start = {});
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
 
 }  // namespace pipeloom::planner
 

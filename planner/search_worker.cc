@@ -20,8 +20,6 @@ SearchWorker::SearchWorker(const SearchSpace& space, int32_t index,
                            uint64_t seed)
     : space_(&space),
       evaluator_(*space.graph, *space.units),
-      lists_(*space.graph),
-      ideal_(*space.ideal, *space.units),
       retimer_(*space.graph),
       tabu_(*space.graph),
       sequences_(*space.graph),
@@ -32,6 +30,7 @@ SearchWorker::SearchWorker(const SearchSpace& space, int32_t index,
           space.units->load.begin(), space.units->load.end(),
           [&](int64_t load) { return load == space.units->load.front(); })),
       index_(index),
+      next_spread_(static_cast<size_t>(index)),
       next_portfolio_(static_cast<size_t>(index)) {
   int64_t total = 0;
   for (const int64_t d : space.graph->duration) total += d;
@@ -52,6 +51,21 @@ void SearchWorker::Adopt(int64_t time, absl::Span<const int32_t> sequence) {
   stalled_cost_ = 0;
 }
 
+void SearchWorker::Inherit(const SearchWorker& earlier) {
+  next_spread_ = earlier.next_spread_;
+  spreads_drawn_ = earlier.spreads_drawn_;
+  next_portfolio_ = earlier.next_portfolio_;
+  next_base_ = earlier.next_base_;
+  turn_ = earlier.turn_;
+  inherited_ = earlier.inherited_;
+  for (const Candidate& base : earlier.bases_) {
+    inherited_.push_back(base.choice);
+  }
+  if (!earlier.home_.choice.order.empty()) {
+    inherited_.push_back(earlier.home_.choice);
+  }
+}
+
 void SearchWorker::Round(int64_t limit, const SearchBudget& budget) {
   stop_at_ = limit < std::numeric_limits<int64_t>::max() - evaluations_
                  ? evaluations_ + limit
@@ -65,13 +79,15 @@ void SearchWorker::Round(int64_t limit, const SearchBudget& budget) {
   }
   const int64_t before = best_;
   while (cost_ < kRoundCost && MayGoOn(budget)) {
-    if (next_portfolio_ < space_->portfolio->size()) {
+    if (!begun()) {
       Portfolio(budget);
       continue;
     }
     if (next_base_ < bases_.size() && !symmetric_ &&
         space_->units->period.size() > 2) {
-      ExchangeEnds(&bases_[next_base_++], budget);
+      ExchangeEnds(&bases_[next_base_], budget);
+      // What the budget has cut short is done again.
+      if (MayGoOn(budget)) ++next_base_;
       if (next_base_ == bases_.size()) {
         std::stable_sort(bases_.begin(), bases_.end(),
                          [](const Candidate& a, const Candidate& b) {
@@ -97,8 +113,11 @@ int64_t SearchWorker::TryChoice(const OrderChoice& choice, int64_t worth) {
   last_ideal_ = choice.idealised;
   int64_t time = 0;
   if (choice.idealised) {
-    time = ideal_.Evaluate(choice);
-    if (time < kNoLimit) time = retimer_.Retime(ideal_.sequence());
+    if (ideal_ == nullptr) {
+      ideal_ = std::make_unique<OrderEvaluator>(*space_->ideal, *space_->units);
+    }
+    time = ideal_->Evaluate(choice);
+    if (time < kNoLimit) time = retimer_.Retime(ideal_->sequence());
   } else {
     time = evaluator_.Evaluate(choice, std::max(worth, best_));
   }
@@ -109,7 +128,7 @@ int64_t SearchWorker::TryChoice(const OrderChoice& choice, int64_t worth) {
 }
 
 absl::Span<const int32_t> SearchWorker::LastSequence() const {
-  return last_ideal_ ? ideal_.sequence() : evaluator_.sequence();
+  return last_ideal_ ? ideal_->sequence() : evaluator_.sequence();
 }
 
 int64_t SearchWorker::Sweep(absl::Span<const int32_t> sequence) {

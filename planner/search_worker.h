@@ -70,6 +70,10 @@ class SearchWorker {
   int64_t evaluations() const { return evaluations_; }
   // Goes on from another's best sequence. REQUIRES: legal.
   void Adopt(int64_t time, absl::Span<const int32_t> sequence);
+  // Goes on where a worker on the same tasks with other durations or limits
+  // was: what it has begun with is not done again but for its best choices.
+  // REQUIRES: no Round yet.
+  void Inherit(const SearchWorker& earlier);
 
   // Works until the round's cost is spent, `limit` more evaluations are made,
   // the bound is met or the budget says stop.
@@ -111,8 +115,14 @@ class SearchWorker {
               const SearchBudget& budget);
 
   // search_worker_start.cc.
+  bool begun() const {
+    return started_ && inherited_.empty() &&
+           next_portfolio_ >= space_->portfolio->size();
+  }
   void SweepFirst(const SearchBudget& budget);
   void Portfolio(const SearchBudget& budget);
+  // As one of the choices to exchange the ends of, or to come back to.
+  void TryAsBase(const OrderChoice& choice);
   // Which microbatches go first and last; `base` becomes the best found.
   void ExchangeEnds(Candidate* base, const SearchBudget& budget);
 
@@ -146,8 +156,7 @@ class SearchWorker {
 
   const SearchSpace* space_;
   OrderEvaluator evaluator_;
-  ListScheduler lists_;
-  OrderEvaluator ideal_;
+  std::unique_ptr<OrderEvaluator> ideal_;  // Once it is asked for.
   Retimer retimer_;
   std::unique_ptr<ForwardBackward> sweeps_;  // Null: nothing to gain.
   TabuSearch tabu_;
@@ -159,8 +168,13 @@ class SearchWorker {
   bool symmetric_;  // All units alike: their order does not matter.
   double mean_duration_ = 0;
   int32_t index_;
-  size_t next_portfolio_;
+  // How far it has begun.
+  size_t next_spread_;
+  int32_t spreads_drawn_ = 0;
+  bool first_swept_ = false;
   bool started_ = false;
+  size_t next_portfolio_;
+  std::vector<OrderChoice> inherited_{};
   bool last_ideal_ = false;
 
   // Of the running Round.

@@ -98,14 +98,15 @@ void SearchWorker::MixElites() {
   std::sort(order.begin(), order.end(), [&](int32_t x, int32_t y) {
     return key[x] != key[y] ? key[x] < key[y] : x < y;
   });
-  const int64_t time = lists_.Run(
-      {.order = order, .prefer = Prefer::kPriority, .patience = 0.5});
+  ListScheduler& lists = evaluator_.scheduler();
+  const int64_t time =
+      lists.Run({.order = order, .prefer = Prefer::kPriority, .patience = 0.5});
   ++evaluations_;
   cost_ += kListCost;
-  Keep(time, lists_.sequence());
+  Keep(time, lists.sequence());
   if (sweeps_ == nullptr) return;
-  const std::vector<int32_t> mixed(lists_.sequence().begin(),
-                                   lists_.sequence().end());
+  const std::vector<int32_t> mixed(lists.sequence().begin(),
+                                   lists.sequence().end());
   Sweep(mixed);
 }
 

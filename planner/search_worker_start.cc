@@ -32,52 +32,65 @@ constexpr int64_t kFrontPolish = 50;
 void SearchWorker::SweepFirst(const SearchBudget& budget) {
   if (sweeps_ == nullptr) return;
   std::vector<int32_t> start = sequence_;
-  Sweep(start);
+  if (!std::exchange(first_swept_, true)) Sweep(start);
   const std::vector<OrderChoice>& spread = *space_->spread;
-  for (auto i = static_cast<size_t>(index_); i < spread.size();
-       i += static_cast<size_t>(space_->num_workers)) {
+  while (next_spread_ < spread.size()) {
     if (!MayGoOn(budget)) return;
-    if (TryChoice(spread[i]) >= kNoLimit) continue;
+    const OrderChoice& choice = spread[next_spread_];
+    next_spread_ += static_cast<size_t>(space_->num_workers);
+    if (TryChoice(choice) >= kNoLimit) continue;
     start.assign(LastSequence().begin(), LastSequence().end());
     Sweep(start);
   }
-  SweepDrawn(space_->graph->num_tasks > kLargeGraph ? kDrawnSpreadsOfLarge
-                                                    : kDrawnSpreads,
-             budget);
+  const int32_t drawn = space_->graph->num_tasks > kLargeGraph
+                            ? kDrawnSpreadsOfLarge
+                            : kDrawnSpreads;
+  for (; spreads_drawn_ < drawn && MayGoOn(budget); ++spreads_drawn_) {
+    SweepDrawn(1, budget);
+  }
+}
+
+void SearchWorker::TryAsBase(const OrderChoice& choice) {
+  // Odd workers stay with patterns, which need more steps to pay.
+  const bool may_be_home = keeps_pattern_ && IsPattern(choice.rule);
+  int64_t worth = may_be_home ? home_.time : 0;
+  if (choice.rule != PriorityRule::kTail) {
+    worth = std::max(
+        worth, bases_.size() < kMostBases ? kNoLimit : bases_.back().time);
+  }
+  const int64_t time = TryChoice(choice, worth);
+  if (may_be_home && time < home_.time) {
+    home_ = {.time = time, .choice = choice};
+  }
+  if (choice.rule == PriorityRule::kTail) return;
+  const auto at = std::upper_bound(
+      bases_.begin(), bases_.end(), time,
+      [](int64_t t, const Candidate& c) { return t < c.time; });
+  bases_.insert(at, {.time = time, .choice = choice});
+  if (bases_.size() > kMostBases) bases_.pop_back();
 }
 
 void SearchWorker::Portfolio(const SearchBudget& budget) {
   const std::vector<OrderChoice>& portfolio = *space_->portfolio;
   if (!started_) {
-    started_ = true;
     SweepFirst(budget);
     if (space_->warm_start || space_->graph->num_tasks <= kLargeGraph) {
       const std::vector<int32_t> start = sequence_;
       Polish(start, kPolish, budget);
     }
+    if (!MayGoOn(budget)) return;
+    started_ = true;
+  }
+  while (!inherited_.empty() && MayGoOn(budget)) {
+    TryAsBase(inherited_.back());
+    inherited_.pop_back();
   }
   const int64_t before = best_;
   for (int i = 0; i < 8 && next_portfolio_ < portfolio.size(); ++i) {
     if (!MayGoOn(budget)) return;
     const OrderChoice& choice = portfolio[next_portfolio_];
     next_portfolio_ += static_cast<size_t>(space_->num_workers);
-    // Odd workers stay with patterns, which need more steps to pay.
-    const bool may_be_home = keeps_pattern_ && IsPattern(choice.rule);
-    int64_t worth = may_be_home ? home_.time : 0;
-    if (choice.rule != PriorityRule::kTail) {
-      worth = std::max(
-          worth, bases_.size() < kMostBases ? kNoLimit : bases_.back().time);
-    }
-    const int64_t time = TryChoice(choice, worth);
-    const auto at = std::upper_bound(
-        bases_.begin(), bases_.end(), time,
-        [](int64_t t, const Candidate& c) { return t < c.time; });
-    if (may_be_home && time < home_.time) {
-      home_ = {.time = time, .choice = choice};
-    }
-    if (choice.rule == PriorityRule::kTail) continue;
-    bases_.insert(at, {.time = time, .choice = choice});
-    if (bases_.size() > kMostBases) bases_.pop_back();
+    TryAsBase(choice);
   }
   // So that large graphs, whose portfolio takes all the time, are polished.
   if (best_ < before && space_->graph->num_tasks > kLargeGraph) {

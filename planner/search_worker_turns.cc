@@ -95,6 +95,7 @@ void SearchWorker::PerturbChoices(const SearchBudget& budget) {
 void SearchWorker::Shake(const SearchBudget& budget) {
   const FlatGraph& g = *space_->graph;
   const OrderUnits& units = *space_->units;
+  ListScheduler& lists = evaluator_.scheduler();
   std::vector<int64_t> noise(static_cast<size_t>(units.num_units()));
   std::vector<int64_t> key(static_cast<size_t>(g.num_tasks));
   std::vector<int32_t> order;
@@ -120,16 +121,16 @@ void SearchWorker::Shake(const SearchBudget& budget) {
     }
     sorter_.Sort(key, &order);
     const int64_t time =
-        lists_.Run({.order = order,
-                    .prefer = random_.Below(4) == 0 ? Prefer::kBackward
-                                                    : Prefer::kPriority,
-                    .patience = 0.5 * static_cast<double>(random_.Below(3))});
+        lists.Run({.order = order,
+                   .prefer = random_.Below(4) == 0 ? Prefer::kBackward
+                                                   : Prefer::kPriority,
+                   .patience = 0.5 * static_cast<double>(random_.Below(3))});
     ++evaluations_;
     cost_ += kListCost + 4;
-    Keep(time, lists_.sequence());
+    Keep(time, lists.sequence());
     if (static_cast<double>(time - shaken_) > kShakeGate * mean_duration_)
       continue;
-    Polish(lists_.sequence(), kShakePolish, budget);
+    Polish(lists.sequence(), kShakePolish, budget);
     const auto worse = static_cast<double>(tabu_.best_time() - shaken_);
     if (worse <= 0 ||
         random_.Unit() < std::exp(-worse / (0.3 * mean_duration_))) {

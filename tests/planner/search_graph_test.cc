@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <optional>
 
 #include "planner/executor.h"
 #include "planner/list_scheduler.h"
@@ -155,6 +156,90 @@ TEST(SearchGraphTest, ProvesUniformPipelinesWithSplitBackward) {
                        SearchGraph(graph, 1, Evaluations(5000)));
   EXPECT_TRUE(result.proven_optimal);
   EXPECT_EQ(result.schedule.makespan(), Milliseconds(27));
+}
+
+TEST(GraphSearchTest, GoesOnWhereItStopped) {
+  for (uint64_t seed = 0; seed < 20; ++seed) {
+    SCOPED_TRACE(::testing::Message() << "seed " << seed);
+    const StageGraph graph = Medium(seed);
+    ASSERT_OK_AND_ASSIGN(const SearchResult one,
+                         SearchGraph(graph, 1, Evaluations(200)));
+    GraphSearch search(graph, 1);
+    EXPECT_EQ(search.graph(), graph);
+    ASSERT_OK_AND_ASSIGN(SearchResult best, search.Run(Evaluations(200)));
+    EXPECT_EQ(best.schedule, one.schedule);
+    EXPECT_EQ(best.evaluations, one.evaluations);
+    for (const int64_t evaluations : {1, 7, 400, 1000}) {
+      ASSERT_OK_AND_ASSIGN(const SearchResult next,
+                           search.Run(Evaluations(evaluations)));
+      EXPECT_THAT(ValidateSchedule(graph, next.schedule), IsOk());
+      EXPECT_LE(next.schedule.step_time(), best.schedule.step_time());
+      EXPECT_LE(next.evaluations, evaluations + 16);
+      EXPECT_EQ(next.evaluations == 0, best.proven_optimal);
+      best = next;
+    }
+  }
+}
+
+TEST(GraphSearchTest, BeginsHoweverLittleTheFirstRunMayDo) {
+  const StageGraph graph = UniformGraph({.ranks = 4,
+                                         .microbatches = 8,
+                                         .split_backward = true,
+                                         .limit = Bytes(4000)});
+  GraphSearch search(graph, 1);
+  ASSERT_OK_AND_ASSIGN(const SearchResult first, search.Run(Evaluations(1)));
+  EXPECT_FALSE(first.proven_optimal);
+  ASSERT_OK_AND_ASSIGN(const SearchResult rest, search.Run(Evaluations(5000)));
+  EXPECT_TRUE(rest.proven_optimal);
+  EXPECT_EQ(rest.schedule.makespan(), Milliseconds(27));
+}
+
+TEST(GraphSearchTest, InheritsFromTheSameTasksUnderOtherLimits) {
+  for (uint64_t seed = 0; seed < 20; ++seed) {
+    SCOPED_TRACE(::testing::Message() << "seed " << seed);
+    const StageGraph graph = Medium(seed);
+    IdVector<RankId, RankSpec> ranks = graph.ranks();
+    for (RankSpec& rank : ranks) rank.memory.limit = Bytes(0);
+    const StageGraph unlimited = graph.WithRanks(ranks);
+    std::optional<SearchResult> before;
+    for (const int32_t threads : {1, 2}) {
+      GraphSearch earlier(unlimited, 1);
+      ASSERT_OK_AND_ASSIGN(const SearchResult wide,
+                           earlier.Run(Evaluations(300, threads)));
+      EXPECT_LE(wide.evaluations, 316);
+      GraphSearch search(graph, 2);
+      search.Inherit(earlier);
+      ASSERT_OK_AND_ASSIGN(const SearchResult found,
+                           search.Run(Evaluations(300, threads)));
+      EXPECT_THAT(ValidateSchedule(graph, found.schedule), IsOk());
+      EXPECT_GE(found.schedule.step_time(), found.lower_bound);
+      EXPECT_LE(found.evaluations, 316);
+      if (before.has_value()) {
+        EXPECT_EQ(found.schedule, before->schedule);
+      }
+      before = found;
+    }
+  }
+}
+
+TEST(SearchBudgetTest, PartsHaveTheirOwnEvaluationsAndShares) {
+  double used = 0.2;
+  SearchBudget whole = Evaluations(1000);
+  whole.spent = [&] { return used; };
+  const SearchBudget part = whole.PartUntil(0.6, 150);
+  EXPECT_EQ(part.max_evaluations, 450);
+  EXPECT_DOUBLE_EQ(part.spent(), 0);
+  const SearchBudget half = part.Until(0.5);
+  EXPECT_EQ(half.max_evaluations, 225);
+  used = 0.39;
+  EXPECT_FALSE(half.Exhausted(0));
+  used = 0.41;
+  EXPECT_TRUE(half.Exhausted(0));
+  EXPECT_FALSE(part.Exhausted(449));
+  EXPECT_TRUE(part.Exhausted(450));
+  used = 0.6;
+  EXPECT_TRUE(part.Exhausted(0));
+  EXPECT_DOUBLE_EQ(whole.PartUntil(0.5, 0).spent(), 1);
 }
 
 TEST(SearchGraphTest, TakesAnEmptyGraph) {

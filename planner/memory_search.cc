@@ -1,15 +1,19 @@
 #include "planner/memory_search.h"
 
 #include <algorithm>
+#include <array>
 #include <limits>
+#include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "base/status_macros.h"
 #include "planner/choose_memory.h"
+#include "planner/executor.h"
 #include "planner/flat_graph.h"
 #include "planner/list_scheduler.h"
+#include "planner/lower_bound.h"
 #include "planner/memory_feasibility.h"
 #include "planner/order_portfolio.h"
 #include "planner/order_search.h"
@@ -23,6 +27,8 @@ using partition::StepMemory;
 
 // Shares of the way from keeping everything to the least, for all modules.
 constexpr double kLevels[] = {0, 1, 0.5, 0.25, 0.75};
+// Levels judged at once, for any number of threads.
+constexpr size_t kAtOnce = 2;
 // List schedules that a level is judged by.
 constexpr int kTries = 4;
 // Shares of the budget at which levels are chosen, and the order is searched
@@ -44,6 +50,9 @@ struct Known {
   MemorySelection selection{};
   int64_t time = kNoLimit;
   RankOrders orders{};
+  // That found the orders, maybe for the choices before these.
+  std::shared_ptr<GraphSearch> search{};
+  bool chosen = false;  // The choices are the best found for the orders.
 };
 
 // Levels for all modules, and for each module alone, without copies.
@@ -99,11 +108,10 @@ std::vector<MemorySelection> CopyLevels(const StepMemory& memory) {
 
 class MemorySearch {
  public:
-  MemorySearch(const StageGraph& graph, const StepMemory& memory, uint64_t seed)
-      : graph_(&graph),
-        memory_(&memory),
-        chooser_(graph, memory),
-        seed_(seed) {}
+  // `bound`: of the step time for any choices.
+  MemorySearch(const StageGraph& graph, const StepMemory& memory,
+               const NamedBound& bound, uint64_t seed)
+      : graph_(&graph), memory_(&memory), bound_(bound), seed_(seed) {}
 
   const std::optional<Known>& best() const { return best_; }
   // Puts what is known aside; what comes next begins anew.
@@ -114,39 +122,32 @@ class MemorySearch {
       best_ = std::move(known);
   }
   int64_t evaluations() const { return evaluations_; }
+  const absl::Status& shortage() const { return shortage_; }
 
-  // A few list schedules with the selection's graph; then the best choices for
-  // the best of them.
-  absl::Status Try(const MemorySelection& selection, int tries,
+  // Judges levels, each by a few list schedules with its graph and then the
+  // best choices for the best of them; two at once, and between two pairs it is
+  // seen whether to go on.
+  absl::Status Try(absl::Span<const MemorySelection> levels, int tries,
                    const SearchBudget& budget) {
-    PIPELOOM_ASSIGN_OR_RETURN(
-        const StageGraph chosen,
-        partition::ApplyMemory(*graph_, *memory_, selection));
-    const FlatGraph flat(chosen);
-    const OrderUnits units(chosen);
-    OrderEvaluator evaluator(flat, units);
-    if (!evaluator.scheduler().CanRun()) {
-      return DescribeShortage(chosen, evaluator.scheduler().shortage());
-    }
-    Known level{.selection = selection};
-    int made = 0;
-    for (const OrderChoice& choice : OrderPortfolio(flat, units)) {
-      if (choice.idealised) continue;
-      if (made > 0 && budget.Exhausted(evaluations_)) break;
-      const int64_t time = evaluator.Evaluate(choice);
-      ++evaluations_;
-      if (time < level.time) {
-        level.time = time;
-        level.orders = OrdersOf(flat, evaluator.sequence());
+    std::array<Judged, kAtOnce> judged;
+    const auto number = static_cast<int32_t>(levels.size());
+    ParallelFor(budget.threads, number, [&](int32_t i) {
+      judged[i] = Judge(levels[i], tries, budget, &choosers_[i]);
+    });
+    for (int32_t i = 0; i < number; ++i) {
+      Known& level = judged[i].level;
+      evaluations_ += judged[i].evaluations;
+      if (absl::IsResourceExhausted(judged[i].status)) {
+        shortage_ = judged[i].status;
+        continue;
       }
-      if (++made == tries) break;
-    }
-    if (level.time >= kNoLimit) return absl::OkStatus();
-    if (tries > 1) PIPELOOM_RETURN_IF_ERROR(ChooseFor(budget, &level));
-    if (!best_.has_value() || level.time < best_->time) {
-      next_ = std::exchange(best_, std::move(level));
-    } else if (!next_.has_value() || level.time < next_->time) {
-      next_ = std::move(level);
+      PIPELOOM_RETURN_IF_ERROR(judged[i].status);
+      if (level.time >= kNoLimit) continue;
+      if (!best_.has_value() || level.time < best_->time) {
+        next_ = std::exchange(best_, std::move(level));
+      } else if (!next_.has_value() || level.time < next_->time) {
+        next_ = std::move(level);
+      }
     }
     return absl::OkStatus();
   }
@@ -177,7 +178,8 @@ class MemorySearch {
   // Goes on from an earlier answer, whose choices may be too much now.
   absl::Status Resume(const MemorySchedule& start, const SearchBudget& budget) {
     Known known{.selection = start.selection,
-                .orders = start.found.schedule.order};
+                .orders = start.found.schedule.order,
+                .search = start.search};
     PIPELOOM_RETURN_IF_ERROR(ChooseFor(budget, &known));
     if (known.time < kNoLimit) best_ = std::move(known);
     const int64_t before = start.found.schedule.step_time().count();
@@ -192,21 +194,28 @@ class MemorySearch {
 
   // Searches the order for the best choices so far.
   absl::Status Order(const SearchBudget& budget) {
-    PIPELOOM_ASSIGN_OR_RETURN(
-        const StageGraph chosen,
-        partition::ApplyMemory(*graph_, *memory_, best_->selection));
     SearchBudget rest = budget;
     if (rest.max_evaluations != std::numeric_limits<int64_t>::max()) {
       rest.max_evaluations -= evaluations_;
     }
     if (rest.max_evaluations < 1) return absl::OkStatus();
     PIPELOOM_ASSIGN_OR_RETURN(
-        SearchResult found, SearchGraph(chosen, seed_++, rest, best_->orders));
+        StageGraph chosen,
+        partition::ApplyMemory(*graph_, *memory_, best_->selection));
+    const std::shared_ptr<GraphSearch> earlier = best_->search;
+    if (earlier == nullptr || !(earlier->graph() == chosen)) {
+      best_->search =
+          std::make_shared<GraphSearch>(std::move(chosen), seed_++, bound_);
+      if (earlier != nullptr) best_->search->Inherit(*earlier);
+    }
+    PIPELOOM_ASSIGN_OR_RETURN(SearchResult found,
+                              best_->search->Run(rest, best_->orders));
     evaluations_ += found.evaluations;
     const int64_t time = found.schedule.step_time().count();
     if (time < best_->time) {
       best_->time = time;
       best_->orders = std::move(found.schedule.order);
+      best_->chosen = false;
     }
     return absl::OkStatus();
   }
@@ -224,7 +233,7 @@ class MemorySearch {
     const std::vector<int32_t> sequence =
         Linearize(flat, start.found.schedule.order);
     if (!scheduler.CanRun() || sequence.empty()) return absl::OkStatus();
-    Known known{.selection = start.selection};
+    Known known{.selection = start.selection, .search = start.search};
     for (const double patience : kFollowPatience) {
       const int64_t time = scheduler.Run({.order = sequence,
                                           .prefer = Prefer::kPriority,
@@ -241,31 +250,125 @@ class MemorySearch {
     return absl::OkStatus();
   }
 
-  // Leaves `known` as it is when nothing fits or nothing is better.
+  using Chooser = std::unique_ptr<MemoryChooser>;  // Once it is needed.
+  struct Judged {
+    absl::Status status{};
+    Known level{};
+    int64_t evaluations = 0;
+  };
+  Judged Judge(const MemorySelection& selection, int tries,
+               const SearchBudget& budget, Chooser* chooser) const {
+    Judged judged{.level = {.selection = selection}};
+    absl::StatusOr<StageGraph> chosen =
+        partition::ApplyMemory(*graph_, *memory_, selection);
+    if (!chosen.ok()) return {.status = chosen.status()};
+    const FlatGraph flat(*chosen);
+    const OrderUnits units(*chosen);
+    OrderEvaluator evaluator(flat, units);
+    if (!evaluator.scheduler().CanRun()) {
+      return {.status =
+                  DescribeShortage(*chosen, evaluator.scheduler().shortage())};
+    }
+    Known& level = judged.level;
+    int made = 0;
+    for (const OrderChoice& choice : OrderPortfolio(flat, units)) {
+      if (choice.idealised) continue;
+      if (made > 0 && budget.Exhausted(evaluations_ + judged.evaluations)) {
+        break;
+      }
+      const int64_t time = evaluator.Evaluate(choice);
+      ++judged.evaluations;
+      if (time < level.time) {
+        level.time = time;
+        level.orders = OrdersOf(flat, evaluator.sequence());
+      }
+      if (++made == tries) break;
+    }
+    if (level.time >= kNoLimit || tries == 1) return judged;
+    SearchBudget alone = budget;
+    alone.threads = 1;
+    judged.status = ChooseFor(alone, chooser, &judged.evaluations, &level);
+    return judged;
+  }
+
   absl::Status ChooseFor(const SearchBudget& budget, Known* known) {
-    if (!memory_->has_choices()) return absl::OkStatus();
+    int64_t evaluations = 0;
+    const absl::Status status =
+        ChooseFor(budget, &choosers_[0], &evaluations, known);
+    evaluations_ += evaluations;
+    return status;
+  }
+  // Leaves `known` as it is when nothing fits or nothing is better.
+  absl::Status ChooseFor(const SearchBudget& budget, Chooser* at_hand,
+                         int64_t* evaluations, Known* known) const {
+    if (known->chosen || !memory_->has_choices()) return absl::OkStatus();
+    if (*at_hand == nullptr) {
+      *at_hand = std::make_unique<MemoryChooser>(*graph_, *memory_);
+    }
+    MemoryChooser* const chooser = at_hand->get();
     const absl::StatusOr<int64_t> time =
-        chooser_.Choose(known->orders, known->selection, budget, {});
-    evaluations_ += chooser_.evaluations();
+        chooser->Choose(known->orders, known->selection, budget, {});
+    *evaluations += chooser->evaluations();
+    known->chosen = !budget.Exhausted(evaluations_ + *evaluations);
     if (!time.ok()) {
       return absl::IsResourceExhausted(time.status()) ? absl::OkStatus()
                                                       : time.status();
     }
     if (*time < known->time) {
       known->time = *time;
-      known->selection = chooser_.selection();
+      known->selection = chooser->selection();
     }
     return absl::OkStatus();
   }
 
   const StageGraph* graph_;
   const StepMemory* memory_;
-  MemoryChooser chooser_;
+  NamedBound bound_;
+  std::array<Chooser, kAtOnce> choosers_{};
   uint64_t seed_;
   int64_t evaluations_ = 0;
   std::optional<Known> best_{};
   std::optional<Known> next_{};  // The next best level tried.
+  absl::Status shortage_;        // What the last level that did not fit lacks.
 };
+
+// The level to begin with, and orders for it.
+absl::Status FindLevel(const StageGraph& graph, const StepMemory& memory,
+                       const Partition& partition, const SearchBudget& budget,
+                       MemorySearch* search) {
+  const bool only_one = budget.max_evaluations <= 1;
+  const auto try_levels = [&](const std::vector<MemorySelection>& levels,
+                              size_t always,
+                              const SearchBudget& part) -> absl::Status {
+    for (size_t tried = 0; tried < levels.size();) {
+      if (search->best().has_value() && tried >= always &&
+          (only_one || part.Exhausted(search->evaluations()))) {
+        break;
+      }
+      const absl::Span<const MemorySelection> pair =
+          absl::MakeConstSpan(levels).subspan(tried, kAtOnce);
+      PIPELOOM_RETURN_IF_ERROR(search->Try(pair, only_one ? 1 : kTries, part));
+      tried += pair.size();
+    }
+    return absl::OkStatus();
+  };
+  const SearchBudget first = budget.Until(kLevelsUntil);
+  const std::vector<MemorySelection> copy_levels = CopyLevels(memory);
+  // The two extremes are tried whatever the budget: which is better is the one
+  // thing that no search of the order makes up for.
+  PIPELOOM_RETURN_IF_ERROR(
+      try_levels(Levels(memory, partition), 2,
+                 copy_levels.empty() ? first : budget.Until(kLevelsUntil / 2)));
+  if (copy_levels.empty()) {
+    if (only_one || !MemoryIsShort(FlatGraph(graph))) return absl::OkStatus();
+    return search->Race(search->TakeNext(), kRaceUntil, budget);
+  }
+  std::optional<Known> plain = search->Take();
+  PIPELOOM_RETURN_IF_ERROR(try_levels(copy_levels, 1, first));
+  if (!only_one) return search->Race(std::move(plain), kCopyRaceUntil, budget);
+  search->Offer(std::move(plain));
+  return absl::OkStatus();
+}
 
 }  // namespace
 
@@ -275,51 +378,21 @@ absl::StatusOr<MemorySchedule> SearchWithMemory(const StageGraph& graph,
                                                 uint64_t seed,
                                                 const SearchBudget& budget,
                                                 const MemorySchedule* start) {
-  MemorySearch search(graph, memory, seed);
   const bool only_one = budget.max_evaluations <= 1;
-  const SearchBudget first = budget.Until(kLevelsUntil);
+  const NamedBound bound =
+      start != nullptr ? NamedBound{start->found.lower_bound.count(),
+                                    start->found.bound_source}
+      : only_one       ? LowerBoundWithoutMemory(LeastMemory(graph, memory))
+                       : PlanBound(graph, &memory);
+  MemorySearch search(graph, memory, bound, seed);
   if (start != nullptr) PIPELOOM_RETURN_IF_ERROR(search.Resume(*start, budget));
-  const bool resumed = search.best().has_value();
-  const auto try_levels = [&](const std::vector<MemorySelection>& levels,
-                              int always,
-                              const SearchBudget& part) -> absl::Status {
-    int tried = 0;
-    for (const MemorySelection& level : levels) {
-      if (search.best().has_value() &&
-          (resumed || (tried >= always &&
-                       (only_one || part.Exhausted(search.evaluations()))))) {
-        break;
-      }
-      ++tried;
-      const absl::Status status =
-          search.Try(level, only_one ? 1 : kTries, part);
-      if (!status.ok() && !absl::IsResourceExhausted(status)) return status;
-    }
-    return absl::OkStatus();
-  };
-  const std::vector<MemorySelection> copy_levels = CopyLevels(memory);
-  // The two extremes are tried whatever the budget: which is better is the one
-  // thing that no search of the order makes up for.
-  PIPELOOM_RETURN_IF_ERROR(
-      try_levels(Levels(memory, partition), 2,
-                 copy_levels.empty() ? first : budget.Until(kLevelsUntil / 2)));
-  if (copy_levels.empty() && !resumed && !only_one &&
-      MemoryIsShort(FlatGraph(graph))) {
+  if (!search.best().has_value()) {
     PIPELOOM_RETURN_IF_ERROR(
-        search.Race(search.TakeNext(), kRaceUntil, budget));
-  }
-  if (!copy_levels.empty() && !resumed) {
-    std::optional<Known> plain = search.Take();
-    PIPELOOM_RETURN_IF_ERROR(try_levels(copy_levels, 1, first));
-    if (only_one) {
-      search.Offer(std::move(plain));
-    } else {
-      PIPELOOM_RETURN_IF_ERROR(
-          search.Race(std::move(plain), kCopyRaceUntil, budget));
-    }
+        FindLevel(graph, memory, partition, budget, &search));
   }
   if (!search.best().has_value()) {
-    PIPELOOM_RETURN_IF_ERROR(search.Try(memory.Leanest(), 1, first));
+    PIPELOOM_RETURN_IF_ERROR(search.Try({memory.Leanest()}, 1, budget));
+    if (!search.best().has_value()) return search.shortage();
   }
   const auto may_go_on = [&] {
     return !budget.Exhausted(search.evaluations());
@@ -335,6 +408,7 @@ absl::StatusOr<MemorySchedule> SearchWithMemory(const StageGraph& graph,
   }
   MemorySchedule answer;
   answer.selection = search.best()->selection;
+  answer.search = search.best()->search;
   PIPELOOM_ASSIGN_OR_RETURN(
       const StageGraph chosen,
       partition::ApplyMemory(graph, memory, answer.selection));
@@ -342,7 +416,6 @@ absl::StatusOr<MemorySchedule> SearchWithMemory(const StageGraph& graph,
                             TimeSchedule(chosen, search.best()->orders));
   PIPELOOM_RETURN_IF_ERROR(ValidateSchedule(chosen, answer.found.schedule));
   answer.found.evaluations = search.evaluations();
-  const NamedBound bound = PlanBound(graph, &memory);
   answer.found.lower_bound = Nanoseconds(bound.time);
   answer.found.bound_source = bound.source;
   answer.found.proven_optimal =

@@ -5,6 +5,8 @@
 // what is kept delays forwards that find no room. So: several levels of memory
 // choice, by module and for all, are each tried with a few list schedules;
 // where memory is short, the orders of the two best are searched for a while;
+// each such search is gone on with as long as its choices stay, and inherited
+// from when they change;
 // for the better one's order the choices are made anew, exactly
 // (choose_memory.h); the order is searched for these choices; and again,
 // choices and order, as long as there is time.
@@ -27,8 +29,8 @@ namespace pipeloom::planner {
 // PlanBound's. The schedule passes
 // ValidateSchedule on ApplyMemory(graph, memory, selection). ResourceExhausted
 // when nothing fits with the leanest choices. Deterministic as SearchGraph.
-// `start`: an answer to go on from, for the same graph but for its limits; its
-// memory choices are made anew where they do not fit these.
+// `start`: an answer to go on from, for the same graph under the same limits or
+// higher ones; its memory choices are made anew where they do not fit these.
 absl::StatusOr<MemorySchedule> SearchWithMemory(
     const StageGraph& graph, const partition::StepMemory& memory,
     const Partition& partition, uint64_t seed, const SearchBudget& budget,

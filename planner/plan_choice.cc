@@ -240,11 +240,10 @@ absl::Status ImproveCandidate(const PreparedJob& job, const PlanInput& input,
     // Once the time is over, only an answer that does not fit is mended.
     const bool exhausted = input.budget.Exhausted(*evaluations);
     if (exhausted && (!over || ++repairs > kMaxTightenings)) break;
-    SearchBudget rest =
-        input.budget.Until(kParts[std::min(part, std::size(kParts) - 1)]);
+    SearchBudget rest = input.budget.PartUntil(
+        kParts[std::min(part, std::size(kParts) - 1)], *evaluations);
     ++part;
-    rest.max_evaluations =
-        std::max<int64_t>(1, rest.max_evaluations - *evaluations);
+    rest.max_evaluations = std::max<int64_t>(1, rest.max_evaluations);
     const StageGraph limited = graph.WithRanks(limits);
     absl::StatusOr<MemorySchedule> made =
         start.has_value()

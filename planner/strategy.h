@@ -23,6 +23,8 @@ namespace pipeloom::planner {
 struct MemorySchedule {
   partition::MemorySelection selection{};
   SearchResult found{};  // Of the graph with that selection.
+  // To be gone on with, if any; it found the schedule or one before it.
+  std::shared_ptr<GraphSearch> search{};
 };
 
 class Strategy {

@@ -124,9 +124,8 @@ class MemorySearch {
   int64_t evaluations() const { return evaluations_; }
   const absl::Status& shortage() const { return shortage_; }
 
-  // Judges levels, each by a few list schedules with its graph and then the
-  // best choices for the best of them; two at once, and between two pairs it is
-  // seen whether to go on.
+  // Judges up to kAtOnce levels at once, each by a few list schedules with its
+  // graph and then the best choices for the best of them.
   absl::Status Try(absl::Span<const MemorySelection> levels, int tries,
                    const SearchBudget& budget) {
     std::array<Judged, kAtOnce> judged;

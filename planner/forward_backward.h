@@ -50,7 +50,6 @@ class ForwardBackward {
   int64_t evaluations() const { return evaluations_; }
 
  private:
-  // Tasks by key, largest first (ties: by id, or by id from behind).
   void Offer(int64_t time, absl::Span<const int32_t> sequence);
 
   const FlatGraph* graph_;

@@ -50,8 +50,8 @@ class Strategy {
       const StageGraph& graph, const partition::StepMemory& memory,
       const Partition& partition, uint64_t seed,
       const SearchBudget& budget) const;
-  // Goes on from an earlier answer for the same graph and perhaps other limits.
-  // As it is, starts anew.
+  // Goes on from an earlier answer for the same graph under the same limits or
+  // higher ones. As it is, starts anew.
   virtual absl::StatusOr<MemorySchedule> ImproveMemorySchedule(
       const StageGraph& graph, const partition::StepMemory& memory,
       const Partition& partition, const MemorySchedule& start, uint64_t seed,

@@ -195,31 +195,37 @@ TEST(GraphSearchTest, BeginsHoweverLittleTheFirstRunMayDo) {
 }
 
 TEST(GraphSearchTest, InheritsFromTheSameTasksUnderOtherLimits) {
+  int differ = 0;
   for (uint64_t seed = 0; seed < 20; ++seed) {
     SCOPED_TRACE(::testing::Message() << "seed " << seed);
     const StageGraph graph = Medium(seed);
     IdVector<RankId, RankSpec> ranks = graph.ranks();
-    for (RankSpec& rank : ranks) rank.memory.limit = Bytes(0);
-    const StageGraph unlimited = graph.WithRanks(ranks);
+    for (RankSpec& rank : ranks) rank.memory.limit += Bytes(1);
+    const StageGraph wider = graph.WithRanks(ranks);
     std::optional<SearchResult> before;
     for (const int32_t threads : {1, 2}) {
-      GraphSearch earlier(unlimited, 1);
+      GraphSearch earlier(wider, 1);
       ASSERT_OK_AND_ASSIGN(const SearchResult wide,
                            earlier.Run(Evaluations(300, threads)));
       EXPECT_LE(wide.evaluations, 316);
       GraphSearch search(graph, 2);
       search.Inherit(earlier);
       ASSERT_OK_AND_ASSIGN(const SearchResult found,
-                           search.Run(Evaluations(300, threads)));
+                           search.Run(Evaluations(500, threads)));
       EXPECT_THAT(ValidateSchedule(graph, found.schedule), IsOk());
       EXPECT_GE(found.schedule.step_time(), found.lower_bound);
-      EXPECT_LE(found.evaluations, 316);
+      EXPECT_LE(found.evaluations, 516);
       if (before.has_value()) {
         EXPECT_EQ(found.schedule, before->schedule);
       }
       before = found;
     }
+    ASSERT_OK_AND_ASSIGN(const SearchResult anew,
+                         SearchGraph(graph, 2, Evaluations(500)));
+    differ += before->schedule != anew.schedule;
   }
+  // Else nothing was inherited.
+  EXPECT_GT(differ, 0);
 }
 
 TEST(SearchBudgetTest, PartsHaveTheirOwnEvaluationsAndShares) {

@@ -252,24 +252,24 @@ FrameworkCost::Passes FrameworkCost::LayerPasses(const LayerSpec& layer,
       BuildLayerOps(layer, shape, p, {.weights = true, .input = input_grad});
   Passes passes;
   passes.forward = Price(ops.forward, layer, shape, true);
-  passes.backward = Price(ops.backward, layer, shape, true);
-
-  // Without sequence parallelism the scatter of the input gradient is half of
-  // an all-reduce that the weight gradient waits for, and inputs are kept
-  // whole, so that nothing is gathered again.
-  std::vector<OpStep> weight_grad = ops.weight_grad;
-  if (!setup_.sequence_parallel) {
-    for (OpStep& step : weight_grad) {
-      for (const Op& op : step.communication) {
-        const auto* c = std::get_if<CollectiveOp>(&op);
-        if (c != nullptr && c->kind == Collective::kReduceScatter) {
-          passes.backward += PriceOp(op, layer, shape);
-        }
-      }
-      step.communication.clear();
+  if (setup_.sequence_parallel) {
+    passes.backward = Price(ops.fused, layer, shape, true);
+  } else {
+    // The scatter of the input gradient is half of an all-reduce that the
+    // weight gradient waits for, and inputs are kept whole, so that nothing is
+    // gathered again.
+    for (const OpStep& step : ops.backward) {
+      const auto* c = step.compute.empty() && !step.communication.empty()
+                          ? std::get_if<CollectiveOp>(&step.communication[0])
+                          : nullptr;
+      passes.backward += c != nullptr && c->kind == Collective::kReduceScatter
+                             ? PriceOp(step.communication[0], layer, shape)
+                             : Price({step}, layer, shape, true);
     }
+    std::vector<OpStep> weight_grad = ops.weight_grad;
+    for (OpStep& step : weight_grad) step.communication.clear();
+    passes.backward += Price(weight_grad, layer, shape, false);
   }
-  passes.backward += Price(weight_grad, layer, shape, false);
 
   const double tokens = Real(LayerTokens(layer, shape)) / p.cp;
   const double hidden = Real(layer.hidden);

@@ -33,17 +33,21 @@ void AddSharding(const LayerSpec& layer, const GradientNeeds& needs,
                          .bytes = Real(own.experts * parameter_bytes)},
                         setting.tensor_copies);
   };
+  Duration fused = kZero;  // Moved during a fused backward.
   if (setting.sharding == OptimizerSharding::kZero3) {
     const Duration gather = moved(Collective::kAllGather, 2);
     cost->forward = setting.costs.Beside(cost->forward, gather);
     if (needs.input || needs.weights) {
       cost->backward = setting.costs.Beside(cost->backward, gather);
+      fused += gather;
     }
   }
   if (needs.weights) {
-    cost->weight_grad = setting.costs.Beside(
-        cost->weight_grad, moved(Collective::kReduceScatter, bytes.gradients));
+    const Duration reduce = moved(Collective::kReduceScatter, bytes.gradients);
+    cost->weight_grad = setting.costs.Beside(cost->weight_grad, reduce);
+    fused += reduce;
   }
+  cost->fused = setting.costs.Beside(cost->fused, fused);
 }
 
 }  // namespace
@@ -56,9 +60,14 @@ LayerCost PriceLayer(const LayerSpec& layer, const WorkShape& whole,
   const LayerActivations kept =
       ActivationsOf(layer, shape, setting.parallel, setting.options.precision);
   LayerCost cost;
-  cost.forward = CostOf(ops.forward, setting.costs);
-  cost.backward = CostOf(ops.backward, setting.costs);
-  cost.weight_grad = CostOf(ops.weight_grad, setting.costs);
+  const StepsCost backward = CostOf(ops.backward, setting.costs);
+  const StepsCost fused = CostOf(ops.fused, setting.costs);
+  cost.forward = CostOf(ops.forward, setting.costs).time;
+  cost.backward = backward.time;
+  cost.backward_gap = backward.gap;
+  cost.weight_grad = CostOf(ops.weight_grad, setting.costs).time;
+  cost.fused = fused.time;
+  cost.fused_gap = fused.gap;
   AddSharding(layer, needs, setting, &cost);
   cost.activations = needs.weights ? kept.trained : kept.frozen;
   cost.freed_by_backward =

@@ -132,6 +132,7 @@ std::vector<std::string> MissingLookups(const JobSpec& job,
         look_all(ops.forward);
         look_all(ops.backward);
         look_all(ops.weight_grad);
+        look_all(ops.fused);
       }
     }
     for (const Collective kind :

@@ -48,8 +48,13 @@ class OpCostModel {
   }
 };
 
-// The steps one after another.
-Duration CostOf(const std::vector<OpStep>& steps, const OpCostModel& costs);
+// The time of the steps one after another, and the part of it in which the
+// compute stream waits for communication: a gap that other work may fill.
+struct StepsCost {
+  Duration time{};
+  Duration gap{};
+};
+StepsCost CostOf(const std::vector<OpStep>& steps, const OpCostModel& costs);
 
 }  // namespace pipeloom::emulator
 

@@ -115,10 +115,21 @@ struct OpStep {
   std::vector<Op> communication{};
 };
 
+// The backward comes in two forms. Either is complete: the input gradient is
+// reduced over the tensor-, context- and expert-parallel groups when the pass
+// that makes it ends.
+//
+//   split   `backward`, which exposes every collective of the input gradient,
+//           and `weight_grad` any time after it, which gathers its inputs again
+//   fused   `fused`: each product's weight gradient follows its input gradient;
+//           the gather of the product's input runs with the input gradient, the
+//           scatter of the input gradient with the weight gradient
+//           (Megatron-Core, tensor_parallel/layers.py, does so)
 struct LayerOps {
   std::vector<OpStep> forward{};
   std::vector<OpStep> backward{};
   std::vector<OpStep> weight_grad{};
+  std::vector<OpStep> fused{};  // Equal to `backward` without weight gradients.
   // Forward, of all GPUs of the rank: matrix products and attention.
   Flops forward_flops{};
 };

@@ -180,14 +180,16 @@ absl::string_view Name(CostSource source) {
   return "";
 }
 
-Duration CostOf(const std::vector<OpStep>& steps, const OpCostModel& costs) {
-  Duration total = kZero;
+StepsCost CostOf(const std::vector<OpStep>& steps, const OpCostModel& costs) {
+  StepsCost total;
   for (const OpStep& step : steps) {
     Duration compute = kZero;
     Duration communication = kZero;
     for (const Op& op : step.compute) compute += costs.Cost(op);
     for (const Op& op : step.communication) communication += costs.Cost(op);
-    total += costs.Beside(compute, communication);
+    const Duration both = costs.Beside(compute, communication);
+    total.time += both;
+    if (communication > compute) total.gap += communication - compute;
   }
   return total;
 }

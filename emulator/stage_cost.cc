@@ -262,6 +262,9 @@ struct StageCostModel::State {
       total.forward += cost.forward;
       total.backward += cost.backward;
       total.weight_grad += cost.weight_grad;
+      total.fused += cost.fused;
+      total.backward_gap += cost.backward_gap;
+      total.fused_gap += cost.fused_gap;
       total.activations += cost.activations;
       total.freed_by_backward += cost.freed_by_backward;
       forward_flops += cost.forward_flops;
@@ -304,7 +307,12 @@ struct StageCostModel::State {
           layout.regroups *
           RegroupTime(Real(total.output_rows * row_bytes), stage.rank);
       total.forward += time;
-      if (trained || needs_input_grad) total.backward += time;
+      if (trained || needs_input_grad) {
+        for (Duration* pass : {&total.backward, &total.backward_gap,
+                               &total.fused, &total.fused_gap}) {
+          *pass += time;
+        }
+      }
     }
     return total;
   }
@@ -386,10 +394,22 @@ StageCost StageCostModel::Cost(const Stage& stage, const WorkShape& given,
   if (!state.common->corrections.empty()) {
     factors = state.common->corrections[stage.module];
   }
-  total.forward = State::Slowed(total.forward, factors.forward * place.slow);
-  total.backward = State::Slowed(total.backward, factors.backward * place.slow);
-  total.weight_grad =
-      State::Slowed(total.weight_grad, factors.weight_grad * place.slow);
+  // A fused pass has both gradients' share of what was measured of them.
+  const double split_time = ToSeconds(total.backward + total.weight_grad);
+  const double fused_factor =
+      split_time > 0 ? (factors.backward * ToSeconds(total.backward) +
+                        factors.weight_grad * ToSeconds(total.weight_grad)) /
+                           split_time
+                     : 1;
+  const auto slow = [&](double factor, Duration* time) {
+    *time = State::Slowed(*time, factor * place.slow);
+  };
+  slow(factors.forward, &total.forward);
+  slow(factors.backward, &total.backward);
+  slow(factors.backward, &total.backward_gap);
+  slow(factors.weight_grad, &total.weight_grad);
+  slow(fused_factor, &total.fused);
+  slow(fused_factor, &total.fused_gap);
   return total;
 }
 

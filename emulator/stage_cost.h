@@ -4,6 +4,7 @@
 #ifndef PIPELOOM_EMULATOR_STAGE_COST_H_
 #define PIPELOOM_EMULATOR_STAGE_COST_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -23,8 +24,17 @@ namespace pipeloom::emulator {
 // Per GPU, with tensor, sequence and context parallelism applied.
 struct StageCost {
   Duration forward{};
-  Duration backward{};     // Input gradient only.
-  Duration weight_grad{};  // Weight gradient only. 0 for a frozen module.
+  // The backward's two forms (op_graph.h). Split: the input gradient, complete
+  // when it is handed on, and the weight gradient, 0 for a frozen module.
+  Duration backward{};
+  Duration weight_grad{};
+  // Fused: both gradients in one pass. Without a weight gradient `backward`.
+  Duration fused{};
+  // Parts of `backward` and `fused` in which the compute stream waits for the
+  // pass's collectives: weight gradients of other sub-microbatches may fill
+  // them.
+  Duration backward_gap{};
+  Duration fused_gap{};
   // Kept from forward until backward and weight gradient are done.
   Bytes activations{};
   // Part of `activations` that the input gradient is the last to read.
@@ -36,6 +46,10 @@ struct StageCost {
   int64_t output_width = 0;
   Bytes output{};       // Of one GPU's share.
   Flops model_flops{};  // Forward and backward, of all GPUs of the rank.
+  // Forward and backward, in the form that takes less of the rank's time.
+  Duration all_passes() const {
+    return forward + std::min(fused, backward + weight_grad);
+  }
   bool operator==(const StageCost&) const = default;
 };
 

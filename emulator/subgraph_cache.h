@@ -18,8 +18,13 @@ namespace pipeloom::emulator {
 
 struct LayerCost {
   Duration forward{};
+  // In the two forms of LayerOps. Gaps: time in which the compute stream waits
+  // for the pass's collectives.
   Duration backward{};
+  Duration backward_gap{};
   Duration weight_grad{};
+  Duration fused{};
+  Duration fused_gap{};
   Bytes activations{};
   Bytes freed_by_backward{};
   Flops forward_flops{};

@@ -281,8 +281,7 @@ class GraphBuilder {
         const StageCost& cost = *at.cost;
         const bool split = options_.split_backward && run.trainable;
         Task task = NewTask(id, sub, Pass::kBackward);
-        task.duration = cost.backward;
-        if (run.trainable && !split) task.duration += cost.weight_grad;
+        task.duration = split ? cost.backward : cost.fused;
         if (Recomputes(id)) {
           task.recomputes = true;
           task.duration += cost.forward;
@@ -359,8 +358,9 @@ class GraphBuilder {
           costs_, partition_.stages[pair.stage],
           microbatches_.sub_microbatches[pair.sub_microbatch].shape,
           pair.needs_input_grad);
-      list[0].effect =
-          layers.Effect(options_.memory.of(id), !pair.weight_grad.is_none());
+      list[0].effect = layers.Effect(
+          options_.memory.of(id),
+          pair.weight_grad.is_none() ? PassForm::kFused : PassForm::kSplit);
       if (!layers.CopiesKeepUp(list[0].effect)) {
         return absl::InvalidArgumentError(absl::StrFormat(
             "memory policy, stage pair %d (%s): its copies to the host take "

@@ -45,6 +45,9 @@ LayerCosts::LayerCosts(const emulator::StageCostModel& costs,
     forward_ += layers_.back().forward;
     backward_ += layers_.back().backward;
     weight_grad_ += layers_.back().weight_grad;
+    fused_ += layers_.back().fused;
+    backward_gap_ += layers_.back().backward_gap;
+    fused_gap_ += layers_.back().fused_gap;
     const auto& specs = costs.job().model.modules[stage.module].layers;
     const int64_t width_before =
         layer.first_layer.value() > 0
@@ -56,15 +59,18 @@ LayerCosts::LayerCosts(const emulator::StageCostModel& costs,
   }
 }
 
-MemoryEffect LayerCosts::Effect(const MemoryChoice& choice, bool split) const {
+MemoryEffect LayerCosts::Effect(const MemoryChoice& choice,
+                                PassForm form) const {
+  const bool split = form == PassForm::kSplit;
   PIPELOOM_CHECK(choice.layers.empty() ||
                  choice.layers.size() == layers_.size());
   const auto strategy = [&](size_t i) {
     return choice.layers.empty() ? MemoryStrategy::kKeep : choice.layers[i];
   };
   MemoryEffect effect;
-  effect.backward = backward_;
-  if (!split) effect.backward += weight_grad_;
+  effect.backward = split ? backward_ : fused_;
+  effect.gap = split ? backward_gap_ : fused_gap_;
+  if (split) effect.weight_grad = weight_grad_;
   Bytes held_after;      // After the input gradient.
   Bytes grown{};         // By recomputed groups, from input to what is held.
   Bytes most_passing{};  // A group's activations beyond that, while it runs.
@@ -203,6 +209,18 @@ StepMemory StepMemory::WithoutCopies() const {
   return without;
 }
 
+FormSelection StepMemory::forms() const {
+  FormSelection forms(pairs.size());
+  for (const StagePairId id : pairs.ids()) forms[id] = form(id);
+  return forms;
+}
+
+void StepMemory::SetForms(const FormSelection& forms) {
+  for (const StagePairId id : forms.ids()) {
+    if (has_other_form(id) && form(id) != forms[id]) SwitchForm(id);
+  }
+}
+
 bool StepMemory::has_choices() const {
   return std::any_of(list_of.begin(), list_of.end(), [&](int32_t list) {
     return lists[static_cast<size_t>(list)].size() > 1;
@@ -220,6 +238,8 @@ StepMemory MakeStepMemory(
   memory.list_of.resize(pairs.size());
   // Of pairs without a backward.
   memory.lists.push_back({MemoryCandidate{}});
+  memory.other_form.push_back(-1);
+  memory.form_of_list.push_back(PassForm::kFused);
   using Key = std::tuple<StageId, Fingerprint, bool, bool>;
   std::map<Key, int32_t> known;
   for (const StagePairId id : pairs.ids()) {
@@ -238,13 +258,35 @@ StepMemory MakeStepMemory(
     if (!is_new) continue;
     const LayerCosts layers(costs, partition.stages[pair.stage], shape,
                             pair.needs_input_grad);
-    std::vector<MemoryCandidate>& list = memory.lists.emplace_back();
-    list.push_back({.choice = {}, .effect = layers.Effect({}, split)});
+    // Lists of both forms have the same candidates.
+    std::vector<MemoryCandidate> fused;
+    std::vector<MemoryCandidate> apart;
+    const auto add = [&](const MemoryChoice& choice) {
+      const MemoryEffect whole = layers.Effect(choice, PassForm::kFused);
+      const MemoryEffect parts = layers.Effect(choice, PassForm::kSplit);
+      if (!layers.CopiesKeepUp(whole) ||
+          (split && !layers.CopiesKeepUp(parts))) {
+        return;
+      }
+      fused.push_back({.choice = choice, .effect = whole});
+      if (split) apart.push_back({.choice = choice, .effect = parts});
+    };
+    add({});
     for (const MemoryChoice& choice : choices[pair.stage]) {
-      if (choice.keeps_everything()) continue;
-      const MemoryEffect effect = layers.Effect(choice, split);
-      if (!layers.CopiesKeepUp(effect)) continue;
-      list.push_back({.choice = choice, .effect = effect});
+      if (!choice.keeps_everything()) add(choice);
+    }
+    if (split) {
+      const auto own = static_cast<int32_t>(memory.lists.size());
+      memory.lists.push_back(std::move(apart));
+      memory.other_form.push_back(own + 1);
+      memory.form_of_list.push_back(PassForm::kSplit);
+      memory.lists.push_back(std::move(fused));
+      memory.other_form.push_back(own);
+      memory.form_of_list.push_back(PassForm::kFused);
+    } else {
+      memory.lists.push_back(std::move(fused));
+      memory.other_form.push_back(-1);
+      memory.form_of_list.push_back(PassForm::kFused);
     }
   }
   return memory;
@@ -277,6 +319,7 @@ absl::StatusOr<StageGraph> Apply(const StageGraph& graph,
     backward.free = effect.backward_free;
     backward.recomputes = effect.extra > kZero;
     if (!pair.weight_grad.is_none()) {
+      tasks[pair.weight_grad].duration = effect.weight_grad;
       tasks[pair.weight_grad].free = effect.weight_grad_free;
     }
     if (beside_copies) continue;

@@ -46,11 +46,22 @@ struct StagePair {
   bool operator==(const StagePair&) const = default;
 };
 
-// What a choice makes of a pair's tasks.
+// How a pair's gradients are made (emulator/op_graph.h, LayerOps). In a graph
+// with weight-gradient tasks those of fused pairs take no time and hold
+// nothing.
+enum class PassForm : uint8_t {
+  kSplit,  // Input gradient, and the weight gradient any time after it.
+  kFused,  // Both in the backward.
+};
+
+// The times and bytes that a choice gives a pair's tasks.
 struct MemoryEffect {
-  Duration backward{};  // Of the backward task, recomputation included.
-  Duration extra{};     // Part of it that is recomputation.
-  Duration copy{};      // To the host, and the same back.
+  Duration backward{};     // Of the backward task, recomputation included.
+  Duration weight_grad{};  // 0 where fused.
+  Duration extra{};        // Part of `backward` that is recomputation.
+  // Part of `backward` in which the compute stream waits for collectives.
+  Duration gap{};
+  Duration copy{};  // To the host, and the same back.
   Bytes forward_alloc{};
   Bytes forward_free{};  // What is offloaded.
   Bytes backward_alloc{};
@@ -72,12 +83,9 @@ class LayerCosts {
 
   // The layers one by one.
   absl::Span<const emulator::StageCost> layers() const { return layers_; }
-  Duration forward() const { return forward_; }
-  Duration backward() const { return backward_; }
-
-  // `split`: the weight gradient is a task of its own. REQUIRES: the choice
-  // has no layers or as many as the stage.
-  MemoryEffect Effect(const MemoryChoice& choice, bool split) const;
+  // Returns the times and bytes of the pair's tasks. REQUIRES: the choice has
+  // no layers or as many as the stage.
+  MemoryEffect Effect(const MemoryChoice& choice, PassForm form) const;
   // Whether the choice's copies are no longer than the passes they belong to.
   bool CopiesKeepUp(const MemoryEffect& effect) const {
     return effect.copy <= forward_ && effect.copy <= effect.backward;
@@ -86,9 +94,13 @@ class LayerCosts {
  private:
   std::vector<emulator::StageCost> layers_{};
   std::vector<Bytes> inputs_{};  // By layer, also where it keeps less.
+  // Sums over the layers.
   Duration forward_{};
-  Duration backward_{};  // Input gradient only.
+  Duration backward_{};
   Duration weight_grad_{};
+  Duration fused_{};
+  Duration backward_gap_{};
+  Duration fused_gap_{};
   Bandwidth host_bandwidth_{};
 };
 
@@ -100,12 +112,18 @@ struct MemoryCandidate {
 
 // A candidate index for each pair.
 using MemorySelection = IdVector<StagePairId, int32_t>;
+// The form of each pair's passes.
+using FormSelection = IdVector<StagePairId, PassForm>;
 
 // All memory choices of a step. A pair's candidate 0 keeps everything.
 struct StepMemory {
   IdVector<StagePairId, StagePair> pairs{};
   IdVector<StagePairId, int32_t> list_of{};  // Index into `lists`.
   std::vector<std::vector<MemoryCandidate>> lists{};
+  // By list: the list of the same candidates in the other form of the passes.
+  // -1: there is none, as the pair has no weight gradient of its own.
+  std::vector<int32_t> other_form{};
+  std::vector<PassForm> form_of_list{};
 
   const std::vector<MemoryCandidate>& candidates(StagePairId pair) const {
     return lists[static_cast<size_t>(list_of[pair])];
@@ -131,12 +149,35 @@ struct StepMemory {
   std::vector<Bytes> CopySizes() const;
   // The same choices without those that copy.
   StepMemory WithoutCopies() const;
+  PassForm form(StagePairId pair) const {
+    return form_of_list[static_cast<size_t>(list_of[pair])];
+  }
+  bool has_other_form(StagePairId pair) const {
+    return other_form[static_cast<size_t>(list_of[pair])] >= 0;
+  }
+  // The effect of the candidate if the pair's passes had the other form.
+  // REQUIRES: has_other_form(pair).
+  const MemoryEffect& effect_in_other_form(StagePairId pair,
+                                           int32_t candidate) const {
+    const int32_t list = other_form[static_cast<size_t>(list_of[pair])];
+    return lists[static_cast<size_t>(list)][static_cast<size_t>(candidate)]
+        .effect;
+  }
+  FormSelection forms() const;
+  // Gives every pair the form that `forms` says, where it has both. Empty: none
+  // changes.
+  void SetForms(const FormSelection& forms);
+  // Gives the pair's passes the other form. REQUIRES: has_other_form(pair).
+  void SwitchForm(StagePairId pair) {
+    list_of[pair] = other_form[static_cast<size_t>(list_of[pair])];
+  }
 };
 
 // `pairs`: BuiltGraph::pairs of the graph with everything kept, for these
 // microbatches. `choices`: by stage, what is offered for its pairs besides
 // keeping everything; what would not keep up with its copies at a pair's shape
-// is left out there. O(pairs x layers x choices), less where shapes repeat.
+// is left out there. Pairs with a weight gradient of their own begin split.
+// O(pairs x layers x choices), less where shapes repeat.
 StepMemory MakeStepMemory(
     const emulator::StageCostModel& costs, const Partition& partition,
     const Microbatches& microbatches,

@@ -115,13 +115,13 @@ Duration LayerPricing::AllPasses(ModuleId module, const WorkShape& shape,
   const emulator::StageCost cost =
       Price(module, LayerId(0), job_.model.modules[module].layers.size(), shape,
             rank);
-  return cost.forward + cost.backward + cost.weight_grad;
+  return cost.all_passes();
 }
 
 Duration LayerPricing::AllPasses(ModuleId module, LayerId layer,
                                  const WorkShape& shape) const {
   const emulator::StageCost cost = Price(module, layer, 1, shape);
-  return cost.forward + cost.backward + cost.weight_grad;
+  return cost.all_passes();
 }
 
 Bytes LayerPricing::Activations(ModuleId module, const WorkShape& shape) const {

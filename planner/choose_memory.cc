@@ -414,6 +414,10 @@ int64_t MemoryChooser::Retime(const MemorySelection& selection) {
     const MemoryEffect& effect = memory_->effect(id, selection[id]);
     flat_.duration[static_cast<size_t>(pair.backward.value())] =
         effect.backward.count();
+    if (!pair.weight_grad.is_none()) {
+      flat_.duration[static_cast<size_t>(pair.weight_grad.value())] =
+          effect.weight_grad.count();
+    }
     recomputes_ = recomputes_ || effect.extra > kZero || effect.copy > kZero;
     int64_t& copy = longest[graph_->task(pair.forward).rank];
     copy = std::max(copy, effect.copy.count());

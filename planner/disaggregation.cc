@@ -100,7 +100,7 @@ void AddModule(const emulator::StageCostModel& costs, ModuleId m,
     if (sub.module != m) continue;
     const emulator::StageCost cost =
         costs.Cost(whole, sub.shape, needs_input_grad);
-    seconds += ToSeconds(cost.forward + cost.backward + cost.weight_grad);
+    seconds += ToSeconds(cost.all_passes());
     forward += ToSeconds(cost.forward);
     activations += static_cast<double>(cost.activations.count());
     Bytes largest{};
@@ -157,7 +157,7 @@ std::vector<partition::LayerUnit> BackboneUnits(
                                                   .rank = RankId(0),
                                                   .segment = SegmentId(0)},
                                                  sub.shape, true);
-        weights[layer] += (c.forward + c.backward + c.weight_grad).count();
+        weights[layer] += c.all_passes().count();
       }
       break;  // One microbatch tells how the layers compare.
     }

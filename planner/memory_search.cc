@@ -17,12 +17,15 @@
 #include "planner/memory_feasibility.h"
 #include "planner/order_portfolio.h"
 #include "planner/order_search.h"
+#include "planner/pass_forms.h"
 #include "planner/plan_bound.h"
 
 namespace pipeloom::planner {
 namespace {
 
+using partition::FormSelection;
 using partition::MemorySelection;
+using partition::PassForm;
 using partition::StepMemory;
 
 // Shares of the way from keeping everything to the least, for all modules.
@@ -31,10 +34,10 @@ constexpr double kLevels[] = {0, 1, 0.5, 0.25, 0.75};
 constexpr size_t kAtOnce = 2;
 // List schedules that a level is judged by.
 constexpr int kTries = 4;
-// Shares of the budget at which levels are chosen, and the order is searched
-// for the first choices.
+// Shares of the budget until which levels are chosen, and the order is searched
+// before forms and memory choices are made anew.
 constexpr double kLevelsUntil = 0.2;
-constexpr double kOrderUntil = 0.8;
+constexpr double kOrderUntil[] = {0.8};
 // How good a level is shows only once its order has been searched: the same for
 // the best level and then for the next, if that is little worse.
 constexpr double kRaceUntil[] = {0.4, 0.6};
@@ -48,6 +51,7 @@ constexpr double kFollowPatience[] = {0, 1, 8};
 
 struct Known {
   MemorySelection selection{};
+  FormSelection forms{};
   int64_t time = kNoLimit;
   RankOrders orders{};
   // That found the orders, maybe for the choices before these.
@@ -111,7 +115,11 @@ class MemorySearch {
   // `bound`: of the step time for any choices.
   MemorySearch(const StageGraph& graph, const StepMemory& memory,
                const NamedBound& bound, uint64_t seed)
-      : graph_(&graph), memory_(&memory), bound_(bound), seed_(seed) {}
+      : graph_(&graph),
+        has_form_choice_(HasFormChoice(memory)),
+        memories_{memory, memory},
+        bound_(bound),
+        seed_(seed) {}
 
   const std::optional<Known>& best() const { return best_; }
   // Puts what is known aside; what comes next begins anew.
@@ -131,7 +139,7 @@ class MemorySearch {
     std::array<Judged, kAtOnce> judged;
     const auto number = static_cast<int32_t>(levels.size());
     ParallelFor(budget.threads, number, [&](int32_t i) {
-      judged[i] = Judge(levels[i], tries, budget, &choosers_[i]);
+      judged[i] = Judge(levels[i], tries, budget, static_cast<size_t>(i));
     });
     for (int32_t i = 0; i < number; ++i) {
       Known& level = judged[i].level;
@@ -177,6 +185,7 @@ class MemorySearch {
   // Goes on from an earlier answer, whose choices may be too much now.
   absl::Status Resume(const MemorySchedule& start, const SearchBudget& budget) {
     Known known{.selection = start.selection,
+                .forms = start.forms,
                 .orders = start.found.schedule.order,
                 .search = start.search};
     PIPELOOM_RETURN_IF_ERROR(ChooseFor(budget, &known));
@@ -200,7 +209,7 @@ class MemorySearch {
     if (rest.max_evaluations < 1) return absl::OkStatus();
     PIPELOOM_ASSIGN_OR_RETURN(
         StageGraph chosen,
-        partition::ApplyMemory(*graph_, *memory_, best_->selection));
+        partition::ApplyMemory(*graph_, With(best_->forms), best_->selection));
     const std::shared_ptr<GraphSearch> earlier = best_->search;
     if (earlier == nullptr || !(earlier->graph() == chosen)) {
       best_->search =
@@ -219,20 +228,54 @@ class MemorySearch {
     return absl::OkStatus();
   }
 
+  // The best forms of passes for the best order so far. True if any changed.
+  absl::StatusOr<bool> ChooseForms(const SearchBudget& budget) {
+    if (budget.Exhausted(evaluations_)) return false;
+    return ChooseFormsFor(0, &evaluations_, &*best_);
+  }
+
  private:
+  // The memory choices with these forms, until the next call for the slot.
+  const StepMemory& With(const FormSelection& forms, size_t slot = 0) {
+    memories_[slot].SetForms(forms);
+    return memories_[slot];
+  }
+
+  absl::StatusOr<bool> ChooseFormsFor(size_t slot, int64_t* evaluations,
+                                      Known* known) {
+    if (!has_form_choice_) return false;
+    StepMemory& memory = memories_[slot];
+    memory.SetForms(known->forms);
+    PIPELOOM_ASSIGN_OR_RETURN(
+        const StageGraph chosen,
+        partition::ApplyMemory(*graph_, memory, known->selection));
+    PassFormChooser chooser(chosen, memory);
+    RankOrders orders = known->orders;
+    const int64_t time = chooser.Choose(known->selection, &memory, &orders);
+    *evaluations += chooser.batches();
+    if (time >= known->time) return false;
+    known->time = time;
+    known->forms = memory.forms();
+    known->orders = std::move(orders);
+    known->chosen = false;
+    return true;
+  }
+
   // An order made for more room is seldom mended by what is kept alone: list
   // schedules that keep to it as far as the limits let them, the choices as
   // they are, and then made anew.
   absl::Status Follow(const MemorySchedule& start, const SearchBudget& budget) {
     PIPELOOM_ASSIGN_OR_RETURN(
         const StageGraph chosen,
-        partition::ApplyMemory(*graph_, *memory_, start.selection));
+        partition::ApplyMemory(*graph_, With(start.forms), start.selection));
     const FlatGraph flat(chosen);
     ListScheduler scheduler(flat);
     const std::vector<int32_t> sequence =
         Linearize(flat, start.found.schedule.order);
     if (!scheduler.CanRun() || sequence.empty()) return absl::OkStatus();
-    Known known{.selection = start.selection, .search = start.search};
+    Known known{.selection = start.selection,
+                .forms = start.forms,
+                .search = start.search};
     for (const double patience : kFollowPatience) {
       const int64_t time = scheduler.Run({.order = sequence,
                                           .prefer = Prefer::kPriority,
@@ -256,55 +299,81 @@ class MemorySearch {
     int64_t evaluations = 0;
   };
   Judged Judge(const MemorySelection& selection, int tries,
-               const SearchBudget& budget, Chooser* chooser) const {
+               const SearchBudget& budget, size_t slot) {
     Judged judged{.level = {.selection = selection}};
+    std::vector<PassForm> forms = {PassForm::kSplit};
+    if (has_form_choice_) forms.push_back(PassForm::kFused);
+    for (const PassForm form : forms) {
+      SetForms(form, &memories_[slot]);
+      ListSchedules(tries, budget, slot, &judged);
+    }
+    Known& level = judged.level;
+    if (level.time >= kNoLimit) return judged;
+    judged.status = absl::OkStatus();
+    if (tries == 1) return judged;
+    SearchBudget alone = budget;
+    alone.threads = 1;
+    judged.status = ChooseFor(alone, slot, &judged.evaluations, &level);
+    if (!judged.status.ok() ||
+        budget.Exhausted(evaluations_ + judged.evaluations)) {
+      return judged;
+    }
+    judged.status = ChooseFormsFor(slot, &judged.evaluations, &level).status();
+    return judged;
+  }
+
+  // Judges the level's choices by a few list schedules with the forms that the
+  // slot's memory has.
+  void ListSchedules(int tries, const SearchBudget& budget, size_t slot,
+                     Judged* judged) const {
+    Known& level = judged->level;
     absl::StatusOr<StageGraph> chosen =
-        partition::ApplyMemory(*graph_, *memory_, selection);
-    if (!chosen.ok()) return {.status = chosen.status()};
+        partition::ApplyMemory(*graph_, memories_[slot], level.selection);
+    if (!chosen.ok()) {
+      judged->status = chosen.status();
+      return;
+    }
     const FlatGraph flat(*chosen);
     const OrderUnits units(*chosen);
     OrderEvaluator evaluator(flat, units);
     if (!evaluator.scheduler().CanRun()) {
-      return {.status =
-                  DescribeShortage(*chosen, evaluator.scheduler().shortage())};
+      judged->status =
+          DescribeShortage(*chosen, evaluator.scheduler().shortage());
+      return;
     }
-    Known& level = judged.level;
     int made = 0;
     for (const OrderChoice& choice : OrderPortfolio(flat, units)) {
       if (choice.idealised) continue;
-      if (made > 0 && budget.Exhausted(evaluations_ + judged.evaluations)) {
+      if (made > 0 && budget.Exhausted(evaluations_ + judged->evaluations)) {
         break;
       }
       const int64_t time = evaluator.Evaluate(choice);
-      ++judged.evaluations;
+      ++judged->evaluations;
       if (time < level.time) {
         level.time = time;
+        level.forms = memories_[slot].forms();
         level.orders = OrdersOf(flat, evaluator.sequence());
       }
       if (++made == tries) break;
     }
-    if (level.time >= kNoLimit || tries == 1) return judged;
-    SearchBudget alone = budget;
-    alone.threads = 1;
-    judged.status = ChooseFor(alone, chooser, &judged.evaluations, &level);
-    return judged;
   }
 
   absl::Status ChooseFor(const SearchBudget& budget, Known* known) {
     int64_t evaluations = 0;
-    const absl::Status status =
-        ChooseFor(budget, &choosers_[0], &evaluations, known);
+    const absl::Status status = ChooseFor(budget, 0, &evaluations, known);
     evaluations_ += evaluations;
     return status;
   }
   // Leaves `known` as it is when nothing fits or nothing is better.
-  absl::Status ChooseFor(const SearchBudget& budget, Chooser* at_hand,
-                         int64_t* evaluations, Known* known) const {
-    if (known->chosen || !memory_->has_choices()) return absl::OkStatus();
-    if (*at_hand == nullptr) {
-      *at_hand = std::make_unique<MemoryChooser>(*graph_, *memory_);
+  absl::Status ChooseFor(const SearchBudget& budget, size_t slot,
+                         int64_t* evaluations, Known* known) {
+    StepMemory& memory = memories_[slot];
+    if (known->chosen || !memory.has_choices()) return absl::OkStatus();
+    memory.SetForms(known->forms);
+    Chooser& chooser = choosers_[slot];
+    if (chooser == nullptr) {
+      chooser = std::make_unique<MemoryChooser>(*graph_, memory);
     }
-    MemoryChooser* const chooser = at_hand->get();
     const absl::StatusOr<int64_t> time =
         chooser->Choose(known->orders, known->selection, budget, {});
     *evaluations += chooser->evaluations();
@@ -321,7 +390,9 @@ class MemorySearch {
   }
 
   const StageGraph* graph_;
-  const StepMemory* memory_;
+  bool has_form_choice_;
+  // One a slot, for work at once; choosers refer to them.
+  std::array<StepMemory, kAtOnce> memories_;
   NamedBound bound_;
   std::array<Chooser, kAtOnce> choosers_{};
   uint64_t seed_;
@@ -396,21 +467,30 @@ absl::StatusOr<MemorySchedule> SearchWithMemory(const StageGraph& graph,
   const auto may_go_on = [&] {
     return !budget.Exhausted(search.evaluations());
   };
-  if (!only_one && memory.has_choices()) {
-    if (may_go_on()) {
-      PIPELOOM_RETURN_IF_ERROR(search.Order(budget.Until(kOrderUntil)));
+  if (!only_one && (memory.has_choices() || HasFormChoice(memory))) {
+    for (const double until : kOrderUntil) {
+      if (may_go_on()) {
+        PIPELOOM_RETURN_IF_ERROR(search.Order(budget.Until(until)));
+      }
+      PIPELOOM_RETURN_IF_ERROR(search.ChooseForms(budget).status());
+      if (may_go_on()) PIPELOOM_RETURN_IF_ERROR(search.Choose(budget));
     }
-    if (may_go_on()) PIPELOOM_RETURN_IF_ERROR(search.Choose(budget));
   }
   if (!only_one && may_go_on()) {
     PIPELOOM_RETURN_IF_ERROR(search.Order(budget));
   }
+  if (!only_one) {
+    PIPELOOM_RETURN_IF_ERROR(search.ChooseForms(budget).status());
+  }
   MemorySchedule answer;
   answer.selection = search.best()->selection;
+  answer.forms = search.best()->forms;
   answer.search = search.best()->search;
+  StepMemory with_forms = memory;
+  with_forms.SetForms(answer.forms);
   PIPELOOM_ASSIGN_OR_RETURN(
       const StageGraph chosen,
-      partition::ApplyMemory(graph, memory, answer.selection));
+      partition::ApplyMemory(graph, with_forms, answer.selection));
   PIPELOOM_ASSIGN_OR_RETURN(answer.found.schedule,
                             TimeSchedule(chosen, search.best()->orders));
   PIPELOOM_RETURN_IF_ERROR(ValidateSchedule(chosen, answer.found.schedule));

@@ -7,6 +7,8 @@
 // where memory is short, the orders of the two best are searched for a while;
 // each such search is gone on with as long as its choices stay, and inherited
 // from when they change;
+// whether a backward is split or fused is chosen pair by pair for each order
+// (pass_forms.h);
 // for the better one's order the choices are made anew, exactly
 // (choose_memory.h); the order is searched for these choices; and again,
 // choices and order, as long as there is time.
@@ -27,7 +29,8 @@ namespace pipeloom::planner {
 // `graph`: with everything kept, and the limits to keep; `memory`: its choices.
 // The lower bound is for any memory choice within the graph's limits, as
 // PlanBound's. The schedule passes
-// ValidateSchedule on ApplyMemory(graph, memory, selection). ResourceExhausted
+// ValidateSchedule on ApplyMemory(graph, memory, selection) with the answer's
+// forms. ResourceExhausted
 // when nothing fits with the leanest choices. Deterministic as SearchGraph.
 // `start`: an answer to go on from, for the same graph under the same limits or
 // higher ones; its memory choices are made anew where they do not fit these.

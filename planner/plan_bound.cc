@@ -22,16 +22,28 @@ FlatGraph LeastMemory(const StageGraph& graph,
     const int32_t backward = pair.backward.value();
     int64_t& held = flat.alloc[forward];
     int64_t peak = kNoLimit;  // While the backward runs.
-    for (const partition::MemoryCandidate& c : memory.candidates(id)) {
-      held = std::min(held, c.effect.held().count());
-      peak = std::min(peak, c.effect.backward_peak().count());
-      flat.duration[backward] =
-          std::min(flat.duration[backward], c.effect.backward.count());
+    const auto& candidates = memory.candidates(id);
+    int64_t whole = kNoLimit;  // Both gradients.
+    int64_t apart = kNoLimit;  // The input gradient.
+    const auto consider = [&](const partition::MemoryEffect& effect) {
+      held = std::min(held, effect.held().count());
+      peak = std::min(peak, effect.backward_peak().count());
+      apart = std::min(apart, effect.backward.count());
+      whole = std::min(whole, (effect.backward + effect.weight_grad).count());
+    };
+    for (size_t j = 0; j < candidates.size(); ++j) {
+      consider(candidates[j].effect);
+      if (memory.has_other_form(id)) {
+        consider(memory.effect_in_other_form(id, static_cast<int32_t>(j)));
+      }
     }
+    flat.duration[backward] = apart;
     flat.free[forward] = 0;
     flat.alloc[backward] = std::max<int64_t>(0, peak - held);
     flat.free[backward] = held + flat.alloc[backward];
     if (pair.weight_grad.is_none()) continue;
+    flat.duration[pair.weight_grad.value()] =
+        std::max<int64_t>(0, whole - apart);
     flat.alloc[pair.weight_grad.value()] = 0;
     flat.free[pair.weight_grad.value()] = 0;
   }

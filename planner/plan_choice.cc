@@ -11,6 +11,7 @@
 #include "base/status_macros.h"
 #include "emulator/emulate_step.h"
 #include "ir/execution_plan.h"
+#include "planner/drop_fused.h"
 #include "planner/lower_plan.h"
 
 namespace pipeloom::planner {
@@ -119,26 +120,37 @@ absl::Status Finish(const PreparedJob& job, const PlanInput& input,
   return absl::OkStatus();
 }
 
-// `graph`: with everything kept, if there is `memory`.
+partition::StepMemory WithForms(const partition::StepMemory& memory,
+                                const partition::FormSelection& forms) {
+  partition::StepMemory with = memory;
+  with.SetForms(forms);
+  return with;
+}
+
+// `graph`: with everything kept, if there is `choices`.
 absl::StatusOr<ExecutionPlan> Lower(const StageGraph& graph,
-                                    const partition::StepMemory* memory,
+                                    const partition::StepMemory* choices,
                                     const MemorySchedule& made) {
-  if (memory == nullptr) return LowerPlan(graph, made.found.schedule);
+  if (choices == nullptr) return LowerPlan(graph, made.found.schedule);
+  const partition::StepMemory memory = WithForms(*choices, made.forms);
   PIPELOOM_ASSIGN_OR_RETURN(
       StageGraph chosen,
-      partition::ApplyMemoryBesideCopies(graph, *memory, made.selection));
+      partition::ApplyMemoryBesideCopies(graph, memory, made.selection));
+  PIPELOOM_ASSIGN_OR_RETURN(
+      PlanProblem problem,
+      DropFusedWeightGrads(std::move(chosen), memory, made.found.schedule));
   std::vector<HostCopy> copies;
-  for (const StagePairId id : memory->pairs.ids()) {
-    const partition::StagePair& pair = memory->pairs[id];
+  for (const StagePairId id : memory.pairs.ids()) {
+    const partition::StagePair& pair = memory.pairs[id];
     if (pair.backward.is_none()) continue;
     const partition::MemoryEffect& effect =
-        memory->effect(id, made.selection[id]);
+        memory.effect(id, made.selection[id]);
     if (effect.forward_free == Bytes(0)) continue;
-    copies.push_back({.task = pair.forward,
+    copies.push_back({.task = problem.task_now[pair.forward],
                       .payload = effect.forward_free,
                       .time = effect.copy});
   }
-  return LowerPlan(std::move(chosen), made.found.schedule, copies);
+  return LowerPlan(std::move(problem.graph), problem.schedule, copies);
 }
 
 // What each rank needs: what its program holds, and with copies to the host
@@ -286,8 +298,9 @@ absl::StatusOr<RobustReport> MakeRobust(const PreparedJob& job,
   StageGraph graph = best->plan.graph;
   if (memory != nullptr) {
     PIPELOOM_ASSIGN_OR_RETURN(
-        graph,
-        partition::ApplyMemory(built.graph, *memory, best->made.selection));
+        graph, partition::ApplyMemory(built.graph,
+                                      WithForms(*memory, best->made.forms),
+                                      best->made.selection));
   }
   IdVector<RankId, RankSpec> ranks = graph.ranks();
   for (const RankId r : ranks.ids()) {

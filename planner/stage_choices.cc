@@ -11,6 +11,7 @@ namespace {
 
 using partition::LayerCosts;
 using partition::MemoryEffect;
+using partition::PassForm;
 
 struct Candidate {
   MemoryChoice choice{};
@@ -48,7 +49,7 @@ class Collector {
 
  private:
   void Offer(MemoryChoice choice) {
-    MemoryEffect effect = layers_.Effect(choice, /*split=*/false);
+    MemoryEffect effect = layers_.Effect(choice, PassForm::kFused);
     if (!layers_.CopiesKeepUp(effect)) return;
     candidates_.push_back({std::move(choice), effect});
   }
@@ -63,7 +64,7 @@ class Collector {
     size_t most = 0;
     while (most < num_layers_) {
       choice.layers[most] = MemoryStrategy::kOffload;
-      if (!layers_.CopiesKeepUp(layers_.Effect(choice, false))) break;
+      if (!layers_.CopiesKeepUp(layers_.Effect(choice, PassForm::kFused))) break;
       ++most;
     }
     return most;

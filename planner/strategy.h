@@ -19,10 +19,12 @@
 
 namespace pipeloom::planner {
 
-// A schedule and the memory choices it was made for.
+// A schedule, and the memory choices and forms of passes it was made for.
 struct MemorySchedule {
   partition::MemorySelection selection{};
-  SearchResult found{};  // Of the graph with that selection.
+  // By pair; empty: as the StepMemory had them.
+  partition::FormSelection forms{};
+  SearchResult found{};  // Of the graph with both.
   // To be gone on with, if any; it found the schedule or one before it.
   std::shared_ptr<GraphSearch> search{};
 };

@@ -22,7 +22,7 @@ void LayerBuilder::FusedAttention(AttentionOp op, double whole_flops,
   OpStep backward{{op}, {}};
   if (parallel_.cp == 1 || kv_elements <= 0) {
     ops_.forward.push_back(std::move(forward));
-    ops_.backward.push_back(std::move(backward));
+    Backward(std::move(backward));
     return;
   }
   CollectiveOp exchange{.kind = Collective::kRing,
@@ -35,19 +35,19 @@ void LayerBuilder::FusedAttention(AttentionOp op, double whole_flops,
       exchange.bytes *= 2;  // Keys, values and their gradients.
       backward.communication.push_back(exchange);
       ops_.forward.push_back(std::move(forward));
-      ops_.backward.push_back(std::move(backward));
+      Backward(std::move(backward));
       break;
     case ContextParallelism::kAllGather:
       // The backward gathers again and scatters the gradients after; its steps
       // stand in forward order here.
       exchange.bytes *= cp_;
       exchange.kind = Collective::kReduceScatter;
-      ops_.backward.push_back({{}, {exchange}});
+      Backward(OpStep{{}, {exchange}});
       exchange.kind = Collective::kAllGather;
       ops_.forward.push_back({{}, {exchange}});
       ops_.forward.push_back(std::move(forward));
-      ops_.backward.push_back(std::move(backward));
-      ops_.backward.push_back({{}, {exchange}});
+      Backward(std::move(backward));
+      Backward(OpStep{{}, {exchange}});
       break;
     case ContextParallelism::kAllToAll: {
       // Queries, keys and values in, outputs back; the backward the reverse.
@@ -60,9 +60,9 @@ void LayerBuilder::FusedAttention(AttentionOp op, double whole_flops,
       ops_.forward.push_back({{}, {exchange}});
       ops_.forward.push_back(std::move(forward));
       ops_.forward.push_back({{}, {out}});
-      ops_.backward.push_back({{}, {exchange}});
-      ops_.backward.push_back(std::move(backward));
-      ops_.backward.push_back({{}, {out}});
+      Backward(OpStep{{}, {exchange}});
+      Backward(std::move(backward));
+      Backward(OpStep{{}, {out}});
       break;
     }
   }
@@ -73,7 +73,7 @@ void LayerBuilder::QueryKeyValue() {
   const double heads = share(a.heads);
   const double kv_heads = share(a.kv_heads);
   const double head_dim = Real(a.head_dim);
-  Enter(hidden_);
+  EnterProduct(hidden_);
   Gemm(tokens_,
        heads * head_dim + kv_heads * (head_dim + Real(a.value_width())),
        hidden_);
@@ -89,13 +89,13 @@ void LayerBuilder::LowRankQueryKeyValue() {
   const auto down = [&](double width) {
     Gemm(rows, width, hidden_);
     Stream(MemoryKind::kNorm, rows, width, 4 * rows * width, 6 * rows * width);
-    Enter(width);
+    EnterProduct(width);
   };
   if (a.query_rank > 0) {
     down(Real(a.query_rank));
     Gemm(tokens_, heads * head_dim, Real(a.query_rank));
   } else {
-    Enter(hidden_);
+    EnterProduct(hidden_);
     Gemm(tokens_, heads * head_dim, hidden_);
   }
   if (a.kv_rank > 0) {
@@ -110,7 +110,7 @@ void LayerBuilder::LowRankQueryKeyValue() {
     Gemm(rows, kv, hidden_);
     Enter(kv);
   } else {
-    Enter(hidden_);
+    EnterProduct(hidden_);
     Gemm(tokens_, kv, hidden_);
   }
 }

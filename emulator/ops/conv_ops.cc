@@ -28,8 +28,8 @@ void LayerBuilder::FixedWork() {
   const FixedOp op{.flops = flops / (tp_ * cp_),
                    .bytes = 2 * kept / (tp_ * cp_)};
   Forward(op);
+  WeightGrad(op);
   Backward(op);
-  weight_grad_.compute.push_back(op);
   forward_flops_ += flops;
 }
 

@@ -16,7 +16,7 @@ void LayerBuilder::CrossAttention() {
           ? whole_tokens_ * Real(c.context_tokens)
           : shape_.context_pairs / (layer_.downsample * layer_.downsample);
   NormAndResidual();
-  Enter(hidden_);
+  EnterProduct(hidden_);
   Gemm(tokens_, width, hidden_);
   Gemm(context, 2 * width, Real(c.context_width));
   FusedAttention(

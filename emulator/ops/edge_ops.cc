@@ -15,11 +15,14 @@ void LayerBuilder::Embedding() {
   Forward(look_up);
   look_up.bytes = (element_bytes_ + 8) * elements;
   look_up.backward = true;
-  weight_grad_.compute.push_back(look_up);
+  WeightGrad(look_up);
   if (parallel_.tp == 1) return;
   const double bytes = element_bytes_ * elements;
   ops_.forward.push_back({{}, {Tensor(Collective::kReduceScatter, bytes)}});
-  weight_grad_.communication.push_back(Tensor(Collective::kAllGather, bytes));
+  // The gradient of the output is gathered before it is added up.
+  const OpStep gather{{}, {Tensor(Collective::kAllGather, bytes)}};
+  ops_.weight_grad.push_back(gather);
+  ops_.fused.push_back(gather);
 }
 
 // The vocabulary is divided by tp; the softmax exchanges two numbers a token,
@@ -27,7 +30,7 @@ void LayerBuilder::Embedding() {
 void LayerBuilder::LossHead() {
   const double vocab = share(layer_.vocab);
   NormAndResidual();
-  Enter(hidden_);
+  EnterProduct(hidden_);
   Gemm(tokens_, vocab, hidden_);
   Stream(MemoryKind::kLoss, tokens_, vocab, 8 * tokens_ * vocab,
          6 * tokens_ * vocab);
@@ -36,8 +39,7 @@ void LayerBuilder::LossHead() {
 // Split by output and by input width in turn, as a feed-forward network.
 void LayerBuilder::Linears() {
   const std::vector<LinearSpec>& linears = layer_.linears;
-  Enter(Real(linears.front().in));
-  if (!needs_.input) entries_.clear();
+  EnterProduct(Real(linears.front().in));
   for (size_t i = 0; i < linears.size(); ++i) {
     const bool by_output = i % 2 == 0;
     const double in = by_output ? Real(linears[i].in) : share(linears[i].in);

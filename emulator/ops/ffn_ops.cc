@@ -17,7 +17,7 @@ void LayerBuilder::Ffn(double rows, double inner, double groups) {
 void LayerBuilder::FeedForward() {
   NormAndResidual();
   Modulate();
-  Enter(hidden_);
+  EnterProduct(hidden_);
   Ffn(tokens_, share(layer_.ffn.hidden), 1);
   Leave(hidden_);
 }

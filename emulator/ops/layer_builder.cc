@@ -79,34 +79,71 @@ void LayerBuilder::Gemm(double m, double n, double k, double groups,
             .result_bytes = element_bytes_,
             .precision = options_.precision};
   Forward(op);
+  const GemmOp weight_grad{.m = k,
+                           .n = n,
+                           .k = m,
+                           .groups = groups,
+                           .result_bytes = 8,
+                           .precision = options_.precision,
+                           .pass = QueryPass::kWeightGrad};
+  weight_grad_.compute.push_back(weight_grad);
+  // The backward's steps stand in forward order: last what runs first.
+  OpStep fused_weight_grad{{weight_grad}, {}};
+  OpStep fused_input_grad{};
+  if (entry_.has_value()) {
+    weight_grad_.communication.push_back(entry_->gather);
+    fused_input_grad.communication.push_back(entry_->gather);
+    if (input_grad) {
+      ops_.backward.push_back({{}, {entry_->scatter}});
+      fused_weight_grad.communication.push_back(entry_->scatter);
+    }
+    entry_.reset();
+  }
   if (input_grad) {
     op.n = k;
     op.k = n;
     op.pass = QueryPass::kInputGrad;
-    Backward(op);
+    ops_.backward.push_back({{op}, {}});
+    fused_input_grad.compute.push_back(op);
   }
-  weight_grad_.compute.push_back(GemmOp{.m = k,
-                                        .n = n,
-                                        .k = m,
-                                        .groups = groups,
-                                        .result_bytes = 8,
-                                        .precision = options_.precision,
-                                        .pass = QueryPass::kWeightGrad});
+  ops_.fused.push_back(std::move(fused_weight_grad));
+  if (!fused_input_grad.compute.empty() ||
+      !fused_input_grad.communication.empty()) {
+    ops_.fused.push_back(std::move(fused_input_grad));
+  }
+}
+
+void LayerBuilder::Backward(OpStep step) {
+  ops_.backward.push_back(step);
+  ops_.fused.push_back(std::move(step));
+}
+
+void LayerBuilder::WeightGrad(Op op) {
+  weight_grad_.compute.push_back(op);
+  ops_.fused.push_back({{op}, {}});
+}
+
+void LayerBuilder::EnterProduct(double width) {
+  if (parallel_.tp == 1) return;
+  const double bytes = tokens_ * width * element_bytes_;
+  const CollectiveOp gather = Tensor(Collective::kAllGather, bytes);
+  ops_.forward.push_back({{}, {gather}});
+  entry_ = {.gather = gather,
+            .scatter = Tensor(Collective::kReduceScatter, bytes)};
 }
 
 void LayerBuilder::Enter(double width) {
   if (parallel_.tp == 1) return;
   const double bytes = tokens_ * width * element_bytes_;
   ops_.forward.push_back({{}, {Tensor(Collective::kAllGather, bytes)}});
-  entries_.push_back(Tensor(Collective::kReduceScatter, bytes));
-  weight_grad_.communication.push_back(Tensor(Collective::kAllGather, bytes));
+  Backward(OpStep{{}, {Tensor(Collective::kReduceScatter, bytes)}});
 }
 
 void LayerBuilder::Leave(double width) {
   if (parallel_.tp == 1) return;
   const double bytes = tokens_ * width * element_bytes_;
   ops_.forward.push_back({{}, {Tensor(Collective::kReduceScatter, bytes)}});
-  ops_.backward.push_back({{}, {Tensor(Collective::kAllGather, bytes)}});
+  Backward(OpStep{{}, {Tensor(Collective::kAllGather, bytes)}});
 }
 
 CollectiveOp LayerBuilder::Tensor(Collective kind, double bytes) const {
@@ -125,17 +162,14 @@ void LayerBuilder::NormAndResidual() {
 LayerOps LayerBuilder::Finish() {
   if (!has_backward()) {
     ops_.backward.clear();
-  } else {
-    std::reverse(ops_.backward.begin(), ops_.backward.end());
+    ops_.fused.clear();
   }
-  if (needs_.weights) {
-    for (Op& op : entries_) weight_grad_.communication.push_back(op);
-    if (!weight_grad_.compute.empty()) {
-      ops_.weight_grad.push_back(std::move(weight_grad_));
-    }
-  } else if (has_backward()) {
-    // Nothing hides the scatter of the input gradient.
-    for (Op& op : entries_) ops_.backward.push_back({{}, {op}});
+  std::reverse(ops_.backward.begin(), ops_.backward.end());
+  std::reverse(ops_.fused.begin(), ops_.fused.end());
+  if (!needs_.weights) {
+    ops_.fused = ops_.backward;
+  } else if (!weight_grad_.compute.empty()) {
+    ops_.weight_grad.push_back(std::move(weight_grad_));
   }
   if (layer_.kind != LayerKind::kEmbedding &&
       layer_.kind != LayerKind::kConvolutions) {

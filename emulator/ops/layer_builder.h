@@ -1,11 +1,12 @@
 // Puts the operators of one layer together: what emulator/ops/*_ops.cc share.
 //
-// Each Add... function appends forward operators, and backward ones in forward
-// order; Finish() turns those round. Not for use outside of emulator/.
+// The functions append forward operators, and backward ones in forward order;
+// Finish() reverses those. Not for use outside of emulator/.
 #ifndef PIPELOOM_EMULATOR_OPS_LAYER_BUILDER_H_
 #define PIPELOOM_EMULATOR_OPS_LAYER_BUILDER_H_
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "emulator/op_graph.h"
@@ -61,16 +62,26 @@ class LayerBuilder {
   // layer_builder.cc
   bool has_backward() const { return needs_.weights || needs_.input; }
   void Forward(Op op) { ops_.forward.push_back({{op}, {}}); }
-  void Backward(Op op) { ops_.backward.push_back({{op}, {}}); }
+  // Appends to both forms of the backward.
+  void Backward(OpStep step);
+  void Backward(Op op) { Backward(OpStep{{op}, {}}); }
+  // Appends a weight gradient, after whose input gradient, if any, is to be
+  // appended next.
+  void WeightGrad(Op op);
   // A memory-bound operator of rows x width and its gradient, by their bytes.
   void Stream(MemoryKind kind, double rows, double width, double forward_bytes,
               double backward_bytes);
   // Forward m x n x k with its two gradients.
   void Gemm(double m, double n, double k, double groups = 1,
             bool input_grad = true);
-  // Tensor and sequence parallel region, going in: the forward gathers the
-  // tokens; the backward scatters their gradient, which the weight gradient
-  // hides, and gathers the kept shards again for the weight gradient.
+  // Enters a tensor and sequence parallel region whose first operator is the
+  // product added next: the forward gathers the tokens; the backward scatters
+  // their gradient, and the weight gradient needs the kept shards gathered
+  // again.
+  void EnterProduct(double width);
+  // Enters one whose first operator is no product, or one that keeps its input
+  // as it is (rows sent to experts): nothing is gathered again, and nothing
+  // hides the scatter.
   void Enter(double width);
   // Coming out: the forward scatters partial sums, the backward gathers.
   void Leave(double width);
@@ -94,8 +105,13 @@ class LayerBuilder {
   const double element_bytes_;  // Of an activation.
   LayerOps ops_{};
   OpStep weight_grad_{};
-  std::vector<Op> entries_{};  // Scatters of input gradients.
-  double forward_flops_ = 0;   // Besides two a matrix parameter and token.
+  // Of the region entered last, until its product is added.
+  struct Entry {
+    CollectiveOp gather{};
+    CollectiveOp scatter{};
+  };
+  std::optional<Entry> entry_{};
+  double forward_flops_ = 0;  // Besides two a matrix parameter and token.
 };
 
 }  // namespace pipeloom::emulator

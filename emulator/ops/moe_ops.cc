@@ -21,7 +21,7 @@ void LayerBuilder::ExchangeRows(double rows) {
                               .size = parallel_.ep,
                               .bytes = element_bytes_ * rows * hidden_};
   ops_.forward.push_back({{}, {exchange}});
-  ops_.backward.push_back({{}, {exchange}});
+  Backward(OpStep{{}, {exchange}});
 }
 
 void LayerBuilder::Experts() {

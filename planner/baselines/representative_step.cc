@@ -31,7 +31,7 @@ Duration TimeOf(const emulator::StageCostModel& costs, bool needs_input_grad,
                                                .rank = RankId(0),
                                                .segment = SegmentId(0)},
                                               sub.shape, needs_input_grad);
-  return cost.forward + cost.backward + cost.weight_grad;
+  return cost.all_passes();
 }
 
 // Whether a gradient goes back through the module's layers.

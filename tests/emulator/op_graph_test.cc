@@ -88,13 +88,58 @@ TEST(OpGraph, ATensorParallelBlockHasTwoGathersAndTwoScattersForward) {
       BuildLayerOps(Llama3Block(), Sequences(1, 4096), {.tp = 4}, {});
   EXPECT_EQ(Collectives(ops.forward, Collective::kAllGather), 2);
   EXPECT_EQ(Collectives(ops.forward, Collective::kReduceScatter), 2);
+  // Split: the input gradient is scattered before it is handed on; the weight
+  // gradient gathers the kept shards.
   EXPECT_EQ(Collectives(ops.backward, Collective::kAllGather), 2);
-  // Two gathers of kept shards; two scatters that the weight gradient hides.
+  EXPECT_EQ(Collectives(ops.backward, Collective::kReduceScatter), 2);
   EXPECT_EQ(Collectives(ops.weight_grad, Collective::kAllGather), 2);
-  EXPECT_EQ(Collectives(ops.weight_grad, Collective::kReduceScatter), 2);
+  EXPECT_EQ(Collectives(ops.weight_grad, Collective::kReduceScatter), 0);
+  EXPECT_EQ(Collectives(ops.fused, Collective::kAllGather), 4);
+  EXPECT_EQ(Collectives(ops.fused, Collective::kReduceScatter), 2);
   const LayerOps alone =
       BuildLayerOps(Llama3Block(), Sequences(1, 4096), {}, {});
   EXPECT_EQ(Collectives(alone.forward, Collective::kAllGather), 0);
+}
+
+// What a fused backward runs with what (Megatron-Core's column-parallel
+// layer): the gather with the input gradient, the scatter with the weight
+// gradient.
+TEST(OpGraph, AFusedBackwardHidesItsGatherAndItsScatter) {
+  const LayerOps ops =
+      BuildLayerOps(Llama3Block(), Sequences(1, 4096), {.tp = 4}, {});
+  int gathers = 0;
+  int scatters = 0;
+  for (const OpStep& step : ops.fused) {
+    if (step.compute.empty() || step.communication.empty()) continue;
+    ASSERT_EQ(step.compute.size(), 1);
+    ASSERT_EQ(step.communication.size(), 1);
+    const auto& product = std::get<GemmOp>(step.compute[0]);
+    const auto& moved = std::get<CollectiveOp>(step.communication[0]);
+    if (moved.kind == Collective::kAllGather) {
+      EXPECT_EQ(product.pass, QueryPass::kInputGrad);
+      ++gathers;
+    } else {
+      EXPECT_EQ(product.pass, QueryPass::kWeightGrad);
+      ++scatters;
+    }
+  }
+  EXPECT_EQ(gathers, 2);
+  EXPECT_EQ(scatters, 2);
+}
+
+// Experts keep the rows that were sent to them: nothing is gathered again, and
+// no product's weight gradient follows the scatter.
+TEST(OpGraph, ExpertsExposeTheScatterOfTheirInputGradient) {
+  const LayerOps ops = BuildLayerOps(MoeBlock(), Sequences(1, 4096),
+                                     {.tp = 4, .ep = 8, .dp = 8}, {});
+  EXPECT_EQ(Collectives(ops.weight_grad, Collective::kAllGather), 1);
+  int exposed = 0;
+  for (const OpStep& step : ops.fused) {
+    exposed += step.compute.empty() && !step.communication.empty() &&
+               std::get<CollectiveOp>(step.communication[0]).kind ==
+                   Collective::kReduceScatter;
+  }
+  EXPECT_EQ(exposed, 1);
 }
 
 TEST(OpGraph, NothingHidesTheScattersOfAFrozenLayer) {
@@ -228,10 +273,11 @@ TEST(OpGraph, Fp8ProductsAreFasterAndFp32OnesSlower) {
   cluster.device.fp8 = {1979e12};
   const RooflineCost costs(cluster, {});
   const auto time = [&](Precision precision) {
-    return CostOf(
-        BuildLayerOps(Llama3Block(), shape, {}, {}, {.precision = precision})
-            .forward,
-        costs);
+    return CostOf(BuildLayerOps(Llama3Block(), shape, {}, {},
+                                {.precision = precision})
+                      .forward,
+                  costs)
+        .time;
   };
   const Duration bf16 = time(Precision::kBf16);
   EXPECT_LT(time(Precision::kFp8), bf16);
@@ -241,7 +287,8 @@ TEST(OpGraph, Fp8ProductsAreFasterAndFp32OnesSlower) {
   EXPECT_GT(CostOf(BuildLayerOps(Llama3Block(), shape, {}, {},
                                  {.precision = Precision::kFp8})
                        .forward,
-                   RooflineCost(cluster, {})),
+                   RooflineCost(cluster, {}))
+                .time,
             time(Precision::kFp8));
 }
 
@@ -265,7 +312,8 @@ TEST(RooflineCost, EveryOperatorOfEveryLayerHasAFiniteCost) {
   const RooflineCost costs(H800Cluster(), parallel);
   for (const LayerSpec& layer : EveryLayerKind()) {
     const LayerOps ops = BuildLayerOps(layer, shape, parallel, {});
-    for (const auto* pass : {&ops.forward, &ops.backward, &ops.weight_grad}) {
+    for (const auto* pass :
+         {&ops.forward, &ops.backward, &ops.weight_grad, &ops.fused}) {
       for (const OpStep& step : *pass) {
         for (const Op& op : step.compute) {
           EXPECT_GE(costs.Cost(op), H800Cluster().device.kernel_overhead);

@@ -322,6 +322,9 @@ TEST(ProfileCost, OnlyPassesWithCommunicationBesideComputeAreSlowedDown) {
     same.forward = off.forward;
     same.backward = off.backward;
     same.weight_grad = off.weight_grad;
+    EXPECT_GE(on.fused, off.fused);
+    EXPECT_LE(on.fused, 1.2 * off.fused);
+    same.fused = off.fused;
     EXPECT_EQ(same, off);
   }
   EXPECT_GT(slowed, 0);

@@ -169,11 +169,13 @@ TEST(MemoryCandidates, RecomputingMoreHoldsLessAndTakesTheLayersForwards) {
         step.partition.stages[step.partition.StagesOf(sub.module)[0]];
     const LayerCosts layers(step.costs, stage, sub.shape, true);
     const emulator::StageCost whole = step.costs.Cost(stage, sub.shape, true);
-    for (const bool split : {false, true}) {
-      const MemoryEffect kept = layers.Effect({}, split);
+    for (const PassForm form : {PassForm::kFused, PassForm::kSplit}) {
+      const bool split = form == PassForm::kSplit;
+      const MemoryEffect kept = layers.Effect({}, form);
       EXPECT_EQ(kept.held(), whole.activations);
-      EXPECT_EQ(kept.backward,
-                whole.backward + (split ? kZero : whole.weight_grad));
+      EXPECT_EQ(kept.backward, split ? whole.backward : whole.fused);
+      EXPECT_EQ(kept.weight_grad, split ? whole.weight_grad : kZero);
+      EXPECT_EQ(kept.gap, split ? whole.backward_gap : whole.fused_gap);
       EXPECT_EQ(kept.backward_alloc, Bytes(0));
       MemoryChoice choice{
           .layers = std::vector<MemoryStrategy>(
@@ -183,7 +185,7 @@ TEST(MemoryCandidates, RecomputingMoreHoldsLessAndTakesTheLayersForwards) {
       for (size_t i = 0; i < choice.layers.size(); ++i) {
         choice.layers[i] = MemoryStrategy::kRecompute;
         extra += layers.layers()[i].forward;
-        const MemoryEffect now = layers.Effect(choice, split);
+        const MemoryEffect now = layers.Effect(choice, form);
         EXPECT_EQ(now.extra, extra);
         EXPECT_EQ(now.backward, kept.backward + extra);
         EXPECT_LE(now.held(), last.held());
@@ -191,7 +193,7 @@ TEST(MemoryCandidates, RecomputingMoreHoldsLessAndTakesTheLayersForwards) {
         // In one group: less is held, more is needed in the backward.
         MemoryChoice grouped = choice;
         grouped.grouped = true;
-        const MemoryEffect one = layers.Effect(grouped, split);
+        const MemoryEffect one = layers.Effect(grouped, form);
         EXPECT_LE(one.held(), now.held());
         EXPECT_GE(one.backward_alloc, now.backward_alloc);
         EXPECT_EQ(one.extra, now.extra);

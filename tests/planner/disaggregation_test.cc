@@ -59,7 +59,9 @@ double MeanSeconds(const JobSpec& job, const BatchMetadata& sample,
                       .segment = SegmentId(0)},
                      sub.shape, needs_input_grad);
       seconds += ToSeconds(c.forward);
-      if (!forward_only) seconds += ToSeconds(c.backward + c.weight_grad);
+      if (!forward_only) {
+        seconds += ToSeconds(c.all_passes() - c.forward);
+      }
     }
   }
   return seconds / static_cast<double>(microbatches);

@@ -41,6 +41,11 @@ class OpCostModel {
   virtual Duration Beside(Duration compute, Duration communication) const {
     return std::max(compute, communication);
   }
+  // Returns how much compute can run during `communication` without either's
+  // end being later for it.
+  virtual Duration RoomDuring(Duration communication) const {
+    return communication;
+  }
   // On the GPUs of a node group of the cluster; -1: of none.
   virtual const OpCostModel& OnGroup(int32_t group) const {
     (void)group;
@@ -48,8 +53,8 @@ class OpCostModel {
   }
 };
 
-// The time of the steps one after another, and the part of it in which the
-// compute stream waits for communication: a gap that other work may fill.
+// The time of the steps one after another, and how much other compute finds
+// room in it while the compute stream waits for communication.
 struct StepsCost {
   Duration time{};
   Duration gap{};

@@ -286,6 +286,13 @@ Duration ProfileCost::Beside(Duration compute, Duration communication) const {
                       state.compute_slowdown, state.communication_slowdown)));
 }
 
+Duration ProfileCost::RoomDuring(Duration communication) const {
+  const Alone& state = *state_->alone;
+  if (state.communication_slowdown > 1) return kZero;
+  return Nanoseconds(static_cast<int64_t>(
+      Real(communication.count()) / std::max(1.0, state.compute_slowdown)));
+}
+
 OpPrice ProfileCost::Price(const Op& op) const {
   const State& state = *state_;
   const Alone& alone = *state.alone;
@@ -334,6 +341,9 @@ class GroupedCosts : public OpCostModel {
   OpPrice Price(const Op& op) const override { return own_->Price(op); }
   Duration Beside(Duration compute, Duration communication) const override {
     return own_->Beside(compute, communication);
+  }
+  Duration RoomDuring(Duration communication) const override {
+    return own_->RoomDuring(communication);
   }
   const OpCostModel& OnGroup(int32_t group) const override {
     return group < 0 ? *own_ : *groups_[static_cast<size_t>(group)];

@@ -46,6 +46,8 @@ class ProfileCost : public OpCostModel {
   // Slowed down as the profile's collectives say; factors of 1 (or a profile
   // without any): the longer of the two.
   Duration Beside(Duration compute, Duration communication) const override;
+  // None where compute slows communication down.
+  Duration RoomDuring(Duration communication) const override;
 
   // The same for another layout of the cluster: what a GPU does alone, and its
   // prices so far, are shared. Microseconds.

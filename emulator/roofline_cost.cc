@@ -187,9 +187,8 @@ StepsCost CostOf(const std::vector<OpStep>& steps, const OpCostModel& costs) {
     Duration communication = kZero;
     for (const Op& op : step.compute) compute += costs.Cost(op);
     for (const Op& op : step.communication) communication += costs.Cost(op);
-    const Duration both = costs.Beside(compute, communication);
-    total.time += both;
-    if (communication > compute) total.gap += communication - compute;
+    total.time += costs.Beside(compute, communication);
+    total.gap += std::max(kZero, costs.RoomDuring(communication) - compute);
   }
   return total;
 }

@@ -30,9 +30,9 @@ struct StageCost {
   Duration weight_grad{};
   // Fused: both gradients in one pass. Without a weight gradient `backward`.
   Duration fused{};
-  // Parts of `backward` and `fused` in which the compute stream waits for the
-  // pass's collectives: weight gradients of other sub-microbatches may fill
-  // them.
+  // How much compute finds room in `backward` and `fused` while the compute
+  // stream waits for the pass's collectives: that of weight gradients of other
+  // sub-microbatches.
   Duration backward_gap{};
   Duration fused_gap{};
   // Kept from forward until backward and weight gradient are done.

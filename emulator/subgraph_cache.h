@@ -18,8 +18,8 @@ namespace pipeloom::emulator {
 
 struct LayerCost {
   Duration forward{};
-  // In the two forms of LayerOps. Gaps: time in which the compute stream waits
-  // for the pass's collectives.
+  // In the two forms of LayerOps. Gaps: how much other compute finds room while
+  // the compute stream waits for the pass's collectives.
   Duration backward{};
   Duration backward_gap{};
   Duration weight_grad{};

@@ -34,7 +34,8 @@ void AddGraph(const StageGraph& graph, FingerprintBuilder& builder) {
         .Add(task.duration.count())
         .Add(task.alloc.count())
         .Add(task.free.count())
-        .Add(task.recomputes);
+        .Add(task.recomputes)
+        .Add(task.overlaps.value());
   }
   builder.Add(graph.num_edges());
   for (const Dependency& edge : graph.edges()) {

@@ -66,6 +66,17 @@ absl::StatusOr<StageGraph> StageGraph::Create(
           id.value(), task.duration.count(), task.alloc.count(),
           task.free.count()));
     }
+    if (!task.overlaps.is_none()) {
+      const bool exists = tasks.Contains(task.overlaps);
+      if (task.pass != Pass::kWeightGrad || !exists ||
+          tasks[task.overlaps].pass != Pass::kBackward ||
+          tasks[task.overlaps].rank != task.rank) {
+        return absl::InvalidArgumentError(absl::StrFormat(
+            "task %d overlaps task %d; only a weight gradient may, and only a "
+            "backward of its own rank",
+            id.value(), task.overlaps.value()));
+      }
+    }
     const int32_t module = task.module.value();
     if (module < 0 || module >= static_cast<int32_t>(module_names.size())) {
       return absl::InvalidArgumentError(

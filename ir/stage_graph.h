@@ -46,6 +46,10 @@ struct Task {
   Bytes alloc{};               // Taken when it starts.
   Bytes free{};                // Given back when it ends.
   bool recomputes = false;     // Its duration includes a second forward.
+  // Of a weight gradient: an earlier backward of its rank, in whose
+  // communication gaps a part of it is done; `duration` is the rest. None: it
+  // is done alone.
+  TaskId overlaps{};
   bool operator==(const Task&) const = default;
 };
 

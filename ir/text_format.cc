@@ -118,6 +118,7 @@ Task ReadTask(TextReader& reader) {
     reader.Word();
     task.recomputes = true;
   }
+  if (reader.At("overlaps")) task.overlaps = TaskId(reader.Int32("overlaps"));
   return task;
 }
 
@@ -219,6 +220,10 @@ std::string ToString(const StageGraph& graph) {
         task.module.value(), task.stage.value(), task.microbatch.value(),
         task.sub_microbatch, task.duration.count(), task.alloc.count(),
         task.free.count(), task.recomputes ? " recomputes" : "");
+    if (!task.overlaps.is_none()) {
+      out.pop_back();
+      absl::StrAppendFormat(&out, " overlaps %d\n", task.overlaps.value());
+    }
   }
   for (const EdgeId e : graph.edge_ids()) {
     const Dependency& edge = graph.edge(e);

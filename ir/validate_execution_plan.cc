@@ -27,6 +27,7 @@ class StructureCheck {
       : plan_(plan),
         graph_(plan.graph),
         computed_(graph_.num_tasks(), false),
+        place_(graph_.num_tasks(), 0),
         offload_(graph_.num_tasks(), kResident),
         sent_(graph_.num_edges(), false),
         wait_send_(graph_.num_edges(), false),
@@ -152,7 +153,30 @@ class StructureCheck {
             from.value()));
       }
     }
+    const TaskId overlaps = graph_.task(task).overlaps;
+    if (!overlaps.is_none()) {
+      if (!computed_[overlaps]) {
+        return Fail(absl::StrFormat(
+            "it is partly done in the gaps of task %d, which comes later",
+            overlaps.value()));
+      }
+      // Its own input gradient has to be made before those gaps.
+      for (const EdgeId e : graph_.incoming(task)) {
+        if (graph_.edge(e).from == overlaps) {
+          return Fail(absl::StrFormat(
+              "it depends on task %d and cannot be done in its gaps",
+              overlaps.value()));
+        }
+        if (place_[graph_.edge(e).from] > place_[overlaps]) {
+          return Fail(absl::StrFormat(
+              "it is partly done in the gaps of task %d, but depends on task "
+              "%d, which comes after that",
+              overlaps.value(), graph_.edge(e).from.value()));
+        }
+      }
+    }
     computed_[task] = true;
+    place_[task] = index_;
     return absl::OkStatus();
   }
 
@@ -285,6 +309,7 @@ class StructureCheck {
   bool reduced_ = false;
   bool stepped_ = false;
   IdVector<TaskId, bool> computed_;
+  IdVector<TaskId, size_t> place_;  // In its rank's program.
   IdVector<TaskId, Residence> offload_;
   std::map<TaskId, Bytes> offloaded_bytes_{};
   IdVector<EdgeId, bool> sent_;

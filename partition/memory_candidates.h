@@ -59,7 +59,8 @@ struct MemoryEffect {
   Duration backward{};     // Of the backward task, recomputation included.
   Duration weight_grad{};  // 0 where fused.
   Duration extra{};        // Part of `backward` that is recomputation.
-  // Part of `backward` in which the compute stream waits for collectives.
+  // How much other compute finds room in `backward` while the compute stream
+  // waits for collectives.
   Duration gap{};
   Duration copy{};  // To the host, and the same back.
   Bytes forward_alloc{};

@@ -15,6 +15,17 @@ constexpr int32_t kMostTasks = 20'000;
 FlatGraph LeastMemory(const StageGraph& graph,
                       const partition::StepMemory& memory) {
   FlatGraph flat(graph);
+  IdVector<RankId, int64_t> longest_gap(graph.num_ranks(), 0);
+  for (const StagePairId id : memory.pairs.ids()) {
+    const partition::StagePair& pair = memory.pairs[id];
+    if (pair.backward.is_none()) continue;
+    int64_t& longest = longest_gap[graph.task(pair.backward).rank];
+    longest = std::max(longest, memory.effect(id, 0).gap.count());
+    if (memory.has_other_form(id)) {
+      longest =
+          std::max(longest, memory.effect_in_other_form(id, 0).gap.count());
+    }
+  }
   for (const StagePairId id : memory.pairs.ids()) {
     const partition::StagePair& pair = memory.pairs[id];
     if (pair.backward.is_none()) continue;
@@ -42,8 +53,10 @@ FlatGraph LeastMemory(const StageGraph& graph,
     flat.alloc[backward] = std::max<int64_t>(0, peak - held);
     flat.free[backward] = held + flat.alloc[backward];
     if (pair.weight_grad.is_none()) continue;
+    // All but what the gaps of one backward of the rank may take of it.
+    const int64_t gap = longest_gap[graph.task(pair.backward).rank];
     flat.duration[pair.weight_grad.value()] =
-        std::max<int64_t>(0, whole - apart);
+        std::max<int64_t>(0, whole - apart - gap);
     flat.alloc[pair.weight_grad.value()] = 0;
     flat.free[pair.weight_grad.value()] = 0;
   }

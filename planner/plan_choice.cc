@@ -13,13 +13,15 @@
 #include "ir/execution_plan.h"
 #include "planner/drop_fused.h"
 #include "planner/lower_plan.h"
+#include "planner/pair_passes.h"
+#include "planner/pass_forms.h"
 
 namespace pipeloom::planner {
 namespace {
 
 // Shares of the budget at which an answer is lowered and its received tensors
 // are counted.
-constexpr double kParts[] = {0.8, 0.92, 1.0};
+constexpr double kParts[] = {0.76, 0.88, 0.95};
 
 // How often a schedule is made again with less memory because the tensors
 // received from other ranks, which a schedule does not see, broke the limit.
@@ -149,6 +151,10 @@ absl::StatusOr<ExecutionPlan> Lower(const StageGraph& graph,
     copies.push_back({.task = problem.task_now[pair.forward],
                       .payload = effect.forward_free,
                       .time = effect.copy});
+  }
+  if (!made.pairs.empty()) {
+    PIPELOOM_ASSIGN_OR_RETURN(
+        problem.graph, ApplyPairs(problem.graph, made.pairs, problem.task_now));
   }
   return LowerPlan(std::move(problem.graph), problem.schedule, copies);
 }
@@ -286,6 +292,59 @@ absl::Status ImproveCandidate(const PreparedJob& job, const PlanInput& input,
     candidate.limits = limits;
     *best = std::move(candidate);
     if (best->made.found.proven_optimal) break;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RefinePasses(const PreparedJob& job, const PlanInput& input,
+                          const partition::BuiltGraph& built,
+                          const partition::StepMemory& choices,
+                          Candidate* best) {
+  if (!HasFormChoice(choices)) return absl::OkStatus();
+  const StageGraph limited = built.graph.WithRanks(best->limits);
+  const MemorySchedule& made = best->made;
+  // The order with its forms as they are, with better ones for it, and with all
+  // backwards split, each with weight gradients in gaps.
+  std::optional<MemorySchedule> refined;
+  int64_t shortest = made.found.schedule.step_time().count();
+  for (int way = 0; way < 3; ++way) {
+    partition::StepMemory memory = WithForms(choices, made.forms);
+    RankOrders orders = made.found.schedule.order;
+    PIPELOOM_ASSIGN_OR_RETURN(
+        StageGraph graph,
+        partition::ApplyMemory(limited, memory, made.selection));
+    if (way > 0) {
+      PassFormChooser chooser(graph, memory);
+      chooser.Choose(made.selection, &memory, &orders);
+      if (way == 2) SetForms(partition::PassForm::kSplit, &memory);
+      PIPELOOM_ASSIGN_OR_RETURN(
+          graph, partition::ApplyMemory(limited, memory, made.selection));
+    }
+    PairedOrders paired = PairPasses(graph, memory, made.selection, orders);
+    if (paired.step_time >= shortest) continue;
+    MemorySchedule next = made;
+    next.forms = memory.forms();
+    next.pairs = std::move(paired.pairs);
+    PIPELOOM_ASSIGN_OR_RETURN(graph, ApplyPairs(graph, next.pairs));
+    PIPELOOM_ASSIGN_OR_RETURN(next.found.schedule,
+                              TimeSchedule(graph, std::move(paired.orders)));
+    if (!ValidateSchedule(graph, next.found.schedule).ok()) continue;
+    shortest = paired.step_time;
+    refined = std::move(next);
+  }
+  if (!refined.has_value()) return absl::OkStatus();
+  Candidate candidate = *best;
+  candidate.made = *std::move(refined);
+  PIPELOOM_ASSIGN_OR_RETURN(candidate.plan,
+                            Lower(built.graph, &choices, candidate.made));
+  PIPELOOM_ASSIGN_OR_RETURN(const auto peaks, PeaksOf(job, candidate.plan));
+  for (const RankId r : built.graph.rank_ids()) {
+    const Bytes limit = built.graph.rank(r).memory.limit;
+    if (limit > Bytes(0) && peaks[r] > limit) return absl::OkStatus();
+  }
+  PIPELOOM_RETURN_IF_ERROR(Finish(job, input, built, &candidate));
+  if (candidate.predicted.finish < best->predicted.finish) {
+    *best = std::move(candidate);
   }
   return absl::OkStatus();
 }

@@ -52,6 +52,14 @@ absl::Status ImproveCandidate(const PreparedJob& job, const PlanInput& input,
                               const partition::StepMemory& memory,
                               Candidate* best, int64_t* evaluations);
 
+// Improves the forms of the best candidate's passes for its order
+// (pass_forms.h, pair_passes.h), the same for every strategy. `built` and
+// `memory` are of split backwards. The candidate stays as it is where the step
+// gets no shorter, or where the tensors that ranks hold do not fit any more.
+absl::Status RefinePasses(const PreparedJob& job, const PlanInput& input,
+                          const partition::BuiltGraph& built,
+                          const partition::StepMemory& memory, Candidate* best);
+
 // Looks for an order with a better 90th percentile under `input.robust` until
 // the budget ends. The plan stays as it is where none is found, or where the
 // tensors that ranks receive do not fit beside it.

@@ -146,6 +146,11 @@ absl::StatusOr<PlanResult> PlanStep(const PreparedJob& prepared,
       return searched.status();
     }
   }
+  if (memory.has_value() && !whole_input.robust.has_value() &&
+      input.budget.max_evaluations > 1) {
+    PIPELOOM_RETURN_IF_ERROR(
+        RefinePasses(job, input, *best_graph, *memory, &*best));
+  }
   if (whole_input.robust.has_value()) {
     PIPELOOM_ASSIGN_OR_RETURN(
         result.robust, MakeRobust(job, whole_input, *best_graph,

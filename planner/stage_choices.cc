@@ -64,7 +64,8 @@ class Collector {
     size_t most = 0;
     while (most < num_layers_) {
       choice.layers[most] = MemoryStrategy::kOffload;
-      if (!layers_.CopiesKeepUp(layers_.Effect(choice, PassForm::kFused))) break;
+      if (!layers_.CopiesKeepUp(layers_.Effect(choice, PassForm::kFused)))
+        break;
       ++most;
     }
     return most;

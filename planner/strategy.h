@@ -15,6 +15,7 @@
 #include "ir/partition.h"
 #include "ir/stage_graph.h"
 #include "partition/memory_candidates.h"
+#include "planner/pair_passes.h"
 #include "planner/search_graph.h"
 
 namespace pipeloom::planner {
@@ -24,7 +25,8 @@ struct MemorySchedule {
   partition::MemorySelection selection{};
   // By pair; empty: as the StepMemory had them.
   partition::FormSelection forms{};
-  SearchResult found{};  // Of the graph with both.
+  std::vector<PairedPass> pairs{};
+  SearchResult found{};  // Of the graph with all of these.
   // To be gone on with, if any; it found the schedule or one before it.
   std::shared_ptr<GraphSearch> search{};
 };

@@ -63,6 +63,7 @@ v1::Task ToProto(const Task& task) {
   t.set_alloc_bytes(task.alloc.count());
   t.set_free_bytes(task.free.count());
   t.set_recomputes(task.recomputes);
+  if (!task.overlaps.is_none()) t.set_overlaps(task.overlaps.value());
   return t;
 }
 
@@ -109,16 +110,18 @@ absl::StatusOr<StageGraph> FromProto(const v1::StageGraph& proto) {
   tasks.reserve(proto.tasks_size());
   for (const v1::Task& t : proto.tasks()) {
     PIPELOOM_ASSIGN_OR_RETURN(const Pass pass, PassOf(t.kind(), tasks.size()));
-    tasks.push_back({.rank = RankId(t.rank()),
-                     .pass = pass,
-                     .module = ModuleId(t.module()),
-                     .stage = StageId(t.stage()),
-                     .microbatch = MicrobatchId(t.microbatch()),
-                     .sub_microbatch = t.sub_microbatch(),
-                     .duration = Nanoseconds(t.duration_ns()),
-                     .alloc = Bytes(t.alloc_bytes()),
-                     .free = Bytes(t.free_bytes()),
-                     .recomputes = t.recomputes()});
+    tasks.push_back(
+        {.rank = RankId(t.rank()),
+         .pass = pass,
+         .module = ModuleId(t.module()),
+         .stage = StageId(t.stage()),
+         .microbatch = MicrobatchId(t.microbatch()),
+         .sub_microbatch = t.sub_microbatch(),
+         .duration = Nanoseconds(t.duration_ns()),
+         .alloc = Bytes(t.alloc_bytes()),
+         .free = Bytes(t.free_bytes()),
+         .recomputes = t.recomputes(),
+         .overlaps = t.has_overlaps() ? TaskId(t.overlaps()) : TaskId{}});
   }
   IdVector<EdgeId, Dependency> edges;
   edges.reserve(proto.edges_size());

@@ -30,10 +30,11 @@ double LayerMilliseconds(const LayerSpec& layer, const WorkShape& shape,
                                      .rank = RankId(0),
                                      .segment = SegmentId(0)},
                                     shape, true);
-  std::printf("  forward %.3f ms, backward %.3f ms, weight gradient %.3f ms, "
-              "fused %.3f ms\n",
-              ToMilliseconds(cost.forward), ToMilliseconds(cost.backward),
-              ToMilliseconds(cost.weight_grad), ToMilliseconds(cost.fused));
+  std::printf(
+      "  forward %.3f ms, backward %.3f ms, weight gradient %.3f ms, "
+      "fused %.3f ms\n",
+      ToMilliseconds(cost.forward), ToMilliseconds(cost.backward),
+      ToMilliseconds(cost.weight_grad), ToMilliseconds(cost.fused));
   return ToMilliseconds(cost.all_passes());
 }
 

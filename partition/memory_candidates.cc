@@ -135,24 +135,42 @@ MemoryEffect LayerCosts::Effect(const MemoryChoice& choice,
   return effect;
 }
 
-MemorySelection StepMemory::Leanest() const {
-  std::vector<int32_t> leanest;  // By list.
-  for (const std::vector<MemoryCandidate>& list : lists) {
+namespace {
+
+// By pair the candidate with the least key.
+template <typename Key>
+MemorySelection Least(const StepMemory& memory, const Key& key) {
+  std::vector<int32_t> least;  // By list.
+  for (const std::vector<MemoryCandidate>& list : memory.lists) {
     int32_t best = 0;
     for (int32_t j = 1; j < static_cast<int32_t>(list.size()); ++j) {
-      const auto key = [&](int32_t index) {
-        const MemoryEffect& e = list[static_cast<size_t>(index)].effect;
-        return std::tuple(e.held(), e.backward_peak(), e.backward);
-      };
-      if (key(j) < key(best)) best = j;
+      if (key(list[static_cast<size_t>(j)].effect) <
+          key(list[static_cast<size_t>(best)].effect)) {
+        best = j;
+      }
     }
-    leanest.push_back(best);
+    least.push_back(best);
   }
-  MemorySelection selection(pairs.size());
-  for (const StagePairId pair : pairs.ids()) {
-    selection[pair] = leanest[static_cast<size_t>(list_of[pair])];
+  MemorySelection selection(memory.pairs.size());
+  for (const StagePairId pair : memory.pairs.ids()) {
+    selection[pair] = least[static_cast<size_t>(memory.list_of[pair])];
   }
   return selection;
+}
+
+}  // namespace
+
+MemorySelection StepMemory::Leanest() const {
+  return Least(*this, [](const MemoryEffect& e) {
+    return std::tuple(e.held(), e.backward_peak(), e.backward);
+  });
+}
+
+MemorySelection StepMemory::Lean(int64_t at_once) const {
+  return Least(*this, [&](const MemoryEffect& e) {
+    return std::tuple((at_once - 1) * e.held() + e.backward_peak(), e.held(),
+                      e.backward);
+  });
 }
 
 MemorySelection StepMemory::Level(double share) const {

@@ -144,6 +144,10 @@ struct StepMemory {
   // By pair the candidate that holds least; ties: the least backward peak, then
   // the fastest.
   MemorySelection Leanest() const;
+  // By pair the candidate that needs least where `at_once` pairs like it are
+  // held on a rank and one of them runs its backward; ties: the fastest. Of 1
+  // what peaks least, of many what holds least. REQUIRES: at_once >= 1.
+  MemorySelection Lean(int64_t at_once) const;
   // By pair the candidate whose held bytes are nearest to `share` of the way
   // from everything (0) to the least (1).
   MemorySelection Level(double share) const;

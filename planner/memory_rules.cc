@@ -150,6 +150,19 @@ partition::MemorySelection MemoryRules::SelectionOf(
   return selection;
 }
 
+Duration MemoryRules::BusiestRank(const StageGraph& graph,
+                                  const MemoryRule& rule) const {
+  IdVector<RankId, Duration> work(graph.num_ranks());
+  for (const Task& task : graph.tasks()) work[task.rank] += task.duration;
+  for (const StagePairId id : memory_.pairs.ids()) {
+    const auto list = static_cast<size_t>(memory_.list_of[id]);
+    if (candidate_[list].empty()) continue;
+    work[graph.task(memory_.pairs[id].forward).rank] +=
+        Effect(list, rule[module_of_list_[list]]).extra;
+  }
+  return *std::max_element(work.begin(), work.end());
+}
+
 bool MemoryRules::Possible(const MemoryRule& rule) const {
   for (const ModuleId m : rule.ids()) {
     if (!sums_[m][static_cast<size_t>(rule[m])].possible) return false;

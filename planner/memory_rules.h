@@ -19,6 +19,7 @@
 #include "ir/memory_policy.h"
 #include "ir/microbatches.h"
 #include "ir/partition.h"
+#include "ir/stage_graph.h"
 #include "partition/memory_candidates.h"
 
 namespace pipeloom::planner {
@@ -36,6 +37,10 @@ class MemoryRules {
   // The choices of all settings.
   const partition::StepMemory& memory() const { return memory_; }
   partition::MemorySelection SelectionOf(const MemoryRule& rule) const;
+
+  // What the busiest rank computes: no step with the rule is shorter. `graph`:
+  // with everything kept.
+  Duration BusiestRank(const StageGraph& graph, const MemoryRule& rule) const;
 
   // The same setting for all modules: by rising time, then by falling memory,
   // from keeping everything on. None takes more time than another that needs no

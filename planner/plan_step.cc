@@ -24,18 +24,25 @@ namespace {
 // Of the budget, before a robust choice is made with the rest.
 constexpr double kNominalShare = 0.7;
 
-// Tries rules until the budget ends, at least until one fits: the same for all
-// modules, then of what is best cheaper settings for one module after the
-// other, each the first that is better. `screen`: of a selection, whether it
-// fits and is the best so far.
-template <typename Screen>
-absl::Status ScreenRules(const MemoryRules& rules, const SearchBudget& budget,
-                         const int64_t* evaluations, const Screen& screen) {
+// Of the budget, for trying rules.
+constexpr double kRulesShare = 0.5;
+
+// Tries rules until its part of the budget ends, at least until one fits: the
+// same for all modules, then of what is best cheaper settings for one module
+// after the other, each the first that is better. `screen`: of a selection,
+// whether it fits and is the best so far. `may_be_best`: of a rule, whether
+// that is possible.
+template <typename MayBeBest, typename Screen>
+absl::Status ScreenRules(const MemoryRules& rules, const SearchBudget& whole,
+                         const int64_t* evaluations,
+                         const MayBeBest& may_be_best, const Screen& screen) {
+  const SearchBudget budget = whole.Until(kRulesShare);
   std::optional<MemoryRule> best;
   const auto done = [&] {
     return best.has_value() && budget.Exhausted(*evaluations);
   };
   const auto try_rule = [&](const MemoryRule& rule) -> absl::StatusOr<bool> {
+    if (!may_be_best(rule)) return false;
     const partition::MemorySelection selection = rules.SelectionOf(rule);
     PIPELOOM_ASSIGN_OR_RETURN(const bool better, screen(&selection));
     if (better) best = rule;
@@ -151,8 +158,12 @@ absl::StatusOr<PlanResult> PlanStep(const PreparedJob& prepared,
       last_error = DescribeInfeasibleStep(last_error, built.graph, memory);
     }
   } else {
-    PIPELOOM_RETURN_IF_ERROR(
-        ScreenRules(*rules, input.budget, &result.evaluations, screen));
+    const auto may_be_best = [&](const MemoryRule& rule) {
+      return !best.has_value() || rules->BusiestRank(built.graph, rule) <
+                                      best->predicted.step_time();
+    };
+    PIPELOOM_RETURN_IF_ERROR(ScreenRules(
+        *rules, input.budget, &result.evaluations, may_be_best, screen));
   }
   if (!best.has_value()) {
     return absl::ResourceExhaustedError(absl::StrFormat(

@@ -122,10 +122,10 @@ ExecutionPlan PlanOf(const Job& job, const StageCostModel& costs,
                                                    replica, job.partition);
   PIPELOOM_CHECK(microbatches.ok());
   // Everything recomputed, as else it does not fit.
-  auto built =
-      partition::BuildStageGraph(costs, job.partition, *microbatches,
-                                 {.recompute = IdVector<StageId, bool>(
-                                      job.partition.stages.size(), true)});
+  auto built = partition::BuildStageGraph(
+      costs, job.partition, *microbatches,
+      {.memory = PolicyByStage(AllRecomputed(job.partition), job.partition,
+                               *microbatches)});
   PIPELOOM_CHECK(built.ok());
   auto orders = planner::OneFOneBOrders(
       planner::VirtualPipeline(built->graph, job.partition));

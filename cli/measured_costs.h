@@ -33,8 +33,10 @@ void AppendMeasuredFlags(MeasuredFlags* values, std::vector<Flag>* flags);
 // ImportTrace gives them, hand-overs included. A task is found by module,
 // stage, microbatch, sub-microbatch and pass; if all are of a module "model",
 // by stage, microbatch and pass. A backward that recomputes is priced with its
-// forward. InvalidArgument names the first task that only one of both has: the
-// step was of another partition or batch.
+// whole forward, as a trace does not say which part of it; where only operator
+// groups are made again its factor comes out too small. InvalidArgument names
+// the first task that only one of both has: the step was of another partition
+// or batch.
 absl::StatusOr<runtime::LearnedCosts> LearnFromTasks(
     const StageGraph& measured, const emulator::StageCostModel& priced,
     const Partition& partition, const Microbatches& microbatches);

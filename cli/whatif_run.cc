@@ -104,7 +104,8 @@ absl::StatusOr<StepTrace> Recomputed(const planner::PlanResult& result,
                                      const Context& context) {
   partition::GraphOptions options;
   options.split_backward = prepared.strategy->split_backward();
-  options.recompute.assign(prepared.partition.stages.size(), true);
+  options.memory = PolicyByStage(AllRecomputed(prepared.partition),
+                                 prepared.partition, result.microbatches);
   PIPELOOM_ASSIGN_OR_RETURN(
       const partition::BuiltGraph built,
       partition::BuildStageGraph(*prepared.costs, prepared.partition,

@@ -16,10 +16,29 @@ struct Kept {
   double shared = 0;          // Both.
   double output_gradients = 0;
   double fp32 = 0;  // The input gradient; 32 bit in any precision.
+
+  void Add(const Kept& other) {
+    always += other.always;
+    product_inputs += other.product_inputs;
+    shared += other.shared;
+    output_gradients += other.output_gradients;
+    fp32 += other.fp32;
+  }
+};
+
+// The same by what makes it again.
+struct KeptParts {
+  Kept rest{};  // Nothing does.
+  std::array<Kept, kNumOperatorGroups> groups{};
+  // Projections of tensors that a frozen layer has not kept: tokens sent to
+  // experts, the input of cross-attention.
+  Kept trained_projections{};
+
+  Kept& of(OperatorGroup group) { return groups[static_cast<size_t>(group)]; }
 };
 
 void AddAttention(const LayerSpec& layer, double t,
-                  const ParallelLayout& parallel, Kept* kept) {
+                  const ParallelLayout& parallel, KeptParts* kept) {
   const AttentionSpec& a = layer.attention;
   const double h = Real(layer.hidden);
   const double query = Real(a.heads * a.head_dim);
@@ -27,29 +46,32 @@ void AddAttention(const LayerSpec& layer, double t,
   // Low-rank keys are spread to all heads.
   const int64_t kv_heads = a.kv_rank > 0 ? a.heads : a.kv_heads;
   const double kv = Real(kv_heads * (a.head_dim + a.value_width()));
-  kept->always += t * (2 * h + 2 * query + 2 * kv);
-  kept->fp32 += t * 4 * Real(a.heads);
-  kept->product_inputs += t * 2 * h;
-  kept->shared += t * 2 * output;
-  kept->output_gradients += t * (2 * query + 2 * kv + 2 * h);
+  Kept& norms = kept->of(OperatorGroup::kNorms);
+  Kept& core = kept->of(OperatorGroup::kCoreAttention);
+  kept->rest.always += t * 2 * h;
+  kept->of(OperatorGroup::kProjections).always += t * (2 * query + 2 * kv);
+  core.fp32 += t * 4 * Real(a.heads);
+  norms.product_inputs += t * 2 * h;
+  core.shared += t * 2 * output;
+  kept->rest.output_gradients += t * (2 * query + 2 * kv + 2 * h);
   // The norm of a low rank keeps its input; the product after it, its own.
   if (a.query_rank > 0) {
-    kept->always += t * 2 * Real(a.query_rank);
-    kept->product_inputs += t * 2 * Real(a.query_rank);
-    kept->output_gradients += t * 2 * Real(a.query_rank);
+    kept->rest.always += t * 2 * Real(a.query_rank);
+    norms.product_inputs += t * 2 * Real(a.query_rank);
+    kept->rest.output_gradients += t * 2 * Real(a.query_rank);
   }
   if (a.kv_rank > 0) {
-    kept->always += t * 2 * Real(a.kv_rank + a.rope_dim);
-    kept->product_inputs += t * 2 * Real(a.kv_rank);
-    kept->output_gradients += t * 2 * Real(a.kv_rank + a.rope_dim);
+    kept->rest.always += t * 2 * Real(a.kv_rank + a.rope_dim);
+    norms.product_inputs += t * 2 * Real(a.kv_rank);
+    kept->rest.output_gradients += t * 2 * Real(a.kv_rank + a.rope_dim);
   }
   // The output is kept as attention made it and as the product takes it.
   if (parallel.cp > 1 && parallel.context == ContextParallelism::kAllToAll) {
-    kept->always += t * 2 * output;
+    core.always += t * 2 * output;
   }
 }
 
-void AddFeedForward(const LayerSpec& layer, double t, Kept* kept) {
+void AddFeedForward(const LayerSpec& layer, double t, KeptParts* kept) {
   const FfnSpec& f = layer.ffn;
   const double h = Real(layer.hidden);
   double inner = Real(f.hidden);
@@ -58,16 +80,25 @@ void AddFeedForward(const LayerSpec& layer, double t, Kept* kept) {
     inner = Real((f.experts_per_token + f.shared_experts) * f.expert_hidden);
     copies += Real(f.experts_per_token);
     // Scores, probabilities and choice.
-    kept->fp32 += t * 12 * Real(f.experts);
+    kept->rest.fp32 += t * 12 * Real(f.experts);
   }
   if (inner <= 0) return;
-  kept->always += t * (2 * h + (f.gated ? 4 : 2) * inner);
-  kept->product_inputs += t * (copies * 2 * h + 2 * inner);
-  kept->output_gradients += t * (2 * h + (f.gated ? 4 : 2) * inner);
+  const double before = (f.gated ? 4 : 2) * inner;
+  kept->rest.always += t * 2 * h;
+  kept->of(OperatorGroup::kNorms).product_inputs += t * 2 * h;
+  kept->rest.product_inputs += t * (copies - 1) * 2 * h;
+  if (f.experts > 0) {
+    kept->trained_projections.always += t * before;
+    kept->of(OperatorGroup::kMoeActivations).product_inputs += t * 2 * inner;
+  } else {
+    kept->of(OperatorGroup::kProjections).always += t * before;
+    kept->of(OperatorGroup::kActivations).product_inputs += t * 2 * inner;
+  }
+  kept->rest.output_gradients += t * (2 * h + before);
 }
 
 void AddTransformer(const LayerSpec& layer, const WorkShape& shape,
-                    const ParallelLayout& parallel, Kept* kept) {
+                    const ParallelLayout& parallel, KeptParts* kept) {
   const double t = Real(LayerTokens(layer, shape));
   const double h = Real(layer.hidden);
   int blocks = 0;
@@ -79,48 +110,53 @@ void AddTransformer(const LayerSpec& layer, const WorkShape& shape,
   if (c.heads > 0) {
     const double width = Real(c.heads * c.head_dim);
     const double context = Real(ContextTokens(layer, shape));
-    kept->always += t * 2 * width + context * 4 * width;
-    kept->product_inputs += t * 2 * h;
-    kept->shared += t * 2 * width;
-    kept->output_gradients += t * (2 * width + 2 * h) + context * 4 * width;
+    kept->trained_projections.always += t * 2 * width + context * 4 * width;
+    kept->rest.product_inputs += t * 2 * h;
+    kept->of(OperatorGroup::kCoreAttention).shared += t * 2 * width;
+    kept->rest.output_gradients +=
+        t * (2 * width + 2 * h) + context * 4 * width;
   }
   AddFeedForward(layer, t, kept);
   if (layer.ffn.experts > 0 || layer.ffn.hidden > 0) ++blocks;
   if (layer.modulation.vectors > 0) {
     // The norm's output for the gradient of the scale; the block's for the
     // gate's.
-    kept->always += t * 4 * h * blocks;
+    kept->of(OperatorGroup::kNorms).always += t * 2 * h * blocks;
+    kept->rest.always += t * 2 * h * blocks;
   }
 }
 
-Kept KeptBy(const LayerSpec& layer, const WorkShape& shape,
-            const ParallelLayout& parallel) {
+KeptParts KeptBy(const LayerSpec& layer, const WorkShape& shape,
+                 const ParallelLayout& parallel) {
   const double t = Real(LayerTokens(layer, shape));
-  Kept kept;
+  KeptParts kept;
   switch (layer.kind) {
     case LayerKind::kTransformer:
       AddTransformer(layer, shape, parallel, &kept);
       break;
     case LayerKind::kEmbedding:
-      kept.product_inputs = t * 8;  // 64-bit ids.
+      kept.rest.product_inputs = t * 8;  // 64-bit ids.
       break;
     case LayerKind::kLossHead:
       // The fused cross-entropy leaves the gradient where the logits were.
-      kept.always = t * 2 * Real(layer.hidden);
-      kept.product_inputs = t * 2 * Real(layer.hidden);
-      kept.shared = t * 2 * Real(layer.vocab);
+      kept.rest.always = t * 2 * Real(layer.hidden);
+      kept.of(OperatorGroup::kNorms).product_inputs =
+          t * 2 * Real(layer.hidden);
+      kept.rest.shared = t * 2 * Real(layer.vocab);
       break;
     case LayerKind::kLinears:
       for (size_t i = 0; i < layer.linears.size(); ++i) {
-        kept.product_inputs += t * 2 * Real(layer.linears[i].in);
-        kept.output_gradients += t * 2 * Real(layer.linears[i].out);
+        Kept& input = i == 0 ? kept.rest : kept.of(OperatorGroup::kActivations);
+        input.product_inputs += t * 2 * Real(layer.linears[i].in);
+        kept.rest.output_gradients += t * 2 * Real(layer.linears[i].out);
         if (i + 1 < layer.linears.size()) {
-          kept.always += t * 2 * Real(layer.linears[i].out);
+          kept.of(OperatorGroup::kProjections).always +=
+              t * 2 * Real(layer.linears[i].out);
         }
       }
       break;
     case LayerKind::kFixedWork:
-      kept.shared =
+      kept.rest.shared =
           layer.fixed_activation_bytes_per_token * t +
           layer.fixed_activation_bytes_per_instance * Real(shape.instances);
       break;
@@ -128,9 +164,11 @@ Kept KeptBy(const LayerSpec& layer, const WorkShape& shape,
       // Inputs of norm, activation and convolution.
       for (const ConvolutionSpec& c : layer.convolutions) {
         const double positions = t * c.scale * c.scale;
-        kept.always += positions * 4 * Real(c.in);
-        kept.product_inputs += positions * 2 * Real(c.in);
-        kept.output_gradients += positions * 2 * Real(c.out);
+        kept.rest.always += positions * 2 * Real(c.in);
+        kept.of(OperatorGroup::kNorms).always += positions * 2 * Real(c.in);
+        kept.of(OperatorGroup::kActivations).product_inputs +=
+            positions * 2 * Real(c.in);
+        kept.rest.output_gradients += positions * 2 * Real(c.out);
       }
       break;
   }
@@ -156,19 +194,38 @@ void Convert(Precision precision, Kept* kept) {
 LayerActivations ActivationsOf(const LayerSpec& layer, const WorkShape& shape,
                                const ParallelLayout& parallel,
                                Precision precision) {
-  Kept kept = KeptBy(layer, shape, parallel);
-  Convert(precision, &kept);
-  kept.always += kept.fp32;
+  const KeptParts parts = KeptBy(layer, shape, parallel);
   const auto gpus = static_cast<double>(parallel.gpus_per_rank());
   const auto share = [&](double bytes) {
     return Bytes(static_cast<int64_t>(std::ceil(bytes / gpus)));
   };
+  Kept kept = parts.rest;
+  kept.Add(parts.trained_projections);
+  for (const Kept& group : parts.groups) kept.Add(group);
+  Convert(precision, &kept);
+  kept.always += kept.fp32;
   LayerActivations result;
   result.trained = share(kept.always + kept.product_inputs + kept.shared);
   result.frozen = share(kept.always + kept.shared);
   result.held_for_weight_grad = std::min(
       result.trained,
       share(kept.product_inputs + kept.shared + kept.output_gradients));
+  for (const OperatorGroup g : kAllOperatorGroups) {
+    const auto index = static_cast<size_t>(g);
+    Kept frozen = parts.groups[index];
+    Kept trained = frozen;
+    if (g == OperatorGroup::kProjections)
+      trained.Add(parts.trained_projections);
+    Convert(precision, &frozen);
+    Convert(precision, &trained);
+    const auto part = [&](double bytes) {
+      return Bytes(static_cast<int64_t>(std::floor(bytes / gpus)));
+    };
+    result.groups[index] = {
+        .trained = part(trained.always + trained.fp32 + trained.product_inputs +
+                        trained.shared),
+        .frozen = part(frozen.always + frozen.fp32 + frozen.shared)};
+  }
   return result;
 }
 

@@ -10,21 +10,49 @@
 //   2(a + 2k)d + 2ad + 4a  Q, K, V; attention output; log-sum-exp
 //   6f or 4f               gated or plain feed-forward
 //
-// all divided by tp and cp. After Korthikanti et al., arXiv:2205.05198.
+// all divided by tp and cp. After Korthikanti et al., arXiv:2205.05198: their
+// sbh(34 + 5as/h) has dropout masks (2sbh, and as of the 5as^2b) and the scores
+// of unfused attention besides.
+//
+// Any group of operators (ir/operator_group.h) may throw its results away after
+// the forward and make them again in the backward. Each is made from tensors
+// that are kept or were made again just before:
+//
+//   group            thrown away                         made again from
+//   norms            norm outputs                        norm inputs
+//   projections      Q, K, V; what goes into activation  norm outputs (experts:
+//                                                        the tokens sent there)
+//   core attention   its output and log-sum-exp          Q, K, V
+//   activations,     what goes into the down product     what goes into
+//   MoE activations                                      the activation
+//
+// Norm inputs (the layer's input, the sum after attention), tokens on their way
+// to experts and router scores are kept by every choice. Bytes per token of a
+// layer of Llama-3-8B (h 4096, a 32, k 8, d 128, f 14336), which keeps 139,392:
+// norms 16,384, projections 69,632, core attention 8,320, activations 28,672;
+// what is left, 16,384, are the two norm inputs.
 #ifndef PIPELOOM_EMULATOR_LAYER_MEMORY_H_
 #define PIPELOOM_EMULATOR_LAYER_MEMORY_H_
 
+#include <array>
 #include <cstdint>
 
 #include "base/units.h"
 #include "emulator/layer_weights.h"
 #include "ir/microbatches.h"
 #include "ir/model_spec.h"
+#include "ir/operator_group.h"
 #include "ir/parallel_layout.h"
 
 namespace pipeloom::emulator {
 
 struct LayerActivations {
+  // Of `trained` and `frozen`.
+  struct Part {
+    Bytes trained{};
+    Bytes frozen{};
+    bool operator==(const Part&) const = default;
+  };
   // Kept by a trained layer, and by a frozen one that passes the gradient on:
   // that one needs no inputs of matrix products.
   Bytes trained{};
@@ -32,6 +60,8 @@ struct LayerActivations {
   // What a weight gradient apart from the input gradient still holds: inputs
   // of matrix products, and the gradients of their outputs.
   Bytes held_for_weight_grad{};
+  // What each group can make again, rounded down.
+  std::array<Part, kNumOperatorGroups> groups{};
 };
 LayerActivations ActivationsOf(const LayerSpec& layer, const WorkShape& shape,
                                const ParallelLayout& parallel,

@@ -72,6 +72,19 @@ LayerCost PriceLayer(const LayerSpec& layer, const WorkShape& whole,
   cost.activations = needs.weights ? kept.trained : kept.frozen;
   cost.freed_by_backward =
       needs.weights ? kept.trained - kept.held_for_weight_grad : kept.frozen;
+  for (size_t g = 0; g < cost.groups.size(); ++g) {
+    const LayerActivations::Part& part = kept.groups[g];
+    cost.groups[g].bytes = needs.weights ? part.trained : part.frozen;
+    if (cost.groups[g].bytes == Bytes(0)) continue;
+    cost.groups[g].again = CostOf(ops.again[g], setting.costs);
+  }
+  // A frozen layer's projections start from norm outputs that are not kept.
+  const auto norms = static_cast<size_t>(OperatorGroup::kNorms);
+  GroupCost& projections =
+      cost.groups[static_cast<size_t>(OperatorGroup::kProjections)];
+  if (!needs.weights && projections.bytes > Bytes(0)) {
+    projections.again += CostOf(ops.again[norms], setting.costs);
+  }
   cost.forward_flops = setting.copies == 1
                            ? ops.forward_flops
                            : BuildLayerOps(layer, whole, setting.parallel,

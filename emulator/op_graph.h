@@ -14,6 +14,7 @@
 #ifndef PIPELOOM_EMULATOR_OP_GRAPH_H_
 #define PIPELOOM_EMULATOR_OP_GRAPH_H_
 
+#include <array>
 #include <cstdint>
 #include <variant>
 #include <vector>
@@ -22,6 +23,7 @@
 #include "ir/microbatches.h"
 #include "ir/model_spec.h"
 #include "ir/op_query.h"
+#include "ir/operator_group.h"
 #include "ir/parallel_layout.h"
 
 namespace pipeloom::emulator {
@@ -130,6 +132,8 @@ struct LayerOps {
   std::vector<OpStep> backward{};
   std::vector<OpStep> weight_grad{};
   std::vector<OpStep> fused{};  // Equal to `backward` without weight gradients.
+  // What each group runs to make its results again (emulator/layer_memory.h).
+  std::array<std::vector<OpStep>, kNumOperatorGroups> again{};
   // Forward, of all GPUs of the rank: matrix products and attention.
   Flops forward_flops{};
 };

@@ -267,6 +267,10 @@ struct StageCostModel::State {
       total.fused_gap += cost.fused_gap;
       total.activations += cost.activations;
       total.freed_by_backward += cost.freed_by_backward;
+      for (size_t g = 0; g < total.groups.size(); ++g) {
+        total.groups[g].again += cost.groups[g].again;
+        total.groups[g].bytes += cost.groups[g].bytes;
+      }
       forward_flops += cost.forward_flops;
     }
     cache.CountHits(repeated);
@@ -410,6 +414,7 @@ StageCost StageCostModel::Cost(const Stage& stage, const WorkShape& given,
   slow(factors.weight_grad, &total.weight_grad);
   slow(fused_factor, &total.fused);
   slow(fused_factor, &total.fused_gap);
+  for (GroupCost& group : total.groups) slow(factors.forward, &group.again);
   return total;
 }
 

@@ -41,6 +41,8 @@ struct StageCost {
   Bytes freed_by_backward{};
   // The stage's input: all that is kept when the stage is recomputed.
   Bytes input{};
+  // By operator group; of a stage the sums over its layers.
+  GroupCosts groups{};
   // The stage's output tensor, which may cross to another rank.
   int64_t output_rows = 0;
   int64_t output_width = 0;

@@ -13,8 +13,17 @@
 #include "absl/container/flat_hash_map.h"
 #include "base/fingerprint.h"
 #include "base/units.h"
+#include "ir/operator_group.h"
 
 namespace pipeloom::emulator {
+
+// One group of a layer's operators (ir/operator_group.h), or of a stage's.
+struct GroupCost {
+  Duration again{};  // To make its results again.
+  Bytes bytes{};     // Of them; part of `activations`.
+  bool operator==(const GroupCost&) const = default;
+};
+using GroupCosts = std::array<GroupCost, kNumOperatorGroups>;
 
 struct LayerCost {
   Duration forward{};
@@ -27,6 +36,7 @@ struct LayerCost {
   Duration fused_gap{};
   Bytes activations{};
   Bytes freed_by_backward{};
+  GroupCosts groups{};
   Flops forward_flops{};
   bool operator==(const LayerCost&) const = default;
 };

@@ -1,12 +1,15 @@
 #include "partition/build_stage_graph.h"
 
 #include <algorithm>
+#include <map>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_format.h"
 #include "base/check.h"
+#include "base/fingerprint.h"
 #include "base/status_macros.h"
 
 namespace pipeloom::partition {
@@ -27,12 +30,6 @@ absl::Status CheckInputs(const JobSpec& job, const Partition& partition,
     return absl::InvalidArgumentError(
         absl::StrFormat("partition: num_ranks is %d; parallel.pp is %d",
                         partition.num_ranks, job.parallel.pp));
-  }
-  if (!options.recompute.empty() &&
-      options.recompute.size() != partition.stages.size()) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("recompute has %d entries; the partition has %d stages",
-                        options.recompute.size(), partition.stages.size()));
   }
   return ValidateMemoryPolicy(options.memory, partition, microbatches);
 }
@@ -198,10 +195,6 @@ class GraphBuilder {
                         size_t stages) {
     return run.tasks[static_cast<size_t>(j) * stages + stage];
   }
-  bool Recomputes(StageId stage) const {
-    return options_.memory.empty() && !options_.recompute.empty() &&
-           options_.recompute[stage];
-  }
   // Whether the gradient goes on below the module's stage.
   static bool NeedsInputGrad(const ModuleRun& run, size_t stage) {
     return run.fed_by_trainable || (run.trainable && stage > 0);
@@ -238,8 +231,7 @@ class GraphBuilder {
           task.alloc = std::min(cost.activations, cost.input + cost.output);
           task.free = task.alloc;
         } else {
-          task.alloc = Recomputes(id) ? std::min(cost.input, cost.activations)
-                                      : cost.activations;
+          task.alloc = cost.activations;
         }
         at.forward = tasks_.push_back(task);
         at.pair = pairs_.push_back(
@@ -282,11 +274,6 @@ class GraphBuilder {
         const bool split = options_.split_backward && run.trainable;
         Task task = NewTask(id, sub, Pass::kBackward);
         task.duration = split ? cost.backward : cost.fused;
-        if (Recomputes(id)) {
-          task.recomputes = true;
-          task.duration += cost.forward;
-          task.alloc = cost.activations - tasks_[at.forward].alloc;
-        }
         task.free = split ? std::min(cost.freed_by_backward, cost.activations)
                           : cost.activations;
         at.backward = tasks_.push_back(task);
@@ -349,26 +336,41 @@ class GraphBuilder {
   absl::Status ApplyPolicy(BuiltGraph* built) const {
     StepMemory memory;
     memory.pairs = built->pairs;
+    memory.lists.push_back(
+        {MemoryCandidate{}});  // Of pairs without a backward.
+    memory.form_of_list.push_back(PassForm::kFused);
+    // Equal choices for equal stages at equal shapes.
+    using Key = std::tuple<StageId, Fingerprint, bool, bool, int32_t>;
+    std::map<Key, int32_t> known;
     for (const StagePairId id : built->pairs.ids()) {
       const StagePair& pair = built->pairs[id];
-      memory.list_of.push_back(id.value());
-      std::vector<MemoryCandidate>& list = memory.lists.emplace_back(1);
+      memory.list_of.push_back(0);
       if (pair.backward.is_none()) continue;
-      const LayerCosts layers(
-          costs_, partition_.stages[pair.stage],
-          microbatches_.sub_microbatches[pair.sub_microbatch].shape,
-          pair.needs_input_grad);
-      list[0].effect = layers.Effect(
-          options_.memory.of(id),
-          pair.weight_grad.is_none() ? PassForm::kFused : PassForm::kSplit);
-      if (!layers.CopiesKeepUp(list[0].effect)) {
+      const WorkShape& shape =
+          microbatches_.sub_microbatches[pair.sub_microbatch].shape;
+      const bool split = !pair.weight_grad.is_none();
+      const auto [entry, is_new] = known.try_emplace(
+          Key(pair.stage, shape.fingerprint(), pair.needs_input_grad, split,
+              options_.memory.choice_of[id]),
+          static_cast<int32_t>(memory.lists.size()));
+      memory.list_of[id] = entry->second;
+      if (!is_new) continue;
+      const LayerCosts layers(costs_, partition_.stages[pair.stage], shape,
+                              pair.needs_input_grad);
+      const MemoryEffect effect = layers.Effect(
+          options_.memory.of(id), split ? PassForm::kSplit : PassForm::kFused);
+      if (!layers.CopiesKeepUp(effect)) {
         return absl::InvalidArgumentError(absl::StrFormat(
             "memory policy, stage pair %d (%s): its copies to the host take "
             "%s, longer than its forward or backward pass",
             id.value(), DescribeTask(built->graph, pair.forward),
-            FormatDuration(list[0].effect.copy)));
+            FormatDuration(effect.copy)));
       }
+      memory.lists.push_back({{.choice = {}, .effect = effect}});
+      memory.form_of_list.push_back(split ? PassForm::kSplit
+                                          : PassForm::kFused);
     }
+    memory.other_form.assign(memory.lists.size(), -1);
     PIPELOOM_ASSIGN_OR_RETURN(
         built->graph,
         ApplyMemory(built->graph, memory, memory.KeepEverything()));

@@ -16,10 +16,7 @@ namespace pipeloom::partition {
 struct GraphOptions {
   // A kWeightGrad task apart from kBackward; else one kBackward does both.
   bool split_backward = false;
-  // By stage: recompute its forward in backward, keeping only its input.
-  // Empty: keep everything.
-  IdVector<StageId, bool> recompute{};
-  // By stage pair; goes before `recompute` unless empty.
+  // By stage pair. Empty: everything is kept.
   MemoryPolicy memory{};
 };
 
@@ -43,11 +40,10 @@ struct BuiltGraph {
 //
 // Memory: a forward takes the stage's activations and its backward gives them
 // back (a split one what the weight gradient does not need, which that gives
-// back). A recomputed stage's forward takes its input only; its backward, which
-// then lasts a forward longer, takes the rest. Choices by layer are in
-// partition/memory_candidates.h; offloading needs memory and time of its own
-// there. A stage without a backward holds its input and output while it runs.
-// Over the step every rank ends where it began.
+// back). What recomputing and offloading make of that, layer by layer, is in
+// partition/memory_candidates.h; offloading needs memory and time of its own. A
+// stage without a backward holds its input and output while it runs. Over the
+// step every rank ends where it began.
 //
 // Transfers: a stage's output, and back its gradient, cross where the next
 // stage is on another rank; `payload` is one GPU's share. Where several

@@ -15,16 +15,42 @@ namespace {
 
 using emulator::StageCost;
 
-// Sums over the layers that are treated as one.
-struct Group {
-  Bytes activations{};
-  Bytes held_for_weight_grad{};
-  Bytes input{};
-  void Add(const StageCost& layer) {
-    activations += layer.activations;
-    held_for_weight_grad += layer.activations - layer.freed_by_backward;
+Bytes BytesOf(const StageCost& layer, OperatorGroups groups) {
+  Bytes bytes;
+  for (const OperatorGroup g : kAllOperatorGroups) {
+    if (groups.Has(g)) bytes += layer.groups[static_cast<size_t>(g)].bytes;
   }
+  return bytes;
+}
+
+Duration TimeOf(const StageCost& layer, OperatorGroups groups) {
+  Duration time{};
+  for (const OperatorGroup g : kAllOperatorGroups) {
+    if (groups.Has(g)) time += layer.groups[static_cast<size_t>(g)].again;
+  }
+  return time;
+}
+
+// Layers that the backward treats in one go, and what they hold.
+struct Segment {
+  Bytes before{};  // When the backward begins; offloaded layers are back.
+  Bytes during{};  // The most while it goes through them.
+  Bytes after{};   // When it is through, for the weight gradient.
 };
+
+// The most that all hold while the backward goes from last to first.
+Bytes WalkBack(const std::vector<Segment>& segments) {
+  Bytes live;
+  for (const Segment& segment : segments) live += segment.before;
+  Bytes peak = live;
+  for (size_t k = segments.size(); k-- > 0;) {
+    live -= segments[k].before;
+    peak = std::max(peak, live + segments[k].during);
+    live += segments[k].after;
+    peak = std::max(peak, live);
+  }
+  return peak;
+}
 
 }  // namespace
 
@@ -53,9 +79,10 @@ LayerCosts::LayerCosts(const emulator::StageCostModel& costs,
         layer.first_layer.value() > 0
             ? specs[LayerId(layer.first_layer.value() - 1)].hidden
             : 0;
-    inputs_.push_back(emulator::InputBytes(specs[layer.first_layer], share,
-                                           width_before,
-                                           costs.job().LayoutOf(stage.module)));
+    inputs_.push_back(std::max(
+        layers_.back().input,
+        emulator::InputBytes(specs[layer.first_layer], share, width_before,
+                             costs.job().LayoutOf(stage.module))));
   }
 }
 
@@ -64,76 +91,86 @@ MemoryEffect LayerCosts::Effect(const MemoryChoice& choice,
   const bool split = form == PassForm::kSplit;
   PIPELOOM_CHECK(choice.layers.empty() ||
                  choice.layers.size() == layers_.size());
-  const auto strategy = [&](size_t i) {
-    return choice.layers.empty() ? MemoryStrategy::kKeep : choice.layers[i];
-  };
   MemoryEffect effect;
   effect.backward = split ? backward_ : fused_;
   effect.gap = split ? backward_gap_ : fused_gap_;
   if (split) effect.weight_grad = weight_grad_;
-  Bytes held_after;      // After the input gradient.
-  Bytes grown{};         // By recomputed groups, from input to what is held.
-  Bytes most_passing{};  // A group's activations beyond that, while it runs.
+  std::vector<Segment> segments;
+  Bytes held_after;  // After the input gradient.
   for (size_t i = 0; i < layers_.size();) {
-    const Bytes input = inputs_[i];
-    Group group;
-    group.Add(layers_[i]);
-    const MemoryStrategy own = strategy(i);
-    Duration forward = layers_[i].forward;
-    ++i;
-    if (own == MemoryStrategy::kRecompute && choice.grouped) {
-      for (; i < layers_.size() && strategy(i) == own; ++i) {
-        group.Add(layers_[i]);
-        forward += layers_[i].forward;
+    const LayerMemory memory =
+        choice.layers.empty() ? LayerMemory() : choice.layers[i];
+    const size_t end =
+        memory.recomputes_fully() ? choice.CheckpointEnd(i) : i + 1;
+    Segment segment;
+    Duration forward{};
+    for (size_t j = i; j < end; ++j) {
+      segment.during += layers_[j].activations;
+      if (split) {
+        segment.after += layers_[j].activations - layers_[j].freed_by_backward;
       }
+      forward += layers_[j].forward;
     }
-    group.input = std::min(input, group.activations);
-    const Bytes after = split ? group.held_for_weight_grad : Bytes(0);
-    held_after += after;
-    switch (own) {
-      case MemoryStrategy::kKeep:
-        effect.forward_alloc += group.activations;
-        break;
-      case MemoryStrategy::kOffload:
-        effect.forward_alloc += group.activations;
-        effect.forward_free += group.activations;
-        break;
-      case MemoryStrategy::kRecompute: {
-        effect.forward_alloc += group.input;
-        const Bytes stays = std::max(group.input, after);
-        grown += stays - group.input;
-        most_passing = std::max(most_passing, group.activations - stays);
-        effect.extra += forward;
-        break;
-      }
+    segment.before = segment.during;
+    if (memory.recomputes_fully()) {
+      segment.before = std::min(inputs_[i], segment.during);
+      effect.extra += forward;
+    } else if (memory.recomputes_partly()) {
+      segment.before -= BytesOf(layers_[i], memory.groups);
+      effect.extra += TimeOf(layers_[i], memory.groups);
+    } else if (memory.offloads()) {
+      effect.forward_free += segment.before;
     }
+    effect.forward_alloc += segment.before;
+    held_after += segment.after;
+    segments.push_back(segment);
+    i = end;
   }
   effect.backward += effect.extra;
-  effect.backward_alloc = grown + most_passing + effect.forward_free;
+  // Copies are back when the backward begins.
+  effect.backward_alloc = WalkBack(segments) - effect.held();
   effect.backward_free = effect.held() + effect.backward_alloc - held_after;
   effect.weight_grad_free = held_after;
   effect.copy = TransferTime(effect.forward_free, host_bandwidth_);
   return effect;
 }
 
-MemorySelection StepMemory::Leanest() const {
-  std::vector<int32_t> leanest;  // By list.
-  for (const std::vector<MemoryCandidate>& list : lists) {
+namespace {
+
+// By pair the candidate with the least key.
+template <typename Key>
+MemorySelection Least(const StepMemory& memory, const Key& key) {
+  std::vector<int32_t> least;  // By list.
+  for (const std::vector<MemoryCandidate>& list : memory.lists) {
     int32_t best = 0;
     for (int32_t j = 1; j < static_cast<int32_t>(list.size()); ++j) {
-      const auto key = [&](int32_t index) {
-        const MemoryEffect& e = list[static_cast<size_t>(index)].effect;
-        return std::tuple(e.held(), e.backward_peak(), e.backward);
-      };
-      if (key(j) < key(best)) best = j;
+      if (key(list[static_cast<size_t>(j)].effect) <
+          key(list[static_cast<size_t>(best)].effect)) {
+        best = j;
+      }
     }
-    leanest.push_back(best);
+    least.push_back(best);
   }
-  MemorySelection selection(pairs.size());
-  for (const StagePairId pair : pairs.ids()) {
-    selection[pair] = leanest[static_cast<size_t>(list_of[pair])];
+  MemorySelection selection(memory.pairs.size());
+  for (const StagePairId pair : memory.pairs.ids()) {
+    selection[pair] = least[static_cast<size_t>(memory.list_of[pair])];
   }
   return selection;
+}
+
+}  // namespace
+
+MemorySelection StepMemory::Leanest() const {
+  return Least(*this, [](const MemoryEffect& e) {
+    return std::tuple(e.held(), e.backward_peak(), e.backward);
+  });
+}
+
+MemorySelection StepMemory::Lean(int64_t at_once) const {
+  return Least(*this, [&](const MemoryEffect& e) {
+    return std::tuple((at_once - 1) * e.held() + e.backward_peak(), e.held(),
+                      e.backward);
+  });
 }
 
 MemorySelection StepMemory::Level(double share) const {
@@ -373,13 +410,21 @@ MemoryPolicy PolicyOf(const StepMemory& memory,
   PIPELOOM_CHECK(selection.size() == memory.pairs.size());
   MemoryPolicy policy;
   policy.choice_of.resize(selection.size());
-  std::map<std::pair<std::vector<MemoryStrategy>, bool>, int32_t> known;
+  const auto less = [](const MemoryChoice* a, const MemoryChoice* b) {
+    if (a->period != b->period) return a->period < b->period;
+    return std::lexicographical_compare(
+        a->layers.begin(), a->layers.end(), b->layers.begin(), b->layers.end(),
+        [](const LayerMemory& x, const LayerMemory& y) {
+          return std::pair(x.strategy, x.groups.bits()) <
+                 std::pair(y.strategy, y.groups.bits());
+        });
+  };
+  std::map<const MemoryChoice*, int32_t, decltype(less)> known(less);
   for (const StagePairId id : selection.ids()) {
     const MemoryChoice& choice =
         memory.candidates(id)[static_cast<size_t>(selection[id])].choice;
     const auto [entry, is_new] =
-        known.try_emplace({choice.layers, choice.grouped},
-                          static_cast<int32_t>(policy.choices.size()));
+        known.try_emplace(&choice, static_cast<int32_t>(policy.choices.size()));
     if (is_new) policy.choices.push_back(choice);
     policy.choice_of[id] = entry->second;
   }

@@ -1,12 +1,15 @@
 // What keeping, recomputing and offloading cost: the memory choices of a step
 // with their times and bytes, for searches that choose among them.
 //
-// Time: a recomputed layer adds its forward to the backward. Memory: a
-// recomputed layer holds its input, and in the backward, which goes through the
-// layers last to first, its activations for its own time only; a group of
-// recomputed layers (MemoryChoice::grouped) counts as one layer. An offloaded
-// layer holds nothing between the copy out after the forward and the copy back
-// before the backward.
+// Time: a recomputed layer adds its forward to the backward, one that is
+// recomputed in part the time of its groups. Memory: a recomputed layer holds
+// its input, or what its groups leave. The backward goes through the layers
+// last to first; a layer's activations are whole for its own time only, those
+// of layers that share a checkpoint (MemoryChoice::period) for theirs. Layers
+// that it is through with hold what the weight gradient needs, if that is a
+// task of its own, else nothing. The backward's peak is the most on this walk.
+// An offloaded layer holds nothing between the copy out after the forward and
+// the copy back before the backward.
 //
 // Copies run on one stream a direction beside compute, freeing as they go. A
 // choice whose copies last longer than the pass they belong to is not offered,
@@ -81,9 +84,13 @@ class LayerCosts {
  public:
   LayerCosts(const emulator::StageCostModel& costs, const Stage& stage,
              const WorkShape& shape, bool needs_input_grad);
+  bool operator==(const LayerCosts&) const = default;
 
   // The layers one by one.
   absl::Span<const emulator::StageCost> layers() const { return layers_; }
+  // Of layer `index`, also where it keeps less.
+  Bytes input(size_t index) const { return inputs_[index]; }
+  Duration forward() const { return forward_; }
   // Returns the times and bytes of the pair's tasks. REQUIRES: the choice has
   // no layers or as many as the stage.
   MemoryEffect Effect(const MemoryChoice& choice, PassForm form) const;
@@ -138,6 +145,10 @@ struct StepMemory {
   // By pair the candidate that holds least; ties: the least backward peak, then
   // the fastest.
   MemorySelection Leanest() const;
+  // By pair the candidate that needs least where `at_once` pairs like it are
+  // held on a rank and one of them runs its backward; ties: the fastest. Of 1
+  // what peaks least, of many what holds least. REQUIRES: at_once >= 1.
+  MemorySelection Lean(int64_t at_once) const;
   // By pair the candidate whose held bytes are nearest to `share` of the way
   // from everything (0) to the least (1).
   MemorySelection Level(double share) const;

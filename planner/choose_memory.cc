@@ -239,8 +239,15 @@ absl::StatusOr<int64_t> MemoryChooser::ChooseRounds(
   costs_ = extra_;
   MemorySelection selection = leanest_;
   const bool has_start = start.size() == leanest_.size();
-  PIPELOOM_RETURN_IF_ERROR(Solve(orders, has_start ? start : leanest_,
-                                 options.program, budget.threads, &selection));
+  absl::Status solved = Solve(orders, has_start ? start : leanest_,
+                              options.program, budget.threads, &selection);
+  // What holds least may peak too high in the backward.
+  if (!has_start && absl::IsResourceExhausted(solved)) {
+    for (auto& solver : solvers_) solver.reset();
+    solved = Solve(orders, memory_->Lean(1), options.program, budget.threads,
+                   &selection);
+  }
+  PIPELOOM_RETURN_IF_ERROR(solved);
   ++evaluations_;
   best_ = selection;
   int64_t best_time = Retime(selection);

@@ -76,6 +76,10 @@ std::vector<MemorySelection> Levels(const StepMemory& memory,
   for (const double share : kLevels) {
     add(without_copies(uncopied.Level(share)));
   }
+  // What holds least may peak high in the backward, and the other way round.
+  for (const int64_t at_once : {int64_t{partition.num_ranks}, int64_t{1}}) {
+    add(without_copies(uncopied.Lean(at_once)));
+  }
   const MemorySelection leanest = without_copies(uncopied.Leanest());
   std::vector<ModuleId> modules;
   for (const partition::StagePair& pair : memory.pairs) {
@@ -461,7 +465,8 @@ absl::StatusOr<MemorySchedule> SearchWithMemory(const StageGraph& graph,
         FindLevel(graph, memory, partition, budget, &search));
   }
   if (!search.best().has_value()) {
-    PIPELOOM_RETURN_IF_ERROR(search.Try({memory.Leanest()}, 1, budget));
+    PIPELOOM_RETURN_IF_ERROR(
+        search.Try({memory.Leanest(), memory.Lean(1)}, 1, budget));
     if (!search.best().has_value()) return search.shortage();
   }
   const auto may_go_on = [&] {

@@ -87,20 +87,22 @@ std::string TakenFromLimits(const StageGraph& graph,
   return text;
 }
 
-// One answer of the strategy, with its memory choices if there is `memory`.
-absl::StatusOr<MemorySchedule> MakeSchedule(const PreparedJob& job,
-                                            const PlanInput& input,
-                                            const StageGraph& graph,
-                                            const partition::StepMemory* memory,
-                                            const SearchBudget& budget) {
-  if (memory != nullptr) {
-    return job.strategy->MakeMemorySchedule(graph, *memory, job.partition,
+// One answer of the strategy, for the memory choices that are `fixed` or for
+// its own. `graph` has everything kept.
+absl::StatusOr<MemorySchedule> MakeSchedule(
+    const PreparedJob& job, const PlanInput& input, const StageGraph& graph,
+    const partition::StepMemory& memory,
+    const partition::MemorySelection* fixed, const SearchBudget& budget) {
+  if (fixed == nullptr) {
+    return job.strategy->MakeMemorySchedule(graph, memory, job.partition,
                                             input.seed, budget);
   }
-  MemorySchedule made;
+  MemorySchedule made{.selection = *fixed};
+  PIPELOOM_ASSIGN_OR_RETURN(const StageGraph chosen,
+                            partition::ApplyMemory(graph, memory, *fixed));
   PIPELOOM_ASSIGN_OR_RETURN(
       made.found,
-      job.strategy->MakeSchedule(graph, job.partition, input.seed, budget));
+      job.strategy->MakeSchedule(chosen, job.partition, input.seed, budget));
   return made;
 }
 
@@ -129,12 +131,11 @@ partition::StepMemory WithForms(const partition::StepMemory& memory,
   return with;
 }
 
-// `graph`: with everything kept, if there is `choices`.
+// `graph`: with everything kept.
 absl::StatusOr<ExecutionPlan> Lower(const StageGraph& graph,
-                                    const partition::StepMemory* choices,
+                                    const partition::StepMemory& choices,
                                     const MemorySchedule& made) {
-  if (choices == nullptr) return LowerPlan(graph, made.found.schedule);
-  const partition::StepMemory memory = WithForms(*choices, made.forms);
+  const partition::StepMemory memory = WithForms(choices, made.forms);
   PIPELOOM_ASSIGN_OR_RETURN(
       StageGraph chosen,
       partition::ApplyMemoryBesideCopies(graph, memory, made.selection));
@@ -201,8 +202,8 @@ IdVector<RankId, RankSpec> WithMargin(const StageGraph& graph,
 
 absl::StatusOr<Candidate> PlanChoice(
     const PreparedJob& job, const PlanInput& input,
-    const partition::BuiltGraph& built, const partition::StepMemory* memory,
-    RecomputeChoice recompute, IdVector<RankId, RankSpec> limits,
+    const partition::BuiltGraph& built, const partition::StepMemory& memory,
+    const partition::MemorySelection* fixed, IdVector<RankId, RankSpec> limits,
     const SearchBudget& budget, int64_t* evaluations) {
   const StageGraph& graph = built.graph;
   const int64_t before = *evaluations;
@@ -212,7 +213,7 @@ absl::StatusOr<Candidate> PlanChoice(
     rest.max_evaluations =
         std::max<int64_t>(1, budget.max_evaluations - (*evaluations - before));
     absl::StatusOr<MemorySchedule> made =
-        MakeSchedule(job, input, graph.WithRanks(limits), memory, rest);
+        MakeSchedule(job, input, graph.WithRanks(limits), memory, fixed, rest);
     if (!made.ok()) {
       return absl::Status(made.status().code(),
                           absl::StrCat(made.status().message(),
@@ -226,7 +227,7 @@ absl::StatusOr<Candidate> PlanChoice(
     if (!Tighten(graph, peaks, &limits)) break;
     // The order changes with the limits, and what is received at its peaks with
     // the order: more and more margin.
-    if (memory != nullptr) LeaveRoom(graph, peaks, attempt + 1, &limits);
+    if (fixed == nullptr) LeaveRoom(graph, peaks, attempt + 1, &limits);
     if (attempt == kMaxTightenings) {
       for (const RankId r : graph.rank_ids()) {
         const Bytes limit = graph.rank(r).memory.limit;
@@ -239,7 +240,6 @@ absl::StatusOr<Candidate> PlanChoice(
     }
   }
   PIPELOOM_RETURN_IF_ERROR(Finish(job, input, built, &candidate));
-  candidate.recompute = std::move(recompute);
   candidate.limits = std::move(limits);
   return candidate;
 }
@@ -276,7 +276,7 @@ absl::Status ImproveCandidate(const PreparedJob& job, const PlanInput& input,
     *evaluations += std::max<int64_t>(1, made->found.evaluations);
     Candidate candidate{.made = *std::move(made)};
     PIPELOOM_ASSIGN_OR_RETURN(candidate.plan,
-                              Lower(graph, &memory, candidate.made));
+                              Lower(graph, memory, candidate.made));
     PIPELOOM_ASSIGN_OR_RETURN(const auto peaks, PeaksOf(job, candidate.plan));
     over = Tighten(graph, peaks, &limits);
     start = candidate.made;
@@ -288,7 +288,6 @@ absl::Status ImproveCandidate(const PreparedJob& job, const PlanInput& input,
     }
     PIPELOOM_RETURN_IF_ERROR(Finish(job, input, built, &candidate));
     if (candidate.predicted.finish > best->predicted.finish) continue;
-    candidate.recompute = best->recompute;
     candidate.limits = limits;
     *best = std::move(candidate);
     if (best->made.found.proven_optimal) break;
@@ -352,15 +351,12 @@ absl::Status RefinePasses(const PreparedJob& job, const PlanInput& input,
 absl::StatusOr<RobustReport> MakeRobust(const PreparedJob& job,
                                         const PlanInput& input,
                                         const partition::BuiltGraph& built,
-                                        const partition::StepMemory* memory,
+                                        const partition::StepMemory& memory,
                                         Candidate* best, int64_t* evaluations) {
-  StageGraph graph = best->plan.graph;
-  if (memory != nullptr) {
-    PIPELOOM_ASSIGN_OR_RETURN(
-        graph, partition::ApplyMemory(built.graph,
-                                      WithForms(*memory, best->made.forms),
-                                      best->made.selection));
-  }
+  PIPELOOM_ASSIGN_OR_RETURN(
+      const StageGraph graph,
+      partition::ApplyMemory(built.graph, WithForms(memory, best->made.forms),
+                             best->made.selection));
   IdVector<RankId, RankSpec> ranks = graph.ranks();
   for (const RankId r : ranks.ids()) {
     ranks[r].memory.limit = best->limits[r].memory.limit;
@@ -379,9 +375,8 @@ absl::StatusOr<RobustReport> MakeRobust(const PreparedJob& job,
   PIPELOOM_ASSIGN_OR_RETURN(candidate.made.found.schedule,
                             TimeSchedule(graph, std::move(found.order)));
   candidate.made.found.proven_optimal = false;
-  PIPELOOM_ASSIGN_OR_RETURN(
-      candidate.plan,
-      Lower(memory == nullptr ? graph : built.graph, memory, candidate.made));
+  PIPELOOM_ASSIGN_OR_RETURN(candidate.plan,
+                            Lower(built.graph, memory, candidate.made));
   PIPELOOM_ASSIGN_OR_RETURN(const auto peaks, PeaksOf(job, candidate.plan));
   for (const RankId r : graph.rank_ids()) {
     const Bytes limit = graph.rank(r).memory.limit;

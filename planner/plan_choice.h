@@ -12,7 +12,6 @@
 #include "ir/step_trace.h"
 #include "partition/build_stage_graph.h"
 #include "partition/memory_candidates.h"
-#include "planner/memory_choices.h"
 #include "planner/plan_step.h"
 #include "planner/search_budget.h"
 #include "planner/strategy.h"
@@ -23,10 +22,9 @@ struct Candidate {
   // The graph's ranks with the limits that the schedule was made with: lower
   // than the true ones by what received tensors need.
   IdVector<RankId, RankSpec> limits{};
-  MemorySchedule made{};  // Selection: where the strategy chooses memory.
+  MemorySchedule made{};
   ExecutionPlan plan{};
   StepTrace predicted{};
-  RecomputeChoice recompute{};
 };
 
 // `limits` with room for two more tensors on each rank whose limit had to be
@@ -34,14 +32,15 @@ struct Candidate {
 IdVector<RankId, RankSpec> WithMargin(const StageGraph& graph,
                                       IdVector<RankId, RankSpec> limits);
 
-// Schedules within `limits`, lowers, emulates and checks one memory choice;
-// with `memory` that of the strategy. Where received tensors, or activations on
-// their way to the host and back, break a limit, it is lowered and the schedule
-// made again. Adds to `evaluations`, of an attempt that fails too.
+// Schedules within `limits`, lowers, emulates and checks; with `fixed`, which
+// is for strategies that do not choose memory, for that selection. Where
+// received tensors, or activations on their way to the host and back, break a
+// limit, it is lowered and the schedule made again. Adds to `evaluations`, of
+// an attempt that fails too.
 absl::StatusOr<Candidate> PlanChoice(
     const PreparedJob& job, const PlanInput& input,
-    const partition::BuiltGraph& built, const partition::StepMemory* memory,
-    RecomputeChoice recompute, IdVector<RankId, RankSpec> limits,
+    const partition::BuiltGraph& built, const partition::StepMemory& memory,
+    const partition::MemorySelection* fixed, IdVector<RankId, RankSpec> limits,
     const SearchBudget& budget, int64_t* evaluations);
 
 // Spends the rest of the budget on a better plan of a strategy that chooses
@@ -66,7 +65,7 @@ absl::Status RefinePasses(const PreparedJob& job, const PlanInput& input,
 absl::StatusOr<RobustReport> MakeRobust(const PreparedJob& job,
                                         const PlanInput& input,
                                         const partition::BuiltGraph& built,
-                                        const partition::StepMemory* memory,
+                                        const partition::StepMemory& memory,
                                         Candidate* best, int64_t* evaluations);
 
 }  // namespace pipeloom::planner

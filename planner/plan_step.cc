@@ -12,7 +12,7 @@
 #include "partition/build_stage_graph.h"
 #include "partition/loss_shares.h"
 #include "planner/lower_plan.h"
-#include "planner/memory_choices.h"
+#include "planner/memory_rules.h"
 #include "planner/plan_bound.h"
 #include "planner/plan_choice.h"
 #include "planner/smallest_limit.h"
@@ -23,6 +23,46 @@ namespace {
 
 // Of the budget, before a robust choice is made with the rest.
 constexpr double kNominalShare = 0.7;
+
+// Of the budget, for trying rules.
+constexpr double kRulesShare = 0.5;
+
+// Tries rules until its part of the budget ends, at least until one fits: the
+// same for all modules, then of what is best cheaper settings for one module
+// after the other, each the first that is better. `screen`: of a selection,
+// whether it fits and is the best so far. `may_be_best`: of a rule, whether
+// that is possible.
+template <typename MayBeBest, typename Screen>
+absl::Status ScreenRules(const MemoryRules& rules, const SearchBudget& whole,
+                         const int64_t* evaluations,
+                         const MayBeBest& may_be_best, const Screen& screen) {
+  const SearchBudget budget = whole.Until(kRulesShare);
+  std::optional<MemoryRule> best;
+  const auto done = [&] {
+    return best.has_value() && budget.Exhausted(*evaluations);
+  };
+  const auto try_rule = [&](const MemoryRule& rule) -> absl::StatusOr<bool> {
+    if (!may_be_best(rule)) return false;
+    const partition::MemorySelection selection = rules.SelectionOf(rule);
+    PIPELOOM_ASSIGN_OR_RETURN(const bool better, screen(&selection));
+    if (better) best = rule;
+    return better;
+  };
+  for (const MemoryRule& rule : rules.SameForAll()) {
+    if (done()) return absl::OkStatus();
+    PIPELOOM_RETURN_IF_ERROR(try_rule(rule).status());
+  }
+  if (!best.has_value()) return absl::OkStatus();
+  const MemoryRule start = *best;
+  for (const ModuleId m : start.ids()) {
+    for (const MemoryRule& rule : rules.Cheaper(*best, m)) {
+      if (done()) return absl::OkStatus();
+      PIPELOOM_ASSIGN_OR_RETURN(const bool better, try_rule(rule));
+      if (better) break;
+    }
+  }
+  return absl::OkStatus();
+}
 
 }  // namespace
 
@@ -70,52 +110,60 @@ absl::StatusOr<PlanResult> PlanStep(const PreparedJob& prepared,
       partition::SplitMicrobatches(spec, *input.packed, input.replica,
                                    job.partition));
 
-  // Every memory choice once with the least of searches, then the best of
-  // them with what is left of the budget.
+  PIPELOOM_ASSIGN_OR_RETURN(
+      const partition::BuiltGraph built,
+      partition::BuildStageGraph(
+          *job.costs, job.partition, result.microbatches,
+          {.split_backward = job.strategy->split_backward()}));
+  const bool own_memory = job.strategy->chooses_memory();
+  std::optional<MemoryRules> rules;
+  if (!own_memory) {
+    rules.emplace(*job.costs, job.partition, result.microbatches, built.pairs);
+  }
+  const partition::StepMemory memory =
+      own_memory
+          ? partition::MakeStepMemory(
+                *job.costs, job.partition, result.microbatches, built.pairs,
+                StageChoices(*job.costs, job.partition, result.microbatches))
+          : rules->memory();
+  // With the least of searches.
   SearchBudget screening = input.budget;
   screening.max_evaluations = 1;
   std::optional<Candidate> best;
-  std::optional<partition::BuiltGraph> best_graph;
   absl::Status last_error;
-  // A strategy that chooses memory itself gets the graph with everything kept.
-  const bool own_memory = job.strategy->chooses_memory();
-  std::optional<partition::StepMemory> memory;
-  std::vector<RecomputeChoice> choices =
-      own_memory ? std::vector<RecomputeChoice>{RecomputeChoice(
-                       job.partition.stages.size(), false)}
-                 : MemoryChoices(spec, job.partition);
-  for (RecomputeChoice& choice : choices) {
-    if (best.has_value() && input.budget.Exhausted(result.evaluations)) break;
-    PIPELOOM_ASSIGN_OR_RETURN(
-        partition::BuiltGraph built,
-        partition::BuildStageGraph(
-            *job.costs, job.partition, result.microbatches,
-            {.split_backward = job.strategy->split_backward(),
-             .recompute = choice}));
-    if (own_memory) {
-      memory = partition::MakeStepMemory(
-          *job.costs, job.partition, result.microbatches, built.pairs,
-          StageChoices(*job.costs, job.partition, result.microbatches));
-    }
-    absl::StatusOr<Candidate> candidate = PlanChoice(
-        job, input, built, memory.has_value() ? &*memory : nullptr,
-        std::move(choice), built.graph.ranks(), screening, &result.evaluations);
+  // True: it fits and is better.
+  const auto screen =
+      [&](const partition::MemorySelection* fixed) -> absl::StatusOr<bool> {
+    absl::StatusOr<Candidate> candidate =
+        PlanChoice(job, input, built, memory, fixed, built.graph.ranks(),
+                   screening, &result.evaluations);
     if (!candidate.ok()) {
       if (!absl::IsResourceExhausted(candidate.status())) {
         return candidate.status();
       }
       last_error = candidate.status();
-      // Not for searches that only ask whether a partition is worth its while.
-      if (memory.has_value() && input.budget.max_evaluations > 1) {
-        last_error = DescribeInfeasibleStep(last_error, built.graph, *memory);
-      }
-      continue;
+      return false;
     }
-    if (!best.has_value() ||
-        candidate->predicted.finish < best->predicted.finish) {
-      best = *std::move(candidate);
-      best_graph = std::move(built);
+    if (best.has_value() &&
+        candidate->predicted.finish >= best->predicted.finish) {
+      return false;
     }
+    best = *std::move(candidate);
+    return true;
+  };
+  if (own_memory) {
+    PIPELOOM_RETURN_IF_ERROR(screen(nullptr).status());
+    // Not for searches that only ask whether a partition is worth its while.
+    if (!best.has_value() && input.budget.max_evaluations > 1) {
+      last_error = DescribeInfeasibleStep(last_error, built.graph, memory);
+    }
+  } else {
+    const auto may_be_best = [&](const MemoryRule& rule) {
+      return !best.has_value() || rules->BusiestRank(built.graph, rule) <
+                                      best->predicted.step_time();
+    };
+    PIPELOOM_RETURN_IF_ERROR(ScreenRules(
+        *rules, input.budget, &result.evaluations, may_be_best, screen));
   }
   if (!best.has_value()) {
     return absl::ResourceExhaustedError(absl::StrFormat(
@@ -130,14 +178,15 @@ absl::StatusOr<PlanResult> PlanStep(const PreparedJob& prepared,
   const bool may_go_on = !best->made.found.proven_optimal &&
                          !input.budget.Exhausted(result.evaluations);
   if (may_go_on && own_memory) {
-    PIPELOOM_RETURN_IF_ERROR(ImproveCandidate(job, input, *best_graph, *memory,
-                                              &*best, &result.evaluations));
+    PIPELOOM_RETURN_IF_ERROR(ImproveCandidate(job, input, built, memory, &*best,
+                                              &result.evaluations));
   } else if (may_go_on) {
     SearchBudget rest = input.budget;
     rest.max_evaluations -= result.evaluations;
+    const partition::MemorySelection fixed = best->made.selection;
     absl::StatusOr<Candidate> searched = PlanChoice(
-        job, input, *best_graph, nullptr, best->recompute,
-        WithMargin(best_graph->graph, best->limits), rest, &result.evaluations);
+        job, input, built, memory, &fixed,
+        WithMargin(built.graph, best->limits), rest, &result.evaluations);
     if (searched.ok()) {
       if (searched->predicted.finish <= best->predicted.finish) {
         best = *std::move(searched);
@@ -153,23 +202,26 @@ absl::StatusOr<PlanResult> PlanStep(const PreparedJob& prepared,
   }
   if (whole_input.robust.has_value()) {
     PIPELOOM_ASSIGN_OR_RETURN(
-        result.robust, MakeRobust(job, whole_input, *best_graph,
-                                  memory.has_value() ? &*memory : nullptr,
-                                  &*best, &result.evaluations));
+        result.robust, MakeRobust(job, whole_input, built, memory, &*best,
+                                  &result.evaluations));
   }
   // Schedules were made within lowered limits; the step has its own.
-  const NamedBound bound =
-      PlanBound(best_graph->graph, memory.has_value() ? &*memory : nullptr);
+  NamedBound bound;
+  if (own_memory) {
+    bound = PlanBound(built.graph, &memory);
+  } else {
+    PIPELOOM_ASSIGN_OR_RETURN(
+        const StageGraph chosen,
+        partition::ApplyMemory(built.graph, memory, best->made.selection));
+    bound = PlanBound(chosen, nullptr);
+  }
   best->plan.lower_bound = Nanoseconds(bound.time);
   partition::SetLoss(spec.model, *input.packed, result.microbatches,
                      &best->plan);
   PIPELOOM_RETURN_IF_ERROR(ValidateExecutionPlan(best->plan));
   result.plan = std::move(best->plan);
   result.predicted = std::move(best->predicted);
-  result.recompute = std::move(best->recompute);
-  if (memory.has_value()) {
-    result.memory = partition::PolicyOf(*memory, best->made.selection);
-  }
+  result.memory = partition::PolicyOf(memory, best->made.selection);
   result.lower_bound = Nanoseconds(bound.time);
   result.bound_source = bound.source;
   result.proven_optimal = result.predicted.step_time() == result.lower_bound;

@@ -52,9 +52,7 @@ struct PlanResult {
   ExecutionPlan plan{};   // Passes ValidateExecutionPlan.
   StepTrace predicted{};  // Of EmulateStep.
   Microbatches microbatches{};
-  IdVector<StageId, bool> recompute{};  // The memory choice, by stage.
-  // By stage pair, of strategies that choose so; `recompute` is then all false.
-  MemoryPolicy memory{};
+  MemoryPolicy memory{};  // By stage pair.
   // Of the step within its limits; for strategies that choose memory, of any
   // of their choices (planner/plan_bound.h), else for the choice made.
   Duration lower_bound{};
@@ -68,14 +66,17 @@ struct PlanResult {
   std::vector<Bytes> peak_bytes() const;  // Per rank, of one GPU.
 };
 
-// Splits the batch, prices the stages, tries memory choices (everything kept;
-// each module or all recomputed, where the job allows it), searches, lowers,
-// emulates and checks. The best by emulated step time among those that fit
-// the memory limit, boundary tensors included, is returned.
-// At least one schedule a memory choice is made, whatever the budget.
-// ResourceExhausted: nothing was found to fit; it says which rank lacks how
-// much even with everything recomputed, and what schedules, without the tensors
-// that ranks receive, would need.
+// Splits the batch, prices the stages, searches, lowers, emulates and checks.
+// All strategies have the same memory tools (partition/memory_candidates.h).
+// Those that do not choose by stage pair themselves get the settings that an
+// engineer would try (planner/memory_rules.h), each once with the least of
+// searches, first for all modules alike and then cheaper ones for a module
+// alone; the best goes on with what is left. The best by emulated step time
+// among those that fit the memory limit, boundary tensors included, is
+// returned. At least one schedule a setting is made, whatever the budget, until
+// one fits. ResourceExhausted: nothing was found to fit; it says which rank
+// lacks how much even with everything recomputed, and what schedules, without
+// the tensors that ranks receive, would need.
 absl::StatusOr<PlanResult> PlanStep(const PreparedJob& job,
                                     const PlanInput& input);
 

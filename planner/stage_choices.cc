@@ -1,6 +1,8 @@
 #include "planner/stage_choices.h"
 
 #include <algorithm>
+#include <functional>
+#include <limits>
 #include <tuple>
 #include <utility>
 
@@ -17,6 +19,9 @@ struct Candidate {
   MemoryChoice choice{};
   MemoryEffect effect{};
 };
+
+// Sets of groups tried of a layer in the knapsack.
+constexpr size_t kMostSets = 3;
 
 bool Covers(const MemoryEffect& a, const MemoryEffect& b) {
   return a.extra <= b.extra && a.held() <= b.held() &&
@@ -36,8 +41,14 @@ class Collector {
     Offer({});
     AddFront(0);
     if (recompute_ && num_layers_ > 1) {
-      AddGroup(num_layers_);
-      AddGroup((num_layers_ + 1) / 2);
+      const auto n = static_cast<int32_t>(num_layers_);
+      for (const int32_t period : {2, 4, (n + 1) / 2, n}) {
+        if (period > 1 && period <= n) Offer(RecomputeUniform(n, period));
+      }
+      // Half of the stage with one checkpoint, the rest kept.
+      MemoryChoice half = RecomputeBlock(n, (n + 1) / 2);
+      half.period = (n + 1) / 2;
+      Offer(std::move(half));
     }
     if (offload_) {
       const size_t most = MostOffloaded();
@@ -54,9 +65,7 @@ class Collector {
     candidates_.push_back({std::move(choice), effect});
   }
   MemoryChoice Blank() const {
-    return {.layers =
-                std::vector<MemoryStrategy>(num_layers_, MemoryStrategy::kKeep),
-            .grouped = false};
+    return {.layers = std::vector<LayerMemory>(num_layers_)};
   }
   // The first layers that can be copied in time.
   size_t MostOffloaded() const {
@@ -70,33 +79,66 @@ class Collector {
     }
     return most;
   }
-  void AddGroup(size_t count) {
-    MemoryChoice choice = Blank();
-    std::fill_n(choice.layers.begin(), count, MemoryStrategy::kRecompute);
-    choice.grouped = true;
-    Offer(std::move(choice));
+  // What is offered for a layer: kept first.
+  std::vector<LayerMemory> OptionsFor(const emulator::StageCost& layer) const {
+    std::vector<LayerMemory> options = {MemoryStrategy::kKeep};
+    if (!recompute_) return options;
+    for (const OperatorGroups groups : WorthwhileGroups(layer, kMostSets)) {
+      options.emplace_back(MemoryStrategy::kRecompute, groups);
+    }
+    options.emplace_back(MemoryStrategy::kRecompute);
+    return options;
+  }
+  static KnapsackItem ItemOf(const emulator::StageCost& layer,
+                             const LayerMemory& memory) {
+    KnapsackItem item{.cost = 0, .weight = layer.activations.count()};
+    if (memory.recomputes_fully()) {
+      return {.cost = layer.forward.count(), .weight = layer.input.count()};
+    }
+    for (const OperatorGroup g : kAllOperatorGroups) {
+      if (!memory.groups.Has(g)) continue;
+      item.cost += layer.groups[static_cast<size_t>(g)].again.count();
+      item.weight -= layer.groups[static_cast<size_t>(g)].bytes.count();
+    }
+    return item;
   }
   // The knapsack's answers with the first `offloaded` layers on the host.
   void AddFront(size_t offloaded) {
     std::vector<KnapsackClass> classes;
+    std::vector<std::vector<LayerMemory>> options;
     for (size_t i = offloaded; i < num_layers_; ++i) {
       const emulator::StageCost& layer = layers_.layers()[i];
-      KnapsackClass items = {{.cost = 0, .weight = layer.activations.count()}};
-      if (recompute_) {
-        items.push_back(
-            {.cost = layer.forward.count(), .weight = layer.input.count()});
+      if (i > offloaded && layer == layers_.layers()[i - 1]) {
+        options.push_back(options.back());
+        classes.push_back(classes.back());
+        continue;
       }
-      classes.push_back(std::move(items));
+      options.push_back(OptionsFor(layer));
+      KnapsackClass& items = classes.emplace_back();
+      for (const LayerMemory& memory : options.back()) {
+        items.push_back(ItemOf(layer, memory));
+      }
     }
-    const KnapsackFront front(classes, {.max_states = 256});
+    const KnapsackFront front(classes, {.max_states = 128});
     for (int32_t point = 0; point < front.size(); ++point) {
-      const std::vector<int32_t> items = front.Items(point);
+      std::vector<int32_t> items = front.Items(point);
+      // Of equal layers the leanest first: options go from kept to lean.
+      for (size_t begin = 0; begin < items.size();) {
+        size_t end = begin + 1;
+        while (end < items.size() && layers_.layers()[offloaded + end] ==
+                                         layers_.layers()[offloaded + begin]) {
+          ++end;
+        }
+        std::sort(items.begin() + static_cast<std::ptrdiff_t>(begin),
+                  items.begin() + static_cast<std::ptrdiff_t>(end),
+                  std::greater<>());
+        begin = end;
+      }
       MemoryChoice choice = Blank();
       std::fill_n(choice.layers.begin(), offloaded, MemoryStrategy::kOffload);
       for (size_t i = 0; i < items.size(); ++i) {
-        if (items[i] == 1) {
-          choice.layers[offloaded + i] = MemoryStrategy::kRecompute;
-        }
+        choice.layers[offloaded + i] =
+            options[i][static_cast<size_t>(items[i])];
       }
       if (!choice.keeps_everything()) Offer(std::move(choice));
     }
@@ -110,6 +152,58 @@ class Collector {
 };
 
 }  // namespace
+
+std::vector<OperatorGroups> WorthwhileGroups(const emulator::StageCost& layer,
+                                             size_t most) {
+  struct Set {
+    OperatorGroups groups{};
+    double time = 0;
+    double bytes = 0;
+  };
+  std::vector<Set> sets;
+  const Bytes enough = layer.activations - layer.input;
+  for (uint32_t bits = 1; bits <= OperatorGroups::kAllBits; ++bits) {
+    const OperatorGroups groups = OperatorGroups::FromBits(bits);
+    Duration time{};
+    Bytes bytes;
+    bool all_give = true;
+    for (const OperatorGroup g : kAllOperatorGroups) {
+      if (!groups.Has(g)) continue;
+      const emulator::GroupCost& cost = layer.groups[static_cast<size_t>(g)];
+      all_give = all_give && cost.bytes > Bytes(0);
+      time += cost.again;
+      bytes += cost.bytes;
+    }
+    if (!all_give || time >= layer.forward || bytes >= enough) continue;
+    sets.push_back({groups, static_cast<double>(time.count()),
+                    static_cast<double>(bytes.count())});
+  }
+  std::stable_sort(sets.begin(), sets.end(), [](const Set& a, const Set& b) {
+    return std::pair(a.time, -a.bytes) < std::pair(b.time, -b.bytes);
+  });
+  std::vector<Set> front;
+  for (const Set& set : sets) {
+    if (front.empty() || set.bytes > front.back().bytes) front.push_back(set);
+  }
+  while (front.size() > most) {
+    // Without a set, what it alone gives costs the time of the next one.
+    size_t least = 0;
+    double least_loss = std::numeric_limits<double>::infinity();
+    for (size_t i = 0; i + 1 < front.size(); ++i) {
+      const double before = i > 0 ? front[i - 1].bytes : 0;
+      const double loss =
+          (front[i].bytes - before) * (front[i + 1].time - front[i].time);
+      if (loss < least_loss) {
+        least = i;
+        least_loss = loss;
+      }
+    }
+    front.erase(front.begin() + static_cast<std::ptrdiff_t>(least));
+  }
+  std::vector<OperatorGroups> result;
+  for (const Set& set : front) result.push_back(set.groups);
+  return result;
+}
 
 std::vector<MemoryChoice> ChoicesFor(const LayerCosts& layers,
                                      const JobSpec& job,
@@ -132,7 +226,8 @@ std::vector<MemoryChoice> ChoicesFor(const LayerCosts& layers,
     }
     if (!covered) good.push_back(std::move(all[i]));
   }
-  // The leanest, and of each range of held bytes the fastest.
+  // What holds least, what peaks least in the backward, and of each range of
+  // held bytes the fastest.
   const auto most = static_cast<size_t>(std::max(1, max_candidates));
   std::vector<bool> chosen(good.size(), good.size() <= most);
   if (good.size() > most) {
@@ -140,7 +235,15 @@ std::vector<MemoryChoice> ChoicesFor(const LayerCosts& layers,
     if (most > 1) chosen.back() = true;
     const double low = static_cast<double>(good.back().effect.held().count());
     const double high = static_cast<double>(good[0].effect.held().count());
-    const size_t buckets = most > 2 ? most - 2 : 0;
+    const size_t buckets = most > 3 ? most - 3 : 0;
+    if (most > 2) {
+      const auto lowest = std::min_element(
+          good.begin(), good.end(), [](const Candidate& a, const Candidate& b) {
+            return std::tuple(a.effect.backward_peak(), a.effect.extra) <
+                   std::tuple(b.effect.backward_peak(), b.effect.extra);
+          });
+      chosen[static_cast<size_t>(lowest - good.begin())] = true;
+    }
     std::vector<size_t> fastest(buckets, 0);
     for (size_t i = 1; i + 1 < good.size() && buckets > 0; ++i) {
       const double at =
@@ -170,14 +273,23 @@ IdVector<StageId, std::vector<MemoryChoice>> StageChoices(
       largest[sub.module] = sub.shape;
     }
   }
+  // Most stages of a module are alike.
+  std::vector<std::pair<LayerCosts, StageId>> priced;
   IdVector<StageId, std::vector<MemoryChoice>> choices(partition.stages.size());
   for (const StageId s : partition.stages.ids()) {
     const Stage& stage = partition.stages[s];
     const WorkShape& shape = largest[stage.module];
     if (shape.empty()) continue;
-    choices[s] =
-        ChoicesFor(LayerCosts(costs, stage, shape, /*needs_input_grad=*/true),
-                   costs.job(), max_candidates);
+    LayerCosts layers(costs, stage, shape, /*needs_input_grad=*/true);
+    const auto equal =
+        std::find_if(priced.begin(), priced.end(),
+                     [&](const auto& other) { return other.first == layers; });
+    if (equal != priced.end()) {
+      choices[s] = choices[equal->second];
+      continue;
+    }
+    choices[s] = ChoicesFor(layers, costs.job(), max_candidates);
+    priced.emplace_back(std::move(layers), s);
   }
   return choices;
 }

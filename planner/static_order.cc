@@ -60,10 +60,12 @@ class StaticStrategy : public Strategy {
         return best;
       }
     }
-    for (int level = 0; level <= kLevels; ++level) {
+    for (int level = 0; level <= kLevels + 1; ++level) {
       MemorySchedule made;
-      made.selection = level == kLevels ? memory.Leanest()
-                                        : memory.Level(level / double{kLevels});
+      made.selection = level > kLevels ? memory.Lean(1)
+                       : level == kLevels
+                           ? memory.Leanest()
+                           : memory.Level(level / double{kLevels});
       PIPELOOM_ASSIGN_OR_RETURN(
           const StageGraph chosen,
           partition::ApplyMemory(graph, memory, made.selection));

@@ -53,7 +53,7 @@ v1::MemoryStrategy ToProto(MemoryStrategy strategy) {
 
 // Stage pairs are numbered as the forward tasks are.
 std::vector<v1::ActivationChoice> ActivationsOf(
-    const planner::PlanResult& result, const Partition& partition) {
+    const planner::PlanResult& result) {
   std::vector<v1::ActivationChoice> choices;
   int32_t pair = 0;
   for (const TaskId t : result.plan.graph.task_ids()) {
@@ -62,22 +62,20 @@ std::vector<v1::ActivationChoice> ActivationsOf(
     const StagePairId id(pair++);
     v1::ActivationChoice choice;
     choice.set_task(t.value());
-    if (!result.memory.empty()) {
-      const MemoryChoice& memory = result.memory.of(id);
-      if (memory.keeps_everything()) continue;
-      for (const MemoryStrategy s : memory.layers) {
-        choice.add_layers(ToProto(s));
-      }
-    } else {
-      if (!result.recompute.Contains(task.stage) ||
-          !result.recompute[task.stage]) {
-        continue;
-      }
-      const int32_t layers = partition.stages[task.stage].num_layers;
-      for (int32_t l = 0; l < layers; ++l) {
-        choice.add_layers(v1::MEMORY_STRATEGY_RECOMPUTE);
+    if (result.memory.empty()) continue;
+    const MemoryChoice& memory = result.memory.of(id);
+    if (memory.keeps_everything()) continue;
+    bool in_part = false;
+    for (const LayerMemory& layer : memory.layers) {
+      choice.add_layers(ToProto(layer.strategy));
+      in_part = in_part || layer.recomputes_partly();
+    }
+    if (in_part) {
+      for (const LayerMemory& layer : memory.layers) {
+        choice.add_operator_groups(layer.groups.bits());
       }
     }
+    if (memory.period > 1) choice.set_period(memory.period);
     choices.push_back(std::move(choice));
   }
   return choices;
@@ -316,7 +314,7 @@ absl::StatusOr<ReadyPlan> MakeReadyPlan(const ServedJob& job,
       found->packed.empty() ? batch.packed.packed : found->packed;
   ready.microbatches = PlannedMicrobatches(
       batch, packed[static_cast<size_t>(replica)], result.microbatches);
-  ready.activations = ActivationsOf(result, job.partition());
+  ready.activations = ActivationsOf(result);
   v1::PlanStatistics& s = ready.statistics;
   s.set_job_id(job.id());
   s.set_step(batch.step);

@@ -73,10 +73,12 @@ void LayerBuilder::QueryKeyValue() {
   const double heads = share(a.heads);
   const double kv_heads = share(a.kv_heads);
   const double head_dim = Real(a.head_dim);
+  const size_t begin = Mark();
   EnterProduct(hidden_);
   Gemm(tokens_,
        heads * head_dim + kv_heads * (head_dim + Real(a.value_width())),
        hidden_);
+  MadeAgain(OperatorGroup::kProjections, begin);
 }
 
 // Projections down to a rank work on this GPU's part of the sequence with
@@ -86,22 +88,29 @@ void LayerBuilder::LowRankQueryKeyValue() {
   const double heads = share(a.heads);
   const double head_dim = Real(a.head_dim);
   const double rows = tokens_ / tp_;
+  size_t begin = Mark();
   const auto down = [&](double width) {
     Gemm(rows, width, hidden_);
     Stream(MemoryKind::kNorm, rows, width, 4 * rows * width, 6 * rows * width);
+    NormAgain(MemoryKind::kNorm, rows, width);
+    begin = Mark();
     EnterProduct(width);
   };
   if (a.query_rank > 0) {
     down(Real(a.query_rank));
     Gemm(tokens_, heads * head_dim, Real(a.query_rank));
+    MadeAgain(OperatorGroup::kProjections, begin);
+    begin = Mark();
   } else {
     EnterProduct(hidden_);
     Gemm(tokens_, heads * head_dim, hidden_);
   }
   if (a.kv_rank > 0) {
+    if (a.query_rank == 0) MadeAgain(OperatorGroup::kProjections, begin);
     down(Real(a.kv_rank + a.rope_dim));
     Gemm(tokens_, heads * Real(a.head_dim - a.rope_dim + a.value_width()),
          Real(a.kv_rank));
+    MadeAgain(OperatorGroup::kProjections, begin);
     return;
   }
   // Few shared heads: whole on every GPU.
@@ -113,6 +122,7 @@ void LayerBuilder::LowRankQueryKeyValue() {
     EnterProduct(hidden_);
     Gemm(tokens_, kv, hidden_);
   }
+  MadeAgain(OperatorGroup::kProjections, begin);
 }
 
 void LayerBuilder::SelfAttention() {
@@ -131,9 +141,11 @@ void LayerBuilder::SelfAttention() {
   }
   const double query = heads * head_dim;
   const double kv = kv_heads * (head_dim + value_dim);
+  size_t begin = Mark();
   const double rotary = 4 * tokens_ * (query + kv_heads * head_dim);
   Stream(MemoryKind::kRotary, tokens_, query + kv_heads * head_dim, rotary,
          rotary);
+  MadeAgain(OperatorGroup::kProjections, begin);
   const double scale = layer_.downsample * layer_.downsample;
   double pairs = shape_.squared_tokens / (scale * scale);
   double length = whole_tokens_ > 0 ? pairs / whole_tokens_ : 0;
@@ -145,6 +157,7 @@ void LayerBuilder::SelfAttention() {
   const double flops = (causal ? 1 : 2) * Real(a.heads) *
                        (head_dim + value_dim) * pairs * a.density *
                        options_.attention_density;
+  begin = Mark();
   FusedAttention(
       {.bytes = element_bytes_ *
                 (tokens_ * heads * (head_dim + value_dim) + tokens_ * kv),
@@ -157,6 +170,7 @@ void LayerBuilder::SelfAttention() {
        .kv_heads = kv_heads,
        .window = a.kind == AttentionKind::kWindow ? a.window : 0},
       flops, a.kind == AttentionKind::kWindow ? 0 : tokens_ * kv);
+  MadeAgain(OperatorGroup::kCoreAttention, begin);
   Gemm(tokens_, hidden_, heads * value_dim);
   Leave(hidden_);
 }

@@ -13,6 +13,9 @@ void LayerBuilder::Convolutions() {
     const double rows = positions / (tp_ * cp_);
     const double in = Real(c.in);
     Stream(MemoryKind::kNorm, rows, in, 8 * rows * in, 12 * rows * in);
+    NormAgain(MemoryKind::kNorm, rows, in);
+    ops_.again[static_cast<size_t>(OperatorGroup::kActivations)].push_back(
+        ops_.again[static_cast<size_t>(OperatorGroup::kNorms)].back());
     Gemm(rows, Real(c.out), Real(c.weights()) / Real(c.out));
     forward_flops_ += 2 * positions * Real(c.weights());
   }

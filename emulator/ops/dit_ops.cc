@@ -16,9 +16,14 @@ void LayerBuilder::CrossAttention() {
           ? whole_tokens_ * Real(c.context_tokens)
           : shape_.context_pairs / (layer_.downsample * layer_.downsample);
   NormAndResidual();
+  // Its norm's output is kept by every choice.
+  ops_.again[static_cast<size_t>(OperatorGroup::kNorms)].pop_back();
+  size_t begin = Mark();
   EnterProduct(hidden_);
   Gemm(tokens_, width, hidden_);
   Gemm(context, 2 * width, Real(c.context_width));
+  MadeAgain(OperatorGroup::kProjections, begin);
+  begin = Mark();
   FusedAttention(
       {.bytes = element_bytes_ * (2 * tokens_ * width + context * 2 * width),
        .mean_length = whole_tokens_ > 0 ? pairs / whole_tokens_ : 0,
@@ -28,6 +33,7 @@ void LayerBuilder::CrossAttention() {
        .heads = heads,
        .kv_heads = heads},
       4 * Real(c.heads) * head_dim * pairs, 0);
+  MadeAgain(OperatorGroup::kCoreAttention, begin);
   Gemm(tokens_, hidden_, width);
   Leave(hidden_);
   // Finish() counts the context's products per token.
@@ -51,6 +57,7 @@ void LayerBuilder::Modulate() {
   const double rows = tokens_ / tp_;
   Stream(MemoryKind::kModulation, rows, hidden_, 8 * rows * hidden_,
          12 * rows * hidden_);
+  NormAgain(MemoryKind::kModulation, rows, hidden_);
 }
 
 }  // namespace pipeloom::emulator

@@ -39,6 +39,7 @@ void LayerBuilder::LossHead() {
 // Split by output and by input width in turn, as a feed-forward network.
 void LayerBuilder::Linears() {
   const std::vector<LinearSpec>& linears = layer_.linears;
+  size_t begin = Mark();
   EnterProduct(Real(linears.front().in));
   for (size_t i = 0; i < linears.size(); ++i) {
     const bool by_output = i % 2 == 0;
@@ -46,8 +47,12 @@ void LayerBuilder::Linears() {
     const double out = by_output ? share(linears[i].out) : Real(linears[i].out);
     Gemm(tokens_, out, in, 1, i > 0 || needs_.input);
     if (i + 1 < linears.size()) {
+      MadeAgain(OperatorGroup::kProjections, begin);
+      begin = Mark();
       Stream(MemoryKind::kActivation, tokens_, out, 4 * tokens_ * out,
              6 * tokens_ * out);
+      MadeAgain(OperatorGroup::kActivations, begin);
+      begin = Mark();
     }
   }
   Leave(Real(linears.back().out));

@@ -6,18 +6,26 @@ namespace pipeloom::emulator {
 
 void LayerBuilder::Ffn(double rows, double inner, double groups) {
   const bool gated = layer_.ffn.gated;
+  size_t begin = Mark();
   Gemm(rows, (gated ? 2 : 1) * inner, hidden_, groups);
+  MadeAgain(OperatorGroup::kProjections, begin);
+  begin = Mark();
   const double elements = rows * inner * groups;
   Stream(gated ? MemoryKind::kGatedActivation : MemoryKind::kActivation,
          rows * groups, inner, (gated ? 6 : 4) * elements,
          (gated ? 10 : 6) * elements);
+  MadeAgain(layer_.ffn.experts > 0 ? OperatorGroup::kMoeActivations
+                                   : OperatorGroup::kActivations,
+            begin);
   Gemm(rows, hidden_, inner, groups);
 }
 
 void LayerBuilder::FeedForward() {
   NormAndResidual();
   Modulate();
+  const size_t begin = Mark();
   EnterProduct(hidden_);
+  MadeAgain(OperatorGroup::kProjections, begin);
   Ffn(tokens_, share(layer_.ffn.hidden), 1);
   Leave(hidden_);
 }

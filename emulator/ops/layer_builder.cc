@@ -153,8 +153,25 @@ CollectiveOp LayerBuilder::Tensor(Collective kind, double bytes) const {
           .bytes = bytes};
 }
 
+void LayerBuilder::MadeAgain(OperatorGroup group, size_t begin) {
+  std::vector<OpStep>& again = ops_.again[static_cast<size_t>(group)];
+  again.insert(again.end(),
+               ops_.forward.begin() + static_cast<std::ptrdiff_t>(begin),
+               ops_.forward.end());
+}
+
+void LayerBuilder::NormAgain(MemoryKind kind, double rows, double width) {
+  ops_.again[static_cast<size_t>(OperatorGroup::kNorms)].push_back(
+      {{MemoryOp{.bytes = 2 * element_bytes_ * rows * width,
+                 .kind = kind,
+                 .rows = rows,
+                 .width = width}},
+       {}});
+}
+
 void LayerBuilder::NormAndResidual() {
   const double rows = tokens_ / tp_;
+  NormAgain(MemoryKind::kNorm, rows, hidden_);
   Stream(MemoryKind::kNorm, rows, hidden_, 10 * rows * hidden_,
          14 * rows * hidden_);
 }

@@ -71,6 +71,11 @@ class LayerBuilder {
   // A memory-bound operator of rows x width and its gradient, by their bytes.
   void Stream(MemoryKind kind, double rows, double width, double forward_bytes,
               double backward_bytes);
+  // Forward steps from `begin` on are what the group runs again.
+  size_t Mark() const { return ops_.forward.size(); }
+  void MadeAgain(OperatorGroup group, size_t begin);
+  // A norm without the residual sum, or its modulation, of the block's input.
+  void NormAgain(MemoryKind kind, double rows, double width);
   // Forward m x n x k with its two gradients.
   void Gemm(double m, double n, double k, double groups = 1,
             bool input_grad = true);

@@ -33,7 +33,10 @@ void LayerBuilder::Experts() {
   Gemm(rows, Real(f.experts), hidden_);
   Stream(MemoryKind::kOther, rows, Real(f.experts), 12 * rows * Real(f.experts),
          12 * rows * Real(f.experts));
+  // Shared experts work on the gathered tokens; the routed ones' are kept.
+  const size_t begin = Mark();
   Enter(hidden_);
+  if (f.shared_experts > 0) MadeAgain(OperatorGroup::kProjections, begin);
   const double routed = tokens_ * Real(f.experts_per_token);
   const double local = Real(CeilDiv(f.experts, parallel_.ep));
   const double inner = share(f.expert_hidden);

@@ -30,7 +30,10 @@ std::vector<MemorySelection> Levels(const StageGraph& graph,
     return copies.empty() ? selection : FromWithoutCopies(memory, selection);
   };
   const MemorySelection leanest = whole(uncopied.Leanest());
-  std::vector<MemorySelection> levels = {leanest};
+  // What holds least may peak high in the backward, and the other way round.
+  std::vector<MemorySelection> levels = {
+      leanest, whole(uncopied.Lean(graph.num_ranks())),
+      whole(uncopied.Lean(1))};
   if (!copies.empty()) {
     levels.push_back(memory.Leanest());
     levels.push_back(memory.Copied(copies.back()));

@@ -65,8 +65,11 @@ class Microbatch:
 class Plan:
     """What some or all ranks do in a step. `tasks` and `edges` are by index;
     programs by rank. One rank's share has the tasks of other ranks at the far
-    ends of its edges, without their times. `activations` says by forward task what each layer's
-    activations become (KEEP, RECOMPUTE or OFFLOAD); absent: kept."""
+    ends of its edges, without their times. `activations` says by forward task
+    what each layer's activations become (KEEP, RECOMPUTE, OFFLOAD, or
+    RECOMPUTE:norms+activations with the operator groups that are made again,
+    pipeloom.recompute); absent: kept. `periods` says how many neighbouring
+    layers that are recomputed wholly share a checkpoint; absent: 1."""
     num_ranks: int
     module_names: Tuple[str, ...]
     tasks: Mapping[int, Task]
@@ -82,6 +85,7 @@ class Plan:
     predicted_step_time_ns: int = 0
     activations: Mapping[int, Tuple[str, ...]] = dataclasses.field(
         default_factory=dict)
+    periods: Mapping[int, int] = dataclasses.field(default_factory=dict)
 
     def with_microbatches(self, step: int,
                           microbatches: Sequence[Microbatch]) -> "Plan":
@@ -156,10 +160,31 @@ def _microbatches(protos: Any) -> Tuple[Microbatch, ...]:
         for m in protos)
 
 
+# By bit of ActivationChoice.operator_groups.
+OPERATOR_GROUPS = ("core_attention", "norms", "activations", "moe_activations",
+                   "projections")
+
+
+def _layer(strategy: int, groups: int) -> str:
+    name = messages.enum_name("MemoryStrategy", strategy)
+    name = name[len("MEMORY_STRATEGY_"):]
+    if groups == 0:
+        return name
+    if groups >> len(OPERATOR_GROUPS):
+        raise ValueError(f"operator groups {groups:#x}: the service is newer "
+                         "than this package")
+    return name + ":" + "+".join(g for bit, g in enumerate(OPERATOR_GROUPS)
+                                 if groups >> bit & 1)
+
+
 def _activations(protos: Any) -> Dict[int, Tuple[str, ...]]:
-    prefix = len("MEMORY_STRATEGY_")
-    return {a.task: tuple(messages.enum_name("MemoryStrategy", s)[prefix:]
-                          for s in a.layers) for a in protos}
+    return {a.task: tuple(
+        _layer(s, a.operator_groups[i] if a.operator_groups else 0)
+        for i, s in enumerate(a.layers)) for a in protos}
+
+
+def _periods(protos: Any) -> Dict[int, int]:
+    return {a.task: a.period for a in protos if a.period > 1}
 
 
 def from_execution_plan(proto: Any) -> Plan:
@@ -185,7 +210,8 @@ def from_response(proto: Any) -> Plan:
         from_execution_plan(proto.plan),
         quality=messages.enum_name("PlanQuality", proto.quality),
         microbatches=_microbatches(proto.microbatches),
-        activations=_activations(proto.activations))
+        activations=_activations(proto.activations),
+        periods=_periods(proto.activations))
 
 
 def from_rank_plan(proto: Any) -> Plan:
@@ -202,7 +228,8 @@ def from_rank_plan(proto: Any) -> Plan:
         quality=messages.enum_name("PlanQuality", proto.quality),
         checksum=(proto.plan_checksum.high, proto.plan_checksum.low),
         predicted_step_time_ns=proto.predicted_step_time_ns,
-        activations=_activations(proto.activations))
+        activations=_activations(proto.activations),
+        periods=_periods(proto.activations))
 
 
 def read_plan(path: str) -> Plan:

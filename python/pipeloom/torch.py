@@ -30,6 +30,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from pipeloom.plan import Plan
+from pipeloom.recompute import making_again, rng_state, with_rng
 from pipeloom.transport import Transport, global_ranks
 from pipeloom.weight_gradients import WeightGradients
 
@@ -174,10 +175,15 @@ class Executor:
 
     Weight gradients apart (W tasks): those of nn.Linear layers wait for W;
     others are computed with B, which is as exact and costs memory no more.
-    Recomputation: a stage whose plan recomputes any layer runs again as a
-    whole, unless it is an nn.Sequential of as many layers, which checkpoints
-    those alone. Offloading keeps a stage's tensors in (pinned) host memory
-    from the end of its forward on.
+    Recomputation and offloading go by layer where a stage is an nn.Sequential
+    of as many layers as the plan has: checkpoints every so many layers, the
+    operator groups that the layers make apart (pipeloom.recompute; a layer
+    without `operator_groups` is recomputed wholly instead, which holds less
+    and takes longer), and saved tensors in (pinned) host memory from the end of
+    the layer's forward on. Of another module the whole stage runs again, or is
+    offloaded, if the plan does that with any of its layers; running again it
+    needs as much at once in its backward as if it were kept, which is more than
+    the plan's account says.
     """
 
     def __init__(self, stages: Mapping[int, nn.Module], *, rank: int,
@@ -352,19 +358,20 @@ class _Step:
         kept = _Kept(self._item(t), leaves, {})
         choice = plan.activations.get(t, ())
         again = backward and (
-            "RECOMPUTE" in choice or
+            any(what.startswith("RECOMPUTE") for what in choice) or
             plan.tasks[structure.backward_of[t]].recomputes)
-        partly = again and self._is_layered(t, choice)
-        if again and not partly:
-            kept.rng = _rng_state(self.x.device)
+        by_layer = backward and self._is_layered(t, choice)
+        if again and not by_layer:
+            kept.rng = rng_state(self.x.device)
             with torch.no_grad():
                 self._call(t, kept, ())
         elif not backward:
             with torch.no_grad():
                 self._call(t, kept, ())
         else:
-            with _offloading("OFFLOAD" in choice, self.x.device):
-                self._call(t, kept, choice if partly else ())
+            with _offloading("OFFLOAD" in choice and not by_layer,
+                             self.x.device):
+                self._call(t, kept, choice if by_layer else ())
         if kept.loss is not None:
             self.result.loss += kept.item.loss_weight * float(
                 kept.loss.detach())
@@ -397,13 +404,8 @@ class _Step:
         if x is None and joined:
             x = joined
         if choice:
-            output = x
-            for layer, what in zip(module, choice):  # type: ignore[arg-type]
-                if what == "RECOMPUTE":
-                    output = checkpoint(layer, output, kept.item,
-                                        use_reentrant=False)
-                else:
-                    output = layer(output, kept.item)
+            output = self._run_layers(list(module), x, kept.item, choice,
+                                      plan.periods.get(t, 1))
         else:
             output = module(x, kept.item)
         edges = structure.outputs.get(t, ())
@@ -418,6 +420,37 @@ class _Step:
         if not edges:
             kept.loss = self.x._loss_fn(output, kept.item)
 
+    def _run_layers(self, layers: Sequence[nn.Module], x: Any, item: WorkItem,
+                    choice: Sequence[str], period: int) -> Any:
+        """Layers that are recomputed wholly share a checkpoint with up to
+        `period` - 1 that follow them."""
+        at = 0
+        while at < len(layers):
+            what, _, names = choice[at].partition(":")
+            groups = names.split("+") if names else ()
+            apart = getattr(layers[at], "operator_groups", None)
+            end = at + 1
+            if what == "RECOMPUTE" and (not groups or apart is None):
+                while (not groups and end < min(at + period, len(layers)) and
+                       choice[end] == "RECOMPUTE"):
+                    end += 1
+                span = layers[at:end]
+
+                def run(value: Any, its: Any = span) -> Any:
+                    for layer in its:
+                        value = layer(value, item)
+                    return value
+
+                x = checkpoint(run, x, use_reentrant=False)
+            elif groups:
+                with making_again(groups, self.x.device):
+                    x = layers[at](x, item)
+            else:
+                with _offloading(what == "OFFLOAD", self.x.device):
+                    x = layers[at](x, item)
+            at = end
+        return x
+
     # -- Backward ------------------------------------------------------------
 
     def _backward(self, t: int) -> None:
@@ -425,7 +458,7 @@ class _Step:
         f = structure.forward_of[t]
         kept = self.kept[f]
         if kept.rng is not None:
-            with _with_rng(kept.rng, self.x.device), torch.enable_grad():
+            with with_rng(kept.rng, self.x.device), torch.enable_grad():
                 self._call(f, kept, ())
         tensors, gradients = [], []
         for e, forward_edge in structure.gradients_in.get(t, ()):
@@ -459,24 +492,3 @@ def _offloading(wanted: bool, device: torch.device) -> Any:
     if not wanted:
         return contextlib.nullcontext()
     return torch.autograd.graph.save_on_cpu(pin_memory=device.type == "cuda")
-
-
-def _rng_state(device: torch.device) -> Any:
-    return (torch.get_rng_state(),
-            torch.cuda.get_rng_state(device) if device.type == "cuda"
-            else None)
-
-
-@contextlib.contextmanager
-def _with_rng(state: Any, device: torch.device) -> Iterator[None]:
-    """The random numbers of then; afterwards those of now."""
-    now = _rng_state(device)
-    torch.set_rng_state(state[0])
-    if state[1] is not None:
-        torch.cuda.set_rng_state(state[1], device)
-    try:
-        yield
-    finally:
-        torch.set_rng_state(now[0])
-        if now[1] is not None:
-            torch.cuda.set_rng_state(now[1], device)

@@ -45,7 +45,10 @@ class _Linear(torch.autograd.Function):
     def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor,
                 bias: Optional[torch.Tensor],
                 store: WeightGradients) -> torch.Tensor:
-        ctx.save_for_backward(x, weight)
+        ctx.save_for_backward(x)
+        # Not saved: hooks on saved tensors would make another tensor of it,
+        # whose gradient nobody sees.
+        ctx.weight = weight
         ctx.bias = bias
         ctx.store = store
         return nn.functional.linear(x, weight, bias)
@@ -53,7 +56,8 @@ class _Linear(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> Any:
         grad = grads[0]
-        x, weight = ctx.saved_tensors
+        (x,) = ctx.saved_tensors
+        weight = ctx.weight
         bias = ctx.bias
         grad_x = grad.matmul(weight) if ctx.needs_input_grad[0] else None
 

@@ -20,7 +20,9 @@ namespace autograd = torch::autograd;
 struct PutOffProduct : autograd::Function<PutOffProduct> {
   static Tensor forward(autograd::AutogradContext* context, const Tensor& x,
                         const Tensor& weight, int64_t put_off) {
-    context->save_for_backward({x, weight});
+    context->save_for_backward({x});
+    // As it is: hooks on saved tensors make others of them.
+    context->saved_data["weight"] = weight;
     context->saved_data["put_off"] = put_off;
     return at::matmul(x, weight.to(x.scalar_type()).t());
   }
@@ -28,7 +30,7 @@ struct PutOffProduct : autograd::Function<PutOffProduct> {
                                           autograd::variable_list gradients) {
     const autograd::variable_list saved = context->get_saved_variables();
     const Tensor& x = saved[0];
-    const Tensor& weight = saved[1];
+    const Tensor weight = context->saved_data["weight"].toTensor();
     const Tensor& gradient = gradients[0];
     // The store outlives the graph: the stage's run owns both.
     auto* put_off = reinterpret_cast<WeightGradients*>(
@@ -106,6 +108,21 @@ Tensor Attend(const Tensor& q, Tensor k, Tensor v, bool causal) {
   return at::matmul(weights, v.transpose(0, 1))
       .transpose(0, 1)
       .reshape({q.size(0), -1});
+}
+
+// What a part of the layer needs when it runs again, at any later time.
+LayerRun ForAgain(const LayerRun& run) {
+  return {.sequences = run.sequences,
+          .loss_rows = run.loss_rows,
+          .put_off = run.put_off};
+}
+
+// A frozen layer's products keep no inputs, so its projections are made again
+// from norm outputs that are made again too.
+OperatorGroups GroupsToMakeAgain(OperatorGroups groups, bool frozen) {
+  if (!frozen || !groups.Has(OperatorGroup::kProjections)) return groups;
+  return OperatorGroups::FromBits(groups.bits() |
+                                  OperatorGroups{OperatorGroup::kNorms}.bits());
 }
 
 bool HasAttention(const LayerSpec& spec) {
@@ -282,9 +299,20 @@ Tensor TorchLayer::Embed(const Tensor& fed, LayerRun* run) const {
 }
 
 Tensor TorchLayer::Linears(Tensor x, LayerRun* run) const {
+  const LayerRun again = ForAgain(*run);
   for (size_t i = 0; i < spec_.linears.size(); ++i) {
-    if (i > 0) x = at::gelu(x);
-    x = Product(x, i, run);
+    if (i > 0) {
+      x = Again(OperatorGroup::kActivations, {x}, [](const AgainTensors& in) {
+        return AgainTensors{at::gelu(in[0])};
+      })[0];
+    }
+    const auto product = [this, again, i](const AgainTensors& in) {
+      LayerRun own = again;
+      return AgainTensors{Product(in[0], i, &own)};
+    };
+    x = i + 1 < spec_.linears.size()
+            ? Again(OperatorGroup::kProjections, {x}, product)[0]
+            : product({x})[0];
   }
   return x;
 }
@@ -321,57 +349,99 @@ Tensor TorchLayer::Merge(const Tensor& x, const TorchSequences& sequences,
   return at::cat(parts);
 }
 
-Tensor TorchLayer::Attention(const Tensor& x, LayerRun* run) const {
+Tensor TorchLayer::CoreAttention(const AgainTensors& qkv,
+                                 const LayerRun& run) const {
   const AttentionSpec& a = spec_.attention;
-  const Tensor q = Product(x, query_, run).view({-1, a.heads, a.head_dim});
-  const Tensor k = Product(x, key_, run).view({-1, a.kv_heads, a.head_dim});
-  const Tensor v =
-      Product(x, value_, run).view({-1, a.kv_heads, a.value_width()});
   std::vector<Tensor> parts;
   int64_t at = 0;
-  for (const TorchSequence& s : *run->sequences) {
+  for (const TorchSequence& s : *run.sequences) {
     const int64_t length = merged_before_ ? s.output : s.tokens();
-    const Tensor qs = Rotate(q.narrow(0, at, length));
-    const Tensor ks = Rotate(k.narrow(0, at, length));
-    const Tensor vs = v.narrow(0, at, length);
-    at += length;
     const int64_t block =
         a.kind == AttentionKind::kWindow && a.window > 0 ? a.window : length;
     for (int64_t b = 0; b < length; b += block) {
       const int64_t n = std::min(block, length - b);
-      parts.push_back(Attend(qs.narrow(0, b, n), ks.narrow(0, b, n),
-                             vs.narrow(0, b, n),
-                             a.kind == AttentionKind::kCausal));
+      parts.push_back(Attend(
+          qkv[0].narrow(0, at + b, n), qkv[1].narrow(0, at + b, n),
+          qkv[2].narrow(0, at + b, n), a.kind == AttentionKind::kCausal));
     }
+    at += length;
   }
-  return Product(at::cat(parts), output_, run);
+  return at::cat(parts);
 }
 
-Tensor TorchLayer::CrossAttention(const Tensor& x, const Tensor& context,
-                                  LayerRun* run) const {
+Tensor TorchLayer::Attention(const Tensor& x, LayerRun* run) const {
+  const LayerRun again = ForAgain(*run);
+  const auto project = [this, again](const AgainTensors& in) {
+    const AttentionSpec& a = spec_.attention;
+    LayerRun own = again;
+    const Tensor q =
+        Product(in[0], query_, &own).view({-1, a.heads, a.head_dim});
+    const Tensor k =
+        Product(in[0], key_, &own).view({-1, a.kv_heads, a.head_dim});
+    const Tensor v =
+        Product(in[0], value_, &own).view({-1, a.kv_heads, a.value_width()});
+    // Positions count from each sequence's start.
+    std::vector<Tensor> qs;
+    std::vector<Tensor> ks;
+    int64_t at = 0;
+    for (const TorchSequence& s : *own.sequences) {
+      const int64_t length = merged_before_ ? s.output : s.tokens();
+      qs.push_back(Rotate(q.narrow(0, at, length)));
+      ks.push_back(Rotate(k.narrow(0, at, length)));
+      at += length;
+    }
+    return AgainTensors{at::cat(qs), at::cat(ks), v};
+  };
+  const AgainTensors qkv = Again(OperatorGroup::kProjections, {x}, project);
+  const auto core = [this, again](const AgainTensors& in) {
+    return AgainTensors{CoreAttention(in, again)};
+  };
+  return Product(Again(OperatorGroup::kCoreAttention, qkv, core)[0], output_,
+                 run);
+}
+
+Tensor TorchLayer::CoreCrossAttention(const AgainTensors& qkv,
+                                      const LayerRun& run) const {
   const CrossAttentionSpec& c = spec_.cross_attention;
-  const Tensor q =
-      Product(x, cross_query_, run).view({-1, c.heads, c.head_dim});
-  const Tensor k =
-      Product(context, cross_key_, run).view({-1, c.heads, c.head_dim});
-  const Tensor v =
-      Product(context, cross_value_, run).view({-1, c.heads, c.head_dim});
   std::vector<Tensor> parts;
   int64_t at = 0;
   int64_t context_at = 0;
-  for (const TorchSequence& s : *run->sequences) {
+  for (const TorchSequence& s : *run.sequences) {
     const int64_t length = merged_before_ ? s.output : s.tokens();
     if (s.context > 0) {
-      parts.push_back(Attend(q.narrow(0, at, length),
-                             k.narrow(0, context_at, s.context),
-                             v.narrow(0, context_at, s.context), false));
+      parts.push_back(Attend(qkv[0].narrow(0, at, length),
+                             qkv[1].narrow(0, context_at, s.context),
+                             qkv[2].narrow(0, context_at, s.context), false));
     } else {
-      parts.push_back(at::zeros({length, c.heads * c.head_dim}, x.options()));
+      parts.push_back(
+          at::zeros({length, c.heads * c.head_dim}, qkv[0].options()));
     }
     at += length;
     context_at += s.context;
   }
-  return Product(at::cat(parts), cross_output_, run);
+  return at::cat(parts);
+}
+
+Tensor TorchLayer::CrossAttention(const Tensor& x, const Tensor& context,
+                                  LayerRun* run) const {
+  const LayerRun again = ForAgain(*run);
+  const auto project = [this, again](const AgainTensors& in) {
+    const CrossAttentionSpec& c = spec_.cross_attention;
+    LayerRun own = again;
+    return AgainTensors{
+        Product(in[0], cross_query_, &own).view({-1, c.heads, c.head_dim}),
+        Product(in[1], cross_key_, &own).view({-1, c.heads, c.head_dim}),
+        Product(in[1], cross_value_, &own).view({-1, c.heads, c.head_dim})};
+  };
+  const auto core = [this, again](const AgainTensors& in) {
+    return AgainTensors{CoreCrossAttention(in, again)};
+  };
+  // A frozen layer's account keeps the three, for its product inputs are gone.
+  const AgainTensors qkv =
+      frozen_ ? project({x, context})
+              : Again(OperatorGroup::kProjections, {x, context}, project);
+  return Product(Again(OperatorGroup::kCoreAttention, qkv, core)[0],
+                 cross_output_, run);
 }
 
 // Shift, scale and gate of attention, then of the feed-forward, for each row.
@@ -405,27 +475,51 @@ std::vector<Tensor> TorchLayer::Modulation(LayerRun* run) const {
   return result;
 }
 
+// From the norm's output to the down product's.
+Tensor TorchLayer::FeedForward(const Tensor& x, LayerRun* run) const {
+  const LayerRun again = ForAgain(*run);
+  const auto project = [this, again](const AgainTensors& in) {
+    LayerRun own = again;
+    AgainTensors out{Product(in[0], up_, &own)};
+    if (spec_.ffn.gated) out.push_back(Product(in[0], gate_, &own));
+    return out;
+  };
+  const auto activate = [this](const AgainTensors& in) {
+    return AgainTensors{spec_.ffn.gated ? at::silu(in[1]) * in[0]
+                                        : at::gelu(in[0])};
+  };
+  return Product(
+      Again(OperatorGroup::kActivations,
+            Again(OperatorGroup::kProjections, {x}, project), activate)[0],
+      down_, run);
+}
+
 Tensor TorchLayer::Transformer(Tensor x, const Tensor& context,
                                LayerRun* run) const {
   const std::vector<Tensor> m = Modulation(run);
-  const auto modulate = [&](const Tensor& t, size_t first) {
-    return m[first].defined() ? t * (m[first + 1] + 1) + m[first] : t;
+  const auto modulated = [&](const Tensor& t, size_t norm, size_t first) {
+    AgainTensors inputs = {t};
+    if (m[first].defined()) {
+      inputs.push_back(m[first]);
+      inputs.push_back(m[first + 1]);
+    }
+    return Again(
+        OperatorGroup::kNorms, inputs, [this, norm](const AgainTensors& in) {
+          const Tensor y = Norm(in[0], norm);
+          return AgainTensors{in.size() > 1 ? y * (in[2] + 1) + in[1] : y};
+        })[0];
   };
   const auto gated = [&](const Tensor& t, size_t first) {
     return m[first].defined() ? t * (m[first + 2] + 1) : t;
   };
   if (HasAttention(spec_)) {
-    x = x + gated(Attention(modulate(Norm(x, norm1_), 0), run), 0);
+    x = x + gated(Attention(modulated(x, norm1_, 0), run), 0);
   }
   if (spec_.cross_attention.heads > 0 && context.defined()) {
     x = x + CrossAttention(Norm(x, cross_norm_), context, run);
   }
   if (spec_.ffn.hidden > 0) {
-    const Tensor in = modulate(Norm(x, norm2_), 3);
-    const Tensor up = Product(in, up_, run);
-    const Tensor inner =
-        spec_.ffn.gated ? at::silu(Product(in, gate_, run)) * up : at::gelu(up);
-    x = x + gated(Product(inner, down_, run), 3);
+    x = x + gated(FeedForward(modulated(x, norm2_, 3), run), 3);
   }
   return x;
 }
@@ -437,6 +531,7 @@ void TorchLayer::AddLoss(const Tensor& sum, LayerRun* run) const {
 
 TorchState TorchLayer::Forward(const TorchState& in, LayerRun* run) const {
   const TorchSequences& sequences = *run->sequences;
+  const AgainScope scope(GroupsToMakeAgain(run->again, frozen_));
   Tensor x = in.rows;
   if (first_ && spec_.kind != LayerKind::kEmbedding) {
     x = Seeded(sequences,
@@ -456,7 +551,12 @@ TorchState TorchLayer::Forward(const TorchState& in, LayerRun* run) const {
       break;
     case LayerKind::kLossHead:
       AddLoss(at::cross_entropy_loss(
-                  Product(Norm(x, norm1_), query_, run).to(WideOf(type_)),
+                  Product(Again(OperatorGroup::kNorms, {x},
+                                [this](const AgainTensors& rows) {
+                                  return AgainTensors{Norm(rows[0], norm1_)};
+                                })[0],
+                          query_, run)
+                      .to(WideOf(type_)),
                   Labels(sequences), {}, at::Reduction::Sum),
               run);
       break;

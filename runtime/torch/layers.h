@@ -17,6 +17,8 @@
 #include <vector>
 
 #include "ir/model_spec.h"
+#include "ir/operator_group.h"
+#include "runtime/torch/made_again.h"
 #include "runtime/torch/torch_trainer.h"
 #include "runtime/torch/torch_work.h"
 
@@ -57,6 +59,7 @@ struct LayerRun {
   int64_t loss_rows = 1;               // What a loss is divided by.
   WeightGradients* put_off = nullptr;  // Null: gradients at once.
   at::Tensor loss{};                   // Added to; undefined: none so far.
+  OperatorGroups again{};              // Thrown away and made again.
 };
 
 class TorchLayer {
@@ -65,6 +68,7 @@ class TorchLayer {
   TorchLayer(const ModuleSpec& module, LayerId index, bool feeds, bool frozen,
              const TorchOptions& options);
 
+  // REQUIRES: with groups to make again, UseAgainEngine() was called.
   TorchState Forward(const TorchState& in, LayerRun* run) const;
   const std::vector<Parameter>& parameters() const { return parameters_; }
 
@@ -83,6 +87,11 @@ class TorchLayer {
   at::Tensor Transformer(at::Tensor x, const at::Tensor& context,
                          LayerRun* run) const;
   at::Tensor Attention(const at::Tensor& x, LayerRun* run) const;
+  // Attends within each sequence.
+  at::Tensor CoreAttention(const AgainTensors& qkv, const LayerRun& run) const;
+  at::Tensor CoreCrossAttention(const AgainTensors& qkv,
+                                const LayerRun& run) const;
+  at::Tensor FeedForward(const at::Tensor& x, LayerRun* run) const;
   at::Tensor CrossAttention(const at::Tensor& x, const at::Tensor& context,
                             LayerRun* run) const;
   std::vector<at::Tensor> Modulation(LayerRun* run) const;

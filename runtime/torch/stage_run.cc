@@ -25,18 +25,21 @@ std::vector<StageRun::Segment> StageRun::Cut() const {
   const size_t layers = options_.stage->size();
   const MemoryChoice& choice = options_.memory;
   std::vector<Segment> segments;
-  for (size_t i = 0; i < layers; ++i) {
+  for (size_t i = 0; i < layers;) {
+    const LayerMemory memory =
+        choice.layers.empty() ? LayerMemory() : choice.layers[i];
+    // A layer that is recomputed in part keeps its graph.
     const MemoryStrategy strategy =
-        choice.layers.empty() ? MemoryStrategy::kKeep : choice.layers[i];
-    const bool joins =
-        !segments.empty() && segments.back().strategy == strategy &&
-        (strategy == MemoryStrategy::kKeep ||
-         (strategy == MemoryStrategy::kRecompute && choice.grouped));
-    if (joins) {
-      segments.back().end = i + 1;
+        memory.recomputes_partly() ? MemoryStrategy::kKeep : memory.strategy;
+    const size_t end =
+        memory.recomputes_fully() ? choice.CheckpointEnd(i) : i + 1;
+    if (strategy == MemoryStrategy::kKeep && !segments.empty() &&
+        segments.back().strategy == strategy) {
+      segments.back().end = end;
     } else {
-      segments.push_back({.begin = i, .end = i + 1, .strategy = strategy});
+      segments.push_back({.begin = i, .end = end, .strategy = strategy});
     }
+    i = end;
   }
   return segments;
 }
@@ -59,7 +62,9 @@ void StageRun::RunSegment(Segment* segment, bool with_graph) {
                .loss_rows = options_.loss_rows,
                .put_off = options_.splits_backward ? &put_off_ : nullptr};
   TorchState state = segment->in;
+  const std::vector<LayerMemory>& layers = options_.memory.layers;
   for (size_t i = segment->begin; i < segment->end; ++i) {
+    if (!layers.empty()) run.again = layers[i].groups;
     state = (*options_.stage)[i]->Forward(state, &run);
   }
   segment->out = state;

@@ -1,9 +1,10 @@
 // One stage on one sub-microbatch, from its forward to its last gradient: what
 // is kept, recomputed or brought back from the host in between.
 //
-// A stage runs in segments: neighbouring layers that keep everything, or that
-// are recomputed together, or one layer. A kept segment keeps its autograd
-// graph; the others keep their input only and run again in the backward pass.
+// A stage runs in segments: neighbouring layers that keep everything or are
+// recomputed in part, those of one checkpoint, or one layer. A kept segment
+// keeps its autograd graph, without what is made again (made_again.h); the
+// others keep their input only and run again in the backward pass.
 // An offloaded layer's input waits in host memory: it goes there in the forward
 // and comes back in the backward, or, if the plan says when (copies_apart),
 // with Offload and Fetch.

@@ -129,7 +129,8 @@ absl::Status TorchDevice::RunForward(TaskId id) {
     if (!step_.memory.empty()) {
       options.memory = step_.memory.of(pair.id);
     } else if (graph_.task(pair.backward).recomputes) {
-      options.memory = RecomputeWhole(partition_.stages[task.stage].num_layers);
+      options.memory =
+          RecomputeUniform(partition_.stages[task.stage].num_layers);
     }
   }
   PIPELOOM_ASSIGN_OR_RETURN(const TorchState in, Inputs(id));

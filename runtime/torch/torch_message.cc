@@ -8,7 +8,7 @@
 namespace pipeloom::runtime {
 namespace {
 
-constexpr uint64_t kTitle = 7041;  // Of this form.
+constexpr uint64_t kTitle = 7042;  // Of this form.
 
 // Numbers with spaces behind them.
 class Reader {
@@ -70,9 +70,12 @@ std::string ToString(const TorchMessage& message) {
   }
   put(message.memory.choices.size());
   for (const MemoryChoice& choice : message.memory.choices) {
-    put(choice.grouped ? 1 : 0);
+    put(choice.period);
     put(choice.layers.size());
-    for (const MemoryStrategy s : choice.layers) put(static_cast<int>(s));
+    for (const LayerMemory& layer : choice.layers) {
+      put(static_cast<int>(layer.strategy));
+      put(layer.groups.bits());
+    }
   }
   put(message.memory.choice_of.size());
   for (const int32_t choice : message.memory.choice_of) put(choice);
@@ -109,13 +112,18 @@ absl::StatusOr<TorchMessage> ParseTorchMessage(absl::string_view text) {
   message.memory.choices.resize(static_cast<size_t>(in.TakeCount()));
   bool strategies = true;
   for (MemoryChoice& choice : message.memory.choices) {
-    choice.grouped = in.Take<int32_t>() != 0;
+    choice.period = in.Take<int32_t>();
     choice.layers.resize(static_cast<size_t>(in.TakeCount()));
-    for (MemoryStrategy& s : choice.layers) {
+    for (LayerMemory& layer : choice.layers) {
       const auto number = in.Take<int32_t>();
-      strategies &= number >= 0 && number <= 2;
-      s = static_cast<MemoryStrategy>(number);
+      const auto groups = in.Take<uint32_t>();
+      strategies &=
+          number >= 0 && number <= 2 && groups <= OperatorGroups::kAllBits;
+      if (!strategies) break;
+      layer = LayerMemory(static_cast<MemoryStrategy>(number),
+                          OperatorGroups::FromBits(groups));
     }
+    strategies &= ValidateMemoryChoice(choice).ok();
   }
   const int64_t pairs = in.TakeCount();
   for (int64_t k = 0; k < pairs; ++k) {

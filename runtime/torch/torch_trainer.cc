@@ -8,6 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
 #include "runtime/torch/layers.h"
+#include "runtime/torch/made_again.h"
 #include "runtime/torch/rank_thread.h"
 #include "runtime/torch/torch_device.h"
 #include "runtime/torch/trainer_state.h"
@@ -42,6 +43,7 @@ class Trainer final : public TorchTrainer {
       }
     }
     state_.optimizers.resize(state_.stages.size());
+    UseAgainEngine();
   }
 
   absl::StatusOr<ExecutionPlan> BeginStep(const ExecutionPlan& plan,

@@ -65,7 +65,8 @@ class TorchTrainer {
 
   // Makes ready for one step and gives the plan to run: `plan` with the
   // device's tensor sizes. An empty `memory` means: backwards whose task
-  // `recomputes` run their whole stage again. Gradients are zero afterwards.
+  // `recomputes` run each layer of their stage again. Gradients are zero
+  // afterwards.
   virtual absl::StatusOr<ExecutionPlan> BeginStep(
       const ExecutionPlan& plan, const TorchWork& work,
       const MemoryPolicy& memory) = 0;

@@ -89,7 +89,8 @@ TEST_P(LearnFromTasksTest, EveryModulesAndPassesFactorComesBack) {
 TEST_P(LearnFromTasksTest, RecomputationIsPricedWithItsForward) {
   partition::GraphOptions options;
   options.split_backward = GetParam();
-  options.recompute.assign(partition_.stages.size(), true);
+  options.memory =
+      PolicyByStage(AllRecomputed(partition_), partition_, microbatches_);
   ASSERT_OK_AND_ASSIGN(
       const runtime::LearnedCosts learned,
       LearnFromTasks(Measured(options), costs_, partition_, microbatches_));

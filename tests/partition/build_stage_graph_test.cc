@@ -111,7 +111,9 @@ bool HasBackward(const JobSpec& job, const std::vector<bool>& present,
 }
 
 // Checks a graph against the rules of a step, stated over its tasks.
+// `recomputed`: stages whose every layer is, or empty.
 void ExpectFollowsTheRules(const Problem& p, const GraphOptions& options,
+                           const IdVector<StageId, bool>& recomputed,
                            const BuiltGraph& built) {
   const emulator::StageCostModel costs(p.job);
   const StageGraph& graph = built.graph;
@@ -145,8 +147,8 @@ void ExpectFollowsTheRules(const Problem& p, const GraphOptions& options,
           const bool input_grad = fed || (!p.job.IsFrozen(m) && s > 0);
           const emulator::StageCost cost =
               costs.Cost(p.partition.stages[stages[s]], sub.shape, input_grad);
-          const bool recompute =
-              !options.recompute.empty() && options.recompute[stages[s]];
+          const bool recompute = !recomputed.empty() && recomputed[stages[s]] &&
+                                 cost.forward > kZero;
           flops += cost.model_flops;
           expected_time += cost.forward;
           ++expected_tasks;
@@ -238,16 +240,21 @@ TEST(BuildStageGraphTest, FollowsTheRulesForRandomJobs) {
     const emulator::StageCostModel costs(job);
     GraphOptions options;
     options.split_backward = random.Below(2) == 0;
+    IdVector<StageId, bool> recomputed;
     if (random.Below(2) == 0) {
-      options.recompute.resize(p.partition.stages.size());
-      for (const StageId s : options.recompute.ids()) {
-        options.recompute[s] = random.Below(2) == 0;
+      IdVector<StageId, MemoryChoice> choices;
+      for (const Stage& stage : p.partition.stages) {
+        recomputed.push_back(random.Below(2) == 0);
+        choices.push_back(recomputed.items().back()
+                              ? RecomputeWhole(stage.num_layers)
+                              : MemoryChoice());
       }
+      options.memory = PolicyByStage(choices, p.partition, p.microbatches);
     }
     const auto built =
         BuildStageGraph(costs, p.partition, p.microbatches, options);
     ASSERT_THAT(built.status(), IsOk()) << seed;
-    ExpectFollowsTheRules(p, options, *built);
+    ExpectFollowsTheRules(p, options, recomputed, *built);
     if (::testing::Test::HasFailure()) FAIL() << "seed " << seed;
   }
 }
@@ -382,7 +389,11 @@ TEST(BuildStageGraphTest, RecomputingKeepsOnlyTheInputUntilBackward) {
   const emulator::StageCostModel costs(p.job);
   GraphOptions keep{.split_backward = true};
   GraphOptions recompute = keep;
-  recompute.recompute.assign(p.partition.stages.size(), true);
+  IdVector<StageId, MemoryChoice> whole;
+  for (const Stage& stage : p.partition.stages) {
+    whole.push_back(RecomputeWhole(stage.num_layers));
+  }
+  recompute.memory = PolicyByStage(whole, p.partition, p.microbatches);
   ASSERT_OK_AND_ASSIGN(
       const BuiltGraph kept,
       BuildStageGraph(costs, p.partition, p.microbatches, keep));
@@ -452,7 +463,7 @@ TEST(BuildStageGraphTest, AnyNumberOfMicrobatchesIsLegal) {
     const emulator::StageCostModel costs(job);
     ASSERT_OK_AND_ASSIGN(const BuiltGraph built,
                          BuildStageGraph(costs, p.partition, p.microbatches));
-    ExpectFollowsTheRules(p, {}, built);
+    ExpectFollowsTheRules(p, {}, {}, built);
   }
 }
 
@@ -479,10 +490,11 @@ TEST(BuildStageGraphTest, RefusesPartsThatDoNotFitTogether) {
   EXPECT_THAT(BuildStageGraph(costs, Partition{}, p.microbatches).status(),
               FailsWith(kInvalid, HasSubstr("partition")));
   GraphOptions options;
-  options.recompute.resize(1);
+  options.memory.choices.push_back(RecomputeUniform(1));
+  options.memory.choice_of.push_back(0);
   EXPECT_THAT(
       BuildStageGraph(costs, p.partition, p.microbatches, options).status(),
-      FailsWith(kInvalid, HasSubstr("recompute has 1 entries")));
+      FailsWith(kInvalid, HasSubstr("memory policy has 1 stage pairs")));
   Microbatches broken = p.microbatches;
   broken.num_microbatches = 0;
   EXPECT_THAT(BuildStageGraph(costs, p.partition, broken).status(),

@@ -108,9 +108,16 @@ MemoryPolicy MixedPolicy(const StageGraph& graph, const Partition& partition,
   MemoryPolicy policy;
   for (const Task& task : graph.tasks()) {
     if (task.pass != Pass::kForward) continue;
-    MemoryChoice choice{.grouped = random.Below(2) == 0};
-    for (int32_t l = 0; l < partition.stages[task.stage].num_layers; ++l) {
-      choice.layers.push_back(static_cast<MemoryStrategy>(random.Below(3)));
+    const int32_t layers = partition.stages[task.stage].num_layers;
+    MemoryChoice choice{
+        .period = static_cast<int32_t>(random.Between(1, layers + 1))};
+    for (int32_t l = 0; l < layers; ++l) {
+      LayerMemory layer(static_cast<MemoryStrategy>(random.Below(3)));
+      if (layer.recomputes_fully() && random.Below(3) > 0) {
+        layer.groups = OperatorGroups::FromBits(
+            static_cast<uint32_t>(random.Between(1, OperatorGroups::kAllBits)));
+      }
+      choice.layers.push_back(layer);
     }
     policy.choice_of.push_back(static_cast<int32_t>(policy.choices.size()));
     policy.choices.push_back(std::move(choice));
@@ -216,7 +223,10 @@ absl::StatusOr<TrainingStep> CaseRun::Next() {
     const bool copies = case_.memory == StepMemory::kHostCopies;
     partition::GraphOptions options{.split_backward =
                                         strategy_->split_backward()};
-    options.recompute.assign(partition.stages.size(), !copies);
+    if (!copies) {
+      options.memory = PolicyByStage(AllRecomputed(partition), partition,
+                                     planned.microbatches);
+    }
     PIPELOOM_ASSIGN_OR_RETURN(
         const partition::BuiltGraph built,
         partition::BuildStageGraph(*costs_, partition, planned.microbatches,

@@ -1,0 +1,244 @@
+"""Results that are thrown away in the forward and made again in the backward.
+
+A layer says which of its parts can be, by the plan's names of operator groups:
+
+    class Block(nn.Module):
+        operator_groups = ("norms", "activations")  # All others it has not.
+
+        def forward(self, x, item):
+            y = again("norms", self.norm, x)
+            u = self.up(y)                    # Saves y for its weights.
+            return x + self.down(again("activations", F.gelu, u))
+
+Where the plan recomputes a group of the layer, nothing that the function makes
+is kept by autograd: neither what it saves for itself nor its result, wherever
+that is saved. The first operator of the backward that asks for one of them has
+the function run again, from its inputs, or from what they are made from if they
+were thrown away too. Elsewhere again(group, f, *x) is f(*x).
+"""
+import contextlib
+import threading
+from typing import (Any, Callable, Collection, Dict, Iterator, List, Optional,
+                    Tuple)
+
+import torch
+
+GROUPS = ("core_attention", "norms", "activations", "moe_activations",
+          "projections")
+
+
+class _Packed:
+    """A tensor that is kept, or where it comes from."""
+    __slots__ = ("kept", "requires_grad", "region", "output", "index", "view")
+
+    def __init__(self) -> None:
+        self.kept: Any = None
+        self.requires_grad = False
+        self.region: Optional["_Region"] = None
+        self.output = False  # Else one that the region saved.
+        self.index = 0
+        self.view: Any = None  # Sizes, strides and offset.
+
+    def unpack(self) -> Any:
+        if self.region is None:
+            return self.kept
+        self.region.make_again()
+        if not self.output:
+            return self.region.saved[self.index]
+        return self.region.outputs[self.index].as_strided(*self.view)
+
+
+class _Region:
+    """A call whose results are thrown away."""
+
+    def __init__(self, make: Callable[..., Any], inputs: List[Any],
+                 surroundings: "_Surroundings") -> None:
+        self.make = make
+        self.inputs = inputs
+        self.surroundings = surroundings
+        self.made = False
+        self.outputs: Tuple[Any, ...] = ()
+        self.saved: List[torch.Tensor] = []
+
+    def make_again(self) -> None:
+        if self.made:
+            return
+        self.made = True
+        inputs = []
+        for packed in self.inputs:
+            if not isinstance(packed, _Packed):
+                inputs.append(packed)
+                continue
+            inputs.append(packed.unpack().detach().requires_grad_(
+                packed.requires_grad))
+
+        def collect(tensor: torch.Tensor) -> torch.Tensor:
+            self.saved.append(tensor.detach())
+            return self.saved[-1]
+
+        with self.surroundings.restored(), torch.enable_grad(), \
+                torch.autograd.graph.saved_tensors_hooks(collect, lambda t: t):
+            outputs = self.make(*inputs)
+        self.outputs = tuple(t.detach() if isinstance(t, torch.Tensor) else t
+                             for t in _as_tuple(outputs))
+        self.inputs = []
+
+
+class _Surroundings:
+    """Random numbers and autocast as they are when a call begins."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.rng = rng_state(device)
+        self.device = device
+        self.gpu = (torch.is_autocast_enabled(),
+                    torch.get_autocast_gpu_dtype())
+        self.cpu = (torch.is_autocast_cpu_enabled(),
+                    torch.get_autocast_cpu_dtype())
+
+    @contextlib.contextmanager
+    def restored(self) -> Iterator[None]:
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(with_rng(self.rng, self.device))
+            if self.device.type == "cuda":
+                stack.enter_context(torch.autocast(
+                    "cuda", dtype=self.gpu[1], enabled=self.gpu[0]))
+            stack.enter_context(torch.autocast(
+                "cpu", dtype=self.cpu[1], enabled=self.cpu[0]))
+            yield
+
+
+class _Scope:
+    """A layer's calls while its forward runs, and where their results are."""
+
+    def __init__(self, groups: Collection[str], device: torch.device) -> None:
+        self.groups = frozenset(groups)
+        self.device = device
+        # By storage; a weak reference keeps its address from being used again.
+        self.made: Dict[int, Tuple[Any, _Region, int]] = {}
+        self.inside: Optional[_Region] = None
+        self.inside_inputs: Collection[int] = ()
+        self.saved_inside = 0
+
+    def pack(self, tensor: torch.Tensor) -> _Packed:
+        packed = _Packed()
+        packed.requires_grad = tensor.requires_grad
+        key = _storage(tensor)._cdata
+        made = self.made.get(key)
+        if made is not None and not made[0].expired():
+            _, packed.region, packed.index = made
+            packed.output = True
+            packed.view = (tensor.size(), tensor.stride(),
+                           tensor.storage_offset())
+        elif self.inside is not None and key not in self.inside_inputs:
+            packed.region = self.inside
+            packed.index = self.saved_inside
+        else:
+            packed.kept = tensor.detach()
+        return packed
+
+    def pack_saved(self, tensor: torch.Tensor) -> _Packed:
+        packed = self.pack(tensor)
+        self.saved_inside += 1
+        return packed
+
+    def run(self, make: Callable[..., Any], inputs: Tuple[Any, ...]) -> Any:
+        if self.inside is not None:
+            raise RuntimeError("again() inside of again()")
+        packed = [self.pack(t) if isinstance(t, torch.Tensor) else t
+                  for t in inputs]
+        region = _Region(make, packed, _Surroundings(self.device))
+        self.inside = region
+        self.inside_inputs = {_storage(t)._cdata for t in inputs
+                              if isinstance(t, torch.Tensor)}
+        self.saved_inside = 0
+        try:
+            outputs = make(*inputs)
+        finally:
+            self.inside = None
+        for index, t in enumerate(_as_tuple(outputs)):
+            if not isinstance(t, torch.Tensor):
+                continue
+            key = _storage(t)._cdata
+            if key not in self.inside_inputs:
+                self.made[key] = (_WeakStorage(t), region, index)
+        return outputs
+
+
+class _WeakStorage:
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self._kind = type(_storage(tensor))
+        self._weak = _storage(tensor)._weak_ref()
+
+    def expired(self) -> bool:
+        return self._kind._expired(self._weak)
+
+    def __del__(self) -> None:
+        self._kind._free_weak_ref(self._weak)
+
+
+def _storage(tensor: torch.Tensor) -> Any:
+    if hasattr(tensor, "untyped_storage"):
+        return tensor.untyped_storage()
+    return tensor.storage().untyped()  # torch 1.13
+
+
+def _as_tuple(outputs: Any) -> Tuple[Any, ...]:
+    return outputs if isinstance(outputs, tuple) else (outputs,)
+
+
+class _Current(threading.local):
+    scope: Optional[_Scope] = None
+
+
+_CURRENT = _Current()
+
+
+def again(group: str, make: Callable[..., Any], *inputs: Any) -> Any:
+    """make(*inputs): a tensor or a tuple. It may use parameters, random numbers
+    and what outlives the backward besides; other tensors it reads are inputs.
+    ValueError: there is no such group."""
+    if group not in GROUPS:
+        raise ValueError(f"operator group {group!r}; there are "
+                         f"{', '.join(GROUPS)}")
+    scope = _CURRENT.scope
+    if (scope is None or group not in scope.groups or
+            not torch.is_grad_enabled()):
+        return make(*inputs)
+    return scope.run(make, inputs)
+
+
+@contextlib.contextmanager
+def making_again(groups: Collection[str],
+                 device: torch.device) -> Iterator[None]:
+    """Around a layer's forward: these groups are made again."""
+    before = _CURRENT.scope
+    scope = _Scope(groups, device)
+    _CURRENT.scope = scope
+    try:
+        with torch.autograd.graph.saved_tensors_hooks(
+                scope.pack_saved, lambda packed: packed.unpack()):
+            yield
+    finally:
+        _CURRENT.scope = before
+
+
+def rng_state(device: torch.device) -> Any:
+    return (torch.get_rng_state(),
+            torch.cuda.get_rng_state(device) if device.type == "cuda"
+            else None)
+
+
+@contextlib.contextmanager
+def with_rng(state: Any, device: torch.device) -> Iterator[None]:
+    """The random numbers of then; afterwards those of now."""
+    now = rng_state(device)
+    torch.set_rng_state(state[0])
+    if state[1] is not None:
+        torch.cuda.set_rng_state(state[1], device)
+    try:
+        yield
+    finally:
+        torch.set_rng_state(now[0])
+        if now[1] is not None:
+            torch.cuda.set_rng_state(now[1], device)

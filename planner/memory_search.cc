@@ -34,6 +34,8 @@ constexpr double kLevels[] = {0, 1, 0.5, 0.25, 0.75};
 constexpr size_t kAtOnce = 2;
 // List schedules that a level is judged by.
 constexpr int kTries = 4;
+// Batches of forms that a level is judged with.
+constexpr int32_t kLevelFormBatches = 4;
 // Shares of the budget until which levels are chosen, and the order is searched
 // before forms and memory choices are made anew.
 constexpr double kLevelsUntil = 0.2;
@@ -235,7 +237,8 @@ class MemorySearch {
   // The best forms of passes for the best order so far. True if any changed.
   absl::StatusOr<bool> ChooseForms(const SearchBudget& budget) {
     if (budget.Exhausted(evaluations_)) return false;
-    return ChooseFormsFor(0, &evaluations_, &*best_);
+    return ChooseFormsFor(0, PassFormOptions{}.max_batches, &evaluations_,
+                          &*best_);
   }
 
  private:
@@ -245,8 +248,8 @@ class MemorySearch {
     return memories_[slot];
   }
 
-  absl::StatusOr<bool> ChooseFormsFor(size_t slot, int64_t* evaluations,
-                                      Known* known) {
+  absl::StatusOr<bool> ChooseFormsFor(size_t slot, int32_t max_batches,
+                                      int64_t* evaluations, Known* known) {
     if (!has_form_choice_) return false;
     StepMemory& memory = memories_[slot];
     memory.SetForms(known->forms);
@@ -255,7 +258,8 @@ class MemorySearch {
         partition::ApplyMemory(*graph_, memory, known->selection));
     PassFormChooser chooser(chosen, memory);
     RankOrders orders = known->orders;
-    const int64_t time = chooser.Choose(known->selection, &memory, &orders);
+    const int64_t time = chooser.Choose(known->selection, &memory, &orders,
+                                        {.max_batches = max_batches});
     *evaluations += chooser.batches();
     if (time >= known->time) return false;
     known->time = time;

@@ -73,6 +73,9 @@ void PassFormChooser::Load(const MemorySelection& selection,
     const MemoryEffect& other =
         memory.effect_in_other_form(pair.id, selection[pair.id]);
     pair.fused = memory.form(pair.id) == PassForm::kFused;
+    // The weight gradient, which follows at once, needs no more than that.
+    pair.now_peak = now.backward_peak().count();
+    pair.other_peak = other.backward_peak().count();
     pair.now_backward = now.backward.count();
     pair.now_weight_grad = now.weight_grad.count();
     pair.other_backward = other.backward.count();
@@ -140,7 +143,6 @@ void PassFormChooser::FindSlack(absl::Span<const int32_t> sequence,
   }
 }
 
-// Sets of pairs to change together, the same for equal states.
 std::vector<PassFormChooser::Set> PassFormChooser::Proposals(
     int32_t round) const {
   std::vector<Set> sets;
@@ -157,7 +159,7 @@ std::vector<PassFormChooser::Set> PassFormChooser::Proposals(
     for (int32_t i = 0; i < count; ++i) {
       const Pair& pair = pairs_[static_cast<size_t>(i)];
       const int64_t later = pair.other_backward - pair.now_backward;
-      if (!pair.fused && gains(pair) > 0 &&
+      if (!pair.fused && pair.may_change() && gains(pair) > 0 &&
           static_cast<double>(later) <=
               share * static_cast<double>(pair.slack)) {
         set.push_back(i);
@@ -171,6 +173,7 @@ std::vector<PassFormChooser::Set> PassFormChooser::Proposals(
     std::map<bool, Set> all;
     for (int32_t i = 0; i < count; ++i) {
       const Pair& pair = pairs_[static_cast<size_t>(i)];
+      if (!pair.may_change()) continue;
       of_stage[{pair.fused, pair.stage}].push_back(i);
       of_microbatch[{pair.fused, pair.microbatch}].push_back(i);
       all[pair.fused].push_back(i);
@@ -185,6 +188,7 @@ std::vector<PassFormChooser::Set> PassFormChooser::Proposals(
   std::vector<std::pair<int64_t, int32_t>> singles;
   for (int32_t i = 0; i < count; ++i) {
     const Pair& pair = pairs_[static_cast<size_t>(i)];
+    if (!pair.may_change()) continue;
     const int64_t sooner = pair.now_backward - pair.other_backward;
     const int64_t gain =
         pair.fused ? (pair.slack <= 0 ? sooner : 0)
@@ -206,6 +210,7 @@ void PassFormChooser::Apply(const Set& set) {
     pair.fused = !pair.fused;
     std::swap(pair.now_backward, pair.other_backward);
     std::swap(pair.now_weight_grad, pair.other_weight_grad);
+    std::swap(pair.now_peak, pair.other_peak);
     flat_.duration[static_cast<size_t>(pair.backward)] = pair.now_backward;
     flat_.duration[static_cast<size_t>(pair.weight_grad)] =
         pair.now_weight_grad;

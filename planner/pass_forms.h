@@ -7,7 +7,8 @@
 // somebody waits for the gradient, so it is decided by timing: the order is
 // fixed, sets of pairs change their form together, and what shortens the step
 // stays. A fused pair's weight-gradient task takes no time and stands right
-// after its backward, so no change of form needs more memory at any task.
+// after its backward. Only forms that hold no more while the backward runs are
+// changed to, so that no change needs more memory at any task.
 //
 //   1. Split pairs whose backward can end later without delaying the step are
 //      fused, as their rank gains by it.
@@ -59,7 +60,7 @@ class PassFormChooser {
   int64_t batches() const { return batches_; }
 
  private:
-  // A pair that may change its form, with the times of the form it has.
+  // A pair with both forms, with the times of the one it has.
   struct Pair {
     StagePairId id{};
     int32_t backward = 0;
@@ -71,7 +72,10 @@ class PassFormChooser {
     int64_t now_weight_grad = 0;
     int64_t other_backward = 0;
     int64_t other_weight_grad = 0;
+    int64_t now_peak = 0;  // Bytes held while the backward runs.
+    int64_t other_peak = 0;
     int64_t slack = 0;  // Of the backward's end, but for its weight gradient.
+    bool may_change() const { return other_peak <= now_peak; }
   };
   using Set = std::vector<int32_t>;  // Indices into pairs_.
 
@@ -80,6 +84,7 @@ class PassFormChooser {
   void Tidy(RankOrders* orders) const;
   // Fills in Pair::slack for the durations as they are.
   void FindSlack(absl::Span<const int32_t> sequence, int64_t step_time);
+  // Sets of pairs to change together, the same for equal states.
   std::vector<Set> Proposals(int32_t round) const;
   void Apply(const Set& set);
 

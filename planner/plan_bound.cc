@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <vector>
 
 #include "planner/flat_graph.h"
 
@@ -9,6 +10,61 @@ namespace pipeloom::planner {
 namespace {
 
 constexpr int32_t kMostTasks = 20'000;
+
+// What both gradients take in the form that takes less, but for the shortest
+// input gradient alone.
+int64_t WeightGradAlone(const partition::StepMemory& memory, StagePairId id) {
+  int64_t whole = kNoLimit;
+  int64_t apart = kNoLimit;
+  const auto consider = [&](const partition::MemoryEffect& effect) {
+    apart = std::min(apart, effect.backward.count());
+    whole = std::min(whole, (effect.backward + effect.weight_grad).count());
+  };
+  consider(memory.effect(id, 0));
+  if (memory.has_other_form(id)) {
+    consider(memory.effect_in_other_form(id, 0));
+  }
+  return whole - apart;
+}
+
+// The busiest rank's load between the shortest way to its first task and from
+// its last one: of its weight gradients, which LeastMemory's graph has without
+// what one gap may take of each, all but what all its gaps take together.
+int64_t LoadWithGaps(const FlatGraph& least, const StageGraph& graph,
+                     const partition::StepMemory& memory) {
+  const auto ranks = static_cast<size_t>(graph.num_ranks());
+  std::vector<int64_t> apart(ranks, 0);  // Weight gradients done alone.
+  std::vector<int64_t> gaps(ranks, 0);
+  std::vector<int64_t> load(ranks, 0);
+  std::vector<int64_t> head(ranks, kNoLimit);
+  std::vector<int64_t> tail(ranks, kNoLimit);
+  for (const StagePairId id : memory.pairs.ids()) {
+    const partition::StagePair& pair = memory.pairs[id];
+    if (pair.backward.is_none() || pair.weight_grad.is_none()) continue;
+    const auto r = static_cast<size_t>(graph.task(pair.backward).rank.value());
+    int64_t gap = memory.effect(id, 0).gap.count();
+    if (memory.has_other_form(id)) {
+      gap = std::max(gap, memory.effect_in_other_form(id, 0).gap.count());
+    }
+    gaps[r] += gap;
+    apart[r] += WeightGradAlone(memory, id);
+  }
+  const HeadsAndTails chains = ChainsOf(least);
+  for (int32_t t = 0; t < least.num_tasks; ++t) {
+    const auto task = static_cast<size_t>(t);
+    const auto r = static_cast<size_t>(least.rank[task]);
+    if (least.pass[task] != Pass::kWeightGrad) load[r] += least.duration[task];
+    head[r] = std::min(head[r], chains.head[task]);
+    tail[r] = std::min(tail[r], chains.tail[task]);
+  }
+  int64_t most = 0;
+  for (size_t r = 0; r < ranks; ++r) {
+    if (head[r] >= kNoLimit) continue;
+    most = std::max(most, head[r] + tail[r] + load[r] +
+                              std::max<int64_t>(0, apart[r] - gaps[r]));
+  }
+  return most;
+}
 
 }  // namespace
 
@@ -68,8 +124,12 @@ NamedBound PlanBound(const StageGraph& graph,
   if (graph.num_tasks() > kMostTasks) {
     return LowerBoundWithoutMemory(FlatGraph(graph));
   }
-  return CheapLowerBound(memory == nullptr ? FlatGraph(graph)
-                                           : LeastMemory(graph, *memory));
+  if (memory == nullptr) return CheapLowerBound(FlatGraph(graph));
+  const FlatGraph least = LeastMemory(graph, *memory);
+  NamedBound bound = CheapLowerBound(least);
+  const int64_t load = LoadWithGaps(least, graph, *memory);
+  if (load > bound.time) bound = {.time = load, .source = "rank load"};
+  return bound;
 }
 
 }  // namespace pipeloom::planner

@@ -14,7 +14,6 @@
 #include "planner/drop_fused.h"
 #include "planner/lower_plan.h"
 #include "planner/pair_passes.h"
-#include "planner/pass_forms.h"
 
 namespace pipeloom::planner {
 namespace {
@@ -295,57 +294,20 @@ absl::Status ImproveCandidate(const PreparedJob& job, const PlanInput& input,
   return absl::OkStatus();
 }
 
-absl::Status RefinePasses(const PreparedJob& job, const PlanInput& input,
-                          const partition::BuiltGraph& built,
-                          const partition::StepMemory& choices,
-                          Candidate* best) {
-  if (!HasFormChoice(choices)) return absl::OkStatus();
-  const StageGraph limited = built.graph.WithRanks(best->limits);
-  const MemorySchedule& made = best->made;
-  // The order with its forms as they are, with better ones for it, and with all
-  // backwards split, each with weight gradients in gaps.
-  std::optional<MemorySchedule> refined;
-  int64_t shortest = made.found.schedule.step_time().count();
-  for (int way = 0; way < 3; ++way) {
-    partition::StepMemory memory = WithForms(choices, made.forms);
-    RankOrders orders = made.found.schedule.order;
-    PIPELOOM_ASSIGN_OR_RETURN(
-        StageGraph graph,
-        partition::ApplyMemory(limited, memory, made.selection));
-    if (way > 0) {
-      PassFormChooser chooser(graph, memory);
-      chooser.Choose(made.selection, &memory, &orders);
-      if (way == 2) SetForms(partition::PassForm::kSplit, &memory);
-      PIPELOOM_ASSIGN_OR_RETURN(
-          graph, partition::ApplyMemory(limited, memory, made.selection));
-    }
-    PairedOrders paired = PairPasses(graph, memory, made.selection, orders);
-    if (paired.step_time >= shortest) continue;
-    MemorySchedule next = made;
-    next.forms = memory.forms();
-    next.pairs = std::move(paired.pairs);
-    PIPELOOM_ASSIGN_OR_RETURN(graph, ApplyPairs(graph, next.pairs));
-    PIPELOOM_ASSIGN_OR_RETURN(next.found.schedule,
-                              TimeSchedule(graph, std::move(paired.orders)));
-    if (!ValidateSchedule(graph, next.found.schedule).ok()) continue;
-    shortest = paired.step_time;
-    refined = std::move(next);
-  }
-  if (!refined.has_value()) return absl::OkStatus();
-  Candidate candidate = *best;
-  candidate.made = *std::move(refined);
+absl::StatusOr<std::optional<Candidate>> MakeCandidate(
+    const PreparedJob& job, const PlanInput& input,
+    const partition::BuiltGraph& built, const partition::StepMemory& memory,
+    MemorySchedule made, IdVector<RankId, RankSpec> limits) {
+  Candidate candidate{.limits = std::move(limits), .made = std::move(made)};
   PIPELOOM_ASSIGN_OR_RETURN(candidate.plan,
-                            Lower(built.graph, &choices, candidate.made));
+                            Lower(built.graph, memory, candidate.made));
   PIPELOOM_ASSIGN_OR_RETURN(const auto peaks, PeaksOf(job, candidate.plan));
   for (const RankId r : built.graph.rank_ids()) {
     const Bytes limit = built.graph.rank(r).memory.limit;
-    if (limit > Bytes(0) && peaks[r] > limit) return absl::OkStatus();
+    if (limit > Bytes(0) && peaks[r] > limit) return std::nullopt;
   }
   PIPELOOM_RETURN_IF_ERROR(Finish(job, input, built, &candidate));
-  if (candidate.predicted.finish < best->predicted.finish) {
-    *best = std::move(candidate);
-  }
-  return absl::OkStatus();
+  return candidate;
 }
 
 absl::StatusOr<RobustReport> MakeRobust(const PreparedJob& job,

@@ -4,6 +4,7 @@
 #define PIPELOOM_PLANNER_PLAN_CHOICE_H_
 
 #include <cstdint>
+#include <optional>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -51,13 +52,12 @@ absl::Status ImproveCandidate(const PreparedJob& job, const PlanInput& input,
                               const partition::StepMemory& memory,
                               Candidate* best, int64_t* evaluations);
 
-// Improves the forms of the best candidate's passes for its order
-// (pass_forms.h, pair_passes.h), the same for every strategy. `built` and
-// `memory` are of split backwards. The candidate stays as it is where the step
-// gets no shorter, or where the tensors that ranks hold do not fit any more.
-absl::Status RefinePasses(const PreparedJob& job, const PlanInput& input,
-                          const partition::BuiltGraph& built,
-                          const partition::StepMemory& memory, Candidate* best);
+// The plan of an answer, emulated; none where the tensors that ranks hold break
+// a limit of `built`.
+absl::StatusOr<std::optional<Candidate>> MakeCandidate(
+    const PreparedJob& job, const PlanInput& input,
+    const partition::BuiltGraph& built, const partition::StepMemory& memory,
+    MemorySchedule made, IdVector<RankId, RankSpec> limits);
 
 // Looks for an order with a better 90th percentile under `input.robust` until
 // the budget ends. The plan stays as it is where none is found, or where the

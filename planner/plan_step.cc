@@ -13,8 +13,10 @@
 #include "partition/loss_shares.h"
 #include "planner/lower_plan.h"
 #include "planner/memory_rules.h"
+#include "planner/pass_forms.h"
 #include "planner/plan_bound.h"
 #include "planner/plan_choice.h"
+#include "planner/refine_passes.h"
 #include "planner/smallest_limit.h"
 #include "planner/stage_choices.h"
 
@@ -195,11 +197,34 @@ absl::StatusOr<PlanResult> PlanStep(const PreparedJob& prepared,
       return searched.status();
     }
   }
-  if (memory.has_value() && !whole_input.robust.has_value() &&
-      input.budget.max_evaluations > 1) {
-    PIPELOOM_RETURN_IF_ERROR(
-        RefinePasses(job, input, *best_graph, *memory, &*best));
+  // Better forms of passes for the order found; in a step of fused backwards
+  // after going over to one that has both forms.
+  std::optional<SplitStep> split;
+  if (!whole_input.robust.has_value() && input.budget.max_evaluations > 1) {
+    if (job.strategy->split_backward()) {
+      if (HasFormChoice(memory)) {
+        PIPELOOM_RETURN_IF_ERROR(
+            RefinePasses(job, input, built, memory, &*best));
+      }
+    } else {
+      absl::StatusOr<SplitAnswer> answer =
+          ToSplit(job, result.microbatches, built, memory, best->made);
+      if (answer.ok() && HasFormChoice(answer->step.memory)) {
+        split = std::move(answer->step);
+        Candidate as_split = *best;
+        as_split.made = std::move(answer->made);
+        PIPELOOM_RETURN_IF_ERROR(
+            RefinePasses(job, input, split->built, split->memory, &as_split));
+        if (as_split.predicted.finish < best->predicted.finish) {
+          best = std::move(as_split);
+        } else {
+          split.reset();
+        }
+      }
+    }
   }
+  const partition::BuiltGraph& final_built = split ? split->built : built;
+  const partition::StepMemory& final_memory = split ? split->memory : memory;
   if (whole_input.robust.has_value()) {
     PIPELOOM_ASSIGN_OR_RETURN(
         result.robust, MakeRobust(job, whole_input, built, memory, &*best,
@@ -207,8 +232,8 @@ absl::StatusOr<PlanResult> PlanStep(const PreparedJob& prepared,
   }
   // Schedules were made within lowered limits; the step has its own.
   NamedBound bound;
-  if (own_memory) {
-    bound = PlanBound(built.graph, &memory);
+  if (own_memory || split.has_value() || !best->made.pairs.empty()) {
+    bound = PlanBound(final_built.graph, &final_memory);
   } else {
     PIPELOOM_ASSIGN_OR_RETURN(
         const StageGraph chosen,
@@ -221,7 +246,7 @@ absl::StatusOr<PlanResult> PlanStep(const PreparedJob& prepared,
   PIPELOOM_RETURN_IF_ERROR(ValidateExecutionPlan(best->plan));
   result.plan = std::move(best->plan);
   result.predicted = std::move(best->predicted);
-  result.memory = partition::PolicyOf(memory, best->made.selection);
+  result.memory = partition::PolicyOf(final_memory, best->made.selection);
   result.lower_bound = Nanoseconds(bound.time);
   result.bound_source = bound.source;
   result.proven_optimal = result.predicted.step_time() == result.lower_bound;

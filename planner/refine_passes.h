@@ -1,0 +1,45 @@
+// The last step of every strategy: better forms of passes for the order that it
+// found (pass_forms.h, pair_passes.h). No strategy has a form that others lack.
+#ifndef PIPELOOM_PLANNER_REFINE_PASSES_H_
+#define PIPELOOM_PLANNER_REFINE_PASSES_H_
+
+#include "absl/status/statusor.h"
+#include "ir/microbatches.h"
+#include "partition/build_stage_graph.h"
+#include "partition/memory_candidates.h"
+#include "planner/lower_bound.h"
+#include "planner/plan_choice.h"
+#include "planner/plan_step.h"
+
+namespace pipeloom::planner {
+
+// A step whose trained stage pairs have weight-gradient tasks, so that each can
+// have either form.
+struct SplitStep {
+  partition::BuiltGraph built{};
+  partition::StepMemory memory{};
+};
+
+// The split step of the same microbatches, and `made`, which is of a step with
+// fused backwards only, as an answer for it: the same choices, order and times.
+// `memory`: that `made` selects from.
+struct SplitAnswer {
+  SplitStep step{};
+  MemorySchedule made{};
+};
+absl::StatusOr<SplitAnswer> ToSplit(const PreparedJob& job,
+                                    const Microbatches& microbatches,
+                                    const partition::BuiltGraph& fused,
+                                    const partition::StepMemory& memory,
+                                    const MemorySchedule& made);
+
+// Improves the forms of the passes of `best`, whose answer is for `built` and
+// `memory`, of split backwards. It stays as it is where the step gets no
+// shorter, or where the tensors that ranks hold would not fit.
+absl::Status RefinePasses(const PreparedJob& job, const PlanInput& input,
+                          const partition::BuiltGraph& built,
+                          const partition::StepMemory& memory, Candidate* best);
+
+}  // namespace pipeloom::planner
+
+#endif  // PIPELOOM_PLANNER_REFINE_PASSES_H_

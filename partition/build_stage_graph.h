@@ -46,8 +46,9 @@ struct BuiltGraph {
 // back). A recomputed stage's forward takes its input only; its backward, which
 // then lasts a forward longer, takes the rest. Choices by layer are in
 // partition/memory_candidates.h; offloading needs memory and time of its own
-// there. A stage without a backward holds its input and output while it runs.
-// Over the step every rank ends where it began.
+// there. A stage without a backward holds its input and output while it runs;
+// what it sends to other ranks is the edges' (ir/execution_plan.h). Over the
+// step every rank ends where it began.
 //
 // Transfers: a stage's output, and back its gradient, cross where the next
 // stage is on another rank; `payload` is one GPU's share. Where several

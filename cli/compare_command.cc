@@ -228,9 +228,9 @@ class CompareCommand : public Command {
       }
     }
     const std::string heading = absl::StrFormat(
-        "%d step%s of %s, %d replica%s, memory limit %s a GPU", packed.size(),
+        "%d step%s of %s, %d replica%s, %s", packed.size(),
         packed.size() == 1 ? "" : "s", input.batch_name, input.replicas,
-        input.replicas == 1 ? "" : "s", FormatBytes(input.job.MemoryLimit()));
+        input.replicas == 1 ? "" : "s", MemoryLimitText(input.job));
     if (!report_.empty()) {
       PIPELOOM_RETURN_IF_ERROR(WriteFileAtomically(
           report_,

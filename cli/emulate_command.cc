@@ -334,11 +334,13 @@ class EmulateCommand : public Command {
     const ExecutionPlan& plan = sourced.plan;
     const TraceSummary summary = Summarize(plan.graph, trace);
     context.print(absl::StrFormat(
-        "%s, schedule %s, step %d, replica %d: %d tasks on %d ranks\n\n"
+        "%s, schedule %s, step %d, replica %d: %d tasks on %d ranks%s\n\n"
         "step time  %s\nbubble     %s\nMFU        %s\n"
         "emulated in %s, %.0f ns a task\n",
         plan.job, plan.schedule, plan.step, plan.replica,
         plan.graph.num_tasks(), plan.graph.num_ranks(),
+        sourced.memory_limit.empty() ? ""
+                                     : absl::StrCat(", ", sourced.memory_limit),
         FormatDuration(trace.step_time()), FormatPercent(summary.bubble_ratio),
         FormatPercent(Mfu(plan, trace.step_time())), FormatDuration(took),
         static_cast<double>(took.count()) /
@@ -356,22 +358,22 @@ class EmulateCommand : public Command {
     PrintExtras(extras, context);
     Table table({"rank", "busy", "warm-up", "stalls", "drain", "epilogue",
                  "peak memory", "weights", "gradients", "optimizer",
-                 "activations", "received", "overhead"});
+                 "activations", "received", "sent", "overhead"});
     const auto item = [](const RankSummary& rank, MemoryItem i) {
       return FormatBytes(rank.peak.items[static_cast<int>(i)]);
     };
     for (const RankId r : plan.graph.rank_ids()) {
       const RankSummary& rank = summary.ranks[r];
-      table.AddRow({absl::StrCat("rank ", r.value()),
-                    FormatDuration(rank.busy()), FormatDuration(rank.warm_up),
-                    FormatDuration(rank.stalls), FormatDuration(rank.drain),
-                    FormatDuration(rank.epilogue), FormatBytes(rank.peak.total),
-                    item(rank, MemoryItem::kWeights),
-                    item(rank, MemoryItem::kGradients),
-                    item(rank, MemoryItem::kOptimizer),
-                    item(rank, MemoryItem::kActivations),
-                    item(rank, MemoryItem::kReceived),
-                    item(rank, MemoryItem::kOverhead)});
+      table.AddRow(
+          {absl::StrCat("rank ", r.value()), FormatDuration(rank.busy()),
+           FormatDuration(rank.warm_up), FormatDuration(rank.stalls),
+           FormatDuration(rank.drain), FormatDuration(rank.epilogue),
+           FormatBytes(rank.peak.total), item(rank, MemoryItem::kWeights),
+           item(rank, MemoryItem::kGradients),
+           item(rank, MemoryItem::kOptimizer),
+           item(rank, MemoryItem::kActivations),
+           item(rank, MemoryItem::kReceived), item(rank, MemoryItem::kSent),
+           item(rank, MemoryItem::kOverhead)});
     }
     context.print(absl::StrCat("\n", table.ToString()));
     for (const std::string& path : {trace_, report_}) {

@@ -194,6 +194,10 @@ class ExplainCommand : public Command {
       now.changes.push_back({"training.memory_limit_bytes",
                              absl::StrCat(job_.memory_limit->count())});
     }
+    if (job_.reserve) {
+      now.changes.push_back(
+          {"training.memory_reserve", absl::StrCat(job_.reserve->value)});
+    }
     PlannedStep planned;
     PIPELOOM_ASSIGN_OR_RETURN(const WhatIfOutcome outcome,
                               RunCase(input, now, context, &planned));
@@ -372,7 +376,7 @@ class ExplainCommand : public Command {
   static std::string MemoryWords(const StageGraph& graph,
                                  const TraceSummary& summary, RankId only) {
     Table table({"peak memory", "at", "total", "limit", "weights", "gradients",
-                 "optimizer", "activations", "received", "overhead"});
+                 "optimizer", "activations", "received", "sent", "overhead"});
     const auto item = [](const MemoryPeak& peak, MemoryItem i) {
       return FormatBytes(peak.items[static_cast<int>(i)]);
     };
@@ -387,7 +391,7 @@ class ExplainCommand : public Command {
            item(peak, MemoryItem::kWeights), item(peak, MemoryItem::kGradients),
            item(peak, MemoryItem::kOptimizer),
            item(peak, MemoryItem::kActivations),
-           item(peak, MemoryItem::kReceived),
+           item(peak, MemoryItem::kReceived), item(peak, MemoryItem::kSent),
            item(peak, MemoryItem::kOverhead)});
     }
     return absl::StrCat("\n", table.ToString());

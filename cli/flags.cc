@@ -181,6 +181,15 @@ absl::Status SetValue(const Flag& flag, absl::string_view text) {
             }
             *value = *parsed;
             return absl::OkStatus();
+          },
+          [&](std::optional<Share>* value) {
+            const absl::StatusOr<Share> parsed = ParseShare(text);
+            if (!parsed.ok()) {
+              return UsageError(absl::StrCat("--", flag.name, ": ",
+                                             parsed.status().message()));
+            }
+            *value = *parsed;
+            return absl::OkStatus();
           }},
       flag.target);
 }
@@ -198,6 +207,7 @@ std::string DefaultText(const Flag& flag) {
           },
           [](const std::optional<std::string>*) { return std::string(); },
           [](const std::optional<int64_t>*) { return std::string(); },
+          [](const std::optional<Share>*) { return std::string(); },
           [](const std::optional<Duration>*) { return std::string(); },
           [](const std::optional<Bytes>*) { return std::string(); },
           [](const Repeated*) { return std::string(); }},
@@ -318,6 +328,26 @@ absl::StatusOr<Bytes> ParseSize(absl::string_view text) {
   PIPELOOM_ASSIGN_OR_RETURN(const int64_t count,
                             ParseScaled(text, "size", "64GiB", kUnits));
   return Bytes(count);
+}
+
+absl::StatusOr<Share> ParseShare(absl::string_view text) {
+  absl::string_view number = absl::StripAsciiWhitespace(text);
+  const bool percent = absl::ConsumeSuffix(&number, "%");
+  Share share;
+  if (!absl::SimpleAtod(absl::StripAsciiWhitespace(number), &share.value)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(""
+                     ", text, "
+                     " is no share; for example 3% or 0.03"));
+  }
+  if (percent) share.value /= 100;
+  if (!(share.value >= 0 && share.value < 1)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(""
+                     ", text, "
+                     " must be at least 0 and less than 100% (1)"));
+  }
+  return share;
 }
 
 std::string DidYouMean(absl::string_view word,

@@ -30,12 +30,17 @@ struct Repeated {
   std::vector<std::string> values{};
 };
 
+// A part of a whole: "3%" or "0.03".
+struct Share {
+  double value = 0;
+};
+
 // Lists are comma separated. An absent optional keeps the caller's default.
 using FlagTarget =
     std::variant<bool*, int64_t*, double*, std::string*,
                  std::vector<std::string>*, std::optional<std::string>*,
                  std::optional<int64_t>*, std::optional<Duration>*,
-                 std::optional<Bytes>*, Repeated*>;
+                 std::optional<Bytes>*, std::optional<Share>*, Repeated*>;
 
 struct Flag {
   std::string name{};  // Without the dashes.
@@ -67,6 +72,9 @@ absl::StatusOr<Duration> ParseDuration(absl::string_view text);
 // "80GiB", "64 GB", "1024" (bytes). KB is 1000 bytes, KiB 1024.
 // InvalidArgument otherwise, and for a negative or too large one.
 absl::StatusOr<Bytes> ParseSize(absl::string_view text);
+
+// "3%", "3 %", "0.03". InvalidArgument otherwise, and for one not in [0, 1).
+absl::StatusOr<Share> ParseShare(absl::string_view text);
 
 // `; did you mean "a" or "b"?` with the candidates nearest to `word`, or
 // nothing when none is near.

@@ -164,7 +164,12 @@ void AppendJobFlags(JobFlags* values, bool with_steps,
                     1,
                     1e6});
   flags->push_back({"memory-limit", &values->memory_limit, "SIZE",
-                    "of one GPU, such as 64GiB, instead of the job's"});
+                    "of one GPU, such as 64GiB, taken as it is, instead of the "
+                    "job's"});
+  flags->push_back(
+      {"reserve", &values->reserve, "SHARE",
+       "of the device's memory that plans leave free, such as 3%, "
+       "instead of the job's; not taken from a limit that is set"});
   flags->push_back({"costs",
                     &values->costs,
                     "SOURCE",
@@ -259,7 +264,17 @@ absl::StatusOr<JobInput> ReadJobInput(const std::string& job,
   const auto read = [](const std::string& path) { return ReadFile(path); };
   JobInput input;
   PIPELOOM_ASSIGN_OR_RETURN(input.job, workloads::LoadJob(job, data_dir, read));
-  if (flags.memory_limit) input.job.training.memory_limit = *flags.memory_limit;
+  TrainingSpec& training = input.job.training;
+  if (flags.memory_limit) training.memory_limit = *flags.memory_limit;
+  if (flags.reserve) {
+    training.memory_reserve = flags.reserve->value;
+    if (training.memory_limit > Bytes(0)) {
+      context.warn(absl::StrFormat(
+          "note: --reserve changes nothing: the memory limit of %s is set, and "
+          "is taken as it is",
+          FormatBytes(training.memory_limit)));
+    }
+  }
   if (flags.microbatches) {
     input.job.training.microbatches = static_cast<int32_t>(*flags.microbatches);
   }
@@ -306,6 +321,17 @@ absl::StatusOr<JobInput> ReadJobInput(const std::string& job,
   }
   PIPELOOM_RETURN_IF_ERROR(CheckWork(input, context));
   return input;
+}
+
+std::string MemoryLimitText(const JobSpec& job) {
+  std::string text =
+      absl::StrCat("memory limit ", FormatBytes(job.MemoryLimit()), " a GPU");
+  if (job.training.memory_limit == Bytes(0)) {
+    absl::StrAppendFormat(&text, ", reserve %s (%g %%)",
+                          FormatBytes(job.MemoryReserve()),
+                          100 * job.training.memory_reserve);
+  }
+  return text;
 }
 
 std::unique_ptr<const emulator::OpCostModel> CostsOf(const JobInput& input) {

@@ -28,6 +28,7 @@ struct JobFlags {
   int64_t replicas = 0;  // 0: all of the job.
   std::optional<int64_t> microbatches{};
   std::optional<Bytes> memory_limit{};
+  std::optional<Share> reserve{};
   std::string data_dir{};
   std::string costs = "profile";  // Or "roofline".
   // in-order, balanced or deferred.
@@ -82,6 +83,10 @@ struct JobInput {
 absl::StatusOr<JobInput> ReadJobInput(const std::string& job,
                                       const JobFlags& flags,
                                       const Context& context);
+
+// "memory limit 77.60 GiB a GPU, reserve 2.40 GiB (3 %)", or without a reserve
+// where the limit is the job's own. Of the job's device, where there are more.
+std::string MemoryLimitText(const JobSpec& job);
 
 // What the job's operators cost: by the profile, else by the roofline.
 std::unique_ptr<const emulator::OpCostModel> CostsOf(const JobInput& input);

@@ -125,9 +125,9 @@ class PartitionCommand : public Command {
           found.rule_time > kZero ? FormatDuration(found.rule_time)
                                   : "no plan fits");
     }
-    context.print(
-        absl::StrCat(input.job.name, ": ", comment, "\n\n",
-                     PartitionTable(input.job, partition).ToString()));
+    context.print(absl::StrCat(
+        input.job.name, ": ", comment, "; ", MemoryLimitText(input.job), "\n\n",
+        PartitionTable(input.job, partition).ToString()));
     return Write(PartitionJson(input.job, partition, comment), context);
   }
 
@@ -171,7 +171,8 @@ class PartitionCommand : public Command {
                                                FormatDuration(result.own_time))
                                 : "");
     context.print(absl::StrCat(
-        input.job.name, ": ", comment, "\n\n", LayoutReport(result), "\n",
+        input.job.name, ": ", comment, "; ", MemoryLimitText(input.job), "\n\n",
+        LayoutReport(result), "\n",
         PartitionTable(job, result.found.partition).ToString()));
     return Write(PartitionJson(job, result.found.partition, comment,
                                /*with_layout=*/true),

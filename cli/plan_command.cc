@@ -182,10 +182,11 @@ class PlanCommand : public Command {
                              const std::string& schedule) {
     const ParallelLayout& layout = input.job.parallel;
     return absl::StrFormat(
-        "schedule %s, batch %s, %d replica%s of %d ranks of %d GPU%s, %s",
+        "schedule %s, batch %s, %d replica%s of %d ranks of %d GPU%s, %s, %s",
         schedule, input.batch_name, input.replicas,
         input.replicas == 1 ? "" : "s", layout.pp, layout.gpus_per_rank(),
-        layout.gpus_per_rank() == 1 ? "" : "s", input.job.cluster.device.name);
+        layout.gpus_per_rank() == 1 ? "" : "s", input.job.cluster.device.name,
+        MemoryLimitText(input.job));
   }
 
   void PrintTable(const JobInput& input, const std::string& schedule,

@@ -76,6 +76,7 @@ absl::StatusOr<SourcedPlan> GetPlan(const PlanSource& source,
                    Settle(source.search, input.job.search), context, progress));
   sourced.plan = step.slowest().plan;
   sourced.cache = now->costs->cache();
+  sourced.memory_limit = MemoryLimitText(input.job);
   for (planner::PlanResult& replica : step.replicas) {
     sourced.replicas.push_back(std::move(replica.plan));
   }

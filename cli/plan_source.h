@@ -28,6 +28,8 @@ struct SourcedPlan {
   ExecutionPlan plan{};  // Passes ValidateExecutionPlan.
   // How often a stage's cost was known already, when planned now.
   std::optional<emulator::CacheCounters> cache{};
+  // Of a job planned now, else empty.
+  std::string memory_limit{};  // In words: MemoryLimitText.
   // Of a job planned now, else empty: the plan of every replica planned, what
   // follows a rank's last backward, GPUs of a rank, and a GPU's link to its
   // host.

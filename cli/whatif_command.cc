@@ -125,6 +125,11 @@ class WhatIfCommand : public Command {
                           absl::StrCat("training.memory_limit_bytes=",
                                        job_flags_.memory_limit->count()));
     }
+    if (job_flags_.reserve) {
+      sets_.values.insert(
+          sets_.values.begin(),
+          absl::StrCat("training.memory_reserve=", job_flags_.reserve->value));
+    }
     PIPELOOM_ASSIGN_OR_RETURN(std::vector<WhatIfCase> cases,
                               SweepCases(sets_.values, sweeps_.values));
     const std::vector<workloads::JobOverride> base = BaseChanges();
@@ -181,7 +186,8 @@ class WhatIfCommand : public Command {
     } else {
       context.print(absl::StrCat(job.name, ", batch ", input.base.batch_name,
                                  ": ", cases.size(), " configuration",
-                                 cases.size() == 1 ? "" : "s", "\n"));
+                                 cases.size() == 1 ? "" : "s", "; ",
+                                 MemoryLimitText(job), "\n"));
       for (const Report::NamedTable& table : tables) {
         context.print(
             absl::StrCat("\n", table.title.empty() ? "" : table.title + "\n\n",

@@ -86,7 +86,8 @@ ReplayStep::ReplayStep(StepProgram program, const ExecutionPlan& plan,
 
 int64_t ReplayStep::Taken(const StepOp& op) const {
   if (op.code == OpCode::kCompute) {
-    return program_.memory_of_slot[op.index].alloc.count();
+    const StepProgram::SlotMemory& memory = program_.memory_of_slot[op.index];
+    return (memory.alloc + memory.sent).count();
   }
   return op.code == OpCode::kRecv ? program_.payloads[op.index].count() : 0;
 }
@@ -94,9 +95,10 @@ int64_t ReplayStep::Taken(const StepOp& op) const {
 int64_t ReplayStep::Changed(const StepOp& op) const {
   if (op.code == OpCode::kCompute) {
     const StepProgram::SlotMemory& memory = program_.memory_of_slot[op.index];
-    return (memory.alloc - memory.free).count();
+    return (memory.alloc + memory.sent - memory.free).count();
   }
-  if (op.code == OpCode::kFree) return -program_.payloads[op.index].count();
+  if (op.code == OpCode::kFree || op.code == OpCode::kWaitSend)
+    return -program_.payloads[op.index].count();
   return Taken(op);
 }
 

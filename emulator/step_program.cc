@@ -78,7 +78,8 @@ class Compiler {
         options_(options),
         out_(*program),
         place_(scratch->place_of_edge),
-        ends_(scratch->ends) {}
+        ends_(scratch->ends),
+        sent_(scratch->sent_by_task) {}
 
   absl::Status Run() {
     size_t instructions = 0;
@@ -145,6 +146,7 @@ class Compiler {
     routes_from_.resize(static_cast<size_t>(graph_.num_ranks()));
     place_.clear();
     Reserve(static_cast<size_t>(graph_.num_edges()), &place_);
+    sent_.assign(static_cast<size_t>(graph_.num_tasks()), Bytes(0));
     for (const Dependency& d : graph_.edges()) {
       const int32_t from = graph_.task(d.from).rank.value();
       const int32_t to = graph_.task(d.to).rank.value();
@@ -153,6 +155,7 @@ class Compiler {
         place_.push_back(kInsideRank);
       } else {
         place_.push_back(RouteOf(from, to));
+        sent_[static_cast<size_t>(d.from.value())] += d.payload;
       }
     }
   }
@@ -230,7 +233,8 @@ class Compiler {
     const Task& task = graph_.task(i.task);
     const auto slot = static_cast<uint32_t>(out_.task_of_slot.size());
     out_.task_of_slot.push_back(i.task);
-    out_.memory_of_slot.push_back({task.alloc, task.free});
+    const Bytes sent = sent_[static_cast<size_t>(i.task.value())];
+    out_.memory_of_slot.push_back({task.alloc, task.free, sent});
     *op = {slot, OpCode::kCompute};
     if (has_local_delay_ || !fetched_of_.empty()) AddGuard(i.task, slot, op);
     if (has_local_delay_) {
@@ -238,8 +242,9 @@ class Compiler {
       slot_of_task_[static_cast<size_t>(i.task.value())] = slot;
     }
     ++spans_;
-    steps_ += static_cast<uint32_t>((task.alloc != Bytes(0)) +
-                                    (task.free != Bytes(0)));
+    steps_ +=
+        static_cast<uint32_t>((task.alloc != Bytes(0)) +
+                              (task.free != Bytes(0)) + (sent != Bytes(0)));
     return true;
   }
 
@@ -294,6 +299,7 @@ class Compiler {
     uint32_t at = 0;
     const bool ok = FindEnd<true>(i.edge, rank, &at);
     *op = {at, OpCode::kWaitSend};
+    if (ok) steps_ += out_.payloads[at] != Bytes(0);
     return ok;
   }
   bool Compile(RankId rank, const Free& i, StepOp* op) {
@@ -405,6 +411,7 @@ class Compiler {
   StepProgram& out_;
   std::vector<uint32_t>& place_;
   std::vector<Ends>& ends_;
+  std::vector<Bytes>& sent_;  // By task, to other ranks.
   std::vector<std::vector<uint32_t>> routes_from_{};  // By rank.
   int32_t num_nics_ = 0;
   // Of the rank: transfers so far by link. A rank sends on some links of pairs

@@ -96,10 +96,12 @@ struct StepProgram {
   std::vector<uint32_t> op_begin{};  // By rank, and the end.
   // Computes numbered along the ranks' programs: slot -> task.
   std::vector<TaskId> task_of_slot{};
-  // What a slot's task takes at its start and gives back at its end.
+  // What a slot's task takes at its start and gives back at its end; `sent` it
+  // takes at its start for other ranks, until the sends are waited for.
   struct SlotMemory {
     Bytes alloc{};
     Bytes free{};
+    Bytes sent{};
   };
   std::vector<SlotMemory> memory_of_slot{};
   // The edges that instructions send or receive.
@@ -146,6 +148,7 @@ struct CompileScratch {
   };
   std::vector<uint32_t> place_of_edge{};
   std::vector<Ends> ends{};  // By transfer.
+  std::vector<Bytes> sent_by_task{};
 };
 
 // FailedPrecondition and InvalidArgument as EmulateStep, but for deadlocks.

@@ -216,6 +216,7 @@ class Builder {
     const int64_t end = Task(rank, slot);
     const StepProgram::SlotMemory& memory = run_.memory[slot];
     Memory(rank, start, MemoryItem::kActivations, memory.alloc);
+    Memory(rank, start, MemoryItem::kSent, memory.sent);
     Memory(rank, end, MemoryItem::kActivations, -memory.free);
     return end;
   }
@@ -264,10 +265,13 @@ class Builder {
           break;
         case OpCode::kBlockingSend:
           AddTransfer(op.index);
-          [[fallthrough]];
+          now = Waited(rank, now, run_.transfers[op.index].edge,
+                       times_.left(op.index));
+          break;
         case OpCode::kWaitSend:
           now = Waited(rank, now, run_.transfers[op.index].edge,
                        times_.left(op.index));
+          Memory(rank, now, MemoryItem::kSent, -run_.payloads[op.index]);
           break;
         case OpCode::kWaitRecv:
           now = Waited(rank, now, run_.transfers[op.index].edge,

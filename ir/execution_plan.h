@@ -5,6 +5,13 @@
 // A plan is complete: it holds the step's StageGraph (tasks, transfers with
 // their shapes, memory limits), so a rank negotiates nothing at run time and
 // anyone can check it. Effects of each instruction: docs/plan_format.md.
+//
+// A tensor that crosses ranks is in one account for each copy of it. An edge's
+// payload belongs to the sender from the start of the task that makes it until
+// the WaitSend of the edge (without one, to the end of the program), and to the
+// receiver from its Recv to its Free; in between the two overlap, as there are
+// two copies. Task::alloc holds neither: a stage keeps its inputs, not what it
+// hands on. An edge inside a rank carries nothing.
 #ifndef PIPELOOM_IR_EXECUTION_PLAN_H_
 #define PIPELOOM_IR_EXECUTION_PLAN_H_
 
@@ -22,7 +29,7 @@
 namespace pipeloom {
 
 // Runs a task on the compute stream. All its inputs from other ranks must have
-// been waited for.
+// been waited for. Takes what the task keeps and what it sends to other ranks.
 struct Compute {
   TaskId task{};
   bool operator==(const Compute&) const = default;
@@ -44,7 +51,7 @@ struct WaitRecv {
   EdgeId edge{};
   bool operator==(const WaitRecv&) const = default;
 };
-// Blocks until the Send of the edge has left and its source may be reused.
+// Blocks until the Send of the edge has left, and gives back its source.
 struct WaitSend {
   EdgeId edge{};
   bool operator==(const WaitSend&) const = default;
@@ -142,8 +149,8 @@ double Mfu(const ExecutionPlan& plan, Duration step_time);
 // - on each pair of ranks sends and receives stand in the same order, and no
 //   set of ranks waits on itself even if every Send blocks until its Recv is
 //   reached;
-// - memory of tasks and received tensors stays within the limits, and nothing
-//   is given back that is not held.
+// - memory of tasks, sent and received tensors stays within the limits, and
+//   nothing is given back that is not held.
 // FailedPrecondition names the first violation, with rank and instruction
 // index, and shows the waiting ranks of a deadlock.
 absl::Status ValidateExecutionPlan(const ExecutionPlan& plan);

@@ -1,6 +1,7 @@
 #include "ir/job_spec.h"
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 
 #include "absl/strings/str_format.h"
@@ -9,8 +10,11 @@
 namespace pipeloom {
 namespace {
 
-// Share of a device's memory that a job may plan with by default.
-constexpr int64_t kUsablePercent = 94;
+// Of the device's memory, by a job's share.
+Bytes ReserveOf(const DeviceSpec& device, double share) {
+  return Bytes(static_cast<int64_t>(
+      std::ceil(static_cast<double>(device.memory.count()) * share)));
+}
 
 bool HasModule(const ModelSpec& model, const std::string& name) {
   return std::any_of(
@@ -157,7 +161,12 @@ Bytes JobSpec::MemoryLimit() const { return MemoryLimit(cluster.device); }
 
 Bytes JobSpec::MemoryLimit(const DeviceSpec& device) const {
   if (training.memory_limit > Bytes(0)) return training.memory_limit;
-  return Bytes(device.memory.count() / 100 * kUsablePercent);
+  return device.memory - ReserveOf(device, training.memory_reserve);
+}
+
+Bytes JobSpec::MemoryReserve() const {
+  if (training.memory_limit > Bytes(0)) return Bytes(0);
+  return ReserveOf(cluster.device, training.memory_reserve);
 }
 
 namespace {
@@ -215,6 +224,9 @@ absl::Status ValidateJobSpec(const JobSpec& job) {
   if (t.memory_limit < Bytes(0)) {
     return fail("memory_limit", static_cast<double>(t.memory_limit.count()),
                 ">= 0");
+  }
+  if (!(t.memory_reserve >= 0 && t.memory_reserve < 1)) {
+    return fail("memory_reserve", t.memory_reserve, "in [0, 1)");
   }
   for (const std::string& name : t.frozen_modules) {
     if (!HasModule(job.model, name)) {

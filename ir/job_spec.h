@@ -48,9 +48,12 @@ struct TrainingSpec {
   std::vector<MemoryStrategy> memory_strategies = {MemoryStrategy::kKeep,
                                                    MemoryStrategy::kRecompute};
   std::vector<std::string> frozen_modules{};  // By module name.
-  // Of one GPU, for everything; 0: the device's memory less 6 % for the
-  // context and fragmentation.
+  // Of one GPU, for everything, taken as it is; 0: the device's memory less
+  // the reserve.
   Bytes memory_limit{};
+  // Share of the device's memory that plans leave free, for fragmentation and
+  // what no account has; in [0, 1). Not taken from `memory_limit`.
+  double memory_reserve = 0.03;
   // Instances (images, clips; packed sequences for a backbone) of a
   // sub-microbatch, by module name; modules not named: chosen.
   struct SubMicrobatchSize {
@@ -135,10 +138,12 @@ struct JobSpec {
   ParallelLayout LayoutOf(ModuleId module) const;
   // Of the module's stages in a rank; 1 unless module_parallelism says more.
   int32_t CopiesOf(ModuleId module) const;
-  // Of one GPU, after the default rule above.
+  // Of one GPU, after the rule above.
   Bytes MemoryLimit() const;
   // The same of a GPU of another device.
   Bytes MemoryLimit(const DeviceSpec& device) const;
+  // What the reserve takes of the device; 0 under a limit of the job's own.
+  Bytes MemoryReserve() const;
 };
 
 // Checks all parts and that they fit together (enough GPUs, names that exist).

@@ -19,6 +19,8 @@ const char* MemoryItemName(MemoryItem item) {
       return "activations";
     case MemoryItem::kReceived:
       return "received";
+    case MemoryItem::kSent:
+      return "sent";
   }
   return "?";
 }

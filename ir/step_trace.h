@@ -40,9 +40,10 @@ enum class MemoryItem : uint8_t {
   kOptimizer,
   kOverhead,     // Context, allocator, workspace.
   kActivations,  // Held by tasks between forward and backward.
-  kReceived,     // Boundary tensors that arrived and wait.
+  kReceived,     // Boundary tensors from Recv to Free.
+  kSent,         // Boundary tensors from the task that makes them to WaitSend.
 };
-inline constexpr int kNumMemoryItems = 6;
+inline constexpr int kNumMemoryItems = 7;
 const char* MemoryItemName(MemoryItem item);
 
 struct MemoryStep {

@@ -424,26 +424,34 @@ absl::Status CheckProgress(const ExecutionPlan& plan) {
   return absl::FailedPreconditionError("plan: deadlock:" + waiting);
 }
 
-// Pass 4.
+// Pass 4. A tensor for another rank is held from the task that makes it until
+// its send has been waited for, each edge's apart.
 absl::Status CheckMemory(const ExecutionPlan& plan) {
   const StageGraph& graph = plan.graph;
+  IdVector<TaskId, Bytes> made(graph.num_tasks());  // For other ranks.
+  for (const Dependency& d : graph.edges()) {
+    const bool leaves = graph.task(d.from).rank != graph.task(d.to).rank;
+    if (leaves) made[d.from] += d.payload;
+  }
   for (const RankId rank : graph.rank_ids()) {
     const RankMemory& memory = graph.rank(rank).memory;
     Bytes activations{};
     Bytes received{};
+    Bytes sent{};
     const auto within_limit = [&](const auto& where) -> absl::Status {
-      const Bytes held = memory.static_bytes() + activations + received;
+      const Bytes held = memory.static_bytes() + activations + received + sent;
       if (memory.limit == Bytes(0) || held <= memory.limit) {
         return absl::OkStatus();
       }
       return absl::FailedPreconditionError(absl::StrFormat(
           "plan: rank %d, %s: %d B are needed, %d B over the limit of %d B: "
           "weights %d, gradients %d, optimizer %d, overhead %d, activations "
-          "%d, received %d",
+          "%d, received %d, sent %d",
           rank.value(), where(), held.count(), (held - memory.limit).count(),
           memory.limit.count(), memory.weights.count(),
           memory.gradients.count(), memory.optimizer.count(),
-          memory.overhead.count(), activations.count(), received.count()));
+          memory.overhead.count(), activations.count(), received.count(),
+          sent.count()));
     };
     PIPELOOM_RETURN_IF_ERROR(
         within_limit([] { return std::string("at the start"); }));
@@ -454,15 +462,16 @@ absl::Status CheckMemory(const ExecutionPlan& plan) {
           Overloaded{
               [&](const Compute& c) {
                 activations += graph.task(c.task).alloc;
+                sent += made[c.task];
                 after = graph.task(c.task).free;
               },
               [&](const Recv& r) { received += graph.edge(r.edge).payload; },
               [&](const Free& f) { received -= graph.edge(f.edge).payload; },
+              [&](const WaitSend& w) { sent -= graph.edge(w.edge).payload; },
               [&](const Offload& o) { after = o.payload; },
               [&](const Fetch& f) { activations += f.payload; },
               [](const Send&) {},
               [](const WaitRecv&) {},
-              [](const WaitSend&) {},
               [](const ReduceGradients&) {},
               [](const OptimizerStep&) {},
           },

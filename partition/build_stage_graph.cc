@@ -108,6 +108,7 @@ class GraphBuilder {
       AddMicrobatch(begin, end);
       begin = end;
     }
+    SetTransients();
     std::vector<std::string> names;
     for (const ModuleSpec& module : model_.modules) {
       names.push_back(module.name);
@@ -228,8 +229,10 @@ class GraphBuilder {
         Task task = NewTask(id, sub, Pass::kForward);
         task.duration = cost.forward;
         if (!run.has_backward()) {
-          task.alloc = std::min(cost.activations, cost.input + cost.output);
-          task.free = task.alloc;
+          transients_.push_back({.task = TaskId(tasks_.size()),
+                                 .activations = cost.activations,
+                                 .input = cost.input,
+                                 .output = cost.output});
         } else {
           task.alloc = cost.activations;
         }
@@ -332,6 +335,20 @@ class GraphBuilder {
     edges_.push_back(edge);
   }
 
+  // What stages without a backward hold while they run: input and output, less
+  // what of it goes to other ranks, which the edges hold.
+  void SetTransients() {
+    if (transients_.empty()) return;
+    IdVector<TaskId, Bytes> crossing(tasks_.size());
+    for (const Dependency& edge : edges_) crossing[edge.from] += edge.payload;
+    for (const Transient& t : transients_) {
+      Task& task = tasks_[t.task];
+      const Bytes stays = t.output - std::min(t.output, crossing[t.task]);
+      task.alloc = std::min(t.activations, t.input + stays);
+      task.free = task.alloc;
+    }
+  }
+
   // From a graph with everything kept to one of the policy.
   absl::Status ApplyPolicy(BuiltGraph* built) const {
     StepMemory memory;
@@ -391,6 +408,13 @@ class GraphBuilder {
   IdVector<TaskId, Task> tasks_{};
   IdVector<EdgeId, Dependency> edges_{};
   IdVector<StagePairId, StagePair> pairs_{};
+  struct Transient {
+    TaskId task{};
+    Bytes activations{};
+    Bytes input{};
+    Bytes output{};
+  };
+  std::vector<Transient> transients_{};
   Flops model_flops_{};
 };
 

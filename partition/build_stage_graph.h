@@ -42,7 +42,8 @@ struct BuiltGraph {
 // back (a split one what the weight gradient does not need, which that gives
 // back). What recomputing and offloading make of that, layer by layer, is in
 // partition/memory_candidates.h; offloading needs memory and time of its own. A
-// stage without a backward holds its input and output while it runs. Over the
+// stage without a backward holds its input and output while it runs; what it
+// sends to other ranks is the edges' (ir/execution_plan.h). Over the
 // step every rank ends where it began.
 //
 // Transfers: a stage's output, and back its gradient, cross where the next

@@ -10,21 +10,30 @@
 // The program of a rank is, for its tasks Z1, Z2, ... in order:
 //
 //   recvs of gap 0, waits of Z1, Compute Z1, frees of Z1,
-//   recvs of gap 1, sends of Z1, waits of Z2, Compute Z2, ...
+//   early sent waits of gap 1, recvs of gap 1, sends of Z1,
+//   late sent waits of gap 1, waits of Z2, Compute Z2, ...
 //
-// Recv(e) stands in the gap after the last Zi with E(Zi) <= E(from of e).
-// Only waits and sends block. Give WaitRecv(e) the key S(consumer) and Send(e)
-// the key E(producer): keys never fall along a program. Suppose some ranks are
-// stuck for ever, and take the one whose blocked instruction has the smallest
-// key.
+// where a sent wait is a WaitSend, of a send that stands before it. Recv(e)
+// stands in the gap after the last Zi with E(Zi) <= E(from of e). Only waits
+// and sends block. Their keys are S(consumer) for WaitRecv(e), E(producer) for
+// Send(e), and for a WaitSend of the gap after Zi: E(Zi) if it is early,
+// S(Zi+1) if it is late. Of equal keys a WaitSend's is the smaller one. So keys
+// never fall along a program. Suppose some ranks are stuck for ever, and take
+// the one whose blocked instruction has the smallest key.
 // - It blocks in WaitRecv(e), so Send(e) has not been reached: the producer's
 //   rank is stuck at or before a key of at most E(from) < S(to). Smaller.
 // - It blocks in Send(e), so Recv(e) has not been reached: the receiver is
-//   stuck at something before it. That is a wait of some Zj, j <= i, with key
-//   S(Zj) < E(Zi) <= E(from), or a send of some Zj, j < i, with key
-//   E(Zj) < E(Zi) <= E(from). Smaller.
-// Both contradict the choice. Each WaitSend stands after all of these in its
-// program, so all ranks get there, and then every Recv has been posted.
+//   stuck at something before it. That is a wait of some Zj or a late WaitSend
+//   before it, j <= i, with key S(Zj) < E(Zi) <= E(from); a send of some Zj,
+//   j < i, with key E(Zj) < E(Zi) <= E(from); or an early WaitSend of a gap up
+//   to i, whose key is at most E(Zi) <= E(from), and smaller where it is equal.
+// - It blocks in WaitSend(e), so Recv(e) has not been reached, and the receiver
+//   is stuck at a key of at most E(from), as in the case before. An early
+//   WaitSend(e) stands before the sends of its Zi, so `from` ran before Zi and
+//   E(from) < E(Zi); of a late one, E(from) <= E(Zi) < S(Zi+1). Smaller.
+// All contradict the choice. What is left of the WaitSends stands after all of
+// these in its program, so all ranks get there, and then every Recv has been
+// posted.
 //
 // Both ends of a pair list its transfers in one order: producers on one rank
 // have increasing E, recvs are sorted by (E(from), edge), and so are the sends
@@ -34,6 +43,9 @@
 #include <algorithm>
 #include <compare>
 #include <cstdint>
+#include <functional>
+#include <queue>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -156,6 +168,9 @@ struct Crossings {
   std::vector<uint8_t> crosses{};                     // By edge: between ranks.
   IdVector<RankId, std::vector<Arrival>> arrivals{};  // By `sent` and edge.
   IdVector<RankId, size_t> num_sent{};
+  // By edge: when it has left, if the tasks run as in the schedule and each
+  // pair of ranks has a link of its own. Never before its producer's end.
+  std::vector<SimTime> left{};
   bool Crosses(EdgeId e) const {
     return crosses[static_cast<size_t>(e.value())] != 0;
   }
@@ -194,34 +209,67 @@ Crossings FindCrossings(const StageGraph& graph,
                        std::pair(b.sent.level, b.edge);
               });
   }
+  found.left.resize(static_cast<size_t>(graph.num_edges()));
+  for (const std::vector<Arrival>& arrivals : found.arrivals) {
+    IdVector<RankId, SimTime> link_free(graph.num_ranks(), kStepStart);
+    for (const Arrival& arrival : arrivals) {
+      const Dependency& d = graph.edge(arrival.edge);
+      SimTime& free = link_free[graph.task(d.from).rank];
+      free = std::max(free, arrival.sent.at) + d.occupancy;
+      found.left[static_cast<size_t>(arrival.edge.value())] = free;
+    }
+  }
   return found;
 }
 
-std::vector<Instruction> LowerRank(const StageGraph& graph, RankId rank,
-                                   const std::vector<TaskId>& order,
-                                   const IdVector<TaskId, TaskEvents>& events,
-                                   const Crossings& crossings) {
+// Where a rank's program may take something before a task.
+struct RankProgram {
+  std::vector<Instruction> instructions{};
+  // By position in the rank's order: the first instruction of the gap before
+  // it, after what the task before gives back.
+  std::vector<size_t> gaps{};
+};
+
+RankProgram LowerRank(const StageGraph& graph, RankId rank,
+                      const std::vector<TaskId>& order,
+                      const IdVector<TaskId, TaskEvents>& events,
+                      const Crossings& crossings) {
   const std::vector<Arrival>& arrivals = crossings.arrivals[rank];
-  std::vector<Instruction> program;
-  std::vector<EdgeId> sent;
-  sent.reserve(crossings.num_sent[rank]);
+  RankProgram result;
+  std::vector<Instruction>& program = result.instructions;
+  result.gaps.reserve(order.size());
+  // Sent and not waited for, the first to leave on top; then as they were sent.
+  using Leaving = std::tuple<SimTime, size_t, EdgeId>;
+  std::priority_queue<Leaving, std::vector<Leaving>, std::greater<>> sent;
   program.reserve(order.size() + 3 * arrivals.size() +
                   2 * crossings.num_sent[rank] + 2);
   const auto send_outputs = [&](TaskId task) {
     for (const EdgeId e : graph.outgoing(task)) {
       if (!crossings.Crosses(e)) continue;
       program.emplace_back(Send{e});
-      sent.push_back(e);
+      sent.emplace(crossings.left[static_cast<size_t>(e.value())],
+                   program.size(), e);
+    }
+  };
+  const auto wait_for_sent = [&](SimTime until) {
+    for (; !sent.empty() && std::get<SimTime>(sent.top()) <= until;
+         sent.pop()) {
+      program.emplace_back(WaitSend{std::get<EdgeId>(sent.top())});
     }
   };
   size_t posted = 0;
   for (size_t k = 0; k < order.size(); ++k) {
+    if (k > 0) wait_for_sent(events[order[k - 1]].end.at);
+    result.gaps.push_back(program.size());
     // The gap before order[k]: everything produced before it ends.
     const EventKey end = events[order[k]].end;
     while (posted < arrivals.size() && arrivals[posted].sent < end) {
       program.emplace_back(Recv{arrivals[posted++].edge});
     }
-    if (k > 0) send_outputs(order[k - 1]);
+    if (k > 0) {
+      send_outputs(order[k - 1]);
+      wait_for_sent(events[order[k]].start.at);
+    }
     const absl::Span<const EdgeId> incoming = graph.incoming(order[k]);
     for (const EdgeId e : incoming) {
       if (crossings.Crosses(e)) program.emplace_back(WaitRecv{e});
@@ -231,14 +279,17 @@ std::vector<Instruction> LowerRank(const StageGraph& graph, RankId rank,
       if (crossings.Crosses(e)) program.emplace_back(Free{e});
     }
   }
-  if (!order.empty()) send_outputs(order.back());
+  if (!order.empty()) {
+    wait_for_sent(events[order.back()].end.at);
+    send_outputs(order.back());
+  }
   PIPELOOM_CHECK(posted == arrivals.size());
   if (graph.rank(rank).epilogue > kZero) {
     program.emplace_back(ReduceGradients{});
     program.emplace_back(OptimizerStep{});
   }
-  for (const EdgeId e : sent) program.emplace_back(WaitSend{e});
-  return program;
+  wait_for_sent(SimTime::max());
+  return result;
 }
 
 absl::Status CheckHostCopies(const StageGraph& graph,
@@ -263,6 +314,16 @@ absl::Status CheckHostCopies(const StageGraph& graph,
   return absl::OkStatus();
 }
 
+// What a task makes for other ranks.
+Bytes SentBy(const StageGraph& graph, TaskId task) {
+  Bytes sent;
+  for (const EdgeId e : graph.outgoing(task)) {
+    const Dependency& d = graph.edge(e);
+    if (graph.task(d.to).rank != graph.task(task).rank) sent += d.payload;
+  }
+  return sent;
+}
+
 // What a program holds at most at once.
 Bytes PeakOf(const StageGraph& graph, RankId rank,
              const std::vector<Instruction>& program) {
@@ -273,22 +334,23 @@ Bytes PeakOf(const StageGraph& graph, RankId rank,
     peak = std::max(peak, held);
   };
   for (const Instruction& instruction : program) {
-    std::visit(Overloaded{
-                   [&](const Compute& i) {
-                     take(graph.task(i.task).alloc);
-                     held -= graph.task(i.task).free;
-                   },
-                   [&](const Recv& i) { take(graph.edge(i.edge).payload); },
-                   [&](const Free& i) { held -= graph.edge(i.edge).payload; },
-                   [&](const Offload& i) { held -= i.payload; },
-                   [&](const Fetch& i) { take(i.payload); },
-                   [](const Send&) {},
-                   [](const WaitRecv&) {},
-                   [](const WaitSend&) {},
-                   [](const ReduceGradients&) {},
-                   [](const OptimizerStep&) {},
-               },
-               instruction);
+    std::visit(
+        Overloaded{
+            [&](const Compute& i) {
+              take(graph.task(i.task).alloc + SentBy(graph, i.task));
+              held -= graph.task(i.task).free;
+            },
+            [&](const Recv& i) { take(graph.edge(i.edge).payload); },
+            [&](const Free& i) { held -= graph.edge(i.edge).payload; },
+            [&](const WaitSend& i) { held -= graph.edge(i.edge).payload; },
+            [&](const Offload& i) { held -= i.payload; },
+            [&](const Fetch& i) { take(i.payload); },
+            [](const Send&) {},
+            [](const WaitRecv&) {},
+            [](const ReduceGradients&) {},
+            [](const OptimizerStep&) {},
+        },
+        instruction);
   }
   return peak;
 }
@@ -331,27 +393,28 @@ absl::StatusOr<std::vector<PlacedCopy>> CopiesOf(
   return placed;
 }
 
-// The most that a program holds before each position: from the end of the
-// frees after the task before, until the task runs.
+// The most that a program holds before each position: from the gap before the
+// task until it runs.
 std::vector<Bytes> MostBefore(const StageGraph& graph, RankId rank,
-                              size_t positions,
-                              const std::vector<Instruction>& program) {
-  std::vector<Bytes> most(positions + 1);
+                              const RankProgram& program) {
+  std::vector<Bytes> most(program.gaps.size());
   Bytes held = graph.rank(rank).memory.static_bytes();
   size_t position = 0;
-  for (const Instruction& instruction : program) {
+  for (size_t k = 0; k < program.instructions.size(); ++k) {
+    const Instruction& instruction = program.instructions[k];
+    const auto take = [&](Bytes bytes) {
+      held += bytes;
+      most[position] = std::max(most[position], held);
+    };
+    if (position < most.size() && program.gaps[position] == k) take(Bytes(0));
     if (const Free* free = std::get_if<Free>(&instruction)) {
       held -= graph.edge(free->edge).payload;
-      continue;
-    }
-    most[position] = std::max(most[position], held);
-    if (const Recv* recv = std::get_if<Recv>(&instruction)) {
-      held += graph.edge(recv->edge).payload;
+    } else if (const WaitSend* wait = std::get_if<WaitSend>(&instruction)) {
+      held -= graph.edge(wait->edge).payload;
+    } else if (const Recv* recv = std::get_if<Recv>(&instruction)) {
+      take(graph.edge(recv->edge).payload);
     } else if (const Compute* compute = std::get_if<Compute>(&instruction)) {
-      held += graph.task(compute->task).alloc;
-    }
-    most[position] = std::max(most[position], held);
-    if (const Compute* compute = std::get_if<Compute>(&instruction)) {
+      take(graph.task(compute->task).alloc + SentBy(graph, compute->task));
       held -= graph.task(compute->task).free;
       ++position;
     }
@@ -399,13 +462,13 @@ absl::Status PlaceHostCopies(const StageGraph& graph, RankId rank,
                              const std::vector<TaskId>& order,
                              const Schedule& schedule,
                              absl::Span<const HostCopy> host_copies,
-                             std::vector<Instruction>* program) {
+                             RankProgram* program) {
   if (host_copies.empty()) return absl::OkStatus();
   PIPELOOM_ASSIGN_OR_RETURN(std::vector<PlacedCopy> copies,
                             CopiesOf(graph, rank, order, host_copies));
   if (copies.empty()) return absl::OkStatus();
-  PlaceFetches(graph, rank, order, schedule,
-               MostBefore(graph, rank, order.size(), *program), &copies);
+  PlaceFetches(graph, rank, order, schedule, MostBefore(graph, rank, *program),
+               &copies);
   std::vector<const HostCopy*> leaves(order.size(), nullptr);
   std::vector<std::vector<const HostCopy*>> comes(order.size());
   for (size_t i = copies.size(); i-- > 0;) {  // Those needed first.
@@ -415,25 +478,22 @@ absl::Status PlaceHostCopies(const StageGraph& graph, RankId rank,
     comes[c.back].push_back(c.copy);
   }
   std::vector<Instruction> with;
-  with.reserve(program->size() + 2 * copies.size());
+  with.reserve(program->instructions.size() + 2 * copies.size());
   size_t position = 0;
-  bool fetched = true;  // What comes back before `position`.
-  for (const Instruction& instruction : *program) {
-    if (!fetched && !std::holds_alternative<Free>(instruction)) {
+  for (size_t k = 0; k < program->instructions.size(); ++k) {
+    if (position < order.size() && program->gaps[position] == k) {
       for (const HostCopy* copy : comes[position]) {
         with.emplace_back(Fetch{copy->task, copy->payload});
       }
-      fetched = true;
     }
-    with.push_back(instruction);
-    if (!std::holds_alternative<Compute>(instruction)) continue;
+    with.push_back(program->instructions[k]);
+    if (!std::holds_alternative<Compute>(with.back())) continue;
     if (const HostCopy* copy = leaves[position]; copy != nullptr) {
       with.emplace_back(Offload{copy->task, copy->payload});
     }
     ++position;
-    fetched = position >= order.size();
   }
-  *program = std::move(with);
+  program->instructions = std::move(with);
   return absl::OkStatus();
 }
 
@@ -449,11 +509,11 @@ absl::StatusOr<ExecutionPlan> LowerPlan(
   ExecutionPlan plan;
   plan.programs.resize(graph.num_ranks());
   for (const RankId rank : graph.rank_ids()) {
-    plan.programs[rank] =
+    RankProgram program =
         LowerRank(graph, rank, schedule.order[rank], events, crossings);
     PIPELOOM_RETURN_IF_ERROR(PlaceHostCopies(graph, rank, schedule.order[rank],
-                                             schedule, host_copies,
-                                             &plan.programs[rank]));
+                                             schedule, host_copies, &program));
+    plan.programs[rank] = std::move(program.instructions);
   }
   plan.predicted_step_time = schedule.step_time();
   plan.graph = std::move(graph);

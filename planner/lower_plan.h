@@ -6,8 +6,11 @@
 // channels match and even blocking sends cannot deadlock (argument in the
 // source). A Recv is posted as late as it can be without delaying its
 // transfer: in the gap before the task that its rank runs when the producer
-// ends. Its buffer is given back right after the consumer. Sends are waited
-// for at the very end of the program, where nothing is delayed by it.
+// ends. Its buffer is given back right after the consumer. A send is waited for
+// as soon as the transfer is over in the schedule's times: right after the task
+// during which it ends, or before the task that begins after a pause in which
+// it ends. What is under way when the last task ends is waited for at the very
+// end of the program, where nothing is delayed by it.
 //
 // Activations that wait on the host leave right after their forward task. They
 // come back as many tasks before the first that needs them as the copies take
@@ -38,8 +41,9 @@ struct HostCopy {
 
 // Fills in graph, programs and predicted_step_time of a plan; the caller adds
 // job, step, replica, schedule, bounds and FLOPs. The result passes
-// ValidateExecutionPlan, except that received tensors, which a schedule does
-// not see, may exceed a memory limit: compare PlanPeaks with the limits.
+// ValidateExecutionPlan, except that sent and received tensors, which a
+// schedule does not see, may exceed a memory limit: compare PlanPeaks with the
+// limits.
 // Carried out without contention, no task starts later than in the schedule.
 // A copy that would come back at once, before any other task, is left out: it
 // would save nothing.
@@ -53,8 +57,9 @@ absl::StatusOr<ExecutionPlan> LowerPlan(
     StageGraph graph, const Schedule& schedule,
     absl::Span<const HostCopy> host_copies = {});
 
-// The most that each rank holds at once: static memory, activations, and
-// tensors received and not yet freed. REQUIRES: what the plan's instructions
+// The most that each rank holds at once: static memory, activations, tensors
+// received and not yet freed, and tensors made for other ranks whose send has
+// not been waited for. REQUIRES: what the plan's instructions
 // name exists in its graph (plans of LowerPlan; checked plans).
 IdVector<RankId, Bytes> PlanPeaks(const ExecutionPlan& plan);
 

@@ -18,12 +18,12 @@
 namespace pipeloom::planner {
 namespace {
 
-// Shares of the budget at which an answer is lowered and its received tensors
-// are counted.
+// Shares of the budget at which an answer is lowered and its sent and received
+// tensors are counted.
 constexpr double kParts[] = {0.76, 0.88, 0.95};
 
-// How often a schedule is made again with less memory because the tensors
-// received from other ranks, which a schedule does not see, broke the limit.
+// How often a schedule is made again with less memory because tensors sent to
+// or received from other ranks, which a schedule does not see, broke the limit.
 constexpr int kMaxTightenings = 6;
 
 // Lowers `limits` by what each rank's plan is over its true limit. True if any
@@ -41,13 +41,15 @@ bool Tighten(const StageGraph& graph, const IdVector<RankId, Bytes>& peaks,
   return over;
 }
 
-// By rank, of the tensors that it receives.
-IdVector<RankId, Bytes> LargestReceived(const StageGraph& graph) {
+// By rank, of the tensors that it sends or receives.
+IdVector<RankId, Bytes> LargestCrossing(const StageGraph& graph) {
   IdVector<RankId, Bytes> largest(graph.num_ranks());
   for (const Dependency& edge : graph.edges()) {
-    Bytes& most = largest[graph.task(edge.to).rank];
-    if (graph.task(edge.from).rank != graph.task(edge.to).rank) {
-      most = std::max(most, edge.payload);
+    const RankId from = graph.task(edge.from).rank;
+    const RankId to = graph.task(edge.to).rank;
+    if (from == to) continue;
+    for (const RankId r : {from, to}) {
+      largest[r] = std::max(largest[r], edge.payload);
     }
   }
   return largest;
@@ -59,7 +61,7 @@ IdVector<RankId, Bytes> LargestReceived(const StageGraph& graph) {
 // times that beside.
 void LeaveRoom(const StageGraph& graph, const IdVector<RankId, Bytes>& peaks,
                int64_t more, IdVector<RankId, RankSpec>* limits) {
-  const IdVector<RankId, Bytes> largest = LargestReceived(graph);
+  const IdVector<RankId, Bytes> largest = LargestCrossing(graph);
   for (const RankId r : graph.rank_ids()) {
     const Bytes limit = graph.rank(r).memory.limit;
     if (limit == Bytes(0)) continue;
@@ -71,17 +73,18 @@ void LeaveRoom(const StageGraph& graph, const IdVector<RankId, Bytes>& peaks,
   }
 }
 
-// What received tensors took of the limits, for messages about schedules that
-// were made within lowered limits.
+// What sent and received tensors took of the limits, for messages about
+// schedules that were made within lowered limits.
 std::string TakenFromLimits(const StageGraph& graph,
                             const IdVector<RankId, RankSpec>& limits) {
   std::string text;
   for (const RankId r : graph.rank_ids()) {
     const Bytes taken = graph.rank(r).memory.limit - limits[r].memory.limit;
     if (taken == Bytes(0)) continue;
-    absl::StrAppendFormat(&text, "%s %s of rank %d",
-                          text.empty() ? "; received tensors take" : ",",
-                          FormatBytes(taken), r.value());
+    absl::StrAppendFormat(
+        &text, "%s %s of rank %d",
+        text.empty() ? "; sent and received tensors take" : ",",
+        FormatBytes(taken), r.value());
   }
   return text;
 }
@@ -190,7 +193,7 @@ absl::StatusOr<IdVector<RankId, Bytes>> PeaksOf(const PreparedJob& job,
 
 IdVector<RankId, RankSpec> WithMargin(const StageGraph& graph,
                                       IdVector<RankId, RankSpec> limits) {
-  const IdVector<RankId, Bytes> largest = LargestReceived(graph);
+  const IdVector<RankId, Bytes> largest = LargestCrossing(graph);
   for (const RankId r : limits.ids()) {
     Bytes& limit = limits[r].memory.limit;
     if (limit == graph.rank(r).memory.limit) continue;
@@ -224,8 +227,8 @@ absl::StatusOr<Candidate> PlanChoice(
                               Lower(graph, memory, candidate.made));
     PIPELOOM_ASSIGN_OR_RETURN(const auto peaks, PeaksOf(job, candidate.plan));
     if (!Tighten(graph, peaks, &limits)) break;
-    // The order changes with the limits, and what is received at its peaks with
-    // the order: more and more margin.
+    // The order changes with the limits, and what is on its way at its peaks
+    // with the order: more and more margin.
     if (fixed == nullptr) LeaveRoom(graph, peaks, attempt + 1, &limits);
     if (attempt == kMaxTightenings) {
       for (const RankId r : graph.rank_ids()) {
@@ -233,7 +236,7 @@ absl::StatusOr<Candidate> PlanChoice(
         if (limit == Bytes(0) || peaks[r] <= limit) continue;
         return absl::ResourceExhaustedError(absl::StrFormat(
             "no schedule was found within the limits: rank %d needs %s with "
-            "the tensors it receives; its limit is %s",
+            "the tensors it sends and receives; its limit is %s",
             r.value(), FormatBytes(peaks[r]), FormatBytes(limit)));
       }
     }

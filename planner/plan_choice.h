@@ -1,5 +1,5 @@
 // One candidate plan of a step: a memory choice, scheduled within limits that
-// leave room for the tensors that ranks receive, lowered and emulated.
+// leave room for the tensors that ranks send and receive, lowered and emulated.
 #ifndef PIPELOOM_PLANNER_PLAN_CHOICE_H_
 #define PIPELOOM_PLANNER_PLAN_CHOICE_H_
 
@@ -21,7 +21,7 @@ namespace pipeloom::planner {
 
 struct Candidate {
   // The graph's ranks with the limits that the schedule was made with: lower
-  // than the true ones by what received tensors need.
+  // than the true ones by what sent and received tensors need.
   IdVector<RankId, RankSpec> limits{};
   MemorySchedule made{};
   ExecutionPlan plan{};
@@ -34,9 +34,9 @@ IdVector<RankId, RankSpec> WithMargin(const StageGraph& graph,
                                       IdVector<RankId, RankSpec> limits);
 
 // Schedules within `limits`, lowers, emulates and checks; with `fixed`, which
-// is for strategies that do not choose memory, for that selection. Where
-// received tensors, or activations on their way to the host and back, break a
-// limit, it is lowered and the schedule made again. Adds to `evaluations`, of
+// is for strategies that do not choose memory, for that selection. Where sent
+// and received tensors, or activations on their way to the host and back, break
+// a limit, it is lowered and the schedule made again. Adds to `evaluations`, of
 // an attempt that fails too.
 absl::StatusOr<Candidate> PlanChoice(
     const PreparedJob& job, const PlanInput& input,
@@ -46,7 +46,7 @@ absl::StatusOr<Candidate> PlanChoice(
 
 // Spends the rest of the budget on a better plan of a strategy that chooses
 // memory itself: in parts, each going on from the one before, so that an answer
-// that breaks a limit by its received tensors is mended and not lost.
+// that breaks a limit by the tensors on their way is repaired and not lost.
 absl::Status ImproveCandidate(const PreparedJob& job, const PlanInput& input,
                               const partition::BuiltGraph& built,
                               const partition::StepMemory& memory,
@@ -61,7 +61,7 @@ absl::StatusOr<std::optional<Candidate>> MakeCandidate(
 
 // Looks for an order with a better 90th percentile under `input.robust` until
 // the budget ends. The plan stays as it is where none is found, or where the
-// tensors that ranks receive do not fit beside it.
+// tensors that ranks send and receive do not fit in with it.
 absl::StatusOr<RobustReport> MakeRobust(const PreparedJob& job,
                                         const PlanInput& input,
                                         const partition::BuiltGraph& built,

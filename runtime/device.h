@@ -42,8 +42,11 @@ class Device {
   // when it ends.
   virtual absl::Status Compute(TaskId task) = 0;
   // The tensor to send along `edge`, after its producer has run. Its memory
-  // stays as it is until the send has been waited for.
+  // stays as it is until Sent.
   virtual absl::Span<const std::byte> Output(EdgeId edge) = 0;
+  // The send of `edge` has been waited for: what was there for it alone may go.
+  // Its bytes are in the account until then.
+  virtual void Sent(EdgeId edge) = 0;
   // Moves kept activations to the host and back.
   virtual absl::StatusOr<CopyTimes> Offload(TaskId task, Bytes payload) = 0;
   virtual absl::StatusOr<CopyTimes> Fetch(TaskId task, Bytes payload) = 0;

@@ -52,6 +52,13 @@ absl::Status Interpreter::RunInstructions() {
 
 absl::Status Interpreter::Execute(const Compute& i) {
   PIPELOOM_RETURN_IF_ERROR(AwaitLocalInputs(i.task));
+  // Its copies for other ranks, until their sends have been waited for.
+  Bytes sent;
+  for (const EdgeId e : graph_.outgoing(i.task)) {
+    const Dependency& d = graph_.edge(e);
+    if (graph_.task(d.to).rank != context_.rank) sent += d.payload;
+  }
+  PIPELOOM_RETURN_IF_ERROR(context_.account->Take(MemoryItem::kSent, sent));
   const SimTime start = context_.clock->Now();
   PIPELOOM_RETURN_IF_ERROR(context_.device->Compute(i.task));
   AddSpan(Stream::kCompute, SpanKind::kTask, i.task, EdgeId(), start);
@@ -118,10 +125,12 @@ absl::Status Interpreter::Execute(const WaitSend& i) {
     const BlockedScope blocked(context_.progress);
     return context_.transport->WaitSend(MessageOf(i.edge), context_.deadline);
   }());
-  if (times.just_now) {
-    return AddWait(i.edge, context_.clock->Reach(), since);
-  }
-  return AwaitTransfer(i.edge, times.sent, since);
+  PIPELOOM_RETURN_IF_ERROR(times.just_now
+                               ? AddWait(i.edge, context_.clock->Reach(), since)
+                               : AwaitTransfer(i.edge, times.sent, since));
+  context_.device->Sent(i.edge);
+  return context_.account->Release(MemoryItem::kSent,
+                                   graph_.edge(i.edge).payload);
 }
 
 absl::Status Interpreter::Execute(const Free& i) {

@@ -17,6 +17,7 @@
 #include "runtime/buffer_table.h"
 #include "runtime/commit_point.h"
 #include "runtime/device.h"
+#include "runtime/memory_account.h"
 #include "runtime/rank_clock.h"
 #include "runtime/rank_progress.h"
 #include "runtime/transport.h"
@@ -31,6 +32,7 @@ struct InterpreterContext {
   Device* device = nullptr;
   Transport* transport = nullptr;
   BufferTable* buffers = nullptr;
+  MemoryAccount* account = nullptr;  // Of the tensors that are sent.
   CommitGate* commit = nullptr;
   // Of every wait for another rank.
   WallTime deadline{};

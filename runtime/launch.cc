@@ -118,6 +118,7 @@ class Run {
                                              .device = r.device.get(),
                                              .transport = transport_.get(),
                                              .buffers = &*r.buffers,
+                                             .account = &*r.account,
                                              .commit = &commit_,
                                              .deadline = deadline_ + kGrace,
                                              .progress = &r.progress});

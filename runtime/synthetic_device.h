@@ -22,6 +22,7 @@ class SyntheticDevice final : public Device {
 
   absl::Status Compute(TaskId task) override;
   absl::Span<const std::byte> Output(EdgeId edge) override;
+  void Sent(EdgeId) override {}
   absl::StatusOr<CopyTimes> Offload(TaskId task, Bytes payload) override;
   absl::StatusOr<CopyTimes> Fetch(TaskId task, Bytes payload) override;
   absl::Status ReduceGradients() override;

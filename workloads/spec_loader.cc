@@ -138,6 +138,8 @@ void ReadTraining(ObjectReader& reader, TrainingSpec* training) {
   reader.Read("frozen_modules", &training->frozen_modules);
   reader.Read("memory_limit_bytes", int64_t{0}, int64_t{1} << 50,
               &memory_limit_bytes);
+  // Below 1, which ValidateJobSpec asks for.
+  reader.Read("memory_reserve", 0.0, 1.0, &training->memory_reserve);
   reader.ReadObjects("sub_microbatch_sizes", [&](ObjectReader& r) {
     TrainingSpec::SubMicrobatchSize& size =
         training->sub_microbatch_sizes.emplace_back();

@@ -11,7 +11,7 @@ function setTheme(name) {
                      'limit', 'link', 'accent', 'crit']) {
     palette[key] = style.getPropertyValue('--' + key).trim();
   }
-  for (const [name, count] of [['i', 6], ['b', 8]]) {
+  for (const [name, count] of [['i', 7], ['b', 8]]) {
     palette[name] = [];
     for (let k = 0; k < count; ++k) {
       palette[name].push(style.getPropertyValue(`--${name}${k}`).trim());

@@ -214,6 +214,7 @@ class PlanRunner:
                 transport.wait_recv(arg, values)  # type: ignore[arg-type]
             elif op == "wait_send":
                 transport.wait_send(arg)
+        transport.finish()
         for context in contexts.values():
             context.__exit__(None, None, None)
         for feed in feeds:

@@ -44,6 +44,7 @@ void SetTraining(const TrainingSpec& training, v1::TrainingSpec* proto) {
     proto->add_frozen_modules(name);
   }
   proto->set_memory_limit_bytes(training.memory_limit.count());
+  proto->set_memory_reserve(training.memory_reserve);
   for (const auto& size : training.sub_microbatch_sizes) {
     v1::SubMicrobatchSize& s = *proto->add_sub_microbatch_sizes();
     s.set_module(size.module);

@@ -140,7 +140,8 @@ def lower(graph: Graph, orders: Sequence[Sequence[int]],
           epilogue: bool = True) -> Dict[int, Tuple[Instruction, ...]]:
     """Programs around the orders: send and receive of an edge are listed at
     the same moment of one walk over all ranks, so channels match and not even
-    blocking sends can lock up. ValueError: the orders contradict the edges."""
+    blocking sends can lock up. A send is waited for before the first task of
+    its rank that comes, in that walk, after its consumer. ValueError: the orders contradict the edges."""
     incoming: Dict[int, List[int]] = {}
     outgoing: Dict[int, List[int]] = {}
     for e, edge in enumerate(graph.edges):
@@ -165,6 +166,9 @@ def lower(graph: Graph, orders: Sequence[Sequence[int]],
             if any(graph.edges[e].source not in done
                    for e in incoming.get(t, ())):
                 continue
+            over = [e for e in sent[r] if graph.edges[e].target in done]
+            programs[r] += [Instruction("wait_send", e) for e in over]
+            sent[r] = [e for e in sent[r] if e not in over]
             far = [e for e in incoming.get(t, ()) if crosses(e)]
             programs[r] += [Instruction("wait_recv", e) for e in far]
             programs[r].append(Instruction("compute", t))

@@ -94,6 +94,12 @@ class _Kept:
     rng: Any = None  # Set: the forward runs again.
     later: List[Callable[[], None]] = dataclasses.field(default_factory=list)
 
+    def drop_outputs(self) -> None:
+        """Keeps only where their gradients go in."""
+        for e, view in self.outputs.items():
+            if view.requires_grad:
+                self.outputs[e] = _Root.apply(view)
+
 
 class PlanStructure:
     """A plan's tasks as forwards, and what is handed from one to the next."""
@@ -164,7 +170,8 @@ class Executor:
     loss_fn    the mean loss of a microbatch, on its last stage
     group      the pipeline's processes, in the order of ranks; None: all
     shape_of   (plan, edge) -> (shape, dtype) of what crosses; without it every
-               tensor is announced by a header of 64 bytes
+               tensor is announced by a header of 64 bytes, and what is sent
+               stays until the end of the step
     split_fn   (output, part, parts) -> the part of a module's output that one
                of several sub-microbatches gets; by default equal rows
     reduce_fn  called at reduce_gradients; optimizer at optimizer_step, once
@@ -236,6 +243,20 @@ def _nothing() -> torch.Tensor:
     return torch.zeros(0)
 
 
+class _Root(torch.autograd.Function):
+    """Where the gradient of an output goes in: the output's shape and place
+    in the graph without its bytes, which belong to whoever takes it on."""
+
+    @staticmethod
+    def forward(ctx: Any, output: torch.Tensor) -> torch.Tensor:
+        return output.new_zeros(1).expand(output.shape)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor  # type: ignore[override]
+                 ) -> torch.Tensor:
+        return gradient
+
+
 def _equal_rows(output: torch.Tensor, part: int, parts: int) -> torch.Tensor:
     return torch.tensor_split(output, parts)[part]
 
@@ -298,6 +319,7 @@ class _Step:
             elif op == "optimizer_step":
                 self._optimizer_step()
             # Offload and fetch: done by what the forward saves.
+        self.transport.finish()
         if self.kept:
             raise RuntimeError(
                 f"the plan has no backward for tasks {sorted(self.kept)[:5]}")
@@ -377,6 +399,7 @@ class _Step:
                 kept.loss.detach())
         for e, view in kept.outputs.items():
             self.values[e] = view.detach()
+        kept.drop_outputs()
         if backward:
             if kept.rng is not None:
                 kept.outputs, kept.loss = {}, None
@@ -483,6 +506,7 @@ class _Step:
             leaf = kept.leaves[forward_edge]
             self.values[e] = (leaf.grad if leaf.grad is not None
                               else torch.zeros_like(leaf))
+            leaf.grad = None  # A graph that weight gradients need has the leaf.
         kept.leaves, kept.outputs, kept.loss = {}, {}, None
         if not split:
             del self.kept[f]

@@ -23,7 +23,10 @@ class Transport:
     """Tensors of edges between ranks, matched by tags (gloo) or by their
     order on each pair of ranks, which a plan guarantees (nccl).
 
-    A tensor is announced by its shape unless `shape_of` knows it."""
+    A tensor is announced by its shape unless `shape_of` knows it. Without
+    `shape_of` a receive begins only when it is waited for, later than the plan
+    says; so sends are waited for at the end of the step, and their tensors stay
+    until then."""
 
     def __init__(self, ranks: Sequence[int], me: int, group: Any,
                  device: torch.device, ordered: bool,
@@ -68,6 +71,15 @@ class Transport:
         self._sent[edge] = (works, keep)
 
     def wait_send(self, edge: int) -> None:
+        if self._shape_of is not None:
+            self._await_sent(edge)
+
+    def finish(self) -> None:
+        """Waits for what has been sent and not waited for."""
+        for edge in list(self._sent):
+            self._await_sent(edge)
+
+    def _await_sent(self, edge: int) -> None:
         works, _ = self._sent.pop(edge)
         for work in works:
             work.wait()

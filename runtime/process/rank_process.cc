@@ -135,6 +135,7 @@ absl::StatusOr<StepTrace> RankProcess::TryStep(const SharedPlan& plan) {
                                               .device = rank.device.get(),
                                               .transport = parts_.transport,
                                               .buffers = &*rank.buffers,
+                                              .account = &*rank.account,
                                               .commit = parts_.mesh,
                                               .deadline = deadline,
                                               .progress = progress});

@@ -1,6 +1,7 @@
 #include "runtime/torch/stage_run.h"
 
 #include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
 #include <utility>
@@ -14,6 +15,20 @@ Tensor Sum(const Tensor& a, const Tensor& b) {
   if (!a.defined()) return b;
   return b.defined() ? a + b : a;
 }
+
+// An output's shape and place in the graph without its bytes, which belong to
+// whoever takes the output on.
+struct Root : torch::autograd::Function<Root> {
+  static Tensor forward(torch::autograd::AutogradContext*,
+                        const Tensor& output) {
+    return output.new_zeros({1}).expand(output.sizes());
+  }
+  static torch::autograd::variable_list backward(
+      torch::autograd::AutogradContext*,
+      torch::autograd::variable_list gradients) {
+    return gradients;
+  }
+};
 
 Tensor To(const Tensor& t, at::Device device) {
   return t.defined() ? t.to(device, /*non_blocking=*/false, /*copy=*/true) : t;
@@ -85,6 +100,12 @@ TorchState StageRun::Forward(const TorchState& in) {
     if (segment.loss.defined()) loss_ += segment.loss.item<double>();
     if (!keeps || !options_.has_backward) segment.out = {};
     if (!options_.has_backward) segment.in = {};
+  }
+  // What the stage hands on it does not keep.
+  Tensor& last = segments_.back().out.rows;
+  if (last.defined() && last.requires_grad() &&
+      !last.is_same(segments_.back().in.rows)) {
+    last = Root::apply(last);
   }
   if (options_.has_backward && !options_.copies_apart) Offload();
   return state;

@@ -66,11 +66,16 @@ absl::Span<const std::byte> TorchDevice::Output(EdgeId edge) {
   for (const Tensor& t : {piece->rows, piece->context}) {
     if (t.defined()) parts.push_back(t.reshape({-1}));
   }
+  sent_.insert(edge);
+  fed_gradients_.erase(edge);
+  ReleaseResult(graph_.edge(edge).from);
   if (parts.empty()) return {};
   const Tensor bytes = at::cat(parts).to(at::kCPU).contiguous();
-  sent_.push_back(bytes);
+  sending_[edge] = bytes;
   return {static_cast<const std::byte*>(bytes.data_ptr()), bytes.nbytes()};
 }
+
+void TorchDevice::Sent(EdgeId edge) { sending_.erase(edge); }
 
 absl::StatusOr<StageRun*> TorchDevice::RunToCopy(TaskId forward) {
   const auto found = runs_.find(forward);
@@ -160,21 +165,25 @@ absl::Status TorchDevice::RunBackward(TaskId id) {
 }
 
 void TorchDevice::Release(TaskId id) {
+  done_.insert(id);
   for (const EdgeId e : graph_.incoming(id)) {
     const TaskId from = graph_.edge(e).from;
     if (graph_.task(from).rank != context_.rank) continue;
     fed_gradients_.erase(e);
-    if (!results_.contains(from)) continue;
-    const auto out = graph_.outgoing(from);
-    const bool local = std::all_of(out.begin(), out.end(), [&](EdgeId o) {
-      const TaskId to = graph_.edge(o).to;
-      return graph_.task(to).rank == context_.rank &&
-             (done_.contains(to) || to == id ||
-              (!CarriesOutput(o) && !CarriesGradient(o)));
-    });
-    if (local) results_.erase(from);
+    ReleaseResult(from);
   }
-  done_.insert(id);
+}
+
+void TorchDevice::ReleaseResult(TaskId from) {
+  if (!results_.contains(from)) return;
+  const auto out = graph_.outgoing(from);
+  const bool read = std::all_of(out.begin(), out.end(), [&](EdgeId e) {
+    if (!CarriesOutput(e) && !CarriesGradient(e)) return true;
+    const TaskId to = graph_.edge(e).to;
+    return graph_.task(to).rank == context_.rank ? done_.contains(to)
+                                                 : sent_.contains(e);
+  });
+  if (read) results_.erase(from);
 }
 
 }  // namespace pipeloom::runtime

@@ -25,8 +25,8 @@ class TorchDevice final : public Device {
   TorchDevice(TrainerState* trainer, const DeviceContext& context);
 
   absl::Status Compute(TaskId id) override;
-  // The bytes stay until the step's end: that is when sends are waited for.
   absl::Span<const std::byte> Output(EdgeId edge) override;
+  void Sent(EdgeId edge) override;
   absl::StatusOr<CopyTimes> Offload(TaskId task, Bytes payload) override;
   absl::StatusOr<CopyTimes> Fetch(TaskId task, Bytes payload) override;
   absl::Status ReduceGradients() override { return absl::OkStatus(); }
@@ -51,10 +51,11 @@ class TorchDevice final : public Device {
   absl::Status RunBackward(TaskId id);
   // Of a forward whose backward is to come.
   absl::StatusOr<StageRun*> RunToCopy(TaskId forward);
-  // Lets go of results that nobody on this rank will read any more: those of
-  // which `id` was the last reader here. Sends have copies of their own, but
-  // are made from the result, so what goes to another rank stays.
+  // After a task: lets go of what it was the last to read.
   void Release(TaskId id);
+  // Lets go of a result that neither a task of this rank nor a send will read
+  // any more. Sends have copies of their own, made when they begin.
+  void ReleaseResult(TaskId from);
 
   // torch_edges.cc
   EdgeShape ShapeOf(EdgeId edge) const;
@@ -93,7 +94,8 @@ class TorchDevice final : public Device {
   absl::flat_hash_map<TaskId, TorchState> results_{};
   absl::flat_hash_map<EdgeId, at::Tensor> fed_gradients_{};
   absl::flat_hash_set<TaskId> done_{};
-  std::vector<at::Tensor> sent_{};
+  absl::flat_hash_map<EdgeId, at::Tensor> sending_{};
+  absl::flat_hash_set<EdgeId> sent_{};  // Or has a copy that is.
 };
 
 }  // namespace pipeloom::runtime

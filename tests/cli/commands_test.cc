@@ -196,6 +196,34 @@ TEST_F(CommandsTest, AStrategyThatCannotRunSaysWhyAndTheOthersGoOn) {
   }
 }
 
+TEST_F(CommandsTest, TheReserveIsTakenFromTheDeviceAndShown) {
+  const auto plan = [](std::vector<std::string> more) {
+    std::vector<std::string> args = {"plan",          "dip-vlm-s",  "--batch",
+                                     "image_text",    "--replicas", "1",
+                                     "--evaluations", "2"};
+    args.insert(args.end(), more.begin(), more.end());
+    return Pipeloom(args);
+  };
+  EXPECT_THAT(plan({}).out, HasSubstr("memory limit 77.60 GiB a GPU, reserve "
+                                      "2.40 GiB (3 %)"));
+  EXPECT_THAT(plan({"--reserve", "10%"}).out,
+              HasSubstr("memory limit 72.00 GiB a GPU, reserve 8.00 GiB "
+                        "(10 %)"));
+  // A limit is taken as it is.
+  const Outcome both = plan({"--memory-limit", "70GiB", "--reserve", "10%"});
+  EXPECT_THAT(both.out, HasSubstr("memory limit 70.00 GiB a GPU\n"));
+  EXPECT_THAT(both.err, HasSubstr("--reserve changes nothing"));
+  const Outcome wrong = plan({"--reserve", "100%"});
+  EXPECT_EQ(wrong.code, 2);
+  EXPECT_THAT(wrong.err, HasSubstr("--reserve: \"100%\" must be at least 0 "
+                                   "and less than 100%"));
+  for (const char* command : {"plan", "compare", "partition", "emulate", "run",
+                              "whatif", "explain"}) {
+    EXPECT_THAT(Pipeloom({command, "--help"}).out, HasSubstr("--reserve SHARE"))
+        << command;
+  }
+}
+
 TEST_F(CommandsTest, TheAblationAddsOneLevelARow) {
   const Outcome ladder =
       Pipeloom({"compare", "dip-vlm-s", "--batch", "image_text", "--steps", "1",

@@ -136,6 +136,22 @@ TEST(ParseSizeTest, ReadsEveryUnitAndRefusesTheRest) {
   }
 }
 
+TEST(ParseShareTest, ReadsPercentAndRatioAndRefusesTheRest) {
+  const struct {
+    std::string text;
+    double share;
+  } good[] = {{"3%", 0.03},       {"3 %", 0.03}, {"0.03", 0.03},
+              {" 12.5% ", 0.125}, {"0", 0},      {"99.9%", 0.999}};
+  for (const auto& c : good) {
+    SCOPED_TRACE(c.text);
+    ASSERT_OK_AND_ASSIGN(const Share parsed, ParseShare(c.text));
+    EXPECT_DOUBLE_EQ(parsed.value, c.share);
+  }
+  for (const char* bad : {"", "%", "3GiB", "-1%", "100%", "1", "3", "nan"}) {
+    EXPECT_FALSE(ParseShare(bad).ok()) << bad;
+  }
+}
+
 TEST(FlagsHelpTest, NamesEveryFlagWithItsDefaultAndChoicesIn80Columns) {
   Options o;
   const std::string help = FlagsHelp(FlagsOf(&o));

@@ -266,11 +266,23 @@ TEST(EmulateStep, ATransferBeginsWhenBothEndsAreThere) {
   EXPECT_EQ(waits[1].start, at20);
   EXPECT_EQ(waits[1].end, at20 + Microseconds(3));
   EXPECT_EQ(trace.step_time(), Microseconds(43));
-  // The received tensor is held from Recv to Free.
+  // The received tensor is held from Recv to Free, the sent one from the start
+  // of its task to the end of the wait.
   std::vector<MemoryStep> received;
+  std::vector<MemoryStep> sent;
   for (const MemoryStep& step : trace.memory) {
     if (step.item == MemoryItem::kReceived) received.push_back(step);
+    if (step.item == MemoryItem::kSent) sent.push_back(step);
   }
+  ASSERT_EQ(sent.size(), 2u);
+  EXPECT_EQ(sent[0], (MemoryStep{.rank = RankId(0),
+                                 .at = kStepStart,
+                                 .item = MemoryItem::kSent,
+                                 .delta = Bytes(64)}));
+  EXPECT_EQ(sent[1], (MemoryStep{.rank = RankId(0),
+                                 .at = at20 + Microseconds(2),
+                                 .item = MemoryItem::kSent,
+                                 .delta = Bytes(-64)}));
   ASSERT_EQ(received.size(), 2u);
   EXPECT_EQ(received[0], (MemoryStep{.rank = RankId(1),
                                      .at = at20,
@@ -312,8 +324,10 @@ TEST(EmulateStep, MemoryPeaksAreThoseOfABruteForceSweep) {
       const Bytes held = graph.rank(rank).memory.static_bytes();
       Bytes highest = held + received;
       // Memory only grows where a task starts; tasks of a rank are in order.
+      // What is sent is waited for at the program's end.
       Bytes activations{};
       Bytes freed{};
+      Bytes sent{};
       std::vector<TaskId> order;
       for (const Span& span : trace.spans) {
         if (span.rank == rank && span.kind == SpanKind::kTask) {
@@ -322,7 +336,13 @@ TEST(EmulateStep, MemoryPeaksAreThoseOfABruteForceSweep) {
       }
       for (const TaskId task : order) {
         activations += graph.task(task).alloc;
-        highest = std::max(highest, held + activations + received - freed);
+        for (const EdgeId e : graph.outgoing(task)) {
+          if (graph.task(graph.edge(e).to).rank != rank) {
+            sent += graph.edge(e).payload;
+          }
+        }
+        highest =
+            std::max(highest, held + activations + received + sent - freed);
         activations -= graph.task(task).free;
         for (const EdgeId e : graph.incoming(task)) {
           if (graph.task(graph.edge(e).from).rank != rank) {
@@ -338,13 +358,10 @@ TEST(EmulateStep, MemoryPeaksAreThoseOfABruteForceSweep) {
                 Bytes(11));
     }
     // What a step takes it gives back.
-    std::map<int32_t, Bytes> left;
-    for (const MemoryStep& step : trace.memory) {
-      if (step.item == MemoryItem::kReceived) {
-        left[step.rank.value()] += step.delta;
-      }
-    }
-    for (const auto& [rank, bytes] : left) EXPECT_EQ(bytes, Bytes(0));
+    std::map<MemoryItem, Bytes> left;
+    for (const MemoryStep& step : trace.memory) left[step.item] += step.delta;
+    EXPECT_EQ(left[MemoryItem::kReceived], Bytes(0));
+    EXPECT_EQ(left[MemoryItem::kSent], Bytes(0));
   }
 }
 

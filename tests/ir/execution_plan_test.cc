@@ -31,7 +31,7 @@ ExecutionPlan Handshake() {
   IdVector<RankId, RankSpec> ranks(2);
   for (RankSpec& rank : ranks) {
     rank.memory.weights = Bytes(100);
-    rank.memory.limit = Bytes(200);
+    rank.memory.limit = Bytes(250);
   }
   ranks[kR0].epilogue = Microseconds(5);
   const auto task = [](RankId rank, Pass pass, int64_t alloc, int64_t free) {
@@ -288,36 +288,60 @@ TEST(ValidateExecutionPlanTest, SendsThatBlockMustMeet) {
   }
 }
 
-// Rank 0 holds at most 100 + 7 + 32, rank 1 100 + 64 + 5.
-TEST(ValidateExecutionPlanTest, MemoryCountsReceivedTensorsToTheByte) {
-  EXPECT_THAT(ValidateExecutionPlan(WithLimit(kR0, 139)), IsOk());
+// Rank 0 holds at most 100 + 7 + 32 and the 64 that it sends, which it waits
+// for at its end; rank 1 100 + 64 + 5.
+TEST(ValidateExecutionPlanTest, MemoryCountsTensorsOnTheirWayToTheByte) {
+  EXPECT_THAT(ValidateExecutionPlan(WithLimit(kR0, 203)), IsOk());
   EXPECT_THAT(ValidateExecutionPlan(WithLimit(kR1, 169)), IsOk());
   EXPECT_THAT(ValidateExecutionPlan(WithLimit(kR1, 0)), IsOk());
   const auto fails = [](const char* message) {
     return FailsWith(absl::StatusCode::kFailedPrecondition, HasSubstr(message));
   };
   EXPECT_THAT(
-      ValidateExecutionPlan(WithLimit(kR0, 138)),
-      fails("rank 0, instruction 2 (recv edge 2): 139 B are needed, 1 B over "
-            "the limit of 138 B: weights 100, gradients 0, optimizer 0, "
-            "overhead 0, activations 7, received 32"));
+      ValidateExecutionPlan(WithLimit(kR0, 202)),
+      fails("rank 0, instruction 2 (recv edge 2): 203 B are needed, 1 B over "
+            "the limit of 202 B: weights 100, gradients 0, optimizer 0, "
+            "overhead 0, activations 7, received 32, sent 64"));
+  EXPECT_THAT(ValidateExecutionPlan(WithLimit(kR0, 170)),
+              fails("rank 0, instruction 0 (compute task 0): 171 B"));
   EXPECT_THAT(ValidateExecutionPlan(WithLimit(kR1, 168)),
               fails("rank 1, instruction 2 (compute task 1): 169 B"));
   EXPECT_THAT(ValidateExecutionPlan(WithLimit(kR1, 99)),
               fails("rank 1, at the start: 100 B are needed, 1 B over"));
 }
 
+TEST(ValidateExecutionPlanTest, WhatHasBeenWaitedForIsSentNoMore) {
+  // Right after its send, 64 are given back before 32 are received.
+  ExecutionPlan plan = WithLimit(kR0, 171);
+  Program& program = plan.programs[kR0];
+  ASSERT_EQ(program.back(), Instruction(WaitSend{E0}));
+  program.pop_back();
+  Insert(program, 2, WaitSend{E0});
+  EXPECT_THAT(ValidateExecutionPlan(plan), IsOk());
+  // Left out or moved behind the receive, it is too late.
+  ExecutionPlan without = plan;
+  without.programs[kR0].erase(without.programs[kR0].begin() + 2);
+  EXPECT_THAT(ValidateExecutionPlan(without),
+              FailsWith(absl::StatusCode::kFailedPrecondition,
+                        HasSubstr("rank 0, instruction 2 (recv edge 2): 203 B "
+                                  "are needed, 32 B over")));
+  std::swap(program[2], program[3]);
+  EXPECT_THAT(ValidateExecutionPlan(plan),
+              FailsWith(absl::StatusCode::kFailedPrecondition,
+                        HasSubstr("received 32, sent 64")));
+}
+
 TEST(ValidateExecutionPlanTest, OffloadedActivationsAreNotHeld) {
-  ExecutionPlan plan = WithLimit(kR0, 132);  // 100 + 32: nothing for the 7.
+  ExecutionPlan plan = WithLimit(kR0, 196);  // Nothing for the 7.
   EXPECT_THAT(
       ValidateExecutionPlan(plan),
       FailsWith(absl::StatusCode::kFailedPrecondition, HasSubstr("7 B over")));
-  plan = WithLimit(kR0, 138);
+  plan = WithLimit(kR0, 202);
   Insert(plan.programs[kR0], 1, Offload{T0, Bytes(7)});
   Insert(plan.programs[kR0], 5, Fetch{T0, Bytes(7)});
   EXPECT_THAT(ValidateExecutionPlan(plan),
               FailsWith(absl::StatusCode::kFailedPrecondition,
-                        HasSubstr("(fetch task 0): 139 B are needed")));
+                        HasSubstr("(fetch task 0): 203 B are needed")));
 }
 
 TEST(ValidateExecutionPlanTest, NothingIsGivenBackThatIsNotHeld) {

@@ -154,6 +154,12 @@ TEST(JobSpecTest, EachFaultIsNamedWithItsFieldAndWhatIsAllowed) {
        [](JobSpec& j) { j.training.microbatch_seconds = std::nan(""); }},
       {"training.memory_limit is -5; it must be >= 0",
        [](JobSpec& j) { j.training.memory_limit = Bytes(-5); }},
+      {"training.memory_reserve is 1; it must be in [0, 1)",
+       [](JobSpec& j) { j.training.memory_reserve = 1; }},
+      {"training.memory_reserve is -0.1; it must be in [0, 1)",
+       [](JobSpec& j) { j.training.memory_reserve = -0.1; }},
+      {"training.memory_reserve is nan; it must be in [0, 1)",
+       [](JobSpec& j) { j.training.memory_reserve = std::nan(""); }},
       {"training.frozen_modules names \"vision\"; the model has encoder, "
        "backbone",
        [](JobSpec& j) { j.training.frozen_modules = {"vision"}; }},
@@ -182,9 +188,18 @@ TEST(JobSpecTest, EachFaultIsNamedWithItsFieldAndWhatIsAllowed) {
 
 TEST(JobSpecTest, DefaultsAndLookUpsFollowTheComments) {
   JobSpec job = SmallJob();
-  EXPECT_EQ(job.MemoryLimit(), Bytes(80 * kGibibyte.count() / 100 * 94));
+  // 80 GiB less 3 %.
+  EXPECT_EQ(job.MemoryReserve(), Bytes(2'576'980'378));
+  EXPECT_EQ(job.MemoryLimit(), 80 * kGibibyte - Bytes(2'576'980'378));
+  job.training.memory_reserve = 0.25;
+  EXPECT_EQ(job.MemoryLimit(), 60 * kGibibyte);
+  job.training.memory_reserve = 0;
+  EXPECT_EQ(job.MemoryLimit(), 80 * kGibibyte);
+  // A limit of the job's own is taken as it is.
+  job.training.memory_reserve = 0.25;
   job.training.memory_limit = Bytes(7);
   EXPECT_EQ(job.MemoryLimit(), Bytes(7));
+  EXPECT_EQ(job.MemoryReserve(), Bytes(0));
   EXPECT_FALSE(job.IsFrozen(ModuleId(0)));
   job.training.frozen_modules = {"encoder"};
   EXPECT_TRUE(job.IsFrozen(ModuleId(0)));

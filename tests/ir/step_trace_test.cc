@@ -41,7 +41,7 @@ TEST(MemoryPeaksTest, SaysHowMuchWhenAndOfWhat) {
   EXPECT_EQ(first.total, Bytes(125));
   EXPECT_EQ(first.at, At(2));
   EXPECT_THAT(first.items, ElementsAre(Bytes(100), Bytes(0), Bytes(0), Bytes(0),
-                                       Bytes(20), Bytes(5)));
+                                       Bytes(20), Bytes(5), Bytes(0)));
   EXPECT_EQ(peaks[RankId(1)].total, Bytes(3));
   EXPECT_EQ(peaks[RankId(1)].at, At(7));
 }
@@ -56,7 +56,8 @@ TEST(MemoryItemTest, EveryItemHasAName) {
     names.push_back(MemoryItemName(static_cast<MemoryItem>(i)));
   }
   EXPECT_THAT(names, ElementsAre("weights", "gradients", "optimizer",
-                                 "overhead", "activations", "received"));
+                                 "overhead", "activations", "received",
+                                 "sent"));
 }
 
 TEST(TaskOrdersTest, OnlyTasksCount) {

@@ -314,6 +314,47 @@ TEST(BuildStageGraphTest, AFrozenBackboneHasNoBackwardWhereNoImageFeedsIt) {
   EXPECT_GT(CountPasses(built.graph, kBackbone)[1], 0);
 }
 
+// With what its edges carry to other ranks, input and output: no more.
+TEST(BuildStageGraphTest, AFrozenStageHoldsItsOutputOnceWhoeverTakesIt) {
+  int sent = 0;
+  int stayed = 0;
+  for (uint64_t seed = 0; seed < 60; ++seed) {
+    SCOPED_TRACE(::testing::Message() << "seed " << seed);
+    JobSpec job = RandomJob(seed);
+    job.training.frozen_modules.clear();
+    for (const ModuleSpec& module : job.model.modules) {
+      job.training.frozen_modules.push_back(module.name);
+    }
+    const Problem p = Prepare(job, RandomMixedBatch(seed, 20), true);
+    const emulator::StageCostModel costs(job);
+    ASSERT_OK_AND_ASSIGN(const BuiltGraph built,
+                         BuildStageGraph(costs, p.partition, p.microbatches));
+    for (const StagePair& pair : built.pairs) {
+      const Task& task = built.graph.task(pair.forward);
+      const emulator::StageCost cost = costs.Cost(
+          p.partition.stages[pair.stage],
+          p.microbatches.sub_microbatches[pair.sub_microbatch].shape, false);
+      Bytes crossing;
+      for (const EdgeId e : built.graph.outgoing(pair.forward)) {
+        crossing += built.graph.edge(e).payload;
+      }
+      EXPECT_EQ(task.alloc, task.free);
+      EXPECT_LE(task.alloc, cost.activations);
+      if (crossing >= cost.output) {
+        EXPECT_LE(task.alloc, cost.input);
+        sent += cost.output > Bytes(0);
+      } else {
+        EXPECT_LE(task.alloc + crossing, cost.input + cost.output);
+        EXPECT_TRUE(task.alloc == cost.activations ||
+                    task.alloc + crossing == cost.input + cost.output);
+        ++stayed;
+      }
+    }
+  }
+  EXPECT_GT(sent, 100);
+  EXPECT_GT(stayed, 100);
+}
+
 TEST(BuildStageGraphTest, TextOnlyMicrobatchesStartWithTheBackbone) {
   BatchMetadata batch;
   for (int i = 0; i < 3; ++i) batch.samples.push_back({.text_tokens = 2000});

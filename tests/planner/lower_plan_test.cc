@@ -78,9 +78,9 @@ TEST(LowerPlanTest, AHandshakeHasTheProgramsOneWouldWrite) {
   EXPECT_THAT(
       plan.programs[RankId(0)],
       ElementsAre(I(Compute{TaskId(0)}), I(Recv{EdgeId(2)}), I(Send{EdgeId(0)}),
-                  I(WaitRecv{EdgeId(2)}), I(Compute{TaskId(3)}),
-                  I(Free{EdgeId(2)}), I(ReduceGradients{}), I(OptimizerStep{}),
-                  I(WaitSend{EdgeId(0)})));
+                  I(WaitSend{EdgeId(0)}), I(WaitRecv{EdgeId(2)}),
+                  I(Compute{TaskId(3)}), I(Free{EdgeId(2)}),
+                  I(ReduceGradients{}), I(OptimizerStep{})));
   EXPECT_THAT(plan.programs[RankId(1)],
               ElementsAre(I(Recv{EdgeId(0)}), I(WaitRecv{EdgeId(0)}),
                           I(Compute{TaskId(1)}), I(Free{EdgeId(0)}),
@@ -91,15 +91,15 @@ TEST(LowerPlanTest, AHandshakeHasTheProgramsOneWouldWrite) {
   EXPECT_EQ(plan.graph, graph);
 }
 
-TEST(LowerPlanTest, PeaksCountReceivedTensorsUntilTheyAreFreed) {
+TEST(LowerPlanTest, PeaksCountReceivedAndSentTensors) {
   const StageGraph graph = Handshake();
   ASSERT_OK_AND_ASSIGN(const ExecutionPlan plan,
                        LowerPlan(graph, IdOrder(graph)));
   EXPECT_THAT(PlanPeaks(plan),
-              ElementsAre(Bytes(100 + 7 + 32), Bytes(100 + 64 + 5)));
+              ElementsAre(Bytes(100 + 7 + 32 + 64), Bytes(100 + 64 + 5)));
 }
 
-TEST(LowerPlanTest, ALimitBrokenByReceivedTensorsIsForTheCallerToSee) {
+TEST(LowerPlanTest, ALimitBrokenByTransfersIsForTheCallerToSee) {
   const StageGraph graph = Handshake();
   IdVector<RankId, RankSpec> ranks = graph.ranks();
   ranks[RankId(1)].memory.limit = Bytes(168);

@@ -1,5 +1,5 @@
-// Tensors that ranks receive, which a schedule does not see, and the limits
-// that are lowered for them.
+// Tensors that ranks send and receive, which a schedule does not see, and the
+// limits that are lowered for them.
 #include "planner/plan_choice.h"
 
 #include <gmock/gmock.h>
@@ -21,7 +21,7 @@ using ::pipeloom::testing::PlanFirstStep;
 using ::pipeloom::testing::RandomBatch;
 using ::pipeloom::testing::SmallVlmJob;
 
-// A schedule uses all the memory there is, and what is received beside it is
+// A schedule uses all the memory there is, and what is on its way besides is
 // over on one rank, then on another: without margins that grow, some limits
 // between two that work have no plan.
 TEST(GrowingMarginsTest, EveryLimitAboveOneThatWorksHasAPlan) {
@@ -61,8 +61,10 @@ TEST(WithMarginTest, IsForTwoTensorsOnRanksWhoseLimitWasLowered) {
   const StageGraph& graph = result.plan.graph;
   IdVector<RankId, Bytes> largest(graph.num_ranks());
   for (const Dependency& edge : graph.edges()) {
+    const RankId from = graph.task(edge.from).rank;
     const RankId to = graph.task(edge.to).rank;
-    if (graph.task(edge.from).rank == to) continue;
+    if (from == to) continue;
+    largest[from] = std::max(largest[from], edge.payload);
     largest[to] = std::max(largest[to], edge.payload);
   }
   IdVector<RankId, RankSpec> limits = graph.ranks();

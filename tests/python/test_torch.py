@@ -27,7 +27,8 @@ except ImportError:
 if HAVE_TORCH and HAVE_GRPC:
     from pipeloom import static_schedule as sp
     from pipeloom.plan import Microbatch, SubMicrobatch, loss_weights
-    from pipeloom.torch import Executor, PlanMismatch
+    from pipeloom.torch import Executor, PlanMismatch, _Step
+    from pipeloom.transport import Transport
 
 WIDTH = 8
 MODULES = ("vision", "text")
@@ -200,8 +201,49 @@ def share_of(plan, rank):
                for i, t in plan.tasks.items() if i in mine | ends})
 
 
+class SentTensors:
+    """Whether a step keeps a tensor whose send has been waited for. Parts of a
+    larger tensor are left out: they live as long as the last of them."""
+
+    def __init__(self):
+        self.count = 0
+        self.kept = 0
+        self._step = None
+        run, wait_send = _Step.run, Transport.wait_send
+
+        def watched_run(step):
+            self._step = step
+            return run(step)
+
+        def watched(transport, edge):
+            data = transport._sent[edge][1][0]
+            address = data.data_ptr()
+            whole = (data.numel() * data.element_size() ==
+                     data.storage().nbytes())
+            wait_send(transport, edge)
+            if transport._shape_of is None:  # Waits at the end of the step.
+                return
+            if edge in transport._sent:
+                self.kept += 1
+            if whole and data.numel() > 0:
+                self.count += 1
+                self.kept += address in self._held()
+
+        _Step.run, Transport.wait_send = watched_run, watched
+
+    def _held(self):
+        step = self._step
+        tensors = list(step.values.values())
+        for kept in step.kept.values():
+            for leaf in kept.leaves.values():
+                tensors += [leaf] + [leaf.grad] * (leaf.grad is not None)
+            tensors += kept.outputs.values()
+        return {t.data_ptr() for t in tensors}
+
+
 def worker(rank, world, port, queue, ordered):
     torch.set_num_threads(1)
+    sent = SentTensors()
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port),
                       USE_LIBUV="0")
     dist.init_process_group("gloo", rank=rank, world_size=world)
@@ -214,8 +256,23 @@ def worker(rank, world, port, queue, ordered):
             layers = build(stages)
             mine = {i: layers[i] for i, s in enumerate(stages)
                     if s.rank == rank}
+            batch = None
+
+            def shape_of(plan, edge):
+                ends = (plan.edges[edge].source, plan.edges[edge].target)
+                # Of an output, or of its gradient.
+                of = [plan.tasks[t] for t in ends]
+                made = of[0] if of[0].kind == "F" else of[1]
+                micro = plan.microbatches[made.microbatch]
+                rows = (len(batch["text"][made.microbatch])
+                        if made.module == 1 else
+                        next(s.instances for s in micro.subs
+                             if (s.module, s.index) == (0, made.sub)))
+                return (rows, WIDTH), torch.float32
+
             executor = Executor(mine, rank=rank, loss_fn=loss_of,
-                                ordered=ordered)
+                                ordered=ordered,
+                                shape_of=shape_of if split else None)
             for seed in range(4):
                 batch, microbatches = make_batch(
                     seed, [seed % 3, 2, 0, 1, 3][:2 + seed])
@@ -242,6 +299,9 @@ def worker(rank, world, port, queue, ordered):
                 if len(result.spans) != sum(
                         t.rank == rank for t in plan.tasks.values()):
                     raise AssertionError("a task has no span")
+        if sent.count == 0 or sent.kept > 0:
+            raise AssertionError(f"{sent.kept} of {sent.count} tensors are "
+                                 "kept after their send")
         # Two ranks with different plans: refused by both, nothing is sent.
         import dataclasses
         other = dataclasses.replace(plan, checksum=(rank, 1))

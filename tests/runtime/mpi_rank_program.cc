@@ -143,6 +143,7 @@ class SabotagedDevice final : public Device {
   absl::Span<const std::byte> Output(EdgeId edge) override {
     return inner_.Output(edge);
   }
+  void Sent(EdgeId edge) override { inner_.Sent(edge); }
   absl::StatusOr<CopyTimes> Offload(TaskId task, Bytes payload) override {
     return inner_.Offload(task, payload);
   }

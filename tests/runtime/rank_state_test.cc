@@ -90,7 +90,7 @@ TEST(MemoryAccountTest, CountsByItemAndRefusesWhatPassesTheLimit) {
       FailsWith(absl::StatusCode::kResourceExhausted,
                 HasSubstr("1 B more of received pass the limit of 100 B; held: "
                           "weights 30, gradients 0, optimizer 0, overhead 10, "
-                          "activations 60, received 0")));
+                          "activations 60, received 0, sent 0")));
   EXPECT_THAT(account.Release(MemoryItem::kActivations, Bytes(61)),
               FailsWith(absl::StatusCode::kFailedPrecondition,
                         HasSubstr("61 B of activations")));

@@ -61,6 +61,7 @@ constexpr char kJob[] = R"({
     "memory_strategies": ["MEMORY_STRATEGY_OFFLOAD"],
     "frozen_modules": ["eye"],
     "memory_limit_bytes": "4000000000",
+    "memory_reserve": 0.125,
     "sub_microbatch_sizes": [{"module": "eye", "instances": 12}]
   },
   "search": {"schedule": "dip", "deadline_us": 2500.5, "evaluations": 7,
@@ -109,6 +110,7 @@ TEST(ParseJobTest, ReadsEveryField) {
   EXPECT_FALSE(job.Allows(MemoryStrategy::kRecompute));
   EXPECT_TRUE(job.IsFrozen(ModuleId(0)));
   EXPECT_EQ(job.MemoryLimit(), Bytes(4'000'000'000));
+  EXPECT_EQ(job.training.memory_reserve, 0.125);
   EXPECT_EQ(job.training.sub_microbatch_sizes[0].instances, 12);
   EXPECT_EQ(job.search.schedule, "dip");
   EXPECT_EQ(job.search.deadline, Nanoseconds(2'500'500));

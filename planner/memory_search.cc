@@ -326,7 +326,9 @@ class MemorySearch {
         budget.Exhausted(evaluations_ + judged.evaluations)) {
       return judged;
     }
-    judged.status = ChooseFormsFor(slot, &judged.evaluations, &level).status();
+    judged.status =
+        ChooseFormsFor(slot, kLevelFormBatches, &judged.evaluations, &level)
+            .status();
     return judged;
   }
 

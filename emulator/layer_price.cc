@@ -76,14 +76,14 @@ LayerCost PriceLayer(const LayerSpec& layer, const WorkShape& whole,
     const LayerActivations::Part& part = kept.groups[g];
     cost.groups[g].bytes = needs.weights ? part.trained : part.frozen;
     if (cost.groups[g].bytes == Bytes(0)) continue;
-    cost.groups[g].again = CostOf(ops.again[g], setting.costs);
+    cost.groups[g].again = CostOf(ops.again[g], setting.costs).time;
   }
   // A frozen layer's projections start from norm outputs that are not kept.
   const auto norms = static_cast<size_t>(OperatorGroup::kNorms);
   GroupCost& projections =
       cost.groups[static_cast<size_t>(OperatorGroup::kProjections)];
   if (!needs.weights && projections.bytes > Bytes(0)) {
-    projections.again += CostOf(ops.again[norms], setting.costs);
+    projections.again += CostOf(ops.again[norms], setting.costs).time;
   }
   cost.forward_flops = setting.copies == 1
                            ? ops.forward_flops

@@ -99,7 +99,7 @@ MemoryRules::MemoryRules(
   const size_t lists = memory_.lists.size();
   module_of_list_.resize(lists);
   candidate_.resize(lists);
-  sums_.resize(costs.job().model.modules.size(),
+  sums_.assign(costs.job().model.modules.size(),
                std::vector<Sums>(static_cast<size_t>(num_settings_)));
   for (const StagePairId id : pairs.ids()) {
     if (pairs[id].backward.is_none()) continue;

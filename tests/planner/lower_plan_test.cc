@@ -357,7 +357,7 @@ TEST(LowerPlanTest, TheCheckAndANaiveRunAgreeOnDeadlocks) {
                          TimeSchedule(graph, RandomOrders(graph, random)));
     ASSERT_OK_AND_ASSIGN(ExecutionPlan plan, LowerPlan(graph, schedule));
     ASSERT_TRUE(RunsToItsEnd(plan));
-    // Moves a receive or a send elsewhere.
+    // Moves a receive, a send or the wait for one elsewhere.
     const RankId rank(static_cast<int32_t>(random.Below(graph.num_ranks())));
     auto& program = plan.programs[rank];
     if (program.empty()) continue;
@@ -365,12 +365,17 @@ TEST(LowerPlanTest, TheCheckAndANaiveRunAgreeOnDeadlocks) {
       const auto from = random.Below(static_cast<int64_t>(program.size()));
       const auto to = random.Below(static_cast<int64_t>(program.size()));
       const Instruction i = program[static_cast<size_t>(from)];
-      if (!std::holds_alternative<Send>(i) &&
-          !std::holds_alternative<Recv>(i)) {
+      const auto* send = std::get_if<Send>(&i);
+      if (send == nullptr && !std::holds_alternative<Recv>(i) &&
+          !std::holds_alternative<WaitSend>(i)) {
         continue;
       }
       program.erase(program.begin() + from);
       program.insert(program.begin() + to, i);
+      if (send == nullptr) continue;
+      const Instruction wait = WaitSend{send->edge};
+      program.erase(std::find(program.begin(), program.end(), wait));
+      program.push_back(wait);
     }
     const absl::Status status = ValidateExecutionPlan(plan);
     if (status.ok()) {

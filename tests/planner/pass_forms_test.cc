@@ -1,0 +1,167 @@
+#include "planner/pass_forms.h"
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "base/random.h"
+#include "gtest/gtest.h"
+#include "partition/batch_split.h"
+#include "partition/build_stage_graph.h"
+#include "partition/placement.h"
+#include "planner/drop_fused.h"
+#include "planner/flat_graph.h"
+#include "planner/list_scheduler.h"
+#include "planner/lower_plan.h"
+#include "planner/pair_passes.h"
+#include "planner/plan_bound.h"
+#include "planner/stage_choices.h"
+#include "tests/support/small_job.h"
+#include "tests/support/status_matchers.h"
+
+namespace pipeloom::planner {
+namespace {
+
+using partition::MemorySelection;
+using partition::PassForm;
+using partition::StepMemory;
+using testing::IsOk;
+
+struct Problem {
+  StageGraph graph{};  // Everything kept, all backwards split.
+  StepMemory memory{};
+};
+
+// A step on tensor-parallel ranks with links slow enough for forms to matter.
+Problem MakeProblem(uint64_t seed) {
+  JobSpec job = testing::SmallVlmJob();
+  job.parallel.tp = 4;
+  job.cluster.intra_node.bandwidth.bytes_per_second = 5e10;
+  job.training.microbatches = 4;
+  const BatchMetadata batch = testing::RandomBatch(seed, 30, 3);
+  const emulator::StageCostModel costs(job);
+  const Partition partition = *partition::SeparatedPartition(job, costs, batch);
+  const Microbatches cut = *partition::SplitMicrobatches(
+      job, *partition::PackStep(job, batch, 0), 0, partition);
+  partition::BuiltGraph built = *partition::BuildStageGraph(
+      costs, partition, cut, {.split_backward = true});
+  StepMemory memory = partition::MakeStepMemory(
+      costs, partition, cut, built.pairs, StageChoices(costs, partition, cut));
+  return {.graph = std::move(built.graph), .memory = std::move(memory)};
+}
+
+MemorySelection RandomSelection(const StepMemory& memory, Random* random) {
+  MemorySelection selection = memory.KeepEverything();
+  for (const StagePairId id : memory.pairs.ids()) {
+    if (memory.pairs[id].backward.is_none()) continue;
+    selection[id] =
+        static_cast<int32_t>(random->Below(memory.candidates(id).size()));
+  }
+  return selection;
+}
+
+// A legal order under limits that are just enough for it.
+struct Limited {
+  StageGraph graph{};
+  RankOrders orders{};
+};
+Limited ListScheduled(const StageGraph& graph) {
+  const FlatGraph flat(graph);
+  ListScheduler scheduler(flat);
+  scheduler.Run({});
+  Limited limited{.orders = OrdersOf(flat, scheduler.sequence())};
+  IdVector<RankId, RankSpec> ranks = graph.ranks();
+  const Schedule schedule = *TimeSchedule(graph, limited.orders);
+  for (const RankId r : ranks.ids()) ranks[r].memory.limit = schedule.peak[r];
+  limited.graph = graph.WithRanks(ranks);
+  return limited;
+}
+
+TEST(PassForms, TheFormChosenIsNeverSlowerAndKeepsTheMemoryOfTheOrder) {
+  int64_t improved = 0;
+  int64_t mixed = 0;
+  for (uint64_t seed = 0; seed < 60; ++seed) {
+    SCOPED_TRACE(::testing::Message() << "seed " << seed);
+    Problem problem = MakeProblem(seed);
+    ASSERT_TRUE(HasFormChoice(problem.memory));
+    Random random(seed);
+    SetForms(seed % 2 == 0 ? PassForm::kSplit : PassForm::kFused,
+             &problem.memory);
+    const MemorySelection selection = RandomSelection(problem.memory, &random);
+    const StageGraph before =
+        *partition::ApplyMemory(problem.graph, problem.memory, selection);
+    Limited limited = ListScheduled(before);
+    const int64_t was =
+        TimeSchedule(before, limited.orders)->step_time().count();
+    StepMemory chosen = problem.memory;
+    PassFormChooser chooser(before, problem.memory);
+    const int64_t time = chooser.Choose(selection, &chosen, &limited.orders);
+    EXPECT_LE(time, was);
+    improved += time < was;
+    const StageGraph after =
+        partition::ApplyMemory(problem.graph, chosen, selection)
+            ->WithRanks(limited.graph.ranks());
+    ASSERT_OK_AND_ASSIGN(const Schedule schedule,
+                         TimeSchedule(after, limited.orders));
+    EXPECT_EQ(schedule.step_time().count(), time);
+    EXPECT_THAT(ValidateSchedule(after, schedule), IsOk());
+    int fused = 0;
+    int split = 0;
+    for (const StagePairId id : chosen.pairs.ids()) {
+      if (!chosen.has_other_form(id)) continue;
+      ++(chosen.form(id) == PassForm::kFused ? fused : split);
+    }
+    mixed += fused > 0 && split > 0;
+    // A plan has weight-gradient tasks of split pairs only.
+    ASSERT_OK_AND_ASSIGN(const PlanProblem plan,
+                         DropFusedWeightGrads(after, chosen, schedule));
+    EXPECT_EQ(plan.graph.num_tasks(), after.num_tasks() - fused);
+    EXPECT_THAT(ValidateSchedule(plan.graph, plan.schedule), IsOk());
+    ASSERT_OK_AND_ASSIGN(const ExecutionPlan lowered,
+                         LowerPlan(plan.graph, plan.schedule));
+  }
+  EXPECT_GT(improved, 20);
+  EXPECT_GT(mixed, 20);
+}
+
+// The gaps of a rank take no more than they are, each backward takes one weight
+// gradient, whose input gradient was made before it, and the plan is legal.
+TEST(PairPasses, PairsAreLegalNeverSlowerAndAboveTheBound) {
+  int64_t paired = 0;
+  for (uint64_t seed = 0; seed < 60; ++seed) {
+    SCOPED_TRACE(::testing::Message() << "seed " << seed);
+    Problem problem = MakeProblem(seed);
+    const MemorySelection selection = problem.memory.KeepEverything();
+    const StageGraph graph =
+        *partition::ApplyMemory(problem.graph, problem.memory, selection);
+    const Limited limited = ListScheduled(graph);
+    const StageGraph& roomy = graph;
+    const int64_t was =
+        TimeSchedule(graph, limited.orders)->step_time().count();
+    const PairedOrders found =
+        PairPasses(seed % 2 == 0 ? roomy : limited.graph, problem.memory,
+                   selection, limited.orders);
+    EXPECT_LE(found.step_time, was);
+    paired += !found.pairs.empty();
+    ASSERT_OK_AND_ASSIGN(
+        StageGraph with,
+        ApplyPairs(seed % 2 == 0 ? roomy : limited.graph, found.pairs));
+    ASSERT_OK_AND_ASSIGN(const Schedule schedule,
+                         TimeSchedule(with, found.orders));
+    EXPECT_EQ(schedule.step_time().count(), found.step_time);
+    EXPECT_THAT(ValidateSchedule(with, schedule), IsOk());
+    EXPECT_LE(PlanBound(problem.graph, &problem.memory).time, found.step_time);
+    IdVector<TaskId, bool> used(with.num_tasks(), false);
+    for (const PairedPass& pair : found.pairs) {
+      EXPECT_FALSE(used[pair.backward]);
+      used[pair.backward] = true;
+      EXPECT_LT(pair.rest, graph.task(pair.weight_grad).duration);
+    }
+    ASSERT_OK_AND_ASSIGN(const ExecutionPlan plan, LowerPlan(with, schedule));
+    EXPECT_THAT(ValidateExecutionPlan(plan), IsOk());
+  }
+  EXPECT_GT(paired, 40);
+}
+
+}  // namespace
+}  // namespace pipeloom::planner

@@ -30,6 +30,12 @@ IdVector<TaskId, TaskId> TasksInSplit(
   return now;
 }
 
+const MemoryChoice& ChoiceOf(const StepMemory& memory,
+                             const partition::MemorySelection& selection,
+                             StagePairId id) {
+  return memory.candidates(id)[static_cast<size_t>(selection[id])].choice;
+}
+
 // Splits every pair that holds no more for it while its backward runs.
 void SplitWhereItFits(const partition::MemorySelection& selection,
                       StepMemory* memory) {
@@ -46,55 +52,34 @@ void SplitWhereItFits(const partition::MemorySelection& selection,
 
 }  // namespace
 
-absl::StatusOr<SplitAnswer> ToSplit(const PreparedJob& job,
-                                    const Microbatches& microbatches,
-                                    const partition::BuiltGraph& fused,
-                                    const StepMemory& memory,
-                                    const MemorySchedule& made) {
-  SplitAnswer answer;
-  PIPELOOM_ASSIGN_OR_RETURN(
-      answer.step.built,
-      partition::BuildStageGraph(*job.costs, job.partition, microbatches,
-                                 {.split_backward = true}));
-  const auto& pairs = answer.step.built.pairs;
-  // By stage the choices that the answer made.
-  const auto choice_of = [&](StagePairId id) -> const MemoryChoice& {
-    return memory.candidates(id)[static_cast<size_t>(made.selection[id])]
-        .choice;
-  };
-  IdVector<StageId, std::vector<MemoryChoice>> choices(
-      job.partition.stages.size());
+absl::StatusOr<MemorySchedule> InSplitStep(const partition::BuiltGraph& split,
+                                           const StepMemory& split_memory,
+                                           const partition::BuiltGraph& fused,
+                                           const StepMemory& memory,
+                                           const MemorySchedule& made) {
+  const auto& pairs = split.pairs;
+  MemorySchedule answer;
+  answer.selection.resize(pairs.size());
   for (const StagePairId id : pairs.ids()) {
     if (pairs[id].backward.is_none()) continue;
-    std::vector<MemoryChoice>& own = choices[pairs[id].stage];
-    if (std::find(own.begin(), own.end(), choice_of(id)) == own.end()) {
-      own.push_back(choice_of(id));
-    }
-  }
-  answer.step.memory = partition::MakeStepMemory(*job.costs, job.partition,
-                                                 microbatches, pairs, choices);
-  answer.made.selection.resize(pairs.size());
-  for (const StagePairId id : pairs.ids()) {
-    if (pairs[id].backward.is_none()) continue;
-    const std::vector<MemoryCandidate>& own = answer.step.memory.candidates(id);
+    const MemoryChoice& choice = ChoiceOf(memory, made.selection, id);
+    const std::vector<MemoryCandidate>& own = split_memory.candidates(id);
     const auto at =
         std::find_if(own.begin(), own.end(), [&](const MemoryCandidate& c) {
-          return c.choice == choice_of(id) ||
-                 (c.choice.keeps_everything() &&
-                  choice_of(id).keeps_everything());
+          return c.choice == choice ||
+                 (c.choice.keeps_everything() && choice.keeps_everything());
         });
     if (at == own.end()) {
-      return absl::NotFoundError("a memory choice is none of a split backward");
+      return absl::NotFoundError("a memory choice is none of the split step's");
     }
-    answer.made.selection[id] = static_cast<int32_t>(at - own.begin());
+    answer.selection[id] = static_cast<int32_t>(at - own.begin());
   }
-  answer.made.forms = FormSelection(pairs.size(), PassForm::kFused);
-  StepMemory with_forms = answer.step.memory;
-  with_forms.SetForms(answer.made.forms);
+  answer.forms = FormSelection(pairs.size(), PassForm::kFused);
+  StepMemory with_forms = split_memory;
+  with_forms.SetForms(answer.forms);
   PIPELOOM_ASSIGN_OR_RETURN(
       const StageGraph graph,
-      partition::ApplyMemory(answer.step.built.graph, with_forms,
-                             answer.made.selection));
+      partition::ApplyMemory(split.graph, with_forms, answer.selection));
   IdVector<TaskId, TaskId> weight_grad(graph.num_tasks());  // By backward.
   for (const StagePair& pair : pairs) {
     if (!pair.weight_grad.is_none()) {
@@ -112,8 +97,38 @@ absl::StatusOr<SplitAnswer> ToSplit(const PreparedJob& job,
       }
     }
   }
-  PIPELOOM_ASSIGN_OR_RETURN(answer.made.found.schedule,
+  PIPELOOM_ASSIGN_OR_RETURN(answer.found.schedule,
                             TimeSchedule(graph, std::move(orders)));
+  return answer;
+}
+
+absl::StatusOr<SplitAnswer> ToSplit(const PreparedJob& job,
+                                    const Microbatches& microbatches,
+                                    const partition::BuiltGraph& fused,
+                                    const StepMemory& memory,
+                                    const MemorySchedule& made) {
+  SplitAnswer answer;
+  PIPELOOM_ASSIGN_OR_RETURN(
+      answer.step.built,
+      partition::BuildStageGraph(*job.costs, job.partition, microbatches,
+                                 {.split_backward = true}));
+  const auto& pairs = answer.step.built.pairs;
+  // By stage the choices that the answer made.
+  IdVector<StageId, std::vector<MemoryChoice>> choices(
+      job.partition.stages.size());
+  for (const StagePairId id : pairs.ids()) {
+    if (pairs[id].backward.is_none()) continue;
+    const MemoryChoice& choice = ChoiceOf(memory, made.selection, id);
+    std::vector<MemoryChoice>& own = choices[pairs[id].stage];
+    if (std::find(own.begin(), own.end(), choice) == own.end()) {
+      own.push_back(choice);
+    }
+  }
+  answer.step.memory = partition::MakeStepMemory(*job.costs, job.partition,
+                                                 microbatches, pairs, choices);
+  PIPELOOM_ASSIGN_OR_RETURN(
+      answer.made,
+      InSplitStep(answer.step.built, answer.step.memory, fused, memory, made));
   return answer;
 }
 

@@ -20,6 +20,15 @@ struct SplitStep {
   partition::StepMemory memory{};
 };
 
+// `made`, an answer for a step with fused backwards only, as one for the split
+// step of the same microbatches: the same choices, order and times. `memory`:
+// that `made` selects from. NotFound: the split step lacks one of the choices.
+absl::StatusOr<MemorySchedule> InSplitStep(
+    const partition::BuiltGraph& split,
+    const partition::StepMemory& split_memory,
+    const partition::BuiltGraph& fused, const partition::StepMemory& memory,
+    const MemorySchedule& made);
+
 // The split step of the same microbatches, and `made`, which is of a step with
 // fused backwards only, as an answer for it: the same choices, order and times.
 // `memory`: that `made` selects from.

@@ -83,7 +83,7 @@ struct Model {
     UseAgainEngine();
     ModuleSpec module;
     module.name = "m";
-    module.layers.resize(layers + 2, layer);
+    module.layers.assign(layers + 2, layer);
     TorchOptions options;
     for (int32_t l = 0; l < layers; ++l) {
       stage.push_back(std::make_unique<TorchLayer>(

@@ -18,6 +18,8 @@ namespace pipeloom::emulator {
 
 struct LayerCost {
   Duration forward{};
+  // The forward in a backward that recomputes: weights are there already.
+  Duration forward_again{};
   // In the two forms of LayerOps. Gaps: time in which the compute stream waits
   // for the pass's collectives.
   Duration backward{};

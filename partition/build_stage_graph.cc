@@ -284,7 +284,7 @@ class GraphBuilder {
         task.duration = split ? cost.backward : cost.fused;
         if (Recomputes(id)) {
           task.recomputes = true;
-          task.duration += cost.forward;
+          task.duration += cost.forward_again;
           task.alloc = cost.activations - tasks_[at.forward].alloc;
         }
         task.free = split ? std::min(cost.freed_by_backward, cost.activations)

@@ -79,12 +79,12 @@ MemoryEffect LayerCosts::Effect(const MemoryChoice& choice,
     Group group;
     group.Add(layers_[i]);
     const MemoryStrategy own = strategy(i);
-    Duration forward = layers_[i].forward;
+    Duration forward = layers_[i].forward_again;
     ++i;
     if (own == MemoryStrategy::kRecompute && choice.grouped) {
       for (; i < layers_.size() && strategy(i) == own; ++i) {
         group.Add(layers_[i]);
-        forward += layers_[i].forward;
+        forward += layers_[i].forward_again;
       }
     }
     group.input = std::min(input, group.activations);

@@ -72,7 +72,7 @@ Table RowsTable(const std::vector<Row>& rows) {
     return MeanP90(row).has_value();
   });
   std::vector<std::string> columns({"schedule", "step time", "vs megatron",
-                                    "bubble", "MFU", "peak memory",
+                                    "bubble", "epilogue", "MFU", "peak memory",
                                     "gap to bound", "bound", "search"});
   if (robust) columns.emplace_back("90th percentile");
   Table table(std::move(columns));
@@ -88,8 +88,9 @@ Table RowsTable(const std::vector<Row>& rows) {
          megatron > kZero
              ? absl::StrFormat("%.2fx", Speedup(megatron, means.step_time))
              : "-",
-         FormatPercent(means.bubble_ratio), FormatPercent(means.mfu),
-         FormatBytes(means.peak), FormatPercent(means.gap_ratio),
+         FormatPercent(means.bubble_ratio), FormatPercent(means.epilogue_ratio),
+         FormatPercent(means.mfu), FormatBytes(means.peak),
+         FormatPercent(means.gap_ratio),
          row.steps.empty() ? "" : row.steps.back().bound_source(),
          FormatDuration(means.search_time)});
     const std::optional<Duration> p90 = MeanP90(row);
@@ -123,6 +124,7 @@ std::string Json(const std::string& job, const std::vector<Row>& rows) {
     }
     json.EndArray();
     json.Key("bubble_ratio").Number(means.bubble_ratio);
+    json.Key("epilogue_ratio").Number(means.epilogue_ratio);
     json.Key("mfu").Number(means.mfu);
     json.Key("peak_bytes").Count(means.peak);
     if (const std::optional<Duration> p90 = MeanP90(row)) {

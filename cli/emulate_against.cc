@@ -15,13 +15,13 @@
 #include "cli/json_writer.h"
 #include "cli/table.h"
 #include "emulator/emulate_step.h"
-#include "emulator/framework_cost.h"
-#include "emulator/layer_memory.h"
-#include "emulator/stage_cost.h"
-#include "planner/baselines/interleaved.h"
-#include "planner/baselines/one_f_one_b.h"
-#include "planner/baselines/virtual_pipeline.h"
+#include "emulator/profile_cost.h"
+#include "ir/memory_policy.h"
+#include "ir/microbatches.h"
+#include "partition/batch_split.h"
+#include "partition/build_stage_graph.h"
 #include "planner/lower_plan.h"
+#include "planner/strategy.h"
 #include "workloads/spec_loader.h"
 
 namespace pipeloom::cli {
@@ -58,144 +58,36 @@ Partition BalancedPartition(const MeasuredRun& run) {
   return partition;
 }
 
-struct StageFigures {
-  emulator::FrameworkStageTime time{};
-  emulator::StageCost cost{};
-  Bytes made_again{};  // Of the activations, by recomputation.
-};
-
-// Everything but the stage's input, or what the attention's cores keep.
-Bytes MadeAgain(const MeasuredRun& run, const JobSpec& job, const Stage& stage,
-                const WorkShape& shape, const emulator::StageCost& cost) {
-  switch (run.setup.recomputation) {
-    case Recomputation::kNone:
-      break;
-    case Recomputation::kFull:
-      return cost.activations - cost.input;
-    case Recomputation::kSelective: {
-      Bytes sum;
-      for (int32_t i = 0; i < stage.num_layers; ++i) {
-        const LayerId id(stage.first_layer.value() + i);
-        sum += emulator::AttentionCoreBytes(
-            job.model.modules[stage.module].layers[id], shape, job.parallel);
-      }
-      return std::min(sum, cost.activations);
+// Every transformer layer made again alone, or nothing.
+MemoryPolicy PolicyOf(const MeasuredRun& run, const Partition& partition,
+                      const Microbatches& microbatches) {
+  MemoryPolicy policy;
+  if (!run.recompute) return policy;
+  std::vector<int32_t> choice_of_stage;
+  for (const Stage& stage : partition.stages) {
+    MemoryChoice choice;
+    for (int32_t i = 0; i < stage.num_layers; ++i) {
+      const LayerSpec& layer =
+          run.model.modules[stage.module]
+              .layers[LayerId(stage.first_layer.value() + i)];
+      choice.layers.push_back(layer.kind == LayerKind::kTransformer
+                                  ? MemoryStrategy::kRecompute
+                                  : MemoryStrategy::kKeep);
+    }
+    const auto known =
+        std::find(policy.choices.begin(), policy.choices.end(), choice);
+    choice_of_stage.push_back(
+        static_cast<int32_t>(known - policy.choices.begin()));
+    if (known == policy.choices.end()) {
+      policy.choices.push_back(std::move(choice));
     }
   }
-  return Bytes(0);
-}
-
-// Tasks by microbatch: forwards along the stages, backwards against them.
-absl::StatusOr<StageGraph> GraphOf(const MeasuredRun& run,
-                                   const emulator::StageCostModel& costs,
-                                   const emulator::FrameworkCost& framework,
-                                   const Partition& partition) {
-  const WorkShape shape{.instances = run.microbatch,
-                        .tokens = run.microbatch * run.sequence,
-                        .output_tokens = run.microbatch * run.sequence,
-                        .squared_tokens = static_cast<double>(run.microbatch) *
-                                          static_cast<double>(run.sequence) *
-                                          static_cast<double>(run.sequence)};
-  const int32_t stages = partition.stages.size();
-  std::vector<StageFigures> figures;
-  std::map<std::pair<int32_t, int32_t>, size_t> seen;  // Equal inner stages.
-  for (int32_t s = 0; s < stages; ++s) {
-    const Stage& stage = partition.stages[StageId(s)];
-    const bool inner = s > 0 && s + 1 < stages;
-    const auto known = seen.find({stage.num_layers, inner ? 1 : s});
-    if (inner && known != seen.end() &&
-        costs.job().model.modules[ModuleId(0)].layers[stage.first_layer] ==
-            costs.job().model.modules[ModuleId(0)].layers
-                [partition.stages[StageId(static_cast<int32_t>(known->second))]
-                     .first_layer]) {
-      figures.push_back(figures[known->second]);
-      continue;
-    }
-    seen[{stage.num_layers, inner ? 1 : s}] = figures.size();
-    StageFigures& made = figures.emplace_back();
-    made.time = framework.StageTime(stage, shape);
-    made.cost = costs.Cost(stage, shape, s > 0);
-    made.made_again = MadeAgain(run, costs.job(), stage, shape, made.cost);
-  }
-  const bool recomputed = run.setup.recomputation != Recomputation::kNone;
-
-  IdVector<RankId, RankSpec> ranks(run.parallel.pp);
-  for (const RankId r : ranks.ids()) {
-    ranks[r].epilogue = framework.Epilogue(partition, r);
-    ranks[r].memory.overhead = costs.Overhead(partition, r).allocated();
-    for (const Stage& stage : partition.stages) {
-      if (stage.rank != r) continue;
-      const emulator::StageMemory own = costs.Memory(stage);
-      ranks[r].memory.weights += own.weights;
-      ranks[r].memory.gradients += own.gradients;
-      ranks[r].memory.optimizer += own.optimizer;
+  for (int32_t m = 0; m < microbatches.sub_microbatches.size(); ++m) {
+    for (const int32_t choice : choice_of_stage) {
+      policy.choice_of.push_back(choice);
     }
   }
-
-  IdVector<TaskId, Task> tasks;
-  IdVector<EdgeId, Dependency> edges;
-  const auto connect = [&](TaskId from, TaskId to, Bytes payload,
-                           const emulator::StageCost& cost) {
-    const RankId a = tasks[from].rank;
-    const RankId b = tasks[to].rank;
-    Dependency edge{.from = from, .to = to};
-    if (a != b) {
-      const auto transfer = costs.TransferTime(a, b, payload);
-      const double stretch = run.setup.stretch;
-      const auto scaled = [&](Duration d) {
-        return Seconds(ToSeconds(d) * stretch);
-      };
-      edge.delay = scaled(transfer.time);
-      edge.occupancy = std::min(scaled(transfer.occupancy), edge.delay);
-      edge.payload = payload;
-      edge.rows = cost.output_rows;
-      edge.width = cost.output_width;
-    }
-    edges.push_back(edge);
-  };
-  for (int32_t m = 0; m < run.microbatches(); ++m) {
-    TaskId before{};
-    std::vector<TaskId> forwards;
-    for (int32_t s = 0; s < stages; ++s) {
-      const StageFigures& f = figures[static_cast<size_t>(s)];
-      const Bytes kept = f.cost.activations - f.made_again;
-      const TaskId task =
-          tasks.push_back({.rank = partition.stages[StageId(s)].rank,
-                           .pass = Pass::kForward,
-                           .module = ModuleId(0),
-                           .stage = StageId(s),
-                           .microbatch = MicrobatchId(m),
-                           .duration = f.time.forward,
-                           .alloc = kept});
-      if (s > 0) {
-        const emulator::StageCost& from =
-            figures[static_cast<size_t>(s) - 1].cost;
-        connect(before, task, from.output, from);
-      }
-      forwards.push_back(task);
-      before = task;
-    }
-    for (int32_t s = stages - 1; s >= 0; --s) {
-      const StageFigures& f = figures[static_cast<size_t>(s)];
-      const TaskId task =
-          tasks.push_back({.rank = partition.stages[StageId(s)].rank,
-                           .pass = Pass::kBackward,
-                           .module = ModuleId(0),
-                           .stage = StageId(s),
-                           .microbatch = MicrobatchId(m),
-                           .duration = f.time.backward,
-                           .alloc = f.made_again,
-                           .free = f.cost.activations,
-                           .recomputes = recomputed});
-      if (before != forwards[static_cast<size_t>(s)]) {
-        connect(forwards[static_cast<size_t>(s)], task, Bytes(0), f.cost);
-      }
-      connect(before, task, f.cost.output, f.cost);
-      before = task;
-    }
-  }
-  return StageGraph::Create(run.name, std::move(ranks), {"backbone"},
-                            std::move(tasks), std::move(edges));
+  return policy;
 }
 
 absl::Status AtRun(const MeasuredRun& run, const absl::Status& status) {
@@ -436,36 +328,60 @@ std::string CsvText(const Comparison& comparison) {
 
 }  // namespace
 
+absl::StatusOr<PlannedRun> PlanMeasuredRun(
+    const MeasuredRun& run, const ClusterSpec& cluster,
+    const emulator::OpCostModel* measured) {
+  PlannedRun planned;
+  planned.job = workloads::JobOf(run, cluster);
+  PIPELOOM_RETURN_IF_ERROR(ValidateJobSpec(planned.job));
+  planned.batch = workloads::BatchOf(run);
+  planned.costs = std::make_unique<emulator::StageCostModel>(
+      planned.job, measured == nullptr ? nullptr
+                                       : emulator::OpCostsForLayout(
+                                             *measured, planned.job.parallel));
+  planned.partition = BalancedPartition(run);
+  planned.schedule = run.chunks > 1 ? "interleaved" : "1f1b";
+  PIPELOOM_ASSIGN_OR_RETURN(
+      const partition::PackedStep packed,
+      partition::PackStep(planned.job, planned.batch, /*first_sample=*/0));
+  PIPELOOM_ASSIGN_OR_RETURN(
+      const Microbatches microbatches,
+      partition::SplitMicrobatches(planned.job, packed, /*replica=*/0,
+                                   planned.partition));
+  PIPELOOM_ASSIGN_OR_RETURN(
+      partition::BuiltGraph built,
+      partition::BuildStageGraph(
+          *planned.costs, planned.partition, microbatches,
+          {.memory = PolicyOf(run, planned.partition, microbatches)}));
+  PIPELOOM_ASSIGN_OR_RETURN(const std::unique_ptr<planner::Strategy> strategy,
+                            planner::MakeStrategy(planned.schedule));
+  PIPELOOM_ASSIGN_OR_RETURN(
+      const planner::SearchResult found,
+      strategy->MakeSchedule(built.graph, planned.partition, /*seed=*/1,
+                             {.max_evaluations = 1}));
+  PIPELOOM_ASSIGN_OR_RETURN(
+      planned.plan, planner::LowerPlan(std::move(built.graph), found.schedule));
+  return planned;
+}
+
 absl::StatusOr<EmulatedRun> EmulateMeasuredRun(
     const MeasuredRun& run, const ClusterSpec& cluster,
     const emulator::OpCostModel* measured) {
-  const JobSpec job = workloads::JobOf(run, cluster);
-  if (const absl::Status valid = ValidateJobSpec(job); !valid.ok()) {
-    return AtRun(run, valid);
-  }
-  const emulator::StageCostModel costs(job);
-  const emulator::FrameworkCost framework(job, run.setup, measured);
-  const Partition partition = BalancedPartition(run);
-  absl::StatusOr<StageGraph> graph = GraphOf(run, costs, framework, partition);
-  if (!graph.ok()) return AtRun(run, graph.status());
-  const planner::VirtualPipeline pipeline(*graph, partition);
-  auto orders = run.chunks > 1 ? planner::InterleavedOrders(pipeline)
-                               : planner::OneFOneBOrders(pipeline);
-  if (!orders.ok()) return AtRun(run, orders.status());
-  const absl::StatusOr<Schedule> schedule =
-      TimeSchedule(*graph, *std::move(orders));
-  if (!schedule.ok()) return AtRun(run, schedule.status());
-  const absl::StatusOr<ExecutionPlan> plan =
-      planner::LowerPlan(*graph, *schedule);
-  if (!plan.ok()) return AtRun(run, plan.status());
-  emulator::EmulateOptions options;
+  const absl::StatusOr<PlannedRun> planned =
+      PlanMeasuredRun(run, cluster, measured);
+  if (!planned.ok()) return AtRun(run, planned.status());
+  emulator::EmulateOptions options = planned->costs->Network();
   options.full_trace = false;
-  options.blocking_sends = run.setup.overlap == CommunicationOverlap::kNone;
-  const absl::StatusOr<StepTrace> trace = emulator::EmulateStep(*plan, options);
+  const absl::StatusOr<StepTrace> trace =
+      emulator::EmulateStep(planned->plan, options);
   if (!trace.ok()) return AtRun(run, trace.status());
   EmulatedRun result{.step_time = trace->step_time()};
-  for (const Bytes peak : planner::PlanPeaks(*plan)) {
-    result.peak_allocated = std::max(result.peak_allocated, peak);
+  const IdVector<RankId, Bytes> peaks = planner::PlanPeaks(planned->plan);
+  for (const RankId r : peaks.ids()) {
+    // What a measurement counts is the framework's own allocator.
+    const Bytes context =
+        planned->costs->Overhead(planned->partition, r).context;
+    result.peak_allocated = std::max(result.peak_allocated, peaks[r] - context);
   }
   return result;
 }
@@ -577,9 +493,9 @@ absl::Status EmulateAgainst(const AgainstOptions& options,
   AgainstPrices measurements;
   std::vector<const emulator::OpCostModel*> measured;
   for (size_t i = 0; options.measured && i < runs.size(); ++i) {
-    PIPELOOM_ASSIGN_OR_RETURN(
-        measured.emplace_back(),
-        measurements.Of(clusters[i], runs[i].parallel, data_dir));
+    const auto costs = measurements.Of(clusters[i], runs[i].parallel, data_dir);
+    if (!costs.ok() && !absl::IsNotFound(costs.status())) return costs.status();
+    measured.push_back(costs.ok() ? *costs : nullptr);
   }
   PIPELOOM_ASSIGN_OR_RETURN(
       const Comparison comparison,

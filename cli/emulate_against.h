@@ -9,6 +9,7 @@
 #ifndef PIPELOOM_CLI_EMULATE_AGAINST_H_
 #define PIPELOOM_CLI_EMULATE_AGAINST_H_
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -16,7 +17,12 @@
 #include "base/units.h"
 #include "cli/command.h"
 #include "emulator/op_cost.h"
+#include "emulator/stage_cost.h"
+#include "ir/batch_metadata.h"
 #include "ir/cluster_spec.h"
+#include "ir/execution_plan.h"
+#include "ir/job_spec.h"
+#include "ir/partition.h"
 #include "workloads/measured_runs.h"
 
 namespace pipeloom::cli {
@@ -26,10 +32,24 @@ struct EmulatedRun {
   Bytes peak_allocated{};  // Of the fullest rank, without context.
 };
 
-// One replica's step: balanced layers, 1F1B (interleaved with chunks), then
-// emulated. InvalidArgument names the run.
-// `measured`: prices of operators, as emulator/framework_cost.h says; may be
-// null.
+// A run as the planner sees it, and the plan of one replica's step: balanced
+// layers, 1F1B (interleaved with chunks). What `plan` does with the job, but
+// for the choice of partition and memory, which are the run's.
+struct PlannedRun {
+  JobSpec job{};
+  BatchMetadata batch{};
+  std::unique_ptr<const emulator::StageCostModel> costs{};
+  Partition partition{};
+  std::string schedule{};
+  ExecutionPlan plan{};
+};
+// `measured`: prices of operators for a layout of the cluster; null: by peak
+// rates.
+absl::StatusOr<PlannedRun> PlanMeasuredRun(
+    const workloads::MeasuredRun& run, const ClusterSpec& cluster,
+    const emulator::OpCostModel* measured = nullptr);
+
+// The same emulated. Errors name the run.
 absl::StatusOr<EmulatedRun> EmulateMeasuredRun(
     const workloads::MeasuredRun& run, const ClusterSpec& cluster,
     const emulator::OpCostModel* measured = nullptr);
@@ -77,11 +97,11 @@ struct AgainstOptions {
   std::string file{};
   std::string data_dir{};
   std::string csv_out{};  // Empty: none.
-  bool fit = true;
+  bool fit = false;
   bool json = false;
   // Operators by the measured profile of the device, or else of its model
   // ("a100-vtrain": a100-sxm), where one ships.
-  bool measured = false;
+  bool measured = true;
 };
 absl::Status EmulateAgainst(const AgainstOptions& options,
                             const Context& context);

@@ -69,9 +69,6 @@ class EmulateCommand : public Command {
                      "with --against: write the comparison as CSV"});
     flags.push_back({"fit", &against_.fit, "",
                      "with --against: fit one scalar a framework"});
-    flags.push_back({"measured", &against_.measured, "",
-                     "with --against: products, fused attention and "
-                     "collectives of a node by measured profiles"});
     flags.push_back({"sharing",
                      &sharing_,
                      "MODE",
@@ -126,6 +123,7 @@ class EmulateCommand : public Command {
     if (!against_.file.empty()) {
       against_.data_dir = source_.job.data_dir;
       against_.json = format_ == "json";
+      against_.measured = source_.job.costs == "profile";
       return EmulateAgainst(against_, context);
     }
     PIPELOOM_ASSIGN_OR_RETURN(const SourcedPlan sourced,
@@ -232,6 +230,7 @@ class EmulateCommand : public Command {
     emulator::ClusterOptions cluster;
     cluster.step = options;
     cluster.gpus_per_rank = sourced.gpus_per_rank;
+    cluster.overlap_reduction = !sourced.network.blocking_sends;
     return emulator::EmulateCluster(plans, sourced.updates, cluster);
   }
 
@@ -296,6 +295,7 @@ class EmulateCommand : public Command {
     json.Key("step_time_us").Micros(trace.step_time());
     json.Key("lower_bound_us").Micros(plan.lower_bound);
     json.Key("bubble_ratio").Number(summary.bubble_ratio);
+    json.Key("epilogue_ratio").Number(summary.epilogue_ratio);
     json.Key("mfu").Number(Mfu(plan, trace.step_time()));
     json.Key("peak_bytes").BeginArray();
     for (const RankSummary& rank : summary.ranks) json.Count(rank.peak.total);
@@ -335,13 +335,14 @@ class EmulateCommand : public Command {
     const TraceSummary summary = Summarize(plan.graph, trace);
     context.print(absl::StrFormat(
         "%s, schedule %s, step %d, replica %d: %d tasks on %d ranks%s\n\n"
-        "step time  %s\nbubble     %s\nMFU        %s\n"
+        "step time  %s\nbubble     %s\nepilogue   %s\nMFU        %s\n"
         "emulated in %s, %.0f ns a task\n",
         plan.job, plan.schedule, plan.step, plan.replica,
         plan.graph.num_tasks(), plan.graph.num_ranks(),
         sourced.memory_limit.empty() ? ""
                                      : absl::StrCat(", ", sourced.memory_limit),
         FormatDuration(trace.step_time()), FormatPercent(summary.bubble_ratio),
+        FormatPercent(summary.epilogue_ratio),
         FormatPercent(Mfu(plan, trace.step_time())), FormatDuration(took),
         static_cast<double>(took.count()) /
             std::max(1, plan.graph.num_tasks())));
@@ -393,8 +394,9 @@ class EmulateCommand : public Command {
         plan.graph.num_ranks());
     report.figures = {
         {"step time", FormatDuration(trace.step_time()), ""},
-        {"bubble", FormatPercent(summary.bubble_ratio),
-         "rank time not computing"},
+        {"bubble", FormatPercent(summary.bubble_ratio), "idle rank time"},
+        {"epilogue", FormatPercent(summary.epilogue_ratio),
+         "rank time of gradient reduction and optimizer"},
         {"MFU", FormatPercent(Mfu(plan, trace.step_time())), "of bf16 peak"}};
     report.command = context.command_line;
     report.steps = {{.title = absl::StrCat("Step ", plan.step),

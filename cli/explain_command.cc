@@ -299,7 +299,8 @@ class ExplainCommand : public Command {
     text = absl::StrCat(WrapText(text, 0), "\n\n");
     absl::StrAppendFormat(
         &text, "The step takes %s; ranks compute %s of it on average.\n",
-        FormatDuration(step_time), FormatPercent(1 - summary.bubble_ratio));
+        FormatDuration(step_time),
+        FormatPercent(1 - summary.bubble_ratio - summary.epilogue_ratio));
     if (plan.lower_bound > kZero) {
       absl::StrAppendFormat(
           &text,

@@ -130,11 +130,15 @@ class ImportCommand : public Command {
     }
     context.print(absl::StrFormat(
         "%d ranks, %d stages, %d microbatches: %d tasks\n"
-        "step time  %s\nbubble     %s\npeak       %s on one rank\n",
+        "step time  %s\nbubble     %s\nepilogue   %s\npeak       %s on one "
+        "rank\n",
         plan.graph.num_ranks(), stages, microbatches, plan.graph.num_tasks(),
         FormatDuration(plan.predicted_step_time),
         absl::StrFormat(
             "%.1f%%", 100 * BubbleRatio(plan.graph, plan.predicted_step_time)),
+        absl::StrFormat(
+            "%.1f%%",
+            100 * EpilogueRatio(plan.graph, plan.predicted_step_time)),
         FormatBytes(most)));
   }
 

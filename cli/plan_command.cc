@@ -35,17 +35,19 @@ std::string FormatLimit(Bytes limit) {
 
 Table StepsTable(const std::vector<PlannedStep>& steps) {
   Table table({"step", "samples", "microbatches", "step time", "lower bound",
-               "gap", "bubble", "MFU", "peak memory", "search", "evaluations"});
+               "gap", "bubble", "epilogue", "MFU", "peak memory", "search",
+               "evaluations"});
   for (const PlannedStep& step : steps) {
-    table.AddRow({absl::StrCat(step.step), absl::StrCat(step.num_samples),
-                  absl::StrCat(step.slowest().microbatches.num_microbatches),
-                  FormatDuration(step.step_time()),
-                  absl::StrCat(FormatDuration(step.lower_bound()), " (",
-                               step.bound_source(), ")"),
-                  FormatPercent(step.gap_ratio()),
-                  FormatPercent(step.bubble_ratio()), FormatPercent(step.mfu()),
-                  FormatBytes(step.peak()), FormatDuration(step.search_time),
-                  absl::StrCat(step.evaluations())});
+    table.AddRow(
+        {absl::StrCat(step.step), absl::StrCat(step.num_samples),
+         absl::StrCat(step.slowest().microbatches.num_microbatches),
+         FormatDuration(step.step_time()),
+         absl::StrCat(FormatDuration(step.lower_bound()), " (",
+                      step.bound_source(), ")"),
+         FormatPercent(step.gap_ratio()), FormatPercent(step.bubble_ratio()),
+         FormatPercent(step.epilogue_ratio()), FormatPercent(step.mfu()),
+         FormatBytes(step.peak()), FormatDuration(step.search_time),
+         absl::StrCat(step.evaluations())});
   }
   return table;
 }
@@ -62,6 +64,7 @@ std::string Json(const std::string& job, const std::string& schedule,
     json.Key("bound_source").String(step.bound_source());
     json.Key("gap_ratio").Number(step.gap_ratio());
     json.Key("bubble_ratio").Number(step.bubble_ratio());
+    json.Key("epilogue_ratio").Number(step.epilogue_ratio());
     json.Key("mfu").Number(step.mfu());
     json.Key("peak_bytes").BeginArray();
     for (const Bytes peak : step.peak_bytes()) json.Count(peak);
@@ -196,10 +199,11 @@ class PlanCommand : public Command {
                                "\n\n", StepsTable(steps).ToString()));
     const StepMeans means = MeansOf(steps);
     context.print(absl::StrFormat(
-        "\nmean step time %s, bubble %s, MFU %s; peak memory %s of %s\n",
+        "\nmean step time %s, bubble %s, epilogue %s, MFU %s; peak memory %s "
+        "of %s\n",
         FormatDuration(means.step_time), FormatPercent(means.bubble_ratio),
-        FormatPercent(means.mfu), FormatBytes(means.peak),
-        FormatLimit(input.job.MemoryLimit())));
+        FormatPercent(means.epilogue_ratio), FormatPercent(means.mfu),
+        FormatBytes(means.peak), FormatLimit(input.job.MemoryLimit())));
     for (const PlannedStep& step : steps) {
       if (const auto& robust = step.slowest().robust) {
         context.print(
@@ -257,8 +261,9 @@ class PlanCommand : public Command {
                            : absl::StrCat("mean of ", steps.size(), " steps")},
         {"over the lower bound", FormatPercent(means.gap_ratio),
          "no schedule is below it"},
-        {"bubble", FormatPercent(means.bubble_ratio),
-         "rank time not computing"},
+        {"bubble", FormatPercent(means.bubble_ratio), "idle rank time"},
+        {"epilogue", FormatPercent(means.epilogue_ratio),
+         "rank time of gradient reduction and optimizer"},
         {"MFU", FormatPercent(means.mfu), "of bf16 peak"},
         {"peak memory", FormatBytes(means.peak),
          absl::StrCat("limit ", FormatLimit(input.job.MemoryLimit()))},

@@ -52,6 +52,14 @@ double PlannedStep::bubble_ratio() const {
   return sum / static_cast<double>(replicas.size());
 }
 
+double PlannedStep::epilogue_ratio() const {
+  double sum = 0;
+  for (const planner::PlanResult& r : replicas) {
+    sum += EpilogueRatio(r.plan.graph, step_time());
+  }
+  return sum / static_cast<double>(replicas.size());
+}
+
 double PlannedStep::mfu() const {
   double sum = 0;
   for (const planner::PlanResult& r : replicas) sum += Mfu(r.plan, step_time());
@@ -102,6 +110,7 @@ StepMeans MeansOf(const std::vector<PlannedStep>& steps) {
     search += step.search_time;
     bound += step.lower_bound();
     means.bubble_ratio += step.bubble_ratio() * seconds;
+    means.epilogue_ratio += step.epilogue_ratio() * seconds;
     means.mfu += step.mfu() * seconds;
     means.peak = std::max(means.peak, step.peak());
   }
@@ -110,6 +119,7 @@ StepMeans MeansOf(const std::vector<PlannedStep>& steps) {
   if (bound > kZero) means.gap_ratio = ToSeconds(time) / ToSeconds(bound) - 1;
   if (time > kZero) {
     means.bubble_ratio /= ToSeconds(time);
+    means.epilogue_ratio /= ToSeconds(time);
     means.mfu /= ToSeconds(time);
   }
   return means;

@@ -28,7 +28,9 @@ struct PlannedStep {
   Duration lower_bound() const;      // The largest of the replicas' ...
   const char* bound_source() const;  // ... and where that is from.
   double gap_ratio() const;
-  double bubble_ratio() const;  // Over all ranks of all replicas.
+  // Over all ranks of all replicas: idle, and in their epilogues.
+  double bubble_ratio() const;
+  double epilogue_ratio() const;
   double mfu() const;
   std::vector<Bytes> peak_bytes() const;  // By rank, the most of any replica.
   Bytes peak() const;
@@ -42,6 +44,7 @@ struct StepMeans {
   Duration search_time{};
   double gap_ratio = 0;
   double bubble_ratio = 0;
+  double epilogue_ratio = 0;
   double mfu = 0;
   Bytes peak{};  // The most of any step.
 };

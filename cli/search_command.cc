@@ -183,7 +183,9 @@ class SearchCommand : public Command {
         result.proven_optimal ? ", proven optimal" : "",
         FormatDuration(result.lower_bound),
         FormatPercent(result.gap_ratio(), 2),
-        FormatPercent(BubbleRatio(graph, result.schedule.makespan())),
+        // Of the makespan, which ends before the epilogues.
+        FormatPercent(BubbleRatio(graph, result.schedule.makespan()) +
+                      EpilogueRatio(graph, result.schedule.makespan())),
         FormatDuration(search_time), result.evaluations));
     Table table({"rank", "tasks", "busy", "peak memory", "limit"});
     for (const RankId r : graph.rank_ids()) {

@@ -44,8 +44,11 @@ TraceSummary Summarize(const StageGraph& graph, const StepTrace& trace) {
     rank.drain = std::max(kZero, trace.finish - last_end[r] - rank.epilogue);
   }
   if (graph.num_ranks() > 0 && trace.step_time() > kZero) {
-    summary.bubble_ratio = 1 - ToSeconds(busy) / (graph.num_ranks() *
-                                                  ToSeconds(trace.step_time()));
+    const double whole = graph.num_ranks() * ToSeconds(trace.step_time());
+    Duration epilogues{};
+    for (const RankSummary& rank : summary.ranks) epilogues += rank.epilogue;
+    summary.epilogue_ratio = ToSeconds(epilogues) / whole;
+    summary.bubble_ratio = 1 - ToSeconds(busy) / whole - summary.epilogue_ratio;
   }
   return summary;
 }

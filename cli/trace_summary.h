@@ -33,7 +33,8 @@ struct ModuleTimes {
 struct TraceSummary {
   IdVector<RankId, RankSummary> ranks{};
   IdVector<ModuleId, ModuleTimes> modules{};  // Over all ranks.
-  double bubble_ratio = 0;                    // Rank time without compute.
+  double bubble_ratio = 0;                    // Idle rank time.
+  double epilogue_ratio = 0;                  // Rank time of the epilogues.
 };
 TraceSummary Summarize(const StageGraph& graph, const StepTrace& trace);
 

@@ -230,6 +230,7 @@ class WhatIfCommand : public Command {
                 : "-",
             absl::StrFormat("%.2f", o.samples_per_second()),
             FormatPercent(o.bubble_ratio),
+            FormatPercent(o.epilogue_ratio),
             FormatPercent(o.mfu),
             FormatBytes(o.peak),
             absl::StrCat(o.peak > o.limit ? "too much" : "fits",
@@ -238,7 +239,8 @@ class WhatIfCommand : public Command {
 
   static Table OutcomeTable() {
     return Table({"configuration", "GPUs", "step time", "against the first",
-                  "samples/s", "bubble", "MFU", "peak memory", "memory"});
+                  "samples/s", "bubble", "epilogue", "MFU", "peak memory",
+                  "memory"});
   }
 
   absl::StatusOr<std::vector<Report::NamedTable>> Tables(
@@ -348,7 +350,8 @@ class WhatIfCommand : public Command {
       absl::StrAppend(&text, ",", CsvCell(path));
     }
     absl::StrAppend(&text,
-                    ",gpus,step_time_us,samples_per_second,bubble_ratio,mfu,"
+                    ",gpus,step_time_us,samples_per_second,bubble_ratio,"
+                    "epilogue_ratio,mfu,"
                     "peak_bytes,limit_bytes,best,error\n");
     for (size_t i = 0; i < cases.size(); ++i) {
       const WhatIfOutcome& o = outcomes[i];
@@ -357,12 +360,13 @@ class WhatIfCommand : public Command {
         absl::StrAppend(&text, ",", CsvCell(ValueOf(cases[i], path)));
       }
       if (o.ok()) {
-        absl::StrAppendFormat(
-            &text, ",%d,%.3f,%.6f,%.6f,%.6f,%d,%d,%d,", o.gpus,
-            ToMicroseconds(o.step_time), o.samples_per_second(), o.bubble_ratio,
-            o.mfu, o.peak.count(), o.limit.count(), static_cast<int>(front[i]));
+        absl::StrAppendFormat(&text, ",%d,%.3f,%.6f,%.6f,%.6f,%.6f,%d,%d,%d,",
+                              o.gpus, ToMicroseconds(o.step_time),
+                              o.samples_per_second(), o.bubble_ratio,
+                              o.epilogue_ratio, o.mfu, o.peak.count(),
+                              o.limit.count(), static_cast<int>(front[i]));
       } else {
-        absl::StrAppend(&text, ",,,,,,,,,", CsvCell(o.error));
+        absl::StrAppend(&text, ",,,,,,,,,,", CsvCell(o.error));
       }
       text += '\n';
     }
@@ -396,6 +400,7 @@ class WhatIfCommand : public Command {
       json.Key("samples").Int(o.samples);
       json.Key("samples_per_second").Number(o.samples_per_second());
       json.Key("bubble_ratio").Number(o.bubble_ratio);
+      json.Key("epilogue_ratio").Number(o.epilogue_ratio);
       json.Key("mfu").Number(o.mfu);
       json.Key("peak_bytes").Count(o.peak);
       json.Key("limit_bytes").Count(o.limit);

@@ -196,6 +196,7 @@ absl::StatusOr<WhatIfOutcome> Run(const WhatIfInput& input,
   }
   outcome.lower_bound = bound / static_cast<int64_t>(steps.size());
   outcome.bubble_ratio = means.bubble_ratio;
+  outcome.epilogue_ratio = means.epilogue_ratio;
   outcome.mfu = means.mfu;
   outcome.limit = job.job.MemoryLimit();
   outcome.gpus = job.job.parallel.num_gpus();
@@ -332,10 +333,10 @@ std::string JournalLine(const Fingerprint& key, const WhatIfOutcome& outcome) {
   const std::string error = absl::StrReplaceAll(
       outcome.error, {{"\\", "\\\\"}, {"\t", "\\t"}, {"\n", "\\n"}});
   const std::string body = absl::StrFormat(
-      "%s\t%016x%016x\t%d\t%d\t%.17g\t%.17g\t%d\t%d\t%d\t%d\t%s",
+      "%s\t%016x%016x\t%d\t%d\t%.17g\t%.17g\t%.17g\t%d\t%d\t%d\t%d\t%s",
       std::string(kJournalMark), key.high, key.low, outcome.step_time.count(),
-      outcome.lower_bound.count(), outcome.bubble_ratio, outcome.mfu,
-      outcome.peak.count(), outcome.limit.count(), outcome.gpus,
+      outcome.lower_bound.count(), outcome.bubble_ratio, outcome.epilogue_ratio,
+      outcome.mfu, outcome.peak.count(), outcome.limit.count(), outcome.gpus,
       outcome.samples, error);
   return absl::StrFormat("%s\t%016x\n", body,
                          FingerprintBuilder().Add(body).Build().low);
@@ -351,7 +352,7 @@ bool ParseJournalLine(absl::string_view line, Fingerprint* key,
     return false;
   }
   const std::vector<absl::string_view> fields = absl::StrSplit(body, '\t');
-  if (fields.size() != 11 || fields[0] != kJournalMark ||
+  if (fields.size() != 12 || fields[0] != kJournalMark ||
       fields[1].size() != 32) {
     return false;
   }
@@ -361,11 +362,12 @@ bool ParseJournalLine(absl::string_view line, Fingerprint* key,
       !absl::SimpleAtoi(fields[2], &step) ||
       !absl::SimpleAtoi(fields[3], &bound) ||
       !absl::SimpleAtod(fields[4], &outcome->bubble_ratio) ||
-      !absl::SimpleAtod(fields[5], &outcome->mfu) ||
-      !absl::SimpleAtoi(fields[6], &peak) ||
-      !absl::SimpleAtoi(fields[7], &limit) ||
-      !absl::SimpleAtoi(fields[8], &outcome->gpus) ||
-      !absl::SimpleAtoi(fields[9], &outcome->samples)) {
+      !absl::SimpleAtod(fields[5], &outcome->epilogue_ratio) ||
+      !absl::SimpleAtod(fields[6], &outcome->mfu) ||
+      !absl::SimpleAtoi(fields[7], &peak) ||
+      !absl::SimpleAtoi(fields[8], &limit) ||
+      !absl::SimpleAtoi(fields[9], &outcome->gpus) ||
+      !absl::SimpleAtoi(fields[10], &outcome->samples)) {
     return false;
   }
   outcome->step_time = Duration(step);
@@ -373,7 +375,7 @@ bool ParseJournalLine(absl::string_view line, Fingerprint* key,
   outcome->peak = Bytes(peak);
   outcome->limit = Bytes(limit);
   outcome->error = absl::StrReplaceAll(
-      fields[10], {{"\\\\", "\\"}, {"\\t", "\t"}, {"\\n", "\n"}});
+      fields[11], {{"\\\\", "\\"}, {"\\t", "\t"}, {"\\n", "\n"}});
   return true;
 }
 

@@ -23,6 +23,7 @@ struct WhatIfOutcome {
   Duration step_time{};  // Mean over the steps, of the slowest replica.
   Duration lower_bound{};
   double bubble_ratio = 0;
+  double epilogue_ratio = 0;
   double mfu = 0;
   Bytes peak{};
   Bytes limit{};

@@ -89,6 +89,7 @@ EmulateOptions NetworkOptions(const JobSpec& job, int32_t replica) {
   const ClusterSpec& cluster = job.cluster;
   EmulateOptions options;
   options.host_bandwidth = cluster.device.host_bandwidth;
+  options.blocking_sends = job.setup.overlap == CommunicationOverlap::kNone;
   if (cluster.nic_sharing == NicSharing::kNone) return options;
   options.sharing = cluster.nic_sharing == NicSharing::kFair
                         ? LinkSharing::kFairNic

@@ -59,7 +59,8 @@ LinkTimes TransferBetween(const JobSpec& job, const ReplicaView& view,
                           RankId from, RankId to, Bytes payload);
 
 // Sharing of links, network cards and nodes of a replica's ranks, as the
-// cluster has them; the rest of the options as they are by default.
+// cluster has them, and whether sends block, as the setup has it; the rest of
+// the options as they are by default.
 EmulateOptions NetworkOptions(const JobSpec& job, int32_t replica = 0);
 
 }  // namespace pipeloom::emulator

@@ -1,5 +1,6 @@
 // Time and memory of one layer at one shape on one GPU of a rank: its passes'
-// operators priced, with the traffic of sharded weights beside them.
+// operators priced as the job's framework runs them (framework_price.h), with
+// the traffic of sharded weights beside them.
 #ifndef PIPELOOM_EMULATOR_LAYER_PRICE_H_
 #define PIPELOOM_EMULATOR_LAYER_PRICE_H_
 
@@ -11,6 +12,7 @@
 #include "ir/job_spec.h"
 #include "ir/microbatches.h"
 #include "ir/model_spec.h"
+#include "ir/training_setup.h"
 
 namespace pipeloom::emulator {
 
@@ -22,6 +24,9 @@ struct LayerSetting {
   const OpCostModel& costs;
   OptimizerSharding sharding = OptimizerSharding::kZero1;
   OpOptions options{};
+  const TrainingSetup& setup;
+  const ClusterSpec& cluster;
+  const DeviceSpec& device;
 };
 
 // `shape`: what one of the copies works on of the `whole`.

@@ -121,4 +121,9 @@ ParameterBytes BytesOf(Precision precision) {
   return {};
 }
 
+int64_t GradientBytes(Precision precision, const TrainingSetup& setup) {
+  return precision == Precision::kFp32 ? BytesOf(precision).gradients
+                                       : setup.gradient_bytes;
+}
+
 }  // namespace pipeloom::emulator

@@ -10,6 +10,7 @@
 #include "ir/job_spec.h"
 #include "ir/model_spec.h"
 #include "ir/parallel_layout.h"
+#include "ir/training_setup.h"
 
 namespace pipeloom::emulator {
 
@@ -44,6 +45,9 @@ struct ParameterBytes {
   int64_t optimizer = 12;  // fp32 weight and two moments.
 };
 ParameterBytes BytesOf(Precision precision);
+
+// Bytes a parameter whose gradients cross to other replicas.
+int64_t GradientBytes(Precision precision, const TrainingSetup& setup);
 
 }  // namespace pipeloom::emulator
 

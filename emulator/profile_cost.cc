@@ -13,8 +13,10 @@
 #include "base/fingerprint.h"
 #include "base/overloaded.h"
 #include "emulator/attention_cost.h"
+#include "emulator/collective_cost.h"
 #include "emulator/collective_profile.h"
 #include "emulator/gemm_cost.h"
+#include "emulator/group_placement.h"
 #include "emulator/ring_model.h"
 #include "emulator/roofline_cost.h"
 #include "emulator/stream_cost.h"
@@ -122,9 +124,20 @@ class GroupCollectives {
     if (op.size <= 1 || op.bytes <= 0) return {};
     CollectiveQuery query{
         .op = TypeOf(op.kind), .bytes = op.bytes, .ranks = op.size};
-    if (!cluster_.JoinsGroup(SpanOf(op))) {
+    if (!cluster_.JoinsGroup(GroupSpan(parallel_, op))) {
       query.span = QuerySpan::kInterNode;
-      query.ranks_per_node = InNode(op);
+      query.ranks_per_node = GroupInNode(cluster_, parallel_, op);
+      // No measurement says how rings share cards.
+      if (cluster_.gpus_per_nic() > 1 &&
+          (op.group == GroupKind::kData ||
+           op.group == GroupKind::kExpertData) &&
+          (op.kind == Collective::kAllGather ||
+           op.kind == Collective::kReduceScatter)) {
+        return {
+            RingCollectiveTime(op.bytes, op.size,
+                               RingLinkBetweenNodes(cluster_, parallel_, op)),
+            CostSource::kRoofline};
+      }
     }
     const CollectiveTime time = costs_.Time(query);
     double seconds = time.seconds;
@@ -174,35 +187,6 @@ class GroupCollectives {
         return OpType::kSendRecv;
     }
     return OpType::kAllGather;
-  }
-
-  bool OverReplicas(const CollectiveOp& op) const {
-    return op.group == GroupKind::kData || op.group == GroupKind::kExpertData ||
-           (op.group == GroupKind::kExpert && parallel_.ep > parallel_.cp);
-  }
-  // Neighbouring GPUs from the group's first to its last.
-  int64_t SpanOf(const CollectiveOp& op) const {
-    if (op.group == GroupKind::kTensor) return parallel_.tp;
-    return OverReplicas(op) && parallel_.dp > 1 ? parallel_.num_gpus()
-                                                : parallel_.gpus_per_rank();
-  }
-  // How many of the group are on a node.
-  int64_t InNode(const CollectiveOp& op) const {
-    const int64_t node = cluster_.gpus_per_node;
-    const auto held = [&](int64_t stride, int64_t most) {
-      return std::clamp<int64_t>(node / stride, 1, std::max<int64_t>(most, 1));
-    };
-    int64_t count = 1;
-    if (op.group == GroupKind::kTensor) {
-      count = held(1, parallel_.tp);
-    } else {
-      count = held(parallel_.tp, parallel_.cp);
-      if (OverReplicas(op)) {
-        count *= held(int64_t{parallel_.gpus_per_rank()} * parallel_.pp,
-                      parallel_.dp);
-      }
-    }
-    return std::min(count, op.size);
   }
 
   ClusterSpec cluster_;

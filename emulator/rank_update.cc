@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "emulator/cluster_view.h"
+#include "emulator/framework_price.h"
 #include "emulator/layer_weights.h"
 #include "emulator/op_graph.h"
 
@@ -37,27 +38,32 @@ class Updates {
     const OptimizerSharding sharding = job_.training.optimizer_sharding;
     const ParameterBytes bytes = BytesOf(precision);
     const auto count = static_cast<double>(parameters);
-    const auto gradients = static_cast<double>(bytes.gradients);
+    const auto gradients =
+        static_cast<double>(GradientBytes(precision, job_.setup));
     const auto collective = [&](Collective kind, double size) {
       return costs_.Cost(CollectiveOp{
           .kind = kind, .group = group, .size = replicas, .bytes = size});
     };
     if (sharding < OptimizerSharding::kZero2) {
-      update->reduce +=
+      const Duration reduce =
           collective(Collective::kReduceScatter, count * gradients);
+      update->reduce += reduce;
+      update->shown_reduce += ShownOverReplicas(reduce, job_.setup);
     }
     if (sharding < OptimizerSharding::kZero3) {
-      update->gather +=
+      update->gather += ShownOverReplicas(
           collective(Collective::kAllGather,
                      count * (sharding == OptimizerSharding::kNone ? gradients
                               : precision == Precision::kFp32      ? 4
-                                                                   : 2));
+                                                                   : 2)),
+          job_.setup);
     }
     const double shards = sharding == OptimizerSharding::kNone
                               ? 1
                               : static_cast<double>(replicas);
-    const double traffic =
-        gradients + 12 + 12 + (precision == Precision::kFp32 ? 0 : 2);
+    const double traffic = static_cast<double>(bytes.gradients) + 12 + 12 +
+                           (precision == Precision::kFp32 ? 0 : 2) +
+                           kNormAndClearBytes;
     const Duration step =
         costs_.Cost(MemoryOp{.bytes = count / shards * traffic,
                              .kind = MemoryKind::kOptimizer,
@@ -132,6 +138,15 @@ IdVector<RankId, RankUpdate> UpdatesOf(const JobSpec& job,
       all[r].reduce = std::max(all[r].reduce, other[r].reduce);
       all[r].optimizer = std::max(all[r].optimizer, other[r].optimizer);
       all[r].gather = std::max(all[r].gather, other[r].gather);
+      all[r].shown_reduce =
+          std::max(all[r].shown_reduce, other[r].shown_reduce);
+    }
+  }
+  if (job.setup.stretch == 1) return all;
+  for (RankUpdate& update : all) {
+    for (Duration* part : {&update.reduce, &update.shown_reduce,
+                           &update.optimizer, &update.gather}) {
+      *part = Seconds(ToSeconds(*part) * job.setup.stretch);
     }
   }
   return all;

@@ -16,17 +16,22 @@
 namespace pipeloom::emulator {
 
 struct RankUpdate {
-  // Of all its gradients. 0 with ZeRO-2 and -3, whose passes reduce them.
+  // Of all its gradients, beside whatever runs meanwhile. 0 with ZeRO-2 and -3,
+  // whose passes reduce them.
   Duration reduce{};
+  // Of it, what a plan's epilogue shows: all, if the setup overlaps nothing.
+  Duration shown_reduce{};
   Duration optimizer{};
-  Duration gather{};  // 0 with ZeRO-3. Without sharding, of gradients.
+  // What the next step's first forward does not hide. 0 with ZeRO-3. Without
+  // sharding, of gradients.
+  Duration gather{};
   struct Part {
     StageId stage{};
     int64_t parameters = 0;  // On one GPU; > 0.
     bool operator==(const Part&) const = default;
   };
   std::vector<Part> parts{};  // Trained stages of the rank.
-  Duration total() const { return reduce + optimizer + gather; }
+  Duration total() const { return shown_reduce + optimizer + gather; }
   bool operator==(const RankUpdate&) const = default;
 };
 

@@ -5,6 +5,7 @@
 
 #include "base/overloaded.h"
 #include "emulator/collective_cost.h"
+#include "emulator/group_placement.h"
 
 namespace pipeloom::emulator {
 namespace {
@@ -95,35 +96,18 @@ Duration RooflineCost::Roofline(double flops, double rate, double bytes) const {
 }
 
 Duration RooflineCost::CollectiveTime(const CollectiveOp& op) const {
-  const auto in_domain = [&](int64_t gpus) {
-    return cluster_.JoinsGroup(gpus);
-  };
-  bool inside = false;
-  switch (op.group) {
-    case GroupKind::kTensor:
-      inside = in_domain(parallel_.tp);
-      break;
-    case GroupKind::kContext:
-      inside = in_domain(parallel_.gpus_per_rank());
-      break;
-    case GroupKind::kData:
-    case GroupKind::kExpertData:
-      inside = in_domain(parallel_.dp == 1 ? parallel_.gpus_per_rank()
-                                           : parallel_.num_gpus());
-      break;
-    case GroupKind::kExpert:
-      // Inside the rank if cp holds it, else over the replicas.
-      inside =
-          in_domain(parallel_.ep <= parallel_.cp ? parallel_.gpus_per_rank()
-                                                 : parallel_.num_gpus());
-      break;
-  }
+  const bool inside = cluster_.JoinsGroup(GroupSpan(parallel_, op));
+  const bool over_replicas =
+      op.group == GroupKind::kData || op.group == GroupKind::kExpertData;
   LinkSpec link = inside ? cluster_.intra_node : cluster_.inter_node;
   // All GPUs of a node communicate at once.
   if (!inside) link.bandwidth.bytes_per_second /= cluster_.gpus_per_nic();
   switch (op.kind) {
     case Collective::kAllGather:
     case Collective::kReduceScatter:
+      if (!inside && (over_replicas || op.group == GroupKind::kTensor)) {
+        link = RingLinkBetweenNodes(cluster_, parallel_, op);
+      }
       return RingCollectiveTime(op.bytes, op.size, link);
     case Collective::kAllToAll:
       return AllToAllTime(op.bytes, op.size, link);

@@ -9,6 +9,7 @@
 #include "base/numeric.h"
 #include "emulator/cluster_view.h"
 #include "emulator/copies_cost.h"
+#include "emulator/framework_price.h"
 #include "emulator/layer_fingerprint.h"
 #include "emulator/layer_memory.h"
 #include "emulator/layer_price.h"
@@ -166,7 +167,7 @@ struct StageCostModel::State {
   }
 
   // Reduce-scatter of gradients, optimizer step, all-gather of weights, as far
-  // as the passes have not done it.
+  // as the passes have not done it and hide nothing of it.
   Duration UpdateTime(int64_t parameters, Precision precision, GroupKind group,
                       int64_t replicas, int32_t tensor_copies,
                       RankId rank) const {
@@ -175,30 +176,33 @@ struct StageCostModel::State {
     const OptimizerSharding sharding = job.training.optimizer_sharding;
     const ParameterBytes bytes = BytesOf(precision);
     const double count = Real(parameters);
+    const double gradients = Real(GradientBytes(precision, job.setup));
     const auto collective = [&](Collective kind, double size) {
-      return OverReplicas(
-          costs,
-          {.kind = kind, .group = group, .size = replicas, .bytes = size},
-          tensor_copies);
+      return ShownOverReplicas(
+          OverReplicas(
+              costs,
+              {.kind = kind, .group = group, .size = replicas, .bytes = size},
+              tensor_copies),
+          job.setup);
     };
     Duration time = kZero;
     if (sharding < OptimizerSharding::kZero2) {
-      time +=
-          collective(Collective::kReduceScatter, count * Real(bytes.gradients));
+      time += collective(Collective::kReduceScatter, count * gradients);
     }
     // Without sharding the second half is a gather of the gradients.
     if (sharding < OptimizerSharding::kZero3) {
-      time += collective(
-          Collective::kAllGather,
-          count * (sharding == OptimizerSharding::kNone ? Real(bytes.gradients)
-                   : precision == Precision::kFp32      ? 4
-                                                        : 2));
+      time +=
+          collective(Collective::kAllGather,
+                     count * (sharding == OptimizerSharding::kNone ? gradients
+                              : precision == Precision::kFp32      ? 4
+                                                                   : 2));
     }
     const int64_t shards = sharding == OptimizerSharding::kNone ? 1 : replicas;
     // Read: gradient, fp32 weight, moments. Written: the last three and the
     // weight that products read.
     const double traffic = Real(bytes.gradients) + 12 + 12 +
-                           (precision == Precision::kFp32 ? 0 : 2);
+                           (precision == Precision::kFp32 ? 0 : 2) +
+                           kNormAndClearBytes;
     return time +
            Slowed(costs.Cost(MemoryOp{.bytes = count / Real(shards) * traffic,
                                       .kind = MemoryKind::kOptimizer,
@@ -222,7 +226,10 @@ struct StageCostModel::State {
         .costs = CostsOn(stage.rank),
         .sharding = job.training.optimizer_sharding,
         .options = {.precision = precision,
-                    .attention_density = attention_density}};
+                    .attention_density = attention_density},
+        .setup = job.setup,
+        .cluster = job.cluster,
+        .device = DeviceOn(stage.rank)};
     const ParallelLayout& parallel = layout.parallel;
     const bool trained = !job.IsFrozen(stage.module);
     StageCost total;
@@ -260,6 +267,7 @@ struct StageCostModel::State {
         cost = price();
       }
       total.forward += cost.forward;
+      total.forward_again += cost.forward_again;
       total.backward += cost.backward;
       total.weight_grad += cost.weight_grad;
       total.fused += cost.fused;
@@ -287,6 +295,11 @@ struct StageCostModel::State {
     total.input = std::min(InputBytes(module.layers[first], own, width_before,
                                       parallel, precision),
                            total.activations);
+    // Without sequence parallelism every GPU has all of it.
+    if (!job.setup.sequence_parallel) {
+      total.input =
+          std::min(Bytes(total.input.count() * parallel.tp), total.activations);
+    }
 
     const LayerSpec& end = module.layers[last];
     const bool hands_on = last.value() + 1 == module.layers.size();
@@ -406,9 +419,10 @@ StageCost StageCostModel::Cost(const Stage& stage, const WorkShape& given,
                            split_time
                      : 1;
   const auto slow = [&](double factor, Duration* time) {
-    *time = State::Slowed(*time, factor * place.slow);
+    *time = State::Slowed(*time, factor * place.slow * state.job.setup.stretch);
   };
   slow(factors.forward, &total.forward);
+  slow(factors.forward, &total.forward_again);
   slow(factors.backward, &total.backward);
   slow(factors.backward, &total.backward_gap);
   slow(factors.weight_grad, &total.weight_grad);
@@ -558,7 +572,7 @@ Duration StageCostModel::Epilogue(const Partition& partition,
   for (const Precision precision : kPrecisions) {
     for (const int32_t c : copies) time += update(precision, c);
   }
-  return time;
+  return State::Slowed(time, state.job.setup.stretch);
 }
 
 IdVector<RankId, RankSpec> StageCostModel::Ranks(
@@ -592,7 +606,9 @@ StageCostModel::Transfer StageCostModel::TransferTime(RankId from, RankId to,
                                                       Bytes payload) const {
   const LinkTimes link =
       TransferBetween(state_->job, state_->view, from, to, payload);
-  return {.time = link.time, .occupancy = link.occupancy};
+  const double stretch = state_->job.setup.stretch;
+  return {.time = State::Slowed(link.time, stretch),
+          .occupancy = State::Slowed(link.occupancy, stretch)};
 }
 
 Bytes StageCostModel::MemoryLimit(RankId rank) const {

@@ -24,6 +24,9 @@ namespace pipeloom::emulator {
 // Per GPU, with tensor, sequence and context parallelism applied.
 struct StageCost {
   Duration forward{};
+  // The forward again in a backward that recomputes: gathered weights are there
+  // already, and nothing is regrouped for other modules.
+  Duration forward_again{};
   // The backward's two forms (op_graph.h). Split: the input gradient, complete
   // when it is handed on, and the weight gradient, 0 for a frozen module.
   Duration backward{};

@@ -27,6 +27,8 @@ using GroupCosts = std::array<GroupCost, kNumOperatorGroups>;
 
 struct LayerCost {
   Duration forward{};
+  // The forward in a backward that recomputes: weights are there already.
+  Duration forward_again{};
   // In the two forms of LayerOps. Gaps: how much other compute finds room while
   // the compute stream waits for the pass's collectives.
   Duration backward{};

@@ -127,6 +127,18 @@ absl::Status ValidateModuleParallelism(const JobSpec& job) {
 
 }  // namespace
 
+OptimizerSharding ShardingOf(Framework framework) {
+  switch (framework) {
+    case Framework::kMegatronCore:
+      return OptimizerSharding::kZero1;
+    case Framework::kTorchTitan:
+      return OptimizerSharding::kZero3;
+    case Framework::kPyTorch:
+      return OptimizerSharding::kNone;
+  }
+  return OptimizerSharding::kZero1;
+}
+
 bool JobSpec::IsFrozen(ModuleId module) const {
   const std::string& module_name = model.modules[module].name;
   return std::find(training.frozen_modules.begin(),
@@ -202,6 +214,7 @@ absl::Status ValidateJobSpec(const JobSpec& job) {
   PIPELOOM_RETURN_IF_ERROR(ValidateParallelLayout(job.parallel, job.cluster));
   PIPELOOM_RETURN_IF_ERROR(ValidateModuleParallelism(job));
   PIPELOOM_RETURN_IF_ERROR(ValidateRanksAreUniform(job));
+  PIPELOOM_RETURN_IF_ERROR(ValidateTrainingSetup(job.setup));
   const TrainingSpec& t = job.training;
   const auto fail = [](const char* field, double value, const char* allowed) {
     return absl::InvalidArgumentError(absl::StrFormat(

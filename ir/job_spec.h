@@ -13,6 +13,7 @@
 #include "ir/cluster_spec.h"
 #include "ir/model_spec.h"
 #include "ir/parallel_layout.h"
+#include "ir/training_setup.h"
 
 namespace pipeloom {
 
@@ -22,6 +23,9 @@ enum class MemoryStrategy { kKeep, kRecompute, kOffload };
 // What is divided over the replicas, each also what stands before it: nothing,
 // the optimizer's state, the gradients, the weights.
 enum class OptimizerSharding { kNone, kZero1, kZero2, kZero3 };
+
+// What the framework divides where a job does not say.
+OptimizerSharding ShardingOf(Framework framework);
 
 // How sequences of different lengths share a sub-microbatch.
 enum class SequenceBatching {
@@ -126,6 +130,7 @@ struct JobSpec {
   ParallelLayout parallel{};
   std::vector<ModuleParallelism> module_parallelism{};  // Not named: parallel.
   TrainingSpec training{};
+  TrainingSetup setup{};
   PartitionRules partition{};
   SearchSpec search{};
   std::string source{};

@@ -1,7 +1,10 @@
 // How a job's GPUs are divided: dp replicas of a pipeline of pp ranks, each
 // rank a group of tp x cp GPUs acting as one.
 //
-//   GPU of (replica d, rank r, member k) = (d * pp + r) * tp * cp + k
+//   pipeline inside:  GPU(d, r, k) = (d * pp + r) * tp * cp + k
+//   replicas inside:  GPU(d, r, k) = (r * dp + d) * tp * cp + k
+//
+// where d is the replica, r the rank and k the member of its group.
 #ifndef PIPELOOM_IR_PARALLEL_LAYOUT_H_
 #define PIPELOOM_IR_PARALLEL_LAYOUT_H_
 
@@ -20,6 +23,12 @@ enum class ContextParallelism {
   kAllToAll,   // Tokens are exchanged for heads, and back after it.
 };
 
+// Which GPUs are neighbours beyond those of a rank.
+enum class GpuOrder {
+  kPipelineInside,  // The ranks of a replica.
+  kReplicasInside,  // The replicas of a rank, as Megatron-Core has it.
+};
+
 struct ParallelLayout {
   int32_t tp = 1;  // Tensor parallel, with sequence parallelism.
   int32_t cp = 1;  // Context parallel.
@@ -27,6 +36,7 @@ struct ParallelLayout {
   int32_t pp = 1;  // Pipeline ranks.
   int32_t dp = 1;  // Replicas.
   ContextParallelism context = ContextParallelism::kRing;
+  GpuOrder order = GpuOrder::kPipelineInside;
   bool operator==(const ParallelLayout&) const = default;
 
   int32_t gpus_per_rank() const { return tp * cp; }
@@ -34,7 +44,9 @@ struct ParallelLayout {
   int64_t num_gpus() const { return int64_t{1} * tp * cp * pp * dp; }
   // The first GPU of a rank.
   int32_t FirstGpu(int32_t replica, RankId rank) const {
-    return (replica * pp + rank.value()) * gpus_per_rank();
+    return (order == GpuOrder::kPipelineInside ? replica * pp + rank.value()
+                                               : rank.value() * dp + replica) *
+           gpus_per_rank();
   }
 };
 

@@ -103,7 +103,15 @@ double BubbleRatio(const StageGraph& graph, Duration step_time) {
   if (graph.num_ranks() == 0 || step_time <= kZero) return 0;
   Duration busy{};
   for (const Task& task : graph.tasks()) busy += task.duration;
-  return 1.0 - ToSeconds(busy) / (graph.num_ranks() * ToSeconds(step_time));
+  return 1.0 - ToSeconds(busy) / (graph.num_ranks() * ToSeconds(step_time)) -
+         EpilogueRatio(graph, step_time);
+}
+
+double EpilogueRatio(const StageGraph& graph, Duration step_time) {
+  if (graph.num_ranks() == 0 || step_time <= kZero) return 0;
+  Duration epilogues{};
+  for (const RankSpec& rank : graph.ranks()) epilogues += rank.epilogue;
+  return ToSeconds(epilogues) / (graph.num_ranks() * ToSeconds(step_time));
 }
 
 }  // namespace pipeloom

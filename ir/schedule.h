@@ -44,9 +44,11 @@ absl::StatusOr<Schedule> TimeSchedule(const StageGraph& graph,
 absl::Status ValidateSchedule(const StageGraph& graph,
                               const Schedule& schedule);
 
-// Share of rank time without compute: 1 - sum of durations / (ranks x step
-// time). 0 for an empty graph.
+// Share of rank time in which compute streams are idle: what is left of ranks x
+// step time beside tasks and epilogues. 0 for an empty graph.
 double BubbleRatio(const StageGraph& graph, Duration step_time);
+// Share of rank time that the ranks' epilogues take.
+double EpilogueRatio(const StageGraph& graph, Duration step_time);
 
 }  // namespace pipeloom
 

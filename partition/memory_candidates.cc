@@ -109,7 +109,7 @@ MemoryEffect LayerCosts::Effect(const MemoryChoice& choice,
       if (split) {
         segment.after += layers_[j].activations - layers_[j].freed_by_backward;
       }
-      forward += layers_[j].forward;
+      forward += layers_[j].forward_again;
     }
     segment.before = segment.during;
     if (memory.recomputes_fully()) {

@@ -77,6 +77,10 @@ double PlanResult::bubble_ratio() const {
   return BubbleRatio(plan.graph, predicted.step_time());
 }
 
+double PlanResult::epilogue_ratio() const {
+  return EpilogueRatio(plan.graph, predicted.step_time());
+}
+
 double PlanResult::mfu() const { return Mfu(plan, predicted.step_time()); }
 
 std::vector<Bytes> PlanResult::peak_bytes() const {

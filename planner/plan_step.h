@@ -62,6 +62,7 @@ struct PlanResult {
   std::optional<RobustReport> robust{};  // If it was asked for.
   double gap_ratio() const;
   double bubble_ratio() const;
+  double epilogue_ratio() const;
   double mfu() const;
   std::vector<Bytes> peak_bytes() const;  // Per rank, of one GPU.
 };

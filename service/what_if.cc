@@ -95,6 +95,7 @@ void SetFigures(const ExecutionPlan& plan, const StepTrace& trace,
   figures->set_step_time_ns(trace.step_time().count());
   figures->set_lower_bound_ns(bound.count());
   figures->set_bubble_ratio(BubbleRatio(plan.graph, trace.step_time()));
+  figures->set_epilogue_ratio(EpilogueRatio(plan.graph, trace.step_time()));
   figures->set_mfu(Mfu(plan, trace.step_time()));
   for (const MemoryPeak& peak : MemoryPeaks(trace)) {
     figures->add_peak_bytes(peak.total.count());

@@ -184,6 +184,7 @@ absl::Status ReadLayout(const std::string& where, absl::string_view text,
   run->parallel.pp = size("pp");
   run->parallel.dp = size("dp");
   run->chunks = size("vp");
+  run->parallel.order = GpuOrder::kReplicasInside;
   return words.status();
 }
 
@@ -201,22 +202,26 @@ absl::Status ReadSetup(const std::string& where, absl::string_view text,
                                         {{"fused", false}, {"eager", true}});
   s.sequence_parallel = words.OneOf<bool>("sequence_parallel", true,
                                           {{"yes", true}, {"no", false}});
-  s.fp8 = words.OneOf<bool>("precision", false,
-                            {{"bf16", false}, {"fp16", false}, {"fp8", true}});
-  s.sharding = words.OneOf<WeightSharding>("sharding", WeightSharding::kZero1,
-                                           {{"none", WeightSharding::kNone},
-                                            {"zero1", WeightSharding::kZero1},
-                                            {"fsdp", WeightSharding::kFull}});
+  s.fp8_products = words.OneOf<bool>(
+      "precision", false, {{"bf16", false}, {"fp16", false}, {"fp8", true}});
+  run->sharding =
+      words.OneOf<OptimizerSharding>("sharding", OptimizerSharding::kZero1,
+                                     {{"none", OptimizerSharding::kNone},
+                                      {"zero1", OptimizerSharding::kZero1},
+                                      {"fsdp", OptimizerSharding::kZero3}});
   s.overlap =
       words.OneOf<CommunicationOverlap>("overlap", CommunicationOverlap::kData,
                                         {{"none", CommunicationOverlap::kNone},
                                          {"data", CommunicationOverlap::kData},
                                          {"all", CommunicationOverlap::kAll}});
-  s.recomputation =
+  enum class Recomputation { kNone, kSelective, kFull };
+  const auto recomputation =
       words.OneOf<Recomputation>("recompute", Recomputation::kNone,
                                  {{"none", Recomputation::kNone},
                                   {"selective", Recomputation::kSelective},
                                   {"full", Recomputation::kFull}});
+  run->recompute = recomputation == Recomputation::kFull;
+  s.recompute_attention = recomputation == Recomputation::kSelective;
   s.gradient_bytes = static_cast<int32_t>(
       std::min<int64_t>(words.Int("gradient_bytes", 4, 1), 8));
   s.host_per_kernel = Microseconds(words.Real("host_us", 0));
@@ -352,19 +357,22 @@ JobSpec JobOf(const MeasuredRun& run, ClusterSpec cluster) {
   job.parallel = run.parallel;
   job.training.microbatches = static_cast<int32_t>(run.microbatches());
   job.training.microbatch_tokens = run.microbatch * run.sequence;
-  switch (run.setup.sharding) {
-    case WeightSharding::kNone:
-      job.training.optimizer_sharding = OptimizerSharding::kNone;
-      break;
-    case WeightSharding::kZero1:
-      job.training.optimizer_sharding = OptimizerSharding::kZero1;
-      break;
-    case WeightSharding::kFull:
-      job.training.optimizer_sharding = OptimizerSharding::kZero3;
-      break;
+  job.setup = run.setup;
+  job.training.optimizer_sharding = run.sharding;
+  job.training.memory_strategies = {MemoryStrategy::kKeep};
+  if (run.recompute) {
+    job.training.memory_strategies.push_back(MemoryStrategy::kRecompute);
   }
   job.training.memory_limit = Bytes(int64_t{1} << 50);  // It ran.
   return job;
+}
+
+BatchMetadata BatchOf(const MeasuredRun& run) {
+  BatchMetadata batch;
+  for (int64_t i = 0; i < run.global_batch; ++i) {
+    batch.samples.push_back({.text_tokens = run.sequence});
+  }
+  return batch;
 }
 
 }  // namespace pipeloom::workloads

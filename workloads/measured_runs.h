@@ -16,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "base/fingerprint.h"
+#include "ir/batch_metadata.h"
 #include "ir/cluster_spec.h"
 #include "ir/job_spec.h"
 #include "ir/model_spec.h"
@@ -46,6 +47,8 @@ struct MeasuredRun {
   ParallelLayout parallel{};
   int32_t chunks = 1;  // Model chunks a rank (virtual pipeline).
   TrainingSetup setup{};
+  OptimizerSharding sharding = OptimizerSharding::kZero1;
+  bool recompute = false;  // All transformer layers, one by one.
   FittedScalar scalar = FittedScalar::kStretch;
   int64_t microbatch = 0;    // Sequences.
   int64_t global_batch = 0;  // Sequences.
@@ -70,7 +73,11 @@ absl::StatusOr<std::vector<MeasuredRun>> ParseMeasuredRuns(
     absl::string_view text, const std::string& file_name);
 
 // The run as a job on that cluster, which gets as many nodes as the run has.
+// Replicas are neighbours, as in the frameworks that were measured.
 JobSpec JobOf(const MeasuredRun& run, ClusterSpec cluster);
+
+// The sequences of a step, all replicas together.
+BatchMetadata BatchOf(const MeasuredRun& run);
 
 }  // namespace pipeloom::workloads
 

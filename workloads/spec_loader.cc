@@ -25,6 +25,26 @@ constexpr std::pair<absl::string_view, ContextParallelism> kContexts[] = {
     {"CONTEXT_PARALLELISM_ALL_GATHER", ContextParallelism::kAllGather},
     {"CONTEXT_PARALLELISM_ALL_TO_ALL", ContextParallelism::kAllToAll},
 };
+constexpr std::pair<absl::string_view, GpuOrder> kOrders[] = {
+    {"GPU_ORDER_PIPELINE_INSIDE", GpuOrder::kPipelineInside},
+    {"GPU_ORDER_REPLICAS_INSIDE", GpuOrder::kReplicasInside},
+};
+constexpr std::pair<absl::string_view, Framework> kFrameworks[] = {
+    {"FRAMEWORK_MEGATRON_CORE", Framework::kMegatronCore},
+    {"FRAMEWORK_TORCHTITAN", Framework::kTorchTitan},
+    {"FRAMEWORK_PYTORCH", Framework::kPyTorch},
+};
+constexpr std::pair<absl::string_view, AttentionKernel> kKernels[] = {
+    {"ATTENTION_KERNEL_FUSED", AttentionKernel::kFused},
+    {"ATTENTION_KERNEL_FLASH2", AttentionKernel::kFlash2},
+    {"ATTENTION_KERNEL_FLASH1", AttentionKernel::kFlash1},
+    {"ATTENTION_KERNEL_UNFUSED", AttentionKernel::kUnfused},
+};
+constexpr std::pair<absl::string_view, CommunicationOverlap> kOverlaps[] = {
+    {"COMMUNICATION_OVERLAP_NONE", CommunicationOverlap::kNone},
+    {"COMMUNICATION_OVERLAP_DATA", CommunicationOverlap::kData},
+    {"COMMUNICATION_OVERLAP_ALL", CommunicationOverlap::kAll},
+};
 constexpr std::pair<absl::string_view, SequenceBatching> kBatchings[] = {
     {"SEQUENCE_BATCHING_PACKED", SequenceBatching::kPacked},
     {"SEQUENCE_BATCHING_PADDED", SequenceBatching::kPadded},
@@ -112,6 +132,7 @@ void ReadParallel(ObjectReader& reader, JobSpec* job) {
   reader.Read("dp", 1, 65536, &parallel->dp);
   reader.ReadEnum<ContextParallelism>("context_parallelism", kContexts,
                                       &parallel->context);
+  reader.ReadEnum<GpuOrder>("gpu_order", kOrders, &parallel->order);
   ReadModuleParallelism(reader, &job->module_parallelism);
 }
 
@@ -149,6 +170,26 @@ void ReadTraining(ObjectReader& reader, TrainingSpec* training) {
     r.Read("instances", int64_t{1}, int64_t{1'000'000}, &size.instances);
   });
   training->memory_limit = Bytes(memory_limit_bytes);
+}
+
+// Before `training`, whose sharding is the framework's where it does not say.
+void ReadSetup(ObjectReader& reader, JobSpec* job) {
+  Framework framework = Framework::kMegatronCore;
+  reader.ReadEnum<Framework>("framework", kFrameworks, &framework);
+  TrainingSetup& setup = job->setup;
+  setup = SetupOf(framework);
+  job->training.optimizer_sharding = ShardingOf(framework);
+  reader.ReadEnum<AttentionKernel>("attention", kKernels, &setup.attention);
+  reader.Read("eager_pointwise", &setup.eager_pointwise);
+  reader.Read("sequence_parallel", &setup.sequence_parallel);
+  reader.Read("fp8_products", &setup.fp8_products);
+  reader.Read("recompute_attention", &setup.recompute_attention);
+  reader.ReadEnum<CommunicationOverlap>("overlap", kOverlaps, &setup.overlap);
+  reader.Read("gradient_bytes", 1, 8, &setup.gradient_bytes);
+  double host_us = ToMicroseconds(setup.host_per_kernel);
+  reader.Read("host_per_kernel_us", 0.0, 1e6, &host_us);
+  setup.host_per_kernel = Microseconds(host_us);
+  reader.Read("stretch", 0.01, 100.0, &setup.stretch);
 }
 
 void ReadPartitionRules(ObjectReader& reader, PartitionRules* rules) {
@@ -255,6 +296,7 @@ absl::StatusOr<JobSpec> ParseJob(absl::string_view text,
                      &cluster_name, &job.cluster);
     reader.ReadObject("parallel",
                       [&](ObjectReader& r) { ReadParallel(r, &job); });
+    reader.ReadObject("setup", [&](ObjectReader& r) { ReadSetup(r, &job); });
     reader.Require("training");
     reader.ReadObject("training",
                       [&](ObjectReader& r) { ReadTraining(r, &job.training); });

@@ -18,6 +18,14 @@ static_assert(static_cast<int>(SampleAssignment::kBalanced) + 1 ==
               v1::SAMPLE_ASSIGNMENT_BALANCED);
 static_assert(static_cast<int>(ContextParallelism::kAllToAll) + 1 ==
               v1::CONTEXT_PARALLELISM_ALL_TO_ALL);
+static_assert(static_cast<int>(GpuOrder::kReplicasInside) + 1 ==
+              v1::GPU_ORDER_REPLICAS_INSIDE);
+static_assert(static_cast<int>(Framework::kPyTorch) + 1 ==
+              v1::FRAMEWORK_PYTORCH);
+static_assert(static_cast<int>(AttentionKernel::kUnfused) + 1 ==
+              v1::ATTENTION_KERNEL_UNFUSED);
+static_assert(static_cast<int>(CommunicationOverlap::kAll) + 1 ==
+              v1::COMMUNICATION_OVERLAP_ALL);
 static_assert(static_cast<int>(DomainKind::kHopRing) + 1 ==
               v1::DOMAIN_KIND_HOP_RING);
 static_assert(static_cast<int>(NicSharing::kFair) + 1 == v1::NIC_SHARING_FAIR);
@@ -50,6 +58,19 @@ void SetTraining(const TrainingSpec& training, v1::TrainingSpec* proto) {
     s.set_module(size.module);
     s.set_instances(size.instances);
   }
+}
+
+void SetSetup(const TrainingSetup& setup, v1::TrainingSetup* proto) {
+  proto->set_framework(Shifted<v1::Framework>(setup.framework));
+  proto->set_attention(Shifted<v1::AttentionKernel>(setup.attention));
+  proto->set_eager_pointwise(setup.eager_pointwise);
+  proto->set_sequence_parallel(setup.sequence_parallel);
+  proto->set_fp8_products(setup.fp8_products);
+  proto->set_recompute_attention(setup.recompute_attention);
+  proto->set_overlap(Shifted<v1::CommunicationOverlap>(setup.overlap));
+  proto->set_gradient_bytes(setup.gradient_bytes);
+  proto->set_host_per_kernel_us(ToMicroseconds(setup.host_per_kernel));
+  proto->set_stretch(setup.stretch);
 }
 
 void SetRules(const PartitionRules& rules, v1::PartitionRules* proto) {
@@ -155,6 +176,9 @@ v1::Job ToProto(const JobSpec& job) {
   layout.set_dp(job.parallel.dp);
   layout.set_context_parallelism(
       Shifted<v1::ContextParallelism>(job.parallel.context));
+  if (job.parallel.order != GpuOrder::kPipelineInside) {
+    layout.set_gpu_order(Shifted<v1::GpuOrder>(job.parallel.order));
+  }
   for (const ModuleParallelism& own : job.module_parallelism) {
     v1::ModuleParallelism& m = *layout.add_modules();
     m.set_module(own.module);
@@ -162,6 +186,7 @@ v1::Job ToProto(const JobSpec& job) {
     m.set_cp(own.cp);
   }
   SetTraining(job.training, proto.mutable_training());
+  if (job.setup != TrainingSetup{}) SetSetup(job.setup, proto.mutable_setup());
   if (!job.partition.empty()) {
     SetRules(job.partition, proto.mutable_partition());
   }

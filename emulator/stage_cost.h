@@ -55,6 +55,11 @@ struct StageCost {
   Duration all_passes() const {
     return forward + std::min(fused, backward + weight_grad);
   }
+  // The least that they add to a rank's load: without the weight gradients that
+  // the pass's gaps may take from others.
+  Duration least_load() const {
+    return all_passes() - std::max(backward_gap, fused_gap);
+  }
   bool operator==(const StageCost&) const = default;
 };
 

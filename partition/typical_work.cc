@@ -105,6 +105,13 @@ Duration LayerPricing::Forward(ModuleId module, const WorkShape& shape) const {
       .forward;
 }
 
+Duration LayerPricing::LeastLoad(ModuleId module,
+                                 const WorkShape& shape) const {
+  return Price(module, LayerId(0), job_.model.modules[module].layers.size(),
+               shape, RankId(0))
+      .least_load();
+}
+
 Duration LayerPricing::AllPasses(ModuleId module,
                                  const WorkShape& shape) const {
   return AllPasses(module, shape, RankId(0));

@@ -47,6 +47,8 @@ class LayerPricing {
   Duration Forward(ModuleId module, const WorkShape& shape) const;
   // Forward, backward and weight gradient.
   Duration AllPasses(ModuleId module, const WorkShape& shape) const;
+  // StageCost::least_load of all layers on rank 0.
+  Duration LeastLoad(ModuleId module, const WorkShape& shape) const;
   Duration AllPasses(ModuleId module, const WorkShape& shape,
                      RankId rank) const;
   Duration AllPasses(ModuleId module, LayerId layer,

@@ -166,7 +166,7 @@ absl::StatusOr<std::vector<WeighedStep>> CostliestReplicas(
                                     job, step, static_cast<int32_t>(r), whole));
       Duration work{};
       for (const SubMicrobatch& sub : microbatches.sub_microbatches) {
-        work += pricing.AllPasses(sub.module, sub.shape);
+        work += pricing.LeastLoad(sub.module, sub.shape);
       }
       if (work > most) {
         most = work;

@@ -89,9 +89,9 @@ absl::StatusOr<v1::OpenJobResponse> PlannerCore::OpenJob(
     absl::StatusOr<Partition> partition =
         PartitionFromProto(request.resume(), *spec);
     if (!partition.ok()) {
-      return absl::Status(partition.status().code(),
-                          absl::StrCat("resume: ",
-                                       partition.status().message()));
+      return absl::Status(
+          partition.status().code(),
+          absl::StrCat("resume: ", partition.status().message()));
     }
     resumed = *std::move(partition);
   }

@@ -199,6 +199,7 @@ class Client:
                           if token else ())
         self._lock = threading.Lock()
         self._closed = False
+        self._made = 0.0
         self.address = ""
         self._channel: Any = None
         self._calls: Dict[str, Callable[..., Any]] = {}
@@ -219,9 +220,11 @@ class Client:
         if channel is not None:
             channel.close()
 
-    def reconnect(self, renew: bool = False) -> None:
-        """Asks for the address again; another one gets a new connection.
-        `renew`: so does the same one. Never raises."""
+    def reconnect(self, older_than: float = -1.0) -> None:
+        """Asks for the address again; another one gets a new connection, and
+        the same one too if the connection was made before `older_than`
+        (time.monotonic): gRPC's own attempts come seconds apart. Never raises.
+        """
         address = self.address
         if callable(self._target):
             try:
@@ -231,9 +234,11 @@ class Client:
         else:
             address = self._target
         with self._lock:
-            if self._closed or (address == self.address and not renew and
-                                self._channel is not None):
+            if self._closed or (address == self.address and
+                                self._channel is not None and
+                                self._made >= older_than):
                 return
+            self._made = time.monotonic()
             old, self.address, self._calls = self._channel, address, {}
             self._channel = self._connect(address)
         if old is not None:
@@ -248,7 +253,8 @@ class Client:
                    ("grpc.keepalive_time_ms", 20000),
                    ("grpc.keepalive_timeout_ms", 5000),
                    ("grpc.initial_reconnect_backoff_ms", 100),
-                   ("grpc.min_reconnect_backoff_ms", 100),
+                   # Within which an attempt must succeed, on a busy machine too.
+                   ("grpc.min_reconnect_backoff_ms", 5000),
                    ("grpc.max_reconnect_backoff_ms", 2000)]
         if self._tls is not None:
             return grpc.secure_channel(
@@ -289,9 +295,11 @@ class Client:
                 if code not in _RETRIED or left <= wait:
                     raise PlannerError(code, error.details() or "") from None
                 self.retries += 1
+                begun = time.monotonic()
                 time.sleep(wait)
                 pause = min(2 * pause, 2.0)
-                self.reconnect()
+                self.reconnect(begun if code == grpc.StatusCode.UNAVAILABLE
+                               else -1.0)
 
     def open_job(self, job: Union[str, Any], samples: Sequence[Sample] = (),
                  *, stages: Sequence[Stage] = (),

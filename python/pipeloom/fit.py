@@ -2,7 +2,7 @@
 import math
 from typing import Dict, List, Optional, Sequence, Set, Tuple
 
-from pipeloom.plan import Plan
+from pipeloom.plan import Microbatch, Plan
 from pipeloom.static_schedule import Stage
 
 _KINDS = ("F", "B", "W")
@@ -39,6 +39,30 @@ def misfit(plan: Plan, *, job_id: str, step: int, replica: int,
                  None))
 
 
+def other_samples(plan: Plan, own: Sequence[Microbatch]) -> Optional[str]:
+    """Returns where the plan has other samples in a microbatch than the trainer
+    has put there, or other counts of what they hold, or None."""
+    if len(plan.microbatches) != len(own):
+        return f"it has {len(plan.microbatches)} microbatches, not {len(own)}"
+    for m, (theirs, ours) in enumerate(zip(plan.microbatches, own)):
+        if sorted(theirs.samples) != sorted(ours.samples):
+            return (f"microbatch {m} has the samples {theirs.samples}, not "
+                    f"{ours.samples}")
+        counts, wanted = _instances(theirs), _instances(ours)
+        if counts.keys() != wanted.keys() or any(
+                n not in (0, counts[module]) for module, n in wanted.items()):
+            return (f"microbatch {m} has so many instances by module: "
+                    f"{counts}, not {wanted}")
+    return None
+
+
+def _instances(microbatch: Microbatch) -> Dict[int, int]:
+    counts: Dict[int, int] = {}
+    for sub in microbatch.subs:
+        counts[sub.module] = counts.get(sub.module, 0) + sub.instances
+    return counts
+
+
 def _wrong_task(plan: Plan, stages: Sequence[Stage]) -> Optional[str]:
     for i, t in plan.tasks.items():
         if not 0 <= t.stage < len(stages):
@@ -63,6 +87,12 @@ def _wrong_microbatches(plan: Plan, samples: Optional[int]) -> Optional[str]:
         if not math.isfinite(micro.loss_weight) or micro.loss_weight < 0:
             return f"microbatch {m} has the weight {micro.loss_weight}"
         seen.update(micro.samples)
+        end: Dict[int, int] = {}
+        for sub in micro.subs:
+            if sub.first_instance != end.get(sub.module, 0):
+                return (f"microbatch {m} has a gap before instance "
+                        f"{sub.first_instance} of module {sub.module}")
+            end[sub.module] = sub.first_instance + sub.instances
     if samples is not None and seen != set(range(samples)):
         return f"its samples are not the batch's, 0 to {samples - 1}"
     return None

@@ -8,6 +8,7 @@ from typing import (Any, Callable, Dict, Iterable, Iterator, List, Optional,
 
 from pipeloom.agreement import (END_EPOCH, Decision, LastGood, Outcome, Vote,
                                 decide, decode, encode, vote_of)
+from pipeloom.fit import other_samples
 from pipeloom.plan import Microbatch, Plan
 from pipeloom.session import Session
 
@@ -17,6 +18,7 @@ Static = Callable[[int, Sequence[Microbatch]], Optional[Plan]]
 Gather = Callable[[Sequence[int]], Sequence[Sequence[int]]]
 
 _END_SECONDS = 5.0
+_RESERVE = 0.05  # Of `wait`, for the agreement itself.
 _PROBE = 10  # A silent planner costs one `wait` in the time of so many.
 
 
@@ -32,6 +34,7 @@ class _Step:
     epoch: int
     step: int
     microbatches: Tuple[Microbatch, ...]
+    fixed: bool = False  # The trainer made them itself.
     asked: Optional[float] = None  # When the trainer began to wait.
     plan: Optional[Plan] = None  # This rank's, as voted.
     last_good: Optional[Plan] = None
@@ -107,7 +110,9 @@ class PlanProvider:
                microbatch_of: Sequence[int] = (), *,
                whole: bool = False) -> None:
         """Announces a coming step, as the data loader knows it: has it planned
-        (Session.expect) and agreed upon while other steps run. Steps are
+        (Session.expect) and agreed upon while other steps run. With
+        `microbatch_of` the microbatches are the trainer's: a plan must have the
+        same samples in them, and runs with the trainer's weights. Steps are
         announced in ascending order, the same on all ranks; one that was asked
         for before says that the training went back to it."""
         with self._cond:
@@ -116,7 +121,8 @@ class PlanProvider:
                 return
             if step <= self._at:
                 self._go_back(step)
-            self._open.append(_Step(self._epoch, step, tuple(microbatches)))
+            self._open.append(_Step(self._epoch, step, tuple(microbatches),
+                                    len(microbatch_of) > 0))
             self._cond.notify_all()
         if self._session is not None:
             self._session.expect(step, samples, microbatch_of, whole=whole)
@@ -201,6 +207,7 @@ class PlanProvider:
             self._session.forget(step, after_step=step - 1)
 
     def _choose(self, entry: _Step, decision: Decision) -> Optional[Plan]:
+        chosen: Optional[Plan]
         trouble = self._session.trouble if self._session else None
         if trouble is not None:
             if decision.outcome is Outcome.PLANNED:
@@ -212,7 +219,10 @@ class PlanProvider:
                               f"schedule: {decision.why}")
         self.counts[decision.outcome.value] += 1
         if decision.outcome is Outcome.PLANNED:
-            chosen: Optional[Plan] = entry.plan
+            chosen = entry.plan
+            assert chosen is not None
+            if entry.fixed:
+                chosen = with_weights(chosen, entry.microbatches)
         elif decision.outcome is Outcome.LAST_GOOD:
             assert entry.last_good is not None
             chosen = entry.last_good.with_microbatches(entry.step,
@@ -285,15 +295,17 @@ class PlanProvider:
             return None, 0.0 if entry.asked is not None else 3600.0
         plan = self._session.ready(entry.step)
         if plan is not None:
-            if self._accept is not None:
-                why = self._accept(plan, entry.microbatches)
-                if why is not None:
-                    self._session.trouble.begin(
-                        "fallback", f"step {entry.step}: the trainer cannot "
-                        f"run the plan: {why}")
-                    return None, 0.0
             self._silent_since = None
-            return plan, 0.0
+            why = (other_samples(plan, entry.microbatches) if entry.fixed
+                   else None)
+            if why is None and self._accept is not None:
+                why = self._accept(plan, entry.microbatches)
+            if why is None:
+                return plan, 0.0
+            self._session.trouble.begin(
+                "fallback", f"the trainer cannot run the plan of step "
+                f"{entry.step}: {why}")
+            return None, 0.0
         if self._session.refusal(entry.step):
             return None, 0.0
         if entry.asked is None:
@@ -314,12 +326,19 @@ class PlanProvider:
             self._silent_since = None
         since = [t for t in (self._silent_since, self._session.failing_since)
                  if t is not None]
+        wait = (1.0 - _RESERVE) * self._wait
         if not since:
-            return asked + self._wait
+            return asked + wait
         if asked >= self._probed + _PROBE * self._wait:
             self._probed = asked  # The planner gets another chance.
-        return max(asked, min(max(min(since), self._probed), asked) +
-                   self._wait)
+        return max(asked, min(max(min(since), self._probed), asked) + wait)
+
+
+def with_weights(plan: Plan, own: Sequence[Microbatch]) -> Plan:
+    """Returns the plan with the trainer's own weights of its microbatches."""
+    return dataclasses.replace(plan, microbatches=tuple(
+        dataclasses.replace(m, loss_weight=o.loss_weight)
+        for m, o in zip(plan.microbatches, own)))
 
 
 class MetadataPrefetcher:

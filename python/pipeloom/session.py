@@ -8,10 +8,10 @@ raises into a training step, waits for an answer, or gives up.
 
 A thread keeps a list of calls: batches to submit, plans to fetch, traces to
 report. What fails is tried again after growing pauses, until it succeeds or the
-step is over. After a connection was lost all batches of coming steps are sent
-again, since a service that was restarted may know none; the service answers
-that it has them. A service that does not know the job is asked to open it, with
-the same id and partition.
+step is over. After a connection was lost, whoever answers next may know nothing:
+one call at a time asks it to open the job, with the same id and partition, and
+then all batches of coming steps are sent again. The service says that it has
+them, if it does.
 """
 import dataclasses
 import logging
@@ -48,6 +48,7 @@ class _Call:
     request: Any
     due: float = 0.0
     pause: float = 0.0
+    begun: float = 0.0
     future: Any = None
     done: bool = False
     wanted: bool = True  # A submission that others make as well: not yet.
@@ -97,7 +98,7 @@ class Session:
                  replica: int = 0, submits: Optional[bool] = None,
                  strict: bool = False, plan_timeout: float = 60.0,
                  call_timeout: float = 5.0,
-                 pauses: Tuple[float, float] = (0.05, 2.0)) -> None:
+                 pauses: Tuple[float, float] = (0.05, 1.0)) -> None:
         self.client = client
         self.job = job
         self.rank = rank
@@ -123,7 +124,7 @@ class Session:
         self.trouble = Trouble(
             logging.WARNING if self._submits else logging.INFO)
         self.counts = {"submitted": 0, "fetched": 0, "reported": 0,
-                       "reopened": 0, "failures": 0, "refused": 0,
+                       "reopened": 0, "reconnected": 0, "failures": 0, "refused": 0,
                        "misfits": 0, "dropped_reports": 0}
         self._thread = threading.Thread(target=self._run, daemon=True,
                                         name="pipeloom-session")
@@ -311,7 +312,6 @@ class Session:
                         continue
                     if self._open is not None and call is not self._open:
                         continue
-                    # A broken connection is tried by the first call due.
                     due = max(call.due, self._resume_at)
                     if due <= now:
                         begin.append(call)
@@ -335,8 +335,10 @@ class Session:
                             else "GetRankPlan")}[call.kind]
         try:
             future = self.client.begin(
-                method, call.request, self._plan_timeout
-                if call.kind == "fetch" else self._call_timeout)
+                method, call.request,
+                {"fetch": self._plan_timeout,
+                 "open": 4 * self._call_timeout}.get(call.kind,
+                                                     self._call_timeout))
         except Exception as error:  # pylint: disable=broad-except
             self._failed(call, grpc.StatusCode.UNAVAILABLE, str(error))
             return
@@ -344,7 +346,7 @@ class Session:
             if call.done or self._closing:
                 future.cancel()
                 return
-            call.future = future
+            call.future, call.begun = future, time.monotonic()
         future.add_done_callback(lambda _: self._wake())
 
     def _wake(self) -> None:
@@ -382,10 +384,12 @@ class Session:
                                    "the service opened the job with another "
                                    "partition or id")
             with self._cond:
-                self.counts["reopened"] += 1
+                self.counts["reconnected" if r.existed else "reopened"] += 1
                 call.done = True
                 self._open = None
                 self._send_again()
+                for other in self._calls:
+                    other.due = other.pause = 0.0
         else:
             parsed(messages.SubmitBatchResponse if call.kind == "submit"
                    else messages.ReportTraceResponse, data)
@@ -441,11 +445,11 @@ class Session:
         now = time.monotonic()
         lost = code in _LOST or code == grpc.StatusCode.DEADLINE_EXCEEDED
         if lost:
-            # It may have moved. The same connection is not kept where it has
-            # answered nothing for a whole deadline.
-            self.client.reconnect(
-                renew=code == grpc.StatusCode.DEADLINE_EXCEEDED and
-                call.kind != "fetch")
+            # It may have moved. A fetch may wait for long on a connection that
+            # is well; anything else that fails needs another connection.
+            self.client.reconnect(-1.0 if call.kind == "fetch" or
+                                  code == grpc.StatusCode.CANCELLED
+                                  else call.begun)
         watchers: List[Callable[[], None]] = []
         with self._cond:
             call.future = None
@@ -454,7 +458,7 @@ class Session:
             final = code in _FINAL and call.kind in ("submit", "fetch")
             if call.kind == "report" and not lost:
                 call.done = True  # Its plan is gone, or the trace is wrong.
-            elif call.kind == "report" and call.pause > 0.5:
+            elif call.kind == "report":
                 call.done = True
                 self.counts["dropped_reports"] += 1
             elif final:
@@ -464,13 +468,18 @@ class Session:
             elif code == grpc.StatusCode.NOT_FOUND and call.kind != "open":
                 self._reopen()
             low, high = self._pauses
-            call.pause = min(high, max(low, 2 * call.pause))
-            call.due = now + (hint if hint is not None else
-                              call.pause * random.uniform(0.5, 1.5))
             if lost:
-                self._pause = min(high, max(low, 2 * self._pause))
-                self._resume_at = now + self._pause * random.uniform(0.5, 1.5)
+                # All that was under way fails together: that is one failure.
+                if call.begun >= self._resume_at or self._pause == 0.0:
+                    self._pause = min(high, max(low, 2 * self._pause))
+                    self._resume_at = now + self._pause * random.uniform(
+                        0.5, 1.5)
                 self._send_again()
+                self._reopen()
+            else:
+                call.pause = min(high, max(low, 2 * call.pause))
+                call.due = now + (hint if hint is not None else
+                                  call.pause * random.uniform(0.5, 1.5))
             self._sweep()
             self._cond.notify_all()
         self.trouble.begin("service",

@@ -72,6 +72,7 @@ class Agreement:
         self._group = group
         self.rank = dist.get_rank(group)
         self.size = dist.get_world_size(group)
+        self([0])  # Connects: the first step needs not wait for that.
 
     def __call__(self, words: Sequence[int]) -> List[List[int]]:
         mine = torch.tensor(list(words), dtype=torch.int64)

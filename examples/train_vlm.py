@@ -36,7 +36,7 @@ import torch.multiprocessing as mp
 from torch import nn
 
 from pipeloom import local
-from pipeloom.torch import Executor, agreement
+from pipeloom.torch import Executor, agreement, of_first_rank
 
 WIDTH = 16
 RANKS = 4
@@ -268,6 +268,9 @@ class SearchPlans:
     def prepare(self, batches):
         pass
 
+    def close(self):
+        pass
+
     def get(self, which, batch):
         stages = self.stages[which]
         microbatches = batch.microbatches()
@@ -287,32 +290,35 @@ class SearchPlans:
 
 
 class ServicePlans:
-    """Two jobs of the service, one of them with the static schedule."""
+    """Two jobs of the service, one of them with the static schedule. From
+    here on the service may be slow, gone, or another one: the training goes
+    on."""
 
     def __init__(self, args, rank):
-        self.rank = rank
-        self.client = pipeloom.Client(args.service)
-        self.jobs, self.stages = {}, {}
+        self.client = pipeloom.Client(
+            pipeloom.address_file(args.service[1:])
+            if args.service.startswith("@") else args.service)
+        self.stages, self.sessions, self.providers = {}, {}, {}
         sample = read_samples(args.batches, 512)
         for which, schedule in (("dynamic", "pipeloom"),
                                 ("static", "megatron")):
-            job = self.job(args, schedule)
-            self.jobs[which] = self.client.open_job(job, sample)
-            self.stages[which] = list(self.jobs[which].stages)
+            # The model is built by it, so that all ranks need the same.
+            job = of_first_rank(lambda s=schedule: self.client.open_job(
+                self.job(args, s), sample))
+            if job.module_names != MODULES:
+                raise SystemExit(
+                    f"the job's modules are {job.module_names}, not {MODULES}")
+            stages = self.stages[which] = list(job.stages)
+            self.sessions[which] = pipeloom.Session(self.client, job,
+                                                    rank=rank)
+            self.providers[which] = pipeloom.PlanProvider(
+                self.sessions[which],
+                lambda step, microbatches, stages=stages: pipeloom.static_plan(
+                    stages, FEEDS, microbatches, MODULES, step, "train_vlm",
+                    cost_of(stages, microbatches)),
+                wait=args.wait, agree=agreement())
         self.layers = [sum(s.num_layers for s in self.stages["dynamic"]
                            if s.module == m) for m in range(len(MODULES))]
-        names = self.jobs["dynamic"].module_names
-        if names != MODULES:
-            raise SystemExit(f"the job's modules are {names}, not {MODULES}")
-        self.agree = agreement()
-        self.providers = {
-            which: pipeloom.PlanProvider(
-                self.client, self.jobs[which].job_id,
-                lambda step, microbatches, w=which: pipeloom.static_plan(
-                    self.stages[w], FEEDS, microbatches, MODULES, step,
-                    "train_vlm", cost_of(self.stages[w], microbatches)),
-                wait=args.wait, agree=self.agree, rank=rank)
-            for which in self.jobs}
 
     @staticmethod
     def job(args, schedule):
@@ -330,18 +336,18 @@ class ServicePlans:
     def prepare(self, batches):
         """Two steps ahead of the trainer, as a data loader would."""
         for batch in batches:
-            for which, job in self.jobs.items():
-                if self.rank == 0:
-                    self.client.submit_batch(
-                        job.job_id, batch.step, batch.samples, replica=0,
-                        microbatch_of=batch.microbatch_of)
-                self.client.prefetch(job.job_id, batch.step, 0,
-                                     rank=self.rank)
+            for provider in self.providers.values():
+                provider.expect(batch.step, batch.microbatches(),
+                                batch.samples, batch.microbatch_of)
 
     def get(self, which, batch):
-        plan = self.providers[which].get(batch.step, batch.microbatches())
-        self.client.forget(self.jobs[which].job_id, batch.step)
-        return plan
+        return self.providers[which].get(batch.step)
+
+    def close(self):
+        for which, provider in self.providers.items():
+            provider.close()
+            self.sessions[which].close(close_job=self.sessions[which].rank == 0)
+        self.client.close()
 
 
 # -- Training -----------------------------------------------------------------
@@ -432,6 +438,7 @@ def train(rank, args, port, out):
             {"rows": rows, "worst": worst,
              "counts": {w: p.counts for w, p in getattr(
                  plans, "providers", {}).items()}}))
+    plans.close()
     dist.barrier()
     dist.destroy_process_group()
 
@@ -466,7 +473,8 @@ def show(result, tolerance):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--service", default="",
-                        help="address of `pipeloom serve`")
+                        help="address of `pipeloom serve`, or @FILE that has "
+                             "it in its first line")
     parser.add_argument("--pipeloom", default="pipeloom",
                         help="the binary, for plans without a service")
     parser.add_argument("--batches",

@@ -84,6 +84,17 @@ absl::StatusOr<v1::OpenJobResponse> PlannerCore::OpenJob(
     PIPELOOM_ASSIGN_OR_RETURN(given,
                               PartitionFromProto(request.partition(), *spec));
   }
+  std::optional<Partition> resumed;
+  if (request.has_resume()) {
+    absl::StatusOr<Partition> partition =
+        PartitionFromProto(request.resume(), *spec);
+    if (!partition.ok()) {
+      return absl::Status(
+          partition.status().code(),
+          absl::StrCat("resume: ", partition.status().message()));
+    }
+    resumed = *std::move(partition);
+  }
   FingerprintBuilder content;
   content.Add(FingerprintOf(*spec))
       .Add(convert::ToProto(*sample).SerializeAsString())
@@ -113,7 +124,16 @@ absl::StatusOr<v1::OpenJobResponse> PlannerCore::OpenJob(
       [&]() -> std::optional<absl::StatusOr<v1::OpenJobResponse>> {
     const auto found = jobs_.find(id);
     if (found == jobs_.end()) return std::nullopt;
-    if (found->second.request == print) return respond(found->second, true);
+    if (found->second.request == print) {
+      if (resumed.has_value() &&
+          *resumed != found->second.served->partition()) {
+        return absl::AlreadyExistsError(absl::StrFormat(
+            "job_id is \"%s\"; it is open with another partition than "
+            "`resume`",
+            id));
+      }
+      return respond(found->second, true);
+    }
     return absl::AlreadyExistsError(absl::StrFormat(
         "job_id is \"%s\"; a job of that id with other content is open", id));
   };
@@ -133,11 +153,12 @@ absl::StatusOr<v1::OpenJobResponse> PlannerCore::OpenJob(
     }
     opening_.try_emplace(id);
   }
+  const bool searched = request.partition_time_us() > 0 && !resumed.has_value();
   PartitionEffort effort;
   // Ends what runs, too, not only what would be begun.
   const auto over = std::make_shared<std::stop_source>();
   const std::stop_callback left(stop, [&] { over->request_stop(); });
-  if (request.partition_time_us() > 0) {
+  if (searched) {
     const Clock::time_point end = PartitionEnd(
         begin, std::chrono::microseconds(request.partition_time_us()),
         options_.partition_time, deadline);
@@ -149,7 +170,8 @@ absl::StatusOr<v1::OpenJobResponse> PlannerCore::OpenJob(
   absl::StatusOr<std::shared_ptr<const ServedJob>> served =
       stop.stop_requested()
           ? absl::CancelledError("the caller left")
-          : ServedJob::Create(id, *std::move(spec), *sample, std::move(given),
+          : ServedJob::Create(id, *std::move(spec), *sample,
+                              resumed.has_value() ? resumed : given,
                               options_.profiles, effort,
                               request.defer_surplus());
   v1::OpenJobResponse response;

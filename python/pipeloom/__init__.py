@@ -2,22 +2,30 @@
 
     client = pipeloom.Client("127.0.0.1:50551")
     job = client.open_job("dip-vlm-s", samples)
-    client.submit_batch(job.job_id, 0, samples)
-    plan = client.plan(job.job_id, 0)
-    print(plan.schedule, plan.predicted_step_time_ns)
+    session = pipeloom.Session(client, job, rank=rank)
+    provider = pipeloom.PlanProvider(session, static, agree=agreement())
+    for step, batch in pipeloom.MetadataPrefetcher(loader, provider,
+                                                   microbatches, samples_of):
+        result = executor.run(provider.get(step), batch)
+        provider.report(step, result.spans)
 
-`pipeloom.torch` carries plans out with torch.distributed.
+`Client` makes single calls, which wait and raise; a training uses `Session` and
+`PlanProvider`, which do neither. `pipeloom.torch` carries plans out with
+torch.distributed.
 """
-from pipeloom.client import (Client, Job, MetadataPrefetcher, PlannerError,
-                             Sample)
+from pipeloom.client import (Client, Job, PlannerError, Sample,
+                             address_file)
 from pipeloom.plan import (Edge, Instruction, Microbatch, Plan, SubMicrobatch,
                            Task, loss_weights, read_plan)
-from pipeloom.provider import PlanProvider
+from pipeloom.provider import (AgreementError, MetadataPrefetcher,
+                               PlanProvider)
+from pipeloom.session import Session
 from pipeloom.static_schedule import Stage, static_plan
 
 __version__ = "0.1.0"
 __all__ = [
-    "Client", "Edge", "Instruction", "Job", "MetadataPrefetcher", "Microbatch",
-    "Plan", "PlanProvider", "PlannerError", "Sample", "Stage",
-    "SubMicrobatch", "Task", "loss_weights", "read_plan", "static_plan",
+    "AgreementError", "Client", "Edge", "Instruction", "Job",
+    "MetadataPrefetcher", "Microbatch", "Plan", "PlanProvider", "PlannerError",
+    "Sample", "Session", "Stage", "SubMicrobatch", "Task", "address_file",
+    "loss_weights", "read_plan", "static_plan",
 ]

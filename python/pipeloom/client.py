@@ -1,11 +1,10 @@
 """The planner service, from Python."""
-import concurrent.futures
 import dataclasses
 import random
 import threading
 import time
-from typing import (Any, Callable, Dict, Iterable, Iterator, List, Optional,
-                    Sequence, Tuple, Union)
+from typing import (Any, Callable, Dict, Iterable, Iterator, Optional, Sequence,
+                    Tuple, Union)
 
 import grpc
 
@@ -28,12 +27,89 @@ class Sample:
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """A job that is open."""
+    """A job that is open. `request` is an OpenJobRequest that opens it again,
+    with the same id and partition, at a service that does not know it."""
     job_id: str
     num_ranks: int
     num_replicas: int
     module_names: Tuple[str, ...]
     stages: Tuple[Stage, ...]
+    request: bytes = b""
+
+    @staticmethod
+    def of_stages(job: Union[str, Any], job_id: str, stages: Sequence[Stage],
+                  module_names: Sequence[str], samples: Sequence[Sample] = (),
+                  *, num_replicas: int = 1, defer_surplus: bool = False
+                  ) -> "Job":
+        """Returns a job with the trainer's own partition without asking a
+        service: a Session opens it as soon as there is one."""
+        request = open_request(job, samples, stages=stages,
+                               module_names=module_names, job_id=job_id,
+                               defer_surplus=defer_surplus)
+        request.resume.CopyFrom(request.partition)
+        return Job(job_id, request.partition.num_ranks, num_replicas,
+                   tuple(module_names), tuple(stages),
+                   request.SerializeToString())
+
+
+def open_request(job: Union[str, Any], samples: Sequence[Sample], *,
+                 stages: Sequence[Stage] = (),
+                 module_names: Sequence[str] = (), job_id: str = "",
+                 partition_time: float = 0.0,
+                 defer_surplus: bool = False) -> Any:
+    request = messages.OpenJobRequest(job_id=job_id)
+    if isinstance(job, str):
+        request.shipped_job = job
+    else:
+        request.job.CopyFrom(job)
+    request.sample.CopyFrom(batch_message(samples))
+    request.partition_time_us = round(partition_time * 1e6)
+    request.defer_surplus = defer_surplus
+    if stages:
+        request.partition.num_ranks = 1 + max(s.rank for s in stages)
+        request.partition.num_segments = 1 + max(s.segment for s in stages)
+        for s in stages:
+            request.partition.stages.add(
+                module=module_names[s.module], first_layer=s.first_layer,
+                num_layers=s.num_layers, rank=s.rank, segment=s.segment)
+    return request
+
+
+def stages_of(partition: Any, module_names: Sequence[str]) -> Tuple[Stage, ...]:
+    names = list(module_names)
+    return tuple(Stage(names.index(s.module), s.first_layer, s.num_layers,
+                       s.rank, s.segment) for s in partition.stages)
+
+
+def submit_request(job_id: str, step: int, samples: Iterable[Sample], *,
+                   replica: Optional[int] = None,
+                   microbatch_of: Sequence[int] = ()) -> Any:
+    request = messages.SubmitBatchRequest(job_id=job_id, step=step)
+    if replica is not None:
+        request.replica = replica
+    request.batch.CopyFrom(batch_message(samples))
+    request.microbatch_of.extend(microbatch_of)
+    return request
+
+
+def report_request(job_id: str, step: int, replica: int,
+                   checksum: Tuple[int, int],
+                   spans: Iterable[Tuple[int, int, int, int]],
+                   num_ranks: int) -> Any:
+    request = messages.ReportTraceRequest(job_id=job_id, step=step,
+                                          replica=replica)
+    request.plan_checksum.high, request.plan_checksum.low = checksum
+    request.trace.version = 1
+    request.trace.num_ranks = num_ranks
+    finish = 0
+    for rank, task, start, end in sorted(spans, key=lambda s: (s[0], s[2])):
+        request.trace.spans.add(
+            rank=rank, stream=messages.enum_value("Stream", "STREAM_COMPUTE"),
+            kind=messages.enum_value("SpanKind", "SPAN_KIND_TASK"),
+            task=task, start_ns=start, end_ns=end)
+        finish = max(finish, end)
+    request.trace.finish_ns = finish
+    return request
 
 
 def batch_message(samples: Iterable[Sample]) -> Any:
@@ -57,45 +133,78 @@ class PlannerError(RuntimeError):
         self.message = message
 
 
+def retry_after(error: Any) -> Optional[float]:
+    """Returns the seconds that the service asks for, if it does."""
+    for key, value in error.trailing_metadata() or ():
+        if key == "retry-after-ms":
+            try:
+                return float(value) / 1000.0
+            except ValueError:
+                return None
+    return None
+
+
+def parsed(response: Any, data: bytes) -> Any:
+    """PlannerError: the answer is no message of that kind."""
+    try:
+        message = response()
+        read = message.MergeFromString(data)
+        if read is not None and read != len(data):
+            raise ValueError(f"{len(data) - read} bytes too many")
+        return message
+    except Exception as error:  # pylint: disable=broad-except
+        raise PlannerError(grpc.StatusCode.DATA_LOSS,
+                           f"the answer is no {response.DESCRIPTOR.name}: "
+                           f"{error}") from None
+
+
+# An address, or what gives the present one.
+Target = Union[str, Callable[[], str]]
+
+
+def address_file(path: str) -> Callable[[], str]:
+    """Returns a target that is the first line of a file, read anew whenever
+    the planner cannot be reached: it may have moved."""
+
+    def read() -> str:
+        with open(path, encoding="utf-8") as file:
+            return file.readline().strip()
+
+    return read
+
+
 class Client:
     """A connection to `pipeloom serve`. Safe from any number of threads.
+
+    For tools, and for what happens before a training: every call waits for its
+    answer and raises PlannerError. Training steps use pipeloom.Session, which
+    does neither.
 
     Every call has a deadline (`timeout` seconds, with its retries). Calls are
     idempotent, so what fails for want of a connection or of room is tried
     again, after the service's own hint or with growing pauses, until the
     deadline. PlannerError says what the service said last.
+
+    `target` may be a function (address_file): it is asked again after a call
+    has found nobody.
     """
 
-    def __init__(self, target: str = "127.0.0.1:50551", *,
+    def __init__(self, target: Target = "127.0.0.1:50551", *,
                  timeout: float = 60.0, token: Optional[str] = None,
-                 tls_root_certificate: Optional[bytes] = None,
-                 channel: Optional[grpc.Channel] = None,
-                 threads: int = 4) -> None:
-        options = [("grpc.max_receive_message_length", 256 << 20),
-                   ("grpc.max_send_message_length", 256 << 20),
-                   # A half-open connection is found out.
-                   ("grpc.keepalive_time_ms", 20000),
-                   ("grpc.keepalive_timeout_ms", 5000),
-                   ("grpc.initial_reconnect_backoff_ms", 100),
-                   ("grpc.min_reconnect_backoff_ms", 100),
-                   ("grpc.max_reconnect_backoff_ms", 2000)]
-        if channel is not None:
-            self._channel = channel
-        elif tls_root_certificate is not None:
-            self._channel = grpc.secure_channel(
-                target, grpc.ssl_channel_credentials(tls_root_certificate),
-                options)
-        else:
-            self._channel = grpc.insecure_channel(target, options)
+                 tls_root_certificate: Optional[bytes] = None) -> None:
+        self._target = target
+        self._tls = tls_root_certificate
         self.timeout = timeout
         self._metadata = ((("authorization", f"Bearer {token}"),)
                           if token else ())
-        self._calls: Dict[str, Callable[..., Any]] = {}
         self._lock = threading.Lock()
-        self._pool = concurrent.futures.ThreadPoolExecutor(
-            threads, thread_name_prefix="pipeloom")
-        self._ahead: Dict[Tuple[Any, ...], Any] = {}  # Futures of plans.
+        self._closed = False
+        self._made = 0.0
+        self.address = ""
+        self._channel: Any = None
+        self._calls: Dict[str, Callable[..., Any]] = {}
         self.retries = 0
+        self.reconnect()
 
     def __enter__(self) -> "Client":
         return self
@@ -104,40 +213,93 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        self._pool.shutdown(wait=False)
-        self._channel.close()
+        """Calls that are under way end with CANCELLED."""
+        with self._lock:
+            self._closed = True
+            channel = self._channel
+        if channel is not None:
+            channel.close()
+
+    def reconnect(self, older_than: float = -1.0) -> None:
+        """Asks for the address again; another one gets a new connection, and
+        the same one too if the connection was made before `older_than`
+        (time.monotonic): gRPC's own attempts come seconds apart. Never raises.
+        """
+        address = self.address
+        if callable(self._target):
+            try:
+                address = self._target() or address
+            except Exception:  # pylint: disable=broad-except
+                pass  # It is not known at the moment.
+        else:
+            address = self._target
+        with self._lock:
+            if self._closed or (address == self.address and
+                                self._channel is not None and
+                                self._made >= older_than):
+                return
+            self._made = time.monotonic()
+            old, self.address, self._calls = self._channel, address, {}
+            self._channel = self._connect(address)
+        if old is not None:
+            old.close()
+
+    def _connect(self, address: str) -> Any:
+        options = [("grpc.max_receive_message_length", 256 << 20),
+                   ("grpc.max_send_message_length", 256 << 20),
+                   # Not shared with other clients of this process.
+                   ("grpc.use_local_subchannel_pool", 1),
+                   # A half-open connection is found out.
+                   ("grpc.keepalive_time_ms", 20000),
+                   ("grpc.keepalive_timeout_ms", 5000),
+                   ("grpc.initial_reconnect_backoff_ms", 100),
+                   # Within which an attempt must succeed, on a busy machine too.
+                   ("grpc.min_reconnect_backoff_ms", 5000),
+                   ("grpc.max_reconnect_backoff_ms", 2000)]
+        if self._tls is not None:
+            return grpc.secure_channel(
+                address, grpc.ssl_channel_credentials(self._tls), options)
+        return grpc.insecure_channel(address, options)
 
     # -- Calls -------------------------------------------------------------
 
-    def _call(self, method: str, request: Any, response: Any,
-              timeout: Optional[float] = None) -> Any:
+    def _stub(self, method: str) -> Any:
         with self._lock:
             if method not in self._calls:
                 self._calls[method] = self._channel.unary_unary(
                     _SERVICE + method,
-                    request_serializer=lambda m: m.SerializeToString(),
-                    response_deserializer=response.FromString)
-            call = self._calls[method]
+                    request_serializer=lambda m: m.SerializeToString())
+            return self._calls[method]
+
+    def begin(self, method: str, request: Any, timeout: float) -> Any:
+        """Begins a call, and returns its grpc.Future, whose result is the
+        answer's bytes."""
+        return self._stub(method).future(request, timeout=timeout,
+                                         metadata=self._metadata)
+
+    def _call(self, method: str, request: Any, response: Any,
+              timeout: Optional[float] = None) -> Any:
         deadline = time.monotonic() + (self.timeout if timeout is None
                                        else timeout)
         pause = 0.05
         while True:
             left = deadline - time.monotonic()
             try:
-                return call(request, timeout=max(left, 0.001),
-                            metadata=self._metadata)
+                return parsed(response, self._stub(method)(
+                    request, timeout=max(left, 0.001),
+                    metadata=self._metadata))
             except grpc.RpcError as error:
                 code = error.code()
-                wait = pause * random.uniform(0.5, 1.5)
-                for key, value in error.trailing_metadata() or ():
-                    if key == "retry-after-ms":
-                        wait = float(value) / 1000.0
+                wait = retry_after(error) or pause * random.uniform(0.5, 1.5)
                 left = deadline - time.monotonic()
                 if code not in _RETRIED or left <= wait:
                     raise PlannerError(code, error.details() or "") from None
                 self.retries += 1
+                begun = time.monotonic()
                 time.sleep(wait)
                 pause = min(2 * pause, 2.0)
+                self.reconnect(begun if code == grpc.StatusCode.UNAVAILABLE
+                               else -1.0)
 
     def open_job(self, job: Union[str, Any], samples: Sequence[Sample] = (),
                  *, stages: Sequence[Stage] = (),
@@ -150,27 +312,16 @@ class Client:
         to search for a better partition than the rule's; `timeout` has to be
         longer. `defer_surplus`: samples of a microbatch that has too much may
         go to a later one."""
-        request = messages.OpenJobRequest(job_id=job_id)
-        if isinstance(job, str):
-            request.shipped_job = job
-        else:
-            request.job.CopyFrom(job)
-        request.sample.CopyFrom(batch_message(samples))
-        request.partition_time_us = round(partition_time * 1e6)
-        request.defer_surplus = defer_surplus
-        if stages:
-            request.partition.num_ranks = 1 + max(s.rank for s in stages)
-            request.partition.num_segments = 1 + max(s.segment for s in stages)
-            for s in stages:
-                request.partition.stages.add(
-                    module=module_names[s.module], first_layer=s.first_layer,
-                    num_layers=s.num_layers, rank=s.rank, segment=s.segment)
+        request = open_request(
+            job, samples, stages=stages, module_names=module_names,
+            job_id=job_id, partition_time=partition_time,
+            defer_surplus=defer_surplus)
         r = self._call("OpenJob", request, messages.OpenJobResponse, timeout)
+        request.job_id = r.job_id
+        request.resume.CopyFrom(r.partition)
         names = tuple(r.module_names)
         return Job(r.job_id, r.num_ranks, r.num_replicas, names,
-                   tuple(Stage(names.index(s.module), s.first_layer,
-                               s.num_layers, s.rank, s.segment)
-                         for s in r.partition.stages))
+                   stages_of(r.partition, names), request.SerializeToString())
 
     def submit_batch(self, job_id: str, step: int, samples: Iterable[Sample],
                      *, replica: Optional[int] = None,
@@ -178,11 +329,8 @@ class Client:
                      timeout: Optional[float] = None) -> None:
         """Queues a step for planning. `microbatch_of` says of each sample its
         microbatch, where the trainer has made them (with `replica`)."""
-        request = messages.SubmitBatchRequest(job_id=job_id, step=step)
-        if replica is not None:
-            request.replica = replica
-        request.batch.CopyFrom(batch_message(samples))
-        request.microbatch_of.extend(microbatch_of)
+        request = submit_request(job_id, step, samples, replica=replica,
+                                 microbatch_of=microbatch_of)
         self._call("SubmitBatch", request, messages.SubmitBatchResponse,
                    timeout)
 
@@ -210,21 +358,8 @@ class Client:
                timeout: Optional[float] = None) -> Any:
         """Measured times: (rank, task, start_ns, end_ns), from the start of
         the step."""
-        request = messages.ReportTraceRequest(job_id=job_id, step=step,
-                                              replica=replica)
-        request.plan_checksum.high, request.plan_checksum.low = checksum
-        request.trace.version = 1
-        request.trace.num_ranks = num_ranks
-        finish = 0
-        for rank, task, start, end in sorted(spans, key=lambda s: (s[0],
-                                                                   s[2])):
-            request.trace.spans.add(
-                rank=rank, stream=messages.enum_value("Stream",
-                                                      "STREAM_COMPUTE"),
-                kind=messages.enum_value("SpanKind", "SPAN_KIND_TASK"),
-                task=task, start_ns=start, end_ns=end)
-            finish = max(finish, end)
-        request.trace.finish_ns = finish
+        request = report_request(job_id, step, replica, checksum, spans,
+                                 num_ranks)
         return self._call("ReportTrace", request,
                           messages.ReportTraceResponse, timeout)
 
@@ -243,101 +378,3 @@ class Client:
     def close_job(self, job_id: str, timeout: Optional[float] = None) -> None:
         self._call("CloseJob", messages.CloseJobRequest(job_id=job_id),
                    messages.CloseJobResponse, timeout)
-
-    # -- Ahead of time -----------------------------------------------------
-
-    def prefetch(self, job_id: str, step: int, replica: int = 0,
-                 timeout: Optional[float] = None, *,
-                 rank: Optional[int] = None
-                 ) -> "concurrent.futures.Future[plans.Plan]":
-        """Fetches a plan, or one rank's share of it, in the background; the
-        same call again returns the same future. `forget` drops those of earlier
-        steps."""
-        key = (job_id, step, replica, rank)
-        with self._lock:
-            if key not in self._ahead:
-                self._ahead[key] = (
-                    self._pool.submit(self.plan, job_id, step, replica, timeout)
-                    if rank is None else
-                    self._pool.submit(self.rank_plan, job_id, step, replica,
-                                      rank, timeout))
-            return self._ahead[key]
-
-    def forget(self, job_id: str, before_step: int) -> None:
-        with self._lock:
-            for key in [k for k in self._ahead
-                        if k[0] == job_id and k[1] < before_step]:
-                self._ahead.pop(key).cancel()
-
-    def in_background(self, call: Callable[[], Any]
-                      ) -> "concurrent.futures.Future[Any]":
-        return self._pool.submit(call)
-
-
-class MetadataPrefetcher:
-    """Wraps any iterable of batches: reads `ahead` batches further than it
-    yields, sends their metadata to the service, and begins to fetch their
-    plans. Yields (step, batch).
-
-    `metadata(batch)` gives the batch's samples, or (samples, microbatch_of).
-    `rank`: fetches that rank's share only, as its PlanProvider does.
-
-    What goes wrong at the service is no error here: the plan will be missing,
-    and PlanProvider knows what to do; `failures` counts. One thread iterates.
-    """
-
-    def __init__(self, loader: Iterable[Any], client: Client, job_id: str,
-                 metadata: Callable[[Any], Any], *, ahead: int = 2,
-                 first_step: int = 0, replica: int = 0,
-                 plan_timeout: float = 60.0, submit: bool = True,
-                 rank: Optional[int] = None) -> None:
-        self._loader = loader
-        self._client = client
-        self._job_id = job_id
-        self._metadata = metadata
-        self._ahead = max(0, ahead)
-        self._step = first_step
-        self._replica = replica
-        self._plan_timeout = plan_timeout
-        self._submit = submit
-        self._rank = rank
-        self.failures = 0
-
-    def _send(self, step: int, batch: Any) -> None:
-        try:
-            if self._submit:
-                described = self._metadata(batch)
-                samples, microbatch_of = (
-                    described if isinstance(described, tuple)
-                    else (described, ()))
-                self._client.submit_batch(
-                    self._job_id, step, samples, replica=self._replica,
-                    microbatch_of=microbatch_of, timeout=self._plan_timeout)
-        except PlannerError:
-            self.failures += 1
-
-    def __iter__(self) -> Iterator[Tuple[int, Any]]:
-        waiting: List[Tuple[int, Any]] = []
-        try:
-            for batch in self._loader:
-                step = self._step
-                self._step += 1
-                try:
-                    self._client.in_background(
-                        lambda s=step, b=batch: self._send(s, b))
-                    self._client.prefetch(self._job_id, step, self._replica,
-                                          self._plan_timeout, rank=self._rank)
-                except RuntimeError:  # The client is closed.
-                    self.failures += 1
-                waiting.append((step, batch))
-                if len(waiting) > self._ahead:
-                    yield self._next(waiting)
-            while waiting:
-                yield self._next(waiting)
-        finally:
-            self._client.forget(self._job_id, self._step)
-
-    def _next(self, waiting: List[Tuple[int, Any]]) -> Tuple[int, Any]:
-        step, batch = waiting.pop(0)
-        self._client.forget(self._job_id, step)
-        return step, batch

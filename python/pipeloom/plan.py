@@ -83,6 +83,10 @@ class Plan:
     quality: str = ""
     checksum: Tuple[int, int] = (0, 0)
     predicted_step_time_ns: int = 0
+    # Equal for the plans of all replicas of a step.
+    step_checksum: Tuple[int, int] = (0, 0)
+    # All ranks run it: PlanProvider has asked them.
+    agreed: bool = False
     activations: Mapping[int, Tuple[str, ...]] = dataclasses.field(
         default_factory=dict)
     periods: Mapping[int, int] = dataclasses.field(default_factory=dict)
@@ -209,6 +213,7 @@ def from_response(proto: Any) -> Plan:
     return dataclasses.replace(
         from_execution_plan(proto.plan),
         quality=messages.enum_name("PlanQuality", proto.quality),
+        step_checksum=(proto.step_checksum.high, proto.step_checksum.low),
         microbatches=_microbatches(proto.microbatches),
         activations=_activations(proto.activations),
         periods=_periods(proto.activations))
@@ -227,6 +232,7 @@ def from_rank_plan(proto: Any) -> Plan:
         step=proto.step, replica=proto.replica, schedule=proto.schedule,
         quality=messages.enum_name("PlanQuality", proto.quality),
         checksum=(proto.plan_checksum.high, proto.plan_checksum.low),
+        step_checksum=(proto.step_checksum.high, proto.step_checksum.low),
         predicted_step_time_ns=proto.predicted_step_time_ns,
         activations=_activations(proto.activations),
         periods=_periods(proto.activations))

@@ -20,6 +20,7 @@ newest; gloo on CPUs, nccl on GPUs.
 """
 import contextlib
 import dataclasses
+import datetime
 import time
 from typing import (Any, Callable, Dict, Iterator, List, Mapping, Optional,
                     Sequence, Tuple)
@@ -64,24 +65,64 @@ class PlanMismatch(RuntimeError):
     """The ranks do not all hold the same plan. Nothing was sent."""
 
 
-def agreement(group: Any = None, device: str = "cpu"
-              ) -> Callable[[Optional[Tuple[int, int]]], bool]:
-    """A collective: whether all ranks got the same plan (PlanProvider)."""
+class Agreement:
+    """An all-gather of a few words over a group of its own, on CPUs, so that it
+    runs beside whatever the trainer sends. See agreement()."""
 
-    def agree(checksum: Optional[Tuple[int, int]]) -> bool:
-        halves = checksum if checksum is not None else (0, 0)
-        words = [int(checksum is not None)]
-        for half in halves:  # 32 bits each: int64 is signed.
-            words += [half >> 32, half & 0xffffffff]
-        mine = torch.tensor(words, dtype=torch.int64, device=device)
-        all_of_them = [torch.empty_like(mine)
-                       for _ in range(dist.get_world_size(group))]
-        dist.all_gather(all_of_them, mine, group=group)
-        # A rank without a plan has a first word of 0, so all answer alike.
-        return all(bool(other[0]) and torch.equal(other, mine)
-                   for other in all_of_them)
+    def __init__(self, group: Any) -> None:
+        self._group = group
+        self.rank = dist.get_rank(group)
+        self.size = dist.get_world_size(group)
+        self([0])  # Connects: the first step needs not wait for that.
 
-    return agree
+    def __call__(self, words: Sequence[int]) -> List[List[int]]:
+        mine = torch.tensor(list(words), dtype=torch.int64)
+        gathered = [torch.empty_like(mine) for _ in range(self.size)]
+        dist.all_gather(gathered, mine, group=self._group)
+        return [[int(w) for w in g] for g in gathered]
+
+
+def agreement(ranks: Optional[Sequence[int]] = None, *,
+              patience: float = 86400.0) -> Agreement:
+    """Returns what PlanProvider agrees by. Every process of the training must
+    call it, at the same place: it makes a process group (gloo). The ranks are
+    all that run plans, replicas and tensor-parallel ones too; by default all
+    processes. `patience`: seconds within which the slowest rank must come to a
+    step (it may write a checkpoint); a rank that died is noticed at once."""
+    return Agreement(dist.new_group(
+        None if ranks is None else list(ranks), backend="gloo",
+        timeout=datetime.timedelta(seconds=patience)))
+
+
+def of_first_rank(make: Callable[[], Any], group: Any = None) -> Any:
+    """Returns on all ranks of the group what `make` returns on its first one,
+    which alone calls it: a job's partition is to be the same everywhere. What
+    it raises there is raised everywhere."""
+    first = dist.get_rank(group) == 0
+    answer: List[Any] = [None, None]
+    if first:
+        try:
+            answer[0] = make()
+        except Exception as error:  # pylint: disable=broad-except
+            answer[1] = f"{type(error).__name__}: {error}"
+    dist.broadcast_object_list(
+        answer, global_ranks(group, dist.get_world_size(group))[0],
+        group=group)
+    if answer[1] is not None:
+        raise RuntimeError(f"on the first rank: {answer[1]}")
+    return answer[0]
+
+
+def _same_everywhere(checksum: Tuple[int, int], group: Any,
+                     device: str) -> bool:
+    words = []
+    for half in checksum:  # 32 bits each: int64 is signed.
+        words += [half >> 32, half & 0xffffffff]
+    mine = torch.tensor(words, dtype=torch.int64, device=device)
+    gathered = [torch.empty_like(mine)
+                for _ in range(dist.get_world_size(group))]
+    dist.all_gather(gathered, mine, group=group)
+    return all(torch.equal(other, mine) for other in gathered)
 
 
 @dataclasses.dataclass
@@ -227,14 +268,16 @@ class Executor:
                     if a != b:
                         self._channels[a, b] = dist.new_group(
                             sorted({self._ranks[a], self._ranks[b]}))
-        self._agree = agreement(group, "cuda" if nccl else "cpu")
+        self._check_on = "cuda" if nccl else "cpu"
         self._check = check_agreement
         self._weights = WeightGradients()
 
     def run(self, plan: Plan, batch: Any = None) -> StepResult:
         """One step. Gradients are added to what the parameters hold.
-        PlanMismatch, before anything is sent: the ranks' plans differ."""
-        if self._check and not self._agree(plan.checksum):
+        PlanMismatch, before anything is sent: the ranks' plans differ, which
+        is looked at unless PlanProvider has (Plan.agreed)."""
+        if self._check and not plan.agreed and not _same_everywhere(
+                plan.checksum, self._group, self._check_on):
             raise PlanMismatch("the ranks do not all hold the same plan")
         return _Step(self, plan, batch).run()
 

@@ -83,6 +83,9 @@ class FakeService(grpc.GenericRpcHandler if HAVE_GRPC else object):
 
     def __init__(self):
         self.mode = "good"
+        self.seconds = 1.0
+        self.woken = threading.Event()
+        self.opened = False
         self.requests = []
         self.failures = 0
         self.lock = threading.Lock()
@@ -98,7 +101,16 @@ class FakeService(grpc.GenericRpcHandler if HAVE_GRPC else object):
             with self.lock:
                 self.requests.append((name, raw, metadata))
             if self.mode == "slow":
-                time.sleep(1.0)
+                self.woken.wait(self.seconds)
+            if self.mode == "forgetful" and name != "OpenJob":
+                if not self.opened:
+                    context.abort(grpc.StatusCode.NOT_FOUND, "no such job")
+            if name == "OpenJob":
+                self.opened = True
+                request = messages.OpenJobRequest.FromString(raw)
+                return messages.OpenJobResponse(
+                    job_id=request.job_id, partition=request.resume,
+                    module_names=["text"]).SerializeToString()
             if self.mode == "busy" and self.failures > 0:
                 self.failures -= 1
                 context.set_trailing_metadata((("retry-after-ms", "30"),))
@@ -112,7 +124,14 @@ class FakeService(grpc.GenericRpcHandler if HAVE_GRPC else object):
                 return b""
             if name == "GetPlan":
                 request = messages.GetPlanRequest.FromString(raw)
-                return plan_response(request.step, 3).SerializeToString()
+                answer = plan_response(
+                    request.step + (self.mode == "other step"), 3)
+                if self.mode == "other partition":
+                    for task in answer.plan.graph.tasks:
+                        task.rank = 1 - task.rank
+                if self.mode == "other batch":
+                    answer.microbatches[0].samples[0].sample = 1
+                return answer.SerializeToString()
             return b""
 
         return grpc.unary_unary_rpc_method_handler(handle)
@@ -188,10 +207,27 @@ class ClientTest(unittest.TestCase):
         self.addCleanup(self.server.stop, None)
         self.addCleanup(self.client.close)
         logging.getLogger("pipeloom").setLevel(logging.CRITICAL)
+        self.addCleanup(logging.getLogger("pipeloom").setLevel,
+                        logging.NOTSET)
 
-    def provider(self, wait=0.3, **kwargs):
-        return pipeloom.PlanProvider(self.client, "job", static, wait=wait,
-                                     **kwargs)
+    def session(self, **kwargs):
+        job = pipeloom.Job.of_stages("dip-vlm-s", "job", two_rank_stages(),
+                                     ("text",))
+        session = pipeloom.Session(self.client, job, pauses=(0.02, 0.1),
+                                   **kwargs)
+        self.addCleanup(session.close)
+        return session
+
+    def provider(self, wait=0.3, session=None, make=static, **kwargs):
+        provider = pipeloom.PlanProvider(session or self.session(), make,
+                                         wait=wait, **kwargs)
+        self.addCleanup(provider.close)
+        return provider
+
+    def get(self, provider, step, n=3):
+        """As a trainer does that has no time ahead."""
+        provider.expect(step, microbatches(n), [pipeloom.Sample(1)] * n)
+        return provider.get(step)
 
     def test_a_plan_comes_as_it_was_sent_with_the_token(self):
         plan = self.client.plan("job", 4)
@@ -216,30 +252,6 @@ class ClientTest(unittest.TestCase):
         self.assertEqual(sent.batch.samples[1].videos[0].frames, 9)
         self.assertEqual(list(sent.batch.samples[1].audio_seconds), [1.5])
 
-    def test_a_share_stands_in_for_a_later_step_of_its_rank(self):
-        import dataclasses
-
-        def share(_job, step, _replica, rank, _timeout=None):
-            if step > 0:
-                raise pipeloom.PlannerError(grpc.StatusCode.UNAVAILABLE, "")
-            plan = static(step, microbatches(3))
-            # Others of which it knows less than the static plan does.
-            tasks = {i: t for i, t in plan.tasks.items()
-                     if t.rank == rank or i % 2}
-            return dataclasses.replace(
-                plan, tasks=tasks, programs={rank: plan.programs[rank]},
-                schedule="planned")
-
-        self.client.rank_plan = share
-        provider = self.provider(rank=1)
-        self.assertEqual(provider.get(0, microbatches(3)).schedule, "planned")
-        again = provider.get(1, microbatches(3))
-        self.assertEqual((again.schedule, again.step), ("planned", 1))
-        self.assertEqual(list(again.programs), [1])
-        self.assertEqual(len(provider.get(2, microbatches(2)).programs), 2)
-        self.assertEqual(provider.counts,
-                         {"planned": 1, "last_good": 1, "static": 1})
-
     def test_a_full_service_is_asked_again_and_a_refusal_is_not(self):
         self.fake.mode, self.fake.failures = "busy", 3
         self.assertEqual(self.client.plan("job", 1).step, 1)
@@ -262,57 +274,181 @@ class ClientTest(unittest.TestCase):
         provider = self.provider(wait=5.0)
         seen = []
         for step, batch in pipeloom.MetadataPrefetcher(
-                loader(), self.client, "job",
-                lambda b: [pipeloom.Sample(b)], ahead=2):
+                loader(), provider, lambda b: microbatches(3),
+                lambda b: [pipeloom.Sample(b)] * 3, ahead=2):
             self.assertGreaterEqual(len(read), min(6, step + 3))
-            plan = provider.get(step, microbatches(3))
+            plan = provider.get(step)
             self.assertEqual(plan.step, step)
+            self.assertTrue(plan.agreed)
             seen.append((step, batch))
         self.assertEqual(seen, [(i, i) for i in range(6)])
         self.assertEqual(provider.counts["planned"], 6)
+        self.assertEqual(provider.votes, 6)
 
     def test_training_goes_on_whatever_the_service_does_and_recovers(self):
-        provider = self.provider(wait=0.3)
-        self.assertEqual(provider.get(0, microbatches(3)).schedule, "pipeloom")
-        step = 1
-        for mode in ("slow", "garbage", "empty", "refuse"):
+        session = self.session()
+        provider = self.provider(session=session)
+        step = 0
+        for mode in ("slow", "garbage", "empty", "refuse", "other step",
+                     "other partition", "other batch"):
+            self.fake.mode = "good"
+            good = self.recovers(provider, step)
+            self.assertGreaterEqual(good, step, session.counts)
             self.fake.mode = mode
-            begin = time.monotonic()
-            plan = provider.get(step, microbatches(3))
-            self.assertLess(time.monotonic() - begin, 0.9, mode)
+            last = self.get(provider, good + 1)
             # The last good plan of that shape, with this step's samples.
-            self.assertEqual((plan.step, plan.checksum), (step, (1, 7)), mode)
-            other = provider.get(step + 1, microbatches(4))
+            self.assertEqual(last.step, good + 1)
+            self.assertEqual(last.checksum, (good + 1, 7), mode)
+            step = good + 3
+            other = self.get(provider, step - 1, 4)
             self.assertEqual(other.schedule, "static-1f1b", mode)
             self.assertIsNone(plans.check_order(other))
-            step += 2
+        self.assertGreaterEqual(session.counts["misfits"], 3)
+        self.assertGreaterEqual(session.counts["failures"], 6)
+        self.assertEqual(provider.counts["static"], 7)
         self.fake.mode = "good"
-        time.sleep(1.0)  # Those that were slow have gone.
-        self.assertEqual(provider.get(step, microbatches(3)).checksum,
-                         (step + 1, 7))
+        good = self.recovers(provider, step)
+        self.assertGreaterEqual(good, step, session.counts)
+        # The service goes away, and comes back at the same place.
         self.server.stop(None).wait()
-        self.assertEqual(
-            provider.get(step + 1, microbatches(3)).checksum, (step + 1, 7))
-        self.assertEqual(provider.counts,
-                         {"planned": 2, "last_good": 5, "static": 4})
+        gone = self.get(provider, good + 1)
+        self.assertEqual((gone.step, gone.checksum), (good + 1, (good + 1, 7)))
+        self.server = grpc.server(concurrent.futures.ThreadPoolExecutor(8))
+        self.server.add_generic_rpc_handlers((self.fake,))
+        self.assertEqual(self.server.add_insecure_port(
+            f"127.0.0.1:{self.port}"), self.port)
+        self.server.start()
+        self.addCleanup(self.server.stop, None)
+        self.assertGreater(self.recovers(provider, good + 2), good,
+                           session.counts)
 
-    def test_one_line_is_logged_when_fallbacks_begin_and_when_they_end(self):
+    def recovers(self, provider, step):
+        """The first step from there that is planned; -1: none in a minute."""
+        end = time.monotonic() + 60
+        while time.monotonic() < end:
+            if self.get(provider, step).checksum == (step + 1, 7):
+                return step
+            step += 1
+        return -1
+
+    def test_a_service_that_is_silent_costs_the_wait_once(self):
+        self.fake.mode = "slow"
+        self.fake.seconds = 20.0
+        provider = self.provider(wait=2.0)
+        begin = time.monotonic()
+        for step in range(40):
+            self.get(provider, step)
+        self.assertGreater(time.monotonic() - begin, 1.9)
+        self.assertLess(time.monotonic() - begin, 20)  # Not 80.
+        self.assertEqual(provider.counts["static"], 40)
+        self.fake.woken.set()
+
+    def test_a_step_asked_for_again_gets_the_same_plan(self):
+        provider = self.provider(wait=5.0)
+        plan = self.get(provider, 0)
+        self.assertIs(provider.get(0), plan)
+        self.assertEqual(provider.votes, 1)
+
+    def test_a_training_may_go_back_to_an_earlier_step(self):
+        provider = self.provider(wait=5.0)
+        for step in (0, 1, 2, 3, 1, 2):
+            self.assertEqual(self.get(provider, step).checksum, (step + 1, 7))
+        # Without the data loader's announcement, too.
+        self.assertEqual(provider.get(1, microbatches(3)).checksum, (2, 7))
+        self.assertEqual(provider.counts["planned"], 7)
+        with self.assertRaisesRegex(ValueError, "step 9 was not announced"):
+            provider.get(9)
+
+    def test_one_line_is_logged_when_trouble_begins_and_when_it_ends(self):
         logging.getLogger("pipeloom").setLevel(logging.WARNING)
-        provider = self.provider()
+        session = self.session()
+        provider = self.provider(session=session)
         with self.assertLogs("pipeloom", "WARNING") as logs:
             self.fake.mode = "refuse"
             for step in range(5):
-                provider.get(step, microbatches(3))
+                self.get(provider, step)
             self.fake.mode = "good"
-            for step in range(5, 8):
-                provider.get(step, microbatches(3))
+            self.assertGreater(self.recovers(provider, 5), 0)
         self.assertEqual(len(logs.output), 2, logs.output)
+        self.assertIn("must not be negative", logs.output[0])
+        self.assertIn("planned again", logs.output[1])
 
     def test_all_ranks_fall_back_when_one_has_to(self):
-        provider = self.provider(agree=lambda checksum: False)
-        self.assertEqual(provider.get(0, microbatches(3)).schedule,
-                         "static-1f1b")
+        def another_has_none(words):
+            return [words, words[:4] + [0] * 8 + words[12:]]
+
+        provider = self.provider(wait=5.0, agree=another_has_none)
+        self.assertEqual(self.get(provider, 0).schedule, "static-1f1b")
         self.assertEqual(provider.counts["static"], 1)
+
+    def test_a_plan_that_the_trainer_cannot_run_is_voted_down(self):
+        provider = self.provider(wait=30.0,
+                                 accept=lambda plan, micro: "too new")
+        self.assertEqual(self.get(provider, 0).schedule, "static-1f1b")
+
+    def test_without_a_static_schedule_there_is_none(self):
+        self.fake.mode = "refuse"
+        provider = self.provider(make=lambda step, micro: None)
+        self.assertIsNone(self.get(provider, 0))
+
+    def test_a_job_that_the_service_forgot_is_opened_again(self):
+        self.fake.mode = "forgetful"
+        session = self.session()
+        provider = self.provider(wait=30.0, session=session)
+        self.assertEqual(self.get(provider, 0).checksum, (1, 7))
+        self.assertEqual(session.counts["reopened"], 1)
+        # What was submitted before is submitted again.
+        end = time.monotonic() + 60
+        while time.monotonic() < end:
+            names = [name for name, _, _ in list(self.fake.requests)]
+            opened = names.index("OpenJob")
+            if "SubmitBatch" in names[opened:]:
+                break
+            time.sleep(0.01)
+        self.assertIn("SubmitBatch", names[opened:])
+        request = messages.OpenJobRequest.FromString(
+            self.fake.requests[opened][1])
+        self.assertEqual(request.job_id, "job")
+        self.assertEqual(len(request.resume.stages), 2)
+
+    def test_a_moved_service_is_found(self):
+        import tempfile
+        with tempfile.NamedTemporaryFile("w", suffix=".address") as file:
+            file.write("127.0.0.1:1\n")
+            file.flush()
+            self.client = pipeloom.Client(pipeloom.address_file(file.name))
+            self.addCleanup(self.client.close)
+            session = self.session()
+            provider = self.provider(session=session)
+            self.assertEqual(self.get(provider, 0).schedule, "static-1f1b")
+            with open(file.name, "w", encoding="utf-8") as again:
+                again.write(f"127.0.0.1:{self.port}\n")
+            self.assertGreater(self.recovers(provider, 1), 0, session.counts)
+            self.assertEqual(self.client.address, f"127.0.0.1:{self.port}")
+
+    def test_no_call_of_a_session_raises_or_waits(self):
+        self.server.stop(None).wait()
+        session = self.session(call_timeout=0.5)
+        session.expect(0, [pipeloom.Sample(1)])
+        session.expect(1, ["no sample"])
+        session.report(0, (1, 2), [(0, 0, 1)])
+        session.report(0, (1, 2), "nonsense")
+        self.assertIsNone(session.ready(0))
+        self.assertIn("INVALID_ARGUMENT", session.refusal(1))
+        session.forget(1)
+        self.assertGreaterEqual(session.counts["dropped_reports"], 1)
+        begin = time.monotonic()
+        session.close(close_job=True)
+        self.assertLess(time.monotonic() - begin, 10)
+        session.expect(2, [pipeloom.Sample(1)])
+        session.close()
+
+    def test_a_strict_session_raises(self):
+        self.fake.mode = "refuse"
+        session = self.session(strict=True)
+        session.expect(0, [pipeloom.Sample(1)])
+        with self.assertRaisesRegex(pipeloom.PlannerError, "negative"):
+            session.wait(0, 30.0)
 
 
 if __name__ == "__main__":

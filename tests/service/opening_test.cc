@@ -247,5 +247,69 @@ TEST(BalancedJobTest, SamplesToPriceByAreNeeded) {
   EXPECT_THAT(status.error_message(), HasSubstr("sample.samples is empty"));
 }
 
+// The same layers, cut elsewhere: a layer more on one rank.
+v1::Partition CutElsewhere(v1::Partition partition) {
+  for (int i = 0; i + 1 < partition.stages_size(); ++i) {
+    v1::PartitionStage& first = *partition.mutable_stages(i);
+    v1::PartitionStage& second = *partition.mutable_stages(i + 1);
+    if (first.module() != second.module()) continue;
+    const int by = first.num_layers() > 1 ? 1 : -1;
+    if (second.num_layers() + by < 1) continue;
+    first.set_num_layers(first.num_layers() - by);
+    second.set_first_layer(second.first_layer() - by);
+    second.set_num_layers(second.num_layers() + by);
+    return partition;
+  }
+  ADD_FAILURE() << "no two stages share a module's layers";
+  return partition;
+}
+
+TEST(ResumedJobTest, AServiceThatForgotItOpensItWithThatPartition) {
+  v1::OpenJobResponse opened;
+  ASSERT_TRUE(TestService().Open(SmallJobRequest(), &opened).ok());
+  v1::OpenJobRequest request = SmallJobRequest();
+  *request.mutable_resume() = CutElsewhere(opened.partition());
+  // Would take an hour if the partition were searched for.
+  request.set_partition_time_us(kAnHourUs);
+  TestService service;
+  v1::OpenJobResponse resumed;
+  ASSERT_TRUE(service.Open(request, &resumed).ok());
+  EXPECT_FALSE(resumed.existed());
+  EXPECT_EQ(resumed.partitions_tried(), 0);
+  EXPECT_TRUE(
+      MessageDifferencer::Equals(resumed.partition(), request.resume()));
+  ASSERT_TRUE(service.Submit(SmallBatch(resumed.job_id(), 0, 3)).ok());
+  v1::GetPlanResponse plan;
+  EXPECT_TRUE(service.GetWhole(resumed.job_id(), 0, 0, &plan).ok());
+
+  // Who asks for the first time finds the same job.
+  v1::OpenJobRequest first = request;
+  first.clear_resume();
+  v1::OpenJobResponse again;
+  ASSERT_TRUE(service.Open(first, &again).ok());
+  EXPECT_TRUE(again.existed());
+  EXPECT_EQ(again.job_id(), resumed.job_id());
+  EXPECT_TRUE(MessageDifferencer::Equals(again.partition(), request.resume()));
+}
+
+TEST(ResumedJobTest, TheJobMustNotBeOpenWithAnotherPartition) {
+  TestService service;
+  v1::OpenJobResponse opened;
+  ASSERT_TRUE(service.Open(SmallJobRequest(), &opened).ok());
+  v1::OpenJobRequest request = SmallJobRequest();
+  *request.mutable_resume() = opened.partition();
+  v1::OpenJobResponse again;
+  ASSERT_TRUE(service.Open(request, &again).ok());
+  EXPECT_TRUE(again.existed());
+  *request.mutable_resume() = CutElsewhere(opened.partition());
+  grpc::Status status = service.Open(request, &again);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::ALREADY_EXISTS);
+  EXPECT_THAT(status.error_message(), HasSubstr("another partition"));
+  request.mutable_resume()->set_num_ranks(77);
+  status = service.Open(request, &again);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_THAT(status.error_message(), HasSubstr("resume: partition.num_ranks"));
+}
+
 }  // namespace
 }  // namespace pipeloom::testing

@@ -1,0 +1,182 @@
+"""One decision a step for all ranks: the rules, without threads or messages.
+
+Before a step every rank casts one vote, and all votes reach every rank (an
+all-gather). `decide` is a function of those votes alone, so that all ranks
+come to the same decision:
+
+- the step's plan, if all ranks hold it;
+- else the last good plan for such microbatches, if all ranks hold it;
+- else the static schedule, which every rank makes of its microbatches.
+
+A rank runs only what it has voted for, or the static schedule, so it holds what
+is decided. docs/service.md states the protocol and proves it;
+tests/python/test_agreement.py visits all its interleavings.
+"""
+import collections
+import enum
+import hashlib
+from typing import (Any, Dict, List, NamedTuple, Optional, Sequence, Tuple)
+
+from pipeloom.plan import Microbatch, Plan
+
+Checksum = Tuple[int, int]
+
+NONE: Checksum = (0, 0)
+_FORMAT = 1
+# An epoch after all others: the rank's training has ended.
+END_EPOCH = (1 << 31) - 1
+
+
+class Vote(NamedTuple):
+    """What a rank holds for a step. `epoch` counts how often the training went
+    back to an earlier step. NONE: the rank holds no such plan."""
+    epoch: int
+    step: int
+    replica: int = 0
+    plan: Checksum = NONE  # Of the plan and its microbatches.
+    whole: Checksum = NONE  # Equal for all replicas' plans of the step.
+    last_good: Checksum = NONE
+    microbatches: Checksum = NONE  # The trainer's own.
+
+    @property
+    def at(self) -> Tuple[int, int]:
+        return (self.epoch, self.step)
+
+
+class Outcome(enum.Enum):
+    PLANNED = "planned"
+    LAST_GOOD = "last_good"
+    STATIC = "static"
+    AGAIN = "again"  # Others are behind: the same vote once more.
+    UNLIKE = "unlike"  # The trainers differ: no schedule would be alike.
+
+
+class Decision(NamedTuple):
+    outcome: Outcome
+    why: str = ""
+
+
+def _named(ranks: Sequence[int]) -> str:
+    shown = ", ".join(str(r) for r in ranks[:8])
+    more = f" and {len(ranks) - 8} more" if len(ranks) > 8 else ""
+    return ("rank " if len(ranks) == 1 else "ranks ") + shown + more
+
+
+def _alike(votes: Sequence[Vote], field: str) -> bool:
+    """Whether the ranks of each replica have voted alike, and for something."""
+    first: Dict[int, Checksum] = {}
+    for v in votes:
+        mine = getattr(v, field)
+        if mine == NONE or first.setdefault(v.replica, mine) != mine:
+            return False
+    return True
+
+
+def decide(votes: Sequence[Vote], me: int) -> Decision:
+    """Returns the decision of the step that `votes[me]` is for; the votes are
+    those of all ranks, in their order."""
+    newest = max(v.at for v in votes)
+    if votes[me].at != newest:
+        # Some rank is past the step and will never run its plan.
+        return Decision(Outcome.STATIC, f"{_named([r for r, v in enumerate(votes) if v.at == newest])} went on to step {newest[1]}")
+    behind = [r for r, v in enumerate(votes) if v.at != newest]
+    if behind:
+        return Decision(Outcome.AGAIN, f"{_named(behind)} are behind")
+    without = [r for r, v in enumerate(votes) if v.plan == NONE]
+    if without:
+        why = f"no plan on {_named(without)}"
+    elif not _alike(votes, "plan"):
+        why = "the ranks hold different plans"
+    elif any(v.whole != votes[0].whole for v in votes):
+        why = "the replicas hold plans of different steps"
+    else:
+        return Decision(Outcome.PLANNED)
+    if not _alike(votes, "microbatches"):
+        return Decision(
+            Outcome.UNLIKE, f"{why}, and the ranks of a replica do not "
+            "describe the same microbatches")
+    if _alike(votes, "last_good"):
+        return Decision(Outcome.LAST_GOOD, why)
+    return Decision(Outcome.STATIC, why)
+
+
+# -- What votes are made of ----------------------------------------------------
+
+
+def checksum_of(*parts: Any) -> Checksum:
+    """Returns 128 bits over the parts' texts; never NONE."""
+    raw = hashlib.sha256(repr(parts).encode()).digest()
+    return (int.from_bytes(raw[:8], "big") | 1,
+            int.from_bytes(raw[8:16], "big"))
+
+
+def identity_of(plan: Plan) -> Checksum:
+    """Returns the checksum by which ranks compare a plan: its own, and that of
+    its microbatches, which are not part of the instructions."""
+    return checksum_of(plan.checksum, plan.microbatches)
+
+
+def structure_of(microbatches: Sequence[Microbatch]) -> Tuple[Any, ...]:
+    """Returns how many sub-microbatches each module has in each microbatch:
+    equal where a plan's order can stand in for another's. Every rank of a
+    replica knows it of all microbatches, so all have the same."""
+    result = []
+    for m in microbatches:
+        counts: Dict[int, int] = {}
+        for sub in m.subs:
+            counts[sub.module] = max(counts.get(sub.module, 0), sub.index + 1)
+        result.append(tuple(sorted(counts.items())))
+    return tuple(result)
+
+
+class LastGood:
+    """The newest agreed plan for each structure of microbatches."""
+
+    def __init__(self, keep: int = 64) -> None:
+        self._keep = keep
+        self._plans: "collections.OrderedDict[Any, Plan]" = (
+            collections.OrderedDict())
+
+    def add(self, plan: Plan) -> None:
+        key = structure_of(plan.microbatches)
+        self._plans[key] = plan
+        self._plans.move_to_end(key)
+        while len(self._plans) > self._keep:
+            self._plans.popitem(last=False)
+
+    def find(self, microbatches: Sequence[Microbatch]) -> Optional[Plan]:
+        return self._plans.get(structure_of(microbatches))
+
+
+def vote_of(epoch: int, step: int, replica: int, plan: Optional[Plan],
+            last_good: Optional[Plan],
+            microbatches: Sequence[Microbatch]) -> Vote:
+    return Vote(epoch, step, replica,
+                NONE if plan is None else identity_of(plan),
+                NONE if plan is None else plan.step_checksum,
+                NONE if last_good is None else identity_of(last_good),
+                checksum_of(tuple(microbatches)))
+
+
+# -- On the wire ---------------------------------------------------------------
+
+
+def encode(vote: Vote) -> List[int]:
+    """Returns 20 non-negative words below 2^32 (steps: below 2^62)."""
+    words = [_FORMAT, vote.epoch, vote.step, vote.replica]
+    for checksum in vote[3:]:
+        for half in checksum:
+            words += [half >> 32, half & 0xffffffff]
+    return words
+
+
+def decode(words: Sequence[int]) -> Vote:
+    """ValueError: from another version of this package."""
+    if len(words) != 20 or words[0] != _FORMAT:
+        raise ValueError(
+            f"a vote of format {words[0] if words else None}, not {_FORMAT}: "
+            "all ranks must run the same version of pipeloom")
+    checksums = [((words[i] << 32) | words[i + 1],
+                  (words[i + 2] << 32) | words[i + 3])
+                 for i in range(4, 20, 4)]
+    return Vote(words[1], words[2], words[3], *checksums)

@@ -1,0 +1,169 @@
+"""Whether a plan is for this trainer: its job, step, rank and stages."""
+import math
+from typing import Dict, List, Optional, Sequence, Set, Tuple
+
+from pipeloom.plan import Microbatch, Plan
+from pipeloom.static_schedule import Stage
+
+_KINDS = ("F", "B", "W")
+
+
+def misfit(plan: Plan, *, job_id: str, step: int, replica: int,
+           rank: Optional[int], stages: Sequence[Stage],
+           module_names: Sequence[str],
+           samples: Optional[int] = None) -> Optional[str]:
+    """Returns why the plan must not run here, or None.
+
+    A plan that passes runs every pass of this rank's stages on every
+    sub-microbatch exactly once, in an order that its own dependencies allow,
+    and sends and receives what those need. `rank`: whose share it is; None: the
+    plan is of all ranks. `samples`: of the replica's batch, if known.
+    """
+    num_ranks = 1 + max(s.rank for s in stages)
+    for field, got, wanted in (("job", plan.job, job_id),
+                               ("step", plan.step, step),
+                               ("replica", plan.replica, replica),
+                               ("num_ranks", plan.num_ranks, num_ranks),
+                               ("module_names", tuple(plan.module_names),
+                                tuple(module_names))):
+        if got != wanted:
+            return f"{field} is {got!r}, not {wanted!r}"
+    own = sorted(plan.programs)
+    if own != (list(range(num_ranks)) if rank is None else [rank]):
+        return f"it has the programs of ranks {own}"
+    if not plan.microbatches:
+        return "it has no microbatches"
+    return (_wrong_task(plan, stages) or _wrong_microbatches(plan, samples) or
+            _wrong_passes(plan, stages) or
+            next((w for r in own for w in [_wrong_program(plan, r)] if w),
+                 None))
+
+
+def other_samples(plan: Plan, own: Sequence[Microbatch]) -> Optional[str]:
+    """Returns where the plan has other samples in a microbatch than the trainer
+    has put there, or other counts of what they hold, or None."""
+    if len(plan.microbatches) != len(own):
+        return f"it has {len(plan.microbatches)} microbatches, not {len(own)}"
+    for m, (theirs, ours) in enumerate(zip(plan.microbatches, own)):
+        if sorted(theirs.samples) != sorted(ours.samples):
+            return (f"microbatch {m} has the samples {theirs.samples}, not "
+                    f"{ours.samples}")
+        counts, wanted = _instances(theirs), _instances(ours)
+        if counts.keys() != wanted.keys() or any(
+                n not in (0, counts[module]) for module, n in wanted.items()):
+            return (f"microbatch {m} has so many instances by module: "
+                    f"{counts}, not {wanted}")
+    return None
+
+
+def _instances(microbatch: Microbatch) -> Dict[int, int]:
+    counts: Dict[int, int] = {}
+    for sub in microbatch.subs:
+        counts[sub.module] = counts.get(sub.module, 0) + sub.instances
+    return counts
+
+
+def _wrong_task(plan: Plan, stages: Sequence[Stage]) -> Optional[str]:
+    for i, t in plan.tasks.items():
+        if not 0 <= t.stage < len(stages):
+            return f"task {i} is of stage {t.stage}; there are {len(stages)}"
+        s = stages[t.stage]
+        if (t.module, t.rank) != (s.module, s.rank):
+            return (f"stage {t.stage} is of module {t.module} on rank "
+                    f"{t.rank}, not of module {s.module} on rank {s.rank}")
+        if not 0 <= t.microbatch < len(plan.microbatches):
+            return (f"task {i} is of microbatch {t.microbatch}; there are "
+                    f"{len(plan.microbatches)}")
+    for e, edge in plan.edges.items():
+        for end in (edge.source, edge.target):
+            if end not in plan.tasks:
+                return f"edge {e} ends at task {end}, which is not described"
+    return None
+
+
+def _wrong_microbatches(plan: Plan, samples: Optional[int]) -> Optional[str]:
+    seen: Set[int] = set()
+    for m, micro in enumerate(plan.microbatches):
+        if not math.isfinite(micro.loss_weight) or micro.loss_weight < 0:
+            return f"microbatch {m} has the weight {micro.loss_weight}"
+        seen.update(micro.samples)
+        end: Dict[int, int] = {}
+        for sub in micro.subs:
+            if sub.first_instance != end.get(sub.module, 0):
+                return (f"microbatch {m} has a gap before instance "
+                        f"{sub.first_instance} of module {sub.module}")
+            end[sub.module] = sub.first_instance + sub.instances
+    if samples is not None and seen != set(range(samples)):
+        return f"its samples are not the batch's, 0 to {samples - 1}"
+    return None
+
+
+def _wrong_passes(plan: Plan, stages: Sequence[Stage]) -> Optional[str]:
+    """Each pass of each own stage once, for each sub-microbatch."""
+    own = set(plan.programs)
+    passes: Dict[Tuple[str, int, int, int], int] = {}
+    for i, t in plan.tasks.items():
+        if t.rank not in own:
+            continue
+        key = (t.kind, t.stage, t.microbatch, t.sub)
+        if t.kind not in _KINDS or key in passes:
+            return f"task {i} is pass {key} again"
+        passes[key] = i
+    wanted = set()
+    for m, micro in enumerate(plan.microbatches):
+        for sub in micro.subs:
+            for s, stage in enumerate(stages):
+                if stage.module == sub.module and stage.rank in own:
+                    wanted.add((s, m, sub.index))
+    for kind in ("F", "B"):
+        got = {key[1:] for key in passes if key[0] == kind}
+        if got != wanted:
+            stage, m, sub = sorted(got ^ wanted)[0]
+            return (f"pass {kind} of stage {stage}, microbatch {m}, "
+                    f"sub-microbatch {sub} is "
+                    f"{'missing' if (stage, m, sub) in wanted else 'surplus'}")
+    if not {key[1:] for key in passes if key[0] == "W"} <= wanted:
+        return "a weight gradient is of no forward"
+    return None
+
+
+def _wrong_program(plan: Plan, rank: int) -> Optional[str]:
+    mine = {i for i, t in plan.tasks.items() if t.rank == rank}
+    at: Dict[Tuple[str, int], int] = {}
+    for i, (op, arg) in enumerate(plan.programs[rank]):
+        if op in ("compute", "send", "recv", "wait_recv", "wait_send"):
+            if (op, arg) in at:
+                return f"rank {rank} has {op} {arg} twice"
+            at[op, arg] = i
+    computed = {arg for op, arg in at if op == "compute"}
+    if computed != mine:
+        t = sorted(computed ^ mine)[0]
+        return f"rank {rank} computes task {t} never, or has no such task"
+    before: List[Tuple[Tuple[str, int], Tuple[str, int]]] = []
+    crossing = set()
+    for e, edge in plan.edges.items():
+        a, b = edge.source in mine, edge.target in mine
+        if a and b:
+            before.append((("compute", edge.source), ("compute", edge.target)))
+        elif b:
+            crossing |= {("recv", e), ("wait_recv", e)}
+            before += [(("recv", e), ("wait_recv", e)),
+                       (("wait_recv", e), ("compute", edge.target))]
+        elif a:
+            crossing |= {("send", e), ("wait_send", e)}
+            before += [(("compute", edge.source), ("send", e)),
+                       (("send", e), ("wait_send", e))]
+    if {key for key in at if key[0] != "compute"} != crossing:
+        key = sorted({k for k in at if k[0] != "compute"} ^ crossing)[0]
+        return f"rank {rank}: {key[0]} of edge {key[1]} is missing or surplus"
+    place = {(plan.tasks[i].kind, plan.tasks[i].stage,
+              plan.tasks[i].microbatch, plan.tasks[i].sub): i for i in mine}
+    for (kind, *rest), i in place.items():
+        first = {"B": "F", "W": "B"}.get(kind)
+        if first is not None:
+            before.append((("compute", place[(first, *rest)]), ("compute", i)))
+    for first_key, second_key in before:
+        if at[first_key] > at[second_key]:
+            return (f"rank {rank}: {first_key[0]} {first_key[1]} comes after "
+                    f"{second_key[0]} {second_key[1]}")
+    return None

@@ -1,0 +1,509 @@
+"""A training's dealings with the planner, in the background: nothing of it
+raises into a training step, waits for an answer, or gives up.
+
+    job = client.open_job(...)             # Before the training; may raise.
+    session = Session(client, job, rank=rank)
+    session.expect(step, samples)          # A few steps ahead.
+    plan = session.ready(step)             # The plan if it is there, or None.
+
+A thread keeps a list of calls: batches to submit, plans to fetch, traces to
+report. What fails is tried again after growing pauses, until it succeeds or the
+step is over. After a connection was lost, whoever answers next may know nothing:
+one call at a time asks it to open the job, with the same id and partition, and
+then all batches of coming steps are sent again. The service says that it has
+them, if it does.
+"""
+import dataclasses
+import logging
+import random
+import threading
+import time
+from typing import (Any, Callable, Dict, Iterable, List, Optional, Sequence,
+                    Set, Tuple)
+
+import grpc
+
+from pipeloom import fit, messages, plan as plans
+from pipeloom.client import (Client, Job, PlannerError, Sample, open_request,
+                             parsed, report_request, retry_after, stages_of,
+                             submit_request)
+
+__all__ = ["Session", "open_request"]
+
+_log = logging.getLogger("pipeloom")
+_MAX_REPORTS = 64  # That wait to be sent.
+_CLOSE_SECONDS = 2.0
+# What another try cannot change, for one step.
+_FINAL = (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.ALREADY_EXISTS,
+          grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.OUT_OF_RANGE)
+# The service may be gone, and another one there, that knows nothing.
+_LOST = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED,
+         grpc.StatusCode.UNKNOWN, grpc.StatusCode.INTERNAL)
+
+
+@dataclasses.dataclass(eq=False)
+class _Call:
+    kind: str  # open, submit, fetch, report, close.
+    step: int
+    request: Any
+    due: float = 0.0
+    pause: float = 0.0
+    begun: float = 0.0
+    future: Any = None
+    done: bool = False
+    wanted: bool = True  # A submission that others make as well: not yet.
+
+
+class Trouble:
+    """Logs one line when the first of some causes begins, and one when the last
+    has ended."""
+
+    def __init__(self, level: int) -> None:
+        self._level = level
+        self._causes: Set[str] = set()
+        self._began = 0.0
+        self._lock = threading.Lock()
+
+    def begin(self, cause: str, why: str) -> None:
+        with self._lock:
+            if not self._causes:
+                self._began = time.monotonic()
+                _log.log(self._level, "pipeloom: %s; training goes on without "
+                         "new plans where it has to, and asks again", why)
+            self._causes.add(cause)
+
+    def end(self, cause: str, what: str) -> None:
+        with self._lock:
+            if cause in self._causes:
+                self._causes.remove(cause)
+                if not self._causes:
+                    _log.log(self._level, "pipeloom: %s, after %.1f s", what,
+                             time.monotonic() - self._began)
+
+
+class Session:
+    """One rank's (or, without `rank`, one replica's) plans, kept coming.
+
+    Methods return at once and raise nothing, unless `strict`: then `expect`
+    raises the PlannerError that the service refused a batch with, and `ready`
+    that of a step for which it has no plan; for tests and for debugging.
+
+    `submits`: whether this process sends the batches it is told of; by default
+    rank 0 does, and the others only once they have lost a connection, since the
+    service may have lost them too. `counts`: how often what succeeded and
+    failed. Safe from any number of threads.
+    """
+
+    def __init__(self, client: Client, job: Job, *, rank: Optional[int] = None,
+                 replica: int = 0, submits: Optional[bool] = None,
+                 strict: bool = False, plan_timeout: float = 60.0,
+                 call_timeout: float = 5.0,
+                 pauses: Tuple[float, float] = (0.05, 1.0)) -> None:
+        self.client = client
+        self.job = job
+        self.rank = rank
+        self.replica = replica
+        self.strict = strict
+        self._submits = (rank in (None, 0)) if submits is None else submits
+        self._plan_timeout = plan_timeout
+        self._call_timeout = call_timeout
+        self._pauses = pauses
+        self._cond = threading.Condition()
+        self._calls: List[_Call] = []
+        self._samples: Dict[int, int] = {}  # Of a step; count.
+        self._plans: Dict[int, plans.Plan] = {}
+        self._refused: Dict[int, PlannerError] = {}
+        self._first = -1  # Steps before it are over.
+        self._resume_at = 0.0
+        self._pause = 0.0
+        self._open: Optional[_Call] = None
+        self._watchers: List[Callable[[], None]] = []
+        self._failing_since: Optional[float] = None
+        self.answered_at = 0.0  # time.monotonic() of the last good answer.
+        self._closing = False
+        self.trouble = Trouble(
+            logging.WARNING if self._submits else logging.INFO)
+        self.counts = {"submitted": 0, "fetched": 0, "reported": 0,
+                       "reopened": 0, "reconnected": 0, "failures": 0, "refused": 0,
+                       "misfits": 0, "dropped_reports": 0}
+        self._thread = threading.Thread(target=self._run, daemon=True,
+                                        name="pipeloom-session")
+        self._thread.start()
+
+    def __enter__(self) -> "Session":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+    # -- What a trainer says ---------------------------------------------------
+
+    def expect(self, step: int, samples: Optional[Sequence[Sample]] = None,
+               microbatch_of: Sequence[int] = (), *,
+               whole: bool = False) -> None:
+        """Has the step's batch submitted, if `samples` are given, and its plan
+        fetched. `whole`: the samples are those of all replicas."""
+        with self._cond:
+            refused = self._refused.get(step)
+            if self._closing or step < self._first:
+                return
+            known = {c.kind for c in self._calls if c.step == step}
+            if samples is not None and "submit" not in known:
+                if not whole:
+                    self._samples[step] = len(samples)
+                try:
+                    request = submit_request(
+                        self.job.job_id, step, samples,
+                        replica=None if whole else self.replica,
+                        microbatch_of=microbatch_of)
+                except Exception as error:  # pylint: disable=broad-except
+                    refused = PlannerError(grpc.StatusCode.INVALID_ARGUMENT,
+                                           f"batch: {error}")
+                    self._refused[step] = refused
+                    self.counts["refused"] += 1
+                else:
+                    self._calls.append(_Call("submit", step, request,
+                                             wanted=self._submits))
+            if ("fetch" not in known and step not in self._plans and
+                    step not in self._refused):
+                self._calls.append(_Call("fetch", step,
+                                         self._fetch_request(step)))
+            self._cond.notify_all()
+        if self.strict and refused is not None:
+            raise refused
+
+    def ready(self, step: int) -> Optional[plans.Plan]:
+        """Returns the step's plan if it has come."""
+        with self._cond:
+            plan, refused = self._plans.get(step), self._refused.get(step)
+        if plan is None and refused is not None and self.strict:
+            raise refused
+        return plan
+
+    def wait(self, step: int, timeout: float) -> Optional[plans.Plan]:
+        """Waits for it; without agreement between ranks (PlanProvider)."""
+        end = time.monotonic() + timeout
+        with self._cond:
+            while (step not in self._plans and step not in self._refused and
+                   time.monotonic() < end and not self._closing):
+                self._cond.wait(max(0.0, end - time.monotonic()))
+        return self.ready(step)
+
+    def refusal(self, step: int) -> str:
+        """Returns why no plan of the step will come; empty: one may."""
+        with self._cond:
+            error = self._refused.get(step)
+        return "" if error is None else str(error)
+
+    def forget(self, before_step: int, after_step: Optional[int] = None) -> None:
+        """Drops steps that are over, and what is done for them; with
+        `after_step` those after it too: the training went back to it."""
+        with self._cond:
+            self._first = before_step
+
+            def over(step: int) -> bool:
+                return step < before_step or (after_step is not None and
+                                              step > after_step)
+
+            for call in self._calls:
+                if call.kind in ("submit", "fetch") and over(call.step):
+                    call.done = True
+                    if call.future is not None:
+                        call.future.cancel()
+            self._sweep()
+            for kept in (self._plans, self._samples, self._refused):
+                for step in [s for s in kept if over(s)]:
+                    del kept[step]  # type: ignore[attr-defined]
+
+    def report(self, step: int, checksum: Tuple[int, int],
+               spans: Iterable[Tuple[int, int, int]]) -> None:
+        """Sends what this rank's tasks took: (task, start_ns, end_ns), as
+        StepResult.spans. Not tried for ever: an old trace is worth little."""
+        rank = self.rank or 0
+        with self._cond:
+            waiting = [c for c in self._calls if c.kind == "report"]
+            if self._closing or len(waiting) >= _MAX_REPORTS:
+                self.counts["dropped_reports"] += 1
+                return
+            try:
+                request = report_request(
+                    self.job.job_id, step, self.replica, checksum,
+                    ((rank, *span) for span in spans), self.job.num_ranks)
+            except Exception:  # pylint: disable=broad-except
+                self.counts["dropped_reports"] += 1
+                return
+            self._calls.append(_Call("report", step, request))
+            self._cond.notify_all()
+
+    def close(self, close_job: bool = False) -> None:
+        """Ends the thread and what it has under way; `close_job`: has the
+        service forget the job. Takes two seconds at most."""
+        with self._cond:
+            if self._closing:
+                return
+            self._closing = True
+            for call in self._calls:
+                if call.future is not None:
+                    call.future.cancel()
+            self._cond.notify_all()
+        if close_job:
+            try:
+                self.client.begin(
+                    "CloseJob", messages.CloseJobRequest(
+                        job_id=self.job.job_id),
+                    _CLOSE_SECONDS).result(_CLOSE_SECONDS)
+            except Exception as error:  # pylint: disable=broad-except
+                self.counts["failures"] += 1
+                _log.info("pipeloom: the job is left open: %s", error)
+        if threading.current_thread() is not self._thread:
+            self._thread.join(_CLOSE_SECONDS)
+
+    # -- What others may ask ---------------------------------------------------
+
+    def watch(self, changed: Callable[[], None]) -> None:
+        """Has `changed` called, by any thread, when a plan or a refusal came."""
+        with self._cond:
+            self._watchers.append(changed)
+
+    @property
+    def failing_since(self) -> Optional[float]:
+        """When calls began to fail (time.monotonic); None: they do not."""
+        return self._failing_since
+
+    # -- The thread ------------------------------------------------------------
+
+    def _fetch_request(self, step: int) -> Any:
+        if self.rank is None:
+            return messages.GetPlanRequest(job_id=self.job.job_id, step=step,
+                                           replica=self.replica)
+        return messages.GetRankPlanRequest(
+            job_id=self.job.job_id, step=step, replica=self.replica,
+            rank=self.rank)
+
+    def _sweep(self) -> None:
+        self._calls = [c for c in self._calls
+                       if not c.done or (c.kind == "submit" and
+                                         c.step >= self._first)]
+
+    def _run(self) -> None:
+        while not self._closing:
+            try:
+                self._serve()
+            except Exception as error:  # pylint: disable=broad-except
+                self.counts["failures"] += 1
+                self.trouble.begin("service", f"the session: {error!r}")
+                time.sleep(self._pauses[1])
+
+    def _serve(self) -> None:
+        while True:
+            arrived: List[_Call] = []
+            begin: List[_Call] = []
+            with self._cond:
+                if self._closing:
+                    return
+                now = time.monotonic()
+                soonest = now + 60.0
+                for call in self._calls:
+                    if call.done or not call.wanted:
+                        continue
+                    if call.future is not None:
+                        if call.future.done():
+                            arrived.append(call)
+                        continue
+                    if self._open is not None and call is not self._open:
+                        continue
+                    due = max(call.due, self._resume_at)
+                    if due <= now:
+                        begin.append(call)
+                    else:
+                        soonest = min(soonest, due)
+                if not arrived and not begin:
+                    self._cond.wait(soonest - now)
+                    continue
+            for call in arrived:
+                try:
+                    self._settle(call)
+                except Exception as error:  # pylint: disable=broad-except
+                    self._failed(call, None, f"{type(error).__name__}: {error}")
+            for call in begin:
+                self._begin(call)
+
+    def _begin(self, call: _Call) -> None:
+        method = {"open": "OpenJob", "submit": "SubmitBatch",
+                  "report": "ReportTrace",
+                  "fetch": ("GetPlan" if self.rank is None
+                            else "GetRankPlan")}[call.kind]
+        try:
+            future = self.client.begin(
+                method, call.request,
+                {"fetch": self._plan_timeout,
+                 "open": 4 * self._call_timeout}.get(call.kind,
+                                                     self._call_timeout))
+        except Exception as error:  # pylint: disable=broad-except
+            self._failed(call, grpc.StatusCode.UNAVAILABLE, str(error))
+            return
+        with self._cond:
+            if call.done or self._closing:
+                future.cancel()
+                return
+            call.future, call.begun = future, time.monotonic()
+        future.add_done_callback(lambda _: self._wake())
+
+    def _wake(self) -> None:
+        with self._cond:
+            self._cond.notify_all()
+
+    def _settle(self, call: _Call) -> None:
+        with self._cond:
+            future, call.future = call.future, None
+            if call.done or self._closing:
+                return
+        try:
+            data = future.result()
+        except grpc.FutureCancelledError:
+            self._failed(call, grpc.StatusCode.CANCELLED, "the call was ended")
+            return
+        except grpc.RpcError as error:
+            self._failed(call, error.code(), error.details() or "",
+                         retry_after(error))
+            return
+        try:
+            self._arrived(call, data)
+        except PlannerError as error:
+            self._failed(call, error.code, error.message)
+            return
+
+    def _arrived(self, call: _Call, data: bytes) -> None:
+        if call.kind == "fetch":
+            self._plan_arrived(call, data)
+        elif call.kind == "open":
+            r = parsed(messages.OpenJobResponse, data)
+            stages = stages_of(r.partition, r.module_names)
+            if (r.job_id, stages) != (self.job.job_id, self.job.stages):
+                raise PlannerError(grpc.StatusCode.DATA_LOSS,
+                                   "the service opened the job with another "
+                                   "partition or id")
+            with self._cond:
+                self.counts["reconnected" if r.existed else "reopened"] += 1
+                call.done = True
+                self._open = None
+                self._send_again()
+                for other in self._calls:
+                    other.due = other.pause = 0.0
+        else:
+            parsed(messages.SubmitBatchResponse if call.kind == "submit"
+                   else messages.ReportTraceResponse, data)
+            with self._cond:
+                call.done = True
+                self.counts["submitted" if call.kind == "submit"
+                            else "reported"] += 1
+        with self._cond:
+            self._pause = 0.0
+            self.answered_at = time.monotonic()
+            self._sweep()
+
+    def _plan_arrived(self, call: _Call, data: bytes) -> None:
+        if self.rank is None:
+            plan = plans.from_response(parsed(messages.GetPlanResponse, data))
+            plan = dataclasses.replace(plan, job=self.job.job_id) if (
+                plan.job != self.job.job_id) else plan
+        else:
+            plan = plans.from_rank_plan(parsed(messages.RankPlan, data))
+        with self._cond:
+            samples = self._samples.get(call.step)
+        wrong = fit.misfit(
+            plan, job_id=self.job.job_id, step=call.step,
+            replica=self.replica, rank=self.rank, stages=self.job.stages,
+            module_names=self.job.module_names, samples=samples)
+        if wrong is not None:
+            self.counts["misfits"] += 1
+            raise PlannerError(grpc.StatusCode.DATA_LOSS,
+                               f"the answer for step {call.step} is not for "
+                               f"this trainer: {wrong}")
+        with self._cond:
+            call.done = True
+            if call.step >= self._first:
+                self._plans[call.step] = plan
+            self.counts["fetched"] += 1
+            self._failing_since = None
+            watchers = list(self._watchers)
+            self._cond.notify_all()
+        self.trouble.end("service", f"the planner at {self.client.address} "
+                         "answers again")
+        for watcher in watchers:
+            watcher()
+
+    # -- Failures --------------------------------------------------------------
+
+    def _failed(self, call: _Call, code: Any, details: str,
+                hint: Optional[float] = None) -> None:
+        name = code.name if code is not None else "UNKNOWN"
+        why = f"{call.kind} of step {call.step}: {name}: {details}"
+        if call.kind == "open":
+            why = f"open of job {self.job.job_id}: {name}: {details}"
+        self.counts["failures"] += 1
+        now = time.monotonic()
+        lost = code in _LOST or code == grpc.StatusCode.DEADLINE_EXCEEDED
+        if lost:
+            # It may have moved. A fetch may wait for long on a connection that
+            # is well; anything else that fails needs another connection.
+            self.client.reconnect(-1.0 if call.kind == "fetch" or
+                                  code == grpc.StatusCode.CANCELLED
+                                  else call.begun)
+        watchers: List[Callable[[], None]] = []
+        with self._cond:
+            call.future = None
+            if self._failing_since is None and call.kind != "report":
+                self._failing_since = now
+            final = code in _FINAL and call.kind in ("submit", "fetch")
+            if call.kind == "report" and not lost:
+                call.done = True  # Its plan is gone, or the trace is wrong.
+            elif call.kind == "report":
+                call.done = True
+                self.counts["dropped_reports"] += 1
+            elif final:
+                self.counts["refused"] += 1
+                self._refuse(call.step, PlannerError(code, details))
+                watchers = list(self._watchers)
+            elif code == grpc.StatusCode.NOT_FOUND and call.kind != "open":
+                self._reopen()
+            low, high = self._pauses
+            if lost:
+                # All that was under way fails together: that is one failure.
+                if call.begun >= self._resume_at or self._pause == 0.0:
+                    self._pause = min(high, max(low, 2 * self._pause))
+                    self._resume_at = now + self._pause * random.uniform(
+                        0.5, 1.5)
+                self._send_again()
+                self._reopen()
+            else:
+                call.pause = min(high, max(low, 2 * call.pause))
+                call.due = now + (hint if hint is not None else
+                                  call.pause * random.uniform(0.5, 1.5))
+            self._sweep()
+            self._cond.notify_all()
+        self.trouble.begin("service",
+                           f"the planner at {self.client.address}: {why}")
+        for watcher in watchers:
+            watcher()
+
+    def _refuse(self, step: int, error: PlannerError) -> None:
+        self._refused[step] = error
+        for call in self._calls:
+            if call.step == step and call.kind in ("submit", "fetch"):
+                call.done = True
+                if call.future is not None:
+                    call.future.cancel()
+
+    def _reopen(self) -> None:
+        if self._open is None and self.job.request:
+            request = messages.OpenJobRequest.FromString(self.job.request)
+            self._open = _Call("open", 0, request)
+            self._calls.append(self._open)
+
+    def _send_again(self) -> None:
+        """All batches of coming steps: whoever answers next may have none."""
+        for call in self._calls:
+            if (call.kind == "submit" and call.step not in self._refused and
+                    call.step not in self._plans):
+                call.done, call.wanted = False, True

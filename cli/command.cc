@@ -85,6 +85,7 @@ std::vector<std::unique_ptr<Command>> AllCommands() {
   commands.push_back(MakeCompareCommand());
   commands.push_back(MakePartitionCommand());
   commands.push_back(MakeEmulateCommand());
+  commands.push_back(MakeBacktestCommand());
   commands.push_back(MakeCostCommand());
   commands.push_back(MakeCalibrateCommand());
   commands.push_back(MakeWhatIfCommand());

@@ -46,6 +46,7 @@ class Command {
                            const Context& context) = 0;
 };
 
+std::unique_ptr<Command> MakeBacktestCommand();
 std::unique_ptr<Command> MakeBenchCommand();
 std::unique_ptr<Command> MakeCalibrateCommand();
 std::unique_ptr<Command> MakeCompareCommand();

@@ -53,10 +53,7 @@ class EmulateCommand : public Command {
             "as long, --slow-link 0-1=2 its transfers from rank 0 to 1; "
             "--jitter 0.05 draws every duration --samples times with a "
             "deviation of 5 %, by --seed.\n\n"
-            "--against compares instead: every measured run of a table "
-            "(workloads/validation holds some; docs/validation.md says the "
-            "columns) is emulated, and errors are shown by row and "
-            "framework."};
+            "--against TABLE.csv is another name of `pipeloom backtest`."};
   }
 
   std::vector<Flag> Flags() override {
@@ -64,7 +61,7 @@ class EmulateCommand : public Command {
     AppendPlanSourceFlags(&source_, &flags);
     flags.push_back(AttentionDensityFlag(&source_.attention_density, false));
     flags.push_back({"against", &against_.file, "FILE",
-                     "emulate and compare the measured runs of a CSV"});
+                     "the measured runs of a CSV, as `backtest` does"});
     flags.push_back({"csv", &against_.csv_out, "FILE",
                      "with --against: write the comparison as CSV"});
     flags.push_back({"fit", &against_.fit, "",

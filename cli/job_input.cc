@@ -127,6 +127,16 @@ absl::StatusOr<std::shared_ptr<const DeviceProfile>> ShippedProfile(
   return profile.status();
 }
 
+void NoteRates(const DeviceSpec& device, const DeviceProfile* profile,
+               const Context& context) {
+  if (profile == nullptr) return;
+  const std::string change = emulator::RateChange(device, *profile);
+  if (change.empty()) return;
+  context.warn(absl::StrCat("note: ", device.name, " has other rates than its ",
+                            "profile was measured at (", change,
+                            "): measured prices follow their ratio"));
+}
+
 }  // namespace
 
 Flag DataDirFlag(std::string* value) {
@@ -288,10 +298,12 @@ absl::StatusOr<JobInput> ReadJobInput(const std::string& job,
   if (flags.costs == "profile") {
     PIPELOOM_ASSIGN_OR_RETURN(
         input.profile, ShippedProfile(input.job.cluster.device.name, data_dir));
+    NoteRates(input.job.cluster.device, input.profile.get(), context);
     for (const NodeGroup& group : input.job.cluster.node_groups) {
       const std::string& name = group.device.name;
       if (input.more_profiles.count(name) > 0) continue;
       PIPELOOM_ASSIGN_OR_RETURN(auto profile, ShippedProfile(name, data_dir));
+      NoteRates(group.device, profile.get(), context);
       if (profile != nullptr) {
         input.more_profiles.emplace(name, std::move(profile));
       }

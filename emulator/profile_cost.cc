@@ -24,11 +24,15 @@
 namespace pipeloom::emulator {
 namespace {
 
-// The profile's own rates where it is of the cluster's device, so that its
-// points are exact; else those of the cluster.
+// Rounding of data sheets.
+bool SameRate(double a, double b) { return std::abs(a - b) <= 1e-3 * b; }
+
+// The profile's own rates where it is of the cluster's device as it was
+// measured, so that its points are exact; else those of the cluster.
 DeviceRates RatesFor(const ClusterSpec& cluster, const DeviceProfile& profile) {
   const DeviceSpec& device = cluster.device;
-  if (device.name == profile.device && profile.derived_from.empty()) {
+  if (device.name == profile.device && profile.derived_from.empty() &&
+      RateChange(device, profile).empty()) {
     return profile.rates;
   }
   DeviceRates rates = profile.rates;
@@ -513,6 +517,31 @@ void FitProfile(DeviceProfile* profile) {
     const AttentionConstants fit = FitAttention(table, profile->rates);
     table.fit.assign(fit.begin(), fit.end());
   }
+}
+
+std::string RateChange(const DeviceSpec& device, const DeviceProfile& profile) {
+  if (device.name != profile.device || !profile.derived_from.empty()) return "";
+  const struct {
+    const char* name;
+    double now;
+    double measured;
+  } rates[] = {{"bf16 FLOP/s", device.bf16.flops_per_second,
+                profile.rates.bf16_flops_per_second},
+               {"fp8 FLOP/s", device.fp8.flops_per_second,
+                profile.rates.fp8_flops_per_second},
+               {"memory bandwidth", device.memory_bandwidth.bytes_per_second,
+                profile.rates.bytes_per_second}};
+  std::string text;
+  for (const auto& rate : rates) {
+    if (SameRate(rate.now, rate.measured)) continue;
+    absl::StrAppend(&text, text.empty() ? "" : ", ", rate.name, " ");
+    if (rate.measured > 0) {
+      absl::StrAppend(&text, "x ", rate.now / rate.measured);
+    } else {
+      absl::StrAppend(&text, rate.now);
+    }
+  }
+  return text;
 }
 
 }  // namespace pipeloom::emulator

@@ -6,9 +6,9 @@
 //      interpolated from the points near by and held beyond them;
 //   3. roofline_cost.h.
 //
-// A profile of another device than the cluster's is carried over by the data
-// sheets' rates alone: the models see the rates of the cluster's device, the
-// factors stay, and no point counts as measured.
+// A profile of another device than the cluster's, or of that device with other
+// rates, is carried over by the rates alone: the models see those of the
+// cluster's device, the factors stay, and no point counts as measured.
 //
 // Collectives, where the profile has curves of them (collective_profile.h): by
 // operation, group size and link, else the ring model, with the cluster's
@@ -90,6 +90,11 @@ std::vector<std::string> MissingMeasurements(const DeviceProfile* profile);
 // the update. Sorted. Pure; milliseconds.
 std::vector<std::string> MissingLookups(const JobSpec& job,
                                         const OpCostModel& costs);
+
+// Which rates of the device are not those that its profile was measured at, and
+// by which factors: "memory bandwidth x 0.5". Prices then follow the rates, and
+// no point counts as measured. Empty: none, or a profile of another device.
+std::string RateChange(const DeviceSpec& device, const DeviceProfile& profile);
 
 // Fits the constants of all tables that have none. About 50 ms a table.
 void FitProfile(DeviceProfile* profile);

@@ -148,9 +148,10 @@ TEST_F(CommandsTest, PlanAndCompareHaveTheKeysOfTheContract) {
   double sum = 0;
   for (const Json& step : planned["steps"]) {
     EXPECT_THAT(Keys(step),
-                ElementsAre("bound_source", "bubble_ratio", "evaluations",
-                            "gap_ratio", "lower_bound_us", "mfu", "peak_bytes",
-                            "schedule", "search_us", "step", "step_time_us"));
+                ElementsAre("bound_source", "bubble_ratio", "epilogue_ratio",
+                            "evaluations", "gap_ratio", "lower_bound_us", "mfu",
+                            "peak_bytes", "schedule", "search_us", "step",
+                            "step_time_us"));
     EXPECT_EQ(step["peak_bytes"].size(), 4u);
     EXPECT_GE(step["step_time_us"], step["lower_bound_us"]);
     EXPECT_GT(step["mfu"], 0);
@@ -167,10 +168,10 @@ TEST_F(CommandsTest, PlanAndCompareHaveTheKeysOfTheContract) {
   ASSERT_EQ(rows.size(), 2u);
   for (const Json& row : rows) {
     EXPECT_THAT(Keys(row),
-                ElementsAre("bound_sources", "bubble_ratio", "gap_ratio",
-                            "mean_lower_bound_us", "mean_step_time_us", "mfu",
-                            "peak_bytes", "schedule", "search_us",
-                            "speedup_vs_megatron"));
+                ElementsAre("bound_sources", "bubble_ratio", "epilogue_ratio",
+                            "gap_ratio", "mean_lower_bound_us",
+                            "mean_step_time_us", "mfu", "peak_bytes",
+                            "schedule", "search_us", "speedup_vs_megatron"));
   }
   // The same first step, with the same strategy, is the same.
   EXPECT_EQ(rows[0]["mean_step_time_us"], planned["steps"][0]["step_time_us"]);

@@ -71,6 +71,7 @@ TEST(JournalTest, ALineComesBackAndATornOneDoesNot) {
   WhatIfOutcome outcome;
   outcome.step_time = Milliseconds(123.456789);
   outcome.bubble_ratio = 0.1234567890123;
+  outcome.epilogue_ratio = 0.0234567890123;
   outcome.peak = kGibibyte * 70;
   outcome.gpus = 32;
   outcome.samples = 555;
@@ -87,6 +88,7 @@ TEST(JournalTest, ALineComesBackAndATornOneDoesNot) {
     EXPECT_EQ(got_key, key);
     EXPECT_EQ(got.step_time, o.step_time);
     EXPECT_EQ(got.bubble_ratio, o.bubble_ratio);
+    EXPECT_EQ(got.epilogue_ratio, o.epilogue_ratio);
     if (o.ok()) {
       EXPECT_EQ(got, o);
     }

@@ -69,6 +69,7 @@ TEST(EmulateCluster, WithoutOverlapEqualReplicasTakeWhatOnePlanTakes) {
     for (const RankSpec& rank : graph.ranks()) {
       const Duration third = rank.epilogue / 3;
       updates.push_back({.reduce = third,
+                         .shown_reduce = third,
                          .optimizer = third,
                          .gather = rank.epilogue - 2 * third});
     }

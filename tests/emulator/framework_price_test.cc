@@ -1,0 +1,136 @@
+// What a job's framework makes of a stage's time and memory.
+#include "emulator/framework_price.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "emulator/stage_cost.h"
+#include "tests/emulator/helpers.h"
+
+namespace pipeloom::emulator {
+namespace {
+
+Stage StageOf(int32_t num_layers) {
+  return {.module = ModuleId(0),
+          .first_layer = LayerId(0),
+          .num_layers = num_layers,
+          .rank = RankId(0),
+          .segment = SegmentId(0)};
+}
+
+StageCost CostWith(const TrainingSetup& setup, const ParallelLayout& parallel,
+                   int64_t tokens = 4096) {
+  JobSpec job = JobOf({{Llama3Block(), Llama3Block()}}, parallel);
+  job.setup = setup;
+  return StageCostModel(job).Cost(StageOf(2), Sequences(1, tokens), true);
+}
+
+TEST(FrameworkPrice, WithoutOverlapNoPassIsShorterAndAllCommunicationIsAGap) {
+  const ParallelLayout wide{.tp = 4};
+  TrainingSetup waits;
+  waits.overlap = CommunicationOverlap::kNone;
+  TrainingSetup hides;
+  hides.overlap = CommunicationOverlap::kAll;
+  const StageCost none = CostWith(waits, wide);
+  const StageCost data = CostWith({}, wide);
+  const StageCost all = CostWith(hides, wide);
+  EXPECT_EQ(none.forward, data.forward);
+  EXPECT_GT(none.fused, data.fused);
+  EXPECT_GT(none.fused_gap, data.fused_gap);
+  EXPECT_LT(all.forward, data.forward);
+  EXPECT_LT(all.backward, data.backward);
+  for (const StageCost& cost : {none, data, all}) {
+    EXPECT_LE(cost.backward_gap, cost.backward);
+    EXPECT_LE(cost.fused_gap, cost.fused);
+  }
+}
+
+TEST(FrameworkPrice, EagerKernelsCostTheirTrafficInForwardAndInputGradient) {
+  TrainingSetup eager;
+  eager.eager_pointwise = true;
+  const StageCost fused = CostWith({}, {});
+  const StageCost slow = CostWith(eager, {});
+  // Two layers, 4096 tokens of 4096 elements, 8 and 16 bytes each.
+  const double second_bytes = 3.35e12 * 0.8;
+  const double element = 2.0 * 4096 * 4096 / second_bytes;
+  EXPECT_NEAR(ToSeconds(slow.forward - fused.forward), 8 * element, 1e-8);
+  EXPECT_NEAR(ToSeconds(slow.backward - fused.backward), 16 * element, 1e-8);
+  EXPECT_NEAR(ToSeconds(slow.fused - fused.fused), 16 * element, 1e-8);
+  EXPECT_EQ(slow.weight_grad, fused.weight_grad);
+}
+
+TEST(FrameworkPrice, AttentionMadeForOlderDevicesOrUnfusedIsSlower) {
+  Duration last = CostWith({}, {}).forward;
+  for (const AttentionKernel kernel :
+       {AttentionKernel::kFlash2, AttentionKernel::kFlash1}) {
+    TrainingSetup setup;
+    setup.attention = kernel;
+    const Duration time = CostWith(setup, {}).forward;
+    EXPECT_GT(time, last);
+    last = time;
+  }
+  TrainingSetup unfused;
+  unfused.attention = AttentionKernel::kUnfused;
+  EXPECT_GT(CostWith(unfused, {}).forward, CostWith({}, {}).forward);
+  // Scores of 32 heads, 5 bytes each, are kept for the backward.
+  EXPECT_EQ(CostWith(unfused, {}).activations - CostWith({}, {}).activations,
+            Bytes(int64_t{2} * 5 * 32 * 4096 * 4096));
+}
+
+TEST(FrameworkPrice, WithoutSequenceParallelismNothingIsGatheredAgain) {
+  TrainingSetup setup;
+  setup.sequence_parallel = false;
+  const StageCost whole = CostWith(setup, {.tp = 4});
+  const StageCost parts = CostWith({}, {.tp = 4});
+  EXPECT_GT(whole.forward, parts.forward);
+  EXPECT_LE(whole.weight_grad, parts.weight_grad);
+  EXPECT_EQ(whole.fused, whole.backward + whole.weight_grad);
+  EXPECT_GT(whole.activations, parts.activations);
+  EXPECT_EQ(whole.input.count(), 4 * parts.input.count());
+  // On one GPU there is no sequence to divide.
+  EXPECT_EQ(CostWith(setup, {}).forward, CostWith({}, {}).forward);
+  EXPECT_EQ(CostWith(setup, {}).activations, CostWith({}, {}).activations);
+}
+
+TEST(FrameworkPrice, LaunchesAreALeastTimeOfAPassAndVanishBehindLongOnes) {
+  TrainingSetup setup;
+  setup.host_per_kernel = Microseconds(30);
+  const StageCost small = CostWith(setup, {}, 64);
+  EXPECT_GE(small.forward, 2 * 25 * Microseconds(30));
+  EXPECT_GE(small.fused, 2 * 50 * Microseconds(30));
+  const StageCost large = CostWith(setup, {}, 65536);
+  const StageCost free = CostWith({}, {}, 65536);
+  EXPECT_GE(large.forward, free.forward);
+  EXPECT_LT(ToSeconds(large.forward), 1.001 * ToSeconds(free.forward));
+}
+
+TEST(FrameworkPrice, Fp8ProductsStretchAndRecomputedAttentionDoWhatTheySay) {
+  TrainingSetup fp8;
+  fp8.fp8_products = true;
+  EXPECT_LT(CostWith(fp8, {}).forward, CostWith({}, {}).forward);
+  EXPECT_EQ(CostWith(fp8, {}).activations, CostWith({}, {}).activations);
+  TrainingSetup twice;
+  twice.stretch = 2;
+  EXPECT_EQ(CostWith(twice, {}).forward, 2 * CostWith({}, {}).forward);
+  EXPECT_EQ(CostWith(twice, {}).backward_gap,
+            2 * CostWith({}, {}).backward_gap);
+  TrainingSetup again;
+  again.recompute_attention = true;
+  const StageCost made_again = CostWith(again, {});
+  const StageCost kept = CostWith({}, {});
+  EXPECT_LT(made_again.activations, kept.activations);
+  EXPECT_EQ(made_again.fused - kept.fused, made_again.backward - kept.backward);
+  EXPECT_GT(made_again.fused, kept.fused);
+  EXPECT_LT(made_again.fused - kept.fused, kept.forward);
+}
+
+TEST(FrameworkPrice, TransfersBlockOnlyWhereNothingOverlaps) {
+  JobSpec job = JobOf({{Llama3Block()}}, {.pp = 2});
+  EXPECT_FALSE(StageCostModel(job).Network().blocking_sends);
+  job.setup.overlap = CommunicationOverlap::kNone;
+  EXPECT_TRUE(StageCostModel(job).Network().blocking_sends);
+}
+
+}  // namespace
+}  // namespace pipeloom::emulator

@@ -35,10 +35,17 @@ constexpr const char* kAblation[] = {
 
 constexpr char kStatic[] = "static";
 
+// They plan without a look at the step's sizes: what a trainer has by itself.
+constexpr absl::string_view kStaticSchedules[] = {
+    "gpipe", "1f1b",       "interleaved", "zb-h1",          "zb-v",    "v-half",
+    "v-min", "dualpipe-v", "megatron",    "megatron-tuned", "nnscaler"};
+
 struct Row {
   std::string schedule{};
   absl::Status status{};  // Why the strategy cannot run.
   std::vector<PlannedStep> steps{};
+  // Planned with the partition that was given, and not its own.
+  bool given_partition = false;
 };
 
 // The mean step time of megatron; 0 if it is not there.
@@ -51,8 +58,40 @@ Duration MegatronTime(const std::vector<Row>& rows) {
   return kZero;
 }
 
-double Speedup(Duration megatron, Duration mine) {
-  return mine > kZero ? ToSeconds(megatron) / ToSeconds(mine) : 0;
+// The fastest row of a static schedule; null if there is none.
+const Row* BestStatic(const std::vector<Row>& rows) {
+  const Row* best = nullptr;
+  for (const Row& row : rows) {
+    if (!row.status.ok() || row.steps.empty() ||
+        std::find(std::begin(kStaticSchedules), std::end(kStaticSchedules),
+                  row.schedule) == std::end(kStaticSchedules)) {
+      continue;
+    }
+    if (best == nullptr ||
+        MeansOf(row.steps).step_time < MeansOf(best->steps).step_time) {
+      best = &row;
+    }
+  }
+  return best;
+}
+Duration BestStaticTime(const std::vector<Row>& rows) {
+  const Row* best = BestStatic(rows);
+  return best == nullptr ? kZero : MeansOf(best->steps).step_time;
+}
+
+double Speedup(Duration reference, Duration mine) {
+  return mine > kZero ? ToSeconds(reference) / ToSeconds(mine) : 0;
+}
+std::string SpeedupText(Duration reference, Duration mine) {
+  return reference > kZero ? absl::StrFormat("%.2fx", Speedup(reference, mine))
+                           : "-";
+}
+void WriteSpeedup(Duration reference, Duration mine, JsonWriter* json) {
+  if (reference > kZero) {
+    json->Number(Speedup(reference, mine));
+  } else {
+    json->Null();
+  }
 }
 
 // The mean over the steps of the slowest replica's 90th percentile under
@@ -71,23 +110,26 @@ Table RowsTable(const std::vector<Row>& rows) {
   const bool robust = std::any_of(rows.begin(), rows.end(), [](const Row& row) {
     return MeanP90(row).has_value();
   });
-  std::vector<std::string> columns({"schedule", "step time", "vs megatron",
-                                    "bubble", "epilogue", "MFU", "peak memory",
+  std::vector<std::string> columns({"schedule", "partition", "step time",
+                                    "vs static", "vs megatron", "bubble",
+                                    "epilogue", "MFU", "peak memory",
                                     "gap to bound", "bound", "search"});
   if (robust) columns.emplace_back("90th percentile");
   Table table(std::move(columns));
   const Duration megatron = MegatronTime(rows);
+  const Duration best_static = BestStaticTime(rows);
   for (const Row& row : rows) {
+    const char* const partition = row.given_partition ? "given" : "own";
     if (!row.status.ok()) {
-      table.AddRow({row.schedule, std::string(row.status.message())});
+      table.AddRow(
+          {row.schedule, partition, std::string(row.status.message())});
       continue;
     }
     const StepMeans means = MeansOf(row.steps);
     std::vector<std::string> cells(
-        {row.schedule, FormatDuration(means.step_time),
-         megatron > kZero
-             ? absl::StrFormat("%.2fx", Speedup(megatron, means.step_time))
-             : "-",
+        {row.schedule, partition, FormatDuration(means.step_time),
+         SpeedupText(best_static, means.step_time),
+         SpeedupText(megatron, means.step_time),
          FormatPercent(means.bubble_ratio), FormatPercent(means.epilogue_ratio),
          FormatPercent(means.mfu), FormatBytes(means.peak),
          FormatPercent(means.gap_ratio),
@@ -100,12 +142,36 @@ Table RowsTable(const std::vector<Row>& rows) {
   return table;
 }
 
-std::string Json(const std::string& job, const std::vector<Row>& rows) {
+// Which row the ratios "vs static" are to.
+std::string StaticNote(const std::vector<Row>& rows) {
+  const Row* best = BestStatic(rows);
+  if (best == nullptr) return "no static schedule has a plan of every step\n";
+  return absl::StrFormat("vs static: %s, the best static row\n",
+                         best->schedule);
+}
+
+std::string Json(const std::string& job, const std::string& same_partition,
+                 const std::vector<Row>& rows) {
   JsonWriter json(true);
-  json.BeginObject().Key("job").String(job).Key("rows").BeginArray();
+  json.BeginObject().Key("job").String(job).Key("same_partition");
+  if (same_partition.empty()) {
+    json.Null();
+  } else {
+    json.String(same_partition);
+  }
+  json.Key("best_static");
+  if (const Row* best = BestStatic(rows)) {
+    json.String(best->schedule);
+  } else {
+    json.Null();
+  }
+  json.Key("rows").BeginArray();
   const Duration megatron = MegatronTime(rows);
+  const Duration best_static = BestStaticTime(rows);
   for (const Row& row : rows) {
     json.BeginObject().Key("schedule").String(row.schedule);
+    json.Key("strategy").String(row.schedule);
+    json.Key("partition").String(row.given_partition ? "given" : "own");
     if (!row.status.ok()) {
       json.Key("error").String(row.status.message()).EndObject();
       continue;
@@ -132,11 +198,9 @@ std::string Json(const std::string& job, const std::vector<Row>& rows) {
     }
     json.Key("search_us").Micros(means.search_time);
     json.Key("speedup_vs_megatron");
-    if (megatron > kZero) {
-      json.Number(Speedup(megatron, means.step_time));
-    } else {
-      json.Null();
-    }
+    WriteSpeedup(megatron, means.step_time, &json);
+    json.Key("speedup_vs_best_static");
+    WriteSpeedup(best_static, means.step_time, &json);
     json.EndObject();
   }
   return json.EndArray().EndObject().text() + "\n";
@@ -151,9 +215,12 @@ class CompareCommand : public Command {
             "limit. A strategy that cannot run says why in its row. Times are "
             "means over the steps; peak memory is the most of any rank and "
             "step; the gap is to the strategy's own lower bound, that of its "
-            "stages; search is wall time a step, all replicas. --partition is "
-            "for pipeloom and dip; the other schedules are defined on their "
-            "own."};
+            "stages; search is wall time a step, all replicas. The best static "
+            "row is the fastest of the schedules that plan without a look at "
+            "the step (gpipe to megatron, megatron-tuned, nnscaler). "
+            "--partition is for pipeloom and dip; the other schedules then "
+            "keep their own. --same-partition is for all: rows then differ by "
+            "schedule alone."};
   }
 
   std::vector<Flag> Flags() override {
@@ -172,6 +239,10 @@ class CompareCommand : public Command {
                      "a row more: pipeloom's plan of the first step, its order "
                      "replayed on all"});
     AppendPartitionFlags(&partition_flags_, &flags);
+    flags.push_back({"same-partition", &same_partition_, "NAME|FILE",
+                     "every schedule on one partition: that of the schedule "
+                     "NAME, `search`, or a file that `pipeloom partition` "
+                     "wrote; a schedule that is not for it says so"});
     AppendSearchFlags(&search_flags_, &flags);
     AppendRobustFlags(&robust_flags_, &flags);
     AppendMeasuredFlags(&measured_flags_, &flags);
@@ -187,6 +258,17 @@ class CompareCommand : public Command {
     PIPELOOM_ASSIGN_OR_RETURN(const std::string name, OneArgument(args, "JOB"));
     PIPELOOM_ASSIGN_OR_RETURN(JobInput input,
                               ReadJobInput(name, job_flags_, context));
+    if (!same_partition_.empty()) {
+      if (!partition_flags_.source.empty()) {
+        return UsageError(
+            "--same-partition is for every schedule; leave out --partition");
+      }
+      // `dip` is the same as a rule and as a schedule.
+      if (!planner::MakeStrategy(same_partition_).ok() ||
+          same_partition_ == "dip") {
+        partition_flags_.source = same_partition_;
+      }
+    }
     PIPELOOM_RETURN_IF_ERROR(
         TakeLayoutOfFile(partition_flags_, job_flags_, context, &input));
     PIPELOOM_ASSIGN_OR_RETURN(const auto packed,
@@ -216,33 +298,42 @@ class CompareCommand : public Command {
           PrepareWithPartition(input, *judge, costs, partition_flags_, settings,
                                context));
       given = std::move(prepared.partition);
+    } else if (!same_partition_.empty()) {
+      PIPELOOM_ASSIGN_OR_RETURN(const auto owner,
+                                planner::MakeStrategy(same_partition_));
+      PIPELOOM_ASSIGN_OR_RETURN(
+          planner::PreparedJob prepared,
+          PrepareWithPartition(input, *owner, costs, {}, settings, context));
+      given = std::move(prepared.partition);
     }
     std::vector<Row> rows;
     int num_ok = 0;
     {
       Progress progress(context, "planning", job_flags_.steps * input.replicas);
       for (const std::string& schedule : schedules) {
-        rows.push_back({schedule, {}, {}});
+        rows.push_back({.schedule = schedule});
         rows.back().status = PlanAll(input, packed, costs, given, &rows.back(),
                                      progress, context);
         if (context.stop.stop_requested()) return rows.back().status;
         if (rows.back().status.ok()) ++num_ok;
       }
     }
-    const std::string heading = absl::StrFormat(
-        "%d step%s of %s, %d replica%s, %s", packed.size(),
-        packed.size() == 1 ? "" : "s", input.batch_name, input.replicas,
-        input.replicas == 1 ? "" : "s", MemoryLimitText(input.job));
+    const std::string heading =
+        absl::StrFormat("%d step%s of %s, %d replica%s, %s, %s", packed.size(),
+                        packed.size() == 1 ? "" : "s", input.batch_name,
+                        input.replicas, input.replicas == 1 ? "" : "s",
+                        MemoryLimitText(input.job), PartitionText());
     if (!report_.empty()) {
       PIPELOOM_RETURN_IF_ERROR(WriteFileAtomically(
           report_,
           ReportHtml(MakeReport(input.job.name, heading, rows, context))));
     }
     if (format_ == "json") {
-      context.print(Json(input.job.name, rows));
+      context.print(Json(input.job.name, same_partition_, rows));
     } else {
       context.print(absl::StrCat(input.job.name, ": ", heading, "\n\n",
-                                 RowsTable(rows).ToString()));
+                                 RowsTable(rows).ToString(), "\n",
+                                 StaticNote(rows)));
       if (!report_.empty()) {
         context.print(absl::StrCat("wrote ", report_, "\n"));
       }
@@ -252,6 +343,18 @@ class CompareCommand : public Command {
   }
 
  private:
+  // Whose partitions the rows are planned with.
+  std::string PartitionText() const {
+    if (!same_partition_.empty()) {
+      return absl::StrCat("same partition for all: ", same_partition_);
+    }
+    if (!partition_flags_.source.empty()) {
+      return absl::StrCat("pipeloom and dip on the partition ",
+                          partition_flags_.source, ", others on their own");
+    }
+    return "each on its own partition";
+  }
+
   absl::Status PlanAll(const JobInput& input,
                        const std::vector<partition::PackedStep>& packed,
                        const emulator::StageCostModel& costs,
@@ -265,7 +368,10 @@ class CompareCommand : public Command {
     settings.defer = input.defer;
     settings.robust = DisturbancesOf(robust_flags_, settings.seed);
     planner::PreparedJob prepared{.strategy = strategy.get(), .costs = &costs};
-    if (given.has_value() && TakesAnyPartition(strategy->name())) {
+    row->given_partition =
+        given.has_value() &&
+        (!same_partition_.empty() || TakesAnyPartition(strategy->name()));
+    if (row->given_partition) {
       prepared.partition = *given;
     } else {
       PIPELOOM_ASSIGN_OR_RETURN(
@@ -319,6 +425,7 @@ class CompareCommand : public Command {
 
   JobFlags job_flags_{};
   PartitionFlags partition_flags_{};
+  std::string same_partition_{};
   SearchFlags search_flags_{};
   std::vector<std::string> schedules_{};  // Empty: the usual ones.
   bool ablation_ = false;

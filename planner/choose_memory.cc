@@ -182,6 +182,9 @@ MemoryChooser::MemoryChooser(const StageGraph& graph, const StepMemory& memory)
       leanest_(memory.Leanest()),
       pairs_(graph.num_ranks()),
       keeps_all_(graph.num_ranks()),
+      tables_(memory),
+      builders_(graph.num_ranks()),
+      begun_(graph.num_ranks(), 0),
       programs_(graph.num_ranks()),
       solvers_(graph.num_ranks()),
       copy_sizes_(graph.num_ranks()),
@@ -235,7 +238,10 @@ absl::StatusOr<int64_t> MemoryChooser::Choose(
 absl::StatusOr<int64_t> MemoryChooser::ChooseRounds(
     const RankOrders& orders, const MemorySelection& start,
     const SearchBudget& budget, const ChooseMemoryOptions& options) {
-  for (auto& solver : solvers_) solver.reset();
+  for (const RankId r : graph_->rank_ids()) {
+    if (!copy_sizes_[r].empty()) solvers_[r].reset();
+    begun_[r] = 0;
+  }
   costs_ = extra_;
   MemorySelection selection = leanest_;
   const bool has_start = start.size() == leanest_.size();
@@ -282,15 +288,22 @@ absl::Status MemoryChooser::Solve(const RankOrders& orders,
     if (keeps_all_[r]) return;
     std::vector<int32_t> choice;
     for (const StagePairId id : pairs_[r]) choice.push_back(start[id]);
-    if (solvers_[r] == nullptr) {
+    if (begun_[r] == 0) {
+      begun_[r] = 1;
       SolveFirst(r, orders[r], choice, options, &solutions[r]);
       return;
     }
-    SetCosts(r, programs_[r].get());
+    if (copy_sizes_[r].empty()) {
+      for (size_t i = 0; i < pairs_[r].size(); ++i) {
+        solvers_[r]->SetCosts(static_cast<int32_t>(i), costs_[pairs_[r][i]]);
+      }
+    } else {
+      SetCosts(r, programs_[r].get());
+    }
     solutions[r] = solvers_[r]->Solve(choice, options);
   });
   for (const RankId r : graph_->rank_ids()) {
-    if (!keeps_all_[r] && !solutions[r].feasible) return Shortage(r);
+    if (!keeps_all_[r] && !solutions[r].feasible) return Shortage(r, orders[r]);
     for (size_t i = 0; i < pairs_[r].size(); ++i) {
       const StagePairId id = pairs_[r][i];
       int32_t& chosen = (*selection)[id];
@@ -318,6 +331,15 @@ void MemoryChooser::SolveFirst(RankId rank, const std::vector<TaskId>& order,
                                const IntegerProgramOptions& options,
                                IntegerSolution* best) {
   const std::vector<Bytes>& sizes = copy_sizes_[rank];
+  if (sizes.empty()) {
+    if (solvers_[rank] == nullptr) {
+      solvers_[rank] = std::make_unique<IntegerProgramSolver>();
+    }
+    builders_[rank].Build(*graph_, *memory_, tables_, rank, pairs_[rank],
+                          costs_, order, solvers_[rank].get());
+    *best = solvers_[rank]->Solve(start, options);
+    return;
+  }
   std::vector<Bytes> caps = {Bytes(0)};
   if (copies_ && !sizes.empty()) {
     const Bytes middle = sizes[sizes.size() / 2];
@@ -390,8 +412,10 @@ int64_t MemoryChooser::TimeOf(StagePairId id, RankId rank, size_t candidate,
   return extra + std::max<int64_t>(0, 2 * longest_copy_[rank] - wait);
 }
 
-absl::Status MemoryChooser::Shortage(RankId rank) const {
-  const IntegerProgram& program = *programs_[rank];
+absl::Status MemoryChooser::Shortage(RankId rank,
+                                     const std::vector<TaskId>& order) const {
+  const IntegerProgram program = MakeRankProgram(
+      *graph_, *memory_, rank, pairs_[rank], order, most_copied_[rank]);
   std::vector<int64_t> used(program.limits.size(), 0);
   for (size_t i = 0; i < pairs_[rank].size(); ++i) {
     const auto j = static_cast<size_t>(leanest_[pairs_[rank][i]]);

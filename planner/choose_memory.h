@@ -31,6 +31,7 @@
 #include "partition/memory_candidates.h"
 #include "planner/flat_graph.h"
 #include "planner/integer_program.h"
+#include "planner/rank_program.h"
 #include "planner/search_budget.h"
 
 namespace pipeloom::planner {
@@ -98,7 +99,7 @@ class MemoryChooser {
   void PriceDelays(RankId rank, const std::vector<TaskId>& order);
   int64_t TimeOf(StagePairId id, RankId rank, size_t candidate,
                  int64_t wait) const;
-  absl::Status Shortage(RankId rank) const;
+  absl::Status Shortage(RankId rank, const std::vector<TaskId>& order) const;
   int64_t Retime(const partition::MemorySelection& selection);
   void FindFloats(int64_t step_time, absl::Span<const int64_t> end);
   void SetCopyDelays(const partition::MemorySelection& selection,
@@ -112,6 +113,10 @@ class MemoryChooser {
   partition::MemorySelection leanest_;
   IdVector<RankId, std::vector<StagePairId>> pairs_;  // With a backward.
   IdVector<RankId, bool> keeps_all_;                  // Where that fits.
+  // Of ranks that copy nothing, whose solvers stay from order to order.
+  CandidateTables tables_;
+  IdVector<RankId, RankProgramBuilder> builders_;
+  IdVector<RankId, uint8_t> begun_;  // The rank's program has been solved.
   // Groups: the rank's pairs. The solvers refer to the programs.
   IdVector<RankId, std::unique_ptr<IntegerProgram>> programs_;
   IdVector<RankId, std::unique_ptr<IntegerProgramSolver>> solvers_;

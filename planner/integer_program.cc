@@ -26,18 +26,60 @@ constexpr int32_t kPatience = 4;
 // ends. In a run each option uses one amount in every row.
 class IntegerProgramSolver::Impl {
  public:
-  explicit Impl(const IntegerProgram& program)
-      : program_(program),
-        num_rows_(program.limits.size()),
-        fixed_(program.groups.size(), -1),
-        floor_(num_rows_, 0),
-        price_sum_(num_rows_ + 1, 0),
-        prices_(num_rows_, 0),
-        used_(num_rows_ + 1, 0),
-        groups_of_row_(num_rows_) {
-    for (const IntegerProgram::Group& group : program.groups) AddGroup(group);
-    cost_of_.resize(static_cast<size_t>(num_options_));
-    reduced_.resize(static_cast<size_t>(num_options_));
+  explicit Impl(const IntegerProgram* program) : program_(program) {
+    if (program == nullptr) return;
+    Begin(program->limits);
+    for (const IntegerProgram::Group& group : program->groups) AddCut(group);
+  }
+
+  void Begin(absl::Span<const int64_t> limits) {
+    limits_.assign(limits.begin(), limits.end());
+    num_rows_ = limits.size();
+    num_options_ = 0;
+    groups_.clear();
+    runs_.clear();
+    amounts_.clear();
+    weights_.clear();
+    cost_of_.clear();
+    reduced_.clear();
+    fixed_.clear();
+    has_floor_ = false;
+    floor_.assign(num_rows_, 0);
+    price_sum_.assign(num_rows_ + 1, 0);
+    prices_.assign(num_rows_, 0);
+    used_.assign(num_rows_ + 1, 0);
+    row_offset_.clear();
+  }
+  void AddGroup(absl::Span<const int64_t> costs) {
+    PIPELOOM_CHECK(!costs.empty());
+    const auto num = static_cast<int32_t>(costs.size());
+    const auto run = static_cast<int32_t>(runs_.size());
+    groups_.push_back({.first_option = num_options_,
+                       .num_options = num,
+                       .first_run = run,
+                       .end_run = run});
+    num_options_ += num;
+    cost_of_.insert(cost_of_.end(), costs.begin(), costs.end());
+    reduced_.resize(cost_of_.size());
+    fixed_.push_back(-1);
+  }
+  // Nothing where no option uses anything.
+  void AddRun(int32_t first_row, int32_t end_row,
+              absl::Span<const int64_t> amounts) {
+    if (std::all_of(amounts.begin(), amounts.end(),
+                    [](int64_t amount) { return amount == 0; })) {
+      return;
+    }
+    runs_.push_back({first_row, end_row, amounts_.size()});
+    for (const int64_t amount : amounts) {
+      amounts_.push_back(amount);
+      weights_.push_back(static_cast<double>(amount));
+    }
+    groups_.back().end_run = static_cast<int32_t>(runs_.size());
+  }
+  void SetCosts(int32_t group, absl::Span<const int64_t> costs) {
+    std::copy(costs.begin(), costs.end(),
+              cost_of_.begin() + groups_[at(group)].first_option);
   }
 
   IntegerSolution Solve(absl::Span<const int32_t> start,
@@ -47,13 +89,16 @@ class IntegerProgramSolver::Impl {
     open_ = kNone;
     root_bound_ = 0;
     cut_short_ = false;
-    size_t at_option = 0;
-    for (const IntegerProgram::Group& group : program_.groups) {
-      for (const IntegerProgram::Option& option : group) {
-        cost_of_[at_option] = option.cost;
-        reduced_[at_option] = static_cast<double>(option.cost);
-        ++at_option;
+    if (program_ != nullptr) {
+      size_t at_option = 0;
+      for (const IntegerProgram::Group& group : program_->groups) {
+        for (const IntegerProgram::Option& option : group) {
+          cost_of_[at_option++] = option.cost;
+        }
       }
+    }
+    for (size_t j = 0; j < cost_of_.size(); ++j) {
+      reduced_[j] = static_cast<double>(cost_of_[j]);
     }
     // Only the tree needs what must be used; nothing is known of it else.
     if (options.max_nodes > 0 && !has_floor_) {
@@ -64,7 +109,7 @@ class IntegerProgramSolver::Impl {
       solution_.optimal = true;
       return solution_;
     }
-    if (start.size() == program_.groups.size()) {
+    if (start.size() == groups_.size()) {
       choice_.assign(start.begin(), start.end());
       if (Measure()) {
         Improve();
@@ -103,26 +148,21 @@ class IntegerProgramSolver::Impl {
     int32_t end_run = 0;
   };
 
-  void AddGroup(const IntegerProgram::Group& group) {
-    PIPELOOM_CHECK(!group.empty());
-    const auto index = static_cast<int32_t>(groups_.size());
-    GroupAt& added = groups_.emplace_back();
-    added.first_option = num_options_;
-    added.num_options = static_cast<int32_t>(group.size());
-    num_options_ += added.num_options;
-    added.first_run = static_cast<int32_t>(runs_.size());
+  void AddCut(const IntegerProgram::Group& group) {
+    option_costs_.clear();
     cuts_.clear();
     for (const IntegerProgram::Option& option : group) {
+      option_costs_.push_back(option.cost);
       for (const Use& use : option.uses) {
         cuts_.push_back(use.first_row);
         cuts_.push_back(use.end_row);
       }
     }
+    AddGroup(option_costs_);
     std::sort(cuts_.begin(), cuts_.end());
     cuts_.erase(std::unique(cuts_.begin(), cuts_.end()), cuts_.end());
     for (size_t i = 0; i + 1 < cuts_.size(); ++i) {
-      const size_t begin = amounts_.size();
-      int64_t most = 0;
+      option_amounts_.clear();
       for (const IntegerProgram::Option& option : group) {
         int64_t amount = 0;
         for (const Use& use : option.uses) {
@@ -130,22 +170,35 @@ class IntegerProgramSolver::Impl {
             amount += use.amount;
           }
         }
-        most = std::max(most, amount);
-        amounts_.push_back(amount);
+        option_amounts_.push_back(amount);
       }
-      if (most == 0) {
-        amounts_.resize(begin);
-        continue;
+      AddRun(cuts_[i], cuts_[i + 1], option_amounts_);
+    }
+  }
+
+  // The groups that use anything of a row, by number.
+  absl::Span<const int32_t> GroupsOf(size_t row) {
+    if (row_offset_.empty()) {
+      row_offset_.assign(num_rows_ + 2, 0);
+      for (const Run& run : runs_) {
+        for (int32_t r = run.first_row; r < run.end_row; ++r) {
+          ++row_offset_[at(r) + 2];
+        }
       }
-      runs_.push_back({cuts_[i], cuts_[i + 1], begin});
-      for (int32_t r = cuts_[i]; r < cuts_[i + 1]; ++r) {
-        groups_of_row_[at(r)].push_back(index);
+      for (size_t r = 2; r < row_offset_.size(); ++r) {
+        row_offset_[r] += row_offset_[r - 1];
+      }
+      row_groups_.resize(row_offset_.back());
+      for (size_t g = 0; g < groups_.size(); ++g) {
+        for (const Run& run : Runs(g)) {
+          for (int32_t r = run.first_row; r < run.end_row; ++r) {
+            row_groups_[row_offset_[at(r) + 1]++] = static_cast<int32_t>(g);
+          }
+        }
       }
     }
-    for (size_t i = weights_.size(); i < amounts_.size(); ++i) {
-      weights_.push_back(static_cast<double>(amounts_[i]));
-    }
-    added.end_run = static_cast<int32_t>(runs_.size());
+    return absl::MakeConstSpan(row_groups_)
+        .subspan(row_offset_[row], row_offset_[row + 1] - row_offset_[row]);
   }
 
   static size_t at(int32_t index) { return static_cast<size_t>(index); }
@@ -201,7 +254,7 @@ class IntegerProgramSolver::Impl {
     }
   }
   bool FloorFits() const {
-    return std::equal(floor_.begin(), floor_.end(), program_.limits.begin(),
+    return std::equal(floor_.begin(), floor_.end(), limits_.begin(),
                       std::less_equal<>());
   }
 
@@ -224,7 +277,7 @@ class IntegerProgramSolver::Impl {
     for (size_t r = 0; r < num_rows_; ++r) {
       running += used_[r];
       used_[r] = running;
-      fits = fits && running <= program_.limits[r];
+      fits = fits && running <= limits_[r];
     }
     return fits;
   }
@@ -241,7 +294,7 @@ class IntegerProgramSolver::Impl {
       const int64_t more = AmountOf(run, option) - AmountOf(run, choice_[g]);
       if (more <= 0) continue;
       for (int32_t r = run.first_row; r < run.end_row; ++r) {
-        if (used_[at(r)] + more > program_.limits[at(r)]) return false;
+        if (used_[at(r)] + more > limits_[at(r)]) return false;
       }
     }
     return true;
@@ -258,9 +311,9 @@ class IntegerProgramSolver::Impl {
   bool Repair() {
     Measure();
     for (size_t r = 0; r < num_rows_; ++r) {
-      if (used_[r] <= program_.limits[r]) continue;
+      if (used_[r] <= limits_[r]) continue;
       moves_.clear();
-      for (const int32_t group : groups_of_row_[r]) {
+      for (const int32_t group : GroupsOf(r)) {
         const auto g = static_cast<size_t>(group);
         if (fixed_[g] >= 0) continue;
         const Run& run = *RunAt(g, r);
@@ -276,7 +329,7 @@ class IntegerProgramSolver::Impl {
       }
       // A heap, as a few of many moves do.
       std::make_heap(moves_.begin(), moves_.end(), std::greater<>());
-      while (used_[r] > program_.limits[r] && !moves_.empty()) {
+      while (used_[r] > limits_[r] && !moves_.empty()) {
         std::pop_heap(moves_.begin(), moves_.end(), std::greater<>());
         const Move move = moves_.back();
         moves_.pop_back();
@@ -287,7 +340,7 @@ class IntegerProgramSolver::Impl {
           Switch(g, move.option);
         }
       }
-      if (used_[r] > program_.limits[r]) return false;
+      if (used_[r] > limits_[r]) return false;
     }
     return true;
   }
@@ -338,14 +391,14 @@ class IntegerProgramSolver::Impl {
       if (AmountOf(run, option) == 0) continue;
       for (int32_t r = run.first_row; r < run.end_row; ++r) {
         const auto row = static_cast<size_t>(r);
-        if (used_[row] > program_.limits[row]) broken_.push_back(row);
+        if (used_[row] > limits_[row]) broken_.push_back(row);
       }
     }
     if (broken_.empty()) return true;
     size_t mender = 0;
     int32_t mended = -1;
     int64_t least = gain;
-    for (const int32_t group : groups_of_row_[broken_[0]]) {
+    for (const int32_t group : GroupsOf(broken_[0])) {
       const auto h = static_cast<size_t>(group);
       if (h == g || fixed_[h] >= 0) continue;
       for (int32_t k = 0; k < NumOptions(h); ++k) {
@@ -353,7 +406,7 @@ class IntegerProgramSolver::Impl {
         if (more >= least || k == choice_[h]) continue;
         bool mends = true;
         for (const size_t row : broken_) {
-          mends = used_[row] + MoreAt(h, k, row) <= program_.limits[row];
+          mends = used_[row] + MoreAt(h, k, row) <= limits_[row];
           if (!mends) break;
         }
         if (!mends || !MaySwitch(h, k)) continue;
@@ -392,11 +445,11 @@ class IntegerProgramSolver::Impl {
     double paid = 0;
     for (size_t r = 0; r < num_rows_; ++r) {
       price_sum_[r + 1] = price_sum_[r] + prices[r];
-      paid += prices[r] * static_cast<double>(program_.limits[r]);
+      paid += prices[r] * static_cast<double>(limits_[r]);
     }
     double sum = 0;
-    choice_.resize(program_.groups.size());
-    for (size_t g = 0; g < program_.groups.size(); ++g) {
+    choice_.resize(groups_.size());
+    for (size_t g = 0; g < groups_.size(); ++g) {
       Reduce(g);
       int32_t best = fixed_[g];
       if (best < 0) {
@@ -457,8 +510,8 @@ class IntegerProgramSolver::Impl {
       if (CloseEnough(bound) || round >= rounds) break;
       double length = 0;
       for (size_t r = 0; r < num_rows_; ++r) {
-        const auto over = static_cast<double>(used_[r]) -
-                          static_cast<double>(program_.limits[r]);
+        const auto over =
+            static_cast<double>(used_[r]) - static_cast<double>(limits_[r]);
         if (over > 0 || prices[r] > 0) length += over * over;
       }
       if (length == 0) break;
@@ -469,8 +522,8 @@ class IntegerProgramSolver::Impl {
           step * std::max(target - value, 1e-3 * std::abs(target) + 1e-9) /
           length;
       for (size_t r = 0; r < num_rows_; ++r) {
-        const auto over = static_cast<double>(used_[r]) -
-                          static_cast<double>(program_.limits[r]);
+        const auto over =
+            static_cast<double>(used_[r]) - static_cast<double>(limits_[r]);
         prices[r] = std::max(0.0, prices[r] + scale * over);
       }
     }
@@ -502,21 +555,21 @@ class IntegerProgramSolver::Impl {
     }
     const double value = Price(prices);
     // The free group whose two best options are closest.
-    size_t branch = program_.groups.size();
+    size_t branch = groups_.size();
     double closest = std::numeric_limits<double>::infinity();
-    for (size_t g = 0; g < program_.groups.size(); ++g) {
+    for (size_t g = 0; g < groups_.size(); ++g) {
       if (fixed_[g] >= 0 || NumOptions(g) < 2) continue;
       const double least = ReducedOf(g, choice_[g]);
       double second = std::numeric_limits<double>::infinity();
       for (int32_t j = 0; j < NumOptions(g); ++j) {
         if (j != choice_[g]) second = std::min(second, ReducedOf(g, j));
       }
-      if (branch == program_.groups.size() || second - least < closest) {
+      if (branch == groups_.size() || second - least < closest) {
         closest = second - least;
         branch = g;
       }
     }
-    if (branch == program_.groups.size()) {
+    if (branch == groups_.size()) {
       // Nothing is left to decide; Bound has kept this choice if it fits.
       if (Measure()) Keep();
       return;
@@ -550,9 +603,10 @@ class IntegerProgramSolver::Impl {
     }
   }
 
-  const IntegerProgram& program_;
+  const IntegerProgram* program_;  // Null: given piece by piece.
+  std::vector<int64_t> limits_{};
   IntegerProgramOptions options_{};
-  size_t num_rows_;
+  size_t num_rows_ = 0;
   int32_t num_options_ = 0;
   std::vector<GroupAt> groups_{};
   std::vector<Run> runs_{};
@@ -562,12 +616,16 @@ class IntegerProgramSolver::Impl {
   std::vector<double> reduced_{};   // By option, as priced.
   std::vector<int32_t> cuts_{};
   bool has_floor_ = false;
-  std::vector<int32_t> fixed_;     // By group; -1: free.
-  std::vector<int64_t> floor_;     // By row: what must be used at least.
-  std::vector<double> price_sum_;  // Of the rows before.
-  Prices prices_;                  // The root's best, for the next program.
-  std::vector<int64_t> used_;      // By row, of choice_.
-  std::vector<std::vector<int32_t>> groups_of_row_;
+  std::vector<int64_t> option_costs_{};
+  std::vector<int64_t> option_amounts_{};
+  std::vector<int32_t> fixed_{};     // By group; -1: free.
+  std::vector<int64_t> floor_{};     // By row: what must be used at least.
+  std::vector<double> price_sum_{};  // Of the rows before.
+  Prices prices_{};                  // The root's best, for the next program.
+  std::vector<int64_t> used_{};      // By row, of choice_.
+  // Compressed rows: of row r in [row_offset_[r], row_offset_[r + 1]).
+  std::vector<size_t> row_offset_{};
+  std::vector<int32_t> row_groups_{};
   // Of a round, while its choice is repaired.
   std::vector<int32_t> suggested_{};
   std::vector<int64_t> suggested_use_{};
@@ -583,8 +641,25 @@ class IntegerProgramSolver::Impl {
 };
 
 IntegerProgramSolver::IntegerProgramSolver(const IntegerProgram& program)
-    : impl_(std::make_unique<Impl>(program)) {}
+    : impl_(std::make_unique<Impl>(&program)) {}
+IntegerProgramSolver::IntegerProgramSolver()
+    : impl_(std::make_unique<Impl>(nullptr)) {}
 IntegerProgramSolver::~IntegerProgramSolver() = default;
+
+void IntegerProgramSolver::Begin(absl::Span<const int64_t> limits) {
+  impl_->Begin(limits);
+}
+void IntegerProgramSolver::AddGroup(absl::Span<const int64_t> costs) {
+  impl_->AddGroup(costs);
+}
+void IntegerProgramSolver::AddRun(int32_t first_row, int32_t end_row,
+                                  absl::Span<const int64_t> amounts) {
+  impl_->AddRun(first_row, end_row, amounts);
+}
+void IntegerProgramSolver::SetCosts(int32_t group,
+                                    absl::Span<const int64_t> costs) {
+  impl_->SetCosts(group, costs);
+}
 
 IntegerSolution IntegerProgramSolver::Solve(
     absl::Span<const int32_t> start, const IntegerProgramOptions& options) {

@@ -78,7 +78,19 @@ class IntegerProgramSolver {
  public:
   // Keeps a reference; between calls only the costs may change.
   explicit IntegerProgramSolver(const IntegerProgram& program);
+  // For a program that is given piece by piece, with no other in memory.
+  IntegerProgramSolver();
   ~IntegerProgramSolver();
+
+  // Another program with these limits and no groups yet; what is allocated
+  // stays so. REQUIRES: made without a program.
+  void Begin(absl::Span<const int64_t> limits);
+  // A group whose options cost so much, and then what they use in rows
+  // [first_row, end_row), by option; runs of rows rise and do not overlap.
+  void AddGroup(absl::Span<const int64_t> costs);
+  void AddRun(int32_t first_row, int32_t end_row,
+              absl::Span<const int64_t> amounts);
+  void SetCosts(int32_t group, absl::Span<const int64_t> costs);
 
   IntegerSolution Solve(absl::Span<const int32_t> start,
                         const IntegerProgramOptions& options);

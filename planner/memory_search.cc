@@ -201,6 +201,29 @@ class MemorySearch {
     return Follow(start, budget);
   }
 
+  // Takes another strategy's answer if it is better; its choices as they are
+  // where they fit.
+  absl::Status TryKnown(const MemorySchedule& known,
+                        const SearchBudget& budget) {
+    Known level{.selection = known.selection,
+                .forms = known.forms,
+                .orders = known.found.schedule.order};
+    PIPELOOM_ASSIGN_OR_RETURN(
+        const StageGraph chosen,
+        partition::ApplyMemory(*graph_, With(level.forms), level.selection));
+    PIPELOOM_ASSIGN_OR_RETURN(const Schedule schedule,
+                              TimeSchedule(chosen, level.orders));
+    ++evaluations_;
+    if (ValidateSchedule(chosen, schedule).ok()) {
+      level.time = schedule.step_time().count();
+    } else {
+      PIPELOOM_RETURN_IF_ERROR(ChooseFor(budget, &level));
+      if (level.time >= kNoLimit) return absl::OkStatus();
+    }
+    Offer(std::move(level));
+    return absl::OkStatus();
+  }
+
   // The best choices for the best order so far.
   absl::Status Choose(const SearchBudget& budget) {
     return ChooseFor(budget, &*best_);
@@ -452,12 +475,10 @@ absl::Status FindLevel(const StageGraph& graph, const StepMemory& memory,
 
 }  // namespace
 
-absl::StatusOr<MemorySchedule> SearchWithMemory(const StageGraph& graph,
-                                                const StepMemory& memory,
-                                                const Partition& partition,
-                                                uint64_t seed,
-                                                const SearchBudget& budget,
-                                                const MemorySchedule* start) {
+absl::StatusOr<MemorySchedule> SearchWithMemory(
+    const StageGraph& graph, const StepMemory& memory,
+    const Partition& partition, uint64_t seed, const SearchBudget& budget,
+    const MemorySchedule* start, const MemorySchedule* known) {
   const bool only_one = budget.max_evaluations <= 1;
   const NamedBound bound =
       start != nullptr ? NamedBound{start->found.lower_bound.count(),
@@ -469,6 +490,9 @@ absl::StatusOr<MemorySchedule> SearchWithMemory(const StageGraph& graph,
   if (!search.best().has_value()) {
     PIPELOOM_RETURN_IF_ERROR(
         FindLevel(graph, memory, partition, budget, &search));
+  }
+  if (known != nullptr) {
+    PIPELOOM_RETURN_IF_ERROR(search.TryKnown(*known, budget));
   }
   if (!search.best().has_value()) {
     PIPELOOM_RETURN_IF_ERROR(

@@ -34,10 +34,12 @@ namespace pipeloom::planner {
 // when nothing fits with the leanest choices. Deterministic as SearchGraph.
 // `start`: an answer to go on from, for the same graph under the same limits or
 // higher ones; its memory choices are made anew where they do not fit these.
+// `known`: another strategy's answer for the graph, a level among the others.
 absl::StatusOr<MemorySchedule> SearchWithMemory(
     const StageGraph& graph, const partition::StepMemory& memory,
     const Partition& partition, uint64_t seed, const SearchBudget& budget,
-    const MemorySchedule* start = nullptr);
+    const MemorySchedule* start = nullptr,
+    const MemorySchedule* known = nullptr);
 
 }  // namespace pipeloom::planner
 

@@ -3,11 +3,12 @@
 #include "partition/placement.h"
 #include "planner/memory_search.h"
 #include "planner/search_graph.h"
+#include "planner/strategy_abilities.h"
 
 namespace pipeloom::planner {
 namespace {
 
-class PipeloomStrategy : public Strategy {
+class PipeloomStrategy : public Strategy, public StartsFromOthers {
  public:
   absl::string_view name() const override { return "pipeloom"; }
   bool split_backward() const override { return true; }
@@ -27,6 +28,13 @@ class PipeloomStrategy : public Strategy {
       const Partition& partition, uint64_t seed,
       const SearchBudget& budget) const override {
     return SearchWithMemory(graph, memory, partition, seed, budget);
+  }
+  absl::StatusOr<MemorySchedule> MakeMemoryScheduleFrom(
+      const StageGraph& graph, const partition::StepMemory& memory,
+      const Partition& partition, const MemorySchedule& known, uint64_t seed,
+      const SearchBudget& budget) const override {
+    return SearchWithMemory(graph, memory, partition, seed, budget, nullptr,
+                            &known);
   }
   absl::StatusOr<MemorySchedule> ImproveMemorySchedule(
       const StageGraph& graph, const partition::StepMemory& memory,

@@ -14,6 +14,7 @@
 #include "planner/drop_fused.h"
 #include "planner/lower_plan.h"
 #include "planner/pair_passes.h"
+#include "planner/strategy_abilities.h"
 
 namespace pipeloom::planner {
 namespace {
@@ -253,6 +254,8 @@ absl::Status ImproveCandidate(const PreparedJob& job, const PlanInput& input,
   const StageGraph& graph = built.graph;
   IdVector<RankId, RankSpec> limits = WithMargin(graph, best->limits);
   std::optional<MemorySchedule> start;
+  const auto* const starts_from =
+      dynamic_cast<const StartsFromOthers*>(job.strategy);
   bool over = false;
   int overs = 0;
   int repairs = 0;
@@ -269,6 +272,9 @@ absl::Status ImproveCandidate(const PreparedJob& job, const PlanInput& input,
         start.has_value()
             ? job.strategy->ImproveMemorySchedule(
                   limited, memory, job.partition, *start, input.seed, rest)
+        : starts_from != nullptr
+            ? starts_from->MakeMemoryScheduleFrom(
+                  limited, memory, job.partition, best->made, input.seed, rest)
             : job.strategy->MakeMemorySchedule(limited, memory, job.partition,
                                                input.seed, rest);
     if (!made.ok()) {

@@ -11,6 +11,7 @@
 #include "emulator/emulate_step.h"
 #include "partition/build_stage_graph.h"
 #include "partition/loss_shares.h"
+#include "planner/known_starts.h"
 #include "planner/lower_plan.h"
 #include "planner/memory_rules.h"
 #include "planner/pass_forms.h"
@@ -19,12 +20,19 @@
 #include "planner/refine_passes.h"
 #include "planner/smallest_limit.h"
 #include "planner/stage_choices.h"
+#include "planner/strategy_abilities.h"
 
 namespace pipeloom::planner {
 namespace {
 
 // Of the budget, before a robust choice is made with the rest.
 constexpr double kNominalShare = 0.7;
+
+// Until this share of it, starts are taken from other strategies; of these,
+// DIP's: its levels, and some rollouts where there is time.
+constexpr double kStartsUntil = 0.2;
+constexpr double kDipUntil = 0.12;
+constexpr int64_t kDipEvaluations = 60;
 
 // Of the budget, for trying rules.
 constexpr double kRulesShare = 0.5;
@@ -64,6 +72,38 @@ absl::Status ScreenRules(const MemoryRules& rules, const SearchBudget& whole,
     }
   }
   return absl::OkStatus();
+}
+
+// The best of what other strategies would run with fused backwards
+// (known_starts.h), as a candidate of the split step; none where nothing fits.
+absl::StatusOr<std::optional<Candidate>> KnownStart(
+    const PreparedJob& job, const PlanInput& input,
+    const Microbatches& microbatches, const partition::BuiltGraph& split,
+    const partition::StepMemory& split_memory, int64_t* evaluations) {
+  PIPELOOM_ASSIGN_OR_RETURN(
+      const partition::BuiltGraph fused,
+      partition::BuildStageGraph(*job.costs, job.partition, microbatches, {}));
+  const partition::StepMemory memory = partition::MakeStepMemory(
+      *job.costs, job.partition, microbatches, fused.pairs,
+      StageChoices(*job.costs, job.partition, microbatches));
+  SearchBudget dip = input.budget.Until(kDipUntil);
+  dip.max_evaluations =
+      std::clamp<int64_t>(dip.max_evaluations, 1, kDipEvaluations);
+  const KnownStarts starts(job.strategy->name(), dip);
+  PreparedJob with_starts = job;
+  with_starts.strategy = &starts;
+  absl::StatusOr<Candidate> known = PlanChoice(
+      with_starts, input, fused, memory, nullptr, fused.graph.ranks(),
+      input.budget.PartUntil(kStartsUntil, *evaluations), evaluations);
+  if (!known.ok()) {
+    if (absl::IsResourceExhausted(known.status())) return std::nullopt;
+    return known.status();
+  }
+  absl::StatusOr<MemorySchedule> made =
+      InSplitStep(split, split_memory, fused, memory, known->made);
+  if (!made.ok()) return std::nullopt;
+  return MakeCandidate(job, input, split, split_memory, *std::move(made),
+                       std::move(known->limits));
 }
 
 }  // namespace
@@ -160,8 +200,22 @@ absl::StatusOr<PlanResult> PlanStep(const PreparedJob& prepared,
   if (own_memory) {
     PIPELOOM_RETURN_IF_ERROR(screen(nullptr).status());
     // Not for searches that only ask whether a partition is worth its while.
-    if (!best.has_value() && input.budget.max_evaluations > 1) {
-      last_error = DescribeInfeasibleStep(last_error, built.graph, memory);
+    const bool searches = input.budget.max_evaluations > 1;
+    if (dynamic_cast<const StartsFromOthers*>(job.strategy) != nullptr &&
+        (searches || !best.has_value())) {
+      PIPELOOM_ASSIGN_OR_RETURN(std::optional<Candidate> known,
+                                KnownStart(job, input, result.microbatches,
+                                           built, memory, &result.evaluations));
+      if (known.has_value() &&
+          (!best.has_value() ||
+           known->predicted.finish < best->predicted.finish)) {
+        best = *std::move(known);
+      }
+    }
+    if (!best.has_value() && searches) {
+      last_error = DescribeInfeasibleStep(
+          last_error, SmallestLimitOfStep(built.graph, memory),
+          spec.MemoryLimit());
     }
   } else {
     const auto may_be_best = [&](const MemoryRule& rule) {

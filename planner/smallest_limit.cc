@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -119,19 +120,52 @@ SmallestLimit FindSmallestLimit(const StageGraph& graph, int64_t max_sets) {
   return Find(FlatGraph(graph), graph.ranks(), max_sets);
 }
 
-int64_t LeastLimit(const StageGraph& graph, const partition::StepMemory& memory,
-                   int64_t max_sets) {
-  return Find(LeastMemory(graph, memory), graph.ranks(), max_sets).at_least;
+SmallestLimit SmallestLimitOfStep(const StageGraph& graph,
+                                  const partition::StepMemory& memory,
+                                  int64_t max_sets) {
+  SmallestLimit found{
+      .at_least =
+          Find(LeastMemory(graph, memory), graph.ranks(), max_sets).at_least,
+      .enough = std::numeric_limits<int64_t>::max()};
+  for (const partition::MemorySelection& selection :
+       {memory.Leanest(), memory.KeepEverything()}) {
+    const absl::StatusOr<StageGraph> chosen =
+        partition::ApplyMemory(graph, memory, selection);
+    if (!chosen.ok()) continue;
+    found.enough =
+        std::min(found.enough, FindSmallestLimit(*chosen, max_sets).enough);
+  }
+  return found;
+}
+
+SmallestLimit SmallerOf(const std::optional<SmallestLimit>& a,
+                        const SmallestLimit& b) {
+  if (!a.has_value()) return b;
+  return {.at_least = std::min(a->at_least, b.at_least),
+          .enough = std::min(a->enough, b.enough)};
 }
 
 absl::Status DescribeInfeasibleStep(const absl::Status& error,
-                                    const StageGraph& graph,
-                                    const partition::StepMemory& memory) {
-  return absl::Status(
-      error.code(),
-      absl::StrCat(std::string(error.message()),
-                   "; whatever is kept or recomputed, no limit below ",
-                   LeastLimit(graph, memory), " B works (proven)"));
+                                    const SmallestLimit& limit, Bytes given) {
+  const std::string proof =
+      given.count() < limit.at_least
+          ? absl::StrCat(
+                "; whatever is kept or recomputed and in any order, no limit "
+                "below ",
+                limit.at_least, " B works (proven)")
+          : absl::StrCat(
+                "; this limit is not proven too small, only limits "
+                "below ",
+                limit.at_least, " B are");
+  const std::string order =
+      limit.enough > std::max(given.count(), limit.at_least)
+          ? absl::StrCat(
+                "; without the tensors that ranks receive an order "
+                "was found for ",
+                limit.enough, " B")
+          : "";
+  return absl::Status(error.code(),
+                      absl::StrCat(std::string(error.message()), proof, order));
 }
 
 absl::Status DescribeInfeasible(const StageGraph& graph,

@@ -13,8 +13,10 @@
 #define PIPELOOM_PLANNER_SMALLEST_LIMIT_H_
 
 #include <cstdint>
+#include <optional>
 
 #include "absl/status/status.h"
+#include "base/units.h"
 #include "ir/stage_graph.h"
 #include "partition/memory_candidates.h"
 #include "planner/memory_guard.h"
@@ -31,15 +33,22 @@ struct SmallestLimit {
 SmallestLimit FindSmallestLimit(const StageGraph& graph,
                                 int64_t max_sets = 100'000);
 
-// A limit that no selection of the step's memory choices goes below. `graph`
-// has everything kept. Received tensors are not counted.
-int64_t LeastLimit(const StageGraph& graph, const partition::StepMemory& memory,
-                   int64_t max_sets = 100'000);
+// The same of a step with its memory choices: `at_least` is proven for every
+// selection and order of `graph`, which has everything kept; `enough` is the
+// least for which an order was found, and no more than that. Of several graphs
+// of one step (backward fused or split), each end is the smaller one
+// (SmallerOf): no other choices are covered. Received tensors are not counted,
+// which only makes `at_least` smaller than it could be.
+SmallestLimit SmallestLimitOfStep(const StageGraph& graph,
+                                  const partition::StepMemory& memory,
+                                  int64_t max_sets = 100'000);
+SmallestLimit SmallerOf(const std::optional<SmallestLimit>& a,
+                        const SmallestLimit& b);
 
-// `error`, why not even the leanest selection fits, and that limit.
+// `error`, why no plan was found within `given`, with what is proven of it.
+// `limit`: of all graphs that the planner may make of the step.
 absl::Status DescribeInfeasibleStep(const absl::Status& error,
-                                    const StageGraph& graph,
-                                    const partition::StepMemory& memory);
+                                    const SmallestLimit& limit, Bytes given);
 
 // DescribeShortage's error (planner/list_scheduler.h), and whether a smaller
 // limit than the one it names would do.

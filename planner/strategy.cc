@@ -7,6 +7,7 @@
 #include "planner/baselines/gpipe.h"
 #include "planner/baselines/interleaved.h"
 #include "planner/baselines/megatron.h"
+#include "planner/baselines/megatron_tuned.h"
 #include "planner/baselines/nnscaler.h"
 #include "planner/baselines/one_f_one_b.h"
 #include "planner/baselines/optimus.h"
@@ -33,6 +34,7 @@ constexpr Entry kStrategies[] = {
     {"v-min", MakeVMin},
     {"dualpipe-v", MakeDualPipeV},
     {"megatron", MakeMegatron},
+    {"megatron-tuned", MakeMegatronTuned},
     {"nnscaler", MakeNnScaler},
     {"optimus", MakeOptimus},
     {"disttrain", MakeDistTrain},

@@ -63,8 +63,8 @@ class Strategy {
 };
 
 // All names, in the order in which `compare` shows them (docs/strategies.md):
-// gpipe, 1f1b, interleaved, zb-h1, zb-v, v-half, v-min, dualpipe-v, megatron,
-// nnscaler, optimus, disttrain, pipeloom.
+// the classic schedules, megatron and megatron-tuned, nnscaler, optimus,
+// disttrain, the rungs of dip's ladder and dip, pipeloom.
 absl::Span<const absl::string_view> StrategyNames();
 
 // InvalidArgument lists the names there are.

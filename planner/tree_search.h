@@ -40,6 +40,9 @@ struct TreeSearchOptions {
   double beta = 0.1;
   int32_t rollouts = 4;
   int32_t max_nodes = 1 << 20;
+  // A node of n visits has at most 1 + widening * sqrt(n) children, so that a
+  // few steps get deeper than one level. 0: all children come first.
+  double widening = 0;
 };
 
 template <SequentialProblem P>
@@ -73,6 +76,13 @@ class TreeSearch {
     return std::pow(score, options_.alpha) +
            options_.beta *
                std::sqrt(std::log(1.0 + parent.visits) / (1.0 + child.visits));
+  }
+
+  bool AllClosed(const Node& node) const {
+    for (const auto& [choice, child] : node.children) {
+      if (!nodes_[child].closed) return false;
+    }
+    return true;
   }
 
   // Closes the path's last node if it is an end, and each node above whose
@@ -116,7 +126,11 @@ int32_t TreeSearch<P>::Step() {
     if (choices == 0) break;
     Node& node = nodes_[path.back()];
     const auto tried = static_cast<int32_t>(node.children.size());
-    if (tried < choices && num_nodes() < options_.max_nodes) {
+    const bool may_widen =
+        options_.widening <= 0 ||
+        tried < 1 + options_.widening * std::sqrt(node.visits) ||
+        AllClosed(node);
+    if (tried < choices && may_widen && num_nodes() < options_.max_nodes) {
       // Children are added in the order of choices: the problem lists the
       // most promising first.
       const int32_t child = num_nodes();

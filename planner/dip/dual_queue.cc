@@ -16,7 +16,8 @@ DualQueue::DualQueue(const FlatGraph& graph)
       start_(static_cast<size_t>(graph.num_tasks)) {}
 
 DualQueue::Choice DualQueue::BestOf(const Rank& rank, Queue queue,
-                                    absl::Span<const int64_t> priority) const {
+                                    absl::Span<const int64_t> priority,
+                                    bool all_fresh) const {
   // Arrived tasks compare by priority, others by arrival first.
   const auto key = [&](int32_t t) {
     const auto task = static_cast<size_t>(t);
@@ -26,7 +27,7 @@ DualQueue::Choice DualQueue::BestOf(const Rank& rank, Queue queue,
   Choice best;
   int32_t fresh = -1;  // The best of those whose microbatch has not begun.
   for (const int32_t t : rank.queue[queue]) {
-    if (queue == kForwards && !guard_.IsStarted(t)) {
+    if (queue == kForwards && !all_fresh && !guard_.IsStarted(t)) {
       if (fresh < 0 || key(t) < key(fresh)) fresh = t;
       continue;
     }
@@ -45,9 +46,10 @@ DualQueue::Choice DualQueue::BestOf(const Rank& rank, Queue queue,
   return best;
 }
 
-void DualQueue::Decide(Rank& rank, absl::Span<const int64_t> priority) const {
-  const Choice forward = BestOf(rank, kForwards, priority);
-  const Choice backward = BestOf(rank, kBackwards, priority);
+void DualQueue::Decide(Rank& rank, absl::Span<const int64_t> priority,
+                       bool all_fresh) const {
+  const Choice forward = BestOf(rank, kForwards, priority, all_fresh);
+  const Choice backward = BestOf(rank, kBackwards, priority, all_fresh);
   rank.stale = false;
   if (forward.task < 0 || backward.task < 0) {
     rank.next = forward.task < 0 ? backward : forward;
@@ -83,17 +85,32 @@ int64_t DualQueue::Run(absl::Span<const int64_t> priority) {
     arrival_[task] = 0;
     if (missing_[task] == 0) arrive(t);
   }
-  while (true) {
+  const auto find_soonest = [&]() -> Rank* {
     Rank* soonest = nullptr;
     for (Rank& rank : ranks_) {
-      if (rank.stale) Decide(rank, priority);
+      if (rank.stale) Decide(rank, priority, /*all_fresh=*/false);
       if (rank.next.task < 0) continue;
       if (soonest == nullptr || rank.next.start < soonest->next.start) {
         soonest = &rank;
       }
     }
-    if (soonest == nullptr) break;
+    return soonest;
+  };
+  while (sequence_.size() < static_cast<size_t>(g.num_tasks)) {
+    Rank* soonest = find_soonest();
+    if (soonest == nullptr) {
+      // Where parts of a microbatch run in parallel, only the one that the
+      // guard would begin with may be admitted, and not the best of priority.
+      for (Rank& rank : ranks_) Decide(rank, priority, /*all_fresh=*/true);
+      soonest = find_soonest();
+    }
+    PIPELOOM_CHECK(soonest != nullptr);
     const Choice placed = soonest->next;
+    if (!guard_.IsStarted(placed.task) && !guard_.Admits(placed.task)) {
+      // A microbatch that began on another rank since goes first here too.
+      soonest->stale = true;
+      continue;
+    }
     const auto task = static_cast<size_t>(placed.task);
     guard_.Start(placed.task);
     const Queue queue = g.pass[task] == Pass::kForward ? kForwards : kBackwards;
@@ -112,7 +129,6 @@ int64_t DualQueue::Run(absl::Span<const int64_t> priority) {
       if (--missing_[next] == 0) arrive(g.succ[e]);
     }
   }
-  PIPELOOM_CHECK(sequence_.size() == static_cast<size_t>(g.num_tasks));
   int64_t finish = 0;
   for (size_t r = 0; r < ranks_.size(); ++r) {
     finish = std::max(finish, ranks_[r].last_end + g.epilogue[r]);

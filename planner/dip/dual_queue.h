@@ -61,9 +61,12 @@ class DualQueue {
     Choice next{};
     bool stale = true;  // `next` must be found again.
   };
+  // Of forwards whose microbatch has not begun, the best of priority only is
+  // looked at; with `all_fresh` each of them.
   Choice BestOf(const Rank& rank, Queue queue,
-                absl::Span<const int64_t> priority) const;
-  void Decide(Rank& rank, absl::Span<const int64_t> priority) const;
+                absl::Span<const int64_t> priority, bool all_fresh) const;
+  void Decide(Rank& rank, absl::Span<const int64_t> priority,
+              bool all_fresh) const;
 
   const FlatGraph* graph_;
   MemoryGuard guard_;

@@ -1,5 +1,7 @@
 #include "planner/dip/memory_optimizer.h"
 
+#include <algorithm>
+
 #include "absl/status/statusor.h"
 #include "planner/flat_graph.h"
 
@@ -13,11 +15,31 @@ constexpr ChooseMemoryOptions kDipOptions = {.rounds = 1,
                                                          .node_rounds = 0,
                                                          .exchanges = 0}};
 
+FlatGraph WithFastest(const StageGraph& graph,
+                      const partition::StepMemory& memory) {
+  FlatGraph flat(graph);
+  for (const StagePairId id : memory.pairs.ids()) {
+    if (memory.pairs[id].backward.is_none()) continue;
+    int64_t& time =
+        flat.duration[static_cast<size_t>(memory.pairs[id].backward.value())];
+    for (const partition::MemoryCandidate& c : memory.candidates(id)) {
+      time = std::min(time, c.effect.backward.count());
+    }
+  }
+  return flat;
+}
+
 }  // namespace
 
 MemoryOptimizer::MemoryOptimizer(const StageGraph& graph,
                                  const partition::StepMemory& memory)
-    : chooser_(graph, memory) {}
+    : chooser_(graph, memory),
+      fastest_(WithFastest(graph, memory)),
+      retimer_(fastest_) {}
+
+int64_t MemoryOptimizer::LeastTime(absl::Span<const int32_t> sequence) {
+  return retimer_.Retime(sequence);
+}
 
 int64_t MemoryOptimizer::Optimize(const RankOrders& orders) {
   // From nothing each time, so that an answer depends on its order only.

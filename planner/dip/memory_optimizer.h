@@ -12,19 +12,27 @@
 
 #include <cstdint>
 
+#include "absl/types/span.h"
 #include "ir/schedule.h"
 #include "ir/stage_graph.h"
 #include "partition/memory_candidates.h"
 #include "planner/choose_memory.h"
+#include "planner/flat_graph.h"
+#include "planner/retime.h"
 
 namespace pipeloom::planner {
 
-// One per thread.
+// One per thread. Stays where it is made.
 class MemoryOptimizer {
  public:
   // Keeps references. `graph`: with everything kept.
   MemoryOptimizer(const StageGraph& graph, const partition::StepMemory& memory);
+  MemoryOptimizer(const MemoryOptimizer&) = delete;
+  MemoryOptimizer& operator=(const MemoryOptimizer&) = delete;
 
+  // Step time in ns of a topological sequence of all tasks when each pair has
+  // its fastest candidate, whatever that holds: no choice is faster.
+  int64_t LeastTime(absl::Span<const int32_t> sequence);
   // Step time in ns with selection(); kNoLimit when nothing fits.
   int64_t Optimize(const RankOrders& orders);
   const partition::MemorySelection& selection() const {
@@ -33,6 +41,8 @@ class MemoryOptimizer {
 
  private:
   MemoryChooser chooser_;
+  FlatGraph fastest_;
+  Retimer retimer_;
 };
 
 }  // namespace pipeloom::planner

@@ -31,7 +31,8 @@ struct Tree {
         search(problem, seed,
                {.alpha = options.alpha,
                 .beta = options.beta,
-                .rollouts = options.rollouts}) {}
+                .rollouts = options.rollouts,
+                .widening = options.widening}) {}
   std::unique_ptr<MemoryOptimizer> optimizer;
   SegmentOrderEvaluator evaluator;
   SegmentOrderProblem problem;
@@ -79,9 +80,12 @@ std::vector<int64_t> SegmentPriorities(const SegmentUnits& units,
   return priority;
 }
 
-int64_t SegmentOrderEvaluator::Evaluate(absl::Span<const int32_t> order) {
+int64_t SegmentOrderEvaluator::Evaluate(absl::Span<const int32_t> order,
+                                        int64_t give_up) {
   const int64_t time = queue_.Run(SegmentPriorities(*units_, order));
   if (optimizer_ == nullptr) return time;
+  const int64_t least = optimizer_->LeastTime(queue_.sequence());
+  if (least >= give_up) return least;
   return optimizer_->Optimize(OrdersOf(*lean_, queue_.sequence()));
 }
 

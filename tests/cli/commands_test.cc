@@ -167,11 +167,22 @@ TEST_F(CommandsTest, PlanAndCompareHaveTheKeysOfTheContract) {
   const Json rows = Parse(compare.out)["rows"];
   ASSERT_EQ(rows.size(), 2u);
   for (const Json& row : rows) {
-    EXPECT_THAT(Keys(row),
-                ElementsAre("bound_sources", "bubble_ratio", "epilogue_ratio",
-                            "gap_ratio", "mean_lower_bound_us",
-                            "mean_step_time_us", "mfu", "peak_bytes",
-                            "schedule", "search_us", "speedup_vs_megatron"));
+    EXPECT_THAT(
+        Keys(row),
+        ElementsAre("bound_sources", "bubble_ratio", "epilogue_ratio",
+                    "gap_ratio", "mean_lower_bound_us", "mean_step_time_us",
+                    "mfu", "partition", "peak_bytes", "schedule", "search_us",
+                    "speedup_vs_best_static", "speedup_vs_megatron",
+                    "strategy"));
+    EXPECT_EQ(row["strategy"], row["schedule"]);
+    EXPECT_EQ(row["partition"], "own");
+  }
+  // Both are static; the faster one is what ratios are to.
+  const Json best = Parse(compare.out)["best_static"];
+  EXPECT_TRUE(Parse(compare.out)["same_partition"].is_null());
+  for (const Json& row : rows) {
+    EXPECT_EQ(row["speedup_vs_best_static"] == 1, row["schedule"] == best);
+    EXPECT_LE(row["speedup_vs_best_static"].get<double>(), 1);
   }
   // The same first step, with the same strategy, is the same.
   EXPECT_EQ(rows[0]["mean_step_time_us"], planned["steps"][0]["step_time_us"]);
@@ -192,7 +203,8 @@ TEST_F(CommandsTest, AStrategyThatCannotRunSaysWhyAndTheOthersGoOn) {
   // All but the three rows that only the ablation is made of.
   EXPECT_EQ(rows.size(), planner::StrategyNames().size() - 3);
   for (const Json& row : rows) {
-    EXPECT_THAT(Keys(row), ElementsAre("error", "schedule"));
+    EXPECT_THAT(Keys(row),
+                ElementsAre("error", "partition", "schedule", "strategy"));
     EXPECT_THAT(row["error"].get<std::string>(), Not(IsEmpty()));
   }
 }
@@ -223,6 +235,31 @@ TEST_F(CommandsTest, TheReserveIsTakenFromTheDeviceAndShown) {
     EXPECT_THAT(Pipeloom({command, "--help"}).out, HasSubstr("--reserve SHARE"))
         << command;
   }
+}
+
+TEST_F(CommandsTest, OneKindOfPartitionForAllSaysWhoIsNotForIt) {
+  const Outcome same =
+      Pipeloom({"compare", "dip-vlm-s", "--batch", "image_text", "--schedules",
+                "1f1b,megatron,dip,pipeloom", "--same-partition", "pipeloom",
+                "--evaluations", "20", "--format", "json"});
+  ASSERT_EQ(same.code, 0) << same.err;
+  const Json all = Parse(same.out);
+  EXPECT_EQ(all["same_partition"], "pipeloom");
+  EXPECT_EQ(all["best_static"], "megatron");
+  const Json& rows = all["rows"];
+  ASSERT_EQ(rows.size(), 4u);
+  for (const Json& row : rows) EXPECT_EQ(row["partition"], "given");
+  EXPECT_THAT(rows[0]["error"].get<std::string>(),
+              HasSubstr("1f1b is for 1 segment"));
+  EXPECT_GE(rows[3]["speedup_vs_best_static"].get<double>(), 1);
+  EXPECT_LE(rows[3]["mean_step_time_us"].get<double>(),
+            rows[2]["mean_step_time_us"].get<double>());
+
+  const Outcome both =
+      Pipeloom({"compare", "dip-vlm-s", "--batch", "image_text", "--partition",
+                "dip", "--same-partition", "megatron"});
+  EXPECT_EQ(both.code, 2);
+  EXPECT_THAT(both.err, HasSubstr("leave out --partition"));
 }
 
 TEST_F(CommandsTest, TheAblationAddsOneLevelARow) {

@@ -256,14 +256,15 @@ TEST(BaselinesTest, AbsentTasksAreSkipped) {
 
 TEST(MakeStrategyTest, KnowsEveryNameAndListsThemForOthers) {
   const absl::Span<const absl::string_view> names = StrategyNames();
-  EXPECT_THAT(names, ::testing::IsSupersetOf(
-                         {"gpipe", "1f1b", "interleaved", "zb-h1", "zb-v",
-                          "v-half", "v-min", "dualpipe-v", "megatron",
-                          "nnscaler", "optimus", "disttrain", "pipeloom"}));
+  EXPECT_THAT(names,
+              ::testing::IsSupersetOf({"gpipe", "1f1b", "interleaved", "zb-h1",
+                                       "zb-v", "v-half", "v-min", "dualpipe-v",
+                                       "megatron", "megatron-tuned", "nnscaler",
+                                       "optimus", "disttrain", "pipeloom"}));
   EXPECT_EQ(names.back(), "pipeloom");
-  const std::set<std::string> fused = {"gpipe",    "1f1b",     "interleaved",
-                                       "megatron", "nnscaler", "optimus",
-                                       "disttrain"};
+  const std::set<std::string> fused = {
+      "gpipe",    "1f1b",    "interleaved", "megatron",
+      "nnscaler", "optimus", "disttrain",   "megatron-tuned"};
   const auto unknown = MakeStrategy("zigzag");
   EXPECT_EQ(unknown.status().code(), absl::StatusCode::kInvalidArgument);
   for (const absl::string_view name : names) {

@@ -13,6 +13,7 @@
 #include "partition/placement.h"
 #include "planner/flat_graph.h"
 #include "planner/list_scheduler.h"
+#include "planner/rank_program.h"
 #include "planner/stage_choices.h"
 #include "tests/oracles/brute_force_choice.h"
 #include "tests/support/random_problem.h"
@@ -94,6 +95,49 @@ TEST(StageChoices, AreManyDifferentAndNoneIsWorseInEverything) {
     }
   }
   EXPECT_GE(most, 4u);
+}
+
+TEST(RankProgram, GivenPieceByPieceIsTheSameProgram) {
+  int solved = 0;
+  for (uint64_t seed = 0; seed < 40; ++seed) {
+    SCOPED_TRACE(::testing::Message() << "seed " << seed);
+    Random random(seed);
+    const Problem problem = MakeProblem(seed % 8, seed % 2 == 0, false, 5);
+    const StageGraph graph =
+        WithRoom(problem.graph, Bytes(random.Between(20, 200) << 20));
+    const CandidateTables tables(problem.memory);
+    IdVector<StagePairId, std::vector<int64_t>> costs(
+        problem.memory.pairs.size());
+    IdVector<RankId, std::vector<StagePairId>> pairs(graph.num_ranks());
+    for (const StagePairId id : problem.memory.pairs.ids()) {
+      const partition::StagePair& pair = problem.memory.pairs[id];
+      if (pair.backward.is_none()) continue;
+      pairs[graph.task(pair.forward).rank].push_back(id);
+      for (const auto& candidate : problem.memory.candidates(id)) {
+        costs[id].push_back(candidate.effect.extra.count());
+      }
+    }
+    RankProgramBuilder builder;
+    IntegerProgramSolver pieces;
+    for (int i = 0; i < 2; ++i) {
+      const RankOrders orders = testing::RandomOrders(graph, random);
+      for (const RankId r : graph.rank_ids()) {
+        const IntegerProgram program =
+            MakeRankProgram(graph, problem.memory, r, pairs[r], orders[r]);
+        const IntegerSolution whole = SolveIntegerProgram(program, {}, {});
+        builder.Build(graph, problem.memory, tables, r, pairs[r], costs,
+                      orders[r], &pieces);
+        const IntegerSolution same = pieces.Solve({}, {});
+        ASSERT_EQ(same.feasible, whole.feasible);
+        EXPECT_EQ(same.choice, whole.choice);
+        EXPECT_EQ(same.cost, whole.cost);
+        EXPECT_EQ(same.bound, whole.bound);
+        EXPECT_EQ(same.nodes, whole.nodes);
+        solved += whole.feasible && whole.cost > 0 ? 1 : 0;
+      }
+    }
+  }
+  EXPECT_GT(solved, 20);
 }
 
 TEST(RankProgram, FitsExactlyWhatTheTimelineFits) {

@@ -14,6 +14,7 @@
 #include "planner/flat_graph.h"
 #include "planner/plan_step.h"
 #include "tests/oracles/brute_force_schedule.h"
+#include "tests/planner/branching_problems.h"
 #include "tests/planner/small_problems.h"
 #include "tests/support/random_problem.h"
 #include "tests/support/small_job.h"
@@ -55,6 +56,32 @@ TEST(DualQueue, IsLegalAndNeverStuckHoweverTightTheMemory) {
       EXPECT_EQ(schedule.step_time(), Nanoseconds(time));
     }
   }
+}
+
+// Encoders in parallel: a microbatch may begin on several ranks, and on one of
+// them with a part that the guard would not begin with.
+TEST(DualQueue, IsNeverStuckWhereAMicrobatchHasSeveralFirstTasks) {
+  int ran = 0;
+  for (uint64_t seed = 0; seed < 4000; ++seed) {
+    SCOPED_TRACE(::testing::Message() << "seed " << seed);
+    Random random(seed);
+    const StageGraph graph = testing::BranchingProblem(seed, 60);
+    const FlatGraph flat(graph);
+    DualQueue queue(flat);
+    if (!queue.CanRun()) continue;
+    ++ran;
+    std::vector<int64_t> priority(static_cast<size_t>(graph.num_tasks()));
+    std::iota(priority.begin(), priority.end(), 0);
+    for (int i = 0; i < 3; ++i) {
+      random.Shuffle(absl::MakeSpan(priority));
+      queue.Run(priority);
+      ASSERT_OK_AND_ASSIGN(
+          const Schedule schedule,
+          TimeSchedule(graph, OrdersOf(flat, queue.sequence())));
+      ASSERT_THAT(ValidateSchedule(graph, schedule), IsOk());
+    }
+  }
+  EXPECT_GT(ran, 2000);
 }
 
 TEST(DualQueue, IsOneForwardOneBackwardOnAUniformPipeline) {

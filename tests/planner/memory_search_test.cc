@@ -5,7 +5,10 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
+#include <string>
 
+#include "absl/strings/str_cat.h"
 #include "base/random.h"
 #include "partition/batch_split.h"
 #include "partition/build_stage_graph.h"
@@ -24,7 +27,9 @@ using partition::MemorySelection;
 using partition::StepMemory;
 using ::pipeloom::testing::FailsWith;
 using ::pipeloom::testing::IsOk;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 struct Problem {
   StageGraph graph{};  // Everything kept.
@@ -168,7 +173,8 @@ MemorySelection RandomSelection(const StepMemory& memory, Random& random) {
 TEST(LeastMemoryTest, NoSelectionNeedsLessMemoryOrTime) {
   for (uint64_t seed = 1; seed <= 3; ++seed) {
     const Problem problem = MakeProblem(seed);
-    const int64_t least = LeastLimit(problem.graph, problem.memory);
+    const int64_t least =
+        SmallestLimitOfStep(problem.graph, problem.memory).at_least;
     Random random(seed);
     int64_t smallest = std::numeric_limits<int64_t>::max();
     for (int i = 0; i < 12; ++i) {
@@ -203,14 +209,34 @@ TEST(LeastMemoryTest, NoSelectionNeedsLessMemoryOrTime) {
   }
 }
 
-TEST(SmallestLimitTest, OfAStepIsInThePlansAnswer) {
+TEST(SmallestLimitTest, OfAStepSaysProvenOnlyBelowWhatIsProven) {
   const Problem problem = MakeProblem(1);
-  EXPECT_THAT(
-      DescribeInfeasibleStep(absl::ResourceExhaustedError("too much"),
-                             problem.graph, problem.memory),
-      FailsWith(absl::StatusCode::kResourceExhausted,
-                HasSubstr("too much; whatever is kept or recomputed, no limit "
-                          "below")));
+  const SmallestLimit limit =
+      SmallestLimitOfStep(problem.graph, problem.memory);
+  ASSERT_GT(limit.at_least, 0);
+  ASSERT_GE(limit.enough, limit.at_least);
+  const auto message = [&](int64_t given) {
+    const absl::Status described = DescribeInfeasibleStep(
+        absl::ResourceExhaustedError("too much"), limit, Bytes(given));
+    EXPECT_EQ(described.code(), absl::StatusCode::kResourceExhausted);
+    return std::string(described.message());
+  };
+  EXPECT_THAT(message(limit.at_least - 1),
+              HasSubstr(absl::StrCat(
+                  "too much; whatever is kept or recomputed and in any order, "
+                  "no limit below ",
+                  limit.at_least, " B works (proven)")));
+  EXPECT_THAT(message(limit.at_least),
+              AllOf(HasSubstr("this limit is not proven too small"),
+                    Not(HasSubstr("(proven)"))));
+}
+
+TEST(SmallestLimitTest, OfSeveralGraphsOfAStepIsTheSmallest) {
+  const SmallestLimit fused{.at_least = 70, .enough = 90};
+  const SmallestLimit split{.at_least = 80, .enough = 85};
+  const SmallestLimit both = SmallerOf(SmallerOf(std::nullopt, split), fused);
+  EXPECT_EQ(both.at_least, 70);
+  EXPECT_EQ(both.enough, 85);
 }
 
 }  // namespace

@@ -249,7 +249,10 @@ absl::StatusOr<int64_t> MemoryChooser::ChooseRounds(
                               options.program, budget.threads, &selection);
   // What holds least may peak too high in the backward.
   if (!has_start && absl::IsResourceExhausted(solved)) {
-    for (auto& solver : solvers_) solver.reset();
+    for (const RankId r : graph_->rank_ids()) {
+      if (!copy_sizes_[r].empty()) solvers_[r].reset();
+      begun_[r] = 0;
+    }
     solved = Solve(orders, memory_->Lean(1), options.program, budget.threads,
                    &selection);
   }

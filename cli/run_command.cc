@@ -90,6 +90,16 @@ class RunCommand : public Command {
                      {},
                      1,
                      100000});
+    flags.push_back({"service", &service_.target, "ADDRESS",
+                     "have JOB's steps planned by `pipeloom serve` there, of "
+                     "replica 0; where no plan comes in time the run goes on "
+                     "with its own, without a search"});
+    flags.push_back({"service-wait", &service_wait_, "TIME",
+                     "for a plan of --service; 1s"});
+    flags.push_back(
+        {"token-file", &service_.token_file, "FILE", "the token of --service"});
+    flags.push_back({"tls-ca", &service_.tls_ca, "FILE",
+                     "whom to trust as --service, PEM; turns TLS on"});
     flags.push_back({"learn", &learn_, "FILE",
                      "keep there what the measured tasks took, beside what it "
                      "holds already; plan with it by --learned"});
@@ -118,6 +128,20 @@ class RunCommand : public Command {
     options.start_timeout =
         std::chrono::nanoseconds(start_timeout_.value_or(Seconds(30)).count());
     options.stop = context.stop;
+    if (service_wait_) {
+      service_.wait = std::chrono::nanoseconds(service_wait_->count());
+    }
+    if (service_.target.empty() &&
+        (service_wait_ || !service_.token_file.empty() ||
+         !service_.tls_ca.empty())) {
+      return UsageError(
+          "--service-wait, --token-file and --tls-ca are for --service");
+    }
+    if (device_ == "torch" && !service_.target.empty()) {
+      return UsageError(
+          "--service is for --device synthetic: torch plans with what it "
+          "measured itself");
+    }
     if (device_ == "torch") {
       return RunTorch({.flags = torch_,
                        .source = source_,
@@ -157,7 +181,10 @@ class RunCommand : public Command {
     runtime::PlanFeed feed;
     if (ranks.leads()) {
       PIPELOOM_ASSIGN_OR_RETURN(
-          feed, MakeRunFeed(source_, args, steps_, repeat_, context));
+          feed, service_.target.empty()
+                    ? MakeRunFeed(source_, args, steps_, repeat_, context)
+                    : MakeServiceFeed(source_, service_, args, steps_, repeat_,
+                                      context, &counts_));
     }
     runtime::LearnedCosts learned;
     runtime::LearnedCosts applied;
@@ -217,6 +244,11 @@ class RunCommand : public Command {
     } else {
       context.print(rows.size() > 1 ? StepWords(plan, rows)
                                     : Words(plan, comparison, group.runs));
+      if (!service_.target.empty()) {
+        context.print(
+            absl::StrFormat("plans: %d of the service, %d of the run's own\n",
+                            counts_.planned, counts_.own));
+      }
       if (!trace_.empty()) {
         context.print(absl::StrCat("wrote ", trace_, "\n"));
       }
@@ -317,6 +349,10 @@ class RunCommand : public Command {
     json.Key("error_ratio").Number(comparison.step_time_error);
     json.Key("mean_task_error_ratio").Number(comparison.mean_task_time_error);
     json.Key("same_order").Bool(comparison.same_order);
+    if (!service_.target.empty()) {
+      json.Key("plans_of_service").Int(counts_.planned);
+      json.Key("plans_of_own").Int(counts_.own);
+    }
     json.Key("runs_us").BeginArray();
     for (const StepTrace& run : runs) json.Micros(run.step_time());
     json.EndArray();
@@ -377,6 +413,9 @@ class RunCommand : public Command {
   double time_scale_ = 1;
   int64_t repeat_ = 1;
   int64_t steps_ = 1;
+  FollowOptions service_{};
+  std::optional<Duration> service_wait_{};
+  FeedCounts counts_{};
   std::optional<Duration> failure_timeout_{};
   std::optional<Duration> start_timeout_{};
   std::string learn_{};

@@ -17,6 +17,7 @@
 #include "absl/strings/str_split.h"
 #include "base/status_macros.h"
 #include "cli/files.h"
+#include "cli/follow.h"
 #include "cli/json_writer.h"
 #include "cli/table.h"
 #include "service/load_test.h"
@@ -272,8 +273,30 @@ absl::Status RunLoadgen(const LoadSettings& settings, const Context& context) {
                                              result.wrong, result.lost));
 }
 
+// Started by `pipeloom run --service` alone.
+absl::Status RunFollowCommand(const std::vector<std::string>& args) {
+  std::string token_file;
+  std::string tls_ca;
+  FollowSettings settings;
+  const std::vector<Flag> flags = {
+      {"target", &settings.target, "ADDRESS", "of the service"},
+      {"token-file", &token_file, "FILE", "the service's token"},
+      {"tls-ca", &tls_ca, "FILE", "whom to trust, PEM; turns TLS on"}};
+  PIPELOOM_RETURN_IF_ERROR(
+      ParseFlags(flags, absl::MakeConstSpan(args).subspan(1)).status());
+  PIPELOOM_ASSIGN_OR_RETURN(settings.token, ReadToken(token_file));
+  PIPELOOM_ASSIGN_OR_RETURN(settings.tls_roots, ReadPem(tls_ca));
+  return RunFollow(settings);
+}
+
 int RunServiceCommand(const std::vector<std::string>& args,
                       const Context& context) {
+  if (!args.empty() && args[0] == "follow") {
+    const absl::Status status = RunFollowCommand(args);
+    if (status.ok()) return 0;
+    context.warn(absl::StrCat("pipeloom follow: ", status.message()));
+    return 1;
+  }
   const bool serve = !args.empty() && args[0] == "serve";
   if (!serve && (args.empty() || args[0] != "loadgen")) {
     context.warn("usage: pipeloom serve|loadgen [options]");

@@ -6,9 +6,10 @@ plan out, by Megatron's own forward_step and backward_step.
     training.get_forward_backward_func = lambda *_, **__: runner   # install()
 
 `plans(iteration, num_microbatches)` gives a pipeloom.Plan that all ranks of the
-pipeline agree on (pipeloom.PlanProvider), or None: then the stock schedule
-runs. Megatron may run an iteration twice (its rerun state machine), so a plan
-is asked for by iteration and never used up.
+pipeline agree on (pipeloom.PlanProvider, whose `static` returns None and whose
+`accept` is refusal), or None: then the stock schedule runs, on all ranks alike.
+Megatron may run an iteration twice (its rerun state machine), so a plan is
+asked for by iteration and never used up.
 
 What stock Megatron cannot do and this can: stages placed in a V, microbatches
 in any order, fewer microbatches than ranks, tensors of different and of zero
@@ -20,16 +21,28 @@ Unequal microbatches need a loss_func with three results and
 calculate_per_token_loss, else cutting a batch anew changes its gradient.
 """
 import inspect
-from typing import Any, Callable, Dict, List, Mapping, Optional
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
 import torch
 import torch.distributed as dist
 
-from pipeloom.plan import Plan
+from pipeloom.plan import Microbatch, Plan
 from pipeloom.torch import PlanStructure
 from pipeloom.transport import Transport, global_ranks
 
 PlanSource = Callable[[int, int], Optional[Plan]]
+
+
+def refusal(plan: Plan, microbatches: Sequence[Microbatch]) -> Optional[str]:
+    """Returns why Megatron cannot run the plan, or None: PlanProvider's
+    `accept`."""
+    if any(t.kind == "W" for t in plan.tasks.values()):
+        return ("Megatron-Core has no weight gradients apart: plan with whole "
+                "backwards")
+    if plan.num_microbatches != len(microbatches):
+        return (f"the plan has {plan.num_microbatches} microbatches; Megatron "
+                f"asks for {len(microbatches)}")
+    return None
 
 
 def _accepted(function: Callable[..., Any], wanted: Mapping[str, Any]

@@ -55,9 +55,9 @@ TEST(MemoryItemTest, EveryItemHasAName) {
   for (int i = 0; i < kNumMemoryItems; ++i) {
     names.push_back(MemoryItemName(static_cast<MemoryItem>(i)));
   }
-  EXPECT_THAT(names, ElementsAre("weights", "gradients", "optimizer",
-                                 "overhead", "activations", "received",
-                                 "sent"));
+  EXPECT_THAT(names,
+              ElementsAre("weights", "gradients", "optimizer", "overhead",
+                          "activations", "received", "sent"));
 }
 
 TEST(TaskOrdersTest, OnlyTasksCount) {

@@ -5,7 +5,8 @@
   fault_training.py --faults 300 --replicas 2     # 8 processes
   fault_training.py --kinds stop,cut --faults 20
 
-Trains the small model of examples/train_vlm.py over gloo. Checks of every step
+Trains the small model of examples/train_vlm.py over gloo (--trainer megatron:
+one by examples/megatron/plan_runner.py, two processes). Checks of every step
 that losses and gradients are those of one process, that all ranks ran the same
 plan, and how long the ranks waited; after every fault, that steps are planned
 again. PIPELOOM_BINARY says which `pipeloom` serves. Prints a row for each kind;
@@ -71,7 +72,8 @@ def checksum_text(plan):
 
 
 class Trainer:
-    """One process."""
+    """One process; another class of this shape is another trainer."""
+    RANKS = RANKS
 
     def __init__(self, rank, replicas, port, wait, shared):
         self.world, self.shared = RANKS * replicas, shared
@@ -171,7 +173,7 @@ class Trainer:
                         counts["planned"], counts["last_good"]))
             if self.global_rank == 0:
                 self.shared.step.value = step
-                if len(log) < 2 or log[-1][3] > log[-2][3]:
+                if log[-1][3] > (log[-2][3] if len(log) > 1 else 0):
                     self.shared.planned.value = step
                 end[0] = float(self.shared.stop.value)
             dist.broadcast(end, 0)
@@ -201,16 +203,16 @@ class Trainer:
         return worst
 
 
-def worker(rank, replicas, port, master, wait, shared):
+def worker(trainer, rank, replicas, port, master, wait, shared):
     torch.set_num_threads(1)
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(master),
                       USE_LIBUV="0")
     import logging
-    logging.basicConfig(level=logging.ERROR)
+    logging.basicConfig(level=os.environ.get("PIPELOOM_TEST_LOG", "ERROR"))
     dist.init_process_group("gloo", rank=rank,
-                            world_size=RANKS * replicas)
+                            world_size=trainer.RANKS * replicas)
     try:
-        shared.results.put((rank, Trainer(rank, replicas, port, wait,
+        shared.results.put((rank, trainer(rank, replicas, port, wait,
                                           shared).train()))
         dist.barrier()
     except BaseException as error:
@@ -223,18 +225,16 @@ def worker(rank, replicas, port, master, wait, shared):
 class Run:
     """A training that goes on until it is told to stop."""
 
-    def __init__(self, port, replicas=1, wait=1.0):
+    def __init__(self, trainer, port, replicas=1, wait=1.0):
         context = mp.get_context("fork")
-        self.world = RANKS * replicas
-        self.replicas = replicas
-        self.wait = wait
+        self.world = trainer.RANKS * replicas
         self.shared = Shared(context, self.world)
         with socket.socket() as s:
             s.bind(("127.0.0.1", 0))
             master = s.getsockname()[1]
         self.processes = [
             context.Process(target=worker, args=(
-                r, replicas, port, master, wait, self.shared), daemon=True)
+                trainer, r, replicas, port, master, wait, self.shared), daemon=True)
             for r in range(self.world)]
         for p in self.processes:
             p.start()
@@ -283,7 +283,7 @@ class Run:
             p.join(10)
 
 
-def judge(results, replicas, wait):
+def judge(results, ranks, replicas, wait):
     """Figures of a training that has ended; AssertionError: ranks ran
     different plans."""
     logs = {rank: result[0] for rank, result in results.items()}
@@ -294,7 +294,7 @@ def judge(results, replicas, wait):
     waits, late = [], 0
     for step in range(count):
         for replica in range(replicas):
-            sums = {logs[replica * RANKS + r][step][2] for r in range(RANKS)}
+            sums = {logs[replica * ranks + r][step][2] for r in range(ranks)}
             if len(sums) != 1:
                 raise AssertionError(f"step {step}: the ranks ran the plans "
                                      f"{sums}")
@@ -317,14 +317,14 @@ def judge(results, replicas, wait):
         "reported": session["reported"]}
 
 
-def run_under(kinds, faults, *, replicas=1, wait=1.0, seed=1,
+def run_under(kinds, faults, *, trainer=Trainer, replicas=1, wait=1.0, seed=1,
               longest_stop=10.0, pause=0.5):
     """A training under so many faults, of the kinds in turn; its figures."""
     rng = random.Random(seed)
     planner = Faults(kinds, seed, longest_stop)
     run = None
     try:
-        run = Run(planner.port, replicas, wait)
+        run = Run(trainer, planner.port, replicas, wait)
         run.until_planned(-1)
         slowest = 0.0
         for i in range(faults):
@@ -336,7 +336,7 @@ def run_under(kinds, faults, *, replicas=1, wait=1.0, seed=1,
                 run.until_planned(run.shared.step.value)
                 slowest = max(slowest, time.monotonic() - begin)
             run.check_alive()
-        figures = judge(run.finish(), replicas, wait)
+        figures = judge(run.finish(), trainer.RANKS, replicas, wait)
         figures["faults"] = faults
         figures["slowest recovery"] = slowest
         if planner.liar is not None:
@@ -357,6 +357,8 @@ def main():
                         help="one training each; with + between them: both in "
                              "turn in one training")
     parser.add_argument("--replicas", type=int, default=1)
+    parser.add_argument("--trainer", choices=("executor", "megatron"),
+                        default="executor")
     parser.add_argument("--wait", type=float, default=1.0,
                         help="seconds that a step waits for its plan")
     parser.add_argument("--longest-stop", type=float, default=10.0,
@@ -368,12 +370,15 @@ def main():
     if unknown:
         parser.error(f"--kinds has {sorted(unknown)}; there are "
                      f"{', '.join(Faults.KINDS)}")
+    trainer = Trainer
+    if args.trainer == "megatron":
+        from megatron_training import MegatronTrainer as trainer
     failed = False
     for kinds in runs:
         begin = time.monotonic()
         try:
             figures = run_under(
-                kinds, args.faults * len(kinds), replicas=args.replicas,
+                kinds, args.faults * len(kinds), trainer=trainer, replicas=args.replicas,
                 wait=args.wait, seed=args.seed,
                 longest_stop=args.longest_stop)
             wrong = figures["largest difference"] >= 1e-5

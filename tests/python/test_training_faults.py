@@ -43,6 +43,18 @@ class TrainingFaultsTest(unittest.TestCase):
     def test_two_replicas_of_four_ranks_go_on_likewise(self):
         self.check(7, replicas=2)
 
+    def test_the_megatron_runner_goes_on_or_runs_megatrons_schedule(self):
+        from fault_training import run_under
+        from megatron_training import MegatronTrainer
+        figures = run_under(
+            ("kill-state", "kill-empty", "stop", "cut", "other-step",
+             "garbage"), 6, trainer=MegatronTrainer, longest_stop=1.0)
+        print(figures)
+        self.assertLess(figures["largest difference"], 1e-5)
+        self.assertGreater(figures["planned"], 3)
+        self.assertEqual(figures["last_good"] + figures["planned"] +
+                         figures["static"], figures["steps"])
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -1,0 +1,108 @@
+"""`pipeloom run --service`, as threads and as MPI processes, while its planner
+is killed, stopped and cut off: it ends by itself, every step in the planned
+order on all ranks, plans from the planner again after every fault.
+
+PIPELOOM_RUN_FAULTS=300 is the long run."""
+import json
+import os
+import random
+import shutil
+import subprocess
+import time
+import unittest
+
+from real_service import BINARY, HAVE_ALL
+
+FAULTS = int(os.environ.get("PIPELOOM_RUN_FAULTS", "4"))
+MPIRUN = shutil.which("mpirun")
+
+
+@unittest.skipUnless(HAVE_ALL, "grpcio or the service is missing")
+class RunServiceTest(unittest.TestCase):
+
+    def command(self, target, steps, *more):
+        return [BINARY, "run", "dip-vlm-s", "--batch", "mixed", "--steps",
+                str(steps), "--microbatches", "3", "--deadline", "10ms",
+                "--time-scale", "0.1", "--service", target, "--format", "json",
+                *more]
+
+    def run_under(self, faults, launcher=(), *more):
+        from faulty_planner import CuttingProxy, Planner
+        rng = random.Random(1)
+        planner = Planner(state=True)
+        self.addCleanup(planner.close)
+        proxy = CuttingProxy(planner.port, 1)
+        self.addCleanup(proxy.close)
+        steps = 20 + 12 * faults
+        done = subprocess.Popen(
+            [*launcher, *self.command(f"127.0.0.1:{proxy.port}", steps,
+                                      *more)],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        struck = 0
+        try:
+            time.sleep(1.0)
+            while done.poll() is None and struck < faults:
+                kind = ("state", "empty", "stop", "cut")[struck % 4]
+                if kind == "stop":
+                    planner.freeze(rng.uniform(0.3, 1.0))
+                elif kind == "cut":
+                    proxy.cut()
+                else:
+                    planner.kill_and_restart(rng.uniform(0.0, 0.3),
+                                             kind == "empty")
+                struck += 1
+                time.sleep(rng.uniform(0.3, 1.0))
+            out, err = done.communicate(timeout=600)
+        finally:
+            if done.poll() is None:
+                done.kill()
+                done.communicate()
+        self.assertEqual(done.returncode, 0, err[-2000:])
+        figures = json.loads(out)
+        print(f"{struck} faults, {steps} steps: "
+              f"{figures['plans_of_service']} plans of the service, "
+              f"{figures['plans_of_own']} own")
+        self.assertGreater(struck, 0)
+        self.assertEqual(len(figures["steps"]), steps)
+        self.assertTrue(figures["same_order"])
+        self.assertEqual(figures["plans_of_service"] +
+                         figures["plans_of_own"], steps)
+        self.assertGreater(figures["plans_of_service"], 0)
+        # One line when trouble begins, one when it ends.
+        self.assertLessEqual(err.count("asks again"), struck + 1, err)
+        return figures
+
+    def test_threads_go_on_under_faults(self):
+        self.run_under(FAULTS)
+
+    @unittest.skipUnless(MPIRUN, "no mpirun")
+    def test_mpi_processes_go_on_under_faults(self):
+        self.run_under(
+            FAULTS, (MPIRUN, "--allow-run-as-root", "--oversubscribe", "--mca",
+                     "btl_base_warn_component_unused", "0", "-n", "4"),
+            "--transport", "mpi")
+
+    def test_without_a_planner_the_run_makes_its_own_plans(self):
+        done = subprocess.run(
+            self.command("127.0.0.1:1", 5, "--service-wait", "200ms"),
+            capture_output=True, text=True, timeout=300, check=False)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        figures = json.loads(done.stdout)
+        self.assertEqual((figures["plans_of_service"],
+                          figures["plans_of_own"]), (0, 5))
+        self.assertEqual(done.stderr.count("asks again"), 1, done.stderr)
+
+    def test_wrong_use_is_told(self):
+        for words, said in (
+                (["--plan", "x.pb", "--service", "a:1"], "--service plans a"),
+                (["dip-vlm-s", "--service-wait", "1s"], "are for --service"),
+                (["dip-vlm-s", "--service", "a:1", "--device", "torch"],
+                 "--device synthetic")):
+            done = subprocess.run([BINARY, "run", *words], capture_output=True,
+                                  text=True, timeout=60, check=False)
+            self.assertEqual(done.returncode, 2, done.stderr)
+            self.assertIn(said, done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -35,7 +35,7 @@ TEST(MeasuredRunsTest, ReadsEveryColumn) {
   EXPECT_EQ(run.parallel.tp, 2);
   EXPECT_EQ(run.parallel.dp, 3);
   EXPECT_EQ(run.setup.attention, AttentionKernel::kFlash1);
-  EXPECT_EQ(run.setup.recomputation, Recomputation::kFull);
+  EXPECT_TRUE(run.recompute);
   EXPECT_EQ(run.microbatches(), 4);
   EXPECT_EQ(run.step_time, Microseconds(12500));
   EXPECT_EQ(run.peak_allocated, Bytes(int64_t{3} << 30));

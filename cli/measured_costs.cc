@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <set>
 #include <tuple>
 #include <utility>
 
@@ -93,6 +94,10 @@ absl::StatusOr<runtime::LearnedCosts> LearnFromTasks(
       const partition::BuiltGraph built,
       partition::BuildStageGraph(priced, partition, microbatches, options));
   const StageGraph& graph = built.graph;
+  // Of backwards that were measured with both gradients.
+  PIPELOOM_ASSIGN_OR_RETURN(
+      const partition::BuiltGraph fused,
+      partition::BuildStageGraph(priced, partition, microbatches, {}));
   const std::vector<std::string>& names = graph.module_names();
   const bool any_module =
       measured.module_names() == std::vector<std::string>{kAnyModule} &&
@@ -108,6 +113,18 @@ absl::StatusOr<runtime::LearnedCosts> LearnFromTasks(
                    .first->second;
     k.priced += graph.task(t).duration;
   }
+  std::map<Key, Duration> fused_backwards;
+  for (const TaskId t : fused.graph.task_ids()) {
+    if (fused.graph.task(t).pass != Pass::kBackward) continue;
+    fused_backwards[KeyOf(fused.graph, t, any_module)] +=
+        fused.graph.task(t).duration;
+  }
+  std::set<Key> weight_grads;  // That were measured.
+  for (const TaskId t : measured.task_ids()) {
+    if (measured.task(t).pass == Pass::kWeightGrad) {
+      weight_grads.insert(KeyOf(measured, t, any_module));
+    }
+  }
   // What Learn compares: tasks as they were priced, and how long they took.
   IdVector<TaskId, Task> tasks;
   StepTrace took;
@@ -119,6 +136,15 @@ absl::StatusOr<runtime::LearnedCosts> LearnFromTasks(
     it->second.found = true;
     Task task = graph.task(it->second.task);
     task.duration = it->second.priced;
+    if (task.pass == Pass::kBackward) {
+      Key weight_grad = key;
+      std::get<Pass>(weight_grad) = Pass::kWeightGrad;
+      const auto apart = known.find(weight_grad);
+      if (apart != known.end() && !weight_grads.contains(weight_grad)) {
+        apart->second.found = true;
+        task.duration = fused_backwards.at(key);
+      }
+    }
     if (measured.task(t).recomputes) {
       std::get<Pass>(key) = Pass::kForward;
       const auto forward = known.find(key);

@@ -110,9 +110,12 @@ FrameworkPrices::FrameworkPrices(const LayerSpec& layer, const WorkShape& shape,
       device_(device),
       costs_(costs) {}
 
-Duration FrameworkPrices::Memory(double bytes, double width) const {
-  return costs_.Cost(
-      MemoryOp{.bytes = bytes, .rows = bytes / width, .width = width});
+Duration FrameworkPrices::Memory(double bytes) const {
+  if (bytes <= 0) return kZero;
+  const double seconds = bytes / (device_.memory_bandwidth.bytes_per_second *
+                                  device_.memory_efficiency);
+  return std::max(Duration(static_cast<int64_t>(std::ceil(seconds * 1e9))),
+                  device_.kernel_overhead);
 }
 
 double FrameworkPrices::GroupedSeconds(const GemmOp& op) const {
@@ -120,8 +123,7 @@ double FrameworkPrices::GroupedSeconds(const GemmOp& op) const {
       op.flops() / (device_.bf16.flops_per_second * device_.gemm_efficiency);
   const double traffic =
       ToSeconds(Memory(op.groups * (2 * op.m * op.k + 2 * op.k * op.n +
-                                    op.result_bytes * op.m * op.n),
-                       op.n));
+                                    op.result_bytes * op.m * op.n)));
   return NormOf(compute, traffic, kGroupedNorm);
 }
 
@@ -154,9 +156,8 @@ Duration FrameworkPrices::Attention(const AttentionOp& op) const {
     const GemmOp score{.m = length, .n = length, .k = d, .groups = groups};
     const GemmOp value{.m = length, .n = d, .k = length, .groups = groups};
     const double products = GroupedSeconds(score) + GroupedSeconds(value);
-    return op.backward
-               ? Seconds(2 * products) + Memory(kScoreBackward * scores, length)
-               : Seconds(products) + Memory(kScoreForward * scores, length);
+    return op.backward ? Seconds(2 * products) + Memory(kScoreBackward * scores)
+                       : Seconds(products) + Memory(kScoreForward * scores);
   }
   const KernelShare& share =
       setup_.attention == AttentionKernel::kFlash1 ? kFlash1 : kFlash2;
@@ -221,27 +222,25 @@ KernelTraffic FrameworkPrices::Traffic(const LayerOps& ops) const {
   if (!transformer && layer_.kind != LayerKind::kLossHead) return traffic;
   const double tokens = Real(LayerTokens(layer_, shape_)) / parallel_.cp;
   const double hidden = Real(layer_.hidden);
-  const auto add = [&](double forward_bytes, double backward_bytes,
-                       double width) {
-    traffic.forward += Memory(forward_bytes, width);
-    traffic.backward += Memory(backward_bytes, width);
+  const auto add = [&](double forward_bytes, double backward_bytes) {
+    traffic.forward += Memory(forward_bytes);
+    traffic.backward += Memory(backward_bytes);
   };
   if (transformer && !setup_.sequence_parallel && parallel_.tp > 1) {
     // Norms and residuals of both blocks on what the other GPUs have as well.
     const double whole = tokens * hidden * (1 - 1.0 / parallel_.tp);
     for (int block = 0; block < 2; ++block) {
-      add(kNormForward * whole, kNormBackward * whole, hidden);
+      add(kNormForward * whole, kNormBackward * whole);
     }
   }
   if (setup_.eager_pointwise) {
     if (transformer) {
       const double elements =
           tokens * hidden / (setup_.sequence_parallel ? parallel_.tp : 1);
-      add(kEagerForward * elements, kEagerBackward * elements, hidden);
+      add(kEagerForward * elements, kEagerBackward * elements);
     } else {
-      const double width = Real(layer_.vocab) / parallel_.tp;
-      add(kEagerLogitsForward * tokens * width,
-          kEagerLogitsBackward * tokens * width, width);
+      const double logits = tokens * Real(layer_.vocab) / parallel_.tp;
+      add(kEagerLogitsForward * logits, kEagerLogitsBackward * logits);
     }
   }
   traffic.forward_kernels = kKernelsForward;

@@ -48,8 +48,9 @@ class FrameworkPrices {
   KernelTraffic Traffic(const LayerOps& ops) const;
   // Returns `time`, or longer where launching so many kernels shows.
   Duration WithLaunches(Duration time, double kernels) const;
-  // A kernel that moves so many bytes, in rows of so many elements.
-  Duration Memory(double bytes, double width) const;
+  // A kernel that moves so many bytes, at the device's own rate: the bytes of
+  // kernels that are not fused were counted against it.
+  Duration Memory(double bytes) const;
   // A pass and the collectives of sharded weights beside it, all layers alike.
   Duration BesideSharding(Duration pass, Duration moved) const;
 

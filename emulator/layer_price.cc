@@ -52,8 +52,7 @@ void AddSharding(const LayerSpec& layer, const GradientNeeds& needs,
   if (needs.weights) {
     if (setting.sharding == OptimizerSharding::kZero3) {
       const double parameters = Real(own.dense + own.experts);
-      const Duration flatten =
-          prices.Memory(kFlattenBytes * parameters, Real(layer.hidden));
+      const Duration flatten = prices.Memory(kFlattenBytes * parameters);
       cost->weight_grad += flatten;
       cost->fused += flatten;
     }

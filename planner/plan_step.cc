@@ -212,6 +212,21 @@ absl::StatusOr<PlanResult> PlanStep(const PreparedJob& prepared,
         best = *std::move(known);
       }
     }
+    // What fits without copies to the host, which need room of their own, is a
+    // plan with them too.
+    if (!best.has_value() && !memory.CopySizes().empty()) {
+      const partition::StepMemory uncopied = memory.WithoutCopies();
+      absl::StatusOr<Candidate> candidate =
+          PlanChoice(job, input, built, uncopied, nullptr, built.graph.ranks(),
+                     screening, &result.evaluations);
+      if (candidate.ok()) {
+        candidate->made.selection =
+            partition::FromWithoutCopies(memory, candidate->made.selection);
+        best = *std::move(candidate);
+      } else if (!absl::IsResourceExhausted(candidate.status())) {
+        return candidate.status();
+      }
+    }
     if (!best.has_value() && searches) {
       last_error = DescribeInfeasibleStep(
           last_error, SmallestLimitOfStep(built.graph, memory),

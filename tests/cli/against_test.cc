@@ -21,6 +21,7 @@ namespace pipeloom::cli {
 namespace {
 
 using ::testing::HasSubstr;
+using testing::IsOk;
 using ::testing::Not;
 
 constexpr char kHeader[] =
@@ -60,7 +61,7 @@ ClusterSpec Cluster() {
   const auto cluster = workloads::LoadCluster(
       "h800-sxm", PIPELOOM_SOURCE_DIR "/workloads",
       [](const std::string& path) { return ReadFile(path); });
-  EXPECT_OK(cluster.status());
+  EXPECT_THAT(cluster.status(), IsOk());
   return *cluster;
 }
 

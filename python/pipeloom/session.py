@@ -24,11 +24,9 @@ from typing import (Any, Callable, Dict, Iterable, List, Optional, Sequence,
 import grpc
 
 from pipeloom import fit, messages, plan as plans
-from pipeloom.client import (Client, Job, PlannerError, Sample, open_request,
-                             parsed, report_request, retry_after, stages_of,
+from pipeloom.client import (Client, Job, PlannerError, Sample, parsed,
+                             report_request, retry_after, stages_of,
                              submit_request)
-
-__all__ = ["Session", "open_request"]
 
 _log = logging.getLogger("pipeloom")
 _MAX_REPORTS = 64  # That wait to be sent.

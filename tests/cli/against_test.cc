@@ -67,7 +67,7 @@ ClusterSpec Cluster() {
 
 workloads::MeasuredRun RunOf(const std::string& row) {
   const auto runs = workloads::ParseMeasuredRuns(kHeader + row, "t.csv");
-  EXPECT_OK(runs.status()) << row;
+  EXPECT_THAT(runs.status(), IsOk()) << row;
   return runs.value()[0];
 }
 

@@ -150,6 +150,9 @@ class Writer {
         json_.Key("inputs").String(Inputs(graph, span.task));
         WhichRank(span.rank);
         if (task.recomputes) json_.Key("recomputes").Bool(true);
+        if (!task.overlaps.is_none()) {
+          json_.Key("overlaps").Int(task.overlaps.value());
+        }
         break;
       }
       case SpanKind::kTransfer:

@@ -336,16 +336,12 @@ absl::StatusOr<Share> ParseShare(absl::string_view text) {
   Share share;
   if (!absl::SimpleAtod(absl::StripAsciiWhitespace(number), &share.value)) {
     return absl::InvalidArgumentError(
-        absl::StrCat(""
-                     ", text, "
-                     " is no share; for example 3% or 0.03"));
+        absl::StrCat("\"", text, "\" is no share; for example 3% or 0.03"));
   }
   if (percent) share.value /= 100;
   if (!(share.value >= 0 && share.value < 1)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(""
-                     ", text, "
-                     " must be at least 0 and less than 100% (1)"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "\"", text, "\" must be at least 0 and less than 100% (1)"));
   }
   return share;
 }

@@ -134,6 +134,8 @@ absl::StatusOr<runtime::LearnedCosts> LearnFromTasks(
     const auto it = known.find(key);
     if (it == known.end()) return NoSuchTask(key, "the trace");
     it->second.found = true;
+    // Its time is a part of it only.
+    if (!measured.task(t).overlaps.is_none()) continue;
     Task task = graph.task(it->second.task);
     task.duration = it->second.priced;
     if (task.pass == Pass::kBackward) {

@@ -73,6 +73,7 @@ void Take(const workloads::ChromeEvent& event, int32_t rank,
                 *microbatch, IntArg(event, "sub_microbatch").value_or(0)};
     seen.id = IntArg(event, "task").value_or(-1);
     seen.recomputes = event.Arg("recomputes") != nullptr;
+    seen.overlaps = event.Arg("overlaps") != nullptr;
     if (const std::string* inputs = event.Arg("inputs"); inputs != nullptr) {
       seen.has_inputs = true;
       for (const absl::string_view part :

@@ -31,6 +31,7 @@ struct TraceTask {
   std::vector<int64_t> inputs{};
   bool has_inputs = false;
   bool recomputes = false;
+  bool overlaps = false;  // A part of it was done in an earlier backward.
 };
 
 // A send or receive of a tensor, by what makes it.

@@ -201,6 +201,7 @@ absl::StatusOr<ImportedStep> ImportTrace(
   IdVector<TaskId, Task> graph_tasks;
   std::vector<TaskId> id_of(count);
   std::vector<int32_t> by_id;
+  std::map<size_t, TaskId> last_backward;  // By rank of the traces.
   while (!ready.empty()) {
     const auto i = static_cast<size_t>(ready.top().second);
     ready.pop();
@@ -217,6 +218,13 @@ absl::StatusOr<ImportedStep> ImportTrace(
     task.duration = Duration(common(seen, seen.end) - common(seen, seen.start));
     task.duration = std::max(task.duration, kZero);
     task.recomputes = seen.recomputes;
+    // Which backward is not known by its number here: the rank's last.
+    if (seen.overlaps && task.pass == Pass::kWeightGrad) {
+      task.overlaps = last_backward[seen.rank];
+    }
+    if (task.pass == Pass::kBackward) {
+      last_backward[seen.rank] = TaskId(graph_tasks.size());
+    }
     id_of[i] = graph_tasks.push_back(task);
     by_id.push_back(static_cast<int32_t>(i));
     for (const int32_t to : next[i]) {

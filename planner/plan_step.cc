@@ -240,6 +240,25 @@ absl::StatusOr<PlanResult> PlanStep(const PreparedJob& prepared,
     PIPELOOM_RETURN_IF_ERROR(ScreenRules(
         *rules, input.budget, &result.evaluations, may_be_best, screen));
   }
+  if (!best.has_value() && input.budget.max_evaluations > 1 &&
+      dynamic_cast<const StartsFromOthers*>(job.strategy) != nullptr) {
+    // Nothing of its own: another strategy's plan, if any has one.
+    for (const absl::string_view name : StrategyNames()) {
+      if (name == job.strategy->name()) continue;
+      PIPELOOM_ASSIGN_OR_RETURN(const auto other, MakeStrategy(name));
+      PreparedJob with_other = prepared;
+      with_other.strategy = other.get();
+      PlanInput once = whole_input;
+      once.robust.reset();
+      once.budget.max_evaluations =
+          std::min<int64_t>(once.budget.max_evaluations, 60);
+      absl::StatusOr<PlanResult> plan = PlanStep(with_other, once);
+      if (!plan.ok()) continue;
+      plan->plan.schedule = std::string(job.strategy->name());
+      plan->evaluations += result.evaluations;
+      return plan;
+    }
+  }
   if (!best.has_value()) {
     return absl::ResourceExhaustedError(absl::StrFormat(
         "step %d, schedule %s: nothing fits the memory limit of %s a GPU%s: %s",

@@ -355,8 +355,22 @@ struct MpiTransport::State {
       if (WallNow() >= deadline) {
         return TooLate(message, kRecv ? message.from : message.to);
       }
+      if (options.keep_time) PIPELOOM_RETURN_IF_ERROR(AnswerSenders());
       backoff.Pause();
     }
+  }
+
+  // Tells senders when the transfers began that have come, whatever this rank
+  // waits for itself: they may be waiting for that.
+  absl::Status AnswerSenders() {
+    for (Channel& channel : from) {
+      for (size_t k = channel.first; k != channel.end; ++k) {
+        Posted& p = channel.at(k);
+        if (!p.done) PIPELOOM_RETURN_IF_ERROR(TestRecv(channel, p));
+        if (!p.done) break;
+      }
+    }
+    return absl::OkStatus();
   }
 
   // With keep_time; nothing else is needed of `p` any more.

@@ -241,7 +241,7 @@ TEST_F(CommandsTest, OneKindOfPartitionForAllSaysWhoIsNotForIt) {
   const Outcome same =
       Pipeloom({"compare", "dip-vlm-s", "--batch", "image_text", "--schedules",
                 "1f1b,megatron,dip,pipeloom", "--same-partition", "pipeloom",
-                "--evaluations", "20", "--format", "json"});
+                "--evaluations", "400", "--format", "json"});
   ASSERT_EQ(same.code, 0) << same.err;
   const Json all = Parse(same.out);
   EXPECT_EQ(all["same_partition"], "pipeloom");

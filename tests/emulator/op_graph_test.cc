@@ -357,8 +357,13 @@ TEST(RooflineCost, CollectivesUseTheNetworkWhenTheGroupLeavesTheNode) {
   const RooflineCost outside(H800Cluster(), {.tp = 16});
   EXPECT_EQ(inside.Cost(op),
             RingCollectiveTime(64e6, 8, H800Cluster().intra_node));
-  EXPECT_EQ(outside.Cost(op),
-            RingCollectiveTime(64e6, 8, H800Cluster().inter_node));
+  // A group over two nodes has all cards of both.
+  LinkSpec cards = H800Cluster().inter_node;
+  cards.bandwidth.bytes_per_second =
+      std::min(8 * cards.bandwidth.bytes_per_second,
+               H800Cluster().intra_node.bandwidth.bytes_per_second);
+  const CollectiveOp both{.size = 16, .bytes = 64e6};
+  EXPECT_EQ(outside.Cost(both), RingCollectiveTime(64e6, 16, cards));
 }
 
 TEST(CollectiveCost, ARingMovesAllButItsOwnPart) {

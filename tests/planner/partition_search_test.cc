@@ -117,7 +117,7 @@ TEST_F(PartitionSearchTest, OneHeavyStepForbidsWhatTheLightOnesPrefer) {
                        plan(roomy.partition, heavy.front()));
   const std::vector<Bytes> peaks = most.peak_bytes();
   const Bytes peak = *std::max_element(peaks.begin(), peaks.end());
-  job.training.memory_limit = Bytes(peak.count() / 5);
+  job.training.memory_limit = Bytes(peak.count() * 23 / 100);
   ASSERT_OK_AND_ASSIGN(const auto preferred, search({.steps = light}));
   ASSERT_OK_AND_ASSIGN(const auto found, search(both));
   EXPECT_EQ(found.misfits, 0);

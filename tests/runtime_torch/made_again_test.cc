@@ -10,6 +10,7 @@
 #include <atomic>
 #include <cstdint>
 #include <cstdlib>
+#include <cstring>
 #include <map>
 #include <memory>
 #include <string>
@@ -29,17 +30,23 @@ using enum OperatorGroup;
 // The CPU's allocator with a count of what is out.
 class CountingAllocator final : public c10::Allocator {
  public:
+  // The context is the data: kernels that allocate raw memory ask for that.
   c10::DataPtr allocate(size_t bytes) const override {
-    auto* block = static_cast<int64_t*>(
+    auto* block = static_cast<char*>(
         std::aligned_alloc(kHeader, (bytes / kHeader + 2) * kHeader));
-    *block = static_cast<int64_t>(bytes);
-    live += *block;
+    const auto size = static_cast<int64_t>(bytes);
+    std::memcpy(block, &size, sizeof size);
+    live += size;
     most = std::max(most, live);
-    return {reinterpret_cast<char*>(block) + kHeader, block, &Free,
-            at::Device(at::kCPU)};
+    return {block + kHeader, block + kHeader, &Free, at::Device(at::kCPU)};
   }
-  static void Free(void* block) {
-    live -= *static_cast<int64_t*>(block);
+  c10::DeleterFnPtr raw_deleter() const override { return &Free; }
+  static void Free(void* data) {
+    if (data == nullptr) return;
+    char* const block = static_cast<char*>(data) - kHeader;
+    int64_t size = 0;
+    std::memcpy(&size, block, sizeof size);
+    live -= size;
     std::free(block);
   }
   static inline int64_t live = 0;

@@ -117,17 +117,25 @@ TEST_F(PartitionSearchTest, OneHeavyStepForbidsWhatTheLightOnesPrefer) {
                        plan(roomy.partition, heavy.front()));
   const std::vector<Bytes> peaks = most.peak_bytes();
   const Bytes peak = *std::max_element(peaks.begin(), peaks.end());
-  job.training.memory_limit = Bytes(peak.count() * 23 / 100);
-  ASSERT_OK_AND_ASSIGN(const auto preferred, search({.steps = light}));
-  ASSERT_OK_AND_ASSIGN(const auto found, search(both));
-  EXPECT_EQ(found.misfits, 0);
-  EXPECT_NE(found.partition, preferred.partition);
-  EXPECT_THAT(plan(found.partition, heavy.front()), IsOk());
-  EXPECT_FALSE(plan(preferred.partition, heavy.front()).ok());
-  const auto time = [&](const Partition& partition) {
-    return plan(partition, light.front())->predicted.step_time();
-  };
-  EXPECT_LE(time(preferred.partition), time(found.partition));
+  // The first limit, falling, that the light steps' choice breaks.
+  bool seen = false;
+  for (int percent = 26; percent > 16 && !seen; percent -= 1) {
+    SCOPED_TRACE(percent);
+    job.training.memory_limit = Bytes(peak.count() * percent / 100);
+    const auto preferred = search({.steps = light});
+    const auto found = search(both);
+    if (!preferred.ok() || !found.ok()) break;
+    if (plan(preferred->partition, heavy.front()).ok()) continue;
+    seen = true;
+    EXPECT_EQ(found->misfits, 0);
+    EXPECT_NE(found->partition, preferred->partition);
+    EXPECT_THAT(plan(found->partition, heavy.front()), IsOk());
+    const auto time = [&](const Partition& partition) {
+      return plan(partition, light.front())->predicted.step_time();
+    };
+    EXPECT_LE(time(preferred->partition), time(found->partition));
+  }
+  EXPECT_TRUE(seen);
 }
 
 TEST(StratifyTest, StandsForAllStepsAndHasTheHeaviest) {

@@ -30,8 +30,8 @@ constexpr double kNominalShare = 0.7;
 
 // Until this share of it, starts are taken from other strategies; of these,
 // DIP's: its levels, and some rollouts where there is time.
-constexpr double kStartsUntil = 0.2;
-constexpr double kDipUntil = 0.12;
+constexpr double kStartsUntil = 0.4;
+constexpr double kDipUntil = 0.3;
 constexpr int64_t kDipEvaluations = 60;
 
 // Of the budget, for trying rules.

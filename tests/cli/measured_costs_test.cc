@@ -246,15 +246,17 @@ TEST_F(CostsFromTest, AStepMeasuredTwiceAsSlowIsPlannedTwiceAsSlow) {
 // A trace that the runtime wrote, whatever the machine did meanwhile: no module
 // and pass is planned by a factor that is not among those of its tasks.
 TEST_F(CostsFromTest, ATraceOfTheRuntimeIsPlannedWithItsTimes) {
-  ASSERT_EQ(Pipeloom(Small("plan", {"--out", Path("p.pb"), "--trace",
-                                    Path("priced.json")}))
-                .code,
-            0);
+  ASSERT_EQ(
+      Pipeloom(Small("plan", {"--out", Path("p.pb"), "--trace",
+                              Path("priced.json"), "--memory-limit", "400GiB"}))
+          .code,
+      0);
   const Outcome ran = Pipeloom({"run", "--plan", Path("p.pb"), "--time-scale",
                                 "0.02", "--trace", Path("run.json")});
   ASSERT_EQ(ran.code, 0) << ran.err;
-  const Outcome plan = Pipeloom(Small(
-      "plan", {"--costs-from", Path("run.json"), "--trace", Path("t.json")}));
+  const Outcome plan =
+      Pipeloom(Small("plan", {"--costs-from", Path("run.json"), "--trace",
+                              Path("t.json"), "--memory-limit", "400GiB"}));
   ASSERT_EQ(plan.code, 0) << plan.err;
   const auto priced = TaskTimes(Path("priced.json"));
   const auto planned = TaskTimes(Path("t.json"));

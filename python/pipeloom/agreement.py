@@ -78,7 +78,9 @@ def decide(votes: Sequence[Vote], me: int) -> Decision:
     newest = max(v.at for v in votes)
     if votes[me].at != newest:
         # Some rank is past the step and will never run its plan.
-        return Decision(Outcome.STATIC, f"{_named([r for r, v in enumerate(votes) if v.at == newest])} went on to step {newest[1]}")
+        ahead = [r for r, v in enumerate(votes) if v.at == newest]
+        return Decision(Outcome.STATIC,
+                        f"{_named(ahead)} went on to step {newest[1]}")
     behind = [r for r, v in enumerate(votes) if v.at != newest]
     if behind:
         return Decision(Outcome.AGAIN, f"{_named(behind)} are behind")

@@ -253,7 +253,7 @@ class Client:
                    ("grpc.keepalive_time_ms", 20000),
                    ("grpc.keepalive_timeout_ms", 5000),
                    ("grpc.initial_reconnect_backoff_ms", 100),
-                   # Within which an attempt must succeed, on a busy machine too.
+                   # Within which an attempt must succeed, busy or not.
                    ("grpc.min_reconnect_backoff_ms", 5000),
                    ("grpc.max_reconnect_backoff_ms", 2000)]
         if self._tls is not None:

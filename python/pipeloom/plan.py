@@ -2,8 +2,8 @@
 programs, whatever it came from (the service, a plan file, static_plan)."""
 import dataclasses
 import hashlib
-from typing import (Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence,
-                    Tuple)
+from typing import (Any, Dict, Iterable, List, Mapping, NamedTuple, Optional,
+                    Sequence, Tuple)
 
 from pipeloom import messages
 

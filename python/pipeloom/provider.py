@@ -345,8 +345,8 @@ class MetadataPrefetcher:
     """Wraps any iterable of batches: reads `ahead` batches further than it
     yields, and announces them to the provider. Yields (step, batch).
 
-    `microbatches(batch)` gives the trainer's own microbatches; `metadata(batch)`
-    the batch's samples, or (samples, microbatch_of). `whole`: the samples are
+    `microbatches(batch)` gives the trainer's own microbatches,
+    `metadata(batch)` the batch's samples, or (samples, microbatch_of). `whole`: the samples are
     those of all replicas. One thread iterates; nothing waits for the service.
     """
 

@@ -8,10 +8,10 @@ raises into a training step, waits for an answer, or gives up.
 
 A thread keeps a list of calls: batches to submit, plans to fetch, traces to
 report. What fails is tried again after growing pauses, until it succeeds or the
-step is over. After a connection was lost, whoever answers next may know nothing:
-one call at a time asks it to open the job, with the same id and partition, and
-then all batches of coming steps are sent again. The service says that it has
-them, if it does.
+step is over. After a connection was lost, whoever answers next may know
+nothing: one call at a time asks it to open the job, with the same id and
+partition, and then all batches of coming steps are sent again. The service says
+that it has them, if it does.
 """
 import dataclasses
 import logging
@@ -122,8 +122,8 @@ class Session:
         self.trouble = Trouble(
             logging.WARNING if self._submits else logging.INFO)
         self.counts = {"submitted": 0, "fetched": 0, "reported": 0,
-                       "reopened": 0, "reconnected": 0, "failures": 0, "refused": 0,
-                       "misfits": 0, "dropped_reports": 0}
+                       "reopened": 0, "reconnected": 0, "failures": 0,
+                       "refused": 0, "misfits": 0, "dropped_reports": 0}
         self._thread = threading.Thread(target=self._run, daemon=True,
                                         name="pipeloom-session")
         self._thread.start()
@@ -193,7 +193,8 @@ class Session:
             error = self._refused.get(step)
         return "" if error is None else str(error)
 
-    def forget(self, before_step: int, after_step: Optional[int] = None) -> None:
+    def forget(self, before_step: int,
+               after_step: Optional[int] = None) -> None:
         """Drops steps that are over, and what is done for them; with
         `after_step` those after it too: the training went back to it."""
         with self._cond:
@@ -259,7 +260,7 @@ class Session:
     # -- What others may ask ---------------------------------------------------
 
     def watch(self, changed: Callable[[], None]) -> None:
-        """Has `changed` called, by any thread, when a plan or a refusal came."""
+        """Has `changed` called, by any thread, when a plan or refusal came."""
         with self._cond:
             self._watchers.append(changed)
 

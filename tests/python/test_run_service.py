@@ -8,10 +8,11 @@ import os
 import random
 import shutil
 import subprocess
+import tempfile
 import time
 import unittest
 
-from real_service import BINARY, HAVE_ALL
+from real_service import BINARY, HAVE_ALL, ROOT
 
 FAULTS = int(os.environ.get("PIPELOOM_RUN_FAULTS", "4"))
 MPIRUN = shutil.which("mpirun")
@@ -20,8 +21,21 @@ MPIRUN = shutil.which("mpirun")
 @unittest.skipUnless(HAVE_ALL, "grpcio or the service is missing")
 class RunServiceTest(unittest.TestCase):
 
+    def batch(self, steps):
+        """The shipped samples, as often as the steps need them."""
+        with open(os.path.join(ROOT, "workloads/batches/mixed.jsonl"),
+                  encoding="utf-8") as file:
+            lines = file.read()
+        folder = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, folder, True)
+        path = os.path.join(folder, "batch.jsonl")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(lines * (1 + steps // 60))
+        return path
+
     def command(self, target, steps, *more):
-        return [BINARY, "run", "dip-vlm-s", "--batch", "mixed", "--steps",
+        return [BINARY, "run", "dip-vlm-s", "--batch", self.batch(steps),
+                "--steps",
                 str(steps), "--microbatches", "3", "--deadline", "10ms",
                 "--time-scale", "0.1", "--service", target, "--format", "json",
                 *more]

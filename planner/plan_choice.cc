@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/types/span.h"
 #include "base/status_macros.h"
 #include "emulator/emulate_step.h"
 #include "ir/execution_plan.h"
@@ -22,6 +23,9 @@ namespace {
 // Shares of the budget at which an answer is lowered and its sent and received
 // tensors are counted.
 constexpr double kParts[] = {0.76, 0.88, 0.95};
+// Of a strategy that begins anew each time: a short part, which shows how much
+// room its sent and received tensors take, then all the rest at once.
+constexpr double kPartsAnew[] = {0.1, 0.95};
 
 // How often a schedule is made again with less memory because tensors sent to
 // or received from other ranks, which a schedule does not see, broke the limit.
@@ -254,8 +258,12 @@ absl::Status ImproveCandidate(const PreparedJob& job, const PlanInput& input,
   const StageGraph& graph = built.graph;
   IdVector<RankId, RankSpec> limits = WithMargin(graph, best->limits);
   std::optional<MemorySchedule> start;
+  if (best->made.search != nullptr) start = best->made;
   const auto* const starts_from =
       dynamic_cast<const StartsFromOthers*>(job.strategy);
+  const absl::Span<const double> parts = starts_from != nullptr
+                                             ? absl::MakeConstSpan(kParts)
+                                             : absl::MakeConstSpan(kPartsAnew);
   bool over = false;
   int overs = 0;
   int repairs = 0;
@@ -263,8 +271,9 @@ absl::Status ImproveCandidate(const PreparedJob& job, const PlanInput& input,
     // Once the time is over, only an answer that does not fit is mended.
     const bool exhausted = input.budget.Exhausted(*evaluations);
     if (exhausted && (!over || ++repairs > kMaxTightenings)) break;
+    if (starts_from == nullptr && part >= parts.size() && !over) break;
     SearchBudget rest = input.budget.PartUntil(
-        kParts[std::min(part, std::size(kParts) - 1)], *evaluations);
+        parts[std::min(part, parts.size() - 1)], *evaluations);
     ++part;
     rest.max_evaluations = std::max<int64_t>(1, rest.max_evaluations);
     const StageGraph limited = graph.WithRanks(limits);

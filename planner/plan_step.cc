@@ -14,10 +14,12 @@
 #include "planner/known_starts.h"
 #include "planner/lower_plan.h"
 #include "planner/memory_rules.h"
+#include "planner/paired_search.h"
 #include "planner/pass_forms.h"
 #include "planner/plan_bound.h"
 #include "planner/plan_choice.h"
 #include "planner/refine_passes.h"
+#include "planner/rival_plans.h"
 #include "planner/smallest_limit.h"
 #include "planner/stage_choices.h"
 #include "planner/strategy_abilities.h"
@@ -33,6 +35,12 @@ constexpr double kNominalShare = 0.7;
 constexpr double kStartsUntil = 0.4;
 constexpr double kDipUntil = 0.3;
 constexpr int64_t kDipEvaluations = 60;
+
+// Of the budget, until which the order and the memory choices are searched
+// without paired passes, and until which the order is searched with them, each
+// time with those of the last.
+constexpr double kUnpairedUntil = 0.5;
+constexpr double kPairedUntil[] = {0.62, 0.74};
 
 // Of the budget, for trying rules.
 constexpr double kRulesShare = 0.5;
@@ -86,9 +94,10 @@ absl::StatusOr<std::optional<Candidate>> KnownStart(
   const partition::StepMemory memory = partition::MakeStepMemory(
       *job.costs, job.partition, microbatches, fused.pairs,
       StageChoices(*job.costs, job.partition, microbatches));
+  // A share of the time, but not of the number of evaluations: that is small.
   SearchBudget dip = input.budget.Until(kDipUntil);
   dip.max_evaluations =
-      std::clamp<int64_t>(dip.max_evaluations, 1, kDipEvaluations);
+      std::min(input.budget.max_evaluations, kDipEvaluations);
   const KnownStarts starts(job.strategy->name(), dip);
   PreparedJob with_starts = job;
   with_starts.strategy = &starts;
@@ -104,6 +113,43 @@ absl::StatusOr<std::optional<Candidate>> KnownStart(
   if (!made.ok()) return std::nullopt;
   return MakeCandidate(job, input, split, split_memory, *std::move(made),
                        std::move(known->limits));
+}
+
+// Spends the budget on `best`, of a strategy that starts from others, and
+// refines its passes; where that pairs any, the order is searched again with
+// the pairs. `known`: another candidate, whose passes may be refined further.
+absl::Status ImproveAndRefine(const PreparedJob& job, const PlanInput& input,
+                              const partition::BuiltGraph& built,
+                              const partition::StepMemory& memory,
+                              std::optional<Candidate> known, Candidate* best,
+                              int64_t* evaluations) {
+  const auto refine = [&](Candidate* candidate) {
+    return RefinePasses(job, input, built, memory, candidate);
+  };
+  PlanInput unpaired = input;
+  unpaired.budget = input.budget.Until(kUnpairedUntil);
+  PIPELOOM_RETURN_IF_ERROR(
+      ImproveCandidate(job, unpaired, built, memory, best, evaluations));
+  Candidate plain = *best;
+  PIPELOOM_RETURN_IF_ERROR(refine(best));
+  if (known.has_value()) {
+    PIPELOOM_RETURN_IF_ERROR(refine(&*known));
+    if (known->predicted.finish < best->predicted.finish) {
+      *best = *std::move(known);
+    }
+  }
+  for (const double until : kPairedUntil) {
+    if (best->made.pairs.empty() || input.budget.Exhausted(*evaluations)) break;
+    PIPELOOM_RETURN_IF_ERROR(SearchPaired(
+        job, input, built, memory, input.budget.PartUntil(until, *evaluations),
+        best, evaluations));
+    PIPELOOM_RETURN_IF_ERROR(refine(best));
+  }
+  PIPELOOM_RETURN_IF_ERROR(
+      ImproveCandidate(job, input, built, memory, &plain, evaluations));
+  PIPELOOM_RETURN_IF_ERROR(refine(&plain));
+  if (plain.predicted.finish < best->predicted.finish) *best = std::move(plain);
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -141,8 +187,11 @@ absl::StatusOr<PreparedJob> PrepareJob(const Strategy& strategy,
   return job;
 }
 
-absl::StatusOr<PlanResult> PlanStep(const PreparedJob& prepared,
-                                    const PlanInput& whole_input) {
+namespace {
+
+// What the job's strategy makes of the step by itself.
+absl::StatusOr<PlanResult> PlanAlone(const PreparedJob& prepared,
+                                     const PlanInput& whole_input) {
   PreparedJob job = prepared;
   job.costs = &prepared.costs->ForReplica(whole_input.replica);
   const JobSpec& spec = job.costs->job();
@@ -162,6 +211,9 @@ absl::StatusOr<PlanResult> PlanStep(const PreparedJob& prepared,
           *job.costs, job.partition, result.microbatches,
           {.split_backward = job.strategy->split_backward()}));
   const bool own_memory = job.strategy->chooses_memory();
+  const bool starts_from_others =
+      dynamic_cast<const StartsFromOthers*>(job.strategy) != nullptr;
+  bool refined = false;
   std::optional<MemoryRules> rules;
   if (!own_memory) {
     rules.emplace(*job.costs, job.partition, result.microbatches, built.pairs);
@@ -176,6 +228,7 @@ absl::StatusOr<PlanResult> PlanStep(const PreparedJob& prepared,
   SearchBudget screening = input.budget;
   screening.max_evaluations = 1;
   std::optional<Candidate> best;
+  std::optional<Candidate> known;
   absl::Status last_error;
   // True: it fits and is better.
   const auto screen =
@@ -201,15 +254,14 @@ absl::StatusOr<PlanResult> PlanStep(const PreparedJob& prepared,
     PIPELOOM_RETURN_IF_ERROR(screen(nullptr).status());
     // Not for searches that only ask whether a partition is worth its while.
     const bool searches = input.budget.max_evaluations > 1;
-    if (dynamic_cast<const StartsFromOthers*>(job.strategy) != nullptr &&
-        (searches || !best.has_value())) {
-      PIPELOOM_ASSIGN_OR_RETURN(std::optional<Candidate> known,
-                                KnownStart(job, input, result.microbatches,
-                                           built, memory, &result.evaluations));
+    if (starts_from_others && (searches || !best.has_value())) {
+      PIPELOOM_ASSIGN_OR_RETURN(
+          known, KnownStart(job, input, result.microbatches, built, memory,
+                            &result.evaluations));
       if (known.has_value() &&
           (!best.has_value() ||
            known->predicted.finish < best->predicted.finish)) {
-        best = *std::move(known);
+        best = known;
       }
     }
     // What fits without copies to the host, which need room of their own, is a
@@ -240,25 +292,6 @@ absl::StatusOr<PlanResult> PlanStep(const PreparedJob& prepared,
     PIPELOOM_RETURN_IF_ERROR(ScreenRules(
         *rules, input.budget, &result.evaluations, may_be_best, screen));
   }
-  if (!best.has_value() && input.budget.max_evaluations > 1 &&
-      dynamic_cast<const StartsFromOthers*>(job.strategy) != nullptr) {
-    // Nothing of its own: another strategy's plan, if any has one.
-    for (const absl::string_view name : StrategyNames()) {
-      if (name == job.strategy->name()) continue;
-      PIPELOOM_ASSIGN_OR_RETURN(const auto other, MakeStrategy(name));
-      PreparedJob with_other = prepared;
-      with_other.strategy = other.get();
-      PlanInput once = whole_input;
-      once.robust.reset();
-      once.budget.max_evaluations =
-          std::min<int64_t>(once.budget.max_evaluations, 60);
-      absl::StatusOr<PlanResult> plan = PlanStep(with_other, once);
-      if (!plan.ok()) continue;
-      plan->plan.schedule = std::string(job.strategy->name());
-      plan->evaluations += result.evaluations;
-      return plan;
-    }
-  }
   if (!best.has_value()) {
     return absl::ResourceExhaustedError(absl::StrFormat(
         "step %d, schedule %s: nothing fits the memory limit of %s a GPU%s: %s",
@@ -271,7 +304,15 @@ absl::StatusOr<PlanResult> PlanStep(const PreparedJob& prepared,
   }
   const bool may_go_on = !best->made.found.proven_optimal &&
                          !input.budget.Exhausted(result.evaluations);
-  if (may_go_on && own_memory) {
+  const bool refines =
+      !whole_input.robust.has_value() && input.budget.max_evaluations > 1 &&
+      (!job.strategy->split_backward() || HasFormChoice(memory));
+  if (may_go_on && own_memory && refines && starts_from_others) {
+    PIPELOOM_RETURN_IF_ERROR(ImproveAndRefine(job, input, built, memory,
+                                              std::move(known), &*best,
+                                              &result.evaluations));
+    refined = true;
+  } else if (may_go_on && own_memory) {
     PIPELOOM_RETURN_IF_ERROR(ImproveCandidate(job, input, built, memory, &*best,
                                               &result.evaluations));
   } else if (may_go_on) {
@@ -292,12 +333,9 @@ absl::StatusOr<PlanResult> PlanStep(const PreparedJob& prepared,
   // Better forms of passes for the order found; in a step of fused backwards
   // after going over to one that has both forms.
   std::optional<SplitStep> split;
-  if (!whole_input.robust.has_value() && input.budget.max_evaluations > 1) {
+  if (refines && !refined) {
     if (job.strategy->split_backward()) {
-      if (HasFormChoice(memory)) {
-        PIPELOOM_RETURN_IF_ERROR(
-            RefinePasses(job, input, built, memory, &*best));
-      }
+      PIPELOOM_RETURN_IF_ERROR(RefinePasses(job, input, built, memory, &*best));
     } else {
       absl::StatusOr<SplitAnswer> answer =
           ToSplit(job, result.microbatches, built, memory, best->made);
@@ -343,6 +381,21 @@ absl::StatusOr<PlanResult> PlanStep(const PreparedJob& prepared,
   result.bound_source = bound.source;
   result.proven_optimal = result.predicted.step_time() == result.lower_bound;
   return result;
+}
+
+}  // namespace
+
+absl::StatusOr<PlanResult> PlanStep(const PreparedJob& job,
+                                    const PlanInput& input) {
+  // Not for searches that only ask whether a partition is worth its while.
+  if (input.budget.max_evaluations <= 1 ||
+      dynamic_cast<const StartsFromOthers*>(job.strategy) == nullptr) {
+    return PlanAlone(job, input);
+  }
+  absl::StatusOr<PlanResult> own = PlanAlone(job, input);
+  // A robust choice is not judged by the undisturbed time.
+  if (own.ok() && input.robust.has_value()) return own;
+  return BestOfRivals(job, input, std::move(own));
 }
 
 }  // namespace pipeloom::planner

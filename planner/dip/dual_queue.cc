@@ -106,8 +106,9 @@ int64_t DualQueue::Run(absl::Span<const int64_t> priority) {
     }
     PIPELOOM_CHECK(soonest != nullptr);
     const Choice placed = soonest->next;
-    if (!guard_.IsStarted(placed.task) && !guard_.Admits(placed.task)) {
-      // A microbatch that began on another rank since goes first here too.
+    if (!guard_.Admits(placed.task)) {
+      // Microbatches that began on other ranks since go first here too, before
+      // this task's if it had not begun when the rank decided.
       soonest->stale = true;
       continue;
     }

@@ -1,9 +1,9 @@
 // pipeloom against every other strategy on random jobs: same partition, limit
 // and number of evaluations. PIPELOOM_FAIR_JOBS=500 for more jobs,
-// PIPELOOM_FAIR_FIRST for others. It is never without a plan where any has one.
-// It has the orders of others and a part of its budget for dip's: at a few
-// evaluations, and as the form of every pass is chosen for each order, another
-// may be a little faster now and then.
+// PIPELOOM_FAIR_FIRST for others. It is never without a plan where any has one,
+// and never slower than a strategy that does not search. Those that do, dip and
+// dip-order, spend all evaluations on rollouts, where pipeloom tries
+// 60: with 300 evaluations one of them is luckier now and then.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -33,10 +33,14 @@ int64_t NumJobs() {
   return text == nullptr ? 30 : std::atoll(text);
 }
 
-// How much faster another strategy may be, and on how many of the jobs one may
-// be faster at all.
+// How much faster a strategy that searches may be, and on how many of the jobs
+// one may be faster at all.
 constexpr double kLuck = 1.1;
-constexpr double kLucky = 0.25;
+constexpr double kLucky = 0.15;
+
+bool Searches(absl::string_view name) {
+  return name == "dip" || name == "dip-order";
+}
 
 int64_t FirstJob() {
   const char* text = std::getenv("PIPELOOM_FAIR_FIRST");
@@ -99,11 +103,12 @@ absl::StatusOr<Contest> MakeContest(uint64_t seed) {
   return contest;
 }
 
-TEST(NeverWorseTest, AlwaysAPlanAndSeldomASlowerOneThanOthersOnAPartition) {
+TEST(NeverWorseTest, AlwaysAPlanAndNoneSlowerThanOthersOnAPartition) {
   int planned = 0;
   int lucky = 0;  // Jobs on which another was faster.
   int impossible = 0;
   std::map<std::string, int> applied;
+  std::map<std::string, double> most_faster;  // By strategy, of all jobs.
   const int64_t first = FirstJob();
   for (int64_t seed = first; seed < first + NumJobs(); ++seed) {
     SCOPED_TRACE(::testing::Message() << "job " << seed);
@@ -131,7 +136,12 @@ TEST(NeverWorseTest, AlwaysAPlanAndSeldomASlowerOneThanOthersOnAPartition) {
       const Duration time = theirs->predicted.step_time();
       const Duration mine = ours->predicted.step_time();
       slower = slower || mine > time;
-      EXPECT_LE(ToSeconds(mine), kLuck * ToSeconds(time))
+      if (mine > time) {
+        double& most = most_faster[std::string(name)];
+        most = std::max(most, ToSeconds(mine) / ToSeconds(time) - 1);
+      }
+      EXPECT_LE(ToSeconds(mine),
+                (Searches(name) ? kLuck : 1.0) * ToSeconds(time))
           << name << " is "
           << 100 * (ToSeconds(ours->predicted.step_time()) /
                         ToSeconds(theirs->predicted.step_time()) -
@@ -149,10 +159,24 @@ TEST(NeverWorseTest, AlwaysAPlanAndSeldomASlowerOneThanOthersOnAPartition) {
   std::printf("%d jobs planned, %d not; on %d another was faster\n", planned,
               impossible, lucky);
   for (const auto& [name, count] : applied) {
-    std::printf("%-15s %d plans\n", name.c_str(), count);
+    std::printf("%-15s %d plans, at most %.2f %% faster\n", name.c_str(), count,
+                100 * most_faster[name]);
   }
   EXPECT_GT(applied["dip"], 0);
   EXPECT_GT(applied["megatron"], 0);
+}
+
+// Thousands of priorities meet what few do not: a microbatch that a rank means
+// to begin with is begun on another rank behind a third.
+TEST(NeverWorseTest, ManyRolloutsOfDipNeverGetStuckInMemory) {
+  int planned = 0;
+  for (uint64_t seed = 0; seed < 8; ++seed) {
+    SCOPED_TRACE(::testing::Message() << "job " << seed);
+    ASSERT_OK_AND_ASSIGN(Contest contest, MakeContest(seed));
+    contest.evaluations = 4000;
+    planned += PlanWith(contest, "dip-order").ok();
+  }
+  EXPECT_GT(planned, 3);
 }
 
 }  // namespace

@@ -92,7 +92,7 @@ Bytes Roomy(const BatchMetadata& batch) {
 class OffloadTest : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(OffloadTest, AllowingItIsNeverWorseUnderTightLimits) {
-  const int64_t evaluations = GetParam() == "dip" ? 60 : 300;
+  const int64_t evaluations = GetParam() == "dip" ? 200 : 300;
   double with = 0;
   double without = 0;
   int copied = 0;

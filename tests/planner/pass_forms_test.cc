@@ -14,6 +14,7 @@
 #include "planner/list_scheduler.h"
 #include "planner/lower_plan.h"
 #include "planner/pair_passes.h"
+#include "planner/paired_search.h"
 #include "planner/plan_bound.h"
 #include "planner/stage_choices.h"
 #include "tests/support/small_job.h"
@@ -165,6 +166,69 @@ TEST(PairPasses, PairsAreLegalNeverSlowerAndAboveTheBound) {
     EXPECT_THAT(ValidateExecutionPlan(plan), IsOk());
   }
   EXPECT_GT(paired, 40);
+}
+
+// Whatever a search finds with the pairs as constraints is an order of the plan
+// in which the same pairs hold, of the same time.
+TEST(PairedSearch, OrdersOfTheConstrainedGraphAreOrdersOfThePlanWithItsPairs) {
+  int improved = 0;
+  for (uint64_t seed = 0; seed < 40; ++seed) {
+    SCOPED_TRACE(::testing::Message() << "seed " << seed);
+    const Problem problem = MakeProblem(seed);
+    const MemorySelection selection = problem.memory.KeepEverything();
+    const StageGraph graph =
+        *partition::ApplyMemory(problem.graph, problem.memory, selection);
+    const Limited limited = ListScheduled(graph);
+    const StageGraph& within = seed % 2 == 0 ? graph : limited.graph;
+    const PairedOrders found =
+        PairPasses(within, problem.memory, selection, limited.orders);
+    if (found.pairs.empty()) continue;
+    ASSERT_OK_AND_ASSIGN(const ConstrainedGraph constrained,
+                         ConstrainByPairs(within, problem.memory, found.pairs));
+    RankOrders start = found.orders;
+    for (std::vector<TaskId>& order : start) {
+      for (TaskId& t : order) t = constrained.now[t];
+    }
+    ASSERT_OK_AND_ASSIGN(
+        SearchResult searched,
+        SearchGraph(constrained.graph, seed, {.max_evaluations = 200}, start));
+    EXPECT_LE(searched.schedule.step_time().count(), found.step_time);
+    improved += searched.schedule.step_time().count() < found.step_time;
+    RankOrders orders = searched.schedule.order;
+    for (std::vector<TaskId>& order : orders) {
+      for (TaskId& t : order) t = constrained.original[t];
+    }
+    ASSERT_OK_AND_ASSIGN(const StageGraph paired,
+                         ApplyPairs(within, found.pairs));
+    ASSERT_OK_AND_ASSIGN(const Schedule schedule,
+                         TimeSchedule(paired, std::move(orders)));
+    EXPECT_THAT(ValidateSchedule(paired, schedule), IsOk());
+    EXPECT_EQ(schedule.step_time(), searched.schedule.step_time());
+    ASSERT_OK_AND_ASSIGN(const StageGraph unlimited,
+                         ApplyPairs(graph, found.pairs));
+    ASSERT_OK_AND_ASSIGN(const ExecutionPlan plan,
+                         LowerPlan(unlimited, schedule));
+    EXPECT_THAT(ValidateExecutionPlan(plan), IsOk());
+  }
+  EXPECT_GT(improved, 20);
+}
+
+TEST(PairedSearch, PairsThatLeaveNoOrderAreRefused) {
+  const Problem problem = MakeProblem(1);
+  // Two backwards of a rank, each with the other's weight gradient in its gap.
+  std::vector<partition::StagePair> two;
+  for (const partition::StagePair& pair : problem.memory.pairs) {
+    if (pair.weight_grad.is_none()) continue;
+    if (two.empty() || (two.size() == 1 && pair.stage == two[0].stage)) {
+      two.push_back(pair);
+    }
+  }
+  ASSERT_EQ(two.size(), 2u);
+  const auto refused = ConstrainByPairs(
+      problem.graph, problem.memory,
+      {{.weight_grad = two[0].weight_grad, .backward = two[1].backward},
+       {.weight_grad = two[1].weight_grad, .backward = two[0].backward}});
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kInvalidArgument);
 }
 
 }  // namespace

@@ -1,0 +1,110 @@
+#include "planner/rival_plans.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "base/status_macros.h"
+#include "partition/build_stage_graph.h"
+#include "planner/plan_bound.h"
+#include "planner/stage_choices.h"
+#include "planner/strategy.h"
+
+namespace pipeloom::planner {
+namespace {
+
+// On a given partition every other strategy without a search has the order of
+// one of these. Those that are fastest most often come first, as time may end
+// the attempts.
+constexpr absl::string_view kRivals[] = {
+    "dip-interleave", "interleaved", "optimus",   "zb-h1", "1f1b",
+    "zb-v",           "dualpipe-v",  "disttrain", "gpipe", "v-half",
+    "v-min",          "dip",         "dip-order"};
+
+// At most so many evaluations of a search by another strategy.
+constexpr int64_t kSearchEvaluations = 60;
+
+absl::StatusOr<PlanResult> PlanWith(const PreparedJob& job, PlanInput input,
+                                    absl::string_view name) {
+  PIPELOOM_ASSIGN_OR_RETURN(const auto strategy, MakeStrategy(name));
+  PreparedJob with = job;
+  with.strategy = strategy.get();
+  return PlanStep(with, input);
+}
+
+// Of the step, for every choice that strategies which choose memory have.
+absl::StatusOr<NamedBound> BoundOfStep(const PreparedJob& prepared,
+                                       const PlanInput& input,
+                                       const Microbatches& microbatches) {
+  const emulator::StageCostModel& costs =
+      prepared.costs->ForReplica(input.replica);
+  PIPELOOM_ASSIGN_OR_RETURN(
+      const partition::BuiltGraph built,
+      partition::BuildStageGraph(costs, prepared.partition, microbatches,
+                                 {.split_backward = true}));
+  const partition::StepMemory memory = partition::MakeStepMemory(
+      costs, prepared.partition, microbatches, built.pairs,
+      StageChoices(costs, prepared.partition, microbatches));
+  return PlanBound(built.graph, &memory);
+}
+
+}  // namespace
+
+absl::StatusOr<PlanResult> BestOfRivals(const PreparedJob& job,
+                                        const PlanInput& input,
+                                        absl::StatusOr<PlanResult> own) {
+  if (!own.ok() && !absl::IsResourceExhausted(own.status())) return own;
+  PlanInput once = input;
+  once.robust.reset();
+  once.budget.max_evaluations =
+      std::min(once.budget.max_evaluations, kSearchEvaluations);
+  std::optional<PlanResult> best;
+  int64_t evaluations = own.ok() ? own->evaluations : 0;
+  const auto offer = [&](absl::string_view name) {
+    absl::StatusOr<PlanResult> plan = PlanWith(job, once, name);
+    if (!plan.ok()) return;
+    evaluations += plan->evaluations;
+    const Duration time = plan->predicted.step_time();
+    if (own.ok() && time >= own->predicted.step_time()) return;
+    if (best.has_value() && time >= best->predicted.step_time()) return;
+    best = *std::move(plan);
+  };
+  const auto is_over = [&] {
+    return input.budget.stop.stop_requested() ||
+           (own.ok() && input.budget.expired && input.budget.expired());
+  };
+  for (const absl::string_view name : kRivals) {
+    if (is_over()) break;
+    offer(name);
+  }
+  if (!own.ok() && !best.has_value()) {
+    for (const absl::string_view name : StrategyNames()) {
+      if (name == job.strategy->name()) continue;
+      offer(name);
+      if (best.has_value()) break;
+    }
+  }
+  if (!best.has_value()) {
+    if (own.ok()) own->evaluations = evaluations;
+    return own;
+  }
+  NamedBound bound;
+  if (own.ok()) {
+    bound = {own->lower_bound.count(), own->bound_source};
+  } else {
+    PIPELOOM_ASSIGN_OR_RETURN(bound,
+                              BoundOfStep(job, input, best->microbatches));
+  }
+  best->plan.schedule = std::string(job.strategy->name());
+  best->lower_bound = Nanoseconds(bound.time);
+  best->plan.lower_bound = best->lower_bound;
+  best->bound_source = bound.source;
+  best->proven_optimal = best->predicted.step_time() == best->lower_bound;
+  best->evaluations = evaluations;
+  return *std::move(best);
+}
+
+}  // namespace pipeloom::planner

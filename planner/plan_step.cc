@@ -96,8 +96,7 @@ absl::StatusOr<std::optional<Candidate>> KnownStart(
       StageChoices(*job.costs, job.partition, microbatches));
   // A share of the time, but not of the number of evaluations: that is small.
   SearchBudget dip = input.budget.Until(kDipUntil);
-  dip.max_evaluations =
-      std::min(input.budget.max_evaluations, kDipEvaluations);
+  dip.max_evaluations = std::min(input.budget.max_evaluations, kDipEvaluations);
   const KnownStarts starts(job.strategy->name(), dip);
   PreparedJob with_starts = job;
   with_starts.strategy = &starts;

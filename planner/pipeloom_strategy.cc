@@ -1,6 +1,14 @@
 #include "planner/pipeloom_strategy.h"
 
+#include <utility>
+#include <vector>
+
 #include "partition/placement.h"
+#include "planner/baselines/classic.h"
+#include "planner/baselines/disttrain.h"
+#include "planner/baselines/optimus.h"
+#include "planner/dip/dip_strategy.h"
+#include "planner/known_starts.h"
 #include "planner/memory_search.h"
 #include "planner/search_graph.h"
 #include "planner/strategy_abilities.h"
@@ -28,6 +36,19 @@ class PipeloomStrategy : public Strategy, public StartsFromOthers {
       const Partition& partition, uint64_t seed,
       const SearchBudget& budget) const override {
     return SearchWithMemory(graph, memory, partition, seed, budget);
+  }
+  std::unique_ptr<Strategy> Starts(SearchBudget dip) const override {
+    return std::make_unique<KnownStarts>(name(), std::move(dip));
+  }
+  std::vector<std::unique_ptr<Strategy>> Rivals() const override {
+    std::vector<std::unique_ptr<Strategy>> rivals;
+    for (const auto make :
+         {MakeDipInterleave, MakeInterleaved, MakeOptimus, MakeZeroBubbleH1,
+          MakeOneFOneB, MakeZeroBubbleV, MakeDualPipeV, MakeDistTrain,
+          MakeGPipe, MakeVHalf, MakeVMin, MakeDip, MakeDipOrder}) {
+      rivals.push_back(make());
+    }
+    return rivals;
   }
   absl::StatusOr<MemorySchedule> MakeMemoryScheduleFrom(
       const StageGraph& graph, const partition::StepMemory& memory,

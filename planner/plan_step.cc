@@ -1,6 +1,7 @@
 #include "planner/plan_step.h"
 
 #include <algorithm>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -11,7 +12,6 @@
 #include "emulator/emulate_step.h"
 #include "partition/build_stage_graph.h"
 #include "partition/loss_shares.h"
-#include "planner/known_starts.h"
 #include "planner/lower_plan.h"
 #include "planner/memory_rules.h"
 #include "planner/paired_search.h"
@@ -82,11 +82,12 @@ absl::Status ScreenRules(const MemoryRules& rules, const SearchBudget& whole,
   return absl::OkStatus();
 }
 
-// The best of what other strategies would run with fused backwards
-// (known_starts.h), as a candidate of the split step; none where nothing fits.
+// The best of what other strategies begin with, fused backwards, as a candidate
+// of the split step; none where nothing fits.
 absl::StatusOr<std::optional<Candidate>> KnownStart(
-    const PreparedJob& job, const PlanInput& input,
-    const Microbatches& microbatches, const partition::BuiltGraph& split,
+    const StartsFromOthers& others, const PreparedJob& job,
+    const PlanInput& input, const Microbatches& microbatches,
+    const partition::BuiltGraph& split,
     const partition::StepMemory& split_memory, int64_t* evaluations) {
   PIPELOOM_ASSIGN_OR_RETURN(
       const partition::BuiltGraph fused,
@@ -97,9 +98,9 @@ absl::StatusOr<std::optional<Candidate>> KnownStart(
   // A share of the time, but not of the number of evaluations: that is small.
   SearchBudget dip = input.budget.Until(kDipUntil);
   dip.max_evaluations = std::min(input.budget.max_evaluations, kDipEvaluations);
-  const KnownStarts starts(job.strategy->name(), dip);
+  const std::unique_ptr<Strategy> starts = others.Starts(dip);
   PreparedJob with_starts = job;
-  with_starts.strategy = &starts;
+  with_starts.strategy = starts.get();
   absl::StatusOr<Candidate> known = PlanChoice(
       with_starts, input, fused, memory, nullptr, fused.graph.ranks(),
       input.budget.PartUntil(kStartsUntil, *evaluations), evaluations);
@@ -210,8 +211,8 @@ absl::StatusOr<PlanResult> PlanAlone(const PreparedJob& prepared,
           *job.costs, job.partition, result.microbatches,
           {.split_backward = job.strategy->split_backward()}));
   const bool own_memory = job.strategy->chooses_memory();
-  const bool starts_from_others =
-      dynamic_cast<const StartsFromOthers*>(job.strategy) != nullptr;
+  const auto* const others =
+      dynamic_cast<const StartsFromOthers*>(job.strategy);
   bool refined = false;
   std::optional<MemoryRules> rules;
   if (!own_memory) {
@@ -253,10 +254,10 @@ absl::StatusOr<PlanResult> PlanAlone(const PreparedJob& prepared,
     PIPELOOM_RETURN_IF_ERROR(screen(nullptr).status());
     // Not for searches that only ask whether a partition is worth its while.
     const bool searches = input.budget.max_evaluations > 1;
-    if (starts_from_others && (searches || !best.has_value())) {
+    if (others != nullptr && (searches || !best.has_value())) {
       PIPELOOM_ASSIGN_OR_RETURN(
-          known, KnownStart(job, input, result.microbatches, built, memory,
-                            &result.evaluations));
+          known, KnownStart(*others, job, input, result.microbatches, built,
+                            memory, &result.evaluations));
       if (known.has_value() &&
           (!best.has_value() ||
            known->predicted.finish < best->predicted.finish)) {
@@ -306,7 +307,7 @@ absl::StatusOr<PlanResult> PlanAlone(const PreparedJob& prepared,
   const bool refines =
       !whole_input.robust.has_value() && input.budget.max_evaluations > 1 &&
       (!job.strategy->split_backward() || HasFormChoice(memory));
-  if (may_go_on && own_memory && refines && starts_from_others) {
+  if (may_go_on && own_memory && refines && others != nullptr) {
     PIPELOOM_RETURN_IF_ERROR(ImproveAndRefine(job, input, built, memory,
                                               std::move(known), &*best,
                                               &result.evaluations));
@@ -387,14 +388,15 @@ absl::StatusOr<PlanResult> PlanAlone(const PreparedJob& prepared,
 absl::StatusOr<PlanResult> PlanStep(const PreparedJob& job,
                                     const PlanInput& input) {
   // Not for searches that only ask whether a partition is worth its while.
-  if (input.budget.max_evaluations <= 1 ||
-      dynamic_cast<const StartsFromOthers*>(job.strategy) == nullptr) {
+  const auto* const others =
+      dynamic_cast<const StartsFromOthers*>(job.strategy);
+  if (input.budget.max_evaluations <= 1 || others == nullptr) {
     return PlanAlone(job, input);
   }
   absl::StatusOr<PlanResult> own = PlanAlone(job, input);
   // A robust choice is not judged by the undisturbed time.
   if (own.ok() && input.robust.has_value()) return own;
-  return BestOfRivals(job, input, std::move(own));
+  return BestOfRivals(others->Rivals(), job, input, std::move(own));
 }
 
 }  // namespace pipeloom::planner

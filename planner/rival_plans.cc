@@ -11,29 +11,12 @@
 #include "partition/build_stage_graph.h"
 #include "planner/plan_bound.h"
 #include "planner/stage_choices.h"
-#include "planner/strategy.h"
 
 namespace pipeloom::planner {
 namespace {
 
-// On a given partition every other strategy without a search has the order of
-// one of these. Those that are fastest most often come first, as time may end
-// the attempts.
-constexpr absl::string_view kRivals[] = {
-    "dip-interleave", "interleaved", "optimus",   "zb-h1", "1f1b",
-    "zb-v",           "dualpipe-v",  "disttrain", "gpipe", "v-half",
-    "v-min",          "dip",         "dip-order"};
-
 // At most so many evaluations of a search by another strategy.
 constexpr int64_t kSearchEvaluations = 60;
-
-absl::StatusOr<PlanResult> PlanWith(const PreparedJob& job, PlanInput input,
-                                    absl::string_view name) {
-  PIPELOOM_ASSIGN_OR_RETURN(const auto strategy, MakeStrategy(name));
-  PreparedJob with = job;
-  with.strategy = strategy.get();
-  return PlanStep(with, input);
-}
 
 // Of the step, for every choice that strategies which choose memory have.
 absl::StatusOr<NamedBound> BoundOfStep(const PreparedJob& prepared,
@@ -53,9 +36,10 @@ absl::StatusOr<NamedBound> BoundOfStep(const PreparedJob& prepared,
 
 }  // namespace
 
-absl::StatusOr<PlanResult> BestOfRivals(const PreparedJob& job,
-                                        const PlanInput& input,
-                                        absl::StatusOr<PlanResult> own) {
+absl::StatusOr<PlanResult> BestOfRivals(
+    const std::vector<std::unique_ptr<Strategy>>& rivals,
+    const PreparedJob& job, const PlanInput& input,
+    absl::StatusOr<PlanResult> own) {
   if (!own.ok() && !absl::IsResourceExhausted(own.status())) return own;
   PlanInput once = input;
   once.robust.reset();
@@ -63,29 +47,18 @@ absl::StatusOr<PlanResult> BestOfRivals(const PreparedJob& job,
       std::min(once.budget.max_evaluations, kSearchEvaluations);
   std::optional<PlanResult> best;
   int64_t evaluations = own.ok() ? own->evaluations : 0;
-  const auto offer = [&](absl::string_view name) {
-    absl::StatusOr<PlanResult> plan = PlanWith(job, once, name);
-    if (!plan.ok()) return;
+  for (const std::unique_ptr<Strategy>& rival : rivals) {
+    if (input.budget.stop.stop_requested()) break;
+    if (own.ok() && input.budget.expired && input.budget.expired()) break;
+    PreparedJob with = job;
+    with.strategy = rival.get();
+    absl::StatusOr<PlanResult> plan = PlanStep(with, once);
+    if (!plan.ok()) continue;  // Not for this partition, or too large.
     evaluations += plan->evaluations;
     const Duration time = plan->predicted.step_time();
-    if (own.ok() && time >= own->predicted.step_time()) return;
-    if (best.has_value() && time >= best->predicted.step_time()) return;
+    if (own.ok() && time >= own->predicted.step_time()) continue;
+    if (best.has_value() && time >= best->predicted.step_time()) continue;
     best = *std::move(plan);
-  };
-  const auto is_over = [&] {
-    return input.budget.stop.stop_requested() ||
-           (own.ok() && input.budget.expired && input.budget.expired());
-  };
-  for (const absl::string_view name : kRivals) {
-    if (is_over()) break;
-    offer(name);
-  }
-  if (!own.ok() && !best.has_value()) {
-    for (const absl::string_view name : StrategyNames()) {
-      if (name == job.strategy->name()) continue;
-      offer(name);
-      if (best.has_value()) break;
-    }
   }
   if (!best.has_value()) {
     if (own.ok()) own->evaluations = evaluations;

@@ -7,20 +7,25 @@
 #ifndef PIPELOOM_PLANNER_RIVAL_PLANS_H_
 #define PIPELOOM_PLANNER_RIVAL_PLANS_H_
 
+#include <memory>
+#include <vector>
+
 #include "absl/status/statusor.h"
 #include "planner/plan_step.h"
+#include "planner/strategy.h"
 
 namespace pipeloom::planner {
 
 // Returns `own`, what the job's strategy made of the step, or the fastest of
-// the other strategies' plans on the same partition if that is faster, under
+// the rivals' plans on the same partition if that is faster, under
 // the name of the job's strategy, with the bound of `own`. If `own` is
-// ResourceExhausted, every strategy there is gets a try, whatever the budget;
-// else time ends the attempts, but not the number of evaluations, as a plan
-// takes few. Evaluations are added up. Errors: those of `own`.
-absl::StatusOr<PlanResult> BestOfRivals(const PreparedJob& job,
-                                        const PlanInput& input,
-                                        absl::StatusOr<PlanResult> own);
+// ResourceExhausted, every rival gets a try, whatever the budget; else time
+// ends the attempts, but not the number of evaluations, as a plan takes few.
+// Evaluations are added up. Errors: those of `own`.
+absl::StatusOr<PlanResult> BestOfRivals(
+    const std::vector<std::unique_ptr<Strategy>>& rivals,
+    const PreparedJob& job, const PlanInput& input,
+    absl::StatusOr<PlanResult> own);
 
 }  // namespace pipeloom::planner
 

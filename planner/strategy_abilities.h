@@ -3,6 +3,8 @@
 #define PIPELOOM_PLANNER_STRATEGY_ABILITIES_H_
 
 #include <cstdint>
+#include <memory>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "ir/partition.h"
@@ -12,12 +14,18 @@
 
 namespace pipeloom::planner {
 
-// Its searches start from what other strategies would run
-// (planner/known_starts.h). For strategies that choose memory and split
-// backwards.
+// Its searches start from what other strategies would run, and it hands out
+// their plans where they are faster. For strategies that choose memory and
+// split backwards.
 class StartsFromOthers {
  public:
   virtual ~StartsFromOthers() = default;
+  // A strategy whose schedule is the best of what others begin with; `dip`: the
+  // budget for DIP's part in it. For one step.
+  virtual std::unique_ptr<Strategy> Starts(SearchBudget dip) const = 0;
+  // One strategy for each order that others have on a given partition, those
+  // first that are fastest most often.
+  virtual std::vector<std::unique_ptr<Strategy>> Rivals() const = 0;
   // As Strategy::MakeMemorySchedule, with an answer that is known for the
   // graph, under these limits or higher ones, and is to be beaten.
   virtual absl::StatusOr<MemorySchedule> MakeMemoryScheduleFrom(

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "planner/baselines/baseline_strategy.h"
 
 namespace pipeloom::planner {
 namespace {
@@ -132,17 +131,6 @@ absl::StatusOr<RankOrders> DualPipeVOrders(const VirtualPipeline& pipeline) {
                       .steps;
   }
   return ToRankOrders(pipeline, programs);
-}
-
-std::unique_ptr<Strategy> MakeDualPipeV() {
-  return std::make_unique<BaselineStrategy>(
-      "dualpipe-v",
-      BaselineStrategy::Traits{.max_chunks = 2,
-                               .weights = {partition::LayerWeight::kCount,
-                                           partition::LayerWeight::kParameters},
-                               .shape = BaselineStrategy::Shape::kVee,
-                               .split_backward = true},
-      DualPipeVOrders);
 }
 
 }  // namespace pipeloom::planner

@@ -11,12 +11,10 @@
 #define PIPELOOM_PLANNER_BASELINES_DUAL_PIPE_V_H_
 
 #include <cstdint>
-#include <memory>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "planner/baselines/pass_program.h"
-#include "planner/strategy.h"
 
 namespace pipeloom::planner {
 
@@ -36,11 +34,6 @@ DualPipeVProgram DualPipeVRank(int32_t rank, int32_t ranks,
 
 // InvalidArgument when the pipeline has more than two segments.
 absl::StatusOr<RankOrders> DualPipeVOrders(const VirtualPipeline& pipeline);
-
-// Modules concatenated, two segments in a V (one when there are fewer layers
-// than that), layers balanced by count or by parameters, whichever plans the
-// sample's median step faster.
-std::unique_ptr<Strategy> MakeDualPipeV();
 
 }  // namespace pipeloom::planner
 

@@ -1,7 +1,5 @@
 #include "planner/baselines/gpipe.h"
 
-#include "planner/baselines/baseline_strategy.h"
-
 namespace pipeloom::planner {
 
 RankOrders GPipeOrders(const VirtualPipeline& pipeline) {
@@ -19,14 +17,6 @@ RankOrders GPipeOrders(const VirtualPipeline& pipeline) {
     }
   }
   return orders;
-}
-
-std::unique_ptr<Strategy> MakeGPipe() {
-  return std::make_unique<BaselineStrategy>(
-      "gpipe", /*max_chunks=*/1, partition::LayerWeight::kCount,
-      [](const VirtualPipeline& pipeline) -> absl::StatusOr<RankOrders> {
-        return GPipeOrders(pipeline);
-      });
 }
 
 }  // namespace pipeloom::planner

@@ -4,8 +4,6 @@
 #include <utility>
 #include <vector>
 
-#include "planner/baselines/baseline_strategy.h"
-
 namespace pipeloom::planner {
 namespace {
 
@@ -68,12 +66,6 @@ absl::StatusOr<RankOrders> InterleavedOrders(const VirtualPipeline& pipeline) {
     return smaller;
   }
   return filled;
-}
-
-std::unique_ptr<Strategy> MakeInterleaved() {
-  return std::make_unique<BaselineStrategy>("interleaved", /*max_chunks=*/2,
-                                            partition::LayerWeight::kCount,
-                                            InterleavedOrders);
 }
 
 }  // namespace pipeloom::planner

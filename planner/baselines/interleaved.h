@@ -9,19 +9,12 @@
 #ifndef PIPELOOM_PLANNER_BASELINES_INTERLEAVED_H_
 #define PIPELOOM_PLANNER_BASELINES_INTERLEAVED_H_
 
-#include <memory>
-
 #include "absl/status/statusor.h"
 #include "planner/baselines/virtual_pipeline.h"
-#include "planner/strategy.h"
 
 namespace pipeloom::planner {
 
 absl::StatusOr<RankOrders> InterleavedOrders(const VirtualPipeline& pipeline);
-
-// Modules concatenated, two segments (one when there are fewer layers than
-// that), near-equal layer counts.
-std::unique_ptr<Strategy> MakeInterleaved();
 
 }  // namespace pipeloom::planner
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "absl/strings/str_format.h"
-#include "planner/baselines/baseline_strategy.h"
 
 namespace pipeloom::planner {
 
@@ -26,11 +25,6 @@ absl::StatusOr<RankOrders> OneFOneBOrders(const VirtualPipeline& pipeline) {
     }
   }
   return orders;
-}
-
-std::unique_ptr<Strategy> MakeOneFOneB() {
-  return std::make_unique<BaselineStrategy>(
-      "1f1b", /*max_chunks=*/1, partition::LayerWeight::kCount, OneFOneBOrders);
 }
 
 }  // namespace pipeloom::planner

@@ -4,19 +4,13 @@
 #ifndef PIPELOOM_PLANNER_BASELINES_ONE_F_ONE_B_H_
 #define PIPELOOM_PLANNER_BASELINES_ONE_F_ONE_B_H_
 
-#include <memory>
-
 #include "absl/status/statusor.h"
 #include "planner/baselines/virtual_pipeline.h"
-#include "planner/strategy.h"
 
 namespace pipeloom::planner {
 
 // InvalidArgument when the pipeline has more than one segment.
 absl::StatusOr<RankOrders> OneFOneBOrders(const VirtualPipeline& pipeline);
-
-// Modules concatenated, one segment, near-equal layer counts.
-std::unique_ptr<Strategy> MakeOneFOneB();
 
 }  // namespace pipeloom::planner
 

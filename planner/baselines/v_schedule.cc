@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
-#include "planner/baselines/baseline_strategy.h"
 
 namespace pipeloom::planner {
 namespace {
@@ -257,25 +256,5 @@ absl::StatusOr<RankOrders> VScheduleOrders(VMemory memory,
   return ToRankOrders(pipeline, VSchedulePrograms(memory, pipeline.num_ranks(),
                                                   pipeline.num_microbatches()));
 }
-
-namespace {
-
-std::unique_ptr<Strategy> Make(absl::string_view name, VMemory memory) {
-  return std::make_unique<BaselineStrategy>(
-      name,
-      BaselineStrategy::Traits{.max_chunks = 2,
-                               .weights = {partition::LayerWeight::kCount,
-                                           partition::LayerWeight::kParameters},
-                               .shape = BaselineStrategy::Shape::kVee,
-                               .split_backward = true},
-      [memory](const VirtualPipeline& pipeline) {
-        return VScheduleOrders(memory, pipeline);
-      });
-}
-
-}  // namespace
-
-std::unique_ptr<Strategy> MakeVHalf() { return Make("v-half", VMemory::kHalf); }
-std::unique_ptr<Strategy> MakeVMin() { return Make("v-min", VMemory::kMin); }
 
 }  // namespace pipeloom::planner

@@ -17,11 +17,9 @@
 #define PIPELOOM_PLANNER_BASELINES_V_SCHEDULE_H_
 
 #include <cstdint>
-#include <memory>
 
 #include "absl/status/statusor.h"
 #include "planner/baselines/pass_program.h"
-#include "planner/strategy.h"
 
 namespace pipeloom::planner {
 
@@ -35,12 +33,6 @@ PassPrograms VSchedulePrograms(VMemory memory, int32_t ranks,
 // InvalidArgument when the pipeline has more than two segments.
 absl::StatusOr<RankOrders> VScheduleOrders(VMemory memory,
                                            const VirtualPipeline& pipeline);
-
-// Modules concatenated, two segments in a V (one when there are fewer layers
-// than that), layers balanced by count or by parameters, whichever plans the
-// sample's median step faster.
-std::unique_ptr<Strategy> MakeVHalf();
-std::unique_ptr<Strategy> MakeVMin();
 
 }  // namespace pipeloom::planner
 

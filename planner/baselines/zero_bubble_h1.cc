@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
-#include "planner/baselines/baseline_strategy.h"
 #include "planner/baselines/pass_timeline.h"
 
 namespace pipeloom::planner {
@@ -181,16 +180,6 @@ absl::StatusOr<RankOrders> ZeroBubbleH1Orders(const VirtualPipeline& pipeline) {
       pipeline,
       ZeroBubbleH1Programs(pipeline.num_ranks(), pipeline.num_microbatches(),
                            TypicalTimes(pipeline)));
-}
-
-std::unique_ptr<Strategy> MakeZeroBubbleH1() {
-  return std::make_unique<BaselineStrategy>(
-      "zb-h1",
-      BaselineStrategy::Traits{.max_chunks = 1,
-                               .weights = {partition::LayerWeight::kCount,
-                                           partition::LayerWeight::kParameters},
-                               .split_backward = true},
-      ZeroBubbleH1Orders);
 }
 
 }  // namespace pipeloom::planner

@@ -12,11 +12,9 @@
 #define PIPELOOM_PLANNER_BASELINES_ZERO_BUBBLE_H1_H_
 
 #include <cstdint>
-#include <memory>
 
 #include "absl/status/statusor.h"
 #include "planner/baselines/pass_program.h"
-#include "planner/strategy.h"
 
 namespace pipeloom::planner {
 
@@ -26,10 +24,6 @@ PassPrograms ZeroBubbleH1Programs(int32_t ranks, int32_t microbatches,
 
 // InvalidArgument when the pipeline has more than one segment.
 absl::StatusOr<RankOrders> ZeroBubbleH1Orders(const VirtualPipeline& pipeline);
-
-// Modules concatenated, one segment, layers balanced by count or by parameters,
-// whichever plans the sample's median step faster.
-std::unique_ptr<Strategy> MakeZeroBubbleH1();
 
 }  // namespace pipeloom::planner
 

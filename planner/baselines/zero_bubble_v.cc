@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
-#include "planner/baselines/baseline_strategy.h"
 #include "planner/baselines/pass_timeline.h"
 
 namespace pipeloom::planner {
@@ -291,17 +290,6 @@ absl::StatusOr<RankOrders> ZeroBubbleVOrders(const VirtualPipeline& pipeline) {
   return ToRankOrders(pipeline, ZeroBubbleVPrograms(pipeline.num_ranks(),
                                                     pipeline.num_microbatches(),
                                                     TypicalTimes(pipeline)));
-}
-
-std::unique_ptr<Strategy> MakeZeroBubbleV() {
-  return std::make_unique<BaselineStrategy>(
-      "zb-v",
-      BaselineStrategy::Traits{.max_chunks = 2,
-                               .weights = {partition::LayerWeight::kCount,
-                                           partition::LayerWeight::kParameters},
-                               .shape = BaselineStrategy::Shape::kVee,
-                               .split_backward = true},
-      ZeroBubbleVOrders);
 }
 
 }  // namespace pipeloom::planner

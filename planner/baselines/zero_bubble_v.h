@@ -16,11 +16,9 @@
 #define PIPELOOM_PLANNER_BASELINES_ZERO_BUBBLE_V_H_
 
 #include <cstdint>
-#include <memory>
 
 #include "absl/status/statusor.h"
 #include "planner/baselines/pass_program.h"
-#include "planner/strategy.h"
 
 namespace pipeloom::planner {
 
@@ -35,11 +33,6 @@ PassPrograms ZeroBubbleVPrograms(int32_t ranks, int32_t microbatches,
 
 // InvalidArgument when the pipeline has more than two segments.
 absl::StatusOr<RankOrders> ZeroBubbleVOrders(const VirtualPipeline& pipeline);
-
-// Modules concatenated, two segments in a V (one when there are fewer layers
-// than that), layers balanced by count or by parameters, whichever plans the
-// sample's median step faster.
-std::unique_ptr<Strategy> MakeZeroBubbleV();
 
 }  // namespace pipeloom::planner
 

@@ -8,6 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "adapters/action_table.h"
 #include "adapters/torch_schedule.h"
 #include "base/status_macros.h"
 

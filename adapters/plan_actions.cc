@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "adapters/action_table.h"
 #include "base/overloaded.h"
 #include "base/status_macros.h"
 

@@ -10,8 +10,9 @@
 
 #include "absl/status/statusor.h"
 #include "adapters/action.h"
-#include "ir/execution_plan.h"
-#include "ir/schedule.h"
+#include "adapters/action_table.h"
+#include "ir/plan/execution_plan.h"
+#include "ir/plan/schedule.h"
 
 namespace pipeloom::adapters {
 

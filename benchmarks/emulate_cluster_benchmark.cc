@@ -20,18 +20,19 @@
 #include <vector>
 
 #include "base/check.h"
-#include "emulator/emulate_cluster.h"
-#include "emulator/op_cost.h"
-#include "emulator/profile_cost.h"
-#include "emulator/stage_cost.h"
-#include "partition/batch_split.h"
-#include "partition/build_stage_graph.h"
-#include "planner/baselines/one_f_one_b.h"
-#include "planner/baselines/virtual_pipeline.h"
-#include "planner/lower_plan.h"
+#include "emulator/cluster/emulate_cluster.h"
+#include "emulator/cost/profile_cost.h"
+#include "emulator/ops/op_cost.h"
+#include "emulator/stage/stage_cost.h"
+#include "formats/profile/profile_reader.h"
+#include "formats/job/spec_loader.h"
+#include "partition/batching/batch_split.h"
+#include "partition/graph/build_stage_graph.h"
+#include "planner/orders/one_f_one_b.h"
+#include "planner/orders/virtual_pipeline.h"
+#include "planner/step/lower_plan.h"
+#include "planner/strategies/registry.h"
 #include "planner/strategy.h"
-#include "workloads/profile_reader.h"
-#include "workloads/spec_loader.h"
 
 namespace pipeloom::emulator {
 namespace {
@@ -80,10 +81,10 @@ struct Job {
 const Job& TheJob() {
   static const Job* const job = [] {
     auto* made = new Job;
-    auto spec = workloads::LoadJob("dip-vlm-xl", kData, Read);
+    auto spec = formats::LoadJob("dip-vlm-xl", kData, Read);
     PIPELOOM_CHECK(spec.ok());
     made->spec = *std::move(spec);
-    auto profile = workloads::ParseDeviceProfile(
+    auto profile = formats::ParseDeviceProfile(
         *Read(std::string(kData) + "/profiles/h100-sxm.json"), "profile");
     PIPELOOM_CHECK(profile.ok());
     made->profile = *std::move(profile);
@@ -91,7 +92,7 @@ const Job& TheJob() {
         MakeOpCosts(made->spec.cluster, made->spec.parallel, &made->profile,
                     made->spec.cluster.device.kernel_overhead);
     std::vector<std::string> warnings;
-    auto batch = workloads::ParseBatch(
+    auto batch = formats::ParseBatch(
         *Read(std::string(kData) + "/batches/image_text.jsonl"), "batch",
         &warnings);
     PIPELOOM_CHECK(batch.ok());

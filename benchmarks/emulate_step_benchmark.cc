@@ -7,13 +7,13 @@
 
 #include "base/check.h"
 #include "base/random.h"
-#include "emulator/emulate_step.h"
-#include "emulator/replay_step.h"
-#include "emulator/step_engine.h"
-#include "emulator/step_program.h"
-#include "emulator/trace_builder.h"
-#include "ir/execution_plan.h"
-#include "ir/schedule.h"
+#include "emulator/step/emulate_step.h"
+#include "emulator/step/replay_step.h"
+#include "emulator/step/step_engine.h"
+#include "emulator/step/step_program.h"
+#include "emulator/step/trace_builder.h"
+#include "ir/plan/execution_plan.h"
+#include "ir/plan/schedule.h"
 #include "tests/support/random_problem.h"
 
 namespace pipeloom::emulator {

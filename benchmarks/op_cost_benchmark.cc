@@ -2,8 +2,8 @@
 #include <cstdint>
 
 #include "benchmark/benchmark.h"
-#include "emulator/profile_cost.h"
-#include "ir/device_profile.h"
+#include "emulator/cost/profile_cost.h"
+#include "ir/profile/device_profile.h"
 
 namespace pipeloom::emulator {
 namespace {

@@ -10,9 +10,10 @@
 #include <vector>
 
 #include "base/random.h"
-#include "partition/assign_loads.h"
-#include "partition/orchestration.h"
-#include "planner/partition_search.h"
+#include "partition/batching/assign_loads.h"
+#include "partition/placement/orchestration.h"
+#include "planner/layout/partition_search.h"
+#include "planner/strategies/registry.h"
 #include "planner/strategy.h"
 #include "tests/support/small_job.h"
 

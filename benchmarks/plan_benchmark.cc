@@ -10,20 +10,21 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
-#include "ir/execution_plan.h"
-#include "ir/schedule.h"
-#include "partition/batch_split.h"
-#include "partition/build_stage_graph.h"
-#include "planner/baselines/one_f_one_b.h"
-#include "planner/baselines/virtual_pipeline.h"
-#include "planner/lower_plan.h"
-#include "planner/plan_step.h"
+#include "formats/text/json_reader.h"
+#include "formats/job/spec_loader.h"
+#include "ir/plan/execution_plan.h"
+#include "ir/plan/schedule.h"
+#include "partition/batching/batch_split.h"
+#include "partition/graph/build_stage_graph.h"
+#include "planner/orders/one_f_one_b.h"
+#include "planner/orders/virtual_pipeline.h"
+#include "planner/step/lower_plan.h"
+#include "planner/step/plan_step.h"
+#include "planner/strategies/registry.h"
 #include "planner/strategy.h"
 #include "proto/convert/plan_proto.h"
 #include "tests/support/random_problem.h"
 #include "tests/support/small_job.h"
-#include "workloads/json_reader.h"
-#include "workloads/spec_loader.h"
 
 namespace pipeloom {
 namespace {
@@ -167,7 +168,7 @@ void BM_ParseBatch(benchmark::State& state) {
   }
   for (auto _ : state) {
     benchmark::DoNotOptimize(
-        Must(workloads::ParseBatch(text, "batch.jsonl", nullptr)));
+        Must(formats::ParseBatch(text, "batch.jsonl", nullptr)));
   }
   state.SetItemsProcessed(state.iterations() * state.range(0));
   state.SetBytesProcessed(state.iterations() *
@@ -177,10 +178,9 @@ BENCHMARK(BM_ParseBatch)->Arg(1000)->Arg(100000)->Unit(benchmark::kMillisecond);
 
 void BM_ParseTaskGraph(benchmark::State& state) {
   const std::string text =
-      workloads::PrintTaskGraph(MakeScheduled(state.range(0)).graph);
+      formats::PrintTaskGraph(MakeScheduled(state.range(0)).graph);
   for (auto _ : state) {
-    benchmark::DoNotOptimize(
-        Must(workloads::ParseTaskGraph(text, "graph.json")));
+    benchmark::DoNotOptimize(Must(formats::ParseTaskGraph(text, "graph.json")));
   }
   state.SetItemsProcessed(state.iterations() * state.range(0));
   state.SetBytesProcessed(state.iterations() *

@@ -17,9 +17,9 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
-#include "emulator/profile_cost.h"
-#include "emulator/query_cost.h"
-#include "workloads/profile_reader.h"
+#include "emulator/calibration/query_cost.h"
+#include "emulator/cost/profile_cost.h"
+#include "formats/profile/profile_reader.h"
 
 namespace pipeloom {
 namespace {
@@ -29,7 +29,7 @@ absl::StatusOr<DeviceProfile> Load(const std::string& path) {
   if (!in) return absl::NotFoundError("cannot read " + path);
   const std::string text((std::istreambuf_iterator<char>(in)),
                          std::istreambuf_iterator<char>());
-  return workloads::ParseDeviceProfile(text, path);
+  return formats::ParseDeviceProfile(text, path);
 }
 
 ClusterSpec ClusterOf(const DeviceProfile& profile) {
@@ -152,7 +152,7 @@ int Main(const std::vector<std::string>& arguments) {
       return 1;
     }
     emulator::FitProfile(&*profile);
-    std::ofstream(arguments[2]) << workloads::PrintDeviceProfile(*profile);
+    std::ofstream(arguments[2]) << formats::PrintDeviceProfile(*profile);
     return 0;
   }
   if (arguments.size() != 2) {

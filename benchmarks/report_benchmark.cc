@@ -9,14 +9,14 @@
 #include <utility>
 
 #include "base/check.h"
-#include "cli/chrome_trace.h"
-#include "cli/report.h"
-#include "cli/trace_import.h"
-#include "emulator/emulate_step.h"
-#include "emulator/trace_analysis.h"
-#include "planner/baselines/one_f_one_b.h"
-#include "planner/baselines/virtual_pipeline.h"
-#include "planner/lower_plan.h"
+#include "cli/report/report.h"
+#include "cli/trace/chrome_trace.h"
+#include "cli/trace/trace_import.h"
+#include "emulator/step/emulate_step.h"
+#include "emulator/trace/trace_analysis.h"
+#include "planner/orders/one_f_one_b.h"
+#include "planner/orders/virtual_pipeline.h"
+#include "planner/step/lower_plan.h"
 #include "tests/support/random_problem.h"
 
 namespace pipeloom::cli {

@@ -8,11 +8,11 @@
 #include <utility>
 #include <vector>
 
-#include "planner/fixed_order.h"
-#include "planner/list_scheduler.h"
-#include "planner/lower_bound.h"
-#include "planner/retime.h"
-#include "planner/search_graph.h"
+#include "planner/bounds/lower_bound.h"
+#include "planner/construct/list_scheduler.h"
+#include "planner/core/fixed_order.h"
+#include "planner/core/retime.h"
+#include "planner/search/search_graph.h"
 #include "tests/support/random_problem.h"
 
 namespace pipeloom::planner {

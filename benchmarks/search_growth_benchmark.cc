@@ -10,7 +10,7 @@
 
 #include "base/check.h"
 #include "base/random.h"
-#include "planner/search_graph.h"
+#include "planner/search/search_graph.h"
 #include "tests/support/random_problem.h"
 
 namespace pipeloom::planner {

@@ -1,8 +1,8 @@
 // pipeloom-service: `serve` and `loadgen`.
 #include <signal.h>
 
-#include "cli/process.h"
-#include "cli/run_service.h"
+#include "cli/console/process.h"
+#include "cli/run/run_service.h"
 
 int main(int argc, char** argv) {
   // A reader that left is an error of the write instead.

@@ -13,7 +13,7 @@ file(
   CONFIGURE
   OUTPUT "${OUT}"
   CONTENT
-    "#include \"cli/build_id.h\"
+    "#include \"cli/console/build_id.h\"
 
 namespace pipeloom::cli {
 

@@ -12,7 +12,7 @@ install(
   NAMESPACE pipeloom::
   DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/pipeloom)
 
-foreach(folder base ir adapters emulator partition planner runtime workloads proto)
+foreach(folder base ir adapters emulator partition planner runtime formats proto)
   install(
     DIRECTORY ${PROJECT_SOURCE_DIR}/${folder}
     DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/pipeloom

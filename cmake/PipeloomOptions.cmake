@@ -15,7 +15,10 @@ endif()
 
 find_program(PIPELOOM_CCACHE ccache)
 if(PIPELOOM_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-  set(CMAKE_CXX_COMPILER_LAUNCHER "${PIPELOOM_CCACHE}")
+  # The sloppiness that precompiled headers need.
+  set(CMAKE_CXX_COMPILER_LAUNCHER
+      "${CMAKE_COMMAND}" -E env CCACHE_SLOPPINESS=pch_defines,time_macros
+      "${PIPELOOM_CCACHE}")
 endif()
 
 if(PIPELOOM_BUILD_FUZZERS)

@@ -7,6 +7,9 @@ function(pipeloom_library name)
   set_target_properties(pipeloom_${name} PROPERTIES EXPORT_NAME ${name})
   target_compile_options(pipeloom_${name} PRIVATE ${PIPELOOM_WARNINGS})
   target_link_libraries(pipeloom_${name} PUBLIC pipeloom_options ${arg_DEPS})
+  if(NOT name MATCHES "torch|nccl|mpi")  # Their packages bring flags.
+    pipeloom_precompile(pipeloom_${name} pipeloom_library_headers)
+  endif()
   set_property(GLOBAL APPEND PROPERTY PIPELOOM_LIBRARIES pipeloom_${name})
 endfunction()
 
@@ -21,6 +24,9 @@ function(pipeloom_test name)
   target_link_libraries(${name} PRIVATE pipeloom_options ${arg_DEPS}
                                         pipeloom_test_support GTest::gmock
                                         GTest::gtest_main)
+  if(NOT name MATCHES "torch|nccl|mpi")
+    pipeloom_precompile(${name} pipeloom_test_headers)
+  endif()
   # Programs that load torch take seconds to start on a busy machine.
   gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 120
                        PROPERTIES TIMEOUT 600)

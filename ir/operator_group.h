@@ -4,8 +4,8 @@
 //   layer input -> norms -> projections -> core attention -> ...
 //   block input -> norms -> projections -> activations -> ...
 //
-// emulator/layer_memory.h says which tensors these are and what they are made
-// from.
+// emulator/stage/layer_memory.h says which tensors these are and what they are
+// made from.
 #ifndef PIPELOOM_IR_OPERATOR_GROUP_H_
 #define PIPELOOM_IR_OPERATOR_GROUP_H_
 

@@ -1,4 +1,4 @@
-// The scheduling strategies by name, behind one interface. A strategy decides
+// The interface of all scheduling strategies. A strategy decides
 // the partition (once per job) and the schedule (every step).
 #ifndef PIPELOOM_PLANNER_STRATEGY_H_
 #define PIPELOOM_PLANNER_STRATEGY_H_
@@ -9,14 +9,13 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "absl/types/span.h"
-#include "emulator/stage_cost.h"
-#include "ir/batch_metadata.h"
-#include "ir/partition.h"
-#include "ir/stage_graph.h"
-#include "partition/memory_candidates.h"
-#include "planner/pair_passes.h"
-#include "planner/search_graph.h"
+#include "emulator/stage/stage_cost.h"
+#include "ir/job/batch_metadata.h"
+#include "ir/plan/partition.h"
+#include "ir/plan/stage_graph.h"
+#include "partition/graph/memory_candidates.h"
+#include "planner/passes/pair_passes.h"
+#include "planner/search/search_graph.h"
 
 namespace pipeloom::planner {
 
@@ -61,14 +60,6 @@ class Strategy {
       const Partition& partition, const MemorySchedule& start, uint64_t seed,
       const SearchBudget& budget) const;
 };
-
-// All names, in the order in which `compare` shows them (docs/strategies.md):
-// the classic schedules, megatron and megatron-tuned, nnscaler, optimus,
-// disttrain, the rungs of dip's ladder and dip, pipeloom.
-absl::Span<const absl::string_view> StrategyNames();
-
-// InvalidArgument lists the names there are.
-absl::StatusOr<std::unique_ptr<Strategy>> MakeStrategy(absl::string_view name);
 
 }  // namespace pipeloom::planner
 

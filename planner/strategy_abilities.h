@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "ir/partition.h"
-#include "ir/stage_graph.h"
-#include "partition/memory_candidates.h"
+#include "ir/plan/partition.h"
+#include "ir/plan/stage_graph.h"
+#include "partition/graph/memory_candidates.h"
 #include "planner/strategy.h"
 
 namespace pipeloom::planner {

@@ -13,8 +13,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "ir/execution_plan.h"
-#include "ir/step_trace.h"
+#include "ir/plan/execution_plan.h"
+#include "ir/plan/step_trace.h"
 #include "runtime/device.h"
 #include "runtime/rank_clock.h"
 #include "runtime/transport.h"

@@ -19,9 +19,9 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "base/units.h"
-#include "ir/execution_plan.h"
-#include "ir/stage_graph.h"
-#include "ir/step_trace.h"
+#include "ir/plan/execution_plan.h"
+#include "ir/plan/stage_graph.h"
+#include "ir/plan/step_trace.h"
 
 namespace pipeloom::runtime {
 

@@ -9,8 +9,8 @@
 #include "absl/status/status.h"
 #include "base/units.h"
 #include "ir/ids.h"
-#include "ir/stage_graph.h"
-#include "ir/step_trace.h"
+#include "ir/plan/stage_graph.h"
+#include "ir/plan/step_trace.h"
 #include "runtime/rank_clock.h"
 
 namespace pipeloom::runtime {

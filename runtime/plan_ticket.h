@@ -10,7 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "base/fingerprint.h"
-#include "ir/execution_plan.h"
+#include "ir/plan/execution_plan.h"
 
 namespace pipeloom::runtime {
 

@@ -7,8 +7,8 @@
 #include <cstdint>
 #include <string>
 
-#include "ir/execution_plan.h"
 #include "ir/ids.h"
+#include "ir/plan/execution_plan.h"
 
 namespace pipeloom::runtime {
 

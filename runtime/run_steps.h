@@ -12,8 +12,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "ir/execution_plan.h"
-#include "ir/step_trace.h"
+#include "ir/plan/execution_plan.h"
+#include "ir/plan/step_trace.h"
 
 namespace pipeloom::runtime {
 

@@ -79,7 +79,7 @@ def between(curve, size, low, high):
 
 
 def at(curve, size):
-  """As emulator/collective_profile.h does."""
+  """As emulator/cost/collective_profile.h does."""
   sizes = sorted(curve)
   if size in curve:
     return curve[size]

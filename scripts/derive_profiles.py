@@ -19,7 +19,7 @@ DIR holds the public measurements as CSV (its gzipped files end in .gz):
 
 What is done: some of the row counts are left out, times are rounded to three
 digits, medians taken of repeated rows. The constants of the kernel models are
-fitted by the tool (emulator/gemm_cost.h). A member "collectives" that a file
+fitted by the tool (emulator/cost/gemm_cost.h). A member "collectives" that a file
 has stays (derive_collectives.py).
 
 --check leaves every fifth site out, by a hash, and prints the errors on it: a

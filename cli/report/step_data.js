@@ -1,4 +1,4 @@
-// One step as the page's JSON has it (cli/report_data.h), in the orders that
+// One step as the page's JSON has it (cli/report/report_data.h), in the orders that
 // drawing and pointing need, and its tasks in words.
 class StepData {
   constructor(data) {

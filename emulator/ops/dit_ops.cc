@@ -2,6 +2,7 @@
 // modulated by it.
 #include "base/numeric.h"
 #include "emulator/ops/layer_builder.h"
+#include "emulator/ops/layer_tokens.h"
 
 namespace pipeloom::emulator {
 

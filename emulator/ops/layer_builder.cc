@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/numeric.h"
+#include "emulator/ops/layer_tokens.h"
 
 namespace pipeloom::emulator {
 

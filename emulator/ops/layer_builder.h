@@ -9,10 +9,10 @@
 #include <optional>
 #include <vector>
 
-#include "emulator/op_graph.h"
-#include "ir/microbatches.h"
-#include "ir/model_spec.h"
-#include "ir/parallel_layout.h"
+#include "emulator/ops/layer_ops.h"
+#include "ir/job/model_spec.h"
+#include "ir/job/parallel_layout.h"
+#include "ir/plan/microbatches.h"
 
 namespace pipeloom::emulator {
 

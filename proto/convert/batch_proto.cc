@@ -9,7 +9,7 @@
 namespace pipeloom::convert {
 namespace {
 
-// Those of the batch files (workloads/batch_reader.cc): beyond is a mistake.
+// Those of the batch files (formats/job/batch_reader.cc): beyond is a mistake.
 constexpr int64_t kMaxTextTokens = 100'000'000;
 constexpr int64_t kMaxSide = 100'000;  // px
 constexpr int64_t kMaxFrames = 100'000'000;

@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "absl/status/statusor.h"
-#include "ir/batch_metadata.h"
+#include "ir/job/batch_metadata.h"
 #include "pipeloom/v1/batch.pb.h"
 
 namespace pipeloom::convert {

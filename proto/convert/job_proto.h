@@ -1,11 +1,11 @@
 // JobSpec, ModelSpec and ClusterSpec -> pipeloom.v1. The way back is that of
-// the JOB files, whose JSON is these messages': service/job_request.h.
+// the JOB files, whose JSON is these messages': service/core/job_request.h.
 #ifndef PIPELOOM_PROTO_CONVERT_JOB_PROTO_H_
 #define PIPELOOM_PROTO_CONVERT_JOB_PROTO_H_
 
-#include "ir/cluster_spec.h"
-#include "ir/job_spec.h"
-#include "ir/model_spec.h"
+#include "ir/job/cluster_spec.h"
+#include "ir/job/job_spec.h"
+#include "ir/job/model_spec.h"
 #include "pipeloom/v1/cluster.pb.h"
 #include "pipeloom/v1/job.pb.h"
 #include "pipeloom/v1/model.pb.h"

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "ir/execution_plan.h"
+#include "ir/plan/execution_plan.h"
 #include "pipeloom/v1/plan.pb.h"
 
 namespace pipeloom::convert {

@@ -7,7 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "ir/execution_plan.h"
+#include "ir/plan/execution_plan.h"
 
 namespace pipeloom::convert {
 

@@ -3,7 +3,7 @@
 #define PIPELOOM_PROTO_CONVERT_STAGE_GRAPH_PROTO_H_
 
 #include "absl/status/statusor.h"
-#include "ir/stage_graph.h"
+#include "ir/plan/stage_graph.h"
 #include "pipeloom/v1/plan.pb.h"
 
 namespace pipeloom::convert {

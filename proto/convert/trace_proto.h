@@ -3,7 +3,7 @@
 #define PIPELOOM_PROTO_CONVERT_TRACE_PROTO_H_
 
 #include "absl/status/statusor.h"
-#include "ir/step_trace.h"
+#include "ir/plan/step_trace.h"
 #include "pipeloom/v1/trace.pb.h"
 
 namespace pipeloom::convert {

@@ -14,7 +14,7 @@
 #include "absl/strings/str_format.h"
 #include "base/check.h"
 #include "base/status_macros.h"
-#include "ir/text_format.h"
+#include "ir/text/text_format.h"
 #include "runtime/buffer_table.h"
 #include "runtime/interpreter.h"
 #include "runtime/memory_account.h"

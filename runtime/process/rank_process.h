@@ -13,7 +13,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "ir/step_trace.h"
+#include "ir/plan/step_trace.h"
 #include "runtime/device.h"
 #include "runtime/launch.h"
 #include "runtime/process/control_mesh.h"

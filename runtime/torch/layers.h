@@ -16,7 +16,7 @@
 #include <string>
 #include <vector>
 
-#include "ir/model_spec.h"
+#include "ir/job/model_spec.h"
 #include "ir/operator_group.h"
 #include "runtime/torch/made_again.h"
 #include "runtime/torch/torch_trainer.h"

@@ -14,7 +14,7 @@
 #include <memory>
 #include <vector>
 
-#include "ir/memory_policy.h"
+#include "ir/plan/memory_policy.h"
 #include "runtime/torch/layers.h"
 
 namespace pipeloom::runtime {

@@ -7,7 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "ir/memory_policy.h"
+#include "ir/plan/memory_policy.h"
 #include "runtime/torch/torch_work.h"
 
 namespace pipeloom::runtime {

@@ -21,10 +21,10 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "ir/execution_plan.h"
-#include "ir/memory_policy.h"
-#include "ir/model_spec.h"
-#include "ir/partition.h"
+#include "ir/job/model_spec.h"
+#include "ir/plan/execution_plan.h"
+#include "ir/plan/memory_policy.h"
+#include "ir/plan/partition.h"
 #include "runtime/device.h"
 #include "runtime/torch/torch_work.h"
 

@@ -16,13 +16,13 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "ir/execution_plan.h"
 #include "ir/ids.h"
-#include "ir/memory_policy.h"
-#include "ir/microbatches.h"
-#include "ir/model_spec.h"
-#include "ir/owned_instance.h"
-#include "ir/partition.h"
+#include "ir/job/model_spec.h"
+#include "ir/plan/execution_plan.h"
+#include "ir/plan/memory_policy.h"
+#include "ir/plan/microbatches.h"
+#include "ir/plan/owned_instance.h"
+#include "ir/plan/partition.h"
 
 namespace pipeloom::runtime {
 

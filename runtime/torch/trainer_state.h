@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "ir/execution_plan.h"
-#include "ir/memory_policy.h"
+#include "ir/plan/execution_plan.h"
+#include "ir/plan/memory_policy.h"
 #include "runtime/torch/adamw.h"
 #include "runtime/torch/stage_run.h"
 #include "runtime/torch/torch_trainer.h"

@@ -11,10 +11,10 @@
 #include "absl/status/statusor.h"
 #include "adapters/plan_actions.h"
 #include "base/status_macros.h"
-#include "ir/execution_plan.h"
-#include "ir/schedule.h"
-#include "planner/baselines/dual_pipe_v.h"
-#include "planner/lower_plan.h"
+#include "ir/plan/execution_plan.h"
+#include "ir/plan/schedule.h"
+#include "planner/orders/dual_pipe_v.h"
+#include "planner/step/lower_plan.h"
 
 namespace pipeloom::testing {
 

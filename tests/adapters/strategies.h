@@ -6,15 +6,15 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "ir/schedule.h"
-#include "planner/baselines/dual_pipe_v.h"
-#include "planner/baselines/gpipe.h"
-#include "planner/baselines/interleaved.h"
-#include "planner/baselines/one_f_one_b.h"
-#include "planner/baselines/v_schedule.h"
-#include "planner/baselines/virtual_pipeline.h"
-#include "planner/baselines/zero_bubble_h1.h"
-#include "planner/baselines/zero_bubble_v.h"
+#include "ir/plan/schedule.h"
+#include "planner/orders/dual_pipe_v.h"
+#include "planner/orders/gpipe.h"
+#include "planner/orders/interleaved.h"
+#include "planner/orders/one_f_one_b.h"
+#include "planner/orders/v_schedule.h"
+#include "planner/orders/virtual_pipeline.h"
+#include "planner/orders/zero_bubble_h1.h"
+#include "planner/orders/zero_bubble_v.h"
 
 namespace pipeloom::testing {
 

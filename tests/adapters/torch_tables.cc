@@ -22,6 +22,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "adapters/action_table.h"
 #include "adapters/plan_actions.h"
 #include "adapters/torch_schedule.h"
 #include "base/random.h"

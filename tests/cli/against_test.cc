@@ -7,15 +7,16 @@
 
 #include "absl/strings/str_format.h"
 #include "base/random.h"
-#include "cli/emulate_against.h"
-#include "cli/files.h"
-#include "emulator/emulate_step.h"
-#include "partition/batch_split.h"
-#include "planner/lower_plan.h"
-#include "planner/plan_step.h"
+#include "cli/console/files.h"
+#include "cli/studies/emulate_against.h"
+#include "emulator/step/emulate_step.h"
+#include "formats/job/spec_loader.h"
+#include "partition/batching/batch_split.h"
+#include "planner/step/lower_plan.h"
+#include "planner/step/plan_step.h"
+#include "planner/strategies/registry.h"
 #include "tests/cli/run_command.h"
 #include "tests/support/status_matchers.h"
-#include "workloads/spec_loader.h"
 
 namespace pipeloom::cli {
 namespace {
@@ -58,15 +59,15 @@ std::string RandomRow(uint64_t seed, bool recompute) {
 }
 
 ClusterSpec Cluster() {
-  const auto cluster = workloads::LoadCluster(
+  const auto cluster = formats::LoadCluster(
       "h800-sxm", PIPELOOM_SOURCE_DIR "/workloads",
       [](const std::string& path) { return ReadFile(path); });
   EXPECT_THAT(cluster.status(), IsOk());
   return *cluster;
 }
 
-workloads::MeasuredRun RunOf(const std::string& row) {
-  const auto runs = workloads::ParseMeasuredRuns(kHeader + row, "t.csv");
+formats::MeasuredRun RunOf(const std::string& row) {
+  const auto runs = formats::ParseMeasuredRuns(kHeader + row, "t.csv");
   EXPECT_THAT(runs.status(), IsOk()) << row;
   return runs.value()[0];
 }
@@ -76,18 +77,18 @@ TEST(Against, ARowTakesWhatThePlanOfItsJobTakesToTheNanosecond) {
   for (uint64_t seed = 0; seed < 40; ++seed) {
     const std::string row = RandomRow(seed, /*recompute=*/false);
     SCOPED_TRACE(row);
-    const workloads::MeasuredRun run = RunOf(row);
+    const formats::MeasuredRun run = RunOf(row);
     ASSERT_OK_AND_ASSIGN(const EmulatedRun emulated,
                          EmulateMeasuredRun(run, cluster));
     ASSERT_OK_AND_ASSIGN(const PlannedRun planned,
                          PlanMeasuredRun(run, cluster));
     // The job as anybody plans it.
-    const JobSpec job = workloads::JobOf(run, cluster);
+    const JobSpec job = formats::JobOf(run, cluster);
     const emulator::StageCostModel costs(job);
     ASSERT_OK_AND_ASSIGN(const auto strategy,
                          planner::MakeStrategy(planned.schedule));
     ASSERT_OK_AND_ASSIGN(const auto packed,
-                         partition::PackStep(job, workloads::BatchOf(run), 0));
+                         partition::PackStep(job, formats::BatchOf(run), 0));
     planner::PlanInput input{.packed = &packed};
     input.budget.max_evaluations = 1;
     ASSERT_OK_AND_ASSIGN(const planner::PlanResult result,
@@ -110,7 +111,7 @@ TEST(Against, ARowTakesWhatThePlanOfItsJobTakesToTheNanosecond) {
 TEST(Against, ARecomputedRunTakesTheForwardOfItsTransformerLayersMore) {
   const ClusterSpec cluster = Cluster();
   for (uint64_t seed = 0; seed < 20; ++seed) {
-    workloads::MeasuredRun run = RunOf(RandomRow(seed, /*recompute=*/true));
+    formats::MeasuredRun run = RunOf(RandomRow(seed, /*recompute=*/true));
     run.parallel.pp = 1;
     run.chunks = 1;
     ASSERT_OK_AND_ASSIGN(const EmulatedRun again,

@@ -1,16 +1,16 @@
 // --attention-density of `emulate` and `plan`.
-#include "cli/attention_density.h"
+#include "cli/input/attention_density.h"
 
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "cli/files.h"
-#include "emulator/stage_cost.h"
+#include "cli/console/files.h"
+#include "emulator/stage/stage_cost.h"
+#include "formats/job/spec_loader.h"
 #include "tests/cli/run_command.h"
 #include "tests/support/status_matchers.h"
-#include "workloads/spec_loader.h"
 
 namespace pipeloom::cli {
 namespace {
@@ -33,9 +33,8 @@ TEST(AttentionDensityTest, AJobAtADensityCostsWhatTheStepFactorSays) {
   ASSERT_OK_AND_ASSIGN(const std::string data, FindDataDir(""));
   ASSERT_OK_AND_ASSIGN(
       const JobSpec job,
-      workloads::LoadJob("dip-vlm-s", data, [](const std::string& path) {
-        return ReadFile(path);
-      }));
+      formats::LoadJob("dip-vlm-s", data,
+                       [](const std::string& path) { return ReadFile(path); }));
   const emulator::StageCostModel whole(job);
   const emulator::StageCostModel sparse(WithAttentionDensity(job, 0.25));
   const WorkShape shape{.instances = 2,

@@ -4,11 +4,11 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
-#include "cli/bench_journal.h"
-#include "cli/bench_tables.h"
-#include "cli/command.h"
-#include "cli/files.h"
-#include "cli/planned_step.h"
+#include "cli/console/command.h"
+#include "cli/console/files.h"
+#include "cli/input/planned_step.h"
+#include "cli/studies/bench_journal.h"
+#include "cli/studies/bench_tables.h"
 #include "tests/support/status_matchers.h"
 
 namespace pipeloom::cli {
@@ -119,8 +119,8 @@ TEST_F(BenchCommandTest, AnInterruptedRunGoesOnFromItsJournal) {
   // What a run leaves that is interrupted after some outcomes, in the middle of
   // writing the next.
   ASSERT_OK_AND_ASSIGN(const std::string text, ReadFile(Path("suite.json")));
-  ASSERT_OK_AND_ASSIGN(const workloads::ProblemSuite suite,
-                       workloads::ParseProblemSuite(text, "suite.json"));
+  ASSERT_OK_AND_ASSIGN(const formats::ProblemSuite suite,
+                       formats::ParseProblemSuite(text, "suite.json"));
   BenchOptions options;
   options.schedules = {"1f1b", "gpipe", "pipeloom"};
   options.budgets = {Milliseconds(2), Milliseconds(5)};
@@ -180,8 +180,8 @@ TEST(BenchTimeTest, TheShippedSuiteTakesUnderEightMinutesOfSearch) {
   ASSERT_OK_AND_ASSIGN(
       const std::string text,
       ReadFile(PIPELOOM_SOURCE_DIR "/workloads/bench/suite.json"));
-  ASSERT_OK_AND_ASSIGN(const workloads::ProblemSuite suite,
-                       workloads::ParseProblemSuite(text, "suite.json"));
+  ASSERT_OK_AND_ASSIGN(const formats::ProblemSuite suite,
+                       formats::ParseProblemSuite(text, "suite.json"));
   BenchOptions options;
   options.schedules = UsualSchedules();
   options.budgets = {Milliseconds(10), Milliseconds(100), Seconds(1),

@@ -1,4 +1,4 @@
-#include "cli/chrome_trace.h"
+#include "cli/trace/chrome_trace.h"
 
 #include <map>
 #include <nlohmann/json.hpp>

@@ -5,8 +5,9 @@
 #include <set>
 
 #include "absl/strings/str_cat.h"
-#include "cli/command.h"
-#include "cli/files.h"
+#include "cli/console/command.h"
+#include "cli/console/files.h"
+#include "planner/strategies/registry.h"
 #include "planner/strategy.h"
 #include "tests/cli/run_command.h"
 #include "tests/support/status_matchers.h"

@@ -10,8 +10,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
-#include "cli/command.h"
-#include "cli/files.h"
+#include "cli/console/command.h"
+#include "cli/console/files.h"
 #include "tests/cli/run_command.h"
 #include "tests/support/status_matchers.h"
 

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "cli/command.h"
+#include "cli/console/command.h"
 #include "tests/cli/run_command.h"
 #include "tests/support/status_matchers.h"
 

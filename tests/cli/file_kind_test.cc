@@ -1,4 +1,4 @@
-#include "cli/file_kind.h"
+#include "cli/console/file_kind.h"
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -1,4 +1,4 @@
-#include "cli/files.h"
+#include "cli/console/files.h"
 
 #include <signal.h>
 #include <sys/resource.h>

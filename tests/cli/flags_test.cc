@@ -1,4 +1,4 @@
-#include "cli/flags.h"
+#include "cli/console/flags.h"
 
 #include "tests/support/status_matchers.h"
 

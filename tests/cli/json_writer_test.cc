@@ -1,4 +1,4 @@
-#include "cli/json_writer.h"
+#include "cli/console/json_writer.h"
 
 #include <limits>
 #include <nlohmann/json.hpp>

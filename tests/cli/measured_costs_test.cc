@@ -1,5 +1,5 @@
 // --costs-from: what a trace of a step says of the cost model's times.
-#include "cli/measured_costs.h"
+#include "cli/trace/measured_costs.h"
 
 #include <cmath>
 #include <filesystem>
@@ -9,11 +9,12 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "cli/files.h"
-#include "cli/trace_files.h"
-#include "partition/batch_split.h"
-#include "partition/build_stage_graph.h"
-#include "planner/plan_step.h"
+#include "cli/console/files.h"
+#include "cli/trace/trace_files.h"
+#include "partition/batching/batch_split.h"
+#include "partition/graph/build_stage_graph.h"
+#include "planner/step/plan_step.h"
+#include "planner/strategies/registry.h"
 #include "tests/cli/run_command.h"
 #include "tests/support/small_job.h"
 #include "tests/support/status_matchers.h"

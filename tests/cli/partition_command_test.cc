@@ -7,8 +7,8 @@
 #include <stop_token>
 
 #include "absl/strings/str_cat.h"
-#include "cli/command.h"
-#include "cli/files.h"
+#include "cli/console/command.h"
+#include "cli/console/files.h"
 #include "tests/cli/run_command.h"
 #include "tests/support/status_matchers.h"
 

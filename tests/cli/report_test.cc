@@ -1,4 +1,4 @@
-#include "cli/report.h"
+#include "cli/report/report.h"
 
 #include <string>
 #include <vector>

@@ -9,7 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "cli/command.h"
+#include "cli/console/command.h"
 
 namespace pipeloom::cli {
 

@@ -5,9 +5,9 @@
 #define PIPELOOM_TESTS_CLI_SAMPLE_STEP_H_
 
 #include "base/random.h"
-#include "ir/execution_plan.h"
-#include "ir/schedule.h"
-#include "ir/step_trace.h"
+#include "ir/plan/execution_plan.h"
+#include "ir/plan/schedule.h"
+#include "ir/plan/step_trace.h"
 
 namespace pipeloom::testing {
 

@@ -1,16 +1,16 @@
 // Measured traces come back: costs, clocks, critical path; broken ones are
 // refused.
-#include "cli/trace_import.h"
+#include "cli/trace/trace_import.h"
 
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "cli/chrome_trace.h"
-#include "emulator/emulate_step.h"
-#include "emulator/trace_analysis.h"
-#include "ir/schedule.h"
-#include "planner/lower_plan.h"
+#include "cli/trace/chrome_trace.h"
+#include "emulator/step/emulate_step.h"
+#include "emulator/trace/trace_analysis.h"
+#include "ir/plan/schedule.h"
+#include "planner/step/lower_plan.h"
 #include "tests/cli/sample_step.h"
 #include "tests/support/random_problem.h"
 #include "tests/support/status_matchers.h"

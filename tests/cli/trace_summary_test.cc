@@ -1,6 +1,6 @@
-#include "cli/trace_summary.h"
+#include "cli/trace/trace_summary.h"
 
-#include "cli/timeline_text.h"
+#include "cli/report/timeline_text.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/cli/sample_step.h"

@@ -7,10 +7,10 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
-#include "cli/command.h"
-#include "cli/files.h"
-#include "cli/whatif_case.h"
-#include "cli/whatif_run.h"
+#include "cli/console/command.h"
+#include "cli/console/files.h"
+#include "cli/studies/whatif_case.h"
+#include "cli/studies/whatif_run.h"
 #include "tests/cli/run_command.h"
 #include "tests/support/status_matchers.h"
 
@@ -51,7 +51,7 @@ TEST(SweepCasesTest, AreAllCombinationsTheLastSweepFastest) {
   EXPECT_EQ(cases[1].changes.back().value, "\"p,q\"");
   EXPECT_EQ(cases[5].label, "y 2, z *0.5");
   for (const WhatIfCase& c : cases) {
-    EXPECT_EQ(c.changes[0], (workloads::JobOverride{"a.x", "1"}));
+    EXPECT_EQ(c.changes[0], (formats::JobOverride{"a.x", "1"}));
   }
 }
 

@@ -1,6 +1,6 @@
 // The backward of attention: its model against closed forms, its fit against
 // the constants that points were made with.
-#include "emulator/attention_backward.h"
+#include "emulator/cost/attention_backward.h"
 
 #include <cmath>
 #include <vector>

@@ -1,4 +1,4 @@
-#include "emulator/calibrate.h"
+#include "emulator/calibration/calibrate.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

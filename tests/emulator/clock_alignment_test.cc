@@ -1,4 +1,4 @@
-#include "emulator/clock_alignment.h"
+#include "emulator/trace/clock_alignment.h"
 
 #include "base/random.h"
 #include "gtest/gtest.h"

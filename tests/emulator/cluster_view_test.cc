@@ -1,19 +1,19 @@
 // What a cluster file says of domains, cards, devices by node and slow GPUs,
 // in the prices of a replica's ranks: against MixRanks, which puts whole graphs
 // together, and closed forms.
-#include "emulator/cluster_view.h"
+#include "emulator/stage/cluster_view.h"
 
 #include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
 
-#include "emulator/mixed_ranks.h"
-#include "emulator/stage_cost.h"
-#include "emulator/step_program.h"
+#include "emulator/cluster/mixed_ranks.h"
+#include "emulator/stage/stage_cost.h"
+#include "emulator/step/step_program.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "partition/build_stage_graph.h"
+#include "partition/graph/build_stage_graph.h"
 #include "tests/emulator/helpers.h"
 #include "tests/support/status_matchers.h"
 

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "base/random.h"
-#include "emulator/collective_profile.h"
-#include "emulator/ring_model.h"
+#include "emulator/network/collective_profile.h"
+#include "emulator/network/ring_model.h"
 #include "tests/support/status_matchers.h"
 
 namespace pipeloom::emulator {

@@ -1,11 +1,11 @@
 // Convolutional parts of shipped models against sums known from elsewhere.
 #include <string>
 
-#include "emulator/op_graph.h"
+#include "emulator/ops/op_graph.h"
+#include "formats/job/spec_loader.h"
 #include "gtest/gtest.h"
+#include "tests/formats/data_dir.h"
 #include "tests/support/status_matchers.h"
-#include "tests/workloads/data_dir.h"
-#include "workloads/spec_loader.h"
 
 namespace pipeloom::emulator {
 namespace {
@@ -46,9 +46,9 @@ WorkShape Latents(int64_t side) {
 // 339 G multiply-adds of Stable Diffusion's U-Net are its published figure at
 // 512 px; the other sizes are sums over its layers made independently.
 TEST(ConvolutionWalk, StableDiffusionUNetDoesItsPublishedWork) {
-  ASSERT_OK_AND_ASSIGN(const ModelSpec model,
-                       workloads::LoadModel("disttrain-9b", workloads::kDataDir,
-                                            workloads::ReadFile));
+  ASSERT_OK_AND_ASSIGN(
+      const ModelSpec model,
+      formats::LoadModel("disttrain-9b", formats::kDataDir, formats::ReadFile));
   const ModuleSpec& unet = model.modules[ModuleId(3)];
   int64_t parameters = 0;
   for (const LayerSpec& layer : unet.layers) {
@@ -70,9 +70,9 @@ TEST(ConvolutionWalk, StableDiffusionUNetDoesItsPublishedWork) {
 }
 
 TEST(ConvolutionWalk, StableDiffusionEncoderDoesItsWork) {
-  ASSERT_OK_AND_ASSIGN(const ModelSpec model,
-                       workloads::LoadModel("disttrain-9b", workloads::kDataDir,
-                                            workloads::ReadFile));
+  ASSERT_OK_AND_ASSIGN(
+      const ModelSpec model,
+      formats::LoadModel("disttrain-9b", formats::kDataDir, formats::ReadFile));
   const ModuleSpec& vae = model.modules[ModuleId(1)];
   EXPECT_EQ(Parameters(vae), 83'653'863);
   const Work work = ForwardWork(vae, Latents(64), "");

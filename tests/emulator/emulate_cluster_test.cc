@@ -1,13 +1,13 @@
-#include "emulator/emulate_cluster.h"
+#include "emulator/cluster/emulate_cluster.h"
 
 #include <algorithm>
 #include <tuple>
 #include <vector>
 
-#include "emulator/mixed_ranks.h"
-#include "emulator/roofline_cost.h"
-#include "emulator/sample_step.h"
-#include "emulator/stage_cost.h"
+#include "emulator/cluster/mixed_ranks.h"
+#include "emulator/cost/roofline_cost.h"
+#include "emulator/stage/sample_step.h"
+#include "emulator/stage/stage_cost.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/emulator/helpers.h"

@@ -1,4 +1,4 @@
-#include "emulator/emulate_step.h"
+#include "emulator/step/emulate_step.h"
 
 #include <algorithm>
 #include <map>

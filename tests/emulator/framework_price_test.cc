@@ -1,11 +1,11 @@
 // What a job's framework makes of a stage's time and memory.
-#include "emulator/framework_price.h"
+#include "emulator/cost/framework_price.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 
-#include "emulator/stage_cost.h"
+#include "emulator/stage/stage_cost.h"
 #include "tests/emulator/helpers.h"
 
 namespace pipeloom::emulator {
@@ -27,7 +27,8 @@ StageCost CostWith(const TrainingSetup& setup, const ParallelLayout& parallel,
   return StageCostModel(job).Cost(StageOf(2), Sequences(1, tokens), true);
 }
 
-TEST(FrameworkPrice, WithoutOverlapNoPassIsShorterAndNothingRunsBesideCommunication) {
+TEST(FrameworkPrice,
+     WithoutOverlapNoPassIsShorterAndNothingRunsBesideCommunication) {
   const ParallelLayout wide{.tp = 4};
   TrainingSetup waits;
   waits.overlap = CommunicationOverlap::kNone;

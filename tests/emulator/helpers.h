@@ -4,10 +4,10 @@
 
 #include <vector>
 
-#include "ir/execution_plan.h"
-#include "ir/job_spec.h"
-#include "ir/microbatches.h"
-#include "ir/schedule.h"
+#include "ir/job/job_spec.h"
+#include "ir/plan/execution_plan.h"
+#include "ir/plan/microbatches.h"
+#include "ir/plan/schedule.h"
 
 namespace pipeloom::emulator {
 

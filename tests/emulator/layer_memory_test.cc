@@ -1,13 +1,13 @@
 // What a layer keeps by operator group, beside numbers from elsewhere.
-#include "emulator/layer_memory.h"
+#include "emulator/stage/layer_memory.h"
 
 #include <cstdint>
 #include <initializer_list>
 #include <vector>
 
-#include "emulator/layer_price.h"
-#include "emulator/profile_cost.h"
-#include "emulator/stage_cost.h"
+#include "emulator/cost/profile_cost.h"
+#include "emulator/stage/layer_price.h"
+#include "emulator/stage/stage_cost.h"
 #include "gtest/gtest.h"
 #include "tests/emulator/helpers.h"
 

@@ -1,4 +1,4 @@
-#include "emulator/network_domain.h"
+#include "emulator/network/network_domain.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

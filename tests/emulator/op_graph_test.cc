@@ -1,10 +1,11 @@
-#include "emulator/op_graph.h"
+#include "emulator/ops/op_graph.h"
 
 #include <cmath>
 
-#include "emulator/collective_cost.h"
-#include "emulator/layer_fingerprint.h"
-#include "emulator/roofline_cost.h"
+#include "emulator/network/collective_cost.h"
+#include "emulator/cost/roofline_cost.h"
+#include "emulator/ops/layer_fingerprint.h"
+#include "emulator/ops/layer_tokens.h"
 #include "gtest/gtest.h"
 #include "tests/emulator/helpers.h"
 

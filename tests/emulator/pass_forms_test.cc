@@ -5,14 +5,14 @@
 #include <vector>
 
 #include "base/random.h"
-#include "emulator/op_graph.h"
-#include "emulator/roofline_cost.h"
-#include "emulator/stage_cost.h"
+#include "emulator/cost/roofline_cost.h"
+#include "emulator/ops/op_graph.h"
+#include "emulator/stage/stage_cost.h"
+#include "formats/job/spec_loader.h"
 #include "gtest/gtest.h"
 #include "tests/emulator/helpers.h"
+#include "tests/formats/data_dir.h"
 #include "tests/support/status_matchers.h"
-#include "tests/workloads/data_dir.h"
-#include "workloads/spec_loader.h"
 
 namespace pipeloom::emulator {
 namespace {
@@ -29,12 +29,12 @@ void ExpectCompleteBackwards(const StageCost& cost) {
 }
 
 TEST(PassForms, NoBackwardOfAShippedJobHandsOnSoonerThanItsCollectivesEnd) {
-  const std::string data = workloads::kDataDir;
+  const std::string data = formats::kDataDir;
   for (const char* name :
        {"dip-vlm-s", "llama3-8b", "qwen2.5-vl-72b", "dip-t2v-s"}) {
     SCOPED_TRACE(name);
     ASSERT_OK_AND_ASSIGN(JobSpec job,
-                         workloads::LoadJob(name, data, workloads::ReadFile));
+                         formats::LoadJob(name, data, formats::ReadFile));
     job.cluster.intra_node.bandwidth.bytes_per_second = kSlowLink;
     for (const int32_t tp : {2, 4, 8}) {
       SCOPED_TRACE(tp);

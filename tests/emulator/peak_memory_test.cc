@@ -3,7 +3,7 @@
 #include <cstdio>
 #include <vector>
 
-#include "emulator/stage_cost.h"
+#include "emulator/stage/stage_cost.h"
 #include "gtest/gtest.h"
 #include "tests/emulator/helpers.h"
 

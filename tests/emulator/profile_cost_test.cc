@@ -1,7 +1,7 @@
 // Costs from device profiles, judged on what they have not seen: sites of the
 // shipped profiles are taken out, the constants fitted again, and the sites
 // predicted. The same on the full public files: scripts/derive_profiles.py.
-#include "emulator/profile_cost.h"
+#include "emulator/cost/profile_cost.h"
 
 #include <algorithm>
 #include <cmath>
@@ -12,26 +12,26 @@
 
 #include "base/fingerprint.h"
 #include "base/random.h"
-#include "emulator/collective_profile.h"
-#include "emulator/factor_grid.h"
-#include "emulator/query_cost.h"
-#include "emulator/roofline_cost.h"
-#include "emulator/stage_cost.h"
+#include "emulator/calibration/query_cost.h"
+#include "emulator/network/collective_profile.h"
+#include "emulator/cost/factor_grid.h"
+#include "emulator/cost/roofline_cost.h"
+#include "emulator/stage/stage_cost.h"
+#include "formats/profile/profile_reader.h"
 #include "gtest/gtest.h"
 #include "tests/emulator/helpers.h"
-#include "tests/workloads/data_dir.h"
-#include "workloads/profile_reader.h"
+#include "tests/formats/data_dir.h"
 
 namespace pipeloom::emulator {
 namespace {
 
 DeviceProfile Shipped(const std::string& device) {
   const std::string path =
-      std::string(workloads::kDataDir) + "/profiles/" + device + ".json";
-  const auto text = workloads::ReadFile(path);
+      std::string(formats::kDataDir) + "/profiles/" + device + ".json";
+  const auto text = formats::ReadFile(path);
   EXPECT_TRUE(text.ok()) << text.status();
   if (!text.ok()) return {};
-  auto profile = workloads::ParseDeviceProfile(*text, path);
+  auto profile = formats::ParseDeviceProfile(*text, path);
   EXPECT_TRUE(profile.ok()) << profile.status();
   return profile.ok() ? *profile : DeviceProfile();
 }

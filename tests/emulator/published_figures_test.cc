@@ -5,14 +5,14 @@
 #include <string>
 #include <vector>
 
-#include "emulator/collective_cost.h"
-#include "emulator/profile_cost.h"
-#include "emulator/roofline_cost.h"
-#include "emulator/stage_cost.h"
+#include "emulator/network/collective_cost.h"
+#include "emulator/cost/profile_cost.h"
+#include "emulator/cost/roofline_cost.h"
+#include "emulator/stage/stage_cost.h"
+#include "formats/profile/profile_reader.h"
 #include "gtest/gtest.h"
 #include "tests/emulator/helpers.h"
-#include "tests/workloads/data_dir.h"
-#include "workloads/profile_reader.h"
+#include "tests/formats/data_dir.h"
 
 namespace pipeloom::emulator {
 namespace {
@@ -75,10 +75,10 @@ TEST(PublishedFigures, LayersOfTheDipPaperAreWithin10PercentByTheRoofline) {
 // attention are slower than the roofline's; one sequence is 27 % too slow.
 TEST(PublishedFigures, LayersOfTheDipPaperAreWithin20PercentByTheProfile) {
   const std::string path =
-      std::string(workloads::kDataDir) + "/profiles/h800-sxm.json";
-  const auto text = workloads::ReadFile(path);
+      std::string(formats::kDataDir) + "/profiles/h800-sxm.json";
+  const auto text = formats::ReadFile(path);
   ASSERT_TRUE(text.ok()) << text.status();
-  const auto profile = workloads::ParseDeviceProfile(*text, path);
+  const auto profile = formats::ParseDeviceProfile(*text, path);
   ASSERT_TRUE(profile.ok()) << profile.status();
   ExpectLayersWithin(&*profile, {0.2, 0.2, 0.3});
 }

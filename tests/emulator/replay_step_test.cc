@@ -1,4 +1,4 @@
-#include "emulator/replay_step.h"
+#include "emulator/step/replay_step.h"
 
 #include <algorithm>
 #include <string>

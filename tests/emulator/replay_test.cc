@@ -13,11 +13,11 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
-#include "emulator/emulate_step.h"
+#include "emulator/step/emulate_step.h"
 #include "gtest/gtest.h"
-#include "planner/baselines/one_f_one_b.h"
-#include "planner/baselines/virtual_pipeline.h"
-#include "planner/lower_plan.h"
+#include "planner/orders/one_f_one_b.h"
+#include "planner/orders/virtual_pipeline.h"
+#include "planner/step/lower_plan.h"
 #include "tests/support/status_matchers.h"
 
 namespace pipeloom::emulator {

@@ -1,9 +1,9 @@
-#include "emulator/stage_cost.h"
+#include "emulator/stage/stage_cost.h"
 
 #include <thread>
 #include <vector>
 
-#include "emulator/collective_cost.h"
+#include "emulator/network/collective_cost.h"
 #include "gtest/gtest.h"
 #include "tests/emulator/helpers.h"
 #include "tests/support/small_job.h"

@@ -1,13 +1,13 @@
-#include "emulator/step_engine.h"
+#include "emulator/step/step_engine.h"
 
 #include <algorithm>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "emulator/emulate_step.h"
-#include "emulator/step_program.h"
-#include "emulator/trace_builder.h"
+#include "emulator/step/emulate_step.h"
+#include "emulator/step/step_program.h"
+#include "emulator/step/trace_builder.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/emulator/helpers.h"

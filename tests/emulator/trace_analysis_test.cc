@@ -1,14 +1,14 @@
-#include "emulator/trace_analysis.h"
+#include "emulator/trace/trace_analysis.h"
 
 #include <algorithm>
 #include <string>
 #include <vector>
 
-#include "emulator/emulate_step.h"
+#include "emulator/step/emulate_step.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "ir/schedule.h"
-#include "planner/lower_plan.h"
+#include "ir/plan/schedule.h"
+#include "planner/step/lower_plan.h"
 #include "tests/support/random_problem.h"
 #include "tests/support/status_matchers.h"
 

@@ -6,13 +6,13 @@
 
 #include "absl/strings/string_view.h"
 #include "base/check.h"
-#include "workloads/spec_loader.h"
+#include "formats/job/spec_loader.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const absl::string_view text(reinterpret_cast<const char*>(data), size);
   std::vector<std::string> warnings;
   const auto batch =
-      pipeloom::workloads::ParseBatch(text, "fuzz.jsonl", &warnings);
+      pipeloom::formats::ParseBatch(text, "fuzz.jsonl", &warnings);
   if (!batch.ok()) return 0;
   PIPELOOM_CHECK(!batch->samples.empty());
   PIPELOOM_CHECK(warnings.size() <= 1);

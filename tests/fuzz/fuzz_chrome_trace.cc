@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include "workloads/chrome_trace_reader.h"
+#include "formats/graph/chrome_trace_reader.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   size_t at = 0;
@@ -15,8 +15,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     return n;
   };
   size_t bytes = 0;
-  const auto info = pipeloom::workloads::ReadChromeTrace(
-      "fuzz", read, [&](const pipeloom::workloads::ChromeEvent& event) {
+  const auto info = pipeloom::formats::ReadChromeTrace(
+      "fuzz", read, [&](const pipeloom::formats::ChromeEvent& event) {
         bytes += event.name.size() + event.args.size();
         return absl::OkStatus();
       });

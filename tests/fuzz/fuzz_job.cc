@@ -5,8 +5,8 @@
 
 #include "absl/strings/string_view.h"
 #include "base/check.h"
-#include "ir/job_spec.h"
-#include "workloads/spec_loader.h"
+#include "formats/job/spec_loader.h"
+#include "ir/job/job_spec.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const absl::string_view text(reinterpret_cast<const char*>(data), size);
@@ -15,12 +15,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     return absl::NotFoundError(path);
   };
   const auto job =
-      pipeloom::workloads::ParseJob(text, "fuzz.json", "data", no_files);
+      pipeloom::formats::ParseJob(text, "fuzz.json", "data", no_files);
   if (job.ok()) {
     PIPELOOM_CHECK(pipeloom::ValidateJobSpec(*job).ok());
     PIPELOOM_CHECK(pipeloom::Parameters(job->model) >= 0);
   }
-  (void)pipeloom::workloads::ParseModel(text, "fuzz.json");
-  (void)pipeloom::workloads::ParseCluster(text, "fuzz.json");
+  (void)pipeloom::formats::ParseModel(text, "fuzz.json");
+  (void)pipeloom::formats::ParseCluster(text, "fuzz.json");
   return 0;
 }

@@ -8,8 +8,8 @@
 
 #include "absl/strings/string_view.h"
 #include "base/check.h"
-#include "emulator/measurement_checks.h"
-#include "workloads/measurement_reader.h"
+#include "emulator/calibration/measurement_checks.h"
+#include "formats/profile/measurement_reader.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static const char* const kNames[] = {"fuzz.csv", "gemm_h100_fp8.csv",
@@ -18,7 +18,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string name = size > 0 ? kNames[data[0] % 5] : kNames[0];
   absl::string_view text(reinterpret_cast<const char*>(data), size);
   if (!text.empty()) text.remove_prefix(1);
-  const auto file = pipeloom::workloads::ParseMeasurements(text, name);
+  const auto file = pipeloom::formats::ParseMeasurements(text, name);
   if (!file.ok()) {
     PIPELOOM_CHECK(!file.status().message().empty());
     return 0;

@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "base/check.h"
-#include "ir/execution_plan.h"
+#include "ir/plan/execution_plan.h"
 #include "proto/convert/serialize_plan.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

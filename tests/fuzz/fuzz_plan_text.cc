@@ -5,8 +5,8 @@
 #include <cstdint>
 
 #include "base/check.h"
-#include "ir/execution_plan.h"
-#include "ir/text_format.h"
+#include "ir/plan/execution_plan.h"
+#include "ir/text/text_format.h"
 #include "proto/convert/serialize_plan.h"
 
 namespace {

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "absl/strings/string_view.h"
+#include "adapters/action_table.h"
 #include "adapters/deepspeed_steps.h"
 #include "adapters/megatron_layout.h"
 #include "adapters/megatron_order.h"

@@ -6,10 +6,10 @@
 #include <fstream>
 #include <string>
 
-#include "ir/text_format.h"
+#include "formats/job/spec_loader.h"
+#include "ir/text/text_format.h"
 #include "proto/convert/serialize_plan.h"
 #include "tests/support/random_plan.h"
-#include "workloads/spec_loader.h"
 
 namespace {
 
@@ -33,7 +33,7 @@ int main(int argc, char** argv) {
           pipeloom::convert::SerializePlan(plan));
     Write(out / "fuzz_plan_text", seed, pipeloom::ToString(plan));
     Write(out / "fuzz_task_graph", seed,
-          pipeloom::workloads::PrintTaskGraph(plan.graph));
+          pipeloom::formats::PrintTaskGraph(plan.graph));
   }
   Write(out / "fuzz_plan_text", 20,
         "schedule version 1\ntasks_finish 6 finish 7\norder 0\norder 1\n"

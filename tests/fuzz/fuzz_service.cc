@@ -11,7 +11,7 @@
 #include "base/check.h"
 #include "proto/convert/batch_proto.h"
 #include "proto/convert/job_proto.h"
-#include "service/planner_core.h"
+#include "service/core/planner_core.h"
 #include "tests/support/small_job.h"
 
 namespace {

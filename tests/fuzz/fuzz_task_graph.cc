@@ -5,15 +5,15 @@
 
 #include "absl/strings/string_view.h"
 #include "base/check.h"
-#include "workloads/spec_loader.h"
+#include "formats/job/spec_loader.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const absl::string_view text(reinterpret_cast<const char*>(data), size);
-  const auto loaded = pipeloom::workloads::ParseTaskGraph(text, "fuzz.json");
+  const auto loaded = pipeloom::formats::ParseTaskGraph(text, "fuzz.json");
   if (!loaded.ok()) return 0;
   PIPELOOM_CHECK(loaded->external_id.size() == loaded->graph.num_tasks());
-  const auto again = pipeloom::workloads::ParseTaskGraph(
-      pipeloom::workloads::PrintTaskGraph(loaded->graph), "printed.json");
+  const auto again = pipeloom::formats::ParseTaskGraph(
+      pipeloom::formats::PrintTaskGraph(loaded->graph), "printed.json");
   PIPELOOM_CHECK(again.ok());
   PIPELOOM_CHECK(again->graph == loaded->graph);
   return 0;

@@ -2,8 +2,8 @@
 // fails unless the answer is the known optimum.
 #include <cstdio>
 
-#include "ir/schedule.h"
-#include "planner/search_graph.h"
+#include "ir/plan/schedule.h"
+#include "planner/search/search_graph.h"
 
 int main() {
   using namespace pipeloom;

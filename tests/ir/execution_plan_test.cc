@@ -1,4 +1,4 @@
-#include "ir/execution_plan.h"
+#include "ir/plan/execution_plan.h"
 
 #include <functional>
 #include <set>

@@ -1,4 +1,4 @@
-#include "ir/memory_policy.h"
+#include "ir/plan/memory_policy.h"
 
 #include <string>
 #include <vector>

@@ -1,4 +1,4 @@
-#include "ir/schedule.h"
+#include "ir/plan/schedule.h"
 
 #include <algorithm>
 #include <functional>
@@ -8,7 +8,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "ir/stage_graph.h"
+#include "ir/plan/stage_graph.h"
 #include "tests/support/random_problem.h"
 #include "tests/support/status_matchers.h"
 

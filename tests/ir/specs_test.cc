@@ -7,12 +7,12 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "ir/cluster_spec.h"
-#include "ir/job_spec.h"
-#include "ir/microbatches.h"
-#include "ir/model_spec.h"
-#include "ir/parallel_layout.h"
-#include "ir/partition.h"
+#include "ir/job/cluster_spec.h"
+#include "ir/job/job_spec.h"
+#include "ir/job/model_spec.h"
+#include "ir/job/parallel_layout.h"
+#include "ir/plan/microbatches.h"
+#include "ir/plan/partition.h"
 #include "tests/support/status_matchers.h"
 
 namespace pipeloom {

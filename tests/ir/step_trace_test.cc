@@ -1,4 +1,4 @@
-#include "ir/step_trace.h"
+#include "ir/plan/step_trace.h"
 
 #include <vector>
 

@@ -1,4 +1,4 @@
-#include "ir/text_format.h"
+#include "ir/text/text_format.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -8,7 +8,7 @@
 #include <optional>
 #include <vector>
 
-#include "planner/integer_program.h"
+#include "planner/memory/integer_program.h"
 
 namespace pipeloom::testing {
 

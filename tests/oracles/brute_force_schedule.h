@@ -6,7 +6,7 @@
 #include <optional>
 
 #include "base/units.h"
-#include "ir/stage_graph.h"
+#include "ir/plan/stage_graph.h"
 
 namespace pipeloom::testing {
 

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "ir/execution_plan.h"
+#include "ir/plan/execution_plan.h"
 
 namespace pipeloom::testing {
 

@@ -1,4 +1,4 @@
-#include "partition/assign_loads.h"
+#include "partition/batching/assign_loads.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "partition/balance_step.h"
+#include "partition/batching/balance_step.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,13 +10,13 @@
 #include <sstream>
 #include <string>
 
-#include "partition/load_meter.h"
-#include "partition/loss_shares.h"
-#include "partition/placement.h"
+#include "formats/job/spec_loader.h"
+#include "partition/batching/load_meter.h"
+#include "partition/batching/loss_shares.h"
+#include "partition/placement/placement.h"
 #include "tests/partition/random_job.h"
 #include "tests/support/small_job.h"
 #include "tests/support/status_matchers.h"
-#include "workloads/spec_loader.h"
 
 namespace pipeloom::partition {
 namespace {
@@ -180,11 +180,11 @@ TEST(BalanceStepTest, RealImageTextLoadsAreEvenOverReplicas) {
   };
   const std::string data = PIPELOOM_SOURCE_DIR "/workloads";
   ASSERT_OK_AND_ASSIGN(JobSpec job,
-                       workloads::LoadJob("qwen2.5-vl-7b", data, read));
+                       formats::LoadJob("qwen2.5-vl-7b", data, read));
   const std::string path = data + "/batches/image_text.jsonl";
   ASSERT_OK_AND_ASSIGN(const std::string text, read(path));
   ASSERT_OK_AND_ASSIGN(const BatchMetadata batch,
-                       workloads::ParseBatch(text, path, nullptr));
+                       formats::ParseBatch(text, path, nullptr));
   for (const int32_t replicas : {8, 64}) {
     job.parallel = {.tp = 1, .pp = 1, .dp = replicas};
     job.training.microbatches = 512 / replicas;

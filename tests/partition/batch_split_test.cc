@@ -1,4 +1,4 @@
-#include "partition/batch_split.h"
+#include "partition/batching/batch_split.h"
 
 #include <algorithm>
 #include <map>
@@ -6,7 +6,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "partition/token_count.h"
+#include "partition/batching/token_count.h"
 #include "tests/partition/random_job.h"
 #include "tests/support/small_job.h"
 #include "tests/support/status_matchers.h"

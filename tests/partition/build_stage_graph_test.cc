@@ -1,4 +1,4 @@
-#include "partition/build_stage_graph.h"
+#include "partition/graph/build_stage_graph.h"
 
 #include <algorithm>
 #include <array>
@@ -11,8 +11,8 @@
 #include "base/random.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "partition/batch_split.h"
-#include "partition/placement.h"
+#include "partition/batching/batch_split.h"
+#include "partition/placement/placement.h"
 #include "tests/partition/random_job.h"
 #include "tests/support/small_job.h"
 #include "tests/support/status_matchers.h"

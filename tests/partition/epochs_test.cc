@@ -1,4 +1,4 @@
-#include "partition/epochs.h"
+#include "partition/batching/epochs.h"
 
 #include <algorithm>
 #include <vector>

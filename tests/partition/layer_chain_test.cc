@@ -1,4 +1,4 @@
-#include "partition/layer_chain.h"
+#include "partition/placement/layer_chain.h"
 
 #include <vector>
 

@@ -1,4 +1,4 @@
-#include "partition/layer_partition.h"
+#include "partition/placement/layer_partition.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "partition/memory_candidates.h"
+#include "partition/graph/memory_candidates.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -11,10 +11,10 @@
 #include "base/random.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "ir/schedule.h"
-#include "partition/batch_split.h"
-#include "partition/build_stage_graph.h"
-#include "partition/placement.h"
+#include "ir/plan/schedule.h"
+#include "partition/batching/batch_split.h"
+#include "partition/graph/build_stage_graph.h"
+#include "partition/placement/placement.h"
 #include "tests/partition/random_job.h"
 #include "tests/support/random_problem.h"
 #include "tests/support/small_job.h"

@@ -1,4 +1,4 @@
-#include "partition/orchestration.h"
+#include "partition/placement/orchestration.h"
 
 #include <gtest/gtest.h>
 

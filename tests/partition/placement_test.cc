@@ -1,4 +1,4 @@
-#include "partition/placement.h"
+#include "partition/placement/placement.h"
 
 #include <algorithm>
 #include <map>

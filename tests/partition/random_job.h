@@ -4,8 +4,8 @@
 
 #include <cstdint>
 
-#include "ir/batch_metadata.h"
-#include "ir/job_spec.h"
+#include "ir/job/batch_metadata.h"
+#include "ir/job/job_spec.h"
 
 namespace pipeloom::testing {
 

@@ -1,4 +1,4 @@
-#include "partition/recipe.h"
+#include "partition/placement/recipe.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "base/random.h"
-#include "partition/layer_partition.h"
-#include "partition/placement.h"
+#include "partition/placement/layer_partition.h"
+#include "partition/placement/placement.h"
 #include "tests/partition/random_job.h"
 #include "tests/support/small_job.h"
 #include "tests/support/status_matchers.h"

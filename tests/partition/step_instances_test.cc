@@ -1,10 +1,10 @@
-#include "partition/step_instances.h"
+#include "partition/batching/step_instances.h"
 
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "partition/token_count.h"
+#include "partition/batching/token_count.h"
 #include "tests/support/small_job.h"
 #include "tests/support/status_matchers.h"
 

@@ -1,4 +1,4 @@
-#include "partition/token_count.h"
+#include "partition/batching/token_count.h"
 
 #include <cmath>
 #include <limits>

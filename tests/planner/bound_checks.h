@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#include "planner/flat_graph.h"
+#include "planner/core/flat_graph.h"
 #include "tests/oracles/brute_force_schedule.h"
 #include "tests/planner/branching_problems.h"
 #include "tests/planner/small_problems.h"

@@ -11,7 +11,7 @@
 
 #include "base/check.h"
 #include "base/random.h"
-#include "ir/stage_graph.h"
+#include "ir/plan/stage_graph.h"
 
 namespace pipeloom::testing {
 

@@ -13,7 +13,7 @@
 
 #include "base/check.h"
 #include "base/units.h"
-#include "ir/schedule.h"
+#include "ir/plan/schedule.h"
 #include "tests/support/random_problem.h"
 
 namespace pipeloom::testing {

@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "base/random.h"
-#include "ir/batch_metadata.h"
-#include "ir/job_spec.h"
+#include "ir/job/batch_metadata.h"
+#include "ir/job/job_spec.h"
 
 namespace pipeloom::testing {
 

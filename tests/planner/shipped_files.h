@@ -8,9 +8,9 @@
 
 #include "absl/status/statusor.h"
 #include "base/status_macros.h"
-#include "ir/batch_metadata.h"
-#include "ir/job_spec.h"
-#include "workloads/spec_loader.h"
+#include "formats/job/spec_loader.h"
+#include "ir/job/batch_metadata.h"
+#include "ir/job/job_spec.h"
 
 namespace pipeloom::testing {
 
@@ -25,14 +25,14 @@ inline absl::StatusOr<std::string> ReadFile(const std::string& path) {
 }
 
 inline absl::StatusOr<JobSpec> ShippedJob(const std::string& name) {
-  return workloads::LoadJob(name, kWorkloads, ReadFile);
+  return formats::LoadJob(name, kWorkloads, ReadFile);
 }
 
 // `name` is "text.jsonl", for example.
 inline absl::StatusOr<BatchMetadata> ShippedBatch(const std::string& name) {
   const std::string path = std::string(kWorkloads) + "/batches/" + name;
   PIPELOOM_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
-  return workloads::ParseBatch(text, path, nullptr);
+  return formats::ParseBatch(text, path, nullptr);
 }
 
 }  // namespace pipeloom::testing

@@ -7,8 +7,8 @@
 #include <string>
 
 #include "base/random.h"
+#include "formats/job/spec_loader.h"
 #include "tests/support/status_matchers.h"
-#include "workloads/spec_loader.h"
 
 namespace pipeloom::convert {
 namespace {
@@ -79,7 +79,7 @@ TEST(JobProtoTest, ClustersComeBackEqualThroughTheirMessagesJson) {
                                                             &json, options)
                     .ok());
     ASSERT_OK_AND_ASSIGN(const ClusterSpec again,
-                         workloads::ParseCluster(json, "cluster"));
+                         formats::ParseCluster(json, "cluster"));
     EXPECT_EQ(again, cluster) << json;
   }
 }

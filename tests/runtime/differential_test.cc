@@ -2,10 +2,10 @@
 // that does not depend on how fast threads wake up.
 #include <vector>
 
-#include "emulator/emulate_step.h"
+#include "emulator/step/emulate_step.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "planner/lower_plan.h"
+#include "planner/step/lower_plan.h"
 #include "runtime/launch.h"
 #include "tests/support/random_problem.h"
 #include "tests/support/status_matchers.h"

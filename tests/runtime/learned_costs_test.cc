@@ -3,10 +3,10 @@
 #include <cmath>
 #include <vector>
 
-#include "emulator/emulate_step.h"
+#include "emulator/step/emulate_step.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "planner/lower_plan.h"
+#include "planner/step/lower_plan.h"
 #include "tests/support/random_problem.h"
 #include "tests/support/status_matchers.h"
 

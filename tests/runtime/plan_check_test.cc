@@ -13,10 +13,10 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
-#include "emulator/emulate_step.h"
+#include "emulator/step/emulate_step.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "planner/lower_plan.h"
+#include "planner/step/lower_plan.h"
 #include "runtime/launch.h"
 #include "runtime/plan_ticket.h"
 #include "tests/support/random_problem.h"

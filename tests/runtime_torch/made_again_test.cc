@@ -17,8 +17,8 @@
 #include <vector>
 
 #include "base/random.h"
-#include "emulator/layer_memory.h"
-#include "ir/memory_policy.h"
+#include "emulator/stage/layer_memory.h"
+#include "ir/plan/memory_policy.h"
 #include "runtime/torch/stage_run.h"
 
 namespace pipeloom::runtime {

@@ -1,7 +1,7 @@
 // Predicted step times of the torch device, learned from made-up measurements
 // whose truth is known: on one rank a step takes the sum of its tasks and of
 // what lies between them.
-#include "cli/torch_times.h"
+#include "cli/run/torch_times.h"
 
 #include <cmath>
 #include <cstdint>
@@ -11,7 +11,7 @@
 #include "base/random.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "planner/lower_plan.h"
+#include "planner/step/lower_plan.h"
 #include "tests/support/random_problem.h"
 #include "tests/support/status_matchers.h"
 

@@ -7,9 +7,10 @@
 #include "absl/strings/str_cat.h"
 #include "base/random.h"
 #include "base/status_macros.h"
-#include "partition/build_stage_graph.h"
-#include "partition/step_instances.h"
-#include "planner/lower_plan.h"
+#include "partition/batching/step_instances.h"
+#include "partition/graph/build_stage_graph.h"
+#include "planner/step/lower_plan.h"
+#include "planner/strategies/registry.h"
 #include "tests/support/small_job.h"
 
 namespace pipeloom::runtime {

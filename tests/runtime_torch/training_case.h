@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "emulator/stage_cost.h"
-#include "ir/job_spec.h"
-#include "partition/batch_split.h"
-#include "planner/plan_step.h"
+#include "emulator/stage/stage_cost.h"
+#include "ir/job/job_spec.h"
+#include "partition/batching/batch_split.h"
+#include "planner/step/plan_step.h"
 #include "planner/strategy.h"
 #include "runtime/torch/torch_trainer.h"
 

@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "ir/execution_plan.h"
+#include "ir/plan/execution_plan.h"
 #include "proto/convert/plan_proto.h"
 #include "tests/service/service_fixture.h"
 #include "tests/support/status_matchers.h"

@@ -5,15 +5,16 @@
 #include <thread>
 #include <vector>
 
-#include "emulator/profile_cost.h"
+#include "emulator/cost/profile_cost.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "ir/execution_plan.h"
-#include "partition/balance_step.h"
-#include "planner/plan_step.h"
+#include "ir/plan/execution_plan.h"
+#include "partition/batching/balance_step.h"
+#include "planner/step/plan_step.h"
+#include "planner/strategies/registry.h"
 #include "proto/convert/batch_proto.h"
 #include "proto/convert/plan_proto.h"
-#include "service/planner_core.h"
+#include "service/core/planner_core.h"
 #include "tests/service/service_fixture.h"
 #include "tests/support/small_job.h"
 #include "tests/support/status_matchers.h"

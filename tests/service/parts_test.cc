@@ -12,21 +12,21 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "formats/job/spec_loader.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "proto/convert/job_proto.h"
 #include "proto/convert/trace_proto.h"
-#include "service/deadline_timer.h"
-#include "service/job_request.h"
-#include "service/learned_costs.h"
-#include "service/log.h"
-#include "service/metrics.h"
-#include "service/state_dir.h"
-#include "service/thread_priority.h"
+#include "service/core/job_request.h"
+#include "service/core/learned_costs.h"
+#include "service/os/deadline_timer.h"
+#include "service/os/log.h"
+#include "service/os/metrics.h"
+#include "service/os/state_dir.h"
+#include "service/os/thread_priority.h"
 #include "tests/service/service_fixture.h"
 #include "tests/support/small_job.h"
 #include "tests/support/status_matchers.h"
-#include "workloads/spec_loader.h"
 
 namespace pipeloom::testing {
 namespace {
@@ -36,7 +36,7 @@ using ::testing::HasSubstr;
 
 TEST(JobRequestTest, EveryShippedJobComesBackFromItsMessage) {
   const service::ShippedFiles files = TestOptions().core.files;
-  for (const std::string& name : workloads::ShippedJobNames()) {
+  for (const std::string& name : formats::ShippedJobNames()) {
     ASSERT_OK_AND_ASSIGN(JobSpec job, service::ShippedJob(name, files));
     job.module_parallelism = {
         {.module = job.model.modules[ModuleId(0)].name, .tp = 1, .cp = 0}};

@@ -1,4 +1,4 @@
-#include "planner/plan_ahead.h"
+#include "planner/step/plan_ahead.h"
 
 #include <algorithm>
 #include <atomic>

@@ -1,11 +1,12 @@
-#include "planner/plan_cache.h"
+#include "planner/step/plan_cache.h"
 
 #include <memory>
 #include <optional>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "partition/batch_split.h"
+#include "partition/batching/batch_split.h"
+#include "planner/strategies/registry.h"
 #include "tests/support/small_job.h"
 #include "tests/support/status_matchers.h"
 

@@ -1,5 +1,5 @@
-// What the tests of service/rpc_server.h call it with: a server of the methods
-// that a test gives, calls and streams of bytes, and HTTP/2 by hand.
+// What the tests of service/rpc/rpc_server.h call it with: a server of the
+// methods that a test gives, calls and streams of bytes, and HTTP/2 by hand.
 #ifndef PIPELOOM_TESTS_SERVICE_RPC_BY_HAND_H_
 #define PIPELOOM_TESTS_SERVICE_RPC_BY_HAND_H_
 
@@ -17,7 +17,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
-#include "service/rpc_server.h"
+#include "service/rpc/rpc_server.h"
 
 namespace pipeloom::testing {
 

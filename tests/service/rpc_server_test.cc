@@ -1,6 +1,6 @@
 // The server of one thread, without the planner: calls that come too late, that
 // leave, that are too many or too large, and its end while they are open.
-#include "service/rpc_server.h"
+#include "service/rpc/rpc_server.h"
 
 #include <grpcpp/generic/generic_stub.h>
 #include <sys/socket.h>
@@ -18,7 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "service/worker_pool.h"
+#include "service/os/worker_pool.h"
 #include "tests/service/rpc_by_hand.h"
 
 namespace pipeloom::testing {

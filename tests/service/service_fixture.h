@@ -10,7 +10,7 @@
 #include <string>
 
 #include "pipeloom/v1/planner_service.grpc.pb.h"
-#include "service/server.h"
+#include "service/rpc/server.h"
 
 namespace pipeloom::testing {
 

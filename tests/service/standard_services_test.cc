@@ -15,7 +15,7 @@
 #include "grpc/health/v1/health.pb.h"
 #include "grpc/reflection/v1alpha/reflection.pb.h"
 #include "gtest/gtest.h"
-#include "service/rpc_messages.h"
+#include "service/rpc/rpc_messages.h"
 #include "tests/service/service_fixture.h"
 
 namespace pipeloom::testing {

@@ -3,7 +3,8 @@
 #include <memory>
 
 #include "base/status_macros.h"
-#include "partition/batch_split.h"
+#include "partition/batching/batch_split.h"
+#include "planner/strategies/registry.h"
 #include "planner/strategy.h"
 
 namespace pipeloom::testing {

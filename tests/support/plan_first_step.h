@@ -8,9 +8,9 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "ir/batch_metadata.h"
-#include "ir/job_spec.h"
-#include "planner/plan_step.h"
+#include "ir/job/batch_metadata.h"
+#include "ir/job/job_spec.h"
+#include "planner/step/plan_step.h"
 
 namespace pipeloom::testing {
 

@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "ir/execution_plan.h"
+#include "ir/plan/execution_plan.h"
 
 namespace pipeloom::testing {
 

@@ -6,8 +6,8 @@
 #include <cstdint>
 
 #include "base/random.h"
-#include "ir/schedule.h"
-#include "ir/stage_graph.h"
+#include "ir/plan/schedule.h"
+#include "ir/plan/stage_graph.h"
 
 namespace pipeloom::testing {
 

@@ -1,0 +1,238 @@
+// `pipeloom bench`: the schedule-search benchmark suite.
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "base/status_macros.h"
+#include "cli/console/command.h"
+#include "cli/console/files.h"
+#include "cli/input/job_input.h"
+#include "cli/input/planned_step.h"
+#include "cli/studies/bench_journal.h"
+#include "cli/studies/bench_runs.h"
+#include "cli/studies/bench_tables.h"
+#include "formats/graph/problem_suite.h"
+#include "planner/strategies/registry.h"
+#include "planner/strategy.h"
+
+namespace pipeloom::cli {
+namespace {
+
+std::string FolderOf(const std::string& path) {
+  const size_t slash = path.rfind('/');
+  return slash == std::string::npos ? "." : path.substr(0, slash);
+}
+
+class BenchCommand : public Command {
+ public:
+  CommandText text() const override {
+    return {"bench", "[options]",
+            "the schedule-search benchmark: problems, schedules, budgets",
+            "Runs every schedule on every problem of a suite (shipped: uniform "
+            "and multimodal pipelines, tight memory, communication, and steps "
+            "of shipped jobs) and compares with the lower bound, with the best "
+            "known schedule and with other programs' answers. Schedules that "
+            "search get each budget; searches other than pipeloom at most 1 s "
+            "on graphs. The whole takes about ten minutes; --budgets 100ms "
+            "about one.\n\n"
+            "--out writes results.json, results.md and index.html into a "
+            "folder. Problems and answers of your own: docs/bench.md."};
+  }
+
+  std::vector<Flag> Flags() override {
+    return {
+        {"suite", &suite_, "FILE", "the problems; without it, the shipped"},
+        {"graphs", &graphs_, "FILE,...", "TaskGraph files to add"},
+        {"problems", &filter_, "TEXT",
+         "only problems whose name or family contains TEXT"},
+        {"schedules",
+         &schedules_,
+         "A,B,...",
+         "which ones; without it, all",
+         {planner::StrategyNames().begin(), planner::StrategyNames().end()}},
+        {"budgets", &budgets_, "TIME,...", "what a search gets"},
+        {"answers", &answers_, "NAME=DIR,...",
+         "answers of other programs: DIR/PROBLEM.json"},
+        {"seed", &seed_, "N", "of the searches", {}, 0},
+        {"threads", &threads_, "N", "0: one a core", {}, 0, 1024},
+        {"out", &out_, "DIR", "write tables, JSON and a page"},
+        DataDirFlag(&data_dir_),
+        {"format", &format_, "FORMAT", "of the output", {"table", "json"}}};
+  }
+
+  absl::Status Run(const std::vector<std::string>& args,
+                   const Context& context) override {
+    if (!args.empty()) {
+      return UsageError(absl::StrCat("unexpected argument \"", args[0], "\""));
+    }
+    PIPELOOM_ASSIGN_OR_RETURN(const BenchOptions options, Options());
+    PIPELOOM_ASSIGN_OR_RETURN(const formats::ProblemSuite suite,
+                              Problems(options.data_dir));
+    BenchJournal journal;
+    if (!out_.empty()) {
+      PIPELOOM_RETURN_IF_ERROR(MakeFolder(out_));
+      const std::string path = absl::StrCat(out_, "/journal");
+      PIPELOOM_ASSIGN_OR_RETURN(journal, BenchJournal::Open(path));
+      if (journal.size() > 0) {
+        context.warn(absl::StrFormat(
+            "note: %d outcomes of an interrupted run are in %s; remove it to "
+            "begin anew",
+            journal.size(), path));
+      }
+    }
+    context.warn(
+        absl::StrCat("note: the searches take at most ",
+                     FormatDuration(MostSearchTime(suite.problems, options))));
+    const absl::StatusOr<std::vector<BenchResult>> ran =
+        RunBench(suite.problems, options, context, &journal);
+    if (absl::IsCancelled(ran.status())) {
+      context.warn(out_.empty()
+                       ? "with --out DIR what is done would not be lost"
+                       : "the same command goes on from there");
+    }
+    PIPELOOM_RETURN_IF_ERROR(ran.status());
+    const std::vector<BenchResult>& results = *ran;
+    const std::string json = BenchJson(results, suite.source);
+    if (!out_.empty()) {
+      const std::string command = CommandLine();
+      PIPELOOM_RETURN_IF_ERROR(
+          WriteFileAtomically(absl::StrCat(out_, "/results.json"), json));
+      PIPELOOM_RETURN_IF_ERROR(WriteFileAtomically(
+          absl::StrCat(out_, "/results.md"), BenchMarkdown(results, command)));
+      PIPELOOM_RETURN_IF_ERROR(WriteFileAtomically(
+          absl::StrCat(out_, "/index.html"), BenchPage(results, command)));
+      PIPELOOM_RETURN_IF_ERROR(journal.Finish());
+    }
+    if (format_ == "json") {
+      context.print(json);
+    } else {
+      context.print(absl::StrCat(ProblemTable(results).ToString(), "\n",
+                                 SummaryTable(results).ToString()));
+      if (!out_.empty()) {
+        context.print(absl::StrCat("\nwrote ", out_,
+                                   "/results.json, results.md, index.html\n"));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  absl::StatusOr<BenchOptions> Options() const {
+    BenchOptions options;
+    options.schedules = schedules_.empty() ? UsualSchedules() : schedules_;
+    for (const std::string& text : budgets_) {
+      const absl::StatusOr<Duration> budget = ParseDuration(text);
+      if (!budget.ok() || *budget <= kZero) {
+        return UsageError(absl::StrCat("--budgets has \"", text,
+                                       "\"; a budget is a time above 0 such as "
+                                       "100ms"));
+      }
+      options.budgets.push_back(*budget);
+    }
+    std::sort(options.budgets.begin(), options.budgets.end());
+    for (const std::string& answer : answers_) {
+      const size_t equals = answer.find('=');
+      if (equals == 0 || equals == std::string::npos ||
+          equals + 1 == answer.size()) {
+        return UsageError(absl::StrCat("--answers has \"", answer,
+                                       "\"; it must be NAME=DIR"));
+      }
+      if (!std::filesystem::is_directory(answer.substr(equals + 1))) {
+        return UsageError(absl::StrCat("--answers has \"", answer, "\"; ",
+                                       answer.substr(equals + 1),
+                                       " is no folder"));
+      }
+      options.answers.emplace_back(answer.substr(0, equals),
+                                   answer.substr(equals + 1));
+    }
+    options.most_of_others = Seconds(1);
+    options.seed = static_cast<uint64_t>(seed_);
+    SearchFlags flags;
+    flags.threads = threads_;
+    options.threads = Settle(flags, SearchSpec()).threads;
+    PIPELOOM_ASSIGN_OR_RETURN(options.data_dir, FindDataDir(data_dir_));
+    return options;
+  }
+
+  // Those of the suite that are asked for, and the graphs.
+  absl::StatusOr<formats::ProblemSuite> Problems(
+      const std::string& data_dir) const {
+    formats::ProblemSuite suite;
+    if (!suite_.empty() || graphs_.empty()) {
+      const std::string path =
+          suite_.empty() ? absl::StrCat(data_dir, "/bench/suite.json") : suite_;
+      PIPELOOM_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
+      PIPELOOM_ASSIGN_OR_RETURN(suite, formats::ParseProblemSuite(text, path));
+      for (formats::SuiteProblem& problem : suite.problems) {
+        std::string& file = problem.graph_file;
+        if (!file.empty() && file[0] != '/') {
+          file = absl::StrCat(FolderOf(path), "/", file);
+        }
+      }
+    }
+    for (const std::string& graph : graphs_) {
+      std::string name = graph.substr(graph.rfind('/') + 1);
+      if (absl::EndsWith(name, ".json")) name.resize(name.size() - 5);
+      suite.problems.push_back({.name = name,
+                                .family = "graphs",
+                                .pipeline = std::nullopt,
+                                .graph_file = graph,
+                                .job = std::nullopt});
+    }
+    std::erase_if(suite.problems, [&](const formats::SuiteProblem& p) {
+      return !absl::StrContains(p.name, filter_) &&
+             !absl::StrContains(p.family, filter_);
+    });
+    if (suite.problems.empty()) {
+      return UsageError(absl::StrCat("no problem has \"", filter_,
+                                     "\" in its name or family"));
+    }
+    return suite;
+  }
+
+  std::string CommandLine() const {
+    std::string line = "pipeloom bench";
+    if (!suite_.empty()) absl::StrAppend(&line, " --suite ", suite_);
+    if (!graphs_.empty()) {
+      absl::StrAppend(&line, " --graphs ", absl::StrJoin(graphs_, ","));
+    }
+    if (!filter_.empty())
+      absl::StrAppend(&line, " --problems \"", filter_, "\"");
+    if (!schedules_.empty()) {
+      absl::StrAppend(&line, " --schedules ", absl::StrJoin(schedules_, ","));
+    }
+    if (!answers_.empty()) {
+      absl::StrAppend(&line, " --answers ", absl::StrJoin(answers_, ","));
+    }
+    absl::StrAppend(&line, " --budgets ", absl::StrJoin(budgets_, ","),
+                    " --seed ", seed_, " --threads ", threads_, " --out ",
+                    out_);
+    return line;
+  }
+
+  std::string suite_{};
+  std::vector<std::string> graphs_{};
+  std::string filter_{};
+  std::vector<std::string> schedules_{};
+  std::vector<std::string> budgets_ = {"10ms", "100ms", "1s", "10s"};
+  std::vector<std::string> answers_{};
+  int64_t seed_ = 1;
+  int64_t threads_ = 0;
+  std::string out_{};
+  std::string data_dir_{};
+  std::string format_ = "table";
+};
+
+}  // namespace
+
+std::unique_ptr<Command> MakeBenchCommand() {
+  return std::make_unique<BenchCommand>();
+}
+
+}  // namespace pipeloom::cli

@@ -1,0 +1,446 @@
+// `pipeloom compare`: every strategy on the same steps under the same memory
+// limit.
+#include <algorithm>
+#include <iterator>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/status_macros.h"
+#include "cli/console/command.h"
+#include "cli/console/files.h"
+#include "cli/console/json_writer.h"
+#include "cli/console/progress.h"
+#include "cli/console/table.h"
+#include "cli/input/job_input.h"
+#include "cli/input/partition_input.h"
+#include "cli/input/planned_step.h"
+#include "cli/input/robust_flags.h"
+#include "cli/report/report.h"
+#include "cli/studies/partition_layouts.h"
+#include "cli/trace/measured_costs.h"
+#include "planner/strategies/registry.h"
+#include "planner/strategies/static_order.h"
+#include "planner/strategy.h"
+
+namespace pipeloom::cli {
+namespace {
+
+// The ablation of DIP (arXiv 2504.14145): each row with those before it.
+constexpr const char* kAblation[] = {
+    "megatron",  "dip-partition", "dip-interleave",
+    "dip-order", "dip",           "pipeloom"};
+
+constexpr char kStatic[] = "static";
+
+// They plan without a look at the step's sizes: what a trainer has by itself.
+constexpr absl::string_view kStaticSchedules[] = {
+    "gpipe", "1f1b",       "interleaved", "zb-h1",          "zb-v",    "v-half",
+    "v-min", "dualpipe-v", "megatron",    "megatron-tuned", "nnscaler"};
+
+struct Row {
+  std::string schedule{};
+  absl::Status status{};  // Why the strategy cannot run.
+  std::vector<PlannedStep> steps{};
+  // Planned with the partition that was given, and not its own.
+  bool given_partition = false;
+};
+
+// The mean step time of megatron; 0 if it is not there.
+Duration MegatronTime(const std::vector<Row>& rows) {
+  for (const Row& row : rows) {
+    if (row.schedule == "megatron" && row.status.ok()) {
+      return MeansOf(row.steps).step_time;
+    }
+  }
+  return kZero;
+}
+
+// The fastest row of a static schedule; null if there is none.
+const Row* BestStatic(const std::vector<Row>& rows) {
+  const Row* best = nullptr;
+  for (const Row& row : rows) {
+    if (!row.status.ok() || row.steps.empty() ||
+        std::find(std::begin(kStaticSchedules), std::end(kStaticSchedules),
+                  row.schedule) == std::end(kStaticSchedules)) {
+      continue;
+    }
+    if (best == nullptr ||
+        MeansOf(row.steps).step_time < MeansOf(best->steps).step_time) {
+      best = &row;
+    }
+  }
+  return best;
+}
+Duration BestStaticTime(const std::vector<Row>& rows) {
+  const Row* best = BestStatic(rows);
+  return best == nullptr ? kZero : MeansOf(best->steps).step_time;
+}
+
+double Speedup(Duration reference, Duration mine) {
+  return mine > kZero ? ToSeconds(reference) / ToSeconds(mine) : 0;
+}
+std::string SpeedupText(Duration reference, Duration mine) {
+  return reference > kZero ? absl::StrFormat("%.2fx", Speedup(reference, mine))
+                           : "-";
+}
+void WriteSpeedup(Duration reference, Duration mine, JsonWriter* json) {
+  if (reference > kZero) {
+    json->Number(Speedup(reference, mine));
+  } else {
+    json->Null();
+  }
+}
+
+// The mean over the steps of the slowest replica's 90th percentile under
+// disturbances; none without --robust.
+std::optional<Duration> MeanP90(const Row& row) {
+  Duration sum{};
+  for (const PlannedStep& step : row.steps) {
+    if (!step.slowest().robust.has_value()) return std::nullopt;
+    sum += step.slowest().robust->chosen.p90;
+  }
+  if (row.steps.empty()) return std::nullopt;
+  return sum / static_cast<int64_t>(row.steps.size());
+}
+
+Table RowsTable(const std::vector<Row>& rows) {
+  const bool robust = std::any_of(rows.begin(), rows.end(), [](const Row& row) {
+    return MeanP90(row).has_value();
+  });
+  std::vector<std::string> columns({"schedule", "partition", "step time",
+                                    "vs static", "vs megatron", "bubble",
+                                    "epilogue", "MFU", "peak memory",
+                                    "gap to bound", "bound", "search"});
+  if (robust) columns.emplace_back("90th percentile");
+  Table table(std::move(columns));
+  const Duration megatron = MegatronTime(rows);
+  const Duration best_static = BestStaticTime(rows);
+  for (const Row& row : rows) {
+    const char* const partition = row.given_partition ? "given" : "own";
+    if (!row.status.ok()) {
+      table.AddRow(
+          {row.schedule, partition, std::string(row.status.message())});
+      continue;
+    }
+    const StepMeans means = MeansOf(row.steps);
+    std::vector<std::string> cells(
+        {row.schedule, partition, FormatDuration(means.step_time),
+         SpeedupText(best_static, means.step_time),
+         SpeedupText(megatron, means.step_time),
+         FormatPercent(means.bubble_ratio), FormatPercent(means.epilogue_ratio),
+         FormatPercent(means.mfu), FormatBytes(means.peak),
+         FormatPercent(means.gap_ratio),
+         row.steps.empty() ? "" : row.steps.back().bound_source(),
+         FormatDuration(means.search_time)});
+    const std::optional<Duration> p90 = MeanP90(row);
+    if (p90) cells.push_back(FormatDuration(*p90));
+    table.AddRow(cells);
+  }
+  return table;
+}
+
+// Which row the ratios "vs static" are to.
+std::string StaticNote(const std::vector<Row>& rows) {
+  const Row* best = BestStatic(rows);
+  if (best == nullptr) return "no static schedule has a plan of every step\n";
+  return absl::StrFormat("vs static: %s, the best static row\n",
+                         best->schedule);
+}
+
+std::string Json(const std::string& job, const std::string& same_partition,
+                 const std::vector<Row>& rows) {
+  JsonWriter json(true);
+  json.BeginObject().Key("job").String(job).Key("same_partition");
+  if (same_partition.empty()) {
+    json.Null();
+  } else {
+    json.String(same_partition);
+  }
+  json.Key("best_static");
+  if (const Row* best = BestStatic(rows)) {
+    json.String(best->schedule);
+  } else {
+    json.Null();
+  }
+  json.Key("rows").BeginArray();
+  const Duration megatron = MegatronTime(rows);
+  const Duration best_static = BestStaticTime(rows);
+  for (const Row& row : rows) {
+    json.BeginObject().Key("schedule").String(row.schedule);
+    json.Key("strategy").String(row.schedule);
+    json.Key("partition").String(row.given_partition ? "given" : "own");
+    if (!row.status.ok()) {
+      json.Key("error").String(row.status.message()).EndObject();
+      continue;
+    }
+    const StepMeans means = MeansOf(row.steps);
+    json.Key("mean_step_time_us").Micros(means.step_time);
+    Duration bound{};
+    for (const PlannedStep& step : row.steps) bound += step.lower_bound();
+    json.Key("mean_lower_bound_us")
+        .Micros(bound /
+                static_cast<int64_t>(std::max<size_t>(1, row.steps.size())));
+    json.Key("gap_ratio").Number(means.gap_ratio);
+    json.Key("bound_sources").BeginArray();
+    for (const PlannedStep& step : row.steps) {
+      json.String(step.bound_source());
+    }
+    json.EndArray();
+    json.Key("bubble_ratio").Number(means.bubble_ratio);
+    json.Key("epilogue_ratio").Number(means.epilogue_ratio);
+    json.Key("mfu").Number(means.mfu);
+    json.Key("peak_bytes").Count(means.peak);
+    if (const std::optional<Duration> p90 = MeanP90(row)) {
+      json.Key("mean_p90_us").Micros(*p90);
+    }
+    json.Key("search_us").Micros(means.search_time);
+    json.Key("speedup_vs_megatron");
+    WriteSpeedup(megatron, means.step_time, &json);
+    json.Key("speedup_vs_best_static");
+    WriteSpeedup(best_static, means.step_time, &json);
+    json.EndObject();
+  }
+  return json.EndArray().EndObject().text() + "\n";
+}
+
+class CompareCommand : public Command {
+ public:
+  CommandText text() const override {
+    return {"compare", "JOB --batch FILE [options]",
+            "every strategy on the same steps, in one table",
+            "Plans the same steps with each strategy under the same memory "
+            "limit. A strategy that cannot run says why in its row. Times are "
+            "means over the steps; peak memory is the most of any rank and "
+            "step; the gap is to the strategy's own lower bound, that of its "
+            "stages; search is wall time a step, all replicas. The best static "
+            "row is the fastest of the schedules that plan without a look at "
+            "the step (gpipe to megatron, megatron-tuned, nnscaler). "
+            "--partition is for pipeloom and dip; the other schedules then "
+            "keep their own. --same-partition is for all: rows then differ by "
+            "schedule alone."};
+  }
+
+  std::vector<Flag> Flags() override {
+    std::vector<Flag> flags;
+    AppendJobFlags(&job_flags_, true, &flags);
+    flags.push_back(
+        {"schedules",
+         &schedules_,
+         "A,B,...",
+         "the strategies; without it, all",
+         {planner::StrategyNames().begin(), planner::StrategyNames().end()}});
+    flags.push_back({"ablation", &ablation_, "",
+                     "instead: megatron, then partition, interleaving, order "
+                     "and memory of dip one after another, then pipeloom"});
+    flags.push_back({"static", &static_, "",
+                     "a row more: pipeloom's plan of the first step, its order "
+                     "replayed on all"});
+    AppendPartitionFlags(&partition_flags_, &flags);
+    flags.push_back({"same-partition", &same_partition_, "NAME|FILE",
+                     "every schedule on one partition: that of the schedule "
+                     "NAME, `search`, or a file that `pipeloom partition` "
+                     "wrote; a schedule that is not for it says so"});
+    AppendSearchFlags(&search_flags_, &flags);
+    AppendRobustFlags(&robust_flags_, &flags);
+    AppendMeasuredFlags(&measured_flags_, &flags);
+    flags.push_back({"report", &report_, "FILE",
+                     "write an HTML report with every strategy's first step"});
+    flags.push_back(
+        {"format", &format_, "FORMAT", "of the output", {"table", "json"}});
+    return flags;
+  }
+
+  absl::Status Run(const std::vector<std::string>& args,
+                   const Context& context) override {
+    PIPELOOM_ASSIGN_OR_RETURN(const std::string name, OneArgument(args, "JOB"));
+    PIPELOOM_ASSIGN_OR_RETURN(JobInput input,
+                              ReadJobInput(name, job_flags_, context));
+    if (!same_partition_.empty()) {
+      if (!partition_flags_.source.empty()) {
+        return UsageError(
+            "--same-partition is for every schedule; leave out --partition");
+      }
+      // `dip` is the same as a rule and as a schedule.
+      if (!planner::MakeStrategy(same_partition_).ok() ||
+          same_partition_ == "dip") {
+        partition_flags_.source = same_partition_;
+      }
+    }
+    PIPELOOM_RETURN_IF_ERROR(
+        TakeLayoutOfFile(partition_flags_, job_flags_, context, &input));
+    PIPELOOM_ASSIGN_OR_RETURN(const auto packed,
+                              PackSteps(input, job_flags_.steps, context));
+    emulator::StageCostModel costs(input.job, CostsOf(input));
+    std::vector<std::string> schedules = UsualSchedules();
+    if (!schedules_.empty()) schedules = schedules_;
+    if (ablation_) {
+      if (!schedules_.empty()) {
+        return UsageError(
+            "--ablation compares a fixed list; leave out --schedules");
+      }
+      schedules.assign(std::begin(kAblation), std::end(kAblation));
+    }
+    if (static_) schedules.emplace_back(kStatic);
+    // One search serves every strategy that takes any partition.
+    const SearchSettings settings = Settle(search_flags_, input.job.search);
+    PIPELOOM_RETURN_IF_ERROR(ApplyMeasured(measured_flags_, input, "pipeloom",
+                                           partition_flags_, settings, context,
+                                           &costs));
+    PIPELOOM_ASSIGN_OR_RETURN(const auto judge,
+                              planner::MakeStrategy("pipeloom"));
+    std::optional<Partition> given;
+    if (!partition_flags_.source.empty()) {
+      PIPELOOM_ASSIGN_OR_RETURN(
+          planner::PreparedJob prepared,
+          PrepareWithPartition(input, *judge, costs, partition_flags_, settings,
+                               context));
+      given = std::move(prepared.partition);
+    } else if (!same_partition_.empty()) {
+      PIPELOOM_ASSIGN_OR_RETURN(const auto owner,
+                                planner::MakeStrategy(same_partition_));
+      PIPELOOM_ASSIGN_OR_RETURN(
+          planner::PreparedJob prepared,
+          PrepareWithPartition(input, *owner, costs, {}, settings, context));
+      given = std::move(prepared.partition);
+    }
+    std::vector<Row> rows;
+    int num_ok = 0;
+    {
+      Progress progress(context, "planning", job_flags_.steps * input.replicas);
+      for (const std::string& schedule : schedules) {
+        rows.push_back({.schedule = schedule});
+        rows.back().status = PlanAll(input, packed, costs, given, &rows.back(),
+                                     progress, context);
+        if (context.stop.stop_requested()) return rows.back().status;
+        if (rows.back().status.ok()) ++num_ok;
+      }
+    }
+    const std::string heading =
+        absl::StrFormat("%d step%s of %s, %d replica%s, %s, %s", packed.size(),
+                        packed.size() == 1 ? "" : "s", input.batch_name,
+                        input.replicas, input.replicas == 1 ? "" : "s",
+                        MemoryLimitText(input.job), PartitionText());
+    if (!report_.empty()) {
+      PIPELOOM_RETURN_IF_ERROR(WriteFileAtomically(
+          report_,
+          ReportHtml(MakeReport(input.job.name, heading, rows, context))));
+    }
+    if (format_ == "json") {
+      context.print(Json(input.job.name, same_partition_, rows));
+    } else {
+      context.print(absl::StrCat(input.job.name, ": ", heading, "\n\n",
+                                 RowsTable(rows).ToString(), "\n",
+                                 StaticNote(rows)));
+      if (!report_.empty()) {
+        context.print(absl::StrCat("wrote ", report_, "\n"));
+      }
+    }
+    if (num_ok > 0) return absl::OkStatus();
+    return absl::FailedPreconditionError("no strategy can run this job");
+  }
+
+ private:
+  // Whose partitions the rows are planned with.
+  std::string PartitionText() const {
+    if (!same_partition_.empty()) {
+      return absl::StrCat("same partition for all: ", same_partition_);
+    }
+    if (!partition_flags_.source.empty()) {
+      return absl::StrCat("pipeloom and dip on the partition ",
+                          partition_flags_.source, ", others on their own");
+    }
+    return "each on its own partition";
+  }
+
+  absl::Status PlanAll(const JobInput& input,
+                       const std::vector<partition::PackedStep>& packed,
+                       const emulator::StageCostModel& costs,
+                       const std::optional<Partition>& given, Row* row,
+                       Progress& progress, const Context& context) const {
+    const bool is_static = row->schedule == kStatic;
+    PIPELOOM_ASSIGN_OR_RETURN(
+        const auto strategy,
+        planner::MakeStrategy(is_static ? "pipeloom" : row->schedule));
+    SearchSettings settings = Settle(search_flags_, input.job.search);
+    settings.defer = input.defer;
+    settings.robust = DisturbancesOf(robust_flags_, settings.seed);
+    planner::PreparedJob prepared{.strategy = strategy.get(), .costs = &costs};
+    row->given_partition =
+        given.has_value() &&
+        (!same_partition_.empty() || TakesAnyPartition(strategy->name()));
+    if (row->given_partition) {
+      prepared.partition = *given;
+    } else {
+      PIPELOOM_ASSIGN_OR_RETURN(
+          prepared,
+          PrepareWithPartition(input, *strategy, costs, {}, settings, context));
+    }
+    std::unique_ptr<planner::Strategy> replayed;
+    if (is_static) {
+      planner::PlanInput typical;
+      typical.packed = &packed.front();
+      typical.seed = settings.seed;
+      typical.budget = StartBudget(settings, context);
+      PIPELOOM_ASSIGN_OR_RETURN(replayed,
+                                planner::MakeStatic(prepared, typical));
+      prepared.strategy = replayed.get();
+    }
+    for (size_t s = 0; s < packed.size(); ++s) {
+      const auto step = static_cast<int64_t>(s);
+      PIPELOOM_ASSIGN_OR_RETURN(
+          PlannedStep planned,
+          PlanReplicas(prepared, packed[s], step, input.replicas, settings,
+                       context, progress, row->schedule));
+      row->steps.push_back(std::move(planned));
+    }
+    return absl::OkStatus();
+  }
+
+  static Report MakeReport(const std::string& job, const std::string& heading,
+                           const std::vector<Row>& rows,
+                           const Context& context) {
+    Report report;
+    report.title = absl::StrCat("Strategies for ", job);
+    report.subtitle = heading;
+    report.command = context.command_line;
+    report.tables.push_back({"Strategies", RowsTable(rows)});
+    for (const Row& row : rows) {
+      if (!row.status.ok()) continue;
+      const planner::PlanResult& slowest = row.steps[0].slowest();
+      report.common_axis =
+          std::max(report.common_axis, slowest.predicted.step_time());
+      report.steps.push_back(
+          {.title = absl::StrCat(row.schedule, ": step 0, ",
+                                 FormatDuration(row.steps[0].step_time())),
+           .plan = &slowest.plan,
+           .trace = &slowest.predicted});
+    }
+    report.notes = {
+        "Times and memory are emulated. All drawings have one time scale."};
+    return report;
+  }
+
+  JobFlags job_flags_{};
+  PartitionFlags partition_flags_{};
+  std::string same_partition_{};
+  SearchFlags search_flags_{};
+  std::vector<std::string> schedules_{};  // Empty: the usual ones.
+  bool ablation_ = false;
+  bool static_ = false;
+  RobustFlags robust_flags_{};
+  MeasuredFlags measured_flags_{};
+  std::string report_{};
+  std::string format_ = "table";
+};
+
+}  // namespace
+
+std::unique_ptr<Command> MakeCompareCommand() {
+  return std::make_unique<CompareCommand>();
+}
+
+}  // namespace pipeloom::cli

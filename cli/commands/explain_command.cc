@@ -1,0 +1,440 @@
+// `pipeloom explain`: a plan in words and as a drawing of characters.
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <thread>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/overloaded.h"
+#include "base/status_macros.h"
+#include "cli/console/command.h"
+#include "cli/console/json_writer.h"
+#include "cli/console/table.h"
+#include "cli/input/job_input.h"
+#include "cli/input/plan_file.h"
+#include "cli/report/explain_words.h"
+#include "cli/report/timeline_text.h"
+#include "cli/studies/suggestions.h"
+#include "cli/studies/whatif_run.h"
+#include "cli/trace/trace_summary.h"
+#include "emulator/step/emulate_step.h"
+#include "emulator/trace/trace_analysis.h"
+#include "planner/strategies/registry.h"
+#include "planner/strategy.h"
+
+namespace pipeloom::cli {
+namespace {
+
+constexpr const char* kPassNames[kNumPasses] = {"forward", "backward",
+                                                "weight gradient"};
+
+std::string Share(Duration part, Duration whole) {
+  return whole > kZero ? FormatPercent(ToSeconds(part) / ToSeconds(whole))
+                       : std::string("-");
+}
+
+std::string Module(const StageGraph& graph, ModuleId m) {
+  return graph.module_names()[static_cast<size_t>(m.value())];
+}
+
+// "compute task 3 (F backbone ...)" of one instruction.
+std::string Words(const StageGraph& graph, const Instruction& instruction) {
+  const auto edge = [&](absl::string_view verb, EdgeId e, bool to) {
+    const Dependency& d = graph.edge(e);
+    return absl::StrFormat("%s edge %d %s rank %d (%s)", std::string(verb),
+                           e.value(), to ? "to" : "from",
+                           graph.task(to ? d.to : d.from).rank.value(),
+                           FormatBytes(d.payload));
+  };
+  const auto task = [&](absl::string_view verb, TaskId t) {
+    return absl::StrCat(verb, " ", DescribeTask(graph, t));
+  };
+  return std::visit(
+      Overloaded{
+          [&](const Compute& i) { return task("compute", i.task); },
+          [&](const Send& i) { return edge("send", i.edge, true); },
+          [&](const Recv& i) { return edge("receive", i.edge, false); },
+          [&](const WaitRecv& i) { return edge("wait for", i.edge, false); },
+          [&](const WaitSend& i) {
+            return edge("wait until sent:", i.edge, true);
+          },
+          [&](const Free& i) {
+            return absl::StrFormat("free edge %d", i.edge.value());
+          },
+          [&](const Offload& i) { return task("offload", i.task); },
+          [&](const Fetch& i) { return task("fetch", i.task); },
+          [&](const ReduceGradients&) {
+            return std::string("reduce gradients over the replicas");
+          },
+          [&](const OptimizerStep&) { return std::string("optimizer step"); }},
+      instruction);
+}
+
+class ExplainCommand : public Command {
+ public:
+  CommandText text() const override {
+    return {"explain", "PLAN | JOB --batch FILE [options]",
+            "a plan in words and as a timeline of characters",
+            "Says what the plan does: the timeline by rank, where the time "
+            "goes and why ranks are idle, the chain of tasks that the step "
+            "time follows from, why a microbatch waits, what fills each rank's "
+            "memory at its peak, and the changes that would help most. With "
+            "--rank also the rank's instructions, in order.\n\n"
+            "Every change is tried. With JOB it is planned anew and emulated, "
+            "and shown with the command that does it: other layouts, "
+            "microbatches, sub-microbatches, memory, recomputation, links. "
+            "With PLAN the same programs are emulated with other times."};
+  }
+
+  std::vector<Flag> Flags() override {
+    std::vector<Flag> flags = {
+        {"rank", &rank_, "R", "one rank, with its instructions", {}, 0},
+        {"microbatch",
+         &microbatch_,
+         "M",
+         "the microbatch whose waits are told; default: that which waits "
+         "longest",
+         {},
+         0},
+        {"width", &width_, "N", "characters of the timeline", {}, 10, 1000},
+        {"suggestions",
+         &suggestions_,
+         "N",
+         "how many changes to show",
+         {},
+         0,
+         20}};
+    AppendJobFlags(&job_, false, &flags);
+    flags.push_back({"set", &sets_, "PATH=VALUE",
+                     "change a field of the job first; as of `whatif`"});
+    flags.push_back(
+        {"schedule",
+         &schedule_,
+         "NAME",
+         "the strategy, instead of the job's",
+         {planner::StrategyNames().begin(), planner::StrategyNames().end()}});
+    AppendSearchFlags(&search_, &flags);
+    flags.push_back(
+        {"format", &format_, "FORMAT", "of the output", {"table", "json"}});
+    return flags;
+  }
+
+  absl::Status Run(const std::vector<std::string>& args,
+                   const Context& context) override {
+    PIPELOOM_ASSIGN_OR_RETURN(const std::string path,
+                              OneArgument(args, "PLAN or JOB"));
+    std::vector<Suggestion> suggestions;
+    PIPELOOM_ASSIGN_OR_RETURN(const ExecutionPlan plan,
+                              PlanOf(path, context, &suggestions));
+    const StageGraph& graph = plan.graph;
+    if (rank_ && *rank_ >= graph.num_ranks()) {
+      return UsageError(absl::StrFormat("--rank %d: the plan has %d ranks",
+                                        *rank_, graph.num_ranks()));
+    }
+    const RankId only =
+        rank_ ? RankId(static_cast<int32_t>(*rank_)) : RankId::None();
+    PIPELOOM_ASSIGN_OR_RETURN(const StepTrace trace,
+                              emulator::EmulateStep(plan));
+    const TraceSummary summary = Summarize(graph, trace);
+    const emulator::TraceAnalysis analysis = emulator::Analyze(plan, trace);
+    if (format_ == "json") {
+      context.print(Json(plan, trace, analysis, suggestions));
+      return absl::OkStatus();
+    }
+    context.print(Opening(plan, trace, summary));
+    context.print(absl::StrCat(
+        "\nTimeline\n\n",
+        TimelineText(graph, trace, static_cast<int>(width_), only)));
+    context.print(TimeWords(graph, trace, summary));
+    context.print(BubbleWords(graph, trace, analysis, only));
+    context.print(CriticalWords(graph, trace));
+    context.print(
+        WaitWords(graph, analysis,
+                  microbatch_ ? MicrobatchId(static_cast<int32_t>(*microbatch_))
+                              : MicrobatchId::None()));
+    context.print(MemoryWords(graph, summary, only));
+    context.print(MemoryLimitWords(graph, trace, analysis));
+    context.print(SuggestionWords(path, trace, suggestions));
+    if (rank_) context.print(InstructionWords(plan, trace, only));
+    return absl::OkStatus();
+  }
+
+ private:
+  // The plan, and what would make it faster.
+  absl::StatusOr<ExecutionPlan> PlanOf(const std::string& path,
+                                       const Context& context,
+                                       std::vector<Suggestion>* suggestions) {
+    const auto most = static_cast<size_t>(suggestions_);
+    if (job_.batch.empty()) {
+      PIPELOOM_ASSIGN_OR_RETURN(ExecutionPlan plan, ReadPlan(path));
+      if (most > 0) {
+        PIPELOOM_ASSIGN_OR_RETURN(*suggestions, SuggestForPlan(plan, most));
+      }
+      return plan;
+    }
+    PIPELOOM_ASSIGN_OR_RETURN(WhatIfInput input,
+                              ReadWhatIfInput(path, job_, context));
+    input.schedule = schedule_.value_or("");
+    if (!search_.evaluations && !search_.deadline) search_.evaluations = 32;
+    input.search = search_;
+    WhatIfCase now;
+    for (const std::string& set : sets_.values) {
+      PIPELOOM_ASSIGN_OR_RETURN(formats::JobOverride change,
+                                formats::ParseOverride(set));
+      now.changes.push_back(std::move(change));
+    }
+    if (job_.microbatches) {
+      now.changes.push_back(
+          {"training.microbatches", absl::StrCat(*job_.microbatches)});
+    }
+    if (job_.memory_limit) {
+      now.changes.push_back({"training.memory_limit_bytes",
+                             absl::StrCat(job_.memory_limit->count())});
+    }
+    if (job_.reserve) {
+      now.changes.push_back(
+          {"training.memory_reserve", absl::StrCat(job_.reserve->value)});
+    }
+    PlannedStep planned;
+    PIPELOOM_ASSIGN_OR_RETURN(const WhatIfOutcome outcome,
+                              RunCase(input, now, context, &planned));
+    if (!outcome.ok()) return absl::FailedPreconditionError(outcome.error);
+    if (most > 0) {
+      const int32_t threads =
+          search_.threads > 0 ? static_cast<int32_t>(search_.threads)
+                              : static_cast<int32_t>(std::max(
+                                    1u, std::thread::hardware_concurrency()));
+      PIPELOOM_ASSIGN_OR_RETURN(
+          *suggestions,
+          SuggestForJob(input, now.changes, outcome, most, threads, context));
+    }
+    return planned.slowest().plan;
+  }
+
+  // The `whatif` that tries a suggestion alone.
+  std::string CommandOf(const std::string& job,
+                        const Suggestion& suggestion) const {
+    std::string text =
+        absl::StrCat("pipeloom whatif ", job, " --batch ", job_.batch, " ",
+                     suggestion.change.Arguments());
+    if (search_.evaluations) {
+      absl::StrAppend(&text, " --evaluations ", *search_.evaluations);
+    }
+    if (schedule_) absl::StrAppend(&text, " --schedule ", *schedule_);
+    return text;
+  }
+
+  std::string SuggestionWords(const std::string& job, const StepTrace& trace,
+                              const std::vector<Suggestion>& found) const {
+    if (suggestions_ == 0) return "";
+    if (found.empty()) return "\nNo change that was tried helps.\n";
+    std::string text =
+        job_.batch.empty()
+            ? "\nWhat would help most, emulated with the same programs:\n"
+            : "\nWhat would help most, each planned anew and emulated:\n";
+    int number = 0;
+    for (const Suggestion& s : found) {
+      absl::StrAppendFormat(&text, "\n%d. %s: %s instead of %s, %s less\n",
+                            ++number, s.label, FormatDuration(s.step_time),
+                            FormatDuration(s.step_time + s.gain),
+                            Share(s.gain, trace.step_time()));
+      if (!job_.batch.empty()) {
+        absl::StrAppend(&text, "   ", CommandOf(job, s), "\n");
+      }
+    }
+    return text;
+  }
+
+  std::string Json(const ExecutionPlan& plan, const StepTrace& trace,
+                   const emulator::TraceAnalysis& analysis,
+                   const std::vector<Suggestion>& found) const {
+    JsonWriter json(true);
+    json.BeginObject().Key("job").String(plan.job);
+    json.Key("schedule").String(plan.schedule);
+    json.Key("step_time_us").Micros(trace.step_time());
+    json.Key("ranks").BeginArray();
+    for (const RankId r : plan.graph.rank_ids()) {
+      json.BeginObject().Key("rank").Int(r.value());
+      for (int k = 0; k < emulator::kNumBubbleKinds; ++k) {
+        json.Key(absl::StrCat(
+            emulator::BubbleName(static_cast<emulator::BubbleKind>(k)), "_us"));
+        json.Micros(analysis.bubbles[r][static_cast<size_t>(k)]);
+      }
+      json.EndObject();
+    }
+    json.EndArray().Key("suggestions").BeginArray();
+    for (const Suggestion& s : found) {
+      json.BeginObject().Key("label").String(s.label);
+      json.Key("step_time_us").Micros(s.step_time);
+      json.Key("gain_us").Micros(s.gain).Key("set").BeginArray();
+      for (const formats::JobOverride& change : s.change.changes) {
+        json.String(absl::StrCat(change.path, "=", change.value));
+      }
+      json.EndArray().EndObject();
+    }
+    return json.EndArray().EndObject().text() + "\n";
+  }
+
+  static std::string Opening(const ExecutionPlan& plan, const StepTrace& trace,
+                             const TraceSummary& summary) {
+    const StageGraph& graph = plan.graph;
+    int32_t num_microbatches = 0;
+    for (const Task& task : graph.tasks()) {
+      num_microbatches =
+          std::max(num_microbatches, task.microbatch.value() + 1);
+    }
+    std::string modules;
+    for (size_t m = 0; m < graph.module_names().size(); ++m) {
+      absl::StrAppend(&modules, m == 0 ? "" : ", ", graph.module_names()[m]);
+    }
+    const Duration step_time = trace.step_time();
+    std::string text = absl::StrFormat(
+        "%s, step %d, replica %d, schedule %s: %d tasks of %d microbatches "
+        "through %s on %d ranks.",
+        plan.job, plan.step, plan.replica, plan.schedule, graph.num_tasks(),
+        num_microbatches, modules, graph.num_ranks());
+    text = absl::StrCat(WrapText(text, 0), "\n\n");
+    absl::StrAppendFormat(
+        &text, "The step takes %s; ranks compute %s of it on average.\n",
+        FormatDuration(step_time),
+        FormatPercent(1 - summary.bubble_ratio - summary.epilogue_ratio));
+    if (plan.lower_bound > kZero) {
+      absl::StrAppendFormat(
+          &text,
+          "No schedule of these stages takes less than %s; this one is "
+          "%s above.\n",
+          FormatDuration(plan.lower_bound),
+          FormatPercent(ToSeconds(step_time) / ToSeconds(plan.lower_bound) - 1,
+                        2));
+    }
+    if (plan.peak_flops_per_second > 0) {
+      absl::StrAppendFormat(&text, "MFU is %s.\n",
+                            FormatPercent(Mfu(plan, step_time)));
+    }
+    return text;
+  }
+
+  static std::string TimeWords(const StageGraph& graph, const StepTrace& trace,
+                               const TraceSummary& summary) {
+    const Duration rank_time = trace.step_time() * graph.num_ranks();
+    Table table({"where rank time goes", "share"});
+    for (const ModuleId m : summary.modules.ids()) {
+      for (int p = 0; p < kNumPasses; ++p) {
+        const Duration d = summary.modules[m].pass[p];
+        if (d == kZero) continue;
+        table.AddRow({absl::StrCat(Module(graph, m), " ", kPassNames[p]),
+                      Share(d, rank_time)});
+      }
+    }
+    Duration warm_up{}, stalls{}, drain{}, epilogue{};
+    for (const RankSummary& rank : summary.ranks) {
+      warm_up += rank.warm_up;
+      stalls += rank.stalls;
+      drain += rank.drain;
+      epilogue += rank.epilogue;
+    }
+    table.AddRow(
+        {"gradient reduction and optimizer", Share(epilogue, rank_time)});
+    table.AddRow(
+        {"idle before a rank's first task", Share(warm_up, rank_time)});
+    table.AddRow({"idle between tasks", Share(stalls, rank_time)});
+    table.AddRow({"idle after a rank's last task", Share(drain, rank_time)});
+    return absl::StrCat("\n", table.ToString());
+  }
+
+  static std::string CriticalWords(const StageGraph& graph,
+                                   const StepTrace& trace) {
+    const CriticalPath path = FindCriticalPath(graph, trace);
+    if (path.tasks.empty()) return "";
+    const Duration step_time = trace.step_time();
+    Table table({absl::StrFormat("critical path: %d tasks, %d rank changes",
+                                 path.tasks.size(), path.rank_changes),
+                 "time", "share"});
+    for (const ModuleId m : path.compute.ids()) {
+      for (int p = 0; p < kNumPasses; ++p) {
+        const Duration d = path.compute[m].pass[p];
+        if (d == kZero) continue;
+        table.AddRow({absl::StrCat(Module(graph, m), " ", kPassNames[p]),
+                      FormatDuration(d), Share(d, step_time)});
+      }
+    }
+    for (const auto& [name, d] :
+         {std::pair("transfers", path.transfer),
+          std::pair("gradient reduction and optimizer", path.epilogue),
+          std::pair("other waiting", path.other)}) {
+      if (d == kZero) continue;
+      table.AddRow({name, FormatDuration(d), Share(d, step_time)});
+    }
+    return absl::StrCat("\n", table.ToString(), "It begins with ",
+                        DescribeTask(graph, path.tasks.front()),
+                        "\nand ends with ",
+                        DescribeTask(graph, path.tasks.back()), ".\n");
+  }
+
+  static std::string MemoryWords(const StageGraph& graph,
+                                 const TraceSummary& summary, RankId only) {
+    Table table({"peak memory", "at", "total", "limit", "weights", "gradients",
+                 "optimizer", "activations", "received", "sent", "overhead"});
+    const auto item = [](const MemoryPeak& peak, MemoryItem i) {
+      return FormatBytes(peak.items[static_cast<int>(i)]);
+    };
+    for (const RankId r : graph.rank_ids()) {
+      if (!only.is_none() && r != only) continue;
+      const MemoryPeak& peak = summary.ranks[r].peak;
+      const Bytes limit = graph.rank(r).memory.limit;
+      table.AddRow(
+          {absl::StrCat("rank ", r.value()),
+           FormatDuration(peak.at - kStepStart), FormatBytes(peak.total),
+           limit > Bytes(0) ? FormatBytes(limit) : "none",
+           item(peak, MemoryItem::kWeights), item(peak, MemoryItem::kGradients),
+           item(peak, MemoryItem::kOptimizer),
+           item(peak, MemoryItem::kActivations),
+           item(peak, MemoryItem::kReceived), item(peak, MemoryItem::kSent),
+           item(peak, MemoryItem::kOverhead)});
+    }
+    return absl::StrCat("\n", table.ToString());
+  }
+
+  static std::string InstructionWords(const ExecutionPlan& plan,
+                                      const StepTrace& trace, RankId rank) {
+    const auto spans = TaskSpans(plan.graph, trace);
+    std::string text = absl::StrFormat(
+        "\nInstructions of rank %d (times of tasks from the step's start)\n\n",
+        rank.value());
+    size_t index = 0;
+    for (const Instruction& instruction : plan.programs[rank]) {
+      absl::StrAppendFormat(&text, "%5d  %s", index++,
+                            Words(plan.graph, instruction));
+      if (const Compute* compute = std::get_if<Compute>(&instruction);
+          compute != nullptr && spans[compute->task] != nullptr) {
+        const Span& span = *spans[compute->task];
+        absl::StrAppend(&text, ": ", FormatDuration(span.end - span.start),
+                        " at ", FormatDuration(span.start - kStepStart));
+      }
+      text += '\n';
+    }
+    return text;
+  }
+
+  std::optional<int64_t> rank_{};
+  std::optional<int64_t> microbatch_{};
+  int64_t suggestions_ = 3;
+  JobFlags job_{};
+  SearchFlags search_{};
+  Repeated sets_{};
+  std::optional<std::string> schedule_{};
+  std::string format_ = "table";
+  int64_t width_ = 72;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> MakeExplainCommand() {
+  return std::make_unique<ExplainCommand>();
+}
+
+}  // namespace pipeloom::cli

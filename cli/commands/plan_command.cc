@@ -1,0 +1,312 @@
+// `pipeloom plan`: plans steps of a job and writes plans, trace and report.
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/status_macros.h"
+#include "cli/console/command.h"
+#include "cli/console/files.h"
+#include "cli/console/json_writer.h"
+#include "cli/console/progress.h"
+#include "cli/console/table.h"
+#include "cli/input/attention_density.h"
+#include "cli/input/job_input.h"
+#include "cli/input/learned_file.h"
+#include "cli/input/partition_input.h"
+#include "cli/input/plan_file.h"
+#include "cli/input/planned_step.h"
+#include "cli/input/robust_flags.h"
+#include "cli/report/report.h"
+#include "cli/studies/partition_layouts.h"
+#include "cli/trace/chrome_trace.h"
+#include "cli/trace/measured_costs.h"
+#include "planner/strategies/registry.h"
+#include "planner/strategy.h"
+
+namespace pipeloom::cli {
+namespace {
+
+constexpr size_t kMostDrawnSteps = 3;
+
+std::string FormatLimit(Bytes limit) {
+  return limit > Bytes(0) ? FormatBytes(limit) : "none";
+}
+
+Table StepsTable(const std::vector<PlannedStep>& steps) {
+  Table table({"step", "samples", "microbatches", "step time", "lower bound",
+               "gap", "bubble", "epilogue", "MFU", "peak memory", "search",
+               "evaluations"});
+  for (const PlannedStep& step : steps) {
+    table.AddRow(
+        {absl::StrCat(step.step), absl::StrCat(step.num_samples),
+         absl::StrCat(step.slowest().microbatches.num_microbatches),
+         FormatDuration(step.step_time()),
+         absl::StrCat(FormatDuration(step.lower_bound()), " (",
+                      step.bound_source(), ")"),
+         FormatPercent(step.gap_ratio()), FormatPercent(step.bubble_ratio()),
+         FormatPercent(step.epilogue_ratio()), FormatPercent(step.mfu()),
+         FormatBytes(step.peak()), FormatDuration(step.search_time),
+         absl::StrCat(step.evaluations())});
+  }
+  return table;
+}
+
+std::string Json(const std::string& job, const std::string& schedule,
+                 const std::vector<PlannedStep>& steps) {
+  JsonWriter json(true);
+  json.BeginObject().Key("job").String(job).Key("steps").BeginArray();
+  for (const PlannedStep& step : steps) {
+    json.BeginObject().Key("step").Int(step.step);
+    json.Key("schedule").String(schedule);
+    json.Key("step_time_us").Micros(step.step_time());
+    json.Key("lower_bound_us").Micros(step.lower_bound());
+    json.Key("bound_source").String(step.bound_source());
+    json.Key("gap_ratio").Number(step.gap_ratio());
+    json.Key("bubble_ratio").Number(step.bubble_ratio());
+    json.Key("epilogue_ratio").Number(step.epilogue_ratio());
+    json.Key("mfu").Number(step.mfu());
+    json.Key("peak_bytes").BeginArray();
+    for (const Bytes peak : step.peak_bytes()) json.Count(peak);
+    json.EndArray().Key("search_us").Micros(step.search_time);
+    json.Key("evaluations").Int(step.evaluations());
+    if (const auto& robust = step.slowest().robust) {
+      WriteRobust(robust->chosen, robust->nominal, &json);
+    }
+    json.EndObject();
+  }
+  json.EndArray().Key("mean_step_time_us").Micros(MeansOf(steps).step_time);
+  return json.EndObject().text() + "\n";
+}
+
+class PlanCommand : public Command {
+ public:
+  CommandText text() const override {
+    return {
+        "plan", "JOB --batch FILE [options]",
+        "plan training steps; write plans, a timeline, a report",
+        "Takes the samples of each step from the batch, splits them over "
+        "replicas and microbatches, searches a schedule for every replica, "
+        "checks the plan and emulates it. JOB is a JSON file or the name of a "
+        "shipped job such as dip-vlm-s.\n\n"
+        "The step time is that of the slowest replica; peak memory is of one "
+        "GPU, by pipeline rank; the lower bound is what no schedule of the "
+        "same stages can beat. --out writes plan.pb for one step and replica, "
+        "plan-0003.pb and plan-0003-r1.pb for several; a name that ends in "
+        ".txt gets the text form."};
+  }
+
+  std::vector<Flag> Flags() override {
+    std::vector<Flag> flags;
+    AppendJobFlags(&job_flags_, true, &flags);
+    flags.push_back(
+        {"schedule",
+         &schedule_,
+         "NAME",
+         "the strategy, instead of the job's",
+         {planner::StrategyNames().begin(), planner::StrategyNames().end()}});
+    AppendPartitionFlags(&partition_flags_, &flags);
+    AppendSearchFlags(&search_flags_, &flags);
+    AppendRobustFlags(&robust_flags_, &flags);
+    AppendMeasuredFlags(&measured_flags_, &flags);
+    flags.push_back(AttentionDensityFlag(&densities_, true));
+    flags.push_back({"out", &out_, "FILE", "write the plans"});
+    flags.push_back(
+        {"trace", &trace_, "FILE", "write the timeline as Chrome trace JSON"});
+    flags.push_back({"report", &report_, "FILE", "write an HTML report"});
+    flags.push_back(
+        {"format", &format_, "FORMAT", "of the output", {"table", "json"}});
+    return flags;
+  }
+
+  absl::Status Run(const std::vector<std::string>& args,
+                   const Context& context) override {
+    PIPELOOM_ASSIGN_OR_RETURN(const std::vector<double> densities,
+                              ParseDensities(densities_));
+    if (!densities.empty() && !measured_flags_.traces.empty()) {
+      return UsageError(
+          "--attention-density with --costs-from: which density the traces "
+          "were measured with is not known; use one of the two");
+    }
+    PIPELOOM_ASSIGN_OR_RETURN(const std::string name, OneArgument(args, "JOB"));
+    PIPELOOM_ASSIGN_OR_RETURN(JobInput input,
+                              ReadJobInput(name, job_flags_, context));
+    PIPELOOM_RETURN_IF_ERROR(
+        TakeLayoutOfFile(partition_flags_, job_flags_, context, &input));
+    const std::string schedule = schedule_.value_or(input.job.search.schedule);
+    PIPELOOM_ASSIGN_OR_RETURN(const std::unique_ptr<planner::Strategy> strategy,
+                              planner::MakeStrategy(schedule));
+    PIPELOOM_ASSIGN_OR_RETURN(const auto packed,
+                              PackSteps(input, job_flags_.steps, context));
+    emulator::StageCostModel costs(input.job, CostsOf(input));
+    SearchSettings settings = Settle(search_flags_, input.job.search);
+    PIPELOOM_RETURN_IF_ERROR(ApplyMeasured(measured_flags_, input, schedule,
+                                           partition_flags_, settings, context,
+                                           &costs));
+    settings.robust = DisturbancesOf(robust_flags_, settings.seed);
+    settings.defer = input.defer;
+    PIPELOOM_ASSIGN_OR_RETURN(
+        const planner::PreparedJob prepared,
+        PrepareWithPartition(input, *strategy, costs, partition_flags_,
+                             settings, context));
+    DensityByStep by_step(
+        prepared, input, densities, [&](emulator::StageCostModel* sparse) {
+          return ApplyLearned(measured_flags_.learned, sparse);
+        });
+    std::vector<PlannedStep> steps;
+    {
+      Progress progress(context, "planning", job_flags_.steps * input.replicas);
+      for (size_t s = 0; s < packed.size(); ++s) {
+        const auto step = static_cast<int64_t>(s);
+        PIPELOOM_ASSIGN_OR_RETURN(const planner::PreparedJob* const now,
+                                  by_step.Of(step));
+        PIPELOOM_ASSIGN_OR_RETURN(
+            PlannedStep planned,
+            PlanReplicas(*now, packed[s], step, input.replicas, settings,
+                         context, progress));
+        steps.push_back(std::move(planned));
+      }
+    }
+    PIPELOOM_ASSIGN_OR_RETURN(const std::vector<std::string> written,
+                              WriteFiles(input, schedule, steps, context));
+    if (format_ == "json") {
+      context.print(Json(input.job.name, schedule, steps));
+      return absl::OkStatus();
+    }
+    PrintTable(input, schedule, steps, context);
+    for (const std::string& path : written) {
+      context.print(absl::StrCat("wrote ", path, "\n"));
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  static std::string Heading(const JobInput& input,
+                             const std::string& schedule) {
+    const ParallelLayout& layout = input.job.parallel;
+    return absl::StrFormat(
+        "schedule %s, batch %s, %d replica%s of %d ranks of %d GPU%s, %s, %s",
+        schedule, input.batch_name, input.replicas,
+        input.replicas == 1 ? "" : "s", layout.pp, layout.gpus_per_rank(),
+        layout.gpus_per_rank() == 1 ? "" : "s", input.job.cluster.device.name,
+        MemoryLimitText(input.job));
+  }
+
+  void PrintTable(const JobInput& input, const std::string& schedule,
+                  const std::vector<PlannedStep>& steps,
+                  const Context& context) const {
+    context.print(absl::StrCat(input.job.name, ": ", Heading(input, schedule),
+                               "\n\n", StepsTable(steps).ToString()));
+    const StepMeans means = MeansOf(steps);
+    context.print(absl::StrFormat(
+        "\nmean step time %s, bubble %s, epilogue %s, MFU %s; peak memory %s "
+        "of %s\n",
+        FormatDuration(means.step_time), FormatPercent(means.bubble_ratio),
+        FormatPercent(means.epilogue_ratio), FormatPercent(means.mfu),
+        FormatBytes(means.peak), FormatLimit(input.job.MemoryLimit())));
+    for (const PlannedStep& step : steps) {
+      if (const auto& robust = step.slowest().robust) {
+        context.print(
+            absl::StrCat("step ", step.step, " ",
+                         RobustText(robust->chosen, robust->nominal)));
+      }
+    }
+  }
+
+  absl::StatusOr<std::vector<std::string>> WriteFiles(
+      const JobInput& input, const std::string& schedule,
+      const std::vector<PlannedStep>& steps, const Context& context) const {
+    std::vector<std::string> written;
+    if (!out_.empty()) {
+      for (const PlannedStep& step : steps) {
+        for (const planner::PlanResult& result : step.replicas) {
+          const std::string path =
+              PlanPath(out_, step.step, steps.size() > 1, result.plan.replica);
+          PIPELOOM_RETURN_IF_ERROR(WritePlan(path, result.plan));
+          written.push_back(path);
+        }
+      }
+    }
+    if (!trace_.empty()) {
+      std::vector<TracedPlan> plans;
+      for (const PlannedStep& step : steps) {
+        for (const planner::PlanResult& result : step.replicas) {
+          plans.push_back({&result.plan, &result.predicted});
+        }
+      }
+      PIPELOOM_RETURN_IF_ERROR(WriteFileAtomically(trace_, ChromeTrace(plans)));
+      written.push_back(trace_);
+    }
+    if (!report_.empty()) {
+      PIPELOOM_RETURN_IF_ERROR(WriteFileAtomically(
+          report_, ReportHtml(MakeReport(input, schedule, steps, context))));
+      written.push_back(report_);
+    }
+    return written;
+  }
+
+  static Report MakeReport(const JobInput& input, const std::string& schedule,
+                           const std::vector<PlannedStep>& steps,
+                           const Context& context) {
+    const StepMeans means = MeansOf(steps);
+    int64_t evaluations = 0;
+    for (const PlannedStep& step : steps) evaluations += step.evaluations();
+    Report report;
+    report.title = absl::StrCat("Plan of ", input.job.name);
+    report.subtitle = Heading(input, schedule);
+    report.command = context.command_line;
+    report.figures = {
+        {"step time", FormatDuration(means.step_time),
+         steps.size() == 1 ? "1 step"
+                           : absl::StrCat("mean of ", steps.size(), " steps")},
+        {"over the lower bound", FormatPercent(means.gap_ratio),
+         "no schedule is below it"},
+        {"bubble", FormatPercent(means.bubble_ratio), "idle rank time"},
+        {"epilogue", FormatPercent(means.epilogue_ratio),
+         "rank time of gradient reduction and optimizer"},
+        {"MFU", FormatPercent(means.mfu), "of bf16 peak"},
+        {"peak memory", FormatBytes(means.peak),
+         absl::StrCat("limit ", FormatLimit(input.job.MemoryLimit()))},
+        {"search", FormatDuration(means.search_time),
+         absl::StrCat("a step; ", evaluations, " evaluations in all")}};
+    report.tables.push_back({"Steps", StepsTable(steps)});
+    for (size_t s = 0; s < std::min(steps.size(), kMostDrawnSteps); ++s) {
+      const planner::PlanResult& slowest = steps[s].slowest();
+      std::string title = absl::StrCat("Step ", steps[s].step);
+      if (steps[s].replicas.size() > 1) {
+        absl::StrAppend(&title, ", replica ", slowest.plan.replica,
+                        " (the slowest)");
+      }
+      report.steps.push_back({.title = title,
+                              .plan = &slowest.plan,
+                              .trace = &slowest.predicted,
+                              .microbatches = &slowest.microbatches});
+    }
+    report.notes = {
+        "Times and memory are emulated from the job's model, cluster and "
+        "batch; memory is of one GPU of a rank. docs/report.md says what the "
+        "causes of idle time mean."};
+    return report;
+  }
+
+  JobFlags job_flags_{};
+  PartitionFlags partition_flags_{};
+  SearchFlags search_flags_{};
+  RobustFlags robust_flags_{};
+  MeasuredFlags measured_flags_{};
+  std::vector<std::string> densities_{};
+  std::optional<std::string> schedule_{};
+  std::string out_{};
+  std::string trace_{};
+  std::string report_{};
+  std::string format_ = "table";
+};
+
+}  // namespace
+
+std::unique_ptr<Command> MakePlanCommand() {
+  return std::make_unique<PlanCommand>();
+}
+
+}  // namespace pipeloom::cli

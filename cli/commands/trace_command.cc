@@ -1,0 +1,294 @@
+// `pipeloom trace`: what measured traces of a pipeline run say.
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/status_macros.h"
+#include "cli/console/command.h"
+#include "cli/console/files.h"
+#include "cli/console/json_writer.h"
+#include "cli/console/progress.h"
+#include "cli/console/table.h"
+#include "cli/input/job_input.h"
+#include "cli/input/plan_file.h"
+#include "cli/report/explain_words.h"
+#include "cli/report/report.h"
+#include "cli/report/timeline_text.h"
+#include "cli/trace/chrome_trace.h"
+#include "cli/trace/trace_files.h"
+#include "cli/trace/trace_import.h"
+#include "cli/trace/trace_summary.h"
+#include "emulator/step/emulate_step.h"
+#include "emulator/trace/trace_analysis.h"
+#include "formats/job/spec_loader.h"
+#include "planner/search/search_graph.h"
+#include "planner/step/lower_plan.h"
+
+namespace pipeloom::cli {
+namespace {
+
+class TraceCommand : public Command {
+ public:
+  CommandText text() const override {
+    return {"trace", "FILE... [options]",
+            "read measured traces: costs, replay, critical path",
+            "Reads Chrome traces of a pipeline run, as PyTorch's profiler or "
+            "`pipeloom run --trace` writes them, one file a rank or one for "
+            "all, or a folder of them. Clocks of several files are brought "
+            "together. Prints the "
+            "measured costs of the stages, replays the step in the emulator, "
+            "and shows the critical path and why ranks were idle.\n\n"
+            "With --evaluations or --deadline a better order of the measured "
+            "tasks is searched. --out writes the step as a plan, --graph as a "
+            "TaskGraph for `pipeloom search`: both have the measured costs."};
+  }
+
+  std::vector<Flag> Flags() override {
+    std::vector<Flag> flags = {
+        {"iteration",
+         &iteration_,
+         "N",
+         "which of several iterations, from 0; -1: the last whole one",
+         {},
+         -1,
+         1e6},
+        {"out", &out_, "FILE", "write the step as a plan"},
+        {"graph", &graph_, "FILE", "write it as a TaskGraph (JSON)"},
+        {"trace", &trace_, "FILE",
+         "write the measured step, clocks aligned, as Chrome trace JSON"},
+        {"report", &report_, "FILE",
+         "write an HTML report: the replay over what was measured"}};
+    AppendSearchFlags(&search_, &flags);
+    flags.push_back(
+        {"format", &format_, "FORMAT", "of the output", {"table", "json"}});
+    return flags;
+  }
+
+  absl::Status Run(const std::vector<std::string>& args,
+                   const Context& context) override {
+    if (args.empty()) return UsageError("give one trace file or more");
+    PIPELOOM_ASSIGN_OR_RETURN(const std::vector<TraceSource> sources,
+                              OpenTraces(args));
+    PIPELOOM_ASSIGN_OR_RETURN(
+        const ImportedStep step,
+        ImportTrace(sources, static_cast<int32_t>(iteration_)));
+    const ExecutionPlan& plan = step.plan;
+    PIPELOOM_ASSIGN_OR_RETURN(const StepTrace replay,
+                              emulator::EmulateStep(plan));
+    const TraceComparison compared = CompareTraces(replay, step.measured);
+    std::optional<Duration> better;
+    if (search_.evaluations || search_.deadline) {
+      const SearchSettings settings = Settle(search_, SearchSpec());
+      const Progress progress(context, "searching", 1);
+      PIPELOOM_ASSIGN_OR_RETURN(
+          const planner::SearchResult found,
+          planner::SearchGraph(plan.graph, settings.seed,
+                               StartBudget(settings, context)));
+      better = found.schedule.step_time();
+    }
+    if (!out_.empty()) PIPELOOM_RETURN_IF_ERROR(WritePlan(out_, plan));
+    if (!graph_.empty()) {
+      PIPELOOM_RETURN_IF_ERROR(
+          WriteFileAtomically(graph_, formats::PrintTaskGraph(plan.graph)));
+    }
+    if (!trace_.empty()) {
+      PIPELOOM_RETURN_IF_ERROR(WriteFileAtomically(
+          trace_, ChromeTrace({{{&plan, &step.measured}}})));
+    }
+    if (!report_.empty()) {
+      PIPELOOM_RETURN_IF_ERROR(WriteFileAtomically(
+          report_, ReportHtml(MakeReport(step, replay, compared, context))));
+    }
+    if (format_ == "json") {
+      context.print(Json(step, replay, compared, better));
+      return absl::OkStatus();
+    }
+    context.print(Words(step, replay, compared, better));
+    for (const std::string& path : {out_, graph_, trace_, report_}) {
+      if (!path.empty()) context.print(absl::StrCat("wrote ", path, "\n"));
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  static Report MakeReport(const ImportedStep& step, const StepTrace& replay,
+                           const TraceComparison& compared,
+                           const Context& context) {
+    Report report;
+    report.title = "Measured step";
+    report.subtitle = absl::StrFormat(
+        "%d tasks on %d ranks, iteration %d of %d", step.plan.graph.num_tasks(),
+        step.plan.graph.num_ranks(), step.plan.step, step.iterations);
+    report.command = context.command_line;
+    report.figures = {
+        {"measured", FormatDuration(compared.measured_step_time), ""},
+        {"replayed", FormatDuration(compared.predicted_step_time),
+         absl::StrFormat("measured %+.2f %%", 100 * compared.step_time_error)}};
+    report.steps = {{.title = "What was measured",
+                     .plan = &step.plan,
+                     .trace = &step.measured},
+                    {.title = "Replay of the measured tasks",
+                     .plan = &step.plan,
+                     .trace = &replay,
+                     .measured = &step.measured}};
+    report.notes = {
+        "The replay runs the measured tasks in their measured order with "
+        "the median hand-over between tasks and the median transfer "
+        "between two ranks."};
+    return report;
+  }
+
+  static std::string Words(const ImportedStep& step, const StepTrace& replay,
+                           const TraceComparison& compared,
+                           const std::optional<Duration>& better) {
+    const StageGraph& graph = step.plan.graph;
+    std::string text = absl::StrFormat(
+        "%d events; %d tasks on %d ranks, iteration %d of %d\n\n"
+        "measured  %s\nreplayed  %s (measured %+.2f %%)\n",
+        step.events, graph.num_tasks(), graph.num_ranks(), step.plan.step,
+        step.iterations, FormatDuration(compared.measured_step_time),
+        FormatDuration(compared.predicted_step_time),
+        100 * compared.step_time_error);
+    if (better) {
+      absl::StrAppendFormat(
+          &text, "reordered %s (%+.2f %% of the replay)\n",
+          FormatDuration(*better),
+          100 * (ToSeconds(*better) /
+                     std::max(1e-12, ToSeconds(replay.step_time())) -
+                 1));
+    }
+    absl::StrAppend(&text, "\n", TimelineText(graph, step.measured));
+    Table costs({"module", "stage", "pass", "tasks", "mean", "median", "most"});
+    for (const MeasuredCost& cost : CostsOf(graph)) {
+      costs.AddRow(
+          {graph.module_names()[static_cast<size_t>(cost.module.value())],
+           absl::StrCat(cost.stage.value()),
+           std::string(1, PassLetter(cost.pass)), absl::StrCat(cost.count),
+           FormatDuration(cost.mean), FormatDuration(cost.median),
+           FormatDuration(cost.most)});
+    }
+    absl::StrAppend(&text, "\n", costs.ToString());
+    if (const Duration most =
+            *std::max_element(step.handover.begin(), step.handover.end());
+        most > kZero) {
+      absl::StrAppend(
+          &text,
+          "\nin each: what its rank does between tasks when nothing "
+          "has to be waited for,\nup to ",
+          FormatDuration(most), "\n");
+    }
+    if (std::any_of(step.clocks.begin(), step.clocks.end(),
+                    [](const auto& c) { return c.offset_ns != 0; })) {
+      Table clocks({"clock of", "behind rank 0's", "drift"});
+      for (const RankId r : graph.rank_ids()) {
+        const emulator::ClockFit& fit = step.clocks[r];
+        clocks.AddRow(
+            {absl::StrCat("rank ", r.value()),
+             FormatDuration(Duration(static_cast<int64_t>(fit.offset_ns))),
+             absl::StrFormat("%+.1f us/s", fit.drift * 1e6)});
+      }
+      absl::StrAppend(&text, "\n", clocks.ToString());
+    }
+    const emulator::TraceAnalysis analysis =
+        emulator::Analyze(step.plan, step.measured);
+    absl::StrAppend(
+        &text, BubbleWords(graph, step.measured, analysis, RankId::None()));
+    absl::StrAppend(&text, CriticalWords(graph, step.measured, analysis));
+    absl::StrAppend(&text, WaitWords(graph, analysis, MicrobatchId::None()));
+    return text;
+  }
+
+  static std::string CriticalWords(const StageGraph& graph,
+                                   const StepTrace& trace,
+                                   const emulator::TraceAnalysis& analysis) {
+    using Kind = emulator::PathPiece::Kind;
+    std::map<RankId, Duration> tasks;
+    Duration transfer{}, other{};
+    int changes = 0;
+    RankId last;
+    for (const emulator::PathPiece& piece : analysis.critical) {
+      const Duration length = piece.end - piece.start;
+      if (piece.kind == Kind::kTask) {
+        tasks[piece.rank] += length;
+        if (!last.is_none() && last != piece.rank) ++changes;
+        last = piece.rank;
+      } else if (piece.kind == Kind::kTransfer) {
+        transfer += length;
+      } else {
+        other += length;
+      }
+    }
+    const double whole = std::max(1e-12, ToSeconds(trace.step_time()));
+    Table table({absl::StrFormat("critical path, %d rank changes", changes),
+                 "time", "share"});
+    const auto add = [&](const std::string& name, Duration d) {
+      if (d == kZero) return;
+      table.AddRow(
+          {name, FormatDuration(d), FormatPercent(ToSeconds(d) / whole)});
+    };
+    for (const auto& [rank, time] : tasks) {
+      add(absl::StrCat("tasks of rank ", rank.value()), time);
+    }
+    add("transfers", transfer);
+    add("other", other);
+    (void)graph;
+    return absl::StrCat("\n", table.ToString());
+  }
+
+  static std::string Json(const ImportedStep& step, const StepTrace& replay,
+                          const TraceComparison& compared,
+                          const std::optional<Duration>& better) {
+    const StageGraph& graph = step.plan.graph;
+    const emulator::TraceAnalysis analysis =
+        emulator::Analyze(step.plan, step.measured);
+    JsonWriter json(true);
+    json.BeginObject().Key("events").Int(step.events);
+    json.Key("tasks").Int(graph.num_tasks());
+    json.Key("ranks").Int(graph.num_ranks());
+    json.Key("iterations").Int(step.iterations);
+    json.Key("measured_us").Micros(compared.measured_step_time);
+    json.Key("replayed_us").Micros(replay.step_time());
+    json.Key("error_ratio").Number(compared.step_time_error);
+    if (better) json.Key("reordered_us").Micros(*better);
+    json.Key("costs").BeginArray();
+    for (const MeasuredCost& cost : CostsOf(graph)) {
+      json.BeginObject().Key("module").String(
+          graph.module_names()[static_cast<size_t>(cost.module.value())]);
+      json.Key("stage").Int(cost.stage.value());
+      json.Key("pass").String(std::string(1, PassLetter(cost.pass)));
+      json.Key("count").Int(cost.count);
+      json.Key("mean_us").Micros(cost.mean);
+      json.Key("median_us").Micros(cost.median).EndObject();
+    }
+    json.EndArray().Key("clocks").BeginArray();
+    for (const emulator::ClockFit& fit : step.clocks) {
+      json.BeginObject().Key("offset_us").Number(fit.offset_ns / 1e3);
+      json.Key("drift").Number(fit.drift).EndObject();
+    }
+    json.EndArray().Key("critical_tasks").BeginArray();
+    for (const emulator::PathPiece& piece : analysis.critical) {
+      if (piece.kind != emulator::PathPiece::Kind::kTask) continue;
+      json.String(DescribeTask(graph, piece.task));
+    }
+    return json.EndArray().EndObject().text() + "\n";
+  }
+
+  int64_t iteration_ = -1;
+  std::string out_{};
+  std::string graph_{};
+  std::string trace_{};
+  std::string report_{};
+  SearchFlags search_{};
+  std::string format_ = "table";
+};
+
+}  // namespace
+
+std::unique_ptr<Command> MakeTraceCommand() {
+  return std::make_unique<TraceCommand>();
+}
+
+}  // namespace pipeloom::cli

@@ -1,0 +1,479 @@
+// `pipeloom whatif`: how a step would change with the job, the cluster or the
+// batch.
+#include <algorithm>
+#include <iterator>
+#include <map>
+#include <memory>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include "base/status_macros.h"
+#include "cli/console/command.h"
+#include "cli/console/files.h"
+#include "cli/console/json_writer.h"
+#include "cli/console/table.h"
+#include "cli/input/plan_file.h"
+#include "cli/report/report.h"
+#include "cli/studies/whatif_case.h"
+#include "cli/studies/whatif_run.h"
+#include "cli/studies/whatif_tables.h"
+#include "planner/strategies/registry.h"
+#include "planner/strategy.h"
+
+namespace pipeloom::cli {
+namespace {
+
+constexpr int64_t kQuickEvaluations = 32;
+constexpr size_t kMostRows = 60;
+
+std::string CsvCell(const std::string& text) {
+  if (text.find_first_of(",\"\n") == std::string::npos) return text;
+  return absl::StrCat("\"", absl::StrReplaceAll(text, {{"\"", "\"\""}}), "\"");
+}
+
+// The value of a change by path; a case has each at most once but for the
+// later, which counts.
+std::string ValueOf(const WhatIfCase& c, const std::string& path) {
+  std::string value;
+  for (const formats::JobOverride& change : c.changes) {
+    if (change.path == path) value = change.value;
+  }
+  return value;
+}
+
+class WhatIfCommand : public Command {
+ public:
+  CommandText text() const override {
+    std::string questions;
+    for (const WhatIfQuestion& q : WhatIfQuestions()) {
+      absl::StrAppend(&questions, questions.empty() ? "" : "; ", q.name, ": ",
+                      q.asks);
+    }
+    return {"whatif", "JOB --batch FILE [options]",
+            "try changes of a job: sweeps and named questions",
+            absl::StrCat(
+                "Plans and emulates the job with other values of its fields "
+                "and shows what comes out, beside the job as it is. --set "
+                "changes a field for all configurations, --sweep tries several "
+                "values; several sweeps are combined. A path is as in the job "
+                "file: training.microbatches, parallel.tp, "
+                "cluster.inter_node.bandwidth_bytes_per_second, "
+                "model.modules[vision_encoder].precision; [*] means every "
+                "item, and *0.5 as a value is a factor.\n\n"
+                "--ask tries what a question needs: ",
+                questions,
+                "; domains: GPUs that node faults waste, by the kind of "
+                "high-bandwidth domain; compress: compressed gradients.\n\n"
+                "With --journal an interrupted run goes on where it stopped. "
+                "The search is a short one (--evaluations 32) unless told "
+                "otherwise.")};
+  }
+
+  std::vector<Flag> Flags() override {
+    std::vector<Flag> flags;
+    AppendJobFlags(&job_flags_, true, &flags);
+    std::vector<std::string> names;
+    for (const WhatIfQuestion& q : WhatIfQuestions()) names.push_back(q.name);
+    names.insert(names.end(), {"domains", "compress"});
+    flags.push_back({"set", &sets_, "PATH=VALUE",
+                     "change a field of the job; may stand several times"});
+    flags.push_back({"sweep", &sweeps_, "PATH=A,B,C",
+                     "try each value; several sweeps are combined"});
+    flags.push_back(
+        {"ask", &questions_, "QUESTIONS", "named questions", names});
+    flags.push_back(
+        {"schedule",
+         &schedule_,
+         "NAME",
+         "the strategy, instead of the job's",
+         {planner::StrategyNames().begin(), planner::StrategyNames().end()}});
+    AppendSearchFlags(&search_, &flags);
+    flags.push_back({"journal", &journal_, "FILE",
+                     "keep every outcome there, and go on from it"});
+    flags.push_back({"csv", &csv_, "FILE", "write the outcomes as CSV"});
+    flags.push_back({"json", &json_, "FILE", "write them as JSON"});
+    flags.push_back({"report", &report_, "FILE", "write an HTML report"});
+    flags.push_back({"out", &out_, "FILE",
+                     "of a single configuration: write the first step's plan, "
+                     "of its slowest replica"});
+    flags.push_back(
+        {"format", &format_, "FORMAT", "of the output", {"table", "json"}});
+    return flags;
+  }
+
+  absl::Status Run(const std::vector<std::string>& args,
+                   const Context& context) override {
+    PIPELOOM_ASSIGN_OR_RETURN(const std::string name, OneArgument(args, "JOB"));
+    PIPELOOM_ASSIGN_OR_RETURN(WhatIfInput input,
+                              ReadWhatIfInput(name, job_flags_, context));
+    input.schedule = schedule_.value_or("");
+    if (!search_.evaluations && !search_.deadline) {
+      search_.evaluations = kQuickEvaluations;
+    }
+    input.search = search_;
+    // Options of the job are changes like any other.
+    if (job_flags_.microbatches) {
+      sets_.values.insert(
+          sets_.values.begin(),
+          absl::StrCat("training.microbatches=", *job_flags_.microbatches));
+    }
+    if (job_flags_.memory_limit) {
+      sets_.values.insert(sets_.values.begin(),
+                          absl::StrCat("training.memory_limit_bytes=",
+                                       job_flags_.memory_limit->count()));
+    }
+    if (job_flags_.reserve) {
+      sets_.values.insert(
+          sets_.values.begin(),
+          absl::StrCat("training.memory_reserve=", job_flags_.reserve->value));
+    }
+    PIPELOOM_ASSIGN_OR_RETURN(std::vector<WhatIfCase> cases,
+                              SweepCases(sets_.values, sweeps_.values));
+    const std::vector<formats::JobOverride> base = BaseChanges();
+    PIPELOOM_ASSIGN_OR_RETURN(const JobSpec job, input.job.With(base));
+    // The job as it is comes first, to compare with.
+    const bool compares = !sweeps_.values.empty() || !questions_.empty();
+    if (compares && !sweeps_.values.empty()) {
+      WhatIfCase reference;
+      reference.label = "as it is";
+      reference.changes = base;
+      cases.insert(cases.begin(), reference);
+    }
+    for (const std::string& question : questions_) {
+      for (WhatIfCase c : CasesOf(question, job)) {
+        c.changes.insert(c.changes.begin(), base.begin(), base.end());
+        cases.push_back(std::move(c));
+      }
+    }
+    if (!out_.empty() && cases.size() != 1) {
+      return UsageError("--out needs a single configuration");
+    }
+    const int32_t threads = search_.threads > 0
+                                ? static_cast<int32_t>(search_.threads)
+                                : static_cast<int32_t>(std::max(
+                                      1u, std::thread::hardware_concurrency()));
+    std::vector<WhatIfOutcome> outcomes;
+    if (!out_.empty()) {
+      PlannedStep planned;
+      PIPELOOM_ASSIGN_OR_RETURN(WhatIfOutcome outcome,
+                                RunCase(input, cases[0], context, &planned));
+      if (!outcome.ok()) return absl::FailedPreconditionError(outcome.error);
+      PIPELOOM_RETURN_IF_ERROR(WritePlan(out_, planned.slowest().plan));
+      outcomes.push_back(std::move(outcome));
+    } else {
+      PIPELOOM_ASSIGN_OR_RETURN(
+          outcomes, RunCases(input, cases, threads, journal_, context));
+    }
+    const std::string json = Json(job.name, cases, outcomes);
+    if (!json_.empty()) {
+      PIPELOOM_RETURN_IF_ERROR(WriteFileAtomically(json_, json));
+    }
+    if (!csv_.empty()) {
+      PIPELOOM_RETURN_IF_ERROR(WriteFileAtomically(csv_, Csv(cases, outcomes)));
+    }
+    PIPELOOM_ASSIGN_OR_RETURN(const std::vector<Report::NamedTable> tables,
+                              Tables(job, cases, outcomes));
+    if (!report_.empty()) {
+      PIPELOOM_RETURN_IF_ERROR(WriteFileAtomically(
+          report_,
+          ReportHtml(MakeReport(job, cases, outcomes, tables, context))));
+    }
+    if (format_ == "json") {
+      context.print(json);
+    } else {
+      context.print(absl::StrCat(job.name, ", batch ", input.base.batch_name,
+                                 ": ", cases.size(), " configuration",
+                                 cases.size() == 1 ? "" : "s", "; ",
+                                 MemoryLimitText(job), "\n"));
+      for (const Report::NamedTable& table : tables) {
+        context.print(
+            absl::StrCat("\n", table.title.empty() ? "" : table.title + "\n\n",
+                         table.table.ToString()));
+      }
+      for (const std::string& path : {csv_, json_, report_, out_}) {
+        if (!path.empty()) context.print(absl::StrCat("wrote ", path, "\n"));
+      }
+    }
+    if (std::any_of(outcomes.begin(), outcomes.end(),
+                    [](const WhatIfOutcome& o) { return o.ok(); })) {
+      return absl::OkStatus();
+    }
+    return absl::FailedPreconditionError(
+        absl::StrCat("no configuration can run: ", outcomes[0].error));
+  }
+
+ private:
+  std::vector<formats::JobOverride> BaseChanges() const {
+    std::vector<formats::JobOverride> base;
+    for (const std::string& set : sets_.values) {
+      auto change = formats::ParseOverride(set);
+      if (change.ok()) base.push_back(*std::move(change));
+    }
+    return base;
+  }
+
+  static std::vector<std::string> Row(const WhatIfCase& c,
+                                      const WhatIfOutcome& o,
+                                      const WhatIfOutcome& first, bool best) {
+    if (!o.ok()) return {c.label, o.error};
+    return {c.label,
+            absl::StrCat(o.gpus),
+            FormatDuration(o.step_time),
+            first.ok() && first.step_time > kZero
+                ? absl::StrFormat("%+.1f %%",
+                                  100 * (ToSeconds(o.step_time) /
+                                             ToSeconds(first.step_time) -
+                                         1))
+                : "-",
+            absl::StrFormat("%.2f", o.samples_per_second()),
+            FormatPercent(o.bubble_ratio),
+            FormatPercent(o.epilogue_ratio),
+            FormatPercent(o.mfu),
+            FormatBytes(o.peak),
+            absl::StrCat(o.peak > o.limit ? "too much" : "fits",
+                         best ? ", best" : "")};
+  }
+
+  static Table OutcomeTable() {
+    return Table({"configuration", "GPUs", "step time", "against the first",
+                  "samples/s", "bubble", "epilogue", "MFU", "peak memory",
+                  "memory"});
+  }
+
+  absl::StatusOr<std::vector<Report::NamedTable>> Tables(
+      const JobSpec& job, const std::vector<WhatIfCase>& cases,
+      const std::vector<WhatIfOutcome>& outcomes) const {
+    std::vector<Report::NamedTable> tables;
+    const std::vector<bool> front = ParetoFront(outcomes);
+    Table all = OutcomeTable();
+    for (size_t i = 0; i < std::min(cases.size(), kMostRows); ++i) {
+      all.AddRow(Row(cases[i], outcomes[i], outcomes[0], front[i]));
+    }
+    if (cases.size() > kMostRows) {
+      all.AddRow({"...", absl::StrCat(cases.size() - kMostRows,
+                                      " more: --csv or --json has them")});
+    }
+    tables.push_back({"", all});
+    if (cases.size() > 2) {
+      Table best = OutcomeTable();
+      std::vector<size_t> order;
+      for (size_t i = 0; i < cases.size(); ++i) {
+        if (front[i]) order.push_back(i);
+      }
+      std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+        return std::pair(outcomes[a].gpus, outcomes[a].step_time) <
+               std::pair(outcomes[b].gpus, outcomes[b].step_time);
+      });
+      for (size_t k = 0; k < std::min(order.size(), kMostRows); ++k) {
+        best.AddRow(
+            Row(cases[order[k]], outcomes[order[k]], outcomes[0], true));
+      }
+      tables.push_back(
+          {"Best: none is better in GPUs, step time and memory together",
+           best});
+    }
+    if (Asked("scale"))
+      tables.push_back({"Step time by GPUs", ScaleTable(cases, outcomes)});
+    if (Asked("domains")) {
+      const int64_t nodes = std::max<int64_t>(400, job.cluster.num_nodes);
+      PIPELOOM_ASSIGN_OR_RETURN(
+          const Table table,
+          DomainTable(job, outcomes[0].ok() ? outcomes[0].mfu : 0, nodes));
+      tables.push_back(
+          {absl::StrFormat("GPUs that node faults waste: %d nodes of %d, "
+                           "groups of %d",
+                           nodes, job.cluster.gpus_per_node,
+                           job.parallel.gpus_per_rank()),
+           table});
+    }
+    if (Asked("compress")) {
+      const int64_t parameters =
+          Parameters(job.model) / (job.parallel.tp * job.parallel.pp);
+      const int64_t replicas = job.parallel.dp > 1 ? job.parallel.dp : 8;
+      tables.push_back(
+          {absl::StrFormat("Gradients of %.2f billion parameters a GPU over "
+                           "%d replicas",
+                           static_cast<double>(parameters) / 1e9, replicas),
+           CompressionTable(job, parameters, replicas)});
+    }
+    return tables;
+  }
+
+  bool Asked(absl::string_view question) const {
+    return std::find(questions_.begin(), questions_.end(), question) !=
+           questions_.end();
+  }
+
+  // The best configuration of each number of GPUs: what a scheduler that
+  // grows and shrinks jobs asks for.
+  // Other questions' cases (another GPU, say) are none of its.
+  static Table ScaleTable(const std::vector<WhatIfCase>& cases,
+                          const std::vector<WhatIfOutcome>& outcomes) {
+    std::map<int64_t, const WhatIfOutcome*> best;
+    for (size_t i = 0; i < outcomes.size(); ++i) {
+      const WhatIfOutcome& o = outcomes[i];
+      if (i > 0 && !cases[i].scales) continue;
+      if (!o.ok() || o.peak > o.limit) continue;
+      const WhatIfOutcome*& known = best[o.gpus];
+      if (known == nullptr || o.step_time < known->step_time) known = &o;
+    }
+    Table table(
+        {"GPUs", "step time", "samples/s", "samples/s of a GPU", "efficiency"});
+    double first = 0;
+    for (const auto& [gpus, o] : best) {
+      const double each = o->samples_per_second() / static_cast<double>(gpus);
+      if (first == 0) first = each;
+      table.AddRow({absl::StrCat(gpus), FormatDuration(o->step_time),
+                    absl::StrFormat("%.2f", o->samples_per_second()),
+                    absl::StrFormat("%.4f", each),
+                    FormatPercent(first > 0 ? each / first : 0)});
+    }
+    return table;
+  }
+
+  static std::string Csv(const std::vector<WhatIfCase>& cases,
+                         const std::vector<WhatIfOutcome>& outcomes) {
+    std::vector<std::string> paths;
+    for (const WhatIfCase& c : cases) {
+      for (const formats::JobOverride& change : c.changes) {
+        if (std::find(paths.begin(), paths.end(), change.path) == paths.end()) {
+          paths.push_back(change.path);
+        }
+      }
+    }
+    const std::vector<bool> front = ParetoFront(outcomes);
+    std::string text = "configuration";
+    for (const std::string& path : paths) {
+      absl::StrAppend(&text, ",", CsvCell(path));
+    }
+    absl::StrAppend(&text,
+                    ",gpus,step_time_us,samples_per_second,bubble_ratio,"
+                    "epilogue_ratio,mfu,"
+                    "peak_bytes,limit_bytes,best,error\n");
+    for (size_t i = 0; i < cases.size(); ++i) {
+      const WhatIfOutcome& o = outcomes[i];
+      absl::StrAppend(&text, CsvCell(cases[i].label));
+      for (const std::string& path : paths) {
+        absl::StrAppend(&text, ",", CsvCell(ValueOf(cases[i], path)));
+      }
+      if (o.ok()) {
+        absl::StrAppendFormat(&text, ",%d,%.3f,%.6f,%.6f,%.6f,%.6f,%d,%d,%d,",
+                              o.gpus, ToMicroseconds(o.step_time),
+                              o.samples_per_second(), o.bubble_ratio,
+                              o.epilogue_ratio, o.mfu, o.peak.count(),
+                              o.limit.count(), static_cast<int>(front[i]));
+      } else {
+        absl::StrAppend(&text, ",,,,,,,,,,", CsvCell(o.error));
+      }
+      text += '\n';
+    }
+    return text;
+  }
+
+  static std::string Json(const std::string& job,
+                          const std::vector<WhatIfCase>& cases,
+                          const std::vector<WhatIfOutcome>& outcomes) {
+    const std::vector<bool> front = ParetoFront(outcomes);
+    JsonWriter json(true);
+    json.BeginObject().Key("job").String(job);
+    json.Key("configurations").BeginArray();
+    for (size_t i = 0; i < cases.size(); ++i) {
+      const WhatIfOutcome& o = outcomes[i];
+      json.BeginObject().Key("label").String(cases[i].label);
+      json.Key("set").BeginObject();
+      std::map<std::string, std::string> set;
+      for (const formats::JobOverride& c : cases[i].changes) {
+        set[c.path] = c.value;
+      }
+      for (const auto& [path, value] : set) json.Key(path).String(value);
+      json.EndObject();
+      if (!o.ok()) {
+        json.Key("error").String(o.error).EndObject();
+        continue;
+      }
+      json.Key("gpus").Int(o.gpus);
+      json.Key("step_time_us").Micros(o.step_time);
+      json.Key("lower_bound_us").Micros(o.lower_bound);
+      json.Key("samples").Int(o.samples);
+      json.Key("samples_per_second").Number(o.samples_per_second());
+      json.Key("bubble_ratio").Number(o.bubble_ratio);
+      json.Key("epilogue_ratio").Number(o.epilogue_ratio);
+      json.Key("mfu").Number(o.mfu);
+      json.Key("peak_bytes").Count(o.peak);
+      json.Key("limit_bytes").Count(o.limit);
+      json.Key("best").Bool(front[i]).EndObject();
+    }
+    return json.EndArray().EndObject().text() + "\n";
+  }
+
+  static Report MakeReport(const JobSpec& job,
+                           const std::vector<WhatIfCase>& cases,
+                           const std::vector<WhatIfOutcome>& outcomes,
+                           const std::vector<Report::NamedTable>& tables,
+                           const Context& context) {
+    Report report;
+    report.title = absl::StrCat("What if: ", job.name);
+    report.subtitle = absl::StrCat(cases.size(), " configurations");
+    report.command = context.command_line;
+    Report::Scatter gpus{"Step time and GPUs", "GPUs", "step time, s", {}};
+    Report::Scatter memory{"Step time and memory",
+                           "peak memory of a GPU, GiB",
+                           "step time, s",
+                           {}};
+    const auto best = [&](size_t i, auto value) {
+      return std::none_of(
+          outcomes.begin(), outcomes.end(), [&](const WhatIfOutcome& o) {
+            const auto mine =
+                std::pair(value(outcomes[i]), outcomes[i].step_time);
+            const auto its = std::pair(value(o), o.step_time);
+            return o.ok() && its.first <= mine.first &&
+                   its.second <= mine.second && its != mine;
+          });
+    };
+    for (size_t i = 0; i < cases.size(); ++i) {
+      const WhatIfOutcome& o = outcomes[i];
+      if (!o.ok()) continue;
+      const double seconds = ToSeconds(o.step_time);
+      const double gib = static_cast<double>(o.peak.count()) / (1 << 30);
+      const std::string label = absl::StrFormat(
+          "%s: %s, %d GPUs, %s", cases[i].label, FormatDuration(o.step_time),
+          o.gpus, FormatBytes(o.peak));
+      gpus.points.push_back(
+          {label, static_cast<double>(o.gpus), seconds,
+           best(i, [](const WhatIfOutcome& x) { return x.gpus; })});
+      memory.points.push_back(
+          {label, gib, seconds,
+           best(i, [](const WhatIfOutcome& x) { return x.peak; })});
+    }
+    report.scatters = {gpus, memory};
+    report.tables = tables;
+    report.tables[0].title = "Configurations";
+    report.notes = {"Every configuration is planned and emulated."};
+    return report;
+  }
+
+  JobFlags job_flags_{};
+  SearchFlags search_{};
+  Repeated sets_{};
+  Repeated sweeps_{};
+  std::vector<std::string> questions_{};
+  std::optional<std::string> schedule_{};
+  std::string journal_{};
+  std::string csv_{};
+  std::string json_{};
+  std::string report_{};
+  std::string out_{};
+  std::string format_ = "table";
+};
+
+}  // namespace
+
+std::unique_ptr<Command> MakeWhatIfCommand() {
+  return std::make_unique<WhatIfCommand>();
+}
+
+}  // namespace pipeloom::cli

@@ -1,0 +1,78 @@
+// A command of the `pipeloom` binary: its words, its options and what it does.
+//
+// One object serves one invocation: Flags() binds the options to its members,
+// ParseFlags fills them in, Run does the work. What a command prints goes
+// through the Context, so that tests can read it.
+#ifndef PIPELOOM_CLI_CONSOLE_COMMAND_H_
+#define PIPELOOM_CLI_CONSOLE_COMMAND_H_
+
+#include <functional>
+#include <memory>
+#include <stop_token>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "cli/console/flags.h"
+
+namespace pipeloom::cli {
+
+struct Context {
+  std::function<void(absl::string_view)> print{};  // To stdout.
+  std::function<void(absl::string_view)> warn{};   // A line on stderr.
+  // Rewrites the progress line; empty: there is no terminal.
+  std::function<void(absl::string_view)> show_progress{};
+  std::stop_token stop{};  // Ctrl-C.
+  // As typed, quoted for a shell; empty in tests of single commands.
+  std::string command_line{};
+};
+
+struct CommandText {
+  std::string name{};       // "plan"
+  std::string arguments{};  // "JOB --batch FILE [options]"
+  std::string summary{};    // One line.
+  std::string details{};    // Paragraphs, separated by "\n\n".
+};
+
+class Command {
+ public:
+  virtual ~Command() = default;
+  virtual CommandText text() const = 0;
+  virtual std::vector<Flag> Flags() = 0;
+  // `args` are those that are no options. A UsageError is the user's
+  // mistake; Cancelled follows a stop request.
+  virtual absl::Status Run(const std::vector<std::string>& args,
+                           const Context& context) = 0;
+};
+
+std::unique_ptr<Command> MakeBacktestCommand();
+std::unique_ptr<Command> MakeBenchCommand();
+std::unique_ptr<Command> MakeCalibrateCommand();
+std::unique_ptr<Command> MakeCompareCommand();
+std::unique_ptr<Command> MakeCostCommand();
+std::unique_ptr<Command> MakeEmulateCommand();
+std::unique_ptr<Command> MakeExplainCommand();
+std::unique_ptr<Command> MakeExportCommand();
+std::unique_ptr<Command> MakeImportCommand();
+std::unique_ptr<Command> MakePartitionCommand();
+std::unique_ptr<Command> MakeLoadgenCommand();
+std::unique_ptr<Command> MakePlanCommand();
+std::unique_ptr<Command> MakeRunCommand();
+std::unique_ptr<Command> MakeSearchCommand();
+std::unique_ptr<Command> MakeServeCommand();
+std::unique_ptr<Command> MakeTraceCommand();
+std::unique_ptr<Command> MakeValidateCommand();
+std::unique_ptr<Command> MakeWhatIfCommand();
+
+// In the order in which the help shows them.
+std::vector<std::unique_ptr<Command>> AllCommands();
+
+// The binary without its process: parses, runs, prints errors. Returns the
+// exit code: 0 done, 1 failed, 2 misused, 130 interrupted.
+int RunCommandLine(const std::vector<std::string>& args,
+                   const Context& context);
+
+}  // namespace pipeloom::cli
+
+#endif  // PIPELOOM_CLI_CONSOLE_COMMAND_H_

@@ -1,0 +1,85 @@
+#include "cli/input/partition_input.h"
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/status_macros.h"
+#include "cli/console/files.h"
+#include "cli/console/progress.h"
+#include "cli/input/partition_file.h"
+#include "formats/job/partition_reader.h"
+#include "partition/placement/placement.h"
+#include "partition/placement/recipe.h"
+
+namespace pipeloom::cli {
+
+void AppendPartitionFlags(PartitionFlags* values, std::vector<Flag>* flags) {
+  flags->push_back(
+      {"partition", &values->source, "SOURCE",
+       "which layers are where: `dip` (its rule), `search` (see `pipeloom "
+       "partition`) or a file that `pipeloom partition` wrote; default: the "
+       "schedule's own"});
+}
+
+bool TakesAnyPartition(absl::string_view strategy) {
+  return strategy == "pipeloom" || absl::StartsWith(strategy, "dip");
+}
+
+absl::StatusOr<planner::PartitionSearchResult> RunPartitionSearch(
+    const JobInput& input, const planner::Strategy& strategy,
+    const emulator::StageCostModel& costs, int64_t tries,
+    const SearchSettings& settings, const Context& context, int32_t effort) {
+  Progress progress(context, "searching partitions", tries * effort);
+  planner::PartitionSearchOptions options;
+  options.effort = effort;
+  options.partitions = static_cast<int32_t>(tries);
+  options.seed = settings.seed;
+  options.threads = settings.threads;
+  options.stop = context.stop;
+  options.progress = [&](int32_t tried, Duration best) {
+    progress.Set(tried, absl::StrCat("best ", FormatDuration(best)));
+  };
+  return planner::SearchPartition(strategy, costs, SampleOf(input.batch),
+                                  options);
+}
+
+absl::StatusOr<planner::PreparedJob> PrepareWithPartition(
+    const JobInput& input, const planner::Strategy& strategy,
+    const emulator::StageCostModel& costs, const PartitionFlags& flags,
+    const SearchSettings& settings, const Context& context) {
+  planner::PreparedJob prepared{.strategy = &strategy, .costs = &costs};
+  if (flags.source.empty()) {
+    PIPELOOM_ASSIGN_OR_RETURN(
+        prepared, planner::PrepareJob(strategy, costs, SampleOf(input.batch)));
+  } else if (flags.source == "dip") {
+    PIPELOOM_ASSIGN_OR_RETURN(
+        prepared.partition,
+        partition::SeparatedPartition(input.job, costs, SampleOf(input.batch)));
+  } else if (flags.source == "search") {
+    PIPELOOM_ASSIGN_OR_RETURN(
+        planner::PartitionSearchResult found,
+        RunPartitionSearch(input, strategy, costs, flags.tries, settings,
+                           context));
+    if (context.stop.stop_requested()) return absl::CancelledError("stopped");
+    prepared.partition = std::move(found.partition);
+  } else {
+    absl::StatusOr<std::string> text = ReadFile(flags.source);
+    if (!text.ok()) {
+      return absl::Status(text.status().code(),
+                          absl::StrCat("--partition: ", text.status().message(),
+                                       "; it is dip, search or a file"));
+    }
+    PIPELOOM_ASSIGN_OR_RETURN(
+        prepared.partition,
+        formats::ParsePartition(*text, flags.source, input.job));
+  }
+  const absl::Status kept =
+      partition::CheckPartitionRules(input.job, prepared.partition);
+  if (kept.ok()) return prepared;
+  return absl::InvalidArgumentError(absl::StrCat(
+      flags.source.empty() ? absl::StrCat("schedule ", strategy.name())
+                           : absl::StrCat("--partition ", flags.source),
+      ": ", kept.message()));
+}
+
+}  // namespace pipeloom::cli

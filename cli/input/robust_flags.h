@@ -1,0 +1,39 @@
+// `--robust` and its options, of the commands that search a schedule.
+#ifndef PIPELOOM_CLI_INPUT_ROBUST_FLAGS_H_
+#define PIPELOOM_CLI_INPUT_ROBUST_FLAGS_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cli/console/flags.h"
+#include "cli/console/json_writer.h"
+#include "planner/search/robust_search.h"
+
+namespace pipeloom::cli {
+
+struct RobustFlags {
+  bool robust = false;
+  double jitter = 0.05;
+  double slow_rank = 1.1;
+  int64_t samples = 64;
+};
+void AppendRobustFlags(RobustFlags* values, std::vector<Flag>* flags);
+
+// Absent without --robust.
+std::optional<planner::Disturbances> DisturbancesOf(const RobustFlags& flags,
+                                                    uint64_t seed);
+
+// Of the total time of a search, what remains for the robust choice.
+inline constexpr double kRobustShare = 0.3;
+
+// A line for people, and the members of an object for programs.
+std::string RobustText(const planner::RobustTimes& chosen,
+                       const planner::RobustTimes& nominal);
+void WriteRobust(const planner::RobustTimes& chosen,
+                 const planner::RobustTimes& nominal, JsonWriter* json);
+
+}  // namespace pipeloom::cli
+
+#endif  // PIPELOOM_CLI_INPUT_ROBUST_FLAGS_H_

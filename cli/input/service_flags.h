@@ -1,0 +1,73 @@
+// The options of `pipeloom serve` and `pipeloom loadgen`. Both are programs of
+// their own, `pipeloom-service`, since loading gRPC costs every start of a
+// binary about 10 ms; `pipeloom` knows the options and hands over.
+#ifndef PIPELOOM_CLI_INPUT_SERVICE_FLAGS_H_
+#define PIPELOOM_CLI_INPUT_SERVICE_FLAGS_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cli/console/command.h"
+#include "cli/console/flags.h"
+
+namespace pipeloom::cli {
+
+struct ServeSettings {
+  std::string listen = "127.0.0.1:50551";
+  std::string tls_cert{};
+  std::string tls_key{};
+  std::string token_file{};
+  int64_t metrics_port = -1;
+  int64_t threads = 0;
+  bool make_way = true;
+  int64_t max_jobs = 64;
+  int64_t max_queued = 4096;
+  int64_t max_samples = 1'000'000;
+  int64_t max_tasks = 400'000;
+  std::optional<Bytes> max_message{};
+  std::optional<Bytes> plan_memory{};
+  int64_t keep_steps = 64;
+  std::optional<Duration> partition_time{};
+  std::string state{};
+  std::optional<Duration> grace{};
+  std::string log_level = "info";
+  std::string data_dir{};
+};
+
+struct LoadSettings {
+  std::string target = "127.0.0.1:50551";
+  std::string job = "dip-vlm-s";
+  std::string batch = "mixed";
+  std::string tls_ca{};
+  std::string token_file{};
+  int64_t jobs = 8;
+  int64_t replicas = 16;
+  int64_t ranks = 0;
+  int64_t microbatches = 0;
+  int64_t steps = 20;
+  int64_t clients = 16;
+  std::optional<Duration> search_deadline{};
+  std::optional<Duration> partition_time{};
+  std::optional<Duration> deadline{};
+  bool verify = true;
+  bool round_trips = false;
+  int64_t server_pid = 0;
+  std::string format = "table";
+  std::string data_dir{};
+};
+
+CommandText ServeText();
+std::vector<Flag> ServeFlags(ServeSettings* settings);
+CommandText LoadgenText();
+std::vector<Flag> LoadgenFlags(LoadSettings* settings);
+
+// Becomes `pipeloom-service` beside the running binary, with the arguments of
+// this process; returns only with an error. FailedPrecondition: the two are not
+// of one build.
+absl::Status BecomeService();
+
+}  // namespace pipeloom::cli
+
+#endif  // PIPELOOM_CLI_INPUT_SERVICE_FLAGS_H_

@@ -1,0 +1,28 @@
+// What `pipeloom serve` and `pipeloom loadgen` do.
+#ifndef PIPELOOM_CLI_RUN_RUN_SERVICE_H_
+#define PIPELOOM_CLI_RUN_RUN_SERVICE_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "cli/console/command.h"
+#include "cli/input/service_flags.h"
+
+namespace pipeloom::cli {
+
+// Serves until `context.stop`. Prints "listening on ADDRESS:PORT" and, where
+// there is one, "metrics on 127.0.0.1:PORT", a line each, once it does.
+absl::Status RunServe(const ServeSettings& settings, const Context& context);
+
+// Fails when a plan was wrong or lost.
+absl::Status RunLoadgen(const LoadSettings& settings, const Context& context);
+
+// `serve` or `loadgen` with its options. Returns the exit code: 0 done, 1
+// failed, 2 misused.
+int RunServiceCommand(const std::vector<std::string>& args,
+                      const Context& context);
+
+}  // namespace pipeloom::cli
+
+#endif  // PIPELOOM_CLI_RUN_RUN_SERVICE_H_

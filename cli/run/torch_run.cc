@@ -1,0 +1,385 @@
+#include "cli/run/torch_run.h"
+
+#include <malloc.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <climits>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/status_macros.h"
+#include "cli/console/files.h"
+#include "cli/input/job_input.h"
+#include "cli/input/learned_file.h"
+#include "cli/input/plan_file.h"
+#include "cli/input/planned_step.h"
+#include "cli/run/run_module.h"
+#include "cli/run/run_ranks.h"
+#include "cli/run/torch_times.h"
+#include "partition/batching/step_instances.h"
+#include "planner/strategies/registry.h"
+#include "planner/strategy.h"
+#include "proto/convert/serialize_plan.h"
+#include "runtime/torch/torch_message.h"
+#include "runtime/torch/torch_trainer.h"
+#include "runtime/torch/torch_work.h"
+
+namespace pipeloom::cli {
+namespace {
+
+// What is learned from before predictions are judged, after the warm-up.
+constexpr int64_t kLearnSteps = 3;
+
+// Of the output: step, loss, times and errors.
+constexpr char kRow[] = "%5s  %12s  %12s  %12s  %10s  %12s  %s\n";
+
+// Keeps the memory of one step for the next: by default large tensors are
+// mapped and unmapped each time, and a page fault for each 4 KiB of them takes
+// as long as small layers do, now more and now less.
+void KeepFreedMemory() {
+#ifdef __GLIBC__
+  mallopt(M_MMAP_MAX, 0);
+  mallopt(M_TRIM_THRESHOLD, INT_MAX);
+  mallopt(M_ARENA_MAX, 1);
+#endif
+}
+
+absl::StatusOr<runtime::TorchEntryPoint> LoadTorchModule() {
+  KeepFreedMemory();
+  // One thread a rank does the work; BLAS must start no more.
+  setenv("OPENBLAS_NUM_THREADS", "1", /*overwrite=*/0);
+  setenv("OMP_NUM_THREADS", "1", /*overwrite=*/0);
+  PIPELOOM_ASSIGN_OR_RETURN(
+      void* const entry,
+      LoadModule("pipeloom_torch.so", runtime::kTorchEntryPoint, "torch device",
+                 "libtorch (Debian: libtorch-dev)"));
+  return reinterpret_cast<runtime::TorchEntryPoint>(entry);
+}
+
+runtime::TorchPrecision PrecisionOf(const std::string& name) {
+  if (name == "bf16") return runtime::TorchPrecision::kBf16;
+  return name == "fp64" ? runtime::TorchPrecision::kFp64
+                        : runtime::TorchPrecision::kFp32;
+}
+
+// On one GPU a rank, with a model that a CPU can train.
+absl::Status MakeSmall(int64_t scale, int64_t ranks, JobSpec* job) {
+  if (!job->module_parallelism.empty()) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "parallel.modules gives \"%s\" a tp or cp of its own; the torch device "
+        "is one GPU a rank and holds no copies: leave parallel.modules out, or "
+        "run on the synthetic device",
+        job->module_parallelism.front().module));
+  }
+  if (ranks > 0) job->parallel.pp = static_cast<int32_t>(ranks);
+  job->model =
+      runtime::ScaleModel(job->model, scale, std::max<int64_t>(1, scale / 4));
+  job->parallel.tp = job->parallel.cp = job->parallel.ep = 1;
+  job->parallel.dp = 1;
+  job->partition = {};
+  return ValidateJobSpec(*job);
+}
+
+// Of all ranks, on the leader.
+struct RankSums {
+  double loss = 0;
+  runtime::TorchSpent spent{};
+};
+
+absl::StatusOr<RankSums> GatherSums(const runtime::TorchTrainer& trainer,
+                                    RunRanks& ranks) {
+  RankSums sums{.loss = trainer.Loss(), .spent = trainer.Spent()};
+  std::vector<double*> values{&sums.loss};
+  for (std::vector<double>* list :
+       {&sums.spent.tasks, &sums.spent.between, &sums.spent.epilogue}) {
+    for (double& value : *list) values.push_back(&value);
+  }
+  std::string bytes(values.size() * sizeof(double), '\0');
+  for (size_t i = 0; i < values.size(); ++i) {
+    std::memcpy(&bytes[i * sizeof(double)], values[i], sizeof(double));
+    *values[i] = 0;
+  }
+  PIPELOOM_ASSIGN_OR_RETURN(const std::vector<std::string> all,
+                            ranks.Gather(std::move(bytes)));
+  for (const std::string& one : all) {
+    if (one.size() != values.size() * sizeof(double)) continue;
+    for (size_t i = 0; i < values.size(); ++i) {
+      double value = 0;
+      std::memcpy(&value, &one[i * sizeof(double)], sizeof(double));
+      *values[i] += value;
+    }
+  }
+  return sums;
+}
+
+double MeanPercent(const std::vector<double>& errors) {
+  double sum = 0;
+  for (const double error : errors) sum += std::abs(error);
+  return errors.empty() ? 0 : 100 * sum / static_cast<double>(errors.size());
+}
+
+// What the leader of a run makes of the job, step by step.
+class Leader {
+ public:
+  Leader(const TorchRun& run, const JobInput& input, const Context& context)
+      : run_(run), input_(input), context_(context) {}
+
+  absl::Status Start(const planner::PreparedJob& prepared) {
+    prepared_ = &prepared;
+    settings_ = Settle(run_.source.search, input_.job.search);
+    PIPELOOM_ASSIGN_OR_RETURN(packed_, PackSteps(input_, run_.steps, context_));
+    if (!run_.source.learned.empty()) {
+      PIPELOOM_ASSIGN_OR_RETURN(applied_, ReadLearned(run_.source.learned));
+    }
+    if (!run_.learn.empty() && access(run_.learn.c_str(), F_OK) == 0) {
+      PIPELOOM_ASSIGN_OR_RETURN(learned_, ReadLearned(run_.learn));
+    }
+    return absl::OkStatus();
+  }
+
+  // The message for all ranks.
+  absl::StatusOr<std::string> Plan(int64_t step) {
+    const partition::PackedStep& now = packed_[static_cast<size_t>(step)];
+    Progress progress(context_, "training", run_.steps);
+    PIPELOOM_ASSIGN_OR_RETURN(
+        PlannedStep planned,
+        PlanReplicas(*prepared_, now, step, 1, settings_, context_, progress));
+    planner::PlanResult& result = planned.replicas[0];
+    runtime::TorchMessage message;
+    PIPELOOM_ASSIGN_OR_RETURN(
+        message.work,
+        runtime::MakeTorchWork(
+            input_.job.model,
+            partition::InstancesOf(input_.job.model, now, /*replica=*/0),
+            result.microbatches, run_.flags.scale,
+            settings_.seed + static_cast<uint64_t>(step)));
+    message.memory = std::move(result.memory);
+    message.plan = convert::SerializePlan(result.plan);
+    planned_ = std::move(result.plan);
+    return runtime::ToString(message);
+  }
+
+  // Before the step runs.
+  absl::Status Predict(const ExecutionPlan& plan,
+                       const runtime::TorchWork& work) {
+    PIPELOOM_ASSIGN_OR_RETURN(predicted_, times_.Predict(plan, work));
+    PIPELOOM_ASSIGN_OR_RETURN(first_predicted_,
+                              first_times_.Predict(plan, work));
+    return absl::OkStatus();
+  }
+
+  absl::Status Report(int64_t step, const RankSums& sums,
+                      const ExecutionPlan& plan, const runtime::TorchWork& work,
+                      const StepTrace& trace) {
+    PIPELOOM_ASSIGN_OR_RETURN(const Duration undisturbed,
+                              times_.Learn(plan, work, sums.spent, trace));
+    constexpr int64_t kLearned = TorchTimes::kWarmUpSteps + kLearnSteps;
+    if (step + 1 == kLearned) first_times_ = times_;
+    // In the order of the planned tasks, whose times are the job's own.
+    if (!run_.learn.empty()) learned_.Learn(planned_, trace, &applied_);
+    const auto ratio = [](Duration measured, Duration predicted) {
+      return ToSeconds(measured) / ToSeconds(predicted) - 1;
+    };
+    const auto words = [](double error) {
+      return absl::StrFormat("%+.2f %%", 100 * error);
+    };
+    std::string error = "-";
+    std::string undisturbed_error = "-";
+    if (predicted_.has_value() && predicted_->undisturbed > kZero) {
+      const double of_step = ratio(trace.step_time(), predicted_->step);
+      const double of_work = ratio(undisturbed, predicted_->undisturbed);
+      error = words(of_step);
+      undisturbed_error = words(of_work);
+      if (step >= kLearned) {
+        errors_.push_back(of_step);
+        undisturbed_errors_.push_back(of_work);
+        measured_ += trace.step_time();
+        predicted_sum_ += predicted_->step;
+      }
+    }
+    if (step >= kLearned && first_predicted_.has_value()) {
+      first_errors_.push_back(ratio(trace.step_time(), first_predicted_->step));
+    }
+    context_.print(absl::StrFormat(
+        kRow, absl::StrCat(step), absl::StrFormat("%.6f", sums.loss),
+        predicted_ ? FormatDuration(predicted_->step) : "-",
+        FormatDuration(trace.step_time()), error, FormatDuration(undisturbed),
+        undisturbed_error));
+    return absl::OkStatus();
+  }
+
+  absl::Status Finish() {
+    if (!errors_.empty()) {
+      context_.print(absl::StrFormat(
+          "\nmean |error| of %d steps, after %d to warm up and %d learned "
+          "from: %.2f %%\n"
+          "  of all these steps together %+.2f %%; of what they would take "
+          "undisturbed %.2f %%; learning no more after those %d: %.2f %%\n",
+          errors_.size(), TorchTimes::kWarmUpSteps, kLearnSteps,
+          MeanPercent(errors_),
+          100 * (ToSeconds(measured_) / ToSeconds(predicted_sum_) - 1),
+          MeanPercent(undisturbed_errors_), kLearnSteps,
+          MeanPercent(first_errors_)));
+    }
+    if (run_.learn.empty()) return absl::OkStatus();
+    return WriteFileAtomically(run_.learn, learned_.ToString());
+  }
+
+ private:
+  const TorchRun& run_;
+  const JobInput& input_;
+  const Context& context_;
+  const planner::PreparedJob* prepared_ = nullptr;
+  SearchSettings settings_{};
+  std::vector<partition::PackedStep> packed_{};
+  ExecutionPlan planned_{};
+  TorchTimes times_{};
+  std::optional<TorchTimes::Prediction> predicted_{};
+  runtime::LearnedCosts learned_{};
+  runtime::LearnedCosts applied_{};
+  // As they were once the first steps had been learned from.
+  TorchTimes first_times_{};
+  std::optional<TorchTimes::Prediction> first_predicted_{};
+  // Measured over predicted, less 1, of the steps that are judged.
+  std::vector<double> errors_{};
+  std::vector<double> undisturbed_errors_{};
+  std::vector<double> first_errors_{};
+  Duration measured_{};
+  Duration predicted_sum_{};
+};
+
+// All steps, on every process. `trainer` is where the ranks' devices look.
+absl::Status Train(const TorchRun& run, runtime::TorchEntryPoint make_trainer,
+                   std::unique_ptr<runtime::TorchTrainer>* trainer,
+                   RunRanks& ranks, const Context& context) {
+  PIPELOOM_ASSIGN_OR_RETURN(const std::string name,
+                            OneArgument(run.args, "JOB"));
+  PIPELOOM_ASSIGN_OR_RETURN(JobInput input,
+                            ReadJobInput(name, run.source.job, context));
+  PIPELOOM_RETURN_IF_ERROR(
+      MakeSmall(run.flags.scale, run.flags.ranks, &input.job));
+  input.replicas = 1;
+  const JobSpec& job = input.job;
+  PIPELOOM_ASSIGN_OR_RETURN(
+      const std::unique_ptr<planner::Strategy> strategy,
+      planner::MakeStrategy(run.source.schedule.value_or(job.search.schedule)));
+  emulator::StageCostModel costs(job, CostsOf(input));
+  PIPELOOM_RETURN_IF_ERROR(ApplyLearned(run.source.learned, &costs));
+  PIPELOOM_ASSIGN_OR_RETURN(
+      const planner::PreparedJob prepared,
+      planner::PrepareJob(*strategy, costs, SampleOf(input.batch)));
+
+  runtime::TorchSetup setup{.model = job.model,
+                            .partition = prepared.partition,
+                            .only_rank = ranks.only_rank()};
+  for (const ModuleId m : job.model.modules.ids()) {
+    setup.frozen.push_back(job.IsFrozen(m));
+  }
+  setup.options.seed = Settle(run.source.search, job.search).seed;
+  setup.options.precision = PrecisionOf(run.flags.precision);
+  setup.options.cuda = run.flags.place == "cuda";
+  setup.options.cuda_index = ranks.host_rank();
+  PIPELOOM_ASSIGN_OR_RETURN(*trainer, make_trainer(setup));
+  Leader leader(run, input, context);
+  if (ranks.leads()) {
+    PIPELOOM_RETURN_IF_ERROR(leader.Start(prepared));
+    context.print(absl::StrFormat(
+        "%s, schedule %s: %d parameters on %d ranks (%s, torch device on %s in "
+        "%s), scale %d\n\n",
+        job.name, std::string(strategy->name()), (*trainer)->NumParameters(),
+        job.parallel.pp, RanksInWords(run.transport), run.flags.place,
+        run.flags.precision, run.flags.scale));
+    context.print(absl::StrFormat(kRow, "step", "loss", "predicted", "measured",
+                                  "error", "undisturbed", "error"));
+  }
+  for (int64_t step = 0; step < run.steps; ++step) {
+    std::string bytes;
+    if (ranks.leads()) {
+      PIPELOOM_ASSIGN_OR_RETURN(bytes, leader.Plan(step));
+    }
+    PIPELOOM_ASSIGN_OR_RETURN(bytes, ranks.Broadcast(std::move(bytes)));
+    PIPELOOM_ASSIGN_OR_RETURN(const runtime::TorchMessage message,
+                              runtime::ParseTorchMessage(bytes));
+    PIPELOOM_ASSIGN_OR_RETURN(
+        const ExecutionPlan planned,
+        ParsePlanFile(message.plan, "the plan of rank 0"));
+    PIPELOOM_ASSIGN_OR_RETURN(
+        ExecutionPlan sized,
+        (*trainer)->BeginStep(planned, message.work, message.memory));
+    const auto plan = std::make_shared<const ExecutionPlan>(std::move(sized));
+    if (ranks.leads()) {
+      PIPELOOM_RETURN_IF_ERROR(leader.Predict(*plan, message.work));
+    }
+    PIPELOOM_ASSIGN_OR_RETURN(const StepTrace trace, ranks.RunStep(plan));
+    PIPELOOM_ASSIGN_OR_RETURN(const RankSums sums,
+                              GatherSums(**trainer, ranks));
+    if (!ranks.leads()) continue;
+    PIPELOOM_RETURN_IF_ERROR(
+        leader.Report(step, sums, *plan, message.work, trace));
+  }
+  return ranks.leads() ? leader.Finish() : absl::OkStatus();
+}
+
+}  // namespace
+
+void AppendTorchFlags(TorchFlags* values, std::vector<Flag>* flags) {
+  flags->push_back({"scale",
+                    &values->scale,
+                    "N",
+                    "torch device: widths and tokens over N, layers over N/4",
+                    {},
+                    1,
+                    1024});
+  flags->push_back({"ranks",
+                    &values->ranks,
+                    "N",
+                    "torch device: of the pipeline, instead of the job's",
+                    {},
+                    0,
+                    1024});
+  flags->push_back({"precision",
+                    &values->precision,
+                    "NAME",
+                    "torch device: of products and activations",
+                    {"fp32", "bf16", "fp64"}});
+  flags->push_back({"torch-on",
+                    &values->place,
+                    "NAME",
+                    "torch device: where it computes",
+                    {"cpu", "cuda"}});
+}
+
+absl::Status RunTorch(const TorchRun& run, const Context& context) {
+  if (!run.source.plan_file.empty()) {
+    return UsageError(
+        "--device torch takes JOB --batch FILE: a plan does not tell the "
+        "model");
+  }
+  PIPELOOM_ASSIGN_OR_RETURN(const runtime::TorchEntryPoint make_trainer,
+                            LoadTorchModule());
+  std::unique_ptr<runtime::TorchTrainer> trainer;
+  runtime::RunOptions options = run.options;
+  options.time_scale = 1;
+  options.whole_tensors = true;
+  options.timeout = std::chrono::hours(24);
+  PIPELOOM_ASSIGN_OR_RETURN(
+      const std::unique_ptr<RunRanks> ranks,
+      StartRanks(
+          run.transport, options,
+          [&trainer](const runtime::DeviceContext& device) {
+            return trainer->MakeDevice(device);
+          },
+          /*keep_time=*/false));
+  return RunToEnd(*ranks, context, [&] {
+    return Train(run, make_trainer, &trainer, *ranks, context);
+  });
+}
+
+}  // namespace pipeloom::cli

@@ -1,0 +1,45 @@
+// `pipeloom run JOB --device torch`: trains a small version of the job's model
+// with libtorch on the job's batches, and tells each step's loss and time, and
+// the time that the steps before it had predicted.
+//
+// libtorch is in a shared module beside the program, loaded here only.
+#ifndef PIPELOOM_CLI_RUN_TORCH_RUN_H_
+#define PIPELOOM_CLI_RUN_TORCH_RUN_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "cli/console/command.h"
+#include "cli/input/plan_source.h"
+#include "runtime/launch.h"
+
+namespace pipeloom::cli {
+
+struct TorchFlags {
+  int64_t scale = 1;
+  int64_t ranks = 0;  // Of the pipeline; 0: the job's.
+  std::string precision = "fp32";
+  std::string place = "cpu";
+};
+void AppendTorchFlags(TorchFlags* values, std::vector<Flag>* flags);
+
+// The flags of a run.
+struct TorchRun {
+  TorchFlags flags{};
+  PlanSource source{};
+  std::vector<std::string> args{};
+  int64_t steps = 1;
+  std::string transport = "inproc";
+  std::string learn{};  // A file, or empty.
+  runtime::RunOptions options{};
+};
+
+// Plans and trains the steps. A UsageError: a plan file instead of a job, whose
+// model a plan does not tell. NotFound: no torch module.
+absl::Status RunTorch(const TorchRun& run, const Context& context);
+
+}  // namespace pipeloom::cli
+
+#endif  // PIPELOOM_CLI_RUN_TORCH_RUN_H_

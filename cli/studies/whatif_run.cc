@@ -1,0 +1,492 @@
+#include "cli/studies/whatif_run.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
+#include "base/status_macros.h"
+#include "cli/console/files.h"
+#include "cli/console/progress.h"
+#include "cli/input/operator_prices.h"
+#include "emulator/step/emulate_step.h"
+#include "partition/graph/build_stage_graph.h"
+#include "planner/core/executor.h"
+#include "planner/step/lower_plan.h"
+#include "planner/strategies/registry.h"
+#include "planner/strategy.h"
+#include "proto/convert/job_proto.h"
+
+namespace pipeloom::cli {
+namespace {
+
+constexpr absl::string_view kJournalMark = "pipeloom-whatif-1";
+
+// The profile that prices the job's device, read once for each.
+absl::StatusOr<std::shared_ptr<const DeviceProfile>> ProfileOf(
+    const WhatIfInput& input, const std::string& device) {
+  if (input.costs != "profile" || device.empty() ||
+      device.find('/') != std::string::npos) {
+    return std::shared_ptr<const DeviceProfile>();
+  }
+  if (device == input.base.job.cluster.device.name) return input.base.profile;
+  static std::mutex mutex;
+  static auto* const known =
+      new std::map<std::string, std::shared_ptr<const DeviceProfile>>;
+  const std::lock_guard lock(mutex);
+  const std::string key = absl::StrCat(input.data_dir, "\n", device);
+  if (const auto it = known->find(key); it != known->end()) return it->second;
+  absl::StatusOr<DeviceProfile> profile =
+      LoadDeviceProfile(device, input.data_dir);
+  std::shared_ptr<const DeviceProfile> result;
+  if (profile.ok()) {
+    result = std::make_shared<const DeviceProfile>(*std::move(profile));
+  } else if (!absl::IsNotFound(profile.status())) {
+    return profile.status();
+  }
+  return (*known)[key] = result;
+}
+
+// The plan's step with one rank slower: the same programs, or new ones.
+absl::StatusOr<StepTrace> WithSlowRank(const WhatIfCase& what,
+                                       const planner::PlanResult& result,
+                                       const planner::PreparedJob& prepared,
+                                       const SearchSettings& settings,
+                                       const Context& context) {
+  const StageGraph& graph = result.plan.graph;
+  IdVector<TaskId, Task> tasks = graph.tasks();
+  for (Task& task : tasks) {
+    if (task.rank.value() != what.slow_rank) continue;
+    task.duration = Duration(std::llround(
+        static_cast<double>(task.duration.count()) * what.slow_factor));
+  }
+  PIPELOOM_ASSIGN_OR_RETURN(
+      StageGraph slower,
+      StageGraph::Create(graph.name(), graph.ranks(), graph.module_names(),
+                         std::move(tasks), graph.edges()));
+  ExecutionPlan plan = result.plan;
+  plan.graph = slower;
+  PIPELOOM_ASSIGN_OR_RETURN(StepTrace trace, emulator::EmulateStep(plan));
+  if (!what.replan) return trace;
+  PIPELOOM_ASSIGN_OR_RETURN(
+      const planner::SearchResult found,
+      prepared.strategy->MakeSchedule(slower, prepared.partition, settings.seed,
+                                      StartBudget(settings, context)));
+  PIPELOOM_ASSIGN_OR_RETURN(const ExecutionPlan anew,
+                            planner::LowerPlan(slower, found.schedule));
+  PIPELOOM_ASSIGN_OR_RETURN(StepTrace other, emulator::EmulateStep(anew));
+  // The search does not see buffers of received tensors; its order counts only
+  // where these fit too.
+  const IdVector<RankId, MemoryPeak> peaks = MemoryPeaks(other);
+  for (const RankId r : peaks.ids()) {
+    const Bytes limit = slower.rank(r).memory.limit;
+    if (limit > Bytes(0) && peaks[r].total > limit) return trace;
+  }
+  return other.finish < trace.finish ? other : trace;
+}
+
+// Every stage recomputed, whether or not that is needed.
+absl::StatusOr<StepTrace> Recomputed(const planner::PlanResult& result,
+                                     const planner::PreparedJob& prepared,
+                                     const SearchSettings& settings,
+                                     const Context& context) {
+  partition::GraphOptions options;
+  options.split_backward = prepared.strategy->split_backward();
+  options.memory = PolicyByStage(AllRecomputed(prepared.partition),
+                                 prepared.partition, result.microbatches);
+  PIPELOOM_ASSIGN_OR_RETURN(
+      const partition::BuiltGraph built,
+      partition::BuildStageGraph(*prepared.costs, prepared.partition,
+                                 result.microbatches, options));
+  PIPELOOM_ASSIGN_OR_RETURN(const planner::SearchResult found,
+                            prepared.strategy->MakeSchedule(
+                                built.graph, prepared.partition, settings.seed,
+                                StartBudget(settings, context)));
+  PIPELOOM_ASSIGN_OR_RETURN(const ExecutionPlan plan,
+                            planner::LowerPlan(built.graph, found.schedule));
+  return emulator::EmulateStep(plan);
+}
+
+absl::StatusOr<WhatIfOutcome> Run(const WhatIfInput& input,
+                                  const WhatIfCase& what, const Context& quiet,
+                                  PlannedStep* first) {
+  JobInput job;
+  job.batch_name = input.base.batch_name;
+  if (what.changes.empty()) {
+    job.job = input.base.job;
+  } else {
+    PIPELOOM_ASSIGN_OR_RETURN(job.job, input.job.With(what.changes));
+    if (input.assigned) {
+      job.job.training.assignment = input.base.job.training.assignment;
+    }
+  }
+  job.shuffle = input.base.shuffle;
+  job.more_profiles = input.base.more_profiles;
+  PIPELOOM_ASSIGN_OR_RETURN(job.profile,
+                            ProfileOf(input, job.job.cluster.device.name));
+  job.batch = what.video_factor == 1
+                  ? input.base.batch
+                  : WithLongerVideos(input.base.batch, what.video_factor);
+  job.replicas = job.job.parallel.dp;
+  if (input.replicas > 0) {
+    job.replicas =
+        std::min<int32_t>(job.replicas, static_cast<int32_t>(input.replicas));
+  }
+  if (what.slow_rank >= job.job.parallel.pp) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("there is no rank %d: the job has %d", what.slow_rank,
+                        job.job.parallel.pp));
+  }
+  PIPELOOM_ASSIGN_OR_RETURN(
+      const std::unique_ptr<planner::Strategy> strategy,
+      planner::MakeStrategy(input.schedule.empty() ? job.job.search.schedule
+                                                   : input.schedule));
+  PIPELOOM_ASSIGN_OR_RETURN(const auto packed,
+                            PackSteps(job, input.steps, quiet));
+  const emulator::StageCostModel costs(job.job, input.prices.Of(job));
+  PIPELOOM_ASSIGN_OR_RETURN(
+      const planner::PreparedJob prepared,
+      planner::PrepareJob(*strategy, costs, SampleOf(job.batch)));
+  SearchSettings settings = Settle(input.search, job.job.search);
+  settings.threads = 1;
+  settings.defer = input.base.defer;
+  Progress progress(quiet, "", 1);
+  std::vector<PlannedStep> steps;
+  WhatIfOutcome outcome;
+  for (size_t s = 0; s < packed.size(); ++s) {
+    PIPELOOM_ASSIGN_OR_RETURN(
+        PlannedStep planned,
+        PlanReplicas(prepared, packed[s], static_cast<int64_t>(s), job.replicas,
+                     settings, quiet, progress));
+    if (what.slow_rank >= 0 || what.recompute_all) {
+      for (planner::PlanResult& replica : planned.replicas) {
+        absl::StatusOr<StepTrace> trace =
+            what.recompute_all
+                ? Recomputed(replica, prepared, settings, quiet)
+                : WithSlowRank(what, replica, prepared, settings, quiet);
+        if (!trace.ok()) return trace.status();
+        replica.predicted = *std::move(trace);
+      }
+    }
+    outcome.samples += planned.num_samples;
+    steps.push_back(std::move(planned));
+  }
+  const StepMeans means = MeansOf(steps);
+  outcome.step_time = means.step_time;
+  Duration bound{};
+  for (const PlannedStep& step : steps) {
+    bound += step.lower_bound();
+    for (const planner::PlanResult& replica : step.replicas) {
+      for (const MemoryPeak& peak : MemoryPeaks(replica.predicted)) {
+        outcome.peak = std::max(outcome.peak, peak.total);
+      }
+    }
+  }
+  outcome.lower_bound = bound / static_cast<int64_t>(steps.size());
+  outcome.bubble_ratio = means.bubble_ratio;
+  outcome.epilogue_ratio = means.epilogue_ratio;
+  outcome.mfu = means.mfu;
+  outcome.limit = job.job.MemoryLimit();
+  outcome.gpus = job.job.parallel.num_gpus();
+  outcome.samples /= static_cast<int64_t>(steps.size());
+  if (first != nullptr) *first = std::move(steps[0]);
+  return outcome;
+}
+
+Fingerprint KeyOf(const WhatIfInput& input, const Fingerprint& common,
+                  const WhatIfCase& what) {
+  FingerprintBuilder builder;
+  builder.Add(common).Add(input.steps).Add(input.replicas);
+  builder.Add(input.schedule).Add(input.costs);
+  builder.Add(input.base.job.training.assignment);
+  builder.Add(input.base.shuffle.value_or(0)).Add(input.base.defer);
+  builder.Add(input.search.deadline.value_or(Duration(-1)).count());
+  builder.Add(input.search.evaluations.value_or(-1));
+  builder.Add(input.search.seed.value_or(-1));
+  what.AddTo(&builder);
+  return builder.Build();
+}
+
+// What the cases start from: the job's values and the batch.
+Fingerprint CommonKey(const WhatIfInput& input) {
+  FingerprintBuilder builder;
+  // Every field: a job file of the same name may have been edited since.
+  builder.Add(kJournalMark);
+  builder.Add(convert::ToProto(input.base.job).SerializeAsString());
+  for (const SampleMetadata& sample : input.base.batch.samples) {
+    builder.Add(sample.text_tokens).Add(sample.images.size());
+    for (const ImageSize& image : sample.images) {
+      builder.Add(image.width).Add(image.height);
+    }
+    for (const VideoClip& clip : sample.videos) {
+      builder.Add(clip.frames).Add(clip.width).Add(clip.seconds);
+    }
+    for (const double seconds : sample.audio_seconds) builder.Add(seconds);
+  }
+  return builder.Build();
+}
+
+// Prices that others hold too.
+class Borrowed : public emulator::OpCostModel {
+ public:
+  explicit Borrowed(std::shared_ptr<const emulator::OpCostModel> lender)
+      : lender_(std::move(lender)) {}
+  Duration Cost(const emulator::Op& op) const override {
+    return lender_->Cost(op);
+  }
+  emulator::OpPrice Price(const emulator::Op& op) const override {
+    return lender_->Price(op);
+  }
+  Duration Beside(Duration compute, Duration communication) const override {
+    return lender_->Beside(compute, communication);
+  }
+  const emulator::OpCostModel& OnGroup(int32_t group) const override {
+    return lender_->OnGroup(group);
+  }
+
+ private:
+  std::shared_ptr<const emulator::OpCostModel> lender_;
+};
+
+}  // namespace
+
+struct SharedPrices::State {
+  struct Entry {
+    ClusterSpec cluster{};
+    ParallelLayout parallel{};
+    std::shared_ptr<const DeviceProfile> profile{};
+    std::shared_ptr<const emulator::OpCostModel> prices{};
+  };
+  std::mutex mutex{};
+  std::deque<Entry> entries{};  // The last ones; guarded by `mutex`.
+};
+
+SharedPrices::SharedPrices() : state_(std::make_shared<State>()) {}
+
+std::unique_ptr<const emulator::OpCostModel> SharedPrices::Of(
+    const JobInput& job) const {
+  constexpr size_t kMost = 32;  // Some megabytes each.
+  {
+    const std::lock_guard lock(state_->mutex);
+    for (const State::Entry& entry : state_->entries) {
+      if (entry.profile == job.profile && entry.parallel == job.job.parallel &&
+          entry.cluster == job.job.cluster) {
+        return std::make_unique<Borrowed>(entry.prices);
+      }
+    }
+  }
+  std::shared_ptr<const emulator::OpCostModel> prices = CostsOf(job);
+  const std::lock_guard lock(state_->mutex);
+  state_->entries.push_back(
+      {job.job.cluster, job.job.parallel, job.profile, prices});
+  if (state_->entries.size() > kMost) state_->entries.pop_front();
+  return std::make_unique<Borrowed>(std::move(prices));
+}
+
+absl::StatusOr<WhatIfInput> ReadWhatIfInput(const std::string& job,
+                                            const JobFlags& flags,
+                                            const Context& context) {
+  WhatIfInput input;
+  PIPELOOM_ASSIGN_OR_RETURN(input.data_dir, FindDataDir(flags.data_dir));
+  // Before the batch, so that a misspelt job is said first.
+  const auto read = [](const std::string& path) { return ReadFile(path); };
+  PIPELOOM_ASSIGN_OR_RETURN(
+      input.job, formats::JobTemplate::Load(job, input.data_dir, read));
+  PIPELOOM_ASSIGN_OR_RETURN(input.base, ReadJobInput(job, flags, context));
+  input.costs = flags.costs;
+  input.assigned = flags.assignment.has_value();
+  input.steps = flags.steps;
+  input.replicas = flags.replicas;
+  return input;
+}
+
+absl::StatusOr<WhatIfOutcome> RunCase(const WhatIfInput& input,
+                                      const WhatIfCase& what,
+                                      const Context& context,
+                                      PlannedStep* planned) {
+  Context quiet;
+  quiet.print = [](absl::string_view) {};
+  quiet.warn = [](absl::string_view) {};
+  quiet.stop = context.stop;
+  absl::StatusOr<WhatIfOutcome> outcome = Run(input, what, quiet, planned);
+  if (outcome.ok()) return outcome;
+  if (context.stop.stop_requested()) return absl::CancelledError("stopped");
+  WhatIfOutcome failed;
+  failed.error = std::string(outcome.status().message());
+  if (failed.error.empty()) failed.error = "unknown";
+  return failed;
+}
+
+std::string JournalLine(const Fingerprint& key, const WhatIfOutcome& outcome) {
+  const std::string error = absl::StrReplaceAll(
+      outcome.error, {{"\\", "\\\\"}, {"\t", "\\t"}, {"\n", "\\n"}});
+  const std::string body = absl::StrFormat(
+      "%s\t%016x%016x\t%d\t%d\t%.17g\t%.17g\t%.17g\t%d\t%d\t%d\t%d\t%s",
+      std::string(kJournalMark), key.high, key.low, outcome.step_time.count(),
+      outcome.lower_bound.count(), outcome.bubble_ratio, outcome.epilogue_ratio,
+      outcome.mfu, outcome.peak.count(), outcome.limit.count(), outcome.gpus,
+      outcome.samples, error);
+  return absl::StrFormat("%s\t%016x\n", body,
+                         FingerprintBuilder().Add(body).Build().low);
+}
+
+bool ParseJournalLine(absl::string_view line, Fingerprint* key,
+                      WhatIfOutcome* outcome) {
+  const size_t tab = line.rfind('\t');
+  if (tab == absl::string_view::npos) return false;
+  const absl::string_view body = line.substr(0, tab);
+  if (line.substr(tab + 1) !=
+      absl::StrFormat("%016x", FingerprintBuilder().Add(body).Build().low)) {
+    return false;
+  }
+  const std::vector<absl::string_view> fields = absl::StrSplit(body, '\t');
+  if (fields.size() != 12 || fields[0] != kJournalMark ||
+      fields[1].size() != 32) {
+    return false;
+  }
+  int64_t step = 0, bound = 0, peak = 0, limit = 0;
+  if (!absl::SimpleHexAtoi(fields[1].substr(0, 16), &key->high) ||
+      !absl::SimpleHexAtoi(fields[1].substr(16), &key->low) ||
+      !absl::SimpleAtoi(fields[2], &step) ||
+      !absl::SimpleAtoi(fields[3], &bound) ||
+      !absl::SimpleAtod(fields[4], &outcome->bubble_ratio) ||
+      !absl::SimpleAtod(fields[5], &outcome->epilogue_ratio) ||
+      !absl::SimpleAtod(fields[6], &outcome->mfu) ||
+      !absl::SimpleAtoi(fields[7], &peak) ||
+      !absl::SimpleAtoi(fields[8], &limit) ||
+      !absl::SimpleAtoi(fields[9], &outcome->gpus) ||
+      !absl::SimpleAtoi(fields[10], &outcome->samples)) {
+    return false;
+  }
+  outcome->step_time = Duration(step);
+  outcome->lower_bound = Duration(bound);
+  outcome->peak = Bytes(peak);
+  outcome->limit = Bytes(limit);
+  outcome->error = absl::StrReplaceAll(
+      fields[11], {{"\\\\", "\\"}, {"\\t", "\t"}, {"\\n", "\n"}});
+  return true;
+}
+
+absl::StatusOr<std::vector<WhatIfOutcome>> RunCases(
+    const WhatIfInput& input, const std::vector<WhatIfCase>& cases,
+    int32_t threads, const std::string& journal, const Context& context) {
+  const Fingerprint common = CommonKey(input);
+  std::map<Fingerprint, WhatIfOutcome> known;
+  std::FILE* file = nullptr;
+  if (!journal.empty()) {
+    bool torn = false;
+    if (FileExists(journal)) {
+      PIPELOOM_ASSIGN_OR_RETURN(const std::string text, ReadFile(journal));
+      torn = !text.empty() && text.back() != '\n';
+      for (const absl::string_view line : absl::StrSplit(text, '\n')) {
+        Fingerprint key;
+        WhatIfOutcome outcome;
+        if (ParseJournalLine(line, &key, &outcome)) known[key] = outcome;
+      }
+      if (known.empty() && !text.empty()) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            journal, " is no journal of whatif; it is left as it is"));
+      }
+    }
+    file = std::fopen(journal.c_str(), "a");
+    if (file == nullptr) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(journal, ": ", std::strerror(errno)));
+    }
+    if (torn) std::fputc('\n', file);
+  }
+  std::vector<WhatIfOutcome> outcomes(cases.size());
+  std::vector<int32_t> open;
+  for (size_t i = 0; i < cases.size(); ++i) {
+    const auto it = known.find(KeyOf(input, common, cases[i]));
+    if (it == known.end()) {
+      open.push_back(static_cast<int32_t>(i));
+    } else {
+      outcomes[i] = it->second;
+    }
+  }
+  if (open.size() < cases.size()) {
+    context.warn(absl::StrFormat("note: %d of %d configurations are in %s",
+                                 cases.size() - open.size(), cases.size(),
+                                 journal));
+  }
+  std::mutex mutex;  // Guards the file and `write_error`.
+  absl::Status write_error;
+  std::atomic<int64_t> done{static_cast<int64_t>(cases.size() - open.size())};
+  std::atomic<bool> cancelled{false};
+  {
+    Progress progress(context, "trying configurations",
+                      static_cast<int64_t>(cases.size()));
+    progress.Set(done);
+    planner::ParallelFor(
+        threads, static_cast<int32_t>(open.size()), [&](int32_t k) {
+          if (context.stop.stop_requested()) {
+            cancelled = true;
+            return;
+          }
+          const auto i = static_cast<size_t>(open[static_cast<size_t>(k)]);
+          absl::StatusOr<WhatIfOutcome> outcome =
+              RunCase(input, cases[i], context);
+          if (!outcome.ok()) {
+            cancelled = true;
+            return;
+          }
+          outcomes[i] = *std::move(outcome);
+          if (file != nullptr) {
+            const std::string line =
+                JournalLine(KeyOf(input, common, cases[i]), outcomes[i]);
+            const std::lock_guard lock(mutex);
+            if (std::fwrite(line.data(), 1, line.size(), file) != line.size() ||
+                std::fflush(file) != 0) {
+              write_error = absl::DataLossError(
+                  absl::StrCat(journal, ": ", std::strerror(errno)));
+            }
+          }
+          progress.Set(++done, cases[i].label);
+        });
+  }
+  if (file != nullptr && std::fclose(file) != 0 && write_error.ok()) {
+    write_error =
+        absl::DataLossError(absl::StrCat(journal, ": ", std::strerror(errno)));
+  }
+  PIPELOOM_RETURN_IF_ERROR(write_error);
+  if (cancelled) {
+    context.warn(absl::StrFormat(
+        "%d of %d configurations are done%s", done.load(), cases.size(),
+        journal.empty() ? "; with --journal FILE they would not be lost"
+                        : "; the same command goes on from there"));
+    return absl::CancelledError("stopped");
+  }
+  return outcomes;
+}
+
+std::vector<bool> ParetoFront(const std::vector<WhatIfOutcome>& outcomes) {
+  std::vector<bool> front(outcomes.size(), false);
+  for (size_t i = 0; i < outcomes.size(); ++i) {
+    const WhatIfOutcome& a = outcomes[i];
+    if (!a.ok()) continue;
+    front[i] = std::none_of(
+        outcomes.begin(), outcomes.end(), [&](const WhatIfOutcome& b) {
+          return b.ok() && b.gpus <= a.gpus && b.step_time <= a.step_time &&
+                 b.peak <= a.peak &&
+                 (b.gpus < a.gpus || b.step_time < a.step_time ||
+                  b.peak < a.peak);
+        });
+  }
+  return front;
+}
+
+}  // namespace pipeloom::cli

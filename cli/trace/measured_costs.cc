@@ -1,0 +1,223 @@
+#include "cli/trace/measured_costs.h"
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/status_macros.h"
+#include "cli/input/learned_file.h"
+#include "cli/input/planned_step.h"
+#include "cli/trace/trace_files.h"
+#include "cli/trace/trace_import.h"
+#include "partition/batching/batch_split.h"
+#include "partition/graph/build_stage_graph.h"
+#include "planner/strategies/registry.h"
+#include "planner/strategy.h"
+
+namespace pipeloom::cli {
+namespace {
+
+constexpr char kAnyModule[] = "model";
+
+// Module, stage, microbatch, sub-microbatch, pass.
+using Key = std::tuple<std::string, int32_t, int32_t, int32_t, Pass>;
+
+Key KeyOf(const StageGraph& graph, TaskId t, bool any_module) {
+  const Task& task = graph.task(t);
+  return {any_module
+              ? std::string(kAnyModule)
+              : graph.module_names()[static_cast<size_t>(task.module.value())],
+          task.stage.value(), task.microbatch.value(),
+          any_module ? 0 : task.sub_microbatch, task.pass};
+}
+
+absl::Status NoSuchTask(const Key& key, absl::string_view where) {
+  const auto& [module, stage, microbatch, sub, pass] = key;
+  return absl::InvalidArgumentError(absl::StrFormat(
+      "%c of %s, stage %d, microbatch %d, sub-microbatch %d, is only in %s; a "
+      "trace must be of the job's first step, with the same batch and "
+      "partition (--partition FILE)",
+      PassLetter(pass), module, stage, microbatch, sub, std::string(where)));
+}
+
+absl::StatusOr<runtime::LearnedCosts> LearnWith(
+    const StageGraph& measured, const JobInput& input,
+    const partition::PackedStep& packed, const emulator::StageCostModel& priced,
+    const std::string& schedule, const PartitionFlags& partition,
+    const SearchSettings& settings, const Context& context) {
+  PIPELOOM_ASSIGN_OR_RETURN(const std::unique_ptr<planner::Strategy> strategy,
+                            planner::MakeStrategy(schedule));
+  PIPELOOM_ASSIGN_OR_RETURN(const planner::PreparedJob prepared,
+                            PrepareWithPartition(input, *strategy, priced,
+                                                 partition, settings, context));
+  PIPELOOM_ASSIGN_OR_RETURN(
+      const Microbatches microbatches,
+      partition::SplitMicrobatches(input.job, packed, /*replica=*/0,
+                                   prepared.partition));
+  return LearnFromTasks(measured, priced, prepared.partition, microbatches);
+}
+
+std::string FactorWords(const runtime::LearnedCosts& learned,
+                        const ModelSpec& model) {
+  std::string words;
+  for (const ModuleSpec& module : model.modules) {
+    absl::StrAppendFormat(&words, "%s%s forward %.3g, backward %.3g",
+                          words.empty() ? "" : "; ", module.name,
+                          learned.Factor(module.name, Pass::kForward),
+                          learned.Factor(module.name, Pass::kBackward));
+  }
+  return words;
+}
+
+}  // namespace
+
+void AppendMeasuredFlags(MeasuredFlags* values, std::vector<Flag>* flags) {
+  flags->push_back({"learned", &values->learned, "FILE",
+                    "price tasks as `run --learn` has measured them"});
+  flags->push_back({"costs-from", &values->traces, "TRACE,...",
+                    "price them as in these traces of the job's first step; "
+                    "files, one a rank or one for all, or a folder"});
+}
+
+absl::StatusOr<runtime::LearnedCosts> LearnFromTasks(
+    const StageGraph& measured, const emulator::StageCostModel& priced,
+    const Partition& partition, const Microbatches& microbatches) {
+  partition::GraphOptions options;
+  options.split_backward = std::any_of(
+      measured.tasks().begin(), measured.tasks().end(),
+      [](const Task& task) { return task.pass == Pass::kWeightGrad; });
+  PIPELOOM_ASSIGN_OR_RETURN(
+      const partition::BuiltGraph built,
+      partition::BuildStageGraph(priced, partition, microbatches, options));
+  const StageGraph& graph = built.graph;
+  // Of backwards that were measured with both gradients.
+  PIPELOOM_ASSIGN_OR_RETURN(
+      const partition::BuiltGraph fused,
+      partition::BuildStageGraph(priced, partition, microbatches, {}));
+  const std::vector<std::string>& names = graph.module_names();
+  const bool any_module =
+      measured.module_names() == std::vector<std::string>{kAnyModule} &&
+      std::find(names.begin(), names.end(), kAnyModule) == names.end();
+  struct Known {
+    TaskId task{};  // The first.
+    Duration priced{};
+    bool found = false;
+  };
+  std::map<Key, Known> known;
+  for (const TaskId t : graph.task_ids()) {
+    Known& k = known.try_emplace(KeyOf(graph, t, any_module), Known{.task = t})
+                   .first->second;
+    k.priced += graph.task(t).duration;
+  }
+  std::map<Key, Duration> fused_backwards;
+  for (const TaskId t : fused.graph.task_ids()) {
+    if (fused.graph.task(t).pass != Pass::kBackward) continue;
+    fused_backwards[KeyOf(fused.graph, t, any_module)] +=
+        fused.graph.task(t).duration;
+  }
+  std::set<Key> weight_grads;  // That were measured.
+  for (const TaskId t : measured.task_ids()) {
+    if (measured.task(t).pass == Pass::kWeightGrad) {
+      weight_grads.insert(KeyOf(measured, t, any_module));
+    }
+  }
+  // What Learn compares: tasks as they were priced, and how long they took.
+  IdVector<TaskId, Task> tasks;
+  StepTrace took;
+  took.num_ranks = graph.num_ranks();
+  for (const TaskId t : measured.task_ids()) {
+    Key key = KeyOf(measured, t, any_module);
+    const auto it = known.find(key);
+    if (it == known.end()) return NoSuchTask(key, "the trace");
+    it->second.found = true;
+    // Its time is a part of it only.
+    if (!measured.task(t).overlaps.is_none()) continue;
+    Task task = graph.task(it->second.task);
+    task.duration = it->second.priced;
+    if (task.pass == Pass::kBackward) {
+      Key weight_grad = key;
+      std::get<Pass>(weight_grad) = Pass::kWeightGrad;
+      const auto apart = known.find(weight_grad);
+      if (apart != known.end() && !weight_grads.contains(weight_grad)) {
+        apart->second.found = true;
+        task.duration = fused_backwards.at(key);
+      }
+    }
+    if (measured.task(t).recomputes) {
+      std::get<Pass>(key) = Pass::kForward;
+      const auto forward = known.find(key);
+      if (forward != known.end()) task.duration += forward->second.priced;
+    }
+    const TaskId id = tasks.push_back(task);
+    took.spans.push_back({.rank = task.rank,
+                          .task = id,
+                          .start = kStepStart,
+                          .end = kStepStart + measured.task(t).duration});
+  }
+  for (const auto& [key, k] : known) {
+    if (!k.found) return NoSuchTask(key, "the job's step");
+  }
+  ExecutionPlan plan;
+  PIPELOOM_ASSIGN_OR_RETURN(plan.graph,
+                            StageGraph::Create("measured", graph.ranks(), names,
+                                               std::move(tasks), {}));
+  runtime::LearnedCosts learned;
+  learned.Learn(plan, took);
+  return learned;
+}
+
+absl::Status ApplyMeasured(const MeasuredFlags& flags, const JobInput& input,
+                           const std::string& schedule,
+                           const PartitionFlags& partition,
+                           const SearchSettings& settings,
+                           const Context& context,
+                           emulator::StageCostModel* costs) {
+  if (flags.traces.empty()) return ApplyLearned(flags.learned, costs);
+  if (!flags.learned.empty()) {
+    return UsageError("--learned and --costs-from: give one of them");
+  }
+  PIPELOOM_ASSIGN_OR_RETURN(const std::vector<TraceSource> sources,
+                            OpenTraces(flags.traces));
+  PIPELOOM_ASSIGN_OR_RETURN(const ImportedStep step, ImportTrace(sources));
+  PIPELOOM_ASSIGN_OR_RETURN(
+      const auto packed,
+      partition::PackStep(input.job, input.batch, /*first_sample=*/0));
+  const emulator::StageCostModel priced(input.job, CostsOf(input));
+  // A partition to be searched is none that a step was run with.
+  PartitionFlags of_trace = partition;
+  if (of_trace.source == "search") of_trace.source.clear();
+  std::vector<std::string> schedules = {schedule};
+  if (of_trace.source.empty()) {
+    for (const std::string& name : UsualSchedules()) {
+      if (name != schedule) schedules.push_back(name);
+    }
+  }
+  absl::Status first;
+  for (const std::string& name : schedules) {
+    const absl::StatusOr<runtime::LearnedCosts> learned =
+        LearnWith(step.plan.graph, input, packed, priced, name, of_trace,
+                  settings, context);
+    if (!learned.ok()) {
+      if (first.ok()) first = learned.status();
+      continue;
+    }
+    SetLearned(*learned, costs);
+    context.warn(
+        absl::StrFormat("note: measured over priced, %d tasks of %s: %s",
+                        step.plan.graph.num_tasks(),
+                        of_trace.source.empty()
+                            ? absl::StrCat("schedule ", name, "'s partition")
+                            : of_trace.source,
+                        FactorWords(*learned, input.job.model)));
+    return absl::OkStatus();
+  }
+  return absl::Status(first.code(),
+                      absl::StrCat("--costs-from: ", first.message()));
+}
+
+}  // namespace pipeloom::cli

@@ -1,0 +1,67 @@
+// The events of measured traces that Pipeloom understands (trace_import.h says
+// which), read as a stream: what is kept of a file is its tasks and transfers.
+#ifndef PIPELOOM_CLI_TRACE_TRACE_EVENTS_H_
+#define PIPELOOM_CLI_TRACE_TRACE_EVENTS_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "formats/graph/chrome_trace_reader.h"
+#include "ir/plan/stage_graph.h"
+
+namespace pipeloom::cli {
+
+struct TraceSource {
+  std::string name{};  // Of the file, for errors.
+  formats::ChunkReader read{};
+};
+
+struct TraceTaskKey {
+  std::string module{};
+  int32_t stage = 0;
+  Pass pass = Pass::kForward;
+  int32_t microbatch = 0;
+  int32_t sub = 0;
+  friend auto operator<=>(const TraceTaskKey&, const TraceTaskKey&) = default;
+};
+
+struct TraceTask {
+  TraceTaskKey key{};
+  int32_t rank = 0;
+  int64_t start = 0;  // Local clock.
+  int64_t end = 0;
+  int64_t id = -1;  // Of Pipeloom's own traces.
+  std::vector<int64_t> inputs{};
+  bool has_inputs = false;
+  bool recomputes = false;
+  bool overlaps = false;  // A part of it was done in an earlier backward.
+};
+
+// A send or receive of a tensor, by what makes it.
+struct TraceMove {
+  bool send = false;
+  Pass pass = Pass::kForward;
+  int32_t stage = 0;  // That sends or receives.
+  int32_t microbatch = 0;
+  int64_t start = 0;
+  int64_t end = 0;
+};
+
+struct TraceEvents {
+  std::vector<TraceTask> tasks{};
+  std::vector<TraceMove> moved{};
+  std::vector<TraceTask> epilogues{};
+  int64_t count = 0;  // Of all events in the files.
+};
+
+// Of all files; each is one rank, or its tasks say of which rank they are.
+// InvalidArgument: a file is malformed or two are of one rank;
+// ResourceExhausted: there are more than four million tasks.
+absl::StatusOr<TraceEvents> ReadTraceEvents(
+    const std::vector<TraceSource>& sources);
+
+}  // namespace pipeloom::cli
+
+#endif  // PIPELOOM_CLI_TRACE_TRACE_EVENTS_H_

@@ -1,0 +1,49 @@
+// Measurements sorted out by what they can be compared with.
+#ifndef PIPELOOM_EMULATOR_CALIBRATION_MEASUREMENT_GROUPS_H_
+#define PIPELOOM_EMULATOR_CALIBRATION_MEASUREMENT_GROUPS_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "ir/profile/op_measurement.h"
+
+namespace pipeloom::emulator {
+
+// What a device cannot exceed; 0: not known.
+struct DeviceLimits {
+  std::string name{};  // "h100-sxm"
+  double bf16_flops_per_second = 0;
+  double fp8_flops_per_second = 0;
+  double memory_bytes_per_second = 0;
+  double link_bytes_per_second = 0;  // To other GPUs of the node, one way.
+  int64_t multiprocessors = 132;
+  bool operator==(const DeviceLimits&) const = default;
+};
+
+struct MeasuredPoint {
+  const OpMeasurement* point = nullptr;
+  int32_t file = 0;  // Its index among the files.
+};
+
+// Same operator, pass, type, mask, span and ranks; in the order of the files.
+struct MeasurementGroup {
+  std::vector<MeasuredPoint> points{};
+  const OpQuery& query() const { return points.front().point->query; }
+};
+
+// The files must outlive the groups. Sorted by those fields.
+std::vector<MeasurementGroup> GroupMeasurements(
+    absl::Span<const MeasurementFile> files);
+
+// The sizes along which a longer operator takes longer, all else equal.
+const std::vector<int64_t OpQuery::*>& SizesOf(OpType op);
+
+// us that the device's rates allow at best, at four fifths of the peak; of a
+// typical device where they are not known, as only ratios matter then.
+double RooflineUs(const OpQuery& query, const DeviceLimits& limits);
+
+}  // namespace pipeloom::emulator
+
+#endif  // PIPELOOM_EMULATOR_CALIBRATION_MEASUREMENT_GROUPS_H_

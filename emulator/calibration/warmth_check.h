@@ -1,0 +1,33 @@
+// Whether a group of measurements was taken on a device in its steady state.
+//
+// Each row is compared with its nearest neighbours in size, both as multiples
+// of a roofline with a floor, so that the order of sizes in a file does not
+// matter. Rows at the front that are slower than their neighbours were taken
+// cold; a difference between the last and the first third is a drift.
+#ifndef PIPELOOM_EMULATOR_CALIBRATION_WARMTH_CHECK_H_
+#define PIPELOOM_EMULATOR_CALIBRATION_WARMTH_CHECK_H_
+
+#include <vector>
+
+#include "emulator/calibration/measurement_groups.h"
+#include "ir/profile/op_measurement.h"
+
+namespace pipeloom::emulator {
+
+struct Warmth {
+  // By how much the first rows, and the first against the last third, are
+  // slower than their neighbours; 1: not at all.
+  double first_rows = 1;
+  int first_count = 0;  // How many rows "first" means.
+  double drift = 1;
+  bool cold() const;
+  bool drifts() const;
+};
+
+// Of a group's points of one file, in its order.
+Warmth MeasureWarmth(const std::vector<const OpMeasurement*>& rows,
+                     const DeviceLimits& limits);
+
+}  // namespace pipeloom::emulator
+
+#endif  // PIPELOOM_EMULATOR_CALIBRATION_WARMTH_CHECK_H_

@@ -1,0 +1,310 @@
+#include "emulator/cost/framework_price.h"
+
+#include <algorithm>
+#include <cmath>
+#include <variant>
+
+#include "base/numeric.h"
+#include "emulator/ops/layer_tokens.h"
+
+namespace pipeloom::emulator {
+namespace {
+
+// Attention of kernels that are not made for the device, as a share of its
+// bf16 peak (head dimension 128, causal, long, forward and backward together).
+// FlashAttention-1: chosen on the long-sequence rows of llm-foundry
+// (workloads/validation/llm_foundry.csv); FlashAttention-2: estimates.
+struct KernelShare {
+  double ampere = 0;
+  double hopper = 0;
+};
+constexpr KernelShare kFlash1{.ampere = 0.337, .hopper = 0.178};
+constexpr KernelShare kFlash2{.ampere = 0.59, .hopper = 0.34};
+constexpr double kFlashRamp = 300;       // Tokens.
+constexpr double kFlashSmallHead = 0.9;  // Below head dimension 128.
+
+// Bytes an element of the score matrix, 16 bit: softmax reads and writes,
+// dropout reads and writes with a mask; backward one more read. Kept: what
+// softmax and dropout wrote, and the mask.
+constexpr double kScoreForward = 4 + 5;
+constexpr double kScoreBackward = 6 + 5;
+constexpr double kScoreKept = 2 + 2 + 1;
+
+// Bytes an element beyond those of fused kernels (emulator/ops), where norm,
+// bias, dropout and residual are kernels of their own.
+constexpr double kEagerForward = 8;
+constexpr double kEagerBackward = 16;
+// Of the logits: cast to fp32, maximum, difference, exponent, sum, gather.
+constexpr double kEagerLogitsForward = 16;
+constexpr double kEagerLogitsBackward = 6;
+
+// Norm and residual of a block, bytes an element (NormAndResidual).
+constexpr double kNormForward = 10;
+constexpr double kNormBackward = 14;
+
+// Kernels that a layer launches without fusion; a collective is as long for
+// the host as two.
+constexpr double kKernelsForward = 25;
+constexpr double kKernelsBackward = 50;
+constexpr double kKernelsACollective = 2;
+
+// How far launching hides behind the GPU: a norm of the two times. A tensor
+// group as wide as its node launches slower, as its processes meet across both
+// sockets several times a layer. Both after how the time of a layer grows with
+// the microbatch on one node (the rows of vTrain that are fitted on, tp 1 to 8;
+// workloads/validation/vtrain_single.csv).
+constexpr double kLaunchNorm = 3;
+constexpr double kWholeNodeLaunch = 1.4;
+
+// Products whose matrices have an odd width find no vector loads.
+constexpr double kUnaligned = 3;
+
+// Products by expert overlap their traffic only in part: the norm that fits
+// grouped products of 20 to 256 experts on B200 (SimuMax, Apache-2.0), forward
+// and both gradients, best.
+constexpr double kGroupedNorm = 1.5;
+
+// fp8 products against bf16 ones: 1265 of 1979 and 864 of 989 TFLOP/s are
+// reached on H100 (NVIDIA AIConfigurator); casts are part of the kernels
+// before.
+constexpr double kFp8Gain = 1.46;
+
+// Of the time that a collective runs beside compute, so much the compute loses
+// to it: multiprocessors and memory bandwidth.
+constexpr double kContention = 0.5;
+// What shows of the reduction of gradients behind the backward of the last
+// microbatch, and of gathering beside the first forward.
+constexpr double kDataShown = 0.1;
+
+// Between the larger of the two (p high) and their sum (p = 1).
+double NormOf(double a, double b, double p) {
+  if (a <= 0 || b <= 0) return std::max(a, b);
+  return std::pow(std::pow(a, p) + std::pow(b, p), 1 / p);
+}
+
+bool IsOdd(double size) { return std::fmod(size, 2) == 1; }
+
+// Rows are tokens, whose number aligns nothing: what counts are the widths of
+// the weight.
+bool IsUnaligned(const GemmOp& op) {
+  return op.pass == QueryPass::kWeightGrad ? IsOdd(op.m) || IsOdd(op.n)
+                                           : IsOdd(op.n) || IsOdd(op.k);
+}
+
+double HeadsOnGpu(const LayerSpec& layer, const ParallelLayout& parallel) {
+  return Real(CeilDiv(layer.attention.heads, int64_t{parallel.tp}));
+}
+
+}  // namespace
+
+FrameworkPrices::FrameworkPrices(const LayerSpec& layer, const WorkShape& shape,
+                                 const ParallelLayout& parallel,
+                                 const TrainingSetup& setup,
+                                 const ClusterSpec& cluster,
+                                 const DeviceSpec& device,
+                                 const OpCostModel& costs)
+    : layer_(layer),
+      shape_(shape),
+      parallel_(parallel),
+      setup_(setup),
+      cluster_(cluster),
+      device_(device),
+      costs_(costs) {}
+
+Duration FrameworkPrices::Memory(double bytes) const {
+  if (bytes <= 0) return kZero;
+  const double seconds = bytes / (device_.memory_bandwidth.bytes_per_second *
+                                  device_.memory_efficiency);
+  return std::max(Duration(static_cast<int64_t>(std::ceil(seconds * 1e9))),
+                  device_.kernel_overhead);
+}
+
+double FrameworkPrices::GroupedSeconds(const GemmOp& op) const {
+  const double compute =
+      op.flops() / (device_.bf16.flops_per_second * device_.gemm_efficiency);
+  const double traffic =
+      ToSeconds(Memory(op.groups * (2 * op.m * op.k + 2 * op.k * op.n +
+                                    op.result_bytes * op.m * op.n)));
+  return NormOf(compute, traffic, kGroupedNorm);
+}
+
+Duration FrameworkPrices::Gemm(const GemmOp& op) const {
+  const OpPrice base = costs_.Price(op);
+  if (op.flops() <= 0) return base.time;
+  if (IsUnaligned(op)) return Seconds(ToSeconds(base.time) * kUnaligned);
+  if (op.groups > 1 && layer_.ffn.experts > 0) {
+    return base.source == CostSource::kRoofline &&
+                   op.precision == Precision::kBf16
+               ? Seconds(GroupedSeconds(op))
+               : base.time;
+  }
+  if (setup_.fp8_products && layer_.kind == LayerKind::kTransformer &&
+      op.precision == Precision::kBf16 && device_.fp8.flops_per_second > 0) {
+    return Seconds(ToSeconds(base.time) / kFp8Gain);
+  }
+  return base.time;
+}
+
+Duration FrameworkPrices::Attention(const AttentionOp& op) const {
+  if (setup_.attention == AttentionKernel::kFused || op.flops <= 0) {
+    return costs_.Cost(op);
+  }
+  const double length = std::max(op.mean_length, 1.0);
+  if (setup_.attention == AttentionKernel::kUnfused) {
+    const double groups = std::max(op.heads, 1.0) * op.tokens / length;
+    const double d = Real(op.head_dim);
+    const double scores = groups * length * length;
+    const GemmOp score{.m = length, .n = length, .k = d, .groups = groups};
+    const GemmOp value{.m = length, .n = d, .k = length, .groups = groups};
+    const double products = GroupedSeconds(score) + GroupedSeconds(value);
+    return op.backward ? Seconds(2 * products) + Memory(kScoreBackward * scores)
+                       : Seconds(products) + Memory(kScoreForward * scores);
+  }
+  const KernelShare& share =
+      setup_.attention == AttentionKernel::kFlash1 ? kFlash1 : kFlash2;
+  const double rate =
+      device_.bf16.flops_per_second *
+      (device_.fp8.flops_per_second > 0 ? share.hopper : share.ampere) *
+      (op.head_dim < 128 ? kFlashSmallHead : 1);
+  return std::max(Seconds(op.flops / rate * (1 + kFlashRamp / length)),
+                  costs_.Cost(op));
+}
+
+Duration FrameworkPrices::Cost(const Op& op) const {
+  if (const auto* gemm = std::get_if<GemmOp>(&op)) return Gemm(*gemm);
+  if (const auto* attention = std::get_if<AttentionOp>(&op)) {
+    return Attention(*attention);
+  }
+  return costs_.Cost(op);
+}
+
+StepsCost FrameworkPrices::Sum(const std::vector<OpStep>& steps) const {
+  StepsCost total;
+  for (const OpStep& step : steps) {
+    Duration compute = kZero;
+    Duration communication = kZero;
+    for (const Op& op : step.compute) compute += Cost(op);
+    for (const Op& op : step.communication) communication += Cost(op);
+    // The scatter of an input gradient without sequence parallelism is half of
+    // an all-reduce that the next product waits for.
+    const auto* c = step.communication.empty()
+                        ? nullptr
+                        : std::get_if<CollectiveOp>(&step.communication[0]);
+    const bool waited_for = !setup_.sequence_parallel && c != nullptr &&
+                            c->kind == Collective::kReduceScatter;
+    if (setup_.overlap == CommunicationOverlap::kNone) {
+      total.time += compute + communication;
+      continue;
+    }
+    if (setup_.overlap == CommunicationOverlap::kAll && step.compute.empty() &&
+        !waited_for) {
+      communication = Seconds(kContention * ToSeconds(communication));
+    }
+    total.time += costs_.Beside(compute, communication);
+    total.gap += std::max(kZero, costs_.RoomDuring(communication) - compute);
+  }
+  return total;
+}
+
+Duration FrameworkPrices::AttentionCore(
+    const std::vector<OpStep>& steps) const {
+  Duration time = kZero;
+  for (const OpStep& step : steps) {
+    for (const Op& op : step.compute) {
+      if (std::holds_alternative<AttentionOp>(op)) time += Cost(op);
+    }
+  }
+  return time;
+}
+
+KernelTraffic FrameworkPrices::Traffic(const LayerOps& ops) const {
+  KernelTraffic traffic;
+  const bool transformer = layer_.kind == LayerKind::kTransformer;
+  if (!transformer && layer_.kind != LayerKind::kLossHead) return traffic;
+  const double tokens = Real(LayerTokens(layer_, shape_)) / parallel_.cp;
+  const double hidden = Real(layer_.hidden);
+  const auto add = [&](double forward_bytes, double backward_bytes) {
+    traffic.forward += Memory(forward_bytes);
+    traffic.backward += Memory(backward_bytes);
+  };
+  if (transformer && !setup_.sequence_parallel && parallel_.tp > 1) {
+    // Norms and residuals of both blocks on what the other GPUs have as well.
+    const double whole = tokens * hidden * (1 - 1.0 / parallel_.tp);
+    for (int block = 0; block < 2; ++block) {
+      add(kNormForward * whole, kNormBackward * whole);
+    }
+  }
+  if (setup_.eager_pointwise) {
+    if (transformer) {
+      const double elements =
+          tokens * hidden / (setup_.sequence_parallel ? parallel_.tp : 1);
+      add(kEagerForward * elements, kEagerBackward * elements);
+    } else {
+      const double logits = tokens * Real(layer_.vocab) / parallel_.tp;
+      add(kEagerLogitsForward * logits, kEagerLogitsBackward * logits);
+    }
+  }
+  traffic.forward_kernels = kKernelsForward;
+  traffic.backward_kernels = kKernelsBackward;
+  if (transformer && parallel_.tp > 1) {
+    traffic.forward_kernels += 2 * kKernelsACollective;
+    traffic.backward_kernels += 2 * kKernelsACollective;
+  }
+  for (const OpStep& step : ops.weight_grad) {
+    traffic.weight_grad_kernels +=
+        Real(static_cast<int64_t>(step.compute.size()));
+  }
+  traffic.weight_grad_kernels =
+      std::min(traffic.weight_grad_kernels, traffic.backward_kernels);
+  return traffic;
+}
+
+Duration FrameworkPrices::WithLaunches(Duration time, double kernels) const {
+  if (setup_.host_per_kernel == kZero || kernels <= 0 || time <= kZero) {
+    return time;
+  }
+  const bool whole_node =
+      parallel_.tp > 1 && parallel_.tp >= cluster_.gpus_per_node;
+  const double host = kernels * ToSeconds(setup_.host_per_kernel) *
+                      (whole_node ? kWholeNodeLaunch : 1);
+  return Seconds(NormOf(ToSeconds(time), host, kLaunchNorm));
+}
+
+Duration FrameworkPrices::BesideSharding(Duration pass, Duration moved) const {
+  if (setup_.overlap == CommunicationOverlap::kNone) return pass + moved;
+  return std::max(pass, moved) +
+         Seconds(kContention * ToSeconds(std::min(pass, moved)));
+}
+
+Duration ShownOverReplicas(Duration time, const TrainingSetup& setup) {
+  if (setup.overlap == CommunicationOverlap::kNone) return time;
+  return Seconds(kDataShown * ToSeconds(time));
+}
+
+UnfusedBytes UnfusedBytesOf(const LayerSpec& layer, const WorkShape& shape,
+                            const ParallelLayout& parallel,
+                            const TrainingSetup& setup, bool trained) {
+  UnfusedBytes bytes;
+  if (layer.kind != LayerKind::kTransformer) return bytes;
+  double kept = 0;
+  double held = 0;
+  if (setup.attention == AttentionKernel::kUnfused &&
+      layer.attention.kind != AttentionKind::kNone &&
+      !setup.recompute_attention) {
+    kept += kScoreKept * HeadsOnGpu(layer, parallel) * shape.squared_tokens /
+            parallel.cp;
+  }
+  if (!setup.sequence_parallel && parallel.tp > 1) {
+    // Inputs and, where weights are trained, outputs of both blocks' norms.
+    const double block = 4 * Real(LayerTokens(layer, shape)) *
+                         Real(layer.hidden) / parallel.cp *
+                         (1 - 1.0 / parallel.tp);
+    kept += block;
+    if (trained) held += block;
+  }
+  bytes.held_for_weight_grad = Bytes(static_cast<int64_t>(held));
+  bytes.kept = Bytes(static_cast<int64_t>(kept)) + bytes.held_for_weight_grad;
+  return bytes;
+}
+
+}  // namespace pipeloom::emulator

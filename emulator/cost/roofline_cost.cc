@@ -1,0 +1,180 @@
+#include "emulator/cost/roofline_cost.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/overloaded.h"
+#include "emulator/network/collective_cost.h"
+#include "emulator/network/group_placement.h"
+
+namespace pipeloom::emulator {
+namespace {
+
+// GEMM, fitted to the bf16 table of NVIDIA AIConfigurator for H100 (8192^3:
+// 783 TFLOP/s, 8192x8192x1024: 714, and 128..1024 x 4096 x 4096: 267, 459,
+// 681, 758); every row within 7 % of 0.8 * 989 times the factor.
+// A result of few tiles leaves multiprocessors idle; a short inner dimension
+// leaves its pipeline's filling visible.
+constexpr double kTile = 128;
+constexpr double kTilesToFill = 70;
+constexpr double kInnerRamp = 96;
+
+// Attention, fitted to the FlashAttention-3 benchmark on H100 (forward, head
+// dimension 128, full: 467, 565, 625, 638, 646, 648 TFLOP/s at 512..16384;
+// causal: 292, 423, 521, 579, 602, 616; backward 561 at 16384).
+constexpr double kFullRamp = 150;    // Tokens.
+constexpr double kCausalRamp = 530;  // Tokens.
+constexpr double kBackwardFactor = 0.87;
+
+// Kernels exist for head dimensions 64, 128 and 256; between them the next
+// larger is used and the padding is wasted.
+double HeadFactor(int64_t head_dim) {
+  const auto d = static_cast<double>(head_dim);
+  if (head_dim <= 64) return 0.77 * d / 64;
+  if (head_dim <= 128) return d / 128;
+  return 1.15 * std::min(d / 256, 1.0);
+}
+
+double OperandBytes(Precision precision) {
+  switch (precision) {
+    case Precision::kBf16:
+      return 2;
+    case Precision::kFp8:
+      return 1;
+    case Precision::kFp32:
+      return 4;
+  }
+  return 2;
+}
+
+// TF32 runs at half the rate of bf16 on every device with both; a device
+// without fp8 units runs those products in bf16.
+double PeakRate(const DeviceSpec& device, Precision precision) {
+  const double bf16 = device.bf16.flops_per_second;
+  switch (precision) {
+    case Precision::kBf16:
+      return bf16;
+    case Precision::kFp8:
+      return std::max(device.fp8.flops_per_second, bf16);
+    case Precision::kFp32:
+      return bf16 / 2;
+  }
+  return bf16;
+}
+
+}  // namespace
+
+double GemmShapeFactor(const GemmOp& op) {
+  const double tiles = op.groups * (op.m * op.n) / (kTile * kTile);
+  // A side below a tile wastes the rest of it.
+  const double edge = std::min(op.m / kTile, 1.0) * std::min(op.n / kTile, 1.0);
+  const double filled =
+      -std::expm1(-tiles / std::max(edge, 1e-9) / kTilesToFill);
+  return std::max(edge * filled * op.k / (op.k + kInnerRamp), 1e-9);
+}
+
+double AttentionShapeFactor(const AttentionOp& op) {
+  const double ramp = op.causal ? kCausalRamp : kFullRamp;
+  const double length = std::max(op.mean_length, 1.0);
+  return HeadFactor(op.head_dim) * length / (length + ramp) *
+         (op.backward ? kBackwardFactor : 1);
+}
+
+RooflineCost::RooflineCost(const ClusterSpec& cluster,
+                           const ParallelLayout& parallel)
+    : cluster_(cluster), parallel_(parallel) {}
+
+Duration RooflineCost::Roofline(double flops, double rate, double bytes) const {
+  if (flops <= 0 && bytes <= 0) return kZero;
+  const DeviceSpec& device = cluster_.device;
+  const double compute = flops > 0 ? flops / rate : 0;
+  const double memory = bytes / (device.memory_bandwidth.bytes_per_second *
+                                 device.memory_efficiency);
+  const double seconds = std::max(compute, memory);
+  return std::max(Duration(static_cast<int64_t>(std::ceil(seconds * 1e9))),
+                  device.kernel_overhead);
+}
+
+Duration RooflineCost::CollectiveTime(const CollectiveOp& op) const {
+  const bool inside = cluster_.JoinsGroup(GroupSpan(parallel_, op));
+  const bool over_replicas =
+      op.group == GroupKind::kData || op.group == GroupKind::kExpertData;
+  LinkSpec link = inside ? cluster_.intra_node : cluster_.inter_node;
+  // All GPUs of a node communicate at once.
+  if (!inside) link.bandwidth.bytes_per_second /= cluster_.gpus_per_nic();
+  switch (op.kind) {
+    case Collective::kAllGather:
+    case Collective::kReduceScatter:
+      if (!inside && (over_replicas || op.group == GroupKind::kTensor)) {
+        link = RingLinkBetweenNodes(cluster_, parallel_, op);
+      }
+      return RingCollectiveTime(op.bytes, op.size, link);
+    case Collective::kAllToAll:
+      return AllToAllTime(op.bytes, op.size, link);
+    case Collective::kRing:
+      return RingPassTime(op.bytes, op.size, link);
+  }
+  return kZero;
+}
+
+Duration RooflineCost::Cost(const Op& op) const {
+  const DeviceSpec& device = cluster_.device;
+  const double peak = device.bf16.flops_per_second;
+  return std::visit(
+      Overloaded{
+          [&](const GemmOp& gemm) {
+            const double element = OperandBytes(gemm.precision);
+            const double bytes =
+                gemm.groups *
+                (element * gemm.m * gemm.k + element * gemm.k * gemm.n +
+                 gemm.result_bytes * gemm.m * gemm.n);
+            if (gemm.flops() <= 0) return kZero;
+            return Roofline(gemm.flops(),
+                            PeakRate(device, gemm.precision) *
+                                device.gemm_efficiency * GemmShapeFactor(gemm),
+                            bytes);
+          },
+          [&](const AttentionOp& attention) {
+            return Roofline(attention.flops,
+                            peak * device.attention_efficiency *
+                                AttentionShapeFactor(attention),
+                            attention.bytes);
+          },
+          [&](const MemoryOp& memory) { return Roofline(0, 0, memory.bytes); },
+          [&](const FixedOp& fixed) {
+            return Roofline(fixed.flops, peak * device.gemm_efficiency,
+                            fixed.bytes);
+          },
+          [&](const CollectiveOp& collective) {
+            return CollectiveTime(collective);
+          },
+      },
+      op);
+}
+
+absl::string_view Name(CostSource source) {
+  switch (source) {
+    case CostSource::kMeasured:
+      return "measured";
+    case CostSource::kInterpolated:
+      return "interpolated";
+    case CostSource::kRoofline:
+      return "roofline";
+  }
+  return "";
+}
+
+StepsCost CostOf(const std::vector<OpStep>& steps, const OpCostModel& costs) {
+  StepsCost total;
+  for (const OpStep& step : steps) {
+    Duration compute = kZero;
+    Duration communication = kZero;
+    for (const Op& op : step.compute) compute += costs.Cost(op);
+    for (const Op& op : step.communication) communication += costs.Cost(op);
+    total.time += costs.Beside(compute, communication);
+    total.gap += std::max(kZero, costs.RoomDuring(communication) - compute);
+  }
+  return total;
+}
+
+}  // namespace pipeloom::emulator

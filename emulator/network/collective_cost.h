@@ -1,0 +1,29 @@
+// Latency and bandwidth of collectives on n GPUs.
+//
+//   ring of n GPUs:  t = base(S) + (n - 1) * hop + S * (n - 1) / n / bandwidth
+//
+// S is the size of the whole tensor. Small tensors travel by a low-latency
+// protocol; `base` grows in three regimes of S/n, see collective_cost.cc.
+#ifndef PIPELOOM_EMULATOR_NETWORK_COLLECTIVE_COST_H_
+#define PIPELOOM_EMULATOR_NETWORK_COLLECTIVE_COST_H_
+
+#include <cstdint>
+
+#include "base/units.h"
+#include "ir/job/cluster_spec.h"
+
+namespace pipeloom::emulator {
+
+// All: 0 for one GPU or no bytes. `bytes` in floating point, as GPUs' shares
+// need not be whole.
+
+// All-gather or reduce-scatter of a tensor of `bytes`, gathered.
+Duration RingCollectiveTime(double bytes, int64_t gpus, const LinkSpec& link);
+// Each GPU sends `bytes`, an equal part to each GPU (one to itself).
+Duration AllToAllTime(double bytes, int64_t gpus, const LinkSpec& link);
+// gpus - 1 hops of `bytes` each.
+Duration RingPassTime(double bytes, int64_t gpus, const LinkSpec& link);
+
+}  // namespace pipeloom::emulator
+
+#endif  // PIPELOOM_EMULATOR_NETWORK_COLLECTIVE_COST_H_

@@ -1,0 +1,292 @@
+#include "emulator/stage/layer_memory.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/numeric.h"
+#include "emulator/ops/layer_tokens.h"
+#include "emulator/ops/op_graph.h"
+
+namespace pipeloom::emulator {
+namespace {
+
+// Bytes of the whole layer at 16 bit, by who reads them in the backward.
+struct Kept {
+  double always = 0;          // The input gradient.
+  double product_inputs = 0;  // The weight gradient only.
+  double shared = 0;          // Both.
+  double output_gradients = 0;
+  double fp32 = 0;  // The input gradient; 32 bit in any precision.
+
+  void Add(const Kept& other) {
+    always += other.always;
+    product_inputs += other.product_inputs;
+    shared += other.shared;
+    output_gradients += other.output_gradients;
+    fp32 += other.fp32;
+  }
+};
+
+// The same by what makes it again.
+struct KeptParts {
+  Kept rest{};  // Nothing does.
+  std::array<Kept, kNumOperatorGroups> groups{};
+  // Projections of tensors that a frozen layer has not kept: tokens sent to
+  // experts, the input of cross-attention.
+  Kept trained_projections{};
+
+  Kept& of(OperatorGroup group) { return groups[static_cast<size_t>(group)]; }
+};
+
+void AddAttention(const LayerSpec& layer, double t,
+                  const ParallelLayout& parallel, KeptParts* kept) {
+  const AttentionSpec& a = layer.attention;
+  const double h = Real(layer.hidden);
+  const double query = Real(a.heads * a.head_dim);
+  const double output = Real(a.heads * a.value_width());
+  // Low-rank keys are spread to all heads.
+  const int64_t kv_heads = a.kv_rank > 0 ? a.heads : a.kv_heads;
+  const double kv = Real(kv_heads * (a.head_dim + a.value_width()));
+  Kept& norms = kept->of(OperatorGroup::kNorms);
+  Kept& core = kept->of(OperatorGroup::kCoreAttention);
+  kept->rest.always += t * 2 * h;
+  kept->of(OperatorGroup::kProjections).always += t * (2 * query + 2 * kv);
+  core.fp32 += t * 4 * Real(a.heads);
+  norms.product_inputs += t * 2 * h;
+  core.shared += t * 2 * output;
+  kept->rest.output_gradients += t * (2 * query + 2 * kv + 2 * h);
+  // The norm of a low rank keeps its input; the product after it, its own.
+  if (a.query_rank > 0) {
+    kept->rest.always += t * 2 * Real(a.query_rank);
+    norms.product_inputs += t * 2 * Real(a.query_rank);
+    kept->rest.output_gradients += t * 2 * Real(a.query_rank);
+  }
+  if (a.kv_rank > 0) {
+    kept->rest.always += t * 2 * Real(a.kv_rank + a.rope_dim);
+    norms.product_inputs += t * 2 * Real(a.kv_rank);
+    kept->rest.output_gradients += t * 2 * Real(a.kv_rank + a.rope_dim);
+  }
+  // The output is kept as attention made it and as the product takes it.
+  if (parallel.cp > 1 && parallel.context == ContextParallelism::kAllToAll) {
+    core.always += t * 2 * output;
+  }
+}
+
+void AddFeedForward(const LayerSpec& layer, double t, KeptParts* kept) {
+  const FfnSpec& f = layer.ffn;
+  const double h = Real(layer.hidden);
+  double inner = Real(f.hidden);
+  double copies = 1;  // Of the input, one for each expert a token visits.
+  if (f.experts > 0) {
+    inner = Real((f.experts_per_token + f.shared_experts) * f.expert_hidden);
+    copies += Real(f.experts_per_token);
+    // Scores, probabilities and choice.
+    kept->rest.fp32 += t * 12 * Real(f.experts);
+  }
+  if (inner <= 0) return;
+  const double before = (f.gated ? 4 : 2) * inner;
+  kept->rest.always += t * 2 * h;
+  kept->of(OperatorGroup::kNorms).product_inputs += t * 2 * h;
+  kept->rest.product_inputs += t * (copies - 1) * 2 * h;
+  if (f.experts > 0) {
+    kept->trained_projections.always += t * before;
+    kept->of(OperatorGroup::kMoeActivations).product_inputs += t * 2 * inner;
+  } else {
+    kept->of(OperatorGroup::kProjections).always += t * before;
+    kept->of(OperatorGroup::kActivations).product_inputs += t * 2 * inner;
+  }
+  kept->rest.output_gradients += t * (2 * h + before);
+}
+
+void AddTransformer(const LayerSpec& layer, const WorkShape& shape,
+                    const ParallelLayout& parallel, KeptParts* kept) {
+  const double t = Real(LayerTokens(layer, shape));
+  const double h = Real(layer.hidden);
+  int blocks = 0;
+  if (layer.attention.kind != AttentionKind::kNone) {
+    AddAttention(layer, t, parallel, kept);
+    ++blocks;
+  }
+  const CrossAttentionSpec& c = layer.cross_attention;
+  if (c.heads > 0) {
+    const double width = Real(c.heads * c.head_dim);
+    const double context = Real(ContextTokens(layer, shape));
+    kept->trained_projections.always += t * 2 * width + context * 4 * width;
+    kept->rest.product_inputs += t * 2 * h;
+    kept->of(OperatorGroup::kCoreAttention).shared += t * 2 * width;
+    kept->rest.output_gradients +=
+        t * (2 * width + 2 * h) + context * 4 * width;
+  }
+  AddFeedForward(layer, t, kept);
+  if (layer.ffn.experts > 0 || layer.ffn.hidden > 0) ++blocks;
+  if (layer.modulation.vectors > 0) {
+    // The norm's output for the gradient of the scale; the block's for the
+    // gate's.
+    kept->of(OperatorGroup::kNorms).always += t * 2 * h * blocks;
+    kept->rest.always += t * 2 * h * blocks;
+  }
+}
+
+KeptParts KeptBy(const LayerSpec& layer, const WorkShape& shape,
+                 const ParallelLayout& parallel) {
+  const double t = Real(LayerTokens(layer, shape));
+  KeptParts kept;
+  switch (layer.kind) {
+    case LayerKind::kTransformer:
+      AddTransformer(layer, shape, parallel, &kept);
+      break;
+    case LayerKind::kEmbedding:
+      kept.rest.product_inputs = t * 8;  // 64-bit ids.
+      break;
+    case LayerKind::kLossHead:
+      // The fused cross-entropy leaves the gradient where the logits were.
+      kept.rest.always = t * 2 * Real(layer.hidden);
+      kept.of(OperatorGroup::kNorms).product_inputs =
+          t * 2 * Real(layer.hidden);
+      kept.rest.shared = t * 2 * Real(layer.vocab);
+      break;
+    case LayerKind::kLinears:
+      for (size_t i = 0; i < layer.linears.size(); ++i) {
+        Kept& input = i == 0 ? kept.rest : kept.of(OperatorGroup::kActivations);
+        input.product_inputs += t * 2 * Real(layer.linears[i].in);
+        kept.rest.output_gradients += t * 2 * Real(layer.linears[i].out);
+        if (i + 1 < layer.linears.size()) {
+          kept.of(OperatorGroup::kProjections).always +=
+              t * 2 * Real(layer.linears[i].out);
+        }
+      }
+      break;
+    case LayerKind::kFixedWork:
+      kept.rest.shared =
+          layer.fixed_activation_bytes_per_token * t +
+          layer.fixed_activation_bytes_per_instance * Real(shape.instances);
+      break;
+    case LayerKind::kConvolutions:
+      // Inputs of norm, activation and convolution.
+      for (const ConvolutionSpec& c : layer.convolutions) {
+        const double positions = t * c.scale * c.scale;
+        kept.rest.always += positions * 2 * Real(c.in);
+        kept.of(OperatorGroup::kNorms).always += positions * 2 * Real(c.in);
+        kept.of(OperatorGroup::kActivations).product_inputs +=
+            positions * 2 * Real(c.in);
+        kept.rest.output_gradients += positions * 2 * Real(c.out);
+      }
+      break;
+  }
+  return kept;
+}
+
+// fp8 products keep their inputs in one byte, of tensors that others read too
+// as a further copy.
+void Convert(Precision precision, Kept* kept) {
+  if (precision == Precision::kFp8) {
+    kept->product_inputs = kept->product_inputs / 2 + kept->shared / 2;
+  }
+  if (precision == Precision::kFp32) {
+    for (double* bytes : {&kept->always, &kept->product_inputs, &kept->shared,
+                          &kept->output_gradients}) {
+      *bytes *= 2;
+    }
+  }
+}
+
+}  // namespace
+
+LayerActivations ActivationsOf(const LayerSpec& layer, const WorkShape& shape,
+                               const ParallelLayout& parallel,
+                               Precision precision) {
+  const KeptParts parts = KeptBy(layer, shape, parallel);
+  const auto gpus = static_cast<double>(parallel.gpus_per_rank());
+  const auto share = [&](double bytes) {
+    return Bytes(static_cast<int64_t>(std::ceil(bytes / gpus)));
+  };
+  Kept kept = parts.rest;
+  kept.Add(parts.trained_projections);
+  for (const Kept& group : parts.groups) kept.Add(group);
+  Convert(precision, &kept);
+  kept.always += kept.fp32;
+  LayerActivations result;
+  result.trained = share(kept.always + kept.product_inputs + kept.shared);
+  result.frozen = share(kept.always + kept.shared);
+  result.held_for_weight_grad = std::min(
+      result.trained,
+      share(kept.product_inputs + kept.shared + kept.output_gradients));
+  for (const OperatorGroup g : kAllOperatorGroups) {
+    const auto index = static_cast<size_t>(g);
+    Kept frozen = parts.groups[index];
+    Kept trained = frozen;
+    if (g == OperatorGroup::kProjections)
+      trained.Add(parts.trained_projections);
+    Convert(precision, &frozen);
+    Convert(precision, &trained);
+    const auto part = [&](double bytes) {
+      return Bytes(static_cast<int64_t>(std::floor(bytes / gpus)));
+    };
+    result.groups[index] = {
+        .trained = part(trained.always + trained.fp32 + trained.product_inputs +
+                        trained.shared),
+        .frozen = part(frozen.always + frozen.fp32 + frozen.shared)};
+  }
+  return result;
+}
+
+Bytes InputBytes(const LayerSpec& layer, const WorkShape& shape, int64_t width,
+                 const ParallelLayout& parallel, Precision precision) {
+  const int64_t tokens =
+      LayerTokens(layer, shape) * (precision == Precision::kFp32 ? 2 : 1);
+  int64_t token_bytes = 2 * (width > 0 ? width : layer.hidden);
+  if (layer.kind == LayerKind::kLinears) {
+    token_bytes = 2 * layer.linears.front().in;
+  } else if (layer.kind == LayerKind::kConvolutions) {
+    token_bytes = 2 * layer.convolutions.front().in;
+  } else if (layer.kind == LayerKind::kEmbedding) {
+    token_bytes = 8;
+  }
+  return Bytes(CeilDiv(tokens * token_bytes, parallel.gpus_per_rank()));
+}
+
+Bytes AttentionCoreBytes(const LayerSpec& layer, const WorkShape& shape,
+                         const ParallelLayout& parallel) {
+  if (layer.kind != LayerKind::kTransformer ||
+      layer.attention.kind == AttentionKind::kNone) {
+    return Bytes(0);
+  }
+  return Bytes(LayerTokens(layer, shape) * 4 * layer.attention.heads /
+               parallel.gpus_per_rank());
+}
+
+Bytes BackwardScratch(const LayerSpec& layer, int64_t tokens,
+                      const ParallelLayout& parallel) {
+  const double tp = Real(parallel.tp);
+  const double t = Real(tokens) / Real(parallel.cp);
+  const double h = Real(layer.hidden);
+  // The gradient coming in; gathered where a tensor-parallel region begins.
+  const double gradient = 2 * t * h / tp + (parallel.tp > 1 ? 2 * t * h : 0);
+  double scratch = 0;
+  if (layer.kind == LayerKind::kLossHead) {
+    // The kept input gathered, its gradient, and the table's.
+    scratch = (parallel.tp > 1 ? 2 * t * h : 0) + 2 * t * h +
+              2 * Real(CeilDiv(layer.vocab, parallel.tp)) * h;
+  } else if (layer.kind == LayerKind::kTransformer) {
+    const FfnSpec& f = layer.ffn;
+    const double per_row = f.gated ? 4 : 2;  // After the activation's gradient.
+    double inner = per_row * Real(f.hidden) * t / tp;
+    if (f.experts > 0) {
+      const double rows = t * Real(f.experts_per_token) / tp;
+      inner = rows * std::max(per_row * Real(f.expert_hidden), 4 * h);
+    }
+    const AttentionSpec& a = layer.attention;
+    // Gradients of output, queries, keys and values.
+    const double attention =
+        a.kind == AttentionKind::kNone
+            ? 0
+            : 2 * t / tp *
+                  Real(a.heads * (a.head_dim + a.value_width()) +
+                       (a.kv_rank > 0 ? a.heads : a.kv_heads) *
+                           (a.head_dim + a.value_width()));
+    scratch = gradient + std::max(inner, attention);
+  }
+  return Bytes(static_cast<int64_t>(std::ceil(scratch)));
+}
+
+}  // namespace pipeloom::emulator

@@ -1,0 +1,89 @@
+// Bytes that one layer keeps on one GPU from forward to backward, and what it
+// needs for a moment in its backward.
+//
+// Fused attention, no dropout, 16-bit activations, sequence parallel, as
+// Megatron-Core with TransformerEngine holds them (docs/emulator_model.md has
+// the list of tensors). Per token of a transformer layer (h hidden, a heads
+// and k key-value heads of dimension d, f feed-forward width):
+//
+//   8h                     norm inputs and outputs
+//   2(a + 2k)d + 2ad + 4a  Q, K, V; attention output; log-sum-exp
+//   6f or 4f               gated or plain feed-forward
+//
+// all divided by tp and cp. After Korthikanti et al., arXiv:2205.05198: their
+// sbh(34 + 5as/h) has dropout masks (2sbh, and as of the 5as^2b) and the scores
+// of unfused attention besides.
+//
+// Any group of operators (ir/operator_group.h) may throw its results away after
+// the forward and make them again in the backward. Each is made from tensors
+// that are kept or were made again just before:
+//
+//   group            thrown away                         made again from
+//   norms            norm outputs                        norm inputs
+//   projections      Q, K, V; what goes into activation  norm outputs (experts:
+//                                                        the tokens sent there)
+//   core attention   its output and log-sum-exp          Q, K, V
+//   activations,     what goes into the down product     what goes into
+//   MoE activations                                      the activation
+//
+// Norm inputs (the layer's input, the sum after attention), tokens on their way
+// to experts and router scores are kept by every choice. Bytes per token of a
+// layer of Llama-3-8B (h 4096, a 32, k 8, d 128, f 14336), which keeps 139,392:
+// norms 16,384, projections 69,632, core attention 8,320, activations 28,672;
+// what is left, 16,384, are the two norm inputs.
+#ifndef PIPELOOM_EMULATOR_STAGE_LAYER_MEMORY_H_
+#define PIPELOOM_EMULATOR_STAGE_LAYER_MEMORY_H_
+
+#include <array>
+#include <cstdint>
+
+#include "base/units.h"
+#include "emulator/stage/layer_weights.h"
+#include "ir/job/model_spec.h"
+#include "ir/job/parallel_layout.h"
+#include "ir/operator_group.h"
+#include "ir/plan/microbatches.h"
+
+namespace pipeloom::emulator {
+
+struct LayerActivations {
+  // Of `trained` and `frozen`.
+  struct Part {
+    Bytes trained{};
+    Bytes frozen{};
+    bool operator==(const Part&) const = default;
+  };
+  // Kept by a trained layer, and by a frozen one that passes the gradient on:
+  // that one needs no inputs of matrix products.
+  Bytes trained{};
+  Bytes frozen{};
+  // What a weight gradient apart from the input gradient still holds: inputs
+  // of matrix products, and the gradients of their outputs.
+  Bytes held_for_weight_grad{};
+  // What each group can make again, rounded down.
+  std::array<Part, kNumOperatorGroups> groups{};
+};
+LayerActivations ActivationsOf(const LayerSpec& layer, const WorkShape& shape,
+                               const ParallelLayout& parallel,
+                               Precision precision = Precision::kBf16);
+
+// The layer's input: what a recomputed stage keeps. `width`: of the layer
+// before it, 0 if it is the module's first.
+Bytes InputBytes(const LayerSpec& layer, const WorkShape& shape, int64_t width,
+                 const ParallelLayout& parallel,
+                 Precision precision = Precision::kBf16);
+
+// Of ActivationsOf(), what the attention's core keeps for its own backward and
+// makes again when it is recomputed: the log-sum-exp of a fused kernel.
+Bytes AttentionCoreBytes(const LayerSpec& layer, const WorkShape& shape,
+                         const ParallelLayout& parallel);
+
+// The most that the backward of the layer holds besides what the forward kept:
+// gradients on their way, gathered tokens. Of a loss head also the gradient of
+// its table in 16 bit, which is added to the fp32 one after.
+Bytes BackwardScratch(const LayerSpec& layer, int64_t tokens,
+                      const ParallelLayout& parallel);
+
+}  // namespace pipeloom::emulator
+
+#endif  // PIPELOOM_EMULATOR_STAGE_LAYER_MEMORY_H_

@@ -1,0 +1,129 @@
+#include "emulator/stage/layer_weights.h"
+
+#include <algorithm>
+
+#include "base/numeric.h"
+
+namespace pipeloom::emulator {
+namespace {
+
+void AddAttention(const LayerSpec& layer, int64_t tp,
+                  std::vector<MatrixShape>* out) {
+  const AttentionSpec& a = layer.attention;
+  const int64_t h = layer.hidden;
+  const int64_t query = CeilDiv(a.heads * a.head_dim, tp);
+  const int64_t kv = CeilDiv(a.kv_heads * (a.head_dim + a.value_width()), tp);
+  if (a.query_rank > 0 || a.kv_rank > 0) {
+    if (a.query_rank > 0) {
+      out->push_back({a.query_rank, h});
+      out->push_back({query, a.query_rank});
+    } else {
+      out->push_back({query, h});
+    }
+    if (a.kv_rank > 0) {
+      out->push_back({a.kv_rank + a.rope_dim, h});
+      out->push_back(
+          {CeilDiv(a.heads * (a.head_dim - a.rope_dim + a.value_width()), tp),
+           a.kv_rank});
+    } else {
+      out->push_back({kv, h});
+    }
+  } else {
+    out->push_back({query + kv, h});
+  }
+  out->push_back({h, CeilDiv(a.heads * a.value_width(), tp)});
+}
+
+}  // namespace
+
+ShardedParameters ParametersOnGpu(const LayerSpec& layer,
+                                  const ParallelLayout& parallel) {
+  const int64_t all = Parameters(layer);
+  const int64_t vectors = std::min(layer.vector_parameters, all);
+  int64_t experts = 0;
+  int64_t whole = 0;
+  if (layer.kind == LayerKind::kTransformer) {
+    const AttentionSpec& a = layer.attention;
+    if (a.kind != AttentionKind::kNone && a.kv_rank > 0) {
+      whole = layer.hidden * (a.query_rank + a.kv_rank + a.rope_dim);
+    } else if (a.kind != AttentionKind::kNone) {
+      whole = layer.hidden * a.query_rank;
+    }
+    if (layer.ffn.experts > 0) {
+      experts = layer.ffn.experts * (layer.ffn.gated ? 3 : 2) * layer.hidden *
+                layer.ffn.expert_hidden;
+      whole += layer.hidden * layer.ffn.experts;  // The router.
+    }
+  } else if (layer.kind == LayerKind::kConvolutions) {
+    whole = MatrixParameters(layer);
+  }
+  const int64_t divided = all - vectors - experts - whole;
+  return {.dense = CeilDiv(divided, parallel.tp) + whole + vectors,
+          .experts = CeilDiv(experts, int64_t{parallel.tp} * parallel.ep)};
+}
+
+int64_t DenseReplicas(const ParallelLayout& parallel) {
+  return int64_t{parallel.dp} * parallel.cp;
+}
+
+int64_t ExpertReplicas(const ParallelLayout& parallel) {
+  return std::max<int64_t>(DenseReplicas(parallel) / parallel.ep, 1);
+}
+
+std::vector<MatrixShape> MatricesOnGpu(const LayerSpec& layer,
+                                       const ParallelLayout& parallel) {
+  std::vector<MatrixShape> shapes;
+  const int64_t tp = parallel.tp;
+  const int64_t h = layer.hidden;
+  if (layer.kind == LayerKind::kLinears) {
+    for (size_t i = 0; i < layer.linears.size(); ++i) {
+      const LinearSpec& l = layer.linears[i];
+      shapes.push_back(i % 2 == 0 ? MatrixShape{CeilDiv(l.out, tp), l.in}
+                                  : MatrixShape{l.out, CeilDiv(l.in, tp)});
+    }
+  }
+  if (layer.kind != LayerKind::kTransformer) return shapes;
+  if (layer.attention.kind != AttentionKind::kNone) {
+    AddAttention(layer, tp, &shapes);
+  }
+  const CrossAttentionSpec& c = layer.cross_attention;
+  if (c.heads > 0) {
+    const int64_t width = CeilDiv(c.heads * c.head_dim, tp);
+    shapes.push_back({width, h});
+    shapes.push_back({2 * width, c.context_width});
+    shapes.push_back({h, width});
+  }
+  const FfnSpec& f = layer.ffn;
+  const auto add_ffn = [&](int64_t inner) {
+    shapes.push_back({(f.gated ? 2 : 1) * inner, h});
+    shapes.push_back({h, inner});
+  };
+  if (f.experts > 0) {
+    add_ffn(CeilDiv(f.expert_hidden, tp));
+    if (f.shared_experts > 0) {
+      add_ffn(CeilDiv(f.shared_experts * f.expert_hidden, tp));
+    }
+  } else if (f.hidden > 0) {
+    add_ffn(CeilDiv(f.hidden, tp));
+  }
+  return shapes;
+}
+
+ParameterBytes BytesOf(Precision precision) {
+  switch (precision) {
+    case Precision::kBf16:
+      return {};
+    case Precision::kFp8:
+      return {.weights = 4};
+    case Precision::kFp32:
+      return {.weights = 4, .optimizer = 8};
+  }
+  return {};
+}
+
+int64_t GradientBytes(Precision precision, const TrainingSetup& setup) {
+  return precision == Precision::kFp32 ? BytesOf(precision).gradients
+                                       : setup.gradient_bytes;
+}
+
+}  // namespace pipeloom::emulator

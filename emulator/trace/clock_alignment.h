@@ -1,0 +1,57 @@
+// Clocks of ranks brought together from messages: each says that something on
+// one rank's clock was before something on another's.
+//
+// A rank's clock is taken to be linear in that of rank 0:
+//
+//   common = local + offset + drift * (local - origin)
+//
+// For each pair of ranks that exchange messages both ways, the line is chosen
+// that leaves the most slack to every message (a message takes time in either
+// direction, so the true line lies between the bounds of both). The largest
+// slack for a drift is concave in it, so it is found by ternary search. Pairs
+// are joined along the ranks that exchange most messages, from rank 0.
+// Error: half the difference of the quickest messages' times each way.
+//
+// O(messages * pairs' searches); any thread.
+#ifndef PIPELOOM_EMULATOR_TRACE_CLOCK_ALIGNMENT_H_
+#define PIPELOOM_EMULATOR_TRACE_CLOCK_ALIGNMENT_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "ir/ids.h"
+
+namespace pipeloom::emulator {
+
+struct TimedMessage {
+  RankId from{};
+  RankId to{};
+  int64_t sent_ns = 0;     // On the sender's clock: not before.
+  int64_t arrived_ns = 0;  // On the receiver's clock: not after.
+};
+
+struct ClockFit {
+  double offset_ns = 0;  // At `origin_ns` of the rank's own clock.
+  double drift = 0;      // Beyond 1 second a second.
+  int64_t origin_ns = 0;
+  bool aligned = false;  // False: no message joins it to rank 0.
+
+  int64_t ToCommon(int64_t local_ns) const {
+    const double shift =
+        offset_ns + drift * static_cast<double>(local_ns - origin_ns);
+    return local_ns +
+           static_cast<int64_t>(shift < 0 ? shift - 0.5 : shift + 0.5);
+  }
+};
+
+// Drifts are looked for within `most_drift` either way; 0: offsets alone, which
+// is also what a pair gets whose messages would take as much drift as allowed.
+// A pair with messages one way only gets the tightest line without drift that
+// they allow.
+IdVector<RankId, ClockFit> AlignClocks(
+    int32_t num_ranks, const std::vector<TimedMessage>& messages,
+    double most_drift = 1e-3);
+
+}  // namespace pipeloom::emulator
+
+#endif  // PIPELOOM_EMULATOR_TRACE_CLOCK_ALIGNMENT_H_

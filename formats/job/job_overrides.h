@@ -1,0 +1,64 @@
+// Changes of single fields of a job by path, for what-if questions:
+//
+//   training.microbatches=32
+//   parallel.tp=*0.5                          a factor on a number
+//   cluster.inter_node.bandwidth_bytes_per_second=*2
+//   cluster=h100-sxm                          another shipped file, or a path
+//   model.modules[vision_encoder].precision=PRECISION_FP8
+//   model.modules[*].layers[*].layer.attention.density=0.5
+//
+// A job's model and cluster count as parts of it: `model.` and `cluster.` lead
+// into them, whether they stand in the job or are named. A list is entered by
+// index, by its items' "name", or by [*], which passes over items that lack the
+// next field. A value is JSON, or else a string. The changed job is read like
+// any other, so a field that does not exist, a value out of range or parts that
+// do not fit are the reader's errors.
+#ifndef PIPELOOM_FORMATS_JOB_JOB_OVERRIDES_H_
+#define PIPELOOM_FORMATS_JOB_JOB_OVERRIDES_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "formats/job/spec_loader.h"
+#include "formats/text/json_reader.h"
+#include "ir/job/job_spec.h"
+
+namespace pipeloom::formats {
+
+struct JobOverride {
+  std::string path{};
+  std::string value{};
+  bool operator==(const JobOverride&) const = default;
+};
+
+// "path=value". InvalidArgument without a path or "=".
+absl::StatusOr<JobOverride> ParseOverride(absl::string_view text);
+
+// A job file read once, with its model and cluster inside.
+class JobTemplate {
+ public:
+  // Errors as of LoadJob.
+  static absl::StatusOr<JobTemplate> Load(absl::string_view name_or_path,
+                                          const std::string& data_dir,
+                                          const FileReader& read);
+
+  // The job with the changes, one after another. InvalidArgument names the
+  // path and the value. Any thread. O(size of the job).
+  absl::StatusOr<JobSpec> With(absl::Span<const JobOverride> changes) const;
+
+ private:
+  absl::Status Apply(const JobOverride& change, JsonValue* tree) const;
+
+  std::string name_{};  // For errors.
+  std::string file_{};
+  std::string data_dir_{};
+  FileReader read_{};
+  JsonValue tree_{};
+};
+
+}  // namespace pipeloom::formats
+
+#endif  // PIPELOOM_FORMATS_JOB_JOB_OVERRIDES_H_

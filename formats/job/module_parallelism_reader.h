@@ -1,0 +1,30 @@
+// Reads the modules' own sizes of a parallel layout, of job and partition
+// files:
+//
+//     "modules": [{"module": "vision_encoder", "tp": 1}]
+#ifndef PIPELOOM_FORMATS_JOB_MODULE_PARALLELISM_READER_H_
+#define PIPELOOM_FORMATS_JOB_MODULE_PARALLELISM_READER_H_
+
+#include <vector>
+
+#include "formats/text/object_reader.h"
+#include "ir/job/job_spec.h"
+
+namespace pipeloom::formats {
+
+// Field "modules" of the reader's object, which may be absent. Whether modules
+// exist and sizes divide the job's is checked by ValidateJobSpec.
+inline void ReadModuleParallelism(ObjectReader& reader,
+                                  std::vector<ModuleParallelism>* modules) {
+  reader.ReadObjects("modules", [&](ObjectReader& r) {
+    ModuleParallelism& own = modules->emplace_back();
+    r.Require("module");
+    r.Read("module", &own.module);
+    r.Read("tp", 0, 65536, &own.tp);
+    r.Read("cp", 0, 65536, &own.cp);
+  });
+}
+
+}  // namespace pipeloom::formats
+
+#endif  // PIPELOOM_FORMATS_JOB_MODULE_PARALLELISM_READER_H_

@@ -1,0 +1,37 @@
+// Reads a partition file: proto3 JSON of pipeloom.v1.PartitionFile, strictly.
+#ifndef PIPELOOM_FORMATS_JOB_PARTITION_READER_H_
+#define PIPELOOM_FORMATS_JOB_PARTITION_READER_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "ir/job/job_spec.h"
+#include "ir/job/parallel_layout.h"
+#include "ir/plan/partition.h"
+
+namespace pipeloom::formats {
+
+// The result passes ValidatePartition and has the job's ranks; the job's
+// partition rules are not checked. InvalidArgument names file, line, field and
+// what is allowed, or which layers no stage holds.
+absl::StatusOr<Partition> ParsePartition(absl::string_view text,
+                                         const std::string& file_name,
+                                         const JobSpec& job);
+
+// The layout that the partition was searched with, where the file names one:
+// who plans with it takes it over. Checked for sizes in range only.
+struct PartitionLayout {
+  ParallelLayout parallel{};
+  std::vector<ModuleParallelism> modules{};
+  int32_t microbatches = 0;  // Of a replica; 0: the job's.
+};
+absl::StatusOr<std::optional<PartitionLayout>> ParsePartitionLayout(
+    absl::string_view text, const std::string& file_name);
+
+}  // namespace pipeloom::formats
+
+#endif  // PIPELOOM_FORMATS_JOB_PARTITION_READER_H_

@@ -1,0 +1,44 @@
+// The names of the files that come with the program; a test compares them
+// with the folders.
+#include <algorithm>
+
+#include "formats/job/spec_loader.h"
+
+namespace pipeloom::formats {
+
+std::vector<std::string> ShippedJobNames() {
+  return {
+      "deepseek-v2",     "dip-t2v-l",      "dip-t2v-s",    "dip-t2v-xl",
+      "dip-vlm-l",       "dip-vlm-m",      "dip-vlm-s",    "dip-vlm-xl",
+      "disttrain-15b",   "disttrain-72b",  "disttrain-9b", "internvl3-38b",
+      "llama3-70b",      "llama3-8b",      "nextstep-1",   "qwen2.5-omni-7b",
+      "qwen2.5-vl-72b",  "qwen2.5-vl-7b",  "rlhf-33b-13b", "step-3",
+      "step-audio-130b", "step-video-t2v", "step1x-edit"};
+}
+
+std::vector<std::string> ShippedModelNames() {
+  std::vector<std::string> names = ShippedJobNames();
+  names.insert(names.end(), {"deepseek-v3", "llama-13b-critic",
+                             "llama-33b-actor", "llama3-405b"});
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+std::vector<std::string> ShippedClusterNames() {
+  return {"a100-sxm",
+          "a800-sxm",
+          "b200-sxm",
+          "dip-h100-16384",
+          "dip-h20-16",
+          "dip-h800-64",
+          "disttrain-a800-1296",
+          "gb200-nvl72",
+          "gb300-nvl72",
+          "h100-sxm",
+          "h20",
+          "h200-sxm",
+          "h800-sxm",
+          "l40s"};
+}
+
+}  // namespace pipeloom::formats

@@ -1,0 +1,378 @@
+#include "formats/profile/measured_runs.h"
+
+#include <algorithm>
+#include <initializer_list>
+#include <map>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "base/status_macros.h"
+#include "formats/text/csv_reader.h"
+
+namespace pipeloom::formats {
+namespace {
+
+constexpr int64_t kMost = int64_t{1} << 40;
+
+// The NAME=VALUE words of one cell, each of which must be asked for.
+class Words {
+ public:
+  Words(std::string where, absl::string_view column, absl::string_view text)
+      : where_(std::move(where)), column_(column) {
+    for (const absl::string_view word :
+         absl::StrSplit(text, ' ', absl::SkipEmpty())) {
+      const std::vector<std::string> parts = absl::StrSplit(word, '=');
+      if (parts.size() != 2 || parts[0].empty() || parts[1].empty()) {
+        Fail(absl::StrCat("\"", word, "\"; it must be NAME=VALUE"));
+      } else if (!values_.emplace(parts[0], parts[1]).second) {
+        Fail(absl::StrCat("\"", parts[0], "\" twice"));
+      }
+    }
+  }
+
+  int64_t Int(const char* name, int64_t missing, int64_t least) {
+    const std::string text = Take(name);
+    if (text.empty()) return missing;
+    int64_t value = 0;
+    if (!absl::SimpleAtoi(text, &value) || value < least || value > kMost) {
+      Fail(absl::StrFormat("%s=%s; it must be a whole number >= %d", name, text,
+                           least));
+      return missing;
+    }
+    return value;
+  }
+
+  double Real(const char* name, double missing) {
+    const std::string text = Take(name);
+    if (text.empty()) return missing;
+    double value = 0;
+    if (!absl::SimpleAtod(text, &value) || !(value >= 0 && value <= 1e9)) {
+      Fail(absl::StrFormat("%s=%s; it must be a number >= 0", name, text));
+      return missing;
+    }
+    return value;
+  }
+
+  template <typename E>
+  E OneOf(const char* name, E missing,
+          std::initializer_list<std::pair<absl::string_view, E>> choices) {
+    const std::string text = Take(name);
+    if (text.empty()) return missing;
+    std::vector<absl::string_view> names;
+    for (const auto& [choice, value] : choices) {
+      if (choice == text) return value;
+      names.push_back(choice);
+    }
+    Fail(absl::StrFormat("%s=%s; it must be one of %s", name, text,
+                         absl::StrJoin(names, ", ")));
+    return missing;
+  }
+
+  absl::Status status() {
+    if (!values_.empty()) {
+      Fail(absl::StrCat("\"", values_.begin()->first, "\", which is unknown"));
+    }
+    return status_;
+  }
+
+ private:
+  std::string Take(const char* name) {
+    const auto it = values_.find(name);
+    if (it == values_.end()) return "";
+    std::string value = std::move(it->second);
+    values_.erase(it);
+    return value;
+  }
+  void Fail(const std::string& what) {
+    if (!status_.ok()) return;
+    status_ = absl::InvalidArgumentError(
+        absl::StrCat(where_, "column \"", column_, "\" has ", what));
+  }
+
+  std::string where_;
+  absl::string_view column_;
+  std::map<std::string, std::string> values_{};
+  absl::Status status_ = absl::OkStatus();
+};
+
+absl::StatusOr<ModelSpec> ReadShape(const std::string& where,
+                                    const std::string& name,
+                                    absl::string_view text) {
+  Words words(where, "shape", text);
+  LayerSpec block;
+  block.name = "block";
+  const int64_t layers = words.Int("layers", 0, 1);
+  const int64_t hidden = words.Int("hidden", 0, 1);
+  block.hidden = hidden;
+  AttentionSpec& a = block.attention;
+  a.kind = AttentionKind::kCausal;
+  a.heads = words.Int("heads", 0, 1);
+  a.kv_heads = words.Int("kv_heads", a.heads, 1);
+  a.head_dim = words.Int("head_dim", a.heads > 0 ? hidden / a.heads : 0, 1);
+  a.value_dim = words.Int("value_dim", 0, 1);
+  a.rope_dim = words.Int("rope_dim", 0, 1);
+  a.query_rank = words.Int("query_rank", 0, 1);
+  a.kv_rank = words.Int("kv_rank", 0, 1);
+  FfnSpec& f = block.ffn;
+  f.hidden = words.Int("ffn", 0, 1);
+  f.gated = words.Int("gated", 0, 0) != 0;
+  f.experts = words.Int("experts", 0, 1);
+  f.experts_per_token = words.Int("top_k", 0, 1);
+  f.shared_experts = words.Int("shared_experts", 0, 1);
+  f.expert_hidden = words.Int("expert_ffn", 0, 1);
+  // Leading layers with `ffn` instead of the experts.
+  const int64_t dense = words.Int("dense_layers", 0, 0);
+  const int64_t vocab = words.Int("vocab", 0, 1);
+  const bool tied = words.Int("tied", 0, 0) != 0;
+  PIPELOOM_RETURN_IF_ERROR(words.status());
+  if (layers < 1 || layers > 10000 || hidden < 1 || vocab < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(where,
+                     "column \"shape\" lacks layers (at most 10000), hidden or "
+                     "vocab"));
+  }
+  block.vector_parameters = 2 * hidden;
+
+  ModuleSpec module;
+  module.name = "backbone";
+  module.role = ModuleRole::kBackbone;
+  module.layers.push_back({.kind = LayerKind::kEmbedding,
+                           .name = "text_embedding",
+                           .hidden = hidden,
+                           .vocab = vocab});
+  for (int64_t i = 0; i < layers; ++i) {
+    LayerSpec layer = block;
+    if (i < dense) {
+      layer.ffn = {.hidden = f.hidden, .gated = f.gated};
+    } else if (f.experts > 0) {
+      layer.ffn.hidden = 0;
+    }
+    module.layers.push_back(std::move(layer));
+  }
+  module.layers.push_back({.kind = LayerKind::kLossHead,
+                           .name = "loss_head",
+                           .hidden = hidden,
+                           .vocab = vocab,
+                           .vector_parameters = hidden,
+                           .tied = tied});
+  ModelSpec model;
+  model.name = name;
+  model.modules.push_back(std::move(module));
+  const absl::Status valid = ValidateModelSpec(model);
+  if (!valid.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(where, "column \"shape\": ", valid.message()));
+  }
+  return model;
+}
+
+absl::Status ReadLayout(const std::string& where, absl::string_view text,
+                        MeasuredRun* run) {
+  Words words(where, "layout", text);
+  const auto size = [&](const char* name) {
+    return static_cast<int32_t>(std::min<int64_t>(
+        words.Int(name, 1, 1), std::numeric_limits<int16_t>::max()));
+  };
+  run->parallel.tp = size("tp");
+  run->parallel.cp = size("cp");
+  run->parallel.ep = size("ep");
+  run->parallel.pp = size("pp");
+  run->parallel.dp = size("dp");
+  run->chunks = size("vp");
+  run->parallel.order = GpuOrder::kReplicasInside;
+  return words.status();
+}
+
+absl::Status ReadSetup(const std::string& where, absl::string_view text,
+                       MeasuredRun* run) {
+  Words words(where, "setup", text);
+  TrainingSetup& s = run->setup;
+  s.attention =
+      words.OneOf<AttentionKernel>("attention", AttentionKernel::kFused,
+                                   {{"fused", AttentionKernel::kFused},
+                                    {"flash2", AttentionKernel::kFlash2},
+                                    {"flash1", AttentionKernel::kFlash1},
+                                    {"unfused", AttentionKernel::kUnfused}});
+  s.eager_pointwise = words.OneOf<bool>("pointwise", false,
+                                        {{"fused", false}, {"eager", true}});
+  s.sequence_parallel = words.OneOf<bool>("sequence_parallel", true,
+                                          {{"yes", true}, {"no", false}});
+  s.fp8_products = words.OneOf<bool>(
+      "precision", false, {{"bf16", false}, {"fp16", false}, {"fp8", true}});
+  run->sharding =
+      words.OneOf<OptimizerSharding>("sharding", OptimizerSharding::kZero1,
+                                     {{"none", OptimizerSharding::kNone},
+                                      {"zero1", OptimizerSharding::kZero1},
+                                      {"fsdp", OptimizerSharding::kZero3}});
+  s.overlap =
+      words.OneOf<CommunicationOverlap>("overlap", CommunicationOverlap::kData,
+                                        {{"none", CommunicationOverlap::kNone},
+                                         {"data", CommunicationOverlap::kData},
+                                         {"all", CommunicationOverlap::kAll}});
+  enum class Recomputation { kNone, kSelective, kFull };
+  const auto recomputation =
+      words.OneOf<Recomputation>("recompute", Recomputation::kNone,
+                                 {{"none", Recomputation::kNone},
+                                  {"selective", Recomputation::kSelective},
+                                  {"full", Recomputation::kFull}});
+  run->recompute = recomputation == Recomputation::kFull;
+  s.recompute_attention = recomputation == Recomputation::kSelective;
+  s.gradient_bytes = static_cast<int32_t>(
+      std::min<int64_t>(words.Int("gradient_bytes", 4, 1), 8));
+  s.host_per_kernel = Microseconds(words.Real("host_us", 0));
+  run->scalar = words.OneOf<FittedScalar>(
+      "scalar", FittedScalar::kStretch,
+      {{"stretch", FittedScalar::kStretch}, {"host", FittedScalar::kHost}});
+  return words.status();
+}
+
+// The setup without `host_us`, a constant of the model that another table's
+// fit gives: which rows are fitted on must not hang on it.
+std::string WithoutHostTime(const std::string& setup) {
+  std::string kept;
+  for (const absl::string_view word :
+       absl::StrSplit(setup, ' ', absl::SkipEmpty())) {
+    if (absl::StartsWith(word, "host_us=")) continue;
+    absl::StrAppend(&kept, kept.empty() ? "" : " ", word);
+  }
+  return kept;
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<MeasuredRun>> ParseMeasuredRuns(
+    absl::string_view text, const std::string& file_name) {
+  PIPELOOM_ASSIGN_OR_RETURN(const CsvTable table, ParseCsv(text, file_name));
+  static constexpr const char* kColumns[] = {
+      "framework",  "run",          "cluster",  "shape",   "layout",   "setup",
+      "microbatch", "global_batch", "sequence", "step_ms", "peak_gib", "split"};
+  std::map<std::string, int> column;
+  for (const char* name : kColumns) {
+    column[name] = table.Column({name});
+    if (column[name] < 0) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("%s: has no column \"%s\"; it must have %s",
+                          file_name, name, absl::StrJoin(kColumns, ", ")));
+    }
+  }
+  std::vector<MeasuredRun> runs;
+  for (const CsvRow& row : table.rows) {
+    const std::string where = absl::StrCat(file_name, ":", row.line, ": ");
+    const auto cell = [&](const char* name) -> const std::string& {
+      return row.cells[static_cast<size_t>(column[name])];
+    };
+    const auto fail = [&](const char* name, absl::string_view right) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("%scolumn \"%s\" is \"%s\"; it must be %s", where,
+                          name, cell(name), right));
+    };
+    MeasuredRun run;
+    run.line = row.line;
+    run.framework = cell("framework");
+    run.name = cell("run");
+    run.cluster = cell("cluster");
+    if (run.framework.empty()) return fail("framework", "a name");
+    if (run.cluster.empty()) return fail("cluster", "a name or a path");
+    PIPELOOM_ASSIGN_OR_RETURN(run.model,
+                              ReadShape(where, run.framework, cell("shape")));
+    PIPELOOM_RETURN_IF_ERROR(ReadLayout(where, cell("layout"), &run));
+    PIPELOOM_RETURN_IF_ERROR(ReadSetup(where, cell("setup"), &run));
+    for (const auto& [name, value] :
+         {std::pair<const char*, int64_t*>{"microbatch", &run.microbatch},
+          {"global_batch", &run.global_batch},
+          {"sequence", &run.sequence}}) {
+      if (!absl::SimpleAtoi(cell(name), value) || *value < 1 ||
+          *value > (int64_t{1} << 32)) {
+        return fail(name, "a whole number in [1, 2^32]");
+      }
+    }
+    const int64_t unit = run.microbatch * run.parallel.dp;
+    if (run.global_batch % unit != 0 || run.global_batch / unit > 1'000'000) {
+      return fail(
+          "global_batch",
+          absl::StrFormat("a multiple of microbatch x dp, which is %d", unit));
+    }
+    const int64_t stages = int64_t{run.parallel.pp} * run.chunks;
+    if (stages > run.model.modules[ModuleId(0)].layers.size()) {
+      return fail("layout", "pp x vp at most the number of layers");
+    }
+    double number = 0;
+    if (!absl::SimpleAtod(cell("step_ms"), &number) ||
+        !(number > 0 && number < 1e9)) {
+      return fail("step_ms", "in (0, 1e9)");
+    }
+    run.step_time = Milliseconds(number);
+    if (!cell("peak_gib").empty()) {
+      if (!absl::SimpleAtod(cell("peak_gib"), &number) ||
+          !(number > 0 && number < 1e6)) {
+        return fail("peak_gib", "empty or in (0, 1e6)");
+      }
+      run.peak_allocated =
+          Bytes(static_cast<int64_t>(number * (int64_t{1} << 30)));
+    }
+    const std::string& split = cell("split");
+    if (split == "fit") {
+      run.split = RunSplit::kFit;
+    } else if (split == "held-out") {
+      run.split = RunSplit::kHeldOut;
+    } else if (!split.empty()) {
+      return fail("split", "empty, fit or held-out");
+    }
+    const ParallelLayout& p = run.parallel;
+    run.configuration = FingerprintBuilder()
+                            .Add(run.framework)
+                            .Add(run.cluster)
+                            .Add(cell("shape"))
+                            .Add(WithoutHostTime(cell("setup")))
+                            .Add(p.tp)
+                            .Add(p.cp)
+                            .Add(p.ep)
+                            .Add(p.pp)
+                            .Add(run.chunks)
+                            .Add(run.microbatch)
+                            .Add(run.sequence)
+                            .Build();
+    runs.push_back(std::move(run));
+  }
+  if (runs.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(file_name, ": has no runs; it must have at least one"));
+  }
+  return runs;
+}
+
+JobSpec JobOf(const MeasuredRun& run, ClusterSpec cluster) {
+  JobSpec job;
+  job.name = run.name;
+  job.model = run.model;
+  job.cluster = std::move(cluster);
+  job.cluster.num_nodes = static_cast<int32_t>(
+      (run.parallel.num_gpus() + job.cluster.gpus_per_node - 1) /
+      job.cluster.gpus_per_node);
+  job.parallel = run.parallel;
+  job.training.microbatches = static_cast<int32_t>(run.microbatches());
+  job.training.microbatch_tokens = run.microbatch * run.sequence;
+  job.setup = run.setup;
+  job.training.optimizer_sharding = run.sharding;
+  job.training.memory_strategies = {MemoryStrategy::kKeep};
+  if (run.recompute) {
+    job.training.memory_strategies.push_back(MemoryStrategy::kRecompute);
+  }
+  job.training.memory_limit = Bytes(int64_t{1} << 50);  // It ran.
+  return job;
+}
+
+BatchMetadata BatchOf(const MeasuredRun& run) {
+  BatchMetadata batch;
+  for (int64_t i = 0; i < run.global_batch; ++i) {
+    batch.samples.push_back({.text_tokens = run.sequence});
+  }
+  return batch;
+}
+
+}  // namespace pipeloom::formats

@@ -1,0 +1,84 @@
+// Measured training runs, to compare the emulator with: CSV with a header
+// (docs/validation.md describes every column and word).
+//
+//   framework,run,cluster,shape,layout,setup,microbatch,global_batch,sequence,
+//   step_ms,peak_gib,split
+//
+// `shape`, `layout` and `setup` hold NAME=VALUE words with blanks between.
+// Errors are InvalidArgument "FILE:LINE: ..." with the word and what is right.
+#ifndef PIPELOOM_FORMATS_PROFILE_MEASURED_RUNS_H_
+#define PIPELOOM_FORMATS_PROFILE_MEASURED_RUNS_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "base/fingerprint.h"
+#include "ir/job/batch_metadata.h"
+#include "ir/job/cluster_spec.h"
+#include "ir/job/job_spec.h"
+#include "ir/job/model_spec.h"
+#include "ir/job/parallel_layout.h"
+#include "ir/job/training_setup.h"
+
+namespace pipeloom::formats {
+
+// Whether a run may be used to fit its framework's scalar.
+enum class RunSplit {
+  kByHash,  // As its configuration's hash falls.
+  kFit,
+  kHeldOut,
+};
+
+// Which scalar a framework has.
+enum class FittedScalar {
+  kStretch,  // On everything that the GPU does.
+  kHost,     // Microseconds to launch a kernel.
+};
+
+struct MeasuredRun {
+  int32_t line = 0;
+  std::string framework{};
+  std::string name{};
+  std::string cluster{};  // Shipped name, or a path from the CSV's folder.
+  ModelSpec model{};
+  ParallelLayout parallel{};
+  int32_t chunks = 1;  // Model chunks a rank (virtual pipeline).
+  TrainingSetup setup{};
+  OptimizerSharding sharding = OptimizerSharding::kZero1;
+  bool recompute = false;  // All transformer layers, one by one.
+  FittedScalar scalar = FittedScalar::kStretch;
+  int64_t microbatch = 0;    // Sequences.
+  int64_t global_batch = 0;  // Sequences.
+  int64_t sequence = 0;      // Tokens.
+  Duration step_time{};
+  Bytes peak_allocated{};  // Of the fullest GPU; 0: not measured.
+  RunSplit split = RunSplit::kByHash;
+  // Of what makes a configuration: framework, cluster, model, setup but for
+  // `host_us`, layout without the number of replicas, microbatch and sequence.
+  // Not of the batch nor of the number of GPUs, over which tables repeat a
+  // configuration.
+  Fingerprint configuration{};
+
+  int64_t microbatches() const {  // A step's, per replica.
+    return global_batch / (microbatch * parallel.dp);
+  }
+};
+
+// At least one run; every number in range, the model valid, the global batch a
+// multiple of microbatch x dp.
+absl::StatusOr<std::vector<MeasuredRun>> ParseMeasuredRuns(
+    absl::string_view text, const std::string& file_name);
+
+// The run as a job on that cluster, which gets as many nodes as the run has.
+// Replicas are neighbours, as in the frameworks that were measured.
+JobSpec JobOf(const MeasuredRun& run, ClusterSpec cluster);
+
+// The sequences of a step, all replicas together.
+BatchMetadata BatchOf(const MeasuredRun& run);
+
+}  // namespace pipeloom::formats
+
+#endif  // PIPELOOM_FORMATS_PROFILE_MEASURED_RUNS_H_

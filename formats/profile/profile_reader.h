@@ -1,0 +1,43 @@
+// Device profiles as JSON, workloads/profiles/*.json:
+//
+//   {"version": 1, "device": "h100-sxm", "derived_from": "",
+//    "rates": {"bf16_flops_per_second": 989e12, "fp8_flops_per_second": ...,
+//              "bytes_per_second": 3.35e12, "multiprocessors": 132},
+//    "launch_us": 4,
+//    "sources": [{"section", "repository", "commit", "licence", "changes"}],
+//    "collectives": {...},                          // collective_reader.h
+//    "gemm": [{"pass": "forward", "dtype": "bf16", "fit": [...],
+//              "m": [128, 256], "sites": [[n, k, groups, us, us], ...]}],
+//    "attention": [{"pass", "dtype", "mask": "causal", "fit": [...],
+//                   "batch": [1, 1], "seq": [512, 1024],
+//                   "sites": [[heads, kv_heads, head_dim, value_dim, window,
+//                              us, us], ...]}],
+//    "stream": [{"op": "rmsnorm", "pass", "dtype", "tokens": [...],
+//                "sites": [[width, us, ...], ...]}],
+//    "moe": [{"pass", "dtype", "tokens": [...],
+//             "sites": [[width, ffn, experts, top_k, us, ...], ...]}]}
+//
+// The lists beside "sites" are the columns of a grid; a site is a row of its
+// sizes and then a time (us) for each grid point, 0 where there is none.
+#ifndef PIPELOOM_FORMATS_PROFILE_PROFILE_READER_H_
+#define PIPELOOM_FORMATS_PROFILE_PROFILE_READER_H_
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "ir/profile/device_profile.h"
+
+namespace pipeloom::formats {
+
+// Sorted as Canonicalize() does, and valid. InvalidArgument:
+// "FILE:LINE: field ...". Linear in the text.
+absl::StatusOr<DeviceProfile> ParseDeviceProfile(absl::string_view text,
+                                                 absl::string_view file);
+
+// Text that reads back equal, given a canonical profile; a site a line.
+std::string PrintDeviceProfile(const DeviceProfile& profile);
+
+}  // namespace pipeloom::formats
+
+#endif  // PIPELOOM_FORMATS_PROFILE_PROFILE_READER_H_

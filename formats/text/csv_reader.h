@@ -1,0 +1,38 @@
+// Comma-separated values with a header, RFC 4180: quoted fields may hold
+// commas, quotes ("") and line ends; lines end with LF or CRLF. Empty lines
+// and lines that begin with '#' are skipped. Linear in the text.
+#ifndef PIPELOOM_FORMATS_TEXT_CSV_READER_H_
+#define PIPELOOM_FORMATS_TEXT_CSV_READER_H_
+
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace pipeloom::formats {
+
+struct CsvRow {
+  int32_t line = 0;                  // Where it begins; 1 is the first.
+  std::vector<std::string> cells{};  // As many as columns; blanks stripped.
+};
+
+struct CsvTable {
+  // Lower case, blanks and dashes as '_'.
+  std::vector<std::string> columns{};
+  std::vector<CsvRow> rows{};
+  // Index of the first of `names` that is a column; -1 if none is.
+  int Column(std::initializer_list<absl::string_view> names) const;
+};
+
+// InvalidArgument "FILE:LINE: ...": no header, a column twice, a row with
+// another number of cells, an open quote, a zero byte, more than 10 million
+// rows or 1000 columns.
+absl::StatusOr<CsvTable> ParseCsv(absl::string_view text,
+                                  absl::string_view file_name);
+
+}  // namespace pipeloom::formats
+
+#endif  // PIPELOOM_FORMATS_TEXT_CSV_READER_H_

@@ -1,0 +1,268 @@
+// A model as the planner sees it: modules by modality, the layers of each with
+// their shapes, how samples become tokens, and who feeds whom.
+//
+//     vision encoder --(merged image tokens)--> language backbone --> generator
+//
+// Sizes are counts of elements unless a unit stands in the name. A ModelSpec
+// is plain data; ValidateModelSpec says whether it makes sense.
+#ifndef PIPELOOM_IR_JOB_MODEL_SPEC_H_
+#define PIPELOOM_IR_JOB_MODEL_SPEC_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "base/units.h"
+#include "ir/ids.h"
+
+namespace pipeloom {
+
+enum class Modality { kText, kImage, kVideo, kAudio };
+enum class ModuleRole { kEncoder, kBackbone, kGenerator };
+
+// Which keys a query attends to.
+enum class AttentionKind {
+  kNone,
+  kCausal,  // Earlier tokens of its own sample.
+  kFull,    // All tokens of its own sequence (image, clip, tile).
+  kWindow,  // Full, inside blocks of `window` tokens.
+};
+
+// Plain and grouped-query attention need heads, kv_heads and head_dim. Low-rank
+// projections (h hidden, a heads, d head_dim, r rope_dim, v value_dim):
+//
+//   MFA (Step-3):       h -> query_rank -> a d; keys and values h -> kv_heads d
+//   MLA (DeepSeek-V2):  h -> query_rank -> a d; h -> kv_rank + r, and then
+//                       kv_rank -> a (d - r) keys and a v values; the r rotary
+//                       elements of a key are shared by all heads
+struct AttentionSpec {
+  AttentionKind kind = AttentionKind::kNone;
+  int64_t heads = 0;
+  int64_t kv_heads = 0;
+  int64_t head_dim = 0;    // Of queries and keys.
+  int64_t window = 0;      // Tokens of a block, for kWindow.
+  int64_t query_rank = 0;  // Low-rank query projection; 0: none.
+  int64_t kv_rank = 0;     // Low-rank keys and values (MLA); 0: none.
+  int64_t rope_dim = 0;    // Shared rotary part of head_dim; with kv_rank.
+  int64_t value_dim = 0;   // Of values and outputs; 0: head_dim.
+  // Share of the query-key pairs that a sparse kernel works on, in (0, 1].
+  double density = 1;
+  bool operator==(const AttentionSpec&) const = default;
+
+  int64_t value_width() const { return value_dim > 0 ? value_dim : head_dim; }
+};
+
+// Attention of this module's tokens to a context from another module (the
+// text that conditions a diffusion transformer). heads = 0: none.
+struct CrossAttentionSpec {
+  int64_t heads = 0;
+  int64_t head_dim = 0;
+  int64_t context_width = 0;  // Width of a context token.
+  // Context tokens of an instance where the condition is brought to a fixed
+  // length; 0: those that the feeding modules hand on.
+  int64_t context_tokens = 0;
+  bool operator==(const CrossAttentionSpec&) const = default;
+};
+
+// hidden = 0 and experts = 0: no feed-forward part. With experts, `hidden` is
+// not used: each token passes experts_per_token + shared_experts of them.
+struct FfnSpec {
+  int64_t hidden = 0;
+  bool gated = false;  // Three matrices (SwiGLU) instead of two.
+  int64_t experts = 0;
+  int64_t experts_per_token = 0;
+  int64_t shared_experts = 0;
+  int64_t expert_hidden = 0;
+  bool operator==(const FfnSpec&) const = default;
+};
+
+struct LinearSpec {
+  int64_t in = 0;
+  int64_t out = 0;
+  bool operator==(const LinearSpec&) const = default;
+};
+
+// Adaptive norms of a diffusion transformer: `vectors` shifts, scales and gates
+// of the layer's width, 6 for a block of attention and feed-forward. vectors =
+// 0: none.
+struct ModulationSpec {
+  int64_t vectors = 0;
+  // Width of the condition that a product of the layer's own turns into them,
+  // once an instance; 0: a table shared by all layers.
+  int64_t condition_width = 0;
+  bool operator==(const ModulationSpec&) const = default;
+};
+
+// A convolution with its norm and activation, at every token of the layer.
+struct ConvolutionSpec {
+  int64_t in = 0;      // Channels.
+  int64_t out = 0;     // Channels.
+  int64_t kernel = 3;  // Elements a side.
+  int64_t depth = 1;   // Elements in time, for video.
+  // Tokens a side for each of the layer's: 2 after it doubled the resolution.
+  double scale = 1;
+  bool operator==(const ConvolutionSpec&) const = default;
+
+  int64_t weights() const { return in * out * kernel * kernel * depth; }
+};
+
+enum class LayerKind {
+  kTransformer,   // Self-attention, optional cross-attention, feed-forward.
+  kEmbedding,     // vocab x hidden table look-up.
+  kLossHead,      // hidden x vocab product and cross-entropy.
+  kLinears,       // `linears` one after another: patch embedding, projector.
+  kFixedWork,     // Priced by fixed_flops_*: a part known by its sum only.
+  kConvolutions,  // `convolutions` one after another: U-Net and VAE blocks.
+};
+
+// What a module computes and keeps activations in. Gradients are added up in
+// fp32 and the optimizer keeps fp32 whatever this is.
+enum class Precision {
+  kBf16,
+  kFp8,   // Products in fp8 with bf16 weights and results; attention in bf16.
+  kFp32,  // TF32 products.
+};
+
+struct LayerSpec {
+  LayerKind kind = LayerKind::kTransformer;
+  std::string name{};  // For people: "block", "patch_embedding".
+  int64_t hidden = 0;  // Width of its output tokens.
+  AttentionSpec attention{};
+  CrossAttentionSpec cross_attention{};
+  FfnSpec ffn{};
+  int64_t vocab = 0;  // kEmbedding, kLossHead.
+  std::vector<LinearSpec> linears{};
+  ModulationSpec modulation{};  // kTransformer.
+  std::vector<ConvolutionSpec> convolutions{};
+  // The layer works on 1/downsample of the module's token grid a side: a level
+  // of a U-Net. >= 1.
+  double downsample = 1;
+  // Weights that are in no matrix product counted above: norms, biases,
+  // position tables; for kFixedWork all of them.
+  int64_t vector_parameters = 0;
+  // The loss head shares the embedding's table: it adds no parameters.
+  bool tied = false;
+  // Works on the module's output tokens (after a spatial merge) instead of its
+  // input tokens: projectors.
+  bool on_output_tokens = false;
+  double fixed_flops_per_token = 0;     // kFixedWork, forward.
+  double fixed_flops_per_instance = 0;  // kFixedWork, forward; per image/clip.
+  // Activation bytes kept for backward, per token and per instance, at 16 bit.
+  double fixed_activation_bytes_per_token = 0;
+  double fixed_activation_bytes_per_instance = 0;
+  bool operator==(const LayerSpec&) const = default;
+};
+
+// Parameters in matrix products: all experts; the vocab table of a loss head;
+// the modulation's product.
+int64_t MatrixParameters(const LayerSpec& layer);
+// Those that one token multiplies by: only the experts it is routed to.
+int64_t ActiveMatrixParameters(const LayerSpec& layer);
+// Everything stored: matrices, vectors, the embedding table.
+int64_t Parameters(const LayerSpec& layer);
+
+// How one sample's data of a modality become tokens of a module. Sources:
+// the processors of the models named (see workloads/models/*.json).
+enum class TokenRuleKind {
+  // Every image scaled to side x side; (side/patch)^2 tokens in,
+  // / merge^2 out (DIP section 5: 728, 14, 4 -> 2704 in, 169 out).
+  kFixedSquare,
+  // Both sides rounded to multiples of patch*merge, then scaled so that the
+  // output tokens lie in [min_tokens, max_tokens] (Qwen2-VL smart resize).
+  // Video: frames sampled at `fps`, even, in [min_frames, max_frames], pairs
+  // share a grid of [min_tokens, max_tokens] output tokens, at most
+  // max_total_tokens in all.
+  kDynamicResolution,
+  // Best grid of at most max_tiles tiles of `side` px by aspect ratio, plus a
+  // thumbnail when more than one; tokens_per_tile in, output_tokens_per_tile
+  // out, extra_tokens more output tokens an image (InternVL).
+  kTiles,
+  // One global view of `side` px and crops of crop_side px (Step-3):
+  // global (side/patch)^2 in, output_tokens_per_tile out; crop
+  // (crop_side/patch)^2 in, output_tokens_per_crop out; extra_tokens a view.
+  kGlobalAndCrops,
+  // Latents of a VAE: (W/spatial_stride)*(H/spatial_stride) tokens a latent
+  // frame; frame_group frames -> latents_per_group latent frames. Clips are
+  // cut to max_seconds and sampled at fps; unknown size: default_width/height.
+  kLatent,
+  // tokens_per_second in, output_tokens_per_second out; chunks of
+  // chunk_seconds are separate attention sequences (0: one sequence).
+  kAudioRate,
+  // The sample's text tokens, at most max_tokens (0: all).
+  kText,
+};
+
+struct TokenRule {
+  TokenRuleKind kind = TokenRuleKind::kText;
+  Modality modality = Modality::kText;  // What of the sample it counts.
+  int64_t side = 0;                     // px
+  int64_t patch = 0;                    // px
+  int64_t merge = 1;                    // patches a side that become one token
+  int64_t min_tokens = 0;
+  int64_t max_tokens = 0;
+  int64_t max_total_tokens = 0;
+  double fps = 0;  // frames per second sampled
+  int64_t min_frames = 0;
+  int64_t max_frames = 0;
+  int64_t max_tiles = 0;
+  int64_t tokens_per_tile = 0;
+  int64_t output_tokens_per_tile = 0;
+  int64_t crop_side = 0;  // px
+  int64_t output_tokens_per_crop = 0;
+  int64_t extra_tokens = 0;
+  int64_t spatial_stride = 0;  // px
+  int64_t frame_group = 1;
+  int64_t latents_per_group = 1;
+  double max_seconds = 0;
+  int64_t default_width = 0;   // px, where the sample does not say
+  int64_t default_height = 0;  // px, where the sample does not say
+  double tokens_per_second = 0;
+  double output_tokens_per_second = 0;
+  double chunk_seconds = 0;
+  bool operator==(const TokenRule&) const = default;
+};
+
+struct ModuleSpec {
+  std::string name{};  // Unique in the model: "vision_encoder".
+  ModuleRole role = ModuleRole::kBackbone;
+  IdVector<LayerId, LayerSpec> layers{};
+  Precision precision = Precision::kBf16;
+  // What of a sample this module works on. A backbone without rules counts
+  // text tokens and the output tokens of the modules that feed it.
+  std::vector<TokenRule> token_rules{};
+  std::string source{};  // Where the numbers come from.
+  bool operator==(const ModuleSpec&) const = default;
+};
+
+int64_t Parameters(const ModuleSpec& module);
+
+// `from`'s output goes to `to`. As tokens of its sequence, or, with
+// as_context, only as the context of its cross-attention.
+struct ModuleEdge {
+  ModuleId from{};
+  ModuleId to{};
+  bool as_context = false;
+  bool operator==(const ModuleEdge&) const = default;
+};
+
+struct ModelSpec {
+  std::string name{};
+  IdVector<ModuleId, ModuleSpec> modules{};  // In data-flow order.
+  std::vector<ModuleEdge> edges{};
+  int64_t published_parameters = 0;  // 0: not published.
+  std::string source{};
+  bool operator==(const ModelSpec&) const = default;
+};
+
+int64_t Parameters(const ModelSpec& model);
+
+// InvalidArgument names the module, layer or edge: no module or layer, names
+// twice, dimensions that are negative or missing for the kind, an edge to
+// nowhere, or modules that feed each other in a circle. Edges must go from a
+// smaller ModuleId to a larger one.
+absl::Status ValidateModelSpec(const ModelSpec& model);
+
+}  // namespace pipeloom
+
+#endif  // PIPELOOM_IR_JOB_MODEL_SPEC_H_

@@ -1,0 +1,60 @@
+// How a job's GPUs are divided: dp replicas of a pipeline of pp ranks, each
+// rank a group of tp x cp GPUs acting as one.
+//
+//   pipeline inside:  GPU(d, r, k) = (d * pp + r) * tp * cp + k
+//   replicas inside:  GPU(d, r, k) = (r * dp + d) * tp * cp + k
+//
+// where d is the replica, r the rank and k the member of its group.
+#ifndef PIPELOOM_IR_JOB_PARALLEL_LAYOUT_H_
+#define PIPELOOM_IR_JOB_PARALLEL_LAYOUT_H_
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "ir/ids.h"
+#include "ir/job/cluster_spec.h"
+
+namespace pipeloom {
+
+// How the GPUs of a context-parallel group share attention.
+enum class ContextParallelism {
+  kRing,       // Keys and values go round, beside the attention.
+  kAllGather,  // Keys and values are gathered before it.
+  kAllToAll,   // Tokens are exchanged for heads, and back after it.
+};
+
+// Which GPUs are neighbours beyond those of a rank.
+enum class GpuOrder {
+  kPipelineInside,  // The ranks of a replica.
+  kReplicasInside,  // The replicas of a rank, as Megatron-Core has it.
+};
+
+struct ParallelLayout {
+  int32_t tp = 1;  // Tensor parallel, with sequence parallelism.
+  int32_t cp = 1;  // Context parallel.
+  int32_t ep = 1;  // Expert parallel; lies inside dp x cp, adds no GPUs.
+  int32_t pp = 1;  // Pipeline ranks.
+  int32_t dp = 1;  // Replicas.
+  ContextParallelism context = ContextParallelism::kRing;
+  GpuOrder order = GpuOrder::kPipelineInside;
+  bool operator==(const ParallelLayout&) const = default;
+
+  int32_t gpus_per_rank() const { return tp * cp; }
+  // REQUIRES: below 2^63; ValidateParallelLayout refuses what is not.
+  int64_t num_gpus() const { return int64_t{1} * tp * cp * pp * dp; }
+  // The first GPU of a rank.
+  int32_t FirstGpu(int32_t replica, RankId rank) const {
+    return (order == GpuOrder::kPipelineInside ? replica * pp + rank.value()
+                                               : rank.value() * dp + replica) *
+           gpus_per_rank();
+  }
+};
+
+// InvalidArgument: a size below 1, or more GPUs than the cluster has (says how
+// many are needed).
+absl::Status ValidateParallelLayout(const ParallelLayout& layout,
+                                    const ClusterSpec& cluster);
+
+}  // namespace pipeloom
+
+#endif  // PIPELOOM_IR_JOB_PARALLEL_LAYOUT_H_

@@ -1,0 +1,36 @@
+#include "ir/job/training_setup.h"
+
+#include "absl/strings/str_format.h"
+
+namespace pipeloom {
+
+TrainingSetup SetupOf(Framework framework) {
+  TrainingSetup setup;
+  setup.framework = framework;
+  if (framework == Framework::kPyTorch) {
+    setup.attention = AttentionKernel::kFlash2;
+    setup.eager_pointwise = true;
+    setup.sequence_parallel = false;
+  }
+  return setup;
+}
+
+absl::Status ValidateTrainingSetup(const TrainingSetup& setup) {
+  if (setup.gradient_bytes < 1 || setup.gradient_bytes > 8) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("setup.gradient_bytes is %d; it must be in [1, 8]",
+                        setup.gradient_bytes));
+  }
+  if (setup.host_per_kernel < kZero || setup.host_per_kernel > Seconds(1)) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "setup.host_per_kernel_us is %g; it must be in [0, 1e6]",
+        ToMicroseconds(setup.host_per_kernel)));
+  }
+  if (!(setup.stretch >= 0.01 && setup.stretch <= 100)) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "setup.stretch is %g; it must be in [0.01, 100]", setup.stretch));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace pipeloom

@@ -1,0 +1,117 @@
+#include "ir/plan/schedule.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_format.h"
+
+namespace pipeloom {
+
+absl::StatusOr<Schedule> TimeSchedule(const StageGraph& graph,
+                                      RankOrders order) {
+  if (order.size() != graph.num_ranks()) {
+    return absl::FailedPreconditionError(
+        absl::StrFormat("the order has %d ranks; the graph has %d",
+                        order.size(), graph.num_ranks()));
+  }
+  Schedule schedule;
+  IdVector<TaskId, bool> listed(graph.num_tasks(), false);
+  for (const RankId rank : graph.rank_ids()) {
+    for (const TaskId task : order[rank]) {
+      if (!graph.tasks().Contains(task) || graph.task(task).rank != rank ||
+          listed[task]) {
+        return absl::FailedPreconditionError(absl::StrFormat(
+            "rank %d: task %d is unknown, listed twice or of another rank",
+            rank.value(), task.value()));
+      }
+      listed[task] = true;
+    }
+    if (order[rank].size() != graph.tasks_of(rank).size()) {
+      return absl::FailedPreconditionError(absl::StrFormat(
+          "rank %d: %d of its %d tasks are listed", rank.value(),
+          order[rank].size(), graph.tasks_of(rank).size()));
+    }
+  }
+  schedule.start = IdVector<TaskId, SimTime>(graph.num_tasks());
+  schedule.peak = IdVector<RankId, Bytes>(graph.num_ranks());
+
+  // Ranks run until blocked; a finished producer wakes the rank it blocked.
+  IdVector<TaskId, int32_t> missing(graph.num_tasks(), 0);
+  for (const TaskId t : graph.task_ids()) {
+    missing[t] = static_cast<int32_t>(graph.incoming(t).size());
+  }
+  IdVector<RankId, size_t> position(graph.num_ranks(), 0);
+  IdVector<RankId, SimTime> free_at(graph.num_ranks(), kStepStart);
+  std::vector<RankId> runnable;
+  for (const RankId rank : graph.rank_ids()) runnable.push_back(rank);
+  int32_t done = 0;
+  while (!runnable.empty()) {
+    const RankId rank = runnable.back();
+    runnable.pop_back();
+    while (position[rank] < order[rank].size()) {
+      const TaskId id = order[rank][position[rank]];
+      if (missing[id] > 0) break;
+      SimTime start = free_at[rank];
+      for (const EdgeId e : graph.incoming(id)) {
+        const Dependency& d = graph.edge(e);
+        start = std::max(start, schedule.start[d.from] +
+                                    graph.task(d.from).duration + d.delay);
+      }
+      schedule.start[id] = start;
+      free_at[rank] = start + graph.task(id).duration;
+      ++position[rank];
+      ++done;
+      for (const EdgeId e : graph.outgoing(id)) {
+        const TaskId next = graph.edge(e).to;
+        if (--missing[next] > 0) continue;
+        const RankId other = graph.task(next).rank;
+        if (other != rank && position[other] < order[other].size() &&
+            order[other][position[other]] == next) {
+          runnable.push_back(other);
+        }
+      }
+    }
+  }
+  if (done < graph.num_tasks()) {
+    std::string waiting;
+    for (const RankId rank : graph.rank_ids()) {
+      if (position[rank] == order[rank].size()) continue;
+      absl::StrAppendFormat(&waiting, "%s rank %d waits at %s",
+                            waiting.empty() ? "" : ";", rank.value(),
+                            DescribeTask(graph, order[rank][position[rank]]));
+    }
+    return absl::FailedPreconditionError(
+        "the orders contradict the dependencies:" + waiting);
+  }
+  for (const RankId rank : graph.rank_ids()) {
+    schedule.tasks_finish = std::max(schedule.tasks_finish, free_at[rank]);
+    schedule.finish =
+        std::max(schedule.finish, free_at[rank] + graph.rank(rank).epilogue);
+    Bytes held = graph.rank(rank).memory.static_bytes();
+    Bytes peak = held;
+    for (const TaskId t : order[rank]) {
+      held += graph.task(t).alloc;
+      peak = std::max(peak, held);
+      held -= graph.task(t).free;
+    }
+    schedule.peak[rank] = peak;
+  }
+  schedule.order = std::move(order);
+  return schedule;
+}
+
+double BubbleRatio(const StageGraph& graph, Duration step_time) {
+  if (graph.num_ranks() == 0 || step_time <= kZero) return 0;
+  Duration busy{};
+  for (const Task& task : graph.tasks()) busy += task.duration;
+  return 1.0 - ToSeconds(busy) / (graph.num_ranks() * ToSeconds(step_time)) -
+         EpilogueRatio(graph, step_time);
+}
+
+double EpilogueRatio(const StageGraph& graph, Duration step_time) {
+  if (graph.num_ranks() == 0 || step_time <= kZero) return 0;
+  Duration epilogues{};
+  for (const RankSpec& rank : graph.ranks()) epilogues += rank.epilogue;
+  return ToSeconds(epilogues) / (graph.num_ranks() * ToSeconds(step_time));
+}
+
+}  // namespace pipeloom

@@ -1,0 +1,200 @@
+#include "ir/plan/stage_graph.h"
+
+#include <utility>
+
+#include "absl/strings/str_format.h"
+
+namespace pipeloom {
+namespace {
+
+// Lists the items of each of num_keys keys in item order, as compressed rows.
+template <typename ItemId, typename KeyOf>
+void GroupBy(int32_t num_keys, int32_t num_items, KeyOf key_of,
+             std::vector<ItemId>* items, std::vector<int32_t>* offset) {
+  offset->assign(static_cast<size_t>(num_keys) + 1, 0);
+  for (const ItemId id : IdRange<ItemId>(num_items)) {
+    ++(*offset)[static_cast<size_t>(key_of(id)) + 1];
+  }
+  for (size_t k = 1; k < offset->size(); ++k) (*offset)[k] += (*offset)[k - 1];
+  items->resize(static_cast<size_t>(num_items));
+  std::vector<int32_t> next(offset->begin(), offset->end() - 1);
+  for (const ItemId id : IdRange<ItemId>(num_items)) {
+    const auto slot = next[static_cast<size_t>(key_of(id))]++;
+    (*items)[static_cast<size_t>(slot)] = id;
+  }
+}
+
+template <typename ItemId>
+absl::Span<const ItemId> Row(const std::vector<ItemId>& items,
+                             const std::vector<int32_t>& offset, int32_t key) {
+  const auto begin = static_cast<size_t>(offset[static_cast<size_t>(key)]);
+  const auto end = static_cast<size_t>(offset[static_cast<size_t>(key) + 1]);
+  return absl::MakeConstSpan(items).subspan(begin, end - begin);
+}
+
+}  // namespace
+
+absl::StatusOr<StageGraph> StageGraph::Create(
+    std::string name, IdVector<RankId, RankSpec> ranks,
+    std::vector<std::string> module_names, IdVector<TaskId, Task> tasks,
+    IdVector<EdgeId, Dependency> dependencies) {
+  for (const RankId id : ranks.ids()) {
+    const RankMemory& m = ranks[id].memory;
+    for (const Bytes b :
+         {m.limit, m.weights, m.gradients, m.optimizer, m.overhead}) {
+      if (b < Bytes(0)) {
+        return absl::InvalidArgumentError(absl::StrFormat(
+            "rank %d: memory of %d B; it must be >= 0", id.value(), b.count()));
+      }
+    }
+    if (ranks[id].epilogue < kZero) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("rank %d: its epilogue is negative", id.value()));
+    }
+  }
+  for (const TaskId id : tasks.ids()) {
+    const Task& task = tasks[id];
+    if (!ranks.Contains(task.rank)) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("task %d: rank %d does not exist; there are %d ranks",
+                          id.value(), task.rank.value(), ranks.size()));
+    }
+    if (task.duration < kZero || task.alloc < Bytes(0) ||
+        task.free < Bytes(0)) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "task %d: duration %d ns, alloc %d B, free %d B; all must be >= 0",
+          id.value(), task.duration.count(), task.alloc.count(),
+          task.free.count()));
+    }
+    if (!task.overlaps.is_none()) {
+      const bool exists = tasks.Contains(task.overlaps);
+      if (task.pass != Pass::kWeightGrad || !exists ||
+          tasks[task.overlaps].pass != Pass::kBackward ||
+          tasks[task.overlaps].rank != task.rank) {
+        return absl::InvalidArgumentError(absl::StrFormat(
+            "task %d overlaps task %d; only a weight gradient may, and only a "
+            "backward of its own rank",
+            id.value(), task.overlaps.value()));
+      }
+    }
+    const int32_t module = task.module.value();
+    if (module < 0 || module >= static_cast<int32_t>(module_names.size())) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("task %d: module %d does not exist; there are %d",
+                          id.value(), module, module_names.size()));
+    }
+  }
+  for (const EdgeId id : dependencies.ids()) {
+    const Dependency& d = dependencies[id];
+    if (!tasks.Contains(d.from) || !tasks.Contains(d.to) || !(d.from < d.to)) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "dependency %d: from task %d to task %d; both must be in [0, %d) and "
+          "the first smaller",
+          id.value(), d.from.value(), d.to.value(), tasks.size()));
+    }
+    if (d.delay < kZero || d.occupancy < kZero || d.occupancy > d.delay ||
+        d.payload < Bytes(0) || d.rows < 0 || d.width < 0) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "dependency %d (task %d to task %d): delay %d ns, occupancy %d ns, "
+          "payload %d B; all must be >= 0 and occupancy <= delay",
+          id.value(), d.from.value(), d.to.value(), d.delay.count(),
+          d.occupancy.count(), d.payload.count()));
+    }
+  }
+  // Whatever adds up times or sizes of a graph stays in range.
+  constexpr int64_t kMost = int64_t{1} << 60;
+  int64_t nanoseconds = 0;
+  int64_t bytes = 0;
+  const auto add = [](int64_t value, int64_t* sum) {
+    *sum = value > kMost - *sum ? kMost : *sum + value;
+  };
+  for (const RankSpec& rank : ranks) {
+    const RankMemory& m = rank.memory;
+    add(rank.epilogue.count(), &nanoseconds);
+    for (const Bytes b : {m.weights, m.gradients, m.optimizer, m.overhead}) {
+      add(b.count(), &bytes);
+    }
+  }
+  for (const Task& task : tasks) {
+    add(task.duration.count(), &nanoseconds);
+    add(task.alloc.count(), &bytes);
+    add(task.free.count(), &bytes);
+  }
+  for (const Dependency& d : dependencies) {
+    add(d.delay.count(), &nanoseconds);
+    add(d.payload.count(), &bytes);
+  }
+  if (nanoseconds >= kMost || bytes >= kMost) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "all %s of the graph together must be less than %d",
+        nanoseconds >= kMost ? "times in nanoseconds" : "sizes in bytes",
+        kMost));
+  }
+  StageGraph graph;
+  graph.name_ = std::move(name);
+  graph.ranks_ = std::move(ranks);
+  graph.module_names_ = std::move(module_names);
+  graph.tasks_ = std::move(tasks);
+  graph.edges_ = std::move(dependencies);
+  const auto& edges = graph.edges_;
+  GroupBy<EdgeId>(
+      graph.num_tasks(), graph.num_edges(),
+      [&](EdgeId e) { return edges[e].to.value(); }, &graph.in_,
+      &graph.in_offset_);
+  GroupBy<EdgeId>(
+      graph.num_tasks(), graph.num_edges(),
+      [&](EdgeId e) { return edges[e].from.value(); }, &graph.out_,
+      &graph.out_offset_);
+  const auto& all = graph.tasks_;
+  GroupBy<TaskId>(
+      graph.num_ranks(), graph.num_tasks(),
+      [&](TaskId t) { return all[t].rank.value(); }, &graph.by_rank_,
+      &graph.rank_offset_);
+  return graph;
+}
+
+absl::Span<const EdgeId> StageGraph::incoming(TaskId id) const {
+  return Row(in_, in_offset_, id.value());
+}
+
+absl::Span<const EdgeId> StageGraph::outgoing(TaskId id) const {
+  return Row(out_, out_offset_, id.value());
+}
+
+absl::Span<const TaskId> StageGraph::tasks_of(RankId rank) const {
+  return Row(by_rank_, rank_offset_, rank.value());
+}
+
+StageGraph StageGraph::WithRanks(IdVector<RankId, RankSpec> ranks) const {
+  PIPELOOM_CHECK(ranks.size() == num_ranks());
+  StageGraph copy = *this;
+  copy.ranks_ = std::move(ranks);
+  return copy;
+}
+
+char PassLetter(Pass pass) {
+  switch (pass) {
+    case Pass::kForward:
+      return 'F';
+    case Pass::kBackward:
+      return 'B';
+    case Pass::kWeightGrad:
+      return 'W';
+  }
+  return '?';
+}
+
+std::string DescribeTask(const StageGraph& graph, TaskId id) {
+  const Task& task = graph.task(id);
+  std::string text = absl::StrFormat(
+      "task %d (%c %s stage %d microbatch %d", id.value(),
+      PassLetter(task.pass),
+      graph.module_names()[static_cast<size_t>(task.module.value())],
+      task.stage.value(), task.microbatch.value());
+  if (task.sub_microbatch > 0) {
+    text += absl::StrFormat(" sub-microbatch %d", task.sub_microbatch);
+  }
+  return text + ")";
+}
+
+}  // namespace pipeloom

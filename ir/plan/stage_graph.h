@@ -1,0 +1,157 @@
+// The work of one training step as an immutable DAG of tasks with times,
+// memory and transfers. Also the problem format of the schedule search
+// ("TaskGraph" files, docs/plan_format.md).
+//
+// Tasks are numbered in a topological order: every dependency goes from a
+// smaller TaskId to a larger one, so one forward sweep visits producers first.
+//
+//     rank 0:  F0 ---- F1              B0 -- B1
+//                \       \            /     /
+//     rank 1:     F0 ---- F1 -- B0 -- B1 --
+//
+// A task starts when its rank is free and, for each incoming dependency, the
+// producer's end plus `delay` has passed. A rank holds its static memory all
+// the time, `alloc` more from a task's start, and `free` less from its end.
+//
+// Copies are deep and cost O(tasks + dependencies). Const methods are safe
+// from any number of threads.
+#ifndef PIPELOOM_IR_PLAN_STAGE_GRAPH_H_
+#define PIPELOOM_IR_PLAN_STAGE_GRAPH_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "base/units.h"
+#include "ir/ids.h"
+
+namespace pipeloom {
+
+enum class Pass : uint8_t {
+  kForward,
+  kBackward,    // Input gradient; with the weight gradient when fused.
+  kWeightGrad,  // Apart from kBackward when split.
+};
+
+struct Task {
+  RankId rank{};
+  Pass pass = Pass::kForward;
+  ModuleId module{};  // Index into module_names.
+  StageId stage{};
+  MicrobatchId microbatch{};
+  int32_t sub_microbatch = 0;  // Index within its microbatch and module.
+  Duration duration{};         // Alone on its rank.
+  Bytes alloc{};               // Taken when it starts.
+  Bytes free{};                // Given back when it ends.
+  bool recomputes = false;     // Its duration includes a second forward.
+  // Of a weight gradient: an earlier backward of its rank, in whose
+  // communication gaps a part of it is done; `duration` is the rest. None: it
+  // is done alone.
+  TaskId overlaps{};
+  bool operator==(const Task&) const = default;
+};
+
+struct Dependency {
+  TaskId from{};
+  TaskId to{};
+  // From the producer's end to the earliest start of the consumer, with the
+  // link to itself. On one rank 0 as a rule.
+  Duration delay{};
+  // Part of `delay` in which the transfer keeps its link busy; transfers over
+  // one link queue by this time. 0: no contention.
+  Duration occupancy{};
+  // What crosses: a tensor of rows x width, `payload` bytes. 0 bytes: order
+  // only.
+  Bytes payload{};
+  int64_t rows = 0;
+  int64_t width = 0;
+  bool operator==(const Dependency&) const = default;
+};
+
+// What a rank holds all step long, itemised, and its limit.
+struct RankMemory {
+  Bytes limit{};  // 0: none.
+  Bytes weights{};
+  Bytes gradients{};
+  Bytes optimizer{};
+  Bytes overhead{};  // Context, allocator, workspace.
+  Bytes static_bytes() const {
+    return weights + gradients + optimizer + overhead;
+  }
+  bool operator==(const RankMemory&) const = default;
+};
+
+struct RankSpec {
+  RankMemory memory{};
+  // After its last task: the rest of the gradient reduction and the optimizer
+  // step. The step ends when the last rank has done this.
+  Duration epilogue{};
+  bool operator==(const RankSpec&) const = default;
+};
+
+class StageGraph {
+ public:
+  // Checks and builds the adjacency lists. InvalidArgument names the first
+  // task or dependency at fault: a rank that does not exist, a negative time
+  // or size, a dependency that does not go from a smaller to a larger id; or
+  // that all times, or all sizes without the limits, add up to 2^60 or more.
+  static absl::StatusOr<StageGraph> Create(
+      std::string name, IdVector<RankId, RankSpec> ranks,
+      std::vector<std::string> module_names, IdVector<TaskId, Task> tasks,
+      IdVector<EdgeId, Dependency> dependencies);
+
+  StageGraph() = default;  // Empty: no ranks, no tasks.
+
+  const std::string& name() const { return name_; }
+  int32_t num_ranks() const { return ranks_.size(); }
+  int32_t num_tasks() const { return tasks_.size(); }
+  int32_t num_edges() const { return edges_.size(); }
+  IdRange<RankId> rank_ids() const { return ranks_.ids(); }
+  IdRange<TaskId> task_ids() const { return tasks_.ids(); }
+  IdRange<EdgeId> edge_ids() const { return edges_.ids(); }
+  const IdVector<RankId, RankSpec>& ranks() const { return ranks_; }
+  const RankSpec& rank(RankId id) const { return ranks_[id]; }
+  const IdVector<TaskId, Task>& tasks() const { return tasks_; }
+  const Task& task(TaskId id) const { return tasks_[id]; }
+  const IdVector<EdgeId, Dependency>& edges() const { return edges_; }
+  const Dependency& edge(EdgeId id) const { return edges_[id]; }
+  const std::vector<std::string>& module_names() const { return module_names_; }
+
+  // Edges into and out of a task, by id.
+  absl::Span<const EdgeId> incoming(TaskId id) const;
+  absl::Span<const EdgeId> outgoing(TaskId id) const;
+  // The rank's tasks by id.
+  absl::Span<const TaskId> tasks_of(RankId rank) const;
+
+  // A copy whose ranks are `ranks` instead. REQUIRES: as many as now.
+  StageGraph WithRanks(IdVector<RankId, RankSpec> ranks) const;
+
+  bool operator==(const StageGraph&) const = default;
+
+ private:
+  std::string name_{};
+  IdVector<RankId, RankSpec> ranks_{};
+  std::vector<std::string> module_names_{};
+  IdVector<TaskId, Task> tasks_{};
+  IdVector<EdgeId, Dependency> edges_{};
+  // Compressed rows: the edges into t are in_[in_offset_[t], in_offset_[t+1]).
+  std::vector<EdgeId> in_{};
+  std::vector<int32_t> in_offset_{};
+  std::vector<EdgeId> out_{};
+  std::vector<int32_t> out_offset_{};
+  std::vector<TaskId> by_rank_{};
+  std::vector<int32_t> rank_offset_{};
+};
+
+// "F", "B" or "W".
+char PassLetter(Pass pass);
+
+// "F backbone stage 3 microbatch 2" and, where there are several,
+// "sub-microbatch 1". For messages.
+std::string DescribeTask(const StageGraph& graph, TaskId task);
+
+}  // namespace pipeloom
+
+#endif  // PIPELOOM_IR_PLAN_STAGE_GRAPH_H_

@@ -1,0 +1,93 @@
+// What happened, or would happen, in a step: spans by rank and stream, and
+// memory steps by rank and item. The emulator and the runtime both give one,
+// so prediction error is a subtraction.
+#ifndef PIPELOOM_IR_PLAN_STEP_TRACE_H_
+#define PIPELOOM_IR_PLAN_STEP_TRACE_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "base/units.h"
+#include "ir/ids.h"
+#include "ir/plan/stage_graph.h"
+
+namespace pipeloom {
+
+enum class Stream : uint8_t { kCompute, kSend, kReceive, kCopy };
+
+enum class SpanKind : uint8_t {
+  kTask,      // `task` computes.
+  kTransfer,  // `edge` crosses a link (on the sender's kSend stream).
+  kWait,      // The rank's program is blocked on `edge`.
+  kEpilogue,  // Gradient reduction and optimizer step.
+};
+
+struct Span {
+  RankId rank{};
+  Stream stream = Stream::kCompute;
+  SpanKind kind = SpanKind::kTask;
+  TaskId task{};  // None unless kTask.
+  EdgeId edge{};  // None unless kTransfer or kWait.
+  SimTime start{};
+  SimTime end{};
+  bool operator==(const Span&) const = default;
+};
+
+enum class MemoryItem : uint8_t {
+  kWeights,
+  kGradients,
+  kOptimizer,
+  kOverhead,     // Context, allocator, workspace.
+  kActivations,  // Held by tasks between forward and backward.
+  kReceived,     // Boundary tensors from Recv to Free.
+  kSent,         // Boundary tensors from the task that makes them to WaitSend.
+};
+inline constexpr int kNumMemoryItems = 7;
+const char* MemoryItemName(MemoryItem item);
+
+struct MemoryStep {
+  RankId rank{};
+  SimTime at{};
+  MemoryItem item = MemoryItem::kActivations;
+  Bytes delta{};
+  bool operator==(const MemoryStep&) const = default;
+};
+
+struct StepTrace {
+  int32_t num_ranks = 0;
+  std::vector<Span> spans{};         // By rank, then start.
+  std::vector<MemoryStep> memory{};  // By rank, then time, in program order.
+  SimTime finish{};                  // The step's end.
+  bool operator==(const StepTrace&) const = default;
+
+  Duration step_time() const { return finish - kStepStart; }
+};
+
+// Each rank's highest sum of items, and when and of what it was made.
+struct MemoryPeak {
+  Bytes total{};
+  SimTime at{};
+  Bytes items[kNumMemoryItems] = {};
+  bool operator==(const MemoryPeak&) const = default;
+};
+IdVector<RankId, MemoryPeak> MemoryPeaks(const StepTrace& trace);
+
+// Per rank, the tasks in the order they ran.
+IdVector<RankId, std::vector<TaskId>> TaskOrders(const StepTrace& trace);
+
+// Measured against predicted, both of one plan.
+struct TraceComparison {
+  Duration predicted_step_time{};
+  Duration measured_step_time{};
+  double step_time_error = 0;  // measured / predicted - 1.
+  double mean_task_time_error =
+      0;                    // Mean over tasks of |measured/predicted-1|.
+  bool same_order = false;  // Every rank ran its tasks in one order.
+};
+TraceComparison CompareTraces(const StepTrace& predicted,
+                              const StepTrace& measured);
+
+}  // namespace pipeloom
+
+#endif  // PIPELOOM_IR_PLAN_STEP_TRACE_H_

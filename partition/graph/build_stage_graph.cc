@@ -1,0 +1,431 @@
+#include "partition/graph/build_stage_graph.h"
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "base/check.h"
+#include "base/fingerprint.h"
+#include "base/status_macros.h"
+
+namespace pipeloom::partition {
+namespace {
+
+using emulator::StageCost;
+using emulator::StageCostModel;
+
+constexpr int64_t kMostTasks = int64_t{1} << 24;
+constexpr int64_t kMostEdges = int64_t{1} << 26;
+
+absl::Status CheckInputs(const JobSpec& job, const Partition& partition,
+                         const Microbatches& microbatches,
+                         const GraphOptions& options) {
+  PIPELOOM_RETURN_IF_ERROR(ValidatePartition(partition, job.model));
+  PIPELOOM_RETURN_IF_ERROR(ValidateMicrobatches(microbatches, job.model));
+  if (partition.num_ranks != job.parallel.pp) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("partition: num_ranks is %d; parallel.pp is %d",
+                        partition.num_ranks, job.parallel.pp));
+  }
+  return ValidateMemoryPolicy(options.memory, partition, microbatches);
+}
+
+// The tasks of one stage on one sub-microbatch; none where there is no such
+// pass.
+struct StageTasks {
+  TaskId forward{};
+  TaskId backward{};
+  StagePairId pair{};
+  const StageCost* cost = nullptr;  // In the run's `costs`.
+};
+
+// A module in one microbatch: sub-microbatch j's stages are
+// tasks[j * stages, (j + 1) * stages).
+struct ModuleRun {
+  int32_t first_sub = 0;
+  int32_t num_subs = 0;
+  bool trainable = false;
+  bool fed_by_trainable = false;
+  std::vector<StageTasks> tasks{};
+  std::vector<StageCostModel::CostRow> costs{};  // By sub-microbatch.
+  bool present() const { return num_subs > 0; }
+  bool has_backward() const { return trainable || fed_by_trainable; }
+};
+
+class GraphBuilder {
+ public:
+  GraphBuilder(const StageCostModel& costs, const Partition& partition,
+               const Microbatches& microbatches, const GraphOptions& options)
+      : costs_(costs),
+        model_(costs.job().model),
+        partition_(partition),
+        microbatches_(microbatches),
+        options_(options) {
+    const int32_t modules = model_.modules.size();
+    stages_of_.resize(modules);
+    for (const StageId s : partition.stages.ids()) {
+      stages_of_[partition.stages[s].module].push_back(s);
+    }
+    for (const std::vector<StageId>& ids : stages_of_) {
+      std::vector<Stage> stages;
+      for (const StageId s : ids) stages.push_back(partition.stages[s]);
+      rows_.push_back(emulator::StageRow(std::move(stages)));
+    }
+    frozen_.resize(modules);
+    fed_by_.resize(modules);
+    feeds_.resize(modules);
+    runs_.resize(modules);
+    for (const ModuleId m : model_.modules.ids()) {
+      frozen_[m] = costs.job().IsFrozen(m);
+    }
+    for (const ModuleEdge& edge : model_.edges) {
+      fed_by_[edge.to].push_back(edge.from);
+      feeds_[edge.from].push_back(edge.to);
+    }
+    // A model may say twice that one module feeds another.
+    for (const ModuleId m : model_.modules.ids()) {
+      for (std::vector<ModuleId>* list : {&fed_by_[m], &feeds_[m]}) {
+        std::sort(list->begin(), list->end());
+        list->erase(std::unique(list->begin(), list->end()), list->end());
+      }
+    }
+  }
+
+  absl::StatusOr<BuiltGraph> Build() {
+    PIPELOOM_RETURN_IF_ERROR(CheckSize());
+    const auto& subs = microbatches_.sub_microbatches;
+    for (int32_t begin = 0; begin < subs.size();) {
+      int32_t end = begin;
+      const MicrobatchId microbatch = subs[SubMicrobatchId(begin)].microbatch;
+      while (end < subs.size() &&
+             subs[SubMicrobatchId(end)].microbatch == microbatch) {
+        ++end;
+      }
+      AddMicrobatch(begin, end);
+      begin = end;
+    }
+    SetTransients();
+    std::vector<std::string> names;
+    for (const ModuleSpec& module : model_.modules) {
+      names.push_back(module.name);
+    }
+    BuiltGraph built;
+    built.model_flops = model_flops_;
+    PIPELOOM_ASSIGN_OR_RETURN(
+        built.graph,
+        StageGraph::Create(costs_.job().name, costs_.Ranks(partition_),
+                           std::move(names), std::move(tasks_),
+                           std::move(edges_)));
+    built.pairs = std::move(pairs_);
+    if (!options_.memory.empty()) {
+      PIPELOOM_RETURN_IF_ERROR(ApplyPolicy(&built));
+    }
+    return built;
+  }
+
+ private:
+  // Counts with a margin, and reserves.
+  absl::Status CheckSize() {
+    const auto& subs = microbatches_.sub_microbatches;
+    IdVector<ModuleId, int64_t> count(model_.modules.size(), 0);
+    int64_t num_tasks = 0;
+    int64_t num_edges = 0;
+    const auto add_joins = [&] {
+      for (const ModuleId m : count.ids()) {
+        for (const ModuleId from : fed_by_[m]) {
+          num_edges += 2 * count[m] * count[from];
+        }
+      }
+      std::fill(count.begin(), count.end(), 0);
+    };
+    MicrobatchId current;
+    for (const SubMicrobatch& sub : subs) {
+      if (sub.microbatch != current) add_joins();
+      current = sub.microbatch;
+      ++count[sub.module];
+      const auto stages = static_cast<int64_t>(stages_of_[sub.module].size());
+      num_tasks += (options_.split_backward ? 3 : 2) * stages;
+      num_edges += 4 * stages;
+    }
+    add_joins();
+    if (num_tasks > kMostTasks || num_edges > kMostEdges) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "the step has up to %d tasks and %d dependencies; at most %d and %d "
+          "are allowed: use fewer microbatches or larger sub-microbatches",
+          num_tasks, num_edges, kMostTasks, kMostEdges));
+    }
+    tasks_.reserve(static_cast<int32_t>(num_tasks));
+    edges_.reserve(static_cast<int32_t>(num_edges));
+    return absl::OkStatus();
+  }
+
+  // The sub-microbatches [begin, end) are one microbatch's.
+  void AddMicrobatch(int32_t begin, int32_t end) {
+    for (ModuleRun& run : runs_) run.num_subs = 0;
+    for (int32_t i = begin; i < end; ++i) {
+      ModuleRun& run =
+          runs_[microbatches_.sub_microbatches[SubMicrobatchId(i)].module];
+      if (run.num_subs == 0) run.first_sub = i;
+      ++run.num_subs;
+    }
+    for (const ModuleId m : model_.modules.ids()) {
+      ModuleRun& run = runs_[m];
+      if (!run.present()) continue;
+      run.trainable = !frozen_[m];
+      run.fed_by_trainable = false;
+      for (const ModuleId from : fed_by_[m]) {
+        run.fed_by_trainable |=
+            runs_[from].present() && runs_[from].has_backward();
+      }
+      AddForwards(m);
+    }
+    for (int32_t m = model_.modules.size(); m-- > 0;) {
+      const ModuleRun& run = runs_[ModuleId(m)];
+      if (run.present() && run.has_backward()) AddBackwards(ModuleId(m));
+    }
+  }
+
+  const SubMicrobatch& Sub(const ModuleRun& run, int32_t j) const {
+    return microbatches_.sub_microbatches[SubMicrobatchId(run.first_sub + j)];
+  }
+  static StageTasks& At(ModuleRun& run, int32_t j, size_t stage,
+                        size_t stages) {
+    return run.tasks[static_cast<size_t>(j) * stages + stage];
+  }
+  // Whether the gradient goes on below the module's stage.
+  static bool NeedsInputGrad(const ModuleRun& run, size_t stage) {
+    return run.fed_by_trainable || (run.trainable && stage > 0);
+  }
+
+  Task NewTask(StageId id, const SubMicrobatch& sub, Pass pass) const {
+    return {.rank = partition_.stages[id].rank,
+            .pass = pass,
+            .module = sub.module,
+            .stage = id,
+            .microbatch = sub.microbatch,
+            .sub_microbatch = sub.index};
+  }
+
+  void AddForwards(ModuleId m) {
+    ModuleRun& run = runs_[m];
+    const std::vector<StageId>& stages = stages_of_[m];
+    run.tasks.assign(static_cast<size_t>(run.num_subs) * stages.size(), {});
+    run.costs.clear();
+    for (int32_t j = 0; j < run.num_subs; ++j) {
+      const SubMicrobatch& sub = Sub(run, j);
+      run.costs.push_back(
+          costs_.Costs(rows_[m], sub.shape, run.fed_by_trainable));
+      const std::vector<StageCost>& row = *run.costs.back();
+      for (size_t s = 0; s < stages.size(); ++s) {
+        const StageId id = stages[s];
+        StageTasks& at = At(run, j, s, stages.size());
+        const StageCost& cost = row[s];
+        at.cost = &cost;
+        model_flops_ += cost.model_flops;
+        Task task = NewTask(id, sub, Pass::kForward);
+        task.duration = cost.forward;
+        if (!run.has_backward()) {
+          transients_.push_back({.task = TaskId(tasks_.size()),
+                                 .activations = cost.activations,
+                                 .input = cost.input,
+                                 .output = cost.output});
+        } else {
+          task.alloc = cost.activations;
+        }
+        at.forward = tasks_.push_back(task);
+        at.pair = pairs_.push_back(
+            {.forward = at.forward,
+             .stage = id,
+             .sub_microbatch = SubMicrobatchId(run.first_sub + j),
+             .needs_input_grad = NeedsInputGrad(run, s)});
+        if (s > 0) {
+          const StageTasks& before = At(run, j, s - 1, stages.size());
+          Connect(before.forward, at.forward, *before.cost, 0, 1);
+        } else {
+          JoinForward(m, j, at.forward);
+        }
+      }
+    }
+  }
+
+  // Sub-microbatch j of module m waits for the whole of what feeds it.
+  void JoinForward(ModuleId m, int32_t j, TaskId task) {
+    const int32_t parts = runs_[m].num_subs;
+    for (const ModuleId from : fed_by_[m]) {
+      ModuleRun& feeder = runs_[from];
+      const size_t stages = stages_of_[from].size();
+      for (int32_t i = 0; i < feeder.num_subs; ++i) {
+        const StageTasks& last = At(feeder, i, stages - 1, stages);
+        Connect(last.forward, task, *last.cost, j, parts);
+      }
+    }
+  }
+
+  void AddBackwards(ModuleId m) {
+    ModuleRun& run = runs_[m];
+    const std::vector<StageId>& stages = stages_of_[m];
+    for (int32_t j = 0; j < run.num_subs; ++j) {
+      const SubMicrobatch& sub = Sub(run, j);
+      for (size_t s = stages.size(); s-- > 0;) {
+        const StageId id = stages[s];
+        StageTasks& at = At(run, j, s, stages.size());
+        const StageCost& cost = *at.cost;
+        const bool split = options_.split_backward && run.trainable;
+        Task task = NewTask(id, sub, Pass::kBackward);
+        task.duration = split ? cost.backward : cost.fused;
+        task.free = split ? std::min(cost.freed_by_backward, cost.activations)
+                          : cost.activations;
+        at.backward = tasks_.push_back(task);
+        pairs_[at.pair].backward = at.backward;
+        pairs_[at.pair].edge = EdgeId(edges_.size());
+        Connect(at.forward, at.backward, {}, 0, 1);
+        if (s + 1 < stages.size()) {
+          Connect(At(run, j, s + 1, stages.size()).backward, at.backward, cost,
+                  0, 1);
+        } else {
+          JoinBackward(m, at);
+        }
+        if (split) {
+          Task weight_grad = NewTask(id, sub, Pass::kWeightGrad);
+          weight_grad.duration = cost.weight_grad;
+          weight_grad.free = cost.activations - task.free;
+          pairs_[at.pair].weight_grad = tasks_.push_back(weight_grad);
+          Connect(at.backward, pairs_[at.pair].weight_grad, {}, 0, 1);
+        }
+      }
+    }
+  }
+
+  // The last stage of module m waits for the input gradient of all it feeds.
+  void JoinBackward(ModuleId m, const StageTasks& at) {
+    for (const ModuleId to : feeds_[m]) {
+      ModuleRun& consumer = runs_[to];
+      if (!consumer.present()) continue;
+      const size_t stages = stages_of_[to].size();
+      for (int32_t i = 0; i < consumer.num_subs; ++i) {
+        const StageTasks& first = At(consumer, i, 0, stages);
+        PIPELOOM_DCHECK(!first.backward.is_none());
+        Connect(first.backward, at.backward, *at.cost, i, consumer.num_subs);
+      }
+    }
+  }
+
+  // Part `part` of `parts` of a stage's output, or of its gradient, crosses.
+  void Connect(TaskId from, TaskId to, const StageCost& output, int32_t part,
+               int32_t parts) {
+    Dependency edge{.from = from, .to = to};
+    const RankId sender = tasks_[from].rank;
+    const RankId receiver = tasks_[to].rank;
+    if (sender != receiver) {
+      const auto share = [&](int64_t whole) {
+        return whole / parts + (part < whole % parts ? 1 : 0);
+      };
+      edge.payload = Bytes(share(output.output.count()));
+      edge.rows = share(output.output_rows);
+      edge.width = output.output_width;
+      const StageCostModel::Transfer transfer =
+          costs_.TransferTime(sender, receiver, edge.payload);
+      edge.delay = transfer.time;
+      edge.occupancy = std::min(transfer.occupancy, transfer.time);
+    }
+    edges_.push_back(edge);
+  }
+
+  // What stages without a backward hold while they run: input and output, less
+  // what of it goes to other ranks, which the edges hold.
+  void SetTransients() {
+    if (transients_.empty()) return;
+    IdVector<TaskId, Bytes> crossing(tasks_.size());
+    for (const Dependency& edge : edges_) crossing[edge.from] += edge.payload;
+    for (const Transient& t : transients_) {
+      Task& task = tasks_[t.task];
+      const Bytes stays = t.output - std::min(t.output, crossing[t.task]);
+      task.alloc = std::min(t.activations, t.input + stays);
+      task.free = task.alloc;
+    }
+  }
+
+  // From a graph with everything kept to one of the policy.
+  absl::Status ApplyPolicy(BuiltGraph* built) const {
+    StepMemory memory;
+    memory.pairs = built->pairs;
+    memory.lists.push_back(
+        {MemoryCandidate{}});  // Of pairs without a backward.
+    memory.form_of_list.push_back(PassForm::kFused);
+    // Equal choices for equal stages at equal shapes.
+    using Key = std::tuple<StageId, Fingerprint, bool, bool, int32_t>;
+    std::map<Key, int32_t> known;
+    for (const StagePairId id : built->pairs.ids()) {
+      const StagePair& pair = built->pairs[id];
+      memory.list_of.push_back(0);
+      if (pair.backward.is_none()) continue;
+      const WorkShape& shape =
+          microbatches_.sub_microbatches[pair.sub_microbatch].shape;
+      const bool split = !pair.weight_grad.is_none();
+      const auto [entry, is_new] = known.try_emplace(
+          Key(pair.stage, shape.fingerprint(), pair.needs_input_grad, split,
+              options_.memory.choice_of[id]),
+          static_cast<int32_t>(memory.lists.size()));
+      memory.list_of[id] = entry->second;
+      if (!is_new) continue;
+      const LayerCosts layers(costs_, partition_.stages[pair.stage], shape,
+                              pair.needs_input_grad);
+      const MemoryEffect effect = layers.Effect(
+          options_.memory.of(id), split ? PassForm::kSplit : PassForm::kFused);
+      if (!layers.CopiesKeepUp(effect)) {
+        return absl::InvalidArgumentError(absl::StrFormat(
+            "memory policy, stage pair %d (%s): its copies to the host take "
+            "%s, longer than its forward or backward pass",
+            id.value(), DescribeTask(built->graph, pair.forward),
+            FormatDuration(effect.copy)));
+      }
+      memory.lists.push_back({{.choice = {}, .effect = effect}});
+      memory.form_of_list.push_back(split ? PassForm::kSplit
+                                          : PassForm::kFused);
+    }
+    memory.other_form.assign(memory.lists.size(), -1);
+    PIPELOOM_ASSIGN_OR_RETURN(
+        built->graph,
+        ApplyMemory(built->graph, memory, memory.KeepEverything()));
+    return absl::OkStatus();
+  }
+
+  const StageCostModel& costs_;
+  const ModelSpec& model_;
+  const Partition& partition_;
+  const Microbatches& microbatches_;
+  const GraphOptions& options_;
+  IdVector<ModuleId, std::vector<StageId>> stages_of_{};
+  IdVector<ModuleId, emulator::StageRow> rows_{};
+  IdVector<ModuleId, bool> frozen_{};
+  IdVector<ModuleId, std::vector<ModuleId>> fed_by_{};
+  IdVector<ModuleId, std::vector<ModuleId>> feeds_{};
+  IdVector<ModuleId, ModuleRun> runs_{};  // Of the current microbatch.
+  IdVector<TaskId, Task> tasks_{};
+  IdVector<EdgeId, Dependency> edges_{};
+  IdVector<StagePairId, StagePair> pairs_{};
+  struct Transient {
+    TaskId task{};
+    Bytes activations{};
+    Bytes input{};
+    Bytes output{};
+  };
+  std::vector<Transient> transients_{};
+  Flops model_flops_{};
+};
+
+}  // namespace
+
+absl::StatusOr<BuiltGraph> BuildStageGraph(
+    const emulator::StageCostModel& costs, const Partition& partition,
+    const Microbatches& microbatches, const GraphOptions& options) {
+  PIPELOOM_RETURN_IF_ERROR(
+      CheckInputs(costs.job(), partition, microbatches, options));
+  return GraphBuilder(costs, partition, microbatches, options).Build();
+}
+
+}  // namespace pipeloom::partition

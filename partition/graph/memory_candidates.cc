@@ -1,0 +1,434 @@
+#include "partition/graph/memory_candidates.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <tuple>
+#include <utility>
+
+#include "base/check.h"
+#include "base/fingerprint.h"
+#include "emulator/stage/layer_memory.h"
+
+namespace pipeloom::partition {
+namespace {
+
+using emulator::StageCost;
+
+Bytes BytesOf(const StageCost& layer, OperatorGroups groups) {
+  Bytes bytes;
+  for (const OperatorGroup g : kAllOperatorGroups) {
+    if (groups.Has(g)) bytes += layer.groups[static_cast<size_t>(g)].bytes;
+  }
+  return bytes;
+}
+
+Duration TimeOf(const StageCost& layer, OperatorGroups groups) {
+  Duration time{};
+  for (const OperatorGroup g : kAllOperatorGroups) {
+    if (groups.Has(g)) time += layer.groups[static_cast<size_t>(g)].again;
+  }
+  return time;
+}
+
+// Layers that the backward treats in one go, and what they hold.
+struct Segment {
+  Bytes before{};  // When the backward begins; offloaded layers are back.
+  Bytes during{};  // The most while it goes through them.
+  Bytes after{};   // When it is through, for the weight gradient.
+};
+
+// The most that all hold while the backward goes from last to first.
+Bytes WalkBack(const std::vector<Segment>& segments) {
+  Bytes live;
+  for (const Segment& segment : segments) live += segment.before;
+  Bytes peak = live;
+  for (size_t k = segments.size(); k-- > 0;) {
+    live -= segments[k].before;
+    peak = std::max(peak, live + segments[k].during);
+    live += segments[k].after;
+    peak = std::max(peak, live);
+  }
+  return peak;
+}
+
+}  // namespace
+
+LayerCosts::LayerCosts(const emulator::StageCostModel& costs,
+                       const Stage& stage, const WorkShape& shape,
+                       bool needs_input_grad)
+    : host_bandwidth_(costs.job().cluster.device.host_bandwidth) {
+  const bool trained = !costs.job().IsFrozen(stage.module);
+  const WorkShape share =
+      LargestShare(shape, costs.job().CopiesOf(stage.module));
+  layers_.reserve(static_cast<size_t>(stage.num_layers));
+  for (int32_t i = 0; i < stage.num_layers; ++i) {
+    Stage layer = stage;
+    layer.first_layer = LayerId(stage.first_layer.value() + i);
+    layer.num_layers = 1;
+    layers_.push_back(
+        costs.Cost(layer, shape, needs_input_grad || (trained && i > 0)));
+    forward_ += layers_.back().forward;
+    backward_ += layers_.back().backward;
+    weight_grad_ += layers_.back().weight_grad;
+    fused_ += layers_.back().fused;
+    backward_gap_ += layers_.back().backward_gap;
+    fused_gap_ += layers_.back().fused_gap;
+    const auto& specs = costs.job().model.modules[stage.module].layers;
+    const int64_t width_before =
+        layer.first_layer.value() > 0
+            ? specs[LayerId(layer.first_layer.value() - 1)].hidden
+            : 0;
+    inputs_.push_back(std::max(
+        layers_.back().input,
+        emulator::InputBytes(specs[layer.first_layer], share, width_before,
+                             costs.job().LayoutOf(stage.module))));
+  }
+}
+
+MemoryEffect LayerCosts::Effect(const MemoryChoice& choice,
+                                PassForm form) const {
+  const bool split = form == PassForm::kSplit;
+  PIPELOOM_CHECK(choice.layers.empty() ||
+                 choice.layers.size() == layers_.size());
+  MemoryEffect effect;
+  effect.backward = split ? backward_ : fused_;
+  effect.gap = split ? backward_gap_ : fused_gap_;
+  if (split) effect.weight_grad = weight_grad_;
+  std::vector<Segment> segments;
+  Bytes held_after;  // After the input gradient.
+  for (size_t i = 0; i < layers_.size();) {
+    const LayerMemory memory =
+        choice.layers.empty() ? LayerMemory() : choice.layers[i];
+    const size_t end =
+        memory.recomputes_fully() ? choice.CheckpointEnd(i) : i + 1;
+    Segment segment;
+    Duration forward{};
+    for (size_t j = i; j < end; ++j) {
+      segment.during += layers_[j].activations;
+      if (split) {
+        segment.after += layers_[j].activations - layers_[j].freed_by_backward;
+      }
+      forward += layers_[j].forward_again;
+    }
+    segment.before = segment.during;
+    if (memory.recomputes_fully()) {
+      segment.before = std::min(inputs_[i], segment.during);
+      effect.extra += forward;
+    } else if (memory.recomputes_partly()) {
+      segment.before -= BytesOf(layers_[i], memory.groups);
+      effect.extra += TimeOf(layers_[i], memory.groups);
+    } else if (memory.offloads()) {
+      effect.forward_free += segment.before;
+    }
+    effect.forward_alloc += segment.before;
+    held_after += segment.after;
+    segments.push_back(segment);
+    i = end;
+  }
+  effect.backward += effect.extra;
+  // Copies are back when the backward begins.
+  effect.backward_alloc = WalkBack(segments) - effect.held();
+  effect.backward_free = effect.held() + effect.backward_alloc - held_after;
+  effect.weight_grad_free = held_after;
+  effect.copy = TransferTime(effect.forward_free, host_bandwidth_);
+  return effect;
+}
+
+namespace {
+
+// By pair the candidate with the least key.
+template <typename Key>
+MemorySelection Least(const StepMemory& memory, const Key& key) {
+  std::vector<int32_t> least;  // By list.
+  for (const std::vector<MemoryCandidate>& list : memory.lists) {
+    int32_t best = 0;
+    for (int32_t j = 1; j < static_cast<int32_t>(list.size()); ++j) {
+      if (key(list[static_cast<size_t>(j)].effect) <
+          key(list[static_cast<size_t>(best)].effect)) {
+        best = j;
+      }
+    }
+    least.push_back(best);
+  }
+  MemorySelection selection(memory.pairs.size());
+  for (const StagePairId pair : memory.pairs.ids()) {
+    selection[pair] = least[static_cast<size_t>(memory.list_of[pair])];
+  }
+  return selection;
+}
+
+}  // namespace
+
+MemorySelection StepMemory::Leanest() const {
+  return Least(*this, [](const MemoryEffect& e) {
+    return std::tuple(e.held(), e.backward_peak(), e.backward);
+  });
+}
+
+MemorySelection StepMemory::Lean(int64_t at_once) const {
+  return Least(*this, [&](const MemoryEffect& e) {
+    return std::tuple((at_once - 1) * e.held() + e.backward_peak(), e.held(),
+                      e.backward);
+  });
+}
+
+MemorySelection StepMemory::Level(double share) const {
+  std::vector<int32_t> chosen;  // By list.
+  for (const std::vector<MemoryCandidate>& list : lists) {
+    const auto held = [](const MemoryCandidate& c) {
+      return static_cast<double>(c.effect.held().count());
+    };
+    double least = held(list[0]);
+    for (const MemoryCandidate& c : list) least = std::min(least, held(c));
+    const double wanted = held(list[0]) + share * (least - held(list[0]));
+    int32_t best = 0;
+    for (int32_t j = 1; j < static_cast<int32_t>(list.size()); ++j) {
+      const auto distance = [&](int32_t index) {
+        return std::abs(held(list[static_cast<size_t>(index)]) - wanted);
+      };
+      if (distance(j) < distance(best)) best = j;
+    }
+    chosen.push_back(best);
+  }
+  MemorySelection selection(pairs.size());
+  for (const StagePairId pair : pairs.ids()) {
+    selection[pair] = chosen[static_cast<size_t>(list_of[pair])];
+  }
+  return selection;
+}
+
+MemorySelection StepMemory::Copied(Bytes largest) const {
+  std::vector<int32_t> chosen;  // By list.
+  for (const std::vector<MemoryCandidate>& list : lists) {
+    int32_t best = 0;
+    for (int32_t j = 1; j < static_cast<int32_t>(list.size()); ++j) {
+      const MemoryEffect& e = list[static_cast<size_t>(j)].effect;
+      const MemoryEffect& b = list[static_cast<size_t>(best)].effect;
+      if (e.extra == kZero && e.forward_free <= largest &&
+          e.held() < b.held()) {
+        best = j;
+      }
+    }
+    chosen.push_back(best);
+  }
+  MemorySelection selection(pairs.size());
+  for (const StagePairId pair : pairs.ids()) {
+    selection[pair] = chosen[static_cast<size_t>(list_of[pair])];
+  }
+  return selection;
+}
+
+std::vector<Bytes> StepMemory::CopySizes() const {
+  std::vector<Bytes> of_list;
+  for (const std::vector<MemoryCandidate>& list : lists) {
+    Bytes& most = of_list.emplace_back();
+    for (const MemoryCandidate& c : list) {
+      most = std::max(most, c.effect.forward_free);
+    }
+  }
+  std::vector<Bytes> sizes;
+  for (const int32_t list : list_of) {
+    const Bytes most = of_list[static_cast<size_t>(list)];
+    if (most > Bytes(0)) sizes.push_back(most);
+  }
+  std::sort(sizes.begin(), sizes.end());
+  return sizes;
+}
+
+StepMemory StepMemory::WithoutCopies() const {
+  StepMemory without = *this;
+  for (std::vector<MemoryCandidate>& list : without.lists) {
+    std::erase_if(list, [](const MemoryCandidate& c) {
+      return c.effect.forward_free > Bytes(0);
+    });
+  }
+  return without;
+}
+
+FormSelection StepMemory::forms() const {
+  FormSelection forms(pairs.size());
+  for (const StagePairId id : pairs.ids()) forms[id] = form(id);
+  return forms;
+}
+
+void StepMemory::SetForms(const FormSelection& forms) {
+  for (const StagePairId id : forms.ids()) {
+    if (has_other_form(id) && form(id) != forms[id]) SwitchForm(id);
+  }
+}
+
+bool StepMemory::has_choices() const {
+  return std::any_of(list_of.begin(), list_of.end(), [&](int32_t list) {
+    return lists[static_cast<size_t>(list)].size() > 1;
+  });
+}
+
+StepMemory MakeStepMemory(
+    const emulator::StageCostModel& costs, const Partition& partition,
+    const Microbatches& microbatches,
+    const IdVector<StagePairId, StagePair>& pairs,
+    const IdVector<StageId, std::vector<MemoryChoice>>& choices) {
+  PIPELOOM_CHECK(choices.size() == partition.stages.size());
+  StepMemory memory;
+  memory.pairs = pairs;
+  memory.list_of.resize(pairs.size());
+  // Of pairs without a backward.
+  memory.lists.push_back({MemoryCandidate{}});
+  memory.other_form.push_back(-1);
+  memory.form_of_list.push_back(PassForm::kFused);
+  using Key = std::tuple<StageId, Fingerprint, bool, bool>;
+  std::map<Key, int32_t> known;
+  for (const StagePairId id : pairs.ids()) {
+    const StagePair& pair = pairs[id];
+    if (pair.backward.is_none()) {
+      memory.list_of[id] = 0;
+      continue;
+    }
+    const WorkShape& shape =
+        microbatches.sub_microbatches[pair.sub_microbatch].shape;
+    const bool split = !pair.weight_grad.is_none();
+    const auto [entry, is_new] = known.try_emplace(
+        Key(pair.stage, shape.fingerprint(), pair.needs_input_grad, split),
+        static_cast<int32_t>(memory.lists.size()));
+    memory.list_of[id] = entry->second;
+    if (!is_new) continue;
+    const LayerCosts layers(costs, partition.stages[pair.stage], shape,
+                            pair.needs_input_grad);
+    // Lists of both forms have the same candidates.
+    std::vector<MemoryCandidate> fused;
+    std::vector<MemoryCandidate> apart;
+    const auto add = [&](const MemoryChoice& choice) {
+      const MemoryEffect whole = layers.Effect(choice, PassForm::kFused);
+      const MemoryEffect parts = layers.Effect(choice, PassForm::kSplit);
+      if (!layers.CopiesKeepUp(whole) ||
+          (split && !layers.CopiesKeepUp(parts))) {
+        return;
+      }
+      fused.push_back({.choice = choice, .effect = whole});
+      if (split) apart.push_back({.choice = choice, .effect = parts});
+    };
+    add({});
+    for (const MemoryChoice& choice : choices[pair.stage]) {
+      if (!choice.keeps_everything()) add(choice);
+    }
+    if (split) {
+      const auto own = static_cast<int32_t>(memory.lists.size());
+      memory.lists.push_back(std::move(apart));
+      memory.other_form.push_back(own + 1);
+      memory.form_of_list.push_back(PassForm::kSplit);
+      memory.lists.push_back(std::move(fused));
+      memory.other_form.push_back(own);
+      memory.form_of_list.push_back(PassForm::kFused);
+    } else {
+      memory.lists.push_back(std::move(fused));
+      memory.other_form.push_back(-1);
+      memory.form_of_list.push_back(PassForm::kFused);
+    }
+  }
+  return memory;
+}
+
+namespace {
+
+absl::StatusOr<StageGraph> Apply(const StageGraph& graph,
+                                 const StepMemory& memory,
+                                 const MemorySelection& selection,
+                                 bool beside_copies) {
+  PIPELOOM_CHECK(selection.size() == memory.pairs.size());
+  IdVector<RankId, RankSpec> ranks = graph.ranks();
+  IdVector<TaskId, Task> tasks = graph.tasks();
+  IdVector<EdgeId, Dependency> edges = graph.edges();
+  IdVector<RankId, Duration> longest(ranks.size());
+  IdVector<RankId, Bytes> largest(ranks.size());
+  for (const StagePairId id : memory.pairs.ids()) {
+    const StagePair& pair = memory.pairs[id];
+    if (pair.backward.is_none()) continue;
+    const int32_t index = selection[id];
+    const MemoryEffect& effect = memory.effect(id, index);
+    Task& forward = tasks[pair.forward];
+    forward.alloc = effect.forward_alloc;
+    forward.free = beside_copies ? Bytes(0) : effect.forward_free;
+    Task& backward = tasks[pair.backward];
+    backward.duration = effect.backward;
+    backward.alloc = effect.backward_alloc;
+    if (beside_copies) backward.alloc -= effect.forward_free;
+    backward.free = effect.backward_free;
+    backward.recomputes = effect.extra > kZero;
+    if (!pair.weight_grad.is_none()) {
+      tasks[pair.weight_grad].duration = effect.weight_grad;
+      tasks[pair.weight_grad].free = effect.weight_grad_free;
+    }
+    if (beside_copies) continue;
+    longest[forward.rank] = std::max(longest[forward.rank], effect.copy);
+    largest[forward.rank] =
+        std::max(largest[forward.rank], effect.forward_free);
+  }
+  for (const StagePairId id : memory.pairs.ids()) {
+    const StagePair& pair = memory.pairs[id];
+    if (pair.backward.is_none()) continue;
+    if (memory.effect(id, selection[id]).forward_free == Bytes(0)) continue;
+    edges[pair.edge].delay += 2 * longest[tasks[pair.forward].rank];
+  }
+  for (const RankId r : ranks.ids()) {
+    ranks[r].memory.overhead += 2 * largest[r];
+  }
+  return StageGraph::Create(graph.name(), std::move(ranks),
+                            graph.module_names(), std::move(tasks),
+                            std::move(edges));
+}
+
+}  // namespace
+
+absl::StatusOr<StageGraph> ApplyMemory(const StageGraph& graph,
+                                       const StepMemory& memory,
+                                       const MemorySelection& selection) {
+  return Apply(graph, memory, selection, /*beside_copies=*/false);
+}
+
+absl::StatusOr<StageGraph> ApplyMemoryBesideCopies(
+    const StageGraph& graph, const StepMemory& memory,
+    const MemorySelection& selection) {
+  return Apply(graph, memory, selection, /*beside_copies=*/true);
+}
+
+MemorySelection FromWithoutCopies(const StepMemory& memory,
+                                  const MemorySelection& selection) {
+  MemorySelection whole(selection.size(), 0);
+  for (const StagePairId id : selection.ids()) {
+    int32_t rest = selection[id];
+    for (const MemoryCandidate& c : memory.candidates(id)) {
+      if (c.effect.forward_free == Bytes(0) && rest-- == 0) break;
+      ++whole[id];
+    }
+  }
+  return whole;
+}
+
+MemoryPolicy PolicyOf(const StepMemory& memory,
+                      const MemorySelection& selection) {
+  PIPELOOM_CHECK(selection.size() == memory.pairs.size());
+  MemoryPolicy policy;
+  policy.choice_of.resize(selection.size());
+  const auto less = [](const MemoryChoice* a, const MemoryChoice* b) {
+    if (a->period != b->period) return a->period < b->period;
+    return std::lexicographical_compare(
+        a->layers.begin(), a->layers.end(), b->layers.begin(), b->layers.end(),
+        [](const LayerMemory& x, const LayerMemory& y) {
+          return std::pair(x.strategy, x.groups.bits()) <
+                 std::pair(y.strategy, y.groups.bits());
+        });
+  };
+  std::map<const MemoryChoice*, int32_t, decltype(less)> known(less);
+  for (const StagePairId id : selection.ids()) {
+    const MemoryChoice& choice =
+        memory.candidates(id)[static_cast<size_t>(selection[id])].choice;
+    const auto [entry, is_new] =
+        known.try_emplace(&choice, static_cast<int32_t>(policy.choices.size()));
+    if (is_new) policy.choices.push_back(choice);
+    policy.choice_of[id] = entry->second;
+  }
+  return policy;
+}
+
+}  // namespace pipeloom::partition

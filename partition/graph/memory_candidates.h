@@ -1,0 +1,223 @@
+// What keeping, recomputing and offloading cost: the memory choices of a step
+// with their times and bytes, for searches that choose among them.
+//
+// Time: a recomputed layer adds its forward to the backward, one that is
+// recomputed in part the time of its groups. Memory: a recomputed layer holds
+// its input, or what its groups leave. The backward goes through the layers
+// last to first; a layer's activations are whole for its own time only, those
+// of layers that share a checkpoint (MemoryChoice::period) for theirs. Layers
+// that it is through with hold what the weight gradient needs, if that is a
+// task of its own, else nothing. The backward's peak is the most on this walk.
+// An offloaded layer holds nothing between the copy out after the forward and
+// the copy back before the backward.
+//
+// Copies run on one stream a direction beside compute, freeing as they go. A
+// choice whose copies last longer than the pass they belong to is not offered,
+// so no queue builds up: a copy is done at most the longest copy M of its rank
+// after its forward, begins at most M before its backward, and at any time no
+// more bytes are on the way, each way, than the rank's largest copy has. So
+// twice those bytes are set aside on the rank (RankMemory::overhead), and a
+// backward starts at least 2 M after its forward (the dependency's delay). Host
+// memory is taken to be enough.
+#ifndef PIPELOOM_PARTITION_GRAPH_MEMORY_CANDIDATES_H_
+#define PIPELOOM_PARTITION_GRAPH_MEMORY_CANDIDATES_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "base/units.h"
+#include "emulator/stage/stage_cost.h"
+#include "ir/ids.h"
+#include "ir/plan/memory_policy.h"
+#include "ir/plan/microbatches.h"
+#include "ir/plan/partition.h"
+#include "ir/plan/stage_graph.h"
+
+namespace pipeloom::partition {
+
+// One stage pair and its tasks in a graph.
+struct StagePair {
+  TaskId forward{};
+  TaskId backward{};     // None: the stage has no backward, and no choice.
+  TaskId weight_grad{};  // None: not split.
+  EdgeId edge{};         // From forward to backward.
+  StageId stage{};
+  SubMicrobatchId sub_microbatch{};
+  bool needs_input_grad = false;
+  bool operator==(const StagePair&) const = default;
+};
+
+// How a pair's gradients are made (emulator/ops/op_graph.h, LayerOps). In a
+// graph with weight-gradient tasks those of fused pairs take no time and hold
+// nothing.
+enum class PassForm : uint8_t {
+  kSplit,  // Input gradient, and the weight gradient any time after it.
+  kFused,  // Both in the backward.
+};
+
+// The times and bytes that a choice gives a pair's tasks.
+struct MemoryEffect {
+  Duration backward{};     // Of the backward task, recomputation included.
+  Duration weight_grad{};  // 0 where fused.
+  Duration extra{};        // Part of `backward` that is recomputation.
+  // How much other compute finds room in `backward` while the compute stream
+  // waits for collectives.
+  Duration gap{};
+  Duration copy{};  // To the host, and the same back.
+  Bytes forward_alloc{};
+  Bytes forward_free{};  // What is offloaded.
+  Bytes backward_alloc{};
+  Bytes backward_free{};
+  Bytes weight_grad_free{};
+  bool operator==(const MemoryEffect&) const = default;
+
+  // From the forward's end to the backward's start.
+  Bytes held() const { return forward_alloc - forward_free; }
+  // While the backward runs.
+  Bytes backward_peak() const { return held() + backward_alloc; }
+};
+
+// A stage's layers at one shape, priced.
+class LayerCosts {
+ public:
+  LayerCosts(const emulator::StageCostModel& costs, const Stage& stage,
+             const WorkShape& shape, bool needs_input_grad);
+  bool operator==(const LayerCosts&) const = default;
+
+  // The layers one by one.
+  absl::Span<const emulator::StageCost> layers() const { return layers_; }
+  // Of layer `index`, also where it keeps less.
+  Bytes input(size_t index) const { return inputs_[index]; }
+  Duration forward() const { return forward_; }
+  // Returns the times and bytes of the pair's tasks. REQUIRES: the choice has
+  // no layers or as many as the stage.
+  MemoryEffect Effect(const MemoryChoice& choice, PassForm form) const;
+  // Whether the choice's copies are no longer than the passes they belong to.
+  bool CopiesKeepUp(const MemoryEffect& effect) const {
+    return effect.copy <= forward_ && effect.copy <= effect.backward;
+  }
+
+ private:
+  std::vector<emulator::StageCost> layers_{};
+  std::vector<Bytes> inputs_{};  // By layer, also where it keeps less.
+  // Sums over the layers.
+  Duration forward_{};
+  Duration backward_{};
+  Duration weight_grad_{};
+  Duration fused_{};
+  Duration backward_gap_{};
+  Duration fused_gap_{};
+  Bandwidth host_bandwidth_{};
+};
+
+struct MemoryCandidate {
+  MemoryChoice choice{};
+  MemoryEffect effect{};
+  bool operator==(const MemoryCandidate&) const = default;
+};
+
+// A candidate index for each pair.
+using MemorySelection = IdVector<StagePairId, int32_t>;
+// The form of each pair's passes.
+using FormSelection = IdVector<StagePairId, PassForm>;
+
+// All memory choices of a step. A pair's candidate 0 keeps everything.
+struct StepMemory {
+  IdVector<StagePairId, StagePair> pairs{};
+  IdVector<StagePairId, int32_t> list_of{};  // Index into `lists`.
+  std::vector<std::vector<MemoryCandidate>> lists{};
+  // By list: the list of the same candidates in the other form of the passes.
+  // -1: there is none, as the pair has no weight gradient of its own.
+  std::vector<int32_t> other_form{};
+  std::vector<PassForm> form_of_list{};
+
+  const std::vector<MemoryCandidate>& candidates(StagePairId pair) const {
+    return lists[static_cast<size_t>(list_of[pair])];
+  }
+  const MemoryEffect& effect(StagePairId pair, int32_t candidate) const {
+    return candidates(pair)[static_cast<size_t>(candidate)].effect;
+  }
+  MemorySelection KeepEverything() const {
+    return MemorySelection(pairs.size(), 0);
+  }
+  // By pair the candidate that holds least; ties: the least backward peak, then
+  // the fastest.
+  MemorySelection Leanest() const;
+  // By pair the candidate that needs least where `at_once` pairs like it are
+  // held on a rank and one of them runs its backward; ties: the fastest. Of 1
+  // what peaks least, of many what holds least. REQUIRES: at_once >= 1.
+  MemorySelection Lean(int64_t at_once) const;
+  // By pair the candidate whose held bytes are nearest to `share` of the way
+  // from everything (0) to the least (1).
+  MemorySelection Level(double share) const;
+  // By pair what holds least of that which costs no time beside a copy of at
+  // most `largest`; where there is none, everything is kept.
+  MemorySelection Copied(Bytes largest) const;
+  bool has_choices() const;
+  // The most that each pair can copy, in rising order, of those that can copy
+  // anything.
+  std::vector<Bytes> CopySizes() const;
+  // The same choices without those that copy.
+  StepMemory WithoutCopies() const;
+  PassForm form(StagePairId pair) const {
+    return form_of_list[static_cast<size_t>(list_of[pair])];
+  }
+  bool has_other_form(StagePairId pair) const {
+    return other_form[static_cast<size_t>(list_of[pair])] >= 0;
+  }
+  // The effect of the candidate if the pair's passes had the other form.
+  // REQUIRES: has_other_form(pair).
+  const MemoryEffect& effect_in_other_form(StagePairId pair,
+                                           int32_t candidate) const {
+    const int32_t list = other_form[static_cast<size_t>(list_of[pair])];
+    return lists[static_cast<size_t>(list)][static_cast<size_t>(candidate)]
+        .effect;
+  }
+  FormSelection forms() const;
+  // Gives every pair the form that `forms` says, where it has both. Empty: none
+  // changes.
+  void SetForms(const FormSelection& forms);
+  // Gives the pair's passes the other form. REQUIRES: has_other_form(pair).
+  void SwitchForm(StagePairId pair) {
+    list_of[pair] = other_form[static_cast<size_t>(list_of[pair])];
+  }
+};
+
+// `pairs`: BuiltGraph::pairs of the graph with everything kept, for these
+// microbatches. `choices`: by stage, what is offered for its pairs besides
+// keeping everything; what would not keep up with its copies at a pair's shape
+// is left out there. Pairs with a weight gradient of their own begin split.
+// O(pairs x layers x choices), less where shapes repeat.
+StepMemory MakeStepMemory(
+    const emulator::StageCostModel& costs, const Partition& partition,
+    const Microbatches& microbatches,
+    const IdVector<StagePairId, StagePair>& pairs,
+    const IdVector<StageId, std::vector<MemoryChoice>>& choices);
+
+// The graph with the selection's times and bytes: the same that
+// BuildStageGraph makes of PolicyOf(memory, selection). `graph`: the one with
+// everything kept; its limits may have been changed. InvalidArgument: the times
+// add up to more than a StageGraph holds. O(tasks + edges).
+absl::StatusOr<StageGraph> ApplyMemory(const StageGraph& graph,
+                                       const StepMemory& memory,
+                                       const MemorySelection& selection);
+
+// The same for a plan whose own instructions carry the copies out: tasks take
+// and give back only what does not wait on the host, and nothing is delayed or
+// set aside.
+absl::StatusOr<StageGraph> ApplyMemoryBesideCopies(
+    const StageGraph& graph, const StepMemory& memory,
+    const MemorySelection& selection);
+
+// Of WithoutCopies(), as one of `memory`.
+MemorySelection FromWithoutCopies(const StepMemory& memory,
+                                  const MemorySelection& selection);
+
+MemoryPolicy PolicyOf(const StepMemory& memory,
+                      const MemorySelection& selection);
+
+}  // namespace pipeloom::partition
+
+#endif  // PIPELOOM_PARTITION_GRAPH_MEMORY_CANDIDATES_H_

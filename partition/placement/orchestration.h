@@ -1,0 +1,111 @@
+// How many GPUs, and in which layout, each part of a multimodal model gets when
+// the parts have GPUs of their own (disaggregated placement): the formulation
+// of DistTrain, SIGCOMM 2025, solved exactly in integers.
+//
+//   encoder unit -> backbone unit (a pipeline of pp stages, dp times) ->
+//   generator unit
+//
+// A sample is a packed sequence, and a microbatch has one. With x, y, z GPUs,
+// C(tp) a unit's forward and backward time of a sample on tp GPUs, and DP the
+// backbone's replicas:
+//
+//   backbone stage   T_b = C_b(tp) / pp, or the slowest stage's true share
+//                    y = tp * pp * DP
+//   encoder          T_e = DP * tp_e * C_e / x     (it serves all replicas)
+//   generator        T_g = DP * tp_g * C_g / z
+//   minimise  C_b + T_e + T_g + max(T_b, T_e, T_g) * (batch / DP - 1)
+//   with      x + y + z <= GPUs, DP divides the batch, and each unit's weights,
+//             gradients, share of the optimizer's state and activations in
+//             flight fit a GPU.
+//
+// The paper enumerates tp and DP, relaxes x, y and z to reals, and rounds. Here
+// pp, x and z are enumerated as well: for each backbone layout the best split
+// of the rest is found in one pass, and layouts that cannot beat the best so
+// far by the backbone alone are passed over.
+#ifndef PIPELOOM_PARTITION_PLACEMENT_ORCHESTRATION_H_
+#define PIPELOOM_PARTITION_PLACEMENT_ORCHESTRATION_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace pipeloom::partition {
+
+// One way to run a unit: a tensor-parallel size, activations kept or not.
+struct UnitOption {
+  int32_t tp = 1;
+  bool recompute = false;
+  double seconds = 0;  // C: of a sample, forward and backward, on tp GPUs.
+  // Of one of tp GPUs that hold the whole unit.
+  double weight_bytes = 0;      // Weights and gradients.
+  double optimizer_bytes = 0;   // Before it is divided over replicas.
+  double activation_bytes = 0;  // Of a sample.
+};
+
+struct UnitProblem {
+  std::string name{};
+  std::vector<UnitOption> options{};  // Empty: the model has no such unit.
+};
+
+struct OrchestrationProblem {
+  UnitProblem encoder{};
+  UnitProblem backbone{};
+  UnitProblem generator{};
+  int32_t gpus = 0;
+  int64_t batch = 0;        // Samples of a step.
+  int32_t most_stages = 1;  // Of the backbone: its layers.
+  double memory_bytes = 0;  // Of a GPU; 0: no limit.
+  // Of the backbone cut into pp stages, [pp - 1]: the slowest stage's share of
+  // its time. Empty: 1 / pp, as if layers could be cut anywhere.
+  std::vector<double> slowest_share{};
+  double SlowestShare(int32_t pp) const {
+    const auto i = static_cast<size_t>(pp - 1);
+    return i < slowest_share.size() ? slowest_share[i] : 1.0 / pp;
+  }
+};
+
+struct UnitAnswer {
+  int32_t gpus = 0;
+  int32_t tp = 0;
+  int32_t dp = 0;
+  int32_t pp = 0;
+  bool recompute = false;
+  double seconds = 0;  // Of a microbatch: T.
+};
+
+struct OrchestrationAnswer {
+  UnitAnswer encoder{};
+  UnitAnswer backbone{};
+  UnitAnswer generator{};
+  double warm_up = 0;
+  double steady = 0;
+  double seconds() const { return warm_up + steady; }
+  int32_t gpus() const { return encoder.gpus + backbone.gpus + generator.gpus; }
+};
+
+// The best of all integer answers; of equal ones the first by fewer GPUs of the
+// backbone. InvalidArgument: no backbone, no GPUs or no batch.
+// ResourceExhausted: nothing fits the memory. Deterministic; 1,296 GPUs and
+// 1,920 samples take some ten milliseconds.
+absl::StatusOr<OrchestrationAnswer> Orchestrate(
+    const OrchestrationProblem& problem);
+
+// One placement for all units, as in Megatron-LM: the same tp and dp, an
+// encoder stage before and a generator stage after `stages` backbone stages, on
+// as many GPUs as that fills. ResourceExhausted: they are too few, or the
+// memory is.
+absl::StatusOr<OrchestrationAnswer> MegatronStyle(
+    const OrchestrationProblem& problem, int32_t tp, int32_t stages);
+
+// T of an encoder or generator on so many GPUs that serves `replicas` backbone
+// pipelines, each with `in_flight` microbatches between its forward and its
+// backward; infinite where tp does not divide the GPUs or the memory does not
+// suffice.
+double UnitSeconds(const UnitOption& option, int32_t gpus, int64_t replicas,
+                   int32_t in_flight, double memory_bytes);
+
+}  // namespace pipeloom::partition
+
+#endif  // PIPELOOM_PARTITION_PLACEMENT_ORCHESTRATION_H_

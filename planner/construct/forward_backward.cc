@@ -1,0 +1,88 @@
+#include "planner/construct/forward_backward.h"
+
+#include <algorithm>
+#include <functional>
+#include <utility>
+
+namespace pipeloom::planner {
+namespace {
+
+// In reverse a forward gives back what its microbatch holds, so it is to its
+// rank what a weight gradient is in the graph.
+Pass Mirror(Pass pass) {
+  switch (pass) {
+    case Pass::kForward:
+      return Pass::kWeightGrad;
+    case Pass::kWeightGrad:
+      return Pass::kForward;
+    default:
+      return pass;
+  }
+}
+
+}  // namespace
+
+FlatGraph Reversed(const FlatGraph& graph) {
+  FlatGraph reversed = graph;
+  std::swap(reversed.alloc, reversed.free);
+  std::swap(reversed.pred_offset, reversed.succ_offset);
+  std::swap(reversed.pred, reversed.succ);
+  std::swap(reversed.pred_delay, reversed.succ_delay);
+  for (int32_t t = 0; t < graph.num_tasks; ++t) {
+    reversed.pass[t] = Mirror(graph.pass[t]);
+    int64_t& capacity = reversed.capacity[graph.rank[t]];
+    if (capacity != kNoLimit) capacity -= graph.alloc[t] - graph.free[t];
+  }
+  // After the last task of the graph, so before the first of this one: no list
+  // schedule needs it.
+  std::fill(reversed.epilogue.begin(), reversed.epilogue.end(), 0);
+  return reversed;
+}
+
+ForwardBackward::ForwardBackward(const FlatGraph& graph)
+    : graph_(&graph),
+      reversed_(Reversed(graph)),
+      forward_(graph),
+      backward_(reversed_),
+      retimer_(graph),
+      key_(static_cast<size_t>(graph.num_tasks)) {}
+
+void ForwardBackward::Offer(int64_t time, absl::Span<const int32_t> sequence) {
+  if (time >= time_) return;
+  time_ = time;
+  sequence_.assign(sequence.begin(), sequence.end());
+}
+
+int64_t ForwardBackward::Improve(absl::Span<const int32_t> sequence,
+                                 int32_t rounds) {
+  time_ = retimer_.Retime(sequence);
+  sequence_.assign(sequence.begin(), sequence.end());
+  evaluations_ = 0;
+  std::transform(retimer_.end().begin(), retimer_.end().end(), key_.begin(),
+                 std::negate<>());
+  for (int32_t round = 0; round < rounds; ++round) {
+    const int64_t before = time_;
+    // To the right: what ends last goes first in reverse.
+    sorter_.Sort(key_, &order_);
+    backward_.Run({.order = order_, .prefer = Prefer::kPriority});
+    mirrored_.assign(backward_.sequence().rbegin(),
+                     backward_.sequence().rend());
+    Offer(retimer_.Retime(mirrored_), mirrored_);
+    // To the left: what starts first now, that is, ends last in reverse.
+    for (int32_t t = 0; t < graph_->num_tasks; ++t) {
+      key_[t] = -backward_.start()[t] - graph_->duration[t];
+    }
+    sorter_.Sort(key_, &order_);
+    const int64_t time =
+        forward_.Run({.order = order_, .prefer = Prefer::kPriority});
+    evaluations_ += 2;
+    Offer(time, forward_.sequence());
+    if (time_ >= before) break;
+    for (int32_t t = 0; t < graph_->num_tasks; ++t) {
+      key_[t] = -forward_.start()[t] - graph_->duration[t];
+    }
+  }
+  return time_;
+}
+
+}  // namespace pipeloom::planner

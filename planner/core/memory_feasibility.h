@@ -1,0 +1,58 @@
+// Whether any order of the tasks keeps every rank's memory limit: an answer
+// with an order, or a proof that there is none.
+//
+// What a rank holds depends only on which tasks are done, so the search runs
+// over sets of done tasks. Where every connected part of the graph (a
+// microbatch, as a rule) gives back all it took and never more than it took,
+// each part is decided alone: legal parts may run one after another, and a
+// part that does not fit alone fits with nobody. In a part, tasks that hold no
+// more afterwards than before run at once; only the others are branched on,
+// and a set from which no end was reached is never entered twice.
+//
+// The planner's own guard (planner/core/memory_guard.h) tries a few fixed
+// orders of a microbatch. On pipelines both agree (a test); where parallel
+// parts need workspace while they run, the guard refuses some that are legal
+// here.
+//
+// Cost: a few looks a task where forwards, backwards and weight gradients are
+// chained; exponential at worst, cut off by `max_sets`.
+#ifndef PIPELOOM_PLANNER_CORE_MEMORY_FEASIBILITY_H_
+#define PIPELOOM_PLANNER_CORE_MEMORY_FEASIBILITY_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "planner/core/flat_graph.h"
+
+namespace pipeloom::planner {
+
+enum class Feasibility : uint8_t {
+  kLegal,       // `sequence` is an order that keeps the limits.
+  kImpossible,  // No order does.
+  kUnknown,     // `max_sets` was not enough.
+};
+
+struct FeasibilityResult {
+  Feasibility verdict = Feasibility::kUnknown;
+  // All tasks, producers first.
+  std::vector<int32_t> sequence{};
+  int64_t sets = 0;  // Sets of done tasks looked at.
+};
+
+// Deterministic; any number of threads may ask.
+FeasibilityResult DecideFeasibility(const FlatGraph& graph,
+                                    int64_t max_sets = 100'000);
+
+// Whether it is certain that no order keeps the limits.
+inline bool ProveInfeasible(const FlatGraph& graph,
+                            int64_t max_sets = 100'000) {
+  return DecideFeasibility(graph, max_sets).verdict == Feasibility::kImpossible;
+}
+
+// Whether a rank could not hold all that its tasks ever take at a time: else no
+// order breaks a limit. O(tasks).
+bool MemoryIsShort(const FlatGraph& graph);
+
+}  // namespace pipeloom::planner
+
+#endif  // PIPELOOM_PLANNER_CORE_MEMORY_FEASIBILITY_H_

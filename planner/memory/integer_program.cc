@@ -1,0 +1,675 @@
+#include "planner/memory/integer_program.h"
+
+#include <algorithm>
+#include <cmath>
+#include <compare>
+#include <functional>
+#include <limits>
+#include <utility>
+
+#include "base/check.h"
+
+namespace pipeloom::planner {
+namespace {
+
+using Use = IntegerProgram::Use;
+
+constexpr int64_t kNone = std::numeric_limits<int64_t>::max();
+// Rounds from one repair to the next.
+constexpr int32_t kRepairEvery = 10;
+// Rounds without a better bound until steps are halved.
+constexpr int32_t kPatience = 4;
+
+}  // namespace
+
+// A group's runs: its rows, cut wherever a use of any of its options begins or
+// ends. In a run each option uses one amount in every row.
+class IntegerProgramSolver::Impl {
+ public:
+  explicit Impl(const IntegerProgram* program) : program_(program) {
+    if (program == nullptr) return;
+    Begin(program->limits);
+    for (const IntegerProgram::Group& group : program->groups) AddCut(group);
+  }
+
+  void Begin(absl::Span<const int64_t> limits) {
+    limits_.assign(limits.begin(), limits.end());
+    num_rows_ = limits.size();
+    num_options_ = 0;
+    groups_.clear();
+    runs_.clear();
+    amounts_.clear();
+    weights_.clear();
+    cost_of_.clear();
+    reduced_.clear();
+    fixed_.clear();
+    has_floor_ = false;
+    floor_.assign(num_rows_, 0);
+    price_sum_.assign(num_rows_ + 1, 0);
+    prices_.assign(num_rows_, 0);
+    used_.assign(num_rows_ + 1, 0);
+    row_offset_.clear();
+  }
+  void AddGroup(absl::Span<const int64_t> costs) {
+    PIPELOOM_CHECK(!costs.empty());
+    const auto num = static_cast<int32_t>(costs.size());
+    const auto run = static_cast<int32_t>(runs_.size());
+    groups_.push_back({.first_option = num_options_,
+                       .num_options = num,
+                       .first_run = run,
+                       .end_run = run});
+    num_options_ += num;
+    cost_of_.insert(cost_of_.end(), costs.begin(), costs.end());
+    reduced_.resize(cost_of_.size());
+    fixed_.push_back(-1);
+  }
+  // Nothing where no option uses anything.
+  void AddRun(int32_t first_row, int32_t end_row,
+              absl::Span<const int64_t> amounts) {
+    if (std::all_of(amounts.begin(), amounts.end(),
+                    [](int64_t amount) { return amount == 0; })) {
+      return;
+    }
+    runs_.push_back({first_row, end_row, amounts_.size()});
+    for (const int64_t amount : amounts) {
+      amounts_.push_back(amount);
+      weights_.push_back(static_cast<double>(amount));
+    }
+    groups_.back().end_run = static_cast<int32_t>(runs_.size());
+  }
+  void SetCosts(int32_t group, absl::Span<const int64_t> costs) {
+    std::copy(costs.begin(), costs.end(),
+              cost_of_.begin() + groups_[at(group)].first_option);
+  }
+
+  IntegerSolution Solve(absl::Span<const int32_t> start,
+                        const IntegerProgramOptions& options) {
+    options_ = options;
+    solution_ = {};
+    open_ = kNone;
+    root_bound_ = 0;
+    cut_short_ = false;
+    if (program_ != nullptr) {
+      size_t at_option = 0;
+      for (const IntegerProgram::Group& group : program_->groups) {
+        for (const IntegerProgram::Option& option : group) {
+          cost_of_[at_option++] = option.cost;
+        }
+      }
+    }
+    for (size_t j = 0; j < cost_of_.size(); ++j) {
+      reduced_[j] = static_cast<double>(cost_of_[j]);
+    }
+    // Only the tree needs what must be used; nothing is known of it else.
+    if (options.max_nodes > 0 && !has_floor_) {
+      has_floor_ = true;
+      for (size_t g = 0; g < groups_.size(); ++g) AddLeast(g, 1);
+    }
+    if (!FloorFits()) {
+      solution_.optimal = true;
+      return solution_;
+    }
+    if (start.size() == groups_.size()) {
+      choice_.assign(start.begin(), start.end());
+      if (Measure()) {
+        Improve();
+        Keep();
+      }
+    }
+    Visit(prices_, options_.root_rounds, 0);
+    if (!solution_.feasible) {
+      solution_.bound = 0;
+      solution_.optimal = !cut_short_;
+      return solution_;
+    }
+    solution_.bound = std::max(root_bound_, std::min(solution_.cost, open_));
+    solution_.optimal = solution_.bound == solution_.cost;
+    return solution_;
+  }
+
+ private:
+  using Prices = std::vector<double>;
+  struct Move {
+    double value = 0;
+    int32_t group = 0;
+    int32_t option = 0;
+    auto operator<=>(const Move&) const = default;
+  };
+
+  struct Run {
+    int32_t first_row = 0;
+    int32_t end_row = 0;
+    size_t amounts = 0;  // Where those of the group's options begin.
+  };
+  struct GroupAt {
+    int32_t first_option = 0;
+    int32_t num_options = 0;
+    int32_t first_run = 0;
+    int32_t end_run = 0;
+  };
+
+  void AddCut(const IntegerProgram::Group& group) {
+    option_costs_.clear();
+    cuts_.clear();
+    for (const IntegerProgram::Option& option : group) {
+      option_costs_.push_back(option.cost);
+      for (const Use& use : option.uses) {
+        cuts_.push_back(use.first_row);
+        cuts_.push_back(use.end_row);
+      }
+    }
+    AddGroup(option_costs_);
+    std::sort(cuts_.begin(), cuts_.end());
+    cuts_.erase(std::unique(cuts_.begin(), cuts_.end()), cuts_.end());
+    for (size_t i = 0; i + 1 < cuts_.size(); ++i) {
+      option_amounts_.clear();
+      for (const IntegerProgram::Option& option : group) {
+        int64_t amount = 0;
+        for (const Use& use : option.uses) {
+          if (use.first_row <= cuts_[i] && cuts_[i] < use.end_row) {
+            amount += use.amount;
+          }
+        }
+        option_amounts_.push_back(amount);
+      }
+      AddRun(cuts_[i], cuts_[i + 1], option_amounts_);
+    }
+  }
+
+  // The groups that use anything of a row, by number.
+  absl::Span<const int32_t> GroupsOf(size_t row) {
+    if (row_offset_.empty()) {
+      row_offset_.assign(num_rows_ + 2, 0);
+      for (const Run& run : runs_) {
+        for (int32_t r = run.first_row; r < run.end_row; ++r) {
+          ++row_offset_[at(r) + 2];
+        }
+      }
+      for (size_t r = 2; r < row_offset_.size(); ++r) {
+        row_offset_[r] += row_offset_[r - 1];
+      }
+      row_groups_.resize(row_offset_.back());
+      for (size_t g = 0; g < groups_.size(); ++g) {
+        for (const Run& run : Runs(g)) {
+          for (int32_t r = run.first_row; r < run.end_row; ++r) {
+            row_groups_[row_offset_[at(r) + 1]++] = static_cast<int32_t>(g);
+          }
+        }
+      }
+    }
+    return absl::MakeConstSpan(row_groups_)
+        .subspan(row_offset_[row], row_offset_[row + 1] - row_offset_[row]);
+  }
+
+  static size_t at(int32_t index) { return static_cast<size_t>(index); }
+  size_t OptionAt(size_t g, int32_t j) const {
+    return at(groups_[g].first_option + j);
+  }
+  int64_t OptionCost(size_t g, int32_t j) const {
+    return cost_of_[OptionAt(g, j)];
+  }
+  double ReducedOf(size_t g, int32_t j) const {
+    return reduced_[OptionAt(g, j)];
+  }
+  int32_t NumOptions(size_t g) const { return groups_[g].num_options; }
+  absl::Span<const Run> Runs(size_t g) const {
+    const GroupAt& group = groups_[g];
+    return absl::MakeConstSpan(runs_).subspan(
+        at(group.first_run), at(group.end_run - group.first_run));
+  }
+  int64_t AmountOf(const Run& run, int32_t j) const {
+    return amounts_[run.amounts + at(j)];
+  }
+  // The group's run of the row; null: it uses nothing there.
+  const Run* RunAt(size_t g, size_t row) const {
+    const auto r = static_cast<int32_t>(row);
+    for (const Run& run : Runs(g)) {
+      if (run.first_row <= r && r < run.end_row) return &run;
+    }
+    return nullptr;
+  }
+  // How much more option j uses there than the choice does.
+  int64_t MoreAt(size_t g, int32_t j, size_t row) const {
+    const Run* run = RunAt(g, row);
+    return run == nullptr ? 0 : AmountOf(*run, j) - AmountOf(*run, choice_[g]);
+  }
+  static void AddRows(const Run& run, int64_t amount,
+                      std::vector<int64_t>& rows) {
+    if (amount == 0) return;
+    for (int32_t r = run.first_row; r < run.end_row; ++r) rows[at(r)] += amount;
+  }
+  // What option j of the group uses, as a part of what must be used.
+  void AddUses(size_t g, int32_t j, int64_t sign) {
+    for (const Run& run : Runs(g)) {
+      AddRows(run, sign * AmountOf(run, j), floor_);
+    }
+  }
+  void AddLeast(size_t g, int64_t sign) {
+    for (const Run& run : Runs(g)) {
+      int64_t least = AmountOf(run, 0);
+      for (int32_t j = 1; j < NumOptions(g); ++j) {
+        least = std::min(least, AmountOf(run, j));
+      }
+      AddRows(run, sign * least, floor_);
+    }
+  }
+  bool FloorFits() const {
+    return std::equal(floor_.begin(), floor_.end(), limits_.begin(),
+                      std::less_equal<>());
+  }
+
+  // ---- Answers. `choice_` and `used_` belong together.
+
+  // Fills in used_; whether all limits hold.
+  bool Measure() {
+    std::fill(used_.begin(), used_.end(), 0);
+    cost_ = 0;
+    for (size_t g = 0; g < choice_.size(); ++g) {
+      for (const Run& run : Runs(g)) {
+        const int64_t amount = AmountOf(run, choice_[g]);
+        used_[at(run.first_row)] += amount;
+        used_[at(run.end_row)] -= amount;
+      }
+      cost_ += OptionCost(g, choice_[g]);
+    }
+    bool fits = true;
+    int64_t running = 0;
+    for (size_t r = 0; r < num_rows_; ++r) {
+      running += used_[r];
+      used_[r] = running;
+      fits = fits && running <= limits_[r];
+    }
+    return fits;
+  }
+  void Switch(size_t g, int32_t option) {
+    for (const Run& run : Runs(g)) {
+      AddRows(run, AmountOf(run, option) - AmountOf(run, choice_[g]), used_);
+    }
+    cost_ += OptionCost(g, option) - OptionCost(g, choice_[g]);
+    choice_[g] = option;
+  }
+  // Whether the switch breaks no limit that holds now.
+  bool MaySwitch(size_t g, int32_t option) const {
+    for (const Run& run : Runs(g)) {
+      const int64_t more = AmountOf(run, option) - AmountOf(run, choice_[g]);
+      if (more <= 0) continue;
+      for (int32_t r = run.first_row; r < run.end_row; ++r) {
+        if (used_[at(r)] + more > limits_[at(r)]) return false;
+      }
+    }
+    return true;
+  }
+  void Keep() {
+    if (solution_.feasible && solution_.cost <= cost_) return;
+    solution_.feasible = true;
+    solution_.cost = cost_;
+    solution_.choice = choice_;
+  }
+  // Row after row, switches groups to options that use less of it, those that
+  // cost least a unit at the present prices first; false when that is not
+  // enough.
+  bool Repair() {
+    Measure();
+    for (size_t r = 0; r < num_rows_; ++r) {
+      if (used_[r] <= limits_[r]) continue;
+      moves_.clear();
+      for (const int32_t group : GroupsOf(r)) {
+        const auto g = static_cast<size_t>(group);
+        if (fixed_[g] >= 0) continue;
+        const Run& run = *RunAt(g, r);
+        const int64_t now = AmountOf(run, choice_[g]);
+        const double now_reduced = ReducedOf(g, choice_[g]);
+        for (int32_t j = 0; j < NumOptions(g); ++j) {
+          const int64_t less = now - AmountOf(run, j);
+          if (less <= 0) continue;
+          moves_.push_back(
+              {(ReducedOf(g, j) - now_reduced) / static_cast<double>(less),
+               group, j});
+        }
+      }
+      // A heap, as a few of many moves do.
+      std::make_heap(moves_.begin(), moves_.end(), std::greater<>());
+      while (used_[r] > limits_[r] && !moves_.empty()) {
+        std::pop_heap(moves_.begin(), moves_.end(), std::greater<>());
+        const Move move = moves_.back();
+        moves_.pop_back();
+        const auto g = static_cast<size_t>(move.group);
+        const Run& run = *RunAt(g, r);
+        if (AmountOf(run, move.option) < AmountOf(run, choice_[g]) &&
+            MaySwitch(g, move.option)) {
+          Switch(g, move.option);
+        }
+      }
+      if (used_[r] > limits_[r]) return false;
+    }
+    return true;
+  }
+  // Takes cheaper options while they fit, those worth most at the present
+  // prices first.
+  void Improve() {
+    moves_.clear();
+    for (size_t g = 0; g < choice_.size(); ++g) {
+      if (fixed_[g] >= 0) continue;
+      const double now = ReducedOf(g, choice_[g]);
+      for (int32_t j = 0; j < NumOptions(g); ++j) {
+        if (OptionCost(g, j) < OptionCost(g, choice_[g])) {
+          moves_.push_back({ReducedOf(g, j) - now, static_cast<int32_t>(g), j});
+        }
+      }
+    }
+    std::sort(moves_.begin(), moves_.end());
+    for (const Move& move : moves_) {
+      const auto g = static_cast<size_t>(move.group);
+      if (OptionCost(g, move.option) < OptionCost(g, choice_[g]) &&
+          MaySwitch(g, move.option)) {
+        Switch(g, move.option);
+      }
+    }
+  }
+
+  // Takes a cheaper option that breaks limits if a dearer one of another group
+  // mends them all for less. Passes over all groups until one gains nothing.
+  void Exchange() {
+    bool gained = true;
+    for (int32_t pass = 0; gained && pass < options_.exchanges; ++pass) {
+      gained = false;
+      for (size_t g = 0; g < choice_.size(); ++g) {
+        if (fixed_[g] >= 0) continue;
+        for (int32_t j = 0; j < NumOptions(g); ++j) {
+          gained = TryExchange(g, j) || gained;
+        }
+      }
+    }
+  }
+  bool TryExchange(size_t g, int32_t option) {
+    const int32_t from = choice_[g];
+    const int64_t gain = OptionCost(g, from) - OptionCost(g, option);
+    if (gain <= 0) return false;
+    Switch(g, option);
+    broken_.clear();
+    for (const Run& run : Runs(g)) {
+      if (AmountOf(run, option) == 0) continue;
+      for (int32_t r = run.first_row; r < run.end_row; ++r) {
+        const auto row = static_cast<size_t>(r);
+        if (used_[row] > limits_[row]) broken_.push_back(row);
+      }
+    }
+    if (broken_.empty()) return true;
+    size_t mender = 0;
+    int32_t mended = -1;
+    int64_t least = gain;
+    for (const int32_t group : GroupsOf(broken_[0])) {
+      const auto h = static_cast<size_t>(group);
+      if (h == g || fixed_[h] >= 0) continue;
+      for (int32_t k = 0; k < NumOptions(h); ++k) {
+        const int64_t more = OptionCost(h, k) - OptionCost(h, choice_[h]);
+        if (more >= least || k == choice_[h]) continue;
+        bool mends = true;
+        for (const size_t row : broken_) {
+          mends = used_[row] + MoreAt(h, k, row) <= limits_[row];
+          if (!mends) break;
+        }
+        if (!mends || !MaySwitch(h, k)) continue;
+        least = more;
+        mender = h;
+        mended = k;
+      }
+    }
+    if (mended < 0) {
+      Switch(g, from);
+      return false;
+    }
+    Switch(mender, mended);
+    return true;
+  }
+
+  // ---- Bounds.
+
+  // The group's options, costs and prices together.
+  void Reduce(size_t g) {
+    const GroupAt& group = groups_[g];
+    double* reduced = reduced_.data() + group.first_option;
+    const int64_t* cost = cost_of_.data() + group.first_option;
+    const auto num = static_cast<size_t>(group.num_options);
+    for (size_t j = 0; j < num; ++j) reduced[j] = static_cast<double>(cost[j]);
+    for (const Run& run : Runs(g)) {
+      const double price =
+          price_sum_[at(run.end_row)] - price_sum_[at(run.first_row)];
+      if (price == 0) continue;
+      const double* weight = weights_.data() + run.amounts;
+      for (size_t j = 0; j < num; ++j) reduced[j] += weight[j] * price;
+    }
+  }
+  // The bound at these prices, its choices in `choice_`, and what they use.
+  double Price(const Prices& prices) {
+    double paid = 0;
+    for (size_t r = 0; r < num_rows_; ++r) {
+      price_sum_[r + 1] = price_sum_[r] + prices[r];
+      paid += prices[r] * static_cast<double>(limits_[r]);
+    }
+    double sum = 0;
+    choice_.resize(groups_.size());
+    for (size_t g = 0; g < groups_.size(); ++g) {
+      Reduce(g);
+      int32_t best = fixed_[g];
+      if (best < 0) {
+        best = 0;
+        for (int32_t j = 1; j < NumOptions(g); ++j) {
+          if (ReducedOf(g, j) < ReducedOf(g, best)) best = j;
+        }
+      }
+      choice_[g] = best;
+      sum += ReducedOf(g, best);
+    }
+    rounding_ = 1e-12 * (sum + paid) + 1e-6;
+    return sum - paid;
+  }
+  // Where nothing fits the prices, and with them the bound, rise without end.
+  static int64_t Rounded(double bound) {
+    return static_cast<int64_t>(std::clamp(std::ceil(bound), 0.0, 4e18));
+  }
+  bool CloseEnough(int64_t bound) const {
+    return solution_.feasible &&
+           (bound >= solution_.cost ||
+            static_cast<double>(solution_.cost) <=
+                (1 + options_.gap) * static_cast<double>(bound));
+  }
+
+  // Improves the prices; the best are left in `prices`.
+  int64_t Bound(Prices& prices, int32_t rounds) {
+    Prices best = prices;
+    int64_t bound = 0;
+    double best_value = -std::numeric_limits<double>::infinity();
+    double step = 1;
+    int32_t waiting = 0;
+    for (int32_t round = 0;; ++round) {
+      const double value = Price(prices);
+      bound = std::max(bound, Rounded(value - rounding_));
+      if (value > best_value) {
+        best_value = value;
+        best = prices;
+        waiting = 0;
+      } else if (++waiting == kPatience) {
+        step /= 2;
+        waiting = 0;
+      }
+      const bool fits = Measure();
+      if (fits) {
+        Keep();
+      } else if (round % kRepairEvery == 0 || round == rounds) {
+        suggested_ = choice_;
+        suggested_use_ = used_;
+        if (Repair()) {
+          Improve();
+          Keep();
+        }
+        // The step below is taken from what the prices suggested.
+        choice_.swap(suggested_);
+        used_.swap(suggested_use_);
+      }
+      if (CloseEnough(bound) || round >= rounds) break;
+      double length = 0;
+      for (size_t r = 0; r < num_rows_; ++r) {
+        const auto over =
+            static_cast<double>(used_[r]) - static_cast<double>(limits_[r]);
+        if (over > 0 || prices[r] > 0) length += over * over;
+      }
+      if (length == 0) break;
+      const double target = solution_.feasible
+                                ? static_cast<double>(solution_.cost)
+                                : 1.2 * std::abs(best_value) + 1;
+      const double scale =
+          step * std::max(target - value, 1e-3 * std::abs(target) + 1e-9) /
+          length;
+      for (size_t r = 0; r < num_rows_; ++r) {
+        const auto over =
+            static_cast<double>(used_[r]) - static_cast<double>(limits_[r]);
+        prices[r] = std::max(0.0, prices[r] + scale * over);
+      }
+    }
+    prices = std::move(best);
+    if (solution_.nodes == 1) prices_ = prices;
+    if (rounds == options_.root_rounds && solution_.feasible &&
+        !CloseEnough(bound)) {
+      choice_ = solution_.choice;
+      Measure();
+      Exchange();
+      Keep();
+    }
+    return bound;
+  }
+
+  // ---- The tree.
+
+  void LeaveOpen(int64_t bound) { open_ = std::min(open_, bound); }
+
+  void Visit(Prices prices, int32_t rounds, int64_t parent_bound) {
+    ++solution_.nodes;
+    const int64_t bound = std::max(parent_bound, Bound(prices, rounds));
+    if (rounds == options_.root_rounds && solution_.nodes == 1) {
+      root_bound_ = bound;
+    }
+    if (CloseEnough(bound)) {
+      LeaveOpen(bound);
+      return;
+    }
+    const double value = Price(prices);
+    // The free group whose two best options are closest.
+    size_t branch = groups_.size();
+    double closest = std::numeric_limits<double>::infinity();
+    for (size_t g = 0; g < groups_.size(); ++g) {
+      if (fixed_[g] >= 0 || NumOptions(g) < 2) continue;
+      const double least = ReducedOf(g, choice_[g]);
+      double second = std::numeric_limits<double>::infinity();
+      for (int32_t j = 0; j < NumOptions(g); ++j) {
+        if (j != choice_[g]) second = std::min(second, ReducedOf(g, j));
+      }
+      if (branch == groups_.size() || second - least < closest) {
+        closest = second - least;
+        branch = g;
+      }
+    }
+    if (branch == groups_.size()) {
+      // Nothing is left to decide; Bound has kept this choice if it fits.
+      if (Measure()) Keep();
+      return;
+    }
+    std::vector<std::pair<double, int32_t>> children;
+    const double least = ReducedOf(branch, choice_[branch]);
+    for (int32_t j = 0; j < NumOptions(branch); ++j) {
+      children.emplace_back(ReducedOf(branch, j) - least, j);
+    }
+    const double rounding = rounding_;
+    std::sort(children.begin(), children.end());
+    for (const auto& [more, j] : children) {
+      const int64_t child_bound =
+          std::max(bound, Rounded(value + more - 2 * rounding));
+      if (CloseEnough(child_bound)) {
+        LeaveOpen(child_bound);
+        continue;
+      }
+      if (solution_.nodes >= options_.max_nodes) {
+        cut_short_ = true;
+        LeaveOpen(child_bound);
+        continue;
+      }
+      fixed_[branch] = j;
+      AddLeast(branch, -1);
+      AddUses(branch, j, 1);
+      if (FloorFits()) Visit(prices, options_.node_rounds, child_bound);
+      AddUses(branch, j, -1);
+      AddLeast(branch, 1);
+      fixed_[branch] = -1;
+    }
+  }
+
+  const IntegerProgram* program_;  // Null: given piece by piece.
+  std::vector<int64_t> limits_{};
+  IntegerProgramOptions options_{};
+  size_t num_rows_ = 0;
+  int32_t num_options_ = 0;
+  std::vector<GroupAt> groups_{};
+  std::vector<Run> runs_{};
+  std::vector<int64_t> amounts_{};  // By run and option.
+  std::vector<double> weights_{};   // The same.
+  std::vector<int64_t> cost_of_{};  // By option.
+  std::vector<double> reduced_{};   // By option, as priced.
+  std::vector<int32_t> cuts_{};
+  bool has_floor_ = false;
+  std::vector<int64_t> option_costs_{};
+  std::vector<int64_t> option_amounts_{};
+  std::vector<int32_t> fixed_{};     // By group; -1: free.
+  std::vector<int64_t> floor_{};     // By row: what must be used at least.
+  std::vector<double> price_sum_{};  // Of the rows before.
+  Prices prices_{};                  // The root's best, for the next program.
+  std::vector<int64_t> used_{};      // By row, of choice_.
+  // Compressed rows: of row r in [row_offset_[r], row_offset_[r + 1]).
+  std::vector<size_t> row_offset_{};
+  std::vector<int32_t> row_groups_{};
+  // Of a round, while its choice is repaired.
+  std::vector<int32_t> suggested_{};
+  std::vector<int64_t> suggested_use_{};
+  std::vector<Move> moves_{};
+  std::vector<size_t> broken_{};
+  std::vector<int32_t> choice_{};
+  int64_t cost_ = 0;  // Of choice_.
+  double rounding_ = 0;
+  int64_t root_bound_ = 0;
+  int64_t open_ = kNone;  // The least bound of what was not looked into.
+  bool cut_short_ = false;
+  IntegerSolution solution_{};
+};
+
+IntegerProgramSolver::IntegerProgramSolver(const IntegerProgram& program)
+    : impl_(std::make_unique<Impl>(&program)) {}
+IntegerProgramSolver::IntegerProgramSolver()
+    : impl_(std::make_unique<Impl>(nullptr)) {}
+IntegerProgramSolver::~IntegerProgramSolver() = default;
+
+void IntegerProgramSolver::Begin(absl::Span<const int64_t> limits) {
+  impl_->Begin(limits);
+}
+void IntegerProgramSolver::AddGroup(absl::Span<const int64_t> costs) {
+  impl_->AddGroup(costs);
+}
+void IntegerProgramSolver::AddRun(int32_t first_row, int32_t end_row,
+                                  absl::Span<const int64_t> amounts) {
+  impl_->AddRun(first_row, end_row, amounts);
+}
+void IntegerProgramSolver::SetCosts(int32_t group,
+                                    absl::Span<const int64_t> costs) {
+  impl_->SetCosts(group, costs);
+}
+
+IntegerSolution IntegerProgramSolver::Solve(
+    absl::Span<const int32_t> start, const IntegerProgramOptions& options) {
+  return impl_->Solve(start, options);
+}
+
+IntegerSolution SolveIntegerProgram(const IntegerProgram& program,
+                                    absl::Span<const int32_t> start,
+                                    const IntegerProgramOptions& options) {
+  return IntegerProgramSolver(program).Solve(start, options);
+}
+
+}  // namespace pipeloom::planner

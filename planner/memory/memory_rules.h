@@ -1,0 +1,74 @@
+// Settings of memory for a whole step, as an engineer makes them by hand: each
+// module has one for all its stages and microbatches. Strategies that do not
+// choose memory by stage pair choose among these.
+//
+//   nothing          everything is kept
+//   groups           the same operator groups of every layer are made again
+//   block            the first 25, 50 or 75 % of a stage's layers, fully
+//   uniform          all layers, a checkpoint every 1, 2 or 4
+//   host             as the job allows it: the first 25, 50 or 100 % of a
+//                    stage's layers are offloaded
+#ifndef PIPELOOM_PLANNER_MEMORY_MEMORY_RULES_H_
+#define PIPELOOM_PLANNER_MEMORY_MEMORY_RULES_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "emulator/stage/stage_cost.h"
+#include "ir/ids.h"
+#include "ir/plan/memory_policy.h"
+#include "ir/plan/microbatches.h"
+#include "ir/plan/partition.h"
+#include "ir/plan/stage_graph.h"
+#include "partition/graph/memory_candidates.h"
+
+namespace pipeloom::planner {
+
+// By module the index of its setting; 0 keeps everything.
+using MemoryRule = IdVector<ModuleId, int32_t>;
+
+class MemoryRules {
+ public:
+  // `pairs`: of the graph with everything kept.
+  MemoryRules(const emulator::StageCostModel& costs, const Partition& partition,
+              const Microbatches& microbatches,
+              const IdVector<StagePairId, partition::StagePair>& pairs);
+
+  // The choices of all settings.
+  const partition::StepMemory& memory() const { return memory_; }
+  partition::MemorySelection SelectionOf(const MemoryRule& rule) const;
+
+  // What the busiest rank computes: no step with the rule is shorter. `graph`:
+  // with everything kept.
+  Duration BusiestRank(const StageGraph& graph, const MemoryRule& rule) const;
+
+  // The same setting for all modules: by rising time, then by falling memory,
+  // from keeping everything on. None takes more time than another that needs no
+  // more memory anywhere. Not empty.
+  std::vector<MemoryRule> SameForAll() const;
+  // `rule` with another setting of module `m` that takes less time, by rising
+  // time.
+  std::vector<MemoryRule> Cheaper(const MemoryRule& rule, ModuleId m) const;
+
+ private:
+  struct Sums {
+    Duration extra{};
+    Bytes held{};
+    bool possible = true;  // All copies keep up.
+  };
+  bool Possible(const MemoryRule& rule) const;
+  Duration Extra(const MemoryRule& rule) const;
+  // No worse for any stage pair.
+  bool Covers(const MemoryRule& a, const MemoryRule& b) const;
+  const partition::MemoryEffect& Effect(size_t list, int32_t setting) const;
+
+  int32_t num_settings_ = 1;
+  partition::StepMemory memory_{};
+  std::vector<ModuleId> module_of_list_{};
+  std::vector<std::vector<int32_t>> candidate_{};  // By list and setting; -1.
+  IdVector<ModuleId, std::vector<Sums>> sums_{};   // By setting.
+};
+
+}  // namespace pipeloom::planner
+
+#endif  // PIPELOOM_PLANNER_MEMORY_MEMORY_RULES_H_

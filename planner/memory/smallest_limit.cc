@@ -1,0 +1,185 @@
+#include "planner/memory/smallest_limit.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+#include "base/units.h"
+#include "planner/bounds/plan_bound.h"
+#include "planner/construct/list_scheduler.h"
+#include "planner/core/flat_graph.h"
+#include "planner/core/memory_feasibility.h"
+
+namespace pipeloom::planner {
+namespace {
+
+// One decision may use this part of the sets.
+constexpr int64_t kParts = 8;
+
+class Decider {
+ public:
+  Decider(FlatGraph graph, const IdVector<RankId, RankSpec>& ranks,
+          int64_t max_sets)
+      : flat_(std::move(graph)),
+        most_sets_(std::max<int64_t>(1, max_sets / kParts)),
+        sets_left_(max_sets) {
+    for (const RankSpec& spec : ranks) {
+      static_bytes_.push_back(spec.memory.static_bytes().count());
+    }
+  }
+
+  // What no limit can be below.
+  int64_t Least() const {
+    int64_t least = 0;
+    for (const int64_t bytes : static_bytes_) least = std::max(least, bytes);
+    return least;
+  }
+
+  // The limit that running the graph's groups one after another needs.
+  int64_t OneByOne() {
+    for (int64_t& capacity : flat_.capacity) capacity = -1;
+    const MemoryGuard guard(flat_);
+    int64_t limit = Least();
+    for (size_t r = 0; r < static_bytes_.size(); ++r) {
+      limit = std::max(limit, static_bytes_[r] + guard.shortage().needed[r]);
+    }
+    return limit;
+  }
+
+  // kLegal lowers `limit` to what the order found needs.
+  Feasibility Decide(int64_t* limit) {
+    if (sets_left_ <= 0) return Feasibility::kUnknown;
+    SetLimit(*limit);
+    const FeasibilityResult result =
+        DecideFeasibility(flat_, std::min(most_sets_, sets_left_));
+    sets_left_ -= std::max<int64_t>(1, result.sets);
+    if (result.verdict == Feasibility::kLegal) *limit = Need(result.sequence);
+    return result.verdict;
+  }
+
+ private:
+  void SetLimit(int64_t limit) {
+    for (size_t r = 0; r < static_bytes_.size(); ++r) {
+      flat_.capacity[r] = limit - static_bytes_[r];
+    }
+  }
+  int64_t Need(absl::Span<const int32_t> sequence) const {
+    std::vector<int64_t> held(static_bytes_);
+    int64_t need = Least();
+    for (const int32_t t : sequence) {
+      int64_t& bytes = held[static_cast<size_t>(flat_.rank[t])];
+      bytes += flat_.alloc[t];
+      need = std::max(need, bytes);
+      bytes -= flat_.free[t];
+    }
+    return need;
+  }
+
+  FlatGraph flat_;
+  std::vector<int64_t> static_bytes_{};
+  int64_t most_sets_;  // Of one decision.
+  int64_t sets_left_;
+};
+
+SmallestLimit Find(FlatGraph graph, const IdVector<RankId, RankSpec>& ranks,
+                   int64_t max_sets) {
+  const bool empty = graph.num_tasks == 0;
+  Decider decider(std::move(graph), ranks, max_sets);
+  if (empty) return {decider.Least(), decider.Least()};
+  SmallestLimit found{.at_least = decider.Least(),
+                      .enough = decider.OneByOne()};
+  // As a rule the constructive end is right: one byte less is refuted.
+  int64_t limit = found.enough - 1;
+  int64_t open = found.enough;  // Decided, or too hard to decide.
+  while (found.at_least < open) {
+    int64_t need = limit;
+    switch (decider.Decide(&need)) {
+      case Feasibility::kLegal:
+        found.enough = open = need;
+        break;
+      case Feasibility::kImpossible:
+        found.at_least = limit + 1;
+        break;
+      case Feasibility::kUnknown:
+        open = limit;
+        break;
+    }
+    limit = found.at_least + (open - found.at_least) / 2;
+  }
+  return found;
+}
+
+}  // namespace
+
+SmallestLimit FindSmallestLimit(const StageGraph& graph, int64_t max_sets) {
+  return Find(FlatGraph(graph), graph.ranks(), max_sets);
+}
+
+SmallestLimit SmallestLimitOfStep(const StageGraph& graph,
+                                  const partition::StepMemory& memory,
+                                  int64_t max_sets) {
+  SmallestLimit found{
+      .at_least =
+          Find(LeastMemory(graph, memory), graph.ranks(), max_sets).at_least,
+      .enough = std::numeric_limits<int64_t>::max()};
+  for (const partition::MemorySelection& selection :
+       {memory.Leanest(), memory.KeepEverything()}) {
+    const absl::StatusOr<StageGraph> chosen =
+        partition::ApplyMemory(graph, memory, selection);
+    if (!chosen.ok()) continue;
+    found.enough =
+        std::min(found.enough, FindSmallestLimit(*chosen, max_sets).enough);
+  }
+  return found;
+}
+
+SmallestLimit SmallerOf(const std::optional<SmallestLimit>& a,
+                        const SmallestLimit& b) {
+  if (!a.has_value()) return b;
+  return {.at_least = std::min(a->at_least, b.at_least),
+          .enough = std::min(a->enough, b.enough)};
+}
+
+absl::Status DescribeInfeasibleStep(const absl::Status& error,
+                                    const SmallestLimit& limit, Bytes given) {
+  const std::string proof =
+      given.count() < limit.at_least
+          ? absl::StrCat(
+                "; whatever is kept or recomputed and in any order, no limit "
+                "below ",
+                limit.at_least, " B works (proven)")
+          : absl::StrCat(
+                "; this limit is not proven too small, only limits "
+                "below ",
+                limit.at_least, " B are");
+  const std::string order =
+      limit.enough > std::max(given.count(), limit.at_least)
+          ? absl::StrCat(
+                "; without the tensors that ranks receive an order "
+                "was found for ",
+                limit.enough, " B")
+          : "";
+  return absl::Status(error.code(),
+                      absl::StrCat(std::string(error.message()), proof, order));
+}
+
+absl::Status DescribeInfeasible(const StageGraph& graph,
+                                const MemoryShortage& shortage) {
+  const absl::Status error = DescribeShortage(graph, shortage);
+  const SmallestLimit limit = FindSmallestLimit(graph);
+  const std::string more =
+      limit.proven()
+          ? absl::StrCat("; the smallest limit that works is ", limit.enough,
+                         " B (proven)")
+          : absl::StrCat("; the smallest limit that works is ", limit.at_least,
+                         " B to ", limit.enough, " B (both proven)");
+  return absl::Status(error.code(),
+                      absl::StrCat(std::string(error.message()), more));
+}
+
+}  // namespace pipeloom::planner

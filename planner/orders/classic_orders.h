@@ -1,0 +1,23 @@
+// The classic schedules of a graph, as starting points of a search: with them
+// among its first answers it is never worse than the best of them.
+#ifndef PIPELOOM_PLANNER_ORDERS_CLASSIC_ORDERS_H_
+#define PIPELOOM_PLANNER_ORDERS_CLASSIC_ORDERS_H_
+
+#include <vector>
+
+#include "ir/plan/schedule.h"
+#include "ir/plan/stage_graph.h"
+
+namespace pipeloom::planner {
+
+// Those of gpipe, 1f1b, interleaved, zb-h1, zb-v, dualpipe-v and, under a
+// memory limit, v-half and v-min that can be made. They may contradict the
+// graph or break its limits: the caller checks. Empty for graphs that the
+// classics are not for: with microbatches of unequal make-up, sub-microbatches,
+// or stages that are not a multiple of the ranks.
+// O(tasks), v-half and v-min milliseconds for thousands of tasks.
+std::vector<RankOrders> ClassicOrders(const StageGraph& graph);
+
+}  // namespace pipeloom::planner
+
+#endif  // PIPELOOM_PLANNER_ORDERS_CLASSIC_ORDERS_H_

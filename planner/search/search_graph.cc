@@ -1,0 +1,406 @@
+// How a search runs:
+//  1. the list scheduler with its default policy: the first legal answer; on
+//     regular pipelines the classic schedules too;
+//  2. a small problem: branch and bound, until it is solved or a part of the
+//     budget is used up;
+//  3. kWorkers workers (planner/search/search_worker.h) in rounds of about
+//  equal
+//     cost; they meet after each, and from time to time the best answer (ties:
+//     the smaller index) replaces the worst. Where memory is short and
+//     microbatches differ, the second one searches the step with its time
+//     running backwards (planner/core/reversed_graph.h).
+// The number of workers, the rounds and the exchange do not depend on the
+// number of threads, and so neither does the result.
+#include "planner/search/search_graph.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "base/random.h"
+#include "base/status_macros.h"
+#include "planner/bounds/lower_bound.h"
+#include "planner/construct/list_scheduler.h"
+#include "planner/core/executor.h"
+#include "planner/core/flat_graph.h"
+#include "planner/core/memory_feasibility.h"
+#include "planner/core/memory_guard.h"
+#include "planner/core/retime.h"
+#include "planner/core/reversed_graph.h"
+#include "planner/memory/smallest_limit.h"
+#include "planner/moves/order_search.h"
+#include "planner/moves/tabu_search.h"
+#include "planner/orders/classic_orders.h"
+#include "planner/search/exact_search.h"
+#include "planner/search/order_portfolio.h"
+#include "planner/search/search_worker.h"
+
+namespace pipeloom::planner {
+namespace {
+
+// Two, not more: with little time one long search beats several short ones.
+constexpr int32_t kWorkers = 2;
+// Rounds between two exchanges.
+constexpr int64_t kExchange = 8;
+// Problems that are solved exactly, if a part of the budget suffices.
+constexpr int32_t kExactTasks = 40;
+constexpr int64_t kMostExactStates = 20'000;
+constexpr double kExactShare = 0.5;
+// Beyond, the bound with memory takes too much of a short budget.
+constexpr int32_t kMostTasksOfBound = 20'000;
+
+// The best so far.
+struct Incumbent {
+  int64_t time = kNoLimit;
+  std::vector<int32_t> sequence{};
+  int64_t evaluations = 0;
+  void Offer(int64_t other_time, absl::Span<const int32_t> other) {
+    if (other_time >= time) return;
+    time = other_time;
+    sequence.assign(other.begin(), other.end());
+  }
+};
+
+bool FitsMemory(const FlatGraph& graph, absl::Span<const int32_t> sequence) {
+  std::vector<int64_t> held(static_cast<size_t>(graph.num_ranks), 0);
+  for (const int32_t t : sequence) {
+    int64_t& bytes = held[graph.rank[t]];
+    bytes += graph.alloc[t];
+    if (bytes > graph.capacity[graph.rank[t]]) return false;
+    bytes -= graph.free[t];
+  }
+  return true;
+}
+
+// The most evaluations a worker may still make when all share `total`.
+int64_t Share(int64_t total, int32_t index) {
+  return total / kWorkers + (index < total % kWorkers ? 1 : 0);
+}
+
+// A problem as a worker sees it.
+struct View {
+  View(const StageGraph& stages, FlatGraph columns)
+      : graph(std::move(columns)),
+        units(stages),
+        ideal(Idealised(stages)),
+        spread(SpreadChoices(units)),
+        portfolio(OrderPortfolio(graph, units)) {}
+
+  SearchSpace Space(int64_t bound, bool warm_start) const {
+    return {.graph = &graph,
+            .ideal = &ideal,
+            .units = &units,
+            .portfolio = &portfolio,
+            .spread = &spread,
+            .bound = bound,
+            .warm_start = warm_start,
+            .num_workers = kWorkers};
+  }
+  bool IsUniform() const {
+    return std::all_of(units.load.begin(), units.load.end(),
+                       [&](int64_t load) { return load == units.load[0]; });
+  }
+
+  FlatGraph graph;
+  OrderUnits units;
+  FlatGraph ideal;
+  std::vector<OrderChoice> spread;
+  std::vector<OrderChoice> portfolio;
+};
+
+// A worker and its best, told in the direction of time of the graph.
+class Member {
+ public:
+  // `epilogue`: what a reversed graph leaves out.
+  Member(const SearchSpace& space, int32_t index, uint64_t seed, bool reversed,
+         int64_t epilogue)
+      : space_(space),
+        worker_(space_, index, seed),
+        reversed_(reversed),
+        epilogue_(reversed ? epilogue : 0) {}
+
+  int64_t best() const { return worker_.best() + epilogue_; }
+  std::vector<int32_t> sequence() const {
+    return reversed_ ? ReadBackwards(worker_.sequence()) : worker_.sequence();
+  }
+  int64_t evaluations() const { return worker_.evaluations(); }
+  void Adopt(int64_t time, absl::Span<const int32_t> sequence) {
+    if (reversed_) {
+      worker_.Adopt(time - epilogue_, ReadBackwards(sequence));
+    } else {
+      worker_.Adopt(time, sequence);
+    }
+  }
+  void Round(int64_t limit, const SearchBudget& budget) {
+    worker_.Round(limit, budget);
+  }
+  void Inherit(const Member& earlier) {
+    if (earlier.reversed_ == reversed_) worker_.Inherit(earlier.worker_);
+  }
+
+ private:
+  SearchSpace space_;
+  SearchWorker worker_;
+  bool reversed_ = false;
+  int64_t epilogue_ = 0;
+};
+
+// The search by workers, from a legal sequence; goes on where it stopped.
+class WorkerTeam {
+ public:
+  WorkerTeam(const StageGraph& graph, const FlatGraph& flat, int64_t bound,
+             bool warm_start, uint64_t seed, int32_t threads)
+      : bound_(bound), view_(graph, flat) {
+    if (MemoryIsShort(flat) && !view_.IsUniform() && CanReverse(graph)) {
+      const StageGraph reversed = InReversedTime(graph);
+      FlatGraph columns(reversed);
+      if (MemoryGuard(columns).shortage().task < 0) {
+        backwards_ = std::make_unique<View>(reversed, std::move(columns));
+      }
+    }
+    const int64_t epilogue = flat.epilogue[0];
+    Random random(seed);
+    std::array<uint64_t, kWorkers> seeds{};
+    for (uint64_t& worker_seed : seeds) worker_seed = random.Next();
+    ParallelFor(threads, kWorkers, [&](int32_t i) {
+      const bool reversed = backwards_ != nullptr && i % 2 == 1;
+      members_[i] = std::make_unique<Member>(
+          reversed ? backwards_->Space(bound - epilogue, warm_start)
+                   : view_.Space(bound, warm_start),
+          i, seeds[i], reversed, epilogue);
+    });
+  }
+
+  void Inherit(const WorkerTeam& earlier) {
+    for (size_t i = 0; i < members_.size(); ++i) {
+      members_[i]->Inherit(*earlier.members_[i]);
+    }
+  }
+
+  void Run(const SearchBudget& budget, Incumbent* best) {
+    std::array<int64_t, kWorkers> before{};
+    for (size_t i = 0; i < members_.size(); ++i) {
+      before[i] = members_[i]->evaluations();
+      if (round_ == 0) members_[i]->Adopt(best->time, best->sequence);
+    }
+    const int64_t begun = best->evaluations;
+    while (true) {
+      best->evaluations = begun;
+      for (size_t i = 0; i < members_.size(); ++i) {
+        best->evaluations += members_[i]->evaluations() - before[i];
+      }
+      if (members_[Leader()]->best() <= bound_ ||
+          budget.Exhausted(best->evaluations)) {
+        break;
+      }
+      ParallelFor(budget.threads, kWorkers, [&](int32_t i) {
+        const int64_t left = Share(budget.max_evaluations - begun, i) -
+                             (members_[i]->evaluations() - before[i]);
+        if (left > 0) members_[i]->Round(left, budget);
+      });
+      if (++round_ % kExchange == 0) Exchange();
+    }
+    const Member& winner = *members_[Leader()];
+    best->Offer(winner.best(), winner.sequence());
+  }
+
+ private:
+  size_t Leader() const {
+    size_t index = 0;
+    for (size_t i = 1; i < members_.size(); ++i) {
+      if (members_[i]->best() < members_[index]->best()) index = i;
+    }
+    return index;
+  }
+  void Exchange() {
+    size_t worst = 0;
+    for (size_t i = 1; i < members_.size(); ++i) {
+      if (members_[i]->best() >= members_[worst]->best()) worst = i;
+    }
+    const size_t leader = Leader();
+    if (worst == leader) return;
+    members_[worst]->Adopt(members_[leader]->best(),
+                           members_[leader]->sequence());
+  }
+
+  int64_t bound_;
+  View view_;
+  std::unique_ptr<View> backwards_;
+  std::array<std::unique_ptr<Member>, kWorkers> members_;
+  int64_t round_ = 0;
+};
+
+// Small problems are solved; true when the incumbent is proven to be optimal.
+bool SolveExactly(const FlatGraph& flat, const SearchBudget& budget,
+                  Incumbent* best) {
+  SearchBudget part = budget.Until(kExactShare);
+  part.max_evaluations =
+      std::min(kMostExactStates, part.max_evaluations - best->evaluations);
+  if (flat.num_tasks > kExactTasks || part.max_evaluations < 1) return false;
+  const ExactResult exact = ExactSearch(flat, best->time, best->sequence, part);
+  best->evaluations += exact.nodes;
+  if (!exact.sequence.empty()) best->Offer(exact.step_time, exact.sequence);
+  return exact.proven;
+}
+
+// Where the list scheduler's guard finds no way to run microbatches one after
+// another, an order may exist all the same: from it, moves alone.
+absl::Status SearchWithoutGuard(const StageGraph& graph, const FlatGraph& flat,
+                                const MemoryShortage& shortage, int64_t bound,
+                                uint64_t seed, const SearchBudget& budget,
+                                Incumbent* best) {
+  const FeasibilityResult decided = DecideFeasibility(flat);
+  if (decided.verdict != Feasibility::kLegal) {
+    return DescribeInfeasible(graph, shortage);
+  }
+  Retimer retimer(flat);
+  best->Offer(retimer.Retime(decided.sequence), decided.sequence);
+  best->evaluations = 1;
+  TabuSearch tabu(flat);
+  tabu.Start(decided.sequence);
+  Random random(seed);
+  while (best->time > bound && !budget.Exhausted(best->evaluations)) {
+    const int64_t steps =
+        std::min<int64_t>(16, budget.max_evaluations - best->evaluations);
+    const int64_t done = tabu.Run(steps, bound, random);
+    best->evaluations += done;
+    best->Offer(tabu.best_time(), tabu.best_sequence());
+    if (done < steps) break;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+class GraphSearch::Impl {
+ public:
+  Impl(StageGraph graph, uint64_t seed, std::optional<NamedBound> known)
+      : graph_(std::move(graph)), flat_(graph_), seed_(seed), known_(known) {}
+
+  const StageGraph& graph() const { return graph_; }
+
+  void Inherit(const Impl& earlier) { earlier_ = &earlier; }
+
+  absl::StatusOr<SearchResult> Run(const SearchBudget& budget,
+                                   const RankOrders& start) {
+    best_.evaluations = 0;
+    if (best_.time == kNoLimit) Begin(budget, start);
+    if (shortage_.has_value()) {
+      BoundWithMemory();
+      PIPELOOM_RETURN_IF_ERROR(SearchWithoutGuard(
+          graph_, flat_, *shortage_, bound_.time, seed_, budget, &best_));
+    } else {
+      GoOn(budget);
+    }
+    earlier_ = nullptr;
+    SearchResult result;
+    result.evaluations = best_.evaluations;
+    PIPELOOM_ASSIGN_OR_RETURN(
+        result.schedule, TimeSchedule(graph_, OrdersOf(flat_, best_.sequence)));
+    // What leaves the search has passed the independent check.
+    PIPELOOM_RETURN_IF_ERROR(ValidateSchedule(graph_, result.schedule));
+    PIPELOOM_CHECK(result.schedule.step_time().count() == best_.time);
+    result.lower_bound = Nanoseconds(bound_.time);
+    result.bound_source = bound_.source;
+    result.proven_optimal = result.schedule.step_time() == result.lower_bound;
+    return result;
+  }
+
+ private:
+  bool MayGoOn(const SearchBudget& budget) const {
+    return best_.time > bound_.time && !budget.Exhausted(best_.evaluations);
+  }
+
+  // The first answers: of the list scheduler, the one given, the classics'.
+  void Begin(const SearchBudget& budget, const RankOrders& start) {
+    bound_ = LowerBoundWithoutMemory(flat_);
+    if (known_.has_value() && known_->time > bound_.time) bound_ = *known_;
+    ListScheduler first(flat_);
+    if (!first.CanRun()) {
+      shortage_ = first.shortage();
+      return;
+    }
+    const int64_t time = first.Run({});
+    best_.Offer(time, first.sequence());
+    best_.evaluations = 1;
+    Retimer retimer(flat_);
+    const auto offer = [&](const RankOrders& orders) {
+      const std::vector<int32_t> sequence = Linearize(flat_, orders);
+      if (sequence.empty() || !FitsMemory(flat_, sequence)) return;
+      best_.Offer(retimer.Retime(sequence), sequence);
+      ++best_.evaluations;
+    };
+    offer(start);
+    warm_start_ = best_.time < time;
+    if (!MayGoOn(budget)) return;
+    for (const RankOrders& orders : ClassicOrders(graph_)) {
+      if (!budget.Exhausted(best_.evaluations)) offer(orders);
+    }
+  }
+
+  void GoOn(const SearchBudget& budget) {
+    if (team_ == nullptr) {
+      if (MayGoOn(budget)) BoundWithMemory();
+      if (MayGoOn(budget) && SolveExactly(flat_, budget, &best_) &&
+          best_.time > bound_.time) {
+        bound_ = {best_.time, "exact search"};
+      }
+    }
+    if (!MayGoOn(budget)) return;
+    if (team_ == nullptr) {
+      team_ = std::make_unique<WorkerTeam>(graph_, flat_, bound_.time,
+                                           warm_start_, seed_, budget.threads);
+      if (earlier_ != nullptr && earlier_->team_ != nullptr) {
+        team_->Inherit(*earlier_->team_);
+      }
+    }
+    team_->Run(budget, &best_);
+  }
+
+  // It costs some ten list schedules: once it pays.
+  void BoundWithMemory() {
+    if (known_.has_value() || flat_.num_tasks > kMostTasksOfBound) return;
+    bound_ = CheapLowerBound(flat_);
+  }
+
+  StageGraph graph_;
+  FlatGraph flat_;
+  uint64_t seed_;
+  std::optional<NamedBound> known_;
+  // Why the list scheduler finds no order, if so.
+  std::optional<MemoryShortage> shortage_{};
+  NamedBound bound_{};
+  Incumbent best_{};
+  bool warm_start_ = false;
+  const Impl* earlier_ = nullptr;
+  std::unique_ptr<WorkerTeam> team_;
+};
+
+GraphSearch::GraphSearch(StageGraph graph, uint64_t seed,
+                         std::optional<NamedBound> known)
+    : impl_(std::make_unique<Impl>(std::move(graph), seed, known)) {}
+GraphSearch::~GraphSearch() = default;
+
+const StageGraph& GraphSearch::graph() const { return impl_->graph(); }
+
+void GraphSearch::Inherit(const GraphSearch& earlier) {
+  impl_->Inherit(*earlier.impl_);
+}
+
+absl::StatusOr<SearchResult> GraphSearch::Run(const SearchBudget& budget,
+                                              const RankOrders& start) {
+  return impl_->Run(budget, start);
+}
+
+absl::StatusOr<SearchResult> SearchGraph(const StageGraph& graph, uint64_t seed,
+                                         const SearchBudget& budget,
+                                         const RankOrders& start) {
+  return GraphSearch(graph, seed).Run(budget, start);
+}
+
+}  // namespace pipeloom::planner

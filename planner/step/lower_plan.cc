@@ -1,0 +1,531 @@
+// Why no set of ranks can wait on itself, even if each Send blocks until its
+// Recv has been posted:
+//
+// Every task t has two events, S(t) and E(t), its start and end. Each event
+// gets a key (time in the schedule, level). Levels tell apart events of equal
+// time of which one must follow the other: S(t) -> E(t), E(t) -> S(next task
+// of the rank), E(producer) -> S(consumer). Along these arrows time never
+// falls, and where it stays the level rises, so keys strictly increase.
+//
+// The program of a rank is, for its tasks Z1, Z2, ... in order:
+//
+//   recvs of gap 0, waits of Z1, Compute Z1, frees of Z1,
+//   early sent waits of gap 1, recvs of gap 1, sends of Z1,
+//   late sent waits of gap 1, waits of Z2, Compute Z2, ...
+//
+// where a sent wait is a WaitSend, of a send that stands before it. Recv(e)
+// stands in the gap after the last Zi with E(Zi) <= E(from of e). Only waits
+// and sends block. Their keys are S(consumer) for WaitRecv(e), E(producer) for
+// Send(e), and for a WaitSend of the gap after Zi: E(Zi) if it is early,
+// S(Zi+1) if it is late. Of equal keys a WaitSend's is the smaller one. So keys
+// never fall along a program. Suppose some ranks are stuck for ever, and take
+// the one whose blocked instruction has the smallest key.
+// - It blocks in WaitRecv(e), so Send(e) has not been reached: the producer's
+//   rank is stuck at or before a key of at most E(from) < S(to). Smaller.
+// - It blocks in Send(e), so Recv(e) has not been reached: the receiver is
+//   stuck at something before it. That is a wait of some Zj or a late WaitSend
+//   before it, j <= i, with key S(Zj) < E(Zi) <= E(from); a send of some Zj,
+//   j < i, with key E(Zj) < E(Zi) <= E(from); or an early WaitSend of a gap up
+//   to i, whose key is at most E(Zi) <= E(from), and smaller where it is equal.
+// - It blocks in WaitSend(e), so Recv(e) has not been reached, and the receiver
+//   is stuck at a key of at most E(from), as in the case before. An early
+//   WaitSend(e) stands before the sends of its Zi, so `from` ran before Zi and
+//   E(from) < E(Zi); of a late one, E(from) <= E(Zi) < S(Zi+1). Smaller.
+// All contradict the choice. What is left of the WaitSends stands after all of
+// these in its program, so all ranks get there, and then every Recv has been
+// posted.
+//
+// Both ends of a pair list its transfers in one order: producers on one rank
+// have increasing E, recvs are sorted by (E(from), edge), and so are the sends
+// by construction.
+#include "planner/step/lower_plan.h"
+
+#include <algorithm>
+#include <compare>
+#include <cstdint>
+#include <functional>
+#include <queue>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "base/overloaded.h"
+#include "base/status_macros.h"
+
+namespace pipeloom::planner {
+namespace {
+
+struct EventKey {
+  SimTime at{};
+  int32_t level = 0;
+  auto operator<=>(const EventKey&) const = default;
+};
+
+struct TaskEvents {
+  EventKey start{};
+  EventKey end{};
+};
+
+absl::Status Mismatch(const std::string& what) {
+  return absl::FailedPreconditionError("the schedule does not fit the graph: " +
+                                       what);
+}
+
+absl::Status CheckOrders(const StageGraph& graph, const Schedule& schedule) {
+  if (schedule.order.size() != graph.num_ranks() ||
+      schedule.start.size() != graph.num_tasks()) {
+    return Mismatch(
+        absl::StrFormat("it has %d ranks and %d tasks; the graph has %d and %d",
+                        schedule.order.size(), schedule.start.size(),
+                        graph.num_ranks(), graph.num_tasks()));
+  }
+  IdVector<TaskId, bool> listed(graph.num_tasks(), false);
+  int32_t count = 0;
+  for (const RankId rank : graph.rank_ids()) {
+    for (const TaskId t : schedule.order[rank]) {
+      if (!graph.tasks().Contains(t) || graph.task(t).rank != rank ||
+          listed[t]) {
+        return Mismatch(absl::StrFormat(
+            "rank %d: task %d is unknown, listed twice or of another rank",
+            rank.value(), t.value()));
+      }
+      listed[t] = true;
+      ++count;
+    }
+  }
+  if (count != graph.num_tasks()) {
+    return Mismatch(
+        absl::StrFormat("%d of %d tasks are listed", count, graph.num_tasks()));
+  }
+  return absl::OkStatus();
+}
+
+// The keys of all events; checks on the way that the starts respect orders and
+// dependencies.
+absl::StatusOr<IdVector<TaskId, TaskEvents>> EventKeys(
+    const StageGraph& graph, const Schedule& schedule) {
+  IdVector<TaskId, TaskId> next_on_rank(graph.num_tasks());
+  IdVector<TaskId, int32_t> missing(graph.num_tasks(), 0);
+  for (const TaskId t : graph.task_ids()) {
+    missing[t] = static_cast<int32_t>(graph.incoming(t).size());
+  }
+  for (const std::vector<TaskId>& order : schedule.order) {
+    for (size_t k = 1; k < order.size(); ++k) {
+      next_on_rank[order[k - 1]] = order[k];
+      ++missing[order[k]];
+    }
+  }
+  IdVector<TaskId, TaskEvents> events(graph.num_tasks());
+  std::vector<TaskId> ready;
+  for (const TaskId t : graph.task_ids()) {
+    events[t].start.at = schedule.start[t];
+    if (missing[t] == 0) ready.push_back(t);
+  }
+  int32_t done = 0;
+  for (; !ready.empty(); ++done) {
+    const TaskId t = ready.back();
+    ready.pop_back();
+    TaskEvents& own = events[t];
+    own.end.at = own.start.at + graph.task(t).duration;
+    own.end.level = graph.task(t).duration == kZero ? own.start.level + 1 : 0;
+    const auto precede = [&](TaskId after, Duration delay) -> absl::Status {
+      EventKey& start = events[after].start;
+      if (start.at < own.end.at + delay) {
+        return Mismatch(absl::StrFormat(
+            "%s starts at %.3f us, but must follow %s, which ends at %.3f us, "
+            "by %.3f us",
+            DescribeTask(graph, after), ToMicroseconds(start.at),
+            DescribeTask(graph, t), ToMicroseconds(own.end.at),
+            ToMicroseconds(delay)));
+      }
+      if (start.at == own.end.at) {
+        start.level = std::max(start.level, own.end.level + 1);
+      }
+      if (--missing[after] == 0) ready.push_back(after);
+      return absl::OkStatus();
+    };
+    for (const EdgeId e : graph.outgoing(t)) {
+      PIPELOOM_RETURN_IF_ERROR(precede(graph.edge(e).to, graph.edge(e).delay));
+    }
+    if (!next_on_rank[t].is_none()) {
+      PIPELOOM_RETURN_IF_ERROR(precede(next_on_rank[t], kZero));
+    }
+  }
+  if (done < graph.num_tasks()) {
+    return Mismatch("the orders contradict the dependencies");
+  }
+  return events;
+}
+
+// A transfer that a rank receives.
+struct Arrival {
+  EventKey sent{};  // Its producer's end.
+  EdgeId edge{};
+};
+
+struct Crossings {
+  std::vector<uint8_t> crosses{};                     // By edge: between ranks.
+  IdVector<RankId, std::vector<Arrival>> arrivals{};  // By `sent` and edge.
+  IdVector<RankId, size_t> num_sent{};
+  // By edge: when it has left, if the tasks run as in the schedule and each
+  // pair of ranks has a link of its own. Never before its producer's end.
+  std::vector<SimTime> left{};
+  bool Crosses(EdgeId e) const {
+    return crosses[static_cast<size_t>(e.value())] != 0;
+  }
+};
+
+Crossings FindCrossings(const StageGraph& graph,
+                        const IdVector<TaskId, TaskEvents>& events) {
+  Crossings found;
+  found.crosses.resize(static_cast<size_t>(graph.num_edges()));
+  found.arrivals.resize(graph.num_ranks());
+  found.num_sent = IdVector<RankId, size_t>(graph.num_ranks(), 0);
+  IdVector<RankId, size_t> received(graph.num_ranks(), 0);
+  for (const EdgeId e : graph.edge_ids()) {
+    const Dependency& d = graph.edge(e);
+    const RankId from = graph.task(d.from).rank;
+    const RankId to = graph.task(d.to).rank;
+    if (from == to) continue;
+    found.crosses[static_cast<size_t>(e.value())] = 1;
+    ++found.num_sent[from];
+    ++received[to];
+  }
+  for (const RankId r : graph.rank_ids()) {
+    found.arrivals[r].reserve(received[r]);
+  }
+  for (const EdgeId e : graph.edge_ids()) {
+    if (!found.Crosses(e)) continue;
+    const Dependency& d = graph.edge(e);
+    found.arrivals[graph.task(d.to).rank].push_back(
+        {.sent = events[d.from].end, .edge = e});
+  }
+  for (std::vector<Arrival>& arrivals : found.arrivals) {
+    std::sort(arrivals.begin(), arrivals.end(),
+              [](const Arrival& a, const Arrival& b) {
+                if (a.sent.at != b.sent.at) return a.sent.at < b.sent.at;
+                return std::pair(a.sent.level, a.edge) <
+                       std::pair(b.sent.level, b.edge);
+              });
+  }
+  found.left.resize(static_cast<size_t>(graph.num_edges()));
+  for (const std::vector<Arrival>& arrivals : found.arrivals) {
+    IdVector<RankId, SimTime> link_free(graph.num_ranks(), kStepStart);
+    for (const Arrival& arrival : arrivals) {
+      const Dependency& d = graph.edge(arrival.edge);
+      SimTime& free = link_free[graph.task(d.from).rank];
+      free = std::max(free, arrival.sent.at) + d.occupancy;
+      found.left[static_cast<size_t>(arrival.edge.value())] = free;
+    }
+  }
+  return found;
+}
+
+// Where a rank's program may take something before a task.
+struct RankProgram {
+  std::vector<Instruction> instructions{};
+  // By position in the rank's order: the first instruction of the gap before
+  // it, after what the task before gives back.
+  std::vector<size_t> gaps{};
+};
+
+RankProgram LowerRank(const StageGraph& graph, RankId rank,
+                      const std::vector<TaskId>& order,
+                      const IdVector<TaskId, TaskEvents>& events,
+                      const Crossings& crossings) {
+  const std::vector<Arrival>& arrivals = crossings.arrivals[rank];
+  RankProgram result;
+  std::vector<Instruction>& program = result.instructions;
+  result.gaps.reserve(order.size());
+  // Sent and not waited for, the first to leave on top; then as they were sent.
+  using Leaving = std::tuple<SimTime, size_t, EdgeId>;
+  std::priority_queue<Leaving, std::vector<Leaving>, std::greater<>> sent;
+  program.reserve(order.size() + 3 * arrivals.size() +
+                  2 * crossings.num_sent[rank] + 2);
+  const auto send_outputs = [&](TaskId task) {
+    for (const EdgeId e : graph.outgoing(task)) {
+      if (!crossings.Crosses(e)) continue;
+      program.emplace_back(Send{e});
+      sent.emplace(crossings.left[static_cast<size_t>(e.value())],
+                   program.size(), e);
+    }
+  };
+  const auto wait_for_sent = [&](SimTime until) {
+    for (; !sent.empty() && std::get<SimTime>(sent.top()) <= until;
+         sent.pop()) {
+      program.emplace_back(WaitSend{std::get<EdgeId>(sent.top())});
+    }
+  };
+  size_t posted = 0;
+  for (size_t k = 0; k < order.size(); ++k) {
+    if (k > 0) wait_for_sent(events[order[k - 1]].end.at);
+    result.gaps.push_back(program.size());
+    // The gap before order[k]: everything produced before it ends.
+    const EventKey end = events[order[k]].end;
+    while (posted < arrivals.size() && arrivals[posted].sent < end) {
+      program.emplace_back(Recv{arrivals[posted++].edge});
+    }
+    if (k > 0) {
+      send_outputs(order[k - 1]);
+      wait_for_sent(events[order[k]].start.at);
+    }
+    const absl::Span<const EdgeId> incoming = graph.incoming(order[k]);
+    for (const EdgeId e : incoming) {
+      if (crossings.Crosses(e)) program.emplace_back(WaitRecv{e});
+    }
+    program.emplace_back(Compute{order[k]});
+    for (const EdgeId e : incoming) {
+      if (crossings.Crosses(e)) program.emplace_back(Free{e});
+    }
+  }
+  if (!order.empty()) {
+    wait_for_sent(events[order.back()].end.at);
+    send_outputs(order.back());
+  }
+  PIPELOOM_CHECK(posted == arrivals.size());
+  if (graph.rank(rank).epilogue > kZero) {
+    program.emplace_back(ReduceGradients{});
+    program.emplace_back(OptimizerStep{});
+  }
+  wait_for_sent(SimTime::max());
+  return result;
+}
+
+absl::Status CheckHostCopies(const StageGraph& graph,
+                             absl::Span<const HostCopy> copies) {
+  if (copies.empty()) return absl::OkStatus();
+  IdVector<TaskId, bool> copied(graph.num_tasks(), false);
+  for (const HostCopy& copy : copies) {
+    const auto refuse = [&](const std::string& what) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("host copy of task %d: %s", copy.task.value(), what));
+    };
+    if (!graph.tasks().Contains(copy.task)) return refuse("no such task");
+    const Task& task = graph.task(copy.task);
+    if (task.pass != Pass::kForward) return refuse("it is no forward task");
+    if (copied[copy.task]) return refuse("it is listed twice");
+    copied[copy.task] = true;
+    if (copy.payload <= Bytes(0) || copy.payload > task.alloc) {
+      return refuse(absl::StrFormat("%d B; it must be in [1, %d]",
+                                    copy.payload.count(), task.alloc.count()));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// What a task makes for other ranks.
+Bytes SentBy(const StageGraph& graph, TaskId task) {
+  Bytes sent;
+  for (const EdgeId e : graph.outgoing(task)) {
+    const Dependency& d = graph.edge(e);
+    if (graph.task(d.to).rank != graph.task(task).rank) sent += d.payload;
+  }
+  return sent;
+}
+
+// What a program holds at most at once.
+Bytes PeakOf(const StageGraph& graph, RankId rank,
+             const std::vector<Instruction>& program) {
+  Bytes held = graph.rank(rank).memory.static_bytes();
+  Bytes peak = held;
+  const auto take = [&](Bytes bytes) {
+    held += bytes;
+    peak = std::max(peak, held);
+  };
+  for (const Instruction& instruction : program) {
+    std::visit(
+        Overloaded{
+            [&](const Compute& i) {
+              take(graph.task(i.task).alloc + SentBy(graph, i.task));
+              held -= graph.task(i.task).free;
+            },
+            [&](const Recv& i) { take(graph.edge(i.edge).payload); },
+            [&](const Free& i) { held -= graph.edge(i.edge).payload; },
+            [&](const WaitSend& i) { held -= graph.edge(i.edge).payload; },
+            [&](const Offload& i) { held -= i.payload; },
+            [&](const Fetch& i) { take(i.payload); },
+            [](const Send&) {},
+            [](const WaitRecv&) {},
+            [](const ReduceGradients&) {},
+            [](const OptimizerStep&) {},
+        },
+        instruction);
+  }
+  return peak;
+}
+
+// One copy of a rank, by positions in the rank's order.
+struct PlacedCopy {
+  const HostCopy* copy = nullptr;
+  size_t from = 0;    // Of the forward task, after which it leaves.
+  size_t needed = 0;  // Of the first task that needs it back.
+  size_t back = 0;    // It comes back before this task; from + 1: not made.
+};
+
+absl::StatusOr<std::vector<PlacedCopy>> CopiesOf(
+    const StageGraph& graph, RankId rank, const std::vector<TaskId>& order,
+    absl::Span<const HostCopy> copies) {
+  IdVector<TaskId, size_t> place(graph.num_tasks(), 0);
+  for (size_t k = 0; k < order.size(); ++k) place[order[k]] = k;
+  std::vector<PlacedCopy> placed;
+  for (const HostCopy& copy : copies) {
+    if (graph.task(copy.task).rank != rank) continue;
+    size_t needed = order.size();
+    for (const EdgeId e : graph.outgoing(copy.task)) {
+      const Task& to = graph.task(graph.edge(e).to);
+      if (to.rank != rank || to.pass == Pass::kForward) continue;
+      needed = std::min(needed, place[graph.edge(e).to]);
+    }
+    if (needed == order.size()) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("host copy of task %d: no backward on its rank "
+                          "needs it",
+                          copy.task.value()));
+    }
+    placed.push_back({&copy, place[copy.task], needed, needed});
+  }
+  // Those needed last first.
+  std::sort(placed.begin(), placed.end(),
+            [](const PlacedCopy& a, const PlacedCopy& b) {
+              return std::pair(a.needed, a.from) > std::pair(b.needed, b.from);
+            });
+  return placed;
+}
+
+// The most that a program holds before each position: from the gap before the
+// task until it runs.
+std::vector<Bytes> MostBefore(const StageGraph& graph, RankId rank,
+                              const RankProgram& program) {
+  std::vector<Bytes> most(program.gaps.size());
+  Bytes held = graph.rank(rank).memory.static_bytes();
+  size_t position = 0;
+  for (size_t k = 0; k < program.instructions.size(); ++k) {
+    const Instruction& instruction = program.instructions[k];
+    const auto take = [&](Bytes bytes) {
+      held += bytes;
+      most[position] = std::max(most[position], held);
+    };
+    if (position < most.size() && program.gaps[position] == k) take(Bytes(0));
+    if (const Free* free = std::get_if<Free>(&instruction)) {
+      held -= graph.edge(free->edge).payload;
+    } else if (const WaitSend* wait = std::get_if<WaitSend>(&instruction)) {
+      held -= graph.edge(wait->edge).payload;
+    } else if (const Recv* recv = std::get_if<Recv>(&instruction)) {
+      take(graph.edge(recv->edge).payload);
+    } else if (const Compute* compute = std::get_if<Compute>(&instruction)) {
+      take(graph.task(compute->task).alloc + SentBy(graph, compute->task));
+      held -= graph.task(compute->task).free;
+      ++position;
+    }
+  }
+  return most;
+}
+
+// Sets PlacedCopy::back.
+void PlaceFetches(const StageGraph& graph, RankId rank,
+                  const std::vector<TaskId>& order, const Schedule& schedule,
+                  std::vector<Bytes> most, std::vector<PlacedCopy>* copies) {
+  Bytes largest;
+  for (const PlacedCopy& c : *copies) {
+    largest = std::max(largest, c.copy->payload);
+    for (size_t k = c.from + 1; k < c.needed; ++k) most[k] -= c.copy->payload;
+  }
+  const Bytes limit = graph.rank(rank).memory.limit;
+  const bool limited = limit > Bytes(0);
+  const Bytes room = limit - largest;
+  SimTime stream_free = SimTime::max();  // Backwards in time.
+  for (PlacedCopy& c : *copies) {
+    size_t wanted = c.needed;
+    if (c.copy->time == kZero) {
+      if (c.needed > c.from + 2) --wanted;
+    } else {
+      stream_free =
+          std::min(stream_free, schedule.start[order[c.needed]]) - c.copy->time;
+      while (wanted > c.from + 1 &&
+             schedule.start[order[wanted - 1]] +
+                     graph.task(order[wanted - 1]).duration >
+                 stream_free) {
+        --wanted;
+      }
+    }
+    while (c.back > wanted &&
+           (!limited || most[c.back - 1] + c.copy->payload <= room)) {
+      --c.back;
+      most[c.back] += c.copy->payload;
+    }
+  }
+}
+
+// Puts the copies of one rank into its program.
+absl::Status PlaceHostCopies(const StageGraph& graph, RankId rank,
+                             const std::vector<TaskId>& order,
+                             const Schedule& schedule,
+                             absl::Span<const HostCopy> host_copies,
+                             RankProgram* program) {
+  if (host_copies.empty()) return absl::OkStatus();
+  PIPELOOM_ASSIGN_OR_RETURN(std::vector<PlacedCopy> copies,
+                            CopiesOf(graph, rank, order, host_copies));
+  if (copies.empty()) return absl::OkStatus();
+  PlaceFetches(graph, rank, order, schedule, MostBefore(graph, rank, *program),
+               &copies);
+  std::vector<const HostCopy*> leaves(order.size(), nullptr);
+  std::vector<std::vector<const HostCopy*>> comes(order.size());
+  for (size_t i = copies.size(); i-- > 0;) {  // Those needed first.
+    const PlacedCopy& c = copies[i];
+    if (c.back == c.from + 1) continue;
+    leaves[c.from] = c.copy;
+    comes[c.back].push_back(c.copy);
+  }
+  std::vector<Instruction> with;
+  with.reserve(program->instructions.size() + 2 * copies.size());
+  size_t position = 0;
+  for (size_t k = 0; k < program->instructions.size(); ++k) {
+    if (position < order.size() && program->gaps[position] == k) {
+      for (const HostCopy* copy : comes[position]) {
+        with.emplace_back(Fetch{copy->task, copy->payload});
+      }
+    }
+    with.push_back(program->instructions[k]);
+    if (!std::holds_alternative<Compute>(with.back())) continue;
+    if (const HostCopy* copy = leaves[position]; copy != nullptr) {
+      with.emplace_back(Offload{copy->task, copy->payload});
+    }
+    ++position;
+  }
+  program->instructions = std::move(with);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<ExecutionPlan> LowerPlan(
+    StageGraph graph, const Schedule& schedule,
+    absl::Span<const HostCopy> host_copies) {
+  PIPELOOM_RETURN_IF_ERROR(CheckOrders(graph, schedule));
+  PIPELOOM_RETURN_IF_ERROR(CheckHostCopies(graph, host_copies));
+  PIPELOOM_ASSIGN_OR_RETURN(const auto events, EventKeys(graph, schedule));
+  const Crossings crossings = FindCrossings(graph, events);
+  ExecutionPlan plan;
+  plan.programs.resize(graph.num_ranks());
+  for (const RankId rank : graph.rank_ids()) {
+    RankProgram program =
+        LowerRank(graph, rank, schedule.order[rank], events, crossings);
+    PIPELOOM_RETURN_IF_ERROR(PlaceHostCopies(graph, rank, schedule.order[rank],
+                                             schedule, host_copies, &program));
+    plan.programs[rank] = std::move(program.instructions);
+  }
+  plan.predicted_step_time = schedule.step_time();
+  plan.graph = std::move(graph);
+  return plan;
+}
+
+IdVector<RankId, Bytes> PlanPeaks(const ExecutionPlan& plan) {
+  IdVector<RankId, Bytes> peaks(plan.graph.num_ranks());
+  for (const RankId rank : plan.graph.rank_ids()) {
+    peaks[rank] = PeakOf(plan.graph, rank, plan.programs[rank]);
+  }
+  return peaks;
+}
+
+}  // namespace pipeloom::planner

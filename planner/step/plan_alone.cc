@@ -1,0 +1,349 @@
+#include "planner/step/plan_alone.h"
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/status_macros.h"
+#include "emulator/step/emulate_step.h"
+#include "partition/batching/loss_shares.h"
+#include "partition/graph/build_stage_graph.h"
+#include "planner/bounds/plan_bound.h"
+#include "planner/memory/memory_rules.h"
+#include "planner/memory/smallest_limit.h"
+#include "planner/memory/stage_choices.h"
+#include "planner/passes/pass_forms.h"
+#include "planner/step/lower_plan.h"
+#include "planner/step/paired_search.h"
+#include "planner/step/plan_choice.h"
+#include "planner/step/refine_passes.h"
+#include "planner/strategy_abilities.h"
+
+namespace pipeloom::planner {
+namespace {
+
+// Of the budget, before a robust choice is made with the rest.
+constexpr double kNominalShare = 0.7;
+
+// Until this share of it, starts are taken from other strategies; of these,
+// DIP's: its levels, and some rollouts where there is time.
+constexpr double kStartsUntil = 0.4;
+constexpr double kDipUntil = 0.3;
+constexpr int64_t kDipEvaluations = 60;
+
+// Of the budget, until which the order and the memory choices are searched
+// without paired passes, and until which the order is searched with them, each
+// time with those of the last.
+constexpr double kUnpairedUntil = 0.5;
+constexpr double kPairedUntil[] = {0.62, 0.74};
+
+// Of the budget, for trying rules.
+constexpr double kRulesShare = 0.5;
+
+// Tries rules until its part of the budget ends, at least until one fits: the
+// same for all modules, then of what is best cheaper settings for one module
+// after the other, each the first that is better. `screen`: of a selection,
+// whether it fits and is the best so far. `may_be_best`: of a rule, whether
+// that is possible.
+template <typename MayBeBest, typename Screen>
+absl::Status ScreenRules(const MemoryRules& rules, const SearchBudget& whole,
+                         const int64_t* evaluations,
+                         const MayBeBest& may_be_best, const Screen& screen) {
+  const SearchBudget budget = whole.Until(kRulesShare);
+  std::optional<MemoryRule> best;
+  const auto done = [&] {
+    return best.has_value() && budget.Exhausted(*evaluations);
+  };
+  const auto try_rule = [&](const MemoryRule& rule) -> absl::StatusOr<bool> {
+    if (!may_be_best(rule)) return false;
+    const partition::MemorySelection selection = rules.SelectionOf(rule);
+    PIPELOOM_ASSIGN_OR_RETURN(const bool better, screen(&selection));
+    if (better) best = rule;
+    return better;
+  };
+  for (const MemoryRule& rule : rules.SameForAll()) {
+    if (done()) return absl::OkStatus();
+    PIPELOOM_RETURN_IF_ERROR(try_rule(rule).status());
+  }
+  if (!best.has_value()) return absl::OkStatus();
+  const MemoryRule start = *best;
+  for (const ModuleId m : start.ids()) {
+    for (const MemoryRule& rule : rules.Cheaper(*best, m)) {
+      if (done()) return absl::OkStatus();
+      PIPELOOM_ASSIGN_OR_RETURN(const bool better, try_rule(rule));
+      if (better) break;
+    }
+  }
+  return absl::OkStatus();
+}
+
+// The best of what other strategies begin with, fused backwards, as a candidate
+// of the split step; none where nothing fits.
+absl::StatusOr<std::optional<Candidate>> KnownStart(
+    const StartsFromOthers& others, const PreparedJob& job,
+    const PlanInput& input, const Microbatches& microbatches,
+    const partition::BuiltGraph& split,
+    const partition::StepMemory& split_memory, int64_t* evaluations) {
+  PIPELOOM_ASSIGN_OR_RETURN(
+      const partition::BuiltGraph fused,
+      partition::BuildStageGraph(*job.costs, job.partition, microbatches, {}));
+  const partition::StepMemory memory = partition::MakeStepMemory(
+      *job.costs, job.partition, microbatches, fused.pairs,
+      StageChoices(*job.costs, job.partition, microbatches));
+  // A share of the time, but not of the number of evaluations: that is small.
+  SearchBudget dip = input.budget.Until(kDipUntil);
+  dip.max_evaluations = std::min(input.budget.max_evaluations, kDipEvaluations);
+  const std::unique_ptr<Strategy> starts = others.Starts(dip);
+  PreparedJob with_starts = job;
+  with_starts.strategy = starts.get();
+  absl::StatusOr<Candidate> known = PlanChoice(
+      with_starts, input, fused, memory, nullptr, fused.graph.ranks(),
+      input.budget.PartUntil(kStartsUntil, *evaluations), evaluations);
+  if (!known.ok()) {
+    if (absl::IsResourceExhausted(known.status())) return std::nullopt;
+    return known.status();
+  }
+  absl::StatusOr<MemorySchedule> made =
+      InSplitStep(split, split_memory, fused, memory, known->made);
+  if (!made.ok()) return std::nullopt;
+  return MakeCandidate(job, input, split, split_memory, *std::move(made),
+                       std::move(known->limits));
+}
+
+// Spends the budget on `best`, of a strategy that starts from others, and
+// refines its passes; where that pairs any, the order is searched again with
+// the pairs. `known`: another candidate, whose passes may be refined further.
+absl::Status ImproveAndRefine(const PreparedJob& job, const PlanInput& input,
+                              const partition::BuiltGraph& built,
+                              const partition::StepMemory& memory,
+                              std::optional<Candidate> known, Candidate* best,
+                              int64_t* evaluations) {
+  const auto refine = [&](Candidate* candidate) {
+    return RefinePasses(job, input, built, memory, candidate);
+  };
+  PlanInput unpaired = input;
+  unpaired.budget = input.budget.Until(kUnpairedUntil);
+  PIPELOOM_RETURN_IF_ERROR(
+      ImproveCandidate(job, unpaired, built, memory, best, evaluations));
+  Candidate plain = *best;
+  PIPELOOM_RETURN_IF_ERROR(refine(best));
+  if (known.has_value()) {
+    PIPELOOM_RETURN_IF_ERROR(refine(&*known));
+    if (known->predicted.finish < best->predicted.finish) {
+      *best = *std::move(known);
+    }
+  }
+  for (const double until : kPairedUntil) {
+    if (best->made.pairs.empty() || input.budget.Exhausted(*evaluations)) break;
+    PIPELOOM_RETURN_IF_ERROR(SearchPaired(
+        job, input, built, memory, input.budget.PartUntil(until, *evaluations),
+        best, evaluations));
+    PIPELOOM_RETURN_IF_ERROR(refine(best));
+  }
+  PIPELOOM_RETURN_IF_ERROR(
+      ImproveCandidate(job, input, built, memory, &plain, evaluations));
+  PIPELOOM_RETURN_IF_ERROR(refine(&plain));
+  if (plain.predicted.finish < best->predicted.finish) *best = std::move(plain);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<PlanResult> PlanAlone(const PreparedJob& prepared,
+                                     const PlanInput& whole_input) {
+  PreparedJob job = prepared;
+  job.costs = &prepared.costs->ForReplica(whole_input.replica);
+  const JobSpec& spec = job.costs->job();
+  PlanInput input = whole_input;
+  if (input.robust.has_value()) {
+    input.budget = whole_input.budget.Until(kNominalShare);
+  }
+  PlanResult result;
+  PIPELOOM_ASSIGN_OR_RETURN(
+      result.microbatches,
+      partition::SplitMicrobatches(spec, *input.packed, input.replica,
+                                   job.partition));
+
+  PIPELOOM_ASSIGN_OR_RETURN(
+      const partition::BuiltGraph built,
+      partition::BuildStageGraph(
+          *job.costs, job.partition, result.microbatches,
+          {.split_backward = job.strategy->split_backward()}));
+  const bool own_memory = job.strategy->chooses_memory();
+  const auto* const others =
+      dynamic_cast<const StartsFromOthers*>(job.strategy);
+  bool refined = false;
+  std::optional<MemoryRules> rules;
+  if (!own_memory) {
+    rules.emplace(*job.costs, job.partition, result.microbatches, built.pairs);
+  }
+  const partition::StepMemory memory =
+      own_memory
+          ? partition::MakeStepMemory(
+                *job.costs, job.partition, result.microbatches, built.pairs,
+                StageChoices(*job.costs, job.partition, result.microbatches))
+          : rules->memory();
+  // With the least of searches.
+  SearchBudget screening = input.budget;
+  screening.max_evaluations = 1;
+  std::optional<Candidate> best;
+  std::optional<Candidate> known;
+  absl::Status last_error;
+  // True: it fits and is better.
+  const auto screen =
+      [&](const partition::MemorySelection* fixed) -> absl::StatusOr<bool> {
+    absl::StatusOr<Candidate> candidate =
+        PlanChoice(job, input, built, memory, fixed, built.graph.ranks(),
+                   screening, &result.evaluations);
+    if (!candidate.ok()) {
+      if (!absl::IsResourceExhausted(candidate.status())) {
+        return candidate.status();
+      }
+      last_error = candidate.status();
+      return false;
+    }
+    if (best.has_value() &&
+        candidate->predicted.finish >= best->predicted.finish) {
+      return false;
+    }
+    best = *std::move(candidate);
+    return true;
+  };
+  if (own_memory) {
+    PIPELOOM_RETURN_IF_ERROR(screen(nullptr).status());
+    // Not for searches that only ask whether a partition is worth its while.
+    const bool searches = input.budget.max_evaluations > 1;
+    if (others != nullptr && (searches || !best.has_value())) {
+      PIPELOOM_ASSIGN_OR_RETURN(
+          known, KnownStart(*others, job, input, result.microbatches, built,
+                            memory, &result.evaluations));
+      if (known.has_value() &&
+          (!best.has_value() ||
+           known->predicted.finish < best->predicted.finish)) {
+        best = known;
+      }
+    }
+    // What fits without copies to the host, which need room of their own, is a
+    // plan with them too.
+    if (!best.has_value() && !memory.CopySizes().empty()) {
+      const partition::StepMemory uncopied = memory.WithoutCopies();
+      absl::StatusOr<Candidate> candidate =
+          PlanChoice(job, input, built, uncopied, nullptr, built.graph.ranks(),
+                     screening, &result.evaluations);
+      if (candidate.ok()) {
+        candidate->made.selection =
+            partition::FromWithoutCopies(memory, candidate->made.selection);
+        best = *std::move(candidate);
+      } else if (!absl::IsResourceExhausted(candidate.status())) {
+        return candidate.status();
+      }
+    }
+    if (!best.has_value() && searches) {
+      last_error = DescribeInfeasibleStep(
+          last_error, SmallestLimitOfStep(built.graph, memory),
+          spec.MemoryLimit());
+    }
+  } else {
+    const auto may_be_best = [&](const MemoryRule& rule) {
+      return !best.has_value() || rules->BusiestRank(built.graph, rule) <
+                                      best->predicted.step_time();
+    };
+    PIPELOOM_RETURN_IF_ERROR(ScreenRules(
+        *rules, input.budget, &result.evaluations, may_be_best, screen));
+  }
+  if (!best.has_value()) {
+    return absl::ResourceExhaustedError(absl::StrFormat(
+        "step %d, schedule %s: nothing fits the memory limit of %s a GPU%s: %s",
+        input.step, std::string(job.strategy->name()),
+        FormatBytes(spec.MemoryLimit()),
+        spec.Allows(MemoryStrategy::kRecompute)
+            ? " even with every activation recomputed"
+            : " (training.memory_strategies allows no recomputation)",
+        std::string(last_error.message())));
+  }
+  const bool may_go_on = !best->made.found.proven_optimal &&
+                         !input.budget.Exhausted(result.evaluations);
+  const bool refines =
+      !whole_input.robust.has_value() && input.budget.max_evaluations > 1 &&
+      (!job.strategy->split_backward() || HasFormChoice(memory));
+  if (may_go_on && own_memory && refines && others != nullptr) {
+    PIPELOOM_RETURN_IF_ERROR(ImproveAndRefine(job, input, built, memory,
+                                              std::move(known), &*best,
+                                              &result.evaluations));
+    refined = true;
+  } else if (may_go_on && own_memory) {
+    PIPELOOM_RETURN_IF_ERROR(ImproveCandidate(job, input, built, memory, &*best,
+                                              &result.evaluations));
+  } else if (may_go_on) {
+    SearchBudget rest = input.budget;
+    rest.max_evaluations -= result.evaluations;
+    const partition::MemorySelection fixed = best->made.selection;
+    absl::StatusOr<Candidate> searched = PlanChoice(
+        job, input, built, memory, &fixed,
+        WithMargin(built.graph, best->limits), rest, &result.evaluations);
+    if (searched.ok()) {
+      if (searched->predicted.finish <= best->predicted.finish) {
+        best = *std::move(searched);
+      }
+    } else if (!absl::IsResourceExhausted(searched.status())) {
+      return searched.status();
+    }
+  }
+  // Better forms of passes for the order found; in a step of fused backwards
+  // after going over to one that has both forms.
+  std::optional<SplitStep> split;
+  if (refines && !refined) {
+    if (job.strategy->split_backward()) {
+      PIPELOOM_RETURN_IF_ERROR(RefinePasses(job, input, built, memory, &*best));
+    } else {
+      absl::StatusOr<SplitAnswer> answer =
+          ToSplit(job, result.microbatches, built, memory, best->made);
+      if (answer.ok() && HasFormChoice(answer->step.memory)) {
+        split = std::move(answer->step);
+        Candidate as_split = *best;
+        as_split.made = std::move(answer->made);
+        PIPELOOM_RETURN_IF_ERROR(
+            RefinePasses(job, input, split->built, split->memory, &as_split));
+        if (as_split.predicted.finish < best->predicted.finish) {
+          best = std::move(as_split);
+        } else {
+          split.reset();
+        }
+      }
+    }
+  }
+  const partition::BuiltGraph& final_built = split ? split->built : built;
+  const partition::StepMemory& final_memory = split ? split->memory : memory;
+  if (whole_input.robust.has_value()) {
+    PIPELOOM_ASSIGN_OR_RETURN(
+        result.robust, MakeRobust(job, whole_input, built, memory, &*best,
+                                  &result.evaluations));
+  }
+  // Schedules were made within lowered limits; the step has its own.
+  NamedBound bound;
+  if (own_memory || split.has_value() || !best->made.pairs.empty()) {
+    bound = PlanBound(final_built.graph, &final_memory);
+  } else {
+    PIPELOOM_ASSIGN_OR_RETURN(
+        const StageGraph chosen,
+        partition::ApplyMemory(built.graph, memory, best->made.selection));
+    bound = PlanBound(chosen, nullptr);
+  }
+  best->plan.lower_bound = Nanoseconds(bound.time);
+  partition::SetLoss(spec.model, *input.packed, result.microbatches,
+                     &best->plan);
+  PIPELOOM_RETURN_IF_ERROR(ValidateExecutionPlan(best->plan));
+  result.plan = std::move(best->plan);
+  result.predicted = std::move(best->predicted);
+  result.memory = partition::PolicyOf(final_memory, best->made.selection);
+  result.lower_bound = Nanoseconds(bound.time);
+  result.bound_source = bound.source;
+  result.proven_optimal = result.predicted.step_time() == result.lower_bound;
+  return result;
+}
+
+}  // namespace pipeloom::planner

@@ -1,0 +1,371 @@
+#include "planner/step/plan_choice.h"
+
+#include <algorithm>
+#include <iterator>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/types/span.h"
+#include "base/status_macros.h"
+#include "emulator/step/emulate_step.h"
+#include "ir/plan/execution_plan.h"
+#include "planner/passes/drop_fused.h"
+#include "planner/passes/pair_passes.h"
+#include "planner/step/lower_plan.h"
+#include "planner/strategy_abilities.h"
+
+namespace pipeloom::planner {
+namespace {
+
+// Shares of the budget at which an answer is lowered and its sent and received
+// tensors are counted.
+constexpr double kParts[] = {0.76, 0.88, 0.95};
+// Of a strategy that begins anew each time: a short part, which shows how much
+// room its sent and received tensors take, then all the rest at once.
+constexpr double kPartsAnew[] = {0.1, 0.95};
+
+// How often a schedule is made again with less memory because tensors sent to
+// or received from other ranks, which a schedule does not see, broke the limit.
+constexpr int kMaxTightenings = 6;
+
+// Lowers `limits` by what each rank's plan is over its true limit. True if any
+// rank was.
+bool Tighten(const StageGraph& graph, const IdVector<RankId, Bytes>& peaks,
+             IdVector<RankId, RankSpec>* limits) {
+  bool over = false;
+  for (const RankId r : graph.rank_ids()) {
+    const Bytes limit = graph.rank(r).memory.limit;
+    if (limit == Bytes(0) || peaks[r] <= limit) continue;
+    Bytes& tightened = (*limits)[r].memory.limit;
+    tightened = std::max(Bytes(1), tightened - (peaks[r] - limit));
+    over = true;
+  }
+  return over;
+}
+
+// By rank, of the tensors that it sends or receives.
+IdVector<RankId, Bytes> LargestCrossing(const StageGraph& graph) {
+  IdVector<RankId, Bytes> largest(graph.num_ranks());
+  for (const Dependency& edge : graph.edges()) {
+    const RankId from = graph.task(edge.from).rank;
+    const RankId to = graph.task(edge.to).rank;
+    if (from == to) continue;
+    for (const RankId r : {from, to}) {
+      largest[r] = std::max(largest[r], edge.payload);
+    }
+  }
+  return largest;
+}
+
+// After Tighten, for strategies that use all the memory there is, each time in
+// another way: what is over on one rank now is over on another the next time.
+// So every rank has room for two of its tensors, and what was over for `more`
+// times that beside.
+void LeaveRoom(const StageGraph& graph, const IdVector<RankId, Bytes>& peaks,
+               int64_t more, IdVector<RankId, RankSpec>* limits) {
+  const IdVector<RankId, Bytes> largest = LargestCrossing(graph);
+  for (const RankId r : graph.rank_ids()) {
+    const Bytes limit = graph.rank(r).memory.limit;
+    if (limit == Bytes(0)) continue;
+    const Bytes room = 2 * largest[r];
+    Bytes& lowered = (*limits)[r].memory.limit;
+    lowered = peaks[r] > limit ? lowered - more * room
+                               : std::min(lowered, limit - room);
+    lowered = std::max(Bytes(1), lowered);
+  }
+}
+
+// What sent and received tensors took of the limits, for messages about
+// schedules that were made within lowered limits.
+std::string TakenFromLimits(const StageGraph& graph,
+                            const IdVector<RankId, RankSpec>& limits) {
+  std::string text;
+  for (const RankId r : graph.rank_ids()) {
+    const Bytes taken = graph.rank(r).memory.limit - limits[r].memory.limit;
+    if (taken == Bytes(0)) continue;
+    absl::StrAppendFormat(
+        &text, "%s %s of rank %d",
+        text.empty() ? "; sent and received tensors take" : ",",
+        FormatBytes(taken), r.value());
+  }
+  return text;
+}
+
+// One answer of the strategy, for the memory choices that are `fixed` or for
+// its own. `graph` has everything kept.
+absl::StatusOr<MemorySchedule> MakeSchedule(
+    const PreparedJob& job, const PlanInput& input, const StageGraph& graph,
+    const partition::StepMemory& memory,
+    const partition::MemorySelection* fixed, const SearchBudget& budget) {
+  if (fixed == nullptr) {
+    return job.strategy->MakeMemorySchedule(graph, memory, job.partition,
+                                            input.seed, budget);
+  }
+  MemorySchedule made{.selection = *fixed};
+  PIPELOOM_ASSIGN_OR_RETURN(const StageGraph chosen,
+                            partition::ApplyMemory(graph, memory, *fixed));
+  PIPELOOM_ASSIGN_OR_RETURN(
+      made.found,
+      job.strategy->MakeSchedule(chosen, job.partition, input.seed, budget));
+  return made;
+}
+
+// The plan of a schedule, emulated; all but what depends on limits.
+absl::Status Finish(const PreparedJob& job, const PlanInput& input,
+                    const partition::BuiltGraph& built, Candidate* candidate) {
+  const JobSpec& spec = job.costs->job();
+  ExecutionPlan& plan = candidate->plan;
+  plan.job = spec.name;
+  plan.step = input.step;
+  plan.replica = input.replica;
+  plan.schedule = std::string(job.strategy->name());
+  plan.lower_bound = candidate->made.found.lower_bound;
+  plan.model_flops = built.model_flops;
+  plan.peak_flops_per_second = job.costs->PeakFlopsPerSecond();
+  PIPELOOM_ASSIGN_OR_RETURN(candidate->predicted,
+                            emulator::EmulateStep(plan, job.costs->Network()));
+  plan.predicted_step_time = candidate->predicted.step_time();
+  return absl::OkStatus();
+}
+
+partition::StepMemory WithForms(const partition::StepMemory& memory,
+                                const partition::FormSelection& forms) {
+  partition::StepMemory with = memory;
+  with.SetForms(forms);
+  return with;
+}
+
+// `graph`: with everything kept.
+absl::StatusOr<ExecutionPlan> Lower(const StageGraph& graph,
+                                    const partition::StepMemory& choices,
+                                    const MemorySchedule& made) {
+  const partition::StepMemory memory = WithForms(choices, made.forms);
+  PIPELOOM_ASSIGN_OR_RETURN(
+      StageGraph chosen,
+      partition::ApplyMemoryBesideCopies(graph, memory, made.selection));
+  PIPELOOM_ASSIGN_OR_RETURN(
+      PlanProblem problem,
+      DropFusedWeightGrads(std::move(chosen), memory, made.found.schedule));
+  std::vector<HostCopy> copies;
+  for (const StagePairId id : memory.pairs.ids()) {
+    const partition::StagePair& pair = memory.pairs[id];
+    if (pair.backward.is_none()) continue;
+    const partition::MemoryEffect& effect =
+        memory.effect(id, made.selection[id]);
+    if (effect.forward_free == Bytes(0)) continue;
+    copies.push_back({.task = problem.task_now[pair.forward],
+                      .payload = effect.forward_free,
+                      .time = effect.copy});
+  }
+  if (!made.pairs.empty()) {
+    PIPELOOM_ASSIGN_OR_RETURN(
+        problem.graph, ApplyPairs(problem.graph, made.pairs, problem.task_now));
+  }
+  return LowerPlan(std::move(problem.graph), problem.schedule, copies);
+}
+
+// What each rank needs: what its program holds, and with copies to the host
+// room for the largest that is on its way out, or for what really is when they
+// queue.
+absl::StatusOr<IdVector<RankId, Bytes>> PeaksOf(const PreparedJob& job,
+                                                const ExecutionPlan& plan) {
+  IdVector<RankId, Bytes> peaks = PlanPeaks(plan);
+  bool copies = false;
+  for (const RankId r : peaks.ids()) {
+    Bytes largest;
+    for (const Instruction& instruction : plan.programs[r]) {
+      if (const Offload* out = std::get_if<Offload>(&instruction)) {
+        largest = std::max(largest, out->payload);
+      }
+    }
+    copies = copies || largest > Bytes(0);
+    peaks[r] += largest;
+  }
+  if (!copies) return peaks;
+  PIPELOOM_ASSIGN_OR_RETURN(const StepTrace trace,
+                            emulator::EmulateStep(plan, job.costs->Network()));
+  const auto emulated = MemoryPeaks(trace);
+  for (const RankId r : peaks.ids()) {
+    peaks[r] = std::max(peaks[r], emulated[r].total);
+  }
+  return peaks;
+}
+
+}  // namespace
+
+IdVector<RankId, RankSpec> WithMargin(const StageGraph& graph,
+                                      IdVector<RankId, RankSpec> limits) {
+  const IdVector<RankId, Bytes> largest = LargestCrossing(graph);
+  for (const RankId r : limits.ids()) {
+    Bytes& limit = limits[r].memory.limit;
+    if (limit == graph.rank(r).memory.limit) continue;
+    limit = std::max(Bytes(1), limit - 2 * largest[r]);
+  }
+  return limits;
+}
+
+absl::StatusOr<Candidate> PlanChoice(
+    const PreparedJob& job, const PlanInput& input,
+    const partition::BuiltGraph& built, const partition::StepMemory& memory,
+    const partition::MemorySelection* fixed, IdVector<RankId, RankSpec> limits,
+    const SearchBudget& budget, int64_t* evaluations) {
+  const StageGraph& graph = built.graph;
+  const int64_t before = *evaluations;
+  Candidate candidate;
+  for (int attempt = 0;; ++attempt) {
+    SearchBudget rest = budget;
+    rest.max_evaluations =
+        std::max<int64_t>(1, budget.max_evaluations - (*evaluations - before));
+    absl::StatusOr<MemorySchedule> made =
+        MakeSchedule(job, input, graph.WithRanks(limits), memory, fixed, rest);
+    if (!made.ok()) {
+      return absl::Status(made.status().code(),
+                          absl::StrCat(made.status().message(),
+                                       TakenFromLimits(graph, limits)));
+    }
+    candidate.made = *std::move(made);
+    *evaluations += candidate.made.found.evaluations;
+    PIPELOOM_ASSIGN_OR_RETURN(candidate.plan,
+                              Lower(graph, memory, candidate.made));
+    PIPELOOM_ASSIGN_OR_RETURN(const auto peaks, PeaksOf(job, candidate.plan));
+    if (!Tighten(graph, peaks, &limits)) break;
+    // The order changes with the limits, and what is on its way at its peaks
+    // with the order: more and more margin.
+    if (fixed == nullptr) LeaveRoom(graph, peaks, attempt + 1, &limits);
+    if (attempt == kMaxTightenings) {
+      for (const RankId r : graph.rank_ids()) {
+        const Bytes limit = graph.rank(r).memory.limit;
+        if (limit == Bytes(0) || peaks[r] <= limit) continue;
+        return absl::ResourceExhaustedError(absl::StrFormat(
+            "no schedule was found within the limits: rank %d needs %s with "
+            "the tensors it sends and receives; its limit is %s",
+            r.value(), FormatBytes(peaks[r]), FormatBytes(limit)));
+      }
+    }
+  }
+  PIPELOOM_RETURN_IF_ERROR(Finish(job, input, built, &candidate));
+  candidate.limits = std::move(limits);
+  return candidate;
+}
+
+absl::Status ImproveCandidate(const PreparedJob& job, const PlanInput& input,
+                              const partition::BuiltGraph& built,
+                              const partition::StepMemory& memory,
+                              Candidate* best, int64_t* evaluations) {
+  const StageGraph& graph = built.graph;
+  IdVector<RankId, RankSpec> limits = WithMargin(graph, best->limits);
+  std::optional<MemorySchedule> start;
+  if (best->made.search != nullptr) start = best->made;
+  const auto* const starts_from =
+      dynamic_cast<const StartsFromOthers*>(job.strategy);
+  const absl::Span<const double> parts = starts_from != nullptr
+                                             ? absl::MakeConstSpan(kParts)
+                                             : absl::MakeConstSpan(kPartsAnew);
+  bool over = false;
+  int overs = 0;
+  int repairs = 0;
+  for (size_t part = 0;;) {
+    // Once the time is over, only an answer that does not fit is mended.
+    const bool exhausted = input.budget.Exhausted(*evaluations);
+    if (exhausted && (!over || ++repairs > kMaxTightenings)) break;
+    if (starts_from == nullptr && part >= parts.size() && !over) break;
+    SearchBudget rest = input.budget.PartUntil(
+        parts[std::min(part, parts.size() - 1)], *evaluations);
+    ++part;
+    rest.max_evaluations = std::max<int64_t>(1, rest.max_evaluations);
+    const StageGraph limited = graph.WithRanks(limits);
+    absl::StatusOr<MemorySchedule> made =
+        start.has_value()
+            ? job.strategy->ImproveMemorySchedule(
+                  limited, memory, job.partition, *start, input.seed, rest)
+        : starts_from != nullptr
+            ? starts_from->MakeMemoryScheduleFrom(
+                  limited, memory, job.partition, best->made, input.seed, rest)
+            : job.strategy->MakeMemorySchedule(limited, memory, job.partition,
+                                               input.seed, rest);
+    if (!made.ok()) {
+      return absl::IsResourceExhausted(made.status()) ? absl::OkStatus()
+                                                      : made.status();
+    }
+    *evaluations += std::max<int64_t>(1, made->found.evaluations);
+    Candidate candidate{.made = *std::move(made)};
+    PIPELOOM_ASSIGN_OR_RETURN(candidate.plan,
+                              Lower(graph, memory, candidate.made));
+    PIPELOOM_ASSIGN_OR_RETURN(const auto peaks, PeaksOf(job, candidate.plan));
+    over = Tighten(graph, peaks, &limits);
+    start = candidate.made;
+    if (over) {
+      // At first no lower than it was over: all that room on every rank costs
+      // more time than a little that was missing on one.
+      if (++overs > 1) LeaveRoom(graph, peaks, 1, &limits);
+      continue;
+    }
+    PIPELOOM_RETURN_IF_ERROR(Finish(job, input, built, &candidate));
+    if (candidate.predicted.finish > best->predicted.finish) continue;
+    candidate.limits = limits;
+    *best = std::move(candidate);
+    if (best->made.found.proven_optimal) break;
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::optional<Candidate>> MakeCandidate(
+    const PreparedJob& job, const PlanInput& input,
+    const partition::BuiltGraph& built, const partition::StepMemory& memory,
+    MemorySchedule made, IdVector<RankId, RankSpec> limits) {
+  Candidate candidate{.limits = std::move(limits), .made = std::move(made)};
+  PIPELOOM_ASSIGN_OR_RETURN(candidate.plan,
+                            Lower(built.graph, memory, candidate.made));
+  PIPELOOM_ASSIGN_OR_RETURN(const auto peaks, PeaksOf(job, candidate.plan));
+  for (const RankId r : built.graph.rank_ids()) {
+    const Bytes limit = built.graph.rank(r).memory.limit;
+    if (limit > Bytes(0) && peaks[r] > limit) return std::nullopt;
+  }
+  PIPELOOM_RETURN_IF_ERROR(Finish(job, input, built, &candidate));
+  return candidate;
+}
+
+absl::StatusOr<RobustReport> MakeRobust(const PreparedJob& job,
+                                        const PlanInput& input,
+                                        const partition::BuiltGraph& built,
+                                        const partition::StepMemory& memory,
+                                        Candidate* best, int64_t* evaluations) {
+  PIPELOOM_ASSIGN_OR_RETURN(
+      const StageGraph graph,
+      partition::ApplyMemory(built.graph, WithForms(memory, best->made.forms),
+                             best->made.selection));
+  IdVector<RankId, RankSpec> ranks = graph.ranks();
+  for (const RankId r : ranks.ids()) {
+    ranks[r].memory.limit = best->limits[r].memory.limit;
+  }
+  SearchBudget rest = input.budget;
+  rest.max_evaluations =
+      std::max<int64_t>(1, rest.max_evaluations - *evaluations);
+  PIPELOOM_ASSIGN_OR_RETURN(
+      RobustResult found,
+      RobustSearch(graph.WithRanks(ranks), best->made.found.schedule.order,
+                   *input.robust, input.seed, rest));
+  *evaluations += found.evaluations;
+  RobustReport report{.chosen = found.nominal, .nominal = found.nominal};
+  if (found.chosen.p90 >= found.nominal.p90) return report;
+  Candidate candidate = *best;
+  PIPELOOM_ASSIGN_OR_RETURN(candidate.made.found.schedule,
+                            TimeSchedule(graph, std::move(found.order)));
+  candidate.made.found.proven_optimal = false;
+  PIPELOOM_ASSIGN_OR_RETURN(candidate.plan,
+                            Lower(built.graph, memory, candidate.made));
+  PIPELOOM_ASSIGN_OR_RETURN(const auto peaks, PeaksOf(job, candidate.plan));
+  for (const RankId r : graph.rank_ids()) {
+    const Bytes limit = graph.rank(r).memory.limit;
+    if (limit > Bytes(0) && peaks[r] > limit) return report;
+  }
+  PIPELOOM_RETURN_IF_ERROR(Finish(job, input, built, &candidate));
+  *best = std::move(candidate);
+  report.chosen = found.chosen;
+  return report;
+}
+
+}  // namespace pipeloom::planner

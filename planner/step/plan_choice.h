@@ -1,0 +1,73 @@
+// One candidate plan of a step: a memory choice, scheduled within limits that
+// leave room for the tensors that ranks send and receive, lowered and emulated.
+#ifndef PIPELOOM_PLANNER_STEP_PLAN_CHOICE_H_
+#define PIPELOOM_PLANNER_STEP_PLAN_CHOICE_H_
+
+#include <cstdint>
+#include <optional>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "ir/plan/execution_plan.h"
+#include "ir/plan/stage_graph.h"
+#include "ir/plan/step_trace.h"
+#include "partition/graph/build_stage_graph.h"
+#include "partition/graph/memory_candidates.h"
+#include "planner/core/search_budget.h"
+#include "planner/step/step_types.h"
+#include "planner/strategy.h"
+
+namespace pipeloom::planner {
+
+struct Candidate {
+  // The graph's ranks with the limits that the schedule was made with: lower
+  // than the true ones by what sent and received tensors need.
+  IdVector<RankId, RankSpec> limits{};
+  MemorySchedule made{};
+  ExecutionPlan plan{};
+  StepTrace predicted{};
+};
+
+// `limits` with room for two more tensors on each rank whose limit had to be
+// lowered: another schedule may have as many more on the way.
+IdVector<RankId, RankSpec> WithMargin(const StageGraph& graph,
+                                      IdVector<RankId, RankSpec> limits);
+
+// Schedules within `limits`, lowers, emulates and checks; with `fixed`, which
+// is for strategies that do not choose memory, for that selection. Where sent
+// and received tensors, or activations on their way to the host and back, break
+// a limit, it is lowered and the schedule made again. Adds to `evaluations`, of
+// an attempt that fails too.
+absl::StatusOr<Candidate> PlanChoice(
+    const PreparedJob& job, const PlanInput& input,
+    const partition::BuiltGraph& built, const partition::StepMemory& memory,
+    const partition::MemorySelection* fixed, IdVector<RankId, RankSpec> limits,
+    const SearchBudget& budget, int64_t* evaluations);
+
+// Spends the rest of the budget on a better plan of a strategy that chooses
+// memory itself: in parts, each going on from the one before, so that an answer
+// that breaks a limit by the tensors on their way is repaired and not lost.
+absl::Status ImproveCandidate(const PreparedJob& job, const PlanInput& input,
+                              const partition::BuiltGraph& built,
+                              const partition::StepMemory& memory,
+                              Candidate* best, int64_t* evaluations);
+
+// The plan of an answer, emulated; none where the tensors that ranks hold break
+// a limit of `built`.
+absl::StatusOr<std::optional<Candidate>> MakeCandidate(
+    const PreparedJob& job, const PlanInput& input,
+    const partition::BuiltGraph& built, const partition::StepMemory& memory,
+    MemorySchedule made, IdVector<RankId, RankSpec> limits);
+
+// Looks for an order with a better 90th percentile under `input.robust` until
+// the budget ends. The plan stays as it is where none is found, or where the
+// tensors that ranks send and receive do not fit in with it.
+absl::StatusOr<RobustReport> MakeRobust(const PreparedJob& job,
+                                        const PlanInput& input,
+                                        const partition::BuiltGraph& built,
+                                        const partition::StepMemory& memory,
+                                        Candidate* best, int64_t* evaluations);
+
+}  // namespace pipeloom::planner
+
+#endif  // PIPELOOM_PLANNER_STEP_PLAN_CHOICE_H_

@@ -1,0 +1,36 @@
+#include "planner/step/plan_step.h"
+
+#include <utility>
+
+#include "base/status_macros.h"
+#include "planner/step/plan_alone.h"
+#include "planner/step/rival_plans.h"
+#include "planner/strategy_abilities.h"
+
+namespace pipeloom::planner {
+
+absl::StatusOr<PreparedJob> PrepareJob(const Strategy& strategy,
+                                       const emulator::StageCostModel& costs,
+                                       const BatchMetadata& sample) {
+  PreparedJob job{.strategy = &strategy, .costs = &costs, .partition = {}};
+  PIPELOOM_ASSIGN_OR_RETURN(job.partition,
+                            strategy.MakePartition(costs, sample));
+  PIPELOOM_RETURN_IF_ERROR(ValidatePartition(job.partition, costs.job().model));
+  return job;
+}
+
+absl::StatusOr<PlanResult> PlanStep(const PreparedJob& job,
+                                    const PlanInput& input) {
+  // Not for searches that only ask whether a partition is worth its while.
+  const auto* const others =
+      dynamic_cast<const StartsFromOthers*>(job.strategy);
+  if (input.budget.max_evaluations <= 1 || others == nullptr) {
+    return PlanAlone(job, input);
+  }
+  absl::StatusOr<PlanResult> own = PlanAlone(job, input);
+  // A robust choice is not judged by the undisturbed time.
+  if (own.ok() && input.robust.has_value()) return own;
+  return BestOfRivals(others->Rivals(), job, input, std::move(own));
+}
+
+}  // namespace pipeloom::planner

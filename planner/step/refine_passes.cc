@@ -1,0 +1,180 @@
+#include "planner/step/refine_passes.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "base/status_macros.h"
+#include "planner/passes/pair_passes.h"
+#include "planner/passes/pass_forms.h"
+
+namespace pipeloom::planner {
+namespace {
+
+using partition::FormSelection;
+using partition::MemoryCandidate;
+using partition::PassForm;
+using partition::StagePair;
+using partition::StepMemory;
+
+// By task of the fused graph, the split one's.
+IdVector<TaskId, TaskId> TasksInSplit(
+    const StageGraph& fused, const IdVector<StagePairId, StagePair>& from,
+    const IdVector<StagePairId, StagePair>& to) {
+  IdVector<TaskId, TaskId> now(fused.num_tasks());
+  for (const StagePairId id : from.ids()) {
+    now[from[id].forward] = to[id].forward;
+    if (!from[id].backward.is_none()) now[from[id].backward] = to[id].backward;
+  }
+  return now;
+}
+
+const MemoryChoice& ChoiceOf(const StepMemory& memory,
+                             const partition::MemorySelection& selection,
+                             StagePairId id) {
+  return memory.candidates(id)[static_cast<size_t>(selection[id])].choice;
+}
+
+// Splits every pair that holds no more for it while its backward runs.
+void SplitWhereItFits(const partition::MemorySelection& selection,
+                      StepMemory* memory) {
+  for (const StagePairId id : memory->pairs.ids()) {
+    if (!memory->has_other_form(id) || memory->form(id) == PassForm::kSplit) {
+      continue;
+    }
+    if (memory->effect_in_other_form(id, selection[id]).backward_peak() <=
+        memory->effect(id, selection[id]).backward_peak()) {
+      memory->SwitchForm(id);
+    }
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<MemorySchedule> InSplitStep(const partition::BuiltGraph& split,
+                                           const StepMemory& split_memory,
+                                           const partition::BuiltGraph& fused,
+                                           const StepMemory& memory,
+                                           const MemorySchedule& made) {
+  const auto& pairs = split.pairs;
+  MemorySchedule answer;
+  answer.selection.resize(pairs.size());
+  for (const StagePairId id : pairs.ids()) {
+    if (pairs[id].backward.is_none()) continue;
+    const MemoryChoice& choice = ChoiceOf(memory, made.selection, id);
+    const std::vector<MemoryCandidate>& own = split_memory.candidates(id);
+    const auto at =
+        std::find_if(own.begin(), own.end(), [&](const MemoryCandidate& c) {
+          return c.choice == choice ||
+                 (c.choice.keeps_everything() && choice.keeps_everything());
+        });
+    if (at == own.end()) {
+      return absl::NotFoundError("a memory choice is none of the split step's");
+    }
+    answer.selection[id] = static_cast<int32_t>(at - own.begin());
+  }
+  answer.forms = FormSelection(pairs.size(), PassForm::kFused);
+  StepMemory with_forms = split_memory;
+  with_forms.SetForms(answer.forms);
+  PIPELOOM_ASSIGN_OR_RETURN(
+      const StageGraph graph,
+      partition::ApplyMemory(split.graph, with_forms, answer.selection));
+  IdVector<TaskId, TaskId> weight_grad(graph.num_tasks());  // By backward.
+  for (const StagePair& pair : pairs) {
+    if (!pair.weight_grad.is_none()) {
+      weight_grad[pair.backward] = pair.weight_grad;
+    }
+  }
+  const IdVector<TaskId, TaskId> now =
+      TasksInSplit(fused.graph, fused.pairs, pairs);
+  RankOrders orders(made.found.schedule.order.size());
+  for (const RankId r : orders.ids()) {
+    for (const TaskId t : made.found.schedule.order[r]) {
+      orders[r].push_back(now[t]);
+      if (!weight_grad[now[t]].is_none()) {
+        orders[r].push_back(weight_grad[now[t]]);
+      }
+    }
+  }
+  PIPELOOM_ASSIGN_OR_RETURN(answer.found.schedule,
+                            TimeSchedule(graph, std::move(orders)));
+  return answer;
+}
+
+absl::StatusOr<SplitAnswer> ToSplit(const PreparedJob& job,
+                                    const Microbatches& microbatches,
+                                    const partition::BuiltGraph& fused,
+                                    const StepMemory& memory,
+                                    const MemorySchedule& made) {
+  SplitAnswer answer;
+  PIPELOOM_ASSIGN_OR_RETURN(
+      answer.step.built,
+      partition::BuildStageGraph(*job.costs, job.partition, microbatches,
+                                 {.split_backward = true}));
+  const auto& pairs = answer.step.built.pairs;
+  // By stage the choices that the answer made.
+  IdVector<StageId, std::vector<MemoryChoice>> choices(
+      job.partition.stages.size());
+  for (const StagePairId id : pairs.ids()) {
+    if (pairs[id].backward.is_none()) continue;
+    const MemoryChoice& choice = ChoiceOf(memory, made.selection, id);
+    std::vector<MemoryChoice>& own = choices[pairs[id].stage];
+    if (std::find(own.begin(), own.end(), choice) == own.end()) {
+      own.push_back(choice);
+    }
+  }
+  answer.step.memory = partition::MakeStepMemory(*job.costs, job.partition,
+                                                 microbatches, pairs, choices);
+  PIPELOOM_ASSIGN_OR_RETURN(
+      answer.made,
+      InSplitStep(answer.step.built, answer.step.memory, fused, memory, made));
+  return answer;
+}
+
+absl::Status RefinePasses(const PreparedJob& job, const PlanInput& input,
+                          const partition::BuiltGraph& built,
+                          const StepMemory& choices, Candidate* best) {
+  const StageGraph limited = built.graph.WithRanks(best->limits);
+  const MemorySchedule& made = best->made;
+  // The forms as they are, better ones for the order, and all backwards split,
+  // each with weight gradients in gaps.
+  std::optional<MemorySchedule> refined;
+  int64_t shortest = made.found.schedule.step_time().count();
+  for (int way = 0; way < 3; ++way) {
+    StepMemory memory = choices;
+    memory.SetForms(made.forms);
+    RankOrders orders = made.found.schedule.order;
+    PIPELOOM_ASSIGN_OR_RETURN(
+        StageGraph graph,
+        partition::ApplyMemory(limited, memory, made.selection));
+    if (way > 0) {
+      PassFormChooser(graph, memory).Choose(made.selection, &memory, &orders);
+      if (way == 2) SplitWhereItFits(made.selection, &memory);
+      PIPELOOM_ASSIGN_OR_RETURN(
+          graph, partition::ApplyMemory(limited, memory, made.selection));
+    }
+    PairedOrders paired = PairPasses(graph, memory, made.selection, orders);
+    if (paired.step_time >= shortest) continue;
+    MemorySchedule next = made;
+    next.forms = memory.forms();
+    next.pairs = std::move(paired.pairs);
+    PIPELOOM_ASSIGN_OR_RETURN(graph, ApplyPairs(graph, next.pairs));
+    PIPELOOM_ASSIGN_OR_RETURN(next.found.schedule,
+                              TimeSchedule(graph, std::move(paired.orders)));
+    if (!ValidateSchedule(graph, next.found.schedule).ok()) continue;
+    shortest = paired.step_time;
+    refined = std::move(next);
+  }
+  if (!refined.has_value()) return absl::OkStatus();
+  PIPELOOM_ASSIGN_OR_RETURN(std::optional<Candidate> candidate,
+                            MakeCandidate(job, input, built, choices,
+                                          *std::move(refined), best->limits));
+  if (candidate.has_value() &&
+      candidate->predicted.finish < best->predicted.finish) {
+    *best = *std::move(candidate);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace pipeloom::planner

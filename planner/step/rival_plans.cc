@@ -1,0 +1,84 @@
+#include "planner/step/rival_plans.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "base/status_macros.h"
+#include "partition/graph/build_stage_graph.h"
+#include "planner/bounds/plan_bound.h"
+#include "planner/memory/stage_choices.h"
+#include "planner/step/plan_alone.h"
+
+namespace pipeloom::planner {
+namespace {
+
+// At most so many evaluations of a search by another strategy.
+constexpr int64_t kSearchEvaluations = 60;
+
+// Of the step, for every choice that strategies which choose memory have.
+absl::StatusOr<NamedBound> BoundOfStep(const PreparedJob& prepared,
+                                       const PlanInput& input,
+                                       const Microbatches& microbatches) {
+  const emulator::StageCostModel& costs =
+      prepared.costs->ForReplica(input.replica);
+  PIPELOOM_ASSIGN_OR_RETURN(
+      const partition::BuiltGraph built,
+      partition::BuildStageGraph(costs, prepared.partition, microbatches,
+                                 {.split_backward = true}));
+  const partition::StepMemory memory = partition::MakeStepMemory(
+      costs, prepared.partition, microbatches, built.pairs,
+      StageChoices(costs, prepared.partition, microbatches));
+  return PlanBound(built.graph, &memory);
+}
+
+}  // namespace
+
+absl::StatusOr<PlanResult> BestOfRivals(
+    const std::vector<std::unique_ptr<Strategy>>& rivals,
+    const PreparedJob& job, const PlanInput& input,
+    absl::StatusOr<PlanResult> own) {
+  if (!own.ok() && !absl::IsResourceExhausted(own.status())) return own;
+  PlanInput once = input;
+  once.robust.reset();
+  once.budget.max_evaluations =
+      std::min(once.budget.max_evaluations, kSearchEvaluations);
+  std::optional<PlanResult> best;
+  int64_t evaluations = own.ok() ? own->evaluations : 0;
+  for (const std::unique_ptr<Strategy>& rival : rivals) {
+    if (input.budget.stop.stop_requested()) break;
+    if (own.ok() && input.budget.expired && input.budget.expired()) break;
+    PreparedJob with = job;
+    with.strategy = rival.get();
+    absl::StatusOr<PlanResult> plan = PlanAlone(with, once);
+    if (!plan.ok()) continue;  // Not for this partition, or too large.
+    evaluations += plan->evaluations;
+    const Duration time = plan->predicted.step_time();
+    if (own.ok() && time >= own->predicted.step_time()) continue;
+    if (best.has_value() && time >= best->predicted.step_time()) continue;
+    best = *std::move(plan);
+  }
+  if (!best.has_value()) {
+    if (own.ok()) own->evaluations = evaluations;
+    return own;
+  }
+  NamedBound bound;
+  if (own.ok()) {
+    bound = {own->lower_bound.count(), own->bound_source};
+  } else {
+    PIPELOOM_ASSIGN_OR_RETURN(bound,
+                              BoundOfStep(job, input, best->microbatches));
+  }
+  best->plan.schedule = std::string(job.strategy->name());
+  best->lower_bound = Nanoseconds(bound.time);
+  best->plan.lower_bound = best->lower_bound;
+  best->bound_source = bound.source;
+  best->proven_optimal = best->predicted.step_time() == best->lower_bound;
+  best->evaluations = evaluations;
+  return *std::move(best);
+}
+
+}  // namespace pipeloom::planner

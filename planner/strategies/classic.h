@@ -1,0 +1,32 @@
+// The classic schedules as strategies: modules concatenated, layers balanced,
+// and one fixed order on each (orders/).
+#ifndef PIPELOOM_PLANNER_STRATEGIES_CLASSIC_H_
+#define PIPELOOM_PLANNER_STRATEGIES_CLASSIC_H_
+
+#include <memory>
+
+#include "planner/strategy.h"
+
+namespace pipeloom::planner {
+
+// One segment, layers balanced by count.
+std::unique_ptr<Strategy> MakeGPipe();
+std::unique_ptr<Strategy> MakeOneFOneB();
+// Two segments, one after another over the ranks, balanced by count.
+std::unique_ptr<Strategy> MakeInterleaved();
+// As it is the usual baseline for multimodal models: as interleaved, balanced
+// by parameters.
+std::unique_ptr<Strategy> MakeMegatron();
+
+// Layers balanced by count or by parameters, whichever plans the sample's
+// median step faster. zb-h1 has one segment; the others have two in a V, or one
+// when there are fewer layers than that.
+std::unique_ptr<Strategy> MakeZeroBubbleH1();
+std::unique_ptr<Strategy> MakeZeroBubbleV();
+std::unique_ptr<Strategy> MakeDualPipeV();
+std::unique_ptr<Strategy> MakeVHalf();
+std::unique_ptr<Strategy> MakeVMin();
+
+}  // namespace pipeloom::planner
+
+#endif  // PIPELOOM_PLANNER_STRATEGIES_CLASSIC_H_

@@ -1,0 +1,133 @@
+// DIP's segment reordering (arXiv 2504.14145, section 5.1): in which order the
+// segments of a step get their priorities, by Monte-Carlo tree search
+// (planner/strategies/dip/tree_search.h has the formula). Each order is
+// interleaved by the dual queue, its memory choices are optimised, and its step
+// time is the score.
+//
+// Segments of one modality in one microbatch have equal structure, so they
+// share a priority and keep their order: what is put in order are units of
+// (microbatch, module, direction). Settled here, as the paper does not say:
+// 10 completions, alpha = 8 and beta = 0.1 on the score (best time known /
+// time); a node of n visits has at most 1 + sqrt(n) children, else some hundred
+// units would keep the tree at its root; an order that is slower than the best
+// with every pair at its fastest candidate is scored by that time, without a
+// memory step; children in the order of the batch, forwards of a microbatch
+// before its backwards; one completion of each ten is that order; a fixed
+// number of trees, each with its own random numbers, instead of one tree behind
+// a mutex, so that the answer does not depend on thread timing.
+#ifndef PIPELOOM_PLANNER_STRATEGIES_DIP_SEGMENT_ORDER_H_
+#define PIPELOOM_PLANNER_STRATEGIES_DIP_SEGMENT_ORDER_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "ir/plan/schedule.h"
+#include "ir/plan/stage_graph.h"
+#include "planner/core/flat_graph.h"
+#include "planner/core/retime.h"
+#include "planner/core/search_budget.h"
+#include "planner/strategies/dip/dual_queue.h"
+#include "planner/strategies/dip/memory_optimizer.h"
+
+namespace pipeloom::planner {
+
+// The units of a graph, numbered in the order of the batch.
+struct SegmentUnits {
+  explicit SegmentUnits(const StageGraph& graph);
+  int32_t num_units = 0;
+  std::vector<int32_t> unit{};  // By task.
+};
+
+// By task, for the dual queue: the position of its unit in `order`.
+std::vector<int64_t> SegmentPriorities(const SegmentUnits& units,
+                                       absl::Span<const int32_t> order);
+
+// Scores orders of units. One per thread.
+class SegmentOrderEvaluator {
+ public:
+  // Keeps references. `lean`: the graph that stages are interleaved with.
+  // `optimizer`: null where memory is not chosen; then `lean` is what is timed.
+  SegmentOrderEvaluator(const FlatGraph& lean, const SegmentUnits& units,
+                        MemoryOptimizer* optimizer);
+
+  bool CanRun() const { return queue_.CanRun(); }
+  const MemoryShortage& shortage() const { return queue_.shortage(); }
+  // Step time in ns, kNoLimit when no memory choice fits. Where it is sure to
+  // be `give_up` or more, some bound of it that is.
+  int64_t Evaluate(absl::Span<const int32_t> order, int64_t give_up = kNoLimit);
+  // Of the last Evaluate.
+  absl::Span<const int32_t> sequence() const { return queue_.sequence(); }
+
+ private:
+  const FlatGraph* lean_;
+  const SegmentUnits* units_;
+  MemoryOptimizer* optimizer_;
+  DualQueue queue_;
+};
+
+// The order as a SequentialProblem: choice i takes the i-th unit that is left.
+class SegmentOrderProblem {
+ public:
+  struct State {
+    std::vector<int32_t> chosen{};
+    std::vector<int32_t> left{};
+  };
+  // Keeps references. Once `budget` is over, orders are not looked at any more
+  // and cost kNoLimit.
+  SegmentOrderProblem(SegmentOrderEvaluator& evaluator, int32_t num_units,
+                      const SearchBudget& budget)
+      : evaluator_(&evaluator), num_units_(num_units), budget_(&budget) {}
+
+  State Root() const;
+  int32_t NumChoices(const State& state) const {
+    return static_cast<int32_t>(state.left.size());
+  }
+  void Apply(State* state, int32_t choice) const {
+    state->chosen.push_back(state->left[static_cast<size_t>(choice)]);
+    state->left.erase(state->left.begin() + choice);
+  }
+  int64_t Cost(const State& state) {
+    if (budget_->Exhausted(0)) return kNoLimit;
+    const int64_t time = evaluator_->Evaluate(state.chosen, best_);
+    best_ = std::min(best_, time);
+    return time;
+  }
+
+ private:
+  SegmentOrderEvaluator* evaluator_;
+  int32_t num_units_;
+  const SearchBudget* budget_;
+  int64_t best_ = kNoLimit;
+};
+
+struct SegmentOrderOptions {
+  // Off: the order of the batch only.
+  bool search = true;
+  int32_t rollouts = 10;
+  double alpha = 8;
+  double beta = 0.1;
+  double widening = 1;
+};
+
+struct SegmentOrderResult {
+  std::vector<int32_t> order{};  // Units, first to last.
+  int64_t step_time = 0;         // In ns.
+  int64_t evaluations = 0;
+};
+
+// The best order found. `memory`: null where memory is not chosen.
+// REQUIRES: evaluators of `lean` can run. At least one evaluation is made; same
+// seed and evaluations, same answer for any number of threads.
+SegmentOrderResult SearchSegmentOrder(const StageGraph& graph,
+                                      const FlatGraph& lean,
+                                      const partition::StepMemory* memory,
+                                      const SegmentUnits& units, uint64_t seed,
+                                      const SearchBudget& budget,
+                                      const SegmentOrderOptions& options = {});
+
+}  // namespace pipeloom::planner
+
+#endif  // PIPELOOM_PLANNER_STRATEGIES_DIP_SEGMENT_ORDER_H_

@@ -1,0 +1,227 @@
+#include "planner/strategies/known_starts.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+
+#include "base/status_macros.h"
+#include "planner/bounds/lower_bound.h"
+#include "planner/bounds/plan_bound.h"
+#include "planner/core/flat_graph.h"
+#include "planner/core/memory_feasibility.h"
+#include "planner/memory/choose_memory.h"
+#include "planner/orders/dual_pipe_v.h"
+#include "planner/orders/gpipe.h"
+#include "planner/orders/interleaved.h"
+#include "planner/orders/one_f_one_b.h"
+#include "planner/orders/v_schedule.h"
+#include "planner/orders/virtual_pipeline.h"
+#include "planner/orders/weight_grad_room.h"
+#include "planner/orders/zero_bubble_h1.h"
+#include "planner/orders/zero_bubble_v.h"
+#include "planner/strategies/dip/dip_strategy.h"
+#include "planner/strategies/disttrain.h"
+#include "planner/strategies/optimus.h"
+
+namespace pipeloom::planner {
+namespace {
+
+// So many of the orders, the best of a rough choice, get a thorough one.
+constexpr size_t kThorough = 2;
+// The rough one.
+constexpr ChooseMemoryOptions kRough = {.rounds = 2,
+                                        .program = {.gap = 0.05,
+                                                    .max_nodes = 0,
+                                                    .root_rounds = 20,
+                                                    .node_rounds = 0,
+                                                    .exchanges = 0}};
+
+bool SplitsBackward(const StageGraph& graph) {
+  return std::any_of(graph.tasks().begin(), graph.tasks().end(),
+                     [](const Task& t) { return t.pass == Pass::kWeightGrad; });
+}
+
+// Whether the second segment goes back from the last rank to the first.
+bool IsVee(const Partition& partition) {
+  if (partition.num_segments != 2) return false;
+  RankId first_of[2];
+  for (const Stage& stage : partition.stages) {
+    RankId& first = first_of[stage.segment.value()];
+    if (first.is_none()) first = stage.rank;
+  }
+  return partition.num_ranks > 1 &&
+         first_of[1] == RankId(partition.num_ranks - 1);
+}
+
+// Groups one after another, as memory is shortest so.
+RankOrders OneByOne(const StageGraph& graph,
+                    const partition::StepMemory& memory) {
+  const FlatGraph least = LeastMemory(graph, memory);
+  const FeasibilityResult decided = DecideFeasibility(least);
+  if (decided.verdict != Feasibility::kLegal) return {};
+  return OrdersOf(least, decided.sequence);
+}
+
+}  // namespace
+
+std::vector<RankOrders> KnownOrders(const StageGraph& graph,
+                                    const Partition& partition) {
+  std::vector<RankOrders> all;
+  if (graph.num_tasks() == 0) return all;
+  const VirtualPipeline pipeline(graph, partition);
+  const bool splits = SplitsBackward(graph);
+  const auto add = [&](absl::StatusOr<RankOrders> orders) {
+    if (!orders.ok()) return;
+    if (std::find(all.begin(), all.end(), *orders) != all.end()) return;
+    all.push_back(*std::move(orders));
+  };
+  const auto add_split = [&](absl::StatusOr<RankOrders> orders) {
+    if (!orders.ok()) return;
+    RankOrders with_room = *orders;
+    MakeRoomByWeightGrads(graph, &with_room);
+    add(std::move(with_room));
+    add(std::move(orders));
+  };
+  if (pipeline.num_segments() == 1) {
+    add(OneFOneBOrders(pipeline));
+    add(DistTrainOrders(pipeline));
+  } else {
+    add(InterleavedOrders(pipeline));
+    add(OptimusOrders(graph, partition));
+  }
+  if (splits && pipeline.num_segments() == 1) {
+    add_split(ZeroBubbleH1Orders(pipeline));
+  }
+  if (splits && IsVee(partition)) {
+    add_split(ZeroBubbleVOrders(pipeline));
+    add_split(DualPipeVOrders(pipeline));
+    add_split(VScheduleOrders(VMemory::kHalf, pipeline));
+    add_split(VScheduleOrders(VMemory::kMin, pipeline));
+  }
+  add(GPipeOrders(pipeline));
+  return all;
+}
+
+class KnownStarts::Tried {
+ public:
+  explicit Tried(SearchBudget dip) : dip_(std::move(dip)) {}
+
+  struct Start {
+    int64_t time = kNoLimit;
+    RankOrders orders{};
+    partition::MemorySelection selection{};
+  };
+
+  // All starts, or those that were the best so far.
+  absl::StatusOr<MemorySchedule> Make(const StageGraph& graph,
+                                      const partition::StepMemory& memory,
+                                      const Partition& partition, uint64_t seed,
+                                      const SearchBudget& budget) {
+    evaluations_ = 0;
+    std::vector<Start> starts;
+    MemoryChooser chooser(graph, memory);
+    const FlatGraph flat(graph);
+    const auto choose = [&](const ChooseMemoryOptions& options, Start* start) {
+      const absl::StatusOr<int64_t> time =
+          chooser.Choose(start->orders, start->selection, {}, options);
+      evaluations_ += std::max<int64_t>(1, chooser.evaluations());
+      if (!time.ok() || *time >= start->time) return;
+      start->time = *time;
+      start->selection = chooser.selection();
+    };
+    const auto offer = [&](RankOrders orders) {
+      if (!starts.empty() && budget.Exhausted(evaluations_)) return;
+      if (Linearize(flat, orders).empty()) return;
+      Start start{.orders = std::move(orders)};
+      choose(kRough, &start);
+      if (start.time < kNoLimit) starts.push_back(std::move(start));
+    };
+    PIPELOOM_RETURN_IF_ERROR(OfferDip(graph, memory, partition, seed, &starts));
+    if (good_.empty()) {
+      for (RankOrders& orders : KnownOrders(graph, partition)) {
+        offer(std::move(orders));
+      }
+    } else {
+      for (const RankOrders& orders : good_) offer(orders);
+    }
+    if (starts.empty()) offer(OneByOne(graph, memory));
+    if (starts.empty()) {
+      return absl::ResourceExhaustedError(
+          "none of the known orders fits with any memory choice tried");
+    }
+    const auto sort = [&] {
+      std::stable_sort(
+          starts.begin(), starts.end(),
+          [](const Start& a, const Start& b) { return a.time < b.time; });
+    };
+    sort();
+    for (size_t i = 0; i < std::min(kThorough, starts.size()); ++i) {
+      if (!budget.Exhausted(evaluations_)) choose({}, &starts[i]);
+    }
+    sort();
+    if (good_.empty()) {
+      for (size_t i = 0; i < std::min(kThorough, starts.size()); ++i) {
+        good_.push_back(starts[i].orders);
+      }
+    }
+    MemorySchedule made{.selection = std::move(starts[0].selection)};
+    PIPELOOM_ASSIGN_OR_RETURN(
+        const StageGraph chosen,
+        partition::ApplyMemory(graph, memory, made.selection));
+    PIPELOOM_ASSIGN_OR_RETURN(
+        made.found.schedule, TimeSchedule(chosen, std::move(starts[0].orders)));
+    PIPELOOM_RETURN_IF_ERROR(ValidateSchedule(chosen, made.found.schedule));
+    made.found.lower_bound = LowerBound(graph);
+    made.found.evaluations = evaluations_;
+    made.found.proven_optimal =
+        made.found.schedule.step_time() == made.found.lower_bound;
+    return made;
+  }
+
+ private:
+  absl::Status OfferDip(const StageGraph& graph,
+                        const partition::StepMemory& memory,
+                        const Partition& partition, uint64_t seed,
+                        std::vector<Start>* starts) {
+    if (dip_.max_evaluations < 1) return absl::OkStatus();
+    absl::StatusOr<MemorySchedule> made =
+        MakeDip()->MakeMemorySchedule(graph, memory, partition, seed, dip_);
+    if (!made.ok()) {
+      return absl::IsResourceExhausted(made.status()) ? absl::OkStatus()
+                                                      : made.status();
+    }
+    evaluations_ += made->found.evaluations;
+    starts->push_back({.time = made->found.schedule.step_time().count(),
+                       .orders = std::move(made->found.schedule.order),
+                       .selection = std::move(made->selection)});
+    return absl::OkStatus();
+  }
+
+  SearchBudget dip_;
+  int64_t evaluations_ = 0;
+  std::vector<RankOrders> good_{};  // Of the first call, the best first.
+};
+
+KnownStarts::KnownStarts(absl::string_view name, SearchBudget dip)
+    : name_(name), tried_(std::make_unique<Tried>(std::move(dip))) {}
+KnownStarts::~KnownStarts() = default;
+
+absl::StatusOr<Partition> KnownStarts::MakePartition(
+    const emulator::StageCostModel&, const BatchMetadata&) const {
+  return absl::UnimplementedError(
+      "known starts have no partition of their own");
+}
+
+absl::StatusOr<SearchResult> KnownStarts::MakeSchedule(
+    const StageGraph&, const Partition&, uint64_t, const SearchBudget&) const {
+  return absl::UnimplementedError("known starts choose memory too");
+}
+
+absl::StatusOr<MemorySchedule> KnownStarts::MakeMemorySchedule(
+    const StageGraph& graph, const partition::StepMemory& memory,
+    const Partition& partition, uint64_t seed,
+    const SearchBudget& budget) const {
+  return tried_->Make(graph, memory, partition, seed, budget);
+}
+
+}  // namespace pipeloom::planner

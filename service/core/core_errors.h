@@ -1,0 +1,50 @@
+// Words that the parts of PlannerCore share.
+#ifndef PIPELOOM_SERVICE_CORE_CORE_ERRORS_H_
+#define PIPELOOM_SERVICE_CORE_CORE_ERRORS_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/cord.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "planner/step/plan_ahead.h"
+#include "service/core/step_batch.h"
+
+namespace pipeloom::service {
+
+// The payload of a status after which waiting helps: milliseconds as text.
+inline constexpr char kRetryAfter[] = "retry-after-ms";
+
+inline absl::Status Busy(const std::string& message, int64_t retry_after_ms) {
+  absl::Status status = absl::ResourceExhaustedError(message);
+  // Of a view: the constructor from a string is mangled differently by GCC,
+  // which built the library, and Clang.
+  const std::string text = absl::StrCat(retry_after_ms);
+  status.SetPayload(kRetryAfter, absl::Cord(absl::string_view(text)));
+  return status;
+}
+
+inline absl::Status NoJob(const std::string& id) {
+  return absl::NotFoundError(
+      absl::StrFormat("job_id is \"%s\"; there is no such job open", id));
+}
+
+inline std::string NameOf(const planner::PlanKey& key) {
+  return absl::StrFormat("step %d, replica %d of job %s", key.step, key.replica,
+                         key.job);
+}
+
+// The replicas that a batch is of, of `all` that the job has.
+inline std::vector<int32_t> ReplicasOf(const StepBatch& batch, int32_t all) {
+  if (batch.replica >= 0) return {batch.replica};
+  std::vector<int32_t> replicas;
+  for (int32_t r = 0; r < all; ++r) replicas.push_back(r);
+  return replicas;
+}
+
+}  // namespace pipeloom::service
+
+#endif  // PIPELOOM_SERVICE_CORE_CORE_ERRORS_H_

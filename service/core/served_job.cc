@@ -1,0 +1,193 @@
+#include "service/core/served_job.h"
+
+#include <utility>
+
+#include "base/status_macros.h"
+#include "emulator/cost/profile_cost.h"
+#include "partition/batching/batch_split.h"
+#include "planner/layout/partition_search.h"
+#include "planner/step/sample_steps.h"
+#include "planner/strategies/registry.h"
+#include "proto/convert/batch_proto.h"
+#include "proto/convert/job_proto.h"
+
+namespace pipeloom::service {
+namespace {
+
+constexpr int32_t kMostMicrobatches = 1'000'000;
+constexpr int32_t kMostSampled = 2048;
+constexpr int64_t kMostSearchedTasks = 40'000;
+
+// The operators' prices are the job's; each epoch's model has its own cache.
+class SharedCosts : public emulator::OpCostModel {
+ public:
+  explicit SharedCosts(std::shared_ptr<const emulator::OpCostModel> costs)
+      : costs_(std::move(costs)) {}
+  Duration Cost(const emulator::Op& op) const override {
+    return costs_->Cost(op);
+  }
+  emulator::OpPrice Price(const emulator::Op& op) const override {
+    return costs_->Price(op);
+  }
+  Duration Beside(Duration compute, Duration communication) const override {
+    return costs_->Beside(compute, communication);
+  }
+  const emulator::OpCostModel& OnGroup(int32_t group) const override {
+    return costs_->OnGroup(group);
+  }
+
+ private:
+  std::shared_ptr<const emulator::OpCostModel> costs_;
+};
+
+Fingerprint FingerprintOf(const Partition& partition) {
+  FingerprintBuilder print;
+  print.Add(partition.num_ranks).Add(partition.num_segments);
+  for (const Stage& s : partition.stages) {
+    print.Add(s.module.value())
+        .Add(s.first_layer.value())
+        .Add(s.num_layers)
+        .Add(s.rank.value())
+        .Add(s.segment.value());
+  }
+  for (const int64_t n : partition.sub_microbatch_instances) print.Add(n);
+  return print.Build();
+}
+
+}  // namespace
+
+Fingerprint FingerprintOf(const JobSpec& job) {
+  // Without maps, so that equal messages have equal bytes.
+  return FingerprintBuilder()
+      .Add(convert::ToProto(job).SerializeAsString())
+      .Build();
+}
+
+absl::StatusOr<std::shared_ptr<const ServedJob>> ServedJob::Create(
+    std::string id, JobSpec job, const BatchMetadata& sample,
+    std::optional<Partition> partition, const ProfileSource& profiles,
+    const PartitionEffort& effort, bool defer_surplus) {
+  std::shared_ptr<ServedJob> served(new ServedJob());
+  served->defer_surplus_ = defer_surplus;
+  served->id_ = std::move(id);
+  served->spec_ = std::move(job);
+  const JobSpec& spec = served->spec_;
+  served->unlimited_ = spec;
+  served->unlimited_.parallel.dp = 1;
+  served->unlimited_.training.microbatches = kMostMicrobatches;
+  PIPELOOM_ASSIGN_OR_RETURN(served->strategy_,
+                            planner::MakeStrategy(spec.search.schedule));
+  served->operators_ = emulator::MakeOpCosts(
+      spec.cluster, spec.parallel, [&](const std::string& device) {
+        served->profiles_.push_back(profiles ? profiles(device) : nullptr);
+        return served->profiles_.back().get();
+      });
+  const bool balanced = spec.training.assignment == SampleAssignment::kBalanced;
+  if (balanced && defer_surplus) {
+    return absl::InvalidArgumentError(
+        "defer_surplus is set, and the job's training.assignment is balanced; "
+        "it must be in order");
+  }
+  if (sample.samples.empty() && (balanced || !partition.has_value())) {
+    return absl::InvalidArgumentError(
+        balanced ? "sample.samples is empty; the job's training.assignment is "
+                   "balanced, so it must have at least one"
+                 : "sample.samples is empty; without `partition` it must have "
+                   "at least one");
+  }
+  BatchMetadata first;
+  for (const SampleId s : sample.samples.ids()) {
+    if (s.value() >= kMostSampled) break;
+    first.samples.push_back(sample.samples[s]);
+  }
+  if (balanced) {
+    const emulator::StageCostModel costs(
+        spec, std::make_unique<SharedCosts>(served->operators_));
+    PIPELOOM_ASSIGN_OR_RETURN(
+        served->sample_costs_,
+        partition::SampleCosts::Create(spec, costs, first));
+    served->sample_ = first;
+  }
+  if (partition.has_value()) {
+    served->partition_ = *std::move(partition);
+  } else {
+    PIPELOOM_RETURN_IF_ERROR(served->FindPartition(first, effort));
+  }
+  FingerprintBuilder print;
+  print.Add(FingerprintOf(spec)).Add(FingerprintOf(served->partition_));
+  if (defer_surplus) print.Add("deferred");
+  if (balanced) print.Add(convert::ToProto(first).SerializeAsString());
+  served->print_ = print.Build();
+  return std::shared_ptr<const ServedJob>(std::move(served));
+}
+
+absl::Status ServedJob::FindPartition(const BatchMetadata& sample,
+                                      const PartitionEffort& effort) {
+  const emulator::StageCostModel costs(
+      spec_, std::make_unique<SharedCosts>(operators_));
+  PIPELOOM_ASSIGN_OR_RETURN(planner::PreparedJob rule,
+                            planner::PrepareJob(*strategy_, costs, sample));
+  partition_ = std::move(rule.partition);
+  // The other strategies cut the model in their own way.
+  if (!effort.expired || strategy_->name() != "pipeloom") {
+    return absl::OkStatus();
+  }
+  // Where a single step takes seconds to plan, so does every partition tried.
+  PIPELOOM_ASSIGN_OR_RETURN(const std::vector<partition::PackedStep> steps,
+                            planner::SampleSteps(costs, sample, 1));
+  PIPELOOM_ASSIGN_OR_RETURN(
+      const Microbatches microbatches,
+      partition::SplitMicrobatches(spec_, steps.front(), 0, partition_));
+  if (CountTasks(microbatches, partition_) > kMostSearchedTasks) {
+    return absl::OkStatus();
+  }
+  planner::PartitionSearchOptions options;
+  options.seed = spec_.search.seed;
+  options.threads = effort.threads;
+  options.stop = effort.stop;
+  options.expired = effort.expired;
+  const absl::StatusOr<planner::PartitionSearchResult> found =
+      planner::SearchPartition(*strategy_, costs, sample, options);
+  if (found.ok()) {
+    partition_ = found->partition;
+    partitions_tried_ = found->tried;
+    return absl::OkStatus();
+  }
+  // Nothing fits the memory: steps will say so, and what they lack.
+  if (absl::IsResourceExhausted(found.status())) return absl::OkStatus();
+  return found.status();
+}
+
+int64_t CountTasks(const Microbatches& microbatches,
+                   const Partition& partition) {
+  IdVector<ModuleId, int64_t> stages(partition.sub_microbatch_instances.size(),
+                                     0);
+  for (const Stage& stage : partition.stages) ++stages[stage.module];
+  int64_t tasks = 0;
+  for (const SubMicrobatch& s : microbatches.sub_microbatches) {
+    tasks += 3 * stages[s.module];
+  }
+  return tasks;
+}
+
+std::shared_ptr<const CostEpoch> ServedJob::MakeEpoch(
+    const IdVector<ModuleId, emulator::PassFactors>& factors) const {
+  auto epoch = std::make_shared<CostEpoch>();
+  epoch->factors = factors;
+  auto costs = std::make_unique<emulator::StageCostModel>(
+      spec_, std::make_unique<SharedCosts>(operators_));
+  costs->SetCorrections(factors);
+  epoch->costs = std::move(costs);
+  epoch->prepared = {.strategy = strategy_.get(),
+                     .costs = epoch->costs.get(),
+                     .partition = partition_};
+  FingerprintBuilder print;
+  print.Add(print_);
+  for (const emulator::PassFactors& f : factors) {
+    print.Add(f.forward).Add(f.backward).Add(f.weight_grad);
+  }
+  epoch->context = print.Build();
+  return epoch;
+}
+
+}  // namespace pipeloom::service

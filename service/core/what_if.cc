@@ -1,0 +1,236 @@
+#include "service/core/what_if.h"
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/numeric.h"
+#include "base/status_macros.h"
+#include "emulator/step/emulate_step.h"
+#include "ir/plan/schedule.h"
+#include "proto/convert/job_proto.h"
+#include "proto/convert/trace_proto.h"
+#include "service/core/served_job.h"
+#include "service/core/step_batch.h"
+
+namespace pipeloom::service {
+namespace {
+
+constexpr double kMostScale = 1000;
+constexpr int kMostVariants = 64;
+constexpr int kMostChanges = 64;
+constexpr int32_t kMostReplicas = 8;
+constexpr int64_t kDefaultEvaluations = 2000;
+constexpr int64_t kMostEvaluations = 1'000'000;
+
+absl::Status CheckFactor(const std::string& field, double factor) {
+  if (factor >= 1 / kMostScale && factor <= kMostScale) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrFormat("%s is %g; it must be in [%g, %g]", field, factor,
+                      1 / kMostScale, kMostScale));
+}
+
+Duration Times(Duration time, double factor) {
+  return Nanoseconds(std::llround(Real(time.count()) * factor));
+}
+
+bool Matches(const v1::TaskScale& scale, const StageGraph& graph,
+             const Task& task) {
+  if (scale.has_rank() && task.rank.value() != scale.rank()) return false;
+  if (!scale.module().empty() &&
+      graph.module_names()[static_cast<size_t>(task.module.value())] !=
+          scale.module()) {
+    return false;
+  }
+  return scale.kind() == v1::TASK_KIND_UNSPECIFIED ||
+         static_cast<int>(scale.kind()) == static_cast<int>(task.pass) + 1;
+}
+
+absl::StatusOr<StageGraph> Scaled(const StageGraph& graph,
+                                  const v1::EmulateRequest& request) {
+  const double transfers =
+      request.transfer_scale() == 0 ? 1 : request.transfer_scale();
+  PIPELOOM_RETURN_IF_ERROR(CheckFactor("transfer_scale", transfers));
+  IdVector<TaskId, Task> tasks = graph.tasks();
+  for (int i = 0; i < request.scales_size(); ++i) {
+    const v1::TaskScale& scale = request.scales(i);
+    const std::string field = absl::StrFormat("scales[%d]", i);
+    PIPELOOM_RETURN_IF_ERROR(
+        CheckFactor(absl::StrCat(field, ".factor"), scale.factor()));
+    if (scale.has_rank() &&
+        (scale.rank() < 0 || scale.rank() >= graph.num_ranks())) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("%s.rank is %d; it must be in [0, %d)", field,
+                          scale.rank(), graph.num_ranks()));
+    }
+    const std::vector<std::string>& names = graph.module_names();
+    if (!scale.module().empty() &&
+        std::find(names.begin(), names.end(), scale.module()) == names.end()) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("%s.module is \"%s\", which the plan has not", field,
+                          scale.module()));
+    }
+    for (Task& task : tasks) {
+      if (Matches(scale, graph, task)) {
+        task.duration = Times(task.duration, scale.factor());
+      }
+    }
+  }
+  IdVector<EdgeId, Dependency> edges = graph.edges();
+  if (transfers != 1) {
+    for (Dependency& edge : edges) {
+      edge.delay = Times(edge.delay, transfers);
+      edge.occupancy = std::min(edge.delay, Times(edge.occupancy, transfers));
+    }
+  }
+  return StageGraph::Create(graph.name(), graph.ranks(), graph.module_names(),
+                            std::move(tasks), std::move(edges));
+}
+
+void SetFigures(const ExecutionPlan& plan, const StepTrace& trace,
+                Duration bound, v1::PlanFigures* figures) {
+  figures->set_step_time_ns(trace.step_time().count());
+  figures->set_lower_bound_ns(bound.count());
+  figures->set_bubble_ratio(BubbleRatio(plan.graph, trace.step_time()));
+  figures->set_epilogue_ratio(EpilogueRatio(plan.graph, trace.step_time()));
+  figures->set_mfu(Mfu(plan, trace.step_time()));
+  for (const MemoryPeak& peak : MemoryPeaks(trace)) {
+    figures->add_peak_bytes(peak.total.count());
+  }
+}
+
+absl::Status PlanVariant(const JobSpec& base, const v1::JobVariant& variant,
+                         const v1::WhatIfRequest& request,
+                         const ShippedFiles& files,
+                         const ProfileSource& profiles,
+                         const WhatIfLimits& limits,
+                         const std::stop_token& stop, v1::WhatIfRow* row) {
+  v1::Job proto = convert::ToProto(base);
+  for (const v1::JobChange& change : variant.changes()) {
+    PIPELOOM_RETURN_IF_ERROR(SetField(change.path(), change.value(), &proto));
+  }
+  PIPELOOM_ASSIGN_OR_RETURN(JobSpec spec, JobFromProto(proto, files));
+  PIPELOOM_ASSIGN_OR_RETURN(const BatchMetadata sample,
+                            convert::FromProto(request.batch(), limits.batch));
+  PIPELOOM_ASSIGN_OR_RETURN(const std::shared_ptr<const ServedJob> job,
+                            ServedJob::Create("what-if", std::move(spec),
+                                              sample, std::nullopt, profiles));
+  v1::SubmitBatchRequest submit;
+  *submit.mutable_batch() = request.batch();
+  PIPELOOM_ASSIGN_OR_RETURN(StepBatch batch,
+                            MakeStepBatch(*job, submit, limits.batch));
+  batch.epoch = job->MakeEpoch({});
+  const int32_t replicas = std::min(job->spec().parallel.dp, kMostReplicas);
+  std::optional<planner::PlanResult> slowest;
+  for (int32_t replica = 0; replica < replicas; ++replica) {
+    if (stop.stop_requested()) return absl::CancelledError("the caller left");
+    PIPELOOM_ASSIGN_OR_RETURN(const int64_t tasks,
+                              CountTasks(*job, batch, replica));
+    if (tasks > limits.tasks) {
+      return absl::ResourceExhaustedError(
+          absl::StrFormat("the plan would have up to %d tasks; at most %d are "
+                          "planned",
+                          tasks, limits.tasks));
+    }
+    planner::PlanInput input;
+    input.packed = &batch.packed;
+    input.replica = replica;
+    input.seed = job->spec().search.seed;
+    input.budget.max_evaluations =
+        request.evaluations() > 0 ? request.evaluations() : kDefaultEvaluations;
+    input.budget.stop = stop;
+    input.budget.threads = limits.threads;
+    PIPELOOM_ASSIGN_OR_RETURN(planner::PlanResult result,
+                              planner::PlanStep(batch.epoch->prepared, input));
+    if (!slowest.has_value() ||
+        result.predicted.finish > slowest->predicted.finish) {
+      slowest = std::move(result);
+    }
+  }
+  SetFigures(slowest->plan, slowest->predicted, slowest->lower_bound,
+             row->mutable_figures());
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<v1::EmulateResponse> EmulatePlan(
+    const ExecutionPlan& plan, const v1::EmulateRequest& request) {
+  ExecutionPlan changed = plan;
+  PIPELOOM_ASSIGN_OR_RETURN(changed.graph, Scaled(plan.graph, request));
+  emulator::EmulateOptions options;
+  options.blocking_sends = request.blocking_sends();
+  switch (request.sharing()) {
+    case v1::LINK_SHARING_UNSPECIFIED:
+    case v1::LINK_SHARING_PER_PAIR:
+      options.sharing = emulator::LinkSharing::kPerPair;
+      break;
+    case v1::LINK_SHARING_NONE:
+      options.sharing = emulator::LinkSharing::kNone;
+      break;
+    case v1::LINK_SHARING_PER_RANK:
+      options.sharing = emulator::LinkSharing::kPerRank;
+      break;
+    default:
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "sharing is %d; it must be in [0, 3]", request.sharing()));
+  }
+  PIPELOOM_ASSIGN_OR_RETURN(const StepTrace trace,
+                            emulator::EmulateStep(changed, options));
+  v1::EmulateResponse response;
+  // A bound of other times is none.
+  const bool as_it_was = changed.graph == plan.graph;
+  SetFigures(changed, trace, as_it_was ? plan.lower_bound : kZero,
+             response.mutable_figures());
+  if (request.with_trace()) *response.mutable_trace() = convert::ToProto(trace);
+  return response;
+}
+
+absl::StatusOr<v1::WhatIfResponse> PlanVariants(
+    const JobSpec& job, const v1::WhatIfRequest& request,
+    const ShippedFiles& files, const ProfileSource& profiles,
+    const WhatIfLimits& limits, const std::stop_token& stop) {
+  if (request.variants_size() < 1 || request.variants_size() > kMostVariants) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("variants has %d entries; it must have 1 to %d",
+                        request.variants_size(), kMostVariants));
+  }
+  if (request.evaluations() < 0 || request.evaluations() > kMostEvaluations) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("evaluations is %d; it must be in [0, %d]",
+                        request.evaluations(), kMostEvaluations));
+  }
+  for (int i = 0; i < request.variants_size(); ++i) {
+    if (request.variants(i).changes_size() > kMostChanges) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("variants[%d].changes has %d entries; it must have "
+                          "at most %d",
+                          i, request.variants(i).changes_size(), kMostChanges));
+    }
+  }
+  const absl::StatusOr<BatchMetadata> batch =
+      convert::FromProto(request.batch(), limits.batch);
+  if (!batch.ok()) {
+    return absl::Status(batch.status().code(),
+                        absl::StrCat("batch.", batch.status().message()));
+  }
+  if (batch->samples.empty()) {
+    return absl::InvalidArgumentError(
+        "batch.samples is empty; it must have at least one sample");
+  }
+  v1::WhatIfResponse response;
+  for (const v1::JobVariant& variant : request.variants()) {
+    v1::WhatIfRow& row = *response.add_rows();
+    row.set_name(variant.name());
+    const absl::Status status =
+        PlanVariant(job, variant, request, files, profiles, limits, stop, &row);
+    if (absl::IsCancelled(status)) return status;
+    if (!status.ok()) row.set_error(std::string(status.message()));
+  }
+  return response;
+}
+
+}  // namespace pipeloom::service

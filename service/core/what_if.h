@@ -1,0 +1,43 @@
+// Answers that need no queue: emulating a plan under changes, and planning a
+// batch for variants of a job.
+#ifndef PIPELOOM_SERVICE_CORE_WHAT_IF_H_
+#define PIPELOOM_SERVICE_CORE_WHAT_IF_H_
+
+#include <functional>
+#include <memory>
+#include <stop_token>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "ir/job/job_spec.h"
+#include "ir/plan/execution_plan.h"
+#include "ir/profile/device_profile.h"
+#include "pipeloom/v1/planner_service.pb.h"
+#include "proto/convert/batch_proto.h"
+#include "service/core/job_request.h"
+#include "service/core/served_job.h"
+
+namespace pipeloom::service {
+
+// Scales and emulates. InvalidArgument names the field: a factor out of range,
+// a rank or module that the plan has not.
+absl::StatusOr<v1::EmulateResponse> EmulatePlan(
+    const ExecutionPlan& plan, const v1::EmulateRequest& request);
+
+struct WhatIfLimits {
+  convert::BatchLimits batch{};
+  int64_t tasks = 400'000;
+  int32_t threads = 1;
+};
+
+// Every variant's replicas are planned, the first 8 where there are more. A
+// variant that cannot be gets its error in its row. InvalidArgument: no or too
+// many variants, or a batch that is none. Cancelled: `stop`.
+absl::StatusOr<v1::WhatIfResponse> PlanVariants(
+    const JobSpec& job, const v1::WhatIfRequest& request,
+    const ShippedFiles& files, const ProfileSource& profiles,
+    const WhatIfLimits& limits, const std::stop_token& stop);
+
+}  // namespace pipeloom::service
+
+#endif  // PIPELOOM_SERVICE_CORE_WHAT_IF_H_

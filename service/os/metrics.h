@@ -1,0 +1,75 @@
+// What the service counts, as Prometheus text. Any thread; adding costs an
+// atomic addition or two.
+#ifndef PIPELOOM_SERVICE_OS_METRICS_H_
+#define PIPELOOM_SERVICE_OS_METRICS_H_
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <string>
+
+#include "absl/strings/string_view.h"
+
+namespace pipeloom::service {
+
+// Buckets from 10 us to 100 s, three a decade.
+class LatencyHistogram {
+ public:
+  void Add(int64_t nanoseconds);
+  // Lines of a Prometheus histogram in seconds.
+  void AppendText(absl::string_view name, absl::string_view help,
+                  std::string* out) const;
+  int64_t count() const { return count_.load(std::memory_order_relaxed); }
+
+ private:
+  static constexpr int kBuckets = 22;
+  static int64_t Bound(int bucket);  // ns, inclusive.
+  std::array<std::atomic<int64_t>, kBuckets + 1> buckets_{};
+  std::atomic<int64_t> count_{0};
+  std::atomic<int64_t> sum_{0};  // ns.
+};
+
+struct Metrics {
+  std::atomic<int64_t> plans{0};
+  std::atomic<int64_t> plans_best_so_far{0};
+  std::atomic<int64_t> plans_failed{0};
+  std::atomic<int64_t> plans_refused{0};  // By our own checker: a bug.
+  std::atomic<int64_t> plans_restored{0};
+  std::atomic<int64_t> from_similar{0};
+  std::atomic<int64_t> evaluations{0};
+  std::atomic<int64_t> state_errors{0};
+  std::atomic<int64_t> waits_timed_out{0};
+  std::atomic<int64_t> gap_ppm_sum{0};  // Gap to the lower bound, over plans.
+  LatencyHistogram queued{};            // From submission to begin.
+  LatencyHistogram search{};
+  LatencyHistogram latency{};  // From submission to the plan being ready.
+  LatencyHistogram share{};    // GetRankPlan of a plan that is ready.
+
+  // Calls by method and status name.
+  void CountCall(absl::string_view method, absl::string_view status);
+
+  // What is read when asked for.
+  struct Gauges {
+    int64_t jobs = 0;
+    int64_t queued = 0;
+    int64_t running = 0;
+    int64_t waiting = 0;
+    int64_t plan_bytes = 0;
+    int64_t cache_hits = 0;
+    int64_t cache_similar_hits = 0;
+    int64_t cache_misses = 0;
+    int64_t cache_bytes = 0;
+    int64_t hurried = 0;
+  };
+  std::string Text(const Gauges& gauges) const;
+
+ private:
+  mutable std::mutex mutex_{};
+  std::map<std::string, int64_t> calls_{};  // By the labels as text.
+};
+
+}  // namespace pipeloom::service
+
+#endif  // PIPELOOM_SERVICE_OS_METRICS_H_

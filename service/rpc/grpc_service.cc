@@ -1,0 +1,399 @@
+#include "service/rpc/grpc_service.h"
+
+#include <algorithm>
+#include <chrono>
+#include <limits>
+#include <mutex>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/status_macros.h"
+#include "proto/convert/plan_proto.h"
+#include "service/core/core_errors.h"
+#include "service/core/what_if.h"
+#include "service/os/thread_priority.h"
+#include "service/rpc/rpc_messages.h"
+
+namespace pipeloom::service {
+namespace {
+
+using Clock = PlannerCore::Clock;
+
+constexpr int32_t kPoolThreads = 4;
+constexpr int32_t kPoolWaiting = 4096;
+constexpr int32_t kOpeningThreads = 2;
+constexpr std::chrono::seconds kMostWait{60};
+constexpr std::chrono::hours kMostOpening{1};
+constexpr size_t kMostMessage = 1024;  // Of an error; it goes in a header.
+
+// The codes have the same numbers.
+grpc::Status ToGrpc(const absl::Status& status) {
+  std::string message(status.message().substr(0, kMostMessage));
+  return grpc::Status(static_cast<grpc::StatusCode>(status.raw_code()),
+                      std::move(message));
+}
+
+absl::Status Left() { return absl::CancelledError("the caller left"); }
+
+// The caller's deadline on the steady clock; the wall clock may jump later.
+Clock::time_point DeadlineOf(const RpcCall& call,
+                             std::chrono::seconds most = kMostWait) {
+  const auto left = call.deadline() - std::chrono::system_clock::now();
+  return Clock::now() +
+         std::clamp<std::chrono::nanoseconds>(
+             std::chrono::duration_cast<std::chrono::nanoseconds>(left),
+             std::chrono::nanoseconds(0), most);
+}
+
+// Takes as long wherever they differ.
+bool SameSecret(absl::string_view a, absl::string_view b) {
+  unsigned char difference = a.size() == b.size() ? 0 : 1;
+  for (size_t i = 0; i < a.size(); ++i) {
+    difference |=
+        static_cast<unsigned char>(a[i] ^ (b.empty() ? '\0' : b[i % b.size()]));
+  }
+  return difference == 0;
+}
+
+// Bytes of a plan, which lives as long as they do.
+grpc::Slice Keep(const std::shared_ptr<const ReadyPlan>& plan,
+                 const std::string& bytes) {
+  using Kept = std::shared_ptr<const ReadyPlan>;
+  return grpc::Slice(
+      const_cast<char*>(bytes.data()), bytes.size(),
+      [](void* kept) { delete static_cast<Kept*>(kept); }, new Kept(plan));
+}
+
+template <typename Response>
+absl::StatusOr<grpc::ByteBuffer> Bytes(const absl::StatusOr<Response>& made) {
+  if (!made.ok()) return made.status();
+  return ToBytes(*made);
+}
+
+absl::StatusOr<v1::EmulateResponse> EmulateGiven(
+    const v1::EmulateRequest& request) {
+  if (!request.has_plan()) {
+    return absl::InvalidArgumentError(
+        "source is not set; it must be `key` or `plan`");
+  }
+  const auto plan = convert::FromProto(request.plan());
+  if (!plan.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("plan.", plan.status().message()));
+  }
+  if (const absl::Status valid = ValidateExecutionPlan(*plan); !valid.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("plan: ", valid.message()));
+  }
+  return EmulatePlan(*plan, request);
+}
+
+}  // namespace
+
+struct GrpcService::Call {
+  std::shared_ptr<RpcCall> rpc{};
+  const char* method = "";
+  std::stop_source stop{};  // The caller left.
+  std::mutex mutex{};
+  bool cancelled = false;
+  int64_t wait = 0;  // Id of Await; 0: none.
+};
+
+// What SubmitBatches has accepted so far.
+struct GrpcService::Submissions {
+  v1::SubmitBatchesResponse response{};
+  int64_t index = 0;
+};
+
+GrpcService::GrpcService(PlannerCore* core, Metrics* metrics, std::string token,
+                         RpcServer* server)
+    : core_(core),
+      metrics_(metrics),
+      token_(std::move(token)),
+      answers_(1, std::numeric_limits<int32_t>::max(), AnswerAtOnce),
+      pool_(kPoolThreads, kPoolWaiting,
+            [] { MakeWayForServing(Background::kRequests); }),
+      opening_(kOpeningThreads, kPoolWaiting,
+               [] { MakeWayForServing(Background::kSearch); }) {
+  AddOnPool<v1::SubmitBatchRequest>(server, "SubmitBatch",
+                                    [this](const auto& request, const auto&) {
+                                      return Bytes(core_->Submit(request));
+                                    });
+  AddOnPool<v1::ReportTraceRequest>(server, "ReportTrace",
+                                    [this](const auto& request, const auto&) {
+                                      return Bytes(core_->Report(request));
+                                    });
+  AddOnPool<v1::WhatIfRequest>(server, "WhatIf",
+                               [this](const auto& request, const auto& stop) {
+                                 return Bytes(core_->WhatIf(request, stop));
+                               });
+  AddOnPool<v1::CloseJobRequest>(
+      server, "CloseJob", [this](const auto& request, const auto&) {
+        return ToBytes(core_->Close(request.job_id()));
+      });
+  const auto path = [](const char* method) {
+    return absl::StrCat("/", kName, "/", method);
+  };
+  const auto add = [&](const char* method, auto handle) {
+    server->Add(path(method), [=, this](const auto& rpc) {
+      if (const CallPtr call = Begin(rpc, method)) handle(call);
+    });
+  };
+  add("OpenJob", [this](const CallPtr& call) { OpenJob(call, nullptr, {}); });
+  add("GetRankPlan", [this](const CallPtr& call) { GetRankPlan(call); });
+  add("GetPlan", [this](const CallPtr& call) { GetPlan(call); });
+  add("Emulate", [this](const CallPtr& call) { Emulate(call); });
+  add("Watch", [this](const CallPtr& call) { Watch(call); });
+  server->AddStream(path("SubmitBatches"), [this](const auto& rpc) {
+    if (const CallPtr call = Begin(rpc, "SubmitBatches")) {
+      ReadSubmission(call, std::make_shared<Submissions>());
+    }
+  });
+}
+
+GrpcService::CallPtr GrpcService::Begin(const std::shared_ptr<RpcCall>& rpc,
+                                        const char* method) {
+  auto call = std::make_shared<Call>();
+  call->rpc = rpc;
+  call->method = method;
+  if (!token_.empty() && !SameSecret(rpc->Metadata("authorization"),
+                                     absl::StrCat("Bearer ", token_))) {
+    End(call, absl::UnauthenticatedError(
+                  "metadata \"authorization\" must be \"Bearer \" and the "
+                  "service's token"));
+    return nullptr;
+  }
+  rpc->OnCancel([this, call] {
+    int64_t wait = 0;
+    {
+      const std::lock_guard lock(call->mutex);
+      call->cancelled = true;
+      wait = call->wait;
+    }
+    call->stop.request_stop();
+    if (wait != 0 && core_->CancelAwait(wait)) End(call, Left());
+  });
+  return call;
+}
+
+void GrpcService::End(const CallPtr& call, const Answer& answer) {
+  const absl::Status& status = answer.status();
+  metrics_->CountCall(call->method, absl::StatusCodeToString(status.code()));
+  if (answer.ok()) {
+    call->rpc->Finish(*answer);
+    return;
+  }
+  if (const auto hint = status.GetPayload(kRetryAfter)) {
+    call->rpc->AddTrailing(kRetryAfter, std::string(*hint));
+  }
+  call->rpc->Finish(ToGrpc(status));
+}
+
+void GrpcService::EndOnPool(const CallPtr& call, Work work) {
+  const bool posted = pool_.Post([this, call, work = std::move(work)] {
+    const std::stop_token stop = call->stop.get_token();
+    Answer answer = stop.stop_requested() ? Answer(Left()) : work(stop);
+    answers_.Post(
+        [this, call, answer = std::move(answer)] { End(call, answer); });
+  });
+  if (!posted) End(call, Busy("too many calls wait", 200));
+}
+
+template <typename Request>
+void GrpcService::AddOnPool(
+    RpcServer* server, const char* method,
+    std::function<Answer(const Request&, const std::stop_token&)> work) {
+  server->Add(
+      absl::StrCat("/", kName, "/", method), [=, this](const auto& rpc) {
+        const CallPtr call = Begin(rpc, method);
+        if (call == nullptr) return;
+        EndOnPool(call, [=](const std::stop_token& stop) -> Answer {
+          PIPELOOM_ASSIGN_OR_RETURN(const Request request,
+                                    ReadMessage<Request>(call->rpc->request()));
+          return work(request, stop);
+        });
+      });
+}
+
+void GrpcService::OnPlan(
+    const CallPtr& call, const planner::PlanKey& key, int32_t rank,
+    bool long_use,
+    std::function<Answer(const std::shared_ptr<const ReadyPlan>&)> use) {
+  const int64_t wait = core_->Await(
+      key, rank, DeadlineOf(*call->rpc),
+      [=, this, use = std::move(use)](const PlanOrError& plan) {
+        if (!plan.ok()) {
+          End(call, plan.status());
+        } else if (long_use) {
+          EndOnPool(call, [use, ready = *plan](const std::stop_token&) {
+            return use(ready);
+          });
+        } else {
+          End(call, use(*plan));
+        }
+      });
+  if (wait == 0) return;
+  bool cancelled = false;
+  {
+    const std::lock_guard lock(call->mutex);
+    call->wait = wait;
+    cancelled = call->cancelled;
+  }
+  // The caller left before it was known what to cancel.
+  if (cancelled && core_->CancelAwait(wait)) End(call, Left());
+}
+
+void GrpcService::OpenJob(
+    const CallPtr& call,
+    const std::shared_ptr<const v1::OpenJobRequest>& request,
+    Clock::time_point deadline) {
+  if (deadline == Clock::time_point()) {
+    deadline = DeadlineOf(*call->rpc, kMostOpening);
+  }
+  const bool posted = opening_.Post([=, this] {
+    auto known = request;
+    if (known == nullptr) {
+      auto read = ReadMessage<v1::OpenJobRequest>(call->rpc->request());
+      if (!read.ok()) {
+        answers_.Post([=, this, s = read.status()] { End(call, s); });
+        return;
+      }
+      known = std::make_shared<const v1::OpenJobRequest>(*std::move(read));
+    }
+    // Again when another call has ended that opens the same job.
+    const absl::StatusOr<v1::OpenJobResponse> opened =
+        core_->OpenJob(*known, deadline, call->stop.get_token(),
+                       [=, this] { OpenJob(call, known, deadline); });
+    if (absl::IsAborted(opened.status())) return;
+    answers_.Post([=, this, answer = Bytes(opened)] { End(call, answer); });
+  });
+  if (!posted) End(call, Busy("too many calls wait", 200));
+}
+
+void GrpcService::GetRankPlan(const CallPtr& call) {
+  const Clock::time_point begin = Clock::now();
+  absl::StatusOr<v1::GetRankPlanRequest> request =
+      ReadMessage<v1::GetRankPlanRequest>(call->rpc->request());
+  if (request.ok() && request->rank() < 0) {
+    request = absl::InvalidArgumentError(
+        absl::StrFormat("rank is %d; it must be >= 0", request->rank()));
+  }
+  if (!request.ok()) {
+    End(call, request.status());
+    return;
+  }
+  OnPlan(call, {request->job_id(), request->step(), request->replica()},
+         request->rank(), /*long_use=*/false,
+         [this, begin, rank = RankId(request->rank())](
+             const std::shared_ptr<const ReadyPlan>& plan) {
+           const grpc::Slice parts[] = {Keep(plan, plan->shares[rank]),
+                                        Keep(plan, plan->common_share)};
+           metrics_->share.Add(
+               std::chrono::nanoseconds(Clock::now() - begin).count());
+           return grpc::ByteBuffer(parts, 2);
+         });
+}
+
+void GrpcService::GetPlan(const CallPtr& call) {
+  const auto request = ReadMessage<v1::GetPlanRequest>(call->rpc->request());
+  if (!request.ok()) {
+    End(call, request.status());
+    return;
+  }
+  OnPlan(call, {request->job_id(), request->step(), request->replica()}, -1,
+         /*long_use=*/true, [](const std::shared_ptr<const ReadyPlan>& plan) {
+           return ToBytes(WholePlan(*plan));
+         });
+}
+
+void GrpcService::Emulate(const CallPtr& call) {
+  // It may hold a whole plan.
+  const bool posted = pool_.Post([this, call] {
+    const auto read = ReadMessage<v1::EmulateRequest>(call->rpc->request());
+    const auto end = [&](Answer answer) {
+      answers_.Post(
+          [this, call, answer = std::move(answer)] { End(call, answer); });
+    };
+    if (!read.ok()) {
+      end(read.status());
+    } else if (!read->has_key()) {
+      end(Bytes(EmulateGiven(*read)));
+    } else {
+      const v1::GetPlanRequest& key = read->key();
+      OnPlan(call, {key.job_id(), key.step(), key.replica()}, -1,
+             /*long_use=*/true,
+             [request = *read](const std::shared_ptr<const ReadyPlan>& plan) {
+               return Bytes(EmulatePlan(plan->plan, request));
+             });
+    }
+  });
+  if (!posted) End(call, Busy("too many calls wait", 200));
+}
+
+// Reads a batch, submits it on the pool, reads the next.
+void GrpcService::ReadSubmission(const CallPtr& call,
+                                 const std::shared_ptr<Submissions>& all) {
+  call->rpc->Read([=, this](bool ok, const grpc::ByteBuffer& bytes) {
+    if (!ok) {  // The caller has sent all, or has left.
+      End(call, ToBytes(all->response));
+      return;
+    }
+    const bool posted = pool_.Post([=, this] {
+      const Answer answer = Submit(bytes, all.get());
+      if (answer.ok()) {
+        ReadSubmission(call, all);
+      } else {
+        answers_.Post([=, this] { End(call, answer); });
+      }
+    });
+    if (!posted) End(call, Busy("too many calls wait", 200));
+  });
+}
+
+GrpcService::Answer GrpcService::Submit(const grpc::ByteBuffer& bytes,
+                                        Submissions* all) {
+  const auto request = ReadMessage<v1::SubmitBatchRequest>(bytes);
+  const absl::StatusOr<v1::SubmitBatchResponse> result =
+      request.ok() ? core_->Submit(*request) : request.status();
+  if (!result.ok()) {
+    absl::Status status(result.status().code(),
+                        absl::StrCat("submission ", all->index, ": ",
+                                     result.status().message()));
+    if (const auto hint = result.status().GetPayload(kRetryAfter)) {
+      status.SetPayload(kRetryAfter, *hint);
+    }
+    return status;
+  }
+  ++all->index;
+  v1::SubmitBatchesResponse& response = all->response;
+  if (result->existed()) {
+    response.set_existed(response.existed() + 1);
+  } else {
+    response.set_accepted(response.accepted() + 1);
+  }
+  response.set_queued(result->queued());
+  return grpc::ByteBuffer();
+}
+
+void GrpcService::Watch(const CallPtr& call) {
+  const auto request = ReadMessage<v1::WatchRequest>(call->rpc->request());
+  if (!request.ok()) {
+    End(call, request.status());
+    return;
+  }
+  // Headers now, so that a caller knows that it watches.
+  call->rpc->SendHeaders();
+  const int64_t id =
+      core_->Subscribe([rpc = call->rpc, job = request->job_id()](
+                           const v1::PlanStatistics& statistics) {
+        if (job.empty() || statistics.job_id() == job) {
+          rpc->Send(ToBytes(statistics));
+        }
+      });
+  call->rpc->OnCancel([this, id] {
+    core_->Unsubscribe(id);
+    metrics_->CountCall("Watch", "OK");
+  });
+}
+
+}  // namespace pipeloom::service

@@ -1,0 +1,80 @@
+// pipeloom.v1.PlannerService on service/rpc/rpc_server.h: no thread waits while
+// a call does.
+#ifndef PIPELOOM_SERVICE_RPC_GRPC_SERVICE_H_
+#define PIPELOOM_SERVICE_RPC_GRPC_SERVICE_H_
+
+#include <functional>
+#include <memory>
+#include <stop_token>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "pipeloom/v1/planner_service.pb.h"
+#include "service/core/planner_core.h"
+#include "service/os/metrics.h"
+#include "service/os/worker_pool.h"
+#include "service/rpc/rpc_server.h"
+
+namespace pipeloom::service {
+
+// The server's thread reads what fetches and looks up: shares are bytes
+// already, and not copied on their way out. All else is read, done and put into
+// bytes by threads of low priority, and answered by one of usual priority, so
+// that no call waits for another's work.
+class GrpcService final {
+ public:
+  static constexpr char kName[] = "pipeloom.v1.PlannerService";
+
+  // Adds its methods. `core` and `metrics` must outlive it. An empty token:
+  // none is asked for.
+  GrpcService(PlannerCore* core, Metrics* metrics, std::string token,
+              RpcServer* server);
+  GrpcService(const GrpcService&) = delete;
+  GrpcService& operator=(const GrpcService&) = delete;
+
+ private:
+  struct Call;
+  struct Submissions;
+  using CallPtr = std::shared_ptr<Call>;
+  using Answer = absl::StatusOr<grpc::ByteBuffer>;
+  using Work = std::function<Answer(std::stop_token)>;
+
+  // Null: it was refused for want of the token.
+  CallPtr Begin(const std::shared_ptr<RpcCall>& rpc, const char* method);
+  void End(const CallPtr& call, const Answer& answer);
+  // Runs `work` on the pool and ends the call with what it returns.
+  void EndOnPool(const CallPtr& call, Work work);
+  // A method with one request and one answer, both of the pool.
+  template <typename Request>
+  void AddOnPool(
+      RpcServer* server, const char* method,
+      std::function<Answer(const Request&, const std::stop_token&)> work);
+  // Waits for a plan; `use` ends the call, on the pool if `long_use`.
+  void OnPlan(
+      const CallPtr& call, const planner::PlanKey& key, int32_t rank,
+      bool long_use,
+      std::function<Answer(const std::shared_ptr<const ReadyPlan>&)> use);
+
+  void OpenJob(const CallPtr& call,
+               const std::shared_ptr<const v1::OpenJobRequest>& request,
+               PlannerCore::Clock::time_point deadline);
+  void GetRankPlan(const CallPtr& call);
+  void GetPlan(const CallPtr& call);
+  void Emulate(const CallPtr& call);
+  void ReadSubmission(const CallPtr& call,
+                      const std::shared_ptr<Submissions>& all);
+  Answer Submit(const grpc::ByteBuffer& bytes, Submissions* all);
+  void Watch(const CallPtr& call);
+
+  PlannerCore* core_;
+  Metrics* metrics_;
+  std::string token_;
+  WorkerPool answers_;
+  WorkerPool pool_;     // Last: their threads use the others.
+  WorkerPool opening_;  // Jobs; they may take as long as a partition search.
+};
+
+}  // namespace pipeloom::service
+
+#endif  // PIPELOOM_SERVICE_RPC_GRPC_SERVICE_H_

@@ -1,0 +1,116 @@
+#include "formats/profile/measured_runs.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <string>
+
+#include "tests/formats/data_dir.h"
+#include "tests/support/status_matchers.h"
+
+namespace pipeloom::formats {
+namespace {
+
+using ::pipeloom::testing::FailsWith;
+using ::pipeloom::testing::IsOk;
+using ::testing::HasSubstr;
+
+constexpr char kHeader[] =
+    "framework,run,cluster,shape,layout,setup,microbatch,global_batch,"
+    "sequence,step_ms,peak_gib,split\n";
+constexpr char kRow[] =
+    "f,a run,h100-sxm,layers=4 hidden=512 heads=8 ffn=2048 vocab=1000,"
+    "tp=2 pp=2 dp=3,attention=flash1 recompute=full,2,24,128,12.5,3,held-out\n";
+
+TEST(MeasuredRunsTest, ReadsEveryColumn) {
+  ASSERT_OK_AND_ASSIGN(const auto runs,
+                       ParseMeasuredRuns(std::string(kHeader) + kRow, "t.csv"));
+  ASSERT_EQ(runs.size(), 1u);
+  const MeasuredRun& run = runs[0];
+  EXPECT_EQ(run.name, "a run");
+  EXPECT_EQ(run.cluster, "h100-sxm");
+  // Embedding, four blocks, loss head.
+  EXPECT_EQ(run.model.modules[ModuleId(0)].layers.size(), 6);
+  EXPECT_EQ(run.parallel.tp, 2);
+  EXPECT_EQ(run.parallel.dp, 3);
+  EXPECT_EQ(run.setup.attention, AttentionKernel::kFlash1);
+  EXPECT_TRUE(run.recompute);
+  EXPECT_EQ(run.microbatches(), 4);
+  EXPECT_EQ(run.step_time, Microseconds(12500));
+  EXPECT_EQ(run.peak_allocated, Bytes(int64_t{3} << 30));
+  EXPECT_EQ(run.split, RunSplit::kHeldOut);
+}
+
+TEST(MeasuredRunsTest, AConfigurationIsNotAboutTheNumberOfGpusOrTheBatch) {
+  std::string other = kRow;
+  other.replace(other.find("dp=3"), 4, "dp=6");
+  ASSERT_OK_AND_ASSIGN(
+      const auto runs,
+      ParseMeasuredRuns(std::string(kHeader) + kRow + other, "t.csv"));
+  ASSERT_EQ(runs.size(), 2u);
+  EXPECT_EQ(runs[0].configuration, runs[1].configuration);
+  // Nor about what another table's fit says of the host.
+  std::string hosted = kRow;
+  hosted.replace(hosted.find(" recompute"), 1, " host_us=30 ");
+  ASSERT_OK_AND_ASSIGN(const auto on_host,
+                       ParseMeasuredRuns(std::string(kHeader) + hosted, "t"));
+  EXPECT_EQ(runs[0].configuration, on_host[0].configuration);
+  std::string longer = kRow;
+  longer.replace(longer.find(",128,"), 5, ",256,");
+  ASSERT_OK_AND_ASSIGN(const auto changed,
+                       ParseMeasuredRuns(std::string(kHeader) + longer, "t"));
+  EXPECT_NE(runs[0].configuration, changed[0].configuration);
+}
+
+TEST(MeasuredRunsTest, ErrorsNameTheLineTheColumnAndWhatIsRight) {
+  const struct {
+    const char* from;
+    const char* to;
+    const char* says;
+  } cases[] = {
+      {"tp=2", "tp=0", "layout"},
+      {"tp=2", "teepee=2", "teepee"},
+      {"hidden=512 ", "", "hidden"},
+      {"flash1", "flash9", "unfused"},
+      {",24,", ",25,", "multiple of microbatch x dp, which is 6"},
+      {",12.5,", ",-1,", "step_ms"},
+      {",12.5,", ",nan,", "step_ms"},
+      {",held-out", ",maybe", "empty, fit or held-out"},
+      {"pp=2", "pp=20", "number of layers"},
+  };
+  for (const auto& c : cases) {
+    SCOPED_TRACE(c.to);
+    std::string row = kRow;
+    ASSERT_NE(row.find(c.from), std::string::npos);
+    row.replace(row.find(c.from), std::string(c.from).size(), c.to);
+    const auto runs = ParseMeasuredRuns(std::string(kHeader) + row, "t.csv");
+    EXPECT_THAT(runs.status(), FailsWith(absl::StatusCode::kInvalidArgument,
+                                         HasSubstr(c.says)));
+    EXPECT_THAT(runs.status().ToString(), HasSubstr("t.csv:2"));
+  }
+  EXPECT_FALSE(ParseMeasuredRuns("", "t.csv").ok());
+  EXPECT_FALSE(ParseMeasuredRuns(kHeader, "t.csv").ok());
+}
+
+TEST(MeasuredRunsTest, EveryShippedTableIsRead) {
+  int tables = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(
+           std::filesystem::path(kDataDir) / "validation")) {
+    const std::string name = entry.path().filename().string();
+    if (entry.path().extension() != ".csv" ||
+        name == "pipeline_replay_pp8.csv") {
+      continue;
+    }
+    SCOPED_TRACE(name);
+    ASSERT_OK_AND_ASSIGN(const std::string text,
+                         ReadFile(entry.path().string()));
+    const auto runs = ParseMeasuredRuns(text, name);
+    EXPECT_THAT(runs, IsOk());
+    ++tables;
+  }
+  EXPECT_GE(tables, 8);
+}
+
+}  // namespace
+}  // namespace pipeloom::formats

@@ -1,0 +1,231 @@
+#include "planner/construct/list_scheduler.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "planner/core/flat_graph.h"
+#include "tests/oracles/brute_force_schedule.h"
+#include "tests/planner/small_problems.h"
+#include "tests/support/status_matchers.h"
+
+namespace pipeloom::planner {
+namespace {
+
+using ::pipeloom::testing::BruteForceStepTime;
+using ::pipeloom::testing::FailsWith;
+using ::pipeloom::testing::IsOk;
+using ::pipeloom::testing::RandomGraph;
+using ::pipeloom::testing::RandomGraphOptions;
+using ::pipeloom::testing::SmallProblem;
+using ::pipeloom::testing::UniformGraph;
+using ::pipeloom::testing::UniformOptions;
+using ::testing::HasSubstr;
+
+constexpr Prefer kEveryPreference[] = {Prefer::kBackward, Prefer::kForward,
+                                       Prefer::kAlternate, Prefer::kPriority};
+
+TEST(ListScheduleTest, IsLegalAndNeverBeatsTheOptimum) {
+  int problems = 0;
+  for (uint64_t seed = 0; problems < 1000; ++seed) {
+    const auto graph = SmallProblem(seed);
+    if (!graph.has_value()) continue;
+    ++problems;
+    SCOPED_TRACE(::testing::Message() << "seed " << seed);
+    const auto optimum = BruteForceStepTime(*graph);
+    for (const Prefer prefer : kEveryPreference) {
+      // RandomGraph's limits let microbatches run one after another.
+      ASSERT_OK_AND_ASSIGN(
+          const Schedule schedule,
+          ListSchedule(*graph, {.prefer = prefer,
+                                .patience = seed % 5 == 0 ? 1.0 : 0.0}));
+      ASSERT_THAT(ValidateSchedule(*graph, schedule), IsOk());
+      ASSERT_TRUE(optimum.has_value());
+      EXPECT_GE(schedule.step_time(), *optimum);
+    }
+  }
+}
+
+TEST(ListScheduleTest, NeverDeadlocksUnderTheTightestMemory) {
+  RandomGraphOptions options;
+  options.max_ranks = 5;
+  options.max_segments = 4;
+  options.max_microbatches = 8;
+  for (uint64_t seed = 0; seed < 300; ++seed) {
+    SCOPED_TRACE(::testing::Message() << "seed " << seed);
+    const StageGraph roomy = RandomGraph(seed, options);
+    // Just what the largest microbatch needs alone.
+    const FlatGraph flat(roomy);
+    const MemoryGuard guard(flat);
+    IdVector<RankId, RankSpec> ranks = roomy.ranks();
+    for (const RankId r : ranks.ids()) {
+      RankMemory& memory = ranks[r].memory;
+      memory.limit =
+          memory.static_bytes() +
+          Bytes(std::max<int64_t>(
+              guard.shortage().needed[static_cast<size_t>(r.value())], 1));
+    }
+    const StageGraph graph = roomy.WithRanks(std::move(ranks));
+    Random random(seed);
+    std::vector<int32_t> order(static_cast<size_t>(graph.num_tasks()));
+    std::iota(order.begin(), order.end(), 0);
+    for (const Prefer prefer : kEveryPreference) {
+      random.Shuffle(absl::MakeSpan(order));
+      ASSERT_OK_AND_ASSIGN(
+          const Schedule schedule,
+          ListSchedule(graph, {.order = order, .prefer = prefer}));
+      ASSERT_THAT(ValidateSchedule(graph, schedule), IsOk());
+    }
+  }
+}
+
+// Chunks forward, then back on the same ranks: the classic way to fill a rank
+// with first chunks that wait for their second.
+TEST(ListScheduleTest, InterleavedChunksFitInWhatOneMicrobatchNeeds) {
+  for (const bool vee : {false, true}) {
+    for (const int32_t chunks : {2, 3, 4}) {
+      for (int64_t limit = chunks; limit <= 2 * chunks + 2; ++limit) {
+        for (const Prefer prefer : kEveryPreference) {
+          SCOPED_TRACE(::testing::Message() << "vee " << vee << " chunks "
+                                            << chunks << " limit " << limit);
+          const StageGraph graph = UniformGraph({.ranks = 4,
+                                                 .chunks = chunks,
+                                                 .microbatches = 12,
+                                                 .vee = vee,
+                                                 .split_backward = true,
+                                                 .limit = Bytes(1000 * limit)});
+          ASSERT_OK_AND_ASSIGN(const Schedule schedule,
+                               ListSchedule(graph, {.prefer = prefer}));
+          EXPECT_THAT(ValidateSchedule(graph, schedule), IsOk());
+        }
+      }
+    }
+  }
+}
+
+// More tasks of a microbatch on a rank than the guard looks at one by one.
+TEST(ListScheduleTest, ManyChunksFitInWhatOneMicrobatchNeeds) {
+  for (const int32_t chunks : {6, 11, 24}) {
+    for (int64_t limit = chunks; limit <= chunks + 9; limit += 3) {
+      for (const Prefer prefer : kEveryPreference) {
+        SCOPED_TRACE(::testing::Message()
+                     << "chunks " << chunks << " limit " << limit);
+        const StageGraph graph = UniformGraph({.ranks = 3,
+                                               .chunks = chunks,
+                                               .microbatches = 5,
+                                               .split_backward = true,
+                                               .limit = Bytes(1000 * limit)});
+        ASSERT_OK_AND_ASSIGN(const Schedule schedule,
+                             ListSchedule(graph, {.prefer = prefer}));
+        EXPECT_THAT(ValidateSchedule(graph, schedule), IsOk());
+      }
+    }
+  }
+}
+
+TEST(ListScheduleTest, GivesUpExactlyWhenItWouldTakeThatLong) {
+  RandomGraphOptions options;
+  options.max_ranks = 5;
+  options.max_segments = 4;
+  options.max_microbatches = 8;
+  options.with_memory_limits = true;
+  for (uint64_t seed = 0; seed < 300; ++seed) {
+    SCOPED_TRACE(::testing::Message() << "seed " << seed);
+    const StageGraph graph = RandomGraph(seed, options);
+    const FlatGraph flat(graph);
+    ListScheduler scheduler(flat);
+    if (!scheduler.CanRun()) continue;
+    for (const Prefer prefer : kEveryPreference) {
+      ListPolicy policy{.prefer = prefer};
+      const int64_t time = scheduler.Run(policy);
+      for (const int64_t early : {time, time - 1, time / 2}) {
+        policy.give_up = early;
+        EXPECT_EQ(scheduler.Run(policy), kNoLimit);
+      }
+      policy.give_up = time + 1;
+      EXPECT_EQ(scheduler.Run(policy), time);
+    }
+  }
+}
+
+TEST(ListScheduleTest, SaysWhatDoesNotFitAndWhichLimitWould) {
+  const UniformOptions options{.ranks = 2, .chunks = 3, .limit = Bytes(2500)};
+  const StageGraph graph = UniformGraph(options);
+  EXPECT_THAT(ListSchedule(graph),
+              FailsWith(absl::StatusCode::kResourceExhausted,
+                        HasSubstr("rank 0: task 4 (F model stage 4 microbatch "
+                                  "0), alone with its microbatch, needs 3000 "
+                                  "B, 500 B over the limit of 2500 B; the "
+                                  "smallest limit for which a schedule was "
+                                  "found is 3000 B")));
+  UniformOptions enough = options;
+  enough.limit = Bytes(3000);
+  EXPECT_THAT(ListSchedule(UniformGraph(enough)), IsOk());
+}
+
+TEST(ListScheduleTest, StaticMemoryOverTheLimitIsNamed) {
+  StageGraph graph = UniformGraph({.ranks = 2, .limit = Bytes(5000)});
+  IdVector<RankId, RankSpec> ranks = graph.ranks();
+  ranks[RankId(1)].memory.weights = Bytes(9000);
+  EXPECT_THAT(ListSchedule(graph.WithRanks(std::move(ranks))),
+              FailsWith(absl::StatusCode::kResourceExhausted,
+                        HasSubstr("smallest limit for which a schedule was "
+                                  "found is 10000 B")));
+}
+
+TEST(ListScheduleTest, WeightGradientsFillTheGapsOfAUniformPipeline) {
+  const StageGraph graph =
+      UniformGraph({.ranks = 4, .microbatches = 8, .split_backward = true});
+  ASSERT_OK_AND_ASSIGN(const Schedule schedule, ListSchedule(graph));
+  EXPECT_EQ(schedule.makespan(), Milliseconds(27));
+}
+
+TEST(ListScheduleTest, PatienceWaitsForWhatIsPreferred) {
+  // Rank 1 may start a long W just before a B arrives.
+  IdVector<TaskId, Task> tasks;
+  const auto add = [&](int32_t rank, Pass pass, double ms) {
+    return tasks.push_back({.rank = RankId(rank),
+                            .pass = pass,
+                            .module = ModuleId(0),
+                            .stage = StageId(0),
+                            .microbatch = MicrobatchId(0),
+                            .duration = Milliseconds(ms)});
+  };
+  const TaskId feed = add(0, Pass::kForward, 1);
+  add(1, Pass::kWeightGrad, 10);
+  const TaskId chain = add(1, Pass::kBackward, 1);
+  const TaskId rest = add(0, Pass::kBackward, 10);
+  ASSERT_OK_AND_ASSIGN(
+      const StageGraph graph,
+      StageGraph::Create(
+          "wait", {{}, {}}, {"model"}, std::move(tasks),
+          {{.from = feed, .to = chain}, {.from = chain, .to = rest}}));
+  ASSERT_OK_AND_ASSIGN(const Schedule greedy, ListSchedule(graph));
+  ASSERT_OK_AND_ASSIGN(const Schedule patient,
+                       ListSchedule(graph, {.patience = 0.2}));
+  EXPECT_EQ(greedy.makespan(), Milliseconds(21));
+  EXPECT_EQ(patient.makespan(), Milliseconds(12));
+}
+
+TEST(ListScheduleTest, LowerCapacityHoldsForwardsBack) {
+  const StageGraph graph =
+      UniformGraph({.ranks = 2, .microbatches = 8, .limit = Bytes(9000)});
+  const std::vector<int64_t> capacity = {2000, 1000};
+  ASSERT_OK_AND_ASSIGN(
+      const Schedule schedule,
+      ListSchedule(graph, {.prefer = Prefer::kForward, .capacity = capacity}));
+  EXPECT_LE(schedule.peak[RankId(0)], Bytes(2000));
+  EXPECT_LE(schedule.peak[RankId(1)], Bytes(1000));
+}
+
+TEST(ListScheduleTest, TakesAnEmptyGraphAndRanksWithoutTasks) {
+  EXPECT_THAT(ListSchedule(StageGraph()), IsOk());
+  ASSERT_OK_AND_ASSIGN(const StageGraph idle,
+                       StageGraph::Create("idle", {{}, {}}, {"model"}, {}, {}));
+  EXPECT_THAT(ListSchedule(idle), IsOk());
+}
+
+}  // namespace
+}  // namespace pipeloom::planner

@@ -1,0 +1,243 @@
+#include "planner/strategies/memory_search.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <limits>
+#include <optional>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "base/random.h"
+#include "partition/batching/batch_split.h"
+#include "partition/graph/build_stage_graph.h"
+#include "partition/placement/placement.h"
+#include "planner/bounds/plan_bound.h"
+#include "planner/memory/smallest_limit.h"
+#include "planner/memory/stage_choices.h"
+#include "planner/search/search_graph.h"
+#include "tests/support/small_job.h"
+#include "tests/support/status_matchers.h"
+
+namespace pipeloom::planner {
+namespace {
+
+using partition::MemorySelection;
+using partition::StepMemory;
+using ::pipeloom::testing::FailsWith;
+using ::pipeloom::testing::IsOk;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+struct Problem {
+  StageGraph graph{};  // Everything kept.
+  StepMemory memory{};
+  Partition partition{};
+};
+
+Problem MakeProblem(uint64_t seed) {
+  JobSpec job = testing::SmallVlmJob();
+  job.training.microbatches = 6;
+  const BatchMetadata batch = testing::RandomBatch(seed, 40, 3);
+  const emulator::StageCostModel costs(job);
+  Problem problem;
+  problem.partition = *partition::SeparatedPartition(job, costs, batch);
+  const Microbatches cut = *partition::SplitMicrobatches(
+      job, *partition::PackStep(job, batch, 0), 0, problem.partition);
+  partition::BuiltGraph built = *partition::BuildStageGraph(
+      costs, problem.partition, cut, {.split_backward = true});
+  problem.memory =
+      partition::MakeStepMemory(costs, problem.partition, cut, built.pairs,
+                                StageChoices(costs, problem.partition, cut));
+  problem.graph = std::move(built.graph);
+  return problem;
+}
+
+// With so much room above static memory on every rank.
+StageGraph WithRoom(const StageGraph& graph, int64_t room) {
+  IdVector<RankId, RankSpec> ranks = graph.ranks();
+  for (RankSpec& rank : ranks) {
+    rank.memory.limit = rank.memory.static_bytes() + Bytes(room);
+  }
+  return graph.WithRanks(ranks);
+}
+
+// Of all activations of the rank that has most.
+int64_t AllHeld(const StageGraph& graph) {
+  IdVector<RankId, int64_t> held(graph.num_ranks(), 0);
+  for (const Task& task : graph.tasks()) held[task.rank] += task.alloc.count();
+  return *std::max_element(held.begin(), held.end());
+}
+
+SearchBudget Evaluations(int64_t count, int32_t threads = 1) {
+  SearchBudget budget;
+  budget.max_evaluations = count;
+  budget.threads = threads;
+  return budget;
+}
+
+TEST(SearchWithMemoryTest, KeepsTheLimitsAndBeatsOneLevelForAll) {
+  for (uint64_t seed = 1; seed <= 4; ++seed) {
+    const Problem problem = MakeProblem(seed);
+    for (const double share : {0.15, 0.3, 0.6}) {
+      SCOPED_TRACE(::testing::Message()
+                   << "seed " << seed << " share " << share);
+      const StageGraph graph =
+          WithRoom(problem.graph,
+                   static_cast<int64_t>(
+                       share * static_cast<double>(AllHeld(problem.graph))));
+      const auto found = SearchWithMemory(
+          graph, problem.memory, problem.partition, seed, Evaluations(600));
+      if (absl::IsResourceExhausted(found.status())) continue;
+      ASSERT_THAT(found, IsOk());
+      ASSERT_OK_AND_ASSIGN(
+          const StageGraph chosen,
+          partition::ApplyMemory(graph, problem.memory, found->selection));
+      EXPECT_THAT(ValidateSchedule(chosen, found->found.schedule), IsOk());
+      EXPECT_LE(found->found.lower_bound, found->found.schedule.step_time());
+      // Recomputing everything, with as much search.
+      ASSERT_OK_AND_ASSIGN(const StageGraph leanest,
+                           partition::ApplyMemory(graph, problem.memory,
+                                                  problem.memory.Leanest()));
+      ASSERT_OK_AND_ASSIGN(const SearchResult other,
+                           SearchGraph(leanest, seed, Evaluations(600)));
+      EXPECT_LE(found->found.schedule.step_time(), other.schedule.step_time());
+    }
+  }
+}
+
+TEST(SearchWithMemoryTest, KeepsEverythingWhereThereIsRoom) {
+  const Problem problem = MakeProblem(1);
+  ASSERT_OK_AND_ASSIGN(
+      const MemorySchedule found,
+      SearchWithMemory(WithRoom(problem.graph, 2 * AllHeld(problem.graph)),
+                       problem.memory, problem.partition, 1, Evaluations(200)));
+  EXPECT_EQ(found.selection, problem.memory.KeepEverything());
+}
+
+TEST(SearchWithMemoryTest, IsTheSameForAnyNumberOfThreads) {
+  const Problem problem = MakeProblem(2);
+  const StageGraph graph = WithRoom(problem.graph, AllHeld(problem.graph) / 3);
+  ASSERT_OK_AND_ASSIGN(
+      const MemorySchedule one,
+      SearchWithMemory(graph, problem.memory, problem.partition, 3,
+                       Evaluations(400, 1)));
+  for (const int32_t threads : {2, 4}) {
+    ASSERT_OK_AND_ASSIGN(
+        const MemorySchedule other,
+        SearchWithMemory(graph, problem.memory, problem.partition, 3,
+                         Evaluations(400, threads)));
+    EXPECT_EQ(one.selection, other.selection);
+    EXPECT_EQ(one.found.schedule, other.found.schedule);
+  }
+}
+
+TEST(SearchWithMemoryTest, GoesOnFromAnAnswerUnderTighterLimits) {
+  const Problem problem = MakeProblem(3);
+  const int64_t room = AllHeld(problem.graph) / 2;
+  ASSERT_OK_AND_ASSIGN(
+      const MemorySchedule first,
+      SearchWithMemory(WithRoom(problem.graph, room), problem.memory,
+                       problem.partition, 1, Evaluations(300)));
+  const StageGraph tighter = WithRoom(problem.graph, room * 9 / 10);
+  ASSERT_OK_AND_ASSIGN(
+      const MemorySchedule second,
+      SearchWithMemory(tighter, problem.memory, problem.partition, 1,
+                       Evaluations(30), &first));
+  ASSERT_OK_AND_ASSIGN(
+      const StageGraph chosen,
+      partition::ApplyMemory(tighter, problem.memory, second.selection));
+  EXPECT_THAT(ValidateSchedule(chosen, second.found.schedule), IsOk());
+}
+
+TEST(SearchWithMemoryTest, SaysWhatLacksWhenNothingFits) {
+  const Problem problem = MakeProblem(1);
+  EXPECT_THAT(SearchWithMemory(WithRoom(problem.graph, 1), problem.memory,
+                               problem.partition, 1, Evaluations(50))
+                  .status(),
+              FailsWith(absl::StatusCode::kResourceExhausted,
+                        HasSubstr("over the limit")));
+}
+
+MemorySelection RandomSelection(const StepMemory& memory, Random& random) {
+  MemorySelection selection = memory.KeepEverything();
+  for (const StagePairId pair : memory.pairs.ids()) {
+    selection[pair] = static_cast<int32_t>(
+        random.Below(static_cast<int64_t>(memory.candidates(pair).size())));
+  }
+  return selection;
+}
+
+TEST(LeastMemoryTest, NoSelectionNeedsLessMemoryOrTime) {
+  for (uint64_t seed = 1; seed <= 3; ++seed) {
+    const Problem problem = MakeProblem(seed);
+    const int64_t least =
+        SmallestLimitOfStep(problem.graph, problem.memory).at_least;
+    Random random(seed);
+    int64_t smallest = std::numeric_limits<int64_t>::max();
+    for (int i = 0; i < 12; ++i) {
+      SCOPED_TRACE(::testing::Message() << "seed " << seed << " try " << i);
+      const MemorySelection selection =
+          i == 0 ? problem.memory.Leanest()
+                 : RandomSelection(problem.memory, random);
+      ASSERT_OK_AND_ASSIGN(
+          const StageGraph chosen,
+          partition::ApplyMemory(problem.graph, problem.memory, selection));
+      const SmallestLimit limit = FindSmallestLimit(chosen);
+      EXPECT_TRUE(limit.proven());
+      EXPECT_LE(least, limit.at_least);
+      smallest = std::min(smallest, limit.enough);
+      // With little more than that, the selection's schedules are above the
+      // bound of all.
+      IdVector<RankId, RankSpec> ranks = chosen.ranks();
+      for (RankSpec& rank : ranks) {
+        rank.memory.limit = Bytes(limit.enough + limit.enough / 50);
+      }
+      ASSERT_OK_AND_ASSIGN(
+          const SearchResult found,
+          SearchGraph(chosen.WithRanks(ranks), seed, Evaluations(200)));
+      for (const RankId r : ranks.ids()) {
+        ranks[r].memory.overhead = problem.graph.rank(r).memory.overhead;
+      }
+      EXPECT_LE(PlanBound(problem.graph.WithRanks(ranks), &problem.memory).time,
+                found.schedule.step_time().count());
+    }
+    // The ends meet, or nearly.
+    EXPECT_LE(static_cast<double>(smallest), 1.05 * static_cast<double>(least));
+  }
+}
+
+TEST(SmallestLimitTest, OfAStepSaysProvenOnlyBelowWhatIsProven) {
+  const Problem problem = MakeProblem(1);
+  const SmallestLimit limit =
+      SmallestLimitOfStep(problem.graph, problem.memory);
+  ASSERT_GT(limit.at_least, 0);
+  ASSERT_GE(limit.enough, limit.at_least);
+  const auto message = [&](int64_t given) {
+    const absl::Status described = DescribeInfeasibleStep(
+        absl::ResourceExhaustedError("too much"), limit, Bytes(given));
+    EXPECT_EQ(described.code(), absl::StatusCode::kResourceExhausted);
+    return std::string(described.message());
+  };
+  EXPECT_THAT(message(limit.at_least - 1),
+              HasSubstr(absl::StrCat(
+                  "too much; whatever is kept or recomputed and in any order, "
+                  "no limit below ",
+                  limit.at_least, " B works (proven)")));
+  EXPECT_THAT(message(limit.at_least),
+              AllOf(HasSubstr("this limit is not proven too small"),
+                    Not(HasSubstr("(proven)"))));
+}
+
+TEST(SmallestLimitTest, OfSeveralGraphsOfAStepIsTheSmallest) {
+  const SmallestLimit fused{.at_least = 70, .enough = 90};
+  const SmallestLimit split{.at_least = 80, .enough = 85};
+  const SmallestLimit both = SmallerOf(SmallerOf(std::nullopt, split), fused);
+  EXPECT_EQ(both.at_least, 70);
+  EXPECT_EQ(both.enough, 85);
+}
+
+}  // namespace
+}  // namespace pipeloom::planner

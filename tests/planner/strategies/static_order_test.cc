@@ -1,0 +1,75 @@
+#include "planner/strategies/static_order.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+
+#include "partition/graph/build_stage_graph.h"
+#include "planner/strategies/registry.h"
+#include "tests/support/small_job.h"
+#include "tests/support/status_matchers.h"
+
+namespace pipeloom::planner {
+namespace {
+
+using ::pipeloom::testing::IsOk;
+using ::pipeloom::testing::RandomBatch;
+using ::pipeloom::testing::SmallVlmJob;
+
+class StaticOrderTest : public ::testing::Test {
+ protected:
+  absl::StatusOr<PreparedJob> Prepared(const BatchMetadata& batch) {
+    return PrepareJob(*pipeloom_, costs_, batch);
+  }
+  static PlanInput Input(const partition::PackedStep& packed) {
+    PlanInput input;
+    input.packed = &packed;
+    input.budget.max_evaluations = 60;
+    return input;
+  }
+
+  const JobSpec job_ = SmallVlmJob();
+  const emulator::StageCostModel costs_{job_};
+  const std::unique_ptr<Strategy> pipeloom_ = *MakeStrategy("pipeloom");
+};
+
+TEST_F(StaticOrderTest, ReplaysTheTypicalStepAsItWasPlanned) {
+  for (uint64_t seed = 0; seed < 5; ++seed) {
+    const BatchMetadata batch = RandomBatch(seed, 200, 5);
+    ASSERT_OK_AND_ASSIGN(const auto packed,
+                         partition::PackStep(job_, batch, 0));
+    ASSERT_OK_AND_ASSIGN(const PreparedJob job, Prepared(batch));
+    ASSERT_OK_AND_ASSIGN(const PlanResult plan, PlanStep(job, Input(packed)));
+    const StaticOrder order(plan.plan.graph, plan.predicted);
+    EXPECT_EQ(order.For(plan.plan.graph), TaskOrders(plan.predicted)) << seed;
+  }
+}
+
+// Steps that have images where the typical one had none, the other way round,
+// more sub-microbatches and more microbatches.
+TEST_F(StaticOrderTest, HasALegalOrderForEveryOtherStep) {
+  for (uint64_t seed = 0; seed < 12; ++seed) {
+    SCOPED_TRACE(seed);
+    BatchMetadata typical = RandomBatch(seed, 200, 5);
+    ASSERT_OK_AND_ASSIGN(PreparedJob job, Prepared(typical));
+    if (seed % 4 == 3) typical = RandomBatch(seed, 200, 0);
+    ASSERT_OK_AND_ASSIGN(auto first, partition::PackStep(job_, typical, 0));
+    if (seed % 3 == 2) first.packed[0].resize(2);
+    ASSERT_OK_AND_ASSIGN(const auto strategy, MakeStatic(job, Input(first)));
+    job.strategy = strategy.get();
+    for (const int32_t images : {0, 2, 12}) {
+      const BatchMetadata batch = RandomBatch(100 + seed, 200, images);
+      ASSERT_OK_AND_ASSIGN(const auto packed,
+                           partition::PackStep(job_, batch, 0));
+      ASSERT_OK_AND_ASSIGN(const PlanResult replayed,
+                           PlanStep(job, Input(packed)));
+      EXPECT_THAT(ValidateExecutionPlan(replayed.plan), IsOk());
+      EXPECT_GE(replayed.predicted.step_time(), replayed.lower_bound);
+      EXPECT_EQ(replayed.plan.schedule, "static");
+    }
+  }
+}
+
+}  // namespace
+}  // namespace pipeloom::planner

@@ -97,6 +97,9 @@ class Document:
         os.mkdir(tools)
         os.symlink(os.path.abspath(binary), os.path.join(tools, "pipeloom"))
         os.symlink(PYTHON, os.path.join(tools, "python3"))
+        for folder in ("examples", "workloads"):  # As in the source tree.
+            os.symlink(os.path.join(source, folder),
+                       os.path.join(self.folder, folder))
         self.environment = dict(
             os.environ, PATH=tools + os.pathsep + os.environ["PATH"],
             PIPELOOM_DATA_DIR=os.path.join(source, "workloads"),

@@ -16,7 +16,8 @@
 // tuning constants of NCCL 2.2x (src/graph/tuning.cc, BSD-3). Against
 // all-reduces of 64 MB on A100 nodes with a slow network (vidur, MIT), whose
 // NIC rate came from two nodes of one GPU: 8 % short on two nodes of four.
-// Small messages took three times the model's time there. docs/calibration.md.
+// Small messages took three times the model's time there
+// (docs/evaluation/profiles.md).
 #ifndef PIPELOOM_EMULATOR_NETWORK_RING_MODEL_H_
 #define PIPELOOM_EMULATOR_NETWORK_RING_MODEL_H_
 

@@ -26,7 +26,7 @@ struct BuiltGraph {
   IdVector<StagePairId, StagePair> pairs{};
 };
 
-// Rules of a step (design.md section 2): a backbone microbatch needs the
+// Rules of a step: a backbone microbatch needs the
 // forward of all its encoder sub-microbatches; an encoder's backward needs the
 // backbone's input gradient of its microbatch; a generator follows the
 // backbone the same way. Absent modules have no tasks, and what they would

@@ -1,5 +1,5 @@
 // The cost model beside published measurements. Each test prints its figures;
-// docs/emulator_model.md repeats them.
+// docs/evaluation/emulator.md repeats them.
 #include <cmath>
 #include <cstdio>
 #include <string>

@@ -1,5 +1,5 @@
 // Many steps of changing plans in one run: nothing is left behind of them. The
-// long form is `pipeloom run --steps 10000` (docs/runtime.md).
+// long form is `pipeloom run --steps 10000` (docs/evaluation/runtime.md).
 #include <malloc.h>
 
 #include <memory>

@@ -151,7 +151,8 @@ TEST(FusedModelsTest, SmallModelsSaveTheBubbleOfTheLarger) {
 
 // LLaMA 33B and 13B on 8 ranks, four steps of real texts in another order each
 // time, searched as `pipeloom partition` does. With more microbatches the
-// larger leaves less to fill, and not all of it is (docs/partition.md).
+// larger leaves less to fill, and not all of it is filled
+// (docs/evaluation/partition.md).
 TEST(FusedModelsTest, ShippedActorAndCriticSaveTheBubbleOfTheLarger) {
   ASSERT_OK_AND_ASSIGN(const BatchMetadata texts, ShippedBatch("text.jsonl"));
   struct Case {

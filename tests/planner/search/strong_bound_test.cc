@@ -95,7 +95,7 @@ StageGraph WithGiant(const StageGraph& graph, int64_t factor) {
 }
 
 // Where one microbatch's chain nearly fills the step the bounds are weakest
-// (docs/planner.md): here the optimum is known.
+// (docs/evaluation/planner.md): here the optimum is known.
 TEST(StrongBoundTest, IsNeverAboveTheOptimumBesideAGiant) {
   SearchBudget budget;
   budget.max_evaluations = 20'000;

@@ -3,8 +3,9 @@
 # use, and how long the documents may be together.
 # usage: words.sh SOURCE_DIR
 #
-# What does not count: tables of measured figures, between <!-- NAME --> and
-# <!-- /NAME -->, and everything under docs/evaluation/.
+# What does not count: tables of measured figures and the table of rooms, which
+# tests/layering.py keeps, between <!-- NAME --> and <!-- /NAME -->, and
+# everything under docs/evaluation/.
 set -euo pipefail
 cd "$1"
 

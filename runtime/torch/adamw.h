@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "runtime/torch/stage_run.h"
-#include "runtime/torch/torch_trainer.h"
+#include "runtime/torch/torch_setup.h"
 
 namespace pipeloom::runtime {
 

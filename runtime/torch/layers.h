@@ -19,7 +19,7 @@
 #include "ir/job/model_spec.h"
 #include "ir/operator_group.h"
 #include "runtime/torch/made_again.h"
-#include "runtime/torch/torch_trainer.h"
+#include "runtime/torch/torch_setup.h"
 #include "runtime/torch/torch_work.h"
 
 namespace pipeloom::runtime {

@@ -11,7 +11,7 @@
 #include "ir/plan/memory_policy.h"
 #include "runtime/torch/adamw.h"
 #include "runtime/torch/stage_run.h"
-#include "runtime/torch/torch_trainer.h"
+#include "runtime/torch/torch_setup.h"
 #include "runtime/torch/torch_work.h"
 
 namespace pipeloom::runtime {

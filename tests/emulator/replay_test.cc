@@ -42,7 +42,7 @@ struct Recording {
 
 Recording ReadRecording() {
   Recording recording;
-  std::ifstream file(std::string(PIPELOOM_SOURCE_DIR) +
+  std::ifstream file(PIPELOOM_SOURCE_DIR
                      "/workloads/validation/pipeline_replay_pp8.csv");
   EXPECT_TRUE(file.is_open());
   std::string line;

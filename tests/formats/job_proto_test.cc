@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "formats/job/spec_loader.h"
 #include "gtest/gtest.h"
 #include "pipeloom/v1/cluster.pb.h"
@@ -19,10 +20,10 @@ template <typename Message>
 void ExpectFilesAre(const std::string& folder,
                     const std::vector<std::string>& names) {
   for (const std::string& name : names) {
-    SCOPED_TRACE(folder + "/" + name);
+    SCOPED_TRACE(absl::StrCat(folder, "/", name));
     ASSERT_OK_AND_ASSIGN(
         const std::string text,
-        ReadFile(std::string(kDataDir) + "/" + folder + "/" + name + ".json"));
+        ReadFile(absl::StrCat(kDataDir, "/", folder, "/", name, ".json")));
     Message message;
     const auto status =
         google::protobuf::util::JsonStringToMessage(text, &message);
@@ -48,7 +49,7 @@ TEST(JobProtoTest, JobsPrintedByProtobufLoadEqual) {
     const auto read = [&](const std::string& folder, const std::string& file,
                           google::protobuf::Message* message) {
       const auto text =
-          ReadFile(std::string(kDataDir) + "/" + folder + "/" + file + ".json");
+          ReadFile(absl::StrCat(kDataDir, "/", folder, "/", file, ".json"));
       ASSERT_TRUE(text.ok());
       ASSERT_TRUE(
           google::protobuf::util::JsonStringToMessage(*text, message).ok());

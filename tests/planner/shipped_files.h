@@ -7,6 +7,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "formats/job/spec_loader.h"
 #include "ir/job/batch_metadata.h"
@@ -30,7 +31,7 @@ inline absl::StatusOr<JobSpec> ShippedJob(const std::string& name) {
 
 // `name` is "text.jsonl", for example.
 inline absl::StatusOr<BatchMetadata> ShippedBatch(const std::string& name) {
-  const std::string path = std::string(kWorkloads) + "/batches/" + name;
+  const std::string path = absl::StrCat(kWorkloads, "/batches/", name);
   PIPELOOM_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
   return formats::ParseBatch(text, path, nullptr);
 }

@@ -143,7 +143,9 @@ TEST(ExhaustiveStepTest, SearchFindsWhatThereIsAndProvesOnlyWhatIsSo) {
     EXPECT_GE(time, *optimum);
     EXPECT_LE(found->found.lower_bound, *optimum);
     EXPECT_LE(ToSeconds(time), 1.05 * ToSeconds(*optimum));
-    if (found->found.proven_optimal) EXPECT_EQ(time, *optimum);
+    if (found->found.proven_optimal) {
+      EXPECT_EQ(time, *optimum);
+    }
     ++solved;
     optimal += time == *optimum;
   }

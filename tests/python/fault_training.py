@@ -74,33 +74,34 @@ def job_message(replicas):
     return job
 
 
-def delayed():
-    """Seconds that threads of this process were ready but got no core."""
-    total = 0
-    for thread in os.listdir("/proc/self/task"):
-        try:
-            with open(f"/proc/self/task/{thread}/schedstat",
-                      encoding="ascii") as file:
-                total += int(file.read().split()[1])
-        except OSError:
-            pass  # It has ended.
-    return total * 1e-9
+class Moment:
+    """A time, and how long each thread of this process had been ready to run
+    by then and got no core; seconds."""
 
+    def __init__(self):
+        self.at = time.monotonic()
+        self._delays = {}
+        for thread in os.listdir("/proc/self/task"):
+            try:
+                with open(f"/proc/self/task/{thread}/schedstat",
+                          encoding="ascii") as file:
+                    self._delays[thread] = int(file.read().split()[1]) * 1e-9
+            except OSError:
+                pass  # It has ended.
 
-class Moment(NamedTuple):
-    at: float
-    delayed: float
-
-    @staticmethod
-    def now():
-        return Moment(time.monotonic(), delayed())
+    def delay_since(self, earlier):
+        """Of the thread that was delayed most."""
+        return max((delay - earlier._delays.get(thread, 0.0)
+                    for thread, delay in self._delays.items()), default=0.0)
 
 
 class Wait(NamedTuple):
     """Of one rank for one step's plan."""
-    called: Moment
-    voted: Moment  # The last vote that it cast for the step.
-    returned: Moment
+    called: float
+    voted: float  # The last vote that it cast for the step.
+    returned: float
+    delay_before: float  # The vote, from the call on.
+    delay_after: float
 
 
 class TimedAgreement:
@@ -112,26 +113,28 @@ class TimedAgreement:
         self._votes = {}
 
     def __call__(self, words):
-        self._votes[decode(words).step] = Moment.now()
+        self._votes[decode(words).step] = Moment()
         return self._gather(words)
 
     def get(self, provider, step):
         """The plan, and the Wait for it."""
-        called = Moment.now()
+        called = Moment()
         plan = provider.get(step)
-        returned = Moment.now()
-        return plan, Wait(called, max(called, self._votes.pop(step)), returned)
+        returned = Moment()
+        voted = max(called, self._votes.pop(step), key=lambda m: m.at)
+        return plan, Wait(called.at, voted.at, returned.at,
+                          voted.delay_since(called),
+                          returned.delay_since(voted))
 
 
 def time_and_delay(waits):
     """Seconds from when the last rank had come until all had their plan; and
-    how many of them the machine gave no core to those that had to act: the rank
-    that voted last, until then, and after that the rank that was delayed most.
-    """
-    voter = max(waits, key=lambda w: w.voted.at)
-    return (max(w.returned.at for w in waits) - max(w.called.at for w in waits),
-            voter.voted.delayed - voter.called.delayed +
-            max(w.returned.delayed - w.voted.delayed for w in waits))
+    how many of them the machine gave no core to a thread of those that had to
+    act: the rank that voted last, until then, and after that the rank that was
+    delayed most."""
+    voter = max(waits, key=lambda w: w.voted)
+    return (max(w.returned for w in waits) - max(w.called for w in waits),
+            voter.delay_before + max(w.delay_after for w in waits))
 
 
 def checksum_text(plan):

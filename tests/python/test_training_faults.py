@@ -61,17 +61,16 @@ class TrainingFaultsTest(unittest.TestCase):
                          figures["static"], figures["steps"])
 
     def test_a_wait_is_told_from_what_the_machine_kept_from_running(self):
-        from fault_training import Moment, Wait, time_and_delay
-        waits = [
-            # Came first and last voted, after 0.2 s without a core.
-            Wait(Moment(10.0, 5.0), Moment(11.4, 5.2), Moment(11.8, 5.3)),
-            Wait(Moment(10.5, 0.0), Moment(11.2, 0.9), Moment(11.7, 1.2))]
-        took, delay = time_and_delay(waits)
+        from fault_training import Wait, time_and_delay
+        took, delay = time_and_delay([
+            # Came first and voted last, after 0.2 s without a core.
+            Wait(10.0, 11.4, 11.8, 0.2, 0.1),
+            Wait(10.5, 11.2, 11.7, 0.9, 0.3)])
         self.assertAlmostEqual(took, 11.8 - 10.5)
         self.assertAlmostEqual(delay, 0.2 + 0.3)
 
     def test_a_process_that_gets_no_core_says_so(self):
-        from fault_training import delayed
+        from fault_training import Moment
 
         def work(seconds):
             end = time.monotonic() + seconds
@@ -84,9 +83,9 @@ class TrainingFaultsTest(unittest.TestCase):
             if other == 0:
                 work(10.0)
                 os._exit(0)
-            before = delayed()
+            before = Moment()
             work(1.0)
-            grown = delayed() - before
+            grown = Moment().delay_since(before)
             os.kill(other, signal.SIGKILL)
             os.waitpid(other, 0)
             return grown

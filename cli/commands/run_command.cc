@@ -139,8 +139,9 @@ class RunCommand : public Command {
     }
     if (device_ == "torch" && !service_.target.empty()) {
       return UsageError(
-          "--service is for --device synthetic: torch plans with what it "
-          "measured itself");
+          "--service is for --device synthetic: this run plans with what it "
+          "measures; a PyTorch training has its plans from a service by "
+          "pipeloom.Session (docs/integration.md)");
     }
     if (device_ == "torch") {
       return RunTorch({.flags = torch_,

@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -24,6 +25,7 @@ namespace {
 
 constexpr uint64_t kMaxFrame = uint64_t{1} << 30;
 constexpr std::chrono::seconds kFarewell{1};
+constexpr int kProbe = 10;  // A silent planner costs one wait in so many.
 
 struct Header {
   char kind = 0;
@@ -191,8 +193,13 @@ std::optional<std::string> PlanFollower::Wait(int64_t step) {
   {
     std::unique_lock lock(mutex_);
     const Clock::time_point begin = Clock::now();
-    // A planner that stays silent costs the wait once.
-    changed_.wait_until(lock, begin + wait_, [&] {
+    // Else steps that take less time than a plan would never have one again.
+    if (silent_since_.has_value() && begin >= *silent_since_ + kProbe * wait_) {
+      silent_since_ = begin;
+    }
+    const Clock::time_point end =
+        std::min(begin, silent_since_.value_or(begin)) + wait_;
+    changed_.wait_until(lock, end, [&] {
       return plans_.contains(step) || ended_ ||
              (silent_since_.has_value() &&
               *silent_since_ + wait_ <= Clock::now());

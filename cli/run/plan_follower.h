@@ -56,7 +56,8 @@ class PlanFollower {
   // Has a step planned for replica 0, with its microbatches as they are.
   void Submit(int64_t step, const partition::PackedStep& packed);
   // The bytes of the step's plan once they are there; waits for them as long
-  // as the options say, counted from when the planner fell silent if it has.
+  // as the options say, counted from when the planner fell silent if it has; a
+  // planner that stays silent costs that once in ten times as long.
   // Forgets the step and those before it.
   std::optional<std::string> Wait(int64_t step);
 

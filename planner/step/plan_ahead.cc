@@ -36,6 +36,17 @@ void PlanAhead::Hurry(const PlanKey& key) {
   changed_.notify_all();
 }
 
+void PlanAhead::Await(const PlanKey& key) {
+  const std::lock_guard lock(mutex_);
+  ++awaited_[key];
+}
+
+void PlanAhead::Leave(const PlanKey& key) {
+  const std::lock_guard lock(mutex_);
+  const auto found = awaited_.find(key);
+  if (found != awaited_.end() && --found->second == 0) awaited_.erase(found);
+}
+
 void PlanAhead::Cancel(const std::string& job) {
   std::map<PlanKey, Work> dropped;
   {
@@ -73,6 +84,18 @@ PlanAhead::Taken PlanAhead::TakeOut(const PlanKey& key) {
   return taken;
 }
 
+const PlanKey& PlanAhead::NextOf(const std::string& name,
+                                 const Job& job) const {
+  for (auto it = awaited_.lower_bound({name, INT64_MIN, INT32_MIN});
+       it != awaited_.end() && it->first.job == name; ++it) {
+    if (const auto found = job.queue.find(it->first);
+        found != job.queue.end()) {
+      return found->first;
+    }
+  }
+  return job.queue.begin()->first;
+}
+
 PlanAhead::Taken PlanAhead::Take(Lane lane) {
   if (lane == Lane::kHurried || !hurried_.empty()) {
     const PlanKey key = *hurried_.begin();
@@ -87,7 +110,7 @@ PlanAhead::Taken PlanAhead::Take(Lane lane) {
     if (job.queue.empty() || (next != nullptr && job.charged >= least)) {
       continue;
     }
-    next = &job.queue.begin()->first;
+    next = &NextOf(name, job);
     least = job.charged;
   }
   const PlanKey key = *next;

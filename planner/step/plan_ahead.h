@@ -8,7 +8,9 @@
 // Jobs are fair to each other: the next job is the one that has been given the
 // least search time so far (ties by name), whatever the length of its queue. A
 // job that comes back from idling starts level with the others. Within a job
-// the earliest step goes first, then the smallest replica.
+// plans that somebody waits for go first, so that a trainer that has gone on
+// without plans is not kept from new ones by those of steps that are over; of
+// those and of the others the earliest step, then the smallest replica.
 //
 // All methods may be called from any thread; `work` is called without a lock.
 #ifndef PIPELOOM_PLANNER_STEP_PLAN_AHEAD_H_
@@ -68,6 +70,11 @@ class PlanAhead {
   // is neither queued nor running.
   void Hurry(const PlanKey& key);
 
+  // Somebody waits for the plan, and does no longer: calls come in pairs. The
+  // key need not be queued.
+  void Await(const PlanKey& key);
+  void Leave(const PlanKey& key);
+
   // Drops what is queued of a job and asks what runs to stop.
   void Cancel(const std::string& job);
 
@@ -97,11 +104,13 @@ class PlanAhead {
   bool HasWork(Lane lane) const;
   Taken Take(Lane lane);
   Taken TakeOut(const PlanKey& key);
+  const PlanKey& NextOf(const std::string& name, const Job& job) const;
 
   mutable std::mutex mutex_{};
   std::condition_variable_any changed_{};
   std::map<std::string, Job> jobs_{};
-  std::set<PlanKey> hurried_{};  // Queued ones.
+  std::set<PlanKey> hurried_{};           // Queued ones.
+  std::map<PlanKey, int32_t> awaited_{};  // By how many.
   std::map<PlanKey, std::stop_source> running_{};
   int64_t floor_ = 0;  // The charge of the job that was last served.
   int32_t queued_ = 0;

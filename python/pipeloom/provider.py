@@ -346,8 +346,8 @@ class MetadataPrefetcher:
     yields, and announces them to the provider. Yields (step, batch).
 
     `microbatches(batch)` gives the trainer's own microbatches,
-    `metadata(batch)` the batch's samples, or (samples, microbatch_of). `whole`: the samples are
-    those of all replicas. One thread iterates; nothing waits for the service.
+    `metadata(batch)` the batch's samples, or (samples, microbatch_of). `whole`:
+    the samples are those of all replicas. One thread iterates; nothing waits for the service.
     """
 
     def __init__(self, loader: Iterable[Any], provider: PlanProvider,

@@ -209,6 +209,10 @@ class Session:
                     call.done = True
                     if call.future is not None:
                         call.future.cancel()
+            # Batches too, so that one whose step comes again is sent again.
+            self._calls = [c for c in self._calls
+                           if c.kind not in ("submit", "fetch") or
+                           not over(c.step)]
             self._sweep()
             for kept in (self._plans, self._samples, self._refused):
                 for step in [s for s in kept if over(s)]:

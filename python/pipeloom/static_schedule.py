@@ -141,7 +141,8 @@ def lower(graph: Graph, orders: Sequence[Sequence[int]],
     """Programs around the orders: send and receive of an edge are listed at
     the same moment of one walk over all ranks, so channels match and not even
     blocking sends can lock up. A send is waited for before the first task of
-    its rank that comes, in that walk, after its consumer. ValueError: the orders contradict the edges."""
+    its rank that comes, in that walk, after its consumer. ValueError: the orders
+    contradict the edges."""
     incoming: Dict[int, List[int]] = {}
     outgoing: Dict[int, List[int]] = {}
     for e, edge in enumerate(graph.edges):

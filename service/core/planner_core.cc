@@ -227,16 +227,18 @@ void PlannerCore::MakePlan(const ServedJob& job,
   const StepBatch& batch = *submission;
   const Clock::time_point begin = Clock::now();
   const bool hurried = stop.stop_requested();
+  const planner::PlanKey key{job.id(), batch.step, replica};
+  const auto over = [&] {
+    const std::lock_guard lock(mutex_);
+    return FindStep(key, submission) == nullptr;
+  };
+  if (over()) return;
   const int32_t busy = std::max(1, ahead_.running() + ahead_.queued());
   const int32_t threads = std::max(1, options_.threads / busy);
   absl::StatusOr<ReadyPlan> ready =
       MakeReadyPlan(job, batch, replica, threads, stop, &cache_);
   const Clock::time_point end = Clock::now();
-  const planner::PlanKey key{job.id(), batch.step, replica};
-  {
-    const std::lock_guard lock(mutex_);
-    if (FindStep(key, submission) == nullptr) return;
-  }
+  if (over()) return;
   if (!ready.ok()) {
     ++metrics_->plans_failed;
     if (absl::IsInternal(ready.status())) ++metrics_->plans_refused;
@@ -360,6 +362,7 @@ std::vector<std::function<void(PlanOrError)>> PlannerCore::TakeWaiters(
     const auto waiter = waiters_.find(it->second);
     taken.push_back(std::move(waiter->second.done));
     waiters_.erase(waiter);
+    ahead_.Leave(key);
   }
   waiting_.erase(begin, end);
   if (waiters_.empty()) waiters_left_.notify_all();
@@ -436,6 +439,7 @@ int64_t PlannerCore::Await(const planner::PlanKey& key, int32_t rank,
     hurry_at = deadline - lead;
     waiters_.emplace(id, Waiter{key, hurry_at, std::move(done)});
     waiting_.emplace(key, id);
+    ahead_.Await(key);
   }();
   if (id == 0) {
     done(std::move(outcome));
@@ -470,6 +474,7 @@ std::function<void(PlanOrError)> PlannerCore::TakeWaiter(int64_t id) {
   for (auto it = begin; it != end; ++it) {
     if (it->second == id) {
       waiting_.erase(it);
+      ahead_.Leave(waiter->second.key);
       break;
     }
   }

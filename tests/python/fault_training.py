@@ -8,18 +8,23 @@
 Trains the small model of examples/train_vlm.py over gloo (--trainer megatron:
 one by examples/megatron/plan_runner.py, two processes). Checks of every step
 that losses and gradients are those of one process, that all ranks ran the same
-plan, and how long the ranks waited; after every fault, that steps are planned
-again. PIPELOOM_BINARY says which `pipeloom` serves. Prints a row for each kind;
+plan, and how long the ranks waited ("late": more than 1.1 times what they may;
+"late by load": of those, steps that were not but for what their processes were
+ready to run and got no core); after every fault, that steps are planned again.
+PIPELOOM_BINARY says which `pipeloom` serves. Prints a row for each kind;
 exit code 0: all is well.
 """
 import argparse
 import ctypes
+import faulthandler
 import json
 import os
 import random
 import socket
 import sys
+import threading
 import time
+from typing import NamedTuple
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.join(HERE, "../..")
@@ -33,6 +38,7 @@ import torch.multiprocessing as mp  # noqa: E402
 import pipeloom  # noqa: E402
 from faulty_planner import OTHER_JOB, Faults  # noqa: E402
 import train_vlm  # noqa: E402
+from pipeloom.agreement import decode  # noqa: E402
 from pipeloom.torch import Executor, agreement, of_first_rank  # noqa: E402
 
 RANKS = train_vlm.RANKS
@@ -50,6 +56,7 @@ class Shared:
         self.step = context.Value(ctypes.c_long, -1)
         self.planned = context.Value(ctypes.c_long, -1)  # The last such step.
         self.results = context.Queue()
+        self.stuck = context.Event()
         self.world = world
 
 
@@ -65,6 +72,69 @@ def job_message(replicas):
     # By time: a planner that was restarted finds another plan.
     job.search.deadline_us = 10000
     return job
+
+
+class Moment:
+    """A time, and how long each thread of this process had been ready to run
+    by then and got no core; seconds."""
+
+    def __init__(self):
+        self.at = time.monotonic()
+        self._delays = {}
+        for thread in os.listdir("/proc/self/task"):
+            try:
+                with open(f"/proc/self/task/{thread}/schedstat",
+                          encoding="ascii") as file:
+                    self._delays[thread] = int(file.read().split()[1]) * 1e-9
+            except OSError:
+                pass  # It has ended.
+
+    def delay_since(self, earlier):
+        """Of the thread that was delayed most."""
+        return max((delay - earlier._delays.get(thread, 0.0)
+                    for thread, delay in self._delays.items()), default=0.0)
+
+
+class Wait(NamedTuple):
+    """Of one rank for one step's plan."""
+    called: float
+    voted: float  # The last vote that it cast for the step.
+    returned: float
+    delay_before: float  # The vote, from the call on.
+    delay_after: float
+
+
+class TimedAgreement:
+    """An all-gather of votes, and how long a rank waits for a plan by it."""
+
+    def __init__(self, gather):
+        self._gather = gather
+        self.rank, self.size = gather.rank, gather.size
+        self._votes = {}
+
+    def __call__(self, words):
+        self._votes[decode(words).step] = Moment()
+        return self._gather(words)
+
+    def get(self, provider, step):
+        """The plan, and the Wait for it."""
+        called = Moment()
+        plan = provider.get(step)
+        returned = Moment()
+        voted = max(called, self._votes.pop(step), key=lambda m: m.at)
+        return plan, Wait(called.at, voted.at, returned.at,
+                          voted.delay_since(called),
+                          returned.delay_since(voted))
+
+
+def time_and_delay(waits):
+    """Seconds from when the last rank had come until all had their plan; and
+    how many of them the machine gave no core to a thread of those that had to
+    act: the rank that voted last, until then, and after that the rank that was
+    delayed most."""
+    voter = max(waits, key=lambda w: w.voted)
+    return (max(w.returned for w in waits) - max(w.called for w in waits),
+            voter.delay_before + max(w.delay_after for w in waits))
 
 
 def checksum_text(plan):
@@ -101,10 +171,11 @@ class Trainer:
         self.session = pipeloom.Session(
             client, self.job, rank=self.rank, replica=self.replica,
             submits=self.rank == 0)
+        self.agreement = TimedAgreement(agreement())
         self.provider = pipeloom.PlanProvider(
             self.session, lambda step, micro: pipeloom.static_plan(
                 stages, train_vlm.FEEDS, micro, train_vlm.MODULES, step),
-            wait=wait, agree=agreement())
+            wait=wait, agree=self.agreement)
         layers = [sum(s.num_layers for s in stages if s.module == m)
                   for m in range(2)]
         self.model = train_vlm.Model(layers)
@@ -162,18 +233,16 @@ class Trainer:
                 lambda b: (b.samples, b.microbatch_of), ahead=AHEAD):
             for p in self.model.parameters():
                 p.grad = None
-            called = time.monotonic()
-            plan = self.provider.get(step)
-            returned = time.monotonic()
+            plan, waited = self.agreement.get(self.provider, step)
             result = self.executor.run(plan, batch)
             self.provider.report(step, result.spans)
             worst = max(worst, self.difference(step % BATCHES, result.loss))
             counts = self.provider.counts
-            log.append((called, returned, checksum_text(plan),
-                        counts["planned"], counts["last_good"]))
+            log.append((waited, checksum_text(plan), counts["planned"],
+                        counts["last_good"]))
             if self.global_rank == 0:
                 self.shared.step.value = step
-                if log[-1][3] > (log[-2][3] if len(log) > 1 else 0):
+                if log[-1][2] > (log[-2][2] if len(log) > 1 else 0):
                     self.shared.planned.value = step
                 end[0] = float(self.shared.stop.value)
             dist.broadcast(end, 0)
@@ -203,6 +272,19 @@ class Trainer:
         return worst
 
 
+def explain(training):
+    """Says what a rank is at, once no step is planned any more."""
+    training.shared.stuck.wait()
+    session, now = training.session, time.monotonic()
+    print(f"rank {training.rank}: {training.provider.counts} "
+          f"{session.counts}", *(
+              f"{c.kind} {c.step}" + (f" for {now - c.begun:.1f} s"
+                                      if c.future else "")
+              for c in list(session._calls) if not c.done and c.wanted),
+          sep="; ", file=sys.stderr, flush=True)
+    faulthandler.dump_traceback(all_threads=True)
+
+
 def worker(trainer, rank, replicas, port, master, wait, shared):
     torch.set_num_threads(1)
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(master),
@@ -212,8 +294,9 @@ def worker(trainer, rank, replicas, port, master, wait, shared):
     dist.init_process_group("gloo", rank=rank,
                             world_size=trainer.RANKS * replicas)
     try:
-        shared.results.put((rank, trainer(rank, replicas, port, wait,
-                                          shared).train()))
+        training = trainer(rank, replicas, port, wait, shared)
+        threading.Thread(target=explain, args=(training,), daemon=True).start()
+        shared.results.put((rank, training.train()))
         dist.barrier()
     except BaseException as error:
         shared.results.put((rank, repr(error)))
@@ -234,7 +317,8 @@ class Run:
             master = s.getsockname()[1]
         self.processes = [
             context.Process(target=worker, args=(
-                trainer, r, replicas, port, master, wait, self.shared), daemon=True)
+                trainer, r, replicas, port, master, wait, self.shared),
+                daemon=True)
             for r in range(self.world)]
         for p in self.processes:
             p.start()
@@ -250,6 +334,8 @@ class Run:
         while self.shared.planned.value <= after:
             self.check_alive()
             if time.monotonic() > end:
+                self.shared.stuck.set()
+                time.sleep(2.0)
                 raise AssertionError(
                     f"no step after {after} is planned; the training is at "
                     f"step {self.shared.step.value}")
@@ -291,25 +377,25 @@ def judge(results, ranks, replicas, wait):
     if len(steps) != 1:
         raise AssertionError(f"the ranks ran {steps} steps")
     count = steps.pop()
-    waits, late = [], 0
+    waits, late, late_by_load = [], 0, 0
     for step in range(count):
         for replica in range(replicas):
-            sums = {logs[replica * ranks + r][step][2] for r in range(ranks)}
+            sums = {logs[replica * ranks + r][step][1] for r in range(ranks)}
             if len(sums) != 1:
                 raise AssertionError(f"step {step}: the ranks ran the plans "
                                      f"{sums}")
-        chosen = {tuple(log[step][3:]) for log in logs.values()}
+        chosen = {log[step][2:] for log in logs.values()}
         if len(chosen) != 1:
             raise AssertionError(f"step {step}: the ranks chose differently: "
                                  f"{chosen}")
-        # From when the last rank had come: what the planner cost.
-        waits.append(max(log[step][1] for log in logs.values()) -
-                     max(log[step][0] for log in logs.values()))
-        late += waits[-1] > 1.1 * wait
+        took, delay = time_and_delay([log[step][0] for log in logs.values()])
+        waits.append(took)
+        late += took > 1.1 * wait
+        late_by_load += took > 1.1 * wait >= took - delay
     counts, session = results[0][2], results[0][3]
     return {"steps": count, "largest difference": max(
         r[1] for r in results.values()), "longest wait": max(waits),
-        "late": late, **counts,
+        "late": late, "late by load": late_by_load, **counts,
         "votes a step": results[0][4] / count,
         "failures": sum(r[3]["failures"] for r in results.values()),
         "misfits": sum(r[3]["misfits"] for r in results.values()),
@@ -344,6 +430,10 @@ def run_under(kinds, faults, *, trainer=Trainer, replicas=1, wait=1.0, seed=1,
         if planner.proxy is not None:
             figures["cuts"] = planner.proxy.cuts
         return figures
+    except AssertionError as error:
+        code = planner.planner.process.poll()
+        raise AssertionError(f"{error}; the planner " + (
+            "runs" if code is None else f"has ended with {code}")) from error
     finally:
         if run is not None:
             run.kill()
@@ -378,8 +468,8 @@ def main():
         begin = time.monotonic()
         try:
             figures = run_under(
-                kinds, args.faults * len(kinds), trainer=trainer, replicas=args.replicas,
-                wait=args.wait, seed=args.seed,
+                kinds, args.faults * len(kinds), trainer=trainer,
+                replicas=args.replicas, wait=args.wait, seed=args.seed,
                 longest_stop=args.longest_stop)
             wrong = figures["largest difference"] >= 1e-5
             failed |= wrong or figures["late"] > 0

@@ -277,8 +277,8 @@ class LyingProcess:
     def __init__(self, port, seed):
         self._process = subprocess.Popen(
             [sys.executable, "-W", "ignore", os.path.abspath(__file__),
-             str(port), str(seed)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            text=True)
+             str(port), str(seed)], stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE, text=True)
         self.port = int(self._process.stdout.readline())
         self.lies = 0
 

@@ -10,7 +10,7 @@ from google.protobuf import json_format
 import fault_training
 import pipeloom
 from faulty_planner import OTHER_JOB
-from fault_training import AHEAD, ROOT, checksum_text
+from fault_training import AHEAD, ROOT, TimedAgreement, checksum_text
 from pipeloom import messages
 from pipeloom.torch import agreement, of_first_rank
 from test_megatron import (Chunk, RANKS, data, forward_step_func,
@@ -51,9 +51,10 @@ class MegatronTrainer:
                                        RANKS - 1 - s.rank, s.segment)
                         for s in self.stages])
         self.session = pipeloom.Session(client, self.job, rank=rank)
+        self.agreement = TimedAgreement(agreement())
         self.provider = pipeloom.PlanProvider(
             self.session, lambda step, microbatches: None, wait=wait,
-            agree=agreement(), accept=refusal)
+            agree=self.agreement, accept=refusal)
         self.ran = ""
         self.step = 0
         stock = PlanRunner(lambda step, n: self.own(n), stand_in(), rank)
@@ -84,9 +85,7 @@ class MegatronTrainer:
             self.job.module_names)
 
     def plan(self, step, count):
-        begin = fault_training.time.monotonic()
-        plan = self.provider.get(step)
-        self.times = (begin, fault_training.time.monotonic())
+        plan, self.waited = self.agreement.get(self.provider, step)
         self.ran = "stock" if plan is None else checksum_text(plan)
         return plan
 
@@ -137,11 +136,11 @@ class MegatronTrainer:
                 micro_batch_size=1)
             worst = max(worst, self.difference(batches, losses))
             counts = self.provider.counts
-            log.append((*self.times, self.ran, counts["planned"],
+            log.append((self.waited, self.ran, counts["planned"],
                         counts["last_good"]))
             if self.rank == 0:
                 self.shared.step.value = self.step
-                if log[-1][3] > (log[-2][3] if len(log) > 1 else 0):
+                if log[-1][2] > (log[-2][2] if len(log) > 1 else 0):
                     self.shared.planned.value = self.step
                 end[0] = float(self.shared.stop.value)
             # As long as a real step, so that faults meet different ones.

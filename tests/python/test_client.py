@@ -411,6 +411,23 @@ class ClientTest(unittest.TestCase):
         self.assertEqual(request.job_id, "job")
         self.assertEqual(len(request.resume.stages), 2)
 
+    def test_a_batch_that_was_not_sent_when_training_went_back_is_sent(self):
+        self.fake.mode = "slow"
+        self.fake.seconds = 30.0
+        session = self.session(call_timeout=60.0)
+        session.expect(5, [pipeloom.Sample(1)] * 3)
+        end = time.monotonic() + 30
+        while not self.fake.requests and time.monotonic() < end:
+            time.sleep(0.01)
+        session.forget(4, after_step=3)  # The call ends without an answer.
+        self.fake.mode = "good"
+        self.fake.woken.set()
+        session.expect(5, [pipeloom.Sample(1)] * 3)
+        while session.counts["submitted"] == 0 and time.monotonic() < end:
+            time.sleep(0.01)
+        self.assertEqual(session.counts["submitted"], 1)
+        self.assertIsNotNone(session.wait(5, 30.0))
+
     def test_a_moved_service_is_found(self):
         import tempfile
         with tempfile.NamedTemporaryFile("w", suffix=".address") as file:

@@ -33,12 +33,13 @@ class RunServiceTest(unittest.TestCase):
             file.write(lines * (1 + steps // 60))
         return path
 
-    def command(self, target, steps, *more):
+    def command(self, target, steps, *more, search="10ms", scale="0.1"):
         return [BINARY, "run", "dip-vlm-s", "--batch", self.batch(steps),
-                "--steps",
-                str(steps), "--microbatches", "3", "--deadline", "10ms",
-                "--time-scale", "0.1", "--service", target, "--format", "json",
-                *more]
+                "--steps", str(steps), "--microbatches", "3",
+                "--deadline", search, "--time-scale", scale,
+                # Of the planner alone: a rank may get no core for seconds.
+                "--failure-timeout", "60s",
+                "--service", target, "--format", "json", *more]
 
     def run_under(self, faults, launcher=(), *more):
         from faulty_planner import CuttingProxy, Planner
@@ -95,6 +96,26 @@ class RunServiceTest(unittest.TestCase):
             FAULTS, (MPIRUN, "--allow-run-as-root", "--oversubscribe", "--mca",
                      "btl_base_warn_component_unused", "0", "-n", "4"),
             "--transport", "mpi")
+
+    def test_steps_shorter_than_a_search_are_planned_once_there_is_a_planner(
+            self):
+        from faulty_planner import Planner
+        planner = Planner()
+        self.addCleanup(planner.close)
+        planner.end()
+        run = subprocess.Popen(
+            self.command(f"127.0.0.1:{planner.port}", 90, "--service-wait",
+                         "400ms", search="150ms", scale="0.06"),
+            stdout=subprocess.PIPE, text=True, stderr=subprocess.DEVNULL)
+        time.sleep(1.0)
+        planner.start()
+        out, _ = run.communicate(timeout=300)
+        self.assertEqual(run.returncode, 0)
+        figures = json.loads(out)
+        print(f"planner comes later: {figures['plans_of_service']} plans of "
+              f"the service, {figures['plans_of_own']} own")
+        self.assertGreater(figures["plans_of_service"], 2)
+        self.assertGreater(figures["plans_of_own"], 0)
 
     def test_without_a_planner_the_run_makes_its_own_plans(self):
         done = subprocess.run(

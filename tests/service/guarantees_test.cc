@@ -191,6 +191,30 @@ TEST(GuaranteesTest, AFetchWithoutABatchEndsAtItsDeadline) {
             grpc::StatusCode::DEADLINE_EXCEEDED);
 }
 
+// A trainer that went on without plans must not wait behind those it missed.
+TEST(GuaranteesTest, AStepThatIsWaitedForGoesBeforeThoseThatNobodyAsksFor) {
+  service::ServerOptions options = TestOptions();
+  options.core.threads = 1;
+  TestService service(options);
+  v1::OpenJobRequest open = SmallJobRequest(1, 0);
+  open.mutable_job()->mutable_search()->set_deadline_us(200e3);
+  v1::OpenJobResponse opened;
+  ASSERT_TRUE(service.Open(open, &opened).ok());
+  const std::string job = opened.job_id();
+  constexpr int64_t kLast = 15;
+  for (int64_t step = 0; step <= kLast; ++step) {
+    ASSERT_TRUE(
+        service.Submit(SmallBatch(job, step, static_cast<uint64_t>(step), 64))
+            .ok());
+  }
+  v1::RankPlan share;
+  ASSERT_TRUE(service.Get(job, kLast, 0, 0, &share).ok());
+  v1::SubmitBatchResponse response;
+  ASSERT_TRUE(
+      service.Submit(SmallBatch(job, kLast + 1, 99, 64), &response).ok());
+  EXPECT_GT(response.queued(), kLast / 2);
+}
+
 TEST(GuaranteesTest, AnEqualStepIsNotSearchedAgain) {
   TestService service;
   const std::string job = service.OpenSmallJob();

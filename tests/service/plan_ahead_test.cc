@@ -101,6 +101,21 @@ TEST_F(PlanAheadTest, TheHurriedLaneLeavesTheRestAlone) {
   EXPECT_EQ(ahead_.queued(), 1);
 }
 
+TEST_F(PlanAheadTest, PlansThatSomebodyWaitsForGoFirstInTheirJob) {
+  for (int64_t step = 0; step < 6; ++step) Add("a", step);
+  Add("b", 0);
+  ahead_.Await({"a", 5, 0});
+  ahead_.Await({"a", 3, 0});
+  ahead_.Await({"a", 3, 0});
+  ahead_.Await({"a", 4, 0});
+  ahead_.Leave({"a", 3, 0});
+  ahead_.Leave({"a", 4, 0});
+  ahead_.Await({"a", 9, 0});  // Not there yet.
+  // The other job has its turn all the same.
+  EXPECT_THAT(Finish(), ElementsAre("a3.0", "b0.0", "a5.0", "a0.0", "a1.0",
+                                    "a2.0", "a4.0"));
+}
+
 TEST_F(PlanAheadTest, AKeyIsTakenOnce) {
   EXPECT_TRUE(Add("a", 0));
   EXPECT_FALSE(Add("a", 0));

@@ -24,7 +24,7 @@ function(pipeloom_test name)
   target_link_libraries(${name} PRIVATE pipeloom_options ${arg_DEPS}
                                         pipeloom_test_support GTest::gmock
                                         GTest::gtest_main)
-  if(NOT name MATCHES "torch|nccl|mpi")
+  if(NOT name MATCHES "torch|nccl|mpi|service")
     pipeloom_precompile(${name} pipeloom_test_headers)
   endif()
   # Programs that load torch take seconds to start on a busy machine.

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # Installs what is missing, builds, and runs every test: the full suite
 # optimised and under the address and undefined-behaviour sanitizers, an
-# install, and a short run of the fuzz targets of the parsers. By name only, as
-# each takes ten minutes more: tsan, the threaded parts under the thread
-# sanitizer.
-# usage: scripts/test.sh [format|dev|install|asan|fuzz|tsan ...]
+# install, and a short run of the fuzz targets of the parsers. By name only:
+# tsan, the threaded parts under the thread sanitizer (ten minutes more), and
+# quick, for daily work: format, a build, and the tests of the folders that
+# differ from PIPELOOM_QUICK_BASE (HEAD).
+# usage: scripts/test.sh [format|dev|install|asan|fuzz|tsan|quick ...]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 parts=("$@")
@@ -24,8 +25,20 @@ build() {
   cmake --build --preset "$preset" -j "$jobs" "$@" -- --quiet
 }
 
-say "packages"
-scripts/install_packages.sh --tests
+# The folders of tests/ for what differs from a commit.
+changed_tests() {
+  { git diff --name-only "${PIPELOOM_QUICK_BASE:-HEAD}"
+    git ls-files --others --exclude-standard
+  } | sed -E 's#^tests/##; s#^python/.*#python/#; s#/.*##' | sort -u |
+    while read -r folder; do
+      if [ -d "build/dev/tests/$folder" ]; then echo "$folder"; fi
+    done
+}
+
+if [ "${parts[*]}" != quick ]; then
+  say "packages"
+  scripts/install_packages.sh --tests
+fi
 for part in "${parts[@]}"; do
   say "$part"
   case "$part" in
@@ -34,6 +47,14 @@ for part in "${parts[@]}"; do
     dev)
       build dev
       ctest --preset dev -j "$jobs" --progress ;;
+    quick)
+      git ls-files '*.h' '*.cc' | xargs clang-format-14 --dry-run --Werror
+      build dev
+      ctest --preset dev -R '^(layering|docs_words|docs_links)$'
+      for folder in $(changed_tests); do
+        ctest --test-dir "build/dev/tests/$folder" -j "$jobs" --progress \
+          --output-on-failure
+      done ;;
     install)
       build dev
       tests/install/run.sh build/dev ;;
@@ -52,7 +73,7 @@ for part in "${parts[@]}"; do
       scripts/fuzz.sh "${PIPELOOM_FUZZ_SECONDS:-10}" fuzz_batch fuzz_job \
         fuzz_task_graph fuzz_plan_proto fuzz_plan_text fuzz_measurements ;;
     *)
-      echo "unknown part \"$part\"; parts: format dev install asan fuzz tsan" >&2
+      echo "unknown part \"$part\"; parts: format dev install asan fuzz tsan quick" >&2
       exit 2 ;;
   esac
 done

@@ -40,6 +40,7 @@ struct Problem {
 Problem MakeProblem(uint64_t seed) {
   JobSpec job = testing::SmallVlmJob();
   job.parallel.tp = 4;
+  job.parallel.pp = 2;
   job.cluster.intra_node.bandwidth.bytes_per_second = 5e10;
   job.training.microbatches = 1;
   const BatchMetadata batch = testing::RandomBatch(seed, 8, 3);
@@ -93,10 +94,11 @@ TEST(ExhaustiveStepTest, SearchFindsWhatThereIsAndProvesOnlyWhatIsSo) {
   int solved = 0;
   int optimal = 0;
   int impossible = 0;
-  for (uint64_t seed = 0; seed < 40; ++seed) {
+  for (uint64_t seed = 0; seed < 80; ++seed) {
     SCOPED_TRACE(::testing::Message() << "seed " << seed);
     const Problem problem = MakeProblem(seed);
-    ASSERT_LE(problem.graph.num_tasks(), 15);
+    // Samples that make two sub-microbatches are too many choices.
+    if (problem.graph.num_tasks() > 12) continue;
     Random random(seed);
     IdVector<RankId, RankSpec> ranks = problem.graph.ranks();
     IdVector<RankId, int64_t> held(ranks.size(), 0);
@@ -105,8 +107,8 @@ TEST(ExhaustiveStepTest, SearchFindsWhatThereIsAndProvesOnlyWhatIsSo) {
     }
     for (const RankId r : ranks.ids()) {
       RankMemory& memory = ranks[r].memory;
-      memory.limit =
-          memory.static_bytes() + Bytes(held[r] * random.Between(5, 60) / 100);
+      memory.limit = memory.static_bytes() +
+                     Bytes(held[r] * random.Between(30, 110) / 100);
     }
     const StageGraph graph = problem.graph.WithRanks(ranks);
     std::optional<Duration> optimum;

@@ -122,7 +122,7 @@ class _Scope:
     def pack(self, tensor: torch.Tensor) -> _Packed:
         packed = _Packed()
         packed.requires_grad = tensor.requires_grad
-        key = _storage(tensor)._cdata
+        key = storage_of(tensor)._cdata
         made = self.made.get(key)
         if made is not None and not made[0].expired():
             _, packed.region, packed.index = made
@@ -148,7 +148,7 @@ class _Scope:
                   for t in inputs]
         region = _Region(make, packed, _Surroundings(self.device))
         self.inside = region
-        self.inside_inputs = {_storage(t)._cdata for t in inputs
+        self.inside_inputs = {storage_of(t)._cdata for t in inputs
                               if isinstance(t, torch.Tensor)}
         self.saved_inside = 0
         try:
@@ -158,7 +158,7 @@ class _Scope:
         for index, t in enumerate(_as_tuple(outputs)):
             if not isinstance(t, torch.Tensor):
                 continue
-            key = _storage(t)._cdata
+            key = storage_of(t)._cdata
             if key not in self.inside_inputs:
                 self.made[key] = (_WeakStorage(t), region, index)
         return outputs
@@ -167,8 +167,8 @@ class _Scope:
 class _WeakStorage:
 
     def __init__(self, tensor: torch.Tensor) -> None:
-        self._kind = type(_storage(tensor))
-        self._weak = _storage(tensor)._weak_ref()
+        self._kind = type(storage_of(tensor))
+        self._weak = storage_of(tensor)._weak_ref()
 
     def expired(self) -> bool:
         return self._kind._expired(self._weak)
@@ -177,9 +177,10 @@ class _WeakStorage:
         self._kind._free_weak_ref(self._weak)
 
 
-def _storage(tensor: torch.Tensor) -> Any:
+def storage_of(tensor: torch.Tensor) -> Any:
+    """Returns the untyped storage."""
     if hasattr(tensor, "untyped_storage"):
-        return tensor.untyped_storage()
+        return tensor.untypedstorage_of()
     return tensor.storage().untyped()  # torch 1.13
 
 
@@ -221,6 +222,9 @@ def making_again(groups: Collection[str],
             yield
     finally:
         _CURRENT.scope = before
+        # The hooks live as long as the graph, what is made again no longer
+        # than what saved it.
+        scope.made.clear()
 
 
 def rng_state(device: torch.device) -> Any:

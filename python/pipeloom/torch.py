@@ -30,6 +30,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from pipeloom.host_store import HostStore
 from pipeloom.plan import Plan
 from pipeloom.recompute import making_again, rng_state, with_rng
 from pipeloom.transport import Transport, global_ranks
@@ -129,8 +130,13 @@ def _same_everywhere(checksum: Tuple[int, int], group: Any,
 class _Kept:
     """What a forward keeps for its backward."""
     item: WorkItem
-    leaves: Dict[int, torch.Tensor]  # By incoming edge.
-    outputs: Dict[int, torch.Tensor]  # By outgoing edge.
+    # By incoming edge, where a gradient is wanted: where it arrives.
+    leaves: Dict[int, torch.Tensor] = dataclasses.field(default_factory=dict)
+    # By outgoing edge.
+    outputs: Dict[int, torch.Tensor] = dataclasses.field(default_factory=dict)
+    # By incoming edge, if the forward runs again.
+    inputs: Dict[int, torch.Tensor] = dataclasses.field(default_factory=dict)
+    host: Optional[HostStore] = None
     loss: Optional[torch.Tensor] = None
     rng: Any = None  # Set: the forward runs again.
     later: List[Callable[[], None]] = dataclasses.field(default_factory=list)
@@ -227,8 +233,9 @@ class Executor:
     of as many layers as the plan has: checkpoints every so many layers, the
     operator groups that the layers make apart (pipeloom.recompute; a layer
     without `operator_groups` is recomputed wholly instead, which holds less
-    and takes longer), and saved tensors in (pinned) host memory from the end of
-    the layer's forward on. Of another module the whole stage runs again, or is
+    and takes longer), and saved tensors in (pinned) host memory, with the plan's
+    Offload and Fetch or from the forward's end to the backward's begin. Of
+    another module the whole stage runs again, or is
     offloaded, if the plan does that with any of its layers; running again it
     needs as much at once in its backward as if it were kept, which is more than
     the plan's account says.
@@ -286,6 +293,21 @@ def _nothing() -> torch.Tensor:
     return torch.zeros(0)
 
 
+class _Given(torch.autograd.Function):
+    """An input as what a leaf without bytes gives: the graph keeps the input
+    only where an operator saves it."""
+
+    @staticmethod
+    def forward(ctx: Any, leaf: torch.Tensor,  # type: ignore[override]
+                value: torch.Tensor) -> torch.Tensor:
+        return value.detach()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor  # type: ignore[override]
+                 ) -> Tuple[torch.Tensor, None]:
+        return gradient, None
+
+
 class _Root(torch.autograd.Function):
     """Where the gradient of an output goes in: the output's shape and place
     in the graph without its bytes, which belong to whoever takes it on."""
@@ -314,6 +336,9 @@ class _Step:
         self.structure = PlanStructure(plan)
         self.kept: Dict[int, _Kept] = {}
         self.values: Dict[int, torch.Tensor] = {}  # By edge.
+        # Forwards of which the plan says when they go to the host.
+        self.copied = {arg for op, arg in plan.programs[executor.rank]
+                       if op == "offload"}
         shape_of = executor._shape_of
         self.transport = Transport(
             executor._ranks, executor.rank, executor._group, executor.device,
@@ -356,12 +381,17 @@ class _Step:
                 self.transport.wait_send(arg)
             elif op == "free":
                 self.values.pop(arg, None)
+            elif op in ("offload", "fetch"):
+                host = self.kept[arg].host
+                if host is not None and op == "offload":
+                    host.leave()
+                elif host is not None:
+                    host.back()
             elif op == "reduce_gradients":
                 if self.x._reduce_fn is not None:
                     self.x._reduce_fn()
             elif op == "optimizer_step":
                 self._optimizer_step()
-            # Offload and fetch: done by what the forward saves.
         self.transport.finish()
         if self.kept:
             raise RuntimeError(
@@ -412,31 +442,36 @@ class _Step:
         if backward:
             wanted = {f for _, f in structure.gradients_out.get(
                 structure.backward_of[t], ())}
-        leaves = {}
+        kept = _Kept(self._item(t))
+        inputs = {}
         for e in structure.inputs.get(t, ()):
-            leaf = self.values[e].detach()
-            if e in wanted and leaf.is_floating_point():
-                leaf.requires_grad_(True)
-            leaves[e] = leaf
+            inputs[e] = self.values[e].detach()
+            if e in wanted and inputs[e].is_floating_point():
+                kept.leaves[e] = inputs[e].new_zeros(1).expand(
+                    inputs[e].shape).requires_grad_(True)
             if plan.tasks[plan.edges[e].source].rank == self.x.rank:
                 del self.values[e]  # What was received, `free` drops.
-        kept = _Kept(self._item(t), leaves, {})
         choice = plan.activations.get(t, ())
         again = backward and (
             any(what.startswith("RECOMPUTE") for what in choice) or
             plan.tasks[structure.backward_of[t]].recomputes)
         by_layer = backward and self._is_layered(t, choice)
-        if again and not by_layer:
+        if not backward:
+            with torch.no_grad():
+                self._call(t, kept, inputs)
+        elif again and not by_layer:
             kept.rng = rng_state(self.x.device)
+            kept.inputs = dict(inputs)
             with torch.no_grad():
-                self._call(t, kept, ())
-        elif not backward:
-            with torch.no_grad():
-                self._call(t, kept, ())
+                self._call(t, kept, inputs)
         else:
-            with _offloading("OFFLOAD" in choice and not by_layer,
-                             self.x.device):
-                self._call(t, kept, choice if by_layer else ())
+            if "OFFLOAD" in choice:
+                kept.host = HostStore(
+                    self.x.device, self.x.stages[plan.tasks[t].stage]
+                    .parameters())
+            self._call(t, kept, inputs, choice if by_layer else ())
+            if kept.host is not None and t not in self.copied:
+                kept.host.leave()
         if kept.loss is not None:
             self.result.loss += kept.item.loss_weight * float(
                 kept.loss.detach())
@@ -453,27 +488,36 @@ class _Step:
         return (isinstance(module, nn.Sequential) and len(choice) > 0 and
                 len(module) == len(choice))
 
-    def _call(self, t: int, kept: _Kept, choice: Sequence[str]) -> None:
-        """Runs the stage; fills in outputs and loss."""
+    def _call(self, t: int, kept: _Kept, inputs: Dict[int, torch.Tensor],
+              choice: Sequence[str] = ()) -> None:
+        """Runs the stage; fills in outputs and loss. Empties `inputs`."""
         structure, plan = self.structure, self.plan
         task = plan.tasks[t]
         module = self.x.stages[task.stage]
         x: Any = None
         joined: Dict[str, List[torch.Tensor]] = {}
-        for e, leaf in kept.leaves.items():
+        for e in list(inputs):
+            value = inputs.pop(e)
+            if e in kept.leaves and torch.is_grad_enabled():
+                value = _Given.apply(kept.leaves[e], value)
             source = plan.tasks[plan.edges[e].source]
             if source.module == task.module:
-                x = leaf
+                x = value
             else:
                 joined.setdefault(plan.module_names[source.module],
-                                  []).append(leaf)
+                                  []).append(value)
+            del value
         if x is None and joined:
             x = joined
+        del joined
+        # The stage's own frame is then the last to hold its input.
+        given, x = [x], None
         if choice:
-            output = self._run_layers(list(module), x, kept.item, choice,
+            output = self._run_layers(list(module), given, kept, choice,
                                       plan.periods.get(t, 1))
         else:
-            output = module(x, kept.item)
+            with _saving(kept.host):
+                output = module(given.pop(), kept.item)
         edges = structure.outputs.get(t, ())
         to: Dict[int, List[int]] = {}  # Stage -> edges, by sub-microbatch.
         for e in edges:
@@ -486,11 +530,12 @@ class _Step:
         if not edges:
             kept.loss = self.x._loss_fn(output, kept.item)
 
-    def _run_layers(self, layers: Sequence[nn.Module], x: Any, item: WorkItem,
-                    choice: Sequence[str], period: int) -> Any:
+    def _run_layers(self, layers: Sequence[nn.Module], given: List[Any],
+                    kept: _Kept, choice: Sequence[str], period: int) -> Any:
         """Layers that are recomputed wholly share a checkpoint with up to
-        `period` - 1 that follow them."""
+        `period` - 1 that follow them. Empties `given`."""
         at = 0
+        x = given.pop()
         while at < len(layers):
             what, _, names = choice[at].partition(":")
             groups = names.split("+") if names else ()
@@ -504,16 +549,16 @@ class _Step:
 
                 def run(value: Any, its: Any = span) -> Any:
                     for layer in its:
-                        value = layer(value, item)
+                        value = layer(value, kept.item)
                     return value
 
                 x = checkpoint(run, x, use_reentrant=False)
             elif groups:
                 with making_again(groups, self.x.device):
-                    x = layers[at](x, item)
+                    x = layers[at](x, kept.item)
             else:
-                with _offloading(what == "OFFLOAD", self.x.device):
-                    x = layers[at](x, item)
+                with _saving(kept.host if what == "OFFLOAD" else None):
+                    x = layers[at](x, kept.item)
             at = end
         return x
 
@@ -523,9 +568,11 @@ class _Step:
         structure = self.structure
         f = structure.forward_of[t]
         kept = self.kept[f]
+        if kept.host is not None:
+            kept.host.back()
         if kept.rng is not None:
             with with_rng(kept.rng, self.x.device), torch.enable_grad():
-                self._call(f, kept, ())
+                self._call(f, kept, kept.inputs)
         tensors, gradients = [], []
         for e, forward_edge in structure.gradients_in.get(t, ()):
             gradient = self.values.pop(e)
@@ -555,7 +602,5 @@ class _Step:
             del self.kept[f]
 
 
-def _offloading(wanted: bool, device: torch.device) -> Any:
-    if not wanted:
-        return contextlib.nullcontext()
-    return torch.autograd.graph.save_on_cpu(pin_memory=device.type == "cuda")
+def _saving(host: Optional[HostStore]) -> Any:
+    return contextlib.nullcontext() if host is None else host.saving()

@@ -9,6 +9,7 @@
 #include <cmath>
 
 #include "base/fingerprint.h"
+#include "runtime/torch/fused_ops.h"
 
 namespace pipeloom::runtime {
 namespace {
@@ -54,11 +55,6 @@ uint64_t NameSeed(uint64_t seed, const std::string& name) {
   return builder.Build().low;
 }
 
-// Where sums are made: fp32, or fp64 if all is.
-at::ScalarType WideOf(at::ScalarType type) {
-  return type == at::kDouble ? at::kDouble : at::kFloat;
-}
-
 at::ScalarType TypeOf(TorchPrecision precision) {
   switch (precision) {
     case TorchPrecision::kBf16:
@@ -69,45 +65,6 @@ at::ScalarType TypeOf(TorchPrecision precision) {
       return at::kDouble;
   }
   return at::kFloat;
-}
-
-// Rotates pairs of x's last dimension by position: [length, heads, dim].
-Tensor Rotate(const Tensor& x) {
-  const int64_t length = x.size(0);
-  const int64_t half = x.size(2) / 2;
-  if (half == 0) return x;
-  const auto wide = x.options().dtype(WideOf(x.scalar_type()));
-  const Tensor angle = at::outer(
-      at::arange(length, wide),
-      at::pow(10000.0, at::arange(half, wide) / -static_cast<double>(half)));
-  const Tensor c = angle.cos().to(x.scalar_type()).unsqueeze(1);
-  const Tensor s = angle.sin().to(x.scalar_type()).unsqueeze(1);
-  const Tensor a = x.narrow(2, 0, half);
-  const Tensor b = x.narrow(2, half, half);
-  std::vector<Tensor> parts{a * c - b * s, a * s + b * c};
-  if (2 * half < x.size(2)) parts.push_back(x.narrow(2, 2 * half, 1));
-  return at::cat(parts, 2);
-}
-
-// q [m, heads, d], k and v [n, kv heads, d]: [m, heads * d].
-Tensor Attend(const Tensor& q, Tensor k, Tensor v, bool causal) {
-  const int64_t group = q.size(1) / k.size(1);
-  if (group > 1) {
-    k = k.repeat_interleave(group, 1);
-    v = v.repeat_interleave(group, 1);
-  }
-  Tensor scores = at::matmul(q.transpose(0, 1), k.permute({1, 2, 0})) /
-                  std::sqrt(static_cast<double>(q.size(2)));
-  if (causal) {
-    const Tensor later =
-        at::ones({q.size(0), k.size(0)}, q.options().dtype(at::kBool)).triu(1);
-    scores = scores.masked_fill(later, -INFINITY);
-  }
-  const Tensor weights =
-      at::softmax(scores, -1, WideOf(v.scalar_type())).to(v.scalar_type());
-  return at::matmul(weights, v.transpose(0, 1))
-      .transpose(0, 1)
-      .reshape({q.size(0), -1});
 }
 
 // What a part of the layer needs when it runs again, at any later time.
@@ -257,9 +214,7 @@ Tensor TorchLayer::Product(const Tensor& x, size_t weight,
 }
 
 Tensor TorchLayer::Norm(const Tensor& x, size_t weight) const {
-  const Tensor wide = x.to(WideOf(type_));
-  const Tensor scale = at::rsqrt(wide.square().mean(-1, true) + 1e-6);
-  return (wide * scale * P(weight)).to(x.scalar_type());
+  return FusedNorm(x, P(weight));
 }
 
 // Normal numbers for all rows: inputs, or targets (`output`).
@@ -352,7 +307,7 @@ Tensor TorchLayer::Merge(const Tensor& x, const TorchSequences& sequences,
 Tensor TorchLayer::CoreAttention(const AgainTensors& qkv,
                                  const LayerRun& run) const {
   const AttentionSpec& a = spec_.attention;
-  std::vector<Tensor> parts;
+  std::vector<AttentionBlock> blocks;
   int64_t at = 0;
   for (const TorchSequence& s : *run.sequences) {
     const int64_t length = merged_before_ ? s.output : s.tokens();
@@ -360,13 +315,12 @@ Tensor TorchLayer::CoreAttention(const AgainTensors& qkv,
         a.kind == AttentionKind::kWindow && a.window > 0 ? a.window : length;
     for (int64_t b = 0; b < length; b += block) {
       const int64_t n = std::min(block, length - b);
-      parts.push_back(Attend(
-          qkv[0].narrow(0, at + b, n), qkv[1].narrow(0, at + b, n),
-          qkv[2].narrow(0, at + b, n), a.kind == AttentionKind::kCausal));
+      blocks.push_back({at + b, n, at + b, n});
     }
     at += length;
   }
-  return at::cat(parts);
+  return FusedAttention(qkv[0], qkv[1], qkv[2], blocks,
+                        a.kind == AttentionKind::kCausal);
 }
 
 Tensor TorchLayer::Attention(const Tensor& x, LayerRun* run) const {
@@ -374,23 +328,18 @@ Tensor TorchLayer::Attention(const Tensor& x, LayerRun* run) const {
   const auto project = [this, again](const AgainTensors& in) {
     const AttentionSpec& a = spec_.attention;
     LayerRun own = again;
-    const Tensor q =
-        Product(in[0], query_, &own).view({-1, a.heads, a.head_dim});
-    const Tensor k =
-        Product(in[0], key_, &own).view({-1, a.kv_heads, a.head_dim});
-    const Tensor v =
-        Product(in[0], value_, &own).view({-1, a.kv_heads, a.value_width()});
     // Positions count from each sequence's start.
-    std::vector<Tensor> qs;
-    std::vector<Tensor> ks;
-    int64_t at = 0;
+    std::vector<int64_t> lengths;
     for (const TorchSequence& s : *own.sequences) {
-      const int64_t length = merged_before_ ? s.output : s.tokens();
-      qs.push_back(Rotate(q.narrow(0, at, length)));
-      ks.push_back(Rotate(k.narrow(0, at, length)));
-      at += length;
+      lengths.push_back(merged_before_ ? s.output : s.tokens());
     }
-    return AgainTensors{at::cat(qs), at::cat(ks), v};
+    const auto rotated = [&](size_t weight, int64_t heads) {
+      return FusedRotate(
+          Product(in[0], weight, &own).view({-1, heads, a.head_dim}), lengths);
+    };
+    return AgainTensors{
+        rotated(query_, a.heads), rotated(key_, a.kv_heads),
+        Product(in[0], value_, &own).view({-1, a.kv_heads, a.value_width()})};
   };
   const AgainTensors qkv = Again(OperatorGroup::kProjections, {x}, project);
   const auto core = [this, again](const AgainTensors& in) {
@@ -402,24 +351,16 @@ Tensor TorchLayer::Attention(const Tensor& x, LayerRun* run) const {
 
 Tensor TorchLayer::CoreCrossAttention(const AgainTensors& qkv,
                                       const LayerRun& run) const {
-  const CrossAttentionSpec& c = spec_.cross_attention;
-  std::vector<Tensor> parts;
+  std::vector<AttentionBlock> blocks;
   int64_t at = 0;
   int64_t context_at = 0;
   for (const TorchSequence& s : *run.sequences) {
     const int64_t length = merged_before_ ? s.output : s.tokens();
-    if (s.context > 0) {
-      parts.push_back(Attend(qkv[0].narrow(0, at, length),
-                             qkv[1].narrow(0, context_at, s.context),
-                             qkv[2].narrow(0, context_at, s.context), false));
-    } else {
-      parts.push_back(
-          at::zeros({length, c.heads * c.head_dim}, qkv[0].options()));
-    }
+    blocks.push_back({at, length, context_at, s.context});
     at += length;
     context_at += s.context;
   }
-  return at::cat(parts);
+  return FusedAttention(qkv[0], qkv[1], qkv[2], blocks, /*causal=*/false);
 }
 
 Tensor TorchLayer::CrossAttention(const Tensor& x, const Tensor& context,
@@ -485,7 +426,7 @@ Tensor TorchLayer::FeedForward(const Tensor& x, LayerRun* run) const {
     return out;
   };
   const auto activate = [this](const AgainTensors& in) {
-    return AgainTensors{spec_.ffn.gated ? at::silu(in[1]) * in[0]
+    return AgainTensors{spec_.ffn.gated ? FusedSiluProduct(in[1], in[0])
                                         : at::gelu(in[0])};
   };
   return Product(
@@ -529,10 +470,10 @@ void TorchLayer::AddLoss(const Tensor& sum, LayerRun* run) const {
   run->loss = run->loss.defined() ? run->loss + loss : loss;
 }
 
-TorchState TorchLayer::Forward(const TorchState& in, LayerRun* run) const {
+TorchState TorchLayer::Forward(TorchState in, LayerRun* run) const {
   const TorchSequences& sequences = *run->sequences;
   const AgainScope scope(GroupsToMakeAgain(run->again, frozen_));
-  Tensor x = in.rows;
+  Tensor x = std::move(in.rows);
   if (first_ && spec_.kind != LayerKind::kEmbedding) {
     x = Seeded(sequences,
                spec_.linears.empty() ? spec_.hidden : spec_.linears[0].in,
@@ -550,14 +491,13 @@ TorchState TorchLayer::Forward(const TorchState& in, LayerRun* run) const {
       x = Linears(x, run);
       break;
     case LayerKind::kLossHead:
-      AddLoss(at::cross_entropy_loss(
-                  Product(Again(OperatorGroup::kNorms, {x},
-                                [this](const AgainTensors& rows) {
-                                  return AgainTensors{Norm(rows[0], norm1_)};
-                                })[0],
-                          query_, run)
-                      .to(WideOf(type_)),
-                  Labels(sequences), {}, at::Reduction::Sum),
+      AddLoss(FusedCrossEntropy(Product(Again(OperatorGroup::kNorms, {x},
+                                              [this](const AgainTensors& rows) {
+                                                return AgainTensors{
+                                                    Norm(rows[0], norm1_)};
+                                              })[0],
+                                        query_, run),
+                                Labels(sequences)),
               run);
       break;
     default:

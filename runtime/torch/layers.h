@@ -69,7 +69,7 @@ class TorchLayer {
              const TorchOptions& options);
 
   // REQUIRES: with groups to make again, UseAgainEngine() was called.
-  TorchState Forward(const TorchState& in, LayerRun* run) const;
+  TorchState Forward(TorchState in, LayerRun* run) const;
   const std::vector<Parameter>& parameters() const { return parameters_; }
 
  private:

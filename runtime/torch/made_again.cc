@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "runtime/torch/host_store.h"
 
 namespace pipeloom::runtime {
 namespace {
@@ -196,7 +197,7 @@ class AgainEngine : public autograd::Engine {
   std::unique_ptr<autograd::SavedVariableHooks>
   get_default_saved_variable_hooks() override {
     if (current_registry == nullptr && current_collection == nullptr) {
-      return nullptr;
+      return HostStore::Hooks();
     }
     return std::make_unique<SavedHooks>();
   }

@@ -3,175 +3,189 @@
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
 
-#include <algorithm>
 #include <utility>
 
 namespace pipeloom::runtime {
 namespace {
 
 using at::Tensor;
+using torch::autograd::AutogradContext;
+using torch::autograd::Function;
+using torch::autograd::variable_list;
 
 Tensor Sum(const Tensor& a, const Tensor& b) {
   if (!a.defined()) return b;
   return b.defined() ? a + b : a;
 }
 
+// A shape without its bytes.
+Tensor ShapeOnly(const Tensor& t) {
+  return at::zeros({1}, t.options()).expand(t.sizes());
+}
+
 // An output's shape and place in the graph without its bytes, which belong to
 // whoever takes the output on.
-struct Root : torch::autograd::Function<Root> {
-  static Tensor forward(torch::autograd::AutogradContext*,
-                        const Tensor& output) {
-    return output.new_zeros({1}).expand(output.sizes());
+struct Root : Function<Root> {
+  static Tensor forward(AutogradContext*, const Tensor& output) {
+    return ShapeOnly(output);
   }
-  static torch::autograd::variable_list backward(
-      torch::autograd::AutogradContext*,
-      torch::autograd::variable_list gradients) {
+  static variable_list backward(AutogradContext*, variable_list gradients) {
     return gradients;
   }
 };
 
-Tensor To(const Tensor& t, at::Device device) {
-  return t.defined() ? t.to(device, /*non_blocking=*/false, /*copy=*/true) : t;
+// The input's rows as what a leaf without bytes gives: the graph keeps the rows
+// only where an operator saves them.
+struct Given : Function<Given> {
+  static Tensor forward(AutogradContext*, const Tensor&, const Tensor& rows) {
+    return rows.detach();
+  }
+  static variable_list backward(AutogradContext*, variable_list gradients) {
+    return {gradients[0], Tensor()};
+  }
+};
+
+Tensor FromLeaf(const Tensor& rows, bool need_gradient, Tensor* leaf) {
+  if (!rows.defined()) return rows;
+  *leaf = ShapeOnly(rows.detach()).requires_grad_(need_gradient);
+  return Given::apply(*leaf, rows.detach());
 }
 
 }  // namespace
+
+bool StageRun::Offloads(size_t layer) const {
+  const std::vector<LayerMemory>& layers = options_.memory.layers;
+  return !layers.empty() && layers[layer].offloads();
+}
+
+bool StageRun::offloads() const {
+  for (size_t i = 0; i < options_.memory.layers.size(); ++i) {
+    if (Offloads(i)) return true;
+  }
+  return false;
+}
 
 std::vector<StageRun::Segment> StageRun::Cut() const {
   const size_t layers = options_.stage->size();
   const MemoryChoice& choice = options_.memory;
   std::vector<Segment> segments;
   for (size_t i = 0; i < layers;) {
-    const LayerMemory memory =
-        choice.layers.empty() ? LayerMemory() : choice.layers[i];
-    // A layer that is recomputed in part keeps its graph.
-    const MemoryStrategy strategy =
-        memory.recomputes_partly() ? MemoryStrategy::kKeep : memory.strategy;
-    const size_t end =
-        memory.recomputes_fully() ? choice.CheckpointEnd(i) : i + 1;
-    if (strategy == MemoryStrategy::kKeep && !segments.empty() &&
-        segments.back().strategy == strategy) {
+    const bool again =
+        !choice.layers.empty() && choice.layers[i].recomputes_fully();
+    const size_t end = again ? choice.CheckpointEnd(i) : i + 1;
+    if (!again && !segments.empty() && !segments.back().again) {
       segments.back().end = end;
     } else {
-      segments.push_back({.begin = i, .end = end, .strategy = strategy});
+      segments.push_back({.begin = i, .end = end, .again = again});
     }
     i = end;
   }
   return segments;
 }
 
-TorchState StageRun::Leaves(const TorchState& state, bool need_gradient) const {
-  TorchState leaves;
-  if (state.rows.defined()) {
-    leaves.rows = state.rows.detach().requires_grad_(need_gradient);
-  }
-  if (state.context.defined()) {
-    leaves.context =
-        state.context.detach().requires_grad_(options_.needs_input_gradient);
-  }
-  return leaves;
-}
-
-void StageRun::RunSegment(Segment* segment, bool with_graph) {
+void StageRun::RunSegment(Segment* segment, TorchState state, bool with_graph) {
   const at::AutoGradMode mode(with_graph);
   LayerRun run{.sequences = options_.sequences,
                .loss_rows = options_.loss_rows,
                .put_off = options_.splits_backward ? &put_off_ : nullptr};
-  TorchState state = segment->in;
+  // Weak: the rows may go, but their address stays taken.
+  const c10::weak_intrusive_ptr<c10::TensorImpl> given(
+      state.rows.getIntrusivePtr());
   const std::vector<LayerMemory>& layers = options_.memory.layers;
   for (size_t i = segment->begin; i < segment->end; ++i) {
     if (!layers.empty()) run.again = layers[i].groups;
-    state = (*options_.stage)[i]->Forward(state, &run);
+    const HostStore::Scope host(with_graph && Offloads(i) ? &store_ : nullptr);
+    state = (*options_.stage)[i]->Forward(std::move(state), &run);
   }
-  segment->out = state;
+  segment->passes_on =
+      state.rows.unsafeGetTensorImpl() == given._unsafe_get_target();
+  segment->out = std::move(state);
   segment->loss = run.loss;
 }
 
-TorchState StageRun::Forward(const TorchState& in) {
-  TorchState state = in;
+TorchState StageRun::RunWithGraph(size_t k, TorchState state) {
+  Segment& segment = segments_[k];
+  const at::AutoGradMode mode(true);
+  TorchState given{
+      .rows = FromLeaf(state.rows, k > 0 || options_.needs_input_gradient,
+                       &segment.leaves.rows),
+      .context = FromLeaf(state.context, options_.needs_input_gradient,
+                          &segment.leaves.context)};
+  state = {};
+  RunSegment(&segment, std::move(given), /*with_graph=*/true);
+  // What a segment hands on it does not keep.
+  Tensor& rows = segment.out.rows;
+  const TorchState result{.rows = rows.detach()};
+  rows =
+      segment.passes_on || !rows.requires_grad() ? Tensor() : Root::apply(rows);
+  segment.out.context = Tensor();
+  return result;
+}
+
+TorchState StageRun::Forward(TorchState state) {
   segments_ = Cut();
+  if (offloads()) {
+    for (const auto& layer : *options_.stage) {
+      for (const Parameter& p : layer->parameters()) store_.LeaveOut(p.value);
+    }
+  }
   for (size_t k = 0; k < segments_.size(); ++k) {
     Segment& segment = segments_[k];
-    segment.in = options_.has_backward
-                     ? Leaves(state, k > 0 || options_.needs_input_gradient)
-                     : state;
-    const bool keeps = segment.strategy == MemoryStrategy::kKeep;
-    RunSegment(&segment, options_.has_backward && keeps);
-    state.rows = segment.out.rows.detach();
+    const Tensor context = state.context;
+    if (options_.has_backward && !segment.again) {
+      state = RunWithGraph(k, std::move(state));
+    } else {
+      if (options_.has_backward) segment.in = state;
+      RunSegment(&segment, std::move(state), /*with_graph=*/false);
+      state = {.rows = segment.out.rows.detach()};
+      segment.out = {};
+    }
+    state.context = context;
     if (segment.loss.defined()) loss_ += segment.loss.item<double>();
-    if (!keeps || !options_.has_backward) segment.out = {};
-    if (!options_.has_backward) segment.in = {};
-  }
-  // What the stage hands on it does not keep.
-  Tensor& last = segments_.back().out.rows;
-  if (last.defined() && last.requires_grad() &&
-      !last.is_same(segments_.back().in.rows)) {
-    last = Root::apply(last);
+    if (segment.again) segment.loss = Tensor();
   }
   if (options_.has_backward && !options_.copies_apart) Offload();
   return state;
 }
 
-bool StageRun::offloads() const {
-  return std::any_of(segments_.begin(), segments_.end(), [](const Segment& s) {
-    return s.strategy == MemoryStrategy::kOffload;
-  });
-}
+void StageRun::Offload() { store_.Leave(); }
 
-void StageRun::Offload() {
-  for (Segment& segment : segments_) {
-    if (segment.strategy != MemoryStrategy::kOffload) continue;
-    segment.host = {To(segment.in.rows, at::kCPU),
-                    To(segment.in.context, at::kCPU)};
-    segment.in = {};
-  }
-}
-
-void StageRun::Fetch() {
-  for (size_t k = 0; k < segments_.size(); ++k) Fetch(k);
-}
-
-void StageRun::Fetch(size_t k) {
-  Segment& segment = segments_[k];
-  if (segment.strategy != MemoryStrategy::kOffload) return;
-  segment.in = Leaves({To(segment.host.rows, options_.device),
-                       To(segment.host.context, options_.device)},
-                      k > 0 || options_.needs_input_gradient);
-  segment.host = {};
-}
+void StageRun::Fetch() { store_.Return(options_.device); }
 
 TorchState StageRun::Backward(TorchState gradient) {
+  if (!options_.copies_apart) Fetch();
   for (size_t k = segments_.size(); k-- > 0;) {
     Segment& segment = segments_[k];
-    if (!options_.copies_apart) Fetch(k);
-    if (segment.strategy != MemoryStrategy::kKeep) RunSegment(&segment, true);
-    torch::autograd::variable_list roots;
-    torch::autograd::variable_list gradients;
-    if (segment.out.rows.requires_grad() &&
-        !segment.out.rows.is_same(segment.in.rows)) {
+    if (segment.again) RunWithGraph(k, std::exchange(segment.in, {}));
+    variable_list roots;
+    variable_list gradients;
+    TorchState below;
+    if (segment.passes_on) below.rows = gradient.rows;
+    if (segment.out.rows.defined()) {
       roots.push_back(segment.out.rows);
       gradients.push_back(gradient.rows);
     }
+    gradient.rows = Tensor();
     if (segment.loss.defined() && segment.loss.requires_grad()) {
       roots.push_back(segment.loss);
       gradients.push_back(at::ones_like(segment.loss));
     }
     if (!roots.empty()) torch::autograd::backward(roots, gradients);
-    TorchState below;
-    if (segment.in.rows.defined()) {
-      below.rows = segment.in.rows.grad();
-      if (segment.out.rows.is_same(segment.in.rows)) {
-        below.rows = Sum(below.rows, gradient.rows);
-      }
-      if (!below.rows.defined()) below.rows = at::zeros_like(segment.in.rows);
+    const TorchState& leaves = segment.leaves;
+    if (leaves.rows.defined()) {
+      below.rows = Sum(leaves.rows.grad(), below.rows);
+      if (!below.rows.defined())
+        below.rows = at::zeros(leaves.rows.sizes(), leaves.rows.options());
     }
     // The context goes on as it is to the layers above.
-    if (segment.in.context.defined()) {
-      below.context = Sum(segment.in.context.grad(), gradient.context);
+    if (leaves.context.defined()) {
+      below.context = Sum(leaves.context.grad(), gradient.context);
       if (!below.context.defined()) {
-        below.context = at::zeros_like(segment.in.context);
+        below.context =
+            at::zeros(leaves.context.sizes(), leaves.context.options());
       }
     }
-    gradient = below;
+    gradient = std::move(below);
     segment = {};
   }
   return gradient;

@@ -1,13 +1,12 @@
 // One stage on one sub-microbatch, from its forward to its last gradient: what
 // is kept, recomputed or brought back from the host in between.
 //
-// A stage runs in segments: neighbouring layers that keep everything or are
-// recomputed in part, those of one checkpoint, or one layer. A kept segment
-// keeps its autograd graph, without what is made again (made_again.h); the
-// others keep their input only and run again in the backward pass.
-// An offloaded layer's input waits in host memory: it goes there in the forward
-// and comes back in the backward, or, if the plan says when (copies_apart),
-// with Offload and Fetch.
+// A stage runs in segments: neighbouring layers that keep their autograd graph,
+// without what is made again (made_again.h), or those of one checkpoint, which
+// keep their input only and run again in the backward pass.
+// What offloaded layers keep goes to host memory when the forward is through
+// and comes back when the backward begins, or, if the plan says when
+// (copies_apart), with Offload and Fetch.
 #ifndef PIPELOOM_RUNTIME_TORCH_STAGE_RUN_H_
 #define PIPELOOM_RUNTIME_TORCH_STAGE_RUN_H_
 
@@ -15,6 +14,7 @@
 #include <vector>
 
 #include "ir/plan/memory_policy.h"
+#include "runtime/torch/host_store.h"
 #include "runtime/torch/layers.h"
 
 namespace pipeloom::runtime {
@@ -40,10 +40,10 @@ class StageRun {
   StageRun& operator=(const StageRun&) = delete;
 
   // Detached from the graph. Called once.
-  TorchState Forward(const TorchState& in);
+  TorchState Forward(TorchState in);
   // Of this sub-microbatch, after Forward; 0 if the stage has none.
   double loss() const { return loss_; }
-  // Whether a layer waits on the host. After Forward.
+  // Whether a layer waits on the host.
   bool offloads() const;
   // With copies_apart, after Forward, once each.
   void Offload();
@@ -58,21 +58,24 @@ class StageRun {
   struct Segment {
     size_t begin = 0;
     size_t end = 0;
-    MemoryStrategy strategy = MemoryStrategy::kKeep;
-    TorchState in{};    // Leaves of the segment's graph.
-    TorchState host{};  // Instead, while offloaded.
-    TorchState out{};
+    bool again = false;      // Runs again in the backward.
+    TorchState in{};         // Meanwhile.
+    TorchState leaves{};     // Where gradients of the input arrive; no bytes.
+    TorchState out{};        // Where those of the output go in; no bytes.
+    bool passes_on = false;  // The rows come out as they went in.
     at::Tensor loss{};
   };
-  void Fetch(size_t k);
   std::vector<Segment> Cut() const;
-  // Leaves made of `state`.
-  TorchState Leaves(const TorchState& state, bool need_gradient) const;
-  void RunSegment(Segment* segment, bool with_graph);
+  // Layer by layer; without a graph only the output is left.
+  void RunSegment(Segment* segment, TorchState state, bool with_graph);
+  // With a graph from leaves of its own.
+  TorchState RunWithGraph(size_t k, TorchState state);
+  bool Offloads(size_t layer) const;
 
   StageRunOptions options_;
   std::vector<Segment> segments_{};
   WeightGradients put_off_{};
+  HostStore store_{};
   double loss_ = 0;
 };
 

@@ -70,7 +70,8 @@ absl::Span<const std::byte> TorchDevice::Output(EdgeId edge) {
   fed_gradients_.erase(edge);
   ReleaseResult(graph_.edge(edge).from);
   if (parts.empty()) return {};
-  const Tensor bytes = at::cat(parts).to(at::kCPU).contiguous();
+  const Tensor all = parts.size() == 1 ? parts[0] : at::cat(parts);
+  const Tensor bytes = all.to(at::kCPU).contiguous();
   sending_[edge] = bytes;
   return {static_cast<const std::byte*>(bytes.data_ptr()), bytes.nbytes()};
 }
@@ -138,9 +139,9 @@ absl::Status TorchDevice::RunForward(TaskId id) {
           RecomputeUniform(partition_.stages[task.stage].num_layers);
     }
   }
-  PIPELOOM_ASSIGN_OR_RETURN(const TorchState in, Inputs(id));
+  PIPELOOM_ASSIGN_OR_RETURN(TorchState in, Inputs(id));
   auto run = std::make_unique<StageRun>(std::move(options));
-  results_[id] = run->Forward(in);
+  results_[id] = run->Forward(std::move(in));
   step_.losses[id] = run->loss();
   if (!pair.backward.is_none()) runs_[id] = std::move(run);
   Release(id);

@@ -54,7 +54,7 @@ class TorchDevice final : public Device {
   // After a task: lets go of what it was the last to read.
   void Release(TaskId id);
   // Lets go of a result that neither a task of this rank nor a send will read
-  // any more. Sends have copies of their own, made when they begin.
+  // any more. A send that has begun holds what it needs itself.
   void ReleaseResult(TaskId from);
 
   // torch_edges.cc

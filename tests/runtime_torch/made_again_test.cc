@@ -3,15 +3,10 @@
 // allocator.
 #include "runtime/torch/made_again.h"
 
-#include <c10/core/CPUAllocator.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstdint>
-#include <cstdlib>
-#include <cstring>
-#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -20,6 +15,7 @@
 #include "emulator/stage/layer_memory.h"
 #include "ir/plan/memory_policy.h"
 #include "runtime/torch/stage_run.h"
+#include "tests/runtime_torch/counting_allocator.h"
 
 namespace pipeloom::runtime {
 namespace {
@@ -27,48 +23,21 @@ namespace {
 using at::Tensor;
 using enum OperatorGroup;
 
-// The CPU's allocator with a count of what is out.
-class CountingAllocator final : public c10::Allocator {
- public:
-  // The context is the data: kernels that allocate raw memory ask for that.
-  c10::DataPtr allocate(size_t bytes) const override {
-    auto* block = static_cast<char*>(
-        std::aligned_alloc(kHeader, (bytes / kHeader + 2) * kHeader));
-    const auto size = static_cast<int64_t>(bytes);
-    std::memcpy(block, &size, sizeof size);
-    live += size;
-    most = std::max(most, live);
-    return {block + kHeader, block + kHeader, &Free, at::Device(at::kCPU)};
-  }
-  c10::DeleterFnPtr raw_deleter() const override { return &Free; }
-  static void Free(void* data) {
-    if (data == nullptr) return;
-    char* const block = static_cast<char*>(data) - kHeader;
-    int64_t size = 0;
-    std::memcpy(&size, block, sizeof size);
-    live -= size;
-    std::free(block);
-  }
-  static inline int64_t live = 0;
-  static inline int64_t most = 0;
-
- private:
-  static constexpr size_t kHeader = 64;
-};
-
 // Since the last reset, over what was out then.
 class Counted {
  public:
   Counted() {
-    static CountingAllocator allocator;
-    c10::SetCPUAllocator(&allocator, /*priority=*/100);
+    CountingAllocator::Use();
+    CountingAllocator::CountInto(&count_);
     Reset();
   }
-  void Reset() { before_ = CountingAllocator::most = CountingAllocator::live; }
-  int64_t live() const { return CountingAllocator::live - before_; }
-  int64_t most() const { return CountingAllocator::most - before_; }
+  void Reset() { before_ = count_.most = count_.live; }
+  int64_t live() const { return count_.live - before_; }
+  int64_t most() const { return count_.most - before_; }
 
  private:
+  // Tensors that outlive a test's use of it give their bytes back to it.
+  static inline ByteCount count_;
   int64_t before_ = 0;
 };
 
@@ -206,8 +175,7 @@ TEST(MadeAgain, GradientsAreThoseOfKeepingEverything) {
   }
 }
 
-// What the account has a group throw away is gone, to 2.5 % of what is held:
-// with projections made again the device keeps one small tensor a layer more.
+// What the account has a group throw away is gone, to 2.5 % of what is held.
 TEST(MadeAgain, GroupsHoldNoMoreThanTheAccountSays) {
   for (const bool gated : {false, true}) {
     const LayerSpec layer = Block(gated);

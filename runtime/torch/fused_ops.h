@@ -1,5 +1,5 @@
 // Operators that keep for their backward what a GPU's fused kernels keep
-// (emulator/layer_memory.h has the list), not what their parts would:
+// (emulator/stage/layer_memory.h has the list), not what their parts would:
 //
 //   operator       keeps
 //   norm           its input

@@ -128,7 +128,7 @@ if HAVE_TORCH and HAVE_GRPC:
             finally:
                 mode.on_host = False
 
-    # Operators that keep what emulator/layer_memory.h says.
+    # Operators that keep what emulator/stage/layer_memory.h says.
 
     class Norm(torch.autograd.Function):
         @kernel

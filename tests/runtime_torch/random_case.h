@@ -10,10 +10,10 @@
 
 #include "absl/status/statusor.h"
 #include "base/units.h"
-#include "ir/execution_plan.h"
-#include "ir/job_spec.h"
-#include "ir/memory_policy.h"
-#include "ir/partition.h"
+#include "ir/job/job_spec.h"
+#include "ir/plan/execution_plan.h"
+#include "ir/plan/memory_policy.h"
+#include "ir/plan/partition.h"
 #include "runtime/torch/torch_work.h"
 
 namespace pipeloom::runtime {

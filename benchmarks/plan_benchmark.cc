@@ -10,8 +10,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
-#include "formats/text/json_reader.h"
 #include "formats/job/spec_loader.h"
+#include "formats/text/json_reader.h"
 #include "ir/plan/execution_plan.h"
 #include "ir/plan/schedule.h"
 #include "partition/batching/batch_split.h"

@@ -16,9 +16,9 @@
 #include "cli/input/operator_prices.h"
 #include "emulator/calibration/calibrate.h"
 #include "emulator/calibration/query_cost.h"
+#include "formats/job/spec_loader.h"
 #include "formats/profile/measurement_reader.h"
 #include "formats/profile/profile_reader.h"
-#include "formats/job/spec_loader.h"
 
 namespace pipeloom::cli {
 namespace {

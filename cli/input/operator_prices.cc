@@ -6,8 +6,8 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "cli/console/files.h"
-#include "formats/profile/profile_reader.h"
 #include "formats/job/spec_loader.h"
+#include "formats/profile/profile_reader.h"
 
 namespace pipeloom::cli {
 namespace {

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "base/random.h"
-#include "emulator/network/collective_cost.h"
 #include "emulator/cost/roofline_cost.h"
+#include "emulator/network/collective_cost.h"
 #include "emulator/stage/stage_cost.h"
 #include "tests/emulator/helpers.h"
 #include "tests/support/status_matchers.h"

@@ -2,8 +2,8 @@
 
 #include <cmath>
 
-#include "emulator/network/collective_cost.h"
 #include "emulator/cost/roofline_cost.h"
+#include "emulator/network/collective_cost.h"
 #include "emulator/ops/layer_fingerprint.h"
 #include "emulator/ops/layer_tokens.h"
 #include "gtest/gtest.h"

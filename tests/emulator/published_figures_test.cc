@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "emulator/network/collective_cost.h"
 #include "emulator/cost/profile_cost.h"
 #include "emulator/cost/roofline_cost.h"
+#include "emulator/network/collective_cost.h"
 #include "emulator/stage/stage_cost.h"
 #include "formats/profile/profile_reader.h"
 #include "gtest/gtest.h"

@@ -5,8 +5,8 @@
 
 #include <string>
 
-#include "formats/text/csv_reader.h"
 #include "formats/profile/op_query_reader.h"
+#include "formats/text/csv_reader.h"
 #include "tests/support/status_matchers.h"
 
 namespace pipeloom::formats {

@@ -15,8 +15,8 @@
 namespace pipeloom::adapters {
 namespace {
 
-constexpr int32_t kMostIndex = 1 << 16;
-constexpr int64_t kMostActions = int64_t{1} << 20;
+constexpr int32_t kMaxIndex = 1 << 16;
+constexpr int64_t kMaxActions = int64_t{1} << 20;
 
 // What of a stage and microbatch is done.
 struct Progress {
@@ -62,8 +62,8 @@ class Checker {
       const auto& row = table_.ranks[r];
       for (size_t c = 0; c < row.size(); ++c) {
         for (const Action& a : row[c].actions) {
-          if (a.stage < 0 || a.stage >= kMostIndex || a.microbatch < 0 ||
-              a.microbatch >= kMostIndex || ++actions > kMostActions) {
+          if (a.stage < 0 || a.stage >= kMaxIndex || a.microbatch < 0 ||
+              a.microbatch >= kMaxIndex || ++actions > kMaxActions) {
             return absl::InvalidArgumentError(absl::StrCat(
                 "rank ", r, ", cell ", c + 1,
                 ": beyond 65535 stages or microbatches, or 2^20 actions"));

@@ -19,7 +19,7 @@
 namespace pipeloom::adapters {
 namespace {
 
-constexpr size_t kMostInstructions = size_t{1} << 21;
+constexpr size_t kMaxInstructions = size_t{1} << 21;
 constexpr std::array<absl::string_view, 7> kOfBuffers = {
     "LoadMicroBatch", "ForwardPass", "BackwardPass", "SendActivation",
     "RecvActivation", "SendGrad",    "RecvGrad"};
@@ -310,7 +310,7 @@ absl::StatusOr<DeepSpeedSteps> ParseDeepSpeed(absl::string_view text) {
                 std::find(kOfBuffers.begin(), kOfBuffers.end(), name) !=
                     kOfBuffers.end();
       }
-      if (!known || ++instructions > kMostInstructions) {
+      if (!known || ++instructions > kMaxInstructions) {
         return error(absl::StrCat(
             "\"", word.substr(0, 40),
             "\" is no instruction on one of the rank's buffers, as in "

@@ -12,7 +12,7 @@
 namespace pipeloom::adapters {
 namespace {
 
-constexpr size_t kMostSymbols = size_t{1} << 20;
+constexpr size_t kMaxSymbols = size_t{1} << 20;
 constexpr int kDeepest = 16;
 
 // text = item* ; item = symbol count? | '(' text ')' count? ; count = '*' n
@@ -68,7 +68,7 @@ class Parser {
         }
       }
       if (flat.size() + item.size() * static_cast<size_t>(count) >
-          kMostSymbols) {
+          kMaxSymbols) {
         return Error("more than 2^20 symbols");
       }
       for (int32_t i = 0; i < count; ++i) flat += item;

@@ -15,8 +15,8 @@
 namespace pipeloom::adapters {
 namespace {
 
-constexpr int32_t kMost = 1 << 16;
-constexpr size_t kMostSteps = size_t{1} << 20;
+constexpr int32_t kMax = 1 << 16;
+constexpr size_t kMaxSteps = size_t{1} << 20;
 
 size_t At(int32_t i) { return static_cast<size_t>(i); }
 
@@ -92,8 +92,8 @@ MegatronOrder MegatronOrderOf(int32_t pp, int32_t vp, int32_t num_microbatches,
 absl::StatusOr<MegatronOrder> StockMegatronOrder(int32_t pp, int32_t vp,
                                                  int32_t num_microbatches,
                                                  int32_t group) {
-  if (pp < 1 || vp < 1 || num_microbatches < 1 || pp > kMost || vp > kMost ||
-      num_microbatches > kMost) {
+  if (pp < 1 || vp < 1 || num_microbatches < 1 || pp > kMax || vp > kMax ||
+      num_microbatches > kMax) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "pp %d, vp %d, microbatches %d: each must be in [1, 65536]", pp, vp,
         num_microbatches));
@@ -241,8 +241,8 @@ absl::StatusOr<MegatronOrder> ParseMegatronOrder(absl::string_view text) {
             *values[i], Number(words[2 + 2 * i], line_number, kNames[i]));
       }
       if (!well_formed || order.pp < 1 || order.vp < 1 ||
-          order.num_microbatches < 1 || order.group < 0 || order.pp > kMost ||
-          order.vp > kMost || order.num_microbatches > kMost) {
+          order.num_microbatches < 1 || order.group < 0 || order.pp > kMax ||
+          order.vp > kMax || order.num_microbatches > kMax) {
         return absl::InvalidArgumentError(absl::StrCat(
             "line ", line_number,
             ": expected \"megatron-order pp N vp N microbatches N group N\""));
@@ -262,7 +262,7 @@ absl::StatusOr<MegatronOrder> ParseMegatronOrder(absl::string_view text) {
       PIPELOOM_ASSIGN_OR_RETURN(const int32_t step,
                                 Number(words[i], line_number, "a step"));
       if (step == 0 || step > order.vp || step < -order.vp ||
-          ++steps > kMostSteps) {
+          ++steps > kMaxSteps) {
         return absl::InvalidArgumentError(absl::StrFormat(
             "line %d: step %d; steps are a chunk from 1 to %d, negative for a "
             "backward, at most 2^20 in all",

@@ -19,8 +19,8 @@
 namespace pipeloom::adapters {
 namespace {
 
-constexpr int32_t kMostIndex = 1 << 16;
-constexpr size_t kMostCells = size_t{1} << 20;
+constexpr int32_t kMaxIndex = 1 << 16;
+constexpr size_t kMaxCells = size_t{1} << 20;
 constexpr absl::string_view kOverlap = "OVERLAP_F_B";
 
 struct Word {
@@ -62,7 +62,7 @@ bool TakeIndex(absl::string_view* text, int32_t* value) {
   }
   if (digits == 0 || digits > 9 ||
       !absl::SimpleAtoi(text->substr(0, digits), value) ||
-      *value >= kMostIndex) {
+      *value >= kMaxIndex) {
     return false;
   }
   text->remove_prefix(digits);
@@ -222,9 +222,9 @@ absl::StatusOr<ActionTable> ParseTorchCsv(absl::string_view text,
     size_t column = 0;
     for (const absl::string_view part : absl::StrSplit(lines[line], ',')) {
       ++column;
-      if (++cells > kMostCells) {
+      if (++cells > kMaxCells) {
         return absl::InvalidArgumentError(
-            absl::StrCat("more than ", kMostCells, " cells"));
+            absl::StrCat("more than ", kMaxCells, " cells"));
       }
       absl::StatusOr<Cell> cell = ParseTorchName(part, dialect);
       if (!cell.ok()) {

@@ -53,8 +53,8 @@ class Borrowed : public OpCostModel {
   explicit Borrowed(const OpCostModel* lender) : lender_(lender) {}
   Duration Cost(const Op& op) const override { return lender_->Cost(op); }
   OpPrice Price(const Op& op) const override { return lender_->Price(op); }
-  Duration Beside(Duration compute, Duration communication) const override {
-    return lender_->Beside(compute, communication);
+  Duration Overlap(Duration compute, Duration communication) const override {
+    return lender_->Overlap(compute, communication);
   }
   const OpCostModel& OnGroup(int32_t group) const override {
     return lender_->OnGroup(group);

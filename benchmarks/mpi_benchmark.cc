@@ -30,7 +30,7 @@ double Microseconds(WallDuration d) {
 constexpr double kBlockMicroseconds = 50;
 constexpr double kAllMicroseconds = 150'000;
 constexpr int kFewestBlocks = 41;
-constexpr int kMostBlocks = 1001;
+constexpr int kMaxBlocks = 1001;
 
 double Median(std::vector<double> values) {
   const auto half = values.begin() + static_cast<ptrdiff_t>(values.size() / 2);
@@ -60,7 +60,7 @@ OneWay Compare(const std::vector<RoundTrip>& ways) {
       static_cast<int>(std::clamp(kBlockMicroseconds / (2 * quick), 1.0, 50.0));
   int blocks =
       static_cast<int>(std::clamp(kAllMicroseconds / (2 * quick * rounds),
-                                  double{kFewestBlocks}, double{kMostBlocks}));
+                                  double{kFewestBlocks}, double{kMaxBlocks}));
   MPI_Bcast(&rounds, 1, MPI_INT, 0, MPI_COMM_WORLD);
   MPI_Bcast(&blocks, 1, MPI_INT, 0, MPI_COMM_WORLD);
   std::vector<std::vector<double>> all(ways.size());

@@ -1,4 +1,4 @@
-# cmake --install: the binary, its data beside it (bin/../share/pipeloom),
+# cmake --install: the binary, its data next to it (bin/../share/pipeloom),
 # headers, libraries and find_package(pipeloom).
 include(CMakePackageConfigHelpers)
 

@@ -9,7 +9,7 @@ Every layer of the planned model (dip-vlm-s: 65 encoder layers, 34 language
 layers) is one small layer here, so any partition can be carried out. Each task
 also lasts as long as the plan says, times --scale: the step times that are
 measured are those of real processes, messages and waiting, on stages of
-synthetic cost. Beside each dynamic step the same batch runs on the static
+synthetic cost. After each dynamic step the same batch runs on the static
 schedule (Megatron's interleaved 1F1B, layers of both modules in one row).
 
 Exit code 0: losses and gradients of both equal those of one process.

@@ -200,7 +200,7 @@ PUBLIC = ("One node, full-buffer bytes: AIConfigurator @095f58a5 (Apache-2.0), "
           "powers of two estimated. ")
 P2P = "send_recv: vidur @7d475133 (MIT), {}. "
 NETWORK = ("Between nodes: model, {:g} of {:g} GB/s a GPU; not measured. "
-           "Slowdown of compute beside communication: 20 of 132 "
+           "Slowdown of compute during communication: 20 of 132 "
            "multiprocessors communicate (DeepSeek-V3 report).")
 
 

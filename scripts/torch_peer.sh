@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # A Python with a newer torch than the system's (torch.distributed.pipelining)
-# and Megatron-Core, for the tests that put their code beside ours.
+# and Megatron-Core, for the tests that run their code next to ours.
 # usage: torch_peer.sh make [TORCH [MEGATRON]]   makes it: 1.5 GB, 3 minutes
 #        torch_peer.sh run FILE [ARG ...]        runs a test with it, or says
 #                                                "skipped: ...", status 0

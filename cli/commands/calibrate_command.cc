@@ -68,7 +68,7 @@ class CalibrateCommand : public Command {
   }
 
   std::vector<Flag> Flags() override {
-    constexpr double kMost = 1e9;
+    constexpr double kMax = 1e9;
     return {
         {"device", &device_, "NAME", "the GPU that was measured: \"h100-sxm\""},
         {"measurements", &measurements_, "FILES",
@@ -85,28 +85,28 @@ class CalibrateCommand : public Command {
          "dense bf16 peak; of a device that ships it is known",
          {},
          0,
-         kMost},
+         kMax},
         {"peak-fp8-tflops",
          &peak_fp8_tflops_,
          "X",
          "dense fp8 peak; 0: none",
          {},
          0,
-         kMost},
+         kMax},
         {"memory-gbs",
          &memory_gbs_,
          "X",
          "GB/s of the device's memory",
          {},
          0,
-         kMost},
+         kMax},
         {"link-gbs",
          &link_gbs_,
          "X",
          "GB/s to the other GPUs of its node, one way",
          {},
          0,
-         kMost},
+         kMax},
         {"multiprocessors",
          &multiprocessors_,
          "N",

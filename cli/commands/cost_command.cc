@@ -19,8 +19,8 @@
 namespace pipeloom::cli {
 namespace {
 
-constexpr size_t kMostOfALine = 1 << 20;  // Bytes.
-constexpr size_t kPrintAt = 1 << 16;      // Of answers gathered.
+constexpr size_t kMaxOfALine = 1 << 20;  // Bytes.
+constexpr size_t kPrintAt = 1 << 16;     // Of answers gathered.
 
 // Lines of a stream, of bounded length, without their ends.
 class LineReader {
@@ -49,11 +49,11 @@ class LineReader {
       if (!cut) return true;
       if (got == 0) return !line->empty();
       in_.clear();
-      if (line->size() > kMostOfALine) {
+      if (line->size() > kMaxOfALine) {
         return absl::InvalidArgumentError(
             absl::StrFormat("%s:%d: the line is longer than %d bytes; each "
                             "query stands on a line of its own",
-                            name_, number_, kMostOfALine));
+                            name_, number_, kMaxOfALine));
       }
     }
   }

@@ -47,7 +47,7 @@ class EmulateCommand : public Command {
             "they are shared, devices and precision by node, slow GPUs and "
             "links, jitter. Options add to it or stand instead of it.\n\n"
             "Of a JOB the step of all its replicas is emulated too: equal "
-            "replicas and the GPUs of a rank once, gradients reduced beside "
+            "replicas and the GPUs of a rank once, gradients reduced during "
             "the last backwards.\n\n"
             "--slow-rank 3=1.2 makes all that rank 3 computes take 1.2 times "
             "as long, --slow-link 0-1=2 its transfers from rank 0 to 1; "

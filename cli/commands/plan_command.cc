@@ -28,7 +28,7 @@
 namespace pipeloom::cli {
 namespace {
 
-constexpr size_t kMostDrawnSteps = 3;
+constexpr size_t kMaxDrawnSteps = 3;
 
 std::string FormatLimit(Bytes limit) {
   return limit > Bytes(0) ? FormatBytes(limit) : "none";
@@ -271,7 +271,7 @@ class PlanCommand : public Command {
         {"search", FormatDuration(means.search_time),
          absl::StrCat("a step; ", evaluations, " evaluations in all")}};
     report.tables.push_back({"Steps", StepsTable(steps)});
-    for (size_t s = 0; s < std::min(steps.size(), kMostDrawnSteps); ++s) {
+    for (size_t s = 0; s < std::min(steps.size(), kMaxDrawnSteps); ++s) {
       const planner::PlanResult& slowest = steps[s].slowest();
       std::string title = absl::StrCat("Step ", steps[s].step);
       if (steps[s].replicas.size() > 1) {

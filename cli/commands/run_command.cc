@@ -101,7 +101,7 @@ class RunCommand : public Command {
     flags.push_back({"tls-ca", &service_.tls_ca, "FILE",
                      "whom to trust as --service, PEM; turns TLS on"});
     flags.push_back({"learn", &learn_, "FILE",
-                     "keep there what the measured tasks took, beside what it "
+                     "keep there what the measured tasks took, and what it "
                      "holds already; plan with it by --learned"});
     flags.push_back({"failure-timeout", &failure_timeout_, "TIME",
                      "within which all ranks end once one has failed, stopped "
@@ -386,8 +386,8 @@ class RunCommand : public Command {
     };
     table.AddRow(
         {"predicted", FormatDuration(comparison.predicted_step_time), ""});
-    constexpr size_t kMostRows = 10;
-    for (size_t i = 0; i < std::min(runs.size(), kMostRows); ++i) {
+    constexpr size_t kMaxRows = 10;
+    for (size_t i = 0; i < std::min(runs.size(), kMaxRows); ++i) {
       table.AddRow({absl::StrCat("measured ", i + 1),
                     FormatDuration(runs[i].step_time()),
                     error(runs[i].step_time())});

@@ -28,7 +28,7 @@ namespace pipeloom::cli {
 namespace {
 
 constexpr int64_t kQuickEvaluations = 32;
-constexpr size_t kMostRows = 60;
+constexpr size_t kMaxRows = 60;
 
 std::string CsvCell(const std::string& text) {
   if (text.find_first_of(",\"\n") == std::string::npos) return text;
@@ -57,7 +57,7 @@ class WhatIfCommand : public Command {
             "try changes of a job: sweeps and named questions",
             absl::StrCat(
                 "Plans and emulates the job with other values of its fields "
-                "and shows what comes out, beside the job as it is. --set "
+                "and shows the result next to the unchanged job. --set "
                 "changes a field for all configurations, --sweep tries several "
                 "values; several sweeps are combined. A path is as in the job "
                 "file: training.microbatches, parallel.tp, "
@@ -250,11 +250,11 @@ class WhatIfCommand : public Command {
     std::vector<Report::NamedTable> tables;
     const std::vector<bool> front = ParetoFront(outcomes);
     Table all = OutcomeTable();
-    for (size_t i = 0; i < std::min(cases.size(), kMostRows); ++i) {
+    for (size_t i = 0; i < std::min(cases.size(), kMaxRows); ++i) {
       all.AddRow(Row(cases[i], outcomes[i], outcomes[0], front[i]));
     }
-    if (cases.size() > kMostRows) {
-      all.AddRow({"...", absl::StrCat(cases.size() - kMostRows,
+    if (cases.size() > kMaxRows) {
+      all.AddRow({"...", absl::StrCat(cases.size() - kMaxRows,
                                       " more: --csv or --json has them")});
     }
     tables.push_back({"", all});
@@ -268,7 +268,7 @@ class WhatIfCommand : public Command {
         return std::pair(outcomes[a].gpus, outcomes[a].step_time) <
                std::pair(outcomes[b].gpus, outcomes[b].step_time);
       });
-      for (size_t k = 0; k < std::min(order.size(), kMostRows); ++k) {
+      for (size_t k = 0; k < std::min(order.size(), kMaxRows); ++k) {
         best.AddRow(
             Row(cases[order[k]], outcomes[order[k]], outcomes[0], true));
       }

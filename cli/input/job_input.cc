@@ -23,7 +23,7 @@
 namespace pipeloom::cli {
 namespace {
 
-constexpr int32_t kMostSampled = 2048;
+constexpr int32_t kMaxSampled = 2048;
 
 // Shipped batches: data_dir/batches/NAME.jsonl.
 absl::StatusOr<std::string> BatchPath(const std::string& name_or_path,
@@ -141,8 +141,8 @@ void NoteRates(const DeviceSpec& device, const DeviceProfile* profile,
 
 Flag DataDirFlag(std::string* value) {
   return {"data-dir", value, "DIR",
-          "where the shipped jobs, models, clusters and batches are, instead "
-          "of beside the binary or in PIPELOOM_DATA_DIR"};
+          "where the shipped jobs, models, clusters and batches are, "
+          "instead of next to the binary or in PIPELOOM_DATA_DIR"};
 }
 
 void AppendJobFlags(JobFlags* values, bool with_steps,
@@ -386,7 +386,7 @@ absl::StatusOr<std::vector<partition::PackedStep>> PackSteps(
 BatchMetadata SampleOf(const BatchMetadata& batch) {
   BatchMetadata sample;
   for (const SampleId s : batch.samples.ids()) {
-    if (s.value() >= kMostSampled) break;
+    if (s.value() >= kMaxSampled) break;
     sample.samples.push_back(batch.samples[s]);
   }
   return sample;

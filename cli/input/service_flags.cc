@@ -76,7 +76,8 @@ std::vector<Flag> ServeFlags(ServeSettings* s) {
        "what is logged",
        {"debug", "info", "warning", "error", "off"}},
       {"data-dir", &s->data_dir, "DIR",
-       "where the shipped jobs, models and clusters are, instead of beside the "
+       "where the shipped jobs, models and clusters are, instead of next to "
+       "the "
        "binary or in PIPELOOM_DATA_DIR"},
   };
 }
@@ -117,7 +118,7 @@ std::vector<Flag> LoadgenFlags(LoadSettings* s) {
       {"deadline", &s->deadline, "TIME", "of a call; 60s"},
       {"verify", &s->verify, "", "fetch and check whole plans too"},
       {"round-trips", &s->round_trips, "",
-       "only measure calls beside searches, with one caller for one replica"},
+       "only measure calls during searches, with one caller for one replica"},
       {"server-pid",
        &s->server_pid,
        "PID",
@@ -129,7 +130,7 @@ std::vector<Flag> LoadgenFlags(LoadSettings* s) {
       {"format", &s->format, "FORMAT", "of the output", {"table", "json"}},
       {"data-dir", &s->data_dir, "DIR",
        "where the shipped jobs, models, clusters and batches are, instead of "
-       "beside the binary or in PIPELOOM_DATA_DIR"},
+       "next to the binary or in PIPELOOM_DATA_DIR"},
   };
 }
 

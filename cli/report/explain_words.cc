@@ -13,7 +13,7 @@
 namespace pipeloom::cli {
 namespace {
 
-constexpr size_t kMostWaits = 5;
+constexpr size_t kMaxWaits = 5;
 constexpr int kBar = 30;
 
 std::string ModuleOf(const StageGraph& graph, const Task& task) {
@@ -113,7 +113,7 @@ std::string WaitWords(const StageGraph& graph,
       microbatch.value(), FormatDuration(last - first),
       FormatDuration(first - kStepStart), FormatDuration(last - kStepStart),
       FormatDuration(sum));
-  for (size_t i = 0; i < std::min(tasks.size(), kMostWaits); ++i) {
+  for (size_t i = 0; i < std::min(tasks.size(), kMaxWaits); ++i) {
     const TaskId t = tasks[i];
     if (waited(t) == kZero) break;
     absl::StrAppend(

@@ -107,7 +107,7 @@ void PrintLoad(const service::LoadResult& r, const Context& context) {
   row("open job", r.open);
   row("first rank, waits for the plan", r.first);
   row("share of a plan that is ready", r.ready);
-  row("an empty call beside it", r.bare);
+  row("an empty call meanwhile", r.bare);
   row("share when no search runs", r.quiet);
   row("an empty call then", r.quiet_bare);
   context.print(absl::StrFormat(

@@ -18,10 +18,10 @@ constexpr double kHeight = 320;
 constexpr double kLeft = 56;
 constexpr double kBottom = 40;
 constexpr double kTop = 12;
-constexpr size_t kMostCurves = 10;
+constexpr size_t kMaxCurves = 10;
 
 // Colours that are told apart by most eyes, on light and dark.
-constexpr std::array<const char*, kMostCurves> kColours = {
+constexpr std::array<const char*, kMaxCurves> kColours = {
     "#3b7dd8", "#e07b1f", "#2f9e63", "#c44569", "#8557c9",
     "#128f96", "#a5791b", "#6b7280", "#d14fb0", "#5c8a1e"};
 
@@ -74,24 +74,24 @@ std::string Plot(const std::string& title, const Axis& x, const Axis& y,
     absl::StrAppendFormat(&svg,
                           "<polyline points=\"%s\" fill=\"none\" stroke=\"%s\" "
                           "stroke-width=\"2\"><title>%s</title></polyline>",
-                          points, kColours[c % kMostCurves],
+                          points, kColours[c % kMaxCurves],
                           EscapeHtml(curves[c].label));
   }
   svg += "</svg><p class=\"legend\">";
   for (size_t c = 0; c < curves.size(); ++c) {
     absl::StrAppendFormat(
         &svg, "<span><i style=\"background:%s\"></i>%s</span>",
-        kColours[c % kMostCurves], EscapeHtml(curves[c].label));
+        kColours[c % kMaxCurves], EscapeHtml(curves[c].label));
   }
   return svg + "</p></figure>";
 }
 
 // Share of all problems solved within an excess over the best of all.
 std::string SolvedPlot(const std::vector<BenchResult>& results) {
-  static constexpr double kMost = 0.5;
+  static constexpr double kMax = 0.5;
   // A square root spreads what matters, the small excesses.
   const auto place = [](double excess) {
-    return std::sqrt(std::min(excess, kMost) / kMost);
+    return std::sqrt(std::min(excess, kMax) / kMax);
   };
   std::vector<std::pair<double, Entrant>> ranking;
   for (const Entrant& entrant : EntrantsOf(results)) {
@@ -102,7 +102,7 @@ std::string SolvedPlot(const std::vector<BenchResult>& results) {
   std::stable_sort(
       ranking.begin(), ranking.end(),
       [](const auto& a, const auto& b) { return a.first < b.first; });
-  if (ranking.size() > kMostCurves) ranking.resize(kMostCurves);
+  if (ranking.size() > kMaxCurves) ranking.resize(kMaxCurves);
   std::vector<Curve> curves;
   for (const auto& [score, entrant] : ranking) {
     Curve curve{.label = entrant.label()};
@@ -110,7 +110,7 @@ std::string SolvedPlot(const std::vector<BenchResult>& results) {
     double solved = 0;
     curve.points.emplace_back(0, 0);
     for (const double e : excess) {
-      if (e > kMost) break;
+      if (e > kMax) break;
       curve.points.emplace_back(place(e), solved);
       solved += 1 / static_cast<double>(results.size());
       curve.points.emplace_back(place(e), solved);

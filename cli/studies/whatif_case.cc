@@ -14,7 +14,7 @@
 namespace pipeloom::cli {
 namespace {
 
-constexpr int64_t kMostCases = 1'000'000;
+constexpr int64_t kMaxCases = 1'000'000;
 constexpr const char* kInter = "cluster.inter_node.bandwidth_bytes_per_second";
 constexpr const char* kIntra = "cluster.intra_node.bandwidth_bytes_per_second";
 
@@ -168,9 +168,9 @@ absl::StatusOr<std::vector<WhatIfCase>> SweepCases(
           absl::StrCat("--sweep ", change.path, " stands twice"));
     }
     const std::vector<std::string> values = SplitValues(change.value);
-    if (static_cast<int64_t>(cases.size() * values.size()) > kMostCases) {
+    if (static_cast<int64_t>(cases.size() * values.size()) > kMaxCases) {
       return absl::InvalidArgumentError(absl::StrCat(
-          "the sweeps make more than ", kMostCases, " configurations"));
+          "the sweeps make more than ", kMaxCases, " configurations"));
     }
     std::vector<WhatIfCase> longer;
     for (const WhatIfCase& c : cases) {

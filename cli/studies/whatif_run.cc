@@ -250,8 +250,8 @@ class Borrowed : public emulator::OpCostModel {
   emulator::OpPrice Price(const emulator::Op& op) const override {
     return lender_->Price(op);
   }
-  Duration Beside(Duration compute, Duration communication) const override {
-    return lender_->Beside(compute, communication);
+  Duration Overlap(Duration compute, Duration communication) const override {
+    return lender_->Overlap(compute, communication);
   }
   const emulator::OpCostModel& OnGroup(int32_t group) const override {
     return lender_->OnGroup(group);
@@ -278,7 +278,7 @@ SharedPrices::SharedPrices() : state_(std::make_shared<State>()) {}
 
 std::unique_ptr<const emulator::OpCostModel> SharedPrices::Of(
     const JobInput& job) const {
-  constexpr size_t kMost = 32;  // Some megabytes each.
+  constexpr size_t kMax = 32;  // Some megabytes each.
   {
     const std::lock_guard lock(state_->mutex);
     for (const State::Entry& entry : state_->entries) {
@@ -292,7 +292,7 @@ std::unique_ptr<const emulator::OpCostModel> SharedPrices::Of(
   const std::lock_guard lock(state_->mutex);
   state_->entries.push_back(
       {job.job.cluster, job.job.parallel, job.profile, prices});
-  if (state_->entries.size() > kMost) state_->entries.pop_front();
+  if (state_->entries.size() > kMax) state_->entries.pop_front();
   return std::make_unique<Borrowed>(std::move(prices));
 }
 

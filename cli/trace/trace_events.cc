@@ -14,8 +14,8 @@
 namespace pipeloom::cli {
 namespace {
 
-constexpr int64_t kMostTasks = 4'000'000;
-constexpr int32_t kMostRanks = 4096;
+constexpr int64_t kMaxTasks = 4'000'000;
+constexpr int32_t kMaxRanks = 4096;
 
 std::optional<int32_t> IntArg(const formats::ChromeEvent& event,
                               absl::string_view name) {
@@ -162,11 +162,11 @@ absl::StatusOr<TraceEvents> ReadTraceEvents(
         [&](const formats::ChromeEvent& event) -> absl::Status {
           Take(event, -1, &file);
           if (static_cast<int64_t>(all.tasks.size() + file.tasks.size()) <=
-              kMostTasks) {
+              kMaxTasks) {
             return absl::OkStatus();
           }
           return absl::ResourceExhaustedError(
-              absl::StrCat("more than ", kMostTasks,
+              absl::StrCat("more than ", kMaxTasks,
                            " tasks: cut the trace to some "
                            "iterations"));
         });
@@ -182,10 +182,10 @@ absl::StatusOr<TraceEvents> ReadTraceEvents(
         // "Forward 3" of one stage a rank: the stage is the rank.
         if (seen.rank < 0 && seen.key.stage < 0) seen.key.stage = rank;
         if (seen.rank < 0) seen.rank = rank;
-        if (seen.rank >= kMostRanks) {
+        if (seen.rank >= kMaxRanks) {
           return absl::InvalidArgumentError(
               absl::StrFormat("%s has a task of rank %d; at most %d are read",
-                              sources[f].name, seen.rank, kMostRanks - 1));
+                              sources[f].name, seen.rank, kMaxRanks - 1));
         }
       }
     }

@@ -18,7 +18,7 @@
 namespace pipeloom::emulator {
 namespace {
 
-constexpr size_t kMostOfAKind = 3;
+constexpr size_t kMaxOfAKind = 3;
 // Clocks above the nominal ones, rounding of small times.
 constexpr double kOverPeak = 1.05;
 // Switches that add in the network let an all_reduce exceed its link.
@@ -72,7 +72,7 @@ class Checker {
 
  private:
   void Refuse(RefusalKind kind, std::string why) {
-    if (++count_[static_cast<size_t>(kind)] > kMostOfAKind) return;
+    if (++count_[static_cast<size_t>(kind)] > kMaxOfAKind) return;
     found_.push_back({kind, std::move(why)});
   }
 

@@ -14,7 +14,7 @@ constexpr double kDriftFactor = 1.25;
 constexpr size_t kLeastRows = 8;
 constexpr size_t kSample = 240;  // Rows that are compared, of many.
 constexpr size_t kNeighbours = 5;
-constexpr size_t kMostSizes = 4;
+constexpr size_t kMaxSizes = 4;
 
 double Median(std::vector<double> values) {
   const auto middle =
@@ -24,7 +24,7 @@ double Median(std::vector<double> values) {
 }
 
 struct Row {
-  std::array<double, kMostSizes> sizes{};  // Logarithms.
+  std::array<double, kMaxSizes> sizes{};  // Logarithms.
   double slowness = 0;  // Logarithm of time over the model's time.
 };
 
@@ -39,7 +39,7 @@ class Rows {
     for (const OpMeasurement* from : rows) {
       Row row;
       const auto& members = SizesOf(from->query.op);
-      for (size_t i = 0; i < members.size() && i < kMostSizes; ++i) {
+      for (size_t i = 0; i < members.size() && i < kMaxSizes; ++i) {
         const int64_t size = from->query.*members[i];
         row.sizes[i] =
             std::log(static_cast<double>(std::max<int64_t>(size, 1)));
@@ -58,7 +58,7 @@ class Rows {
     for (size_t j = begin; j < rows_.size(); ++j) {
       if (j == i) continue;
       double distance = 0;
-      for (size_t d = 0; d < kMostSizes; ++d) {
+      for (size_t d = 0; d < kMaxSizes; ++d) {
         distance += std::abs(rows_[i].sizes[d] - rows_[j].sizes[d]);
       }
       if (count == kNeighbours && distance >= nearest[count - 1].first) {

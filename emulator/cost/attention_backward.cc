@@ -15,7 +15,7 @@ enum : size_t { kRate = 0, kFill, kTail, kOverhead };
 // of logarithms), and what it may not exceed. Keys; microseconds.
 constexpr BackwardConstants kStart = {0.5, 150, 0.5, 20};
 constexpr BackwardConstants kHeld = {0, 0.05, 0.03, 0.05};
-constexpr BackwardConstants kMost = {1, 4096, 1, 200};
+constexpr BackwardConstants kMax = {1, 4096, 1, 200};
 constexpr int kRounds = 40;
 constexpr size_t kFitPoints = 300;
 
@@ -99,7 +99,7 @@ AttentionBackward::AttentionBackward(
     return sum;
   };
   const std::vector<double> fitted =
-      FitConstants({kStart.begin(), kStart.end()}, {kMost.begin(), kMost.end()},
+      FitConstants({kStart.begin(), kStart.end()}, {kMax.begin(), kMax.end()},
                    kRounds, loss);
   std::copy(fitted.begin(), fitted.end(), constants_.begin());
 

@@ -16,7 +16,7 @@ enum : size_t { kRate = 0, kTail = 4, kFill, kMemory, kOverhead, kSharpness };
 constexpr double kBlock = 128;  // Queries.
 
 constexpr AttentionConstants kStart = {0.5, 0.6, 0.5, 0.3, 0.5, 128, 0.7, 4, 3};
-constexpr AttentionConstants kMost = {1, 1, 1, 1, 1, 4096, 1, 100, 8};
+constexpr AttentionConstants kMax = {1, 1, 1, 1, 1, 4096, 1, 100, 8};
 constexpr int kRounds = 16;
 constexpr size_t kFitPoints = 1500;
 
@@ -96,7 +96,7 @@ AttentionConstants FitAttention(const AttentionTable& table,
     return sum;
   };
   const std::vector<double> fitted =
-      FitConstants({kStart.begin(), kStart.end()}, {kMost.begin(), kMost.end()},
+      FitConstants({kStart.begin(), kStart.end()}, {kMax.begin(), kMax.end()},
                    kRounds, loss);
   AttentionConstants result;
   std::copy(fitted.begin(), fitted.end(), result.begin());

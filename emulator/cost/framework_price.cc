@@ -200,7 +200,7 @@ StepsCost FrameworkPrices::Sum(const std::vector<OpStep>& steps) const {
         !waited_for) {
       communication = Seconds(kContention * ToSeconds(communication));
     }
-    total.time += costs_.Beside(compute, communication);
+    total.time += costs_.Overlap(compute, communication);
     total.gap += std::max(kZero, costs_.RoomDuring(communication) - compute);
   }
   return total;
@@ -270,7 +270,8 @@ Duration FrameworkPrices::WithLaunches(Duration time, double kernels) const {
   return Seconds(NormOf(ToSeconds(time), host, kLaunchNorm));
 }
 
-Duration FrameworkPrices::BesideSharding(Duration pass, Duration moved) const {
+Duration FrameworkPrices::OverlapWithSharding(Duration pass,
+                                              Duration moved) const {
   if (setup_.overlap == CommunicationOverlap::kNone) return pass + moved;
   return std::max(pass, moved) +
          Seconds(kContention * ToSeconds(std::min(pass, moved)));

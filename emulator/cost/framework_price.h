@@ -52,7 +52,7 @@ class FrameworkPrices {
   // kernels that are not fused were counted against it.
   Duration Memory(double bytes) const;
   // A pass and the collectives of sharded weights beside it, all layers alike.
-  Duration BesideSharding(Duration pass, Duration moved) const;
+  Duration OverlapWithSharding(Duration pass, Duration moved) const;
 
  private:
   Duration Gemm(const GemmOp& op) const;

@@ -26,7 +26,7 @@ constexpr double kInnerStep = 32;  // Least part of k.
 
 constexpr GemmConstants kStart = {0.85, 0.75, 0.6, 0.45, 0.3,
                                   100,  0.8,  2,   2,    3};
-constexpr GemmConstants kMost = {1, 1, 1, 1, 1, 4096, 1, 100, 100, 8};
+constexpr GemmConstants kMax = {1, 1, 1, 1, 1, 4096, 1, 100, 100, 8};
 constexpr int kRounds = 16;
 constexpr size_t kFitPoints = 1200;
 
@@ -135,7 +135,7 @@ GemmConstants FitGemm(const GemmTable& table, const DeviceRates& rates) {
     return sum;
   };
   const std::vector<double> fitted =
-      FitConstants({kStart.begin(), kStart.end()}, {kMost.begin(), kMost.end()},
+      FitConstants({kStart.begin(), kStart.end()}, {kMax.begin(), kMax.end()},
                    kRounds, loss);
   GemmConstants result;
   std::copy(fitted.begin(), fitted.end(), result.begin());

@@ -91,14 +91,14 @@ class PriceCache {
     }
     const OpPrice price = make();
     const std::lock_guard<std::mutex> lock(shard.mutex);
-    if (shard.prices.size() >= kMostInShard) shard.prices.clear();
+    if (shard.prices.size() >= kMaxInShard) shard.prices.clear();
     shard.prices.emplace(key, price);
     return price;
   }
 
  private:
   static constexpr size_t kShards = 16;
-  static constexpr size_t kMostInShard = 4096;  // About 4 MB in all.
+  static constexpr size_t kMaxInShard = 4096;  // About 4 MB in all.
   struct Shard {
     std::mutex mutex{};
     absl::flat_hash_map<Fingerprint, OpPrice> prices{};
@@ -261,7 +261,7 @@ std::unique_ptr<const ProfileCost> ProfileCost::ForLayout(
 
 ProfileCost::~ProfileCost() = default;
 
-Duration ProfileCost::Beside(Duration compute, Duration communication) const {
+Duration ProfileCost::Overlap(Duration compute, Duration communication) const {
   const Alone& state = *state_->alone;
   const Duration longer = std::max(compute, communication);
   if ((state.compute_slowdown == 1 && state.communication_slowdown == 1) ||
@@ -327,8 +327,8 @@ class GroupedCosts : public OpCostModel {
 
   Duration Cost(const Op& op) const override { return own_->Cost(op); }
   OpPrice Price(const Op& op) const override { return own_->Price(op); }
-  Duration Beside(Duration compute, Duration communication) const override {
-    return own_->Beside(compute, communication);
+  Duration Overlap(Duration compute, Duration communication) const override {
+    return own_->Overlap(compute, communication);
   }
   Duration RoomDuring(Duration communication) const override {
     return own_->RoomDuring(communication);

@@ -45,7 +45,7 @@ class ProfileCost : public OpCostModel {
   OpPrice Price(const Op& op) const override;
   // Slowed down as the profile's collectives say; factors of 1 (or a profile
   // without any): the longer of the two.
-  Duration Beside(Duration compute, Duration communication) const override;
+  Duration Overlap(Duration compute, Duration communication) const override;
   // None where compute slows communication down.
   Duration RoomDuring(Duration communication) const override;
 

@@ -171,7 +171,7 @@ StepsCost CostOf(const std::vector<OpStep>& steps, const OpCostModel& costs) {
     Duration communication = kZero;
     for (const Op& op : step.compute) compute += costs.Cost(op);
     for (const Op& op : step.communication) communication += costs.Cost(op);
-    total.time += costs.Beside(compute, communication);
+    total.time += costs.Overlap(compute, communication);
     total.gap += std::max(kZero, costs.RoomDuring(communication) - compute);
   }
   return total;

@@ -38,7 +38,7 @@ class OpCostModel {
   // A compute stream and the communication beside it, both together: the
   // longer, and more where one slows the other down. Pure; never less than
   // either, and with nothing on one side the other.
-  virtual Duration Beside(Duration compute, Duration communication) const {
+  virtual Duration Overlap(Duration compute, Duration communication) const {
     return std::max(compute, communication);
   }
   // Returns how much compute can run during `communication` without either's

@@ -43,9 +43,9 @@ void AddSharding(const LayerSpec& layer, const GradientNeeds& needs,
   Duration fused = kZero;  // Moved during a fused backward.
   if (setting.sharding == OptimizerSharding::kZero3) {
     const Duration gather = moved(Collective::kAllGather, 2);
-    cost->forward = prices.BesideSharding(cost->forward, gather);
+    cost->forward = prices.OverlapWithSharding(cost->forward, gather);
     if (needs.input || needs.weights) {
-      cost->backward = prices.BesideSharding(cost->backward, gather);
+      cost->backward = prices.OverlapWithSharding(cost->backward, gather);
       fused += gather;
     }
   }
@@ -59,10 +59,10 @@ void AddSharding(const LayerSpec& layer, const GradientNeeds& needs,
     const Duration reduce =
         moved(Collective::kReduceScatter,
               GradientBytes(setting.options.precision, setting.setup));
-    cost->weight_grad = prices.BesideSharding(cost->weight_grad, reduce);
+    cost->weight_grad = prices.OverlapWithSharding(cost->weight_grad, reduce);
     fused += reduce;
   }
-  cost->fused = prices.BesideSharding(cost->fused, fused);
+  cost->fused = prices.OverlapWithSharding(cost->fused, fused);
 }
 
 // Inputs were kept whole: nothing is gathered again.

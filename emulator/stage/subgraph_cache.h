@@ -45,8 +45,8 @@ struct LayerCost {
 
 // Any number of threads. `price` must be a pure function of what the key was
 // made of; two threads that miss at once both call it, and count two misses.
-// At most 16 * kMostPerShard are kept.
-template <typename Cost, size_t kMostPerShard = size_t{1} << 16>
+// At most 16 * kMaxPerShard are kept.
+template <typename Cost, size_t kMaxPerShard = size_t{1} << 16>
 class FingerprintCache {
  public:
   template <typename Price>
@@ -63,7 +63,7 @@ class FingerprintCache {
     const Cost cost = price();
     const std::unique_lock lock(shard.mutex);
     // Shapes of past steps may never return; starting afresh bounds memory.
-    if (shard.costs.size() >= kMostPerShard) shard.costs.clear();
+    if (shard.costs.size() >= kMaxPerShard) shard.costs.clear();
     shard.costs.emplace(key, cost);
     return cost;
   }

@@ -81,7 +81,7 @@ ReplayStep::ReplayStep(StepProgram program, const ExecutionPlan& plan,
     IndexMemory(r.value());
   }
   const auto all = static_cast<int64_t>(program_.ops.size());
-  save_every_ = std::max<int64_t>(1, all / (kMostCheckpoints - 8));
+  save_every_ = std::max<int64_t>(1, all / (kMaxCheckpoints - 8));
 }
 
 int64_t ReplayStep::Taken(const StepOp& op) const {

@@ -11,7 +11,7 @@
 // whole emulation.
 //
 // Plans with copies to the host, delays inside a rank or kFairNic links are
-// emulated whole each time. Memory: the checkpoints, at most kMostCheckpoints
+// emulated whole each time. Memory: the checkpoints, at most kMaxCheckpoints
 // times (ranks + links + transfers on their way). One object for each thread.
 #ifndef PIPELOOM_EMULATOR_STEP_REPLAY_STEP_H_
 #define PIPELOOM_EMULATOR_STEP_REPLAY_STEP_H_
@@ -61,7 +61,7 @@ struct ReplayCounters {
 
 class ReplayStep {
  public:
-  static constexpr int32_t kMostCheckpoints = 256;
+  static constexpr int32_t kMaxCheckpoints = 256;
 
   // Emulates the plan once. Errors are EmulateStep's.
   // With `reuse` off every change is emulated whole; results are the same.

@@ -11,7 +11,7 @@
 namespace pipeloom::emulator {
 namespace {
 
-constexpr int kMostRanksShown = 8;
+constexpr int kMaxRanksShown = 8;
 constexpr uint32_t kPhases = 4;
 
 const char* Word(OpCode code) {
@@ -149,7 +149,7 @@ absl::Status StepEngine::Deadlock() const {
   for (int32_t id = 0; id < program_->num_ranks; ++id) {
     const RankState& rank = ranks_[static_cast<size_t>(id)];
     if (rank.next >= program_->ops_of(id).size()) continue;
-    if (++waiting > kMostRanksShown) continue;
+    if (++waiting > kMaxRanksShown) continue;
     const auto index = static_cast<uint32_t>(rank.waits_for);
     const EdgeRoute& route = program_->route_of(index);
     const StepOp& op =
@@ -172,9 +172,9 @@ absl::Status StepEngine::Deadlock() const {
                                               : " has not sent it");
     }
   }
-  if (waiting > kMostRanksShown) {
+  if (waiting > kMaxRanksShown) {
     absl::StrAppendFormat(&text, "; and %d more ranks",
-                          waiting - kMostRanksShown);
+                          waiting - kMaxRanksShown);
   }
   return absl::FailedPreconditionError(text);
 }

@@ -84,12 +84,12 @@ class Compiler {
   absl::Status Run() {
     size_t instructions = 0;
     for (const auto& program : plan_.programs) instructions += program.size();
-    if (instructions >= StepOp::kMostIndex ||
-        graph_.num_edges() >= static_cast<int32_t>(StepOp::kMostIndex)) {
+    if (instructions >= StepOp::kMaxIndex ||
+        graph_.num_edges() >= static_cast<int32_t>(StepOp::kMaxIndex)) {
       return absl::InvalidArgumentError(absl::StrFormat(
           "the plan has %d instructions and %d edges; at most %d can be "
           "emulated",
-          instructions, graph_.num_edges(), StepOp::kMostIndex - 1));
+          instructions, graph_.num_edges(), StepOp::kMaxIndex - 1));
     }
     Clear();
     RouteEdges();

@@ -39,10 +39,10 @@ enum class OpCode : uint8_t {
 };
 
 struct StepOp {
-  static constexpr uint32_t kMostIndex = (uint32_t{1} << 28) - 1;
+  static constexpr uint32_t kMaxIndex = (uint32_t{1} << 28) - 1;
 
   StepOp() = default;
-  StepOp(uint32_t at, OpCode what) : index(at & kMostIndex), code(what) {}
+  StepOp(uint32_t at, OpCode what) : index(at & kMaxIndex), code(what) {}
 
   uint32_t index : 28 = 0;
   OpCode code : 4 = OpCode::kNothing;

@@ -10,7 +10,7 @@
 namespace pipeloom::emulator {
 namespace {
 
-constexpr size_t kMostCandidates = 64;
+constexpr size_t kMaxCandidates = 64;
 
 struct RankView {
   std::vector<const Span*> busy{};   // Tasks and epilogues, by start.
@@ -316,8 +316,7 @@ class Analysis {
     FreeSlot slot;
     const RankView& rank = ranks_[r];
     const Bytes limit = graph_.rank(r).memory.limit;
-    const size_t last =
-        std::min(rank.order.size(), index + 1 + kMostCandidates);
+    const size_t last = std::min(rank.order.size(), index + 1 + kMaxCandidates);
     for (size_t i = index + 1; i < last; ++i) {
       const TaskId u = rank.order[i];
       const SimTime at = std::max(a, result_.causes[u].ready);

@@ -21,7 +21,7 @@
 //   dependency  any other wait for a producer, or for a delay inside the rank
 //   other       none of these: start-up time of a measured task
 //
-// Pure functions. O(spans log spans + idle pieces * kMostCandidates).
+// Pure functions. O(spans log spans + idle pieces * kMaxCandidates).
 #ifndef PIPELOOM_EMULATOR_TRACE_TRACE_ANALYSIS_H_
 #define PIPELOOM_EMULATOR_TRACE_TRACE_ANALYSIS_H_
 

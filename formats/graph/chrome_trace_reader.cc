@@ -14,10 +14,10 @@ namespace pipeloom::formats {
 namespace {
 
 constexpr size_t kChunk = size_t{1} << 16;
-constexpr int64_t kMostToken = int64_t{1} << 20;
-constexpr size_t kMostArgs = 64;
-constexpr size_t kMostArgBytes = 4096;
-constexpr int kMostDepth = 256;
+constexpr int64_t kMaxToken = int64_t{1} << 20;
+constexpr size_t kMaxArgs = 64;
+constexpr size_t kMaxArgBytes = 4096;
+constexpr int kMaxDepth = 256;
 
 // The bytes of the file, a chunk at a time.
 class Source {
@@ -41,7 +41,7 @@ class Source {
   void Next() {
     ++at_;
     ++position_;
-    if (position_ - token_ > kMostToken && status_.ok()) {
+    if (position_ - token_ > kMaxToken && status_.ok()) {
       status_ = absl::InvalidArgumentError(
           "a name, number or gap of more than a mebibyte");
       at_ = size_;
@@ -159,7 +159,7 @@ class Handler {
   bool key(string_t& value) {
     source_->TokenSeen();
     // Keys inside of nested values do not matter.
-    key_ = value.size() <= kMostArgBytes ? value : std::string();
+    key_ = value.size() <= kMaxArgBytes ? value : std::string();
     return true;
   }
   bool parse_error(std::size_t, const std::string&,
@@ -181,9 +181,9 @@ class Handler {
 
  private:
   bool Deeper() {
-    if (++depth_ <= kMostDepth) return true;
+    if (++depth_ <= kMaxDepth) return true;
     status = absl::InvalidArgumentError(
-        absl::StrCat("lists and objects more than ", kMostDepth, " deep"));
+        absl::StrCat("lists and objects more than ", kMaxDepth, " deep"));
     return false;
   }
 
@@ -213,12 +213,12 @@ class Handler {
   bool Value(const std::string& text) {
     source_->TokenSeen();
     if (in_args_ && depth_ == events_depth_ + 2) {
-      if (event_.args.size() < kMostArgs && text.size() <= kMostArgBytes) {
+      if (event_.args.size() < kMaxArgs && text.size() <= kMaxArgBytes) {
         event_.args.emplace_back(key_, text);
       }
     } else if (AtEvent()) {
-      if (key_ == "name") event_.name = text.substr(0, kMostArgBytes);
-      if (key_ == "cat") event_.category = text.substr(0, kMostArgBytes);
+      if (key_ == "name") event_.name = text.substr(0, kMaxArgBytes);
+      if (key_ == "cat") event_.category = text.substr(0, kMaxArgBytes);
       if (key_ == "ph") event_.phase = text.substr(0, 8);
       int64_t id = 0;
       if (key_ == "pid" && absl::SimpleAtoi(text, &id)) event_.process = id;

@@ -14,7 +14,7 @@ namespace {
 
 constexpr double kMaxMicroseconds = 1e12;
 constexpr int64_t kMaxBytes = int64_t{1} << 50;
-constexpr int64_t kMostTasks = 2'000'000;
+constexpr int64_t kMaxTasks = 2'000'000;
 
 constexpr std::pair<absl::string_view, bool> kMaps[] = {{"looped", false},
                                                         {"vee", true}};
@@ -64,10 +64,10 @@ void ReadPipeline(ObjectReader& reader, PipelineProblem* problem) {
     reader.Refuse("modules", "a list of at least one module");
   }
   const int64_t tasks = chunks * problem->ranks * problem->microbatches * 3;
-  if (tasks > kMostTasks) {
+  if (tasks > kMaxTasks) {
     reader.Fail(reader.line(),
                 absl::StrCat("ranks x chunks x microbatches x 3 passes are ",
-                             tasks, " tasks; at most ", kMostTasks));
+                             tasks, " tasks; at most ", kMaxTasks));
   }
 }
 

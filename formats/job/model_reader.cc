@@ -392,15 +392,15 @@ constexpr std::pair<absl::string_view, NicSharing> kNicSharings[] = {
     {"NIC_SHARING_FAIR", NicSharing::kFair},
 };
 
-constexpr int32_t kMostGpus = 1 << 30;
+constexpr int32_t kMaxGpus = 1 << 30;
 
 // What a cluster file need not say. Whether nodes and GPUs exist is checked by
 // ValidateClusterSpec.
 void ReadNetwork(ObjectReader& reader, ClusterSpec* cluster) {
   reader.ReadObject("domain", [&](ObjectReader& r) {
     r.ReadEnum<DomainKind>("kind", kDomainKinds, &cluster->domain.kind);
-    r.Read("gpus", 0, kMostGpus, &cluster->domain.gpus);
-    r.Read("hops", 0, kMostGpus, &cluster->domain.hops);
+    r.Read("gpus", 0, kMaxGpus, &cluster->domain.gpus);
+    r.Read("hops", 0, kMaxGpus, &cluster->domain.hops);
   });
   reader.Read("nics_per_node", 0, 1024, &cluster->nics_per_node);
   reader.ReadEnum<NicSharing>("nic_sharing", kNicSharings,
@@ -410,9 +410,9 @@ void ReadNetwork(ObjectReader& reader, ClusterSpec* cluster) {
     NodeGroup& group = cluster->node_groups.emplace_back();
     r.Require("num_nodes");
     r.Require("device");
-    r.Read("first_node", 0, kMostGpus, &group.first_node);
-    r.Read("num_nodes", 1, kMostGpus, &group.num_nodes);
-    r.Read("every", 0, kMostGpus, &group.every);
+    r.Read("first_node", 0, kMaxGpus, &group.first_node);
+    r.Read("num_nodes", 1, kMaxGpus, &group.num_nodes);
+    r.Read("every", 0, kMaxGpus, &group.every);
     r.ReadObject("device",
                  [&](ObjectReader& d) { ReadDevice(d, &group.device); });
     if (r.Has("precision")) {
@@ -424,15 +424,15 @@ void ReadNetwork(ObjectReader& reader, ClusterSpec* cluster) {
   reader.ReadObjects("slow_gpus", [&](ObjectReader& r) {
     SlowGpu& slow = cluster->slow_gpus.emplace_back();
     r.Require("factor");
-    r.Read("gpu", 0, kMostGpus, &slow.gpu);
+    r.Read("gpu", 0, kMaxGpus, &slow.gpu);
     r.Read("factor", 1.0, 1e6, &slow.factor);
   });
   cluster->slow_links.clear();
   reader.ReadObjects("slow_links", [&](ObjectReader& r) {
     SlowNodeLink& slow = cluster->slow_links.emplace_back();
     r.Require("factor");
-    r.Read("from_node", 0, kMostGpus, &slow.from_node);
-    r.Read("to_node", 0, kMostGpus, &slow.to_node);
+    r.Read("from_node", 0, kMaxGpus, &slow.from_node);
+    r.Read("to_node", 0, kMaxGpus, &slow.to_node);
     r.Read("factor", 1.0, 1e6, &slow.factor);
   });
   reader.ReadObject("jitter", [&](ObjectReader& r) {

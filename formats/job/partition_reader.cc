@@ -31,12 +31,12 @@ ModuleId ReadModule(const ModelSpec& model, ObjectReader& reader) {
 }
 
 void ReadLayout(ObjectReader& r, PartitionLayout* layout) {
-  constexpr int32_t kMost = 65536;
-  r.Read("tp", 1, kMost, &layout->parallel.tp);
-  r.Read("cp", 1, kMost, &layout->parallel.cp);
-  r.Read("ep", 1, kMost, &layout->parallel.ep);
-  r.Read("pp", 1, kMost, &layout->parallel.pp);
-  r.Read("dp", 1, kMost, &layout->parallel.dp);
+  constexpr int32_t kMax = 65536;
+  r.Read("tp", 1, kMax, &layout->parallel.tp);
+  r.Read("cp", 1, kMax, &layout->parallel.cp);
+  r.Read("ep", 1, kMax, &layout->parallel.ep);
+  r.Read("pp", 1, kMax, &layout->parallel.pp);
+  r.Read("dp", 1, kMax, &layout->parallel.dp);
   ReadModuleParallelism(r, &layout->modules);
   r.Read("microbatches", 0, 1'000'000, &layout->microbatches);
 }
@@ -83,17 +83,17 @@ absl::StatusOr<Partition> ParsePartition(absl::string_view text,
     });
     reader.Require("stages");
     reader.ReadObjects("stages", [&](ObjectReader& r) {
-      constexpr int32_t kMost = 1'000'000;
+      constexpr int32_t kMax = 1'000'000;
       Stage stage;
       int32_t first_layer = 0;
       int32_t rank = 0;
       int32_t segment = 0;
       stage.module = ReadModule(job.model, r);
       r.Require("layers");
-      r.Read("first_layer", 0, kMost, &first_layer);
-      r.Read("layers", 1, kMost, &stage.num_layers);
+      r.Read("first_layer", 0, kMax, &first_layer);
+      r.Read("layers", 1, kMax, &stage.num_layers);
       r.Read("rank", 0, 4095, &rank);
-      r.Read("segment", 0, kMost, &segment);
+      r.Read("segment", 0, kMax, &segment);
       stage.first_layer = LayerId(first_layer);
       stage.rank = RankId(rank);
       stage.segment = SegmentId(segment);

@@ -74,13 +74,13 @@ std::string Stem(absl::string_view file_name) {
   return std::string(file_name);
 }
 
-// `path` as the file `beside` means it.
-std::string PathBeside(absl::string_view beside, absl::string_view path) {
-  const size_t slash = beside.rfind('/');
+// Returns `path` relative to the folder of `file`.
+std::string SiblingPath(absl::string_view file, absl::string_view path) {
+  const size_t slash = file.rfind('/');
   if (slash == absl::string_view::npos || absl::StartsWith(path, "/")) {
     return std::string(path);
   }
-  return absl::StrCat(beside.substr(0, slash + 1), path);
+  return absl::StrCat(file.substr(0, slash + 1), path);
 }
 
 struct NamedText {
@@ -193,7 +193,7 @@ void ReadSetup(ObjectReader& reader, JobSpec* job) {
 }
 
 void ReadPartitionRules(ObjectReader& reader, PartitionRules* rules) {
-  constexpr int32_t kMost = 1'000'000;
+  constexpr int32_t kMax = 1'000'000;
   reader.ReadObjects("together", [&](ObjectReader& together) {
     PartitionRules::Together& rule = rules->together.emplace_back();
     together.Require("layers");
@@ -201,8 +201,8 @@ void ReadPartitionRules(ObjectReader& reader, PartitionRules* rules) {
       PartitionRules::Layers& layers = rule.layers.emplace_back();
       r.Require("module");
       r.Read("module", &layers.module);
-      r.Read("first", -kMost, kMost, &layers.first);
-      r.Read("count", 1, kMost, &layers.count);
+      r.Read("first", -kMax, kMax, &layers.first);
+      r.Read("count", 1, kMax, &layers.count);
     });
     if (together.Has("rank")) {
       together.Read("rank", -4096, 4095, &rule.rank.emplace());
@@ -308,18 +308,18 @@ absl::StatusOr<JobSpec> ParseJob(absl::string_view text,
     reader.Read("source", &job.source);
   }
   PIPELOOM_RETURN_IF_ERROR(reader.Finish());
-  const auto beside = [&](const std::string& name) {
-    return IsPath(name) ? PathBeside(file_name, name) : name;
+  const auto sibling = [&](const std::string& name) {
+    return IsPath(name) ? SiblingPath(file_name, name) : name;
   };
   if (!model_name.empty()) {
     absl::StatusOr<ModelSpec> model =
-        LoadModel(beside(model_name), data_dir, read);
+        LoadModel(sibling(model_name), data_dir, read);
     if (!model.ok()) return InFile(file_name, model.status());
     job.model = *std::move(model);
   }
   if (!cluster_name.empty()) {
     absl::StatusOr<ClusterSpec> cluster =
-        LoadCluster(beside(cluster_name), data_dir, read);
+        LoadCluster(sibling(cluster_name), data_dir, read);
     if (!cluster.ok()) return InFile(file_name, cluster.status());
     job.cluster = *std::move(cluster);
   }

@@ -15,16 +15,16 @@
 namespace pipeloom::formats {
 namespace {
 
-constexpr int64_t kMostBytes = int64_t{1} << 50;
-constexpr int64_t kMostRanks = 1 << 24;
-constexpr double kMostUs = 1e12;
-constexpr double kMostRate = 1e15;
-constexpr size_t kMostCurves = 10'000;
+constexpr int64_t kMaxBytes = int64_t{1} << 50;
+constexpr int64_t kMaxRanks = 1 << 24;
+constexpr double kMaxUs = 1e12;
+constexpr double kMaxRate = 1e15;
+constexpr size_t kMaxCurves = 10'000;
 
 void ReadSizes(ObjectReader& reader, absl::string_view name,
                std::vector<int64_t>* out) {
   reader.ForEach(name, [&](const JsonValue& item, const std::string& path) {
-    reader.ParseInteger(item, path, 1, kMostBytes, &out->emplace_back());
+    reader.ParseInteger(item, path, 1, kMaxBytes, &out->emplace_back());
   });
 }
 
@@ -49,11 +49,11 @@ void ReadCurve(ObjectReader& reader, CollectiveCurve* curve) {
   } else if (reader.ok()) {
     reader.Refuse("span", absl::StrCat("one of ", kSpanWords));
   }
-  reader.Read("ranks", int64_t{2}, kMostRanks, &curve->ranks);
+  reader.Read("ranks", int64_t{2}, kMaxRanks, &curve->ranks);
   ReadSizes(reader, "bytes", &curve->bytes);
   ReadSizes(reader, "estimated", &curve->estimated);
   reader.ForEach("us", [&](const JsonValue& item, const std::string& path) {
-    reader.ParseNumber(item, path, 0, kMostUs, &curve->us.emplace_back());
+    reader.ParseNumber(item, path, 0, kMaxUs, &curve->us.emplace_back());
   });
 }
 
@@ -101,18 +101,18 @@ std::string Line(const CollectiveCurve& curve) {
 }  // namespace
 
 void ReadCollectives(ObjectReader& reader, CollectiveProfile* out) {
-  reader.Read("nic_bytes_per_second", 0.0, kMostRate,
+  reader.Read("nic_bytes_per_second", 0.0, kMaxRate,
               &out->nic_bytes_per_second);
-  reader.Read("node_bytes_per_second", 0.0, kMostRate,
+  reader.Read("node_bytes_per_second", 0.0, kMaxRate,
               &out->node_bytes_per_second);
-  reader.Read("gpus_per_node", int64_t{1}, kMostRanks, &out->gpus_per_node);
+  reader.Read("gpus_per_node", int64_t{1}, kMaxRanks, &out->gpus_per_node);
   reader.Read("compute_slowdown", 1.0, 10.0, &out->compute_slowdown);
   reader.Read("communication_slowdown", 1.0, 10.0,
               &out->communication_slowdown);
   reader.Read("source", &out->source);
   reader.ReadObjects("curves", [&](ObjectReader& r) {
-    if (out->curves.size() >= kMostCurves) {
-      r.Fail(r.line(), absl::StrCat("more than ", kMostCurves, " curves"));
+    if (out->curves.size() >= kMaxCurves) {
+      r.Fail(r.line(), absl::StrCat("more than ", kMaxCurves, " curves"));
       return;
     }
     ReadCurve(r, &out->curves.emplace_back());

@@ -17,7 +17,7 @@
 namespace pipeloom::formats {
 namespace {
 
-constexpr int64_t kMost = int64_t{1} << 40;
+constexpr int64_t kMax = int64_t{1} << 40;
 
 // The NAME=VALUE words of one cell, each of which must be asked for.
 class Words {
@@ -39,7 +39,7 @@ class Words {
     const std::string text = Take(name);
     if (text.empty()) return missing;
     int64_t value = 0;
-    if (!absl::SimpleAtoi(text, &value) || value < least || value > kMost) {
+    if (!absl::SimpleAtoi(text, &value) || value < least || value > kMax) {
       Fail(absl::StrFormat("%s=%s; it must be a whole number >= %d", name, text,
                            least));
       return missing;

@@ -20,7 +20,7 @@
 namespace pipeloom::formats {
 namespace {
 
-constexpr double kMostUs = 864e9;
+constexpr double kMaxUs = 864e9;
 
 // A column that holds times.
 struct TimeColumn {
@@ -287,7 +287,7 @@ class Reader {
       }
       double value = 0;
       if (!absl::SimpleAtod(cell, &value) ||
-          !(value > 0 && value * column->to_us <= kMostUs)) {
+          !(value > 0 && value * column->to_us <= kMaxUs)) {
         return Refuse(row, index, "a time above 0 and of at most 10 days");
       }
       point.time_us = value * column->to_us;

@@ -11,7 +11,7 @@
 namespace pipeloom::formats {
 namespace {
 
-constexpr int64_t kMost = int64_t{1} << 50;
+constexpr int64_t kMax = int64_t{1} << 50;
 
 template <typename Enum>
 void ReadWord(ObjectReader& reader, absl::string_view name,
@@ -38,7 +38,7 @@ absl::string_view ReadField(ObjectReader& reader, const QueryField& field,
     query->ranks = 2;
     return "";
   }
-  reader.Read(name, field.least, kMost, &(query->*field.value));
+  reader.Read(name, field.least, kMax, &(query->*field.value));
   return has || !field.required ? "" : name;
 }
 

@@ -19,10 +19,10 @@
 namespace pipeloom::formats {
 namespace {
 
-constexpr int64_t kMostOfAField = int64_t{1} << 40;
-constexpr double kMostUs = 1e12;
-constexpr double kMostRate = 1e18;
-constexpr size_t kMostRows = 2'000'000;
+constexpr int64_t kMaxOfAField = int64_t{1} << 40;
+constexpr double kMaxUs = 1e12;
+constexpr double kMaxRate = 1e18;
+constexpr size_t kMaxRows = 2'000'000;
 
 // A table as the file has it. A value of `fallback` throughout a column is
 // written as an empty one.
@@ -83,8 +83,7 @@ void ReadCells(ObjectReader& reader, Table* table) {
     const absl::string_view name = layout.grid[c].name;
     reader.Require(name);
     reader.ForEach(name, [&](const JsonValue& item, const std::string& path) {
-      reader.ParseInteger(item, path, 1, kMostOfAField,
-                          &grid[c].emplace_back());
+      reader.ParseInteger(item, path, 1, kMaxOfAField, &grid[c].emplace_back());
     });
     if (reader.ok() && grid[c].size() != grid[0].size()) {
       reader.Fail(
@@ -109,11 +108,11 @@ void ReadCells(ObjectReader& reader, Table* table) {
     for (size_t c = 0; c < sizes; ++c) {
       const bool may_be_zero = layout.site[c].fallback == 0;
       reader.ParseInteger(site.items[c], path, may_be_zero ? 0 : 1,
-                          kMostOfAField, &size[c]);
+                          kMaxOfAField, &size[c]);
     }
     for (size_t i = 0; i < points && reader.ok(); ++i) {
       double us = 0;
-      reader.ParseNumber(site.items[sizes + i], path, 0, kMostUs, &us);
+      reader.ParseNumber(site.items[sizes + i], path, 0, kMaxUs, &us);
       if (us <= 0) continue;
       for (size_t c = 0; c < grid.size(); ++c) {
         layout.grid[c].values->push_back(grid[c][i]);
@@ -122,8 +121,8 @@ void ReadCells(ObjectReader& reader, Table* table) {
         layout.site[c].values->push_back(size[c]);
       }
       table->us.push_back(us);
-      if (table->us.size() > kMostRows) {
-        reader.Fail(site.line, absl::StrCat("more than ", kMostRows, " times"));
+      if (table->us.size() > kMaxRows) {
+        reader.Fail(site.line, absl::StrCat("more than ", kMaxRows, " times"));
         return;
       }
     }
@@ -303,10 +302,10 @@ absl::StatusOr<DeviceProfile> ParseDeviceProfile(absl::string_view text,
     DeviceRates& rates = profile.rates;
     r.Require("bf16_flops_per_second");
     r.Require("bytes_per_second");
-    r.ReadPositive("bf16_flops_per_second", kMostRate,
+    r.ReadPositive("bf16_flops_per_second", kMaxRate,
                    &rates.bf16_flops_per_second);
-    r.Read("fp8_flops_per_second", 0.0, kMostRate, &rates.fp8_flops_per_second);
-    r.ReadPositive("bytes_per_second", kMostRate, &rates.bytes_per_second);
+    r.Read("fp8_flops_per_second", 0.0, kMaxRate, &rates.fp8_flops_per_second);
+    r.ReadPositive("bytes_per_second", kMaxRate, &rates.bytes_per_second);
     r.Read("multiprocessors", int64_t{1}, int64_t{100'000},
            &rates.multiprocessors);
   });

@@ -12,8 +12,8 @@
 namespace pipeloom::formats {
 namespace {
 
-constexpr size_t kMostColumns = 1000;
-constexpr size_t kMostRows = 10'000'000;
+constexpr size_t kMaxColumns = 1000;
+constexpr size_t kMaxRows = 10'000'000;
 
 // Splits a text into rows, one after another.
 class Splitter {
@@ -58,9 +58,9 @@ class Splitter {
       }
       absl::StripAsciiWhitespace(&cell);
       row->cells.push_back(std::move(cell));
-      if (row->cells.size() > kMostColumns) {
+      if (row->cells.size() > kMaxColumns) {
         return ErrorAt(file_, line_,
-                       absl::StrCat("more than ", kMostColumns, " columns"));
+                       absl::StrCat("more than ", kMaxColumns, " columns"));
       }
       if (at_ >= text_.size()) return absl::OkStatus();
       if (text_[at_++] == '\n') {
@@ -168,9 +168,9 @@ absl::StatusOr<CsvTable> ParseCsv(absl::string_view text,
           absl::StrCat("has ", row.cells.size(), " cells; the header has ",
                        table.columns.size()));
     }
-    if (table.rows.size() >= kMostRows) {
+    if (table.rows.size() >= kMaxRows) {
       return ErrorAt(file_name, row.line,
-                     absl::StrCat("more than ", kMostRows, " rows"));
+                     absl::StrCat("more than ", kMaxRows, " rows"));
     }
     table.rows.push_back(row);
   }

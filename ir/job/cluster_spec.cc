@@ -12,7 +12,7 @@ namespace pipeloom {
 
 namespace {
 
-constexpr double kMostFactor = 1e6;
+constexpr double kMaxFactor = 1e6;
 
 // Says no with the field, its value and what is allowed.
 class Refusal {
@@ -127,7 +127,7 @@ absl::Status CheckGroups(const ClusterSpec& cluster, const Refusal& fail) {
 
 absl::Status CheckSlow(const ClusterSpec& cluster, const Refusal& fail) {
   const auto check_factor = [&](const std::string& at, double factor) {
-    return factor >= 1 && factor <= kMostFactor
+    return factor >= 1 && factor <= kMaxFactor
                ? absl::OkStatus()
                : fail(at + "factor", factor, "in [1, 1e6]");
   };

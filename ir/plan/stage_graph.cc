@@ -102,11 +102,11 @@ absl::StatusOr<StageGraph> StageGraph::Create(
     }
   }
   // Whatever adds up times or sizes of a graph stays in range.
-  constexpr int64_t kMost = int64_t{1} << 60;
+  constexpr int64_t kMax = int64_t{1} << 60;
   int64_t nanoseconds = 0;
   int64_t bytes = 0;
   const auto add = [](int64_t value, int64_t* sum) {
-    *sum = value > kMost - *sum ? kMost : *sum + value;
+    *sum = value > kMax - *sum ? kMax : *sum + value;
   };
   for (const RankSpec& rank : ranks) {
     const RankMemory& m = rank.memory;
@@ -124,11 +124,10 @@ absl::StatusOr<StageGraph> StageGraph::Create(
     add(d.delay.count(), &nanoseconds);
     add(d.payload.count(), &bytes);
   }
-  if (nanoseconds >= kMost || bytes >= kMost) {
+  if (nanoseconds >= kMax || bytes >= kMax) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "all %s of the graph together must be less than %d",
-        nanoseconds >= kMost ? "times in nanoseconds" : "sizes in bytes",
-        kMost));
+        nanoseconds >= kMax ? "times in nanoseconds" : "sizes in bytes", kMax));
   }
   StageGraph graph;
   graph.name_ = std::move(name);

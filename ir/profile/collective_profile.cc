@@ -10,8 +10,8 @@
 namespace pipeloom {
 namespace {
 
-constexpr double kMostSlowdown = 10;
-constexpr double kMostUs = 1e12;
+constexpr double kMaxSlowdown = 10;
+constexpr double kMaxUs = 1e12;
 
 absl::Status Refuse(const CollectiveCurve& curve, absl::string_view what) {
   return absl::InvalidArgumentError(
@@ -33,7 +33,7 @@ absl::Status ValidateCurve(const CollectiveCurve& curve) {
       return Refuse(curve, absl::StrCat("bytes[", i, "] is ", curve.bytes[i],
                                         "; sizes must be positive and ascend"));
     }
-    if (!(curve.us[i] > 0) || curve.us[i] > kMostUs ||
+    if (!(curve.us[i] > 0) || curve.us[i] > kMaxUs ||
         (i > 0 && curve.us[i] < curve.us[i - 1])) {
       return Refuse(curve,
                     absl::StrCat("us[", i, "] is ", curve.us[i],
@@ -81,9 +81,9 @@ absl::Status ValidateCollectiveProfile(const CollectiveProfile& profile) {
   PIPELOOM_RETURN_IF_ERROR(CheckNumber(
       "gpus_per_node", static_cast<double>(profile.gpus_per_node), 1, 1e6));
   PIPELOOM_RETURN_IF_ERROR(CheckNumber(
-      "compute_slowdown", profile.compute_slowdown, 1, kMostSlowdown));
+      "compute_slowdown", profile.compute_slowdown, 1, kMaxSlowdown));
   return CheckNumber("communication_slowdown", profile.communication_slowdown,
-                     1, kMostSlowdown);
+                     1, kMaxSlowdown);
 }
 
 }  // namespace pipeloom

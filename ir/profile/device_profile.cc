@@ -12,7 +12,7 @@
 namespace pipeloom {
 namespace {
 
-constexpr int64_t kMostOfAField = int64_t{1} << 40;
+constexpr int64_t kMaxOfAField = int64_t{1} << 40;
 
 using Column = std::pair<absl::string_view, std::vector<int64_t>*>;
 
@@ -97,10 +97,10 @@ absl::Status ValidateTable(const Table& table) {
     }
     for (size_t i = 0; i < column.second->size(); ++i) {
       const int64_t value = (*column.second)[i];
-      if (value >= least && value <= kMostOfAField) continue;
+      if (value >= least && value <= kMaxOfAField) continue;
       return absl::InvalidArgumentError(absl::StrCat(
           "table \"", name, "\" row ", i, ": \"", column.first, "\" is ", value,
-          "; it must be in [", least, ", ", kMostOfAField, "]"));
+          "; it must be in [", least, ", ", kMaxOfAField, "]"));
     }
     return absl::OkStatus();
   };

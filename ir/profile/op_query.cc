@@ -8,7 +8,7 @@ namespace pipeloom {
 namespace {
 
 // Beyond it a size is a mistake; all products stay exact enough as doubles.
-constexpr int64_t kMostOfAField = int64_t{1} << 50;
+constexpr int64_t kMaxOfAField = int64_t{1} << 50;
 
 using Fields = std::vector<QueryField>;
 
@@ -273,10 +273,10 @@ double MemoryBytesOf(const OpQuery& q) {
 absl::Status ValidateOpQuery(const OpQuery& q) {
   for (const QueryField& field : FieldsOf(q.op)) {
     const int64_t value = q.*field.value;
-    if (value < field.least || value > kMostOfAField) {
+    if (value < field.least || value > kMaxOfAField) {
       return BadField(
           q, field.name, value,
-          absl::StrCat("in [", field.least, ", ", kMostOfAField, "]"));
+          absl::StrCat("in [", field.least, ", ", kMaxOfAField, "]"));
     }
   }
   if (!HasPass(q.op, q.pass)) {

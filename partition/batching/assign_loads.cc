@@ -8,7 +8,7 @@
 namespace pipeloom::partition {
 namespace {
 
-constexpr int64_t kMostImprovements = 2000;
+constexpr int64_t kMaxImprovements = 2000;
 
 size_t At(int32_t i) { return static_cast<size_t>(i); }
 
@@ -141,7 +141,7 @@ std::vector<int32_t> AssignLoads(absl::Span<const int64_t> weights,
     largest = std::max(largest, weight);
   }
   const int64_t bound = std::max(largest, (total + groups - 1) / groups);
-  for (int64_t i = 0; i < kMostImprovements && assigned.heaviest_load() > bound;
+  for (int64_t i = 0; i < kMaxImprovements && assigned.heaviest_load() > bound;
        ++i) {
     if (!assigned.Improve()) break;
   }

@@ -15,7 +15,7 @@ namespace pipeloom::partition {
 namespace {
 
 // Keeps sums in range however absurd a sample is.
-constexpr double kMostCost = 1e15;
+constexpr double kMaxCost = 1e15;
 
 struct Item {
   SampleId id{};
@@ -220,7 +220,7 @@ IdVector<ModuleId, int64_t> SampleCosts::Of(
     const double ns = r.per_token * static_cast<double>(shapes[m].tokens) +
                       r.per_square * shapes[m].squared_tokens +
                       r.per_pair * shapes[m].context_pairs;
-    cost[m] = std::llround(std::min(ns, kMostCost));
+    cost[m] = std::llround(std::min(ns, kMaxCost));
   }
   return cost;
 }

@@ -12,7 +12,7 @@
 namespace pipeloom::partition {
 namespace {
 
-constexpr int64_t kMostPieces = 100'000;
+constexpr int64_t kMaxPieces = 100'000;
 
 // The images, clips and recordings of a sample, in that order.
 struct Item {
@@ -47,11 +47,11 @@ absl::StatusOr<std::vector<SampleMetadata>> CutSample(
   if (token_load > 0) {
     text = std::min(text, meter.Of({.text_tokens = text}).tokens / token_load);
   }
-  if (token_load > 0 && text / limit > kMostPieces) {
+  if (token_load > 0 && text / limit > kMaxPieces) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "it has %d text tokens; microbatches of %d tokens would cut it to more "
         "than %d pieces",
-        text, limit, kMostPieces));
+        text, limit, kMaxPieces));
   }
   std::vector<SampleMetadata> pieces;
   SampleMetadata open;

@@ -13,8 +13,8 @@ namespace pipeloom::partition {
 namespace {
 
 // That one step may need: an error that more samples do not mend ends there.
-constexpr int64_t kMostEpochs = 1024;
-constexpr int64_t kMostSamples = int64_t{1} << 20;
+constexpr int64_t kMaxEpochs = 1024;
+constexpr int64_t kMaxSamples = int64_t{1} << 20;
 
 // Shuffled samples of one batch, with the place of each in it, made longer on
 // demand.
@@ -89,7 +89,7 @@ absl::StatusOr<std::vector<PackedStep>> PackShuffledSteps(
                                               stream.samples().samples.size();
       const bool may_grow =
           epochs == 1 ||
-          (epochs < kMostEpochs && epochs * stream.epoch() < kMostSamples);
+          (epochs < kMaxEpochs && epochs * stream.epoch() < kMaxSamples);
       if (at_end && may_grow && stream.epoch() > 0) continue;
       if (!packed.ok()) {
         return absl::Status(

@@ -8,7 +8,7 @@
 namespace pipeloom::partition {
 namespace {
 
-constexpr int32_t kMostMoves = 400;
+constexpr int32_t kMaxMoves = 400;
 // More cuts than these have no pairs tried, and only short moves.
 constexpr size_t kManyCuts = 64;
 constexpr size_t kShort = 8;
@@ -49,7 +49,7 @@ class Leveller {
   }
 
   void Run() {
-    for (int32_t moves = 0; moves < kMostMoves; ++moves) {
+    for (int32_t moves = 0; moves < kMaxMoves; ++moves) {
       if (const std::optional<Move> one = BestMove(QualityOf(loads_))) {
         Apply(*one);
       } else if (num_cuts_ > kManyCuts || !ApplyBestPair()) {

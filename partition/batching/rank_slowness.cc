@@ -7,7 +7,7 @@
 namespace pipeloom::partition {
 namespace {
 
-constexpr double kMostSlow = 64;
+constexpr double kMaxSlow = 64;
 
 }  // namespace
 
@@ -43,7 +43,7 @@ std::vector<double> RankSlowness::Of(
   if (*fastest <= kZero || *slowest == *fastest) return {};
   std::vector<double> slow;
   for (const Duration time : sums) {
-    slow.push_back(std::min(kMostSlow, ToSeconds(time) / ToSeconds(*fastest)));
+    slow.push_back(std::min(kMaxSlow, ToSeconds(time) / ToSeconds(*fastest)));
   }
   return slow;
 }

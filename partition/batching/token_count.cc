@@ -11,7 +11,7 @@ namespace pipeloom::partition {
 namespace {
 
 // Counts are made in doubles, which are exact far beyond the cap.
-constexpr double kMostTokens = 0x1p40;
+constexpr double kMaxTokens = 0x1p40;
 constexpr double kLongestSeconds = 86'400;
 constexpr double kContainerFps = 30;
 // Lets 0.1 s x 10/s be one token although the product may be 0.999...
@@ -29,7 +29,7 @@ double KnownSeconds(double seconds) {
 int64_t Clamped(double count) {
   const double rounded = count + kRounding;
   if (!(rounded > 0)) return 0;
-  return static_cast<int64_t>(std::min(rounded, kMostTokens));
+  return static_cast<int64_t>(std::min(rounded, kMaxTokens));
 }
 
 // `count` sequences of `length` tokens.
@@ -317,7 +317,7 @@ void AppendText(const TokenRule& rule, int64_t tokens,
   if (rule.max_tokens > 0) tokens = std::min(tokens, rule.max_tokens);
   if (tokens <= 0) return;
   WorkShape shape{.instances = 1};
-  const double length = std::min(static_cast<double>(tokens), kMostTokens);
+  const double length = std::min(static_cast<double>(tokens), kMaxTokens);
   AddSequences(1, length, &shape);
   AddOutput(length, &shape);
   out->push_back(shape);
@@ -425,7 +425,7 @@ void AppendInstances(const ModelSpec& model, const SampleMetadata& sample,
       if (module.token_rules.empty()) {
         tokens += std::max(0.0, static_cast<double>(sample.text_tokens));
       }
-      tokens = std::min(tokens, kMostTokens);
+      tokens = std::min(tokens, kMaxTokens);
       if (tokens > 0) {
         WorkShape shape{.instances = 1};
         AddSequences(1, tokens, &shape);

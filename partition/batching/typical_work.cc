@@ -12,8 +12,8 @@ namespace {
 
 constexpr double kEnoughEfficiency = 0.95;
 // Keeps sums of weights in range however absurd the layers are.
-constexpr int64_t kMostWeight = int64_t{1} << 48;
-constexpr int64_t kMostSlices = int64_t{1} << 12;
+constexpr int64_t kMaxWeight = int64_t{1} << 48;
+constexpr int64_t kMaxSlices = int64_t{1} << 12;
 
 }  // namespace
 
@@ -148,9 +148,9 @@ IdVector<LayerId, int64_t> LayerPricing::SplitWeights(ModuleId module,
       continue;
     }
     const int64_t of_slice = std::min(
-        kMostWeight, AllPasses(module, layer, work.OfSlice(size)).count());
-    const int64_t slices = std::min(kMostSlices, work.Slices(size));
-    weights[layer] = std::min(kMostWeight, of_slice * slices);
+        kMaxWeight, AllPasses(module, layer, work.OfSlice(size)).count());
+    const int64_t slices = std::min(kMaxSlices, work.Slices(size));
+    weights[layer] = std::min(kMaxWeight, of_slice * slices);
   }
   return weights;
 }
@@ -181,7 +181,7 @@ int64_t ParameterWeight(const LayerSpec& layer) {
   const int64_t matrices = layer.kind == LayerKind::kFixedWork
                                ? Parameters(layer)
                                : MatrixParameters(layer);
-  return std::clamp<int64_t>(matrices, 0, kMostWeight);
+  return std::clamp<int64_t>(matrices, 0, kMaxWeight);
 }
 
 }  // namespace pipeloom::partition

@@ -18,8 +18,8 @@ namespace {
 using emulator::StageCost;
 using emulator::StageCostModel;
 
-constexpr int64_t kMostTasks = int64_t{1} << 24;
-constexpr int64_t kMostEdges = int64_t{1} << 26;
+constexpr int64_t kMaxTasks = int64_t{1} << 24;
+constexpr int64_t kMaxEdges = int64_t{1} << 26;
 
 absl::Status CheckInputs(const JobSpec& job, const Partition& partition,
                          const Microbatches& microbatches,
@@ -152,11 +152,11 @@ class GraphBuilder {
       num_edges += 4 * stages;
     }
     add_joins();
-    if (num_tasks > kMostTasks || num_edges > kMostEdges) {
+    if (num_tasks > kMaxTasks || num_edges > kMaxEdges) {
       return absl::InvalidArgumentError(absl::StrFormat(
           "the step has up to %d tasks and %d dependencies; at most %d and %d "
           "are allowed: use fewer microbatches or larger sub-microbatches",
-          num_tasks, num_edges, kMostTasks, kMostEdges));
+          num_tasks, num_edges, kMaxTasks, kMaxEdges));
     }
     tasks_.reserve(static_cast<int32_t>(num_tasks));
     edges_.reserve(static_cast<int32_t>(num_edges));

@@ -160,7 +160,7 @@ MemorySelection Least(const StepMemory& memory, const Key& key) {
 
 }  // namespace
 
-MemorySelection StepMemory::Leanest() const {
+MemorySelection StepMemory::MinMemory() const {
   return Least(*this, [](const MemoryEffect& e) {
     return std::tuple(e.held(), e.backward_peak(), e.backward);
   });
@@ -334,7 +334,7 @@ namespace {
 absl::StatusOr<StageGraph> Apply(const StageGraph& graph,
                                  const StepMemory& memory,
                                  const MemorySelection& selection,
-                                 bool beside_copies) {
+                                 bool copy_tasks) {
   PIPELOOM_CHECK(selection.size() == memory.pairs.size());
   IdVector<RankId, RankSpec> ranks = graph.ranks();
   IdVector<TaskId, Task> tasks = graph.tasks();
@@ -348,18 +348,18 @@ absl::StatusOr<StageGraph> Apply(const StageGraph& graph,
     const MemoryEffect& effect = memory.effect(id, index);
     Task& forward = tasks[pair.forward];
     forward.alloc = effect.forward_alloc;
-    forward.free = beside_copies ? Bytes(0) : effect.forward_free;
+    forward.free = copy_tasks ? Bytes(0) : effect.forward_free;
     Task& backward = tasks[pair.backward];
     backward.duration = effect.backward;
     backward.alloc = effect.backward_alloc;
-    if (beside_copies) backward.alloc -= effect.forward_free;
+    if (copy_tasks) backward.alloc -= effect.forward_free;
     backward.free = effect.backward_free;
     backward.recomputes = effect.extra > kZero;
     if (!pair.weight_grad.is_none()) {
       tasks[pair.weight_grad].duration = effect.weight_grad;
       tasks[pair.weight_grad].free = effect.weight_grad_free;
     }
-    if (beside_copies) continue;
+    if (copy_tasks) continue;
     longest[forward.rank] = std::max(longest[forward.rank], effect.copy);
     largest[forward.rank] =
         std::max(largest[forward.rank], effect.forward_free);
@@ -383,13 +383,13 @@ absl::StatusOr<StageGraph> Apply(const StageGraph& graph,
 absl::StatusOr<StageGraph> ApplyMemory(const StageGraph& graph,
                                        const StepMemory& memory,
                                        const MemorySelection& selection) {
-  return Apply(graph, memory, selection, /*beside_copies=*/false);
+  return Apply(graph, memory, selection, /*copy_tasks=*/false);
 }
 
-absl::StatusOr<StageGraph> ApplyMemoryBesideCopies(
+absl::StatusOr<StageGraph> ApplyMemoryWithCopyTasks(
     const StageGraph& graph, const StepMemory& memory,
     const MemorySelection& selection) {
-  return Apply(graph, memory, selection, /*beside_copies=*/true);
+  return Apply(graph, memory, selection, /*copy_tasks=*/true);
 }
 
 MemorySelection FromWithoutCopies(const StepMemory& memory,

@@ -144,7 +144,7 @@ struct StepMemory {
   }
   // By pair the candidate that holds least; ties: the least backward peak, then
   // the fastest.
-  MemorySelection Leanest() const;
+  MemorySelection MinMemory() const;
   // By pair the candidate that needs least where `at_once` pairs like it are
   // held on a rank and one of them runs its backward; ties: the fastest. Of 1
   // what peaks least, of many what holds least. REQUIRES: at_once >= 1.
@@ -207,7 +207,7 @@ absl::StatusOr<StageGraph> ApplyMemory(const StageGraph& graph,
 // The same for a plan whose own instructions carry the copies out: tasks take
 // and give back only what does not wait on the host, and nothing is delayed or
 // set aside.
-absl::StatusOr<StageGraph> ApplyMemoryBesideCopies(
+absl::StatusOr<StageGraph> ApplyMemoryWithCopyTasks(
     const StageGraph& graph, const StepMemory& memory,
     const MemorySelection& selection);
 

@@ -38,10 +38,10 @@ absl::StatusOr<Partition> ConcatenatedPartition(const JobSpec& job,
                                                 int32_t chunks,
                                                 LayerWeight weight) {
   // More chunks than any model has layers.
-  constexpr int32_t kMostChunks = 10'000;
-  if (chunks < 1 || chunks > kMostChunks) {
+  constexpr int32_t kMaxChunks = 10'000;
+  if (chunks < 1 || chunks > kMaxChunks) {
     return absl::InvalidArgumentError(absl::StrFormat(
-        "chunks is %d; it must be in [1, %d]", chunks, kMostChunks));
+        "chunks is %d; it must be in [1, %d]", chunks, kMaxChunks));
   }
   const auto units_of = [&](bool glue_loss_head) {
     std::vector<LayerUnit> units;

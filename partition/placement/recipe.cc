@@ -15,7 +15,7 @@ namespace pipeloom::partition {
 namespace {
 
 constexpr double kNegligibleShare = 0.05;
-constexpr int32_t kMostSegments = 4;
+constexpr int32_t kMaxSegments = 4;
 
 int64_t FixedSize(const JobSpec& job, ModuleId m) {
   for (const TrainingSpec::SubMicrobatchSize& size :
@@ -217,7 +217,7 @@ PartitionRecipe PartitionBuilder::DipRule() const {
     const int32_t layers =
         CountWeighty(UnitsOf(m, recipe.modules[m].sub_microbatch)) / pp;
     recipe.modules[m].segments = static_cast<int32_t>(std::clamp<int64_t>(
-        forward[m] / *least, 1, std::max(1, std::min(kMostSegments, layers))));
+        forward[m] / *least, 1, std::max(1, std::min(kMaxSegments, layers))));
   }
   return recipe;
 }

@@ -10,7 +10,7 @@ namespace {
 
 // Of the sums of doubles below, in ns; they are exact to far less.
 constexpr double kRounding = 0.01;
-constexpr int kMostPrices = 12;
+constexpr int kMaxPrices = 12;
 // Tasks that a search for the producer on the same rank goes back.
 constexpr int kLongestWalk = 512;
 
@@ -73,7 +73,7 @@ class IdleTimes {
     }
     least = std::min(least, right.value);
     double low = left_price_;
-    for (int i = 0; i < kMostPrices && right.slope > left.slope; ++i) {
+    for (int i = 0; i < kMaxPrices && right.slope > left.slope; ++i) {
       const double price =
           (left.value - left.slope * low - right.value + right.slope * high) /
           (right.slope - left.slope);

@@ -12,7 +12,7 @@ namespace {
 
 // The chains that others are held against, and all that are looked at.
 constexpr size_t kLeaders = 4;
-constexpr size_t kMostChains = 256;
+constexpr size_t kMaxChains = 256;
 
 // Tasks that wait for each other, and the delay from each to the next.
 struct Chain {
@@ -42,7 +42,7 @@ class ChainFinder {
     });
     std::vector<Chain> chains;
     for (const int32_t seed : seeds) {
-      if (chains.size() >= kMostChains) break;
+      if (chains.size() >= kMaxChains) break;
       if (seen_[seed] != 0 || graph_->pass[seed] == Pass::kWeightGrad) continue;
       Chain chain = Through(seed);
       const bool apart = std::all_of(chain.tasks.begin(), chain.tasks.end(),
@@ -135,7 +135,7 @@ class Leader {
     std::vector<size_t> ends;
     for (const Chain& other : chains) {
       if (&other == chain_) continue;
-      companions.push_back(Beside(other));
+      companions.push_back(CompanionOf(other));
       ends.push_back(companions.back().after);
     }
     std::sort(ends.begin(), ends.end());
@@ -156,7 +156,7 @@ class Leader {
   }
 
  private:
-  Companion Beside(const Chain& other) const {
+  Companion CompanionOf(const Chain& other) const {
     const FlatGraph& g = *graph_;
     const Chain& mine = *chain_;
     Companion c{.chain = &other};

@@ -9,7 +9,7 @@
 namespace pipeloom::planner {
 namespace {
 
-constexpr int32_t kMostTasks = 20'000;
+constexpr int32_t kMaxTasks = 20'000;
 
 // What both gradients take in the form that takes less, but for the shortest
 // input gradient alone.
@@ -121,7 +121,7 @@ FlatGraph LeastMemory(const StageGraph& graph,
 
 NamedBound PlanBound(const StageGraph& graph,
                      const partition::StepMemory* memory) {
-  if (graph.num_tasks() > kMostTasks) {
+  if (graph.num_tasks() > kMaxTasks) {
     return LowerBoundWithoutMemory(FlatGraph(graph));
   }
   if (memory == nullptr) return CheapLowerBound(FlatGraph(graph));

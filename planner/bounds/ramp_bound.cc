@@ -14,7 +14,7 @@ constexpr double kRounding = 0.01;
 constexpr size_t kLongestRoute = 16;
 constexpr size_t kLongestWalk = 64;
 // Jobs of a rank that are looked at; others count as far as heads allow.
-constexpr size_t kMostJobs = 64;
+constexpr size_t kMaxJobs = 64;
 
 // The graph in one direction of time.
 struct Direction {
@@ -95,7 +95,7 @@ class Ramp {
       job.least = job.duration;
       job.free = true;
       index[t] = static_cast<int32_t>(i);
-      if (i >= kMostJobs || ranks.empty()) continue;
+      if (i >= kMaxJobs || ranks.empty()) continue;
       job.needs = JobAhead(direction, t, index);
       const std::vector<int32_t> chain = Chain(direction, t, ranks.size());
       if (chain.size() != ranks.size()) continue;

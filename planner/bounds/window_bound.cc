@@ -13,7 +13,7 @@ namespace {
 
 constexpr int64_t kNever = INT64_MIN / 4;
 // Passes over all ranks for one assumed step time.
-constexpr int kMostPasses = 60;
+constexpr int kMaxPasses = 60;
 constexpr int32_t kMoments = 64;
 // The search for the largest refuted step time goes on to this part of it.
 constexpr int64_t kPrecision = 10'000;
@@ -37,7 +37,7 @@ class Windows {
                  absl::Span<const int64_t> tail) {
     head_.assign(head.begin(), head.end());
     tail_.assign(tail.begin(), tail.end());
-    for (int pass = 0; pass < kMostPasses; ++pass) {
+    for (int pass = 0; pass < kMaxPasses; ++pass) {
       if (!Propagate(time)) return Verdict::kRefuted;
       bool changed = false;
       for (const std::vector<int32_t>& tasks : tasks_) {

@@ -12,7 +12,7 @@ namespace pipeloom::planner {
 namespace {
 
 // (rank, group) cells beyond which the tables would be too large.
-constexpr int64_t kMostCells = int64_t{1} << 24;
+constexpr int64_t kMaxCells = int64_t{1} << 24;
 
 // Orders to try in which a group may fit; the first that fits is kept.
 constexpr int kVariants = 3;
@@ -46,7 +46,7 @@ MemoryGuard::MemoryGuard(const FlatGraph& graph)
     if (number[root] < 0) number[root] = num_groups_++;
     group_[t] = number[root];
   }
-  if (int64_t{num_groups_} * graph.num_ranks > kMostCells) MakeOneGroup();
+  if (int64_t{num_groups_} * graph.num_ranks > kMaxCells) MakeOneGroup();
   std::vector<int64_t> leak(static_cast<size_t>(num_groups_) *
                             static_cast<size_t>(graph.num_ranks));
   for (int32_t t = 0; t < graph.num_tasks; ++t) {

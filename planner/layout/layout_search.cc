@@ -20,7 +20,7 @@ namespace {
 
 // Screened together, so that results do not depend on threads.
 constexpr size_t kRound = 8;
-constexpr int32_t kMostSteps = 2;
+constexpr int32_t kMaxSteps = 2;
 constexpr int32_t kScreenPartitions = 4;
 constexpr int64_t kScreenEvaluations = 3;
 
@@ -254,7 +254,7 @@ class LayoutSearch {
     PIPELOOM_ASSIGN_OR_RETURN(
         e->steps,
         CostliestReplicas(*e->costs, sample_,
-                          std::min(options_.search.steps, kMostSteps), &work));
+                          std::min(options_.search.steps, kMaxSteps), &work));
     const int32_t pp = e->job.parallel.pp;
     const int32_t microbatches = e->job.training.microbatches;
     e->outcome.bound = work / pp;

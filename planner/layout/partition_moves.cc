@@ -12,7 +12,7 @@ using partition::ModuleRecipe;
 using partition::PartitionRecipe;
 using partition::RankMap;
 
-constexpr int32_t kMostSegments = 8;
+constexpr int32_t kMaxSegments = 8;
 
 std::string WithMoved(const std::string& name) {
   constexpr char kMoved[] = ", layers moved";
@@ -143,7 +143,7 @@ int32_t PartitionMoves::MostSegments(ModuleId m,
                                      const ModuleRecipe& recipe) const {
   const int32_t ranks =
       recipe.num_ranks > 0 ? recipe.num_ranks : builder_.job().parallel.pp;
-  return std::clamp(builder_.NumUnits(m) / ranks, 1, kMostSegments);
+  return std::clamp(builder_.NumUnits(m) / ranks, 1, kMaxSegments);
 }
 
 PartitionMoves::Candidates PartitionMoves::Neighbours(

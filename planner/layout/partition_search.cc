@@ -33,7 +33,7 @@ constexpr int64_t kFinalEffort = 4;  // Times the evaluations.
 constexpr int64_t kManyTasks = 8000;
 // More than this over the best on the first step: not judged on the others.
 constexpr int64_t kLaggingPercent = 2;
-constexpr int32_t kMostEffort = 1000;
+constexpr int32_t kMaxEffort = 1000;
 // Standard errors by which another partition than the rule's must be better.
 constexpr double kSurely = 2;
 
@@ -105,7 +105,7 @@ class PartitionSearch {
         steps_(steps.steps),
         finals_(steps.finals.empty() ? steps.steps : steps.finals),
         options_(options),
-        effort_(std::clamp(options.effort, 1, kMostEffort)),
+        effort_(std::clamp(options.effort, 1, kMaxEffort)),
         partitions_(std::max<size_t>(
             1, static_cast<size_t>(std::max(options.partitions, 1)) *
                    static_cast<size_t>(effort_))) {}

@@ -179,7 +179,7 @@ MemoryChooser::MemoryChooser(const StageGraph& graph, const StepMemory& memory)
     : graph_(&graph),
       memory_(&memory),
       flat_(graph),
-      leanest_(memory.Leanest()),
+      min_memory_(memory.MinMemory()),
       pairs_(graph.num_ranks()),
       keeps_all_(graph.num_ranks()),
       tables_(memory),
@@ -243,9 +243,9 @@ absl::StatusOr<int64_t> MemoryChooser::ChooseRounds(
     begun_[r] = 0;
   }
   costs_ = extra_;
-  MemorySelection selection = leanest_;
-  const bool has_start = start.size() == leanest_.size();
-  absl::Status solved = Solve(orders, has_start ? start : leanest_,
+  MemorySelection selection = min_memory_;
+  const bool has_start = start.size() == min_memory_.size();
+  absl::Status solved = Solve(orders, has_start ? start : min_memory_,
                               options.program, budget.threads, &selection);
   // What holds least may peak too high in the backward.
   if (!has_start && absl::IsResourceExhausted(solved)) {
@@ -421,7 +421,7 @@ absl::Status MemoryChooser::Shortage(RankId rank,
       *graph_, *memory_, rank, pairs_[rank], order, most_copied_[rank]);
   std::vector<int64_t> used(program.limits.size(), 0);
   for (size_t i = 0; i < pairs_[rank].size(); ++i) {
-    const auto j = static_cast<size_t>(leanest_[pairs_[rank][i]]);
+    const auto j = static_cast<size_t>(min_memory_[pairs_[rank][i]]);
     for (const IntegerProgram::Use& use : program.groups[i][j].uses) {
       for (int32_t row = use.first_row; row < use.end_row; ++row) {
         used[static_cast<size_t>(row)] += use.amount;

@@ -110,7 +110,7 @@ class MemoryChooser {
   const StageGraph* graph_;
   const partition::StepMemory* memory_;
   FlatGraph flat_;  // With the durations of the last Retime.
-  partition::MemorySelection leanest_;
+  partition::MemorySelection min_memory_;
   IdVector<RankId, std::vector<StagePairId>> pairs_;  // With a backward.
   IdVector<RankId, bool> keeps_all_;                  // Where that fits.
   // Of ranks that copy nothing, whose solvers stay from order to order.

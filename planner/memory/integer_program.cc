@@ -368,7 +368,7 @@ class IntegerProgramSolver::Impl {
   }
 
   // Takes a cheaper option that breaks limits if a dearer one of another group
-  // mends them all for less. Passes over all groups until one gains nothing.
+  // repairs them all for less. Passes over all groups until one gains nothing.
   void Exchange() {
     bool gained = true;
     for (int32_t pass = 0; gained && pass < options_.exchanges; ++pass) {
@@ -395,8 +395,8 @@ class IntegerProgramSolver::Impl {
       }
     }
     if (broken_.empty()) return true;
-    size_t mender = 0;
-    int32_t mended = -1;
+    size_t switched = 0;
+    int32_t choice = -1;
     int64_t least = gain;
     for (const int32_t group : GroupsOf(broken_[0])) {
       const auto h = static_cast<size_t>(group);
@@ -404,22 +404,22 @@ class IntegerProgramSolver::Impl {
       for (int32_t k = 0; k < NumOptions(h); ++k) {
         const int64_t more = OptionCost(h, k) - OptionCost(h, choice_[h]);
         if (more >= least || k == choice_[h]) continue;
-        bool mends = true;
+        bool repairs = true;
         for (const size_t row : broken_) {
-          mends = used_[row] + MoreAt(h, k, row) <= limits_[row];
-          if (!mends) break;
+          repairs = used_[row] + MoreAt(h, k, row) <= limits_[row];
+          if (!repairs) break;
         }
-        if (!mends || !MaySwitch(h, k)) continue;
+        if (!repairs || !MaySwitch(h, k)) continue;
         least = more;
-        mender = h;
-        mended = k;
+        switched = h;
+        choice = k;
       }
     }
-    if (mended < 0) {
+    if (choice < 0) {
       Switch(g, from);
       return false;
     }
-    Switch(mender, mended);
+    Switch(switched, choice);
     return true;
   }
 

@@ -11,7 +11,7 @@ namespace pipeloom::planner {
 namespace {
 
 // Sets of operator groups that are offered.
-constexpr size_t kMostSets = 4;
+constexpr size_t kMaxSets = 4;
 
 using Setting = std::function<MemoryChoice(int32_t num_layers)>;
 
@@ -54,7 +54,7 @@ std::vector<Setting> SettingsFor(const JobSpec& job,
                                  const emulator::StageCost& step) {
   std::vector<Setting> settings;
   if (job.Allows(MemoryStrategy::kRecompute)) {
-    for (const OperatorGroups groups : WorthwhileGroups(step, kMostSets)) {
+    for (const OperatorGroups groups : WorthwhileGroups(step, kMaxSets)) {
       settings.emplace_back(
           [groups](int32_t n) { return RecomputeGroups(n, groups); });
     }

@@ -128,7 +128,7 @@ SmallestLimit SmallestLimitOfStep(const StageGraph& graph,
           Find(LeastMemory(graph, memory), graph.ranks(), max_sets).at_least,
       .enough = std::numeric_limits<int64_t>::max()};
   for (const partition::MemorySelection& selection :
-       {memory.Leanest(), memory.KeepEverything()}) {
+       {memory.MinMemory(), memory.KeepEverything()}) {
     const absl::StatusOr<StageGraph> chosen =
         partition::ApplyMemory(graph, memory, selection);
     if (!chosen.ok()) continue;

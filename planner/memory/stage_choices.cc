@@ -21,7 +21,7 @@ struct Candidate {
 };
 
 // Sets of groups tried of a layer in the knapsack.
-constexpr size_t kMostSets = 3;
+constexpr size_t kMaxSets = 3;
 
 bool Covers(const MemoryEffect& a, const MemoryEffect& b) {
   return a.extra <= b.extra && a.held() <= b.held() &&
@@ -83,7 +83,7 @@ class Collector {
   std::vector<LayerMemory> OptionsFor(const emulator::StageCost& layer) const {
     std::vector<LayerMemory> options = {MemoryStrategy::kKeep};
     if (!recompute_) return options;
-    for (const OperatorGroups groups : WorthwhileGroups(layer, kMostSets)) {
+    for (const OperatorGroups groups : WorthwhileGroups(layer, kMaxSets)) {
       options.emplace_back(MemoryStrategy::kRecompute, groups);
     }
     options.emplace_back(MemoryStrategy::kRecompute);

@@ -11,7 +11,7 @@ namespace {
 // How far a task is moved inside a block, in tasks.
 constexpr int32_t kReach = 10;
 constexpr size_t kTabuSlots = size_t{1} << 14;
-constexpr int64_t kMostTenure = 40;
+constexpr int64_t kMaxTenure = 40;
 
 }  // namespace
 
@@ -44,7 +44,7 @@ TabuSearch::TabuSearch(const FlatGraph& graph)
       marked_(static_cast<size_t>(graph.num_tasks), 0) {
   const int32_t ranks = std::max(1, graph.num_ranks);
   tenure_ = std::min<int64_t>(10 + graph.num_tasks / (int64_t{ranks} * ranks),
-                              kMostTenure);
+                              kMaxTenure);
   for (int32_t t = 0; t < graph.num_tasks; ++t) {
     nodes_[t].duration = graph.duration[t];
     nodes_[t].rank = graph.rank[t];
@@ -135,7 +135,7 @@ void TabuSearch::SweepAll() {
 void TabuSearch::Start(absl::Span<const int32_t> sequence) {
   sequence_.assign(sequence.begin(), sequence.end());
   // Beyond every tenure of the last search: nothing is tabu.
-  iteration_ += 2 * kMostTenure;
+  iteration_ += 2 * kMaxTenure;
   started_ = iteration_;
   SweepAll();
   best_ = current_;

@@ -29,7 +29,7 @@ namespace pipeloom::planner {
 namespace {
 
 // Integers of state times kept; beyond it new states are not remembered.
-constexpr size_t kMostKept = size_t{1} << 24;
+constexpr size_t kMaxKept = size_t{1} << 24;
 
 class Search {
  public:
@@ -212,7 +212,7 @@ class Search {
   // Jackson's preemptive schedule without its queue: for each tail q, the
   // tasks with tails of at least q end no sooner than when run by head.
   int64_t MachineBound(uint64_t done, int32_t r) const {
-    std::array<int32_t, kMostExactTasks> by_head{};
+    std::array<int32_t, kMaxExactTasks> by_head{};
     size_t count = 0;
     int64_t bound = 0;
     for (const int32_t t : by_tail_[r]) {
@@ -251,7 +251,7 @@ class Search {
       while (i < size && other[i] <= state_[i]) ++i;
       if (i == size) return true;
     }
-    if (kept_.size() < kMostKept) {
+    if (kept_.size() < kMaxKept) {
       const auto at = static_cast<int64_t>(kept_.size());
       kept_.push_back(it->second);
       kept_.insert(kept_.end(), state_.begin(), state_.end());
@@ -343,7 +343,7 @@ class Search {
 ExactResult ExactSearch(const FlatGraph& graph, int64_t upper_bound,
                         std::vector<int32_t> incumbent,
                         const SearchBudget& budget) {
-  if (graph.num_tasks > kMostExactTasks) {
+  if (graph.num_tasks > kMaxExactTasks) {
     return {.sequence = std::move(incumbent), .step_time = upper_bound};
   }
   return Search(graph, budget).Run(upper_bound, std::move(incumbent));

@@ -24,7 +24,7 @@
 namespace pipeloom::planner {
 
 // More tasks than this are never tried: proven is false, nodes 0.
-inline constexpr int32_t kMostExactTasks = 64;
+inline constexpr int32_t kMaxExactTasks = 64;
 
 struct ExactResult {
   // The best sequence of all tasks, producers first, and its step time in ns

@@ -25,7 +25,7 @@ constexpr std::array<int64_t, kTries> kSteps = {10, 20, 40, 80};
 // The samples to search with are drawn from the worst of this share.
 constexpr double kBadShare = 0.3;
 // Rounds without a better order after which the search has ended.
-constexpr int32_t kMostVainRounds = 40;
+constexpr int32_t kMaxVainRounds = 40;
 
 // Normal with mean 0 and deviation 1 but for its far tails: the sum of twelve
 // uniform numbers, which is the same on every machine.
@@ -149,7 +149,7 @@ absl::StatusOr<RobustResult> RobustSearch(const StageGraph& graph,
   const auto bad = std::max<int64_t>(
       1, static_cast<int64_t>(kBadShare *
                               static_cast<double>(judge.num_samples())));
-  for (int32_t vain = 0; vain < kMostVainRounds;) {
+  for (int32_t vain = 0; vain < kMaxVainRounds;) {
     if (graph.num_tasks() == 0 || budget.Exhausted(result.evaluations)) break;
     std::array<Try, kTries> tries;
     for (Try& attempt : tries) {

@@ -49,10 +49,10 @@ constexpr int32_t kWorkers = 2;
 constexpr int64_t kExchange = 8;
 // Problems that are solved exactly, if a part of the budget suffices.
 constexpr int32_t kExactTasks = 40;
-constexpr int64_t kMostExactStates = 20'000;
+constexpr int64_t kMaxExactStates = 20'000;
 constexpr double kExactShare = 0.5;
 // Beyond, the bound with memory takes too much of a short budget.
-constexpr int32_t kMostTasksOfBound = 20'000;
+constexpr int32_t kMaxTasksOfBound = 20'000;
 
 // The best so far.
 struct Incumbent {
@@ -240,7 +240,7 @@ bool SolveExactly(const FlatGraph& flat, const SearchBudget& budget,
                   Incumbent* best) {
   SearchBudget part = budget.Until(kExactShare);
   part.max_evaluations =
-      std::min(kMostExactStates, part.max_evaluations - best->evaluations);
+      std::min(kMaxExactStates, part.max_evaluations - best->evaluations);
   if (flat.num_tasks > kExactTasks || part.max_evaluations < 1) return false;
   const ExactResult exact = ExactSearch(flat, best->time, best->sequence, part);
   best->evaluations += exact.nodes;
@@ -364,7 +364,7 @@ class GraphSearch::Impl {
 
   // It costs some ten list schedules: once it pays.
   void BoundWithMemory() {
-    if (known_.has_value() || flat_.num_tasks > kMostTasksOfBound) return;
+    if (known_.has_value() || flat_.num_tasks > kMaxTasksOfBound) return;
     bound_ = CheapLowerBound(flat_);
   }
 

@@ -10,7 +10,7 @@ namespace {
 // Rounds without a better answer after which a worker starts anew; and beside
 // a giant, where starts differ more than what is made of them.
 constexpr int64_t kPatience = 40;
-constexpr int64_t kPatienceBesideGiant = 1;
+constexpr int64_t kPatienceDominant = 1;
 // Of forward-backward improvement.
 constexpr int64_t kSweepRounds = 4;
 
@@ -71,10 +71,10 @@ void SearchWorker::Round(int64_t limit, const SearchBudget& budget) {
                  ? evaluations_ + limit
                  : std::numeric_limits<int64_t>::max();
   cost_ = 0;
-  const bool giant = sweeps_ != nullptr;
+  const bool dominant = sweeps_ != nullptr;
   if (stalled_cost_ >=
-          (giant ? kPatienceBesideGiant : kPatience) * kRoundCost &&
-      (giant || relabels_.can_move())) {
+          (dominant ? kPatienceDominant : kPatience) * kRoundCost &&
+      (dominant || relabels_.can_move())) {
     Restart(budget);
   }
   const int64_t before = best_;

@@ -14,11 +14,11 @@ namespace {
 
 // The bests that are kept, the share of starts that mix two of them, and the
 // choices tried for any other start; the last two also beside a giant.
-constexpr size_t kMostElites = 8;
+constexpr size_t kMaxElites = 8;
 constexpr double kMixed = 0.5;
-constexpr double kMixedBesideGiant = 0.8;
+constexpr double kMixedDominant = 0.8;
 constexpr int32_t kStarts = 8;
-constexpr int32_t kStartsBesideGiant = 20;
+constexpr int32_t kStartsDominant = 20;
 constexpr int64_t kStartChanges = 10;
 
 }  // namespace
@@ -32,12 +32,12 @@ void SearchWorker::Restart(const SearchBudget& budget) {
   kicked_sequence_.clear();
   current_ = {};
   cycle_ = 0;
-  const bool giant = sweeps_ != nullptr;
+  const bool dominant = sweeps_ != nullptr;
   if (elites_.size() >= 2 &&
-      random_.Unit() < (giant ? kMixedBesideGiant : kMixed)) {
+      random_.Unit() < (dominant ? kMixedDominant : kMixed)) {
     MixElites();
-  } else if (giant) {
-    SweepDrawn(kStartsBesideGiant, budget);
+  } else if (dominant) {
+    SweepDrawn(kStartsDominant, budget);
   } else {
     for (int32_t i = 0; i < kStarts; ++i) TryChoice(DrawChoice(), best_);
   }
@@ -64,7 +64,7 @@ void SearchWorker::AddElite(int64_t time, absl::Span<const int32_t> sequence) {
       return;
     }
   }
-  if (elites_.size() < kMostElites) {
+  if (elites_.size() < kMaxElites) {
     elites_.push_back({});
   } else {
     // The worst makes room.

@@ -14,11 +14,11 @@ namespace {
 constexpr int32_t kDrawnSpreads = 40;
 constexpr int32_t kDrawnSpreadsOfLarge = 8;
 // Choices that the exchange of ends starts from, in turns.
-constexpr size_t kMostBases = 2;
+constexpr size_t kMaxBases = 2;
 // Tasks of a graph whose portfolio takes a good part of a short budget.
 constexpr int32_t kLargeGraph = 2500;
 // Candidates for the first and for the last place, of many microbatches.
-constexpr int32_t kMostCandidates = 24;
+constexpr int32_t kMaxCandidates = 24;
 // Places at either end that are exchanged; fewer where it takes long.
 constexpr int32_t kEnds = 3;
 constexpr int32_t kEndsOfLarger = 2;
@@ -55,8 +55,8 @@ void SearchWorker::TryAsBase(const OrderChoice& choice) {
   const bool may_be_home = keeps_pattern_ && IsPattern(choice.rule);
   int64_t worth = may_be_home ? home_.time : 0;
   if (choice.rule != PriorityRule::kTail) {
-    worth = std::max(
-        worth, bases_.size() < kMostBases ? kNoLimit : bases_.back().time);
+    worth = std::max(worth,
+                     bases_.size() < kMaxBases ? kNoLimit : bases_.back().time);
   }
   const int64_t time = TryChoice(choice, worth);
   if (may_be_home && time < home_.time) {
@@ -67,7 +67,7 @@ void SearchWorker::TryAsBase(const OrderChoice& choice) {
       bases_.begin(), bases_.end(), time,
       [](int64_t t, const Candidate& c) { return t < c.time; });
   bases_.insert(at, {.time = time, .choice = choice});
-  if (bases_.size() > kMostBases) bases_.pop_back();
+  if (bases_.size() > kMaxBases) bases_.pop_back();
 }
 
 void SearchWorker::Portfolio(const SearchBudget& budget) {
@@ -116,8 +116,8 @@ void SearchWorker::ExchangeEnds(Candidate* base, const SearchBudget& budget) {
               return load[a] != load[b] ? load[a] < load[b] : a < b;
             });
   // Of many, those of least load: they fill and drain the pipeline fastest.
-  if (static_cast<int32_t>(microbatches.size()) > kMostCandidates) {
-    microbatches.resize(kMostCandidates);
+  if (static_cast<int32_t>(microbatches.size()) > kMaxCandidates) {
+    microbatches.resize(kMaxCandidates);
   }
   std::vector<int32_t> moved;
   std::vector<int32_t> rest;

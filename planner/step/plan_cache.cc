@@ -15,7 +15,7 @@ namespace pipeloom::planner {
 namespace {
 
 // How many of the latest plans of a structure are compared.
-constexpr int kMostCompared = 8;
+constexpr int kMaxCompared = 8;
 
 // Sum over sub-microbatches of |log of the ratio of tokens|. REQUIRES: of one
 // structure.
@@ -97,7 +97,7 @@ PlanCache::Found PlanCache::Find(const PlanCacheKey& key,
   const auto [begin, end] = similar_.equal_range(key.similar);
   double nearest = 0;
   int compared = 0;
-  for (auto it = end; it != begin && compared < kMostCompared; ++compared) {
+  for (auto it = end; it != begin && compared < kMaxCompared; ++compared) {
     --it;
     const std::shared_ptr<const PlanResult>& plan = it->second->plan;
     const double distance = Distance(plan->microbatches, microbatches);

@@ -145,7 +145,7 @@ absl::StatusOr<ExecutionPlan> Lower(const StageGraph& graph,
   const partition::StepMemory memory = WithForms(choices, made.forms);
   PIPELOOM_ASSIGN_OR_RETURN(
       StageGraph chosen,
-      partition::ApplyMemoryBesideCopies(graph, memory, made.selection));
+      partition::ApplyMemoryWithCopyTasks(graph, memory, made.selection));
   PIPELOOM_ASSIGN_OR_RETURN(
       PlanProblem problem,
       DropFusedWeightGrads(std::move(chosen), memory, made.found.schedule));

@@ -11,7 +11,7 @@
 namespace pipeloom::planner {
 namespace {
 
-constexpr size_t kMostSteps = 16;
+constexpr size_t kMaxSteps = 16;
 // With fewer, orders other than the sample's are drawn.
 constexpr size_t kEnoughSteps = 8;
 constexpr uint64_t kShuffleSeed = 0x5eed5;
@@ -61,7 +61,7 @@ absl::StatusOr<std::vector<WeighedStep>> StepsInOrder(
   std::vector<WeighedStep> all;
   size_t full = 0;  // Microbatches of the steps before.
   for (int64_t first = 0;
-       first < sample.samples.size() && all.size() < kMostSteps;) {
+       first < sample.samples.size() && all.size() < kMaxSteps;) {
     auto packed = partition::PackStep(weigher.job(), sample, first);
     if (!packed.ok()) {
       if (!all.empty()) break;  // What is left is no work for the model.
@@ -161,11 +161,10 @@ absl::StatusOr<std::vector<WeighedStep>> StepPool(
   PIPELOOM_ASSIGN_OR_RETURN(std::vector<WeighedStep> pool,
                             StepsInOrder(weigher, sample));
   if (pool.size() < 2 || pool.size() >= kEnoughSteps) return pool;
-  PIPELOOM_ASSIGN_OR_RETURN(
-      std::vector<partition::PackedStep> more,
-      partition::PackShuffledSteps(
-          weigher.job(), sample, kShuffleSeed,
-          static_cast<int64_t>(kMostSteps - pool.size())));
+  PIPELOOM_ASSIGN_OR_RETURN(std::vector<partition::PackedStep> more,
+                            partition::PackShuffledSteps(
+                                weigher.job(), sample, kShuffleSeed,
+                                static_cast<int64_t>(kMaxSteps - pool.size())));
   for (partition::PackedStep& step : more) {
     PIPELOOM_ASSIGN_OR_RETURN(WeighedStep weighed,
                               weigher.Weigh(std::move(step)));

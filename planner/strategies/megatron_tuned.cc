@@ -21,7 +21,7 @@
 namespace pipeloom::planner {
 namespace {
 
-constexpr int32_t kMostVirtualStages = 8;
+constexpr int32_t kMaxVirtualStages = 8;
 // Steps of the sample that the best settings are judged by, and how many.
 constexpr int32_t kSteps = 4;
 constexpr size_t kFinalists = 5;
@@ -152,7 +152,7 @@ class MegatronTuned : public Setting {
       }
       layouts.push_back(std::move(layout));
     };
-    for (int32_t v = 1; v <= kMostVirtualStages; ++v) {
+    for (int32_t v = 1; v <= kMaxVirtualStages; ++v) {
       for (const auto weight : {partition::LayerWeight::kCount,
                                 partition::LayerWeight::kParameters}) {
         PIPELOOM_ASSIGN_OR_RETURN(

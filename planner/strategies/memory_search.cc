@@ -82,7 +82,7 @@ std::vector<MemorySelection> Levels(const StepMemory& memory,
   for (const int64_t at_once : {int64_t{partition.num_ranks}, int64_t{1}}) {
     add(without_copies(uncopied.Lean(at_once)));
   }
-  const MemorySelection leanest = without_copies(uncopied.Leanest());
+  const MemorySelection min_memory = without_copies(uncopied.MinMemory());
   std::vector<ModuleId> modules;
   for (const partition::StagePair& pair : memory.pairs) {
     const ModuleId module = partition.stages[pair.stage].module;
@@ -95,7 +95,7 @@ std::vector<MemorySelection> Levels(const StepMemory& memory,
       MemorySelection selection = memory.KeepEverything();
       for (const StagePairId pair : memory.pairs.ids()) {
         if (partition.stages[memory.pairs[pair].stage].module == module) {
-          selection[pair] = leanest[pair];
+          selection[pair] = min_memory[pair];
         }
       }
       add(std::move(selection));
@@ -112,7 +112,7 @@ std::vector<MemorySelection> CopyLevels(const StepMemory& memory) {
   const Bytes middle = copies[copies.size() / 2];
   std::vector<MemorySelection> levels = {memory.Copied(middle)};
   if (copies.back() > middle) levels.push_back(memory.Copied(copies.back()));
-  levels.push_back(memory.Leanest());
+  levels.push_back(memory.MinMemory());
   return levels;
 }
 
@@ -496,7 +496,7 @@ absl::StatusOr<MemorySchedule> SearchWithMemory(
   }
   if (!search.best().has_value()) {
     PIPELOOM_RETURN_IF_ERROR(
-        search.Try({memory.Leanest(), memory.Lean(1)}, 1, budget));
+        search.Try({memory.MinMemory(), memory.Lean(1)}, 1, budget));
     if (!search.best().has_value()) return search.shortage();
   }
   const auto may_go_on = [&] {

@@ -16,7 +16,7 @@ namespace pipeloom::planner {
 namespace {
 
 // Emulated steps that the search of a job's cut may take.
-constexpr int kMostEvaluations = 200;
+constexpr int kMaxEvaluations = 200;
 // Layers that a boundary moves at once.
 constexpr int32_t kShifts[] = {-4, -1, 1, 4};
 
@@ -41,16 +41,16 @@ Weights CountWeights(const std::vector<partition::LayerUnit>& units) {
 
 Weights ParameterWeights(const ModelSpec& model,
                          const std::vector<partition::LayerUnit>& units) {
-  constexpr int64_t kMost = int64_t{1} << 48;  // Keeps sums in range.
+  constexpr int64_t kMax = int64_t{1} << 48;  // Keeps sums in range.
   Weights weights;
   for (const partition::LayerUnit& unit : units) {
     int64_t sum = 0;
     for (int32_t i = 0; i < unit.num_layers; ++i) {
       const LayerId layer(unit.first_layer.value() + i);
       sum +=
-          std::min(kMost, Parameters(model.modules[unit.module].layers[layer]));
+          std::min(kMax, Parameters(model.modules[unit.module].layers[layer]));
     }
-    weights.push_back(std::min(kMost, sum));
+    weights.push_back(std::min(kMax, sum));
   }
   return weights;
 }
@@ -116,7 +116,7 @@ class NnScaler : public BaselineStrategy {
           Cuts moved = best;
           moved[i] += shift;
           if (moved[i] <= moved[i - 1] || moved[i] >= moved[i + 1]) continue;
-          if (++evaluations > kMostEvaluations) return partition_at(best);
+          if (++evaluations > kMaxEvaluations) return partition_at(best);
           PIPELOOM_ASSIGN_OR_RETURN(const std::optional<Duration> now,
                                     time_of(moved));
           if (!now.has_value() || (best_time && *now >= *best_time)) continue;

@@ -11,9 +11,9 @@ namespace pipeloom::planner {
 namespace {
 
 // As many steps as tell what is usual.
-constexpr size_t kMostSteps = 16;
+constexpr size_t kMaxSteps = 16;
 // Keeps sums of weights in range however absurd the layers are.
-constexpr int64_t kMostWeight = int64_t{1} << 48;
+constexpr int64_t kMaxWeight = int64_t{1} << 48;
 
 Partition WholeMicrobatches(const JobSpec& job) {
   Partition partition;
@@ -62,7 +62,7 @@ absl::StatusOr<RepresentativeStep> RepresentativeStep::Create(
   const Partition whole = WholeMicrobatches(job);
   std::vector<PackedWork> steps;
   for (int64_t first = 0;
-       first < sample.samples.size() && steps.size() < kMostSteps;) {
+       first < sample.samples.size() && steps.size() < kMaxSteps;) {
     auto packed = partition::PackStep(job, sample, first);
     if (!packed.ok()) {
       if (!steps.empty()) break;  // What is left is no work for the model.
@@ -104,7 +104,7 @@ absl::StatusOr<RepresentativeStep> RepresentativeStep::Create(
     for (const LayerId layer : weights[sub.module].ids()) {
       int64_t& weight = weights[sub.module][layer];
       weight = std::min(
-          kMostWeight,
+          kMaxWeight,
           weight + TimeOf(costs, backward[sub.module], layer, 1, sub).count());
     }
   }

@@ -64,7 +64,7 @@ class StaticStrategy : public Strategy {
       MemorySchedule made;
       made.selection = level > kLevels ? memory.Lean(1)
                        : level == kLevels
-                           ? memory.Leanest()
+                           ? memory.MinMemory()
                            : memory.Level(level / double{kLevels});
       PIPELOOM_ASSIGN_OR_RETURN(
           const StageGraph chosen,

@@ -68,7 +68,7 @@ class PlanMismatch(RuntimeError):
 
 class Agreement:
     """An all-gather of a few words over a group of its own, on CPUs, so that it
-    runs beside whatever the trainer sends. See agreement()."""
+    overlaps whatever the trainer sends. See agreement()."""
 
     def __init__(self, group: Any) -> None:
         self._group = group

@@ -163,13 +163,13 @@ struct MpiTransport::State {
     return status;
   }
 
-  static constexpr size_t kMostBytes =
+  static constexpr size_t kMaxBytes =
       static_cast<size_t>(INT_MAX) - sizeof(Stamp);
   [[gnu::cold]] static absl::Status TooLarge(const Message& message,
                                              size_t bytes) {
     return absl::InvalidArgumentError(
         absl::StrFormat("edge %d has %d B; MPI messages take up to %d B",
-                        message.edge.value(), bytes, kMostBytes));
+                        message.edge.value(), bytes, kMaxBytes));
   }
 
   [[gnu::noinline]] absl::Status PostTimedSend(
@@ -443,7 +443,7 @@ absl::Status MpiTransport::PostSend(const Message& message, WallTime at,
   State& s = *state_;
   if (s.IsAborted()) [[unlikely]]
     return s.Aborted();
-  if (data.size() > State::kMostBytes) [[unlikely]] {
+  if (data.size() > State::kMaxBytes) [[unlikely]] {
     return State::TooLarge(message, data.size());
   }
   State::Posted& p = s.ChannelTo(message.to).Add(message, at);

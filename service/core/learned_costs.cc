@@ -10,7 +10,7 @@ namespace pipeloom::service {
 namespace {
 
 constexpr int64_t kMemoryTasks = 4096;
-constexpr double kMostFactor = 8;
+constexpr double kMaxFactor = 8;
 constexpr double kNoticeable = 0.02;
 
 double FactorOf(const emulator::PassFactors& factors, Pass pass) {
@@ -64,7 +64,7 @@ double LearnedCosts::Learn(
       Known& known = modules_[m].passes[pass];
       const double before = Real(std::min(known.tasks, kMemoryTasks));
       const double ratio =
-          std::clamp(sum.measured / sum.priced, 1 / kMostFactor, kMostFactor);
+          std::clamp(sum.measured / sum.priced, 1 / kMaxFactor, kMaxFactor);
       known.factor = (known.factor * before + ratio * Real(sum.tasks)) /
                      (before + Real(sum.tasks));
       known.tasks += sum.tasks;

@@ -14,9 +14,9 @@
 namespace pipeloom::service {
 namespace {
 
-constexpr int32_t kMostMicrobatches = 1'000'000;
-constexpr int32_t kMostSampled = 2048;
-constexpr int64_t kMostSearchedTasks = 40'000;
+constexpr int32_t kMaxMicrobatches = 1'000'000;
+constexpr int32_t kMaxSampled = 2048;
+constexpr int64_t kMaxSearchedTasks = 40'000;
 
 // The operators' prices are the job's; each epoch's model has its own cache.
 class SharedCosts : public emulator::OpCostModel {
@@ -29,8 +29,8 @@ class SharedCosts : public emulator::OpCostModel {
   emulator::OpPrice Price(const emulator::Op& op) const override {
     return costs_->Price(op);
   }
-  Duration Beside(Duration compute, Duration communication) const override {
-    return costs_->Beside(compute, communication);
+  Duration Overlap(Duration compute, Duration communication) const override {
+    return costs_->Overlap(compute, communication);
   }
   const emulator::OpCostModel& OnGroup(int32_t group) const override {
     return costs_->OnGroup(group);
@@ -74,7 +74,7 @@ absl::StatusOr<std::shared_ptr<const ServedJob>> ServedJob::Create(
   const JobSpec& spec = served->spec_;
   served->unlimited_ = spec;
   served->unlimited_.parallel.dp = 1;
-  served->unlimited_.training.microbatches = kMostMicrobatches;
+  served->unlimited_.training.microbatches = kMaxMicrobatches;
   PIPELOOM_ASSIGN_OR_RETURN(served->strategy_,
                             planner::MakeStrategy(spec.search.schedule));
   served->operators_ = emulator::MakeOpCosts(
@@ -97,7 +97,7 @@ absl::StatusOr<std::shared_ptr<const ServedJob>> ServedJob::Create(
   }
   BatchMetadata first;
   for (const SampleId s : sample.samples.ids()) {
-    if (s.value() >= kMostSampled) break;
+    if (s.value() >= kMaxSampled) break;
     first.samples.push_back(sample.samples[s]);
   }
   if (balanced) {
@@ -138,7 +138,7 @@ absl::Status ServedJob::FindPartition(const BatchMetadata& sample,
   PIPELOOM_ASSIGN_OR_RETURN(
       const Microbatches microbatches,
       partition::SplitMicrobatches(spec_, steps.front(), 0, partition_));
-  if (CountTasks(microbatches, partition_) > kMostSearchedTasks) {
+  if (CountTasks(microbatches, partition_) > kMaxSearchedTasks) {
     return absl::OkStatus();
   }
   planner::PartitionSearchOptions options;

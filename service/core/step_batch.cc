@@ -13,7 +13,7 @@
 namespace pipeloom::service {
 namespace {
 
-constexpr int64_t kMostSteps = int64_t{1} << 48;
+constexpr int64_t kMaxSteps = int64_t{1} << 48;
 
 absl::Status Prefixed(absl::string_view prefix, const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat(prefix, status.message()));
@@ -83,9 +83,9 @@ absl::StatusOr<partition::PackedStep> PackAsGiven(
 absl::StatusOr<StepBatch> MakeStepBatch(const ServedJob& job,
                                         const v1::SubmitBatchRequest& request,
                                         const convert::BatchLimits& limits) {
-  if (request.step() < 0 || request.step() > kMostSteps) {
+  if (request.step() < 0 || request.step() > kMaxSteps) {
     return absl::InvalidArgumentError(absl::StrFormat(
-        "step is %d; it must be in [0, %d]", request.step(), kMostSteps));
+        "step is %d; it must be in [0, %d]", request.step(), kMaxSteps));
   }
   const int32_t replicas = job.spec().parallel.dp;
   if (request.has_replica() &&

@@ -19,18 +19,18 @@
 namespace pipeloom::service {
 namespace {
 
-constexpr double kMostScale = 1000;
-constexpr int kMostVariants = 64;
-constexpr int kMostChanges = 64;
-constexpr int32_t kMostReplicas = 8;
+constexpr double kMaxScale = 1000;
+constexpr int kMaxVariants = 64;
+constexpr int kMaxChanges = 64;
+constexpr int32_t kMaxReplicas = 8;
 constexpr int64_t kDefaultEvaluations = 2000;
-constexpr int64_t kMostEvaluations = 1'000'000;
+constexpr int64_t kMaxEvaluations = 1'000'000;
 
 absl::Status CheckFactor(const std::string& field, double factor) {
-  if (factor >= 1 / kMostScale && factor <= kMostScale) return absl::OkStatus();
+  if (factor >= 1 / kMaxScale && factor <= kMaxScale) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrFormat("%s is %g; it must be in [%g, %g]", field, factor,
-                      1 / kMostScale, kMostScale));
+                      1 / kMaxScale, kMaxScale));
 }
 
 Duration Times(Duration time, double factor) {
@@ -123,7 +123,7 @@ absl::Status PlanVariant(const JobSpec& base, const v1::JobVariant& variant,
   PIPELOOM_ASSIGN_OR_RETURN(StepBatch batch,
                             MakeStepBatch(*job, submit, limits.batch));
   batch.epoch = job->MakeEpoch({});
-  const int32_t replicas = std::min(job->spec().parallel.dp, kMostReplicas);
+  const int32_t replicas = std::min(job->spec().parallel.dp, kMaxReplicas);
   std::optional<planner::PlanResult> slowest;
   for (int32_t replica = 0; replica < replicas; ++replica) {
     if (stop.stop_requested()) return absl::CancelledError("the caller left");
@@ -193,22 +193,22 @@ absl::StatusOr<v1::WhatIfResponse> PlanVariants(
     const JobSpec& job, const v1::WhatIfRequest& request,
     const ShippedFiles& files, const ProfileSource& profiles,
     const WhatIfLimits& limits, const std::stop_token& stop) {
-  if (request.variants_size() < 1 || request.variants_size() > kMostVariants) {
+  if (request.variants_size() < 1 || request.variants_size() > kMaxVariants) {
     return absl::InvalidArgumentError(
         absl::StrFormat("variants has %d entries; it must have 1 to %d",
-                        request.variants_size(), kMostVariants));
+                        request.variants_size(), kMaxVariants));
   }
-  if (request.evaluations() < 0 || request.evaluations() > kMostEvaluations) {
+  if (request.evaluations() < 0 || request.evaluations() > kMaxEvaluations) {
     return absl::InvalidArgumentError(
         absl::StrFormat("evaluations is %d; it must be in [0, %d]",
-                        request.evaluations(), kMostEvaluations));
+                        request.evaluations(), kMaxEvaluations));
   }
   for (int i = 0; i < request.variants_size(); ++i) {
-    if (request.variants(i).changes_size() > kMostChanges) {
+    if (request.variants(i).changes_size() > kMaxChanges) {
       return absl::InvalidArgumentError(
           absl::StrFormat("variants[%d].changes has %d entries; it must have "
                           "at most %d",
-                          i, request.variants(i).changes_size(), kMostChanges));
+                          i, request.variants(i).changes_size(), kMaxChanges));
     }
   }
   const absl::StatusOr<BatchMetadata> batch =

@@ -30,11 +30,11 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using google::protobuf::util::MessageDifferencer;
 
-constexpr size_t kMostExamples = 10;
+constexpr size_t kMaxExamples = 10;
 constexpr int kQuietFetches = 2000;
 constexpr int kConnections = 4;  // As there are hosts.
 constexpr int kCheckers = 2;
-constexpr int32_t kMostUnchecked = 4;  // Plans; each has many shares.
+constexpr int32_t kMaxUnchecked = 4;  // Plans; each has many shares.
 constexpr std::chrono::milliseconds kProbePause{1};
 constexpr int32_t kWave = 32;  // Steps; fewer than a service keeps.
 constexpr int kProbesPerLook = 50;
@@ -443,7 +443,7 @@ class Load {
     }
     if (wrong.empty()) return;
     ++result_.wrong;
-    if (result_.examples.size() < kMostExamples) {
+    if (result_.examples.size() < kMaxExamples) {
       result_.examples.push_back(
           absl::StrFormat("job %s, step %d, replica %d: %s", key.job_id(),
                           key.step(), key.replica(), wrong));
@@ -494,7 +494,7 @@ class Load {
         method, " ",
         absl::StatusCodeToString(
             static_cast<absl::StatusCode>(status.error_code())))];
-    if (result_.examples.size() < kMostExamples) {
+    if (result_.examples.size() < kMaxExamples) {
       result_.examples.push_back(
           absl::StrCat(method, ": ", status.error_message()));
     }
@@ -523,7 +523,7 @@ class Load {
   int32_t probed_ = 0;
 
   std::optional<WorkerPool> checkers_{
-      std::in_place, kCheckers, kMostUnchecked,
+      std::in_place, kCheckers, kMaxUnchecked,
       [] { MakeWayForServing(Background::kSearch); }};
 };
 

@@ -23,13 +23,13 @@ using Clock = PlannerCore::Clock;
 constexpr int32_t kPoolThreads = 4;
 constexpr int32_t kPoolWaiting = 4096;
 constexpr int32_t kOpeningThreads = 2;
-constexpr std::chrono::seconds kMostWait{60};
-constexpr std::chrono::hours kMostOpening{1};
-constexpr size_t kMostMessage = 1024;  // Of an error; it goes in a header.
+constexpr std::chrono::seconds kMaxWait{60};
+constexpr std::chrono::hours kMaxOpening{1};
+constexpr size_t kMaxMessage = 1024;  // Of an error; it goes in a header.
 
 // The codes have the same numbers.
 grpc::Status ToGrpc(const absl::Status& status) {
-  std::string message(status.message().substr(0, kMostMessage));
+  std::string message(status.message().substr(0, kMaxMessage));
   return grpc::Status(static_cast<grpc::StatusCode>(status.raw_code()),
                       std::move(message));
 }
@@ -38,7 +38,7 @@ absl::Status Left() { return absl::CancelledError("the caller left"); }
 
 // The caller's deadline on the steady clock; the wall clock may jump later.
 Clock::time_point DeadlineOf(const RpcCall& call,
-                             std::chrono::seconds most = kMostWait) {
+                             std::chrono::seconds most = kMaxWait) {
   const auto left = call.deadline() - std::chrono::system_clock::now();
   return Clock::now() +
          std::clamp<std::chrono::nanoseconds>(
@@ -248,7 +248,7 @@ void GrpcService::OpenJob(
     const std::shared_ptr<const v1::OpenJobRequest>& request,
     Clock::time_point deadline) {
   if (deadline == Clock::time_point()) {
-    deadline = DeadlineOf(*call->rpc, kMostOpening);
+    deadline = DeadlineOf(*call->rpc, kMaxOpening);
   }
   const bool posted = opening_.Post([=, this] {
     auto known = request;

@@ -9,7 +9,7 @@
 namespace pipeloom::service {
 namespace {
 
-constexpr size_t kMostWaiting = 1024;  // Answers of one call.
+constexpr size_t kMaxWaiting = 1024;  // Answers of one call.
 
 }  // namespace
 
@@ -83,7 +83,7 @@ void RpcCall::SendHeaders() {
 size_t RpcCall::Send(grpc::ByteBuffer answer) {
   const std::lock_guard lock(mutex_);
   if (over_ || finishing_) return 0;
-  if (waiting_.size() >= kMostWaiting) waiting_.pop_front();
+  if (waiting_.size() >= kMaxWaiting) waiting_.pop_front();
   waiting_.push_back(std::move(answer));
   WriteNext();
   return waiting_.size();

@@ -21,7 +21,7 @@ using google::protobuf::DescriptorPool;
 using google::protobuf::FileDescriptor;
 
 // Of one stream: the caller has to take answers before it asks for more.
-constexpr size_t kMostUnread = 256;
+constexpr size_t kMaxUnread = 256;
 
 grpc::Status NoMessage(const absl::Status& status) {
   return grpc::Status(grpc::StatusCode::INVALID_ARGUMENT,
@@ -121,7 +121,7 @@ void ReflectAll(const std::shared_ptr<RpcCall>& call,
         ReadMessage<reflection::ServerReflectionRequest>(bytes);
     if (!request.ok()) {
       call->Finish(NoMessage(request.status()));
-    } else if (call->Send(ToBytes(Reflect(*request, services))) > kMostUnread) {
+    } else if (call->Send(ToBytes(Reflect(*request, services))) > kMaxUnread) {
       call->Finish(grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED,
                                 "answers are not read"));
     } else {

@@ -1,4 +1,4 @@
-"""torch.distributed.pipelining beside our adapters: the same lowering token for
+"""torch.distributed.pipelining next to our adapters: the same lowering token for
 token, the same verdicts on tables, and our files run by torch's own runtime
 with the gradients of one process. Run by scripts/torch_peer.sh."""
 import contextlib

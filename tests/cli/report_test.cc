@@ -122,7 +122,7 @@ TEST(ReportTest, IdleTimeInTheDataAddsUpToTheStepWithTasksAndEpilogue) {
   }
 }
 
-TEST(ReportTest, MeasuredTimesStandBesideThePredicted) {
+TEST(ReportTest, MeasuredTimesStandNextToThePredicted) {
   const SampleStep step = MakeSampleStep(TwoModuleGraph(2, 3));
   StepTrace measured = step.trace;
   for (Span& span : measured.spans) span.end += Microseconds(7);

@@ -28,7 +28,7 @@ StageCost CostWith(const TrainingSetup& setup, const ParallelLayout& parallel,
 }
 
 TEST(FrameworkPrice,
-     WithoutOverlapNoPassIsShorterAndNothingRunsBesideCommunication) {
+     WithoutOverlapNoPassIsShorterAndNothingHidesCommunication) {
   const ParallelLayout wide{.tp = 4};
   TrainingSetup waits;
   waits.overlap = CommunicationOverlap::kNone;

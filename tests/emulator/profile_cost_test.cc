@@ -267,17 +267,17 @@ TEST(ProfileCost, ADerivedDeviceIsScaledByItsRates) {
   EXPECT_NEAR(ratio, 989.0 / 148, 0.7);
 }
 
-TEST(ProfileCost, CommunicationSlowsTheComputeBesideItAsTheProfileSays) {
+TEST(ProfileCost, CommunicationSlowsOverlappedComputeAsTheProfileSays) {
   DeviceProfile profile = Shipped("h100-sxm");
   const double slow = profile.collectives.compute_slowdown;
   EXPECT_NEAR(slow, 132.0 / 112, 1e-4);
   const ProfileCost shipped(ClusterLike(profile), {}, profile);
   // In 4 ms beside communication as much is done as in 4 / slow ms alone.
-  EXPECT_EQ(shipped.Beside(Milliseconds(10), Milliseconds(4)),
+  EXPECT_EQ(shipped.Overlap(Milliseconds(10), Milliseconds(4)),
             Nanoseconds(std::llround(1e6 * (4 + 10 - 4 / slow))));
   // Compute that ends first shows nothing of it.
-  EXPECT_EQ(shipped.Beside(Milliseconds(3), Milliseconds(4)), Milliseconds(4));
-  EXPECT_EQ(shipped.Beside(Milliseconds(3), kZero), Milliseconds(3));
+  EXPECT_EQ(shipped.Overlap(Milliseconds(3), Milliseconds(4)), Milliseconds(4));
+  EXPECT_EQ(shipped.Overlap(Milliseconds(3), kZero), Milliseconds(3));
   profile.collectives.compute_slowdown = 1;
   const ProfileCost off(ClusterLike(profile), {}, profile);
   const RooflineCost roofline(ClusterLike(profile), {});
@@ -285,15 +285,15 @@ TEST(ProfileCost, CommunicationSlowsTheComputeBesideItAsTheProfileSays) {
   for (int k = 0; k < 1000; ++k) {
     const Duration a = Nanoseconds(random.Below(1'000'000'000));
     const Duration b = Nanoseconds(random.Below(1'000'000'000));
-    EXPECT_EQ(off.Beside(a, b), std::max(a, b));
-    EXPECT_EQ(roofline.Beside(a, b), std::max(a, b));
-    EXPECT_GE(shipped.Beside(a, b), std::max(a, b));
-    EXPECT_LE(ToSeconds(shipped.Beside(a, b)),
+    EXPECT_EQ(off.Overlap(a, b), std::max(a, b));
+    EXPECT_EQ(roofline.Overlap(a, b), std::max(a, b));
+    EXPECT_GE(shipped.Overlap(a, b), std::max(a, b));
+    EXPECT_LE(ToSeconds(shipped.Overlap(a, b)),
               ToSeconds(std::max(a, b)) * slow + 1e-8);
   }
 }
 
-TEST(ProfileCost, OnlyPassesWithCommunicationBesideComputeAreSlowedDown) {
+TEST(ProfileCost, OnlyPassesThatOverlapCommunicationAreSlowedDown) {
   JobSpec job = JobOf({EveryLayerKind()}, {.tp = 4});
   DeviceProfile profile = Shipped("h100-sxm");
   const auto cost_of = [&](double slowdown, int32_t layer) {

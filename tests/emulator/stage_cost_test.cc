@@ -103,11 +103,11 @@ TEST(StageCost, FullShardingMovesItsTrafficFromTheEpilogueToThePasses) {
   const StageCost plain = zero1.Cost(StageOf(1), shape, true);
   const StageCost sharded = zero3.Cost(StageOf(1), shape, true);
   // Half of the time beside the gather is lost to it.
-  const auto beside = [&](Duration pass) { return gather + pass / 2; };
-  EXPECT_NEAR(ToSeconds(sharded.forward), ToSeconds(beside(plain.forward)),
+  const auto overlapped = [&](Duration pass) { return gather + pass / 2; };
+  EXPECT_NEAR(ToSeconds(sharded.forward), ToSeconds(overlapped(plain.forward)),
               2e-9);
-  EXPECT_NEAR(ToSeconds(sharded.backward), ToSeconds(beside(plain.backward)),
-              2e-9);
+  EXPECT_NEAR(ToSeconds(sharded.backward),
+              ToSeconds(overlapped(plain.backward)), 2e-9);
   EXPECT_GT(sharded.weight_grad, gather);
   // What makes activations again finds the weights there.
   EXPECT_EQ(sharded.forward_again, plain.forward);

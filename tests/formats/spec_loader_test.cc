@@ -191,7 +191,7 @@ TEST(ParseJobTest, AbsentFieldsHaveTheirDefaults) {
   EXPECT_EQ(job.training, expected);
 }
 
-TEST(ParseJobTest, ReadsNamedPartsFromFilesBesideIt) {
+TEST(ParseJobTest, ReadsNamedPartsFromFilesInItsFolder) {
   const std::string text = R"({"model": "parts/tiny.json", "cluster": "h20",
       "training": {"microbatches": 1, "microbatch_tokens": 1}})";
   const FileReader files = Files({{"my/parts/tiny.json", kModel},

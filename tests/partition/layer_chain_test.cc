@@ -40,7 +40,7 @@ constexpr LayerKind kLinears = LayerKind::kLinears;
 constexpr LayerKind kEmbedding = LayerKind::kEmbedding;
 constexpr LayerKind kHead = LayerKind::kLossHead;
 
-TEST(AppendUnitsTest, LittleLayersGoWithTheBlockBesideThem) {
+TEST(AppendUnitsTest, LittleLayersGoWithTheNextBlock) {
   EXPECT_THAT(
       Units(Module({kLinears, kBlock, kBlock, kLinears}), {1, 100, 100, 12}),
       ElementsAre(Unit(0, 2, 101), Unit(2, 2, 112)));

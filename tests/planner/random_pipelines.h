@@ -17,13 +17,13 @@ namespace pipeloom::testing {
 // first microbatch's times are `giant` times as long.
 inline StageGraph RandomPipeline(uint64_t seed, int32_t ranks,
                                  int32_t microbatches, bool backward,
-                                 bool unequal, bool delays, int64_t giant = 1,
-                                 int32_t rounds = 1) {
+                                 bool unequal, bool delays,
+                                 int64_t dominant = 1, int32_t rounds = 1) {
   Random random(seed);
   IdVector<TaskId, Task> tasks;
   IdVector<EdgeId, Dependency> edges;
   for (int32_t m = 0; m < microbatches; ++m) {
-    const int64_t scale = random.Between(0, 12) * (m == 0 ? giant : 1);
+    const int64_t scale = random.Between(0, 12) * (m == 0 ? dominant : 1);
     const int32_t stages = ranks * rounds;
     const int32_t passes = backward ? 2 * stages : stages;
     for (int32_t i = 0; i < passes; ++i) {

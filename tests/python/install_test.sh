@@ -17,7 +17,7 @@ trap finish EXIT
 skip() { echo "skipped: $*"; exit 0; }
 [ -x "$(dirname "$pipeloom")/pipeloom-service" ] || skip "no service was built"
 /usr/bin/python3 -m venv "$work/venv" 2>/dev/null || skip "no venv module"
-# A copy: pip leaves a build folder beside what it installs.
+# A copy: pip leaves a build folder in the source folder.
 cp -r "$root/python" "$work/python"
 "$work/venv/bin/pip" install --quiet --disable-pip-version-check \
   "$work/python" >"$work/pip.log" 2>&1 || {

@@ -105,7 +105,7 @@ class FaultTest(unittest.TestCase):
             stderr=subprocess.PIPE, text=True, check=False,
             env={**os.environ, "LD_PRELOAD": found[0]})
         if "AddressSanitizer" in probe.stderr:
-            self.skipTest("libfaketime cannot be loaded beside ASan")
+            self.skipTest("libfaketime cannot be loaded together with ASan")
         clock = os.path.join(self.folder(), "clock")
 
         def set_clock(offset):

@@ -16,6 +16,7 @@ from real_service import BINARY, HAVE_ALL, ROOT
 
 FAULTS = int(os.environ.get("PIPELOOM_RUN_FAULTS", "4"))
 MPIRUN = shutil.which("mpirun")
+WITH_MPI = os.environ.get("PIPELOOM_WITH_MPI", "1") == "1"
 
 
 @unittest.skipUnless(HAVE_ALL, "grpcio or the service is missing")
@@ -90,7 +91,7 @@ class RunServiceTest(unittest.TestCase):
     def test_threads_go_on_under_faults(self):
         self.run_under(FAULTS)
 
-    @unittest.skipUnless(MPIRUN, "no mpirun")
+    @unittest.skipUnless(MPIRUN and WITH_MPI, "no mpirun, or built without MPI")
     def test_mpi_processes_go_on_under_faults(self):
         self.run_under(
             FAULTS, (MPIRUN, "--allow-run-as-root", "--oversubscribe", "--mca",

@@ -20,9 +20,9 @@ namespace pipeloom::runtime {
 // runs counts only if it is still there afterwards.
 struct ByteCount {
   std::atomic<int64_t> live = 0;
-  int64_t beside = 0;  // Other bytes of the same thread's.
-  int64_t most = 0;    // Of both together.
-  void Look() { most = std::max(most, live.load() + beside); }
+  int64_t other = 0;  // Other bytes of the same thread's.
+  int64_t most = 0;   // Of both together.
+  void Look() { most = std::max(most, live.load() + other); }
 };
 
 class CountingAllocator final : public c10::Allocator {

@@ -75,7 +75,7 @@ class CountingDevice final : public Device {
  private:
   void Look() {
     CountingAllocator::CountInto(&count_);
-    count_.beside = context_.account->held(MemoryItem::kReceived).count();
+    count_.other = context_.account->held(MemoryItem::kReceived).count();
     count_.Look();
   }
   std::unique_ptr<Device> device_;
@@ -90,7 +90,7 @@ int64_t NumPlans() {
 
 // What is kept today. docs/torch_device.md says why it is not 1 and 0.9, and
 // why ranks that have no backward are not held to it.
-constexpr double kMost = 1.08;
+constexpr double kMax = 1.08;
 constexpr double kLeast = 0.8;
 
 bool HasBackward(const StageGraph& graph, RankId rank) {
@@ -153,7 +153,7 @@ void RunCase(uint64_t seed, const RandomCase& c, Worst* worst) {
     worst->most = std::max(worst->most, ratio);
     worst->above += ratio > 1;
     ++worst->ranks;
-    EXPECT_LE(ratio, kMost) << "rank " << r.value();
+    EXPECT_LE(ratio, kMax) << "rank " << r.value();
     if (account > fullest_bytes) {
       fullest_bytes = account;
       fullest = ratio;

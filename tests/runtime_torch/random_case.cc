@@ -160,8 +160,9 @@ absl::Status PlanAtRandom(const planner::PreparedJob& prepared,
   const bool apart = random.Below(2) == 0;  // Copies as instructions.
   PIPELOOM_ASSIGN_OR_RETURN(
       StageGraph graph,
-      apart ? partition::ApplyMemoryBesideCopies(built.graph, memory, selection)
-            : partition::ApplyMemory(built.graph, memory, selection));
+      apart
+          ? partition::ApplyMemoryWithCopyTasks(built.graph, memory, selection)
+          : partition::ApplyMemory(built.graph, memory, selection));
   PIPELOOM_ASSIGN_OR_RETURN(const planner::SearchResult found,
                             prepared.strategy->MakeSchedule(
                                 graph, partition, 1, {.max_evaluations = 5}));

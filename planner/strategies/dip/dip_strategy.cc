@@ -29,13 +29,13 @@ std::vector<MemorySelection> Levels(const StageGraph& graph,
   const auto whole = [&](const MemorySelection& selection) {
     return copies.empty() ? selection : FromWithoutCopies(memory, selection);
   };
-  const MemorySelection leanest = whole(uncopied.Leanest());
+  const MemorySelection min_memory = whole(uncopied.MinMemory());
   // What holds least may peak high in the backward, and the other way round.
   std::vector<MemorySelection> levels = {
-      leanest, whole(uncopied.Lean(graph.num_ranks())),
+      min_memory, whole(uncopied.Lean(graph.num_ranks())),
       whole(uncopied.Lean(1))};
   if (!copies.empty()) {
-    levels.push_back(memory.Leanest());
+    levels.push_back(memory.MinMemory());
     levels.push_back(memory.Copied(copies.back()));
     levels.push_back(memory.Copied(copies[copies.size() / 2]));
   }
@@ -47,7 +47,7 @@ std::vector<MemorySelection> Levels(const StageGraph& graph,
     MemorySelection selection = memory.KeepEverything();
     for (const StagePairId id : selection.ids()) {
       if (graph.task(memory.pairs[id].forward).module == ModuleId(m)) {
-        selection[id] = leanest[id];
+        selection[id] = min_memory[id];
       }
     }
     levels.push_back(std::move(selection));
@@ -138,9 +138,9 @@ class DipStrategy : public Strategy {
                                               const SearchBudget& budget,
                                               int64_t* evaluations) const {
     const std::vector<MemorySelection> levels = Levels(graph, memory);
-    PIPELOOM_ASSIGN_OR_RETURN(const StageGraph leanest,
+    PIPELOOM_ASSIGN_OR_RETURN(const StageGraph min_memory,
                               partition::ApplyMemory(graph, memory, levels[0]));
-    FlatGraph best(leanest);
+    FlatGraph best(min_memory);
     // Then copies may: they save more, or take more room on their way.
     for (size_t i = 1; i < levels.size() && !DualQueue(best).CanRun(); ++i) {
       PIPELOOM_ASSIGN_OR_RETURN(
@@ -149,7 +149,7 @@ class DipStrategy : public Strategy {
       FlatGraph flat(level);
       if (DualQueue(flat).CanRun()) best = std::move(flat);
     }
-    if (options_.leanest_only || !memory.has_choices()) return best;
+    if (options_.min_memory_only || !memory.has_choices()) return best;
     const SegmentUnits units(graph);
     MemoryOptimizer optimizer(graph, memory);
     int64_t best_time = kNoLimit;
@@ -194,7 +194,8 @@ class DipStrategy : public Strategy {
     MemoryOptimizer optimizer(graph, *memory);
     if (optimizer.Optimize(orders) >= kNoLimit) {
       return absl::ResourceExhaustedError(
-          "no memory choice fits the order that fits with the leanest ones");
+          "no memory choice fits the order that fits with the choices of least "
+          "memory");
     }
     *selection = optimizer.selection();
     return orders;

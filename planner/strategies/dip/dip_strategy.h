@@ -25,7 +25,7 @@ struct DipOptions {
   // choices, as the paper does. Off: at the best of some levels between
   // keeping everything and that, found with the order of the batch, where the
   // leanest is one of them. docs/dip.md has the difference.
-  bool leanest_only = false;
+  bool min_memory_only = false;
 };
 
 // Named "dip"; "dip-order" without `memory`, "dip-interleave" without `reorder`

@@ -43,8 +43,8 @@ TEST(OvertakingBoundTest, IsNeverAboveWhatTheExactSearchProves) {
     const int32_t microbatches = (backward ? 4 : 6) - rounds + 1;
     const FlatGraph flat(RandomPipeline(
         seed, ranks, microbatches, backward, /*unequal=*/seed % 3 == 0,
-        /*delays=*/seed % 5 < 2, /*giant=*/1 + static_cast<int64_t>(seed % 4),
-        rounds));
+        /*delays=*/seed % 5 < 2,
+        /*dominant=*/1 + static_cast<int64_t>(seed % 4), rounds));
     const ExactResult exact = ExactSearch(flat, kNoLimit, {}, budget);
     if (!exact.proven || exact.sequence.empty()) continue;
     ++proven;
@@ -60,7 +60,7 @@ TEST(OvertakingBoundTest, IsNeverAboveWhatTheExactSearchProves) {
 
 // The header's example: 16 ms forwards and 32 ms back, and each of the ten
 // others takes 1 ms of its time, wherever they pass each other.
-TEST(OvertakingBoundTest, EveryMicrobatchTakesSomeOfTheGiantsTime) {
+TEST(OvertakingBoundTest, EveryMicrobatchTakesTimeOfTheDominantOne) {
   IdVector<TaskId, Task> tasks;
   IdVector<EdgeId, Dependency> edges;
   for (int32_t m = 0; m < 11; ++m) {

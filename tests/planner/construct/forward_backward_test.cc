@@ -97,7 +97,7 @@ TEST(ForwardBackwardTest, ReversedTwiceIsTheSameProblem) {
 
 // One microbatch as heavy as a third of the others together: list schedules
 // find its place late.
-TEST(ForwardBackwardTest, ShortensStepsWithOneGiantMicrobatch) {
+TEST(ForwardBackwardTest, ShortensStepsWithOneDominantMicrobatch) {
   UniformOptions uniform;
   uniform.ranks = 4;
   uniform.chunks = 4;
@@ -119,7 +119,7 @@ TEST(ForwardBackwardTest, ShortensStepsWithOneGiantMicrobatch) {
           task.duration * slower[static_cast<size_t>(task.microbatch.value())];
     }
     auto graph =
-        StageGraph::Create("giant", alike.ranks(), alike.module_names(),
+        StageGraph::Create("dominant", alike.ranks(), alike.module_names(),
                            std::move(tasks), alike.edges());
     PIPELOOM_CHECK(graph.ok());
     const FlatGraph flat(*graph);

@@ -200,11 +200,11 @@ TEST(ChooseMemory, KeepsTheLimitAndBeatsRandomChoicesThatDo) {
       Problem problem = MakeProblem(seed, split, seed % 3 == 0);
       ASSERT_OK_AND_ASSIGN(const StageGraph lean,
                            partition::ApplyMemory(problem.graph, problem.memory,
-                                                  problem.memory.Leanest()));
+                                                  problem.memory.MinMemory()));
       ASSERT_OK_AND_ASSIGN(const Schedule kept, ListSchedule(problem.graph));
-      ASSERT_OK_AND_ASSIGN(const Schedule leanest,
+      ASSERT_OK_AND_ASSIGN(const Schedule min_memory,
                            TimeSchedule(lean, kept.order));
-      const Bytes low = MostHeld(lean, leanest);
+      const Bytes low = MostHeld(lean, min_memory);
       const Bytes high = MostHeld(problem.graph, kept);
       ASSERT_LT(low, high);
       const Bytes room =
@@ -221,7 +221,7 @@ TEST(ChooseMemory, KeepsTheLimitAndBeatsRandomChoicesThatDo) {
           partition::ApplyMemory(limited, problem.memory, answer->selection));
       EXPECT_EQ(again, answer->graph);
       EXPECT_GE(answer->schedule.step_time(), kept.step_time());
-      EXPECT_LE(answer->schedule.step_time(), leanest.step_time());
+      EXPECT_LE(answer->schedule.step_time(), min_memory.step_time());
       for (int i = 0; i < 20; ++i) {
         const MemorySelection other = RandomSelection(random, problem.memory);
         ASSERT_OK_AND_ASSIGN(
@@ -267,9 +267,10 @@ TEST(ChooseMemory, DoesNotDependOnThreads) {
   ASSERT_OK_AND_ASSIGN(const Schedule kept, ListSchedule(problem.graph));
   ASSERT_OK_AND_ASSIGN(const StageGraph lean,
                        partition::ApplyMemory(problem.graph, problem.memory,
-                                              problem.memory.Leanest()));
-  ASSERT_OK_AND_ASSIGN(const Schedule leanest, TimeSchedule(lean, kept.order));
-  const Bytes both = MostHeld(lean, leanest) + MostHeld(problem.graph, kept);
+                                              problem.memory.MinMemory()));
+  ASSERT_OK_AND_ASSIGN(const Schedule min_memory,
+                       TimeSchedule(lean, kept.order));
+  const Bytes both = MostHeld(lean, min_memory) + MostHeld(problem.graph, kept);
   const StageGraph limited = WithRoom(problem.graph, Bytes(both.count() / 2));
   ASSERT_OK_AND_ASSIGN(const MemoryAnswer one,
                        ChooseMemory(limited, problem.memory, kept.order));

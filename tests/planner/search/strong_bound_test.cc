@@ -83,20 +83,21 @@ TEST(StrongBoundTest, IsNeverAboveWhatTheExactSearchProves) {
 }
 
 // The graph with one microbatch that takes `factor` times as long as before.
-StageGraph WithGiant(const StageGraph& graph, int64_t factor) {
+StageGraph WithDominant(const StageGraph& graph, int64_t factor) {
   IdVector<TaskId, Task> tasks = graph.tasks();
   for (Task& task : tasks) {
     if (task.microbatch == MicrobatchId(0)) task.duration *= factor;
   }
-  auto giant = StageGraph::Create("giant", graph.ranks(), graph.module_names(),
-                                  std::move(tasks), graph.edges());
-  PIPELOOM_CHECK(giant.ok());
-  return *std::move(giant);
+  auto dominant =
+      StageGraph::Create("dominant", graph.ranks(), graph.module_names(),
+                         std::move(tasks), graph.edges());
+  PIPELOOM_CHECK(dominant.ok());
+  return *std::move(dominant);
 }
 
 // Where one microbatch's chain nearly fills the step the bounds are weakest
 // (docs/evaluation/planner.md): here the optimum is known.
-TEST(StrongBoundTest, IsNeverAboveTheOptimumBesideAGiant) {
+TEST(StrongBoundTest, IsNeverAboveTheOptimumWithADominantMicrobatch) {
   SearchBudget budget;
   budget.max_evaluations = 20'000;
   int proven = 0;
@@ -106,7 +107,8 @@ TEST(StrongBoundTest, IsNeverAboveTheOptimumBesideAGiant) {
     const auto graph = SmallProblem(seed, 30);
     if (!graph.has_value()) continue;
     SCOPED_TRACE(::testing::Message() << "seed " << seed);
-    const FlatGraph flat(WithGiant(*graph, static_cast<int64_t>(2 + seed % 6)));
+    const FlatGraph flat(
+        WithDominant(*graph, static_cast<int64_t>(2 + seed % 6)));
     const ExactResult exact = ExactSearch(flat, kNoLimit, {}, budget);
     if (!exact.proven || exact.sequence.empty() || exact.step_time == 0) {
       continue;

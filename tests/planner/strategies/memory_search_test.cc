@@ -98,11 +98,11 @@ TEST(SearchWithMemoryTest, KeepsTheLimitsAndBeatsOneLevelForAll) {
       EXPECT_THAT(ValidateSchedule(chosen, found->found.schedule), IsOk());
       EXPECT_LE(found->found.lower_bound, found->found.schedule.step_time());
       // Recomputing everything, with as much search.
-      ASSERT_OK_AND_ASSIGN(const StageGraph leanest,
+      ASSERT_OK_AND_ASSIGN(const StageGraph min_memory,
                            partition::ApplyMemory(graph, problem.memory,
-                                                  problem.memory.Leanest()));
+                                                  problem.memory.MinMemory()));
       ASSERT_OK_AND_ASSIGN(const SearchResult other,
-                           SearchGraph(leanest, seed, Evaluations(600)));
+                           SearchGraph(min_memory, seed, Evaluations(600)));
       EXPECT_LE(found->found.schedule.step_time(), other.schedule.step_time());
     }
   }
@@ -180,7 +180,7 @@ TEST(LeastMemoryTest, NoSelectionNeedsLessMemoryOrTime) {
     for (int i = 0; i < 12; ++i) {
       SCOPED_TRACE(::testing::Message() << "seed " << seed << " try " << i);
       const MemorySelection selection =
-          i == 0 ? problem.memory.Leanest()
+          i == 0 ? problem.memory.MinMemory()
                  : RandomSelection(problem.memory, random);
       ASSERT_OK_AND_ASSIGN(
           const StageGraph chosen,

@@ -202,7 +202,7 @@ TEST(Dip, PlansWithinTheLimitAtEveryLevelAndSaysWhenNothingFits) {
       job.training.memory_limit = Bytes(
           static_cast<int64_t>(share * static_cast<double>(least.count())));
       for (const DipOptions& options :
-           {DipOptions{}, DipOptions{.leanest_only = true},
+           {DipOptions{}, DipOptions{.min_memory_only = true},
             DipOptions{.memory = false},
             DipOptions{.reorder = false, .memory = false},
             DipOptions{

@@ -37,7 +37,8 @@ class Pairer {
     }
   }
 
-  PairedOrders Run(const RankOrders& orders) {
+  PairedOrders Run(const RankOrders& orders,
+                   const std::function<bool()>& expired) {
     PairedOrders best{.orders = orders};
     best.step_time = Time(orders, &best.pairs);
     // All ranks at once first, then one by one.
@@ -48,6 +49,7 @@ class Pairer {
     }
     Offer(all, &best);
     for (const RankId r : graph_.rank_ids()) {
+      if (expired && expired()) break;
       RankOrders one = best.orders;
       one[r] = one[r] == orders[r] ? all[r] : orders[r];
       if (one[r] != best.orders[r]) Offer(one, &best);
@@ -163,8 +165,9 @@ class Pairer {
 
 PairedOrders PairPasses(const StageGraph& graph, const StepMemory& memory,
                         const MemorySelection& selection,
-                        const RankOrders& orders) {
-  return Pairer(graph, memory, selection).Run(orders);
+                        const RankOrders& orders,
+                        const std::function<bool()>& expired) {
+  return Pairer(graph, memory, selection).Run(orders, expired);
 }
 
 absl::StatusOr<StageGraph> ApplyPairs(

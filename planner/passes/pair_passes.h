@@ -19,6 +19,7 @@
 #define PIPELOOM_PLANNER_PASSES_PAIR_PASSES_H_
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -44,13 +45,16 @@ struct PairedOrders {
   int64_t timings = 0;
 };
 
-// `graph`: with the forms and choices of `memory` and `selection`. `orders`:
-// REQUIRES that they are of it and within its limits. The result is never
-// slower. O(ranks x (tasks + edges)).
+// Moves weight gradients into the communication gaps of backwards. `graph` has
+// the forms and choices of `memory` and `selection`. REQUIRES: `orders` are of
+// it and within its limits. The result is never slower. `expired` says that the
+// time is over; asked between ranks, empty: no deadline.
+// O(ranks x (tasks + edges)).
 PairedOrders PairPasses(const StageGraph& graph,
                         const partition::StepMemory& memory,
                         const partition::MemorySelection& selection,
-                        const RankOrders& orders);
+                        const RankOrders& orders,
+                        const std::function<bool()>& expired = {});
 
 // The graph with the pairs' times and Task::overlaps. `task_now`: by task of
 // the pairs, the graph's; empty: the same.

@@ -221,6 +221,10 @@ int64_t PassFormChooser::Choose(const MemorySelection& selection,
                                 StepMemory* memory, RankOrders* orders,
                                 const PassFormOptions& options) {
   batches_ = 0;
+  const auto is_over = [&] {
+    return batches_ >= options.max_batches ||
+           (options.expired && options.expired());
+  };
   Load(selection, *memory);
   Tidy(orders);
   int64_t best = kNoLimit;
@@ -240,7 +244,7 @@ int64_t PassFormChooser::Choose(const MemorySelection& selection,
     std::vector<std::pair<int64_t, size_t>> better;
     constexpr size_t kLanes = FixedOrder::kLanes;
     for (size_t first = 0; first < sets.size(); first += kLanes) {
-      if (batches_ >= options.max_batches) break;
+      if (is_over()) break;
       const size_t lanes = std::min(kLanes, sets.size() - first);
       for (size_t lane = 0; lane < kLanes; ++lane) {
         const Set& set = sets[first + std::min(lane, lanes - 1)];
@@ -259,6 +263,8 @@ int64_t PassFormChooser::Choose(const MemorySelection& selection,
     std::sort(better.begin(), better.end());
     std::vector<bool> changed(pairs_.size(), false);
     for (const auto& [time, index] : better) {
+      // The first is timed already; each other takes a timing of its own.
+      if (improved && options.expired && options.expired()) break;
       const Set& set = sets[index];
       if (std::any_of(set.begin(), set.end(), [&](int32_t i) {
             return changed[static_cast<size_t>(i)];
@@ -277,7 +283,7 @@ int64_t PassFormChooser::Choose(const MemorySelection& selection,
       for (const int32_t i : set) changed[static_cast<size_t>(i)] = true;
     }
     Tidy(orders);
-    if (batches_ >= options.max_batches) break;
+    if (is_over()) break;
   }
   for (const Pair& pair : pairs_) {
     if (pair.fused != (memory->form(pair.id) == PassForm::kFused)) {

@@ -21,6 +21,7 @@
 #define PIPELOOM_PLANNER_PASSES_PASS_FORMS_H_
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "absl/types/span.h"
@@ -33,6 +34,8 @@ namespace pipeloom::planner {
 
 struct PassFormOptions {
   int32_t max_batches = 24;
+  // Says that the time is over; asked between batches. Empty: no deadline.
+  std::function<bool()> expired = {};
 };
 
 // Whether any pair of the step has a choice of forms whose times differ from

@@ -27,6 +27,10 @@ constexpr double kParts[] = {0.76, 0.88, 0.95};
 // room its sent and received tensors take, then all the rest at once.
 constexpr double kPartsAnew[] = {0.1, 0.95};
 
+// Under a deadline, the share of a search's time until which an answer that
+// does not fit is repaired.
+constexpr double kRepairUntil = 1.1;
+
 // How often a schedule is made again with less memory because tensors sent to
 // or received from other ranks, which a schedule does not see, broke the limit.
 constexpr int kMaxTightenings = 6;
@@ -268,9 +272,11 @@ absl::Status ImproveCandidate(const PreparedJob& job, const PlanInput& input,
   int overs = 0;
   int repairs = 0;
   for (size_t part = 0;;) {
-    // Once the time is over, only an answer that does not fit is mended.
+    // Once the time is over, only an answer that does not fit is repaired, and
+    // that not for long.
     const bool exhausted = input.budget.Exhausted(*evaluations);
     if (exhausted && (!over || ++repairs > kMaxTightenings)) break;
+    if (input.budget.spent && input.budget.spent() >= kRepairUntil) break;
     if (starts_from == nullptr && part >= parts.size() && !over) break;
     SearchBudget rest = input.budget.PartUntil(
         parts[std::min(part, parts.size() - 1)], *evaluations);

@@ -134,14 +134,19 @@ absl::StatusOr<SplitAnswer> ToSplit(const PreparedJob& job,
 
 absl::Status RefinePasses(const PreparedJob& job, const PlanInput& input,
                           const partition::BuiltGraph& built,
-                          const StepMemory& choices, Candidate* best) {
+                          const StepMemory& choices, const SearchBudget& budget,
+                          Candidate* best) {
   const StageGraph limited = built.graph.WithRanks(best->limits);
   const MemorySchedule& made = best->made;
   // The forms as they are, better ones for the order, and all backwards split,
   // each with weight gradients in gaps.
   std::optional<MemorySchedule> refined;
   int64_t shortest = made.found.schedule.step_time().count();
-  for (int way = 0; way < 3; ++way) {
+  const auto is_over = [&] {
+    return budget.stop.stop_requested() || (budget.expired && budget.expired());
+  };
+  const PassFormOptions options{.expired = is_over};
+  for (int way = 0; way < 3 && !is_over(); ++way) {
     StepMemory memory = choices;
     memory.SetForms(made.forms);
     RankOrders orders = made.found.schedule.order;
@@ -149,12 +154,14 @@ absl::Status RefinePasses(const PreparedJob& job, const PlanInput& input,
         StageGraph graph,
         partition::ApplyMemory(limited, memory, made.selection));
     if (way > 0) {
-      PassFormChooser(graph, memory).Choose(made.selection, &memory, &orders);
+      PassFormChooser(graph, memory)
+          .Choose(made.selection, &memory, &orders, options);
       if (way == 2) SplitWhereItFits(made.selection, &memory);
       PIPELOOM_ASSIGN_OR_RETURN(
           graph, partition::ApplyMemory(limited, memory, made.selection));
     }
-    PairedOrders paired = PairPasses(graph, memory, made.selection, orders);
+    PairedOrders paired =
+        PairPasses(graph, memory, made.selection, orders, is_over);
     if (paired.step_time >= shortest) continue;
     MemorySchedule next = made;
     next.forms = memory.forms();

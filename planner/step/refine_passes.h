@@ -44,10 +44,12 @@ absl::StatusOr<SplitAnswer> ToSplit(const PreparedJob& job,
 
 // Improves the forms of the passes of `best`, whose answer is for `built` and
 // `memory`, of split backwards. It stays as it is where the step gets no
-// shorter, or where the tensors that ranks hold would not fit.
+// shorter, or where the tensors that ranks hold would not fit. Stops early when
+// the time of `budget` is over; its evaluations are not counted.
 absl::Status RefinePasses(const PreparedJob& job, const PlanInput& input,
                           const partition::BuiltGraph& built,
-                          const partition::StepMemory& memory, Candidate* best);
+                          const partition::StepMemory& memory,
+                          const SearchBudget& budget, Candidate* best);
 
 }  // namespace pipeloom::planner
 

@@ -19,6 +19,10 @@ namespace {
 // At most so many evaluations of a search by another strategy.
 constexpr int64_t kSearchEvaluations = 60;
 
+// Under a deadline, the share of the time until which a rival is begun: a plan
+// takes some of them longer than what is left when the search has ended.
+constexpr double kBeginUntil = 0.6;
+
 // Of the step, for every choice that strategies which choose memory have.
 absl::StatusOr<NamedBound> BoundOfStep(const PreparedJob& prepared,
                                        const PlanInput& input,
@@ -50,7 +54,9 @@ absl::StatusOr<PlanResult> BestOfRivals(
   int64_t evaluations = own.ok() ? own->evaluations : 0;
   for (const std::unique_ptr<Strategy>& rival : rivals) {
     if (input.budget.stop.stop_requested()) break;
-    if (own.ok() && input.budget.expired && input.budget.expired()) break;
+    if (own.ok() && input.budget.spent && input.budget.spent() > kBeginUntil) {
+      break;
+    }
     PreparedJob with = job;
     with.strategy = rival.get();
     absl::StatusOr<PlanResult> plan = PlanAlone(with, once);

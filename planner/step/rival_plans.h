@@ -19,8 +19,9 @@ namespace pipeloom::planner {
 // Returns `own`, what the job's strategy made of the step, or the fastest of
 // the rivals' plans on the same partition if that is faster, under
 // the name of the job's strategy, with the bound of `own`. If `own` is
-// ResourceExhausted, every rival gets a try, whatever the budget; else time
-// ends the attempts, but not the number of evaluations, as a plan takes few.
+// ResourceExhausted, every rival gets a try, whatever the budget; else none is
+// begun when more than 60 % of the time is used, but the number of evaluations
+// does not count, as a plan takes few.
 // Evaluations are added up. Errors: those of `own`.
 absl::StatusOr<PlanResult> BestOfRivals(
     const std::vector<std::unique_ptr<Strategy>>& rivals,

@@ -136,7 +136,12 @@ class KnownStarts::Tried {
       choose(kRough, &start);
       if (start.time < kNoLimit) starts.push_back(std::move(start));
     };
-    PIPELOOM_RETURN_IF_ERROR(OfferDip(graph, memory, partition, seed, &starts));
+    // Even the least of DIP's searches is long where steps are large: once its
+    // time is over, its order of the first call does for the limits after it.
+    if (good_.empty() || !dip_.Exhausted(0)) {
+      PIPELOOM_RETURN_IF_ERROR(
+          OfferDip(graph, memory, partition, seed, &starts));
+    }
     if (good_.empty()) {
       for (RankOrders& orders : KnownOrders(graph, partition)) {
         offer(std::move(orders));

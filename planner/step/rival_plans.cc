@@ -16,10 +16,11 @@
 namespace pipeloom::planner {
 namespace {
 
-// At most so many evaluations of a search by another strategy.
+// The most evaluations of a search by another strategy.
 constexpr int64_t kSearchEvaluations = 60;
 
-// Of the step, for every choice that strategies which choose memory have.
+// Returns the bound of the step over every memory choice that strategies which
+// choose memory have.
 absl::StatusOr<NamedBound> BoundOfStep(const PreparedJob& prepared,
                                        const PlanInput& input,
                                        const Microbatches& microbatches) {
@@ -54,7 +55,8 @@ absl::StatusOr<PlanResult> BestOfRivals(
     PreparedJob with = job;
     with.strategy = rival.get();
     absl::StatusOr<PlanResult> plan = PlanAlone(with, once);
-    if (!plan.ok()) continue;  // Not for this partition, or too large.
+    // The strategy cannot plan this partition, or nothing fits.
+    if (!plan.ok()) continue;
     evaluations += plan->evaluations;
     const Duration time = plan->predicted.step_time();
     if (own.ok() && time >= own->predicted.step_time()) continue;

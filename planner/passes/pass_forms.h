@@ -37,7 +37,8 @@ struct PassFormOptions {
   int32_t max_batches = 24;
 };
 
-// Returns whether any pair of the step has two forms of which the times differ.
+// Returns whether any pair of the step has two forms with different total
+// times.
 bool HasFormChoice(const partition::StepMemory& memory);
 
 // Gives this form to every pair that has both.

@@ -3,19 +3,16 @@
 // it starts at once, at C, on rank m. No task that is not ready, and none that
 // waits for memory, starts before C.
 // - If c cannot hinder anyone's memory (it holds no more afterwards than
-// before,
-//   or m's limit cannot be reached any more), then in any best schedule whose
-//   next task on m starts at C or later, c can be put before that task. So some
-//   best schedule continues m with c or with a ready task that starts before C:
-//   only these are tried.
+//   before, or m's limit cannot be reached any more), then in any best schedule
+//   whose next task on m starts at C or later, c can be put before that task.
+//   So some best schedule continues m with c or with a ready task that starts
+//   before C: only these are tried.
 // - Otherwise, let C' be the first end among tasks that cannot hinder (infinite
-// if
-//   there are none). The first of the remaining tasks to start is ready, and if
-//   it starts at C' or later, the task that ends at C' can be put before all.
-//   So all ready tasks that start before C', on any rank, and that task are
-//   tried.
+//   if there are none). The first of the remaining tasks to start is ready, and
+//   if it starts at C' or later, the task that ends at C' can be put before
+//   all. So all ready tasks that start before C', on any rank, and that task
+//   are tried.
 // Both hold for any state and any way it was reached, which is why states with
-// the same done set may be compared whatever order led to them.
 // the same done set may be compared whatever order led to them.
 #include "planner/search/exact_search.h"
 

@@ -6,8 +6,7 @@
 // Giffler and Thompson (1960), extended for memory limits, under which leaving
 // a rank idle may pay (see exact_search.cc). A state is dropped when
 // - its bound (chains and one preemptive machine for each rank, from the
-// state's
-//   own times) reaches the best known step time;
+//   state's own times) reaches the best known step time;
 // - a state with the same tasks done and no time later was entered before; or
 // - its set of done tasks is known to allow no completion within the memory
 //   limits.
@@ -16,7 +15,6 @@
 // Cost: up to max_evaluations states of O(tasks + edges) each; suitable for
 // some tens of tasks. Memory: about 8 bytes for each kept state and each of its
 // ranks and open tasks.
-// a rule. Memory: about 8 bytes a rank and open task and state kept.
 #ifndef PIPELOOM_PLANNER_SEARCH_EXACT_SEARCH_H_
 #define PIPELOOM_PLANNER_SEARCH_EXACT_SEARCH_H_
 

@@ -29,7 +29,7 @@ absl::StatusOr<std::vector<partition::PackedStep>> SampleSteps(
 
 // A step with the work and memory it takes.
 struct WeighedStep {
-  partition::PackedStep step{};  // Of one replica, the first.
+  partition::PackedStep step{};  // Belongs to one replica, the first.
   Duration work{};  // Time of all passes of all modules on one rank.
   // Activations of the microbatch that has most, kept in full in one place.
   Bytes fullest{};

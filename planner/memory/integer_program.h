@@ -16,7 +16,6 @@
 // the LP relaxation. Answers come from repairing the choices that the prices
 // suggest. The search ends when bound and answer are within the wanted gap;
 // until then it branches on the group whose decision is least clear.
-// search branches on the group whose decision is least clear.
 #ifndef PIPELOOM_PLANNER_MEMORY_INTEGER_PROGRAM_H_
 #define PIPELOOM_PLANNER_MEMORY_INTEGER_PROGRAM_H_
 

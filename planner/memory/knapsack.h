@@ -6,8 +6,6 @@
 // So the last list has the best answer for every capacity at once. Sums that
 // coincide count once: n equal classes of k items need at most C(n + k - 1, n)
 // states. O(states x items) time and memory.
-// coincide count once: n equal classes of k items need at most C(n + k - 1, n)
-// states. O(states x items) time and memory.
 #ifndef PIPELOOM_PLANNER_MEMORY_KNAPSACK_H_
 #define PIPELOOM_PLANNER_MEMORY_KNAPSACK_H_
 

@@ -45,7 +45,7 @@ struct OrderUnits {
 
 // How positions of units become priorities of tasks.
 enum class PriorityRule : uint8_t {
-  kUnit,  // Sorted by the unit's position, then by chunk, later chunks first.
+  kUnit,      // Unit's position, then chunk, later chunks first.
   kGrouped,   // Megatron's: groups of p positions, chunk by chunk in a group.
   kBreadth,   // Chunk by chunk; within a chunk by the unit's position.
   kTail,      // Longest chain first; positions do not matter.

@@ -49,8 +49,8 @@ class ForwardBackward {
   // that keeps the limits.
   int64_t Improve(absl::Span<const int32_t> sequence, int32_t rounds);
 
-  // The best sequence of the last Improve, and the number of list schedules
-  // made.
+  // Returns the best sequence of the last Improve, and the number of list
+  // schedules made.
   absl::Span<const int32_t> sequence() const { return sequence_; }
   int64_t evaluations() const { return evaluations_; }
 

@@ -26,6 +26,7 @@
 
 namespace pipeloom::planner {
 
+// The answer to the question.
 enum class Feasibility : uint8_t {
   kLegal,       // `sequence` is an order that keeps the limits.
   kImpossible,  // No order does.

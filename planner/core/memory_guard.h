@@ -45,7 +45,7 @@ class MemoryGuard {
   // Keeps a reference to `graph`.
   explicit MemoryGuard(const FlatGraph& graph);
 
-  // The shortage, with `task` -1 if groups can run one after another.
+  // Returns the shortage, with `task` -1 if groups can run one after another.
   const MemoryShortage& shortage() const { return shortage_; }
   int32_t group_of(int32_t task) const { return group_[task]; }
   int32_t num_groups() const { return num_groups_; }
@@ -56,7 +56,7 @@ class MemoryGuard {
   void Reset(absl::Span<const int64_t> capacity = {});
   // Returns whether the task's group has started.
   bool IsStarted(int32_t task) const { return position_[group_[task]] >= 0; }
-  // Returns whether the task may start. REQUIRES: its producers were started.
+  // Returns whether memory allows the task to start.
   bool Admits(int32_t task) const;
   // Returns whether the rank's limit can be reached; if not, everything is
   // admitted there.

@@ -95,9 +95,10 @@ class IntegerProgramSolver {
   // Begins another program, with these limits and no groups yet; reuses
   // allocated memory. REQUIRES: the solver was made without a program.
   void Begin(absl::Span<const int64_t> limits);
-  // AddGroup adds a group whose options have these costs. AddRun adds what the
-  // options of the last group use in the rows [first_row, end_row), indexed by
-  // option; runs of a group are given in ascending order and do not overlap.
+  // Adds parts: AddGroup adds a group whose options have these costs. AddRun
+  // adds what the options of the last group use in the rows [first_row,
+  // end_row), indexed by option; runs of a group are given in ascending order
+  // and do not overlap.
   void AddGroup(absl::Span<const int64_t> costs);
   void AddRun(int32_t first_row, int32_t end_row,
               absl::Span<const int64_t> amounts);

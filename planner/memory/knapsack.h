@@ -45,9 +45,9 @@ class KnapsackFront {
   explicit KnapsackFront(absl::Span<const KnapsackClass> classes,
                          const KnapsackOptions& options = {});
 
-  // The number of points, which have ascending weight and descending cost; 0 if
-  // nothing fits the capacity. Without classes there is one point, of weight
-  // and cost 0.
+  // Returns the number of points, which have ascending weight and descending
+  // cost; 0 if nothing fits the capacity. Without classes there is one point,
+  // of weight and cost 0.
   int32_t size() const { return static_cast<int32_t>(points().size()); }
   int64_t weight(int32_t point) const { return points()[at(point)].weight; }
   int64_t cost(int32_t point) const { return points()[at(point)].cost; }
@@ -56,7 +56,7 @@ class KnapsackFront {
   // Returns the cheapest point of at most this weight; nullopt if there is
   // none.
   std::optional<int32_t> Best(int64_t capacity) const;
-  // Whether max_states sufficed.
+  // Returns whether max_states sufficed.
   bool exact() const { return exact_; }
 
  private:

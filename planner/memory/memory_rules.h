@@ -31,7 +31,8 @@ using MemoryRule = IdVector<ModuleId, int32_t>;
 // The settings of a step and their effects.
 class MemoryRules {
  public:
-  // `pairs` belong to the graph with everything kept.
+  // Makes the choices of all settings. `pairs` belong to the graph with
+  // everything kept.
   MemoryRules(const emulator::StageCostModel& costs, const Partition& partition,
               const Microbatches& microbatches,
               const IdVector<StagePairId, partition::StagePair>& pairs);

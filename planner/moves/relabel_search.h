@@ -33,8 +33,8 @@ class RelabelSearch {
 
   // Begins at a sequence. REQUIRES: it is topological and within memory limits.
   void Start(absl::Span<const int32_t> sequence);
-  // Anneals: tries `moves` exchanges at a temperature in ns, and returns the
-  // number of evaluations. Stops early at `target` ns.
+  // Runs simulated annealing: tries `moves` exchanges at a temperature in ns,
+  // and returns the number of evaluations. Stops early at `target` ns.
   int64_t Run(int64_t moves, double temperature, int64_t target,
               Random& random);
   // Makes one random exchange, good or not, and returns the time (ns) of

@@ -21,8 +21,8 @@ namespace pipeloom::planner {
 // The pipeline with the passes put so far.
 class PassTimeline {
  public:
-  // `limit`: the most activations, of one chunk and microbatch each, that a
-  // rank may hold.
+  // Begins without any pass. `limit` is the most activations, of one chunk and
+  // microbatch each, that a rank may hold.
   PassTimeline(int32_t ranks, int32_t chunks, int32_t microbatches,
                const PassTimes& times, int32_t limit);
 
@@ -81,7 +81,7 @@ class PassTimeline {
     std::vector<PassStep> backwards{};
   };
   static size_t Index(int32_t i) { return static_cast<size_t>(i); }
-  // The place in the chain of all chunks, and the rank at a place.
+  // Returns the place in the chain of all chunks, and the rank at a place.
   int32_t Position(int32_t rank, int32_t chunk) const;
   int32_t RankAt(int32_t position) const;
   // Returns the ends of all microbatches put so far for a pass (forward or

@@ -59,7 +59,7 @@ class PassFormChooser {
   int64_t Choose(const partition::MemorySelection& selection,
                  partition::StepMemory* memory, RankOrders* orders,
                  const PassFormOptions& options = {});
-  // Number of batches that the last Choose timed.
+  // Returns the number of batches that the last Choose timed.
   int64_t batches() const { return batches_; }
 
  private:

@@ -27,7 +27,7 @@ struct SearchResult {
   // step_time() == lower_bound. Small problems are solved exactly; their bound
   // is the optimum.
   bool proven_optimal = false;
-  // Step time over bound, less one; 0 without a bound.
+  // Returns the step time over the bound, less one; 0 without a bound.
   double gap_ratio() const {
     return lower_bound > kZero
                ? ToSeconds(schedule.step_time()) / ToSeconds(lower_bound) - 1
@@ -53,8 +53,8 @@ absl::StatusOr<SearchResult> SearchGraph(const StageGraph& graph, uint64_t seed,
 // The same search in parts: each Run goes on where the last one stopped.
 class GraphSearch {
  public:
-  // `known`: a lower bound of the step time, used instead of computing the
-  // costly ones.
+  // Prepares a search. `known` is a lower bound of the step time, used instead
+  // of computing the costly ones.
   GraphSearch(StageGraph graph, uint64_t seed,
               std::optional<NamedBound> known = std::nullopt);
   ~GraphSearch();

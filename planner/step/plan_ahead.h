@@ -74,7 +74,7 @@ class PlanAhead {
   // is neither queued nor running.
   void Hurry(const PlanKey& key);
 
-  // Await says that somebody waits for the plan, Leave that they have stopped:
+  // Notes that somebody waits for the plan, or (Leave) has stopped waiting:
   // calls come in pairs. The key need not be queued.
   void Await(const PlanKey& key);
   void Leave(const PlanKey& key);

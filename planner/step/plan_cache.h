@@ -49,7 +49,8 @@ struct PlanCacheCounters {
 // The cache. Thread-safe.
 class PlanCache {
  public:
-  // `capacity`: the most bytes that the kept plans take together.
+  // Makes an empty cache. `capacity` is the most bytes that the kept plans take
+  // together.
   explicit PlanCache(Bytes capacity) : capacity_(capacity) {}
 
   // The result of a look-up.

@@ -61,8 +61,8 @@ struct PlanResult {
   int64_t evaluations = 0;
   bool proven_optimal = false;
   std::optional<RobustReport> robust{};  // Set if the input asked for it.
-  // The gap, bubble and epilogue as shares (docs/glossary.md), and the MFU in
-  // [0, 1].
+  // Returns the gap, bubble and epilogue as shares (docs/glossary.md), and the
+  // MFU in [0, 1].
   double gap_ratio() const;
   double bubble_ratio() const;
   double epilogue_ratio() const;

@@ -31,8 +31,9 @@ std::vector<RankOrders> KnownOrders(const StageGraph& graph,
 // best then.
 class KnownStarts : public Strategy {
  public:
-  // `name` is that of the strategy that its plans are for. `dip` is the budget
-  // of DIP's part, which is left out with less than one evaluation.
+  // Makes the strategy. `name` is that of the strategy that its plans are for.
+  // `dip` is the budget of DIP's part, which is left out with less than one
+  // evaluation.
   KnownStarts(absl::string_view name, SearchBudget dip);
   ~KnownStarts() override;
 

@@ -63,7 +63,7 @@ class TreeSearch {
   // tried.
   int32_t Step();
 
-  // The least cost so far and its state; unset before the first Step.
+  // Returns the least cost so far and its state; unset before the first Step.
   int64_t best_cost() const { return best_cost_; }
   const typename P::State& best_state() const { return best_state_; }
   int32_t num_nodes() const { return static_cast<int32_t>(nodes_.size()); }

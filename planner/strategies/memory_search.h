@@ -9,11 +9,11 @@
 // - If memory is short, the orders of the two best levels are searched for a
 //   while. Each such search is continued as long as its choices stay, and its
 //   successor inherits from it when they change.
-// - Whether a backward is split or fused is chosen pair by pair for each order
-//   (pass_forms.h).
-// - For the better level's order the choices are made anew, exactly
-//   (choose_memory.h), and the order is searched for these choices; both are
-//   repeated as long as there is time.
+// - The better level's order is searched further. For that order, each stage
+//   pair gets a split or fused backward (pass_forms.h), and the memory choices
+//   are made anew, exactly (choose_memory.h).
+// - The order is searched again for these choices. Calls that go on from an
+//   earlier answer (`start`) repeat this as long as there is time.
 #ifndef PIPELOOM_PLANNER_STRATEGIES_MEMORY_SEARCH_H_
 #define PIPELOOM_PLANNER_STRATEGIES_MEMORY_SEARCH_H_
 

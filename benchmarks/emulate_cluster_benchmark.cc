@@ -1,15 +1,16 @@
-// The whole step of job dip-vlm-xl: 16,384 H100 as 128 replicas of 16 pipeline
-// ranks of 8 GPUs, each replica with samples of its own, in a 1F1B order.
+// Emulation of the whole step of job dip-vlm-xl: 16,384 H100 as 128 replicas of
+// 16 pipeline ranks of 8 GPUs, each replica with samples of its own, in a 1F1B
+// order.
 //
-//   BM_EmulateCluster   from plans: all replicas, the barrier, the reduction
-//                       and the update
-//   BM_PriceAndEmulate  from the samples: microbatches, costs of stages,
-//                       graphs, orders and plans too; no price is known at the
-//                       start (`warm` 1: those of an earlier step are)
+//   BM_EmulateCluster   starts from plans: all replicas, the barrier, the
+//                       reduction and the update
+//   BM_PriceAndEmulate  starts from the samples: also microbatches, costs of
+//                       stages, graphs, orders and plans; no price is known at
+//                       the start (with `warm` 1 those of an earlier step are)
 //
-// The device's profile is loaded once, as a process does. `reuse` 0 prices
-// every layer of every stage of every GPU anew and emulates every GPU anew; the
-// ratio of times is what reuse saves.
+// The device's profile is loaded once, as in a process. With `reuse` 0 every
+// layer of every stage of every GPU is priced anew, and every GPU is emulated
+// anew; the ratio of times shows what reuse saves.
 #include <benchmark/benchmark.h>
 
 #include <fstream>
@@ -77,7 +78,7 @@ struct Job {
   }
 };
 
-// The shipped image-text samples, over and over.
+// Returns the job with the shipped image-text samples, repeated.
 const Job& TheJob() {
   static const Job* const job = [] {
     auto* made = new Job;
@@ -122,7 +123,7 @@ ExecutionPlan PlanOf(const Job& job, const StageCostModel& costs,
   auto microbatches = partition::SplitMicrobatches(job.spec, job.packed,
                                                    replica, job.partition);
   PIPELOOM_CHECK(microbatches.ok());
-  // Everything recomputed, as else it does not fit.
+  // Recomputes everything, as otherwise it does not fit.
   auto built = partition::BuildStageGraph(
       costs, job.partition, *microbatches,
       {.memory = PolicyByStage(AllRecomputed(job.partition), job.partition,
@@ -183,7 +184,8 @@ BENCHMARK(BM_EmulateCluster)
     ->Arg(0)
     ->Unit(benchmark::kMillisecond);
 
-// `warm`: costs of stages are known from earlier steps with the same shapes.
+// With `warm`, costs of stages are known from earlier steps with the same
+// shapes.
 void BM_PriceAndEmulate(benchmark::State& state) {
   const Job& job = TheJob();
   const bool reuse = state.range(0) != 0;

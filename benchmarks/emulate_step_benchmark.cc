@@ -1,4 +1,4 @@
-// EmulateStep on 1F1B-like plans of 8 ranks: items are tasks.
+// EmulateStep on 1F1B-like plans of 8 ranks. Items are tasks.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -28,7 +28,7 @@ StageGraph GraphOf(int32_t num_tasks) {
                                 .delay = Microseconds(20)});
 }
 
-// Receives are posted one task ahead.
+// Makes a plan whose receives are posted one task ahead.
 ExecutionPlan PlanOf(StageGraph problem, const RankOrders& orders) {
   ExecutionPlan plan;
   plan.graph = std::move(problem);
@@ -70,7 +70,7 @@ ExecutionPlan PlanOf(StageGraph problem, const RankOrders& orders) {
   return plan;
 }
 
-// Ranks run their tasks by id.
+// Makes a plan whose ranks run their tasks by id.
 ExecutionPlan PlanOf(int32_t num_tasks) {
   StageGraph graph = GraphOf(num_tasks);
   RankOrders orders(graph.num_ranks());
@@ -80,7 +80,8 @@ ExecutionPlan PlanOf(int32_t num_tasks) {
   return PlanOf(std::move(graph), orders);
 }
 
-// 1F1B of tasks between half and one and a half times as long as the mean.
+// Makes a 1F1B plan with task durations from half to one and a half times the
+// mean.
 ExecutionPlan UnequalPlan(int32_t num_tasks) {
   const StageGraph uniform = GraphOf(num_tasks);
   IdVector<TaskId, Task> tasks = uniform.tasks();
@@ -126,7 +127,7 @@ EmulateOptions OptionsOf(int64_t sharing) {
   return options;
 }
 
-// A plan once: compiled, run, and its trace in fresh memory.
+// Emulates a plan once: compiles and runs it, with a trace in fresh memory.
 void BM_EmulateStep(benchmark::State& state) {
   const ExecutionPlan plan = PlanOf(static_cast<int32_t>(state.range(0)));
   EmulateOptions options = OptionsOf(state.range(1));
@@ -142,7 +143,7 @@ BENCHMARK(BM_EmulateStep)
     ->ArgNames({"tasks", "sharing", "full_trace"})
     ->ArgsProduct({{1'000, 10'000, 100'000}, {1, 2}, {0, 1}});
 
-// The same, plan after plan in the memory of the one before.
+// The same for plan after plan, reusing the memory of the one before.
 void BM_EmulateStepAgain(benchmark::State& state) {
   const ExecutionPlan plan = PlanOf(static_cast<int32_t>(state.range(0)));
   const EmulateOptions options = OptionsOf(state.range(1));
@@ -158,8 +159,8 @@ BENCHMARK(BM_EmulateStepAgain)
     ->ArgNames({"tasks", "sharing"})
     ->ArgsProduct({{1'000, 10'000, 100'000}, {1, 2}});
 
-// A compiled plan again: links, contention and, with `trace`, all spans and the
-// memory timeline, into memory that is there.
+// Runs a compiled plan again, in reused memory: links, contention and, with
+// `trace`, all spans and the memory timeline.
 void BM_RunCompiledStep(benchmark::State& state) {
   const ExecutionPlan plan = PlanOf(static_cast<int32_t>(state.range(0)));
   const EmulateOptions options = OptionsOf(state.range(1));
@@ -195,10 +196,10 @@ BENCHMARK(BM_CompileStep)
     ->Arg(10'000)
     ->Arg(100'000);
 
-// The same outcome (finish and peaks) three ways: emulated whole, with one
+// The same outcome (finish and peaks) in three ways: emulated whole, with one
 // task's duration changed, and with two neighbouring instructions of a rank
-// exchanged. `reuse` 0 emulates whole each time: the ratio of times is what
-// reuse saves. Exchanges that deadlock are passed over.
+// exchanged. With `reuse` 0 the step is emulated whole each time: the ratio of
+// times shows what reuse saves. Exchanges that deadlock are ignored.
 void BM_ReplayDuration(benchmark::State& state) {
   const ExecutionPlan plan = UnequalPlan(static_cast<int32_t>(state.range(0)));
   auto replay =

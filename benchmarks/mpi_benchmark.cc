@@ -1,6 +1,6 @@
 // A ping-pong between two processes: the mpi transport, without keeping the
-// plan's time, against bare MPI calls in the same run, those that block and
-// those that do not. Times of one way.
+// plan's time, against bare MPI calls in the same run, blocking and
+// non-blocking ones. Times are one-way.
 //
 //   mpirun -n 2 mpi_benchmark [BYTES...]
 #define OMPI_SKIP_MPICXX 1
@@ -23,10 +23,10 @@ double Microseconds(WallDuration d) {
   return std::chrono::duration<double, std::micro>(d).count();
 }
 
-// Blocks of round trips, in turn of one and the other kind, so that what else
-// runs on the machine befalls all. Blocks are short and many: where a rank
-// loses its core to another process it loses it for milliseconds, which befalls
-// a few blocks and not their median.
+// Round trips run in blocks, one kind after the other in turns, so that other
+// load on the machine affects all kinds. Blocks are short and many: when a rank
+// loses its core to another process it loses it for milliseconds, which affects
+// a few blocks but not the median.
 constexpr double kBlockMicroseconds = 50;
 constexpr double kAllMicroseconds = 150'000;
 constexpr int kFewestBlocks = 41;
@@ -38,10 +38,11 @@ double Median(std::vector<double> values) {
   return *half;
 }
 
-// Medians of the blocks', of each way.
+// Medians over the blocks of each kind.
 struct OneWay {
   std::vector<double> microseconds{};
-  std::vector<double> over_first{};  // Of the ratios of blocks in turn.
+  // Ratios of a block to the first kind's in the same turn.
+  std::vector<double> over_first{};
 };
 
 using RoundTrip = std::function<void()>;
@@ -114,8 +115,8 @@ int Main(std::vector<int> sizes) {
           bare_send();
         }
       };
-      // As the transport does it, and nothing else: receives posted early,
-      // waits that look.
+      // Does what the transport does, and nothing else: receives are posted
+      // early, waits poll.
       const auto await = [](MPI_Request& request) {
         int done = 0;
         while (done == 0) MPI_Test(&request, &done, MPI_STATUS_IGNORE);

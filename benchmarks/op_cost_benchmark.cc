@@ -1,4 +1,4 @@
-// Time of one operator cost look-up: seen before (cached) and new.
+// Time of looking up the cost of one operator: seen before (cached) and new.
 #include <cstdint>
 
 #include "benchmark/benchmark.h"
@@ -8,7 +8,8 @@
 namespace pipeloom::emulator {
 namespace {
 
-// A profile with as many points as a shipped one; its times are made up.
+// Returns a profile with as many points as a shipped one; its times are made
+// up.
 DeviceProfile MadeUp() {
   DeviceProfile profile;
   profile.device = "made-up";

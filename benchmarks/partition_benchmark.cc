@@ -1,6 +1,6 @@
-// What is done once a job or once a step besides scheduling: samples to
-// replicas, sizes of disaggregated units, the partition search. The search's
-// counters are emulated step times: what was found, and DIP's rule.
+// Work once a job or once a step other than scheduling: assigning samples to
+// replicas, sizing disaggregated units, and the partition search. The search's
+// counters are emulated step times: of the partition found, and of DIP's rule.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -20,7 +20,7 @@
 namespace pipeloom {
 namespace {
 
-// Samples of log-normal cost, as images are.
+// Assigns samples of log-normal cost, like that of images.
 void BM_AssignLoads(benchmark::State& state) {
   Random random(1);
   std::vector<int64_t> weights(static_cast<size_t>(state.range(0)));
@@ -51,7 +51,7 @@ BENCHMARK(BM_AssignLoads)
     ->Args({100'000, 128})
     ->Unit(benchmark::kMillisecond);
 
-// The size of DistTrain's largest case, with costs of that order.
+// A problem of the size of DistTrain's largest case, with costs of that order.
 void BM_Orchestrate(benchmark::State& state) {
   partition::OrchestrationProblem problem;
   problem.gpus = static_cast<int32_t>(state.range(0));

@@ -1,7 +1,7 @@
-// From a packed step to a checked plan, and the files around it: building the
-// step's graph, timing orders, lowering, checking, printing and reading plans,
-// PlanStep as a whole, and the JSON that jobs and batches come in. Items are
-// tasks, or samples of a batch; bytes are those of the text.
+// The way from a packed step to a checked plan, and the files around it:
+// building the step's graph, timing orders, lowering, checking, printing and
+// reading plans, PlanStep as a whole, and the JSON of jobs and batches. Items
+// are tasks, or samples of a batch; bytes are those of the text.
 #include <benchmark/benchmark.h>
 
 #include <memory>
@@ -39,7 +39,7 @@ void Sizes(benchmark::internal::Benchmark* b) {
   b->Arg(1 << 10)->Arg(10 << 10)->Arg(100 << 10)->Unit(benchmark::kMillisecond);
 }
 
-// 1F1B on 64 ranks.
+// A 1F1B schedule on 64 ranks.
 struct Scheduled {
   StageGraph graph{};
   Schedule schedule{};
@@ -131,7 +131,7 @@ void BM_PackStep(benchmark::State& state) {
 }
 BENCHMARK(BM_PackStep)->Arg(8)->Arg(64)->Unit(benchmark::kMillisecond);
 
-// With all shapes priced before, as from a run's second step on.
+// All shapes have been priced before, as from a run's second step on.
 void BM_BuildStageGraph(benchmark::State& state) {
   const Prepared p(state.range(0));
   const Microbatches microbatches = Must(
@@ -146,7 +146,8 @@ void BM_BuildStageGraph(benchmark::State& state) {
 }
 BENCHMARK(BM_BuildStageGraph)->Arg(8)->Arg(64)->Unit(benchmark::kMillisecond);
 
-// One evaluation a memory choice: what a step costs besides searching.
+// Makes one evaluation for each memory choice: the cost of a step without its
+// search.
 void BM_PlanStep(benchmark::State& state) {
   const Prepared p(state.range(0));
   planner::PlanInput input;

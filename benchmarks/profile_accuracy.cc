@@ -1,11 +1,11 @@
-// How well one device profile predicts the points of another.
+// Errors of one device profile in predicting the points of another.
 //
 //   profile_accuracy MODEL.json JUDGE.json   mean error by table
 //   profile_accuracy --fit IN.json OUT.json  writes IN with its constants
 //                                            fitted, in canonical form
 //
-// The model's own points do not count as measured where the judge's device
-// differs. scripts/derive_profiles.py --check calls it.
+// The model's own points do not count as measured if the judge's device
+// differs. Called by scripts/derive_profiles.py --check.
 #include <algorithm>
 #include <cmath>
 #include <fstream>

@@ -1,5 +1,5 @@
-// What people look at: analysing a step's trace, writing it as a report and as
-// a Chrome trace, and reading such a trace back. Items are tasks of a 1F1B step
+// Output for people: analysing a step's trace, writing it as a report and as a
+// Chrome trace, and reading such a trace back. Items are tasks of a 1F1B step
 // on 64 ranks; bytes are those of the text.
 #include <benchmark/benchmark.h>
 

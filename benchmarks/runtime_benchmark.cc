@@ -1,10 +1,6 @@
 // The runtime's own costs: an instruction of the interpreter, and a tensor
-// handed over between two ranks, against a bare copy.
-//
-//   runtime_benchmark
-//
-// The mpi transport has a benchmark of its own, which mpirun starts:
-// mpi_benchmark.cc.
+// handed over between two ranks, against a bare copy. The mpi transport has a
+// benchmark of its own, which mpirun starts: mpi_benchmark.cc.
 #include <algorithm>
 #include <cstring>
 #include <vector>
@@ -22,7 +18,7 @@
 namespace pipeloom::runtime {
 namespace {
 
-// One rank, tasks that take no time.
+// Makes a plan of one rank with tasks that take no time.
 ExecutionPlan EmptyTasks(int32_t microbatches) {
   const StageGraph graph = testing::UniformGraph({.ranks = 1,
                                                   .microbatches = microbatches,
@@ -101,7 +97,7 @@ void BM_InprocHandOver1MB(benchmark::State& state) {
 }
 BENCHMARK(BM_InprocHandOver1MB);
 
-// Both in turn; counter over_memcpy: the median of their ratios.
+// Runs both in turns; counter over_memcpy is the median of their ratios.
 void BM_HandOverOverMemcpy(benchmark::State& state) {
   InprocTransport transport(2, 1);
   const std::vector<std::byte> data(kTensor, std::byte{1});
@@ -133,7 +129,7 @@ void BM_HandOverOverMemcpy(benchmark::State& state) {
 }
 BENCHMARK(BM_HandOverOverMemcpy);
 
-// A whole step, threads and all.
+// Runs a whole step, including its threads.
 void BM_StepOfFourRanks(benchmark::State& state) {
   const StageGraph graph = testing::UniformGraph({.ranks = 4,
                                                   .microbatches = 8,

@@ -42,8 +42,8 @@ BENCHMARK(BM_Retime)
     ->ArgsProduct({{4, 8, 64}, {24, 256}})
     ->ArgNames({"ranks", "microbatches"});
 
-// One order with other durations each time: alone, and kLanes sets at once
-// (items are tasks times sets).
+// Times one order with other durations each time: alone, and kLanes sets at
+// once (items are tasks times sets).
 void BM_FixedOrder(benchmark::State& state) {
   const FlatGraph graph(Pipeline(state, Bytes(0)));
   ListScheduler scheduler(graph);
@@ -83,14 +83,15 @@ BENCHMARK(BM_FixedOrderBatch)
     ->ArgsProduct({{4, 8, 64}, {24, 256}})
     ->ArgNames({"ranks", "microbatches"});
 
-// The least that a list scheduler can be: heaps of what arrived and of what is
-// to arrive on each rank, a heap of decisions; no memory, no patience, no
-// order but backward, forward, weight gradient and then id.
+// The minimum of a list scheduler: for each rank a heap of tasks that have
+// arrived and one of tasks that will arrive, and a heap of decisions; no memory
+// limits, no patience, no order except backward, forward, weight gradient and
+// then id.
 int64_t BareListSchedule(const FlatGraph& g) {
   using Entry = std::pair<int64_t, int32_t>;
   using Heap =
       std::priority_queue<Entry, std::vector<Entry>, std::greater<Entry>>;
-  constexpr int64_t kOrder[] = {1, 0, 2};  // By pass.
+  constexpr int64_t kOrder[] = {1, 0, 2};  // Indexed by pass.
   const auto ranks = static_cast<size_t>(g.num_ranks);
   std::vector<Heap> coming(ranks);
   std::vector<Heap> ready(ranks);
@@ -167,7 +168,7 @@ BENCHMARK(BM_LowerBound)
     ->ArgsProduct({{4, 8}, {24, 256}})
     ->ArgNames({"ranks", "microbatches"});
 
-// Memory for half of what 1F1B needs: the bound is out of reach, so every
+// Memory is half of what 1F1B needs: the bound is out of reach, so every
 // evaluation is made.
 void BM_SearchGraph(benchmark::State& state) {
   const StageGraph graph = Pipeline(state, Bytes(1000 * state.range(0)));

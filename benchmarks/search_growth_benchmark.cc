@@ -40,7 +40,7 @@ StageGraph Pipeline(const benchmark::State& state) {
   return *std::move(graph);
 }
 
-// Empty after an error.
+// Searches for a schedule; empty after an error.
 SearchResult Search(const StageGraph& graph, int64_t evaluations,
                     benchmark::State& state) {
   SearchBudget budget;
@@ -72,8 +72,9 @@ BENCHMARK(BM_SearchGrowth)
     ->ArgNames({"ranks", "microbatches"})
     ->Unit(benchmark::kMillisecond);
 
-// A search that ends as soon as its answer is within 1 % of that after `final`
-// evaluations; so many evaluations are found beforehand, to some 10 %.
+// Runs a search that ends as soon as its answer is within 1 % of the answer
+// after `final` evaluations. The number of evaluations this takes is found
+// beforehand, to about 10 %.
 void BM_SearchToOnePercent(benchmark::State& state) {
   const StageGraph graph = Pipeline(state);
   const SearchResult last = Search(graph, state.range(2), state);

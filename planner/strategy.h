@@ -1,5 +1,5 @@
-// The interface of all scheduling strategies. A strategy decides
-// the partition (once per job) and the schedule (every step).
+// The interface of all scheduling strategies. A strategy decides the partition
+// (once a job) and the schedule (every step).
 #ifndef PIPELOOM_PLANNER_STRATEGY_H_
 #define PIPELOOM_PLANNER_STRATEGY_H_
 
@@ -19,42 +19,44 @@
 
 namespace pipeloom::planner {
 
-// A schedule, and the memory choices and forms of passes it was made for.
+// A schedule, with the memory choices and forms of passes it was made for.
 struct MemorySchedule {
   partition::MemorySelection selection{};
-  // By pair; empty: as the StepMemory had them.
+  // Indexed by pair; if empty, the forms are those of the StepMemory.
   partition::FormSelection forms{};
   std::vector<PairedPass> pairs{};
-  SearchResult found{};  // Of the graph with all of these.
-  // To be gone on with, if any; it found the schedule or one before it.
+  SearchResult found{};  // For the graph with all of these.
+  // A search to go on with, if any; it found the schedule or an earlier one.
   std::shared_ptr<GraphSearch> search{};
 };
 
+// A way to cut the model and to order tasks.
 class Strategy {
  public:
   virtual ~Strategy() = default;
   virtual absl::string_view name() const = 0;
-  // How the strategy cuts the model. `sample` gives typical sample sizes.
+  // Cuts the model into stages. `sample` gives typical sample sizes.
   virtual absl::StatusOr<Partition> MakePartition(
       const emulator::StageCostModel& costs,
       const BatchMetadata& sample) const = 0;
-  // Whether its graphs have the weight gradient apart from the backward.
+  // Returns whether its graphs have weight gradients apart from backwards.
   virtual bool split_backward() const = 0;
   // Orders the tasks of a graph made from that partition.
   virtual absl::StatusOr<SearchResult> MakeSchedule(
       const StageGraph& graph, const Partition& partition, uint64_t seed,
       const SearchBudget& budget) const = 0;
 
-  // Whether the strategy decides itself what is kept, recomputed and offloaded;
-  // then MakeMemorySchedule is called instead of MakeSchedule.
+  // Returns whether the strategy decides itself what is kept, recomputed and
+  // offloaded; then MakeMemorySchedule is called instead of MakeSchedule.
   virtual bool chooses_memory() const { return false; }
-  // `graph` has everything kept, and limits that the answer must keep.
+  // Makes a schedule and its memory choices. `graph` has everything kept, and
+  // limits that the answer must keep.
   virtual absl::StatusOr<MemorySchedule> MakeMemorySchedule(
       const StageGraph& graph, const partition::StepMemory& memory,
       const Partition& partition, uint64_t seed,
       const SearchBudget& budget) const;
   // Goes on from an earlier answer for the same graph under the same limits or
-  // higher ones. As it is, starts anew.
+  // higher ones. By default starts anew.
   virtual absl::StatusOr<MemorySchedule> ImproveMemorySchedule(
       const StageGraph& graph, const partition::StepMemory& memory,
       const Partition& partition, const MemorySchedule& start, uint64_t seed,

@@ -1,4 +1,5 @@
-// What some strategies can do beyond the interface of all; PlanStep asks.
+// Abilities of some strategies beyond the interface of all, which PlanStep asks
+// for.
 #ifndef PIPELOOM_PLANNER_STRATEGY_ABILITIES_H_
 #define PIPELOOM_PLANNER_STRATEGY_ABILITIES_H_
 
@@ -14,20 +15,20 @@
 
 namespace pipeloom::planner {
 
-// Its searches start from what other strategies would run, and it hands out
-// their plans where they are faster. For strategies that choose memory and
-// split backwards.
+// The ability to start searches from the schedules of other strategies, and to
+// return their plans where they are faster. For strategies that choose memory
+// and split backwards.
 class StartsFromOthers {
  public:
   virtual ~StartsFromOthers() = default;
-  // A strategy whose schedule is the best of what others begin with; `dip`: the
-  // budget for DIP's part in it. For one step.
+  // Makes a strategy whose schedule is the best start that others give, for one
+  // step. `dip` is the budget of DIP's part in it.
   virtual std::unique_ptr<Strategy> Starts(SearchBudget dip) const = 0;
-  // One strategy for each order that others have on a given partition, those
-  // first that are fastest most often.
+  // Makes one strategy for each order that others have on a given partition;
+  // those that are most often the fastest come first.
   virtual std::vector<std::unique_ptr<Strategy>> Rivals() const = 0;
-  // As Strategy::MakeMemorySchedule, with an answer that is known for the
-  // graph, under these limits or higher ones, and is to be beaten.
+  // Does the same as Strategy::MakeMemorySchedule, given an answer to beat:
+  // `known`, for the graph under these limits or higher ones.
   virtual absl::StatusOr<MemorySchedule> MakeMemoryScheduleFrom(
       const StageGraph& graph, const partition::StepMemory& memory,
       const Partition& partition, const MemorySchedule& known, uint64_t seed,

@@ -21,13 +21,14 @@ struct Job {
   int64_t tail = 0;
 };
 
-// The longest "end + tail" of one machine that always runs the arrived job
-// with the longest tail and may interrupt it. `jobs` is sorted by head.
+// Returns the longest "end + tail" on one machine that always runs the arrived
+// job with the longest tail and may interrupt it. Sorts `jobs` by head.
 int64_t PreemptiveBound(std::vector<Job>& jobs) {
   std::sort(jobs.begin(), jobs.end(), [](const Job& a, const Job& b) {
     return std::pair(a.head, a.tail) < std::pair(b.head, b.tail);
   });
-  std::priority_queue<std::pair<int64_t, int64_t>> arrived;  // Tail, left.
+  // Pairs of tail and time left.
+  std::priority_queue<std::pair<int64_t, int64_t>> arrived;
   int64_t now = 0;
   int64_t bound = 0;
   size_t next = 0;
@@ -52,7 +53,7 @@ int64_t PreemptiveBound(std::vector<Job>& jobs) {
   return bound;
 }
 
-// Moments looked at in a cheap bound and in a strong one.
+// Number of moments looked at in a cheap bound and in a strong one.
 constexpr int32_t kFewMoments = 12;
 constexpr int32_t kManyMoments = 1000;
 
@@ -60,7 +61,7 @@ void Raise(NamedBound* bound, int64_t time, const char* source) {
   if (time > bound->time) *bound = {.time = time, .source = source};
 }
 
-// Without moments only chains and loads.
+// Computes the bounds; with no moments only chains and loads.
 NamedBound BoundOf(const FlatGraph& g, const HeadsAndTails& chains,
                    int32_t moments) {
   NamedBound bound;
@@ -89,8 +90,9 @@ NamedBound BoundOf(const FlatGraph& g, const HeadsAndTails& chains,
 
 namespace {
 
-// All times of a schedule whose tasks start as early as they can are sums of
-// the graph's times, so the shortest step is a multiple of their divisor.
+// Rounds a bound up. All times of a schedule whose tasks start as early as they
+// can are sums of the graph's times, so the shortest step is a multiple of
+// their common divisor.
 int64_t RoundUp(const FlatGraph& g, int64_t time) {
   int64_t divisor = 0;
   for (const auto* times : {&g.duration, &g.pred_delay, &g.epilogue}) {

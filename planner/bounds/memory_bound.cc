@@ -8,13 +8,13 @@
 namespace pipeloom::planner {
 namespace {
 
-// Of the sums of doubles below, in ns; they are exact to far less.
+// Rounding allowed for in sums of doubles, in ns; the sums are far more exact.
 constexpr double kRounding = 0.01;
 constexpr int kMaxPrices = 12;
-// Tasks that a search for the producer on the same rank goes back.
+// The most tasks that a search for the producer on the same rank goes back.
 constexpr int kLongestWalk = 512;
 
-// A rank seen in one direction of time, its tasks by head.
+// A rank seen in one direction of time, with its tasks sorted by head.
 struct Side {
   struct Item {
     int64_t head = 0;
@@ -22,24 +22,24 @@ struct Side {
     int64_t alloc = 0;
     int64_t free = 0;
     int32_t parent = -1;  // An earlier item, or none.
-    int32_t second = -1;  // Another that is no ancestor of `parent`.
+    int32_t second = -1;  // Another one that is no ancestor of `parent`.
   };
   std::vector<Item> items{};
   int64_t capacity = 0;
 };
 
-// Time of idleness by a moment.
+// Idle time by a moment.
 struct Idle {
   int64_t at = 0;
   double time = 0;
 };
 
-// The largest idle times, for several moments.
+// Computes the largest idle times for several moments.
 class IdleTimes {
  public:
   explicit IdleTimes(const Side& side) : side_(side) {}
 
-  // x - f(x), bounded from below.
+  // Returns x - f(x), bounded from below.
   double At(int64_t x) {
     count_ = 0;
     while (count_ < side_.items.size() && side_.items[count_].head < x) {
@@ -57,11 +57,11 @@ class IdleTimes {
         most_price = std::max(most_price, weight_[i] / memory_[i]);
       }
     }
-    // Work <= value(price) for every price >= 0; value is convex.
+    // The work is at most value(price) for every price >= 0; value is convex.
     Line left = Price(0);
     double least = left.value;
     if (left.slope >= 0) return static_cast<double>(x) - least;
-    // With a chain behind it an item may be worth more than itself alone.
+    // With a chain behind it, an item may be worth more than it is alone.
     double high = most_price;
     Line right = Price(high);
     for (int i = 0; right.slope < 0 && i < 8; ++i) {
@@ -100,7 +100,8 @@ class IdleTimes {
     double slope = 0;
   };
 
-  // The best set when a byte over the capacity costs `price`.
+  // Returns the value and slope of the best set when a byte over the capacity
+  // costs `price`.
   Line Price(double price) {
     gain_.assign(count_, 0);
     used_.assign(count_, 0);
@@ -113,7 +114,7 @@ class IdleTimes {
       double used = used_[i] + memory_[i];
       const Side::Item& item = side_.items[i];
       if (item.second >= 0) {
-        // Gain may be split among producers in any way. Here: first what the
+        // Gain may be split among producers in any way. First pays for what the
         // second one still costs.
         const int32_t other = item.second;
         const double own =
@@ -167,7 +168,7 @@ std::vector<Idle> IdleOf(const Side& side, int64_t known, int32_t points) {
   IdleTimes times(side);
   const size_t most = static_cast<size_t>(std::max(1, points));
   for (size_t i = 0; i < std::min(most, moments.size()); ++i) {
-    // The first half of the points one by one, the others spread.
+    // Takes the first half of the points one by one, and spreads the others.
     size_t at = i;
     if (moments.size() > most && i >= most / 2) {
       at = most / 2 +
@@ -180,14 +181,14 @@ std::vector<Idle> IdleOf(const Side& side, int64_t known, int32_t points) {
   return idle;
 }
 
-// The tasks of a rank in one direction: `tasks` has producers (in that
+// Makes the tasks of a rank in one direction. `tasks` has producers (in that
 // direction) first.
 Side MakeSide(const FlatGraph& g, const std::vector<int32_t>& tasks,
               absl::Span<const int64_t> head, bool backwards,
               std::vector<int32_t>& place) {
   Side side;
   std::vector<int32_t> order = tasks;
-  // The sum of what tasks with the same head need may be zero ns: ties keep
+  // A task may take no time, so that a consumer has the same head: ties keep
   // producers first.
   std::stable_sort(order.begin(), order.end(),
                    [&](int32_t a, int32_t b) { return head[a] < head[b]; });
@@ -195,8 +196,8 @@ Side MakeSide(const FlatGraph& g, const std::vector<int32_t>& tasks,
     Side::Item item{.head = head[t], .duration = g.duration[t]};
     item.alloc = backwards ? g.free[t] : g.alloc[t];
     item.free = backwards ? g.alloc[t] : g.free[t];
-    // Producers on the rank: direct ones, and the first on the chain that ends
-    // last.
+    // Finds producers on the rank: direct ones, and the first on the chain that
+    // ends last.
     const auto& offset = backwards ? g.succ_offset : g.pred_offset;
     const auto& other = backwards ? g.succ : g.pred;
     const auto& delay = backwards ? g.succ_delay : g.pred_delay;
@@ -259,7 +260,7 @@ int64_t MemoryBound(const FlatGraph& g, absl::Span<const int64_t> head,
     end.capacity = g.capacity[r] - left;
     const std::vector<Idle> first = IdleOf(begin, known, points);
     std::vector<Idle> last = IdleOf(end, known, points);
-    // The best so far of moments up to each.
+    // The best idle time by each moment.
     for (size_t i = 1; i < last.size(); ++i) {
       last[i].time = std::max(last[i].time, last[i - 1].time);
     }

@@ -10,7 +10,8 @@
 namespace pipeloom::planner {
 namespace {
 
-// The chains that others are held against, and all that are looked at.
+// The number of chains that others are compared with, and of all chains looked
+// at.
 constexpr size_t kLeaders = 4;
 constexpr size_t kMaxChains = 256;
 
@@ -18,7 +19,8 @@ constexpr size_t kMaxChains = 256;
 struct Chain {
   std::vector<int32_t> tasks{};
   std::vector<int64_t> delays{};
-  size_t turn = 0;  // The first that is no forward; all, if none.
+  // The first task that is no forward; the number of tasks if none.
+  size_t turn = 0;
 };
 
 class ChainFinder {
@@ -30,7 +32,7 @@ class ChainFinder {
         tail_(tail),
         seen_(static_cast<size_t>(graph.num_tasks), 0) {}
 
-  // The longest chains with no task in common, the longest first.
+  // Returns the longest chains with no task in common, the longest first.
   std::vector<Chain> Find() {
     std::vector<int32_t> seeds(static_cast<size_t>(graph_->num_tasks));
     std::iota(seeds.begin(), seeds.end(), 0);
@@ -47,7 +49,7 @@ class ChainFinder {
       Chain chain = Through(seed);
       const bool apart = std::all_of(chain.tasks.begin(), chain.tasks.end(),
                                      [&](int32_t t) { return seen_[t] != 1; });
-      // 1: of a chain that is kept; 2: of another.
+      // 1: task of a chain that is kept; 2: of another chain.
       for (const int32_t t : chain.tasks) {
         if (seen_[t] != 1) seen_[t] = apart ? 1 : 2;
       }
@@ -57,7 +59,7 @@ class ChainFinder {
   }
 
  private:
-  // The longest chain through a task.
+  // Returns the longest chain through a task.
   Chain Through(int32_t seed) const {
     const FlatGraph& g = *graph_;
     Chain chain;
@@ -112,13 +114,13 @@ class ChainFinder {
 
 constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 
-// A chain beside the one it is held against, from the turn outwards.
+// A chain next to the leader, from the turn outwards.
 struct Companion {
   const Chain* chain = nullptr;
   size_t before = 0;  // Tasks ahead of the turn that run on the same ranks.
-  size_t after = 0;   // And from the turn on.
+  size_t after = 0;   // The same for tasks from the turn on.
   // The least price of overtaking within the first x tasks ahead of the turn,
-  // within the first x from it on, and at the turn.
+  // within the first x from the turn on, and at the turn.
   std::vector<int64_t> least_before{};
   std::vector<int64_t> least_after{};
   int64_t at_turn = kNever;
@@ -177,8 +179,9 @@ class Leader {
   int64_t Duration(const Chain& chain, size_t i) const {
     return graph_->duration[chain.tasks[i]];
   }
-  // What the leader waits, between its tasks k and k + 1, for a companion that
-  // overtakes it there: as much as for its later task, or for its earlier one.
+  // Returns how long the leader waits, between its tasks k and k + 1, for a
+  // companion that overtakes it there: the duration of the companion's later
+  // task, or of its earlier one.
   int64_t Price(const Companion& c, size_t k, bool later) const {
     const size_t j = k + c.chain->turn - chain_->turn;
     const int64_t one = Duration(*c.chain, later ? j + 1 : j);
@@ -186,7 +189,7 @@ class Leader {
     const int64_t longer = chain_->delays[k] - c.chain->delays[j] - other;
     return std::max<int64_t>(0, one - std::max<int64_t>(0, longer));
   }
-  // By gap, whichever is more for all companions together.
+  // Chooses for each gap the side that gives more for all companions together.
   void ChooseSides(const std::vector<Companion>& companions) {
     const size_t gaps = chain_->tasks.size() - 1;
     std::vector<int64_t> gain(gaps, 0);
@@ -215,7 +218,8 @@ class Leader {
       c->at_turn = Price(*c, turn - 1, later_[turn - 1]);
     }
   }
-  // Of the stretch of so many tasks ahead of the turn and from it on.
+  // Returns how much longer the step is than the leader, by the stretch of
+  // `before` tasks ahead of the turn and `after` from it on.
   int64_t Extra(const std::vector<Companion>& companions, size_t before,
                 size_t after) const {
     const size_t turn = chain_->turn;
@@ -244,7 +248,7 @@ class Leader {
   absl::Span<const int64_t> head_;
   absl::Span<const int64_t> tail_;
   const Chain* chain_;
-  // By gap between the leader's tasks; see Price.
+  // Indexed by gap between the leader's tasks: the argument `later` of Price.
   std::vector<uint8_t> later_{};
 };
 

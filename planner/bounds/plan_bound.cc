@@ -11,8 +11,8 @@ namespace {
 
 constexpr int32_t kMaxTasks = 20'000;
 
-// What both gradients take in the form that takes less, but for the shortest
-// input gradient alone.
+// Returns the time of both gradients in the form that takes less, minus the
+// time of the shortest input gradient alone.
 int64_t WeightGradAlone(const partition::StepMemory& memory, StagePairId id) {
   int64_t whole = kNoLimit;
   int64_t apart = kNoLimit;
@@ -27,13 +27,14 @@ int64_t WeightGradAlone(const partition::StepMemory& memory, StagePairId id) {
   return whole - apart;
 }
 
-// The busiest rank's load between the shortest way to its first task and from
-// its last one: of its weight gradients, which LeastMemory's graph has without
-// what one gap may take of each, all but what all its gaps take together.
+// Returns the load of the busiest rank plus the shortest chains before its
+// first task and after its last one. LeastMemory's graph has each weight
+// gradient without the part that one gap may hide; here all gaps of a rank
+// together hide at most their sum.
 int64_t LoadWithGaps(const FlatGraph& least, const StageGraph& graph,
                      const partition::StepMemory& memory) {
   const auto ranks = static_cast<size_t>(graph.num_ranks());
-  std::vector<int64_t> apart(ranks, 0);  // Weight gradients done alone.
+  std::vector<int64_t> apart(ranks, 0);  // Weight gradients that run alone.
   std::vector<int64_t> gaps(ranks, 0);
   std::vector<int64_t> load(ranks, 0);
   std::vector<int64_t> head(ranks, kNoLimit);
@@ -88,10 +89,10 @@ FlatGraph LeastMemory(const StageGraph& graph,
     const int32_t forward = pair.forward.value();
     const int32_t backward = pair.backward.value();
     int64_t& held = flat.alloc[forward];
-    int64_t peak = kNoLimit;  // While the backward runs.
+    int64_t peak = kNoLimit;  // Bytes while the backward runs.
     const auto& candidates = memory.candidates(id);
-    int64_t whole = kNoLimit;  // Both gradients.
-    int64_t apart = kNoLimit;  // The input gradient.
+    int64_t whole = kNoLimit;  // Time of both gradients.
+    int64_t apart = kNoLimit;  // Time of the input gradient.
     const auto consider = [&](const partition::MemoryEffect& effect) {
       held = std::min(held, effect.held().count());
       peak = std::min(peak, effect.backward_peak().count());
@@ -109,7 +110,8 @@ FlatGraph LeastMemory(const StageGraph& graph,
     flat.alloc[backward] = std::max<int64_t>(0, peak - held);
     flat.free[backward] = held + flat.alloc[backward];
     if (pair.weight_grad.is_none()) continue;
-    // All but what the gaps of one backward of the rank may take of it.
+    // The part of it that the gaps of a single backward of the rank cannot
+    // hide.
     const int64_t gap = longest_gap[graph.task(pair.backward).rank];
     flat.duration[pair.weight_grad.value()] =
         std::max<int64_t>(0, whole - apart - gap);

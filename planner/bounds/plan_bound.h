@@ -9,17 +9,18 @@
 
 namespace pipeloom::planner {
 
-// What every selection of the choices is at least: each stage pair holds the
-// least of its candidates, from its forward's start to its backward's end, and
-// while the backward runs the least of their peaks, and is as fast as the
-// fastest. Any schedule of any selection is one of this graph too. `graph` has
-// everything kept. O(pairs x candidates + edges).
+// Returns a graph that is no harder than that of any selection of the choices:
+// each stage pair holds the least of its candidates from its forward's start to
+// its backward's end, needs the least of their peaks while the backward runs,
+// and is as fast as the fastest. Any schedule of any selection is also one of
+// this graph. `graph` has everything kept. O(pairs x candidates + edges).
 FlatGraph LeastMemory(const StageGraph& graph,
                       const partition::StepMemory& memory);
 
-// Of `graph` within its own limits and, with `memory`, of every selection of
-// its choices, by LeastMemory. Received tensors are not counted. Cost as
-// CheapLowerBound's; beyond 20,000 tasks memory is ignored.
+// Returns the bound for `graph` within its own limits and, with `memory`, for
+// every selection of its choices (by LeastMemory). Received tensors are not
+// counted. Costs as much as CheapLowerBound; beyond 20,000 tasks memory is
+// ignored.
 NamedBound PlanBound(const StageGraph& graph,
                      const partition::StepMemory* memory);
 

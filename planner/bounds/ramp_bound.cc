@@ -9,11 +9,12 @@
 namespace pipeloom::planner {
 namespace {
 
-// Of the sums of doubles below, in ns.
+// Rounding allowed for in sums of doubles, in ns.
 constexpr double kRounding = 0.01;
 constexpr size_t kLongestRoute = 16;
 constexpr size_t kLongestWalk = 64;
-// Jobs of a rank that are looked at; others count as far as heads allow.
+// The most jobs of a rank that are looked at; others count as far as heads
+// allow.
 constexpr size_t kMaxJobs = 64;
 
 // The graph in one direction of time.
@@ -35,7 +36,8 @@ struct Direction {
         .subspan(static_cast<size_t>(offset[t]),
                  static_cast<size_t>(offset[t + 1] - offset[t]));
   }
-  // The producer that t waits for, by heads; -1: none.
+  // Returns the producer that t waits for, judged by heads; -1 if there is
+  // none.
   int32_t Ahead(int32_t t) const {
     const auto producers = Producers(t);
     const auto delays = Delays(t);
@@ -55,29 +57,29 @@ struct Direction {
 struct Job {
   int64_t head = 0;
   int64_t duration = 0;
-  int64_t lead = 0;   // The work of its chain.
-  int64_t least = 0;  // The least work on any rank of the route.
-  bool free = false;  // No job of the route.
-  // The job of the same rank without which a free task cannot run; -1: its
-  // head alone counts.
+  int64_t lead = 0;   // Work of its chain, ns.
+  int64_t least = 0;  // Least work on any rank of the route, ns.
+  bool free = false;  // Whether it is no job of the route.
+  // The job of the same rank without which a free task cannot run; -1 if only
+  // its head counts.
   int32_t needs = -1;
 };
 
-// What a job is worth by some moment, with what needs it.
+// The work of a job and of tasks that need it, by some moment.
 struct Item {
   int64_t lead = 0;
   double work = 0;
-  double weight = 0;  // Of the room that jobs share.
+  double weight = 0;  // Share of the room that jobs have in common.
 };
 
-// What a rank can do by a moment, at most.
+// Bounds the work that a rank can do by a moment.
 class Ramp {
  public:
-  // `tasks`: of one rank, by head.
+  // `tasks` are those of one rank, sorted by head.
   Ramp(const Direction& direction, absl::Span<const int32_t> tasks)
       : jobs_(tasks.size()) {
     const FlatGraph& g = *direction.graph;
-    // The route of the first task that others have made before it.
+    // Takes the route of the first task that waits for others.
     std::vector<int32_t> route;
     for (const int32_t t : tasks) {
       route = Chain(direction, t, kLongestRoute);
@@ -117,7 +119,7 @@ class Ramp {
     }
   }
 
-  // A lower bound of the idle time in the first x ns.
+  // Returns a lower bound of the idle time in the first x ns.
   double IdleBy(int64_t x) {
     double all = 0;
     double alone = 0;
@@ -129,7 +131,8 @@ class Ramp {
           static_cast<double>(std::min(job.duration, x - job.head));
       all += work;
       if (!job.free) {
-        // A job that cannot end by then has the weight of what it has done.
+        // A job that cannot end by then has the weight of the part that it has
+        // done.
         items_[i].lead = job.lead;
         items_[i].work = work;
         items_[i].weight = std::min(work, static_cast<double>(job.least));
@@ -166,7 +169,7 @@ class Ramp {
     return std::max(0.0, static_cast<double>(x) - std::min(all, most));
   }
 
-  // Moments worth a look: heads, the first half of them one by one.
+  // Returns the moments to look at: heads, the first half of them one by one.
   std::vector<int64_t> Moments(int64_t known, int32_t points) const {
     std::vector<int64_t> moments;
     for (const Job& job : jobs_) {
@@ -186,8 +189,8 @@ class Ramp {
   }
 
  private:
-  // The tasks ahead of t, nearest first, on ranks other than t's and each
-  // other's.
+  // Returns the tasks ahead of t, nearest first, as long as their ranks differ
+  // from t's and from each other.
   static std::vector<int32_t> Chain(const Direction& direction, int32_t t,
                                     size_t length) {
     const std::vector<int32_t>& rank = direction.graph->rank;
@@ -203,7 +206,8 @@ class Ramp {
     }
     return chain;
   }
-  // The job on the chain ahead of t that is on its rank, as an index; -1: none.
+  // Returns the index of the job on the chain ahead of t that is on its rank;
+  // -1 if there is none.
   int32_t JobAhead(const Direction& direction, int32_t t,
                    const std::vector<int32_t>& index) const {
     size_t steps = 0;
@@ -216,7 +220,7 @@ class Ramp {
     return -1;
   }
 
-  std::vector<Job> jobs_;  // By head.
+  std::vector<Job> jobs_;  // Sorted by head.
   std::vector<Item> items_{};
   std::vector<int64_t> leads_{};
   int64_t begin_ = 0;
@@ -236,7 +240,7 @@ std::vector<Idle> IdleOf(const Direction& direction, std::vector<int32_t> tasks,
   if (tasks.empty()) return idle;
   Ramp ramp(direction, tasks);
   for (const int64_t x : ramp.Moments(known, points)) {
-    // Idle time never gets less.
+    // Idle time never decreases.
     idle.push_back({x, std::max(idle.back().time, ramp.IdleBy(x))});
   }
   return idle;

@@ -12,12 +12,12 @@ namespace pipeloom::planner {
 namespace {
 
 constexpr int64_t kNever = INT64_MIN / 4;
-// Passes over all ranks for one assumed step time.
+// The most passes over all ranks for one assumed step time.
 constexpr int kMaxPasses = 60;
 constexpr int32_t kMoments = 64;
-// The search for the largest refuted step time goes on to this part of it.
+// The search for the largest refuted step time ends at one part in this many.
 constexpr int64_t kPrecision = 10'000;
-// Step times tried beyond the known bound, as a part of it.
+// The first step beyond the known bound is one part in this many of it.
 constexpr int64_t kFirstStep = 256;
 
 enum class Verdict : uint8_t { kRefuted, kOpen, kStopped };
@@ -58,7 +58,7 @@ class Windows {
  private:
   bool Stopped() const { return budget_.Exhausted(0); }
 
-  // Along the dependencies; false when a window is empty.
+  // Propagates along the dependencies. Returns false if a window is empty.
   bool Propagate(int64_t time) {
     for (int32_t t = 0; t < g_.num_tasks; ++t) {
       for (int32_t e = g_.pred_offset[t]; e < g_.pred_offset[t + 1]; ++e) {
@@ -78,8 +78,8 @@ class Windows {
     return true;
   }
 
-  // Raises the heads of one rank's tasks; with heads and tails exchanged it
-  // raises the tails. False when the tasks do not fit their windows.
+  // Raises the heads of one rank's tasks; with heads and tails exchanged,
+  // raises the tails. Returns false if the tasks do not fit their windows.
   bool FindEdges(const std::vector<int32_t>& tasks, int64_t time,
                  std::vector<int64_t>& head, const std::vector<int64_t>& tail,
                  bool* changed) {
@@ -102,8 +102,9 @@ class Windows {
     std::sort(limits_.begin(), limits_.end());
     limits_.erase(std::unique(limits_.begin(), limits_.end()), limits_.end());
     for (const int64_t limit : limits_) {
-      // The tasks that must end by `limit`: `load` of those released no earlier
-      // than i's, `end` the earliest at which any such suffix can end.
+      // For the tasks that must end by `limit`: `load` is the time of those
+      // released no earlier than task i, `end` the earliest time by which any
+      // such suffix can end.
       int64_t load = 0;
       int64_t end = kNever;
       for (size_t i = n; i-- > 0;) {
@@ -137,10 +138,10 @@ class Windows {
 
   const FlatGraph& g_;
   const SearchBudget& budget_;
-  std::vector<std::vector<int32_t>> tasks_{};  // By rank.
+  std::vector<std::vector<int32_t>> tasks_{};  // Indexed by rank.
   std::vector<int64_t> head_{};
   std::vector<int64_t> tail_{};
-  // Of FindEdges, by place in the order of heads.
+  // State of FindEdges, indexed by place in the order of heads.
   std::vector<int32_t> order_{};
   std::vector<int64_t> release_{};
   std::vector<int64_t> deadline_{};
@@ -159,7 +160,7 @@ int64_t WindowBound(const FlatGraph& graph, absl::Span<const int64_t> head,
   Windows windows(graph, budget);
   int64_t bound = known;
   int64_t tried = 0;
-  // `bound` is refuted and so raised, in growing steps, then by bisection.
+  // Refutes `bound` and raises it, in growing steps first, then by bisection.
   int64_t step = std::max<int64_t>(1, known / kFirstStep);
   int64_t open = kNoLimit;
   while (bound < open && !budget.Exhausted(tried)) {

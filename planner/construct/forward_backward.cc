@@ -7,8 +7,9 @@
 namespace pipeloom::planner {
 namespace {
 
-// In reverse a forward gives back what its microbatch holds, so it is to its
-// rank what a weight gradient is in the graph.
+// Returns the pass that a task has in reverse. There a forward gives back the
+// bytes that its microbatch holds, so it is to its rank what a weight gradient
+// is in the graph.
 Pass Mirror(Pass pass) {
   switch (pass) {
     case Pass::kForward:
@@ -33,8 +34,8 @@ FlatGraph Reversed(const FlatGraph& graph) {
     int64_t& capacity = reversed.capacity[graph.rank[t]];
     if (capacity != kNoLimit) capacity -= graph.alloc[t] - graph.free[t];
   }
-  // After the last task of the graph, so before the first of this one: no list
-  // schedule needs it.
+  // Epilogues come after the last task of the graph, so before the first of
+  // this one: no list schedule needs them.
   std::fill(reversed.epilogue.begin(), reversed.epilogue.end(), 0);
   return reversed;
 }
@@ -62,13 +63,14 @@ int64_t ForwardBackward::Improve(absl::Span<const int32_t> sequence,
                  std::negate<>());
   for (int32_t round = 0; round < rounds; ++round) {
     const int64_t before = time_;
-    // To the right: what ends last goes first in reverse.
+    // To the right: the task that ends last goes first in reverse.
     sorter_.Sort(key_, &order_);
     backward_.Run({.order = order_, .prefer = Prefer::kPriority});
     mirrored_.assign(backward_.sequence().rbegin(),
                      backward_.sequence().rend());
     Offer(retimer_.Retime(mirrored_), mirrored_);
-    // To the left: what starts first now, that is, ends last in reverse.
+    // To the left: the task that starts first, that is, ends last in reverse,
+    // goes first.
     for (int32_t t = 0; t < graph_->num_tasks; ++t) {
       key_[t] = -backward_.start()[t] - graph_->duration[t];
     }

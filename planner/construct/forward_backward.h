@@ -1,16 +1,17 @@
-// Forward-backward improvement of a schedule: its tasks are pushed to the right
-// as far as they go, those that end last first, by list scheduling the graph in
-// reverse; then to the left again, those that could start first ahead; as long
-// as the step gets shorter. Gaps that a list schedule leaves in its middle move
-// to where another task fits.
+// Forward-backward improvement of a schedule. Its tasks are pushed as far to
+// the right as they go, those that end last first, by list scheduling the graph
+// in reverse; then to the left again, those that could start first first; this
+// is repeated as long as the step gets shorter. Gaps that a list schedule
+// leaves in its middle move to where another task fits.
 //
-// A classic of resource-constrained scheduling (K. Y. Li and R. J. Willis, "An
-// iterative scheduling technique for resource-constrained project scheduling",
-// EJOR 56, 1992; A. Tormos and A. Lova, Annals of OR 102, 2001). On pipelines
-// whose microbatches differ a few passes are worth thousands of moves.
+// A classic method of resource-constrained scheduling (K. Y. Li and R. J.
+// Willis, "An iterative scheduling technique for resource-constrained project
+// scheduling", EJOR 56, 1992; A. Tormos and A. Lova, Annals of OR 102, 2001).
+// On pipelines whose microbatches differ, a few passes are worth thousands of
+// moves.
 //
-// Memory is kept in both directions: in reverse a task takes what it used to
-// give back. A pass costs one list schedule. One object per thread.
+// Memory limits are kept in both directions: in reverse a task takes what it
+// used to give back. A pass costs one list schedule.
 #ifndef PIPELOOM_PLANNER_CONSTRUCT_FORWARD_BACKWARD_H_
 #define PIPELOOM_PLANNER_CONSTRUCT_FORWARD_BACKWARD_H_
 
@@ -25,27 +26,31 @@
 
 namespace pipeloom::planner {
 
-// The graph with time running backwards: edges turned round, what a task takes
-// and gives back exchanged, capacities less what is held for good at the end.
-// Its task sequences, read backwards, are those of `graph`.
+// Returns the graph with time running backwards: edges are turned round, the
+// bytes that a task takes and gives back are exchanged, and capacities are
+// reduced by the bytes held for good at the end. Its task sequences, read
+// backwards, are those of `graph`.
 FlatGraph Reversed(const FlatGraph& graph);
 
+// Improves schedules of one graph. Use one per thread.
 class ForwardBackward {
  public:
   // Keeps a reference to `graph`.
   explicit ForwardBackward(const FlatGraph& graph);
 
-  // Whether microbatches can run one after another in both directions; only
-  // then may Improve be called.
+  // Returns whether microbatches can run one after another in both directions;
+  // only then may Improve be called.
   bool can_run() const { return forward_.CanRun() && backward_.CanRun(); }
 
-  // The best step time found from `sequence` on, in ns, in at most `rounds`
-  // rounds of a pass to the right and one to the left; it ends with the first
-  // round that gains nothing. Never worse than `sequence` itself. REQUIRES:
-  // can_run(), a topological sequence of all tasks that keeps the limits.
+  // Returns the best step time found from `sequence` on, in ns, in at most
+  // `rounds` rounds of a pass to the right and one to the left; ends with the
+  // first round that gains nothing. Never worse than `sequence` itself.
+  // REQUIRES: can_run(), and `sequence` is a topological sequence of all tasks
+  // that keeps the limits.
   int64_t Improve(absl::Span<const int32_t> sequence, int32_t rounds);
 
-  // Of the last Improve: the best sequence, and the list schedules made.
+  // Returns the best sequence of the last Improve, and the number of list
+  // schedules made.
   absl::Span<const int32_t> sequence() const { return sequence_; }
   int64_t evaluations() const { return evaluations_; }
 
@@ -57,7 +62,7 @@ class ForwardBackward {
   ListScheduler forward_;
   ListScheduler backward_;
   Retimer retimer_;
-  std::vector<int64_t> key_;      // By task; the least goes first.
+  std::vector<int64_t> key_;      // Indexed by task; the least goes first.
   std::vector<int32_t> order_{};  // Tasks as a priority list.
   KeySorter sorter_;
   std::vector<int32_t> mirrored_;

@@ -14,7 +14,7 @@ namespace {
 
 constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 constexpr int32_t kPasses = 3;
-// Up to so many ranks a look at all of them is cheaper than a tournament.
+// Up to this many ranks, looking at all of them is cheaper than a tournament.
 constexpr int32_t kFewRanks = 16;
 
 // Passes from the most to the least preferred.
@@ -82,7 +82,7 @@ ListScheduler::ListScheduler(const FlatGraph& graph)
 
 void ListScheduler::SetTails() {
   const FlatGraph& g = *graph_;
-  // Producers behind consumers.
+  // Visits consumers before producers.
   std::vector<int32_t> missing(info_.size());
   std::vector<int32_t> order;
   order.reserve(info_.size());
@@ -198,7 +198,8 @@ int32_t ListScheduler::BestAdmitted(Queue& queue, int32_t rank, int32_t rival) {
   if (queue.only_frees && queue.most_alloc <= room) return first;
   const int32_t* const tasks = &task_of_slot_[queue.begin];
   bool fresh_refused = false;
-  bool no_fresh = false;  // None of a group that has not started.
+  // Whether no task of an unstarted group can be admitted.
+  bool no_fresh = false;
   MemoryGuard::FreshRoom fresh{};
   ++stamp_;
   for (int32_t word = queue.low; word < queue.words; ++word) {
@@ -206,9 +207,10 @@ int32_t ListScheduler::BestAdmitted(Queue& queue, int32_t rank, int32_t rival) {
          bits &= bits - 1) {
       const int32_t t = tasks[word * 64 + std::countr_zero(bits)];
       if (rival >= 0 && place_[t] > place_[rival]) return -1;
-      // Of groups that have not started only the best is asked, as they meet
-      // the same limit; of a started group only tasks that take less than one
-      // that was refused, and the one that the guard promises to admit.
+      // Among groups that have not started only the best is asked, as all of
+      // them meet the same limit. Of a started group only those tasks are asked
+      // that take less than one that was refused, and the one that the guard
+      // promises to admit.
       const int32_t group = guard_.group_of(t);
       const int64_t bytes = info_[t].alloc;
       if (!guard_.IsStarted(t)) {
@@ -269,7 +271,7 @@ inline int32_t ListScheduler::Pick(int32_t r, const ListPolicy& policy,
   const bool any_pass = policy.prefer == Prefer::kPriority;
   const Preference& preference = forward_first ? kForwardFirst : kBackwardFirst;
   int32_t best = -1;
-  int preferred = 0;  // Passes ahead of the best one's, as bits.
+  int preferred = 0;  // Passes preferred to that of the best task, as bits.
   const bool binds = guard_.Binds(r);
   for (const Pass pass : preference.pass) {
     Queue& queue = queues[static_cast<size_t>(pass)];
@@ -293,9 +295,9 @@ inline int32_t ListScheduler::Pick(int32_t r, const ListPolicy& policy,
 }
 
 inline int32_t ListScheduler::NextRank() const {
-  // No branches: which rank is first cannot be foretold.
+  // Avoids branches, as the first rank is unpredictable.
   if (leaves_ <= kFewRanks) {
-    // Eight at a time, as a tree.
+    // Compares eight at a time, as a tree.
     int64_t soonest = kNever;
     int32_t rank = -1;
     for (int32_t first = 0; first < leaves_; first += 8) {

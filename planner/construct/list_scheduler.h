@@ -4,8 +4,8 @@
 // Ranks decide in order of time (ties by rank), so a decision never sees the
 // future, except for `patience`. Memory deadlocks are impossible: see
 // planner/core/memory_guard.h. The dual queue of DIP (arXiv 2504.14145, section
-// 5) is Prefer::kAlternate. Cost O(tasks log ranks + edges), tens of
-// nanoseconds a task.
+// 5) is Prefer::kAlternate. Cost: O(tasks log ranks + edges), tens of
+// nanoseconds for each task.
 #ifndef PIPELOOM_PLANNER_CONSTRUCT_LIST_SCHEDULER_H_
 #define PIPELOOM_PLANNER_CONSTRUCT_LIST_SCHEDULER_H_
 
@@ -22,7 +22,7 @@
 
 namespace pipeloom::planner {
 
-// Which pass goes first when tasks of several passes have arrived.
+// The pass that goes first if tasks of several passes have arrived.
 enum class Prefer : uint8_t {
   kBackward,   // B, then F, then W: W fills idle gaps.
   kForward,    // F, then B, then W.
@@ -30,50 +30,54 @@ enum class Prefer : uint8_t {
   kPriority,   // Whatever comes first in the order.
 };
 
+// How a list scheduler chooses among tasks.
 struct ListPolicy {
-  // All tasks, the one that goes first ahead. Empty: by task id.
+  // All tasks in descending priority. Empty: by task id.
   absl::Span<const int32_t> order{};
   Prefer prefer = Prefer::kBackward;
-  // A rank leaves a task waiting for a better one (of a more preferred pass, or
-  // of the same and earlier in `order`) that will arrive within `patience` x
-  // the former's duration.
+  // A rank leaves a task waiting if a better one (of a more preferred pass, or
+  // of the same pass and earlier in `order`) will arrive within `patience` x
+  // the waiting task's duration.
   double patience = 0;
-  // By rank: use at most so many bytes above static memory, as a way to hold
-  // forwards back; raised where one microbatch alone needs more. Never above
-  // the rank's own limit. Empty: the rank's own limit.
+  // Indexed by rank: the most bytes to use above static memory, as a way to
+  // hold forwards back; raised if one microbatch alone needs more, and never
+  // above the rank's own limit. Empty: the ranks' own limits.
   absl::Span<const int64_t> capacity{};
-  // Ends the run as soon as the step time is sure to be this or more.
+  // Ends the run as soon as the step time is certain to be at least this (ns).
   int64_t give_up = kNoLimit;
 };
 
-// Keeps the workspace between runs. One per thread.
+// A list scheduler of one graph; keeps its workspace between runs. Use one per
+// thread.
 class ListScheduler {
  public:
   // Keeps a reference to `graph`.
   explicit ListScheduler(const FlatGraph& graph);
 
-  // Whether every microbatch fits when it runs alone; only then may Run be
-  // called.
+  // Returns whether every microbatch fits when it runs alone; only then may Run
+  // be called.
   bool CanRun() const { return guard_.shortage().task < 0; }
   const MemoryShortage& shortage() const { return guard_.shortage(); }
   const MemoryGuard& guard() const { return guard_; }
 
-  // Schedules all tasks; returns the step time in ns, or kNoLimit when it gave
+  // Schedules all tasks. Returns the step time in ns, or kNoLimit if it gave
   // up. REQUIRES: CanRun().
   int64_t Run(const ListPolicy& policy);
 
-  // Of the last Run: all tasks in the order in which they were placed, which
-  // is a topological sequence sorted by start time; and their starts.
+  // Returns the tasks of the last Run in the order in which they were placed, a
+  // topological sequence sorted by start time; and their starts in ns, indexed
+  // by task.
   absl::Span<const int32_t> sequence() const { return sequence_; }
   absl::Span<const int64_t> start() const { return start_; }
 
  private:
   struct TaskInfo {
     int64_t duration = 0;
-    int64_t tail = 0;  // The longest chain behind it, to the end of the step.
+    // The longest chain behind it, to the end of the step; ns.
+    int64_t tail = 0;
     int64_t alloc = 0;
     int32_t rank = 0;
-    int32_t queue = 0;  // Of its rank and pass.
+    int32_t queue = 0;  // Index of the queue of its rank and pass.
     int32_t succ_begin = 0;
     int32_t succ_end = 0;
     Pass pass = Pass::kForward;
@@ -81,22 +85,22 @@ class ListScheduler {
   struct TaskState {
     int64_t arrival = 0;
     int32_t missing = 0;  // Producers not placed.
-    int32_t slot = 0;     // Among the tasks of its queue, best first.
+    int32_t slot = 0;     // Its place among the tasks of its queue, best first.
   };
-  // The tasks of one rank and pass: those that are ready as bits over slots,
-  // so that they are met best first.
+  // The tasks of one rank and pass. Ready ones are bits over slots, so that
+  // they are met best first.
   struct Queue {
-    int32_t begin = 0;  // Of its tasks in task_of_slot_.
+    int32_t begin = 0;  // First of its tasks in task_of_slot_.
     int32_t size = 0;
-    int32_t first_word = 0;  // In ready_.
+    int32_t first_word = 0;  // First of its words in ready_.
     int32_t words = 0;
-    int32_t low = 0;    // No bit below this word.
-    int32_t ready = 0;  // Bits set.
-    // Whether no task keeps more than it gives back, and the most that one
-    // takes: with room for that much all are admitted.
+    int32_t low = 0;    // No bit is set below this word.
+    int32_t ready = 0;  // Number of bits set.
+    // Whether no task keeps more than it gives back, and the most bytes that
+    // one takes: with that much room all are admitted.
     bool only_frees = true;
     int64_t most_alloc = 0;
-    // The least that one takes, and that one keeps.
+    // The least bytes that a task takes, and that a task keeps.
     int64_t least_alloc = kNoLimit;
     int64_t least_net = kNoLimit;
   };
@@ -106,31 +110,36 @@ class ListScheduler {
   };
   struct Rank {
     int64_t free_at = 0;
-    int64_t left = 0;  // Of rank_work_, without what is placed.
-    // Of tasks that are to arrive: a part of pending_ with room for all the
-    // rank's tasks, and how many there are.
+    // The rank's rank_work_ without the tasks that are placed.
+    int64_t left = 0;
+    // Tasks that are to arrive: a part of pending_ with room for all the rank's
+    // tasks, and their number.
     int32_t pending_begin = 0;
     int32_t num_pending = 0;
-    Pass last = Pass::kBackward;  // Of forward and backward, for kAlternate.
+    // The last forward or backward, for kAlternate.
+    Pass last = Pass::kBackward;
   };
 
   void SetTails();
   void Prepare(const ListPolicy& policy);
-  // The task will have arrived, ready at once when the rank is busy till then.
+  // Notes when the task arrives; makes it ready at once if the rank is busy
+  // until then.
   void Arrive(Rank& rank, int64_t arrival, int32_t task);
-  // Tasks that have arrived by `now` become ready; when the next one arrives.
+  // Makes tasks that have arrived by `now` ready; returns when the next one
+  // arrives.
   int64_t TakeArrived(Rank& rank, int64_t now);
   void MakeReady(int32_t task);
-  // The queue's best task. REQUIRES: queue.ready > 0.
+  // Returns the queue's best task. REQUIRES: queue.ready > 0.
   int32_t Best(Queue& queue) const;
-  // The best that memory admits and that is not behind `rival` (unless that is
-  // -1) in the policy's order; -1: none. REQUIRES: queue.ready > 0.
+  // Returns the best task that memory admits and that is not behind `rival`
+  // (unless that is -1) in the policy's order; -1 if there is none. REQUIRES:
+  // queue.ready > 0.
   int32_t BestAdmitted(Queue& queue, int32_t rank, int32_t rival);
   void Remove(int32_t task);
-  // Whether something that goes first arrives soon; if so, when.
+  // Returns when a task that goes first arrives soon; kNever if none does.
   int64_t WorthWaitingFor(const Rank& rank, const ListPolicy& policy,
                           int64_t now, int32_t task, int preferred) const;
-  // The task to run, removed from its queue; -1: none.
+  // Removes the task to run from its queue and returns it; -1 if there is none.
   int32_t Pick(int32_t rank, const ListPolicy& policy, int64_t now,
                int64_t* wait_until);
   int32_t NextRank() const;
@@ -140,23 +149,25 @@ class ListScheduler {
   MemoryGuard guard_;
   std::vector<TaskInfo> info_;
   std::vector<TaskState> state_;
-  std::vector<TaskState> fresh_;  // State before a run, but for slots.
+  std::vector<TaskState> fresh_;  // State before a run, except for slots.
   std::vector<int32_t> sources_;  // Tasks without producers.
-  std::vector<Queue> queues_;     // By rank and pass.
+  std::vector<Queue> queues_;     // Indexed by rank and pass.
   std::vector<int32_t> task_of_slot_;
   std::vector<uint64_t> ready_;
-  // By task: in the policy's order; where passes or patience ask for it.
+  // Indexed by task: its place in the policy's order; set only if needed.
   std::vector<int32_t> place_;
   std::vector<Rank> ranks_;
-  // By rank: its tasks, then the shortest chain behind any of them.
+  // Indexed by rank: the time of its tasks, plus the shortest chain behind any
+  // of them; ns.
   std::vector<int64_t> rank_work_;
   std::vector<Pending> pending_;
   // When each rank decides next, as a tournament: leaf i + leaves_ is rank i,
-  // each inner node the smaller of its children (ties: the left one). Of few
-  // ranks only the leaves are kept.
+  // and each inner node is the smaller of its children (ties: the left one).
+  // With few ranks only the leaves are kept.
   std::vector<int64_t> decide_at_;
   int32_t leaves_ = 8;
-  // Groups refused in this look at a queue: stamp, and the least bytes refused.
+  // Groups refused in the present look at a queue: its stamp, and the least
+  // bytes refused.
   std::vector<int64_t> refused_stamp_;
   std::vector<int64_t> refused_bytes_;
   int64_t stamp_ = 0;
@@ -164,13 +175,13 @@ class ListScheduler {
   std::vector<int64_t> start_;
 };
 
-// One run from graph to schedule. ResourceExhausted names the rank, the task
-// and the bytes that lack, and the smallest limit for which a schedule was
-// found.
+// Makes one run from graph to schedule. ResourceExhausted names the rank, the
+// task, the bytes that are missing, and the smallest limit for which a schedule
+// was found.
 absl::StatusOr<Schedule> ListSchedule(const StageGraph& graph,
                                       const ListPolicy& policy = {});
 
-// That error.
+// Returns that error.
 absl::Status DescribeShortage(const StageGraph& graph,
                               const MemoryShortage& shortage);
 

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-// oneTBB of the distribution is not instrumented, so the thread sanitizer sees
-// races in it that are none; plain threads take its place there.
+// The distribution's oneTBB is not instrumented, so the thread sanitizer
+// reports false races in it; plain threads replace it there.
 #if defined(__SANITIZE_THREAD__)
 #define PIPELOOM_PLAIN_THREADS 1
 #elif defined(__has_feature)
@@ -40,7 +40,7 @@ void ParallelFor(int32_t threads, int32_t count,
   for (int32_t t = 1; t < threads; ++t) others.emplace_back(work);
   work();
 #else
-  // More than the machine has would be refused with a warning on stderr.
+  // More threads than the machine has would give a warning on stderr.
   tbb::task_arena arena(std::min(threads, tbb::info::default_concurrency()));
   arena.execute([&] {
     tbb::parallel_for(

@@ -1,5 +1,5 @@
-// Compiled with -ffinite-math-only (planner/CMakeLists.txt): a maximum of two
-// numbers is then one instruction, and none of ours is infinite or NaN.
+// Compiled with -ffinite-math-only (planner/CMakeLists.txt): the maximum of two
+// numbers is then one instruction, and no number here is infinite or NaN.
 #include "planner/core/fixed_order.h"
 
 #include <algorithm>
@@ -70,7 +70,8 @@ void FixedOrder::ArrangeRows(absl::Span<const double> by_task,
   }
 }
 
-// Inlined into each caller, and so compiled for its instruction set.
+// Inlined into each caller, so that it is compiled for the caller's instruction
+// set.
 template <int32_t kWidth>
 [[gnu::always_inline]] inline void FixedOrder::Sweep(
     const double* __restrict durations, double* end) const {

@@ -1,17 +1,18 @@
-// One order of all tasks, timed again and again with other durations: what
-// judges a plan under jitter, or one order under many memory choices.
+// One order of all tasks, timed again and again with other durations: for
+// judging a plan under jitter, or one order under many memory choices.
 //
 // The order is compiled once: tasks are renumbered by their place in it, the
 // task before on the same rank becomes one more producer, and producers that
-// this makes superfluous are dropped. A timing is then one sweep over arrays
-// in sequence. A batch times kLanes sets of durations at once: the sweep reads
-// the structure once and keeps a vector of ends for each task.
+// this makes redundant are dropped. A timing is then one sweep over arrays in
+// sequence. A batch times kLanes sets of durations at once: the sweep reads the
+// structure once and keeps a vector of ends for each task.
 //
 // Times are integers held in doubles, which is exact below 2^53 ns (104 days);
 // ends equal those of Retimer to the nanosecond.
 //
-// Cost a task, one thread: about 2 ns alone, 0.3 ns for each set of a batch
-// (docs/results.md). Timing is const and needs a Workspace, one a thread.
+// Cost for each task in one thread: about 2 ns alone, 0.3 ns for each set of a
+// batch (docs/results.md). Timing is const and needs a Workspace; use one per
+// thread.
 #ifndef PIPELOOM_PLANNER_CORE_FIXED_ORDER_H_
 #define PIPELOOM_PLANNER_CORE_FIXED_ORDER_H_
 
@@ -24,49 +25,52 @@
 
 namespace pipeloom::planner {
 
+// A compiled order.
 class FixedOrder {
  public:
   static constexpr int32_t kLanes = 16;
 
-  // Durations of one set, arranged by place in the order.
+  // Durations of one set (ns), indexed by place in the order.
   struct Durations {
     std::vector<double> by_place{};
   };
-  // Those of kLanes sets; lane l of place p is at [p * kLanes + l].
+  // Durations of kLanes sets (ns); lane l of place p is at [p * kLanes + l].
   struct BatchDurations {
     std::vector<double> by_place{};
   };
-  // Ends by place, of the last timing that used it.
+  // Ends (ns) of the last timing that used it, indexed by place.
   struct Workspace {
     std::vector<double> end{};
   };
 
-  // REQUIRES: `sequence` has every task of the graph once, producers before
-  // consumers; all times of the graph, and of all durations given later,
-  // together stay below 2^53 ns. The graph is not kept.
+  // Compiles `sequence`; does not keep the graph. REQUIRES: `sequence` has
+  // every task of the graph once, producers before consumers; all times of the
+  // graph and of all durations given later sum to less than 2^53 ns.
   FixedOrder(const FlatGraph& graph, absl::Span<const int32_t> sequence);
 
   int32_t num_tasks() const { return static_cast<int32_t>(task_at_.size()); }
 
-  // `by_task`: a duration in ns for every task. O(tasks).
+  // Arranges durations by place; `by_task` has one for every task, in ns.
+  // O(tasks).
   void Arrange(absl::Span<const int64_t> by_task, Durations& durations) const;
-  // The same into one lane; the other lanes stay as they are, 0 at first.
+  // Does the same for one lane; the other lanes keep their values, at first 0.
   void Arrange(absl::Span<const int64_t> by_task, int32_t lane,
                BatchDurations& durations) const;
-  // All lanes from rows by task: lane l of task t is at [t * kLanes + l].
+  // Arranges all lanes from rows indexed by task: lane l of task t is at [t *
+  // kLanes + l].
   void ArrangeRows(absl::Span<const double> by_task,
                    BatchDurations& durations) const;
 
-  // The step time in ns when every task starts as early as it can.
+  // Returns the step time in ns if every task starts as early as it can.
   int64_t Time(const Durations& durations, Workspace& workspace) const;
-  // By lane.
+  // Returns the step times in ns, indexed by lane.
   std::array<int64_t, kLanes> Time(const BatchDurations& durations,
                                    Workspace& workspace) const;
 
  private:
   struct Input {
     double delay = 0;
-    int32_t place = 0;  // num_tasks: nobody, who ends at time 0.
+    int32_t place = 0;  // num_tasks for no producer, which ends at time 0.
   };
   struct Record {
     double first_delay = 0;
@@ -89,8 +93,8 @@ class FixedOrder {
   void SweepBatchAvx2(const double* durations, double* end) const;
 #endif
 
-  std::vector<int32_t> task_at_;  // By place.
-  std::vector<Record> records_;   // By place.
+  std::vector<int32_t> task_at_;  // Indexed by place.
+  std::vector<Record> records_;   // Indexed by place.
   std::vector<Input> more_;
   std::vector<RankEnd> rank_ends_;
 };

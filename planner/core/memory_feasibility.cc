@@ -11,9 +11,9 @@ namespace {
 
 using TaskSet = std::vector<uint64_t>;
 
-// Decides one set of tasks that is closed under dependencies, with nothing
-// else on the ranks. Depth-first without recursion: the depth is the number of
-// branchings, up to the number of tasks.
+// Decides one set of tasks that is closed under dependencies, with nothing else
+// on the ranks. The search is depth-first without recursion, as its depth (the
+// number of branchings) can reach the number of tasks.
 class SetSearch {
  public:
   SetSearch(const FlatGraph& graph, std::vector<int32_t> tasks)
@@ -33,7 +33,7 @@ class SetSearch {
 
   Feasibility Decide(int64_t max_sets, int64_t* sets) {
     struct Node {
-      size_t length = 0;               // Of the sequence when it was entered.
+      size_t length = 0;  // Length of the sequence when it was entered.
       std::vector<int32_t> choices{};  // Best last.
     };
     std::vector<Node> path;
@@ -94,7 +94,8 @@ class SetSearch {
       ready_.push_back(t);
     }
   }
-  // In any legal end of the sequence such a task may as well come first.
+  // Runs tasks that hold no more afterwards than before: in any legal end of
+  // the sequence they may as well come first.
   void RunFree() {
     for (size_t i = 0; i < ready_.size();) {
       const int32_t t = ready_[i];
@@ -111,7 +112,8 @@ class SetSearch {
     for (const int32_t t : ready_) {
       if (Fits(t)) choices.push_back(t);
     }
-    // Last, and so first, what was started last: it is nearest to its end.
+    // The task with the highest index goes last and so is tried first: it is
+    // nearest to the end.
     std::sort(choices.begin(), choices.end(),
               [&](int32_t a, int32_t b) { return index_[a] > index_[b]; });
     return choices;
@@ -127,7 +129,8 @@ class SetSearch {
   std::vector<int32_t> sequence_{};
 };
 
-// The connected parts, each by task id, ordered by first task.
+// Returns the connected parts, each sorted by task id, in the order of their
+// first tasks.
 std::vector<std::vector<int32_t>> Parts(const FlatGraph& g) {
   std::vector<int32_t> parent(static_cast<size_t>(g.num_tasks));
   std::iota(parent.begin(), parent.end(), 0);
@@ -155,9 +158,9 @@ std::vector<std::vector<int32_t>> Parts(const FlatGraph& g) {
   return parts;
 }
 
-// Whether the part gives back all that it takes, and every byte given back was
-// taken by an ancestor on the same rank: then it never holds less than nothing,
-// whichever of its tasks are done. Sufficient, not necessary.
+// Returns whether the part gives back all that it takes, and every byte given
+// back was taken by an ancestor on the same rank: then it never holds less than
+// nothing, whichever of its tasks are done. Sufficient, but not necessary.
 bool StandsAlone(const FlatGraph& g, const std::vector<int32_t>& part) {
   std::vector<int64_t> total(static_cast<size_t>(g.num_ranks), 0);
   std::vector<int32_t> index(static_cast<size_t>(g.num_tasks), -1);
@@ -178,7 +181,7 @@ bool StandsAlone(const FlatGraph& g, const std::vector<int32_t>& part) {
     total[g.rank[t]] += g.alloc[t] - g.free[t];
     left[i] = g.alloc[t];
     int64_t owed = g.free[t];
-    // The latest first: earlier ones have more to choose from.
+    // The latest ancestor goes first: earlier ones can pay for more tasks.
     for (size_t j = i + 1; j-- > 0 && owed > 0;) {
       if ((mine[j / 64] >> (j % 64) & 1) == 0) continue;
       if (g.rank[part[j]] != g.rank[t]) continue;

@@ -11,10 +11,10 @@
 namespace pipeloom::planner {
 namespace {
 
-// (rank, group) cells beyond which the tables would be too large.
+// The most (rank, group) cells; with more, the tables would be too large.
 constexpr int64_t kMaxCells = int64_t{1} << 24;
 
-// Orders to try in which a group may fit; the first that fits is kept.
+// Number of orders to try for fitting groups; the first that fits is kept.
 constexpr int kVariants = 3;
 
 int32_t Root(std::vector<int32_t>& parent, int32_t t) {
@@ -38,8 +38,8 @@ MemoryGuard::MemoryGuard(const FlatGraph& graph)
       parent[std::max(a, b)] = std::min(a, b);
     }
   }
-  // Groups are numbered by their first task. Where a group keeps memory for
-  // good, the groups' order matters: then all are one group.
+  // Groups are numbered by their first task. If any group keeps memory for
+  // good, the groups' order matters; then all tasks are one group.
   std::vector<int32_t> number(static_cast<size_t>(graph.num_tasks), -1);
   for (int32_t t = 0; t < graph.num_tasks; ++t) {
     const int32_t root = Root(parent, t);
@@ -61,7 +61,7 @@ MemoryGuard::MemoryGuard(const FlatGraph& graph)
     const MemoryShortage before = shortage_;
     Measure();
     if (shortage_.task < 0) break;
-    // Report the variant that is least over.
+    // Reports the variant that is least over.
     if (variant > 0 && before.bytes_over <= shortage_.bytes_over) {
       shortage_ = before;
     }
@@ -85,8 +85,9 @@ void MemoryGuard::Order(int variant) {
   const FlatGraph& g = *graph_;
   canonical_.clear();
   std::vector<int32_t> missing(static_cast<size_t>(g.num_tasks));
-  // Group by group; among ready tasks: what frees first (variant 0), by id
-  // (variant 1), least memory first (variant 2).
+  // Orders tasks group by group. Among ready tasks, those go first that free
+  // most (variant 0: weight gradients, then backwards), have the smallest id
+  // (variant 1), or keep the least memory (variant 2).
   using Key = std::tuple<int32_t, int64_t, int32_t>;
   std::priority_queue<Key, std::vector<Key>, std::greater<>> ready;
   const auto push = [&](int32_t t) {
@@ -131,7 +132,7 @@ void MemoryGuard::Measure() {
   for (int32_t r = 0; r < g.num_ranks; ++r) {
     if (g.capacity[r] < 0 && -g.capacity[r] > shortage_.bytes_over) {
       shortage_.rank = r;
-      shortage_.task = g.num_tasks;  // Static memory alone.
+      shortage_.task = g.num_tasks;  // Static memory alone is over.
       shortage_.bytes_over = -g.capacity[r];
     }
     for (int32_t group = 0; group < num_groups_; ++group) {
@@ -229,7 +230,8 @@ void MemoryGuard::Reset(absl::Span<const int64_t> capacity) {
 }
 
 MemoryGuard::Run MemoryGuard::RunOf(const Block& block, int32_t without) const {
-  // Over all slots and without branches: how many are left cannot be foretold.
+  // Goes over all slots without branches, as which of them are left is
+  // unpredictable.
   const Slot* const slots = &slots_[block.first_slot];
   without -= block.first_slot;
   Run run{};
@@ -274,8 +276,8 @@ bool MemoryGuard::Admits(int32_t t) const {
   const RankState& rank = ranks_[task.rank];
   if (!rank.binds) return true;
   if (rank.held + task.alloc > rank.capacity) return false;
-  // Run earlier than in the sequence, such a task only lowers what the others
-  // meet.
+  // If such a task runs earlier than in the sequence, others only meet less
+  // memory in use.
   if (task.net <= 0) return true;
   const Cell* const row = &cells_[CellOf(task.rank, 0)];
   int64_t room = rank.capacity - rank.held - task.net;

@@ -15,7 +15,7 @@ Pass Mirror(Pass pass) {
     case Pass::kBackward:
       return Pass::kForward;
     default:
-      return pass;  // Still what a rank does when nothing else is ready.
+      return pass;  // It still fills the time when nothing else is ready.
   }
 }
 

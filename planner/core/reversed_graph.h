@@ -1,15 +1,15 @@
-// A step with its time running backwards, as a problem of its own.
+// The problem of a step with its time running backwards.
 //
 // Every rule and pattern of the list scheduler builds a schedule from its
-// beginning, so what is left over gathers at its end. Built from the end, the
-// same rules give other schedules; where memory is short and microbatches
-// differ, often better ones. A schedule of the reversed graph, read backwards,
-// is one of the graph.
+// beginning, so leftovers gather at its end. Built from the end, the same rules
+// give other schedules, often better ones if memory is short and microbatches
+// differ. A schedule of the reversed graph, read backwards, is one of the
+// graph.
 //
 // Task t is task n - 1 - t there; edges are turned round, forwards and
-// backwards change names, and a task takes what it used to give back. Epilogues
-// are left out, as they come ahead of everything: times of the two graphs
-// differ by them.
+// backwards exchange their passes, and a task takes the bytes that it used to
+// give back. Epilogues are left out, as they would come before everything: the
+// times of the two graphs differ by them.
 #ifndef PIPELOOM_PLANNER_CORE_REVERSED_GRAPH_H_
 #define PIPELOOM_PLANNER_CORE_REVERSED_GRAPH_H_
 
@@ -21,15 +21,15 @@
 
 namespace pipeloom::planner {
 
-// Whether every rank gives back all that it took, so that memory is empty at
-// both ends, and all epilogues are equal, so that the best schedules of both
-// graphs are the same.
+// Returns whether every rank gives back all that it took, so that memory is
+// empty at both ends, and all epilogues are equal, so that the best schedules
+// of both graphs are the same.
 bool CanReverse(const StageGraph& graph);
 
-// REQUIRES: CanReverse(graph). O(tasks + edges).
+// Returns the reversed graph. O(tasks + edges). REQUIRES: CanReverse(graph).
 StageGraph InReversedTime(const StageGraph& graph);
 
-// A sequence of all tasks of one of the two graphs as that of the other.
+// Translates a sequence of all tasks of one of the two graphs to the other.
 std::vector<int32_t> ReadBackwards(absl::Span<const int32_t> sequence);
 
 }  // namespace pipeloom::planner

@@ -1,6 +1,6 @@
-// How long a search may run. Evaluations make a result reproducible and are
-// what tests use; the deadline is for service, where the batch will not wait.
-// A search stops at whichever comes first and keeps its best so far.
+// The limits of a search. Evaluations make a result reproducible and are what
+// tests use; the deadline is for the service, where the batch does not wait. A
+// search stops at whichever limit comes first and keeps its best answer so far.
 #ifndef PIPELOOM_PLANNER_CORE_SEARCH_BUDGET_H_
 #define PIPELOOM_PLANNER_CORE_SEARCH_BUDGET_H_
 
@@ -11,20 +11,22 @@
 
 namespace pipeloom::planner {
 
+// The limits of one search, or of a part of it.
 struct SearchBudget {
-  // Schedules timed. With a deadline too, results depend on the machine.
+  // Number of schedules to time. With a deadline too, results depend on the
+  // machine.
   int64_t max_evaluations = std::numeric_limits<int64_t>::max();
-  // Says that the time is over; asked between evaluations, from any thread.
-  // The caller owns the clock. Empty: no deadline.
+  // Returns whether the time is over; called between evaluations, from any
+  // thread. The caller owns the clock. Empty: no deadline.
   std::function<bool()> expired = {};
-  // The share of the time that is used up, 0 to 1 and beyond; for searches with
-  // parts. Empty: not known; a part may then take all.
+  // Returns the share of the time that is used up, from 0 to 1 and beyond; for
+  // searches with parts. Empty: unknown; a part may then take all the time.
   std::function<double()> spent = {};
   // Asks the search to stop early; it returns its best so far.
   std::stop_token stop = {};
   int32_t threads = 1;
 
-  // A part of the budget that ends when `share` of the whole is used.
+  // Returns a part of the budget that ends when `share` of the whole is used.
   SearchBudget Until(double share) const {
     SearchBudget part = *this;
     if (max_evaluations < std::numeric_limits<int64_t>::max()) {
@@ -37,9 +39,9 @@ struct SearchBudget {
     return part;
   }
 
-  // The part from now on, when `made` evaluations are made, until `share` of
-  // the whole is used: it counts evaluations from zero, and its own shares are
-  // of the part.
+  // Returns the part that begins now, after `made` evaluations, and ends when
+  // `share` of the whole is used. It counts evaluations from zero, and its own
+  // shares are shares of the part.
   SearchBudget PartUntil(double share, int64_t made) const {
     SearchBudget part = Until(share);
     if (max_evaluations < std::numeric_limits<int64_t>::max()) {
@@ -53,6 +55,7 @@ struct SearchBudget {
     return part;
   }
 
+  // Returns whether any limit is reached.
   bool Exhausted(int64_t evaluations) const {
     return evaluations >= max_evaluations || stop.stop_requested() ||
            (expired && expired());

@@ -20,7 +20,8 @@ void KeySorter::Sort(absl::Span<const int64_t> key,
     items_[i] = {.key = k, .index = static_cast<int32_t>(i)};
     for (int b = 0; b < bytes; ++b) ++count_[b][k >> (8 * b) & 255];
   }
-  // The least significant byte first; each pass keeps the order of equals.
+  // Sorts by the least significant byte first; each pass keeps the order of
+  // equals.
   for (int b = 0; b < bytes; ++b) {
     uint32_t before = 0;
     for (uint32_t& count : count_[b]) {

@@ -1,5 +1,5 @@
-// Tasks in the order of integer keys, without a comparison: in a search whose
-// keys change each time, what std::sort takes is mostly mispredicted branches.
+// Sorting of tasks by integer keys without comparisons: in a search whose keys
+// change each time, std::sort spends most of its time on mispredicted branches.
 #ifndef PIPELOOM_PLANNER_CORE_SORT_BY_KEY_H_
 #define PIPELOOM_PLANNER_CORE_SORT_BY_KEY_H_
 
@@ -11,12 +11,12 @@
 
 namespace pipeloom::planner {
 
-// Keeps the workspace between sorts. One per thread.
+// Sorts, and keeps the workspace between sorts. Use one per thread.
 class KeySorter {
  public:
-  // Makes `order` the indices of `key`, the least key first, ties by index.
-  // O(n x bytes of the largest difference of keys). REQUIRES: the keys differ
-  // by less than 2^63.
+  // Sets `order` to the indices of `key` in ascending order of keys, ties by
+  // index. O(n x bytes of the largest difference of keys). REQUIRES: the keys
+  // differ by less than 2^63.
   void Sort(absl::Span<const int64_t> key, std::vector<int32_t>* order);
 
  private:
@@ -26,7 +26,8 @@ class KeySorter {
   };
   std::vector<Item> items_{};
   std::vector<Item> sorted_{};
-  std::array<std::array<uint32_t, 256>, 8> count_{};  // By byte and value.
+  // Indexed by byte and value.
+  std::array<std::array<uint32_t, 256>, 8> count_{};
 };
 
 }  // namespace pipeloom::planner

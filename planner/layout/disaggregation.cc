@@ -31,9 +31,9 @@ using partition::UnitProblem;
 
 constexpr int32_t kUnits = 3;  // Encoder, backbone, generator.
 constexpr int32_t kBackbone = 1;
-constexpr double kParametersAStage = 8e9;  // Of the baseline.
+constexpr double kParametersAStage = 8e9;  // In the baseline.
 
-// By module, the unit that it is in.
+// Returns the unit that each module is in, indexed by module.
 IdVector<ModuleId, int32_t> UnitsOf(const ModelSpec& model) {
   IdVector<ModuleId, int32_t> units(model.modules.size());
   int32_t unit = 0;
@@ -61,7 +61,7 @@ std::unique_ptr<const emulator::OpCostModel> PriceOf(const PriceLayout& price,
   return price ? price(job) : nullptr;
 }
 
-// The samples' microbatches, whole, of one replica.
+// Returns the samples' microbatches of one replica, not split.
 absl::StatusOr<std::vector<SubMicrobatch>> WholeMicrobatches(
     const JobSpec& job, const std::vector<partition::PackedStep>& steps,
     int64_t* count) {
@@ -81,8 +81,8 @@ absl::StatusOr<std::vector<SubMicrobatch>> WholeMicrobatches(
   return all;
 }
 
-// Adds a module to its unit at one tensor-parallel size: mean costs of a
-// microbatch.
+// Adds a module to its unit at one tensor-parallel size, with its mean costs
+// for a microbatch.
 void AddModule(const emulator::StageCostModel& costs, ModuleId m,
                bool needs_input_grad, const std::vector<SubMicrobatch>& work,
                int64_t microbatches, UnitOption* kept, UnitOption* recomputed) {
@@ -140,7 +140,7 @@ IdVector<ModuleId, bool> NeedInputGrad(const JobSpec& job) {
   return needs;
 }
 
-// The backbones' layers, weighing what they take of a microbatch.
+// Returns the backbones' layers, weighted by their time on a microbatch.
 std::vector<partition::LayerUnit> BackboneUnits(
     const JobSpec& job, const emulator::StageCostModel& costs,
     const IdVector<ModuleId, int32_t>& units,
@@ -160,7 +160,7 @@ std::vector<partition::LayerUnit> BackboneUnits(
                                                  sub.shape, true);
         weights[layer] += c.all_passes().count();
       }
-      break;  // One microbatch tells how the layers compare.
+      break;  // One microbatch shows how the layers compare.
     }
     partition::AppendUnits(m, job.model.modules[m], weights,
                            /*glue_loss_head=*/false, &backbone);
@@ -168,7 +168,8 @@ std::vector<partition::LayerUnit> BackboneUnits(
   return backbone;
 }
 
-// By number of stages, the slowest one's share of the time.
+// Returns, indexed by number of stages less one, the slowest stage's share of
+// the time.
 std::vector<double> SlowestShares(
     const std::vector<partition::LayerUnit>& units, int32_t most_stages) {
   std::vector<int64_t> weights;
@@ -197,8 +198,8 @@ std::vector<double> SlowestShares(
   return shares;
 }
 
-// Encoders on the first rank, the backbone cut over the next pp, generators on
-// the last.
+// Puts encoders on the first rank, cuts the backbone over the next pp, and puts
+// generators on the last.
 Partition ThreeUnits(const JobSpec& job, const emulator::StageCostModel& costs,
                      const IdVector<ModuleId, int32_t>& units,
                      const std::vector<SubMicrobatch>& work, int32_t pp) {
@@ -237,8 +238,8 @@ Partition ThreeUnits(const JobSpec& job, const emulator::StageCostModel& costs,
   return partition;
 }
 
-// The other units' tasks as if `replicas` pipelines had brought as many
-// samples: the mean of these, one of which is its own.
+// Averages the other units' tasks over `replicas` pipelines that bring as many
+// samples, of which one is the own pipeline.
 void Pool(const IdVector<ModuleId, int32_t>& units, int32_t replicas,
           IdVector<TaskId, Task>* tasks) {
   std::map<std::pair<ModuleId, Pass>, std::pair<double, int64_t>> sums;
@@ -257,8 +258,8 @@ void Pool(const IdVector<ModuleId, int32_t>& units, int32_t replicas,
   }
 }
 
-// A step of one backbone pipeline and its share of the other units.
-// `pooled`: a rank of the other units serves all pipelines alike.
+// Emulates a step of one backbone pipeline and its share of the other units. If
+// `pooled`, a rank of the other units serves all pipelines alike.
 absl::StatusOr<Duration> EmulateAnswer(const JobSpec& job,
                                        const BatchMetadata& sample,
                                        const OrchestrationProblem& problem,
@@ -270,8 +271,8 @@ absl::StatusOr<Duration> EmulateAnswer(const JobSpec& job,
                         (problem.encoder.options.empty() ? 0 : 1) +
                         (problem.generator.options.empty() ? 0 : 1);
   JobSpec own = WithLayout(job, answer.backbone.tp, ranks, answer.backbone.dp);
-  // The shape of the emulated job is not that of its cluster: the units' GPUs
-  // are counted by the answer.
+  // The emulated job does not have the shape of its cluster: the answer counts
+  // the units' GPUs.
   own.parallel.dp = 1;
   own.training.microbatches = static_cast<int32_t>(
       (problem.batch + answer.backbone.dp - 1) / answer.backbone.dp);
@@ -289,7 +290,8 @@ absl::StatusOr<Duration> EmulateAnswer(const JobSpec& job,
   PIPELOOM_ASSIGN_OR_RETURN(
       const partition::BuiltGraph built,
       partition::BuildStageGraph(costs, partition, microbatches));
-  // How much longer than on tp GPUs of the backbone's kind a unit takes.
+  // Returns a unit's time relative to that with the backbone's tp and without
+  // recomputation.
   const auto factor = [&](const UnitProblem& unit, const UnitAnswer& found) {
     for (const UnitOption& option : unit.options) {
       if (option.tp == answer.backbone.tp && !option.recompute &&
@@ -301,7 +303,7 @@ absl::StatusOr<Duration> EmulateAnswer(const JobSpec& job,
   };
   const double factors[kUnits] = {
       factor(problem.encoder, answer.encoder),
-      // Of a whole pass through the pipeline.
+      // For a whole pass through the pipeline.
       factor(problem.backbone,
              {.seconds = answer.backbone.seconds /
                          problem.SlowestShare(answer.backbone.pp)}),
@@ -314,7 +316,8 @@ absl::StatusOr<Duration> EmulateAnswer(const JobSpec& job,
   }
   if (pooled) Pool(units, answer.backbone.dp, &tasks);
   IdVector<RankId, RankSpec> specs = built.graph.ranks();
-  // Memory is a constraint of the problem, with sizes of each unit's own.
+  // Memory is a constraint of the problem, in which each unit has its own
+  // sizes.
   for (RankSpec& spec : specs) spec.memory.limit = Bytes(0);
   PIPELOOM_ASSIGN_OR_RETURN(
       const StageGraph graph,
@@ -425,7 +428,7 @@ absl::StatusOr<PlacementComparison> ComparePlacements(
     return baseline.status();
   }
   JobSpec one = job;
-  one.parallel.dp = 1;  // Of the packing; costs keep the job's.
+  one.parallel.dp = 1;  // For the packing; costs keep the job's dp.
   PIPELOOM_ASSIGN_OR_RETURN(const partition::PackedStep packed,
                             PackFullStep(one, sample));
   const emulator::StageCostModel costs(job, PriceOf(price, job));

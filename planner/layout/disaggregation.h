@@ -1,10 +1,10 @@
-// Disaggregated placement of a job: its orchestration problem, priced by the
-// cost model at every tensor-parallel size, the best answer, and both it and
-// the co-located layout emulated, so that SEMU decides between them.
+// Disaggregated placement of a job. Its orchestration problem is priced by the
+// cost model at every tensor-parallel size and solved; the answer and the
+// co-located layout are both emulated, so that SEMU decides between them.
 //
 // Modules in data-flow order make three units: encoders before the first
-// backbone, backbones, the rest. A sample of the formulation is a microbatch of
-// the job. Frozen modules cost what they cost frozen.
+// backbone, backbones, and the rest. A sample of the formulation is a
+// microbatch of the job. Frozen modules are priced as frozen.
 #ifndef PIPELOOM_PLANNER_LAYOUT_DISAGGREGATION_H_
 #define PIPELOOM_PLANNER_LAYOUT_DISAGGREGATION_H_
 
@@ -21,40 +21,44 @@
 
 namespace pipeloom::planner {
 
-// Operator costs for a layout; null: the roofline.
+// Makes the operator costs of a layout; null means the roofline.
 using PriceLayout =
     std::function<std::unique_ptr<const emulator::OpCostModel>(const JobSpec&)>;
 
-// All GPUs of the job's layout, its step of dp x microbatches samples, and
-// tensor parallelism of 1, 2, 4 and 8 within a node. InvalidArgument: the
-// sample has no work for the model, or the model has no backbone. Some ten
-// milliseconds a size.
+// Makes the problem for all GPUs of the job's layout, its step of dp x
+// microbatches samples, and tensor parallelism of 1, 2, 4 and 8 within a node.
+// InvalidArgument if the sample has no work for the model, or if the model has
+// no backbone. Takes some ten milliseconds for each size.
 absl::StatusOr<partition::OrchestrationProblem> MakeOrchestrationProblem(
     const JobSpec& job, const BatchMetadata& sample, const PriceLayout& price);
 
-// Each with the emulated time of the same step.
+// Placements of a job, each with the emulated time of the same step.
 struct PlacementComparison {
   partition::OrchestrationAnswer answer{};
-  Duration disaggregated{};  // 1F1B, microbatches reordered.
-  // The paper's baseline: encoder and generator are stages like the others.
+  Duration disaggregated{};  // 1F1B with microbatches reordered.
+  // The paper's baseline, in which encoder and generator are stages like the
+  // others.
   partition::OrchestrationAnswer megatron_style{};
-  Duration megatron{};  // 1F1B; 0: it does not fit.
-  // The job's own layout, cut as `megatron` does; 0: it does not fit.
+  Duration megatron{};  // 1F1B; 0 if it does not fit.
+  // The job's own layout by the `megatron` strategy; 0 if it does not fit.
   Duration colocated{};
+  // Returns whether the disaggregated placement is faster.
   bool disaggregate() const {
     return colocated == kZero || disaggregated < colocated;
   }
 };
 
 // Solves the problem and emulates a step of each placement with as many
-// microbatches over all replicas (the sample is repeated where it is short). In
-// the disaggregated one each backbone pipeline sees an encoder and a generator
-// rank that are as fast as its share of those units, and whose work is averaged
-// over the replicas they serve; tensors between units cross the network link
-// (the brokers' regrouping is not modelled besides). The baseline has tp 8 and
-// a backbone stage for each 8 billion parameters: 1, 2 and 9 for the paper's
-// models (the paper: 1, 2 and 10). ResourceExhausted: no disaggregated
-// placement fits.
+// microbatches over all replicas (a sample that is too short is repeated).
+//
+// In the disaggregated placement, each backbone pipeline sees an encoder and a
+// generator rank that are as fast as its share of those units and whose work is
+// averaged over the replicas they serve. Tensors between units cross the
+// network link; regrouping by the brokers is not modelled. The baseline has tp
+// 8 and a backbone stage for each 8 billion parameters: 1, 2 and 9 for the
+// paper's models (in the paper 1, 2 and 10).
+//
+// Returns ResourceExhausted if no disaggregated placement fits.
 absl::StatusOr<PlacementComparison> ComparePlacements(
     const JobSpec& job, const BatchMetadata& sample, const PriceLayout& price);
 

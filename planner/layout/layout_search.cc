@@ -18,7 +18,8 @@
 namespace pipeloom::planner {
 namespace {
 
-// Screened together, so that results do not depend on threads.
+// Number of layouts screened together, so that results do not depend on
+// threads.
 constexpr size_t kRound = 8;
 constexpr int32_t kMaxSteps = 2;
 constexpr int32_t kScreenPartitions = 4;
@@ -36,10 +37,10 @@ std::vector<int64_t> Divisors(int64_t n) {
   return low;
 }
 
-// What the model allows.
+// Limits that the model sets.
 struct Shapes {
-  int64_t heads = 0;    // Greatest common divisor of all.
-  int64_t experts = 0;  // The same; 0: none.
+  int64_t heads = 0;    // Greatest common divisor of all attention heads.
+  int64_t experts = 0;  // The same of experts; 0 if there are none.
   int64_t layers = 0;   // Transformer layers.
 };
 
@@ -70,7 +71,7 @@ std::string Words(const LayoutConstraints& fixed, int64_t gpus) {
   return words;
 }
 
-// The job's own sizes for modules, as far as they divide the layout's.
+// Returns the job's own sizes for modules, as far as they divide the layout's.
 std::vector<ModuleParallelism> FittingModules(const JobSpec& job) {
   std::vector<ModuleParallelism> fitting;
   for (ModuleParallelism own : job.module_parallelism) {
@@ -84,7 +85,8 @@ std::vector<ModuleParallelism> FittingModules(const JobSpec& job) {
   return fitting;
 }
 
-// All choices of sizes for modules but the largest; without any first.
+// Returns all choices of sizes for modules except the largest; the first is
+// without any.
 std::vector<std::vector<ModuleParallelism>> ModuleChoices(
     const ModelSpec& model, const ParallelLayout& layout) {
   std::vector<std::vector<ModuleParallelism>> choices = {{}};
@@ -118,14 +120,15 @@ bool Free(int32_t fixed, int64_t value) { return fixed == 0 || fixed == value; }
 struct Entrant {
   JobSpec job{};
   std::unique_ptr<emulator::StageCostModel> costs{};
-  std::vector<WeighedStep> steps{};  // Of the costliest replica.
+  std::vector<WeighedStep> steps{};  // Steps of the costliest replica.
   LayoutOutcome outcome{};
   Duration estimate{};
   absl::StatusOr<PartitionSearchResult> found =
       absl::UnknownError("not searched");
 };
 
-// The replica with the most work of each of up to `count` global steps, alone.
+// Returns the replica with the most work of each of up to `count` global steps,
+// as a step of its own.
 absl::StatusOr<std::vector<WeighedStep>> CostliestReplicas(
     const emulator::StageCostModel& costs, const BatchMetadata& sample,
     int32_t count, Duration* work_of_first) {
@@ -147,7 +150,7 @@ absl::StatusOr<std::vector<WeighedStep>> CostliestReplicas(
       PIPELOOM_ASSIGN_OR_RETURN(step, PackFullStep(job, sample));
     } else {
       auto packed = partition::PackStep(job, sample, first);
-      // A short last step stands for nothing.
+      // A short last step is not representative.
       if (!packed.ok() || packed->packed.back().size() <
                               static_cast<size_t>(job.training.microbatches)) {
         break;
@@ -182,7 +185,8 @@ absl::StatusOr<std::vector<WeighedStep>> CostliestReplicas(
   return steps;
 }
 
-// Whether weights, gradients and optimizer fit if they were spread evenly.
+// Returns whether weights, gradients and optimizer would fit if spread evenly
+// over ranks.
 bool WeightsFit(const emulator::StageCostModel& costs) {
   const JobSpec& job = costs.job();
   double sum = 0;
@@ -262,7 +266,7 @@ class LayoutSearch {
     return absl::OkStatus();
   }
 
-  // Indices of entrants with that fate, by a key.
+  // Returns the indices of entrants with that fate, sorted by a key.
   template <typename Key>
   std::vector<size_t> Ordered(LayoutFate fate, Key key) const {
     std::vector<size_t> order;
@@ -281,7 +285,7 @@ class LayoutSearch {
     const size_t most =
         static_cast<size_t>(std::max(options_.most_screened, 1));
     if (has_own_ && entrants_[0].outcome.fate == LayoutFate::kNotTried) {
-      // The job's own is judged in any case, and first.
+      // The job's own layout is judged in any case, and first.
       order.erase(std::find(order.begin(), order.end(), size_t{0}));
       order.insert(order.begin(), size_t{0});
     }
@@ -365,7 +369,8 @@ class LayoutSearch {
       };
       auto found = SearchPartitionOn(strategy_, *e.costs, sample_,
                                      JudgedSteps{.steps = e.steps}, full);
-      // Cut short before it came as far as the screening: that one counts.
+      // If it was cut short before it came as far as the screening, the
+      // screening's result counts.
       if (Stopped() && (!found.ok() || found->tried <= kScreenPartitions)) {
         break;
       }
@@ -406,7 +411,7 @@ class LayoutSearch {
     return result;
   }
 
-  // Takes the entrant's search result over into its outcome.
+  // Copies the entrant's search result into its outcome.
   absl::Status Settle(LayoutFate fate, Entrant* e) {
     if (e->found.ok() && e->found->misfits > 0) {
       e->found = absl::ResourceExhaustedError(absl::StrFormat(
@@ -424,7 +429,7 @@ class LayoutSearch {
       if (no_fit_.ok()) no_fit_ = e->found.status();
       return absl::OkStatus();
     }
-    // A rule of the job that no cut over so many ranks keeps.
+    // The job may have a rule that no cut over this many ranks keeps.
     if (absl::IsInvalidArgument(e->found.status()) && entrants_.size() > 1) {
       if (no_fit_.ok()) no_fit_ = e->found.status();
       return absl::OkStatus();

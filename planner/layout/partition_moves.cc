@@ -45,9 +45,9 @@ PartitionMoves::Candidates PartitionMoves::Starts(
   level.level_ranks = true;
   starts.push_back(Make(level));
   if (Independent()) {
-    // The others against the largest's direction: each fills the ranks that
-    // wait for the other (RLHFuse's fused schedule).
-    // With as many segments each, or stages of about equal time.
+    // The other models run against the largest one's direction: each fills the
+    // ranks that wait for the other (RLHFuse's fused schedule). All have
+    // equally many segments, or stages of about equal time.
     const double longest = ToSeconds(builder_.TimeOf(heavy.front()));
     for (const int32_t segments : {1, 2, 4, 5, 7}) {
       for (const RankMap map : {RankMap::kVee, RankMap::kLooped}) {
@@ -67,7 +67,7 @@ PartitionMoves::Candidates PartitionMoves::Starts(
       }
     }
   }
-  // Sizes for all modules that have any, with few segments and more.
+  // Tries sizes for all modules that have any, with few segments and with more.
   for (const int32_t segments : {1, 2}) {
     for (const int64_t size : {int64_t{4}, int64_t{12}, int64_t{0}}) {
       PartitionRecipe r = level;
@@ -86,7 +86,7 @@ PartitionMoves::Candidates PartitionMoves::Starts(
       }
     }
   }
-  // All modules as one pipeline, once round the ranks and more.
+  // Tries all modules as one pipeline, going round the ranks once or more.
   for (const int32_t segments : {1, 2, 4}) {
     for (const RankMap map : {RankMap::kLooped, RankMap::kVee}) {
       PartitionRecipe r = rule;
@@ -103,7 +103,8 @@ PartitionMoves::Candidates PartitionMoves::Starts(
   return starts;
 }
 
-// The largest module and the rest on ranks of their own, by time.
+// Puts the largest module and the rest on ranks of their own, in proportion to
+// their time.
 void PartitionMoves::OwnRanks(const PartitionRecipe& rule,
                               const std::vector<ModuleId>& heavy,
                               Candidates* starts) const {
@@ -182,7 +183,8 @@ PartitionMoves::Candidates PartitionMoves::Neighbours(
   return result;
 }
 
-// Two steps down and up; 0, the whole microbatch, is beyond the largest.
+// Returns sizes two steps down and up; 0, the whole microbatch, is beyond the
+// largest.
 std::vector<int64_t> PartitionMoves::NearbySizes(ModuleId m,
                                                  int64_t now) const {
   std::vector<int64_t> all;

@@ -1,7 +1,7 @@
 // The partitions that the search for a job's partition tries
-// (planner/layout/partition_search.h): where it starts, and what one change
-// makes of a partition. Orders are fixed. Threads: const methods from any
-// number.
+// (planner/layout/partition_search.h): its starts, and the results of one
+// change of a partition. Orders are fixed. Const methods may be called from any
+// number of threads.
 #ifndef PIPELOOM_PLANNER_LAYOUT_PARTITION_MOVES_H_
 #define PIPELOOM_PLANNER_LAYOUT_PARTITION_MOVES_H_
 
@@ -16,43 +16,50 @@
 
 namespace pipeloom::planner {
 
+// A partition and its results.
 struct PartitionCandidate {
   Partition partition{};
-  // None: layers were moved.
+  // Unset if layers were moved.
   std::optional<partition::PartitionRecipe> recipe{};
   std::string name{};
-  std::optional<Duration> time{};  // Of the steps that fit; none: none does.
-  int32_t misfits = 0;             // Sample steps that do not fit.
-  Duration first_step{};           // Of the first sample step alone.
-  // Of each step it was judged by last; 0: does not fit, or the first before.
+  // Mean of the steps that fit; unset if none does.
+  std::optional<Duration> time{};
+  int32_t misfits = 0;    // Number of sample steps that do not fit.
+  Duration first_step{};  // Time of the first sample step alone.
+  // Times of the steps that it was last judged by; 0 for a step that does not
+  // fit or was judged before.
   std::vector<Duration> times{};
 };
 
+// Makes partitions for a job.
 class PartitionMoves {
  public:
-  // nullopt: it cannot be built.
+  // nullopt for partitions that cannot be built.
   using Candidates = std::vector<std::optional<PartitionCandidate>>;
 
-  // Keeps a reference.
+  // Keeps a reference to `builder`.
   explicit PartitionMoves(const partition::PartitionBuilder& builder)
       : builder_(builder) {}
 
+  // Builds a recipe's partition.
   std::optional<PartitionCandidate> Make(
       const partition::PartitionRecipe& recipe) const;
-  // DIP's rule with other sizes and segments, independent models in opposite
-  // directions, all modules in one chain, the largest on ranks of its own.
+  // Returns the starts: DIP's rule with other sizes and segments, independent
+  // models in opposite directions, all modules in one chain, and the largest
+  // module on ranks of its own.
   Candidates Starts(const partition::PartitionRecipe& rule) const;
-  // The recipe with one choice changed.
+  // Returns the recipe with each single choice changed.
   Candidates Neighbours(const partition::PartitionRecipe& from) const;
-  // The partition with one unit of layers on the other side of a border.
+  // Returns the partition with each single unit of layers moved across a
+  // border.
   Candidates Moved(const PartitionCandidate& from) const;
 
  private:
-  // Modules that are worth choosing for, the largest first.
+  // Returns the modules that are worth choosing for, the largest first.
   std::vector<ModuleId> Heavy() const;
   void OwnRanks(const partition::PartitionRecipe& rule,
                 const std::vector<ModuleId>& heavy, Candidates* starts) const;
-  // Several models that do not feed each other.
+  // Returns whether the job has several models that do not feed each other.
   bool Independent() const;
   int32_t MostSegments(ModuleId m, const partition::ModuleRecipe& recipe) const;
   std::vector<int64_t> NearbySizes(ModuleId m, int64_t now) const;

@@ -21,23 +21,26 @@ using partition::PartitionBuilder;
 using partition::PartitionRecipe;
 using Candidate = PartitionCandidate;
 
-// Judged together, so that threads have work and results do not depend on them.
+// Number judged together, so that threads have work and results do not depend
+// on them.
 constexpr size_t kRound = 8;
-constexpr size_t kFinalists = 6;  // Judged on more steps; of them
-constexpr size_t kLast = 3;       // with more effort, besides DIP's rule.
+constexpr size_t kFinalists = 6;  // Judged on more steps.
+// Finalists judged with more effort, in addition to DIP's rule.
+constexpr size_t kLast = 3;
 constexpr size_t kBeam = 3;
-constexpr int64_t kFinalEffort = 4;  // Times the evaluations.
-// Partitions that make a step of more tasks than this, and than twice those of
-// the coarsest, are not tried (but for the rule's): planning would take too
-// long every step, and short tasks do not pay.
+constexpr int64_t kFinalEffort = 4;  // Factor on the evaluations.
+// Partitions that make a step of more tasks than this, and of more than twice
+// those of the coarsest partition, are not tried (except the rule's): planning
+// would take too long in every step, and short tasks do not pay.
 constexpr int64_t kManyTasks = 8000;
-// More than this over the best on the first step: not judged on the others.
+// A partition that is over the best on the first step by more than this is not
+// judged on the others.
 constexpr int64_t kLaggingPercent = 2;
 constexpr int32_t kMaxEffort = 1000;
-// Standard errors by which another partition than the rule's must be better.
+// Standard errors by which a partition must be better than the rule's.
 constexpr double kSurely = 2;
 
-// More steps that fit, then less time. An order of all candidates.
+// Orders all candidates: more steps that fit, then less time.
 bool Before(const Candidate& a, const Candidate& b) {
   if (!a.time.has_value() || !b.time.has_value()) {
     return a.time.has_value() && !b.time.has_value();
@@ -46,9 +49,9 @@ bool Before(const Candidate& a, const Candidate& b) {
   return *a.time < *b.time;
 }
 
-// Whether the mean difference over the steps both fit is surely one: by more
-// than twice its standard error. What a search finds in a short time varies by
-// percents from step to step, and the best of many has had luck.
+// Returns whether the mean difference over the steps that both fit is certain:
+// more than kSurely times its standard error. The results of a short search
+// vary by percents from step to step, and the best of many has had luck.
 bool IsSurelyBefore(const Candidate& a, const Candidate& b,
                     const std::vector<WeighedStep>& steps) {
   if (a.misfits != b.misfits || !a.time.has_value() || !b.time.has_value()) {
@@ -145,7 +148,8 @@ class PartitionSearch {
     });
   }
 
-  // Judges those that are new, a round at a time, and keeps the best.
+  // Judges the new ones of some partitions, a round at a time, and keeps the
+  // best.
   absl::Status Try(const std::vector<std::optional<Candidate>>& candidates) {
     std::vector<Candidate> round;
     const auto judge = [&]() -> absl::Status {
@@ -186,8 +190,8 @@ class PartitionSearch {
 
   using Range = std::vector<Candidate>::iterator;
 
-  // On all steps only those that the first step speaks for; the others get what
-  // their first step makes likely.
+  // Judges on all steps only those that are promising on the first step; the
+  // others get a time extrapolated from it.
   absl::Status Race(Range begin, Range end) {
     if (steps_.size() == 1 || !best_.has_value() ||
         !tried_[*best_].time.has_value() ||
@@ -210,8 +214,8 @@ class PartitionSearch {
     return Judge(steps_, options_.evaluations, 1, begin, lagging);
   }
 
-  // Mean emulated time of the steps by weight, of which those before
-  // `first_step`, at most one, have been judged.
+  // Sets the weighted mean of the emulated times of the steps. Steps before
+  // `first_step`, at most one, have been judged already.
   absl::Status Judge(const std::vector<WeighedStep>& steps, int64_t evaluations,
                      size_t first_step, Range begin, Range end) {
     const size_t each = steps.size() - first_step;
@@ -219,7 +223,8 @@ class PartitionSearch {
     std::vector<absl::StatusOr<Duration>> times(
         count, absl::UnknownError("not planned"));
     ParallelFor(options_.threads, static_cast<int32_t>(count), [&](int32_t i) {
-      // A plan may take seconds; but for the rule's, none is begun too late.
+      // A plan may take seconds, so except for the rule's none is begun after a
+      // stop.
       const auto at = static_cast<size_t>(i);
       if (!tried_.empty() && Stopped()) {
         times[at] = absl::ResourceExhaustedError("stopped");
@@ -272,7 +277,7 @@ class PartitionSearch {
     return absl::OkStatus();
   }
 
-  // Tried partitions that fit, the fastest first.
+  // Returns the tried partitions that fit, the fastest first.
   std::vector<size_t> ByTime() const {
     std::vector<size_t> order;
     for (size_t i = 0; i < tried_.size(); ++i) {
@@ -317,7 +322,8 @@ class PartitionSearch {
     return absl::OkStatus();
   }
 
-  // Both kinds of change of whatever is the best that had them not yet.
+  // Makes both kinds of changes to the best partition that has not had them,
+  // again and again.
   absl::Status Widen() {
     const auto had = [](const std::vector<size_t>& list, size_t i) {
       return std::find(list.begin(), list.end(), i) != list.end();
@@ -348,7 +354,7 @@ class PartitionSearch {
     return absl::OkStatus();
   }
 
-  // Judges some again, all or, if it is stopped meanwhile, none of them.
+  // Judges some partitions again: all of them or, if stopped meanwhile, none.
   absl::Status JudgeAgain(const std::vector<WeighedStep>& steps,
                           int64_t evaluations, std::vector<Candidate>* some) {
     if (Stopped()) return absl::OkStatus();
@@ -402,15 +408,17 @@ class PartitionSearch {
   const PartitionMoves moves_;
   const std::vector<WeighedStep>& steps_;
   const std::vector<WeighedStep>& finals_;
-  const std::vector<WeighedStep>* judged_by_ = &steps_;  // The last answer.
+  // The steps of the last judgement.
+  const std::vector<WeighedStep>* judged_by_ = &steps_;
   const PartitionSearchOptions& options_;
   const int32_t effort_;
-  const size_t partitions_;  // To be tried at most.
+  const size_t partitions_;  // The most partitions to try.
   int64_t most_tasks_ = 0;
   std::vector<Candidate> tried_{};
   std::optional<size_t> best_{};
-  std::vector<size_t> expanded_{};  // Had their recipe's neighbours tried,
-  std::vector<size_t> moved_{};     // and their layers moved.
+  // Partitions whose recipe's neighbours were tried.
+  std::vector<size_t> expanded_{};
+  std::vector<size_t> moved_{};  // Partitions whose moved layers were tried.
   absl::Status no_fit_{};
 };
 

@@ -1,19 +1,19 @@
 // The search for a job's partition, run once before training: how many segments
-// each module has, where its layers are cut, on which ranks they lie, how many
-// instances a sub-microbatch has. A partition is judged by the emulated time of
-// sample steps, planned with it by a strategy under the job's memory limit and
-// a small, fixed number of evaluations.
+// each module has, where its layers are cut, on which ranks they lie, and how
+// many instances a sub-microbatch has. A partition is judged by the emulated
+// time of sample steps, planned with it by a strategy under the job's memory
+// limit with a small, fixed number of evaluations.
 //
-// Starts: DIP's rule, the same with other sizes and segments, modules on ranks
-// of their own, all modules in one chain. From the best, one choice after the
-// other is changed as long as one of the changes helps; then units of layers
-// cross borders. One that is 2 % over the best on the first sample step is not
-// judged on the others. The best few and DIP's rule are then judged on more
-// steps, and the best of these with more effort as well; the answer is DIP's
-// rule if no other is better by more than twice the standard error of the mean
-// difference over the steps. Steps stand for the sample by weight, and its
-// heaviest is always among them: what fits, and how full memory gets, shows
-// there (planner/step/sample_steps.h).
+// It starts from DIP's rule, the same with other sizes and segments, modules on
+// ranks of their own, and all modules in one chain. From the best, one choice
+// after the other is changed as long as a change helps; then units of layers
+// cross borders. A partition that is 2 % over the best on the first sample step
+// is not judged on the others. The best few and DIP's rule are then judged on
+// more steps, and the best of these with more effort as well. The answer is
+// DIP's rule unless another is better by more than twice the standard error of
+// the mean difference over the steps. Steps stand for the sample by weight, and
+// its heaviest step is always among them, as it shows what fits and how full
+// memory gets (planner/step/sample_steps.h).
 #ifndef PIPELOOM_PLANNER_LAYOUT_PARTITION_SEARCH_H_
 #define PIPELOOM_PLANNER_LAYOUT_PARTITION_SEARCH_H_
 
@@ -34,55 +34,62 @@
 
 namespace pipeloom::planner {
 
+// Limits of the search.
 struct PartitionSearchOptions {
-  int32_t partitions = 120;  // How many are tried, at most.
-  // Times as many, and where the search would end at an optimum of its moves it
-  // goes on from the next best: what a longer run would find. 1 to 1,000.
+  int32_t partitions = 120;  // The most partitions to try.
+  // Factor on `partitions`, 1 to 1,000. Above 1, a search that is at an optimum
+  // of its moves goes on from the next best partition, to show what a longer
+  // run would find.
   int32_t effort = 1;
-  int64_t evaluations = 12;  // Schedules a step of each.
-  int32_t steps = 3;         // Sample steps each is judged by,
-  int32_t final_steps = 8;   // and the finalists.
+  int64_t evaluations = 12;  // Schedules for each step and partition.
+  int32_t steps = 3;         // Sample steps that each partition is judged by.
+  int32_t final_steps = 8;   // Sample steps that the finalists are judged by.
   uint64_t seed = 1;
   int32_t threads = 1;
   std::stop_token stop = {};
-  // Says that the time is over; results then depend on the machine.
+  // Returns whether the time is over; results then depend on the machine.
   std::function<bool()> expired = {};
-  // Called by the caller's thread: partitions tried so far, and the best time.
+  // Called by the caller's thread with the number of partitions tried so far
+  // and the best time.
   std::function<void(int32_t tried, Duration best)> progress = {};
 };
 
+// The best partition and its times.
 struct PartitionSearchResult {
   Partition partition{};
-  // Mean of the sample steps by weight, judged with more effort.
+  // Weighted mean of the sample steps that fit, judged with more effort.
   Duration step_time{};
-  // Of DIP's rule, judged the same; 0: fewer steps fit by it, or none.
+  // The same by DIP's rule; 0 if fewer steps fit by it, or none.
   Duration rule_time{};
-  // Weights of the sample steps that do not fit, of all: as few as any
-  // partition tried leaves. The times are of the others.
+  // Total weight of the sample steps that do not fit, the least of any
+  // partition tried, and of all steps. Times are means of the others.
   int32_t misfits = 0;
   int32_t judged = 0;
-  std::string misfit{};  // Why one of them does not.
+  std::string misfit{};  // Why one of them does not fit.
   int32_t tried = 0;
-  std::string recipe{};  // For people.
+  std::string recipe{};  // For display.
 };
 
-// Never worse than DIP's rule on its sample steps. The same options give the
-// same result for any number of threads (unless `expired` cuts it short); a
-// stop request ends it with its best so far. ResourceExhausted: no partition
-// tried fits the memory on any sample step. InvalidArgument: the sample has no
-// work for the model, or no cut keeps the job's rules. Seconds.
+// Searches for a partition. Never worse than DIP's rule on its sample steps.
+// Equal options give equal results for any number of threads (unless `expired`
+// cuts the search short); a stop request ends it with its best so far. Takes
+// seconds.
+//
+// Returns ResourceExhausted if no partition tried fits the memory on any sample
+// step, and InvalidArgument if the sample has no work for the model or no cut
+// keeps the job's rules.
 absl::StatusOr<PartitionSearchResult> SearchPartition(
     const Strategy& strategy, const emulator::StageCostModel& costs,
     const BatchMetadata& sample, const PartitionSearchOptions& options);
 
-// What partitions are judged by; the first of `steps` decides whether one is
-// judged on the others.
+// The steps that partitions are judged by. The first of `steps` decides whether
+// a partition is judged on the others.
 struct JudgedSteps {
   std::vector<WeighedStep> steps{};
-  std::vector<WeighedStep> finals{};  // For finalists; empty: `steps`.
+  std::vector<WeighedStep> finals{};  // For finalists; if empty, `steps`.
 };
 
-// The same on steps that are given, of which there is at least one.
+// Does the same on given steps. REQUIRES: there is at least one.
 absl::StatusOr<PartitionSearchResult> SearchPartitionOn(
     const Strategy& strategy, const emulator::StageCostModel& costs,
     const BatchMetadata& sample, const JudgedSteps& steps,

@@ -22,10 +22,10 @@ using partition::StepMemory;
 struct PairSpan {
   int32_t forward = 0;
   int32_t backward = 0;
-  int32_t weight_grad = 0;  // backward, if not split.
+  int32_t weight_grad = 0;  // Equals backward if not split.
 };
 
-// What a pair uses with one effect, by position.
+// Returns what a pair uses with one effect, indexed by position.
 std::vector<IntegerProgram::Use> UsesOf(const MemoryEffect& effect,
                                         const PairSpan& span) {
   const int64_t alloc = effect.forward_alloc.count();
@@ -76,7 +76,7 @@ IntegerProgram MakeRankProgram(const StageGraph& graph,
     // Corrected below for tasks of pairs with a choice.
     fixed[p] = task.alloc.count();
   }
-  int64_t copying = 0;  // Set aside for copies.
+  int64_t copying = 0;  // Bytes set aside for copies.
   std::vector<PairSpan> spans;
   for (const StagePairId id : pairs) {
     const StagePair& pair = memory.pairs[id];
@@ -105,7 +105,7 @@ IntegerProgram MakeRankProgram(const StageGraph& graph,
       limits.limit == Bytes(0)
           ? kNoLimit
           : (limits.limit - limits.static_bytes()).count() - 2 * copying;
-  // The most that can be used, by position.
+  // The most that can be used, indexed by position.
   std::vector<int64_t> most(order.size() + 1, 0);
   const auto add = [&](int32_t first, int32_t end, int64_t amount) {
     most[static_cast<size_t>(first)] += amount;
@@ -132,7 +132,8 @@ IntegerProgram MakeRankProgram(const StageGraph& graph,
         largest.weight_grad_free.count());
   }
   for (size_t p = 1; p < most.size(); ++p) most[p] += most[p - 1];
-  std::vector<int32_t> row_at(order.size() + 1, 0);  // First at or after.
+  // First row at or after the position.
+  std::vector<int32_t> row_at(order.size() + 1, 0);
   for (size_t p = 0; p < order.size(); ++p) {
     row_at[p] = static_cast<int32_t>(program.limits.size());
     if (is_row[p] && most[p] + fixed[p] > capacity) {
@@ -159,7 +160,7 @@ IntegerProgram MakeRankProgram(const StageGraph& graph,
 
 namespace {
 
-// Then there is nothing to choose.
+// Returns whether the rank fits as it is; then there is nothing to choose.
 bool FitsWithEverythingKept(const StageGraph& graph, RankId rank,
                             const std::vector<TaskId>& order) {
   const RankMemory& memory = graph.rank(rank).memory;
@@ -247,7 +248,7 @@ absl::StatusOr<int64_t> MemoryChooser::ChooseRounds(
   const bool has_start = start.size() == min_memory_.size();
   absl::Status solved = Solve(orders, has_start ? start : min_memory_,
                               options.program, budget.threads, &selection);
-  // What holds least may peak too high in the backward.
+  // The choices that hold least may peak too high in the backward.
   if (!has_start && absl::IsResourceExhausted(solved)) {
     for (const RankId r : graph_->rank_ids()) {
       if (!copy_sizes_[r].empty()) solvers_[r].reset();
@@ -280,7 +281,8 @@ absl::StatusOr<int64_t> MemoryChooser::ChooseRounds(
   return best_time;
 }
 
-// All ranks' programs with the costs as they are. `selection` may be `start`.
+// Solves the programs of all ranks with the present costs. `selection` may be
+// `start`.
 absl::Status MemoryChooser::Solve(const RankOrders& orders,
                                   const MemorySelection& start,
                                   const IntegerProgramOptions& options,
@@ -328,7 +330,7 @@ void MemoryChooser::SetCosts(RankId rank, IntegerProgram* program) const {
   }
 }
 
-// Decides how large the rank's copies may be.
+// Solves the rank's first program, and decides how large its copies may be.
 void MemoryChooser::SolveFirst(RankId rank, const std::vector<TaskId>& order,
                                const std::vector<int32_t>& start,
                                const IntegerProgramOptions& options,
@@ -381,10 +383,10 @@ void MemoryChooser::SolveFirst(RankId rank, const std::vector<TaskId>& order,
   if (chosen != caps.back()) prepare(chosen);
 }
 
-// Recomputation, and what a backward would be late by, if nothing but the tasks
-// between were to wait for.
+// Prices recomputation and the delays of backwards, assuming that they wait for
+// nothing but the tasks between.
 void MemoryChooser::PriceDelays(RankId rank, const std::vector<TaskId>& order) {
-  std::vector<int64_t> begins;  // By position, run without a pause.
+  std::vector<int64_t> begins;  // Indexed by position, without pauses.
   IdVector<TaskId, size_t> position(graph_->num_tasks(), 0);
   int64_t now = 0;
   for (const TaskId t : order) {
@@ -403,7 +405,7 @@ void MemoryChooser::PriceDelays(RankId rank, const std::vector<TaskId>& order) {
   }
 }
 
-// What a candidate costs where its backward could start `wait` after its
+// Returns the cost of a candidate whose backward could start `wait` after its
 // forward.
 int64_t MemoryChooser::TimeOf(StagePairId id, RankId rank, size_t candidate,
                               int64_t wait) const {
@@ -467,10 +469,10 @@ int64_t MemoryChooser::Retime(const MemorySelection& selection) {
   return time;
 }
 
-// How much later each task could end without a later end of the step.
+// Finds by how much later each task could end without delaying the step.
 void MemoryChooser::FindFloats(int64_t step_time,
                                absl::Span<const int64_t> end) {
-  // By rank: when the task after must start.
+  // Indexed by rank: the time when the task after must start.
   std::vector<int64_t> next_start;
   for (const int64_t epilogue : flat_.epilogue) {
     next_start.push_back(step_time - epilogue);
@@ -492,11 +494,11 @@ void MemoryChooser::FindFloats(int64_t step_time,
   for (size_t t = 0; t < end.size(); ++t) float_[t] = late_[t] - end[t];
 }
 
-// How long each pair's activations could be on the host without its backward
-// being late for that alone.
+// Finds how long each pair's activations could be on the host without delaying
+// its backward for that alone.
 void MemoryChooser::FindWaits(absl::Span<const int64_t> end) {
   std::vector<int64_t> rank_free(flat_.capacity.size(), 0);
-  std::vector<int64_t> before(end.size(), 0);  // When the rank was free.
+  std::vector<int64_t> before(end.size(), 0);  // Time when the rank was free.
   for (const int32_t task : sequence_) {
     int64_t& free = rank_free[static_cast<size_t>(flat_.rank[task])];
     before[static_cast<size_t>(task)] = free;
@@ -518,7 +520,7 @@ void MemoryChooser::FindWaits(absl::Span<const int64_t> end) {
   }
 }
 
-// The delays from forward to backward of pairs that are offloaded.
+// Sets the delays from forward to backward of offloaded pairs.
 void MemoryChooser::SetCopyDelays(const MemorySelection& selection,
                                   const IdVector<RankId, int64_t>& longest) {
   const bool copies = std::any_of(longest.begin(), longest.end(),
@@ -545,8 +547,9 @@ void MemoryChooser::SetCopyDelays(const MemorySelection& selection,
   }
 }
 
-// Recomputation that a pair has time for is nearly free. How much of its float
-// a pair may spend varies by round, as pairs of one chain share it.
+// Prices recomputation that a pair has time for as nearly free. The share of
+// its float that a pair may spend varies by round, as pairs of one chain share
+// it.
 void MemoryChooser::PriceByFloat(const MemorySelection& selection,
                                  int32_t round) {
   constexpr double kShare[] = {0.25, 1.0, 0.1, 0.5};
@@ -576,7 +579,7 @@ absl::StatusOr<MemoryAnswer> ChooseMemory(const StageGraph& graph,
                                           const SearchBudget& budget,
                                           const MemorySelection& start,
                                           const ChooseMemoryOptions& options) {
-  // Reports orders that are no orders.
+  // Reports invalid orders.
   PIPELOOM_RETURN_IF_ERROR(TimeSchedule(graph, orders).status());
   MemoryChooser chooser(graph, memory);
   PIPELOOM_RETURN_IF_ERROR(

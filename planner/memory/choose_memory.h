@@ -1,21 +1,22 @@
-// The best memory choices for a fixed order of tasks: what to keep, recompute
-// and offload so that every rank stays within its limit and the step is short.
+// The choice of memory for a fixed order of tasks: what to keep, recompute and
+// offload so that every rank stays within its limit and the step is short.
 //
-// With the order of a rank's tasks fixed, what it holds at each of them is a
-// sum over stage pairs, whatever the times are. So the limits are rows of one
-// small 0/1 program per rank (planner/memory/integer_program.h), and its answer
-// keeps them after re-timing too. The objective is harder, as ranks wait for
-// each other: the first round minimises the time spent on recomputation,
-// further rounds that beyond what pairs can spend without delaying the step
-// (their float in the last timing). The best re-timed answer is kept.
+// With the order of a rank's tasks fixed, the bytes that it holds at each task
+// are a sum over stage pairs, whatever the times are. So the limits are rows of
+// one small 0/1 program for each rank (planner/memory/integer_program.h), and
+// its answer keeps them after re-timing too. The objective is harder, as ranks
+// wait for each other: the first round minimises the time spent on
+// recomputation; further rounds minimise the part of it that exceeds what pairs
+// can spend without delaying the step (their float in the last timing). The
+// best re-timed answer is kept.
 //
-// A copy to the host costs no time of a rank, but room for it on its way
-// (memory_candidates.h), which the rank's largest copy decides for all, and a
-// backward that would start before it is back is late, which is priced like
-// recomputation. So all is done without copies first, then with them, and the
-// faster answer is kept; in the latter each rank's first program is solved
-// without copies, up to the middle of the sizes offered, and with all, and the
-// cheapest answer decides for the rank.
+// A copy to the host takes no time of a rank, but needs room for the copies
+// under way (memory_candidates.h), which the rank's largest copy decides for
+// all. A backward that would start before its copy is back is late, which is
+// priced like recomputation. So everything is done without copies first, then
+// with them, and the faster answer is kept. With copies, each rank's first
+// program is solved without copies, with copies up to the middle of the sizes
+// offered, and with all; the cheapest answer decides for the rank.
 #ifndef PIPELOOM_PLANNER_MEMORY_CHOOSE_MEMORY_H_
 #define PIPELOOM_PLANNER_MEMORY_CHOOSE_MEMORY_H_
 
@@ -36,50 +37,55 @@
 
 namespace pipeloom::planner {
 
+// Limits of the choice.
 struct ChooseMemoryOptions {
-  // Of 0/1 programs for all ranks; each is one evaluation.
+  // Rounds of 0/1 programs for all ranks; each is one evaluation.
   int32_t rounds = 6;
-  // Rounds of prices of all programs but the first, which begin with the prices
-  // of those before.
+  // Rounds of prices of all programs but the first; they begin with the prices
+  // of the program before.
   int32_t later_price_rounds = 10;
   IntegerProgramOptions program = {
       .gap = 0.01, .max_nodes = 0, .root_rounds = 40, .exchanges = 0};
 };
 
+// A memory choice with the schedule that it gives.
 struct MemoryAnswer {
   partition::MemorySelection selection{};
-  StageGraph graph{};   // With the selection.
-  Schedule schedule{};  // Of that graph, passes ValidateSchedule.
+  StageGraph graph{};   // The graph with the selection applied.
+  Schedule schedule{};  // For that graph; passes ValidateSchedule.
   int64_t evaluations = 0;
 };
 
-// `graph`: with everything kept, and the limits to keep. `orders`: of all its
-// tasks. `start`: a selection known to fit, or a guess; empty: none.
-// ResourceExhausted names a rank and the bytes that it lacks when the order
-// does not fit with the leanest choices; FailedPrecondition: the orders
-// contradict the dependencies. Deterministic; milliseconds for thousands of
+// Chooses memory for `orders`, which are of all tasks. `graph` has everything
+// kept, and the limits to keep. `start` is a selection that is known to fit, or
+// a guess; empty for none. Deterministic; takes milliseconds for thousands of
 // tasks.
+//
+// Returns ResourceExhausted if the order does not fit even with the choices of
+// least memory; the message names a rank and the bytes that it lacks. Returns
+// FailedPrecondition if the orders contradict the dependencies.
 absl::StatusOr<MemoryAnswer> ChooseMemory(
     const StageGraph& graph, const partition::StepMemory& memory,
     const RankOrders& orders, const SearchBudget& budget = {},
     const partition::MemorySelection& start = {},
     const ChooseMemoryOptions& options = {});
 
-// The same for many orders of one graph, without making graphs and schedules of
-// the answers. One per thread.
+// Makes the same choice for many orders of one graph, without making graphs and
+// schedules of the answers. Use one per thread.
 class MemoryChooser {
  public:
-  // Keeps references.
+  // Keeps references to both.
   MemoryChooser(const StageGraph& graph, const partition::StepMemory& memory);
 
-  // `orders`: REQUIRES that they do not contradict the dependencies. Returns
-  // the step time in ns with selection(); the errors of ChooseMemory.
+  // Chooses memory and returns the step time in ns with selection(). Errors are
+  // those of ChooseMemory. REQUIRES: `orders` do not contradict the
+  // dependencies.
   absl::StatusOr<int64_t> Choose(const RankOrders& orders,
                                  const partition::MemorySelection& start,
                                  const SearchBudget& budget,
                                  const ChooseMemoryOptions& options);
   const partition::MemorySelection& selection() const { return best_; }
-  // Of the last Choose.
+  // Evaluations of the last Choose.
   int64_t evaluations() const { return evaluations_; }
 
  private:
@@ -109,39 +115,43 @@ class MemoryChooser {
 
   const StageGraph* graph_;
   const partition::StepMemory* memory_;
-  FlatGraph flat_;  // With the durations of the last Retime.
+  FlatGraph flat_;  // Has the durations of the last Retime.
   partition::MemorySelection min_memory_;
-  IdVector<RankId, std::vector<StagePairId>> pairs_;  // With a backward.
-  IdVector<RankId, bool> keeps_all_;                  // Where that fits.
-  // Of ranks that copy nothing, whose solvers stay from order to order.
+  IdVector<RankId, std::vector<StagePairId>> pairs_;  // Pairs with a backward.
+  // Whether the rank fits with everything kept.
+  IdVector<RankId, bool> keeps_all_;
+  // For ranks that copy nothing; their solvers are reused from order to order.
   CandidateTables tables_;
   IdVector<RankId, RankProgramBuilder> builders_;
-  IdVector<RankId, uint8_t> begun_;  // The rank's program has been solved.
-  // Groups: the rank's pairs. The solvers refer to the programs.
+  // Whether the rank's program has been solved.
+  IdVector<RankId, uint8_t> begun_;
+  // The groups of a program are the rank's pairs. Solvers refer to programs.
   IdVector<RankId, std::unique_ptr<IntegerProgram>> programs_;
   IdVector<RankId, std::unique_ptr<IntegerProgramSolver>> solvers_;
-  IdVector<RankId, std::vector<Bytes>> copy_sizes_;  // Rising.
-  IdVector<RankId, Bytes> most_copied_;              // Of the programs.
-  IdVector<RankId, int64_t> longest_copy_;           // Likewise, in ns.
+  IdVector<RankId, std::vector<Bytes>> copy_sizes_;  // In ascending order.
+  // Size limit of copies in the rank's program.
+  IdVector<RankId, Bytes> most_copied_;
+  // Longest copy in the rank's program, ns.
+  IdVector<RankId, int64_t> longest_copy_;
   Costs extra_;
   Costs costs_{};
   std::vector<int32_t> sequence_{};
-  std::vector<int64_t> late_{};   // By task: the latest end.
-  std::vector<int64_t> float_{};  // By task.
-  // By pair that may be copied: from the forward's end until all but it lets
-  // the backward start.
+  std::vector<int64_t> late_{};   // Indexed by task: the latest end, ns.
+  std::vector<int64_t> float_{};  // Indexed by task, ns.
+  // Indexed by pair that may be copied: time (ns) from the forward's end until
+  // everything except the copy lets the backward start.
   IdVector<StagePairId, int64_t> wait_{};
   bool recomputes_ = false;
   bool has_copies_ = false;
-  bool copies_ = false;  // Whether any may be chosen.
+  bool copies_ = false;  // Whether copies may be chosen.
   partition::MemorySelection best_{};
   int64_t evaluations_ = 0;
 };
 
-// The program of one rank whose groups are `pairs`: all of its pairs that have
-// a backward. Costs are the times of recomputation. Room is set aside for two
-// copies of the largest size offered up to `most_copied`; candidates that copy
-// more stand for keeping everything.
+// Makes the program of one rank with one group for each of `pairs`, which are
+// all of its pairs that have a backward. Costs are the times of recomputation.
+// Room is set aside for two copies of the largest size offered up to
+// `most_copied`; candidates that copy more stand for keeping everything.
 IntegerProgram MakeRankProgram(const StageGraph& graph,
                                const partition::StepMemory& memory, RankId rank,
                                const std::vector<StagePairId>& pairs,

@@ -15,15 +15,15 @@ namespace {
 using Use = IntegerProgram::Use;
 
 constexpr int64_t kNone = std::numeric_limits<int64_t>::max();
-// Rounds from one repair to the next.
+// Rounds between two repairs.
 constexpr int32_t kRepairEvery = 10;
 // Rounds without a better bound until steps are halved.
 constexpr int32_t kPatience = 4;
 
 }  // namespace
 
-// A group's runs: its rows, cut wherever a use of any of its options begins or
-// ends. In a run each option uses one amount in every row.
+// Each group has runs: its rows, cut wherever a use of any of its options
+// begins or ends. In a run each option uses one amount in every row.
 class IntegerProgramSolver::Impl {
  public:
   explicit Impl(const IntegerProgram* program) : program_(program) {
@@ -63,7 +63,7 @@ class IntegerProgramSolver::Impl {
     reduced_.resize(cost_of_.size());
     fixed_.push_back(-1);
   }
-  // Nothing where no option uses anything.
+  // Adds nothing if no option uses anything.
   void AddRun(int32_t first_row, int32_t end_row,
               absl::Span<const int64_t> amounts) {
     if (std::all_of(amounts.begin(), amounts.end(),
@@ -100,7 +100,7 @@ class IntegerProgramSolver::Impl {
     for (size_t j = 0; j < cost_of_.size(); ++j) {
       reduced_[j] = static_cast<double>(cost_of_[j]);
     }
-    // Only the tree needs what must be used; nothing is known of it else.
+    // Only the tree needs the least use; otherwise it stays zero.
     if (options.max_nodes > 0 && !has_floor_) {
       has_floor_ = true;
       for (size_t g = 0; g < groups_.size(); ++g) AddLeast(g, 1);
@@ -139,7 +139,7 @@ class IntegerProgramSolver::Impl {
   struct Run {
     int32_t first_row = 0;
     int32_t end_row = 0;
-    size_t amounts = 0;  // Where those of the group's options begin.
+    size_t amounts = 0;  // Where the amounts of the group's options begin.
   };
   struct GroupAt {
     int32_t first_option = 0;
@@ -176,7 +176,7 @@ class IntegerProgramSolver::Impl {
     }
   }
 
-  // The groups that use anything of a row, by number.
+  // Returns the indices of the groups that use anything of a row.
   absl::Span<const int32_t> GroupsOf(size_t row) {
     if (row_offset_.empty()) {
       row_offset_.assign(num_rows_ + 2, 0);
@@ -220,7 +220,7 @@ class IntegerProgramSolver::Impl {
   int64_t AmountOf(const Run& run, int32_t j) const {
     return amounts_[run.amounts + at(j)];
   }
-  // The group's run of the row; null: it uses nothing there.
+  // Returns the group's run of the row; null if it uses nothing there.
   const Run* RunAt(size_t g, size_t row) const {
     const auto r = static_cast<int32_t>(row);
     for (const Run& run : Runs(g)) {
@@ -228,7 +228,7 @@ class IntegerProgramSolver::Impl {
     }
     return nullptr;
   }
-  // How much more option j uses there than the choice does.
+  // Returns how much more option j uses there than the choice does.
   int64_t MoreAt(size_t g, int32_t j, size_t row) const {
     const Run* run = RunAt(g, row);
     return run == nullptr ? 0 : AmountOf(*run, j) - AmountOf(*run, choice_[g]);
@@ -238,7 +238,7 @@ class IntegerProgramSolver::Impl {
     if (amount == 0) return;
     for (int32_t r = run.first_row; r < run.end_row; ++r) rows[at(r)] += amount;
   }
-  // What option j of the group uses, as a part of what must be used.
+  // Adds the uses of option j, times `sign`, to the least use of the rows.
   void AddUses(size_t g, int32_t j, int64_t sign) {
     for (const Run& run : Runs(g)) {
       AddRows(run, sign * AmountOf(run, j), floor_);
@@ -260,7 +260,7 @@ class IntegerProgramSolver::Impl {
 
   // ---- Answers. `choice_` and `used_` belong together.
 
-  // Fills in used_; whether all limits hold.
+  // Fills in used_ and cost_; returns whether all limits hold.
   bool Measure() {
     std::fill(used_.begin(), used_.end(), 0);
     cost_ = 0;
@@ -288,7 +288,7 @@ class IntegerProgramSolver::Impl {
     cost_ += OptionCost(g, option) - OptionCost(g, choice_[g]);
     choice_[g] = option;
   }
-  // Whether the switch breaks no limit that holds now.
+  // Returns whether the switch breaks no limit that it would raise the use of.
   bool MaySwitch(size_t g, int32_t option) const {
     for (const Run& run : Runs(g)) {
       const int64_t more = AmountOf(run, option) - AmountOf(run, choice_[g]);
@@ -305,9 +305,9 @@ class IntegerProgramSolver::Impl {
     solution_.cost = cost_;
     solution_.choice = choice_;
   }
-  // Row after row, switches groups to options that use less of it, those that
-  // cost least a unit at the present prices first; false when that is not
-  // enough.
+  // Makes the choice keep the limits, row after row: switches groups to options
+  // that use less of the row, those first that cost least for each unit at the
+  // present prices. Returns whether it succeeded.
   bool Repair() {
     Measure();
     for (size_t r = 0; r < num_rows_; ++r) {
@@ -327,7 +327,7 @@ class IntegerProgramSolver::Impl {
                group, j});
         }
       }
-      // A heap, as a few of many moves do.
+      // A heap suffices, as few of the moves are taken.
       std::make_heap(moves_.begin(), moves_.end(), std::greater<>());
       while (used_[r] > limits_[r] && !moves_.empty()) {
         std::pop_heap(moves_.begin(), moves_.end(), std::greater<>());
@@ -344,8 +344,8 @@ class IntegerProgramSolver::Impl {
     }
     return true;
   }
-  // Takes cheaper options while they fit, those worth most at the present
-  // prices first.
+  // Switches to cheaper options that fit, those first that are worth most at
+  // the present prices.
   void Improve() {
     moves_.clear();
     for (size_t g = 0; g < choice_.size(); ++g) {
@@ -367,8 +367,9 @@ class IntegerProgramSolver::Impl {
     }
   }
 
-  // Takes a cheaper option that breaks limits if a dearer one of another group
-  // repairs them all for less. Passes over all groups until one gains nothing.
+  // Switches to a cheaper option that breaks limits if a dearer option of
+  // another group repairs all of them for less. Passes over all groups until a
+  // pass gains nothing.
   void Exchange() {
     bool gained = true;
     for (int32_t pass = 0; gained && pass < options_.exchanges; ++pass) {
@@ -425,7 +426,7 @@ class IntegerProgramSolver::Impl {
 
   // ---- Bounds.
 
-  // The group's options, costs and prices together.
+  // Computes the costs of the group's options with prices added.
   void Reduce(size_t g) {
     const GroupAt& group = groups_[g];
     double* reduced = reduced_.data() + group.first_option;
@@ -440,7 +441,8 @@ class IntegerProgramSolver::Impl {
       for (size_t j = 0; j < num; ++j) reduced[j] += weight[j] * price;
     }
   }
-  // The bound at these prices, its choices in `choice_`, and what they use.
+  // Computes the bound at these prices, its choice in `choice_`, and costs with
+  // prices added.
   double Price(const Prices& prices) {
     double paid = 0;
     for (size_t r = 0; r < num_rows_; ++r) {
@@ -464,7 +466,7 @@ class IntegerProgramSolver::Impl {
     rounding_ = 1e-12 * (sum + paid) + 1e-6;
     return sum - paid;
   }
-  // Where nothing fits the prices, and with them the bound, rise without end.
+  // Clamps, since where nothing fits prices and bound rise without end.
   static int64_t Rounded(double bound) {
     return static_cast<int64_t>(std::clamp(std::ceil(bound), 0.0, 4e18));
   }
@@ -475,7 +477,7 @@ class IntegerProgramSolver::Impl {
                 (1 + options_.gap) * static_cast<double>(bound));
   }
 
-  // Improves the prices; the best are left in `prices`.
+  // Improves the prices and returns the bound; the best are left in `prices`.
   int64_t Bound(Prices& prices, int32_t rounds) {
     Prices best = prices;
     int64_t bound = 0;
@@ -503,7 +505,7 @@ class IntegerProgramSolver::Impl {
           Improve();
           Keep();
         }
-        // The step below is taken from what the prices suggested.
+        // The step below starts from the choice that the prices suggested.
         choice_.swap(suggested_);
         used_.swap(suggested_use_);
       }
@@ -554,7 +556,7 @@ class IntegerProgramSolver::Impl {
       return;
     }
     const double value = Price(prices);
-    // The free group whose two best options are closest.
+    // Branches on the free group whose two best options are closest.
     size_t branch = groups_.size();
     double closest = std::numeric_limits<double>::infinity();
     for (size_t g = 0; g < groups_.size(); ++g) {
@@ -603,39 +605,42 @@ class IntegerProgramSolver::Impl {
     }
   }
 
-  const IntegerProgram* program_;  // Null: given piece by piece.
+  const IntegerProgram* program_;  // Null if given piece by piece.
   std::vector<int64_t> limits_{};
   IntegerProgramOptions options_{};
   size_t num_rows_ = 0;
   int32_t num_options_ = 0;
   std::vector<GroupAt> groups_{};
   std::vector<Run> runs_{};
-  std::vector<int64_t> amounts_{};  // By run and option.
-  std::vector<double> weights_{};   // The same.
-  std::vector<int64_t> cost_of_{};  // By option.
-  std::vector<double> reduced_{};   // By option, as priced.
+  std::vector<int64_t> amounts_{};  // Indexed by run and option.
+  std::vector<double> weights_{};   // The same as doubles.
+  std::vector<int64_t> cost_of_{};  // Indexed by option.
+  std::vector<double> reduced_{};  // Indexed by option: cost with prices added.
   std::vector<int32_t> cuts_{};
   bool has_floor_ = false;
   std::vector<int64_t> option_costs_{};
   std::vector<int64_t> option_amounts_{};
-  std::vector<int32_t> fixed_{};     // By group; -1: free.
-  std::vector<int64_t> floor_{};     // By row: what must be used at least.
-  std::vector<double> price_sum_{};  // Of the rows before.
-  Prices prices_{};                  // The root's best, for the next program.
-  std::vector<int64_t> used_{};      // By row, of choice_.
-  // Compressed rows: of row r in [row_offset_[r], row_offset_[r + 1]).
+  std::vector<int32_t> fixed_{};  // Indexed by group; -1 if free.
+  std::vector<int64_t> floor_{};  // Indexed by row: least use.
+  // Indexed by row: sum of the prices of the rows before.
+  std::vector<double> price_sum_{};
+  Prices prices_{};  // The root's best prices, for the next program.
+  std::vector<int64_t> used_{};  // Indexed by row: use by choice_.
+  // Compressed rows: the groups of row r are at [row_offset_[r], row_offset_[r
+  // + 1]).
   std::vector<size_t> row_offset_{};
   std::vector<int32_t> row_groups_{};
-  // Of a round, while its choice is repaired.
+  // The suggestion of a round while its choice is repaired.
   std::vector<int32_t> suggested_{};
   std::vector<int64_t> suggested_use_{};
   std::vector<Move> moves_{};
   std::vector<size_t> broken_{};
   std::vector<int32_t> choice_{};
-  int64_t cost_ = 0;  // Of choice_.
+  int64_t cost_ = 0;  // Cost of choice_.
   double rounding_ = 0;
   int64_t root_bound_ = 0;
-  int64_t open_ = kNone;  // The least bound of what was not looked into.
+  // The least bound of the parts that were not explored.
+  int64_t open_ = kNone;
   bool cut_short_ = false;
   IntegerSolution solution_{};
 };

@@ -1,19 +1,21 @@
-// Small 0/1 programs: one option of each group, least cost within the rows.
+// Small 0/1 programs: choose one option of each group, at least cost within the
+// rows' limits.
 //
-//   minimise    sum cost of the chosen options
-//   subject to  exactly one option of each group
+//   minimise    sum of the costs of the chosen options
+//   subject to  exactly one option of each group is chosen
 //               in each row: sum of what the chosen options use <= limit
 //
 // An option uses amounts in runs of rows: a tensor that lives from one event to
-// another uses its bytes in every row between. This is the program that DIP
-// (arXiv 2504.14145, section 5.3) solves per rank.
+// another uses its bytes in every row between. DIP (arXiv 2504.14145, section
+// 5.3) solves this program for each rank.
 //
-// Branch and bound. The bound is Lagrangian: rows are priced, each group takes
-// its cheapest option, prices follow the violation (subgradient, Polyak steps);
-// with sums over the prices of runs one round costs O(uses + rows). For these
-// programs the best such bound equals that of the LP relaxation. Answers come
-// from repairing what the prices suggest; both meet at the wanted gap, or the
-// search branches on the group whose decision is least clear.
+// Solved by branch and bound. The bound is Lagrangian: rows are priced, each
+// group takes its cheapest option, and prices follow the violation
+// (subgradient, Polyak steps); with sums over the prices of runs one round
+// costs O(uses + rows). For these programs the best such bound equals that of
+// the LP relaxation. Answers come from repairing the choices that the prices
+// suggest. The search ends when bound and answer are within the wanted gap;
+// until then it branches on the group whose decision is least clear.
 #ifndef PIPELOOM_PLANNER_MEMORY_INTEGER_PROGRAM_H_
 #define PIPELOOM_PLANNER_MEMORY_INTEGER_PROGRAM_H_
 
@@ -25,8 +27,9 @@
 
 namespace pipeloom::planner {
 
+// Groups of options, and the rows that limit them.
 struct IntegerProgram {
-  // In each of rows [first_row, end_row).
+  // Uses `amount` in each of the rows [first_row, end_row).
   struct Use {
     int32_t first_row = 0;
     int32_t end_row = 0;
@@ -39,59 +42,71 @@ struct IntegerProgram {
   using Group = std::vector<Option>;  // Not empty.
 
   std::vector<Group> groups{};
-  std::vector<int64_t> limits{};  // By row.
+  std::vector<int64_t> limits{};  // Indexed by row.
 };
 
+// Limits of the search.
 struct IntegerProgramOptions {
-  // Stop when cost <= (1 + gap) * bound. DIP's example: 0.05.
+  // The search stops when cost <= (1 + gap) * bound. DIP's example: 0.05.
   double gap = 0;
-  // Of the search tree. 0: only the root's rounds.
+  // The most nodes of the search tree. 0: only the root's rounds.
   int64_t max_nodes = 100'000;
-  int32_t root_rounds = 100;  // Of prices.
+  int32_t root_rounds = 100;  // Rounds of prices at the root.
+  // Rounds of prices at other nodes.
   int32_t node_rounds = 10;
-  // Passes of exchanges between two groups on the root's answer, while they
-  // gain: better answers to large programs, at up to some 10 ms a pass.
+  // The most passes of exchanges between two groups on the root's answer, made
+  // while they gain: they give better answers to large programs, and take up to
+  // some 10 ms each.
   int32_t exchanges = 8;
 };
 
+// The best choice found, and what is proven about it.
 struct IntegerSolution {
-  bool feasible = false;          // `choice` keeps all limits.
-  std::vector<int32_t> choice{};  // By group. Empty unless feasible.
+  bool feasible = false;          // Whether `choice` keeps all limits.
+  std::vector<int32_t> choice{};  // Indexed by group. Empty unless feasible.
   int64_t cost = 0;
-  int64_t bound = 0;     // No choice within the limits costs less.
-  bool optimal = false;  // cost == bound; or, if not feasible, nothing is.
+  int64_t bound = 0;  // No choice within the limits costs less.
+  // Whether cost == bound; if not feasible, whether no choice is.
+  bool optimal = false;
   int64_t nodes = 0;
 };
 
-// `start`: a choice to begin with, by group; used if it keeps the limits.
-// Empty: none. REQUIRES: costs and amounts add up to less than 2^62.
-// Deterministic.
+// Solves a program. `start` is a choice to begin with, indexed by group, and
+// used if it keeps the limits; empty for none. Deterministic. REQUIRES: costs
+// and amounts add up to less than 2^62.
 IntegerSolution SolveIntegerProgram(const IntegerProgram& program,
                                     absl::Span<const int32_t> start = {},
                                     const IntegerProgramOptions& options = {});
 
-// The same for programs that differ in their costs alone, one after another:
-// what follows from uses and limits is prepared once, and each begins with the
-// prices that the one before ended with. Deterministic: an answer depends on
-// the calls so far. One per thread.
+// Solves, one after another, programs that differ in their costs alone:
+// everything that follows from uses and limits is prepared once, and each
+// program begins with the final prices of the one before. Deterministic: an
+// answer depends on the calls so far. Use one per thread.
 class IntegerProgramSolver {
  public:
-  // Keeps a reference; between calls only the costs may change.
+  // Keeps a reference to `program`, of which only the costs may change between
+  // calls.
   explicit IntegerProgramSolver(const IntegerProgram& program);
-  // For a program that is given piece by piece, with no other in memory.
+  // Makes a solver of a program that is given piece by piece by the calls
+  // below, so that no other copy of it is in memory.
   IntegerProgramSolver();
   ~IntegerProgramSolver();
 
-  // Another program with these limits and no groups yet; what is allocated
-  // stays so. REQUIRES: made without a program.
+  // Begins another program, with these limits and no groups yet; reuses
+  // allocated memory. REQUIRES: the solver was made without a program.
   void Begin(absl::Span<const int64_t> limits);
-  // A group whose options cost so much, and then what they use in rows
-  // [first_row, end_row), by option; runs of rows rise and do not overlap.
+  // Adds parts: AddGroup adds a group whose options have these costs. AddRun
+  // adds what the options of the last group use in the rows [first_row,
+  // end_row), indexed by option; runs of a group are given in ascending order
+  // and do not overlap.
   void AddGroup(absl::Span<const int64_t> costs);
   void AddRun(int32_t first_row, int32_t end_row,
               absl::Span<const int64_t> amounts);
+  // Replaces the costs of a group. REQUIRES: the solver was made without a
+  // program.
   void SetCosts(int32_t group, absl::Span<const int64_t> costs);
 
+  // Solves the program as SolveIntegerProgram does.
   IntegerSolution Solve(absl::Span<const int32_t> start,
                         const IntegerProgramOptions& options);
 

@@ -9,7 +9,7 @@ namespace pipeloom::planner {
 
 KnapsackFront::KnapsackFront(absl::Span<const KnapsackClass> classes,
                              const KnapsackOptions& options) {
-  // What the classes from the i-th on weigh at least.
+  // The least weight of the classes from the i-th on.
   std::vector<int64_t> lightest(classes.size() + 1, 0);
   for (size_t i = classes.size(); i-- > 0;) {
     PIPELOOM_CHECK(!classes[i].empty());
@@ -57,7 +57,8 @@ KnapsackFront::KnapsackFront(absl::Span<const KnapsackClass> classes,
       std::vector<State> thin;
       int64_t last_bucket = -1;
       for (const State& state : front) {
-        // The lightest stays; of each bucket the cheapest, that is its last.
+        // Keeps the lightest, and the cheapest of each bucket, which is its
+        // last.
         const auto bucket = static_cast<int64_t>(
             static_cast<double>(state.weight - low) /
             static_cast<double>(range) * static_cast<double>(most - 2));

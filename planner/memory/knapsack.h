@@ -1,5 +1,5 @@
-// The multiple-choice knapsack: one item of each class, least cost within a
-// capacity. Exact, as long as the budget of states lasts.
+// The multiple-choice knapsack: one item of each class, at least cost within a
+// capacity. Exact unless a class needs more states than allowed.
 //
 // Class after class, all non-dominated (weight, cost) sums are kept (Nemhauser,
 // Ullmann 1969; with classes: Kellerer, Pferschy, Pisinger 2004, chapter 11).
@@ -18,20 +18,23 @@
 
 namespace pipeloom::planner {
 
+// An item of a class.
 struct KnapsackItem {
   int64_t cost = 0;
   int64_t weight = 0;
   bool operator==(const KnapsackItem&) const = default;
 };
-// Not empty.
+// The items to choose one of. Not empty.
 using KnapsackClass = std::vector<KnapsackItem>;
 
+// Limits of the sums that are kept.
 struct KnapsackOptions {
-  // Heavier sums are dropped on the way, counting the lightest items of the
-  // classes to come.
+  // Heavier sums are dropped, counting in the lightest items of the classes to
+  // come.
   int64_t capacity = std::numeric_limits<int64_t>::max();
-  // Of one class; beyond it only the cheapest of each of so many equal ranges
-  // of weight go on, and answers are no longer exact.
+  // The most states after one class. Beyond it only the cheapest state of each
+  // of that many equal ranges of weight is kept, and answers are no longer
+  // exact.
   int32_t max_states = 1 << 16;
 };
 
@@ -42,28 +45,32 @@ class KnapsackFront {
   explicit KnapsackFront(absl::Span<const KnapsackClass> classes,
                          const KnapsackOptions& options = {});
 
-  // By rising weight and falling cost; empty when nothing fits the capacity.
-  // With no classes: one point, of weight and cost 0.
+  // Returns the number of points, which have ascending weight and descending
+  // cost; 0 if nothing fits the capacity. Without classes there is one point,
+  // of weight and cost 0.
   int32_t size() const { return static_cast<int32_t>(points().size()); }
   int64_t weight(int32_t point) const { return points()[at(point)].weight; }
   int64_t cost(int32_t point) const { return points()[at(point)].cost; }
-  // The item of each class.
+  // Returns the chosen item of each class.
   std::vector<int32_t> Items(int32_t point) const;
-  // The cheapest point of at most this weight; nullopt: there is none.
+  // Returns the cheapest point of at most this weight; nullopt if there is
+  // none.
   std::optional<int32_t> Best(int64_t capacity) const;
+  // Returns whether max_states sufficed.
   bool exact() const { return exact_; }
 
  private:
   struct State {
     int64_t weight = 0;
     int64_t cost = 0;
-    int32_t before = 0;  // State of the class before.
+    int32_t before = 0;  // Index of the state of the class before.
     int32_t item = 0;
   };
   static size_t at(int32_t point) { return static_cast<size_t>(point); }
   const std::vector<State>& points() const { return states_.back(); }
 
-  std::vector<std::vector<State>> states_{};  // After each class; first: none.
+  // One list after each class; the first is for no class.
+  std::vector<std::vector<State>> states_{};
   bool exact_ = true;
 };
 

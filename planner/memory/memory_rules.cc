@@ -10,7 +10,7 @@
 namespace pipeloom::planner {
 namespace {
 
-// Sets of operator groups that are offered.
+// The most sets of operator groups that are offered.
 constexpr size_t kMaxSets = 4;
 
 using Setting = std::function<MemoryChoice(int32_t num_layers)>;
@@ -26,7 +26,7 @@ MemoryChoice OffloadFirst(int32_t num_layers, int32_t count) {
   return choice;
 }
 
-// All layers of all pairs together.
+// Returns the sum of the costs of all layers of all pairs.
 emulator::StageCost WholeStep(
     const emulator::StageCostModel& costs, const Partition& partition,
     const Microbatches& microbatches,
@@ -49,7 +49,7 @@ emulator::StageCost WholeStep(
   return sum;
 }
 
-// Besides keeping everything.
+// Returns all settings except keeping everything.
 std::vector<Setting> SettingsFor(const JobSpec& job,
                                  const emulator::StageCost& step) {
   std::vector<Setting> settings;

@@ -32,7 +32,7 @@ void RankProgramBuilder::Build(
   is_row_.assign(num, 1);
   fixed_.resize(num);
   most_.assign(num + 1, 0);
-  // Which starts are rows: MakeRankProgram says why.
+  // For which starts are rows, see MakeRankProgram.
   for (size_t p = 0; p < num; ++p) {
     const Task& task = graph.task(order[p]);
     position_[static_cast<size_t>(order[p].value())] = static_cast<int32_t>(p);

@@ -1,6 +1,6 @@
-// The 0/1 program of one rank's memory choices for an order of its tasks, given
-// to a solver without copies of it: what DIP's search and others make for every
-// order they look at. The same program as MakeRankProgram's
+// The 0/1 program of one rank's memory choices for an order of its tasks,
+// passed directly to a solver, as searches such as DIP's need it for every
+// order they look at. It is the same program as that of MakeRankProgram
 // (planner/memory/choose_memory.h), for steps that copy nothing to the host.
 #ifndef PIPELOOM_PLANNER_MEMORY_RANK_PROGRAM_H_
 #define PIPELOOM_PLANNER_MEMORY_RANK_PROGRAM_H_
@@ -15,7 +15,8 @@
 
 namespace pipeloom::planner {
 
-// What each list of candidates uses, in columns by candidate.
+// The bytes that each list of candidates uses; columns are indexed by
+// candidate.
 struct CandidateTables {
   struct List {
     std::vector<int64_t> held{};      // From the forward to the backward.
@@ -25,15 +26,18 @@ struct CandidateTables {
     int64_t most_backward = 0;
     int64_t most_after = 0;
   };
+  // Makes the tables of all lists of `memory`.
   explicit CandidateTables(const partition::StepMemory& memory);
   std::vector<List> lists{};
 };
 
-// Keeps its workspace between programs. One per rank and thread.
+// Builds rank programs and keeps its workspace between them. Use one per rank
+// and thread.
 class RankProgramBuilder {
  public:
-  // `pairs`: the rank's that have a backward; `costs`: of their candidates, by
-  // pair of the step. REQUIRES: no candidate of theirs frees anything in its
+  // Gives the rank's program to `solver`. `pairs` are the rank's pairs that
+  // have a backward; `costs` are the costs of candidates, indexed by pair of
+  // the step. REQUIRES: no candidate of these pairs frees anything in its
   // forward; `solver` was made without a program.
   void Build(const StageGraph& graph, const partition::StepMemory& memory,
              const CandidateTables& tables, RankId rank,
@@ -47,7 +51,7 @@ class RankProgramBuilder {
     int32_t backward = 0;
     int32_t last = 0;
   };
-  std::vector<int32_t> position_{};  // By task.
+  std::vector<int32_t> position_{};  // Indexed by task.
   std::vector<Span> spans_{};
   std::vector<uint8_t> is_row_{};
   std::vector<int64_t> fixed_{};

@@ -18,7 +18,7 @@
 namespace pipeloom::planner {
 namespace {
 
-// One decision may use this part of the sets.
+// One decision may use one of this many parts of the sets.
 constexpr int64_t kParts = 8;
 
 class Decider {
@@ -33,14 +33,14 @@ class Decider {
     }
   }
 
-  // What no limit can be below.
+  // Returns a limit that none can be below: the most static memory of a rank.
   int64_t Least() const {
     int64_t least = 0;
     for (const int64_t bytes : static_bytes_) least = std::max(least, bytes);
     return least;
   }
 
-  // The limit that running the graph's groups one after another needs.
+  // Returns the limit that running the graph's groups one after another needs.
   int64_t OneByOne() {
     for (int64_t& capacity : flat_.capacity) capacity = -1;
     const MemoryGuard guard(flat_);
@@ -51,7 +51,8 @@ class Decider {
     return limit;
   }
 
-  // kLegal lowers `limit` to what the order found needs.
+  // Decides whether `limit` is enough. On kLegal, lowers `limit` to what the
+  // order found needs.
   Feasibility Decide(int64_t* limit) {
     if (sets_left_ <= 0) return Feasibility::kUnknown;
     SetLimit(*limit);
@@ -82,7 +83,7 @@ class Decider {
 
   FlatGraph flat_;
   std::vector<int64_t> static_bytes_{};
-  int64_t most_sets_;  // Of one decision.
+  int64_t most_sets_;  // The most sets of one decision.
   int64_t sets_left_;
 };
 
@@ -93,9 +94,10 @@ SmallestLimit Find(FlatGraph graph, const IdVector<RankId, RankSpec>& ranks,
   if (empty) return {decider.Least(), decider.Least()};
   SmallestLimit found{.at_least = decider.Least(),
                       .enough = decider.OneByOne()};
-  // As a rule the constructive end is right: one byte less is refuted.
+  // Usually the constructive end is right: one byte less is refuted.
   int64_t limit = found.enough - 1;
-  int64_t open = found.enough;  // Decided, or too hard to decide.
+  // Lowest limit that was decided, or found too hard to decide.
+  int64_t open = found.enough;
   while (found.at_least < open) {
     int64_t need = limit;
     switch (decider.Decide(&need)) {

@@ -1,14 +1,14 @@
 // The smallest memory limit under which a graph has any schedule.
 //
-// The same limit on every rank, static memory included. Bisection between what
-// a single task needs and what some order was seen to need, by
-// planner/core/memory_feasibility.h: a limit is kept by an order, or refuted,
-// or, if its share of the budget ends first, left open and then only lower ones
-// are tried. So both ends are proofs; where they meet, the limit is known to
-// the byte. On pipelines (one chain a microbatch) they meet after one
-// refutation.
+// The limit is the same on every rank and includes static memory. It is found
+// by bisection between what a single task needs and what some order was seen to
+// need, using planner/core/memory_feasibility.h: a limit is met by an order, or
+// refuted, or left open if its share of the budget ends first, and then only
+// lower ones are tried. So both ends are proven; if they meet, the limit is
+// exact to the byte. On pipelines (one chain for each microbatch) they meet
+// after one refutation.
 //
-// Cost: up to about 40 decisions, together of `max_sets` sets at most.
+// Cost: up to about 40 decisions, with at most `max_sets` sets in total.
 #ifndef PIPELOOM_PLANNER_MEMORY_SMALLEST_LIMIT_H_
 #define PIPELOOM_PLANNER_MEMORY_SMALLEST_LIMIT_H_
 
@@ -23,35 +23,38 @@
 
 namespace pipeloom::planner {
 
+// Proven bounds of the smallest limit.
 struct SmallestLimit {
-  int64_t at_least = 0;  // In bytes: under less, no order is legal.
-  int64_t enough = 0;    // Under this, one is.
+  int64_t at_least = 0;  // In bytes; under any lower limit no order is legal.
+  int64_t enough = 0;    // In bytes; under this limit some order is legal.
   bool proven() const { return at_least == enough; }
 };
 
-// The limits of `graph` itself do not matter. Deterministic.
+// Finds the smallest limit of `graph`, whose own limits do not matter.
+// Deterministic.
 SmallestLimit FindSmallestLimit(const StageGraph& graph,
                                 int64_t max_sets = 100'000);
 
-// The same of a step with its memory choices: `at_least` is proven for every
-// selection and order of `graph`, which has everything kept; `enough` is the
-// least for which an order was found, and no more than that. Of several graphs
-// of one step (backward fused or split), each end is the smaller one
-// (SmallerOf): no other choices are covered. Received tensors are not counted,
-// which only makes `at_least` smaller than it could be.
+// Finds the smallest limit of a step with its memory choices. `graph` has
+// everything kept. `at_least` is proven for every selection and order; `enough`
+// is only the least limit for which an order was found. Received tensors are
+// not counted, which only makes `at_least` smaller than it could be.
 SmallestLimit SmallestLimitOfStep(const StageGraph& graph,
                                   const partition::StepMemory& memory,
                                   int64_t max_sets = 100'000);
+// Combines the limits of several graphs of one step (backward fused or split):
+// each end is the smaller one. No other choices are covered.
 SmallestLimit SmallerOf(const std::optional<SmallestLimit>& a,
                         const SmallestLimit& b);
 
-// `error`, why no plan was found within `given`, with what is proven of it.
-// `limit`: of all graphs that the planner may make of the step.
+// Returns `error`, which says why no plan was found within `given`, with what
+// is proven about it appended. `limit` is for all graphs that the planner may
+// make of the step.
 absl::Status DescribeInfeasibleStep(const absl::Status& error,
                                     const SmallestLimit& limit, Bytes given);
 
-// DescribeShortage's error (planner/construct/list_scheduler.h), and whether a
-// smaller limit than the one it names would do.
+// Returns DescribeShortage's error (planner/construct/list_scheduler.h), and
+// whether a smaller limit than the one it names would suffice.
 absl::Status DescribeInfeasible(const StageGraph& graph,
                                 const MemoryShortage& shortage);
 

@@ -20,7 +20,7 @@ struct Candidate {
   MemoryEffect effect{};
 };
 
-// Sets of groups tried of a layer in the knapsack.
+// The most sets of groups of a layer that the knapsack tries.
 constexpr size_t kMaxSets = 3;
 
 bool Covers(const MemoryEffect& a, const MemoryEffect& b) {
@@ -45,7 +45,7 @@ class Collector {
       for (const int32_t period : {2, 4, (n + 1) / 2, n}) {
         if (period > 1 && period <= n) Offer(RecomputeUniform(n, period));
       }
-      // Half of the stage with one checkpoint, the rest kept.
+      // Half of the stage with one checkpoint; the rest is kept.
       MemoryChoice half = RecomputeBlock(n, (n + 1) / 2);
       half.period = (n + 1) / 2;
       Offer(std::move(half));
@@ -67,7 +67,7 @@ class Collector {
   MemoryChoice Blank() const {
     return {.layers = std::vector<LayerMemory>(num_layers_)};
   }
-  // The first layers that can be copied in time.
+  // Returns how many of the first layers can be copied in time.
   size_t MostOffloaded() const {
     MemoryChoice choice = Blank();
     size_t most = 0;
@@ -79,7 +79,7 @@ class Collector {
     }
     return most;
   }
-  // What is offered for a layer: kept first.
+  // Returns the options of a layer; keeping is the first.
   std::vector<LayerMemory> OptionsFor(const emulator::StageCost& layer) const {
     std::vector<LayerMemory> options = {MemoryStrategy::kKeep};
     if (!recompute_) return options;
@@ -102,7 +102,8 @@ class Collector {
     }
     return item;
   }
-  // The knapsack's answers with the first `offloaded` layers on the host.
+  // Offers the knapsack's answers with the first `offloaded` layers on the
+  // host.
   void AddFront(size_t offloaded) {
     std::vector<KnapsackClass> classes;
     std::vector<std::vector<LayerMemory>> options;
@@ -122,7 +123,8 @@ class Collector {
     const KnapsackFront front(classes, {.max_states = 128});
     for (int32_t point = 0; point < front.size(); ++point) {
       std::vector<int32_t> items = front.Items(point);
-      // Of equal layers the leanest first: options go from kept to lean.
+      // Among equal layers, those that keep least come first; options are
+      // sorted from kept to recomputed.
       for (size_t begin = 0; begin < items.size();) {
         size_t end = begin + 1;
         while (end < items.size() && layers_.layers()[offloaded + end] ==
@@ -209,7 +211,7 @@ std::vector<MemoryChoice> ChoicesFor(const LayerCosts& layers,
                                      const JobSpec& job,
                                      int32_t max_candidates) {
   std::vector<Candidate> all = Collector(layers, job).Collect();
-  // Keeping everything stays whatever else there is.
+  // Keeping everything always stays.
   std::stable_sort(
       all.begin() + 1, all.end(), [](const Candidate& a, const Candidate& b) {
         return std::tuple(-a.effect.held(), a.effect.extra, a.effect.copy,
@@ -226,8 +228,8 @@ std::vector<MemoryChoice> ChoicesFor(const LayerCosts& layers,
     }
     if (!covered) good.push_back(std::move(all[i]));
   }
-  // What holds least, what peaks least in the backward, and of each range of
-  // held bytes the fastest.
+  // Takes the choice that holds least, the one that peaks least in the
+  // backward, and the fastest of each range of held bytes.
   const auto most = static_cast<size_t>(std::max(1, max_candidates));
   std::vector<bool> chosen(good.size(), good.size() <= most);
   if (good.size() > most) {
@@ -273,7 +275,7 @@ IdVector<StageId, std::vector<MemoryChoice>> StageChoices(
       largest[sub.module] = sub.shape;
     }
   }
-  // Most stages of a module are alike.
+  // Most stages of a module are alike, so equal ones are priced once.
   std::vector<std::pair<LayerCosts, StageId>> priced;
   IdVector<StageId, std::vector<MemoryChoice>> choices(partition.stages.size());
   for (const StageId s : partition.stages.ids()) {

@@ -21,7 +21,8 @@ OrderUnits::OrderUnits(const StageGraph& graph) {
   }
   unit.reserve(n);
   chunk.assign(n, 0);
-  std::map<std::pair<int32_t, int32_t>, int32_t> seen;  // (rank, microbatch).
+  // Keyed by (rank, microbatch).
+  std::map<std::pair<int32_t, int32_t>, int32_t> seen;
   for (const TaskId t : graph.task_ids()) {
     const Task& task = graph.task(t);
     const int32_t u =
@@ -42,7 +43,8 @@ OrderUnits::OrderUnits(const StageGraph& graph) {
     chunk[t.value()] = back[key];
     if (task.pass == Pass::kBackward) ++back[key];
   }
-  std::map<std::pair<int32_t, int32_t>, int64_t> work;  // (microbatch, rank).
+  // Keyed by (microbatch, rank).
+  std::map<std::pair<int32_t, int32_t>, int64_t> work;
   for (const Task& task : graph.tasks()) {
     work[std::pair(task.microbatch.value(), task.rank.value())] +=
         task.duration.count();
@@ -111,7 +113,7 @@ void OrderEvaluator::SetTargets(const OrderChoice& choice) {
         static_cast<double>(units_->period[units_->microbatch[u]]));
   }
   // A task is due no earlier than its producers, so the order of due times,
-  // ties by id, is a topological one.
+  // with ties by id, is topological.
   for (int32_t t = 0; t < g.num_tasks; ++t) {
     int64_t due = offset_[units_->microbatch[units_->unit[t]]];
     for (int32_t e = g.pred_offset[t]; e < g.pred_offset[t + 1]; ++e) {
@@ -135,7 +137,7 @@ void OrderEvaluator::OrderByUnits(const OrderChoice& choice) {
   const std::vector<int32_t>& order = choice.order;
   const int32_t chunks = u.num_chunks;
   size_t out = 0;
-  // The unit's tasks of chunks first .. last, later ones first.
+  // Appends the unit's tasks of chunks first .. last, later chunks first.
   const auto append = [&](int32_t unit, int32_t first, int32_t last) {
     const int32_t base = unit * chunks + chunks - 1;
     for (int32_t i = u.unit_offset[base - last];

@@ -7,7 +7,7 @@
 namespace pipeloom::planner {
 namespace {
 
-// Most exchanges are between places this near.
+// Most exchanges are between places that are at most this far apart.
 constexpr int64_t kReach = 4;
 constexpr int kKickTries = 8;
 
@@ -29,7 +29,8 @@ RelabelSearch::RelabelSearch(const FlatGraph& graph, const OrderUnits& units)
   FindStructures();
 }
 
-// The same ranks, passes and producers, task by task.
+// Returns whether two microbatches have the same ranks, passes and producers,
+// task by task.
 bool RelabelSearch::Alike(int32_t a, int32_t b) const {
   const FlatGraph& g = *graph_;
   if (tasks_[a].size() != tasks_[b].size()) return false;

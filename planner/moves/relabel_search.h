@@ -1,9 +1,9 @@
-// Which microbatch takes which place in a schedule: two microbatches of equal
-// structure exchange the places of all their tasks, or one takes another's and
-// those between move up. Every rank keeps its pattern of passes, so the order
-// stays legal (memory is checked where microbatches take different amounts).
-// An evaluation is one timing sweep, about a tenth of list scheduling.
-// One per thread.
+// The search for which microbatch takes which place in a schedule. Two
+// microbatches of equal structure exchange the places of all their tasks, or
+// one takes another's and those between move up. Every rank keeps its pattern
+// of passes, so the order stays legal (memory is checked if microbatches take
+// different amounts). An evaluation is one timing sweep, about a tenth of list
+// scheduling.
 #ifndef PIPELOOM_PLANNER_MOVES_RELABEL_SEARCH_H_
 #define PIPELOOM_PLANNER_MOVES_RELABEL_SEARCH_H_
 
@@ -18,26 +18,28 @@
 
 namespace pipeloom::planner {
 
+// Searches places of microbatches. Use one per thread.
 class RelabelSearch {
  public:
   // Keeps a reference to `graph`. O(tasks * structures).
   RelabelSearch(const FlatGraph& graph, const OrderUnits& units);
 
-  // Whether any two microbatches of equal structure differ in cost.
+  // Returns whether any two microbatches of equal structure differ in cost.
   bool can_move() const { return can_move_; }
 
-  // Whether every exchange keeps the memory limits. Where not, most may be in
-  // vain.
+  // Returns whether every exchange keeps the memory limits. If not, most
+  // exchanges may fail.
   bool keeps_memory() const { return !checks_memory_; }
 
-  // REQUIRES: topological, within memory limits.
+  // Begins at a sequence. REQUIRES: it is topological and within memory limits.
   void Start(absl::Span<const int32_t> sequence);
-  // Simulated annealing: tries `moves` at a temperature in ns; returns the
-  // number of evaluations. Stops early at `target`.
+  // Runs simulated annealing: tries `moves` exchanges at a temperature in ns,
+  // and returns the number of evaluations. Stops early at `target` ns.
   int64_t Run(int64_t moves, double temperature, int64_t target,
               Random& random);
-  // One random exchange, good or not; the time of sequence() after it. Nothing
-  // is exchanged when none of a few keeps the memory limits.
+  // Makes one random exchange, good or not, and returns the time (ns) of
+  // sequence() after it. Exchanges nothing if none of a few tries keeps the
+  // memory limits.
   int64_t Kick(Random& random);
 
   int64_t best_time() const { return best_; }
@@ -50,24 +52,26 @@ class RelabelSearch {
   bool SameCost(int32_t a, int32_t b) const;
   bool SameMemory(int32_t a, int32_t b) const;
   bool Propose(Random& random);
-  // Of the present labels; kNoLimit when memory does not suffice.
+  // Times the present labels; returns kNoLimit if memory does not suffice.
   int64_t Evaluate();
 
   const FlatGraph* graph_;
   Retimer retimer_;
   bool can_move_ = false;
   bool checks_memory_ = false;
-  std::vector<std::vector<int32_t>> tasks_{};  // By microbatch, by id.
-  std::vector<int32_t> structure_{};           // By microbatch.
-  std::vector<int32_t> microbatch_{};          // By task.
-  std::vector<int32_t> index_{};               // By task: where in tasks_.
+  // Indexed by microbatch: its tasks by id.
+  std::vector<std::vector<int32_t>> tasks_{};
+  std::vector<int32_t> structure_{};   // Indexed by microbatch.
+  std::vector<int32_t> microbatch_{};  // Indexed by task.
+  std::vector<int32_t> index_{};  // Indexed by task: its position in tasks_.
 
-  // Of the sequence it started from: the microbatch and index of each step,
-  // and microbatches by their first step.
+  // For the sequence it started from: microbatch and index of each step, and
+  // microbatches by their first step.
   std::vector<int32_t> holder_{};
   std::vector<int32_t> step_index_{};
   std::vector<int32_t> places_{};
-  std::vector<int32_t> label_{};  // By holder: who has its place now.
+  // Indexed by holder: the microbatch that has its place.
+  std::vector<int32_t> label_{};
   std::vector<int32_t> saved_{};
   std::vector<int32_t> sequence_{};
   std::vector<int32_t> best_sequence_{};

@@ -6,7 +6,7 @@
 namespace pipeloom::planner {
 namespace {
 
-// Longer moves are not tried: their cost grows and they seldom help.
+// Longest range of a move: longer moves cost more and seldom help.
 constexpr size_t kMaxRange = 600;
 constexpr int64_t kAcceptsBetweenSorts = 8;
 
@@ -40,8 +40,8 @@ void SequenceSearch::Restart() {
 
 void SequenceSearch::SortByStart() {
   const FlatGraph& g = *graph_;
-  // Nearly sorted already. Stable: equal starts keep their order, so producers
-  // stay ahead of consumers.
+  // The sequence is nearly sorted already, so insertion is fast. It is stable:
+  // equal starts keep their order, so producers stay ahead of consumers.
   for (size_t i = 1; i < sequence_.size(); ++i) {
     const int32_t t = sequence_[i];
     const int64_t start = retimer_.start(t);
@@ -83,7 +83,8 @@ void SequenceSearch::FindMoves() {
   }
   while (t >= 0) {
     const int64_t start = retimer_.start(t);
-    // What holds t back: its rank, or a producer; at random when both do.
+    // Finds whether its rank or a producer holds t back; takes one at random if
+    // both do.
     int32_t producer = -1;
     for (int32_t e = g.pred_offset[t]; e < g.pred_offset[t + 1]; ++e) {
       if (end[g.pred[e]] + g.pred_delay[e] == start) producer = g.pred[e];
@@ -105,7 +106,8 @@ void SequenceSearch::FindMoves() {
 bool SequenceSearch::FitsMemory(size_t begin, size_t end) {
   const FlatGraph& g = *graph_;
   ++stamp_;
-  // What each rank held when the range began, from its first old task there.
+  // The bytes that each rank held when the range began, from its first task
+  // there in the old order.
   for (const int32_t t : undo_) {
     const int32_t r = g.rank[t];
     if (held_stamp_[r] != stamp_) {

@@ -8,7 +8,7 @@
 namespace pipeloom::planner {
 namespace {
 
-// How far a task is moved inside a block, in tasks.
+// The most tasks by which a task is moved inside a block.
 constexpr int32_t kReach = 10;
 constexpr size_t kTabuSlots = size_t{1} << 14;
 constexpr int64_t kMaxTenure = 40;
@@ -134,7 +134,7 @@ void TabuSearch::SweepAll() {
 
 void TabuSearch::Start(absl::Span<const int32_t> sequence) {
   sequence_.assign(sequence.begin(), sequence.end());
-  // Beyond every tenure of the last search: nothing is tabu.
+  // This is beyond every tenure of the last search, so nothing is tabu.
   iteration_ += 2 * kMaxTenure;
   started_ = iteration_;
   SweepAll();
@@ -178,7 +178,7 @@ void TabuSearch::FindPath(Random& random) {
         }
       }
     }
-    // Where both hold it back, either.
+    // If both hold it back, takes one at random.
     coins = coins >> 1 | coins << 63;
     t = by_rank && (!IsTask(producer) || producer == node.previous ||
                     (coins & 1) != 0)
@@ -191,8 +191,8 @@ void TabuSearch::FindPath(Random& random) {
 bool TabuSearch::KeepsOrder(int32_t task, int32_t target, bool forward) const {
   const FlatGraph& g = *graph_;
   const Node& b = nodes_[target];
-  // A path from x to y makes x's `left` no less than y's and x's end no later
-  // than y's start. "None" passes.
+  // A path from x to y implies that x's `left` is no less than y's, and that x
+  // ends no later than y starts. "None" passes the check.
   if (forward) {
     const int64_t start = b.end - b.duration;
     const auto is_free = [&](int32_t consumer) {
@@ -251,8 +251,8 @@ bool TabuSearch::FitsMemory(int32_t task, int32_t target, bool forward) const {
 int64_t TabuSearch::Estimate(int32_t task, int32_t target, bool forward) {
   const Node& a = nodes_[task];
   const Node& b = nodes_[target];
-  // The tasks that `task` passes, in the order in which they run, and when
-  // each would end.
+  // The tasks that `task` passes, in the order in which they run, each with its
+  // end after the move.
   const int32_t begin = forward ? a.next : target;
   const int32_t end = forward ? b.next : task;
   chain_.clear();
@@ -297,7 +297,7 @@ void TabuSearch::Consider(int32_t task, int32_t target, bool forward,
   if (!FitsMemory(task, target, forward)) return;
   Move move{.task = task, .target = target, .forward = forward};
   move.estimate = Estimate(task, target, forward);
-  // A tabu move is taken all the same when it promises a new best.
+  // A tabu move is allowed if it promises a new best.
   if (move.estimate >= best_ && IsTabu(task, target, forward)) {
     if (best_tabu_.task < 0 || random.Below(4) == 0) best_tabu_ = move;
     return;
@@ -346,8 +346,8 @@ bool TabuSearch::Apply(const Move& move, Random& random) {
       static_cast<size_t>(std::max(nodes_[a].position, nodes_[b].position)) + 1;
   const auto from = static_cast<int32_t>(begin);
   const auto until = static_cast<int32_t>(end);
-  // In the sequence: forward, `a` and what depends on it go behind the rest;
-  // backward, `a` and what it depends on go ahead.
+  // Rearranges the sequence: a forward move puts `a` and its dependents behind
+  // the rest; a backward move puts `a` and what it depends on ahead.
   for (size_t i = begin; i < end; ++i) marked_[sequence_[i]] = 0;
   marked_[a] = 1;
   if (move.forward) {
@@ -357,7 +357,8 @@ bool TabuSearch::Apply(const Move& move, Random& random) {
       for (int32_t e = g.succ_offset[t]; e < g.succ_offset[t + 1]; ++e) {
         if (nodes_[g.succ[e]].position < until) marked_[g.succ[e]] = 1;
       }
-      // Its rank's order too, but for the moved task's own.
+      // The order on a rank counts as well, except for that of the moved task
+      // itself.
       const int32_t n = nodes_[t].next;
       if (t != a && IsTask(n) && nodes_[n].position < until) marked_[n] = 1;
     }
@@ -384,12 +385,13 @@ bool TabuSearch::Apply(const Move& move, Random& random) {
       moved_.push_back(t);
     }
   }
-  // Forward: b is the last unmarked one, and a the first behind it.
+  // After a forward move, b is the last unmarked task and a the first behind
+  // it.
   for (const int32_t t : moved_) sequence_[out++] = t;
   for (size_t i = begin; i < end; ++i) {
     nodes_[sequence_[i]].position = static_cast<int32_t>(i);
   }
-  // Tabu: what was just reversed, and the rank's new order.
+  // Makes the reversed pairs tabu, and updates the rank's order.
   const uint64_t tenure =
       iteration_ +
       static_cast<uint64_t>(tenure_ + random.Below(tenure_ / 2 + 1));
@@ -423,7 +425,7 @@ bool TabuSearch::Apply(const Move& move, Random& random) {
     link(a, b);
     link(ahead_of_b, a);
   }
-  // Memory held, from the first task whose place changed.
+  // Updates the bytes held, from the first task whose place changed.
   for (int32_t t = move.forward ? after : a;;) {
     Node& n = nodes_[t];
     n.held = IsTask(n.previous) ? nodes_[n.previous].held +

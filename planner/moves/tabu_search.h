@@ -1,15 +1,16 @@
-// Tabu search on the order of tasks, as in job-shop scheduling: only tasks
-// on a critical path are moved, each within its block, a run of tasks of one
-// rank without a pause. Every move of an iteration is judged by an estimate
-// from the heads and tails of the tasks involved; the best that is not tabu is
-// carried out and heads and tails are swept again.
+// Tabu search on the order of tasks, as in job-shop scheduling. Only tasks on a
+// critical path are moved, each within its block: a run of tasks of one rank
+// without a pause. Every possible move of an iteration is judged by an estimate
+// from the heads and tails of the tasks involved. The best move that is not
+// tabu is made, and heads and tails are swept again.
 //
 // Sources: Nowicki, Smutnicki 1996 (tabu search on blocks); Balas, Vazacopoulos
-// 1998 (moves and estimates); Zhang et al. 2007 (tenure). Added: memory limits,
-// transfer times, epilogues, several producers and consumers a task.
+// 1998 (moves and estimates); Zhang et al. 2007 (tenure). Extended by memory
+// limits, transfer times, epilogues, and several producers and consumers of a
+// task.
 //
-// An iteration costs O(tasks) for the sweeps, some 4 ns a task between the
-// moved one and the ends, and O(moves * length) for the estimates.
+// An iteration costs O(tasks) for the sweeps, some 4 ns for each task between
+// the moved one and the ends, and O(moves * length) for the estimates.
 #ifndef PIPELOOM_PLANNER_MOVES_TABU_SEARCH_H_
 #define PIPELOOM_PLANNER_MOVES_TABU_SEARCH_H_
 
@@ -22,54 +23,56 @@
 
 namespace pipeloom::planner {
 
-// One per thread.
+// Searches orders of tasks. Use one per thread.
 class TabuSearch {
  public:
   // Keeps a reference to `graph`.
   explicit TabuSearch(const FlatGraph& graph);
 
-  // REQUIRES: topological, within memory limits.
+  // Begins at a sequence. REQUIRES: it is topological and within memory limits.
   void Start(absl::Span<const int32_t> sequence);
-  // Makes up to `iterations` moves; returns how many. Stops early at `target`
-  // ns, and when nothing can be moved.
+  // Makes up to `iterations` moves and returns how many. Stops early at
+  // `target` ns, or if nothing can be moved.
   int64_t Run(int64_t iterations, int64_t target, Random& random);
 
   int64_t current_time() const { return current_; }
   int64_t best_time() const { return best_; }
   absl::Span<const int32_t> sequence() const { return sequence_; }
   absl::Span<const int32_t> best_sequence() const { return best_sequence_; }
-  // Since Start.
+  // Iterations since Start.
   int64_t iterations() const {
     return static_cast<int64_t>(iteration_ - started_);
   }
-  // Moves since the best was found.
+  // Iterations since the best was found.
   int64_t stalled() const { return stalled_; }
 
  private:
-  // What estimates and sweeps read of a task, a cache line. Tasks are followed
-  // by nodes that stand for "none ahead" and, by rank, for "none behind".
+  // The values of a task that estimates and sweeps read, in one cache line. The
+  // nodes of tasks are followed by one node for "none ahead" and, for each
+  // rank, one for "none behind". Times are in ns.
   struct Node {
-    int64_t end = 0;       // Of the task.
+    int64_t end = 0;       // End of the task.
     int64_t left = 0;      // From its start to the end of the step.
-    int64_t job_head = 0;  // The earliest start for producers alone.
-    int64_t job_tail = 0;  // From its end on, for consumers alone.
+    int64_t job_head = 0;  // The earliest start that producers allow.
+    int64_t job_tail = 0;  // From its end on, considering consumers only.
     int64_t duration = 0;
-    int64_t held = 0;  // On its rank before it starts.
+    int64_t held = 0;  // Bytes held on its rank before it starts.
     int32_t previous = 0;
     int32_t next = 0;
     int32_t position = 0;
     int32_t rank = 0;
   };
   static_assert(sizeof(Node) == 64);
-  // A task's first two neighbours in the graph; "none" where there are fewer.
+  // A task's first two neighbours in the graph; none_ahead() if there are
+  // fewer.
   struct Neighbours {
     int32_t first = 0;
     int32_t second = 0;
     int32_t first_delay = 0;
     int32_t second_delay = 0;
-    int32_t more = 0;  // Whether there are others.
+    int32_t more = 0;  // Nonzero if there are others.
   };
-  // Puts the task right after (or, backwards, right before) another.
+  // Puts the task right after (or, if not `forward`, right before) another.
   struct Move {
     int32_t task = -1;
     int32_t target = -1;
@@ -105,9 +108,10 @@ class TabuSearch {
   std::vector<Neighbours> producers_;
   std::vector<Neighbours> consumers_;
   std::vector<int32_t> sequence_;
-  std::vector<int32_t> last_;  // By rank.
-  // By a hash of (first, second): until which iteration `first` may not come
-  // ahead of `second` again. A collision forbids a move too many, no more.
+  std::vector<int32_t> last_;  // Indexed by rank.
+  // Indexed by a hash of (first, second): the iteration until which `first` may
+  // not come ahead of `second` again. A collision only forbids one move too
+  // many.
   std::vector<uint64_t> tabu_until_;
   uint64_t iteration_ = 0;
   uint64_t started_ = 0;  // The iteration of Start.

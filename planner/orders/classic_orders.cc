@@ -18,7 +18,7 @@
 namespace pipeloom::planner {
 namespace {
 
-// Every microbatch has the same number of tasks on every stage.
+// Returns whether every microbatch has the same number of tasks on every stage.
 bool IsRegular(const StageGraph& graph) {
   int32_t num_stages = 0;
   int32_t num_microbatches = 0;

@@ -10,12 +10,13 @@
 
 namespace pipeloom::planner {
 
-// Those of gpipe, 1f1b, interleaved, zb-h1, zb-v, dualpipe-v and, under a
-// memory limit, v-half and v-min that can be made. They may contradict the
-// graph or break its limits: the caller checks. Empty for graphs that the
-// classics are not for: with microbatches of unequal make-up, sub-microbatches,
-// or stages that are not a multiple of the ranks.
-// O(tasks), v-half and v-min milliseconds for thousands of tasks.
+// Returns those orders of gpipe, 1f1b, interleaved, zb-h1, zb-v, dualpipe-v
+// and, under a memory limit, v-half and v-min that can be made. They may
+// contradict the graph or break its limits: the caller checks. Returns none for
+// graphs that the classics are not made for: with microbatches of unequal
+// structure, with sub-microbatches, or with a number of stages that is not a
+// multiple of the ranks. O(tasks); v-half and v-min take milliseconds for
+// thousands of tasks.
 std::vector<RankOrders> ClassicOrders(const StageGraph& graph);
 
 }  // namespace pipeloom::planner

@@ -26,7 +26,7 @@ class RankProgram {
       Forward(1);
     }
     for (int32_t i = 0; i < m_ - 2 * p_ + r_ + 1; ++i) {
-      if (i == 0 && below == 0) {  // Apart, so as to stall less.
+      if (i == 0 && below == 0) {  // Separate, so as to stall less.
         Forward(0);
         Backward(1);
       } else {
@@ -38,7 +38,7 @@ class RankProgram {
       Backward(1);
       Pair(1, 0);
     }
-    // The later half of the backwards left is split: on odd ranks from the
+    // The later half of the remaining backwards is split: on odd ranks from the
     // second chunk's on, on even ranks after it.
     bool split = false;
     const auto backward = [&](int32_t chunk) {
@@ -106,7 +106,7 @@ class RankProgram {
   int32_t m_;
   int32_t forwards_[2] = {0, 0};
   int32_t backwards_[2] = {0, 0};
-  std::vector<PassStep> split_{};  // Backwards whose weight gradient is apart.
+  std::vector<PassStep> split_{};  // Backwards with a separate weight gradient.
   size_t next_weight_grad_ = 0;
   DualPipeVProgram program_{};
 };

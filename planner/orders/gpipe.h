@@ -7,6 +7,7 @@
 
 namespace pipeloom::planner {
 
+// Makes the orders.
 RankOrders GPipeOrders(const VirtualPipeline& pipeline);
 
 }  // namespace pipeloom::planner

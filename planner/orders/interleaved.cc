@@ -12,7 +12,7 @@ struct Cell {
   int32_t microbatch = 0;
 };
 
-// All (chunk, microbatch) pairs in the order in which they go forward.
+// Returns all (chunk, microbatch) pairs in the order of their forwards.
 std::vector<Cell> ForwardTable(int32_t microbatches, int32_t chunks,
                                int32_t group) {
   std::vector<Cell> table;

@@ -14,6 +14,7 @@
 
 namespace pipeloom::planner {
 
+// Makes the orders.
 absl::StatusOr<RankOrders> InterleavedOrders(const VirtualPipeline& pipeline);
 
 }  // namespace pipeloom::planner

@@ -9,7 +9,7 @@
 
 namespace pipeloom::planner {
 
-// InvalidArgument when the pipeline has more than one segment.
+// Makes the orders. InvalidArgument if the pipeline has more than one segment.
 absl::StatusOr<RankOrders> OneFOneBOrders(const VirtualPipeline& pipeline);
 
 }  // namespace pipeloom::planner

@@ -5,7 +5,8 @@
 namespace pipeloom::planner {
 namespace {
 
-// The lower one of two in the middle; 0 of none.
+// Returns the median: the lower of two values in the middle, 0 if there are
+// none.
 Duration Median(std::vector<Duration> values) {
   if (values.empty()) return kZero;
   const auto middle =

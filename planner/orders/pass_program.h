@@ -1,6 +1,6 @@
-// What each rank of a pipeline does, as passes of chunks and microbatches: the
-// form in which the schedules with a split backward are made, before the tasks
-// of a real step take their places.
+// The program of each rank of a pipeline as passes of chunks and microbatches.
+// Schedules with a split backward are made in this form before the tasks of a
+// real step take their places.
 //
 // Chunk c of rank r is the cell (segment c, rank r) of a VirtualPipeline. In a
 // V the first chunk goes down the ranks and the second comes back up:
@@ -22,6 +22,7 @@
 
 namespace pipeloom::planner {
 
+// One pass in a rank's program.
 struct PassStep {
   Pass pass = Pass::kForward;
   int32_t chunk = 0;
@@ -30,21 +31,22 @@ struct PassStep {
 };
 using PassPrograms = IdVector<RankId, std::vector<PassStep>>;
 
-// The tasks of the passes, in their order. Passes of microbatches or chunks
-// that the pipeline does not have are left out: an order that is legal for more
-// microbatches is legal without some of them.
+// Returns the tasks of the passes, in their order. Passes of microbatches or
+// chunks that the pipeline does not have are left out: an order that is legal
+// for more microbatches is legal without some of them.
 RankOrders ToRankOrders(const VirtualPipeline& pipeline,
                         const PassPrograms& programs);
 
-// The pipeline as schedules see it that are made for equal stages: medians
-// over all cells that have the pass, and over all transfers between ranks. The
-// weight gradient is 0 when backward is not split.
+// Typical times of a pipeline, for schedules that are made for equal stages.
+// The weight gradient is 0 if the backward is not split.
 struct PassTimes {
   Duration forward{};
   Duration backward{};
   Duration weight_grad{};
   Duration transfer{};
 };
+// Returns medians over all cells that have the pass, and over all transfers
+// between ranks.
 PassTimes TypicalTimes(const VirtualPipeline& pipeline);
 
 }  // namespace pipeloom::planner

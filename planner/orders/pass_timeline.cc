@@ -63,7 +63,7 @@ std::optional<Duration> PassTimeline::Arrival(Pass pass, int32_t rank,
                          ? Ends(pass, before)
                          : Ends(Pass::kForward, position);
   if (microbatch >= ends.size()) return std::nullopt;
-  // What comes from the rank itself is there when the rank is free.
+  // Input from the rank itself is there when the rank is free.
   if (before >= chunks_ * num_ranks() || RankAt(before) == rank) return kZero;
   return ends[microbatch] + times_.transfer;
 }

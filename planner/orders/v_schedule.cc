@@ -10,15 +10,16 @@
 namespace pipeloom::planner {
 namespace {
 
-constexpr int32_t kPeriod = 6;  // Slots: F, B and W of two chunks.
+constexpr int32_t kPeriod = 6;  // Number of slots: F, B and W of two chunks.
 
 // The legs of a microbatch's way, in order, and all weight gradients.
 enum Leg { kForwardDown, kForwardUp, kBackwardDown, kBackwardUp, kWeight };
 constexpr int kWayLegs = 4;
 constexpr int kLegs = 5;
 
-// By leg, the slot of each microbatch on one rank; of kWeight that of the k-th
-// backward's weight gradient, or nothing while weight gradients have no slots.
+// Indexed by leg: the slot of each microbatch on one rank. For kWeight the slot
+// of the k-th backward's weight gradient, or nothing while weight gradients
+// have no slots.
 using RankSlots = std::array<std::vector<int32_t>, kLegs>;
 
 struct Entry {
@@ -31,8 +32,8 @@ struct Entry {
 
 size_t At(int32_t i) { return static_cast<size_t>(i); }
 
-// The block's first slot on each leg. Offsets are such that repetitions every
-// six slots do not meet.
+// Returns the block's first slot on each leg. With these offsets, repetitions
+// every six slots do not collide.
 std::array<int32_t, kWayLegs> Block(VMemory memory, int32_t p, int32_t r) {
   if (memory == VMemory::kMin) {
     const int32_t gap = p % 3 == 0 ? 2 : 0;
@@ -42,7 +43,7 @@ std::array<int32_t, kWayLegs> Block(VMemory memory, int32_t p, int32_t r) {
   return {2 * r, 3 * p - r - 2, 3 * p + gap + 2 * r - 1, 6 * p + gap - r - 2};
 }
 
-// What stands in each slot of a rank: a leg, or -1.
+// Returns the leg in each slot of a rank, or -1.
 std::vector<int8_t> Table(const RankSlots& slots) {
   int32_t last = 0;
   for (const auto& leg : slots) {
@@ -57,8 +58,8 @@ std::vector<int8_t> Table(const RankSlots& slots) {
   return table;
 }
 
-// The most activations held at once. Where weight gradients have no slots,
-// every free slot is taken for one that is due.
+// Returns the most activations held at once. If weight gradients have no slots,
+// every free slot counts as one for a weight gradient that is due.
 int32_t PeakHeld(const RankSlots& slots) {
   const bool in_free_slots = slots[kWeight].empty();
   int32_t held = 0;
@@ -79,8 +80,8 @@ int32_t PeakHeld(const RankSlots& slots) {
   return peak;
 }
 
-// Gives every weight gradient the first free slot after its backward that is
-// not an earlier one's.
+// Gives every weight gradient the first free slot after its backward that no
+// earlier one has taken.
 void AddWeights(RankSlots* slots) {
   std::vector<int32_t>& weights = (*slots)[kWeight];
   weights.clear();
@@ -99,7 +100,7 @@ void AddWeights(RankSlots* slots) {
   for (; due > 0; --due) weights.push_back(slot++);
 }
 
-// All passes by slot, then rank: a topological sequence.
+// Returns all passes by slot, then rank: a topological sequence.
 std::vector<Entry> Sequence(const std::vector<RankSlots>& ranks) {
   std::vector<Entry> entries;
   for (int32_t r = 0; r < static_cast<int32_t>(ranks.size()); ++r) {
@@ -115,8 +116,8 @@ std::vector<Entry> Sequence(const std::vector<RankSlots>& ranks) {
   return entries;
 }
 
-// The first slot after everything that the pass follows: its input, and the
-// same leg's microbatch before.
+// Returns the first slot after everything that the pass follows: its input, and
+// the same leg's microbatch before.
 int32_t Earliest(const std::vector<RankSlots>& ranks, const Entry& e) {
   const RankSlots& own = ranks[At(e.rank)];
   int32_t last = -1;
@@ -140,9 +141,9 @@ int32_t Earliest(const std::vector<RankSlots>& ranks, const Entry& e) {
   return last + 1;
 }
 
-// Moves passes to earlier slots, within the peak that there is: at the end,
-// after some rank's last first forward, and with weight gradients also in the
-// warm-up, before the first microbatch is back at rank 0.
+// Moves passes to earlier slots without raising the peak: at the end, once some
+// rank has begun the last microbatch; and, if weight gradients have slots, also
+// in the warm-up, before the first microbatch is back at rank 0.
 void Squeeze(std::vector<RankSlots>* ranks) {
   const bool has_weights = !ranks->front()[kWeight].empty();
   int32_t most = 0;
@@ -172,13 +173,13 @@ void Squeeze(std::vector<RankSlots>* ranks) {
   }
 }
 
-// Every pass as early as its rank's order allows, one slot each.
+// Runs every pass as early as its rank's order allows, in one slot each.
 void RunEagerly(std::vector<RankSlots>* ranks) {
   std::vector<int32_t> free_at(ranks->size(), 0);
   for (const Entry& e : Sequence(*ranks)) {
     int32_t& slot = (*ranks)[At(e.rank)][At(e.leg)][At(e.index)];
     slot = free_at[At(e.rank)];
-    // After its rank's last pass, a weight gradient is after its backward.
+    // A weight gradient runs after its rank's last pass, so after its backward.
     if (e.leg != kWeight) slot = std::max(slot, Earliest(*ranks, e));
     free_at[At(e.rank)] = slot + 1;
   }
@@ -197,7 +198,7 @@ PassPrograms VSchedulePrograms(VMemory memory, int32_t ranks,
       }
     }
   }
-  // Once with weight gradients in the way, once with them where they fit.
+  // First with weight gradients in their slots, then with them where they fit.
   for (const bool first : {true, false}) {
     for (RankSlots& rank : slots) {
       if (first) {
@@ -218,13 +219,13 @@ PassPrograms VSchedulePrograms(VMemory memory, int32_t ranks,
     RankSlots& own = slots[At(r.value())];
     own[kWeight].clear();
     AddWeights(&own);
-    int32_t backwards[2] = {0, 0};  // By chunk, and of them the
-    int32_t weights[2] = {0, 0};    // weight gradients done.
+    int32_t backwards[2] = {0, 0};  // Indexed by chunk: backwards done,
+    int32_t weights[2] = {0, 0};    // and their weight gradients done.
     std::array<int32_t, kWayLegs> next{};
     for (const int8_t leg : Table(own)) {
       if (leg < 0) continue;
       if (leg == kWeight) {
-        // The second chunk's first: it lets go of the newer activation.
+        // Takes the second chunk's first, which frees the newer activation.
         const int32_t chunk = weights[1] < backwards[1] ? 1 : 0;
         programs[r].push_back({.pass = Pass::kWeightGrad,
                                .chunk = chunk,

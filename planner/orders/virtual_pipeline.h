@@ -6,9 +6,9 @@
 //                              .-------------------'
 //     segment 1                '->.  ---->  .  ---->  .
 //
-// A cell holds the tasks of one microbatch and pass there, in id order: none
-// when the microbatch lacks the module, several where modules meet on a rank
-// or the backward is split (each weight gradient follows its backward).
+// A cell holds the tasks of one microbatch and direction there, in id order:
+// none if the microbatch lacks the module, several if modules meet on a rank or
+// the backward is split (each weight gradient follows its backward).
 #ifndef PIPELOOM_PLANNER_ORDERS_VIRTUAL_PIPELINE_H_
 #define PIPELOOM_PLANNER_ORDERS_VIRTUAL_PIPELINE_H_
 
@@ -24,9 +24,10 @@
 
 namespace pipeloom::planner {
 
+// The cells of a graph. Keeps a reference to it.
 class VirtualPipeline {
  public:
-  // Stage s is in segment s / ranks. For graphs without a Partition.
+  // Puts stage s into segment s / ranks; for graphs without a Partition.
   explicit VirtualPipeline(const StageGraph& graph);
   VirtualPipeline(const StageGraph& graph, const Partition& partition);
 
@@ -35,14 +36,14 @@ class VirtualPipeline {
   int32_t num_segments() const { return num_segments_; }
   int32_t num_microbatches() const { return num_microbatches_; }
 
-  // Appends the cell's tasks; nothing for a microbatch or cell that is not
-  // there.
+  // Appends the cell's forward tasks; nothing for a microbatch or cell that
+  // does not exist.
   void AppendForward(RankId rank, int32_t segment, int32_t microbatch,
                      std::vector<TaskId>* order) const;
-  // With the weight gradients.
+  // Appends the cell's backward tasks with the weight gradients.
   void AppendBackward(RankId rank, int32_t segment, int32_t microbatch,
                       std::vector<TaskId>* order) const;
-  // Of the cell's tasks those of one pass only.
+  // Appends only those of the cell's tasks that are of one pass.
   void Append(Pass pass, RankId rank, int32_t segment, int32_t microbatch,
               std::vector<TaskId>* order) const;
 
@@ -50,7 +51,7 @@ class VirtualPipeline {
   void Fill(const IdVector<StageId, int32_t>& segment_of);
   size_t IndexOf(bool backward, RankId rank, int32_t segment,
                  int32_t microbatch) const;
-  // Empty for one that is not there.
+  // Returns the cell's tasks; none for a cell that does not exist.
   absl::Span<const TaskId> Cell(bool backward, RankId rank, int32_t segment,
                                 int32_t microbatch) const;
 
@@ -62,7 +63,7 @@ class VirtualPipeline {
   std::vector<uint32_t> offset_{};
 };
 
-// Times the orders of a classic schedule. ResourceExhausted names the rank and
+// Times the orders of a classic schedule. ResourceExhausted names the rank, and
 // the bytes over its limit.
 absl::StatusOr<Schedule> TimeBaseline(const StageGraph& graph,
                                       RankOrders orders);

@@ -11,7 +11,8 @@ void MakeRoomByWeightGrads(const StageGraph& graph, RankOrders* orders) {
     if (memory.limit == Bytes(0)) continue;
     std::vector<TaskId>& order = (*orders)[r];
     IdVector<TaskId, bool> done(graph.num_tasks(), false);
-    std::vector<TaskId> due;  // Weight gradients, from `first_due` on.
+    // Weight gradients; those from `first_due` on are due.
+    std::vector<TaskId> due;
     size_t first_due = 0;
     std::vector<TaskId> roomy;
     Bytes held = memory.static_bytes();

@@ -1,3 +1,5 @@
+// Memory for classic schedules with split backwards, from earlier weight
+// gradients.
 #ifndef PIPELOOM_PLANNER_ORDERS_WEIGHT_GRAD_ROOM_H_
 #define PIPELOOM_PLANNER_ORDERS_WEIGHT_GRAD_ROOM_H_
 
@@ -6,7 +8,7 @@
 
 namespace pipeloom::planner {
 
-// Puts weight gradients whose backward is done, oldest first, before a task
+// Moves weight gradients whose backward is done, oldest first, before a task
 // that the rank would have no room for otherwise, as the zero-bubble heuristics
 // do. No other task waits for a weight gradient, so orders stay legal.
 // O(tasks).

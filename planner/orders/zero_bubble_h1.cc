@@ -25,7 +25,7 @@ class Heuristic {
         switches_(switches),
         line_(ranks, /*chunks=*/1, microbatches, times, /*limit=*/ranks) {}
 
-  // False: the switches lead to an order that cannot go on.
+  // Returns false if the switches lead to an order that cannot go on.
   bool Run() {
     if (!WarmUp()) return false;
     for (int32_t i = 1; i < m_; ++i) {
@@ -48,7 +48,7 @@ class Heuristic {
                /*if_long=*/true);
   }
 
-  // Up to and with the first backward of each rank.
+  // Puts all passes up to the first backward of each rank, including it.
   bool WarmUp() {
     for (int32_t r = 0; r < p_; ++r) line_.Put(Pass::kForward, r, 0);
     const std::vector<int32_t> more = MoreForwards();
@@ -63,8 +63,8 @@ class Heuristic {
     return true;
   }
 
-  // Forwards to put before the first backward, each rank fewer than the one
-  // before it unless those are all.
+  // Returns the number of forwards to put before the first backward: for each
+  // rank fewer than for the one before it, unless those are all.
   std::vector<int32_t> MoreForwards() const {
     const PassTimes& times = line_.times();
     std::vector<int32_t> more(static_cast<size_t>(p_), 0);
@@ -92,7 +92,8 @@ class Heuristic {
     return more;
   }
 
-  // Whether rank r, well ahead of the next one, leaves its forward for later.
+  // Returns whether rank r, well ahead of the next one, leaves its forward for
+  // later.
   bool CanWait(int32_t r) const {
     if (!switches_.prefer_backward || r + 1 >= p_ ||
         Forwards(r) < Forwards(r + 1) + 2) {
@@ -161,8 +162,8 @@ PassPrograms ZeroBubbleH1Programs(int32_t ranks, int32_t microbatches,
       }
     }
   }
-  // Without `prefer_backward` every rank does one forward and one backward a
-  // round, so these always run to the end.
+  // Without `prefer_backward` every rank does one forward and one backward in
+  // each round, so these programs always run to the end.
   PIPELOOM_CHECK(span.has_value());
   return best;
 }

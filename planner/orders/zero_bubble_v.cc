@@ -12,11 +12,13 @@ namespace pipeloom::planner {
 namespace {
 
 struct Switches {
-  bool overflow_before_backward = false;  // Of the second chunk.
+  // Before a backward of the second chunk.
+  bool overflow_before_backward = false;
   bool overflow_before_forward = false;
 };
 
-// How long each rank of an attempt waited; empty: no attempt before.
+// How long each rank of an attempt waited; empty if there was no attempt
+// before.
 using Waits = std::vector<Duration>;
 
 class Attempt {
@@ -33,7 +35,7 @@ class Attempt {
     }
   }
 
-  // False: it got stuck.
+  // Returns false if it got stuck.
   bool Run() {
     if (!GoDown() || !LevelForwards()) return false;
     for (int32_t i = 0; i < 2 * m_; ++i) {
@@ -69,7 +71,7 @@ class Attempt {
               /*if_short=*/false, overflow);
   }
 
-  // The first microbatch goes down and up; while it is on its way back, more
+  // Puts the first microbatch down and up. While it is on its way back, more
   // enter, as far as each rank's later microbatches leave room.
   bool GoDown() {
     for (int32_t r = 0; r < p_; ++r) {
@@ -89,8 +91,8 @@ class Attempt {
     return true;
   }
 
-  // Until every rank has as many forwards behind it as the one before, both
-  // chunks in turns.
+  // Puts forwards of both chunks in turns, until every rank has as many as the
+  // rank before.
   bool LevelForwards() {
     int32_t chunk = 0;
     for (int32_t r = 1; r < p_; ++r) {
@@ -111,8 +113,8 @@ class Attempt {
     return true;
   }
 
-  // Which chunk's backward is the rank's next: the first's when its gradient
-  // has come up to here.
+  // Returns the chunk of the rank's next backward: the first chunk if its
+  // gradient has come up to this rank.
   int32_t NextBackward(int32_t r) const {
     if (Backwards(r, 0) >= Backwards(r, 1)) return 1;
     const bool up =
@@ -129,7 +131,8 @@ class Attempt {
     return vee_.Put(Pass::kBackward, r, chunk);
   }
 
-  // One backward on every rank; gradients on their way up first, from below.
+  // Puts one backward on every rank: first gradients on their way up, from
+  // below.
   bool BackwardRound() {
     std::vector<int32_t> chunk(static_cast<size_t>(p_));
     for (int32_t r = 0; r < p_; ++r) {
@@ -148,7 +151,7 @@ class Attempt {
     return true;
   }
 
-  // -1: nothing can go.
+  // Returns the chunk of the rank's next forward; -1 if none can go.
   int32_t NextForward(int32_t r) const {
     if (Forwards(r, 1) >= m_) return -1;
     if (Forwards(r, 1) >= Forwards(r, 0)) return 0;
@@ -178,7 +181,7 @@ class Attempt {
   PassTimeline vee_;
 };
 
-// One rank of the fixed order.
+// Makes one rank of the fixed order.
 class FixedRank {
  public:
   FixedRank(int32_t rank, int32_t ranks, int32_t microbatches)

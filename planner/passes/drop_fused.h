@@ -1,6 +1,6 @@
-// From the graph of a search, in which every trained stage pair has a
-// weight-gradient task, to that of a plan, in which only split pairs have one:
-// a plan says by this which form a pair's passes have.
+// Turns the graph of a search, in which every trained stage pair has a
+// weight-gradient task, into that of a plan, in which only split pairs have
+// one. A plan shows the form of a pair's passes by this.
 #ifndef PIPELOOM_PLANNER_PASSES_DROP_FUSED_H_
 #define PIPELOOM_PLANNER_PASSES_DROP_FUSED_H_
 
@@ -11,10 +11,12 @@
 
 namespace pipeloom::planner {
 
+// The graph and the schedule of a plan.
 struct PlanProblem {
   StageGraph graph{};
-  Schedule schedule{};  // The same times.
-  // By task of the graph given: what it is now; none: dropped.
+  Schedule schedule{};  // Has the same times as the schedule of the search.
+  // Indexed by task of the search's graph: its task in `graph`; none if
+  // dropped.
   IdVector<TaskId, TaskId> task_now{};
 };
 

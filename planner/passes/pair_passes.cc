@@ -41,7 +41,7 @@ class Pairer {
                    const std::function<bool()>& expired) {
     PairedOrders best{.orders = orders};
     best.step_time = Time(orders, &best.pairs);
-    // All ranks at once first, then one by one.
+    // Tries all ranks at once first, then one by one.
     RankOrders all = orders;
     for (const RankId r : graph_.rank_ids()) {
       std::vector<TaskId> put_off = PutOff(orders[r]);
@@ -68,8 +68,8 @@ class Pairer {
     best->step_time = time;
   }
 
-  // Each weight gradient that follows its backward at once, after the next
-  // backward of the rank that has a gap.
+  // Returns the order with each weight gradient that directly follows its
+  // backward moved after the next backward of the rank that has a gap.
   std::vector<TaskId> PutOff(const std::vector<TaskId>& order) const {
     std::vector<TaskId> result;
     result.reserve(order.size());
@@ -78,13 +78,13 @@ class Pairer {
       const auto task = static_cast<size_t>(order[k].value());
       const bool follows = own_backward_[task] >= 0 && k > 0 &&
                            own_backward_[task] == order[k - 1].value();
-      if (follows) {  // Waits; the one before it is due now.
+      if (follows) {  // Holds it back; the one held back before it is due.
         if (waiting >= 0) result.push_back(TaskId(waiting));
         waiting = order[k].value();
         continue;
       }
       result.push_back(order[k]);
-      // A backward without a weight gradient of its own that follows.
+      // A backward not directly followed by a weight gradient of its own.
       const bool next_follows = k + 1 < order.size() &&
                                 own_weight_grad_[task] >= 0 &&
                                 own_weight_grad_[task] == order[k + 1].value();
@@ -109,7 +109,7 @@ class Pairer {
     return true;
   }
 
-  // The step time with everything paired that the orders allow.
+  // Returns the step time (ns) with everything paired that the orders allow.
   int64_t Time(const RankOrders& orders, std::vector<PairedPass>* pairs) {
     ++timings_;
     flat_.duration = duration_;
@@ -119,7 +119,7 @@ class Pairer {
       for (size_t k = 0; k < order.size(); ++k) {
         place[static_cast<size_t>(order[k].value())] = k;
       }
-      // Weight gradients whose backward is done, by falling place.
+      // Weight gradients whose backward is done, by descending place.
       std::vector<int32_t> open;
       for (const TaskId t : order) {
         const auto task = static_cast<size_t>(t.value());
@@ -154,10 +154,13 @@ class Pairer {
 
   const StageGraph& graph_;
   FlatGraph flat_;
-  const std::vector<int64_t> duration_;   // Alone; by task, as all below.
-  std::vector<int64_t> gap_;              // 0 but for backwards.
-  std::vector<int32_t> own_weight_grad_;  // -1: none, or fused.
-  std::vector<int32_t> own_backward_;     // -1: no weight gradient.
+  // Unpaired, in ns. Indexed by task, as all below.
+  const std::vector<int64_t> duration_;
+  std::vector<int64_t> gap_;  // Gap in ns; 0 except for backwards.
+  // -1 if there is none, or if it is fused.
+  std::vector<int32_t> own_weight_grad_;
+  // -1 for tasks that are no weight gradient.
+  std::vector<int32_t> own_backward_;
   int64_t timings_ = 0;
 };
 

@@ -5,16 +5,16 @@
 //     B1 | W1 | B2 | W2        B1 | B2   | W1 rest | B3 ...
 //                                   W1 ..   (in the gaps of B2)
 //
-// A backward takes in the weight gradient that its rank's order has next among
-// those whose own backward is done; each weight gradient goes into one
-// backward, and each backward takes one, so that a bound of what is hidden is
-// known. The rest of the weight gradient stays where it was in the order. A
-// backward is no longer for it (OpCostModel::RoomDuring).
+// A backward hides the weight gradient that comes next in its rank's order
+// among those whose own backward is done. Each weight gradient is hidden in one
+// backward and each backward hides one, so that the hidden time can be bounded.
+// The rest of the weight gradient stays at its place in the order. The backward
+// does not get longer by it (OpCostModel::RoomDuring).
 //
-// Where nothing was deferred past a backward there is nothing to pair: so
-// orders with weight gradients put off until after the next backward of their
-// rank are tried too, rank by rank, and what keeps the memory limit and
-// shortens the step stays.
+// If no weight gradient is deferred past a backward, there is nothing to pair.
+// So orders in which weight gradients are put off until after the next backward
+// of their rank are tried too, rank by rank, and kept if they keep the memory
+// limit and shorten the step.
 #ifndef PIPELOOM_PLANNER_PASSES_PAIR_PASSES_H_
 #define PIPELOOM_PLANNER_PASSES_PAIR_PASSES_H_
 
@@ -30,7 +30,7 @@
 
 namespace pipeloom::planner {
 
-// A weight gradient of which all but `rest` is done in the gaps of `backward`.
+// A weight gradient that runs in the gaps of `backward`, except for its `rest`.
 struct PairedPass {
   TaskId weight_grad{};
   TaskId backward{};
@@ -38,26 +38,27 @@ struct PairedPass {
   bool operator==(const PairedPass&) const = default;
 };
 
+// Orders with their pairs.
 struct PairedOrders {
   RankOrders orders{};
   std::vector<PairedPass> pairs{};
-  int64_t step_time = 0;  // In ns; kNoLimit: the orders are none of the graph.
-  int64_t timings = 0;
+  int64_t step_time = 0;  // In ns; kNoLimit if the orders do not fit the graph.
+  int64_t timings = 0;    // Number of orders that were timed.
 };
 
-// Moves weight gradients into the communication gaps of backwards. `graph` has
-// the forms and choices of `memory` and `selection`. REQUIRES: `orders` are of
-// it and within its limits. The result is never slower. `expired` says that the
-// time is over; asked between ranks, empty: no deadline.
-// O(ranks x (tasks + edges)).
+// Pairs weight gradients with backwards, and puts some off if that helps.
+// `graph` has the forms and choices of `memory` and `selection`. The result is
+// never slower than `orders`. `expired` says that the time is over; it is asked
+// between ranks, empty: no deadline. O(ranks x (tasks + edges)). REQUIRES:
+// `orders` are of `graph` and within its limits.
 PairedOrders PairPasses(const StageGraph& graph,
                         const partition::StepMemory& memory,
                         const partition::MemorySelection& selection,
                         const RankOrders& orders,
                         const std::function<bool()>& expired = {});
 
-// The graph with the pairs' times and Task::overlaps. `task_now`: by task of
-// the pairs, the graph's; empty: the same.
+// Returns the graph with the pairs' durations and Task::overlaps. `task_now`
+// maps tasks of the pairs to tasks of `graph`; if empty, they are the same.
 absl::StatusOr<StageGraph> ApplyPairs(
     const StageGraph& graph, const std::vector<PairedPass>& pairs,
     const IdVector<TaskId, TaskId>& task_now = {});

@@ -17,9 +17,10 @@ using partition::PassForm;
 using partition::StagePair;
 using partition::StepMemory;
 
-// Pairs on the critical path that are tried one by one in a round.
+// The most pairs on the critical path that are tried one by one in a round.
 constexpr size_t kMaxSingles = 48;
-// Shares of its slack that a pair may use, as pairs of one chain share it.
+// Shares of its slack that a pair may use; pairs of one chain share their
+// slack.
 constexpr double kSlackShares[] = {1.0, 0.5, 0.25, 0.1};
 
 }  // namespace
@@ -110,11 +111,11 @@ void PassFormChooser::Tidy(RankOrders* orders) const {
 
 void PassFormChooser::FindSlack(absl::Span<const int32_t> sequence,
                                 int64_t step_time) {
-  std::vector<int64_t> next_start;  // By rank: of the task after.
+  std::vector<int64_t> next_start;  // Indexed by rank: start of the task after.
   for (const int64_t epilogue : flat_.epilogue) {
     next_start.push_back(step_time - epilogue);
   }
-  // By backward: its weight gradient.
+  // Indexed by backward: its weight gradient.
   std::vector<int32_t> own(static_cast<size_t>(flat_.num_tasks), -1);
   for (const Pair& pair : pairs_) {
     own[static_cast<size_t>(pair.backward)] = pair.weight_grad;
@@ -123,7 +124,7 @@ void PassFormChooser::FindSlack(absl::Span<const int32_t> sequence,
   for (size_t i = sequence.size(); i-- > 0;) {
     const auto task = static_cast<size_t>(sequence[i]);
     int64_t& after = next_start[static_cast<size_t>(flat_.rank[task])];
-    int64_t handed_on = kNoLimit;  // Without the weight gradient and the rank.
+    int64_t handed_on = kNoLimit;  // Ignores the weight gradient and the rank.
     int64_t late = after;
     for (auto e = static_cast<size_t>(flat_.succ_offset[task]);
          e < static_cast<size_t>(flat_.succ_offset[task + 1]); ++e) {
@@ -149,7 +150,7 @@ std::vector<PassFormChooser::Set> PassFormChooser::Proposals(
   const auto add = [&](Set set) {
     if (!set.empty()) sets.push_back(std::move(set));
   };
-  const auto gains = [](const Pair& pair) {  // Of the rank's time.
+  const auto gains = [](const Pair& pair) {  // Time that the rank gains, in ns.
     return pair.now_backward + pair.now_weight_grad - pair.other_backward -
            pair.other_weight_grad;
   };
@@ -183,8 +184,8 @@ std::vector<PassFormChooser::Set> PassFormChooser::Proposals(
     }
     for (auto& [fused, set] : all) add(std::move(set));
   }
-  // One by one: pairs whose input gradient somebody waits for, or whose rank
-  // has no pause after them; the largest gains first.
+  // Single pairs whose input gradient a task waits for, or whose rank has no
+  // pause after them; the largest gains first.
   std::vector<std::pair<int64_t, int32_t>> singles;
   for (int32_t i = 0; i < count; ++i) {
     const Pair& pair = pairs_[static_cast<size_t>(i)];

@@ -1,14 +1,14 @@
-// The choice, pass by pass, whether a stage pair makes its weight gradient in
-// its backward (fused) or apart from it (split), for a fixed order of tasks.
+// The choice, for each stage pair, whether its weight gradient is made in its
+// backward (fused) or apart from it (split), for a fixed order of tasks.
 //
-// A split backward hands its input gradient on sooner, but all the collectives
-// of that gradient stand still in it; a fused one takes less of the rank's time
-// and hands on later (emulator/ops/op_graph.h). Which is better depends on
-// whether somebody waits for the gradient, so it is decided by timing: the
-// order is fixed, sets of pairs change their form together, and what shortens
-// the step stays. A fused pair's weight-gradient task takes no time and stands
-// right after its backward. Only forms that hold no more while the backward
-// runs are changed to, so that no change needs more memory at any task.
+// A split backward hands on its input gradient sooner, but the rank idles in
+// all the collectives of that gradient; a fused one takes less of the rank's
+// time and hands on later (emulator/ops/op_graph.h). Which is better depends on
+// whether a task waits for the gradient, so timing decides: the order is fixed,
+// sets of pairs change their form together, and changes that shorten the step
+// stay. The weight-gradient task of a fused pair takes no time and comes right
+// after its backward. A form is only chosen if it holds no more while the
+// backward runs, so no change needs more memory at any task.
 //
 //   1. Split pairs whose backward can end later without delaying the step are
 //      fused, as their rank gains by it.
@@ -32,38 +32,42 @@
 
 namespace pipeloom::planner {
 
+// Limits of the choice.
 struct PassFormOptions {
+  // The most batches of sixteen sets to time.
   int32_t max_batches = 24;
   // Says that the time is over; asked between batches. Empty: no deadline.
   std::function<bool()> expired = {};
 };
 
-// Whether any pair of the step has a choice of forms whose times differ from
-// the sum of the split passes.
+// Returns whether any pair of the step has two forms with different total
+// times.
 bool HasFormChoice(const partition::StepMemory& memory);
 
-// Gives every pair that has both forms this one.
+// Gives this form to every pair that has both.
 void SetForms(partition::PassForm form, partition::StepMemory* memory);
 
+// Chooses the forms of a step's pairs.
 class PassFormChooser {
  public:
-  // `graph`: any of the step's, for its tasks, edges and epilogues; times of
+  // Takes tasks, edges and epilogues from any graph of the step; the times of
   // pairs come from `memory`. Keeps no reference.
   PassFormChooser(const StageGraph& graph, const partition::StepMemory& memory);
 
   // Changes the forms of `memory` (its lists) and the places of weight
-  // gradients in `orders` so that the step gets shorter; returns its time in
-  // ns, at most what it was. `selection`: REQUIRES that the orders fit the
-  // limits with it. Copies to the host delay their backward by what `graph`
-  // says. Deterministic.
+  // gradients in `orders` so that the step gets shorter. Returns the step time
+  // in ns, at most the time before. The delays of backwards that wait for
+  // copies from the host are those of the constructor's graph. Deterministic.
+  // REQUIRES: the orders fit the limits with `selection`.
   int64_t Choose(const partition::MemorySelection& selection,
                  partition::StepMemory* memory, RankOrders* orders,
                  const PassFormOptions& options = {});
-  // Batches timed by the last Choose.
+  // Returns the number of batches that the last Choose timed.
   int64_t batches() const { return batches_; }
 
  private:
-  // A pair with both forms, with the times of the one it has.
+  // A pair that has both forms, with the times (ns) of its present form and of
+  // the other.
   struct Pair {
     StagePairId id{};
     int32_t backward = 0;
@@ -77,7 +81,8 @@ class PassFormChooser {
     int64_t other_weight_grad = 0;
     int64_t now_peak = 0;  // Bytes held while the backward runs.
     int64_t other_peak = 0;
-    int64_t slack = 0;  // Of the backward's end, but for its weight gradient.
+    // Slack of the backward's end, ignoring its weight gradient; ns.
+    int64_t slack = 0;
     bool may_change() const { return other_peak <= now_peak; }
   };
   using Set = std::vector<int32_t>;  // Indices into pairs_.
@@ -85,9 +90,9 @@ class PassFormChooser {
   void Load(const partition::MemorySelection& selection,
             const partition::StepMemory& memory);
   void Tidy(RankOrders* orders) const;
-  // Fills in Pair::slack for the durations as they are.
+  // Fills in Pair::slack for the present durations.
   void FindSlack(absl::Span<const int32_t> sequence, int64_t step_time);
-  // Sets of pairs to change together, the same for equal states.
+  // Returns sets of pairs to change together; deterministic.
   std::vector<Set> Proposals(int32_t round) const;
   void Apply(const Set& set);
 

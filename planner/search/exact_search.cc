@@ -1,16 +1,17 @@
-// What is tried in a state (the set of done tasks, when each rank is free and
-// when each open task arrives). Let c be the task that ends first if it starts
-// now, at C, on rank m. No task that is not ready, and none that waits for
-// memory, starts before C.
-//  - If c cannot hinder anyone's memory (it holds no more afterwards than
-//    before, or m's limit cannot be reached any more), then in any best
-//    schedule whose next task on m starts at C or later, c can be put before
-//    it. So some best schedule continues m with c or a ready task that starts
-//    before C: only these are tried.
-//  - Else let C' be the first end among tasks that cannot hinder (infinite when
-//    there are none). The task of the rest that starts first is ready, and if
-//    it starts at C' or later, the task that ends at C' can be put before all.
-//    So all ready tasks that start before C', on any rank, and that task.
+// Which tasks are tried in a state (the set of done tasks, when each rank is
+// free and when each open task arrives). Let c be the task that ends first if
+// it starts at once, at C, on rank m. No task that is not ready, and none that
+// waits for memory, starts before C.
+// - If c cannot hinder anyone's memory (it holds no more afterwards than
+//   before, or m's limit cannot be reached any more), then in any best schedule
+//   whose next task on m starts at C or later, c can be put before that task.
+//   So some best schedule continues m with c or with a ready task that starts
+//   before C: only these are tried.
+// - Otherwise, let C' be the first end among tasks that cannot hinder (infinite
+//   if there are none). The first of the remaining tasks to start is ready, and
+//   if it starts at C' or later, the task that ends at C' can be put before
+//   all. So all ready tasks that start before C', on any rank, and that task
+//   are tried.
 // Both hold for any state and any way it was reached, which is why states with
 // the same done set may be compared whatever order led to them.
 #include "planner/search/exact_search.h"
@@ -28,7 +29,8 @@
 namespace pipeloom::planner {
 namespace {
 
-// Integers of state times kept; beyond it new states are not remembered.
+// The most integers of state times that are kept; beyond it new states are not
+// remembered.
 constexpr size_t kMaxKept = size_t{1} << 24;
 
 class Search {
@@ -84,7 +86,8 @@ class Search {
   }
 
  private:
-  // Whether anything but the limits on memory ended the branches below.
+  // Searches below a state. Returns whether anything but the memory limits
+  // ended the branches below it.
   bool Extend(uint64_t done, int64_t finish) {
     if (static_cast<int32_t>(sequence_.size()) == n_) {
       if (finish < best_) {
@@ -139,7 +142,7 @@ class Search {
   }
 
   struct Choice {
-    int64_t urgency = 0;  // Earliest end of its longest chain, negated.
+    int64_t urgency = 0;  // Minus the earliest end of its longest chain.
     int64_t start = 0;
     int32_t task = -1;
   };
@@ -188,7 +191,7 @@ class Search {
     return choices;
   }
 
-  // The state's bound; also sets head_ of all open tasks.
+  // Returns the state's bound; also sets head_ of all open tasks.
   int64_t Bound(uint64_t done, int64_t finish) {
     int64_t bound = finish;
     for (int32_t t = 0; t < n_; ++t) {
@@ -209,8 +212,9 @@ class Search {
     return bound;
   }
 
-  // Jackson's preemptive schedule without its queue: for each tail q, the
-  // tasks with tails of at least q end no sooner than when run by head.
+  // Returns the bound of Jackson's preemptive schedule, computed without its
+  // queue: for each tail q, the tasks with tails of at least q end no sooner
+  // than when run in the order of their heads.
   int64_t MachineBound(uint64_t done, int32_t r) const {
     std::array<int32_t, kMaxExactTasks> by_head{};
     size_t count = 0;
@@ -231,9 +235,10 @@ class Search {
     return bound;
   }
 
-  // Whether a state kept is as good; keeps this one if not. A state is its
-  // done set, when each rank is free, and when each task that has a done
-  // producer could start; the same ones for the same set.
+  // Returns whether a kept state is as good as this one; if not, keeps this
+  // one. A state is its done set, the time when each rank is free, and the time
+  // when each task that has a done producer could start; equal sets have the
+  // same such tasks.
   bool IsDominated(uint64_t done, int64_t finish) {
     state_.clear();
     state_.push_back(finish);
@@ -260,8 +265,9 @@ class Search {
     return false;
   }
 
-  // Connected parts that are equal task by task in the order of their ids: the
-  // first task of one may be held back until that of the one before has run.
+  // Finds connected parts that are equal task by task in the order of their
+  // ids: the first task of one may be held back until that of the part before
+  // it has run.
   void FindTwins() {
     std::vector<int32_t> parent(static_cast<size_t>(n_));
     std::iota(parent.begin(), parent.end(), 0);
@@ -283,7 +289,7 @@ class Search {
       place[t] = static_cast<int32_t>(part.size());
       part.push_back(t);
     }
-    // What a part is, as numbers.
+    // Describes a part in numbers.
     const auto describe = [&](const std::vector<int32_t>& part) {
       std::vector<int64_t> text;
       for (const int32_t t : part) {
@@ -300,7 +306,7 @@ class Search {
       if (part.empty()) continue;
       const auto [it, fresh] = last.try_emplace(describe(part), part[0]);
       if (fresh) continue;
-      // Only where the first task comes before all others of its part.
+      // Only if the first task comes before all others of its part.
       twin_before_[part[0]] = it->second;
       it->second = part[0];
       if (!ComesFirst(part)) twin_before_[part[0]] = -1;
@@ -316,19 +322,19 @@ class Search {
   const SearchBudget& budget_;
   int32_t n_;
   std::vector<int64_t> tail_;
-  std::vector<int64_t> arrival_;  // From done producers.
+  std::vector<int64_t> arrival_;  // Earliest start that done producers allow.
   std::vector<int64_t> head_;
   std::vector<int32_t> missing_;
   std::vector<int32_t> twin_before_;
   std::vector<int64_t> free_at_;
   std::vector<int64_t> held_;
-  std::vector<int64_t> to_alloc_;  // By open tasks.
+  std::vector<int64_t> to_alloc_;  // Bytes that open tasks will allocate.
   std::vector<std::vector<int32_t>> by_tail_;
   std::vector<int32_t> sequence_{};
   std::vector<int64_t> trail_{};  // Arrivals to restore.
   std::vector<int64_t> state_{};
   // States by done set: lists through kept_, whose entries are the index of the
-  // next entry and the times.
+  // next entry followed by the times.
   absl::flat_hash_map<uint64_t, int64_t> first_kept_{};
   std::vector<int64_t> kept_{};
   absl::flat_hash_set<uint64_t> dead_{};

@@ -10,9 +10,9 @@
 namespace pipeloom::planner {
 namespace {
 
-// Orders like those of the V schedules: forwards and backwards of the two
-// halves of a microbatch go down and up at these paces (stretch of forward
-// chunks 0 and 1, then of backwards in the order in which they come).
+// Appends orders like those of the V schedules: forwards and backwards of the
+// two halves of a microbatch go down and up at these paces (stretches of
+// forward chunks 0 and 1, then of backwards in the order in which they come).
 void AppendVPatterns(const std::vector<int32_t>& order,
                      std::vector<OrderChoice>* portfolio) {
   constexpr double kPaces[][4] = {
@@ -52,7 +52,7 @@ std::vector<OrderChoice> RuleChoices(const std::vector<int32_t>& order,
   return choices;
 }
 
-// Target times that hold memory for less time: a few that are good on
+// Appends target times that hold memory for less time: a few that are good for
 // multimodal steps under tight memory, then random ones.
 void AppendPeriodicPatterns(const std::vector<int32_t>& order,
                             std::vector<OrderChoice>* portfolio) {
@@ -79,7 +79,8 @@ void AppendPeriodicPatterns(const std::vector<int32_t>& order,
   }
 }
 
-// Orders of microbatches by load: of all, and of each one's first module.
+// Returns orders of microbatches by load: by that of all their units, and by
+// that of their first module.
 std::vector<OrderChoice> LoadOrders(const OrderUnits& units) {
   std::vector<OrderChoice> choices;
   if (std::all_of(units.load.begin(), units.load.end(),
@@ -128,8 +129,9 @@ std::vector<OrderChoice> SpreadChoices(const OrderUnits& units) {
   const int64_t all = std::accumulate(total.begin(), total.end(), int64_t{0});
   const int64_t most = *std::max_element(total.begin(), total.end());
   if (most * static_cast<int64_t>(total.size()) < 2 * all) return {};
-  // By pace of the microbatches (a share of the busiest rank's work on them)
-  // and of the tasks in them; found on steps with one giant clip.
+  // Paces of the microbatches (`period`, a share of the busiest rank's work on
+  // them) and of the tasks in them; found on steps with one dominant
+  // microbatch.
   constexpr struct {
     bool long_first;
     double period;
@@ -197,8 +199,8 @@ std::vector<OrderChoice> OrderPortfolio(const FlatGraph& graph,
                          .patience = 0,
                          .capacity_ratio = capacity});
   }
-  // In turns, the most promising of each kind first, as there may not be time
-  // for all.
+  // Takes kinds in turns, the most promising choice of each kind first, as
+  // there may not be time for all.
   std::vector<std::vector<OrderChoice>> kinds = {
       std::move(plain),
       std::move(periodic),

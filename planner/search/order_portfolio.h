@@ -9,16 +9,17 @@
 
 namespace pipeloom::planner {
 
-// Rules, preferences, patience, target-time patterns and a few orders by load,
-// in turns of one of each kind, the best guess of a kind first: on a large
-// graph there may be time for a handful only. Deterministic.
+// Returns rules, preferences, patience, target-time patterns and a few orders
+// by load, one of each kind in turns and the best guess of a kind first, as on
+// a large graph there may only be time for a few. Deterministic.
 std::vector<OrderChoice> OrderPortfolio(const FlatGraph& graph,
                                         const OrderUnits& units);
 
-// Where one microbatch has at least twice the mean work (a giant clip), choices
-// that spread microbatches over the step, the short ones first or the long
-// ones, at several paces: what forward-backward improvement makes most of
-// (planner/construct/forward_backward.h). Else none: moves do as well there.
+// Returns choices that spread microbatches over the step at several paces, the
+// short or the long ones first, for steps with a dominant microbatch: one with
+// at least twice the mean work. Forward-backward improvement gains most from
+// these (planner/construct/forward_backward.h). Returns none for other steps,
+// where moves do as well.
 std::vector<OrderChoice> SpreadChoices(const OrderUnits& units);
 
 }  // namespace pipeloom::planner

@@ -18,17 +18,18 @@ namespace pipeloom::planner {
 namespace {
 
 constexpr int32_t kLanes = FixedOrder::kLanes;
-// Orders made at once from the best; as many whatever the number of threads.
+// Orders made at once from the best; the same for any number of threads.
 constexpr int32_t kTries = 4;
-// Tabu steps towards a bad sample.
+// Tabu steps towards a bad sample, for each try.
 constexpr std::array<int64_t, kTries> kSteps = {10, 20, 40, 80};
-// The samples to search with are drawn from the worst of this share.
+// The samples to search with are drawn from this share of the worst.
 constexpr double kBadShare = 0.3;
-// Rounds without a better order after which the search has ended.
+// Rounds without a better order after which the search ends.
 constexpr int32_t kMaxVainRounds = 40;
 
-// Normal with mean 0 and deviation 1 but for its far tails: the sum of twelve
-// uniform numbers, which is the same on every machine.
+// Draws from a normal distribution with mean 0 and deviation 1, except for its
+// far tails, as a sum of twelve uniform numbers, which is the same on every
+// machine.
 double NearlyNormal(Random& random) {
   double sum = -6;
   for (int i = 0; i < 12; ++i) sum += random.Unit();
@@ -95,7 +96,8 @@ RobustTimes DisturbanceJudge::Judge(absl::Span<const int32_t> sequence,
   std::sort(by_time.begin(), by_time.end(), [&](int32_t a, int32_t b) {
     return times[a] != times[b] ? times[a] > times[b] : a < b;
   });
-  // The smallest time that so many of n samples do not exceed.
+  // Returns the smallest time that the given percentage of samples does not
+  // exceed.
   const auto quantile = [&](int64_t percent) {
     const auto n = static_cast<int64_t>(times.size());
     const int64_t within = (n * percent + 99) / 100;

@@ -1,11 +1,11 @@
-// Plans for machines that are not as fast as predicted: of many orders of the
-// tasks the one with the best 90th percentile of the step time, when every
-// duration varies and one rank is slow.
+// The search for a plan that is robust against machines slower than predicted:
+// among many orders of the tasks, the one with the best 90th percentile of the
+// step time when every duration varies and one rank is slow.
 //
-// Orders are made from the nominal one: tabu search (tabu_search.h) with the
-// durations of a bad sample, again and again from the best order so far. Each
-// is judged on the same samples, sixteen at a time (fixed_order.h); memory
-// limits depend on the order alone and are kept.
+// Orders are made from the nominal one by tabu search (tabu_search.h) with the
+// durations of a bad sample, again and again from the best order so far. All
+// orders are judged on the same samples, sixteen at a time (fixed_order.h).
+// Memory limits depend on the order alone and are kept.
 #ifndef PIPELOOM_PLANNER_SEARCH_ROBUST_SEARCH_H_
 #define PIPELOOM_PLANNER_SEARCH_ROBUST_SEARCH_H_
 
@@ -21,10 +21,10 @@
 
 namespace pipeloom::planner {
 
-// How step times are sampled. In each sample every duration is multiplied by a
-// factor of its own, normal around 1 with deviation `jitter` (cut at 4
-// deviations and below 0.1), and those of one rank, each as often as another,
-// by `slow_rank` too.
+// How step times are sampled. In each sample, every duration is multiplied by a
+// factor of its own, normally distributed around 1 with deviation `jitter` (cut
+// off at 4 deviations and at 0.1). The durations of one rank, drawn uniformly,
+// are also multiplied by `slow_rank`.
 struct Disturbances {
   double jitter = 0.05;
   double slow_rank = 1.1;
@@ -32,8 +32,9 @@ struct Disturbances {
   uint64_t seed = 1;
 };
 
+// Step times of one order.
 struct RobustTimes {
-  Duration nominal{};  // Undisturbed.
+  Duration nominal{};  // Without disturbances.
   Duration p50{};
   Duration p90{};  // Nine of ten samples take no longer.
 };
@@ -42,36 +43,40 @@ struct RobustTimes {
 // several threads.
 class DisturbanceJudge {
  public:
-  // Keeps a reference to `graph`. O(tasks x samples), 8 bytes each.
+  // Keeps a reference to `graph`. Takes O(tasks x samples) time, and 8 bytes of
+  // memory for each task and sample.
   DisturbanceJudge(const FlatGraph& graph, const Disturbances& disturbances);
 
-  // Of all tasks, producers before consumers. `worst` (may be null): the
-  // samples, slowest first.
+  // Times a sequence of all tasks, producers before consumers. `worst` may be
+  // null; otherwise it is set to the indices of the samples, slowest first.
   RobustTimes Judge(absl::Span<const int32_t> sequence,
                     std::vector<int32_t>* worst = nullptr) const;
-  // By task, in ns.
+  // Returns the durations of a sample in ns, indexed by task.
   std::vector<int64_t> DurationsOf(int32_t sample) const;
   int32_t num_samples() const { return num_samples_; }
 
  private:
   const FlatGraph* graph_;
   int32_t num_samples_;
-  // By batch of FixedOrder::kLanes samples: its rows (FixedOrder::ArrangeRows).
+  // Indexed by batch of FixedOrder::kLanes samples: the rows of the batch
+  // (FixedOrder::ArrangeRows).
   std::vector<std::vector<double>> rows_;
 };
 
+// The result of a robust search.
 struct RobustResult {
   RankOrders order{};
   RobustTimes chosen{};
-  RobustTimes nominal{};  // Of the order it began with.
+  RobustTimes nominal{};  // Times of the order it began with.
   int64_t evaluations = 0;
 };
 
-// From `nominal`, which must be an order of all tasks that keeps the limits.
-// chosen.p90 <= nominal.p90. Same graph, order, seeds and max_evaluations: same
-// result for any number of threads, when no deadline cuts it short.
-// InvalidArgument: an order that is none, a negative jitter, a factor below 1
-// or no samples.
+// Searches from `nominal`, which must be an order of all tasks that keeps the
+// limits. The result has chosen.p90 <= nominal.p90. With equal graph, order,
+// seeds and max_evaluations, the result is the same for any number of threads
+// if no deadline cuts it short. Returns InvalidArgument for an invalid order, a
+// jitter that is not in [0, 1], a factor that is not in [1, 100], or a number
+// of samples that is not in [1, 100000].
 absl::StatusOr<RobustResult> RobustSearch(const StageGraph& graph,
                                           const RankOrders& nominal,
                                           const Disturbances& disturbances,

@@ -1,14 +1,15 @@
 // How a search runs:
-//  1. the list scheduler with its default policy: the first legal answer; on
-//     regular pipelines the classic schedules too;
-//  2. a small problem: branch and bound, until it is solved or a part of the
-//     budget is used up;
-//  3. kWorkers workers (planner/search/search_worker.h) in rounds of about
-//  equal
-//     cost; they meet after each, and from time to time the best answer (ties:
-//     the smaller index) replaces the worst. Where memory is short and
-//     microbatches differ, the second one searches the step with its time
-//     running backwards (planner/core/reversed_graph.h).
+//
+// 1. The list scheduler with its default policy makes the first legal answer;
+//    the classic schedules, where they apply, are tried too.
+// 2. A small problem is given to branch and bound, until it is solved or a part
+//    of the budget is used up.
+// 3. kWorkers workers (planner/search/search_worker.h) search in rounds of
+//    about equal cost. They meet after each, and from time to time the best
+//    answer (on ties that of the smaller index) replaces the worst. Where
+//    memory is short and microbatches differ, the second worker searches the
+//    step with its time running backwards (planner/core/reversed_graph.h).
+//
 // The number of workers, the rounds and the exchange do not depend on the
 // number of threads, and so neither does the result.
 #include "planner/search/search_graph.h"
@@ -43,18 +44,18 @@
 namespace pipeloom::planner {
 namespace {
 
-// Two, not more: with little time one long search beats several short ones.
+// Not more than two: with little time one long search beats several short ones.
 constexpr int32_t kWorkers = 2;
 // Rounds between two exchanges.
 constexpr int64_t kExchange = 8;
-// Problems that are solved exactly, if a part of the budget suffices.
+// Largest problems that are solved exactly, and limits of doing so.
 constexpr int32_t kExactTasks = 40;
 constexpr int64_t kMaxExactStates = 20'000;
 constexpr double kExactShare = 0.5;
-// Beyond, the bound with memory takes too much of a short budget.
+// On larger graphs the bound with memory takes too much of a short budget.
 constexpr int32_t kMaxTasksOfBound = 20'000;
 
-// The best so far.
+// The best answer so far.
 struct Incumbent {
   int64_t time = kNoLimit;
   std::vector<int32_t> sequence{};
@@ -77,12 +78,13 @@ bool FitsMemory(const FlatGraph& graph, absl::Span<const int32_t> sequence) {
   return true;
 }
 
-// The most evaluations a worker may still make when all share `total`.
+// Returns the most evaluations that a worker may still make when all share
+// `total`.
 int64_t Share(int64_t total, int32_t index) {
   return total / kWorkers + (index < total % kWorkers ? 1 : 0);
 }
 
-// A problem as a worker sees it.
+// A problem in the direction of time in which a worker sees it.
 struct View {
   View(const StageGraph& stages, FlatGraph columns)
       : graph(std::move(columns)),
@@ -113,10 +115,11 @@ struct View {
   std::vector<OrderChoice> portfolio;
 };
 
-// A worker and its best, told in the direction of time of the graph.
+// A worker whose answers are translated to the graph's own direction of time.
 class Member {
  public:
-  // `epilogue`: what a reversed graph leaves out.
+  // `epilogue`: the part of the step time (ns) that a reversed graph leaves
+  // out.
   Member(const SearchSpace& space, int32_t index, uint64_t seed, bool reversed,
          int64_t epilogue)
       : space_(space),
@@ -150,7 +153,7 @@ class Member {
   int64_t epilogue_ = 0;
 };
 
-// The search by workers, from a legal sequence; goes on where it stopped.
+// The search by workers from a legal sequence; goes on where it stopped.
 class WorkerTeam {
  public:
   WorkerTeam(const StageGraph& graph, const FlatGraph& flat, int64_t bound,
@@ -235,7 +238,8 @@ class WorkerTeam {
   int64_t round_ = 0;
 };
 
-// Small problems are solved; true when the incumbent is proven to be optimal.
+// Tries to solve a small problem exactly. Returns whether the incumbent is
+// proven to be optimal.
 bool SolveExactly(const FlatGraph& flat, const SearchBudget& budget,
                   Incumbent* best) {
   SearchBudget part = budget.Until(kExactShare);
@@ -248,8 +252,8 @@ bool SolveExactly(const FlatGraph& flat, const SearchBudget& budget,
   return exact.proven;
 }
 
-// Where the list scheduler's guard finds no way to run microbatches one after
-// another, an order may exist all the same: from it, moves alone.
+// Searches by moves alone, for graphs where the list scheduler's guard finds no
+// way to run microbatches one after another but an order exists all the same.
 absl::Status SearchWithoutGuard(const StageGraph& graph, const FlatGraph& flat,
                                 const MemoryShortage& shortage, int64_t bound,
                                 uint64_t seed, const SearchBudget& budget,
@@ -302,7 +306,7 @@ class GraphSearch::Impl {
     result.evaluations = best_.evaluations;
     PIPELOOM_ASSIGN_OR_RETURN(
         result.schedule, TimeSchedule(graph_, OrdersOf(flat_, best_.sequence)));
-    // What leaves the search has passed the independent check.
+    // Every answer passes the independent check.
     PIPELOOM_RETURN_IF_ERROR(ValidateSchedule(graph_, result.schedule));
     PIPELOOM_CHECK(result.schedule.step_time().count() == best_.time);
     result.lower_bound = Nanoseconds(bound_.time);
@@ -316,7 +320,8 @@ class GraphSearch::Impl {
     return best_.time > bound_.time && !budget.Exhausted(best_.evaluations);
   }
 
-  // The first answers: of the list scheduler, the one given, the classics'.
+  // Makes the first answers: the list scheduler's, the given one, the
+  // classics'.
   void Begin(const SearchBudget& budget, const RankOrders& start) {
     bound_ = LowerBoundWithoutMemory(flat_);
     if (known_.has_value() && known_->time > bound_.time) bound_ = *known_;
@@ -362,7 +367,8 @@ class GraphSearch::Impl {
     team_->Run(budget, &best_);
   }
 
-  // It costs some ten list schedules: once it pays.
+  // Computes the bound with memory. It costs some ten list schedules, so it is
+  // only called where it pays.
   void BoundWithMemory() {
     if (known_.has_value() || flat_.num_tasks > kMaxTasksOfBound) return;
     bound_ = CheapLowerBound(flat_);
@@ -372,7 +378,7 @@ class GraphSearch::Impl {
   FlatGraph flat_;
   uint64_t seed_;
   std::optional<NamedBound> known_;
-  // Why the list scheduler finds no order, if so.
+  // Set if the list scheduler finds no order: the reason.
   std::optional<MemoryShortage> shortage_{};
   NamedBound bound_{};
   Incumbent best_{};

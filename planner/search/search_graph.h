@@ -1,5 +1,5 @@
-// The search for a good schedule of a bare StageGraph under memory limits:
-// what `pipeloom search` runs, and the core of the `pipeloom` strategy.
+// The search for a good schedule of a bare StageGraph under memory limits: the
+// work of `pipeloom search`, and the core of the `pipeloom` strategy.
 #ifndef PIPELOOM_PLANNER_SEARCH_SEARCH_GRAPH_H_
 #define PIPELOOM_PLANNER_SEARCH_SEARCH_GRAPH_H_
 
@@ -16,16 +16,18 @@
 
 namespace pipeloom::planner {
 
+// A schedule with a bound of its step time.
 struct SearchResult {
   Schedule schedule{};
-  // Of the step time; no schedule of this very graph, limits included, beats
-  // it. Where it is from: as NamedBound's, or "exact search".
+  // No schedule of this graph within its limits has a shorter step time.
   Duration lower_bound{};
+  // NamedBound::source, or "exact search".
   const char* bound_source = "chain";
   int64_t evaluations = 0;
-  // step_time() == lower_bound. Small problems are solved, and then the
-  // optimum is the bound.
+  // step_time() == lower_bound. Small problems are solved exactly; their bound
+  // is the optimum.
   bool proven_optimal = false;
+  // Returns the step time over the bound, less one; 0 without a bound.
   double gap_ratio() const {
     return lower_bound > kZero
                ? ToSeconds(schedule.step_time()) / ToSeconds(lower_bound) - 1
@@ -33,14 +35,17 @@ struct SearchResult {
   }
 };
 
-// The result passes ValidateSchedule. Same graph, seed and max_evaluations:
-// same result for any number of threads (when no deadline cuts it short).
-// There is always a first legal schedule if running the microbatches one after
-// another, or a search over sets of done tasks, finds one; ResourceExhausted
-// says on which rank, by how much and with which task the memory does not
-// suffice, and the smallest limit for which a schedule was found.
-// `start`: orders known to be good, as of an earlier step or of another memory
-// choice; what does not fit the graph or its limits is ignored.
+// Searches for a schedule. The result passes ValidateSchedule. With equal
+// graph, seed and max_evaluations, the result is the same for any number of
+// threads if no deadline cuts it short.
+//
+// A first legal schedule is found whenever running the microbatches one after
+// another, or a search over sets of done tasks, gives one. Otherwise returns
+// ResourceExhausted; the message says on which rank, by how much and at which
+// task memory is short, and the smallest limit for which a schedule was found.
+//
+// `start`: orders known to be good, such as those of an earlier step or of
+// another memory choice; ignored if they do not fit the graph or its limits.
 absl::StatusOr<SearchResult> SearchGraph(const StageGraph& graph, uint64_t seed,
                                          const SearchBudget& budget,
                                          const RankOrders& start = {});
@@ -48,19 +53,21 @@ absl::StatusOr<SearchResult> SearchGraph(const StageGraph& graph, uint64_t seed,
 // The same search in parts: each Run goes on where the last one stopped.
 class GraphSearch {
  public:
-  // `known`: a lower bound of the step time, instead of the costly ones.
+  // Prepares a search. `known` is a lower bound of the step time, used instead
+  // of computing the costly ones.
   GraphSearch(StageGraph graph, uint64_t seed,
               std::optional<NamedBound> known = std::nullopt);
   ~GraphSearch();
   const StageGraph& graph() const;
 
-  // Before the first Run: `earlier` searched the same tasks with other
-  // durations or limits. What it has tried, but for its best, is not tried
-  // again.
+  // Takes over from `earlier`, which searched the same tasks with other
+  // durations or limits: what it has tried, except for its best choices, is not
+  // tried again. Call before the first Run. REQUIRES: `earlier` lives until
+  // that Run ends.
   void Inherit(const GraphSearch& earlier);
 
-  // The best so far, and the evaluations of this Run, which `budget` is for.
-  // `start`: as SearchGraph's, of the first Run only.
+  // Spends `budget` and returns the best schedule so far, with the evaluations
+  // of this Run. `start`: as SearchGraph's; used by the first Run only.
   absl::StatusOr<SearchResult> Run(const SearchBudget& budget,
                                    const RankOrders& start = {});
 

@@ -7,11 +7,12 @@
 namespace pipeloom::planner {
 namespace {
 
-// Rounds without a better answer after which a worker starts anew; and beside
-// a giant, where starts differ more than what is made of them.
+// Rounds without a better answer after which a worker starts anew; fewer with a
+// dominant microbatch, where starts differ more than the results of improving
+// them.
 constexpr int64_t kPatience = 40;
 constexpr int64_t kPatienceDominant = 1;
-// Of forward-backward improvement.
+// Rounds of forward-backward improvement.
 constexpr int64_t kSweepRounds = 4;
 
 }  // namespace
@@ -86,7 +87,7 @@ void SearchWorker::Round(int64_t limit, const SearchBudget& budget) {
     if (next_base_ < bases_.size() && !symmetric_ &&
         space_->units->period.size() > 2) {
       ExchangeEnds(&bases_[next_base_], budget);
-      // What the budget has cut short is done again.
+      // A choice that the budget has cut short is done again.
       if (MayGoOn(budget)) ++next_base_;
       if (next_base_ == bases_.size()) {
         std::stable_sort(bases_.begin(), bases_.end(),
@@ -97,7 +98,8 @@ void SearchWorker::Round(int64_t limit, const SearchBudget& budget) {
       continue;
     }
     TakeTurn(turn_++, budget);
-    // A turn that found nothing to do must not be asked for ever.
+    // Advances the cost even if a turn found nothing to do, so that the loop
+    // ends.
     cost_ += 8;
   }
   stalled_cost_ = best_ < before ? 0 : stalled_cost_ + cost_;
@@ -149,9 +151,9 @@ void SearchWorker::Polish(absl::Span<const int32_t> sequence,
     const int64_t done = tabu_.Run(steps, space_->bound, random_);
     evaluations_ += done;
     cost_ += done * kTabuCost;
-    // Nothing to move.
+    // There is nothing to move.
     if (done < steps) break;
-    // Far behind: only as long as it was asked for.
+    // Far behind the best: runs only for the given number of iterations.
     if (tabu_.best_time() >= best_ && tabu_.iterations() >= iterations) break;
     Keep(tabu_.best_time(), tabu_.best_sequence());
   }

@@ -1,5 +1,5 @@
-// Where nothing better is found for long: a worker keeps its best and begins
-// anew.
+// Restarts of a worker: when nothing better is found for long, it keeps its
+// best answer and begins anew.
 #include <algorithm>
 #include <cstdint>
 #include <limits>
@@ -12,8 +12,9 @@
 namespace pipeloom::planner {
 namespace {
 
-// The bests that are kept, the share of starts that mix two of them, and the
-// choices tried for any other start; the last two also beside a giant.
+// The number of best answers that are kept, the share of starts that mix two of
+// them, and the number of choices tried for any other start; the last two also
+// for steps with a dominant microbatch.
 constexpr size_t kMaxElites = 8;
 constexpr double kMixed = 0.5;
 constexpr double kMixedDominant = 0.8;

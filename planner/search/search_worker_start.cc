@@ -1,5 +1,5 @@
-// How a worker begins: forward-backward improvement, the portfolio, and from
-// its best choices the exchange of the microbatches at both ends.
+// The beginning of a worker: forward-backward improvement, the portfolio, and
+// from its best choices the exchange of the microbatches at both ends.
 #include <algorithm>
 #include <cstdint>
 #include <utility>
@@ -15,15 +15,16 @@ constexpr int32_t kDrawnSpreads = 40;
 constexpr int32_t kDrawnSpreadsOfLarge = 8;
 // Choices that the exchange of ends starts from, in turns.
 constexpr size_t kMaxBases = 2;
-// Tasks of a graph whose portfolio takes a good part of a short budget.
+// Graphs with more tasks have a portfolio that takes a good part of a short
+// budget.
 constexpr int32_t kLargeGraph = 2500;
-// Candidates for the first and for the last place, of many microbatches.
+// The most microbatches that are candidates for the first and the last place.
 constexpr int32_t kMaxCandidates = 24;
-// Places at either end that are exchanged; fewer where it takes long.
+// Places at either end that are exchanged; fewer on graphs that are not small.
 constexpr int32_t kEnds = 3;
 constexpr int32_t kEndsOfLarger = 2;
 constexpr int32_t kSmallGraph = 300;
-// Of the other microbatches that might go first, so many are polished.
+// Number of other microbatches in the first place whose choices are polished.
 constexpr size_t kFronts = 8;
 constexpr int64_t kFrontPolish = 50;
 
@@ -51,7 +52,7 @@ void SearchWorker::SweepFirst(const SearchBudget& budget) {
 }
 
 void SearchWorker::TryAsBase(const OrderChoice& choice) {
-  // Odd workers stay with patterns, which need more steps to pay.
+  // Odd workers come back to patterns only, which need more steps to pay.
   const bool may_be_home = keeps_pattern_ && IsPattern(choice.rule);
   int64_t worth = may_be_home ? home_.time : 0;
   if (choice.rule != PriorityRule::kTail) {
@@ -92,7 +93,7 @@ void SearchWorker::Portfolio(const SearchBudget& budget) {
     next_portfolio_ += static_cast<size_t>(space_->num_workers);
     TryAsBase(choice);
   }
-  // So that large graphs, whose portfolio takes all the time, are polished.
+  // Polishes here, as on large graphs the portfolio takes all the time.
   if (best_ < before && space_->graph->num_tasks > kLargeGraph) {
     const std::vector<int32_t> start = sequence_;
     Polish(start, kShortPolish, budget);
@@ -115,14 +116,15 @@ void SearchWorker::ExchangeEnds(Candidate* base, const SearchBudget& budget) {
             [&](int32_t a, int32_t b) {
               return load[a] != load[b] ? load[a] < load[b] : a < b;
             });
-  // Of many, those of least load: they fill and drain the pipeline fastest.
+  // Among many, takes those of least load: they fill and drain the pipeline
+  // fastest.
   if (static_cast<int32_t>(microbatches.size()) > kMaxCandidates) {
     microbatches.resize(kMaxCandidates);
   }
   std::vector<int32_t> moved;
   std::vector<int32_t> rest;
-  // The choice with microbatch m behind (or ahead of) the units of `place`
-  // others.
+  // Returns the choice with microbatch m behind (or ahead of) the units of
+  // `place` others.
   const auto moved_to_end = [&](const OrderChoice& from, int32_t m,
                                 int32_t place, bool front) {
     moved.clear();
@@ -161,7 +163,7 @@ void SearchWorker::ExchangeEnds(Candidate* base, const SearchBudget& budget) {
     Polish(start, n, budget);
   };
   try_and_polish(base->choice, kPolish);
-  // What is best first may show only then.
+  // Which microbatch is best in the first place may show only after polishing.
   std::vector<Candidate> fronts;
   for (const int32_t m : microbatches) {
     if (!MayGoOn(budget)) return;

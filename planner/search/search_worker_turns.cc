@@ -1,4 +1,4 @@
-// What a worker does in turns once it has begun.
+// The turns that a worker takes once it has begun.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -9,16 +9,17 @@
 namespace pipeloom::planner {
 namespace {
 
-// A choice within so many mean durations of the best is worth a tabu search.
+// A choice within this many mean durations of the best is worth a tabu search.
 constexpr double kPromising = 2;
-// By how many mean durations at most a choice to go on from may be worse.
+// A choice to go on from may be worse by at most this many mean durations.
 constexpr double kWorse = 0.3;
 // Rounds of sequence annealing from one start to the next.
 constexpr int64_t kCycle = 12;
 constexpr int64_t kShakePolish = 100;
 constexpr double kShakeGate = 8;
-// What an exchange of microbatches may cost at first, and what may be kept of
-// it, in mean durations.
+// Largest loss by an exchange of microbatches that is worth a tabu search, the
+// temperature of accepting its result, and the distance from the best at which
+// to begin from it again; in mean durations.
 constexpr double kKickGate = 4;
 constexpr double kKickTemperature = 0.3;
 constexpr double kKickReset = 1;

@@ -101,7 +101,7 @@ absl::Status CheckOrders(const StageGraph& graph, const Schedule& schedule) {
   return absl::OkStatus();
 }
 
-// The keys of all events; checks on the way that the starts respect orders and
+// Returns the keys of all events, and checks that the starts respect orders and
 // dependencies.
 absl::StatusOr<IdVector<TaskId, TaskEvents>> EventKeys(
     const StageGraph& graph, const Schedule& schedule) {
@@ -160,16 +160,20 @@ absl::StatusOr<IdVector<TaskId, TaskEvents>> EventKeys(
 
 // A transfer that a rank receives.
 struct Arrival {
-  EventKey sent{};  // Its producer's end.
+  EventKey sent{};  // End of its producer.
   EdgeId edge{};
 };
 
+// The transfers between ranks.
 struct Crossings {
-  std::vector<uint8_t> crosses{};                     // By edge: between ranks.
-  IdVector<RankId, std::vector<Arrival>> arrivals{};  // By `sent` and edge.
+  // Indexed by edge: whether it joins two ranks.
+  std::vector<uint8_t> crosses{};
+  // Sorted by `sent` and edge.
+  IdVector<RankId, std::vector<Arrival>> arrivals{};
   IdVector<RankId, size_t> num_sent{};
-  // By edge: when it has left, if the tasks run as in the schedule and each
-  // pair of ranks has a link of its own. Never before its producer's end.
+  // Indexed by edge between ranks: when the transfer has left, if the tasks run
+  // as in the schedule and each pair of ranks has a link of its own. Never
+  // before its producer's end.
   std::vector<SimTime> left{};
   bool Crosses(EdgeId e) const {
     return crosses[static_cast<size_t>(e.value())] != 0;
@@ -222,11 +226,12 @@ Crossings FindCrossings(const StageGraph& graph,
   return found;
 }
 
-// Where a rank's program may take something before a task.
+// A rank's program with the places where instructions may be inserted before a
+// task.
 struct RankProgram {
   std::vector<Instruction> instructions{};
-  // By position in the rank's order: the first instruction of the gap before
-  // it, after what the task before gives back.
+  // Indexed by position in the rank's order: the first instruction of the gap
+  // before the task, after the frees of the task before it.
   std::vector<size_t> gaps{};
 };
 
@@ -238,7 +243,8 @@ RankProgram LowerRank(const StageGraph& graph, RankId rank,
   RankProgram result;
   std::vector<Instruction>& program = result.instructions;
   result.gaps.reserve(order.size());
-  // Sent and not waited for, the first to leave on top; then as they were sent.
+  // Sends that have not been waited for, the first to leave on top; ties in the
+  // order of sending.
   using Leaving = std::tuple<SimTime, size_t, EdgeId>;
   std::priority_queue<Leaving, std::vector<Leaving>, std::greater<>> sent;
   program.reserve(order.size() + 3 * arrivals.size() +
@@ -314,7 +320,7 @@ absl::Status CheckHostCopies(const StageGraph& graph,
   return absl::OkStatus();
 }
 
-// What a task makes for other ranks.
+// Returns the bytes that a task makes for other ranks.
 Bytes SentBy(const StageGraph& graph, TaskId task) {
   Bytes sent;
   for (const EdgeId e : graph.outgoing(task)) {
@@ -324,7 +330,7 @@ Bytes SentBy(const StageGraph& graph, TaskId task) {
   return sent;
 }
 
-// What a program holds at most at once.
+// Returns the most bytes that a program holds at once.
 Bytes PeakOf(const StageGraph& graph, RankId rank,
              const std::vector<Instruction>& program) {
   Bytes held = graph.rank(rank).memory.static_bytes();
@@ -355,12 +361,13 @@ Bytes PeakOf(const StageGraph& graph, RankId rank,
   return peak;
 }
 
-// One copy of a rank, by positions in the rank's order.
+// A copy of a rank with its places, as positions in the rank's order.
 struct PlacedCopy {
   const HostCopy* copy = nullptr;
-  size_t from = 0;    // Of the forward task, after which it leaves.
-  size_t needed = 0;  // Of the first task that needs it back.
-  size_t back = 0;    // It comes back before this task; from + 1: not made.
+  size_t from = 0;    // The forward task, after which the copy leaves.
+  size_t needed = 0;  // The first task that needs it back.
+  // The task before which it comes back; from + 1: no copy is made.
+  size_t back = 0;
 };
 
 absl::StatusOr<std::vector<PlacedCopy>> CopiesOf(
@@ -385,7 +392,7 @@ absl::StatusOr<std::vector<PlacedCopy>> CopiesOf(
     }
     placed.push_back({&copy, place[copy.task], needed, needed});
   }
-  // Those needed last first.
+  // Copies that are needed last come first.
   std::sort(placed.begin(), placed.end(),
             [](const PlacedCopy& a, const PlacedCopy& b) {
               return std::pair(a.needed, a.from) > std::pair(b.needed, b.from);
@@ -393,8 +400,8 @@ absl::StatusOr<std::vector<PlacedCopy>> CopiesOf(
   return placed;
 }
 
-// The most that a program holds before each position: from the gap before the
-// task until it runs.
+// Returns the most bytes that a program holds at each position of the rank's
+// order: from the gap before the task until it has run.
 std::vector<Bytes> MostBefore(const StageGraph& graph, RankId rank,
                               const RankProgram& program) {
   std::vector<Bytes> most(program.gaps.size());
@@ -422,7 +429,7 @@ std::vector<Bytes> MostBefore(const StageGraph& graph, RankId rank,
   return most;
 }
 
-// Sets PlacedCopy::back.
+// Sets PlacedCopy::back of all copies.
 void PlaceFetches(const StageGraph& graph, RankId rank,
                   const std::vector<TaskId>& order, const Schedule& schedule,
                   std::vector<Bytes> most, std::vector<PlacedCopy>* copies) {
@@ -457,7 +464,7 @@ void PlaceFetches(const StageGraph& graph, RankId rank,
   }
 }
 
-// Puts the copies of one rank into its program.
+// Inserts the copies of one rank into its program.
 absl::Status PlaceHostCopies(const StageGraph& graph, RankId rank,
                              const std::vector<TaskId>& order,
                              const Schedule& schedule,
@@ -471,7 +478,8 @@ absl::Status PlaceHostCopies(const StageGraph& graph, RankId rank,
                &copies);
   std::vector<const HostCopy*> leaves(order.size(), nullptr);
   std::vector<std::vector<const HostCopy*>> comes(order.size());
-  for (size_t i = copies.size(); i-- > 0;) {  // Those needed first.
+  // Copies that are needed first come first.
+  for (size_t i = copies.size(); i-- > 0;) {
     const PlacedCopy& c = copies[i];
     if (c.back == c.from + 1) continue;
     leaves[c.from] = c.copy;

@@ -15,8 +15,8 @@ namespace pipeloom::planner {
 
 namespace {
 
-// By task its number in an order along the edges, the smallest id first; none
-// for tasks of a cycle.
+// Numbers tasks in an order along the edges, the smallest id first. Indexed by
+// task; none for tasks of a cycle.
 IdVector<TaskId, TaskId> NumberAlong(
     int32_t num_tasks, const IdVector<EdgeId, Dependency>& edges) {
   IdVector<TaskId, std::vector<TaskId>> successors(num_tasks);
@@ -116,7 +116,7 @@ absl::Status SearchPaired(const PreparedJob& job, const PlanInput& input,
   absl::StatusOr<SearchResult> found = search.Run(
       budget, Renumbered(best->made.found.schedule.order, constrained.now));
   if (!found.ok()) {
-    // Nothing fits with the margin; or the pairs leave no way.
+    // Nothing fits with the margin, or the pairs allow no order.
     return absl::IsResourceExhausted(found.status()) ? absl::OkStatus()
                                                      : found.status();
   }
@@ -125,7 +125,7 @@ absl::Status SearchPaired(const PreparedJob& job, const PlanInput& input,
     return absl::OkStatus();
   }
   MemorySchedule next = best->made;
-  next.search.reset();  // Of the step without pairs.
+  next.search.reset();  // It is for the step without pairs.
   PIPELOOM_ASSIGN_OR_RETURN(const StageGraph paired,
                             ApplyPairs(chosen, next.pairs));
   PIPELOOM_ASSIGN_OR_RETURN(

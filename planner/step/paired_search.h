@@ -1,9 +1,10 @@
-// The search for an order with paired passes (planner/passes/pair_passes.h). A
-// pair is made for an order, as the last step; where communication leaves long
-// gaps the best order with pairs is another than the best without. So the order
-// is searched again with the pairs as they are, as constraints: the paired
-// weight gradient lasts for what is left of it and comes after the backward
-// that takes it in, which comes after the weight gradient's own.
+// The search for an order with paired passes (planner/passes/pair_passes.h).
+// Pairs are made for a given order, as the last step; but where communication
+// leaves long gaps, the best order with pairs differs from the best one
+// without. So the order is searched again with the pairs as constraints: a
+// paired weight gradient lasts only for the rest of it that the pairing leaves,
+// and runs after the backward that hides it, which in turn runs after the
+// weight gradient's own backward.
 #ifndef PIPELOOM_PLANNER_STEP_PAIRED_SEARCH_H_
 #define PIPELOOM_PLANNER_STEP_PAIRED_SEARCH_H_
 
@@ -20,26 +21,27 @@
 
 namespace pipeloom::planner {
 
-// A graph for the search of orders in which the pairs hold.
+// A graph for searching orders in which the pairs hold.
 struct ConstrainedGraph {
   StageGraph graph{};
-  IdVector<TaskId, TaskId> now{};       // By task of the plan's graph.
-  IdVector<TaskId, TaskId> original{};  // By task of `graph`.
+  IdVector<TaskId, TaskId> now{};       // Indexed by task of the plan's graph.
+  IdVector<TaskId, TaskId> original{};  // Indexed by task of `graph`.
 };
 
-// Returns `graph` with the pairs' times, and their order as edges without
-// delay: every schedule of it is one of `graph` in which the pairs hold. Tasks
-// are numbered anew, along the edges, the smallest number first. For searches
-// only: in a plan a weight gradient does not wait for the backward it overlaps.
-// InvalidArgument: the pairs leave no order.
+// Returns `graph` with the durations of the pairs and with their order as edges
+// without delay: every schedule of the result is a schedule of `graph` in which
+// the pairs hold. Tasks are renumbered along the edges; among tasks that are
+// ready the smallest number goes first. For searches only: in a plan a weight
+// gradient does not wait for the backward it overlaps. Returns InvalidArgument
+// if the pairs allow no order.
 absl::StatusOr<ConstrainedGraph> ConstrainByPairs(
     const StageGraph& graph, const partition::StepMemory& memory,
     const std::vector<PairedPass>& pairs);
 
 // Improves the order of `best`, an answer with pairs for `built` and `memory`,
-// with its choices, forms and pairs, until `budget` ends. It stays as it is
-// where nothing shorter is found, or where the tensors that ranks hold would
-// not fit. Adds to `evaluations`. Deterministic as SearchGraph.
+// until `budget` ends; its memory choices, forms and pairs stay. `best` stays
+// as it is if nothing shorter is found or if the tensors that ranks hold would
+// not fit. Adds to `evaluations`. As deterministic as SearchGraph.
 absl::Status SearchPaired(const PreparedJob& job, const PlanInput& input,
                           const partition::BuiltGraph& built,
                           const partition::StepMemory& memory,

@@ -17,7 +17,7 @@ bool PlanAhead::Submit(const PlanKey& key, Work work) {
     ++queued_;
     ++counters_.submitted;
   }
-  // All: who is woken may be of the lane that does not take it.
+  // Wakes all threads: a single one might be of a lane that does not take it.
   changed_.notify_all();
   return true;
 }

@@ -1,16 +1,16 @@
-// Which plan is made next: a queue of coming steps of several jobs, worked off
-// by as many threads as the caller lends it. It has no threads and no clock of
-// its own.
+// A queue of coming steps of several jobs that decides which plan is made next,
+// worked off by as many threads as the caller lends it. It has no threads and
+// no clock of its own.
 //
 //   Submit ──> queue by job ──> RunNext, on each lent thread ──> work(stop)
 //                  Hurry: to the front, with `stop` requested
 //
-// Jobs are fair to each other: the next job is the one that has been given the
-// least search time so far (ties by name), whatever the length of its queue. A
-// job that comes back from idling starts level with the others. Within a job
-// plans that somebody waits for go first, so that a trainer that has gone on
-// without plans is not kept from new ones by those of steps that are over; of
-// those and of the others the earliest step, then the smallest replica.
+// Jobs get fair shares: the next job is the one that has been given the least
+// search time so far (ties by name), however long its queue is. A job that
+// comes back from idling starts level with the others. Within a job, plans that
+// somebody waits for go first, so that the plans of steps that are over do not
+// delay a trainer that has gone on without them. Otherwise the earliest step
+// goes first, then the smallest replica.
 //
 // All methods may be called from any thread; `work` is called without a lock.
 #ifndef PIPELOOM_PLANNER_STEP_PLAN_AHEAD_H_
@@ -30,6 +30,7 @@
 
 namespace pipeloom::planner {
 
+// Names one plan; sorted by job, step and replica.
 struct PlanKey {
   std::string job{};
   int64_t step = 0;
@@ -37,15 +38,18 @@ struct PlanKey {
   friend auto operator<=>(const PlanKey&, const PlanKey&) = default;
 };
 
+// Numbers of plans since the queue was made.
 struct PlanAheadCounters {
   int64_t submitted = 0;
   int64_t finished = 0;
   int64_t hurried = 0;
-  int64_t cancelled = 0;  // Before their work had begun.
+  int64_t cancelled = 0;  // Dropped before their work had begun.
 };
 
+// The queue of coming plans. Thread-safe.
 class PlanAhead {
  public:
+  // One plan to make.
   struct Work {
     // Makes the plan and hands it on. A request of `stop` asks for the best so
     // far. Must not throw.
@@ -56,35 +60,37 @@ class PlanAhead {
     Duration cost{1};
   };
 
-  // How a thread is lent.
+  // Kind of work that a lent thread takes.
   enum class Lane {
     kAll,
-    kHurried,  // For hurried work only, so that it never waits for a search.
+    kHurried,  // Hurried work only, so that it never waits behind a search.
   };
 
-  // False, and nothing happens: the key is queued or running already, or the
-  // queue is closed.
+  // Queues the work. Returns false and does nothing if the key is already
+  // queued or running, or if the queue is closed.
   bool Submit(const PlanKey& key, Work work);
 
   // Asks for the best plan as soon as possible. Without effect on a key that
   // is neither queued nor running.
   void Hurry(const PlanKey& key);
 
-  // Somebody waits for the plan, and does no longer: calls come in pairs. The
-  // key need not be queued.
+  // Notes that somebody waits for the plan, or (Leave) has stopped waiting:
+  // calls come in pairs. The key need not be queued.
   void Await(const PlanKey& key);
   void Leave(const PlanKey& key);
 
-  // Drops what is queued of a job and asks what runs to stop.
+  // Drops the queued work of a job and asks its running work to stop.
   void Cancel(const std::string& job);
 
-  // Waits for work and does one piece. False: a stop was requested, or the
-  // queue is closed and nothing is left for this lane.
+  // Waits for work and does one piece. Returns false if a stop was requested,
+  // or if the queue is closed and nothing is left for this lane.
   bool RunNext(Lane lane, const std::stop_token& stop);
 
-  // Takes no more work; what is queued is still done.
+  // Takes no more work; work that is already queued is still done.
   void Close();
 
+  // Numbers of queued plans of all jobs, of queued plans of one job, and of
+  // running plans.
   int32_t queued() const;
   int32_t queued(const std::string& job) const;
   int32_t running() const;
@@ -93,7 +99,7 @@ class PlanAhead {
  private:
   struct Job {
     std::map<PlanKey, Work> queue{};
-    int64_t charged = 0;  // ns.
+    int64_t charged = 0;  // Search time given so far, in ns.
     int32_t running = 0;
   };
   struct Taken {
@@ -109,10 +115,12 @@ class PlanAhead {
   mutable std::mutex mutex_{};
   std::condition_variable_any changed_{};
   std::map<std::string, Job> jobs_{};
-  std::set<PlanKey> hurried_{};           // Queued ones.
-  std::map<PlanKey, int32_t> awaited_{};  // By how many.
+  std::set<PlanKey> hurried_{};  // Hurried keys that are still queued.
+  // Number of callers that wait for each key.
+  std::map<PlanKey, int32_t> awaited_{};
   std::map<PlanKey, std::stop_source> running_{};
-  int64_t floor_ = 0;  // The charge of the job that was last served.
+  // The largest charge, in ns, that a job had when it was served.
+  int64_t floor_ = 0;
   int32_t queued_ = 0;
   bool closed_ = false;
   PlanAheadCounters counters_{};

@@ -26,20 +26,22 @@
 namespace pipeloom::planner {
 namespace {
 
-// Of the budget, before a robust choice is made with the rest.
+// Share of the budget for the search without disturbances; the rest goes to a
+// robust choice.
 constexpr double kNominalShare = 0.7;
 
-// Until this share of it, starts are taken from other strategies; of these,
-// DIP's: its levels, and some rollouts where there is time.
+// Share of the budget until which starts are taken from other strategies, and
+// until which DIP's are among them: its levels, and some rollouts if there is
+// time.
 constexpr double kStartsUntil = 0.4;
 constexpr double kDipUntil = 0.3;
 constexpr int64_t kDipEvaluations = 60;
 
-// Of the budget, until which the order and the memory choices are searched
-// without paired passes, and until which the order is searched with them, each
-// time with those of the last. Under a deadline the first takes nearly all: on
-// large steps pairs cost more search than they gain (qwen2.5-vl-72b, batch
-// mixed, 100 ms: 7.8 s a step instead of 7.3).
+// Shares of the budget until which the order and the memory choices are
+// searched without paired passes, and until which the order is searched with
+// them, each time with the pairs of the search before. Under a deadline the
+// first takes nearly all: on large steps pairs cost more search than they gain
+// (qwen2.5-vl-72b, batch mixed, 100 ms: 7.8 s a step instead of 7.3).
 constexpr double kUnpairedUntil = 0.5;
 constexpr double kUnpairedUntilOfTime = 0.82;
 
@@ -53,14 +55,14 @@ constexpr double kShortBuild = 0.025;
 constexpr double kRefineUntil = 0.96;
 constexpr double kPairedUntil[] = {0.62, 0.74};
 
-// Of the budget, for trying rules.
+// Share of the budget for trying memory rules.
 constexpr double kRulesShare = 0.5;
 
-// Tries rules until its part of the budget ends, at least until one fits: the
-// same for all modules, then of what is best cheaper settings for one module
-// after the other, each the first that is better. `screen`: of a selection,
-// whether it fits and is the best so far. `may_be_best`: of a rule, whether
-// that is possible.
+// Tries rules until its part of the budget ends, and at least until one fits:
+// first rules alike for all modules, then cheaper settings for one module after
+// the other, of which the first that improves on the best is taken.
+// `screen(selection)` tells whether the selection fits and is the best so far;
+// `may_be_best(rule)` whether that is possible.
 template <typename MayBeBest, typename Screen>
 absl::Status ScreenRules(const MemoryRules& rules, const SearchBudget& whole,
                          const int64_t* evaluations,
@@ -93,8 +95,8 @@ absl::Status ScreenRules(const MemoryRules& rules, const SearchBudget& whole,
   return absl::OkStatus();
 }
 
-// The best of what other strategies begin with, fused backwards, as a candidate
-// of the split step; none where nothing fits.
+// Returns the best of the starts that other strategies give, which have fused
+// backwards, as a candidate of the split step; nullopt if nothing fits.
 absl::StatusOr<std::optional<Candidate>> KnownStart(
     const StartsFromOthers& others, const PreparedJob& job,
     const PlanInput& input, const Microbatches& microbatches,
@@ -106,7 +108,7 @@ absl::StatusOr<std::optional<Candidate>> KnownStart(
   const partition::StepMemory memory = partition::MakeStepMemory(
       *job.costs, job.partition, microbatches, fused.pairs,
       StageChoices(*job.costs, job.partition, microbatches));
-  // A share of the time, but not of the number of evaluations: that is small.
+  // Limits the time to a share, and the evaluations to a small fixed number.
   SearchBudget dip = input.budget.Until(kDipUntil);
   dip.max_evaluations = std::min(input.budget.max_evaluations, kDipEvaluations);
   const std::unique_ptr<Strategy> starts = others.Starts(dip);
@@ -127,8 +129,8 @@ absl::StatusOr<std::optional<Candidate>> KnownStart(
 }
 
 // Spends the budget on `best`, of a strategy that starts from others, and
-// refines its passes; where that pairs any, the order is searched again with
-// the pairs. `known`: another candidate, whose passes may be refined further.
+// refines its passes; if that pairs any, searches the order again with the
+// pairs. `known` is another candidate whose passes are refined too.
 absl::Status ImproveAndRefine(const PreparedJob& job, const PlanInput& input,
                               const partition::BuiltGraph& built,
                               const partition::StepMemory& memory,
@@ -209,13 +211,13 @@ absl::StatusOr<PlanResult> PlanAlone(const PreparedJob& prepared,
                 *job.costs, job.partition, result.microbatches, built.pairs,
                 StageChoices(*job.costs, job.partition, result.microbatches))
           : rules->memory();
-  // With the least of searches.
+  // The smallest possible search.
   SearchBudget screening = input.budget;
   screening.max_evaluations = 1;
   std::optional<Candidate> best;
   std::optional<Candidate> known;
   absl::Status last_error;
-  // True: it fits and is better.
+  // Returns true if the selection fits and is better.
   const auto screen =
       [&](const partition::MemorySelection* fixed) -> absl::StatusOr<bool> {
     absl::StatusOr<Candidate> candidate =
@@ -236,7 +238,7 @@ absl::StatusOr<PlanResult> PlanAlone(const PreparedJob& prepared,
     return true;
   };
   if (own_memory) {
-    // Not for searches that only ask whether a partition is worth its while.
+    // Searches that only judge a partition skip other strategies' starts.
     const bool searches = input.budget.max_evaluations > 1;
     const bool has_time_for_both =
         !input.budget.spent || input.budget.spent() <= kShortBuild;
@@ -262,8 +264,8 @@ absl::StatusOr<PlanResult> PlanAlone(const PreparedJob& prepared,
         PIPELOOM_RETURN_IF_ERROR(start_from_known());
       }
     }
-    // What fits without copies to the host, which need room of their own, is a
-    // plan with them too.
+    // A plan that fits without copies to the host, which need room of their
+    // own, fits with them too.
     if (!best.has_value() && !memory.CopySizes().empty()) {
       const partition::StepMemory uncopied = memory.WithoutCopies();
       absl::StatusOr<Candidate> candidate =
@@ -328,8 +330,8 @@ absl::StatusOr<PlanResult> PlanAlone(const PreparedJob& prepared,
       return searched.status();
     }
   }
-  // Better forms of passes for the order found; in a step of fused backwards
-  // after going over to one that has both forms.
+  // Finds better forms of passes for the order. A step of fused backwards is
+  // first turned into one that has both forms.
   std::optional<SplitStep> split;
   if (refines && !refined) {
     if (job.strategy->split_backward()) {
@@ -360,7 +362,7 @@ absl::StatusOr<PlanResult> PlanAlone(const PreparedJob& prepared,
         result.robust, MakeRobust(job, whole_input, built, memory, &*best,
                                   &result.evaluations));
   }
-  // Schedules were made within lowered limits; the step has its own.
+  // Schedules were made within lowered limits; the bound is for the step's own.
   NamedBound bound;
   if (own_memory || split.has_value() || !best->made.pairs.empty()) {
     bound = PlanBound(final_built.graph, &final_memory);

@@ -1,4 +1,4 @@
-// A strategy's own plan of a step, whatever others would do.
+// Planning a step with one strategy alone, without comparing with others.
 #ifndef PIPELOOM_PLANNER_STEP_PLAN_ALONE_H_
 #define PIPELOOM_PLANNER_STEP_PLAN_ALONE_H_
 
@@ -7,7 +7,7 @@
 
 namespace pipeloom::planner {
 
-// As PlanStep, without the plans of rivals.
+// Plans as PlanStep does, but without the plans of rivals.
 absl::StatusOr<PlanResult> PlanAlone(const PreparedJob& job,
                                      const PlanInput& input);
 

@@ -14,11 +14,11 @@
 namespace pipeloom::planner {
 namespace {
 
-// How many of the latest plans of a structure are compared.
+// Number of the latest plans of a structure that are compared.
 constexpr int kMaxCompared = 8;
 
-// Sum over sub-microbatches of |log of the ratio of tokens|. REQUIRES: of one
-// structure.
+// Returns the sum over sub-microbatches of |log of the ratio of tokens|.
+// REQUIRES: both have the same structure.
 double Distance(const Microbatches& a, const Microbatches& b) {
   double sum = 0;
   for (const SubMicrobatchId s : a.sub_microbatches.ids()) {
@@ -49,7 +49,8 @@ bool HasCopies(const ExecutionPlan& plan) {
   return false;
 }
 
-// Tasks that are the same pass of the same stage at the same place.
+// Checks that equal task ids are the same pass of the same stage and
+// sub-microbatch on the same rank.
 bool SameStructure(const StageGraph& a, const StageGraph& b) {
   if (a.num_ranks() != b.num_ranks() || a.num_tasks() != b.num_tasks()) {
     return false;
@@ -93,7 +94,7 @@ PlanCache::Found PlanCache::Find(const PlanCacheKey& key,
     found.equal = equal->second->plan;
     return found;
   }
-  // Equal keys stand in the order in which they were inserted.
+  // Equal keys are in order of insertion.
   const auto [begin, end] = similar_.equal_range(key.similar);
   double nearest = 0;
   int compared = 0;
@@ -150,7 +151,8 @@ PlanCacheCounters PlanCache::counters() const {
 
 Bytes SizeOf(const PlanResult& result) {
   const StageGraph& graph = result.plan.graph;
-  // Adjacency lists and orders: 4 bytes an edge and side, 4 a task.
+  // Adjacency lists and orders take 4 bytes for each edge and side, and 4 for
+  // each task.
   size_t bytes =
       static_cast<size_t>(graph.num_tasks()) * (sizeof(Task) + 12) +
       static_cast<size_t>(graph.num_edges()) * (sizeof(Dependency) + 8);
@@ -187,7 +189,7 @@ bool ImproveFromSimilar(const PlanResult& similar, PlanResult* plan,
   lowered->peak_flops_per_second = plan->plan.peak_flops_per_second;
   lowered->loss_shares = plan->plan.loss_shares;
   lowered->loss_totals = plan->plan.loss_totals;
-  // Refuses what does not fit the memory, too.
+  // This also refuses plans that do not fit in memory.
   if (!ValidateExecutionPlan(*lowered).ok()) return false;
   absl::StatusOr<StepTrace> predicted =
       emulator::EmulateStep(*lowered, network);

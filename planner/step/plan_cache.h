@@ -1,10 +1,11 @@
-// Plans that were made, by what they were made for. An equal step (the same
-// shapes in the same microbatches, job and costs) gets its plan again; a
-// similar one (as many sub-microbatches of each module in each microbatch)
-// lends its order, which often is better than what a short search finds.
+// A cache of finished plans, keyed by what they were made for. An equal step
+// (the same shapes in the same microbatches, job and costs) gets its plan
+// again. A similar step (as many sub-microbatches of each module in each
+// microbatch) reuses the order, which is often better than one that a short
+// search finds.
 //
-// Keeps the plans used last, up to a number of bytes. All methods may be
-// called from any thread; plans are shared, not copied.
+// Keeps the most recently used plans, up to a number of bytes. All methods may
+// be called from any thread; plans are shared, not copied.
 #ifndef PIPELOOM_PLANNER_STEP_PLAN_CACHE_H_
 #define PIPELOOM_PLANNER_STEP_PLAN_CACHE_H_
 
@@ -22,41 +23,48 @@
 
 namespace pipeloom::planner {
 
-// What a plan is made for, apart from the step and replica.
+// The fingerprints of the step that a plan is made for, apart from its number
+// and replica.
 struct PlanCacheKey {
   Fingerprint exact{};
   Fingerprint similar{};
 };
-// `job`: of everything that similar plans have in common: job, partition,
-// costs, seed; `exactly`: of what else the plan depends on.
-// O(sub-microbatches).
+// Makes a key. `job` is the fingerprint of everything that similar plans have
+// in common (job, partition, costs, seed); `exactly` is that of everything else
+// the plan depends on. O(sub-microbatches).
 PlanCacheKey MakePlanCacheKey(const Fingerprint& job,
                               const Fingerprint& exactly,
                               const Microbatches& microbatches);
 
+// Counts of look-ups and evictions, and the present size.
 struct PlanCacheCounters {
   int64_t hits = 0;
   int64_t similar_hits = 0;
-  int64_t misses = 0;  // Neither.
+  int64_t misses = 0;  // Neither an equal nor a similar plan.
   int64_t evictions = 0;
   int64_t plans = 0;
   Bytes size{};
 };
 
+// The cache. Thread-safe.
 class PlanCache {
  public:
+  // Makes an empty cache. `capacity` is the most bytes that the kept plans take
+  // together.
   explicit PlanCache(Bytes capacity) : capacity_(capacity) {}
 
+  // The result of a look-up.
   struct Found {
-    std::shared_ptr<const PlanResult> equal{};    // Or null.
-    std::shared_ptr<const PlanResult> similar{};  // Or null; if not `equal`.
+    std::shared_ptr<const PlanResult> equal{};  // Null if there is none.
+    // Null if there is none, or if `equal` is set.
+    std::shared_ptr<const PlanResult> similar{};
   };
-  // `similar` is the one of the latest plans with this structure whose shapes
-  // are nearest. O(log plans + sub-microbatches).
+  // Looks up a plan. `similar` is, among the latest plans with this structure,
+  // the one whose shapes are nearest. O(log plans + sub-microbatches).
   Found Find(const PlanCacheKey& key, const Microbatches& microbatches);
 
-  // Replaces a plan of equal key. One that is larger than the capacity is not
-  // kept.
+  // Adds a plan and replaces one of equal key. A plan that is larger than the
+  // capacity is not kept.
   void Insert(const PlanCacheKey& key, std::shared_ptr<const PlanResult> plan);
 
   PlanCacheCounters counters() const;
@@ -67,7 +75,7 @@ class PlanCache {
     std::shared_ptr<const PlanResult> plan{};
     Bytes size{};
   };
-  using Entries = std::list<Entry>;  // The one used last in front.
+  using Entries = std::list<Entry>;  // The most recently used one is first.
 
   void Drop(Entries::iterator entry);
 
@@ -79,14 +87,14 @@ class PlanCache {
   PlanCacheCounters counters_{};
 };
 
-// What a plan takes in memory, roughly.
+// Returns roughly how many bytes a plan takes in memory.
 Bytes SizeOf(const PlanResult& result);
 
-// The orders of `similar` on the tasks of `plan`, which has the same structure,
-// if that is a legal plan that fits and ends earlier: then `plan` is replaced
-// and true returned. O(tasks + edges log edges).
-// `network`: how the job's transfers share links (StageCostModel::Network of
-// the replica), so that both are judged alike.
+// Tries the orders of `similar`, whose plan must have the same structure, on
+// the tasks of `plan`. If the result is a legal plan that fits in memory and
+// ends earlier, replaces `plan` and returns true. `network` says how the job's
+// transfers share links (StageCostModel::Network of the replica), so that both
+// plans are judged alike. O(tasks + edges log edges).
 bool ImproveFromSimilar(const PlanResult& similar, PlanResult* plan,
                         const emulator::EmulateOptions& network = {});
 

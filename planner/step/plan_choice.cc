@@ -20,23 +20,24 @@
 namespace pipeloom::planner {
 namespace {
 
-// Shares of the budget at which an answer is lowered and its sent and received
-// tensors are counted.
+// Shares of the budget at which an answer is lowered to count its sent and
+// received tensors.
 constexpr double kParts[] = {0.76, 0.88, 0.95};
-// Of a strategy that begins anew each time: a short part, which shows how much
-// room its sent and received tensors take, then all the rest at once.
+// The same for a strategy that begins anew each time: a short part, which shows
+// how much room its sent and received tensors take, then all the rest at once.
 constexpr double kPartsAnew[] = {0.1, 0.95};
 
 // Under a deadline, the share of a search's time until which an answer that
 // does not fit is repaired.
 constexpr double kRepairUntil = 1.1;
 
-// How often a schedule is made again with less memory because tensors sent to
-// or received from other ranks, which a schedule does not see, broke the limit.
+// How often a schedule is made again with less memory because tensors that
+// ranks send or receive, which a schedule does not account for, broke the
+// limit.
 constexpr int kMaxTightenings = 6;
 
-// Lowers `limits` by what each rank's plan is over its true limit. True if any
-// rank was.
+// Lowers `limits` by the amount that each rank's plan is over its true limit.
+// Returns whether any rank was over.
 bool Tighten(const StageGraph& graph, const IdVector<RankId, Bytes>& peaks,
              IdVector<RankId, RankSpec>* limits) {
   bool over = false;
@@ -50,7 +51,8 @@ bool Tighten(const StageGraph& graph, const IdVector<RankId, Bytes>& peaks,
   return over;
 }
 
-// By rank, of the tensors that it sends or receives.
+// Returns, indexed by rank, the size of the largest tensor that it sends or
+// receives.
 IdVector<RankId, Bytes> LargestCrossing(const StageGraph& graph) {
   IdVector<RankId, Bytes> largest(graph.num_ranks());
   for (const Dependency& edge : graph.edges()) {
@@ -64,10 +66,10 @@ IdVector<RankId, Bytes> LargestCrossing(const StageGraph& graph) {
   return largest;
 }
 
-// After Tighten, for strategies that use all the memory there is, each time in
-// another way: what is over on one rank now is over on another the next time.
-// So every rank has room for two of its tensors, and what was over for `more`
-// times that beside.
+// Lowers limits further after Tighten, for strategies that use all the memory
+// there is, each time in another way: another rank may be over its limit the
+// next time. Every rank gets room for two of its tensors, and a rank that was
+// over gets `more` times that in addition to what Tighten took.
 void LeaveRoom(const StageGraph& graph, const IdVector<RankId, Bytes>& peaks,
                int64_t more, IdVector<RankId, RankSpec>* limits) {
   const IdVector<RankId, Bytes> largest = LargestCrossing(graph);
@@ -82,8 +84,8 @@ void LeaveRoom(const StageGraph& graph, const IdVector<RankId, Bytes>& peaks,
   }
 }
 
-// What sent and received tensors took of the limits, for messages about
-// schedules that were made within lowered limits.
+// Says how much of the limits sent and received tensors took, for messages
+// about schedules that were made within lowered limits.
 std::string TakenFromLimits(const StageGraph& graph,
                             const IdVector<RankId, RankSpec>& limits) {
   std::string text;
@@ -98,8 +100,8 @@ std::string TakenFromLimits(const StageGraph& graph,
   return text;
 }
 
-// One answer of the strategy, for the memory choices that are `fixed` or for
-// its own. `graph` has everything kept.
+// Gets one answer of the strategy, for the memory choices in `fixed` or, if
+// null, with its own choices. `graph` has every activation kept.
 absl::StatusOr<MemorySchedule> MakeSchedule(
     const PreparedJob& job, const PlanInput& input, const StageGraph& graph,
     const partition::StepMemory& memory,
@@ -117,7 +119,8 @@ absl::StatusOr<MemorySchedule> MakeSchedule(
   return made;
 }
 
-// The plan of a schedule, emulated; all but what depends on limits.
+// Fills in the plan of a lowered schedule and emulates it; leaves
+// Candidate::limits unset.
 absl::Status Finish(const PreparedJob& job, const PlanInput& input,
                     const partition::BuiltGraph& built, Candidate* candidate) {
   const JobSpec& spec = job.costs->job();
@@ -142,7 +145,7 @@ partition::StepMemory WithForms(const partition::StepMemory& memory,
   return with;
 }
 
-// `graph`: with everything kept.
+// Lowers an answer. `graph` has every activation kept.
 absl::StatusOr<ExecutionPlan> Lower(const StageGraph& graph,
                                     const partition::StepMemory& choices,
                                     const MemorySchedule& made) {
@@ -171,9 +174,9 @@ absl::StatusOr<ExecutionPlan> Lower(const StageGraph& graph,
   return LowerPlan(std::move(problem.graph), problem.schedule, copies);
 }
 
-// What each rank needs: what its program holds, and with copies to the host
-// room for the largest that is on its way out, or for what really is when they
-// queue.
+// Returns the bytes that each rank needs: the most that its program holds plus,
+// if it copies to the host, room for its largest copy on the way out; or the
+// emulated peak, if queueing copies make that higher.
 absl::StatusOr<IdVector<RankId, Bytes>> PeaksOf(const PreparedJob& job,
                                                 const ExecutionPlan& plan) {
   IdVector<RankId, Bytes> peaks = PlanPeaks(plan);
@@ -236,8 +239,8 @@ absl::StatusOr<Candidate> PlanChoice(
                               Lower(graph, memory, candidate.made));
     PIPELOOM_ASSIGN_OR_RETURN(const auto peaks, PeaksOf(job, candidate.plan));
     if (!Tighten(graph, peaks, &limits)) break;
-    // The order changes with the limits, and what is on its way at its peaks
-    // with the order: more and more margin.
+    // The order changes with the limits, and with the order the tensors under
+    // way at its peaks; so each attempt leaves more margin.
     if (fixed == nullptr) LeaveRoom(graph, peaks, attempt + 1, &limits);
     if (attempt == kMaxTightenings) {
       for (const RankId r : graph.rank_ids()) {
@@ -272,8 +275,8 @@ absl::Status ImproveCandidate(const PreparedJob& job, const PlanInput& input,
   int overs = 0;
   int repairs = 0;
   for (size_t part = 0;;) {
-    // Once the time is over, only an answer that does not fit is repaired, and
-    // that not for long.
+    // Once the budget is spent, only an answer that does not fit is repaired,
+    // and only for a short time.
     const bool exhausted = input.budget.Exhausted(*evaluations);
     if (exhausted && (!over || ++repairs > kMaxTightenings)) break;
     if (input.budget.spent && input.budget.spent() >= kRepairUntil) break;
@@ -304,8 +307,9 @@ absl::Status ImproveCandidate(const PreparedJob& job, const PlanInput& input,
     over = Tighten(graph, peaks, &limits);
     start = candidate.made;
     if (over) {
-      // At first no lower than it was over: all that room on every rank costs
-      // more time than a little that was missing on one.
+      // The first time, limits are lowered only by what was missing: room for
+      // tensors on every rank costs more time than a little memory missing on
+      // one.
       if (++overs > 1) LeaveRoom(graph, peaks, 1, &limits);
       continue;
     }

@@ -1,5 +1,6 @@
 // One candidate plan of a step: a memory choice, scheduled within limits that
-// leave room for the tensors that ranks send and receive, lowered and emulated.
+// leave room for the tensors that ranks send and receive, then lowered and
+// emulated.
 #ifndef PIPELOOM_PLANNER_STEP_PLAN_CHOICE_H_
 #define PIPELOOM_PLANNER_STEP_PLAN_CHOICE_H_
 
@@ -19,25 +20,26 @@
 
 namespace pipeloom::planner {
 
+// A schedule with its memory choice and the plan made from it.
 struct Candidate {
-  // The graph's ranks with the limits that the schedule was made with: lower
-  // than the true ones by what sent and received tensors need.
+  // The graph's ranks with the memory limits that the schedule was made with:
+  // the true limits less the room that sent and received tensors need.
   IdVector<RankId, RankSpec> limits{};
   MemorySchedule made{};
   ExecutionPlan plan{};
   StepTrace predicted{};
 };
 
-// `limits` with room for two more tensors on each rank whose limit had to be
-// lowered: another schedule may have as many more on the way.
+// Returns `limits` with room for two more tensors on each rank whose limit had
+// to be lowered, since another schedule may have that many more under way.
 IdVector<RankId, RankSpec> WithMargin(const StageGraph& graph,
                                       IdVector<RankId, RankSpec> limits);
 
-// Schedules within `limits`, lowers, emulates and checks; with `fixed`, which
-// is for strategies that do not choose memory, for that selection. Where sent
-// and received tensors, or activations on their way to the host and back, break
-// a limit, it is lowered and the schedule made again. Adds to `evaluations`, of
-// an attempt that fails too.
+// Makes a schedule within `limits`, lowers it, emulates it and checks it. With
+// `fixed`, which is for strategies that do not choose memory, the schedule is
+// for that selection. If sent and received tensors, or activations on their way
+// to the host and back, break a limit, the limit is lowered and the schedule
+// made again. Adds to `evaluations`, also when it fails.
 absl::StatusOr<Candidate> PlanChoice(
     const PreparedJob& job, const PlanInput& input,
     const partition::BuiltGraph& built, const partition::StepMemory& memory,
@@ -45,23 +47,24 @@ absl::StatusOr<Candidate> PlanChoice(
     const SearchBudget& budget, int64_t* evaluations);
 
 // Spends the rest of the budget on a better plan of a strategy that chooses
-// memory itself: in parts, each going on from the one before, so that an answer
-// that breaks a limit by the tensors on their way is repaired and not lost.
+// memory itself. The search runs in parts, each going on from the one before,
+// so that an answer that breaks a limit by the tensors under way is repaired
+// instead of lost.
 absl::Status ImproveCandidate(const PreparedJob& job, const PlanInput& input,
                               const partition::BuiltGraph& built,
                               const partition::StepMemory& memory,
                               Candidate* best, int64_t* evaluations);
 
-// The plan of an answer, emulated; none where the tensors that ranks hold break
-// a limit of `built`.
+// Makes the plan of an answer and emulates it. Returns nullopt if the tensors
+// that ranks hold break a limit of `built`.
 absl::StatusOr<std::optional<Candidate>> MakeCandidate(
     const PreparedJob& job, const PlanInput& input,
     const partition::BuiltGraph& built, const partition::StepMemory& memory,
     MemorySchedule made, IdVector<RankId, RankSpec> limits);
 
 // Looks for an order with a better 90th percentile under `input.robust` until
-// the budget ends. The plan stays as it is where none is found, or where the
-// tensors that ranks send and receive do not fit in with it.
+// the budget ends. The plan stays as it is if none is found, or if the better
+// order leaves no room for the tensors that ranks send and receive.
 absl::StatusOr<RobustReport> MakeRobust(const PreparedJob& job,
                                         const PlanInput& input,
                                         const partition::BuiltGraph& built,

@@ -1,5 +1,5 @@
-// A step planned with its samples as they are and with surplus deferred to
-// later microbatches; the better plan is kept.
+// Planning a step twice, with its samples as they are and with surplus deferred
+// to later microbatches, and keeping the better plan.
 #ifndef PIPELOOM_PLANNER_STEP_PLAN_DEFERRED_H_
 #define PIPELOOM_PLANNER_STEP_PLAN_DEFERRED_H_
 
@@ -9,15 +9,17 @@
 
 namespace pipeloom::planner {
 
+// The better of the two plans.
 struct DeferredPlan {
   PlanResult plan{};
-  bool deferred = false;  // The samples are dealt by DeferSurplus.
+  bool deferred = false;  // Whether DeferSurplus dealt the samples.
 };
 
-// Each with the whole budget, so twice the time where deferral changes
-// anything. Never a later emulated finish than PlanStep without it (with equal
-// evaluations and no deadline); as it was when both are equal.
-// ResourceExhausted only if neither fits.
+// Plans both ways, each with the whole budget, so it takes twice the time if
+// deferral changes anything. With equal evaluations and no deadline, the
+// emulated finish is never later than that of PlanStep without deferral; on a
+// tie the undeferred plan is returned. Returns ResourceExhausted only if
+// neither fits.
 absl::StatusOr<DeferredPlan> PlanDeferred(const PreparedJob& job,
                                           const PlanInput& input,
                                           const partition::SampleCosts& costs);

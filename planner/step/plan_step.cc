@@ -21,14 +21,14 @@ absl::StatusOr<PreparedJob> PrepareJob(const Strategy& strategy,
 
 absl::StatusOr<PlanResult> PlanStep(const PreparedJob& job,
                                     const PlanInput& input) {
-  // Not for searches that only ask whether a partition is worth its while.
+  // Searches that only judge a partition make no plans of rivals.
   const auto* const others =
       dynamic_cast<const StartsFromOthers*>(job.strategy);
   if (input.budget.max_evaluations <= 1 || others == nullptr) {
     return PlanAlone(job, input);
   }
   absl::StatusOr<PlanResult> own = PlanAlone(job, input);
-  // A robust choice is not judged by the undisturbed time.
+  // The undisturbed time is no measure of a robust choice.
   if (own.ok() && input.robust.has_value()) return own;
   return BestOfRivals(others->Rivals(), job, input, std::move(own));
 }

@@ -1,4 +1,5 @@
-// The front door: one replica's batch of one step -> a checked plan.
+// The entry point of planning: turns one replica's batch of one step into a
+// checked plan.
 #ifndef PIPELOOM_PLANNER_STEP_PLAN_STEP_H_
 #define PIPELOOM_PLANNER_STEP_PLAN_STEP_H_
 
@@ -8,25 +9,29 @@
 
 namespace pipeloom::planner {
 
+// Makes and validates the strategy's partition for the job, judged by `sample`.
+// Keeps pointers to `strategy` and `costs`.
 absl::StatusOr<PreparedJob> PrepareJob(const Strategy& strategy,
                                        const emulator::StageCostModel& costs,
                                        const BatchMetadata& sample);
 
-// Splits the batch, prices the stages, searches, lowers, emulates and checks.
-// All strategies have the same memory tools
-// (partition/graph/memory_candidates.h). Those that do not choose by stage pair
-// themselves get the settings that an engineer would try
-// (planner/memory/memory_rules.h), each once with the least of searches, first
-// for all modules alike and then cheaper ones for a module alone; the best goes
-// on with what is left. The best by emulated step time among those that fit the
-// memory limit, boundary tensors included, is returned. At least one schedule a
-// setting is made, whatever the budget, until one fits. ResourceExhausted:
-// nothing was found to fit; it says which rank lacks how much even with
-// everything recomputed, and what schedules, without the tensors that ranks
-// receive, would need.
+// Plans one step: splits the batch, prices the stages, searches, lowers,
+// emulates and checks.
 //
-// A strategy that starts from others hands out their plan where that is faster
-// (planner/step/rival_plans.h).
+// All strategies have the same memory tools
+// (partition/graph/memory_candidates.h). Strategies that do not choose by stage
+// pair themselves get the settings that an engineer would try
+// (planner/memory/memory_rules.h): each setting gets one smallest possible
+// search, first settings alike for all modules, then cheaper ones for single
+// modules; the best goes on with the rest of the budget. Returns the plan with
+// the least emulated step time among those that fit the memory limit, boundary
+// tensors included. A strategy that starts from others returns the plan of
+// another where that is faster (planner/step/rival_plans.h).
+//
+// Whatever the budget, at least one schedule is made for each setting until one
+// fits. Returns ResourceExhausted if nothing was found to fit; the message says
+// which rank lacks how much even with everything recomputed, and what schedules
+// would need without the tensors that ranks receive.
 absl::StatusOr<PlanResult> PlanStep(const PreparedJob& job,
                                     const PlanInput& input);
 

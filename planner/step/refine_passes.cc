@@ -18,7 +18,7 @@ using partition::PassForm;
 using partition::StagePair;
 using partition::StepMemory;
 
-// By task of the fused graph, the split one's.
+// Maps tasks of the fused graph to those of the split one.
 IdVector<TaskId, TaskId> TasksInSplit(
     const StageGraph& fused, const IdVector<StagePairId, StagePair>& from,
     const IdVector<StagePairId, StagePair>& to) {
@@ -36,7 +36,7 @@ const MemoryChoice& ChoiceOf(const StepMemory& memory,
   return memory.candidates(id)[static_cast<size_t>(selection[id])].choice;
 }
 
-// Splits every pair that holds no more for it while its backward runs.
+// Splits every pair that then holds no more while its backward runs.
 void SplitWhereItFits(const partition::MemorySelection& selection,
                       StepMemory* memory) {
   for (const StagePairId id : memory->pairs.ids()) {
@@ -80,7 +80,8 @@ absl::StatusOr<MemorySchedule> InSplitStep(const partition::BuiltGraph& split,
   PIPELOOM_ASSIGN_OR_RETURN(
       const StageGraph graph,
       partition::ApplyMemory(split.graph, with_forms, answer.selection));
-  IdVector<TaskId, TaskId> weight_grad(graph.num_tasks());  // By backward.
+  // Indexed by backward.
+  IdVector<TaskId, TaskId> weight_grad(graph.num_tasks());
   for (const StagePair& pair : pairs) {
     if (!pair.weight_grad.is_none()) {
       weight_grad[pair.backward] = pair.weight_grad;
@@ -113,7 +114,7 @@ absl::StatusOr<SplitAnswer> ToSplit(const PreparedJob& job,
       partition::BuildStageGraph(*job.costs, job.partition, microbatches,
                                  {.split_backward = true}));
   const auto& pairs = answer.step.built.pairs;
-  // By stage the choices that the answer made.
+  // Indexed by stage: the choices that the answer made.
   IdVector<StageId, std::vector<MemoryChoice>> choices(
       job.partition.stages.size());
   for (const StagePairId id : pairs.ids()) {
@@ -138,8 +139,9 @@ absl::Status RefinePasses(const PreparedJob& job, const PlanInput& input,
                           Candidate* best) {
   const StageGraph limited = built.graph.WithRanks(best->limits);
   const MemorySchedule& made = best->made;
-  // The forms as they are, better ones for the order, and all backwards split,
-  // each with weight gradients in gaps.
+  // Three ways, each with weight gradients paired where possible: the forms as
+  // they are, forms chosen for the order, and those with all other backwards
+  // split too where that fits.
   std::optional<MemorySchedule> refined;
   int64_t shortest = made.found.schedule.step_time().count();
   const auto is_over = [&] {

@@ -1,5 +1,6 @@
-// The last step of every strategy: better forms of passes for the order that it
-// found (pass_forms.h, pair_passes.h). No strategy has a form that others lack.
+// The last step of every strategy: finds better forms of passes for the order
+// that it found (pass_forms.h, pair_passes.h). All strategies have the same
+// forms.
 #ifndef PIPELOOM_PLANNER_STEP_REFINE_PASSES_H_
 #define PIPELOOM_PLANNER_STEP_REFINE_PASSES_H_
 
@@ -13,29 +14,31 @@
 
 namespace pipeloom::planner {
 
-// A step whose trained stage pairs have weight-gradient tasks, so that each can
-// have either form.
+// A step whose trained stage pairs have weight-gradient tasks, so that each
+// pair can have either form.
 struct SplitStep {
   partition::BuiltGraph built{};
   partition::StepMemory memory{};
 };
 
-// `made`, an answer for a step with fused backwards only, as one for the split
-// step of the same microbatches: the same choices, order and times. `memory`:
-// that `made` selects from. NotFound: the split step lacks one of the choices.
+// Turns `made`, an answer for a step with fused backwards only, into an answer
+// for the split step of the same microbatches: the same choices, order and
+// times. `made` selects from `memory`. Returns NotFound if the split step lacks
+// one of the choices.
 absl::StatusOr<MemorySchedule> InSplitStep(
     const partition::BuiltGraph& split,
     const partition::StepMemory& split_memory,
     const partition::BuiltGraph& fused, const partition::StepMemory& memory,
     const MemorySchedule& made);
 
-// The split step of the same microbatches, and `made`, which is of a step with
-// fused backwards only, as an answer for it: the same choices, order and times.
-// `memory`: that `made` selects from.
+// The split step of some microbatches, and an answer for it.
 struct SplitAnswer {
   SplitStep step{};
   MemorySchedule made{};
 };
+// Builds the split step of the same microbatches, and turns `made`, an answer
+// for a step with fused backwards only, into an answer for it: the same
+// choices, order and times. `made` selects from `memory`.
 absl::StatusOr<SplitAnswer> ToSplit(const PreparedJob& job,
                                     const Microbatches& microbatches,
                                     const partition::BuiltGraph& fused,
@@ -43,9 +46,9 @@ absl::StatusOr<SplitAnswer> ToSplit(const PreparedJob& job,
                                     const MemorySchedule& made);
 
 // Improves the forms of the passes of `best`, whose answer is for `built` and
-// `memory`, of split backwards. It stays as it is where the step gets no
-// shorter, or where the tensors that ranks hold would not fit. Stops early when
-// the time of `budget` is over; its evaluations are not counted.
+// `memory` with split backwards. `best` stays as it is if the step gets no
+// shorter or if the tensors that ranks hold would not fit. Stops early when the
+// time of `budget` is over; evaluations are not counted.
 absl::Status RefinePasses(const PreparedJob& job, const PlanInput& input,
                           const partition::BuiltGraph& built,
                           const partition::StepMemory& memory,

@@ -16,14 +16,15 @@
 namespace pipeloom::planner {
 namespace {
 
-// At most so many evaluations of a search by another strategy.
+// The most evaluations of a search by another strategy.
 constexpr int64_t kSearchEvaluations = 60;
 
-// Under a deadline, the share of the time until which a rival is begun: a plan
-// takes some of them longer than what is left when the search has ended.
+// Under a deadline, the share of the time until which a rival is begun: some
+// take longer than what is left when the search has ended.
 constexpr double kBeginUntil = 0.6;
 
-// Of the step, for every choice that strategies which choose memory have.
+// Returns the bound of the step over every memory choice that strategies which
+// choose memory have.
 absl::StatusOr<NamedBound> BoundOfStep(const PreparedJob& prepared,
                                        const PlanInput& input,
                                        const Microbatches& microbatches) {
@@ -60,7 +61,8 @@ absl::StatusOr<PlanResult> BestOfRivals(
     PreparedJob with = job;
     with.strategy = rival.get();
     absl::StatusOr<PlanResult> plan = PlanAlone(with, once);
-    if (!plan.ok()) continue;  // Not for this partition, or too large.
+    // The strategy cannot plan this partition, or nothing fits.
+    if (!plan.ok()) continue;
     evaluations += plan->evaluations;
     const Duration time = plan->predicted.step_time();
     if (own.ok() && time >= own->predicted.step_time()) continue;

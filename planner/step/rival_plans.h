@@ -1,9 +1,9 @@
-// The plans that other strategies make of a step with little or no search:
-// classic orders, DIP's interleaving of the batch as it comes and its first
-// rollouts, each with the memory settings it would try by itself. A strategy
-// that starts from others (planner/strategy_abilities.h) hands out the fastest
-// of them where its own plan is slower, so no such row of a table is faster
-// than its own row.
+// Plans that other strategies make of a step with little or no search: classic
+// orders, DIP's interleaving of the batch as it comes and DIP's first rollouts,
+// each with the memory settings it would try by itself. A strategy that starts
+// from others (planner/strategy_abilities.h) returns the fastest of them if its
+// own plan is slower. So in a table of strategies no such row is faster than
+// its own row.
 #ifndef PIPELOOM_PLANNER_STEP_RIVAL_PLANS_H_
 #define PIPELOOM_PLANNER_STEP_RIVAL_PLANS_H_
 
@@ -16,13 +16,13 @@
 
 namespace pipeloom::planner {
 
-// Returns `own`, what the job's strategy made of the step, or the fastest of
-// the rivals' plans on the same partition if that is faster, under
-// the name of the job's strategy, with the bound of `own`. If `own` is
-// ResourceExhausted, every rival gets a try, whatever the budget; else none is
-// begun when more than 60 % of the time is used, but the number of evaluations
-// does not count, as a plan takes few.
-// Evaluations are added up. Errors: those of `own`.
+// Returns `own`, the plan of the job's strategy, or the fastest of the rivals'
+// plans on the same partition if that is faster; it then has the name of the
+// job's strategy and the bound of `own`. If `own` is ResourceExhausted, every
+// rival is tried, whatever the time. Otherwise none is begun once 60 % of the
+// time is used; the number of evaluations does not end the attempts, as a plan
+// takes few. A stop request always does. Evaluations are added up. Errors are
+// those of `own`.
 absl::StatusOr<PlanResult> BestOfRivals(
     const std::vector<std::unique_ptr<Strategy>>& rivals,
     const PreparedJob& job, const PlanInput& input,

@@ -12,11 +12,11 @@ namespace pipeloom::planner {
 namespace {
 
 constexpr size_t kMaxSteps = 16;
-// With fewer, orders other than the sample's are drawn.
+// A sample with fewer steps is filled up with steps in other orders.
 constexpr size_t kEnoughSteps = 8;
 constexpr uint64_t kShuffleSeed = 0x5eed5;
 
-// One replica's steps. Keeps a reference to the costs.
+// Makes one replica's steps and weighs them. Keeps a reference to the costs.
 class Weigher {
  public:
   explicit Weigher(const emulator::StageCostModel& costs)
@@ -59,18 +59,19 @@ class Weigher {
 absl::StatusOr<std::vector<WeighedStep>> StepsInOrder(
     const Weigher& weigher, const BatchMetadata& sample) {
   std::vector<WeighedStep> all;
-  size_t full = 0;  // Microbatches of the steps before.
+  size_t full = 0;  // Number of microbatches of the steps before.
   for (int64_t first = 0;
        first < sample.samples.size() && all.size() < kMaxSteps;) {
     auto packed = partition::PackStep(weigher.job(), sample, first);
     if (!packed.ok()) {
-      if (!all.empty()) break;  // What is left is no work for the model.
+      // The rest of the sample has no work for the model.
+      if (!all.empty()) break;
       return absl::InvalidArgumentError(absl::StrFormat(
           "the sample of batches that a partition is chosen by: %s",
           packed.status().message()));
     }
     first += packed->num_samples;
-    // A short last step stands for nothing.
+    // A short last step is not representative.
     const size_t size = packed->packed[0].size();
     if (first >= sample.samples.size() && size < full) break;
     full = std::max(full, size);
@@ -101,8 +102,8 @@ Duration MeanWork(const std::vector<WeighedStep>& pool, size_t first,
   return sum / static_cast<int64_t>(end - first);
 }
 
-// Where each of `runs` runs of the sorted steps begins: the least sum of
-// distances from their runs' means. REQUIRES: 1 <= runs <= steps.
+// Returns where each of `runs` runs of the sorted steps begins, for the least
+// sum of distances from their runs' means. REQUIRES: 1 <= runs <= steps.
 std::vector<size_t> EvenRuns(const std::vector<WeighedStep>& pool,
                              size_t runs) {
   const size_t n = pool.size();
@@ -112,7 +113,7 @@ std::vector<size_t> EvenRuns(const std::vector<WeighedStep>& pool,
     for (size_t i = first; i < end; ++i) sum += Distance(pool[i].work, mean);
     return sum;
   };
-  // By runs so far, then steps in them.
+  // Indexed by number of runs so far, then by number of steps in them.
   std::vector<std::vector<Duration>> least(runs + 1,
                                            std::vector<Duration>(n + 1));
   std::vector<std::vector<size_t>> begin(runs + 1,
@@ -148,7 +149,7 @@ absl::StatusOr<std::vector<partition::PackedStep>> SampleSteps(
   const size_t n = all.size();
   const size_t k = std::min(n, static_cast<size_t>(std::max(count, 1)));
   std::vector<partition::PackedStep> steps;
-  // The middles of k equal parts.
+  // Takes the middles of k equal parts.
   for (size_t i = 0; i < k; ++i) {
     steps.push_back(std::move(all[(2 * i + 1) * n / (2 * k)].step));
   }
@@ -180,7 +181,7 @@ std::vector<WeighedStep> Stratify(std::vector<WeighedStep> pool,
     std::reverse(pool.begin(), pool.end());
     return pool;
   }
-  // Those that stand for themselves.
+  // Steps that stand for themselves.
   std::vector<WeighedStep> alone;
   if (count >= 2) {
     alone.push_back(std::move(pool.back()));
@@ -226,7 +227,7 @@ absl::StatusOr<partition::PackedStep> PackFullStep(
     absl::StatusOr<partition::PackedStep> packed =
         partition::PackStep(job, repeated, 0);
     const auto wanted = static_cast<size_t>(job.training.microbatches);
-    // The last replica is the first that is short.
+    // The last replica is the first to run short.
     const bool full = packed.ok() && packed->packed.back().size() >= wanted;
     if (full || doubled == 12 || repeated.samples.size() == 0) return packed;
     const BatchMetadata once = repeated;

@@ -1,5 +1,5 @@
-// Steps made of a sample of a job's batches, by which what is decided once a
-// job is judged: its partition, layout and placement.
+// Steps made of a sample of a job's batches. Decisions that are made once a job
+// (partition, layout and placement) are judged by them.
 #ifndef PIPELOOM_PLANNER_STEP_SAMPLE_STEPS_H_
 #define PIPELOOM_PLANNER_STEP_SAMPLE_STEPS_H_
 
@@ -15,37 +15,42 @@
 
 namespace pipeloom::planner {
 
-// A whole step of all replicas; a sample that is too short for one is repeated.
+// Packs a whole step of all replicas; a sample that is too short for one is
+// repeated.
 absl::StatusOr<partition::PackedStep> PackFullStep(const JobSpec& job,
                                                    const BatchMetadata& sample);
 
-// One replica's steps of the sample, at most `count`, evenly spread over how
-// much work they are. InvalidArgument: there is none. Milliseconds.
+// Returns one replica's steps of the sample, at most `count`, evenly spread
+// over how much work they are. Returns InvalidArgument if there is none. Takes
+// milliseconds.
 absl::StatusOr<std::vector<partition::PackedStep>> SampleSteps(
     const emulator::StageCostModel& costs, const BatchMetadata& sample,
     int32_t count);
 
+// A step with the work and memory it takes.
 struct WeighedStep {
-  partition::PackedStep step{};  // Of one replica, its first.
-  Duration work{};               // All passes of all modules on one rank.
-  // Activations of the microbatch that has most, whole, in one place.
+  partition::PackedStep step{};  // Belongs to one replica, the first.
+  Duration work{};  // Time of all passes of all modules on one rank.
+  // Activations of the microbatch that has most, kept in full in one place.
   Bytes fullest{};
-  int32_t weight = 1;  // Steps of the sample that it stands for.
+  int32_t weight = 1;  // Number of the sample's steps that it stands for.
 };
 
-// One replica's steps in the sample's order, up to 16. Where a sample has from
-// 2 to 7, more of the same samples in other orders, drawn from a fixed seed:
-// how heavy the heaviest steps are shows only among many. Errors and cost as
-// SampleSteps.
+// Returns one replica's steps in the sample's order, up to 16. A sample that
+// has from 2 to 7 is filled up with steps of the same samples in other orders,
+// drawn from a fixed seed, since only many steps show how heavy the heaviest
+// are. Errors and cost are those of SampleSteps.
 absl::StatusOr<std::vector<WeighedStep>> StepPool(
     const emulator::StageCostModel& costs, const BatchMetadata& sample);
 
-// At most `count` steps that stand for all of `pool`, whose weights are the
-// numbers of steps they stand for. The heaviest stands for itself, from four on
-// also the one with the fullest microbatch: memory is what few steps show. The
-// others, by work, are cut into runs with the least sum of distances from their
-// runs' mean work, and each has the step nearest to it. Runs with the most work
-// in all go first, those that stand for themselves last. REQUIRES: count >= 1.
+// Returns at most `count` steps that stand for all of `pool`, each with the
+// number of steps it stands for as its weight. With two or more, the heaviest
+// stands for itself; with four or more, so does the one with the fullest
+// microbatch, as few steps show the need for memory. The others, sorted by
+// work, are cut into runs with the least sum of distances from their runs' mean
+// work, and each run is represented by the step nearest to its mean. Runs with
+// the most total work go first, steps that stand for themselves last. REQUIRES:
+// count >= 1.
 std::vector<WeighedStep> Stratify(std::vector<WeighedStep> pool, int32_t count);
 
 }  // namespace pipeloom::planner

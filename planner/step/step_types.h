@@ -1,4 +1,4 @@
-// What planning a step takes and gives (planner/step/plan_step.h).
+// Inputs and results of planning a step (planner/step/plan_step.h).
 #ifndef PIPELOOM_PLANNER_STEP_STEP_TYPES_H_
 #define PIPELOOM_PLANNER_STEP_STEP_TYPES_H_
 
@@ -27,40 +27,47 @@ struct PreparedJob {
   Partition partition{};
 };
 
+// One replica's step, and how it is planned.
 struct PlanInput {
   const partition::PackedStep* packed = nullptr;
   int64_t step = 0;
   int32_t replica = 0;
   uint64_t seed = 1;
   SearchBudget budget{};
-  // Set: of the schedules found, the one with the best 90th percentile under
-  // these disturbances is taken, for which 30 % of the budget are kept.
+  // If set, the schedule with the best 90th percentile of step times under
+  // these disturbances is chosen among those found; 30 % of the budget is kept
+  // for it.
   std::optional<Disturbances> robust{};
 };
 
-// The step times of the plan and of the one that is best undisturbed.
+// Step times under disturbances of the chosen plan and of the plan that is best
+// without disturbances.
 struct RobustReport {
   RobustTimes chosen{};
   RobustTimes nominal{};
 };
 
+// A checked plan and figures of it.
 struct PlanResult {
   ExecutionPlan plan{};   // Passes ValidateExecutionPlan.
-  StepTrace predicted{};  // Of EmulateStep.
+  StepTrace predicted{};  // The result of EmulateStep.
   Microbatches microbatches{};
-  MemoryPolicy memory{};  // By stage pair.
-  // Of the step within its limits; for strategies that choose memory, of any
-  // of their choices (planner/bounds/plan_bound.h), else for the choice made.
+  MemoryPolicy memory{};  // Indexed by stage pair.
+  // No schedule of the step within its limits is faster: with any memory choice
+  // for strategies that choose memory (planner/bounds/plan_bound.h), otherwise
+  // with the choice made.
   Duration lower_bound{};
-  const char* bound_source = "chain";  // NamedBound's.
+  const char* bound_source = "chain";  // NamedBound::source.
   int64_t evaluations = 0;
   bool proven_optimal = false;
-  std::optional<RobustReport> robust{};  // If it was asked for.
+  std::optional<RobustReport> robust{};  // Set if the input asked for it.
+  // Returns the gap, bubble and epilogue as shares (docs/glossary.md), and the
+  // MFU in [0, 1].
   double gap_ratio() const;
   double bubble_ratio() const;
   double epilogue_ratio() const;
   double mfu() const;
-  std::vector<Bytes> peak_bytes() const;  // Per rank, of one GPU.
+  std::vector<Bytes> peak_bytes() const;  // Indexed by rank; of one GPU.
 };
 
 }  // namespace pipeloom::planner

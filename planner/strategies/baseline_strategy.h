@@ -1,5 +1,5 @@
-// A strategy with one fixed order for concatenated modules: what the classic
-// schedules have in common.
+// A strategy with one fixed order for concatenated modules: the common part of
+// the classic schedules.
 #ifndef PIPELOOM_PLANNER_STRATEGIES_BASELINE_STRATEGY_H_
 #define PIPELOOM_PLANNER_STRATEGIES_BASELINE_STRATEGY_H_
 
@@ -15,11 +15,13 @@
 
 namespace pipeloom::planner {
 
-// One evaluation. With a split backward, weight gradients go before a task that
-// a rank's memory limit has no room for otherwise, as in the zero-bubble
-// heuristics; memory over a limit even so is ResourceExhausted.
+// A strategy that makes one evaluation. With a split backward, it runs weight
+// gradients before a task for which the rank's memory limit has no room
+// otherwise, as in the zero-bubble heuristics. Returns ResourceExhausted if
+// memory is over a limit even so.
 class BaselineStrategy : public Strategy {
  public:
+  // Makes the orders of a pipeline.
   using OrderRule =
       std::function<absl::StatusOr<RankOrders>(const VirtualPipeline&)>;
 
@@ -27,19 +29,20 @@ class BaselineStrategy : public Strategy {
     kLooped,  // Every segment goes from the first rank to the last.
     kVee,     // Odd segments go back from the last rank to the first.
   };
+  // The differences between the classic schedules, apart from their orders.
   struct Traits {
-    // At most so many segments; fewer when the model has not a layer for each
-    // of their stages.
+    // The most segments; fewer if the model does not have a layer for each of
+    // their stages.
     int32_t max_chunks = 1;
-    // The ways to balance layers: the one that plans the sample's median step
-    // fastest is taken, the first where there is one only or no plan fits.
+    // The ways to balance layers. The one that plans the sample's median step
+    // fastest is taken; the first if there is only one or no plan fits.
     std::vector<partition::LayerWeight> weights = {
         partition::LayerWeight::kCount};
     Shape shape = Shape::kLooped;
     bool split_backward = false;
   };
   BaselineStrategy(absl::string_view name, Traits traits, OrderRule rule);
-  // Looped, backward not split.
+  // Makes a looped strategy whose backward is not split.
   BaselineStrategy(absl::string_view name, int32_t max_chunks,
                    partition::LayerWeight weight, OrderRule rule);
 

@@ -1,5 +1,5 @@
 // The classic schedules as strategies: modules concatenated, layers balanced,
-// and one fixed order on each (orders/).
+// and one fixed order for each strategy (orders/).
 #ifndef PIPELOOM_PLANNER_STRATEGIES_CLASSIC_H_
 #define PIPELOOM_PLANNER_STRATEGIES_CLASSIC_H_
 
@@ -9,18 +9,18 @@
 
 namespace pipeloom::planner {
 
-// One segment, layers balanced by count.
+// These have one segment, with layers balanced by count.
 std::unique_ptr<Strategy> MakeGPipe();
 std::unique_ptr<Strategy> MakeOneFOneB();
-// Two segments, one after another over the ranks, balanced by count.
+// Has two segments, one after another over the ranks, balanced by count.
 std::unique_ptr<Strategy> MakeInterleaved();
-// As it is the usual baseline for multimodal models: as interleaved, balanced
-// by parameters.
+// The usual baseline for multimodal models: as interleaved, but balanced by
+// parameters.
 std::unique_ptr<Strategy> MakeMegatron();
 
-// Layers balanced by count or by parameters, whichever plans the sample's
+// These balance layers by count or by parameters, whichever plans the sample's
 // median step faster. zb-h1 has one segment; the others have two in a V, or one
-// when there are fewer layers than that.
+// if there are too few layers for two.
 std::unique_ptr<Strategy> MakeZeroBubbleH1();
 std::unique_ptr<Strategy> MakeZeroBubbleV();
 std::unique_ptr<Strategy> MakeDualPipeV();

@@ -14,8 +14,8 @@
 namespace pipeloom::planner {
 namespace {
 
-// 1F1B of microbatches that are named one after another, run as far as those
-// named allow.
+// 1F1B of microbatches that are added one after another, run as far as those
+// added allow.
 class GrowingPipeline {
  public:
   explicit GrowingPipeline(const VirtualPipeline& pipeline)
@@ -51,8 +51,8 @@ class GrowingPipeline {
     }
   }
 
-  // How long the first rank would wait for its next backward if no forward went
-  // before it; 0 while that is not known.
+  // Returns how long the first rank would wait for its next backward if no
+  // forward went before it; 0 while that is unknown.
   Duration Gap() const {
     const Rank& first = ranks_.front();
     const size_t next = first.backward_end.size();
@@ -64,19 +64,21 @@ class GrowingPipeline {
 
  private:
   struct Rank {
-    std::vector<Duration> forward{};  // Times, by microbatch.
+    std::vector<Duration> forward{};  // Times, indexed by microbatch.
     std::vector<Duration> backward{};
-    std::vector<Duration> forward_end{};  // By place in the order.
+    // Ends, indexed by place in the order.
+    std::vector<Duration> forward_end{};
     std::vector<Duration> backward_end{};
     Duration free_at{};
   };
 
-  // Runs the rank's next pass if its input is there.
+  // Runs the rank's next pass if its input has arrived. Returns whether it did.
   bool Step(size_t r) {
     Rank& rank = ranks_[r];
     const size_t forwards = rank.forward_end.size();
     const size_t backwards = rank.backward_end.size();
-    const size_t ahead = ranks_.size() - r;  // Of forwards, at most.
+    // The most forwards that may be ahead of backwards.
+    const size_t ahead = ranks_.size() - r;
     const bool all_in = forwards == rank.forward.size();
     if (forwards < backwards + ahead && !all_in) {
       if (forwards >= order_.size()) return false;
@@ -131,7 +133,7 @@ struct Unit {
   std::vector<partition::LayerUnit> layers{};
 };
 
-// Leading encoders, the backbones after them, and the rest.
+// Returns the leading encoders, the backbones after them, and the rest.
 std::vector<Unit> UnitsOf(const ModelSpec& model,
                           const std::vector<partition::LayerUnit>& layers) {
   std::vector<Unit> units = {{"encoder"}, {"backbone"}, {"generator"}};
@@ -195,7 +197,7 @@ class DistTrain : public BaselineStrategy {
   }
 
  private:
-  // All ways to write p as a sum of n numbers >= 1.
+  // Returns all ways to write p as a sum of n numbers >= 1.
   static std::vector<std::vector<int32_t>> Divisions(int32_t p, int32_t n) {
     if (n == 1) return {{p}};
     std::vector<std::vector<int32_t>> all;

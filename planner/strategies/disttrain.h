@@ -4,18 +4,18 @@
 // one pipeline.
 //
 // Sizes: of all ways to give the job's ranks to the units, the one with the
-// least time of the sample's median step, emulated under the memory limit (the
-// paper minimises warm-up plus steady state of the same pipeline in closed
-// form).
+// least emulated time of the sample's median step under the memory limit is
+// taken (the paper minimises warm-up plus steady state of the same pipeline in
+// closed form).
 //
 // Order of microbatches (section 5 of the paper): the smallest goes first, the
-// ranks - 1 next smallest go last, and each in between is the one whose first
-// stage best fits the gap that the first rank has before its next backward.
-// The order as given is kept where it is faster, or the other needs too much
-// memory.
+// ranks - 1 next smallest go last, and each microbatch in between is the one
+// whose first stage best fits the gap that the first rank has before its next
+// backward. The given order is kept if it is faster, or if the other needs too
+// much memory.
 //
-// Not modelled: tensor and data parallel sizes of each unit's own, with
-// brokers between them; samples go to replicas as for every strategy.
+// Not modelled: separate tensor and data parallel sizes of each unit, with
+// brokers between them. Samples go to replicas as for every strategy.
 #ifndef PIPELOOM_PLANNER_STRATEGIES_DISTTRAIN_H_
 #define PIPELOOM_PLANNER_STRATEGIES_DISTTRAIN_H_
 
@@ -28,14 +28,16 @@
 
 namespace pipeloom::planner {
 
-// The microbatches in the order in which they enter. O(microbatches x
-// (microbatches + ranks)).
+// Returns the microbatches in the order in which they enter the pipeline.
+// O(microbatches x (microbatches + ranks)).
 std::vector<int32_t> DistTrainMicrobatchOrder(const VirtualPipeline& pipeline);
 
-// InvalidArgument when the pipeline has more than one segment.
+// Returns the orders. InvalidArgument if the pipeline has more than one
+// segment.
 absl::StatusOr<RankOrders> DistTrainOrders(const VirtualPipeline& pipeline);
 
-// Its MakePartition is InvalidArgument when there are fewer ranks than units.
+// Makes the strategy. Its MakePartition returns InvalidArgument if there are
+// fewer ranks than units.
 std::unique_ptr<Strategy> MakeDistTrain();
 
 }  // namespace pipeloom::planner

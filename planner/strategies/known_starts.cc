@@ -26,9 +26,10 @@
 namespace pipeloom::planner {
 namespace {
 
-// So many of the orders, the best of a rough choice, get a thorough one.
+// Number of orders, those with the best rough choices, that get a thorough
+// choice.
 constexpr size_t kThorough = 2;
-// The rough one.
+// Options of the rough choice.
 constexpr ChooseMemoryOptions kRough = {.rounds = 2,
                                         .program = {.gap = 0.05,
                                                     .max_nodes = 0,
@@ -41,7 +42,7 @@ bool SplitsBackward(const StageGraph& graph) {
                      [](const Task& t) { return t.pass == Pass::kWeightGrad; });
 }
 
-// Whether the second segment goes back from the last rank to the first.
+// Returns whether the second segment goes back from the last rank to the first.
 bool IsVee(const Partition& partition) {
   if (partition.num_segments != 2) return false;
   RankId first_of[2];
@@ -53,7 +54,8 @@ bool IsVee(const Partition& partition) {
          first_of[1] == RankId(partition.num_ranks - 1);
 }
 
-// Groups one after another, as memory is shortest so.
+// Returns orders that run groups one after another, which takes the least
+// memory.
 RankOrders OneByOne(const StageGraph& graph,
                     const partition::StepMemory& memory) {
   const FlatGraph least = LeastMemory(graph, memory);
@@ -112,7 +114,7 @@ class KnownStarts::Tried {
     partition::MemorySelection selection{};
   };
 
-  // All starts, or those that were the best so far.
+  // Makes the best of all starts, or of those that were best in the first call.
   absl::StatusOr<MemorySchedule> Make(const StageGraph& graph,
                                       const partition::StepMemory& memory,
                                       const Partition& partition, uint64_t seed,
@@ -204,7 +206,8 @@ class KnownStarts::Tried {
 
   SearchBudget dip_;
   int64_t evaluations_ = 0;
-  std::vector<RankOrders> good_{};  // Of the first call, the best first.
+  // Best orders of the first call, the best first.
+  std::vector<RankOrders> good_{};
 };
 
 KnownStarts::KnownStarts(absl::string_view name, SearchBudget dip)

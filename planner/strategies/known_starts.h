@@ -1,9 +1,9 @@
-// What other strategies would run, as starts of a search that chooses memory:
-// the classic orders on the partition at hand, DIP's first constructions, and,
-// where none of them fits, microbatches one after another. Each gets the best
+// The schedules of other strategies as starts of a search that chooses memory:
+// the classic orders on the given partition, DIP's first constructions, and, if
+// none of them fits, microbatches one after another. Each start gets the best
 // memory choices for its order (planner/memory/choose_memory.h). So a search
-// that keeps the best of these is never worse than they are, and says that
-// nothing fits only where none of them does.
+// that keeps the best of these is never worse than they are, and reports that
+// nothing fits only if none of them does.
 #ifndef PIPELOOM_PLANNER_STRATEGIES_KNOWN_STARTS_H_
 #define PIPELOOM_PLANNER_STRATEGIES_KNOWN_STARTS_H_
 
@@ -20,33 +20,36 @@
 
 namespace pipeloom::planner {
 
-// The classic strategies' orders of any graph, as far as they are defined on
-// the partition; those that make orders without looking at times first. Orders
-// may need more memory than there is.
+// Returns the classic strategies' orders of a graph, as far as they are defined
+// on the partition; first those that do not depend on task times. Orders may
+// need more memory than there is.
 std::vector<RankOrders> KnownOrders(const StageGraph& graph,
                                     const Partition& partition);
 
-// A strategy whose schedule is the best of the starts. Under lower limits than
-// those of its first call it tries only what was good then. For one step.
+// A strategy whose schedule is the best of the starts. For one step: under
+// lower limits than those of its first call, it only tries the starts that were
+// best then.
 class KnownStarts : public Strategy {
  public:
-  // `name`: of the strategy that its plans are for. `dip`: the budget of DIP's
-  // part; nothing of it with less than one evaluation.
+  // Makes the strategy. `name` is that of the strategy that its plans are for.
+  // `dip` is the budget of DIP's part, which is left out with less than one
+  // evaluation.
   KnownStarts(absl::string_view name, SearchBudget dip);
   ~KnownStarts() override;
 
   absl::string_view name() const override { return name_; }
   bool split_backward() const override { return true; }
   bool chooses_memory() const override { return true; }
-  // Unimplemented: it takes the partition of the strategy it is for.
+  // Returns Unimplemented: the partition is that of the strategy it is for.
   absl::StatusOr<Partition> MakePartition(
       const emulator::StageCostModel& costs,
       const BatchMetadata& sample) const override;
+  // Returns Unimplemented: it chooses memory too.
   absl::StatusOr<SearchResult> MakeSchedule(
       const StageGraph& graph, const Partition& partition, uint64_t seed,
       const SearchBudget& budget) const override;
-  // ResourceExhausted: none of the starts fits with any choices tried. Until
-  // something fits the budget does not count.
+  // Returns ResourceExhausted if none of the starts fits with any choices
+  // tried. The budget only counts once something fits.
   absl::StatusOr<MemorySchedule> MakeMemorySchedule(
       const StageGraph& graph, const partition::StepMemory& memory,
       const Partition& partition, uint64_t seed,

@@ -22,7 +22,7 @@ namespace pipeloom::planner {
 namespace {
 
 constexpr int32_t kMaxVirtualStages = 8;
-// Steps of the sample that the best settings are judged by, and how many.
+// Number of sample steps that the finalists are judged by, and of finalists.
 constexpr int32_t kSteps = 4;
 constexpr size_t kFinalists = 5;
 
@@ -115,7 +115,8 @@ class MegatronTuned : public Setting {
   }
 
  private:
-  // The sum over the steps; nullopt where one does not fit, or at `limit`.
+  // Returns the sum over the steps; nullopt if one does not fit, or once the
+  // sum reaches `limit`.
   static absl::StatusOr<std::optional<Duration>> TimeOf(
       const emulator::StageCostModel& costs, const Partition& layout,
       const std::vector<partition::PackedStep>& steps,
@@ -136,8 +137,8 @@ class MegatronTuned : public Setting {
     return sum;
   }
 
-  // All different partitions of the settings that keep the job's rules; the
-  // first is Megatron's usual one whatever the rules are.
+  // Returns all different partitions of the settings that keep the job's rules.
+  // The first is Megatron's usual one, whatever the rules are.
   static absl::StatusOr<std::vector<Partition>> Layouts(const JobSpec& job,
                                                         const Units& by_time) {
     PIPELOOM_ASSIGN_OR_RETURN(Partition usual,

@@ -15,7 +15,7 @@
 
 namespace pipeloom::planner {
 
-// A second or two a job.
+// Makes the strategy. Its MakePartition takes a second or two for each job.
 std::unique_ptr<Strategy> MakeMegatronTuned();
 
 }  // namespace pipeloom::planner

@@ -28,7 +28,7 @@ using partition::MemorySelection;
 using partition::PassForm;
 using partition::StepMemory;
 
-// Shares of the way from keeping everything to the least, for all modules.
+// Shares of the way from keeping everything to min-memory, for all modules.
 constexpr double kLevels[] = {0, 1, 0.5, 0.25, 0.75};
 // Levels judged at once, for any number of threads.
 constexpr size_t kAtOnce = 2;
@@ -36,32 +36,36 @@ constexpr size_t kAtOnce = 2;
 constexpr int kTries = 4;
 // Batches of forms that a level is judged with.
 constexpr int32_t kLevelFormBatches = 4;
-// Shares of the budget until which levels are chosen, and the order is searched
-// before forms and memory choices are made anew.
+// Shares of the budget until which levels are chosen, and until which the order
+// is searched before forms and memory choices are made anew.
 constexpr double kLevelsUntil = 0.2;
 constexpr double kOrderUntil[] = {0.8};
-// How good a level is shows only once its order has been searched: the same for
-// the best level and then for the next, if that is little worse.
+// Shares of the budget until which the orders of the best level and of the next
+// one are searched; the latter only if its time is at most kRaceMost times the
+// best. How good a level is shows only once its order has been searched.
 constexpr double kRaceUntil[] = {0.4, 0.6};
 constexpr double kRaceMost = 1.04;
-// Where copies are offered, for the best with them and for the best without.
+// The same where copies are offered, for the best level with them and for the
+// best one without.
 constexpr double kCopyRaceUntil[] = {0.35, 0.5};
 
-// How long list schedules that follow an order wait for what is next in it, in
-// durations of what could run instead.
+// How long list schedules that follow an order wait for the next task in it, in
+// durations of the task that could run instead.
 constexpr double kFollowPatience[] = {0, 1, 8};
 
+// An answer: choices, forms and an order for them.
 struct Known {
   MemorySelection selection{};
   FormSelection forms{};
   int64_t time = kNoLimit;
   RankOrders orders{};
-  // That found the orders, maybe for the choices before these.
+  // The search that found the orders, maybe for the choices before these.
   std::shared_ptr<GraphSearch> search{};
-  bool chosen = false;  // The choices are the best found for the orders.
+  // Whether the choices are the best found for the orders.
+  bool chosen = false;
 };
 
-// Levels for all modules, and for each module alone, without copies.
+// Returns levels for all modules, and for each module alone, without copies.
 std::vector<MemorySelection> Levels(const StepMemory& memory,
                                     const Partition& partition) {
   std::vector<MemorySelection> levels;
@@ -78,7 +82,8 @@ std::vector<MemorySelection> Levels(const StepMemory& memory,
   for (const double share : kLevels) {
     add(without_copies(uncopied.Level(share)));
   }
-  // What holds least may peak high in the backward, and the other way round.
+  // The choices that hold least may peak high in the backward, and the other
+  // way round.
   for (const int64_t at_once : {int64_t{partition.num_ranks}, int64_t{1}}) {
     add(without_copies(uncopied.Lean(at_once)));
   }
@@ -104,8 +109,9 @@ std::vector<MemorySelection> Levels(const StepMemory& memory,
   return levels;
 }
 
-// With copies that cost no time, of all sizes or up to the middle one: the
-// largest decides how much room all of them take. Then the least of all.
+// Returns levels with copies that cost no time, up to the middle size and of
+// all sizes, as the largest copy decides how much room all of them take; then
+// min-memory.
 std::vector<MemorySelection> CopyLevels(const StepMemory& memory) {
   const std::vector<Bytes> copies = memory.CopySizes();
   if (copies.empty()) return {};
@@ -118,7 +124,7 @@ std::vector<MemorySelection> CopyLevels(const StepMemory& memory) {
 
 class MemorySearch {
  public:
-  // `bound`: of the step time for any choices.
+  // `bound`: lower bound of the step time for any choices.
   MemorySearch(const StageGraph& graph, const StepMemory& memory,
                const NamedBound& bound, uint64_t seed)
       : graph_(&graph),
@@ -128,7 +134,7 @@ class MemorySearch {
         seed_(seed) {}
 
   const std::optional<Known>& best() const { return best_; }
-  // Puts what is known aside; what comes next begins anew.
+  // Takes out what is known, so that the search begins anew.
   std::optional<Known> Take() { return std::exchange(best_, std::nullopt); }
   void Offer(std::optional<Known> known) {
     if (!known.has_value()) return;
@@ -138,8 +144,8 @@ class MemorySearch {
   int64_t evaluations() const { return evaluations_; }
   const absl::Status& shortage() const { return shortage_; }
 
-  // Judges up to kAtOnce levels at once, each by a few list schedules with its
-  // graph and then the best choices for the best of them.
+  // Judges up to kAtOnce levels at once: each by a few list schedules with its
+  // graph, and then with the best choices for the best of them.
   absl::Status Try(absl::Span<const MemorySelection> levels, int tries,
                    const SearchBudget& budget) {
     std::array<Judged, kAtOnce> judged;
@@ -165,7 +171,7 @@ class MemorySearch {
     return absl::OkStatus();
   }
 
-  // The next best level, if it is little worse than the best.
+  // Takes the next best level; nullopt if it is much worse than the best.
   std::optional<Known> TakeNext() {
     std::optional<Known> next = std::exchange(next_, std::nullopt);
     if (!best_.has_value() || !next.has_value() ||
@@ -176,7 +182,7 @@ class MemorySearch {
     return next;
   }
 
-  // Searches the orders of the best and of `other` for a while.
+  // Searches the orders of the best level and of `other` for a while.
   absl::Status Race(std::optional<Known> other, const double (&until)[2],
                     const SearchBudget& budget) {
     if (best_.has_value() && other.has_value()) {
@@ -188,7 +194,8 @@ class MemorySearch {
     return absl::OkStatus();
   }
 
-  // Goes on from an earlier answer, whose choices may be too much now.
+  // Goes on from an earlier answer, whose choices may need more memory than
+  // there is.
   absl::Status Resume(const MemorySchedule& start, const SearchBudget& budget) {
     Known known{.selection = start.selection,
                 .forms = start.forms,
@@ -201,8 +208,8 @@ class MemorySearch {
     return Follow(start, budget);
   }
 
-  // Takes another strategy's answer if it is better; its choices as they are
-  // where they fit.
+  // Takes another strategy's answer if it is better; with its own choices if
+  // they fit.
   absl::Status TryKnown(const MemorySchedule& known,
                         const SearchBudget& budget) {
     Known level{.selection = known.selection,
@@ -224,7 +231,7 @@ class MemorySearch {
     return absl::OkStatus();
   }
 
-  // The best choices for the best order so far.
+  // Makes the best choices for the best order so far.
   absl::Status Choose(const SearchBudget& budget) {
     return ChooseFor(budget, &*best_);
   }
@@ -257,7 +264,8 @@ class MemorySearch {
     return absl::OkStatus();
   }
 
-  // The best forms of passes for the best order so far. True if any changed.
+  // Makes the best forms of passes for the best order so far. Returns whether
+  // any changed.
   absl::StatusOr<bool> ChooseForms(const SearchBudget& budget) {
     if (budget.Exhausted(evaluations_)) return false;
     return ChooseFormsFor(0, PassFormOptions{}.max_batches, &evaluations_,
@@ -265,7 +273,8 @@ class MemorySearch {
   }
 
  private:
-  // The memory choices with these forms, until the next call for the slot.
+  // Returns the memory choices with these forms, valid until the next call for
+  // the slot.
   const StepMemory& With(const FormSelection& forms, size_t slot = 0) {
     memories_[slot].SetForms(forms);
     return memories_[slot];
@@ -292,9 +301,9 @@ class MemorySearch {
     return true;
   }
 
-  // An order made for more room is seldom mended by what is kept alone: list
-  // schedules that keep to it as far as the limits let them, the choices as
-  // they are, and then made anew.
+  // An order made for more room can seldom be repaired by memory choices alone.
+  // So makes list schedules that follow it as far as the limits let them, with
+  // the choices as they are, and then makes the choices anew.
   absl::Status Follow(const MemorySchedule& start, const SearchBudget& budget) {
     PIPELOOM_ASSIGN_OR_RETURN(
         const StageGraph chosen,
@@ -323,7 +332,7 @@ class MemorySearch {
     return absl::OkStatus();
   }
 
-  using Chooser = std::unique_ptr<MemoryChooser>;  // Once it is needed.
+  using Chooser = std::unique_ptr<MemoryChooser>;  // Made when first needed.
   struct Judged {
     absl::Status status{};
     Known level{};
@@ -397,7 +406,8 @@ class MemorySearch {
     evaluations_ += evaluations;
     return status;
   }
-  // Leaves `known` as it is when nothing fits or nothing is better.
+  // Makes the best choices for an order. Leaves `known` as it is if nothing
+  // fits or nothing is better.
   absl::Status ChooseFor(const SearchBudget& budget, size_t slot,
                          int64_t* evaluations, Known* known) {
     StepMemory& memory = memories_[slot];
@@ -424,7 +434,7 @@ class MemorySearch {
 
   const StageGraph* graph_;
   bool has_form_choice_;
-  // One a slot, for work at once; choosers refer to them.
+  // One for each slot, for concurrent work; choosers refer to them.
   std::array<StepMemory, kAtOnce> memories_;
   NamedBound bound_;
   std::array<Chooser, kAtOnce> choosers_{};
@@ -432,10 +442,10 @@ class MemorySearch {
   int64_t evaluations_ = 0;
   std::optional<Known> best_{};
   std::optional<Known> next_{};  // The next best level tried.
-  absl::Status shortage_;        // What the last level that did not fit lacks.
+  absl::Status shortage_;  // The shortage of the last level that did not fit.
 };
 
-// The level to begin with, and orders for it.
+// Finds the level to begin with, and orders for it.
 absl::Status FindLevel(const StageGraph& graph, const StepMemory& memory,
                        const Partition& partition, const SearchBudget& budget,
                        MemorySearch* search) {
@@ -457,8 +467,8 @@ absl::Status FindLevel(const StageGraph& graph, const StepMemory& memory,
   };
   const SearchBudget first = budget.Until(kLevelsUntil);
   const std::vector<MemorySelection> copy_levels = CopyLevels(memory);
-  // The two extremes are tried whatever the budget: which is better is the one
-  // thing that no search of the order makes up for.
+  // The two extremes are tried whatever the budget: no search of the order
+  // makes up for the wrong one.
   PIPELOOM_RETURN_IF_ERROR(
       try_levels(Levels(memory, partition), 2,
                  copy_levels.empty() ? first : budget.Until(kLevelsUntil / 2)));

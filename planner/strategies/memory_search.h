@@ -1,17 +1,19 @@
-// The search for schedule and memory choices together: what the `pipeloom`
-// strategy runs every step.
+// The search for schedule and memory choices together: the work of the
+// `pipeloom` strategy in every step.
 //
-// Memory choices and order depend on each other: what is recomputed costs time,
-// what is kept delays forwards that find no room. So: several levels of memory
-// choice, by module and for all, are each tried with a few list schedules;
-// where memory is short, the orders of the two best are searched for a while;
-// each such search is gone on with as long as its choices stay, and inherited
-// from when they change;
-// whether a backward is split or fused is chosen pair by pair for each order
-// (pass_forms.h);
-// for the better one's order the choices are made anew, exactly
-// (choose_memory.h); the order is searched for these choices; and again,
-// choices and order, as long as there is time.
+// Memory choices and order depend on each other: recomputation costs time, and
+// activations that are kept delay forwards that find no room. So:
+//
+// - Several levels of memory choice, for each module and for all, are tried
+//   with a few list schedules each.
+// - If memory is short, the orders of the two best levels are searched for a
+//   while. Each such search is continued as long as its choices stay, and its
+//   successor inherits from it when they change.
+// - The better level's order is searched further. For that order, each stage
+//   pair gets a split or fused backward (pass_forms.h), and the memory choices
+//   are made anew, exactly (choose_memory.h).
+// - The order is searched again for these choices. Calls that go on from an
+//   earlier answer (`start`) repeat this as long as there is time.
 #ifndef PIPELOOM_PLANNER_STRATEGIES_MEMORY_SEARCH_H_
 #define PIPELOOM_PLANNER_STRATEGIES_MEMORY_SEARCH_H_
 
@@ -26,15 +28,16 @@
 
 namespace pipeloom::planner {
 
-// `graph`: with everything kept, and the limits to keep; `memory`: its choices.
-// The lower bound is for any memory choice within the graph's limits, as
-// PlanBound's. The schedule passes
-// ValidateSchedule on ApplyMemory(graph, memory, selection) with the answer's
-// forms. ResourceExhausted
-// when nothing fits with the leanest choices. Deterministic as SearchGraph.
-// `start`: an answer to go on from, for the same graph under the same limits or
-// higher ones; its memory choices are made anew where they do not fit these.
-// `known`: another strategy's answer for the graph, a level among the others.
+// Searches for a schedule and its memory choices. `graph` has everything kept,
+// and the limits to keep; `memory` has its choices. `start` is an answer to go
+// on from, for the same graph under the same limits or higher ones; its memory
+// choices are made anew if they do not fit these. `known` is another strategy's
+// answer for the graph, tried as one more level.
+//
+// The schedule passes ValidateSchedule on ApplyMemory(graph, memory, selection)
+// with the answer's forms. The lower bound is for any memory choice within the
+// graph's limits, as PlanBound's. Returns ResourceExhausted if nothing fits
+// with the choices of least memory. As deterministic as SearchGraph.
 absl::StatusOr<MemorySchedule> SearchWithMemory(
     const StageGraph& graph, const partition::StepMemory& memory,
     const Partition& partition, uint64_t seed, const SearchBudget& budget,

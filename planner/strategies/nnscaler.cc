@@ -15,9 +15,9 @@
 namespace pipeloom::planner {
 namespace {
 
-// Emulated steps that the search of a job's cut may take.
+// The most emulated steps of the search for a job's cut.
 constexpr int kMaxEvaluations = 200;
-// Layers that a boundary moves at once.
+// Numbers of layers that a boundary moves at once.
 constexpr int32_t kShifts[] = {-4, -1, 1, 4};
 
 using Weights = std::vector<int64_t>;
@@ -55,7 +55,7 @@ Weights ParameterWeights(const ModelSpec& model,
   return weights;
 }
 
-// The mean of the shares of two sums.
+// Returns the means of the shares of two sums.
 Weights Mixed(const Weights& a, const Weights& b) {
   const auto sum = [](const Weights& w) {
     return std::max(1.0, std::accumulate(w.begin(), w.end(), 0.0));

@@ -15,10 +15,10 @@ namespace pipeloom::planner {
 namespace {
 
 constexpr int32_t kChunks = 2;
-// Of the backbone's start: how exactly the earliest one that works is found.
+// Bisections for the earliest possible start of the backbone.
 constexpr int kHalvings = 14;
 
-// The tasks of a graph without some of them.
+// A graph of some tasks of another.
 struct Subgraph {
   StageGraph graph{};
   IdVector<TaskId, TaskId> original{};
@@ -47,16 +47,18 @@ absl::StatusOr<Subgraph> WithoutEncoders(
   return sub;
 }
 
-// What a rank does when, without overlaps.
+// The times at which a rank is busy, without overlaps.
 class RankTimeline {
  public:
-  // REQUIRES: after everything added before.
+  // Appends an interval. REQUIRES: it is after everything added before.
   void Append(SimTime start, Duration length) {
     busy_.push_back({start, start + length});
   }
-  // Puts `length` at the first free interval that holds it from `from` on.
+  // Inserts `length` at the first free interval from `from` on that holds it;
+  // returns its start.
   SimTime Insert(SimTime from, Duration length) {
-    // The first that ends after `from`: all before it are over by then.
+    // The first interval that ends after `from`: all before it are over by
+    // then.
     size_t i = static_cast<size_t>(
         std::partition_point(busy_.begin(), busy_.end(),
                              [&](const Busy& b) { return b.end <= from; }) -
@@ -78,7 +80,7 @@ class RankTimeline {
   std::vector<Busy> busy_{};
 };
 
-// One placement of everything, the backbone starting at `offset`.
+// A placement of everything in which the backbone starts at `offset`.
 class Timeline {
  public:
   Timeline(const StageGraph& graph, const IdVector<TaskId, bool>& is_encoder,
@@ -96,8 +98,8 @@ class Timeline {
     }
   }
 
-  // Inserts all encoder tasks of these passes, by microbatch; task ids are a
-  // topological order within one.
+  // Inserts all encoder tasks of these passes in the order of microbatches;
+  // within one, task ids are a topological order.
   void InsertEncoders(bool forward) {
     std::vector<TaskId> tasks;
     for (const TaskId t : graph_->task_ids()) {
@@ -115,7 +117,8 @@ class Timeline {
     }
   }
 
-  // Whether no task of the backbone starts before an encoder's output is there.
+  // Returns whether no task of the backbone starts before an encoder's output
+  // has arrived.
   bool InTime() const {
     for (const TaskId t : graph_->task_ids()) {
       if (!(*is_encoder_)[t] && Arrival(t) > start_[t]) return false;
@@ -123,7 +126,7 @@ class Timeline {
     return true;
   }
 
-  // When the last encoder forward's output is where it is needed.
+  // Returns when the last encoder forward's output has arrived.
   SimTime ForwardsDone() const {
     SimTime done = kStepStart;
     for (const Dependency& edge : graph_->edges()) {
@@ -148,7 +151,7 @@ class Timeline {
   }
 
  private:
-  // When the inputs of the task are there.
+  // Returns when the inputs of the task have arrived.
   SimTime Arrival(TaskId t) const {
     SimTime arrival = kStepStart;
     for (const EdgeId e : graph_->incoming(t)) {

@@ -9,6 +9,7 @@
 
 namespace pipeloom::planner {
 
+// Makes the strategy.
 std::unique_ptr<Strategy> MakePipeloom();
 
 }  // namespace pipeloom::planner

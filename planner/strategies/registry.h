@@ -1,4 +1,4 @@
-// The scheduling strategies by name.
+// The table of scheduling strategies by name.
 #ifndef PIPELOOM_PLANNER_STRATEGIES_REGISTRY_H_
 #define PIPELOOM_PLANNER_STRATEGIES_REGISTRY_H_
 
@@ -11,12 +11,12 @@
 
 namespace pipeloom::planner {
 
-// All names, in the order in which `compare` shows them (docs/strategies.md):
-// the classic schedules, megatron and megatron-tuned, nnscaler, optimus,
-// disttrain, the rungs of dip's ladder and dip, pipeloom.
+// Returns all names, in the order in which `compare` shows them
+// (docs/strategies.md): the classic schedules, megatron and megatron-tuned,
+// nnscaler, optimus, disttrain, the steps of dip's ablation and dip, pipeloom.
 absl::Span<const absl::string_view> StrategyNames();
 
-// InvalidArgument lists the names there are.
+// Makes the strategy of that name. InvalidArgument lists the known names.
 absl::StatusOr<std::unique_ptr<Strategy>> MakeStrategy(absl::string_view name);
 
 }  // namespace pipeloom::planner

@@ -10,9 +10,9 @@
 namespace pipeloom::planner {
 namespace {
 
-// As many steps as tell what is usual.
+// The most steps to take the median of.
 constexpr size_t kMaxSteps = 16;
-// Keeps sums of weights in range however absurd the layers are.
+// Keeps sums of weights in range, whatever the layers are.
 constexpr int64_t kMaxWeight = int64_t{1} << 48;
 
 Partition WholeMicrobatches(const JobSpec& job) {
@@ -22,7 +22,8 @@ Partition WholeMicrobatches(const JobSpec& job) {
   return partition;
 }
 
-// Forward, backward and weight gradient of layers on a sub-microbatch.
+// Returns the time of forward, backward and weight gradient of layers on a
+// sub-microbatch.
 Duration TimeOf(const emulator::StageCostModel& costs, bool needs_input_grad,
                 LayerId first, int32_t count, const SubMicrobatch& sub) {
   const emulator::StageCost cost = costs.Cost({.module = sub.module,
@@ -34,7 +35,7 @@ Duration TimeOf(const emulator::StageCostModel& costs, bool needs_input_grad,
   return cost.all_passes();
 }
 
-// Whether a gradient goes back through the module's layers.
+// Returns, indexed by module, whether a gradient goes back through its layers.
 IdVector<ModuleId, bool> HaveBackward(const JobSpec& job) {
   IdVector<ModuleId, bool> result(job.model.modules.size());
   for (const ModuleId m : job.model.modules.ids()) {
@@ -65,7 +66,8 @@ absl::StatusOr<RepresentativeStep> RepresentativeStep::Create(
        first < sample.samples.size() && steps.size() < kMaxSteps;) {
     auto packed = partition::PackStep(job, sample, first);
     if (!packed.ok()) {
-      if (!steps.empty()) break;  // What is left is no work for the model.
+      // The rest of the sample has no work for the model.
+      if (!steps.empty()) break;
       return absl::InvalidArgumentError(absl::StrFormat(
           "the sample of batches that a partition is chosen by: %s",
           packed.status().message()));

@@ -1,5 +1,5 @@
-// One step that stands for all of a job's: what strategies look at that plan
-// once for a job, and never again for a batch.
+// One step that stands for all steps of a job, for strategies that plan once a
+// job and not for each batch.
 #ifndef PIPELOOM_PLANNER_STRATEGIES_REPRESENTATIVE_STEP_H_
 #define PIPELOOM_PLANNER_STRATEGIES_REPRESENTATIVE_STEP_H_
 
@@ -18,26 +18,28 @@
 
 namespace pipeloom::planner {
 
+// The median step of a sample of batches.
 class RepresentativeStep {
  public:
   // Packs the sample into one replica's steps, one after another, and takes the
-  // one with the median work (the lower of two; a short last step only if
-  // there is no other). InvalidArgument: the sample has no work for the model.
-  // Keeps a reference to `costs`. Milliseconds.
+  // one with the median work (the lower of two; a short last step only if there
+  // is no other). Keeps a reference to `costs`. Takes milliseconds.
+  // InvalidArgument if the sample has no work for the model.
   static absl::StatusOr<RepresentativeStep> Create(
       const emulator::StageCostModel& costs, const BatchMetadata& sample);
 
-  // The modules' layers in units that no stage boundary may cut, in data-flow
-  // order, each weighing its forward, backward and weight gradient of the whole
-  // step, in ns. Modules that the step does not use weigh nothing.
+  // Returns the modules' layers in units that no stage boundary may cut, in
+  // data-flow order. The weight of each is the time of its forward, backward
+  // and weight gradient in the whole step, in ns; 0 for modules that the step
+  // does not use.
   const std::vector<partition::LayerUnit>& units() const { return units_; }
 
-  // Emulated time of the step planned with that strategy and partition;
-  // nullopt when no plan fits the memory.
+  // Returns the emulated time of the step planned with that strategy and
+  // partition; nullopt if no plan fits the memory.
   absl::StatusOr<std::optional<Duration>> PlannedTime(
       const Strategy& strategy, const Partition& partition) const;
-  // Index of the partition with the least PlannedTime, the first of equal ones,
-  // and the first if none fits. REQUIRES: there is one.
+  // Returns the index of the partition with the least PlannedTime: the first on
+  // ties, and 0 if none fits. REQUIRES: there is a partition.
   absl::StatusOr<size_t> Fastest(const Strategy& strategy,
                                  absl::Span<const Partition> partitions) const;
 
@@ -50,9 +52,10 @@ class RepresentativeStep {
   std::vector<partition::LayerUnit> units_{};
 };
 
-// Units [cuts[i], cuts[i + 1]) go to position i: rank i % num_ranks, segment
-// partition->num_segments + i / num_ranks; a position over a module boundary
-// becomes one stage a module. As partition::AppendStages, with given cuts.
+// Appends stages like partition::AppendStages, but with given cuts: units
+// [cuts[i], cuts[i + 1]) go to position i, which is on rank i % num_ranks in
+// segment partition->num_segments + i / num_ranks. A position across a module
+// boundary becomes one stage for each module.
 void AppendStagesAt(const std::vector<partition::LayerUnit>& units,
                     const std::vector<int32_t>& cuts, Partition* partition);
 

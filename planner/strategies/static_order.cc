@@ -13,7 +13,7 @@
 namespace pipeloom::planner {
 namespace {
 
-constexpr int kLevels = 8;  // Of memory choices, besides everything kept.
+constexpr int kLevels = 8;  // Steps from keeping everything to min-memory.
 
 class StaticStrategy : public Strategy {
  public:
@@ -49,8 +49,8 @@ class StaticStrategy : public Strategy {
       const Partition& partition, uint64_t seed,
       const SearchBudget& budget) const override {
     absl::StatusOr<MemorySchedule> best = absl::UnknownError("no level");
-    // Levels of copies have what they need on their way set aside, which may
-    // be too much; then those without.
+    // Levels with copies set aside the room that copies need on their way,
+    // which may be too much; so levels without copies are tried as well.
     if (!memory.CopySizes().empty()) {
       best = MakeMemorySchedule(graph, memory.WithoutCopies(), partition, seed,
                                 budget);
@@ -83,11 +83,11 @@ class StaticStrategy : public Strategy {
       }
       if (!memory.has_choices()) break;
     }
-    // Of any memory choice.
+    // The bound for any memory choice.
     if (best.ok()) best->found.lower_bound = LowerBound(graph);
     return best;
   }
-  // The order is what it is.
+  // The order is fixed, so there is nothing to go on with.
   absl::StatusOr<MemorySchedule> ImproveMemorySchedule(
       const StageGraph& graph, const partition::StepMemory& memory,
       const Partition& partition, const MemorySchedule&, uint64_t seed,
@@ -116,7 +116,7 @@ int64_t StaticOrder::PlaceOf(const Task& task) const {
   // The typical step had nothing for the stage at all.
   if (found == places_.end()) return 0;
   const auto& mine = found->second;
-  // The first beyond the task's own.
+  // The first place beyond the task's own.
   const auto after = mine.upper_bound({task.microbatch, task.sub_microbatch});
   if (after == mine.begin()) return after->second;
   const auto before = std::prev(after);

@@ -1,6 +1,6 @@
 // One plan for all steps: the order that was searched for a typical step,
-// replayed on every other. What planning every step anew is measured against
-// (Entrain, arXiv 2605.27918, holds that a static plan with well assigned
+// replayed in every other. The comparison for planning every step anew
+// (Entrain, arXiv 2605.27918, argues that a static plan with well assigned
 // samples is enough).
 #ifndef PIPELOOM_PLANNER_STRATEGIES_STATIC_ORDER_H_
 #define PIPELOOM_PLANNER_STRATEGIES_STATIC_ORDER_H_
@@ -19,33 +19,36 @@
 
 namespace pipeloom::planner {
 
+// The order of a typical step.
 class StaticOrder {
  public:
-  // Of a typical step. REQUIRES: the trace is of the graph.
+  // Takes the order from a trace. REQUIRES: the trace is of the graph.
   StaticOrder(const StageGraph& graph, const StepTrace& trace);
 
-  // The orders in which another step's tasks run: as their counterparts (the
-  // same pass, stage, microbatch and sub-microbatch) did. A sub-microbatch more
-  // than the typical microbatch had goes with its last one; a microbatch that
-  // had none there, or is one more, as the nearest one that had. Free of
-  // deadlocks: at any point the task whose counterpart was earliest goes next
-  // of those whose producers have gone. O(tasks log tasks + edges).
+  // Returns the orders in which another step's tasks run: that of their
+  // counterparts (the same pass, stage, microbatch and sub-microbatch). A
+  // sub-microbatch beyond those of the typical microbatch goes with its last
+  // one; a microbatch that had none there, or that is beyond those of the
+  // typical step, goes with the nearest one that had. Free of deadlocks: among
+  // the tasks whose producers have been placed, the one whose counterpart was
+  // earliest goes next. O(tasks log tasks + edges).
   RankOrders For(const StageGraph& graph) const;
 
  private:
   int64_t PlaceOf(const Task& task) const;
 
-  // By stage and pass; by microbatch and sub-microbatch: the start, in ns.
+  // Keyed by stage and pass, then by microbatch and sub-microbatch: the start,
+  // in ns.
   std::map<std::pair<StageId, Pass>,
            std::map<std::pair<MicrobatchId, int32_t>, int64_t>>
       places_{};
 };
 
-// Plans the typical step with the job's strategy and input, and gives the
+// Plans the typical step with the job's strategy and input, and returns the
 // strategy "static", which replays that order. Its memory choices are made anew
-// every step, the best of nine levels from everything kept to the least that
-// can be: more than a static plan has, in favour of the thesis. Its partition
-// is the job's. Errors as PlanStep.
+// every step, the best of ten levels from everything kept to the least
+// possible: more than a static plan has, in favour of the thesis. Its partition
+// is the job's. Errors are those of PlanStep.
 absl::StatusOr<std::unique_ptr<Strategy>> MakeStatic(const PreparedJob& job,
                                                      const PlanInput& typical);
 

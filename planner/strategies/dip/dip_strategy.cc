@@ -18,10 +18,10 @@ namespace {
 using partition::MemorySelection;
 using partition::StepMemory;
 
-// Of the way from keeping everything to the leanest choices.
+// Shares of the way from keeping everything to min-memory.
 constexpr double kShares[] = {0, 0.1, 0.25, 0.5};
 
-// The leanest, uniform levels, and each module alone at its leanest.
+// Returns min-memory, uniform levels, and each module alone at min-memory.
 std::vector<MemorySelection> Levels(const StageGraph& graph,
                                     const StepMemory& memory) {
   const std::vector<Bytes> copies = memory.CopySizes();
@@ -30,7 +30,8 @@ std::vector<MemorySelection> Levels(const StageGraph& graph,
     return copies.empty() ? selection : FromWithoutCopies(memory, selection);
   };
   const MemorySelection min_memory = whole(uncopied.MinMemory());
-  // What holds least may peak high in the backward, and the other way round.
+  // The choices that hold least may peak high in the backward, and the other
+  // way round.
   std::vector<MemorySelection> levels = {
       min_memory, whole(uncopied.Lean(graph.num_ranks())),
       whole(uncopied.Lean(1))};
@@ -123,16 +124,17 @@ class DipStrategy : public Strategy {
     PIPELOOM_ASSIGN_OR_RETURN(found.schedule,
                               TimeSchedule(chosen, std::move(orders)));
     PIPELOOM_RETURN_IF_ERROR(ValidateSchedule(chosen, found.schedule));
-    // Of any memory choice.
+    // The bound for any memory choice.
     found.lower_bound = LowerBound(graph);
     found.proven_optimal = found.schedule.step_time() == found.lower_bound;
     return answer;
   }
 
  private:
-  // The graph to interleave: the leanest, or the level whose schedule of the
-  // order of the batch is fastest with its best choices. The leanest needs no
-  // evaluation, and is used if nothing better is found within the budget.
+  // Returns the graph to interleave: with min-memory choices, or with the level
+  // whose schedule in the order of the batch is fastest with its best choices.
+  // Min-memory needs no evaluation, and is used if nothing better is found
+  // within the budget.
   absl::StatusOr<FlatGraph> InterleavingGraph(const StageGraph& graph,
                                               const StepMemory& memory,
                                               const SearchBudget& budget,
@@ -141,7 +143,8 @@ class DipStrategy : public Strategy {
     PIPELOOM_ASSIGN_OR_RETURN(const StageGraph min_memory,
                               partition::ApplyMemory(graph, memory, levels[0]));
     FlatGraph best(min_memory);
-    // Then copies may: they save more, or take more room on their way.
+    // If it cannot run, levels with copies might: they save more, or need more
+    // room on their way.
     for (size_t i = 1; i < levels.size() && !DualQueue(best).CanRun(); ++i) {
       PIPELOOM_ASSIGN_OR_RETURN(
           const StageGraph level,
@@ -154,7 +157,7 @@ class DipStrategy : public Strategy {
     MemoryOptimizer optimizer(graph, memory);
     int64_t best_time = kNoLimit;
     for (const MemorySelection& selection : levels) {
-      // One is for the search itself.
+      // One evaluation is left for the search itself.
       if (budget.Exhausted(*evaluations + 1)) break;
       PIPELOOM_ASSIGN_OR_RETURN(
           const StageGraph levelled,
@@ -174,8 +177,9 @@ class DipStrategy : public Strategy {
     return best;
   }
 
-  // The best orders, and with `memory` the choices for them. `graph`: what
-  // memory choices are made for; `flat`: what is interleaved.
+  // Returns the best orders and, with `memory`, sets the choices for them.
+  // `graph` is the one that memory choices are made for, `flat` the one that is
+  // interleaved.
   absl::StatusOr<RankOrders> Search(const StageGraph& graph,
                                     const FlatGraph& flat,
                                     const StepMemory* memory, uint64_t seed,

@@ -25,7 +25,7 @@ DualQueue::Choice DualQueue::BestOf(const Rank& rank, Queue queue,
                       t);
   };
   Choice best;
-  int32_t fresh = -1;  // The best of those whose microbatch has not begun.
+  int32_t fresh = -1;  // The best task whose microbatch has not begun.
   for (const int32_t t : rank.queue[queue]) {
     if (queue == kForwards && !all_fresh && !guard_.IsStarted(t)) {
       if (fresh < 0 || key(t) < key(fresh)) fresh = t;
@@ -99,16 +99,17 @@ int64_t DualQueue::Run(absl::Span<const int64_t> priority) {
   while (sequence_.size() < static_cast<size_t>(g.num_tasks)) {
     Rank* soonest = find_soonest();
     if (soonest == nullptr) {
-      // Where parts of a microbatch run in parallel, only the one that the
-      // guard would begin with may be admitted, and not the best of priority.
+      // Where parts of a microbatch run in parallel, the guard may admit only
+      // the part that it would begin with, and that need not be the best by
+      // priority.
       for (Rank& rank : ranks_) Decide(rank, priority, /*all_fresh=*/true);
       soonest = find_soonest();
     }
     PIPELOOM_CHECK(soonest != nullptr);
     const Choice placed = soonest->next;
     if (!guard_.Admits(placed.task)) {
-      // Microbatches that began on other ranks since go first here too, before
-      // this task's if it had not begun when the rank decided.
+      // Microbatches that have begun on other ranks in the meantime go first
+      // here too, before this task's if it had not begun when the rank decided.
       soonest->stale = true;
       continue;
     }

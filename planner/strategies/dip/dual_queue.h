@@ -1,25 +1,26 @@
-// DIP's stage interleaving (arXiv 2504.14145, section 5.2): each rank has a
-// queue of forwards and one of backwards, by priority. The rank that can start
-// soonest goes next. If both queues have a stage that has arrived by the end of
-// the rank's last one, it takes a forward and a backward in turns (as 1F1B
-// does); else the stage that arrives first. A rank whose memory is full has its
-// forward queue switched off until backwards have given some back.
+// DIP's stage interleaving (arXiv 2504.14145, section 5.2). Each rank has a
+// queue of forwards and one of backwards, sorted by priority. The rank that can
+// start soonest goes next. If both queues have a stage that has arrived by the
+// end of the rank's last one, the rank takes a forward and a backward in turns
+// (as 1F1B does); otherwise it takes the stage that arrives first. A rank whose
+// memory is full does not use its forward queue until backwards have given some
+// memory back.
 //
-// Settled here, as the paper does not say:
-// - a queue's candidate is the best of priority among those that have arrived,
-//   or else the first to arrive; ties by task id; forward and backward that
-//   arrive at the same later time: the backward;
-// - transfer times count in arrivals;
-// - a rank's first stage is a forward, if it has the choice;
-// - full means what planner/core/memory_guard.h says: forwards that could end
-// in a
-//   deadlock are not admitted, and so every problem in which one microbatch
-//   fits is solved. The paper's rule (over the limit: no forwards) can get
-//   stuck when a backward waits for another chunk's forward on a full rank;
-// - weight gradients that stand apart are backwards.
+// Some points that the paper leaves open are settled as follows:
+// - A queue's candidate is the best by priority among those that have arrived,
+//   or else the first to arrive; ties go by task id. If forward and backward
+//   arrive at the same later time, the backward is taken.
+// - Transfer times count in arrivals.
+// - A rank's first stage is a forward, if it has the choice.
+// - Memory is full if planner/core/memory_guard.h says so: forwards that could
+//   end in a deadlock are not admitted, so every problem in which one
+//   microbatch fits is solved. The paper's rule (over the limit: no forwards)
+//   can get stuck when a backward waits for another chunk's forward on a full
+//   rank.
+// - Separate weight gradients count as backwards.
 //
-// Own code, on purpose: planner/construct/list_scheduler.h is the tuned
-// relative. O(tasks x queue length).
+// This code is deliberately separate from planner/construct/list_scheduler.h,
+// its tuned relative. O(tasks x queue length).
 #ifndef PIPELOOM_PLANNER_STRATEGIES_DIP_DUAL_QUEUE_H_
 #define PIPELOOM_PLANNER_STRATEGIES_DIP_DUAL_QUEUE_H_
 
@@ -32,21 +33,23 @@
 
 namespace pipeloom::planner {
 
-// Keeps its workspace between runs. One per thread.
+// Interleaves stages, and keeps its workspace between runs. Use one per thread.
 class DualQueue {
  public:
   // Keeps a reference to `graph`.
   explicit DualQueue(const FlatGraph& graph);
 
-  // Whether one microbatch fits at a time; only then may Run be called.
+  // Returns whether one microbatch at a time fits; only then may Run be called.
   bool CanRun() const { return guard_.shortage().task < 0; }
   const MemoryShortage& shortage() const { return guard_.shortage(); }
 
-  // `priority`: by task, the smallest goes first. Returns the step time in ns.
+  // Schedules all tasks and returns the step time in ns. `priority` is indexed
+  // by task; the smallest goes first.
   int64_t Run(absl::Span<const int64_t> priority);
-  // Of the last Run: all tasks as they were placed, by start time; a
+  // Returns all tasks of the last Run as they were placed, by start time: a
   // topological sequence.
   absl::Span<const int32_t> sequence() const { return sequence_; }
+  // Returns their starts in ns, indexed by task.
   absl::Span<const int64_t> start() const { return start_; }
 
  private:
@@ -60,10 +63,11 @@ class DualQueue {
     int64_t last_end = 0;
     Queue last = kBackwards;
     Choice next{};
-    bool stale = true;  // `next` must be found again.
+    bool stale = true;  // Whether `next` must be found again.
   };
-  // Of forwards whose microbatch has not begun, the best of priority only is
-  // looked at; with `all_fresh` each of them.
+  // Returns the rank's candidate of a queue. Among forwards whose microbatch
+  // has not begun, only the best by priority is tried; with `all_fresh` each of
+  // them.
   Choice BestOf(const Rank& rank, Queue queue,
                 absl::Span<const int64_t> priority, bool all_fresh) const;
   void Decide(Rank& rank, absl::Span<const int64_t> priority,
@@ -72,7 +76,7 @@ class DualQueue {
   const FlatGraph* graph_;
   MemoryGuard guard_;
   std::vector<Rank> ranks_;
-  std::vector<int32_t> missing_;  // By task: producers not placed.
+  std::vector<int32_t> missing_;  // Indexed by task: producers not placed yet.
   std::vector<int64_t> arrival_;
   std::vector<int64_t> start_;
   std::vector<int32_t> sequence_{};

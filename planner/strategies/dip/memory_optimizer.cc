@@ -42,7 +42,7 @@ int64_t MemoryOptimizer::LeastTime(absl::Span<const int32_t> sequence) {
 }
 
 int64_t MemoryOptimizer::Optimize(const RankOrders& orders) {
-  // From nothing each time, so that an answer depends on its order only.
+  // Starts from nothing each time, so that an answer depends on its order only.
   const absl::StatusOr<int64_t> time =
       chooser_.Choose(orders, /*start=*/{}, /*budget=*/{}, kDipOptions);
   return time.ok() ? *time : kNoLimit;

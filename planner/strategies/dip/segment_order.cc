@@ -15,7 +15,7 @@ namespace pipeloom::planner {
 namespace {
 
 constexpr int32_t kTrees = 4;
-// Evaluations of a tree between two looks at the budget of all.
+// Evaluations of a tree between two looks at the common budget.
 constexpr int64_t kRound = 40;
 
 struct Tree {
@@ -107,7 +107,7 @@ SegmentOrderResult SearchSegmentOrder(const StageGraph& graph,
   std::vector<std::unique_ptr<Tree>> trees;
   trees.push_back(std::make_unique<Tree>(graph, lean, memory, units,
                                          random.Next(), budget, options));
-  // The order of the batch.
+  // Begins with the order of the batch.
   result.order = trees[0]->problem.Root().left;
   result.step_time = trees[0]->evaluator.Evaluate(result.order);
   result.evaluations = 1;

@@ -1,20 +1,24 @@
-// DIP's segment reordering (arXiv 2504.14145, section 5.1): in which order the
-// segments of a step get their priorities, by Monte-Carlo tree search
+// DIP's segment reordering (arXiv 2504.14145, section 5.1): finds the order in
+// which the segments of a step get their priorities, by Monte-Carlo tree search
 // (planner/strategies/dip/tree_search.h has the formula). Each order is
 // interleaved by the dual queue, its memory choices are optimised, and its step
 // time is the score.
 //
 // Segments of one modality in one microbatch have equal structure, so they
-// share a priority and keep their order: what is put in order are units of
-// (microbatch, module, direction). Settled here, as the paper does not say:
-// 10 completions, alpha = 8 and beta = 0.1 on the score (best time known /
-// time); a node of n visits has at most 1 + sqrt(n) children, else some hundred
-// units would keep the tree at its root; an order that is slower than the best
-// with every pair at its fastest candidate is scored by that time, without a
-// memory step; children in the order of the batch, forwards of a microbatch
-// before its backwards; one completion of each ten is that order; a fixed
-// number of trees, each with its own random numbers, instead of one tree behind
-// a mutex, so that the answer does not depend on thread timing.
+// share a priority and keep their order: the units that are ordered are
+// (microbatch, module, direction). Some points that the paper leaves open are
+// settled as follows:
+// - There are 10 completions, and alpha = 8 and beta = 0.1 on the score (best
+//   known time / time).
+// - A node of n visits has at most 1 + sqrt(n) children, as otherwise some
+//   hundred units would keep the tree at its root.
+// - An order that is slower than the best even with every pair at its fastest
+//   candidate is scored by that time, without a memory step.
+// - Children are in the order of the batch, forwards of a microbatch before its
+//   backwards; one completion of each ten is that order.
+// - There is a fixed number of trees, each with its own random numbers, instead
+//   of one tree behind a mutex, so that the answer does not depend on thread
+//   timing.
 #ifndef PIPELOOM_PLANNER_STRATEGIES_DIP_SEGMENT_ORDER_H_
 #define PIPELOOM_PLANNER_STRATEGIES_DIP_SEGMENT_ORDER_H_
 
@@ -38,27 +42,29 @@ namespace pipeloom::planner {
 struct SegmentUnits {
   explicit SegmentUnits(const StageGraph& graph);
   int32_t num_units = 0;
-  std::vector<int32_t> unit{};  // By task.
+  std::vector<int32_t> unit{};  // Indexed by task.
 };
 
-// By task, for the dual queue: the position of its unit in `order`.
+// Returns priorities for the dual queue, indexed by task: the position of its
+// unit in `order`.
 std::vector<int64_t> SegmentPriorities(const SegmentUnits& units,
                                        absl::Span<const int32_t> order);
 
-// Scores orders of units. One per thread.
+// Scores orders of units. Use one per thread.
 class SegmentOrderEvaluator {
  public:
-  // Keeps references. `lean`: the graph that stages are interleaved with.
-  // `optimizer`: null where memory is not chosen; then `lean` is what is timed.
+  // Keeps references. `lean` is the graph that stages are interleaved with.
+  // `optimizer` is null if memory is not chosen; then `lean` is also the graph
+  // that is timed.
   SegmentOrderEvaluator(const FlatGraph& lean, const SegmentUnits& units,
                         MemoryOptimizer* optimizer);
 
   bool CanRun() const { return queue_.CanRun(); }
   const MemoryShortage& shortage() const { return queue_.shortage(); }
-  // Step time in ns, kNoLimit when no memory choice fits. Where it is sure to
-  // be `give_up` or more, some bound of it that is.
+  // Returns the step time in ns; kNoLimit if no memory choice fits. If the time
+  // is certain to be `give_up` or more, returns some lower bound of it that is.
   int64_t Evaluate(absl::Span<const int32_t> order, int64_t give_up = kNoLimit);
-  // Of the last Evaluate.
+  // Returns the sequence of the last Evaluate.
   absl::Span<const int32_t> sequence() const { return queue_.sequence(); }
 
  private:
@@ -68,15 +74,16 @@ class SegmentOrderEvaluator {
   DualQueue queue_;
 };
 
-// The order as a SequentialProblem: choice i takes the i-th unit that is left.
+// The ordering as a SequentialProblem: choice i takes the i-th unit that is
+// left.
 class SegmentOrderProblem {
  public:
   struct State {
     std::vector<int32_t> chosen{};
     std::vector<int32_t> left{};
   };
-  // Keeps references. Once `budget` is over, orders are not looked at any more
-  // and cost kNoLimit.
+  // Keeps references. Once `budget` is used up, orders are not evaluated and
+  // cost kNoLimit.
   SegmentOrderProblem(SegmentOrderEvaluator& evaluator, int32_t num_units,
                       const SearchBudget& budget)
       : evaluator_(&evaluator), num_units_(num_units), budget_(&budget) {}
@@ -103,8 +110,9 @@ class SegmentOrderProblem {
   int64_t best_ = kNoLimit;
 };
 
+// Options of the search; see TreeSearchOptions.
 struct SegmentOrderOptions {
-  // Off: the order of the batch only.
+  // If false, only the order of the batch is evaluated.
   bool search = true;
   int32_t rollouts = 10;
   double alpha = 8;
@@ -112,15 +120,16 @@ struct SegmentOrderOptions {
   double widening = 1;
 };
 
+// The best order found.
 struct SegmentOrderResult {
   std::vector<int32_t> order{};  // Units, first to last.
   int64_t step_time = 0;         // In ns.
   int64_t evaluations = 0;
 };
 
-// The best order found. `memory`: null where memory is not chosen.
-// REQUIRES: evaluators of `lean` can run. At least one evaluation is made; same
-// seed and evaluations, same answer for any number of threads.
+// Searches for the best order. `memory` is null if memory is not chosen. At
+// least one evaluation is made. Equal seeds and evaluations give equal answers
+// for any number of threads. REQUIRES: evaluators of `lean` can run.
 SegmentOrderResult SearchSegmentOrder(const StageGraph& graph,
                                       const FlatGraph& lean,
                                       const partition::StepMemory* memory,

@@ -1,13 +1,15 @@
 // Monte-Carlo tree search over a decision made one choice after another and
 // judged only at its end. Follows DIP (arXiv 2504.14145, section 5.1): a node
-// keeps the best score seen below it, selection maximises
-//     score^alpha + beta * sqrt(log(visits of parent) / visits of child),
-// one node is expanded a step, several random completions are tried from it,
-// and the best of them is handed up. Settled here, as the paper does not say:
-// score = (least cost known) / cost, alpha = 8, beta = 0.1, 4 completions.
+// keeps the best score seen below it, and selection maximises
+//     score^alpha
+//       + beta * sqrt(log(1 + visits of parent) / (1 + visits of child)).
+// In each step one node is expanded, several random completions are tried from
+// it, and the best of them is propagated upwards. Points that the paper leaves
+// open: score = (least known cost) / cost, and by default alpha = 8, beta = 0.1
+// and 4 completions.
 //
 // One tree is for one thread; a search with several threads runs several trees
-// and merges by tree index, so results do not depend on thread timing.
+// and merges them by tree index, so results do not depend on thread timing.
 #ifndef PIPELOOM_PLANNER_STRATEGIES_DIP_TREE_SEARCH_H_
 #define PIPELOOM_PLANNER_STRATEGIES_DIP_TREE_SEARCH_H_
 
@@ -22,8 +24,8 @@
 
 namespace pipeloom::planner {
 
-// The search knows nothing else of what is being decided. Choices are counted
-// from 0 among those that are left.
+// A decision to search over; the search knows nothing else of it. Choices are
+// counted from 0 among those that are left.
 template <typename P>
 concept SequentialProblem = requires(P problem, typename P::State state,
                                      int32_t choice) {
@@ -31,20 +33,22 @@ concept SequentialProblem = requires(P problem, typename P::State state,
   // 0 at the end.
   { problem.NumChoices(state) } -> std::same_as<int32_t>;
   {problem.Apply(&state, choice)};
-  // At the end only; at least 1.
+  // Called at the end only; at least 1.
   { problem.Cost(state) } -> std::same_as<int64_t>;
 };
 
+// Parameters of the search.
 struct TreeSearchOptions {
   double alpha = 8;
   double beta = 0.1;
   int32_t rollouts = 4;
   int32_t max_nodes = 1 << 20;
   // A node of n visits has at most 1 + widening * sqrt(n) children, so that a
-  // few steps get deeper than one level. 0: all children come first.
+  // few steps get deeper than one level. 0: a node gets all its children first.
   double widening = 0;
 };
 
+// The search.
 template <SequentialProblem P>
 class TreeSearch {
  public:
@@ -54,21 +58,23 @@ class TreeSearch {
     nodes_.push_back({});
   }
 
-  // One selection, expansion and set of completions, each of which calls
-  // Cost once. Returns the number of calls; 0 when everything has been tried.
+  // Makes one selection, one expansion and a set of completions, each of which
+  // calls Cost once. Returns the number of calls; 0 if everything has been
+  // tried.
   int32_t Step();
 
-  // The least cost so far and its state; none before the first Step.
+  // Returns the least cost so far and its state; unset before the first Step.
   int64_t best_cost() const { return best_cost_; }
   const typename P::State& best_state() const { return best_state_; }
   int32_t num_nodes() const { return static_cast<int32_t>(nodes_.size()); }
 
  private:
   struct Node {
-    std::vector<std::pair<int32_t, int32_t>> children{};  // (choice, node).
+    // Pairs of (choice, node).
+    std::vector<std::pair<int32_t, int32_t>> children{};
     int64_t best = std::numeric_limits<int64_t>::max();
     int32_t visits = 0;
-    bool closed = false;  // Everything below it has been tried.
+    bool closed = false;  // Whether everything below it has been tried.
   };
   double Score(const Node& child, const Node& parent) const {
     const double score =
@@ -85,7 +91,7 @@ class TreeSearch {
     return true;
   }
 
-  // Closes the path's last node if it is an end, and each node above whose
+  // Closes the path's last node if it is an end, and each node above it whose
   // choices are all closed.
   void Close(const std::vector<int32_t>& path, bool is_end) {
     if (!is_end) return;
@@ -131,8 +137,8 @@ int32_t TreeSearch<P>::Step() {
         tried < 1 + options_.widening * std::sqrt(node.visits) ||
         AllClosed(node);
     if (tried < choices && may_widen && num_nodes() < options_.max_nodes) {
-      // Children are added in the order of choices: the problem lists the
-      // most promising first.
+      // Children are added in the order of choices: the problem lists the most
+      // promising ones first.
       const int32_t child = num_nodes();
       node.children.emplace_back(tried, child);
       problem_->Apply(&state, tried);

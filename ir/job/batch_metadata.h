@@ -1,4 +1,4 @@
-// What is known of a batch before it is loaded: sizes and durations, no data.
+// Metadata of a batch, known before its data are loaded: sizes and durations.
 #ifndef PIPELOOM_IR_JOB_BATCH_METADATA_H_
 #define PIPELOOM_IR_JOB_BATCH_METADATA_H_
 
@@ -15,7 +15,8 @@ struct ImageSize {
   bool operator==(const ImageSize&) const = default;
 };
 
-// 0 means not known, which is common in public metadata.
+// A video clip of a sample. 0 stands for an unknown value, which is common in
+// public metadata.
 struct VideoClip {
   int32_t frames = 0;
   int32_t width = 0;   // px
@@ -24,6 +25,7 @@ struct VideoClip {
   bool operator==(const VideoClip&) const = default;
 };
 
+// The contents of one sample.
 struct SampleMetadata {
   int64_t text_tokens = 0;
   std::vector<ImageSize> images{};

@@ -19,6 +19,7 @@
 
 namespace pipeloom {
 
+// The operator groups of a layer.
 enum class OperatorGroup : uint8_t {
   kCoreAttention,   // Fused attention, between the projections.
   kNorms,           // Norms and the modulation that follows them.

@@ -16,6 +16,7 @@
 
 namespace pipeloom::emulator {
 
+// Options of Calibrate().
 struct CalibrationOptions {
   DeviceLimits limits{};
   // Profile that supplies whatever is not measured; an empty one supplies
@@ -26,13 +27,14 @@ struct CalibrationOptions {
   int folds = 5;  // At least 2.
 };
 
+// The result of Calibrate().
 struct Calibration {
   DeviceProfile profile{};
   std::vector<PredictionError> errors{};  // Errors of the cross-validation.
   std::vector<Refusal> accepted{};
 };
 
-// Makes a predictor of a profile, such as PredictorOf() of
+// A function that makes a predictor of a profile, such as PredictorOf() of
 // emulator/calibration/query_cost.h.
 using PredictWith = std::function<absl::StatusOr<Predictor>(
     const DeviceProfile& profile, const DeviceLimits& limits)>;

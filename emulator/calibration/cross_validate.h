@@ -17,12 +17,13 @@
 
 namespace pipeloom::emulator {
 
-// Returns the time of a query in us.
+// A function that returns the time of a query in us.
 using Predictor = std::function<double(const OpQuery&)>;
-// Makes a predictor of points, which need not outlive the call.
+// A function that makes a predictor of points, which need not outlive the call.
 using FitPoints =
     std::function<absl::StatusOr<Predictor>(absl::Span<const OpMeasurement>)>;
 
+// The prediction errors of one operator, pass and type.
 struct PredictionError {
   OpType op = OpType::kGemm;
   QueryPass pass = QueryPass::kForward;

@@ -18,6 +18,7 @@
 
 namespace pipeloom::emulator {
 
+// The reasons for refusing measurements.
 enum class RefusalKind {
   kMislabelled,    // The device, type or operator is not the one stated.
   kDuplicateFile,  // Two files with the same bytes.
@@ -32,6 +33,7 @@ inline constexpr int kNumRefusalKinds = 7;
 // Returns "mislabelled", "duplicate-file", ...
 absl::string_view Name(RefusalKind kind);
 
+// A refusal of measurements.
 struct Refusal {
   RefusalKind kind = RefusalKind::kMislabelled;
   std::string why{};  // Names the file, the line and the fault.

@@ -23,6 +23,7 @@ struct DeviceLimits {
   bool operator==(const DeviceLimits&) const = default;
 };
 
+// A measurement and the file that it is from.
 struct MeasuredPoint {
   const OpMeasurement* point = nullptr;
   int32_t file = 0;  // Index of its file.

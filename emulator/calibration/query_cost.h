@@ -25,12 +25,13 @@
 
 namespace pipeloom::emulator {
 
+// The time of a query with its source.
 struct QueryPrice {
   double us = 0;
   CostSource source = CostSource::kRoofline;
 };
 
-// Prices queries. Immutable and thread-safe.
+// Prices of queries. Immutable and thread-safe.
 class QueryCost {
  public:
   // Uses the rates and links of the cluster for whatever the profile has not

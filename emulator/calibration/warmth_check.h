@@ -14,13 +14,16 @@
 
 namespace pipeloom::emulator {
 
+// How far measurements deviate from a steady state.
 struct Warmth {
   // How many times slower than their neighbours the first rows are, and
   // (`drift`) the last third against the first; 1: not slower.
   double first_rows = 1;
   int first_count = 0;  // Number of first rows.
   double drift = 1;
+  // Returns whether the first rows were taken cold.
   bool cold() const;
+  // Returns whether the measurements drift.
   bool drifts() const;
 };
 

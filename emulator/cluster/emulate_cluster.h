@@ -31,6 +31,7 @@
 
 namespace pipeloom::emulator {
 
+// Options of EmulateCluster().
 struct ClusterOptions {
   EmulateOptions step{};  // For every replica.
   // A slow rank of one replica, in addition to `step.slow_ranks`.
@@ -50,6 +51,7 @@ struct ClusterOptions {
   bool reuse = true;
 };
 
+// The work that the emulation did and reused.
 struct ClusterCounters {
   int64_t replicas = 0;
   int64_t replicas_emulated = 0;  // The others equal one of these.
@@ -57,6 +59,7 @@ struct ClusterCounters {
   int64_t gpus_emulated = 0;  // The others act as one of these does.
   int64_t tasks = 0;          // On all GPUs.
   int64_t tasks_emulated = 0;
+  // Returns the share of tasks that were not emulated themselves.
   double hit_ratio() const {
     return tasks == 0 ? 0
                       : 1 - static_cast<double>(tasks_emulated) /
@@ -64,6 +67,7 @@ struct ClusterCounters {
   }
 };
 
+// The times of a step on all replicas.
 struct ClusterStep {
   SimTime finish{};
   struct Rank {
@@ -81,6 +85,7 @@ struct ClusterStep {
   Duration busy{};
 
   Duration step_time() const { return finish - kStepStart; }
+  // Returns the replica whose pipeline was done last.
   int32_t slowest_replica() const;
   // Returns the time that reduction, optimizer and gather add after the slowest
   // pipeline.
@@ -88,6 +93,7 @@ struct ClusterStep {
   bool operator==(const ClusterStep&) const = default;
 };
 
+// The result of EmulateCluster().
 struct ClusterResult {
   ClusterStep step{};
   ClusterCounters counters{};

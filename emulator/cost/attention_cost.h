@@ -46,8 +46,8 @@ AttentionConstants FitAttention(const AttentionTable& table,
 // Times of attention by a profile. Immutable and thread-safe.
 class AttentionCosts {
  public:
-  // `rates` are those of the device to predict for; the profile has those of
-  // the device that was measured.
+  // Fits the tables that are not fitted yet. `rates` are those of the device to
+  // predict for; the profile has those of the device that was measured.
   AttentionCosts(const DeviceProfile& profile, const DeviceRates& rates);
 
   // Returns the time of a call; nullopt without a forward table. About 0.3 us.

@@ -11,6 +11,7 @@
 
 namespace pipeloom::emulator {
 
+// A call over `batch` sequences of `seq` tokens.
 struct AttentionShape {
   double batch = 1;
   double seq = 0;

@@ -17,6 +17,7 @@
 
 namespace pipeloom::emulator {
 
+// The factor as a grid of knots.
 class FactorGrid {
  public:
   static constexpr size_t kAxes = 4;

@@ -33,7 +33,7 @@ struct KernelTraffic {
   double weight_grad_kernels = 0;
 };
 
-// Prices one layer at one shape. REQUIRES: everything passed in outlives it.
+// Prices of one layer at one shape. REQUIRES: everything passed in outlives it.
 // O(1) per operator.
 class FrameworkPrices {
  public:

@@ -32,7 +32,7 @@
 
 namespace pipeloom::emulator {
 
-// Prices operators by a device profile.
+// Prices of operators by a device profile.
 class ProfileCost : public OpCostModel {
  public:
   // Copies what it needs. REQUIRES: all three valid. About 10 ms for a table of

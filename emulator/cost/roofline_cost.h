@@ -19,7 +19,7 @@ double GemmShapeFactor(const GemmOp& op);
 // 256.
 double AttentionShapeFactor(const AttentionOp& op);
 
-// Prices operators by peak rates.
+// Prices of operators by peak rates.
 class RooflineCost : public OpCostModel {
  public:
   // REQUIRES: both valid, see ir/job/cluster_spec.h and

@@ -15,7 +15,7 @@
 
 namespace pipeloom::emulator {
 
-// All functions return 0 for one GPU or no bytes. `bytes` is a floating-point
+// The functions return 0 for one GPU or no bytes. `bytes` is a floating-point
 // number, as shares of GPUs need not be whole.
 
 // Returns the time of an all-gather or reduce-scatter of a tensor whose

@@ -25,13 +25,16 @@
 
 namespace pipeloom::emulator {
 
+// The source of a time, best first.
 enum class CollectiveSource { kMeasured, kInterpolated, kModel };
 
+// The time of a collective with its source.
 struct CollectiveTime {
   double seconds = 0;
   CollectiveSource source = CollectiveSource::kModel;
 };
 
+// A collective on a group.
 struct CollectiveQuery {
   OpType op = OpType::kAllReduce;
   QuerySpan span = QuerySpan::kNode;

@@ -52,6 +52,7 @@ namespace pipeloom::emulator {
 
 using pipeloom::DomainKind;
 
+// The kind and size of the high-bandwidth domains.
 struct NetworkDomain {
   DomainKind kind = DomainKind::kNode;
   // For kSwitch and kCube: GPUs in a domain, D; a multiple of gpus_per_node.
@@ -71,12 +72,14 @@ struct NetworkDomain {
   }
 };
 
+// A job on a cluster with faulty nodes.
 struct DomainJob {
   int64_t num_nodes = 0;      // N, up to 10'000'000.
   int64_t gpus_per_node = 8;  // g, up to 1024.
   int64_t group_gpus = 8;     // T.
 };
 
+// The GPUs that a job can use, and those it wastes.
 struct DomainUse {
   int64_t total_gpus = 0;
   int64_t faulty_gpus = 0;
@@ -98,6 +101,7 @@ absl::StatusOr<DomainUse> UseOfDomain(const NetworkDomain& domain,
                                       const DomainJob& job,
                                       absl::Span<const int64_t> faulty_nodes);
 
+// Options of SampleWaste().
 struct FaultSampling {
   int64_t num_trials = 1000;  // Up to 1'000'000.
   uint64_t seed = 1;

@@ -28,11 +28,13 @@
 
 namespace pipeloom::emulator {
 
+// Bandwidths of a group's links.
 struct RingLinks {
   double node_bytes_per_second = 0;  // Bus bandwidth of a ring in a node.
   double nic_bytes_per_second = 0;   // NIC bandwidth per GPU.
 };
 
+// Ranks of a group and of each of its nodes.
 struct RingGroup {
   int64_t ranks = 1;
   int64_t ranks_per_node = 1;  // At least 1; equal to `ranks`: one node.

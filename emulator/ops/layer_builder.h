@@ -16,6 +16,7 @@
 
 namespace pipeloom::emulator {
 
+// The builder of one layer.
 class LayerBuilder {
  public:
   // REQUIRES: everything passed in outlives the builder.
@@ -99,7 +100,7 @@ class LayerBuilder {
   CollectiveOp Tensor(Collective kind, double bytes) const;
   LayerOps Finish();
 
-  // Tensor-parallel share of a width, rounded up.
+  // Returns the tensor-parallel share of a width, rounded up.
   double share(int64_t width) const;
 
   const LayerSpec& layer_;

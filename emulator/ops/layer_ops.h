@@ -75,6 +75,7 @@ struct FixedOp {
   double bytes = 0;
 };
 
+// The kinds of collectives.
 enum class Collective { kAllGather, kReduceScatter, kAllToAll, kRing };
 
 // The group of GPUs that a collective runs over.

@@ -18,12 +18,14 @@
 
 namespace pipeloom::emulator {
 
+// The hardware under one rank.
 struct RankPlace {
   int32_t group = -1;  // Index into ClusterSpec::node_groups; -1: none.
   double slow = 1;     // Factor on the time of what the rank computes.
   bool operator==(const RankPlace&) const = default;
 };
 
+// The hardware under the ranks of a replica.
 struct ReplicaView {
   int32_t replica = 0;  // The first replica with this view.
   IdVector<RankId, RankPlace> ranks{};
@@ -44,6 +46,7 @@ struct ReplicaView {
   }
 };
 
+// The views of all replicas.
 struct ClusterViews {
   std::vector<ReplicaView> views{};   // All distinct views.
   std::vector<int32_t> of_replica{};  // Index into `views`.

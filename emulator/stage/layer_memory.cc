@@ -31,8 +31,9 @@ struct Kept {
 struct KeptParts {
   Kept rest{};  // Recomputed by no group.
   std::array<Kept, kNumOperatorGroups> groups{};
-  // Inputs of projections that a frozen layer has not kept: tokens sent to
-  // experts, the input of cross-attention.
+  // Results of projections whose inputs a frozen layer does not keep (tokens
+  // sent to experts, the input of cross-attention): only a trained layer can
+  // recompute them.
   Kept trained_projections{};
 
   Kept& of(OperatorGroup group) { return groups[static_cast<size_t>(group)]; }
@@ -270,7 +271,7 @@ Bytes BackwardScratch(const LayerSpec& layer, int64_t tokens,
               2 * Real(CeilDiv(layer.vocab, parallel.tp)) * h;
   } else if (layer.kind == LayerKind::kTransformer) {
     const FfnSpec& f = layer.ffn;
-    // With the gradient of the activation.
+    // Bytes per element once the activation's gradient is made.
     const double per_row = f.gated ? 4 : 2;
     double inner = per_row * Real(f.hidden) * t / tp;
     if (f.experts > 0) {

@@ -14,6 +14,7 @@
 
 namespace pipeloom::emulator {
 
+// The times of an update.
 struct RankUpdate {
   // Time to reduce all its gradients while other work runs. 0 with ZeRO-2 and
   // -3, whose passes reduce them.

@@ -245,8 +245,7 @@ struct StageCostModel::State {
     Flops forward_flops{};
     for (int32_t i = 0; i < stage.num_layers; ++i) {
       const LayerId id(stage.first_layer.value() + i);
-      // In a trained module there is always a layer to train before a later
-      // one.
+      // Before a later layer of a trained module there is always one to train.
       const GradientNeeds needs{
           .weights = trained, .input = needs_input_grad || (trained && i > 0)};
       const auto price = [&] {

@@ -101,6 +101,7 @@ struct PassFactors {
   bool operator==(const PassFactors&) const = default;
 };
 
+// Counts of cache look-ups.
 struct CacheCounters {
   int64_t hits = 0;
   int64_t misses = 0;
@@ -115,7 +116,8 @@ struct StageRow {
   Fingerprint fingerprint{};
 };
 
-// Prices stages of a job, and the memory and updates of ranks.
+// A cost model of a job: the stages on its sub-microbatches, and the memory and
+// updates of its ranks. Const methods are thread-safe.
 class StageCostModel {
  public:
   // Keeps a copy of the job. REQUIRES: ValidateJobSpec(job) is OK. With `reuse`
@@ -138,8 +140,6 @@ class StageCostModel {
   // as this.
   const StageCostModel& ForReplica(int32_t replica) const;
 
-  // All const methods are thread-safe.
-  //
   // Returns the cost of a stage on one shape. A stage without a rank is priced
   // on the cluster's own device. `needs_input_grad`: something trainable feeds
   // the stage, so the gradient is passed on to the stages before it. A frozen

@@ -36,6 +36,7 @@ struct SlowLink {
   bool operator==(const SlowLink&) const = default;
 };
 
+// Options of EmulateStep().
 struct EmulateOptions {
   LinkSharing sharing = LinkSharing::kPerPair;
   // Whether every send blocks its rank until the transfer's occupancy is over.

@@ -32,9 +32,9 @@ namespace pipeloom::emulator {
 absl::StatusOr<StepTrace> EmulateStep(const ExecutionPlan& plan,
                                       const EmulateOptions& options = {});
 
-// Emulates one plan after another, reusing the memory of the plans before: with
-// large plans most of the time of EmulateStep is spent by the system on fresh
-// pages. Use one emulator per thread.
+// An emulator of one plan after another that reuses the memory of the plans
+// before: with large plans most of the time of EmulateStep is spent by the
+// system on fresh pages. Use one emulator per thread.
 class StepEmulator {
  public:
   StepEmulator();

@@ -38,6 +38,7 @@ struct RankPeak {
   bool operator==(const RankPeak&) const = default;
 };
 
+// Finish and memory peaks of an emulated step.
 struct StepOutcome {
   SimTime finish{};
   IdVector<RankId, RankPeak> peaks{};
@@ -60,6 +61,7 @@ struct ReplayCounters {
   }
 };
 
+// The emulation of a plan and of its changes.
 class ReplayStep {
  public:
   static constexpr int32_t kMaxCheckpoints = 256;
@@ -148,9 +150,9 @@ class ReplayStep {
       absl::Span<const Instruction> instructions) const;
 
   void IndexMemory(int32_t rank);
-  // Memory while it runs, relative to before it.
+  // Returns the memory that the operation takes while it runs.
   int64_t Taken(const StepOp& op) const;
-  // Change of memory by the whole operation.
+  // Returns the change of memory by the whole operation.
   int64_t Changed(const StepOp& op) const;
   PeakSite SiteWith(const Range& changed) const;
   SimTime TimeOf(int32_t rank, int32_t op) const;

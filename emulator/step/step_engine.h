@@ -30,6 +30,7 @@ struct TransferState {
   uint32_t stamp = 0;  // Number of the run plus phase.
   uint32_t kind = 0;
 };
+// Times and route that transfers share.
 struct TransferKind {
   int64_t occupancy = 0;
   int64_t lag = 0;
@@ -39,6 +40,7 @@ struct TransferKind {
   int32_t link_in = kNoLink;
 };
 
+// The state of a rank in a run. Times in nanoseconds.
 struct RankState {
   int64_t now = 0;
   int64_t copied = 0;  // When the copy stream is free.
@@ -48,11 +50,13 @@ struct RankState {
   int64_t epilogue_at = -1;  // When its epilogue began; -1: it has none.
 };
 
+// Start and end of a copy to or from the host.
 struct CopyState {
   int64_t start = 0;
   int64_t end = 0;
 };
 
+// The event engine.
 class StepEngine {
  public:
   // REQUIRES: `program` outlives the engine; `times` is of it.

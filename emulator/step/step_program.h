@@ -23,6 +23,7 @@
 
 namespace pipeloom::emulator {
 
+// The operations, with the meaning of StepOp::index.
 enum class OpCode : uint8_t {
   kCompute,         // index: slot
   kComputeGuarded,  // index: into `guards`; waits inside its rank first
@@ -38,6 +39,7 @@ enum class OpCode : uint8_t {
   kNothing,
 };
 
+// One operation of a rank.
 struct StepOp {
   static constexpr uint32_t kMaxIndex = (uint32_t{1} << 28) - 1;
 
@@ -92,6 +94,7 @@ struct StepTimes {
   std::vector<int64_t> epilogues{};  // Indexed by rank.
 };
 
+// The compiled plan.
 struct StepProgram {
   int32_t num_ranks = 0;
   std::vector<StepOp> ops{};  // Sorted by rank, in program order.

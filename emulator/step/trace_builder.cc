@@ -63,7 +63,7 @@ class SideSpans {
 // one element after another; `data` and `size` are those so far; end with
 // Finish.
 
-// Overwrites a list of at least the final length.
+// A writer over a list of at least the final length.
 template <typename T>
 class InPlace {
  public:
@@ -86,8 +86,8 @@ class InPlace {
   T* next_ = nullptr;
 };
 
-// Appends blocks to memory that has never been written, so that each page is
-// touched once.
+// A writer of blocks to memory that has never been written, so that each page
+// is touched once.
 template <typename T>
 class Grown {
  public:

@@ -23,6 +23,7 @@
 
 namespace pipeloom::emulator {
 
+// A message between two ranks, each time on the clock of its rank.
 struct TimedMessage {
   RankId from{};
   RankId to{};
@@ -30,12 +31,14 @@ struct TimedMessage {
   int64_t arrived_ns = 0;  // On the receiver's clock: not after.
 };
 
+// The line from a rank's clock to the common clock.
 struct ClockFit {
   double offset_ns = 0;  // At `origin_ns` of the rank's own clock.
   double drift = 0;      // Deviation from 1 second per second.
   int64_t origin_ns = 0;
   bool aligned = false;  // False: no message joins it to rank 0.
 
+  // Converts a time of the rank's clock to the common clock.
   int64_t ToCommon(int64_t local_ns) const {
     const double shift =
         offset_ns + drift * static_cast<double>(local_ns - origin_ns);

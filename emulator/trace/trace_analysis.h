@@ -47,6 +47,7 @@ enum class StartReason : uint8_t {
   kMemory,       // Offloaded activations were fetched back.
 };
 
+// The reason why a task did not start earlier.
 struct StartCause {
   StartReason reason = StartReason::kStepStart;
   TaskId after{};   // The task before it on its rank, or the edge's producer.
@@ -56,6 +57,7 @@ struct StartCause {
   bool operator==(const StartCause&) const = default;
 };
 
+// The causes of idle time.
 enum class BubbleKind : uint8_t {
   kWarmUp,
   kImbalance,
@@ -70,6 +72,7 @@ inline constexpr int kNumBubbleKinds = 8;
 // Returns "warm-up", "imbalance", ...
 absl::string_view BubbleName(BubbleKind kind);
 
+// A piece of a rank's idle time with its cause.
 struct IdlePiece {
   RankId rank{};
   BubbleKind kind = BubbleKind::kOther;
@@ -104,6 +107,7 @@ struct PathPiece {
   bool operator==(const PathPiece&) const = default;
 };
 
+// The result of Analyze().
 struct TraceAnalysis {
   IdVector<TaskId, StartCause> causes{};
   // Start and end, indexed by task; start > end for tasks without a span.

@@ -17,6 +17,7 @@
 
 namespace pipeloom::formats {
 
+// One event of a trace.
 struct ChromeEvent {
   std::string name{};
   std::string category{};
@@ -33,13 +34,14 @@ struct ChromeEvent {
   const std::string* Arg(absl::string_view key) const;
 };
 
+// Data about a whole trace.
 struct ChromeTraceInfo {
   int64_t rank = -1;  // From "distributedInfo"; -1: not given.
   int64_t events = 0;
 };
 
-// Fills `buffer` with up to `size` bytes and returns their number; 0 at the
-// end.
+// A function that fills `buffer` with up to `size` bytes and returns their
+// number; 0 at the end.
 using ChunkReader =
     std::function<absl::StatusOr<size_t>(char* buffer, size_t size)>;
 

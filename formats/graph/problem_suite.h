@@ -80,6 +80,7 @@ struct SuiteProblem {
   std::string peer_name{};
 };
 
+// All problems of a suite.
 struct ProblemSuite {
   std::string source{};  // Where the figures come from.
   std::vector<SuiteProblem> problems{};

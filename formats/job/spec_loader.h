@@ -25,7 +25,7 @@
 
 namespace pipeloom::formats {
 
-// Returns the content of a file, or why there is none.
+// A function that returns the content of a file, or why there is none.
 using FileReader =
     std::function<absl::StatusOr<std::string>(const std::string& path)>;
 

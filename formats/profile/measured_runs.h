@@ -38,6 +38,7 @@ enum class FittedScalar {
   kHost,     // Microseconds to launch a kernel.
 };
 
+// One row of the table.
 struct MeasuredRun {
   int32_t line = 0;
   std::string framework{};

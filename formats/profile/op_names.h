@@ -12,6 +12,7 @@
 
 namespace pipeloom::formats {
 
+// Return the meaning of a word; nullopt for an unknown one.
 std::optional<OpType> OpTypeOf(absl::string_view word);
 std::optional<QueryPass> PassOf(absl::string_view word);
 std::optional<QueryDtype> DtypeOf(absl::string_view word);

@@ -19,6 +19,7 @@
 
 namespace pipeloom::formats {
 
+// A query as parsed from a line.
 struct ParsedQuery {
   OpQuery query{};
   std::string extra{};      // The first field that is not used, or empty.

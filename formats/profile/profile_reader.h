@@ -17,7 +17,7 @@
 //    "moe": [{"pass", "dtype", "tokens": [...],
 //             "sites": [[width, ffn, experts, top_k, us, ...], ...]}]}
 //
-// The lists beside "sites" are the columns of a grid; a site is a row of its
+// The lists next to "sites" are the columns of a grid; a site is a row of its
 // sizes and then a time (us) for each grid point, 0 where there is none.
 #ifndef PIPELOOM_FORMATS_PROFILE_PROFILE_READER_H_
 #define PIPELOOM_FORMATS_PROFILE_PROFILE_READER_H_

@@ -15,7 +15,7 @@ namespace {
 constexpr size_t kMaxColumns = 1000;
 constexpr size_t kMaxRows = 10'000'000;
 
-// Splits a text into rows, one after another.
+// A splitter of a text into rows, one after another.
 class Splitter {
  public:
   Splitter(absl::string_view text, absl::string_view file)

@@ -14,12 +14,14 @@
 
 namespace pipeloom::formats {
 
+// One row of a table.
 struct CsvRow {
   int32_t line = 0;  // Line where it begins; 1 is the first.
   // One per column; without blanks around them.
   std::vector<std::string> cells{};
 };
 
+// A parsed table.
 struct CsvTable {
   // Names in lower case, with '_' for blanks and dashes.
   std::vector<std::string> columns{};

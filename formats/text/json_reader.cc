@@ -87,8 +87,8 @@ ptrdiff_t FindDuplicate(const std::vector<std::string>& keys) {
   return first;
 }
 
-// Builds the tree from the parser's events. After false is returned, there are
-// no more events.
+// A builder of the tree from the parser's events. After false is returned,
+// there are no more events.
 class TreeBuilder {
  public:
   using number_integer_t = nlohmann::json::number_integer_t;

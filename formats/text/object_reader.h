@@ -27,10 +27,11 @@
 
 namespace pipeloom::formats {
 
+// The reader of one object.
 class ObjectReader {
  public:
-  // `path` precedes field names in errors: "" or "training.". REQUIRES:
-  // `value`, `file` and the names read outlive the reader.
+  // Reads `value`. `path` precedes field names in errors: "" or "training.".
+  // REQUIRES: `value`, `file` and the names read outlive the reader.
   ObjectReader(absl::string_view file, const JsonValue& value,
                std::string path);
 
@@ -40,6 +41,7 @@ class ObjectReader {
   bool ok() const { return status_.ok(); }
   // Returns the first error so far.
   const absl::Status& status() const { return status_; }
+  // Returns whether the object has the field.
   bool Has(absl::string_view name) { return Find(name) != nullptr; }
   // Return the line of the object, or of a field that exists.
   int32_t line() const { return value_.line; }

@@ -9,6 +9,7 @@
 
 namespace pipeloom {
 
+// The size of an image.
 struct ImageSize {
   int32_t width = 0;   // px
   int32_t height = 0;  // px
@@ -34,6 +35,7 @@ struct SampleMetadata {
   bool operator==(const SampleMetadata&) const = default;
 };
 
+// The samples of a batch, in the order of the data loader.
 struct BatchMetadata {
   IdVector<SampleId, SampleMetadata> samples{};
   bool operator==(const BatchMetadata&) const = default;

@@ -17,6 +17,8 @@
 
 namespace pipeloom {
 
+// A GPU type: peak rates of its data sheet, and the shares of them that kernels
+// reach.
 struct DeviceSpec {
   std::string name{};  // "h800-sxm"
   FlopRate bf16;       // Peak of dense products.
@@ -51,6 +53,7 @@ enum class DomainKind {
   kCube,
   kHopRing  // Nodes on a ring, each linked to `hops` nodes on either side.
 };
+// The high-bandwidth domains of a cluster.
 struct DomainSpec {
   DomainKind kind = DomainKind::kNode;
   int32_t gpus = 0;  // Size for kSwitch and kCube; a multiple of gpus_per_node.

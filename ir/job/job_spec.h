@@ -40,6 +40,7 @@ enum class SampleAssignment {
   kBalanced,
 };
 
+// Batch sizes, memory and other settings of the training.
 struct TrainingSpec {
   int32_t microbatches = 0;       // Per step and replica; at least 1.
   int64_t microbatch_tokens = 0;  // Most backbone tokens of a microbatch.
@@ -120,6 +121,7 @@ struct ModuleParallelism {
   bool operator==(const ModuleParallelism&) const = default;
 };
 
+// Defaults of the search for schedules.
 struct SearchSpec {
   std::string schedule = "pipeloom";
   Duration deadline = Milliseconds(100);
@@ -128,6 +130,7 @@ struct SearchSpec {
   bool operator==(const SearchSpec&) const = default;
 };
 
+// One training job.
 struct JobSpec {
   std::string name{};
   ModelSpec model{};
@@ -142,7 +145,9 @@ struct JobSpec {
   std::string source{};
   bool operator==(const JobSpec&) const = default;
 
+  // Returns whether the weights of the module are not trained.
   bool IsFrozen(ModuleId module) const;
+  // Returns whether plans may use the strategy.
   bool Allows(MemoryStrategy strategy) const;
   // Returns the layout by which the job's GPUs hold the module: with its tp and
   // cp, and with dp multiplied by its copies in a rank. It has as many GPUs as

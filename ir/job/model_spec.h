@@ -18,7 +18,9 @@
 
 namespace pipeloom {
 
+// The kinds of data in a sample.
 enum class Modality { kText, kImage, kVideo, kAudio };
+// The role of a module in its model.
 enum class ModuleRole { kEncoder, kBackbone, kGenerator };
 
 // The keys that a query attends to.
@@ -112,6 +114,7 @@ struct ConvolutionSpec {
   int64_t weights() const { return in * out * kernel * kernel * depth; }
 };
 
+// The kinds of layers.
 enum class LayerKind {
   kTransformer,   // Self-attention, optional cross-attention, feed-forward.
   kEmbedding,     // Look-up in a vocab x hidden table.
@@ -129,6 +132,7 @@ enum class Precision {
   kFp32,  // TF32 products.
 };
 
+// One layer with its shapes. Fields that name a kind are used by it only.
 struct LayerSpec {
   LayerKind kind = LayerKind::kTransformer;
   std::string name{};  // Display name: "block", "patch_embedding".
@@ -203,6 +207,7 @@ enum class TokenRuleKind {
   kText,
 };
 
+// A token rule with its constants. Each kind uses some of the fields.
 struct TokenRule {
   TokenRuleKind kind = TokenRuleKind::kText;
   Modality modality = Modality::kText;  // The part of a sample that is counted.
@@ -233,6 +238,7 @@ struct TokenRule {
   bool operator==(const TokenRule&) const = default;
 };
 
+// One network of a model.
 struct ModuleSpec {
   std::string name{};  // Unique in the model: "vision_encoder".
   ModuleRole role = ModuleRole::kBackbone;
@@ -257,6 +263,7 @@ struct ModuleEdge {
   bool operator==(const ModuleEdge&) const = default;
 };
 
+// A multimodal model.
 struct ModelSpec {
   std::string name{};
   IdVector<ModuleId, ModuleSpec> modules{};  // In data-flow order.

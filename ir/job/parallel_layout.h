@@ -29,6 +29,7 @@ enum class GpuOrder {
   kReplicasInside,  // The replicas of a rank, as in Megatron-Core.
 };
 
+// Sizes of the parallel dimensions of a job.
 struct ParallelLayout {
   int32_t tp = 1;  // Tensor parallel, with sequence parallelism.
   int32_t cp = 1;  // Context parallel.

@@ -26,6 +26,7 @@ enum class Framework {
   kPyTorch,       // Eager, replicated (DistributedDataParallel).
 };
 
+// The kernel of the attention.
 enum class AttentionKernel {
   kFused,   // Made for the device; attention_efficiency is that of this kernel.
   kFlash2,  // FlashAttention-2: no instructions newer than the A100's.
@@ -40,6 +41,7 @@ enum class CommunicationOverlap {
   kAll,   // Tensor-parallel collectives overlap with products too.
 };
 
+// The settings of a framework that change time or memory.
 struct TrainingSetup {
   Framework framework = Framework::kMegatronCore;
   AttentionKernel attention = AttentionKernel::kFused;

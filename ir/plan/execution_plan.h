@@ -110,6 +110,7 @@ struct LossTotal {
   bool operator==(const LossTotal&) const = default;
 };
 
+// The plan of one step of one replica.
 struct ExecutionPlan {
   static constexpr int32_t kVersion = 1;
 

@@ -46,6 +46,7 @@ struct LayerMemory {
   constexpr bool recomputes_fully() const {
     return strategy == MemoryStrategy::kRecompute && groups.empty();
   }
+  // Returns whether only `groups` are recomputed.
   constexpr bool recomputes_partly() const {
     return strategy == MemoryStrategy::kRecompute && !groups.empty();
   }

@@ -50,6 +50,7 @@ WorkShape LargestShare(const WorkShape& shape, int32_t copies);
 // fewest tokens (ties: the first). O(n log n + n copies).
 WorkShape LargestShare(std::vector<WorkShape> instances, int32_t copies);
 
+// Some of the instances that one module has in a microbatch.
 struct SubMicrobatch {
   ModuleId module{};
   MicrobatchId microbatch{};
@@ -58,6 +59,7 @@ struct SubMicrobatch {
   bool operator==(const SubMicrobatch&) const = default;
 };
 
+// The microbatches of one replica in a step.
 struct Microbatches {
   int32_t num_microbatches = 0;
   // Sorted by microbatch, then module, then index. A module that is absent from

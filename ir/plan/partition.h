@@ -20,6 +20,7 @@
 
 namespace pipeloom {
 
+// Consecutive layers of a module on one rank.
 struct Stage {
   ModuleId module{};
   LayerId first_layer{};
@@ -29,6 +30,7 @@ struct Stage {
   bool operator==(const Stage&) const = default;
 };
 
+// The stages of a job, and the sizes of its sub-microbatches.
 struct Partition {
   int32_t num_ranks = 0;
   int32_t num_segments = 0;

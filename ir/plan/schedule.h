@@ -16,6 +16,7 @@ namespace pipeloom {
 
 using RankOrders = IdVector<RankId, std::vector<TaskId>>;
 
+// The order and the times of all tasks of a step.
 struct Schedule {
   RankOrders order{};
   IdVector<TaskId, SimTime> start{};

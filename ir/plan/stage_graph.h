@@ -29,12 +29,14 @@
 
 namespace pipeloom {
 
+// The pass that a task does.
 enum class Pass : uint8_t {
   kForward,
   kBackward,    // Input gradient; with the weight gradient when fused.
   kWeightGrad,  // Separate from kBackward when split.
 };
 
+// One pass of one stage on one sub-microbatch.
 struct Task {
   RankId rank{};
   Pass pass = Pass::kForward;
@@ -52,6 +54,7 @@ struct Task {
   bool operator==(const Task&) const = default;
 };
 
+// An edge between two tasks, with the transfer that it stands for.
 struct Dependency {
   TaskId from{};
   TaskId to{};
@@ -82,6 +85,7 @@ struct RankMemory {
   bool operator==(const RankMemory&) const = default;
 };
 
+// The memory and the epilogue of a rank.
 struct RankSpec {
   RankMemory memory{};
   // Time after its last task: the rest of the gradient reduction and the
@@ -90,6 +94,7 @@ struct RankSpec {
   bool operator==(const RankSpec&) const = default;
 };
 
+// The task graph of a step.
 class StageGraph {
  public:
   // Checks the parts and builds the adjacency lists. InvalidArgument names the

@@ -14,8 +14,10 @@
 
 namespace pipeloom {
 
+// The streams of a rank.
 enum class Stream : uint8_t { kCompute, kSend, kReceive, kCopy };
 
+// The meaning of a span.
 enum class SpanKind : uint8_t {
   kTask,      // `task` computes.
   kTransfer,  // `edge` crosses a link (on the sender's kSend stream).
@@ -23,6 +25,7 @@ enum class SpanKind : uint8_t {
   kEpilogue,  // Gradient reduction and optimizer step.
 };
 
+// A time span on a stream of a rank.
 struct Span {
   RankId rank{};
   Stream stream = Stream::kCompute;
@@ -34,6 +37,7 @@ struct Span {
   bool operator==(const Span&) const = default;
 };
 
+// The items of memory in a trace.
 enum class MemoryItem : uint8_t {
   kWeights,
   kGradients,
@@ -44,9 +48,10 @@ enum class MemoryItem : uint8_t {
   kSent,         // Boundary tensors from the task that makes them to WaitSend.
 };
 inline constexpr int kNumMemoryItems = 7;
-const char* MemoryItemName(MemoryItem item);
 // Returns the name of an item, for traces in text form and for messages.
+const char* MemoryItemName(MemoryItem item);
 
+// A change of a memory item of a rank.
 struct MemoryStep {
   RankId rank{};
   SimTime at{};
@@ -55,6 +60,7 @@ struct MemoryStep {
   bool operator==(const MemoryStep&) const = default;
 };
 
+// The trace of one step on all ranks.
 struct StepTrace {
   int32_t num_ranks = 0;
   std::vector<Span> spans{};  // Sorted by rank, then start.
@@ -73,8 +79,8 @@ struct MemoryPeak {
   SimTime at{};
   Bytes items[kNumMemoryItems] = {};
   bool operator==(const MemoryPeak&) const = default;
-  // Returns the peaks, indexed by rank.
 };
+// Returns the peaks, indexed by rank.
 IdVector<RankId, MemoryPeak> MemoryPeaks(const StepTrace& trace);
 
 // Returns the tasks of each rank in the order they ran.
@@ -85,10 +91,11 @@ struct TraceComparison {
   Duration predicted_step_time{};
   Duration measured_step_time{};
   double step_time_error = 0;  // measured / predicted - 1
-  double mean_task_time_error =
-      0;                    // Mean over tasks of |measured/predicted-1|.
+  // Mean over tasks of |measured / predicted - 1|.
+  double mean_task_time_error = 0;
   bool same_order = false;  // Every rank ran its tasks in the predicted order.
 };
+// Compares a measured trace with the predicted one of the same plan.
 TraceComparison CompareTraces(const StepTrace& predicted,
                               const StepTrace& measured);
 

@@ -20,7 +20,7 @@
 namespace pipeloom {
 namespace {
 
-// Passes 1 and 2. Records the positions of the instructions of each edge and
+// Passes 1 and 2, with the positions of the instructions of each edge and
 // task.
 class StructureCheck {
  public:

@@ -29,6 +29,7 @@ struct CollectiveCurve {
   bool operator==(const CollectiveCurve&) const = default;
 };
 
+// Measured collectives of a GPU type, with the constants of their model.
 struct CollectiveProfile {
   // Sorted by op, span, ranks; no two equal.
   std::vector<CollectiveCurve> curves{};

@@ -109,6 +109,7 @@ struct DeviceRates {
 
 inline constexpr int kDeviceProfileVersion = 1;
 
+// The measurements of one device.
 struct DeviceProfile {
   std::string device{};  // As in ClusterSpec: "h100-sxm".
   // The device that was measured, if it is another: the tables hold its times,

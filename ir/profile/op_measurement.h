@@ -12,6 +12,7 @@
 
 namespace pipeloom {
 
+// The measured time of one operator at one size.
 struct OpMeasurement {
   OpQuery query{};
   double time_us = 0;  // Finite and positive.
@@ -24,6 +25,7 @@ struct DeviceMention {
   int32_t line = 0;  // 0: in the file's name.
 };
 
+// The measurements of one file.
 struct MeasurementFile {
   std::string name{};
   Fingerprint content{};                 // Fingerprint of its bytes.

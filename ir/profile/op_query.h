@@ -25,6 +25,7 @@
 
 namespace pipeloom {
 
+// The operators that can be measured and priced.
 enum class OpType {
   kGemm,
   kGroupedGemm,
@@ -53,6 +54,7 @@ enum class QueryDtype { kBf16, kFp16, kFp8, kFp32 };
 enum class QueryMask { kCausal, kFull };
 enum class QuerySpan { kNode, kInterNode };
 
+// One operator at one size.
 struct OpQuery {
   OpType op = OpType::kGemm;
   QueryPass pass = QueryPass::kForward;
@@ -93,6 +95,7 @@ bool IsCollective(OpType op);  // Includes send_recv.
 // Returns whether memory bounds the operator: norms, activations, add, rope,
 // softmax, embedding.
 bool IsStreaming(OpType op);
+// Returns the bytes of an element.
 double BytesPerElement(QueryDtype dtype);
 
 // A field that `op` uses: its name in files and its lowest value.

@@ -26,7 +26,7 @@ struct Item {
 
 using Packing = std::vector<std::vector<SampleId>>;
 
-// Assigns items to `count` microbatches; nullopt if one has no room anywhere.
+// A packer of items into `count` microbatches.
 class Leveler {
  public:
   Leveler(const LoadMeter& meter, const std::vector<const Item*>& items,
@@ -42,8 +42,9 @@ class Leveler {
     for (Bin& bin : bins_) bin.cost.assign(share_.size(), 0);
   }
 
-  // Places costly items first, each where it makes the microbatches least
-  // uneven; or, if `tight`, long items first, each where it first fits.
+  // Packs the items; nullopt if one has no room anywhere. Costly items first,
+  // each where it makes the microbatches least uneven; or, if `tight`, long
+  // items first, each where it first fits.
   std::optional<Packing> Pack(bool tight) {
     std::vector<const Item*> order = items_;
     std::stable_sort(

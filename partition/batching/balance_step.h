@@ -21,7 +21,8 @@ namespace pipeloom::partition {
 // typical of a job.
 class SampleCosts {
  public:
-  // InvalidArgument: `typical_samples` are empty or have no work for the model.
+  // Derives the coefficients. InvalidArgument: `typical_samples` are empty or
+  // have no work for the model.
   static absl::StatusOr<SampleCosts> Create(
       const JobSpec& job, const emulator::StageCostModel& costs,
       const BatchMetadata& typical_samples);

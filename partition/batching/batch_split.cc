@@ -107,7 +107,7 @@ absl::StatusOr<std::vector<SampleMetadata>> CutSample(
   return pieces;
 }
 
-// Assigns samples to microbatches, replicas in turn.
+// A packer of samples into microbatches, replicas in turn.
 class Packer {
  public:
   Packer(const LoadMeter& meter, int64_t most) : meter_(meter), most_(most) {}

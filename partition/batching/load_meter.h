@@ -10,6 +10,7 @@
 
 namespace pipeloom::partition {
 
+// The load of a sample or microbatch.
 struct Load {
   int64_t tokens = 0;
   int64_t images = 0;
@@ -22,7 +23,7 @@ struct Load {
   }
 };
 
-// Measures loads as partition/batching/batch_split.h defines them. Keeps a
+// A meter of loads as partition/batching/batch_split.h defines them. Keeps a
 // reference to the job.
 class LoadMeter {
  public:

@@ -40,7 +40,7 @@ absl::StatusOr<IdVector<ModuleId, TypicalWork>> MeasureTypicalWork(
 // 8, 12, 16, 24, ...
 int64_t NextSize(int64_t size);
 
-// Prices modules and layers on one rank, by default the first. Keeps
+// Prices of modules and layers on one rank, by default the first. Keeps
 // references.
 class LayerPricing {
  public:

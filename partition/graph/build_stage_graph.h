@@ -13,6 +13,7 @@
 
 namespace pipeloom::partition {
 
+// Options of BuildStageGraph().
 struct GraphOptions {
   // Whether a kWeightGrad task is separate from kBackward; else one kBackward
   // does both.
@@ -21,6 +22,7 @@ struct GraphOptions {
   MemoryPolicy memory{};
 };
 
+// The result of BuildStageGraph().
 struct BuiltGraph {
   StageGraph graph{};
   Flops model_flops{};  // For the step, without recomputation.

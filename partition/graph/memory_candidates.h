@@ -135,6 +135,7 @@ struct StepMemory {
   std::vector<int32_t> other_form{};
   std::vector<PassForm> form_of_list{};
 
+  // Returns the candidates of a pair.
   const std::vector<MemoryCandidate>& candidates(StagePairId pair) const {
     return lists[static_cast<size_t>(list_of[pair])];
   }

@@ -44,11 +44,13 @@ struct UnitOption {
   double activation_bytes = 0;  // Per sample.
 };
 
+// One unit with the ways to run it.
 struct UnitProblem {
   std::string name{};
   std::vector<UnitOption> options{};  // Empty: the model has no such unit.
 };
 
+// The three units and the GPUs for them.
 struct OrchestrationProblem {
   UnitProblem encoder{};
   UnitProblem backbone{};
@@ -66,6 +68,7 @@ struct OrchestrationProblem {
   }
 };
 
+// The GPUs and the layout of one unit.
 struct UnitAnswer {
   int32_t gpus = 0;
   int32_t tp = 0;
@@ -75,6 +78,7 @@ struct UnitAnswer {
   double seconds = 0;  // Per microbatch: T.
 };
 
+// The layouts of all units. Times in seconds.
 struct OrchestrationAnswer {
   UnitAnswer encoder{};
   UnitAnswer backbone{};

@@ -26,6 +26,7 @@
 
 namespace pipeloom::partition {
 
+// The order in which a module's segments use the ranks.
 enum class RankMap { kLooped, kVee };
 
 // The choices for one module.
@@ -57,7 +58,7 @@ struct PartitionRecipe {
   std::string ToString(const ModelSpec& model) const;
 };
 
-// Makes partitions of a job from recipes.
+// A maker of the partitions of a job from recipes.
 class PartitionBuilder {
  public:
   // Measures the sample. Keeps references to the job, whose costs `costs` are,

@@ -10,6 +10,7 @@
 
 namespace pipeloom::convert {
 
+// Convert values to messages.
 v1::SampleMetadata ToProto(const SampleMetadata& sample);
 v1::BatchMetadata ToProto(const BatchMetadata& batch);
 

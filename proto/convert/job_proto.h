@@ -17,7 +17,7 @@ namespace pipeloom::convert {
 // REQUIRES of all three: valid, names are UTF-8.
 v1::ModelSpec ToProto(const ModelSpec& model);
 v1::ClusterSpec ToProto(const ClusterSpec& cluster);
-// The message holds model and cluster in full.
+// Returns a message that holds model and cluster in full.
 v1::Job ToProto(const JobSpec& job);
 
 }  // namespace pipeloom::convert

@@ -9,6 +9,7 @@
 
 namespace pipeloom::convert {
 
+// Convert values to messages.
 v1::StageGraph ToProto(const StageGraph& graph);
 v1::RankSpec ToProto(const RankSpec& rank);
 v1::Task ToProto(const Task& task);

@@ -8,6 +8,7 @@
 
 namespace pipeloom::convert {
 
+// Converts a trace to a message.
 v1::StepTrace ToProto(const StepTrace& trace);
 
 // Converts a message. InvalidArgument names the field and value: a rank out of

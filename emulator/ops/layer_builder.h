@@ -28,40 +28,40 @@ class LayerBuilder {
   LayerOps Build();
 
  private:
-  // attention_ops.cc
+  // Defined in attention_ops.cc:
   void SelfAttention();
   // Projections of queries, keys and values.
   void QueryKeyValue();
   void LowRankQueryKeyValue();
   void FusedAttention(AttentionOp op, double whole_flops, double kv_elements);
 
-  // dit_ops.cc
+  // Defined in dit_ops.cc:
   void CrossAttention();
   // Appends the product that makes shifts, scales and gates, once per instance.
   void Modulation();
   // Appends their application to the input and output of one block.
   void Modulate();
 
-  // ffn_ops.cc
+  // Defined in ffn_ops.cc:
   void FeedForward();
   // Appends `groups` feed-forward networks of rows x hidden x inner each.
   void Ffn(double rows, double inner, double groups);
 
-  // moe_ops.cc
+  // Defined in moe_ops.cc:
   void Experts();
   void Permute(double rows);
   void ExchangeRows(double rows);
 
-  // conv_ops.cc
+  // Defined in conv_ops.cc:
   void Convolutions();
   void FixedWork();
 
-  // edge_ops.cc
+  // Defined in edge_ops.cc:
   void Embedding();
   void LossHead();
   void Linears();
 
-  // layer_builder.cc
+  // Defined in layer_builder.cc:
   bool has_backward() const { return needs_.weights || needs_.input; }
   void Forward(Op op) { ops_.forward.push_back({{op}, {}}); }
   // Appends to both forms of the backward.

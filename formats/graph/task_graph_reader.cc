@@ -164,8 +164,8 @@ absl::StatusOr<RawGraph> ReadRawGraph(absl::string_view text,
   return raw;
 }
 
-// Returns an error that names tasks that wait for each other; `waiting` are
-// those that have predecessors left.
+// Returns an error that names tasks that wait for each other. `waiting` has the
+// number of predecessors left of each task.
 absl::Status CycleError(const RawGraph& raw, const std::string& file_name,
                         const std::vector<int32_t>& waiting) {
   // Every waiting task has a waiting predecessor: walk back until one occurs

@@ -1,5 +1,5 @@
 // One training job: model, cluster, parallel layout, training set-up and search
-// defaults. Read from the JOB file of the command line (README.md).
+// defaults. Read from the JOB file of the command line (docs/tutorial.md).
 #ifndef PIPELOOM_IR_JOB_JOB_SPEC_H_
 #define PIPELOOM_IR_JOB_JOB_SPEC_H_
 

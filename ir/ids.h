@@ -1,4 +1,5 @@
-// The names of things: dense ids, see base/strong_id.h.
+// Dense typed ids that name the parts of a job and of a step; see
+// base/strong_id.h.
 #ifndef PIPELOOM_IR_IDS_H_
 #define PIPELOOM_IR_IDS_H_
 
@@ -6,12 +7,13 @@
 
 namespace pipeloom {
 
-using RankId = Id<struct RankTag>;        // One pipeline rank of a replica.
-using ModuleId = Id<struct ModuleTag>;    // One modality's network.
-using LayerId = Id<struct LayerTag>;      // A layer, counted within its module.
-using StageId = Id<struct StageTag>;      // Consecutive layers on one rank.
-using SegmentId = Id<struct SegmentTag>;  // P consecutive stages, one a rank.
-using SampleId = Id<struct SampleTag>;    // A sample of one step's batch.
+using RankId = Id<struct RankTag>;      // A pipeline rank of a replica.
+using ModuleId = Id<struct ModuleTag>;  // The network of one modality.
+using LayerId = Id<struct LayerTag>;    // A layer, counted within its module.
+using StageId = Id<struct StageTag>;    // Consecutive layers on one rank.
+// P consecutive stages, one on each rank.
+using SegmentId = Id<struct SegmentTag>;
+using SampleId = Id<struct SampleTag>;  // A sample of one step's batch.
 using MicrobatchId = Id<struct MicrobatchTag>;
 using SubMicrobatchId = Id<struct SubMicrobatchTag>;
 using TaskId = Id<struct TaskTag>;  // One pass of a stage on a sub-microbatch.

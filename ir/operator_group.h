@@ -1,5 +1,5 @@
-// Groups of a layer's operators whose results can be thrown away after the
-// forward and made again in the backward, each from what stands before it:
+// Groups of operators of a layer. The results of a group can be dropped after
+// the forward and recomputed in the backward, each from the results before it:
 //
 //   layer input -> norms -> projections -> core attention -> ...
 //   block input -> norms -> projections -> activations -> ...
@@ -19,12 +19,13 @@
 
 namespace pipeloom {
 
+// The operator groups of a layer.
 enum class OperatorGroup : uint8_t {
-  kCoreAttention,   // The fused attention between projections.
-  kNorms,           // And the modulation that follows them.
-  kActivations,     // Between the products of a feed-forward part.
-  kMoeActivations,  // The same of experts.
-  kProjections,     // Products in front of attention and of activations.
+  kCoreAttention,   // Fused attention, between the projections.
+  kNorms,           // Norms and the modulation that follows them.
+  kActivations,     // Between the two products of a feed-forward part.
+  kMoeActivations,  // The same for experts.
+  kProjections,     // Products before attention and before activations.
 };
 inline constexpr int kNumOperatorGroups = 5;
 inline constexpr std::array<OperatorGroup, kNumOperatorGroups>
@@ -33,6 +34,7 @@ inline constexpr std::array<OperatorGroup, kNumOperatorGroups>
                           OperatorGroup::kMoeActivations,
                           OperatorGroup::kProjections};
 
+// Returns the name of a group as in files: "core_attention".
 inline constexpr absl::string_view NameOf(OperatorGroup group) {
   constexpr absl::string_view kNames[] = {"core_attention", "norms",
                                           "activations", "moe_activations",
@@ -40,14 +42,15 @@ inline constexpr absl::string_view NameOf(OperatorGroup group) {
   return kNames[static_cast<size_t>(group)];
 }
 
-// A set of groups.
+// A set of operator groups.
 class OperatorGroups {
  public:
   constexpr OperatorGroups() = default;
   constexpr OperatorGroups(std::initializer_list<OperatorGroup> groups) {
     for (const OperatorGroup g : groups) bits_ |= BitOf(g);
   }
-  // REQUIRES: bits < 2^kNumOperatorGroups.
+  // Returns the set of the groups whose bits are set in `bits`. REQUIRES: bits
+  // < 2^kNumOperatorGroups.
   static constexpr OperatorGroups FromBits(uint32_t bits) {
     OperatorGroups groups;
     groups.bits_ = static_cast<uint8_t>(bits);
@@ -69,7 +72,8 @@ class OperatorGroups {
   uint8_t bits_ = 0;
 };
 
-// "norms+activations"; "" of an empty set.
+// Returns the names joined by "+", such as "norms+activations"; "" for the
+// empty set.
 inline std::string ToString(OperatorGroups groups) {
   std::string text;
   for (const OperatorGroup g : kAllOperatorGroups) {

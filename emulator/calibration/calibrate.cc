@@ -19,7 +19,8 @@ double Median(std::vector<double> values) {
                                 : (values[half - 1] + values[half]) / 2;
 }
 
-// The nearest values that do not descend, in the square of differences.
+// Replaces the values by the nearest ones, in the square of differences, that
+// do not descend.
 void MakeAscend(std::vector<double>* values) {
   struct Block {
     double mean = 0;
@@ -70,7 +71,8 @@ void Merge(std::vector<Table> from, Key key, std::vector<Table>* into) {
   }
 }
 
-// What was measured takes the place of the base's table of the same kind.
+// Returns the base with the measured tables in place of its tables of the same
+// kind.
 DeviceProfile Merged(DeviceProfile base, DeviceProfile measured) {
   const auto kind = [](const auto& t) { return std::tuple(t.pass, t.dtype); };
   Merge(std::move(measured.gemm), kind, &base.gemm);

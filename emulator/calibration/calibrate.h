@@ -1,6 +1,6 @@
-// From measurements to a device profile: checks (measurement_checks.h), the
-// tables and curves of the profile, and how well they predict what they have
-// not seen (cross_validate.h).
+// Calibration: from measurements to a device profile, with checks
+// (measurement_checks.h), the tables and curves of the profile, and how well
+// they predict points they were not made from (cross_validate.h).
 #ifndef PIPELOOM_EMULATOR_CALIBRATION_CALIBRATE_H_
 #define PIPELOOM_EMULATOR_CALIBRATION_CALIBRATE_H_
 
@@ -16,38 +16,42 @@
 
 namespace pipeloom::emulator {
 
+// Options of Calibrate().
 struct CalibrationOptions {
   DeviceLimits limits{};
-  // What is not measured comes from here; an empty one has nothing.
+  // Profile that supplies whatever is not measured; an empty one supplies
+  // nothing.
   DeviceProfile base{};
-  // Refusals of these kinds are reported and do not count.
+  // Refusals of these kinds are reported but do not fail the calibration.
   std::set<RefusalKind> accept{};
   int folds = 5;  // At least 2.
 };
 
+// The result of Calibrate().
 struct Calibration {
   DeviceProfile profile{};
-  std::vector<PredictionError> errors{};  // Of cross-validation.
+  std::vector<PredictionError> errors{};  // Errors of the cross-validation.
   std::vector<Refusal> accepted{};
 };
 
-// FailedPrecondition lists why the measurements are refused, a reason a line.
-// `predict_with` makes a predictor of a profile:
+// A function that makes a predictor of a profile, such as PredictorOf() of
 // emulator/calibration/query_cost.h.
 using PredictWith = std::function<absl::StatusOr<Predictor>(
     const DeviceProfile& profile, const DeviceLimits& limits)>;
+// Makes a profile of the measurements. FailedPrecondition lists why they are
+// refused, one reason per line.
 absl::StatusOr<Calibration> Calibrate(absl::Span<const MeasurementFile> files,
                                       const CalibrationOptions& options,
                                       const PredictWith& predict_with);
 
-// The curves of the collectives among the points: the median time of each
-// size, made not to descend (pool adjacent violators, on logarithms). Groups of
-// several ranks on each of several nodes have no place in a profile and are
-// left out.
+// Returns the curves of the collectives among the points: the median time of
+// each size, made not to descend (pool adjacent violators, on logarithms).
+// Leaves out groups of several ranks on each of several nodes, which a profile
+// has no place for.
 std::vector<CollectiveCurve> CurvesOfPoints(
     absl::Span<const OpMeasurement> points);
 
-// The profile of the points alone.
+// Returns the profile of the points alone.
 DeviceProfile ProfileOfMeasurements(absl::Span<const OpMeasurement> points,
                                     const DeviceLimits& limits);
 

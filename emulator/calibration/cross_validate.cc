@@ -13,7 +13,7 @@
 namespace pipeloom::emulator {
 namespace {
 
-// What stays together; what varies inside a site is left out.
+// Returns what is equal for all points of a site.
 Fingerprint SiteOf(const OpQuery& q) {
   FingerprintBuilder site;
   site.Add(q.op).Add(q.mask).Add(q.span);
@@ -94,8 +94,8 @@ std::vector<PredictionError> ErrorsOf(absl::Span<const OpMeasurement> points,
 
 absl::StatusOr<std::vector<PredictionError>> CrossValidate(
     absl::Span<const OpMeasurement> points, int folds, const FitPoints& fit) {
-  // By kind, its sites in the order of their hash: fold i has every folds-th,
-  // so that a kind with few sites still fills every fold.
+  // The sites of each kind in the order of their hash: fold i has every
+  // folds-th, so that a kind with few sites still fills every fold.
   std::map<Kind, std::map<Fingerprint, int>> fold_of;
   for (const OpMeasurement& point : points) {
     fold_of[KindOf(point.query)][SiteOf(point.query)] = 0;

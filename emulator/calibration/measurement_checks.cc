@@ -19,25 +19,26 @@ namespace pipeloom::emulator {
 namespace {
 
 constexpr size_t kMaxOfAKind = 3;
-// Clocks above the nominal ones, rounding of small times.
+// Margin for clocks above the nominal ones and for rounding of small times.
 constexpr double kOverPeak = 1.05;
-// Switches that add in the network let an all_reduce exceed its link.
+// Reductions inside the network let an all_reduce exceed its link.
 constexpr double kInNetworkReduction = 2;
-// Up to here a last-level cache may serve all of it.
+// Up to this size a last-level cache may serve all of an operator.
 constexpr double kCachedBytes = 512e6;
 constexpr double kCacheSpeedup = 20;
-// Of one shape's times, longest over shortest; small all_to_alls on one node
-// come in two modes.
+// Longest over shortest time of one shape; small all_to_alls on one node have
+// two modes.
 constexpr double kDisagreement = 2;
 constexpr double kCollectiveDisagreement = 3;
-// Twice the work in half the time.
+// Fails if twice the work takes half the time.
 constexpr double kMoreWork = 2;
 constexpr double kLessTime = 0.5;
 constexpr double kLessCollectiveTime = 0.33;
-constexpr double kNoisyShare = 0.03;  // Of comparisons.
-// Experts may have two matrices instead of three, and visits may meet.
+constexpr double kNoisyShare = 0.03;  // Share of comparisons.
+// Experts may have two matrices instead of three, and visits may coincide.
 constexpr double kLeastOfExperts = 0.5;
-// The best of large products, of the peak: 0.74 to 0.93 on six GPUs.
+// Least share of the peak that the best of the large products reaches: 0.74 to
+// 0.93 on six GPUs.
 constexpr double kLargeProduct = 1e11;  // FLOPs.
 constexpr double kLeastEfficiency = 0.45;
 constexpr int kLeastLargeProducts = 5;
@@ -221,7 +222,7 @@ class Checker {
     }
   }
 
-  // Along one size with all else equal, in one file.
+  // Compares points along one size with all else equal, in one file.
   void CheckGrowth(const MeasurementGroup& group) {
     struct Drop {
       MeasuredPoint from{};
@@ -283,8 +284,8 @@ class Checker {
   }
 
   void CheckWarmth(const MeasurementGroup& group) {
-    // Transfers between GPUs have no clock to warm up, and curves of their
-    // own for each size.
+    // Transfers between GPUs have no clock to warm up, and their curves are
+    // separate for each size.
     if (IsCollective(group.query().op)) return;
     for (size_t f = 0; f < files_.size(); ++f) {
       std::vector<const OpMeasurement*> rows;
@@ -348,13 +349,13 @@ class Checker {
   size_t count_[kNumRefusalKinds] = {};
 };
 
-// "h100" of "NVIDIA H100 80GB HBM3", or nothing.
+// Returns "h100" for "NVIDIA H100 80GB HBM3"; "" if there is no model.
 std::string ModelOf(const std::vector<std::string>& words) {
   for (const std::string& word : words) {
     const size_t letters = static_cast<size_t>(
         std::find_if(word.begin(), word.end(), absl::ascii_isdigit) -
         word.begin());
-    // A letter or two and two digits at least: not "80gb", "sxm4", "hbm3".
+    // One or two letters and at least two digits: not "80gb", "sxm4", "hbm3".
     if (letters < 1 || letters > 2 || word.size() < letters + 2) continue;
     return word;
   }

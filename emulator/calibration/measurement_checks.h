@@ -1,5 +1,5 @@
-// Whether measurements can be what they say: checks before a device profile is
-// made of them.
+// Plausibility checks of measurements, made before a device profile is made of
+// them.
 //
 // Thresholds are wide enough for real data: in public tables with unlocked
 // clocks, one shape measured on one GPU twice differs by up to 1.9 times.
@@ -18,31 +18,33 @@
 
 namespace pipeloom::emulator {
 
+// The reasons for refusing measurements.
 enum class RefusalKind {
-  kMislabelled,    // Another device, type or operator than it says.
-  kDuplicateFile,  // Two files of the same bytes.
-  kDisagreeing,    // One shape, two times far apart.
+  kMislabelled,    // The device, type or operator is not the one stated.
+  kDuplicateFile,  // Two files with the same bytes.
+  kDisagreeing,    // Times of one shape that are far apart.
   kNonPhysical,    // Faster than the device can be.
-  kNonMonotone,    // More work, much less time.
-  kColdStart,      // The first rows, or all along a trend, much slower.
+  kNonMonotone,    // More work in much less time.
+  kColdStart,      // The first rows much slower, or a trend over all rows.
   kTooFew,         // Not enough points for an operator.
 };
 inline constexpr int kNumRefusalKinds = 7;
 
-// "mislabelled", "duplicate-file", ...
+// Returns "mislabelled", "duplicate-file", ...
 absl::string_view Name(RefusalKind kind);
 
+// A refusal of measurements.
 struct Refusal {
   RefusalKind kind = RefusalKind::kMislabelled;
-  std::string why{};  // Names the file, the line and what is wrong.
+  std::string why{};  // Names the file, the line and the fault.
 };
 
-// By kind; at most a few of each kind. Empty: all is well.
+// Returns the refusals sorted by kind, at most a few of each kind. Empty: none.
 std::vector<Refusal> CheckMeasurements(absl::Span<const MeasurementFile> files,
                                        const DeviceLimits& limits);
 
-// Whether a file's word for its GPU ("NVIDIA H100 80GB HBM3", "a100_sxm")
-// can be the device `name`: the same model, no other form factor.
+// Returns whether a file's name for its GPU ("NVIDIA H100 80GB HBM3",
+// "a100_sxm") can mean the device `name`: the same model, no other form factor.
 bool SameDevice(absl::string_view mention, absl::string_view name);
 
 }  // namespace pipeloom::emulator

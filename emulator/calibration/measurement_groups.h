@@ -1,4 +1,4 @@
-// Measurements sorted out by what they can be compared with.
+// Measurements grouped by what they can be compared with.
 #ifndef PIPELOOM_EMULATOR_CALIBRATION_MEASUREMENT_GROUPS_H_
 #define PIPELOOM_EMULATOR_CALIBRATION_MEASUREMENT_GROUPS_H_
 
@@ -11,37 +11,43 @@
 
 namespace pipeloom::emulator {
 
-// What a device cannot exceed; 0: not known.
+// Limits that a device cannot exceed; 0: not known.
 struct DeviceLimits {
   std::string name{};  // "h100-sxm"
   double bf16_flops_per_second = 0;
   double fp8_flops_per_second = 0;
   double memory_bytes_per_second = 0;
-  double link_bytes_per_second = 0;  // To other GPUs of the node, one way.
+  // To other GPUs of the node, in one direction.
+  double link_bytes_per_second = 0;
   int64_t multiprocessors = 132;
   bool operator==(const DeviceLimits&) const = default;
 };
 
+// A measurement and the file that it is from.
 struct MeasuredPoint {
   const OpMeasurement* point = nullptr;
-  int32_t file = 0;  // Its index among the files.
+  int32_t file = 0;  // Index of its file.
 };
 
-// Same operator, pass, type, mask, span and ranks; in the order of the files.
+// Points with the same operator, pass, type, mask, span and ranks, in the order
+// of the files.
 struct MeasurementGroup {
   std::vector<MeasuredPoint> points{};
   const OpQuery& query() const { return points.front().point->query; }
 };
 
-// The files must outlive the groups. Sorted by those fields.
+// Groups the measurements; the groups are sorted by those fields. REQUIRES: the
+// files outlive the groups.
 std::vector<MeasurementGroup> GroupMeasurements(
     absl::Span<const MeasurementFile> files);
 
-// The sizes along which a longer operator takes longer, all else equal.
+// Returns the sizes that, when larger, make the operator take longer, all else
+// equal.
 const std::vector<int64_t OpQuery::*>& SizesOf(OpType op);
 
-// us that the device's rates allow at best, at four fifths of the peak; of a
-// typical device where they are not known, as only ratios matter then.
+// Returns the shortest time in us that the device's rates allow, at four fifths
+// of the peak. Uses the rates of a typical device if they are not known, as
+// only ratios matter then.
 double RooflineUs(const OpQuery& query, const DeviceLimits& limits);
 
 }  // namespace pipeloom::emulator

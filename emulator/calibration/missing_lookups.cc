@@ -58,7 +58,7 @@ absl::string_view Name(Precision precision) {
                                         : "fp32";
 }
 
-// What is looked up, and what answers where nothing is measured.
+// Describes a look-up, and what answers it if nothing is measured.
 std::string LookupText(const Op& op) {
   constexpr absl::string_view kRates =
       ": peak rates and efficiency of the shape";

@@ -140,7 +140,7 @@ std::vector<Op> Experts(const OpQuery& q) {
   return ops;
 }
 
-// The profile's, with the cluster's links where it names none.
+// Returns the profile's collectives, with the cluster's links if it has none.
 CollectiveProfile CollectivesOf(const ClusterSpec& cluster,
                                 const DeviceProfile* profile) {
   CollectiveProfile collectives;

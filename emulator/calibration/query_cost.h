@@ -1,11 +1,12 @@
 // Answers of `pipeloom cost`: the time of any operator that an OpQuery names,
-// and where it comes from.
+// and its source.
 //
-// Collectives: emulator/network/collective_profile.h. Other operators become
-// the Ops of op_graph.h and are priced by a ProfileCost. Compound ones are
-// sums: moe is its gathering, two grouped products (the first of both halves of
-// the gate), their activation and scattering, with a balanced load; small_layer
-// is the host's launches. A sum's source is the weakest of its parts'.
+// Collectives are priced by emulator/network/collective_profile.h. Other
+// operators become the Ops of op_graph.h and are priced by a ProfileCost.
+// Compound ones are sums: moe is its gathering, two grouped products (the first
+// of both halves of the gate), their activation and scattering, with a balanced
+// load; small_layer is the host's launches. The source of a sum is the weakest
+// of those of its parts.
 #ifndef PIPELOOM_EMULATOR_CALIBRATION_QUERY_COST_H_
 #define PIPELOOM_EMULATOR_CALIBRATION_QUERY_COST_H_
 
@@ -24,19 +25,21 @@
 
 namespace pipeloom::emulator {
 
+// The time of a query with its source.
 struct QueryPrice {
   double us = 0;
   CostSource source = CostSource::kRoofline;
 };
 
-// Read-only once made; any number of threads.
+// Prices of queries. Immutable and thread-safe.
 class QueryCost {
  public:
-  // Where the profile has no measurement, the rates and links of the cluster
-  // count. `profile` may be null. REQUIRES: both valid.
+  // Uses the rates and links of the cluster for whatever the profile has not
+  // measured. `profile` may be null. REQUIRES: both valid.
   QueryCost(const ClusterSpec& cluster, const DeviceProfile* profile);
 
-  // InvalidArgument: ValidateOpQuery's, or a group that no link joins.
+  // Returns the price of a query. InvalidArgument: that of ValidateOpQuery, or
+  // a group that no link joins.
   absl::StatusOr<QueryPrice> Price(const OpQuery& query) const;
 
  private:
@@ -47,15 +50,16 @@ class QueryCost {
   double launch_us_;
 };
 
-// The operators on one GPU that make up the query, one after another; none for
+// Returns the operators on one GPU that make up the query, in order; none for
 // collectives and small_layer. REQUIRES: ValidateOpQuery(query).ok().
 std::vector<Op> OpsOf(const OpQuery& query);
 
-// For a device that only its limits tell of: typical efficiencies, and nodes
-// of eight.
+// Returns a cluster for a device of which only the limits are known, with
+// typical efficiencies and nodes of eight GPUs.
 ClusterSpec ClusterOfLimits(const DeviceLimits& limits);
 
-// Predicts from the profile alone. InvalidArgument as ValidateDeviceProfile.
+// Returns a predictor by the profile alone, or the InvalidArgument of
+// ValidateDeviceProfile.
 absl::StatusOr<Predictor> PredictorOf(const DeviceProfile& profile,
                                       const DeviceLimits& limits);
 

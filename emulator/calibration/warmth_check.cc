@@ -12,7 +12,7 @@ namespace {
 constexpr double kColdFactor = 1.5;
 constexpr double kDriftFactor = 1.25;
 constexpr size_t kLeastRows = 8;
-constexpr size_t kSample = 240;  // Rows that are compared, of many.
+constexpr size_t kSample = 240;  // Rows that are compared if there are many.
 constexpr size_t kNeighbours = 5;
 constexpr size_t kMaxSizes = 4;
 
@@ -50,8 +50,8 @@ class Rows {
     }
   }
 
-  // How much slower row `i` is than the rows nearest in size among those from
-  // `begin` on (logarithm); nothing if none is near.
+  // Returns the logarithm of how much slower row `i` is than the rows nearest
+  // in size among those from `begin` on; nullopt if none is near.
   std::optional<double> Slower(size_t i, size_t begin) const {
     std::array<std::pair<double, double>, kNeighbours> nearest;
     size_t count = 0;
@@ -102,7 +102,7 @@ Warmth MeasureWarmth(const std::vector<const OpMeasurement*>& from,
   }
   if (!slower.empty()) {
     warmth.first_count = static_cast<int>(first);
-    // The least cold of them: one odd shape is no cold start.
+    // The least cold of the first rows: one odd shape is not a cold start.
     warmth.first_rows =
         std::exp(*std::min_element(slower.begin(), slower.end()));
   }

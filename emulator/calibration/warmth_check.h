@@ -1,4 +1,4 @@
-// Whether a group of measurements was taken on a device in its steady state.
+// Check that a group of measurements was taken on a device in its steady state.
 //
 // Each row is compared with its nearest neighbours in size, both as multiples
 // of a roofline with a floor, so that the order of sizes in a file does not
@@ -14,17 +14,20 @@
 
 namespace pipeloom::emulator {
 
+// How far measurements deviate from a steady state.
 struct Warmth {
-  // By how much the first rows, and the first against the last third, are
-  // slower than their neighbours; 1: not at all.
+  // How many times slower than their neighbours the first rows are, and
+  // (`drift`) the last third against the first; 1: not slower.
   double first_rows = 1;
-  int first_count = 0;  // How many rows "first" means.
+  int first_count = 0;  // Number of first rows.
   double drift = 1;
+  // Returns whether the first rows were taken cold.
   bool cold() const;
+  // Returns whether the measurements drift.
   bool drifts() const;
 };
 
-// Of a group's points of one file, in its order.
+// Measures the points that a group has of one file, in the file's order.
 Warmth MeasureWarmth(const std::vector<const OpMeasurement*>& rows,
                      const DeviceLimits& limits);
 

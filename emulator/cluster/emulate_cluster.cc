@@ -15,12 +15,13 @@
 namespace pipeloom::emulator {
 namespace {
 
-// What the rest of the cluster needs to know of a replica.
+// Times of a replica that the rest of the cluster depends on.
 struct ReplicaTimes {
-  int64_t finish = 0;  // Pipeline, without epilogues.
+  int64_t finish = 0;  // The pipeline's, without epilogues.
   int64_t busy = 0;
-  std::vector<int64_t> computed{};  // By rank: before its update.
-  // By rank and part of its update: the last task that adds to its gradients.
+  std::vector<int64_t> computed{};  // Before its update. Indexed by rank.
+  // The last task that adds to the gradients of each part of a rank's update.
+  // Indexed by rank and part.
   struct LastTask {
     int64_t start = -1;
     int64_t end = -1;
@@ -37,7 +38,7 @@ absl::Status WithReplica(const absl::Status& status, size_t replica) {
       absl::StrCat("replica ", replica, ": ", std::string(status.message())));
 }
 
-// The memory of the replica before.
+// Memory reused from replica to replica.
 struct Workspace {
   StepProgram program{};
   CompileScratch scratch{};
@@ -76,7 +77,7 @@ absl::StatusOr<ReplicaTimes> EmulateReplica(const ExecutionPlan& plan,
     const std::vector<RankUpdate::Part>& parts = updates[RankId(r)].parts;
     auto& last = result.parts[static_cast<size_t>(r)];
     last.resize(parts.size());
-    // Along the program backwards, until each part is found.
+    // Backwards along the program, until each part is found.
     size_t missing = parts.size();
     const absl::Span<const StepOp> ops = program.ops_of(r);
     for (size_t k = ops.size(); k-- > 0 && missing > 0;) {
@@ -99,7 +100,7 @@ absl::StatusOr<ReplicaTimes> EmulateReplica(const ExecutionPlan& plan,
   return result;
 }
 
-// A cheap number that differs for almost all plans that differ.
+// Returns a cheap hash of the plan.
 uint64_t Sketch(const ExecutionPlan& plan) {
   uint64_t sum = static_cast<uint64_t>(plan.graph.num_edges());
   for (const Task& task : plan.graph.tasks()) {
@@ -118,7 +119,8 @@ bool SameWork(const ExecutionPlan& a, const ExecutionPlan& b) {
          a.graph.ranks() == b.graph.ranks() && a.programs == b.programs;
 }
 
-// Reductions of a rank, one after another as they become ready everywhere.
+// Returns when the reductions of a rank end, which run one after another as
+// they become ready in all replicas.
 int64_t Reduced(const RankUpdate& update, size_t rank,
                 absl::Span<const ReplicaTimes* const> replicas,
                 const ClusterOptions& options, int64_t computed) {
@@ -220,7 +222,7 @@ absl::StatusOr<ClusterResult> EmulateCluster(
   Workspace workspace;
   std::vector<ReplicaTimes> emulated;
   std::vector<size_t> class_of(replicas.size());
-  std::vector<size_t> first_of;  // By class: a replica of it.
+  std::vector<size_t> first_of;  // A replica of each class.
   absl::flat_hash_map<uint64_t, std::vector<size_t>> classes;
   for (size_t d = 0; d < replicas.size(); ++d) {
     const ExecutionPlan& plan = *replicas[d];

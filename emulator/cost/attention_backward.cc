@@ -8,11 +8,11 @@
 namespace pipeloom::emulator {
 namespace {
 
-// Where the constants stand.
+// Indices of the constants.
 enum : size_t { kRate = 0, kFill, kTail, kOverhead };
 
-// Where the fit begins, how far from there it is held (weights on the squares
-// of logarithms), and what it may not exceed. Keys; microseconds.
+// Start of the fit, how strongly it is held there (weights on the squares of
+// logarithms), and largest values. kFill is in keys, kOverhead in microseconds.
 constexpr BackwardConstants kStart = {0.5, 150, 0.5, 20};
 constexpr BackwardConstants kHeld = {0, 0.05, 0.03, 0.05};
 constexpr BackwardConstants kMax = {1, 4096, 1, 200};
@@ -23,9 +23,9 @@ constexpr double kBlock = 128;
 constexpr double kMemoryShare = 0.8;
 constexpr double kSharpness = 4;
 
-// Of the kernel for heads of 128: up to 64 what roofline_cost.cc says, beyond
-// 128 what 192 wide ones reach on an A100 (SimuMax, Apache-2.0). On B200 two
-// collections say 0.75 and 0.9.
+// Shares of the rate of the kernel for heads of 128: up to 64 as in
+// roofline_cost.cc, beyond 128 as heads of 192 on an A100 (SimuMax,
+// Apache-2.0). On B200 two collections have 0.75 and 0.9.
 constexpr double kNarrowShare = 0.77;
 constexpr double kWideShare = 0.84;
 

@@ -10,7 +10,7 @@
 namespace pipeloom::emulator {
 namespace {
 
-// Where the constants stand.
+// Indices of the constants.
 enum : size_t { kRate = 0, kTail = 4, kFill, kMemory, kOverhead, kSharpness };
 
 constexpr double kBlock = 128;  // Queries.
@@ -20,8 +20,8 @@ constexpr AttentionConstants kMax = {1, 1, 1, 1, 1, 4096, 1, 100, 8};
 constexpr int kRounds = 16;
 constexpr size_t kFitPoints = 1500;
 
-// Backward over forward where nothing is measured: cuDNN on H200 takes 2.9 to
-// 3.3 times as long (cudnn-frontend, MIT).
+// Logarithm of backward over forward time if nothing is measured: cuDNN on H200
+// takes 2.9 to 3.3 times as long (cudnn-frontend, MIT).
 constexpr double kLogBackward = 1.10;
 
 size_t RateOf(double head_dim) {
@@ -126,7 +126,7 @@ const AttentionCosts::Kind* AttentionCosts::Find(bool causal,
 
 void AttentionCosts::AddForward(const AttentionTable& table,
                                 const DeviceRates& made_with) {
-  // Other types than the 16-bit ones have no kernels of their own here.
+  // Only the 16-bit types have kernels of their own here.
   if (table.size() == 0 || BytesPerElement(table.dtype) != 2) return;
   Kind& kind =
       kinds_[KindIndex(table.mask == QueryMask::kCausal)].emplace(Kind{});

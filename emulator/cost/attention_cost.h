@@ -1,8 +1,7 @@
 // Fused attention from measured calls.
 //
-// The kernel model, by its constants c, for b sequences of s tokens and h
-// heads of d: a multiprocessor takes one head's block of 128 queries at a
-// time,
+// The kernel model with constants c, for b sequences of s tokens and h heads of
+// d: a multiprocessor takes one head's block of 128 queries at a time,
 //
 //   blocks  = b h ceil(s / 128)
 //   mean    = FLOPs of a block, keys longer by c.fill; half when causal
@@ -12,9 +11,9 @@
 //   memory  = (Q + K + V + output) / (bandwidth * c.memory)
 //   model   = (compute^q + memory^q)^(1/q) + c.overhead
 //
-// with d rounded up to the next kernel's. What is measured over it is a factor
-// over (b h, s, d, heads a key), factor_grid.h. Backward has a model of its
-// own, attention_backward.h.
+// with d rounded up to that of the next kernel. The ratio of measurements to
+// the model is a factor over (b h, s, d, heads per key), factor_grid.h. The
+// backward has a model of its own, attention_backward.h.
 #ifndef PIPELOOM_EMULATOR_COST_ATTENTION_COST_H_
 #define PIPELOOM_EMULATOR_COST_ATTENTION_COST_H_
 
@@ -35,38 +34,42 @@ namespace pipeloom::emulator {
 inline constexpr size_t kAttentionConstants = 9;
 using AttentionConstants = std::array<double, kAttentionConstants>;
 
-// Seconds of a forward call, without any factor.
+// Returns the seconds of a forward call, without any factor.
 double AttentionModelSeconds(const AttentionConstants& constants,
                              const DeviceRates& rates,
                              const AttentionShape& shape);
 
-// REQUIRES: a valid forward table.
+// Fits the constants to a table. REQUIRES: a valid forward table.
 AttentionConstants FitAttention(const AttentionTable& table,
                                 const DeviceRates& rates);
 
-// Read-only once made; any number of threads.
+// Times of attention by a profile. Immutable and thread-safe.
 class AttentionCosts {
  public:
+  // Fits the tables that are not fitted yet. `rates` are those of the device to
+  // predict for; the profile has those of the device that was measured.
   AttentionCosts(const DeviceProfile& profile, const DeviceRates& rates);
 
-  // Nothing where there is no forward table. About 0.3 us.
+  // Returns the time of a call; nullopt without a forward table. About 0.3 us.
   std::optional<OpSeconds> Price(const AttentionOp& op) const;
 
  private:
   struct Kind {
     AttentionConstants constants{};
     FactorGrid forward{};
-    std::array<bool, 7> measured{};  // By kernel: the head dimension rounded.
+    // Indexed by kernel, that is, by the rounded head dimension.
+    std::array<bool, 7> measured{};
   };
   void AddForward(const AttentionTable& table, const DeviceRates& made_with);
   void AddBackward(const DeviceProfile& profile);
-  // Of the mask, else of the other one; but one that has measured the kernel
-  // of this head dimension goes first.
+  // Returns the kind of this mask, else of the other one; a kind with
+  // measurements of the kernel of this head dimension has precedence.
   const Kind* Find(bool causal, double head_dim) const;
 
   DeviceRates rates_;
   bool exact_;
-  std::array<std::optional<Kind>, 2> kinds_{};  // Causal, full.
+  // Indexed by mask: causal, full.
+  std::array<std::optional<Kind>, 2> kinds_{};
   AttentionBackward backward_{};
   absl::flat_hash_map<Fingerprint, double> points_{};
 };

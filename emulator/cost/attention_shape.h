@@ -1,4 +1,4 @@
-// A call of fused attention as its kernel models see it.
+// A call of fused attention as the kernel models see it.
 #ifndef PIPELOOM_EMULATOR_COST_ATTENTION_SHAPE_H_
 #define PIPELOOM_EMULATOR_COST_ATTENTION_SHAPE_H_
 
@@ -11,6 +11,7 @@
 
 namespace pipeloom::emulator {
 
+// A call over `batch` sequences of `seq` tokens.
 struct AttentionShape {
   double batch = 1;
   double seq = 0;
@@ -19,18 +20,19 @@ struct AttentionShape {
   double head_dim = 0;
   double value_dim = 0;
   bool causal = false;
-  // FLOPs over those of the full or causal triangle: windows, sparsity, other
-  // sequences' keys.
+  // Ratio of its FLOPs to those of the full or causal triangle: windows,
+  // sparsity, keys of other sequences.
   double density = 1;
 
-  // Pairs of query and key of a head, all of the triangle.
+  // Returns the pairs of query and key of a head in the whole triangle.
   double pairs() const { return seq * seq * (causal ? 0.5 : 1); }
 };
 
-// Kernels are made for a few head dimensions and take the next one.
+// Head dimensions that kernels exist for; others use the next larger one.
 inline constexpr double kKernelHeadDims[] = {64, 96, 128, 192, 256, 512};
 
-// By place in that list; its length beyond it.
+// Returns the index of the kernel in that list; the list's length for larger
+// dimensions.
 inline size_t KernelOf(double head_dim) {
   size_t kernel = 0;
   for (const double dim : kKernelHeadDims) {
@@ -40,12 +42,15 @@ inline size_t KernelOf(double head_dim) {
   return kernel;
 }
 
+// Returns the head dimension of the kernel; `head_dim` itself if it is larger
+// than all of them.
 inline double PaddedHeadDim(double head_dim) {
   const size_t kernel = KernelOf(head_dim);
   return kernel < std::size(kKernelHeadDims) ? kKernelHeadDims[kernel]
                                              : head_dim;
 }
 
+// Returns the call of row `i` of a table.
 inline AttentionShape ShapeOf(const AttentionTable& t, size_t i) {
   AttentionShape shape{.batch = Real(t.batch[i]),
                        .seq = Real(t.seq[i]),

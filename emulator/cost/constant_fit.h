@@ -1,4 +1,4 @@
-// Fits a few positive constants to measurements: coordinate search in their
+// Fit of a few positive constants to measurements: coordinate search in their
 // logarithms, each with a step that halves when neither direction helps.
 #ifndef PIPELOOM_EMULATOR_COST_CONSTANT_FIT_H_
 #define PIPELOOM_EMULATOR_COST_CONSTANT_FIT_H_
@@ -11,9 +11,9 @@
 
 namespace pipeloom::emulator {
 
-// Lowers `loss` from `constants` on, in `rounds` over all of them;
-// deterministic. `most`: a ceiling of each. Two calls of `loss` a constant and
-// round.
+// Returns constants of lower `loss`, found from `constants` on in `rounds` over
+// all of them; deterministic. `most` has the largest value of each. At most two
+// calls of `loss` per constant and round.
 inline std::vector<double> FitConstants(
     std::vector<double> constants, const std::vector<double>& most, int rounds,
     absl::FunctionRef<double(const std::vector<double>&)> loss) {

@@ -1,5 +1,5 @@
-// Collectives over GPUs of which some are copies in one rank: modules with a
-// tensor parallelism below the rank's (JobSpec::module_parallelism).
+// Collectives over GPUs of which some hold copies in one rank: modules whose
+// tensor parallelism is smaller than the rank's (JobSpec::module_parallelism).
 #ifndef PIPELOOM_EMULATOR_COST_COPIES_COST_H_
 #define PIPELOOM_EMULATOR_COST_COPIES_COST_H_
 
@@ -11,9 +11,9 @@
 
 namespace pipeloom::emulator {
 
-// A collective over all GPUs with equal weights, op.size of them: over the
-// copies inside the tensor-parallel group of the job, and for each copy's part
-// beyond it.
+// Prices a collective over all op.size GPUs with equal weights: first over the
+// copies inside the tensor-parallel group of the job, then beyond it for each
+// copy's part.
 inline Duration OverReplicas(const OpCostModel& costs, const CollectiveOp& op,
                              int32_t tensor_copies) {
   if (tensor_copies == 1) return costs.Cost(op);

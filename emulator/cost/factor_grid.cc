@@ -93,7 +93,7 @@ FactorGrid::FactorGrid(const std::vector<Point>& points,
 
 double FactorGrid::LogFactor(const Position& at) const {
   if (empty()) return 0;
-  // The corner below, and how far on the way to the one above.
+  // The knot below, and how far the position is on the way to the knot above.
   std::array<size_t, kAxes> step{};
   Position share{};
   size_t cell = 0;

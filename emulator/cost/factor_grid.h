@@ -3,11 +3,11 @@
 //   log factor(x) = sum_i w_i f_i / (sum_i w_i + prior),
 //   w_i = exp(-sum_d |x_d - p_id| / length_d)
 //
-// at the knots, and multilinear between them; outside the knots' box the
-// nearest point of the box counts. Far from all points the factor tends to 1.
+// at the knots, and multilinear between them; outside the knots' box the factor
+// is that of the nearest point of the box. Far from all points it tends to 1.
 // The kernel is a product of one per coordinate, so that making the grid costs
 // knots * sum of the axes' lengths. Knots are the points' own coordinates, or
-// evenly spaced where there are too many.
+// evenly spaced if there are too many.
 #ifndef PIPELOOM_EMULATOR_COST_FACTOR_GRID_H_
 #define PIPELOOM_EMULATOR_COST_FACTOR_GRID_H_
 
@@ -17,6 +17,7 @@
 
 namespace pipeloom::emulator {
 
+// The factor as a grid of knots.
 class FactorGrid {
  public:
   static constexpr size_t kAxes = 4;
@@ -31,13 +32,13 @@ class FactorGrid {
     std::array<size_t, kAxes> most_knots{80, 80, 80, 80};
   };
 
-  // One that is 1 everywhere.
+  // Makes a grid that is 1 everywhere.
   FactorGrid() = default;
   // REQUIRES: lengths and most_knots > 0.
   FactorGrid(const std::vector<Point>& points, const Options& options);
 
   bool empty() const { return log_factor_.empty(); }
-  // Below 100 ns. 0 if empty.
+  // Returns the logarithm of the factor; 0 if empty. Below 100 ns.
   double LogFactor(const Position& at) const;
 
  private:
@@ -48,7 +49,7 @@ class FactorGrid {
 
   std::array<std::vector<double>, kAxes> knots_{};
   std::array<size_t, kAxes> stride_{};
-  std::vector<double> log_factor_{};  // By knot, last axis fastest.
+  std::vector<double> log_factor_{};  // Indexed by knot, last axis fastest.
 };
 
 }  // namespace pipeloom::emulator

@@ -23,60 +23,60 @@ constexpr KernelShare kFlash2{.ampere = 0.59, .hopper = 0.34};
 constexpr double kFlashRamp = 300;       // Tokens.
 constexpr double kFlashSmallHead = 0.9;  // Below head dimension 128.
 
-// Bytes an element of the score matrix, 16 bit: softmax reads and writes,
-// dropout reads and writes with a mask; backward one more read. Kept: what
-// softmax and dropout wrote, and the mask.
+// Bytes per element of the score matrix, 16 bits: softmax reads and writes,
+// dropout reads and writes with a mask; the backward has one more read. Kept:
+// the results of softmax and dropout, and the mask.
 constexpr double kScoreForward = 4 + 5;
 constexpr double kScoreBackward = 6 + 5;
 constexpr double kScoreKept = 2 + 2 + 1;
 
-// Bytes an element beyond those of fused kernels (emulator/ops), where norm,
-// bias, dropout and residual are kernels of their own.
+// Bytes per element in addition to those of fused kernels (emulator/ops), if
+// norm, bias, dropout and residual are separate kernels.
 constexpr double kEagerForward = 8;
 constexpr double kEagerBackward = 16;
-// Of the logits: cast to fp32, maximum, difference, exponent, sum, gather.
+// Bytes per logit: cast to fp32, maximum, difference, exponent, sum, gather.
 constexpr double kEagerLogitsForward = 16;
 constexpr double kEagerLogitsBackward = 6;
 
-// Norm and residual of a block, bytes an element (NormAndResidual).
+// Norm and residual of a block, bytes per element (NormAndResidual).
 constexpr double kNormForward = 10;
 constexpr double kNormBackward = 14;
 
-// Kernels that a layer launches without fusion; a collective is as long for
-// the host as two.
+// Kernels that a layer launches without fusion; a collective takes the host as
+// long as two.
 constexpr double kKernelsForward = 25;
 constexpr double kKernelsBackward = 50;
 constexpr double kKernelsACollective = 2;
 
-// How far launching hides behind the GPU: a norm of the two times. A tensor
-// group as wide as its node launches slower, as its processes meet across both
-// sockets several times a layer. Both after how the time of a layer grows with
-// the microbatch on one node (the rows of vTrain that are fitted on, tp 1 to 8;
-// workloads/validation/vtrain_single.csv).
+// How well the GPU hides launching: a norm of the two times. A tensor group as
+// wide as its node launches slower, as its processes meet across both sockets
+// several times per layer. Both are fitted to how the time of a layer grows
+// with the microbatch on one node (the rows of vTrain that are used for
+// fitting, tp 1 to 8; workloads/validation/vtrain_single.csv).
 constexpr double kLaunchNorm = 3;
 constexpr double kWholeNodeLaunch = 1.4;
 
-// Products whose matrices have an odd width find no vector loads.
+// Matrices of odd width cannot use vector loads.
 constexpr double kUnaligned = 3;
 
-// Products by expert overlap their traffic only in part: the norm that fits
-// grouped products of 20 to 256 experts on B200 (SimuMax, Apache-2.0), forward
-// and both gradients, best.
+// Products by expert overlap their traffic only in part: the norm that best
+// fits grouped products of 20 to 256 experts on B200 (SimuMax, Apache-2.0),
+// forward and both gradients.
 constexpr double kGroupedNorm = 1.5;
 
-// fp8 products against bf16 ones: 1265 of 1979 and 864 of 989 TFLOP/s are
+// fp8 products relative to bf16 ones: 1265 of 1979 and 864 of 989 TFLOP/s are
 // reached on H100 (NVIDIA AIConfigurator); casts are part of the kernels
 // before.
 constexpr double kFp8Gain = 1.46;
 
-// Of the time that a collective runs beside compute, so much the compute loses
-// to it: multiprocessors and memory bandwidth.
+// Share of an overlapped collective's time that compute loses to it:
+// multiprocessors and memory bandwidth.
 constexpr double kContention = 0.5;
-// What shows of the reduction of gradients behind the backward of the last
-// microbatch, and of gathering beside the first forward.
+// Share of the reduction of gradients that the backward of the last microbatch
+// does not hide, and of gathering that the first forward does not hide.
 constexpr double kDataShown = 0.1;
 
-// Between the larger of the two (p high) and their sum (p = 1).
+// Returns a value between the larger of the two (p high) and their sum (p = 1).
 double NormOf(double a, double b, double p) {
   if (a <= 0 || b <= 0) return std::max(a, b);
   return std::pow(std::pow(a, p) + std::pow(b, p), 1 / p);
@@ -84,8 +84,8 @@ double NormOf(double a, double b, double p) {
 
 bool IsOdd(double size) { return std::fmod(size, 2) == 1; }
 
-// Rows are tokens, whose number aligns nothing: what counts are the widths of
-// the weight.
+// Rows are tokens, whose number determines no alignment; the widths of the
+// weight do.
 bool IsUnaligned(const GemmOp& op) {
   return op.pass == QueryPass::kWeightGrad ? IsOdd(op.m) || IsOdd(op.n)
                                            : IsOdd(op.n) || IsOdd(op.k);
@@ -228,7 +228,8 @@ KernelTraffic FrameworkPrices::Traffic(const LayerOps& ops) const {
     traffic.backward += Memory(backward_bytes);
   };
   if (transformer && !setup_.sequence_parallel && parallel_.tp > 1) {
-    // Norms and residuals of both blocks on what the other GPUs have as well.
+    // Norms and residuals of both blocks work on the tokens of the other GPUs
+    // too.
     const double whole = tokens * hidden * (1 - 1.0 / parallel_.tp);
     for (int block = 0; block < 2; ++block) {
       add(kNormForward * whole, kNormBackward * whole);

@@ -1,9 +1,10 @@
-// What a job's framework makes of the operators of a layer
-// (ir/job/training_setup.h): kernels that are not fused or not made for the
-// device, collectives that nothing hides, launches by the host. A setup of
-// fused kernels leaves operators at the prices of the cost model beneath.
+// Prices of a layer's operators as the job's framework runs them
+// (ir/job/training_setup.h): with kernels that are not fused or not made for
+// the device, collectives that nothing hides, launches by the host. With a
+// setup of fused kernels, operators keep the prices of the underlying cost
+// model.
 //
-// The equations and where each constant comes from: docs/emulator_model.md.
+// docs/emulator_model.md has the equations and the sources of the constants.
 #ifndef PIPELOOM_EMULATOR_COST_FRAMEWORK_PRICE_H_
 #define PIPELOOM_EMULATOR_COST_FRAMEWORK_PRICE_H_
 
@@ -21,18 +22,19 @@
 
 namespace pipeloom::emulator {
 
-// Kernels of a layer's passes beyond its operators, and how many kernels the
-// host launches for each pass.
+// Time of kernels of a layer's passes that are not among its operators, and the
+// number of kernels that the host launches for each pass.
 struct KernelTraffic {
   Duration forward{};
-  Duration backward{};  // Of the input gradient, in both forms.
+  Duration backward{};  // For the input gradient, in both forms.
   double forward_kernels = 0;
-  double backward_kernels = 0;     // Of both gradients.
-  double weight_grad_kernels = 0;  // Of them, of the weight gradient.
+  double backward_kernels = 0;  // For both gradients.
+  // Part of backward_kernels that is the weight gradient's.
+  double weight_grad_kernels = 0;
 };
 
-// Prices one layer at one shape. Everything given must outlive it. O(1) an
-// operator.
+// Prices of one layer at one shape. REQUIRES: everything passed in outlives it.
+// O(1) per operator.
 class FrameworkPrices {
  public:
   FrameworkPrices(const LayerSpec& layer, const WorkShape& shape,
@@ -40,18 +42,25 @@ class FrameworkPrices {
                   const ClusterSpec& cluster, const DeviceSpec& device,
                   const OpCostModel& costs);
 
+  // Returns the time of one operator.
   Duration Cost(const Op& op) const;
-  // The steps one after another, with what the setup overlaps.
+  // Returns the time of the steps one after another, with the overlap of the
+  // setup.
   StepsCost Sum(const std::vector<OpStep>& steps) const;
-  // Of operators that are attention's core alone.
+  // Returns the time of the operators among the steps that are the core of
+  // attention.
   Duration AttentionCore(const std::vector<OpStep>& steps) const;
+  // Returns the additional kernels of the layer's passes.
   KernelTraffic Traffic(const LayerOps& ops) const;
-  // Returns `time`, or longer where launching so many kernels shows.
+  // Returns `time`, or a longer time if launching `kernels` kernels takes
+  // longer.
   Duration WithLaunches(Duration time, double kernels) const;
-  // A kernel that moves so many bytes, at the device's own rate: the bytes of
-  // kernels that are not fused were counted against it.
+  // Returns the time of a kernel that moves `bytes`, at the device's own rate,
+  // since the bytes of kernels that are not fused were measured against that
+  // rate.
   Duration Memory(double bytes) const;
-  // A pass and the collectives of sharded weights beside it, all layers alike.
+  // Returns the time of a pass of all layers together with the collectives of
+  // sharded weights that overlap with it.
   Duration OverlapWithSharding(Duration pass, Duration moved) const;
 
  private:
@@ -68,16 +77,18 @@ class FrameworkPrices {
   const OpCostModel& costs_;
 };
 
-// What a collective over replicas shows of its time behind the passes.
+// Returns the part of a collective over replicas that the passes do not hide.
 Duration ShownOverReplicas(Duration time, const TrainingSetup& setup);
 
-// Bytes that the optimizer moves a parameter besides those of its step: the
-// gradients' norm reads them once more, and clearing writes them.
+// Bytes per parameter that the optimizer moves in addition to those of its
+// step: the norm of the gradients reads them once more, and clearing writes
+// them.
 inline constexpr double kNormAndClearBytes = 10;
 
-// Bytes a layer keeps on a GPU besides emulator/stage/layer_memory.h, for want
-// of fused attention and of sequence parallelism. `held`: of them, what a
-// weight gradient apart still needs.
+// Bytes that a layer keeps on a GPU, in addition to those of
+// emulator/stage/layer_memory.h, without fused attention or without sequence
+// parallelism. `held_for_weight_grad` is the part that a separate weight
+// gradient still needs.
 struct UnfusedBytes {
   Bytes kept{};
   Bytes held_for_weight_grad{};

@@ -10,13 +10,13 @@
 namespace pipeloom::emulator {
 namespace {
 
-// Where the constants stand.
+// Indices of the constants.
 enum : size_t { kForm = 0, kFill = 5, kMemory, kOverhead, kSplit, kSharpness };
 
 struct Tile {
   double rows;
   double columns;
-  size_t form;  // Of one efficiency.
+  size_t form;  // Index of its efficiency.
 };
 constexpr Tile kTiles[] = {
     {256, 128, 0}, {128, 256, 0}, {128, 128, 1}, {128, 64, 2}, {64, 128, 2},
@@ -30,8 +30,8 @@ constexpr GemmConstants kMax = {1, 1, 1, 1, 1, 4096, 1, 100, 100, 8};
 constexpr int kRounds = 16;
 constexpr size_t kFitPoints = 1200;
 
-// Without measurements of gradients: time over a forward product of the same
-// sizes. A guess.
+// Logarithm of the time over that of a forward product of the same sizes,
+// without measurements of gradients. Guesses.
 constexpr double kLogInputGrad = 0.02;
 constexpr double kLogWeightGrad = 0.03;
 
@@ -43,7 +43,7 @@ double PeakOf(const DeviceRates& rates, QueryDtype dtype) {
 
 size_t KindIndex(QueryDtype dtype) { return dtype == QueryDtype::kFp8 ? 1 : 0; }
 
-// By row, as the product that the pass computes.
+// Returns the product that the pass computes in row `i`.
 GemmShape ShapeOf(const GemmTable& t, size_t i) {
   GemmShape shape{.m = Real(t.m[i]),
                   .n = Real(t.n[i]),
@@ -144,7 +144,7 @@ GemmConstants FitGemm(const GemmTable& table, const DeviceRates& rates) {
 
 GemmCosts::GemmCosts(const DeviceProfile& profile, const DeviceRates& rates)
     : rates_(rates), exact_(rates == profile.rates) {
-  // Gradients are measured against forward products.
+  // Forward tables first: gradients are relative to forward products.
   for (const GemmTable& table : profile.gemm) {
     if (table.pass == QueryPass::kForward) AddForward(table, profile.rates);
   }

@@ -1,8 +1,8 @@
 // Matrix products from measured ones.
 //
-// The kernel model, by its constants c: a result is cut into tiles of one of
-// ten forms, the inner dimension into s = 1, 2, .. 16 parts; the tiles take
-// turns on the multiprocessors, and the best choice counts:
+// The kernel model with constants c: a result is cut into tiles of one of ten
+// forms, the inner dimension into s = 1, 2, .. 16 parts; the multiprocessors
+// process the tiles in waves, and the best choice counts:
 //
 //   compute = min over forms, s of
 //             ceil(groups * tiles * s / multiprocessors) *
@@ -11,9 +11,9 @@
 //   memory  = (A + B + result) / (bandwidth * c.memory)
 //   model   = (compute^q + memory^q)^(1/q) + c.overhead,  q = c.sharpness
 //
-// What is measured over the model is a factor over (m, n, k), factor_grid.h;
-// gradients have another on top, over their own product's sizes, as have
-// grouped products.
+// The ratio of measurements to the model is a factor over (m, n, k),
+// factor_grid.h. Gradients and grouped products have another factor in
+// addition, over the sizes of their own product.
 #ifndef PIPELOOM_EMULATOR_COST_GEMM_COST_H_
 #define PIPELOOM_EMULATOR_COST_GEMM_COST_H_
 
@@ -32,7 +32,7 @@ namespace pipeloom::emulator {
 inline constexpr size_t kGemmConstants = 10;
 using GemmConstants = std::array<double, kGemmConstants>;
 
-// One product, of any pass, by its own sizes.
+// One product of any pass, with its own sizes.
 struct GemmShape {
   double m = 0;
   double n = 0;
@@ -42,25 +42,29 @@ struct GemmShape {
   double result_bytes = 2;
 };
 
-// Seconds, without any factor.
+// Returns the seconds of a product, without any factor.
 double GemmModelSeconds(const GemmConstants& constants, double peak,
                         const DeviceRates& rates, const GemmShape& shape);
 
-// To the table's points; deterministic. REQUIRES: a valid table.
+// Fits the constants to the table's points; deterministic. REQUIRES: a valid
+// table.
 GemmConstants FitGemm(const GemmTable& table, const DeviceRates& rates);
 
+// A time with its source.
 struct OpSeconds {
   double seconds = 0;
   CostSource source = CostSource::kInterpolated;
 };
 
-// Read-only once made; any number of threads.
+// Times of products by a profile. Immutable and thread-safe.
 class GemmCosts {
  public:
-  // The profile's rates made its times; `rates` are those to predict for.
+  // The profile's times belong to the rates in the profile; `rates` are those
+  // to predict for.
   GemmCosts(const DeviceProfile& profile, const DeviceRates& rates);
 
-  // Nothing where no forward table covers the type. About 0.5 us.
+  // Returns the time of a product; nullopt if no forward table covers its type.
+  // About 0.5 us.
   std::optional<OpSeconds> Price(const GemmOp& op) const;
 
  private:
@@ -68,7 +72,7 @@ class GemmCosts {
     GemmConstants constants{};
     double peak = 0;
     FactorGrid forward{};
-    std::array<FactorGrid, 3> correction{};  // By pass.
+    std::array<FactorGrid, 3> correction{};  // Indexed by pass.
     std::array<bool, 3> corrected{};
     FactorGrid grouped{};
   };
@@ -77,7 +81,7 @@ class GemmCosts {
 
   DeviceRates rates_;
   bool exact_;
-  std::array<std::optional<Kind>, 2> kinds_{};  // 16-bit, fp8.
+  std::array<std::optional<Kind>, 2> kinds_{};  // Indexed by type: 16-bit, fp8.
   absl::flat_hash_map<Fingerprint, double> points_{};
 };
 

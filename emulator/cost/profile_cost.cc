@@ -24,10 +24,10 @@
 namespace pipeloom::emulator {
 namespace {
 
-// Rounding of data sheets.
+// Allows for rounding in data sheets.
 bool SameRate(double a, double b) { return std::abs(a - b) <= 1e-3 * b; }
 
-// The profile's own rates where it is of the cluster's device as it was
+// Returns the profile's own rates if it is of the cluster's device as it was
 // measured, so that its points are exact; else those of the cluster.
 DeviceRates RatesFor(const ClusterSpec& cluster, const DeviceProfile& profile) {
   const DeviceSpec& device = cluster.device;
@@ -77,8 +77,8 @@ Fingerprint KeyOf(const AttentionOp& op) {
       .Build();
 }
 
-// Prices seen before. Sharded, so that threads seldom wait for each other; a
-// full shard is emptied.
+// Cache of prices. Sharded, so that threads seldom wait for each other; a full
+// shard is emptied.
 class PriceCache {
  public:
   template <typename Make>
@@ -106,7 +106,7 @@ class PriceCache {
   std::array<Shard, kShards> shards_{};
 };
 
-// The group's collective as the profile's curves are asked for it.
+// Prices of a group's collectives by the profile's curves.
 class GroupCollectives {
  public:
   GroupCollectives(const ClusterSpec& cluster, const ParallelLayout& parallel,
@@ -202,7 +202,7 @@ class GroupCollectives {
 
 }  // namespace
 
-// What does not depend on the layout.
+// The part of the model that does not depend on the layout.
 struct ProfileCost::Alone {
   Alone(const ClusterSpec& cluster, const DeviceProfile& profile,
         Duration a_least)
@@ -236,7 +236,7 @@ struct ProfileCost::Alone {
 
 struct ProfileCost::State {
   std::shared_ptr<const Alone> alone{};
-  RooflineCost roofline;  // Of collectives.
+  RooflineCost roofline;  // For collectives.
   GroupCollectives collectives;
 };
 
@@ -318,7 +318,7 @@ OpPrice ProfileCost::Price(const Op& op) const {
 
 namespace {
 
-// Of a cluster with node groups: a model of each one's device.
+// Prices for a cluster with node groups: a model for the device of each group.
 class GroupedCosts : public OpCostModel {
  public:
   using Model = std::unique_ptr<const OpCostModel>;

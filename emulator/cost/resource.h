@@ -1,4 +1,4 @@
-// Network cards that divide their rate among the transfers on them.
+// Network cards that divide their rate among concurrent transfers.
 #ifndef PIPELOOM_EMULATOR_COST_RESOURCE_H_
 #define PIPELOOM_EMULATOR_COST_RESOURCE_H_
 
@@ -9,14 +9,16 @@
 
 namespace pipeloom::emulator {
 
-// A flow leaves by one link and comes in by another; with n flows on the
-// fuller of the two it moves at 1/n of its full rate. Times are integers:
-// work left is kept in shares of a nanosecond that 1 to 16 divide, and a flow
-// is over at the first nanosecond by which nothing is left.
+// Flows that share links. A flow leaves by one link and enters by another; with
+// n flows on the fuller of the two it moves at 1/n of its full rate. Times are
+// integers: the remaining work is kept in units of 1/720720 ns, a number that 1
+// to 16 divide, and a flow is over at the first nanosecond by which nothing is
+// left.
 class FairLinks {
  public:
   static constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 
+  // Removes all flows and sets the time to 0.
   void Reset(int32_t num_links) {
     load_.assign(static_cast<size_t>(num_links), 0);
     flows_.clear();
@@ -24,7 +26,8 @@ class FairLinks {
     next_ = kNever;
   }
 
-  // REQUIRES: `at` is not before any earlier call's; `work` at most 2^40 ns.
+  // Starts a flow. REQUIRES: `at` is not before that of any earlier call;
+  // `work` is at most 2^40 ns.
   void Add(uint32_t edge, int32_t out, int32_t in, int64_t at, int64_t work) {
     Advance(at);
     ++load_[static_cast<size_t>(out)];
@@ -33,10 +36,11 @@ class FairLinks {
     FindNext();
   }
 
-  // When the first flow is over; kNever without flows.
+  // Returns when the first flow is over; kNever without flows.
   int64_t next() const { return next_; }
 
-  // Moves to next() and appends the edges that are over then, by edge.
+  // Advances to next() and appends the edges that are over then, sorted by
+  // edge.
   void Finish(std::vector<uint32_t>* edges) {
     Advance(next_);
     const size_t first = edges->size();
@@ -80,7 +84,7 @@ class FairLinks {
     next_ = kNever;
     for (const Flow& flow : flows_) {
       const int64_t load = Load(flow);
-      // The time that makes Advance's sum reach `left`, or one more.
+      // The first time at which Advance's sum reaches `left`.
       int64_t wait = std::max<int64_t>(0, flow.left) / kShares * load;
       const int64_t rest = flow.left % kShares;
       if (rest > 0) wait += (rest * load + kShares - 1) / kShares;
@@ -92,7 +96,7 @@ class FairLinks {
     }
   }
 
-  std::vector<int64_t> load_{};  // Flows by link.
+  std::vector<int64_t> load_{};  // Number of flows, indexed by link.
   std::vector<Flow> flows_{};
   int64_t at_ = 0;
   int64_t next_ = kNever;

@@ -66,7 +66,7 @@ double PeakRate(const DeviceSpec& device, Precision precision) {
 
 double GemmShapeFactor(const GemmOp& op) {
   const double tiles = op.groups * (op.m * op.n) / (kTile * kTile);
-  // A side below a tile wastes the rest of it.
+  // A side shorter than a tile wastes the rest of the tile.
   const double edge = std::min(op.m / kTile, 1.0) * std::min(op.n / kTile, 1.0);
   const double filled =
       -std::expm1(-tiles / std::max(edge, 1e-9) / kTilesToFill);

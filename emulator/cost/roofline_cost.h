@@ -13,14 +13,17 @@
 
 namespace pipeloom::emulator {
 
-// Share of `gemm_efficiency` that a product reaches, in (0, 1].
+// Returns the share of `gemm_efficiency` that a product reaches, in (0, 1].
 double GemmShapeFactor(const GemmOp& op);
-// Share of `attention_efficiency`; a little over 1 for head_dim 256.
+// Returns the share of `attention_efficiency`; a little over 1 for head_dim
+// 256.
 double AttentionShapeFactor(const AttentionOp& op);
 
+// Prices of operators by peak rates.
 class RooflineCost : public OpCostModel {
  public:
-  // REQUIRES: both valid, ir/job/cluster_spec.h and ir/job/parallel_layout.h.
+  // REQUIRES: both valid, see ir/job/cluster_spec.h and
+  // ir/job/parallel_layout.h.
   RooflineCost(const ClusterSpec& cluster, const ParallelLayout& parallel);
   Duration Cost(const Op& op) const override;
 

@@ -1,10 +1,10 @@
-// Operators that memory bounds, from measured ones.
+// Memory-bound operators from measured ones.
 //
 //   time = (bytes / bandwidth + 2 us) * factor(bytes, width)
 //
 // The factor is the inverse of the share of the bandwidth that the kernel
-// reaches at this size, factor_grid.h. A kind that was not measured takes the
-// factor of one like it (backward that of forward, a gate that of a plain
+// reaches at this size, factor_grid.h. A kind that was not measured uses the
+// factor of a similar one (backward that of forward, a gate that of a plain
 // activation, permutation and modulation that of a sum).
 #ifndef PIPELOOM_EMULATOR_COST_STREAM_COST_H_
 #define PIPELOOM_EMULATOR_COST_STREAM_COST_H_
@@ -20,20 +20,20 @@
 
 namespace pipeloom::emulator {
 
-// The operators whose measurements price a kind, best first.
+// Returns the operators whose measurements price a kind, best first.
 std::vector<OpType> StreamOpsOf(MemoryKind kind);
 
-// Read-only once made; any number of threads.
+// Times of memory-bound operators by a profile. Immutable and thread-safe.
 class StreamCosts {
  public:
   StreamCosts(const DeviceProfile& profile, const DeviceRates& rates);
 
-  // Nothing where no table fits. About 0.1 us.
+  // Returns the time of an operator; nullopt if no table fits. About 0.1 us.
   std::optional<OpSeconds> Price(const MemoryOp& op) const;
 
  private:
   static constexpr size_t kPasses = 2;  // Forward, backward.
-  // By operator and pass.
+  // Indexed by operator and pass.
   FactorGrid grids_[kNumOpTypes][kPasses];
   absl::flat_hash_map<Fingerprint, double> points_{};
   DeviceRates rates_;

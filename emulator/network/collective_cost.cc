@@ -9,7 +9,7 @@ constexpr double kKibibyte = 1 << 10;
 
 // Starting a collective costs its link latency once, twice from 256 KiB per GPU
 // on (protocols with synchronisation), three times from 16 MiB on (chunks of
-// the pipeline being filled). Of the shape of NCCL's LL, LL128 and Simple
+// the pipeline being filled). Modelled on NCCL's LL, LL128 and Simple
 // protocols; measured all-gathers on 8 H100s (AIConfigurator tables): 14 us at
 // 256 KB, 33 us at 4 MB, 209 us at 64 MB.
 double StartLatencies(double bytes_per_gpu) {
@@ -17,8 +17,8 @@ double StartLatencies(double bytes_per_gpu) {
   return bytes_per_gpu < 16384 * kKibibyte ? 2 : 3;
 }
 
-// A hop inside a running collective costs a part of a separate transfer's
-// latency: no launch, no rendezvous.
+// A hop inside a running collective costs only this share of the latency of a
+// separate transfer: no launch, no rendezvous.
 constexpr double kHopShare = 0.2;
 
 Duration RoundUp(double seconds) {

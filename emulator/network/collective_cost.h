@@ -2,7 +2,8 @@
 //
 //   ring of n GPUs:  t = base(S) + (n - 1) * hop + S * (n - 1) / n / bandwidth
 //
-// S is the size of the whole tensor. Small tensors travel by a low-latency
+// S is the size of the whole tensor. Small tensors use a low-latency protocol;
+// `base` grows in three regimes of S/n, see collective_cost.cc.
 // protocol; `base` grows in three regimes of S/n, see collective_cost.cc.
 #ifndef PIPELOOM_EMULATOR_NETWORK_COLLECTIVE_COST_H_
 #define PIPELOOM_EMULATOR_NETWORK_COLLECTIVE_COST_H_
@@ -14,14 +15,16 @@
 
 namespace pipeloom::emulator {
 
-// All: 0 for one GPU or no bytes. `bytes` in floating point, as GPUs' shares
-// need not be whole.
+// The functions return 0 for one GPU or no bytes. `bytes` is a floating-point
+// number, as shares of GPUs need not be whole.
 
-// All-gather or reduce-scatter of a tensor of `bytes`, gathered.
+// Returns the time of an all-gather or reduce-scatter of a tensor whose
+// gathered size is `bytes`.
 Duration RingCollectiveTime(double bytes, int64_t gpus, const LinkSpec& link);
-// Each GPU sends `bytes`, an equal part to each GPU (one to itself).
+// Returns the time of an all-to-all in which each GPU sends `bytes`, an equal
+// part to each GPU (one to itself).
 Duration AllToAllTime(double bytes, int64_t gpus, const LinkSpec& link);
-// gpus - 1 hops of `bytes` each.
+// Returns the time of gpus - 1 hops of `bytes` each.
 Duration RingPassTime(double bytes, int64_t gpus, const LinkSpec& link);
 
 }  // namespace pipeloom::emulator

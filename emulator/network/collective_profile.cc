@@ -9,18 +9,19 @@
 namespace pipeloom::emulator {
 namespace {
 
-// Sizes whose logarithms differ by less are equal.
+// Difference of logarithms below which sizes count as equal.
 constexpr double kSameSize = 1e-12;
 
 double Between(double x, double x0, double x1, double y0, double y1) {
   return y0 + (x - x0) / (x1 - x0) * (y1 - y0);
 }
 
-// Up to here, 64 KiB, a smallest size's time is all latency.
+// Up to this size, 64 KiB, the time of a smallest size is all latency.
 const double kLatencyOnly = std::log(65536.5);
 
-// Beyond the last point, at the bandwidth of the bytes between it and the
-// last point of at most half its size; at most twice the last point's own.
+// Extrapolates beyond the last point at the bandwidth of the bytes between it
+// and the last point of at most half its size; at most twice the last point's
+// own.
 double Above(const std::vector<double>& x, const std::vector<double>& y,
              double bytes) {
   const double last_bytes = std::exp(x.back());
@@ -147,7 +148,7 @@ CollectiveTime CollectiveCosts::InNode(OpType op, double bytes,
   }
   time.source = CollectiveSource::kInterpolated;
   if (i == 0) {
-    // Smaller than any measured group: less on the wire, at most.
+    // Smaller than any measured group: scaled by the wire share.
     return {std::exp(time.seconds) * WireShare(op, ranks) /
                 WireShare(op, curves[0].ranks),
             time.source};
@@ -194,8 +195,8 @@ double OverlappedSeconds(double compute, double communication,
                          double communication_slowdown) {
   const double slow_compute = compute * compute_slowdown;
   const double slow_communication = communication * communication_slowdown;
-  // The one that ends first ran slowed down all the while; the other did its
-  // share of work until then and goes on at full speed.
+  // The one that ends first was slowed down all the time; the other did its
+  // share of work until then and continues at full speed.
   if (slow_compute <= slow_communication) {
     return slow_compute + communication - slow_compute / communication_slowdown;
   }

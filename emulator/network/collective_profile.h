@@ -1,16 +1,18 @@
 // Times of collectives from measured curves, ir/profile/collective_profile.h.
 //
-// Inside a node, in this order:
-//   - a measured point;
-//   - between sizes: log-log between the two next to it; below the smallest
-//     size its time, if that size is at most 64 KiB, else as ring_model.h
-//     shrinks from there; beyond the largest at the bandwidth between the last
-//     point and that of half its size;
-//   - between group sizes: log-log between the two next to it, at equal bytes;
-//     beyond the largest group: its time, plus its time on the wire as the
-//     wire share grows, plus as much latency a doubling as the last one took;
-//   - all_reduce as reduce_scatter and all_gather, where it has no curve;
-//   - the model of ring_model.h at the profile's constants.
+// Inside a node, the first that applies:
+// - a measured point;
+// - between sizes: log-log between the neighbouring points; below the smallest
+//   size its time, if that size is at most 64 KiB, else scaled down as
+//   ring_model.h scales; beyond the largest at the bandwidth between the last
+//   point and that of half its size;
+// - between group sizes: log-log between the neighbouring ones, at equal bytes;
+//   beyond the largest group: its time, plus its time on the wire in proportion
+//   to the growth of the wire share, plus for each doubling as much latency as
+//   the last doubling added;
+// - all_reduce as reduce_scatter and all_gather, if it has no curve;
+// - the model of ring_model.h with the profile's constants.
+//
 // Between nodes: a curve of exactly that group, else the model; its bandwidth
 // inside the node is that of the node's measured curve.
 #ifndef PIPELOOM_EMULATOR_NETWORK_COLLECTIVE_PROFILE_H_
@@ -23,33 +25,37 @@
 
 namespace pipeloom::emulator {
 
+// The source of a time, best first.
 enum class CollectiveSource { kMeasured, kInterpolated, kModel };
 
+// The time of a collective with its source.
 struct CollectiveTime {
   double seconds = 0;
   CollectiveSource source = CollectiveSource::kModel;
 };
 
+// A collective on a group.
 struct CollectiveQuery {
   OpType op = OpType::kAllReduce;
   QuerySpan span = QuerySpan::kNode;
-  double bytes = 0;  // Shares need not be whole.
+  double bytes = 0;  // Fractional, as shares need not be whole.
   int64_t ranks = 1;
-  // Between nodes: of the group on each; 0: all GPUs of a node, or 1 if the
-  // group is no larger than a node.
+  // Between nodes: members of the group on each node; 0: all GPUs of a node, or
+  // 1 if the group is no larger than a node.
   int64_t ranks_per_node = 0;
 };
 
-// Read-only once made; any number of threads. A look-up is two searches of
-// about 20 points.
+// Times of collectives by a profile. Immutable and thread-safe. A look-up is
+// two searches of about 20 points.
 class CollectiveCosts {
  public:
   // REQUIRES: ValidateCollectiveProfile(profile).ok().
   explicit CollectiveCosts(const CollectiveProfile& profile);
 
-  // 0 for one rank or no bytes. REQUIRES: IsCollective(query.op). Infinite if
-  // neither a curve nor a constant covers it: CanPrice() tells.
+  // Returns the time of a collective; 0 for one rank or no bytes, infinite if
+  // CanPrice() is false. REQUIRES: IsCollective(query.op).
   CollectiveTime Time(const CollectiveQuery& query) const;
+  // Returns whether a curve or a constant covers the query.
   bool CanPrice(const CollectiveQuery& query) const;
 
  private:
@@ -59,7 +65,7 @@ class CollectiveCosts {
     std::vector<double> log_seconds{};
     std::vector<bool> estimated{};
   };
-  // Natural logarithm of seconds.
+  // Returns the natural logarithm of seconds, as `seconds`.
   static CollectiveTime At(const Curve& curve, OpType op, double log_bytes);
   static double LastBandwidth(const Curve& curve, OpType op);
   CollectiveTime InNode(OpType op, double bytes, int64_t ranks) const;
@@ -70,14 +76,15 @@ class CollectiveCosts {
     return curves_[static_cast<size_t>(op)][span == QuerySpan::kNode ? 0 : 1];
   }
 
-  std::vector<Curve> curves_[kNumOpTypes][2];  // By op, span; by ranks.
+  // Indexed by op and span; sorted by ranks.
+  std::vector<Curve> curves_[kNumOpTypes][2];
   double nic_bytes_per_second_;
   double node_bytes_per_second_;
   int64_t gpus_per_node_;
 };
 
-// How long compute and communication take side by side, given how long each
-// takes alone: both run slowed down until the shorter is done.
+// Returns how long compute and communication take together, given the time of
+// each alone: both run slowed down until the shorter is done.
 double OverlappedSeconds(double compute, double communication,
                          double compute_slowdown,
                          double communication_slowdown);

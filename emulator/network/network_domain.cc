@@ -18,7 +18,7 @@ constexpr int64_t kMaxNodes = 10'000'000;
 constexpr int64_t kMaxGpusPerNode = 1024;
 constexpr int64_t kMaxTrials = 1'000'000;
 
-// One byte a node, 1 where it is faulty.
+// One byte per node, 1 if it is faulty.
 using FaultMap = std::vector<uint8_t>;
 
 absl::Status Validate(const NetworkDomain& domain, const DomainJob& job) {
@@ -59,10 +59,10 @@ absl::Status Validate(const NetworkDomain& domain, const DomainJob& job) {
       "kind is %d, must be a DomainKind", static_cast<int>(domain.kind)));
 }
 
-// GPUs in whole groups of `group` out of `gpus`.
+// Returns how many of `gpus` are in whole groups of `group`.
 int64_t WholeGroups(int64_t gpus, int64_t group) { return gpus - gpus % group; }
 
-// Rounded up, for positive values of any size.
+// Returns the ratio rounded up, for positive values of any size.
 int64_t CeilOfRatio(int64_t a, int64_t b) { return (a - 1) / b + 1; }
 
 int64_t NodeUsable(const DomainJob& job, const FaultMap& faulty) {
@@ -112,16 +112,18 @@ int64_t HopRingUsable(int64_t hops, const DomainJob& job,
   if (job.group_gpus <= job.gpus_per_node) return NodeUsable(job, faulty);
   const int64_t nodes_per_group =
       CeilOfRatio(job.group_gpus, job.gpus_per_node);
-  // One turn that starts just after a healthy node, and so ends at it: every
-  // run of faults is then met in one piece.
+  // One turn that starts just after a healthy node, and so ends at it, so that
+  // every run of faults is in one piece.
   const auto last = std::find(faulty.rbegin(), faulty.rend(), 0);
   if (last == faulty.rend()) return 0;
   const auto start = static_cast<size_t>(faulty.rend() - last);
   int64_t groups = 0;
-  int64_t arc = 0;        // Healthy nodes since the latest break.
-  int64_t first_arc = 0;  // Those before the first break: they go with the
-  bool broken = false;    // last ones, since the turn began inside an arc.
-  int64_t run = 0;        // Faults since the latest healthy node.
+  int64_t arc = 0;  // Healthy nodes since the latest break.
+  // Those before the first break; they are joined with the last ones, since the
+  // turn began inside an arc.
+  int64_t first_arc = 0;
+  bool broken = false;
+  int64_t run = 0;  // Faults since the latest healthy node.
   for (size_t i = 0; i < faulty.size(); ++i) {
     size_t node = start + i;
     if (node >= faulty.size()) node -= faulty.size();
@@ -170,7 +172,8 @@ DomainUse Use(const NetworkDomain& domain, const DomainJob& job,
   return use;
 }
 
-// Takes the first `count` of a shuffle of `nodes`; a larger count only adds.
+// Marks the first `count` of a shuffle of `nodes`; a larger count only adds
+// more.
 void MarkRandomFaults(int64_t count, Random random, std::vector<int64_t>& nodes,
                       FaultMap& faulty) {
   std::iota(nodes.begin(), nodes.end(), int64_t{0});
@@ -183,7 +186,7 @@ void MarkRandomFaults(int64_t count, Random random, std::vector<int64_t>& nodes,
   }
 }
 
-// Sorts `wasted`, the wasted GPUs of each trial.
+// Sorts `wasted`, the wasted GPUs of each trial, and returns its statistics.
 WasteSample Summary(std::vector<int64_t>& wasted, int64_t total_gpus) {
   std::sort(wasted.begin(), wasted.end());
   const auto trials = static_cast<int64_t>(wasted.size());

@@ -8,9 +8,9 @@ namespace pipeloom::emulator {
 namespace {
 
 struct Protocol {
-  double share = 1;      // Of the bus bandwidth.
+  double share = 1;      // Share of the bus bandwidth.
   double most_far = 0;   // Bytes per second between nodes; 0: no limit.
-  double ring_base = 0;  // us, as all latencies here.
+  double ring_base = 0;  // us, like all latencies here.
   double ring_nvlink = 0;
   double ring_pcie = 0;
   double ring_network = 0;
@@ -21,7 +21,7 @@ struct Protocol {
 };
 
 constexpr Protocol kProtocols[] = {
-    // LL: flags beside the data, half the bandwidth.
+    // LL: a flag for each datum, half the bandwidth.
     {0.5, 45e9, 6.6, 0.6, 1.0, 2.7, 6.8, 0.6, 1.0, 5.0},
     // LL128: 120 of 128 bytes are data.
     {0.92, 0, 14.0, 1.9, 2.5, 4.0, 14.0, 1.25, 1.9, 8.5},
@@ -29,7 +29,7 @@ constexpr Protocol kProtocols[] = {
     {1.0, 0, 8.4, 3.4, 5.7, 14.0, 8.4, 4.0, 4.0, 14.0},
 };
 constexpr double kTreeShare = 0.9;
-// Below it a node's links are PCIe rather than NVLink.
+// Below this bandwidth, the links of a node are PCIe rather than NVLink.
 constexpr double kLeastNvlink = 60e9;
 // A transfer between nodes takes 17 us at 2 KiB on H100 (vidur).
 constexpr double kFarTransferUs = 15;

@@ -4,19 +4,20 @@
 //   t = base + steps inside nodes * near + steps between nodes * far
 //         + S * c / (busbw * share)
 //
-// n ranks on m nodes, g = n / m on each. A ring of all_gather or
-// reduce_scatter takes n - 1 steps, m - 1 of them between nodes, and carries
-// c = (n - 1) / n; all_reduce takes twice of each. Every rank drives its own
-// NIC, so that busbw = min(node, g * nic). A tree (all_reduce) takes
-// 2 (g - 1 + log2 m) steps and c = 2 at 0.9 of the ring's busbw. all_to_all
-// carries the part of S that leaves the node over one NIC and the rest over
-// the node's links, side by side, and 0.25 us for each peer.
+// n ranks on m nodes, g = n / m on each. A ring of all_gather or reduce_scatter
+// takes n - 1 steps, m - 1 of them between nodes, and carries c = (n - 1) / n;
+// all_reduce takes twice of each. Every rank drives its own NIC, so busbw =
+// min(node, g * nic). A tree (all_reduce) takes 2 (g - 1 + log2 m) steps and c
+// = 2 at 0.9 of the ring's busbw. all_to_all carries the part of S that leaves
+// the node over one NIC and concurrently the rest over the node's links, plus
+// 0.25 us for each peer.
 //
-// Latencies (base, near, far) and the protocols' shares of the bandwidth: the
-// tuning constants of NCCL 2.2x (src/graph/tuning.cc, BSD-3). Against
+// Latencies (base, near, far) and the protocols' shares of the bandwidth are
+// the tuning constants of NCCL 2.2x (src/graph/tuning.cc, BSD-3). Compared with
 // all-reduces of 64 MB on A100 nodes with a slow network (vidur, MIT), whose
-// NIC rate came from two nodes of one GPU: 8 % short on two nodes of four.
-// Small messages took three times the model's time there
+// NIC rate was taken from two nodes of one GPU, the model is 8 % short on two
+// nodes of four. Small messages took three times the model's time there
+// (docs/evaluation/profiles.md).
 // (docs/evaluation/profiles.md).
 #ifndef PIPELOOM_EMULATOR_NETWORK_RING_MODEL_H_
 #define PIPELOOM_EMULATOR_NETWORK_RING_MODEL_H_
@@ -27,22 +28,24 @@
 
 namespace pipeloom::emulator {
 
+// Bandwidths of a group's links.
 struct RingLinks {
-  double node_bytes_per_second = 0;  // A ring's bus bandwidth in a node.
-  double nic_bytes_per_second = 0;   // A GPU's share of the NICs.
+  double node_bytes_per_second = 0;  // Bus bandwidth of a ring in a node.
+  double nic_bytes_per_second = 0;   // NIC bandwidth per GPU.
 };
 
+// Ranks of a group and of each of its nodes.
 struct RingGroup {
   int64_t ranks = 1;
-  int64_t ranks_per_node = 1;  // At least 1; all `ranks`: one node.
+  int64_t ranks_per_node = 1;  // At least 1; equal to `ranks`: one node.
 };
 
-// The share of its buffer that a rank puts on the wire: 2 (n - 1) / n for
+// Returns the share of its buffer that a rank sends: 2 (n - 1) / n for
 // all_reduce, 1 for send_recv, else (n - 1) / n.
 double WireShare(OpType op, int64_t ranks);
 
-// Seconds; 0 for one rank or no bytes, infinite where a link that is needed
-// has no bandwidth. REQUIRES: IsCollective(op).
+// Returns seconds; 0 for one rank or no bytes, infinite if a link that is
+// needed has no bandwidth. REQUIRES: IsCollective(op).
 double RingModelSeconds(OpType op, double bytes, const RingGroup& group,
                         const RingLinks& links);
 

@@ -8,8 +8,9 @@
 
 namespace pipeloom::emulator {
 
-// Fused attention and what context parallelism exchanges for it. `kv_elements`:
-// keys and values of this GPU's tokens and heads; 0: they need no exchange.
+// Appends fused attention and what context parallelism exchanges for it.
+// `kv_elements`: keys and values of this GPU's tokens and heads; 0: they need
+// no exchange.
 void LayerBuilder::FusedAttention(AttentionOp op, double whole_flops,
                                   double kv_elements) {
   forward_flops_ += whole_flops;
@@ -38,8 +39,8 @@ void LayerBuilder::FusedAttention(AttentionOp op, double whole_flops,
       Backward(std::move(backward));
       break;
     case ContextParallelism::kAllGather:
-      // The backward gathers again and scatters the gradients after; its steps
-      // stand in forward order here.
+      // The backward gathers again and scatters the gradients afterwards; its
+      // steps are appended in forward order.
       exchange.bytes *= cp_;
       exchange.kind = Collective::kReduceScatter;
       Backward(OpStep{{}, {exchange}});
@@ -50,7 +51,8 @@ void LayerBuilder::FusedAttention(AttentionOp op, double whole_flops,
       Backward(OpStep{{}, {exchange}});
       break;
     case ContextParallelism::kAllToAll: {
-      // Queries, keys and values in, outputs back; the backward the reverse.
+      // Exchanges queries, keys and values before, the outputs after; the
+      // backward does the reverse.
       exchange.kind = Collective::kAllToAll;
       exchange.bytes = element_bytes_ *
                        (kv_elements + op.tokens * op.heads * Real(op.head_dim));
@@ -81,8 +83,8 @@ void LayerBuilder::QueryKeyValue() {
   MadeAgain(OperatorGroup::kProjections, begin);
 }
 
-// Projections down to a rank work on this GPU's part of the sequence with
-// whole weights; what is gathered is the small result.
+// Projections to a low rank work on this GPU's part of the sequence with whole
+// weights; the small result is gathered.
 void LayerBuilder::LowRankQueryKeyValue() {
   const AttentionSpec& a = layer_.attention;
   const double heads = share(a.heads);
@@ -113,7 +115,7 @@ void LayerBuilder::LowRankQueryKeyValue() {
     MadeAgain(OperatorGroup::kProjections, begin);
     return;
   }
-  // Few shared heads: whole on every GPU.
+  // The few shared heads are whole on every GPU.
   const double kv = share(a.kv_heads) * (head_dim + Real(a.value_width()));
   if (a.kv_heads < parallel_.tp) {
     Gemm(rows, kv, hidden_);

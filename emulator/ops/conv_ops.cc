@@ -1,12 +1,13 @@
-// Convolutional parts: a walk over their layers, or work known by its sum.
+// Convolutional parts: by their layers, or as work known only by its totals.
 #include "base/numeric.h"
 #include "emulator/ops/layer_builder.h"
 
 namespace pipeloom::emulator {
 
 // A convolution is a product of positions x out by in * kernel^2 (implicit
-// GEMM); norm and activation pass over its input. Under tensor and context
-// parallelism positions are divided: parts of an image, borders neglected.
+// GEMM); norm and activation process its input. Under tensor and context
+// parallelism positions are divided into parts of an image, without their
+// borders.
 void LayerBuilder::Convolutions() {
   for (const ConvolutionSpec& c : layer_.convolutions) {
     const double positions = whole_tokens_ * c.scale * c.scale;

@@ -1,4 +1,4 @@
-// What diffusion transformers add: cross-attention to a condition, and norms
+// Parts of diffusion transformers: cross-attention to a condition, and norms
 // modulated by it.
 #include "base/numeric.h"
 #include "emulator/ops/layer_builder.h"
@@ -17,7 +17,7 @@ void LayerBuilder::CrossAttention() {
           ? whole_tokens_ * Real(c.context_tokens)
           : shape_.context_pairs / (layer_.downsample * layer_.downsample);
   NormAndResidual();
-  // Its norm's output is kept by every choice.
+  // The output of its norm is always kept.
   ops_.again[static_cast<size_t>(OperatorGroup::kNorms)].pop_back();
   size_t begin = Mark();
   EnterProduct(hidden_);
@@ -53,8 +53,8 @@ void LayerBuilder::Modulation() {
 
 void LayerBuilder::Modulate() {
   if (layer_.modulation.vectors == 0) return;
-  // Shift and scale after the norm, the gate before the residual: one pass
-  // over the tokens each.
+  // Shift and scale after the norm, the gate before the residual: each is one
+  // pass over the tokens.
   const double rows = tokens_ / tp_;
   Stream(MemoryKind::kModulation, rows, hidden_, 8 * rows * hidden_,
          12 * rows * hidden_);

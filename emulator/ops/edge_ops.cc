@@ -19,13 +19,13 @@ void LayerBuilder::Embedding() {
   if (parallel_.tp == 1) return;
   const double bytes = element_bytes_ * elements;
   ops_.forward.push_back({{}, {Tensor(Collective::kReduceScatter, bytes)}});
-  // The gradient of the output is gathered before it is added up.
+  // The gradient of the output is gathered before it is summed.
   const OpStep gather{{}, {Tensor(Collective::kAllGather, bytes)}};
   ops_.weight_grad.push_back(gather);
   ops_.fused.push_back(gather);
 }
 
-// The vocabulary is divided by tp; the softmax exchanges two numbers a token,
+// The vocabulary is divided by tp. The softmax exchanges two numbers per token,
 // which is neglected.
 void LayerBuilder::LossHead() {
   const double vocab = share(layer_.vocab);
@@ -36,7 +36,7 @@ void LayerBuilder::LossHead() {
          6 * tokens_ * vocab);
 }
 
-// Split by output and by input width in turn, as a feed-forward network.
+// Divided by output and by input width in turn, like a feed-forward network.
 void LayerBuilder::Linears() {
   const std::vector<LinearSpec>& linears = layer_.linears;
   size_t begin = Mark();

@@ -88,7 +88,7 @@ void LayerBuilder::Gemm(double m, double n, double k, double groups,
                            .precision = options_.precision,
                            .pass = QueryPass::kWeightGrad};
   weight_grad_.compute.push_back(weight_grad);
-  // The backward's steps stand in forward order: last what runs first.
+  // The backward's steps are in forward order: the last one runs first.
   OpStep fused_weight_grad{{weight_grad}, {}};
   OpStep fused_input_grad{};
   if (entry_.has_value()) {

@@ -1,4 +1,4 @@
-// Puts the operators of one layer together: what emulator/ops/*_ops.cc share.
+// Builder of the operators of one layer, shared by emulator/ops/*_ops.cc.
 //
 // The functions append forward operators, and backward ones in forward order;
 // Finish() reverses those. Not for use outside of emulator/.
@@ -16,86 +16,92 @@
 
 namespace pipeloom::emulator {
 
+// The builder of one layer.
 class LayerBuilder {
  public:
-  // Everything must outlive the builder.
+  // REQUIRES: everything passed in outlives the builder.
   LayerBuilder(const LayerSpec& layer, const WorkShape& shape,
                const ParallelLayout& parallel, const GradientNeeds& needs,
                const OpOptions& options);
 
+  // Returns the operators of the layer in all passes. To be called once.
   LayerOps Build();
 
  private:
-  // attention_ops.cc
+  // Defined in attention_ops.cc:
   void SelfAttention();
   // Projections of queries, keys and values.
   void QueryKeyValue();
   void LowRankQueryKeyValue();
   void FusedAttention(AttentionOp op, double whole_flops, double kv_elements);
 
-  // dit_ops.cc
+  // Defined in dit_ops.cc:
   void CrossAttention();
-  // The product that makes shifts, scales and gates, once an instance.
+  // Appends the product that makes shifts, scales and gates, once per instance.
   void Modulation();
-  // Their use on one block's input and output.
+  // Appends their application to the input and output of one block.
   void Modulate();
 
-  // ffn_ops.cc
+  // Defined in ffn_ops.cc:
   void FeedForward();
-  // `groups` feed-forward networks of rows x hidden x inner each.
+  // Appends `groups` feed-forward networks of rows x hidden x inner each.
   void Ffn(double rows, double inner, double groups);
 
-  // moe_ops.cc
+  // Defined in moe_ops.cc:
   void Experts();
   void Permute(double rows);
   void ExchangeRows(double rows);
 
-  // conv_ops.cc
+  // Defined in conv_ops.cc:
   void Convolutions();
   void FixedWork();
 
-  // edge_ops.cc
+  // Defined in edge_ops.cc:
   void Embedding();
   void LossHead();
   void Linears();
 
-  // layer_builder.cc
+  // Defined in layer_builder.cc:
   bool has_backward() const { return needs_.weights || needs_.input; }
   void Forward(Op op) { ops_.forward.push_back({{op}, {}}); }
   // Appends to both forms of the backward.
   void Backward(OpStep step);
   void Backward(Op op) { Backward(OpStep{{op}, {}}); }
-  // Appends a weight gradient, after whose input gradient, if any, is to be
-  // appended next.
+  // Appends a weight gradient. If its product has an input gradient, that is to
+  // be appended next.
   void WeightGrad(Op op);
-  // A memory-bound operator of rows x width and its gradient, by their bytes.
+  // Appends a memory-bound operator of rows x width and its gradient, each with
+  // its bytes.
   void Stream(MemoryKind kind, double rows, double width, double forward_bytes,
               double backward_bytes);
-  // Forward steps from `begin` on are what the group runs again.
+  // Mark() returns the position in the forward; MadeAgain() records that the
+  // group reruns the forward steps from `begin` on.
   size_t Mark() const { return ops_.forward.size(); }
   void MadeAgain(OperatorGroup group, size_t begin);
-  // A norm without the residual sum, or its modulation, of the block's input.
+  // Adds to what recomputing the norms reruns: a norm without the residual sum,
+  // or the modulation, of the block's input.
   void NormAgain(MemoryKind kind, double rows, double width);
-  // Forward m x n x k with its two gradients.
+  // Appends a forward product m x n x k with its two gradients.
   void Gemm(double m, double n, double k, double groups = 1,
             bool input_grad = true);
   // Enters a tensor and sequence parallel region whose first operator is the
-  // product added next: the forward gathers the tokens; the backward scatters
-  // their gradient, and the weight gradient needs the kept shards gathered
-  // again.
+  // product appended next: the forward gathers the tokens; the backward
+  // scatters their gradient, and the weight gradient has to gather the kept
+  // shards again.
   void EnterProduct(double width);
-  // Enters one whose first operator is no product, or one that keeps its input
-  // as it is (rows sent to experts): nothing is gathered again, and nothing
-  // hides the scatter.
+  // Enters a region whose first operator is not a product, or is one that keeps
+  // its input unsharded (rows sent to experts): nothing is gathered again, and
+  // nothing hides the scatter.
   void Enter(double width);
-  // Coming out: the forward scatters partial sums, the backward gathers.
+  // Leaves a region: the forward scatters partial sums, the backward gathers.
   void Leave(double width);
-  // Norm and residual of a block, on this GPU's part of the sequence.
+  // Appends norm and residual of a block, on this GPU's part of the sequence.
   void NormAndResidual();
   CollectiveOp Tensor(Collective kind, double bytes) const;
   LayerOps Finish();
 
-  double share(int64_t width) const;  // Of tensor parallelism, rounded up.
+  // Returns the tensor-parallel share of a width, rounded up.
+  double share(int64_t width) const;
 
   const LayerSpec& layer_;
   const WorkShape& shape_;
@@ -105,18 +111,19 @@ class LayerBuilder {
   const double tp_;
   const double cp_;
   const double whole_tokens_;
-  const double tokens_;  // Of one context-parallel share.
+  const double tokens_;  // Tokens of one context-parallel share.
   const double hidden_;
-  const double element_bytes_;  // Of an activation.
+  const double element_bytes_;  // Size of an element of an activation.
   LayerOps ops_{};
   OpStep weight_grad_{};
-  // Of the region entered last, until its product is added.
+  // Collectives of the region entered last, until its product is appended.
   struct Entry {
     CollectiveOp gather{};
     CollectiveOp scatter{};
   };
   std::optional<Entry> entry_{};
-  double forward_flops_ = 0;  // Besides two a matrix parameter and token.
+  // In addition to two per matrix parameter and token.
+  double forward_flops_ = 0;
 };
 
 }  // namespace pipeloom::emulator

@@ -1,4 +1,4 @@
-// What makes two layers equal to price: everything but the name.
+// Fingerprint of a layer for caches of prices: covers everything but its name.
 #ifndef PIPELOOM_EMULATOR_OPS_LAYER_FINGERPRINT_H_
 #define PIPELOOM_EMULATOR_OPS_LAYER_FINGERPRINT_H_
 
@@ -7,6 +7,7 @@
 
 namespace pipeloom::emulator {
 
+// Returns equal fingerprints for layers of equal price.
 Fingerprint FingerprintOf(const LayerSpec& layer);
 
 }  // namespace pipeloom::emulator

@@ -1,5 +1,5 @@
-// Operators, and the lists of them that a layer runs in each pass, on one GPU.
-// emulator/ops/op_graph.h makes them.
+// Operators, and the lists of operators that a layer runs in each pass on one
+// GPU. emulator/ops/op_graph.h makes them.
 #ifndef PIPELOOM_EMULATOR_OPS_LAYER_OPS_H_
 #define PIPELOOM_EMULATOR_OPS_LAYER_OPS_H_
 
@@ -15,9 +15,7 @@
 
 namespace pipeloom::emulator {
 
-// `groups` independent products of m x k by k x n. `result_bytes`: of one
-// element of the result, read or written (8 for a gradient that is added to an
-// fp32 buffer).
+// `groups` independent products of m x k by k x n.
 struct GemmOp {
   double m = 0;
   double n = 0;
@@ -25,32 +23,33 @@ struct GemmOp {
   double groups = 1;
   double result_bytes = 2;
   Precision precision = Precision::kBf16;
-  // Tells the layout of the operands; m, n and k are of this very product.
+  // Determines the layout of the operands; m, n and k are those of this
+  // product.
   QueryPass pass = QueryPass::kForward;
   double flops() const { return 2 * m * n * k * groups; }
 };
 
-// Fused attention of one GPU's share of the heads and tokens, over sequences
+// Fused attention over one GPU's share of the heads and tokens, with sequences
 // of `mean_length`.
 struct AttentionOp {
-  double flops = 0;  // As counted: causal at half.
-  double bytes = 0;  // Q, K, V and output once.
+  double flops = 0;  // Causal attention counts half.
+  double bytes = 0;  // Q, K, V and output, each once.
   double mean_length = 0;
-  int64_t head_dim = 0;   // Of queries and keys.
-  int64_t value_dim = 0;  // 0: head_dim.
+  int64_t head_dim = 0;   // Width of queries and keys.
+  int64_t value_dim = 0;  // Width of values; 0: head_dim.
   bool causal = false;
   bool backward = false;
-  double tokens = 0;  // Queries.
+  double tokens = 0;  // Number of queries.
   double heads = 0;
   double kv_heads = 0;
-  int64_t window = 0;  // Tokens of a block; 0: none.
+  int64_t window = 0;  // Tokens of a block; 0: no window.
 };
 
-// What a MemoryOp is, for costs measured by kind.
+// The kinds of MemoryOp that are measured separately.
 enum class MemoryKind {
   kOther,
-  kNorm,        // With the residual sum before it.
-  kActivation,  // Of a plain feed-forward part.
+  kNorm,        // Includes the residual sum before it.
+  kActivation,  // In a feed-forward part without gate.
   kGatedActivation,
   kRotary,
   kEmbedding,
@@ -60,8 +59,8 @@ enum class MemoryKind {
   kOptimizer,
 };
 
-// Bound by memory bandwidth. `rows` x `width` elements of the result, where
-// it has that form.
+// An operator bound by memory bandwidth, with `rows` x `width` elements of the
+// result if it has that form.
 struct MemoryOp {
   double bytes = 0;
   MemoryKind kind = MemoryKind::kOther;
@@ -70,25 +69,27 @@ struct MemoryOp {
   bool backward = false;
 };
 
-// Work that is given as a count: convolutional parts.
+// Work given by its counts: convolutional parts.
 struct FixedOp {
   double flops = 0;
   double bytes = 0;
 };
 
+// The kinds of collectives.
 enum class Collective { kAllGather, kReduceScatter, kAllToAll, kRing };
 
-// Where a collective's group lies.
+// The group of GPUs that a collective runs over.
 enum class GroupKind {
   kTensor,
   kContext,
   kExpert,
   kData,        // GPUs with equal weights: dp x cp.
-  kExpertData,  // The same for experts.
+  kExpertData,  // GPUs with equal experts.
 };
 
-// `bytes`: of the gathered tensor for all-gather and reduce-scatter; what one
-// GPU sends for all-to-all; one hop's for a ring of size - 1 hops.
+// A collective. `bytes` is the size of the gathered tensor for all-gather and
+// reduce-scatter, what one GPU sends for all-to-all, and one hop for a ring of
+// size - 1 hops.
 struct CollectiveOp {
   Collective kind = Collective::kAllGather;
   GroupKind group = GroupKind::kTensor;
@@ -98,15 +99,15 @@ struct CollectiveOp {
 
 using Op = std::variant<GemmOp, AttentionOp, MemoryOp, FixedOp, CollectiveOp>;
 
-// Lasts as long as the longer of the two streams.
+// A step of a pass. It lasts as long as the longer of its two streams.
 struct OpStep {
   std::vector<Op> compute{};
   std::vector<Op> communication{};
 };
 
-// The backward comes in two forms. Either is complete: the input gradient is
-// reduced over the tensor-, context- and expert-parallel groups when the pass
-// that makes it ends.
+// Operators of one layer by pass. The backward comes in two forms. Either is
+// complete: the input gradient is reduced over the tensor-, context- and
+// expert-parallel groups when the pass that makes it ends.
 //
 //   split   `backward`, which exposes every collective of the input gradient,
 //           and `weight_grad` any time after it, which gathers its inputs again
@@ -119,24 +120,26 @@ struct LayerOps {
   std::vector<OpStep> backward{};
   std::vector<OpStep> weight_grad{};
   std::vector<OpStep> fused{};  // Equal to `backward` without weight gradients.
-  // What each group runs to make its results again
-  // (emulator/stage/layer_memory.h).
+  // Steps that recompute the results of each operator group
+  // (emulator/stage/layer_memory.h). Indexed by OperatorGroup.
   std::array<std::vector<OpStep>, kNumOperatorGroups> again{};
-  // Forward, of all GPUs of the rank: matrix products and attention.
+  // Matrix products and attention in the forward, on all GPUs of the rank.
   Flops forward_flops{};
 };
 
-// How the layer is trained. `input_grad`: the gradient of its input is needed.
+// Which gradients of a layer are needed: those of its weights, that of its
+// input.
 struct GradientNeeds {
   bool weights = true;
   bool input = true;
   bool operator==(const GradientNeeds&) const = default;
 };
 
-// Choices that are the layer's module's or the call's, not the layer's own.
+// Options set by the layer's module or by the call instead of by the layer.
 struct OpOptions {
   Precision precision = Precision::kBf16;
-  // Times the layer's own: sparsity that changes from step to step. (0, 1].
+  // Factor on the layer's own density, for sparsity that changes from step to
+  // step. In (0, 1].
   double attention_density = 1;
   bool operator==(const OpOptions&) const = default;
 };

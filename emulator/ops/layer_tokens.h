@@ -1,4 +1,4 @@
-// How many tokens a layer works on.
+// Numbers of tokens that a layer works on.
 #ifndef PIPELOOM_EMULATOR_OPS_LAYER_TOKENS_H_
 #define PIPELOOM_EMULATOR_OPS_LAYER_TOKENS_H_
 
@@ -9,11 +9,11 @@
 
 namespace pipeloom::emulator {
 
-// The layer's tokens: the module's output tokens if it works on those; those of
-// its own grid if it works on a coarser one.
+// Returns the layer's tokens: the module's output tokens if it works on those,
+// those of its own grid if it works on a coarser one, else the module's tokens.
 int64_t LayerTokens(const LayerSpec& layer, const WorkShape& shape);
 
-// The context of the layer's cross-attention.
+// Returns the context tokens of the layer's cross-attention.
 int64_t ContextTokens(const LayerSpec& layer, const WorkShape& shape);
 
 }  // namespace pipeloom::emulator

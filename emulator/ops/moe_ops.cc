@@ -7,13 +7,13 @@
 
 namespace pipeloom::emulator {
 
-// Rows in the order of their experts, or back.
+// Appends sorting rows by their experts, or back.
 void LayerBuilder::Permute(double rows) {
   Stream(MemoryKind::kPermutation, rows, hidden_, 4 * rows * hidden_,
          4 * rows * hidden_);
 }
 
-// Rows to the GPUs of their experts, or back.
+// Appends sending rows to the GPUs of their experts, or back.
 void LayerBuilder::ExchangeRows(double rows) {
   if (parallel_.ep == 1) return;
   const CollectiveOp exchange{.kind = Collective::kAllToAll,
@@ -28,12 +28,13 @@ void LayerBuilder::Experts() {
   const FfnSpec& f = layer_.ffn;
   NormAndResidual();
   Modulate();
-  // The router: a product, and softmax and choice in fp32.
+  // The router: a product; softmax and choice in fp32.
   const double rows = tokens_ / tp_;
   Gemm(rows, Real(f.experts), hidden_);
   Stream(MemoryKind::kOther, rows, Real(f.experts), 12 * rows * Real(f.experts),
          12 * rows * Real(f.experts));
-  // Shared experts work on the gathered tokens; the routed ones' are kept.
+  // Shared experts work on the gathered tokens; the tokens of the routed ones
+  // are kept.
   const size_t begin = Mark();
   Enter(hidden_);
   if (f.shared_experts > 0) MadeAgain(OperatorGroup::kProjections, begin);

@@ -1,5 +1,5 @@
-// What one operator costs: the seam between where operators come from
-// (op_graph.h) and where their times come from.
+// The interface for the cost of one operator: between op_graph.h, which makes
+// operators, and the models that price them.
 #ifndef PIPELOOM_EMULATOR_OPS_OP_COST_H_
 #define PIPELOOM_EMULATOR_OPS_OP_COST_H_
 
@@ -11,54 +11,58 @@
 
 namespace pipeloom::emulator {
 
-// Where a time comes from, best first.
+// The source of a time, best first.
 enum class CostSource {
-  kMeasured,      // A point of the device profile, as it is.
-  kInterpolated,  // From points near by, in utilisation.
+  kMeasured,      // An unchanged point of the device profile.
+  kInterpolated,  // From neighbouring points, in utilisation.
   kRoofline,      // Peak rates, efficiency of the shape, floor.
 };
 inline constexpr int kNumCostSources = 3;
 
-// "measured", "interpolated", "roofline".
+// Returns "measured", "interpolated" or "roofline".
 absl::string_view Name(CostSource source);
 
+// The time of an operator with its source.
 struct OpPrice {
   Duration time{};
   CostSource source = CostSource::kRoofline;
 };
 
+// A model of the time of operators. Thread-safe.
 class OpCostModel {
  public:
   virtual ~OpCostModel() = default;
-  // Alone on one GPU. >= 0; 0 for an operator without work. Pure: equal
-  // operators cost the same. Any number of threads.
+  // Returns the time of an operator alone on one GPU: >= 0; 0 for an operator
+  // without work. Pure: equal operators cost the same.
   virtual Duration Cost(const Op& op) const = 0;
-  // The same with its source; .time == Cost(op).
+  // Returns the same with its source; .time == Cost(op).
   virtual OpPrice Price(const Op& op) const { return {Cost(op)}; }
-  // A compute stream and the communication beside it, both together: the
-  // longer, and more where one slows the other down. Pure; never less than
-  // either, and with nothing on one side the other.
+  // Returns how long a compute stream and the communication overlapped with it
+  // take together: the longer of the two, and more if one slows the other down.
+  // Pure; never less than either, and equal to one if the other is 0.
   virtual Duration Overlap(Duration compute, Duration communication) const {
     return std::max(compute, communication);
   }
-  // Returns how much compute can run during `communication` without either's
-  // end being later for it.
+  // Returns how much compute can run during `communication` without delaying
+  // the end of either.
   virtual Duration RoomDuring(Duration communication) const {
     return communication;
   }
-  // On the GPUs of a node group of the cluster; -1: of none.
+  // Returns the model for the GPUs of a node group of the cluster; -1: of no
+  // group.
   virtual const OpCostModel& OnGroup(int32_t group) const {
     (void)group;
     return *this;
   }
 };
 
-// The time of the steps one after another, and how much other compute finds
-// room in it while the compute stream waits for communication.
+// Time of steps that run one after another. `gap` is how much other compute
+// fits in while the compute stream waits for communication.
 struct StepsCost {
   Duration time{};
   Duration gap{};
 };
+// Returns the sum over the steps.
 StepsCost CostOf(const std::vector<OpStep>& steps, const OpCostModel& costs);
 
 }  // namespace pipeloom::emulator

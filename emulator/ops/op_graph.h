@@ -3,8 +3,8 @@
 // parallelism. emulator/ops has a file for each kind of layer.
 //
 // Sizes are those of one GPU: widths divided by tp, tokens by cp. A pass is a
-// list of OpSteps one after another; a step has a compute stream and a
-// communication stream that run side by side.
+// list of consecutive OpSteps; a step has a compute stream and a communication
+// stream that run concurrently.
 //
 //   forward:     norm | all-gather | QKV | attention | projection |
 //                reduce-scatter | norm | all-gather | up | activation | down |
@@ -28,7 +28,8 @@
 
 namespace pipeloom::emulator {
 
-// Passes that `needs` rules out are empty. O(1) operators.
+// Builds the operators of all passes. Passes that `needs` excludes are empty.
+// O(1) operators.
 LayerOps BuildLayerOps(const LayerSpec& layer, const WorkShape& shape,
                        const ParallelLayout& parallel,
                        const GradientNeeds& needs,

@@ -1,9 +1,9 @@
-// What a replica's ranks run on, from a ClusterSpec: whose device, how slow,
-// which links and network cards. Replicas that are alike share one view.
+// The hardware under the ranks of a replica, from a ClusterSpec: devices,
+// slowness, links and network cards. Replicas that are alike share one view.
 //
-// A rank is as slow as the slowest of its GPUs. A transfer between ranks goes
-// from each of their GPUs at once: those that share a network card share its
-// rate. Pure functions; any thread.
+// A rank is as slow as the slowest of its GPUs. A transfer between ranks is
+// sent by all GPUs of the rank at once; those that share a network card share
+// its rate. Pure functions; thread-safe.
 #ifndef PIPELOOM_EMULATOR_STAGE_CLUSTER_VIEW_H_
 #define PIPELOOM_EMULATOR_STAGE_CLUSTER_VIEW_H_
 
@@ -18,22 +18,27 @@
 
 namespace pipeloom::emulator {
 
+// The hardware under one rank.
 struct RankPlace {
-  int32_t group = -1;  // Into ClusterSpec::node_groups; -1: none.
-  double slow = 1;     // On what the rank computes.
+  int32_t group = -1;  // Index into ClusterSpec::node_groups; -1: none.
+  double slow = 1;     // Factor on the time of what the rank computes.
   bool operator==(const RankPlace&) const = default;
 };
 
+// The hardware under the ranks of a replica.
 struct ReplicaView {
-  int32_t replica = 0;  // The first that is so.
+  int32_t replica = 0;  // The first replica with this view.
   IdVector<RankId, RankPlace> ranks{};
-  // By rank from, then to: on the time of transfers. Empty: all 1.
+  // Factors on the time of transfers, indexed by from * ranks + to. Empty: all
+  // 1.
   std::vector<double> slow_links{};
 
-  // Where nothing is known of the rank: the cluster's own device.
+  // Returns the place of a rank; the cluster's own device for a rank that is
+  // not in `ranks`.
   RankPlace PlaceOf(RankId rank) const {
     return ranks.Contains(rank) ? ranks[rank] : RankPlace{};
   }
+  // Returns the factor on the time of transfers between two ranks.
   double SlowLink(RankId from, RankId to) const {
     return slow_links.empty() ? 1
                               : slow_links[static_cast<size_t>(
@@ -41,26 +46,29 @@ struct ReplicaView {
   }
 };
 
+// The views of all replicas.
 struct ClusterViews {
-  std::vector<ReplicaView> views{};  // All different.
-  std::vector<int32_t> of_replica{};
+  std::vector<ReplicaView> views{};   // All distinct views.
+  std::vector<int32_t> of_replica{};  // Index into `views`.
 };
 
-// One view if nothing is mixed or slow. REQUIRES: ValidateJobSpec(job).ok().
-// O(GPUs of the job).
+// Returns the views of all replicas: one view if nothing is mixed or slow.
+// REQUIRES: ValidateJobSpec(job).ok(). O(GPUs of the job).
 ClusterViews ViewsOf(const JobSpec& job);
 
-// A transfer of `payload` bytes a GPU between two ranks of the view.
+// The times of a transfer.
 struct LinkTimes {
   Duration time{};       // Until it has arrived.
   Duration occupancy{};  // The part that keeps the links busy.
 };
+// Returns the times of a transfer of `payload` bytes per GPU between two ranks
+// of the view.
 LinkTimes TransferBetween(const JobSpec& job, const ReplicaView& view,
                           RankId from, RankId to, Bytes payload);
 
-// Sharing of links, network cards and nodes of a replica's ranks, as the
-// cluster has them, and whether sends block, as the setup has it; the rest of
-// the options as they are by default.
+// Returns options with the sharing of links, network cards and nodes of the
+// cluster, and with blocking sends if the setup has them; all others are
+// defaults.
 EmulateOptions NetworkOptions(const JobSpec& job, int32_t replica = 0);
 
 }  // namespace pipeloom::emulator

@@ -10,13 +10,13 @@
 namespace pipeloom::emulator {
 namespace {
 
-// Bytes of the whole layer at 16 bit, by who reads them in the backward.
+// Bytes of the whole layer at 16 bits, by which gradient reads them.
 struct Kept {
-  double always = 0;          // The input gradient.
-  double product_inputs = 0;  // The weight gradient only.
-  double shared = 0;          // Both.
+  double always = 0;          // Read by the input gradient.
+  double product_inputs = 0;  // Read by the weight gradient only.
+  double shared = 0;          // Read by both.
   double output_gradients = 0;
-  double fp32 = 0;  // The input gradient; 32 bit in any precision.
+  double fp32 = 0;  // Read by the input gradient; 32 bits in any precision.
 
   void Add(const Kept& other) {
     always += other.always;
@@ -27,12 +27,13 @@ struct Kept {
   }
 };
 
-// The same by what makes it again.
+// The same by the group that recomputes them.
 struct KeptParts {
-  Kept rest{};  // Nothing does.
+  Kept rest{};  // Recomputed by no group.
   std::array<Kept, kNumOperatorGroups> groups{};
-  // Projections of tensors that a frozen layer has not kept: tokens sent to
-  // experts, the input of cross-attention.
+  // Results of projections whose inputs a frozen layer does not keep (tokens
+  // sent to experts, the input of cross-attention): only a trained layer can
+  // recompute them.
   Kept trained_projections{};
 
   Kept& of(OperatorGroup group) { return groups[static_cast<size_t>(group)]; }
@@ -66,7 +67,7 @@ void AddAttention(const LayerSpec& layer, double t,
     norms.product_inputs += t * 2 * Real(a.kv_rank);
     kept->rest.output_gradients += t * 2 * Real(a.kv_rank + a.rope_dim);
   }
-  // The output is kept as attention made it and as the product takes it.
+  // The output is kept twice: as attention made it and as the product takes it.
   if (parallel.cp > 1 && parallel.context == ContextParallelism::kAllToAll) {
     core.always += t * 2 * output;
   }
@@ -76,7 +77,8 @@ void AddFeedForward(const LayerSpec& layer, double t, KeptParts* kept) {
   const FfnSpec& f = layer.ffn;
   const double h = Real(layer.hidden);
   double inner = Real(f.hidden);
-  double copies = 1;  // Of the input, one for each expert a token visits.
+  // Copies of the input: one for each expert that a token visits.
+  double copies = 1;
   if (f.experts > 0) {
     inner = Real((f.experts_per_token + f.shared_experts) * f.expert_hidden);
     copies += Real(f.experts_per_token);
@@ -120,8 +122,8 @@ void AddTransformer(const LayerSpec& layer, const WorkShape& shape,
   AddFeedForward(layer, t, kept);
   if (layer.ffn.experts > 0 || layer.ffn.hidden > 0) ++blocks;
   if (layer.modulation.vectors > 0) {
-    // The norm's output for the gradient of the scale; the block's for the
-    // gate's.
+    // The norm's output for the gradient of the scale; the block's output for
+    // that of the gate.
     kept->of(OperatorGroup::kNorms).always += t * 2 * h * blocks;
     kept->rest.always += t * 2 * h * blocks;
   }
@@ -139,7 +141,7 @@ KeptParts KeptBy(const LayerSpec& layer, const WorkShape& shape,
       kept.rest.product_inputs = t * 8;  // 64-bit ids.
       break;
     case LayerKind::kLossHead:
-      // The fused cross-entropy leaves the gradient where the logits were.
+      // The fused cross-entropy writes the gradient over the logits.
       kept.rest.always = t * 2 * Real(layer.hidden);
       kept.of(OperatorGroup::kNorms).product_inputs =
           t * 2 * Real(layer.hidden);
@@ -176,8 +178,8 @@ KeptParts KeptBy(const LayerSpec& layer, const WorkShape& shape,
   return kept;
 }
 
-// fp8 products keep their inputs in one byte, of tensors that others read too
-// as a further copy.
+// Converts the bytes to a precision. fp8 products keep their inputs in one
+// byte; inputs that others read too are kept as an additional copy.
 void Convert(Precision precision, Kept* kept) {
   if (precision == Precision::kFp8) {
     kept->product_inputs = kept->product_inputs / 2 + kept->shared / 2;
@@ -260,16 +262,17 @@ Bytes BackwardScratch(const LayerSpec& layer, int64_t tokens,
   const double tp = Real(parallel.tp);
   const double t = Real(tokens) / Real(parallel.cp);
   const double h = Real(layer.hidden);
-  // The gradient coming in; gathered where a tensor-parallel region begins.
+  // The incoming gradient; gathered if a tensor-parallel region begins here.
   const double gradient = 2 * t * h / tp + (parallel.tp > 1 ? 2 * t * h : 0);
   double scratch = 0;
   if (layer.kind == LayerKind::kLossHead) {
-    // The kept input gathered, its gradient, and the table's.
+    // The gathered input, its gradient, and the gradient of the table.
     scratch = (parallel.tp > 1 ? 2 * t * h : 0) + 2 * t * h +
               2 * Real(CeilDiv(layer.vocab, parallel.tp)) * h;
   } else if (layer.kind == LayerKind::kTransformer) {
     const FfnSpec& f = layer.ffn;
-    const double per_row = f.gated ? 4 : 2;  // After the activation's gradient.
+    // Bytes per element once the activation's gradient is made.
+    const double per_row = f.gated ? 4 : 2;
     double inner = per_row * Real(f.hidden) * t / tp;
     if (f.experts > 0) {
       const double rows = t * Real(f.experts_per_token) / tp;

@@ -1,24 +1,24 @@
-// Bytes that one layer keeps on one GPU from forward to backward, and what it
-// needs for a moment in its backward.
+// Bytes that one layer keeps on one GPU from forward to backward, and what its
+// backward needs temporarily.
 //
 // Fused attention, no dropout, 16-bit activations, sequence parallel, as
 // Megatron-Core with TransformerEngine holds them (docs/emulator_model.md has
-// the list of tensors). Per token of a transformer layer (h hidden, a heads
-// and k key-value heads of dimension d, f feed-forward width):
+// the list of tensors). Per token of a transformer layer (h hidden, a heads and
+// k key-value heads of dimension d, f feed-forward width):
 //
 //   8h                     norm inputs and outputs
 //   2(a + 2k)d + 2ad + 4a  Q, K, V; attention output; log-sum-exp
 //   6f or 4f               gated or plain feed-forward
 //
 // all divided by tp and cp. After Korthikanti et al., arXiv:2205.05198: their
-// sbh(34 + 5as/h) has dropout masks (2sbh, and as of the 5as^2b) and the scores
-// of unfused attention besides.
+// sbh(34 + 5as/h) also has dropout masks (2sbh, and as of the 5as^2b) and the
+// scores of unfused attention.
 //
-// Any group of operators (ir/operator_group.h) may throw its results away after
-// the forward and make them again in the backward. Each is made from tensors
-// that are kept or were made again just before:
+// The results of any group of operators (ir/operator_group.h) may be dropped
+// after the forward and recomputed in the backward, each from tensors that are
+// kept or were recomputed just before:
 //
-//   group            thrown away                         made again from
+//   group            dropped                             recomputed from
 //   norms            norm outputs                        norm inputs
 //   projections      Q, K, V; what goes into activation  norm outputs (experts:
 //                                                        the tokens sent there)
@@ -27,10 +27,10 @@
 //   MoE activations                                      the activation
 //
 // Norm inputs (the layer's input, the sum after attention), tokens on their way
-// to experts and router scores are kept by every choice. Bytes per token of a
-// layer of Llama-3-8B (h 4096, a 32, k 8, d 128, f 14336), which keeps 139,392:
-// norms 16,384, projections 69,632, core attention 8,320, activations 28,672;
-// what is left, 16,384, are the two norm inputs.
+// to experts and router scores are always kept. Bytes per token of a layer of
+// Llama-3-8B (h 4096, a 32, k 8, d 128, f 14336), which keeps 139,392: norms
+// 16,384, projections 69,632, core attention 8,320, activations 28,672; the
+// other 16,384 are the two norm inputs.
 #ifndef PIPELOOM_EMULATOR_STAGE_LAYER_MEMORY_H_
 #define PIPELOOM_EMULATOR_STAGE_LAYER_MEMORY_H_
 
@@ -46,41 +46,47 @@
 
 namespace pipeloom::emulator {
 
+// Bytes that a layer keeps.
 struct LayerActivations {
-  // Of `trained` and `frozen`.
+  // A part of `trained` and `frozen`.
   struct Part {
     Bytes trained{};
     Bytes frozen{};
     bool operator==(const Part&) const = default;
   };
-  // Kept by a trained layer, and by a frozen one that passes the gradient on:
-  // that one needs no inputs of matrix products.
+  // Kept by a trained layer, and by a frozen one that passes the gradient on
+  // and needs no inputs of matrix products.
   Bytes trained{};
   Bytes frozen{};
-  // What a weight gradient apart from the input gradient still holds: inputs
-  // of matrix products, and the gradients of their outputs.
+  // Bytes that a separate weight gradient still holds: inputs of matrix
+  // products, and the gradients of their outputs.
   Bytes held_for_weight_grad{};
-  // What each group can make again, rounded down.
+  // Bytes that each group can recompute, rounded down. Indexed by
+  // OperatorGroup.
   std::array<Part, kNumOperatorGroups> groups{};
 };
+// Returns the bytes that the layer keeps on one GPU.
 LayerActivations ActivationsOf(const LayerSpec& layer, const WorkShape& shape,
                                const ParallelLayout& parallel,
                                Precision precision = Precision::kBf16);
 
-// The layer's input: what a recomputed stage keeps. `width`: of the layer
-// before it, 0 if it is the module's first.
+// Returns the size of the layer's input, which is all that a recomputed stage
+// keeps. `width` is that of the layer before it, 0 if it is the first of the
+// module.
 Bytes InputBytes(const LayerSpec& layer, const WorkShape& shape, int64_t width,
                  const ParallelLayout& parallel,
                  Precision precision = Precision::kBf16);
 
-// Of ActivationsOf(), what the attention's core keeps for its own backward and
-// makes again when it is recomputed: the log-sum-exp of a fused kernel.
+// Returns the part of ActivationsOf() that the core of attention keeps for its
+// own backward and makes again when it is recomputed: the log-sum-exp of a
+// fused kernel.
 Bytes AttentionCoreBytes(const LayerSpec& layer, const WorkShape& shape,
                          const ParallelLayout& parallel);
 
-// The most that the backward of the layer holds besides what the forward kept:
-// gradients on their way, gathered tokens. Of a loss head also the gradient of
-// its table in 16 bit, which is added to the fp32 one after.
+// Returns the most that the backward of the layer holds in addition to what the
+// forward kept: gradients in flight, gathered tokens. For a loss head this
+// includes the gradient of its table in 16 bits, which is added to the fp32 one
+// afterwards.
 Bytes BackwardScratch(const LayerSpec& layer, int64_t tokens,
                       const ParallelLayout& parallel);
 

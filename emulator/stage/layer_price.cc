@@ -12,12 +12,13 @@
 namespace pipeloom::emulator {
 namespace {
 
-// Fully sharded: a layer's gradients are flattened, cast, scaled and cut; bytes
-// a parameter.
+// Bytes per parameter, fully sharded: a layer's gradients are flattened, cast,
+// scaled and cut.
 constexpr double kFlattenBytes = 18;
 
-// Fully sharded weights are gathered for each pass, and gradients reduced
-// after each, beside the neighbouring layers' passes.
+// Adds the traffic of sharding: fully sharded weights are gathered for each
+// pass, and gradients are reduced after each, overlapped with the passes of
+// neighbouring layers.
 void AddSharding(const LayerSpec& layer, const GradientNeeds& needs,
                  const LayerSetting& setting, const FrameworkPrices& prices,
                  LayerCost* cost) {
@@ -65,7 +66,8 @@ void AddSharding(const LayerSpec& layer, const GradientNeeds& needs,
   cost->fused = prices.OverlapWithSharding(cost->fused, fused);
 }
 
-// Inputs were kept whole: nothing is gathered again.
+// Returns the steps without communication: inputs were kept whole, so nothing
+// is gathered again.
 std::vector<OpStep> WithoutCommunication(std::vector<OpStep> steps) {
   for (OpStep& step : steps) step.communication.clear();
   return steps;
@@ -134,7 +136,7 @@ LayerCost PriceLayer(const LayerSpec& layer, const WorkShape& whole,
   for (size_t g = 0; g < cost.groups.size(); ++g) {
     const LayerActivations::Part& part = kept.groups[g];
     cost.groups[g].bytes = needs.weights ? part.trained : part.frozen;
-    // The framework makes it again by itself.
+    // The framework recomputes it by itself.
     if (setup.recompute_attention &&
         g == static_cast<size_t>(OperatorGroup::kCoreAttention)) {
       cost.groups[g].bytes = Bytes(0);

@@ -1,6 +1,6 @@
-// Time and memory of one layer at one shape on one GPU of a rank: its passes'
-// operators priced as the job's framework runs them (framework_price.h), with
-// the traffic of sharded weights beside them.
+// Time and memory of one layer at one shape on one GPU of a rank: the operators
+// of its passes priced as the job's framework runs them (framework_price.h),
+// overlapped with the traffic of sharded weights.
 #ifndef PIPELOOM_EMULATOR_STAGE_LAYER_PRICE_H_
 #define PIPELOOM_EMULATOR_STAGE_LAYER_PRICE_H_
 
@@ -16,11 +16,13 @@
 
 namespace pipeloom::emulator {
 
-// What decides a layer's price besides itself and its shape.
+// The setting that determines a layer's price, apart from the layer and its
+// shape.
 struct LayerSetting {
-  ParallelLayout parallel{};  // The module's own.
-  int32_t copies = 1;         // Of the stage in the rank.
-  int32_t tensor_copies = 1;  // Equal weights in a tensor-parallel group.
+  ParallelLayout parallel{};  // That of the module.
+  int32_t copies = 1;         // Copies of the stage in the rank.
+  // Copies with equal weights in a tensor-parallel group.
+  int32_t tensor_copies = 1;
   const OpCostModel& costs;
   OptimizerSharding sharding = OptimizerSharding::kZero1;
   OpOptions options{};
@@ -29,7 +31,8 @@ struct LayerSetting {
   const DeviceSpec& device;
 };
 
-// `shape`: what one of the copies works on of the `whole`.
+// Prices a layer. `shape` is the part of `whole` that one of the copies works
+// on.
 LayerCost PriceLayer(const LayerSpec& layer, const WorkShape& whole,
                      const WorkShape& shape, const GradientNeeds& needs,
                      const LayerSetting& setting);

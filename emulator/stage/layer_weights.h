@@ -1,4 +1,4 @@
-// What of a layer's weights lies on one GPU, and which GPUs hold the same.
+// Weights of a layer on one GPU, and the number of GPUs that hold the same.
 #ifndef PIPELOOM_EMULATOR_STAGE_LAYER_WEIGHTS_H_
 #define PIPELOOM_EMULATOR_STAGE_LAYER_WEIGHTS_H_
 
@@ -14,39 +14,43 @@
 
 namespace pipeloom::emulator {
 
-// Parameters that one GPU holds: matrices by tp, experts by tp and ep, vectors
-// and low-rank projections down whole.
+// Parameters that one GPU holds: matrices are divided by tp, experts by tp and
+// ep; vectors and low-rank projections down are whole.
 struct ShardedParameters {
   int64_t dense = 0;
   int64_t experts = 0;
 };
+// Returns the parameters of the layer on one GPU.
 ShardedParameters ParametersOnGpu(const LayerSpec& layer,
                                   const ParallelLayout& parallel);
 
-// GPUs that hold the same part of the weights.
+// Return the number of GPUs that hold the same part of the dense weights or of
+// the experts.
 int64_t DenseReplicas(const ParallelLayout& parallel);
 int64_t ExpertReplicas(const ParallelLayout& parallel);
 
-// The matrices of a layer's products as they lie on one GPU, outputs x inputs;
-// of equal experts one. Not the loss head's.
+// The shape of a matrix as it is on one GPU, outputs x inputs.
 struct MatrixShape {
   int64_t outputs = 0;
   int64_t inputs = 0;
   auto operator<=>(const MatrixShape&) const = default;
 };
+// Returns the matrices of the layer's products on one GPU, one for all equal
+// experts. Without that of a loss head.
 std::vector<MatrixShape> MatricesOnGpu(const LayerSpec& layer,
                                        const ParallelLayout& parallel);
 
-// Bytes a parameter. `weights`: what products read; fp8 keeps two copies (by
-// rows and by columns) beside the 16-bit weight.
+// Bytes per parameter. `weights` are those that products read; fp8 keeps two
+// copies (by rows and by columns) in addition to the 16-bit weight.
 struct ParameterBytes {
   int64_t weights = 2;
   int64_t gradients = 4;   // Summed in fp32.
   int64_t optimizer = 12;  // fp32 weight and two moments.
 };
+// Returns the bytes per parameter of a module with this precision.
 ParameterBytes BytesOf(Precision precision);
 
-// Bytes a parameter whose gradients cross to other replicas.
+// Returns the bytes per parameter of gradients that cross to other replicas.
 int64_t GradientBytes(Precision precision, const TrainingSetup& setup);
 
 }  // namespace pipeloom::emulator

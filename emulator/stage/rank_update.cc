@@ -18,7 +18,8 @@ ShardedParameters ParametersOf(const JobSpec& job, const Stage& stage) {
   for (int32_t i = 0; i < stage.num_layers; ++i) {
     LayerSpec layer = module.layers[LayerId(stage.first_layer.value() + i)];
     has_table |= layer.kind == LayerKind::kEmbedding;
-    // A tied loss head away from its embedding holds a copy of the table.
+    // A tied loss head on another stage than its embedding holds a copy of the
+    // table.
     if (layer.tied && !has_table) layer.tied = false;
     const ShardedParameters own = ParametersOnGpu(layer, job.parallel);
     sum.dense += own.dense;
@@ -90,7 +91,7 @@ Precision PrecisionOn(const JobSpec& job, const ReplicaView& view,
                          .precision.value_or(own);
 }
 
-// Of the replicas of a view.
+// Returns the updates in the replicas of a view.
 IdVector<RankId, RankUpdate> UpdatesIn(const ReplicaView& view,
                                        const JobSpec& job,
                                        const Partition& partition,

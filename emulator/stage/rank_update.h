@@ -1,7 +1,6 @@
-// What follows a rank's last backward, in parts: the reduce-scatter of its
-// gradients, the optimizer step and the all-gather of its weights, with how
-// much of the gradients each stage has. Together they are what
-// StageCostModel::Epilogue gives as one time.
+// The update of a rank after its last backward, in parts: the reduce-scatter of
+// its gradients, the optimizer step and the all-gather of its weights, with the
+// share of each stage in the gradients. StageCostModel::Epilogue is their sum.
 #ifndef PIPELOOM_EMULATOR_STAGE_RANK_UPDATE_H_
 #define PIPELOOM_EMULATOR_STAGE_RANK_UPDATE_H_
 
@@ -15,19 +14,21 @@
 
 namespace pipeloom::emulator {
 
+// The times of an update.
 struct RankUpdate {
-  // Of all its gradients, beside whatever runs meanwhile. 0 with ZeRO-2 and -3,
-  // whose passes reduce them.
+  // Time to reduce all its gradients while other work runs. 0 with ZeRO-2 and
+  // -3, whose passes reduce them.
   Duration reduce{};
-  // Of it, what a plan's epilogue shows: all, if the setup overlaps nothing.
+  // The part of `reduce` that a plan's epilogue shows: all of it if the setup
+  // overlaps nothing.
   Duration shown_reduce{};
   Duration optimizer{};
-  // What the next step's first forward does not hide. 0 with ZeRO-3. Without
-  // sharding, of gradients.
+  // Time of the gather that the next step's first forward does not hide. 0 with
+  // ZeRO-3. Without sharding it gathers gradients.
   Duration gather{};
   struct Part {
     StageId stage{};
-    int64_t parameters = 0;  // On one GPU; > 0.
+    int64_t parameters = 0;  // Parameters on one GPU; > 0.
     bool operator==(const Part&) const = default;
   };
   std::vector<Part> parts{};  // Trained stages of the rank.
@@ -35,8 +36,8 @@ struct RankUpdate {
   bool operator==(const RankUpdate&) const = default;
 };
 
-// By rank; where replicas differ, each part of the slowest. REQUIRES:
-// ValidateJobSpec(job) and ValidatePartition are OK.
+// Returns the updates, indexed by rank; if replicas differ, each part is that
+// of the slowest. REQUIRES: ValidateJobSpec(job) and ValidatePartition are OK.
 IdVector<RankId, RankUpdate> UpdatesOf(const JobSpec& job,
                                        const Partition& partition,
                                        const OpCostModel& costs);

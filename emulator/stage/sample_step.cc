@@ -33,11 +33,11 @@ int64_t JitterFactor(double deviation, uint64_t seed, int32_t sample,
   Random random(seed ^ (static_cast<uint64_t>(sample) * 0x9e3779b97f4a7c15u) ^
                 (static_cast<uint64_t>(id + 1) * 0xc2b2ae3d27d4eb4fu));
   const uint64_t draw = random.Next();
-  int64_t sum = -131070;  // The mean of four 16-bit numbers.
+  int64_t sum = -131070;  // The mean of the sum of four 16-bit numbers.
   for (int k = 0; k < 4; ++k) {
     sum += static_cast<int64_t>((draw >> (16 * k)) & 0xffff);
   }
-  // Their deviation is 2^16 sqrt(4 / 12).
+  // The standard deviation of the sum is 2^16 sqrt(4 / 12).
   constexpr int64_t kDeviation = 37837;
   const int64_t one = int64_t{1} << kFactorBits;
   const int64_t scale = std::llround(deviation * static_cast<double>(one));

@@ -1,4 +1,4 @@
-// A step under jitter: the same plan many times, with durations drawn anew.
+// A step under jitter: one plan emulated many times with random durations.
 #ifndef PIPELOOM_EMULATOR_STAGE_SAMPLE_STEP_H_
 #define PIPELOOM_EMULATOR_STAGE_SAMPLE_STEP_H_
 
@@ -12,19 +12,19 @@
 
 namespace pipeloom::emulator {
 
-// Every duration is multiplied by 1 + s z, at least 0, with z bell-shaped, of
-// mean 0 and standard deviation 1, within +-3.5 (the sum of four uniform
-// numbers). A draw depends on seed, sample and the task's or edge's id alone:
-// not on order, ranks or what else is drawn.
+// Jitter of durations. Every duration is multiplied by 1 + s z, at least 0,
+// with z bell-shaped, of mean 0 and standard deviation 1, within +-3.5 (the sum
+// of four uniform numbers). A draw depends only on seed, sample and the id of
+// the task or edge: not on order, ranks or other draws.
 struct Jitter {
   double compute = 0;  // s of task durations, in [0, 1].
-  double links = 0;    // s of occupancies and of what follows them.
+  double links = 0;    // s of occupancies and of the delays after them.
   uint64_t seed = 1;
   int32_t samples = 100;  // In [1, 1'000'000].
 };
 
-// Of step times; a percentile is the smallest sample that so many percent of
-// the samples do not exceed.
+// Statistics of step times; a percentile is the smallest sample that so many
+// percent of the samples do not exceed.
 struct SampledStep {
   Duration mean{};
   Duration p50{};
@@ -35,12 +35,13 @@ struct SampledStep {
   std::vector<Duration> samples{};  // In the order in which they were drawn.
 };
 
-// The factor of one draw, in units of 2^-20. For tests.
+// Returns the factor of one draw, in units of 2^-20. For tests.
 int64_t JitterFactor(double deviation, uint64_t seed, int32_t sample,
                      int64_t id);
 
-// InvalidArgument names a field out of range; else as EmulateStep.
-// O(samples * instructions); compiled once.
+// Samples the step times of a plan, which is compiled once. InvalidArgument
+// names a field out of range; other errors are those of EmulateStep. O(samples
+// * instructions).
 absl::StatusOr<SampledStep> SampleSteps(const ExecutionPlan& plan,
                                         const EmulateOptions& options,
                                         const Jitter& jitter);

@@ -21,8 +21,9 @@
 namespace pipeloom::emulator {
 namespace {
 
-// Outside of the framework's allocator: context, loaded kernels, communication
-// buffers. From memory of H800 training processes, not measured.
+// Memory outside of the framework's allocator: context, loaded kernels,
+// communication buffers. From experience with H800 training processes, not
+// measured.
 constexpr Bytes kContext{int64_t{1} << 30};
 // Workspaces of the product libraries: 32 MiB each for the framework and for
 // its fused layers, from Hopper on (PyTorch and TransformerEngine sources).
@@ -30,7 +31,7 @@ constexpr Bytes kLibraries{int64_t{64} << 20};
 
 }  // namespace
 
-// What the models of all replicas share.
+// The part that the models of all replicas share.
 struct StageCostModel::Common {
   Common(const JobSpec& a_job, std::unique_ptr<const OpCostModel> a_costs,
          bool a_reuse)
@@ -61,9 +62,10 @@ struct StageCostModel::Common {
 
   struct ModuleLayout {
     ParallelLayout parallel{};
-    int32_t copies = 1;         // Of a stage in a rank.
-    int32_t tensor_copies = 1;  // Of a weight in a tensor-parallel group.
-    int32_t regroups = 0;       // Modules that take its output regrouped.
+    int32_t copies = 1;  // Copies of a stage in a rank.
+    // Copies of a weight in a tensor-parallel group.
+    int32_t tensor_copies = 1;
+    int32_t regroups = 0;  // Number of modules that take its output regrouped.
   };
 
   const JobSpec job;
@@ -71,7 +73,7 @@ struct StageCostModel::Common {
   std::unique_ptr<const OpCostModel> costs;
   IdVector<ModuleId, ModuleLayout> layouts{};
   IdVector<ModuleId, IdVector<LayerId, Fingerprint>> fingerprints{};
-  IdVector<ModuleId, PassFactors> corrections{};  // Empty: none.
+  IdVector<ModuleId, PassFactors> corrections{};  // Empty: no corrections.
   mutable SubgraphCache cache{};
   mutable FingerprintCache<StageCost> stages{};
   std::vector<ReplicaView> views{};
@@ -106,8 +108,8 @@ struct StageCostModel::State {
     return common->layouts[stage.module];
   }
 
-  // A tensor of `bytes` in all, gathered on every GPU of the rank; what a GPU
-  // needs of it is then a part of what it has.
+  // Returns the time to gather a tensor of `bytes` in all on every GPU of the
+  // rank; what a GPU needs of it is then a part of what it has.
   Duration RegroupTime(double bytes, RankId rank) const {
     const ParallelLayout& parallel = job.parallel;
     const auto gather = [&](GroupKind group, int32_t size, double gathered) {
@@ -122,8 +124,8 @@ struct StageCostModel::State {
            gather(GroupKind::kContext, parallel.cp, bytes);
   }
 
-  // Calls visit(layer) for each. A tied loss head away from its embedding
-  // holds a copy of the table.
+  // Calls visit(layer) for each layer. A tied loss head on another stage than
+  // its embedding holds a copy of the table.
   template <typename Visit>
   void ForEachLayer(const Stage& stage, const Visit& visit) const {
     bool has_table = false;
@@ -141,7 +143,8 @@ struct StageCostModel::State {
     }
   }
 
-  // What the stage's weights are on one GPU, and its largest layer's.
+  // Returns the parameters of the stage's weights on one GPU, and those of its
+  // largest layer.
   ShardedParameters StageParameters(const Stage& stage,
                                     int64_t* largest = nullptr) const {
     ShardedParameters sum;
@@ -157,7 +160,8 @@ struct StageCostModel::State {
     return sum;
   }
 
-  // `bytes` a parameter; divided over the replicas if the job shards as much.
+  // Returns the bytes of parameters of `bytes` each, divided over the replicas
+  // if the job shards at least `from`.
   Bytes Stored(const ShardedParameters& own, int64_t bytes,
                OptimizerSharding from, const ParallelLayout& parallel) const {
     if (job.training.optimizer_sharding < from) {
@@ -167,8 +171,8 @@ struct StageCostModel::State {
                  CeilDiv(own.experts * bytes, ExpertReplicas(parallel)));
   }
 
-  // Reduce-scatter of gradients, optimizer step, all-gather of weights, as far
-  // as the passes have not done it and hide nothing of it.
+  // Returns the time of reduce-scatter of gradients, optimizer step and
+  // all-gather of weights, without the part that the passes do or hide.
   Duration UpdateTime(int64_t parameters, Precision precision, GroupKind group,
                       int64_t replicas, int32_t tensor_copies,
                       RankId rank) const {
@@ -199,8 +203,8 @@ struct StageCostModel::State {
                                                                    : 2));
     }
     const int64_t shards = sharding == OptimizerSharding::kNone ? 1 : replicas;
-    // Read: gradient, fp32 weight, moments. Written: the last three and the
-    // weight that products read.
+    // Read: gradient, fp32 weight, moments. Written: the last two of them and
+    // the weight that products read.
     const double traffic = Real(bytes.gradients) + 12 + 12 +
                            (precision == Precision::kFp32 ? 0 : 2) +
                            kNormAndClearBytes;
@@ -212,7 +216,8 @@ struct StageCostModel::State {
                   view.PlaceOf(rank).slow);
   }
 
-  // The stage's layers one after another, before corrections.
+  // Returns the cost of the stage's layers one after another, before
+  // corrections.
   StageCost Sum(const Stage& stage, const WorkShape& shape,
                 const Fingerprint& shape_print, bool needs_input_grad,
                 Precision precision, double attention_density) const {
@@ -240,7 +245,7 @@ struct StageCostModel::State {
     Flops forward_flops{};
     for (int32_t i = 0; i < stage.num_layers; ++i) {
       const LayerId id(stage.first_layer.value() + i);
-      // Below a later layer of a trained module there is always one to train.
+      // Before a later layer of a trained module there is always one to train.
       const GradientNeeds needs{
           .weights = trained, .input = needs_input_grad || (trained && i > 0)};
       const auto price = [&] {
@@ -296,7 +301,7 @@ struct StageCostModel::State {
     total.input = std::min(InputBytes(module.layers[first], own, width_before,
                                       parallel, precision),
                            total.activations);
-    // Without sequence parallelism every GPU has all of it.
+    // Without sequence parallelism every GPU has all of the input.
     if (!job.setup.sequence_parallel) {
       total.input =
           std::min(Bytes(total.input.count() * parallel.tp), total.activations);
@@ -314,8 +319,8 @@ struct StageCostModel::State {
     total.output_width = end.hidden;
     const int64_t row_bytes =
         total.output_width * (precision == Precision::kFp32 ? 4 : 2);
-    // Between stages of a module each copy hands on its own; what other modules
-    // take lies evenly on all GPUs of the rank.
+    // Between stages of a module each copy hands on its own output; what other
+    // modules take is spread evenly over all GPUs of the rank.
     total.output = hands_on ? Bytes(CeilDiv(total.output_rows * row_bytes,
                                             job.parallel.gpus_per_rank()))
                             : Bytes(CeilDiv(rows_of(own) * row_bytes,
@@ -344,7 +349,7 @@ struct StageCostModel::State {
   const JobSpec& job;
   const ReplicaView& view;
   SubgraphCache& cache;
-  // Of the other views; only the first model has them.
+  // Models of the other views; only the first model has them.
   std::vector<std::unique_ptr<StageCostModel>> others{};
 };
 
@@ -412,7 +417,8 @@ StageCost StageCostModel::Cost(const Stage& stage, const WorkShape& given,
   if (!state.common->corrections.empty()) {
     factors = state.common->corrections[stage.module];
   }
-  // A fused pass has both gradients' share of what was measured of them.
+  // The factor of a fused pass is the mean of those of both gradients, weighted
+  // by their times.
   const double split_time = ToSeconds(total.backward + total.weight_grad);
   const double fused_factor =
       split_time > 0 ? (factors.backward * ToSeconds(total.backward) +
@@ -493,14 +499,14 @@ StageMemory StageCostModel::Memory(const Stage& stage) const {
   StageMemory memory;
   memory.weights =
       state.Stored(own, bytes.weights, OptimizerSharding::kZero3, parallel);
-  // One layer is gathered and the next one on its way.
+  // One layer is gathered while the next one is being gathered.
   if (sharding == OptimizerSharding::kZero3) {
     memory.weights += Bytes(2 * largest * bytes.weights);
   }
   if (state.job.IsFrozen(stage.module)) return memory;
   memory.gradients =
       state.Stored(own, bytes.gradients, OptimizerSharding::kZero2, parallel);
-  // One layer's are whole until they are reduced.
+  // The gradients of one layer are whole until they are reduced.
   if (sharding >= OptimizerSharding::kZero2) {
     memory.gradients += Bytes(largest * bytes.gradients);
   }
@@ -519,11 +525,11 @@ RankOverhead StageCostModel::Overhead(const Partition& partition,
     const int64_t tokens = state.ModuleOf(stage).role == ModuleRole::kBackbone
                                ? state.job.training.microbatch_tokens
                                : 0;
-    // One copy may have all of a microbatch: a single long sample.
+    // One copy may have all tokens of a microbatch: a single long sample.
     const ParallelLayout& parallel = state.LayoutOf(stage).parallel;
     std::optional<LayerSpec> last;
     state.ForEachLayer(stage, [&](const LayerSpec& layer) {
-      // Equal layers need nothing more.
+      // An equal layer needs nothing more.
       if (last == layer) return;
       last = layer;
       for (const MatrixShape& shape : MatricesOnGpu(layer, parallel)) {
@@ -542,8 +548,8 @@ RankOverhead StageCostModel::Overhead(const Partition& partition,
 Duration StageCostModel::Epilogue(const Partition& partition,
                                   RankId rank) const {
   const State& state = *state_;
-  // By precision and by how many hold the same, as what is alike in both
-  // shares a bucket.
+  // Once for each precision and number of GPUs that hold the same, as
+  // parameters that are alike in both share a bucket.
   std::set<int32_t> copies;
   for (const Stage& stage : partition.stages) {
     copies.insert(state.LayoutOf(stage).tensor_copies);

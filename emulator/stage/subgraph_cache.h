@@ -1,5 +1,5 @@
-// Prices of subgraphs by their structure: equal layers at equal shapes are
-// priced once, whichever stage, microbatch or step they stand in.
+// Cache of prices of subgraphs by their structure: equal layers with equal
+// shapes are priced once, in whichever stage, microbatch or step they are.
 #ifndef PIPELOOM_EMULATOR_STAGE_SUBGRAPH_CACHE_H_
 #define PIPELOOM_EMULATOR_STAGE_SUBGRAPH_CACHE_H_
 
@@ -17,20 +17,23 @@
 
 namespace pipeloom::emulator {
 
-// One group of a layer's operators (ir/operator_group.h), or of a stage's.
+// Cost of one group of a layer's operators (ir/operator_group.h), or of a
+// stage's.
 struct GroupCost {
-  Duration again{};  // To make its results again.
-  Bytes bytes{};     // Of them; part of `activations`.
+  Duration again{};  // Time to recompute its results.
+  Bytes bytes{};     // Size of its results; part of `activations`.
   bool operator==(const GroupCost&) const = default;
 };
 using GroupCosts = std::array<GroupCost, kNumOperatorGroups>;
 
+// Time and memory of one layer.
 struct LayerCost {
   Duration forward{};
-  // The forward in a backward that recomputes: weights are there already.
+  // The forward inside a backward that recomputes: weights are available
+  // already.
   Duration forward_again{};
-  // In the two forms of LayerOps. Gaps: how much other compute finds room while
-  // the compute stream waits for the pass's collectives.
+  // The two forms of LayerOps. Gaps: how much other compute fits in while the
+  // compute stream waits for the pass's collectives.
   Duration backward{};
   Duration backward_gap{};
   Duration weight_grad{};
@@ -43,12 +46,13 @@ struct LayerCost {
   bool operator==(const LayerCost&) const = default;
 };
 
-// Any number of threads. `price` must be a pure function of what the key was
-// made of; two threads that miss at once both call it, and count two misses.
-// At most 16 * kMaxPerShard are kept.
+// A thread-safe cache. `price` must be a pure function of what the key was made
+// of; two threads that miss at the same time both call it, and count two
+// misses. Keeps at most 16 * kMaxPerShard results.
 template <typename Cost, size_t kMaxPerShard = size_t{1} << 16>
 class FingerprintCache {
  public:
+  // Returns the cached result of the key, or that of price().
   template <typename Price>
   Cost Get(const Fingerprint& key, const Price& price) {
     Shard& shard = shards_[key.high % kShards];
@@ -67,7 +71,7 @@ class FingerprintCache {
     shard.costs.emplace(key, cost);
     return cost;
   }
-  // Of results that were taken again without asking.
+  // Counts results that callers reused without a look-up.
   void CountHits(int64_t count) {
     hits_.fetch_add(count, std::memory_order_relaxed);
   }

@@ -1,5 +1,5 @@
-// Ranks that can go on, by the time at which they can; ties by rank. Each rank
-// is in it at most once.
+// Queue of the ranks that can go on, by the time at which they can; ties by
+// rank. Each rank is in it at most once.
 #ifndef PIPELOOM_EMULATOR_STEP_EVENT_QUEUE_H_
 #define PIPELOOM_EMULATOR_STEP_EVENT_QUEUE_H_
 
@@ -9,6 +9,7 @@
 
 namespace pipeloom::emulator {
 
+// The time at which a rank can go on.
 struct RankEvent {
   int64_t at = 0;  // Nanoseconds.
   int32_t rank = 0;
@@ -23,7 +24,7 @@ class EventQueue {
  public:
   bool empty() const { return heap_.empty(); }
   void clear() { heap_.clear(); }
-  // REQUIRES: not empty.
+  // Returns the first event. REQUIRES: not empty.
   const RankEvent& next() const { return heap_.front(); }
   void Push(RankEvent event) {
     size_t at = heap_.size();
@@ -37,7 +38,7 @@ class EventQueue {
     }
     heap[at] = event;
   }
-  // REQUIRES: not empty.
+  // Removes and returns the first event. REQUIRES: not empty.
   RankEvent Pop() {
     const RankEvent first = heap_.front();
     const RankEvent last = heap_.back();
@@ -45,7 +46,7 @@ class EventQueue {
     if (!heap_.empty()) Sink(last);
     return first;
   }
-  // Pop, then Push, in one. REQUIRES: not empty.
+  // Does Pop, then Push, in one. REQUIRES: not empty.
   RankEvent Exchange(RankEvent event) {
     const RankEvent first = heap_.front();
     Sink(event);
@@ -53,7 +54,7 @@ class EventQueue {
   }
 
  private:
-  // Puts `event` where it belongs, in place of the first.
+  // Moves `event` from the top, in place of the first, to its position.
   void Sink(RankEvent event) {
     RankEvent* const heap = heap_.data();
     const size_t size = heap_.size();

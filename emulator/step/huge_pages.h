@@ -1,6 +1,6 @@
-// Large pages for arrays of megabytes that are about to be written for the
-// first time: one page fault for 2 MiB instead of 512. A hint; changes no
-// result, and does nothing where the system has no such call.
+// Huge pages for arrays of megabytes that are about to be written for the first
+// time: one page fault for 2 MiB instead of 512. A hint; changes no result, and
+// does nothing on systems without such a call.
 #ifndef PIPELOOM_EMULATOR_STEP_HUGE_PAGES_H_
 #define PIPELOOM_EMULATOR_STEP_HUGE_PAGES_H_
 
@@ -13,6 +13,7 @@
 
 namespace pipeloom::emulator {
 
+// Advises the system to use huge pages for the whole ones of a range.
 inline void AdviseHugePages(void* data, size_t bytes) {
 #if defined(__linux__) && defined(MADV_HUGEPAGE)
   constexpr uintptr_t kPage = uintptr_t{2} << 20;

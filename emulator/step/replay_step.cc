@@ -17,7 +17,7 @@ bool IsTransferStart(OpCode code) {
          code == OpCode::kRecv;
 }
 
-// What an instruction is and names.
+// Kind and operand of an instruction.
 struct InstructionKey {
   size_t kind = 0;
   int32_t id = 0;
@@ -72,7 +72,7 @@ ReplayStep::ReplayStep(StepProgram program, const ExecutionPlan& plan,
         slot_of_task_[static_cast<size_t>(program_.task_of_slot[slot].value())];
     known = known == kNoSlot ? static_cast<int64_t>(slot) : kSeveral;
   }
-  // Sites of peaks follow from the order alone, unless copies are under way.
+  // Without copies, the sites of peaks follow from the order alone.
   memory_.resize(static_cast<size_t>(program_.num_ranks));
   sites_.resize(memory_.size());
   for (const RankId r : plan.graph.rank_ids()) {
@@ -141,7 +141,7 @@ void ReplayStep::IndexMemory(int32_t rank) {
 ReplayStep::PeakSite ReplayStep::SiteWith(const Range& changed) const {
   const RankMemory& memory = memory_[static_cast<size_t>(changed.rank)];
   const absl::Span<const StepOp> ops = program_.ops_of(changed.rank);
-  // Outside of the range nothing has changed.
+  // Nothing has changed outside of the range.
   const auto total = [&](int32_t op) {
     return memory.before[static_cast<size_t>(op)] +
            Taken(ops[static_cast<size_t>(op)]);
@@ -279,8 +279,8 @@ bool ReplayStep::Rejoins(const Checkpoint& checkpoint,
                          const RankEvent& event) const {
   if (event.rank != checkpoint.event.rank) return false;
   const int64_t shift = event.at - checkpoint.event.at;
-  // Nothing is reached before `event.at` any more: what was earlier counts as
-  // then.
+  // Nothing is reached before `event.at` any more, so earlier times count as
+  // equal to it.
   for (int32_t r = 0; r < program_.num_ranks; ++r) {
     const RankState& now = engine_.ranks_[static_cast<size_t>(r)];
     const RankState& then = checkpoint.ranks[static_cast<size_t>(r)];
@@ -305,7 +305,7 @@ bool ReplayStep::Rejoins(const Checkpoint& checkpoint,
       continue;
     }
     const TransferKind& kind = engine_.kinds_[t.kind];
-    // Each end is past it already, in both.
+    // The rank at each end is past it already, in both states.
     const auto past = [&](int32_t rank, int64_t lag) {
       const auto r = static_cast<size_t>(rank);
       return t.start + lag <= engine_.ranks_[r].now &&
@@ -342,7 +342,7 @@ absl::StatusOr<StepOutcome> ReplayStep::Replay(
     const Range& changed, const std::vector<PeakSite>& sites) {
   ++counters_.changes;
   if (!reuse_) return Whole(sites);
-  // The last checkpoint that has not reached the change.
+  // The last checkpoint before the change.
   const auto r = static_cast<size_t>(changed.rank);
   const auto after = std::partition_point(
       checkpoints_.begin(), checkpoints_.end(), [&](const Checkpoint& c) {

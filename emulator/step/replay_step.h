@@ -1,18 +1,18 @@
-// One plan emulated again and again with one small change at a time, as a
-// search makes them: what comes before the change is taken from the first
-// emulation, and so is what comes after it once the change has only shifted
-// everything by the same time, or by nothing.
+// One plan emulated repeatedly with one small change at a time, as in a search:
+// everything before the change is taken from the first emulation, and so is
+// everything after it once the change has only shifted all times by the same
+// amount, or by nothing.
 //
-// The first emulation keeps checkpoints: the engine's whole state at moments
-// of simulated time. A change begins at the last one that knows nothing of the
-// changed instructions. From then on the engine's state is compared with each
-// later checkpoint; when the two are equal but for a shift of all clocks, the
-// rest is known. Times are integers, so results are bit-identical to those of a
-// whole emulation.
+// The first emulation keeps checkpoints: the engine's whole state at moments of
+// simulated time. The replay of a change begins at the last checkpoint before
+// the changed instructions. From then on the engine's state is compared with
+// each later checkpoint; when the two are equal except for a shift of all
+// clocks, the rest is known. Times are integers, so results are bit-identical
+// to those of a whole emulation.
 //
 // Plans with copies to the host, delays inside a rank or kFairNic links are
 // emulated whole each time. Memory: the checkpoints, at most kMaxCheckpoints
-// times (ranks + links + transfers on their way). One object for each thread.
+// times (ranks + links + transfers in flight). Use one object per thread.
 #ifndef PIPELOOM_EMULATOR_STEP_REPLAY_STEP_H_
 #define PIPELOOM_EMULATOR_STEP_REPLAY_STEP_H_
 
@@ -30,24 +30,26 @@
 
 namespace pipeloom::emulator {
 
-// As in a StepTrace's MemoryPeaks, without the items.
+// A rank's memory peak, as in MemoryPeaks() of a StepTrace but without the
+// items.
 struct RankPeak {
   Bytes total{};
   SimTime at{};
   bool operator==(const RankPeak&) const = default;
 };
 
+// Finish and memory peaks of an emulated step.
 struct StepOutcome {
   SimTime finish{};
   IdVector<RankId, RankPeak> peaks{};
   bool operator==(const StepOutcome&) const = default;
 };
 
-// Over all changes so far. Operations are instructions.
+// Counts over all changes so far. Operations are instructions.
 struct ReplayCounters {
   int64_t changes = 0;
   int64_t whole = 0;        // Emulated from start to end.
-  int64_t rejoined = 0;     // Ended early, as nothing but a shift was left.
+  int64_t rejoined = 0;     // Ended early, as only a shift was left.
   int64_t operations = 0;   // Emulated.
   int64_t prefix_hits = 0;  // Operations before the change, not emulated.
   int64_t suffix_hits = 0;  // Operations after rejoining, not emulated.
@@ -59,31 +61,32 @@ struct ReplayCounters {
   }
 };
 
+// The emulation of a plan and of its changes.
 class ReplayStep {
  public:
   static constexpr int32_t kMaxCheckpoints = 256;
 
-  // Emulates the plan once. Errors are EmulateStep's.
-  // With `reuse` off every change is emulated whole; results are the same.
+  // Emulates the plan once. Returns the errors of EmulateStep. With `reuse` off
+  // every change is emulated whole; results are the same.
   static absl::StatusOr<std::unique_ptr<ReplayStep>> Create(
       const ExecutionPlan& plan, const EmulateOptions& options = {},
       bool reuse = true);
 
-  // Of the plan as it is.
+  // Returns the outcome of the plan without a change.
   const StepOutcome& base() const { return base_; }
 
-  // With one task's duration instead of its own (slow_ranks are not applied to
-  // it). InvalidArgument: no such task, computed never or more than once, or a
-  // negative duration.
+  // Returns the outcome with another duration of one task (slow_ranks are not
+  // applied to it). InvalidArgument: there is no such task, it is computed
+  // never or more than once, or the duration is negative.
   absl::StatusOr<StepOutcome> WithDuration(TaskId task, Duration duration);
 
-  // With `instructions` in place of as many of the rank's from `first` on: the
-  // same ones in another order. InvalidArgument: they are not.
-  // FailedPrecondition: the plan then deadlocks.
+  // Returns the outcome with `instructions` in place of as many of the rank's
+  // from `first` on. They must be the same instructions in another order, else
+  // InvalidArgument. FailedPrecondition: the plan then deadlocks.
   absl::StatusOr<StepOutcome> WithOrder(
       RankId rank, int32_t first, absl::Span<const Instruction> instructions);
 
-  // The same, and the changed plan takes the place of the plan as it is.
+  // Make the same changes, and the changed plan replaces the plan.
   absl::Status KeepDuration(TaskId task, Duration duration);
   absl::Status KeepOrder(RankId rank, int32_t first,
                          absl::Span<const Instruction> instructions);
@@ -91,7 +94,7 @@ class ReplayStep {
   const ReplayCounters& counters() const { return counters_; }
 
  private:
-  // A transfer under way.
+  // A transfer in flight.
   struct Live {
     uint32_t transfer = 0;
     uint32_t phase = 0;
@@ -110,14 +113,14 @@ class ReplayStep {
     uint32_t begin = 0;
     uint32_t end = 0;
   };
-  // Where a rank's memory is highest: the first such operation, or none at the
-  // step's start.
+  // The place of a rank's highest memory: the first such operation; op is -1 if
+  // it is at the start of the step.
   struct PeakSite {
     int64_t total = 0;
     int32_t op = -1;
   };
   struct RankMemory {
-    int64_t held = 0;                    // All step long.
+    int64_t held = 0;                    // Throughout the step.
     std::vector<int64_t> before{};       // Held before each operation.
     std::vector<int32_t> first_best{};   // Peak's site in [0, k).
     std::vector<int32_t> second_best{};  // Peak's site in [k, end).
@@ -127,7 +130,8 @@ class ReplayStep {
              const EmulateOptions& options, bool reuse);
 
   absl::Status RunBase();
-  // With what has been changed in place. `sites` are those of the change.
+  // Emulates the program with the change made. `sites` are those of the changed
+  // program.
   absl::StatusOr<StepOutcome> Replay(const Range& changed,
                                      const std::vector<PeakSite>& sites);
   absl::StatusOr<StepOutcome> Whole(const std::vector<PeakSite>& sites);
@@ -136,18 +140,20 @@ class ReplayStep {
   void Save(const RankEvent& event);
 
   absl::StatusOr<uint32_t> SlotOf(TaskId task, Duration duration) const;
-  // The slice's operations in the order of `instructions`.
+  // Returns the slice's operations in the order of `instructions`.
   absl::StatusOr<std::vector<StepOp>> Reordered(
       RankId rank, int32_t first,
       absl::Span<const Instruction> instructions) const;
-  // Plans whose copies or guards depend on the order.
+  // Handles plans whose copies or guards depend on the order.
   absl::StatusOr<StepOutcome> OfChangedPlan(
       RankId rank, int32_t first,
       absl::Span<const Instruction> instructions) const;
 
   void IndexMemory(int32_t rank);
-  int64_t Taken(const StepOp& op) const;    // While it runs.
-  int64_t Changed(const StepOp& op) const;  // By it as a whole.
+  // Returns the memory that the operation takes while it runs.
+  int64_t Taken(const StepOp& op) const;
+  // Returns the change of memory by the whole operation.
+  int64_t Changed(const StepOp& op) const;
   PeakSite SiteWith(const Range& changed) const;
   SimTime TimeOf(int32_t rank, int32_t op) const;
   StepOp* OpsOf(int32_t rank) {
@@ -160,9 +166,10 @@ class ReplayStep {
   StepProgram program_;
   ExecutionPlan plan_{};
   EmulateOptions options_{};
-  std::vector<int64_t> slot_of_task_{};    // kNoSlot, kSeveral.
-  std::vector<uint32_t> place_of_slot_{};  // Operation within its rank.
-  const bool simple_;                      // Neither copies nor guards.
+  std::vector<int64_t> slot_of_task_{};  // Slot, kNoSlot or kSeveral.
+  // Index of the operation within its rank.
+  std::vector<uint32_t> place_of_slot_{};
+  const bool simple_;  // Neither copies nor guards.
   const bool reuse_;
   bool lags_ = true;  // No transfer arrives before it has left.
   StepEngine engine_;
@@ -172,14 +179,14 @@ class ReplayStep {
   std::vector<Checkpoint> checkpoints_{};
   std::vector<RankMemory> memory_{};
   std::vector<PeakSite> sites_{};
-  // While the base runs.
+  // Used while the base runs.
   int64_t next_save_ = 0;
   int64_t save_every_ = 1;
-  // By transfer: its last operation on the sender's and on the receiver's rank.
+  // Last operation of each transfer on the sender's and on the receiver's rank.
   std::vector<int32_t> last_out_{};
   std::vector<int32_t> last_in_{};
   std::vector<uint32_t> live_{};     // Candidates so far.
-  std::vector<uint32_t> scanned_{};  // By rank: operations looked at.
+  std::vector<uint32_t> scanned_{};  // Operations examined. Indexed by rank.
   ReplayCounters counters_{};
 };
 

@@ -1,14 +1,14 @@
 // The event engine: runs a StepProgram with given times.
 //
-// A rank runs on by itself until it blocks or, where links serve in order of
-// time, until its clock passes that of another rank that can go on; so sends
-// and receives are reached in order of simulated time, and a transfer's begin
-// is known once both ends have been reached. Where order does not matter
-// (StepProgram::order_free) ranks run until they block: the same result with
-// less to do.
+// A rank runs on until it blocks or, if links serve in order of time, until its
+// clock passes that of another rank that can go on; so sends and receives are
+// reached in order of simulated time, and the begin of a transfer is known once
+// both ends have been reached. If order does not matter
+// (StepProgram::order_free), ranks run until they block: the same result with
+// less work.
 //
-// A run fills arrays that are kept between runs: no allocation after the
-// first. One engine for each thread; programs may be shared.
+// A run fills arrays that are kept between runs: nothing is allocated after the
+// first. Use one engine per thread; programs may be shared.
 #ifndef PIPELOOM_EMULATOR_STEP_STEP_ENGINE_H_
 #define PIPELOOM_EMULATOR_STEP_STEP_ENGINE_H_
 
@@ -22,14 +22,15 @@
 
 namespace pipeloom::emulator {
 
-// One transfer in this run: a quarter of a cache line. What it takes and where
-// it goes is its kind's; transfers that follow each other from one rank to
-// another with equal times share one.
+// One transfer in this run: a quarter of a cache line. Its times and route are
+// in its kind; consecutive transfers from one rank to another with equal times
+// share one kind.
 struct TransferState {
   int64_t start = 0;   // Once begun; before that, when one end was reached.
-  uint32_t stamp = 0;  // Run and phase.
+  uint32_t stamp = 0;  // Number of the run plus phase.
   uint32_t kind = 0;
 };
+// Times and route that transfers share.
 struct TransferKind {
   int64_t occupancy = 0;
   int64_t lag = 0;
@@ -39,31 +40,36 @@ struct TransferKind {
   int32_t link_in = kNoLink;
 };
 
+// The state of a rank in a run. Times in nanoseconds.
 struct RankState {
   int64_t now = 0;
-  int64_t copied = 0;  // The copy stream is free.
-  uint32_t next = 0;   // Operation within the rank.
+  int64_t copied = 0;  // When the copy stream is free.
+  uint32_t next = 0;   // Index of the operation within the rank.
   int32_t waits_for = -1;
-  uint32_t waits = 0;        // That took time, so far.
-  int64_t epilogue_at = -1;  // Its epilogue began; -1: it has none.
+  uint32_t waits = 0;        // Number of waits so far that took time.
+  int64_t epilogue_at = -1;  // When its epilogue began; -1: it has none.
 };
 
+// Start and end of a copy to or from the host.
 struct CopyState {
   int64_t start = 0;
   int64_t end = 0;
 };
 
+// The event engine.
 class StepEngine {
  public:
   // REQUIRES: `program` outlives the engine; `times` is of it.
   StepEngine(const StepProgram& program, const StepTimes& times) {
     Load(program, times);
   }
-  StepEngine() = default;  // To be loaded before anything else.
-  // As if made anew, in the memory that is there.
+  StepEngine() = default;  // REQUIRES: Load() is called before anything else.
+  // Resets the engine to this program and these times, reusing its memory.
+  // REQUIRES: as for the constructor.
   void Load(const StepProgram& program, const StepTimes& times);
 
-  // Other durations for the next run; as many as the program has slots.
+  // Durations and epilogues may be changed for the next run. The numbers of
+  // them are those of the program's slots and ranks.
   std::vector<int64_t>& durations() { return durations_; }
   const std::vector<int64_t>& durations() const { return durations_; }
   std::vector<int64_t>& epilogues() { return epilogues_; }
@@ -74,19 +80,21 @@ class StepEngine {
     kind.lag = times.lag;
   }
 
-  // From the start to the end. FailedPrecondition shows the waiting ranks of a
-  // deadlock. `in_order`: stop ranks for each other's clocks though it makes
-  // no difference.
+  // Runs the program from start to end. FailedPrecondition shows the waiting
+  // ranks of a deadlock. `in_order`: stop ranks for each other's clocks even if
+  // that makes no difference.
   absl::Status Run(bool in_order = false);
 
-  // Of the last run that ended well. Nanoseconds.
+  // Results of the last run that succeeded. Nanoseconds.
   int64_t finish() const { return finish_; }
-  const std::vector<int64_t>& starts() const { return starts_; }  // By slot.
+  // Indexed by slot.
+  const std::vector<int64_t>& starts() const { return starts_; }
   const std::vector<RankState>& ranks() const { return ranks_; }
   bool has_begun(uint32_t transfer) const {
     return transfers_[transfer].stamp == run_ + kLeft;
   }
-  // When it began, left its links, and arrived. REQUIRES: it has begun.
+  // Return when a transfer began, left its links, and arrived. REQUIRES: it has
+  // begun.
   int64_t start(uint32_t transfer) const { return transfers_[transfer].start; }
   int64_t left(uint32_t transfer) const {
     const TransferState& t = transfers_[transfer];
@@ -98,13 +106,14 @@ class StepEngine {
   const TransferKind& kind(uint32_t transfer) const {
     return kinds_[transfers_[transfer].kind];
   }
-  // The same for whoever goes through all of them: arrays by transfer and by
-  // kind. Good until the next run or load.
+  // The same for callers that go through all transfers: arrays indexed by
+  // transfer and by kind. Valid until the next run or load.
   struct TransferTimes {
     const TransferState* states = nullptr;
     const TransferKind* kinds = nullptr;
-    const int64_t* all_left = nullptr;  // None: start and occupancy say it.
-    uint32_t begun = 0;                 // The stamp of those that have begun.
+    // Null: computed from start and occupancy.
+    const int64_t* all_left = nullptr;
+    uint32_t begun = 0;  // Stamp of transfers that have begun.
     int64_t left(uint32_t transfer) const {
       if (all_left != nullptr) return all_left[transfer];
       const TransferState& t = states[transfer];
@@ -124,7 +133,7 @@ class StepEngine {
   int64_t epilogue(int32_t rank) const {
     return epilogues_[static_cast<size_t>(rank)];
   }
-  // When a guarded compute's input from its own rank is there.
+  // Returns when the input of a guarded compute from its own rank arrives.
   int64_t local_arrival(const Guard::Local& local) const {
     return starts_[local.slot] + durations_[local.slot] +
            local_lags_[local.index];
@@ -132,12 +141,12 @@ class StepEngine {
   const StepProgram& program() const { return *program_; }
 
  private:
-  friend class ReplayStep;  // Stops and goes on in between.
+  friend class ReplayStep;  // Stops and resumes runs.
 
-  // Phases of a transfer; the run's number is added.
+  // Phases of a transfer; the number of the run is added.
   static constexpr uint32_t kOneEnd = 1;
-  static constexpr uint32_t kFlowing = 2;  // Begun, its end not yet known.
-  static constexpr uint32_t kLeft = 3;     // Begun, `left` is known.
+  static constexpr uint32_t kFlowing = 2;  // Begun; its end is not known yet.
+  static constexpr uint32_t kLeft = 3;     // Begun; `left` is known.
 
   enum class Stop { kDone, kBlocked, kYield };
 
@@ -146,8 +155,8 @@ class StepEngine {
   void Loop(Watch&& watch);
   template <bool kOrdered, bool kFair>
   Stop RunRank(int32_t id);
-  // The transfer's end on a rank is reached at `at`. True if the other rank
-  // waited for that and can go on.
+  // Marks the transfer's end on a rank as reached at `at`. Returns true if the
+  // other rank waited for that and can go on.
   template <bool kFair>
   bool Reach(uint32_t transfer, int64_t at);
   template <bool kFair>
@@ -155,11 +164,11 @@ class StepEngine {
     if constexpr (kFair) return left_[transfer];
     return state.start + kinds_[state.kind].occupancy;
   }
-  // True if it waited for the transfer.
+  // Returns true if the rank waited for the transfer.
   bool Wake(int32_t id, uint32_t transfer, int64_t at);
   void GoOn(RankState* rank, int32_t id, int64_t at);
-  // The first time at which rank `id` has to let another go on before it
-  // reaches an end of a transfer.
+  // Returns the first time at which rank `id` has to let another go on before
+  // it reaches an end of a transfer.
   template <bool kFair>
   int64_t Horizon(int32_t id) const;
   void GiveOwnKinds();
@@ -172,14 +181,15 @@ class StepEngine {
   std::vector<int64_t> durations_{};
   std::vector<int64_t> copy_times_{};
   std::vector<int64_t> epilogues_{};
-  std::vector<int64_t> local_lags_{};  // By local edge.
+  std::vector<int64_t> local_lags_{};  // Indexed by local edge.
 
   uint32_t run_ = 0;
   std::vector<TransferState> transfers_{};
   std::vector<TransferKind> kinds_{};
-  bool own_kinds_ = false;           // One for each transfer.
-  std::vector<int64_t> left_{};      // By transfer; only with fair links.
-  std::vector<int64_t> received_{};  // By transfer: Recv was reached; or empty.
+  bool own_kinds_ = false;       // Whether each transfer has a kind of its own.
+  std::vector<int64_t> left_{};  // Indexed by transfer; only with fair links.
+  // When Recv was reached, indexed by transfer; or empty.
+  std::vector<int64_t> received_{};
   std::vector<int64_t> starts_{};
   std::vector<CopyState> copies_{};
   std::vector<RankState> ranks_{};
@@ -188,7 +198,7 @@ class StepEngine {
   FairLinks fair_{};
   std::vector<uint32_t> flowed_{};
   EventQueue queue_{};
-  std::vector<RankEvent> stack_{};  // Instead of the queue when order is free.
+  std::vector<RankEvent> stack_{};  // In place of the queue when order is free.
   bool in_order_ = false;
   int64_t ops_done_ = 0;
   int64_t finish_ = 0;

@@ -1,4 +1,4 @@
-// The engine's loop; only for step_engine.cc and replay_step.cc.
+// The engine's loop. To be included by step_engine.cc and replay_step.cc only.
 #ifndef PIPELOOM_EMULATOR_STEP_STEP_ENGINE_INL_H_
 #define PIPELOOM_EMULATOR_STEP_STEP_ENGINE_INL_H_
 
@@ -8,7 +8,7 @@
 
 namespace pipeloom::emulator {
 
-// Calls watch(event) before each turn of a rank; stops when it says so.
+// Calls watch(event) before each turn of a rank; stops when that returns true.
 template <bool kOrdered, bool kFair, typename Watch>
 void StepEngine::Loop(Watch&& watch) {
   if constexpr (!kOrdered) {
@@ -59,7 +59,8 @@ StepEngine::Stop StepEngine::RunRank(int32_t id) {
   int64_t horizon = 0;
   if constexpr (kOrdered) horizon = Horizon<kFair>(id);
   const auto must_yield = [&] { return kOrdered && now >= horizon; };
-  // Only what reaching an end changes moves the horizon.
+  // The horizon moves only when reaching an end of a transfer changes
+  // something.
   const auto reach = [&](uint32_t index) {
     const bool woke = Reach<kFair>(index, now);
     if constexpr (kOrdered) {
@@ -209,7 +210,7 @@ bool StepEngine::Reach(uint32_t index, int64_t at) {
   transfer.start = start;
   transfer.stamp = run_ + kLeft;
   const int64_t left = start + kind.occupancy;
-  // One of the two ends is being reached, so one rank at most waits.
+  // One of the two ends is being reached, so at most one rank waits.
   return Wake(kind.from, index, left) || Wake(kind.to, index, left + kind.lag);
 }
 

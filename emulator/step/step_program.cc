@@ -65,7 +65,8 @@ absl::Status CheckOptions(const EmulateOptions& options, int32_t num_ranks) {
   return absl::OkStatus();
 }
 
-// What `place_of_edge` holds: a route, later a transfer, or that there is none.
+// Values of `place_of_edge`: a route, later a transfer with this bit, or
+// kInsideRank for edges inside a rank.
 constexpr uint32_t kInsideRank = std::numeric_limits<uint32_t>::max();
 constexpr uint32_t kIsTransfer = uint32_t{1} << 31;
 
@@ -349,8 +350,8 @@ class Compiler {
   bool IsOwn(TaskId task, RankId rank) const {
     return graph_.tasks().Contains(task) && graph_.task(task).rank == rank;
   }
-  // The transfer of an edge that goes out of (or into) the rank from (or to)
-  // another; false if it does not.
+  // Finds the transfer of an edge that leaves (or enters) the rank to (or from)
+  // another one. Returns false if the edge does not.
   template <bool kAtProducer>
   bool FindEnd(EdgeId edge, RankId rank, uint32_t* at) {
     if (static_cast<size_t>(edge.value()) >= place_.size()) return false;
@@ -391,7 +392,7 @@ class Compiler {
     if (!out_.copies.empty() && !out_.host_link.empty()) return false;
     if (options_.sharing == LinkSharing::kNone) return true;
     if (options_.sharing != LinkSharing::kPerPair) return false;
-    // A link of a pair is met by one sender and one receiver: if both list its
+    // The link of a pair has one sender and one receiver: if both list its
     // transfers in one order, they become ready in that order.
     return std::all_of(ends_.begin(), ends_.end(), [](const Ends& ends) {
       return ends.sent == ends.received;
@@ -411,11 +412,11 @@ class Compiler {
   StepProgram& out_;
   std::vector<uint32_t>& place_;
   std::vector<Ends>& ends_;
-  std::vector<Bytes>& sent_;  // By task, to other ranks.
-  std::vector<std::vector<uint32_t>> routes_from_{};  // By rank.
+  std::vector<Bytes>& sent_;  // To other ranks. Indexed by task.
+  std::vector<std::vector<uint32_t>> routes_from_{};  // Indexed by rank.
   int32_t num_nics_ = 0;
-  // Of the rank: transfers so far by link. A rank sends on some links of pairs
-  // and receives on others.
+  // Number of the rank's transfers so far on each link. A rank sends on some
+  // links of pairs and receives on others.
   std::vector<uint32_t> sends_of_{};
   std::vector<std::pair<TaskId, uint32_t>> fetched_of_{};
   std::vector<uint32_t> slot_of_task_{};

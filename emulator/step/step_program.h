@@ -1,11 +1,11 @@
-// An ExecutionPlan compiled for emulation: flat arrays, one 4-byte operation
-// an instruction, and what an instruction needs found beforehand. Compiled
-// once for any number of runs, with other durations if need be.
+// An ExecutionPlan compiled for emulation: flat arrays, one operation of 4
+// bytes per instruction, and everything an instruction needs looked up
+// beforehand. Compiled once for any number of runs, also with other durations.
 //
-// Tasks and transfers are numbered anew in the order in which the programs
-// name them, so that a rank goes through all arrays from front to back.
+// Tasks and transfers are renumbered in the order in which the programs name
+// them, so that a rank goes through all arrays from front to back.
 //
-// The structure (operations, links, who waits for whom) is apart from the
+// The structure (operations, links, who waits for whom) is separate from the
 // times (StepTimes): it does not depend on what anything costs.
 //
 // Plain data: safe from any number of threads once made.
@@ -23,6 +23,7 @@
 
 namespace pipeloom::emulator {
 
+// The operations, with the meaning of StepOp::index.
 enum class OpCode : uint8_t {
   kCompute,         // index: slot
   kComputeGuarded,  // index: into `guards`; waits inside its rank first
@@ -38,6 +39,7 @@ enum class OpCode : uint8_t {
   kNothing,
 };
 
+// One operation of a rank.
 struct StepOp {
   static constexpr uint32_t kMaxIndex = (uint32_t{1} << 28) - 1;
 
@@ -49,7 +51,8 @@ struct StepOp {
 };
 static_assert(sizeof(StepOp) == 4);
 
-// From one rank to another. Links are FIFO resources by index; kNoLink: none.
+// A route from one rank to another. Links are FIFO resources by index; kNoLink:
+// none.
 inline constexpr int32_t kNoLink = -1;
 struct EdgeRoute {
   int32_t from = -1;  // Ranks.
@@ -61,43 +64,47 @@ struct EdgeRoute {
 // A copy between a GPU and its host.
 struct HostCopy {
   TaskId task{};
-  EdgeId edge{};  // What its span is shown as: the task's first way out.
+  // Shown in its span: the task's first edge inside the rank, else its first.
+  EdgeId edge{};
   Bytes payload{};
 };
 
 // A compute that has to wait for copies of its rank, or for a delay inside it.
 struct Guard {
   struct Local {
-    uint32_t slot = 0;   // Of the producer.
-    uint32_t index = 0;  // Into `local_edges`.
+    uint32_t slot = 0;   // Slot of the producer.
+    uint32_t index = 0;  // Index into `local_edges`.
     EdgeId edge{};
   };
   uint32_t slot = 0;
-  std::vector<uint32_t> fetches{};  // Into `copies`, executed before.
+  std::vector<uint32_t> fetches{};  // Indices into `copies`, executed before.
   std::vector<Local> locals{};
 };
 
-// Nanoseconds; sizes are those of the program's arrays.
+// Times in nanoseconds; the sizes are those of the program's arrays.
 struct StepTimes {
-  std::vector<int64_t> durations{};  // By slot.
+  std::vector<int64_t> durations{};  // Indexed by slot.
   struct Edge {
     int64_t occupancy = 0;
     int64_t lag = 0;  // From the link's release to arrival.
   };
   std::vector<Edge> transfers{};
-  std::vector<int64_t> local_lags{};  // By local edge.
+  std::vector<int64_t> local_lags{};  // Indexed by local edge.
   std::vector<int64_t> copies{};
-  std::vector<int64_t> epilogues{};  // By rank.
+  std::vector<int64_t> epilogues{};  // Indexed by rank.
 };
 
+// The compiled plan.
 struct StepProgram {
   int32_t num_ranks = 0;
-  std::vector<StepOp> ops{};         // By rank, in order.
-  std::vector<uint32_t> op_begin{};  // By rank, and the end.
-  // Computes numbered along the ranks' programs: slot -> task.
+  std::vector<StepOp> ops{};  // Sorted by rank, in program order.
+  // First operation of each rank, and the end.
+  std::vector<uint32_t> op_begin{};
+  // Tasks, numbered along the ranks' programs. Indexed by slot.
   std::vector<TaskId> task_of_slot{};
-  // What a slot's task takes at its start and gives back at its end; `sent` it
-  // takes at its start for other ranks, until the sends are waited for.
+  // Memory that a slot's task takes at its start and releases at its end. It
+  // also takes `sent` at its start for tensors to other ranks, until the sends
+  // are waited for.
   struct SlotMemory {
     Bytes alloc{};
     Bytes free{};
@@ -111,21 +118,24 @@ struct StepProgram {
     bool operator==(const Transfer&) const = default;
   };
   std::vector<Transfer> transfers{};
-  std::vector<Bytes> payloads{};  // By transfer.
+  std::vector<Bytes> payloads{};  // Indexed by transfer.
   std::vector<EdgeRoute> routes{};
   const EdgeRoute& route_of(uint32_t transfer) const {
     return routes[transfers[transfer].route];
   }
   int32_t num_links = 0;
   std::vector<HostCopy> copies{};
-  std::vector<int32_t> host_link{};  // By rank; empty: each its own.
+  // Indexed by rank; empty: each has its own.
+  std::vector<int32_t> host_link{};
   std::vector<Guard> guards{};
-  std::vector<EdgeId> local_edges{};  // With a delay, that guards wait for.
-  // Per rank: spans of tasks, transfers and epilogues, and memory steps.
+  // Edges with a delay that guards wait for.
+  std::vector<EdgeId> local_edges{};
+  // Numbers of spans of tasks, transfers and epilogues, and of memory steps.
+  // Indexed by rank.
   std::vector<uint32_t> fixed_spans{};
   std::vector<uint32_t> memory_steps{};
-  // Whether links serve alike in whatever order ranks are run: then no rank
-  // needs to stop for another's clock.
+  // Whether the order in which ranks are run makes no difference to the links:
+  // then no rank needs to stop for another's clock.
   bool order_free = true;
   bool fair_links = false;
 
@@ -136,32 +146,34 @@ struct StepProgram {
   }
 };
 
-// What compiling needs besides its result: pass the same one again, so that
-// nothing is allocated.
+// Memory that compiling needs in addition to its result. Pass the same one
+// again to allocate nothing.
 struct CompileScratch {
   struct Ends {
     int32_t from = -1;
     int32_t to = -1;
     int32_t link = kNoLink;
-    uint32_t sent = 0;  // As the how many-th of its link, from 1; 0: not.
-    uint32_t received = 0;
+    // Its number among the sends of its link, from 1; 0: not sent.
+    uint32_t sent = 0;
+    uint32_t received = 0;  // Likewise among the receives.
   };
   std::vector<uint32_t> place_of_edge{};
-  std::vector<Ends> ends{};  // By transfer.
+  std::vector<Ends> ends{};  // Indexed by transfer.
   std::vector<Bytes> sent_by_task{};
 };
 
-// FailedPrecondition and InvalidArgument as EmulateStep, but for deadlocks.
-// O(instructions + dependencies). The second form replaces what `program`
-// holds and reuses its memory; after an error it holds nothing of use.
+// Compile a plan. Return the FailedPrecondition and InvalidArgument of
+// EmulateStep, except for deadlocks. O(instructions + dependencies). The second
+// form replaces the contents of `program` and reuses its memory; after an error
+// they are unspecified.
 absl::StatusOr<StepProgram> CompileStep(const ExecutionPlan& plan,
                                         const EmulateOptions& options);
 absl::Status CompileStep(const ExecutionPlan& plan,
                          const EmulateOptions& options, StepProgram* program,
                          CompileScratch* scratch);
 
-// What everything takes, slow ranks and links applied. REQUIRES: `program` was
-// compiled from a plan with the same structure.
+// Return the times of everything, with slow ranks and links applied. REQUIRES:
+// `program` was compiled from a plan with the same structure.
 StepTimes TimesOf(const StepProgram& program, const ExecutionPlan& plan,
                   const EmulateOptions& options);
 void TimesOf(const StepProgram& program, const ExecutionPlan& plan,

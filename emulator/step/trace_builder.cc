@@ -14,7 +14,7 @@ namespace {
 
 SimTime At(int64_t ns) { return SimTime(Nanoseconds(ns)); }
 
-// A span of another stream than the program's, kept until its place by start.
+// A span of another stream than the program's, kept until its turn by start.
 struct SideSpan {
   int64_t start = 0;
   int64_t end = 0;
@@ -22,20 +22,21 @@ struct SideSpan {
   Stream stream = Stream::kSend;
 };
 
-// Side spans by start, of which few are kept at any time; ties as they came.
+// Queue of side spans by start, of which few are kept at any time; ties in
+// order of arrival.
 class SideSpans {
  public:
   void Clear() { first_ = last_ = items_.data(); }
   bool StartsBefore(int64_t at) const {
     return first_ != last_ && first_->start < at;
   }
-  // REQUIRES: StartsBefore something. Good until the next Add.
+  // REQUIRES: StartsBefore() some time. The result is valid until the next Add.
   const SideSpan& Pop() { return *first_++; }
   void Add(int64_t start, int64_t end, EdgeId edge, Stream stream) {
     if (first_ == last_) Clear();
     if (last_ == items_.data() + items_.size()) MakeRoom();
-    // Field by field into its place: a copy of what was just written by parts
-    // would wait for all of them.
+    // Field by field: copying what was just written in parts would wait for all
+    // of them.
     SideSpan* at = last_++;
     for (; at != first_ && at[-1].start > start; --at) *at = at[-1];
     at->start = start;
@@ -54,14 +55,15 @@ class SideSpans {
   }
 
   std::vector<SideSpan> items_{};
-  SideSpan* first_ = nullptr;  // Those kept are [first_, last_).
+  SideSpan* first_ = nullptr;  // The kept spans are [first_, last_).
   SideSpan* last_ = nullptr;
 };
 
-// Where a list of the trace is written. Both: fill what Next() gives, one after
-// another, `data` and `size` of what is there so far, Finish.
+// Two writers of a list of the trace. Use of both: fill what Next() returns,
+// one element after another; `data` and `size` are those so far; end with
+// Finish.
 
-// Over what a list of at least the final length holds.
+// A writer over a list of at least the final length.
 template <typename T>
 class InPlace {
  public:
@@ -70,7 +72,7 @@ class InPlace {
     next_ = list->data();
   }
   T* Next() {
-    // The line after the next ones will be written soon.
+    // The cache line after the next ones will be written soon.
     __builtin_prefetch(reinterpret_cast<const char*>(next_) + kAhead, 1);
     return next_++;
   }
@@ -84,7 +86,8 @@ class InPlace {
   T* next_ = nullptr;
 };
 
-// Into memory that has never been written, by the block: each page is met once.
+// A writer of blocks to memory that has never been written, so that each page
+// is touched once.
 template <typename T>
 class Grown {
  public:
@@ -154,7 +157,7 @@ class Builder {
   }
 
  private:
-  // What is there is written over whole.
+  // Overwrites all fields of the next span.
   void Put(RankId rank, Stream stream, SpanKind kind, TaskId task, EdgeId edge,
            int64_t start, int64_t end) {
     Span* const span = spans_.Next();
@@ -175,8 +178,8 @@ class Builder {
     return end;
   }
 
-  // Those that begin before `start`. What comes later along the program begins
-  // no earlier than the program has got, so a few are kept at any time.
+  // Puts the side spans that begin before `start`. Spans that are added later
+  // begin no earlier than the program's time, so few are kept at any time.
   void SideSpansUntil(RankId rank, int64_t start) {
     while (sides_.StartsBefore(start)) {
       const SideSpan& side = sides_.Pop();
@@ -208,7 +211,7 @@ class Builder {
     step->delta = delta;
   }
 
-  // Each gives the time that the program has got to, so that it stays in a
+  // Each returns the time that the program has reached, so that it stays in a
   // register.
   ABSL_ATTRIBUTE_ALWAYS_INLINE int64_t Computed(RankId rank, uint32_t slot) {
     const int64_t start = run_.starts[slot];
@@ -311,14 +314,14 @@ class Builder {
   const StageGraph& graph_;
   const StepEngine& engine_;
   const StepProgram& program_;
-  // What a task or transfer needs, without the vectors' own look-ups.
+  // Arrays for tasks and transfers, without the look-ups of the vectors.
   struct Arrays {
-    const int64_t* starts = nullptr;     // By slot.
-    const int64_t* durations = nullptr;  // By slot.
-    const TaskId* tasks = nullptr;       // By slot.
+    const int64_t* starts = nullptr;     // Indexed by slot.
+    const int64_t* durations = nullptr;  // Indexed by slot.
+    const TaskId* tasks = nullptr;       // Indexed by slot.
     const StepProgram::SlotMemory* memory = nullptr;
     const StepProgram::Transfer* transfers = nullptr;
-    const Bytes* payloads = nullptr;  // By transfer.
+    const Bytes* payloads = nullptr;  // Indexed by transfer.
   };
   const Arrays run_;
   const StepEngine::TransferTimes times_;

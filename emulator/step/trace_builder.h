@@ -1,6 +1,6 @@
-// From an engine's last run to a StepTrace. Ranks are gone through once more,
-// each by itself along its program with all times known, and every span and
-// memory step is written once, in its place.
+// Conversion of an engine's last run to a StepTrace. Goes through the ranks
+// again, each along its program with all times known, and writes every span and
+// memory step once, in its place.
 #ifndef PIPELOOM_EMULATOR_STEP_TRACE_BUILDER_H_
 #define PIPELOOM_EMULATOR_STEP_TRACE_BUILDER_H_
 
@@ -10,9 +10,9 @@
 
 namespace pipeloom::emulator {
 
-// Replaces what `trace` holds and reuses its memory. With `full` off only the
-// spans of tasks and the finish. REQUIRES: the engine's last run ended well and
-// its program was compiled from a plan of `graph`.
+// Replaces the contents of `trace` and reuses its memory. With `full` off
+// writes only the spans of tasks and the finish. REQUIRES: the engine's last
+// run succeeded and its program was compiled from a plan of `graph`.
 void BuildTrace(const StageGraph& graph, const StepEngine& engine, bool full,
                 StepTrace* trace);
 

@@ -27,7 +27,7 @@ struct Line {
   double slack = -std::numeric_limits<double>::infinity();
 };
 
-// The best offset for a drift.
+// Returns the best offset for a drift.
 Line FitOffset(const Pair& pair, double origin, double drift) {
   double low = -std::numeric_limits<double>::infinity();
   double high = std::numeric_limits<double>::infinity();
@@ -57,8 +57,8 @@ Line Fit(const Pair& pair, double origin, double most_drift) {
     }
   }
   const double drift = (low + high) / 2;
-  // At the end of the range nothing holds the drift: the messages are too few
-  // or too slow to tell it.
+  // At the end of the range nothing determines the drift: the messages are too
+  // few or too slow.
   if (std::abs(drift) > 0.99 * most_drift) return best;
   const Line found = FitOffset(pair, origin, drift);
   return found.slack > best.slack ? found : best;
@@ -72,8 +72,8 @@ IdVector<RankId, ClockFit> AlignClocks(
   IdVector<RankId, ClockFit> fits(num_ranks);
   if (num_ranks == 0) return fits;
   fits[RankId(0)].aligned = true;
-  // Ranks are added one by one, each by the pair with most messages to those
-  // that are aligned already.
+  // Ranks are added one by one, each by the pair with the most messages to
+  // ranks that are aligned already.
   for (int32_t added = 1; added < num_ranks; ++added) {
     std::map<RankId, int64_t> count;
     for (const TimedMessage& m : messages) {
@@ -97,7 +97,7 @@ IdVector<RankId, ClockFit> AlignClocks(
     }
     for (const TimedMessage& m : messages) {
       if (m.to == next && fits[m.from].aligned) {
-        // Arrives, on the common clock, after it was sent.
+        // It arrives, on the common clock, after it was sent.
         const int64_t sent = fits[m.from].ToCommon(m.sent_ns);
         pair.least.push_back({static_cast<double>(m.arrived_ns - first),
                               static_cast<double>(sent - m.arrived_ns)});

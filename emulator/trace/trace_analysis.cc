@@ -13,8 +13,8 @@ namespace {
 constexpr size_t kMaxCandidates = 64;
 
 struct RankView {
-  std::vector<const Span*> busy{};   // Tasks and epilogues, by start.
-  std::vector<const Span*> waits{};  // By start.
+  std::vector<const Span*> busy{};   // Tasks and epilogues, sorted by start.
+  std::vector<const Span*> waits{};  // Sorted by start.
   std::vector<TaskId> order{};
   // Levels of held memory after each change.
   std::vector<SimTime> changed{};
@@ -226,14 +226,14 @@ class Analysis {
             free_at, trace_.finish);
   }
 
-  // Idle in [a, b) before the rank's task at `index`. Returns the first wait
-  // that may lie behind b.
+  // Splits idle time in [a, b) before the rank's task at `index`. Returns the
+  // first wait that may extend beyond b.
   size_t Split(RankId r, SimTime a, SimTime b, size_t index, size_t wait) {
     const RankView& rank = ranks_[r];
     const TaskId next = rank.order[index];
     IdlePiece piece{.rank = r, .before = next};
     const FreeSlot slot = FindFree(r, a, b, index);
-    // The end of what is put down to waiting.
+    // End of the part that is attributed to waiting.
     SimTime rest = b;
     if (slot.order_at) rest = *slot.order_at;
     if (slot.memory_at) rest = std::min(rest, *slot.memory_at);
@@ -248,7 +248,7 @@ class Analysis {
       at = std::max(at, std::min({span.end, b, rest}));
       if (span.end >= b) break;
     }
-    // What no wait covers: by what came last.
+    // The part that no wait covers is attributed to what came last.
     const StartCause& cause = result_.causes[next];
     Waiting(piece, next, cause.edge, std::min(at, rest), rest);
     if (slot.memory_at && *slot.memory_at < slot.order_at.value_or(b)) {
@@ -263,7 +263,7 @@ class Analysis {
     return wait;
   }
 
-  // [a, b) waiting for `edge`.
+  // Attributes [a, b) to waiting for `edge`.
   void Waiting(IdlePiece piece, TaskId next, EdgeId edge, SimTime a,
                SimTime b) {
     if (b <= a) return;
@@ -310,8 +310,8 @@ class Analysis {
     TaskId memory_task{};
   };
 
-  // The earliest instants of [a, b) from which on a later task of the rank
-  // could have run within the gap: with room in memory, and without.
+  // Finds the earliest instants of [a, b) from which on a later task of the
+  // rank could have run within the gap: with room in memory, and without.
   FreeSlot FindFree(RankId r, SimTime a, SimTime b, size_t index) const {
     FreeSlot slot;
     const RankView& rank = ranks_[r];
@@ -338,7 +338,7 @@ class Analysis {
     return slot;
   }
 
-  // The most that is held in [from, to).
+  // Returns the most memory held in [from, to).
   static int64_t PeakHeld(const RankView& rank, SimTime from, SimTime to) {
     const auto first =
         std::upper_bound(rank.changed.begin(), rank.changed.end(), from);
@@ -371,7 +371,7 @@ class Analysis {
     if (!at.is_none()) {
       AddPiece({.kind = PathPiece::Kind::kGap, .rank = rank}, result_.end[at]);
     }
-    // Measured clocks may disagree: the count bounds the walk.
+    // The count bounds the walk, as measured clocks may disagree.
     for (int32_t left = graph_.num_tasks(); left > 0 && !at.is_none(); --left) {
       rank = graph_.task(at).rank;
       AddPiece({.kind = PathPiece::Kind::kTask, .rank = rank, .task = at},
@@ -427,8 +427,8 @@ class Analysis {
   const StageGraph& graph_;
   const StepTrace& trace_;
   IdVector<RankId, RankView> ranks_;
-  IdVector<RankId, Duration> busy_{};    // With tasks.
-  IdVector<TaskId, TaskId> previous_{};  // On its rank.
+  IdVector<RankId, Duration> busy_{};    // Time in tasks.
+  IdVector<TaskId, TaskId> previous_{};  // The task before it on its rank.
   IdVector<EdgeId, const Span*> transfers_{};
   IdVector<TaskId, bool> fetched_{};  // Empty: none.
   SimTime path_end_{};

@@ -19,7 +19,7 @@ constexpr size_t kMaxArgs = 64;
 constexpr size_t kMaxArgBytes = 4096;
 constexpr int kMaxDepth = 256;
 
-// The bytes of the file, a chunk at a time.
+// The bytes of the file, read chunk by chunk.
 class Source {
  public:
   explicit Source(const ChunkReader& read) : read_(read), buffer_(kChunk) {}
@@ -88,7 +88,7 @@ class Bytes {
   Source* source_;
 };
 
-// What the nlohmann parser calls. Depth 0 is outside of everything.
+// The callbacks of the nlohmann parser. Depth 0 is outside of everything.
 class Handler {
  public:
   using number_integer_t = nlohmann::json::number_integer_t;
@@ -158,7 +158,7 @@ class Handler {
   }
   bool key(string_t& value) {
     source_->TokenSeen();
-    // Keys inside of nested values do not matter.
+    // Keys inside nested values do not matter.
     key_ = value.size() <= kMaxArgBytes ? value : std::string();
     return true;
   }
@@ -233,8 +233,8 @@ class Handler {
   Source* source_;
   absl::FunctionRef<absl::Status(const ChromeEvent&)> visit_;
   int depth_ = 0;
-  int events_depth_ = -1;  // Where the events' objects begin.
-  bool object_ = false;    // The file is an object.
+  int events_depth_ = -1;  // Depth of the objects of events.
+  bool object_ = false;    // Whether the file is an object.
   bool in_event_ = false;
   bool in_args_ = false;
   bool in_distributed_ = false;

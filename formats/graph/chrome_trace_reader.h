@@ -1,6 +1,6 @@
-// Chrome traces (JSON) as a stream of events: what PyTorch's profiler (Kineto)
-// and Pipeloom write. Memory is bounded whatever the size of the file: one
-// event at a time is kept. Format: "Trace Event Format", Google, 2016.
+// Reader of Chrome traces (JSON) as a stream of events, as PyTorch's profiler
+// (Kineto) and Pipeloom write them. Memory is bounded for files of any size:
+// one event at a time is kept. Format: "Trace Event Format", Google, 2016.
 #ifndef PIPELOOM_FORMATS_GRAPH_CHROME_TRACE_READER_H_
 #define PIPELOOM_FORMATS_GRAPH_CHROME_TRACE_READER_H_
 
@@ -17,6 +17,7 @@
 
 namespace pipeloom::formats {
 
+// One event of a trace.
 struct ChromeEvent {
   std::string name{};
   std::string category{};
@@ -29,23 +30,25 @@ struct ChromeEvent {
   // Plain values of "args", as text; lists and objects in them are left out.
   std::vector<std::pair<std::string, std::string>> args{};
 
-  // Null if there is none.
+  // Returns the value of an argument; null if there is none.
   const std::string* Arg(absl::string_view key) const;
 };
 
+// Data about a whole trace.
 struct ChromeTraceInfo {
-  int64_t rank = -1;  // Of "distributedInfo"; -1: it does not say.
+  int64_t rank = -1;  // From "distributedInfo"; -1: not given.
   int64_t events = 0;
 };
 
-// Fills `buffer` with up to `size` bytes; 0 is the end.
+// A function that fills `buffer` with up to `size` bytes and returns their
+// number; 0 at the end.
 using ChunkReader =
     std::function<absl::StatusOr<size_t>(char* buffer, size_t size)>;
 
 // Calls `visit` with every event, in their order, until it returns an error.
-// The file is a list of events or an object with "traceEvents".
-// InvalidArgument: not JSON, cut off, no events in it, a name or number of more
-// than a mebibyte; says at which byte. O(bytes) time.
+// The file is a list of events or an object with "traceEvents". InvalidArgument
+// says at which byte: not JSON, truncated, no events, or a name or number of
+// more than a mebibyte. O(bytes) time.
 absl::StatusOr<ChromeTraceInfo> ReadChromeTrace(
     const std::string& file_name, const ChunkReader& read,
     absl::FunctionRef<absl::Status(const ChromeEvent&)> visit);

@@ -217,7 +217,7 @@ absl::StatusOr<std::vector<std::vector<int64_t>>> ParseAnswerOrders(
                           &order.emplace_back());
     }
   });
-  // An answer file has other fields too, which are the answerer's own figures.
+  // An answer file has other fields too, with figures of its author.
   PIPELOOM_RETURN_IF_ERROR(reader.status());
   if (orders.empty() && !reader.Has("order")) {
     return ErrorAt(file_name, 1,

@@ -1,6 +1,6 @@
-// The schedule-search benchmark suite as a file (docs/bench.md): a list of
-// problems, each a uniform or multimodal pipeline in a few numbers, a TaskGraph
-// file, or a step of a job.
+// Reader of the schedule-search benchmark suite (docs/bench.md): a list of
+// problems, each a uniform or multimodal pipeline given by a few numbers, a
+// TaskGraph file, or a step of a job.
 //
 //   {"source": "...", "problems": [
 //     {"name": "vee-8x24", "family": "uniform", "best_known_us": 75500,
@@ -26,9 +26,10 @@
 
 namespace pipeloom::formats {
 
-// `chunks` times as many equal stages as ranks, one after another: chunk c of
-// a looped module goes from rank 0 to the last; of a vee one, odd chunks go
-// back. Times and bytes are of one stage and microbatch.
+// A module of a pipeline problem: `chunks` times as many equal stages as ranks,
+// one after another. Chunk c of a looped module goes from rank 0 to the last;
+// of a vee one, odd chunks go back. Times and bytes are those of one stage and
+// microbatch.
 struct PipelineModule {
   std::string name{};
   int32_t chunks = 1;
@@ -37,54 +38,61 @@ struct PipelineModule {
   Duration backward{};  // The input gradient.
   Duration weight_grad{};
   Bytes activation{};  // From the forward to the end of the last pass.
-  // By microbatch, repeated: a factor on the times. Empty: 1.
+  // Factors on the times of microbatches, used cyclically. Empty: 1.
   std::vector<double> scale{};
 };
 
-// Every microbatch goes through all stages of all modules, and back.
+// A pipeline in which every microbatch goes through all stages of all modules,
+// and back.
 struct PipelineProblem {
   int32_t ranks = 1;
   int32_t microbatches = 1;
-  bool split_backward = false;  // W apart; else B and W are one task.
-  Bytes memory_limit{};         // By rank; 0: none.
-  Duration delay{};             // Between stages on different ranks.
+  // Whether W is a separate task; else B and W are one task.
+  bool split_backward = false;
+  Bytes memory_limit{};  // Per rank; 0: none.
+  Duration delay{};      // Between stages on different ranks.
   std::vector<PipelineModule> modules{};
 };
-// InvalidArgument: more than 2^60 ns or bytes in all.
+// Makes the graph of a problem. InvalidArgument: more than 2^60 ns or bytes in
+// all.
 absl::StatusOr<StageGraph> MakePipelineGraph(const std::string& name,
                                              const PipelineProblem& problem);
 
+// Steps of a job.
 struct JobProblem {
   std::string job{};
   std::string batch{};
   int32_t steps = 1;
 };
 
-// Exactly one of pipeline, graph_file and job is set.
+// A problem of a suite. Exactly one of pipeline, graph_file and job is set.
 struct SuiteProblem {
   std::string name{};
   std::string family{};
   std::optional<PipelineProblem> pipeline{};
   std::string graph_file{};
   std::optional<JobProblem> job{};
-  Duration most_budget{};  // Longer searches are not tried; 0: all are.
-  Duration best_known{};   // 0: none.
-  // The best schedule of public code at no more memory, and whose.
+  Duration most_budget{};  // Longer searches are not tried; 0: no limit.
+  Duration best_known{};   // 0: none known.
+  // The best schedule of public code at no more memory, and the name of that
+  // code.
   Duration peer{};
   std::string peer_name{};
 };
 
+// All problems of a suite.
 struct ProblemSuite {
   std::string source{};  // Where the figures come from.
   std::vector<SuiteProblem> problems{};
 };
 
-// InvalidArgument names file, line, field and what would be right.
+// Parses a suite. InvalidArgument names file, line, field and what would be
+// right.
 absl::StatusOr<ProblemSuite> ParseProblemSuite(absl::string_view text,
                                                const std::string& file_name);
 
-// An answer to a TaskGraph (docs/plan_format.md): the tasks of each rank in
-// order, by the ids of its file.
+// Parses an answer to a TaskGraph (docs/plan_format.md): the tasks of each rank
+// in order, by the ids of its file.
 absl::StatusOr<std::vector<std::vector<int64_t>>> ParseAnswerOrders(
     absl::string_view text, const std::string& file_name);
 

@@ -113,7 +113,7 @@ absl::StatusOr<RawGraph> ReadRawGraph(absl::string_view text,
   ObjectReader reader(file_name, json, "");
   RawGraph raw;
   std::unordered_map<int64_t, int32_t> position;
-  // Sums must stay within int64_t wherever the graph goes.
+  // Sums must stay within int64_t in all uses of the graph.
   int64_t nanoseconds = 0;
   int64_t bytes = 0;
   const auto add = [](ObjectReader& r, int64_t value, int64_t most,
@@ -164,11 +164,11 @@ absl::StatusOr<RawGraph> ReadRawGraph(absl::string_view text,
   return raw;
 }
 
-// Names tasks that wait for each other, given that `waiting` have
-// predecessors left.
+// Returns an error that names tasks that wait for each other. `waiting` has the
+// number of predecessors left of each task.
 absl::Status CycleError(const RawGraph& raw, const std::string& file_name,
                         const std::vector<int32_t>& waiting) {
-  // Every waiting task has a waiting predecessor: walk back until one comes
+  // Every waiting task has a waiting predecessor: walk back until one occurs
   // twice.
   std::vector<int32_t> predecessor(raw.tasks.size(), -1);
   for (const RawEdge& edge : raw.edges) {
@@ -217,7 +217,7 @@ absl::Status CycleError(const RawGraph& raw, const std::string& file_name,
                       circle.size(), ids));
 }
 
-// Time in microseconds with all its nanoseconds: "150", "0.25".
+// Prints a time in microseconds with all its nanoseconds: "150", "0.25".
 std::string PrintMicroseconds(Duration d) {
   const int64_t ns = d.count() % 1000;
   std::string text = absl::StrCat(d.count() / 1000);
@@ -264,8 +264,8 @@ absl::StatusOr<LoadedGraph> ParseTaskGraph(absl::string_view text,
     ++waiting[static_cast<size_t>(edge.to)];
     successors[static_cast<size_t>(edge.from)].push_back(edge.to);
   }
-  // Kahn's algorithm; among the tasks that may come next the smallest
-  // external id.
+  // Kahn's algorithm; takes the smallest external id among the tasks that may
+  // come next.
   using Ready = std::pair<int64_t, int32_t>;  // External id, position.
   std::priority_queue<Ready, std::vector<Ready>, std::greater<>> ready;
   for (size_t i = 0; i < num_tasks; ++i) {

@@ -12,7 +12,7 @@
 namespace pipeloom::formats {
 namespace {
 
-// Beyond these a size is a mistake.
+// Larger sizes are mistakes.
 constexpr int64_t kMaxTextTokens = 100'000'000;
 constexpr int64_t kMaxSide = 100'000;        // px
 constexpr int64_t kMaxFrames = 100'000'000;  // 38 days at 30 a second.
@@ -64,7 +64,7 @@ absl::StatusOr<BatchMetadata> ParseBatch(absl::string_view text,
                                          const std::string& file_name,
                                          std::vector<std::string>* warnings) {
   BatchMetadata batch;
-  std::string extra;  // "FILE:LINE: field "x"", the first.
+  std::string extra;  // The first "FILE:LINE: field "x"".
   int64_t num_extra = 0;
   int32_t line_number = 0;
   for (size_t begin = 0; begin < text.size();) {

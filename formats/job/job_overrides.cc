@@ -121,7 +121,7 @@ void Print(const JsonValue& value, std::string* out) {
   }
 }
 
-// One field of a path, and how its list is entered: "modules" and "[*]".
+// One field of a path, and the selectors of its list: "modules" and "[*]".
 struct Segment {
   std::string key{};
   std::vector<std::string> selectors{};
@@ -263,7 +263,7 @@ absl::Status Descend(Walk* walk, size_t index, bool optional,
 }  // namespace
 
 absl::StatusOr<JobOverride> ParseOverride(absl::string_view text) {
-  // Not within a selector.
+  // The first "=" that is not in a selector.
   size_t equals = text.find('=');
   if (const size_t open = text.find('['); open < equals) {
     const size_t close = text.rfind("]", text.find('=', text.find(']', open)));

@@ -8,10 +8,11 @@
 //   model.modules[*].layers[*].layer.attention.density=0.5
 //
 // A job's model and cluster count as parts of it: `model.` and `cluster.` lead
-// into them, whether they stand in the job or are named. A list is entered by
-// index, by its items' "name", or by [*], which passes over items that lack the
-// next field. A value is JSON, or else a string. The changed job is read like
-// any other, so a field that does not exist, a value out of range or parts that
+// into them, whether the job contains or names them. A list is entered by
+// index, by its items' "name", or by [*], which skips items that lack the next
+// field. A value is JSON, or else a string. The changed job is read like any
+// other, so a field that does not exist, a value out of range or parts that do
+// not fit are the reader's errors.
 // do not fit are the reader's errors.
 #ifndef PIPELOOM_FORMATS_JOB_JOB_OVERRIDES_H_
 #define PIPELOOM_FORMATS_JOB_JOB_OVERRIDES_H_
@@ -28,31 +29,32 @@
 
 namespace pipeloom::formats {
 
+// One change of a field.
 struct JobOverride {
   std::string path{};
   std::string value{};
   bool operator==(const JobOverride&) const = default;
 };
 
-// "path=value". InvalidArgument without a path or "=".
+// Parses "path=value". InvalidArgument without a path or "=".
 absl::StatusOr<JobOverride> ParseOverride(absl::string_view text);
 
-// A job file read once, with its model and cluster inside.
+// A job file read once, with its model and cluster resolved.
 class JobTemplate {
  public:
-  // Errors as of LoadJob.
+  // Reads the job. Returns the errors of LoadJob.
   static absl::StatusOr<JobTemplate> Load(absl::string_view name_or_path,
                                           const std::string& data_dir,
                                           const FileReader& read);
 
-  // The job with the changes, one after another. InvalidArgument names the
-  // path and the value. Any thread. O(size of the job).
+  // Returns the job with the changes, made one after another. InvalidArgument
+  // names the path and the value. Thread-safe. O(size of the job).
   absl::StatusOr<JobSpec> With(absl::Span<const JobOverride> changes) const;
 
  private:
   absl::Status Apply(const JobOverride& change, JsonValue* tree) const;
 
-  std::string name_{};  // For errors.
+  std::string name_{};  // For error messages.
   std::string file_{};
   std::string data_dir_{};
   FileReader read_{};

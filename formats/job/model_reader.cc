@@ -10,8 +10,8 @@
 namespace pipeloom::formats {
 namespace {
 
-// Far above every model there is, and low enough that products of dimensions
-// stay within int64_t.
+// Far above those of every existing model, and low enough that products of
+// dimensions stay within int64_t.
 constexpr int64_t kMaxWidth = 1 << 20;
 constexpr int64_t kMaxHeads = 1 << 14;
 constexpr int64_t kMaxExperts = 1 << 14;
@@ -177,7 +177,7 @@ void ReadTokenRule(ObjectReader& reader, TokenRule* rule) {
               &rule->output_tokens_per_second);
   reader.Read("chunk_seconds", 0.0, kMaxSeconds, &rule->chunk_seconds);
 
-  // What a kind cannot do without.
+  // Fields that the kind requires.
   std::vector<absl::string_view> needed;
   switch (rule->kind) {
     case TokenRuleKind::kFixedSquare:
@@ -245,7 +245,7 @@ void ReadModule(ObjectReader& reader, ModuleSpec* module) {
   reader.Read("source", &module->source);
 }
 
-// Sets `id` to the module of the name in field `field`.
+// Sets `id` to the module named in field `field`.
 void ReadModuleName(ObjectReader& reader, absl::string_view field,
                     const ModelSpec& model, ModuleId* id) {
   std::string name;
@@ -263,8 +263,8 @@ void ReadModuleName(ObjectReader& reader, absl::string_view field,
   reader.Refuse(field, absl::StrCat("the name of a module, one of ", names));
 }
 
-// The names of modules that feed each other in a circle, "a -> b -> a", or
-// empty.
+// Returns the names of modules that feed each other in a circle, "a -> b -> a",
+// or "".
 std::string FindCircle(const ModelSpec& model) {
   // 0: not seen, 1: on the way, 2: done.
   IdVector<ModuleId, int> state(model.modules.size());
@@ -394,8 +394,8 @@ constexpr std::pair<absl::string_view, NicSharing> kNicSharings[] = {
 
 constexpr int32_t kMaxGpus = 1 << 30;
 
-// What a cluster file need not say. Whether nodes and GPUs exist is checked by
-// ValidateClusterSpec.
+// Reads the optional parts of a cluster file. ValidateClusterSpec checks that
+// nodes and GPUs exist.
 void ReadNetwork(ObjectReader& reader, ClusterSpec* cluster) {
   reader.ReadObject("domain", [&](ObjectReader& r) {
     r.ReadEnum<DomainKind>("kind", kDomainKinds, &cluster->domain.kind);

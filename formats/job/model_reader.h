@@ -1,5 +1,5 @@
-// Reads the JSON of pipeloom.v1.ModelSpec and ClusterSpec into values. Ranges
-// are checked here, meaning by ir/.
+// Readers of the JSON of pipeloom.v1.ModelSpec and ClusterSpec. They check
+// ranges; ir/ checks the meaning.
 #ifndef PIPELOOM_FORMATS_JOB_MODEL_READER_H_
 #define PIPELOOM_FORMATS_JOB_MODEL_READER_H_
 
@@ -9,7 +9,7 @@
 
 namespace pipeloom::formats {
 
-// Errors stay in the reader; the caller calls its Finish().
+// Read a value. Errors stay in the reader; the caller calls its Finish().
 void ReadModel(ObjectReader& reader, ModelSpec* model);
 void ReadCluster(ObjectReader& reader, ClusterSpec* cluster);
 

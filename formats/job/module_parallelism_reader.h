@@ -1,6 +1,7 @@
-// Reads the modules' own sizes of a parallel layout, of job and partition
+// Reader of the modules' own sizes of a parallel layout, in job and partition
 // files:
 //
+//     "modules": [{"module": "vision_encoder", "tp": 1}]
 //     "modules": [{"module": "vision_encoder", "tp": 1}]
 #ifndef PIPELOOM_FORMATS_JOB_MODULE_PARALLELISM_READER_H_
 #define PIPELOOM_FORMATS_JOB_MODULE_PARALLELISM_READER_H_
@@ -12,8 +13,8 @@
 
 namespace pipeloom::formats {
 
-// Field "modules" of the reader's object, which may be absent. Whether modules
-// exist and sizes divide the job's is checked by ValidateJobSpec.
+// Reads field "modules" of the reader's object, which may be absent.
+// ValidateJobSpec checks that modules exist and sizes divide the job's.
 inline void ReadModuleParallelism(ObjectReader& reader,
                                   std::vector<ModuleParallelism>* modules) {
   reader.ReadObjects("modules", [&](ObjectReader& r) {

@@ -14,7 +14,7 @@ namespace {
 
 constexpr char kFormat[] = "pipeloom.partition";
 
-// Reads a module's name; an error of `reader` if the model has none such.
+// Reads a module's name; an error of `reader` if the model has no such module.
 ModuleId ReadModule(const ModelSpec& model, ObjectReader& reader) {
   std::string name;
   reader.Require("module");
@@ -71,7 +71,8 @@ absl::StatusOr<Partition> ParsePartition(absl::string_view text,
     }
     reader.Read("job", &for_people);
     reader.Read("comment", &for_people);
-    PartitionLayout layout;  // Taken over before, or not at all.
+    // Checked here only; ParsePartitionLayout returns it.
+    PartitionLayout layout;
     reader.ReadObject("layout",
                       [&](ObjectReader& r) { ReadLayout(r, &layout); });
     reader.Require("num_ranks");

@@ -1,4 +1,5 @@
-// Reads a partition file: proto3 JSON of pipeloom.v1.PartitionFile, strictly.
+// Reader of partition files: proto3 JSON of pipeloom.v1.PartitionFile,
+// strictly.
 #ifndef PIPELOOM_FORMATS_JOB_PARTITION_READER_H_
 #define PIPELOOM_FORMATS_JOB_PARTITION_READER_H_
 
@@ -15,20 +16,21 @@
 
 namespace pipeloom::formats {
 
-// The result passes ValidatePartition and has the job's ranks; the job's
-// partition rules are not checked. InvalidArgument names file, line, field and
-// what is allowed, or which layers no stage holds.
+// Parses a partition. The result passes ValidatePartition and has the job's
+// ranks; the job's partition rules are not checked. InvalidArgument names file,
+// line, field and what is allowed, or which layers no stage holds.
 absl::StatusOr<Partition> ParsePartition(absl::string_view text,
                                          const std::string& file_name,
                                          const JobSpec& job);
 
-// The layout that the partition was searched with, where the file names one:
-// who plans with it takes it over. Checked for sizes in range only.
+// The layout that the partition was searched with, for planning with the file.
+// Only the ranges of the sizes are checked.
 struct PartitionLayout {
   ParallelLayout parallel{};
   std::vector<ModuleParallelism> modules{};
-  int32_t microbatches = 0;  // Of a replica; 0: the job's.
+  int32_t microbatches = 0;  // Per replica; 0: the job's.
 };
+// Parses the layout of a partition file; nullopt if it has none.
 absl::StatusOr<std::optional<PartitionLayout>> ParsePartitionLayout(
     absl::string_view text, const std::string& file_name);
 

@@ -64,7 +64,7 @@ bool IsPath(absl::string_view name) {
   return absl::StrContains(name, '/') || absl::EndsWith(name, ".json");
 }
 
-// "jobs/my-job.json" -> "my-job".
+// Returns "my-job" for "jobs/my-job.json".
 std::string Stem(absl::string_view file_name) {
   if (const size_t slash = file_name.rfind('/');
       slash != absl::string_view::npos) {
@@ -88,7 +88,8 @@ struct NamedText {
   std::string text;
 };
 
-// The file that `name` means: a path, or the shipped data_dir/folder/name.json.
+// Reads the file that `name` refers to: a path, or the shipped
+// data_dir/folder/name.json.
 absl::StatusOr<NamedText> ReadNamed(absl::string_view what,
                                     absl::string_view name,
                                     const std::vector<std::string>& shipped,
@@ -116,7 +117,7 @@ absl::StatusOr<NamedText> ReadNamed(absl::string_view what,
   return NamedText{std::move(path), *std::move(text)};
 }
 
-// Errors of ir/ know no file; they get its name.
+// Adds the file's name to errors of ir/, which have none.
 absl::Status InFile(const std::string& file_name, const absl::Status& status) {
   if (status.ok()) return status;
   return absl::Status(status.code(),
@@ -159,7 +160,7 @@ void ReadTraining(ObjectReader& reader, TrainingSpec* training) {
   reader.Read("frozen_modules", &training->frozen_modules);
   reader.Read("memory_limit_bytes", int64_t{0}, int64_t{1} << 50,
               &memory_limit_bytes);
-  // Below 1, which ValidateJobSpec asks for.
+  // ValidateJobSpec requires that it is below 1.
   reader.Read("memory_reserve", 0.0, 1.0, &training->memory_reserve);
   reader.ReadObjects("sub_microbatch_sizes", [&](ObjectReader& r) {
     TrainingSpec::SubMicrobatchSize& size =
@@ -172,7 +173,8 @@ void ReadTraining(ObjectReader& reader, TrainingSpec* training) {
   training->memory_limit = Bytes(memory_limit_bytes);
 }
 
-// Before `training`, whose sharding is the framework's where it does not say.
+// Reads the set-up. To be called before `training` is read, as the framework
+// decides the default of its sharding.
 void ReadSetup(ObjectReader& reader, JobSpec* job) {
   Framework framework = Framework::kMegatronCore;
   reader.ReadEnum<Framework>("framework", kFrameworks, &framework);
@@ -228,8 +230,8 @@ void ReadSearch(ObjectReader& reader, SearchSpec* search) {
   if (search->schedule.empty()) search->schedule = SearchSpec().schedule;
 }
 
-// Reads a model or cluster that stands inline or by name. `name` stays empty
-// when inline.
+// Reads a model or cluster that is inline or named. `name` stays empty when
+// inline.
 template <typename T>
 void ReadNameOrInline(ObjectReader& reader, absl::string_view name_field,
                       absl::string_view inline_field,

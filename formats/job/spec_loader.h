@@ -1,12 +1,12 @@
-// From JSON files to the values of ir/: jobs, models, clusters, batches and
-// task graphs. The only JSON reader of the project.
+// Readers of JSON files into the values of ir/: jobs, models, clusters, batches
+// and task graphs.
 //
 // Jobs, models and clusters are proto3 JSON of pipeloom.v1.Job, ModelSpec and
-// ClusterSpec, read strictly. Every result has passed the checks of ir/.
-// Errors are InvalidArgument (NotFound for a name that is not shipped):
+// ClusterSpec, read strictly. Every result has passed the checks of ir/. Errors
+// are InvalidArgument (NotFound for a name that is not shipped):
 //   FILE:LINE: field "training.microbatches" is -3; it must be in [1, 1000000]
-// Files are read only by the FileReader that is passed in; nothing throws.
-// Cost is linear in the text; 100,000 samples take about a second.
+// Files are read only by the FileReader that is passed in; nothing throws. Cost
+// is linear in the text; 100,000 samples take about a second.
 #ifndef PIPELOOM_FORMATS_JOB_SPEC_LOADER_H_
 #define PIPELOOM_FORMATS_JOB_SPEC_LOADER_H_
 
@@ -25,17 +25,19 @@
 
 namespace pipeloom::formats {
 
-// The content of a file, or why there is none.
+// A function that returns the content of a file, or why there is none.
 using FileReader =
     std::function<absl::StatusOr<std::string>(const std::string& path)>;
 
-// Shipped files, sorted: data_dir/{jobs,models,clusters}/NAME.json.
+// Return the sorted names of shipped files:
+// data_dir/{jobs,models,clusters}/NAME.json.
 std::vector<std::string> ShippedJobNames();
 std::vector<std::string> ShippedModelNames();
 std::vector<std::string> ShippedClusterNames();
 
-// `name_or_path` with a slash or ending in ".json" is a path, otherwise a
-// shipped name. An unknown name lists those there are.
+// Load a file. `name_or_path` with a slash or ending in ".json" is a path,
+// otherwise a shipped name. The error of an unknown name lists the shipped
+// ones.
 absl::StatusOr<JobSpec> LoadJob(absl::string_view name_or_path,
                                 const std::string& data_dir,
                                 const FileReader& read);
@@ -46,8 +48,8 @@ absl::StatusOr<ClusterSpec> LoadCluster(absl::string_view name_or_path,
                                         const std::string& data_dir,
                                         const FileReader& read);
 
-// `file_name` is for errors, and for its folder: a job may name its model or
-// cluster by a path, taken from there.
+// Parse a text. `file_name` is used in errors, and for its folder: a job may
+// name its model or cluster by a path relative to it.
 absl::StatusOr<JobSpec> ParseJob(absl::string_view text,
                                  const std::string& file_name,
                                  const std::string& data_dir,
@@ -57,17 +59,17 @@ absl::StatusOr<ModelSpec> ParseModel(absl::string_view text,
 absl::StatusOr<ClusterSpec> ParseCluster(absl::string_view text,
                                          const std::string& file_name);
 
-// JSON Lines, one sample a line, every field optional:
+// Parses JSON Lines, one sample per line, every field optional:
 //   {"text_tokens": 312, "images": [[1024, 768]], "audio_seconds": [12.5],
 //    "videos": [{"frames": 64, "width": 640, "height": 360, "seconds": 4.0}]}
-// A field of a video that is absent is not known (0). Other fields are
-// ignored; `warnings` (may be null) then gets one line that names the first.
+// A field of a video that is absent is not known (0). Other fields are ignored;
+// `warnings` (may be null) then gets one line that names the first.
 absl::StatusOr<BatchMetadata> ParseBatch(absl::string_view text,
                                          const std::string& file_name,
                                          std::vector<std::string>* warnings);
 
 // A TaskGraph file. Its task ids may be any distinct integers; tasks are
-// numbered anew in a topological order, the smallest external id first among
+// renumbered in a topological order, with the smallest external id first among
 // those that may come next.
 struct LoadedGraph {
   StageGraph graph{};
@@ -76,9 +78,9 @@ struct LoadedGraph {
 absl::StatusOr<LoadedGraph> ParseTaskGraph(absl::string_view text,
                                            const std::string& file_name);
 
-// The graph as such a file, with its own task ids. What the format has no
-// place for is left out: transfers' sizes and occupancy, epilogues, the items
-// of static memory. A parsed graph comes back equal.
+// Prints the graph as such a file, with its own task ids. Leaves out what the
+// format has no field for: transfers' sizes and occupancy, epilogues, the items
+// of static memory. Printing and parsing a parsed graph gives an equal one.
 std::string PrintTaskGraph(const StageGraph& graph);
 
 }  // namespace pipeloom::formats

@@ -57,7 +57,7 @@ void ReadCurve(ObjectReader& reader, CollectiveCurve* curve) {
   });
 }
 
-// The shortest text that reads back the same.
+// Returns the shortest text that reads back equal.
 std::string Number(double value) {
   for (int digits = 6; digits < 17; ++digits) {
     std::string text = absl::StrFormat("%.*g", digits, value);

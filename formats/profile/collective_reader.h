@@ -1,4 +1,4 @@
-// The member "collectives" of a device profile:
+// Reader and printer of the member "collectives" of a device profile:
 //
 //   {"nic_bytes_per_second": 45e9, "gpus_per_node": 8,
 //    "node_bytes_per_second": 0, "compute_slowdown": 1.18,
@@ -16,12 +16,12 @@
 
 namespace pipeloom::formats {
 
-// Reads the object; what is wrong becomes the reader's error. Curves are
-// sorted; the result has passed ValidateCollectiveProfile.
+// Reads the object; mistakes become the reader's error. Curves are sorted; the
+// result has passed ValidateCollectiveProfile.
 void ReadCollectives(ObjectReader& reader, CollectiveProfile* out);
 
-// As JSON, a curve a line, that reads back equal; lines after the first are
-// indented by `indent`.
+// Prints JSON that reads back equal, one curve per line; lines after the first
+// are indented by `indent`.
 std::string PrintCollectives(const CollectiveProfile& profile, int indent);
 
 }  // namespace pipeloom::formats

@@ -125,7 +125,7 @@ absl::StatusOr<ModelSpec> ReadShape(const std::string& where,
   f.experts_per_token = words.Int("top_k", 0, 1);
   f.shared_experts = words.Int("shared_experts", 0, 1);
   f.expert_hidden = words.Int("expert_ffn", 0, 1);
-  // Leading layers with `ffn` instead of the experts.
+  // Leading layers with `ffn` in place of the experts.
   const int64_t dense = words.Int("dense_layers", 0, 0);
   const int64_t vocab = words.Int("vocab", 0, 1);
   const bool tied = words.Int("tied", 0, 0) != 0;
@@ -231,8 +231,8 @@ absl::Status ReadSetup(const std::string& where, absl::string_view text,
   return words.status();
 }
 
-// The setup without `host_us`, a constant of the model that another table's
-// fit gives: which rows are fitted on must not hang on it.
+// Returns the setup without `host_us`, a constant of the model that is fitted
+// to another table: the choice of rows for fitting must not depend on it.
 std::string WithoutHostTime(const std::string& setup) {
   std::string kept;
   for (const absl::string_view word :
@@ -363,7 +363,7 @@ JobSpec JobOf(const MeasuredRun& run, ClusterSpec cluster) {
   if (run.recompute) {
     job.training.memory_strategies.push_back(MemoryStrategy::kRecompute);
   }
-  job.training.memory_limit = Bytes(int64_t{1} << 50);  // It ran.
+  job.training.memory_limit = Bytes(int64_t{1} << 50);  // It ran, so it fits.
   return job;
 }
 

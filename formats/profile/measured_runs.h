@@ -4,7 +4,7 @@
 //   framework,run,cluster,shape,layout,setup,microbatch,global_batch,sequence,
 //   step_ms,peak_gib,split
 //
-// `shape`, `layout` and `setup` hold NAME=VALUE words with blanks between.
+// `shape`, `layout` and `setup` hold NAME=VALUE words separated by blanks.
 // Errors are InvalidArgument "FILE:LINE: ..." with the word and what is right.
 #ifndef PIPELOOM_FORMATS_PROFILE_MEASURED_RUNS_H_
 #define PIPELOOM_FORMATS_PROFILE_MEASURED_RUNS_H_
@@ -27,25 +27,27 @@ namespace pipeloom::formats {
 
 // Whether a run may be used to fit its framework's scalar.
 enum class RunSplit {
-  kByHash,  // As its configuration's hash falls.
+  kByHash,  // Decided by the hash of its configuration.
   kFit,
   kHeldOut,
 };
 
-// Which scalar a framework has.
+// The scalar that is fitted for a framework.
 enum class FittedScalar {
-  kStretch,  // On everything that the GPU does.
+  kStretch,  // Factor on everything that the GPU does.
   kHost,     // Microseconds to launch a kernel.
 };
 
+// One row of the table.
 struct MeasuredRun {
   int32_t line = 0;
   std::string framework{};
   std::string name{};
-  std::string cluster{};  // Shipped name, or a path from the CSV's folder.
+  // Shipped name, or a path relative to the CSV's folder.
+  std::string cluster{};
   ModelSpec model{};
   ParallelLayout parallel{};
-  int32_t chunks = 1;  // Model chunks a rank (virtual pipeline).
+  int32_t chunks = 1;  // Model chunks per rank (virtual pipeline).
   TrainingSetup setup{};
   OptimizerSharding sharding = OptimizerSharding::kZero1;
   bool recompute = false;  // All transformer layers, one by one.
@@ -54,29 +56,29 @@ struct MeasuredRun {
   int64_t global_batch = 0;  // Sequences.
   int64_t sequence = 0;      // Tokens.
   Duration step_time{};
-  Bytes peak_allocated{};  // Of the fullest GPU; 0: not measured.
+  Bytes peak_allocated{};  // On the fullest GPU; 0: not measured.
   RunSplit split = RunSplit::kByHash;
-  // Of what makes a configuration: framework, cluster, model, setup but for
+  // Fingerprint of a configuration: framework, cluster, model, setup without
   // `host_us`, layout without the number of replicas, microbatch and sequence.
-  // Not of the batch nor of the number of GPUs, over which tables repeat a
+  // Without the batch and the number of GPUs, for which tables repeat a
   // configuration.
   Fingerprint configuration{};
 
-  int64_t microbatches() const {  // A step's, per replica.
+  int64_t microbatches() const {  // Per step and replica.
     return global_batch / (microbatch * parallel.dp);
   }
 };
 
-// At least one run; every number in range, the model valid, the global batch a
-// multiple of microbatch x dp.
+// Parses at least one run; every number is in range, the model valid, the
+// global batch a multiple of microbatch x dp.
 absl::StatusOr<std::vector<MeasuredRun>> ParseMeasuredRuns(
     absl::string_view text, const std::string& file_name);
 
-// The run as a job on that cluster, which gets as many nodes as the run has.
-// Replicas are neighbours, as in the frameworks that were measured.
+// Returns the run as a job on that cluster, which gets as many nodes as the run
+// has. Replicas are neighbours, as in the frameworks that were measured.
 JobSpec JobOf(const MeasuredRun& run, ClusterSpec cluster);
 
-// The sequences of a step, all replicas together.
+// Returns the sequences of a step, over all replicas.
 BatchMetadata BatchOf(const MeasuredRun& run);
 
 }  // namespace pipeloom::formats

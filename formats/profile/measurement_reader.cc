@@ -26,7 +26,7 @@ constexpr double kMaxUs = 864e9;
 struct TimeColumn {
   absl::string_view name{};
   double to_us = 1;
-  std::optional<QueryPass> pass{};  // Of all its times.
+  std::optional<QueryPass> pass{};  // Pass of all its times.
 };
 constexpr TimeColumn kTimeColumns[] = {
     {"time_us", 1, {}},
@@ -42,7 +42,7 @@ constexpr TimeColumn kTimeColumns[] = {
     {"bwd_time_ms", 1e3, QueryPass::kBackward},
 };
 
-// Other names of the columns of OpQuery's fields.
+// Alternative names of the columns of OpQuery's fields.
 struct OtherNames {
   absl::string_view name{};
   std::array<absl::string_view, 4> others{};
@@ -64,7 +64,8 @@ constexpr OtherNames kOtherNames[] = {
     {"ranks_per_node", {"devices_per_node", "", "", ""}},
 };
 
-// Words of a file's name, in lower case: "nccl_h100_sxm.csv" has four.
+// Returns the words of a file's name, in lower case: "nccl_h100_sxm.csv" has
+// four.
 std::vector<std::string> WordsOf(absl::string_view file_name) {
   const size_t slash = file_name.rfind('/');
   if (slash != absl::string_view::npos) file_name.remove_prefix(slash + 1);
@@ -76,7 +77,7 @@ constexpr absl::string_view kGpus[] = {
     "a100", "a800", "h100", "h200", "h800", "h20",   "b200",  "b300",
     "l40s", "l40",  "l4",   "a40",  "v100", "gb200", "gb300", "mi300x"};
 
-// What the file's name says, for when no column does.
+// Hints of the file's name, used if no column gives the value.
 struct NameHints {
   std::optional<OpType> op{};
   std::optional<QueryDtype> dtype{};
@@ -151,7 +152,7 @@ class Reader {
     for (const TimeColumn& column : kTimeColumns) {
       const int index = table_.Column({column.name});
       if (index < 0) continue;
-      // "us" and "oop_ns" beside "time_us" would be one time twice.
+      // "us" and "oop_ns" in addition to "time_us" would count one time twice.
       const bool again = std::any_of(
           times_.begin(), times_.end(),
           [&](const auto& other) { return other.second->pass == column.pass; });
@@ -165,7 +166,8 @@ class Reader {
     return absl::OkStatus();
   }
 
-  // Times of several implementations are no times of one device.
+  // Checks that there is one backend: times of several implementations are not
+  // times of one device.
   absl::Status CheckBackend() {
     const int backend = table_.Column({"backend"});
     if (backend < 0) return absl::OkStatus();
@@ -308,7 +310,7 @@ class Reader {
     if (op_ >= 0 && Cell(row, op_).empty()) {
       return Refuse(row, op_, absl::StrCat("one of ", OpTypeWords()));
     }
-    if (!IsCollective(query->op)) {  // Bytes say it all.
+    if (!IsCollective(query->op)) {  // Its bytes suffice.
       PIPELOOM_RETURN_IF_ERROR(
           Word(row, dtype_, DtypeOf, kDtypeWords, &query->dtype));
     }
@@ -374,11 +376,11 @@ class Reader {
     return absl::OkStatus();
   }
 
-  // From the conventions of public files to ours.
+  // Converts from the conventions of public files to ours.
   absl::Status Convert(const CsvRow& row, OpQuery* query) const {
     const absl::string_view layout = Cell(row, layout_);
     if (query->op == OpType::kGemm && !layout.empty()) {
-      // The columns are the sizes of this very product.
+      // The columns are the sizes of this product itself.
       const OpQuery of = *query;
       if (layout == "TN") {
         query->pass = QueryPass::kForward;

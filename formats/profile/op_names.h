@@ -1,6 +1,6 @@
 // Words of files for the fields of an OpQuery: our own names
-// (ir/profile/op_query.h) and what public data sets write instead ("alltoall",
-// "bfloat16", "dgrad"). Case does not count. Nothing where a word is not known.
+// (ir/profile/op_query.h) and those of public data sets ("alltoall",
+// "bfloat16", "dgrad"). Case does not matter. Unknown words give nullopt.
 #ifndef PIPELOOM_FORMATS_PROFILE_OP_NAMES_H_
 #define PIPELOOM_FORMATS_PROFILE_OP_NAMES_H_
 
@@ -12,13 +12,14 @@
 
 namespace pipeloom::formats {
 
+// Return the meaning of a word; nullopt for an unknown one.
 std::optional<OpType> OpTypeOf(absl::string_view word);
 std::optional<QueryPass> PassOf(absl::string_view word);
 std::optional<QueryDtype> DtypeOf(absl::string_view word);
 std::optional<QueryMask> MaskOf(absl::string_view word);
 std::optional<QuerySpan> SpanOf(absl::string_view word);
 
-// Our own names, comma separated, for errors.
+// Returns our own names, separated by commas, for errors.
 std::string OpTypeWords();
 inline constexpr absl::string_view kPassWords =
     "forward, backward, input_grad, weight_grad";

@@ -28,7 +28,7 @@ void ReadWord(ObjectReader& reader, absl::string_view name,
   }
 }
 
-// Returns the name under which a required field is missing, or nothing.
+// Returns the name under which a required field is missing, or "".
 absl::string_view ReadField(ObjectReader& reader, const QueryField& field,
                             OpQuery* query) {
   absl::string_view name = field.name;
@@ -42,8 +42,8 @@ absl::string_view ReadField(ObjectReader& reader, const QueryField& field,
   return has || !field.required ? "" : name;
 }
 
-// Where the value that begins at `begin` ends: at a comma or bracket of the
-// object around it. REQUIRES: `text` is JSON.
+// Returns the end of the value that begins at `begin`: a comma or bracket of
+// the enclosing object. REQUIRES: `text` is JSON.
 size_t EndOfMember(absl::string_view text, size_t begin) {
   int depth = 0;
   bool quoted = false;
@@ -65,7 +65,7 @@ size_t EndOfMember(absl::string_view text, size_t begin) {
   return text.size();
 }
 
-// The members of a JSON object, without those of the answer.
+// Returns the members of a JSON object without those of the answer.
 std::string MembersWithoutAnswer(absl::string_view object) {
   std::string kept;
   for (size_t begin = 1; begin < object.size();) {

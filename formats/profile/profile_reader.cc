@@ -24,8 +24,8 @@ constexpr double kMaxUs = 1e12;
 constexpr double kMaxRate = 1e18;
 constexpr size_t kMaxRows = 2'000'000;
 
-// A table as the file has it. A value of `fallback` throughout a column is
-// written as an empty one.
+// A column of a table in the file. A column in which all values are `fallback`
+// is written as an empty one.
 struct Column {
   absl::string_view name{};
   std::vector<int64_t>* values = nullptr;
@@ -171,7 +171,7 @@ void ReadTables(ObjectReader& reader, absl::string_view name,
 
 // ---- writing ---------------------------------------------------------------
 
-// The shortest text that reads back the same.
+// Returns the shortest text that reads back equal.
 std::string Number(double value) {
   for (int digits = 3; digits < 17; ++digits) {
     std::string text = absl::StrFormat("%.*g", digits, value);

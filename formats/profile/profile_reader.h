@@ -17,7 +17,7 @@
 //    "moe": [{"pass", "dtype", "tokens": [...],
 //             "sites": [[width, ffn, experts, top_k, us, ...], ...]}]}
 //
-// The lists beside "sites" are the columns of a grid; a site is a row of its
+// The lists next to "sites" are the columns of a grid; a site is a row of its
 // sizes and then a time (us) for each grid point, 0 where there is none.
 #ifndef PIPELOOM_FORMATS_PROFILE_PROFILE_READER_H_
 #define PIPELOOM_FORMATS_PROFILE_PROFILE_READER_H_
@@ -30,12 +30,12 @@
 
 namespace pipeloom::formats {
 
-// Sorted as Canonicalize() does, and valid. InvalidArgument:
-// "FILE:LINE: field ...". Linear in the text.
+// Parses a profile. The result is sorted as by Canonicalize(), and valid.
+// InvalidArgument: "FILE:LINE: field ...". Linear in the text.
 absl::StatusOr<DeviceProfile> ParseDeviceProfile(absl::string_view text,
                                                  absl::string_view file);
 
-// Text that reads back equal, given a canonical profile; a site a line.
+// Prints a canonical profile as text that reads back equal, one site per line.
 std::string PrintDeviceProfile(const DeviceProfile& profile);
 
 }  // namespace pipeloom::formats

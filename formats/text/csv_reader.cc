@@ -15,13 +15,13 @@ namespace {
 constexpr size_t kMaxColumns = 1000;
 constexpr size_t kMaxRows = 10'000'000;
 
-// Splits a text into rows, one after another.
+// A splitter of a text into rows, one after another.
 class Splitter {
  public:
   Splitter(absl::string_view text, absl::string_view file)
       : text_(text), file_(file) {}
 
-  // False at the end of the text.
+  // Reads the next row. Returns false at the end of the text.
   absl::StatusOr<bool> Next(CsvRow* row) {
     while (at_ < text_.size()) {
       row->line = line_;
@@ -70,7 +70,7 @@ class Splitter {
     }
   }
 
-  // From the quote on, up to the comma, line end or end of text after it.
+  // Reads from the quote up to the next comma, line end or end of text.
   absl::Status ReadQuoted(std::string* cell) {
     const int32_t first_line = line_;
     for (++at_; at_ < text_.size(); ++at_) {

@@ -16,9 +16,9 @@ namespace {
 
 constexpr size_t kMaxDepth = 64;
 
-// Where the reader is. A token is reported when its last character, or the
-// one after it, has been read: the line of the last character that does not
-// end a line is the token's.
+// The position of the reader. A token is reported when its last character, or
+// the one after it, has been read: the line of the last character other than a
+// line end is the token's.
 struct LineCounter {
   int32_t line = 1;
   int32_t last_line = 1;
@@ -69,7 +69,7 @@ std::string PlainAscii(absl::string_view text, size_t longest) {
   return result;
 }
 
-// The first index whose key stands before it too, or -1.
+// Returns the first index whose key occurs before it too, or -1.
 ptrdiff_t FindDuplicate(const std::vector<std::string>& keys) {
   std::vector<size_t> by_key(keys.size());
   std::iota(by_key.begin(), by_key.end(), size_t{0});
@@ -87,8 +87,8 @@ ptrdiff_t FindDuplicate(const std::vector<std::string>& keys) {
   return first;
 }
 
-// Builds the tree from the parser's events. Once false is returned, nothing
-// more comes.
+// A builder of the tree from the parser's events. After false is returned,
+// there are no more events.
 class TreeBuilder {
  public:
   using number_integer_t = nlohmann::json::number_integer_t;
@@ -196,8 +196,8 @@ class TreeBuilder {
   const LineCounter* counter_;
   absl::Status status_{};
   JsonValue root_{};
-  // The objects and lists not yet closed. Each is the last item of the one
-  // before it, so none moves while it is open.
+  // The open objects and lists. Each is the last item of the one before it, so
+  // none moves while it is open.
   std::vector<JsonValue*> open_{};
 };
 

@@ -1,8 +1,8 @@
-// JSON text as a small tree that remembers lines, so that an error can name
-// the line of what is wrong.
+// Reader of JSON text into a small tree that keeps line numbers, so that an
+// error can name the line at fault.
 //
-// Stricter than JSON: a key may stand once in an object, text must be UTF-8,
-// nesting is limited. Cost is linear in the text. No exceptions come out.
+// Stricter than JSON: a key may occur only once in an object, text must be
+// UTF-8, nesting is limited. Cost is linear in the text. Throws no exceptions.
 #ifndef PIPELOOM_FORMATS_TEXT_JSON_READER_H_
 #define PIPELOOM_FORMATS_TEXT_JSON_READER_H_
 
@@ -15,6 +15,7 @@
 
 namespace pipeloom::formats {
 
+// A value of the tree.
 struct JsonValue {
   enum class Kind {
     kNull,
@@ -27,12 +28,12 @@ struct JsonValue {
     kObject,
   };
   Kind kind = Kind::kNull;
-  int32_t line = 0;      // Where it begins; 1 is the first.
-  int64_t integer = 0;   // kInteger; kBool as 0 or 1; kUnsigned by bits.
-  double number = 0;     // Every kind of number.
+  int32_t line = 0;      // Line where it begins; 1 is the first.
+  int64_t integer = 0;   // kInteger; kBool as 0 or 1; kUnsigned as bits.
+  double number = 0;     // For every kind of number.
   std::string string{};  // kString.
   std::vector<JsonValue> items{};   // kList; values of kObject.
-  std::vector<std::string> keys{};  // kObject, beside items.
+  std::vector<std::string> keys{};  // kObject, parallel to items.
 
   bool is_number() const {
     return kind == Kind::kInteger || kind == Kind::kUnsigned ||
@@ -40,16 +41,17 @@ struct JsonValue {
   }
 };
 
-// "FILE:LINE: what", as InvalidArgument.
+// Returns InvalidArgument with the text "FILE:LINE: what".
 absl::Status ErrorAt(absl::string_view file, int32_t line,
                      absl::string_view what);
 
-// A value for an error text: `-3`, `"abc"`, `a list`. Short, plain ASCII.
+// Describes a value for an error text: `-3`, `"abc"`, `a list`. Short, plain
+// ASCII.
 std::string Describe(const JsonValue& value);
 
-// One JSON value and nothing after it. `first_line` is the number of the
-// text's first line in `file`. InvalidArgument: "FILE:LINE: ..." with what is
-// wrong.
+// Parses one JSON value and nothing after it. `first_line` is the number of the
+// text's first line in `file`. InvalidArgument: "FILE:LINE: ..." with the
+// mistake.
 absl::StatusOr<JsonValue> ParseJson(absl::string_view text,
                                     absl::string_view file,
                                     int32_t first_line = 1);

@@ -13,7 +13,8 @@
 namespace pipeloom::formats {
 namespace {
 
-// Whether `key` is `name` in camelCase: "memoryLimitBytes", "memory_limit_..".
+// Returns whether `key` is `name` in camelCase: "memoryLimitBytes" for
+// "memory_limit_bytes".
 bool IsCamelCaseOf(absl::string_view key, absl::string_view name) {
   size_t k = 0;
   bool upper = false;
@@ -30,7 +31,7 @@ bool IsCamelCaseOf(absl::string_view key, absl::string_view name) {
   return k == key.size();
 }
 
-// The value as a number, also out of a string.
+// Returns the value as a number, also from a string.
 std::optional<double> AsNumber(const JsonValue& value) {
   if (value.is_number()) return value.number;
   double number = 0;

@@ -1,5 +1,5 @@
-// Reads a JSON object field by field, checking type and range, and refuses
-// what it was not asked for.
+// Reader of a JSON object field by field. Checks type and range, and refuses
+// fields that were not asked for.
 //
 //   ObjectReader reader(file, value, "training.");
 //   reader.Require("microbatches");
@@ -7,9 +7,9 @@
 //   PIPELOOM_RETURN_IF_ERROR(reader.Finish());
 //
 // The first error is kept and returned by Finish(); reads after it do nothing.
-// Absent and null fields leave the target as it is. As in proto3 JSON, a field
-// may be written in snake_case or camelCase, a number may stand in a string,
-// and an integer may be written 3.0. Errors read
+// Absent and null fields leave the target unchanged. As in proto3 JSON, a field
+// may be written in snake_case or camelCase, a number may be in a string, and
+// an integer may be written 3.0. Errors read
 //   FILE:LINE: field "training.microbatches" is -3; it must be in [1, 1000000]
 #ifndef PIPELOOM_FORMATS_TEXT_OBJECT_READER_H_
 #define PIPELOOM_FORMATS_TEXT_OBJECT_READER_H_
@@ -27,10 +27,11 @@
 
 namespace pipeloom::formats {
 
+// The reader of one object.
 class ObjectReader {
  public:
-  // `path` stands before field names in errors: "" or "training.". `value`,
-  // `file` and the names read must outlive the reader.
+  // Reads `value`. `path` precedes field names in errors: "" or "training.".
+  // REQUIRES: `value`, `file` and the names read outlive the reader.
   ObjectReader(absl::string_view file, const JsonValue& value,
                std::string path);
 
@@ -38,27 +39,29 @@ class ObjectReader {
   ObjectReader& operator=(const ObjectReader&) = delete;
 
   bool ok() const { return status_.ok(); }
-  // The first error so far.
+  // Returns the first error so far.
   const absl::Status& status() const { return status_; }
+  // Returns whether the object has the field.
   bool Has(absl::string_view name) { return Find(name) != nullptr; }
-  // The line of the object, or of a field of it that is there.
+  // Return the line of the object, or of a field that exists.
   int32_t line() const { return value_.line; }
   int32_t LineOf(absl::string_view name);
 
-  // An error of Finish() unless the field is there.
+  // Makes Finish() fail unless the field exists.
   void Require(absl::string_view name);
 
+  // Reads a number in [low, high], a flag, a string or a list of strings.
   void Read(absl::string_view name, int64_t low, int64_t high, int64_t* out);
   void Read(absl::string_view name, int32_t low, int32_t high, int32_t* out);
   void Read(absl::string_view name, double low, double high, double* out);
-  // > 0 and at most `high`.
+  // Reads a number > 0 and at most `high`.
   void ReadPositive(absl::string_view name, double high, double* out);
   void Read(absl::string_view name, bool* out);
   void Read(absl::string_view name, std::string* out);
   void Read(absl::string_view name, uint64_t* out);
   void Read(absl::string_view name, std::vector<std::string>* out);
 
-  // By proto name: "MODULE_ROLE_ENCODER".
+  // Read an enum, or a list of them, by proto name: "MODULE_ROLE_ENCODER".
   template <typename Enum>
   using EnumNames = absl::Span<const std::pair<absl::string_view, Enum>>;
   template <typename Enum>
@@ -76,36 +79,37 @@ class ObjectReader {
     });
   }
 
-  // Calls `read` with a reader of the object; then does its Finish().
+  // Calls `read` with a reader of the object; then calls its Finish().
   void ReadObject(absl::string_view name,
                   absl::FunctionRef<void(ObjectReader&)> read);
-  // The same for each object of a list.
+  // Does the same for each object of a list.
   void ReadObjects(absl::string_view name,
                    absl::FunctionRef<void(ObjectReader&)> read);
-  // Each value of a list, with its path: "videos[3]".
+  // Calls `visit` with each value of a list and its path: "videos[3]".
   void ForEach(
       absl::string_view name,
       absl::FunctionRef<void(const JsonValue&, const std::string&)> visit);
 
-  // Checks of single values, for lists that ForEach visits.
+  // Read single values, for lists that ForEach visits.
   void ParseNumber(const JsonValue& value, const std::string& path, double low,
                    double high, double* out);
   void ParseInteger(const JsonValue& value, const std::string& path,
                     int64_t low, int64_t high, int64_t* out);
 
-  // An error of this object or of a field: `FILE:LINE: field "x" is VALUE; it
-  // must be ALLOWED`.
+  // Record an error of this object or of a field: `FILE:LINE: field "x" is
+  // VALUE; it must be ALLOWED`.
   void Refuse(const JsonValue& value, const std::string& path,
               absl::string_view allowed);
   void Refuse(absl::string_view name, absl::string_view allowed);
   void Fail(int32_t line, absl::string_view what);
 
-  // The first field that no call has asked for, or null; and how many such.
+  // Returns the first field that no call has asked for, or null, and sets
+  // `count` to the number of such fields.
   const std::string* FirstUnknown(int32_t* line, int32_t* count) const;
 
-  // The first error; otherwise an error if there is a field that no call has
-  // asked for (with the names of those that are known), which may well be one
-  // misspelt; otherwise an error if a required field is missing.
+  // Returns the first error; otherwise an error if there is a field that no
+  // call has asked for, which may be misspelt (with the names of the known
+  // fields); otherwise an error if a required field is missing.
   absl::Status Finish();
 
  private:
@@ -130,8 +134,8 @@ class ObjectReader {
   const JsonValue& value_;
   std::string path_;
   absl::Status status_{};
-  std::string missing_{};    // Path of the first required field not there.
-  std::vector<bool> asked_;  // By index of the object's fields.
+  std::string missing_{};    // Path of the first missing required field.
+  std::vector<bool> asked_;  // Indexed by field of the object.
   std::vector<absl::string_view> known_{};  // Names asked for.
 };
 

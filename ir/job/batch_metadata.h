@@ -1,4 +1,4 @@
-// What is known of a batch before it is loaded: sizes and durations, no data.
+// Metadata of a batch, known before its data are loaded: sizes and durations.
 #ifndef PIPELOOM_IR_JOB_BATCH_METADATA_H_
 #define PIPELOOM_IR_JOB_BATCH_METADATA_H_
 
@@ -9,13 +9,15 @@
 
 namespace pipeloom {
 
+// The size of an image.
 struct ImageSize {
   int32_t width = 0;   // px
   int32_t height = 0;  // px
   bool operator==(const ImageSize&) const = default;
 };
 
-// 0 means not known, which is common in public metadata.
+// A video clip of a sample. 0 stands for an unknown value, which is common in
+// public metadata.
 struct VideoClip {
   int32_t frames = 0;
   int32_t width = 0;   // px
@@ -24,6 +26,7 @@ struct VideoClip {
   bool operator==(const VideoClip&) const = default;
 };
 
+// The contents of one sample.
 struct SampleMetadata {
   int64_t text_tokens = 0;
   std::vector<ImageSize> images{};
@@ -32,6 +35,7 @@ struct SampleMetadata {
   bool operator==(const SampleMetadata&) const = default;
 };
 
+// The samples of a batch, in the order of the data loader.
 struct BatchMetadata {
   IdVector<SampleId, SampleMetadata> samples{};
   bool operator==(const BatchMetadata&) const = default;

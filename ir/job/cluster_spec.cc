@@ -14,7 +14,7 @@ namespace {
 
 constexpr double kMaxFactor = 1e6;
 
-// Says no with the field, its value and what is allowed.
+// A maker of errors that name a field, its value and what is allowed.
 class Refusal {
  public:
   explicit Refusal(const ClusterSpec& cluster) : cluster_(cluster) {}

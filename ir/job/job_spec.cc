@@ -10,7 +10,7 @@
 namespace pipeloom {
 namespace {
 
-// Of the device's memory, by a job's share.
+// Returns the given share of the device's memory.
 Bytes ReserveOf(const DeviceSpec& device, double share) {
   return Bytes(static_cast<int64_t>(
       std::ceil(static_cast<double>(device.memory.count()) * share)));
@@ -183,7 +183,8 @@ Bytes JobSpec::MemoryReserve() const {
 
 namespace {
 
-// The GPUs of a pipeline rank work in step: they are of one node group.
+// Checks that the GPUs of each pipeline rank, which work in step, are of one
+// node group.
 absl::Status ValidateRanksAreUniform(const JobSpec& job) {
   const ClusterSpec& cluster = job.cluster;
   if (cluster.node_groups.empty()) return absl::OkStatus();

@@ -1,5 +1,5 @@
-// One training job: model, cluster, parallel layout, training set-up and
-// search defaults. The JOB file of the command line (docs: README).
+// One training job: model, cluster, parallel layout, training set-up and search
+// defaults. Read from the JOB file of the command line (docs/tutorial.md).
 #ifndef PIPELOOM_IR_JOB_JOB_SPEC_H_
 #define PIPELOOM_IR_JOB_JOB_SPEC_H_
 
@@ -17,49 +17,54 @@
 
 namespace pipeloom {
 
-// What may be done with a stage's activations between forward and backward.
+// Ways to treat the activations of a stage between forward and backward.
 enum class MemoryStrategy { kKeep, kRecompute, kOffload };
 
-// What is divided over the replicas, each also what stands before it: nothing,
-// the optimizer's state, the gradients, the weights.
+// State that is divided over the replicas. Each value includes the ones before
+// it: nothing, the optimizer's state, the gradients, the weights.
 enum class OptimizerSharding { kNone, kZero1, kZero2, kZero3 };
 
-// What the framework divides where a job does not say.
+// Returns the framework's default for jobs that do not set it.
 OptimizerSharding ShardingOf(Framework framework);
 
 // How sequences of different lengths share a sub-microbatch.
 enum class SequenceBatching {
   kPacked,  // End to end; attention stays within each (variable length).
-  kPadded,  // Each as long as the longest.
+  kPadded,  // Each padded to the longest.
 };
 
-// Which samples of a step go to which replica and microbatch.
+// How the samples of a step are assigned to replicas and microbatches.
 enum class SampleAssignment {
-  kInOrder,   // As they come.
-  kBalanced,  // By cost: replicas even, microbatches even and well ordered.
+  kInOrder,  // In the order of the batch.
+  // Balanced by cost: equal replicas, equal and well-ordered microbatches.
+  kBalanced,
 };
 
+// Batch sizes, memory and other settings of the training.
 struct TrainingSpec {
-  int32_t microbatches = 0;       // A step's, per replica; at least 1.
-  int64_t microbatch_tokens = 0;  // Backbone tokens a microbatch holds at most.
-  int64_t microbatch_images = 0;  // Images and clips at most; 0: no limit.
-  double microbatch_seconds = 0;  // Clip or audio seconds at most; 0: no limit.
+  int32_t microbatches = 0;       // Per step and replica; at least 1.
+  int64_t microbatch_tokens = 0;  // Most backbone tokens of a microbatch.
+  int64_t microbatch_images = 0;  // Most images and clips; 0: no limit.
+  // Most seconds of clips or audio; 0: no limit.
+  double microbatch_seconds = 0;
   OptimizerSharding optimizer_sharding = OptimizerSharding::kZero1;
   SequenceBatching batching = SequenceBatching::kPacked;
-  // Changes nothing of the step's samples as a whole, nor of their gradient.
+  // Does not change the set of samples of a step, nor their gradient.
   SampleAssignment assignment = SampleAssignment::kInOrder;
-  // Allowed; kKeep is always allowed.
+  // Strategies that plans may use; kKeep is always allowed.
   std::vector<MemoryStrategy> memory_strategies = {MemoryStrategy::kKeep,
                                                    MemoryStrategy::kRecompute};
-  std::vector<std::string> frozen_modules{};  // By module name.
-  // Of one GPU, for everything, taken as it is; 0: the device's memory less
-  // the reserve.
+  std::vector<std::string> frozen_modules{};  // Names of modules.
+  // Memory of one GPU that a plan may use, with nothing subtracted; 0: the
+  // device's memory less the reserve.
   Bytes memory_limit{};
   // Share of the device's memory that plans leave free, for fragmentation and
-  // what no account has; in [0, 1). Not taken from `memory_limit`.
+  // whatever is not accounted for; in [0, 1). Not subtracted from
+  // `memory_limit`.
   double memory_reserve = 0.03;
   // Instances (images, clips; packed sequences for a backbone) of a
-  // sub-microbatch, by module name; modules not named: chosen.
+  // sub-microbatch of the named module. For modules not named, the size is
+  // chosen.
   struct SubMicrobatchSize {
     std::string module;
     int64_t instances = 0;
@@ -69,7 +74,7 @@ struct TrainingSpec {
   bool operator==(const TrainingSpec&) const = default;
 };
 
-// What every partition of the job must keep (docs/partition.md).
+// Constraints on every partition of the job (docs/partition.md).
 struct PartitionRules {
   // Layers [first, first + count) of a module; a negative `first` counts from
   // the end: -1 is the last layer.
@@ -79,15 +84,16 @@ struct PartitionRules {
     int32_t count = 1;
     bool operator==(const Layers&) const = default;
   };
-  // All these layers are on one rank; those of one entry also in one stage.
+  // Layers that must be on one rank; the layers of one entry also in one stage.
   struct Together {
     std::vector<Layers> layers{};
-    // Which rank: from 0, or from the end, -1 being the last.
+    // The required rank: counted from 0, or from the end, -1 being the last.
     std::optional<int32_t> rank{};
     bool operator==(const Together&) const = default;
   };
   std::vector<Together> together{};
-  // A module's stages are all on ranks [first_rank, first_rank + num_ranks).
+  // A module whose stages must all be on ranks [first_rank, first_rank +
+  // num_ranks).
   struct OwnRanks {
     std::string module{};
     int32_t first_rank = 0;
@@ -99,36 +105,39 @@ struct PartitionRules {
   bool empty() const { return together.empty() && own_ranks.empty(); }
 };
 
-// Tensor and context parallelism of a module's stages below the rank's. The
-// rank's GPUs then hold `copies` of such a stage, each with other instances of
-// a sub-microbatch:
+// Tensor and context parallelism of a module's stages, smaller than those of
+// the rank. The GPUs of the rank then hold several copies of such a stage, each
+// with other instances of a sub-microbatch:
 //
 //   tp 4, module's tp 2:   GPU  0  1 | 2  3
 //                         copy  0  0 | 1  1
 //
-// Weights are divided by the module's tp; their gradients are added up over the
-// copies too. Tensors are regrouped where the module meets others.
+// Weights are divided by the module's tp; their gradients are also summed over
+// the copies. Tensors are regrouped where the module meets others.
 struct ModuleParallelism {
   std::string module{};
-  int32_t tp = 0;  // Divides the job's; 0: the job's.
-  int32_t cp = 0;  // Divides the job's; 0: the job's.
+  int32_t tp = 0;  // Divides the job's tp; 0: the job's tp.
+  int32_t cp = 0;  // Divides the job's cp; 0: the job's cp.
   bool operator==(const ModuleParallelism&) const = default;
 };
 
+// Defaults of the search for schedules.
 struct SearchSpec {
   std::string schedule = "pipeloom";
   Duration deadline = Milliseconds(100);
-  int64_t evaluations = 0;  // 0: until the deadline.
+  int64_t evaluations = 0;  // Budget in evaluations; 0: until the deadline.
   uint64_t seed = 1;
   bool operator==(const SearchSpec&) const = default;
 };
 
+// One training job.
 struct JobSpec {
   std::string name{};
   ModelSpec model{};
   ClusterSpec cluster{};
   ParallelLayout parallel{};
-  std::vector<ModuleParallelism> module_parallelism{};  // Not named: parallel.
+  // Modules not named here use `parallel`.
+  std::vector<ModuleParallelism> module_parallelism{};
   TrainingSpec training{};
   TrainingSetup setup{};
   PartitionRules partition{};
@@ -136,23 +145,28 @@ struct JobSpec {
   std::string source{};
   bool operator==(const JobSpec&) const = default;
 
+  // Returns whether the weights of the module are not trained.
   bool IsFrozen(ModuleId module) const;
+  // Returns whether plans may use the strategy.
   bool Allows(MemoryStrategy strategy) const;
-  // How the job's GPUs hold the module: its tp and cp, and as many times more
-  // replicas as a rank has copies. As many GPUs as `parallel` has.
+  // Returns the layout by which the job's GPUs hold the module: with its tp and
+  // cp, and with dp multiplied by its copies in a rank. It has as many GPUs as
+  // `parallel`.
   ParallelLayout LayoutOf(ModuleId module) const;
-  // Of the module's stages in a rank; 1 unless module_parallelism says more.
+  // Returns how many copies of the module's stages a rank holds; 1 unless
+  // module_parallelism sets a smaller tp or cp.
   int32_t CopiesOf(ModuleId module) const;
-  // Of one GPU, after the rule above.
+  // Returns the memory of one GPU that plans may use: training.memory_limit, or
+  // the device's memory less the reserve.
   Bytes MemoryLimit() const;
-  // The same of a GPU of another device.
+  // Returns the same for a GPU of another device.
   Bytes MemoryLimit(const DeviceSpec& device) const;
-  // What the reserve takes of the device; 0 under a limit of the job's own.
+  // Returns the size of the reserve; 0 if training.memory_limit is set.
   Bytes MemoryReserve() const;
 };
 
 // Checks all parts and that they fit together (enough GPUs, names that exist).
-// InvalidArgument names the field, the value and what is allowed.
+// Returns InvalidArgument that names the field, the value and what is allowed.
 absl::Status ValidateJobSpec(const JobSpec& job);
 
 }  // namespace pipeloom

@@ -1,10 +1,10 @@
-// A model as the planner sees it: modules by modality, the layers of each with
-// their shapes, how samples become tokens, and who feeds whom.
+// A model as the planner sees it: modules by modality, the shapes of their
+// layers, how samples become tokens, and which module feeds which.
 //
 //     vision encoder --(merged image tokens)--> language backbone --> generator
 //
-// Sizes are counts of elements unless a unit stands in the name. A ModelSpec
-// is plain data; ValidateModelSpec says whether it makes sense.
+// Sizes are counts of elements unless the name has a unit. A ModelSpec is plain
+// data; ValidateModelSpec checks it.
 #ifndef PIPELOOM_IR_JOB_MODEL_SPEC_H_
 #define PIPELOOM_IR_JOB_MODEL_SPEC_H_
 
@@ -18,10 +18,12 @@
 
 namespace pipeloom {
 
+// The kinds of data in a sample.
 enum class Modality { kText, kImage, kVideo, kAudio };
+// The role of a module in its model.
 enum class ModuleRole { kEncoder, kBackbone, kGenerator };
 
-// Which keys a query attends to.
+// The keys that a query attends to.
 enum class AttentionKind {
   kNone,
   kCausal,  // Earlier tokens of its own sample.
@@ -29,8 +31,9 @@ enum class AttentionKind {
   kWindow,  // Full, inside blocks of `window` tokens.
 };
 
-// Plain and grouped-query attention need heads, kv_heads and head_dim. Low-rank
-// projections (h hidden, a heads, d head_dim, r rope_dim, v value_dim):
+// Self-attention. Plain and grouped-query attention need heads, kv_heads and
+// head_dim. Low-rank projections (h hidden, a heads, d head_dim, r rope_dim, v
+// value_dim):
 //
 //   MFA (Step-3):       h -> query_rank -> a d; keys and values h -> kv_heads d
 //   MLA (DeepSeek-V2):  h -> query_rank -> a d; h -> kv_rank + r, and then
@@ -40,12 +43,13 @@ struct AttentionSpec {
   AttentionKind kind = AttentionKind::kNone;
   int64_t heads = 0;
   int64_t kv_heads = 0;
-  int64_t head_dim = 0;    // Of queries and keys.
+  int64_t head_dim = 0;    // Width of queries and keys.
   int64_t window = 0;      // Tokens of a block, for kWindow.
   int64_t query_rank = 0;  // Low-rank query projection; 0: none.
   int64_t kv_rank = 0;     // Low-rank keys and values (MLA); 0: none.
-  int64_t rope_dim = 0;    // Shared rotary part of head_dim; with kv_rank.
-  int64_t value_dim = 0;   // Of values and outputs; 0: head_dim.
+  // Rotary part of head_dim shared by all heads; with kv_rank.
+  int64_t rope_dim = 0;
+  int64_t value_dim = 0;  // Width of values and outputs; 0: head_dim.
   // Share of the query-key pairs that a sparse kernel works on, in (0, 1].
   double density = 1;
   bool operator==(const AttentionSpec&) const = default;
@@ -59,14 +63,15 @@ struct CrossAttentionSpec {
   int64_t heads = 0;
   int64_t head_dim = 0;
   int64_t context_width = 0;  // Width of a context token.
-  // Context tokens of an instance where the condition is brought to a fixed
-  // length; 0: those that the feeding modules hand on.
+  // Context tokens of an instance, if the condition is padded or cut to a fixed
+  // length; 0: the tokens that the feeding modules produce.
   int64_t context_tokens = 0;
   bool operator==(const CrossAttentionSpec&) const = default;
 };
 
-// hidden = 0 and experts = 0: no feed-forward part. With experts, `hidden` is
-// not used: each token passes experts_per_token + shared_experts of them.
+// Feed-forward part; none if hidden and experts are 0. With experts, `hidden`
+// is not used: each token passes through experts_per_token + shared_experts of
+// them.
 struct FfnSpec {
   int64_t hidden = 0;
   bool gated = false;  // Three matrices (SwiGLU) instead of two.
@@ -77,6 +82,7 @@ struct FfnSpec {
   bool operator==(const FfnSpec&) const = default;
 };
 
+// A linear map, with its widths in elements.
 struct LinearSpec {
   int64_t in = 0;
   int64_t out = 0;
@@ -84,50 +90,53 @@ struct LinearSpec {
 };
 
 // Adaptive norms of a diffusion transformer: `vectors` shifts, scales and gates
-// of the layer's width, 6 for a block of attention and feed-forward. vectors =
-// 0: none.
+// of the layer's width, 6 for a block of attention and feed-forward; 0: none.
 struct ModulationSpec {
   int64_t vectors = 0;
-  // Width of the condition that a product of the layer's own turns into them,
-  // once an instance; 0: a table shared by all layers.
+  // Width of the condition. A matrix product of each layer turns it into the
+  // vectors, once per instance; 0: all layers share a table of vectors.
   int64_t condition_width = 0;
   bool operator==(const ModulationSpec&) const = default;
 };
 
-// A convolution with its norm and activation, at every token of the layer.
+// A convolution with its norm and activation, applied at every token of the
+// layer.
 struct ConvolutionSpec {
   int64_t in = 0;      // Channels.
   int64_t out = 0;     // Channels.
-  int64_t kernel = 3;  // Elements a side.
+  int64_t kernel = 3;  // Elements per side.
   int64_t depth = 1;   // Elements in time, for video.
-  // Tokens a side for each of the layer's: 2 after it doubled the resolution.
+  // Tokens per side for each token of the layer: 2 after the resolution was
+  // doubled.
   double scale = 1;
   bool operator==(const ConvolutionSpec&) const = default;
 
   int64_t weights() const { return in * out * kernel * kernel * depth; }
 };
 
+// The kinds of layers.
 enum class LayerKind {
   kTransformer,   // Self-attention, optional cross-attention, feed-forward.
-  kEmbedding,     // vocab x hidden table look-up.
+  kEmbedding,     // Look-up in a vocab x hidden table.
   kLossHead,      // hidden x vocab product and cross-entropy.
   kLinears,       // `linears` one after another: patch embedding, projector.
-  kFixedWork,     // Priced by fixed_flops_*: a part known by its sum only.
+  kFixedWork,     // A part known only by its totals, fixed_flops_*.
   kConvolutions,  // `convolutions` one after another: U-Net and VAE blocks.
 };
 
-// What a module computes and keeps activations in. Gradients are added up in
-// fp32 and the optimizer keeps fp32 whatever this is.
+// Number format of a module's products and activations. Gradients are summed in
+// fp32 and the optimizer keeps fp32 in any case.
 enum class Precision {
   kBf16,
   kFp8,   // Products in fp8 with bf16 weights and results; attention in bf16.
   kFp32,  // TF32 products.
 };
 
+// One layer with its shapes. Fields that name a kind are used by it only.
 struct LayerSpec {
   LayerKind kind = LayerKind::kTransformer;
-  std::string name{};  // For people: "block", "patch_embedding".
-  int64_t hidden = 0;  // Width of its output tokens.
+  std::string name{};  // Display name: "block", "patch_embedding".
+  int64_t hidden = 0;  // Width of the output tokens.
   AttentionSpec attention{};
   CrossAttentionSpec cross_attention{};
   FfnSpec ffn{};
@@ -135,56 +144,61 @@ struct LayerSpec {
   std::vector<LinearSpec> linears{};
   ModulationSpec modulation{};  // kTransformer.
   std::vector<ConvolutionSpec> convolutions{};
-  // The layer works on 1/downsample of the module's token grid a side: a level
-  // of a U-Net. >= 1.
+  // The layer works on 1/downsample of the module's token grid per side, as a
+  // level of a U-Net does. >= 1.
   double downsample = 1;
-  // Weights that are in no matrix product counted above: norms, biases,
-  // position tables; for kFixedWork all of them.
+  // Parameters in none of the matrix products above: norms, biases, position
+  // tables; for kFixedWork all parameters.
   int64_t vector_parameters = 0;
-  // The loss head shares the embedding's table: it adds no parameters.
+  // Whether the loss head shares the embedding's table and adds no parameters.
   bool tied = false;
-  // Works on the module's output tokens (after a spatial merge) instead of its
-  // input tokens: projectors.
+  // Whether the layer works on the module's output tokens (after a spatial
+  // merge) instead of its input tokens, as projectors do.
   bool on_output_tokens = false;
-  double fixed_flops_per_token = 0;     // kFixedWork, forward.
-  double fixed_flops_per_instance = 0;  // kFixedWork, forward; per image/clip.
-  // Activation bytes kept for backward, per token and per instance, at 16 bit.
+  double fixed_flops_per_token = 0;  // kFixedWork, forward.
+  // kFixedWork, forward; per image or clip.
+  double fixed_flops_per_instance = 0;
+  // Activation bytes kept for the backward, per token and per instance, at 16
+  // bits an element.
   double fixed_activation_bytes_per_token = 0;
   double fixed_activation_bytes_per_instance = 0;
   bool operator==(const LayerSpec&) const = default;
 };
 
-// Parameters in matrix products: all experts; the vocab table of a loss head;
-// the modulation's product.
+// Returns the parameters in matrix products: all experts, the vocab table of a
+// loss head, the product of the modulation.
 int64_t MatrixParameters(const LayerSpec& layer);
-// Those that one token multiplies by: only the experts it is routed to.
+// Returns the matrix parameters that one token is multiplied by: of the
+// experts, only those it is routed to.
 int64_t ActiveMatrixParameters(const LayerSpec& layer);
-// Everything stored: matrices, vectors, the embedding table.
+// Returns all stored parameters: matrices, vectors, the embedding table.
 int64_t Parameters(const LayerSpec& layer);
 
-// How one sample's data of a modality become tokens of a module. Sources:
-// the processors of the models named (see workloads/models/*.json).
+// How the data of a sample become tokens of a module. Sources: the processors
+// of the models named (see workloads/models/*.json).
 enum class TokenRuleKind {
-  // Every image scaled to side x side; (side/patch)^2 tokens in,
-  // / merge^2 out (DIP section 5: 728, 14, 4 -> 2704 in, 169 out).
+  // Every image is scaled to side x side; (side/patch)^2 tokens in, / merge^2
+  // out (DIP section 5: 728, 14, 4 -> 2704 in, 169 out).
   kFixedSquare,
-  // Both sides rounded to multiples of patch*merge, then scaled so that the
+  // Both sides are rounded to multiples of patch*merge, then scaled so that the
   // output tokens lie in [min_tokens, max_tokens] (Qwen2-VL smart resize).
-  // Video: frames sampled at `fps`, even, in [min_frames, max_frames], pairs
-  // share a grid of [min_tokens, max_tokens] output tokens, at most
-  // max_total_tokens in all.
+  // Video: an even number of frames, sampled at `fps`, in [min_frames,
+  // max_frames]; each pair of frames shares a grid of [min_tokens, max_tokens]
+  // output tokens, at most max_total_tokens in all.
   kDynamicResolution,
-  // Best grid of at most max_tiles tiles of `side` px by aspect ratio, plus a
-  // thumbnail when more than one; tokens_per_tile in, output_tokens_per_tile
-  // out, extra_tokens more output tokens an image (InternVL).
+  // The image is cut into the best grid, by aspect ratio, of at most max_tiles
+  // tiles of `side` px, plus a thumbnail if there is more than one;
+  // tokens_per_tile in, output_tokens_per_tile out, extra_tokens more output
+  // tokens per image (InternVL).
   kTiles,
   // One global view of `side` px and crops of crop_side px (Step-3):
   // global (side/patch)^2 in, output_tokens_per_tile out; crop
   // (crop_side/patch)^2 in, output_tokens_per_crop out; extra_tokens a view.
   kGlobalAndCrops,
-  // Latents of a VAE: (W/spatial_stride)*(H/spatial_stride) tokens a latent
-  // frame; frame_group frames -> latents_per_group latent frames. Clips are
-  // cut to max_seconds and sampled at fps; unknown size: default_width/height.
+  // Latents of a VAE: (W/spatial_stride)*(H/spatial_stride) tokens per latent
+  // frame; frame_group frames -> latents_per_group latent frames. Clips are cut
+  // to max_seconds and sampled at fps; an unknown size is default_width x
+  // default_height.
   kLatent,
   // tokens_per_second in, output_tokens_per_second out; chunks of
   // chunk_seconds are separate attention sequences (0: one sequence).
@@ -193,12 +207,13 @@ enum class TokenRuleKind {
   kText,
 };
 
+// A token rule with its constants. Each kind uses some of the fields.
 struct TokenRule {
   TokenRuleKind kind = TokenRuleKind::kText;
-  Modality modality = Modality::kText;  // What of the sample it counts.
+  Modality modality = Modality::kText;  // The part of a sample that is counted.
   int64_t side = 0;                     // px
   int64_t patch = 0;                    // px
-  int64_t merge = 1;                    // patches a side that become one token
+  int64_t merge = 1;  // patches per side that become one token
   int64_t min_tokens = 0;
   int64_t max_tokens = 0;
   int64_t max_total_tokens = 0;
@@ -215,29 +230,31 @@ struct TokenRule {
   int64_t frame_group = 1;
   int64_t latents_per_group = 1;
   double max_seconds = 0;
-  int64_t default_width = 0;   // px, where the sample does not say
-  int64_t default_height = 0;  // px, where the sample does not say
+  int64_t default_width = 0;   // px, if the sample does not say
+  int64_t default_height = 0;  // px, if the sample does not say
   double tokens_per_second = 0;
   double output_tokens_per_second = 0;
   double chunk_seconds = 0;
   bool operator==(const TokenRule&) const = default;
 };
 
+// One network of a model.
 struct ModuleSpec {
   std::string name{};  // Unique in the model: "vision_encoder".
   ModuleRole role = ModuleRole::kBackbone;
   IdVector<LayerId, LayerSpec> layers{};
   Precision precision = Precision::kBf16;
-  // What of a sample this module works on. A backbone without rules counts
-  // text tokens and the output tokens of the modules that feed it.
+  // The parts of a sample that this module works on. A backbone without rules
+  // counts text tokens and the output tokens of the modules that feed it.
   std::vector<TokenRule> token_rules{};
   std::string source{};  // Where the numbers come from.
   bool operator==(const ModuleSpec&) const = default;
 };
 
+// Returns the parameters of all layers of a module.
 int64_t Parameters(const ModuleSpec& module);
 
-// `from`'s output goes to `to`. As tokens of its sequence, or, with
+// The output of `from` goes to `to`: as tokens of its sequence or, with
 // as_context, only as the context of its cross-attention.
 struct ModuleEdge {
   ModuleId from{};
@@ -246,6 +263,7 @@ struct ModuleEdge {
   bool operator==(const ModuleEdge&) const = default;
 };
 
+// A multimodal model.
 struct ModelSpec {
   std::string name{};
   IdVector<ModuleId, ModuleSpec> modules{};  // In data-flow order.
@@ -255,12 +273,13 @@ struct ModelSpec {
   bool operator==(const ModelSpec&) const = default;
 };
 
+// Returns the parameters of all modules.
 int64_t Parameters(const ModelSpec& model);
 
-// InvalidArgument names the module, layer or edge: no module or layer, names
-// twice, dimensions that are negative or missing for the kind, an edge to
-// nowhere, or modules that feed each other in a circle. Edges must go from a
-// smaller ModuleId to a larger one.
+// Checks the model. Returns InvalidArgument that names the module, layer or
+// edge: no module or layer, duplicate names, dimensions that are negative or
+// missing for the kind, an edge to nowhere, or modules that feed each other in
+// a circle. Edges must go from a smaller ModuleId to a larger one.
 absl::Status ValidateModelSpec(const ModelSpec& model);
 
 }  // namespace pipeloom

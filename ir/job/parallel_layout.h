@@ -1,5 +1,5 @@
-// How a job's GPUs are divided: dp replicas of a pipeline of pp ranks, each
-// rank a group of tp x cp GPUs acting as one.
+// How the GPUs of a job are divided: dp replicas of a pipeline of pp ranks,
+// each rank a group of tp x cp GPUs acting as one.
 //
 //   pipeline inside:  GPU(d, r, k) = (d * pp + r) * tp * cp + k
 //   replicas inside:  GPU(d, r, k) = (r * dp + d) * tp * cp + k
@@ -18,17 +18,18 @@ namespace pipeloom {
 
 // How the GPUs of a context-parallel group share attention.
 enum class ContextParallelism {
-  kRing,       // Keys and values go round, beside the attention.
-  kAllGather,  // Keys and values are gathered before it.
-  kAllToAll,   // Tokens are exchanged for heads, and back after it.
+  kRing,       // Keys and values go round, overlapped with attention.
+  kAllGather,  // Keys and values are gathered before attention.
+  kAllToAll,   // Tokens are exchanged for heads, and back after attention.
 };
 
-// Which GPUs are neighbours beyond those of a rank.
+// The order of the GPU groups of ranks: which of them are neighbours.
 enum class GpuOrder {
   kPipelineInside,  // The ranks of a replica.
-  kReplicasInside,  // The replicas of a rank, as Megatron-Core has it.
+  kReplicasInside,  // The replicas of a rank, as in Megatron-Core.
 };
 
+// Sizes of the parallel dimensions of a job.
 struct ParallelLayout {
   int32_t tp = 1;  // Tensor parallel, with sequence parallelism.
   int32_t cp = 1;  // Context parallel.
@@ -40,9 +41,10 @@ struct ParallelLayout {
   bool operator==(const ParallelLayout&) const = default;
 
   int32_t gpus_per_rank() const { return tp * cp; }
-  // REQUIRES: below 2^63; ValidateParallelLayout refuses what is not.
+  // Returns the number of GPUs of all replicas. REQUIRES: below 2^63, which
+  // ValidateParallelLayout ensures.
   int64_t num_gpus() const { return int64_t{1} * tp * cp * pp * dp; }
-  // The first GPU of a rank.
+  // Returns the first GPU of a rank.
   int32_t FirstGpu(int32_t replica, RankId rank) const {
     return (order == GpuOrder::kPipelineInside ? replica * pp + rank.value()
                                                : rank.value() * dp + replica) *
@@ -50,8 +52,8 @@ struct ParallelLayout {
   }
 };
 
-// InvalidArgument: a size below 1, or more GPUs than the cluster has (says how
-// many are needed).
+// Checks the sizes. Returns InvalidArgument for a size below 1, or for more
+// GPUs than the cluster has (says how many are needed).
 absl::Status ValidateParallelLayout(const ParallelLayout& layout,
                                     const ClusterSpec& cluster);
 

@@ -1,5 +1,5 @@
-// How a training framework runs a job: what its kernels fuse, what it hides
-// behind compute and what its host costs. Plain data; part of a JobSpec.
+// How a training framework runs a job: which kernels it fuses, what it overlaps
+// with compute and what its host costs. Plain data; part of a JobSpec.
 //
 //                        Megatron-Core   torchtitan    plain PyTorch
 //   attention            fused           fused         FlashAttention-2
@@ -8,7 +8,7 @@
 //   overlap              data            data          data
 //   sharding (training)  ZeRO-1          ZeRO-3        none
 //
-// What each word changes in time and memory: docs/emulator_model.md.
+// docs/emulator_model.md says how each of these changes time and memory.
 #ifndef PIPELOOM_IR_JOB_TRAINING_SETUP_H_
 #define PIPELOOM_IR_JOB_TRAINING_SETUP_H_
 
@@ -19,49 +19,54 @@
 
 namespace pipeloom {
 
-// Whose way a setup begins from; single fields may then differ.
+// The framework that a setup starts from; single fields may then differ.
 enum class Framework {
   kMegatronCore,  // With TransformerEngine's fused layers.
   kTorchTitan,    // Compiled, fully sharded.
   kPyTorch,       // Eager, replicated (DistributedDataParallel).
 };
 
+// The kernel of the attention.
 enum class AttentionKernel {
-  kFused,    // Made for the device: what its attention_efficiency is of.
-  kFlash2,   // FlashAttention-2: no instructions newer than the A100's.
-  kFlash1,   // FlashAttention-1, also as a Triton kernel.
+  kFused,   // Made for the device; attention_efficiency is that of this kernel.
+  kFlash2,  // FlashAttention-2: no instructions newer than the A100's.
+  kFlash1,  // FlashAttention-1, also as a Triton kernel.
   kUnfused,  // Two products, softmax and dropout, each through memory.
 };
 
+// Communication that is overlapped with computation.
 enum class CommunicationOverlap {
-  kNone,  // Every collective and every send waits.
-  kData,  // Gradients and gathered weights run beside compute.
-  kAll,   // Tensor-parallel collectives run beside products too.
+  kNone,  // None: every collective and every send waits.
+  kData,  // Gradients and gathered weights overlap with compute.
+  kAll,   // Tensor-parallel collectives overlap with products too.
 };
 
+// The settings of a framework that change time or memory.
 struct TrainingSetup {
   Framework framework = Framework::kMegatronCore;
   AttentionKernel attention = AttentionKernel::kFused;
-  // Norms, residuals, activations and dropout as separate kernels.
+  // Whether norms, residuals, activations and dropout are separate kernels.
   bool eager_pointwise = false;
   bool sequence_parallel = true;
-  // Products of transformer layers in fp8, from weights and activations that
-  // are held in 16 bit. Modules held in fp8 have Precision::kFp8 instead.
+  // Whether products of transformer layers run in fp8, from weights and
+  // activations held in 16 bits. Modules held in fp8 have Precision::kFp8
+  // instead.
   bool fp8_products = false;
-  // The attention's core is made again in every backward.
+  // Whether every backward recomputes the core of the attention.
   bool recompute_attention = false;
   CommunicationOverlap overlap = CommunicationOverlap::kData;
-  int32_t gradient_bytes = 4;  // An element, when gradients are reduced.
-  Duration host_per_kernel{};  // To launch one; a pass lasts this long at least
-                               // for each of its kernels.
-  double stretch = 1;          // On all that the GPU does.
+  int32_t gradient_bytes = 4;  // Per element, when gradients are reduced.
+  // Host time to launch a kernel; a pass lasts at least this long per kernel.
+  Duration host_per_kernel{};
+  double stretch = 1;  // Factor on the time of everything the GPU does.
   bool operator==(const TrainingSetup&) const = default;
 };
 
-// The setup that the framework has where nothing else is said.
+// Returns the framework's default setup.
 TrainingSetup SetupOf(Framework framework);
 
-// InvalidArgument names the field, the value and what is allowed.
+// Checks the setup. Returns InvalidArgument that names the field, the value and
+// what is allowed.
 absl::Status ValidateTrainingSetup(const TrainingSetup& setup);
 
 }  // namespace pipeloom

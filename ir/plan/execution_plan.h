@@ -1,14 +1,15 @@
-// What every rank does in one step, as data: a list of instructions a rank,
-// executed strictly in order. Two interpreters carry it out: the emulator in
-// simulated time and the runtime in wall time.
+// The plan of one step as data: a list of instructions for each rank, executed
+// strictly in order. Two interpreters carry it out: the emulator in simulated
+// time and the runtime in wall time.
 //
 // A plan is complete: it holds the step's StageGraph (tasks, transfers with
 // their shapes, memory limits), so a rank negotiates nothing at run time and
-// anyone can check it. Effects of each instruction: docs/plan_format.md.
+// anyone can check it. docs/plan_format.md describes the effects of each
+// instruction.
 //
-// A tensor that crosses ranks is in one account for each copy of it. An edge's
-// payload belongs to the sender from the start of the task that makes it until
-// the WaitSend of the edge (without one, to the end of the program), and to the
+// Each copy of a tensor that crosses ranks is accounted for. The payload of an
+// edge counts for the sender from the start of the task that makes it until the
+// WaitSend of the edge (without one, to the end of the program), and for the
 // receiver from its Recv to its Free; in between the two overlap, as there are
 // two copies. Task::alloc holds neither: a stage keeps its inputs, not what it
 // hands on. An edge inside a rank carries nothing.
@@ -29,7 +30,8 @@
 namespace pipeloom {
 
 // Runs a task on the compute stream. All its inputs from other ranks must have
-// been waited for. Takes what the task keeps and what it sends to other ranks.
+// been waited for. Takes memory for what the task keeps and what it sends to
+// other ranks.
 struct Compute {
   TaskId task{};
   bool operator==(const Compute&) const = default;
@@ -51,18 +53,18 @@ struct WaitRecv {
   EdgeId edge{};
   bool operator==(const WaitRecv&) const = default;
 };
-// Blocks until the Send of the edge has left, and gives back its source.
+// Blocks until the Send of the edge has left, and releases its source.
 struct WaitSend {
   EdgeId edge{};
   bool operator==(const WaitSend&) const = default;
 };
-// Gives back the buffer of a received tensor.
+// Releases the buffer of a received tensor.
 struct Free {
   EdgeId edge{};
   bool operator==(const Free&) const = default;
 };
-// Moves the activations that forward task `task` keeps to host memory, or
-// back; asynchronous on the copy stream.
+// Offload moves the activations that forward task `task` keeps to host memory,
+// Fetch moves them back; both are asynchronous, on the copy stream.
 struct Offload {
   TaskId task{};
   Bytes payload{};
@@ -73,8 +75,8 @@ struct Fetch {
   Bytes payload{};
   bool operator==(const Fetch&) const = default;
 };
-// Reduces this rank's gradients over the replicas and steps the optimizer:
-// RankSpec::epilogue of time.
+// ReduceGradients reduces this rank's gradients over the replicas,
+// OptimizerStep steps the optimizer; together they take RankSpec::epilogue.
 struct ReduceGradients {
   bool operator==(const ReduceGradients&) const = default;
 };
@@ -87,20 +89,20 @@ using Instruction =
                  ReduceGradients, OptimizerStep>;
 static_assert(std::is_trivially_copyable_v<Instruction>);
 
-// How much of the step's loss a sub-microbatch is. The gradient of the step as
-// if it were not split is the sum of those of its sub-microbatches, each one's
-// loss added up over its tokens (or instances) and divided by those of the
-// step. Tokens are all that the module works on; a trainer that leaves some out
-// of the loss counts its own.
+// The share of a sub-microbatch in the step's loss. The gradient of the unsplit
+// step is the sum of those of its sub-microbatches, where the loss of each is
+// summed over its tokens (or instances) and divided by the number of those in
+// the step. `tokens` counts all that the module works on; a trainer that leaves
+// some out of the loss counts its own.
 struct LossShare {
-  ModuleId module{};  // One with a loss of its own.
+  ModuleId module{};  // A module with a loss of its own.
   MicrobatchId microbatch{};
   int32_t sub_microbatch = 0;  // Within its microbatch and module.
   int64_t tokens = 0;
   int64_t instances = 0;
   bool operator==(const LossShare&) const = default;
 };
-// What a module does in the step, all replicas together.
+// The work of a module in the step, over all replicas.
 struct LossTotal {
   ModuleId module{};
   int64_t tokens = 0;
@@ -108,51 +110,56 @@ struct LossTotal {
   bool operator==(const LossTotal&) const = default;
 };
 
+// The plan of one step of one replica.
 struct ExecutionPlan {
   static constexpr int32_t kVersion = 1;
 
   std::string job{};
   int64_t step = 0;
   int32_t replica = 0;
-  std::string schedule{};  // The strategy's name.
+  std::string schedule{};  // Name of the strategy.
   StageGraph graph{};
   IdVector<RankId, std::vector<Instruction>> programs{};
-  // What the planner said of it; 0 where it did not.
+  // Predictions of the planner; 0 if it made none.
   Duration predicted_step_time{};
   Duration lower_bound{};
-  Flops model_flops{};  // Of the step and replica, without recomputation.
-  double peak_flops_per_second = 0;  // Of the replica's GPUs together.
-  // By module, microbatch and sub-microbatch; both empty where not known.
+  Flops model_flops{};  // For the step and replica, without recomputation.
+  double peak_flops_per_second = 0;  // For all GPUs of the replica.
+  // Sorted by module, microbatch and sub-microbatch. loss_shares and
+  // loss_totals are both empty if not known.
   std::vector<LossShare> loss_shares{};
-  std::vector<LossTotal> loss_totals{};  // By module.
+  std::vector<LossTotal> loss_totals{};  // Sorted by module.
   bool operator==(const ExecutionPlan&) const = default;
 };
 
-// "compute task 3", "wait_recv edge 7". For messages.
+// Describes an instruction for messages: "compute task 3", "wait_recv edge 7".
 std::string DescribeInstruction(const Instruction& instruction);
 
-// Over everything above; a rank refuses a plan whose stored checksum differs.
+// Returns a checksum of all fields above. A rank refuses a plan whose stored
+// checksum differs.
 Fingerprint Checksum(const ExecutionPlan& plan);
 
-// Model FLOPs over what the GPUs could have done in `step_time`; 0 if unknown.
+// Returns the model FLOPs divided by what the GPUs could do in `step_time`; 0
+// if not known.
 double Mfu(const ExecutionPlan& plan, Duration step_time);
 
-// Checks that the ranks can run the plan to its end, sharing no code with the
+// Checks that the ranks can run the plan to its end. Shares no code with the
 // lowering that makes plans:
 // - every task is computed once, on its rank, after what it depends on;
-// - every edge between ranks with a consumer elsewhere has one Send, one Recv,
-//   one WaitRecv before its consumer, and one Free after, and at most one
-//   WaitSend; edges inside a rank have none;
+// - every edge between ranks has one Send, one Recv, one WaitRecv before its
+//   consumer, one Free after it, and at most one WaitSend; edges inside a rank
+//   have none;
 // - a rank with an epilogue reduces its gradients and steps its optimizer once,
 //   in this order, after everything it computes and sends;
 // - what is offloaded is fetched once, before a backward needs it;
-// - on each pair of ranks sends and receives stand in the same order, and no
-//   set of ranks waits on itself even if every Send blocks until its Recv is
+// - on each pair of ranks sends and receives are in the same order, and no set
+//   of ranks waits on itself even if every Send blocks until its Recv is
 //   reached;
 // - memory of tasks, sent and received tensors stays within the limits, and
-//   nothing is given back that is not held.
-// FailedPrecondition names the first violation, with rank and instruction
-// index, and shows the waiting ranks of a deadlock.
+//   nothing is released that is not held.
+//
+// Returns FailedPrecondition that names the first violation, with rank and
+// instruction index, and shows the waiting ranks of a deadlock.
 absl::Status ValidateExecutionPlan(const ExecutionPlan& plan);
 
 }  // namespace pipeloom

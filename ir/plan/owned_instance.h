@@ -1,4 +1,4 @@
-// A step instance by instance: for those who build its tensors and not only
+// A step instance by instance: for callers that build its tensors and not only
 // its costs.
 #ifndef PIPELOOM_IR_PLAN_OWNED_INSTANCE_H_
 #define PIPELOOM_IR_PLAN_OWNED_INSTANCE_H_
@@ -17,8 +17,8 @@ struct OwnedInstance {
   WorkShape shape{};
 };
 
-// By microbatch, then module, in the order in which microbatches are cut to
-// sub-microbatches.
+// Indexed by microbatch, then module. Instances are in the order in which
+// microbatches are cut into sub-microbatches.
 using StepInstances =
     IdVector<MicrobatchId, IdVector<ModuleId, std::vector<OwnedInstance>>>;
 

@@ -1,12 +1,12 @@
-// Which layers are where: layers -> stages -> ranks, grouped in segments.
+// The place of every layer: layers -> stages -> ranks, grouped in segments.
 // Fixed for a job, as weights do not move between steps.
 //
 //   segment 0 (encoder)    rank 0: stage 0   rank 1: stage 1   ...
 //   segment 1 (backbone)   rank 0: stage 4   rank 1: stage 5   ...
 //
 // Stages are numbered in data-flow order: by segment, then by position in the
-// segment. A segment that spans a module boundary (modules concatenated, as
-// in Megatron) holds two stages on the rank where the modules meet.
+// segment. A segment that spans a module boundary (modules concatenated, as in
+// Megatron) holds two stages on the rank where the modules meet.
 #ifndef PIPELOOM_IR_PLAN_PARTITION_H_
 #define PIPELOOM_IR_PLAN_PARTITION_H_
 
@@ -20,6 +20,7 @@
 
 namespace pipeloom {
 
+// Consecutive layers of a module on one rank.
 struct Stage {
   ModuleId module{};
   LayerId first_layer{};
@@ -29,20 +30,23 @@ struct Stage {
   bool operator==(const Stage&) const = default;
 };
 
+// The stages of a job, and the sizes of its sub-microbatches.
 struct Partition {
   int32_t num_ranks = 0;
   int32_t num_segments = 0;
   IdVector<StageId, Stage> stages{};
-  // Instances of a sub-microbatch of each module; 0: the whole microbatch.
+  // Number of instances of a sub-microbatch, indexed by module; 0: the whole
+  // microbatch.
   IdVector<ModuleId, int64_t> sub_microbatch_instances{};
   bool operator==(const Partition&) const = default;
 
-  // The module's stages in data-flow order.
+  // Returns the module's stages in data-flow order.
   std::vector<StageId> StagesOf(ModuleId module) const;
 };
 
-// InvalidArgument unless each module's layers are covered once, in order, by
-// its stages, ranks and segments exist, and stages are numbered by segment.
+// Checks that the stages of each module cover its layers once, in order, that
+// ranks and segments exist, and that stages are numbered by segment. Returns
+// InvalidArgument otherwise.
 absl::Status ValidatePartition(const Partition& partition,
                                const ModelSpec& model);
 

@@ -1,5 +1,5 @@
-// An answer to a StageGraph: in which order each rank runs its tasks, and the
-// times that follow from it.
+// A schedule of a StageGraph: the order in which each rank runs its tasks, and
+// the times that follow from it.
 #ifndef PIPELOOM_IR_PLAN_SCHEDULE_H_
 #define PIPELOOM_IR_PLAN_SCHEDULE_H_
 
@@ -16,10 +16,12 @@ namespace pipeloom {
 
 using RankOrders = IdVector<RankId, std::vector<TaskId>>;
 
+// The order and the times of all tasks of a step.
 struct Schedule {
   RankOrders order{};
   IdVector<TaskId, SimTime> start{};
-  // The last task's end; the step's, with each rank's epilogue.
+  // tasks_finish is the end of the last task, finish that of the step, after
+  // the epilogue of each rank.
   SimTime tasks_finish{};
   SimTime finish{};
   IdVector<RankId, Bytes> peak{};
@@ -29,25 +31,25 @@ struct Schedule {
   Duration step_time() const { return finish - kStepStart; }
 };
 
-// Times of the given orders, each task as early as it can be, and the memory
-// peaks. Memory limits are not enforced. FailedPrecondition names a task that
-// is missing, twice or on the wrong rank, or two ranks whose orders contradict
-// the dependencies. O(tasks + dependencies).
+// Times the given orders, each task as early as possible, and computes the
+// memory peaks. Does not enforce memory limits. FailedPrecondition names a task
+// that is missing, listed twice or on the wrong rank, or two ranks whose orders
+// contradict the dependencies. O(tasks + dependencies).
 absl::StatusOr<Schedule> TimeSchedule(const StageGraph& graph,
                                       RankOrders order);
 
-// Checks everything again, sharing no code with TimeSchedule or any search:
-// every task once and on its rank, no two overlap on a rank, dependencies and
+// Checks a schedule, sharing no code with TimeSchedule or any search: every
+// task runs once and on its rank, no two overlap on a rank, dependencies and
 // delays hold, `finish`, `tasks_finish` and `peak` are what the starts imply,
-// and memory stays within limits. FailedPrecondition names the first
-// violation. Starts later than necessary are legal.
+// and memory stays within limits. FailedPrecondition names the first violation.
+// Starts later than necessary are legal.
 absl::Status ValidateSchedule(const StageGraph& graph,
                               const Schedule& schedule);
 
-// Share of rank time in which compute streams are idle: what is left of ranks x
-// step time beside tasks and epilogues. 0 for an empty graph.
+// Returns the share of rank time in which ranks are idle: ranks x step time
+// less tasks and epilogues. 0 for an empty graph.
 double BubbleRatio(const StageGraph& graph, Duration step_time);
-// Share of rank time that the ranks' epilogues take.
+// Returns the share of rank time that the ranks' epilogues take.
 double EpilogueRatio(const StageGraph& graph, Duration step_time);
 
 }  // namespace pipeloom

@@ -7,7 +7,7 @@
 namespace pipeloom {
 namespace {
 
-// Lists the items of each of num_keys keys in item order, as compressed rows.
+// Groups the items by key, in item order, as compressed rows.
 template <typename ItemId, typename KeyOf>
 void GroupBy(int32_t num_keys, int32_t num_items, KeyOf key_of,
              std::vector<ItemId>* items, std::vector<int32_t>* offset) {
@@ -101,7 +101,7 @@ absl::StatusOr<StageGraph> StageGraph::Create(
           d.occupancy.count(), d.payload.count()));
     }
   }
-  // Whatever adds up times or sizes of a graph stays in range.
+  // The limit keeps all sums of times or sizes of a graph in range.
   constexpr int64_t kMax = int64_t{1} << 60;
   int64_t nanoseconds = 0;
   int64_t bytes = 0;

@@ -29,12 +29,14 @@
 
 namespace pipeloom {
 
+// The pass that a task does.
 enum class Pass : uint8_t {
   kForward,
   kBackward,    // Input gradient; with the weight gradient when fused.
-  kWeightGrad,  // Apart from kBackward when split.
+  kWeightGrad,  // Separate from kBackward when split.
 };
 
+// One pass of one stage on one sub-microbatch.
 struct Task {
   RankId rank{};
   Pass pass = Pass::kForward;
@@ -42,37 +44,37 @@ struct Task {
   StageId stage{};
   MicrobatchId microbatch{};
   int32_t sub_microbatch = 0;  // Index within its microbatch and module.
-  Duration duration{};         // Alone on its rank.
-  Bytes alloc{};               // Taken when it starts.
-  Bytes free{};                // Given back when it ends.
-  bool recomputes = false;     // Its duration includes a second forward.
-  // Of a weight gradient: an earlier backward of its rank, in whose
-  // communication gaps a part of it is done; `duration` is the rest. None: it
-  // is done alone.
+  Duration duration{};         // When alone on its rank.
+  Bytes alloc{};               // Memory taken when it starts.
+  Bytes free{};                // Memory released when it ends.
+  bool recomputes = false;  // Whether its duration includes a second forward.
+  // For a weight gradient: an earlier backward of its rank whose communication
+  // gaps hide a part of it; `duration` is the rest. None: it runs alone.
   TaskId overlaps{};
   bool operator==(const Task&) const = default;
 };
 
+// An edge between two tasks, with the transfer that it stands for.
 struct Dependency {
   TaskId from{};
   TaskId to{};
-  // From the producer's end to the earliest start of the consumer, with the
-  // link to itself. On one rank 0 as a rule.
+  // Time from the producer's end to the earliest start of the consumer, with
+  // the link to itself. Usually 0 on one rank.
   Duration delay{};
   // Part of `delay` in which the transfer keeps its link busy; transfers over
-  // one link queue by this time. 0: no contention.
+  // one link queue for this time. 0: no contention.
   Duration occupancy{};
-  // What crosses: a tensor of rows x width, `payload` bytes. 0 bytes: order
-  // only.
+  // Size of the tensor that is sent: rows x width, `payload` bytes. 0 bytes:
+  // the dependency only orders its tasks.
   Bytes payload{};
   int64_t rows = 0;
   int64_t width = 0;
   bool operator==(const Dependency&) const = default;
 };
 
-// What a rank holds all step long, itemised, and its limit.
+// Memory that a rank holds throughout the step, itemised, and its limit.
 struct RankMemory {
-  Bytes limit{};  // 0: none.
+  Bytes limit{};  // 0: no limit.
   Bytes weights{};
   Bytes gradients{};
   Bytes optimizer{};
@@ -83,26 +85,29 @@ struct RankMemory {
   bool operator==(const RankMemory&) const = default;
 };
 
+// The memory and the epilogue of a rank.
 struct RankSpec {
   RankMemory memory{};
-  // After its last task: the rest of the gradient reduction and the optimizer
-  // step. The step ends when the last rank has done this.
+  // Time after its last task: the rest of the gradient reduction and the
+  // optimizer step. The step ends when the last rank is done with this.
   Duration epilogue{};
   bool operator==(const RankSpec&) const = default;
 };
 
+// The task graph of a step.
 class StageGraph {
  public:
-  // Checks and builds the adjacency lists. InvalidArgument names the first
-  // task or dependency at fault: a rank that does not exist, a negative time
-  // or size, a dependency that does not go from a smaller to a larger id; or
-  // that all times, or all sizes without the limits, add up to 2^60 or more.
+  // Checks the parts and builds the adjacency lists. InvalidArgument names the
+  // first task or dependency at fault: a rank that does not exist, a negative
+  // time or size, a dependency that does not go from a smaller to a larger id;
+  // or says that all times, or all sizes without the limits, add up to 2^60 or
+  // more.
   static absl::StatusOr<StageGraph> Create(
       std::string name, IdVector<RankId, RankSpec> ranks,
       std::vector<std::string> module_names, IdVector<TaskId, Task> tasks,
       IdVector<EdgeId, Dependency> dependencies);
 
-  StageGraph() = default;  // Empty: no ranks, no tasks.
+  StageGraph() = default;  // Makes an empty graph.
 
   const std::string& name() const { return name_; }
   int32_t num_ranks() const { return ranks_.size(); }
@@ -119,13 +124,14 @@ class StageGraph {
   const Dependency& edge(EdgeId id) const { return edges_[id]; }
   const std::vector<std::string>& module_names() const { return module_names_; }
 
-  // Edges into and out of a task, by id.
+  // Return the edges into and out of a task, sorted by id.
   absl::Span<const EdgeId> incoming(TaskId id) const;
   absl::Span<const EdgeId> outgoing(TaskId id) const;
-  // The rank's tasks by id.
+  // Returns the tasks of a rank, sorted by id.
   absl::Span<const TaskId> tasks_of(RankId rank) const;
 
-  // A copy whose ranks are `ranks` instead. REQUIRES: as many as now.
+  // Returns a copy with `ranks` in place of its ranks. REQUIRES: as many as it
+  // has.
   StageGraph WithRanks(IdVector<RankId, RankSpec> ranks) const;
 
   bool operator==(const StageGraph&) const = default;
@@ -145,11 +151,11 @@ class StageGraph {
   std::vector<int32_t> rank_offset_{};
 };
 
-// "F", "B" or "W".
+// Returns 'F', 'B' or 'W'.
 char PassLetter(Pass pass);
 
-// "F backbone stage 3 microbatch 2" and, where there are several,
-// "sub-microbatch 1". For messages.
+// Describes a task for messages: "F backbone stage 3 microbatch 2" and, if
+// there are several, "sub-microbatch 1".
 std::string DescribeTask(const StageGraph& graph, TaskId task);
 
 }  // namespace pipeloom

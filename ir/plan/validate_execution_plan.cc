@@ -6,7 +6,7 @@
 //   3. pairs of ranks: both sides list their transfers in the same order, and
 //      a simulation with blocking sends runs to the end;
 //   4. memory by rank, in program order: never over the limit, and nothing
-//      given back that is not held.
+//      released that is not held.
 // O(instructions + tasks + edges).
 #include <algorithm>
 #include <map>
@@ -20,7 +20,8 @@
 namespace pipeloom {
 namespace {
 
-// Pass 1 and 2. Records where the instructions of each edge and task stand.
+// Passes 1 and 2, with the positions of the instructions of each edge and
+// task.
 class StructureCheck {
  public:
   explicit StructureCheck(const ExecutionPlan& plan)
@@ -50,9 +51,9 @@ class StructureCheck {
         DescribeInstruction(plan_.programs[rank_][index_]), what));
   }
 
-  // After the gradients are reduced a rank only clears up: a rank steps its
-  // optimizer when all ranks have come to that point, so none may still need
-  // something from it.
+  // Checks that the gradients are not reduced yet. After that a rank only
+  // cleans up: a rank steps its optimizer when all ranks have come to that
+  // point, so none may still need something from it.
   absl::Status CheckBeforeEpilogue() const {
     if (reduced_) return Fail("it comes after the epilogue");
     return absl::OkStatus();
@@ -105,7 +106,8 @@ class StructureCheck {
     return absl::OkStatus();
   }
 
-  // That the edge exists, crosses ranks and that the task at this end is ours.
+  // Checks that the edge exists, crosses ranks and that its task at this end is
+  // on this rank.
   absl::Status OwnEdge(EdgeId edge, bool at_producer) const {
     if (!graph_.edges().Contains(edge)) {
       return Fail(absl::StrFormat("there is no such edge; there are %d",
@@ -309,7 +311,7 @@ class StructureCheck {
   bool reduced_ = false;
   bool stepped_ = false;
   IdVector<TaskId, bool> computed_;
-  IdVector<TaskId, size_t> place_;  // In its rank's program.
+  IdVector<TaskId, size_t> place_;  // Index in its rank's program.
   IdVector<TaskId, Residence> offload_;
   std::map<TaskId, Bytes> offloaded_bytes_{};
   IdVector<EdgeId, bool> sent_;
@@ -365,7 +367,8 @@ absl::Status CheckProgress(const ExecutionPlan& plan) {
   IdVector<RankId, size_t> at(graph.num_ranks(), 0);
   IdVector<EdgeId, bool> send_reached(graph.num_edges(), false);
   IdVector<EdgeId, bool> recv_reached(graph.num_edges(), false);
-  // The instruction's edge and peer if it blocks for now.
+  // The edge and the peer that the rank's instruction waits for; none if it
+  // does not block.
   struct Block {
     EdgeId edge{};
     RankId peer{};
@@ -398,7 +401,7 @@ absl::Status CheckProgress(const ExecutionPlan& plan) {
     runnable.pop_back();
     for (; at[rank] < plan.programs[rank].size(); ++at[rank]) {
       const Instruction& i = plan.programs[rank][at[rank]];
-      // What is reached counts as such even if it then blocks.
+      // An instruction counts as reached even if it then blocks.
       RankId wake{};
       if (const auto* s = std::get_if<Send>(&i)) {
         if (!send_reached[s->edge]) wake = to_rank(s->edge);
@@ -425,7 +428,7 @@ absl::Status CheckProgress(const ExecutionPlan& plan) {
 }
 
 // Pass 4. A tensor for another rank is held from the task that makes it until
-// its send has been waited for, each edge's apart.
+// its send has been waited for, separately for each edge.
 absl::Status CheckMemory(const ExecutionPlan& plan) {
   const StageGraph& graph = plan.graph;
   IdVector<TaskId, Bytes> made(graph.num_tasks());  // For other ranks.
@@ -457,7 +460,7 @@ absl::Status CheckMemory(const ExecutionPlan& plan) {
         within_limit([] { return std::string("at the start"); }));
     for (size_t k = 0; k < plan.programs[rank].size(); ++k) {
       const Instruction& i = plan.programs[rank][k];
-      Bytes after{};  // Given back once the instruction is done.
+      Bytes after{};  // Released once the instruction is done.
       std::visit(
           Overloaded{
               [&](const Compute& c) {

@@ -1,5 +1,5 @@
-// ValidateSchedule: the independent check of ir/plan/schedule.h. It looks only
-// at the graph and at the start times, and shares no code with what made them.
+// ValidateSchedule: the independent check of ir/plan/schedule.h. It reads only
+// the graph and the start times, and shares no code with what makes schedules.
 #include <algorithm>
 
 #include "absl/strings/str_format.h"

@@ -1,9 +1,9 @@
-// Measured times of collectives and transfers between GPUs of one type, and
-// the constants of the model for groups beyond the measurements.
+// Measured times of collectives and transfers between GPUs of one type, and the
+// constants of the model for groups beyond the measurements.
 //
-// Sizes are those of the full buffer: what all_reduce sums, what all_gather
-// ends with, what reduce_scatter begins with, what one rank of all_to_all
-// holds, what send_recv carries.
+// Sizes are those of the full buffer: the input of all_reduce, the result of
+// all_gather, the input of reduce_scatter, the buffer of one rank in
+// all_to_all, the tensor of send_recv.
 #ifndef PIPELOOM_IR_PROFILE_COLLECTIVE_PROFILE_H_
 #define PIPELOOM_IR_PROFILE_COLLECTIVE_PROFILE_H_
 
@@ -16,28 +16,31 @@
 
 namespace pipeloom {
 
-// One operation, group size and link.
+// Times of one operation for one group size and kind of link.
 struct CollectiveCurve {
   OpType op = OpType::kAllReduce;
   QuerySpan span = QuerySpan::kNode;
   int64_t ranks = 0;
   std::vector<int64_t> bytes{};  // Ascending.
-  std::vector<double> us{};      // By point, not descending.
-  // Sizes among `bytes` that are estimates, ascending: not measured, but
-  // filled in from the shape of other curves.
+  std::vector<double> us{};      // Parallel to `bytes`; not descending.
+  // Sizes among `bytes` whose times are estimates from the shape of other
+  // curves instead of measurements; ascending.
   std::vector<int64_t> estimated{};
   bool operator==(const CollectiveCurve&) const = default;
 };
 
+// Measured collectives of a GPU type, with the constants of their model.
 struct CollectiveProfile {
-  std::vector<CollectiveCurve> curves{};  // By op, span, ranks; no two equal.
-  // Between nodes, for each GPU: its share of the NICs, usable, and how many
-  // GPUs a node has. 0: no such model.
+  // Sorted by op, span, ranks; no two equal.
+  std::vector<CollectiveCurve> curves{};
+  // Model of traffic between nodes: the usable share of the NICs of each GPU
+  // (0: no such model) and the number of GPUs of a node.
   double nic_bytes_per_second = 0;
   int64_t gpus_per_node = 8;
-  // Bus bandwidth of a ring inside a node, where no curve says.
+  // Bus bandwidth of a ring inside a node, for groups without a curve.
   double node_bytes_per_second = 0;
-  // While communication runs beside compute, each lasts so many times longer.
+  // Factors by which computation and communication last longer while they
+  // overlap.
   double compute_slowdown = 1;
   double communication_slowdown = 1;
   std::string source{};
@@ -45,9 +48,9 @@ struct CollectiveProfile {
   bool operator==(const CollectiveProfile&) const = default;
 };
 
-// InvalidArgument names the curve: sizes that ascend, times that are positive
-// and do not descend, equal counts, a collective's op, ranks >= 2, slowdowns
-// in [1, 10].
+// Checks the profile: sizes ascend, times are positive and do not descend,
+// counts are equal, the op is a collective, ranks >= 2, slowdowns are in [1,
+// 10]. Returns InvalidArgument that names the curve.
 absl::Status ValidateCollectiveProfile(const CollectiveProfile& profile);
 
 }  // namespace pipeloom

@@ -30,8 +30,8 @@ std::string NameOf(const MoeTable& t) {
   return absl::StrCat("moe ", Name(t.pass), " ", Name(t.dtype));
 }
 
-// Columns in the order rows are sorted by; the last one varies fastest. Those
-// that may be empty come after `required`.
+// Columns in the order by which rows are sorted; the last one varies fastest.
+// Columns that may be empty are in `optional`.
 struct ColumnList {
   std::vector<Column> required{};
   std::vector<Column> optional{};
@@ -134,7 +134,7 @@ absl::Status ValidateTables(const std::vector<Table>& tables) {
       absl::StrCat("table \"", *twice, "\" is given twice"));
 }
 
-// Rows sorted by their sizes, equal ones made one.
+// Sorts the rows by their sizes and merges rows of equal sizes.
 template <typename Table>
 void SortRows(Table* table) {
   ColumnList list = ColumnsOf(*table);
@@ -182,7 +182,7 @@ void SortTables(std::vector<Table>* tables) {
       [](const Table& a, const Table& b) { return NameOf(a) < NameOf(b); });
 }
 
-// The table with the kind of `like`, made if there is none.
+// Returns the table with the kind of `like`, and makes it if there is none.
 template <typename Table>
 Table& TableLike(std::vector<Table>* tables, const Table& like) {
   for (Table& table : *tables) {

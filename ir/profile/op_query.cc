@@ -7,7 +7,8 @@
 namespace pipeloom {
 namespace {
 
-// Beyond it a size is a mistake; all products stay exact enough as doubles.
+// A larger size is a mistake. Below it all products are exact enough as
+// doubles.
 constexpr int64_t kMaxOfAField = int64_t{1} << 50;
 
 using Fields = std::vector<QueryField>;
@@ -50,13 +51,13 @@ bool HasPass(OpType op, QueryPass pass) {
   return pass == QueryPass::kForward;
 }
 
-// Tensor elements that a streaming operator moves, by pass, of tokens x width.
-// Backward: the incoming gradient, what was kept, the outgoing gradient.
+// Returns how many tensors of tokens x width a streaming operator moves in a
+// pass. Backward: the incoming gradient, what was kept, the outgoing gradient.
 double StreamedElements(OpType op, QueryPass pass) {
   const bool forward = pass == QueryPass::kForward;
   switch (op) {
     case OpType::kAdd:
-      return forward ? 3 : 1;  // Backward copies the gradient, if that.
+      return forward ? 3 : 1;  // Backward at most copies the gradient.
     case OpType::kRope:
       return 2;
     case OpType::kSwiglu:
@@ -221,7 +222,7 @@ double FlopsOf(const OpQuery& q) {
       return q.pass == QueryPass::kForward ? forward : 2.5 * forward;
     }
     case OpType::kMoe: {
-      // Gated experts: three products a visit.
+      // Gated experts: three products per visit.
       const double forward = 6 * AsDouble(q.tokens) * AsDouble(q.top_k) *
                              AsDouble(q.width) * AsDouble(q.ffn);
       return q.pass == QueryPass::kForward ? forward : 2 * forward;

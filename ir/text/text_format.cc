@@ -134,7 +134,7 @@ Dependency ReadEdge(TextReader& reader) {
   return edge;
 }
 
-// The lines of loss_total and loss_share, if there are any.
+// Reads the lines of loss_total and loss_share, if there are any.
 void ReadLoss(TextReader& reader, ExecutionPlan* plan) {
   for (; reader.At("loss_total"); reader.NextLine()) {
     reader.Word();
@@ -156,8 +156,8 @@ void ReadLoss(TextReader& reader, ExecutionPlan* plan) {
   }
 }
 
-// The lines of a graph, from "graph" on, up to a line that is none of them.
-// `more` says whether the reader stands on such a line.
+// Reads the lines of a graph, from "graph" on, up to a line that is not one of
+// them. Sets `more` to whether there is such a line.
 absl::StatusOr<StageGraph> ReadGraph(TextReader& reader, bool* more) {
   const std::string name = reader.String("graph");
   reader.ExpectEndOfLine();

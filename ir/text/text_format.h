@@ -1,10 +1,10 @@
-// Graphs, schedules, plans and traces as text that people read and that parses
-// back exactly:
+// The text form of graphs, schedules, plans and traces: for people to read, and
+// parsed back exactly:
 //
 //   ParseExecutionPlan(ToString(plan)) == plan
 //
-// One line a rank, task, edge, instruction and span; times in nanoseconds,
-// memory in bytes. The form is described in docs/plan_format.md.
+// One line for each rank, task, edge, instruction and span; times in
+// nanoseconds, memory in bytes. docs/plan_format.md describes it.
 #ifndef PIPELOOM_IR_TEXT_TEXT_FORMAT_H_
 #define PIPELOOM_IR_TEXT_TEXT_FORMAT_H_
 
@@ -19,13 +19,14 @@
 
 namespace pipeloom {
 
+// Return the text form.
 std::string ToString(const StageGraph& graph);
 std::string ToString(const Schedule& schedule);
 std::string ToString(const ExecutionPlan& plan);
 std::string ToString(const StepTrace& trace);
 
-// InvalidArgument gives the line number, what was expected and what stood
-// there. Blank lines and lines that begin with # are skipped.
+// Parse the text form. InvalidArgument gives the line number, what was expected
+// and what was found. Blank lines and lines that begin with # are skipped.
 absl::StatusOr<StageGraph> ParseStageGraph(absl::string_view text);
 absl::StatusOr<Schedule> ParseSchedule(absl::string_view text);
 absl::StatusOr<ExecutionPlan> ParseExecutionPlan(absl::string_view text);

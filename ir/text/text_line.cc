@@ -11,7 +11,8 @@
 namespace pipeloom {
 namespace {
 
-// As RFC 3629: no overlong forms, no surrogates, nothing above U+10FFFF.
+// Checks a text by RFC 3629: no overlong forms, no surrogates, nothing above
+// U+10FFFF.
 bool IsUtf8(absl::string_view text) {
   const auto byte = [&](size_t i) {
     return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u;

@@ -1,4 +1,4 @@
-// The text form of Schedule. Lines of one kind are numbered by their order.
+// The text form of Schedule. Lines of one kind are numbered in their order.
 #include <limits>
 #include <utility>
 

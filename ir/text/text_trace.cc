@@ -12,10 +12,10 @@ namespace pipeloom {
 namespace {
 
 constexpr int64_t kVersion = 1;
-// Readers of a trace keep something for every rank, spans or not.
+// Readers of a trace keep data for every rank, with or without spans.
 constexpr int32_t kMaxRanks = 1 << 20;
 
-// In the order of the enums.
+// Indexed by the values of Stream and SpanKind.
 constexpr const char* kStreams[] = {"compute", "send", "receive", "copy"};
 constexpr const char* kKinds[] = {"task", "transfer", "wait", "epilogue"};
 
@@ -48,7 +48,7 @@ RankId ReadRank(int32_t num_ranks, TextReader& reader) {
   return RankId(rank);
 }
 
-// A span's task or edge stands after its kind.
+// Reads a span. Its task or edge follows its kind.
 Span ReadSpan(int32_t num_ranks, TextReader& reader) {
   Span span;
   span.rank = ReadRank(num_ranks, reader);

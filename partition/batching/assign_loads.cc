@@ -12,7 +12,7 @@ constexpr int64_t kMaxImprovements = 2000;
 
 size_t At(int32_t i) { return static_cast<size_t>(i); }
 
-// The groups with their items from heavy to light.
+// The groups, each with its items from heavy to light.
 class Groups {
  public:
   Groups(absl::Span<const int64_t> weights, int32_t groups)
@@ -25,7 +25,7 @@ class Groups {
                  : a < b;
     });
     // A heap with the lightest group on top; of equal ones that with the fewest
-    // items, so that items of no weight are spread too.
+    // items, so that items without weight are spread too.
     std::vector<int32_t> heap(At(groups));
     std::iota(heap.begin(), heap.end(), 0);
     const auto later = [&](int32_t a, int32_t b) {
@@ -44,11 +44,12 @@ class Groups {
     }
   }
 
-  // Makes the heaviest group lighter; false: no move or exchange does.
+  // Makes the heaviest group lighter. Returns false if no move or exchange
+  // does.
   bool Improve() {
     const auto heaviest = static_cast<size_t>(
         std::max_element(load_.begin(), load_.end()) - load_.begin());
-    // Partners from light to heavy; most often the first has what is needed.
+    // Partners from light to heavy; usually the first one suffices.
     std::vector<size_t> partners(load_.size());
     std::iota(partners.begin(), partners.end(), size_t{0});
     std::stable_sort(partners.begin(), partners.end(),
@@ -70,12 +71,12 @@ class Groups {
     return weights_[At(items_[group][place])];
   }
 
-  // Gives an item of `from` for one of `to`, or for nothing, so that the
-  // heavier of the two becomes as light as it can.
+  // Exchanges an item of `from` for one of `to`, or for nothing, so that the
+  // heavier of the two becomes as light as possible.
   bool Exchange(size_t from, size_t to) {
     const int64_t gap = load_[from] - load_[to];
     constexpr size_t kNone = static_cast<size_t>(-1);
-    int64_t best = 0;  // Of min(shift, gap - shift).
+    int64_t best = 0;  // Largest min(shift, gap - shift) so far.
     size_t give = kNone;
     size_t take = kNone;
     const auto consider = [&](int64_t shift, size_t g, size_t t) {
@@ -90,8 +91,8 @@ class Groups {
     if (n > 1) {
       for (size_t g = 0; g < n; ++g) consider(Weight(from, g), g, kNone);
     }
-    // For each item given, those taken whose difference lies about gap / 2:
-    // both lists fall, so the place moves one way.
+    // For each item given, the items taken whose difference is about gap / 2:
+    // both lists descend, so the position moves in one direction.
     size_t t = 0;
     for (size_t g = 0; g < n; ++g) {
       const int64_t wanted = Weight(from, g) - gap / 2;
@@ -170,7 +171,7 @@ std::vector<int32_t> OrderBySize(absl::Span<const int64_t> sizes) {
   std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
     return sizes[At(a)] < sizes[At(b)];
   });
-  // Smallest first; the rest from large to small ends with the next smallest.
+  // Smallest first; the rest descends and so ends with the second smallest.
   if (order.size() > 1) std::reverse(order.begin() + 1, order.end());
   return order;
 }

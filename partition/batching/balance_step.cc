@@ -14,7 +14,7 @@
 namespace pipeloom::partition {
 namespace {
 
-// Keeps sums in range however absurd a sample is.
+// Keeps sums in range even for absurd samples.
 constexpr double kMaxCost = 1e15;
 
 struct Item {
@@ -26,7 +26,7 @@ struct Item {
 
 using Packing = std::vector<std::vector<SampleId>>;
 
-// Deals items to `count` microbatches; nullopt when one has no room anywhere.
+// A packer of items into `count` microbatches.
 class Leveler {
  public:
   Leveler(const LoadMeter& meter, const std::vector<const Item*>& items,
@@ -42,8 +42,9 @@ class Leveler {
     for (Bin& bin : bins_) bin.cost.assign(share_.size(), 0);
   }
 
-  // Costly items first, each where it makes the microbatches least uneven; or,
-  // `tight`, long items first, each where it fits first.
+  // Packs the items; nullopt if one has no room anywhere. Costly items first,
+  // each where it makes the microbatches least uneven; or, if `tight`, long
+  // items first, each where it first fits.
   std::optional<Packing> Pack(bool tight) {
     std::vector<const Item*> order = items_;
     std::stable_sort(
@@ -56,7 +57,7 @@ class Leveler {
       for (Bin& bin : bins_) {
         Load sum = bin.load;
         sum += item->load;
-        // What is beyond a limit alone has a microbatch of its own.
+        // An item beyond a limit has a microbatch of its own.
         if (!bin.samples.empty() && !meter_.Fits(sum)) continue;
         const double worse = tight ? 0 : Unevenness(bin, *item);
         if (best != nullptr && worse >= least) continue;
@@ -92,7 +93,7 @@ class Leveler {
     int64_t total = 0;
   };
 
-  // How much the sum of squares of the modules' shares grows.
+  // Returns how much the sum of squares of the modules' shares grows.
   double Unevenness(const Bin& bin, const Item& item) const {
     double growth = 0;
     for (const ModuleId m : share_.ids()) {
@@ -103,7 +104,7 @@ class Leveler {
     }
     return growth;
   }
-  // Modules count by their share of the work.
+  // Returns the weight of a module: its share of the work.
   double Weight(ModuleId m) const {
     return share_[m] /
            std::accumulate(share_.items().begin(), share_.items().end(), 0.0);
@@ -112,10 +113,11 @@ class Leveler {
   const LoadMeter& meter_;
   const std::vector<const Item*>& items_;
   std::vector<Bin> bins_;
-  IdVector<ModuleId, double> share_{};  // Of the whole replica.
+  IdVector<ModuleId, double> share_{};  // Cost in the whole replica.
 };
 
-// In `count` microbatches, or as few more as it takes, up to `most`.
+// Packs items into `count` microbatches, or as few more as necessary, up to
+// `most`.
 std::optional<Packing> PackReplica(const LoadMeter& meter,
                                    const std::vector<const Item*>& items,
                                    int64_t count, int64_t most) {
@@ -129,9 +131,10 @@ std::optional<Packing> PackReplica(const LoadMeter& meter,
   return std::nullopt;
 }
 
-// Where limits bind: level microbatches of all samples first, and whole ones to
-// replicas, as many to each, the costly with the cheap. The step as it was if
-// that cannot be packed either.
+// Balances a step whose limits bind: first makes level microbatches of all
+// samples, then assigns whole ones to the replicas, equally many to each,
+// costly with cheap ones. Returns the step unchanged if that cannot be packed
+// either.
 PackedStep DealMicrobatches(const LoadMeter& meter,
                             const std::vector<Item>& items, int32_t replicas,
                             int64_t microbatches, const PackedStep& step) {
@@ -145,7 +148,7 @@ PackedStep DealMicrobatches(const LoadMeter& meter,
       static_cast<int32_t>(packing->size()) < replicas) {
     return step;
   }
-  // The packing has the smallest first, then from large to small.
+  // The packing has the smallest first, then descends.
   std::rotate(packing->begin(), packing->begin() + 1, packing->end());
   PackedStep balanced = step;
   for (auto& replica : balanced.packed) replica.clear();
@@ -230,8 +233,8 @@ PackedStep BalanceStep(const JobSpec& job, const SampleCosts& costs,
   const LoadMeter meter(job);
   std::vector<Item> items;
   std::vector<int64_t> totals;
-  std::vector<int32_t> given;  // Replicas as they are.
-  size_t microbatches = 0;     // Of a replica, at most.
+  std::vector<int32_t> given;  // Replicas of the items in the given step.
+  size_t microbatches = 0;     // Most of any replica.
   for (size_t r = 0; r < step.packed.size(); ++r) {
     microbatches = std::max(microbatches, step.packed[r].size());
     for (const auto& microbatch : step.packed[r]) {

@@ -14,7 +14,7 @@ namespace {
 
 constexpr int64_t kMaxPieces = 100'000;
 
-// The images, clips and recordings of a sample, in that order.
+// An image, clip or recording of a sample; they are counted in that order.
 struct Item {
   const SampleMetadata* sample = nullptr;
   size_t index = 0;
@@ -34,13 +34,14 @@ struct Item {
   }
 };
 
-// Pieces that fit, in order; a piece of one item that does not fit otherwise.
+// Returns pieces that fit, in order; an item that fits in none is a piece of
+// its own.
 absl::StatusOr<std::vector<SampleMetadata>> CutSample(
     const LoadMeter& meter, const JobSpec& job, const SampleMetadata& sample) {
   const auto num_items =
       static_cast<int64_t>(sample.images.size() + sample.videos.size() +
                            sample.audio_seconds.size());
-  // Text that counts: a rule may cap it.
+  // Text that counts, as a rule may cap it.
   const int64_t limit = job.training.microbatch_tokens;
   const int64_t token_load = meter.Of({.text_tokens = 1}).tokens;
   int64_t text = std::max<int64_t>(sample.text_tokens, 0);
@@ -67,7 +68,7 @@ absl::StatusOr<std::vector<SampleMetadata>> CutSample(
           token_load > 0 ? (limit - load.tokens) / token_load : tokens;
       const int64_t taken = std::min(tokens, space);
       if (taken <= 0) {
-        if (open == SampleMetadata{}) {  // Not one token fits.
+        if (open == SampleMetadata{}) {  // Not a single token fits.
           open.text_tokens = tokens;
           close();
           return;
@@ -106,12 +107,12 @@ absl::StatusOr<std::vector<SampleMetadata>> CutSample(
   return pieces;
 }
 
-// Deals samples to microbatches, replicas in turn.
+// A packer of samples into microbatches, replicas in turn.
 class Packer {
  public:
   Packer(const LoadMeter& meter, int64_t most) : meter_(meter), most_(most) {}
 
-  // How many microbatches the step has when these join it.
+  // Returns how many microbatches the step has if these join it.
   int64_t CountWith(const std::vector<Load>& loads) const {
     auto count = static_cast<int64_t>(microbatches_.size());
     Load open = open_;
@@ -145,8 +146,8 @@ class Packer {
     open_ = sum;
   }
 
-  // Evens out a step that has fewer microbatches than replicas. False when it
-  // has fewer samples than that.
+  // Evens out a step that has fewer microbatches than replicas. Returns false
+  // if it has fewer samples than replicas.
   bool Spread(int64_t replicas) {
     if (static_cast<int64_t>(microbatches_.size()) >= replicas) return true;
     std::vector<SampleId> all;
@@ -155,8 +156,8 @@ class Packer {
     }
     const auto n = static_cast<int64_t>(all.size());
     if (n < replicas) return false;
-    // Keep what is packed and cut the fullest in two until there are enough,
-    // so that no limit is broken.
+    // Keeps the packing and halves the fullest until there are enough, so that
+    // no limit is broken.
     while (static_cast<int64_t>(microbatches_.size()) < replicas) {
       auto fullest = std::max_element(
           microbatches_.begin(), microbatches_.end(),
@@ -181,7 +182,7 @@ class Packer {
  private:
   const LoadMeter& meter_;
   int64_t most_;
-  Load open_{};  // Of the last microbatch.
+  Load open_{};  // Load of the last microbatch.
   std::vector<std::vector<SampleId>> microbatches_{};
 };
 
@@ -208,8 +209,8 @@ absl::StatusOr<PackedStep> PackStep(const JobSpec& job,
     SampleMetadata sample;
     SampleId of;
   };
-  // (sample, load) in packing order; pieces get their ids at the end, when it
-  // is known how many samples there are. Until then piece p is -2 - p.
+  // (sample, load) in packing order; pieces get their ids at the end, when the
+  // number of samples is known. Until then piece p is -2 - p.
   std::vector<Piece> pieces;
   std::vector<Load> loads;
   bool full = false;

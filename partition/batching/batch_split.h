@@ -13,8 +13,8 @@
 
 namespace pipeloom::partition {
 
-// The samples of one step, by replica and microbatch, before they are cut to
-// sub-microbatches (which depends on the partition).
+// The samples of one step, by replica and microbatch, before the microbatches
+// are cut into sub-microbatches (which depends on the partition).
 struct PackedStep {
   // packed[replica][microbatch] = samples, as ids into `samples`.
   std::vector<std::vector<std::vector<SampleId>>> packed{};
@@ -22,36 +22,37 @@ struct PackedStep {
   // then the pieces of those that were longer than a microbatch. A sample that
   // was cut is in no microbatch itself.
   BatchMetadata samples{};
-  // piece_of[s] = the sample of the input batch that `samples[s]` is or is
-  // part of.
+  // piece_of[s] = the sample of the input batch that `samples[s]` is or is part
+  // of.
   IdVector<SampleId, SampleId> piece_of{};
-  // What each module does, all replicas together.
+  // The work of a module, over all replicas.
   struct Total {
     int64_t tokens = 0;
     int64_t instances = 0;
   };
   IdVector<ModuleId, Total> totals{};
   int64_t num_samples = 0;  // Consumed from the input batch.
-  // Longer than a microbatch: cut to pieces, or alone in a microbatch because
-  // there was nothing to cut.
+  // Samples longer than a microbatch: cut into pieces, or alone in a microbatch
+  // because there was nothing to cut.
   int64_t num_split_samples = 0;
 };
 
 // Takes samples from `batch` in order, beginning at `first_sample`, and fills
-// training.microbatches microbatches for each of parallel.dp replicas: a
-// sample joins the open microbatch unless that breaks its token, image or
-// second limit. Replicas are filled in turn: microbatch 0 of each, then
-// microbatch 1 of each. When the samples run out, the step has the
-// microbatches that there are (a short last step), at least one a replica.
+// training.microbatches microbatches for each of parallel.dp replicas: a sample
+// joins the open microbatch unless that breaks its token, image or second
+// limit. Replicas are filled in turn: microbatch 0 of each, then microbatch 1
+// of each. If the samples run out, the step is short, with at least one
+// microbatch per replica.
 //
 // Tokens are those of the backbones, or without a backbone those of the last
-// module; images are images and clips; seconds are of clips (as far as the
-// model looks at them) and audio. A sample beyond a limit is cut to pieces:
-// its text is divided evenly over its images, clips and recordings, and each
-// piece takes as many of those in order as fit. One item beyond a limit stays
-// whole and gets a microbatch of its own. A sample that needs more microbatches
-// than the step has left begins the next step; but if a replica has none yet,
-// the step grows. Samples that are no work for any module are passed over.
+// module; images are images and clips; seconds are those of clips (as far as
+// the model looks at them) and audio. A sample beyond a limit is cut into
+// pieces: its text is divided evenly over its images, clips and recordings, and
+// each piece takes as many of those in order as fit. One item beyond a limit
+// stays whole and gets a microbatch of its own. A sample that needs more
+// microbatches than the step has left begins the next step; but if a replica
+// has none yet, the step grows. Samples without work for any module are
+// skipped.
 //
 // InvalidArgument: the batch is empty or has no sample left from
 // `first_sample`, there are fewer samples (with work) than replicas, or one
@@ -60,10 +61,10 @@ absl::StatusOr<PackedStep> PackStep(const JobSpec& job,
                                     const BatchMetadata& batch,
                                     int64_t first_sample);
 
-// The sub-microbatches of one replica of a packed step: each module's
-// instances of a microbatch, in order, in ceil(N / B) even slices, B from the
-// partition (DIP section 4.1). B = 0: one slice. InvalidArgument: no such
-// replica, or a partition of another model. O(instances).
+// Returns the sub-microbatches of one replica of a packed step: the instances
+// of each module in a microbatch, in order, in ceil(N / B) even slices, with B
+// from the partition (DIP section 4.1). B = 0: one slice. InvalidArgument: no
+// such replica, or a partition of another model. O(instances).
 absl::StatusOr<Microbatches> SplitMicrobatches(const JobSpec& job,
                                                const PackedStep& step,
                                                int32_t replica,

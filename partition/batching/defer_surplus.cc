@@ -43,7 +43,7 @@ double Costliest(const std::vector<Bin>& bins) {
   return most;
 }
 
-// Hands on and takes in; false if samples are left that fit nowhere.
+// Moves items on and in. Returns false if samples are left that fit nowhere.
 bool Level(const LoadMeter& meter, std::vector<Bin>* bins) {
   double mean = 0;
   for (const Bin& bin : *bins) mean += bin.cost;
@@ -56,7 +56,7 @@ bool Level(const LoadMeter& meter, std::vector<Bin>* bins) {
   };
   for (size_t b = 0; b < bins->size(); ++b) {
     Bin& bin = (*bins)[b];
-    // Hands on while that brings it nearer to the mean.
+    // Hands on items while that brings it nearer to the mean.
     while (b + 1 < bins->size() && bin.items.size() > 1 && bin.cost > mean) {
       size_t best = bin.items.size();
       double nearest = bin.cost - mean;
@@ -70,7 +70,7 @@ bool Level(const LoadMeter& meter, std::vector<Bin>* bins) {
       if (best == bin.items.size()) break;
       waiting.push_back(bin.Take(best));
     }
-    // Takes in, the costly first.
+    // Takes waiting items, the costly first.
     std::stable_sort(
         waiting.begin(), waiting.end(),
         [](const Item& x, const Item& y) { return x.cost > y.cost; });
@@ -78,7 +78,8 @@ bool Level(const LoadMeter& meter, std::vector<Bin>* bins) {
     for (const Item& item : waiting) {
       const bool nearer =
           std::abs(bin.cost + item.cost - mean) < std::abs(bin.cost - mean);
-      // What it has just handed on it does not take back: that is not nearer.
+      // It does not take back what it has just handed on, as that is not
+      // nearer.
       if (fits(bin, item) && nearer) {
         bin.Add(item);
       } else {

@@ -12,12 +12,13 @@
 namespace pipeloom::partition {
 namespace {
 
-// That one step may need: an error that more samples do not mend ends there.
+// Most epochs and samples of one step, for errors that more samples cannot
+// repair.
 constexpr int64_t kMaxEpochs = 1024;
 constexpr int64_t kMaxSamples = int64_t{1} << 20;
 
-// Shuffled samples of one batch, with the place of each in it, made longer on
-// demand.
+// Shuffled samples of one batch, with the index of each in the batch, made
+// longer on demand.
 class Stream {
  public:
   Stream(const BatchMetadata& batch, uint64_t seed)
@@ -76,7 +77,7 @@ absl::StatusOr<std::vector<PackedStep>> PackShuffledSteps(
   stream.AddEpoch();
   int64_t first = 0;
   for (int64_t s = 0; s < num_steps; ++s) {
-    // A step that reaches the end of what there is may be short.
+    // A step that reaches the end of the samples so far may be short.
     for (int64_t epochs = 1;; epochs *= 2) {
       while (stream.samples().samples.size() - first <
                  epochs * stream.epoch() &&

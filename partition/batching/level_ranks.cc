@@ -9,7 +9,8 @@ namespace pipeloom::partition {
 namespace {
 
 constexpr int32_t kMaxMoves = 400;
-// More cuts than these have no pairs tried, and only short moves.
+// With more cuts than kManyCuts, no pairs are tried, and only moves of up to
+// kShort cuts.
 constexpr size_t kManyCuts = 64;
 constexpr size_t kShort = 8;
 
@@ -59,7 +60,7 @@ class Leveller {
   }
 
  private:
-  // Calls visit(move) with loads_ as they are after it, for every move.
+  // Calls visit(move) for every move, with loads_ as they are after it.
   template <typename Visit>
   void ForEachMove(const Visit& visit) {
     for (size_t c = 0; c < chains_.size(); ++c) {
@@ -79,7 +80,7 @@ class Leveller {
     }
   }
 
-  // The outer runs still have a unit.
+  // Returns whether the outer runs still have a unit.
   bool KeepsRuns(const Move& move) const {
     const std::vector<int32_t>& begins = chains_[move.chain].begins;
     return move.step < 0 ? begins[move.first] - 1 > begins[move.first - 1]
@@ -92,7 +93,8 @@ class Leveller {
     size_t from = 0;
     size_t to = 0;
   };
-  // What moving the cut takes from rank to rank; nullopt: it may not.
+  // Returns the work that moving the cut carries from rank to rank; nullopt if
+  // the move is not allowed.
   std::optional<Carried> CarriedBy(size_t chain, size_t cut,
                                    int32_t step) const {
     const CutChain& c = chains_[chain];

@@ -1,4 +1,4 @@
-// What a microbatch is limited by: backbone tokens, images, seconds.
+// The quantities that limit a microbatch: backbone tokens, images, seconds.
 #ifndef PIPELOOM_PARTITION_BATCHING_LOAD_METER_H_
 #define PIPELOOM_PARTITION_BATCHING_LOAD_METER_H_
 
@@ -10,6 +10,7 @@
 
 namespace pipeloom::partition {
 
+// The load of a sample or microbatch.
 struct Load {
   int64_t tokens = 0;
   int64_t images = 0;
@@ -22,20 +23,22 @@ struct Load {
   }
 };
 
-// Counts as partition/batching/batch_split.h says. Keeps a reference to the
-// job.
+// A meter of loads as partition/batching/batch_split.h defines them. Keeps a
+// reference to the job.
 class LoadMeter {
  public:
   explicit LoadMeter(const JobSpec& job);
-  // `work` says whether the sample is any work at all.
+  // Returns the load of a sample. Sets `work` to whether the sample has any
+  // work.
   Load Of(const SampleMetadata& sample, bool* work = nullptr) const;
-  // In one microbatch.
+  // Returns whether the load is within the limits of one microbatch.
   bool Fits(const Load& load) const;
 
  private:
   const JobSpec& job_;
   std::vector<ModuleId> counted_{};
-  double clip_seconds_ = 0;  // What the model sees of a clip at most; 0: all.
+  // Most seconds of a clip that the model sees; 0: all.
+  double clip_seconds_ = 0;
 };
 
 }  // namespace pipeloom::partition

@@ -1,5 +1,4 @@
-// What losses are divided by, for the plan: see LossShare in
-// ir/plan/execution_plan.h.
+// Divisors of losses, for the plan: see LossShare in ir/plan/execution_plan.h.
 #ifndef PIPELOOM_PARTITION_BATCHING_LOSS_SHARES_H_
 #define PIPELOOM_PARTITION_BATCHING_LOSS_SHARES_H_
 
@@ -11,8 +10,8 @@
 namespace pipeloom::partition {
 
 // Sets the loss_shares and loss_totals of the plan, for modules with a loss:
-// those with a loss head, and those that feed none with work in the step. The
-// shares of all replicas add up to the totals. O(sub-microbatches).
+// those with a loss head, and those that feed no module with work in the step.
+// The shares of all replicas add up to the totals. O(sub-microbatches).
 void SetLoss(const ModelSpec& model, const PackedStep& step,
              const Microbatches& microbatches, ExecutionPlan* plan);
 

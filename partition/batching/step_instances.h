@@ -10,8 +10,8 @@
 
 namespace pipeloom::partition {
 
-// Those of a replica; token counts as of AppendInstances. REQUIRES: `replica`
-// is one of `packed`'s. O(instances).
+// Returns the instances of a replica, with the token counts of AppendInstances.
+// REQUIRES: `replica` is one of `packed`. O(instances).
 StepInstances InstancesOf(const ModelSpec& model, const PackedStep& packed,
                           size_t replica);
 

@@ -10,7 +10,7 @@
 namespace pipeloom::partition {
 namespace {
 
-// Counts are made in doubles, which are exact far beyond the cap.
+// Counts are computed in doubles, which are exact far beyond the cap.
 constexpr double kMaxTokens = 0x1p40;
 constexpr double kLongestSeconds = 86'400;
 constexpr double kContainerFps = 30;
@@ -32,7 +32,7 @@ int64_t Clamped(double count) {
   return static_cast<int64_t>(std::min(rounded, kMaxTokens));
 }
 
-// `count` sequences of `length` tokens.
+// Adds `count` sequences of `length` tokens.
 void AddSequences(double count, double length, WorkShape* shape) {
   shape->tokens = Clamped(static_cast<double>(shape->tokens) + count * length);
   shape->squared_tokens += count * length * length;
@@ -63,7 +63,7 @@ Size SizeOrDefault(const TokenRule& rule, double width, double height) {
   return {};
 }
 
-// Frames that the module sees of a clip; at least 1.
+// Returns the frames that the module sees of a clip; at least 1.
 double SampledFrames(const TokenRule& rule, const VideoClip& clip) {
   const double known = std::max(0.0, static_cast<double>(clip.frames));
   const double seconds = ClipSeconds(clip);
@@ -86,10 +86,10 @@ double SampledFrames(const TokenRule& rule, const VideoClip& clip) {
   return std::max(frames, 1.0);
 }
 
-// Output tokens of one grid: both sides rounded to whole tokens (half to
-// even), then scaled by the square root of the excess, down with floor or up
-// with ceil. A side ratio over 200 is cut to 200. Source: smart_resize of the
-// Qwen2-VL image processor, in its order of operations.
+// Returns the output tokens of one grid: both sides rounded to whole tokens
+// (half to even), then scaled by the square root of the excess, down with floor
+// or up with ceil. A side ratio over 200 is cut to 200. Source: smart_resize of
+// the Qwen2-VL image processor, in its order of operations.
 double ResizedTokens(const TokenRule& rule, Size size, double least,
                      double most) {
   constexpr double kWidestAspect = 200;
@@ -116,10 +116,10 @@ double ResizedTokens(const TokenRule& rule, Size size, double least,
   return a * b;
 }
 
-// The tiles of one image: the grid whose aspect ratio is nearest, of equally
-// near ones a larger grid if the image fills over half of it; and a thumbnail
-// when the grid has more than one tile. Source: dynamic_preprocess of
-// InternVL.
+// Returns the tiles of one image: those of the grid whose aspect ratio is
+// nearest, of equally near ones a larger grid if the image fills over half of
+// it; and a thumbnail if the grid has more than one tile. Source:
+// dynamic_preprocess of InternVL.
 double Tiles(const TokenRule& rule, Size size) {
   // More tiles than any processor uses; bounds the search.
   const auto most = static_cast<int>(
@@ -152,10 +152,10 @@ struct Crops {
   double rows = 0;  // Row breaks between crops.
 };
 
-// Step-3's crops of one image, with the constants of its processor: sides up
-// to 3024 px; no crops where the long side is within the global view and at
-// most 1.5 times the short one; beyond a ratio of 4 (there, of 1.5) the window
-// is the short side. Sides are rounded to whole windows, up where more than
+// Returns Step-3's crops of one image, with the constants of its processor:
+// sides up to 3024 px; no crops if the long side is within the global view and
+// at most 1.5 times the short one; beyond a ratio of 4 (there, of 1.5) the
+// window is the short side. Sides are rounded to whole windows, up if more than
 // 0.2 of a window is left. Source: vLLM, ImagePatcher of step3_vl.py.
 Crops CropsOf(const TokenRule& rule, Size size) {
   if (size.width <= 0 || rule.crop_side <= 0) return {};
@@ -217,7 +217,7 @@ void AddPictures(const TokenRule& rule, Size size, double frames,
         AddSequences(frames * crops.count, Patches(rule.crop_side, rule.patch),
                      shape);
       }
-      // Where views are marked, rows of crops are too, with one token each.
+      // If views are marked, rows of crops are too, with one token each.
       AddOutput(
           frames *
               (static_cast<double>(rule.output_tokens_per_tile) + extra +
@@ -285,7 +285,7 @@ WorkShape ClipWork(const TokenRule& rule, const VideoClip& clip) {
   return shape;
 }
 
-// One instance a chunk; the last one may be shorter.
+// Appends one instance per chunk; the last one may be shorter.
 void AppendAudio(const TokenRule& rule, double given,
                  std::vector<WorkShape>* out) {
   double seconds = KnownSeconds(given);
@@ -341,7 +341,7 @@ void AppendByRule(const TokenRule& rule, const SampleMetadata& sample,
   }
   if (rule.modality == Modality::kImage) {
     if (rule.kind == TokenRuleKind::kFixedSquare && !sample.images.empty()) {
-      // All alike.
+      // All images are alike.
       out->insert(out->end(), sample.images.size(),
                   ImageWork(rule, sample.images.front()));
       return;
@@ -356,8 +356,9 @@ void AppendByRule(const TokenRule& rule, const SampleMetadata& sample,
   }
 }
 
-// Whether the rules count what of a sample `module` stands for: what its own
-// rules count or, without any, those of the modules that feed it.
+// Returns whether the rules count the part of a sample that `module` stands
+// for: what its own rules count or, without any, those of the modules that feed
+// it.
 bool AlreadyCounts(const std::vector<TokenRule>& rules, const ModelSpec& model,
                    ModuleId module) {
   const std::vector<TokenRule>& others = model.modules[module].token_rules;
@@ -387,7 +388,8 @@ double ClipSeconds(const VideoClip& clip) {
 void AppendInstances(const ModelSpec& model, const SampleMetadata& sample,
                      IdVector<ModuleId, std::vector<WorkShape>>* instances) {
   PIPELOOM_CHECK(instances->size() == model.modules.size());
-  // What of each module's vector is this sample's, and what it hands on.
+  // The part of each module's vector that is this sample's, and the tokens that
+  // it hands on.
   struct Part {
     size_t begin = 0;
     double handed_on = 0;

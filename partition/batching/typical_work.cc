@@ -11,7 +11,7 @@ namespace pipeloom::partition {
 namespace {
 
 constexpr double kEnoughEfficiency = 0.95;
-// Keeps sums of weights in range however absurd the layers are.
+// Keeps sums of weights in range even for absurd layers.
 constexpr int64_t kMaxWeight = int64_t{1} << 48;
 constexpr int64_t kMaxSlices = int64_t{1} << 12;
 

@@ -1,6 +1,6 @@
-// What a step typically brings each module, measured on a sample of batches,
-// and what a module's layers cost at such a size: what partitions are chosen
-// by, once a job.
+// The typical work of each module in a step, measured on a sample of batches,
+// and the cost of a module's layers at such a size. Partitions are chosen by
+// them, once per job.
 #ifndef PIPELOOM_PARTITION_BATCHING_TYPICAL_WORK_H_
 #define PIPELOOM_PARTITION_BATCHING_TYPICAL_WORK_H_
 
@@ -15,48 +15,52 @@
 
 namespace pipeloom::partition {
 
-// Of one module.
+// The typical work of one module.
 struct TypicalWork {
-  WorkShape total{};           // Of the whole sample.
-  int64_t microbatches = 0;    // That have work for it.
-  int64_t most_instances = 0;  // In one microbatch.
-  int64_t instances = 0;       // In one microbatch on average, rounded up.
+  WorkShape total{};           // Sum over the whole sample.
+  int64_t microbatches = 0;    // Microbatches with work for the module.
+  int64_t most_instances = 0;  // Most in one microbatch.
+  int64_t instances = 0;       // Mean per microbatch, rounded up.
   bool present() const { return microbatches > 0; }
-  // The mean shape of `count` instances. REQUIRES: present().
+  // Returns the mean shape of `count` instances. REQUIRES: present().
   WorkShape Of(int64_t count) const;
-  // Of a sub-microbatch of at most `size` instances; 0: of a microbatch.
+  // Returns the shape of a sub-microbatch of at most `size` instances; 0: of a
+  // microbatch.
   WorkShape OfSlice(int64_t size) const;
-  // Sub-microbatches of a typical microbatch.
+  // Returns the number of sub-microbatches of a typical microbatch.
   int64_t Slices(int64_t size) const;
 };
 
-// InvalidArgument: the sample is empty or has no work for the model.
+// Measures the sample. InvalidArgument: it is empty or has no work for the
+// model.
 absl::StatusOr<IdVector<ModuleId, TypicalWork>> MeasureTypicalWork(
     const JobSpec& job, const BatchMetadata& sample);
 
-// 1, 2, 3, 4, 6, 8, 12, 16, 24, ...: the sub-microbatch sizes that are tried.
+// Returns the next of the sub-microbatch sizes that are tried: 1, 2, 3, 4, 6,
+// 8, 12, 16, 24, ...
 int64_t NextSize(int64_t size);
 
-// Prices modules and layers on one rank, the first if none is said. Keeps
+// Prices of modules and layers on one rank, by default the first. Keeps
 // references.
 class LayerPricing {
  public:
   LayerPricing(const JobSpec& job, const emulator::StageCostModel& costs);
 
-  // Of the module's forward pass.
+  // Returns the time of the module's forward pass.
   Duration Forward(ModuleId module, const WorkShape& shape) const;
-  // Forward, backward and weight gradient.
+  // Returns the time of forward, backward and weight gradient.
   Duration AllPasses(ModuleId module, const WorkShape& shape) const;
-  // StageCost::least_load of all layers on rank 0.
+  // Returns StageCost::least_load of all layers on rank 0.
   Duration LeastLoad(ModuleId module, const WorkShape& shape) const;
   Duration AllPasses(ModuleId module, const WorkShape& shape,
                      RankId rank) const;
   Duration AllPasses(ModuleId module, LayerId layer,
                      const WorkShape& shape) const;
-  // What the module keeps for its backward.
+  // Returns the bytes that the module keeps for its backward.
   Bytes Activations(ModuleId module, const WorkShape& shape) const;
-  // By layer, AllPasses of a typical microbatch in sub-microbatches of `size`,
-  // in nanoseconds; of a module that the sample does not use, its parameters.
+  // Returns AllPasses of each layer for a typical microbatch in
+  // sub-microbatches of `size`, in nanoseconds; for a module that the sample
+  // does not use, the parameters of each layer.
   IdVector<LayerId, int64_t> SplitWeights(ModuleId module,
                                           const TypicalWork& work,
                                           int64_t size) const;
@@ -68,15 +72,16 @@ class LayerPricing {
 
   const JobSpec& job_;
   const emulator::StageCostModel& costs_;
-  IdVector<ModuleId, bool> trains_{};  // Itself or something before it.
+  IdVector<ModuleId, bool> trains_{};  // The module itself or one before it.
 };
 
-// DIP's rule for the size of a sub-microbatch: the smallest of NextSize whose
-// forward pass handles at least 95 % of the best instances per second.
+// Returns the size of a sub-microbatch by DIP's rule: the smallest of NextSize
+// whose forward pass handles at least 95 % of the best instances per second.
 int64_t EfficientSize(const LayerPricing& pricing, ModuleId module,
                       const TypicalWork& work);
 
-// Work of a layer by its parameters in matrix products; look-ups are none.
+// Returns the work of a layer by its parameters in matrix products; 0 for a
+// look-up.
 int64_t ParameterWeight(const LayerSpec& layer);
 
 }  // namespace pipeloom::partition

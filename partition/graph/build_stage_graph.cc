@@ -34,13 +34,13 @@ absl::Status CheckInputs(const JobSpec& job, const Partition& partition,
   return ValidateMemoryPolicy(options.memory, partition, microbatches);
 }
 
-// The tasks of one stage on one sub-microbatch; none where there is no such
-// pass.
+// The tasks of one stage on one sub-microbatch; none for passes that do not
+// exist.
 struct StageTasks {
   TaskId forward{};
   TaskId backward{};
   StagePairId pair{};
-  const StageCost* cost = nullptr;  // In the run's `costs`.
+  const StageCost* cost = nullptr;  // Into the run's `costs`.
 };
 
 // A module in one microbatch: sub-microbatch j's stages are
@@ -51,7 +51,7 @@ struct ModuleRun {
   bool trainable = false;
   bool fed_by_trainable = false;
   std::vector<StageTasks> tasks{};
-  std::vector<StageCostModel::CostRow> costs{};  // By sub-microbatch.
+  std::vector<StageCostModel::CostRow> costs{};  // Indexed by sub-microbatch.
   bool present() const { return num_subs > 0; }
   bool has_backward() const { return trainable || fed_by_trainable; }
 };
@@ -86,7 +86,7 @@ class GraphBuilder {
       fed_by_[edge.to].push_back(edge.from);
       feeds_[edge.from].push_back(edge.to);
     }
-    // A model may say twice that one module feeds another.
+    // A model may list an edge between two modules twice.
     for (const ModuleId m : model_.modules.ids()) {
       for (std::vector<ModuleId>* list : {&fed_by_[m], &feeds_[m]}) {
         std::sort(list->begin(), list->end());
@@ -128,7 +128,7 @@ class GraphBuilder {
   }
 
  private:
-  // Counts with a margin, and reserves.
+  // Counts tasks and edges with a margin, and reserves memory for them.
   absl::Status CheckSize() {
     const auto& subs = microbatches_.sub_microbatches;
     IdVector<ModuleId, int64_t> count(model_.modules.size(), 0);
@@ -163,7 +163,7 @@ class GraphBuilder {
     return absl::OkStatus();
   }
 
-  // The sub-microbatches [begin, end) are one microbatch's.
+  // Adds a microbatch, whose sub-microbatches are [begin, end).
   void AddMicrobatch(int32_t begin, int32_t end) {
     for (ModuleRun& run : runs_) run.num_subs = 0;
     for (int32_t i = begin; i < end; ++i) {
@@ -196,7 +196,7 @@ class GraphBuilder {
                         size_t stages) {
     return run.tasks[static_cast<size_t>(j) * stages + stage];
   }
-  // Whether the gradient goes on below the module's stage.
+  // Returns whether the gradient is passed on to before the module's stage.
   static bool NeedsInputGrad(const ModuleRun& run, size_t stage) {
     return run.fed_by_trainable || (run.trainable && stage > 0);
   }
@@ -252,7 +252,8 @@ class GraphBuilder {
     }
   }
 
-  // Sub-microbatch j of module m waits for the whole of what feeds it.
+  // Makes sub-microbatch j of module m wait for all output of the modules that
+  // feed it.
   void JoinForward(ModuleId m, int32_t j, TaskId task) {
     const int32_t parts = runs_[m].num_subs;
     for (const ModuleId from : fed_by_[m]) {
@@ -300,7 +301,8 @@ class GraphBuilder {
     }
   }
 
-  // The last stage of module m waits for the input gradient of all it feeds.
+  // Makes the last stage of module m wait for the input gradients of all
+  // modules it feeds.
   void JoinBackward(ModuleId m, const StageTasks& at) {
     for (const ModuleId to : feeds_[m]) {
       ModuleRun& consumer = runs_[to];
@@ -314,7 +316,8 @@ class GraphBuilder {
     }
   }
 
-  // Part `part` of `parts` of a stage's output, or of its gradient, crosses.
+  // Connects two tasks by part `part` of `parts` of a stage's output, or of its
+  // gradient.
   void Connect(TaskId from, TaskId to, const StageCost& output, int32_t part,
                int32_t parts) {
     Dependency edge{.from = from, .to = to};
@@ -335,8 +338,8 @@ class GraphBuilder {
     edges_.push_back(edge);
   }
 
-  // What stages without a backward hold while they run: input and output, less
-  // what of it goes to other ranks, which the edges hold.
+  // Sets the memory that stages without a backward hold while they run: input
+  // and output, less the part that goes to other ranks, which the edges hold.
   void SetTransients() {
     if (transients_.empty()) return;
     IdVector<TaskId, Bytes> crossing(tasks_.size());
@@ -349,14 +352,14 @@ class GraphBuilder {
     }
   }
 
-  // From a graph with everything kept to one of the policy.
+  // Changes the graph from everything kept to the policy.
   absl::Status ApplyPolicy(BuiltGraph* built) const {
     StepMemory memory;
     memory.pairs = built->pairs;
     memory.lists.push_back(
-        {MemoryCandidate{}});  // Of pairs without a backward.
+        {MemoryCandidate{}});  // The list of pairs without a backward.
     memory.form_of_list.push_back(PassForm::kFused);
-    // Equal choices for equal stages at equal shapes.
+    // Equal stages have equal choices at equal shapes.
     using Key = std::tuple<StageId, Fingerprint, bool, bool, int32_t>;
     std::map<Key, int32_t> known;
     for (const StagePairId id : built->pairs.ids()) {
@@ -404,7 +407,7 @@ class GraphBuilder {
   IdVector<ModuleId, bool> frozen_{};
   IdVector<ModuleId, std::vector<ModuleId>> fed_by_{};
   IdVector<ModuleId, std::vector<ModuleId>> feeds_{};
-  IdVector<ModuleId, ModuleRun> runs_{};  // Of the current microbatch.
+  IdVector<ModuleId, ModuleRun> runs_{};  // Runs in the current microbatch.
   IdVector<TaskId, Task> tasks_{};
   IdVector<EdgeId, Dependency> edges_{};
   IdVector<StagePairId, StagePair> pairs_{};

@@ -13,24 +13,27 @@
 
 namespace pipeloom::partition {
 
+// Options of BuildStageGraph().
 struct GraphOptions {
-  // A kWeightGrad task apart from kBackward; else one kBackward does both.
+  // Whether a kWeightGrad task is separate from kBackward; else one kBackward
+  // does both.
   bool split_backward = false;
-  // By stage pair. Empty: everything is kept.
+  // Memory choices, indexed by stage pair. Empty: everything is kept.
   MemoryPolicy memory{};
 };
 
+// The result of BuildStageGraph().
 struct BuiltGraph {
   StageGraph graph{};
-  Flops model_flops{};  // Of the step, without recomputation.
+  Flops model_flops{};  // For the step, without recomputation.
   IdVector<StagePairId, StagePair> pairs{};
 };
 
-// Rules of a step: a backbone microbatch needs the
+// Builds the graph of a step by these rules. A backbone microbatch needs the
 // forward of all its encoder sub-microbatches; an encoder's backward needs the
-// backbone's input gradient of its microbatch; a generator follows the
-// backbone the same way. Absent modules have no tasks, and what they would
-// have fed starts without them. A frozen module has no weight gradient, and no
+// backbone's input gradient of its microbatch; a generator follows the backbone
+// in the same way. Absent modules have no tasks, and the modules they would
+// have fed start without them. A frozen module has no weight gradient, and no
 // backward unless something trainable feeds it in that microbatch. Each rank's
 // RankSpec has the job's memory limit, its stages' static memory and its
 // epilogue.
@@ -38,22 +41,22 @@ struct BuiltGraph {
 // Tasks are numbered by microbatch: all forwards in data-flow order, then the
 // backwards in reverse, each weight gradient right after its input gradient.
 //
-// Memory: a forward takes the stage's activations and its backward gives them
-// back (a split one what the weight gradient does not need, which that gives
-// back). What recomputing and offloading make of that, layer by layer, is in
-// partition/graph/memory_candidates.h; offloading needs memory and time of its
+// Memory: a forward takes the stage's activations and its backward releases
+// them (a split one only what the weight gradient does not need, which releases
+// the rest). partition/graph/memory_candidates.h describes what recomputing and
+// offloading change, layer by layer; offloading needs memory and time of its
 // own. A stage without a backward holds its input and output while it runs;
-// what it sends to other ranks is the edges' (ir/plan/execution_plan.h). Over
-// the step every rank ends where it began.
+// what it sends to other ranks is accounted for by the edges
+// (ir/plan/execution_plan.h). Over the step every rank ends where it began.
 //
-// Transfers: a stage's output, and back its gradient, cross where the next
-// stage is on another rank; `payload` is one GPU's share. Where several
-// sub-microbatches wait for one output, each receives an equal part of it, so
-// the output crosses once. Dependencies inside a rank carry nothing.
+// Transfers: a stage's output, and back its gradient, cross if the next stage
+// is on another rank; `payload` is one GPU's share. If several sub-microbatches
+// wait for one output, each receives an equal part of it, so the output crosses
+// once. Dependencies inside a rank carry nothing.
 //
 // InvalidArgument: the parts do not fit together, a policy offloads more than
 // the host link can carry during the passes, or there are more than 2^24 tasks
-// or 2^26 dependencies. O(tasks + dependencies) besides the costs.
+// or 2^26 dependencies. O(tasks + dependencies) in addition to the costs.
 absl::StatusOr<BuiltGraph> BuildStageGraph(
     const emulator::StageCostModel& costs, const Partition& partition,
     const Microbatches& microbatches, const GraphOptions& options = {});

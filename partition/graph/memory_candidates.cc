@@ -31,14 +31,15 @@ Duration TimeOf(const StageCost& layer, OperatorGroups groups) {
   return time;
 }
 
-// Layers that the backward treats in one go, and what they hold.
+// Layers that the backward treats together, and the memory they hold.
 struct Segment {
   Bytes before{};  // When the backward begins; offloaded layers are back.
-  Bytes during{};  // The most while it goes through them.
-  Bytes after{};   // When it is through, for the weight gradient.
+  Bytes during{};  // The most while the backward is in them.
+  // When the backward is done with them, for the weight gradient.
+  Bytes after{};
 };
 
-// The most that all hold while the backward goes from last to first.
+// Returns the most that all hold while the backward goes from last to first.
 Bytes WalkBack(const std::vector<Segment>& segments) {
   Bytes live;
   for (const Segment& segment : segments) live += segment.before;
@@ -137,10 +138,10 @@ MemoryEffect LayerCosts::Effect(const MemoryChoice& choice,
 
 namespace {
 
-// By pair the candidate with the least key.
+// Returns the candidate with the least key for each pair.
 template <typename Key>
 MemorySelection Least(const StepMemory& memory, const Key& key) {
-  std::vector<int32_t> least;  // By list.
+  std::vector<int32_t> least;  // Indexed by list.
   for (const std::vector<MemoryCandidate>& list : memory.lists) {
     int32_t best = 0;
     for (int32_t j = 1; j < static_cast<int32_t>(list.size()); ++j) {
@@ -174,7 +175,7 @@ MemorySelection StepMemory::Lean(int64_t at_once) const {
 }
 
 MemorySelection StepMemory::Level(double share) const {
-  std::vector<int32_t> chosen;  // By list.
+  std::vector<int32_t> chosen;  // Indexed by list.
   for (const std::vector<MemoryCandidate>& list : lists) {
     const auto held = [](const MemoryCandidate& c) {
       return static_cast<double>(c.effect.held().count());
@@ -199,7 +200,7 @@ MemorySelection StepMemory::Level(double share) const {
 }
 
 MemorySelection StepMemory::Copied(Bytes largest) const {
-  std::vector<int32_t> chosen;  // By list.
+  std::vector<int32_t> chosen;  // Indexed by list.
   for (const std::vector<MemoryCandidate>& list : lists) {
     int32_t best = 0;
     for (int32_t j = 1; j < static_cast<int32_t>(list.size()); ++j) {
@@ -273,7 +274,7 @@ StepMemory MakeStepMemory(
   StepMemory memory;
   memory.pairs = pairs;
   memory.list_of.resize(pairs.size());
-  // Of pairs without a backward.
+  // The list of pairs without a backward.
   memory.lists.push_back({MemoryCandidate{}});
   memory.other_form.push_back(-1);
   memory.form_of_list.push_back(PassForm::kFused);

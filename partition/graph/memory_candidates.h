@@ -1,24 +1,24 @@
-// What keeping, recomputing and offloading cost: the memory choices of a step
+// Costs of keeping, recomputing and offloading: the memory choices of a step
 // with their times and bytes, for searches that choose among them.
 //
-// Time: a recomputed layer adds its forward to the backward, one that is
+// Time: a fully recomputed layer adds its forward to the backward, one that is
 // recomputed in part the time of its groups. Memory: a recomputed layer holds
 // its input, or what its groups leave. The backward goes through the layers
-// last to first; a layer's activations are whole for its own time only, those
-// of layers that share a checkpoint (MemoryChoice::period) for theirs. Layers
-// that it is through with hold what the weight gradient needs, if that is a
-// task of its own, else nothing. The backward's peak is the most on this walk.
-// An offloaded layer holds nothing between the copy out after the forward and
-// the copy back before the backward.
+// last to first; a layer's activations are whole only during its own time,
+// those of layers that share a checkpoint (MemoryChoice::period) during theirs.
+// Layers that are done hold what the weight gradient needs, if that is a
+// separate task, else nothing. The backward's peak is the most on this walk. An
+// offloaded layer holds nothing between the copy out after the forward and the
+// copy back before the backward.
 //
-// Copies run on one stream a direction beside compute, freeing as they go. A
-// choice whose copies last longer than the pass they belong to is not offered,
-// so no queue builds up: a copy is done at most the longest copy M of its rank
-// after its forward, begins at most M before its backward, and at any time no
-// more bytes are on the way, each way, than the rank's largest copy has. So
-// twice those bytes are set aside on the rank (RankMemory::overhead), and a
-// backward starts at least 2 M after its forward (the dependency's delay). Host
-// memory is taken to be enough.
+// Copies run on one stream per direction, overlapped with compute, and release
+// memory as they go. A choice whose copies last longer than the pass they
+// belong to is not offered, so no queue builds up: a copy is done at most the
+// longest copy M of its rank after its forward, begins at most M before its
+// backward, and at any time no more bytes are in flight, in each direction,
+// than the rank's largest copy has. So twice those bytes are reserved on the
+// rank (RankMemory::overhead), and a backward starts at least 2 M after its
+// forward (the dependency's delay). Host memory is assumed to be enough.
 #ifndef PIPELOOM_PARTITION_GRAPH_MEMORY_CANDIDATES_H_
 #define PIPELOOM_PARTITION_GRAPH_MEMORY_CANDIDATES_H_
 
@@ -49,59 +49,60 @@ struct StagePair {
   bool operator==(const StagePair&) const = default;
 };
 
-// How a pair's gradients are made (emulator/ops/op_graph.h, LayerOps). In a
+// The form of a pair's gradients (emulator/ops/op_graph.h, LayerOps). In a
 // graph with weight-gradient tasks those of fused pairs take no time and hold
 // nothing.
 enum class PassForm : uint8_t {
   kSplit,  // Input gradient, and the weight gradient any time after it.
-  kFused,  // Both in the backward.
+  kFused,  // Both gradients in the backward.
 };
 
-// The times and bytes that a choice gives a pair's tasks.
+// The times and bytes of a pair's tasks under a choice.
 struct MemoryEffect {
-  Duration backward{};     // Of the backward task, recomputation included.
-  Duration weight_grad{};  // 0 where fused.
+  Duration backward{};     // Time of the backward task, with recomputation.
+  Duration weight_grad{};  // 0 if fused.
   Duration extra{};        // Part of `backward` that is recomputation.
-  // How much other compute finds room in `backward` while the compute stream
-  // waits for collectives.
+  // How much other compute fits into `backward` while the compute stream waits
+  // for collectives.
   Duration gap{};
-  Duration copy{};  // To the host, and the same back.
+  Duration copy{};  // Time to the host; the same back.
   Bytes forward_alloc{};
-  Bytes forward_free{};  // What is offloaded.
+  Bytes forward_free{};  // Bytes that are offloaded.
   Bytes backward_alloc{};
   Bytes backward_free{};
   Bytes weight_grad_free{};
   bool operator==(const MemoryEffect&) const = default;
 
-  // From the forward's end to the backward's start.
+  // Returns the bytes held from the forward's end to the backward's start.
   Bytes held() const { return forward_alloc - forward_free; }
-  // While the backward runs.
+  // Returns the bytes held while the backward runs.
   Bytes backward_peak() const { return held() + backward_alloc; }
 };
 
-// A stage's layers at one shape, priced.
+// Prices of a stage's layers at one shape.
 class LayerCosts {
  public:
   LayerCosts(const emulator::StageCostModel& costs, const Stage& stage,
              const WorkShape& shape, bool needs_input_grad);
   bool operator==(const LayerCosts&) const = default;
 
-  // The layers one by one.
+  // Returns the costs of the single layers.
   absl::Span<const emulator::StageCost> layers() const { return layers_; }
-  // Of layer `index`, also where it keeps less.
+  // Returns the input of layer `index`, also if the layer keeps less.
   Bytes input(size_t index) const { return inputs_[index]; }
   Duration forward() const { return forward_; }
   // Returns the times and bytes of the pair's tasks. REQUIRES: the choice has
   // no layers or as many as the stage.
   MemoryEffect Effect(const MemoryChoice& choice, PassForm form) const;
-  // Whether the choice's copies are no longer than the passes they belong to.
+  // Returns whether the choice's copies are no longer than the passes they
+  // belong to.
   bool CopiesKeepUp(const MemoryEffect& effect) const {
     return effect.copy <= forward_ && effect.copy <= effect.backward;
   }
 
  private:
   std::vector<emulator::StageCost> layers_{};
-  std::vector<Bytes> inputs_{};  // By layer, also where it keeps less.
+  std::vector<Bytes> inputs_{};  // Input of each layer, also if it keeps less.
   // Sums over the layers.
   Duration forward_{};
   Duration backward_{};
@@ -112,13 +113,14 @@ class LayerCosts {
   Bandwidth host_bandwidth_{};
 };
 
+// A memory choice with its effect.
 struct MemoryCandidate {
   MemoryChoice choice{};
   MemoryEffect effect{};
   bool operator==(const MemoryCandidate&) const = default;
 };
 
-// A candidate index for each pair.
+// Index of a candidate for each pair.
 using MemorySelection = IdVector<StagePairId, int32_t>;
 // The form of each pair's passes.
 using FormSelection = IdVector<StagePairId, PassForm>;
@@ -128,38 +130,43 @@ struct StepMemory {
   IdVector<StagePairId, StagePair> pairs{};
   IdVector<StagePairId, int32_t> list_of{};  // Index into `lists`.
   std::vector<std::vector<MemoryCandidate>> lists{};
-  // By list: the list of the same candidates in the other form of the passes.
-  // -1: there is none, as the pair has no weight gradient of its own.
+  // For each list, the list of the same candidates in the other form of the
+  // passes; -1 if there is none, as the pair has no separate weight gradient.
   std::vector<int32_t> other_form{};
   std::vector<PassForm> form_of_list{};
 
+  // Returns the candidates of a pair.
   const std::vector<MemoryCandidate>& candidates(StagePairId pair) const {
     return lists[static_cast<size_t>(list_of[pair])];
   }
   const MemoryEffect& effect(StagePairId pair, int32_t candidate) const {
     return candidates(pair)[static_cast<size_t>(candidate)].effect;
   }
+  // Returns candidate 0 of every pair.
   MemorySelection KeepEverything() const {
     return MemorySelection(pairs.size(), 0);
   }
-  // By pair the candidate that holds least; ties: the least backward peak, then
-  // the fastest.
+  // Returns for each pair the candidate that holds least; ties: the smallest
+  // backward peak, then the fastest.
   MemorySelection MinMemory() const;
-  // By pair the candidate that needs least where `at_once` pairs like it are
-  // held on a rank and one of them runs its backward; ties: the fastest. Of 1
-  // what peaks least, of many what holds least. REQUIRES: at_once >= 1.
+  // Returns for each pair the candidate that needs least if `at_once` such
+  // pairs are held on a rank and one of them runs its backward; ties: the least
+  // held bytes, then the fastest. With 1 it has the lowest peak, with many it
+  // holds least. REQUIRES: at_once >= 1.
   MemorySelection Lean(int64_t at_once) const;
-  // By pair the candidate whose held bytes are nearest to `share` of the way
-  // from everything (0) to the least (1).
+  // Returns for each pair the candidate whose held bytes are nearest to `share`
+  // of the way from everything (0) to the least (1).
   MemorySelection Level(double share) const;
-  // By pair what holds least of that which costs no time beside a copy of at
-  // most `largest`; where there is none, everything is kept.
+  // Returns for each pair the candidate that holds least among those that
+  // recompute nothing and copy at most `largest`; everything is kept if there
+  // is none.
   MemorySelection Copied(Bytes largest) const;
+  // Returns whether some pair has more than one candidate.
   bool has_choices() const;
-  // The most that each pair can copy, in rising order, of those that can copy
-  // anything.
+  // Returns the most that each pair can copy, in ascending order, without pairs
+  // that can copy nothing.
   std::vector<Bytes> CopySizes() const;
-  // The same choices without those that copy.
+  // Returns the same choices without those that copy.
   StepMemory WithoutCopies() const;
   PassForm form(StagePairId pair) const {
     return form_of_list[static_cast<size_t>(list_of[pair])];
@@ -167,7 +174,7 @@ struct StepMemory {
   bool has_other_form(StagePairId pair) const {
     return other_form[static_cast<size_t>(list_of[pair])] >= 0;
   }
-  // The effect of the candidate if the pair's passes had the other form.
+  // Returns the effect of the candidate in the other form of the pair's passes.
   // REQUIRES: has_other_form(pair).
   const MemoryEffect& effect_in_other_form(StagePairId pair,
                                            int32_t candidate) const {
@@ -175,9 +182,10 @@ struct StepMemory {
     return lists[static_cast<size_t>(list)][static_cast<size_t>(candidate)]
         .effect;
   }
+  // Returns the form of each pair.
   FormSelection forms() const;
-  // Gives every pair the form that `forms` says, where it has both. Empty: none
-  // changes.
+  // Gives every pair that has both forms the form in `forms`. Empty: changes
+  // none.
   void SetForms(const FormSelection& forms);
   // Gives the pair's passes the other form. REQUIRES: has_other_form(pair).
   void SwitchForm(StagePairId pair) {
@@ -185,36 +193,38 @@ struct StepMemory {
   }
 };
 
-// `pairs`: BuiltGraph::pairs of the graph with everything kept, for these
-// microbatches. `choices`: by stage, what is offered for its pairs besides
-// keeping everything; what would not keep up with its copies at a pair's shape
-// is left out there. Pairs with a weight gradient of their own begin split.
-// O(pairs x layers x choices), less where shapes repeat.
+// Makes the choices of a step. `pairs`: BuiltGraph::pairs of the graph with
+// everything kept, for these microbatches. `choices`: offered for the pairs of
+// each stage in addition to keeping everything; a choice whose copies would not
+// keep up at the shape of a pair is left out there. Pairs with a separate
+// weight gradient begin split. O(pairs x layers x choices), less if shapes
+// repeat.
 StepMemory MakeStepMemory(
     const emulator::StageCostModel& costs, const Partition& partition,
     const Microbatches& microbatches,
     const IdVector<StagePairId, StagePair>& pairs,
     const IdVector<StageId, std::vector<MemoryChoice>>& choices);
 
-// The graph with the selection's times and bytes: the same that
-// BuildStageGraph makes of PolicyOf(memory, selection). `graph`: the one with
-// everything kept; its limits may have been changed. InvalidArgument: the times
-// add up to more than a StageGraph holds. O(tasks + edges).
+// Returns the graph with the times and bytes of the selection, equal to that
+// which BuildStageGraph makes of PolicyOf(memory, selection). `graph`: the one
+// with everything kept; its limits may have been changed. InvalidArgument: the
+// times add up to more than a StageGraph holds. O(tasks + edges).
 absl::StatusOr<StageGraph> ApplyMemory(const StageGraph& graph,
                                        const StepMemory& memory,
                                        const MemorySelection& selection);
 
-// The same for a plan whose own instructions carry the copies out: tasks take
-// and give back only what does not wait on the host, and nothing is delayed or
-// set aside.
+// Does the same for a plan whose own instructions carry out the copies: tasks
+// take and release only what does not wait on the host, and nothing is delayed
+// or reserved.
 absl::StatusOr<StageGraph> ApplyMemoryWithCopyTasks(
     const StageGraph& graph, const StepMemory& memory,
     const MemorySelection& selection);
 
-// Of WithoutCopies(), as one of `memory`.
+// Converts a selection of WithoutCopies() to one of `memory`.
 MemorySelection FromWithoutCopies(const StepMemory& memory,
                                   const MemorySelection& selection);
 
+// Returns the policy with the choices of a selection.
 MemoryPolicy PolicyOf(const StepMemory& memory,
                       const MemorySelection& selection);
 

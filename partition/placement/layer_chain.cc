@@ -8,7 +8,8 @@
 namespace pipeloom::partition {
 namespace {
 
-// A layer under this share of its module's heaviest is little work.
+// A layer with less than 1/8 of the weight of its module's heaviest is little
+// work.
 constexpr int64_t kLittle = 8;
 
 bool MayBeLittle(LayerKind kind) {

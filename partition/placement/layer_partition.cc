@@ -10,7 +10,7 @@
 namespace pipeloom::partition {
 namespace {
 
-// Whether runs of at most `most` cover the layers with at most `runs` of them.
+// Returns whether at most `runs` runs of at most `most` each cover the layers.
 // Fewer can always be cut further, as each run needs only one layer.
 bool Fits(absl::Span<const int64_t> weights, int32_t runs, int64_t most) {
   int32_t used = 1;
@@ -57,7 +57,8 @@ int64_t Slowed(int64_t weight, absl::Span<const double> slow, int32_t run) {
   return std::llround(static_cast<double>(weight) * slow[Index(run)]);
 }
 
-// As LeastLargestRun, by dynamic programming; -1 if there is no split.
+// Does the same as LeastLargestRun, by dynamic programming; -1 if there is no
+// split.
 int64_t LeastLargestAllowed(absl::Span<const int64_t> weights, int32_t runs,
                             absl::Span<const std::vector<bool>> allowed,
                             absl::Span<const double> slow) {
@@ -83,14 +84,15 @@ int64_t LeastLargestAllowed(absl::Span<const int64_t> weights, int32_t runs,
   return cost[Index(n)];
 }
 
-// The split with the least sum of squares of all with runs of at most `most`.
+// Returns the split with the least sum of squares among those with runs of at
+// most `most`.
 std::vector<int32_t> EvenestSplit(absl::Span<const int64_t> weights,
                                   int32_t runs, int64_t most,
                                   absl::Span<const std::vector<bool>> allowed,
                                   absl::Span<const double> slow) {
   const auto n = static_cast<int32_t>(weights.size());
   // cost[i] of run k: least sum of squares of the first i layers in k runs,
-  // each at most `most`. Doubles: squares of byte or nanosecond counts pass
+  // each at most `most`. Doubles: squares of byte or nanosecond counts exceed
   // 2^63, and a rounded tie is still broken the same way every time.
   constexpr double kImpossible = std::numeric_limits<double>::infinity();
   std::vector<double> cost(Index(n) + 1, kImpossible);

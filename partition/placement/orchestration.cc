@@ -12,14 +12,14 @@ namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
-// The best way to use at most so many GPUs.
+// The best way to use at most a given number of GPUs.
 struct Choice {
   double seconds = kNever;
   int32_t gpus = 0;
   int32_t option = -1;
 };
 
-// choice[g]: of an encoder or generator with at most g GPUs.
+// Sets choice[g] to that of an encoder or generator with at most g GPUs.
 void BestChoices(const UnitProblem& unit, int32_t gpus, int64_t replicas,
                  int32_t in_flight, double memory,
                  std::vector<Choice>* choices) {
@@ -113,7 +113,7 @@ absl::StatusOr<OrchestrationAnswer> Orchestrate(
       }
     }
   }
-  // The most promising first, so that most of the others need no look.
+  // The most promising first, so that most of the others can be skipped.
   std::stable_sort(
       layouts.begin(), layouts.end(),
       [](const Layout& a, const Layout& b) { return a.bound < b.bound; });
@@ -129,7 +129,7 @@ absl::StatusOr<OrchestrationAnswer> Orchestrate(
     const double rounds = static_cast<double>(problem.batch / layout.dp - 1);
     const double stage = option.seconds * problem.SlowestShare(layout.pp);
     if (best.has_value() && rest > 0) {
-      double rate = 0;  // GPU seconds of a microbatch, at least.
+      double rate = 0;  // Lower bound of the GPU seconds of a microbatch.
       for (const UnitProblem* unit : {&problem.encoder, &problem.generator}) {
         double least = kNever;
         for (const UnitOption& o : unit->options) {

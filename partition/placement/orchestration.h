@@ -1,6 +1,6 @@
-// How many GPUs, and in which layout, each part of a multimodal model gets when
-// the parts have GPUs of their own (disaggregated placement): the formulation
-// of DistTrain, SIGCOMM 2025, solved exactly in integers.
+// Numbers of GPUs and layouts for the parts of a multimodal model that have
+// GPUs of their own (disaggregated placement): the formulation of DistTrain,
+// SIGCOMM 2025, solved exactly in integers.
 //
 //   encoder unit -> backbone unit (a pipeline of pp stages, dp times) ->
 //   generator unit
@@ -20,8 +20,8 @@
 //
 // The paper enumerates tp and DP, relaxes x, y and z to reals, and rounds. Here
 // pp, x and z are enumerated as well: for each backbone layout the best split
-// of the rest is found in one pass, and layouts that cannot beat the best so
-// far by the backbone alone are passed over.
+// of the rest is found in one pass, and layouts whose backbone alone cannot
+// beat the best so far are skipped.
 #ifndef PIPELOOM_PARTITION_PLACEMENT_ORCHESTRATION_H_
 #define PIPELOOM_PARTITION_PLACEMENT_ORCHESTRATION_H_
 
@@ -37,28 +37,30 @@ namespace pipeloom::partition {
 struct UnitOption {
   int32_t tp = 1;
   bool recompute = false;
-  double seconds = 0;  // C: of a sample, forward and backward, on tp GPUs.
-  // Of one of tp GPUs that hold the whole unit.
+  double seconds = 0;  // C: forward and backward of a sample on tp GPUs.
+  // Bytes on one of tp GPUs that hold the whole unit.
   double weight_bytes = 0;      // Weights and gradients.
   double optimizer_bytes = 0;   // Before it is divided over replicas.
-  double activation_bytes = 0;  // Of a sample.
+  double activation_bytes = 0;  // Per sample.
 };
 
+// One unit with the ways to run it.
 struct UnitProblem {
   std::string name{};
   std::vector<UnitOption> options{};  // Empty: the model has no such unit.
 };
 
+// The three units and the GPUs for them.
 struct OrchestrationProblem {
   UnitProblem encoder{};
   UnitProblem backbone{};
   UnitProblem generator{};
   int32_t gpus = 0;
-  int64_t batch = 0;        // Samples of a step.
-  int32_t most_stages = 1;  // Of the backbone: its layers.
-  double memory_bytes = 0;  // Of a GPU; 0: no limit.
-  // Of the backbone cut into pp stages, [pp - 1]: the slowest stage's share of
-  // its time. Empty: 1 / pp, as if layers could be cut anywhere.
+  int64_t batch = 0;        // Samples per step.
+  int32_t most_stages = 1;  // Most stages of the backbone: its layers.
+  double memory_bytes = 0;  // Memory of a GPU; 0: no limit.
+  // Share of the slowest stage in the backbone's time if it is cut into pp
+  // stages, indexed by pp - 1. Empty: 1 / pp, with cuts anywhere.
   std::vector<double> slowest_share{};
   double SlowestShare(int32_t pp) const {
     const auto i = static_cast<size_t>(pp - 1);
@@ -66,15 +68,17 @@ struct OrchestrationProblem {
   }
 };
 
+// The GPUs and the layout of one unit.
 struct UnitAnswer {
   int32_t gpus = 0;
   int32_t tp = 0;
   int32_t dp = 0;
   int32_t pp = 0;
   bool recompute = false;
-  double seconds = 0;  // Of a microbatch: T.
+  double seconds = 0;  // Per microbatch: T.
 };
 
+// The layouts of all units. Times in seconds.
 struct OrchestrationAnswer {
   UnitAnswer encoder{};
   UnitAnswer backbone{};
@@ -85,24 +89,24 @@ struct OrchestrationAnswer {
   int32_t gpus() const { return encoder.gpus + backbone.gpus + generator.gpus; }
 };
 
-// The best of all integer answers; of equal ones the first by fewer GPUs of the
-// backbone. InvalidArgument: no backbone, no GPUs or no batch.
+// Returns the best of all integer answers; of equal ones the first by fewer
+// GPUs of the backbone. InvalidArgument: no backbone, no GPUs or no batch.
 // ResourceExhausted: nothing fits the memory. Deterministic; 1,296 GPUs and
 // 1,920 samples take some ten milliseconds.
 absl::StatusOr<OrchestrationAnswer> Orchestrate(
     const OrchestrationProblem& problem);
 
-// One placement for all units, as in Megatron-LM: the same tp and dp, an
-// encoder stage before and a generator stage after `stages` backbone stages, on
-// as many GPUs as that fills. ResourceExhausted: they are too few, or the
-// memory is.
+// Returns one placement for all units, as in Megatron-LM: the same tp and dp,
+// an encoder stage before and a generator stage after `stages` backbone stages,
+// on as many GPUs as that fills. ResourceExhausted: there are too few GPUs or
+// too little memory.
 absl::StatusOr<OrchestrationAnswer> MegatronStyle(
     const OrchestrationProblem& problem, int32_t tp, int32_t stages);
 
-// T of an encoder or generator on so many GPUs that serves `replicas` backbone
-// pipelines, each with `in_flight` microbatches between its forward and its
-// backward; infinite where tp does not divide the GPUs or the memory does not
-// suffice.
+// Returns T of an encoder or generator on `gpus` GPUs that serves `replicas`
+// backbone pipelines, each with `in_flight` microbatches between its forward
+// and its backward; infinite if tp does not divide the GPUs or the memory does
+// not suffice.
 double UnitSeconds(const UnitOption& option, int32_t gpus, int64_t replicas,
                    int32_t in_flight, double memory_bytes);
 

@@ -32,7 +32,8 @@ const PartitionRules::OwnRanks* OwnRanksOf(const JobSpec& job, ModuleId m) {
   return nullptr;
 }
 
-// A rule's layers with the module by id and the first layer from 0.
+// The layers of a rule, with the module's id and the first layer counted from
+// 0.
 struct Range {
   ModuleId module{};
   int32_t first = 0;
@@ -57,7 +58,7 @@ int32_t ResolveRank(const JobSpec& job, int32_t rank) {
   return rank < 0 ? job.parallel.pp + rank : rank;
 }
 
-// Units that a rule keeps together become one.
+// Merges units that a rule keeps together.
 void MergeUnits(const JobSpec& job, std::vector<LayerUnit>* units) {
   for (const PartitionRules::Together& rule : job.partition.together) {
     for (const PartitionRules::Layers& layers : rule.layers) {
@@ -248,8 +249,8 @@ absl::StatusOr<PartitionRecipe> PartitionBuilder::FeasibleRule() const {
   return by_rule.status();
 }
 
-// The module whose chain a module with too few layers joins: its consumer's,
-// else its producer's, else its own.
+// Returns the module whose chain a module with too few layers joins: its
+// consumer's, else its producer's, else its own.
 ModuleId PartitionBuilder::HostOf(ModuleId module,
                                   const IdVector<ModuleId, bool>& hosts) const {
   for (ModuleId m = module;;) {  // Towards larger ids.
@@ -471,7 +472,8 @@ absl::StatusOr<Partition> PartitionBuilder::Build(
   Partition partition;
   if (cut) partition = ToPartition(chains, recipe);
   if (cut && CheckPartitionRules(job(), partition).ok()) return partition;
-  // Rules that leave the rank open get the one that is best for all so far.
+  // Rules that leave the rank open get the one that is best for all rules so
+  // far.
   for (size_t i = 0; i < rules.size(); ++i) {
     if (rules[i].rank.has_value() || rules[i].layers.size() < 2) continue;
     std::optional<int64_t> least;

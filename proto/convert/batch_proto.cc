@@ -9,16 +9,18 @@
 namespace pipeloom::convert {
 namespace {
 
-// Those of the batch files (formats/job/batch_reader.cc): beyond is a mistake.
+// Limits of the batch files (formats/job/batch_reader.cc); a larger value is a
+// mistake.
 constexpr int64_t kMaxTextTokens = 100'000'000;
 constexpr int64_t kMaxSide = 100'000;  // px
 constexpr int64_t kMaxFrames = 100'000'000;
 constexpr double kMaxSeconds = 1e7;
 
-// Where in the message a number stands; made to text only for an error.
+// The place of a number in the message; made into text only for an error.
 struct Place {
   int sample = 0;
-  const char* list = "";  // "images"; empty: a field of the sample itself.
+  // Such as "images"; empty: a field of the sample itself.
+  const char* list = "";
   int index = 0;
 };
 

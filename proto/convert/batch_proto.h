@@ -1,4 +1,4 @@
-// BatchMetadata <-> pipeloom.v1.BatchMetadata.
+// Conversion of BatchMetadata to and from pipeloom.v1.BatchMetadata.
 #ifndef PIPELOOM_PROTO_CONVERT_BATCH_PROTO_H_
 #define PIPELOOM_PROTO_CONVERT_BATCH_PROTO_H_
 
@@ -10,19 +10,22 @@
 
 namespace pipeloom::convert {
 
+// Convert values to messages.
 v1::SampleMetadata ToProto(const SampleMetadata& sample);
 v1::BatchMetadata ToProto(const BatchMetadata& batch);
 
+// Most samples and items of a batch that FromProto accepts.
 struct BatchLimits {
   int64_t samples = 1'000'000;
   // Images, clips and recordings of all samples together.
   int64_t items = 4'000'000;
 };
 
-// InvalidArgument names the field and value: a size that is negative, beyond
-// what the batch files may hold, or not finite, or an image without sides.
-// ResourceExhausted: more samples or items than `limits` allows, found out
-// before anything is copied. An empty batch is valid. O(samples + items).
+// Converts a message. InvalidArgument names the field and value: a size that is
+// negative, beyond what the batch files may hold, or not finite, or an image
+// without sides. ResourceExhausted: more samples or items than `limits` allows;
+// this is checked before anything is copied. An empty batch is valid. O(samples
+// + items).
 absl::StatusOr<BatchMetadata> FromProto(const v1::BatchMetadata& proto,
                                         const BatchLimits& limits = {});
 

@@ -3,7 +3,8 @@
 namespace pipeloom::convert {
 namespace {
 
-// The messages' enums are ours with 0 for unspecified in front.
+// Converts an enum of ours to that of the messages, which has one value more, 0
+// for unspecified, in front.
 template <typename Proto, typename Ours>
 Proto Shifted(Ours value) {
   return static_cast<Proto>(static_cast<int>(value) + 1);
@@ -108,7 +109,7 @@ void SetDevice(const DeviceSpec& device, v1::DeviceSpec* proto) {
   d.set_source(device.source);
 }
 
-// What is as usual is left out.
+// Sets the fields of network and node groups that differ from their defaults.
 void SetNetwork(const ClusterSpec& cluster, v1::ClusterSpec* proto) {
   if (cluster.domain != DomainSpec{}) {
     v1::DomainSpec& domain = *proto->mutable_domain();

@@ -1,5 +1,6 @@
-// JobSpec, ModelSpec and ClusterSpec -> pipeloom.v1. The way back is that of
-// the JOB files, whose JSON is these messages': service/core/job_request.h.
+// Conversion of JobSpec, ModelSpec and ClusterSpec to pipeloom.v1. The way back
+// is through the reader of JOB files, whose JSON these messages are:
+// service/core/job_request.h.
 #ifndef PIPELOOM_PROTO_CONVERT_JOB_PROTO_H_
 #define PIPELOOM_PROTO_CONVERT_JOB_PROTO_H_
 
@@ -12,11 +13,11 @@
 
 namespace pipeloom::convert {
 
-// REQUIRES of all three: valid, names are UTF-8. Equal layers that stand next
-// to each other become one group.
+// Convert values to messages. Consecutive equal layers become one group.
+// REQUIRES of all three: valid, names are UTF-8.
 v1::ModelSpec ToProto(const ModelSpec& model);
 v1::ClusterSpec ToProto(const ClusterSpec& cluster);
-// With model and cluster in full.
+// Returns a message that holds model and cluster in full.
 v1::Job ToProto(const JobSpec& job);
 
 }  // namespace pipeloom::convert

@@ -3,7 +3,8 @@
 namespace pipeloom::convert {
 namespace {
 
-// The messages' enums are ours with 0 for unspecified in front.
+// Converts an enum of ours to that of the messages, which has one value more, 0
+// for unspecified, in front.
 template <typename Proto, typename Ours>
 Proto Shifted(Ours value) {
   return static_cast<Proto>(static_cast<int>(value) + 1);

@@ -38,7 +38,8 @@ void SetInstruction(const Instruction& from, v1::Instruction* to) {
       from);
 }
 
-// One rank's instruction; checks that what it names exists in the graph.
+// A converter of instructions that checks that the tasks and edges they name
+// are in the graph.
 class InstructionReader {
  public:
   explicit InstructionReader(const StageGraph& graph) : graph_(graph) {}

@@ -1,4 +1,4 @@
-// ExecutionPlan <-> pipeloom.v1.ExecutionPlan.
+// Conversion of ExecutionPlan to and from pipeloom.v1.ExecutionPlan.
 #ifndef PIPELOOM_PROTO_CONVERT_PLAN_PROTO_H_
 #define PIPELOOM_PROTO_CONVERT_PLAN_PROTO_H_
 
@@ -10,16 +10,17 @@
 
 namespace pipeloom::convert {
 
-// With format, version and checksum filled in. REQUIRES: names are UTF-8.
+// Convert values to messages; that of a plan has format, version and checksum
+// filled in. REQUIRES: names are UTF-8.
 v1::ExecutionPlan ToProto(const ExecutionPlan& plan);
 v1::Program ToProto(const std::vector<Instruction>& program);
 v1::LossShare ToProto(const LossShare& share);
 v1::LossTotal ToProto(const LossTotal& total);
 
-// InvalidArgument names the field and value: another format or version, a
-// number that is negative or not finite, an index out of range, an instruction
-// that is not set, or a checksum that is not the content's. Whether the plan
-// can run is ValidateExecutionPlan's question, not this one's.
+// Converts a message. InvalidArgument names the field and value: another format
+// or version, a number that is negative or not finite, an index out of range,
+// an instruction that is not set, or a checksum that differs from that of the
+// content. Does not check that the plan can run, as ValidateExecutionPlan does.
 absl::StatusOr<ExecutionPlan> FromProto(const v1::ExecutionPlan& proto);
 
 }  // namespace pipeloom::convert

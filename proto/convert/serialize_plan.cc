@@ -17,12 +17,12 @@ using ::google::protobuf::io::CodedOutputStream;
 using ::google::protobuf::io::StringOutputStream;
 using Wire = ::google::protobuf::internal::WireFormatLite;
 
-// ExecutionPlan.format as it stands on the wire: tag, length, text.
+// Encoding of ExecutionPlan.format: tag, length, text.
 constexpr absl::string_view kBeginning("\x0a\x0dpipeloom.plan");
 
-// Counts the fields of a plan and, inside its graph and programs, their
-// fields: an empty task takes 2 bytes of a file but 100 bytes of memory.
-// False if the bytes are no message or there are more than *left.
+// Counts the fields of a plan and, inside its graph and programs, their fields:
+// an empty task takes 2 bytes of a file but 100 bytes of memory. Returns false
+// if the bytes are not a message or there are more than *left fields.
 bool CountFields(CodedInputStream* input, bool descend, int64_t* left) {
   while (const uint32_t tag = input->ReadTag()) {
     if (--*left < 0) return false;
@@ -74,7 +74,7 @@ absl::StatusOr<ExecutionPlan> ParsePlan(absl::string_view bytes) {
   if (left < 0) {
     return refuse(absl::StrFormat("it has over %d items", kMaxPlanItems));
   }
-  // A failed parse must not write to stderr on its own.
+  // Keeps a failed parse from writing to stderr.
   const google::protobuf::LogSilencer silencer;
   v1::ExecutionPlan proto;
   if (!counted || !proto.ParseFromArray(bytes.data(), size)) {

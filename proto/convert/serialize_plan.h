@@ -1,4 +1,4 @@
-// Plans as bytes: what plan.pb files hold and the service sends.
+// Plans as bytes, in plan.pb files and in messages of the service.
 #ifndef PIPELOOM_PROTO_CONVERT_SERIALIZE_PLAN_H_
 #define PIPELOOM_PROTO_CONVERT_SERIALIZE_PLAN_H_
 
@@ -11,16 +11,17 @@
 
 namespace pipeloom::convert {
 
-// What ParsePlan reads at most: bytes, and ranks, modules, tasks, edges,
-// programs and instructions together. A million tasks fit.
+// Limits of ParsePlan: bytes, and the sum of ranks, modules, tasks, edges,
+// programs and instructions. A million tasks fit.
 inline constexpr int64_t kMaxPlanBytes = int64_t{256} << 20;
 inline constexpr int64_t kMaxPlanItems = int64_t{16} << 20;
 
-// The same plan gives the same bytes. REQUIRES: names are UTF-8.
+// Serializes a plan. Equal plans give equal bytes. REQUIRES: names are UTF-8.
 std::string SerializePlan(const ExecutionPlan& plan);
 
-// InvalidArgument says that the bytes are no plan, were cut off or changed, or
-// that the plan is too large; that is found out before memory is spent on it.
+// Parses a plan. InvalidArgument says that the bytes are not a plan, were cut
+// off or changed, or that the plan is too large; this is found before memory is
+// allocated for it.
 absl::StatusOr<ExecutionPlan> ParsePlan(absl::string_view bytes);
 
 }  // namespace pipeloom::convert

@@ -1,4 +1,5 @@
-// StageGraph <-> pipeloom.v1.StageGraph, exact to the nanosecond.
+// Conversion of StageGraph to and from pipeloom.v1.StageGraph, exact to the
+// nanosecond.
 #ifndef PIPELOOM_PROTO_CONVERT_STAGE_GRAPH_PROTO_H_
 #define PIPELOOM_PROTO_CONVERT_STAGE_GRAPH_PROTO_H_
 
@@ -8,13 +9,14 @@
 
 namespace pipeloom::convert {
 
+// Convert values to messages.
 v1::StageGraph ToProto(const StageGraph& graph);
 v1::RankSpec ToProto(const RankSpec& rank);
 v1::Task ToProto(const Task& task);
 v1::Dependency ToProto(const Dependency& edge);
 
-// InvalidArgument names the field and value: an unknown kind, or what
-// StageGraph::Create refuses.
+// Converts a message. InvalidArgument names the field and value: an unknown
+// kind, or what StageGraph::Create refuses.
 absl::StatusOr<StageGraph> FromProto(const v1::StageGraph& proto);
 
 }  // namespace pipeloom::convert

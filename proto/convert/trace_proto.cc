@@ -9,10 +9,11 @@ namespace pipeloom::convert {
 namespace {
 
 constexpr int kVersion = 1;
-// Readers of a trace keep something for every rank, spans or not.
+// Readers of a trace keep data for every rank, with or without spans.
 constexpr int kMaxRanks = 1 << 20;
 
-// The messages' enums are ours with 0 for unspecified in front.
+// Converts an enum of ours to that of the messages, which has one value more, 0
+// for unspecified, in front.
 template <typename Proto, typename Ours>
 Proto Shifted(Ours value) {
   return static_cast<Proto>(static_cast<int>(value) + 1);

@@ -16,12 +16,12 @@
 #include "ir/plan/schedule.h"
 #include "partition/batching/batch_split.h"
 #include "partition/graph/build_stage_graph.h"
+#include "planner/job/job_planner.h"
 #include "planner/orders/one_f_one_b.h"
 #include "planner/orders/virtual_pipeline.h"
 #include "planner/step/lower_plan.h"
 #include "planner/step/plan_step.h"
 #include "planner/strategies/registry.h"
-#include "planner/strategy.h"
 #include "proto/convert/plan_proto.h"
 #include "tests/support/random_problem.h"
 #include "tests/support/small_job.h"
@@ -109,15 +109,13 @@ struct Prepared {
   explicit Prepared(int64_t microbatches) {
     job.training.microbatches = static_cast<int32_t>(microbatches);
     batch = testing::RandomBatch(1, 4000, 6);
-    costs = std::make_unique<emulator::StageCostModel>(job);
-    strategy = Must(planner::MakeStrategy("pipeloom"));
-    prepared = Must(planner::PrepareJob(*strategy, *costs, batch));
+    made = Must(planner::JobPlanner::Create(job, batch));
+    prepared = made->prepared();
     packed = Must(partition::PackStep(job, batch, 0));
   }
   JobSpec job = testing::SmallVlmJob();
   BatchMetadata batch{};
-  std::unique_ptr<emulator::StageCostModel> costs{};
-  std::unique_ptr<planner::Strategy> strategy{};
+  std::unique_ptr<planner::JobPlanner> made{};
   planner::PreparedJob prepared{};
   partition::PackedStep packed{};
 };
@@ -138,8 +136,8 @@ void BM_BuildStageGraph(benchmark::State& state) {
       partition::SplitMicrobatches(p.job, p.packed, 0, p.prepared.partition));
   int64_t tasks = 0;
   for (auto _ : state) {
-    tasks += Must(partition::BuildStageGraph(*p.costs, p.prepared.partition,
-                                             microbatches))
+    tasks += Must(partition::BuildStageGraph(
+                      *p.prepared.costs, p.prepared.partition, microbatches))
                  .graph.num_tasks();
   }
   state.SetItemsProcessed(tasks);

@@ -1,6 +1,7 @@
 # cmake --install: the binary, its data next to it (bin/../share/pipeloom),
 # headers, libraries and find_package(pipeloom).
 include(CMakePackageConfigHelpers)
+include(PipeloomPublicHeaders)
 
 get_property(pipeloom_libraries GLOBAL PROPERTY PIPELOOM_LIBRARIES)
 install(TARGETS ${pipeloom_libraries} pipeloom_options EXPORT pipeloom_targets
@@ -15,7 +16,7 @@ install(
 foreach(folder base ir adapters emulator partition planner runtime formats proto)
   install(
     DIRECTORY ${PROJECT_SOURCE_DIR}/${folder}
-    DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/pipeloom
+    DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/pipeloom/detail
     FILES_MATCHING
     PATTERN "*.h"
     PATTERN "*.proto"
@@ -23,9 +24,10 @@ foreach(folder base ir adapters emulator partition planner runtime formats proto
 endforeach()
 install(
   DIRECTORY ${PROJECT_BINARY_DIR}/proto/pipeloom
-  DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/pipeloom
+  DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/pipeloom/detail
   FILES_MATCHING
   PATTERN "*.pb.h")
+pipeloom_install_public_headers(${CMAKE_INSTALL_INCLUDEDIR}/pipeloom)
 
 foreach(folder jobs models clusters batches profiles)
   install(DIRECTORY ${PROJECT_SOURCE_DIR}/workloads/${folder}

@@ -34,8 +34,10 @@ endif()
 
 add_library(pipeloom_options INTERFACE)
 target_include_directories(
-  pipeloom_options INTERFACE "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>"
-                             "$<INSTALL_INTERFACE:include/pipeloom>")
+  pipeloom_options
+  INTERFACE "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>"
+            "$<INSTALL_INTERFACE:include>"
+            "$<INSTALL_INTERFACE:include/pipeloom/detail>")
 target_compile_features(pipeloom_options INTERFACE cxx_std_20)
 
 # Our warnings are for our own compilation only, not for users of the headers.

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# The rules of language that a program can check: words that documents do not
-# use, and how long the documents may be together.
+# The rules of language that a program can check: words that documents and code
+# do not use, words that no comment begins with, and how long the documents may
+# be together.
 # usage: words.sh SOURCE_DIR
 #
 # What does not count: tables of measured figures and the table of rooms, which
@@ -41,18 +42,51 @@ check_length() {
   fi
 }
 
-# The same words in comments of the code. Not called yet: the code still has
-# them; to be called when it has not.
+code_files() {
+  git ls-files '*.h' '*.cc' '*.proto' '*.py' '*.sh' '*.cmake' \
+    '*CMakeLists.txt' | grep -v '^tests/words.sh$'
+}
+
+# The same words in the code, its comments and its texts.
+check_code() {
+  local found
+  mapfile -t files < <(code_files)
+  found=$(banned_in "${files[@]}")
+  if [ -n "$found" ]; then
+    printf 'words that code does not use:\n%s\n' "$found"
+    status=1
+  fi
+}
+
+# Comments that begin with a word after which readers have to guess the subject.
 check_comments() {
   local found
-  found=$(git ls-files '*.h' '*.cc' | xargs grep -nE '//' |
-    sed -E 's#^([^:]+:[0-9]+):.*//#\1: //#' | grep -Eiw "$BANNED" || true)
+  mapfile -t files < <(code_files)
+  found=$(awk '
+    FNR == 1 { inside = 0 }
+    {
+      text = ""
+      comment = match($0, /^[ \t]*(\/\/+|#) ?/)
+      if (comment) {
+        if (!inside) text = substr($0, RLENGTH + 1)
+      } else if (match($0, /[^:"]\/\/ +/)) {
+        text = substr($0, RSTART + RLENGTH)
+      } else if (match($0, /^[ \t]*"""/)) {
+        text = substr($0, RSTART + RLENGTH)
+      }
+      if (text ~ /^(What|Of|By|As if)([^a-zA-Z]|$)/) {
+        print FILENAME ":" FNR ": " text
+      }
+      inside = comment
+    }' "${files[@]}")
   if [ -n "$found" ]; then
-    printf 'words that comments do not use:\n%s\n' "$found"
+    printf 'comments that begin with What, Of, By or As if:\n%s\n' "$found"
     status=1
   fi
 }
 
 check_documents
 check_length
+check_code
+check_comments
 exit "$status"

@@ -9,10 +9,10 @@
 #include "cli/input/learned_file.h"
 #include "cli/input/plan_file.h"
 #include "cli/input/planned_step.h"
+#include "cli/input/planner_input.h"
 #include "emulator/cost/profile_cost.h"
 #include "formats/job/spec_loader.h"
 #include "planner/strategies/registry.h"
-#include "planner/strategy.h"
 
 namespace pipeloom::cli {
 
@@ -55,15 +55,11 @@ absl::StatusOr<SourcedPlan> GetPlan(const PlanSource& source,
   PIPELOOM_ASSIGN_OR_RETURN(const std::string name, OneArgument(args, "JOB"));
   PIPELOOM_ASSIGN_OR_RETURN(const JobInput input,
                             ReadJobInput(name, source.job, context));
-  PIPELOOM_ASSIGN_OR_RETURN(const std::unique_ptr<planner::Strategy> strategy,
-                            planner::MakeStrategy(source.schedule.value_or(
-                                input.job.search.schedule)));
   PIPELOOM_ASSIGN_OR_RETURN(const auto packed, PackSteps(input, 1, context));
-  emulator::StageCostModel costs(input.job, CostsOf(input));
-  PIPELOOM_RETURN_IF_ERROR(ApplyLearned(source.learned, &costs));
   PIPELOOM_ASSIGN_OR_RETURN(
-      const planner::PreparedJob prepared,
-      planner::PrepareJob(*strategy, costs, SampleOf(input.batch)));
+      const auto planner,
+      PlannerOf(input, source.schedule.value_or(""), source.learned));
+  const planner::PreparedJob& prepared = planner->prepared();
   DensityByStep by_step(prepared, input, densities,
                         [&](emulator::StageCostModel* sparse) {
                           return ApplyLearned(source.learned, sparse);
@@ -85,7 +81,7 @@ absl::StatusOr<SourcedPlan> GetPlan(const PlanSource& source,
       emulator::UpdatesOf(input.job, prepared.partition, *CostsOf(input));
   sourced.gpus_per_rank = input.job.parallel.gpus_per_rank();
   sourced.host_bandwidth = input.job.cluster.device.host_bandwidth;
-  sourced.network = costs.Network();
+  sourced.network = planner->costs().Network();
   sourced.jitter = input.job.cluster.jitter;
   sourced.missing_lookups =
       emulator::MissingLookups(input.job, *CostsOf(input));

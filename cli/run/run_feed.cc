@@ -13,8 +13,8 @@
 #include "cli/input/learned_file.h"
 #include "cli/input/plan_file.h"
 #include "cli/input/planned_step.h"
+#include "cli/input/planner_input.h"
 #include "planner/strategies/registry.h"
-#include "planner/strategy.h"
 
 namespace pipeloom::cli {
 namespace {
@@ -26,25 +26,17 @@ struct StepPlanner {
   PlanSource source{};
   Context context{};
   JobInput input{};
-  std::unique_ptr<planner::Strategy> strategy{};
-  std::unique_ptr<emulator::StageCostModel> costs{};
-  planner::PreparedJob prepared{};
+  std::unique_ptr<planner::JobPlanner> planner{};
   std::vector<partition::PackedStep> packed{};
 
   // Reads the job and makes it ready.
   absl::Status Prepare(const std::vector<std::string>& args, int64_t steps) {
     PIPELOOM_ASSIGN_OR_RETURN(const std::string name, OneArgument(args, "JOB"));
     PIPELOOM_ASSIGN_OR_RETURN(input, ReadJobInput(name, source.job, context));
-    PIPELOOM_ASSIGN_OR_RETURN(
-        strategy, planner::MakeStrategy(
-                      source.schedule.value_or(input.job.search.schedule)));
     PIPELOOM_ASSIGN_OR_RETURN(packed, PackSteps(input, steps, context));
-    costs =
-        std::make_unique<emulator::StageCostModel>(input.job, CostsOf(input));
-    PIPELOOM_RETURN_IF_ERROR(ApplyLearned(source.learned, costs.get()));
     PIPELOOM_ASSIGN_OR_RETURN(
-        prepared,
-        planner::PrepareJob(*strategy, *costs, SampleOf(input.batch)));
+        planner,
+        PlannerOf(input, source.schedule.value_or(""), source.learned));
     return absl::OkStatus();
   }
 
@@ -57,7 +49,8 @@ struct StepPlanner {
     Progress progress(context, "planning", 1);
     PIPELOOM_ASSIGN_OR_RETURN(
         const PlannedStep planned,
-        PlanReplicas(prepared, packed[static_cast<size_t>(step)], step,
+        PlanReplicas(planner->prepared(), packed[static_cast<size_t>(step)],
+                     step,
                      /*replicas=*/1, settings, context, progress));
     return std::make_shared<const ExecutionPlan>(planned.replicas.front().plan);
   }
@@ -66,9 +59,10 @@ struct StepPlanner {
     Progress progress(context, "planning", input.replicas);
     PIPELOOM_ASSIGN_OR_RETURN(
         const PlannedStep planned,
-        PlanReplicas(prepared, packed[static_cast<size_t>(step)], step,
-                     input.replicas, Settle(source.search, input.job.search),
-                     context, progress));
+        PlanReplicas(planner->prepared(), packed[static_cast<size_t>(step)],
+                     step, input.replicas,
+                     Settle(source.search, input.job.search), context,
+                     progress));
     return std::make_shared<const ExecutionPlan>(planned.slowest().plan);
   }
 };
@@ -147,7 +141,7 @@ absl::StatusOr<runtime::PlanFeed> MakeServiceFeed(
   job.search.evaluations = settings.evaluations.value_or(0);
   PIPELOOM_ASSIGN_OR_RETURN(
       std::unique_ptr<PlanFollower> follower,
-      PlanFollower::Start(service, job, planner->prepared.partition));
+      PlanFollower::Start(service, job, planner->planner->partition()));
   auto plans = std::make_shared<FollowedPlans>(std::move(planner),
                                                std::move(follower), counts);
   return runtime::PlanFeed(

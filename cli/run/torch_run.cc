@@ -20,12 +20,12 @@
 #include "cli/input/learned_file.h"
 #include "cli/input/plan_file.h"
 #include "cli/input/planned_step.h"
+#include "cli/input/planner_input.h"
 #include "cli/run/run_module.h"
 #include "cli/run/run_ranks.h"
 #include "cli/run/torch_times.h"
 #include "partition/batching/step_instances.h"
 #include "planner/strategies/registry.h"
-#include "planner/strategy.h"
 #include "proto/convert/serialize_plan.h"
 #include "runtime/torch/torch_message.h"
 #include "runtime/torch/torch_trainer.h"
@@ -268,13 +268,9 @@ absl::Status Train(const TorchRun& run, runtime::TorchEntryPoint make_trainer,
   input.replicas = 1;
   const JobSpec& job = input.job;
   PIPELOOM_ASSIGN_OR_RETURN(
-      const std::unique_ptr<planner::Strategy> strategy,
-      planner::MakeStrategy(run.source.schedule.value_or(job.search.schedule)));
-  emulator::StageCostModel costs(job, CostsOf(input));
-  PIPELOOM_RETURN_IF_ERROR(ApplyLearned(run.source.learned, &costs));
-  PIPELOOM_ASSIGN_OR_RETURN(
-      const planner::PreparedJob prepared,
-      planner::PrepareJob(*strategy, costs, SampleOf(input.batch)));
+      const auto planner,
+      PlannerOf(input, run.source.schedule.value_or(""), run.source.learned));
+  const planner::PreparedJob& prepared = planner->prepared();
 
   runtime::TorchSetup setup{.model = job.model,
                             .partition = prepared.partition,
@@ -293,9 +289,10 @@ absl::Status Train(const TorchRun& run, runtime::TorchEntryPoint make_trainer,
     context.print(absl::StrFormat(
         "%s, schedule %s: %d parameters on %d ranks (%s, torch device on %s in "
         "%s), scale %d\n\n",
-        job.name, std::string(strategy->name()), (*trainer)->NumParameters(),
-        job.parallel.pp, RanksInWords(run.transport), run.flags.place,
-        run.flags.precision, run.flags.scale));
+        job.name, std::string(planner->strategy().name()),
+        (*trainer)->NumParameters(), job.parallel.pp,
+        RanksInWords(run.transport), run.flags.place, run.flags.precision,
+        run.flags.scale));
     context.print(absl::StrFormat(kRow, "step", "loss", "predicted", "measured",
                                   "error", "undisturbed", "error"));
   }

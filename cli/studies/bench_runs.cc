@@ -12,6 +12,7 @@
 #include "cli/console/progress.h"
 #include "cli/input/job_input.h"
 #include "cli/input/planned_step.h"
+#include "cli/input/planner_input.h"
 #include "cli/studies/bench_journal.h"
 #include "formats/job/spec_loader.h"
 #include "planner/bounds/lower_bound.h"
@@ -174,17 +175,13 @@ absl::Status RunOnJob(const formats::JobProblem& problem,
                             ReadJobInput(problem.job, flags, quiet));
   PIPELOOM_ASSIGN_OR_RETURN(const auto packed,
                             PackSteps(input, problem.steps, quiet));
-  const emulator::StageCostModel costs(input.job, CostsOf(input));
-  PIPELOOM_ASSIGN_OR_RETURN(const auto strategy,
-                            planner::MakeStrategy(row->schedule));
-  PIPELOOM_ASSIGN_OR_RETURN(
-      const planner::PreparedJob prepared,
-      planner::PrepareJob(*strategy, costs, SampleOf(input.batch)));
+  PIPELOOM_ASSIGN_OR_RETURN(const auto planner,
+                            PlannerOf(input, row->schedule));
   std::vector<PlannedStep> steps;
   for (size_t s = 0; s < packed.size(); ++s) {
     PIPELOOM_ASSIGN_OR_RETURN(
         PlannedStep planned,
-        PlanReplicas(prepared, packed[s], static_cast<int64_t>(s), 1,
+        PlanReplicas(planner->prepared(), packed[s], static_cast<int64_t>(s), 1,
                      SettingsOf(row->budget, options), context, progress,
                      row->schedule));
     row->lower_bound += planned.lower_bound() / problem.steps;

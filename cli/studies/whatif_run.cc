@@ -22,6 +22,7 @@
 #include "cli/console/files.h"
 #include "cli/console/progress.h"
 #include "cli/input/operator_prices.h"
+#include "cli/input/planner_input.h"
 #include "emulator/step/emulate_step.h"
 #include "partition/graph/build_stage_graph.h"
 #include "planner/core/executor.h"
@@ -150,16 +151,12 @@ absl::StatusOr<WhatIfOutcome> Run(const WhatIfInput& input,
         absl::StrFormat("there is no rank %d: the job has %d", what.slow_rank,
                         job.job.parallel.pp));
   }
-  PIPELOOM_ASSIGN_OR_RETURN(
-      const std::unique_ptr<planner::Strategy> strategy,
-      planner::MakeStrategy(input.schedule.empty() ? job.job.search.schedule
-                                                   : input.schedule));
   PIPELOOM_ASSIGN_OR_RETURN(const auto packed,
                             PackSteps(job, input.steps, quiet));
-  const emulator::StageCostModel costs(job.job, input.prices.Of(job));
   PIPELOOM_ASSIGN_OR_RETURN(
-      const planner::PreparedJob prepared,
-      planner::PrepareJob(*strategy, costs, SampleOf(job.batch)));
+      const auto planner,
+      PlannerOf(job, input.schedule, "", input.prices.Of(job)));
+  const planner::PreparedJob& prepared = planner->prepared();
   SearchSettings settings = Settle(input.search, job.job.search);
   settings.threads = 1;
   settings.defer = input.base.defer;

@@ -257,39 +257,4 @@ Bytes AttentionCoreBytes(const LayerSpec& layer, const WorkShape& shape,
                parallel.gpus_per_rank());
 }
 
-Bytes BackwardScratch(const LayerSpec& layer, int64_t tokens,
-                      const ParallelLayout& parallel) {
-  const double tp = Real(parallel.tp);
-  const double t = Real(tokens) / Real(parallel.cp);
-  const double h = Real(layer.hidden);
-  // The incoming gradient; gathered if a tensor-parallel region begins here.
-  const double gradient = 2 * t * h / tp + (parallel.tp > 1 ? 2 * t * h : 0);
-  double scratch = 0;
-  if (layer.kind == LayerKind::kLossHead) {
-    // The gathered input, its gradient, and the gradient of the table.
-    scratch = (parallel.tp > 1 ? 2 * t * h : 0) + 2 * t * h +
-              2 * Real(CeilDiv(layer.vocab, parallel.tp)) * h;
-  } else if (layer.kind == LayerKind::kTransformer) {
-    const FfnSpec& f = layer.ffn;
-    // Bytes per element once the activation's gradient is made.
-    const double per_row = f.gated ? 4 : 2;
-    double inner = per_row * Real(f.hidden) * t / tp;
-    if (f.experts > 0) {
-      const double rows = t * Real(f.experts_per_token) / tp;
-      inner = rows * std::max(per_row * Real(f.expert_hidden), 4 * h);
-    }
-    const AttentionSpec& a = layer.attention;
-    // Gradients of output, queries, keys and values.
-    const double attention =
-        a.kind == AttentionKind::kNone
-            ? 0
-            : 2 * t / tp *
-                  Real(a.heads * (a.head_dim + a.value_width()) +
-                       (a.kv_rank > 0 ? a.heads : a.kv_heads) *
-                           (a.head_dim + a.value_width()));
-    scratch = gradient + std::max(inner, attention);
-  }
-  return Bytes(static_cast<int64_t>(std::ceil(scratch)));
-}
-
 }  // namespace pipeloom::emulator

@@ -1,5 +1,4 @@
-// Bytes that one layer keeps on one GPU from forward to backward, and what its
-// backward needs temporarily.
+// Bytes that one layer keeps on one GPU from forward to backward.
 //
 // Fused attention, no dropout, 16-bit activations, sequence parallel, as
 // Megatron-Core with TransformerEngine holds them (docs/emulator_model.md has
@@ -82,13 +81,6 @@ Bytes InputBytes(const LayerSpec& layer, const WorkShape& shape, int64_t width,
 // fused kernel.
 Bytes AttentionCoreBytes(const LayerSpec& layer, const WorkShape& shape,
                          const ParallelLayout& parallel);
-
-// Returns the most that the backward of the layer holds in addition to what the
-// forward kept: gradients in flight, gathered tokens. For a loss head this
-// includes the gradient of its table in 16 bits, which is added to the fp32 one
-// afterwards.
-Bytes BackwardScratch(const LayerSpec& layer, int64_t tokens,
-                      const ParallelLayout& parallel);
 
 }  // namespace pipeloom::emulator
 

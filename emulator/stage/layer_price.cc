@@ -133,6 +133,8 @@ LayerCost PriceLayer(const LayerSpec& layer, const WorkShape& whole,
         std::min(kept.held_for_weight_grad + more.held_for_weight_grad,
                  cost.activations);
   }
+  cost.scratch = ScratchOf(layer, shape, setting.parallel,
+                           setting.options.precision, needs.weights);
   for (size_t g = 0; g < cost.groups.size(); ++g) {
     const LayerActivations::Part& part = kept.groups[g];
     cost.groups[g].bytes = needs.weights ? part.trained : part.frozen;

@@ -281,6 +281,7 @@ struct StageCostModel::State {
       total.fused_gap += cost.fused_gap;
       total.activations += cost.activations;
       total.freed_by_backward += cost.freed_by_backward;
+      total.scratch.Cover(cost.scratch);
       for (size_t g = 0; g < total.groups.size(); ++g) {
         total.groups[g].again += cost.groups[g].again;
         total.groups[g].bytes += cost.groups[g].bytes;
@@ -522,10 +523,6 @@ RankOverhead StageCostModel::Overhead(const Partition& partition,
   std::set<MatrixShape> shapes;
   for (const Stage& stage : partition.stages) {
     if (stage.rank != rank || state.job.IsFrozen(stage.module)) continue;
-    const int64_t tokens = state.ModuleOf(stage).role == ModuleRole::kBackbone
-                               ? state.job.training.microbatch_tokens
-                               : 0;
-    // One copy may have all tokens of a microbatch: a single long sample.
     const ParallelLayout& parallel = state.LayoutOf(stage).parallel;
     std::optional<LayerSpec> last;
     state.ForEachLayer(stage, [&](const LayerSpec& layer) {
@@ -535,8 +532,6 @@ RankOverhead StageCostModel::Overhead(const Partition& partition,
       for (const MatrixShape& shape : MatricesOnGpu(layer, parallel)) {
         shapes.insert(shape);
       }
-      overhead.backward_scratch = std::max(
-          overhead.backward_scratch, BackwardScratch(layer, tokens, parallel));
     });
   }
   for (const MatrixShape& shape : shapes) {

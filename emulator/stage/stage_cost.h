@@ -45,6 +45,8 @@ struct StageCost {
   Bytes activations{};
   // Part of `activations` that the input gradient is the last to read.
   Bytes freed_by_backward{};
+  // What its passes need temporarily: the most of any layer.
+  PassScratch scratch{};
   // The stage's input, which is all that a recomputed stage keeps.
   Bytes input{};
   // Indexed by operator group; sums over the layers of the stage.
@@ -83,12 +85,7 @@ struct RankOverhead {
   // A gradient of each different shape of weight in 16 bits, which fused layers
   // hand to the framework while the true one is added to the fp32 buffer.
   Bytes unused_gradients{};
-  // The most that one layer's backward needs temporarily; of modules other than
-  // the backbone only the part that does not depend on tokens.
-  Bytes backward_scratch{};
-  Bytes allocated() const {
-    return libraries + unused_gradients + backward_scratch;
-  }
+  Bytes allocated() const { return libraries + unused_gradients; }
   Bytes total() const { return context + allocated(); }
   bool operator==(const RankOverhead&) const = default;
 };

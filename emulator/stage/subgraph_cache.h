@@ -13,6 +13,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "base/fingerprint.h"
 #include "base/units.h"
+#include "emulator/stage/pass_scratch.h"
 #include "ir/operator_group.h"
 
 namespace pipeloom::emulator {
@@ -41,6 +42,7 @@ struct LayerCost {
   Duration fused_gap{};
   Bytes activations{};
   Bytes freed_by_backward{};
+  PassScratch scratch{};
   GroupCosts groups{};
   Flops forward_flops{};
   bool operator==(const LayerCost&) const = default;

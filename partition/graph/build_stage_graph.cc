@@ -230,9 +230,9 @@ class GraphBuilder {
         task.duration = cost.forward;
         if (!run.has_backward()) {
           transients_.push_back({.task = TaskId(tasks_.size()),
-                                 .activations = cost.activations,
                                  .input = cost.input,
-                                 .output = cost.output});
+                                 .output = cost.output,
+                                 .scratch = cost.scratch.forward});
         } else {
           task.alloc = cost.activations;
         }
@@ -347,7 +347,7 @@ class GraphBuilder {
     for (const Transient& t : transients_) {
       Task& task = tasks_[t.task];
       const Bytes stays = t.output - std::min(t.output, crossing[t.task]);
-      task.alloc = std::min(t.activations, t.input + stays);
+      task.alloc = t.input + std::max(stays, t.scratch);
       task.free = task.alloc;
     }
   }
@@ -413,9 +413,9 @@ class GraphBuilder {
   IdVector<StagePairId, StagePair> pairs_{};
   struct Transient {
     TaskId task{};
-    Bytes activations{};
     Bytes input{};
     Bytes output{};
+    Bytes scratch{};
   };
   std::vector<Transient> transients_{};
   Flops model_flops_{};

@@ -108,10 +108,11 @@ double PeakGib(const MeasuredPeak& run) {
   for (const StageId id : partition.stages.ids()) {
     const Stage& stage = partition.stages[id];
     const StageMemory held = costs.Memory(stage);
+    const StageCost cost = costs.Cost(stage, shape, true);
     const Bytes peak = held.weights + held.gradients + held.optimizer +
                        costs.Overhead(partition, stage.rank).allocated() +
-                       costs.Cost(stage, shape, true).activations *
-                           (p.pp - stage.rank.value());
+                       cost.activations * (p.pp - stage.rank.value()) +
+                       cost.scratch.fused;
     worst = std::max(worst, static_cast<double>(peak.count()) / (1 << 30));
   }
   return worst;

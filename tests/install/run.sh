@@ -11,7 +11,7 @@ cmake --install "$build_dir" --prefix "$scratch/prefix" >"$scratch/log"
 cmake -S "$source_dir" -B "$scratch/build" -G Ninja \
   -DCMAKE_PREFIX_PATH="$scratch/prefix" >>"$scratch/log"
 cmake --build "$scratch/build" >>"$scratch/log"
-"$scratch/build/consumer"
+"$scratch/build/consumer" "$scratch/prefix/share/pipeloom"
 # The installed binary finds its data from where it lies.
 cd "$scratch"
 "$scratch/prefix/bin/pipeloom" validate dip-vlm-s

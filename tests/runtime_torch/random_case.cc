@@ -9,7 +9,6 @@
 #include "absl/strings/str_cat.h"
 #include "base/random.h"
 #include "base/status_macros.h"
-#include "emulator/stage/layer_memory.h"
 #include "emulator/stage/stage_cost.h"
 #include "partition/batching/batch_split.h"
 #include "partition/batching/step_instances.h"
@@ -244,25 +243,9 @@ absl::StatusOr<RandomCase> MakeRandomCase(uint64_t seed) {
 Bytes AccountOf(const RandomCase& c, RankId rank) {
   const StageGraph& graph = c.plan.graph;
   const RankMemory& memory = graph.rank(rank).memory;
-  Bytes scratch;
-  for (const Task& task : graph.tasks()) {
-    if (task.rank != rank || task.pass != Pass::kBackward) continue;
-    const Stage& stage = c.partition.stages[task.stage];
-    for (int32_t i = 0; i < stage.num_layers; ++i) {
-      const LayerSpec& layer =
-          c.job.model.modules[stage.module]
-              .layers[LayerId(stage.first_layer.value() + i)];
-      int64_t tokens = 0;
-      for (const TorchSequence& s : c.work.Of(task)) {
-        tokens += layer.on_output_tokens ? s.output : s.tokens();
-      }
-      scratch =
-          std::max(scratch, emulator::BackwardScratch(layer, tokens, {}) * 2);
-    }
-  }
   const emulator::StageCostModel costs(c.job);
   return planner::PlanPeaks(c.plan)[rank] - memory.static_bytes() +
-         memory.gradients + scratch +
+         memory.gradients +
          costs.Overhead(c.partition, rank).unused_gradients * 2;
 }
 

@@ -125,6 +125,40 @@ TEST(PassForms, TheFormChosenIsNeverSlowerAndKeepsTheMemoryOfTheOrder) {
   EXPECT_GT(mixed, 20);
 }
 
+// Without time nothing is tried; with the time of one question, little.
+TEST(PassFormChooser, StopsWhenTheTimeIsOver) {
+  for (uint64_t seed = 0; seed < 10; ++seed) {
+    Problem problem = MakeProblem(seed);
+    const MemorySelection selection = problem.memory.KeepEverything();
+    const StageGraph graph =
+        *partition::ApplyMemory(problem.graph, problem.memory, selection);
+    Limited limited = ListScheduled(graph);
+    const StageGraph within = graph.WithRanks(limited.graph.ranks());
+    const int64_t was =
+        TimeSchedule(within, limited.orders)->step_time().count();
+    for (const int allowed : {0, 1}) {
+      int asked = 0;
+      const auto expired = [&] { return asked++ >= allowed; };
+      StepMemory memory = problem.memory;
+      RankOrders orders = limited.orders;
+      PassFormChooser chooser(within, memory);
+      EXPECT_LE(
+          chooser.Choose(selection, &memory, &orders, {.expired = expired}),
+          was);
+      EXPECT_LE(chooser.batches(), allowed);
+    }
+    int asked = 0;
+    const PairedOrders none =
+        PairPasses(within, problem.memory, selection, limited.orders, [&] {
+          ++asked;
+          return true;
+        });
+    EXPECT_EQ(asked, 1);
+    EXPECT_LE(none.step_time, was);
+    EXPECT_LE(none.timings, 2);
+  }
+}
+
 // The gaps of a rank take no more than they are, each backward takes one weight
 // gradient, whose input gradient was made before it, and the plan is legal.
 TEST(PairPasses, PairsAreLegalNeverSlowerAndAboveTheBound) {

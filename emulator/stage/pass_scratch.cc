@@ -1,0 +1,118 @@
+#include "emulator/stage/pass_scratch.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+
+#include "base/numeric.h"
+#include "emulator/ops/layer_tokens.h"
+
+namespace pipeloom::emulator {
+namespace {
+
+// Bytes at 16 bit.
+struct Scratch {
+  double forward = 0;
+  double fused = 0;
+  double split = 0;
+};
+
+// `t`: tokens of one GPU after context parallelism.
+Scratch OfTransformer(const LayerSpec& layer, double t,
+                      const ParallelLayout& parallel) {
+  const double tp = Real(parallel.tp);
+  const double h = Real(layer.hidden);
+  const FfnSpec& f = layer.ffn;
+  const AttentionSpec& a = layer.attention;
+  const bool has_attention = a.kind != AttentionKind::kNone;
+  // Of the attention: queries, keys and values; its output.
+  const double projected =
+      has_attention ? 2 * t / tp *
+                          Real(a.heads * a.head_dim +
+                               (a.kv_rank > 0 ? a.heads : a.kv_heads) *
+                                   (a.head_dim + a.value_width()))
+                    : 0;
+  const double attended =
+      has_attention ? 2 * t / tp * Real(a.heads * a.value_width()) : 0;
+  // Of the feed-forward: what goes into the activation function and what comes
+  // out of it; with experts also the tokens sent to them.
+  const double per_row = f.gated ? 4 : 2;
+  double before = per_row * Real(f.hidden) * t / tp;
+  double after = 2 * Real(f.hidden) * t / tp;
+  double sent = 0;
+  if (f.experts > 0) {
+    const double rows = t * Real(f.experts_per_token) / tp;
+    before = per_row * Real(f.expert_hidden) * rows;
+    after = 2 * Real(f.expert_hidden) * rows;
+    sent = 2 * h * rows;
+  }
+  Scratch scratch;
+  // The gradient coming in; gathered where a tensor-parallel region begins.
+  const double gradient = 2 * t * h / tp + (parallel.tp > 1 ? 2 * t * h : 0);
+  const double inner = std::max(before, 2 * sent);
+  scratch.fused = gradient + std::max(inner, projected + attended);
+  scratch.split =
+      gradient + std::max({inner, before + after, projected + attended});
+  // The sum after attention, and the norm's output or the block's.
+  const double row = 2 * t * h / tp;
+  scratch.forward =
+      row + std::max({row + projected, projected + attended, attended + row,
+                      row + sent + before, before + after, after + sent + row});
+  return scratch;
+}
+
+}  // namespace
+
+PassScratch ScratchOf(const LayerSpec& layer, const WorkShape& shape,
+                      const ParallelLayout& parallel, Precision precision,
+                      bool trained) {
+  const double tp = Real(parallel.tp);
+  const double t = Real(LayerTokens(layer, shape)) / Real(parallel.cp);
+  const double h = Real(layer.hidden);
+  Scratch scratch;
+  switch (layer.kind) {
+    case LayerKind::kTransformer:
+      scratch = OfTransformer(layer, t, parallel);
+      break;
+    case LayerKind::kLossHead:
+      // The kept input gathered, its gradient, and the table's.
+      scratch.fused =
+          (parallel.tp > 1 ? 2 * t * h : 0) + 2 * t * h +
+          (trained ? 2 * Real(CeilDiv(layer.vocab, parallel.tp)) * h : 0);
+      scratch.split = scratch.fused;
+      scratch.forward = 2 * t * h + 2 * t * Real(layer.vocab) / tp;
+      break;
+    case LayerKind::kEmbedding:
+      scratch.fused = scratch.split = scratch.forward = 2 * t * h / tp;
+      break;
+    case LayerKind::kLinears:
+      for (size_t i = 0; i < layer.linears.size(); ++i) {
+        const double out = 2 * t * Real(layer.linears[i].out) / tp;
+        const double in = i == 0 ? 0 : 2 * t * Real(layer.linears[i].in) / tp;
+        // Between two products, the activation function's gradients.
+        scratch.fused = std::max(scratch.fused, out + in);
+        scratch.forward = std::max(scratch.forward, out + in);
+      }
+      scratch.split = scratch.fused;
+      break;
+    case LayerKind::kConvolutions:
+      for (const ConvolutionSpec& c : layer.convolutions) {
+        const double positions = t * c.scale * c.scale / tp;
+        const double both = positions * 2 * Real(c.in + c.out);
+        scratch.fused = std::max(scratch.fused, both);
+      }
+      scratch.split = scratch.forward = scratch.fused;
+      break;
+    case LayerKind::kFixedWork:
+      break;  // What it keeps is measured with all it needs.
+  }
+  const double width = precision == Precision::kFp32 ? 2 : 1;
+  const auto bytes = [&](double at_16_bit) {
+    return Bytes(static_cast<int64_t>(std::ceil(width * at_16_bit)));
+  };
+  return {.forward = bytes(scratch.forward),
+          .fused = bytes(scratch.fused),
+          .split = bytes(trained ? scratch.split : scratch.fused)};
+}
+
+}  // namespace pipeloom::emulator

@@ -100,7 +100,7 @@ class PlanRunner:
         self._chunk_of = chunk_of
         self._iteration = iteration
         self._calls = 0
-        self.ran: List[str] = []  # The schedule that each call ran, for monitoring.
+        self.ran: List[str] = []  # Schedules run, for monitoring.
 
     def __call__(self, *, forward_step_func: Any, data_iterator: Any,
                  model: Any, num_microbatches: int, **rest: Any) -> Any:

@@ -31,11 +31,12 @@ struct RandomCase {
 // memory, of odd ones chance does.
 absl::StatusOr<RandomCase> MakeRandomCase(uint64_t seed);
 
-// What the plan says that a rank holds at most, weights and optimizer state
-// apart: activations, tensors between stages, gradients of the weights, and
-// what is set aside for one layer's backward, at the plan's token counts and in
-// fp32. (RankOverhead, which the plan's limit is kept with, has that at the
-// job's token count in 16 bit, beside what GPUs need for themselves.)
+// Returns the most bytes that a rank holds according to the plan, without
+// weights and optimizer state: activations, tensors between stages, gradients
+// of the weights, and the reserve for one layer's backward, at the plan's token
+// counts and in fp32. (RankOverhead, which counts towards the plan's limit, has
+// that reserve at the job's token count in 16 bit, in addition to the memory
+// that GPUs need for themselves.)
 Bytes AccountOf(const RandomCase& c, RankId rank);
 
 // Adds 1 for everything that the case has: "rank count 3", "split backward",

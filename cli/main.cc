@@ -1,4 +1,5 @@
-// pipeloom: every command but what `serve` and `loadgen` start beside it.
+// The program `pipeloom` with all its commands, of which `serve` and `loadgen`
+// start pipeloom-service.
 #include "cli/console/command.h"
 #include "cli/console/process.h"
 

@@ -1,6 +1,6 @@
 # cmake -DOUT=build_id.cc -DVERSION=1.2.3 -DFILES=a|b -P PipeloomBuildId.cmake
-# Writes the name of a build, which follows from the files' content; leaves the
-# file alone when the name is as it was.
+# Writes the name of a build, which depends on the files' content. Does not
+# touch the output if the name is unchanged.
 string(REPLACE "|" ";" files "${FILES}")
 set(all "")
 foreach(file IN LISTS files)

@@ -1,5 +1,5 @@
-# Debian and Ubuntu packages only: nothing is vendored or downloaded. What is
-# optional says here whether it was found.
+# Dependencies, all from Debian and Ubuntu packages: nothing is vendored or
+# downloaded. Prints which optional ones were found.
 find_package(Threads REQUIRED)
 find_package(absl CONFIG REQUIRED)
 find_package(Protobuf REQUIRED)
@@ -14,8 +14,8 @@ if(PIPELOOM_BUILD_BENCHMARKS)
 endif()
 
 find_package(gRPC CONFIG QUIET)
-# Programs with sanitizers go without what is not built with them and leaks or
-# races in their eyes.
+# Builds with sanitizers do without libraries that are not built with them and
+# in which they would report leaks or races.
 if(NOT PIPELOOM_SANITIZE)
   find_package(MPI QUIET COMPONENTS CXX)
 endif()

@@ -1,5 +1,5 @@
-# pipeloom_options: language standard, warnings and sanitizers of our own code.
-# Generated code links it not, so it is free of our warnings.
+# pipeloom_options: language standard, warnings and sanitizers of Pipeloom's own
+# code. Generated code does not link it, so it gets none of these warnings.
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)
@@ -7,15 +7,16 @@ set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
   set(CMAKE_BUILD_TYPE RelWithDebInfo CACHE STRING "Build type" FORCE)
 endif()
-# Line tables are enough for stack traces and halve the build of -g. With
-# sanitizers the presets choose: less is optimised, checks stay.
+# Line tables are enough for stack traces and take half the build time of -g.
+# With sanitizers the presets choose the flags: they optimise less and keep
+# checks.
 if(NOT PIPELOOM_SANITIZE)
   set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O2 -g1 -DNDEBUG")
 endif()
 
 find_program(PIPELOOM_CCACHE ccache)
 if(PIPELOOM_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-  # The sloppiness that precompiled headers need.
+  # Precompiled headers need this sloppiness of ccache.
   set(CMAKE_CXX_COMPILER_LAUNCHER
       "${CMAKE_COMMAND}" -E env CCACHE_SLOPPINESS=pch_defines,time_macros
       "${PIPELOOM_CCACHE}")
@@ -26,7 +27,7 @@ if(PIPELOOM_BUILD_FUZZERS)
   add_compile_options(-fsanitize=fuzzer-no-link)
 endif()
 if(PIPELOOM_SANITIZE)
-  # Everything is instrumented, generated code too.
+  # All code is instrumented, including generated code.
   add_compile_options(-fsanitize=${PIPELOOM_SANITIZE} -fno-omit-frame-pointer
                       -fno-sanitize-recover=all)
   add_link_options(-fsanitize=${PIPELOOM_SANITIZE})
@@ -40,7 +41,7 @@ target_include_directories(
             "$<INSTALL_INTERFACE:include/pipeloom/detail>")
 target_compile_features(pipeloom_options INTERFACE cxx_std_20)
 
-# Our warnings are for our own compilation only, not for users of the headers.
+# These warnings are for this build only, not for users of the headers.
 set(PIPELOOM_WARNINGS
     -Wall
     -Wextra

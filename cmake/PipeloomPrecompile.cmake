@@ -1,7 +1,7 @@
 # Precompiled headers: the standard and Abseil headers that most files include,
-# compiled once for the libraries and once, with GoogleTest, for the tests. A
-# cold build takes half the time. A file still includes what it uses: the
-# sanitizer builds go without.
+# compiled once for the libraries and once, with GoogleTest, for the tests. They
+# halve the time of a build from scratch. Every file still includes what it
+# uses, as the sanitizer builds have no precompiled headers.
 option(PIPELOOM_PRECOMPILE "Precompile the headers that most files include"
        ${PROJECT_IS_TOP_LEVEL})
 if(PIPELOOM_SANITIZE OR PIPELOOM_BUILD_FUZZERS)
@@ -28,18 +28,18 @@ set(PIPELOOM_COMMON_HEADERS
     <absl/strings/string_view.h>
     <absl/types/span.h>)
 
-# A target whose only use is to hold precompiled headers for others.
+# Defines a target that only holds precompiled headers for others.
 function(pipeloom_add_precompiled name)
   file(CONFIGURE OUTPUT "${PROJECT_BINARY_DIR}/${name}.cc" CONTENT "" @ONLY)
   add_library(${name} STATIC EXCLUDE_FROM_ALL "${PROJECT_BINARY_DIR}/${name}.cc")
-  # -Wpedantic decides on macros.
+  # -Wpedantic sets macros that must be equal.
   target_compile_options(${name} PRIVATE ${PIPELOOM_WARNINGS})
   target_link_libraries(${name} PRIVATE pipeloom_options absl::status
                                         absl::statusor absl::str_format)
   target_precompile_headers(${name} PRIVATE ${PIPELOOM_COMMON_HEADERS} ${ARGN})
 endfunction()
 
-# Lets `target` use them; REQUIRES equal flags but for warnings.
+# Lets `target` use precompiled headers. REQUIRES: equal flags, except warnings.
 function(pipeloom_precompile target from)
   if(PIPELOOM_PRECOMPILE)
     target_precompile_headers(${target} REUSE_FROM ${from})
@@ -47,7 +47,7 @@ function(pipeloom_precompile target from)
 endfunction()
 
 if(PIPELOOM_PRECOMPILE)
-  # ccache can then tell whether anything has changed.
+  # With it, ccache can tell whether anything has changed.
   add_compile_options($<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>)
   pipeloom_add_precompiled(pipeloom_library_headers)
   if(PIPELOOM_BUILD_TESTS)

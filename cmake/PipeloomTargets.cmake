@@ -1,5 +1,5 @@
 # pipeloom_library(planner SRCS planner.cc ... DEPS pipeloom::partition ...)
-# One static library a folder, with the alias pipeloom::<name>.
+# Defines a static library, one per folder, with the alias pipeloom::<name>.
 function(pipeloom_library name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SRCS;DEPS")
   add_library(pipeloom_${name} STATIC ${arg_SRCS})
@@ -14,7 +14,7 @@ function(pipeloom_library name)
 endfunction()
 
 # pipeloom_test(planner_tests SRCS a_test.cc ... DEPS pipeloom::planner)
-# One GoogleTest program a folder; each TEST is a test of ctest.
+# Defines a GoogleTest program, one per folder; each TEST is a test of ctest.
 function(pipeloom_test name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SRCS;DEPS")
   add_executable(${name} ${arg_SRCS})

@@ -61,12 +61,13 @@ def read_samples(path, count):
 
 
 def image_tokens(size):
-    """Patches of 14 pixels; at most 2704, as the planned model has."""
+    """Returns the number of patches of 14 pixels, at most 2704 as in the
+    planned model."""
     return max(1, min(2704, (size[0] // 14) * (size[1] // 14)))
 
 
 class Batch:
-    """A step's samples in microbatches, and small tensors made of them."""
+    """A step's samples in microbatches, and small tensors made from them."""
 
     def __init__(self, step, samples, num_microbatches):
         self.step = step
@@ -86,7 +87,8 @@ class Batch:
         return [s for i in self.members(m) for s in self.samples[i].images]
 
     def tensors(self, m):
-        """(images, text, target): a tensor of a few rows for each image."""
+        """Returns (images, text, target) of a microbatch; `images` has a tensor
+        of a few rows for each image."""
         if m not in self._tensors:
             g = torch.Generator().manual_seed(1000 * self.step + m)
             images = [torch.randn(1 + image_tokens(s) // 256, WIDTH,
@@ -97,7 +99,7 @@ class Batch:
         return self._tensors[m]
 
     def microbatches(self):
-        """What the trainer itself knows of them."""
+        """Returns the microbatches as the trainer has made them."""
         weights = pipeloom.loss_weights(
             [self.text_tokens(m) for m in range(self.num_microbatches)])
         result = []
@@ -185,7 +187,7 @@ def loss_of(output, item):
 
 
 def one_process(model, batch):
-    """The same step without a pipeline; returns its loss."""
+    """Runs the same step without a pipeline; returns its loss."""
     total = 0.0
     for m, micro in enumerate(batch.microbatches()):
         images, text, target = batch.tensors(m)
@@ -207,7 +209,8 @@ def one_process(model, batch):
 
 
 def dynamic_stages(layers):
-    """A segment for each module: rank r has the r-th quarter of each."""
+    """Returns stages with a segment for each module: rank r has the r-th
+    quarter of each."""
     stages = []
     for module, count in enumerate(layers):
         for r in range(RANKS):
@@ -217,8 +220,9 @@ def dynamic_stages(layers):
 
 
 def static_stages(layers, weights):
-    """Both modules in one row, cut into eight parts of near equal parameters,
-    two a rank in a loop. A part with layers of both is two stages."""
+    """Returns stages with the layers of both modules in one row, cut into eight
+    parts of nearly equal parameters, looped over the ranks. A part with layers
+    of both modules is two stages."""
     parts = 2 * RANKS
     total = sum(n * w for n, w in zip(layers, weights))
     stages, done = [], 0.0
@@ -237,9 +241,10 @@ def static_stages(layers, weights):
 
 
 def cost_of(stages, microbatches):
-    """Nanoseconds of a task when there is no service to say: tokens times
-    layers, and a backward twice a forward. The encoder's layers are 1792 wide,
-    the language model's 4096, so a token costs a quarter there."""
+    """Returns a function for the nanoseconds of a task, used without a service:
+    tokens times layers; a backward takes twice as long as a forward. The
+    encoder's layers are 1792 wide, the language model's 4096, so a token costs
+    a quarter in the encoder."""
 
     def cost(kind, stage, m, j):
         s = stages[stage]
@@ -253,11 +258,12 @@ def cost_of(stages, microbatches):
     return cost
 
 
-# -- Where plans come from -----------------------------------------------------
+# -- Sources of plans ----------------------------------------------------------
 
 
 class SearchPlans:
-    """`pipeloom search` on rank 0, its answer for all; and the static plan."""
+    """Plans of `pipeloom search`, which rank 0 runs for all ranks, and the
+    static plan."""
 
     def __init__(self, args, rank):
         self.args, self.rank = args, rank
@@ -290,9 +296,9 @@ class SearchPlans:
 
 
 class ServicePlans:
-    """Two jobs of the service, one of them with the static schedule. From
-    here on the service may be slow, gone, or another one: the training goes
-    on."""
+    """Plans of two jobs of the service, one of them with the static schedule.
+    Once they are open, the service may be slow, end or be replaced, and the
+    training goes on."""
 
     def __init__(self, args, rank):
         self.client = pipeloom.Client(
@@ -302,7 +308,8 @@ class ServicePlans:
         sample = read_samples(args.batches, 512)
         for which, schedule in (("dynamic", "pipeloom"),
                                 ("static", "megatron")):
-            # The model is built by it, so that all ranks need the same.
+            # The model is built from the job's partition, so all ranks need the
+            # same job.
             job = of_first_rank(lambda s=schedule: self.client.open_job(
                 self.job(args, s), sample))
             if job.module_names != MODULES:
@@ -334,7 +341,8 @@ class ServicePlans:
         return job
 
     def prepare(self, batches):
-        """Two steps ahead of the trainer, as a data loader would."""
+        """Announces steps two steps ahead of the trainer, as a data loader
+        would."""
         for batch in batches:
             for provider in self.providers.values():
                 provider.expect(batch.step, batch.microbatches(),
@@ -400,7 +408,7 @@ def train(rank, args, port, out):
             loss = torch.tensor([result.loss], dtype=torch.float64)
             dist.all_reduce(loss)
             difference = abs(float(loss) - expected)
-            # Gradients of layers on other ranks are theirs to compare.
+            # Other ranks compare the gradients of their own layers.
             for a, b in zip(models[which].parameters(),
                             reference.parameters()):
                 if a.grad is not None:
@@ -425,8 +433,8 @@ def train(rank, args, port, out):
             row["loss"] = float(loss)
             row["difference"] = max(row.get("difference", 0.0),
                                     float(largest))
-        # One update for all, from the reference's gradients on every rank, so
-        # that each step is compared from the same weights.
+        # All models get the same update, from the reference's gradients, so
+        # that each step begins with equal weights.
         with torch.no_grad():
             for model in list(models.values()) + [reference]:
                 for p, r in zip(model.parameters(), reference.parameters()):
@@ -497,7 +505,7 @@ def main():
         port = s.getsockname()[1]
     with tempfile.TemporaryDirectory() as folder:
         out = os.path.join(folder, "out.json")
-        # Forked: torch is imported once. Nothing has begun a thread yet.
+        # Forked, so that torch is imported once; no thread was started yet.
         mp.start_processes(train, (args, port, out), RANKS,
                            start_method="fork")
         result = json.loads(pathlib.Path(out).read_text())

@@ -1,6 +1,6 @@
-// How a waiting rank passes its time between looks: it yields for as long as
-// messages within a host take, then sleeps, for longer and longer, so that
-// more ranks than cores get on. One object a wait.
+// Polling with backoff: between two looks, a waiting rank yields for as long as
+// messages within a host take, then sleeps longer and longer, so that more
+// ranks than cores make progress.
 #ifndef PIPELOOM_RUNTIME_BACKOFF_H_
 #define PIPELOOM_RUNTIME_BACKOFF_H_
 
@@ -12,14 +12,17 @@
 
 namespace pipeloom::runtime {
 
+// The pauses of one wait; make a new object for each wait.
 class Backoff {
  public:
-  // `own_core`: no other rank needs this one's core, so it looks hard for as
-  // long as some megabytes take, which get on by looks of both sides.
+  // `own_core`: no other rank needs this rank's core. Then it only yields for
+  // 2 ms instead of 0.2 ms, as long as a transfer of some megabytes takes,
+  // because such a transfer advances only while both sides poll.
   explicit Backoff(bool own_core = false)
       : look_hard_(own_core ? std::chrono::microseconds(2000)
                             : std::chrono::microseconds(200)) {}
 
+  // Yields or sleeps once.
   void Pause() {
     const WallTime now = WallNow();
     if (since_ == WallTime{}) since_ = now;
@@ -34,7 +37,7 @@ class Backoff {
  private:
   static constexpr WallDuration kLongestSleep = std::chrono::microseconds(200);
   WallDuration look_hard_;
-  WallTime since_{};  // Of the first pause.
+  WallTime since_{};  // Time of the first pause.
   WallDuration sleep_ = std::chrono::microseconds(10);
 };
 

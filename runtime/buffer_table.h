@@ -1,5 +1,4 @@
-// The buffers of received tensors of one rank: edge -> bytes. Used by the
-// rank's thread only; the memory of a buffer stays where it is until freed.
+// The buffers of one rank's received tensors, indexed by edge.
 #ifndef PIPELOOM_RUNTIME_BUFFER_TABLE_H_
 #define PIPELOOM_RUNTIME_BUFFER_TABLE_H_
 
@@ -15,30 +14,38 @@
 
 namespace pipeloom::runtime {
 
-// How much of a tensor is really there. Accounts always count all of it; a
-// run that only keeps time allocates nothing, and one that allocates keeps at
-// most kMaxResident of each tensor, so that plans for GPUs run anywhere.
-// Real devices ask for all of it (`whole`).
+// The most bytes that are allocated for one tensor, unless it is wanted whole.
+// Memory accounts always count the full size. A run that only keeps time
+// allocates nothing, and one that allocates keeps at most kMaxResident of each
+// tensor, so that plans for GPUs run on any machine.
 inline constexpr Bytes kMaxResident{256 << 10};
+// Returns how many bytes of a tensor are really allocated. `whole`: all of
+// them, for devices that compute with the tensors.
 inline Bytes ResidentBytes(Bytes payload, bool allocate, bool whole = false) {
   if (whole) return payload;
   return allocate ? std::min(payload, kMaxResident) : Bytes(0);
 }
 
+// Owns the buffers. A buffer's memory does not move until it is freed. Used by
+// the rank's thread only.
 class BufferTable {
  public:
-  // `account` outlives the table.
+  // REQUIRES: `account` outlives the table.
   BufferTable(MemoryAccount* account, bool allocate, bool whole = false)
       : account_(account), allocate_(allocate), whole_(whole) {}
 
-  // Takes a buffer for the edge's tensor; its resident bytes, zeroed.
-  // FailedPrecondition: the edge has one. ResourceExhausted: over the limit.
+  // Takes a buffer for the edge's tensor and returns its resident bytes,
+  // zeroed. FailedPrecondition: the edge already has a buffer.
+  // ResourceExhausted: the rank's memory limit would be passed.
   absl::StatusOr<absl::Span<std::byte>> Take(EdgeId edge, Bytes payload);
-  // FailedPrecondition: there is none, or it is freed already.
+  // Frees the edge's buffer. FailedPrecondition: there is none, or it is freed
+  // already.
   absl::Status Free(EdgeId edge);
-  // FailedPrecondition as Free.
+  // Returns the resident bytes of the edge's buffer. FailedPrecondition: as for
+  // Free.
   absl::StatusOr<absl::Span<const std::byte>> Find(EdgeId edge) const;
 
+  // Returns the number of buffers that are not freed.
   int32_t size() const { return static_cast<int32_t>(buffers_.size()); }
 
  private:

@@ -1,5 +1,6 @@
-// Where all ranks meet before any of them steps its optimizer: a step that
-// fails anywhere before that is applied nowhere. Threads: any.
+// The barrier that all ranks reach before any of them steps its optimizer, so
+// that a step that fails on any rank before it is applied on no rank. Threads:
+// any.
 #ifndef PIPELOOM_RUNTIME_COMMIT_POINT_H_
 #define PIPELOOM_RUNTIME_COMMIT_POINT_H_
 
@@ -12,26 +13,26 @@
 
 namespace pipeloom::runtime {
 
-// One rank's view of it.
+// One rank's view of the barrier.
 class CommitGate {
  public:
   virtual ~CommitGate() = default;
-  // Says that a rank has come this far. Once per rank and step.
+  // Reports that a rank has reached the barrier. Call once per rank and step.
   virtual void Arrive() = 0;
-  // Blocks until all ranks have arrived. The reason for which they cannot;
+  // Blocks until all ranks have arrived. Returns the reason why they cannot, or
   // DeadlineExceeded.
   virtual absl::Status Wait(WallTime deadline) = 0;
 };
 
-// Between threads, for one step.
+// A barrier between threads, for one step.
 class CommitPoint final : public CommitGate {
  public:
   explicit CommitPoint(int32_t num_ranks) : missing_(num_ranks) {}
 
   void Arrive() override;
   absl::Status Wait(WallTime deadline) override;
-  // Lets all waits fail; the first call counts. False, and nothing changes,
-  // when everyone has arrived: then all step.
+  // Makes all waits fail with `reason`; only the first call counts. Returns
+  // false and changes nothing if all ranks have arrived: then all of them step.
   bool Abort(absl::Status reason);
 
  private:

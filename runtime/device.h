@@ -1,7 +1,7 @@
-// Carries out what a rank computes: the interface between the interpreter and
-// a real or synthetic device. One object per rank, used by its thread only.
+// The interface between the interpreter and a real or synthetic device, which
+// carries out a rank's computation.
 //
-// A device serves one step. What it must keep from step to step (weights,
+// A device serves one step. State that lasts from step to step (weights,
 // optimizer state) belongs to its factory, which is called for every step and
 // rank, on that rank's thread in a run of processes.
 //
@@ -27,45 +27,48 @@
 
 namespace pipeloom::runtime {
 
-// When a copy between device and host memory began and will be done; the end
-// may lie ahead. Equal: it took no time.
+// Begin and end of a copy between device and host memory. The end may lie in
+// the future. If both are equal, the copy took no time.
 struct CopyTimes {
   WallTime begin{};
   WallTime end{};
 };
 
+// One rank's device for one step, used by the rank's thread only.
 class Device {
  public:
   virtual ~Device() = default;
 
-  // Runs the task. Accounts for Task::alloc when it starts and for Task::free
-  // when it ends.
+  // Runs the task. Adds Task::alloc to the memory account when it starts and
+  // subtracts Task::free when it ends.
   virtual absl::Status Compute(TaskId task) = 0;
-  // The tensor to send along `edge`, after its producer has run. Its memory
-  // stays as it is until Sent.
+  // Returns the tensor to send along `edge`; its memory stays unchanged until
+  // Sent. REQUIRES: the edge's producer has run.
   virtual absl::Span<const std::byte> Output(EdgeId edge) = 0;
-  // The send of `edge` has been waited for: what was there for it alone may go.
-  // Its bytes are in the account until then.
+  // Called when the send of `edge` has been waited for: the device may free
+  // what it held for this send alone. The account counts its bytes until then.
   virtual void Sent(EdgeId edge) = 0;
-  // Moves kept activations to the host and back.
+  // Move kept activations to the host and back.
   virtual absl::StatusOr<CopyTimes> Offload(TaskId task, Bytes payload) = 0;
   virtual absl::StatusOr<CopyTimes> Fetch(TaskId task, Bytes payload) = 0;
+  // Reduces gradients over the replicas.
   virtual absl::Status ReduceGradients() = 0;
-  // Called once every rank has come this far without an error.
+  // Steps the optimizer. Called when every rank has come to its optimizer step
+  // without an error.
   virtual absl::Status OptimizerStep() = 0;
 };
 
-// What a device is made of; all outlive it.
+// The arguments of a DeviceFactory. All pointers outlive the device.
 struct DeviceContext {
   const ExecutionPlan* plan = nullptr;
   RankId rank{};
   RankClock* clock = nullptr;
   MemoryAccount* account = nullptr;
-  // Where received tensors are, from WaitRecv to Free.
+  // Received tensors, from WaitRecv to Free.
   const BufferTable* buffers = nullptr;
   bool allocate = false;
-  // Between device and host memory, for Offload and Fetch, in plan time. 0:
-  // copies take no time.
+  // Bandwidth between device and host memory for Offload and Fetch, in plan
+  // time. 0: copies take no time.
   Bandwidth host_bandwidth{};
 };
 using DeviceFactory =

@@ -1,10 +1,11 @@
-// Transport between threads of one process that takes the time the plan says.
+// A transport between threads of one process whose transfers take the time that
+// the plan says.
 //
-// A transfer begins at max(send posted, recv posted, channel free), by the
-// ranks' progress, keeps its channel (ordered pair of ranks) busy for its
-// occupancy and arrives `delay` after it began, both times the time scale: the
-// emulator's model with one transfer at a time from each rank to each other.
-// Data are copied when both sides are posted.
+// A transfer begins at max(send posted, recv posted, channel free), measured by
+// the ranks' progress, keeps its channel (ordered pair of ranks) busy for its
+// occupancy and arrives `delay` after it began; both durations are multiplied
+// by the time scale. This is the emulator's model with one transfer at a time
+// from each rank to each other. Data are copied when both sides are posted.
 #ifndef PIPELOOM_RUNTIME_INPROC_TRANSPORT_H_
 #define PIPELOOM_RUNTIME_INPROC_TRANSPORT_H_
 
@@ -20,6 +21,7 @@
 
 namespace pipeloom::runtime {
 
+// See the top of the file.
 class InprocTransport final : public Transport {
  public:
   InprocTransport(int32_t num_ranks, double time_scale);
@@ -41,7 +43,8 @@ class InprocTransport final : public Transport {
     WallTime at{};
     absl::Span<Bytes> bytes{};
   };
-  // Sides that have not met yet; at most one of the two is not empty.
+  // Posted sides whose other side is not posted yet; at most one of the two
+  // queues is not empty.
   struct Channel {
     std::deque<Posted<const std::byte>> sends{};
     std::deque<Posted<std::byte>> recvs{};
@@ -51,9 +54,10 @@ class InprocTransport final : public Transport {
   struct Inbox {
     std::mutex mutex{};
     std::condition_variable met{};
-    std::map<RankId, Channel> channels{};                   // By sender.
-    absl::flat_hash_map<EdgeId, TransferTimes> sent{};      // Not yet waited
-    absl::flat_hash_map<EdgeId, TransferTimes> received{};  // for.
+    std::map<RankId, Channel> channels{};  // Indexed by sender.
+    // Finished transfers that the sender or receiver has not waited for yet.
+    absl::flat_hash_map<EdgeId, TransferTimes> sent{};
+    absl::flat_hash_map<EdgeId, TransferTimes> received{};
     absl::Status aborted{};
   };
 

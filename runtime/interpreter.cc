@@ -52,7 +52,8 @@ absl::Status Interpreter::RunInstructions() {
 
 absl::Status Interpreter::Execute(const Compute& i) {
   PIPELOOM_RETURN_IF_ERROR(AwaitLocalInputs(i.task));
-  // Its copies for other ranks, until their sends have been waited for.
+  // Bytes of its copies for other ranks, held until their sends have been
+  // waited for.
   Bytes sent;
   for (const EdgeId e : graph_.outgoing(i.task)) {
     const Dependency& d = graph_.edge(e);
@@ -198,7 +199,7 @@ absl::Status Interpreter::AddWait(EdgeId edge, WallTime end, WallTime since) {
 
 void Interpreter::AddCopySpan(TaskId task, const CopyTimes& times) {
   if (times.end <= times.begin) return;
-  // The first edge to a task of this rank, which uses what is copied.
+  // The first edge to a task of this rank, which uses the copied tensors.
   EdgeId edge;
   for (const EdgeId e : graph_.outgoing(task)) {
     const bool local = graph_.task(graph_.edge(e).to).rank == context_.rank;

@@ -1,8 +1,8 @@
-// One rank's instruction loop.
+// The instruction loop of one rank.
 //
-// Executes the rank's program strictly in order on its device and transport,
-// and records spans of wall time on the plan's clock. The emulator carries the
-// same instructions out in simulated time (docs/plan_format.md).
+// It executes the rank's program strictly in order on its device and transport,
+// and records spans of wall time on the plan's clock. The emulator carries out
+// the same instructions in simulated time (docs/plan_format.md).
 #ifndef PIPELOOM_RUNTIME_INTERPRETER_H_
 #define PIPELOOM_RUNTIME_INTERPRETER_H_
 
@@ -24,7 +24,7 @@
 
 namespace pipeloom::runtime {
 
-// What a rank runs with; all outlive the Interpreter.
+// The parts that a rank runs with. All pointers outlive the Interpreter.
 struct InterpreterContext {
   const ExecutionPlan* plan = nullptr;  // Passes ValidateExecutionPlan.
   RankId rank{};
@@ -32,25 +32,26 @@ struct InterpreterContext {
   Device* device = nullptr;
   Transport* transport = nullptr;
   BufferTable* buffers = nullptr;
-  MemoryAccount* account = nullptr;  // Of the tensors that are sent.
+  MemoryAccount* account = nullptr;  // Charged for tensors being sent.
   CommitGate* commit = nullptr;
-  // Of every wait for another rank.
+  // The deadline of every wait for another rank.
   WallTime deadline{};
   RankProgress* progress = nullptr;
 };
 
-// One object runs one program once, on the thread that calls Run.
+// Runs one program once, on the thread that calls Run.
 class Interpreter {
  public:
   explicit Interpreter(const InterpreterContext& context);
 
-  // The first instruction's error, unchanged; the progress tells which it was.
-  // What a device throws is an error of its instruction: ResourceExhausted for
+  // Runs the program. Returns the error of the first instruction that fails,
+  // unchanged; the progress tells which instruction it was. An exception of a
+  // device is an error of its instruction: ResourceExhausted for
   // std::bad_alloc, else Internal.
   absl::Status Run();
 
-  // Of this rank's streams, and the transfers it received (those have the
-  // sender's rank).
+  // Returns the spans of this rank's streams and of the transfers that it
+  // received; the latter have the sender's rank.
   const std::vector<Span>& spans() const { return spans_; }
 
  private:
@@ -69,20 +70,22 @@ class Interpreter {
   Message MessageOf(EdgeId edge) const;
   // Waits for dependencies inside the rank that have a delay.
   absl::Status AwaitLocalInputs(TaskId task);
-  // Waits until `until`; a span from the rank's progress `since`, if that is
-  // earlier.
+  // Waits until `until`. Adds a wait span that begins at the rank's progress
+  // `since`, if that is earlier than `until`.
   absl::Status AwaitTransfer(EdgeId edge, WallTime until, WallTime since);
-  // A wait that has ended.
+  // Adds the span of a wait that has ended.
   absl::Status AddWait(EdgeId edge, WallTime end, WallTime since);
-  // On the copy stream, named by an edge of the task, as the emulator's is.
+  // Adds a span on the copy stream. It names an edge of the task, as the
+  // emulator's copy spans do.
   void AddCopySpan(TaskId task, const CopyTimes& times);
   void AddSpan(Stream stream, SpanKind kind, TaskId task, EdgeId edge,
                SimTime start);
 
   InterpreterContext context_;
   const StageGraph& graph_;
-  absl::flat_hash_map<TaskId, WallTime> delayed_;  // Ends others wait after.
-  bool arrived_ = false;                           // At the commit point.
+  // Ends of tasks whose consumers on this rank wait for a delay.
+  absl::flat_hash_map<TaskId, WallTime> delayed_;
+  bool arrived_ = false;  // At the commit point.
   std::vector<Span> spans_{};
 };
 

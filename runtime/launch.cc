@@ -27,10 +27,11 @@
 namespace pipeloom::runtime {
 namespace {
 
-// From when all threads are there to the common start: they wake up meanwhile.
+// Time between all threads being ready and the common start, for them to wake
+// up.
 constexpr WallDuration kStartDelay = std::chrono::microseconds(100);
-// The ranks' own deadline lies behind that of the launcher, which sees all of
-// them and says more.
+// How much later than the launcher's the ranks' own deadline is: the launcher
+// sees all ranks, so its message says more.
 constexpr WallDuration kGrace = std::chrono::seconds(1);
 constexpr WallDuration kLongestTimeout = std::chrono::hours(24 * 365);
 
@@ -207,8 +208,8 @@ class Run {
     return DescribePlace(plan_, id, rank(id).progress.position);
   }
 
-  // 0 while a rank can go on by itself; else a number that changes when a rank
-  // has gone on.
+  // Returns 0 while a rank can go on by itself, else a number that changes when
+  // a rank has gone on.
   uint64_t BlockedAt() {
     uint64_t sum = 1;
     for (const RankId id : plan_.graph.rank_ids()) {
@@ -220,8 +221,8 @@ class Run {
     return sum;
   }
 
-  // Where the ranks are; first those that wait for no other rank, as one of
-  // them holds the others up.
+  // Returns where the unfinished ranks are; first those that wait for no other
+  // rank, as one of them delays the others.
   std::string Unfinished() {
     std::string busy;
     std::string waiting;
@@ -259,8 +260,8 @@ class Run {
   const RunParts& parts_;
   const std::unique_ptr<Transport> transport_;
   CommitPoint commit_;
-  std::atomic<int32_t> ready_{0};  // Threads that are there.
-  std::atomic<bool> go_{false};    // start_ is set.
+  std::atomic<int32_t> ready_{0};  // Number of threads that run.
+  std::atomic<bool> go_{false};    // Whether start_ is set.
   WallTime start_{};
   WallTime deadline_{};
   std::stop_source stop_{};

@@ -1,13 +1,15 @@
-// What measured steps say of planned times: measured over planned, by module,
-// pass and shape, for planning the next steps with.
+// Corrections of planned times, learned from measured steps: the ratio of
+// measured to planned time for each module, pass and shape, with which the next
+// steps are planned.
 //
-// The shape of a task stands in no plan; tasks of one module and pass that were
-// priced alike are of one shape. A step gives each shape one observation, the
-// median over its tasks. A shape is judged by the median of its last
-// kRemembered observations, so that a straggling step moves nothing and what is
-// old fades; a shape not seen for kForgottenAfter steps is forgotten.
+// Plans do not say the shape of a task, so tasks of one module and pass that
+// were priced alike count as one shape. A step gives each shape one
+// observation, the median over its tasks. The ratio of a shape is the median of
+// its last kRemembered observations, so that one straggling step changes
+// nothing and old observations lose weight; a shape not seen for
+// kForgottenAfter steps is forgotten.
 //
-// One file keeps it (its text form). Threads: as a value.
+// The text form is kept in one file. Threads: as a value.
 #ifndef PIPELOOM_RUNTIME_LEARNED_COSTS_H_
 #define PIPELOOM_RUNTIME_LEARNED_COSTS_H_
 
@@ -25,27 +27,29 @@
 
 namespace pipeloom::runtime {
 
+// The ratios learned so far; see the top of the file.
 class LearnedCosts {
  public:
   static constexpr size_t kRemembered = 9;
   static constexpr int64_t kForgottenAfter = 1000;
 
-  // One step. `applied` are the costs that the plan was made with already
-  // (none: null), so that they are not counted twice. A task without a
-  // duration or a span tells nothing.
+  // Learns from one step. `applied` are the learned costs with which the plan
+  // was made (null: none), so that they are not counted twice. Tasks without a
+  // duration or a span are ignored.
   void Learn(const ExecutionPlan& plan, const StepTrace& measured,
              const LearnedCosts* applied = nullptr);
 
-  // Measured over priced for a module's pass: the mean over its shapes by their
-  // priced time. Of a weight gradient that never ran alone, the backward's. 1:
-  // nothing is known of it.
+  // Returns measured over priced time for a module's pass: the mean over its
+  // shapes, weighted by their priced time. For a weight gradient that never ran
+  // alone, returns the backward's factor; 1 if nothing is known.
   double Factor(absl::string_view module, Pass pass) const;
+  // Returns the number of steps learned from.
   int64_t steps() const { return steps_; }
   bool empty() const { return shapes_.empty(); }
   bool operator==(const LearnedCosts&) const = default;
 
   std::string ToString() const;
-  // InvalidArgument names the line.
+  // Parses the text that ToString writes. InvalidArgument names the line.
   static absl::StatusOr<LearnedCosts> Parse(absl::string_view text);
 
  private:
@@ -61,7 +65,7 @@ class LearnedCosts {
     bool operator==(const Shape&) const = default;
   };
 
-  int64_t steps_ = 0;  // Learned from.
+  int64_t steps_ = 0;  // Number of steps learned from.
   std::map<Key, Shape> shapes_{};
 };
 

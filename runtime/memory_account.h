@@ -1,5 +1,5 @@
-// The bytes one rank holds, by item, against its limit, and the history of it.
-// Nothing is allocated here. One object per rank, used by its thread only.
+// A count of the bytes that one rank holds, by item, with its history and a
+// check against the rank's limit. It allocates none of this memory itself.
 #ifndef PIPELOOM_RUNTIME_MEMORY_ACCOUNT_H_
 #define PIPELOOM_RUNTIME_MEMORY_ACCOUNT_H_
 
@@ -15,15 +15,17 @@
 
 namespace pipeloom::runtime {
 
+// The account of one rank, used by its thread only.
 class MemoryAccount {
  public:
   // Starts with the rank's static memory, entered at the step's start.
+  // REQUIRES: `clock` outlives the account.
   MemoryAccount(RankId rank, const RankMemory& memory, const RankClock* clock);
 
-  // ResourceExhausted: it would pass the limit; says what is held. Nothing is
-  // taken then.
+  // Adds bytes to an item. ResourceExhausted: the limit would be passed; the
+  // message says what is held, and the account stays unchanged.
   absl::Status Take(MemoryItem item, Bytes bytes);
-  // FailedPrecondition: more than is held of that item.
+  // Subtracts bytes from an item. FailedPrecondition: fewer are held of it.
   absl::Status Release(MemoryItem item, Bytes bytes);
 
   Bytes held() const { return held_; }

@@ -1,5 +1,5 @@
-// What a rank knows of the plan it is to be given, before it has it: it refuses
-// any other.
+// The identity of a plan, which a rank knows before it has the plan; it refuses
+// any other plan.
 #ifndef PIPELOOM_RUNTIME_PLAN_TICKET_H_
 #define PIPELOOM_RUNTIME_PLAN_TICKET_H_
 
@@ -14,6 +14,7 @@
 
 namespace pipeloom::runtime {
 
+// Version, job, step, replica, number of ranks and checksum of a plan.
 struct PlanTicket {
   int32_t version = ExecutionPlan::kVersion;
   std::string job{};
@@ -26,10 +27,12 @@ struct PlanTicket {
 
 PlanTicket TicketOf(const ExecutionPlan& plan);
 
-// FailedPrecondition says in what the plan differs from the one expected.
+// Checks a plan's ticket. FailedPrecondition says in what the plan differs from
+// the expected one.
 absl::Status CheckTicket(const PlanTicket& expected, const PlanTicket& given);
 
-// One line; InvalidArgument: it is none.
+// Convert a ticket to one line of text and back. InvalidArgument: the text is
+// no ticket.
 std::string ToString(const PlanTicket& ticket);
 absl::StatusOr<PlanTicket> ParsePlanTicket(absl::string_view text);
 

@@ -79,8 +79,8 @@ absl::Status RankClock::WaitUntil(WallTime until) {
   return absl::OkStatus();
 }
 
-// Follows the latest ones at once, and forgets them within some ten sleeps. One
-// that lasted far longer was another process's doing.
+// Follows a later wake-up at once, and forgets it within some ten sleeps.
+// Ignores sleeps that lasted far longer, as another process caused that.
 void RankClock::NoteSleep(WallDuration late) {
   if (late > kLongestYield) return;
   early_ = std::max({kShortestYield, late, early_ - (early_ - late) / 8});

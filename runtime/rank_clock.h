@@ -1,5 +1,5 @@
-// Wall time as one rank lives it: waits that end on time although the thread
-// wakes up late.
+// A rank's clock, whose waits do not accumulate the lateness of thread
+// wake-ups.
 //
 // A sleeping thread wakes up some microseconds late, and milliseconds late
 // when there are more ranks than cores. A device does not: its queue of
@@ -7,13 +7,11 @@
 // it would have if every wait ended exactly, and the next wait counts from
 // there. Rules that keep this honest:
 // - progress never runs ahead of wall time: a wait returns only when wall time
-//   has come;
+//   has reached it;
 // - progress falls behind wall time by `max_lag` at most; lateness beyond that
-//   is lost and lengthens the step;
+//   lengthens the step;
 // - traces hold wall times, lateness included.
-// So a step can end early by nothing and late by `max_lag` for free.
-//
-// One object per rank, used by the rank's thread only.
+// So a step never ends early, and up to `max_lag` of lateness is hidden.
 #ifndef PIPELOOM_RUNTIME_RANK_CLOCK_H_
 #define PIPELOOM_RUNTIME_RANK_CLOCK_H_
 
@@ -30,9 +28,11 @@ using WallDuration = std::chrono::nanoseconds;
 
 inline WallTime WallNow() { return std::chrono::steady_clock::now(); }
 
-// Plan time as wall time: `scale` wall nanoseconds a plan nanosecond.
+// Converts plan time to wall time: `scale` wall nanoseconds per plan
+// nanosecond.
 WallDuration ToWall(Duration d, double scale);
 
+// The clock of one rank, used by the rank's thread only.
 class RankClock {
  public:
   struct Options {
@@ -42,29 +42,30 @@ class RankClock {
   };
   explicit RankClock(Options options);
 
-  // Sets the step's start and waits for it. Call this before anything else.
+  // Sets the step's start and waits for it. Call it before all others.
   absl::Status Start(WallTime step_start);
 
-  // max(progress, wall time - max_lag).
+  // Returns the progress, at least wall time - max_lag.
   WallTime Progress();
 
-  // The wall time now, to which the progress is set: what the rank has waited
-  // for came just now.
+  // Sets the progress to the current wall time and returns it, for a wait whose
+  // object has come this moment.
   WallTime Reach();
 
-  // Returns once wall time has reached `until`, and sets the progress to it;
-  // at once if it has passed already. Sleeps until shortly before, by as much
-  // as its sleeps have been late, then yields, then spins. Cancelled within
-  // 10 ms of a stop request.
+  // Waits until wall time has reached `until`, and raises the progress to it.
+  // Sleeps until shortly before `until`, by as much as its sleeps have been
+  // late, then yields, then spins. Returns Cancelled within 10 ms of a stop
+  // request.
   absl::Status WaitUntil(WallTime until);
 
-  // Progress() plus a plan duration, waited for.
+  // Waits until Progress() plus a plan duration.
   absl::Status Spend(Duration d) {
     return WaitUntil(Progress() + ToWall(d, options_.time_scale));
   }
 
-  // The wall time now, on the plan's clock.
+  // Returns the current wall time on the plan's clock.
   SimTime Now() const { return ToSim(WallNow()); }
+  // Converts a wall time to the plan's clock.
   SimTime ToSim(WallTime t) const;
   double time_scale() const { return options_.time_scale; }
 
@@ -72,13 +73,13 @@ class RankClock {
   void NoteSleep(WallDuration late);
 
   Options options_;
-  WallDuration early_;  // Before its time a sleep ends.
+  WallDuration early_;  // How long before the end of a wait its sleep ends.
   WallTime step_start_{};
   WallTime progress_{};
 };
 
-// Asks the kernel to wake this thread on time rather than in batches. Linux;
-// elsewhere it does nothing. Called once by each rank's thread.
+// Asks the kernel to wake the calling thread on time rather than in batches.
+// Linux; elsewhere it does nothing. Each rank's thread calls it once.
 void AskForPreciseSleep();
 
 }  // namespace pipeloom::runtime

@@ -1,5 +1,5 @@
-// How far a rank has come in its program, for other threads and processes to
-// see: what is reported of a rank that failed, hangs or is gone.
+// How far a rank has come in its program, which other threads and processes
+// read to report on a rank that failed, hangs or is gone.
 #ifndef PIPELOOM_RUNTIME_RANK_PROGRESS_H_
 #define PIPELOOM_RUNTIME_RANK_PROGRESS_H_
 
@@ -12,18 +12,20 @@
 
 namespace pipeloom::runtime {
 
-// Written by the rank's thread. May lie in memory that processes share.
+// The position of one rank. Written by the rank's thread; may lie in memory
+// that processes share.
 struct RankProgress {
   std::atomic<int64_t> step{0};
-  // Index of the instruction under way; the program's length at its end.
+  // Index of the instruction under way; the program's length after the last.
   std::atomic<uint64_t> position{0};
-  // It waits for another rank: a transfer's other side, or the commit point.
+  // Whether it waits for another rank: the other side of a transfer, or the
+  // commit point.
   std::atomic<bool> blocked{false};
 };
 static_assert(std::atomic<uint64_t>::is_always_lock_free &&
               std::atomic<bool>::is_always_lock_free);
 
-// Marks the rank as blocked while it lives.
+// A scope in which the rank is marked as blocked.
 class BlockedScope {
  public:
   explicit BlockedScope(RankProgress* progress) : progress_(progress) {
@@ -39,7 +41,7 @@ class BlockedScope {
   RankProgress* progress_;
 };
 
-// "rank 2, step 5, instruction 7 (compute task 3)".
+// Returns for example "rank 2, step 5, instruction 7 (compute task 3)".
 std::string DescribePlace(const ExecutionPlan& plan, RankId rank,
                           uint64_t position);
 

@@ -14,7 +14,7 @@ namespace {
 // Holds one plan between the thread that fetches and the one that runs.
 class Slot {
  public:
-  // False: nobody wants another one.
+  // Returns false if no further plan is wanted.
   bool Put(absl::StatusOr<SharedPlan> plan) {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return !plan_.has_value() || closed_; });

@@ -1,4 +1,4 @@
-// Many steps in one run, each with its own plan: while one step runs, the next
+// Runs of many steps, each with its own plan. While one step runs, the next
 // plan is fetched and checked.
 //
 //     plans   [0] [1]     [2]   [3] ...
@@ -19,17 +19,18 @@ namespace pipeloom::runtime {
 
 using SharedPlan = std::shared_ptr<const ExecutionPlan>;
 
-// The plan of the run's index-th step, from 0. Called once each, in order, on
-// a thread of its own.
+// Returns the plan of the run's index-th step, counted from 0. Called once for
+// each step, in order, on a thread of its own.
 using PlanFeed = std::function<absl::StatusOr<SharedPlan>(int64_t index)>;
+// Runs one step.
 using StepRunner = std::function<absl::StatusOr<StepTrace>(SharedPlan plan)>;
-// Told of each step that is done, in order, on the caller's thread. Its error
-// ends the run.
+// Called for each step that is done, in order, on the thread that called
+// RunSteps. An error ends the run.
 using StepSink = std::function<absl::Status(int64_t index, SharedPlan plan,
                                             StepTrace trace)>;
 
-// The first error of any of the three. The feed may be one plan ahead then;
-// this returns when it has returned.
+// Runs `steps` steps. Returns the first error of any of the three functions.
+// The feed may be one plan ahead at that time; RunSteps returns after it.
 absl::Status RunSteps(int64_t steps, const PlanFeed& feed,
                       const StepRunner& run, const StepSink& sink);
 

@@ -1,10 +1,12 @@
-// A device that spends the time and the memory the plan says, and computes
-// nothing. Tasks take their duration times the time scale; the whole epilogue
-// is spent in ReduceGradients. Offload and Fetch take their turns on a copy
-// stream beside the compute stream: an Offload begins when its task is done, a
-// task waits for the Fetches of the activations it needs. With
+// A device that spends the time and the memory that the plan says, and computes
+// nothing.
+//
+// Tasks take their duration times the time scale; the whole epilogue is spent
+// in ReduceGradients. Offload and Fetch run one after another on a copy stream,
+// overlapped with the compute stream: an Offload begins when its task is done,
+// and a task waits for the Fetches of the activations that it needs. With
 // DeviceContext::allocate, activations are allocated and touched, at most
-// kMaxResident bytes of each task.
+// kMaxResident bytes for each task.
 #ifndef PIPELOOM_RUNTIME_SYNTHETIC_DEVICE_H_
 #define PIPELOOM_RUNTIME_SYNTHETIC_DEVICE_H_
 
@@ -16,6 +18,7 @@
 
 namespace pipeloom::runtime {
 
+// See the top of the file.
 class SyntheticDevice final : public Device {
  public:
   explicit SyntheticDevice(const DeviceContext& context);
@@ -35,15 +38,16 @@ class SyntheticDevice final : public Device {
   };
   absl::Status TakeActivations(Bytes bytes);
   absl::Status ReleaseActivations(Bytes bytes);
-  // Queues a copy.
+  // Queues a copy on the copy stream.
   CopyTimes Copy(Bytes payload);
   WallTime CopiesNeededBy(TaskId task) const;
 
   DeviceContext context_;
-  std::vector<Block> blocks_{};  // Of the activations held, if allocated.
+  std::vector<Block> blocks_{};  // Activations held, if they are allocated.
   Bytes in_blocks_{};            // Sum of their `accounted`.
-  WallTime copies_until_{};      // The copy stream is busy.
-  absl::flat_hash_map<TaskId, WallTime> fetched_{};  // When it is back.
+  WallTime copies_until_{};      // When the copy stream becomes idle.
+  // Ends of Fetches, indexed by the task whose activations they bring back.
+  absl::flat_hash_map<TaskId, WallTime> fetched_{};
   std::vector<std::byte> output_{};  // Every tensor is sent from here.
 };
 

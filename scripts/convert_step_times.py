@@ -64,8 +64,8 @@ def llm_foundry(row):
 def vtrain(single):
     def convert(row):
         hidden, tp = int(row["hidden size"]), int(row["tensor parallelism"])
-        # The vocabulary is 50257; over several GPUs it is padded to a
-        # multiple of 128 for each, alone it is not.
+        # The vocabulary is 50257; with several GPUs it is padded to a multiple
+        # of 128 for each.
         vocab = 50257 if tp == 1 else ceil_to(50257, 128 * tp)
         dp, pp = row["data parallelism"], row["pipeline parallelism"]
         return dict(
@@ -141,10 +141,10 @@ def dgxc(row):
     if model is None or row["gpu"] not in ("H100", "GB200"):
         return None
     if not 0.97 < float(row["check_tokens_ratio"] or 1) < 1.03:
-        return None  # Tokens a second and step time contradict each other.
+        return None  # Tokens per second and step time contradict each other.
     number = lambda name: int(row[name]) if row[name].isdigit() else 1
     if "nemotron4 340b" in " ".join(words) and row["vp"] == "NA":
-        row["vp"] = "12"  # As the next release says of the same runs.
+        row["vp"] = "12"  # According to the next release, for the same runs.
     setup = {"attention": "fused", "pointwise": "fused",
              "sequence_parallel": "yes", "overlap": "all",
              "sharding": "zero1", "gradient_bytes": 4,
@@ -168,7 +168,7 @@ def torchtitan(row):
     layers = {4096: 32, 8192: 80, 16384: 126}[model["hidden"]]
     dp, pp, cp, tp = (int(row[k]) for k in ("fsdp", "pp", "cp", "tp"))
     local = int(row["local_bs"])
-    # Of a pipeline the local batch is cut to microbatches of one sequence.
+    # With a pipeline, the local batch is cut into microbatches of one sequence.
     micro = 1 if pp > 1 else local
     setup = {"attention": "fused",
              "pointwise": "fused" if row["compile"] == "1" else "eager",
@@ -207,7 +207,7 @@ def llama32(device):
 
 
 CONVERTERS = {
-    # output: (source file, row converter, where from)
+    # output: (source file, row converter, origin)
     "llm_foundry": ("llm_foundry_mpt_throughput.csv", llm_foundry,
                     "mosaicml/llm-foundry @8c8dd48f, scripts/train/"
                     "benchmarking; Apache-2.0"),

@@ -49,8 +49,8 @@ A100 = {
     ("all_to_all", 8): [12.6, 14.2, 18.4, 25.8, 64.3, 114.3, 347.6, 1197.9],
 }
 
-# GB/s inside a node on which the curves stand, as the device's cluster file
-# has it: steps of a job on another link are stretched from here.
+# Bandwidth inside a node to which the curves refer, in GB/s, as in the device's
+# cluster file. Times on another link are scaled from it.
 LINKS = {
     "a100-sxm": 200, "b200-sxm": 595, "h100-sxm": 325, "h200-sxm": 325,
     "h800-sxm": 160, "h20": 325,
@@ -60,7 +60,7 @@ LINKS = {
 
 
 def not_descending(curve):
-  """The nearest curve (in logarithms) whose times do not descend."""
+  """Returns the nearest curve (in logarithms) whose times do not descend."""
   blocks = []
   for size in sorted(curve):
     blocks.append([math.log(curve[size]), 1])
@@ -79,7 +79,7 @@ def between(curve, size, low, high):
 
 
 def at(curve, size):
-  """As emulator/cost/collective_profile.h does."""
+  """Interpolates a curve as emulator/cost/collective_profile.h does."""
   sizes = sorted(curve)
   if size in curve:
     return curve[size]
@@ -98,16 +98,17 @@ def at(curve, size):
 
 
 def deviation(curve, size, low, high):
-  """How far a curve lies from its own chord; None where it lacks a point."""
+  """Returns a curve's distance from its own chord, in logarithms; None if it
+  lacks a point."""
   if size in curve and low in curve and high in curve:
     return math.log(curve[size]) - between(curve, size, low, high)
   return None
 
 
 def estimate(curves, key, size):
-  """Between neighbours, bent as the related curves are bent there: groups of
-  other sizes at as many bytes and at as many bytes a GPU; all_gather and
-  reduce_scatter for each other."""
+  """Estimates a time between its neighbours, with the curvature that related
+  curves have there: groups of other sizes at as many bytes and at as many
+  bytes per GPU; all_gather and reduce_scatter for each other."""
   curve = curves[key]
   sizes = [s for s in sorted(curve) if s != size]
   i = bisect.bisect(sizes, size)
@@ -133,7 +134,8 @@ def estimate(curves, key, size):
 
 
 def filled(curves):
-  """Missing powers of two, and which they are."""
+  """Returns the curves with missing powers of two filled in, and the sizes
+  that were filled in."""
   result, estimated = {}, {}
   for key, curve in curves.items():
     size = min(curve)
@@ -158,7 +160,7 @@ def rows(path):
 
 
 def nccl(data, name):
-  """{(op, ranks): {bytes: [us of each element type]}}"""
+  """Returns {(op, ranks): {bytes: [us of each element type]}}."""
   paths = sorted(glob.glob(f"{data}/collectives/nccl_{name}_*.csv"))
   if not paths:
     sys.exit(f"derive_collectives.py: no nccl_{name}_*.csv in "
@@ -188,7 +190,7 @@ def vidur(data, name, workers, per_node):
 
 
 def thinned(curve):
-  """At powers of two inside the curve, and its ends' sizes."""
+  """Returns the curve at the powers of two inside it."""
   sizes = [1 << i for i in range(11, 27) if min(curve) <= 1 << i <= max(curve)]
   return {s: at(curve, s) for s in sizes}
 
@@ -212,7 +214,7 @@ def section(curves, estimated, nic, nominal, node, text):
 
 
 def derive(data):
-  """{device: section}"""
+  """Returns {device: section}."""
   h100_near = thinned(vidur(data, "net_h100_dgx_send_recv.csv", 2, 2))
   h100_far = thinned(vidur(data, "net_h100_dgx_send_recv.csv", 2, 1))
   devices = {}
@@ -229,7 +231,8 @@ def derive(data):
     curves, estimated = filled(fastest(nccl(data, name)))
     near = h100_near
     if device != "h100-sxm":
-      # A transfer of S is half of an all_to_all of 2 S between two.
+      # A transfer of S takes half the time of an all_to_all of 2 S between two
+      # ranks.
       near = {
           s: us * at(curves[("all_to_all", 2)], 2 * s) /
              at(base[("all_to_all", 2)], 2 * s) for s, us in near.items()
@@ -257,8 +260,8 @@ def derive(data):
       P2P.format("pair of A100 with a bridge, slowed from its 285 GB/s to the "
                  "228 of a DGX"))
 
-  # Not measured: H100's times, and on the wire as much longer as the links
-  # are narrower.
+  # Not measured: the H100's times, with the time on the wire multiplied by the
+  # ratio of the links' bandwidths.
   h100 = devices["h100-sxm"]
   slowed, marks = {}, {}
   for key, curve in h100["curves"].items():
@@ -286,7 +289,7 @@ def derive(data):
 
 
 def text_of(part):
-  """JSON, one curve a line."""
+  """Returns JSON with one curve per line."""
   lines = []
   order = {op: i for i, op in enumerate(OPS + ["send_recv"])}
   keys = [key if len(key) == 3 else key + ("node",) for key in part["curves"]]
@@ -317,7 +320,8 @@ def text_of(part):
 
 
 def start(path, device):
-  """A profile without tables; derive_profiles.py keeps what is put into it."""
+  """Makes a profile without tables; derive_profiles.py keeps the members that
+  are put into it."""
   os.makedirs(os.path.dirname(path), exist_ok=True)
   clusters = os.path.join(os.path.dirname(path), "..", "clusters")
   with open(f"{clusters}/{device}.json", encoding="utf-8") as file:

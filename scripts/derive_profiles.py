@@ -47,10 +47,10 @@ RATES = {
     "b200-sxm": (2250e12, 4500e12, 7.7e12, 148),
     "l40s": (362e12, 733e12, 0.864e12, 142),
 }
-# The multiprocessors of devices that have another's tables.
+# Devices that use another's tables, and their numbers of multiprocessors.
 DERIVED = {"h800-sxm": ("h100-sxm", 132), "h20": ("h100-sxm", 78)}
 
-# Rows of a product that are kept; a file has up to 74.
+# Row counts of products that are kept; a file has up to 74.
 KEPT_M = {
     "bf16": [1, 2, 4, 8, 16, 32, 33, 48, 64, 65, 80, 96, 112, 128, 129, 160,
              192, 224, 256, 257, 384, 512, 513, 768, 1024, 1025, 1280, 1536,
@@ -62,14 +62,14 @@ KEPT_M = {
 }
 
 
-# Attention backward of a GB200 takes so much less time than that of a B200:
-# mean over 16,384 to 131,072 tokens, 128 heads of 128 (sdpa_bf16_*.csv [2];
-# the data sheets' rates are 1.11 apart). Shorter rows of the B200's file wait
-# for the host.
+# Ratio of the times of attention backward on a B200 and on a GB200: mean over
+# 16,384 to 131,072 tokens, 128 heads of 128 (sdpa_bf16_*.csv [2]; the ratio of
+# the data sheets' rates is 1.11). Shorter rows of the B200's file wait for the
+# host.
 GB200_OVER_B200 = 1.18
 LONG_TOKENS = 16384
 
-# Tokens of vidur's rows that are kept.
+# Token counts of vidur's rows that are kept.
 STREAM_TOKENS = {64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768}
 
 
@@ -87,7 +87,7 @@ def rounded(us):
 
 
 class Tables:
-  """Points by table, then by (site, grid point)."""
+  """Points indexed by table, then by (site, grid point)."""
 
   def __init__(self):
     self.tables = {}
@@ -120,14 +120,15 @@ class Tables:
 
 
 def seen(fold, *site):
-  """Whether the fold's model may see the site; all of them without a fold."""
+  """Returns whether the fold's model may see the site; always true without a
+  fold."""
   if fold is None:
     return True
   return zlib.crc32(",".join(map(str, site)).encode()) % 5 != fold
 
 
 class Split:
-  """Where a point goes: the model's tables or the judge's."""
+  """Splits points between the tables of the model and those of the judge."""
 
   def __init__(self, fold):
     self.fold = fold
@@ -160,11 +161,11 @@ def gradients(data, device, split):
       continue
     m, n, k = int(r["m"]), int(r["n"]), int(r["k"])
     if r["layout"] == "NN":
-      # [tokens, inputs] from the outputs.
+      # [tokens, inputs], summed over the outputs.
       split.add(("gemm", "input_grad", "bf16"), (k, n, 1), (m,),
                 r["us"], (k, n))
     elif r["layout"] == "NT" and r["accumulate"] == "True":
-      # [outputs, inputs] from the tokens.
+      # [outputs, inputs], summed over the tokens.
       split.add(("gemm", "weight_grad", "bf16"), (m, n, 1), (k,),
                 r["us"], (m, n))
   passes = {"fwd": "forward", "bwd_grad_act": "input_grad",
@@ -248,13 +249,13 @@ def attention(data, device, split):
 
 
 def carried(us, source, device):
-  """A time bound by memory on another device; 2 us do not scale."""
+  """Returns a memory-bound time on another device; 2 us of it do not scale."""
   ratio = RATES[source][2] / RATES[device][2]
   return 2 + max(us - 2, 0) * ratio
 
 
 def streams(data, device, split):
-  # cuDNN's norms: H200; GB200 at 8 TB/s for the B200.
+  # cuDNN's norms, measured on the H200, or on a GB200 (8 TB/s) for the B200.
   gpu = "NVIDIA GB200" if device == "b200-sxm" else "NVIDIA H200"
   for r in rows(f"{data}/norms/norms__*.csv"):
     if r["gpu_name"] != gpu or r["backend"] != "cudnn":

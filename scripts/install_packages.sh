@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs what is missing of Pipeloom's packages on Debian 12 or Ubuntu 24.04,
-# as root or with sudo; silent about what is there already.
+# Installs the packages for Pipeloom that are missing on Debian 12 or Ubuntu
+# 24.04, as root or with sudo. Silent if nothing is missing.
 # usage: install_packages.sh [--tests]   (--tests adds what the tests need)
 set -euo pipefail
 

@@ -30,15 +30,16 @@ import sys
 import time
 
 GIB = 1 << 30
-# Operands that are used in turn exceed any L2 cache.
+# Total size of the operands that are used in turn; exceeds any L2 cache.
 ROTATE_BYTES = 256 << 20
 
 
-# ---- what to measure: plain data, no torch ---------------------------------
+# ---- shapes to measure: plain data, no torch -------------------------------
 
 
 def gemm_shapes(quick, small):
-  """(m tokens, n outputs, k inputs): layers of real models and a grid."""
+  """Returns (m tokens, n outputs, k inputs) of layers of real models and of a
+  grid."""
   if small:
     return [(64, 96, 128), (128, 64, 96), (33, 64, 64)]
   tokens = [128, 1024, 4096, 8192] if quick else [
@@ -57,7 +58,7 @@ def gemm_shapes(quick, small):
 
 
 def attention_shapes(quick, small):
-  """(batch, seq, heads, kv_heads, head_dim, mask)."""
+  """Returns tuples (batch, seq, heads, kv_heads, head_dim, mask)."""
   if small:
     return [(1, 64, 4, 2, 32, "causal"), (2, 48, 4, 4, 16, "full")]
   lengths = [1024, 4096, 8192] if quick else [
@@ -71,7 +72,7 @@ def attention_shapes(quick, small):
   for query, kv, dim in heads:
     for seq in lengths:
       for mask in ("causal", "full"):
-        # 16,384 tokens or one sequence.
+        # A batch of 16,384 tokens, or one sequence.
         shapes.append((max(1, 16384 // seq), seq, query, kv, dim, mask))
         if seq <= 4096 and not quick:
           shapes.append((1, seq, query, kv, dim, mask))
@@ -79,7 +80,7 @@ def attention_shapes(quick, small):
 
 
 def streaming_shapes(quick, small):
-  """(op, fields)."""
+  """Returns pairs (op, fields)."""
   if small:
     tokens, widths, parameters = [64], [128], [100_000]
   elif quick:
@@ -101,7 +102,8 @@ def streaming_shapes(quick, small):
 
 
 def small_shapes(quick, small):
-  """(tokens, width, heads, ffn): layers short enough to wait for the host."""
+  """Returns (tokens, width, heads, ffn) of layers short enough to wait for the
+  host."""
   if small:
     return [(16, 64, 2, 128)]
   shapes = [(16, 256, 4, 1024), (64, 512, 8, 2048)]
@@ -129,14 +131,14 @@ class Meter:
     self.torch = torch
     self.device = device
     self.dtype = dtype
-    self.seconds = seconds  # Spent on one operator, about.
+    self.seconds = seconds  # About the time spent on one operator.
 
   def randn(self, *shape, dtype=None, grad=False):
     t = self.torch.randn(*shape, device=self.device, dtype=dtype or self.dtype)
     return t.requires_grad_(grad)
 
   def copies(self, bytes_each):
-    """How many sets of operands it takes to get past the L2 cache."""
+    """Returns the number of operand sets that exceed the L2 cache."""
     if self.device == "cpu":
       return 1
     return max(1, min(64, math.ceil(ROTATE_BYTES / max(bytes_each, 1))))
@@ -146,7 +148,7 @@ class Meter:
       self.torch.cuda.synchronize()
 
   def block(self, call, count):
-    """us a call, over `count` calls back to back."""
+    """Returns the us per call over `count` calls back to back."""
     if self.device == "cpu":
       begin = time.perf_counter()
       for i in range(count):
@@ -163,7 +165,7 @@ class Meter:
     return start.elapsed_time(end) * 1e3 / count
 
   def graphed(self, call, count):
-    """`count` calls as one CUDA graph, so that the host does not show."""
+    """Captures `count` calls as one CUDA graph, which excludes host time."""
     if self.device == "cpu":
       return None
     try:
@@ -183,7 +185,8 @@ class Meter:
       return None
 
   def time(self, call, graph=True):
-    """Median us a call; None when it does not run (memory, no kernel)."""
+    """Returns the median us per call; None if it does not run (memory, no
+    kernel)."""
     try:
       call(0)
       self.sync()
@@ -197,7 +200,7 @@ class Meter:
         return self.block(lambda _: captured.replay(), 1) / count
 
       previous = math.inf
-      for _ in range(20):  # Warm: two blocks within 3 %.
+      for _ in range(20):  # Warm when two blocks are within 3 %.
         now = block()
         if abs(now - previous) <= 0.03 * now:
           break
@@ -211,7 +214,8 @@ class Meter:
 
 
 def measure_gemm(meter, shapes):
-  """Forward C = A W^T, input gradient dC W, weight gradient dC^T A."""
+  """Measures forward C = A W^T, input gradient dC W, weight gradient
+  dC^T A."""
   torch = meter.torch
   for m, n, k in shapes:
     if 2 * (m * k + n * k + m * n) > 24 * GIB:
@@ -246,7 +250,7 @@ def measure_attention(meter, shapes):
     groups = heads // kv_heads
 
     def forward(_=0):
-      # expand is free of copies in kernels that know grouped heads.
+      # expand makes no copies in kernels that support grouped heads.
       kk, vv = k, v
       if groups > 1:
         kk = k.repeat_interleave(groups, dim=1)
@@ -284,7 +288,7 @@ def measure_attention(meter, shapes):
 
 
 def streaming_call(meter, op, fields):
-  """(function of operands, operands that need gradients)."""
+  """Returns (function of operands, operands that need gradients)."""
   torch = meter.torch
   f = torch.nn.functional
   t, w = fields["tokens"], fields["width"]
@@ -305,7 +309,7 @@ def streaming_call(meter, op, fields):
     return (lambda x: torch.softmax(x, -1)), [(t, w)], []
   if op == "gelu":
     return (lambda x: f.gelu(x, approximate="tanh")), [(t, w)], []
-  if op == "swiglu":  # `width` of the result; both halves come in.
+  if op == "swiglu":  # `width` is the result's; the input has both halves.
     return (lambda x: f.silu(x[:, :w]) * x[:, w:]), [(t, 2 * w)], []
   if op == "rope":
     cos, sin = meter.randn(t, w), meter.randn(t, w)
@@ -364,7 +368,7 @@ def measure_streaming(meter, shapes):
 
 
 def measure_small(meter, shapes):
-  """A small layer in eager mode: what the host costs a kernel."""
+  """Measures a small layer in eager mode, for the host time per kernel."""
   torch = meter.torch
   for tokens, width, heads, ffn in shapes:
     layer = torch.nn.TransformerEncoderLayer(
@@ -394,7 +398,7 @@ def measure_small(meter, shapes):
 
 
 def clocks():
-  """"sm 1980 MHz, 62 C, 550 W" or nothing."""
+  """Returns for example "sm 1980 MHz, 62 C, 550 W", or nothing."""
   try:
     text = subprocess.run(
         ["nvidia-smi", "--query-gpu=clocks.sm,temperature.gpu,power.draw",
@@ -407,7 +411,7 @@ def clocks():
 
 
 def device_name(torch, device):
-  """Our name for the GPU, as `pipeloom calibrate --device` wants it."""
+  """Returns the name of the GPU for `pipeloom calibrate --device`."""
   if device == "cpu":
     return "cpu"
   name = torch.cuda.get_device_name(0).upper()
@@ -506,7 +510,7 @@ def main():
   os.makedirs(args.out, exist_ok=True)
   print(f"{name}, torch {torch.__version__}, {clocks() or 'clocks unknown'}",
         file=sys.stderr)
-  # A hot GPU from the first row on.
+  # Heats the GPU before the first row.
   square = meter.randn(256 if small else 8192, 256 if small else 8192)
   begin = time.monotonic()
   while time.monotonic() - begin < (0.1 if small else 3):
@@ -516,7 +520,7 @@ def main():
   for group in groups:
     shapes_of, measure = plan[group]
     shapes = shapes_of(args.quick, small)
-    # In a random order, drift of clocks is noise and no trend.
+    # With a random order, a drift of the clocks gives noise but no trend.
     random.Random(args.seed).shuffle(shapes)
     write(os.path.join(args.out, group + ".csv"), group,
           measure(meter, shapes), name, label)

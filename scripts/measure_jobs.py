@@ -34,7 +34,8 @@ STRATEGIES = ["gpipe", "1f1b", "interleaved", "zb-h1", "zb-v", "v-half",
 
 
 def plan(options, job, schedule, deadline, steps, *more):
-    """The steps' figures as `pipeloom plan --format json` gives them."""
+    """Returns the steps' figures as `pipeloom plan --format json` gives
+    them."""
     command = [options.binary, "plan", job, "--batch", JOBS[job], "--shuffle",
                "1", "--replicas", "1", "--schedule", schedule, "--deadline",
                deadline, "--steps", str(steps), "--threads",
@@ -47,7 +48,8 @@ def plan(options, job, schedule, deadline, steps, *more):
 
 
 def compare(options, job, file):
-    """Mean step time in seconds by strategy; None where a step does not fit."""
+    """Returns the mean step time in seconds by strategy; None if a step does
+    not fit."""
     command = [options.binary, "compare", job, "--batch", JOBS[job],
                "--shuffle", "1", "--replicas", "1", "--deadline", "100ms",
                "--steps", str(options.steps), "--threads",
@@ -63,7 +65,7 @@ def compare(options, job, file):
 
 
 def partition(options, job, out):
-    """Searches the job's partition once; its wall time in seconds."""
+    """Searches the job's partition once; returns its wall time in seconds."""
     begin = time.monotonic()
     subprocess.run([options.binary, "partition", job, "--batch", JOBS[job],
                     "--replicas", "1", "--threads", str(options.threads),

@@ -38,7 +38,7 @@ def main():
                         "name": f"PP:{rank}{letter}{microbatch}",
                         "ts": (begin + start) * 1e3,
                         "dur": (end - start) * 1e3})
-            # Iterations follow each other, whatever each rank's total is.
+            # Iterations do not overlap, whatever each rank's total time is.
             begin += 100_000.0
         with open(os.path.join(out, f"trace_rank_{rank}.json"), "w",
                   encoding="utf-8") as file:

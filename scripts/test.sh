@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Installs what is missing, builds, and runs every test: the full suite
 # optimised and under the address and undefined-behaviour sanitizers, an
-# install, and a short run of the fuzz targets of the parsers. By name only:
-# tsan, the threaded parts under the thread sanitizer (ten minutes more), and
-# quick, for daily work: format, a build, and the tests of the folders that
-# differ from PIPELOOM_QUICK_BASE (HEAD).
+# install, and a short run of the fuzz targets of the parsers. Two parts run
+# only if they are named: tsan, the threaded parts under the thread sanitizer
+# (ten minutes more), and quick, for daily work: format, a build, and the tests
+# of the folders that differ from PIPELOOM_QUICK_BASE (HEAD).
 # usage: scripts/test.sh [format|dev|install|asan|fuzz|tsan|quick ...]
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -25,7 +25,7 @@ build() {
   cmake --build --preset "$preset" -j "$jobs" "$@" -- --quiet
 }
 
-# The folders of tests/ for what differs from a commit.
+# Prints the folders of tests/ for all files that differ from a commit.
 changed_tests() {
   { git diff --name-only "${PIPELOOM_QUICK_BASE:-HEAD}"
     git ls-files --others --exclude-standard
@@ -62,14 +62,15 @@ for part in "${parts[@]}"; do
       build asan
       ctest --preset asan -j "$jobs" --progress ;;
     tsan)
-      # The threaded parts. What is not instrumented (gRPC, protobuf) is ignored.
+      # The threaded parts; libraries without instrumentation (gRPC, protobuf)
+      # are ignored.
       build tsan --target runtime_tests emulator_tests planner_tests
       for folder in runtime emulator planner; do
         TSAN_OPTIONS=ignore_noninstrumented_modules=1 \
           "build/tsan/tests/$folder/${folder}_tests" --gtest_brief=1
       done ;;
     fuzz)
-      # The other targets need all of the planner instrumented.
+      # All other targets would need the whole planner to be instrumented.
       scripts/fuzz.sh "${PIPELOOM_FUZZ_SECONDS:-10}" fuzz_batch fuzz_job \
         fuzz_task_graph fuzz_plan_proto fuzz_plan_text fuzz_measurements ;;
     *)

@@ -23,8 +23,8 @@ make_peer() {
   local site
   site=$("$peer/bin/python" -c 'import sysconfig; print(
       sysconfig.get_paths()["purelib"])')
-  # By name, as torch pins them: never part of a CUDA installation, and nccl,
-  # whose symbols follow torch's version.
+  # Packages installed by the names that torch pins: those that are never part
+  # of a CUDA installation, and nccl, whose symbols depend on torch's version.
   local few
   few=$("$peer/bin/python" -c '
 import importlib.metadata, re

@@ -36,7 +36,8 @@ INCLUDE = re.compile(r'^#include "([a-z_]+/[^"]+)"', re.MULTILINE)
 
 
 def read_includes(root):
-    """By source file, relative to the root, what it includes of ours."""
+    """Returns the project's headers that each source file includes, with paths
+    relative to the root."""
     includes = {}
     for top in ALLOWED:
         for folder, _, names in os.walk(os.path.join(root, top)):

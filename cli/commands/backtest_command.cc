@@ -1,4 +1,4 @@
-// `pipeloom backtest`: measured training runs against what a plan promises.
+// `pipeloom backtest`: compares measured training runs with planned steps.
 #include <memory>
 #include <string>
 #include <vector>

@@ -160,7 +160,7 @@ class BenchCommand : public Command {
     return options;
   }
 
-  // Those of the suite that are asked for, and the graphs.
+  // Returns the problems of the suite that are asked for, and the graphs.
   absl::StatusOr<formats::ProblemSuite> Problems(
       const std::string& data_dir) const {
     formats::ProblemSuite suite;

@@ -1,4 +1,4 @@
-// `pipeloom calibrate`: measurements to a device profile.
+// `pipeloom calibrate`: makes a device profile from measurements.
 #include <memory>
 #include <set>
 #include <string>
@@ -28,7 +28,7 @@ using emulator::PredictionError;
 using emulator::Refusal;
 using emulator::RefusalKind;
 
-// Sizes and times of large tables on one page.
+// Units of printed rates.
 constexpr double kTera = 1e12;
 constexpr double kGiga = 1e9;
 
@@ -178,7 +178,7 @@ class CalibrateCommand : public Command {
       PIPELOOM_ASSIGN_OR_RETURN(options->base,
                                 LoadDeviceProfile(base_, data_dir));
     }
-    // A cluster file of the device's name knows its rates.
+    // If there is a cluster file of the device's name, it has the rates.
     const absl::StatusOr<ClusterSpec> cluster =
         formats::LoadCluster(device_, data_dir, read);
     if (cluster.ok()) {
@@ -186,7 +186,7 @@ class CalibrateCommand : public Command {
       limits.bf16_flops_per_second = device.bf16.flops_per_second;
       limits.fp8_flops_per_second = device.fp8.flops_per_second;
       limits.memory_bytes_per_second = device.memory_bandwidth.bytes_per_second;
-      // The file has what rings reach, about 0.7 of the links.
+      // The file has the bandwidth that rings reach, about 0.7 of the links'.
       limits.link_bytes_per_second =
           cluster->intra_node.bandwidth.bytes_per_second / 0.7;
     } else if (!base_.empty() && options->base.device == device_) {

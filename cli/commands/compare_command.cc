@@ -1,5 +1,5 @@
-// `pipeloom compare`: every strategy on the same steps under the same memory
-// limit.
+// `pipeloom compare`: compares strategies on the same steps under the same
+// memory limit.
 #include <algorithm>
 #include <iterator>
 #include <memory>
@@ -29,27 +29,29 @@
 namespace pipeloom::cli {
 namespace {
 
-// The ablation of DIP (arXiv 2504.14145): each row with those before it.
+// The ablation of DIP (arXiv 2504.14145): each row adds a part to those before
+// it.
 constexpr const char* kAblation[] = {
     "megatron",  "dip-partition", "dip-interleave",
     "dip-order", "dip",           "pipeloom"};
 
 constexpr char kStatic[] = "static";
 
-// They plan without a look at the step's sizes: what a trainer has by itself.
+// Static schedules, which do not depend on the step's sizes; trainers have them
+// without a planner.
 constexpr absl::string_view kStaticSchedules[] = {
     "gpipe", "1f1b",       "interleaved", "zb-h1",          "zb-v",    "v-half",
     "v-min", "dualpipe-v", "megatron",    "megatron-tuned", "nnscaler"};
 
 struct Row {
   std::string schedule{};
-  absl::Status status{};  // Why the strategy cannot run.
+  absl::Status status{};  // An error says why the strategy cannot run.
   std::vector<PlannedStep> steps{};
-  // Planned with the partition that was given, and not its own.
+  // Whether it is planned with the given partition, not with its own.
   bool given_partition = false;
 };
 
-// The mean step time of megatron; 0 if it is not there.
+// Returns the mean step time of megatron; 0 if it is not there.
 Duration MegatronTime(const std::vector<Row>& rows) {
   for (const Row& row : rows) {
     if (row.schedule == "megatron" && row.status.ok()) {
@@ -59,7 +61,7 @@ Duration MegatronTime(const std::vector<Row>& rows) {
   return kZero;
 }
 
-// The fastest row of a static schedule; null if there is none.
+// Returns the fastest row of a static schedule; null if there is none.
 const Row* BestStatic(const std::vector<Row>& rows) {
   const Row* best = nullptr;
   for (const Row& row : rows) {
@@ -95,8 +97,8 @@ void WriteSpeedup(Duration reference, Duration mine, JsonWriter* json) {
   }
 }
 
-// The mean over the steps of the slowest replica's 90th percentile under
-// disturbances; none without --robust.
+// Returns the mean over the steps of the slowest replica's 90th percentile
+// under disturbances; none without --robust.
 std::optional<Duration> MeanP90(const Row& row) {
   Duration sum{};
   for (const PlannedStep& step : row.steps) {
@@ -143,7 +145,7 @@ Table RowsTable(const std::vector<Row>& rows) {
   return table;
 }
 
-// Which row the ratios "vs static" are to.
+// Returns a note that names the row which the ratios "vs static" refer to.
 std::string StaticNote(const std::vector<Row>& rows) {
   const Row* best = BestStatic(rows);
   if (best == nullptr) return "no static schedule has a plan of every step\n";
@@ -264,7 +266,7 @@ class CompareCommand : public Command {
         return UsageError(
             "--same-partition is for every schedule; leave out --partition");
       }
-      // `dip` is the same as a rule and as a schedule.
+      // `dip` as a partition rule and as a schedule give the same partition.
       if (!planner::MakeStrategy(same_partition_).ok() ||
           same_partition_ == "dip") {
         partition_flags_.source = same_partition_;
@@ -344,7 +346,7 @@ class CompareCommand : public Command {
   }
 
  private:
-  // Whose partitions the rows are planned with.
+  // Says with which partitions the rows are planned.
   std::string PartitionText() const {
     if (!same_partition_.empty()) {
       return absl::StrCat("same partition for all: ", same_partition_);

@@ -20,15 +20,15 @@ namespace pipeloom::cli {
 namespace {
 
 constexpr size_t kMaxOfALine = 1 << 20;  // Bytes.
-constexpr size_t kPrintAt = 1 << 16;     // Of answers gathered.
+constexpr size_t kPrintAt = 1 << 16;     // Bytes of answers gathered.
 
-// Lines of a stream, of bounded length, without their ends.
+// A reader of lines of bounded length, without their line ends.
 class LineReader {
  public:
   LineReader(std::istream& in, std::string name)
       : in_(in), name_(std::move(name)) {}
 
-  // False at the end.
+  // Reads the next line; returns false at the end.
   absl::StatusOr<bool> Next(std::string* line) {
     line->clear();
     ++number_;
@@ -43,7 +43,7 @@ class LineReader {
         line->append(buffer, got);
         return !line->empty();
       }
-      // A line end was counted but not stored.
+      // The stream counts a line end, but does not store it.
       const bool cut = in_.fail();
       line->append(buffer, cut ? got : got - 1);
       if (!cut) return true;

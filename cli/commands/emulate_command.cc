@@ -1,4 +1,4 @@
-// `pipeloom emulate`: carries a plan out in simulated time.
+// `pipeloom emulate`: carries out a plan in simulated time.
 #include <algorithm>
 #include <chrono>
 #include <memory>
@@ -166,7 +166,7 @@ class EmulateCommand : public Command {
   }
 
  private:
-  // What is emulated besides the one plan.
+  // Results of emulations other than that of the one plan.
   struct Extras {
     std::optional<emulator::ClusterResult> job{};
     std::optional<emulator::SampledStep> sampled{};
@@ -410,7 +410,7 @@ class EmulateCommand : public Command {
   std::optional<int64_t> ranks_per_nic_{};
   std::vector<std::string> slow_ranks_{};
   std::vector<std::string> slow_links_{};
-  double compute_jitter_ = -1;  // Below 0: as the cluster says.
+  double compute_jitter_ = -1;  // Below 0: the cluster's.
   double link_jitter_ = -1;
   int64_t samples_ = 100;
   std::string trace_{};

@@ -1,4 +1,4 @@
-// `pipeloom explain`: a plan in words and as a drawing of characters.
+// `pipeloom explain`: describes a plan in words and draws it with characters.
 #include <algorithm>
 #include <memory>
 #include <optional>
@@ -41,7 +41,8 @@ std::string Module(const StageGraph& graph, ModuleId m) {
   return graph.module_names()[static_cast<size_t>(m.value())];
 }
 
-// "compute task 3 (F backbone ...)" of one instruction.
+// Returns the words for an instruction, such as
+// "compute task 3 (F backbone ...)".
 std::string Words(const StageGraph& graph, const Instruction& instruction) {
   const auto edge = [&](absl::string_view verb, EdgeId e, bool to) {
     const Dependency& d = graph.edge(e);
@@ -164,7 +165,7 @@ class ExplainCommand : public Command {
   }
 
  private:
-  // The plan, and what would make it faster.
+  // Returns the plan, and finds changes that would make it faster.
   absl::StatusOr<ExecutionPlan> PlanOf(const std::string& path,
                                        const Context& context,
                                        std::vector<Suggestion>* suggestions) {
@@ -215,7 +216,7 @@ class ExplainCommand : public Command {
     return planned.slowest().plan;
   }
 
-  // The `whatif` that tries a suggestion alone.
+  // Returns the `whatif` command that tries this suggestion alone.
   std::string CommandOf(const std::string& job,
                         const Suggestion& suggestion) const {
     std::string text =

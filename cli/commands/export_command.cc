@@ -1,4 +1,4 @@
-// `pipeloom export`: a plan in the formats of other tools.
+// `pipeloom export`: writes a plan in the formats of other tools.
 #include <algorithm>
 #include <map>
 #include <memory>
@@ -28,8 +28,8 @@
 namespace pipeloom::cli {
 namespace {
 
-// Which passes of dualpipe-v are one operation, where the plan is that schedule
-// on one stage a rank and direction.
+// Finds the passes that are one operation in dualpipe-v, if the plan is that
+// schedule with one stage per rank and direction.
 void FindOperations(const ExecutionPlan& plan,
                     adapters::ActionOptions* options) {
   const StageGraph& graph = plan.graph;
@@ -138,7 +138,7 @@ class ExportCommand : public Command {
     options.transfers = format_ == "torch-comms";
     if (format_ == "torch-csv" && !split_) FindOperations(plan, &options);
     if (format_ == "megatron-layout") {
-      // Only where layers are matters, not what the schedule is.
+      // Only the places of layers matter here, not the schedule.
       return Layout(plan.graph);
     }
     PIPELOOM_ASSIGN_OR_RETURN(adapters::PlanActions actions,

@@ -1,4 +1,4 @@
-// `pipeloom import`: a schedule of another tool as a plan.
+// `pipeloom import`: makes a plan from a schedule of another tool.
 #include <algorithm>
 #include <memory>
 #include <optional>

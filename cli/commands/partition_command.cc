@@ -133,7 +133,7 @@ class PartitionCommand : public Command {
   }
 
  private:
-  // Also after an interrupt: the best until then is not lost.
+  // Writes the best partition found so far, also after an interrupt.
   absl::Status Write(const std::string& text, const Context& context) const {
     if (!out_.empty()) {
       PIPELOOM_RETURN_IF_ERROR(WriteFileAtomically(out_, text));

@@ -34,7 +34,7 @@
 namespace pipeloom::cli {
 namespace {
 
-// Of this process; 0 where /proc is not there.
+// Returns this process's resident memory; 0 where there is no /proc.
 Bytes ResidentMemory() {
   const absl::StatusOr<std::string> text = ReadFile("/proc/self/statm");
   int64_t pages = 0;
@@ -166,12 +166,12 @@ class RunCommand : public Command {
   }
 
  private:
-  // The runs of one plan.
+  // Consecutive runs of one plan.
   struct Group {
     runtime::SharedPlan plan{};
     std::vector<StepTrace> runs{};
   };
-  // What is kept of a group.
+  // The summary of a group.
   struct Row {
     int64_t step = 0;
     TraceComparison comparison{};
@@ -263,10 +263,11 @@ class RunCommand : public Command {
     return absl::OkStatus();
   }
 
-  // A tenth of the run: what is compared with its end.
+  // Returns the number of runs in the first tenth, which is compared with the
+  // end.
   int64_t Early() const { return std::max<int64_t>(1, steps_ * repeat_ / 10); }
 
-  // Whether a long run has grown or drifted.
+  // Compares memory and errors at the begin and end of a long run.
   std::string LongRunWords(const std::vector<Row>& rows) const {
     const size_t tenth = rows.size() / 10;
     if (tenth < 1) return "";
@@ -294,7 +295,7 @@ class RunCommand : public Command {
     return *by_time[(by_time.size() - 1) / 2];
   }
 
-  // Of several steps.
+  // Returns the report of several steps.
   std::string StepWords(const ExecutionPlan& plan,
                         const std::vector<Row>& rows) const {
     std::string text = absl::StrFormat(

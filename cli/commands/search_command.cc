@@ -24,7 +24,8 @@
 namespace pipeloom::cli {
 namespace {
 
-// docs/plan_format.md: `start_us` is by task, in increasing external id.
+// Returns the answer of docs/plan_format.md, where `start_us` is ordered by
+// increasing external id.
 std::string Answer(const formats::LoadedGraph& loaded,
                    const planner::SearchResult& result, Duration search_time,
                    const std::optional<planner::RobustResult>& robust) {
@@ -119,7 +120,7 @@ class SearchCommand : public Command {
     }
     if (!found.ok()) return found.status();
     if (bound_ == "strong" && !found->proven_optimal) {
-      // As much again as the search had.
+      // The bound gets the same budget as the search.
       const planner::NamedBound bound = planner::StrongLowerBound(
           planner::FlatGraph(loaded.graph), StartBudget(settings, context));
       if (Nanoseconds(bound.time) > found->lower_bound) {
@@ -151,7 +152,7 @@ class SearchCommand : public Command {
   }
 
  private:
-  // Replaces the schedule by the one that is best under disturbances.
+  // Replaces the schedule by the best one under disturbances.
   absl::Status ChooseRobust(const StageGraph& graph,
                             const planner::Disturbances& disturbances,
                             uint64_t seed, planner::SearchBudget budget,
@@ -183,7 +184,7 @@ class SearchCommand : public Command {
         result.proven_optimal ? ", proven optimal" : "",
         FormatDuration(result.lower_bound),
         FormatPercent(result.gap_ratio(), 2),
-        // Of the makespan, which ends before the epilogues.
+        // Shares of the makespan, which ends before the epilogues.
         FormatPercent(BubbleRatio(graph, result.schedule.makespan()) +
                       EpilogueRatio(graph, result.schedule.makespan())),
         FormatDuration(search_time), result.evaluations));

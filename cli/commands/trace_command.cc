@@ -1,4 +1,4 @@
-// `pipeloom trace`: what measured traces of a pipeline run say.
+// `pipeloom trace`: analyses measured traces of a pipeline run.
 #include <algorithm>
 #include <map>
 #include <memory>

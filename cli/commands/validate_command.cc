@@ -48,7 +48,7 @@ class ValidateCommand : public Command {
         continue;
       }
       ++num_bad;
-      // Most messages name the file already.
+      // Most messages already begin with the file's name.
       const std::string message(result.status().message());
       context.print(absl::StartsWith(message, file)
                         ? absl::StrCat(message, "\n")
@@ -61,7 +61,7 @@ class ValidateCommand : public Command {
   }
 
  private:
-  // What the file holds.
+  // Checks a file; returns a description of its content.
   absl::StatusOr<std::string> Check(const std::string& file,
                                     const Context& context) {
     const auto read = [](const std::string& path) { return ReadFile(path); };

@@ -1,5 +1,5 @@
-// `pipeloom whatif`: how a step would change with the job, the cluster or the
-// batch.
+// `pipeloom whatif`: shows how a step would change with the job, the cluster or
+// the batch.
 #include <algorithm>
 #include <iterator>
 #include <map>
@@ -35,8 +35,7 @@ std::string CsvCell(const std::string& text) {
   return absl::StrCat("\"", absl::StrReplaceAll(text, {{"\"", "\"\""}}), "\"");
 }
 
-// The value of a change by path; a case has each at most once but for the
-// later, which counts.
+// Returns the value of the last change of `path` in a case.
 std::string ValueOf(const WhatIfCase& c, const std::string& path) {
   std::string value;
   for (const formats::JobOverride& change : c.changes) {
@@ -308,9 +307,9 @@ class WhatIfCommand : public Command {
            questions_.end();
   }
 
-  // The best configuration of each number of GPUs: what a scheduler that
-  // grows and shrinks jobs asks for.
-  // Other questions' cases (another GPU, say) are none of its.
+  // Returns the best configuration for each number of GPUs, which a scheduler
+  // that grows and shrinks jobs needs. Leaves out cases of other questions,
+  // such as those with another GPU.
   static Table ScaleTable(const std::vector<WhatIfCase>& cases,
                           const std::vector<WhatIfOutcome>& outcomes) {
     std::map<int64_t, const WhatIfOutcome*> best;

@@ -15,10 +15,10 @@ namespace pipeloom::cli {
 namespace {
 
 constexpr absl::string_view kMark = "pipeloom build: ";
-constexpr size_t kMax = 80;  // Characters of a name.
+constexpr size_t kMax = 80;  // Most characters of a name.
 
-// The name at the beginning of `text`; empty: what follows is none, such as
-// this mark itself in a program.
+// Returns the name at the beginning of `text`; empty if there is none, as after
+// the mark's own string in a program.
 absl::string_view NameAt(absl::string_view text) {
   const size_t end = text.substr(0, kMax).find('\n');
   if (end == absl::string_view::npos) return "";

@@ -1,5 +1,5 @@
-// Which build a program is, so that two that belong together can be told from
-// two that merely lie in one folder.
+// The identity of a program's build, by which programs that belong together are
+// told from others that lie in the same folder.
 #ifndef PIPELOOM_CLI_CONSOLE_BUILD_ID_H_
 #define PIPELOOM_CLI_CONSOLE_BUILD_ID_H_
 
@@ -9,19 +9,19 @@
 
 namespace pipeloom::cli {
 
-// "pipeloom build: VERSION-NAME\n", made by cmake/PipeloomBuildId.cmake from
-// the libraries that `pipeloom` and `pipeloom-service` have in common.
+// The line "pipeloom build: VERSION-NAME\n", which cmake/PipeloomBuildId.cmake
+// makes from the libraries that `pipeloom` and `pipeloom-service` share.
 extern const char kBuildLine[];
 
-// "VERSION-NAME" of this program.
+// Returns the "VERSION-NAME" of this program.
 std::string OwnBuild();
 
-// What the line says in another program's file; empty: there is none. Looks
-// through the file, some ms.
+// Returns the "VERSION-NAME" in another program's file; empty if it has none.
+// Searches the whole file, which takes some ms.
 std::string BuildOf(const std::string& program);
 
-// FailedPrecondition, with both names: `program` is of another build. Ok, too,
-// if it cannot be read.
+// Checks that `program` is of the same build. FailedPrecondition gives both
+// names. Returns OK also if the file cannot be read.
 absl::Status CheckSameBuild(const std::string& program);
 
 }  // namespace pipeloom::cli

@@ -46,6 +46,7 @@ std::unique_ptr<Command> FindCommand(const std::string& name) {
   return nullptr;
 }
 
+// Returns a command line quoted for a shell, such as
 // "pipeloom plan dip-vlm-s --out 'my plan.pb'".
 std::string ShellWords(const std::vector<std::string>& args) {
   std::string text = "pipeloom";

@@ -1,8 +1,8 @@
-// A command of the `pipeloom` binary: its words, its options and what it does.
+// The interface of the commands of the `pipeloom` binary, and their list.
 //
 // One object serves one invocation: Flags() binds the options to its members,
-// ParseFlags fills them in, Run does the work. What a command prints goes
-// through the Context, so that tests can read it.
+// ParseFlags fills them in, Run does the work. Commands print through the
+// Context, so that tests can read their output.
 #ifndef PIPELOOM_CLI_CONSOLE_COMMAND_H_
 #define PIPELOOM_CLI_CONSOLE_COMMAND_H_
 
@@ -19,11 +19,11 @@
 namespace pipeloom::cli {
 
 struct Context {
-  std::function<void(absl::string_view)> print{};  // To stdout.
-  std::function<void(absl::string_view)> warn{};   // A line on stderr.
-  // Rewrites the progress line; empty: there is no terminal.
+  std::function<void(absl::string_view)> print{};  // Prints to stdout.
+  std::function<void(absl::string_view)> warn{};   // Prints a line to stderr.
+  // Rewrites the progress line; empty if there is no terminal.
   std::function<void(absl::string_view)> show_progress{};
-  std::stop_token stop{};  // Ctrl-C.
+  std::stop_token stop{};  // Requested by Ctrl-C.
   // As typed, quoted for a shell; empty in tests of single commands.
   std::string command_line{};
 };
@@ -31,7 +31,7 @@ struct Context {
 struct CommandText {
   std::string name{};       // "plan"
   std::string arguments{};  // "JOB --batch FILE [options]"
-  std::string summary{};    // One line.
+  std::string summary{};    // A single line.
   std::string details{};    // Paragraphs, separated by "\n\n".
 };
 
@@ -40,8 +40,8 @@ class Command {
   virtual ~Command() = default;
   virtual CommandText text() const = 0;
   virtual std::vector<Flag> Flags() = 0;
-  // `args` are those that are no options. A UsageError is the user's
-  // mistake; Cancelled follows a stop request.
+  // Runs the command. `args` are the arguments that are not options. A
+  // UsageError is the user's mistake; Cancelled follows a stop request.
   virtual absl::Status Run(const std::vector<std::string>& args,
                            const Context& context) = 0;
 };
@@ -65,11 +65,11 @@ std::unique_ptr<Command> MakeTraceCommand();
 std::unique_ptr<Command> MakeValidateCommand();
 std::unique_ptr<Command> MakeWhatIfCommand();
 
-// In the order in which the help shows them.
+// Returns all commands, in the order in which the help shows them.
 std::vector<std::unique_ptr<Command>> AllCommands();
 
-// The binary without its process: parses, runs, prints errors. Returns the
-// exit code: 0 done, 1 failed, 2 misused, 130 interrupted.
+// Parses the arguments, runs the command and prints its error. Returns the exit
+// code: 0 done, 1 failed, 2 misused, 130 interrupted.
 int RunCommandLine(const std::vector<std::string>& args,
                    const Context& context);
 

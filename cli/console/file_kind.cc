@@ -7,7 +7,7 @@
 namespace pipeloom::cli {
 namespace {
 
-// Bytes that text files do not have.
+// Returns whether the content has bytes that text files do not have.
 bool IsBinary(absl::string_view content) {
   const absl::string_view front = content.substr(0, 4096);
   return std::any_of(front.begin(), front.end(), [](char c) {

@@ -1,4 +1,4 @@
-// What kind of file a text is, from its content.
+// Recognition of a file's kind from its content.
 #ifndef PIPELOOM_CLI_CONSOLE_FILE_KIND_H_
 #define PIPELOOM_CLI_CONSOLE_FILE_KIND_H_
 
@@ -20,13 +20,14 @@ enum class FileKind {
 };
 const char* FileKindName(FileKind kind);
 
-// JSON objects by the names of their members, whatever is wrong with them
-// otherwise; other text is a plan's text form, other bytes a plan. An object
-// that could be anything is a job. O(length of the first object).
+// Guesses the kind of a file. JSON objects are told apart by the names of their
+// members, even if they are otherwise invalid; an object that could be of any
+// kind is a job. Other text is a plan's text form, other bytes are a plan.
+// O(length of the first object).
 FileKind GuessFileKind(absl::string_view content);
 
-// The member names of the JSON object at the front of `text`, as far as it can
-// be read. Escapes in names are left as they are.
+// Returns the member names of the JSON object at the front of `text`, as far as
+// it can be read. Escapes in names stay unchanged.
 std::vector<std::string> MemberNames(absl::string_view text);
 
 }  // namespace pipeloom::cli

@@ -49,7 +49,7 @@ class OpenFile {
   OpenFile& operator=(const OpenFile&) = delete;
 
   int get() const { return descriptor_; }
-  // 0, or the error that closing found.
+  // Closes the file; returns 0 or the error.
   int Close() {
     if (descriptor_ < 0) return 0;
     return close(std::exchange(descriptor_, -1)) == 0 ? 0 : errno;
@@ -59,7 +59,7 @@ class OpenFile {
   int descriptor_;
 };
 
-// Removes the file unless it was kept.
+// A temporary file, which is removed unless it is kept.
 class ScratchFile {
  public:
   explicit ScratchFile(std::string path) : path_(std::move(path)) {}
@@ -74,7 +74,7 @@ class ScratchFile {
   std::string path_;
 };
 
-// 0, or the error.
+// Writes all of `contents`; returns 0 or the error.
 int WriteAll(int descriptor, absl::string_view contents) {
   while (!contents.empty()) {
     const ssize_t count = write(descriptor, contents.data(), contents.size());
@@ -151,7 +151,7 @@ absl::Status WriteFileAtomically(const std::string& path,
       return absl::OkStatus();
     }
     mode = info.st_mode & 07777;
-    // The file that a symbolic link leads to is replaced, not the link.
+    // Replaces the file that a symbolic link leads to, not the link.
     char resolved[PATH_MAX];
     if (realpath(path.c_str(), resolved) != nullptr) target = resolved;
   }
@@ -167,7 +167,8 @@ absl::Status WriteFileAtomically(const std::string& path,
   if (error == 0 && rename(scratch.c_str(), target.c_str()) != 0) error = errno;
   if (error != 0) return SystemError("cannot write", path, error);
   remover.Keep();
-  // The new name survives a power cut; not every file system can promise it.
+  // Flushes the folder, so that the new name survives a power cut, as far as
+  // the file system supports that.
   const OpenFile parent(open(folder.c_str(), O_RDONLY | O_CLOEXEC));
   if (parent.get() >= 0) fsync(parent.get());
   return absl::OkStatus();

@@ -1,4 +1,5 @@
-// Files of the command line: read whole, written whole or not at all.
+// Reading of whole files, writing of whole files or nothing, and the search for
+// the shipped data.
 #ifndef PIPELOOM_CLI_CONSOLE_FILES_H_
 #define PIPELOOM_CLI_CONSOLE_FILES_H_
 
@@ -13,8 +14,8 @@ namespace pipeloom::cli {
 
 inline constexpr int64_t kMaxFileBytes = int64_t{1} << 30;
 
-// The file's bytes. NotFound, PermissionDenied or InvalidArgument (a folder,
-// larger than `max_bytes`) name the file.
+// Returns the file's bytes. NotFound, PermissionDenied and InvalidArgument (a
+// folder, or larger than `max_bytes`) name the file.
 absl::StatusOr<std::string> ReadFile(const std::string& path,
                                      int64_t max_bytes = kMaxFileBytes);
 
@@ -31,10 +32,11 @@ absl::Status WriteFileAtomically(const std::string& path,
 // Creates `path` as a folder unless it is one; its parent must exist.
 absl::Status MakeFolder(const std::string& path);
 
-// Where the shipped jobs, models, clusters and batches are: `flag` if not
-// empty, else the environment's PIPELOOM_DATA_DIR, else the installed data
-// beside the running binary (../share/pipeloom), else the source tree that the
-// binary was built from. NotFound lists the places looked at.
+// Returns the folder of the shipped jobs, models, clusters and batches: `flag`
+// if it is not empty, else the environment's PIPELOOM_DATA_DIR, else the
+// installed data next to the folder of the running binary (../share/pipeloom),
+// else the source tree that the binary was built from. NotFound lists the
+// places that were tried.
 absl::StatusOr<std::string> FindDataDir(const std::string& flag);
 
 }  // namespace pipeloom::cli

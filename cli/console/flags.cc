@@ -20,7 +20,7 @@ namespace {
 constexpr char kUsagePayload[] = "pipeloom.cli/usage";
 constexpr size_t kColumns = 80;
 
-// Levenshtein distance; O(a x b).
+// Returns the Levenshtein distance. O(a x b).
 size_t EditDistance(absl::string_view a, absl::string_view b) {
   std::vector<size_t> row(b.size() + 1);
   for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
@@ -66,7 +66,7 @@ struct Unit {
   double factor;
 };
 
-// `text` in the smallest unit, rounded.
+// Parses `text`; returns its value in the smallest unit, rounded.
 absl::StatusOr<int64_t> ParseScaled(absl::string_view text,
                                     absl::string_view what,
                                     absl::string_view example,
@@ -194,7 +194,8 @@ absl::Status SetValue(const Flag& flag, absl::string_view text) {
       flag.target);
 }
 
-// What the bound value holds before parsing, for the help; "" for none.
+// Returns the default, for the help: the value of the bound variable before
+// parsing, or "" if it has none.
 std::string DefaultText(const Flag& flag) {
   return std::visit(
       Overloaded{

@@ -11,8 +11,8 @@ namespace {
 
 constexpr size_t kLineLevels = 2;
 
-// Length of the valid UTF-8 sequence at the front of `text`; 0 if there is
-// none. RFC 3629: no overlong forms, no surrogates, at most U+10FFFF.
+// Returns the length of the valid UTF-8 sequence at the front of `text`; 0 if
+// there is none. RFC 3629: no overlong forms, no surrogates, at most U+10FFFF.
 size_t Utf8Length(absl::string_view text) {
   const auto byte = [&](size_t i) {
     return static_cast<unsigned char>(text[i]);

@@ -1,12 +1,12 @@
-// Writes JSON text value by value, so that large documents need no tree.
+// A writer of JSON text value by value, so that large documents need no tree.
 //
 //   JsonWriter json;
 //   json.BeginObject().Key("ranks").Int(4).EndObject();
 //   json.text();   // {"ranks": 4}
 //
-// Strings are escaped; bytes that are no UTF-8 become U+FFFD. Numbers are the
-// shortest that read back the same; those without a JSON form become null.
-// Nesting is the caller's business: each Begin needs its End.
+// Strings are escaped; bytes that are not UTF-8 become U+FFFD. Numbers have the
+// shortest form that reads back the same; those without a JSON form become
+// null. REQUIRES: each Begin has its End.
 #ifndef PIPELOOM_CLI_CONSOLE_JSON_WRITER_H_
 #define PIPELOOM_CLI_CONSOLE_JSON_WRITER_H_
 
@@ -22,7 +22,7 @@ namespace pipeloom::cli {
 class JsonWriter {
  public:
   // With `lines`, members of the outermost two levels stand on lines of their
-  // own, for people, but for plain values in lists; else all is on one line.
+  // own, except plain values in lists. Without, all is on one line.
   explicit JsonWriter(bool lines = false) : lines_(lines) {}
 
   JsonWriter& BeginObject() { return Begin('{'); }
@@ -35,7 +35,7 @@ class JsonWriter {
   JsonWriter& Number(double value);
   JsonWriter& Bool(bool value);
   JsonWriter& Null();
-  // Exact, in microseconds: 12.345.
+  // Writes a duration exactly, in microseconds: 12.345.
   JsonWriter& Micros(Duration value);
   JsonWriter& Count(Bytes value) { return Int(value.count()); }
 
@@ -50,14 +50,14 @@ class JsonWriter {
   bool lines_;
   bool after_key_ = false;
   struct Level {
-    int count = 0;          // Values so far.
-    bool on_lines = false;  // One of them began a line.
+    int count = 0;          // Number of values so far.
+    bool on_lines = false;  // Whether one of them began a line.
   };
-  std::vector<Level> levels_{};  // By open bracket.
+  std::vector<Level> levels_{};  // One for each open bracket.
   std::string text_{};
 };
 
-// `text` with quotes and escapes.
+// Returns `text` with quotes and escapes.
 std::string QuoteJson(absl::string_view text);
 
 }  // namespace pipeloom::cli

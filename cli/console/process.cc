@@ -10,13 +10,14 @@
 namespace pipeloom::cli {
 namespace {
 
-// The thread waits for signals for as long as the process lives.
+// Requests a stop at SIGINT or SIGTERM. Starts a thread that waits for signals
+// as long as the process lives.
 void StopOnInterrupt(std::stop_source stop) {
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, SIGINT);
   sigaddset(&signals, SIGTERM);
-  // Inherited by all threads, so that only the waiting one gets them.
+  // All threads inherit the mask, so that only the waiting one gets signals.
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   std::thread([signals, stop]() mutable {
     int signal_number = 0;

@@ -1,5 +1,5 @@
-// The progress line on stderr: shown only when a terminal is there and the
-// work has taken longer than a moment, gone when the work is done.
+// The progress line on stderr. It is shown only on a terminal and when the work
+// has taken longer than a moment, and removed when the work is done.
 #ifndef PIPELOOM_CLI_CONSOLE_PROGRESS_H_
 #define PIPELOOM_CLI_CONSOLE_PROGRESS_H_
 
@@ -14,8 +14,8 @@
 
 namespace pipeloom::cli {
 
-// "planning: 3 of 10 (megatron), 12 s". A thread of its own renews the line,
-// so that one long search shows that it lives.
+// A line such as "planning: 3 of 10 (megatron), 12 s". A thread of its own
+// renews it, so that a long search is seen to run.
 class Progress {
  public:
   Progress(const Context& context, absl::string_view doing, int64_t total);
@@ -23,6 +23,7 @@ class Progress {
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
+  // Sets the number of items done, and the text in brackets.
   void Set(int64_t done, absl::string_view detail = "");
 
  private:

@@ -9,7 +9,7 @@
 namespace pipeloom::cli {
 namespace {
 
-// Code points, so that "µ" counts one column.
+// Counts code points, so that "µ" counts as one column.
 size_t Width(const std::string& text) {
   return static_cast<size_t>(std::count_if(
       text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; }));

@@ -1,5 +1,4 @@
-// A plain text table for a terminal: columns padded to their widest cell,
-// numbers to the right.
+// A plain text table for a terminal. Columns are padded to their widest cell.
 #ifndef PIPELOOM_CLI_CONSOLE_TABLE_H_
 #define PIPELOOM_CLI_CONSOLE_TABLE_H_
 
@@ -13,14 +12,15 @@ class Table {
   // The first `left_columns` columns are left-aligned, the others right.
   explicit Table(std::vector<std::string> header, int left_columns = 1);
 
-  // A row with fewer cells than columns ends with its last cell, which may be
-  // of any length (a reason instead of figures).
+  // Adds a row. One with fewer cells than columns ends with its last cell,
+  // which may be of any length, such as a reason instead of figures.
   void AddRow(std::vector<std::string> cells);
 
-  // Header, rule, rows; each line ends with '\n' and has no trailing spaces.
+  // Returns header, rule and rows. Each line ends with '\n' and has no trailing
+  // spaces.
   std::string ToString() const;
 
-  // The header first.
+  // Returns the rows, the first of which is the header.
   const std::vector<std::vector<std::string>>& rows() const { return rows_; }
   int left_columns() const { return left_columns_; }
 
@@ -29,7 +29,7 @@ class Table {
   std::vector<std::vector<std::string>> rows_{};
 };
 
-// "12.3 %" of a ratio.
+// Returns a ratio as "12.3 %".
 std::string FormatPercent(double ratio, int digits = 1);
 
 }  // namespace pipeloom::cli

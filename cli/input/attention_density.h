@@ -1,10 +1,10 @@
-// --attention-density: sparse attention whose sparsity changes from step to
-// step, beside what the layers of a job file always have (`density` of
-// model.proto).
+// The option --attention-density: sparse attention whose density changes from
+// step to step, in addition to the constant densities of the layers in a job
+// file (`density` of model.proto).
 //
-// A step's density multiplies every layer's. The partition is the job's, as
-// layers do not move between steps; what a step is priced, planned and emulated
-// with is its own. Copies of the job and of its prices, one for each density.
+// A step's density multiplies that of every layer. The partition is the job's,
+// as layers do not move between steps; pricing, planning and emulation use the
+// step's density, with one copy of the job and its prices for each density.
 #ifndef PIPELOOM_CLI_INPUT_ATTENTION_DENSITY_H_
 #define PIPELOOM_CLI_INPUT_ATTENTION_DENSITY_H_
 
@@ -27,24 +27,26 @@ namespace pipeloom::cli {
 
 Flag AttentionDensityFlag(std::vector<std::string>* values, bool by_step);
 
-// By step; the last holds for all that follow. A UsageError unless each is in
-// (0, 1].
+// Parses densities, indexed by step; the last holds for all later steps. A
+// UsageError: a density is not in (0, 1].
 absl::StatusOr<std::vector<double>> ParseDensities(
     const std::vector<std::string>& values);
 
-// The job with every layer's attention at `density` of what it is.
+// Returns the job with the attention density of every layer multiplied by
+// `density`.
 JobSpec WithAttentionDensity(const JobSpec& job, double density);
 
-// A prepared job at the density of each step. One thread.
+// A prepared job at the density of each step. Not thread-safe.
 class DensityByStep {
  public:
-  // `adjust` is called on each new model of costs before its use. REQUIRES:
-  // `prepared` and `input` outlive it.
+  // `adjust` is called on each new cost model before its use. REQUIRES:
+  // `prepared` and `input` outlive the object.
   DensityByStep(const planner::PreparedJob& prepared, const JobInput& input,
                 std::vector<double> densities,
                 std::function<absl::Status(emulator::StageCostModel*)> adjust);
 
-  // Lives as long as this. `prepared` itself where nothing is sparser.
+  // Returns the job prepared at a step's density, which lives as long as this
+  // object; `prepared` itself for density 1.
   absl::StatusOr<const planner::PreparedJob*> Of(int64_t step);
 
  private:

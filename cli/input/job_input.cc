@@ -25,7 +25,7 @@ namespace {
 
 constexpr int32_t kMaxSampled = 2048;
 
-// Shipped batches: data_dir/batches/NAME.jsonl.
+// Returns the path of a batch; shipped batches are data_dir/batches/NAME.jsonl.
 absl::StatusOr<std::string> BatchPath(const std::string& name_or_path,
                                       const std::string& data_dir) {
   if (absl::StrContains(name_or_path, "/") ||
@@ -42,8 +42,8 @@ absl::StatusOr<std::string> BatchPath(const std::string& name_or_path,
                    "\"; shipped are ", absl::StrJoin(kNames, ", ")));
 }
 
-// InvalidArgument when no sample has anything for any module; a note for each
-// module that has nothing to do.
+// Checks that the batch has work for the job. InvalidArgument: no sample has
+// work for any module. Prints a note for each module without work.
 absl::Status CheckWork(const JobInput& input, const Context& context) {
   const ModelSpec& model = input.job.model;
   IdVector<ModuleId, bool> has_work(model.modules.size(), false);
@@ -71,8 +71,8 @@ absl::Status CheckWork(const JobInput& input, const Context& context) {
   return absl::OkStatus();
 }
 
-// A step that has fewer microbatches than the job asks for is legal, but its
-// figures are not those of a full step.
+// Prints a note for a step with fewer microbatches than the job asks for. It is
+// legal, but its figures are not those of a full step.
 void NoteShortStep(const JobInput& input, const partition::PackedStep& packed,
                    int64_t step, const Context& context) {
   const int64_t wanted =
@@ -112,7 +112,8 @@ absl::StatusOr<std::vector<partition::PackedStep>> PackInOrder(
   return steps;
 }
 
-// Null if none ships for the device, or its name would be taken for a path.
+// Returns the shipped profile of a device; null if there is none, or if the
+// device's name looks like a path.
 absl::StatusOr<std::shared_ptr<const DeviceProfile>> ShippedProfile(
     const std::string& device, const std::string& data_dir) {
   if (device.empty() || absl::StrContains(device, "/") ||

@@ -1,5 +1,5 @@
-// What the commands that plan have in common: the options of the job, its
-// batch and the search, and reading them in.
+// Input of all commands that plan: the options of the job, its batch and the
+// search, and functions that read them.
 #ifndef PIPELOOM_CLI_INPUT_JOB_INPUT_H_
 #define PIPELOOM_CLI_INPUT_JOB_INPUT_H_
 
@@ -25,15 +25,15 @@ namespace pipeloom::cli {
 struct JobFlags {
   std::string batch{};
   int64_t steps = 1;
-  int64_t replicas = 0;  // 0: all of the job.
+  int64_t replicas = 0;  // 0: all replicas of the job.
   std::optional<int64_t> microbatches{};
   std::optional<Bytes> memory_limit{};
   std::optional<Share> reserve{};
   std::string data_dir{};
-  std::string costs = "profile";  // Or "roofline".
-  // in-order, balanced or deferred.
+  std::string costs = "profile";  // "profile" or "roofline".
+  // "in-order", "balanced" or "deferred".
   std::optional<std::string> assignment{};
-  std::optional<int64_t> shuffle{};  // Seed.
+  std::optional<int64_t> shuffle{};  // Seed of the shuffle.
 };
 void AppendJobFlags(JobFlags* values, bool with_steps,
                     std::vector<Flag>* flags);
@@ -47,11 +47,11 @@ struct SearchFlags {
 };
 void AppendSearchFlags(SearchFlags* values, std::vector<Flag>* flags);
 
-// The options over the job's own defaults. With evaluations (an option or the
-// job's) there is a deadline only if one is asked for, so that results do not
-// depend on the machine.
+// The effective settings of a search: the options, else the job's defaults. If
+// evaluations are set (by an option or the job), there is a deadline only if an
+// option asks for it, so that results do not depend on the machine.
 struct SearchSettings {
-  std::optional<Duration> deadline{};  // Wall time, of each search.
+  std::optional<Duration> deadline{};  // Wall time of each search.
   std::optional<int64_t> evaluations{};
   uint64_t seed = 1;
   int32_t threads = 1;
@@ -60,7 +60,7 @@ struct SearchSettings {
 };
 SearchSettings Settle(const SearchFlags& flags, const SearchSpec& defaults);
 
-// A budget whose deadline begins now.
+// Returns a budget whose deadline counts from this call.
 planner::SearchBudget StartBudget(const SearchSettings& settings,
                                   const Context& context);
 
@@ -68,38 +68,43 @@ struct JobInput {
   JobSpec job{};
   std::string batch_name{};
   BatchMetadata batch{};
-  int32_t replicas = 1;  // How many of the job's are planned.
-  bool defer = false;    // --assignment deferred.
-  // Steps take shuffled epochs of the batch, not its samples in order once.
+  int32_t replicas = 1;  // Number of the job's replicas that are planned.
+  bool defer = false;    // Whether --assignment is "deferred".
+  // If set, steps take shuffled epochs of the batch, else its samples in order
+  // and once.
   std::optional<uint64_t> shuffle{};
-  // Of the job's device, if one ships and is asked for; else null.
+  // The profile of the job's device, if one ships and is asked for; else null.
   std::shared_ptr<const DeviceProfile> profile{};
-  // The same of the cluster's node groups' devices, by name; those it has.
+  // The profiles of the devices of the cluster's node groups, indexed by device
+  // name, as far as they ship.
   std::map<std::string, std::shared_ptr<const DeviceProfile>> more_profiles{};
 };
 // Reads the job and its batch and applies the options. `batch` is a path or
 // the name of a shipped batch. InvalidArgument: the batch is empty or has no
-// work for the job. Notes what it did not understand on stderr.
+// work for the job. Prints notes on what it did not understand to stderr.
 absl::StatusOr<JobInput> ReadJobInput(const std::string& job,
                                       const JobFlags& flags,
                                       const Context& context);
 
-// "memory limit 77.60 GiB a GPU, reserve 2.40 GiB (3 %)", or without a reserve
-// where the limit is the job's own. Of the job's device, where there are more.
+// Returns for example "memory limit 77.60 GiB a GPU, reserve 2.40 GiB (3 %)",
+// without a reserve if the limit is given by the job. With several devices, the
+// limit is that of the job's device.
 std::string MemoryLimitText(const JobSpec& job);
 
-// What the job's operators cost: by the profile, else by the roofline.
+// Returns the costs of the job's operators, from the profile if there is one,
+// else from the roofline.
 std::unique_ptr<const emulator::OpCostModel> CostsOf(const JobInput& input);
 
-// The steps' samples, in order or shuffled. InvalidArgument says for how many
-// steps the batch suffices. Notes a step that is short of samples.
+// Packs the samples of all steps, in order or shuffled. InvalidArgument says
+// for how many steps the batch suffices. Prints a note for a step that is short
+// of samples.
 absl::StatusOr<std::vector<partition::PackedStep>> PackSteps(
     const JobInput& input, int64_t num_steps, const Context& context);
 
-// The first samples, by which a partition is made.
+// Returns the first samples of the batch, from which a partition is made.
 BatchMetadata SampleOf(const BatchMetadata& batch);
 
-// The one positional argument, else a UsageError that asks for `what`.
+// Returns the only positional argument, else a UsageError that asks for `what`.
 absl::StatusOr<std::string> OneArgument(const std::vector<std::string>& args,
                                         absl::string_view what);
 

@@ -1,4 +1,4 @@
-// Files of what measured steps say of planned times (runtime/learned_costs.h).
+// Files of learned costs (runtime/learned_costs.h).
 #ifndef PIPELOOM_CLI_INPUT_LEARNED_FILE_H_
 #define PIPELOOM_CLI_INPUT_LEARNED_FILE_H_
 
@@ -11,12 +11,12 @@
 
 namespace pipeloom::cli {
 
-// Errors name the file.
+// Reads a file of learned costs. Errors name the file.
 absl::StatusOr<runtime::LearnedCosts> ReadLearned(const std::string& path);
-// Nothing when `path` is empty; else what the file says, for all planning with
-// `costs`.
+// Reads the file and applies it to `costs`. Does nothing if `path` is empty.
 absl::Status ApplyLearned(const std::string& path,
                           emulator::StageCostModel* costs);
+// Multiplies the times of `costs` by the learned factors.
 void SetLearned(const runtime::LearnedCosts& learned,
                 emulator::StageCostModel* costs);
 

@@ -1,5 +1,5 @@
-// Writes a partition as a file to read, edit and give back
-// (formats/job/partition_reader.h), and shows it as a table.
+// A partition as a file that users read, edit and give back
+// (formats/job/partition_reader.h), and as a table.
 #ifndef PIPELOOM_CLI_INPUT_PARTITION_FILE_H_
 #define PIPELOOM_CLI_INPUT_PARTITION_FILE_H_
 
@@ -11,12 +11,14 @@
 
 namespace pipeloom::cli {
 
-// JSON of pipeloom.v1.PartitionFile, a stage a line; `with_layout`: with the
-// job's layout and microbatches, which whoever plans with the file takes over.
+// Returns the JSON of pipeloom.v1.PartitionFile, one line per stage. With
+// `with_layout`, it includes the job's layout and microbatches, which commands
+// that plan with the file take over.
 std::string PartitionJson(const JobSpec& job, const Partition& partition,
                           const std::string& comment, bool with_layout = false);
 
-// A row a module: its sub-microbatches, segments and layers by stage.
+// Returns a table with a row for each module: its sub-microbatches, segments
+// and layers of each stage.
 Table PartitionTable(const JobSpec& job, const Partition& partition);
 
 }  // namespace pipeloom::cli

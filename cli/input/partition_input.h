@@ -1,4 +1,5 @@
-// --partition: where the partition that a strategy plans with comes from.
+// The option --partition: the source of the partition that a strategy plans
+// with.
 #ifndef PIPELOOM_CLI_INPUT_PARTITION_INPUT_H_
 #define PIPELOOM_CLI_INPUT_PARTITION_INPUT_H_
 
@@ -17,27 +18,29 @@
 namespace pipeloom::cli {
 
 struct PartitionFlags {
-  std::string source{};  // "": the strategy's own; dip, search or a file.
+  // "" for the strategy's own partition, "dip", "search" or a file.
+  std::string source{};
   int64_t tries = planner::PartitionSearchOptions().partitions;
 };
 void AppendPartitionFlags(PartitionFlags* values, std::vector<Flag>* flags);
 
-// Searches with the settings' seed and threads; a deadline is none of the
-// search's, which has a fixed effort. Shows progress. After a stop request the
-// best until then.
+// Searches a partition with the settings' seed and threads. Ignores their
+// deadline, as the search has a fixed effort. Shows progress. After a stop
+// request, returns the best partition found so far.
 absl::StatusOr<planner::PartitionSearchResult> RunPartitionSearch(
     const JobInput& input, const planner::Strategy& strategy,
     const emulator::StageCostModel& costs, int64_t tries,
     const SearchSettings& settings, const Context& context, int32_t effort = 1);
 
-// The strategy with its partition by the flags. InvalidArgument: the file is
-// none, or the partition breaks a rule of the job.
+// Prepares the job for the strategy, with the partition that the flags ask for.
+// InvalidArgument: the file is not a partition, or the partition breaks a rule
+// of the job.
 absl::StatusOr<planner::PreparedJob> PrepareWithPartition(
     const JobInput& input, const planner::Strategy& strategy,
     const emulator::StageCostModel& costs, const PartitionFlags& flags,
     const SearchSettings& settings, const Context& context);
 
-// Whether the strategy plans with any partition as well as with its own.
+// Returns whether the strategy can plan with any partition, not only its own.
 bool TakesAnyPartition(absl::string_view strategy);
 
 }  // namespace pipeloom::cli

@@ -1,4 +1,5 @@
-// Plan files: protobuf or text, by content when read and by name when written.
+// Plan files, in protobuf or text form: recognised by content when read, chosen
+// by name when written.
 #ifndef PIPELOOM_CLI_INPUT_PLAN_FILE_H_
 #define PIPELOOM_CLI_INPUT_PLAN_FILE_H_
 
@@ -10,16 +11,18 @@
 
 namespace pipeloom::cli {
 
-// The plan, checked by ValidateExecutionPlan. Errors name the file.
+// Read or parse a plan and check it by ValidateExecutionPlan. Errors name the
+// file.
 absl::StatusOr<ExecutionPlan> ReadPlan(const std::string& path);
 absl::StatusOr<ExecutionPlan> ParsePlanFile(absl::string_view content,
                                             const std::string& path);
 
-// Text when `path` ends with ".txt", else protobuf.
+// Writes a plan, as text if `path` ends with ".txt", else as protobuf.
 absl::Status WritePlan(const std::string& path, const ExecutionPlan& plan);
 
-// "plan.pb" of one step and replica; "plan-0003.pb", "plan-0003-r1.pb" of
-// several steps, "plan-r1.pb" of further replicas.
+// Returns the file name for a step and replica: "plan.pb" for a single step,
+// "plan-r1.pb" for its further replicas; "plan-0003.pb" and "plan-0003-r1.pb"
+// for one of several steps.
 std::string PlanPath(const std::string& path, int64_t step, bool many_steps,
                      int32_t replica);
 

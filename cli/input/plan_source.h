@@ -1,4 +1,5 @@
-// Where emulate and run get their plan: a file, or a job planned now.
+// The source of the plan of `emulate` and `run`: a file, or a job that the
+// command plans.
 #ifndef PIPELOOM_CLI_INPUT_PLAN_SOURCE_H_
 #define PIPELOOM_CLI_INPUT_PLAN_SOURCE_H_
 
@@ -20,36 +21,39 @@ struct PlanSource {
   SearchFlags search{};
   std::optional<std::string> schedule{};
   std::string learned{};                         // A file of `run --learn`.
-  std::vector<std::string> attention_density{};  // Of JOB's step.
+  std::vector<std::string> attention_density{};  // For the step of JOB.
 };
 void AppendPlanSourceFlags(PlanSource* values, std::vector<Flag>* flags);
 
 struct SourcedPlan {
   ExecutionPlan plan{};  // Passes ValidateExecutionPlan.
-  // How often a stage's cost was known already, when planned now.
+
+  // The following are set if a job was planned, not for a plan file.
+
+  // Hits and misses of the cache of stage costs.
   std::optional<emulator::CacheCounters> cache{};
-  // Of a job planned now, else empty.
   std::string memory_limit{};  // In words: MemoryLimitText.
-  // Of a job planned now, else empty: the plan of every replica planned, what
-  // follows a rank's last backward, GPUs of a rank, and a GPU's link to its
-  // host.
+  // The plan of every planned replica, the work of each rank after its last
+  // backward, the number of GPUs of a rank, and a GPU's link to its host.
   std::vector<ExecutionPlan> replicas{};
   IdVector<RankId, emulator::RankUpdate> updates{};
   int32_t gpus_per_rank = 1;
   Bandwidth host_bandwidth{};
-  // Of the job's cluster: how links and cards are shared, what varies.
+  // How links and network cards of the job's cluster are shared, and its
+  // jitter.
   emulator::EmulateOptions network{};
   JitterSpec jitter{};
-  // Look-ups that nothing measured answers, with what does.
+  // Look-ups that no measurement answers, with the source that does.
   std::vector<std::string> missing_lookups{};
 };
-// --plan FILE, or JOB --batch FILE: the first step, of the slowest replica. A
-// UsageError unless it is exactly one of the two.
+// Returns the plan of --plan FILE, or the first step of JOB --batch FILE for
+// the slowest replica. A UsageError unless exactly one of the two is given.
 absl::StatusOr<SourcedPlan> GetPlan(const PlanSource& source,
                                     const std::vector<std::string>& args,
                                     const Context& context);
 
-// Of a GPU of JOB's cluster to its host; 0 for a plan file, which does not say.
+// Returns the bandwidth of a GPU of JOB's cluster to its host; 0 for a plan
+// file, which does not say it.
 absl::StatusOr<Bandwidth> HostBandwidthOf(const PlanSource& source,
                                           const std::vector<std::string>& args);
 

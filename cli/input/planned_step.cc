@@ -161,7 +161,7 @@ absl::StatusOr<PlannedStep> PlanReplicas(
     planned.search_time +=
         std::chrono::duration_cast<Duration>(Clock::now() - begin);
   }
-  // A plan that was cut short by Ctrl-C is not handed out.
+  // A plan whose search was cut short by Ctrl-C is not returned.
   if (context.stop.stop_requested()) return absl::CancelledError("stopped");
   return planned;
 }

@@ -1,5 +1,5 @@
-// A step planned for all its replicas, and its figures as a whole: the step is
-// over when the slowest replica is.
+// A step planned for all its replicas, with its figures as a whole. The step
+// ends when its slowest replica ends.
 #ifndef PIPELOOM_CLI_INPUT_PLANNED_STEP_H_
 #define PIPELOOM_CLI_INPUT_PLANNED_STEP_H_
 
@@ -14,8 +14,8 @@
 
 namespace pipeloom::cli {
 
-// The strategies that are compared unless others are named: all but the rungs
-// of dip's ladder, which only its ablation is made of.
+// Returns the strategies that are compared unless others are named: all except
+// the partial versions of dip, which only its ablation needs.
 std::vector<std::string> UsualSchedules();
 
 struct PlannedStep {
@@ -24,15 +24,19 @@ struct PlannedStep {
   Duration search_time{};  // Wall time, all replicas.
   int64_t num_samples = 0;
 
-  Duration step_time() const;        // Of the slowest replica.
-  Duration lower_bound() const;      // The largest of the replicas' ...
-  const char* bound_source() const;  // ... and where that is from.
+  // Returns the step time of the slowest replica.
+  Duration step_time() const;
+  // Return the largest lower bound of the replicas, and its source.
+  Duration lower_bound() const;
+  const char* bound_source() const;
   double gap_ratio() const;
-  // Over all ranks of all replicas: idle, and in their epilogues.
+  // Return the share of time that all ranks of all replicas are idle, or in
+  // their epilogues.
   double bubble_ratio() const;
   double epilogue_ratio() const;
   double mfu() const;
-  std::vector<Bytes> peak_bytes() const;  // By rank, the most of any replica.
+  // Returns the largest peak of any replica, indexed by rank.
+  std::vector<Bytes> peak_bytes() const;
   Bytes peak() const;
   int64_t evaluations() const;
   const planner::PlanResult& slowest() const;
@@ -46,11 +50,12 @@ struct StepMeans {
   double bubble_ratio = 0;
   double epilogue_ratio = 0;
   double mfu = 0;
-  Bytes peak{};  // The most of any step.
+  Bytes peak{};  // The largest of any step.
 };
 StepMeans MeansOf(const std::vector<PlannedStep>& steps);
 
-// Tells `progress` how many replicas of all steps are planned.
+// Plans a step for `replicas` replicas. Tells `progress` how many replicas of
+// all steps are planned. Cancelled: a stop was requested.
 absl::StatusOr<PlannedStep> PlanReplicas(
     const planner::PreparedJob& prepared, const partition::PackedStep& packed,
     int64_t step, int32_t replicas, const SearchSettings& settings,

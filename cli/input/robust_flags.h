@@ -1,4 +1,5 @@
-// `--robust` and its options, of the commands that search a schedule.
+// The option `--robust` and those that belong to it, for all commands that
+// search a schedule.
 #ifndef PIPELOOM_CLI_INPUT_ROBUST_FLAGS_H_
 #define PIPELOOM_CLI_INPUT_ROBUST_FLAGS_H_
 
@@ -21,14 +22,15 @@ struct RobustFlags {
 };
 void AppendRobustFlags(RobustFlags* values, std::vector<Flag>* flags);
 
-// Absent without --robust.
+// Returns the disturbances that the flags ask for; absent without --robust.
 std::optional<planner::Disturbances> DisturbancesOf(const RobustFlags& flags,
                                                     uint64_t seed);
 
-// Of the total time of a search, what remains for the robust choice.
+// The share of a search's total time that is left for the robust choice.
 inline constexpr double kRobustShare = 0.3;
 
-// A line for people, and the members of an object for programs.
+// Describe the robust choice, as a line of text and as members of a JSON
+// object.
 std::string RobustText(const planner::RobustTimes& chosen,
                        const planner::RobustTimes& nominal);
 void WriteRobust(const planner::RobustTimes& chosen,

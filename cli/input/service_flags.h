@@ -1,6 +1,7 @@
-// The options of `pipeloom serve` and `pipeloom loadgen`. Both are programs of
-// their own, `pipeloom-service`, since loading gRPC costs every start of a
-// binary about 10 ms; `pipeloom` knows the options and hands over.
+// The options of `pipeloom serve` and `pipeloom loadgen`. Both run in a program
+// of their own, `pipeloom-service`, since loading gRPC lengthens every start of
+// a binary by about 10 ms; `pipeloom` knows the options and starts that
+// program.
 #ifndef PIPELOOM_CLI_INPUT_SERVICE_FLAGS_H_
 #define PIPELOOM_CLI_INPUT_SERVICE_FLAGS_H_
 
@@ -63,9 +64,9 @@ std::vector<Flag> ServeFlags(ServeSettings* settings);
 CommandText LoadgenText();
 std::vector<Flag> LoadgenFlags(LoadSettings* settings);
 
-// Becomes `pipeloom-service` beside the running binary, with the arguments of
-// this process; returns only with an error. FailedPrecondition: the two are not
-// of one build.
+// Replaces this process by the `pipeloom-service` in the folder of the running
+// binary, with the same arguments. Returns only with an error.
+// FailedPrecondition: the two programs are of different builds.
 absl::Status BecomeService();
 
 }  // namespace pipeloom::cli

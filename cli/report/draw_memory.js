@@ -39,8 +39,8 @@ function drawMemory(view) {
     }
     fullest.push(copy);
   }
-  // One shape an item: there along its upper edge, back along its lower, with
-  // a point only where the height changes.
+  // One shape per item: along its upper edge and back along its lower edge,
+  // with a point only where the height changes.
   const edge = (heights, by) => {
     let x = by > 0 ? 0 : columns - 1;
     const shift = by > 0 ? 0 : 1;

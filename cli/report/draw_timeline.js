@@ -1,5 +1,6 @@
 // Draws a Timeline: axis, ranks, tasks, idle time, transfers, critical path.
-// Cost: by what is in view; tasks below a pixel cost a comparison each.
+// The cost depends on what is in view; a task narrower than a pixel costs one
+// comparison.
 const FONT = '11px system-ui,"DejaVu Sans",sans-serif';
 
 function drawTimeline(view) {
@@ -68,12 +69,13 @@ function drawAxis(view, g) {
   }
 }
 
-// Hatching needs room: without, it is the colour between its two.
+// Weight gradients are hatched, or, where they are too narrow for it, have the
+// mean of the two colours.
 function colour(module, pass, width) {
   return palette.m[module % COLOURS][pass === 2 && width < 7 ? 3 : pass];
 }
 
-// Tasks below a pixel are drawn together, coloured as the longest of them.
+// Tasks narrower than a pixel are drawn together in the colour of the longest.
 function drawTasks(view, g, list, t0, t1, y, h, shadow = false) {
   const {p, m, b, u, x: recomputes} = view.d.tasks;
   for (let k = view.step.first(list, t1, view.t0); k < list.length;) {
@@ -137,7 +139,7 @@ function drawIdle(view, g, r, y) {
   for (const k of view.step.idle[r]) {
     if (t1[k] < view.t0 || t0[k] > view.t1) continue;
     g.fillStyle = palette.b[kind[k]];
-    // Half a row, so that no cause is taken for a task.
+    // Half as high as a row, so that causes do not look like tasks.
     g.fillRect(view.x(t0[k]), y + view.row / 2, view.x(t1[k]) - view.x(t0[k]),
                view.row / 2 - 1);
   }
@@ -152,7 +154,8 @@ function drawTransfers(view, g) {
   for (let k = 0; k < e.length; ++k) {
     if (t1[k] >= view.t0 && t0[k] <= view.t1) ++shown;
   }
-  // More would only grey everything: they come when zoomed in.
+  // More transfers would only make everything grey; they are drawn when zoomed
+  // in.
   if (shown > view.width / 3) return;
   g.globalAlpha = 0.7;
   g.beginPath();
@@ -175,7 +178,7 @@ function drawTransfers(view, g) {
   for (const [kind, id, a, b] of view.d.critical) {
     if (b < view.t0 || a > view.t1) continue;
     if (kind === 0) {
-      // A band along the foot of the row leaves colours and numbers alone.
+      // A band at the bottom of the row keeps colours and numbers visible.
       const w = view.x(b) - view.x(a);
       g.fillRect(view.x(a), view.top + (r[id] + 1) * view.row - band - 1,
                  Math.max(w, 0.5), band);

@@ -71,7 +71,7 @@ std::string WaitWords(const StageGraph& graph,
                : kZero;
   };
   if (microbatch.is_none()) {
-    // Backwards and forwards; weight gradients are meant to wait.
+    // Weight gradients do not count, as they are meant to wait.
     std::map<MicrobatchId, Duration> sums;
     for (const TaskId t : graph.task_ids()) {
       if (graph.task(t).pass != Pass::kWeightGrad) {

@@ -10,18 +10,20 @@
 
 namespace pipeloom::cli {
 
-// To what each rank lost its idle time, a row a rank and a bar.
+// Returns the causes of each rank's idle time: a row per rank, and a bar. Of
+// one rank only, unless `only` is none.
 std::string BubbleWords(const StageGraph& graph, const StepTrace& trace,
                         const emulator::TraceAnalysis& analysis, RankId only);
 
-// The waits of one microbatch, or, with none, of that which waits longest: the
-// tasks that stood ready for long and what ran instead.
+// Returns the waits of a microbatch, or, if it is none, of the microbatch that
+// waits longest: the tasks that were ready for long, and the tasks that ran
+// instead.
 std::string WaitWords(const StageGraph& graph,
                       const emulator::TraceAnalysis& analysis,
                       MicrobatchId microbatch);
 
-// What fills the rank that comes nearest to its limit (or holds most), when,
-// and how many microbatches it holds then.
+// Describes the peak memory of the rank that comes nearest to its limit (or
+// holds most): its items, its time and the number of microbatches held then.
 std::string MemoryLimitWords(const StageGraph& graph, const StepTrace& trace,
                              const emulator::TraceAnalysis& analysis);
 

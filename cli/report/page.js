@@ -13,7 +13,7 @@ if (copy) copy.onclick = async () => {
   try {
     await navigator.clipboard.writeText(page.command);
     done = true;
-  } catch (e) {  // A file has no clipboard: by selection.
+  } catch (e) {  // A local file has no clipboard, so select.
     const area = $('textarea', document.body, {value: page.command});
     area.select();
     done = document.execCommand('copy');
@@ -27,7 +27,7 @@ if (link) {
   linked = link.checked;
   link.onchange = () => { linked = link.checked; };
 }
-// Those far below are made when they come into view.
+// Timelines far below are made when they come into view.
 const waiting = new Map();
 function make(index) {
   if (timelines[index]) return;

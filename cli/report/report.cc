@@ -46,7 +46,7 @@ void AppendTable(const Table& table, std::string* html) {
   absl::StrAppend(html, "</tbody></table></div>\n");
 }
 
-// Cells that keep their exact value beside the text, which a test compares.
+// Cells that have their exact value as an attribute, which a test compares.
 std::string TimeCell(Duration d) {
   return absl::StrFormat("<td data-ns=\"%d\">%s</td>", d.count(),
                          FormatDuration(d));
@@ -71,12 +71,12 @@ std::string RankHead(RankId rank) {
                          rank.value());
 }
 
-// Tables of many ranks are opened by who wants them.
+// Tables of more than 16 ranks are closed at first.
 const char* OpenIfFew(const StageGraph& graph) {
   return graph.num_ranks() <= 16 ? " open" : "";
 }
 
-// Where each rank's time went; a row adds up to the step.
+// Appends a table of each rank's time by use; a row adds up to the step time.
 void AppendBubbles(const StageGraph& graph, const StepTrace& trace,
                    const emulator::TraceAnalysis& analysis, size_t index,
                    std::string* html) {
@@ -279,7 +279,7 @@ void AppendStep(const Report::Step& step,
       index);
 }
 
-// Inside a script element no text may end it.
+// Escapes JSON so that it cannot end the script element that holds it.
 std::string ForScript(const std::string& json) {
   return absl::StrReplaceAll(json, {{"<", "\\u003c"}, {"&", "\\u0026"}});
 }

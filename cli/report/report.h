@@ -1,8 +1,8 @@
-// One self-contained HTML page about planned steps: figures, tables, each
-// step's pipeline on a canvas that zooms and pans, why every task started when
-// it did, the critical path, to what each rank lost its idle time, and the
-// memory of each rank. It needs no network (a content security policy forbids
-// it) and follows the reader's light or dark setting. docs/report.md.
+// A self-contained HTML page about planned steps: figures, tables, each step's
+// pipeline on a canvas that zooms and pans, the reason for every task's start,
+// the critical path, the causes of each rank's idle time, and the memory of
+// each rank. It needs no network (a content security policy forbids it) and
+// follows the reader's light or dark setting. See docs/report.md.
 #ifndef PIPELOOM_CLI_REPORT_REPORT_H_
 #define PIPELOOM_CLI_REPORT_REPORT_H_
 
@@ -19,20 +19,21 @@ struct Report {
   struct Figure {
     std::string label{};
     std::string value{};
-    std::string note{};  // Small, below the value; may be empty.
+    std::string note{};  // Small text below the value; may be empty.
   };
   struct NamedTable {
     std::string title{};
     Table table;
   };
   using Step = ReportStep;
-  // One point a configuration; the better is to the left and below.
+  // A plot with one point per configuration; lower values of both axes are
+  // better.
   struct Scatter {
     struct Point {
       std::string label{};
       double x = 0;
       double y = 0;
-      bool best = false;  // Nothing is better in both.
+      bool best = false;  // Whether no point is better in both.
     };
     std::string title{};
     std::string x_label{};
@@ -41,20 +42,22 @@ struct Report {
   };
   std::string title{};
   std::string subtitle{};
-  std::string command{};  // That made the page; empty: not shown.
+  std::string command{};  // The command that made the page; empty: not shown.
   std::vector<Figure> figures{};
   std::vector<Scatter> scatters{};
   std::vector<NamedTable> tables{};
   std::vector<Step> steps{};
-  // All drawings show this much time, so that they compare; 0: each its own.
+  // The time that all drawings show, so that they can be compared; 0: each
+  // shows its own step time.
   Duration common_axis{};
   std::vector<std::string> notes{};
 };
 
-// O(spans log spans + memory steps) time; about 100 bytes a task.
+// Returns the page. Takes O(spans log spans + memory steps) time; its size is
+// about 100 bytes per task.
 std::string ReportHtml(const Report& report);
 
-// `text` safe inside HTML text and quoted attributes.
+// Escapes `text` for HTML text and quoted attributes.
 std::string EscapeHtml(absl::string_view text);
 
 }  // namespace pipeloom::cli

@@ -1,5 +1,5 @@
-// The style sheet and the script of the report, built into the binary: the
-// files of cli/report, put together by CMake.
+// The style sheet and the script of the report, built into the binary by CMake
+// from the files of cli/report.
 #ifndef PIPELOOM_CLI_REPORT_REPORT_ASSETS_H_
 #define PIPELOOM_CLI_REPORT_REPORT_ASSETS_H_
 

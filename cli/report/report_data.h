@@ -1,5 +1,5 @@
-// What the script of the report (cli/report/step_data.js) reads: a step as JSON
-// of columns. Times are nanoseconds from the step's start.
+// The data that the script of the report (cli/report/step_data.js) reads: a
+// step as JSON, in columns. Times are nanoseconds from the step's start.
 #ifndef PIPELOOM_CLI_REPORT_REPORT_DATA_H_
 #define PIPELOOM_CLI_REPORT_REPORT_DATA_H_
 
@@ -11,7 +11,7 @@
 
 namespace pipeloom::cli {
 
-// Appends one object. The keys:
+// Appends one object with these keys:
 //   tasks      r rank, p pass, m module, s stage, b microbatch,
 //              u sub-microbatch, x recomputes, t0, t1 (t1 < t0: did not run),
 //              w StartReason, a the task and e the edge of it, g idle time

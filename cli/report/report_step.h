@@ -10,14 +10,15 @@
 
 namespace pipeloom::cli {
 
-// Drawn with memory and a table of its ranks. Pointers must outlive the call.
+// A step that is drawn with its memory and a table of its ranks. REQUIRES: the
+// pointers outlive the call of ReportHtml.
 struct ReportStep {
   std::string title{};
   const ExecutionPlan* plan = nullptr;
   const StepTrace* trace = nullptr;
-  // What was measured of the same plan: drawn below the prediction.
+  // A measured trace of the same plan, drawn below the prediction; may be null.
   const StepTrace* measured = nullptr;
-  // The batch's make-up, by microbatch and module.
+  // The batch's composition by microbatch and module.
   const Microbatches* microbatches = nullptr;
 };
 

@@ -1,5 +1,5 @@
-// What a test asks of the page (tests/end_to_end/report_browser_test.py).
-// How many tasks get a mark of their own at full zoom, over the whole step.
+// Functions that a test calls (tests/end_to_end/report_browser_test.py).
+// Returns how many tasks have a mark of their own at full zoom.
 function countMarks(view) {
   const [a, b] = [view.t0, view.t1];
   view.seen = new Set();
@@ -19,10 +19,10 @@ function countMarks(view) {
   view.set(a, b);
   return count;
 }
-// Milliseconds a frame while zooming in and out.
+// Returns the milliseconds per frame while zooming in and out.
 function frameTimes(view, frames = 60) {
   const out = [];
-  // A pixel copied to where it can be read waits for the frame to be drawn.
+  // Reading back a pixel waits until the frame is drawn.
   const probe = document.createElement('canvas');
   probe.width = probe.height = 1;
   const pixels = probe.getContext('2d', {willReadFrequently: true});
@@ -82,7 +82,7 @@ const api = {
       t.canvas.dispatchEvent(e);
       step.tip = t.tip.textContent;
       t.tip.hidden = true;
-      // By keyboard from the first task of a rank to its last.
+      // Move by keyboard from the first task of a rank to its last.
       t.select(-1);
       for (let k = 0; k < 5; ++k) pressKey(t, 'ArrowRight', false);
       pressKey(t, 'ArrowDown', false);

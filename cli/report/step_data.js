@@ -1,4 +1,4 @@
-// One step as the page's JSON has it (cli/report/report_data.h), in the orders that
+// One step from the page's JSON (cli/report/report_data.h), in the orders that
 // drawing and pointing need, and its tasks in words.
 class StepData {
   constructor(data) {
@@ -49,7 +49,7 @@ class StepData {
     this.d.edges.e.forEach((e, k) => this.edgeAt.set(e, k));
   }
 
-  // The first in `list` whose end, in `t1`, is not before `from`.
+  // Returns the first in `list` whose end, in `t1`, is not before `from`.
   first(list, t1, from) {
     let lo = 0;
     let hi = list.length;
@@ -78,7 +78,7 @@ class StepData {
     return `the tensor (${bytes(this.d.edges.n[k])}) of ${this.name(i)} on ` +
         `rank ${this.d.tasks.r[i]}`;
   }
-  // Why a task started when it did.
+  // Returns the reason for a task's start.
   reason(i) {
     const {w, a, e, g, y, t0} = this.d.tasks;
     const idle = g[i] > 0 ? `its rank was idle for ${time(g[i])} until ` : '';
@@ -95,7 +95,7 @@ class StepData {
     }
     return '';
   }
-  // All of a task, a line each.
+  // Returns all data of a task, one line each.
   lines(i) {
     const t = this.d.tasks;
     const out = [this.name(i),

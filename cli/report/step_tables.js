@@ -31,7 +31,7 @@ function stepParts(view, data, index) {
     $('i', s).style.background = `var(--b${k})`;
     s.append(name);
   });
-  // Of those that matter here.
+  // Only causes with a noticeable share of this step.
   const total = k => data.bubbles.reduce((sum, b) => sum + b[k], 0);
   const words = data.bubbleNames.filter((name, k) =>
       CAUSE[name] && total(k) > finish * data.ranks / 1000)
@@ -45,7 +45,7 @@ function stepParts(view, data, index) {
     titles: m.peak.items.map((v, k) => `${data.items[k]} ${bytes(v)}`),
     value: bytes(m.peak.total)})), k => `var(--i${k})`,
     data.memory.some(m => m.limit > 0) ? row => row.limit / top : null);
-  // All tasks as a table, made when it is opened.
+  // Makes a table of all tasks when it is opened.
   const box = at('tasks');
   box.addEventListener('toggle', () => {
     if (!box.open || box.dataset.made) return;

@@ -1,6 +1,6 @@
-// Colours: those of style.css as the canvases need them, for the theme that the
-// reader's system, the button or the address ("#theme=dark") asks for.
-const COLOURS = 6;  // Of modules; more begin again.
+// The colours of style.css for the canvases, in the theme that the reader's
+// system, the button or the address ("#theme=dark") asks for.
+const COLOURS = 6;  // Colours of modules; more modules repeat them.
 let palette = {};
 const dark = matchMedia('(prefers-color-scheme: dark)');
 function setTheme(name) {
@@ -25,7 +25,7 @@ function setTheme(name) {
   }
   for (const t of timelines) t.draw();
 }
-// Weight gradients: between the colours of forward and backward.
+// Weight gradients have a colour between those of forward and backward.
 function hatched(a, b) {
   const c = $('canvas', null, {width: 6, height: 6});
   const g = c.getContext('2d');

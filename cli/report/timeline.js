@@ -1,5 +1,5 @@
 // The timeline of a step with its controls, its legend and the memory of one
-// rank: what is in view, what is selected, what lies under a point.
+// rank. It knows the view, the selection and the objects under a point.
 class Timeline {
   constructor(data, host) {
     this.d = data;
@@ -161,7 +161,7 @@ class Timeline {
     this.draw();
   }
 
-  // -- What is in view -------------------------------------------------------
+  // -- View ------------------------------------------------------------------
   x(t) {
     return this.gutter +
         (t - this.t0) / (this.t1 - this.t0) * (this.width - this.gutter - 6);
@@ -188,7 +188,7 @@ class Timeline {
       }
     }
   }
-  // Glides to the view, or jumps for those who want no motion.
+  // Glides to the view, or jumps if the reader prefers reduced motion.
   go(t0, t1) {
     [t0, t1] = this.clamp(t0, t1);
     this.target = [t0, t1];
@@ -218,8 +218,8 @@ class Timeline {
     this.go(a + by, b + by);
   }
 
-  // -- What is selected ------------------------------------------------------
-  // In words below the timeline.
+  // -- Selection -------------------------------------------------------------
+  // Shows the selection in words below the timeline.
   tell(i, extra) {
     this.detail.textContent = '';
     const out = extra || (i >= 0 ? this.step.lines(i) : [
@@ -229,7 +229,7 @@ class Timeline {
     for (const line of out.slice(1)) $('div', this.detail, {textContent: line});
   }
 
-  // {task} or {lines} of what is there, or null.
+  // Returns {task} or {lines} for the object at a point, or null.
   hit(x, y) {
     const r = Math.floor((y - this.top) / this.row);
     if (r < 0 || r >= this.d.ranks || x < this.gutter) return null;

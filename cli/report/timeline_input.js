@@ -85,7 +85,7 @@ function listen(view) {
   });
 }
 
-// Whether the key was one of ours.
+// Returns whether the key was handled.
 function pressKey(view, key, shift) {
   const {r} = view.d.tasks;
   const i = view.selected;

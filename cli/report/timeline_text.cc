@@ -14,7 +14,7 @@ namespace {
 
 constexpr absl::string_view kMarks = ".FBWfbw+";
 
-// The module that computes longest; it has the capital letters.
+// Returns the module that computes longest, which has the capital letters.
 ModuleId MainModule(const TraceSummary& summary) {
   ModuleId main;
   Duration most{};
@@ -35,7 +35,7 @@ std::string TimelineText(const StageGraph& graph, const StepTrace& trace,
                          int columns, RankId only) {
   const ModuleId main = MainModule(Summarize(graph, trace));
   const auto num_columns = static_cast<size_t>(columns);
-  // Time of each mark in each slice.
+  // The time of each mark in each slice.
   using Slice = std::array<Duration, kMarks.size()>;
   IdVector<RankId, std::vector<Slice>> slices(
       graph.num_ranks(), std::vector<Slice>(num_columns, Slice{}));
@@ -58,7 +58,7 @@ std::string TimelineText(const StageGraph& graph, const StepTrace& trace,
     const int64_t end = span.end.time_since_epoch().count();
     auto c = static_cast<size_t>(static_cast<double>(start) /
                                  static_cast<double>(total) * columns);
-    if (c > 0) --c;  // Rounding.
+    if (c > 0) --c;  // In case `c` was rounded up.
     for (; c < num_columns && slice_begin(c) < end; ++c) {
       const int64_t overlap =
           std::min(end, slice_begin(c + 1)) - std::max(start, slice_begin(c));

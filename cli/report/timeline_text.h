@@ -1,11 +1,12 @@
-// A step's timeline as text: one line a rank, one character a slice of time.
+// A step's timeline as text: one line per rank, one character per slice of
+// time.
 //
 //   rank 0 ffffFFFFFF....BBBBbbbb+
 //   rank 1 ....ffffFFFFFFBBBB.bbb+
 //
-// F, B, W: most of the slice is a forward, backward or weight gradient of the
-// module that computes longest, in small letters of any other module. '.' is
-// idle, '+' gradient reduction and optimizer step.
+// F, B and W say that most of the slice is a forward, backward or weight
+// gradient: capital letters for the module that computes longest, small letters
+// for all others. '.' is idle, '+' gradient reduction and optimizer step.
 #ifndef PIPELOOM_CLI_REPORT_TIMELINE_TEXT_H_
 #define PIPELOOM_CLI_REPORT_TIMELINE_TEXT_H_
 
@@ -16,8 +17,9 @@
 
 namespace pipeloom::cli {
 
-// Lines for `only` or, when it is none, all ranks; then a line of time marks
-// and the legend. REQUIRES: columns >= 10. O(spans + ranks x columns).
+// Returns lines for rank `only` or, if it is none, for all ranks; then a line
+// of time marks and the legend. O(spans + ranks x columns). REQUIRES:
+// columns >= 10.
 std::string TimelineText(const StageGraph& graph, const StepTrace& trace,
                          int columns = 72, RankId only = RankId::None());
 

@@ -8,7 +8,7 @@ const $ = (tag, parent, props = {}) => {
   return e;
 };
 const PASS = ['forward', 'backward', 'weight gradient'];
-// What a cause of idle time means; docs/report.md says it in full.
+// The meanings of the causes of idle time; docs/report.md has the details.
 const CAUSE = {
   'warm-up': 'the rank\'s first input is not there yet',
   'imbalance': 'the rank waited for has more to do in all',
@@ -21,7 +21,7 @@ const CAUSE = {
 };
 const calm = matchMedia('(prefers-reduced-motion: reduce)').matches;
 
-// As FormatDuration and FormatBytes of base/units.cc.
+// The same as FormatDuration and FormatBytes of base/units.cc.
 function time(ns) {
   const a = Math.abs(ns);
   if (a < 1e3) return `${ns} ns`;

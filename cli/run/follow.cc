@@ -94,10 +94,10 @@ class Follower {
       const std::lock_guard lock(mutex_);
       if (kind == 'J') {
         ok = ParseJobFrame(payload, &job_);
-        // Its microbatches are made; without samples nothing is balanced.
+        // The run has made the microbatches; balancing would need samples.
         job_.mutable_job()->mutable_training()->set_assignment(
             v1::SAMPLE_ASSIGNMENT_IN_ORDER);
-        // Of this run alone: another has other steps.
+        // The id is unique to this run, as another run has other steps.
         job_.set_job_id(absl::StrCat("run-", getpid(), "-",
                                      Clock::now().time_since_epoch().count()));
       } else if (kind == 'S') {
@@ -156,7 +156,7 @@ class Follower {
     }
   }
 
-  // Makes a call that can be cancelled when nobody wants its answer any more.
+  // Makes a call that can be cancelled when its answer is not wanted any more.
   template <typename Calls>
   grpc::Status Make(int64_t step, milliseconds time, const Calls& call) {
     grpc::ClientContext context;
@@ -193,8 +193,8 @@ class Follower {
     }
   }
 
-  // Opens the job and submits batches as far as that is to be done; then waits
-  // for the step's plan, and hands it over.
+  // Opens the job and submits batches if that is not done yet; then waits for
+  // the step's plan and hands it over.
   grpc::Status Follow(int64_t step) {
     constexpr int64_t kNever = INT64_MAX;
     if (!opened_) {
@@ -263,7 +263,7 @@ class Follower {
       case grpc::StatusCode::INVALID_ARGUMENT:
       case grpc::StatusCode::FAILED_PRECONDITION:
       case grpc::StatusCode::ALREADY_EXISTS:
-        if (opened_) done_.insert(step);  // Another try changes nothing.
+        if (opened_) done_.insert(step);  // A retry would change nothing.
         break;
       case grpc::StatusCode::UNAVAILABLE:
       case grpc::StatusCode::DEADLINE_EXCEEDED:
@@ -271,7 +271,7 @@ class Follower {
         opened_ = false;
         break;
       default:
-        opened_ = false;  // Whoever answers next may not know the job.
+        opened_ = false;  // The next planner may not know the job.
     }
     changed_.wait_for(*lock, pause_, [this] { return over_; });
     pause_ = std::min(2 * pause_, kLongestPause);
@@ -283,10 +283,10 @@ class Follower {
   std::condition_variable changed_{};
   v1::OpenJobRequest job_{};
   std::map<int64_t, v1::SubmitBatchRequest> steps_{};
-  grpc::ClientContext* context_ = nullptr;  // Of the call under way.
+  grpc::ClientContext* context_ = nullptr;  // The call under way, or null.
   int64_t asked_ = 0;                       // Its step.
   bool over_ = false;
-  // By the calling thread only.
+  // Used by the calling thread only.
   std::set<int64_t> done_{};
   std::set<int64_t> submitted_{};
   bool opened_ = false;

@@ -1,6 +1,7 @@
-// `pipeloom-service follow`, which `pipeloom run --service` starts: keeps the
-// plans of coming steps on their way. Frames of cli/run/plan_follower.h on its
-// standard input, which is a socket.
+// `pipeloom-service follow`, which `pipeloom run --service` starts. It submits
+// batches to a planner and fetches the plans of coming steps. It exchanges
+// frames of cli/run/plan_follower.h with the run over its standard input, which
+// is a socket.
 #ifndef PIPELOOM_CLI_RUN_FOLLOW_H_
 #define PIPELOOM_CLI_RUN_FOLLOW_H_
 
@@ -16,7 +17,7 @@ struct FollowSettings {
   std::string tls_roots{};  // PEM; empty: no TLS.
 };
 
-// Until its parent has gone.
+// Runs until the parent process has ended.
 absl::Status RunFollow(const FollowSettings& settings);
 
 }  // namespace pipeloom::cli

@@ -25,7 +25,7 @@ namespace {
 
 constexpr uint64_t kMaxFrame = uint64_t{1} << 30;
 constexpr std::chrono::seconds kFarewell{1};
-constexpr int kProbe = 10;  // A silent planner costs one wait in so many.
+constexpr int kProbe = 10;  // A silent planner costs 1 wait in the time of 10.
 
 struct Header {
   char kind = 0;
@@ -34,7 +34,8 @@ struct Header {
   uint64_t size = 0;
 };
 
-// MSG_NOSIGNAL: that the other is gone is no reason to end.
+// Writes all bytes. With MSG_NOSIGNAL, a closed socket does not end this
+// process.
 bool WriteAll(int fd, const char* data, size_t size) {
   while (size > 0) {
     const ssize_t n = send(fd, data, size, MSG_NOSIGNAL);
@@ -165,7 +166,7 @@ PlanFollower::~PlanFollower() {
   shutdown(socket_, SHUT_RDWR);
   reader_.join();
   close(socket_);
-  // It closes the job, if the planner is there, and ends.
+  // The other process closes the job, if the planner is there, and ends.
   const Clock::time_point end = Clock::now() + kFarewell;
   while (waitpid(process_, nullptr, WNOHANG) == 0) {
     if (Clock::now() > end) {
@@ -193,7 +194,8 @@ std::optional<std::string> PlanFollower::Wait(int64_t step) {
   {
     std::unique_lock lock(mutex_);
     const Clock::time_point begin = Clock::now();
-    // Else steps that take less time than a plan would never have one again.
+    // Wait in full again: otherwise steps that are shorter than planning would
+    // never get a plan again.
     if (silent_since_.has_value() && begin >= *silent_since_ + kProbe * wait_) {
       silent_since_ = begin;
     }

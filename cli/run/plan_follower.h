@@ -1,13 +1,11 @@
-// The plans of a running `pipeloom run --service`: a process of its own
-// (pipeloom-service) holds the connection, so that nothing of it can disturb
-// the run.
+// The plans of a running `pipeloom run --service`. A separate process
+// (pipeloom-service) holds the connection, so that it cannot disturb the run.
 //
 //   run, rank 0  --batches-->  pipeloom-service follow  --gRPC-->  the planner
 //                <--plans----
 //
-// The process tries again by itself, for ever, and opens the job again at a
-// planner that does not know it. Whatever happens to it or to the planner, Wait
-// returns in time.
+// That process retries for ever, and opens the job again at a planner that does
+// not know it. Whatever happens to it or to the planner, Wait returns in time.
 #ifndef PIPELOOM_CLI_RUN_PLAN_FOLLOWER_H_
 #define PIPELOOM_CLI_RUN_PLAN_FOLLOWER_H_
 
@@ -38,13 +36,14 @@ struct FollowOptions {
   std::chrono::nanoseconds wait = std::chrono::seconds(1);
 };
 
+// The run's side of the connection to that process.
 class PlanFollower {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // Starts the process, which opens `job` with `partition`. Does not ask
-  // whether the planner is there. An error: no pipeloom-service, or one of
-  // another build.
+  // Starts the process, which opens `job` with `partition`. Does not check
+  // whether the planner can be reached. An error: there is no pipeloom-service,
+  // or it is of another build.
   static absl::StatusOr<std::unique_ptr<PlanFollower>> Start(
       const FollowOptions& options, const JobSpec& job,
       const Partition& partition);
@@ -53,12 +52,12 @@ class PlanFollower {
   PlanFollower(const PlanFollower&) = delete;
   PlanFollower& operator=(const PlanFollower&) = delete;
 
-  // Has a step planned for replica 0, with its microbatches as they are.
+  // Submits a step to be planned for replica 0, with the given microbatches.
   void Submit(int64_t step, const partition::PackedStep& packed);
-  // The bytes of the step's plan once they are there; waits for them as long
-  // as the options say, counted from when the planner fell silent if it has; a
-  // planner that stays silent costs that once in ten times as long.
-  // Forgets the step and those before it.
+  // Waits for the bytes of the step's plan, then forgets this and all earlier
+  // steps. Waits for at most FollowOptions::wait, counted from the time when
+  // the planner fell silent if it has; a planner that stays silent costs one
+  // such wait in ten times that duration.
   std::optional<std::string> Wait(int64_t step);
 
  private:
@@ -77,13 +76,16 @@ class PlanFollower {
   std::thread reader_{};
 };
 
-// Frames between the two: kind, step, size, payload. False: the other is gone.
+// Write or read a frame between the two processes: kind, step, size, payload.
+// Return false if the other process is gone.
 bool WriteFrame(int fd, char kind, int64_t step, absl::string_view payload);
 bool ReadFrame(int fd, char* kind, int64_t* step, std::string* payload);
 
-// What a 'J' frame holds: the partition, a line a stage, and the job's message.
+// Returns the payload of a 'J' frame: the partition, one line per stage, and
+// the job's message.
 std::string FollowedJob(const JobSpec& job, const Partition& partition);
-// What an 'S' frame holds: microbatch by sample, and the samples' message.
+// Returns the payload of an 'S' frame: the microbatch of each sample, and the
+// samples' message.
 std::string FollowedBatch(const partition::PackedStep& packed);
 
 }  // namespace pipeloom::cli

@@ -21,7 +21,7 @@ namespace {
 
 using runtime::SharedPlan;
 
-// A job made ready; plans its steps on demand.
+// A prepared job, whose steps are planned on demand.
 struct StepPlanner {
   PlanSource source{};
   Context context{};
@@ -29,7 +29,7 @@ struct StepPlanner {
   std::unique_ptr<planner::JobPlanner> planner{};
   std::vector<partition::PackedStep> packed{};
 
-  // Reads the job and makes it ready.
+  // Reads the job and prepares it.
   absl::Status Prepare(const std::vector<std::string>& args, int64_t steps) {
     PIPELOOM_ASSIGN_OR_RETURN(const std::string name, OneArgument(args, "JOB"));
     PIPELOOM_ASSIGN_OR_RETURN(input, ReadJobInput(name, source.job, context));
@@ -40,7 +40,8 @@ struct StepPlanner {
     return absl::OkStatus();
   }
 
-  // Replica 0's first legal order: the same in every process.
+  // Returns the plan of replica 0 with its first legal order, which is the same
+  // in every process.
   absl::StatusOr<SharedPlan> OwnPlan(int64_t step) {
     SearchSettings settings = Settle(source.search, input.job.search);
     settings.deadline.reset();
@@ -67,7 +68,8 @@ struct StepPlanner {
   }
 };
 
-// Passes that a plan has to make, wherever it is from: W may be apart.
+// Returns the passes by which plans of one step are compared. Weight gradients
+// do not count, as only some plans split them off.
 std::vector<std::tuple<Pass, int32_t, int32_t, int32_t, int32_t>> PassesOf(
     const ExecutionPlan& plan) {
   std::vector<std::tuple<Pass, int32_t, int32_t, int32_t, int32_t>> passes;
@@ -81,7 +83,7 @@ std::vector<std::tuple<Pass, int32_t, int32_t, int32_t, int32_t>> PassesOf(
   return passes;
 }
 
-// Plans of a service, a few steps ahead.
+// The plans of a service, which are requested a few steps ahead.
 class FollowedPlans {
  public:
   FollowedPlans(std::unique_ptr<StepPlanner> planner,
@@ -175,7 +177,7 @@ absl::StatusOr<runtime::PlanFeed> MakeRunFeed(
   planner->context = context;
   PIPELOOM_RETURN_IF_ERROR(planner->Prepare(args, steps));
   PIPELOOM_ASSIGN_OR_RETURN(SharedPlan first, planner->Plan(0));
-  // From now on, on a thread of its own, beside other progress.
+  // Later plans are made on another thread, while other progress is shown.
   planner->context.show_progress = nullptr;
   return runtime::PlanFeed(
       [planner, repeat,

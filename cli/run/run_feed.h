@@ -1,5 +1,6 @@
 // The plans that `pipeloom run` executes: one from a file, or those of a job's
-// next steps, each planned while the step before it runs, here or by a service.
+// steps, each planned while the step before it runs, by this process or by a
+// service.
 #ifndef PIPELOOM_CLI_RUN_RUN_FEED_H_
 #define PIPELOOM_CLI_RUN_RUN_FEED_H_
 
@@ -15,23 +16,24 @@
 
 namespace pipeloom::cli {
 
-// Where the plans of a run came from.
+// Counts of a run's plans by their source.
 struct FeedCounts {
-  int64_t planned = 0;  // The service.
-  int64_t own = 0;      // Made here, without a search, since none came in time.
+  int64_t planned = 0;  // Made by the service.
+  int64_t own = 0;      // Made here without a search, as none came in time.
 };
 
-// `steps` plans, of which each is given `repeat` times in a row. The first is
-// made here, so that mistakes in the input show before anything runs. A
-// UsageError when a plan file is to give several steps.
+// Makes a feed of `steps` plans, each given `repeat` times in a row. Makes the
+// first plan at once, so that errors in the input are reported before anything
+// runs. A UsageError: a plan file is to give several steps.
 absl::StatusOr<runtime::PlanFeed> MakeRunFeed(
     const PlanSource& source, const std::vector<std::string>& args,
     int64_t steps, int64_t repeat, const Context& context);
 
-// The same of a job, planned by a service: of replica 0, by the partition that
-// is made here. Rank 0 alone asks and tells the others, so that all ranks run
-// one plan; where none comes in time, or one that is not of the step, the plan
-// is the strategy's own, which takes no search. `counts` outlives the feed.
+// Makes such a feed for a job whose steps a service plans, for replica 0, with
+// a partition that is made here. Only rank 0 asks the service and tells the
+// other ranks, so that all run the same plan. If no plan comes in time, or one
+// that does not belong to the step, the plan is the strategy's own, which takes
+// no search. REQUIRES: `counts` outlives the feed.
 absl::StatusOr<runtime::PlanFeed> MakeServiceFeed(
     const PlanSource& source, const FollowOptions& service,
     const std::vector<std::string>& args, int64_t steps, int64_t repeat,

@@ -62,7 +62,7 @@ class ThreadRanks final : public RunRanks {
 #if PIPELOOM_WITH_MPI
 
 constexpr auto kConnectTimeout = std::chrono::seconds(30);
-// Plans have topics of their own, and so has what else is said.
+// The first topics of plans and of all other messages.
 constexpr uint64_t kPlanTopic = uint64_t{1} << 63;
 constexpr uint64_t kOtherTopic = kPlanTopic | (uint64_t{1} << 60);
 constexpr auto kForEver = std::chrono::hours(24 * 365);
@@ -104,7 +104,7 @@ class ProcessRanks final : public RunRanks {
       return [this, feed = std::move(leaders)](
                  int64_t i) -> absl::StatusOr<runtime::SharedPlan> {
         PIPELOOM_ASSIGN_OR_RETURN(const runtime::SharedPlan plan, feed(i));
-        // A plan that runs again is not sent again.
+        // An empty message says that the last plan runs again.
         const std::string bytes =
             plan == last_ ? std::string() : convert::SerializePlan(*plan);
         last_ = plan;
@@ -115,7 +115,7 @@ class ProcessRanks final : public RunRanks {
       };
     }
     return [this](int64_t i) -> absl::StatusOr<runtime::SharedPlan> {
-      // Rank 0 plans for as long as it likes; its death is noticed.
+      // No deadline, as rank 0 may plan for long; its death ends the wait.
       PIPELOOM_ASSIGN_OR_RETURN(
           const std::string bytes,
           mesh_->Receive(0, Topic(i), runtime::WallNow() + kForEver));
@@ -160,8 +160,8 @@ class ProcessRanks final : public RunRanks {
     process_.reset();
     std::fputs(Words(end).c_str(), stderr);
     std::fflush(stderr);
-    // Waits for the others to have said so too. MPI cannot be ended in order
-    // without all ranks.
+    // Waits for the others to say so, too. The process then exits, as MPI
+    // cannot be finalized without all ranks.
     mesh_.reset();
     EndProcess(absl::IsCancelled(end) ? 130 : 1);
     return end;
@@ -181,8 +181,8 @@ class ProcessRanks final : public RunRanks {
   std::unique_ptr<runtime::ControlMesh> mesh_;
   std::unique_ptr<runtime::Transport> transport_{};
   std::unique_ptr<runtime::RankProcess> process_{};
-  runtime::SharedPlan last_{};  // By the feed's thread only.
-  uint64_t others_ = 0;         // Broadcasts and gathers.
+  runtime::SharedPlan last_{};  // Used by the feed's thread only.
+  uint64_t others_ = 0;         // Number of broadcasts and gathers.
 };
 
 MakeTransport MpiTransports(const runtime::RunOptions& options,
@@ -249,7 +249,7 @@ absl::StatusOr<std::unique_ptr<RunRanks>> StartProcessRanks(
   const runtime::NcclModule* nccl = nullptr;
   int32_t devices = 0;
   if (transport == ProcessTransport::kNccl) {
-    // Before MPI starts: without a device there is nothing to start for.
+    // Checked before MPI starts, as without a device the run cannot start.
     PIPELOOM_ASSIGN_OR_RETURN(nccl, LoadNccl());
     PIPELOOM_ASSIGN_OR_RETURN(devices, nccl->count_devices());
   }

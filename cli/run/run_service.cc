@@ -57,7 +57,8 @@ service::LogLevel LevelOf(const std::string& name) {
   return service::LogLevel::kInfo;
 }
 
-// A shipped device's profile; a name that would be a path has none.
+// Returns a shipped device's profile; null if there is none, or if the name
+// looks like a path.
 std::shared_ptr<const DeviceProfile> FindProfile(const std::string& device,
                                                  const std::string& data_dir) {
   if (device.empty() || device[0] == '.' || absl::StrContains(device, "/")) {
@@ -80,12 +81,13 @@ bool IsLoopback(const std::string& address) {
          absl::StartsWith(address, "unix:");
 }
 
-// What stands in front of the port.
+// Returns the part of an address before the port.
 std::string HostOf(const std::string& address) {
   return address.substr(0, std::min(address.rfind(':'), address.size()));
 }
 
-// Bytes in memory; 0 if there is no such process.
+// Returns the bytes that a process has in memory; 0 if there is no such
+// process.
 int64_t ResidentMemory(int64_t pid) {
   const absl::StatusOr<std::string> text =
       ReadFile(absl::StrCat("/proc/", pid, "/statm"));
@@ -232,7 +234,7 @@ absl::Status RunLoadgen(const LoadSettings& settings, const Context& context) {
   if (settings.search_deadline) {
     job.search.deadline = *settings.search_deadline;
   }
-  // As many nodes as that takes.
+  // The cluster gets as many nodes as the job needs.
   const int64_t gpus = job.parallel.num_gpus();
   job.cluster.num_nodes = static_cast<int32_t>(std::max<int64_t>(
       job.cluster.num_nodes,
@@ -273,7 +275,7 @@ absl::Status RunLoadgen(const LoadSettings& settings, const Context& context) {
                                              result.wrong, result.lost));
 }
 
-// Started by `pipeloom run --service` alone.
+// Runs the command that only `pipeloom run --service` starts.
 absl::Status RunFollowCommand(const std::vector<std::string>& args) {
   std::string token_file;
   std::string tls_ca;

@@ -1,4 +1,4 @@
-// What `pipeloom serve` and `pipeloom loadgen` do.
+// The work of `pipeloom serve` and `pipeloom loadgen`.
 #ifndef PIPELOOM_CLI_RUN_RUN_SERVICE_H_
 #define PIPELOOM_CLI_RUN_RUN_SERVICE_H_
 
@@ -11,15 +11,16 @@
 
 namespace pipeloom::cli {
 
-// Serves until `context.stop`. Prints "listening on ADDRESS:PORT" and, where
-// there is one, "metrics on 127.0.0.1:PORT", a line each, once it does.
+// Serves until `context.stop` is requested. When it has started, prints the
+// line "listening on ADDRESS:PORT" and, if there is a metrics server, the line
+// "metrics on 127.0.0.1:PORT".
 absl::Status RunServe(const ServeSettings& settings, const Context& context);
 
-// Fails when a plan was wrong or lost.
+// Runs a load test. Fails if a plan was wrong or lost.
 absl::Status RunLoadgen(const LoadSettings& settings, const Context& context);
 
-// `serve` or `loadgen` with its options. Returns the exit code: 0 done, 1
-// failed, 2 misused.
+// Runs `serve` or `loadgen` with its options. Returns the exit code: 0 done,
+// 1 failed, 2 misused.
 int RunServiceCommand(const std::vector<std::string>& args,
                       const Context& context);
 

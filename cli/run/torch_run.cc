@@ -34,15 +34,15 @@
 namespace pipeloom::cli {
 namespace {
 
-// What is learned from before predictions are judged, after the warm-up.
+// Steps after the warm-up that are learned from before predictions are judged.
 constexpr int64_t kLearnSteps = 3;
 
-// Of the output: step, loss, times and errors.
+// A row of the output: step, loss, times and errors.
 constexpr char kRow[] = "%5s  %12s  %12s  %12s  %10s  %12s  %s\n";
 
-// Keeps the memory of one step for the next: by default large tensors are
-// mapped and unmapped each time, and a page fault for each 4 KiB of them takes
-// as long as small layers do, now more and now less.
+// Makes the C library keep the memory of one step for the next. By default,
+// large tensors are mapped and unmapped each time, and the page faults for each
+// 4 KiB of them take as long as small layers, with varying times.
 void KeepFreedMemory() {
 #ifdef __GLIBC__
   mallopt(M_MMAP_MAX, 0);
@@ -53,7 +53,7 @@ void KeepFreedMemory() {
 
 absl::StatusOr<runtime::TorchEntryPoint> LoadTorchModule() {
   KeepFreedMemory();
-  // One thread a rank does the work; BLAS must start no more.
+  // Each rank works on one thread, so BLAS must not start more.
   setenv("OPENBLAS_NUM_THREADS", "1", /*overwrite=*/0);
   setenv("OMP_NUM_THREADS", "1", /*overwrite=*/0);
   PIPELOOM_ASSIGN_OR_RETURN(
@@ -69,7 +69,7 @@ runtime::TorchPrecision PrecisionOf(const std::string& name) {
                         : runtime::TorchPrecision::kFp32;
 }
 
-// On one GPU a rank, with a model that a CPU can train.
+// Changes the job to one GPU per rank and a model that a CPU can train.
 absl::Status MakeSmall(int64_t scale, int64_t ranks, JobSpec* job) {
   if (!job->module_parallelism.empty()) {
     return absl::InvalidArgumentError(absl::StrFormat(
@@ -87,7 +87,7 @@ absl::Status MakeSmall(int64_t scale, int64_t ranks, JobSpec* job) {
   return ValidateJobSpec(*job);
 }
 
-// Of all ranks, on the leader.
+// Sums over all ranks, on the leader.
 struct RankSums {
   double loss = 0;
   runtime::TorchSpent spent{};
@@ -125,7 +125,7 @@ double MeanPercent(const std::vector<double>& errors) {
   return errors.empty() ? 0 : 100 * sum / static_cast<double>(errors.size());
 }
 
-// What the leader of a run makes of the job, step by step.
+// The leader's part of a run: plans and predicts each step and reports it.
 class Leader {
  public:
   Leader(const TorchRun& run, const JobInput& input, const Context& context)
@@ -144,7 +144,7 @@ class Leader {
     return absl::OkStatus();
   }
 
-  // The message for all ranks.
+  // Plans a step; returns the message for all ranks.
   absl::StatusOr<std::string> Plan(int64_t step) {
     const partition::PackedStep& now = packed_[static_cast<size_t>(step)];
     Progress progress(context_, "training", run_.steps);
@@ -166,7 +166,7 @@ class Leader {
     return runtime::ToString(message);
   }
 
-  // Before the step runs.
+  // Predicts the step's time. Called before the step runs.
   absl::Status Predict(const ExecutionPlan& plan,
                        const runtime::TorchWork& work) {
     PIPELOOM_ASSIGN_OR_RETURN(predicted_, times_.Predict(plan, work));
@@ -182,7 +182,7 @@ class Leader {
                               times_.Learn(plan, work, sums.spent, trace));
     constexpr int64_t kLearned = TorchTimes::kWarmUpSteps + kLearnSteps;
     if (step + 1 == kLearned) first_times_ = times_;
-    // In the order of the planned tasks, whose times are the job's own.
+    // Uses the planned tasks, whose times are the job's own.
     if (!run_.learn.empty()) learned_.Learn(planned_, trace, &applied_);
     const auto ratio = [](Duration measured, Duration predicted) {
       return ToSeconds(measured) / ToSeconds(predicted) - 1;
@@ -244,10 +244,10 @@ class Leader {
   std::optional<TorchTimes::Prediction> predicted_{};
   runtime::LearnedCosts learned_{};
   runtime::LearnedCosts applied_{};
-  // As they were once the first steps had been learned from.
+  // The times as learned from the first steps alone.
   TorchTimes first_times_{};
   std::optional<TorchTimes::Prediction> first_predicted_{};
-  // Measured over predicted, less 1, of the steps that are judged.
+  // Measured over predicted time, less 1, for each step that is judged.
   std::vector<double> errors_{};
   std::vector<double> undisturbed_errors_{};
   std::vector<double> first_errors_{};
@@ -255,7 +255,8 @@ class Leader {
   Duration predicted_sum_{};
 };
 
-// All steps, on every process. `trainer` is where the ranks' devices look.
+// Runs all steps; called on every process. Sets `trainer`, which the ranks'
+// devices use.
 absl::Status Train(const TorchRun& run, runtime::TorchEntryPoint make_trainer,
                    std::unique_ptr<runtime::TorchTrainer>* trainer,
                    RunRanks& ranks, const Context& context) {

@@ -1,8 +1,9 @@
-// `pipeloom run JOB --device torch`: trains a small version of the job's model
-// with libtorch on the job's batches, and tells each step's loss and time, and
-// the time that the steps before it had predicted.
+// `pipeloom run JOB --device torch`, which trains a small version of the job's
+// model with libtorch on the job's batches. It prints each step's loss and
+// time, and the time predicted from earlier steps.
 //
-// libtorch is in a shared module beside the program, loaded here only.
+// libtorch is in a shared module in the folder of the program, which is loaded
+// only by this command.
 #ifndef PIPELOOM_CLI_RUN_TORCH_RUN_H_
 #define PIPELOOM_CLI_RUN_TORCH_RUN_H_
 
@@ -19,7 +20,7 @@ namespace pipeloom::cli {
 
 struct TorchFlags {
   int64_t scale = 1;
-  int64_t ranks = 0;  // Of the pipeline; 0: the job's.
+  int64_t ranks = 0;  // Number of pipeline ranks; 0: the job's.
   std::string precision = "fp32";
   std::string place = "cpu";
 };
@@ -32,12 +33,12 @@ struct TorchRun {
   std::vector<std::string> args{};
   int64_t steps = 1;
   std::string transport = "inproc";
-  std::string learn{};  // A file, or empty.
+  std::string learn{};  // A file for learned costs, or empty.
   runtime::RunOptions options{};
 };
 
-// Plans and trains the steps. A UsageError: a plan file instead of a job, whose
-// model a plan does not tell. NotFound: no torch module.
+// Plans and trains the steps. A UsageError: a plan file is given instead of a
+// job, but a plan does not say the model. NotFound: there is no torch module.
 absl::Status RunTorch(const TorchRun& run, const Context& context);
 
 }  // namespace pipeloom::cli

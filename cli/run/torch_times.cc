@@ -23,9 +23,9 @@ void Remember(double value, size_t most, std::deque<double>* values) {
   if (values->size() > most) values->pop_front();
 }
 
-// What the last values, oldest first, say of the next: each counts kAgeing
-// times what the one after it does. One that is far off the median counts as
-// kFarthest off.
+// Predicts the next value from the last ones, oldest first, by a mean in which
+// each has kAgeing times the weight of the one after it. Values far off the
+// median are clamped to a factor of kFarthest of it.
 double Latest(const std::deque<double>& values) {
   constexpr double kAgeing = 0.7;
   constexpr double kFarthest = 1.25;
@@ -40,7 +40,7 @@ double Latest(const std::deque<double>& values) {
   return sum / weights;
 }
 
-// The emulator's step of the plan with these times.
+// Returns the emulated step time of the plan with these times.
 absl::StatusOr<Duration> StepOf(const ExecutionPlan& plan,
                                 const IdVector<TaskId, double>& seconds,
                                 const IdVector<RankId, double>& epilogues) {
@@ -77,10 +77,10 @@ TorchTimes::Features TorchTimes::Of(const runtime::TorchWork& work,
   return f;
 }
 
-// Least squares of errors relative to what is predicted, by coordinate
-// descent, the weights from the fit before. Relative to what was measured would
-// be wrong: tasks of equal work that took longer than others would count for
-// less, and sums of predictions come out too small by the square of the
+// Fits by least squares of errors relative to the predicted time, by coordinate
+// descent with weights from the fit before. Errors relative to the measured
+// time would be wrong: of tasks with equal work, those that took longer would
+// weigh less, and sums of predictions would be too small by the square of the
 // scatter, 5 % and more.
 TorchTimes::Features TorchTimes::Fit(const std::deque<Seen>& seen) {
   constexpr int kFits = 4;
@@ -164,7 +164,7 @@ absl::StatusOr<Duration> TorchTimes::Learn(const ExecutionPlan& plan,
   return undisturbed;
 }
 
-// Sets the ratios of the last steps to what the tasks' fits make of them.
+// Sets the ratios of the last steps' times to those of the tasks' fits.
 absl::Status TorchTimes::Compare() {
   ratios_.clear();
   undisturbed_ratios_.clear();

@@ -1,15 +1,18 @@
-// What the torch device's tasks have taken, to predict the next step's time.
+// A model of the torch device's task times, learned from past steps, which
+// predicts the next step's time.
 //
-// The time of a task of one stage and pass is taken to be
-//     a + b sequences + c tokens + d sum of squared sequence lengths
-// with coefficients of at least 0, by least squares of relative errors over the
-// last steps; the first step, which warms up, counts only as long as it is the
-// only one. To it come, by rank, the medians of the epilogue and of what a rank
-// spends on sends and copies, spread over its tasks. All of these are processor
-// time. The emulator makes a step of them. What the last steps took over what
-// the same fits make of them multiplies it, the latest step counting most: it
-// is what waking up, other processes and the machine's changing speed cost, and
-// that a step waits for whichever task happens to be late.
+// The time of a task of one stage and pass is modelled as
+//     a + b sequences + c tokens + d sum over sequences of
+//                                      length x (length + context length)
+// with coefficients of at least 0, fitted by least squares of relative errors
+// over the last steps; the first step, which warms up, counts only while it is
+// the only one. For each rank, the medians of its epilogue and of its time for
+// sends and copies, spread over its tasks, are added. All of these are
+// processor times, of which the emulator makes a step time. That is multiplied
+// by the ratio of the last steps' measured times to the times of the same
+// model, with most weight on the latest step. The ratio covers wake-ups, other
+// processes, the machine's changing speed, and waits for tasks that happen to
+// be late.
 #ifndef PIPELOOM_CLI_RUN_TORCH_TIMES_H_
 #define PIPELOOM_CLI_RUN_TORCH_TIMES_H_
 
@@ -33,32 +36,35 @@ namespace pipeloom::cli {
 
 class TorchTimes {
  public:
-  static constexpr int64_t kWarmUpSteps = 1;  // Not learned from later on.
+  // First steps, which are dropped when there are later ones.
+  static constexpr int64_t kWarmUpSteps = 1;
   struct Prediction {
     Duration step{};
-    Duration undisturbed{};  // Were each rank alone on its core.
+    Duration undisturbed{};  // If each rank were alone on its core.
   };
-  // `spent` of all ranks. Returns what the step would have taken undisturbed.
+  // Learns from one step. `spent` is of all ranks. Returns the time that the
+  // step would have taken undisturbed.
   absl::StatusOr<Duration> Learn(const ExecutionPlan& plan,
                                  const runtime::TorchWork& work,
                                  const runtime::TorchSpent& spent,
                                  const StepTrace& trace);
-  // Nothing before something has been learned of all that the plan needs.
+  // Predicts a step's time; nullopt if nothing has been learned of some stage
+  // and pass in the plan.
   absl::StatusOr<std::optional<Prediction>> Predict(
       const ExecutionPlan& plan, const runtime::TorchWork& work) const;
 
  private:
   static constexpr size_t kFeatures = 4;
   static constexpr size_t kRemembered = 400;  // Tasks of a stage and pass.
-  static constexpr size_t kSteps = 9;         // Of what is known by step.
+  static constexpr size_t kSteps = 9;         // Steps for values kept by step.
   using Features = std::array<double, kFeatures>;
   struct Seen {
     Features features{};
     double seconds = 0;
   };
   struct RankSeen {
-    std::deque<double> epilogue{};  // Seconds, by step.
-    std::deque<double> between{};   // Seconds a task, by step.
+    std::deque<double> epilogue{};  // Seconds in each step.
+    std::deque<double> between{};   // Seconds per task in each step.
   };
   struct Step {
     ExecutionPlan plan{};
@@ -72,7 +78,8 @@ class TorchTimes {
   static Features Fit(const std::deque<Seen>& seen);
   static double Apply(const Features& fit, const Features& features);
   absl::Status Compare();
-  // The emulator's step of the fits; nothing: a stage was not seen yet.
+  // Returns the emulated step time of the fits; nullopt if a stage was not seen
+  // yet.
   absl::StatusOr<std::optional<Duration>> Fitted(
       const ExecutionPlan& plan,
       const IdVector<TaskId, Features>& features) const;
@@ -82,7 +89,7 @@ class TorchTimes {
   std::map<Key, Features> fits_{};
   std::map<RankId, RankSeen> ranks_{};
   std::deque<Step> last_{};
-  // Of `last_`: what they took over what the fits make of them.
+  // For each step of `last_`: measured over fitted time.
   std::deque<double> ratios_{};
   std::deque<double> undisturbed_ratios_{};
 };

@@ -15,11 +15,13 @@
 
 namespace pipeloom::cli {
 
-// Of each cluster and layout made once, about 50 ms each. One thread.
+// A cache of prices, made once for each cluster and layout, which takes about
+// 50 ms. Not thread-safe.
 class AgainstPrices {
  public:
-  // By the shipped profile of the cluster's device, or else of its model
-  // ("a100-vtrain": a100-sxm); lives as long as this. NotFound: neither ships.
+  // Returns prices by the shipped profile of the cluster's device, or else of
+  // its model ("a100-vtrain": a100-sxm). They live as long as this object.
+  // NotFound: neither profile ships.
   absl::StatusOr<const emulator::OpCostModel*> Of(
       const ClusterSpec& cluster, const ParallelLayout& parallel,
       const std::string& data_dir);

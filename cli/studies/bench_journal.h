@@ -1,5 +1,5 @@
-// What an interrupted `bench --out DIR` has done, so that it goes on from
-// there: DIR/journal, a line for each outcome, appended as soon as it is known.
+// The journal from which an interrupted `bench --out DIR` goes on: DIR/journal,
+// with a line for each outcome, appended as soon as it is known.
 #ifndef PIPELOOM_CLI_STUDIES_BENCH_JOURNAL_H_
 #define PIPELOOM_CLI_STUDIES_BENCH_JOURNAL_H_
 
@@ -14,29 +14,32 @@
 
 namespace pipeloom::cli {
 
-// One line; parse gives back what was printed. False: it is torn or none.
+// Print and parse one line, without loss. ParseBenchJournalLine returns false
+// if the line is incomplete or not of a journal.
 std::string BenchJournalLine(const Fingerprint& key, const BenchRow& row);
 bool ParseBenchJournalLine(absl::string_view line, Fingerprint* key,
                            BenchRow* row);
 
 class BenchJournal {
  public:
-  // Without a file: knows nothing and keeps nothing.
+  // Makes a journal without a file, which is empty and keeps nothing on disk.
   BenchJournal() = default;
-  // Torn lines are passed over. InvalidArgument: the file is no journal.
+  // Opens a journal. Ignores incomplete lines. InvalidArgument: the file is not
+  // a journal.
   static absl::StatusOr<BenchJournal> Open(const std::string& path);
 
-  // Null: not done yet. The key stands for the problem, the schedule and all
-  // that its outcome depends on but for the program.
+  // Returns the outcome, or null if it is not done yet. The key stands for the
+  // problem, the schedule and everything else that the outcome depends on,
+  // except the program.
   const BenchRow* Find(const Fingerprint& key) const;
   absl::Status Append(const Fingerprint& key, const BenchRow& row);
   size_t size() const { return rows_.size(); }
-  // Removes the file.
+  // Removes the file at the end of the benchmark.
   absl::Status Finish();
 
  private:
   std::string path_{};
-  bool torn_ = false;  // The file's last line has no end.
+  bool torn_ = false;  // Whether the file's last line is incomplete.
   std::map<Fingerprint, BenchRow> rows_{};
 };
 

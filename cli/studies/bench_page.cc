@@ -1,5 +1,6 @@
-// The page of `pipeloom bench`: how many problems each schedule solves within
-// how much of the best, quality by time, and the tables. It needs no network.
+// The page of `pipeloom bench`: the share of problems that each schedule solves
+// within an excess over the best, quality by time, and the tables. It needs no
+// network.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -20,7 +21,7 @@ constexpr double kBottom = 40;
 constexpr double kTop = 12;
 constexpr size_t kMaxCurves = 10;
 
-// Colours that are told apart by most eyes, on light and dark.
+// Colours that most people can tell apart, on light and dark backgrounds.
 constexpr std::array<const char*, kMaxCurves> kColours = {
     "#3b7dd8", "#e07b1f", "#2f9e63", "#c44569", "#8557c9",
     "#128f96", "#a5791b", "#6b7280", "#d14fb0", "#5c8a1e"};
@@ -86,10 +87,11 @@ std::string Plot(const std::string& title, const Axis& x, const Axis& y,
   return svg + "</p></figure>";
 }
 
-// Share of all problems solved within an excess over the best of all.
+// Returns the plot of the share of all problems that are solved within an
+// excess over the best of all.
 std::string SolvedPlot(const std::vector<BenchResult>& results) {
   static constexpr double kMax = 0.5;
-  // A square root spreads what matters, the small excesses.
+  // A square root spreads the small excesses, which matter most.
   const auto place = [](double excess) {
     return std::sqrt(std::min(excess, kMax) / kMax);
   };
@@ -129,7 +131,8 @@ std::string SolvedPlot(const std::vector<BenchResult>& results) {
   return Plot("Problems solved within so much of the best", x, y, curves);
 }
 
-// Mean excess over the best by time given, on the problems all budgets solved.
+// Returns the plot of the mean excess over the best by time budget, for the
+// problems that were solved with all budgets.
 std::string TimePlot(const std::vector<BenchResult>& results) {
   std::map<std::string, std::vector<std::pair<Duration, double>>> means;
   double most = 0;

@@ -13,7 +13,7 @@ namespace pipeloom::cli {
 struct BenchRow {
   std::string schedule{};
   Duration budget{};      // 0: the schedule does not search.
-  absl::Status status{};  // Why there is no schedule.
+  absl::Status status{};  // An error says why there is no schedule.
   Duration step_time{};
   Duration lower_bound{};
   Duration search_time{};

@@ -28,15 +28,15 @@ bool Searches(const std::string& schedule) {
   return schedule == "pipeloom" || absl::StartsWith(schedule, "dip");
 }
 
-// Those whose schedule follows from a graph alone.
+// Returns whether the strategy needs only a graph, not a job.
 bool RunsOnGraphs(const std::string& schedule) {
   static const auto* const kNeedAJob =
       new std::set<std::string>{"megatron", "nnscaler", "optimus", "disttrain"};
   return !kNeedAJob->contains(schedule);
 }
 
-// The stages of a graph as a partition: segment by segment, as many stages in
-// each as there are ranks.
+// Returns the stages of a graph as a partition: segment by segment, each with
+// as many stages as there are ranks.
 Partition PartitionOf(const StageGraph& graph) {
   Partition partition;
   partition.num_ranks = graph.num_ranks();
@@ -127,7 +127,7 @@ absl::Status RunOnGraph(const StageGraph& graph, const BenchOptions& options,
   return absl::OkStatus();
 }
 
-// Another program's answer, judged as ours are.
+// Judges another program's answer by the same rules as Pipeloom's own.
 absl::Status JudgeAnswer(const Loaded& loaded, const std::string& path,
                          BenchRow* row) {
   PIPELOOM_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
@@ -166,7 +166,7 @@ absl::Status RunOnJob(const formats::JobProblem& problem,
   flags.steps = problem.steps;
   flags.replicas = 1;
   flags.data_dir = options.data_dir;
-  // What there is to note of the batch is said once.
+  // Notes on the batch are printed for the first schedule only.
   Context quiet = context;
   if (row->schedule != options.schedules.front()) {
     quiet.warn = [](absl::string_view) {};
@@ -194,7 +194,8 @@ absl::Status RunOnJob(const formats::JobProblem& problem,
   return absl::OkStatus();
 }
 
-// What a row depends on but for the program and the files of a job.
+// Returns the fingerprint of all that a row depends on, except the program and
+// the files of a job.
 Fingerprint KeyOf(const formats::SuiteProblem& problem, const StageGraph& graph,
                   const std::string& schedule, Duration budget,
                   const BenchOptions& options) {
@@ -297,7 +298,7 @@ absl::StatusOr<std::vector<BenchResult>> RunBench(
         if (before != nullptr && before->schedule == schedule &&
             before->status.ok() && !problem.job &&
             before->step_time == before->lower_bound) {
-          row = *before;  // Proven best: more time changes nothing.
+          row = *before;  // Proven optimal: more time changes nothing.
           row.budget = budget;
           result.rows.push_back(std::move(row));
           continue;

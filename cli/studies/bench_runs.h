@@ -1,5 +1,6 @@
-// The schedule-search benchmark: every problem of a suite, every schedule,
-// every time budget. docs/bench.md describes problems and answers.
+// The schedule-search benchmark, which runs every schedule with every time
+// budget on every problem of a suite. docs/bench.md describes problems and
+// answers.
 #ifndef PIPELOOM_CLI_STUDIES_BENCH_RUNS_H_
 #define PIPELOOM_CLI_STUDIES_BENCH_RUNS_H_
 
@@ -18,39 +19,40 @@
 namespace pipeloom::cli {
 
 struct BenchOptions {
-  // Of graphs those that need no job run; of jobs all.
+  // Schedules to run. On graphs, those that need a job are left out.
   std::vector<std::string> schedules{};
   std::vector<Duration> budgets{};
-  // Searches other than pipeloom get no more, to bound the whole.
+  // The largest budget of searches other than pipeloom, which bounds the total
+  // time.
   Duration most_of_others{};
   uint64_t seed = 1;
   int32_t threads = 1;
   std::string data_dir{};
-  // Folders with answers of other programs, by name.
+  // Names of other programs, and the folders with their answers.
   std::vector<std::pair<std::string, std::string>> answers{};
 };
 
 struct BenchResult {
   formats::SuiteProblem problem{};
-  absl::Status status{};  // Why the problem could not be read.
+  absl::Status status{};  // An error says why the problem could not be read.
   int64_t tasks = 0;      // 0: not known (a job, whose partitions differ).
   std::vector<BenchRow> rows{};
 
-  // Of graphs the largest of all rows; of jobs, where the bound is that of the
-  // schedule's own partition, pipeloom's.
+  // Returns the largest bound of all rows for a graph. For a job, whose bounds
+  // are those of each schedule's own partition, returns pipeloom's.
   Duration lower_bound() const;
-  // Of all rows and the best known.
+  // Returns the best step time of all rows and of the best known answer.
   Duration best() const;
-  // Null if it is not there or failed.
+  // Returns a row, or null if it does not exist or failed.
   const BenchRow* Find(const std::string& schedule, Duration budget) const;
 };
 
-// What all searches may take at most.
+// Returns the most time that all searches together may take.
 Duration MostSearchTime(const std::vector<formats::SuiteProblem>& problems,
                         const BenchOptions& options);
 
-// What `journal` has is not run again; the rest is appended to it. Cancelled
-// after a stop request.
+// Runs the benchmark. Outcomes that `journal` has are not computed again; new
+// ones are appended to it. Cancelled: a stop was requested.
 absl::StatusOr<std::vector<BenchResult>> RunBench(
     const std::vector<formats::SuiteProblem>& problems,
     const BenchOptions& options, const Context& context, BenchJournal* journal);

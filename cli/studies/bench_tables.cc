@@ -20,7 +20,7 @@ bool IsOf(const BenchRow& row, const Entrant& entrant) {
   return row.schedule == entrant.schedule && row.budget == entrant.budget;
 }
 
-// The best of those that do not search.
+// Returns the best schedule among those that do not search.
 const BenchRow* BestClassic(const BenchResult& result) {
   const BenchRow* best = nullptr;
   for (const BenchRow& row : result.rows) {
@@ -30,7 +30,7 @@ const BenchRow* BestClassic(const BenchResult& result) {
   return best;
 }
 
-// Time with its excess over the bound: "9.27 s (+1.1%)".
+// Returns a time with its excess over the bound: "9.27 s +1.10 %".
 std::string Cell(const BenchRow* row, Duration bound) {
   if (row == nullptr) return "-";
   return absl::StrFormat("%s +%s", FormatDuration(row->step_time),

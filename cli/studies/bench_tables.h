@@ -1,5 +1,5 @@
-// What `pipeloom bench` prints and writes: tables for people, JSON for
-// programs, and a page with plots.
+// The output of `pipeloom bench`: tables for people, JSON for programs, and a
+// page with plots.
 #ifndef PIPELOOM_CLI_STUDIES_BENCH_TABLES_H_
 #define PIPELOOM_CLI_STUDIES_BENCH_TABLES_H_
 
@@ -11,31 +11,35 @@
 
 namespace pipeloom::cli {
 
-std::string BudgetLabel(Duration budget);  // "10 ms", "1 s".
+// Returns for example "10 ms" or "1 s".
+std::string BudgetLabel(Duration budget);
 
-// A schedule with the time it was given.
+// A schedule with the time budget that it was given.
 struct Entrant {
   std::string schedule{};
   Duration budget{};
-  std::string label() const;  // "pipeloom 100 ms", "1f1b".
+  // Returns for example "pipeloom 100 ms" or "1f1b".
+  std::string label() const;
 };
-// All that have a row, in order of appearance.
+// Returns all entrants that have a row, in order of appearance.
 std::vector<Entrant> EntrantsOf(const std::vector<BenchResult>& results);
 
-// How far above the best of all, by problem that it solved; ascending.
+// Returns the excess over the best of all for each problem that the entrant
+// solved, in ascending order.
 std::vector<double> ExcessOf(const Entrant& entrant,
                              const std::vector<BenchResult>& results);
 
-// One row an entrant: problems solved, excess over the best of all and over
-// the bound (means over the problems it solved).
+// Returns a table with one row per entrant: problems solved, excess over the
+// best of all and over the bound (means over the problems that it solved).
 Table SummaryTable(const std::vector<BenchResult>& results);
-// One row a problem: bound, best known, best classic schedule, then the
-// searches by budget.
+// Returns a table with one row per problem: bound, best known, best classic
+// schedule, then the searches for each budget.
 Table ProblemTable(const std::vector<BenchResult>& results);
 
 std::string BenchJson(const std::vector<BenchResult>& results,
                       const std::string& source);
-// `command` is printed so that the page can be made again.
+// Returns the HTML page; `command` is shown on it, so that the page can be made
+// again.
 std::string BenchPage(const std::vector<BenchResult>& results,
                       const std::string& command);
 std::string BenchMarkdown(const std::vector<BenchResult>& results,

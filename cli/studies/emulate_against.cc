@@ -32,9 +32,9 @@ using formats::FittedScalar;
 using formats::MeasuredRun;
 using formats::RunSplit;
 
-// Layers to stages as Megatron does: transformer layers in equal parts, the
-// embedding with the first and the loss head with the last. Where that does
-// not divide, embedding and head count as layers.
+// Assigns layers to stages as Megatron does: transformer layers in equal parts,
+// the embedding with the first and the loss head with the last. If their number
+// is not divisible, embedding and head count as layers.
 Partition BalancedPartition(const MeasuredRun& run) {
   const int32_t layers = run.model.modules[ModuleId(0)].layers.size();
   const int32_t stages = run.parallel.pp * run.chunks;
@@ -59,7 +59,8 @@ Partition BalancedPartition(const MeasuredRun& run) {
   return partition;
 }
 
-// Every transformer layer made again alone, or nothing.
+// Returns a policy that recomputes every transformer layer on its own, or none
+// if the run does not recompute.
 MemoryPolicy PolicyOf(const MeasuredRun& run, const Partition& partition,
                       const Microbatches& microbatches) {
   MemoryPolicy policy;
@@ -97,7 +98,7 @@ absl::Status AtRun(const MeasuredRun& run, const absl::Status& status) {
                                       run.name, status.message()));
 }
 
-// What runs are emulated on, by run.
+// The clusters and prices with which runs are emulated, indexed by run.
 struct Machines {
   const std::vector<ClusterSpec>& clusters;
   const std::vector<const emulator::OpCostModel*>& measured;
@@ -123,7 +124,7 @@ double Median(std::vector<double> values) {
   return n % 2 == 1 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
 }
 
-// Which of a framework's rows its scalar is fitted on.
+// Returns the rows of a framework on which its scalar is fitted.
 std::vector<size_t> ChooseFitRows(const std::vector<ComparedRun>& runs,
                                   const std::vector<size_t>& rows,
                                   FrameworkScalar* scalar) {
@@ -138,7 +139,7 @@ std::vector<size_t> ChooseFitRows(const std::vector<ComparedRun>& runs,
   }
   std::set<Fingerprint> chosen = marked;
   if (marked.empty()) {
-    // std::set is in order of hashes.
+    // The set is ordered by hash.
     for (const Fingerprint& f : open) {
       if (chosen.size() >= all.size() / 5) break;
       chosen.insert(f);
@@ -157,8 +158,8 @@ std::vector<size_t> ChooseFitRows(const std::vector<ComparedRun>& runs,
   return fit;
 }
 
-// The host time a kernel that fits best: the mean of |log(emulated/measured)|,
-// on a grid of 2 us and then of 0.25 us.
+// Returns the host time per kernel with the smallest mean of
+// |log(emulated/measured)|, on a grid of 2 us and then of 0.25 us.
 absl::StatusOr<double> FitHost(const Machines& machines,
                                const std::vector<size_t>& fit,
                                std::vector<ComparedRun>* runs) {
@@ -379,7 +380,7 @@ absl::StatusOr<EmulatedRun> EmulateMeasuredRun(
   EmulatedRun result{.step_time = trace->step_time()};
   const IdVector<RankId, Bytes> peaks = planner::PlanPeaks(planned->plan);
   for (const RankId r : peaks.ids()) {
-    // What a measurement counts is the framework's own allocator.
+    // Measurements count the memory of the framework's allocator only.
     const Bytes context =
         planned->costs->Overhead(planned->partition, r).context;
     result.peak_allocated = std::max(result.peak_allocated, peaks[r] - context);

@@ -1,11 +1,11 @@
-// `pipeloom emulate --against FILE`: every measured run of a table emulated
-// and compared with its measurement. Equations, columns, bars and results:
-// docs/validation.md.
+// `pipeloom emulate --against FILE`, which emulates every measured run of a
+// table and compares it with its measurement. docs/validation.md has equations,
+// columns, error bounds and results.
 //
 // A framework may have one scalar (formats::FittedScalar), fitted on the
-// configurations whose hashes are smallest, at most a fifth of them and none
-// if there are fewer than five, or on the rows that the table marks `fit`.
-// Fitted rows are told apart in every output and count in no error.
+// configurations with the smallest hashes, at most a fifth of all and none if
+// there are fewer than five, or on the rows that the table marks `fit`. Fitted
+// rows are marked in every output and count in no error.
 #ifndef PIPELOOM_CLI_STUDIES_EMULATE_AGAINST_H_
 #define PIPELOOM_CLI_STUDIES_EMULATE_AGAINST_H_
 
@@ -29,12 +29,12 @@ namespace pipeloom::cli {
 
 struct EmulatedRun {
   Duration step_time{};
-  Bytes peak_allocated{};  // Of the fullest rank, without context.
+  Bytes peak_allocated{};  // Peak of the fullest rank, without CUDA context.
 };
 
-// A run as the planner sees it, and the plan of one replica's step: balanced
-// layers, 1F1B (interleaved with chunks). What `plan` does with the job, but
-// for the choice of partition and memory, which are the run's.
+// A measured run as the planner sees it, with the plan of one replica's step:
+// balanced layers and 1F1B (interleaved if there are chunks). It is made as
+// `plan` plans a job, except that partition and memory choices are the run's.
 struct PlannedRun {
   JobSpec job{};
   BatchMetadata batch{};
@@ -43,29 +43,31 @@ struct PlannedRun {
   std::string schedule{};
   ExecutionPlan plan{};
 };
-// `measured`: prices of operators for a layout of the cluster; null: by peak
-// rates.
+// Plans a measured run. `measured` are prices of operators for the run's layout
+// of the cluster; null: price by peak rates.
 absl::StatusOr<PlannedRun> PlanMeasuredRun(
     const formats::MeasuredRun& run, const ClusterSpec& cluster,
     const emulator::OpCostModel* measured = nullptr);
 
-// The same emulated. Errors name the run.
+// Plans and emulates a measured run. Errors name the run.
 absl::StatusOr<EmulatedRun> EmulateMeasuredRun(
     const formats::MeasuredRun& run, const ClusterSpec& cluster,
     const emulator::OpCostModel* measured = nullptr);
 
 struct ComparedRun {
   formats::MeasuredRun run{};
-  bool fitted = false;  // Used to fit its framework's scalar.
+  bool fitted = false;  // Whether it was used to fit its framework's scalar.
   EmulatedRun emulated{};
-  double step_error() const;  // Emulated over measured, less 1.
-  double peak_error() const;  // 0 if not measured.
+  // Return emulated over measured, less 1; peak_error is 0 if the peak was not
+  // measured.
+  double step_error() const;
+  double peak_error() const;
 };
 
 struct FrameworkScalar {
   std::string framework{};
   formats::FittedScalar kind = formats::FittedScalar::kStretch;
-  double value = 1;  // Stretch, or microseconds a kernel.
+  double value = 1;  // Stretch, or microseconds per kernel.
   int32_t fitted_rows = 0;
   int32_t fitted_configurations = 0;
   int32_t configurations = 0;
@@ -73,17 +75,18 @@ struct FrameworkScalar {
 
 struct Comparison {
   std::vector<ComparedRun> runs{};         // In file order.
-  std::vector<FrameworkScalar> scalars{};  // By framework's name.
+  std::vector<FrameworkScalar> scalars{};  // Ordered by framework's name.
 };
 
-// `clusters`: one for each run; `measured`: of each run, or empty. With `fit`
-// off every scalar is 1 (stretch) or what the rows say (host).
+// Emulates all runs and compares them with their measurements. `clusters` has
+// one entry for each run; so has `measured`, unless it is empty. Without `fit`,
+// every scalar is 1 (stretch) or the value in the rows (host).
 absl::StatusOr<Comparison> CompareRuns(
     std::vector<formats::MeasuredRun> runs,
     const std::vector<ClusterSpec>& clusters, bool fit,
     const std::vector<const emulator::OpCostModel*>& measured = {});
 
-// Of absolute errors.
+// Figures of absolute errors.
 struct ErrorSummary {
   int32_t count = 0;
   double mean = 0;
@@ -96,13 +99,14 @@ ErrorSummary SummarizeErrors(std::vector<double> errors);
 struct AgainstOptions {
   std::string file{};
   std::string data_dir{};
-  std::string csv_out{};  // Empty: none.
+  std::string csv_out{};  // File to write; empty: none.
   bool fit = false;
   bool json = false;
-  // Operators by the measured profile of the device, or else of its model
-  // ("a100-vtrain": a100-sxm), where one ships.
+  // Whether to price operators by the measured profile of the device, or else
+  // of its model ("a100-vtrain": a100-sxm), where one ships.
   bool measured = true;
 };
+// Runs the comparison and prints its result.
 absl::Status EmulateAgainst(const AgainstOptions& options,
                             const Context& context);
 

@@ -69,7 +69,7 @@ planner::PriceLayout PricesOf(const JobInput& input) {
   priced.batch = {};
   const std::shared_ptr<const emulator::OpCostModel> first = CostsOf(priced);
   return [priced, first](const JobSpec& job) {
-    // Layouts are many, and tables of measurements are large.
+    // Layouts are many, so they share the large tables of measurements.
     if (job.cluster == priced.job.cluster) {
       auto costs = emulator::OpCostsForLayout(*first, job.parallel);
       if (costs != nullptr) return costs;

@@ -14,7 +14,7 @@
 namespace pipeloom::cli {
 namespace {
 
-// Less than this share of a step is not worth a line.
+// Gains of less than one part in this many of the step are left out.
 constexpr int64_t kLeastGain = 1000;
 
 void KeepBest(size_t most, std::vector<Suggestion>* found) {
@@ -37,9 +37,9 @@ absl::StatusOr<std::vector<Suggestion>> SuggestForJob(
   std::vector<WhatIfCase> cases;
   std::vector<std::string> kinds;
   const auto add = [&](const std::string& kind, WhatIfCase c) {
-    // A change that is no other job cannot be applied.
+    // Only changes that make another job can be applied.
     if (c.changes.empty() || c.slow_rank >= 0 || c.recompute_all) return;
-    // A value that is set anew needs not be set before.
+    // A setting of `base` is left out if the case replaces its value.
     std::vector<formats::JobOverride> changes;
     for (const formats::JobOverride& set : base) {
       if (std::none_of(c.changes.begin(), c.changes.end(), [&](const auto& o) {
@@ -71,7 +71,7 @@ absl::StatusOr<std::vector<Suggestion>> SuggestForJob(
   }
   PIPELOOM_ASSIGN_OR_RETURN(const std::vector<WhatIfOutcome> outcomes,
                             RunCases(input, cases, threads, "", context));
-  // The best of each kind, among those that do the same work.
+  // The best change of each kind, among those with the same number of samples.
   std::map<std::string, Suggestion> best;
   for (size_t i = 0; i < cases.size(); ++i) {
     const WhatIfOutcome& o = outcomes[i];

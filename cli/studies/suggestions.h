@@ -1,5 +1,6 @@
-// Changes that would make a step shorter, each tried: planned and emulated, or
-// emulated alone. What `pipeloom explain` proposes.
+// The suggestions of `pipeloom explain`: changes that would make a step
+// shorter. Each has been tried, by planning and emulation or by emulation
+// alone.
 #ifndef PIPELOOM_CLI_STUDIES_SUGGESTIONS_H_
 #define PIPELOOM_CLI_STUDIES_SUGGESTIONS_H_
 
@@ -15,23 +16,23 @@ namespace pipeloom::cli {
 
 struct Suggestion {
   std::string label{};
-  Duration step_time{};  // With the change.
-  Duration gain{};       // Over the step as it is.
+  Duration step_time{};  // Step time with the change.
+  Duration gain{};       // Time saved by the change.
   // The change, for `whatif --set`; empty for changes of a bare plan.
   WhatIfCase change{};
 };
 
-// Of a job: other layouts, microbatches, sub-microbatch sizes, memory,
-// recomputation and links, planned anew with the same budget. The best of each
-// kind that fits the memory, at most `most` of them, best first; those that
-// gain less than a thousandth of the step are left out.
+// Tries changes of a job: other layouts, microbatches, sub-microbatch sizes,
+// memory, recomputation and links, each planned with the same budget. Returns
+// the best change of each kind that fits the memory, at most `most`, best
+// first. Leaves out changes that gain less than a thousandth of the step.
 absl::StatusOr<std::vector<Suggestion>> SuggestForJob(
     const WhatIfInput& input, const std::vector<formats::JobOverride>& base,
     const WhatIfOutcome& now, size_t most, int32_t threads,
     const Context& context);
 
-// Of a plan as it is, with the same programs: faster links, a hidden epilogue,
-// a module or a rank that computes a tenth less.
+// Tries changes of a plan that keep its programs: faster links, a hidden
+// epilogue, a module or a rank that computes a tenth less.
 absl::StatusOr<std::vector<Suggestion>> SuggestForPlan(
     const ExecutionPlan& plan, size_t most);
 

@@ -18,7 +18,7 @@ constexpr int64_t kMaxCases = 1'000'000;
 constexpr const char* kInter = "cluster.inter_node.bandwidth_bytes_per_second";
 constexpr const char* kIntra = "cluster.intra_node.bandwidth_bytes_per_second";
 
-// At commas that are in no bracket or quotes.
+// Splits at commas that are not inside brackets or quotes.
 std::vector<std::string> SplitValues(absl::string_view text) {
   std::vector<std::string> values(1);
   int depth = 0;
@@ -47,7 +47,7 @@ std::string Int(int64_t value) { return absl::StrCat(value); }
 
 std::vector<formats::JobOverride> LayoutChanges(const JobSpec& job, int tp,
                                                 int cp, int pp, int dp) {
-  // The samples of a step stay as they are.
+  // The number of samples of a step stays the same.
   const int64_t total = int64_t{job.training.microbatches} * job.parallel.dp;
   std::vector<formats::JobOverride> changes = {
       {"parallel.tp", Int(tp)},
@@ -71,7 +71,7 @@ std::vector<WhatIfCase> Layouts(const JobSpec& job) {
         if (dp > total) continue;
         const ParallelLayout& now = job.parallel;
         if (tp == now.tp && cp == now.cp && pp == now.pp) continue;
-        // Neighbours of the layout: a factor of 8 away at most.
+        // Only layouts near the job's: a factor of 8 away at most.
         const double far = std::abs(std::log2(double(tp) / now.tp)) +
                            std::abs(std::log2(double(pp) / now.pp)) +
                            std::abs(std::log2(double(cp) / now.cp));
@@ -90,7 +90,7 @@ std::vector<WhatIfCase> OtherGpus(const JobSpec& job) {
   std::set<std::string> seen = {job.cluster.name};
   const int64_t gpus = job.parallel.num_gpus();
   for (const std::string& name : formats::ShippedClusterNames()) {
-    // Those named after a paper are a device of this list in other numbers.
+    // Clusters named after a paper have a device of this list in other numbers.
     if (name.rfind("dip-", 0) == 0 || name.rfind("disttrain-", 0) == 0) {
       continue;
     }
@@ -104,7 +104,8 @@ std::vector<WhatIfCase> OtherGpus(const JobSpec& job) {
   return cases;
 }
 
-// As many GPUs as replicas make, and half and twice the pipeline's depth.
+// Returns cases with other numbers of replicas, at the pipeline's depth and at
+// half and twice this depth.
 std::vector<WhatIfCase> Scales(const JobSpec& job) {
   std::vector<WhatIfCase> cases;
   const int64_t total = int64_t{job.training.microbatches} * job.parallel.dp;

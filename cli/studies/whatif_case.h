@@ -1,4 +1,4 @@
-// The configurations that a what-if question is made of.
+// The configurations that what-if questions try.
 #ifndef PIPELOOM_CLI_STUDIES_WHATIF_CASE_H_
 #define PIPELOOM_CLI_STUDIES_WHATIF_CASE_H_
 
@@ -15,43 +15,47 @@
 
 namespace pipeloom::cli {
 
-// One job to try: changes of its fields, and what is no field of a job.
+// One job to try: changes of its fields, and changes that are not fields of a
+// job.
 struct WhatIfCase {
   std::string label{};
   std::vector<formats::JobOverride> changes{};
-  double video_factor = 1;  // Seconds and frames of every clip.
-  int32_t slow_rank = -1;   // Computes `slow_factor` times as long.
+  double video_factor = 1;  // Multiplies seconds and frames of every clip.
+  int32_t slow_rank = -1;   // Computes `slow_factor` times as long; -1: none.
   double slow_factor = 1;
-  bool replan = true;          // For a slow rank: search again, knowing it.
-  bool recompute_all = false;  // Every stage, whatever fits.
-  bool scales = false;         // Of the question "scale".
+  // Whether the schedule is searched again with the slow rank's times.
+  bool replan = true;
+  // Whether every stage recomputes, even if it fits without.
+  bool recompute_all = false;
+  bool scales = false;  // Whether it belongs to the question "scale".
 
-  // "--set a=1 --set b=2": how `whatif` is asked for this case alone; empty if
-  // it cannot be.
+  // Returns the arguments of `whatif` for this case alone, such as
+  // "--set a=1 --set b=2"; empty if there are none.
   std::string Arguments() const;
+  // Adds all fields that the outcome depends on.
   void AddTo(FingerprintBuilder* builder) const;
 };
 
-// Every combination of the sweeps' values ("path=a,b,c"; commas inside
-// brackets or quotes do not count), the last sweep fastest, each with all of
-// `sets`. Without sweeps: one case. InvalidArgument: no path, no value, a path
-// twice, or more than 1'000'000 cases.
+// Returns a case for every combination of the sweeps' values ("path=a,b,c";
+// commas inside brackets or quotes do not count), the last sweep varying
+// fastest, each with all of `sets`; one case if there are no sweeps.
+// InvalidArgument: no path, no value, a path twice, or more than 1'000'000
+// cases.
 absl::StatusOr<std::vector<WhatIfCase>> SweepCases(
     absl::Span<const std::string> sets, absl::Span<const std::string> sweeps);
 
-// Of the named questions: what it asks, and its cases after those of the job
-// as it is. docs/whatif.md lists them.
+// A named question, and the text that explains it. docs/whatif.md lists all.
 struct WhatIfQuestion {
   std::string name{};
   std::string asks{};
 };
 const std::vector<WhatIfQuestion>& WhatIfQuestions();
-// The question must be one of the above. A question without a sensible case
-// for the job has none (no clips: no 2x video).
+// Returns the cases of a question; empty if it has no sensible case for the
+// job. REQUIRES: the question is one of WhatIfQuestions().
 std::vector<WhatIfCase> CasesOf(const std::string& question,
                                 const JobSpec& job);
 
-// `batch` with every clip `factor` times as long.
+// Returns `batch` with every clip `factor` times as long.
 BatchMetadata WithLongerVideos(const BatchMetadata& batch, double factor);
 
 }  // namespace pipeloom::cli

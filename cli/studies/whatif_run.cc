@@ -36,7 +36,7 @@ namespace {
 
 constexpr absl::string_view kJournalMark = "pipeloom-whatif-1";
 
-// The profile that prices the job's device, read once for each.
+// Returns the profile that prices a device.
 absl::StatusOr<std::shared_ptr<const DeviceProfile>> ProfileOf(
     const WhatIfInput& input, const std::string& device) {
   if (input.costs != "profile" || device.empty() ||
@@ -61,7 +61,8 @@ absl::StatusOr<std::shared_ptr<const DeviceProfile>> ProfileOf(
   return (*known)[key] = result;
 }
 
-// The plan's step with one rank slower: the same programs, or new ones.
+// Emulates the plan's step with one slower rank, with the same programs or new
+// ones.
 absl::StatusOr<StepTrace> WithSlowRank(const WhatIfCase& what,
                                        const planner::PlanResult& result,
                                        const planner::PreparedJob& prepared,
@@ -89,8 +90,8 @@ absl::StatusOr<StepTrace> WithSlowRank(const WhatIfCase& what,
   PIPELOOM_ASSIGN_OR_RETURN(const ExecutionPlan anew,
                             planner::LowerPlan(slower, found.schedule));
   PIPELOOM_ASSIGN_OR_RETURN(StepTrace other, emulator::EmulateStep(anew));
-  // The search does not see buffers of received tensors; its order counts only
-  // where these fit too.
+  // The search does not see buffers of received tensors, so its order is used
+  // only if these fit, too.
   const IdVector<RankId, MemoryPeak> peaks = MemoryPeaks(other);
   for (const RankId r : peaks.ids()) {
     const Bytes limit = slower.rank(r).memory.limit;
@@ -99,7 +100,7 @@ absl::StatusOr<StepTrace> WithSlowRank(const WhatIfCase& what,
   return other.finish < trace.finish ? other : trace;
 }
 
-// Every stage recomputed, whether or not that is needed.
+// Emulates the step with every stage recomputed, whether needed or not.
 absl::StatusOr<StepTrace> Recomputed(const planner::PlanResult& result,
                                      const planner::PreparedJob& prepared,
                                      const SearchSettings& settings,
@@ -217,10 +218,11 @@ Fingerprint KeyOf(const WhatIfInput& input, const Fingerprint& common,
   return builder.Build();
 }
 
-// What the cases start from: the job's values and the batch.
+// Returns the fingerprint of the job's values and the batch, which all cases
+// share.
 Fingerprint CommonKey(const WhatIfInput& input) {
   FingerprintBuilder builder;
-  // Every field: a job file of the same name may have been edited since.
+  // All fields are added, as a job file of the same name may have been edited.
   builder.Add(kJournalMark);
   builder.Add(convert::ToProto(input.base.job).SerializeAsString());
   for (const SampleMetadata& sample : input.base.batch.samples) {
@@ -236,7 +238,7 @@ Fingerprint CommonKey(const WhatIfInput& input) {
   return builder.Build();
 }
 
-// Prices that others hold too.
+// Prices that are shared with other holders.
 class Borrowed : public emulator::OpCostModel {
  public:
   explicit Borrowed(std::shared_ptr<const emulator::OpCostModel> lender)
@@ -268,7 +270,7 @@ struct SharedPrices::State {
     std::shared_ptr<const emulator::OpCostModel> prices{};
   };
   std::mutex mutex{};
-  std::deque<Entry> entries{};  // The last ones; guarded by `mutex`.
+  std::deque<Entry> entries{};  // The newest ones; guarded by `mutex`.
 };
 
 SharedPrices::SharedPrices() : state_(std::make_shared<State>()) {}
@@ -298,7 +300,7 @@ absl::StatusOr<WhatIfInput> ReadWhatIfInput(const std::string& job,
                                             const Context& context) {
   WhatIfInput input;
   PIPELOOM_ASSIGN_OR_RETURN(input.data_dir, FindDataDir(flags.data_dir));
-  // Before the batch, so that a misspelt job is said first.
+  // The job is read before the batch, so that a misspelt job is reported first.
   const auto read = [](const std::string& path) { return ReadFile(path); };
   PIPELOOM_ASSIGN_OR_RETURN(
       input.job, formats::JobTemplate::Load(job, input.data_dir, read));

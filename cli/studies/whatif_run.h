@@ -1,5 +1,5 @@
-// Plans and emulates many configurations of a job: in parallel, with progress,
-// and with a journal from which an interrupted run goes on.
+// Planning and emulation of many configurations of a job: in parallel, with
+// progress, and with a journal from which an interrupted run goes on.
 #ifndef PIPELOOM_CLI_STUDIES_WHATIF_RUN_H_
 #define PIPELOOM_CLI_STUDIES_WHATIF_RUN_H_
 
@@ -19,8 +19,8 @@
 namespace pipeloom::cli {
 
 struct WhatIfOutcome {
-  std::string error{};   // Why it cannot run; empty: it can.
-  Duration step_time{};  // Mean over the steps, of the slowest replica.
+  std::string error{};   // Why it cannot run; empty if it can.
+  Duration step_time{};  // Mean over the steps, for the slowest replica.
   Duration lower_bound{};
   double bubble_ratio = 0;
   double epilogue_ratio = 0;
@@ -28,7 +28,7 @@ struct WhatIfOutcome {
   Bytes peak{};
   Bytes limit{};
   int64_t gpus = 0;
-  int64_t samples = 0;  // Of a step.
+  int64_t samples = 0;  // Number of samples of a step.
   bool ok() const { return error.empty(); }
   double samples_per_second() const {
     return step_time > kZero
@@ -38,14 +38,14 @@ struct WhatIfOutcome {
   bool operator==(const WhatIfOutcome&) const = default;
 };
 
-// The operator prices of clusters and layouts already met: configurations that
-// share them share the tables, which take half the time of a short search to
-// make. Any number of threads; copies share what they hold.
+// A cache of operator prices by cluster and layout. Configurations with the
+// same cluster and layout share the tables, which take half the time of a short
+// search to make. Threads: any. Copies share their content.
 class SharedPrices {
  public:
   SharedPrices();
-  // CostsOf(job), perhaps made before for a job with the same cluster, layout
-  // and profile.
+  // Returns CostsOf(job), which may have been made for another job with the
+  // same cluster, layout and profile.
   std::unique_ptr<const emulator::OpCostModel> Of(const JobInput& job) const;
 
  private:
@@ -53,47 +53,51 @@ class SharedPrices {
   std::shared_ptr<State> state_;
 };
 
-// What all cases have in common.
+// The input that all cases have in common.
 struct WhatIfInput {
   formats::JobTemplate job{};
   JobInput base{};  // The job as it is, its batch and profile.
   std::string data_dir{};
   std::string costs = "profile";
-  bool assigned = false;  // The assignment of `base` is an option's.
+  bool assigned = false;  // Whether an option set the assignment of `base`.
   int64_t steps = 1;
   int64_t replicas = 0;
   std::string schedule{};  // Empty: the job's.
   SearchFlags search{};
   SharedPrices prices{};
 };
+// Reads the job and its batch.
 absl::StatusOr<WhatIfInput> ReadWhatIfInput(const std::string& job,
                                             const JobFlags& flags,
                                             const Context& context);
 
-// One case, on this thread. Errors of the configuration are in the outcome;
-// Cancelled: a stop request. `planned` (may be null) gets the first step, not
-// of cases that are no job of their own (a slow rank, recompute_all).
+// Runs one case on this thread. Errors of the configuration are in the outcome.
+// Cancelled: a stop was requested. `planned` (may be null) gets the first step,
+// except for cases that are not a job of their own (slow_rank, recompute_all).
 absl::StatusOr<WhatIfOutcome> RunCase(const WhatIfInput& input,
                                       const WhatIfCase& what,
                                       const Context& context,
                                       PlannedStep* planned = nullptr);
 
-// All cases, `threads` at a time, in their order. `journal` (empty: none) is
-// read first, what it has is not run again, and every outcome is appended to
-// it as soon as it is known; lines of other questions and torn ones are passed
-// over. Cancelled: a stop request; the journal then has what was done.
+// Runs all cases, `threads` at a time, and returns their outcomes in order.
+// Reads the file `journal` (empty: none) first, does not run cases that it has,
+// and appends every new outcome as soon as it is known. Ignores incomplete
+// lines and those of other questions. Cancelled: a stop was requested; the
+// journal has the outcomes known so far.
 absl::StatusOr<std::vector<WhatIfOutcome>> RunCases(
     const WhatIfInput& input, const std::vector<WhatIfCase>& cases,
     int32_t threads, const std::string& journal, const Context& context);
 
-// One line of a journal; parse gives back what was printed.
+// Returns one line of a journal, from which ParseJournalLine reads the same
+// values.
 std::string JournalLine(const Fingerprint& key, const WhatIfOutcome& outcome);
-// False: it is torn or no such line.
+// Parses a line. Returns false if it is incomplete or not of a journal.
 bool ParseJournalLine(absl::string_view line, Fingerprint* key,
                       WhatIfOutcome* outcome);
 
-// By case: whether no other is at least as good in GPUs, step time and peak
-// memory and better in one. Cases that cannot run are never in it.
+// Returns, indexed by case, whether it is on the Pareto front: no other case is
+// at least as good in GPUs, step time and peak memory and better in one of
+// them. Cases that cannot run are never on it.
 std::vector<bool> ParetoFront(const std::vector<WhatIfOutcome>& outcomes);
 
 }  // namespace pipeloom::cli

@@ -110,7 +110,7 @@ class Writer {
     return process;
   }
 
-  // The first lane of the track that is free at the span's start.
+  // Returns the first lane of the track that is free at the span's start.
   int Lane(int process, Track track, const Span& span) {
     std::vector<SimTime>& free_at = lanes_[{process, track}];
     size_t lane = 0;
@@ -183,7 +183,7 @@ class Writer {
     }
   }
 
-  // What `pipeloom trace` needs to read a step back.
+  // Writes the arguments from which `pipeloom trace` knows the rank.
   void WhichRank(RankId rank) {
     json_.Key("rank").Int(rank.value());
     if (plan_->replica != 0) json_.Key("replica").Int(plan_->replica);
@@ -211,7 +211,7 @@ class Writer {
     json_.EndObject();
   }
 
-  // One counter event for all that changes at one instant.
+  // Adds one counter event for all changes at one instant.
   void AddMemory(const StepTrace& trace) {
     std::array<Bytes, kNumMemoryItems> held{};
     for (size_t i = 0; i < trace.memory.size(); ++i) {
@@ -237,7 +237,7 @@ class Writer {
   int first_process_ = 0;
   Duration offset_{};
   IdVector<TaskId, const Span*> spans_{};
-  // By process: its name and its threads.
+  // Name and threads of each process, indexed by process.
   std::map<int, std::pair<std::string, std::set<int>>> processes_{};
   std::map<std::pair<int, int>, std::vector<SimTime>> lanes_{};
 };

@@ -1,8 +1,8 @@
-// A StepTrace in the Chrome trace format (JSON), which Perfetto opens: a
-// process a rank; tracks for compute, waits, transfers and copies; arrows from
-// each transfer to the task that takes its tensor; a counter for each kind of
-// memory. Times are microseconds. Spans that overlap on a track are spread over
-// as many tracks as it takes, as the format wants them nested.
+// A StepTrace in the Chrome trace format (JSON), which Perfetto opens: one
+// process per rank; tracks for compute, waits, transfers and copies; arrows
+// from each transfer to the task that takes its tensor; a counter for each kind
+// of memory. Times are in microseconds. Spans that overlap on a track are
+// spread over several tracks, as the format requires nested spans.
 // Format: "Trace Event Format", Google, 2016.
 #ifndef PIPELOOM_CLI_TRACE_CHROME_TRACE_H_
 #define PIPELOOM_CLI_TRACE_CHROME_TRACE_H_
@@ -20,9 +20,9 @@ struct TracedPlan {
   const StepTrace* trace = nullptr;
 };
 
-// The plans one after another in time, as the steps of one run; those of
-// another replica of the same step side by side, as further processes.
-// O(spans log spans).
+// Returns the trace of the plans, one after another in time as the steps of one
+// run. Plans of other replicas of the same step run at the same time, as
+// further processes. O(spans log spans).
 std::string ChromeTrace(absl::Span<const TracedPlan> plans);
 
 }  // namespace pipeloom::cli

@@ -95,7 +95,7 @@ absl::StatusOr<runtime::LearnedCosts> LearnFromTasks(
       const partition::BuiltGraph built,
       partition::BuildStageGraph(priced, partition, microbatches, options));
   const StageGraph& graph = built.graph;
-  // Of backwards that were measured with both gradients.
+  // The graph that prices backwards which were measured with both gradients.
   PIPELOOM_ASSIGN_OR_RETURN(
       const partition::BuiltGraph fused,
       partition::BuildStageGraph(priced, partition, microbatches, {}));
@@ -104,7 +104,7 @@ absl::StatusOr<runtime::LearnedCosts> LearnFromTasks(
       measured.module_names() == std::vector<std::string>{kAnyModule} &&
       std::find(names.begin(), names.end(), kAnyModule) == names.end();
   struct Known {
-    TaskId task{};  // The first.
+    TaskId task{};  // The first with this key.
     Duration priced{};
     bool found = false;
   };
@@ -120,13 +120,13 @@ absl::StatusOr<runtime::LearnedCosts> LearnFromTasks(
     fused_backwards[KeyOf(fused.graph, t, any_module)] +=
         fused.graph.task(t).duration;
   }
-  std::set<Key> weight_grads;  // That were measured.
+  std::set<Key> weight_grads;  // Measured weight gradients.
   for (const TaskId t : measured.task_ids()) {
     if (measured.task(t).pass == Pass::kWeightGrad) {
       weight_grads.insert(KeyOf(measured, t, any_module));
     }
   }
-  // What Learn compares: tasks as they were priced, and how long they took.
+  // The arguments of Learn: tasks with their prices, and their measured spans.
   IdVector<TaskId, Task> tasks;
   StepTrace took;
   took.num_ranks = graph.num_ranks();
@@ -135,7 +135,7 @@ absl::StatusOr<runtime::LearnedCosts> LearnFromTasks(
     const auto it = known.find(key);
     if (it == known.end()) return NoSuchTask(key, "the trace");
     it->second.found = true;
-    // Its time is a part of it only.
+    // Only a part of such a task was measured.
     if (!measured.task(t).overlaps.is_none()) continue;
     Task task = graph.task(it->second.task);
     task.duration = it->second.priced;
@@ -188,7 +188,7 @@ absl::Status ApplyMeasured(const MeasuredFlags& flags, const JobInput& input,
       const auto packed,
       partition::PackStep(input.job, input.batch, /*first_sample=*/0));
   const emulator::StageCostModel priced(input.job, CostsOf(input));
-  // A partition to be searched is none that a step was run with.
+  // No measured step was run with a partition that is yet to be searched.
   PartitionFlags of_trace = partition;
   if (of_trace.source == "search") of_trace.source.clear();
   std::vector<std::string> schedules = {schedule};

@@ -1,9 +1,10 @@
-// Planning with what was measured: --learned, a file of `run --learn`, or
+// Planning with measured costs: --learned, a file of `run --learn`, or
 // --costs-from, traces of a step of the job.
 //
-// Either way the cost model's times are multiplied, by module and pass, by what
-// was measured over what was priced (runtime/learned_costs.h): that holds for
-// any layer, shape and partition of the module, not only for those in a trace.
+// Either way, the cost model's times are multiplied for each module and pass by
+// the ratio of measured to priced time (runtime/learned_costs.h). The ratio is
+// used for any layer, shape and partition of the module, not only for those in
+// a trace.
 #ifndef PIPELOOM_CLI_TRACE_MEASURED_COSTS_H_
 #define PIPELOOM_CLI_TRACE_MEASURED_COSTS_H_
 
@@ -29,22 +30,22 @@ struct MeasuredFlags {
 };
 void AppendMeasuredFlags(MeasuredFlags* values, std::vector<Flag>* flags);
 
-// Measured over priced of a step's tasks. `measured` are those of replica 0 as
-// ImportTrace gives them, hand-overs included. A task is found by module,
-// stage, microbatch, sub-microbatch and pass; if all are of a module "model",
-// by stage, microbatch and pass. A backward that recomputes is priced with its
-// whole forward, as a trace does not say which part of it; where only operator
-// groups are made again its factor comes out too small. InvalidArgument names
-// the first task that only one of both has: the step was of another partition
-// or batch.
+// Learns the ratios of measured to priced time of a step's tasks. `measured`
+// are the tasks of replica 0 as ImportTrace returns them, hand-overs included.
+// A task is matched by module, stage, microbatch, sub-microbatch and pass; if
+// all are of a module "model", by stage, microbatch and pass. A backward that
+// recomputes is priced with its whole forward, as a trace does not say which
+// part is recomputed; if only operator groups are, its factor comes out too
+// small. InvalidArgument names the first task that only one side has: the step
+// was of another partition or batch.
 absl::StatusOr<runtime::LearnedCosts> LearnFromTasks(
     const StageGraph& measured, const emulator::StageCostModel& priced,
     const Partition& partition, const Microbatches& microbatches);
 
-// What the flags say, for all planning with `costs`, which nothing has used
-// yet. A trace is taken for the job's first step with its partition: that of
-// --partition FILE or dip, else of `schedule`, else of the first other strategy
-// that fits. Says on stderr what it found.
+// Corrects `costs` as the flags say. A trace is taken for the job's first step
+// with the partition of --partition FILE or dip, else of `schedule`, else of
+// the first other strategy that fits. Prints the result to stderr. REQUIRES:
+// `costs` was not used yet.
 absl::Status ApplyMeasured(const MeasuredFlags& flags, const JobInput& input,
                            const std::string& schedule,
                            const PartitionFlags& partition,

@@ -48,7 +48,7 @@ int32_t TakeNumber(absl::string_view* text) {
   return value;
 }
 
-// Adds the event to `file` if it is one of those known. `rank`: of the file.
+// Adds the event to `file` if it is a known one. `rank` is the file's.
 void Take(const formats::ChromeEvent& event, int32_t rank, TraceEvents* file) {
   if (event.phase != "X" || !event.has_time) return;
   TraceTask seen;
@@ -125,7 +125,8 @@ void Take(const formats::ChromeEvent& event, int32_t rank, TraceEvents* file) {
   }
 }
 
-// "pp_rank_3.json" -> 3; -1: no number.
+// Returns the number in a file name, 3 for "pp_rank_3.json"; -1 if there is
+// none.
 int32_t NumberOf(absl::string_view file_name) {
   if (const size_t slash = file_name.rfind('/');
       slash != absl::string_view::npos) {
@@ -179,7 +180,8 @@ absl::StatusOr<TraceEvents> ReadTraceEvents(
     }
     for (std::vector<TraceTask>* list : {&file.tasks, &file.epilogues}) {
       for (TraceTask& seen : *list) {
-        // "Forward 3" of one stage a rank: the stage is the rank.
+        // "Forward 3" comes from runs with one stage per rank, so the stage is
+        // the rank.
         if (seen.rank < 0 && seen.key.stage < 0) seen.key.stage = rank;
         if (seen.rank < 0) seen.rank = rank;
         if (seen.rank >= kMaxRanks) {

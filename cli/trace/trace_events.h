@@ -1,5 +1,5 @@
-// The events of measured traces that Pipeloom understands (trace_import.h says
-// which), read as a stream: what is kept of a file is its tasks and transfers.
+// The events of measured traces that Pipeloom understands (trace_import.h lists
+// them), read as a stream: only tasks and transfers are kept.
 #ifndef PIPELOOM_CLI_TRACE_TRACE_EVENTS_H_
 #define PIPELOOM_CLI_TRACE_TRACE_EVENTS_H_
 
@@ -14,7 +14,7 @@
 namespace pipeloom::cli {
 
 struct TraceSource {
-  std::string name{};  // Of the file, for errors.
+  std::string name{};  // The file's name, for errors.
   formats::ChunkReader read{};
 };
 
@@ -30,20 +30,20 @@ struct TraceTaskKey {
 struct TraceTask {
   TraceTaskKey key{};
   int32_t rank = 0;
-  int64_t start = 0;  // Local clock.
+  int64_t start = 0;  // On the local clock, ns.
   int64_t end = 0;
-  int64_t id = -1;  // Of Pipeloom's own traces.
+  int64_t id = -1;  // Task number in Pipeloom's own traces; -1: unknown.
   std::vector<int64_t> inputs{};
   bool has_inputs = false;
   bool recomputes = false;
-  bool overlaps = false;  // A part of it was done in an earlier backward.
+  bool overlaps = false;  // Whether a part of it ran in an earlier backward.
 };
 
-// A send or receive of a tensor, by what makes it.
+// A send or receive of the tensor that a pass makes.
 struct TraceMove {
   bool send = false;
   Pass pass = Pass::kForward;
-  int32_t stage = 0;  // That sends or receives.
+  int32_t stage = 0;  // The stage that sends or receives.
   int32_t microbatch = 0;
   int64_t start = 0;
   int64_t end = 0;
@@ -53,11 +53,11 @@ struct TraceEvents {
   std::vector<TraceTask> tasks{};
   std::vector<TraceMove> moved{};
   std::vector<TraceTask> epilogues{};
-  int64_t count = 0;  // Of all events in the files.
+  int64_t count = 0;  // Number of all events in the files.
 };
 
-// Of all files; each is one rank, or its tasks say of which rank they are.
-// InvalidArgument: a file is malformed or two are of one rank;
+// Reads the events of all files. Each file is one rank, or its tasks say their
+// rank. InvalidArgument: a file is malformed, or two are of one rank.
 // ResourceExhausted: there are more than four million tasks.
 absl::StatusOr<TraceEvents> ReadTraceEvents(
     const std::vector<TraceSource>& sources);

@@ -1,4 +1,4 @@
-// Trace files by name: of a command's arguments.
+// Trace files named by a command's arguments.
 #ifndef PIPELOOM_CLI_TRACE_TRACE_FILES_H_
 #define PIPELOOM_CLI_TRACE_TRACE_FILES_H_
 
@@ -10,9 +10,9 @@
 
 namespace pipeloom::cli {
 
-// Each is opened when it is first read. A folder stands for all files in it
-// that end in .json, by name. NotFound names the path; InvalidArgument: a
-// folder without traces.
+// Returns the sources for the paths; each file is opened when it is first read.
+// A folder stands for all its files that end in .json, ordered by name.
+// NotFound names the path. InvalidArgument: a folder has no traces.
 absl::StatusOr<std::vector<TraceSource>> OpenTraces(
     const std::vector<std::string>& paths);
 

@@ -17,7 +17,7 @@
 namespace pipeloom::cli {
 namespace {
 
-// The chosen iteration's tasks.
+// Returns the tasks of the chosen iteration.
 absl::StatusOr<std::vector<TraceTask>> OneIteration(
     std::vector<TraceTask> tasks, int32_t iteration, int32_t* iterations,
     std::vector<int32_t>* nth) {
@@ -45,7 +45,7 @@ absl::StatusOr<std::vector<TraceTask>> OneIteration(
   return chosen;
 }
 
-// (producer, consumer) by index, each pair once.
+// Returns pairs (producer, consumer) of task indices, each once.
 absl::StatusOr<std::vector<std::pair<int32_t, int32_t>>> Inputs(
     const std::vector<TraceTask>& tasks) {
   std::map<int64_t, int32_t> by_id;
@@ -133,7 +133,8 @@ absl::StatusOr<ImportedStep> ImportTrace(
   int32_t num_ranks = 0;
   for (auto& [number, id] : ranks) id = RankId(num_ranks++);
 
-  // Clocks. Receives that end before their task begins tell more.
+  // Clocks. Recorded sends and receives bound a transfer's time more closely
+  // than the tasks at its ends.
   std::map<std::tuple<Pass, int32_t, int32_t>, std::vector<TraceMove>> sends;
   std::map<std::tuple<Pass, int32_t, int32_t>, std::vector<TraceMove>> receives;
   for (const TraceMove& m : events.moved) {
@@ -180,7 +181,7 @@ absl::StatusOr<ImportedStep> ImportTrace(
     return step.clocks[ranks[seen.rank]].ToCommon(local);
   };
 
-  // Topological order: by time as far as dependencies allow.
+  // Topological order, by time as far as dependencies allow.
   const size_t count = tasks.size();
   std::vector<int32_t> open(count, 0);
   std::vector<std::vector<int32_t>> next(count);
@@ -201,7 +202,7 @@ absl::StatusOr<ImportedStep> ImportTrace(
   IdVector<TaskId, Task> graph_tasks;
   std::vector<TaskId> id_of(count);
   std::vector<int32_t> by_id;
-  std::map<size_t, TaskId> last_backward;  // By rank of the traces.
+  std::map<size_t, TaskId> last_backward;  // Indexed by the traces' rank.
   while (!ready.empty()) {
     const auto i = static_cast<size_t>(ready.top().second);
     ready.pop();
@@ -218,7 +219,7 @@ absl::StatusOr<ImportedStep> ImportTrace(
     task.duration = Duration(common(seen, seen.end) - common(seen, seen.start));
     task.duration = std::max(task.duration, kZero);
     task.recomputes = seen.recomputes;
-    // Which backward is not known by its number here: the rank's last.
+    // The number of that backward is not known here; take the rank's last one.
     if (seen.overlaps && task.pass == Pass::kWeightGrad) {
       task.overlaps = last_backward[seen.rank];
     }
@@ -239,7 +240,7 @@ absl::StatusOr<ImportedStep> ImportTrace(
         "the tasks' inputs form a circle, so they are not of one step");
   }
 
-  // A link takes what its quickest message took, or more: see below.
+  // A link takes at least the time of its quickest message; see below.
   std::map<std::pair<RankId, RankId>, int64_t> quickest;
   for (const auto& [from, to] : inputs) {
     const TraceTask& a = tasks[static_cast<size_t>(from)];
@@ -251,7 +252,7 @@ absl::StatusOr<ImportedStep> ImportTrace(
         quickest.try_emplace({ranks[a.rank], ranks[b.rank]}, took);
     if (!is_new) it->second = std::min(it->second, took);
   }
-  // On its rank, what ran before each task.
+  // The task that ran before each task on its rank; -1 if there is none.
   std::map<int32_t, int32_t> last_of;
   std::vector<int32_t> before(count, -1);
   std::vector<std::vector<int32_t>> inputs_of(count);
@@ -302,7 +303,7 @@ absl::StatusOr<ImportedStep> ImportTrace(
     if (values.size() < 4) continue;  // Too few to tell it from a pause.
     step.handover[rank] = Duration(median(values));
   }
-  // The sender's hand-over is in its task's time.
+  // The sender's hand-over is part of its task's time, so it is subtracted.
   for (auto& [link, values] : waits) {
     quickest[link] = std::max<int64_t>(
         0, median(values) - step.handover[link.first].count());

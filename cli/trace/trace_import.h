@@ -1,7 +1,7 @@
-// Measured traces of a pipeline run, one file a rank or one for all, become a
-// plan with measured costs and the StepTrace of what happened.
+// Import of measured traces of a pipeline run, one file per rank or one for
+// all, as a plan with measured costs and the measured StepTrace.
 //
-// Events that are taken, with the microbatch and stage in them:
+// Events that are read, with their microbatch and stage:
 //
 //   args pass, module, stage, microbatch   what `pipeloom run --trace` writes
 //   "PP:2F5", "2B5", "2I5", "2W5"          torch.distributed.pipelining, by
@@ -9,11 +9,12 @@
 //   "PP:2SEND_F5", "PP:3RECV_F5"           its transfers
 //   "Forward 5", "Backward 5"              the same of one stage a rank
 //
-// A rank is what "distributedInfo" says, an event's args, or the number of the
-// file. Ranks of several files have clocks of their own, which are brought
-// together from the tensors that tasks wait for
-// (emulator/trace/clock_alignment.h). What a task waits for: its args "inputs",
-// where they are there; else the forward of the stage before, and back.
+// The rank is taken from "distributedInfo", an event's args, or the number in
+// the file name. Ranks of several files have clocks of their own, which are
+// aligned by the tensors that tasks wait for
+// (emulator/trace/clock_alignment.h). A task waits for its args "inputs" if it
+// has any; else a forward for that of the stage before, a backward for that of
+// the stage behind.
 #ifndef PIPELOOM_CLI_TRACE_TRACE_IMPORT_H_
 #define PIPELOOM_CLI_TRACE_TRACE_IMPORT_H_
 
@@ -30,25 +31,26 @@
 namespace pipeloom::cli {
 
 struct ImportedStep {
-  // Measured order; passes its check. A task takes its measured duration and
-  // its rank's hand-over, a link the median of what it let receivers wait.
+  // The plan with the measured order, which passes ValidateExecutionPlan. A
+  // task takes its measured duration plus its rank's hand-over, a link the
+  // median time for which it made receivers wait.
   ExecutionPlan plan{};
   StepTrace measured{};  // On the common clock, from the first task's start.
   IdVector<RankId, emulator::ClockFit> clocks{};
-  // What a rank does between two tasks when nothing has to be waited for
-  // (median): launches, copies, the trainer's own code.
+  // The median time between two tasks of a rank when there is nothing to wait
+  // for: launches, copies, the trainer's own code.
   IdVector<RankId, Duration> handover{};
-  int64_t events = 0;      // In the files.
-  int32_t iterations = 0;  // How often a step's tasks are there.
+  int64_t events = 0;      // Number of events in the files.
+  int32_t iterations = 0;  // Number of steps in the files.
 };
 
-// `iteration` counts from 0; -1: the last that is whole. InvalidArgument names
-// the file and the fault, or says what is missing; a trace without a task of a
-// pipeline lists what was looked for.
+// Imports one step. `iteration` counts from 0; -1: the last complete one.
+// InvalidArgument names the file and the fault, or says what is missing; for a
+// trace without pipeline tasks it lists the events that were looked for.
 absl::StatusOr<ImportedStep> ImportTrace(
     const std::vector<TraceSource>& sources, int32_t iteration = -1);
 
-// What a stage's tasks of one pass took.
+// The measured times of a stage's tasks of one pass.
 struct MeasuredCost {
   ModuleId module{};
   StageId stage{};

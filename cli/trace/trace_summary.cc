@@ -79,9 +79,9 @@ CriticalPath FindCriticalPath(const StageGraph& graph, const StepTrace& trace) {
   if (at.is_none()) return path;
   path.epilogue = epilogue[graph.task(at).rank];
   path.other = trace.finish - spans[at]->end - path.epilogue;
-  // A task starts after what it waited for, so each turn goes back in time or,
-  // for empty tasks, to a smaller position; the count is a guard for measured
-  // traces whose clocks disagree.
+  // A task starts after the one that it waited for, so each iteration goes back
+  // in time or, for empty tasks, to a smaller position. The count guards
+  // against measured traces whose clocks disagree.
   for (int32_t left = graph.num_tasks(); left > 0; --left) {
     path.tasks.push_back(at);
     const Task& task = graph.task(at);

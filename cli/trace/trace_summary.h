@@ -1,5 +1,5 @@
-// Where the time and memory of a step went: sums over a StepTrace, and the
-// chain of tasks and transfers that its length follows from.
+// The use of time and memory in a step: sums over a StepTrace, and the chain of
+// tasks and transfers that determines its length.
 #ifndef PIPELOOM_CLI_TRACE_TRACE_SUMMARY_H_
 #define PIPELOOM_CLI_TRACE_TRACE_SUMMARY_H_
 
@@ -13,9 +13,9 @@ namespace pipeloom::cli {
 
 inline constexpr int kNumPasses = 3;
 
-// The parts add up to the step time.
+// One rank's time by use. The parts add up to the step time.
 struct RankSummary {
-  Duration pass[kNumPasses] = {};  // Compute, by Pass.
+  Duration pass[kNumPasses] = {};  // Compute time, indexed by Pass.
   Duration warm_up{};              // Before its first task.
   Duration stalls{};               // Between its tasks.
   Duration drain{};                // After its last task, less the epilogue.
@@ -25,7 +25,7 @@ struct RankSummary {
   Duration busy() const { return pass[0] + pass[1] + pass[2]; }
 };
 
-// Times of one kind by module and pass.
+// Times of one module, indexed by Pass.
 struct ModuleTimes {
   Duration pass[kNumPasses] = {};
 };
@@ -33,14 +33,14 @@ struct ModuleTimes {
 struct TraceSummary {
   IdVector<RankId, RankSummary> ranks{};
   IdVector<ModuleId, ModuleTimes> modules{};  // Over all ranks.
-  double bubble_ratio = 0;                    // Idle rank time.
-  double epilogue_ratio = 0;                  // Rank time of the epilogues.
+  double bubble_ratio = 0;                    // Idle share of rank time.
+  double epilogue_ratio = 0;                  // Epilogues' share of rank time.
 };
 TraceSummary Summarize(const StageGraph& graph, const StepTrace& trace);
 
-// Back from the end of the step, each time to what the task waited for: the
-// task before it on its rank, or the producer whose tensor came last. The
-// parts add up to the step time.
+// The chain of tasks back from the end of the step, where each task waited for
+// the one before: the previous task of its rank, or the producer whose tensor
+// came last. The parts add up to the step time.
 struct CriticalPath {
   std::vector<TaskId> tasks{};  // First to last.
   IdVector<ModuleId, ModuleTimes> compute{};
@@ -51,7 +51,8 @@ struct CriticalPath {
 };
 CriticalPath FindCriticalPath(const StageGraph& graph, const StepTrace& trace);
 
-// Each task's span; nullptr where the trace has none. Points into `trace`.
+// Returns each task's span, which points into `trace`; null for tasks without
+// one.
 IdVector<TaskId, const Span*> TaskSpans(const StageGraph& graph,
                                         const StepTrace& trace);
 

@@ -1,24 +1,26 @@
-"""Pipeloom plans in Megatron-Core: a `forward_backward_func` that carries a
-plan out, by Megatron's own forward_step and backward_step.
+"""Pipeloom plans in Megatron-Core: a `forward_backward_func` that carries out a
+plan by Megatron's own forward_step and backward_step.
 
     from megatron.core.pipeline_parallel import schedules
     runner = PlanRunner(plans, schedules, rank, layout)
     training.get_forward_backward_func = lambda *_, **__: runner   # install()
 
-`plans(iteration, num_microbatches)` gives a pipeloom.Plan that all ranks of the
-pipeline agree on (pipeloom.PlanProvider, whose `static` returns None and whose
-`accept` is refusal), or None: then the stock schedule runs, on all ranks alike.
-Megatron may run an iteration twice (its rerun state machine), so a plan is
-asked for by iteration and never used up.
+`plans(iteration, num_microbatches)` returns a pipeloom.Plan that all ranks of
+the pipeline agree on (pipeloom.PlanProvider, whose `static` returns None and
+whose `accept` is refusal), or None, with which the stock schedule runs on all
+ranks. Megatron may run an iteration twice (its rerun state machine), so `plans`
+may be called twice for an iteration.
 
-What stock Megatron cannot do and this can: stages placed in a V, microbatches
-in any order, fewer microbatches than ranks, tensors of different and of zero
-rows. What it leaves to Megatron: where layers are (fixed when the model is
-built; `pipeloom export --to megatron-layout`), evaluation, CUDA graphs, W apart
-(only with layers that have `backward_dw`; a plan with W tasks is refused).
+In addition to stock Megatron, it supports stages placed in a V, microbatches in
+any order, fewer microbatches than ranks, and tensors with different numbers of
+rows, including none. It leaves to Megatron: the places of layers (fixed when
+the model is built; `pipeloom export --to megatron-layout`), evaluation, CUDA
+graphs, and separate weight gradients (only with layers that have `backward_dw`;
+a plan with W tasks is refused).
 
 Unequal microbatches need a loss_func with three results and
-calculate_per_token_loss, else cutting a batch anew changes its gradient.
+calculate_per_token_loss, else cutting a batch in another way changes its
+gradient.
 """
 import inspect
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
@@ -47,16 +49,16 @@ def refusal(plan: Plan, microbatches: Sequence[Microbatch]) -> Optional[str]:
 
 def _accepted(function: Callable[..., Any], wanted: Mapping[str, Any]
               ) -> Dict[str, Any]:
-    """Those of `wanted` that this version of Megatron knows."""
+    """Returns the entries of `wanted` that this version of Megatron accepts."""
     known = inspect.signature(function).parameters
     return {k: v for k, v in wanted.items() if k in known}
 
 
 class PlanIterators:
-    """The iteration's batches of a chunk, in the order the plan takes them."""
+    """The iteration's batches of a chunk, in the order of the plan."""
 
     def __init__(self, iterator: Any, count: int) -> None:
-        # Read when first asked for: middle ranks may have no data.
+        # Read only when a batch is needed, as middle ranks may have no data.
         self._iterator = iterator
         self._count = count
         self._read: List[Any] = []
@@ -73,7 +75,8 @@ class PlanIterators:
         return self._read[self.microbatch]
 
     def finish(self) -> None:
-        """Reads what the plan did not, so the next iteration begins right."""
+        """Reads the batches that the plan did not use, so that the next
+        iteration begins with its own."""
         while self._read and len(self._read) < self._count:
             self._read.append(next(self._iterator))
 
@@ -81,9 +84,9 @@ class PlanIterators:
 class PlanRunner:
     """`forward_backward_func` with Megatron's keyword signature.
 
-    `schedules` is megatron.core.pipeline_parallel.schedules; `chunk_of` says
-    for each of this rank's stages which model chunk it is (by default, in
-    ascending order of stages)."""
+    `schedules` is megatron.core.pipeline_parallel.schedules; `chunk_of` is the
+    model chunk of each of this rank's stages (by default, in ascending order of
+    stages)."""
 
     def __init__(self, plans: PlanSource, schedules: Any, rank: int, *,
                  stock: Optional[Callable[..., Any]] = None, group: Any = None,
@@ -97,7 +100,7 @@ class PlanRunner:
         self._chunk_of = chunk_of
         self._iteration = iteration
         self._calls = 0
-        self.ran: List[str] = []  # What each call ran, for monitoring.
+        self.ran: List[str] = []  # Schedules run, for monitoring.
 
     def __call__(self, *, forward_step_func: Any, data_iterator: Any,
                  model: Any, num_microbatches: int, **rest: Any) -> Any:
@@ -189,7 +192,7 @@ class PlanRunner:
             for e in structure.outputs.get(t, ()):
                 values[e] = output.detach()
             # Megatron's backward_step then expects the output's own data to be
-            # gone; what is sent keeps its storage until it is sent.
+            # freed; the sent tensor keeps its storage until it is sent.
             if getattr(config, "deallocate_pipeline_outputs", False):
                 self._schedules.deallocate_output_tensor(output, True)
 
@@ -244,7 +247,7 @@ class PlanRunner:
 
 
 def install(runner: PlanRunner) -> None:
-    """Rebinds the getter where Megatron's and Bridge's loops look it up."""
+    """Replaces the getter where Megatron's and Bridge's loops look it up."""
     import importlib
     for name in ("megatron.training.training",
                  "megatron.bridge.training.train"):

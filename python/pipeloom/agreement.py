@@ -1,4 +1,5 @@
-"""One decision a step for all ranks: the rules, without threads or messages.
+"""The rules by which all ranks decide on one plan for each step, without
+threads or messages.
 
 Before a step every rank casts one vote, and all votes reach every rank (an
 all-gather). `decide` is a function of those votes alone, so that all ranks
@@ -8,8 +9,8 @@ come to the same decision:
 - else the last good plan for such microbatches, if all ranks hold it;
 - else the static schedule, which every rank makes of its microbatches.
 
-A rank runs only what it has voted for, or the static schedule, so it holds what
-is decided. docs/service.md states the protocol and proves it;
+A rank runs only a plan that it has voted for, or the static schedule, so it
+holds what is decided. docs/service.md states the protocol and proves it;
 tests/python/test_agreement.py visits all its interleavings.
 """
 import collections
@@ -23,17 +24,17 @@ Checksum = Tuple[int, int]
 
 NONE: Checksum = (0, 0)
 _FORMAT = 1
-# An epoch after all others: the rank's training has ended.
+# The epoch of a rank whose training has ended; later than all others.
 END_EPOCH = (1 << 31) - 1
 
 
 class Vote(NamedTuple):
-    """What a rank holds for a step. `epoch` counts how often the training went
-    back to an earlier step. NONE: the rank holds no such plan."""
+    """The plans that a rank holds for a step. `epoch` counts how often the
+    training went back to an earlier step. NONE: the rank holds no such plan."""
     epoch: int
     step: int
     replica: int = 0
-    plan: Checksum = NONE  # Of the plan and its microbatches.
+    plan: Checksum = NONE  # The plan with its microbatches.
     whole: Checksum = NONE  # Equal for all replicas' plans of the step.
     last_good: Checksum = NONE
     microbatches: Checksum = NONE  # The trainer's own.
@@ -47,8 +48,8 @@ class Outcome(enum.Enum):
     PLANNED = "planned"
     LAST_GOOD = "last_good"
     STATIC = "static"
-    AGAIN = "again"  # Others are behind: the same vote once more.
-    UNLIKE = "unlike"  # The trainers differ: no schedule would be alike.
+    AGAIN = "again"  # Some ranks are behind: vote again.
+    UNLIKE = "unlike"  # The trainers differ: no schedule would fit all.
 
 
 class Decision(NamedTuple):
@@ -63,7 +64,8 @@ def _named(ranks: Sequence[int]) -> str:
 
 
 def _alike(votes: Sequence[Vote], field: str) -> bool:
-    """Whether the ranks of each replica have voted alike, and for something."""
+    """Returns whether the ranks of each replica have voted alike, and not for
+    NONE."""
     first: Dict[int, Checksum] = {}
     for v in votes:
         mine = getattr(v, field)
@@ -102,7 +104,7 @@ def decide(votes: Sequence[Vote], me: int) -> Decision:
     return Decision(Outcome.STATIC, why)
 
 
-# -- What votes are made of ----------------------------------------------------
+# -- Contents of votes ---------------------------------------------------------
 
 
 def checksum_of(*parts: Any) -> Checksum:
@@ -119,9 +121,9 @@ def identity_of(plan: Plan) -> Checksum:
 
 
 def structure_of(microbatches: Sequence[Microbatch]) -> Tuple[Any, ...]:
-    """Returns how many sub-microbatches each module has in each microbatch:
-    equal where a plan's order can stand in for another's. Every rank of a
-    replica knows it of all microbatches, so all have the same."""
+    """Returns how many sub-microbatches each module has in each microbatch. If
+    they are equal, a plan's order can stand in for another's. Every rank of a
+    replica knows all microbatches, so all ranks get the same result."""
     result = []
     for m in microbatches:
         counts: Dict[int, int] = {}
@@ -160,11 +162,12 @@ def vote_of(epoch: int, step: int, replica: int, plan: Optional[Plan],
                 checksum_of(tuple(microbatches)))
 
 
-# -- On the wire ---------------------------------------------------------------
+# -- Encoding ------------------------------------------------------------------
 
 
 def encode(vote: Vote) -> List[int]:
-    """Returns 20 non-negative words below 2^32 (steps: below 2^62)."""
+    """Returns a vote as 20 non-negative words below 2^32 (steps: below
+    2^62)."""
     words = [_FORMAT, vote.epoch, vote.step, vote.replica]
     for checksum in vote[3:]:
         for half in checksum:
@@ -173,7 +176,8 @@ def encode(vote: Vote) -> List[int]:
 
 
 def decode(words: Sequence[int]) -> Vote:
-    """ValueError: from another version of this package."""
+    """Returns the vote of encode's words. ValueError: they come from another
+    version of this package."""
     if len(words) != 20 or words[0] != _FORMAT:
         raise ValueError(
             f"a vote of format {words[0] if words else None}, not {_FORMAT}: "

@@ -1,4 +1,4 @@
-"""The planner service, from Python."""
+"""A client of the planner service."""
 import dataclasses
 import random
 import threading
@@ -18,7 +18,7 @@ _RETRIED = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED,
 
 @dataclasses.dataclass(frozen=True)
 class Sample:
-    """What is known of a sample before it is loaded: sizes, no data."""
+    """The metadata of a sample before it is loaded: sizes, no data."""
     text_tokens: int = 0
     images: Tuple[Tuple[int, int], ...] = ()  # Width and height; pixels.
     videos: Tuple[Dict[str, Any], ...] = ()  # frames, width_px, height_px, ...
@@ -27,8 +27,8 @@ class Sample:
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """A job that is open. `request` is an OpenJobRequest that opens it again,
-    with the same id and partition, at a service that does not know it."""
+    """An open job. `request` is an OpenJobRequest that opens it again, with the
+    same id and partition, at a service that does not know it."""
     job_id: str
     num_ranks: int
     num_replicas: int
@@ -125,7 +125,7 @@ def batch_message(samples: Iterable[Sample]) -> Any:
 
 
 class PlannerError(RuntimeError):
-    """What the service answered; `code` is a grpc.StatusCode."""
+    """An error that the service answered; `code` is a grpc.StatusCode."""
 
     def __init__(self, code: grpc.StatusCode, message: str) -> None:
         super().__init__(f"{code.name}: {message}")
@@ -134,7 +134,7 @@ class PlannerError(RuntimeError):
 
 
 def retry_after(error: Any) -> Optional[float]:
-    """Returns the seconds that the service asks for, if it does."""
+    """Returns after how many seconds the service asks to try again, or None."""
     for key, value in error.trailing_metadata() or ():
         if key == "retry-after-ms":
             try:
@@ -145,7 +145,8 @@ def retry_after(error: Any) -> Optional[float]:
 
 
 def parsed(response: Any, data: bytes) -> Any:
-    """PlannerError: the answer is no message of that kind."""
+    """Returns the answer as a message of the kind that `response` makes.
+    PlannerError: it is no such message."""
     try:
         message = response()
         read = message.MergeFromString(data)
@@ -158,13 +159,13 @@ def parsed(response: Any, data: bytes) -> Any:
                            f"{error}") from None
 
 
-# An address, or what gives the present one.
+# An address, or a function that returns the current address.
 Target = Union[str, Callable[[], str]]
 
 
 def address_file(path: str) -> Callable[[], str]:
-    """Returns a target that is the first line of a file, read anew whenever
-    the planner cannot be reached: it may have moved."""
+    """Returns a target that is the first line of a file. The file is read again
+    whenever the planner cannot be reached, as it may have moved."""
 
     def read() -> str:
         with open(path, encoding="utf-8") as file:
@@ -174,19 +175,19 @@ def address_file(path: str) -> Callable[[], str]:
 
 
 class Client:
-    """A connection to `pipeloom serve`. Safe from any number of threads.
+    """A connection to `pipeloom serve`. Threads: any.
 
-    For tools, and for what happens before a training: every call waits for its
-    answer and raises PlannerError. Training steps use pipeloom.Session, which
-    does neither.
+    It is for tools, and for the time before a training: every call waits for
+    its answer and may raise PlannerError. Training steps use pipeloom.Session,
+    which does neither.
 
     Every call has a deadline (`timeout` seconds, with its retries). Calls are
-    idempotent, so what fails for want of a connection or of room is tried
-    again, after the service's own hint or with growing pauses, until the
-    deadline. PlannerError says what the service said last.
+    idempotent, so a call that fails for lack of a connection or of room is
+    tried again, after the time that the service asks for or with growing
+    pauses, until the deadline. PlannerError has the service's last error.
 
-    `target` may be a function (address_file): it is asked again after a call
-    has found nobody.
+    `target` may be a function (address_file), which is called again after a
+    call could not reach the service.
     """
 
     def __init__(self, target: Target = "127.0.0.1:50551", *,
@@ -213,7 +214,7 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Calls that are under way end with CANCELLED."""
+        """Closes the connection. Calls under way end with CANCELLED."""
         with self._lock:
             self._closed = True
             channel = self._channel
@@ -221,16 +222,17 @@ class Client:
             channel.close()
 
     def reconnect(self, older_than: float = -1.0) -> None:
-        """Asks for the address again; another one gets a new connection, and
-        the same one too if the connection was made before `older_than`
-        (time.monotonic): gRPC's own attempts come seconds apart. Never raises.
+        """Asks for the address again. Makes a new connection if the address is
+        another, or if the connection was made before `older_than`
+        (time.monotonic), since gRPC's own attempts come seconds apart. Never
+        raises.
         """
         address = self.address
         if callable(self._target):
             try:
                 address = self._target() or address
             except Exception:  # pylint: disable=broad-except
-                pass  # It is not known at the moment.
+                pass  # The address is not known at the moment.
         else:
             address = self._target
         with self._lock:
@@ -249,11 +251,11 @@ class Client:
                    ("grpc.max_send_message_length", 256 << 20),
                    # Not shared with other clients of this process.
                    ("grpc.use_local_subchannel_pool", 1),
-                   # A half-open connection is found out.
+                   # Half-open connections are detected.
                    ("grpc.keepalive_time_ms", 20000),
                    ("grpc.keepalive_timeout_ms", 5000),
                    ("grpc.initial_reconnect_backoff_ms", 100),
-                   # Within which an attempt must succeed, busy or not.
+                   # Time within which an attempt must succeed.
                    ("grpc.min_reconnect_backoff_ms", 5000),
                    ("grpc.max_reconnect_backoff_ms", 2000)]
         if self._tls is not None:
@@ -272,8 +274,8 @@ class Client:
             return self._calls[method]
 
     def begin(self, method: str, request: Any, timeout: float) -> Any:
-        """Begins a call, and returns its grpc.Future, whose result is the
-        answer's bytes."""
+        """Begins a call and returns its grpc.Future, whose result is the bytes
+        of the answer."""
         return self._stub(method).future(request, timeout=timeout,
                                          metadata=self._metadata)
 
@@ -306,12 +308,12 @@ class Client:
                  module_names: Sequence[str] = (), job_id: str = "",
                  partition_time: float = 0.0, defer_surplus: bool = False,
                  timeout: Optional[float] = None) -> Job:
-        """Opens a shipped job by name, or a messages.Job. `samples` are of
-        typical sizes; `stages` the trainer's own partition instead, with
-        `module_names` to name its modules. `partition_time`: seconds in which
-        to search for a better partition than the rule's; `timeout` has to be
-        longer. `defer_surplus`: samples of a microbatch that has too much may
-        go to a later one."""
+        """Opens a shipped job by name, or a messages.Job. The partition is made
+        from `samples` of typical sizes, or it is the trainer's own `stages`,
+        with `module_names` to name its modules. `partition_time`: seconds in
+        which to search for a better partition than the rule's; `timeout` has to
+        be longer. `defer_surplus`: samples of a microbatch that has too many
+        may go to a later one."""
         request = open_request(
             job, samples, stages=stages, module_names=module_names,
             job_id=job_id, partition_time=partition_time,
@@ -327,8 +329,9 @@ class Client:
                      *, replica: Optional[int] = None,
                      microbatch_of: Sequence[int] = (),
                      timeout: Optional[float] = None) -> None:
-        """Queues a step for planning. `microbatch_of` says of each sample its
-        microbatch, where the trainer has made them (with `replica`)."""
+        """Queues a step for planning. `microbatch_of` is the microbatch of each
+        sample, if the trainer has made the microbatches; it needs
+        `replica`."""
         request = submit_request(job_id, step, samples, replica=replica,
                                  microbatch_of=microbatch_of)
         self._call("SubmitBatch", request, messages.SubmitBatchResponse,
@@ -336,8 +339,8 @@ class Client:
 
     def plan(self, job_id: str, step: int, replica: int = 0,
              timeout: Optional[float] = None) -> plans.Plan:
-        """The plan of all ranks; waits until it is ready, at most `timeout`
-        seconds. Near the end of them the service cuts its search short."""
+        """Returns the plan of all ranks. Waits for it for at most `timeout`
+        seconds, near the end of which the service cuts its search short."""
         return plans.from_response(self._call(
             "GetPlan", messages.GetPlanRequest(job_id=job_id, step=step,
                                                replica=replica),
@@ -345,7 +348,7 @@ class Client:
 
     def rank_plan(self, job_id: str, step: int, replica: int, rank: int,
                   timeout: Optional[float] = None) -> plans.Plan:
-        """One rank's share of it."""
+        """Returns one rank's share of the plan; waits as plan() does."""
         return plans.from_rank_plan(self._call(
             "GetRankPlan",
             messages.GetRankPlanRequest(job_id=job_id, step=step,
@@ -356,15 +359,15 @@ class Client:
                checksum: Tuple[int, int],
                spans: Iterable[Tuple[int, int, int, int]], num_ranks: int,
                timeout: Optional[float] = None) -> Any:
-        """Measured times: (rank, task, start_ns, end_ns), from the start of
-        the step."""
+        """Reports measured times: (rank, task, start_ns, end_ns), counted from
+        the start of the step."""
         request = report_request(job_id, step, replica, checksum, spans,
                                  num_ranks)
         return self._call("ReportTrace", request,
                           messages.ReportTraceResponse, timeout)
 
     def watch(self, job_id: str = "") -> Iterator[Any]:
-        """Statistics of plans as they are made, without end."""
+        """Yields the statistics of each plan when it is made, without end."""
         call = self._channel.unary_stream(
             _SERVICE + "Watch",
             request_serializer=lambda m: m.SerializeToString(),

@@ -1,4 +1,4 @@
-"""Whether a plan is for this trainer: its job, step, rank and stages."""
+"""Checks that a plan fits a trainer: its job, step, rank and stages."""
 import math
 from typing import Dict, List, Optional, Sequence, Set, Tuple
 
@@ -16,8 +16,9 @@ def misfit(plan: Plan, *, job_id: str, step: int, replica: int,
 
     A plan that passes runs every pass of this rank's stages on every
     sub-microbatch exactly once, in an order that its own dependencies allow,
-    and sends and receives what those need. `rank`: whose share it is; None: the
-    plan is of all ranks. `samples`: of the replica's batch, if known.
+    and sends and receives the tensors that they need. `rank`: the rank whose
+    share it is; None: the plan is of all ranks. `samples`: the number of
+    samples in the replica's batch, if known.
     """
     num_ranks = 1 + max(s.rank for s in stages)
     for field, got, wanted in (("job", plan.job, job_id),
@@ -40,8 +41,8 @@ def misfit(plan: Plan, *, job_id: str, step: int, replica: int,
 
 
 def other_samples(plan: Plan, own: Sequence[Microbatch]) -> Optional[str]:
-    """Returns where the plan has other samples in a microbatch than the trainer
-    has put there, or other counts of what they hold, or None."""
+    """Returns in words where the plan has other samples in a microbatch than
+    the trainer has put there, or other counts of their instances, or None."""
     if len(plan.microbatches) != len(own):
         return f"it has {len(plan.microbatches)} microbatches, not {len(own)}"
     for m, (theirs, ours) in enumerate(zip(plan.microbatches, own)):
@@ -99,7 +100,8 @@ def _wrong_microbatches(plan: Plan, samples: Optional[int]) -> Optional[str]:
 
 
 def _wrong_passes(plan: Plan, stages: Sequence[Stage]) -> Optional[str]:
-    """Each pass of each own stage once, for each sub-microbatch."""
+    """Returns which pass of an own stage is missing or repeated for a
+    sub-microbatch, or None."""
     own = set(plan.programs)
     passes: Dict[Tuple[str, int, int, int], int] = {}
     for i, t in plan.tasks.items():

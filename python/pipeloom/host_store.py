@@ -1,5 +1,5 @@
-"""Tensors that autograd saves, in host memory from the forward to the
-backward."""
+"""A store that keeps tensors saved by autograd in host memory from the forward
+to the backward."""
 from typing import Any, Dict, Iterable, List, Optional, Tuple
 
 import torch
@@ -8,7 +8,7 @@ from pipeloom.recompute import storage_of
 
 
 class _Held:
-    """All elements of one storage, in a row."""
+    """All elements of one storage, as one dimension."""
     __slots__ = ("whole", "away")
 
     def __init__(self, whole: torch.Tensor) -> None:
@@ -17,20 +17,20 @@ class _Held:
 
 
 class HostStore:
-    """What is saved inside of saving() goes to the host at leave() and is back
-    after back(), both whenever the plan says. Parameters stay where they
-    are."""
+    """Tensors saved inside of saving() go to the host at leave() and return at
+    back(), both at the times that the plan says. Parameters stay on the
+    device."""
 
     def __init__(self, device: torch.device,
                  parameters: Iterable[torch.Tensor]) -> None:
         self._device = device
         self._stays = {storage_of(p)._cdata for p in parameters}
-        # By storage; the tensor keeps its address from being used again.
+        # Indexed by storage; the tensor keeps its address from being reused.
         self._saved: Dict[int, _Held] = {}
         self._away: List[_Held] = []
 
     def saving(self) -> Any:
-        """A context manager around a layer's forward."""
+        """Returns a context manager around a layer's forward."""
         return torch.autograd.graph.saved_tensors_hooks(self._pack, _unpack)
 
     def _pack(self, tensor: torch.Tensor) -> Tuple[
@@ -51,6 +51,7 @@ class HostStore:
         return host.copy_(tensor)
 
     def leave(self) -> None:
+        """Moves all saved tensors to the host."""
         for held in self._saved.values():
             held.whole = self._to_host(held.whole)
             held.away = True
@@ -58,6 +59,7 @@ class HostStore:
         self._saved = {}
 
     def back(self) -> None:
+        """Moves all tensors back to the device."""
         for held in self._away:
             held.whole = held.whole.to(self._device, copy=True)
             held.away = False

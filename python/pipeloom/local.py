@@ -1,5 +1,5 @@
-"""Plans without a service: the trainer's own costs, ordered by the `pipeloom
-search` command."""
+"""Plans without a service, made from the trainer's own costs and ordered by the
+`pipeloom search` command."""
 import json
 import os
 import subprocess
@@ -18,7 +18,8 @@ _KINDS = {"F": "FORWARD", "B": "BACKWARD", "W": "WEIGHT_GRAD"}
 def graph_of(stages: Sequence[Stage], feeds: Sequence[Tuple[int, int]],
              microbatches: Sequence[Microbatch], cost: Cost,
              split_backward: bool = False) -> Graph:
-    """The step's tasks, as far as the microbatches' `subs` say."""
+    """Returns the step's tasks, with the sub-microbatches that the
+    microbatches' `subs` have."""
     subs: List[Dict[int, int]] = []
     for m in microbatches:
         counts: Dict[int, int] = {}
@@ -32,8 +33,9 @@ def task_graph(graph: Graph, num_ranks: int,
                delay_us: float = 0.0,
                memory_limit_bytes: int = 0,
                activation_bytes: Optional[Mapping[int, int]] = None) -> str:
-    """The graph as a TaskGraph file (docs/plan_format.md). With a limit, a
-    forward takes `activation_bytes` of its index until its last pass."""
+    """Returns the graph as the text of a TaskGraph file (docs/plan_format.md).
+    A forward holds `activation_bytes`, indexed by forward task, until its
+    stage's last pass on the same sub-microbatch."""
     sizes = activation_bytes or {}
     last: Dict[Tuple[int, int, int], int] = {}
     first: Dict[Tuple[int, int, int], int] = {}
@@ -66,7 +68,8 @@ def task_graph(graph: Graph, num_ranks: int,
 def search_orders(binary: str, graph: Graph, num_ranks: int, *,
                   evaluations: int = 2000, delay_us: float = 0.0,
                   seed: int = 1) -> List[List[int]]:
-    """Each rank's tasks in order. RuntimeError has what the command said."""
+    """Returns each rank's tasks in order. RuntimeError: the command has failed;
+    has its error text."""
     with tempfile.TemporaryDirectory() as folder:
         problem = os.path.join(folder, "graph.json")
         with open(problem, "w", encoding="utf-8") as file:

@@ -1,8 +1,8 @@
 """The messages of pipeloom.v1 as protobuf classes: `messages.Job()`.
 
-Made at import from the schema that ships with the package, by the protobuf
-runtime that is installed (3.20 to the newest): there is no generated code that
-would have to match its version.
+They are made at import from the schema that ships with the package, by the
+installed protobuf runtime (3.20 to the newest), so that there is no generated
+code whose version has to match.
 """
 import base64
 from typing import Any
@@ -35,7 +35,7 @@ _classes: dict = {}
 
 
 def __getattr__(name: str) -> Any:
-    """A message class, or an enum's number by its value's name."""
+    """Returns a message class by its name."""
     if name.startswith("__"):
         raise AttributeError(name)
     if name in _classes:
@@ -50,12 +50,14 @@ def __getattr__(name: str) -> Any:
 
 
 def enum_value(enum: str, value: str) -> int:
-    """enum_value("TaskKind", "TASK_KIND_FORWARD") -> its number."""
+    """Returns the number of an enum's value: enum_value("TaskKind",
+    "FORWARD")."""
     descriptor = _pool.FindEnumTypeByName(f"{PACKAGE}.{enum}")
     return int(descriptor.values_by_name[value].number)
 
 
 def enum_name(enum: str, number: int) -> str:
-    """enum_name("PlanQuality", 1) -> "PLAN_QUALITY_FULL"."""
+    """Returns the name of an enum's value: "PLAN_QUALITY_FULL" for
+    enum_name("PlanQuality", 1)."""
     descriptor = _pool.FindEnumTypeByName(f"{PACKAGE}.{enum}")
     return str(descriptor.values_by_number[number].name)

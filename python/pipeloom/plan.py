@@ -1,5 +1,5 @@
-"""A plan as plain values: what docs/plan_format.md calls tasks, edges and
-programs, whatever it came from (the service, a plan file, static_plan)."""
+"""A plan as plain values: the tasks, edges and programs of
+docs/plan_format.md. It comes from the service, a plan file or static_plan."""
 import dataclasses
 import hashlib
 from typing import (Any, Dict, Iterable, List, Mapping, NamedTuple, Optional,
@@ -26,7 +26,7 @@ class Task:
 @dataclasses.dataclass(frozen=True)
 class Edge:
     """A dependency of task `target` on task `source`; between ranks also a
-    transfer. 0 payload bytes between ranks: order only."""
+    transfer. With 0 payload bytes it only orders the tasks."""
     source: int
     target: int
     payload_bytes: int = 0
@@ -35,8 +35,9 @@ class Edge:
 
 
 class Instruction(NamedTuple):
-    """`op` is compute, send, recv, wait_recv, wait_send, free, offload, fetch,
-    reduce_gradients or optimizer_step; `arg` its task or edge."""
+    """One instruction. `op` is compute, send, recv, wait_recv, wait_send, free,
+    offload, fetch, reduce_gradients or optimizer_step; `arg` is its task or
+    edge."""
     op: str
     arg: int = -1
 
@@ -54,8 +55,8 @@ class SubMicrobatch:
 
 @dataclasses.dataclass(frozen=True)
 class Microbatch:
-    """Samples by their index in the batch as submitted; `loss_weight` is what
-    the microbatch's mean loss counts in the step's."""
+    """Samples, as indices in the submitted batch. `loss_weight` is the weight
+    of the microbatch's mean loss in the step's loss."""
     samples: Tuple[int, ...]
     loss_weight: float = 1.0
     subs: Tuple[SubMicrobatch, ...] = ()
@@ -63,13 +64,14 @@ class Microbatch:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What some or all ranks do in a step. `tasks` and `edges` are by index;
-    programs by rank. One rank's share has the tasks of other ranks at the far
-    ends of its edges, without their times. `activations` says by forward task
-    what each layer's activations become (KEEP, RECOMPUTE, OFFLOAD, or
-    RECOMPUTE:norms+activations with the operator groups that are made again,
-    pipeloom.recompute); absent: kept. `periods` says how many neighbouring
-    layers that are recomputed wholly share a checkpoint; absent: 1."""
+    """The programs of some or all ranks for a step. `tasks` and `edges` are
+    indexed by their number, programs by rank. One rank's share has the tasks of
+    other ranks at the far ends of its edges, without their times. `activations`
+    has the memory choice of each layer, indexed by forward task: KEEP,
+    RECOMPUTE, OFFLOAD, or RECOMPUTE:norms+activations with the operator groups
+    that are made again (pipeloom.recompute); tasks without one keep all.
+    `periods` is the number of neighbouring, fully recomputed layers that share
+    a checkpoint, indexed by forward task; 1 for tasks without one."""
     num_ranks: int
     module_names: Tuple[str, ...]
     tasks: Mapping[int, Task]
@@ -85,7 +87,7 @@ class Plan:
     predicted_step_time_ns: int = 0
     # Equal for the plans of all replicas of a step.
     step_checksum: Tuple[int, int] = (0, 0)
-    # All ranks run it: PlanProvider has asked them.
+    # Whether PlanProvider has made sure that all ranks run it.
     agreed: bool = False
     activations: Mapping[int, Tuple[str, ...]] = dataclasses.field(
         default_factory=dict)
@@ -93,8 +95,8 @@ class Plan:
 
     def with_microbatches(self, step: int,
                           microbatches: Sequence[Microbatch]) -> "Plan":
-        """The same order for other samples. ValueError unless there are as
-        many microbatches."""
+        """Returns the plan with the same order for other samples. ValueError:
+        the number of microbatches is another."""
         if len(microbatches) != self.num_microbatches:
             raise ValueError(
                 f"the plan has {self.num_microbatches} microbatches, not "
@@ -110,12 +112,12 @@ class Plan:
 
     @property
     def shape(self) -> Tuple[Any, ...]:
-        """Equal for plans that can stand in for each other: which passes of
-        which sub-microbatches there are, and on which ranks."""
+        """Returns the passes of all sub-microbatches and their ranks, which are
+        equal for plans that can stand in for each other."""
         return self.shape_on(range(self.num_ranks))
 
     def shape_on(self, ranks: Iterable[int]) -> Tuple[Any, ...]:
-        """The same of some ranks only."""
+        """Returns the shape for some ranks only."""
         wanted = set(ranks)
         return tuple(sorted(
             (t.kind, t.stage, t.microbatch, t.sub, t.rank)
@@ -123,7 +125,8 @@ class Plan:
 
 
 def digest(plan: Plan) -> Tuple[int, int]:
-    """128 bits over what the ranks execute, for plans without a checksum."""
+    """Returns 128 bits over tasks, edges and programs, as a checksum for plans
+    without one."""
     h = hashlib.sha256()
     h.update(repr(sorted(plan.tasks.items())).encode())
     h.update(repr(sorted(plan.edges.items())).encode())
@@ -164,7 +167,7 @@ def _microbatches(protos: Any) -> Tuple[Microbatch, ...]:
         for m in protos)
 
 
-# By bit of ActivationChoice.operator_groups.
+# Indexed by bit of ActivationChoice.operator_groups.
 OPERATOR_GROUPS = ("core_attention", "norms", "activations", "moe_activations",
                    "projections")
 
@@ -192,7 +195,8 @@ def _periods(protos: Any) -> Dict[int, int]:
 
 
 def from_execution_plan(proto: Any) -> Plan:
-    """Of an ExecutionPlan message: all ranks, no microbatches."""
+    """Returns the plan of an ExecutionPlan message, with all ranks and without
+    microbatches."""
     if proto.format != "pipeloom.plan" or proto.version != 1:
         raise ValueError(f"no plan of version 1: {proto.format!r}, version "
                          f"{proto.version}")
@@ -209,7 +213,7 @@ def from_execution_plan(proto: Any) -> Plan:
 
 
 def from_response(proto: Any) -> Plan:
-    """Of a GetPlanResponse message."""
+    """Returns the plan of a GetPlanResponse message."""
     return dataclasses.replace(
         from_execution_plan(proto.plan),
         quality=messages.enum_name("PlanQuality", proto.quality),
@@ -220,8 +224,8 @@ def from_response(proto: Any) -> Plan:
 
 
 def from_rank_plan(proto: Any) -> Plan:
-    """Of a RankPlan message: one rank's program and tasks, and the tasks of
-    other ranks that it sends to and receives from."""
+    """Returns the plan of a RankPlan message: one rank's program and tasks, and
+    the tasks of other ranks that it sends to and receives from."""
     return Plan(
         num_ranks=proto.num_ranks, module_names=tuple(proto.module_names),
         tasks={t.index: _task(t.task)
@@ -239,14 +243,14 @@ def from_rank_plan(proto: Any) -> Plan:
 
 
 def read_plan(path: str) -> Plan:
-    """A plan file of `pipeloom plan --out` (protobuf form)."""
+    """Reads a plan file of `pipeloom plan --out` in protobuf form."""
     with open(path, "rb") as file:
         return from_execution_plan(
             messages.ExecutionPlan.FromString(file.read()))
 
 
 def loss_weights(sizes: Sequence[float]) -> Tuple[float, ...]:
-    """Shares of the whole; equal ones where nothing has a size."""
+    """Returns each size's share of their sum; equal shares if the sum is 0."""
     total = float(sum(sizes))
     if total <= 0:
         return tuple(1.0 / max(1, len(sizes)) for _ in sizes)
@@ -254,8 +258,8 @@ def loss_weights(sizes: Sequence[float]) -> Tuple[float, ...]:
 
 
 def check_order(plan: Plan) -> Optional[str]:
-    """Why the plan's ranks cannot run to the end, their sends blocking; None:
-    they can. REQUIRES: programs of all ranks."""
+    """Returns why the plan's ranks cannot run to the end if their sends block,
+    or None if they can. REQUIRES: the plan has the programs of all ranks."""
     at = {r: 0 for r in plan.programs}
     done = set()
     reached_send = set()

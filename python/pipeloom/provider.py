@@ -1,5 +1,5 @@
-"""Which plan a step runs: the service's if all ranks have it in time, else one
-that all ranks have already."""
+"""The choice of the plan that a step runs: the service's if all ranks have it
+in time, else one that all ranks have already."""
 import dataclasses
 import threading
 import time
@@ -13,30 +13,30 @@ from pipeloom.plan import Microbatch, Plan
 from pipeloom.session import Session
 
 Static = Callable[[int, Sequence[Microbatch]], Optional[Plan]]
-# An all-gather over all ranks of the training: words of this rank in, those of
-# all ranks out. `rank` and `size` are of the group.
+# An all-gather over all ranks of the training: takes the words of this rank and
+# returns those of all ranks. It has the group's `rank` and `size`.
 Gather = Callable[[Sequence[int]], Sequence[Sequence[int]]]
 
 _END_SECONDS = 5.0
-_RESERVE = 0.05  # Of `wait`, for the agreement itself.
-_PROBE = 10  # A silent planner costs one `wait` in the time of so many.
+_RESERVE = 0.05  # Share of `wait` for the agreement itself.
+_PROBE = 10  # A silent planner costs 1 `wait` in the time of 10.
 
 
 class AgreementError(RuntimeError):
-    """The ranks of the training cannot agree, which is no fault of the planner:
-    a process of the training is gone, or the ranks describe different
+    """The ranks of the training cannot agree, for reasons other than the
+    planner: a process of the training is gone, or the ranks describe different
     microbatches for one step."""
 
 
 @dataclasses.dataclass
 class _Step:
-    """A step that is not decided yet, or was a moment ago."""
+    """A step that is not decided yet, or was decided lately."""
     epoch: int
     step: int
     microbatches: Tuple[Microbatch, ...]
-    fixed: bool = False  # The trainer made them itself.
-    asked: Optional[float] = None  # When the trainer began to wait.
-    plan: Optional[Plan] = None  # This rank's, as voted.
+    fixed: bool = False  # Whether the trainer made the microbatches.
+    asked: Optional[float] = None  # Time when the trainer began to wait.
+    plan: Optional[Plan] = None  # The plan that this rank voted for.
     last_good: Optional[Plan] = None
     decision: Optional[Decision] = None
     chosen: Optional[Plan] = None
@@ -44,26 +44,27 @@ class _Step:
 
 
 class PlanProvider:
-    """The plan of each step, the same on all ranks, and never late.
+    """Provides the plan of each step, the same on all ranks, and never late.
 
-    `get` returns within `wait` seconds (and what the slowest rank needs to come
-    there). The order of choice: the plan of this step; the last good plan for
+    `get` returns within `wait` seconds, plus the time until the slowest rank
+    calls it. The order of choice: the plan of this step; the last good plan for
     such microbatches, with this step's samples in it; `static(step,
-    microbatches)`, which every rank makes alike, and which may be None where
-    the trainer has a schedule of its own (then `get` returns None). All ranks
-    choose alike: `agree` is an all-gather over all processes of the training,
-    replicas and all (pipeloom.torch.agreement), used once a step by a thread of
-    its own, as a rule while the step before runs. Without it there is one
-    process.
+    microbatches)`, which is the same on all ranks, and which may be None if the
+    trainer has a schedule of its own (then `get` returns None). All ranks make
+    the same choice: `agree` is an all-gather over all processes of the
+    training, including all replicas (pipeloom.torch.agreement). A separate
+    thread uses it once per step, as a rule while the step before runs. Without
+    it there is one process.
 
-    A planner that stays silent costs `wait` once in ten times as long, not in
-    every step.
+    A planner that stays silent costs `wait` once in ten times that duration,
+    not in every step.
 
-    `accept(plan, microbatches)` may refuse a plan that the trainer cannot run:
-    why, or None.
+    `accept(plan, microbatches)` may refuse a plan that the trainer cannot run;
+    it returns the reason, or None.
 
-    `counts` has how many steps ran "planned", "last_good" and "static". One
-    line is logged when something goes wrong, and one when all is well again.
+    `counts` is the number of steps that ran "planned", "last_good" and
+    "static". One line is logged when something goes wrong, and one when all is
+    well again.
     """
 
     def __init__(self, session: Optional[Session], static: Static, *,
@@ -81,8 +82,8 @@ class PlanProvider:
         self._good = LastGood(keep)
         self._cond = threading.Condition()
         self._epoch = 0
-        self._at = -1  # The newest step that was asked for.
-        self._open: List[_Step] = []  # In order; not decided.
+        self._at = -1  # The newest step that get() was called for.
+        self._open: List[_Step] = []  # Undecided steps, in order.
         self._decided: List[_Step] = []
         self._silent_since: Optional[float] = None
         self._probed = 0.0
@@ -90,7 +91,7 @@ class PlanProvider:
         self._closing = False
         self.counts: Dict[str, int] = {"planned": 0, "last_good": 0,
                                        "static": 0}
-        self.votes = 0  # Collectives so far.
+        self.votes = 0  # Number of collectives so far.
         if session is not None:
             session.watch(self._wake)
         self._thread = threading.Thread(target=self._run, daemon=True,
@@ -103,18 +104,18 @@ class PlanProvider:
     def __exit__(self, *_: Any) -> None:
         self.close()
 
-    # -- What a trainer says ---------------------------------------------------
+    # -- Calls of the trainer --------------------------------------------------
 
     def expect(self, step: int, microbatches: Sequence[Microbatch],
                samples: Optional[Sequence[Any]] = None,
                microbatch_of: Sequence[int] = (), *,
                whole: bool = False) -> None:
-        """Announces a coming step, as the data loader knows it: has it planned
-        (Session.expect) and agreed upon while other steps run. With
+        """Announces a coming step when the data loader knows it, so that it is
+        planned (Session.expect) and agreed on while other steps run. With
         `microbatch_of` the microbatches are the trainer's: a plan must have the
         same samples in them, and runs with the trainer's weights. Steps are
-        announced in ascending order, the same on all ranks; one that was asked
-        for before says that the training went back to it."""
+        announced in ascending order, the same on all ranks; announcing a step
+        that has run says that the training went back to it."""
         with self._cond:
             if self._closing or any(s.step == step and s.step > self._at
                                     for s in self._open + self._decided):
@@ -130,10 +131,10 @@ class PlanProvider:
     def get(self, step: int,
             microbatches: Optional[Sequence[Microbatch]] = None
             ) -> Optional[Plan]:
-        """Returns what this step runs, on every rank the same. The same step
-        again gets the same plan; an earlier step begins anew from there.
-        `microbatches` are the trainer's own, if they were not announced.
-        AgreementError: see there."""
+        """Returns the plan that this step runs, the same on every rank. The
+        same step again gets the same plan; with an earlier step, the training
+        begins again from there. `microbatches` are the trainer's own, if they
+        were not announced. May raise AgreementError."""
         begin = time.monotonic()
         with self._cond:
             entry = self._entry(step, microbatches)
@@ -158,8 +159,8 @@ class PlanProvider:
         return entry.chosen
 
     def report(self, step: int, spans: Iterable[Tuple[int, int, int]]) -> None:
-        """Has the step's measured times (StepResult.spans) sent to the planner,
-        if it ran the planner's plan."""
+        """Sends the step's measured times (StepResult.spans) to the planner in
+        the background, if the step ran the planner's plan."""
         with self._cond:
             ran = [s.plan for s in self._decided if s.step == step and
                    s.decision is not None and
@@ -168,8 +169,8 @@ class PlanProvider:
             self._session.report(step, ran[0].checksum, spans)
 
     def close(self) -> None:
-        """Tells the other ranks that this one has no further steps, and ends
-        the thread. Waits some seconds at most."""
+        """Tells the other ranks that this rank has no further steps, and ends
+        the thread. Waits for at most some seconds."""
         with self._cond:
             if self._closing:
                 return
@@ -199,7 +200,8 @@ class PlanProvider:
         return entry
 
     def _go_back(self, step: int) -> None:
-        """To a step that is run again; what was agreed on after it is void."""
+        """Goes back to a step that is run again; all decisions for it and later
+        steps are void."""
         self._epoch += 1
         self._at = step - 1
         self._open, self._decided = [], []
@@ -249,7 +251,8 @@ class PlanProvider:
                 self._cond.notify_all()
 
     def _next(self) -> bool:
-        """Waits for a step's vote, casts it, and notes the decision."""
+        """Waits until a step's vote can be cast, casts it, and stores the
+        decision. Returns whether to go on."""
         with self._cond:
             while True:
                 entry = self._open[0] if self._open else None
@@ -273,7 +276,7 @@ class PlanProvider:
         with self._cond:
             self.votes += 1
             if vote.epoch == END_EPOCH:
-                # Others may be behind: they need a vote to go on.
+                # Ranks that are behind need this rank's vote to go on.
                 return any(v.epoch != END_EPOCH for v in votes)
             assert entry is not None
             if decision.outcome is Outcome.AGAIN:
@@ -289,8 +292,8 @@ class PlanProvider:
         return True
 
     def _look(self, entry: _Step) -> Tuple[Optional[Plan], float]:
-        """Returns the plan to vote for, or None and for how long it is worth
-        waiting for it."""
+        """Returns the plan to vote for, or None and the time that is worth
+        waiting for it, in seconds."""
         if self._session is None:
             return None, 0.0 if entry.asked is not None else 3600.0
         plan = self._session.ready(entry.step)
@@ -318,8 +321,8 @@ class PlanProvider:
         return None, 0.0
 
     def _patience(self, asked: float) -> float:
-        """Returns until when to wait for the plan of a step that the trainer
-        began to wait for at `asked`."""
+        """Returns the time until which to wait for the plan of a step for which
+        the trainer began to wait at `asked`."""
         assert self._session is not None
         if (self._silent_since is not None and
                 self._session.answered_at > self._silent_since):
@@ -345,9 +348,10 @@ class MetadataPrefetcher:
     """Wraps any iterable of batches: reads `ahead` batches further than it
     yields, and announces them to the provider. Yields (step, batch).
 
-    `microbatches(batch)` gives the trainer's own microbatches,
+    `microbatches(batch)` returns the trainer's own microbatches,
     `metadata(batch)` the batch's samples, or (samples, microbatch_of). `whole`:
-    the samples are those of all replicas. One thread iterates; nothing waits for the service.
+    the samples are those of all replicas. Not thread-safe. Never waits for the
+    service.
     """
 
     def __init__(self, loader: Iterable[Any], provider: PlanProvider,

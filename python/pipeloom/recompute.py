@@ -1,20 +1,22 @@
-"""Results that are thrown away in the forward and made again in the backward.
+"""Recomputation of results that are thrown away in the forward and made again
+in the backward.
 
-A layer says which of its parts can be, by the plan's names of operator groups:
+A layer lists its parts for which that is possible, by the plan's names of
+operator groups:
 
     class Block(nn.Module):
-        operator_groups = ("norms", "activations")  # All others it has not.
+        operator_groups = ("norms", "activations")  # The layer has no others.
 
         def forward(self, x, item):
             y = again("norms", self.norm, x)
             u = self.up(y)                    # Saves y for its weights.
             return x + self.down(again("activations", F.gelu, u))
 
-Where the plan recomputes a group of the layer, nothing that the function makes
-is kept by autograd: neither what it saves for itself nor its result, wherever
-that is saved. The first operator of the backward that asks for one of them has
-the function run again, from its inputs, or from what they are made from if they
-were thrown away too. Elsewhere again(group, f, *x) is f(*x).
+If the plan recomputes a group of the layer, autograd keeps nothing that the
+function makes: neither the tensors that it saves for itself, nor its result,
+wherever that is saved. When the first operator of the backward needs one of
+them, the function runs again, from its inputs, or from their inputs if they
+were thrown away, too. Elsewhere again(group, f, *x) is f(*x).
 """
 import contextlib
 import threading
@@ -28,14 +30,14 @@ GROUPS = ("core_attention", "norms", "activations", "moe_activations",
 
 
 class _Packed:
-    """A tensor that is kept, or where it comes from."""
+    """A saved tensor: the tensor itself, or the region that makes it again."""
     __slots__ = ("kept", "requires_grad", "region", "output", "index", "view")
 
     def __init__(self) -> None:
         self.kept: Any = None
         self.requires_grad = False
         self.region: Optional["_Region"] = None
-        self.output = False  # Else one that the region saved.
+        self.output = False  # Else a tensor that the region saved.
         self.index = 0
         self.view: Any = None  # Sizes, strides and offset.
 
@@ -85,7 +87,7 @@ class _Region:
 
 
 class _Surroundings:
-    """Random numbers and autocast as they are when a call begins."""
+    """The states of random numbers and autocast when a call begins."""
 
     def __init__(self, device: torch.device) -> None:
         self.rng = rng_state(device)
@@ -108,12 +110,14 @@ class _Surroundings:
 
 
 class _Scope:
-    """A layer's calls while its forward runs, and where their results are."""
+    """A layer's calls while its forward runs, and the storages of their
+    results."""
 
     def __init__(self, groups: Collection[str], device: torch.device) -> None:
         self.groups = frozenset(groups)
         self.device = device
-        # By storage; a weak reference keeps its address from being used again.
+        # Indexed by storage; a weak reference keeps its address from being
+        # reused.
         self.made: Dict[int, Tuple[Any, _Region, int]] = {}
         self.inside: Optional[_Region] = None
         self.inside_inputs: Collection[int] = ()
@@ -180,7 +184,7 @@ class _WeakStorage:
 def storage_of(tensor: torch.Tensor) -> Any:
     """Returns the untyped storage."""
     if hasattr(tensor, "untyped_storage"):
-        return tensor.untypedstorage_of()
+        return tensor.untyped_storage()
     return tensor.storage().untyped()  # torch 1.13
 
 
@@ -196,9 +200,10 @@ _CURRENT = _Current()
 
 
 def again(group: str, make: Callable[..., Any], *inputs: Any) -> Any:
-    """make(*inputs): a tensor or a tuple. It may use parameters, random numbers
-    and what outlives the backward besides; other tensors it reads are inputs.
-    ValueError: there is no such group."""
+    """Returns make(*inputs), a tensor or a tuple, which is made again in the
+    backward if the plan recomputes the group. REQUIRES: all tensors that `make`
+    reads are inputs, except parameters and tensors that outlive the backward;
+    it may use random numbers. ValueError: there is no such group."""
     if group not in GROUPS:
         raise ValueError(f"operator group {group!r}; there are "
                          f"{', '.join(GROUPS)}")
@@ -212,7 +217,8 @@ def again(group: str, make: Callable[..., Any], *inputs: Any) -> Any:
 @contextlib.contextmanager
 def making_again(groups: Collection[str],
                  device: torch.device) -> Iterator[None]:
-    """Around a layer's forward: these groups are made again."""
+    """A context around a layer's forward in which results of these groups are
+    thrown away and made again."""
     before = _CURRENT.scope
     scope = _Scope(groups, device)
     _CURRENT.scope = scope
@@ -222,8 +228,8 @@ def making_again(groups: Collection[str],
             yield
     finally:
         _CURRENT.scope = before
-        # The hooks live as long as the graph, what is made again no longer
-        # than what saved it.
+        # The hooks live as long as the graph; results that are made again live
+        # only as long as the operators that saved them.
         scope.made.clear()
 
 
@@ -235,7 +241,8 @@ def rng_state(device: torch.device) -> Any:
 
 @contextlib.contextmanager
 def with_rng(state: Any, device: torch.device) -> Iterator[None]:
-    """The random numbers of then; afterwards those of now."""
+    """A context with an earlier state of random numbers; restores the current
+    state afterwards."""
     now = rng_state(device)
     torch.set_rng_state(state[0])
     if state[1] is not None:

@@ -1,4 +1,4 @@
-"""A training's dealings with the planner, in the background: nothing of it
+"""A training's communication with the planner, in the background: it never
 raises into a training step, waits for an answer, or gives up.
 
     job = client.open_job(...)             # Before the training; may raise.
@@ -7,11 +7,11 @@ raises into a training step, waits for an answer, or gives up.
     plan = session.ready(step)             # The plan if it is there, or None.
 
 A thread keeps a list of calls: batches to submit, plans to fetch, traces to
-report. What fails is tried again after growing pauses, until it succeeds or the
-step is over. After a connection was lost, whoever answers next may know
-nothing: one call at a time asks it to open the job, with the same id and
-partition, and then all batches of coming steps are sent again. The service says
-that it has them, if it does.
+report. A call that fails is tried again after growing pauses, until it succeeds
+or the step is over. After a lost connection, the service that answers next may
+not know the job: one call opens it again, with the same id and partition, and
+then all batches of coming steps are sent again. The service says so if it has
+them already.
 """
 import dataclasses
 import logging
@@ -29,12 +29,12 @@ from pipeloom.client import (Client, Job, PlannerError, Sample, parsed,
                              submit_request)
 
 _log = logging.getLogger("pipeloom")
-_MAX_REPORTS = 64  # That wait to be sent.
+_MAX_REPORTS = 64  # Most reports that wait to be sent.
 _CLOSE_SECONDS = 2.0
-# What another try cannot change, for one step.
+# Errors of one step that a retry cannot change.
 _FINAL = (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.ALREADY_EXISTS,
           grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.OUT_OF_RANGE)
-# The service may be gone, and another one there, that knows nothing.
+# Errors after which another service may answer that does not know the job.
 _LOST = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED,
          grpc.StatusCode.UNKNOWN, grpc.StatusCode.INTERNAL)
 
@@ -49,12 +49,12 @@ class _Call:
     begun: float = 0.0
     future: Any = None
     done: bool = False
-    wanted: bool = True  # A submission that others make as well: not yet.
+    wanted: bool = True  # False: a submission that other ranks make, too.
 
 
 class Trouble:
-    """Logs one line when the first of some causes begins, and one when the last
-    has ended."""
+    """Logs one line when the first of several causes of trouble begins, and one
+    when the last has ended."""
 
     def __init__(self, level: int) -> None:
         self._level = level
@@ -80,16 +80,17 @@ class Trouble:
 
 
 class Session:
-    """One rank's (or, without `rank`, one replica's) plans, kept coming.
+    """Fetches the plans of one rank (or, without `rank`, of one replica) in the
+    background.
 
     Methods return at once and raise nothing, unless `strict`: then `expect`
-    raises the PlannerError that the service refused a batch with, and `ready`
+    raises the PlannerError with which the service refused a batch, and `ready`
     that of a step for which it has no plan; for tests and for debugging.
 
-    `submits`: whether this process sends the batches it is told of; by default
-    rank 0 does, and the others only once they have lost a connection, since the
-    service may have lost them too. `counts`: how often what succeeded and
-    failed. Safe from any number of threads.
+    `submits`: whether this process sends the batches that it knows; by default
+    rank 0 does, and other ranks only after they have lost a connection, since
+    the service may have lost the batches, too. `counts`: numbers of successes
+    and failures by kind. Threads: any.
     """
 
     def __init__(self, client: Client, job: Job, *, rank: Optional[int] = None,
@@ -108,7 +109,7 @@ class Session:
         self._pauses = pauses
         self._cond = threading.Condition()
         self._calls: List[_Call] = []
-        self._samples: Dict[int, int] = {}  # Of a step; count.
+        self._samples: Dict[int, int] = {}  # Number of samples by step.
         self._plans: Dict[int, plans.Plan] = {}
         self._refused: Dict[int, PlannerError] = {}
         self._first = -1  # Steps before it are over.
@@ -134,13 +135,14 @@ class Session:
     def __exit__(self, *_: Any) -> None:
         self.close()
 
-    # -- What a trainer says ---------------------------------------------------
+    # -- Calls of the trainer --------------------------------------------------
 
     def expect(self, step: int, samples: Optional[Sequence[Sample]] = None,
                microbatch_of: Sequence[int] = (), *,
                whole: bool = False) -> None:
-        """Has the step's batch submitted, if `samples` are given, and its plan
-        fetched. `whole`: the samples are those of all replicas."""
+        """Submits the step's batch, if `samples` are given, and fetches its
+        plan, both in the background. `whole`: the samples are those of all
+        replicas."""
         with self._cond:
             refused = self._refused.get(step)
             if self._closing or step < self._first:
@@ -171,7 +173,7 @@ class Session:
             raise refused
 
     def ready(self, step: int) -> Optional[plans.Plan]:
-        """Returns the step's plan if it has come."""
+        """Returns the step's plan if it has come, else None."""
         with self._cond:
             plan, refused = self._plans.get(step), self._refused.get(step)
         if plan is None and refused is not None and self.strict:
@@ -179,7 +181,9 @@ class Session:
         return plan
 
     def wait(self, step: int, timeout: float) -> Optional[plans.Plan]:
-        """Waits for it; without agreement between ranks (PlanProvider)."""
+        """Waits for the step's plan and returns it, or None after `timeout`
+        seconds. Other ranks may get another result, unless they agree by a
+        PlanProvider."""
         end = time.monotonic() + timeout
         with self._cond:
             while (step not in self._plans and step not in self._refused and
@@ -188,15 +192,15 @@ class Session:
         return self.ready(step)
 
     def refusal(self, step: int) -> str:
-        """Returns why no plan of the step will come; empty: one may."""
+        """Returns why no plan of the step will come; empty if one may."""
         with self._cond:
             error = self._refused.get(step)
         return "" if error is None else str(error)
 
     def forget(self, before_step: int,
                after_step: Optional[int] = None) -> None:
-        """Drops steps that are over, and what is done for them; with
-        `after_step` those after it too: the training went back to it."""
+        """Drops steps that are over, with their calls. With `after_step`, drops
+        also those after it, as the training went back to it."""
         with self._cond:
             self._first = before_step
 
@@ -209,7 +213,8 @@ class Session:
                     call.done = True
                     if call.future is not None:
                         call.future.cancel()
-            # Batches too, so that one whose step comes again is sent again.
+            # Batches are dropped, too, so that a step that comes again is sent
+            # again.
             self._calls = [c for c in self._calls
                            if c.kind not in ("submit", "fetch") or
                            not over(c.step)]
@@ -220,8 +225,9 @@ class Session:
 
     def report(self, step: int, checksum: Tuple[int, int],
                spans: Iterable[Tuple[int, int, int]]) -> None:
-        """Sends what this rank's tasks took: (task, start_ns, end_ns), as
-        StepResult.spans. Not tried for ever: an old trace is worth little."""
+        """Sends the times of this rank's tasks: (task, start_ns, end_ns), as in
+        StepResult.spans. A report is not sent again if it fails, and dropped if
+        64 wait already, as an old trace is worth little."""
         rank = self.rank or 0
         with self._cond:
             waiting = [c for c in self._calls if c.kind == "report"]
@@ -239,8 +245,8 @@ class Session:
             self._cond.notify_all()
 
     def close(self, close_job: bool = False) -> None:
-        """Ends the thread and what it has under way; `close_job`: has the
-        service forget the job. Takes two seconds at most."""
+        """Ends the thread and its calls. With `close_job`, closes the job at
+        the service. Takes at most two seconds."""
         with self._cond:
             if self._closing:
                 return
@@ -261,16 +267,17 @@ class Session:
         if threading.current_thread() is not self._thread:
             self._thread.join(_CLOSE_SECONDS)
 
-    # -- What others may ask ---------------------------------------------------
+    # -- State for other objects -----------------------------------------------
 
     def watch(self, changed: Callable[[], None]) -> None:
-        """Has `changed` called, by any thread, when a plan or refusal came."""
+        """Calls `changed`, from any thread, when a plan or refusal has come."""
         with self._cond:
             self._watchers.append(changed)
 
     @property
     def failing_since(self) -> Optional[float]:
-        """When calls began to fail (time.monotonic); None: they do not."""
+        """Returns when calls began to fail (time.monotonic), or None if they do
+        not."""
         return self._failing_since
 
     # -- The thread ------------------------------------------------------------
@@ -448,8 +455,8 @@ class Session:
         now = time.monotonic()
         lost = code in _LOST or code == grpc.StatusCode.DEADLINE_EXCEEDED
         if lost:
-            # It may have moved. A fetch may wait for long on a connection that
-            # is well; anything else that fails needs another connection.
+            # The service may have moved. A fetch may wait for long on a good
+            # connection; any other call that fails needs a new connection.
             self.client.reconnect(-1.0 if call.kind == "fetch" or
                                   code == grpc.StatusCode.CANCELLED
                                   else call.begun)
@@ -460,7 +467,7 @@ class Session:
                 self._failing_since = now
             final = code in _FINAL and call.kind in ("submit", "fetch")
             if call.kind == "report" and not lost:
-                call.done = True  # Its plan is gone, or the trace is wrong.
+                call.done = True  # The plan is gone, or the trace wrong.
             elif call.kind == "report":
                 call.done = True
                 self.counts["dropped_reports"] += 1
@@ -472,7 +479,7 @@ class Session:
                 self._reopen()
             low, high = self._pauses
             if lost:
-                # All that was under way fails together: that is one failure.
+                # All calls under way fail together, which is one failure.
                 if call.begun >= self._resume_at or self._pause == 0.0:
                     self._pause = min(high, max(low, 2 * self._pause))
                     self._resume_at = now + self._pause * random.uniform(
@@ -505,7 +512,8 @@ class Session:
             self._calls.append(self._open)
 
     def _send_again(self) -> None:
-        """All batches of coming steps: whoever answers next may have none."""
+        """Sends all batches of coming steps again, as the service that answers
+        next may have none."""
         for call in self._calls:
             if (call.kind == "submit" and call.step not in self._refused and
                     call.step not in self._plans):

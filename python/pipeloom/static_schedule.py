@@ -1,7 +1,7 @@
-"""Plans made here, without a planner: the fallback that is always there.
+"""Plans made without a planner, as a fallback that is always there.
 
-The schedule is Megatron's: 1F1B where every rank has one segment of stages,
-interleaved 1F1B where it has several. It is made of the trainer's own
+The schedule is Megatron's: 1F1B if every rank has one segment of stages,
+interleaved 1F1B if it has several. It is made from the trainer's own
 microbatches, so every rank that knows them makes the same plan.
 """
 import dataclasses
@@ -21,13 +21,13 @@ class Stage:
     segment: int = 0
 
 
-# (kind, stage, microbatch, sub) -> nanoseconds.
+# Returns the nanoseconds of a task: (kind, stage, microbatch, sub) -> ns.
 Cost = Callable[[str, int, int, int], int]
 
 
 @dataclasses.dataclass(frozen=True)
 class Graph:
-    """Tasks in a topological order, and who waits for whom."""
+    """Tasks in a topological order, and their dependencies."""
     tasks: Tuple[Task, ...]
     edges: Tuple[Edge, ...]
 
@@ -36,9 +36,9 @@ def build_graph(stages: Sequence[Stage], feeds: Sequence[Tuple[int, int]],
                 subs: Sequence[Mapping[int, int]],
                 cost: Cost = lambda *_: 0, split_backward: bool = False,
                 delay_payload: int = 1) -> Graph:
-    """The step's tasks. `feeds` are pairs (module, module it feeds); `subs` has
-    for each microbatch the number of sub-microbatches by module, without
-    modules that have nothing to do."""
+    """Returns the step's tasks. `feeds` are pairs (module, module that it
+    feeds). `subs` has for each microbatch the number of sub-microbatches of
+    each module, without modules that have no work."""
     of_module: Dict[int, List[int]] = {}
     for s, stage in enumerate(stages):
         of_module.setdefault(stage.module, []).append(s)
@@ -93,8 +93,8 @@ def build_graph(stages: Sequence[Stage], feeds: Sequence[Tuple[int, int]],
 
 def megatron_orders(graph: Graph, stages: Sequence[Stage],
                     num_ranks: int) -> List[List[int]]:
-    """1F1B or interleaved 1F1B, a last group of microbatches filled up with
-    ones that do nothing, which is legal for any number."""
+    """Returns the orders of 1F1B or interleaved 1F1B, for any number of
+    microbatches: the last group is filled up with empty microbatches."""
     segments = 1 + max(s.segment for s in stages)
     cells: Dict[Tuple[int, int, int, bool], List[int]] = {}
     microbatches = 0
@@ -127,7 +127,8 @@ def megatron_orders(graph: Graph, stages: Sequence[Stage],
 
 
 def gpipe_orders(graph: Graph, num_ranks: int) -> List[List[int]]:
-    """All forwards, then all backwards: always legal."""
+    """Returns the orders of GPipe, all forwards before all backwards, which are
+    always legal."""
     orders: List[List[int]] = [[] for _ in range(num_ranks)]
     for forward in (True, False):
         for i, t in enumerate(graph.tasks):
@@ -138,11 +139,11 @@ def gpipe_orders(graph: Graph, num_ranks: int) -> List[List[int]]:
 
 def lower(graph: Graph, orders: Sequence[Sequence[int]],
           epilogue: bool = True) -> Dict[int, Tuple[Instruction, ...]]:
-    """Programs around the orders: send and receive of an edge are listed at
-    the same moment of one walk over all ranks, so channels match and not even
-    blocking sends can lock up. A send is waited for before the first task of
-    its rank that comes, in that walk, after its consumer. ValueError: the orders
-    contradict the edges."""
+    """Returns programs with these orders. Send and receive of an edge are
+    listed at the same moment of one walk over all ranks, so channels match and
+    even blocking sends cannot deadlock. A send is waited for before the first
+    task of its rank that comes, in that walk, after its consumer. ValueError:
+    the orders contradict the edges."""
     incoming: Dict[int, List[int]] = {}
     outgoing: Dict[int, List[int]] = {}
     for e, edge in enumerate(graph.edges):
@@ -214,8 +215,8 @@ def static_plan(stages: Sequence[Stage], feeds: Sequence[Tuple[int, int]],
                 microbatches: Sequence[Microbatch],
                 module_names: Sequence[str], step: int = 0, job: str = "",
                 cost: Cost = lambda *_: 0) -> Plan:
-    """Megatron's schedule, or GPipe's where that is not legal. A module is
-    there in a microbatch as far as its `subs` say."""
+    """Returns the plan of Megatron's schedule, or of GPipe's if the former is
+    not legal. Only modules in a microbatch's `subs` have tasks in it."""
     num_ranks = 1 + max(s.rank for s in stages)
     subs: List[Dict[int, int]] = []
     for m in microbatches:

@@ -1,18 +1,18 @@
-"""Carries plans out in a PyTorch trainer, with torch.distributed.
+"""Execution of plans in a PyTorch trainer, with torch.distributed.
 
     executor = Executor({stage: module, ...}, rank=rank, loss_fn=loss_fn)
     result = executor.run(plan, batch)   # Gradients are in the parameters.
 
 A stage's module is called as `module(x, item)`:
 
-- `item` (WorkItem) says which samples and instances, and holds the batch;
-- `x` is None where a module begins that nothing feeds; the tensor of the
-  module's stage before; or, where a module begins that others feed, a dict
-  from the feeding module's name to the list of its outputs, by sub-microbatch
-  (modules that are absent from the microbatch are absent from it).
+- `item` (WorkItem) has the samples and instances, and the batch;
+- `x` is None in the first stage of a module that no other feeds; the tensor of
+  the module's stage before; or, in the first stage of a module that others
+  feed, a dict from the feeding module's name to the list of its outputs,
+  indexed by sub-microbatch, without modules that the microbatch does not have.
 
-It returns one tensor. `loss_fn(output, item)` gives the mean loss of the
-microbatch; its gradient counts `loss_weight` times, so that the step's
+It returns one tensor. `loss_fn(output, item)` returns the mean loss of the
+microbatch; its gradient is multiplied by `loss_weight`, so that the step's
 gradients are those of the whole batch, however it was cut.
 
 Rank r of the plan is the r-th process of `group`. Works with torch 1.13 to the
@@ -38,7 +38,7 @@ from pipeloom.weight_gradients import WeightGradients
 
 @dataclasses.dataclass(frozen=True)
 class WorkItem:
-    """What a call of a stage is about."""
+    """The work of one call of a stage."""
     task: int
     module: str
     stage: int
@@ -53,9 +53,10 @@ class WorkItem:
 
 @dataclasses.dataclass
 class StepResult:
-    """`loss`: the weighted sum over this rank's microbatches; 0 on ranks
-    without a loss. Times are in seconds; spans are (task, start, end) in
-    nanoseconds from the start of the step, for Client.report."""
+    """The result of a step. `loss` is the weighted sum over this rank's
+    microbatches; 0 on ranks without a loss. Times are in seconds; spans are
+    (task, start, end) in nanoseconds from the start of the step, for
+    Client.report."""
     loss: float = 0.0
     seconds: float = 0.0
     waited: float = 0.0
@@ -67,14 +68,14 @@ class PlanMismatch(RuntimeError):
 
 
 class Agreement:
-    """An all-gather of a few words over a group of its own, on CPUs, so that it
-    overlaps whatever the trainer sends. See agreement()."""
+    """An all-gather of a few words over a process group of its own, on CPUs, so
+    that it overlaps with the trainer's messages. See agreement()."""
 
     def __init__(self, group: Any) -> None:
         self._group = group
         self.rank = dist.get_rank(group)
         self.size = dist.get_world_size(group)
-        self([0])  # Connects: the first step needs not wait for that.
+        self([0])  # Connects, so that the first step does not wait for it.
 
     def __call__(self, words: Sequence[int]) -> List[List[int]]:
         mine = torch.tensor(list(words), dtype=torch.int64)
@@ -85,20 +86,21 @@ class Agreement:
 
 def agreement(ranks: Optional[Sequence[int]] = None, *,
               patience: float = 86400.0) -> Agreement:
-    """Returns what PlanProvider agrees by. Every process of the training must
-    call it, at the same place: it makes a process group (gloo). The ranks are
-    all that run plans, replicas and tensor-parallel ones too; by default all
-    processes. `patience`: seconds within which the slowest rank must come to a
-    step (it may write a checkpoint); a rank that died is noticed at once."""
+    """Returns the all-gather for PlanProvider. Every process of the training
+    must call it, at the same place, as it makes a process group (gloo). `ranks`
+    are all ranks that run plans, including those of all replicas and
+    tensor-parallel groups; by default all processes. `patience`: seconds within
+    which the slowest rank must come to a step (it may write a checkpoint); a
+    rank that died is noticed at once."""
     return Agreement(dist.new_group(
         None if ranks is None else list(ranks), backend="gloo",
         timeout=datetime.timedelta(seconds=patience)))
 
 
 def of_first_rank(make: Callable[[], Any], group: Any = None) -> Any:
-    """Returns on all ranks of the group what `make` returns on its first one,
-    which alone calls it: a job's partition is to be the same everywhere. What
-    it raises there is raised everywhere."""
+    """Calls `make` on the first rank of the group only and returns its result
+    on all ranks, so that, for example, a job's partition is the same
+    everywhere. An exception of `make` is raised on all ranks."""
     first = dist.get_rank(group) == 0
     answer: List[Any] = [None, None]
     if first:
@@ -117,7 +119,7 @@ def of_first_rank(make: Callable[[], Any], group: Any = None) -> Any:
 def _same_everywhere(checksum: Tuple[int, int], group: Any,
                      device: str) -> bool:
     words = []
-    for half in checksum:  # 32 bits each: int64 is signed.
+    for half in checksum:  # Words of 32 bits, as int64 is signed.
         words += [half >> 32, half & 0xffffffff]
     mine = torch.tensor(words, dtype=torch.int64, device=device)
     gathered = [torch.empty_like(mine)
@@ -128,32 +130,32 @@ def _same_everywhere(checksum: Tuple[int, int], group: Any,
 
 @dataclasses.dataclass
 class _Kept:
-    """What a forward keeps for its backward."""
+    """The tensors that a forward keeps for its backward."""
     item: WorkItem
-    # By incoming edge, where a gradient is wanted: where it arrives.
+    # Receive the gradients of inputs that need one; indexed by incoming edge.
     leaves: Dict[int, torch.Tensor] = dataclasses.field(default_factory=dict)
-    # By outgoing edge.
+    # Indexed by outgoing edge.
     outputs: Dict[int, torch.Tensor] = dataclasses.field(default_factory=dict)
-    # By incoming edge, if the forward runs again.
+    # Kept if the forward runs again; indexed by incoming edge.
     inputs: Dict[int, torch.Tensor] = dataclasses.field(default_factory=dict)
     host: Optional[HostStore] = None
     loss: Optional[torch.Tensor] = None
-    rng: Any = None  # Set: the forward runs again.
+    rng: Any = None  # Set if the forward runs again.
     later: List[Callable[[], None]] = dataclasses.field(default_factory=list)
 
     def drop_outputs(self) -> None:
-        """Keeps only where their gradients go in."""
+        """Replaces the outputs by the points where their gradients enter."""
         for e, view in self.outputs.items():
             if view.requires_grad:
                 self.outputs[e] = _Root.apply(view)
 
 
 class PlanStructure:
-    """A plan's tasks as forwards, and what is handed from one to the next."""
+    """A plan's tasks grouped by forward, and the edges between them."""
 
     def __init__(self, plan: Plan) -> None:
-        # Tasks of the ranks whose programs the plan has; of others, one that
-        # a share names may be without its forward.
+        # Only tasks of ranks whose programs the plan has; a task of another
+        # rank that a share names may be without its forward.
         own = set(plan.programs)
         key = {}
         for i, t in plan.tasks.items():
@@ -176,8 +178,8 @@ class PlanStructure:
                 if backward is not None:
                     self.backward_of[i] = backward
                 self.is_split[i] = ("W",) + place in key
-        # Edges between forwards; of gradients, by the forward edge whose
-        # tensor they are the gradient of.
+        # Edges between forwards. Edges of gradients are listed with the forward
+        # edge whose tensor they are the gradient of.
         self.inputs: Dict[int, List[int]] = {}
         self.outputs: Dict[int, List[int]] = {}
         self.gradients_in: Dict[int, List[Tuple[int, int]]] = {}
@@ -212,33 +214,35 @@ class PlanStructure:
 
 
 class Executor:
-    """One rank of a pipeline. `run` may get another plan every step.
+    """Executes the tasks of one pipeline rank. `run` may get another plan every
+    step.
 
-    loss_fn    the mean loss of a microbatch, on its last stage
+    loss_fn    returns the mean loss of a microbatch, on the last stage
     group      the pipeline's processes, in the order of ranks; None: all
-    shape_of   (plan, edge) -> (shape, dtype) of what crosses; without it every
-               tensor is announced by a header of 64 bytes, and what is sent
-               stays until the end of the step
+    shape_of   (plan, edge) -> (shape, dtype) of the tensor that crosses;
+               without it every tensor is announced by a header of 64 bytes, and
+               sent tensors stay in memory until the end of the step
     split_fn   (output, part, parts) -> the part of a module's output that one
                of several sub-microbatches gets; by default equal rows
-    reduce_fn  called at reduce_gradients; optimizer at optimizer_step, once
-               all ranks have come that far without an error
-    on_task    called around each task: with (plan, task) before it; what it
-               returns, if anything, is called after
+    reduce_fn  called at reduce_gradients; the optimizer steps at
+               optimizer_step, when all ranks have come that far without an
+               error
+    on_task    called with (plan, task) before each task; if it returns a
+               function, that is called after the task
     ordered    match tensors by order, not by tag; nccl always does
 
-    Weight gradients apart (W tasks): those of nn.Linear layers wait for W;
-    others are computed with B, which is as exact and costs memory no more.
-    Recomputation and offloading go by layer where a stage is an nn.Sequential
-    of as many layers as the plan has: checkpoints every so many layers, the
-    operator groups that the layers make apart (pipeloom.recompute; a layer
-    without `operator_groups` is recomputed wholly instead, which holds less
-    and takes longer), and saved tensors in (pinned) host memory, with the plan's
-    Offload and Fetch or from the forward's end to the backward's begin. Of
-    another module the whole stage runs again, or is
-    offloaded, if the plan does that with any of its layers; running again it
-    needs as much at once in its backward as if it were kept, which is more than
-    the plan's account says.
+    With separate weight gradients (W tasks), those of nn.Linear layers wait for
+    W; all others are computed with B, which is as exact and costs no more
+    memory. If a stage is an nn.Sequential of as many layers as the plan has,
+    recomputation and offloading work by layer: checkpoints every so many
+    layers; operator groups that the layers make apart (pipeloom.recompute; a
+    layer without `operator_groups` is fully recomputed instead, which holds
+    less and takes longer); and saved tensors in (pinned) host memory, with the
+    plan's Offload and Fetch or from the forward's end to the backward's begin.
+    If a stage is any other module, it runs again or is offloaded as a whole if
+    the plan does that with any of its layers; when it runs again, its backward
+    needs as much memory at once as if all were kept, which is more than the
+    plan accounts for.
     """
 
     def __init__(self, stages: Mapping[int, nn.Module], *, rank: int,
@@ -268,8 +272,8 @@ class Executor:
         self._ordered = nccl or bool(ordered)
         self._channels: Dict[Tuple[int, int], Any] = {}
         if self._ordered:
-            # A communicator for each direction: transfers of one do not wait
-            # for those of another. Every process must come here.
+            # A communicator for each direction, so that transfers of one do not
+            # wait for those of another. Every process must call this.
             for a in range(size):
                 for b in range(size):
                     if a != b:
@@ -280,9 +284,9 @@ class Executor:
         self._weights = WeightGradients()
 
     def run(self, plan: Plan, batch: Any = None) -> StepResult:
-        """One step. Gradients are added to what the parameters hold.
-        PlanMismatch, before anything is sent: the ranks' plans differ, which
-        is looked at unless PlanProvider has (Plan.agreed)."""
+        """Runs one step. Adds gradients to those that the parameters hold.
+        PlanMismatch, before anything is sent: the ranks' plans differ; this is
+        not checked if PlanProvider has done so (Plan.agreed)."""
         if self._check and not plan.agreed and not _same_everywhere(
                 plan.checksum, self._group, self._check_on):
             raise PlanMismatch("the ranks do not all hold the same plan")
@@ -294,8 +298,8 @@ def _nothing() -> torch.Tensor:
 
 
 class _Given(torch.autograd.Function):
-    """An input as what a leaf without bytes gives: the graph keeps the input
-    only where an operator saves it."""
+    """Gives an input as the result of a leaf without bytes, so that the graph
+    keeps the input only where an operator saves it."""
 
     @staticmethod
     def forward(ctx: Any, leaf: torch.Tensor,  # type: ignore[override]
@@ -309,8 +313,8 @@ class _Given(torch.autograd.Function):
 
 
 class _Root(torch.autograd.Function):
-    """Where the gradient of an output goes in: the output's shape and place
-    in the graph without its bytes, which belong to whoever takes it on."""
+    """The point where the gradient of an output enters: the output's shape and
+    place in the graph without its bytes, which belong to its consumer."""
 
     @staticmethod
     def forward(ctx: Any, output: torch.Tensor) -> torch.Tensor:
@@ -327,7 +331,7 @@ def _equal_rows(output: torch.Tensor, part: int, parts: int) -> torch.Tensor:
 
 
 class _Step:
-    """A plan being carried out by one rank."""
+    """The execution of a plan by one rank."""
 
     def __init__(self, executor: Executor, plan: Plan, batch: Any) -> None:
         self.x = executor
@@ -335,8 +339,8 @@ class _Step:
         self.batch = batch
         self.structure = PlanStructure(plan)
         self.kept: Dict[int, _Kept] = {}
-        self.values: Dict[int, torch.Tensor] = {}  # By edge.
-        # Forwards of which the plan says when they go to the host.
+        self.values: Dict[int, torch.Tensor] = {}  # Indexed by edge.
+        # Forwards for which the plan has Offload instructions.
         self.copied = {arg for op, arg in plan.programs[executor.rank]
                        if op == "offload"}
         shape_of = executor._shape_of
@@ -367,7 +371,7 @@ class _Step:
                 self.result.spans.append(
                     (arg, start - begin, time.perf_counter_ns() - begin))
             elif op == "send":
-                # Order-only edges carry nothing.
+                # Edges that only order tasks carry an empty tensor.
                 self.transport.send(arg, self.values.pop(arg, _nothing()),
                                     plan.tasks[plan.edges[arg].target].rank)
             elif op == "recv":
@@ -403,7 +407,7 @@ class _Step:
     def _optimizer_step(self) -> None:
         if self.x._optimizer is None:
             return
-        # No rank steps before all have come to this point.
+        # No rank steps its optimizer before all have come to this point.
         flag = torch.ones(1, device=self.x.device)
         dist.all_reduce(flag, group=self.x._group)
         self.x._optimizer.step()
@@ -450,7 +454,7 @@ class _Step:
                 kept.leaves[e] = inputs[e].new_zeros(1).expand(
                     inputs[e].shape).requires_grad_(True)
             if plan.tasks[plan.edges[e].source].rank == self.x.rank:
-                del self.values[e]  # What was received, `free` drops.
+                del self.values[e]  # Received tensors are dropped by `free`.
         choice = plan.activations.get(t, ())
         again = backward and (
             any(what.startswith("RECOMPUTE") for what in choice) or
@@ -490,7 +494,7 @@ class _Step:
 
     def _call(self, t: int, kept: _Kept, inputs: Dict[int, torch.Tensor],
               choice: Sequence[str] = ()) -> None:
-        """Runs the stage; fills in outputs and loss. Empties `inputs`."""
+        """Runs the stage and fills in outputs and loss. Empties `inputs`."""
         structure, plan = self.structure, self.plan
         task = plan.tasks[t]
         module = self.x.stages[task.stage]
@@ -510,7 +514,7 @@ class _Step:
         if x is None and joined:
             x = joined
         del joined
-        # The stage's own frame is then the last to hold its input.
+        # After this only the stage's own frame holds its input.
         given, x = [x], None
         if choice:
             output = self._run_layers(list(module), given, kept, choice,
@@ -532,8 +536,9 @@ class _Step:
 
     def _run_layers(self, layers: Sequence[nn.Module], given: List[Any],
                     kept: _Kept, choice: Sequence[str], period: int) -> Any:
-        """Layers that are recomputed wholly share a checkpoint with up to
-        `period` - 1 that follow them. Empties `given`."""
+        """Runs the layers of a stage one by one. A fully recomputed layer
+        shares a checkpoint with up to `period` - 1 that follow it. Empties
+        `given`."""
         at = 0
         x = given.pop()
         while at < len(layers):
@@ -596,7 +601,7 @@ class _Step:
             leaf = kept.leaves[forward_edge]
             self.values[e] = (leaf.grad if leaf.grad is not None
                               else torch.zeros_like(leaf))
-            leaf.grad = None  # A graph that weight gradients need has the leaf.
+            leaf.grad = None  # The graph of a later W still holds the leaf.
         kept.leaves, kept.outputs, kept.loss = {}, {}, None
         if not split:
             del self.kept[f]

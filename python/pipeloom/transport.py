@@ -1,4 +1,4 @@
-"""Tensors between the ranks of a plan, over torch.distributed."""
+"""Transfer of tensors between the ranks of a plan, over torch.distributed."""
 from typing import (Any, Callable, Dict, List, Mapping, Optional, Sequence,
                     Tuple)
 
@@ -20,13 +20,14 @@ def global_ranks(group: Any, size: int) -> List[int]:
 
 
 class Transport:
-    """Tensors of edges between ranks, matched by tags (gloo) or by their
-    order on each pair of ranks, which a plan guarantees (nccl).
+    """Sends and receives the tensors of edges between ranks. They are matched
+    by tags (gloo) or by their order on each pair of ranks, which a plan
+    guarantees (nccl).
 
-    A tensor is announced by its shape unless `shape_of` knows it. Without
-    `shape_of` a receive begins only when it is waited for, later than the plan
+    A tensor's shape is sent before it unless `shape_of` knows it. Without
+    `shape_of`, a receive begins only when it is waited for, later than the plan
     says; so sends are waited for at the end of the step, and their tensors stay
-    until then."""
+    in memory until then."""
 
     def __init__(self, ranks: Sequence[int], me: int, group: Any,
                  device: torch.device, ordered: bool,
@@ -42,7 +43,7 @@ class Transport:
         self._channels = channels
         self._sent: Dict[int, Tuple[List[Any], List[torch.Tensor]]] = {}
         self._posted: Dict[int, Tuple[Any, torch.Tensor, bool]] = {}
-        self._queue: Dict[int, List[int]] = {}  # By source: not begun.
+        self._queue: Dict[int, List[int]] = {}  # Receives not begun, by source.
         self._source: Dict[int, int] = {}
 
     def _kwargs(self, source: int, target: int, tag: int) -> Dict[str, Any]:
@@ -75,7 +76,7 @@ class Transport:
             self._await_sent(edge)
 
     def finish(self) -> None:
-        """Waits for what has been sent and not waited for."""
+        """Waits for all sends that were not waited for."""
         for edge in list(self._sent):
             self._await_sent(edge)
 
@@ -86,8 +87,8 @@ class Transport:
 
     def recv(self, edge: int, source: int) -> None:
         self._source[edge] = source
-        # By order, a shape must be known before anything after it is asked
-        # for; by tag, only the tensor itself waits for its shape.
+        # Matched by order, a shape must be known before any later receive is
+        # posted; matched by tag, only the tensor itself waits for its shape.
         if self._ordered and self._shape_of is None:
             self._queue.setdefault(source, []).append(edge)
         else:
@@ -131,7 +132,7 @@ class Transport:
 
     def wait_recv(self, edge: int, arrived: Dict[int, torch.Tensor]) -> None:
         queue = self._queue.get(self._source[edge], [])
-        while edge in queue:  # Those before it first.
+        while edge in queue:  # Begins those before it first.
             first = queue.pop(0)
             self._post(first)
             arrived[first] = self._finish(first)

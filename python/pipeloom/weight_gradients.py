@@ -1,4 +1,4 @@
-"""Weight gradients of nn.Linear layers, apart from their input gradients."""
+"""Weight gradients of nn.Linear layers, separate from their input gradients."""
 import contextlib
 from typing import Any, Callable, Iterator, List, Optional
 
@@ -46,8 +46,8 @@ class _Linear(torch.autograd.Function):
                 bias: Optional[torch.Tensor],
                 store: WeightGradients) -> torch.Tensor:
         ctx.save_for_backward(x)
-        # Not saved: hooks on saved tensors would make another tensor of it,
-        # whose gradient nobody sees.
+        # Not passed to save_for_backward: hooks on saved tensors would replace
+        # the weight by another tensor, whose gradient would be lost.
         ctx.weight = weight
         ctx.bias = bias
         ctx.store = store

@@ -22,8 +22,8 @@
 namespace pipeloom::runtime {
 namespace {
 
-// The sender's progress, before the data; the transfer's begin, on the way
-// back. Nanoseconds of the sender's clock.
+// A time in nanoseconds of the sender's clock: the sender's progress, sent
+// before the data, or the transfer's begin, sent back.
 using Stamp = int64_t;
 
 Stamp ToStamp(WallTime t) {
@@ -35,8 +35,8 @@ WallTime FromStamp(Stamp s) {
       std::chrono::duration_cast<WallTime::duration>(WallDuration(s)));
 }
 
-// What MPI_Get_count tells of MPI_BYTE. Open MPI's, which looks at the type
-// first, takes a thirtieth of a small message's time.
+// Returns MPI_Get_count for MPI_BYTE. Open MPI's function, which looks at the
+// type first, takes a thirtieth of the time of a small message.
 int BytesOf(const MPI_Status& status) {
 #ifdef OPEN_MPI
   return static_cast<int>(status._ucount);
@@ -62,25 +62,28 @@ struct MpiTransport::State {
     Message message{};
     WallTime at{};
     MPI_Request request = MPI_REQUEST_NULL;
-    MPI_Request back = MPI_REQUEST_NULL;  // The begin, to or from the receiver.
+    // Carries `begin` from the receiver to the sender.
+    MPI_Request back = MPI_REQUEST_NULL;
     Stamp begin = 0;
     absl::Span<std::byte> into{};
-    size_t expected = 0;              // Bytes that come, with the stamp.
+    size_t expected = 0;              // Bytes to receive, with the stamp.
     std::vector<std::byte> staged{};  // With keep_time: stamp and data.
     bool done = false;
-    bool waited = false;    // Was not done when first asked.
-    bool taken = false;     // Done, and waited for.
+    bool waited = false;    // It was not done when first tested.
+    bool taken = false;     // It is done and was waited for.
     TransferTimes times{};  // With keep_time.
   };
-  // To or from one peer, in the order of the posts: a ring, so that nothing is
-  // allocated in the long run. What is taken leaves at the front, which so is
-  // never taken.
+  // The messages to or from one peer, in the order of the posts. A ring, so
+  // that nothing is allocated in the long run. Taken messages leave at the
+  // front, so the first one is never taken.
   struct Channel {
-    std::vector<std::unique_ptr<Posted>> ring{};  // MPI holds addresses.
-    size_t mask = 0;   // The ring's size less 1, a power of two less 1.
-    size_t first = 0;  // Both only grow; places are masked.
+    // Pointers, as MPI holds addresses.
+    std::vector<std::unique_ptr<Posted>> ring{};
+    size_t mask = 0;  // The ring's size less 1, a power of two less 1.
+    // Unmasked places in the ring.
+    size_t first = 0;
     size_t end = 0;
-    std::deque<Posted> acks{};  // Begins on their way back.
+    std::deque<Posted> acks{};  // Begins being sent back.
     WallTime free_at{};
 
     Posted& at(size_t k) { return *ring[k & mask]; }
@@ -94,7 +97,7 @@ struct MpiTransport::State {
       p.done = p.waited = p.taken = false;
       return p;
     }
-    // The side at place `k` is done and was waited for.
+    // Marks the message at place `k` as done and waited for.
     void Take(size_t k) {
       at(k).taken = true;
       while (first != end && at(first).taken) ++first;
@@ -132,8 +135,8 @@ struct MpiTransport::State {
     return from[static_cast<size_t>(rank.value())];
   }
 
-  // What is rare stands in functions of its own: a message of a few bytes
-  // takes MPI 0.3 us, of which each of ours is to take little.
+  // Rare cases are separate cold functions: MPI sends a message of a few bytes
+  // in 0.3 us, to which this transport is to add little.
   bool IsAborted() const { return is_aborted.load(std::memory_order_acquire); }
   [[gnu::cold]] absl::Status Aborted() {
     const std::lock_guard lock(mutex);
@@ -152,7 +155,8 @@ struct MpiTransport::State {
         m.from.value(), m.to.value(), ErrorText(code)));
   }
 
-  // An error that the peer cannot see by itself.
+  // Aborts with an error that the peer cannot see by itself, and tells the
+  // other ranks.
   absl::Status Tell(absl::Status status) {
     {
       const std::lock_guard lock(mutex);
@@ -190,8 +194,8 @@ struct MpiTransport::State {
         p.message, "send");
   }
 
-  // Tests a request: a rank with a core of its own several times, as bare MPI
-  // would, before anything else is looked at. Some 10 us at most.
+  // Tests a request, several times if the rank has a core of its own, as bare
+  // MPI would. Takes some 10 us at most.
   int Look(Posted& p, int* done, MPI_Status* status) const {
     int code = MPI_Test(&p.request, done, status);
     if (*done != 0 || code != MPI_SUCCESS) return code;
@@ -203,7 +207,7 @@ struct MpiTransport::State {
     return code;
   }
 
-  // Sets `done` once the side's data have come or gone.
+  // Sets `done` when the data have been received.
   [[gnu::always_inline]] absl::Status TestRecv(Channel& channel, Posted& p) {
     int done = 0;
     MPI_Status status;
@@ -287,8 +291,8 @@ struct MpiTransport::State {
     return absl::OkStatus();
   }
 
-  // As a rule a wait is for the first side of its channel, and MPI is done with
-  // it before long: no more is done for that than must be. Nothing: wait.
+  // Fast path: most waits are for the first message of their channel, which MPI
+  // finishes soon. Returns that message, or null if Wait is needed.
   Posted* Next(Channel& channel, const Message& message) const {
     if (IsAborted() || options.keep_time || channel.first == channel.end) {
       return nullptr;
@@ -312,7 +316,7 @@ struct MpiTransport::State {
       if (code != MPI_SUCCESS) [[unlikely]] {
         return MpiError(code, message, "send");
       }
-      // What has gone before anyone asked was not waited for.
+      // A message that was sent before the first test was not waited for.
       if (done != 0) return TakeNext(channel, *p, p->waited);
       p->waited = true;
     }
@@ -330,7 +334,7 @@ struct MpiTransport::State {
     return Wait</*kRecv=*/true>(channel, message, deadline);
   }
 
-  // Waits for a posted side and, in their order, those before it.
+  // Waits for a posted message and, in order, for those before it.
   template <bool kRecv>
   [[gnu::noinline]] absl::StatusOr<TransferTimes> Wait(Channel& channel,
                                                        const Message& message,
@@ -360,8 +364,8 @@ struct MpiTransport::State {
     }
   }
 
-  // Tells senders when the transfers began that have come, whatever this rank
-  // waits for itself: they may be waiting for that.
+  // Finishes all transfers that have come, which tells their senders when they
+  // began: a sender may wait for that, whatever this rank waits for itself.
   absl::Status AnswerSenders() {
     for (Channel& channel : from) {
       for (size_t k = channel.first; k != channel.end; ++k) {
@@ -373,7 +377,8 @@ struct MpiTransport::State {
     return absl::OkStatus();
   }
 
-  // With keep_time; nothing else is needed of `p` any more.
+  // Returns the times and frees the staged bytes. REQUIRES: keep_time, and `p`
+  // is not used afterwards.
   static TransferTimes TimesOf(Posted& p) {
     p.staged = {};
     return p.times;
@@ -388,7 +393,7 @@ struct MpiTransport::State {
 
   static constexpr int kLooks = 256;
   const MpiWorld* world;
-  const int looks = world->own_core() ? kLooks : 1;  // Before a pause.
+  const int looks = world->own_core() ? kLooks : 1;  // Tests before a pause.
   Options options;
   MPI_Comm data = MPI_COMM_NULL;
   MPI_Comm begins = MPI_COMM_NULL;
@@ -402,8 +407,8 @@ struct MpiTransport::State {
 MpiTransport::MpiTransport(const MpiWorld* world, Options options)
     : state_(std::make_unique<State>(world, std::move(options))) {}
 
-// What never met its other side cannot be taken back in general; then its
-// memory, and the communicators, stay until the process ends.
+// A send that never met its other side cannot be cancelled in general. Then its
+// memory and the communicators are leaked.
 MpiTransport::~MpiTransport() {
   int finalized = 0;
   MPI_Finalized(&finalized);

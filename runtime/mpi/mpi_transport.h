@@ -1,15 +1,15 @@
-// Transport between processes over MPI point-to-point messages.
+// A transport between processes over MPI point-to-point messages.
 //
-// An edge's tensor is one message whose tag is the edge's number; receives
-// take whatever the peer sent next, so a mismatch is seen and not waited for.
-// Nothing blocks inside MPI: waits poll, and see deadlines and aborts whatever
-// the peer does. They poll hard for a moment, then ever more seldom, so that
-// more ranks than cores get on.
+// An edge's tensor is one message whose tag is the edge's number. A receive
+// takes whatever the peer sent next, so a mismatch is detected instead of
+// blocking. Nothing blocks inside MPI: waits poll, and see deadlines and aborts
+// whatever the peer does. They poll without pause at first, then ever more
+// seldom, so that more ranks than cores make progress.
 //
-// With `keep_time` transfers take the time that the plan says, as those of
+// With `keep_time`, transfers take the time that the plan says, as those of
 // InprocTransport do: the sender's progress travels before the data, and the
-// moment the transfer began travels back. Without, they take what they take,
-// and a small message may leave before its receive is posted.
+// time at which the transfer began travels back. Without it, they take the time
+// that MPI needs, and a small message may leave before its receive is posted.
 //
 // Each object has its own communicator: all ranks must make theirs in the same
 // order. Threads: that of the rank only, except Abort.
@@ -24,15 +24,16 @@
 
 namespace pipeloom::runtime {
 
+// See the top of the file.
 class MpiTransport final : public Transport {
  public:
   struct Options {
     bool keep_time = true;
-    double time_scale = 1;  // With keep_time.
-    // Tells the other ranks of an error that only this one has seen.
+    double time_scale = 1;  // Used with keep_time only.
+    // Tells the other ranks of an error that only this rank has seen.
     std::function<void(const absl::Status&)> tell_others{};
   };
-  // `world` outlives it.
+  // REQUIRES: `world` outlives the transport.
   MpiTransport(const MpiWorld* world, Options options);
   ~MpiTransport() override;
 

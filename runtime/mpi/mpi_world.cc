@@ -28,8 +28,8 @@ int64_t Nanoseconds(WallTime t) {
   return std::chrono::duration_cast<WallDuration>(t.time_since_epoch()).count();
 }
 
-// The cores that this process may run on, a character each; nothing where that
-// is not known.
+// Returns the cores that this process may run on, as one '0' or '1' for each
+// core; empty if they are not known.
 std::string Cores() {
   std::string cores;
 #ifdef __linux__
@@ -43,7 +43,7 @@ std::string Cores() {
   return cores;
 }
 
-// That any of them names.
+// Counts the cores that are '1' in any of the strings.
 int32_t CountCores(const std::vector<std::string>& all) {
   std::string any;
   for (const std::string& cores : all) {
@@ -96,9 +96,10 @@ absl::StatusOr<std::unique_ptr<MpiWorld>> MpiWorld::Start(
   return world;
 }
 
-// Each rank's clock against rank 0's, by the quickest of some round trips.
+// Compares each rank's clock with rank 0's, by the quickest of some round
+// trips.
 void MpiWorld::CompareClocks() {
-  int64_t behind_rank_0 = 0;  // What rank 0's clock shows at our 0.
+  int64_t behind_rank_0 = 0;  // Rank 0's clock when this rank's shows 0.
   for (int r = 1; r < size_; ++r) {
     if (rank_ != 0 && rank_ != r) continue;
     int64_t quickest = -1;

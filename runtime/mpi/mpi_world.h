@@ -1,5 +1,4 @@
-// The processes that mpirun (or srun) has started, as MPI knows them. One
-// object per process; all calls from the thread that made it.
+// The processes that mpirun (or srun) has started, as MPI knows them.
 #ifndef PIPELOOM_RUNTIME_MPI_MPI_WORLD_H_
 #define PIPELOOM_RUNTIME_MPI_MPI_WORLD_H_
 
@@ -15,37 +14,41 @@
 
 namespace pipeloom::runtime {
 
+// One object per process. Threads: all calls come from the thread that made it.
 class MpiWorld {
  public:
-  // MPI_Init. Unavailable: MPI does not come up. When that has taken `bound`,
-  // `late` is called on another thread (StartWatch); as a rule it ends the
-  // process. A bound of 0: for as long as it takes.
+  // Starts MPI. Unavailable: MPI does not start. If the start is not done after
+  // `bound`, calls `late` on another thread (StartWatch), which as a rule ends
+  // the process. A bound of 0 means no bound.
   static absl::StatusOr<std::unique_ptr<MpiWorld>> Start(
       WallDuration bound = {},
       std::function<void(const absl::Status&)> late = {});
 
   int32_t rank() const { return rank_; }
   int32_t size() const { return size_; }
+  // Returns whether all ranks are on one host.
   bool single_host() const { return single_host_; }
-  // Among the ranks of this host, and how many those are.
+  // Return this rank's number among the ranks of its host, and their count.
   int32_t host_rank() const { return host_rank_; }
   int32_t host_size() const { return host_size_; }
-  // Whether the ranks of this host may run on as many cores as there are ranks.
+  // Returns whether the ranks of this host may run on at least as many cores as
+  // there are ranks on it.
   bool own_core() const { return own_core_; }
-  // What another rank's clock shows when this one shows 0. 0 on one host,
-  // else measured at the start, to some 10 us.
+  // Returns the time that another rank's clock shows when this rank's shows 0.
+  // It is 0 on one host, else measured at the start with an error of some
+  // 10 us.
   WallDuration ClockAhead(int32_t rank) const {
     return ahead_[static_cast<size_t>(rank)];
   }
 
-  // Everyone's string, by rank. Blocks for all; for the start of a run, before
-  // anything can have failed.
+  // Returns the strings of all ranks, indexed by rank. Blocks until all ranks
+  // call it; meant for the start of a run, before anything can have failed.
   std::vector<std::string> AllGather(const std::string& own) const;
 
-  // MPI_Finalize; after it nothing of MPI may be used. Only when all ranks come
-  // to it: a process that has seen a failure just exits. When it is not done
-  // after `bound`, which is so when a rank dies just now, `otherwise` is called
-  // on another thread; as a rule that ends the process.
+  // Calls MPI_Finalize, after which MPI may not be used. REQUIRES: all ranks
+  // call it; a process that has seen a failure exits without it. If it is not
+  // done after `bound`, for example because a rank dies meanwhile, calls
+  // `otherwise` on another thread, which as a rule ends the process.
   void Finalize(WallDuration bound, const std::function<void()>& otherwise);
 
  private:

@@ -25,7 +25,8 @@ namespace {
 constexpr char kJob[] = "PMIX_NAMESPACE=";
 constexpr char kRank[] = "PMIX_RANK=";
 
-// The value of a variable in what /proc/PID/environ holds.
+// Returns the value of a variable in the content of /proc/PID/environ. `name`
+// includes the '='.
 std::string ValueOf(const std::string& environment, const std::string& name) {
   size_t at = 0;
   while (at < environment.size()) {
@@ -38,13 +39,13 @@ std::string ValueOf(const std::string& environment, const std::string& name) {
   return "";
 }
 
-// All of a small file; nothing where it cannot be read.
+// Reads a small file; empty if it cannot be read.
 std::string ReadSmall(const std::filesystem::path& path) {
   std::ifstream file(path);
   return std::string(std::istreambuf_iterator<char>(file), {});
 }
 
-// The word after the first line that begins with `name`.
+// Returns the word after the first occurrence of `name`.
 std::string WordAfter(const std::string& text, const std::string& name) {
   const size_t line = text.find(name);
   if (line == std::string::npos) return "";
@@ -53,7 +54,7 @@ std::string WordAfter(const std::string& text, const std::string& name) {
   return text.substr(word, text.find_first_of(" \t\n", word) - word);
 }
 
-// Why that process may not come up; nothing: no reason is seen.
+// Returns why the process may not come up; empty if no reason is seen.
 std::string TroubleOf(const std::filesystem::path& process) {
   const std::string state = WordAfter(ReadSmall(process / "status"), "State:");
   if (state == "T" || state == "t") return "is stopped";
@@ -63,7 +64,7 @@ std::string TroubleOf(const std::filesystem::path& process) {
   return absl::StrCat("may have ", limit, " B of address space (ulimit -v)");
 }
 
-// The ranks of this host and job that are in trouble.
+// Describes the ranks of this host and job that may not come up.
 std::string RanksInTrouble() {
   const char* const job = std::getenv("PMIX_NAMESPACE");
   if (job == nullptr) return "";
@@ -147,8 +148,8 @@ StartWatch::~StartWatch() {
 void StartWatch::Watch() {
   std::unique_lock lock(mutex_);
   const auto is_over = [this] { return over_; };
-  // Looks early: the first rank to end makes the starter end all others, the
-  // one in trouble among them.
+  // Look before the bound: the first rank to end makes the starter end all
+  // others, the one in trouble among them.
   const WallDuration before = bound_ * 3 / 4;
   if (changed_.wait_for(lock, before, is_over)) return;
   try {

@@ -1,12 +1,12 @@
-// Watches the start of MPI, inside which a rank that never comes up lets all
-// others wait for ever.
+// A watch over the start of MPI, in which all ranks wait for ever for a rank
+// that never comes up.
 //
-// When the start is not over after `bound`, `late` is called on a thread of the
-// watch with a status that names the ranks of this host, among those of the
-// same job, that cannot come up: stopped ones, those whose address space is
-// limited and those that have ended; as a rule `late` ends the process. Ranks
-// are found by the environment that PMIx gives them, in /proc (Linux; elsewhere
-// none is named). One object around the start. Cost: a thread that sleeps.
+// If the start is not over after `bound`, `late` is called on a thread of the
+// watch; as a rule it ends the process. Its status names the ranks of the same
+// job on this host that may not come up: stopped ones, those with limited
+// address space and those that have ended. Ranks are found by the environment
+// that PMIx gives them, in /proc (Linux; elsewhere none is named). Cost: a
+// thread that sleeps.
 #ifndef PIPELOOM_RUNTIME_MPI_START_WATCH_H_
 #define PIPELOOM_RUNTIME_MPI_START_WATCH_H_
 
@@ -23,13 +23,14 @@
 
 namespace pipeloom::runtime {
 
+// Watches from Begin to its destruction, which says that the start is over.
 class StartWatch {
  public:
   using Late = std::function<void(const absl::Status&)>;
-  // Unavailable: this process cannot even start a thread; says its limits.
+  // Begins to watch. Unavailable: this process cannot even start a thread; the
+  // message names the ranks in trouble and their limits.
   static absl::StatusOr<std::unique_ptr<StartWatch>> Begin(WallDuration bound,
                                                            Late late);
-  // The start is over.
   ~StartWatch();
 
  private:
@@ -44,8 +45,8 @@ class StartWatch {
   std::thread thread_{};
 };
 
-// "rank 2", as the starter of the processes has numbered this one; "a rank"
-// where that is not known. For messages before MPI runs.
+// Returns this process's name for messages before MPI runs: "rank 2", as the
+// starter of the processes has numbered it, or "a rank" if that is not known.
 std::string RankBeforeStart();
 
 }  // namespace pipeloom::runtime

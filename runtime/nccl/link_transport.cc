@@ -16,7 +16,8 @@
 namespace pipeloom::runtime {
 namespace {
 
-// What the number of a topic means.
+// The meaning of a topic's number: a posted send, a posted receive, or the name
+// of a link.
 enum class About : uint64_t { kSend = 0, kRecv = 1, kLink = 2 };
 
 uint64_t Topic(About about, uint64_t number) {
@@ -66,8 +67,8 @@ struct LinkTransport::State {
     Stage stage = Stage::kPosted;
     TransferTimes times{};
   };
-  // One direction of a pair, in the order of the posts. What is done and waited
-  // for leaves.
+  // One direction of a pair of ranks, with its messages in the order of the
+  // posts. A message that is done and waited for is removed.
   struct Channel {
     int32_t peer = 0;
     bool sends = false;
@@ -109,7 +110,8 @@ struct LinkTransport::State {
     return Advance();
   }
 
-  // Whether the other side has posted its side of `p`, which then fits.
+  // Returns whether the peer has posted its side of `p`. FailedPrecondition:
+  // the peer has posted another edge or size.
   absl::StatusOr<bool> Match(const Channel& channel, Posted& p) {
     PIPELOOM_ASSIGN_OR_RETURN(
         const std::optional<std::string> bytes,
@@ -137,7 +139,7 @@ struct LinkTransport::State {
     return true;
   }
 
-  // Whether the channel's link is there and connected.
+  // Opens the channel's link if it can; returns whether it is connected.
   absl::StatusOr<bool> Connected(Channel& channel) {
     if (!channel.link.has_value()) {
       std::string name;
@@ -156,8 +158,8 @@ struct LinkTransport::State {
     return links->Ready(*channel.link);
   }
 
-  // As far as the channel's first transfer that is not done can go. True: it
-  // can be started now.
+  // Advances the channel's first transfers as far as they can go. Returns
+  // whether the first that is not done can be started.
   absl::StatusOr<bool> AdvanceFirst(Channel& channel) {
     for (Posted& p : channel.posted) {
       if (p.stage == Stage::kDone) continue;
@@ -178,8 +180,8 @@ struct LinkTransport::State {
     return false;
   }
 
-  // Of all channels, as a peer may wait for one that this rank does not wait
-  // for now.
+  // Advances all channels, as a peer may wait for one that this rank does not
+  // wait for at the moment.
   absl::Status Advance() {
     std::vector<DeviceLinks::Transfer> now;
     for (Channel& channel : channels) {
@@ -230,7 +232,8 @@ struct LinkTransport::State {
   int32_t rank;
   std::unique_ptr<DeviceLinks> links;
   Notices notices;
-  std::vector<Channel> channels{};  // By peer: from it, then to it.
+  // Two for each peer: from it, then to it.
+  std::vector<Channel> channels{};
   std::mutex mutex{};
   absl::Status aborted{};
   std::atomic<bool> is_aborted{false};

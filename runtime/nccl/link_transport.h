@@ -1,19 +1,19 @@
-// Transport over one-way links between two devices (NCCL).
+// A transport over one-way links between two devices (NCCL).
 //
-// Every ordered pair of ranks that talks has a link of its own, opened at its
-// first message: a receive that waits on one can hold up no other, which on
-// one communicator it would. Both sides first tell each other what they have
-// posted, over the run's control connections, and start the transfer when the
-// other side is known to be there. So a mismatch is an error on both sides, a
-// peer that does not come costs no kernel that spins on the device, and what
-// has been started ends soon.
+// Every ordered pair of ranks that exchanges messages has a link of its own,
+// opened at its first message: a receive that waits on one link cannot hold up
+// another, as it would on a common communicator. Both sides first tell each
+// other what they have posted, over the run's control connections, and start
+// the transfer when the other side is known to be ready. So a mismatch is an
+// error on both sides, no kernel spins on the device for a peer that does not
+// come, and a transfer that has been started ends soon.
 //
 //     rank a   PostSend --notice--> . . . . start --> done
 //     rank b   . . . . <--notice-- PostRecv  start --> done
 //
-// Cost: a notice a side and message, tens of us, hidden where the posts come
-// before the waits. Transfers take the time that they take: the plan's delays
-// are ignored. Threads: that of the rank only, except Abort.
+// Cost: one notice per side and message, tens of us, hidden if the posts come
+// before the waits. The plan's delays are ignored. Threads: that of the rank
+// only, except Abort.
 #ifndef PIPELOOM_RUNTIME_NCCL_LINK_TRANSPORT_H_
 #define PIPELOOM_RUNTIME_NCCL_LINK_TRANSPORT_H_
 
@@ -28,13 +28,14 @@
 
 namespace pipeloom::runtime {
 
+// See the top of the file.
 class LinkTransport final : public Transport {
  public:
-  // Byte strings between ranks (ControlMesh), in any order; topics from
-  // kFirstTopic on are the transport's.
+  // Functions that pass byte strings between ranks (ControlMesh), in any order.
+  // Topics from kFirstTopic on belong to the transport.
   struct Notices {
     std::function<void(int32_t to, uint64_t topic, std::string bytes)> send{};
-    // Does not wait. Nothing: it has not come yet.
+    // Returns at once; nullopt if the message has not come yet.
     std::function<absl::StatusOr<std::optional<std::string>>(int32_t from,
                                                              uint64_t topic)>
         receive{};
@@ -43,7 +44,7 @@ class LinkTransport final : public Transport {
 
   LinkTransport(int32_t rank, int32_t num_ranks,
                 std::unique_ptr<DeviceLinks> links, Notices notices);
-  // Breaks off what is not done.
+  // Cancels all transfers if one of them is not done or Abort was called.
   ~LinkTransport() override;
 
   absl::Status PostSend(const Message& message, WallTime at,

@@ -14,7 +14,7 @@
 namespace pipeloom::runtime {
 namespace {
 
-// For the other end to agree to an orderly end.
+// How long the other end is given to agree to an orderly end.
 constexpr auto kLongestEnd = std::chrono::seconds(2);
 
 absl::Status CheckCuda(cudaError_t code, const char* what) {
@@ -138,7 +138,7 @@ class NcclLinks final : public DeviceLinks {
     PIPELOOM_ASSIGN_OR_RETURN(const bool ready, IsReady(link));
     if (!ready) return false;
     if (!link.launched) {
-      // Only now NCCL has put its kernel on the stream.
+      // NCCL has put its kernel on the stream only when the link is ready.
       if (!link.into.empty()) {
         PIPELOOM_RETURN_IF_ERROR(
             CheckCuda(cudaMemcpyAsync(link.pinned, link.on_device, link.size,
@@ -173,12 +173,12 @@ class NcclLinks final : public DeviceLinks {
     cudaEvent_t event = nullptr;
     void* pinned = nullptr;
     void* on_device = nullptr;
-    size_t room = 0;  // Of both buffers.
-    // Of the transfer under way.
+    size_t room = 0;  // Bytes of each of the two buffers.
+    // The transfer under way.
     void* buffer = nullptr;
     size_t size = 0;
-    absl::Span<std::byte> into{};  // Empty: not by the buffers.
-    bool launched = false;         // Its event is recorded.
+    absl::Span<std::byte> into{};  // Empty unless received by the buffers.
+    bool launched = false;         // Whether its event is recorded.
   };
 
   static absl::StatusOr<bool> IsReady(const Link& link) {

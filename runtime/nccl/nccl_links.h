@@ -1,11 +1,11 @@
 // DeviceLinks over NCCL: each link is a communicator of two ranks, with one
-// stream and one event. Bytes in host memory go by a pinned and a device buffer
-// of the link, which grow to the largest tensor; bytes in device memory go as
-// they are.
+// stream and one event. Bytes in host memory pass through a pinned and a device
+// buffer of the link, which grow to the largest tensor; bytes in device memory
+// are sent directly.
 //
-// Communicators are not blocking (ncclConfig_t), so nothing here waits for a
-// peer; errors that come later are asked for at every look. Abort is
-// ncclCommAbort, which ends kernels that wait for a peer.
+// Communicators do not block (ncclConfig_t), so nothing here waits for a peer;
+// every call checks for asynchronous errors. Abort is ncclCommAbort, which ends
+// kernels that wait for a peer.
 #ifndef PIPELOOM_RUNTIME_NCCL_NCCL_LINKS_H_
 #define PIPELOOM_RUNTIME_NCCL_NCCL_LINKS_H_
 
@@ -17,7 +17,7 @@
 
 namespace pipeloom::runtime {
 
-// See NcclModule.
+// The functions of NcclModule.
 absl::StatusOr<int32_t> CountCudaDevices();
 absl::StatusOr<std::unique_ptr<DeviceLinks>> MakeNcclLinks(int32_t device);
 

@@ -31,7 +31,7 @@ void Put(T value, std::string* into) {
   into->append(reinterpret_cast<const char*>(&value), sizeof value);
 }
 
-// Reads from the front; zero where there is too little.
+// Takes a value off the front; zero if there are too few bytes.
 template <typename T>
 T Take(absl::string_view* from) {
   T value{};
@@ -334,7 +334,8 @@ void ControlMesh::Run() {
     }
     lock.lock();
     const WallTime now = WallNow();
-    // First of all: what follows may be old news to the others.
+    // This check comes first: the others may know long since of all that
+    // follows.
     if (now - last_pass > lost_after && options_.size > 1) {
       FailLocked(absl::UnavailableError(absl::StrFormat(
           "%s: this process did not run for %.3f s, so the others have given "
@@ -357,7 +358,7 @@ void ControlMesh::Run() {
       Peer& peer = peers_[static_cast<size_t>(r)];
       if (peer.gone || peer.out.empty() || cut_) continue;
       if (WriteSome(peer.socket, &peer.out) == ReadResult::kClosed) {
-        // What it said last is read in the next pass.
+        // Its last messages are read in the next pass.
         peer.out.clear();
       }
       flushed &= peer.out.empty();
@@ -391,8 +392,8 @@ void ControlMesh::Run() {
     if (failure_.ok() || cut_ || now - ending_at_ > kLinger) {
       if (flushed || !failure_.ok()) return;
     } else if (flushed && !shut_) {
-      // Closing with something unread would take back what was said: so wait
-      // for the others to close, for a moment.
+      // Closing a socket with unread bytes could discard what was sent, so wait
+      // a moment for the others to close theirs.
       shut_ = true;
       for (const Peer& peer : peers_) {
         if (peer.socket.is_open()) shutdown(peer.socket.file(), SHUT_WR);
@@ -496,7 +497,7 @@ void ControlMesh::CheckSilence(WallTime now) {
   }
 }
 
-// Rank 0 says it for all.
+// Rank 0 checks for all ranks.
 void ControlMesh::CheckStall(WallTime now) {
   if (!failure_.ok() || options_.rank != 0 || options_.size == 1) return;
   uint64_t at = 1;
@@ -532,8 +533,8 @@ void ControlMesh::Beat() {
   QueueAll(Kind::kBeat, payload);
 }
 
-// Only here, after everything that was there has been read: a rank must not
-// decide by half of the news.
+// Called only after all messages that are there have been read: a rank must not
+// decide by some of them.
 void ControlMesh::Decide(WallTime now) {
   if (commits_.has_value()) return;
   if (failure_.ok()) {
@@ -547,8 +548,8 @@ void ControlMesh::Decide(WallTime now) {
     changed_.notify_all();
     return;
   }
-  // The failure's notice said that this rank has not committed, so from now on
-  // it does only if another one has, and that one must have heard of it.
+  // The failure's notice said that this rank has not committed. After it, this
+  // rank commits only if another one has, and that one must have heard from it.
   bool complete = true;
   bool any = false;
   for (int32_t r = 0; r < options_.size; ++r) {

@@ -1,22 +1,23 @@
-// What the processes of a run say to each other besides tensors: where they
-// are, that they are alive, that a step counts, that one has failed. One
-// connection between each two ranks, served by a thread of the mesh.
+// Control messages between the processes of a run; tensors take another way.
+// They say where a rank is, that it is alive, that a step counts, or that a
+// rank has failed. There is one connection between each two ranks, served by a
+// thread of the mesh.
 //
 //     rank 0 ---- rank 1        heartbeats, arrivals, failures, byte strings
 //        \        /
 //          rank 2               tensors take another way (runtime/transport.h)
 //
 // Failure. A rank is lost when its connection closes without a goodbye, or
-// when nothing was heard of it for `failure_timeout` / 2. Whoever sees that, or
-// fails itself, tells all others; every rank hears of it within the timeout,
-// with the place of the rank at fault. When all ranks wait for each other and
-// none goes on for as long, that is a failure too.
+// when nothing was heard from it for `failure_timeout` / 2. A rank that sees
+// this, or fails itself, tells all others; every rank hears of it within the
+// timeout, with the place of the rank at fault. It is also a failure when all
+// ranks wait for each other and none advances for `failure_timeout` / 2.
 //
-// Commit. Each rank tells all when it arrives at its optimizer step, and a
-// step counts for a rank that has heard of everyone. When a rank is lost then,
-// the others first exchange what they know: if the step counts for one of
-// them, it counts for all. A rank that was stopped itself for long enough to be
-// given up takes part in no commit any more.
+// Commit. Each rank tells all others when it arrives at its optimizer step, and
+// the step counts for a rank that has heard from all. When a rank is lost at
+// that point, the others first exchange what they know: if the step counts for
+// one of them, it counts for all. A rank that was itself stopped for so long
+// that the others gave it up takes part in no further commit.
 //
 // Threads: any, unless said otherwise.
 #ifndef PIPELOOM_RUNTIME_PROCESS_CONTROL_MESH_H_
@@ -47,78 +48,87 @@
 
 namespace pipeloom::runtime {
 
+// One rank's end of all its connections; see the top of the file.
 class ControlMesh final : public CommitGate {
  public:
   struct Options {
     int32_t rank = 0;
     int32_t size = 1;
-    bool single_host = true;  // All ranks are on this host.
+    bool single_host = true;  // Whether all ranks are on this host.
     // See RunOptions.
     WallDuration failure_timeout = std::chrono::seconds(5);
   };
   struct Callbacks {
-    // The run has failed, here or elsewhere. Called once, on the mesh's
-    // thread; must not block. `arrived`: at the commit under way, so that what
-    // this rank computes may still count.
+    // Called once, on the mesh's thread, when the run has failed, here or
+    // elsewhere. Must not block. `arrived`: this rank has arrived at the commit
+    // under way, so the step may still count.
     std::function<void(const absl::Status&, bool arrived)> on_failure{};
-    // This process still runs a quarter of the timeout after that: what hangs
-    // does not heed the stop. Called once, on the mesh's thread.
+    // Called once, on the mesh's thread, when this process still runs a quarter
+    // of the timeout after the failure, because something hangs that ignores
+    // the stop.
     std::function<void(const absl::Status&)> on_stuck{};
-    // In words, where a rank is with `progress`. Must not call the mesh.
+    // Returns in words where a rank with this progress is. Must not call the
+    // mesh.
     std::function<std::string(int32_t rank, const RankProgress& progress)>
         describe{};
   };
 
-  // Ready to be connected to at address().
+  // Returns a mesh that listens at address().
   static absl::StatusOr<std::unique_ptr<ControlMesh>> Create(
       const Options& options);
-  // After a failure: gives the others a moment to hear of it.
+  // After a failure, gives the others a moment to hear of it.
   ~ControlMesh() override;
 
   const std::string& address() const { return address_; }
-  // Connects every rank to every other, and begins to watch them. `addresses`
-  // by rank. Once, before everything below. DeadlineExceeded, Unavailable.
+  // Connects this rank to every other, and begins to watch them. `addresses` is
+  // indexed by rank. Call once, before everything below. Errors:
+  // DeadlineExceeded, Unavailable.
   absl::Status Connect(absl::Span<const std::string> addresses,
                        WallTime deadline);
-  // Callbacks may be set before and after; none is called before that. Those
-  // set before are not called any more when this returns.
+  // Sets the callbacks, before or after Connect; none is called before Connect.
+  // When this returns, the previous callbacks are not called any more.
   void SetCallbacks(Callbacks callbacks);
 
   int32_t rank() const { return options_.rank; }
   int32_t size() const { return options_.size; }
-  // Where this rank is, for the others.
+  // Returns this rank's progress, which the other ranks see.
   RankProgress* progress() { return board_->progress(); }
 
-  // Byte strings, by a number that both sides choose; each once. Receive
-  // blocks until it is there: DeadlineExceeded, or the run's failure.
+  // Send and receive a byte string under a topic, a number that both sides
+  // choose and use once. Receive blocks until the string is there; it returns
+  // DeadlineExceeded or the run's failure.
   void Send(int32_t to, uint64_t topic, std::string bytes);
   absl::StatusOr<std::string> Receive(int32_t from, uint64_t topic,
                                       WallTime deadline);
-  // Rank 0's bytes, on all ranks.
+  // Returns rank 0's bytes, on all ranks.
   absl::StatusOr<std::string> Broadcast(uint64_t topic, std::string bytes,
                                         WallTime deadline);
-  // Everyone's, by rank, on rank 0; nothing elsewhere.
+  // Returns the bytes of all ranks, indexed by rank, on rank 0; an empty vector
+  // on all others.
   absl::StatusOr<std::vector<std::string>> Gather(uint64_t topic,
                                                   std::string bytes,
                                                   WallTime deadline);
 
-  // The commit of one step after the other: BeginCommit before each, by every
-  // rank, from the thread that arrives and waits.
+  // Begins the commit of the next step. Every rank calls it before each step,
+  // from the thread that calls Arrive and Wait.
   void BeginCommit();
   void Arrive() override;
   absl::Status Wait(WallTime deadline) override;
 
-  // Tells all ranks that the run has failed. The first reason counts.
+  // Tells all ranks that the run has failed. Only the first reason counts.
   void Fail(const absl::Status& reason);
-  // OK, or why the run has failed.
+  // Returns why the run has failed, or OK.
   absl::Status failure() const;
-  // Waits for a failure that is on its way; OK when none comes.
+  // Waits until the run fails or the deadline has passed. Returns the failure,
+  // or OK if there is none.
   absl::Status AwaitFailure(WallTime deadline) const;
 
-  // Says goodbye to all and waits for theirs; the end of a run that went well.
+  // Ends a run that has not failed: says goodbye to all ranks and waits for
+  // theirs.
   absl::Status Close(WallTime deadline);
 
-  // For tests: from now on nothing is heard or said, as if the cable were cut.
+  // For tests: after this call nothing is heard or said, as if the cable were
+  // cut.
   void Cut() { cut_ = true; }
 
  private:
@@ -128,12 +138,13 @@ class ControlMesh final : public CommitGate {
     std::string in{};
     std::string out{};
     WallTime heard{};
-    RankProgress progress{};  // By its heartbeats.
+    RankProgress progress{};  // As its heartbeats say.
     std::unique_ptr<PositionBoard> board{};
-    int64_t arrived = 0;  // Its last commit.
+    int64_t arrived = 0;  // Number of the last commit that it arrived at.
     bool said_goodbye = false;
     bool gone = false;
-    std::optional<int64_t> verdict{};  // After a failure: its last commit.
+    // After a failure: number of the last commit that counts for it.
+    std::optional<int64_t> verdict{};
   };
 
   explicit ControlMesh(const Options& options) : options_(options) {}
@@ -142,7 +153,7 @@ class ControlMesh final : public CommitGate {
                            WallTime deadline);
   void Run();
   void Wake();
-  // All with mutex_ held.
+  // REQUIRES, all of these: mutex_ is held.
   void Queue(int32_t to, Kind kind, absl::string_view payload);
   void QueueAll(Kind kind, absl::string_view payload);
   void ReadPeer(int32_t rank);
@@ -166,22 +177,22 @@ class ControlMesh final : public CommitGate {
   mutable std::mutex mutex_{};
   mutable std::condition_variable changed_{};
   Callbacks callbacks_{};
-  std::vector<Peer> peers_{};  // By rank; its own is empty.
+  std::vector<Peer> peers_{};  // Indexed by rank; this rank's is empty.
   std::map<std::tuple<int32_t, uint64_t>, std::string> received_{};
   int64_t commit_ = 0;             // Number of the commit under way.
-  bool arrived_ = false;           // At it.
-  std::optional<bool> commits_{};  // What was decided of it.
-  int64_t last_commit_ = 0;        // The last one that counts.
+  bool arrived_ = false;           // This rank has arrived at it.
+  std::optional<bool> commits_{};  // Whether it counts, once decided.
+  int64_t last_commit_ = 0;        // Number of the last commit that counts.
   absl::Status failure_{};
   WallTime failed_at_{};
   bool told_failure_ = false;
   bool told_stuck_ = false;
   WallTime stalled_since_{};
   uint64_t stalled_at_ = 0;
-  bool calling_ = false;  // One of the callbacks.
+  bool calling_ = false;  // A callback is running.
   bool ending_ = false;
   WallTime ending_at_{};
-  bool shut_ = false;  // Said to all that no more will come.
+  bool shut_ = false;  // All sockets are shut down for writing.
   std::thread thread_{};
 };
 

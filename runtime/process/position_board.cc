@@ -36,7 +36,7 @@ absl::StatusOr<std::unique_ptr<PositionBoard>> PositionBoard::Create() {
         "no memory to share a rank's position: %s", std::strerror(error)));
   }
   auto* shared = new (memory) Shared;
-  // Any number that is not that of an earlier process with our id.
+  // Differs from the key of an earlier process with the same id.
   shared->key = static_cast<uint64_t>(WallNow().time_since_epoch().count());
   return std::unique_ptr<PositionBoard>(new PositionBoard(
       shared, file, absl::StrFormat("%d/%d/%d", getpid(), file, shared->key)));

@@ -1,8 +1,8 @@
 // One rank's RankProgress in memory that the other processes of its host can
-// read, even after the rank was killed: so that a lost rank's instruction can
-// be named exactly. The memory has no name anywhere (memfd) and is gone with
-// the last process that maps it. Linux; elsewhere Create makes a private one
-// and Open fails.
+// read, even after the rank was killed, so that a lost rank's instruction can
+// be named exactly. The memory has no name in the file system (memfd) and is
+// freed with the last process that maps it. Linux; elsewhere Create makes
+// private memory and Open fails.
 #ifndef PIPELOOM_RUNTIME_PROCESS_POSITION_BOARD_H_
 #define PIPELOOM_RUNTIME_PROCESS_POSITION_BOARD_H_
 
@@ -16,23 +16,26 @@
 
 namespace pipeloom::runtime {
 
+// A mapping of one rank's board, its own or another's.
 class PositionBoard {
  public:
-  // Its own, which others can open by address() on this host.
+  // Makes this process's board, which others on this host can open by
+  // address().
   static absl::StatusOr<std::unique_ptr<PositionBoard>> Create();
-  // Another process's. NotFound: it cannot be read from here.
+  // Opens another process's board. NotFound: it cannot be read from here.
   static absl::StatusOr<std::unique_ptr<PositionBoard>> Open(
       absl::string_view address);
   ~PositionBoard();
   PositionBoard(const PositionBoard&) = delete;
   PositionBoard& operator=(const PositionBoard&) = delete;
 
-  // "pid/file/key", without blanks or commas.
+  // Returns "pid/file/key", without blanks or commas.
   const std::string& address() const { return address_; }
   RankProgress* progress() const { return &shared_->progress; }
 
  private:
-  // The key tells our memory from that of a like-numbered process elsewhere.
+  // The key tells this memory from that of a process with the same number
+  // elsewhere.
   struct Shared {
     uint64_t key = 0;
     RankProgress progress{};
@@ -41,7 +44,7 @@ class PositionBoard {
       : shared_(shared), file_(file), address_(std::move(address)) {}
 
   Shared* shared_;
-  int file_;  // -1: opened.
+  int file_;  // -1 for a board of another process.
   std::string address_;
 };
 

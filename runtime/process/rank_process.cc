@@ -23,12 +23,12 @@
 namespace pipeloom::runtime {
 namespace {
 
-// From when all ranks are ready to the common start.
+// Time between all ranks being ready and the common start.
 constexpr WallDuration kStartDelay = std::chrono::milliseconds(1);
-// A stop request may follow from a failure that is about to be known: mpirun
+// How long to wait, at a stop request, for a failure that is its cause: mpirun
 // ends all ranks when one has died, but later than its connections close.
 constexpr WallDuration kBenefitOfDoubt = std::chrono::milliseconds(20);
-// Rank 0 plans meanwhile, so there is no bound but its being alive.
+// Deadline while rank 0 plans: as long as rank 0 is alive, there is no bound.
 constexpr WallDuration kNoBound = std::chrono::hours(24 * 365);
 
 }  // namespace
@@ -47,7 +47,7 @@ RankProcess::RankProcess(const RunOptions& options, Parts parts)
   ControlMesh::Callbacks callbacks;
   callbacks.on_failure = [this](const absl::Status& reason, bool arrived) {
     parts_.transport->Abort(reason);
-    // At the commit nothing is computed, and what comes after it may count.
+    // At the commit nothing is computed, and the step may still count.
     if (!arrived) stop_.request_stop();
   };
   callbacks.on_stuck = parts_.on_stuck;
@@ -72,8 +72,8 @@ uint64_t RankProcess::Topic(int which) const {
   return steps_ * 8 + static_cast<uint64_t>(which);
 }
 
-// The interpreter catches what its instructions throw; this is what comes
-// before and after them.
+// The interpreter catches exceptions of its instructions; this function catches
+// those thrown before and after them.
 absl::StatusOr<StepTrace> RankProcess::RunStep(SharedPlan plan) {
   const auto here = [&](const char* what) {
     return absl::StrCat(

@@ -1,9 +1,9 @@
-// One rank of a run whose ranks are processes: executes its program of each
-// step's plan, together with the others.
+// One rank of a run whose ranks are processes. It executes its program of each
+// step's plan, together with the other ranks.
 //
-// The ranks agree on the plan (every rank refuses another one than rank 0's),
-// start each step at one time, commit it together and end together: the first
-// failure anywhere ends all within RunOptions::failure_timeout.
+// The ranks agree on the plan (a rank whose plan differs from rank 0's ends the
+// run), start each step at one time, commit it together and end together: the
+// first failure anywhere ends all within RunOptions::failure_timeout.
 #ifndef PIPELOOM_RUNTIME_PROCESS_RANK_PROCESS_H_
 #define PIPELOOM_RUNTIME_PROCESS_RANK_PROCESS_H_
 
@@ -22,28 +22,31 @@
 
 namespace pipeloom::runtime {
 
+// See the top of the file.
 class RankProcess {
  public:
   struct Parts {
     ControlMesh* mesh = nullptr;     // Connected.
-    Transport* transport = nullptr;  // Of this rank.
+    Transport* transport = nullptr;  // This rank's.
     DeviceFactory make_device{};
-    // What rank 0's clock shows when this rank's shows 0.
+    // The time that rank 0's clock shows when this rank's shows 0.
     WallDuration clock_of_rank_0{};
     // Called when this rank does not end although the run has failed, because
-    // its device hangs; as a rule it ends the process.
+    // its device hangs. As a rule it ends the process.
     std::function<void(const absl::Status&)> on_stuck{};
   };
-  // The parts' pointers outlive it.
+  // REQUIRES: the pointers in `parts` outlive the object.
   RankProcess(const RunOptions& options, Parts parts);
   ~RankProcess();
 
-  // Runs the next step, on all ranks. The plan passes ValidateExecutionPlan.
-  // On rank 0 the trace is of all ranks, elsewhere of this one. An error is the
-  // run's failure: of the rank that failed first, with its place.
+  // Runs the next step together with all ranks. Returns the trace of all ranks
+  // on rank 0, of this rank elsewhere. An error is the run's failure: that of
+  // the rank that failed first, with its place. REQUIRES: the plan passes
+  // ValidateExecutionPlan.
   absl::StatusOr<StepTrace> RunStep(SharedPlan plan);
 
-  // Reports a failure outside of a step, as of its plan; what all will say.
+  // Reports a failure outside of a step, such as one of its plan. Returns the
+  // run's failure, which all ranks report.
   absl::Status Fail(const absl::Status& reason);
 
  private:
@@ -59,10 +62,10 @@ class RankProcess {
   RunOptions options_;
   Parts parts_;
   RankId id_;
-  uint64_t steps_ = 0;  // Begun.
+  uint64_t steps_ = 0;  // Number of steps begun.
   std::mutex mutex_{};
-  // For messages: of the step under way and of the one before it, in which
-  // another rank may still be.
+  // For messages: the plans of the step under way and of the one before it, in
+  // which another rank may still be.
   SharedPlan plan_{};
   SharedPlan last_plan_{};
   std::stop_source stop_{};

@@ -24,7 +24,7 @@ absl::Status SystemError(const std::string& what, int error) {
       absl::StrFormat("%s: %s", what, std::strerror(error)));
 }
 
-// True once the socket is ready for `events`.
+// Waits until the socket is ready for `events`; returns false at the deadline.
 absl::StatusOr<bool> Await(int file, short events, WallTime deadline) {
   while (true) {
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(

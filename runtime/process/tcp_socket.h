@@ -1,6 +1,7 @@
 // Stream sockets between the processes of a run: listening, connecting,
-// reading what is there and writing what fits. No call here blocks for longer
-// than its deadline. Errors are Unavailable with the system's words.
+// reading what is there and writing what fits. No call blocks for longer than
+// its deadline. Errors are Unavailable with the system's message, unless a
+// function says otherwise.
 #ifndef PIPELOOM_RUNTIME_PROCESS_TCP_SOCKET_H_
 #define PIPELOOM_RUNTIME_PROCESS_TCP_SOCKET_H_
 
@@ -16,7 +17,7 @@
 
 namespace pipeloom::runtime {
 
-// Owns a file descriptor.
+// The owner of a file descriptor.
 class Socket {
  public:
   Socket() = default;
@@ -36,27 +37,31 @@ class Socket {
   int file_ = -1;
 };
 
-// Listens on a free port; of 127.0.0.1 only, or of all addresses.
+// Listens on a free port, on 127.0.0.1 only or on all addresses.
 absl::StatusOr<Socket> Listen(bool loopback_only);
 absl::StatusOr<int32_t> PortOf(const Socket& listener);
-// This host's addresses as others may reach it, without 127.0.0.1.
+// Returns the IPv4 addresses at which others may reach this host, without those
+// of the loopback interface.
 std::vector<std::string> HostAddresses();
 
-// DeadlineExceeded: nobody came, or answered.
+// Accept and open a connection. DeadlineExceeded: nobody connected, or nobody
+// answered.
 absl::StatusOr<Socket> Accept(const Socket& listener, WallTime deadline);
 absl::StatusOr<Socket> ConnectTo(const std::string& address, int32_t port,
                                  WallTime deadline);
 
-// All of it, until the deadline.
+// Write or read all bytes. DeadlineExceeded: the other side was silent.
 absl::Status WriteAll(const Socket& socket, absl::string_view bytes,
                       WallTime deadline);
 absl::StatusOr<std::string> ReadExactly(const Socket& socket, size_t size,
                                         WallTime deadline);
 
 enum class ReadResult { kOpen, kClosed };
-// Appends what is there. kClosed: the peer has closed or reset it.
+// Appends all bytes that are there to `into`. kClosed: the peer has closed or
+// reset the connection.
 ReadResult ReadSome(const Socket& socket, std::string* into);
-// Writes what fits and takes it off the front. kClosed as above.
+// Writes as many bytes as fit and removes them from the front of `from`.
+// kClosed: as for ReadSome.
 ReadResult WriteSome(const Socket& socket, std::string* from);
 
 }  // namespace pipeloom::runtime

@@ -12,10 +12,11 @@
 
 namespace pipeloom::runtime {
 
+// The optimizer of one stage, with its moments.
 class AdamW {
  public:
-  // One step. Always with the same stage. A trained parameter without a
-  // gradient has one of zero.
+  // Makes one step. A trained parameter without a gradient counts as having a
+  // zero gradient. REQUIRES: all calls are with the same stage.
   void Step(const TorchStage& stage, const TorchOptions& options);
 
  private:
@@ -24,7 +25,8 @@ class AdamW {
     at::Tensor second{};
   };
   int64_t steps_ = 0;
-  std::vector<Moments> moments_{};  // By trained parameter, in order.
+  // One for each trained parameter, in order.
+  std::vector<Moments> moments_{};
 };
 
 }  // namespace pipeloom::runtime

@@ -26,7 +26,7 @@ struct Norm : autograd::Function<Norm> {
                         const Tensor& weight) {
     const KernelScope scope;
     context->save_for_backward({x});
-    // As it is: hooks on saved tensors make others of them.
+    // Saved outside of save_for_backward, whose hooks would replace the tensor.
     context->saved_data["weight"] = weight;
     const Tensor wide = Wide(x);
     return (wide * NormScale(wide) * weight).to(x.scalar_type());
@@ -51,7 +51,7 @@ struct Norm : autograd::Function<Norm> {
   }
 };
 
-// By `sign` times the angle of its position.
+// Rotates each row by `sign` times the angle of its position.
 Tensor Rotated(const Tensor& x, const std::vector<int64_t>& lengths,
                double sign) {
   const int64_t half = x.size(2) / 2;
@@ -88,7 +88,7 @@ struct Rotate : autograd::Function<Rotate> {
   }
 };
 
-// The scores of one block, [heads, queries, keys], in the wide type.
+// Returns the scores of one block, [heads, queries, keys], in the wide type.
 Tensor Scores(const Tensor& q, const Tensor& k, bool causal) {
   Tensor scores = Wide(at::matmul(q.transpose(0, 1), k.permute({1, 2, 0}))) /
                   std::sqrt(static_cast<double>(q.size(2)));
@@ -100,12 +100,12 @@ Tensor Scores(const Tensor& q, const Tensor& k, bool causal) {
   return scores;
 }
 
-// Keys or values for each head.
+// Repeats the keys or values of each group for all its heads.
 Tensor Spread(const Tensor& t, int64_t heads) {
   const int64_t group = heads / t.size(1);
   return group > 1 ? t.repeat_interleave(group, 1) : t;
 }
-// The gradient of `t` from that of Spread(t).
+// Returns the gradient of `t` from the gradient of Spread(t).
 Tensor Gathered(const Tensor& gradient, int64_t kv_heads) {
   const int64_t group = gradient.size(1) / kv_heads;
   if (group == 1) return gradient;

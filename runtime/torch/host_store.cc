@@ -17,7 +17,7 @@ thread_local bool copying_now = false;
 
 }  // namespace
 
-// Of one saved tensor.
+// The hooks of one saved tensor.
 class HostHooks : public torch::autograd::SavedVariableHooks {
  public:
   explicit HostHooks(HostStore* store) : store_(store) {}

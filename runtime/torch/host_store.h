@@ -1,5 +1,5 @@
-// Tensors that autograd saves in a layer's forward, moved to host memory until
-// the backward.
+// A store of tensors that autograd saves in a layer's forward, which are moved
+// to host memory until the backward.
 #ifndef PIPELOOM_RUNTIME_TORCH_HOST_STORE_H_
 #define PIPELOOM_RUNTIME_TORCH_HOST_STORE_H_
 
@@ -14,18 +14,21 @@
 
 namespace pipeloom::runtime {
 
+// See the top of the file.
 class HostStore {
  public:
   HostStore() = default;
   HostStore(const HostStore&) = delete;
   HostStore& operator=(const HostStore&) = delete;
 
-  // Of a tensor like this nothing is moved: it is there anyway.
+  // Excludes tensors that share this one's storage, such as a parameter's, from
+  // being moved: they stay on the device anyway.
   void LeaveOut(const at::Tensor& parameter);
 
-  // While it lives, what autograd saves on this thread belongs to `store`,
-  // unless results are being made again. Null: nothing changes. REQUIRES:
-  // UseAgainEngine() was called, and the store outlives the forward.
+  // A scope in which tensors that autograd saves on this thread belong to
+  // `store`, unless results are being made again. A null `store` changes
+  // nothing. REQUIRES: UseAgainEngine() was called, and the store outlives the
+  // forward.
   class Scope {
    public:
     explicit Scope(HostStore* store);
@@ -37,17 +40,20 @@ class HostStore {
     HostStore* const before_;
   };
 
-  // What has been saved goes to host memory, and comes back.
+  // Moves all saved tensors to host memory (Leave) or back to the device
+  // (Return).
   void Leave();
   void Return(at::Device device);
 
-  // Null: no scope. For the engine (made_again.h).
+  // Returns hooks for the current scope of this thread, or null if there is
+  // none. Called by the engine (made_again.h).
   static std::unique_ptr<torch::autograd::SavedVariableHooks> Hooks();
-  // Whether this thread is making a host copy: for those who count bytes.
+  // Returns whether this thread is making a host copy, for code that counts
+  // bytes.
   static bool copying();
 
   struct Held {
-    at::Tensor whole{};  // All elements of a storage, in a row.
+    at::Tensor whole{};  // All elements of a storage, as one dimension.
     bool on_host = false;
   };
 
@@ -57,7 +63,8 @@ class HostStore {
 
   absl::flat_hash_set<const c10::StorageImpl*> left_out_{};
   absl::flat_hash_map<const c10::StorageImpl*, std::shared_ptr<Held>> saved_{};
-  // On the host; the graph has them too and keeps those that are back.
+  // Tensors on the host. The graph refers to them, too, and keeps those that
+  // have come back.
   std::vector<std::shared_ptr<Held>> away_{};
 };
 

@@ -17,12 +17,12 @@ namespace {
 using at::Tensor;
 namespace autograd = torch::autograd;
 
-// x W^T whose weight gradient waits for WeightGradients::Run.
+// The product x W^T, whose weight gradient waits for WeightGradients::Run.
 struct PutOffProduct : autograd::Function<PutOffProduct> {
   static Tensor forward(autograd::AutogradContext* context, const Tensor& x,
                         const Tensor& weight, int64_t put_off) {
     context->save_for_backward({x});
-    // As it is: hooks on saved tensors make others of them.
+    // Saved outside of save_for_backward, whose hooks would replace the tensor.
     context->saved_data["weight"] = weight;
     context->saved_data["put_off"] = put_off;
     return at::matmul(x, weight.to(x.scalar_type()).t());
@@ -67,15 +67,17 @@ at::ScalarType TypeOf(TorchPrecision precision) {
   return at::kFloat;
 }
 
-// What a part of the layer needs when it runs again, at any later time.
+// Returns the fields that a part of the layer needs when it runs again, at any
+// later time.
 LayerRun ForAgain(const LayerRun& run) {
   return {.sequences = run.sequences,
           .loss_rows = run.loss_rows,
           .put_off = run.put_off};
 }
 
-// A frozen layer's products keep no inputs, so its projections are made again
-// from norm outputs that are made again too.
+// Returns the groups to make again, for a frozen layer with projections also
+// the norms: its products keep no inputs, so its projections are made again
+// from norm outputs that are made again, too.
 OperatorGroups GroupsToMakeAgain(OperatorGroups groups, bool frozen) {
   if (!frozen || !groups.Has(OperatorGroup::kProjections)) return groups;
   return OperatorGroups::FromBits(groups.bits() |
@@ -217,7 +219,8 @@ Tensor TorchLayer::Norm(const Tensor& x, size_t weight) const {
   return FusedNorm(x, P(weight));
 }
 
-// Normal numbers for all rows: inputs, or targets (`output`).
+// Returns normally distributed numbers for all rows: inputs, or targets if
+// `output`.
 Tensor TorchLayer::Seeded(const TorchSequences& sequences, int64_t width,
                           bool output) const {
   std::vector<Tensor> parts;
@@ -297,7 +300,7 @@ Tensor TorchLayer::Merge(const Tensor& x, const TorchSequences& sequences,
                        .squeeze(0)
                        .t();
     }
-    // Tokens that cannot be put side by side stand there as their mean.
+    // Tokens that cannot be concatenated to the wanted width are averaged.
     parts.push_back(
         wanted_width == width ? mean : mean.repeat({1, wanted_width / width}));
   }
@@ -377,7 +380,8 @@ Tensor TorchLayer::CrossAttention(const Tensor& x, const Tensor& context,
   const auto core = [this, again](const AgainTensors& in) {
     return AgainTensors{CoreCrossAttention(in, again)};
   };
-  // A frozen layer's account keeps the three, for its product inputs are gone.
+  // For a frozen layer all three are kept, as the inputs of its products are
+  // not.
   const AgainTensors qkv =
       frozen_ ? project({x, context})
               : Again(OperatorGroup::kProjections, {x, context}, project);
@@ -385,7 +389,8 @@ Tensor TorchLayer::CrossAttention(const Tensor& x, const Tensor& context,
                  cross_output_, run);
 }
 
-// Shift, scale and gate of attention, then of the feed-forward, for each row.
+// Returns shift, scale and gate of attention, then of the feed-forward, for
+// each row.
 std::vector<Tensor> TorchLayer::Modulation(LayerRun* run) const {
   const ModulationSpec& m = spec_.modulation;
   std::vector<Tensor> result(6);
@@ -416,7 +421,7 @@ std::vector<Tensor> TorchLayer::Modulation(LayerRun* run) const {
   return result;
 }
 
-// From the norm's output to the down product's.
+// Computes the feed-forward from the norm's output to that of the down product.
 Tensor TorchLayer::FeedForward(const Tensor& x, LayerRun* run) const {
   const LayerRun again = ForAgain(*run);
   const auto project = [this, again](const AgainTensors& in) {

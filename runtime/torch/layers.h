@@ -1,11 +1,14 @@
-// The layers of a model spec as libtorch computes them. Rows of all sequences
-// of a sub-microbatch stand one after another; attention stays within each
-// sequence. Norms are RMS norms, positions are rotary, products have no bias.
+// The layers of a model spec, computed with libtorch.
+//
+// The rows of all sequences of a sub-microbatch stand one after another;
+// attention stays within each sequence. Norms are RMS norms, positions are
+// rotary, products have no bias.
 //
 // A product's weight gradient can be put off (Zero Bubble Pipeline Parallelism,
-// Qi et al., ICLR 2024, section 2): with a WeightGradients the backward pass
-// only keeps what it needs, and Run computes them later. Gradients of norms,
-// tables and embeddings are cheap and always computed in the backward pass.
+// Qi et al., ICLR 2024, section 2): with a WeightGradients object the backward
+// pass only keeps the inputs of these gradients, and Run computes them later.
+// Gradients of norms, tables and embeddings are cheap and always computed in
+// the backward pass.
 //
 // Threads: a layer is used by one thread at a time.
 #ifndef PIPELOOM_RUNTIME_TORCH_LAYERS_H_
@@ -24,7 +27,7 @@
 
 namespace pipeloom::runtime {
 
-// Where the options say that tensors live, and activations' type.
+// Return the device of all tensors and the type of activations.
 at::Device TorchPlace(const TorchOptions& options);
 at::ScalarType TorchType(const TorchOptions& options);
 
@@ -32,7 +35,8 @@ at::ScalarType TorchType(const TorchOptions& options);
 class WeightGradients {
  public:
   void Add(at::Tensor weight, at::Tensor input, at::Tensor gradient);
-  // Adds them up into the weights' gradients and forgets them.
+  // Computes the put-off gradients, adds them to the weights' gradients and
+  // forgets them.
   void Run();
 
  private:
@@ -42,38 +46,44 @@ class WeightGradients {
   std::vector<Product> products_{};
 };
 
-// What goes from layer to layer. Into a module's first layer: the rows that
-// other modules feed.
+// The tensors that one layer hands to the next. For a module's first layer,
+// `rows` are those that other modules feed.
 struct TorchState {
-  at::Tensor rows{};     // Undefined: none.
-  at::Tensor context{};  // Of cross-attention; undefined: none.
+  at::Tensor rows{};     // Undefined if there are none.
+  at::Tensor context{};  // For cross-attention; undefined if there is none.
 };
 
 struct Parameter {
   std::string name{};
-  at::Tensor value{};  // fp32, or fp64 if all is; a leaf.
+  // A leaf of the graph, in fp64 with TorchPrecision::kFp64, else in fp32.
+  at::Tensor value{};
 };
 
+// Arguments of a layer's forward, and the loss so far.
 struct LayerRun {
   const TorchSequences* sequences = nullptr;
-  int64_t loss_rows = 1;               // What a loss is divided by.
-  WeightGradients* put_off = nullptr;  // Null: gradients at once.
-  at::Tensor loss{};                   // Added to; undefined: none so far.
-  OperatorGroups again{};              // Thrown away and made again.
+  int64_t loss_rows = 1;  // The divisor of a loss.
+  // Receives put-off weight gradients; null: none are put off.
+  WeightGradients* put_off = nullptr;
+  at::Tensor loss{};       // Layers add to it; undefined if there is none yet.
+  OperatorGroups again{};  // Results thrown away and made again.
 };
 
+// One layer with its parameters.
 class TorchLayer {
  public:
-  // `index` is the layer's in `module`; `feeds` whether others are fed by it.
+  // `index` is the layer's index in `module`; `feeds` says whether the module
+  // feeds other modules.
   TorchLayer(const ModuleSpec& module, LayerId index, bool feeds, bool frozen,
              const TorchOptions& options);
 
-  // REQUIRES: with groups to make again, UseAgainEngine() was called.
+  // Runs the layer's forward. REQUIRES: if `run->again` is not empty,
+  // UseAgainEngine() was called.
   TorchState Forward(TorchState in, LayerRun* run) const;
   const std::vector<Parameter>& parameters() const { return parameters_; }
 
  private:
-  // The parameter's place in parameters_.
+  // Adds a normally distributed parameter; returns its index in parameters_.
   size_t Add(const std::string& name, at::IntArrayRef shape, double scale,
              double mean = 0);
   const at::Tensor& P(size_t index) const { return parameters_[index].value; }
@@ -104,15 +114,18 @@ class TorchLayer {
   std::string prefix_;
   uint64_t seed_ = 0;
   bool first_ = false;
-  bool merges_ = false;         // Before its own work.
-  bool merges_at_end_ = false;  // The module's last layer, unmerged so far.
-  bool squared_error_ = false;  // The module ends here, without a loss head.
+  // Tokens are merged to output tokens before this layer's own work, or after
+  // it, in the last layer of a module that has not merged them before.
+  bool merges_ = false;
+  bool merges_at_end_ = false;
+  // The module ends here without a loss head and feeds no other.
+  bool squared_error_ = false;
   bool frozen_ = false;
   bool merged_before_ = false;
   at::ScalarType type_{};
   at::Device device_;
   std::vector<Parameter> parameters_{};
-  // Places of parameters, as far as the layer's kind has them.
+  // Indices in parameters_, for the parameters that the layer's kind has.
   size_t norm1_ = 0, query_ = 0, key_ = 0, value_ = 0, output_ = 0;
   size_t cross_norm_ = 0, cross_query_ = 0, cross_key_ = 0, cross_value_ = 0,
          cross_output_ = 0;

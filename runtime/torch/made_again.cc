@@ -21,14 +21,17 @@ namespace autograd = torch::autograd;
 
 class Region;
 
-// A tensor that is kept, or where it comes from.
+// A saved tensor: the tensor itself, or the region that makes it again.
 struct Packed {
   Tensor kept{};  // Not part of a graph.
   bool requires_grad = false;
   std::shared_ptr<Region> region{};  // Instead of `kept`.
-  bool is_output = false;            // Else one that the region saved.
+  // Whether it is an output of the region, or else a tensor that an operator
+  // inside it saved; its index among these.
+  bool is_output = false;
   size_t index = 0;
-  std::vector<int64_t> sizes{};  // Of a view of an output.
+  // Shape of a view of an output.
+  std::vector<int64_t> sizes{};
   std::vector<int64_t> strides{};
   int64_t offset = 0;
 
@@ -71,13 +74,15 @@ const c10::StorageImpl* StorageOf(const Tensor& t) {
   return t.storage().unsafeGetStorageImpl();
 }
 
-// What saved tensors of this thread become: with none of these, themselves.
+// Decide how tensors saved on this thread are kept; if both are null, as they
+// are.
 thread_local AgainRegistry* current_registry = nullptr;
 thread_local AgainTensors* current_collection = nullptr;
 
 }  // namespace
 
-// A layer's regions while its forward runs, and where their results are.
+// The regions of a layer while its forward runs, and the storages of their
+// results.
 class AgainRegistry {
  public:
   explicit AgainRegistry(OperatorGroups groups) : groups_(groups) {}
@@ -88,7 +93,7 @@ class AgainRegistry {
     Packed packed;
     packed.requires_grad = t.requires_grad();
     const auto made = made_.find(StorageOf(t));
-    // Of a storage that is gone the address stays taken by its weak pointer.
+    // The weak pointer keeps the address of a freed storage from being reused.
     if (made != made_.end() && !made->second.storage.expired()) {
       packed.region = made->second.region;
       packed.is_output = true;
@@ -175,7 +180,7 @@ void Region::MakeAgain() {
   inputs_.clear();
 }
 
-// Of one saved tensor.
+// The hooks of one saved tensor.
 class SavedHooks : public autograd::SavedVariableHooks {
  public:
   void call_pack_hook(const Tensor& tensor) override {

@@ -1,17 +1,19 @@
-// Results that are thrown away in the forward and made again in the backward.
+// Recomputation of results that are thrown away in the forward and made again
+// in the backward.
 //
 //   const AgainScope scope(groups);   // While a layer's forward runs.
 //   y = Again(OperatorGroup::kNorms, {x}, norm)[0];
 //   z = product(y);                   // Saves y for its weight gradient.
 //
-// With kNorms among the groups nothing that `norm` makes is kept by autograd,
-// neither what it saves for itself nor y, wherever that is saved, nor views of
-// it. The first operator of the backward that asks for one of them has `norm`
-// run again, from x, or from what x is made from if that was thrown away too.
-// What was made again lives until the last operator that saved it is through.
+// With kNorms among the groups, autograd keeps nothing that `norm` makes:
+// neither the tensors that `norm` saves for itself, nor y or views of it,
+// wherever they are saved. When the first operator of the backward needs one of
+// them, `norm` runs again, from x, or from the inputs of x if x was thrown
+// away, too. A result that was made again lives until the last operator that
+// saved it is done.
 //
-// Autograd asks its engine for hooks on saved tensors, which only Python's has
-// by itself; UseAgainEngine puts one with hooks in its place.
+// Autograd asks its engine for hooks on saved tensors, which only Python's
+// engine has; UseAgainEngine installs an engine with hooks.
 #ifndef PIPELOOM_RUNTIME_TORCH_MADE_AGAIN_H_
 #define PIPELOOM_RUNTIME_TORCH_MADE_AGAIN_H_
 
@@ -25,16 +27,17 @@
 
 namespace pipeloom::runtime {
 
-// For the whole process; further calls do nothing.
+// Installs the engine for the whole process. Further calls do nothing.
 void UseAgainEngine();
 
 using AgainTensors = std::vector<at::Tensor>;
-// A pure function of its inputs and of what outlives the backward.
+// A pure function of its inputs and of objects that outlive the backward.
 using AgainMake = std::function<AgainTensors(const AgainTensors& inputs)>;
 
 class AgainRegistry;
 
-// On this thread, one at a time. REQUIRES: UseAgainEngine() was called.
+// A scope in which results of the given groups are thrown away, on this thread.
+// REQUIRES: UseAgainEngine() was called; scopes are not nested.
 class AgainScope {
  public:
   explicit AgainScope(OperatorGroups groups);
@@ -46,8 +49,9 @@ class AgainScope {
   std::unique_ptr<AgainRegistry> registry_;
 };
 
-// make(inputs). Inside a scope with the group, and where a graph is made, as
-// above; `inputs` are all tensors that `make` reads but parameters.
+// Returns make(inputs). Inside a scope with the group, and with gradients
+// enabled, the results are thrown away and made again as described above.
+// REQUIRES: `inputs` are all tensors that `make` reads, except parameters.
 AgainTensors Again(OperatorGroup group, AgainTensors inputs,
                    const AgainMake& make);
 

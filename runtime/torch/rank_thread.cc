@@ -27,7 +27,7 @@ void KeepToCore([[maybe_unused]] int core) {
   cpu_set_t one;
   CPU_ZERO(&one);
   CPU_SET(static_cast<size_t>(core), &one);
-  // Without it the thread runs as well, if not as evenly.
+  // If this fails, the thread still runs, only less evenly.
   static_cast<void>(sched_setaffinity(0, sizeof one, &one));
 #endif
 }

@@ -1,5 +1,5 @@
-// What a rank's thread has of the processor: a core to itself, and the time it
-// has spent on it.
+// The processor as a rank's thread uses it: a core of its own, and the time it
+// has spent.
 #ifndef PIPELOOM_RUNTIME_TORCH_RANK_THREAD_H_
 #define PIPELOOM_RUNTIME_TORCH_RANK_THREAD_H_
 
@@ -8,15 +8,15 @@
 
 namespace pipeloom::runtime {
 
-// The cores that the calling thread may use, if they are `ranks`: with more,
-// the system is left to choose, as other processes may be about. Linux;
-// elsewhere none.
+// Returns the cores that the calling thread may use, if their number is
+// `ranks`, else none: with more cores the system is left to choose, as other
+// processes may run there. Linux; elsewhere returns none.
 std::vector<int> CoresFor(size_t ranks);
-// Keeps the calling thread to that core.
+// Pins the calling thread to a core.
 void KeepToCore(int core);
 
-// Seconds from some moment on: of the calling thread's processor time, or of
-// wall time.
+// Return seconds since some fixed moment: processor time of the calling thread
+// (wall time on systems without such a clock), and wall time.
 double ThreadSeconds();
 double WallSeconds();
 

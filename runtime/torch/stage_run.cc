@@ -18,13 +18,13 @@ Tensor Sum(const Tensor& a, const Tensor& b) {
   return b.defined() ? a + b : a;
 }
 
-// A shape without its bytes.
+// Returns a tensor of the same shape that holds one element.
 Tensor ShapeOnly(const Tensor& t) {
   return at::zeros({1}, t.options()).expand(t.sizes());
 }
 
-// An output's shape and place in the graph without its bytes, which belong to
-// whoever takes the output on.
+// Gives an output's shape and place in the graph without its bytes, which
+// belong to the consumer of the output.
 struct Root : Function<Root> {
   static Tensor forward(AutogradContext*, const Tensor& output) {
     return ShapeOnly(output);
@@ -34,8 +34,8 @@ struct Root : Function<Root> {
   }
 };
 
-// The input's rows as what a leaf without bytes gives: the graph keeps the rows
-// only where an operator saves them.
+// Gives the input's rows as the result of a leaf without bytes, so that the
+// graph keeps the rows only where an operator saves them.
 struct Given : Function<Given> {
   static Tensor forward(AutogradContext*, const Tensor&, const Tensor& rows) {
     return rows.detach();
@@ -88,7 +88,7 @@ void StageRun::RunSegment(Segment* segment, TorchState state, bool with_graph) {
   LayerRun run{.sequences = options_.sequences,
                .loss_rows = options_.loss_rows,
                .put_off = options_.splits_backward ? &put_off_ : nullptr};
-  // Weak: the rows may go, but their address stays taken.
+  // A weak pointer: the rows may be freed, but their address is not reused.
   const c10::weak_intrusive_ptr<c10::TensorImpl> given(
       state.rows.getIntrusivePtr());
   const std::vector<LayerMemory>& layers = options_.memory.layers;
@@ -113,7 +113,7 @@ TorchState StageRun::RunWithGraph(size_t k, TorchState state) {
                           &segment.leaves.context)};
   state = {};
   RunSegment(&segment, std::move(given), /*with_graph=*/true);
-  // What a segment hands on it does not keep.
+  // A segment does not keep the output that it hands on.
   Tensor& rows = segment.out.rows;
   const TorchState result{.rows = rows.detach()};
   rows =
@@ -177,7 +177,7 @@ TorchState StageRun::Backward(TorchState gradient) {
       if (!below.rows.defined())
         below.rows = at::zeros(leaves.rows.sizes(), leaves.rows.options());
     }
-    // The context goes on as it is to the layers above.
+    // The context goes unchanged to the layers above, so its gradients add up.
     if (leaves.context.defined()) {
       below.context = Sum(leaves.context.grad(), gradient.context);
       if (!below.context.defined()) {

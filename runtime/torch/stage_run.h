@@ -1,12 +1,12 @@
-// One stage on one sub-microbatch, from its forward to its last gradient: what
-// is kept, recomputed or brought back from the host in between.
+// One stage on one sub-microbatch, from its forward to its last gradient, with
+// the tensors that are kept, recomputed or offloaded in between.
 //
-// A stage runs in segments: neighbouring layers that keep their autograd graph,
-// without what is made again (made_again.h), or those of one checkpoint, which
-// keep their input only and run again in the backward pass.
-// What offloaded layers keep goes to host memory when the forward is through
-// and comes back when the backward begins, or, if the plan says when
-// (copies_apart), with Offload and Fetch.
+// A stage runs in segments. A segment is a run of neighbouring layers that keep
+// their autograd graph, except for results that are made again (made_again.h),
+// or the layers of one checkpoint, which keep their input only and run again in
+// the backward pass. The tensors that offloaded layers keep go to host memory
+// when the forward is done and come back when the backward begins, or, if the
+// plan says when (copies_apart), with Offload and Fetch.
 #ifndef PIPELOOM_RUNTIME_TORCH_STAGE_RUN_H_
 #define PIPELOOM_RUNTIME_TORCH_STAGE_RUN_H_
 
@@ -22,53 +22,61 @@ namespace pipeloom::runtime {
 using TorchStage = std::vector<std::unique_ptr<TorchLayer>>;
 
 struct StageRunOptions {
-  const TorchStage* stage = nullptr;  // All outlive the run.
+  // Both outlive the run.
+  const TorchStage* stage = nullptr;
   const TorchSequences* sequences = nullptr;
   int64_t loss_rows = 1;
   bool has_backward = false;
   bool needs_input_gradient = false;
-  bool splits_backward = false;  // Weight gradients come apart.
-  MemoryChoice memory{};         // Of as many layers as the stage, or none.
+  // Whether weight gradients are made by WeightGradient(), not by Backward().
+  bool splits_backward = false;
+  MemoryChoice memory{};  // Has as many layers as the stage, or none.
+  // Whether the caller calls Offload() and Fetch().
   bool copies_apart = false;
   at::Device device = at::kCPU;
 };
 
+// See the top of the file.
 class StageRun {
  public:
   explicit StageRun(StageRunOptions options) : options_(std::move(options)) {}
   StageRun(const StageRun&) = delete;
   StageRun& operator=(const StageRun&) = delete;
 
-  // Detached from the graph. Called once.
+  // Runs the forward; returns the output, detached from the graph. Call once.
   TorchState Forward(TorchState in);
-  // Of this sub-microbatch, after Forward; 0 if the stage has none.
+  // Returns the loss of this sub-microbatch, after Forward; 0 if the stage
+  // computes none.
   double loss() const { return loss_; }
-  // Whether a layer waits on the host.
+  // Returns whether a layer's tensors are offloaded.
   bool offloads() const;
-  // With copies_apart, after Forward, once each.
+  // Copy the tensors of offloaded layers to the host and back. With
+  // copies_apart, call each once, after Forward.
   void Offload();
   void Fetch();
-  // Once, after Forward and Fetch. The gradients of what came in, if needed;
-  // those of parameters are added up in them, unless the backward is split.
+  // Runs the backward; returns the gradients of the input, if they are needed.
+  // Adds up the parameters' gradients in the parameters; if the backward is
+  // split, not those of products' weights. Call once, after Forward and Fetch.
   TorchState Backward(TorchState gradient);
-  // The rest of them. Once, after Backward.
+  // Computes the remaining gradients of a split backward. Call once, after
+  // Backward.
   void WeightGradient() { put_off_.Run(); }
 
  private:
   struct Segment {
     size_t begin = 0;
     size_t end = 0;
-    bool again = false;      // Runs again in the backward.
-    TorchState in{};         // Meanwhile.
-    TorchState leaves{};     // Where gradients of the input arrive; no bytes.
-    TorchState out{};        // Where those of the output go in; no bytes.
-    bool passes_on = false;  // The rows come out as they went in.
+    bool again = false;      // Whether it runs again in the backward.
+    TorchState in{};         // Its input, kept until then.
+    TorchState leaves{};     // Receive the input's gradients; hold no bytes.
+    TorchState out{};        // Takes the output's gradients; holds no bytes.
+    bool passes_on = false;  // Whether the output rows are the input rows.
     at::Tensor loss{};
   };
   std::vector<Segment> Cut() const;
-  // Layer by layer; without a graph only the output is left.
+  // Runs a segment layer by layer. Without a graph, only its output is kept.
   void RunSegment(Segment* segment, TorchState state, bool with_graph);
-  // With a graph from leaves of its own.
+  // Runs segment k with a graph that begins at leaves of its own.
   TorchState RunWithGraph(size_t k, TorchState state);
   bool Offloads(size_t layer) const;
 

@@ -61,7 +61,7 @@ absl::Status TorchDevice::RunTask(TaskId id) {
 absl::Span<const std::byte> TorchDevice::Output(EdgeId edge) {
   const auto timed = Timed(&step_.spent.between[rank_index()]);
   const absl::StatusOr<TorchState> piece = Piece(edge);
-  if (!piece.ok()) return {};  // The transport tells of the size.
+  if (!piece.ok()) return {};  // The transport reports the wrong size.
   std::vector<Tensor> parts;
   for (const Tensor& t : {piece->rows, piece->context}) {
     if (t.defined()) parts.push_back(t.reshape({-1}));

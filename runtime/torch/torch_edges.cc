@@ -198,8 +198,9 @@ absl::StatusOr<TorchState> TorchDevice::OutputGradient(TaskId id) const {
 
 void TorchDevice::Scatter(TaskId id, const TorchState& below) {
   const TaskId forward = step_.PairOf(id).forward;
-  // The gradient's edge to the backward of a forward's producer.
-  std::map<size_t, EdgeId> down;  // By the producer's pair.
+  // Edges to the backwards of the modules that feed this one, indexed by the
+  // consumer's task pair.
+  std::map<size_t, EdgeId> down;
   for (const EdgeId e : graph_.outgoing(id)) {
     if (!CarriesGradient(e)) continue;
     down[step_.pair_of[graph_.edge(e).to]] = e;

@@ -8,9 +8,9 @@
 namespace pipeloom::runtime {
 namespace {
 
-constexpr uint64_t kTitle = 7042;  // Of this form.
+constexpr uint64_t kTitle = 7042;  // Marks this form of the text.
 
-// Numbers with spaces behind them.
+// A reader of numbers that each end with a space.
 class Reader {
  public:
   explicit Reader(absl::string_view text) : rest_(text) {}
@@ -27,7 +27,7 @@ class Reader {
     rest_.remove_prefix(end + 1);
     return value;
   }
-  // A count of things, each at least two characters long.
+  // Reads a count of items that are at least two characters long each.
   int64_t TakeCount() {
     const auto count = Take<int64_t>();
     if (count < 0 || count > static_cast<int64_t>(rest_.size() / 2)) {

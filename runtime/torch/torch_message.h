@@ -1,5 +1,6 @@
-// What the leader of a run of processes tells the others of a step besides its
-// plan: the sequences and what is kept of them. As text, lines of numbers.
+// The message in which the leader of a run of processes sends a step to the
+// others: its plan, sequences and memory choices. Its text form is a list of
+// numbers, followed by the bytes of the plan.
 #ifndef PIPELOOM_RUNTIME_TORCH_TORCH_MESSAGE_H_
 #define PIPELOOM_RUNTIME_TORCH_TORCH_MESSAGE_H_
 
@@ -15,11 +16,12 @@ namespace pipeloom::runtime {
 struct TorchMessage {
   TorchWork work{};
   MemoryPolicy memory{};
-  std::string plan{};  // Bytes, as they are.
+  std::string plan{};  // Serialized plan; the message does not interpret it.
 };
 
 std::string ToString(const TorchMessage& message);
-// InvalidArgument: cut off, or of another build.
+// Parses the text that ToString writes. InvalidArgument: the text is cut off,
+// or from another build.
 absl::StatusOr<TorchMessage> ParseTorchMessage(absl::string_view text);
 
 }  // namespace pipeloom::runtime

@@ -1,4 +1,4 @@
-// What a torch trainer is made of, and what it says of its time.
+// The arguments of a torch trainer, and the times that it reports.
 #ifndef PIPELOOM_RUNTIME_TORCH_TORCH_SETUP_H_
 #define PIPELOOM_RUNTIME_TORCH_TORCH_SETUP_H_
 
@@ -11,8 +11,8 @@
 
 namespace pipeloom::runtime {
 
-// Of products and activations. Weights, norms and sums are fp32, or fp64 with
-// kFp64, which is for comparing: what remains is no rounding.
+// The precision of products and activations. Weights, norms and sums are fp32,
+// or fp64 with kFp64, which is for comparisons without rounding errors.
 enum class TorchPrecision { kFp32, kBf16, kFp64 };
 int64_t BytesPerElement(TorchPrecision precision);
 
@@ -29,21 +29,21 @@ struct TorchOptions {
   double weight_decay = 0.01;
 };
 
-// What a step's ranks have spent, in seconds: of processor time, which other
-// processes do not lengthen; with CUDA of wall time.
+// The time that a step's ranks have spent, in seconds of processor time, which
+// other processes do not lengthen, or with CUDA of wall time.
 struct TorchSpent {
-  std::vector<double> tasks{};     // By task; 0: of another process.
-  std::vector<double> between{};   // By rank: sends and copies.
-  std::vector<double> epilogue{};  // By rank.
+  std::vector<double> tasks{};     // Indexed by task; 0 in other processes.
+  std::vector<double> between{};   // Sends and copies, indexed by rank.
+  std::vector<double> epilogue{};  // Indexed by rank.
 };
 
-// What a trainer is made of.
+// The arguments of a trainer.
 struct TorchSetup {
   ModelSpec model{};
   Partition partition{};
   IdVector<ModuleId, bool> frozen{};
   TorchOptions options{};
-  // Of a process that is one rank; none: all ranks are threads of this one.
+  // The rank of this process; none: all ranks are threads of this process.
   RankId only_rank{};
 };
 

@@ -23,7 +23,7 @@ bool StartsWithEmbedding(const ModuleSpec& module) {
   return module.layers[LayerId(0)].kind == LayerKind::kEmbedding;
 }
 
-// What the sample's sequences in `parts` hand on.
+// Returns the sum of `rows` over the sample's sequences.
 int64_t OutputOf(const std::vector<TorchSequence>& sequences, int32_t owner,
                  int64_t TorchSequence::*rows) {
   int64_t sum = 0;
@@ -174,7 +174,7 @@ int64_t ContextWidthAfter(const ModuleSpec& module, LayerId layer) {
 EdgeShape ShapeOfEdge(const ModelSpec& model, const Partition& partition,
                       const TorchWork& work, const StageGraph& graph,
                       EdgeId edge) {
-  // Gradients are shaped as what they are gradients of.
+  // A gradient has the shape of the tensor that it is the gradient of.
   const Dependency& d = graph.edge(edge);
   const Task* from = &graph.task(d.from);
   const Task* to = &graph.task(d.to);
@@ -239,7 +239,7 @@ absl::StatusOr<ExecutionPlan> ResizePlan(const ExecutionPlan& plan,
     edge.width = shape.width;
   }
   ExecutionPlan resized = plan;
-  // One byte stands for what waits on the host: it is held, and copied.
+  // A copy counts one byte, as the plan's sizes are not the device's.
   constexpr Bytes kMark(1);
   for (std::vector<Instruction>& program : resized.programs) {
     for (Instruction& i : program) {
@@ -290,7 +290,7 @@ ModelSpec ScaleModel(const ModelSpec& model, int64_t width_divisor,
       i = end;
     }
     module.layers = std::move(layers);
-    int64_t before = 0;  // Width of what comes in, as it was.
+    int64_t before = 0;  // Unscaled width of the layer's input.
     for (LayerSpec& layer : module.layers) {
       for (LinearSpec& linear : layer.linears) {
         const bool merges =

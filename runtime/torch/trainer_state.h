@@ -1,5 +1,5 @@
-// What a torch trainer and its devices share: the stages with their weights,
-// and the step under way.
+// The state that a torch trainer shares with its devices: the stages with their
+// weights, and the step under way.
 #ifndef PIPELOOM_RUNTIME_TORCH_TRAINER_STATE_H_
 #define PIPELOOM_RUNTIME_TORCH_TRAINER_STATE_H_
 
@@ -22,32 +22,33 @@ struct TaskPair {
   TaskId forward{};
   TaskId backward{};
   TaskId weight_grad{};
-  bool copies_apart = false;  // The plan says when it goes to the host.
+  bool copies_apart = false;  // Whether the plan has Offload and Fetch for it.
 };
 
-// What all ranks of a step read.
+// The data of a step that all its ranks read.
 struct StepPlan {
-  ExecutionPlan plan{};  // Resized.
+  ExecutionPlan plan{};  // As ResizePlan returns it.
   TorchWork work{};
   MemoryPolicy memory{};
   std::vector<TaskPair> pairs{};
   IdVector<TaskId, size_t> pair_of{};
-  IdVector<TaskId, double> losses{};  // Of forwards; each rank its own.
-  TorchSpent spent{};                 // Each rank its own.
+  // Each rank writes only its own entries.
+  IdVector<TaskId, double> losses{};  // Losses of forwards.
+  TorchSpent spent{};
 
   const TaskPair& PairOf(TaskId task) const { return pairs[pair_of[task]]; }
 };
 
-// Fills in the pairs of `plan`. FailedPrecondition: a task is there twice, or
-// before its forward; or `memory` is of other pairs.
+// Fills in `pairs` and `pair_of` from `plan`. FailedPrecondition: a task is
+// there twice or before its forward, or `memory` has another number of pairs.
 absl::Status FindPairs(StepPlan* step);
 
 struct TrainerState {
   TorchSetup setup{};
-  // A core for each rank, where they are threads and as many as the process may
-  // use.
+  // A core for each rank, if ranks are threads and the process may use exactly
+  // as many cores; else empty.
   std::vector<int> cores{};
-  IdVector<StageId, TorchStage> stages{};  // Of other ranks empty.
+  IdVector<StageId, TorchStage> stages{};  // Empty for ranks elsewhere.
   IdVector<StageId, AdamW> optimizers{};
   std::unique_ptr<StepPlan> step{};
 };

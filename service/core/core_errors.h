@@ -1,4 +1,4 @@
-// Words that the parts of PlannerCore share.
+// Errors and names that the parts of PlannerCore share.
 #ifndef PIPELOOM_SERVICE_CORE_CORE_ERRORS_H_
 #define PIPELOOM_SERVICE_CORE_CORE_ERRORS_H_
 
@@ -15,13 +15,15 @@
 
 namespace pipeloom::service {
 
-// The payload of a status after which waiting helps: milliseconds as text.
+// The name of a status payload that says after how long a retry may succeed:
+// milliseconds as text.
 inline constexpr char kRetryAfter[] = "retry-after-ms";
 
+// Returns ResourceExhausted with that payload.
 inline absl::Status Busy(const std::string& message, int64_t retry_after_ms) {
   absl::Status status = absl::ResourceExhaustedError(message);
-  // Of a view: the constructor from a string is mangled differently by GCC,
-  // which built the library, and Clang.
+  // Made from a view, as GCC, which built the library, and Clang mangle the
+  // constructor from a string differently.
   const std::string text = absl::StrCat(retry_after_ms);
   status.SetPayload(kRetryAfter, absl::Cord(absl::string_view(text)));
   return status;
@@ -37,7 +39,8 @@ inline std::string NameOf(const planner::PlanKey& key) {
                          key.job);
 }
 
-// The replicas that a batch is of, of `all` that the job has.
+// Returns the replicas that a batch belongs to. `all` is the job's number of
+// replicas.
 inline std::vector<int32_t> ReplicasOf(const StepBatch& batch, int32_t all) {
   if (batch.replica >= 0) return {batch.replica};
   std::vector<int32_t> replicas;

@@ -11,7 +11,8 @@
 namespace pipeloom::service {
 namespace {
 
-// Steps are padded, so that the order of names is the order of steps.
+// Returns a file's name. Steps are padded, so that the order of names is the
+// order of steps.
 std::string NameOf(const std::string& job, absl::string_view kind, int64_t step,
                    const std::string& replica) {
   return absl::StrFormat("jobs/%s/%s/%016d.%s", job, kind, step, replica);
@@ -73,7 +74,8 @@ void CoreState::Discard(const std::string& removed) const {
 void CoreState::RemoveStep(const std::string& job, int64_t step,
                            int32_t replicas) const {
   if (!enabled()) return;
-  // The batches first, so that no half of a step is planned anew.
+  // Batches are removed first, so that after a crash no part of the step is
+  // planned anew.
   dir_->Remove(NameOf(job, "batches", step, "all"));
   for (int32_t r = 0; r < replicas; ++r) {
     dir_->Remove(NameOf(job, "batches", step, absl::StrCat(r)));
@@ -97,7 +99,8 @@ std::vector<CoreState::Restored> CoreState::Load() const {
   if (!enabled()) return all;
   for (const std::string& id : dir_->List("jobs")) {
     const std::string folder = absl::StrCat("jobs/", id);
-    // A crash between the folder and its job, or while a job was removed.
+    // Without its job file, a folder is left from a crash while the job was
+    // made or removed.
     const std::vector<std::string> names = dir_->List(folder);
     std::optional<v1::StoredJob> job;
     if (std::find(names.begin(), names.end(), "job") != names.end()) {

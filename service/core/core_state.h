@@ -1,7 +1,7 @@
-// What of jobs, batches and plans is on disk, and reading it back.
+// The state folder: jobs, batches and plans on disk, and their restoration.
 //
 //   jobs/ID/job               StoredJob
-//   jobs/ID/batches/STEP.R    StoredBatch; R a replica, or "all"
+//   jobs/ID/batches/STEP.R    StoredBatch; R is a replica, or "all"
 //   jobs/ID/plans/STEP.R      StoredPlan
 #ifndef PIPELOOM_SERVICE_CORE_CORE_STATE_H_
 #define PIPELOOM_SERVICE_CORE_CORE_STATE_H_
@@ -22,11 +22,12 @@
 
 namespace pipeloom::service {
 
-// Without a folder nothing is kept: every write fails with FailedPrecondition,
-// which callers do not log.
+// The state folder of one core. Without a folder nothing is kept: every write
+// fails with FailedPrecondition, which callers do not log.
 class CoreState {
  public:
-  // An empty path: no folder.
+  // Opens the state folder. An empty path means no folder. REQUIRES: `log`
+  // outlives the state.
   static absl::StatusOr<std::unique_ptr<CoreState>> Open(
       const std::string& path, Log* log);
 
@@ -35,10 +36,11 @@ class CoreState {
   absl::Status Save(const v1::StoredJob& job) const;
   absl::Status Save(const v1::StoredBatch& batch) const;
   absl::Status Save(const ReadyPlan& plan) const;
-  // At once, as far as anybody can see; `Discard` what it returns.
+  // Moves a job out of sight, which is quick, and returns the name of its files
+  // for Discard, which deletes them.
   std::string RemoveJob(const std::string& job) const;
   void Discard(const std::string& removed) const;
-  // All of its replicas.
+  // Removes a step's batches and the plans of all its replicas.
   void RemoveStep(const std::string& job, int64_t step, int32_t replicas) const;
 
   struct Restored {
@@ -46,8 +48,8 @@ class CoreState {
     std::vector<v1::StoredBatch> batches{};
     std::vector<ReadyPlan> plans{};
   };
-  // By job id, then step, then replica. What is damaged is left out, deleted
-  // and logged.
+  // Returns all jobs, ordered by id; their batches and plans are ordered by
+  // step, then replica. Damaged files are left out, deleted and logged.
   std::vector<Restored> Load() const;
 
  private:
@@ -60,7 +62,7 @@ class CoreState {
   Log* log_;
 };
 
-// Whether a job may be called so; it names a folder.
+// Returns whether `id` may be a job's id, which also names a folder.
 bool IsJobId(const std::string& id);
 
 }  // namespace pipeloom::service

@@ -20,7 +20,7 @@ namespace {
 using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
 
-// A file of the service's own machine is not the caller's business.
+// Refuses paths: callers may not read files of the service's machine.
 absl::Status RefusePath(const char* field, const std::string& name) {
   if (!absl::StrContains(name, "/") && !absl::StrContains(name, "\\") &&
       !absl::EndsWith(name, ".json")) {

@@ -48,7 +48,8 @@ double LearnedCosts::Learn(
     const double planned = ToSeconds(task.duration);
     error += std::abs(measured / planned - 1);
     ++count;
-    // A second forward is in the duration: no figure of the pass alone.
+    // The duration includes a second forward, so it is not that of the pass
+    // alone.
     if (task.recomputes || !modules_.Contains(task.module)) continue;
     Sums& sum = sums[task.module][static_cast<size_t>(task.pass)];
     sum.measured += measured;

@@ -1,9 +1,10 @@
-// What measured steps say about a job's costs: by module and pass, how much
-// longer tasks took than the uncorrected costs predict.
+// Corrections of a job's costs, learned from measured steps: for each module
+// and pass, how much longer tasks took than the uncorrected costs predict.
 //
-// A report counts by the time its tasks take, and as much as `kMemoryTasks`
-// earlier ones do at most, so that the factors follow a machine that changes.
-// Factors stay within [1/8, 8]. Not for several threads at a time.
+// Inside a report, a task weighs by its predicted time. A new report weighs by
+// its number of tasks against at most kMemoryTasks (4096) earlier ones, so that
+// the factors follow a machine that changes. Each report's ratio is clamped to
+// [1/8, 8].
 #ifndef PIPELOOM_SERVICE_CORE_LEARNED_COSTS_H_
 #define PIPELOOM_SERVICE_CORE_LEARNED_COSTS_H_
 
@@ -17,23 +18,27 @@
 
 namespace pipeloom::service {
 
+// The factors of one job. Not thread-safe.
 class LearnedCosts {
  public:
   explicit LearnedCosts(int32_t num_modules) : modules_(num_modules) {}
 
-  // `trace`: measured, of a plan with this graph, whose durations were priced
-  // with `used`. Spans of tasks that the graph has not are passed over. Returns
-  // the mean of |measured / planned - 1| over the tasks.
+  // Learns from the measured trace of a plan with this graph, whose durations
+  // were priced with the factors `used`. Spans of tasks that are not in the
+  // graph are ignored. Returns the mean of |measured / planned - 1| over the
+  // tasks.
   double Learn(const StageGraph& graph, const StepTrace& trace,
                const IdVector<ModuleId, emulator::PassFactors>& used);
 
   IdVector<ModuleId, emulator::PassFactors> factors() const;
 
-  // Appends what is known of each module and pass.
+  // Append the factors of each module and pass, with the number of tasks from
+  // which they were learned.
   void AppendTo(const ModelSpec& model,
                 v1::ReportTraceResponse* response) const;
   void AppendTo(v1::StoredJob* job) const;
-  // What AppendTo stored. False: of another number of modules.
+  // Restores the factors that AppendTo stored. Returns false if their number of
+  // modules is another.
   bool Restore(const v1::StoredJob& job);
 
  private:
@@ -42,13 +47,13 @@ class LearnedCosts {
     int64_t tasks = 0;
   };
   struct Module {
-    Known passes[3]{};  // By Pass.
+    Known passes[3]{};  // Indexed by Pass.
   };
   IdVector<ModuleId, Module> modules_;
 };
 
-// Whether planning anew by the second is worth while: some factor differs by
-// more than 2 %.
+// Returns whether some factor differs by more than 2 %, so that planning with
+// the other factors is worth while.
 bool Differ(const IdVector<ModuleId, emulator::PassFactors>& a,
             const IdVector<ModuleId, emulator::PassFactors>& b);
 

@@ -53,7 +53,7 @@ absl::StatusOr<std::unique_ptr<PlannerCore>> PlannerCore::Create(
 void PlannerCore::Start() {
   const auto work = [this](planner::PlanAhead::Lane lane) {
     workers_.emplace_back([this, lane](const std::stop_token& stop) {
-      // What is hurried goes before what is searched for.
+      // Hurried plans have priority over searches.
       MakeWayForServing(lane == planner::PlanAhead::Lane::kHurried
                             ? Background::kRequests
                             : Background::kSearch);
@@ -208,7 +208,8 @@ void PlannerCore::Enqueue(const std::shared_ptr<const ServedJob>& job,
     }
     std::this_thread::sleep_for(milliseconds(1));
   }
-  // Somebody may have waited for it, for too long to search now.
+  // A call may have waited for this plan for so long that there is no time to
+  // search.
   bool hurry = false;
   {
     const std::lock_guard lock(mutex_);
@@ -294,7 +295,8 @@ void PlannerCore::MakePlan(const ServedJob& job,
     }
   }
   const v1::PlanStatistics statistics = s;
-  // Before anybody sees it: who answers a call has only bytes to hand on.
+  // Made before the plan is published, so that answering threads only pass on
+  // bytes.
   MakeShares(&*ready);
   PublishSoon(key, submission,
               std::make_shared<const ReadyPlan>(*std::move(ready)), statistics);
@@ -303,7 +305,8 @@ void PlannerCore::MakePlan(const ServedJob& job,
 PlannerCore::Step* PlannerCore::FindStep(
     const planner::PlanKey& key,
     const std::shared_ptr<const StepBatch>& submission) {
-  // Closed, or given up; perhaps opened anew with another batch.
+  // The job may have been closed, or the step given up, and the job opened anew
+  // with another batch.
   const auto job = jobs_.find(key.job);
   if (job == jobs_.end()) return nullptr;
   const auto step = job->second.steps.find(key.step);
@@ -429,8 +432,8 @@ int64_t PlannerCore::Await(const planner::PlanKey& key, int32_t rank,
       return;
     }
     id = next_id_++;
-    // Time to plan, to write and to answer; what a search does before it stops
-    // takes longer on a slow machine, so a part of a long wait besides.
+    // Leave time to plan, to write and to answer. A search takes longer to stop
+    // on a slow machine, so add a part of a long wait.
     const nanoseconds patience = std::clamp<nanoseconds>(
         (deadline - now) / 16, nanoseconds(0), milliseconds(250));
     const nanoseconds lead =

@@ -1,12 +1,12 @@
-// The service without its wire: jobs, batches that wait, plans that are ready,
-// and who waits for them.
+// The service without its network interface: jobs, queued batches, ready plans,
+// and the calls that wait for them.
 //
 //   OpenJob, Submit ──> PlanAhead ──> MakeReadyPlan ──> state folder ──>
 //   waiters
 //
-// Once handed out, a plan of a (job, step, replica) never changes: it is kept
-// for `keep_steps` steps, on disk too where there is a state folder, and is on
-// disk before anybody sees it.
+// Once handed out, a plan of a (job, step, replica) never changes. It is kept
+// for `keep_steps` steps; with a state folder also on disk, where it is written
+// before any caller gets it.
 //
 // All methods may be called from any thread. OpenJob, Submit, Report and
 // WhatIf may take long and write to disk; Await never blocks.
@@ -49,69 +49,77 @@
 namespace pipeloom::service {
 
 struct CoreOptions {
-  int32_t threads = 2;  // Of searches.
+  int32_t threads = 2;  // Threads that search.
   int32_t max_jobs = 64;
-  int32_t max_queued = 4096;    // Plans that wait, of all jobs.
-  int32_t max_waiting = 16384;  // Calls that wait.
-  int64_t max_tasks = 400'000;  // Of a plan.
+  int32_t max_queued = 4096;    // Queued plans of all jobs together.
+  int32_t max_waiting = 16384;  // Calls that wait for plans.
+  int64_t max_tasks = 400'000;  // Tasks of one plan.
   convert::BatchLimits batch{};
-  int64_t keep_steps = 64;  // Of a job, behind the newest that was submitted.
-  Bytes plan_bytes{int64_t{1} << 30};  // Of plans that are ready.
+  // Steps that each job keeps behind the newest that was submitted.
+  int64_t keep_steps = 64;
+  Bytes plan_bytes{int64_t{1} << 30};  // Memory of all ready plans.
   Bytes cache_bytes{int64_t{256} << 20};
-  // A search for a partition may take, whatever the caller asks for.
+  // The longest search for a partition, whatever the caller asks for.
   std::chrono::nanoseconds partition_time{std::chrono::seconds(60)};
-  std::string state_dir{};  // Empty: nothing is kept.
+  std::string state_dir{};  // Empty: nothing is kept on disk.
   ShippedFiles files{};
   ProfileSource profiles{};
 };
 
-// A plan, or why there is none.
+// A plan, or the reason why there is none.
 using PlanOrError = absl::StatusOr<std::shared_ptr<const ReadyPlan>>;
 
 class PlannerCore {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // Reads the state folder and goes on with what was waiting. `log` and
-  // `metrics` must outlive it.
+  // Makes a core, restores the state folder and plans the batches that were
+  // queued. REQUIRES: `log` and `metrics` outlive the core.
   static absl::StatusOr<std::unique_ptr<PlannerCore>> Create(
       CoreOptions options, Log* log, Metrics* metrics);
-  // Running searches are cut short; calls that wait get Unavailable.
+  // Cuts running searches short; waiting calls get Unavailable.
   ~PlannerCore();
   PlannerCore(const PlannerCore&) = delete;
   PlannerCore& operator=(const PlannerCore&) = delete;
 
-  // If the partition is searched for: until shortly before `deadline` at most.
-  // Cancelled: `stop` was requested. Aborted: another call is opening the job;
-  // `again` is called when that is over, perhaps before this returns.
+  // Opens a job. A search for its partition ends shortly before `deadline` at
+  // the latest. Cancelled: `stop` was requested. Aborted: another call is
+  // opening the job; then `again` is called when that call has ended, perhaps
+  // before this one returns.
   absl::StatusOr<v1::OpenJobResponse> OpenJob(
       const v1::OpenJobRequest& request,
       Clock::time_point deadline = Clock::time_point::max(),
       const std::stop_token& stop = {}, std::function<void()> again = {});
+  // Queues a batch for planning.
   absl::StatusOr<v1::SubmitBatchResponse> Submit(
       const v1::SubmitBatchRequest& request);
+  // Learns costs from a measured trace.
   absl::StatusOr<v1::ReportTraceResponse> Report(
       const v1::ReportTraceRequest& request);
+  // Plans a batch for variants of a job; see PlanVariants.
   absl::StatusOr<v1::WhatIfResponse> WhatIf(const v1::WhatIfRequest& request,
                                             const std::stop_token& stop) const;
+  // Closes a job and deletes its files. Calls that wait for it get NotFound.
   v1::CloseJobResponse Close(const std::string& job_id);
 
-  // Calls `done` once: at once if the plan is ready or cannot be, else from
-  // another thread, at `deadline` with DeadlineExceeded. `rank` is checked
-  // against the job unless negative. Returns an id, 0 if `done` was called.
+  // Waits for a plan. Calls `done` once: before it returns if the plan is ready
+  // or can never be, else from another thread, at `deadline` with
+  // DeadlineExceeded. `rank` is checked against the job unless it is negative.
+  // Returns an id for CancelAwait, or 0 if `done` was called.
   int64_t Await(const planner::PlanKey& key, int32_t rank,
                 Clock::time_point deadline,
                 std::function<void(PlanOrError)> done);
-  // `done` will not be called; false: it was, or is about to be.
+  // Cancels a wait, so that `done` is not called. Returns false if it was
+  // called or is about to be.
   bool CancelAwait(int64_t id);
 
-  // `listener` is called for every plan that is made, from any thread; it must
-  // be quick.
+  // Calls `listener` for every plan that is made or has failed, from any
+  // thread; it must be quick. Returns an id for Unsubscribe.
   int64_t Subscribe(std::function<void(const v1::PlanStatistics&)> listener);
   void Unsubscribe(int64_t id);
 
-  // Refuses new work, and returns when nobody waits any more or `grace` is
-  // over. What is waited for is hurried.
+  // Refuses new work, hurries the plans that calls wait for, and returns when
+  // no call waits or `grace` is over.
   void Drain(std::chrono::nanoseconds grace);
 
   Metrics::Gauges gauges() const;
@@ -121,8 +129,9 @@ class PlannerCore {
   struct Step {
     std::shared_ptr<const CostEpoch> epoch{};
     std::map<int32_t, std::shared_ptr<const StepBatch>> batches{};
-    std::map<int32_t, Outcome> plans{};                // By replica.
-    std::set<std::pair<int32_t, int32_t>> reported{};  // Replica and rank.
+    std::map<int32_t, Outcome> plans{};  // Indexed by replica.
+    // Replicas and ranks whose traces were reported.
+    std::set<std::pair<int32_t, int32_t>> reported{};
   };
   struct Job {
     explicit Job(std::shared_ptr<const ServedJob> a_job)
@@ -130,15 +139,15 @@ class PlannerCore {
           learned(served->spec().model.modules.size()) {}
     std::shared_ptr<const ServedJob> served;
     Fingerprint request{};
-    bool cut_short = false;  // The search for its partition.
+    bool cut_short = false;  // Whether the partition search was cut short.
     LearnedCosts learned;
-    // One report at a time; taken before the core's lock.
+    // Allows one report at a time. Locked before the core's lock.
     std::shared_ptr<std::mutex> reporting = std::make_shared<std::mutex>();
     std::shared_ptr<const CostEpoch> epoch{};
     std::map<int64_t, Step> steps{};
     int64_t newest = -1;
-    int64_t fetched = -1;  // The newest step that somebody got.
-    // What a plan takes that has to be ready at once.
+    int64_t fetched = -1;  // The newest step of which a plan was handed out.
+    // Moving average of the time that a hurried plan takes.
     std::chrono::nanoseconds least_time{std::chrono::milliseconds(50)};
   };
   struct Waiter {
@@ -146,7 +155,8 @@ class PlannerCore {
     Clock::time_point hurry_at{};
     std::function<void(PlanOrError)> done{};
   };
-  struct Due {  // To be called without the lock.
+  // Waiters to be called without the lock.
+  struct Due {
     std::vector<std::function<void(PlanOrError)>> waiters{};
     PlanOrError outcome = absl::UnknownError("");
   };
@@ -155,8 +165,9 @@ class PlannerCore {
 
   void Restore();
   void Start();
-  // With the lock, as what follows it; what is `gone` is freed without it,
-  // since who answers may need it meanwhile.
+  // Returns an error if the queue is full, and evicts old steps if ready plans
+  // take too much memory. REQUIRES: the lock is held; the caller frees `gone`
+  // without it, as answering threads need the lock.
   absl::Status RefuseIfFull(int32_t plans, std::vector<Step>* gone);
   void Enqueue(const std::shared_ptr<const ServedJob>& job,
                const std::shared_ptr<const StepBatch>& batch, int32_t replica);
@@ -164,10 +175,11 @@ class PlannerCore {
                 const std::shared_ptr<const StepBatch>& submission,
                 int32_t replica, Clock::time_point submitted,
                 const std::stop_token& stop);
-  // Null: the batch is not the step's, or not any more. With the lock.
+  // Returns the step, or null if it does not have this submission (any more).
+  // REQUIRES: the lock is held.
   Step* FindStep(const planner::PlanKey& key,
                  const std::shared_ptr<const StepBatch>& submission);
-  // On a thread that keeps its core while it answers.
+  // Calls Publish on a thread of usual priority.
   void PublishSoon(const planner::PlanKey& key,
                    const std::shared_ptr<const StepBatch>& submission,
                    const Outcome& outcome,
@@ -177,12 +189,14 @@ class PlannerCore {
                const Outcome& outcome, const v1::PlanStatistics& statistics);
   void Forget(const std::string& id, Job* job,
               std::vector<std::pair<int64_t, Step>>* gone);
-  // Who waits for a step that is not kept any more. With the lock.
+  // Answers calls that wait for a step that is not kept any more. REQUIRES: the
+  // lock is held.
   void RefuseLateWaiters(const std::string& id, int64_t newest);
   bool EvictOldest(std::vector<Step>* gone);
   std::vector<std::function<void(PlanOrError)>> TakeWaiters(
       const planner::PlanKey& key);
-  std::function<void(PlanOrError)> TakeWaiter(int64_t id);  // Or empty.
+  // Removes a waiter and returns its function; empty if it is gone.
+  std::function<void(PlanOrError)> TakeWaiter(int64_t id);
   void SaveJob(const std::string& id);
   void StateError(absl::string_view what, const absl::Status& status);
 
@@ -196,7 +210,7 @@ class PlannerCore {
   mutable std::mutex mutex_{};
   std::condition_variable waiters_left_{};
   std::map<std::string, Job> jobs_{};
-  // By job: who wants to be told when it is open, or is not.
+  // Jobs being opened, and the functions to call when that has ended.
   std::map<std::string, std::vector<std::function<void()>>> opening_{};
   std::map<int64_t, Waiter> waiters_{};
   std::multimap<planner::PlanKey, int64_t> waiting_{};
@@ -208,7 +222,7 @@ class PlannerCore {
 
   DeadlineTimer timer_{};
   WorkerPool answers_{1, std::numeric_limits<int32_t>::max(), AnswerAtOnce};
-  std::vector<std::jthread> workers_{};  // Last: they use the others.
+  std::vector<std::jthread> workers_{};  // Last, as they use all members.
 };
 
 }  // namespace pipeloom::service

@@ -1,5 +1,5 @@
 // Opening, closing, correcting and restoring jobs: the part of PlannerCore that
-// is not on the way of a plan.
+// does not make or hand out plans.
 #include <algorithm>
 #include <optional>
 #include <utility>
@@ -17,7 +17,7 @@
 namespace pipeloom::service {
 namespace {
 
-// "vlm-s" and a hash of the content.
+// Returns an id made from the job's name and a hash of the content.
 std::string IdFor(const std::string& name, const Fingerprint& request) {
   std::string id;
   for (const char c : name.substr(0, 40)) {
@@ -27,8 +27,9 @@ std::string IdFor(const std::string& name, const Fingerprint& request) {
   return absl::StrFormat("%s-%012x", id, request.high & 0xffffffffffff);
 }
 
-// When a search for a partition has to end: as asked for, within the service's
-// limit, and so that there is time to answer before the caller's deadline.
+// Returns when a search for a partition has to end: after the time asked for,
+// within the service's limit, and with time left to answer before the caller's
+// deadline.
 PlannerCore::Clock::time_point PartitionEnd(
     PlannerCore::Clock::time_point begin, std::chrono::nanoseconds asked,
     std::chrono::nanoseconds limit, PlannerCore::Clock::time_point deadline) {
@@ -155,7 +156,8 @@ absl::StatusOr<v1::OpenJobResponse> PlannerCore::OpenJob(
   }
   const bool searched = request.partition_time_us() > 0 && !resumed.has_value();
   PartitionEffort effort;
-  // Ends what runs, too, not only what would be begun.
+  // Requested at the end of the search and when the caller leaves; it also ends
+  // evaluations that run already.
   const auto over = std::make_shared<std::stop_source>();
   const std::stop_callback left(stop, [&] { over->request_stop(); });
   if (searched) {
@@ -176,7 +178,7 @@ absl::StatusOr<v1::OpenJobResponse> PlannerCore::OpenJob(
                               request.defer_surplus());
   v1::OpenJobResponse response;
   std::vector<std::function<void()>> others;
-  // Without the lock, whatever comes of it.
+  // Called without the lock, however this call ends.
   const absl::Cleanup tell = [&] {
     for (const auto& other : others) other();
   };
@@ -217,7 +219,7 @@ absl::StatusOr<v1::ReportTraceResponse> PlannerCore::Report(
     if (found == jobs_.end()) return NoJob(key.job);
     reporting = found->second.reporting;
   }
-  // Long traces are learned from without the core's lock.
+  // Learning from a long trace is done without the core's lock.
   const std::lock_guard one_report(*reporting);
   std::shared_ptr<const ServedJob> served;
   std::shared_ptr<const ReadyPlan> ready;
@@ -298,7 +300,8 @@ absl::StatusOr<v1::WhatIfResponse> PlannerCore::WhatIf(
 v1::CloseJobResponse PlannerCore::Close(const std::string& job_id) {
   std::vector<std::function<void(PlanOrError)>> left;
   v1::CloseJobResponse response;
-  decltype(jobs_)::node_type closed;  // Freed without the lock, its files too.
+  // The job and its files are freed without the lock.
+  decltype(jobs_)::node_type closed;
   std::string files;
   {
     const std::lock_guard lock(mutex_);
@@ -314,7 +317,7 @@ v1::CloseJobResponse PlannerCore::Close(const std::string& job_id) {
       }
     }
     closed = jobs_.extract(found);
-    // With the lock: a job of this name that is opened next is another.
+    // Done with the lock held, as another job of this name may be opened next.
     ahead_.Cancel(job_id);
     files = state_->RemoveJob(job_id);
     std::vector<planner::PlanKey> keys;

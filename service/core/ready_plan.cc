@@ -51,7 +51,8 @@ v1::MemoryStrategy ToProto(MemoryStrategy strategy) {
   return static_cast<v1::MemoryStrategy>(static_cast<int>(strategy) + 1);
 }
 
-// Stage pairs are numbered as the forward tasks are.
+// Returns the activation choices of all pairs that do not keep everything.
+// Stage pairs are numbered in the order of their forward tasks.
 std::vector<v1::ActivationChoice> ActivationsOf(
     const planner::PlanResult& result) {
   std::vector<v1::ActivationChoice> choices;
@@ -86,7 +87,7 @@ struct Found {
   bool cache_hit = false;
   bool from_similar = false;
   bool cut_short = false;
-  // Where samples were dealt anew: by replica, then microbatch.
+  // Samples, if they were dealt anew: indexed by replica, then microbatch.
   std::vector<std::vector<std::vector<SampleId>>> packed{};
 };
 
@@ -147,7 +148,8 @@ absl::StatusOr<Found> PlanOrFind(const ServedJob& job, const StepBatch& batch,
         batch.epoch->prepared.costs->ForReplica(replica).Network());
   }
   auto shared = std::make_shared<const planner::PlanResult>(std::move(result));
-  // What was cut short is not what an equal step should get.
+  // A search that was cut short is not cached, as an equal step may get more
+  // time.
   if (!found.cut_short) cache->Insert(key, shared);
   found.result = std::move(shared);
   return found;
@@ -160,7 +162,7 @@ v1::Checksum ToProto(const Fingerprint& print) {
   return proto;
 }
 
-// What is the same for all ranks.
+// Fills in the fields that are the same for all ranks.
 void FillCommon(const ReadyPlan& ready, v1::RankPlan* share) {
   const ExecutionPlan& plan = ready.plan;
   const StageGraph& graph = plan.graph;
@@ -201,7 +203,7 @@ void FillOwn(const ExecutionPlan& plan, RankId rank, v1::RankPlan* share) {
     *task.mutable_task() = convert::ToProto(graph.task(t));
     for (const EdgeId e : graph.incoming(t)) edges.push_back(e);
     for (const EdgeId e : graph.outgoing(t)) {
-      // Inside the rank it stands with its consumer.
+      // An edge inside the rank is listed with its consumer.
       if (graph.task(graph.edge(e).to).rank != rank) edges.push_back(e);
     }
   }
@@ -282,7 +284,7 @@ absl::StatusOr<ReadyPlan> MakeReadyPlan(const ServedJob& job,
   absl::StatusOr<Found> found =
       PlanOrFind(job, batch, replica, threads, stop, cache);
   if (!found.ok()) {
-    // The service is not what is exhausted.
+    // ResourceExhausted would say that the service is exhausted.
     if (absl::IsResourceExhausted(found.status())) {
       return absl::FailedPreconditionError(found.status().message());
     }
@@ -295,7 +297,7 @@ absl::StatusOr<ReadyPlan> MakeReadyPlan(const ServedJob& job,
   ready.plan.step = batch.step;
   ready.plan.replica = replica;
   ready.plan.lower_bound = result.lower_bound;
-  // Again, also what comes from the cache: no plan leaves unchecked.
+  // Plans from the cache are checked again, too: no plan leaves unchecked.
   if (const absl::Status valid = ValidateExecutionPlan(ready.plan);
       !valid.ok()) {
     return absl::InternalError(

@@ -20,34 +20,34 @@
 
 namespace pipeloom::service {
 
-// Has passed ValidateExecutionPlan. Nothing changes once it is handed on.
+// A plan that has passed ValidateExecutionPlan. Immutable once it is handed on.
 struct ReadyPlan {
   std::string job_id{};
   ExecutionPlan plan{};
-  Fingerprint checksum{};       // Of `plan`.
+  Fingerprint checksum{};       // Checksum of `plan`.
   Fingerprint step_checksum{};  // Equal for all replicas of a step.
   v1::PlanQuality quality = v1::PLAN_QUALITY_UNSPECIFIED;
   std::vector<v1::PlannedMicrobatch> microbatches{};
-  std::vector<v1::ActivationChoice> activations{};  // By task.
+  std::vector<v1::ActivationChoice> activations{};  // Ordered by task.
   v1::PlanStatistics statistics{};
-  bool durable = false;
+  bool durable = false;  // Whether it is on disk.
 
-  // A rank's v1::RankPlan in bytes: its own fields, then those that all ranks
-  // have in common. Of MakeShares.
+  // Set by MakeShares. A rank's v1::RankPlan in bytes is its own share,
+  // followed by the common share with the fields that all ranks have in common.
   IdVector<RankId, std::string> shares{};
   std::string common_share{};
-  Bytes size{};  // In memory, roughly. Of MakeShares.
+  Bytes size{};  // Approximate memory of the whole object.
 };
 
-// Serialises the shares of a plan that is complete, so that who answers a call
-// has only bytes to hand on. 20,000 tasks take some 10 ms.
+// Serialises the shares of a complete plan, so that answering a call only
+// passes on bytes. Takes some 10 ms for 20,000 tasks.
 void MakeShares(ReadyPlan* plan);
 
-// Plans one replica of a batch: from the cache if an equal one is there, else
-// by a search that ends when the job's deadline or evaluations are used up or
-// `stop` is requested. Statistics of time in the queue are the caller's to add.
-// FailedPrecondition: nothing fits the memory limit. Internal: the independent
-// check refused what was planned.
+// Plans one replica of a batch: takes the plan from the cache if an equal one
+// is there, else searches until the job's deadline or evaluations are used up
+// or `stop` is requested. The caller adds the statistics of time in the queue.
+// FailedPrecondition: no plan fits the memory limit. Internal: the independent
+// check refused the plan.
 absl::StatusOr<ReadyPlan> MakeReadyPlan(const ServedJob& job,
                                         const StepBatch& batch, int32_t replica,
                                         int32_t threads,
@@ -57,7 +57,7 @@ absl::StatusOr<ReadyPlan> MakeReadyPlan(const ServedJob& job,
 v1::GetPlanResponse WholePlan(const ReadyPlan& plan);
 
 v1::StoredPlan ToStored(const ReadyPlan& plan);
-// Checks the plan again.
+// Converts a stored plan and checks it again.
 absl::StatusOr<ReadyPlan> FromStored(const v1::StoredPlan& stored);
 
 }  // namespace pipeloom::service

@@ -18,7 +18,8 @@ constexpr int32_t kMaxMicrobatches = 1'000'000;
 constexpr int32_t kMaxSampled = 2048;
 constexpr int64_t kMaxSearchedTasks = 40'000;
 
-// The operators' prices are the job's; each epoch's model has its own cache.
+// Shares the job's operator prices with the models of all epochs, each of which
+// has its own cache.
 class SharedCosts : public emulator::OpCostModel {
  public:
   explicit SharedCosts(std::shared_ptr<const emulator::OpCostModel> costs)
@@ -57,7 +58,7 @@ Fingerprint FingerprintOf(const Partition& partition) {
 }  // namespace
 
 Fingerprint FingerprintOf(const JobSpec& job) {
-  // Without maps, so that equal messages have equal bytes.
+  // The message has no maps, so equal messages have equal bytes.
   return FingerprintBuilder()
       .Add(convert::ToProto(job).SerializeAsString())
       .Build();
@@ -128,11 +129,12 @@ absl::Status ServedJob::FindPartition(const BatchMetadata& sample,
   PIPELOOM_ASSIGN_OR_RETURN(planner::PreparedJob rule,
                             planner::PrepareJob(*strategy_, costs, sample));
   partition_ = std::move(rule.partition);
-  // The other strategies cut the model in their own way.
+  // Other strategies cut the model by their own rule.
   if (!effort.expired || strategy_->name() != "pipeloom") {
     return absl::OkStatus();
   }
-  // Where a single step takes seconds to plan, so does every partition tried.
+  // If a single step takes seconds to plan, so does every partition tried; then
+  // there is no search.
   PIPELOOM_ASSIGN_OR_RETURN(const std::vector<partition::PackedStep> steps,
                             planner::SampleSteps(costs, sample, 1));
   PIPELOOM_ASSIGN_OR_RETURN(
@@ -153,7 +155,8 @@ absl::Status ServedJob::FindPartition(const BatchMetadata& sample,
     partitions_tried_ = found->tried;
     return absl::OkStatus();
   }
-  // Nothing fits the memory: steps will say so, and what they lack.
+  // No partition fits the memory. Keep the rule's: planning a step will report
+  // this error and the memory that is missing.
   if (absl::IsResourceExhausted(found.status())) return absl::OkStatus();
   return found.status();
 }

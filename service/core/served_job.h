@@ -1,4 +1,4 @@
-// A job that is open: its partition and what its steps are priced with.
+// An open job: its partition and the costs with which its steps are priced.
 #ifndef PIPELOOM_SERVICE_CORE_SERVED_JOB_H_
 #define PIPELOOM_SERVICE_CORE_SERVED_JOB_H_
 
@@ -28,30 +28,31 @@ struct CostEpoch {
   IdVector<ModuleId, emulator::PassFactors> factors{};
   std::unique_ptr<const emulator::StageCostModel> costs{};
   planner::PreparedJob prepared{};
-  // Of all that a plan depends on besides its batch.
+  // Fingerprint of everything that a plan depends on, except its batch.
   Fingerprint context{};
 };
 
-// Of a device by its name; null: it has none.
+// Returns the profile of a device by its name, or null if it has none.
 using ProfileSource =
     std::function<std::shared_ptr<const DeviceProfile>(const std::string&)>;
 
-// For how long a job's partition may be searched for.
+// The effort of a search for a job's partition.
 struct PartitionEffort {
-  std::function<bool()> expired{};  // Empty: there is no search.
+  std::function<bool()> expired{};  // Empty: do not search.
   std::stop_token stop{};           // Requested when `expired` is true.
   int32_t threads = 1;
 };
 
+// See the top of the file. Immutable.
 class ServedJob {
  public:
-  // Finds a partition unless one is given: by the strategy's rule, and for
-  // "pipeloom" from there by a search as long as `effort` allows, which keeps
-  // the best it saw. Steps of more than 40,000 tasks are not searched for.
-  // `profiles` may be empty. Without a search milliseconds. InvalidArgument:
-  // the strategy is not known, or `sample` is empty and needed: to make a
-  // partition by, or since the job's samples are to be balanced; or balanced
-  // samples are to be deferred.
+  // Makes a job. Finds a partition unless one is given: by the strategy's rule,
+  // which for "pipeloom" a search then improves for as long as `effort` allows.
+  // There is no search for jobs whose steps have more than 40,000 tasks.
+  // `profiles` may be empty. Takes milliseconds without a search.
+  // InvalidArgument: the strategy is not known; `sample` is empty, but needed
+  // to make a partition or to balance the job's samples; or `defer_surplus` is
+  // set for a job with balanced samples.
   static absl::StatusOr<std::shared_ptr<const ServedJob>> Create(
       std::string id, JobSpec job, const BatchMetadata& sample,
       std::optional<Partition> partition, const ProfileSource& profiles,
@@ -59,21 +60,25 @@ class ServedJob {
 
   const std::string& id() const { return id_; }
   const JobSpec& spec() const { return spec_; }
-  // `spec` with as many microbatches as a batch needs, and one replica.
+  // Returns `spec` with one replica and no limit of microbatches, so that a
+  // batch gets as many as it needs.
   const JobSpec& unlimited() const { return unlimited_; }
   const Partition& partition() const { return partition_; }
   int32_t partitions_tried() const { return partitions_tried_; }
-  // What samples cost, if the job's are to be balanced. By the costs as they
-  // were when the job was opened, so that a batch is dealt the same way always.
+  // Returns the costs of samples, if the job's samples are to be balanced. They
+  // are those of the time when the job was opened, so that a batch is always
+  // dealt in the same way.
   const std::optional<partition::SampleCosts>& sample_costs() const {
     return sample_costs_;
   }
-  // What those were made from; empty if they were not.
+  // Returns the samples from which those costs were made; empty if there are
+  // none.
   const BatchMetadata& sample() const { return sample_; }
-  // Steps are planned by planner/step/plan_deferred.h.
+  // Returns whether steps are planned by planner/step/plan_deferred.h.
   bool defer_surplus() const { return defer_surplus_; }
 
-  // About 10 us, and what the first prices cost.
+  // Makes costs corrected by these factors. Takes about 10 us; prices are
+  // computed at their first use.
   std::shared_ptr<const CostEpoch> MakeEpoch(
       const IdVector<ModuleId, emulator::PassFactors>& factors) const;
 
@@ -87,7 +92,7 @@ class ServedJob {
   JobSpec unlimited_{};
   std::unique_ptr<const planner::Strategy> strategy_{};
   std::shared_ptr<const emulator::OpCostModel> operators_{};
-  // What the operators' costs are made from.
+  // The profiles from which `operators_` was made.
   std::vector<std::shared_ptr<const DeviceProfile>> profiles_{};
   Partition partition_{};
   int32_t partitions_tried_ = 0;
@@ -97,11 +102,13 @@ class ServedJob {
   Fingerprint print_{};
 };
 
-// Of a replica's plan, at most: a backward in two parts everywhere.
+// Returns an upper bound of the tasks of a replica's plan, with all backwards
+// split.
 int64_t CountTasks(const Microbatches& microbatches,
                    const Partition& partition);
 
-// Of the message's content, the same in every process.
+// Returns a fingerprint of the job's message, which is the same in every
+// process.
 Fingerprint FingerprintOf(const JobSpec& job);
 
 }  // namespace pipeloom::service

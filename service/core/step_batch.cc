@@ -34,7 +34,7 @@ Fingerprint FingerprintOf(const BatchMetadata& batch) {
   return print.Build();
 }
 
-// The trainer's own microbatches.
+// Packs the batch into the microbatches that the trainer chose.
 absl::StatusOr<partition::PackedStep> PackAsGiven(
     const ModelSpec& model, const v1::SubmitBatchRequest& request,
     BatchMetadata batch) {
@@ -128,7 +128,8 @@ absl::StatusOr<StepBatch> MakeStepBatch(const ServedJob& job,
     PIPELOOM_ASSIGN_OR_RETURN(result.packed,
                               partition::PackStep(spec, *batch, 0));
     if (job.sample_costs().has_value()) {
-      // As many microbatches as the job has, or as the batch needs.
+      // Use as many microbatches as the job has, or more if the batch needs
+      // them.
       spec.training.microbatches = job.spec().training.microbatches;
       for (const auto& replica : result.packed.packed) {
         spec.training.microbatches = std::max(
@@ -139,7 +140,8 @@ absl::StatusOr<StepBatch> MakeStepBatch(const ServedJob& job,
     }
   }
   if (request.has_replica()) {
-    // SplitMicrobatches counts replicas as the job does.
+    // SplitMicrobatches looks for the samples at the replica's number in the
+    // job.
     auto mine = std::move(result.packed.packed.front());
     result.packed.packed.assign(static_cast<size_t>(request.replica()) + 1, {});
     result.packed.packed.back() = std::move(mine);
@@ -174,13 +176,13 @@ std::vector<v1::PlannedMicrobatch> PlannedMicrobatches(
       if (!is_piece) ++whole_samples;
     }
     microbatch.set_text_tokens(text);
-    // Without text, pieces of one sample share its weight; see below.
+    // Without text, the pieces of one sample share its weight; see below.
     microbatch.set_loss_weight(batch.text_tokens > 0
                                    ? Real(text) / Real(batch.text_tokens)
                                    : whole_samples / Real(batch.samples));
   }
   if (batch.text_tokens == 0) {
-    // How many pieces each sample was cut to.
+    // The number of pieces into which each sample was cut.
     IdVector<SampleId, int32_t> pieces(static_cast<int32_t>(batch.samples), 0);
     const auto& piece_of = batch.packed.piece_of;
     for (int64_t s = batch.packed.num_samples; s < piece_of.size(); ++s) {

@@ -1,4 +1,4 @@
-// A batch as submitted, packed to microbatches, and what its plans say of it.
+// A submitted batch, packed into microbatches, and its description in plans.
 #ifndef PIPELOOM_SERVICE_CORE_STEP_BATCH_H_
 #define PIPELOOM_SERVICE_CORE_STEP_BATCH_H_
 
@@ -17,34 +17,37 @@ namespace pipeloom::service {
 
 struct StepBatch {
   int64_t step = 0;
-  int32_t replica = -1;  // -1: of all replicas.
+  int32_t replica = -1;  // -1: the batch is for all replicas.
   partition::PackedStep packed{};
-  bool as_given = false;  // The microbatches are the trainer's own.
-  Fingerprint content{};  // Of what was submitted.
-  // Of the samples alone: plans say what part of all their loss is whose.
+  bool as_given = false;  // Whether the trainer chose the microbatches.
+  Fingerprint content{};  // Fingerprint of the submitted batch.
+  // Fingerprint of the samples alone, on which the loss shares in plans depend.
   Fingerprint samples_print{};
-  // Of the whole batch; loss weights are shares of one of them.
+  // Totals of the whole batch. Loss weights are shares of text tokens, or of
+  // samples where there is no text.
   int64_t text_tokens = 0;
   int64_t samples = 0;
   std::shared_ptr<const CostEpoch> epoch{};
 };
 
-// Reads and packs; deals the samples anew by cost if the job says so and the
-// trainer has not dealt them itself. InvalidArgument names the field: a step
-// below 0, a replica that the job has not, `microbatch_of` without a replica or
-// of another length or with gaps, no samples, or too few; ResourceExhausted:
-// over `limits`.
+// Reads and packs a batch. Deals the samples anew by cost if the job says so
+// and the trainer has not dealt them itself. InvalidArgument names the field: a
+// step out of range, a replica that the job does not have, `microbatch_of`
+// without a replica, of another length or with gaps, no samples, or too few.
+// ResourceExhausted: the batch is over `limits`.
 absl::StatusOr<StepBatch> MakeStepBatch(const ServedJob& job,
                                         const v1::SubmitBatchRequest& request,
                                         const convert::BatchLimits& limits);
 
-// Tasks of a replica's plan at most; count. Found before any is made.
+// Returns an upper bound of the tasks of a replica's plan, without making any
+// task.
 absl::StatusOr<int64_t> CountTasks(const ServedJob& job, const StepBatch& batch,
                                    int32_t replica);
 
-// By microbatch: samples, loss weights, slices. `packed` has a replica's
-// samples by microbatch, as the batch has them or dealt anew. REQUIRES:
-// `microbatches` is what SplitMicrobatches made of them.
+// Returns the samples, loss weight and sub-microbatches of each microbatch.
+// `packed` has a replica's samples, indexed by microbatch, as in the batch or
+// dealt anew. REQUIRES: `microbatches` is the result of SplitMicrobatches for
+// them.
 std::vector<v1::PlannedMicrobatch> PlannedMicrobatches(
     const StepBatch& batch, const std::vector<std::vector<SampleId>>& packed,
     const Microbatches& microbatches);

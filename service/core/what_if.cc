@@ -181,7 +181,7 @@ absl::StatusOr<v1::EmulateResponse> EmulatePlan(
   PIPELOOM_ASSIGN_OR_RETURN(const StepTrace trace,
                             emulator::EmulateStep(changed, options));
   v1::EmulateResponse response;
-  // A bound of other times is none.
+  // The plan's lower bound does not hold for changed times.
   const bool as_it_was = changed.graph == plan.graph;
   SetFigures(changed, trace, as_it_was ? plan.lower_bound : kZero,
              response.mutable_figures());

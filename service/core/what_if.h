@@ -1,5 +1,5 @@
-// Answers that need no queue: emulating a plan under changes, and planning a
-// batch for variants of a job.
+// Emulation of a changed plan, and planning of a batch for variants of a job.
+// These calls need no queue.
 #ifndef PIPELOOM_SERVICE_CORE_WHAT_IF_H_
 #define PIPELOOM_SERVICE_CORE_WHAT_IF_H_
 
@@ -19,8 +19,8 @@
 
 namespace pipeloom::service {
 
-// Scales and emulates. InvalidArgument names the field: a factor out of range,
-// a rank or module that the plan has not.
+// Scales the times of a plan and emulates it. InvalidArgument names the field:
+// a factor out of range, or a rank or module that is not in the plan.
 absl::StatusOr<v1::EmulateResponse> EmulatePlan(
     const ExecutionPlan& plan, const v1::EmulateRequest& request);
 
@@ -30,9 +30,10 @@ struct WhatIfLimits {
   int32_t threads = 1;
 };
 
-// Every variant's replicas are planned, the first 8 where there are more. A
-// variant that cannot be gets its error in its row. InvalidArgument: no or too
-// many variants, or a batch that is none. Cancelled: `stop`.
+// Plans the batch for each variant and returns the figures of its slowest
+// replica, among the first 8 replicas. A variant that cannot be planned has the
+// error in its row. InvalidArgument: no or too many variants, or an invalid
+// batch. Cancelled: `stop` was requested.
 absl::StatusOr<v1::WhatIfResponse> PlanVariants(
     const JobSpec& job, const v1::WhatIfRequest& request,
     const ShippedFiles& files, const ProfileSource& profiles,

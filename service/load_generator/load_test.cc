@@ -32,11 +32,11 @@ using google::protobuf::util::MessageDifferencer;
 
 constexpr size_t kMaxExamples = 10;
 constexpr int kQuietFetches = 2000;
-constexpr int kConnections = 4;  // As there are hosts.
+constexpr int kConnections = 4;  // One for each host of a trainer.
 constexpr int kCheckers = 2;
-constexpr int32_t kMaxUnchecked = 4;  // Plans; each has many shares.
+constexpr int32_t kMaxUnchecked = 4;  // Number of plans, with all shares.
 constexpr std::chrono::milliseconds kProbePause{1};
-constexpr int32_t kWave = 32;  // Steps; fewer than a service keeps.
+constexpr int32_t kWave = 32;  // Number of steps; fewer than a service keeps.
 constexpr int kProbesPerLook = 50;
 constexpr char kService[] = "/pipeloom.v1.PlannerService/";
 
@@ -99,7 +99,7 @@ class Load {
         threads.emplace_back([this] { FetchAll(); });
       }
     }
-    checkers_.reset();  // When all are checked.
+    checkers_.reset();  // Waits until all plans are checked.
     if (stop_.stop_requested()) return absl::CancelledError("stopped");
     result_.seconds = MicrosSince(begin) / 1e6;
     if (options_.server_memory) {
@@ -136,7 +136,8 @@ class Load {
     }
   }
 
-  // The samples of one replica's step, for as many as the batch suffices.
+  // Makes batches of the samples of one replica's step, as many as the batch
+  // has samples for.
   absl::Status MakeBatches() {
     JobSpec one = options_.job;
     one.parallel.dp = 1;
@@ -186,7 +187,7 @@ class Load {
     const int64_t a_step =
         options_.job.parallel.dp * static_cast<int64_t>(jobs_.size());
     for (int32_t step = 0; step < options_.steps; ++step) {
-      // Not further ahead of the slowest caller than a service keeps steps.
+      // Stay no further ahead of the slowest caller than a service keeps steps.
       while (step > OldestOpen() / a_step + kWave && !stop_.stop_requested()) {
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
       }
@@ -196,7 +197,8 @@ class Load {
     }
   }
 
-  // Plans that wait now; 0 if the service does not take the batch.
+  // Submits a batch; returns the number of queued plans, or 0 if the service
+  // does not take the batch.
   int32_t Submit(size_t job, int32_t step, int32_t replica) {
     v1::SubmitBatchRequest request;
     request.set_job_id(jobs_[job]);
@@ -223,7 +225,7 @@ class Load {
     return 0;
   }
 
-  // Waits for the step; its shares are what is fetched from now on.
+  // Waits for the step, whose shares ProbeOnce fetches afterwards.
   bool WaitFor(int32_t step) {
     v1::GetRankPlanRequest request;
     request.set_job_id(jobs_[0]);
@@ -243,7 +245,7 @@ class Load {
       const int32_t last = std::min(first + kWave, options_.steps) - 1;
       for (int32_t step = first; step <= last; ++step) Submit(0, step, 0);
       if (!WaitFor(first)) return;
-      // Submitted again: how many wait is part of the answer.
+      // Submits the step again, as the answer says how many plans are queued.
       while (!stop_.stop_requested() && Submit(0, last, 0) > 0) {
         for (int i = 0; i < kProbesPerLook; ++i) {
           ProbeOnce();
@@ -277,7 +279,7 @@ class Load {
     }
   }
 
-  // The next plan to be fetched, from now on an open one.
+  // Returns the next plan to be fetched and marks it as open.
   int64_t Begin() {
     const std::lock_guard lock(mutex_);
     return *open_.insert(next_++).first;
@@ -289,11 +291,13 @@ class Load {
 
   struct Fetched {
     v1::GetRankPlanRequest key{};
-    std::vector<grpc::ByteBuffer> shares{};  // By rank, then the first again.
+    // Indexed by rank; the last is the first rank's, fetched again.
+    std::vector<grpc::ByteBuffer> shares{};
     std::optional<grpc::ByteBuffer> plan{};
   };
 
-  // All ranks' shares of one plan, the first one twice, and the whole plan.
+  // Fetches all ranks' shares of one plan, the first one twice, and the whole
+  // plan.
   void FetchPlan(v1::GetRankPlanRequest request) {
     const size_t connection =
         static_cast<size_t>(request.replica()) % kConnections;
@@ -332,8 +336,8 @@ class Load {
     }
   }
 
-  // Bytes for bytes, so that nothing but the call takes time. None: an error,
-  // which is counted.
+  // Calls a method without parsing the answer, so that nothing but the call
+  // takes time. Counts an error and returns nullopt.
   std::optional<grpc::ByteBuffer> Call(
       size_t connection, const std::string& method,
       const google::protobuf::MessageLite& request) {
@@ -370,7 +374,8 @@ class Load {
     }
   }
 
-  // A rank's share of the plan that was ready last, and an empty call.
+  // Measures a fetch of a rank's share of the last ready plan, and an empty
+  // call.
   void ProbeOnce() {
     v1::GetRankPlanRequest request;
     {
@@ -391,7 +396,8 @@ class Load {
     ready_us_.push_back(MicrosSince(begin));
     result_.share_bytes = std::max(result_.share_bytes,
                                    static_cast<int64_t>(share.ByteSizeLong()));
-    const v1::WatchRequest empty;  // The health check's has an optional name.
+    // Empty bytes are a valid health check, whose only field is optional.
+    const v1::WatchRequest empty;
     grpc::ByteBuffer response;
     begin = Clock::now();
     if (!CallRaw(kConnections, "/grpc.health.v1.Health/Check", empty, &response)
@@ -502,22 +508,22 @@ class Load {
 
   const LoadOptions& options_;
   std::stop_token stop_;
-  // By connection; the last one is the probe's.
+  // Indexed by connection; the last one is the probe's.
   std::vector<std::unique_ptr<v1::PlannerService::Stub>> stubs_{};
   std::vector<std::unique_ptr<grpc::GenericStub>> raw_{};
   std::vector<v1::BatchMetadata> batches_{};
   std::vector<std::string> jobs_{};
 
   std::mutex mutex_{};
-  int64_t next_ = 0;          // Plan to be fetched, with the lock.
-  std::set<int64_t> open_{};  // Being fetched, with the lock.
+  int64_t next_ = 0;          // Next plan to be fetched; needs the lock.
+  std::set<int64_t> open_{};  // Plans being fetched; needs the lock.
   LoadResult result_{};
   std::vector<double> open_us_{};
   std::vector<double> first_us_{};
-  std::optional<v1::GetRankPlanRequest> ready_{};  // A plan that is there.
+  std::optional<v1::GetRankPlanRequest> ready_{};  // A share of a ready plan.
   std::map<std::pair<std::string, int64_t>, v1::Checksum> step_sums_{};
 
-  // The probe's alone.
+  // Used by the probe's thread only.
   std::vector<double> ready_us_{};
   std::vector<double> bare_us_{};
   int32_t probed_ = 0;

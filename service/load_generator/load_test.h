@@ -1,12 +1,12 @@
-// Drives a service as many trainers would: jobs, replicas and ranks that submit
-// and fetch at a time, and checks every answer.
+// A load test that drives a service as many trainers would: jobs, replicas and
+// ranks that submit and fetch concurrently. It checks every answer.
 //
-// Round trips are measured by a caller of its own that does nothing else, as a
-// rank would: now and then a share of a plan that is ready, and beside each an
-// empty call (health check), which is what gRPC and the machine cost at that
-// moment. The checks are made by threads of low priority, since a trainer has
-// none. In the ranks' place they share the service's cores; what a round trip
-// takes beside searches alone, `round_trips` measures.
+// Round trips are measured by a separate caller, which does nothing else, as a
+// rank would: now and then it fetches a share of a ready plan, followed by an
+// empty call (health check), whose time is the cost of gRPC and the machine at
+// that moment. The checks are made by threads of low priority, since a trainer
+// makes none, but they share the cores of the service. With `round_trips`,
+// round trips are measured while nothing but searches runs.
 #ifndef PIPELOOM_SERVICE_LOAD_GENERATOR_LOAD_TEST_H_
 #define PIPELOOM_SERVICE_LOAD_GENERATOR_LOAD_TEST_H_
 
@@ -30,19 +30,20 @@ struct LoadOptions {
   std::string tls_roots{};  // PEM; empty: no TLS.
   std::string token{};
   JobSpec job{};          // Its parallel.dp is the number of replicas.
-  BatchMetadata batch{};  // Steps take their samples from it, round and round.
+  BatchMetadata batch{};  // Steps take their samples from it in turn.
   int32_t jobs = 1;
   int32_t steps = 10;
-  Duration partition_time{};  // For OpenJob to search in; 0: by rule.
-  int32_t clients = 16;       // Threads that fetch.
-  std::chrono::milliseconds deadline{30'000};  // Of a fetch.
-  // Fetches whole plans too and checks them.
+  // Time of the partition search in OpenJob; 0: partition by rule.
+  Duration partition_time{};
+  int32_t clients = 16;                        // Threads that fetch.
+  std::chrono::milliseconds deadline{30'000};  // Deadline of a fetch.
+  // Whether to fetch and check whole plans, too.
   bool verify = true;
-  // Only the caller that measures: steps of one replica are submitted, 32 at a
-  // time, and while they are searched for it fetches shares of the first.
+  // Run only the caller that measures: it submits steps of one replica, 32 at a
+  // time, and while they are planned it fetches shares of the first.
   bool round_trips = false;
-  // The service's resident memory, bytes; asked after a tenth of the plans and
-  // at the end. May be empty.
+  // Returns the service's resident memory in bytes; called after a tenth of the
+  // plans and at the end. May be empty.
   std::function<int64_t()> server_memory{};
 };
 
@@ -55,30 +56,35 @@ struct Percentiles {
 };
 
 struct LoadResult {
-  int64_t plans = 0;  // (job, step, replica) of which all ranks got a share.
+  // Plans (job, step, replica) of which all ranks got a share.
+  int64_t plans = 0;
   int64_t best_so_far = 0;
-  // Shares of one plan, or replicas of one step, that do not agree, a second
-  // answer that differs from the first, or a plan that the check refuses.
+  // Count of errors: shares of one plan or replicas of one step that do not
+  // agree, a second answer that differs from the first, or a plan that the
+  // check refuses.
   int64_t wrong = 0;
   int64_t lost = 0;              // Plans that not every rank got.
-  int64_t tasks = 0;             // Of the largest plan.
-  int64_t share_bytes = 0;       // The largest share.
-  int32_t partitions_tried = 0;  // Of the last job that was opened.
+  int64_t tasks = 0;             // Number of tasks of the largest plan.
+  int64_t share_bytes = 0;       // Size of the largest share.
+  int32_t partitions_tried = 0;  // For the last job that was opened.
   bool partition_cut_short = false;
-  int64_t memory_at_tenth = 0;  // Bytes; 0: not asked for.
+  int64_t memory_at_tenth = 0;  // Bytes; 0: not measured.
   int64_t memory_at_end = 0;
   double seconds = 0;
   Percentiles open{};
-  Percentiles first{};  // The first rank's fetch: waits for the plan.
-  Percentiles ready{};  // Fetches of plans that are ready, beside searches ...
-  Percentiles bare{};   // ... and empty calls between them.
-  Percentiles quiet{};  // The same two when all is planned.
+  Percentiles first{};  // The first rank's fetch, which waits for the plan.
+  // Fetches of ready plans, and empty calls, while searches run.
+  Percentiles ready{};
+  Percentiles bare{};
+  // The same two when all is planned.
+  Percentiles quiet{};
   Percentiles quiet_bare{};
-  std::map<std::string, int64_t> errors{};  // By status.
-  std::vector<std::string> examples{};      // Of what was wrong; at most 10.
+  std::map<std::string, int64_t> errors{};  // Counts, indexed by status name.
+  std::vector<std::string> examples{};      // Messages of at most 10 errors.
 };
 
-// Unavailable: the service cannot be reached. Cancelled: `stop`.
+// Runs the load test. Unavailable: the service cannot be reached. Cancelled:
+// `stop` was requested.
 absl::StatusOr<LoadResult> RunLoad(const LoadOptions& options,
                                    const std::stop_token& stop);
 

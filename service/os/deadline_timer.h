@@ -1,5 +1,5 @@
-// Calls functions at their times, on one thread of its own. On the steady
-// clock, so that a change of the wall clock moves nothing.
+// A timer that calls functions at given times, on one thread of its own. It
+// uses the steady clock, so changes of the wall clock have no effect.
 #ifndef PIPELOOM_SERVICE_OS_DEADLINE_TIMER_H_
 #define PIPELOOM_SERVICE_OS_DEADLINE_TIMER_H_
 
@@ -20,12 +20,12 @@ class DeadlineTimer {
 
   DeadlineTimer()
       : thread_([this](const std::stop_token& stop) { Work(stop); }) {}
-  // What is due later is never called.
+  // Drops the functions that are due later.
   ~DeadlineTimer() = default;
   DeadlineTimer(const DeadlineTimer&) = delete;
   DeadlineTimer& operator=(const DeadlineTimer&) = delete;
 
-  // `call` must be short.
+  // Calls `call` at `time`. REQUIRES: `call` is short.
   void At(Clock::time_point time, std::function<void()> call) {
     {
       const std::lock_guard lock(mutex_);
@@ -60,7 +60,7 @@ class DeadlineTimer {
   std::mutex mutex_{};
   std::condition_variable_any changed_{};
   std::multimap<Clock::time_point, std::function<void()>> calls_{};
-  std::jthread thread_;  // Last: it uses the others.
+  std::jthread thread_;  // Last, as it uses all members.
 };
 
 }  // namespace pipeloom::service

@@ -1,9 +1,9 @@
-// Structured log: one JSON object a line.
+// A structured log: one JSON object per line.
 //
 //   {"time_us": 1790000000000000, "level": "info", "event": "plan",
 //    "job": "vlm", "step": 3}
 //
-// Lines below the level cost nothing but the call. Any thread.
+// Lines below the level cost nothing but the call. Threads: any.
 #ifndef PIPELOOM_SERVICE_OS_LOG_H_
 #define PIPELOOM_SERVICE_OS_LOG_H_
 
@@ -21,11 +21,11 @@ enum class LogLevel { kDebug, kInfo, kWarning, kError, kOff };
 
 class Log {
  public:
-  // `sink` gets whole lines, one at a time.
+  // Receives whole lines, one at a time.
   using Sink = std::function<void(absl::string_view line)>;
   Log(LogLevel least, Sink sink) : least_(least), sink_(std::move(sink)) {}
 
-  // A name and what stands behind it, which is text or a whole number.
+  // A name and its value, which is text or a whole number.
   struct Field {
     Field(absl::string_view a_name, absl::string_view a_text)
         : name(a_name), text(a_text) {}
@@ -49,8 +49,8 @@ class Log {
   std::mutex mutex_{};
 };
 
-// `text` as a JSON string with its quotes; bytes that are no UTF-8 become
-// escapes.
+// Returns `text` as a JSON string with its quotes. Bytes that are not UTF-8
+// become escapes.
 std::string JsonString(absl::string_view text);
 
 }  // namespace pipeloom::service

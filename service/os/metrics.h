@@ -1,5 +1,5 @@
-// What the service counts, as Prometheus text. Any thread; adding costs an
-// atomic addition or two.
+// The service's counters, with their Prometheus text. Threads: any. Adding
+// costs an atomic addition or two.
 #ifndef PIPELOOM_SERVICE_OS_METRICS_H_
 #define PIPELOOM_SERVICE_OS_METRICS_H_
 
@@ -14,18 +14,18 @@
 
 namespace pipeloom::service {
 
-// Buckets from 10 us to 100 s, three a decade.
+// A histogram with buckets from 10 us to 100 s, three per decade.
 class LatencyHistogram {
  public:
   void Add(int64_t nanoseconds);
-  // Lines of a Prometheus histogram in seconds.
+  // Appends the lines of a Prometheus histogram in seconds.
   void AppendText(absl::string_view name, absl::string_view help,
                   std::string* out) const;
   int64_t count() const { return count_.load(std::memory_order_relaxed); }
 
  private:
   static constexpr int kBuckets = 22;
-  static int64_t Bound(int bucket);  // ns, inclusive.
+  static int64_t Bound(int bucket);  // Inclusive upper bound in ns.
   std::array<std::atomic<int64_t>, kBuckets + 1> buckets_{};
   std::atomic<int64_t> count_{0};
   std::atomic<int64_t> sum_{0};  // ns.
@@ -35,22 +35,23 @@ struct Metrics {
   std::atomic<int64_t> plans{0};
   std::atomic<int64_t> plans_best_so_far{0};
   std::atomic<int64_t> plans_failed{0};
-  std::atomic<int64_t> plans_refused{0};  // By our own checker: a bug.
+  std::atomic<int64_t> plans_refused{0};  // Refused by the checker: bugs.
   std::atomic<int64_t> plans_restored{0};
   std::atomic<int64_t> from_similar{0};
   std::atomic<int64_t> evaluations{0};
   std::atomic<int64_t> state_errors{0};
   std::atomic<int64_t> waits_timed_out{0};
-  std::atomic<int64_t> gap_ppm_sum{0};  // Gap to the lower bound, over plans.
-  LatencyHistogram queued{};            // From submission to begin.
+  // Sum over plans of the gap to the lower bound, in millionths.
+  std::atomic<int64_t> gap_ppm_sum{0};
+  LatencyHistogram queued{};  // From submission to begin.
   LatencyHistogram search{};
   LatencyHistogram latency{};  // From submission to the plan being ready.
   LatencyHistogram share{};    // GetRankPlan of a plan that is ready.
 
-  // Calls by method and status name.
+  // Counts a call by method and status name.
   void CountCall(absl::string_view method, absl::string_view status);
 
-  // What is read when asked for.
+  // Values that are read when the text is asked for.
   struct Gauges {
     int64_t jobs = 0;
     int64_t queued = 0;
@@ -67,7 +68,7 @@ struct Metrics {
 
  private:
   mutable std::mutex mutex_{};
-  std::map<std::string, int64_t> calls_{};  // By the labels as text.
+  std::map<std::string, int64_t> calls_{};  // Indexed by the labels as text.
 };
 
 }  // namespace pipeloom::service

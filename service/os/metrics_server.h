@@ -1,6 +1,6 @@
-// The least of an HTTP server: answers GET /metrics with text, one request a
-// connection, on one thread. Clients that send nothing are cut off after two
-// seconds, so that a half-open connection blocks nobody for long.
+// A minimal HTTP server that answers GET /metrics with text, one request per
+// connection, on one thread. Clients that send nothing are disconnected after
+// two seconds, so that a half-open connection blocks others only briefly.
 #ifndef PIPELOOM_SERVICE_OS_METRICS_SERVER_H_
 #define PIPELOOM_SERVICE_OS_METRICS_SERVER_H_
 
@@ -15,8 +15,8 @@ namespace pipeloom::service {
 
 class MetricsServer {
  public:
-  // Listens on 127.0.0.1; port 0 takes a free one. Unavailable: the port is
-  // taken.
+  // Starts a server on 127.0.0.1; port 0 takes a free port. Unavailable: the
+  // port is taken.
   static absl::StatusOr<std::unique_ptr<MetricsServer>> Start(
       int port, std::function<std::string()> text);
   ~MetricsServer();
@@ -33,7 +33,7 @@ class MetricsServer {
   int socket_;
   int port_;
   std::function<std::string()> text_;
-  std::jthread thread_{};  // Last: it uses the others.
+  std::jthread thread_{};  // Last, as it uses all members.
 };
 
 }  // namespace pipeloom::service

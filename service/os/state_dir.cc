@@ -59,7 +59,8 @@ absl::Status WriteAll(int fd, absl::string_view text, const std::string& path) {
   return absl::OkStatus();
 }
 
-// A rename, or a new folder, is on disk once the folder around it is.
+// Flushes a folder. A rename or a new folder is on disk only when the enclosing
+// folder has been flushed.
 void SyncFolder(const fs::path& folder) {
   const int fd = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (fd < 0) return;

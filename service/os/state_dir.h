@@ -1,10 +1,11 @@
-// Files that survive a crash. Each is written beside its place, flushed and
-// renamed, and begins with a checksum: after a crash at any moment a file is
-// there as it was before, or in full, or not at all; what a disk has damaged
-// is told from it.
+// A folder of files that survive a crash. Each file is written under a
+// temporary name in the same folder, flushed and renamed: after a crash at any
+// moment it is there as before, or in full, or not at all. It begins with a
+// checksum, which detects damage by the disk.
 //
-// Names are relative, "jobs/vlm/job": letters, digits, ".", "_", "-" and "/".
-// All methods may be called from any thread, on different names at a time.
+// Names are relative, such as "jobs/vlm/job", of letters, digits, ".", "_", "-"
+// and "/". All methods may be called from any thread, concurrently for
+// different names.
 #ifndef PIPELOOM_SERVICE_OS_STATE_DIR_H_
 #define PIPELOOM_SERVICE_OS_STATE_DIR_H_
 
@@ -20,25 +21,28 @@ namespace pipeloom::service {
 
 class StateDir {
  public:
-  // Creates the folder if need be and locks it for this process.
-  // FailedPrecondition: another process has it.
+  // Creates the folder if needed and locks it for this process.
+  // FailedPrecondition: another process has locked it.
   static absl::StatusOr<std::unique_ptr<StateDir>> Open(
       const std::string& path);
   ~StateDir();
   StateDir(const StateDir&) = delete;
   StateDir& operator=(const StateDir&) = delete;
 
-  // Unavailable: the disk is full or broken; the file is as it was.
+  // Writes or replaces a file. Unavailable: the disk is full or broken; the
+  // file is as it was before.
   absl::Status Write(const std::string& name, absl::string_view content) const;
-  // NotFound; DataLoss: cut off or changed.
+  // Reads a file. NotFound: it does not exist. DataLoss: it is cut off or
+  // changed.
   absl::StatusOr<std::string> Read(const std::string& name) const;
-  // A file, or a folder with all that is in it. What is not there is no error.
+  // Removes a file, or a folder with its content, if it exists.
   void Remove(const std::string& name) const;
-  // Takes a folder out of sight, which is quick; returns its name until it is
-  // removed. List deletes what a crash leaves. Empty: it was not there.
+  // Renames a folder so that List does not return it, which is quick. Returns
+  // its new name, for Remove; after a crash, List deletes it. Returns an empty
+  // name if the folder does not exist, or cannot be renamed and was removed.
   std::string SetAside(const std::string& folder) const;
-  // Names in a folder, sorted, without what a crash left half written (that is
-  // deleted). Empty where there is no folder.
+  // Returns the sorted names in a folder; empty if there is no such folder.
+  // Deletes files that a crash left half written.
   std::vector<std::string> List(const std::string& folder) const;
 
  private:

@@ -14,9 +14,9 @@
 namespace pipeloom::service {
 namespace {
 
-constexpr int kLeast = 19;  // Niceness.
+constexpr int kLeast = 19;  // Niceness of the lowest priority.
 
-// Of the process, as its threads' priorities are.
+// Whether UseUsualPriorities was called; global, as it holds for the process.
 std::atomic<bool> usual{false};
 
 // The kernel's struct sched_attr, first version; the C library has none.
@@ -26,7 +26,7 @@ struct SchedulingAttributes {
   uint64_t flags = 0;
   int32_t nice = 0;
   uint32_t priority = 0;
-  uint64_t runtime = 0;  // The slice of SCHED_OTHER; ns.
+  uint64_t runtime = 0;  // The slice of SCHED_OTHER in ns.
   uint64_t deadline = 0;
   uint64_t period = 0;
 };
@@ -38,9 +38,9 @@ void UseUsualPriorities() { usual = true; }
 void MakeWayForServing(Background kind) {
   if (usual) return;
   const bool search = kind == Background::kSearch;
-  // From Linux 6.12 on, a thread that wakes up with a shorter slice (usual: 3
-  // ms) preempts one with a longer; else it may have to wait for the rest of
-  // the slice, whatever the niceness. Older kernels go by niceness alone.
+  // Since Linux 6.12, a thread that wakes up preempts a thread with a longer
+  // slice (usual: 3 ms); with an equal slice it may wait for the rest of that
+  // slice, whatever the niceness. Older kernels use niceness alone.
   SchedulingAttributes attributes;
   attributes.nice =
       std::min(kLeast, getpriority(PRIO_PROCESS, static_cast<id_t>(gettid())) +

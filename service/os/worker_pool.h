@@ -1,5 +1,6 @@
-// Threads for what takes longer than gRPC's own threads should: opening jobs,
-// packing batches, writing to disk; and for answering what is worked out there.
+// A pool of threads for work that takes longer than gRPC's own threads should:
+// opening jobs, packing batches, writing to disk; and for answering with the
+// results.
 #ifndef PIPELOOM_SERVICE_OS_WORKER_POOL_H_
 #define PIPELOOM_SERVICE_OS_WORKER_POOL_H_
 
@@ -13,9 +14,10 @@
 
 namespace pipeloom::service {
 
+// A fixed number of threads that take work from one queue.
 class WorkerPool {
  public:
-  // `begin` is called once on each thread.
+  // At most `most_waiting` items may be queued. Each thread calls `begin` once.
   WorkerPool(int32_t threads, int32_t most_waiting,
              const std::function<void()>& begin = {})
       : most_waiting_(most_waiting) {
@@ -26,7 +28,7 @@ class WorkerPool {
       });
     }
   }
-  // What waits is done first.
+  // Finishes all queued work first.
   ~WorkerPool() {
     for (std::jthread& thread : threads_) thread.request_stop();
     changed_.notify_all();
@@ -34,7 +36,7 @@ class WorkerPool {
   WorkerPool(const WorkerPool&) = delete;
   WorkerPool& operator=(const WorkerPool&) = delete;
 
-  // False: too much waits already.
+  // Queues work. Returns false if the queue is full.
   bool Post(std::function<void()> work) {
     {
       const std::lock_guard lock(mutex_);
@@ -63,7 +65,7 @@ class WorkerPool {
   std::mutex mutex_{};
   std::condition_variable_any changed_{};
   std::deque<std::function<void()>> waiting_{};
-  std::vector<std::jthread> threads_{};  // Last: they use the others.
+  std::vector<std::jthread> threads_{};  // Last, as they use all members.
 };
 
 }  // namespace pipeloom::service

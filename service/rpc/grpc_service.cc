@@ -25,9 +25,9 @@ constexpr int32_t kPoolWaiting = 4096;
 constexpr int32_t kOpeningThreads = 2;
 constexpr std::chrono::seconds kMaxWait{60};
 constexpr std::chrono::hours kMaxOpening{1};
-constexpr size_t kMaxMessage = 1024;  // Of an error; it goes in a header.
+constexpr size_t kMaxMessage = 1024;  // An error message goes in a header.
 
-// The codes have the same numbers.
+// Converts a status; the codes have the same numbers.
 grpc::Status ToGrpc(const absl::Status& status) {
   std::string message(status.message().substr(0, kMaxMessage));
   return grpc::Status(static_cast<grpc::StatusCode>(status.raw_code()),
@@ -36,7 +36,8 @@ grpc::Status ToGrpc(const absl::Status& status) {
 
 absl::Status Left() { return absl::CancelledError("the caller left"); }
 
-// The caller's deadline on the steady clock; the wall clock may jump later.
+// Returns the caller's deadline on the steady clock, as the wall clock may jump
+// later.
 Clock::time_point DeadlineOf(const RpcCall& call,
                              std::chrono::seconds most = kMaxWait) {
   const auto left = call.deadline() - std::chrono::system_clock::now();
@@ -46,7 +47,7 @@ Clock::time_point DeadlineOf(const RpcCall& call,
              std::chrono::nanoseconds(0), most);
 }
 
-// Takes as long wherever they differ.
+// Compares two secrets in a time that does not depend on where they differ.
 bool SameSecret(absl::string_view a, absl::string_view b) {
   unsigned char difference = a.size() == b.size() ? 0 : 1;
   for (size_t i = 0; i < a.size(); ++i) {
@@ -56,7 +57,7 @@ bool SameSecret(absl::string_view a, absl::string_view b) {
   return difference == 0;
 }
 
-// Bytes of a plan, which lives as long as they do.
+// Returns bytes of a plan and keeps the plan alive as long as they live.
 grpc::Slice Keep(const std::shared_ptr<const ReadyPlan>& plan,
                  const std::string& bytes) {
   using Kept = std::shared_ptr<const ReadyPlan>;
@@ -93,13 +94,13 @@ absl::StatusOr<v1::EmulateResponse> EmulateGiven(
 struct GrpcService::Call {
   std::shared_ptr<RpcCall> rpc{};
   const char* method = "";
-  std::stop_source stop{};  // The caller left.
+  std::stop_source stop{};  // Requested when the caller leaves.
   std::mutex mutex{};
   bool cancelled = false;
-  int64_t wait = 0;  // Id of Await; 0: none.
+  int64_t wait = 0;  // Id that Await returned; 0 if there is none.
 };
 
-// What SubmitBatches has accepted so far.
+// The batches that a SubmitBatches call has accepted so far.
 struct GrpcService::Submissions {
   v1::SubmitBatchesResponse response{};
   int64_t index = 0;
@@ -239,7 +240,7 @@ void GrpcService::OnPlan(
     call->wait = wait;
     cancelled = call->cancelled;
   }
-  // The caller left before it was known what to cancel.
+  // The caller left before the id of its wait was known.
   if (cancelled && core_->CancelAwait(wait)) End(call, Left());
 }
 
@@ -260,7 +261,7 @@ void GrpcService::OpenJob(
       }
       known = std::make_shared<const v1::OpenJobRequest>(*std::move(read));
     }
-    // Again when another call has ended that opens the same job.
+    // Tries again when another call that opens the same job has ended.
     const absl::StatusOr<v1::OpenJobResponse> opened =
         core_->OpenJob(*known, deadline, call->stop.get_token(),
                        [=, this] { OpenJob(call, known, deadline); });
@@ -307,7 +308,7 @@ void GrpcService::GetPlan(const CallPtr& call) {
 }
 
 void GrpcService::Emulate(const CallPtr& call) {
-  // It may hold a whole plan.
+  // Parsed on the pool, as the request may hold a whole plan.
   const bool posted = pool_.Post([this, call] {
     const auto read = ReadMessage<v1::EmulateRequest>(call->rpc->request());
     const auto end = [&](Answer answer) {
@@ -381,7 +382,7 @@ void GrpcService::Watch(const CallPtr& call) {
     End(call, request.status());
     return;
   }
-  // Headers now, so that a caller knows that it watches.
+  // Sends headers at once, so that the caller knows that it watches.
   call->rpc->SendHeaders();
   const int64_t id =
       core_->Subscribe([rpc = call->rpc, job = request->job_id()](

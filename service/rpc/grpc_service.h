@@ -1,5 +1,5 @@
-// pipeloom.v1.PlannerService on service/rpc/rpc_server.h: no thread waits while
-// a call does.
+// pipeloom.v1.PlannerService, implemented with service/rpc/rpc_server.h: no
+// thread is blocked while a call waits.
 #ifndef PIPELOOM_SERVICE_RPC_GRPC_SERVICE_H_
 #define PIPELOOM_SERVICE_RPC_GRPC_SERVICE_H_
 
@@ -18,16 +18,16 @@
 
 namespace pipeloom::service {
 
-// The server's thread reads what fetches and looks up: shares are bytes
-// already, and not copied on their way out. All else is read, done and put into
-// bytes by threads of low priority, and answered by one of usual priority, so
-// that no call waits for another's work.
+// The server's thread handles calls that only fetch or look up: shares are
+// bytes already and are not copied. All other calls are parsed, done and
+// serialised by threads of low priority, and answered by a thread of usual
+// priority, so that no call waits for another call's work.
 class GrpcService final {
  public:
   static constexpr char kName[] = "pipeloom.v1.PlannerService";
 
-  // Adds its methods. `core` and `metrics` must outlive it. An empty token:
-  // none is asked for.
+  // Adds the service's methods to `server`. An empty `token` means that callers
+  // need none. REQUIRES: `core` and `metrics` outlive the service.
   GrpcService(PlannerCore* core, Metrics* metrics, std::string token,
               RpcServer* server);
   GrpcService(const GrpcService&) = delete;
@@ -40,12 +40,12 @@ class GrpcService final {
   using Answer = absl::StatusOr<grpc::ByteBuffer>;
   using Work = std::function<Answer(std::stop_token)>;
 
-  // Null: it was refused for want of the token.
+  // Begins a call; returns null if it was refused for lack of the token.
   CallPtr Begin(const std::shared_ptr<RpcCall>& rpc, const char* method);
   void End(const CallPtr& call, const Answer& answer);
   // Runs `work` on the pool and ends the call with what it returns.
   void EndOnPool(const CallPtr& call, Work work);
-  // A method with one request and one answer, both of the pool.
+  // Adds a method with one request and one answer, parsed and made on the pool.
   template <typename Request>
   void AddOnPool(
       RpcServer* server, const char* method,
@@ -71,8 +71,8 @@ class GrpcService final {
   Metrics* metrics_;
   std::string token_;
   WorkerPool answers_;
-  WorkerPool pool_;     // Last: their threads use the others.
-  WorkerPool opening_;  // Jobs; they may take as long as a partition search.
+  WorkerPool pool_;     // Last, as its threads use the other members.
+  WorkerPool opening_;  // Opens jobs, which may search for a partition.
 };
 
 }  // namespace pipeloom::service

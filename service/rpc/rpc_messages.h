@@ -1,4 +1,4 @@
-// Messages from and to the bytes of calls.
+// Conversion of messages from and to the bytes of calls.
 #ifndef PIPELOOM_SERVICE_RPC_RPC_MESSAGES_H_
 #define PIPELOOM_SERVICE_RPC_RPC_MESSAGES_H_
 
@@ -11,7 +11,7 @@
 
 namespace pipeloom::service {
 
-// InvalidArgument: the bytes are no such message.
+// Parses a message. InvalidArgument: the bytes are not such a message.
 template <typename Message>
 absl::StatusOr<Message> ReadMessage(const grpc::ByteBuffer& bytes) {
   grpc::Slice slice;

@@ -9,7 +9,7 @@
 namespace pipeloom::service {
 namespace {
 
-constexpr size_t kMaxWaiting = 1024;  // Answers of one call.
+constexpr size_t kMaxWaiting = 1024;  // Unsent answers of one call.
 
 }  // namespace
 
@@ -137,7 +137,8 @@ void RpcCall::WriteNext() {
 void RpcCall::Happened(Event event, bool ok) {
   std::function<void(bool, const grpc::ByteBuffer&)> read;
   std::function<void()> left;
-  std::shared_ptr<RpcCall> last;  // Perhaps; destroyed without the lock.
+  // May be the last reference; destroyed without the lock.
+  std::shared_ptr<RpcCall> last;
   {
     const std::lock_guard lock(mutex_);
     if (--expected_ == 0) last = std::move(self_);
@@ -158,7 +159,7 @@ void RpcCall::Happened(Event event, bool ok) {
       default:
         break;
     }
-    // What was just asked for is owed, too.
+    // Events that were requested in the switch are owed, too.
     if (expected_ > 0 && last != nullptr) self_ = std::move(last);
   }
   if (read) read(ok, request_);
@@ -168,7 +169,8 @@ void RpcCall::Happened(Event event, bool ok) {
 RpcServer::~RpcServer() {
   Stop(std::chrono::nanoseconds(0));
   if (queue_ == nullptr) return;
-  // Not started, or stopped: a queue must be empty when it goes.
+  // A queue must be empty when it is destroyed, whether the server was started
+  // or not.
   queue_->Shutdown();
   void* event = nullptr;
   bool ok = false;
@@ -198,7 +200,7 @@ void RpcServer::Accept() {
   const auto call = std::make_shared<RpcCall>(this);
   const std::lock_guard lock(call->mutex_);
   call->self_ = call;
-  // Told of only if the call begins: not owed yet.
+  // This event comes only if the call begins, so it is not owed yet.
   call->context_.AsyncNotifyWhenDone(&call->tags_[RpcCall::kOver]);
   service_.RequestCall(&call->context_, &call->stream_, queue_.get(),
                        queue_.get(), call->Expect(RpcCall::kBegin));
@@ -221,7 +223,7 @@ void RpcServer::Begin(RpcCall* call) {
   int64_t open = 0;
   {
     const std::lock_guard lock(mutex_);
-    open = calls_ - 1;  // One waits for the next call.
+    open = calls_ - 1;  // One object waits for the next call.
   }
   if (open > most_calls_) {
     call->AddTrailing(kRetryAfter, "100");
@@ -232,7 +234,7 @@ void RpcServer::Begin(RpcCall* call) {
   }
   const Method& method = found->second;
   const auto handle = [&method](const std::shared_ptr<RpcCall>& mine) {
-    if (mine->Late()) {  // Nobody is told, unless by this.
+    if (mine->Late()) {  // The call must still be finished.
       mine->Finish(grpc::Status(grpc::StatusCode::DEADLINE_EXCEEDED,
                                 "the deadline was over before the call began"));
       return;

@@ -41,19 +41,20 @@ void SetLimits(const ServerOptions& options, grpc::ServerBuilder* builder) {
   builder->SetMaxReceiveMessageSize(
       static_cast<int>(options.max_message.count()));
   builder->SetMaxSendMessageSize(-1);
-  // gRPC 1.51 looks at a message's size when all of it is there: the quota is
-  // what bounds the memory of messages that come in, of all callers together.
+  // gRPC 1.51 checks a message's size only when all of it has arrived. The
+  // quota bounds the memory of incoming messages of all callers together.
   grpc::ResourceQuota quota("requests");
   quota.Resize(std::max<size_t>(
       4 * static_cast<size_t>(options.max_message.count()), kLeastQuota));
   builder->SetResourceQuota(quota);
-  // And it unpacks before that: 400 KB on the wire can be 400 MB in memory.
+  // Compression is off, as gRPC unpacks a message before it checks the size:
+  // 400 KB on the wire can be 400 MB in memory.
   for (const auto packed : {GRPC_COMPRESS_DEFLATE, GRPC_COMPRESS_GZIP}) {
     builder->SetCompressionAlgorithmSupportStatus(packed, false);
   }
-  // A second service on the port is refused instead of sharing it.
+  // A second service on the same port is refused instead of sharing it.
   builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
-  // Half-open connections are found out and closed.
+  // Half-open connections are detected and closed.
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 30'000);
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10'000);
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);

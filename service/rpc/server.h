@@ -21,7 +21,7 @@ struct ServerOptions {
   // PEM texts; both or neither. Empty: no TLS.
   std::string tls_certificate{};
   std::string tls_key{};
-  std::string token{};        // Empty: none is asked for.
+  std::string token{};        // Empty: callers need none.
   int32_t metrics_port = -1;  // On 127.0.0.1; 0 takes a free one; -1: none.
   Bytes max_message{int64_t{64} << 20};
   LogLevel log_level = LogLevel::kInfo;
@@ -30,9 +30,10 @@ struct ServerOptions {
 
 class Server {
  public:
-  // Unavailable: a port is taken. InvalidArgument: half of a certificate.
+  // Starts a server. Unavailable: a port is taken. InvalidArgument: a
+  // certificate without its key, or a key without its certificate.
   static absl::StatusOr<std::unique_ptr<Server>> Start(ServerOptions options);
-  // As Stop with no grace.
+  // Stops without grace.
   ~Server();
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
@@ -40,8 +41,8 @@ class Server {
   int port() const;
   int metrics_port() const;  // -1: none.
 
-  // Refuses new work, says so to health checks, finishes what is waited for
-  // within `grace` and ends.
+  // Refuses new work, reports this to health checks, finishes plans that calls
+  // wait for within `grace` and stops.
   void Stop(std::chrono::nanoseconds grace);
 
  private:

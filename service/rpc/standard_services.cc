@@ -20,7 +20,8 @@ namespace reflection = grpc::reflection::v1alpha;
 using google::protobuf::DescriptorPool;
 using google::protobuf::FileDescriptor;
 
-// Of one stream: the caller has to take answers before it asks for more.
+// Most unread answers of one stream: a caller has to read answers before it
+// asks for more.
 constexpr size_t kMaxUnread = 256;
 
 grpc::Status NoMessage(const absl::Status& status) {
@@ -39,7 +40,7 @@ auto StatusOf(bool serving) {
                  : health::HealthCheckResponse::NOT_SERVING;
 }
 
-// `file` and what it imports, each once.
+// Appends `file` and all files that it imports, each once.
 void AppendFiles(const FileDescriptor* file, std::set<std::string>* seen,
                  reflection::FileDescriptorResponse* response) {
   if (!seen->insert(file->name()).second) return;
@@ -51,7 +52,7 @@ void AppendFiles(const FileDescriptor* file, std::set<std::string>* seen,
   }
 }
 
-// Null: this program has none.
+// Returns the file that the request asks for, or null if there is none.
 const FileDescriptor* FindFile(
     const reflection::ServerReflectionRequest& request) {
   const DescriptorPool* pool = DescriptorPool::generated_pool();
@@ -98,7 +99,7 @@ reflection::ServerReflectionResponse Reflect(
     }
   } else if (request.message_request_case() ==
              reflection::ServerReflectionRequest::MESSAGE_REQUEST_NOT_SET) {
-    // As gRPC's own has it.
+    // gRPC's own implementation returns the same code.
     error(grpc::StatusCode::UNIMPLEMENTED, "message_request is not set");
   } else if (const FileDescriptor* file = FindFile(request)) {
     std::set<std::string> seen;
@@ -135,7 +136,7 @@ void ReflectAll(const std::shared_ptr<RpcCall>& call,
 HealthService::HealthService(const std::vector<std::string>& services,
                              RpcServer* server)
     : services_(services) {
-  services_.emplace_back();  // The server as a whole.
+  services_.emplace_back();  // The empty name is the server as a whole.
   server->Add("/grpc.health.v1.Health/Check",
               [this](const auto& call) { Check(call); });
   server->Add("/grpc.health.v1.Health/Watch",
@@ -170,7 +171,7 @@ void HealthService::Watch(const std::shared_ptr<RpcCall>& call) {
     return;
   }
   if (std::ranges::find(services_, request->service()) == services_.end()) {
-    // The stream stays: the service may come, as the protocol has it.
+    // The protocol keeps the stream open, as the service may be added later.
     call->Send(Health(health::HealthCheckResponse::SERVICE_UNKNOWN));
     return;
   }

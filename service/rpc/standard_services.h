@@ -1,5 +1,6 @@
 // Health checking and reflection, for probes and for tools such as grpcurl.
-// gRPC's own bring threads that poll (service/rpc/rpc_server.h).
+// gRPC's own implementations would start polling threads
+// (service/rpc/rpc_server.h).
 #ifndef PIPELOOM_SERVICE_RPC_STANDARD_SERVICES_H_
 #define PIPELOOM_SERVICE_RPC_STANDARD_SERVICES_H_
 
@@ -14,16 +15,18 @@
 
 namespace pipeloom::service {
 
-// grpc.health.v1.Health: Check and Watch, for the server and each of its
-// services. Must outlive the server. Any thread.
+// grpc.health.v1.Health with Check and Watch, for the server and each of its
+// services. Threads: any.
 class HealthService {
  public:
-  // `services`: full names.
+  // Adds the methods to `server`. `services` are full names. REQUIRES: the
+  // object outlives `server`.
   HealthService(const std::vector<std::string>& services, RpcServer* server);
   HealthService(const HealthService&) = delete;
   HealthService& operator=(const HealthService&) = delete;
 
-  // Of all; true at first. Those who watch are told.
+  // Sets the state of all services, which is true at first, and tells it to all
+  // watching callers.
   void SetServing(bool serving);
 
  private:
@@ -34,11 +37,12 @@ class HealthService {
   std::mutex mutex_{};
   bool serving_ = true;
   int64_t next_id_ = 0;
-  std::map<int64_t, std::shared_ptr<RpcCall>> watching_{};  // Known services.
+  // Calls that watch known services.
+  std::map<int64_t, std::shared_ptr<RpcCall>> watching_{};
 };
 
-// grpc.reflection, v1alpha and v1: `services`, by their full names, and every
-// .proto file of this program.
+// Adds grpc.reflection, v1alpha and v1, for `services`, given by their full
+// names, and for every .proto file of this program.
 void AddReflection(const std::vector<std::string>& services, RpcServer* server);
 
 }  // namespace pipeloom::service

@@ -222,8 +222,9 @@ class TablesTest(unittest.TestCase):
         return "|".join(",".join(r) for r in rows)
 
     def test_what_torch_refuses_or_corrupts_is_refused(self):
-        """Of 4000 mutated tables: none is accepted that torch's checks refuse,
-        none whose messages do not match, which torch's checks let pass."""
+        """Tries 4000 mutated tables: none is accepted that torch's checks
+        refuse, and none whose messages do not match, which torch's checks let
+        pass."""
         tables = []
         for title, (_, transfers) in self.our_plans():
             if " p 8" not in title:
@@ -346,7 +347,7 @@ def worker(rank, world, port, cases, queue):
 
 
 def run_world(world, cases):
-    """By case, the largest difference on any rank."""
+    """Returns the largest difference on any rank, for each case."""
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]

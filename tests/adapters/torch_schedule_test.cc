@@ -92,7 +92,7 @@ TEST(TorchScheduleTest, ReadsEachDialectAndNothingElse) {
       {"(0F7)OVERLAP_F_B", TorchDialect::k26, "-"},
       {"3UNSHARD", TorchDialect::k26, ""},
       {"3REDUCE_GRAD", TorchDialect::k25, ""},
-      // What torch reads as "0F", "0W1" and so on.
+      // Texts that torch reads as "0F", "0W1" and so on.
       {"0FOO", TorchDialect::k26, "-"},
       {"0W1_a", TorchDialect::k26, "-"},
       {"0F", TorchDialect::k26, "-"},
@@ -172,7 +172,8 @@ TEST(CheckTableTest, NamesWhatTorchCorruptsOrRefuses) {
   }
 }
 
-// By channel, what is sent and what is received, in order, written down anew.
+// Checks with separate code that each channel's sends and receives are the same
+// in the same order.
 bool EveryMessageMatches(const ActionTable& table) {
   std::map<int32_t, size_t> owner;
   for (size_t r = 0; r < table.ranks.size(); ++r) {

@@ -1,6 +1,7 @@
-// What the adapters make of schedule tables, for tests that put torch's own
-// code beside them (torch_peer_test.py). A request a line on stdin, an answer a
-// line on stdout; fields are parted by tabs, rows of a table by `|`:
+// Applies the adapters to schedule tables, for tests that compare them with
+// torch's own code (torch_peer_test.py). Reads one request per line on stdin
+// and writes one answer per line on stdout; fields are separated by tabs, rows
+// of a table by `|`:
 //
 //   check TABLE          ok, or no and why
 //   lower TABLE          ok and the table with transfers

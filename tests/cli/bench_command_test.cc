@@ -116,8 +116,8 @@ TEST_F(BenchCommandTest, AnInterruptedRunGoesOnFromItsJournal) {
       "--out",       Path("made"),          "--format",  "json"};
   ASSERT_EQ(Run(args), 0) << err_;
   EXPECT_FALSE(FileExists(Path("made/journal")));
-  // What a run leaves that is interrupted after some outcomes, in the middle of
-  // writing the next.
+  // The journal of a run that was interrupted after some outcomes, while it
+  // wrote the next.
   ASSERT_OK_AND_ASSIGN(const std::string text, ReadFile(Path("suite.json")));
   ASSERT_OK_AND_ASSIGN(const formats::ProblemSuite suite,
                        formats::ParseProblemSuite(text, "suite.json"));

@@ -126,7 +126,7 @@ TEST_F(CommandsTest, SearchAnswersInTheFilesOwnIds) {
                           "makespan_us", "order", "peak_bytes",
                           "proven_optimal", "search_us", "start_us"));
   EXPECT_EQ(answer["order"].dump(), "[[30,20],[10]]");
-  // By increasing id: 10, 20, 30.
+  // Ordered by increasing id: 10, 20, 30.
   EXPECT_EQ(answer["start_us"].dump(), "[2.75,4.0,0.0]");
   EXPECT_EQ(answer["makespan_us"], 8);
   EXPECT_EQ(answer["lower_bound_us"], 8);

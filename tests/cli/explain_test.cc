@@ -1,4 +1,4 @@
-// What `explain` proposes, applied: on jobs of different kinds.
+// Applies the proposals of `explain` to jobs of different kinds.
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>

@@ -174,7 +174,7 @@ class CostsFromTest : public ::testing::Test {
     }
     return times;
   }
-  // By task: its module and pass, and its time in microseconds.
+  // Returns each task's module and pass, and its time in microseconds.
   std::map<std::string, std::pair<std::string, double>> SpansByTask(
       const std::string& trace) const {
     std::map<std::string, std::pair<std::string, double>> spans;

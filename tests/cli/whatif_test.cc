@@ -1,4 +1,4 @@
-// What-if and explain: sweeps, journals, suggestions that hold.
+// Tests of `whatif` and `explain`: sweeps, journals, suggestions that hold.
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
@@ -181,7 +181,7 @@ TEST_F(WhatIfTest, AnInterruptedSweepGoesOnAndLosesNothing) {
                                "--journal", Path("j")}))
                   .err,
               HasSubstr("1 of 2 configurations are in"));
-  // What is no journal stays as it is.
+  // A file that is not a journal stays unchanged.
   ASSERT_THAT(WriteFileAtomically(Path("notes"), "my notes\n"), IsOk());
   const Outcome refused = Pipeloom(WhatIf({"--journal", Path("notes")}));
   EXPECT_NE(refused.code, 0);
@@ -249,7 +249,7 @@ TEST_F(WhatIfTest, QuestionsGoTheWayTheyMust) {
             1.02 * frozen[0]["peak_bytes"].get<double>());
   const Json padded = ask("padded");
   EXPECT_GT(time(padded[1]), time(padded[0]));
-  // By the order of the cases: 0.25, 0.5, 2 and 4 times the bandwidth.
+  // The order of the cases is 0.25, 0.5, 2 and 4 times the bandwidth.
   const Json network = ask("network");
   EXPECT_GE(time(network[1]), time(network[2]));
   EXPECT_GE(time(network[2]), time(network[3]));

@@ -1,4 +1,5 @@
-// What every Transport must do. A transport's test includes this and says
+// Tests that every Transport must pass. A transport's test includes this and
+// has
 //   INSTANTIATE_TEST_SUITE_P(Inproc, TransportConformance,
 //                            ::testing::Values(MakeInprocWorld));
 // with a TransportWorld, which runs the ranks as threads or as processes: each
@@ -23,7 +24,7 @@
 
 namespace pipeloom::runtime {
 
-// What one rank has in a test.
+// The objects of one rank in a test.
 struct RankInTest {
   int32_t rank = 0;
   Transport* transport = nullptr;

@@ -18,7 +18,7 @@ TEST(AlignClocksTest, FindsOffsetsAndDriftsWithinTheSpreadOfLatencies) {
       drift[static_cast<size_t>(r)] =
           static_cast<double>(random.Between(-100, 100)) * 1e-6;
     }
-    // What rank r's clock shows at common time t.
+    // Returns the time that rank r's clock shows at common time t.
     const auto local = [&](int32_t r, int64_t t) {
       const auto i = static_cast<size_t>(r);
       return static_cast<int64_t>(static_cast<double>(t) * (1 + drift[i]) +

@@ -1,6 +1,6 @@
-// What a cluster file says of domains, cards, devices by node and slow GPUs,
-// in the prices of a replica's ranks: against MixRanks, which puts whole graphs
-// together, and closed forms.
+// Effects of a cluster file's domains, cards, devices by node and slow GPUs on
+// the prices of a replica's ranks, compared with MixRanks, which puts whole
+// graphs together, and with closed forms.
 #include "emulator/stage/cluster_view.h"
 
 #include <functional>

@@ -254,7 +254,7 @@ TEST(Overlap, IsTheLongerOfTheTwoWithoutContention) {
 TEST(Overlap, SlowsComputeOnlyWhileThereIsCommunication) {
   // 1.2 s of communication, in which 1 s of compute is done; 2 s are left.
   EXPECT_DOUBLE_EQ(OverlappedSeconds(3, 1.2, 1.2, 1), 3.2);
-  // All of compute beside communication.
+  // All of compute is overlapped with communication.
   EXPECT_DOUBLE_EQ(OverlappedSeconds(1, 5, 1.2, 1), 5);
   EXPECT_DOUBLE_EQ(OverlappedSeconds(1, 5, 1, 2), 5.5);
 }

@@ -357,7 +357,7 @@ TEST(EmulateStep, MemoryPeaksAreThoseOfABruteForceSweep) {
       EXPECT_EQ(peaks[rank].items[static_cast<int>(MemoryItem::kWeights)],
                 Bytes(11));
     }
-    // What a step takes it gives back.
+    // A step gives back all memory that it takes.
     std::map<MemoryItem, Bytes> left;
     for (const MemoryStep& step : trace.memory) left[step.item] += step.delta;
     EXPECT_EQ(left[MemoryItem::kReceived], Bytes(0));

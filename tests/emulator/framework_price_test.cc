@@ -1,4 +1,4 @@
-// What a job's framework makes of a stage's time and memory.
+// Effects of a job's framework on a stage's time and memory.
 #include "emulator/cost/framework_price.h"
 
 #include <gtest/gtest.h>
@@ -39,7 +39,8 @@ TEST(FrameworkPrice,
   const StageCost all = CostWith(hides, wide);
   EXPECT_EQ(none.forward, data.forward);
   EXPECT_GT(none.fused, data.fused);
-  // What waits for every collective runs no weight gradient during one.
+  // A framework that waits for every collective runs no weight gradient during
+  // one.
   EXPECT_EQ(none.backward_gap, kZero);
   EXPECT_EQ(none.fused_gap, kZero);
   EXPECT_GT(data.backward_gap, kZero);

@@ -1,4 +1,5 @@
-// What a layer keeps by operator group, beside numbers from elsewhere.
+// The bytes that a layer keeps for each operator group, compared with numbers
+// from other sources.
 #include "emulator/stage/layer_memory.h"
 
 #include <cstdint>
@@ -107,7 +108,7 @@ TEST(LayerMemory, GroupsArePartsOfWhatIsKeptAndOfTheForward) {
           again += group.again;
         }
         EXPECT_LE(sum, cost.activations);
-        // Of a frozen layer norms may count twice.
+        // The norms of a frozen layer may count twice.
         if (!frozen) {
           EXPECT_LE(again, cost.forward);
         }

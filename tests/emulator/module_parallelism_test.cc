@@ -131,8 +131,8 @@ TEST(ModuleParallelism, OutputsAreGatheredInTheRankBothWays) {
   EXPECT_EQ(last.forward, free_last.forward + gather);
   EXPECT_EQ(last.backward, free_last.backward + gather);
   EXPECT_EQ(last.weight_grad, free_last.weight_grad);
-  // What others take lies evenly on all GPUs; between the module's own stages
-  // a copy hands on what it has.
+  // The output for other modules lies evenly on all GPUs; between the module's
+  // own stages, each copy hands on its own part.
   EXPECT_EQ(last.output, Bytes(16 * 512 * 4096 * 2 / 8));
   EXPECT_EQ(costs.Cost(StageOf(1, 0, 0), shape, true),
             unfed.Cost(StageOf(1, 0, 0), shape, true));

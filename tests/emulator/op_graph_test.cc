@@ -102,9 +102,8 @@ TEST(OpGraph, ATensorParallelBlockHasTwoGathersAndTwoScattersForward) {
   EXPECT_EQ(Collectives(alone.forward, Collective::kAllGather), 0);
 }
 
-// What a fused backward runs with what (Megatron-Core's column-parallel
-// layer): the gather with the input gradient, the scatter with the weight
-// gradient.
+// A fused backward (Megatron-Core's column-parallel layer) overlaps the gather
+// with the input gradient, and the scatter with the weight gradient.
 TEST(OpGraph, AFusedBackwardHidesItsGatherAndItsScatter) {
   const LayerOps ops =
       BuildLayerOps(Llama3Block(), Sequences(1, 4096), {.tp = 4}, {});

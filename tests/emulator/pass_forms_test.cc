@@ -94,7 +94,8 @@ TEST(PassForms, NorDoesOneOfARandomLayerInAnyGroup) {
     const WorkShape shape =
         Sequences(random.Between(1, 4), 256 * random.Between(1, 32));
     const StageCost cost = costs.Cost(stage, shape, true);
-    // What compute takes differs by pass; communication has to be most of it.
+    // Compute times differ by pass, so communication has to be most of the
+    // time.
     const StageCostModel quick(JobOf({{layer, layer}}, parallel));
     if (cost.forward < 4 * quick.Cost(stage, shape, true).forward) continue;
     ++checked;

@@ -1,4 +1,4 @@
-// Peak memory by formulas beside measured runs.
+// Peak memory by formulas, compared with measured runs.
 #include <cmath>
 #include <cstdio>
 #include <vector>
@@ -78,8 +78,9 @@ struct MeasuredPeak {
   double allocated_gib;
 };
 
-// What the framework's allocator holds at the peak of its worst rank under
-// 1F1B, one sequence a microbatch, blocks divided evenly over the ranks.
+// Returns the GiB that the framework's allocator holds at the peak of its worst
+// rank under 1F1B, with one sequence per microbatch and blocks divided evenly
+// over the ranks.
 double PeakGib(const MeasuredPeak& run) {
   const ParallelLayout& p = run.parallel;
   JobSpec job = JobOf({Model(run.model, run.layers)}, p);

@@ -272,7 +272,8 @@ TEST(ProfileCost, CommunicationSlowsOverlappedComputeAsTheProfileSays) {
   const double slow = profile.collectives.compute_slowdown;
   EXPECT_NEAR(slow, 132.0 / 112, 1e-4);
   const ProfileCost shipped(ClusterLike(profile), {}, profile);
-  // In 4 ms beside communication as much is done as in 4 / slow ms alone.
+  // In 4 ms overlapped with communication, compute gets as far as in 4 / slow
+  // ms alone.
   EXPECT_EQ(shipped.Overlap(Milliseconds(10), Milliseconds(4)),
             Nanoseconds(std::llround(1e6 * (4 + 10 - 4 / slow))));
   // Compute that ends first shows nothing of it.

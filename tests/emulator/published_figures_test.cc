@@ -1,5 +1,5 @@
-// The cost model beside published measurements. Each test prints its figures;
-// docs/evaluation/emulator.md repeats them.
+// The cost model compared with published measurements. Each test prints its
+// figures; docs/evaluation/emulator.md repeats them.
 #include <cmath>
 #include <cstdio>
 #include <string>
@@ -17,7 +17,8 @@
 namespace pipeloom::emulator {
 namespace {
 
-// By the roofline, or by a device's profile.
+// Returns a layer's time by a device's profile, or by the roofline if `profile`
+// is null.
 double LayerMilliseconds(const LayerSpec& layer, const WorkShape& shape,
                          const DeviceProfile* profile) {
   const JobSpec job = JobOf({{layer}}, {.tp = 4});

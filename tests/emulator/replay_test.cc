@@ -30,7 +30,7 @@ constexpr int32_t kMicrobatches = 16;
 
 struct Iteration {
   Duration total{};
-  // By rank and microbatch.
+  // Indexed by rank and microbatch.
   Duration forward[kRanks][kMicrobatches] = {};
   Duration backward[kRanks][kMicrobatches] = {};
 };
@@ -72,8 +72,9 @@ Recording ReadRecording() {
   return recording;
 }
 
-// What the recording's framework does: a send keeps its rank busy for the
-// hand-over, and the last rank takes as long from a forward to its backward.
+// Returns the graph of an iteration of the recording's framework: a send keeps
+// its rank busy for the hand-over, and the last rank takes as long from a
+// forward to its backward.
 StageGraph GraphOf(const Iteration& iteration, Duration handover) {
   IdVector<TaskId, Task> tasks;
   IdVector<EdgeId, Dependency> edges;
@@ -135,7 +136,7 @@ Duration Emulated(const Iteration& iteration, Duration handover) {
 }
 
 struct Errors {
-  double mean = 0;  // Of absolute errors.
+  double mean = 0;  // Mean of absolute errors.
   double worst = 0;
 };
 

@@ -102,14 +102,14 @@ TEST(StageCost, FullShardingMovesItsTrafficFromTheEpilogueToThePasses) {
                          8, H800Cluster().intra_node);
   const StageCost plain = zero1.Cost(StageOf(1), shape, true);
   const StageCost sharded = zero3.Cost(StageOf(1), shape, true);
-  // Half of the time beside the gather is lost to it.
+  // The gather runs at half its speed while it is overlapped with compute.
   const auto overlapped = [&](Duration pass) { return gather + pass / 2; };
   EXPECT_NEAR(ToSeconds(sharded.forward), ToSeconds(overlapped(plain.forward)),
               2e-9);
   EXPECT_NEAR(ToSeconds(sharded.backward),
               ToSeconds(overlapped(plain.backward)), 2e-9);
   EXPECT_GT(sharded.weight_grad, gather);
-  // What makes activations again finds the weights there.
+  // A recomputed forward needs no gather, as the weights are there.
   EXPECT_EQ(sharded.forward_again, plain.forward);
   EXPECT_LT(zero3.Epilogue(partition, RankId(0)),
             zero1.Epilogue(partition, RankId(0)));

@@ -220,7 +220,8 @@ TEST(StepEngine, WhatIsCompiledDoesNotDependOnWhatAnythingCosts) {
   }
 }
 
-// n tensors from n ranks to one: `busy` each on its way, of a lag beside.
+// Returns a graph with n tensors from n ranks to one. Each occupies its link
+// for `busy` and arrives `lag` later.
 StageGraph Fan(int32_t n, Duration busy, Duration lag) {
   IdVector<TaskId, Task> tasks;
   IdVector<EdgeId, Dependency> edges;

@@ -179,7 +179,7 @@ class Page:
                       windowsVirtualKeyCode=9 if key == "Tab" else 0)
 
     def screenshot(self, path):
-        """Of the whole page, however long."""
+        """Writes a screenshot of the whole page, however long."""
         size = self.call("Page.getLayoutMetrics")["cssContentSize"]
         clip = {"x": 0, "y": 0, "width": size["width"],
                 "height": size["height"], "scale": 1}

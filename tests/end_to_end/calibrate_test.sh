@@ -71,7 +71,7 @@ expect 0 '"source": "measured"' cost --device h100-sxm --profile p.json \
 "$pipeloom" cost --device h100-sxm --queries - <q.jsonl >stdin.out ||
   fail "queries from stdin"
 [ "$(wc -l <stdin.out)" = 3 ] || fail "stdin: $(cat stdin.out)"
-# What a reader sees of an early end is what was answered by then.
+# After an error, the reader has all answers given before it.
 yes "$(head -n 1 q.jsonl)" | head -n 20000 >many.jsonl
 echo '{"op": "gemm", "m": 0}' >>many.jsonl
 expect 1 "many.jsonl:20001: field \"m\" is 0" cost --device h100-sxm \

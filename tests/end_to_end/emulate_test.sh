@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What a cluster file and the options of `pipeloom emulate` say of networks,
-# devices, slow GPUs and jitter, as a user runs it.
+# Runs `pipeloom emulate` with cluster files and options for networks, devices,
+# slow GPUs and jitter.
 # usage: emulate_test.sh PIPELOOM_BINARY SOURCE_DIR
 set -uo pipefail
 pipeloom=$(realpath "$1")

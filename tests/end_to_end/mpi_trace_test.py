@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 
-# Of each rank's clock: microseconds ahead, and beyond a second a second.
+# Each rank's clock: microseconds ahead, and seconds gained per second.
 CLOCKS = [(1e6, 0), (-3e6, 4e-5), (2.5e7, -6e-5), (12345.678, 2e-5)]
 
 

@@ -94,7 +94,7 @@ def check_tables(page, name, step, facts):
         expect(near(epilogue, rank["epilogue_us"]), name, r, epilogue, rank)
         expect(near(idle, us - busy - epilogue), name, r, "idle", idle)
         expect(near(sum(causes), idle), name, r, "causes", causes, idle)
-        # Of the cells, the second is the limit and the third a time.
+        # The second cell is the limit, the third a time.
         items = rank["peak_items_bytes"]
         expect(peaks[r][0] == sum(items.values()), name, r, peaks[r], items)
         expect(peaks[r][3:] == list(items.values()), name, r, peaks[r], items)
@@ -145,7 +145,7 @@ def check(browser, name, path, facts, ranks, least):
 
 
 def check_names(page, name):
-    """What can be operated has a name for screen readers."""
+    """Checks that every control has a name for screen readers."""
     tree = page.call("Accessibility.getFullAXTree")["nodes"]
     found = 0
     for node in tree:

@@ -38,8 +38,8 @@ TEST(JobProtoTest, EveryShippedFileIsProtoJson) {
   ExpectFilesAre<v1::ClusterSpec>("clusters", ShippedClusterNames());
 }
 
-// What protobuf prints, with its spelling (camelCase, 64-bit integers as
-// strings) or ours, is the same job.
+// Protobuf's JSON of a job, in its own spelling (camelCase, 64-bit integers as
+// strings) or in that of job files, is read as the same job.
 TEST(JobProtoTest, JobsPrintedByProtobufLoadEqual) {
   for (const std::string& name : ShippedJobNames()) {
     SCOPED_TRACE(name);

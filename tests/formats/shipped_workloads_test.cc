@@ -1,4 +1,5 @@
-// What is shipped loads, fits together, and has the published sizes.
+// Checks that all shipped files load, fit together, and have the published
+// sizes.
 #include <algorithm>
 #include <cmath>
 #include <filesystem>

@@ -222,7 +222,7 @@ TEST(LoadJobTest, AnUnknownNameListsThoseThereAre) {
 TEST(ParseJobTest, SaysWhatIsWrongAndWhere) {
   struct Case {
     std::string name;
-    std::string from;  // Of the good job.
+    std::string from;  // A part of the good job.
     std::string to;
     std::string expected;
   };

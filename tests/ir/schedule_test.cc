@@ -23,7 +23,7 @@ using ::pipeloom::testing::UniformGraph;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// What StageGraph::Create takes, for cases that break one thing.
+// The arguments of StageGraph::Create, for cases that break one of them.
 struct GraphParts {
   IdVector<RankId, RankSpec> ranks;
   IdVector<TaskId, Task> tasks;

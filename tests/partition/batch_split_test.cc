@@ -204,7 +204,7 @@ TEST(PackStepTest, AHundredThousandSamplesMakeOneStep) {
   EXPECT_THAT(SplitMicrobatches(job, step, 0, Whole(job, 4)), IsOk());
 }
 
-// What a microbatch is limited by, counted apart from the packing code.
+// The quantities that limit a microbatch, counted by separate code.
 struct Load {
   int64_t tokens = 0;
   int64_t images = 0;
@@ -265,7 +265,7 @@ TEST(PackStepTest, NeverBreaksALimitLosesATokenOrChangesTheOrder) {
     WorkShape in;
     WorkShape out;
     SampleId last(0);
-    std::map<int32_t, WorkShape> media;  // Of modules before the backbone.
+    std::map<int32_t, WorkShape> media;  // Work of modules before the backbone.
     for (const SampleId id : order) {
       ASSERT_GE(step.piece_of[id], last) << seed;
       last = step.piece_of[id];

@@ -75,7 +75,7 @@ TEST(AppendStagesTest, ARunOverAModuleBoundaryIsTwoStagesOnOneRank) {
               &units);
   Partition partition;
   partition.num_ranks = 2;
-  partition.num_segments = 3;  // Of modules before.
+  partition.num_segments = 3;  // Segments of the modules before.
   AppendStages(units, 4, &partition);
   const auto stage = [](int32_t module, int32_t first, int32_t count,
                         int32_t rank, int32_t segment) {

@@ -182,7 +182,7 @@ class TensorWalk {
   bool split_;
   int32_t run_ = 0;
   std::vector<size_t> checkpoints_{};
-  std::map<size_t, size_t> of_{};  // By fully recomputed layer.
+  std::map<size_t, size_t> of_{};  // Indexed by fully recomputed layer.
   std::set<size_t> done_{};
   std::map<std::pair<size_t, std::string>, Bytes> live_{};
 };
@@ -456,7 +456,7 @@ TEST(MemoryCandidates, CopiesAreDoneInTheTimeAndMemorySetAsideForThem) {
       for (Copy& c : list) {
         free_at = std::max(free_at, c.ready) + c.time;
         c.out = free_at;
-        // What is left of all copies is at most the time of the longest.
+        // The rest of all copies takes at most the time of the longest.
         EXPECT_LE(c.out, c.ready + longest);
       }
       std::sort(list.begin(), list.end(),

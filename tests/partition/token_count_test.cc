@@ -365,7 +365,7 @@ TEST(TokenCountTest, ABackboneCountsItsTextAndWhatFeedsIt) {
 }
 
 TEST(TokenCountTest, ABackbonesOwnRulesStandForItsText) {
-  // Discrete audio tokens beside the text, 41.7 a second.
+  // Discrete audio tokens in addition to the text, 41.7 per second.
   const ModelSpec model =
       OneModule(ModuleRole::kBackbone,
                 {{.kind = TokenRuleKind::kText}, Audio(41.7, 41.7, 0)});

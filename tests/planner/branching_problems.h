@@ -34,8 +34,8 @@ inline StageGraph BranchingProblem(uint64_t seed, int32_t max_tasks,
     RankId rank{};
     Duration forward{}, backward{}, weight_grad{};
     int64_t activation = 0;
-    int64_t kept = 0;       // Of it, until the weight gradient.
-    int64_t workspace = 0;  // Of each task, while it runs.
+    int64_t kept = 0;       // Part of it, held until the weight gradient.
+    int64_t workspace = 0;  // Held by each task while it runs.
     Duration delay{};
   };
   std::vector<Stage> stages;

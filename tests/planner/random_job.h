@@ -23,7 +23,7 @@ struct RandomJobOptions {
   // The step's microbatches and the job's ranks at most.
   int32_t most_microbatches = 12;
   int32_t most_ranks = 8;
-  int32_t most_layers = 10;  // Of a module.
+  int32_t most_layers = 10;  // Layers of one module.
 };
 
 namespace random_job_internal {

@@ -14,7 +14,7 @@ namespace pipeloom::testing {
 
 // Forwards over all ranks, `rounds` times, and, if `backward`, back again;
 // times by microbatch, and by rank too if `unequal`; transfers if `delays`. The
-// first microbatch's times are `giant` times as long.
+// first microbatch's times are `dominant` times as long.
 inline StageGraph RandomPipeline(uint64_t seed, int32_t ranks,
                                  int32_t microbatches, bool backward,
                                  bool unequal, bool delays,

@@ -49,7 +49,7 @@ AHEAD = 2
 
 
 class Shared:
-    """What the processes and the test that watches them have in common."""
+    """The data that the processes share with the test that watches them."""
 
     def __init__(self, context, world):
         self.stop = context.Value(ctypes.c_bool, False)
@@ -69,7 +69,7 @@ def job_message(replicas):
     job.name = "fault_training"
     job.parallel.dp = replicas
     job.training.microbatches = MICROBATCHES
-    # By time: a planner that was restarted finds another plan.
+    # A deadline in time, so that a restarted planner finds another plan.
     job.search.deadline_us = 10000
     return job
 
@@ -90,13 +90,13 @@ class Moment:
                 pass  # It has ended.
 
     def delay_since(self, earlier):
-        """Of the thread that was delayed most."""
+        """Returns the delay of the thread that was delayed most."""
         return max((delay - earlier._delays.get(thread, 0.0)
                     for thread, delay in self._delays.items()), default=0.0)
 
 
 class Wait(NamedTuple):
-    """Of one rank for one step's plan."""
+    """The wait of one rank for one step's plan."""
     called: float
     voted: float  # The last vote that it cast for the step.
     returned: float

@@ -36,7 +36,7 @@ LIMIT = 1e-6
 
 
 def use_cpu():
-    """What Megatron's schedules ask of CUDA, on the CPU."""
+    """Replaces the CUDA functions that Megatron's schedules call."""
     torch.cuda.current_device = lambda: torch.device("cpu")
     torch.cuda.synchronize = lambda *_: None
     zeros = torch.zeros

@@ -23,16 +23,17 @@ if HAVE_GRPC:
                                     Outcome, Vote, decide, decode, encode,
                                     structure_of, vote_of)
 
-# What the trainers do, (epoch, step, kind). A step is announced before it is
-# asked for; "ahead" is one that is announced only, since the training goes back
-# to step 1: a rank may have voted for it by then, or not.
+# The actions of the trainers: (epoch, step, kind). A step is announced before
+# it is asked for; "ahead" is one that is only announced, since the training
+# goes back to step 1: a rank may have voted for it by then, or not.
 SCRIPT = ((0, 0, "get"), (0, 1, "get"), (0, 2, "ahead"), (1, 1, "get"))
 SHORT = ((0, 0, "get"), (0, 1, "ahead"), (1, 0, "get"))
 
 
 @functools.lru_cache(maxsize=None)
 def plan_of(step, variant):
-    """What a planner answers; one that was restarted may plan a step anew."""
+    """Returns a planner's answer; a restarted planner may give another
+    variant."""
     return pipeloom.Plan(
         num_ranks=1, module_names=("m",), tasks={}, edges={}, programs={},
         microbatches=MICROBATCHES, step=step, checksum=(step + 1, variant + 1),

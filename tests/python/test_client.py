@@ -43,7 +43,7 @@ def static(step, micro):
 
 
 def plan_response(step, n):
-    """What the service would answer, from a plan made here."""
+    """Returns the service's answer with a plan that is made here."""
     plan = static(step, microbatches(n))
     r = messages.GetPlanResponse(
         quality=messages.enum_value("PlanQuality", "PLAN_QUALITY_FULL"))
@@ -397,7 +397,7 @@ class ClientTest(unittest.TestCase):
         provider = self.provider(wait=30.0, session=session)
         self.assertEqual(self.get(provider, 0).checksum, (1, 7))
         self.assertEqual(session.counts["reopened"], 1)
-        # What was submitted before is submitted again.
+        # Batches that were submitted before are submitted again.
         end = time.monotonic() + 60
         while time.monotonic() < end:
             names = [name for name, _, _ in list(self.fake.requests)]

@@ -164,7 +164,8 @@ class FaultTest(unittest.TestCase):
         self.assertEqual(server.stop(), 0)
 
     def test_a_client_behind_a_frozen_connection_is_told_in_time(self):
-        """What a pulled cable looks like: bytes go in, none come out."""
+        """The connection behaves like a pulled cable: bytes go in, none come
+        out."""
         import pipeloom
         server = self.start()
         listener = socket.create_server(("127.0.0.1", 0))
@@ -364,7 +365,7 @@ class BuildTest(unittest.TestCase):
                 self.assertIn(f"{service} is build {said}", done.stderr)
                 self.assertIn(f"pipeloom is build {own}", done.stderr)
                 self.assertNotIn("older", done.stdout)
-        # Of one build: it starts, and misses its certificate.
+        # A program of the same build starts, and misses its certificate.
         shutil.copy(SERVICE, service)
         self.assertIn("no/such/file",
                       run("serve", "--tls-cert", "no/such/file").stderr)

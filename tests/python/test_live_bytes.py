@@ -1,6 +1,6 @@
-"""What a plan says is what pipeloom.torch holds: random plans of the planner,
-with every tensor's bytes counted, against the plan's account of each rank, and
-their gradients against those of one process.
+"""Checks that pipeloom.torch holds the bytes that a plan says: runs random
+plans of the planner, counts every tensor's bytes, and compares them with the
+plan's account of each rank, and the gradients with those of one process.
 
 PIPELOOM_TRUTH_PLANS (environment) asks for more plans; PIPELOOM_RANDOM_CASES is
 the program that writes them."""
@@ -51,8 +51,8 @@ WANTED = ("ranks 1", "ranks 2", "ranks 3", "ranks 4", "fused backward",
           "projections", "sub-microbatches", "frozen")
 
 
-# What is kept today. docs/torch_device.md says why it is not 1 and 0.9, and why
-# ranks that have no backward are not held to it.
+# The bounds that hold. docs/torch_device.md says why they are not 1 and 0.9,
+# and why they do not apply to ranks without a backward.
 MOST, LEAST = 1.08, 0.8
 
 
@@ -62,7 +62,8 @@ class Counting:
 
 
 def kernel(function):
-    """What the function needs for a moment, a GPU's kernel holds on chip."""
+    """Leaves the function's temporary tensors out of the count, as a GPU's
+    kernel holds them on chip."""
     def run(*args):
         mode = Counting.mode
         if mode is None:
@@ -204,7 +205,7 @@ if HAVE_TORCH and HAVE_GRPC:
                     gradient * gate * sigmoid)
 
     class CrossEntropy(torch.autograd.Function):
-        """Of a sum; its gradient is left where the logits were."""
+        """The sum of cross-entropies; its gradient overwrites the logits."""
         @kernel
         def forward(ctx, logits, labels):
             rows = torch.arange(len(labels))

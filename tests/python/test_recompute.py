@@ -153,6 +153,21 @@ class LayerTest(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, "norm.*there are"):
             again("norm", torch.tanh, torch.zeros(1))
 
+    def test_storages_are_found_with_old_and_new_torch(self):
+        class OfTorch2:
+            def untyped_storage(self):
+                return "storage"
+
+        class OfTorch1:
+            def storage(self):
+                return self
+
+            def untyped(self):
+                return "storage"
+
+        for kind in (OfTorch2, OfTorch1):
+            self.assertEqual(recompute.storage_of(kind()), "storage")
+
     def test_messages_say_groups_and_periods(self):
         message = messages.ActivationChoice(
             task=3, layers=[1, 2, 2, 3], operator_groups=[0, 0, 6, 0],

@@ -38,7 +38,8 @@ class RunServiceTest(unittest.TestCase):
         return [BINARY, "run", "dip-vlm-s", "--batch", self.batch(steps),
                 "--steps", str(steps), "--microbatches", "3",
                 "--deadline", search, "--time-scale", scale,
-                # Of the planner alone: a rank may get no core for seconds.
+                # Only the planner is to fail: a rank may get no core for
+                # seconds.
                 "--failure-timeout", "60s",
                 "--service", target, "--format", "json", *more]
 

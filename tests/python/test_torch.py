@@ -260,7 +260,7 @@ def worker(rank, world, port, queue, ordered):
 
             def shape_of(plan, edge):
                 ends = (plan.edges[edge].source, plan.edges[edge].target)
-                # Of an output, or of its gradient.
+                # The edge carries an output or its gradient.
                 of = [plan.tasks[t] for t in ends]
                 made = of[0] if of[0].kind == "F" else of[1]
                 micro = plan.microbatches[made.microbatch]

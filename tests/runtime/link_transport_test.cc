@@ -24,7 +24,7 @@ using ::pipeloom::testing::FailsWith;
 using ::pipeloom::testing::IsOk;
 using ::testing::HasSubstr;
 
-// What all ranks share: notices, and the links' two ends.
+// The objects that all ranks share: notices, and both ends of the links.
 struct Wire {
   struct Link {
     int ends = 0;

@@ -313,7 +313,7 @@ TEST(PlanCheckTest, TheCheckCatchesEveryMutation) {
   for (const Mutation& m : mutations) EXPECT_GT(caught[m.name], 20) << m.name;
 }
 
-// What no rank can see from its own program alone, it sees from the checksum.
+// The checksum shows differences that a rank cannot see in its own program.
 TEST(PlanCheckTest, ARankRefusesAPlanThatIsNotTheOneExpected) {
   ASSERT_OK_AND_ASSIGN(ExecutionPlan plan, RandomLowered(5));
   plan.job = "a job with \"quotes\"\n";

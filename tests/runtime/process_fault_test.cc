@@ -28,7 +28,8 @@ using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 
 constexpr int kRanks = 4;
-// What the ranks are given, and what the issue of all this allows by default.
+// The failure timeout that the ranks are given, and the bound that holds by
+// default.
 constexpr int kTimeoutMs = 1500;
 constexpr double kBoundSeconds = 5;
 

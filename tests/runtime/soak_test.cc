@@ -54,7 +54,8 @@ TEST(SoakTest, AThousandStepsHoldNoMoreMemoryThanAHundred) {
           }),
       testing::IsOk());
   EXPECT_EQ(done, kSteps);
-  // What a step holds varies with its plan; a leak of 100 B a step would show.
+  // The memory of a step varies with its plan; a leak of 100 B per step would
+  // show.
   EXPECT_LE(late, early + 90'000);
 }
 

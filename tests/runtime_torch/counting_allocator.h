@@ -15,13 +15,13 @@
 
 namespace pipeloom::runtime {
 
-// What the threads that count into it have allocated and not freed. Copies that
-// stand for host memory do not count, and what a fused operator needs while it
-// runs counts only if it is still there afterwards.
+// The bytes that the threads which count into it have allocated and not freed.
+// Copies that stand for host memory do not count, and temporary tensors of a
+// fused operator count only if they are still there afterwards.
 struct ByteCount {
   std::atomic<int64_t> live = 0;
   int64_t other = 0;  // Other bytes of the same thread's.
-  int64_t most = 0;   // Of both together.
+  int64_t most = 0;   // The largest sum of both.
   void Look() { most = std::max(most, live.load() + other); }
 };
 
@@ -55,7 +55,7 @@ class CountingAllocator final : public c10::Allocator {
     Header header;
     std::memcpy(&header, block, sizeof header);
     if (header.count != nullptr) {
-      // What an operator left behind has not been looked at yet.
+      // The tensors that an operator has left were not counted yet.
       if (!KernelScope::inside() && header.count == current_) {
         header.count->Look();
       }

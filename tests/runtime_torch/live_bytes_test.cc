@@ -1,6 +1,6 @@
-// What a plan says is what the torch device holds: random plans, with every
-// tensor's bytes counted by the allocator, against the plan's account of each
-// rank, and their gradients against those of one process.
+// Checks that the torch device holds the bytes that a plan says: runs random
+// plans, counts every tensor's bytes in the allocator, and compares them with
+// the plan's account of each rank, and the gradients with those of one process.
 //
 // PIPELOOM_TRUTH_PLANS (environment) asks for more plans.
 #include <gtest/gtest.h>
@@ -88,8 +88,8 @@ int64_t NumPlans() {
   return text == nullptr ? 24 : std::atoll(text);
 }
 
-// What is kept today. docs/torch_device.md says why it is not 1 and 0.9, and
-// why ranks that have no backward are not held to it.
+// The bounds that hold. docs/torch_device.md says why they are not 1 and 0.9,
+// and why they do not apply to ranks without a backward.
 constexpr double kMax = 1.08;
 constexpr double kLeast = 0.8;
 
@@ -102,7 +102,7 @@ bool HasBackward(const StageGraph& graph, RankId rank) {
 
 struct Worst {
   double most = 0;   // Live bytes over the account's.
-  double least = 1;  // Of the fullest rank of each plan.
+  double least = 1;  // The same for the fullest rank of each plan.
   double forward_only = 0;
   double gradient = 0;
   int above = 0;  // Ranks of `ranks`.

@@ -82,8 +82,8 @@ struct Model {
 
 struct Outcome {
   std::vector<Tensor> values{};  // Output, input gradient, parameters'.
-  int64_t held = 0;              // Between forward and backward.
-  int64_t peak = 0;              // Of the backward.
+  int64_t held = 0;              // Bytes between forward and backward.
+  int64_t peak = 0;              // Most bytes during the backward.
 };
 
 Outcome RunStage(const Model& model, const MemoryChoice& memory, bool split) {
@@ -134,7 +134,7 @@ WorkShape Shape() {
           .squared_tokens = 2.0 * (kRows / 2) * (kRows / 2)};
 }
 
-// Of the layer's account.
+// Returns the bytes of the groups in the layer's account.
 int64_t AccountOf(const LayerSpec& layer, OperatorGroups groups, bool frozen) {
   const emulator::LayerActivations kept =
       emulator::ActivationsOf(layer, Shape(), {}, Precision::kFp32);
@@ -175,7 +175,8 @@ TEST(MadeAgain, GradientsAreThoseOfKeepingEverything) {
   }
 }
 
-// What the account has a group throw away is gone, to 2.5 % of what is held.
+// Recomputing a group frees the bytes that the account says, to within 2.5 % of
+// the bytes held.
 TEST(MadeAgain, GroupsHoldNoMoreThanTheAccountSays) {
   for (const bool gated : {false, true}) {
     const LayerSpec layer = Block(gated);

@@ -69,7 +69,7 @@ double SerialTraining::Step(const TorchWork& work) {
   }
   double total = 0;
   for (const auto& microbatch : work.parts) {
-    // By module and sample: what was handed on.
+    // The rows handed on, indexed by module, then sample.
     IdVector<ModuleId, std::map<int32_t, std::vector<at::Tensor>>> given(
         model.modules.size());
     at::Tensor loss;

@@ -18,7 +18,7 @@ class SerialTraining {
   double Step(const TorchWork& work);  // Its loss.
   TorchValues Weights() const;
   void SetWeights(const TorchValues& weights);
-  TorchValues Gradients() const;  // Of the last step.
+  TorchValues Gradients() const;  // Those of the last step.
 
  private:
   struct State;

@@ -19,7 +19,7 @@ namespace pipeloom::cli {
 namespace {
 
 constexpr int32_t kMicrobatches = 4;
-constexpr double kBetween = 2e-3;  // Of a rank and step.
+constexpr double kBetween = 2e-3;  // Seconds per rank and step.
 
 ExecutionPlan MakePlan(int32_t stages) {
   const StageGraph graph = testing::UniformGraph(
@@ -33,7 +33,8 @@ ExecutionPlan MakePlan(int32_t stages) {
   return *std::move(plan);
 }
 
-// Of each microbatch 1 to 4 sequences of `shortest` to twice as many tokens.
+// Returns work with 1 to 4 sequences per microbatch, each of `shortest` to
+// twice as many tokens.
 runtime::TorchWork MakeWork(int64_t shortest, Random& random) {
   runtime::TorchWork work;
   for (int32_t m = 0; m < kMicrobatches; ++m) {
@@ -48,7 +49,7 @@ runtime::TorchWork MakeWork(int64_t shortest, Random& random) {
   return work;
 }
 
-// What a task takes on a machine that is neither slow nor disturbed.
+// Returns a task's time on a machine that is neither slow nor disturbed.
 double TrueSeconds(const runtime::TorchWork& work, const Task& task) {
   double seconds = 1e-3;
   for (const runtime::TorchSequence& s : work.Of(task)) {
@@ -61,7 +62,7 @@ double TrueSeconds(const runtime::TorchWork& work, const Task& task) {
 
 struct Machine {
   double slow = 1;     // All of its times.
-  double scatter = 0;  // Of single tasks, relative, up and down.
+  double scatter = 0;  // Relative scatter of single tasks, up and down.
   double pause = 0;    // Seconds in which the step does not get on.
 };
 

@@ -1,5 +1,6 @@
-// What the truth tests train: small models on random batches, with another plan
-// every step. Equal in every process: nothing here depends on clocks.
+// The trainings of the truth tests: small models on random batches, with
+// another plan every step. They are the same in every process, as nothing
+// depends on clocks.
 #ifndef PIPELOOM_TESTS_RUNTIME_TORCH_TRAINING_CASE_H_
 #define PIPELOOM_TESTS_RUNTIME_TORCH_TRAINING_CASE_H_
 
@@ -27,7 +28,8 @@ struct TrainingCase {
   std::string schedule{};
   int32_t pp = 2;
   bool video = false;  // Text feeds a diffusion transformer; else images text.
-  int64_t sub_instances = 0;  // Of the module with media; 0: not cut.
+  // Instances per sub-microbatch of the module with media; 0: not cut.
+  int64_t sub_instances = 0;
   StepMemory memory = StepMemory::kKeep;
   bool uneven = false;
   std::vector<std::string> frozen{};

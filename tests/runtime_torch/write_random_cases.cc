@@ -73,7 +73,7 @@ std::string CaseText(const RandomCase& c) {
                         stage.first_layer.value(), ", ", stage.num_layers, ", ",
                         stage.rank.value(), "]");
   });
-  // By microbatch, module and sub-microbatch: tokens and output tokens.
+  // Tokens and output tokens, by microbatch, module and sub-microbatch.
   text += ",\n\"work\": ";
   text += List(c.work.parts.size(), [&](int64_t mb) {
     const auto& parts = c.work.parts[MicrobatchId(static_cast<int>(mb))];
@@ -90,7 +90,7 @@ std::string CaseText(const RandomCase& c) {
       });
     });
   });
-  // By forward task: the layers' memory and the period.
+  // The layers' memory choices and the period of each forward task.
   text += ",\n\"memory\": {";
   int32_t pair = 0;
   for (const TaskId id : graph.task_ids()) {

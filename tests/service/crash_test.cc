@@ -88,7 +88,7 @@ TEST(CrashTest, KilledAtAnyMomentItServesTheSamePlansAgain) {
   }
   const TempFolder folder;
   v1::OpenJobRequest open = SmallJobRequest(2, 0);
-  // By time: a plan that was made twice would not be the same.
+  // With a deadline in time, a plan that is made twice would differ.
   open.mutable_job()->mutable_search()->set_deadline_us(5e3);
   open.set_job_id("job");
   std::map<std::pair<int64_t, int32_t>, std::string> served;

@@ -1,4 +1,4 @@
-// What docs/service.md guarantees, against a real server.
+// Tests of the guarantees of docs/service.md with a real server.
 #include <google/protobuf/util/message_differencer.h>
 
 #include <filesystem>
@@ -255,7 +255,7 @@ TEST(GuaranteesTest, ARestartServesTheSamePlansAndGoesOn) {
   const TempFolder folder;
   service::ServerOptions options = TestOptions();
   options.core.state_dir = folder.path();
-  // By time, so that planning anew would give other plans.
+  // A deadline in time, so that planning again would give other plans.
   v1::OpenJobRequest open = SmallJobRequest(2, 0);
   open.mutable_job()->mutable_search()->set_deadline_us(20e3);
   std::string job;
@@ -311,7 +311,7 @@ TEST(GuaranteesTest, ADamagedPlanIsToldAndMadeAnew) {
   TestService service(options);
   v1::RankPlan after;
   ASSERT_TRUE(service.Get(job, 0, 0, 0, &after).ok());
-  // By evaluations: the search gives the same again.
+  // With a budget in evaluations, the search gives the same plan again.
   EXPECT_EQ(after.SerializeAsString(), before.SerializeAsString());
 }
 

@@ -81,7 +81,7 @@ TEST(StateDirTest, AFileIsThereInFullOrAsItWas) {
   EXPECT_EQ(dir->Read("jobs/j/none").status().code(),
             absl::StatusCode::kNotFound);
   const std::string path = folder.path() + "/a/b/jobs/j/";
-  // What a crash leaves while writing.
+  // The file that a crash leaves while writing.
   std::ofstream(path + ".tmp-7") << "half";
   EXPECT_THAT(dir->List("jobs/j"), ::testing::ElementsAre("job"));
   EXPECT_FALSE(std::filesystem::exists(path + ".tmp-7"));

@@ -60,7 +60,8 @@ TEST_F(PlanCacheTest, EqualStepsGetTheirPlanSimilarOnesTheNearest) {
   const PlanCache::Found found = cache.Find(KeyOf(*grown), grown->microbatches);
   EXPECT_EQ(found.equal, nullptr);
   EXPECT_EQ(found.similar, plan);
-  // What else a plan depends on keeps equal shapes apart, not similar ones.
+  // Everything else that a plan depends on tells equal shapes apart, but not
+  // similar ones.
   const PlanCacheKey other =
       MakePlanCacheKey({1, 2}, {5, 6}, plan->microbatches);
   EXPECT_EQ(cache.Find(other, plan->microbatches).similar, plan);

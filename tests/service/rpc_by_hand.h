@@ -1,4 +1,4 @@
-// What the tests of service/rpc/rpc_server.h call it with: a server of the
+// Helpers with which tests call service/rpc/rpc_server.h: a server with the
 // methods that a test gives, calls and streams of bytes, and HTTP/2 by hand.
 #ifndef PIPELOOM_TESTS_SERVICE_RPC_BY_HAND_H_
 #define PIPELOOM_TESTS_SERVICE_RPC_BY_HAND_H_

@@ -152,7 +152,7 @@ TEST(RpcServerTest, WhoLeavesIsToldOfOnceAndNeverAfterTheAnswer) {
   Client expired(rpc.channel, "/a.B/C", "", seconds(1));
   const auto over = take();
   EXPECT_TRUE(is_told(2));
-  // What is asked of a call that is over does nothing.
+  // Methods of a call that is over do nothing.
   bool again = false;
   gone->OnCancel([&] { again = true; });
   EXPECT_TRUE(again);

@@ -17,7 +17,7 @@ ExecutionPlan RandomPlan(uint64_t seed) {
   plan.lower_bound = Nanoseconds(random.Below(1'000'000));
   plan.model_flops = Flops{random.Unit() * 1e18};
   plan.peak_flops_per_second = random.Unit() * 1e15;
-  Random loss(seed + 1);  // What follows stays as it is without it.
+  Random loss(seed + 1);  // Separate, so that later draws do not change.
   for (int64_t i = loss.Below(4); i > 0; --i) {
     plan.loss_totals.push_back({.module = ModuleId(0),
                                 .tokens = loss.Below(1'000'000),

@@ -28,8 +28,9 @@ TEST(OvertakingBoundTest, IsNeverAboveTheOptimumOfParallelEncoders) {
   testing::ExpectNeverAboveOptimumOfParallelEncoders(Overtaking);
 }
 
-// Giants among others that go ahead of them, behind them and past them, once or
-// twice round the ranks, with transfers that take longer than tasks or none.
+// Dominant microbatches among others that go ahead of them, behind them and
+// past them, once or twice round the ranks, with transfers that take longer
+// than tasks, or without transfers.
 TEST(OvertakingBoundTest, IsNeverAboveWhatTheExactSearchProves) {
   SearchBudget budget;
   budget.max_evaluations = 20'000;

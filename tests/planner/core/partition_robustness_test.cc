@@ -114,7 +114,7 @@ class GridTest : public ::testing::TestWithParam<const char*> {
     std::iota(all.begin(), all.end(), 1);
     return all;
   }
-  // Of a plan, what is asserted of it.
+  // The values of a plan that are checked.
   struct Cell {
     absl::Status valid{};
     int32_t microbatches = 0;
@@ -142,11 +142,11 @@ TEST_P(GridTest, HasAPlanOrAnErrorThatSaysWhatDoesNotFit) {
   }
   job.cluster.num_nodes = std::max(job.cluster.num_nodes, 4);
   const BatchMetadata batch = RandomBatch(7, 4000, 3);
-  // What a replica packs does not depend on ranks or strategy.
+  // The packing of a replica does not depend on ranks or strategy.
   const std::vector<int32_t> microbatches = Sizes(100, {1, 7, 50});
   std::vector<partition::PackedStep> packed;
-  // By how many microbatches a step may be short: a sample in more pieces than
-  // found room is the next step's first.
+  // The number of microbatches that a step may be short of: a sample with more
+  // pieces than found room is the next step's first.
   std::vector<int32_t> short_by;
   for (const int32_t m : microbatches) {
     JobSpec sized = job;

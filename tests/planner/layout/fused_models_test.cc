@@ -54,7 +54,8 @@ absl::StatusOr<std::vector<PlanResult>> PlanSearched(
   return plans;
 }
 
-// Of a rank's step, what neither tasks nor its epilogue take, on average.
+// Returns the mean time of a rank's step that neither its tasks nor its
+// epilogue take.
 Duration IdleTime(const PlanResult& result) {
   const StageGraph& graph = result.plan.graph;
   Duration idle{};

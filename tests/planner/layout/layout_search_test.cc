@@ -33,7 +33,7 @@ std::tuple<int, int, int, int, int> SizesOf(const ParallelLayout& p) {
   return {p.tp, p.cp, p.ep, p.pp, p.dp};
 }
 
-// What the rules of LegalLayouts say, tried on every combination of sizes.
+// Applies the rules of LegalLayouts to every combination of sizes.
 std::set<std::tuple<int, int, int, int, int>> ByBruteForce(const JobSpec& job,
                                                            int gpus) {
   std::set<std::tuple<int, int, int, int, int>> all;
@@ -198,8 +198,8 @@ class LayoutSearchTest : public ::testing::Test {
   const BatchMetadata sample_ = RandomBatch(1, 400, 6);
 };
 
-// What the search says a layout's step takes is what planning that layout's
-// job with that partition gives; and no layout is better than its bound.
+// The search's step time of a layout is that of planning the layout's job with
+// its partition, and no layout is better than its bound.
 TEST_F(LayoutSearchTest, IsNeverWorseThanTheJobsLayoutNorBetterThanBounds) {
   const JobSpec job = SmallVlmJob();
   ASSERT_OK_AND_ASSIGN(const LayoutSearchResult found, Search(job));

@@ -80,8 +80,8 @@ TEST_F(PartitionSearchTest, KeepsTheJobsRules) {
   EXPECT_EQ(found.partition.sub_microbatch_instances[ModuleId(0)], 5);
 }
 
-// Of 16 steps one has most images by far: partitions that the others like best
-// need more memory for it than there is.
+// One of 16 steps has far more images than the others: the partitions that are
+// best for the others need more memory for it than there is.
 TEST_F(PartitionSearchTest, OneHeavyStepForbidsWhatTheLightOnesPrefer) {
   JobSpec job = SmallVlmJob();
   const BatchMetadata texts = RandomBatch(2, 400, 1);

@@ -117,7 +117,8 @@ TEST(RelabelSearchTest, FindsTheBestOfAllOrdersOfFourMicrobatches) {
     RelabelSearch search(flat, units);
     search.Start(start);
     search.Run(2000, 1e4, /*target=*/0, random);
-    // By hand: tasks of a microbatch are those of another at the same index.
+    // Apply the relabeling by separate code: each task of a microbatch becomes
+    // the other microbatch's task at the same index.
     std::vector<std::vector<int32_t>> of(4);
     std::vector<std::pair<int32_t, size_t>> steps(start.size());
     std::vector<size_t> index(start.size());

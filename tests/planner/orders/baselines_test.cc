@@ -209,7 +209,8 @@ StageGraph UnequalStages(const std::vector<double>& stage_ms, int32_t m) {
 // layers. The paper reports 22.8 % bubbles.
 TEST(BaselinesTest, TheUnevenVisionLanguageSplitHasTwentyTwoPercentBubbles) {
   Duration best = Duration::max();
-  std::vector<int> sevens = {0, 0, 0, 1, 1, 1, 1, 1, 1};  // Of nine stages.
+  // Which of nine stages have seven layers.
+  std::vector<int> sevens = {0, 0, 0, 1, 1, 1, 1, 1, 1};
   do {
     std::vector<double> stages(6, 10 * 6.75);
     stages.push_back(4 * 6.75 + 4 * 10.5);

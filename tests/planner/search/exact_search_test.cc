@@ -71,7 +71,8 @@ TEST(ExactSearchTest, FindsTheOptimumOfBranchingProblemsWithTightMemory) {
   }
 }
 
-// Of each kind; PIPELOOM_EXACT_PROBLEMS asks for more.
+// Returns the number of problems of each kind; PIPELOOM_EXACT_PROBLEMS asks for
+// more.
 int LargerProblems() {
   const char* const text = std::getenv("PIPELOOM_EXACT_PROBLEMS");
   return text == nullptr ? 500 : std::atoi(text);

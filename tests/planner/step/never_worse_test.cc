@@ -109,7 +109,8 @@ TEST(NeverWorseTest, AlwaysAPlanAndNoneSlowerThanOthersOnAPartition) {
   int lucky = 0;  // Jobs on which another was faster.
   int impossible = 0;
   std::map<std::string, int> applied;
-  std::map<std::string, double> most_faster;  // By strategy, of all jobs.
+  // The largest of all jobs, indexed by strategy.
+  std::map<std::string, double> most_faster;
   const int64_t first = FirstJob();
   for (int64_t seed = first; seed < first + NumJobs(); ++seed) {
     SCOPED_TRACE(::testing::Message() << "job " << seed);

@@ -110,8 +110,8 @@ TEST_P(OffloadTest, AllowingItIsNeverWorseUnderTightLimits) {
       job.training.memory_strategies.push_back(kOffload);
       const auto result = Plan(job, batch, GetParam(), evaluations);
       if (!plain.ok() && !result.ok()) continue;
-      // What fits without copies fits with them, but for limits so tight that
-      // the choices left besides copies decide.
+      // A job that fits without copies fits with them, except at limits so
+      // tight that it depends on the other choices.
       if (!result.ok()) {
         EXPECT_EQ(percent, 60) << result.status();
         continue;

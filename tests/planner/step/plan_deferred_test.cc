@@ -28,7 +28,7 @@ std::multiset<SampleId> SamplesOf(
   return all;
 }
 
-// By module, the tokens and instances that a plan's losses are over.
+// Returns the tokens and instances of a plan's losses, indexed by module.
 std::vector<std::pair<int64_t, int64_t>> SharesOf(const ExecutionPlan& plan,
                                                   const ModelSpec& model) {
   std::vector<std::pair<int64_t, int64_t>> sums(

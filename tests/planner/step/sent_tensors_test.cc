@@ -68,8 +68,9 @@ class Places {
   std::map<std::pair<size_t, int32_t>, size_t> of_{};
 };
 
-// What a rank holds while its k-th instruction runs, for each k: every tensor
-// is there from one instruction to another, which may be the end.
+// Returns the bytes that a rank holds while its k-th instruction runs, for each
+// k. Every tensor is there from one instruction to another, which may be the
+// end.
 std::vector<int64_t> HeldBy(const ExecutionPlan& plan, RankId rank) {
   const StageGraph& graph = plan.graph;
   const std::vector<Instruction>& program = plan.programs[rank];
@@ -277,7 +278,7 @@ TEST(SentTensorsTest, AWaitStallsNothingAndStandsBeforeTheFirstTaskItCan) {
     for (const RankId rank : graph.rank_ids()) {
       const std::vector<Instruction>& program = plan.programs[rank];
       const std::vector<TaskId>& order = schedule.order[rank];
-      size_t position = 0;            // Of the task that comes next.
+      size_t position = 0;            // Position of the next task.
       std::vector<SimTime> waited{};  // For, since the task before.
       for (const Instruction& i : program) {
         if (const auto* w = std::get_if<WaitSend>(&i)) {
@@ -291,7 +292,7 @@ TEST(SentTensorsTest, AWaitStallsNothingAndStandsBeforeTheFirstTaskItCan) {
           waited.push_back(over);
           continue;
         }
-        // What comes next is not held up.
+        // The next instruction is not delayed.
         SimTime due = SimTime::max();
         if (std::holds_alternative<Compute>(i)) {
           due = schedule.start[order[position++]];

@@ -369,7 +369,7 @@ TEST(OptimusTest, EncodersRunInTheWaitsOfTheBackbone) {
                            TimeBaseline(graph, std::move(parts)));
       EXPECT_LE(mixed.makespan(), apart.makespan());
       faster += mixed.makespan() < apart.makespan();
-      // Of small passes some are hidden: they cost less than a rank's share.
+      // Some small passes are hidden, so they cost less than a rank's share.
       const StageGraph free = WithEncoderShare(step.graph, 1'000'000'000);
       ASSERT_OK_AND_ASSIGN(RankOrders alone_orders,
                            OptimusOrders(free, step.partition));

@@ -64,7 +64,7 @@ StageGraph WithRoom(const StageGraph& graph, int64_t room) {
   return graph.WithRanks(ranks);
 }
 
-// Of all activations of the rank that has most.
+// Returns the bytes of all activations of the rank that has most.
 int64_t AllHeld(const StageGraph& graph) {
   IdVector<RankId, int64_t> held(graph.num_ranks(), 0);
   for (const Task& task : graph.tasks()) held[task.rank] += task.alloc.count();

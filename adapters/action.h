@@ -1,8 +1,8 @@
-// What foreign pipeline runtimes call an action: one pass, or one end of a
-// transfer, of a stage and a microbatch. The adapters turn plans into tables of
-// actions, a row a rank, and back.
+// Actions of other pipeline runtimes: one pass, or one end of a transfer, of a
+// stage and a microbatch. The adapters turn plans into tables of actions, with
+// a row for each rank, and back.
 //
-// A stage is here one link of a chain: stage s gets its input from s - 1 alone.
+// Here a stage is one link of a chain: stage s gets its input from s - 1 alone.
 #ifndef PIPELOOM_ADAPTERS_ACTION_H_
 #define PIPELOOM_ADAPTERS_ACTION_H_
 
@@ -16,10 +16,10 @@ enum class ActionKind : uint8_t {
   kBackward,       // Whole: input and weight gradients.
   kBackwardInput,  // The input gradient alone.
   kWeightGrad,
-  kSendForward,      // Of this stage's output.
-  kRecvForward,      // Of this stage's input.
-  kSendBackward,     // Of this stage's input gradient.
-  kRecvBackward,     // Of this stage's output gradient.
+  kSendForward,      // The stage's output.
+  kRecvForward,      // The stage's input.
+  kSendBackward,     // The stage's input gradient.
+  kRecvBackward,     // The stage's output gradient.
   kWaitSendForward,  // Until the buffer of that send is free again.
   kWaitSendBackward,
 };
@@ -37,7 +37,7 @@ struct Action {
   bool operator==(const Action&) const = default;
 };
 
-// What a rank does next: nothing (idle), one action, or a forward and a
+// One place of a rank's row: nothing (idle), one action, or a forward and a
 // backward whose compute and communication overlap, as one operation.
 struct Cell {
   std::vector<Action> actions{};

@@ -18,7 +18,7 @@ namespace {
 constexpr int32_t kMaxIndex = 1 << 16;
 constexpr int64_t kMaxActions = int64_t{1} << 20;
 
-// What of a stage and microbatch is done.
+// The passes of a stage and microbatch that are done.
 struct Progress {
   bool forward = false;
   bool backward = false;  // The input gradient, at least.
@@ -341,7 +341,7 @@ absl::Status AddTransfers(ActionTable* table) {
     return static_cast<size_t>(shape.rank_of_stage[static_cast<size_t>(stage)]);
   };
   std::vector<std::vector<Cell>> lowered(table->ranks.size());
-  // By rank, the passes done and the receives listed there.
+  // Indexed by rank: the passes done and the receives listed there.
   std::vector<std::set<std::tuple<int, int32_t, int32_t>>> known(
       table->ranks.size());
   const auto has = [&](size_t rank, ActionKind kind, int32_t stage,

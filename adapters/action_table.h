@@ -10,7 +10,7 @@
 
 namespace pipeloom::adapters {
 
-// Of a checked table.
+// Figures of a checked table.
 struct TableShape {
   int32_t num_stages = 0;
   int32_t num_microbatches = 0;
@@ -36,7 +36,7 @@ struct TableShape {
 // 2^16. O(actions log actions).
 absl::Status CheckTable(const ActionTable& table, TableShape* shape);
 
-// The table with transfers in, as torch's own lowering puts them: a send
+// Adds transfers to the table as torch's own lowering places them: a send
 // behind its producer, the receive on the other rank at the same moment of a
 // walk over the ranks in turns, so that channels match. Whole backwards and
 // input gradients send; an overlapped pair waits for both inputs and sends both
@@ -44,13 +44,13 @@ absl::Status CheckTable(const ActionTable& table, TableShape* shape);
 // FailedPrecondition says.
 absl::Status AddTransfers(ActionTable* table);
 
-// A wait for every send, as torch 2.15's own lowering puts them and its runtime
-// demands: of an output behind the backward of its stage and microbatch, by
-// when the other rank has used it; of a gradient at the end. REQUIRES: passes
-// CheckTable, has transfers and no waits.
+// Adds a wait for every send, as torch 2.15's own lowering places them and its
+// runtime demands: of an output behind the backward of its stage and
+// microbatch, by when the other rank has used it; of a gradient at the end.
+// REQUIRES: passes CheckTable, has transfers and no waits.
 absl::Status AddWaits(ActionTable* table);
 
-// Adjacent input and weight gradients of a stage and microbatch become one
+// Merges adjacent input and weight gradients of a stage and microbatch into one
 // whole backward.
 void MergeBackwards(ActionTable* table);
 

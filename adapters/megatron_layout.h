@@ -18,17 +18,18 @@
 
 namespace pipeloom::adapters {
 
-// By stage, its symbols: "Ettt". InvalidArgument says where and why Megatron
-// would refuse it: E not first or not once, L not last or not once, m before a
-// t or in several stages, stages no multiple of pp.
+// Returns the symbols of each stage, such as "Ettt". InvalidArgument says where
+// and why Megatron would refuse it: E not first or not once, L not last or not
+// once, m before a t or in several stages, stages no multiple of pp.
 absl::StatusOr<std::vector<std::string>> ParseMegatronLayout(
     absl::string_view text, int32_t pp);
 
-// The shortest string by repetition of equal stages that stand together and of
-// equal symbols.
+// Returns the shortest string that repeats equal neighbouring stages and equal
+// symbols.
 std::string PrintMegatronLayout(absl::Span<const std::string> stages);
 
-// E before the first stage's layers and L behind the last one's.
+// Returns the stages with E before the first one's layers and L behind the last
+// one's.
 // InvalidArgument: a negative count, or no stage.
 absl::StatusOr<std::vector<std::string>> MegatronLayoutOf(
     absl::Span<const int32_t> layers_by_stage);

@@ -174,7 +174,7 @@ absl::StatusOr<MegatronOrder> ToMegatronOrder(const ActionTable& table) {
     }
     order.ranks.push_back(std::move(list));
   }
-  // Of the stock schedules only those with the table's own group can be it.
+  // Only stock schedules with the table's own group can equal it.
   int32_t group = order.vp == 1 ? order.pp : 0;
   if (order.vp > 1) {
     while (At(group) < first_forwards.size() &&

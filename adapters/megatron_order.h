@@ -45,25 +45,26 @@ struct MegatronStep {
 std::vector<MegatronStep> MegatronTable(int32_t num_microbatches, int32_t vp,
                                         int32_t group);
 
-// Forwards of a rank before its first backward, at most all of them.
+// Returns the number of forwards of a rank before its first backward, at most
+// all of them.
 int32_t MegatronWarmup(int32_t pp, int32_t rank, int32_t vp,
                        int32_t num_microbatches, int32_t group);
 
-// What Megatron's order functions answer, for any positive arguments: 1F1B for
-// vp 1 (`group` has no effect there), interleaved else. REQUIRES: positive
-// arguments.
+// Returns the answer of Megatron's order functions: 1F1B for vp 1, where
+// `group` has no effect, else interleaved. REQUIRES: positive arguments.
 MegatronOrder MegatronOrderOf(int32_t pp, int32_t vp, int32_t num_microbatches,
                               int32_t group);
 
-// The stock schedule. InvalidArgument with what Megatron asks for when it is to
-// run: pp <= group <= microbatches, and a last group of none or at least pp.
+// Returns the stock schedule. InvalidArgument names what Megatron demands to
+// run it: pp <= group <= microbatches, and a last group of none or at least pp.
 absl::StatusOr<MegatronOrder> StockMegatronOrder(int32_t pp, int32_t vp,
                                                  int32_t num_microbatches,
                                                  int32_t group);
 
+// Returns the table as Megatron's order, and finds its `group`.
 // FailedPrecondition: weight gradients apart, overlapped pairs, a placement
 // that is not looped (stage s on rank s mod pp, as many on each), backwards of
-// a stage that do not ascend, ranks whose forwards differ. Finds `group`.
+// a stage that do not ascend, ranks whose forwards differ.
 absl::StatusOr<MegatronOrder> ToMegatronOrder(const ActionTable& table);
 ActionTable FromMegatronOrder(const MegatronOrder& order);
 

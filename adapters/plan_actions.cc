@@ -295,8 +295,8 @@ class Reader {
   PlanActions result_{};
   int32_t num_stages_ = 0;
   int32_t num_microbatches_ = 0;
-  std::vector<TaskId> tasks_{};       // By stage, microbatch, pass.
-  std::vector<int32_t> number_of_{};  // By the plan's microbatch.
+  std::vector<TaskId> tasks_{};       // Indexed by stage, microbatch, pass.
+  std::vector<int32_t> number_of_{};  // Indexed by the plan's microbatch.
   TaskId last_task_{};
 };
 

@@ -1,5 +1,5 @@
-// A plan as a table of actions: what is left of it in formats that know stages
-// and microbatches only.
+// A plan as a table of actions, for formats that know stages and microbatches
+// only.
 #ifndef PIPELOOM_ADAPTERS_PLAN_ACTIONS_H_
 #define PIPELOOM_ADAPTERS_PLAN_ACTIONS_H_
 
@@ -23,8 +23,8 @@ struct ActionOptions {
   // the trainer must see to memory itself. Off, a plan that needs them is
   // refused.
   bool drop_memory = false;
-  // By forward task, the backward that it is overlapped with, on its rank and
-  // right behind it; for formats with pairs. Not with `transfers`.
+  // Forward tasks and the backward that each is overlapped with, on its rank
+  // and right behind it; for formats with pairs. Not with `transfers`.
   std::vector<std::pair<TaskId, TaskId>> pairs{};
   // Backward tasks whose weight gradient, right behind, is one operation with
   // them. That of a pair's backward is.
@@ -39,27 +39,27 @@ struct PlanActions {
   // The plan's microbatch that each microbatch of the table is: they are
   // numbered in the order in which stages go forward through them.
   std::vector<int32_t> microbatches{};
-  // What the format does not carry and the trainer must know; one line each.
+  // Lines about what the format does not carry and the trainer must know.
   std::vector<std::string> notes{};
 };
 
-// FailedPrecondition names what of the plan has no counterpart: a stage that
-// skips a microbatch (a module without work there), several sub-microbatches
-// of one, modules that are no chain (two encoders side by side), a missing
-// backward (frozen modules), stages that go forward in different orders,
-// recomputation, offloading. REQUIRES: ValidateExecutionPlan accepts the plan.
-// O(tasks + edges).
+// Returns the plan's actions. FailedPrecondition names what has no counterpart:
+// a stage that skips a microbatch (a module without work there), several
+// sub-microbatches of one, modules that are no chain (two encoders side by
+// side), a missing backward (frozen modules), stages that go forward in
+// different orders, recomputation, offloading. REQUIRES: ValidateExecutionPlan
+// accepts the plan. O(tasks + edges).
 absl::StatusOr<PlanActions> ActionsOf(const ExecutionPlan& plan,
                                       const ActionOptions& options = {});
 
-// How long the actions of a table that was read take. Of one rank and
-// microbatch, all its stages together, which share it equally.
+// Durations of the actions of a table that was read: of one rank and
+// microbatch, for all its stages together, which share them equally.
 struct ActionTimes {
   Duration forward = Milliseconds(1);
   Duration backward_input = Milliseconds(1);
   Duration weight_grad = Milliseconds(1);
   Duration transfer{};        // Between ranks.
-  Bytes activation{1 << 20};  // Of a stage, forward to backward; one stage's.
+  Bytes activation{1 << 20};  // Of one stage, forward to backward.
 };
 
 struct ImportedSchedule {
@@ -67,10 +67,11 @@ struct ImportedSchedule {
   RankOrders order{};
 };
 
-// The table as a problem and its answer: TimeSchedule and LowerPlan make a plan
-// of it. Both passes of an overlapped pair begin when the inputs of both are
-// there and give their outputs at the end of both, by order-only dependencies.
-// Transfers of the table are checked and then made anew. Errors of CheckTable.
+// Returns the table as a problem and its answer: TimeSchedule and LowerPlan
+// make a plan of it. Both passes of an overlapped pair begin when the inputs of
+// both are there and give their outputs at the end of both, by order-only
+// dependencies. Transfers of the table are checked and then made anew. Errors
+// of CheckTable.
 absl::StatusOr<ImportedSchedule> ScheduleOf(const ActionTable& table,
                                             const ActionTimes& times,
                                             const std::string& name);

@@ -27,7 +27,7 @@ struct Word {
   absl::string_view text{};
   ActionKind kind{};
 };
-// Of dialect 2.6.
+// The words of dialect 2.6.
 constexpr std::array<Word, 10> kWords = {{
     {"F", ActionKind::kForward},
     {"B", ActionKind::kBackward},

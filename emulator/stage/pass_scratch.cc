@@ -25,7 +25,7 @@ Scratch OfTransformer(const LayerSpec& layer, double t,
   const FfnSpec& f = layer.ffn;
   const AttentionSpec& a = layer.attention;
   const bool has_attention = a.kind != AttentionKind::kNone;
-  // Of the attention: queries, keys and values; its output.
+  // The attention's queries, keys and values, and its output.
   const double projected =
       has_attention ? 2 * t / tp *
                           Real(a.heads * a.head_dim +
@@ -34,8 +34,8 @@ Scratch OfTransformer(const LayerSpec& layer, double t,
                     : 0;
   const double attended =
       has_attention ? 2 * t / tp * Real(a.heads * a.value_width()) : 0;
-  // Of the feed-forward: what goes into the activation function and what comes
-  // out of it; with experts also the tokens sent to them.
+  // Input and output of the feed-forward's activation function, and the tokens
+  // that are sent to experts.
   const double per_row = f.gated ? 4 : 2;
   double before = per_row * Real(f.hidden) * t / tp;
   double after = 2 * Real(f.hidden) * t / tp;
@@ -104,7 +104,7 @@ PassScratch ScratchOf(const LayerSpec& layer, const WorkShape& shape,
       scratch.split = scratch.forward = scratch.fused;
       break;
     case LayerKind::kFixedWork:
-      break;  // What it keeps is measured with all it needs.
+      break;  // Its activations were measured with all it needs.
   }
   const double width = precision == Precision::kFp32 ? 2 : 1;
   const auto bytes = [&](double at_16_bit) {

@@ -45,7 +45,7 @@ struct StageCost {
   Bytes activations{};
   // Part of `activations` that the input gradient is the last to read.
   Bytes freed_by_backward{};
-  // What its passes need temporarily: the most of any layer.
+  // The temporary memory of its passes: the most of any layer.
   PassScratch scratch{};
   // The stage's input, which is all that a recomputed stage keeps.
   Bytes input{};

@@ -59,7 +59,7 @@ struct ActionTimes {
   Duration backward_input = Milliseconds(1);
   Duration weight_grad = Milliseconds(1);
   Duration transfer{};        // Between ranks.
-  Bytes activation{1 << 20};  // Of one stage, forward to backward.
+  Bytes activation{1 << 20};  // Kept by a stage from forward to backward.
 };
 
 struct ImportedSchedule {

@@ -6,9 +6,7 @@
 #include <vector>
 
 #include "base/check.h"
-#include "base/random.h"
 #include "emulator/step/emulate_step.h"
-#include "emulator/step/replay_step.h"
 #include "emulator/step/step_engine.h"
 #include "emulator/step/step_program.h"
 #include "emulator/step/trace_builder.h"
@@ -78,40 +76,6 @@ ExecutionPlan PlanOf(int32_t num_tasks) {
     orders[graph.task(t).rank].push_back(t);
   }
   return PlanOf(std::move(graph), orders);
-}
-
-// Makes a 1F1B plan with task durations from half to one and a half times the
-// mean.
-ExecutionPlan UnequalPlan(int32_t num_tasks) {
-  const StageGraph uniform = GraphOf(num_tasks);
-  IdVector<TaskId, Task> tasks = uniform.tasks();
-  Random random(7);
-  for (Task& task : tasks) {
-    task.duration = Nanoseconds(random.Between(500'000, 1'500'000));
-  }
-  auto graph =
-      StageGraph::Create("unequal", uniform.ranks(), uniform.module_names(),
-                         tasks, uniform.edges());
-  PIPELOOM_CHECK(graph.ok());
-  RankOrders orders(graph->num_ranks());
-  for (const RankId rank : graph->rank_ids()) {
-    std::vector<TaskId> forwards;
-    std::vector<TaskId> backwards;
-    for (const TaskId t : graph->tasks_of(rank)) {
-      (graph->task(t).pass == Pass::kForward ? forwards : backwards)
-          .push_back(t);
-    }
-    const size_t ahead =
-        std::min(forwards.size(),
-                 static_cast<size_t>(graph->num_ranks() - 1 - rank.value()));
-    std::vector<TaskId>& order = orders[rank];
-    order.assign(forwards.begin(), forwards.begin() + static_cast<long>(ahead));
-    for (size_t k = 0; k < backwards.size(); ++k) {
-      if (ahead + k < forwards.size()) order.push_back(forwards[ahead + k]);
-      order.push_back(backwards[k]);
-    }
-  }
-  return PlanOf(*std::move(graph), orders);
 }
 
 void PerTask(benchmark::State& state, const ExecutionPlan& plan) {
@@ -195,54 +159,6 @@ BENCHMARK(BM_CompileStep)
     ->Arg(1'000)
     ->Arg(10'000)
     ->Arg(100'000);
-
-// The same outcome (finish and peaks) in three ways: emulated whole, with one
-// task's duration changed, and with two neighbouring instructions of a rank
-// exchanged. With `reuse` 0 the step is emulated whole each time: the ratio of
-// times shows what reuse saves. Exchanges that deadlock are ignored.
-void BM_ReplayDuration(benchmark::State& state) {
-  const ExecutionPlan plan = UnequalPlan(static_cast<int32_t>(state.range(0)));
-  auto replay =
-      ReplayStep::Create(plan, OptionsOf(state.range(1)), state.range(2) != 0);
-  PIPELOOM_CHECK(replay.ok());
-  Random random(1);
-  for (auto _ : state) {
-    const TaskId task(
-        static_cast<int32_t>(random.Below(plan.graph.num_tasks())));
-    auto outcome = (*replay)->WithDuration(
-        task, Nanoseconds(random.Between(500'000, 1'500'000)));
-    PIPELOOM_CHECK(outcome.ok());
-    benchmark::DoNotOptimize(outcome);
-  }
-  PerTask(state, plan);
-  state.counters["hit_ratio"] = (*replay)->counters().hit_ratio();
-}
-BENCHMARK(BM_ReplayDuration)
-    ->ArgNames({"tasks", "sharing", "reuse"})
-    ->ArgsProduct({{1'000, 10'000, 100'000}, {1, 2}, {0, 1}});
-
-void BM_ReplayOrder(benchmark::State& state) {
-  const ExecutionPlan plan = UnequalPlan(static_cast<int32_t>(state.range(0)));
-  auto replay =
-      ReplayStep::Create(plan, OptionsOf(state.range(1)), state.range(2) != 0);
-  PIPELOOM_CHECK(replay.ok());
-  Random random(1);
-  for (auto _ : state) {
-    const RankId rank(static_cast<int32_t>(random.Below(kRanks)));
-    const std::vector<Instruction>& program = plan.programs[rank];
-    const auto first = static_cast<size_t>(
-        random.Below(static_cast<int64_t>(program.size()) - 1));
-    const Instruction swapped[] = {program[first + 1], program[first]};
-    auto outcome =
-        (*replay)->WithOrder(rank, static_cast<int32_t>(first), swapped);
-    benchmark::DoNotOptimize(outcome);
-  }
-  PerTask(state, plan);
-  state.counters["hit_ratio"] = (*replay)->counters().hit_ratio();
-}
-BENCHMARK(BM_ReplayOrder)
-    ->ArgNames({"tasks", "sharing", "reuse"})
-    ->ArgsProduct({{1'000, 10'000, 100'000}, {1, 2}, {0, 1}});
 
 }  // namespace
 }  // namespace pipeloom::emulator

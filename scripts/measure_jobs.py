@@ -1,23 +1,21 @@
 #!/usr/bin/env python3
-"""Plans the shipped jobs on real batches and prints three Markdown tables:
-`pipeloom` in 100 ms a step against `dip` in 10 s, how far `pipeloom` is from
-its lower bound, under the job's memory limit and without one, and every
-strategy's mean step time under that limit.
+"""Plans the shipped jobs on real batches and prints Markdown tables: every
+strategy's mean step time in 100 ms a step, each on its own partition and all on
+the partition that `pipeloom partition` finds; `pipeloom` in 100 ms against `dip`
+in 10 s; how far `pipeloom` is from its lower bound; and how late searches end.
 
-usage: scripts/measure_jobs.py BINARY [--steps 50] [--peer-steps 10]
+usage: scripts/measure_jobs.py BINARY [--steps 50] [--peer-steps 5]
                                       [--jobs dip-vlm-s,...] [--threads 2]
 
 Steps are drawn from the batch by `--shuffle 1`; one replica of each is planned.
-`pipeloom` has the partition that `pipeloom partition` finds once for the job,
-`dip` its own rule's. `dip` gets the first --peer-steps steps, because 50 steps
-of every job would take an hour. In the third table `dip` has 100 ms a step and
-the searched partition too."""
+`pipeloom`'s own partition is the searched one. `dip` with 10 s gets the first
+--peer-steps steps, because 50 steps of every job would take two hours. A dash:
+a step does not fit, or the strategy is not for that partition."""
 import argparse
 import json
 import subprocess
 import sys
 import tempfile
-import time
 
 JOBS = {
     "dip-vlm-s": "image_text",
@@ -28,105 +26,110 @@ JOBS = {
     "qwen2.5-vl-72b": "mixed",
     "step-video-t2v": "video",
 }
-STRATEGIES = ["gpipe", "1f1b", "interleaved", "zb-h1", "zb-v", "v-half",
-              "v-min", "dualpipe-v", "megatron", "nnscaler", "optimus",
-              "disttrain", "dip", "pipeloom"]
+STATIC = ["gpipe", "1f1b", "interleaved", "zb-h1", "zb-v", "v-half", "v-min",
+          "dualpipe-v", "megatron", "megatron-tuned", "nnscaler"]
+BY_STEP = ["optimus", "disttrain", "dip-order", "dip"]
+STRATEGIES = STATIC + BY_STEP + ["pipeloom"]
 
 
-def plan(options, job, schedule, deadline, steps, *more):
-    """Returns the steps' figures as `pipeloom plan --format json` gives
-    them."""
-    command = [options.binary, "plan", job, "--batch", JOBS[job], "--shuffle",
-               "1", "--replicas", "1", "--schedule", schedule, "--deadline",
-               deadline, "--steps", str(steps), "--threads",
-               str(options.threads), "--format", "json", *more]
-    done = subprocess.run(command, stdout=subprocess.PIPE,
-                          stderr=subprocess.PIPE, text=True)
-    if done.returncode != 0:
-        sys.exit(f"{' '.join(command)}: {done.stderr.strip()}")
-    return json.loads(done.stdout)["steps"]
+class Runner:
+    def __init__(self, options, job):
+        self.common = [job, "--batch", JOBS[job], "--shuffle", "1",
+                       "--replicas", "1", "--threads", str(options.threads)]
+        self.options = options
 
+    def run(self, command, *more):
+        arguments = [self.options.binary, command, *self.common, *more]
+        done = subprocess.run(arguments, stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE, text=True)
+        if done.returncode != 0:
+            sys.exit(f"{' '.join(arguments)}: {done.stderr.strip()}")
+        return done.stdout
 
-def compare(options, job, file):
-    """Returns the mean step time in seconds by strategy; None if a step does
-    not fit."""
-    command = [options.binary, "compare", job, "--batch", JOBS[job],
-               "--shuffle", "1", "--replicas", "1", "--deadline", "100ms",
-               "--steps", str(options.steps), "--threads",
-               str(options.threads), "--partition", file, "--schedules",
-               ",".join(STRATEGIES), "--format", "json"]
-    done = subprocess.run(command, stdout=subprocess.PIPE,
-                          stderr=subprocess.PIPE, text=True)
-    if done.returncode != 0:
-        sys.exit(f"{' '.join(command)}: {done.stderr.strip()}")
-    rows = {row["schedule"]: row for row in json.loads(done.stdout)["rows"]}
-    means = [rows[name].get("mean_step_time_us") for name in STRATEGIES]
-    return [None if mean is None else mean / 1e6 for mean in means]
+    def plan(self, schedule, deadline, steps, *more):
+        """The figures of each step."""
+        return json.loads(self.run(
+            "plan", "--schedule", schedule, "--deadline", deadline, "--steps",
+            str(steps), "--format", "json", *more))["steps"]
 
-
-def partition(options, job, out):
-    """Searches the job's partition once; returns its wall time in seconds."""
-    begin = time.monotonic()
-    subprocess.run([options.binary, "partition", job, "--batch", JOBS[job],
-                    "--replicas", "1", "--threads", str(options.threads),
-                    "--out", out], check=True, stdout=subprocess.DEVNULL,
-                   stderr=subprocess.DEVNULL)
-    return time.monotonic() - begin
+    def compare(self, *more):
+        """Mean step time in seconds by strategy; None where there is none."""
+        rows = json.loads(self.run(
+            "compare", "--deadline", "100ms", "--steps",
+            str(self.options.steps), "--schedules", ",".join(STRATEGIES),
+            "--format", "json", *more))["rows"]
+        times = {row["schedule"]: row.get("mean_step_time_us") for row in rows}
+        return {name: times[name] and times[name] / 1e6 for name in STRATEGIES}
 
 
 def mean(steps, key):
     return sum(step[key] for step in steps) / len(steps)
 
 
+def best_static(row):
+    return min(row[name] for name in STATIC if row[name] is not None)
+
+
+def ratio(of, to):
+    return "-" if of is None else f"{of / to:.3f}x"
+
+
+def table(head, rows):
+    print(f"\n| {' | '.join(head)} |\n|{' --- |' * len(head)}")
+    for row in rows:
+        print(f"| {' | '.join(row)} |")
+
+
+def times_row(job, row):
+    return [job, *("-" if row[name] is None else f"{row[name]:.2f}"
+                   for name in STRATEGIES),
+            ratio(best_static(row), row["pipeloom"]),
+            ratio(row["dip"], row["pipeloom"])]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("binary")
     parser.add_argument("--steps", type=int, default=50)
-    parser.add_argument("--peer-steps", type=int, default=10)
+    parser.add_argument("--peer-steps", type=int, default=5)
     parser.add_argument("--jobs", default=",".join(JOBS))
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
     unknown = [job for job in options.jobs.split(",") if job not in JOBS]
     if unknown:
         parser.error(f"--jobs {unknown[0]}: not one of {', '.join(JOBS)}")
-    against, gaps, strategies = [], [], []
+    own, same, long, gaps = [], [], [], []
     for job in options.jobs.split(","):
+        run = Runner(options, job)
         with tempfile.TemporaryDirectory() as folder:
             file = f"{folder}/{job}.json"
-            seconds = partition(options, job, file)
-            ours = plan(options, job, "pipeloom", "100ms", options.steps,
-                        "--partition", file)
-            free = plan(options, job, "pipeloom", "100ms", options.steps,
-                        "--partition", file, "--memory-limit", "100TiB")
-            means = compare(options, job, file)
-        rule = plan(options, job, "pipeloom", "100ms", options.steps)
-        peer = plan(options, job, "dip", "10s", options.peer_steps)
-        same = mean(ours[:options.peer_steps], "step_time_us")
-        dip = mean(peer, "step_time_us")
-        against.append(
-            f"| {job}, {JOBS[job]} | {dip / 1e6:.3f} s | {same / 1e6:.3f} s "
-            f"| {dip / same:.3f}x | {mean(ours, 'step_time_us') / 1e6:.3f} s "
-            f"| {mean(rule, 'step_time_us') / 1e6:.3f} s | {seconds:.0f} s |")
-        cells = []
-        for steps in (ours, free):
-            worst = max(step["gap_ratio"] for step in steps)
-            cells.append(f"{100 * mean(steps, 'gap_ratio'):.2f} % | "
-                         f"{100 * worst:.2f} %")
-        gaps.append(f"| {job} | {cells[0]} | {cells[1]} |")
-        strategies.append(f"| {job} | " + " | ".join(
-            "-" if mean is None else f"{mean:.2f}" for mean in means) + " |")
+            run.run("partition", "--out", file)
+            searched = ("--partition", file)
+            ours = run.plan("pipeloom", "100ms", options.steps, *searched)
+            row = run.compare()
+            row["pipeloom"] = mean(ours, "step_time_us") / 1e6
+            own.append(times_row(job, row))
+            same.append(times_row(job, run.compare("--same-partition", file)))
+            free = run.plan("pipeloom", "100ms", options.steps, *searched,
+                            "--memory-limit", "100TiB")
+            peers = [mean(run.plan("dip", "10s", options.peer_steps, *more),
+                          "step_time_us") for more in ((), searched)]
+        first = mean(ours[:options.peer_steps], "step_time_us")
+        long.append([job, *(f"{p / 1e6:.3f}" for p in peers),
+                     f"{first / 1e6:.3f}", *(ratio(p, first) for p in peers)])
+        late = sorted(step["search_us"] / 1000 - 100 for step in ours)
+        gaps.append([job, *(f"{100 * f:.2f} %" for steps in (ours, free)
+                            for f in (mean(steps, "gap_ratio"),
+                                      max(s["gap_ratio"] for s in steps))),
+                     f"{late[len(late) // 2]:.0f} ms", f"{late[-1]:.0f} ms"])
         print(f"{job}: done", file=sys.stderr)
-    print(f"| job, batch | dip, 10 s | pipeloom, 100 ms | over dip "
-          f"| pipeloom, {options.steps} steps | by dip's rule "
-          "| partition search |\n"
-          "| --- | --- | --- | --- | --- | --- | --- |")
-    print("\n".join(against))
-    print("\n| job | mean gap | worst | mean gap, no limit | worst |\n"
-          "| --- | --- | --- | --- | --- |")
-    print("\n".join(gaps))
-    print(f"\n| job, s | {' | '.join(STRATEGIES)} |\n"
-          f"|{' --- |' * (len(STRATEGIES) + 1)}")
-    print("\n".join(strategies))
+    for name, rows in (("own partitions", own), ("same partition", same)):
+        table([f"{name}, s", *STRATEGIES, "best static / pipeloom",
+               "dip / pipeloom"], rows)
+    table(["job, s", "dip, 10 s", "dip, 10 s, same partition",
+           "pipeloom, 100 ms", "over dip", "same partition"], long)
+    table(["job", "mean gap", "worst", "mean gap, no limit", "worst",
+           "late, median", "worst"], gaps)
 
 
 if __name__ == "__main__":

@@ -23,13 +23,37 @@ struct PassScratch {
   // of its table, which is added to the fp32 one afterwards.
   Bytes fused{};
   Bytes split{};
-  // Raises each to that of `other` where it is more.
-  void Cover(const PassScratch& other) {
-    forward = std::max(forward, other.forward);
-    fused = std::max(fused, other.fused);
-    split = std::max(split, other.split);
-  }
   bool operator==(const PassScratch&) const = default;
+};
+
+// Sums up the scratch of layers, which are added first to last, into what their
+// passes hold beyond all their activations. The backward goes from last to
+// first; a layer's activations are there until it is through with it.
+class ScratchOfLayers {
+ public:
+  // `freed`: the part of `activations` that does not stay for a weight gradient
+  // of its own.
+  void Add(Bytes activations, Bytes freed, const PassScratch& scratch) {
+    const Bytes after = activations - freed;
+    forward_ = std::max(forward_, scratch.forward);
+    fused_ = std::max(fused_, kept_ + activations + scratch.fused);
+    split_ =
+        std::max(split_, kept_ + activations + scratch.split - after_ - after);
+    kept_ += activations;
+    after_ += after;
+  }
+  PassScratch Get() const {
+    return {.forward = forward_,
+            .fused = std::max(Bytes(0), fused_ - kept_),
+            .split = std::max(Bytes(0), split_ + after_ - kept_)};
+  }
+
+ private:
+  Bytes forward_{};
+  Bytes fused_{};  // The most while the backward is in one of the layers.
+  Bytes split_{};  // The same less what stays after the whole backward.
+  Bytes kept_{};   // Activations of the layers so far.
+  Bytes after_{};  // The part of these that stays for weight gradients.
 };
 
 // Returns the scratch of a layer's passes; `trained`: it has weight gradients.

@@ -243,6 +243,7 @@ struct StageCostModel::State {
     LayerCost cost{};
     int64_t repeated = 0;
     Flops forward_flops{};
+    ScratchOfLayers scratch;
     for (int32_t i = 0; i < stage.num_layers; ++i) {
       const LayerId id(stage.first_layer.value() + i);
       // Before a later layer of a trained module there is always one to train.
@@ -281,13 +282,14 @@ struct StageCostModel::State {
       total.fused_gap += cost.fused_gap;
       total.activations += cost.activations;
       total.freed_by_backward += cost.freed_by_backward;
-      total.scratch.Cover(cost.scratch);
+      scratch.Add(cost.activations, cost.freed_by_backward, cost.scratch);
       for (size_t g = 0; g < total.groups.size(); ++g) {
         total.groups[g].again += cost.groups[g].again;
         total.groups[g].bytes += cost.groups[g].bytes;
       }
       forward_flops += cost.forward_flops;
     }
+    total.scratch = scratch.Get();
     cache.CountHits(repeated);
     if (!common->reuse) cache.CountMisses(stage.num_layers);
 

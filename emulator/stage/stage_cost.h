@@ -45,7 +45,9 @@ struct StageCost {
   Bytes activations{};
   // Part of `activations` that the input gradient is the last to read.
   Bytes freed_by_backward{};
-  // The temporary memory of its passes: the most of any layer.
+  // The temporary memory of its passes. A backward of kept activations goes
+  // from the last layer to the first and frees those that it is through with,
+  // so that a layer's scratch counts only where it is more than was freed.
   PassScratch scratch{};
   // The stage's input, which is all that a recomputed stage keeps.
   Bytes input{};

@@ -9,8 +9,8 @@
 // and Fetch run on a copy stream. docs/emulator_model.md says what is left out.
 //
 // For one plan many times, and without a trace: emulator/step/step_engine.h.
-// For one plan with small changes: replay_step.h; with random durations:
-// sample_step.h; for all replicas of a job: emulate_cluster.h.
+// With random durations: sample_step.h; for all replicas of a job:
+// emulate_cluster.h.
 #ifndef PIPELOOM_EMULATOR_STEP_EMULATE_STEP_H_
 #define PIPELOOM_EMULATOR_STEP_EMULATE_STEP_H_
 

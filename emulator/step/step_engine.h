@@ -141,8 +141,6 @@ class StepEngine {
   const StepProgram& program() const { return *program_; }
 
  private:
-  friend class ReplayStep;  // Stops and resumes runs.
-
   // Phases of a transfer; the number of the run is added.
   static constexpr uint32_t kOneEnd = 1;
   static constexpr uint32_t kFlowing = 2;  // Begun; its end is not known yet.
@@ -177,7 +175,7 @@ class StepEngine {
   absl::Status Deadlock() const;
 
   const StepProgram* program_ = nullptr;
-  const StepOp* ops_ = nullptr;  // The program's, or a replay's own.
+  const StepOp* ops_ = nullptr;  // The program's.
   std::vector<int64_t> durations_{};
   std::vector<int64_t> copy_times_{};
   std::vector<int64_t> epilogues_{};

@@ -1,4 +1,4 @@
-// The engine's loop. To be included by step_engine.cc and replay_step.cc only.
+// The engine's loop. To be included by step_engine.cc only.
 #ifndef PIPELOOM_EMULATOR_STEP_STEP_ENGINE_INL_H_
 #define PIPELOOM_EMULATOR_STEP_STEP_ENGINE_INL_H_
 

@@ -278,8 +278,10 @@ class GraphBuilder {
         const bool split = options_.split_backward && run.trainable;
         Task task = NewTask(id, sub, Pass::kBackward);
         task.duration = split ? cost.backward : cost.fused;
-        task.free = split ? std::min(cost.freed_by_backward, cost.activations)
-                          : cost.activations;
+        task.alloc = split ? cost.scratch.split : cost.scratch.fused;
+        task.free = task.alloc +
+                    (split ? std::min(cost.freed_by_backward, cost.activations)
+                           : cost.activations);
         at.backward = tasks_.push_back(task);
         pairs_[at.pair].backward = at.backward;
         pairs_[at.pair].edge = EdgeId(edges_.size());
@@ -293,7 +295,7 @@ class GraphBuilder {
         if (split) {
           Task weight_grad = NewTask(id, sub, Pass::kWeightGrad);
           weight_grad.duration = cost.weight_grad;
-          weight_grad.free = cost.activations - task.free;
+          weight_grad.free = cost.activations + task.alloc - task.free;
           pairs_[at.pair].weight_grad = tasks_.push_back(weight_grad);
           Connect(at.backward, pairs_[at.pair].weight_grad, {}, 0, 1);
         }

@@ -105,15 +105,15 @@ MemoryEffect LayerCosts::Effect(const MemoryChoice& choice,
         memory.recomputes_fully() ? choice.CheckpointEnd(i) : i + 1;
     Segment segment;
     Duration forward{};
-    Bytes scratch;
+    emulator::ScratchOfLayers scratch;
     for (size_t j = i; j < end; ++j) {
       segment.during += layers_[j].activations;
       if (split) {
         segment.after += layers_[j].activations - layers_[j].freed_by_backward;
       }
       forward += layers_[j].forward_again;
-      scratch = std::max(
-          scratch, split ? layers_[j].scratch.split : layers_[j].scratch.fused);
+      scratch.Add(layers_[j].activations, layers_[j].freed_by_backward,
+                  layers_[j].scratch);
     }
     segment.before = segment.during;
     if (memory.recomputes_fully()) {
@@ -127,7 +127,7 @@ MemoryEffect LayerCosts::Effect(const MemoryChoice& choice,
     }
     effect.forward_alloc += segment.before;
     held_after += segment.after;
-    segment.during += scratch;
+    segment.during += split ? scratch.Get().split : scratch.Get().fused;
     segments.push_back(segment);
     i = end;
   }

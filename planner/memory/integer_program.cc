@@ -70,7 +70,12 @@ class IntegerProgramSolver::Impl {
                     [](int64_t amount) { return amount == 0; })) {
       return;
     }
-    runs_.push_back({first_row, end_row, amounts_.size()});
+    runs_.push_back(
+        {.first_row = first_row,
+         .end_row = end_row,
+         .group = static_cast<int32_t>(groups_.size()) - 1,
+         .amounts = amounts_.size(),
+         .least = *std::min_element(amounts.begin(), amounts.end())});
     for (const int64_t amount : amounts) {
       amounts_.push_back(amount);
       weights_.push_back(static_cast<double>(amount));
@@ -133,13 +138,16 @@ class IntegerProgramSolver::Impl {
     double value = 0;
     int32_t group = 0;
     int32_t option = 0;
+    int32_t run = -1;  // The group's run of the row, where one is repaired.
     auto operator<=>(const Move&) const = default;
   };
 
   struct Run {
     int32_t first_row = 0;
     int32_t end_row = 0;
+    int32_t group = 0;
     size_t amounts = 0;  // Where the amounts of the group's options begin.
+    int64_t least = 0;   // The least of these.
   };
   struct GroupAt {
     int32_t first_option = 0;
@@ -176,8 +184,8 @@ class IntegerProgramSolver::Impl {
     }
   }
 
-  // Returns the indices of the groups that use anything of a row.
-  absl::Span<const int32_t> GroupsOf(size_t row) {
+  // Returns the indices of the runs that contain a row, by group.
+  absl::Span<const int32_t> RunsOf(size_t row) {
     if (row_offset_.empty()) {
       row_offset_.assign(num_rows_ + 2, 0);
       for (const Run& run : runs_) {
@@ -188,17 +196,15 @@ class IntegerProgramSolver::Impl {
       for (size_t r = 2; r < row_offset_.size(); ++r) {
         row_offset_[r] += row_offset_[r - 1];
       }
-      row_groups_.resize(row_offset_.back());
-      for (size_t g = 0; g < groups_.size(); ++g) {
-        for (const Run& run : Runs(g)) {
-          for (int32_t r = run.first_row; r < run.end_row; ++r) {
-            row_groups_[row_offset_[at(r) + 1]++] = static_cast<int32_t>(g);
-          }
+      row_runs_.resize(row_offset_.back());
+      for (size_t k = 0; k < runs_.size(); ++k) {
+        for (int32_t r = runs_[k].first_row; r < runs_[k].end_row; ++r) {
+          row_runs_[row_offset_[at(r) + 1]++] = static_cast<int32_t>(k);
         }
       }
     }
-    return absl::MakeConstSpan(row_groups_)
-        .subspan(row_offset_[row], row_offset_[row + 1] - row_offset_[row]);
+    return absl::MakeConstSpan(row_runs_).subspan(
+        row_offset_[row], row_offset_[row + 1] - row_offset_[row]);
   }
 
   static size_t at(int32_t index) { return static_cast<size_t>(index); }
@@ -313,18 +319,21 @@ class IntegerProgramSolver::Impl {
     for (size_t r = 0; r < num_rows_; ++r) {
       if (used_[r] <= limits_[r]) continue;
       moves_.clear();
-      for (const int32_t group : GroupsOf(r)) {
-        const auto g = static_cast<size_t>(group);
-        if (fixed_[g] >= 0) continue;
-        const Run& run = *RunAt(g, r);
+      for (const int32_t index : RunsOf(r)) {
+        const Run& run = runs_[at(index)];
+        const size_t g = at(run.group);
         const int64_t now = AmountOf(run, choice_[g]);
-        const double now_reduced = ReducedOf(g, choice_[g]);
-        for (int32_t j = 0; j < NumOptions(g); ++j) {
-          const int64_t less = now - AmountOf(run, j);
+        if (now <= run.least || fixed_[g] >= 0) continue;
+        const double* reduced = reduced_.data() + groups_[g].first_option;
+        const int64_t* amounts = amounts_.data() + run.amounts;
+        const double now_reduced = reduced[choice_[g]];
+        const int32_t num = NumOptions(g);
+        for (int32_t j = 0; j < num; ++j) {
+          const int64_t less = now - amounts[j];
           if (less <= 0) continue;
           moves_.push_back(
-              {(ReducedOf(g, j) - now_reduced) / static_cast<double>(less),
-               group, j});
+              {(reduced[j] - now_reduced) / static_cast<double>(less),
+               run.group, j, index});
         }
       }
       // A heap suffices, as few of the moves are taken.
@@ -333,8 +342,8 @@ class IntegerProgramSolver::Impl {
         std::pop_heap(moves_.begin(), moves_.end(), std::greater<>());
         const Move move = moves_.back();
         moves_.pop_back();
-        const auto g = static_cast<size_t>(move.group);
-        const Run& run = *RunAt(g, r);
+        const size_t g = at(move.group);
+        const Run& run = runs_[at(move.run)];
         if (AmountOf(run, move.option) < AmountOf(run, choice_[g]) &&
             MaySwitch(g, move.option)) {
           Switch(g, move.option);
@@ -399,8 +408,8 @@ class IntegerProgramSolver::Impl {
     size_t switched = 0;
     int32_t choice = -1;
     int64_t least = gain;
-    for (const int32_t group : GroupsOf(broken_[0])) {
-      const auto h = static_cast<size_t>(group);
+    for (const int32_t index : RunsOf(broken_[0])) {
+      const size_t h = at(runs_[at(index)].group);
       if (h == g || fixed_[h] >= 0) continue;
       for (int32_t k = 0; k < NumOptions(h); ++k) {
         const int64_t more = OptionCost(h, k) - OptionCost(h, choice_[h]);
@@ -626,10 +635,10 @@ class IntegerProgramSolver::Impl {
   std::vector<double> price_sum_{};
   Prices prices_{};  // The root's best prices, for the next program.
   std::vector<int64_t> used_{};  // Indexed by row: use by choice_.
-  // Compressed rows: the groups of row r are at [row_offset_[r], row_offset_[r
+  // Compressed rows: the runs of row r are at [row_offset_[r], row_offset_[r
   // + 1]).
   std::vector<size_t> row_offset_{};
-  std::vector<int32_t> row_groups_{};
+  std::vector<int32_t> row_runs_{};
   // The suggestion of a round while its choice is repaired.
   std::vector<int32_t> suggested_{};
   std::vector<int64_t> suggested_use_{};

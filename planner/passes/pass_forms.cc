@@ -44,6 +44,27 @@ void SetForms(PassForm form, StepMemory* memory) {
   }
 }
 
+std::vector<int64_t> FreeRoom(const FlatGraph& graph,
+                              const RankOrders& orders) {
+  std::vector<int64_t> room;
+  for (const RankId r : orders.ids()) {
+    const int64_t capacity = graph.capacity[static_cast<size_t>(r.value())];
+    if (capacity >= kNoLimit) {
+      room.push_back(kNoLimit);
+      continue;
+    }
+    int64_t held = 0;
+    int64_t most = 0;
+    for (const TaskId t : orders[r]) {
+      held += graph.alloc[static_cast<size_t>(t.value())];
+      most = std::max(most, held);
+      held -= graph.free[static_cast<size_t>(t.value())];
+    }
+    room.push_back(capacity - most);
+  }
+  return room;
+}
+
 PassFormChooser::PassFormChooser(const StageGraph& graph,
                                  const StepMemory& memory)
     : flat_(graph),
@@ -62,7 +83,8 @@ PassFormChooser::PassFormChooser(const StageGraph& graph,
 }
 
 void PassFormChooser::Load(const MemorySelection& selection,
-                           const StepMemory& memory) {
+                           const StepMemory& memory, const RankOrders& orders) {
+  const std::vector<int64_t> room = FreeRoom(flat_, orders);
   for (const StagePairId id : memory.pairs.ids()) {
     const StagePair& pair = memory.pairs[id];
     if (pair.backward.is_none() || memory.has_other_form(id)) continue;
@@ -75,8 +97,9 @@ void PassFormChooser::Load(const MemorySelection& selection,
         memory.effect_in_other_form(pair.id, selection[pair.id]);
     pair.fused = memory.form(pair.id) == PassForm::kFused;
     // The weight gradient, which follows at once, needs no more than that.
-    pair.now_peak = now.backward_peak().count();
-    pair.other_peak = other.backward_peak().count();
+    pair.more = (other.backward_peak() - now.backward_peak()).count();
+    pair.room = room[static_cast<size_t>(
+        flat_.rank[static_cast<size_t>(pair.backward)])];
     pair.now_backward = now.backward.count();
     pair.now_weight_grad = now.weight_grad.count();
     pair.other_backward = other.backward.count();
@@ -211,7 +234,6 @@ void PassFormChooser::Apply(const Set& set) {
     pair.fused = !pair.fused;
     std::swap(pair.now_backward, pair.other_backward);
     std::swap(pair.now_weight_grad, pair.other_weight_grad);
-    std::swap(pair.now_peak, pair.other_peak);
     flat_.duration[static_cast<size_t>(pair.backward)] = pair.now_backward;
     flat_.duration[static_cast<size_t>(pair.weight_grad)] =
         pair.now_weight_grad;
@@ -226,7 +248,7 @@ int64_t PassFormChooser::Choose(const MemorySelection& selection,
     return batches_ >= options.max_batches ||
            (options.expired && options.expired());
   };
-  Load(selection, *memory);
+  Load(selection, *memory, *orders);
   Tidy(orders);
   int64_t best = kNoLimit;
   bool improved = true;

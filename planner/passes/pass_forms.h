@@ -47,11 +47,16 @@ bool HasFormChoice(const partition::StepMemory& memory);
 // Gives this form to every pair that has both.
 void SetForms(partition::PassForm form, partition::StepMemory* memory);
 
+// Returns, indexed by rank, the bytes of its capacity that are free when it is
+// fullest, going through its order; kNoLimit without a limit. O(tasks).
+std::vector<int64_t> FreeRoom(const FlatGraph& graph, const RankOrders& orders);
+
 // Chooses the forms of a step's pairs.
 class PassFormChooser {
  public:
-  // Takes tasks, edges and epilogues from any graph of the step; the times of
-  // pairs come from `memory`. Keeps no reference.
+  // Takes tasks, edges, epilogues and bytes from the graph; the times of pairs
+  // come from `memory`. Keeps no reference. REQUIRES: the graph has the forms
+  // of `memory` and the choices of the selection that Choose() gets.
   PassFormChooser(const StageGraph& graph, const partition::StepMemory& memory);
 
   // Changes the forms of `memory` (its lists) and the places of weight
@@ -79,16 +84,18 @@ class PassFormChooser {
     int64_t now_weight_grad = 0;
     int64_t other_backward = 0;
     int64_t other_weight_grad = 0;
-    int64_t now_peak = 0;  // Bytes held while the backward runs.
-    int64_t other_peak = 0;
+    // Bytes that the other form holds in addition while the backward runs, of
+    // the free room of its rank.
+    int64_t more = 0;
+    int64_t room = 0;
     // Slack of the backward's end, ignoring its weight gradient; ns.
     int64_t slack = 0;
-    bool may_change() const { return other_peak <= now_peak; }
+    bool may_change() const { return more <= room; }
   };
   using Set = std::vector<int32_t>;  // Indices into pairs_.
 
   void Load(const partition::MemorySelection& selection,
-            const partition::StepMemory& memory);
+            const partition::StepMemory& memory, const RankOrders& orders);
   void Tidy(RankOrders* orders) const;
   // Fills in Pair::slack for the present durations.
   void FindSlack(absl::Span<const int32_t> sequence, int64_t step_time);

@@ -179,6 +179,12 @@ absl::Status ImproveAndRefine(const PreparedJob& job, const PlanInput& input,
 
 absl::StatusOr<PlanResult> PlanAlone(const PreparedJob& prepared,
                                      const PlanInput& whole_input) {
+  PlanResult result;
+  // First, as it refuses a replica that the step does not have.
+  PIPELOOM_ASSIGN_OR_RETURN(
+      result.microbatches,
+      partition::SplitMicrobatches(prepared.costs->job(), *whole_input.packed,
+                                   whole_input.replica, prepared.partition));
   PreparedJob job = prepared;
   job.costs = &prepared.costs->ForReplica(whole_input.replica);
   const JobSpec& spec = job.costs->job();
@@ -186,11 +192,6 @@ absl::StatusOr<PlanResult> PlanAlone(const PreparedJob& prepared,
   if (input.robust.has_value()) {
     input.budget = whole_input.budget.Until(kNominalShare);
   }
-  PlanResult result;
-  PIPELOOM_ASSIGN_OR_RETURN(
-      result.microbatches,
-      partition::SplitMicrobatches(spec, *input.packed, input.replica,
-                                   job.partition));
 
   PIPELOOM_ASSIGN_OR_RETURN(
       const partition::BuiltGraph built,

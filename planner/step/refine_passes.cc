@@ -36,15 +36,20 @@ const MemoryChoice& ChoiceOf(const StepMemory& memory,
   return memory.candidates(id)[static_cast<size_t>(selection[id])].choice;
 }
 
-// Splits every pair that then holds no more while its backward runs.
+// Splits every pair whose backward then fits the free room of its rank.
 void SplitWhereItFits(const partition::MemorySelection& selection,
+                      const StageGraph& graph, const RankOrders& orders,
                       StepMemory* memory) {
+  const std::vector<int64_t> room = FreeRoom(FlatGraph(graph), orders);
   for (const StagePairId id : memory->pairs.ids()) {
     if (!memory->has_other_form(id) || memory->form(id) == PassForm::kSplit) {
       continue;
     }
-    if (memory->effect_in_other_form(id, selection[id]).backward_peak() <=
-        memory->effect(id, selection[id]).backward_peak()) {
+    const Bytes more =
+        memory->effect_in_other_form(id, selection[id]).backward_peak() -
+        memory->effect(id, selection[id]).backward_peak();
+    const RankId rank = graph.task(memory->pairs[id].backward).rank;
+    if (more.count() <= room[static_cast<size_t>(rank.value())]) {
       memory->SwitchForm(id);
     }
   }
@@ -158,7 +163,7 @@ absl::Status RefinePasses(const PreparedJob& job, const PlanInput& input,
     if (way > 0) {
       PassFormChooser(graph, memory)
           .Choose(made.selection, &memory, &orders, options);
-      if (way == 2) SplitWhereItFits(made.selection, &memory);
+      if (way == 2) SplitWhereItFits(made.selection, graph, orders, &memory);
       PIPELOOM_ASSIGN_OR_RETURN(
           graph, partition::ApplyMemory(limited, memory, made.selection));
     }

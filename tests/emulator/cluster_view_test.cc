@@ -8,13 +8,13 @@
 #include <optional>
 #include <vector>
 
-#include "emulator/cluster/mixed_ranks.h"
 #include "emulator/stage/stage_cost.h"
 #include "emulator/step/step_program.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "partition/graph/build_stage_graph.h"
 #include "tests/emulator/helpers.h"
+#include "tests/emulator/mixed_ranks.h"
 #include "tests/support/status_matchers.h"
 
 namespace pipeloom::emulator {

@@ -4,13 +4,13 @@
 #include <tuple>
 #include <vector>
 
-#include "emulator/cluster/mixed_ranks.h"
 #include "emulator/cost/roofline_cost.h"
 #include "emulator/stage/sample_step.h"
 #include "emulator/stage/stage_cost.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/emulator/helpers.h"
+#include "tests/emulator/mixed_ranks.h"
 #include "tests/support/random_problem.h"
 #include "tests/support/status_matchers.h"
 

@@ -339,14 +339,13 @@ TEST(BuildStageGraphTest, AFrozenStageHoldsItsOutputOnceWhoeverTakesIt) {
         crossing += built.graph.edge(e).payload;
       }
       EXPECT_EQ(task.alloc, task.free);
-      EXPECT_LE(task.alloc, cost.activations);
+      // In its passes, or in the account of those who get it, once.
+      const Bytes stays = cost.output - std::min(cost.output, crossing);
+      EXPECT_EQ(task.alloc, cost.input + std::max(stays, cost.scratch.forward));
+      EXPECT_GE(cost.scratch.forward, cost.output);
       if (crossing >= cost.output) {
-        EXPECT_LE(task.alloc, cost.input);
         sent += cost.output > Bytes(0);
       } else {
-        EXPECT_LE(task.alloc + crossing, cost.input + cost.output);
-        EXPECT_TRUE(task.alloc == cost.activations ||
-                    task.alloc + crossing == cost.input + cost.output);
         ++stayed;
       }
     }
@@ -446,13 +445,12 @@ TEST(BuildStageGraphTest, RecomputingKeepsOnlyTheInputUntilBackward) {
   for (const TaskId t : kept.graph.task_ids()) {
     const Task& a = kept.graph.task(t);
     const Task& b = again.graph.task(t);
-    EXPECT_EQ(a.free, b.free);
     if (a.pass == Pass::kForward) {
       EXPECT_LT(b.alloc, a.alloc);
       EXPECT_EQ(a.duration, b.duration);
     } else if (a.pass == Pass::kBackward) {
-      EXPECT_EQ(a.alloc, Bytes(0));
-      EXPECT_GT(b.alloc, Bytes(0));
+      EXPECT_GT(a.alloc, Bytes(0));
+      EXPECT_GT(b.alloc, a.alloc);
       EXPECT_GT(b.duration, a.duration);
       EXPECT_TRUE(b.recomputes);
     }

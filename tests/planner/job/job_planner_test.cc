@@ -85,7 +85,7 @@ TEST(JobPlannerTest, SaysWhatIsNotValid) {
               HasSubstr("\"best\""));
   ASSERT_OK_AND_ASSIGN(const auto planner, JobPlanner::Create(job, batch));
   Partition wrong = planner->partition();
-  wrong.num_ranks += 1;
+  wrong.stages[StageId(0)].num_layers += 1;
   EXPECT_FALSE(
       JobPlanner::Create(job, batch, {.partition = wrong}).status().ok());
   EXPECT_FALSE(

@@ -95,7 +95,8 @@ TEST(PassForms, TheFormChosenIsNeverSlowerAndKeepsTheMemoryOfTheOrder) {
     const int64_t was =
         TimeSchedule(before, limited.orders)->step_time().count();
     StepMemory chosen = problem.memory;
-    PassFormChooser chooser(before, problem.memory);
+    PassFormChooser chooser(before.WithRanks(limited.graph.ranks()),
+                            problem.memory);
     const int64_t time = chooser.Choose(selection, &chosen, &limited.orders);
     EXPECT_LE(time, was);
     improved += time < was;

@@ -241,7 +241,7 @@ TEST(OffloadPlanTest, RecomputesLessOnAFastLink) {
 TEST(OffloadPlanTest, NeedsALinkToTheHost) {
   const BatchMetadata batch = RandomBatch(5, 200, 5);
   const Bytes limit(Roomy(batch).count() * 7 / 10);
-  JobSpec job = MakeJob({kKeep, kRecompute, kOffload}, 0);
+  JobSpec job = MakeJob({kKeep, kRecompute, kOffload}, /*host_bandwidth=*/1);
   job.training.memory_limit = limit;
   ASSERT_OK_AND_ASSIGN(const PlanResult result, Plan(job, batch));
   EXPECT_EQ(Copies(result.plan), 0);

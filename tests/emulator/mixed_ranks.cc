@@ -1,4 +1,4 @@
-#include "emulator/cluster/mixed_ranks.h"
+#include "tests/emulator/mixed_ranks.h"
 
 #include <utility>
 

@@ -2,8 +2,8 @@
 // anything else that a cost model knows. Build the step's graph once with the
 // cost model of each kind, then take the tasks of every rank from the graph of
 // its kind.
-#ifndef PIPELOOM_EMULATOR_CLUSTER_MIXED_RANKS_H_
-#define PIPELOOM_EMULATOR_CLUSTER_MIXED_RANKS_H_
+#ifndef PIPELOOM_TESTS_EMULATOR_MIXED_RANKS_H_
+#define PIPELOOM_TESTS_EMULATOR_MIXED_RANKS_H_
 
 #include <cstdint>
 #include <vector>
@@ -24,4 +24,4 @@ absl::StatusOr<StageGraph> MixRanks(absl::Span<const StageGraph* const> kinds,
 
 }  // namespace pipeloom::emulator
 
-#endif  // PIPELOOM_EMULATOR_CLUSTER_MIXED_RANKS_H_
+#endif  // PIPELOOM_TESTS_EMULATOR_MIXED_RANKS_H_

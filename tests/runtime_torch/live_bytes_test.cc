@@ -88,9 +88,8 @@ int64_t NumPlans() {
   return text == nullptr ? 24 : std::atoll(text);
 }
 
-// The bounds that hold. docs/torch_device.md says why they are not 1 and 0.9,
-// and why they do not apply to ranks without a backward.
-constexpr double kMax = 1.08;
+// The bounds that hold. docs/torch_device.md says why they are not 1 and 0.9.
+constexpr double kMax = 1.06;
 constexpr double kLeast = 0.8;
 
 bool HasBackward(const StageGraph& graph, RankId rank) {
@@ -146,6 +145,7 @@ void RunCase(uint64_t seed, const RandomCase& c, Worst* worst) {
     const double ratio =
         static_cast<double>(live) / static_cast<double>(account);
     absl::StrAppend(&text, " ", live, "/", account, "=", ratio);
+    EXPECT_LE(ratio, kMax) << "rank " << r.value();
     if (!HasBackward(plan.graph, r)) {
       worst->forward_only = std::max(worst->forward_only, ratio);
       continue;
@@ -153,7 +153,6 @@ void RunCase(uint64_t seed, const RandomCase& c, Worst* worst) {
     worst->most = std::max(worst->most, ratio);
     worst->above += ratio > 1;
     ++worst->ranks;
-    EXPECT_LE(ratio, kMax) << "rank " << r.value();
     if (account > fullest_bytes) {
       fullest_bytes = account;
       fullest = ratio;
@@ -188,9 +187,10 @@ TEST(LiveBytes, AreThoseOfThePlansAccount) {
     RunCase(static_cast<uint64_t>(seed), *c, &worst);
   }
   std::printf(
-      "%d plans: live bytes %.3f to %.3f of the account, gradients off "
-      "by %.1e\n",
-      static_cast<int>(plans), worst.least, worst.most, worst.gradient);
+      "%d plans: live bytes %.3f to %.3f of the account, above it on %d of %d "
+      "ranks, without a backward up to %.3f; gradients off by %.1e\n",
+      static_cast<int>(plans), worst.least, worst.most, worst.above,
+      worst.ranks, worst.forward_only, worst.gradient);
   for (const auto& [what, count] : has) {
     std::printf("  %s: %d\n", what.c_str(), count);
   }

@@ -29,7 +29,7 @@ function(pipeloom_test name)
   endif()
   # Programs that load torch take seconds to start on a busy machine.
   gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 120
-                       PROPERTIES TIMEOUT 1500)
+                       PROPERTIES TIMEOUT 2400)
 endfunction()
 
 # pipeloom_benchmark(planner_benchmark SRCS ... DEPS ...)

@@ -172,7 +172,8 @@ TEST(FusedModelsTest, ShippedActorAndCriticSaveTheBubbleOfTheLarger) {
     random.Shuffle(absl::MakeSpan(&*batch.samples.begin(),
                                   static_cast<size_t>(batch.samples.size())));
     batch.samples.resize(400);
-    ExpectFusedSavesTheLargersBubble(job, batch, seed, {.seed = seed},
+    ExpectFusedSavesTheLargersBubble(job, batch, seed,
+                                     {.partitions = 60, .seed = seed},
                                      /*steps=*/4, share);
   }
 }

@@ -51,9 +51,8 @@ def read_includes(root):
 
 
 def unit_of(path):
-    """The header and source of one name; parts of a header end in _inl."""
-    stem = os.path.splitext(path)[0]
-    return stem.removesuffix("_inl")
+    """Returns the name that a header and its source share."""
+    return os.path.splitext(path)[0]
 
 
 def find_rings(graph):

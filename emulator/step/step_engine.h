@@ -149,8 +149,8 @@ class StepEngine {
   enum class Stop { kDone, kBlocked, kYield };
 
   void Reset();
-  template <bool kOrdered, bool kFair, typename Watch>
-  void Loop(Watch&& watch);
+  template <bool kOrdered, bool kFair>
+  void Loop();
   template <bool kOrdered, bool kFair>
   Stop RunRank(int32_t id);
   // Marks the transfer's end on a rank as reached at `at`. Returns true if the
@@ -175,7 +175,6 @@ class StepEngine {
   absl::Status Deadlock() const;
 
   const StepProgram* program_ = nullptr;
-  const StepOp* ops_ = nullptr;  // The program's.
   std::vector<int64_t> durations_{};
   std::vector<int64_t> copy_times_{};
   std::vector<int64_t> epilogues_{};

@@ -92,6 +92,10 @@ TEST(JobPlannerTest, SaysWhatIsNotValid) {
       planner->PlanStep(batch, {.first_sample = 1'000'000}).status().ok());
   EXPECT_FALSE(planner->PlanStep(batch, {.replica = 99}).status().ok());
   EXPECT_FALSE(JobPlanner::Create(JobSpec{}, batch).status().ok());
+  EXPECT_EQ(planner->PlanStep({}, {}).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(JobPlanner::Create(job, {}).status().code(),
+            absl::StatusCode::kInvalidArgument);
 }
 
 }  // namespace

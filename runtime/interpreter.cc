@@ -52,14 +52,11 @@ absl::Status Interpreter::RunInstructions() {
 
 absl::Status Interpreter::Execute(const Compute& i) {
   PIPELOOM_RETURN_IF_ERROR(AwaitLocalInputs(i.task));
-  // Bytes of its copies for other ranks, held until their sends have been
-  // waited for.
-  Bytes sent;
-  for (const EdgeId e : graph_.outgoing(i.task)) {
-    const Dependency& d = graph_.edge(e);
-    if (graph_.task(d.to).rank != context_.rank) sent += d.payload;
-  }
-  PIPELOOM_RETURN_IF_ERROR(context_.account->Take(MemoryItem::kSent, sent));
+  const BoundaryBytes boundary = BoundaryOf(graph_, i.task);
+  PIPELOOM_RETURN_IF_ERROR(
+      context_.account->Release(MemoryItem::kSent, boundary.taken));
+  PIPELOOM_RETURN_IF_ERROR(
+      context_.account->Take(MemoryItem::kSent, boundary.made));
   const SimTime start = context_.clock->Now();
   PIPELOOM_RETURN_IF_ERROR(context_.device->Compute(i.task));
   AddSpan(Stream::kCompute, SpanKind::kTask, i.task, EdgeId(), start);

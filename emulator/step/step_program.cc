@@ -80,7 +80,8 @@ class Compiler {
         out_(*program),
         place_(scratch->place_of_edge),
         ends_(scratch->ends),
-        sent_(scratch->sent_by_task) {}
+        made_(scratch->made),
+        taken_(scratch->taken) {}
 
   absl::Status Run() {
     size_t instructions = 0;
@@ -147,16 +148,18 @@ class Compiler {
     routes_from_.resize(static_cast<size_t>(graph_.num_ranks()));
     place_.clear();
     Reserve(static_cast<size_t>(graph_.num_edges()), &place_);
-    sent_.assign(static_cast<size_t>(graph_.num_tasks()), Bytes(0));
+    made_.assign(static_cast<size_t>(graph_.num_tasks()), Bytes(0));
+    taken_.assign(static_cast<size_t>(graph_.num_tasks()), Bytes(0));
     for (const Dependency& d : graph_.edges()) {
       const int32_t from = graph_.task(d.from).rank.value();
       const int32_t to = graph_.task(d.to).rank.value();
+      made_[static_cast<size_t>(d.from.value())] += d.payload;
       if (from == to) {
+        taken_[static_cast<size_t>(d.to.value())] += d.payload;
         has_local_delay_ |= d.delay > kZero;
         place_.push_back(kInsideRank);
       } else {
         place_.push_back(RouteOf(from, to));
-        sent_[static_cast<size_t>(d.from.value())] += d.payload;
       }
     }
   }
@@ -234,8 +237,9 @@ class Compiler {
     const Task& task = graph_.task(i.task);
     const auto slot = static_cast<uint32_t>(out_.task_of_slot.size());
     out_.task_of_slot.push_back(i.task);
-    const Bytes sent = sent_[static_cast<size_t>(i.task.value())];
-    out_.memory_of_slot.push_back({task.alloc, task.free, sent});
+    const Bytes made = made_[static_cast<size_t>(i.task.value())];
+    const Bytes taken = taken_[static_cast<size_t>(i.task.value())];
+    out_.memory_of_slot.push_back({task.alloc, task.free, made, taken});
     *op = {slot, OpCode::kCompute};
     if (has_local_delay_ || !fetched_of_.empty()) AddGuard(i.task, slot, op);
     if (has_local_delay_) {
@@ -243,9 +247,9 @@ class Compiler {
       slot_of_task_[static_cast<size_t>(i.task.value())] = slot;
     }
     ++spans_;
-    steps_ +=
-        static_cast<uint32_t>((task.alloc != Bytes(0)) +
-                              (task.free != Bytes(0)) + (sent != Bytes(0)));
+    steps_ += static_cast<uint32_t>((task.alloc != Bytes(0)) +
+                                    (task.free != Bytes(0)) +
+                                    (made != Bytes(0)) + (taken != Bytes(0)));
     return true;
   }
 
@@ -412,7 +416,8 @@ class Compiler {
   StepProgram& out_;
   std::vector<uint32_t>& place_;
   std::vector<Ends>& ends_;
-  std::vector<Bytes>& sent_;  // To other ranks. Indexed by task.
+  std::vector<Bytes>& made_;
+  std::vector<Bytes>& taken_;
   std::vector<std::vector<uint32_t>> routes_from_{};  // Indexed by rank.
   int32_t num_nics_ = 0;
   // Number of the rank's transfers so far on each link. A rank sends on some

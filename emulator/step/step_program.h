@@ -108,7 +108,8 @@ struct StepProgram {
   struct SlotMemory {
     Bytes alloc{};
     Bytes free{};
-    Bytes sent{};
+    Bytes made{};   // BoundaryBytes (ir/plan/execution_plan.h).
+    Bytes taken{};
   };
   std::vector<SlotMemory> memory_of_slot{};
   // The edges that instructions send or receive.
@@ -159,7 +160,9 @@ struct CompileScratch {
   };
   std::vector<uint32_t> place_of_edge{};
   std::vector<Ends> ends{};  // Indexed by transfer.
-  std::vector<Bytes> sent_by_task{};
+  // Indexed by task.
+  std::vector<Bytes> made{};
+  std::vector<Bytes> taken{};
 };
 
 // Compile a plan. Return the FailedPrecondition and InvalidArgument of

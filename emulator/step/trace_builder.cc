@@ -218,8 +218,9 @@ class Builder {
     SideSpansUntil(rank, start);
     const int64_t end = Task(rank, slot);
     const StepProgram::SlotMemory& memory = run_.memory[slot];
+    Memory(rank, start, MemoryItem::kSent, -memory.taken);
     Memory(rank, start, MemoryItem::kActivations, memory.alloc);
-    Memory(rank, start, MemoryItem::kSent, memory.sent);
+    Memory(rank, start, MemoryItem::kSent, memory.made);
     Memory(rank, end, MemoryItem::kActivations, -memory.free);
     return end;
   }

@@ -73,6 +73,20 @@ void AddInstruction(const Instruction& instruction,
 
 }  // namespace
 
+BoundaryBytes BoundaryOf(const StageGraph& graph, TaskId task) {
+  BoundaryBytes bytes;
+  for (const EdgeId e : graph.outgoing(task)) {
+    bytes.made += graph.edge(e).payload;
+  }
+  for (const EdgeId e : graph.incoming(task)) {
+    const Dependency& d = graph.edge(e);
+    if (graph.task(d.from).rank == graph.task(task).rank) {
+      bytes.taken += d.payload;
+    }
+  }
+  return bytes;
+}
+
 std::string DescribeInstruction(const Instruction& instruction) {
   const auto named = [](const char* verb, const char* noun, int32_t id) {
     return absl::StrFormat("%s %s %d", verb, noun, id);

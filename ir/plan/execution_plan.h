@@ -7,12 +7,13 @@
 // anyone can check it. docs/plan_format.md describes the effects of each
 // instruction.
 //
-// Each copy of a tensor that crosses ranks is accounted for. The payload of an
-// edge counts for the sender from the start of the task that makes it until the
-// WaitSend of the edge (without one, to the end of the program), and for the
-// receiver from its Recv to its Free; in between the two overlap, as there are
-// two copies. Task::alloc holds neither: a stage keeps its inputs, not what it
-// hands on. An edge inside a rank carries nothing.
+// Each copy of a boundary tensor is accounted for. The payload of an edge
+// between ranks counts for the sender from the start of the task that makes it
+// until the WaitSend of the edge (without one, to the end of the program), and
+// for the receiver from its Recv to its Free; in between the two overlap, as
+// there are two copies. The payload of an edge inside a rank counts from the
+// start of the task that makes it to the start of its consumer. Task::alloc
+// holds neither: a stage keeps its inputs, not what it hands on.
 #ifndef PIPELOOM_IR_PLAN_EXECUTION_PLAN_H_
 #define PIPELOOM_IR_PLAN_EXECUTION_PLAN_H_
 
@@ -30,8 +31,8 @@
 namespace pipeloom {
 
 // Runs a task on the compute stream. All its inputs from other ranks must have
-// been waited for. Takes memory for what the task keeps and what it sends to
-// other ranks.
+// been waited for. Takes memory for what the task keeps and for the boundary
+// tensors that it makes.
 struct Compute {
   TaskId task{};
   bool operator==(const Compute&) const = default;
@@ -135,6 +136,14 @@ struct ExecutionPlan {
 // Describes an instruction for messages: "compute task 3", "wait_recv edge 7".
 std::string DescribeInstruction(const Instruction& instruction);
 
+// The boundary tensors of a task, by bytes.
+struct BoundaryBytes {
+  Bytes made{};   // For its consumers on any rank: taken at its start.
+  Bytes taken{};  // Made on its own rank: given back at its start.
+};
+// Returns the boundary tensors of a task. O(its edges).
+BoundaryBytes BoundaryOf(const StageGraph& graph, TaskId task);
+
 // Returns a checksum of all fields above. A rank refuses a plan whose stored
 // checksum differs.
 Fingerprint Checksum(const ExecutionPlan& plan);
@@ -155,7 +164,7 @@ double Mfu(const ExecutionPlan& plan, Duration step_time);
 // - on each pair of ranks sends and receives are in the same order, and no set
 //   of ranks waits on itself even if every Send blocks until its Recv is
 //   reached;
-// - memory of tasks, sent and received tensors stays within the limits, and
+// - memory of tasks and of boundary tensors stays within the limits, and
 //   nothing is released that is not held.
 //
 // Returns FailedPrecondition that names the first violation, with rank and

@@ -64,8 +64,8 @@ struct Dependency {
   // Part of `delay` in which the transfer keeps its link busy; transfers over
   // one link queue for this time. 0: no contention.
   Duration occupancy{};
-  // Size of the tensor that is sent: rows x width, `payload` bytes. 0 bytes:
-  // the dependency only orders its tasks.
+  // Size of the tensor that is handed over: rows x width, `payload` bytes. 0
+  // bytes: the dependency only orders its tasks.
   Bytes payload{};
   int64_t rows = 0;
   int64_t width = 0;

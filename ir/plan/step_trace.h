@@ -45,7 +45,9 @@ enum class MemoryItem : uint8_t {
   kOverhead,     // Context, allocator, workspace.
   kActivations,  // Held by tasks between forward and backward.
   kReceived,     // Boundary tensors from Recv to Free.
-  kSent,         // Boundary tensors from the task that makes them to WaitSend.
+  // Boundary tensors from the task that makes them to WaitSend or, on the same
+  // rank, to the start of their consumer.
+  kSent,
 };
 inline constexpr int kNumMemoryItems = 7;
 // Returns the name of an item, for traces in text form and for messages.

@@ -427,14 +427,17 @@ absl::Status CheckProgress(const ExecutionPlan& plan) {
   return absl::FailedPreconditionError("plan: deadlock:" + waiting);
 }
 
-// Pass 4. A tensor for another rank is held from the task that makes it until
-// its send has been waited for, separately for each edge.
+// Pass 4. A boundary tensor is held from the task that makes it until its send
+// has been waited for or, on its own rank, its consumer begins; separately for
+// each edge.
 absl::Status CheckMemory(const ExecutionPlan& plan) {
   const StageGraph& graph = plan.graph;
-  IdVector<TaskId, Bytes> made(graph.num_tasks());  // For other ranks.
+  IdVector<TaskId, Bytes> made(graph.num_tasks());
+  IdVector<TaskId, Bytes> taken(graph.num_tasks());  // Made on its rank.
   for (const Dependency& d : graph.edges()) {
-    const bool leaves = graph.task(d.from).rank != graph.task(d.to).rank;
-    if (leaves) made[d.from] += d.payload;
+    made[d.from] += d.payload;
+    const bool stays = graph.task(d.from).rank == graph.task(d.to).rank;
+    if (stays) taken[d.to] += d.payload;
   }
   for (const RankId rank : graph.rank_ids()) {
     const RankMemory& memory = graph.rank(rank).memory;
@@ -465,7 +468,7 @@ absl::Status CheckMemory(const ExecutionPlan& plan) {
           Overloaded{
               [&](const Compute& c) {
                 activations += graph.task(c.task).alloc;
-                sent += made[c.task];
+                sent += made[c.task] - taken[c.task];
                 after = graph.task(c.task).free;
               },
               [&](const Recv& r) { received += graph.edge(r.edge).payload; },

@@ -325,13 +325,13 @@ class GraphBuilder {
     Dependency edge{.from = from, .to = to};
     const RankId sender = tasks_[from].rank;
     const RankId receiver = tasks_[to].rank;
+    const auto share = [&](int64_t whole) {
+      return whole / parts + (part < whole % parts ? 1 : 0);
+    };
+    edge.payload = Bytes(share(output.output.count()));
+    edge.rows = share(output.output_rows);
+    edge.width = output.output_width;
     if (sender != receiver) {
-      const auto share = [&](int64_t whole) {
-        return whole / parts + (part < whole % parts ? 1 : 0);
-      };
-      edge.payload = Bytes(share(output.output.count()));
-      edge.rows = share(output.output_rows);
-      edge.width = output.output_width;
       const StageCostModel::Transfer transfer =
           costs_.TransferTime(sender, receiver, edge.payload);
       edge.delay = transfer.time;
@@ -341,14 +341,14 @@ class GraphBuilder {
   }
 
   // Sets the memory that stages without a backward hold while they run: input
-  // and output, less the part that goes to other ranks, which the edges hold.
+  // and output, less what the edges hold.
   void SetTransients() {
     if (transients_.empty()) return;
-    IdVector<TaskId, Bytes> crossing(tasks_.size());
-    for (const Dependency& edge : edges_) crossing[edge.from] += edge.payload;
+    IdVector<TaskId, Bytes> handed_on(tasks_.size());
+    for (const Dependency& edge : edges_) handed_on[edge.from] += edge.payload;
     for (const Transient& t : transients_) {
       Task& task = tasks_[t.task];
-      const Bytes stays = t.output - std::min(t.output, crossing[t.task]);
+      const Bytes stays = t.output - std::min(t.output, handed_on[t.task]);
       task.alloc = t.input + std::max(stays, t.scratch);
       task.free = task.alloc;
     }

@@ -46,13 +46,13 @@ struct BuiltGraph {
 // the rest). partition/graph/memory_candidates.h describes what recomputing and
 // offloading change, layer by layer; offloading needs memory and time of its
 // own. A stage without a backward holds its input and output while it runs;
-// what it sends to other ranks is accounted for by the edges
-// (ir/plan/execution_plan.h). Over the step every rank ends where it began.
+// what it hands on is accounted for by the edges (ir/plan/execution_plan.h).
+// Over the step every rank ends where it began.
 //
-// Transfers: a stage's output, and back its gradient, cross if the next stage
-// is on another rank; `payload` is one GPU's share. If several sub-microbatches
-// wait for one output, each receives an equal part of it, so the output crosses
-// once. Dependencies inside a rank carry nothing.
+// Boundary tensors: a stage's output, and back its gradient, go to the next
+// stage, on the same or another rank; `payload` is one GPU's share. If several
+// sub-microbatches wait for one output, each receives an equal part of it, so
+// the output crosses once.
 //
 // InvalidArgument: the parts do not fit together, a policy offloads more than
 // the host link can carry during the passes, or there are more than 2^24 tasks

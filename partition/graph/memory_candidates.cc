@@ -87,6 +87,27 @@ LayerCosts::LayerCosts(const emulator::StageCostModel& costs,
   }
 }
 
+Bytes LayerCosts::ForwardPeak(size_t first, size_t end,
+                              const LayerMemory& memory, Bytes kept) const {
+  // The tensors between the operators of a layer. Edges hold the last output.
+  const auto between = [&](size_t layer) {
+    const StageCost& cost = layers_[layer];
+    const Bytes handed_on =
+        layer + 1 == layers_.size() ? cost.output : Bytes(0);
+    return std::max(Bytes(0), cost.scratch.forward - handed_on);
+  };
+  if (memory.recomputes_partly()) {
+    return std::min(layers_[first].activations, kept + between(first));
+  }
+  Bytes peak = kept;
+  if (!memory.recomputes_fully()) return peak;
+  for (size_t layer = first; layer < end; ++layer) {
+    const Bytes input = layer == first ? Bytes(0) : inputs_[layer];
+    peak = std::max(peak, kept + input + between(layer));
+  }
+  return peak;
+}
+
 MemoryEffect LayerCosts::Effect(const MemoryChoice& choice,
                                 PassForm form) const {
   const bool split = form == PassForm::kSplit;
@@ -97,7 +118,9 @@ MemoryEffect LayerCosts::Effect(const MemoryChoice& choice,
   effect.gap = split ? backward_gap_ : fused_gap_;
   if (split) effect.weight_grad = weight_grad_;
   std::vector<Segment> segments;
-  Bytes held_after;  // After the input gradient.
+  Bytes held_after;       // After the input gradient.
+  Bytes before_segments;  // Kept by the segments so far.
+  Bytes forward_peak;
   for (size_t i = 0; i < layers_.size();) {
     const LayerMemory memory =
         choice.layers.empty() ? LayerMemory() : choice.layers[i];
@@ -123,20 +146,26 @@ MemoryEffect LayerCosts::Effect(const MemoryChoice& choice,
       segment.before -= BytesOf(layers_[i], memory.groups);
       effect.extra += TimeOf(layers_[i], memory.groups);
     } else if (memory.offloads()) {
-      effect.forward_free += segment.before;
+      effect.offloaded += segment.before;
     }
-    effect.forward_alloc += segment.before;
+    forward_peak =
+        std::max(forward_peak,
+                 before_segments + ForwardPeak(i, end, memory, segment.before));
+    before_segments += segment.before;
     held_after += segment.after;
     segment.during += split ? scratch.Get().split : scratch.Get().fused;
     segments.push_back(segment);
     i = end;
   }
+  effect.forward_alloc = std::max(forward_peak, before_segments);
+  effect.forward_free =
+      effect.forward_alloc - before_segments + effect.offloaded;
   effect.backward += effect.extra;
   // Copies are back when the backward begins.
   effect.backward_alloc = WalkBack(segments) - effect.held();
   effect.backward_free = effect.held() + effect.backward_alloc - held_after;
   effect.weight_grad_free = held_after;
-  effect.copy = TransferTime(effect.forward_free, host_bandwidth_);
+  effect.copy = TransferTime(effect.offloaded, host_bandwidth_);
   return effect;
 }
 
@@ -210,8 +239,7 @@ MemorySelection StepMemory::Copied(Bytes largest) const {
     for (int32_t j = 1; j < static_cast<int32_t>(list.size()); ++j) {
       const MemoryEffect& e = list[static_cast<size_t>(j)].effect;
       const MemoryEffect& b = list[static_cast<size_t>(best)].effect;
-      if (e.extra == kZero && e.forward_free <= largest &&
-          e.held() < b.held()) {
+      if (e.extra == kZero && e.offloaded <= largest && e.held() < b.held()) {
         best = j;
       }
     }
@@ -229,7 +257,7 @@ std::vector<Bytes> StepMemory::CopySizes() const {
   for (const std::vector<MemoryCandidate>& list : lists) {
     Bytes& most = of_list.emplace_back();
     for (const MemoryCandidate& c : list) {
-      most = std::max(most, c.effect.forward_free);
+      most = std::max(most, c.effect.offloaded);
     }
   }
   std::vector<Bytes> sizes;
@@ -245,7 +273,7 @@ StepMemory StepMemory::WithoutCopies() const {
   StepMemory without = *this;
   for (std::vector<MemoryCandidate>& list : without.lists) {
     std::erase_if(list, [](const MemoryCandidate& c) {
-      return c.effect.forward_free > Bytes(0);
+      return c.effect.offloaded > Bytes(0);
     });
   }
   return without;
@@ -353,11 +381,12 @@ absl::StatusOr<StageGraph> Apply(const StageGraph& graph,
     const MemoryEffect& effect = memory.effect(id, index);
     Task& forward = tasks[pair.forward];
     forward.alloc = effect.forward_alloc;
-    forward.free = copy_tasks ? Bytes(0) : effect.forward_free;
+    forward.free = effect.forward_free;
+    if (copy_tasks) forward.free -= effect.offloaded;
     Task& backward = tasks[pair.backward];
     backward.duration = effect.backward;
     backward.alloc = effect.backward_alloc;
-    if (copy_tasks) backward.alloc -= effect.forward_free;
+    if (copy_tasks) backward.alloc -= effect.offloaded;
     backward.free = effect.backward_free;
     backward.recomputes = effect.extra > kZero;
     if (!pair.weight_grad.is_none()) {
@@ -366,13 +395,12 @@ absl::StatusOr<StageGraph> Apply(const StageGraph& graph,
     }
     if (copy_tasks) continue;
     longest[forward.rank] = std::max(longest[forward.rank], effect.copy);
-    largest[forward.rank] =
-        std::max(largest[forward.rank], effect.forward_free);
+    largest[forward.rank] = std::max(largest[forward.rank], effect.offloaded);
   }
   for (const StagePairId id : memory.pairs.ids()) {
     const StagePair& pair = memory.pairs[id];
     if (pair.backward.is_none()) continue;
-    if (memory.effect(id, selection[id]).forward_free == Bytes(0)) continue;
+    if (memory.effect(id, selection[id]).offloaded == Bytes(0)) continue;
     edges[pair.edge].delay += 2 * longest[tasks[pair.forward].rank];
   }
   for (const RankId r : ranks.ids()) {
@@ -403,7 +431,7 @@ MemorySelection FromWithoutCopies(const StepMemory& memory,
   for (const StagePairId id : selection.ids()) {
     int32_t rest = selection[id];
     for (const MemoryCandidate& c : memory.candidates(id)) {
-      if (c.effect.forward_free == Bytes(0) && rest-- == 0) break;
+      if (c.effect.offloaded == Bytes(0) && rest-- == 0) break;
       ++whole[id];
     }
   }

@@ -3,7 +3,8 @@
 //
 // Time: a fully recomputed layer adds its forward to the backward, one that is
 // recomputed in part the time of its groups. Memory: a recomputed layer holds
-// its input, or what its groups leave. The backward goes through the layers
+// its input, or what its groups leave; while the forward is in it, also the
+// tensors between its operators. The backward goes through the layers
 // last to first; a layer's activations are whole only during its own time,
 // those of layers that share a checkpoint (MemoryChoice::period) during theirs.
 // Layers that are done hold what the weight gradient needs, if that is a
@@ -66,8 +67,11 @@ struct MemoryEffect {
   // for collectives.
   Duration gap{};
   Duration copy{};  // Time to the host; the same back.
+  // Taken when the forward starts, and given back when it ends: what is
+  // offloaded, and tensors between operators that are recomputed.
   Bytes forward_alloc{};
-  Bytes forward_free{};  // Bytes that are offloaded.
+  Bytes forward_free{};
+  Bytes offloaded{};  // Part of forward_free that goes to the host.
   Bytes backward_alloc{};
   Bytes backward_free{};
   Bytes weight_grad_free{};
@@ -101,6 +105,11 @@ class LayerCosts {
   }
 
  private:
+  // Returns the most that the layers [first, end), which are treated alike and
+  // keep `kept` together, hold while the forward is in them.
+  Bytes ForwardPeak(size_t first, size_t end, const LayerMemory& memory,
+                    Bytes kept) const;
+
   std::vector<emulator::StageCost> layers_{};
   std::vector<Bytes> inputs_{};  // Input of each layer, also if it keeps less.
   // Sums over the layers.

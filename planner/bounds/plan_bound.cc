@@ -88,13 +88,15 @@ FlatGraph LeastMemory(const StageGraph& graph,
     if (pair.backward.is_none()) continue;
     const int32_t forward = pair.forward.value();
     const int32_t backward = pair.backward.value();
-    int64_t& held = flat.alloc[forward];
+    int64_t forward_peak = flat.alloc[forward];
+    int64_t held = forward_peak;
     int64_t peak = kNoLimit;  // Bytes while the backward runs.
     const auto& candidates = memory.candidates(id);
     int64_t whole = kNoLimit;  // Time of both gradients.
     int64_t apart = kNoLimit;  // Time of the input gradient.
     const auto consider = [&](const partition::MemoryEffect& effect) {
       held = std::min(held, effect.held().count());
+      forward_peak = std::min(forward_peak, effect.forward_alloc.count());
       peak = std::min(peak, effect.backward_peak().count());
       apart = std::min(apart, effect.backward.count());
       whole = std::min(whole, (effect.backward + effect.weight_grad).count());
@@ -106,7 +108,8 @@ FlatGraph LeastMemory(const StageGraph& graph,
       }
     }
     flat.duration[backward] = apart;
-    flat.free[forward] = 0;
+    flat.alloc[forward] = forward_peak;
+    flat.free[forward] = forward_peak - held;
     flat.alloc[backward] = std::max<int64_t>(0, peak - held);
     flat.free[backward] = held + flat.alloc[backward];
     if (pair.weight_grad.is_none()) continue;

@@ -55,18 +55,19 @@ IntegerProgram MakeRankProgram(const StageGraph& graph,
   IntegerProgram program;
   const auto effect_of = [&](const std::vector<partition::MemoryCandidate>& of,
                              size_t j) -> const MemoryEffect& {
-    return of[of[j].effect.forward_free > most_copied ? 0 : j].effect;
+    return of[of[j].effect.offloaded > most_copied ? 0 : j].effect;
   };
   const auto num_positions = static_cast<int32_t>(order.size());
   IdVector<TaskId, int32_t> position(graph.num_tasks(), -1);
   for (int32_t p = 0; p < num_positions; ++p) {
     position[order[static_cast<size_t>(p)]] = p;
   }
-  // A start is a row only if a neighbour's does not imply it: after a forward
-  // that gives nothing back the next start holds no less, and after a backward
-  // a weight gradient's start holds no more.
+  // A start is a row only if a neighbour's does not imply it: a forward's if
+  // the next start takes less than the forward gives back; a weight gradient's
+  // unless it comes after a backward, which holds no less.
   std::vector<bool> is_row(order.size(), true);
   std::vector<int64_t> fixed(order.size(), 0);
+  std::vector<int64_t> least(order.size(), 0);  // Taken at the position.
   for (size_t p = 0; p < order.size(); ++p) {
     const Task& task = graph.task(order[p]);
     if (task.pass == Pass::kWeightGrad && p > 0 &&
@@ -74,10 +75,11 @@ IntegerProgram MakeRankProgram(const StageGraph& graph,
       is_row[p] = false;
     }
     // Corrected below for tasks of pairs with a choice.
-    fixed[p] = task.alloc.count();
+    fixed[p] = least[p] = task.alloc.count();
   }
   int64_t copying = 0;  // Bytes set aside for copies.
   std::vector<PairSpan> spans;
+  std::vector<int64_t> given_back;  // At most, indexed by pair of the rank.
   for (const StagePairId id : pairs) {
     const StagePair& pair = memory.pairs[id];
     const int32_t forward = position[pair.forward];
@@ -87,17 +89,28 @@ IntegerProgram MakeRankProgram(const StageGraph& graph,
     PIPELOOM_CHECK(forward >= 0 && forward < backward && backward <= last);
     spans.push_back({forward, backward, last});
     int64_t offloaded = 0;
+    int64_t least_forward = kNoLimit;
+    int64_t least_backward = kNoLimit;  // In addition to what is held.
+    int64_t& most_given_back = given_back.emplace_back(0);
     const auto& candidates = memory.candidates(id);
     for (size_t j = 0; j < candidates.size(); ++j) {
-      offloaded =
-          std::max(offloaded, effect_of(candidates, j).forward_free.count());
+      const MemoryEffect& effect = effect_of(candidates, j);
+      offloaded = std::max(offloaded, effect.offloaded.count());
+      most_given_back = std::max(most_given_back, effect.forward_free.count());
+      least_forward = std::min(least_forward, effect.forward_alloc.count());
+      least_backward = std::min(least_backward, effect.backward_alloc.count());
     }
     copying = std::max(copying, offloaded);
-    if (offloaded == 0 && forward + 1 < num_positions) {
-      is_row[static_cast<size_t>(forward)] = false;
-    }
     for (const int32_t p : {forward, backward, last}) {
-      fixed[static_cast<size_t>(p)] = 0;
+      fixed[static_cast<size_t>(p)] = least[static_cast<size_t>(p)] = 0;
+    }
+    least[static_cast<size_t>(forward)] = least_forward;
+    least[static_cast<size_t>(backward)] = least_backward;
+  }
+  for (size_t i = 0; i < spans.size(); ++i) {
+    const auto p = static_cast<size_t>(spans[i].forward);
+    if (p + 1 < order.size() && given_back[i] <= least[p + 1]) {
+      is_row[p] = false;
     }
   }
   const RankMemory& limits = graph.rank(rank).memory;
@@ -201,7 +214,7 @@ MemoryChooser::MemoryChooser(const StageGraph& graph, const StepMemory& memory)
     Bytes most;
     for (const partition::MemoryCandidate& c : memory.candidates(id)) {
       extra_[id].push_back(c.effect.extra.count());
-      most = std::max(most, c.effect.forward_free);
+      most = std::max(most, c.effect.offloaded);
     }
     if (most > Bytes(0)) copy_sizes_[rank].push_back(most);
   }
@@ -313,7 +326,7 @@ absl::Status MemoryChooser::Solve(const RankOrders& orders,
       const StagePairId id = pairs_[r][i];
       int32_t& chosen = (*selection)[id];
       chosen = keeps_all_[r] ? 0 : solutions[r].choice[i];
-      if (memory_->effect(id, chosen).forward_free > most_copied_[r]) {
+      if (memory_->effect(id, chosen).offloaded > most_copied_[r]) {
         chosen = 0;
       }
     }
@@ -356,7 +369,7 @@ void MemoryChooser::SolveFirst(RankId rank, const std::vector<TaskId>& order,
     longest_copy_[rank] = 0;
     for (const StagePairId id : pairs_[rank]) {
       for (const partition::MemoryCandidate& c : memory_->candidates(id)) {
-        if (c.effect.forward_free > cap) continue;
+        if (c.effect.offloaded > cap) continue;
         longest_copy_[rank] =
             std::max(longest_copy_[rank], c.effect.copy.count());
       }
@@ -411,7 +424,7 @@ int64_t MemoryChooser::TimeOf(StagePairId id, RankId rank, size_t candidate,
                               int64_t wait) const {
   const int64_t extra = extra_[id][candidate];
   const Bytes copied =
-      memory_->effect(id, static_cast<int32_t>(candidate)).forward_free;
+      memory_->effect(id, static_cast<int32_t>(candidate)).offloaded;
   if (copied == Bytes(0)) return extra;
   if (copied > most_copied_[rank]) return 1;  // Stands for keeping everything.
   return extra + std::max<int64_t>(0, 2 * longest_copy_[rank] - wait);
@@ -531,7 +544,7 @@ void MemoryChooser::SetCopyDelays(const MemorySelection& selection,
     const StagePair& pair = memory_->pairs[id];
     if (pair.backward.is_none()) continue;
     int64_t delay = graph_->edge(pair.edge).delay.count();
-    if (memory_->effect(id, selection[id]).forward_free > Bytes(0)) {
+    if (memory_->effect(id, selection[id]).offloaded > Bytes(0)) {
       delay += 2 * longest[graph_->task(pair.forward).rank];
     }
     const auto from = static_cast<size_t>(pair.forward.value());

@@ -185,6 +185,7 @@ bool MemoryRules::Covers(const MemoryRule& a, const MemoryRule& b) const {
     const partition::MemoryEffect& x = Effect(list, a[m]);
     const partition::MemoryEffect& y = Effect(list, b[m]);
     if (x.extra > y.extra || x.copy > y.copy || x.held() > y.held() ||
+        x.forward_alloc > y.forward_alloc ||
         x.backward_peak() > y.backward_peak()) {
       return false;
     }

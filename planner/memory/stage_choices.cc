@@ -25,6 +25,7 @@ constexpr size_t kMaxSets = 3;
 
 bool Covers(const MemoryEffect& a, const MemoryEffect& b) {
   return a.extra <= b.extra && a.held() <= b.held() &&
+         a.forward_alloc <= b.forward_alloc &&
          a.backward_peak() <= b.backward_peak() && a.copy <= b.copy;
 }
 

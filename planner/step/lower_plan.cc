@@ -320,16 +320,6 @@ absl::Status CheckHostCopies(const StageGraph& graph,
   return absl::OkStatus();
 }
 
-// Returns the bytes that a task makes for other ranks.
-Bytes SentBy(const StageGraph& graph, TaskId task) {
-  Bytes sent;
-  for (const EdgeId e : graph.outgoing(task)) {
-    const Dependency& d = graph.edge(e);
-    if (graph.task(d.to).rank != graph.task(task).rank) sent += d.payload;
-  }
-  return sent;
-}
-
 // Returns the most bytes that a program holds at once.
 Bytes PeakOf(const StageGraph& graph, RankId rank,
              const std::vector<Instruction>& program) {
@@ -343,7 +333,9 @@ Bytes PeakOf(const StageGraph& graph, RankId rank,
     std::visit(
         Overloaded{
             [&](const Compute& i) {
-              take(graph.task(i.task).alloc + SentBy(graph, i.task));
+              const BoundaryBytes boundary = BoundaryOf(graph, i.task);
+              held -= boundary.taken;
+              take(graph.task(i.task).alloc + boundary.made);
               held -= graph.task(i.task).free;
             },
             [&](const Recv& i) { take(graph.edge(i.edge).payload); },
@@ -421,7 +413,9 @@ std::vector<Bytes> MostBefore(const StageGraph& graph, RankId rank,
     } else if (const Recv* recv = std::get_if<Recv>(&instruction)) {
       take(graph.edge(recv->edge).payload);
     } else if (const Compute* compute = std::get_if<Compute>(&instruction)) {
-      take(graph.task(compute->task).alloc + SentBy(graph, compute->task));
+      const BoundaryBytes boundary = BoundaryOf(graph, compute->task);
+      held -= boundary.taken;
+      take(graph.task(compute->task).alloc + boundary.made);
       held -= graph.task(compute->task).free;
       ++position;
     }

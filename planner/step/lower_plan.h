@@ -44,8 +44,8 @@ struct HostCopy {
 // job, step, replica, schedule, bounds and FLOPs. Takes the graph by value into
 // the plan: move it in if the caller does not need it afterwards.
 //
-// The result passes ValidateExecutionPlan, except that sent and received
-// tensors, which a schedule does not account for, may exceed a memory limit:
+// The result passes ValidateExecutionPlan, except that boundary tensors, which
+// a schedule does not account for, may exceed a memory limit:
 // compare PlanPeaks with the limits. Without contention, no task of the plan
 // starts later than in the schedule. A copy that would come back at once,
 // before any other task, is left out, as it would save nothing.
@@ -62,10 +62,11 @@ absl::StatusOr<ExecutionPlan> LowerPlan(
     absl::Span<const HostCopy> host_copies = {});
 
 // Returns the most bytes that each rank holds at once: static memory,
-// activations, tensors received and not yet freed, and tensors made for other
-// ranks whose send has not been waited for. REQUIRES: everything that the
-// plan's instructions name exists in its graph (true of plans made by LowerPlan
-// and of validated plans).
+// activations, tensors received and not yet freed, tensors made for other ranks
+// whose send has not been waited for, and tensors made for the rank itself
+// whose consumer has not begun. REQUIRES: everything that the plan's
+// instructions name exists in its graph (true of plans made by LowerPlan and of
+// validated plans).
 IdVector<RankId, Bytes> PlanPeaks(const ExecutionPlan& plan);
 
 }  // namespace pipeloom::planner

@@ -162,9 +162,9 @@ absl::StatusOr<ExecutionPlan> Lower(const StageGraph& graph,
     if (pair.backward.is_none()) continue;
     const partition::MemoryEffect& effect =
         memory.effect(id, made.selection[id]);
-    if (effect.forward_free == Bytes(0)) continue;
+    if (effect.offloaded == Bytes(0)) continue;
     copies.push_back({.task = problem.task_now[pair.forward],
-                      .payload = effect.forward_free,
+                      .payload = effect.offloaded,
                       .time = effect.copy});
   }
   if (!made.pairs.empty()) {

@@ -205,13 +205,15 @@ void ExpectFollowsTheRules(const Problem& p, const GraphOptions& options,
   EXPECT_EQ(time, expected_time);
   EXPECT_EQ(built.model_flops, flops);
 
-  // Transfers between ranks are priced and inside a rank carry nothing.
+  // Boundary tensors go between stages, and are priced between ranks.
   for (const Dependency& edge : graph.edges()) {
+    const bool in_stage =
+        graph.task(edge.from).stage == graph.task(edge.to).stage;
+    EXPECT_EQ(edge.payload == Bytes(0), in_stage);
     const RankId from = graph.task(edge.from).rank;
     const RankId to = graph.task(edge.to).rank;
     if (from == to) {
       EXPECT_EQ(edge.delay, kZero);
-      EXPECT_EQ(edge.payload, Bytes(0));
     } else {
       EXPECT_EQ(edge.delay, costs.TransferTime(from, to, edge.payload).time);
     }

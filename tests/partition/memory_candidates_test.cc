@@ -81,7 +81,7 @@ MemorySelection RandomSelection(Random& random, const StepMemory& memory) {
   return selection;
 }
 
-// A backward over tensors, each taken and given back by name.
+// A forward and a backward over tensors, each taken and given back by name.
 class TensorWalk {
  public:
   TensorWalk(const LayerCosts& layers, const MemoryChoice& choice, bool split,
@@ -105,6 +105,11 @@ class TensorWalk {
           live_[{i, "input"}] = std::min(inputs[i], all);
         }
         of_[i] = checkpoints_.back();
+        live_[{i, "between operators"}] = Between(i);
+        if (of_[i] != i) live_[{i, "passing"}] = inputs[i];
+        forward_peak = std::max(forward_peak, Live());
+        live_.erase({i, "between operators"});
+        live_.erase({i, "passing"});
         continue;
       }
       if (memory.offloads()) offloaded += layers_[i].activations;
@@ -112,6 +117,13 @@ class TensorWalk {
         if (name != kRest && memory.groups.Has(GroupNamed(name))) continue;
         live_[{i, name}] = bytes;
       }
+      Bytes dropped = layers_[i].activations;
+      for (const auto& [key, bytes] : live_) {
+        if (key.first == i) dropped -= bytes;
+      }
+      live_[{i, "between operators"}] = std::min(dropped, Between(i));
+      forward_peak = std::max(forward_peak, Live());
+      live_.erase({i, "between operators"});
     }
     held = Live() - offloaded;
     peak = Live();
@@ -142,6 +154,7 @@ class TensorWalk {
 
   Bytes held{};
   Bytes offloaded{};
+  Bytes forward_peak{};
   Bytes peak{};
   Bytes after{};
 
@@ -172,6 +185,13 @@ class TensorWalk {
     }
     parts[kRest] = rest;
     return parts;
+  }
+  // What a forward holds between the layer's operators, without an output that
+  // goes to the next stage.
+  Bytes Between(size_t i) const {
+    Bytes bytes = layers_[i].scratch.forward;
+    if (i + 1 == layers_.size()) bytes -= std::min(bytes, layers_[i].output);
+    return bytes;
   }
   Bytes Live() const {
     Bytes sum;
@@ -217,7 +237,8 @@ TEST(MemoryCandidates, HoldWhatAWalkOverTensorsHolds) {
       const TensorWalk walk(layers, choice, split, inputs);
       const MemoryEffect effect = layers.Effect(choice, form);
       EXPECT_EQ(effect.held(), walk.held);
-      EXPECT_EQ(effect.forward_free, walk.offloaded);
+      EXPECT_EQ(effect.offloaded, walk.offloaded);
+      EXPECT_EQ(effect.forward_alloc, walk.forward_peak);
       EXPECT_EQ(effect.backward_peak(), walk.peak);
       EXPECT_EQ(effect.weight_grad_free, walk.after);
       EXPECT_EQ(
@@ -443,12 +464,12 @@ TEST(MemoryCandidates, CopiesAreDoneInTheTimeAndMemorySetAsideForThem) {
           continue;
         }
         const MemoryEffect& effect = memory.effect(id, selection[id]);
-        if (effect.forward_free == Bytes(0)) continue;
+        if (effect.offloaded == Bytes(0)) continue;
         list.push_back({.ready = schedule.start[pair.forward] +
                                  graph.task(pair.forward).duration,
                         .due = schedule.start[pair.backward],
                         .time = effect.copy,
-                        .bytes = effect.forward_free});
+                        .bytes = effect.offloaded});
       }
       copies += static_cast<int>(list.size());
       Duration longest{};

@@ -89,8 +89,8 @@ int64_t NumPlans() {
 }
 
 // The bounds that hold. docs/torch_device.md says why they are not 1 and 0.9.
-constexpr double kMax = 1.06;
-constexpr double kLeast = 0.8;
+constexpr double kMax = 1.02;
+constexpr double kLeast = 0.84;
 
 bool HasBackward(const StageGraph& graph, RankId rank) {
   return std::any_of(graph.tasks().begin(), graph.tasks().end(),

@@ -172,9 +172,9 @@ absl::Status PlanAtRandom(const planner::PreparedJob& prepared,
   for (const StagePairId id : memory.pairs.ids()) {
     if (!apart || memory.pairs[id].backward.is_none()) continue;
     const partition::MemoryEffect& effect = memory.effect(id, selection[id]);
-    if (effect.forward_free == Bytes(0)) continue;
+    if (effect.offloaded == Bytes(0)) continue;
     copies.push_back({.task = problem.task_now[memory.pairs[id].forward],
-                      .payload = effect.forward_free,
+                      .payload = effect.offloaded,
                       .time = effect.copy});
   }
   const auto pairs = RandomPairs(random, problem.graph, problem.schedule);

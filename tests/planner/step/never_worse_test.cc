@@ -141,6 +141,12 @@ TEST(NeverWorseTest, AlwaysAPlanAndNoneSlowerThanOthersOnAPartition) {
       if (mine > time) {
         double& most = most_faster[std::string(name)];
         most = std::max(most, ToSeconds(mine) / ToSeconds(time) - 1);
+        std::printf(
+            "  job %d: %s is %.2f %% faster at %d evaluations, %d tasks\n",
+            static_cast<int>(seed), std::string(name).c_str(),
+            100 * (ToSeconds(mine) / ToSeconds(time) - 1),
+            static_cast<int>(contest.evaluations),
+            ours->plan.graph.num_tasks());
       }
       EXPECT_LE(ToSeconds(mine),
                 (Searches(name) ? kLuck : 1.0) * ToSeconds(time))

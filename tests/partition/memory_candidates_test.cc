@@ -186,7 +186,7 @@ class TensorWalk {
     parts[kRest] = rest;
     return parts;
   }
-  // What a forward holds between the layer's operators, without an output that
+  // Returns the tensors between the layer's operators, without an output that
   // goes to the next stage.
   Bytes Between(size_t i) const {
     Bytes bytes = layers_[i].scratch.forward;

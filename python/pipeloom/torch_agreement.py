@@ -1,4 +1,4 @@
-"""What the ranks of a training agree on, over torch.distributed."""
+"""Agreement between the ranks of a training, over torch.distributed."""
 import datetime
 from typing import Any, Callable, List, Optional, Sequence, Tuple
 

@@ -1,0 +1,187 @@
+// The state that the moves of one search worker share: the problem, the best
+// answer so far, what may still be spent, and the tools that make, improve and
+// time schedules.
+#ifndef PIPELOOM_PLANNER_MOVES_SEARCH_STATE_H_
+#define PIPELOOM_PLANNER_MOVES_SEARCH_STATE_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "base/random.h"
+#include "planner/construct/forward_backward.h"
+#include "planner/construct/list_scheduler.h"
+#include "planner/core/flat_graph.h"
+#include "planner/core/retime.h"
+#include "planner/core/search_budget.h"
+#include "planner/moves/order_search.h"
+#include "planner/moves/relabel_search.h"
+#include "planner/moves/tabu_search.h"
+
+namespace pipeloom::planner {
+
+// The state that all workers of a search share and only read.
+struct SearchSpace {
+  const FlatGraph* graph = nullptr;
+  const FlatGraph* ideal = nullptr;  // See Idealised().
+  const OrderUnits* units = nullptr;
+  const std::vector<OrderChoice>* portfolio = nullptr;
+  // Choices to improve forwards and backwards before all others.
+  const std::vector<OrderChoice>* spread = nullptr;
+  int64_t bound = 0;  // Lower bound of the step time, ns.
+  // Whether the first sequence adopted is known to be good, not just a first
+  // answer.
+  bool warm_start = false;
+  int32_t num_workers = 1;
+};
+
+// A choice of the list scheduler with its step time in ns.
+struct Candidate {
+  int64_t time = std::numeric_limits<int64_t>::max();
+  OrderChoice choice{};
+};
+
+// A sequence of all tasks with its step time in ns.
+struct Answer {
+  int64_t time = std::numeric_limits<int64_t>::max();
+  std::vector<int32_t> sequence{};
+};
+
+// The good choices that moves leave for each other.
+struct GoodChoices {
+  std::vector<Candidate> bases{};  // The best of the portfolio, best first.
+  Candidate home{};                // The choice to come back to.
+};
+
+// The state of one worker. Not thread-safe.
+class SearchState {
+ public:
+  // Measured costs of evaluations, in sweeps of the sequence annealing.
+  static constexpr int64_t kListCost = 16;
+  static constexpr int64_t kTabuCost = 3;
+  static constexpr int64_t kRoundCost = 480;
+  // Tabu steps between two looks at the budget; and without a better answer,
+  // until a search from a good start or from any other ends.
+  static constexpr int64_t kSteps = 16;
+  static constexpr int64_t kPolish = 400;
+  static constexpr int64_t kShortPolish = 25;
+
+  // Keeps a reference to `space` and to what it points to.
+  SearchState(const SearchSpace& space, int32_t index, uint64_t seed);
+  SearchState(const SearchState&) = delete;
+  SearchState& operator=(const SearchState&) = delete;
+
+  // The problem.
+  const SearchSpace& space() const { return *space_; }
+  const FlatGraph& graph() const { return *space_->graph; }
+  const OrderUnits& units() const { return *space_->units; }
+  // Returns the index of the worker.
+  int32_t index() const { return index_; }
+  // Returns the mean duration of a task in ns.
+  double mean_duration() const { return mean_duration_; }
+  // Returns whether the portfolio takes a good part of a short budget.
+  bool is_large() const { return graph().num_tasks > 2500; }
+  // Returns whether the step has a dominant microbatch and can be improved
+  // forwards and backwards, so that Sweep may be called.
+  bool can_sweep() const { return sweeps_ != nullptr; }
+  // Returns whether the worker comes back to patterns only, which need more
+  // steps to pay; every second worker does.
+  bool keeps_pattern() const { return index_ % 2 == 1; }
+  // Returns whether exchanging places of microbatches pays and keeps the memory
+  // limits.
+  bool places_matter() const {
+    return relabels_.can_move() && relabels_.keeps_memory();
+  }
+
+  // Sets the limits of a round: its cost, and `limit` more evaluations.
+  void BeginRound(int64_t limit);
+  // Returns whether nothing says stop: the bound, the evaluations, the budget.
+  bool MayGoOn(const SearchBudget& budget) const {
+    return evaluations_ < stop_at_ && best() > space_->bound &&
+           !budget.Exhausted(0);
+  }
+  // Returns the same for a move whose turn ends with the round.
+  bool RoundMayGoOn(const SearchBudget& budget) const {
+    return cost_ < kRoundCost && MayGoOn(budget);
+  }
+  // Counts evaluations, and what they cost the round.
+  void Spend(int64_t evaluations, int64_t cost) {
+    evaluations_ += evaluations;
+    cost_ += cost;
+  }
+  int64_t evaluations() const { return evaluations_; }
+  int64_t evaluations_left() const { return stop_at_ - evaluations_; }
+  int64_t round_cost() const { return cost_; }  // Spent in this round.
+
+  // Returns the best step time in ns since the last start, and its sequence.
+  int64_t best_time() const { return best_.time; }
+  const std::vector<int32_t>& best_sequence() const { return best_.sequence; }
+  // Returns the best step time in ns of all starts, and its sequence.
+  int64_t best() const { return std::min(best_.time, top_.time); }
+  const std::vector<int32_t>& sequence() const {
+    return top_.time < best_.time ? top_.sequence : best_.sequence;
+  }
+  // Keeps a sequence if it is the best since the last start.
+  void Keep(int64_t time, absl::Span<const int32_t> sequence);
+  // Takes an answer from outside. Returns whether it replaces the best; after
+  // LeaveBest, it only becomes one of elites(). REQUIRES: it is legal.
+  bool Adopt(int64_t time, absl::Span<const int32_t> sequence);
+  // Moves the best answer to elites(), for a new start.
+  void LeaveBest();
+  // Returns the best answers before each new start and those adopted since.
+  const std::vector<Answer>& elites() const { return elites_; }
+
+  // Evaluates a choice and keeps its sequence if it is the best. Returns its
+  // time in ns, or kNoLimit if it is not legal or neither the best nor less
+  // than `worth`.
+  int64_t TryChoice(const OrderChoice& choice, int64_t worth = kNoLimit);
+  // Returns the sequence of the last TryChoice that returned a time.
+  absl::Span<const int32_t> LastSequence() const;
+  // Improves that sequence (or any other) forwards and backwards, keeps it if
+  // it is the best, and returns the time in ns. REQUIRES: can_sweep().
+  int64_t Sweep(absl::Span<const int32_t> sequence);
+  // Runs tabu search from such a sequence until `iterations` gain nothing; its
+  // results are in tabu().
+  void Polish(absl::Span<const int32_t> sequence, int64_t iterations,
+              const SearchBudget& budget);
+
+  GoodChoices& choices() { return choices_; }
+  const GoodChoices& choices() const { return choices_; }
+  // Shares one sequence with TryChoice.
+  ListScheduler& lists() { return evaluator_.scheduler(); }
+  Retimer& retimer() { return retimer_; }
+  TabuSearch& tabu() { return tabu_; }
+  RelabelSearch& relabels() { return relabels_; }
+  Random& random() { return random_; }
+
+ private:
+  void AddElite(int64_t time, absl::Span<const int32_t> sequence);
+
+  const SearchSpace* space_;
+  int32_t index_;
+  OrderEvaluator evaluator_;
+  std::unique_ptr<OrderEvaluator> ideal_;  // Made on first use.
+  bool last_ideal_ = false;
+  Retimer retimer_;
+  std::unique_ptr<ForwardBackward> sweeps_;  // Null if it could gain nothing.
+  TabuSearch tabu_;
+  RelabelSearch relabels_;
+  Random random_;
+  double mean_duration_ = 0;
+
+  int64_t stop_at_ = 0;
+  int64_t cost_ = 0;
+  int64_t evaluations_ = 0;
+  Answer best_{};
+  Answer top_{};  // The best answer before the last new start.
+  std::vector<Answer> elites_{};
+  bool restarted_ = false;
+  GoodChoices choices_{};
+};
+
+}  // namespace pipeloom::planner
+
+#endif  // PIPELOOM_PLANNER_MOVES_SEARCH_STATE_H_

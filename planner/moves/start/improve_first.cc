@@ -1,0 +1,53 @@
+#include "planner/moves/start/improve_first.h"
+
+#include <utility>
+#include <vector>
+
+#include "planner/moves/start/drawn_choices.h"
+
+namespace pipeloom::planner {
+namespace {
+
+// Choices drawn at random that are improved forwards and backwards.
+constexpr int32_t kDrawnSpreads = 40;
+constexpr int32_t kDrawnSpreadsOfLarge = 8;
+
+}  // namespace
+
+void ImproveFirst::Run(const SearchBudget& budget) {
+  SearchState& s = state();
+  SweepSpreads(budget);
+  if (s.space().warm_start || !s.is_large()) {
+    const std::vector<int32_t> start = s.best_sequence();
+    s.Polish(start, SearchState::kPolish, budget);
+  }
+  done_ = s.MayGoOn(budget);
+}
+
+void ImproveFirst::SweepSpreads(const SearchBudget& budget) {
+  SearchState& s = state();
+  if (!s.can_sweep()) return;
+  std::vector<int32_t> start = s.best_sequence();
+  if (!std::exchange(first_swept_, true)) s.Sweep(start);
+  const std::vector<OrderChoice>& spread = *s.space().spread;
+  while (next_spread_ < spread.size()) {
+    if (!s.MayGoOn(budget)) return;
+    const OrderChoice& choice = spread[next_spread_];
+    next_spread_ += static_cast<size_t>(s.space().num_workers);
+    if (s.TryChoice(choice) >= kNoLimit) continue;
+    start.assign(s.LastSequence().begin(), s.LastSequence().end());
+    s.Sweep(start);
+  }
+  const int32_t drawn = s.is_large() ? kDrawnSpreadsOfLarge : kDrawnSpreads;
+  for (; spreads_drawn_ < drawn && s.MayGoOn(budget); ++spreads_drawn_) {
+    SweepDrawn(1, s, budget);
+  }
+}
+
+void ImproveFirst::Inherit(const Move& earlier) {
+  const auto& other = static_cast<const ImproveFirst&>(earlier);
+  next_spread_ = other.next_spread_;
+  spreads_drawn_ = other.spreads_drawn_;
+}
+
+}  // namespace pipeloom::planner

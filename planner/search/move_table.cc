@@ -1,0 +1,61 @@
+#include "planner/search/move_table.h"
+
+#include <cstdint>
+#include <memory>
+
+#include "base/check.h"
+#include "planner/moves/start/exchange_ends.h"
+#include "planner/moves/start/improve_first.h"
+#include "planner/moves/start/restart.h"
+#include "planner/moves/start/try_portfolio.h"
+#include "planner/moves/turns/anneal_sequence.h"
+#include "planner/moves/turns/improve_best.h"
+#include "planner/moves/turns/kick_microbatches.h"
+#include "planner/moves/turns/perturb_choices.h"
+#include "planner/moves/turns/place_microbatches.h"
+#include "planner/moves/turns/shake_starts.h"
+
+namespace pipeloom::planner {
+namespace {
+
+template <typename M>
+std::unique_ptr<Move> Make(SearchState& state) {
+  return std::make_unique<M>(state);
+}
+
+using enum MoveStage;
+
+// clang-format off
+constexpr MoveRow kMoves[] = {
+    {"improve first", Make<ImproveFirst>, kFirst},
+    {"try portfolio", Make<TryPortfolio>, kStart},
+    {"exchange ends", Make<ExchangeEnds>, kStart},
+    {"restart", Make<Restart>, kStalled},
+    // Turns, and turns where microbatches may exchange places.
+    {"perturb choices", Make<PerturbChoices>, kTurn, {5, {0, 2}}, {40, {39}}},
+    {"improve best", Make<ImproveBest>, kTurn, {5, {1}}, {}},
+    {"anneal sequence", Make<AnnealSequence>, kTurn, {5, {4}}, {40, {19}}},
+    {"shake starts", Make<ShakeStarts>, kTurn, {5, {3}}, {10, {3, 7}}},
+    {"place microbatches", Make<PlaceMicrobatches>, kTurn, {}, {10, {6}}},
+    {"kick microbatches", Make<KickMicrobatches>, kTurn, {}, {1, {0}}},
+};
+// clang-format on
+
+}  // namespace
+
+absl::Span<const MoveRow> MoveTable() { return kMoves; }
+
+size_t RowOfTurn(int64_t turn, bool places_matter) {
+  const absl::Span<const MoveRow> table = MoveTable();
+  for (size_t row = 0; row < table.size(); ++row) {
+    const Turns& turns =
+        places_matter ? table[row].turns_with_places : table[row].turns;
+    if (table[row].stage == MoveStage::kTurn && turns.Contains(turn)) {
+      return row;
+    }
+  }
+  PIPELOOM_CHECK(false);
+  return 0;
+}
+
+}  // namespace pipeloom::planner

@@ -1,0 +1,76 @@
+#include "planner/moves/search_state.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <vector>
+
+#include "tests/planner/moves/move_problem.h"
+
+namespace pipeloom::planner {
+namespace {
+
+TEST(SearchStateTest, KeepsOnlyWhatIsBetter) {
+  MoveProblem problem(UnequalPipeline(1));
+  SearchState& state = *problem.state;
+  const std::vector<int32_t> first = state.sequence();
+  std::vector<int32_t> other = first;
+  std::swap(other.front(), other.back());
+  state.Keep(problem.first, other);
+  EXPECT_EQ(state.sequence(), first);
+  EXPECT_FALSE(state.Adopt(problem.first, other));
+  state.Keep(problem.first - 1, other);
+  EXPECT_EQ(state.sequence(), other);
+  EXPECT_TRUE(state.Adopt(problem.first - 2, first));
+  EXPECT_EQ(state.best(), problem.first - 2);
+  EXPECT_EQ(state.sequence(), first);
+}
+
+TEST(SearchStateTest, AfterLeavingTheBestAdoptedAnswersAreOnlyKept) {
+  MoveProblem problem(UnequalPipeline(1));
+  SearchState& state = *problem.state;
+  const std::vector<int32_t> sequence = state.sequence();
+  state.LeaveBest();
+  EXPECT_EQ(state.best(), problem.first);
+  EXPECT_EQ(state.sequence(), sequence);
+  EXPECT_EQ(state.best_time(), std::numeric_limits<int64_t>::max());
+  EXPECT_FALSE(state.Adopt(problem.first - 1, sequence));
+  EXPECT_EQ(state.best(), problem.first - 1);
+  EXPECT_EQ(state.best_time(), std::numeric_limits<int64_t>::max());
+  EXPECT_EQ(state.elites().size(), 2);
+}
+
+TEST(SearchStateTest, KeepsTheEightBestAnswersOfStarts) {
+  MoveProblem problem(UnequalPipeline(1));
+  SearchState& state = *problem.state;
+  const std::vector<int32_t> sequence = state.sequence();
+  for (int64_t time = 20; time > 0; --time) {
+    state.LeaveBest();
+    state.Keep(time, sequence);
+  }
+  // An equal answer is not kept twice.
+  state.LeaveBest();
+  state.Keep(1, sequence);
+  state.LeaveBest();
+  ASSERT_EQ(state.elites().size(), 8);
+  for (const Answer& elite : state.elites()) EXPECT_LE(elite.time, 8);
+}
+
+TEST(SearchStateTest, ARoundEndsWithItsCostItsEvaluationsOrTheBound) {
+  MoveProblem problem(UnequalPipeline(1));
+  SearchState& state = *problem.state;
+  state.BeginRound(10);
+  EXPECT_TRUE(state.RoundMayGoOn({}));
+  state.Spend(1, SearchState::kRoundCost);
+  EXPECT_FALSE(state.RoundMayGoOn({}));
+  EXPECT_TRUE(state.MayGoOn({}));
+  state.Spend(9, 0);
+  EXPECT_FALSE(state.MayGoOn({}));
+  state.BeginRound(std::numeric_limits<int64_t>::max());
+  EXPECT_TRUE(state.RoundMayGoOn({}));
+  problem.space.bound = problem.first;
+  EXPECT_FALSE(state.MayGoOn({}));
+}
+
+}  // namespace
+}  // namespace pipeloom::planner

@@ -1,0 +1,60 @@
+#include "planner/search/move_table.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+#include <string>
+
+#include "tests/planner/moves/move_problem.h"
+
+namespace pipeloom::planner {
+namespace {
+
+TEST(MoveTableTest, EveryTurnHasAMoveAndNoMoveIsLeftWithoutATurn) {
+  std::set<size_t> rows;
+  for (const bool places_matter : {false, true}) {
+    for (int64_t turn = 0; turn < 64 * 63; ++turn) {
+      const size_t row = RowOfTurn(turn, places_matter);
+      ASSERT_LT(row, MoveTable().size());
+      ASSERT_EQ(MoveTable()[row].stage, MoveStage::kTurn);
+      rows.insert(row);
+    }
+  }
+  for (size_t row = 0; row < MoveTable().size(); ++row) {
+    EXPECT_EQ(rows.count(row) > 0, MoveTable()[row].stage == MoveStage::kTurn)
+        << MoveTable()[row].name;
+  }
+}
+
+TEST(MoveTableTest, MovesOfPlacesHaveNoTurnWherePlacesDoNotMatter) {
+  MoveProblem equal(ScaledPipeline({2, 2, 2}));
+  ASSERT_FALSE(equal.state->places_matter());
+  for (const MoveRow& row : MoveTable()) {
+    if (row.stage != MoveStage::kTurn || row.turns.mask == 0) continue;
+    equal.state->choices().bases = {{.choice = equal.portfolio.front()}};
+    EXPECT_TRUE(row.make(*equal.state)->has_work()) << row.name;
+  }
+}
+
+TEST(MoveTableTest, NamesAreDistinctAndEveryMoveRunsAlone) {
+  std::set<std::string> names;
+  for (const MoveRow& row : MoveTable()) {
+    SCOPED_TRACE(std::string(row.name));
+    EXPECT_TRUE(names.insert(std::string(row.name)).second);
+    MoveProblem problem(UnequalPipeline(1));
+    const auto move = row.make(*problem.state);
+    if (move->has_work()) problem.Run(move.get(), 100);
+    ExpectLegalBest(problem);
+  }
+}
+
+TEST(MoveTableTest, TurnsRepeatWithTheirPeriod) {
+  const Turns turns(5, {0, 2});
+  for (int64_t turn = 0; turn < 20; ++turn) {
+    EXPECT_EQ(turns.Contains(turn), turn % 5 == 0 || turn % 5 == 2);
+    EXPECT_FALSE(Turns().Contains(turn));
+  }
+}
+
+}  // namespace
+}  // namespace pipeloom::planner

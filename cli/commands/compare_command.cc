@@ -12,16 +12,16 @@
 #include "base/status_macros.h"
 #include "cli/console/command.h"
 #include "cli/console/files.h"
-#include "cli/console/json_writer.h"
 #include "cli/console/progress.h"
 #include "cli/console/table.h"
 #include "cli/input/job_input.h"
+#include "cli/input/measured_flags.h"
 #include "cli/input/partition_input.h"
 #include "cli/input/planned_step.h"
 #include "cli/input/robust_flags.h"
 #include "cli/report/report.h"
 #include "cli/studies/partition_layouts.h"
-#include "cli/trace/measured_costs.h"
+#include "formats/text/json_writer.h"
 #include "planner/strategies/registry.h"
 #include "planner/strategies/static_order.h"
 #include "planner/strategy.h"
@@ -89,7 +89,8 @@ std::string SpeedupText(Duration reference, Duration mine) {
   return reference > kZero ? absl::StrFormat("%.2fx", Speedup(reference, mine))
                            : "-";
 }
-void WriteSpeedup(Duration reference, Duration mine, JsonWriter* json) {
+void WriteSpeedup(Duration reference, Duration mine,
+                  formats::JsonWriter* json) {
   if (reference > kZero) {
     json->Number(Speedup(reference, mine));
   } else {
@@ -155,7 +156,7 @@ std::string StaticNote(const std::vector<Row>& rows) {
 
 std::string Json(const std::string& job, const std::string& same_partition,
                  const std::vector<Row>& rows) {
-  JsonWriter json(true);
+  formats::JsonWriter json(true);
   json.BeginObject().Key("job").String(job).Key("same_partition");
   if (same_partition.empty()) {
     json.Null();

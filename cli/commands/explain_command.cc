@@ -12,7 +12,6 @@
 #include "base/overloaded.h"
 #include "base/status_macros.h"
 #include "cli/console/command.h"
-#include "cli/console/json_writer.h"
 #include "cli/console/table.h"
 #include "cli/input/job_input.h"
 #include "cli/input/plan_file.h"
@@ -20,17 +19,18 @@
 #include "cli/report/timeline_text.h"
 #include "cli/studies/suggestions.h"
 #include "cli/studies/whatif_run.h"
-#include "cli/trace/trace_summary.h"
 #include "emulator/step/emulate_step.h"
-#include "emulator/trace/trace_analysis.h"
+#include "formats/text/json_writer.h"
 #include "planner/strategies/registry.h"
 #include "planner/strategy.h"
+#include "trace/trace_analysis.h"
+#include "trace/trace_summary.h"
 
 namespace pipeloom::cli {
 namespace {
 
-constexpr const char* kPassNames[kNumPasses] = {"forward", "backward",
-                                                "weight gradient"};
+constexpr const char* kPassNames[trace::kNumPasses] = {"forward", "backward",
+                                                       "weight gradient"};
 
 std::string Share(Duration part, Duration whole) {
   return whole > kZero ? FormatPercent(ToSeconds(part) / ToSeconds(whole))
@@ -140,8 +140,8 @@ class ExplainCommand : public Command {
         rank_ ? RankId(static_cast<int32_t>(*rank_)) : RankId::None();
     PIPELOOM_ASSIGN_OR_RETURN(const StepTrace trace,
                               emulator::EmulateStep(plan));
-    const TraceSummary summary = Summarize(graph, trace);
-    const emulator::TraceAnalysis analysis = emulator::Analyze(plan, trace);
+    const trace::TraceSummary summary = trace::Summarize(graph, trace);
+    const trace::TraceAnalysis analysis = trace::Analyze(plan, trace);
     if (format_ == "json") {
       context.print(Json(plan, trace, analysis, suggestions));
       return absl::OkStatus();
@@ -251,18 +251,18 @@ class ExplainCommand : public Command {
   }
 
   std::string Json(const ExecutionPlan& plan, const StepTrace& trace,
-                   const emulator::TraceAnalysis& analysis,
+                   const trace::TraceAnalysis& analysis,
                    const std::vector<Suggestion>& found) const {
-    JsonWriter json(true);
+    formats::JsonWriter json(true);
     json.BeginObject().Key("job").String(plan.job);
     json.Key("schedule").String(plan.schedule);
     json.Key("step_time_us").Micros(trace.step_time());
     json.Key("ranks").BeginArray();
     for (const RankId r : plan.graph.rank_ids()) {
       json.BeginObject().Key("rank").Int(r.value());
-      for (int k = 0; k < emulator::kNumBubbleKinds; ++k) {
+      for (int k = 0; k < trace::kNumBubbleKinds; ++k) {
         json.Key(absl::StrCat(
-            emulator::BubbleName(static_cast<emulator::BubbleKind>(k)), "_us"));
+            trace::BubbleName(static_cast<trace::BubbleKind>(k)), "_us"));
         json.Micros(analysis.bubbles[r][static_cast<size_t>(k)]);
       }
       json.EndObject();
@@ -281,7 +281,7 @@ class ExplainCommand : public Command {
   }
 
   static std::string Opening(const ExecutionPlan& plan, const StepTrace& trace,
-                             const TraceSummary& summary) {
+                             const trace::TraceSummary& summary) {
     const StageGraph& graph = plan.graph;
     int32_t num_microbatches = 0;
     for (const Task& task : graph.tasks()) {
@@ -320,11 +320,11 @@ class ExplainCommand : public Command {
   }
 
   static std::string TimeWords(const StageGraph& graph, const StepTrace& trace,
-                               const TraceSummary& summary) {
+                               const trace::TraceSummary& summary) {
     const Duration rank_time = trace.step_time() * graph.num_ranks();
     Table table({"where rank time goes", "share"});
     for (const ModuleId m : summary.modules.ids()) {
-      for (int p = 0; p < kNumPasses; ++p) {
+      for (int p = 0; p < trace::kNumPasses; ++p) {
         const Duration d = summary.modules[m].pass[p];
         if (d == kZero) continue;
         table.AddRow({absl::StrCat(Module(graph, m), " ", kPassNames[p]),
@@ -332,7 +332,7 @@ class ExplainCommand : public Command {
       }
     }
     Duration warm_up{}, stalls{}, drain{}, epilogue{};
-    for (const RankSummary& rank : summary.ranks) {
+    for (const trace::RankSummary& rank : summary.ranks) {
       warm_up += rank.warm_up;
       stalls += rank.stalls;
       drain += rank.drain;
@@ -349,14 +349,14 @@ class ExplainCommand : public Command {
 
   static std::string CriticalWords(const StageGraph& graph,
                                    const StepTrace& trace) {
-    const CriticalPath path = FindCriticalPath(graph, trace);
+    const trace::CriticalPath path = trace::FindCriticalPath(graph, trace);
     if (path.tasks.empty()) return "";
     const Duration step_time = trace.step_time();
     Table table({absl::StrFormat("critical path: %d tasks, %d rank changes",
                                  path.tasks.size(), path.rank_changes),
                  "time", "share"});
     for (const ModuleId m : path.compute.ids()) {
-      for (int p = 0; p < kNumPasses; ++p) {
+      for (int p = 0; p < trace::kNumPasses; ++p) {
         const Duration d = path.compute[m].pass[p];
         if (d == kZero) continue;
         table.AddRow({absl::StrCat(Module(graph, m), " ", kPassNames[p]),
@@ -377,7 +377,8 @@ class ExplainCommand : public Command {
   }
 
   static std::string MemoryWords(const StageGraph& graph,
-                                 const TraceSummary& summary, RankId only) {
+                                 const trace::TraceSummary& summary,
+                                 RankId only) {
     Table table({"peak memory", "at", "total", "limit", "weights", "gradients",
                  "optimizer", "activations", "received", "sent", "overhead"});
     const auto item = [](const MemoryPeak& peak, MemoryItem i) {
@@ -402,7 +403,7 @@ class ExplainCommand : public Command {
 
   static std::string InstructionWords(const ExecutionPlan& plan,
                                       const StepTrace& trace, RankId rank) {
-    const auto spans = TaskSpans(plan.graph, trace);
+    const auto spans = trace::TaskSpans(plan.graph, trace);
     std::string text = absl::StrFormat(
         "\nInstructions of rank %d (times of tasks from the step's start)\n\n",
         rank.value());

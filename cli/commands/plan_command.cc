@@ -8,22 +8,22 @@
 #include "base/status_macros.h"
 #include "cli/console/command.h"
 #include "cli/console/files.h"
-#include "cli/console/json_writer.h"
 #include "cli/console/progress.h"
 #include "cli/console/table.h"
 #include "cli/input/attention_density.h"
 #include "cli/input/job_input.h"
 #include "cli/input/learned_file.h"
+#include "cli/input/measured_flags.h"
 #include "cli/input/partition_input.h"
 #include "cli/input/plan_file.h"
 #include "cli/input/planned_step.h"
 #include "cli/input/robust_flags.h"
 #include "cli/report/report.h"
 #include "cli/studies/partition_layouts.h"
-#include "cli/trace/chrome_trace.h"
-#include "cli/trace/measured_costs.h"
+#include "formats/text/json_writer.h"
 #include "planner/strategies/registry.h"
 #include "planner/strategy.h"
+#include "trace/chrome_trace.h"
 
 namespace pipeloom::cli {
 namespace {
@@ -55,7 +55,7 @@ Table StepsTable(const std::vector<PlannedStep>& steps) {
 
 std::string Json(const std::string& job, const std::string& schedule,
                  const std::vector<PlannedStep>& steps) {
-  JsonWriter json(true);
+  formats::JsonWriter json(true);
   json.BeginObject().Key("job").String(job).Key("steps").BeginArray();
   for (const PlannedStep& step : steps) {
     json.BeginObject().Key("step").Int(step.step);
@@ -229,13 +229,14 @@ class PlanCommand : public Command {
       }
     }
     if (!trace_.empty()) {
-      std::vector<TracedPlan> plans;
+      std::vector<trace::TracedPlan> plans;
       for (const PlannedStep& step : steps) {
         for (const planner::PlanResult& result : step.replicas) {
           plans.push_back({&result.plan, &result.predicted});
         }
       }
-      PIPELOOM_RETURN_IF_ERROR(WriteFileAtomically(trace_, ChromeTrace(plans)));
+      PIPELOOM_RETURN_IF_ERROR(
+          WriteFileAtomically(trace_, trace::ChromeTrace(plans)));
       written.push_back(trace_);
     }
     if (!report_.empty()) {

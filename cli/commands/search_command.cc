@@ -11,12 +11,12 @@
 #include "base/status_macros.h"
 #include "cli/console/command.h"
 #include "cli/console/files.h"
-#include "cli/console/json_writer.h"
 #include "cli/console/progress.h"
 #include "cli/console/table.h"
 #include "cli/input/job_input.h"
 #include "cli/input/robust_flags.h"
 #include "formats/job/spec_loader.h"
+#include "formats/text/json_writer.h"
 #include "planner/bounds/lower_bound.h"
 #include "planner/search/robust_search.h"
 #include "planner/search/search_graph.h"
@@ -30,7 +30,7 @@ std::string Answer(const formats::LoadedGraph& loaded,
                    const planner::SearchResult& result, Duration search_time,
                    const std::optional<planner::RobustResult>& robust) {
   const StageGraph& graph = loaded.graph;
-  JsonWriter json(true);
+  formats::JsonWriter json(true);
   json.BeginObject();
   json.Key("makespan_us").Micros(result.schedule.makespan());
   json.Key("lower_bound_us").Micros(result.lower_bound);

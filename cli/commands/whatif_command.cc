@@ -14,13 +14,13 @@
 #include "base/status_macros.h"
 #include "cli/console/command.h"
 #include "cli/console/files.h"
-#include "cli/console/json_writer.h"
 #include "cli/console/table.h"
 #include "cli/input/plan_file.h"
 #include "cli/report/report.h"
 #include "cli/studies/whatif_case.h"
 #include "cli/studies/whatif_run.h"
 #include "cli/studies/whatif_tables.h"
+#include "formats/text/json_writer.h"
 #include "planner/strategies/registry.h"
 #include "planner/strategy.h"
 
@@ -377,7 +377,7 @@ class WhatIfCommand : public Command {
                           const std::vector<WhatIfCase>& cases,
                           const std::vector<WhatIfOutcome>& outcomes) {
     const std::vector<bool> front = ParetoFront(outcomes);
-    JsonWriter json(true);
+    formats::JsonWriter json(true);
     json.BeginObject().Key("job").String(job);
     json.Key("configurations").BeginArray();
     for (size_t i = 0; i < cases.size(); ++i) {

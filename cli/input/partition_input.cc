@@ -6,7 +6,6 @@
 #include "base/status_macros.h"
 #include "cli/console/files.h"
 #include "cli/console/progress.h"
-#include "cli/input/partition_file.h"
 #include "formats/job/partition_reader.h"
 #include "partition/placement/placement.h"
 #include "partition/placement/recipe.h"

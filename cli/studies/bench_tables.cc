@@ -7,7 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "cli/console/json_writer.h"
+#include "formats/text/json_writer.h"
 
 namespace pipeloom::cli {
 namespace {
@@ -170,7 +170,7 @@ Table ProblemTable(const std::vector<BenchResult>& results) {
 
 std::string BenchJson(const std::vector<BenchResult>& results,
                       const std::string& source) {
-  JsonWriter json(true);
+  formats::JsonWriter json(true);
   json.BeginObject().Key("source").String(source);
   json.Key("problems").BeginArray();
   for (const BenchResult& result : results) {

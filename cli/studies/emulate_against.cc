@@ -11,12 +11,12 @@
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
 #include "cli/console/files.h"
-#include "cli/console/json_writer.h"
 #include "cli/console/table.h"
 #include "cli/studies/against_prices.h"
 #include "emulator/cost/profile_cost.h"
 #include "emulator/step/emulate_step.h"
 #include "formats/job/spec_loader.h"
+#include "formats/text/json_writer.h"
 #include "ir/plan/memory_policy.h"
 #include "ir/plan/microbatches.h"
 #include "partition/batching/batch_split.h"
@@ -266,7 +266,8 @@ std::string TableText(const Comparison& comparison) {
   return text;
 }
 
-void WriteSummary(const std::vector<double>& errors, JsonWriter& json) {
+void WriteSummary(const std::vector<double>& errors,
+                  formats::JsonWriter& json) {
   const ErrorSummary e = SummarizeErrors(errors);
   json.BeginObject().Key("rows").Int(e.count);
   json.Key("mean").Number(e.mean).Key("median").Number(e.median);
@@ -275,7 +276,7 @@ void WriteSummary(const std::vector<double>& errors, JsonWriter& json) {
 }
 
 std::string JsonText(const Comparison& comparison) {
-  JsonWriter json(true);
+  formats::JsonWriter json(true);
   json.BeginObject().Key("runs").BeginArray();
   for (const ComparedRun& c : comparison.runs) {
     json.BeginObject().Key("line").Int(c.run.line);

@@ -13,13 +13,13 @@
 #include "cli/console/command.h"
 #include "cli/console/files.h"
 #include "cli/input/job_input.h"
-#include "cli/input/planned_step.h"
 #include "cli/studies/bench_journal.h"
 #include "cli/studies/bench_runs.h"
 #include "cli/studies/bench_tables.h"
 #include "formats/graph/problem_suite.h"
 #include "planner/strategies/registry.h"
 #include "planner/strategy.h"
+#include "studies/job/planned_step.h"
 
 namespace pipeloom::cli {
 namespace {
@@ -125,7 +125,8 @@ class BenchCommand : public Command {
  private:
   absl::StatusOr<BenchOptions> Options() const {
     BenchOptions options;
-    options.schedules = schedules_.empty() ? UsualSchedules() : schedules_;
+    options.schedules =
+        schedules_.empty() ? studies::UsualSchedules() : schedules_;
     for (const std::string& text : budgets_) {
       const absl::StatusOr<Duration> budget = ParseDuration(text);
       if (!budget.ok() || *budget <= kZero) {
@@ -153,9 +154,9 @@ class BenchCommand : public Command {
     }
     options.most_of_others = Seconds(1);
     options.seed = static_cast<uint64_t>(seed_);
-    SearchFlags flags;
+    studies::SearchOptions flags;
     flags.threads = threads_;
-    options.threads = Settle(flags, SearchSpec()).threads;
+    options.threads = studies::Settle(flags, SearchSpec()).threads;
     PIPELOOM_ASSIGN_OR_RETURN(options.data_dir, FindDataDir(data_dir_));
     return options;
   }

@@ -12,17 +12,19 @@
 #include "base/overloaded.h"
 #include "base/status_macros.h"
 #include "cli/console/command.h"
+#include "cli/console/study_context.h"
 #include "cli/console/table.h"
 #include "cli/input/job_input.h"
 #include "cli/input/plan_file.h"
+#include "cli/input/whatif_input.h"
 #include "cli/report/explain_words.h"
 #include "cli/report/timeline_text.h"
-#include "cli/studies/suggestions.h"
-#include "cli/studies/whatif_run.h"
 #include "emulator/step/emulate_step.h"
 #include "formats/text/json_writer.h"
 #include "planner/strategies/registry.h"
 #include "planner/strategy.h"
+#include "studies/whatif/suggestions.h"
+#include "studies/whatif/whatif_run.h"
 #include "trace/trace_analysis.h"
 #include "trace/trace_summary.h"
 
@@ -73,6 +75,19 @@ std::string Words(const StageGraph& graph, const Instruction& instruction) {
           },
           [&](const OptimizerStep&) { return std::string("optimizer step"); }},
       instruction);
+}
+
+// Returns the arguments of `whatif` for this case alone, such as
+// "--set a=1 --set b=2"; empty if there are none.
+std::string ArgumentsOf(const studies::WhatIfCase& tried) {
+  if (tried.video_factor != 1 || tried.slow_rank >= 0 || tried.recompute_all)
+    return "";
+  std::string text;
+  for (const formats::JobOverride& change : tried.changes) {
+    absl::StrAppend(&text, text.empty() ? "" : " ", "--set '", change.path, "=",
+                    change.value, "'");
+  }
+  return text;
 }
 
 class ExplainCommand : public Command {
@@ -128,7 +143,7 @@ class ExplainCommand : public Command {
                    const Context& context) override {
     PIPELOOM_ASSIGN_OR_RETURN(const std::string path,
                               OneArgument(args, "PLAN or JOB"));
-    std::vector<Suggestion> suggestions;
+    std::vector<studies::Suggestion> suggestions;
     PIPELOOM_ASSIGN_OR_RETURN(const ExecutionPlan plan,
                               PlanOf(path, context, &suggestions));
     const StageGraph& graph = plan.graph;
@@ -166,23 +181,24 @@ class ExplainCommand : public Command {
 
  private:
   // Returns the plan, and finds changes that would make it faster.
-  absl::StatusOr<ExecutionPlan> PlanOf(const std::string& path,
-                                       const Context& context,
-                                       std::vector<Suggestion>* suggestions) {
+  absl::StatusOr<ExecutionPlan> PlanOf(
+      const std::string& path, const Context& context,
+      std::vector<studies::Suggestion>* suggestions) {
     const auto most = static_cast<size_t>(suggestions_);
     if (job_.batch.empty()) {
       PIPELOOM_ASSIGN_OR_RETURN(ExecutionPlan plan, ReadPlan(path));
       if (most > 0) {
-        PIPELOOM_ASSIGN_OR_RETURN(*suggestions, SuggestForPlan(plan, most));
+        PIPELOOM_ASSIGN_OR_RETURN(*suggestions,
+                                  studies::SuggestForPlan(plan, most));
       }
       return plan;
     }
-    PIPELOOM_ASSIGN_OR_RETURN(WhatIfInput input,
+    PIPELOOM_ASSIGN_OR_RETURN(studies::WhatIfInput input,
                               ReadWhatIfInput(path, job_, context));
     input.schedule = schedule_.value_or("");
     if (!search_.evaluations && !search_.deadline) search_.evaluations = 32;
     input.search = search_;
-    WhatIfCase now;
+    studies::WhatIfCase now;
     for (const std::string& set : sets_.values) {
       PIPELOOM_ASSIGN_OR_RETURN(formats::JobOverride change,
                                 formats::ParseOverride(set));
@@ -196,13 +212,14 @@ class ExplainCommand : public Command {
       now.changes.push_back({"training.memory_limit_bytes",
                              absl::StrCat(job_.memory_limit->count())});
     }
-    if (job_.reserve) {
+    if (job_.reserve_share) {
       now.changes.push_back(
-          {"training.memory_reserve", absl::StrCat(job_.reserve->value)});
+          {"training.memory_reserve", absl::StrCat(job_.reserve_share->value)});
     }
-    PlannedStep planned;
-    PIPELOOM_ASSIGN_OR_RETURN(const WhatIfOutcome outcome,
-                              RunCase(input, now, context, &planned));
+    studies::PlannedStep planned;
+    PIPELOOM_ASSIGN_OR_RETURN(
+        const studies::WhatIfOutcome outcome,
+        studies::RunCase(input, now, StudyContextOf(context), &planned));
     if (!outcome.ok()) return absl::FailedPreconditionError(outcome.error);
     if (most > 0) {
       const int32_t threads =
@@ -211,17 +228,18 @@ class ExplainCommand : public Command {
                                     1u, std::thread::hardware_concurrency()));
       PIPELOOM_ASSIGN_OR_RETURN(
           *suggestions,
-          SuggestForJob(input, now.changes, outcome, most, threads, context));
+          studies::SuggestForJob(input, now.changes, outcome, most, threads,
+                                 StudyContextOf(context)));
     }
     return planned.slowest().plan;
   }
 
   // Returns the `whatif` command that tries this suggestion alone.
   std::string CommandOf(const std::string& job,
-                        const Suggestion& suggestion) const {
+                        const studies::Suggestion& suggestion) const {
     std::string text =
         absl::StrCat("pipeloom whatif ", job, " --batch ", job_.batch, " ",
-                     suggestion.change.Arguments());
+                     ArgumentsOf(suggestion.change));
     if (search_.evaluations) {
       absl::StrAppend(&text, " --evaluations ", *search_.evaluations);
     }
@@ -229,8 +247,9 @@ class ExplainCommand : public Command {
     return text;
   }
 
-  std::string SuggestionWords(const std::string& job, const StepTrace& trace,
-                              const std::vector<Suggestion>& found) const {
+  std::string SuggestionWords(
+      const std::string& job, const StepTrace& trace,
+      const std::vector<studies::Suggestion>& found) const {
     if (suggestions_ == 0) return "";
     if (found.empty()) return "\nNo change that was tried helps.\n";
     std::string text =
@@ -238,7 +257,7 @@ class ExplainCommand : public Command {
             ? "\nWhat would help most, emulated with the same programs:\n"
             : "\nWhat would help most, each planned anew and emulated:\n";
     int number = 0;
-    for (const Suggestion& s : found) {
+    for (const studies::Suggestion& s : found) {
       absl::StrAppendFormat(&text, "\n%d. %s: %s instead of %s, %s less\n",
                             ++number, s.label, FormatDuration(s.step_time),
                             FormatDuration(s.step_time + s.gain),
@@ -252,7 +271,7 @@ class ExplainCommand : public Command {
 
   std::string Json(const ExecutionPlan& plan, const StepTrace& trace,
                    const trace::TraceAnalysis& analysis,
-                   const std::vector<Suggestion>& found) const {
+                   const std::vector<studies::Suggestion>& found) const {
     formats::JsonWriter json(true);
     json.BeginObject().Key("job").String(plan.job);
     json.Key("schedule").String(plan.schedule);
@@ -268,7 +287,7 @@ class ExplainCommand : public Command {
       json.EndObject();
     }
     json.EndArray().Key("suggestions").BeginArray();
-    for (const Suggestion& s : found) {
+    for (const studies::Suggestion& s : found) {
       json.BeginObject().Key("label").String(s.label);
       json.Key("step_time_us").Micros(s.step_time);
       json.Key("gain_us").Micros(s.gain).Key("set").BeginArray();
@@ -426,7 +445,7 @@ class ExplainCommand : public Command {
   std::optional<int64_t> microbatch_{};
   int64_t suggestions_ = 3;
   JobFlags job_{};
-  SearchFlags search_{};
+  studies::SearchOptions search_{};
   Repeated sets_{};
   std::optional<std::string> schedule_{};
   std::string format_ = "table";

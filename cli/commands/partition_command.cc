@@ -85,7 +85,7 @@ class PartitionCommand : public Command {
   absl::Status Run(const std::vector<std::string>& args,
                    const Context& context) override {
     PIPELOOM_ASSIGN_OR_RETURN(const std::string name, OneArgument(args, "JOB"));
-    PIPELOOM_ASSIGN_OR_RETURN(const JobInput input,
+    PIPELOOM_ASSIGN_OR_RETURN(const studies::JobInput input,
                               ReadJobInput(name, job_flags_, context));
     PIPELOOM_RETURN_IF_ERROR(CheckLayoutFlags(layout_flags_));
     if (disaggregate_ && layout_flags_.layouts) {
@@ -97,20 +97,20 @@ class PartitionCommand : public Command {
     PIPELOOM_ASSIGN_OR_RETURN(const std::unique_ptr<planner::Strategy> strategy,
                               planner::MakeStrategy(schedule_));
     if (layout_flags_.layouts) return Layouts(input, *strategy, context);
-    const emulator::StageCostModel costs(input.job, CostsOf(input));
+    const emulator::StageCostModel costs(input.job, studies::CostsOf(input));
     Partition partition;
     std::string comment;
     if (rule_) {
       PIPELOOM_ASSIGN_OR_RETURN(
-          partition, partition::SeparatedPartition(input.job, costs,
-                                                   SampleOf(input.batch)));
+          partition, partition::SeparatedPartition(
+                         input.job, costs, studies::SampleOf(input.batch)));
       comment = "DIP's rule";
     } else {
       PIPELOOM_ASSIGN_OR_RETURN(
           const planner::PartitionSearchResult found,
           RunPartitionSearch(input, *strategy, costs, tries_,
-                             Settle(search_flags_, input.job.search), context,
-                             static_cast<int32_t>(effort_)));
+                             studies::Settle(search_flags_, input.job.search),
+                             context, static_cast<int32_t>(effort_)));
       partition = found.partition;
       if (found.misfits > 0) {
         context.warn(absl::StrFormat(
@@ -147,9 +147,11 @@ class PartitionCommand : public Command {
                                          : "";
   }
 
-  absl::Status Layouts(const JobInput& input, const planner::Strategy& strategy,
+  absl::Status Layouts(const studies::JobInput& input,
+                       const planner::Strategy& strategy,
                        const Context& context) const {
-    const SearchSettings settings = Settle(search_flags_, input.job.search);
+    const studies::SearchSettings settings =
+        studies::Settle(search_flags_, input.job.search);
     planner::PartitionSearchOptions search;
     search.partitions = static_cast<int32_t>(tries_);
     search.effort = static_cast<int32_t>(effort_);
@@ -180,11 +182,11 @@ class PartitionCommand : public Command {
                  context);
   }
 
-  static absl::Status Disaggregate(const JobInput& input,
+  static absl::Status Disaggregate(const studies::JobInput& input,
                                    const Context& context) {
     PIPELOOM_ASSIGN_OR_RETURN(
         const planner::PlacementComparison found,
-        planner::ComparePlacements(input.job, SampleOf(input.batch),
+        planner::ComparePlacements(input.job, studies::SampleOf(input.batch),
                                    PricesOf(input)));
     const partition::OrchestrationAnswer& answer = found.answer;
     Table table({"unit", "GPUs", "tp", "dp", "pp", "activations",
@@ -226,7 +228,7 @@ class PartitionCommand : public Command {
   }
 
   JobFlags job_flags_{};
-  SearchFlags search_flags_{};
+  studies::SearchOptions search_flags_{};
   std::string schedule_ = "pipeloom";
   LayoutFlags layout_flags_{};
   int64_t tries_ = planner::PartitionSearchOptions().partitions;

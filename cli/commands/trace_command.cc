@@ -81,12 +81,13 @@ class TraceCommand : public Command {
     const TraceComparison compared = CompareTraces(replay, step.measured);
     std::optional<Duration> better;
     if (search_.evaluations || search_.deadline) {
-      const SearchSettings settings = Settle(search_, SearchSpec());
+      const studies::SearchSettings settings =
+          studies::Settle(search_, SearchSpec());
       const Progress progress(context, "searching", 1);
       PIPELOOM_ASSIGN_OR_RETURN(
           const planner::SearchResult found,
           planner::SearchGraph(plan.graph, settings.seed,
-                               StartBudget(settings, context)));
+                               studies::StartBudget(settings, context.stop)));
       better = found.schedule.step_time();
     }
     if (!out_.empty()) PIPELOOM_RETURN_IF_ERROR(WritePlan(out_, plan));
@@ -284,7 +285,7 @@ class TraceCommand : public Command {
   std::string graph_{};
   std::string trace_{};
   std::string report_{};
-  SearchFlags search_{};
+  studies::SearchOptions search_{};
   std::string format_ = "table";
 };
 

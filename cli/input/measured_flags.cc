@@ -7,11 +7,11 @@
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
 #include "cli/input/learned_file.h"
-#include "cli/input/planned_step.h"
 #include "partition/batching/batch_split.h"
 #include "planner/strategies/registry.h"
 #include "planner/strategy.h"
 #include "runtime/learned_costs.h"
+#include "studies/job/planned_step.h"
 #include "trace/measured_costs.h"
 #include "trace/trace_files.h"
 #include "trace/trace_import.h"
@@ -20,10 +20,10 @@ namespace pipeloom::cli {
 namespace {
 
 absl::StatusOr<runtime::LearnedCosts> LearnWith(
-    const StageGraph& measured, const JobInput& input,
+    const StageGraph& measured, const studies::JobInput& input,
     const partition::PackedStep& packed, const emulator::StageCostModel& priced,
     const std::string& schedule, const PartitionFlags& partition,
-    const SearchSettings& settings, const Context& context) {
+    const studies::SearchSettings& settings, const Context& context) {
   PIPELOOM_ASSIGN_OR_RETURN(const std::unique_ptr<planner::Strategy> strategy,
                             planner::MakeStrategy(schedule));
   PIPELOOM_ASSIGN_OR_RETURN(const planner::PreparedJob prepared,
@@ -59,10 +59,11 @@ void AppendMeasuredFlags(MeasuredFlags* values, std::vector<Flag>* flags) {
                     "files, one a rank or one for all, or a folder"});
 }
 
-absl::Status ApplyMeasured(const MeasuredFlags& flags, const JobInput& input,
+absl::Status ApplyMeasured(const MeasuredFlags& flags,
+                           const studies::JobInput& input,
                            const std::string& schedule,
                            const PartitionFlags& partition,
-                           const SearchSettings& settings,
+                           const studies::SearchSettings& settings,
                            const Context& context,
                            emulator::StageCostModel* costs) {
   if (flags.traces.empty()) return ApplyLearned(flags.learned, costs);
@@ -76,13 +77,13 @@ absl::Status ApplyMeasured(const MeasuredFlags& flags, const JobInput& input,
   PIPELOOM_ASSIGN_OR_RETURN(
       const auto packed,
       partition::PackStep(input.job, input.batch, /*first_sample=*/0));
-  const emulator::StageCostModel priced(input.job, CostsOf(input));
+  const emulator::StageCostModel priced(input.job, studies::CostsOf(input));
   // No measured step was run with a partition that is yet to be searched.
   PartitionFlags of_trace = partition;
   if (of_trace.source == "search") of_trace.source.clear();
   std::vector<std::string> schedules = {schedule};
   if (of_trace.source.empty()) {
-    for (const std::string& name : UsualSchedules()) {
+    for (const std::string& name : studies::UsualSchedules()) {
       if (name != schedule) schedules.push_back(name);
     }
   }

@@ -25,10 +25,11 @@ void AppendMeasuredFlags(MeasuredFlags* values, std::vector<Flag>* flags);
 // with the partition of --partition FILE or dip, else of `schedule`, else of
 // the first other strategy that fits. Prints the result to stderr. REQUIRES:
 // `costs` was not used yet.
-absl::Status ApplyMeasured(const MeasuredFlags& flags, const JobInput& input,
+absl::Status ApplyMeasured(const MeasuredFlags& flags,
+                           const studies::JobInput& input,
                            const std::string& schedule,
                            const PartitionFlags& partition,
-                           const SearchSettings& settings,
+                           const studies::SearchSettings& settings,
                            const Context& context,
                            emulator::StageCostModel* costs);
 

@@ -10,14 +10,15 @@
 #include "base/status_macros.h"
 #include "cli/console/files.h"
 #include "cli/console/progress.h"
+#include "cli/console/study_context.h"
 #include "cli/input/job_input.h"
-#include "cli/input/planned_step.h"
-#include "cli/input/planner_input.h"
+#include "cli/input/learned_file.h"
 #include "cli/studies/bench_journal.h"
 #include "formats/job/spec_loader.h"
 #include "planner/bounds/lower_bound.h"
 #include "planner/strategies/registry.h"
 #include "planner/strategy.h"
+#include "studies/job/planned_step.h"
 
 namespace pipeloom::cli {
 namespace {
@@ -72,8 +73,9 @@ std::vector<Duration> BudgetsOf(const std::string& schedule,
   return budgets;
 }
 
-SearchSettings SettingsOf(Duration budget, const BenchOptions& options) {
-  SearchSettings settings;
+studies::SearchSettings SettingsOf(Duration budget,
+                                   const BenchOptions& options) {
+  studies::SearchSettings settings;
   if (budget > kZero) settings.deadline = budget;
   settings.seed = options.seed;
   settings.threads = options.threads;
@@ -118,7 +120,8 @@ absl::Status RunOnGraph(const StageGraph& graph, const BenchOptions& options,
       const planner::SearchResult found,
       strategy->MakeSchedule(
           graph, partition, options.seed,
-          StartBudget(SettingsOf(row->budget, options), context)));
+          studies::StartBudget(SettingsOf(row->budget, options),
+                               context.stop)));
   row->search_time = std::chrono::duration_cast<Duration>(Clock::now() - begin);
   PIPELOOM_RETURN_IF_ERROR(ValidateSchedule(graph, found.schedule));
   row->step_time = found.schedule.step_time();
@@ -171,24 +174,26 @@ absl::Status RunOnJob(const formats::JobProblem& problem,
   if (row->schedule != options.schedules.front()) {
     quiet.warn = [](absl::string_view) {};
   }
-  PIPELOOM_ASSIGN_OR_RETURN(const JobInput input,
+  PIPELOOM_ASSIGN_OR_RETURN(const studies::JobInput input,
                             ReadJobInput(problem.job, flags, quiet));
-  PIPELOOM_ASSIGN_OR_RETURN(const auto packed,
-                            PackSteps(input, problem.steps, quiet));
+  PIPELOOM_ASSIGN_OR_RETURN(
+      const auto packed,
+      studies::PackSteps(input, problem.steps, StudyContextOf(quiet)));
   PIPELOOM_ASSIGN_OR_RETURN(const auto planner,
-                            PlannerOf(input, row->schedule));
-  std::vector<PlannedStep> steps;
+                            PlannerOf(input, row->schedule, ""));
+  std::vector<studies::PlannedStep> steps;
   for (size_t s = 0; s < packed.size(); ++s) {
     PIPELOOM_ASSIGN_OR_RETURN(
-        PlannedStep planned,
-        PlanReplicas(planner->prepared(), packed[s], static_cast<int64_t>(s), 1,
-                     SettingsOf(row->budget, options), context, progress,
-                     row->schedule));
+        studies::PlannedStep planned,
+        studies::PlanReplicas(planner->prepared(), packed[s],
+                              static_cast<int64_t>(s), 1,
+                              SettingsOf(row->budget, options), context.stop,
+                              SetterOf(progress), row->schedule));
     row->lower_bound += planned.lower_bound() / problem.steps;
     row->evaluations += planned.evaluations();
     steps.push_back(std::move(planned));
   }
-  const StepMeans means = MeansOf(steps);
+  const studies::StepMeans means = studies::MeansOf(steps);
   row->step_time = means.step_time;
   row->search_time = means.search_time;
   return absl::OkStatus();

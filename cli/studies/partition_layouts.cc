@@ -64,19 +64,20 @@ void AppendLayoutFlags(LayoutFlags* values, std::vector<Flag>* flags) {
   }
 }
 
-planner::PriceLayout PricesOf(const JobInput& input) {
-  JobInput priced = input;
+planner::PriceLayout PricesOf(const studies::JobInput& input) {
+  studies::JobInput priced = input;
   priced.batch = {};
-  const std::shared_ptr<const emulator::OpCostModel> first = CostsOf(priced);
+  const std::shared_ptr<const emulator::OpCostModel> first =
+      studies::CostsOf(priced);
   return [priced, first](const JobSpec& job) {
     // Layouts are many, so they share the large tables of measurements.
     if (job.cluster == priced.job.cluster) {
       auto costs = emulator::OpCostsForLayout(*first, job.parallel);
       if (costs != nullptr) return costs;
     }
-    JobInput one = priced;
+    studies::JobInput one = priced;
     one.job = job;
-    return CostsOf(one);
+    return studies::CostsOf(one);
   };
 }
 
@@ -92,7 +93,7 @@ absl::Status CheckLayoutFlags(const LayoutFlags& flags) {
 }
 
 absl::StatusOr<planner::LayoutSearchResult> RunLayoutSearch(
-    const JobInput& input, const planner::Strategy& strategy,
+    const studies::JobInput& input, const planner::Strategy& strategy,
     const LayoutFlags& flags, const planner::PartitionSearchOptions& search,
     const Context& context) {
   planner::LayoutSearchOptions options;
@@ -109,8 +110,9 @@ absl::StatusOr<planner::LayoutSearchResult> RunLayoutSearch(
     progress.Set(int64_t{100} * done / std::max(all, 1),
                  absl::StrCat("best ", FormatDuration(best)));
   };
-  return planner::SearchLayout(strategy, input.job, SampleOf(input.batch),
-                               PricesOf(input), options);
+  return planner::SearchLayout(strategy, input.job,
+                               studies::SampleOf(input.batch), PricesOf(input),
+                               options);
 }
 
 std::string LayoutWords(const ParallelLayout& layout,
@@ -157,7 +159,7 @@ std::string LayoutReport(const planner::LayoutSearchResult& result) {
 
 absl::Status TakeLayoutOfFile(const PartitionFlags& partition,
                               const JobFlags& flags, const Context& context,
-                              JobInput* input) {
+                              studies::JobInput* input) {
   const std::string& source = partition.source;
   if (source.empty() || source == "dip" || source == "search") {
     return absl::OkStatus();

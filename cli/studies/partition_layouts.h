@@ -17,7 +17,7 @@ namespace pipeloom::cli {
 
 // Returns a function that prices the job's operators for any layout, by the
 // input's profiles.
-planner::PriceLayout PricesOf(const JobInput& input);
+planner::PriceLayout PricesOf(const studies::JobInput& input);
 
 struct LayoutFlags {
   bool layouts = false;
@@ -38,7 +38,7 @@ absl::Status CheckLayoutFlags(const LayoutFlags& flags);
 // Searches layouts and shows progress. After a stop request, returns the
 // results found so far; Cancelled: there are none.
 absl::StatusOr<planner::LayoutSearchResult> RunLayoutSearch(
-    const JobInput& input, const planner::Strategy& strategy,
+    const studies::JobInput& input, const planner::Strategy& strategy,
     const LayoutFlags& flags, const planner::PartitionSearchOptions& search,
     const Context& context);
 
@@ -58,7 +58,7 @@ std::string LayoutReport(const planner::LayoutSearchResult& result);
 // layout. REQUIRES: nothing was priced or packed yet.
 absl::Status TakeLayoutOfFile(const PartitionFlags& partition,
                               const JobFlags& flags, const Context& context,
-                              JobInput* input);
+                              studies::JobInput* input);
 
 }  // namespace pipeloom::cli
 

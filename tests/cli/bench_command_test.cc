@@ -6,9 +6,9 @@
 #include "absl/strings/str_cat.h"
 #include "cli/console/command.h"
 #include "cli/console/files.h"
-#include "cli/input/planned_step.h"
 #include "cli/studies/bench_journal.h"
 #include "cli/studies/bench_tables.h"
+#include "studies/job/planned_step.h"
 #include "tests/support/status_matchers.h"
 
 namespace pipeloom::cli {
@@ -183,7 +183,7 @@ TEST(BenchTimeTest, TheShippedSuiteTakesUnderEightMinutesOfSearch) {
   ASSERT_OK_AND_ASSIGN(const formats::ProblemSuite suite,
                        formats::ParseProblemSuite(text, "suite.json"));
   BenchOptions options;
-  options.schedules = UsualSchedules();
+  options.schedules = studies::UsualSchedules();
   options.budgets = {Milliseconds(10), Milliseconds(100), Seconds(1),
                      Seconds(10)};
   options.most_of_others = Seconds(1);

@@ -1,22 +1,24 @@
 // Planning and emulation of many configurations of a job: in parallel, with
 // progress, and with a journal from which an interrupted run goes on.
-#ifndef PIPELOOM_CLI_STUDIES_WHATIF_RUN_H_
-#define PIPELOOM_CLI_STUDIES_WHATIF_RUN_H_
+#ifndef PIPELOOM_STUDIES_WHATIF_WHATIF_RUN_H_
+#define PIPELOOM_STUDIES_WHATIF_WHATIF_RUN_H_
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "cli/console/command.h"
-#include "cli/input/job_input.h"
-#include "cli/input/planned_step.h"
-#include "cli/studies/whatif_case.h"
 #include "emulator/ops/op_cost.h"
+#include "formats/job/job_overrides.h"
+#include "studies/job/job_input.h"
+#include "studies/job/planned_step.h"
+#include "studies/job/study_context.h"
+#include "studies/whatif/whatif_case.h"
 
-namespace pipeloom::cli {
+namespace pipeloom::studies {
 
 struct WhatIfOutcome {
   std::string error{};   // Why it cannot run; empty if it can.
@@ -63,20 +65,16 @@ struct WhatIfInput {
   int64_t steps = 1;
   int64_t replicas = 0;
   std::string schedule{};  // Empty: the job's.
-  SearchFlags search{};
+  SearchOptions search{};
   SharedPrices prices{};
 };
-// Reads the job and its batch.
-absl::StatusOr<WhatIfInput> ReadWhatIfInput(const std::string& job,
-                                            const JobFlags& flags,
-                                            const Context& context);
 
 // Runs one case on this thread. Errors of the configuration are in the outcome.
 // Cancelled: a stop was requested. `planned` (may be null) gets the first step,
 // except for cases that are not a job of their own (slow_rank, recompute_all).
 absl::StatusOr<WhatIfOutcome> RunCase(const WhatIfInput& input,
                                       const WhatIfCase& what,
-                                      const Context& context,
+                                      const StudyContext& context,
                                       PlannedStep* planned = nullptr);
 
 // Runs all cases, `threads` at a time, and returns their outcomes in order.
@@ -86,7 +84,7 @@ absl::StatusOr<WhatIfOutcome> RunCase(const WhatIfInput& input,
 // journal has the outcomes known so far.
 absl::StatusOr<std::vector<WhatIfOutcome>> RunCases(
     const WhatIfInput& input, const std::vector<WhatIfCase>& cases,
-    int32_t threads, const std::string& journal, const Context& context);
+    int32_t threads, const std::string& journal, const StudyContext& context);
 
 // Returns one line of a journal, from which ParseJournalLine reads the same
 // values.
@@ -100,6 +98,14 @@ bool ParseJournalLine(absl::string_view line, Fingerprint* key,
 // them. Cases that cannot run are never on it.
 std::vector<bool> ParetoFront(const std::vector<WhatIfOutcome>& outcomes);
 
-}  // namespace pipeloom::cli
+// Returns the best configuration that fits for each number of GPUs, which a
+// scheduler that grows and shrinks jobs needs; pointers into `outcomes`. Leaves
+// out cases of other questions than "scale", such as those with another GPU,
+// except the first.
+std::map<int64_t, const WhatIfOutcome*> BestByGpus(
+    const std::vector<WhatIfCase>& cases,
+    const std::vector<WhatIfOutcome>& outcomes);
 
-#endif  // PIPELOOM_CLI_STUDIES_WHATIF_RUN_H_
+}  // namespace pipeloom::studies
+
+#endif  // PIPELOOM_STUDIES_WHATIF_WHATIF_RUN_H_

@@ -1,4 +1,4 @@
-#include "cli/input/planned_step.h"
+#include "studies/job/planned_step.h"
 
 #include <algorithm>
 #include <chrono>
@@ -11,7 +11,7 @@
 #include "planner/strategies/registry.h"
 #include "planner/strategy.h"
 
-namespace pipeloom::cli {
+namespace pipeloom::studies {
 
 std::vector<std::string> UsualSchedules() {
   std::vector<std::string> names;
@@ -126,24 +126,27 @@ StepMeans MeansOf(const std::vector<PlannedStep>& steps) {
   return means;
 }
 
-absl::StatusOr<PlannedStep> PlanReplicas(
-    const planner::PreparedJob& prepared, const partition::PackedStep& packed,
-    int64_t step, int32_t replicas, const SearchSettings& settings,
-    const Context& context, Progress& progress, absl::string_view detail) {
+absl::StatusOr<PlannedStep> PlanReplicas(const planner::PreparedJob& prepared,
+                                         const partition::PackedStep& packed,
+                                         int64_t step, int32_t replicas,
+                                         const SearchSettings& settings,
+                                         const std::stop_token& stop,
+                                         const ProgressCallback& progress,
+                                         absl::string_view detail) {
   using Clock = std::chrono::steady_clock;
   PlannedStep planned;
   planned.step = step;
   planned.num_samples = packed.num_samples;
   for (int32_t replica = 0; replica < replicas; ++replica) {
-    if (context.stop.stop_requested()) return absl::CancelledError("stopped");
-    progress.Set(step * replicas + replica, detail);
+    if (stop.stop_requested()) return absl::CancelledError("stopped");
+    if (progress) progress(step * replicas + replica, detail);
     const Clock::time_point begin = Clock::now();
     planner::PlanInput input;
     input.packed = &packed;
     input.step = step;
     input.replica = replica;
     input.seed = settings.seed;
-    input.budget = StartBudget(settings, context);
+    input.budget = StartBudget(settings, stop);
     input.robust = settings.robust;
     if (settings.defer) {
       PIPELOOM_ASSIGN_OR_RETURN(
@@ -162,8 +165,8 @@ absl::StatusOr<PlannedStep> PlanReplicas(
         std::chrono::duration_cast<Duration>(Clock::now() - begin);
   }
   // A plan whose search was cut short by Ctrl-C is not returned.
-  if (context.stop.stop_requested()) return absl::CancelledError("stopped");
+  if (stop.stop_requested()) return absl::CancelledError("stopped");
   return planned;
 }
 
-}  // namespace pipeloom::cli
+}  // namespace pipeloom::studies

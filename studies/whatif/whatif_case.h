@@ -1,6 +1,6 @@
 // The configurations that what-if questions try.
-#ifndef PIPELOOM_CLI_STUDIES_WHATIF_CASE_H_
-#define PIPELOOM_CLI_STUDIES_WHATIF_CASE_H_
+#ifndef PIPELOOM_STUDIES_WHATIF_WHATIF_CASE_H_
+#define PIPELOOM_STUDIES_WHATIF_WHATIF_CASE_H_
 
 #include <cstdint>
 #include <string>
@@ -13,7 +13,7 @@
 #include "ir/job/batch_metadata.h"
 #include "ir/job/job_spec.h"
 
-namespace pipeloom::cli {
+namespace pipeloom::studies {
 
 // One job to try: changes of its fields, and changes that are not fields of a
 // job.
@@ -29,9 +29,6 @@ struct WhatIfCase {
   bool recompute_all = false;
   bool scales = false;  // Whether it belongs to the question "scale".
 
-  // Returns the arguments of `whatif` for this case alone, such as
-  // "--set a=1 --set b=2"; empty if there are none.
-  std::string Arguments() const;
   // Adds all fields that the outcome depends on.
   void AddTo(FingerprintBuilder* builder) const;
 };
@@ -58,6 +55,6 @@ std::vector<WhatIfCase> CasesOf(const std::string& question,
 // Returns `batch` with every clip `factor` times as long.
 BatchMetadata WithLongerVideos(const BatchMetadata& batch, double factor);
 
-}  // namespace pipeloom::cli
+}  // namespace pipeloom::studies
 
-#endif  // PIPELOOM_CLI_STUDIES_WHATIF_CASE_H_
+#endif  // PIPELOOM_STUDIES_WHATIF_WHATIF_CASE_H_

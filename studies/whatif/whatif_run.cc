@@ -1,4 +1,4 @@
-#include "cli/studies/whatif_run.h"
+#include "studies/whatif/whatif_run.h"
 
 #include <unistd.h>
 
@@ -19,26 +19,25 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "base/status_macros.h"
-#include "cli/console/files.h"
-#include "cli/console/progress.h"
-#include "cli/input/operator_prices.h"
-#include "cli/input/planner_input.h"
 #include "emulator/step/emulate_step.h"
+#include "formats/profile/profile_reader.h"
 #include "partition/graph/build_stage_graph.h"
 #include "planner/core/executor.h"
 #include "planner/step/lower_plan.h"
 #include "planner/strategies/registry.h"
 #include "planner/strategy.h"
 #include "proto/convert/job_proto.h"
+#include "studies/job/planner_input.h"
 
-namespace pipeloom::cli {
+namespace pipeloom::studies {
 namespace {
 
 constexpr absl::string_view kJournalMark = "pipeloom-whatif-1";
 
 // Returns the profile that prices a device.
 absl::StatusOr<std::shared_ptr<const DeviceProfile>> ProfileOf(
-    const WhatIfInput& input, const std::string& device) {
+    const WhatIfInput& input, const std::string& device,
+    const formats::FileReader& read) {
   if (input.costs != "profile" || device.empty() ||
       device.find('/') != std::string::npos) {
     return std::shared_ptr<const DeviceProfile>();
@@ -51,7 +50,7 @@ absl::StatusOr<std::shared_ptr<const DeviceProfile>> ProfileOf(
   const std::string key = absl::StrCat(input.data_dir, "\n", device);
   if (const auto it = known->find(key); it != known->end()) return it->second;
   absl::StatusOr<DeviceProfile> profile =
-      LoadDeviceProfile(device, input.data_dir);
+      formats::LoadDeviceProfile(device, input.data_dir, read);
   std::shared_ptr<const DeviceProfile> result;
   if (profile.ok()) {
     result = std::make_shared<const DeviceProfile>(*std::move(profile));
@@ -67,7 +66,7 @@ absl::StatusOr<StepTrace> WithSlowRank(const WhatIfCase& what,
                                        const planner::PlanResult& result,
                                        const planner::PreparedJob& prepared,
                                        const SearchSettings& settings,
-                                       const Context& context) {
+                                       const StudyContext& context) {
   const StageGraph& graph = result.plan.graph;
   IdVector<TaskId, Task> tasks = graph.tasks();
   for (Task& task : tasks) {
@@ -86,7 +85,7 @@ absl::StatusOr<StepTrace> WithSlowRank(const WhatIfCase& what,
   PIPELOOM_ASSIGN_OR_RETURN(
       const planner::SearchResult found,
       prepared.strategy->MakeSchedule(slower, prepared.partition, settings.seed,
-                                      StartBudget(settings, context)));
+                                      StartBudget(settings, context.stop)));
   PIPELOOM_ASSIGN_OR_RETURN(const ExecutionPlan anew,
                             planner::LowerPlan(slower, found.schedule));
   PIPELOOM_ASSIGN_OR_RETURN(StepTrace other, emulator::EmulateStep(anew));
@@ -104,7 +103,7 @@ absl::StatusOr<StepTrace> WithSlowRank(const WhatIfCase& what,
 absl::StatusOr<StepTrace> Recomputed(const planner::PlanResult& result,
                                      const planner::PreparedJob& prepared,
                                      const SearchSettings& settings,
-                                     const Context& context) {
+                                     const StudyContext& context) {
   partition::GraphOptions options;
   options.split_backward = prepared.strategy->split_backward();
   options.memory = PolicyByStage(AllRecomputed(prepared.partition),
@@ -116,14 +115,15 @@ absl::StatusOr<StepTrace> Recomputed(const planner::PlanResult& result,
   PIPELOOM_ASSIGN_OR_RETURN(const planner::SearchResult found,
                             prepared.strategy->MakeSchedule(
                                 built.graph, prepared.partition, settings.seed,
-                                StartBudget(settings, context)));
+                                StartBudget(settings, context.stop)));
   PIPELOOM_ASSIGN_OR_RETURN(const ExecutionPlan plan,
                             planner::LowerPlan(built.graph, found.schedule));
   return emulator::EmulateStep(plan);
 }
 
 absl::StatusOr<WhatIfOutcome> Run(const WhatIfInput& input,
-                                  const WhatIfCase& what, const Context& quiet,
+                                  const WhatIfCase& what,
+                                  const StudyContext& quiet,
                                   PlannedStep* first) {
   JobInput job;
   job.batch_name = input.base.batch_name;
@@ -137,8 +137,8 @@ absl::StatusOr<WhatIfOutcome> Run(const WhatIfInput& input,
   }
   job.shuffle = input.base.shuffle;
   job.more_profiles = input.base.more_profiles;
-  PIPELOOM_ASSIGN_OR_RETURN(job.profile,
-                            ProfileOf(input, job.job.cluster.device.name));
+  PIPELOOM_ASSIGN_OR_RETURN(
+      job.profile, ProfileOf(input, job.job.cluster.device.name, quiet.read));
   job.batch = what.video_factor == 1
                   ? input.base.batch
                   : WithLongerVideos(input.base.batch, what.video_factor);
@@ -156,19 +156,18 @@ absl::StatusOr<WhatIfOutcome> Run(const WhatIfInput& input,
                             PackSteps(job, input.steps, quiet));
   PIPELOOM_ASSIGN_OR_RETURN(
       const auto planner,
-      PlannerOf(job, input.schedule, "", input.prices.Of(job)));
+      MakeJobPlanner(job, input.schedule, input.prices.Of(job)));
   const planner::PreparedJob& prepared = planner->prepared();
   SearchSettings settings = Settle(input.search, job.job.search);
   settings.threads = 1;
   settings.defer = input.base.defer;
-  Progress progress(quiet, "", 1);
   std::vector<PlannedStep> steps;
   WhatIfOutcome outcome;
   for (size_t s = 0; s < packed.size(); ++s) {
     PIPELOOM_ASSIGN_OR_RETURN(
         PlannedStep planned,
         PlanReplicas(prepared, packed[s], static_cast<int64_t>(s), job.replicas,
-                     settings, quiet, progress));
+                     settings, quiet.stop, /*progress=*/{}));
     if (what.slow_rank >= 0 || what.recompute_all) {
       for (planner::PlanResult& replica : planned.replicas) {
         absl::StatusOr<StepTrace> trace =
@@ -295,30 +294,12 @@ std::unique_ptr<const emulator::OpCostModel> SharedPrices::Of(
   return std::make_unique<Borrowed>(std::move(prices));
 }
 
-absl::StatusOr<WhatIfInput> ReadWhatIfInput(const std::string& job,
-                                            const JobFlags& flags,
-                                            const Context& context) {
-  WhatIfInput input;
-  PIPELOOM_ASSIGN_OR_RETURN(input.data_dir, FindDataDir(flags.data_dir));
-  // The job is read before the batch, so that a misspelt job is reported first.
-  const auto read = [](const std::string& path) { return ReadFile(path); };
-  PIPELOOM_ASSIGN_OR_RETURN(
-      input.job, formats::JobTemplate::Load(job, input.data_dir, read));
-  PIPELOOM_ASSIGN_OR_RETURN(input.base, ReadJobInput(job, flags, context));
-  input.costs = flags.costs;
-  input.assigned = flags.assignment.has_value();
-  input.steps = flags.steps;
-  input.replicas = flags.replicas;
-  return input;
-}
-
 absl::StatusOr<WhatIfOutcome> RunCase(const WhatIfInput& input,
                                       const WhatIfCase& what,
-                                      const Context& context,
+                                      const StudyContext& context,
                                       PlannedStep* planned) {
-  Context quiet;
-  quiet.print = [](absl::string_view) {};
-  quiet.warn = [](absl::string_view) {};
+  StudyContext quiet;
+  quiet.read = context.read;
   quiet.stop = context.stop;
   absl::StatusOr<WhatIfOutcome> outcome = Run(input, what, quiet, planned);
   if (outcome.ok()) return outcome;
@@ -381,24 +362,26 @@ bool ParseJournalLine(absl::string_view line, Fingerprint* key,
 
 absl::StatusOr<std::vector<WhatIfOutcome>> RunCases(
     const WhatIfInput& input, const std::vector<WhatIfCase>& cases,
-    int32_t threads, const std::string& journal, const Context& context) {
+    int32_t threads, const std::string& journal, const StudyContext& context) {
   const Fingerprint common = CommonKey(input);
   std::map<Fingerprint, WhatIfOutcome> known;
   std::FILE* file = nullptr;
   if (!journal.empty()) {
     bool torn = false;
-    if (FileExists(journal)) {
-      PIPELOOM_ASSIGN_OR_RETURN(const std::string text, ReadFile(journal));
-      torn = !text.empty() && text.back() != '\n';
-      for (const absl::string_view line : absl::StrSplit(text, '\n')) {
+    const absl::StatusOr<std::string> text = context.read(journal);
+    if (text.ok()) {
+      torn = !text->empty() && text->back() != '\n';
+      for (const absl::string_view line : absl::StrSplit(*text, '\n')) {
         Fingerprint key;
         WhatIfOutcome outcome;
         if (ParseJournalLine(line, &key, &outcome)) known[key] = outcome;
       }
-      if (known.empty() && !text.empty()) {
+      if (known.empty() && !text->empty()) {
         return absl::InvalidArgumentError(absl::StrCat(
             journal, " is no journal of whatif; it is left as it is"));
       }
+    } else if (!absl::IsNotFound(text.status())) {
+      return text.status();
     }
     file = std::fopen(journal.c_str(), "a");
     if (file == nullptr) {
@@ -418,7 +401,7 @@ absl::StatusOr<std::vector<WhatIfOutcome>> RunCases(
     }
   }
   if (open.size() < cases.size()) {
-    context.warn(absl::StrFormat("note: %d of %d configurations are in %s",
+    context.Warn(absl::StrFormat("note: %d of %d configurations are in %s",
                                  cases.size() - open.size(), cases.size(),
                                  journal));
   }
@@ -427,9 +410,9 @@ absl::StatusOr<std::vector<WhatIfOutcome>> RunCases(
   std::atomic<int64_t> done{static_cast<int64_t>(cases.size() - open.size())};
   std::atomic<bool> cancelled{false};
   {
-    Progress progress(context, "trying configurations",
-                      static_cast<int64_t>(cases.size()));
-    progress.Set(done);
+    const ProgressCallback progress = context.StartProgress(
+        "trying configurations", static_cast<int64_t>(cases.size()));
+    progress(done, "");
     planner::ParallelFor(
         threads, static_cast<int32_t>(open.size()), [&](int32_t k) {
           if (context.stop.stop_requested()) {
@@ -454,7 +437,7 @@ absl::StatusOr<std::vector<WhatIfOutcome>> RunCases(
                   absl::StrCat(journal, ": ", std::strerror(errno)));
             }
           }
-          progress.Set(++done, cases[i].label);
+          progress(++done, cases[i].label);
         });
   }
   if (file != nullptr && std::fclose(file) != 0 && write_error.ok()) {
@@ -463,7 +446,7 @@ absl::StatusOr<std::vector<WhatIfOutcome>> RunCases(
   }
   PIPELOOM_RETURN_IF_ERROR(write_error);
   if (cancelled) {
-    context.warn(absl::StrFormat(
+    context.Warn(absl::StrFormat(
         "%d of %d configurations are done%s", done.load(), cases.size(),
         journal.empty() ? "; with --journal FILE they would not be lost"
                         : "; the same command goes on from there"));
@@ -488,4 +471,18 @@ std::vector<bool> ParetoFront(const std::vector<WhatIfOutcome>& outcomes) {
   return front;
 }
 
-}  // namespace pipeloom::cli
+std::map<int64_t, const WhatIfOutcome*> BestByGpus(
+    const std::vector<WhatIfCase>& cases,
+    const std::vector<WhatIfOutcome>& outcomes) {
+  std::map<int64_t, const WhatIfOutcome*> best;
+  for (size_t i = 0; i < outcomes.size(); ++i) {
+    const WhatIfOutcome& o = outcomes[i];
+    if (i > 0 && !cases[i].scales) continue;
+    if (!o.ok() || o.peak > o.limit) continue;
+    const WhatIfOutcome*& known = best[o.gpus];
+    if (known == nullptr || o.step_time < known->step_time) known = &o;
+  }
+  return best;
+}
+
+}  // namespace pipeloom::studies

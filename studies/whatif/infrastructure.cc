@@ -1,20 +1,14 @@
-#include "cli/studies/whatif_tables.h"
+#include "studies/whatif/infrastructure.h"
 
-#include <cmath>
-#include <string>
+#include <algorithm>
 #include <utility>
-#include <vector>
 
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
-#include "base/status_macros.h"
+#include "absl/status/statusor.h"
 #include "emulator/network/collective_cost.h"
-#include "emulator/network/network_domain.h"
 
-namespace pipeloom::cli {
+namespace pipeloom::studies {
 
-absl::StatusOr<Table> DomainTable(const JobSpec& job, double mfu,
-                                  int64_t nodes) {
+std::vector<DomainWaste> CompareDomains(const JobSpec& job, int64_t nodes) {
   using emulator::NetworkDomain;
   const int64_t per_node = job.cluster.gpus_per_node;
   const std::pair<std::string, NetworkDomain> kinds[] = {
@@ -24,8 +18,7 @@ absl::StatusOr<Table> DomainTable(const JobSpec& job, double mfu,
       {"a ring of nodes, 2 hops", NetworkDomain::HopRing(2)},
       {"a ring of nodes, 3 hops", NetworkDomain::HopRing(3)}};
   const double ratios[] = {0, 0.01, 0.02, 0.05, 0.1};
-  Table table({"domain", "faulty nodes", "wasted GPUs", "99 % of cases below",
-               "usable", "MFU of the cluster"});
+  std::vector<DomainWaste> domains;
   for (const auto& [name, domain] : kinds) {
     const emulator::DomainJob shape{.num_nodes = nodes,
                                     .gpus_per_node = per_node,
@@ -33,23 +26,17 @@ absl::StatusOr<Table> DomainTable(const JobSpec& job, double mfu,
     absl::StatusOr<std::vector<emulator::WasteSample>> samples =
         emulator::SampleWaste(domain, shape, ratios,
                               {.num_trials = 300, .seed = 1});
-    if (!samples.ok()) {
-      table.AddRow({name, std::string(samples.status().message())});
-      continue;
-    }
-    for (const emulator::WasteSample& sample : *samples) {
-      table.AddRow({name, FormatPercent(sample.fault_ratio, 0),
-                    FormatPercent(sample.mean_waste_ratio, 2),
-                    FormatPercent(sample.p99_waste_ratio, 2),
-                    FormatPercent(sample.mean_mfu_scale),
-                    FormatPercent(sample.mean_mfu_scale * mfu)});
-    }
+    DomainWaste& waste = domains.emplace_back();
+    waste.domain = name;
+    waste.status = samples.status();
+    if (samples.ok()) waste.samples = *std::move(samples);
   }
-  return table;
+  return domains;
 }
 
-Table CompressionTable(const JobSpec& job, int64_t parameters,
-                       int64_t replicas) {
+std::vector<GradientReduction> CompareCompression(const JobSpec& job,
+                                                  int64_t parameters,
+                                                  int64_t replicas) {
   const LinkSpec& link =
       replicas * job.parallel.gpus_per_rank() > job.cluster.gpus_per_node
           ? job.cluster.inter_node
@@ -61,11 +48,8 @@ Table CompressionTable(const JobSpec& job, int64_t parameters,
   const auto reduce = [&](double size) {
     return emulator::RingCollectiveTime(size, replicas, link) * 2;
   };
-  const Duration exact = reduce(bytes);
-  Table table(
-      {"gradients", "reduction", "coding", "together", "saved", "pays below"});
-  table.AddRow({"exact, 32 bit", FormatDuration(exact), "-",
-                FormatDuration(exact), "-", "-"});
+  std::vector<GradientReduction> results;
+  results.push_back({.gradients = "exact, 32 bit", .reduction = reduce(bytes)});
   const std::pair<std::string, double> ratios[] = {{"16 bit", 0.5},
                                                    {"8 bit", 0.25},
                                                    {"4 bit", 0.125},
@@ -73,17 +57,15 @@ Table CompressionTable(const JobSpec& job, int64_t parameters,
                                                    {"0.1 % of them", 0.002}};
   for (const auto& [name, ratio] : ratios) {
     const Duration coding = Seconds(2 * bytes * (1 + ratio) / memory);
-    const Duration reduction = reduce(bytes * ratio);
-    const Duration sum = coding + reduction;
     // 2 (n-1)/n G (1 - ratio) / b = coding, solved for b.
     const double n = static_cast<double>(replicas);
-    const double pays = 2 * (n - 1) / n * bytes * (1 - ratio) /
-                        std::max(1e-12, ToSeconds(coding)) / 1e9;
-    table.AddRow({name, FormatDuration(reduction), FormatDuration(coding),
-                  FormatDuration(sum), FormatDuration(exact - sum),
-                  absl::StrFormat("%.0f GB/s", pays)});
+    results.push_back({.gradients = name,
+                       .reduction = reduce(bytes * ratio),
+                       .coding = coding,
+                       .pays_below = 2 * (n - 1) / n * bytes * (1 - ratio) /
+                                     std::max(1e-12, ToSeconds(coding))});
   }
-  return table;
+  return results;
 }
 
-}  // namespace pipeloom::cli
+}  // namespace pipeloom::studies

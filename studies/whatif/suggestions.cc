@@ -1,4 +1,4 @@
-#include "cli/studies/suggestions.h"
+#include "studies/whatif/suggestions.h"
 
 #include <algorithm>
 #include <functional>
@@ -11,7 +11,7 @@
 #include "base/status_macros.h"
 #include "emulator/step/emulate_step.h"
 
-namespace pipeloom::cli {
+namespace pipeloom::studies {
 namespace {
 
 // Gains of less than one part in this many of the step are left out.
@@ -32,7 +32,7 @@ void KeepBest(size_t most, std::vector<Suggestion>* found) {
 absl::StatusOr<std::vector<Suggestion>> SuggestForJob(
     const WhatIfInput& input, const std::vector<formats::JobOverride>& base,
     const WhatIfOutcome& now, size_t most, int32_t threads,
-    const Context& context) {
+    const StudyContext& context) {
   PIPELOOM_ASSIGN_OR_RETURN(const JobSpec job, input.job.With(base));
   std::vector<WhatIfCase> cases;
   std::vector<std::string> kinds;
@@ -165,4 +165,4 @@ absl::StatusOr<std::vector<Suggestion>> SuggestForPlan(
   return found;
 }
 
-}  // namespace pipeloom::cli
+}  // namespace pipeloom::studies

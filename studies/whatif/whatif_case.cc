@@ -1,4 +1,4 @@
-#include "cli/studies/whatif_case.h"
+#include "studies/whatif/whatif_case.h"
 
 #include <algorithm>
 #include <cmath>
@@ -8,10 +8,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
-#include "cli/console/flags.h"
 #include "formats/job/spec_loader.h"
 
-namespace pipeloom::cli {
+namespace pipeloom::studies {
 namespace {
 
 constexpr int64_t kMaxCases = 1'000'000;
@@ -132,16 +131,6 @@ std::vector<WhatIfCase> Scales(const JobSpec& job) {
 }
 
 }  // namespace
-
-std::string WhatIfCase::Arguments() const {
-  if (video_factor != 1 || slow_rank >= 0 || recompute_all) return "";
-  std::string text;
-  for (const formats::JobOverride& change : changes) {
-    absl::StrAppend(&text, text.empty() ? "" : " ", "--set '", change.path, "=",
-                    change.value, "'");
-  }
-  return text;
-}
 
 void WhatIfCase::AddTo(FingerprintBuilder* builder) const {
   for (const formats::JobOverride& change : changes) {
@@ -328,4 +317,4 @@ BatchMetadata WithLongerVideos(const BatchMetadata& batch, double factor) {
   return longer;
 }
 
-}  // namespace pipeloom::cli
+}  // namespace pipeloom::studies

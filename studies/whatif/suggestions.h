@@ -1,18 +1,16 @@
-// The suggestions of `pipeloom explain`: changes that would make a step
-// shorter. Each has been tried, by planning and emulation or by emulation
-// alone.
-#ifndef PIPELOOM_CLI_STUDIES_SUGGESTIONS_H_
-#define PIPELOOM_CLI_STUDIES_SUGGESTIONS_H_
+// Suggestions: changes that would make a step shorter. Each has been tried, by
+// planning and emulation or by emulation alone.
+#ifndef PIPELOOM_STUDIES_WHATIF_SUGGESTIONS_H_
+#define PIPELOOM_STUDIES_WHATIF_SUGGESTIONS_H_
 
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "cli/console/command.h"
-#include "cli/studies/whatif_run.h"
 #include "ir/plan/execution_plan.h"
+#include "studies/whatif/whatif_run.h"
 
-namespace pipeloom::cli {
+namespace pipeloom::studies {
 
 struct Suggestion {
   std::string label{};
@@ -29,13 +27,13 @@ struct Suggestion {
 absl::StatusOr<std::vector<Suggestion>> SuggestForJob(
     const WhatIfInput& input, const std::vector<formats::JobOverride>& base,
     const WhatIfOutcome& now, size_t most, int32_t threads,
-    const Context& context);
+    const StudyContext& context);
 
 // Tries changes of a plan that keep its programs: faster links, a hidden
 // epilogue, a module or a rank that computes a tenth less.
 absl::StatusOr<std::vector<Suggestion>> SuggestForPlan(
     const ExecutionPlan& plan, size_t most);
 
-}  // namespace pipeloom::cli
+}  // namespace pipeloom::studies
 
-#endif  // PIPELOOM_CLI_STUDIES_SUGGESTIONS_H_
+#endif  // PIPELOOM_STUDIES_WHATIF_SUGGESTIONS_H_

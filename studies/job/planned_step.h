@@ -1,18 +1,19 @@
 // A step planned for all its replicas, with its figures as a whole. The step
 // ends when its slowest replica ends.
-#ifndef PIPELOOM_CLI_INPUT_PLANNED_STEP_H_
-#define PIPELOOM_CLI_INPUT_PLANNED_STEP_H_
+#ifndef PIPELOOM_STUDIES_JOB_PLANNED_STEP_H_
+#define PIPELOOM_STUDIES_JOB_PLANNED_STEP_H_
 
 #include <cstdint>
+#include <stop_token>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "cli/console/progress.h"
-#include "cli/input/job_input.h"
 #include "planner/step/plan_step.h"
+#include "studies/job/job_input.h"
+#include "studies/job/study_context.h"
 
-namespace pipeloom::cli {
+namespace pipeloom::studies {
 
 // Returns the strategies that are compared unless others are named: all except
 // the partial versions of dip, which only its ablation needs.
@@ -56,11 +57,14 @@ StepMeans MeansOf(const std::vector<PlannedStep>& steps);
 
 // Plans a step for `replicas` replicas. Tells `progress` how many replicas of
 // all steps are planned. Cancelled: a stop was requested.
-absl::StatusOr<PlannedStep> PlanReplicas(
-    const planner::PreparedJob& prepared, const partition::PackedStep& packed,
-    int64_t step, int32_t replicas, const SearchSettings& settings,
-    const Context& context, Progress& progress, absl::string_view detail = "");
+absl::StatusOr<PlannedStep> PlanReplicas(const planner::PreparedJob& prepared,
+                                         const partition::PackedStep& packed,
+                                         int64_t step, int32_t replicas,
+                                         const SearchSettings& settings,
+                                         const std::stop_token& stop,
+                                         const ProgressCallback& progress,
+                                         absl::string_view detail = "");
 
-}  // namespace pipeloom::cli
+}  // namespace pipeloom::studies
 
-#endif  // PIPELOOM_CLI_INPUT_PLANNED_STEP_H_
+#endif  // PIPELOOM_STUDIES_JOB_PLANNED_STEP_H_

@@ -17,7 +17,7 @@ namespace pipeloom::studies {
 struct DomainWaste {
   std::string domain{};
   absl::Status status{};  // An error says why the job cannot have this domain.
-  std::vector<emulator::WasteSample> samples{};  // By share of faulty nodes.
+  std::vector<emulator::WasteSample> samples{};  // Indexed by share.
 };
 
 // Returns the GPUs that faults leave without a whole tensor-parallel group, by

@@ -1,6 +1,6 @@
 // One outcome of the schedule-search benchmark.
-#ifndef PIPELOOM_CLI_STUDIES_BENCH_ROW_H_
-#define PIPELOOM_CLI_STUDIES_BENCH_ROW_H_
+#ifndef PIPELOOM_STUDIES_BENCH_BENCH_ROW_H_
+#define PIPELOOM_STUDIES_BENCH_BENCH_ROW_H_
 
 #include <cstdint>
 #include <string>
@@ -8,7 +8,7 @@
 #include "absl/status/status.h"
 #include "base/units.h"
 
-namespace pipeloom::cli {
+namespace pipeloom::studies {
 
 struct BenchRow {
   std::string schedule{};
@@ -20,6 +20,6 @@ struct BenchRow {
   int64_t evaluations = 0;
 };
 
-}  // namespace pipeloom::cli
+}  // namespace pipeloom::studies
 
-#endif  // PIPELOOM_CLI_STUDIES_BENCH_ROW_H_
+#endif  // PIPELOOM_STUDIES_BENCH_BENCH_ROW_H_

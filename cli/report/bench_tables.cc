@@ -1,4 +1,4 @@
-#include "cli/studies/bench_tables.h"
+#include "cli/report/bench_tables.h"
 
 #include <algorithm>
 #include <cmath>
@@ -8,33 +8,17 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "formats/text/json_writer.h"
+#include "studies/bench/entrants.h"
 
 namespace pipeloom::cli {
 namespace {
 
-double Excess(Duration time, Duration least) {
-  return least > kZero ? ToSeconds(time) / ToSeconds(least) - 1 : 0;
-}
-
-bool IsOf(const BenchRow& row, const Entrant& entrant) {
-  return row.schedule == entrant.schedule && row.budget == entrant.budget;
-}
-
-// Returns the best schedule among those that do not search.
-const BenchRow* BestClassic(const BenchResult& result) {
-  const BenchRow* best = nullptr;
-  for (const BenchRow& row : result.rows) {
-    if (!row.status.ok() || row.budget > kZero) continue;
-    if (best == nullptr || row.step_time < best->step_time) best = &row;
-  }
-  return best;
-}
-
 // Returns a time with its excess over the bound: "9.27 s +1.10 %".
-std::string Cell(const BenchRow* row, Duration bound) {
+std::string Cell(const studies::BenchRow* row, Duration bound) {
   if (row == nullptr) return "-";
-  return absl::StrFormat("%s +%s", FormatDuration(row->step_time),
-                         FormatPercent(Excess(row->step_time, bound), 2));
+  return absl::StrFormat(
+      "%s +%s", FormatDuration(row->step_time),
+      FormatPercent(studies::ExcessRatio(row->step_time, bound), 2));
 }
 
 std::string MarkdownOf(const Table& table) {
@@ -57,60 +41,25 @@ std::string MarkdownOf(const Table& table) {
 
 }  // namespace
 
-std::string BudgetLabel(Duration budget) {
-  if (budget >= Seconds(1)) return absl::StrFormat("%g s", ToSeconds(budget));
-  return absl::StrFormat("%g ms", ToMicroseconds(budget) / 1000);
-}
-
-std::string Entrant::label() const {
-  if (budget == kZero) return schedule;
-  return absl::StrCat(schedule, " ", BudgetLabel(budget));
-}
-
-std::vector<Entrant> EntrantsOf(const std::vector<BenchResult>& results) {
-  std::vector<Entrant> entrants;
-  for (const BenchResult& result : results) {
-    for (const BenchRow& row : result.rows) {
-      if (std::none_of(entrants.begin(), entrants.end(),
-                       [&](const Entrant& e) { return IsOf(row, e); })) {
-        entrants.push_back({row.schedule, row.budget});
-      }
-    }
-  }
-  return entrants;
-}
-
-std::vector<double> ExcessOf(const Entrant& entrant,
-                             const std::vector<BenchResult>& results) {
-  std::vector<double> excess;
-  for (const BenchResult& result : results) {
-    if (const BenchRow* row = result.Find(entrant.schedule, entrant.budget)) {
-      excess.push_back(std::max(0.0, Excess(row->step_time, result.best())));
-    }
-  }
-  std::sort(excess.begin(), excess.end());
-  return excess;
-}
-
-Table SummaryTable(const std::vector<BenchResult>& results) {
+Table SummaryTable(const std::vector<studies::BenchResult>& results) {
   Table table({"schedule", "solved", "best of all", "over the best",
                "worst over the best", "over the bound", "evaluations/s"});
-  for (const Entrant& entrant : EntrantsOf(results)) {
+  for (const studies::Entrant& entrant : studies::EntrantsOf(results)) {
     int tried = 0;
     double over_bound = 0;
     double evaluations = 0;
     double seconds = 0;
-    for (const BenchResult& result : results) {
-      for (const BenchRow& row : result.rows) {
-        if (!IsOf(row, entrant)) continue;
+    for (const studies::BenchResult& result : results) {
+      for (const studies::BenchRow& row : result.rows) {
+        if (!entrant.Is(row)) continue;
         ++tried;
         if (!row.status.ok()) continue;
-        over_bound += Excess(row.step_time, result.lower_bound());
+        over_bound += studies::ExcessRatio(row.step_time, result.lower_bound());
         evaluations += static_cast<double>(row.evaluations);
         seconds += ToSeconds(row.search_time);
       }
     }
-    const std::vector<double> excess = ExcessOf(entrant, results);
+    const std::vector<double> excess = studies::ExcessOf(entrant, results);
     if (excess.empty()) {
       table.AddRow({entrant.label(), absl::StrCat("0 of ", tried)});
       continue;
@@ -131,22 +80,23 @@ Table SummaryTable(const std::vector<BenchResult>& results) {
   return table;
 }
 
-Table ProblemTable(const std::vector<BenchResult>& results) {
-  std::vector<Entrant> searches;
-  for (const Entrant& entrant : EntrantsOf(results)) {
+Table ProblemTable(const std::vector<studies::BenchResult>& results) {
+  std::vector<studies::Entrant> searches;
+  for (const studies::Entrant& entrant : studies::EntrantsOf(results)) {
     if (entrant.budget > kZero) searches.push_back(entrant);
   }
   std::vector<std::string> header = {"problem",    "tasks", "bound",
                                      "best known", "peer",  "best classic"};
-  for (const Entrant& entrant : searches) header.push_back(entrant.label());
+  for (const studies::Entrant& entrant : searches)
+    header.push_back(entrant.label());
   Table table(header);
-  for (const BenchResult& result : results) {
+  for (const studies::BenchResult& result : results) {
     if (!result.status.ok()) {
       table.AddRow({result.problem.name, std::string(result.status.message())});
       continue;
     }
     const Duration bound = result.lower_bound();
-    const BenchRow* classic = BestClassic(result);
+    const studies::BenchRow* classic = studies::BestClassic(result);
     const formats::SuiteProblem& problem = result.problem;
     std::vector<std::string> cells = {
         problem.name,
@@ -159,7 +109,7 @@ Table ProblemTable(const std::vector<BenchResult>& results) {
         classic != nullptr ? absl::StrCat(FormatDuration(classic->step_time),
                                           " ", classic->schedule)
                            : "-"};
-    for (const Entrant& entrant : searches) {
+    for (const studies::Entrant& entrant : searches) {
       cells.push_back(
           Cell(result.Find(entrant.schedule, entrant.budget), bound));
     }
@@ -168,12 +118,12 @@ Table ProblemTable(const std::vector<BenchResult>& results) {
   return table;
 }
 
-std::string BenchJson(const std::vector<BenchResult>& results,
+std::string BenchJson(const std::vector<studies::BenchResult>& results,
                       const std::string& source) {
   formats::JsonWriter json(true);
   json.BeginObject().Key("source").String(source);
   json.Key("problems").BeginArray();
-  for (const BenchResult& result : results) {
+  for (const studies::BenchResult& result : results) {
     json.BeginObject().Key("name").String(result.problem.name);
     json.Key("family").String(result.problem.family);
     if (!result.status.ok()) {
@@ -190,7 +140,7 @@ std::string BenchJson(const std::vector<BenchResult>& results,
       json.Null();
     }
     json.Key("rows").BeginArray();
-    for (const BenchRow& row : result.rows) {
+    for (const studies::BenchRow& row : result.rows) {
       json.BeginObject().Key("schedule").String(row.schedule);
       json.Key("budget_us").Micros(row.budget);
       if (!row.status.ok()) {
@@ -207,7 +157,7 @@ std::string BenchJson(const std::vector<BenchResult>& results,
   return json.EndArray().EndObject().text() + "\n";
 }
 
-std::string BenchMarkdown(const std::vector<BenchResult>& results,
+std::string BenchMarkdown(const std::vector<studies::BenchResult>& results,
                           const std::string& command) {
   return absl::StrCat("`", command, "`\n\n", MarkdownOf(SummaryTable(results)),
                       "\n", MarkdownOf(ProblemTable(results)));

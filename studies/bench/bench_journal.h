@@ -1,7 +1,7 @@
 // The journal from which an interrupted `bench --out DIR` goes on: DIR/journal,
 // with a line for each outcome, appended as soon as it is known.
-#ifndef PIPELOOM_CLI_STUDIES_BENCH_JOURNAL_H_
-#define PIPELOOM_CLI_STUDIES_BENCH_JOURNAL_H_
+#ifndef PIPELOOM_STUDIES_BENCH_BENCH_JOURNAL_H_
+#define PIPELOOM_STUDIES_BENCH_BENCH_JOURNAL_H_
 
 #include <map>
 #include <string>
@@ -10,9 +10,10 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "base/fingerprint.h"
-#include "cli/studies/bench_row.h"
+#include "formats/job/spec_loader.h"
+#include "studies/bench/bench_row.h"
 
-namespace pipeloom::cli {
+namespace pipeloom::studies {
 
 // Print and parse one line, without loss. ParseBenchJournalLine returns false
 // if the line is incomplete or not of a journal.
@@ -24,9 +25,10 @@ class BenchJournal {
  public:
   // Makes a journal without a file, which is empty and keeps nothing on disk.
   BenchJournal() = default;
-  // Opens a journal. Ignores incomplete lines. InvalidArgument: the file is not
-  // a journal.
-  static absl::StatusOr<BenchJournal> Open(const std::string& path);
+  // Opens a journal, whose file may not exist yet. Ignores incomplete lines.
+  // InvalidArgument: the file is not a journal.
+  static absl::StatusOr<BenchJournal> Open(const std::string& path,
+                                           const formats::FileReader& read);
 
   // Returns the outcome, or null if it is not done yet. The key stands for the
   // problem, the schedule and everything else that the outcome depends on,
@@ -43,6 +45,6 @@ class BenchJournal {
   std::map<Fingerprint, BenchRow> rows_{};
 };
 
-}  // namespace pipeloom::cli
+}  // namespace pipeloom::studies
 
-#endif  // PIPELOOM_CLI_STUDIES_BENCH_JOURNAL_H_
+#endif  // PIPELOOM_STUDIES_BENCH_BENCH_JOURNAL_H_

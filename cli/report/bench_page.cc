@@ -8,8 +8,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "cli/report/bench_tables.h"
 #include "cli/report/report.h"
-#include "cli/studies/bench_tables.h"
+#include "studies/bench/entrants.h"
 
 namespace pipeloom::cli {
 namespace {
@@ -89,16 +90,17 @@ std::string Plot(const std::string& title, const Axis& x, const Axis& y,
 
 // Returns the plot of the share of all problems that are solved within an
 // excess over the best of all.
-std::string SolvedPlot(const std::vector<BenchResult>& results) {
+std::string SolvedPlot(const std::vector<studies::BenchResult>& results) {
   static constexpr double kMax = 0.5;
   // A square root spreads the small excesses, which matter most.
   const auto place = [](double excess) {
     return std::sqrt(std::min(excess, kMax) / kMax);
   };
-  std::vector<std::pair<double, Entrant>> ranking;
-  for (const Entrant& entrant : EntrantsOf(results)) {
+  std::vector<std::pair<double, studies::Entrant>> ranking;
+  for (const studies::Entrant& entrant : studies::EntrantsOf(results)) {
     double score = 0;
-    for (const double e : ExcessOf(entrant, results)) score += 1 - place(e);
+    for (const double e : studies::ExcessOf(entrant, results))
+      score += 1 - place(e);
     ranking.emplace_back(-score, entrant);
   }
   std::stable_sort(
@@ -108,7 +110,7 @@ std::string SolvedPlot(const std::vector<BenchResult>& results) {
   std::vector<Curve> curves;
   for (const auto& [score, entrant] : ranking) {
     Curve curve{.label = entrant.label()};
-    const std::vector<double> excess = ExcessOf(entrant, results);
+    const std::vector<double> excess = studies::ExcessOf(entrant, results);
     double solved = 0;
     curve.points.emplace_back(0, 0);
     for (const double e : excess) {
@@ -133,14 +135,14 @@ std::string SolvedPlot(const std::vector<BenchResult>& results) {
 
 // Returns the plot of the mean excess over the best by time budget, for the
 // problems that were solved with all budgets.
-std::string TimePlot(const std::vector<BenchResult>& results) {
+std::string TimePlot(const std::vector<studies::BenchResult>& results) {
   std::map<std::string, std::vector<std::pair<Duration, double>>> means;
   double most = 0;
   Duration first{};
   Duration last{};
-  for (const Entrant& entrant : EntrantsOf(results)) {
+  for (const studies::Entrant& entrant : studies::EntrantsOf(results)) {
     if (entrant.budget == kZero) continue;
-    const std::vector<double> excess = ExcessOf(entrant, results);
+    const std::vector<double> excess = studies::ExcessOf(entrant, results);
     if (excess.empty()) continue;
     double sum = 0;
     for (const double e : excess) sum += e;
@@ -165,7 +167,7 @@ std::string TimePlot(const std::vector<BenchResult>& results) {
       if (std::none_of(x.ticks.begin(), x.ticks.end(), [&](const auto& tick) {
             return tick.first == place(budget);
           })) {
-        x.ticks.emplace_back(place(budget), BudgetLabel(budget));
+        x.ticks.emplace_back(place(budget), studies::BudgetLabel(budget));
       }
     }
     curves.push_back(std::move(curve));
@@ -225,7 +227,7 @@ th:first-child,td:first-child,td.why{text-align:left}
 
 }  // namespace
 
-std::string BenchPage(const std::vector<BenchResult>& results,
+std::string BenchPage(const std::vector<studies::BenchResult>& results,
                       const std::string& command) {
   return absl::StrCat(
       "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\">"

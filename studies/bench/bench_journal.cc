@@ -1,4 +1,4 @@
-#include "cli/studies/bench_journal.h"
+#include "studies/bench/bench_journal.h"
 
 #include <cerrno>
 #include <cstdint>
@@ -13,9 +13,8 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "base/status_macros.h"
-#include "cli/console/files.h"
 
-namespace pipeloom::cli {
+namespace pipeloom::studies {
 namespace {
 
 constexpr absl::string_view kMark = "pipeloom-bench-1";
@@ -69,11 +68,14 @@ bool ParseBenchJournalLine(absl::string_view line, Fingerprint* key,
   return true;
 }
 
-absl::StatusOr<BenchJournal> BenchJournal::Open(const std::string& path) {
+absl::StatusOr<BenchJournal> BenchJournal::Open(
+    const std::string& path, const formats::FileReader& read) {
   BenchJournal journal;
   journal.path_ = path;
-  if (!FileExists(path)) return journal;
-  PIPELOOM_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
+  const absl::StatusOr<std::string> found = read(path);
+  if (absl::IsNotFound(found.status())) return journal;
+  PIPELOOM_RETURN_IF_ERROR(found.status());
+  const std::string& text = *found;
   journal.torn_ = !text.empty() && text.back() != '\n';
   for (const absl::string_view line : absl::StrSplit(text, '\n')) {
     Fingerprint key;
@@ -113,10 +115,12 @@ absl::Status BenchJournal::Append(const Fingerprint& key, const BenchRow& row) {
 }
 
 absl::Status BenchJournal::Finish() {
-  if (path_.empty() || !FileExists(path_)) return absl::OkStatus();
-  if (std::remove(path_.c_str()) == 0) return absl::OkStatus();
+  if (path_.empty()) return absl::OkStatus();
+  if (std::remove(path_.c_str()) == 0 || errno == ENOENT) {
+    return absl::OkStatus();
+  }
   return absl::InvalidArgumentError(
       absl::StrCat(path_, ": ", std::strerror(errno)));
 }
 
-}  // namespace pipeloom::cli
+}  // namespace pipeloom::studies

@@ -1,4 +1,4 @@
-#include "cli/studies/bench_runs.h"
+#include "studies/bench/bench_runs.h"
 
 #include <algorithm>
 #include <chrono>
@@ -8,19 +8,16 @@
 #include "absl/strings/str_cat.h"
 #include "base/fingerprint.h"
 #include "base/status_macros.h"
-#include "cli/console/files.h"
-#include "cli/console/progress.h"
-#include "cli/console/study_context.h"
-#include "cli/input/job_input.h"
-#include "cli/input/learned_file.h"
-#include "cli/studies/bench_journal.h"
 #include "formats/job/spec_loader.h"
 #include "planner/bounds/lower_bound.h"
 #include "planner/strategies/registry.h"
 #include "planner/strategy.h"
+#include "studies/bench/bench_journal.h"
+#include "studies/job/job_input.h"
 #include "studies/job/planned_step.h"
+#include "studies/job/planner_input.h"
 
-namespace pipeloom::cli {
+namespace pipeloom::studies {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -73,9 +70,8 @@ std::vector<Duration> BudgetsOf(const std::string& schedule,
   return budgets;
 }
 
-studies::SearchSettings SettingsOf(Duration budget,
-                                   const BenchOptions& options) {
-  studies::SearchSettings settings;
+SearchSettings SettingsOf(Duration budget, const BenchOptions& options) {
+  SearchSettings settings;
   if (budget > kZero) settings.deadline = budget;
   settings.seed = options.seed;
   settings.threads = options.threads;
@@ -87,7 +83,8 @@ struct Loaded {
   IdVector<TaskId, int64_t> external_id{};
 };
 
-absl::StatusOr<Loaded> LoadGraph(const formats::SuiteProblem& problem) {
+absl::StatusOr<Loaded> LoadGraph(const formats::SuiteProblem& problem,
+                                 const formats::FileReader& read_file) {
   Loaded loaded;
   if (problem.pipeline) {
     PIPELOOM_ASSIGN_OR_RETURN(
@@ -99,7 +96,7 @@ absl::StatusOr<Loaded> LoadGraph(const formats::SuiteProblem& problem) {
     return loaded;
   }
   const std::string& path = problem.graph_file;
-  PIPELOOM_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
+  PIPELOOM_ASSIGN_OR_RETURN(const std::string text, read_file(path));
   PIPELOOM_ASSIGN_OR_RETURN(formats::LoadedGraph read,
                             formats::ParseTaskGraph(text, path));
   loaded.graph = std::move(read.graph);
@@ -108,7 +105,7 @@ absl::StatusOr<Loaded> LoadGraph(const formats::SuiteProblem& problem) {
 }
 
 absl::Status RunOnGraph(const StageGraph& graph, const BenchOptions& options,
-                        const Context& context, BenchRow* row) {
+                        const StudyContext& context, BenchRow* row) {
   PIPELOOM_ASSIGN_OR_RETURN(const auto strategy,
                             planner::MakeStrategy(row->schedule));
   if (graph.num_tasks() == 0) {
@@ -120,8 +117,7 @@ absl::Status RunOnGraph(const StageGraph& graph, const BenchOptions& options,
       const planner::SearchResult found,
       strategy->MakeSchedule(
           graph, partition, options.seed,
-          studies::StartBudget(SettingsOf(row->budget, options),
-                               context.stop)));
+          StartBudget(SettingsOf(row->budget, options), context.stop)));
   row->search_time = std::chrono::duration_cast<Duration>(Clock::now() - begin);
   PIPELOOM_RETURN_IF_ERROR(ValidateSchedule(graph, found.schedule));
   row->step_time = found.schedule.step_time();
@@ -132,10 +128,11 @@ absl::Status RunOnGraph(const StageGraph& graph, const BenchOptions& options,
 
 // Judges another program's answer by the same rules as Pipeloom's own.
 absl::Status JudgeAnswer(const Loaded& loaded, const std::string& path,
+                         const absl::StatusOr<std::string>& text,
                          BenchRow* row) {
-  PIPELOOM_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
+  PIPELOOM_RETURN_IF_ERROR(text.status());
   PIPELOOM_ASSIGN_OR_RETURN(const auto answer,
-                            formats::ParseAnswerOrders(text, path));
+                            formats::ParseAnswerOrders(*text, path));
   std::vector<std::pair<int64_t, TaskId>> ids;
   for (const TaskId t : loaded.graph.task_ids()) {
     ids.emplace_back(loaded.external_id[t], t);
@@ -162,38 +159,34 @@ absl::Status JudgeAnswer(const Loaded& loaded, const std::string& path,
 }
 
 absl::Status RunOnJob(const formats::JobProblem& problem,
-                      const BenchOptions& options, const Context& context,
-                      Progress& progress, BenchRow* row) {
-  JobFlags flags;
-  flags.batch = problem.batch;
-  flags.steps = problem.steps;
-  flags.replicas = 1;
-  flags.data_dir = options.data_dir;
+                      const BenchOptions& options, const StudyContext& context,
+                      const ProgressCallback& progress, BenchRow* row) {
+  JobOptions changes;
+  changes.data_dir = options.data_dir;
   // Notes on the batch are printed for the first schedule only.
-  Context quiet = context;
-  if (row->schedule != options.schedules.front()) {
-    quiet.warn = [](absl::string_view) {};
-  }
-  PIPELOOM_ASSIGN_OR_RETURN(const studies::JobInput input,
-                            ReadJobInput(problem.job, flags, quiet));
-  PIPELOOM_ASSIGN_OR_RETURN(
-      const auto packed,
-      studies::PackSteps(input, problem.steps, StudyContextOf(quiet)));
+  StudyContext quiet = context;
+  if (row->schedule != options.schedules.front()) quiet.warn = nullptr;
+  PIPELOOM_ASSIGN_OR_RETURN(JobInput input,
+                            LoadJobInput(problem.job, changes, quiet));
+  input.replicas = 1;
+  PIPELOOM_RETURN_IF_ERROR(
+      LoadBatch(problem.batch, options.data_dir, quiet, &input));
+  PIPELOOM_ASSIGN_OR_RETURN(const auto packed,
+                            PackSteps(input, problem.steps, quiet));
   PIPELOOM_ASSIGN_OR_RETURN(const auto planner,
-                            PlannerOf(input, row->schedule, ""));
-  std::vector<studies::PlannedStep> steps;
+                            MakeJobPlanner(input, row->schedule));
+  std::vector<PlannedStep> steps;
   for (size_t s = 0; s < packed.size(); ++s) {
     PIPELOOM_ASSIGN_OR_RETURN(
-        studies::PlannedStep planned,
-        studies::PlanReplicas(planner->prepared(), packed[s],
-                              static_cast<int64_t>(s), 1,
-                              SettingsOf(row->budget, options), context.stop,
-                              SetterOf(progress), row->schedule));
+        PlannedStep planned,
+        PlanReplicas(planner->prepared(), packed[s], static_cast<int64_t>(s), 1,
+                     SettingsOf(row->budget, options), context.stop, progress,
+                     row->schedule));
     row->lower_bound += planned.lower_bound() / problem.steps;
     row->evaluations += planned.evaluations();
     steps.push_back(std::move(planned));
   }
-  const studies::StepMeans means = studies::MeansOf(steps);
+  const StepMeans means = MeansOf(steps);
   row->step_time = means.step_time;
   row->search_time = means.search_time;
   return absl::OkStatus();
@@ -274,17 +267,17 @@ Duration MostSearchTime(const std::vector<formats::SuiteProblem>& problems,
 
 absl::StatusOr<std::vector<BenchResult>> RunBench(
     const std::vector<formats::SuiteProblem>& problems,
-    const BenchOptions& options, const Context& context,
+    const BenchOptions& options, const StudyContext& context,
     BenchJournal* journal) {
   std::vector<BenchResult> results;
-  Progress progress(context, "benchmarking",
-                    static_cast<int64_t>(problems.size()));
+  const ProgressCallback progress = context.StartProgress(
+      "benchmarking", static_cast<int64_t>(problems.size()));
   for (const formats::SuiteProblem& problem : problems) {
     BenchResult& result = results.emplace_back();
     result.problem = problem;
     Loaded loaded;
     if (!problem.job) {
-      absl::StatusOr<Loaded> read = LoadGraph(problem);
+      absl::StatusOr<Loaded> read = LoadGraph(problem, context.read);
       if (!read.ok()) {
         result.status = read.status();
         continue;
@@ -295,8 +288,8 @@ absl::StatusOr<std::vector<BenchResult>> RunBench(
     for (const std::string& schedule : options.schedules) {
       if (!problem.job && !RunsOnGraphs(schedule)) continue;
       for (const Duration budget : BudgetsOf(schedule, problem, options)) {
-        progress.Set(static_cast<int64_t>(results.size()) - 1,
-                     absl::StrCat(problem.name, ", ", schedule));
+        progress(static_cast<int64_t>(results.size()) - 1,
+                 absl::StrCat(problem.name, ", ", schedule));
         BenchRow row{.schedule = schedule, .budget = budget};
         const BenchRow* const before =
             result.rows.empty() ? nullptr : &result.rows.back();
@@ -328,13 +321,14 @@ absl::StatusOr<std::vector<BenchResult>> RunBench(
     if (problem.job) continue;
     for (const auto& [name, folder] : options.answers) {
       const std::string path = absl::StrCat(folder, "/", problem.name, ".json");
-      if (!FileExists(path)) continue;
+      const absl::StatusOr<std::string> text = context.read(path);
+      if (absl::IsNotFound(text.status())) continue;
       BenchRow row{.schedule = name};
-      row.status = JudgeAnswer(loaded, path, &row);
+      row.status = JudgeAnswer(loaded, path, text, &row);
       result.rows.push_back(std::move(row));
     }
   }
   return results;
 }
 
-}  // namespace pipeloom::cli
+}  // namespace pipeloom::studies

@@ -1,8 +1,8 @@
 // The schedule-search benchmark, which runs every schedule with every time
 // budget on every problem of a suite. docs/bench.md describes problems and
 // answers.
-#ifndef PIPELOOM_CLI_STUDIES_BENCH_RUNS_H_
-#define PIPELOOM_CLI_STUDIES_BENCH_RUNS_H_
+#ifndef PIPELOOM_STUDIES_BENCH_BENCH_RUNS_H_
+#define PIPELOOM_STUDIES_BENCH_BENCH_RUNS_H_
 
 #include <cstdint>
 #include <string>
@@ -11,12 +11,12 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "cli/console/command.h"
-#include "cli/studies/bench_journal.h"
-#include "cli/studies/bench_row.h"
 #include "formats/graph/problem_suite.h"
+#include "studies/bench/bench_journal.h"
+#include "studies/bench/bench_row.h"
+#include "studies/job/study_context.h"
 
-namespace pipeloom::cli {
+namespace pipeloom::studies {
 
 struct BenchOptions {
   // Schedules to run. On graphs, those that need a job are left out.
@@ -55,8 +55,9 @@ Duration MostSearchTime(const std::vector<formats::SuiteProblem>& problems,
 // ones are appended to it. Cancelled: a stop was requested.
 absl::StatusOr<std::vector<BenchResult>> RunBench(
     const std::vector<formats::SuiteProblem>& problems,
-    const BenchOptions& options, const Context& context, BenchJournal* journal);
+    const BenchOptions& options, const StudyContext& context,
+    BenchJournal* journal);
 
-}  // namespace pipeloom::cli
+}  // namespace pipeloom::studies
 
-#endif  // PIPELOOM_CLI_STUDIES_BENCH_RUNS_H_
+#endif  // PIPELOOM_STUDIES_BENCH_BENCH_RUNS_H_

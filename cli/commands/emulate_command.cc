@@ -16,8 +16,8 @@
 #include "cli/console/table.h"
 #include "cli/input/attention_density.h"
 #include "cli/input/plan_source.h"
+#include "cli/report/backtest_tables.h"
 #include "cli/report/report.h"
-#include "cli/studies/emulate_against.h"
 #include "emulator/cluster/emulate_cluster.h"
 #include "emulator/stage/sample_step.h"
 #include "emulator/step/emulate_step.h"
@@ -60,11 +60,11 @@ class EmulateCommand : public Command {
     std::vector<Flag> flags;
     AppendPlanSourceFlags(&source_, &flags);
     flags.push_back(AttentionDensityFlag(&source_.attention_density, false));
-    flags.push_back({"against", &against_.file, "FILE",
+    flags.push_back({"against", &against_.options.file, "FILE",
                      "the measured runs of a CSV, as `backtest` does"});
     flags.push_back({"csv", &against_.csv_out, "FILE",
                      "with --against: write the comparison as CSV"});
-    flags.push_back({"fit", &against_.fit, "",
+    flags.push_back({"fit", &against_.options.fit, "",
                      "with --against: fit one scalar a framework"});
     flags.push_back({"sharing",
                      &sharing_,
@@ -117,11 +117,11 @@ class EmulateCommand : public Command {
 
   absl::Status Run(const std::vector<std::string>& args,
                    const Context& context) override {
-    if (!against_.file.empty()) {
-      against_.data_dir = source_.job.data_dir;
+    if (!against_.options.file.empty()) {
+      against_.options.data_dir = source_.job.data_dir;
       against_.json = format_ == "json";
-      against_.measured = source_.job.costs == "profile";
-      return EmulateAgainst(against_, context);
+      against_.options.measured = source_.job.costs == "profile";
+      return PrintBacktest(against_, context);
     }
     PIPELOOM_ASSIGN_OR_RETURN(const SourcedPlan sourced,
                               GetPlan(source_, args, context));
@@ -405,7 +405,7 @@ class EmulateCommand : public Command {
   }
 
   PlanSource source_{};
-  AgainstOptions against_{};
+  BacktestFlags against_{};
   std::optional<std::string> sharing_{};
   bool blocking_sends_ = false;
   std::optional<int64_t> ranks_per_nic_{};

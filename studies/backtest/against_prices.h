@@ -1,6 +1,6 @@
-// The measured prices that `pipeloom emulate --against --measured` takes.
-#ifndef PIPELOOM_CLI_STUDIES_AGAINST_PRICES_H_
-#define PIPELOOM_CLI_STUDIES_AGAINST_PRICES_H_
+// The measured prices of the clusters of a backtest.
+#ifndef PIPELOOM_STUDIES_BACKTEST_AGAINST_PRICES_H_
+#define PIPELOOM_STUDIES_BACKTEST_AGAINST_PRICES_H_
 
 #include <map>
 #include <memory>
@@ -9,11 +9,12 @@
 
 #include "absl/status/statusor.h"
 #include "emulator/ops/op_cost.h"
+#include "formats/job/spec_loader.h"
 #include "ir/job/cluster_spec.h"
 #include "ir/job/parallel_layout.h"
 #include "ir/profile/device_profile.h"
 
-namespace pipeloom::cli {
+namespace pipeloom::studies {
 
 // A cache of prices, made once for each cluster and layout, which takes about
 // 50 ms. Not thread-safe.
@@ -24,7 +25,7 @@ class AgainstPrices {
   // NotFound: neither profile ships.
   absl::StatusOr<const emulator::OpCostModel*> Of(
       const ClusterSpec& cluster, const ParallelLayout& parallel,
-      const std::string& data_dir);
+      const std::string& data_dir, const formats::FileReader& read);
 
  private:
   struct Known {
@@ -33,13 +34,14 @@ class AgainstPrices {
     std::unique_ptr<const emulator::OpCostModel> costs{};
   };
 
-  absl::StatusOr<const DeviceProfile*> ProfileOf(const std::string& device,
-                                                 const std::string& data_dir);
+  absl::StatusOr<const DeviceProfile*> ProfileOf(
+      const std::string& device, const std::string& data_dir,
+      const formats::FileReader& read);
 
   std::map<std::string, DeviceProfile> profiles_{};
   std::vector<Known> known_{};
 };
 
-}  // namespace pipeloom::cli
+}  // namespace pipeloom::studies
 
-#endif  // PIPELOOM_CLI_STUDIES_AGAINST_PRICES_H_
+#endif  // PIPELOOM_STUDIES_BACKTEST_AGAINST_PRICES_H_

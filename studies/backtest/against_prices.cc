@@ -1,25 +1,24 @@
-#include "cli/studies/against_prices.h"
+#include "studies/backtest/against_prices.h"
 
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "cli/console/files.h"
 #include "emulator/cost/profile_cost.h"
 #include "formats/profile/profile_reader.h"
 
-namespace pipeloom::cli {
+namespace pipeloom::studies {
 
 absl::StatusOr<const emulator::OpCostModel*> AgainstPrices::Of(
     const ClusterSpec& cluster, const ParallelLayout& parallel,
-    const std::string& data_dir) {
+    const std::string& data_dir, const formats::FileReader& read) {
   for (const Known& known : known_) {
     if (known.cluster == cluster && known.parallel == parallel) {
       return known.costs.get();
     }
   }
   PIPELOOM_ASSIGN_OR_RETURN(const DeviceProfile* profile,
-                            ProfileOf(cluster.device.name, data_dir));
+                            ProfileOf(cluster.device.name, data_dir, read));
   known_.push_back({cluster, parallel,
                     emulator::MakeOpCosts(cluster, parallel, profile,
                                           cluster.device.kernel_overhead)});
@@ -27,7 +26,8 @@ absl::StatusOr<const emulator::OpCostModel*> AgainstPrices::Of(
 }
 
 absl::StatusOr<const DeviceProfile*> AgainstPrices::ProfileOf(
-    const std::string& device, const std::string& data_dir) {
+    const std::string& device, const std::string& data_dir,
+    const formats::FileReader& read) {
   if (const auto it = profiles_.find(device); it != profiles_.end()) {
     return &it->second;
   }
@@ -35,7 +35,7 @@ absl::StatusOr<const DeviceProfile*> AgainstPrices::ProfileOf(
   for (const std::string& name : {device, model, model + "-sxm"}) {
     const std::string path =
         absl::StrCat(data_dir, "/profiles/", name, ".json");
-    const absl::StatusOr<std::string> text = ReadFile(path);
+    const absl::StatusOr<std::string> text = read(path);
     if (!text.ok()) continue;
     PIPELOOM_ASSIGN_OR_RETURN(DeviceProfile profile,
                               formats::ParseDeviceProfile(*text, path));
@@ -46,4 +46,4 @@ absl::StatusOr<const DeviceProfile*> AgainstPrices::ProfileOf(
       "/profiles; without --measured operators are priced by roofline"));
 }
 
-}  // namespace pipeloom::cli
+}  // namespace pipeloom::studies

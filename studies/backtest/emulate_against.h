@@ -1,13 +1,13 @@
-// `pipeloom emulate --against FILE`, which emulates every measured run of a
-// table and compares it with its measurement. docs/validation.md has equations,
+// A backtest, which emulates every measured run of a table and compares it with
+// its measurement. docs/validation.md has equations,
 // columns, error bounds and results.
 //
 // A framework may have one scalar (formats::FittedScalar), fitted on the
 // configurations with the smallest hashes, at most a fifth of all and none if
 // there are fewer than five, or on the rows that the table marks `fit`. Fitted
 // rows are marked in every output and count in no error.
-#ifndef PIPELOOM_CLI_STUDIES_EMULATE_AGAINST_H_
-#define PIPELOOM_CLI_STUDIES_EMULATE_AGAINST_H_
+#ifndef PIPELOOM_STUDIES_BACKTEST_EMULATE_AGAINST_H_
+#define PIPELOOM_STUDIES_BACKTEST_EMULATE_AGAINST_H_
 
 #include <memory>
 #include <string>
@@ -15,9 +15,9 @@
 
 #include "absl/status/statusor.h"
 #include "base/units.h"
-#include "cli/console/command.h"
 #include "emulator/ops/op_cost.h"
 #include "emulator/stage/stage_cost.h"
+#include "formats/job/spec_loader.h"
 #include "formats/profile/measured_runs.h"
 #include "ir/job/batch_metadata.h"
 #include "ir/job/cluster_spec.h"
@@ -25,7 +25,7 @@
 #include "ir/plan/execution_plan.h"
 #include "ir/plan/partition.h"
 
-namespace pipeloom::cli {
+namespace pipeloom::studies {
 
 struct EmulatedRun {
   Duration step_time{};
@@ -96,20 +96,18 @@ struct ErrorSummary {
 };
 ErrorSummary SummarizeErrors(std::vector<double> errors);
 
-struct AgainstOptions {
-  std::string file{};
+struct BacktestOptions {
+  std::string file{};  // The table; clusters may be named relative to it.
   std::string data_dir{};
-  std::string csv_out{};  // File to write; empty: none.
   bool fit = false;
-  bool json = false;
   // Whether to price operators by the measured profile of the device, or else
   // of its model ("a100-vtrain": a100-sxm), where one ships.
   bool measured = true;
 };
-// Runs the comparison and prints its result.
-absl::Status EmulateAgainst(const AgainstOptions& options,
-                            const Context& context);
+// Reads the table and its clusters and compares all its runs.
+absl::StatusOr<Comparison> RunBacktest(const BacktestOptions& options,
+                                       const formats::FileReader& read);
 
-}  // namespace pipeloom::cli
+}  // namespace pipeloom::studies
 
-#endif  // PIPELOOM_CLI_STUDIES_EMULATE_AGAINST_H_
+#endif  // PIPELOOM_STUDIES_BACKTEST_EMULATE_AGAINST_H_

@@ -1,4 +1,4 @@
-// `backtest`: that measured runs go the planner's way, to the nanosecond.
+// A backtest: measured runs go the planner's way, to the nanosecond.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -7,23 +7,20 @@
 
 #include "absl/strings/str_format.h"
 #include "base/random.h"
-#include "cli/console/files.h"
-#include "cli/studies/emulate_against.h"
 #include "emulator/step/emulate_step.h"
 #include "formats/job/spec_loader.h"
 #include "partition/batching/batch_split.h"
 #include "planner/step/lower_plan.h"
 #include "planner/step/plan_step.h"
 #include "planner/strategies/registry.h"
-#include "tests/cli/run_command.h"
+#include "studies/backtest/emulate_against.h"
+#include "tests/formats/data_dir.h"
 #include "tests/support/status_matchers.h"
 
-namespace pipeloom::cli {
+namespace pipeloom::studies {
 namespace {
 
-using ::testing::HasSubstr;
-using testing::IsOk;
-using ::testing::Not;
+using ::pipeloom::testing::IsOk;
 
 constexpr char kHeader[] =
     "framework,run,cluster,shape,layout,setup,microbatch,global_batch,sequence,"
@@ -61,7 +58,7 @@ std::string RandomRow(uint64_t seed, bool recompute) {
 ClusterSpec Cluster() {
   const auto cluster = formats::LoadCluster(
       "h800-sxm", PIPELOOM_SOURCE_DIR "/workloads",
-      [](const std::string& path) { return ReadFile(path); });
+      [](const std::string& path) { return formats::ReadFile(path); });
   EXPECT_THAT(cluster.status(), IsOk());
   return *cluster;
 }
@@ -146,20 +143,5 @@ TEST(Against, ARecomputedRunTakesTheForwardOfItsTransformerLayersMore) {
   }
 }
 
-TEST(Against, BacktestFitsNothingUnlessAskedAndIsWhatEmulateAgainstPrints) {
-  const std::string table =
-      PIPELOOM_SOURCE_DIR "/workloads/validation/simumax_b200.csv";
-  const Outcome plain = Pipeloom({"backtest", table, "--format", "json"});
-  ASSERT_EQ(plain.code, 0) << plain.err;
-  EXPECT_THAT(plain.out, HasSubstr("\"fitted_rows\": 0"));
-  EXPECT_THAT(plain.out, HasSubstr("\"peak_memory\""));
-  const Outcome alias =
-      Pipeloom({"emulate", "--against", table, "--format", "json"});
-  EXPECT_EQ(alias.out, plain.out);
-  const Outcome fitted =
-      Pipeloom({"backtest", table, "--fit", "--format", "json"});
-  EXPECT_THAT(fitted.out, Not(HasSubstr("\"fitted_rows\": 0")));
-}
-
 }  // namespace
-}  // namespace pipeloom::cli
+}  // namespace pipeloom::studies

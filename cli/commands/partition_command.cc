@@ -6,16 +6,19 @@
 #include "base/status_macros.h"
 #include "cli/console/command.h"
 #include "cli/console/files.h"
+#include "cli/console/study_context.h"
 #include "cli/console/table.h"
 #include "cli/input/job_input.h"
+#include "cli/input/layout_flags.h"
 #include "cli/input/partition_input.h"
+#include "cli/report/layout_report.h"
 #include "cli/report/partition_file.h"
-#include "cli/studies/partition_layouts.h"
 #include "partition/placement/placement.h"
 #include "planner/layout/disaggregation.h"
 #include "planner/layout/partition_search.h"
 #include "planner/strategies/registry.h"
 #include "planner/strategy.h"
+#include "studies/layouts/layout_study.h"
 
 namespace pipeloom::cli {
 namespace {
@@ -152,15 +155,16 @@ class PartitionCommand : public Command {
                        const Context& context) const {
     const studies::SearchSettings settings =
         studies::Settle(search_flags_, input.job.search);
-    planner::PartitionSearchOptions search;
+    planner::LayoutSearchOptions options;
+    options.fixed = FixedBy(layout_flags_);
+    planner::PartitionSearchOptions& search = options.search;
     search.partitions = static_cast<int32_t>(tries_);
     search.effort = static_cast<int32_t>(effort_);
     search.seed = settings.seed;
     search.threads = settings.threads;
-    search.stop = context.stop;
-    PIPELOOM_ASSIGN_OR_RETURN(
-        const planner::LayoutSearchResult result,
-        RunLayoutSearch(input, strategy, layout_flags_, search, context));
+    PIPELOOM_ASSIGN_OR_RETURN(const planner::LayoutSearchResult result,
+                              studies::SearchLayouts(input, strategy, options,
+                                                     StudyContextOf(context)));
     const JobSpec& job = result.job;
     const std::string comment = absl::StrFormat(
         "%s%s, %d microbatches; %s; of %d layouts of %d GPUs, on samples of "
@@ -187,7 +191,7 @@ class PartitionCommand : public Command {
     PIPELOOM_ASSIGN_OR_RETURN(
         const planner::PlacementComparison found,
         planner::ComparePlacements(input.job, studies::SampleOf(input.batch),
-                                   PricesOf(input)));
+                                   studies::PricesOf(input)));
     const partition::OrchestrationAnswer& answer = found.answer;
     Table table({"unit", "GPUs", "tp", "dp", "pp", "activations",
                  "time of a microbatch"});

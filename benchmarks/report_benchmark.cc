@@ -10,14 +10,14 @@
 
 #include "base/check.h"
 #include "cli/report/report.h"
-#include "cli/trace/chrome_trace.h"
-#include "cli/trace/trace_import.h"
 #include "emulator/step/emulate_step.h"
-#include "emulator/trace/trace_analysis.h"
 #include "planner/orders/one_f_one_b.h"
 #include "planner/orders/virtual_pipeline.h"
 #include "planner/step/lower_plan.h"
 #include "tests/support/random_problem.h"
+#include "trace/chrome_trace.h"
+#include "trace/trace_analysis.h"
+#include "trace/trace_import.h"
 
 namespace pipeloom::cli {
 namespace {
@@ -52,7 +52,7 @@ void Sizes(benchmark::internal::Benchmark* b) {
 void BM_Analyze(benchmark::State& state) {
   const Sample sample = MakeSample(static_cast<int32_t>(state.range(0)));
   for (auto _ : state) {
-    benchmark::DoNotOptimize(emulator::Analyze(sample.plan, sample.trace));
+    benchmark::DoNotOptimize(trace::Analyze(sample.plan, sample.trace));
   }
   state.SetItemsProcessed(state.iterations() * sample.plan.graph.num_tasks());
 }
@@ -78,7 +78,7 @@ void BM_WriteChromeTrace(benchmark::State& state) {
   int64_t bytes = 0;
   for (auto _ : state) {
     bytes += static_cast<int64_t>(
-        ChromeTrace({{{&sample.plan, &sample.trace}}}).size());
+        trace::ChromeTrace({{{&sample.plan, &sample.trace}}}).size());
   }
   state.SetBytesProcessed(bytes);
 }
@@ -86,10 +86,11 @@ BENCHMARK(BM_WriteChromeTrace)->Apply(Sizes);
 
 void BM_ReadChromeTrace(benchmark::State& state) {
   const Sample sample = MakeSample(static_cast<int32_t>(state.range(0)));
-  const std::string text = ChromeTrace({{{&sample.plan, &sample.trace}}});
+  const std::string text =
+      trace::ChromeTrace({{{&sample.plan, &sample.trace}}});
   for (auto _ : state) {
     auto at = std::make_shared<size_t>(0);
-    const auto imported = ImportTrace(
+    const auto imported = trace::ImportTrace(
         {{"trace.json",
           [&text, at](char* buffer, size_t size) -> absl::StatusOr<size_t> {
             const size_t n = std::min(size, text.size() - *at);

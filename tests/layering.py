@@ -26,9 +26,11 @@ ALLOWED = {
     "proto": "base ir proto pipeloom",
     "partition": "base ir emulator partition",
     "planner": "base ir emulator partition planner",
+    "trace": "base ir emulator runtime formats partition planner trace",
+    "studies": "base ir emulator formats proto partition planner studies",
     "service": "base ir emulator formats proto pipeloom partition planner service",
     "cli": ("base ir emulator adapters runtime formats proto pipeloom partition planner "
-            "service cli"),
+            "trace studies service cli"),
 }
 # Folders whose files lie side by side by nature: one idea, few enough to know.
 UNROOMED = {"runtime", "runtime/torch"}

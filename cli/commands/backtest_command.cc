@@ -6,7 +6,7 @@
 #include "base/status_macros.h"
 #include "cli/console/command.h"
 #include "cli/input/job_input.h"
-#include "cli/studies/emulate_against.h"
+#include "cli/report/backtest_tables.h"
 
 namespace pipeloom::cli {
 namespace {
@@ -28,7 +28,8 @@ class BacktestCommand : public Command {
 
   std::vector<Flag> Flags() override {
     std::vector<Flag> flags;
-    flags.push_back({"fit", &options_.fit, "", "fit one scalar a framework"});
+    flags.push_back(
+        {"fit", &flags_.options.fit, "", "fit one scalar a framework"});
     flags.push_back({"costs",
                      &costs_,
                      "SOURCE",
@@ -36,23 +37,24 @@ class BacktestCommand : public Command {
                      "where there is one, or its peak rates alone",
                      {"profile", "roofline"}});
     flags.push_back(
-        {"csv", &options_.csv_out, "FILE", "write the comparison as CSV"});
+        {"csv", &flags_.csv_out, "FILE", "write the comparison as CSV"});
     flags.push_back(
         {"format", &format_, "FORMAT", "of the output", {"table", "json"}});
-    flags.push_back(DataDirFlag(&options_.data_dir));
+    flags.push_back(DataDirFlag(&flags_.options.data_dir));
     return flags;
   }
 
   absl::Status Run(const std::vector<std::string>& args,
                    const Context& context) override {
-    PIPELOOM_ASSIGN_OR_RETURN(options_.file, OneArgument(args, "TABLE.csv"));
-    options_.json = format_ == "json";
-    options_.measured = costs_ == "profile";
-    return EmulateAgainst(options_, context);
+    PIPELOOM_ASSIGN_OR_RETURN(flags_.options.file,
+                              OneArgument(args, "TABLE.csv"));
+    flags_.json = format_ == "json";
+    flags_.options.measured = costs_ == "profile";
+    return PrintBacktest(flags_, context);
   }
 
  private:
-  AgainstOptions options_{};
+  BacktestFlags flags_{};
   std::string costs_ = "profile";
   std::string format_ = "table";
 };

@@ -12,14 +12,15 @@
 #include "base/status_macros.h"
 #include "cli/console/command.h"
 #include "cli/console/files.h"
+#include "cli/console/study_context.h"
 #include "cli/input/job_input.h"
-#include "cli/input/planned_step.h"
-#include "cli/studies/bench_journal.h"
-#include "cli/studies/bench_runs.h"
-#include "cli/studies/bench_tables.h"
+#include "cli/report/bench_tables.h"
 #include "formats/graph/problem_suite.h"
 #include "planner/strategies/registry.h"
 #include "planner/strategy.h"
+#include "studies/bench/bench_journal.h"
+#include "studies/bench/bench_runs.h"
+#include "studies/job/planned_step.h"
 
 namespace pipeloom::cli {
 namespace {
@@ -71,14 +72,16 @@ class BenchCommand : public Command {
     if (!args.empty()) {
       return UsageError(absl::StrCat("unexpected argument \"", args[0], "\""));
     }
-    PIPELOOM_ASSIGN_OR_RETURN(const BenchOptions options, Options());
+    PIPELOOM_ASSIGN_OR_RETURN(const studies::BenchOptions options, Options());
     PIPELOOM_ASSIGN_OR_RETURN(const formats::ProblemSuite suite,
                               Problems(options.data_dir));
-    BenchJournal journal;
+    const studies::StudyContext study = StudyContextOf(context);
+    studies::BenchJournal journal;
     if (!out_.empty()) {
       PIPELOOM_RETURN_IF_ERROR(MakeFolder(out_));
       const std::string path = absl::StrCat(out_, "/journal");
-      PIPELOOM_ASSIGN_OR_RETURN(journal, BenchJournal::Open(path));
+      PIPELOOM_ASSIGN_OR_RETURN(journal,
+                                studies::BenchJournal::Open(path, study.read));
       if (journal.size() > 0) {
         context.warn(absl::StrFormat(
             "note: %d outcomes of an interrupted run are in %s; remove it to "
@@ -86,18 +89,18 @@ class BenchCommand : public Command {
             journal.size(), path));
       }
     }
-    context.warn(
-        absl::StrCat("note: the searches take at most ",
-                     FormatDuration(MostSearchTime(suite.problems, options))));
-    const absl::StatusOr<std::vector<BenchResult>> ran =
-        RunBench(suite.problems, options, context, &journal);
+    context.warn(absl::StrCat(
+        "note: the searches take at most ",
+        FormatDuration(studies::MostSearchTime(suite.problems, options))));
+    const absl::StatusOr<std::vector<studies::BenchResult>> ran =
+        studies::RunBench(suite.problems, options, study, &journal);
     if (absl::IsCancelled(ran.status())) {
       context.warn(out_.empty()
                        ? "with --out DIR what is done would not be lost"
                        : "the same command goes on from there");
     }
     PIPELOOM_RETURN_IF_ERROR(ran.status());
-    const std::vector<BenchResult>& results = *ran;
+    const std::vector<studies::BenchResult>& results = *ran;
     const std::string json = BenchJson(results, suite.source);
     if (!out_.empty()) {
       const std::string command = CommandLine();
@@ -123,9 +126,10 @@ class BenchCommand : public Command {
   }
 
  private:
-  absl::StatusOr<BenchOptions> Options() const {
-    BenchOptions options;
-    options.schedules = schedules_.empty() ? UsualSchedules() : schedules_;
+  absl::StatusOr<studies::BenchOptions> Options() const {
+    studies::BenchOptions options;
+    options.schedules =
+        schedules_.empty() ? studies::UsualSchedules() : schedules_;
     for (const std::string& text : budgets_) {
       const absl::StatusOr<Duration> budget = ParseDuration(text);
       if (!budget.ok() || *budget <= kZero) {
@@ -153,9 +157,9 @@ class BenchCommand : public Command {
     }
     options.most_of_others = Seconds(1);
     options.seed = static_cast<uint64_t>(seed_);
-    SearchFlags flags;
+    studies::SearchOptions flags;
     flags.threads = threads_;
-    options.threads = Settle(flags, SearchSpec()).threads;
+    options.threads = studies::Settle(flags, SearchSpec()).threads;
     PIPELOOM_ASSIGN_OR_RETURN(options.data_dir, FindDataDir(data_dir_));
     return options;
   }

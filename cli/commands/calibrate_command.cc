@@ -10,7 +10,6 @@
 #include "base/status_macros.h"
 #include "cli/console/command.h"
 #include "cli/console/files.h"
-#include "cli/console/json_writer.h"
 #include "cli/console/table.h"
 #include "cli/input/job_input.h"
 #include "cli/input/operator_prices.h"
@@ -19,6 +18,7 @@
 #include "formats/job/spec_loader.h"
 #include "formats/profile/measurement_reader.h"
 #include "formats/profile/profile_reader.h"
+#include "formats/text/json_writer.h"
 
 namespace pipeloom::cli {
 namespace {
@@ -235,7 +235,7 @@ class CalibrateCommand : public Command {
   }
 
   void PrintJson(const Calibration& result, const Context& context) const {
-    JsonWriter json(true);
+    formats::JsonWriter json(true);
     json.BeginObject();
     json.Key("device").String(device_);
     json.Key("folds").Int(folds_);

@@ -12,19 +12,20 @@
 #include "base/status_macros.h"
 #include "cli/console/command.h"
 #include "cli/console/files.h"
-#include "cli/console/json_writer.h"
 #include "cli/console/progress.h"
+#include "cli/console/study_context.h"
 #include "cli/console/table.h"
 #include "cli/input/job_input.h"
+#include "cli/input/layout_flags.h"
+#include "cli/input/measured_flags.h"
 #include "cli/input/partition_input.h"
-#include "cli/input/planned_step.h"
 #include "cli/input/robust_flags.h"
 #include "cli/report/report.h"
-#include "cli/studies/partition_layouts.h"
-#include "cli/trace/measured_costs.h"
+#include "formats/text/json_writer.h"
 #include "planner/strategies/registry.h"
 #include "planner/strategies/static_order.h"
 #include "planner/strategy.h"
+#include "studies/job/planned_step.h"
 
 namespace pipeloom::cli {
 namespace {
@@ -46,7 +47,7 @@ constexpr absl::string_view kStaticSchedules[] = {
 struct Row {
   std::string schedule{};
   absl::Status status{};  // An error says why the strategy cannot run.
-  std::vector<PlannedStep> steps{};
+  std::vector<studies::PlannedStep> steps{};
   // Whether it is planned with the given partition, not with its own.
   bool given_partition = false;
 };
@@ -55,7 +56,7 @@ struct Row {
 Duration MegatronTime(const std::vector<Row>& rows) {
   for (const Row& row : rows) {
     if (row.schedule == "megatron" && row.status.ok()) {
-      return MeansOf(row.steps).step_time;
+      return studies::MeansOf(row.steps).step_time;
     }
   }
   return kZero;
@@ -70,8 +71,8 @@ const Row* BestStatic(const std::vector<Row>& rows) {
                   row.schedule) == std::end(kStaticSchedules)) {
       continue;
     }
-    if (best == nullptr ||
-        MeansOf(row.steps).step_time < MeansOf(best->steps).step_time) {
+    if (best == nullptr || studies::MeansOf(row.steps).step_time <
+                               studies::MeansOf(best->steps).step_time) {
       best = &row;
     }
   }
@@ -79,7 +80,7 @@ const Row* BestStatic(const std::vector<Row>& rows) {
 }
 Duration BestStaticTime(const std::vector<Row>& rows) {
   const Row* best = BestStatic(rows);
-  return best == nullptr ? kZero : MeansOf(best->steps).step_time;
+  return best == nullptr ? kZero : studies::MeansOf(best->steps).step_time;
 }
 
 double Speedup(Duration reference, Duration mine) {
@@ -89,7 +90,8 @@ std::string SpeedupText(Duration reference, Duration mine) {
   return reference > kZero ? absl::StrFormat("%.2fx", Speedup(reference, mine))
                            : "-";
 }
-void WriteSpeedup(Duration reference, Duration mine, JsonWriter* json) {
+void WriteSpeedup(Duration reference, Duration mine,
+                  formats::JsonWriter* json) {
   if (reference > kZero) {
     json->Number(Speedup(reference, mine));
   } else {
@@ -101,7 +103,7 @@ void WriteSpeedup(Duration reference, Duration mine, JsonWriter* json) {
 // under disturbances; none without --robust.
 std::optional<Duration> MeanP90(const Row& row) {
   Duration sum{};
-  for (const PlannedStep& step : row.steps) {
+  for (const studies::PlannedStep& step : row.steps) {
     if (!step.slowest().robust.has_value()) return std::nullopt;
     sum += step.slowest().robust->chosen.p90;
   }
@@ -128,7 +130,7 @@ Table RowsTable(const std::vector<Row>& rows) {
           {row.schedule, partition, std::string(row.status.message())});
       continue;
     }
-    const StepMeans means = MeansOf(row.steps);
+    const studies::StepMeans means = studies::MeansOf(row.steps);
     std::vector<std::string> cells(
         {row.schedule, partition, FormatDuration(means.step_time),
          SpeedupText(best_static, means.step_time),
@@ -155,7 +157,7 @@ std::string StaticNote(const std::vector<Row>& rows) {
 
 std::string Json(const std::string& job, const std::string& same_partition,
                  const std::vector<Row>& rows) {
-  JsonWriter json(true);
+  formats::JsonWriter json(true);
   json.BeginObject().Key("job").String(job).Key("same_partition");
   if (same_partition.empty()) {
     json.Null();
@@ -179,16 +181,17 @@ std::string Json(const std::string& job, const std::string& same_partition,
       json.Key("error").String(row.status.message()).EndObject();
       continue;
     }
-    const StepMeans means = MeansOf(row.steps);
+    const studies::StepMeans means = studies::MeansOf(row.steps);
     json.Key("mean_step_time_us").Micros(means.step_time);
     Duration bound{};
-    for (const PlannedStep& step : row.steps) bound += step.lower_bound();
+    for (const studies::PlannedStep& step : row.steps)
+      bound += step.lower_bound();
     json.Key("mean_lower_bound_us")
         .Micros(bound /
                 static_cast<int64_t>(std::max<size_t>(1, row.steps.size())));
     json.Key("gap_ratio").Number(means.gap_ratio);
     json.Key("bound_sources").BeginArray();
-    for (const PlannedStep& step : row.steps) {
+    for (const studies::PlannedStep& step : row.steps) {
       json.String(step.bound_source());
     }
     json.EndArray();
@@ -259,7 +262,7 @@ class CompareCommand : public Command {
   absl::Status Run(const std::vector<std::string>& args,
                    const Context& context) override {
     PIPELOOM_ASSIGN_OR_RETURN(const std::string name, OneArgument(args, "JOB"));
-    PIPELOOM_ASSIGN_OR_RETURN(JobInput input,
+    PIPELOOM_ASSIGN_OR_RETURN(studies::JobInput input,
                               ReadJobInput(name, job_flags_, context));
     if (!same_partition_.empty()) {
       if (!partition_flags_.source.empty()) {
@@ -274,10 +277,11 @@ class CompareCommand : public Command {
     }
     PIPELOOM_RETURN_IF_ERROR(
         TakeLayoutOfFile(partition_flags_, job_flags_, context, &input));
-    PIPELOOM_ASSIGN_OR_RETURN(const auto packed,
-                              PackSteps(input, job_flags_.steps, context));
-    emulator::StageCostModel costs(input.job, CostsOf(input));
-    std::vector<std::string> schedules = UsualSchedules();
+    PIPELOOM_ASSIGN_OR_RETURN(
+        const auto packed,
+        studies::PackSteps(input, job_flags_.steps, StudyContextOf(context)));
+    emulator::StageCostModel costs(input.job, studies::CostsOf(input));
+    std::vector<std::string> schedules = studies::UsualSchedules();
     if (!schedules_.empty()) schedules = schedules_;
     if (ablation_) {
       if (!schedules_.empty()) {
@@ -288,7 +292,8 @@ class CompareCommand : public Command {
     }
     if (static_) schedules.emplace_back(kStatic);
     // One search serves every strategy that takes any partition.
-    const SearchSettings settings = Settle(search_flags_, input.job.search);
+    const studies::SearchSettings settings =
+        studies::Settle(search_flags_, input.job.search);
     PIPELOOM_RETURN_IF_ERROR(ApplyMeasured(measured_flags_, input, "pipeloom",
                                            partition_flags_, settings, context,
                                            &costs));
@@ -358,7 +363,7 @@ class CompareCommand : public Command {
     return "each on its own partition";
   }
 
-  absl::Status PlanAll(const JobInput& input,
+  absl::Status PlanAll(const studies::JobInput& input,
                        const std::vector<partition::PackedStep>& packed,
                        const emulator::StageCostModel& costs,
                        const std::optional<Partition>& given, Row* row,
@@ -367,7 +372,8 @@ class CompareCommand : public Command {
     PIPELOOM_ASSIGN_OR_RETURN(
         const auto strategy,
         planner::MakeStrategy(is_static ? "pipeloom" : row->schedule));
-    SearchSettings settings = Settle(search_flags_, input.job.search);
+    studies::SearchSettings settings =
+        studies::Settle(search_flags_, input.job.search);
     settings.defer = input.defer;
     settings.robust = DisturbancesOf(robust_flags_, settings.seed);
     planner::PreparedJob prepared{.strategy = strategy.get(), .costs = &costs};
@@ -386,7 +392,7 @@ class CompareCommand : public Command {
       planner::PlanInput typical;
       typical.packed = &packed.front();
       typical.seed = settings.seed;
-      typical.budget = StartBudget(settings, context);
+      typical.budget = studies::StartBudget(settings, context.stop);
       PIPELOOM_ASSIGN_OR_RETURN(replayed,
                                 planner::MakeStatic(prepared, typical));
       prepared.strategy = replayed.get();
@@ -394,9 +400,10 @@ class CompareCommand : public Command {
     for (size_t s = 0; s < packed.size(); ++s) {
       const auto step = static_cast<int64_t>(s);
       PIPELOOM_ASSIGN_OR_RETURN(
-          PlannedStep planned,
-          PlanReplicas(prepared, packed[s], step, input.replicas, settings,
-                       context, progress, row->schedule));
+          studies::PlannedStep planned,
+          studies::PlanReplicas(prepared, packed[s], step, input.replicas,
+                                settings, context.stop, SetterOf(progress),
+                                row->schedule));
       row->steps.push_back(std::move(planned));
     }
     return absl::OkStatus();
@@ -429,7 +436,7 @@ class CompareCommand : public Command {
   JobFlags job_flags_{};
   PartitionFlags partition_flags_{};
   std::string same_partition_{};
-  SearchFlags search_flags_{};
+  studies::SearchOptions search_flags_{};
   std::vector<std::string> schedules_{};  // Empty: the usual ones.
   bool ablation_ = false;
   bool static_ = false;

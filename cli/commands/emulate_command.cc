@@ -13,17 +13,17 @@
 #include "base/status_macros.h"
 #include "cli/console/command.h"
 #include "cli/console/files.h"
-#include "cli/console/json_writer.h"
 #include "cli/console/table.h"
 #include "cli/input/attention_density.h"
 #include "cli/input/plan_source.h"
+#include "cli/report/backtest_tables.h"
 #include "cli/report/report.h"
-#include "cli/studies/emulate_against.h"
-#include "cli/trace/chrome_trace.h"
-#include "cli/trace/trace_summary.h"
 #include "emulator/cluster/emulate_cluster.h"
 #include "emulator/stage/sample_step.h"
 #include "emulator/step/emulate_step.h"
+#include "formats/text/json_writer.h"
+#include "trace/chrome_trace.h"
+#include "trace/trace_summary.h"
 
 namespace pipeloom::cli {
 namespace {
@@ -60,11 +60,11 @@ class EmulateCommand : public Command {
     std::vector<Flag> flags;
     AppendPlanSourceFlags(&source_, &flags);
     flags.push_back(AttentionDensityFlag(&source_.attention_density, false));
-    flags.push_back({"against", &against_.file, "FILE",
+    flags.push_back({"against", &against_.options.file, "FILE",
                      "the measured runs of a CSV, as `backtest` does"});
     flags.push_back({"csv", &against_.csv_out, "FILE",
                      "with --against: write the comparison as CSV"});
-    flags.push_back({"fit", &against_.fit, "",
+    flags.push_back({"fit", &against_.options.fit, "",
                      "with --against: fit one scalar a framework"});
     flags.push_back({"sharing",
                      &sharing_,
@@ -117,11 +117,11 @@ class EmulateCommand : public Command {
 
   absl::Status Run(const std::vector<std::string>& args,
                    const Context& context) override {
-    if (!against_.file.empty()) {
-      against_.data_dir = source_.job.data_dir;
+    if (!against_.options.file.empty()) {
+      against_.options.data_dir = source_.job.data_dir;
       against_.json = format_ == "json";
-      against_.measured = source_.job.costs == "profile";
-      return EmulateAgainst(against_, context);
+      against_.options.measured = source_.job.costs == "profile";
+      return PrintBacktest(against_, context);
     }
     PIPELOOM_ASSIGN_OR_RETURN(const SourcedPlan sourced,
                               GetPlan(source_, args, context));
@@ -151,7 +151,7 @@ class EmulateCommand : public Command {
     }
     if (!trace_.empty()) {
       PIPELOOM_RETURN_IF_ERROR(WriteFileAtomically(
-          trace_, ChromeTrace({{{&sourced.plan, &trace}}})));
+          trace_, trace::ChromeTrace({{{&sourced.plan, &trace}}})));
     }
     if (!report_.empty()) {
       PIPELOOM_RETURN_IF_ERROR(WriteFileAtomically(
@@ -231,7 +231,7 @@ class EmulateCommand : public Command {
     return emulator::EmulateCluster(plans, sourced.updates, cluster);
   }
 
-  static void WriteExtras(const Extras& extras, JsonWriter& json) {
+  static void WriteExtras(const Extras& extras, formats::JsonWriter& json) {
     if (extras.job) {
       const emulator::ClusterStep& step = extras.job->step;
       const emulator::ClusterCounters& counters = extras.job->counters;
@@ -284,8 +284,8 @@ class EmulateCommand : public Command {
   static std::string Json(const SourcedPlan& sourced, const StepTrace& trace,
                           Duration took, const Extras& extras) {
     const ExecutionPlan& plan = sourced.plan;
-    const TraceSummary summary = Summarize(plan.graph, trace);
-    JsonWriter json(true);
+    const trace::TraceSummary summary = trace::Summarize(plan.graph, trace);
+    formats::JsonWriter json(true);
     json.BeginObject().Key("job").String(plan.job);
     json.Key("step").Int(plan.step).Key("replica").Int(plan.replica);
     json.Key("schedule").String(plan.schedule);
@@ -295,10 +295,11 @@ class EmulateCommand : public Command {
     json.Key("epilogue_ratio").Number(summary.epilogue_ratio);
     json.Key("mfu").Number(Mfu(plan, trace.step_time()));
     json.Key("peak_bytes").BeginArray();
-    for (const RankSummary& rank : summary.ranks) json.Count(rank.peak.total);
+    for (const trace::RankSummary& rank : summary.ranks)
+      json.Count(rank.peak.total);
     json.EndArray().Key("ranks").BeginArray();
     for (const RankId r : plan.graph.rank_ids()) {
-      const RankSummary& rank = summary.ranks[r];
+      const trace::RankSummary& rank = summary.ranks[r];
       json.BeginObject().Key("rank").Int(r.value());
       json.Key("busy_us").Micros(rank.busy());
       json.Key("warm_up_us").Micros(rank.warm_up);
@@ -329,7 +330,7 @@ class EmulateCommand : public Command {
                   Duration took, const Extras& extras,
                   const Context& context) const {
     const ExecutionPlan& plan = sourced.plan;
-    const TraceSummary summary = Summarize(plan.graph, trace);
+    const trace::TraceSummary summary = trace::Summarize(plan.graph, trace);
     context.print(absl::StrFormat(
         "%s, schedule %s, step %d, replica %d: %d tasks on %d ranks%s\n\n"
         "step time  %s\nbubble     %s\nepilogue   %s\nMFU        %s\n"
@@ -357,11 +358,11 @@ class EmulateCommand : public Command {
     Table table({"rank", "busy", "warm-up", "stalls", "drain", "epilogue",
                  "peak memory", "weights", "gradients", "optimizer",
                  "activations", "received", "sent", "overhead"});
-    const auto item = [](const RankSummary& rank, MemoryItem i) {
+    const auto item = [](const trace::RankSummary& rank, MemoryItem i) {
       return FormatBytes(rank.peak.items[static_cast<int>(i)]);
     };
     for (const RankId r : plan.graph.rank_ids()) {
-      const RankSummary& rank = summary.ranks[r];
+      const trace::RankSummary& rank = summary.ranks[r];
       table.AddRow(
           {absl::StrCat("rank ", r.value()), FormatDuration(rank.busy()),
            FormatDuration(rank.warm_up), FormatDuration(rank.stalls),
@@ -381,7 +382,7 @@ class EmulateCommand : public Command {
 
   static Report MakeReport(const ExecutionPlan& plan, const StepTrace& trace,
                            const Context& context) {
-    const TraceSummary summary = Summarize(plan.graph, trace);
+    const trace::TraceSummary summary = trace::Summarize(plan.graph, trace);
     Report report;
     report.title = absl::StrCat("Emulation of ", plan.job);
     report.subtitle = absl::StrFormat(
@@ -404,7 +405,7 @@ class EmulateCommand : public Command {
   }
 
   PlanSource source_{};
-  AgainstOptions against_{};
+  BacktestFlags against_{};
   std::optional<std::string> sharing_{};
   bool blocking_sends_ = false;
   std::optional<int64_t> ranks_per_nic_{};

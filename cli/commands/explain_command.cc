@@ -12,25 +12,27 @@
 #include "base/overloaded.h"
 #include "base/status_macros.h"
 #include "cli/console/command.h"
-#include "cli/console/json_writer.h"
+#include "cli/console/study_context.h"
 #include "cli/console/table.h"
 #include "cli/input/job_input.h"
 #include "cli/input/plan_file.h"
+#include "cli/input/whatif_input.h"
 #include "cli/report/explain_words.h"
 #include "cli/report/timeline_text.h"
-#include "cli/studies/suggestions.h"
-#include "cli/studies/whatif_run.h"
-#include "cli/trace/trace_summary.h"
 #include "emulator/step/emulate_step.h"
-#include "emulator/trace/trace_analysis.h"
+#include "formats/text/json_writer.h"
 #include "planner/strategies/registry.h"
 #include "planner/strategy.h"
+#include "studies/whatif/suggestions.h"
+#include "studies/whatif/whatif_run.h"
+#include "trace/trace_analysis.h"
+#include "trace/trace_summary.h"
 
 namespace pipeloom::cli {
 namespace {
 
-constexpr const char* kPassNames[kNumPasses] = {"forward", "backward",
-                                                "weight gradient"};
+constexpr const char* kPassNames[trace::kNumPasses] = {"forward", "backward",
+                                                       "weight gradient"};
 
 std::string Share(Duration part, Duration whole) {
   return whole > kZero ? FormatPercent(ToSeconds(part) / ToSeconds(whole))
@@ -73,6 +75,19 @@ std::string Words(const StageGraph& graph, const Instruction& instruction) {
           },
           [&](const OptimizerStep&) { return std::string("optimizer step"); }},
       instruction);
+}
+
+// Returns the arguments of `whatif` for this case alone, such as
+// "--set a=1 --set b=2"; empty if there are none.
+std::string ArgumentsOf(const studies::WhatIfCase& tried) {
+  if (tried.video_factor != 1 || tried.slow_rank >= 0 || tried.recompute_all)
+    return "";
+  std::string text;
+  for (const formats::JobOverride& change : tried.changes) {
+    absl::StrAppend(&text, text.empty() ? "" : " ", "--set '", change.path, "=",
+                    change.value, "'");
+  }
+  return text;
 }
 
 class ExplainCommand : public Command {
@@ -128,7 +143,7 @@ class ExplainCommand : public Command {
                    const Context& context) override {
     PIPELOOM_ASSIGN_OR_RETURN(const std::string path,
                               OneArgument(args, "PLAN or JOB"));
-    std::vector<Suggestion> suggestions;
+    std::vector<studies::Suggestion> suggestions;
     PIPELOOM_ASSIGN_OR_RETURN(const ExecutionPlan plan,
                               PlanOf(path, context, &suggestions));
     const StageGraph& graph = plan.graph;
@@ -140,8 +155,8 @@ class ExplainCommand : public Command {
         rank_ ? RankId(static_cast<int32_t>(*rank_)) : RankId::None();
     PIPELOOM_ASSIGN_OR_RETURN(const StepTrace trace,
                               emulator::EmulateStep(plan));
-    const TraceSummary summary = Summarize(graph, trace);
-    const emulator::TraceAnalysis analysis = emulator::Analyze(plan, trace);
+    const trace::TraceSummary summary = trace::Summarize(graph, trace);
+    const trace::TraceAnalysis analysis = trace::Analyze(plan, trace);
     if (format_ == "json") {
       context.print(Json(plan, trace, analysis, suggestions));
       return absl::OkStatus();
@@ -166,23 +181,24 @@ class ExplainCommand : public Command {
 
  private:
   // Returns the plan, and finds changes that would make it faster.
-  absl::StatusOr<ExecutionPlan> PlanOf(const std::string& path,
-                                       const Context& context,
-                                       std::vector<Suggestion>* suggestions) {
+  absl::StatusOr<ExecutionPlan> PlanOf(
+      const std::string& path, const Context& context,
+      std::vector<studies::Suggestion>* suggestions) {
     const auto most = static_cast<size_t>(suggestions_);
     if (job_.batch.empty()) {
       PIPELOOM_ASSIGN_OR_RETURN(ExecutionPlan plan, ReadPlan(path));
       if (most > 0) {
-        PIPELOOM_ASSIGN_OR_RETURN(*suggestions, SuggestForPlan(plan, most));
+        PIPELOOM_ASSIGN_OR_RETURN(*suggestions,
+                                  studies::SuggestForPlan(plan, most));
       }
       return plan;
     }
-    PIPELOOM_ASSIGN_OR_RETURN(WhatIfInput input,
+    PIPELOOM_ASSIGN_OR_RETURN(studies::WhatIfInput input,
                               ReadWhatIfInput(path, job_, context));
     input.schedule = schedule_.value_or("");
     if (!search_.evaluations && !search_.deadline) search_.evaluations = 32;
     input.search = search_;
-    WhatIfCase now;
+    studies::WhatIfCase now;
     for (const std::string& set : sets_.values) {
       PIPELOOM_ASSIGN_OR_RETURN(formats::JobOverride change,
                                 formats::ParseOverride(set));
@@ -196,13 +212,14 @@ class ExplainCommand : public Command {
       now.changes.push_back({"training.memory_limit_bytes",
                              absl::StrCat(job_.memory_limit->count())});
     }
-    if (job_.reserve) {
+    if (job_.reserve_share) {
       now.changes.push_back(
-          {"training.memory_reserve", absl::StrCat(job_.reserve->value)});
+          {"training.memory_reserve", absl::StrCat(job_.reserve_share->value)});
     }
-    PlannedStep planned;
-    PIPELOOM_ASSIGN_OR_RETURN(const WhatIfOutcome outcome,
-                              RunCase(input, now, context, &planned));
+    studies::PlannedStep planned;
+    PIPELOOM_ASSIGN_OR_RETURN(
+        const studies::WhatIfOutcome outcome,
+        studies::RunCase(input, now, StudyContextOf(context), &planned));
     if (!outcome.ok()) return absl::FailedPreconditionError(outcome.error);
     if (most > 0) {
       const int32_t threads =
@@ -211,17 +228,18 @@ class ExplainCommand : public Command {
                                     1u, std::thread::hardware_concurrency()));
       PIPELOOM_ASSIGN_OR_RETURN(
           *suggestions,
-          SuggestForJob(input, now.changes, outcome, most, threads, context));
+          studies::SuggestForJob(input, now.changes, outcome, most, threads,
+                                 StudyContextOf(context)));
     }
     return planned.slowest().plan;
   }
 
   // Returns the `whatif` command that tries this suggestion alone.
   std::string CommandOf(const std::string& job,
-                        const Suggestion& suggestion) const {
+                        const studies::Suggestion& suggestion) const {
     std::string text =
         absl::StrCat("pipeloom whatif ", job, " --batch ", job_.batch, " ",
-                     suggestion.change.Arguments());
+                     ArgumentsOf(suggestion.change));
     if (search_.evaluations) {
       absl::StrAppend(&text, " --evaluations ", *search_.evaluations);
     }
@@ -229,8 +247,9 @@ class ExplainCommand : public Command {
     return text;
   }
 
-  std::string SuggestionWords(const std::string& job, const StepTrace& trace,
-                              const std::vector<Suggestion>& found) const {
+  std::string SuggestionWords(
+      const std::string& job, const StepTrace& trace,
+      const std::vector<studies::Suggestion>& found) const {
     if (suggestions_ == 0) return "";
     if (found.empty()) return "\nNo change that was tried helps.\n";
     std::string text =
@@ -238,7 +257,7 @@ class ExplainCommand : public Command {
             ? "\nWhat would help most, emulated with the same programs:\n"
             : "\nWhat would help most, each planned anew and emulated:\n";
     int number = 0;
-    for (const Suggestion& s : found) {
+    for (const studies::Suggestion& s : found) {
       absl::StrAppendFormat(&text, "\n%d. %s: %s instead of %s, %s less\n",
                             ++number, s.label, FormatDuration(s.step_time),
                             FormatDuration(s.step_time + s.gain),
@@ -251,24 +270,24 @@ class ExplainCommand : public Command {
   }
 
   std::string Json(const ExecutionPlan& plan, const StepTrace& trace,
-                   const emulator::TraceAnalysis& analysis,
-                   const std::vector<Suggestion>& found) const {
-    JsonWriter json(true);
+                   const trace::TraceAnalysis& analysis,
+                   const std::vector<studies::Suggestion>& found) const {
+    formats::JsonWriter json(true);
     json.BeginObject().Key("job").String(plan.job);
     json.Key("schedule").String(plan.schedule);
     json.Key("step_time_us").Micros(trace.step_time());
     json.Key("ranks").BeginArray();
     for (const RankId r : plan.graph.rank_ids()) {
       json.BeginObject().Key("rank").Int(r.value());
-      for (int k = 0; k < emulator::kNumBubbleKinds; ++k) {
+      for (int k = 0; k < trace::kNumBubbleKinds; ++k) {
         json.Key(absl::StrCat(
-            emulator::BubbleName(static_cast<emulator::BubbleKind>(k)), "_us"));
+            trace::BubbleName(static_cast<trace::BubbleKind>(k)), "_us"));
         json.Micros(analysis.bubbles[r][static_cast<size_t>(k)]);
       }
       json.EndObject();
     }
     json.EndArray().Key("suggestions").BeginArray();
-    for (const Suggestion& s : found) {
+    for (const studies::Suggestion& s : found) {
       json.BeginObject().Key("label").String(s.label);
       json.Key("step_time_us").Micros(s.step_time);
       json.Key("gain_us").Micros(s.gain).Key("set").BeginArray();
@@ -281,7 +300,7 @@ class ExplainCommand : public Command {
   }
 
   static std::string Opening(const ExecutionPlan& plan, const StepTrace& trace,
-                             const TraceSummary& summary) {
+                             const trace::TraceSummary& summary) {
     const StageGraph& graph = plan.graph;
     int32_t num_microbatches = 0;
     for (const Task& task : graph.tasks()) {
@@ -320,11 +339,11 @@ class ExplainCommand : public Command {
   }
 
   static std::string TimeWords(const StageGraph& graph, const StepTrace& trace,
-                               const TraceSummary& summary) {
+                               const trace::TraceSummary& summary) {
     const Duration rank_time = trace.step_time() * graph.num_ranks();
     Table table({"where rank time goes", "share"});
     for (const ModuleId m : summary.modules.ids()) {
-      for (int p = 0; p < kNumPasses; ++p) {
+      for (int p = 0; p < trace::kNumPasses; ++p) {
         const Duration d = summary.modules[m].pass[p];
         if (d == kZero) continue;
         table.AddRow({absl::StrCat(Module(graph, m), " ", kPassNames[p]),
@@ -332,7 +351,7 @@ class ExplainCommand : public Command {
       }
     }
     Duration warm_up{}, stalls{}, drain{}, epilogue{};
-    for (const RankSummary& rank : summary.ranks) {
+    for (const trace::RankSummary& rank : summary.ranks) {
       warm_up += rank.warm_up;
       stalls += rank.stalls;
       drain += rank.drain;
@@ -349,14 +368,14 @@ class ExplainCommand : public Command {
 
   static std::string CriticalWords(const StageGraph& graph,
                                    const StepTrace& trace) {
-    const CriticalPath path = FindCriticalPath(graph, trace);
+    const trace::CriticalPath path = trace::FindCriticalPath(graph, trace);
     if (path.tasks.empty()) return "";
     const Duration step_time = trace.step_time();
     Table table({absl::StrFormat("critical path: %d tasks, %d rank changes",
                                  path.tasks.size(), path.rank_changes),
                  "time", "share"});
     for (const ModuleId m : path.compute.ids()) {
-      for (int p = 0; p < kNumPasses; ++p) {
+      for (int p = 0; p < trace::kNumPasses; ++p) {
         const Duration d = path.compute[m].pass[p];
         if (d == kZero) continue;
         table.AddRow({absl::StrCat(Module(graph, m), " ", kPassNames[p]),
@@ -377,7 +396,8 @@ class ExplainCommand : public Command {
   }
 
   static std::string MemoryWords(const StageGraph& graph,
-                                 const TraceSummary& summary, RankId only) {
+                                 const trace::TraceSummary& summary,
+                                 RankId only) {
     Table table({"peak memory", "at", "total", "limit", "weights", "gradients",
                  "optimizer", "activations", "received", "sent", "overhead"});
     const auto item = [](const MemoryPeak& peak, MemoryItem i) {
@@ -402,7 +422,7 @@ class ExplainCommand : public Command {
 
   static std::string InstructionWords(const ExecutionPlan& plan,
                                       const StepTrace& trace, RankId rank) {
-    const auto spans = TaskSpans(plan.graph, trace);
+    const auto spans = trace::TaskSpans(plan.graph, trace);
     std::string text = absl::StrFormat(
         "\nInstructions of rank %d (times of tasks from the step's start)\n\n",
         rank.value());
@@ -425,7 +445,7 @@ class ExplainCommand : public Command {
   std::optional<int64_t> microbatch_{};
   int64_t suggestions_ = 3;
   JobFlags job_{};
-  SearchFlags search_{};
+  studies::SearchOptions search_{};
   Repeated sets_{};
   std::optional<std::string> schedule_{};
   std::string format_ = "table";

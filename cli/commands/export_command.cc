@@ -19,11 +19,11 @@
 #include "cli/console/files.h"
 #include "cli/input/job_input.h"
 #include "cli/input/plan_file.h"
-#include "cli/trace/chrome_trace.h"
 #include "emulator/step/emulate_step.h"
 #include "formats/job/spec_loader.h"
 #include "ir/text/text_format.h"
 #include "planner/orders/dual_pipe_v.h"
+#include "trace/chrome_trace.h"
 
 namespace pipeloom::cli {
 namespace {
@@ -112,7 +112,7 @@ class ExportCommand : public Command {
     if (format_ == "chrome") {
       PIPELOOM_ASSIGN_OR_RETURN(const StepTrace trace,
                                 emulator::EmulateStep(plan));
-      text = ChromeTrace({{{&plan, &trace}}});
+      text = trace::ChromeTrace({{{&plan, &trace}}});
     } else if (format_ == "graph-json") {
       text = formats::PrintTaskGraph(plan.graph);
     } else if (format_ == "text") {

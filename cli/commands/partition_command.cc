@@ -6,16 +6,19 @@
 #include "base/status_macros.h"
 #include "cli/console/command.h"
 #include "cli/console/files.h"
+#include "cli/console/study_context.h"
 #include "cli/console/table.h"
 #include "cli/input/job_input.h"
-#include "cli/input/partition_file.h"
+#include "cli/input/layout_flags.h"
 #include "cli/input/partition_input.h"
-#include "cli/studies/partition_layouts.h"
+#include "cli/report/layout_report.h"
+#include "cli/report/partition_file.h"
 #include "partition/placement/placement.h"
 #include "planner/layout/disaggregation.h"
 #include "planner/layout/partition_search.h"
 #include "planner/strategies/registry.h"
 #include "planner/strategy.h"
+#include "studies/layouts/layout_study.h"
 
 namespace pipeloom::cli {
 namespace {
@@ -85,7 +88,7 @@ class PartitionCommand : public Command {
   absl::Status Run(const std::vector<std::string>& args,
                    const Context& context) override {
     PIPELOOM_ASSIGN_OR_RETURN(const std::string name, OneArgument(args, "JOB"));
-    PIPELOOM_ASSIGN_OR_RETURN(const JobInput input,
+    PIPELOOM_ASSIGN_OR_RETURN(const studies::JobInput input,
                               ReadJobInput(name, job_flags_, context));
     PIPELOOM_RETURN_IF_ERROR(CheckLayoutFlags(layout_flags_));
     if (disaggregate_ && layout_flags_.layouts) {
@@ -97,20 +100,20 @@ class PartitionCommand : public Command {
     PIPELOOM_ASSIGN_OR_RETURN(const std::unique_ptr<planner::Strategy> strategy,
                               planner::MakeStrategy(schedule_));
     if (layout_flags_.layouts) return Layouts(input, *strategy, context);
-    const emulator::StageCostModel costs(input.job, CostsOf(input));
+    const emulator::StageCostModel costs(input.job, studies::CostsOf(input));
     Partition partition;
     std::string comment;
     if (rule_) {
       PIPELOOM_ASSIGN_OR_RETURN(
-          partition, partition::SeparatedPartition(input.job, costs,
-                                                   SampleOf(input.batch)));
+          partition, partition::SeparatedPartition(
+                         input.job, costs, studies::SampleOf(input.batch)));
       comment = "DIP's rule";
     } else {
       PIPELOOM_ASSIGN_OR_RETURN(
           const planner::PartitionSearchResult found,
           RunPartitionSearch(input, *strategy, costs, tries_,
-                             Settle(search_flags_, input.job.search), context,
-                             static_cast<int32_t>(effort_)));
+                             studies::Settle(search_flags_, input.job.search),
+                             context, static_cast<int32_t>(effort_)));
       partition = found.partition;
       if (found.misfits > 0) {
         context.warn(absl::StrFormat(
@@ -147,18 +150,21 @@ class PartitionCommand : public Command {
                                          : "";
   }
 
-  absl::Status Layouts(const JobInput& input, const planner::Strategy& strategy,
+  absl::Status Layouts(const studies::JobInput& input,
+                       const planner::Strategy& strategy,
                        const Context& context) const {
-    const SearchSettings settings = Settle(search_flags_, input.job.search);
-    planner::PartitionSearchOptions search;
+    const studies::SearchSettings settings =
+        studies::Settle(search_flags_, input.job.search);
+    planner::LayoutSearchOptions options;
+    options.fixed = FixedBy(layout_flags_);
+    planner::PartitionSearchOptions& search = options.search;
     search.partitions = static_cast<int32_t>(tries_);
     search.effort = static_cast<int32_t>(effort_);
     search.seed = settings.seed;
     search.threads = settings.threads;
-    search.stop = context.stop;
-    PIPELOOM_ASSIGN_OR_RETURN(
-        const planner::LayoutSearchResult result,
-        RunLayoutSearch(input, strategy, layout_flags_, search, context));
+    PIPELOOM_ASSIGN_OR_RETURN(const planner::LayoutSearchResult result,
+                              studies::SearchLayouts(input, strategy, options,
+                                                     StudyContextOf(context)));
     const JobSpec& job = result.job;
     const std::string comment = absl::StrFormat(
         "%s%s, %d microbatches; %s; of %d layouts of %d GPUs, on samples of "
@@ -180,12 +186,12 @@ class PartitionCommand : public Command {
                  context);
   }
 
-  static absl::Status Disaggregate(const JobInput& input,
+  static absl::Status Disaggregate(const studies::JobInput& input,
                                    const Context& context) {
     PIPELOOM_ASSIGN_OR_RETURN(
         const planner::PlacementComparison found,
-        planner::ComparePlacements(input.job, SampleOf(input.batch),
-                                   PricesOf(input)));
+        planner::ComparePlacements(input.job, studies::SampleOf(input.batch),
+                                   studies::PricesOf(input)));
     const partition::OrchestrationAnswer& answer = found.answer;
     Table table({"unit", "GPUs", "tp", "dp", "pp", "activations",
                  "time of a microbatch"});
@@ -226,7 +232,7 @@ class PartitionCommand : public Command {
   }
 
   JobFlags job_flags_{};
-  SearchFlags search_flags_{};
+  studies::SearchOptions search_flags_{};
   std::string schedule_ = "pipeloom";
   LayoutFlags layout_flags_{};
   int64_t tries_ = planner::PartitionSearchOptions().partitions;

@@ -8,22 +8,23 @@
 #include "base/status_macros.h"
 #include "cli/console/command.h"
 #include "cli/console/files.h"
-#include "cli/console/json_writer.h"
 #include "cli/console/progress.h"
+#include "cli/console/study_context.h"
 #include "cli/console/table.h"
 #include "cli/input/attention_density.h"
 #include "cli/input/job_input.h"
+#include "cli/input/layout_flags.h"
 #include "cli/input/learned_file.h"
+#include "cli/input/measured_flags.h"
 #include "cli/input/partition_input.h"
 #include "cli/input/plan_file.h"
-#include "cli/input/planned_step.h"
 #include "cli/input/robust_flags.h"
 #include "cli/report/report.h"
-#include "cli/studies/partition_layouts.h"
-#include "cli/trace/chrome_trace.h"
-#include "cli/trace/measured_costs.h"
+#include "formats/text/json_writer.h"
 #include "planner/strategies/registry.h"
 #include "planner/strategy.h"
+#include "studies/job/planned_step.h"
+#include "trace/chrome_trace.h"
 
 namespace pipeloom::cli {
 namespace {
@@ -34,11 +35,11 @@ std::string FormatLimit(Bytes limit) {
   return limit > Bytes(0) ? FormatBytes(limit) : "none";
 }
 
-Table StepsTable(const std::vector<PlannedStep>& steps) {
+Table StepsTable(const std::vector<studies::PlannedStep>& steps) {
   Table table({"step", "samples", "microbatches", "step time", "lower bound",
                "gap", "bubble", "epilogue", "MFU", "peak memory", "search",
                "evaluations"});
-  for (const PlannedStep& step : steps) {
+  for (const studies::PlannedStep& step : steps) {
     table.AddRow(
         {absl::StrCat(step.step), absl::StrCat(step.num_samples),
          absl::StrCat(step.slowest().microbatches.num_microbatches),
@@ -54,10 +55,10 @@ Table StepsTable(const std::vector<PlannedStep>& steps) {
 }
 
 std::string Json(const std::string& job, const std::string& schedule,
-                 const std::vector<PlannedStep>& steps) {
-  JsonWriter json(true);
+                 const std::vector<studies::PlannedStep>& steps) {
+  formats::JsonWriter json(true);
   json.BeginObject().Key("job").String(job).Key("steps").BeginArray();
-  for (const PlannedStep& step : steps) {
+  for (const studies::PlannedStep& step : steps) {
     json.BeginObject().Key("step").Int(step.step);
     json.Key("schedule").String(schedule);
     json.Key("step_time_us").Micros(step.step_time());
@@ -76,7 +77,9 @@ std::string Json(const std::string& job, const std::string& schedule,
     }
     json.EndObject();
   }
-  json.EndArray().Key("mean_step_time_us").Micros(MeansOf(steps).step_time);
+  json.EndArray()
+      .Key("mean_step_time_us")
+      .Micros(studies::MeansOf(steps).step_time);
   return json.EndObject().text() + "\n";
 }
 
@@ -130,17 +133,19 @@ class PlanCommand : public Command {
           "were measured with is not known; use one of the two");
     }
     PIPELOOM_ASSIGN_OR_RETURN(const std::string name, OneArgument(args, "JOB"));
-    PIPELOOM_ASSIGN_OR_RETURN(JobInput input,
+    PIPELOOM_ASSIGN_OR_RETURN(studies::JobInput input,
                               ReadJobInput(name, job_flags_, context));
     PIPELOOM_RETURN_IF_ERROR(
         TakeLayoutOfFile(partition_flags_, job_flags_, context, &input));
     const std::string schedule = schedule_.value_or(input.job.search.schedule);
     PIPELOOM_ASSIGN_OR_RETURN(const std::unique_ptr<planner::Strategy> strategy,
                               planner::MakeStrategy(schedule));
-    PIPELOOM_ASSIGN_OR_RETURN(const auto packed,
-                              PackSteps(input, job_flags_.steps, context));
-    emulator::StageCostModel costs(input.job, CostsOf(input));
-    SearchSettings settings = Settle(search_flags_, input.job.search);
+    PIPELOOM_ASSIGN_OR_RETURN(
+        const auto packed,
+        studies::PackSteps(input, job_flags_.steps, StudyContextOf(context)));
+    emulator::StageCostModel costs(input.job, studies::CostsOf(input));
+    studies::SearchSettings settings =
+        studies::Settle(search_flags_, input.job.search);
     PIPELOOM_RETURN_IF_ERROR(ApplyMeasured(measured_flags_, input, schedule,
                                            partition_flags_, settings, context,
                                            &costs));
@@ -154,7 +159,7 @@ class PlanCommand : public Command {
         prepared, input, densities, [&](emulator::StageCostModel* sparse) {
           return ApplyLearned(measured_flags_.learned, sparse);
         });
-    std::vector<PlannedStep> steps;
+    std::vector<studies::PlannedStep> steps;
     {
       Progress progress(context, "planning", job_flags_.steps * input.replicas);
       for (size_t s = 0; s < packed.size(); ++s) {
@@ -162,9 +167,9 @@ class PlanCommand : public Command {
         PIPELOOM_ASSIGN_OR_RETURN(const planner::PreparedJob* const now,
                                   by_step.Of(step));
         PIPELOOM_ASSIGN_OR_RETURN(
-            PlannedStep planned,
-            PlanReplicas(*now, packed[s], step, input.replicas, settings,
-                         context, progress));
+            studies::PlannedStep planned,
+            studies::PlanReplicas(*now, packed[s], step, input.replicas,
+                                  settings, context.stop, SetterOf(progress)));
         steps.push_back(std::move(planned));
       }
     }
@@ -182,7 +187,7 @@ class PlanCommand : public Command {
   }
 
  private:
-  static std::string Heading(const JobInput& input,
+  static std::string Heading(const studies::JobInput& input,
                              const std::string& schedule) {
     const ParallelLayout& layout = input.job.parallel;
     return absl::StrFormat(
@@ -193,19 +198,19 @@ class PlanCommand : public Command {
         MemoryLimitText(input.job));
   }
 
-  void PrintTable(const JobInput& input, const std::string& schedule,
-                  const std::vector<PlannedStep>& steps,
+  void PrintTable(const studies::JobInput& input, const std::string& schedule,
+                  const std::vector<studies::PlannedStep>& steps,
                   const Context& context) const {
     context.print(absl::StrCat(input.job.name, ": ", Heading(input, schedule),
                                "\n\n", StepsTable(steps).ToString()));
-    const StepMeans means = MeansOf(steps);
+    const studies::StepMeans means = studies::MeansOf(steps);
     context.print(absl::StrFormat(
         "\nmean step time %s, bubble %s, epilogue %s, MFU %s; peak memory %s "
         "of %s\n",
         FormatDuration(means.step_time), FormatPercent(means.bubble_ratio),
         FormatPercent(means.epilogue_ratio), FormatPercent(means.mfu),
         FormatBytes(means.peak), FormatLimit(input.job.MemoryLimit())));
-    for (const PlannedStep& step : steps) {
+    for (const studies::PlannedStep& step : steps) {
       if (const auto& robust = step.slowest().robust) {
         context.print(
             absl::StrCat("step ", step.step, " ",
@@ -215,11 +220,12 @@ class PlanCommand : public Command {
   }
 
   absl::StatusOr<std::vector<std::string>> WriteFiles(
-      const JobInput& input, const std::string& schedule,
-      const std::vector<PlannedStep>& steps, const Context& context) const {
+      const studies::JobInput& input, const std::string& schedule,
+      const std::vector<studies::PlannedStep>& steps,
+      const Context& context) const {
     std::vector<std::string> written;
     if (!out_.empty()) {
-      for (const PlannedStep& step : steps) {
+      for (const studies::PlannedStep& step : steps) {
         for (const planner::PlanResult& result : step.replicas) {
           const std::string path =
               PlanPath(out_, step.step, steps.size() > 1, result.plan.replica);
@@ -229,13 +235,14 @@ class PlanCommand : public Command {
       }
     }
     if (!trace_.empty()) {
-      std::vector<TracedPlan> plans;
-      for (const PlannedStep& step : steps) {
+      std::vector<trace::TracedPlan> plans;
+      for (const studies::PlannedStep& step : steps) {
         for (const planner::PlanResult& result : step.replicas) {
           plans.push_back({&result.plan, &result.predicted});
         }
       }
-      PIPELOOM_RETURN_IF_ERROR(WriteFileAtomically(trace_, ChromeTrace(plans)));
+      PIPELOOM_RETURN_IF_ERROR(
+          WriteFileAtomically(trace_, trace::ChromeTrace(plans)));
       written.push_back(trace_);
     }
     if (!report_.empty()) {
@@ -246,12 +253,14 @@ class PlanCommand : public Command {
     return written;
   }
 
-  static Report MakeReport(const JobInput& input, const std::string& schedule,
-                           const std::vector<PlannedStep>& steps,
+  static Report MakeReport(const studies::JobInput& input,
+                           const std::string& schedule,
+                           const std::vector<studies::PlannedStep>& steps,
                            const Context& context) {
-    const StepMeans means = MeansOf(steps);
+    const studies::StepMeans means = studies::MeansOf(steps);
     int64_t evaluations = 0;
-    for (const PlannedStep& step : steps) evaluations += step.evaluations();
+    for (const studies::PlannedStep& step : steps)
+      evaluations += step.evaluations();
     Report report;
     report.title = absl::StrCat("Plan of ", input.job.name);
     report.subtitle = Heading(input, schedule);
@@ -292,7 +301,7 @@ class PlanCommand : public Command {
 
   JobFlags job_flags_{};
   PartitionFlags partition_flags_{};
-  SearchFlags search_flags_{};
+  studies::SearchOptions search_flags_{};
   RobustFlags robust_flags_{};
   MeasuredFlags measured_flags_{};
   std::vector<std::string> densities_{};

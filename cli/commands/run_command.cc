@@ -15,7 +15,6 @@
 #include "base/status_macros.h"
 #include "cli/console/command.h"
 #include "cli/console/files.h"
-#include "cli/console/json_writer.h"
 #include "cli/console/progress.h"
 #include "cli/console/table.h"
 #include "cli/input/learned_file.h"
@@ -24,12 +23,13 @@
 #include "cli/run/run_feed.h"
 #include "cli/run/run_ranks.h"
 #include "cli/run/torch_run.h"
-#include "cli/trace/chrome_trace.h"
 #include "emulator/step/emulate_step.h"
+#include "formats/text/json_writer.h"
 #include "runtime/launch.h"
 #include "runtime/learned_costs.h"
 #include "runtime/run_steps.h"
 #include "runtime/synthetic_device.h"
+#include "trace/chrome_trace.h"
 
 namespace pipeloom::cli {
 namespace {
@@ -230,8 +230,8 @@ class RunCommand : public Command {
     const StepTrace& median = Median(group.runs);
     const TraceComparison& comparison = rows.back().comparison;
     if (!trace_.empty()) {
-      PIPELOOM_RETURN_IF_ERROR(
-          WriteFileAtomically(trace_, ChromeTrace({{{&plan, &median}}})));
+      PIPELOOM_RETURN_IF_ERROR(WriteFileAtomically(
+          trace_, trace::ChromeTrace({{{&plan, &median}}})));
     }
     if (!report_.empty()) {
       PIPELOOM_ASSIGN_OR_RETURN(const StepTrace predicted,
@@ -341,7 +341,7 @@ class RunCommand : public Command {
   std::string Json(const ExecutionPlan& plan, const std::vector<Row>& rows,
                    const std::vector<StepTrace>& runs) const {
     const TraceComparison& comparison = rows.back().comparison;
-    JsonWriter json(true);
+    formats::JsonWriter json(true);
     json.BeginObject().Key("job").String(plan.job);
     json.Key("schedule").String(plan.schedule);
     json.Key("ranks").Int(plan.graph.num_ranks());

@@ -11,12 +11,12 @@
 #include "base/status_macros.h"
 #include "cli/console/command.h"
 #include "cli/console/files.h"
-#include "cli/console/json_writer.h"
 #include "cli/console/progress.h"
 #include "cli/console/table.h"
 #include "cli/input/job_input.h"
 #include "cli/input/robust_flags.h"
 #include "formats/job/spec_loader.h"
+#include "formats/text/json_writer.h"
 #include "planner/bounds/lower_bound.h"
 #include "planner/search/robust_search.h"
 #include "planner/search/search_graph.h"
@@ -30,7 +30,7 @@ std::string Answer(const formats::LoadedGraph& loaded,
                    const planner::SearchResult& result, Duration search_time,
                    const std::optional<planner::RobustResult>& robust) {
   const StageGraph& graph = loaded.graph;
-  JsonWriter json(true);
+  formats::JsonWriter json(true);
   json.BeginObject();
   json.Key("makespan_us").Micros(result.schedule.makespan());
   json.Key("lower_bound_us").Micros(result.lower_bound);
@@ -102,13 +102,15 @@ class SearchCommand : public Command {
     PIPELOOM_ASSIGN_OR_RETURN(const std::string text, ReadFile(graph_));
     PIPELOOM_ASSIGN_OR_RETURN(const formats::LoadedGraph loaded,
                               formats::ParseTaskGraph(text, graph_));
-    const SearchSettings settings = Settle(search_flags_, SearchSpec());
+    const studies::SearchSettings settings =
+        studies::Settle(search_flags_, SearchSpec());
     using Clock = std::chrono::steady_clock;
     const Clock::time_point begin = Clock::now();
     absl::StatusOr<planner::SearchResult> found;
     {
       const Progress progress(context, "searching", 1);
-      const planner::SearchBudget budget = StartBudget(settings, context);
+      const planner::SearchBudget budget =
+          studies::StartBudget(settings, context.stop);
       const auto robust = DisturbancesOf(robust_flags_, settings.seed);
       found = planner::SearchGraph(
           loaded.graph, settings.seed,
@@ -122,7 +124,8 @@ class SearchCommand : public Command {
     if (bound_ == "strong" && !found->proven_optimal) {
       // The bound gets the same budget as the search.
       const planner::NamedBound bound = planner::StrongLowerBound(
-          planner::FlatGraph(loaded.graph), StartBudget(settings, context));
+          planner::FlatGraph(loaded.graph),
+          studies::StartBudget(settings, context.stop));
       if (Nanoseconds(bound.time) > found->lower_bound) {
         found->lower_bound = Nanoseconds(bound.time);
         found->bound_source = bound.source;
@@ -207,7 +210,7 @@ class SearchCommand : public Command {
 
   std::string graph_{};
   std::string out_{};
-  SearchFlags search_flags_{};
+  studies::SearchOptions search_flags_{};
   RobustFlags robust_flags_{};
   std::optional<planner::RobustResult> robust_{};
   std::string bound_ = "cheap";

@@ -9,7 +9,6 @@
 #include "base/status_macros.h"
 #include "cli/console/command.h"
 #include "cli/console/files.h"
-#include "cli/console/json_writer.h"
 #include "cli/console/progress.h"
 #include "cli/console/table.h"
 #include "cli/input/job_input.h"
@@ -17,15 +16,16 @@
 #include "cli/report/explain_words.h"
 #include "cli/report/report.h"
 #include "cli/report/timeline_text.h"
-#include "cli/trace/chrome_trace.h"
-#include "cli/trace/trace_files.h"
-#include "cli/trace/trace_import.h"
-#include "cli/trace/trace_summary.h"
 #include "emulator/step/emulate_step.h"
-#include "emulator/trace/trace_analysis.h"
 #include "formats/job/spec_loader.h"
+#include "formats/text/json_writer.h"
 #include "planner/search/search_graph.h"
 #include "planner/step/lower_plan.h"
+#include "trace/chrome_trace.h"
+#include "trace/trace_analysis.h"
+#include "trace/trace_files.h"
+#include "trace/trace_import.h"
+#include "trace/trace_summary.h"
 
 namespace pipeloom::cli {
 namespace {
@@ -70,23 +70,24 @@ class TraceCommand : public Command {
   absl::Status Run(const std::vector<std::string>& args,
                    const Context& context) override {
     if (args.empty()) return UsageError("give one trace file or more");
-    PIPELOOM_ASSIGN_OR_RETURN(const std::vector<TraceSource> sources,
-                              OpenTraces(args));
+    PIPELOOM_ASSIGN_OR_RETURN(const std::vector<trace::TraceSource> sources,
+                              trace::OpenTraces(args));
     PIPELOOM_ASSIGN_OR_RETURN(
-        const ImportedStep step,
-        ImportTrace(sources, static_cast<int32_t>(iteration_)));
+        const trace::ImportedStep step,
+        trace::ImportTrace(sources, static_cast<int32_t>(iteration_)));
     const ExecutionPlan& plan = step.plan;
     PIPELOOM_ASSIGN_OR_RETURN(const StepTrace replay,
                               emulator::EmulateStep(plan));
     const TraceComparison compared = CompareTraces(replay, step.measured);
     std::optional<Duration> better;
     if (search_.evaluations || search_.deadline) {
-      const SearchSettings settings = Settle(search_, SearchSpec());
+      const studies::SearchSettings settings =
+          studies::Settle(search_, SearchSpec());
       const Progress progress(context, "searching", 1);
       PIPELOOM_ASSIGN_OR_RETURN(
           const planner::SearchResult found,
           planner::SearchGraph(plan.graph, settings.seed,
-                               StartBudget(settings, context)));
+                               studies::StartBudget(settings, context.stop)));
       better = found.schedule.step_time();
     }
     if (!out_.empty()) PIPELOOM_RETURN_IF_ERROR(WritePlan(out_, plan));
@@ -96,7 +97,7 @@ class TraceCommand : public Command {
     }
     if (!trace_.empty()) {
       PIPELOOM_RETURN_IF_ERROR(WriteFileAtomically(
-          trace_, ChromeTrace({{{&plan, &step.measured}}})));
+          trace_, trace::ChromeTrace({{{&plan, &step.measured}}})));
     }
     if (!report_.empty()) {
       PIPELOOM_RETURN_IF_ERROR(WriteFileAtomically(
@@ -114,7 +115,8 @@ class TraceCommand : public Command {
   }
 
  private:
-  static Report MakeReport(const ImportedStep& step, const StepTrace& replay,
+  static Report MakeReport(const trace::ImportedStep& step,
+                           const StepTrace& replay,
                            const TraceComparison& compared,
                            const Context& context) {
     Report report;
@@ -141,7 +143,8 @@ class TraceCommand : public Command {
     return report;
   }
 
-  static std::string Words(const ImportedStep& step, const StepTrace& replay,
+  static std::string Words(const trace::ImportedStep& step,
+                           const StepTrace& replay,
                            const TraceComparison& compared,
                            const std::optional<Duration>& better) {
     const StageGraph& graph = step.plan.graph;
@@ -162,7 +165,7 @@ class TraceCommand : public Command {
     }
     absl::StrAppend(&text, "\n", TimelineText(graph, step.measured));
     Table costs({"module", "stage", "pass", "tasks", "mean", "median", "most"});
-    for (const MeasuredCost& cost : CostsOf(graph)) {
+    for (const trace::MeasuredCost& cost : trace::CostsOf(graph)) {
       costs.AddRow(
           {graph.module_names()[static_cast<size_t>(cost.module.value())],
            absl::StrCat(cost.stage.value()),
@@ -184,7 +187,7 @@ class TraceCommand : public Command {
                     [](const auto& c) { return c.offset_ns != 0; })) {
       Table clocks({"clock of", "behind rank 0's", "drift"});
       for (const RankId r : graph.rank_ids()) {
-        const emulator::ClockFit& fit = step.clocks[r];
+        const trace::ClockFit& fit = step.clocks[r];
         clocks.AddRow(
             {absl::StrCat("rank ", r.value()),
              FormatDuration(Duration(static_cast<int64_t>(fit.offset_ns))),
@@ -192,8 +195,8 @@ class TraceCommand : public Command {
       }
       absl::StrAppend(&text, "\n", clocks.ToString());
     }
-    const emulator::TraceAnalysis analysis =
-        emulator::Analyze(step.plan, step.measured);
+    const trace::TraceAnalysis analysis =
+        trace::Analyze(step.plan, step.measured);
     absl::StrAppend(
         &text, BubbleWords(graph, step.measured, analysis, RankId::None()));
     absl::StrAppend(&text, CriticalWords(graph, step.measured, analysis));
@@ -203,13 +206,13 @@ class TraceCommand : public Command {
 
   static std::string CriticalWords(const StageGraph& graph,
                                    const StepTrace& trace,
-                                   const emulator::TraceAnalysis& analysis) {
-    using Kind = emulator::PathPiece::Kind;
+                                   const trace::TraceAnalysis& analysis) {
+    using Kind = trace::PathPiece::Kind;
     std::map<RankId, Duration> tasks;
     Duration transfer{}, other{};
     int changes = 0;
     RankId last;
-    for (const emulator::PathPiece& piece : analysis.critical) {
+    for (const trace::PathPiece& piece : analysis.critical) {
       const Duration length = piece.end - piece.start;
       if (piece.kind == Kind::kTask) {
         tasks[piece.rank] += length;
@@ -238,13 +241,14 @@ class TraceCommand : public Command {
     return absl::StrCat("\n", table.ToString());
   }
 
-  static std::string Json(const ImportedStep& step, const StepTrace& replay,
+  static std::string Json(const trace::ImportedStep& step,
+                          const StepTrace& replay,
                           const TraceComparison& compared,
                           const std::optional<Duration>& better) {
     const StageGraph& graph = step.plan.graph;
-    const emulator::TraceAnalysis analysis =
-        emulator::Analyze(step.plan, step.measured);
-    JsonWriter json(true);
+    const trace::TraceAnalysis analysis =
+        trace::Analyze(step.plan, step.measured);
+    formats::JsonWriter json(true);
     json.BeginObject().Key("events").Int(step.events);
     json.Key("tasks").Int(graph.num_tasks());
     json.Key("ranks").Int(graph.num_ranks());
@@ -254,7 +258,7 @@ class TraceCommand : public Command {
     json.Key("error_ratio").Number(compared.step_time_error);
     if (better) json.Key("reordered_us").Micros(*better);
     json.Key("costs").BeginArray();
-    for (const MeasuredCost& cost : CostsOf(graph)) {
+    for (const trace::MeasuredCost& cost : trace::CostsOf(graph)) {
       json.BeginObject().Key("module").String(
           graph.module_names()[static_cast<size_t>(cost.module.value())]);
       json.Key("stage").Int(cost.stage.value());
@@ -264,13 +268,13 @@ class TraceCommand : public Command {
       json.Key("median_us").Micros(cost.median).EndObject();
     }
     json.EndArray().Key("clocks").BeginArray();
-    for (const emulator::ClockFit& fit : step.clocks) {
+    for (const trace::ClockFit& fit : step.clocks) {
       json.BeginObject().Key("offset_us").Number(fit.offset_ns / 1e3);
       json.Key("drift").Number(fit.drift).EndObject();
     }
     json.EndArray().Key("critical_tasks").BeginArray();
-    for (const emulator::PathPiece& piece : analysis.critical) {
-      if (piece.kind != emulator::PathPiece::Kind::kTask) continue;
+    for (const trace::PathPiece& piece : analysis.critical) {
+      if (piece.kind != trace::PathPiece::Kind::kTask) continue;
       json.String(DescribeTask(graph, piece.task));
     }
     return json.EndArray().EndObject().text() + "\n";
@@ -281,7 +285,7 @@ class TraceCommand : public Command {
   std::string graph_{};
   std::string trace_{};
   std::string report_{};
-  SearchFlags search_{};
+  studies::SearchOptions search_{};
   std::string format_ = "table";
 };
 

@@ -14,15 +14,17 @@
 #include "base/status_macros.h"
 #include "cli/console/command.h"
 #include "cli/console/files.h"
-#include "cli/console/json_writer.h"
+#include "cli/console/study_context.h"
 #include "cli/console/table.h"
 #include "cli/input/plan_file.h"
+#include "cli/input/whatif_input.h"
 #include "cli/report/report.h"
-#include "cli/studies/whatif_case.h"
-#include "cli/studies/whatif_run.h"
-#include "cli/studies/whatif_tables.h"
+#include "cli/report/whatif_tables.h"
+#include "formats/text/json_writer.h"
 #include "planner/strategies/registry.h"
 #include "planner/strategy.h"
+#include "studies/whatif/whatif_case.h"
+#include "studies/whatif/whatif_run.h"
 
 namespace pipeloom::cli {
 namespace {
@@ -36,7 +38,7 @@ std::string CsvCell(const std::string& text) {
 }
 
 // Returns the value of the last change of `path` in a case.
-std::string ValueOf(const WhatIfCase& c, const std::string& path) {
+std::string ValueOf(const studies::WhatIfCase& c, const std::string& path) {
   std::string value;
   for (const formats::JobOverride& change : c.changes) {
     if (change.path == path) value = change.value;
@@ -48,7 +50,7 @@ class WhatIfCommand : public Command {
  public:
   CommandText text() const override {
     std::string questions;
-    for (const WhatIfQuestion& q : WhatIfQuestions()) {
+    for (const studies::WhatIfQuestion& q : studies::WhatIfQuestions()) {
       absl::StrAppend(&questions, questions.empty() ? "" : "; ", q.name, ": ",
                       q.asks);
     }
@@ -76,7 +78,8 @@ class WhatIfCommand : public Command {
     std::vector<Flag> flags;
     AppendJobFlags(&job_flags_, true, &flags);
     std::vector<std::string> names;
-    for (const WhatIfQuestion& q : WhatIfQuestions()) names.push_back(q.name);
+    for (const studies::WhatIfQuestion& q : studies::WhatIfQuestions())
+      names.push_back(q.name);
     names.insert(names.end(), {"domains", "compress"});
     flags.push_back({"set", &sets_, "PATH=VALUE",
                      "change a field of the job; may stand several times"});
@@ -107,7 +110,7 @@ class WhatIfCommand : public Command {
   absl::Status Run(const std::vector<std::string>& args,
                    const Context& context) override {
     PIPELOOM_ASSIGN_OR_RETURN(const std::string name, OneArgument(args, "JOB"));
-    PIPELOOM_ASSIGN_OR_RETURN(WhatIfInput input,
+    PIPELOOM_ASSIGN_OR_RETURN(studies::WhatIfInput input,
                               ReadWhatIfInput(name, job_flags_, context));
     input.schedule = schedule_.value_or("");
     if (!search_.evaluations && !search_.deadline) {
@@ -125,25 +128,26 @@ class WhatIfCommand : public Command {
                           absl::StrCat("training.memory_limit_bytes=",
                                        job_flags_.memory_limit->count()));
     }
-    if (job_flags_.reserve) {
-      sets_.values.insert(
-          sets_.values.begin(),
-          absl::StrCat("training.memory_reserve=", job_flags_.reserve->value));
+    if (job_flags_.reserve_share) {
+      sets_.values.insert(sets_.values.begin(),
+                          absl::StrCat("training.memory_reserve=",
+                                       job_flags_.reserve_share->value));
     }
-    PIPELOOM_ASSIGN_OR_RETURN(std::vector<WhatIfCase> cases,
-                              SweepCases(sets_.values, sweeps_.values));
+    PIPELOOM_ASSIGN_OR_RETURN(
+        std::vector<studies::WhatIfCase> cases,
+        studies::SweepCases(sets_.values, sweeps_.values));
     const std::vector<formats::JobOverride> base = BaseChanges();
     PIPELOOM_ASSIGN_OR_RETURN(const JobSpec job, input.job.With(base));
     // The job as it is comes first, to compare with.
     const bool compares = !sweeps_.values.empty() || !questions_.empty();
     if (compares && !sweeps_.values.empty()) {
-      WhatIfCase reference;
+      studies::WhatIfCase reference;
       reference.label = "as it is";
       reference.changes = base;
       cases.insert(cases.begin(), reference);
     }
     for (const std::string& question : questions_) {
-      for (WhatIfCase c : CasesOf(question, job)) {
+      for (studies::WhatIfCase c : studies::CasesOf(question, job)) {
         c.changes.insert(c.changes.begin(), base.begin(), base.end());
         cases.push_back(std::move(c));
       }
@@ -155,17 +159,19 @@ class WhatIfCommand : public Command {
                                 ? static_cast<int32_t>(search_.threads)
                                 : static_cast<int32_t>(std::max(
                                       1u, std::thread::hardware_concurrency()));
-    std::vector<WhatIfOutcome> outcomes;
+    std::vector<studies::WhatIfOutcome> outcomes;
     if (!out_.empty()) {
-      PlannedStep planned;
-      PIPELOOM_ASSIGN_OR_RETURN(WhatIfOutcome outcome,
-                                RunCase(input, cases[0], context, &planned));
+      studies::PlannedStep planned;
+      PIPELOOM_ASSIGN_OR_RETURN(
+          studies::WhatIfOutcome outcome,
+          studies::RunCase(input, cases[0], StudyContextOf(context), &planned));
       if (!outcome.ok()) return absl::FailedPreconditionError(outcome.error);
       PIPELOOM_RETURN_IF_ERROR(WritePlan(out_, planned.slowest().plan));
       outcomes.push_back(std::move(outcome));
     } else {
       PIPELOOM_ASSIGN_OR_RETURN(
-          outcomes, RunCases(input, cases, threads, journal_, context));
+          outcomes, studies::RunCases(input, cases, threads, journal_,
+                                      StudyContextOf(context)));
     }
     const std::string json = Json(job.name, cases, outcomes);
     if (!json_.empty()) {
@@ -174,8 +180,7 @@ class WhatIfCommand : public Command {
     if (!csv_.empty()) {
       PIPELOOM_RETURN_IF_ERROR(WriteFileAtomically(csv_, Csv(cases, outcomes)));
     }
-    PIPELOOM_ASSIGN_OR_RETURN(const std::vector<Report::NamedTable> tables,
-                              Tables(job, cases, outcomes));
+    const std::vector<Report::NamedTable> tables = Tables(job, cases, outcomes);
     if (!report_.empty()) {
       PIPELOOM_RETURN_IF_ERROR(WriteFileAtomically(
           report_,
@@ -198,7 +203,7 @@ class WhatIfCommand : public Command {
       }
     }
     if (std::any_of(outcomes.begin(), outcomes.end(),
-                    [](const WhatIfOutcome& o) { return o.ok(); })) {
+                    [](const studies::WhatIfOutcome& o) { return o.ok(); })) {
       return absl::OkStatus();
     }
     return absl::FailedPreconditionError(
@@ -215,9 +220,10 @@ class WhatIfCommand : public Command {
     return base;
   }
 
-  static std::vector<std::string> Row(const WhatIfCase& c,
-                                      const WhatIfOutcome& o,
-                                      const WhatIfOutcome& first, bool best) {
+  static std::vector<std::string> Row(const studies::WhatIfCase& c,
+                                      const studies::WhatIfOutcome& o,
+                                      const studies::WhatIfOutcome& first,
+                                      bool best) {
     if (!o.ok()) return {c.label, o.error};
     return {c.label,
             absl::StrCat(o.gpus),
@@ -243,11 +249,11 @@ class WhatIfCommand : public Command {
                   "memory"});
   }
 
-  absl::StatusOr<std::vector<Report::NamedTable>> Tables(
-      const JobSpec& job, const std::vector<WhatIfCase>& cases,
-      const std::vector<WhatIfOutcome>& outcomes) const {
+  std::vector<Report::NamedTable> Tables(
+      const JobSpec& job, const std::vector<studies::WhatIfCase>& cases,
+      const std::vector<studies::WhatIfOutcome>& outcomes) const {
     std::vector<Report::NamedTable> tables;
-    const std::vector<bool> front = ParetoFront(outcomes);
+    const std::vector<bool> front = studies::ParetoFront(outcomes);
     Table all = OutcomeTable();
     for (size_t i = 0; i < std::min(cases.size(), kMaxRows); ++i) {
       all.AddRow(Row(cases[i], outcomes[i], outcomes[0], front[i]));
@@ -279,15 +285,13 @@ class WhatIfCommand : public Command {
       tables.push_back({"Step time by GPUs", ScaleTable(cases, outcomes)});
     if (Asked("domains")) {
       const int64_t nodes = std::max<int64_t>(400, job.cluster.num_nodes);
-      PIPELOOM_ASSIGN_OR_RETURN(
-          const Table table,
-          DomainTable(job, outcomes[0].ok() ? outcomes[0].mfu : 0, nodes));
       tables.push_back(
           {absl::StrFormat("GPUs that node faults waste: %d nodes of %d, "
                            "groups of %d",
                            nodes, job.cluster.gpus_per_node,
                            job.parallel.gpus_per_rank()),
-           table});
+           DomainTable(studies::CompareDomains(job, nodes),
+                       outcomes[0].ok() ? outcomes[0].mfu : 0)});
     }
     if (Asked("compress")) {
       const int64_t parameters =
@@ -297,7 +301,8 @@ class WhatIfCommand : public Command {
           {absl::StrFormat("Gradients of %.2f billion parameters a GPU over "
                            "%d replicas",
                            static_cast<double>(parameters) / 1e9, replicas),
-           CompressionTable(job, parameters, replicas)});
+           CompressionTable(
+               studies::CompareCompression(job, parameters, replicas))});
     }
     return tables;
   }
@@ -307,23 +312,13 @@ class WhatIfCommand : public Command {
            questions_.end();
   }
 
-  // Returns the best configuration for each number of GPUs, which a scheduler
-  // that grows and shrinks jobs needs. Leaves out cases of other questions,
-  // such as those with another GPU.
-  static Table ScaleTable(const std::vector<WhatIfCase>& cases,
-                          const std::vector<WhatIfOutcome>& outcomes) {
-    std::map<int64_t, const WhatIfOutcome*> best;
-    for (size_t i = 0; i < outcomes.size(); ++i) {
-      const WhatIfOutcome& o = outcomes[i];
-      if (i > 0 && !cases[i].scales) continue;
-      if (!o.ok() || o.peak > o.limit) continue;
-      const WhatIfOutcome*& known = best[o.gpus];
-      if (known == nullptr || o.step_time < known->step_time) known = &o;
-    }
+  // Returns a table of the best configuration for each number of GPUs.
+  static Table ScaleTable(const std::vector<studies::WhatIfCase>& cases,
+                          const std::vector<studies::WhatIfOutcome>& outcomes) {
     Table table(
         {"GPUs", "step time", "samples/s", "samples/s of a GPU", "efficiency"});
     double first = 0;
-    for (const auto& [gpus, o] : best) {
+    for (const auto& [gpus, o] : studies::BestByGpus(cases, outcomes)) {
       const double each = o->samples_per_second() / static_cast<double>(gpus);
       if (first == 0) first = each;
       table.AddRow({absl::StrCat(gpus), FormatDuration(o->step_time),
@@ -334,17 +329,17 @@ class WhatIfCommand : public Command {
     return table;
   }
 
-  static std::string Csv(const std::vector<WhatIfCase>& cases,
-                         const std::vector<WhatIfOutcome>& outcomes) {
+  static std::string Csv(const std::vector<studies::WhatIfCase>& cases,
+                         const std::vector<studies::WhatIfOutcome>& outcomes) {
     std::vector<std::string> paths;
-    for (const WhatIfCase& c : cases) {
+    for (const studies::WhatIfCase& c : cases) {
       for (const formats::JobOverride& change : c.changes) {
         if (std::find(paths.begin(), paths.end(), change.path) == paths.end()) {
           paths.push_back(change.path);
         }
       }
     }
-    const std::vector<bool> front = ParetoFront(outcomes);
+    const std::vector<bool> front = studies::ParetoFront(outcomes);
     std::string text = "configuration";
     for (const std::string& path : paths) {
       absl::StrAppend(&text, ",", CsvCell(path));
@@ -354,7 +349,7 @@ class WhatIfCommand : public Command {
                     "epilogue_ratio,mfu,"
                     "peak_bytes,limit_bytes,best,error\n");
     for (size_t i = 0; i < cases.size(); ++i) {
-      const WhatIfOutcome& o = outcomes[i];
+      const studies::WhatIfOutcome& o = outcomes[i];
       absl::StrAppend(&text, CsvCell(cases[i].label));
       for (const std::string& path : paths) {
         absl::StrAppend(&text, ",", CsvCell(ValueOf(cases[i], path)));
@@ -374,14 +369,14 @@ class WhatIfCommand : public Command {
   }
 
   static std::string Json(const std::string& job,
-                          const std::vector<WhatIfCase>& cases,
-                          const std::vector<WhatIfOutcome>& outcomes) {
-    const std::vector<bool> front = ParetoFront(outcomes);
-    JsonWriter json(true);
+                          const std::vector<studies::WhatIfCase>& cases,
+                          const std::vector<studies::WhatIfOutcome>& outcomes) {
+    const std::vector<bool> front = studies::ParetoFront(outcomes);
+    formats::JsonWriter json(true);
     json.BeginObject().Key("job").String(job);
     json.Key("configurations").BeginArray();
     for (size_t i = 0; i < cases.size(); ++i) {
-      const WhatIfOutcome& o = outcomes[i];
+      const studies::WhatIfOutcome& o = outcomes[i];
       json.BeginObject().Key("label").String(cases[i].label);
       json.Key("set").BeginObject();
       std::map<std::string, std::string> set;
@@ -410,8 +405,8 @@ class WhatIfCommand : public Command {
   }
 
   static Report MakeReport(const JobSpec& job,
-                           const std::vector<WhatIfCase>& cases,
-                           const std::vector<WhatIfOutcome>& outcomes,
+                           const std::vector<studies::WhatIfCase>& cases,
+                           const std::vector<studies::WhatIfOutcome>& outcomes,
                            const std::vector<Report::NamedTable>& tables,
                            const Context& context) {
     Report report;
@@ -424,17 +419,17 @@ class WhatIfCommand : public Command {
                            "step time, s",
                            {}};
     const auto best = [&](size_t i, auto value) {
-      return std::none_of(
-          outcomes.begin(), outcomes.end(), [&](const WhatIfOutcome& o) {
-            const auto mine =
-                std::pair(value(outcomes[i]), outcomes[i].step_time);
-            const auto its = std::pair(value(o), o.step_time);
-            return o.ok() && its.first <= mine.first &&
-                   its.second <= mine.second && its != mine;
-          });
+      return std::none_of(outcomes.begin(), outcomes.end(),
+                          [&](const studies::WhatIfOutcome& o) {
+                            const auto mine = std::pair(value(outcomes[i]),
+                                                        outcomes[i].step_time);
+                            const auto its = std::pair(value(o), o.step_time);
+                            return o.ok() && its.first <= mine.first &&
+                                   its.second <= mine.second && its != mine;
+                          });
     };
     for (size_t i = 0; i < cases.size(); ++i) {
-      const WhatIfOutcome& o = outcomes[i];
+      const studies::WhatIfOutcome& o = outcomes[i];
       if (!o.ok()) continue;
       const double seconds = ToSeconds(o.step_time);
       const double gib = static_cast<double>(o.peak.count()) / (1 << 30);
@@ -443,10 +438,10 @@ class WhatIfCommand : public Command {
           o.gpus, FormatBytes(o.peak));
       gpus.points.push_back(
           {label, static_cast<double>(o.gpus), seconds,
-           best(i, [](const WhatIfOutcome& x) { return x.gpus; })});
+           best(i, [](const studies::WhatIfOutcome& x) { return x.gpus; })});
       memory.points.push_back(
           {label, gib, seconds,
-           best(i, [](const WhatIfOutcome& x) { return x.peak; })});
+           best(i, [](const studies::WhatIfOutcome& x) { return x.peak; })});
     }
     report.scatters = {gpus, memory};
     report.tables = tables;
@@ -456,7 +451,7 @@ class WhatIfCommand : public Command {
   }
 
   JobFlags job_flags_{};
-  SearchFlags search_{};
+  studies::SearchOptions search_{};
   Repeated sets_{};
   Repeated sweeps_{};
   std::vector<std::string> questions_{};

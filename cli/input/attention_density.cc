@@ -41,7 +41,7 @@ JobSpec WithAttentionDensity(const JobSpec& job, double density) {
 }
 
 DensityByStep::DensityByStep(
-    const planner::PreparedJob& prepared, const JobInput& input,
+    const planner::PreparedJob& prepared, const studies::JobInput& input,
     std::vector<double> densities,
     std::function<absl::Status(emulator::StageCostModel*)> adjust)
     : prepared_(prepared),
@@ -58,7 +58,7 @@ absl::StatusOr<const planner::PreparedJob*> DensityByStep::Of(int64_t step) {
   Sparse& sparse = place->second;
   if (is_new) {
     sparse.costs = std::make_unique<emulator::StageCostModel>(
-        WithAttentionDensity(input_.job, density), CostsOf(input_));
+        WithAttentionDensity(input_.job, density), studies::CostsOf(input_));
     PIPELOOM_RETURN_IF_ERROR(adjust_(sparse.costs.get()));
     sparse.prepared = prepared_;
     sparse.prepared.costs = sparse.costs.get();

@@ -41,8 +41,8 @@ class DensityByStep {
  public:
   // `adjust` is called on each new cost model before its use. REQUIRES:
   // `prepared` and `input` outlive the object.
-  DensityByStep(const planner::PreparedJob& prepared, const JobInput& input,
-                std::vector<double> densities,
+  DensityByStep(const planner::PreparedJob& prepared,
+                const studies::JobInput& input, std::vector<double> densities,
                 std::function<absl::Status(emulator::StageCostModel*)> adjust);
 
   // Returns the job prepared at a step's density, which lives as long as this
@@ -56,7 +56,7 @@ class DensityByStep {
   };
 
   const planner::PreparedJob& prepared_;
-  const JobInput& input_;
+  const studies::JobInput& input_;
   const std::vector<double> densities_;
   const std::function<absl::Status(emulator::StageCostModel*)> adjust_;
   std::map<double, Sparse> made_{};

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "cli/console/files.h"
+#include "studies/job/planner_input.h"
 
 namespace pipeloom::cli {
 
@@ -36,6 +37,15 @@ void SetLearned(const runtime::LearnedCosts& learned,
          .weight_grad = learned.Factor(module.name, Pass::kWeightGrad)});
   }
   costs->SetCorrections(std::move(factors));
+}
+
+absl::StatusOr<std::unique_ptr<planner::JobPlanner>> PlannerOf(
+    const studies::JobInput& input, const std::string& strategy,
+    const std::string& learned) {
+  return studies::MakeJobPlanner(input, strategy, /*operators=*/nullptr,
+                                 [&learned](emulator::StageCostModel* costs) {
+                                   return ApplyLearned(learned, costs);
+                                 });
 }
 
 }  // namespace pipeloom::cli

@@ -1,13 +1,16 @@
-// Files of learned costs (runtime/learned_costs.h).
+// Files of learned costs (runtime/learned_costs.h), and planners that use them.
 #ifndef PIPELOOM_CLI_INPUT_LEARNED_FILE_H_
 #define PIPELOOM_CLI_INPUT_LEARNED_FILE_H_
 
+#include <memory>
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "emulator/stage/stage_cost.h"
+#include "planner/job/job_planner.h"
 #include "runtime/learned_costs.h"
+#include "studies/job/job_input.h"
 
 namespace pipeloom::cli {
 
@@ -19,6 +22,12 @@ absl::Status ApplyLearned(const std::string& path,
 // Multiplies the times of `costs` by the learned factors.
 void SetLearned(const runtime::LearnedCosts& learned,
                 emulator::StageCostModel* costs);
+
+// Makes the planner of the job with the strategy's own partition. `strategy`:
+// empty for the job's; `learned`: a file of measured times, or empty.
+absl::StatusOr<std::unique_ptr<planner::JobPlanner>> PlannerOf(
+    const studies::JobInput& input, const std::string& strategy,
+    const std::string& learned);
 
 }  // namespace pipeloom::cli
 

@@ -2,7 +2,6 @@
 
 #include <optional>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "cli/console/files.h"
@@ -25,12 +24,8 @@ emulator::DeviceLimits LimitsOf(const DeviceProfile& profile) {
 
 absl::StatusOr<DeviceProfile> LoadDeviceProfile(const std::string& name,
                                                 const std::string& data_dir) {
-  const bool is_path =
-      absl::StrContains(name, '/') || absl::EndsWith(name, ".json");
-  const std::string path =
-      is_path ? name : absl::StrCat(data_dir, "/profiles/", name, ".json");
-  PIPELOOM_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
-  return formats::ParseDeviceProfile(text, path);
+  return formats::LoadDeviceProfile(
+      name, data_dir, [](const std::string& path) { return ReadFile(path); });
 }
 
 absl::StatusOr<emulator::QueryCost> LoadQueryCost(const std::string& device,

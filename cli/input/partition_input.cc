@@ -6,7 +6,6 @@
 #include "base/status_macros.h"
 #include "cli/console/files.h"
 #include "cli/console/progress.h"
-#include "cli/input/partition_file.h"
 #include "formats/job/partition_reader.h"
 #include "partition/placement/placement.h"
 #include "partition/placement/recipe.h"
@@ -26,9 +25,10 @@ bool TakesAnyPartition(absl::string_view strategy) {
 }
 
 absl::StatusOr<planner::PartitionSearchResult> RunPartitionSearch(
-    const JobInput& input, const planner::Strategy& strategy,
+    const studies::JobInput& input, const planner::Strategy& strategy,
     const emulator::StageCostModel& costs, int64_t tries,
-    const SearchSettings& settings, const Context& context, int32_t effort) {
+    const studies::SearchSettings& settings, const Context& context,
+    int32_t effort) {
   Progress progress(context, "searching partitions", tries * effort);
   planner::PartitionSearchOptions options;
   options.effort = effort;
@@ -39,22 +39,24 @@ absl::StatusOr<planner::PartitionSearchResult> RunPartitionSearch(
   options.progress = [&](int32_t tried, Duration best) {
     progress.Set(tried, absl::StrCat("best ", FormatDuration(best)));
   };
-  return planner::SearchPartition(strategy, costs, SampleOf(input.batch),
-                                  options);
+  return planner::SearchPartition(strategy, costs,
+                                  studies::SampleOf(input.batch), options);
 }
 
 absl::StatusOr<planner::PreparedJob> PrepareWithPartition(
-    const JobInput& input, const planner::Strategy& strategy,
+    const studies::JobInput& input, const planner::Strategy& strategy,
     const emulator::StageCostModel& costs, const PartitionFlags& flags,
-    const SearchSettings& settings, const Context& context) {
+    const studies::SearchSettings& settings, const Context& context) {
   planner::PreparedJob prepared{.strategy = &strategy, .costs = &costs};
   if (flags.source.empty()) {
     PIPELOOM_ASSIGN_OR_RETURN(
-        prepared, planner::PrepareJob(strategy, costs, SampleOf(input.batch)));
+        prepared,
+        planner::PrepareJob(strategy, costs, studies::SampleOf(input.batch)));
   } else if (flags.source == "dip") {
     PIPELOOM_ASSIGN_OR_RETURN(
         prepared.partition,
-        partition::SeparatedPartition(input.job, costs, SampleOf(input.batch)));
+        partition::SeparatedPartition(input.job, costs,
+                                      studies::SampleOf(input.batch)));
   } else if (flags.source == "search") {
     PIPELOOM_ASSIGN_OR_RETURN(
         planner::PartitionSearchResult found,

@@ -28,17 +28,18 @@ void AppendPartitionFlags(PartitionFlags* values, std::vector<Flag>* flags);
 // deadline, as the search has a fixed effort. Shows progress. After a stop
 // request, returns the best partition found so far.
 absl::StatusOr<planner::PartitionSearchResult> RunPartitionSearch(
-    const JobInput& input, const planner::Strategy& strategy,
+    const studies::JobInput& input, const planner::Strategy& strategy,
     const emulator::StageCostModel& costs, int64_t tries,
-    const SearchSettings& settings, const Context& context, int32_t effort = 1);
+    const studies::SearchSettings& settings, const Context& context,
+    int32_t effort = 1);
 
 // Prepares the job for the strategy, with the partition that the flags ask for.
 // InvalidArgument: the file is not a partition, or the partition breaks a rule
 // of the job.
 absl::StatusOr<planner::PreparedJob> PrepareWithPartition(
-    const JobInput& input, const planner::Strategy& strategy,
+    const studies::JobInput& input, const planner::Strategy& strategy,
     const emulator::StageCostModel& costs, const PartitionFlags& flags,
-    const SearchSettings& settings, const Context& context);
+    const studies::SearchSettings& settings, const Context& context);
 
 // Returns whether the strategy can plan with any partition, not only its own.
 bool TakesAnyPartition(absl::string_view strategy);

@@ -5,14 +5,14 @@
 
 #include "base/status_macros.h"
 #include "cli/console/files.h"
+#include "cli/console/study_context.h"
 #include "cli/input/attention_density.h"
 #include "cli/input/learned_file.h"
 #include "cli/input/plan_file.h"
-#include "cli/input/planned_step.h"
-#include "cli/input/planner_input.h"
 #include "emulator/cost/profile_cost.h"
 #include "formats/job/spec_loader.h"
 #include "planner/strategies/registry.h"
+#include "studies/job/planned_step.h"
 
 namespace pipeloom::cli {
 
@@ -53,9 +53,10 @@ absl::StatusOr<SourcedPlan> GetPlan(const PlanSource& source,
   PIPELOOM_ASSIGN_OR_RETURN(const std::vector<double> densities,
                             ParseDensities(source.attention_density));
   PIPELOOM_ASSIGN_OR_RETURN(const std::string name, OneArgument(args, "JOB"));
-  PIPELOOM_ASSIGN_OR_RETURN(const JobInput input,
+  PIPELOOM_ASSIGN_OR_RETURN(const studies::JobInput input,
                             ReadJobInput(name, source.job, context));
-  PIPELOOM_ASSIGN_OR_RETURN(const auto packed, PackSteps(input, 1, context));
+  PIPELOOM_ASSIGN_OR_RETURN(
+      const auto packed, studies::PackSteps(input, 1, StudyContextOf(context)));
   PIPELOOM_ASSIGN_OR_RETURN(
       const auto planner,
       PlannerOf(input, source.schedule.value_or(""), source.learned));
@@ -68,23 +69,24 @@ absl::StatusOr<SourcedPlan> GetPlan(const PlanSource& source,
                             by_step.Of(0));
   Progress progress(context, "planning", input.replicas);
   PIPELOOM_ASSIGN_OR_RETURN(
-      PlannedStep step,
-      PlanReplicas(*now, packed[0], 0, input.replicas,
-                   Settle(source.search, input.job.search), context, progress));
+      studies::PlannedStep step,
+      studies::PlanReplicas(*now, packed[0], 0, input.replicas,
+                            studies::Settle(source.search, input.job.search),
+                            context.stop, SetterOf(progress)));
   sourced.plan = step.slowest().plan;
   sourced.cache = now->costs->cache();
   sourced.memory_limit = MemoryLimitText(input.job);
   for (planner::PlanResult& replica : step.replicas) {
     sourced.replicas.push_back(std::move(replica.plan));
   }
-  sourced.updates =
-      emulator::UpdatesOf(input.job, prepared.partition, *CostsOf(input));
+  sourced.updates = emulator::UpdatesOf(input.job, prepared.partition,
+                                        *studies::CostsOf(input));
   sourced.gpus_per_rank = input.job.parallel.gpus_per_rank();
   sourced.host_bandwidth = input.job.cluster.device.host_bandwidth;
   sourced.network = planner->costs().Network();
   sourced.jitter = input.job.cluster.jitter;
   sourced.missing_lookups =
-      emulator::MissingLookups(input.job, *CostsOf(input));
+      emulator::MissingLookups(input.job, *studies::CostsOf(input));
   return sourced;
 }
 

@@ -18,7 +18,7 @@ namespace pipeloom::cli {
 struct PlanSource {
   std::string plan_file{};
   JobFlags job{};
-  SearchFlags search{};
+  studies::SearchOptions search{};
   std::optional<std::string> schedule{};
   std::string learned{};                         // A file of `run --learn`.
   std::vector<std::string> attention_density{};  // For the step of JOB.

@@ -52,7 +52,8 @@ std::string RobustText(const planner::RobustTimes& chosen,
 }
 
 void WriteRobust(const planner::RobustTimes& chosen,
-                 const planner::RobustTimes& nominal, JsonWriter* json) {
+                 const planner::RobustTimes& nominal,
+                 formats::JsonWriter* json) {
   json->Key("robust").BeginObject();
   json->Key("nominal_us").Micros(chosen.nominal);
   json->Key("p50_us").Micros(chosen.p50);

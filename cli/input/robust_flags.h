@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "cli/console/flags.h"
-#include "cli/console/json_writer.h"
+#include "formats/text/json_writer.h"
 #include "planner/search/robust_search.h"
 
 namespace pipeloom::cli {
@@ -34,7 +34,8 @@ inline constexpr double kRobustShare = 0.3;
 std::string RobustText(const planner::RobustTimes& chosen,
                        const planner::RobustTimes& nominal);
 void WriteRobust(const planner::RobustTimes& chosen,
-                 const planner::RobustTimes& nominal, JsonWriter* json);
+                 const planner::RobustTimes& nominal,
+                 formats::JsonWriter* json);
 
 }  // namespace pipeloom::cli
 

@@ -23,26 +23,25 @@ std::string ModuleOf(const StageGraph& graph, const Task& task) {
 }  // namespace
 
 std::string BubbleWords(const StageGraph& graph, const StepTrace& trace,
-                        const emulator::TraceAnalysis& analysis, RankId only) {
+                        const trace::TraceAnalysis& analysis, RankId only) {
   const double whole = std::max(1e-12, ToSeconds(trace.step_time()));
   std::vector<std::string> head = {"why ranks are idle", "idle"};
   std::vector<int> shown;
-  for (int k = 0; k < emulator::kNumBubbleKinds; ++k) {
+  for (int k = 0; k < trace::kNumBubbleKinds; ++k) {
     Duration sum{};
-    for (const emulator::BubbleTimes& times : analysis.bubbles) {
+    for (const trace::BubbleTimes& times : analysis.bubbles) {
       sum += times[static_cast<size_t>(k)];
     }
     if (sum == kZero) continue;
     shown.push_back(k);
-    head.emplace_back(
-        emulator::BubbleName(static_cast<emulator::BubbleKind>(k)));
+    head.emplace_back(trace::BubbleName(static_cast<trace::BubbleKind>(k)));
   }
   head.emplace_back("");
   Table table(head);
   for (const RankId r : graph.rank_ids()) {
     if (!only.is_none() && r != only) continue;
-    const emulator::BubbleTimes& times = analysis.bubbles[r];
-    const double idle = ToSeconds(emulator::Total(times)) / whole;
+    const trace::BubbleTimes& times = analysis.bubbles[r];
+    const double idle = ToSeconds(trace::Total(times)) / whole;
     std::vector<std::string> row = {absl::StrCat("rank ", r.value()),
                                     FormatPercent(idle)};
     for (const int k : shown) {
@@ -63,7 +62,7 @@ std::string BubbleWords(const StageGraph& graph, const StepTrace& trace,
 }
 
 std::string WaitWords(const StageGraph& graph,
-                      const emulator::TraceAnalysis& analysis,
+                      const trace::TraceAnalysis& analysis,
                       MicrobatchId microbatch) {
   const auto waited = [&](TaskId t) {
     return analysis.HasSpan(t)
@@ -123,7 +122,7 @@ std::string WaitWords(const StageGraph& graph,
                      DescribeTask(graph, t), graph.task(t).rank.value(),
                      FormatDuration(analysis.causes[t].ready - kStepStart),
                      FormatDuration(waited(t)),
-                     emulator::Words(graph, analysis.causes[t])),
+                     trace::Words(graph, analysis.causes[t])),
                  4, 2),
         "\n");
   }
@@ -131,7 +130,7 @@ std::string WaitWords(const StageGraph& graph,
 }
 
 std::string MemoryLimitWords(const StageGraph& graph, const StepTrace& trace,
-                             const emulator::TraceAnalysis& analysis) {
+                             const trace::TraceAnalysis& analysis) {
   const IdVector<RankId, MemoryPeak> peaks = MemoryPeaks(trace);
   RankId rank;
   double fullest = -1;
@@ -189,9 +188,8 @@ std::string MemoryLimitWords(const StageGraph& graph, const StepTrace& trace,
   }
   absl::StrAppend(&text, modules.empty() ? "" : ": ", modules, ".");
   int64_t room_lost = 0;
-  for (const emulator::BubbleTimes& times : analysis.bubbles) {
-    room_lost +=
-        times[static_cast<size_t>(emulator::BubbleKind::kMemory)].count();
+  for (const trace::BubbleTimes& times : analysis.bubbles) {
+    room_lost += times[static_cast<size_t>(trace::BubbleKind::kMemory)].count();
   }
   if (room_lost > 0) {
     absl::StrAppend(&text, " For want of memory ranks stand idle for ",

@@ -11,7 +11,7 @@
 #include "absl/strings/str_replace.h"
 #include "cli/report/report_assets.h"
 #include "cli/report/report_data.h"
-#include "emulator/trace/trace_analysis.h"
+#include "trace/trace_analysis.h"
 
 namespace pipeloom::cli {
 namespace {
@@ -78,7 +78,7 @@ const char* OpenIfFew(const StageGraph& graph) {
 
 // Appends a table of each rank's time by use; a row adds up to the step time.
 void AppendBubbles(const StageGraph& graph, const StepTrace& trace,
-                   const emulator::TraceAnalysis& analysis, size_t index,
+                   const trace::TraceAnalysis& analysis, size_t index,
                    std::string* html) {
   absl::StrAppendFormat(
       html,
@@ -87,9 +87,8 @@ void AppendBubbles(const StageGraph& graph, const StepTrace& trace,
       "</summary>",
       index, OpenIfFew(graph));
   std::vector<std::string> head = {"", "busy", "epilogue", "idle"};
-  for (int k = 0; k < emulator::kNumBubbleKinds; ++k) {
-    head.emplace_back(
-        emulator::BubbleName(static_cast<emulator::BubbleKind>(k)));
+  for (int k = 0; k < trace::kNumBubbleKinds; ++k) {
+    head.emplace_back(trace::BubbleName(static_cast<trace::BubbleKind>(k)));
   }
   absl::StrAppend(html, HeadRow(head));
   IdVector<RankId, Duration> busy(graph.num_ranks(), kZero);
@@ -102,9 +101,9 @@ void AppendBubbles(const StageGraph& graph, const StepTrace& trace,
     }
   }
   for (const RankId r : graph.rank_ids()) {
-    const emulator::BubbleTimes& times = analysis.bubbles[r];
+    const trace::BubbleTimes& times = analysis.bubbles[r];
     absl::StrAppend(html, RankHead(r), TimeCell(busy[r]), TimeCell(epilogue[r]),
-                    TimeCell(emulator::Total(times)));
+                    TimeCell(trace::Total(times)));
     for (const Duration d : times) absl::StrAppend(html, TimeCell(d));
     absl::StrAppend(html, "</tr>\n");
   }
@@ -138,11 +137,10 @@ void AppendMemory(const StageGraph& graph, const StepTrace& trace, size_t index,
 }
 
 void AppendCritical(const StageGraph& graph, const StepTrace& trace,
-                    const emulator::TraceAnalysis& analysis,
-                    std::string* html) {
-  using Kind = emulator::PathPiece::Kind;
+                    const trace::TraceAnalysis& analysis, std::string* html) {
+  using Kind = trace::PathPiece::Kind;
   std::map<std::string, std::pair<Duration, int>> parts;
-  for (const emulator::PathPiece& piece : analysis.critical) {
+  for (const trace::PathPiece& piece : analysis.critical) {
     std::string name;
     switch (piece.kind) {
       case Kind::kTask: {
@@ -255,9 +253,8 @@ void AppendMeasured(const StageGraph& graph, const StepTrace& predicted,
   AppendTable(table, html);
 }
 
-void AppendStep(const Report::Step& step,
-                const emulator::TraceAnalysis& analysis, size_t index,
-                std::string* html) {
+void AppendStep(const Report::Step& step, const trace::TraceAnalysis& analysis,
+                size_t index, std::string* html) {
   const StageGraph& graph = step.plan->graph;
   absl::StrAppendFormat(html,
                         "<section><h2>%s</h2>\n<div class=\"card\" "
@@ -402,13 +399,13 @@ std::string ReportHtml(const Report& report) {
                     report.common_axis > kZero ? " checked" : "",
                     "/>Zoom all timelines together</label></p>\n");
   }
-  JsonWriter json;
+  formats::JsonWriter json;
   json.BeginObject().Key("command").String(report.command);
   json.Key("steps").BeginArray();
   for (size_t i = 0; i < report.steps.size(); ++i) {
     const Report::Step& step = report.steps[i];
-    const emulator::TraceAnalysis analysis =
-        emulator::Analyze(*step.plan, *step.trace);
+    const trace::TraceAnalysis analysis =
+        trace::Analyze(*step.plan, *step.trace);
     AppendStep(step, analysis, i, &html);
     AppendStepJson(step, analysis, report.common_axis, &json);
   }

@@ -11,15 +11,15 @@ namespace {
 int64_t Ns(SimTime t) { return t.time_since_epoch().count(); }
 
 template <typename Range, typename Value>
-void Column(JsonWriter* json, const char* key, const Range& range,
+void Column(formats::JsonWriter* json, const char* key, const Range& range,
             const Value& value) {
   json->Key(key).BeginArray();
   for (const auto& item : range) json->Int(static_cast<int64_t>(value(item)));
   json->EndArray();
 }
 
-void AppendTasks(const StageGraph& graph,
-                 const emulator::TraceAnalysis& analysis, JsonWriter* json) {
+void AppendTasks(const StageGraph& graph, const trace::TraceAnalysis& analysis,
+                 formats::JsonWriter* json) {
   const auto ids = graph.task_ids();
   const auto of = [&](auto field) {
     return [&graph, field](TaskId t) { return field(graph.task(t)); };
@@ -27,7 +27,7 @@ void AppendTasks(const StageGraph& graph,
   const auto why = [&](auto field) {
     return [&analysis, field](TaskId t) { return field(analysis.causes[t]); };
   };
-  using emulator::StartCause;
+  using trace::StartCause;
   json->Key("tasks").BeginObject();
   Column(json, "r", ids, of([](const Task& t) { return t.rank.value(); }));
   Column(json, "p", ids, of([](const Task& t) { return t.pass; }));
@@ -51,7 +51,8 @@ void AppendTasks(const StageGraph& graph,
 }
 
 void AppendEdges(const StageGraph& graph, const StepTrace& trace,
-                 const emulator::TraceAnalysis& analysis, JsonWriter* json) {
+                 const trace::TraceAnalysis& analysis,
+                 formats::JsonWriter* json) {
   std::set<EdgeId> named;
   std::vector<const Span*> transfers;
   for (const Span& span : trace.spans) {
@@ -62,13 +63,13 @@ void AppendEdges(const StageGraph& graph, const StepTrace& trace,
     transfers.push_back(&span);
     named.insert(span.edge);
   }
-  for (const emulator::StartCause& cause : analysis.causes) {
+  for (const trace::StartCause& cause : analysis.causes) {
     if (!cause.edge.is_none()) named.insert(cause.edge);
   }
-  for (const emulator::IdlePiece& piece : analysis.idle) {
+  for (const trace::IdlePiece& piece : analysis.idle) {
     if (!piece.edge.is_none()) named.insert(piece.edge);
   }
-  for (const emulator::PathPiece& piece : analysis.critical) {
+  for (const trace::PathPiece& piece : analysis.critical) {
     if (!piece.edge.is_none()) named.insert(piece.edge);
   }
   const auto of = [&](auto field) {
@@ -89,8 +90,9 @@ void AppendEdges(const StageGraph& graph, const StepTrace& trace,
   json->EndObject();
 }
 
-void AppendIdle(const emulator::TraceAnalysis& analysis, JsonWriter* json) {
-  using emulator::IdlePiece;
+void AppendIdle(const trace::TraceAnalysis& analysis,
+                formats::JsonWriter* json) {
+  using trace::IdlePiece;
   const auto& idle = analysis.idle;
   json->Key("idle").BeginObject();
   Column(json, "r", idle, [](const IdlePiece& p) { return p.rank.value(); });
@@ -101,13 +103,13 @@ void AppendIdle(const emulator::TraceAnalysis& analysis, JsonWriter* json) {
   Column(json, "e", idle, [](const IdlePiece& p) { return p.edge.value(); });
   Column(json, "i", idle, [](const IdlePiece& p) { return p.instead.value(); });
   json->EndObject().Key("critical").BeginArray();
-  for (const emulator::PathPiece& piece : analysis.critical) {
+  for (const trace::PathPiece& piece : analysis.critical) {
     json->BeginArray().Int(static_cast<int64_t>(piece.kind));
     json->Int(piece.edge.is_none() ? piece.task.value() : piece.edge.value());
     json->Int(Ns(piece.start)).Int(Ns(piece.end)).EndArray();
   }
   json->EndArray().Key("bubbles").BeginArray();
-  for (const emulator::BubbleTimes& times : analysis.bubbles) {
+  for (const trace::BubbleTimes& times : analysis.bubbles) {
     json->BeginArray();
     for (const Duration d : times) json->Int(d.count());
     json->EndArray();
@@ -116,7 +118,7 @@ void AppendIdle(const emulator::TraceAnalysis& analysis, JsonWriter* json) {
 }
 
 void AppendMemory(const StageGraph& graph, const StepTrace& trace,
-                  JsonWriter* json) {
+                  formats::JsonWriter* json) {
   const IdVector<RankId, MemoryPeak> peaks = MemoryPeaks(trace);
   IdVector<RankId, std::vector<const MemoryStep*>> steps(graph.num_ranks());
   for (const MemoryStep& step : trace.memory) {
@@ -140,7 +142,7 @@ void AppendMemory(const StageGraph& graph, const StepTrace& trace,
 }
 
 void AppendMeasured(const StageGraph& graph, const StepTrace& measured,
-                    JsonWriter* json) {
+                    formats::JsonWriter* json) {
   IdVector<TaskId, const Span*> spans(graph.num_tasks(), nullptr);
   for (const Span& span : measured.spans) {
     if (span.kind == SpanKind::kTask && spans.Contains(span.task)) {
@@ -158,8 +160,8 @@ void AppendMeasured(const StageGraph& graph, const StepTrace& measured,
 }  // namespace
 
 void AppendStepJson(const ReportStep& step,
-                    const emulator::TraceAnalysis& analysis, Duration axis,
-                    JsonWriter* json) {
+                    const trace::TraceAnalysis& analysis, Duration axis,
+                    formats::JsonWriter* json) {
   const StageGraph& graph = step.plan->graph;
   const StepTrace& trace = *step.trace;
   json->BeginObject().Key("title").String(step.title);
@@ -172,8 +174,8 @@ void AppendStepJson(const ReportStep& step,
     json->String(MemoryItemName(static_cast<MemoryItem>(i)));
   }
   json->EndArray().Key("bubbleNames").BeginArray();
-  for (int k = 0; k < emulator::kNumBubbleKinds; ++k) {
-    json->String(emulator::BubbleName(static_cast<emulator::BubbleKind>(k)));
+  for (int k = 0; k < trace::kNumBubbleKinds; ++k) {
+    json->String(trace::BubbleName(static_cast<trace::BubbleKind>(k)));
   }
   json->EndArray();
   AppendTasks(graph, analysis, json);

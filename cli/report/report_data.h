@@ -5,9 +5,9 @@
 
 #include <string>
 
-#include "cli/console/json_writer.h"
 #include "cli/report/report_step.h"
-#include "emulator/trace/trace_analysis.h"
+#include "formats/text/json_writer.h"
+#include "trace/trace_analysis.h"
 
 namespace pipeloom::cli {
 
@@ -24,8 +24,8 @@ namespace pipeloom::cli {
 //   memory     by rank: limit, peak, and changes t, i item, d bytes
 //   offloaded  tasks               measured   t0, t1 by task, finish
 void AppendStepJson(const ReportStep& step,
-                    const emulator::TraceAnalysis& analysis, Duration axis,
-                    JsonWriter* json);
+                    const trace::TraceAnalysis& analysis, Duration axis,
+                    formats::JsonWriter* json);
 
 }  // namespace pipeloom::cli
 

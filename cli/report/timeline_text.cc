@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "cli/trace/trace_summary.h"
+#include "trace/trace_summary.h"
 
 namespace pipeloom::cli {
 namespace {
@@ -15,11 +15,11 @@ namespace {
 constexpr absl::string_view kMarks = ".FBWfbw+";
 
 // Returns the module that computes longest, which has the capital letters.
-ModuleId MainModule(const TraceSummary& summary) {
+ModuleId MainModule(const trace::TraceSummary& summary) {
   ModuleId main;
   Duration most{};
   for (const ModuleId m : summary.modules.ids()) {
-    const ModuleTimes& times = summary.modules[m];
+    const trace::ModuleTimes& times = summary.modules[m];
     const Duration total = times.pass[0] + times.pass[1] + times.pass[2];
     if (main.is_none() || total > most) {
       main = m;
@@ -33,7 +33,7 @@ ModuleId MainModule(const TraceSummary& summary) {
 
 std::string TimelineText(const StageGraph& graph, const StepTrace& trace,
                          int columns, RankId only) {
-  const ModuleId main = MainModule(Summarize(graph, trace));
+  const ModuleId main = MainModule(trace::Summarize(graph, trace));
   const auto num_columns = static_cast<size_t>(columns);
   // The time of each mark in each slice.
   using Slice = std::array<Duration, kMarks.size()>;

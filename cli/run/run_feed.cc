@@ -9,12 +9,12 @@
 #include <vector>
 
 #include "base/status_macros.h"
+#include "cli/console/study_context.h"
 #include "cli/input/job_input.h"
 #include "cli/input/learned_file.h"
 #include "cli/input/plan_file.h"
-#include "cli/input/planned_step.h"
-#include "cli/input/planner_input.h"
 #include "planner/strategies/registry.h"
+#include "studies/job/planned_step.h"
 
 namespace pipeloom::cli {
 namespace {
@@ -25,7 +25,7 @@ using runtime::SharedPlan;
 struct StepPlanner {
   PlanSource source{};
   Context context{};
-  JobInput input{};
+  studies::JobInput input{};
   std::unique_ptr<planner::JobPlanner> planner{};
   std::vector<partition::PackedStep> packed{};
 
@@ -33,7 +33,8 @@ struct StepPlanner {
   absl::Status Prepare(const std::vector<std::string>& args, int64_t steps) {
     PIPELOOM_ASSIGN_OR_RETURN(const std::string name, OneArgument(args, "JOB"));
     PIPELOOM_ASSIGN_OR_RETURN(input, ReadJobInput(name, source.job, context));
-    PIPELOOM_ASSIGN_OR_RETURN(packed, PackSteps(input, steps, context));
+    PIPELOOM_ASSIGN_OR_RETURN(
+        packed, studies::PackSteps(input, steps, StudyContextOf(context)));
     PIPELOOM_ASSIGN_OR_RETURN(
         planner,
         PlannerOf(input, source.schedule.value_or(""), source.learned));
@@ -43,27 +44,28 @@ struct StepPlanner {
   // Returns the plan of replica 0 with its first legal order, which is the same
   // in every process.
   absl::StatusOr<SharedPlan> OwnPlan(int64_t step) {
-    SearchSettings settings = Settle(source.search, input.job.search);
+    studies::SearchSettings settings =
+        studies::Settle(source.search, input.job.search);
     settings.deadline.reset();
     settings.evaluations = 1;
     settings.threads = 1;
     Progress progress(context, "planning", 1);
     PIPELOOM_ASSIGN_OR_RETURN(
-        const PlannedStep planned,
-        PlanReplicas(planner->prepared(), packed[static_cast<size_t>(step)],
-                     step,
-                     /*replicas=*/1, settings, context, progress));
+        const studies::PlannedStep planned,
+        studies::PlanReplicas(
+            planner->prepared(), packed[static_cast<size_t>(step)], step,
+            /*replicas=*/1, settings, context.stop, SetterOf(progress)));
     return std::make_shared<const ExecutionPlan>(planned.replicas.front().plan);
   }
 
   absl::StatusOr<SharedPlan> Plan(int64_t step) {
     Progress progress(context, "planning", input.replicas);
     PIPELOOM_ASSIGN_OR_RETURN(
-        const PlannedStep planned,
-        PlanReplicas(planner->prepared(), packed[static_cast<size_t>(step)],
-                     step, input.replicas,
-                     Settle(source.search, input.job.search), context,
-                     progress));
+        const studies::PlannedStep planned,
+        studies::PlanReplicas(
+            planner->prepared(), packed[static_cast<size_t>(step)], step,
+            input.replicas, studies::Settle(source.search, input.job.search),
+            context.stop, SetterOf(progress)));
     return std::make_shared<const ExecutionPlan>(planned.slowest().plan);
   }
 };
@@ -136,7 +138,8 @@ absl::StatusOr<runtime::PlanFeed> MakeServiceFeed(
   PIPELOOM_RETURN_IF_ERROR(planner->Prepare(args, steps));
   planner->context.show_progress = nullptr;
   JobSpec job = planner->input.job;
-  const SearchSettings settings = Settle(source.search, job.search);
+  const studies::SearchSettings settings =
+      studies::Settle(source.search, job.search);
   job.search.schedule = source.schedule.value_or(job.search.schedule);
   job.search.seed = settings.seed;
   if (settings.deadline) job.search.deadline = *settings.deadline;

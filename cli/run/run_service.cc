@@ -17,11 +17,11 @@
 #include "absl/strings/str_split.h"
 #include "base/status_macros.h"
 #include "cli/console/files.h"
-#include "cli/console/json_writer.h"
 #include "cli/console/table.h"
 #include "cli/run/follow.h"
 #include "formats/job/spec_loader.h"
 #include "formats/profile/profile_reader.h"
+#include "formats/text/json_writer.h"
 #include "service/load_generator/load_test.h"
 #include "service/os/usual_priorities.h"
 #include "service/rpc/server.h"
@@ -138,7 +138,7 @@ void PrintLoad(const service::LoadResult& r, const Context& context) {
 }
 
 std::string LoadJson(const service::LoadResult& r) {
-  JsonWriter json(true);
+  formats::JsonWriter json(true);
   json.BeginObject().Key("plans").Int(r.plans);
   json.Key("wrong").Int(r.wrong).Key("lost").Int(r.lost);
   json.Key("best_so_far").Int(r.best_so_far);

@@ -16,11 +16,10 @@
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
 #include "cli/console/files.h"
+#include "cli/console/study_context.h"
 #include "cli/input/job_input.h"
 #include "cli/input/learned_file.h"
 #include "cli/input/plan_file.h"
-#include "cli/input/planned_step.h"
-#include "cli/input/planner_input.h"
 #include "cli/run/run_module.h"
 #include "cli/run/run_ranks.h"
 #include "cli/run/torch_times.h"
@@ -30,6 +29,7 @@
 #include "runtime/torch/torch_message.h"
 #include "runtime/torch/torch_trainer.h"
 #include "runtime/torch/torch_work.h"
+#include "studies/job/planned_step.h"
 
 namespace pipeloom::cli {
 namespace {
@@ -128,13 +128,16 @@ double MeanPercent(const std::vector<double>& errors) {
 // The leader's part of a run: plans and predicts each step and reports it.
 class Leader {
  public:
-  Leader(const TorchRun& run, const JobInput& input, const Context& context)
+  Leader(const TorchRun& run, const studies::JobInput& input,
+         const Context& context)
       : run_(run), input_(input), context_(context) {}
 
   absl::Status Start(const planner::PreparedJob& prepared) {
     prepared_ = &prepared;
-    settings_ = Settle(run_.source.search, input_.job.search);
-    PIPELOOM_ASSIGN_OR_RETURN(packed_, PackSteps(input_, run_.steps, context_));
+    settings_ = studies::Settle(run_.source.search, input_.job.search);
+    PIPELOOM_ASSIGN_OR_RETURN(
+        packed_,
+        studies::PackSteps(input_, run_.steps, StudyContextOf(context_)));
     if (!run_.source.learned.empty()) {
       PIPELOOM_ASSIGN_OR_RETURN(applied_, ReadLearned(run_.source.learned));
     }
@@ -149,8 +152,9 @@ class Leader {
     const partition::PackedStep& now = packed_[static_cast<size_t>(step)];
     Progress progress(context_, "training", run_.steps);
     PIPELOOM_ASSIGN_OR_RETURN(
-        PlannedStep planned,
-        PlanReplicas(*prepared_, now, step, 1, settings_, context_, progress));
+        studies::PlannedStep planned,
+        studies::PlanReplicas(*prepared_, now, step, 1, settings_,
+                              context_.stop, SetterOf(progress)));
     planner::PlanResult& result = planned.replicas[0];
     runtime::TorchMessage message;
     PIPELOOM_ASSIGN_OR_RETURN(
@@ -234,10 +238,10 @@ class Leader {
 
  private:
   const TorchRun& run_;
-  const JobInput& input_;
+  const studies::JobInput& input_;
   const Context& context_;
   const planner::PreparedJob* prepared_ = nullptr;
-  SearchSettings settings_{};
+  studies::SearchSettings settings_{};
   std::vector<partition::PackedStep> packed_{};
   ExecutionPlan planned_{};
   TorchTimes times_{};
@@ -262,7 +266,7 @@ absl::Status Train(const TorchRun& run, runtime::TorchEntryPoint make_trainer,
                    RunRanks& ranks, const Context& context) {
   PIPELOOM_ASSIGN_OR_RETURN(const std::string name,
                             OneArgument(run.args, "JOB"));
-  PIPELOOM_ASSIGN_OR_RETURN(JobInput input,
+  PIPELOOM_ASSIGN_OR_RETURN(studies::JobInput input,
                             ReadJobInput(name, run.source.job, context));
   PIPELOOM_RETURN_IF_ERROR(
       MakeSmall(run.flags.scale, run.flags.ranks, &input.job));
@@ -279,7 +283,7 @@ absl::Status Train(const TorchRun& run, runtime::TorchEntryPoint make_trainer,
   for (const ModuleId m : job.model.modules.ids()) {
     setup.frozen.push_back(job.IsFrozen(m));
   }
-  setup.options.seed = Settle(run.source.search, job.search).seed;
+  setup.options.seed = studies::Settle(run.source.search, job.search).seed;
   setup.options.precision = PrecisionOf(run.flags.precision);
   setup.options.cuda = run.flags.place == "cuda";
   setup.options.cuda_index = ranks.host_rank();

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -331,6 +332,17 @@ absl::StatusOr<DeviceProfile> ParseDeviceProfile(absl::string_view text,
     return ErrorAt(file, value.line, status.message());
   }
   return profile;
+}
+
+absl::StatusOr<DeviceProfile> LoadDeviceProfile(const std::string& name,
+                                                const std::string& data_dir,
+                                                const FileReader& read) {
+  const bool is_path =
+      absl::StrContains(name, '/') || absl::EndsWith(name, ".json");
+  const std::string path =
+      is_path ? name : absl::StrCat(data_dir, "/profiles/", name, ".json");
+  PIPELOOM_ASSIGN_OR_RETURN(const std::string text, read(path));
+  return ParseDeviceProfile(text, path);
 }
 
 std::string PrintDeviceProfile(const DeviceProfile& profile) {

@@ -26,6 +26,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "formats/job/spec_loader.h"
 #include "ir/profile/device_profile.h"
 
 namespace pipeloom::formats {
@@ -34,6 +35,12 @@ namespace pipeloom::formats {
 // InvalidArgument: "FILE:LINE: field ...". Linear in the text.
 absl::StatusOr<DeviceProfile> ParseDeviceProfile(absl::string_view text,
                                                  absl::string_view file);
+
+// Loads data_dir/profiles/NAME.json, or the file `name` if the name has a slash
+// or ends in ".json". NotFound: there is no such file.
+absl::StatusOr<DeviceProfile> LoadDeviceProfile(const std::string& name,
+                                                const std::string& data_dir,
+                                                const FileReader& read);
 
 // Prints a canonical profile as text that reads back equal, one site per line.
 std::string PrintDeviceProfile(const DeviceProfile& profile);

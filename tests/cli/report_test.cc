@@ -7,7 +7,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
-#include "tests/cli/sample_step.h"
+#include "tests/support/sample_step.h"
 
 namespace pipeloom::cli {
 namespace {

@@ -1,0 +1,113 @@
+#include "cli/input/measured_flags.h"
+
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/status_macros.h"
+#include "cli/input/learned_file.h"
+#include "partition/batching/batch_split.h"
+#include "planner/strategies/registry.h"
+#include "planner/strategy.h"
+#include "runtime/learned_costs.h"
+#include "studies/job/planned_step.h"
+#include "trace/measured_costs.h"
+#include "trace/trace_files.h"
+#include "trace/trace_import.h"
+
+namespace pipeloom::cli {
+namespace {
+
+absl::StatusOr<runtime::LearnedCosts> LearnWith(
+    const StageGraph& measured, const studies::JobInput& input,
+    const partition::PackedStep& packed, const emulator::StageCostModel& priced,
+    const std::string& schedule, const PartitionFlags& partition,
+    const studies::SearchSettings& settings, const Context& context) {
+  PIPELOOM_ASSIGN_OR_RETURN(const std::unique_ptr<planner::Strategy> strategy,
+                            planner::MakeStrategy(schedule));
+  PIPELOOM_ASSIGN_OR_RETURN(const planner::PreparedJob prepared,
+                            PrepareWithPartition(input, *strategy, priced,
+                                                 partition, settings, context));
+  PIPELOOM_ASSIGN_OR_RETURN(
+      const Microbatches microbatches,
+      partition::SplitMicrobatches(input.job, packed, /*replica=*/0,
+                                   prepared.partition));
+  return trace::LearnFromTasks(measured, priced, prepared.partition,
+                               microbatches);
+}
+
+std::string FactorWords(const runtime::LearnedCosts& learned,
+                        const ModelSpec& model) {
+  std::string words;
+  for (const ModuleSpec& module : model.modules) {
+    absl::StrAppendFormat(&words, "%s%s forward %.3g, backward %.3g",
+                          words.empty() ? "" : "; ", module.name,
+                          learned.Factor(module.name, Pass::kForward),
+                          learned.Factor(module.name, Pass::kBackward));
+  }
+  return words;
+}
+
+}  // namespace
+
+void AppendMeasuredFlags(MeasuredFlags* values, std::vector<Flag>* flags) {
+  flags->push_back({"learned", &values->learned, "FILE",
+                    "price tasks as `run --learn` has measured them"});
+  flags->push_back({"costs-from", &values->traces, "TRACE,...",
+                    "price them as in these traces of the job's first step; "
+                    "files, one a rank or one for all, or a folder"});
+}
+
+absl::Status ApplyMeasured(const MeasuredFlags& flags,
+                           const studies::JobInput& input,
+                           const std::string& schedule,
+                           const PartitionFlags& partition,
+                           const studies::SearchSettings& settings,
+                           const Context& context,
+                           emulator::StageCostModel* costs) {
+  if (flags.traces.empty()) return ApplyLearned(flags.learned, costs);
+  if (!flags.learned.empty()) {
+    return UsageError("--learned and --costs-from: give one of them");
+  }
+  PIPELOOM_ASSIGN_OR_RETURN(const std::vector<trace::TraceSource> sources,
+                            trace::OpenTraces(flags.traces));
+  PIPELOOM_ASSIGN_OR_RETURN(const trace::ImportedStep step,
+                            trace::ImportTrace(sources));
+  PIPELOOM_ASSIGN_OR_RETURN(
+      const auto packed,
+      partition::PackStep(input.job, input.batch, /*first_sample=*/0));
+  const emulator::StageCostModel priced(input.job, studies::CostsOf(input));
+  // No measured step was run with a partition that is yet to be searched.
+  PartitionFlags of_trace = partition;
+  if (of_trace.source == "search") of_trace.source.clear();
+  std::vector<std::string> schedules = {schedule};
+  if (of_trace.source.empty()) {
+    for (const std::string& name : studies::UsualSchedules()) {
+      if (name != schedule) schedules.push_back(name);
+    }
+  }
+  absl::Status first;
+  for (const std::string& name : schedules) {
+    const absl::StatusOr<runtime::LearnedCosts> learned =
+        LearnWith(step.plan.graph, input, packed, priced, name, of_trace,
+                  settings, context);
+    if (!learned.ok()) {
+      if (first.ok()) first = learned.status();
+      continue;
+    }
+    SetLearned(*learned, costs);
+    context.warn(
+        absl::StrFormat("note: measured over priced, %d tasks of %s: %s",
+                        step.plan.graph.num_tasks(),
+                        of_trace.source.empty()
+                            ? absl::StrCat("schedule ", name, "'s partition")
+                            : of_trace.source,
+                        FactorWords(*learned, input.job.model)));
+    return absl::OkStatus();
+  }
+  return absl::Status(first.code(),
+                      absl::StrCat("--costs-from: ", first.message()));
+}
+
+}  // namespace pipeloom::cli

@@ -1,0 +1,166 @@
+#include "cli/report/bench_tables.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "formats/text/json_writer.h"
+#include "studies/bench/entrants.h"
+
+namespace pipeloom::cli {
+namespace {
+
+// Returns a time with its excess over the bound: "9.27 s +1.10 %".
+std::string Cell(const studies::BenchRow* row, Duration bound) {
+  if (row == nullptr) return "-";
+  return absl::StrFormat(
+      "%s +%s", FormatDuration(row->step_time),
+      FormatPercent(studies::ExcessRatio(row->step_time, bound), 2));
+}
+
+std::string MarkdownOf(const Table& table) {
+  std::string text;
+  for (size_t i = 0; i < table.rows().size(); ++i) {
+    text += "|";
+    for (const std::string& cell : table.rows()[i]) {
+      absl::StrAppend(&text, " ", cell, " |");
+    }
+    text += "\n";
+    if (i > 0) continue;
+    text += "|";
+    for (size_t c = 0; c < table.rows()[0].size(); ++c) {
+      text += static_cast<int>(c) < table.left_columns() ? " --- |" : " ---: |";
+    }
+    text += "\n";
+  }
+  return text;
+}
+
+}  // namespace
+
+Table SummaryTable(const std::vector<studies::BenchResult>& results) {
+  Table table({"schedule", "solved", "best of all", "over the best",
+               "worst over the best", "over the bound", "evaluations/s"});
+  for (const studies::Entrant& entrant : studies::EntrantsOf(results)) {
+    int tried = 0;
+    double over_bound = 0;
+    double evaluations = 0;
+    double seconds = 0;
+    for (const studies::BenchResult& result : results) {
+      for (const studies::BenchRow& row : result.rows) {
+        if (!entrant.Is(row)) continue;
+        ++tried;
+        if (!row.status.ok()) continue;
+        over_bound += studies::ExcessRatio(row.step_time, result.lower_bound());
+        evaluations += static_cast<double>(row.evaluations);
+        seconds += ToSeconds(row.search_time);
+      }
+    }
+    const std::vector<double> excess = studies::ExcessOf(entrant, results);
+    if (excess.empty()) {
+      table.AddRow({entrant.label(), absl::StrCat("0 of ", tried)});
+      continue;
+    }
+    const auto n = static_cast<double>(excess.size());
+    const auto wins = std::count_if(excess.begin(), excess.end(),
+                                    [](double e) { return e < 1e-6; });
+    table.AddRow(
+        {entrant.label(), absl::StrCat(excess.size(), " of ", tried),
+         absl::StrCat(wins),
+         FormatPercent(std::accumulate(excess.begin(), excess.end(), 0.0) / n,
+                       2),
+         FormatPercent(excess.back(), 2), FormatPercent(over_bound / n, 2),
+         entrant.budget > kZero && seconds > 0
+             ? absl::StrFormat("%.0f", evaluations / seconds)
+             : "-"});
+  }
+  return table;
+}
+
+Table ProblemTable(const std::vector<studies::BenchResult>& results) {
+  std::vector<studies::Entrant> searches;
+  for (const studies::Entrant& entrant : studies::EntrantsOf(results)) {
+    if (entrant.budget > kZero) searches.push_back(entrant);
+  }
+  std::vector<std::string> header = {"problem",    "tasks", "bound",
+                                     "best known", "peer",  "best classic"};
+  for (const studies::Entrant& entrant : searches)
+    header.push_back(entrant.label());
+  Table table(header);
+  for (const studies::BenchResult& result : results) {
+    if (!result.status.ok()) {
+      table.AddRow({result.problem.name, std::string(result.status.message())});
+      continue;
+    }
+    const Duration bound = result.lower_bound();
+    const studies::BenchRow* classic = studies::BestClassic(result);
+    const formats::SuiteProblem& problem = result.problem;
+    std::vector<std::string> cells = {
+        problem.name,
+        result.tasks > 0 ? absl::StrCat(result.tasks) : "-",
+        FormatDuration(bound),
+        problem.best_known > kZero ? FormatDuration(problem.best_known) : "-",
+        problem.peer > kZero
+            ? absl::StrCat(FormatDuration(problem.peer), " ", problem.peer_name)
+            : "-",
+        classic != nullptr ? absl::StrCat(FormatDuration(classic->step_time),
+                                          " ", classic->schedule)
+                           : "-"};
+    for (const studies::Entrant& entrant : searches) {
+      cells.push_back(
+          Cell(result.Find(entrant.schedule, entrant.budget), bound));
+    }
+    table.AddRow(std::move(cells));
+  }
+  return table;
+}
+
+std::string BenchJson(const std::vector<studies::BenchResult>& results,
+                      const std::string& source) {
+  formats::JsonWriter json(true);
+  json.BeginObject().Key("source").String(source);
+  json.Key("problems").BeginArray();
+  for (const studies::BenchResult& result : results) {
+    json.BeginObject().Key("name").String(result.problem.name);
+    json.Key("family").String(result.problem.family);
+    if (!result.status.ok()) {
+      json.Key("error").String(result.status.message()).EndObject();
+      continue;
+    }
+    json.Key("tasks").Int(result.tasks);
+    json.Key("lower_bound_us").Micros(result.lower_bound());
+    json.Key("best_us").Micros(result.best());
+    json.Key("best_known_us");
+    if (result.problem.best_known > kZero) {
+      json.Micros(result.problem.best_known);
+    } else {
+      json.Null();
+    }
+    json.Key("rows").BeginArray();
+    for (const studies::BenchRow& row : result.rows) {
+      json.BeginObject().Key("schedule").String(row.schedule);
+      json.Key("budget_us").Micros(row.budget);
+      if (!row.status.ok()) {
+        json.Key("error").String(row.status.message()).EndObject();
+        continue;
+      }
+      json.Key("step_time_us").Micros(row.step_time);
+      json.Key("lower_bound_us").Micros(row.lower_bound);
+      json.Key("search_us").Micros(row.search_time);
+      json.Key("evaluations").Int(row.evaluations).EndObject();
+    }
+    json.EndArray().EndObject();
+  }
+  return json.EndArray().EndObject().text() + "\n";
+}
+
+std::string BenchMarkdown(const std::vector<studies::BenchResult>& results,
+                          const std::string& command) {
+  return absl::StrCat("`", command, "`\n\n", MarkdownOf(SummaryTable(results)),
+                      "\n", MarkdownOf(ProblemTable(results)));
+}
+
+}  // namespace pipeloom::cli

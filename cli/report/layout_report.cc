@@ -1,0 +1,74 @@
+#include "cli/report/layout_report.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "cli/console/table.h"
+
+namespace pipeloom::cli {
+namespace {
+
+constexpr size_t kRowsShown = 12;
+
+std::string FateWords(planner::LayoutFate fate) {
+  switch (fate) {
+    case planner::LayoutFate::kNoMemory:
+      return "does not fit";
+    case planner::LayoutFate::kBound:
+      return "cannot be faster";
+    case planner::LayoutFate::kNotTried:
+      return "not tried";
+    case planner::LayoutFate::kScreened:
+      return "screened";
+    case planner::LayoutFate::kSearched:
+      return "searched";
+  }
+  return "";
+}
+
+}  // namespace
+
+std::string LayoutWords(const ParallelLayout& layout,
+                        const std::vector<ModuleParallelism>& modules) {
+  std::string words = absl::StrFormat("tp %d", layout.tp);
+  if (layout.cp > 1) absl::StrAppend(&words, " cp ", layout.cp);
+  if (layout.ep > 1) absl::StrAppend(&words, " ep ", layout.ep);
+  absl::StrAppendFormat(&words, " pp %d dp %d", layout.pp, layout.dp);
+  for (const ModuleParallelism& own : modules) {
+    absl::StrAppend(&words, ", ", own.module);
+    if (own.tp > 0) absl::StrAppend(&words, " tp ", own.tp);
+    if (own.cp > 0 && layout.cp > 1) absl::StrAppend(&words, " cp ", own.cp);
+  }
+  return words;
+}
+
+std::string LayoutReport(const planner::LayoutSearchResult& result) {
+  Table table({"layout", "microbatches", "step time", "bound", ""});
+  for (const planner::LayoutOutcome& o : result.layouts) {
+    if (table.rows().size() > kRowsShown) break;
+    table.AddRow(
+        {LayoutWords(o.layout, o.modules), absl::StrCat(o.microbatches),
+         o.step_time > kZero ? FormatDuration(o.step_time) : "-",
+         o.bound > kZero ? FormatDuration(o.bound) : "-", FateWords(o.fate)});
+  }
+  std::string text = table.ToString();
+  if (result.layouts.size() > kRowsShown) {
+    const auto count = [&](planner::LayoutFate fate) {
+      return std::count_if(
+          result.layouts.begin() + static_cast<int64_t>(kRowsShown),
+          result.layouts.end(),
+          [&](const planner::LayoutOutcome& o) { return o.fate == fate; });
+    };
+    absl::StrAppendFormat(
+        &text, "and %d more: %d slower, %d cannot be faster, %d do not fit\n",
+        result.layouts.size() - kRowsShown,
+        count(planner::LayoutFate::kScreened) +
+            count(planner::LayoutFate::kSearched),
+        count(planner::LayoutFate::kBound),
+        count(planner::LayoutFate::kNoMemory));
+  }
+  return text;
+}
+
+}  // namespace pipeloom::cli

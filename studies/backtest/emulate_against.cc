@@ -1,0 +1,362 @@
+#include "studies/backtest/emulate_against.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "base/status_macros.h"
+#include "emulator/cost/profile_cost.h"
+#include "emulator/step/emulate_step.h"
+#include "formats/job/spec_loader.h"
+#include "ir/plan/memory_policy.h"
+#include "ir/plan/microbatches.h"
+#include "partition/batching/batch_split.h"
+#include "partition/graph/build_stage_graph.h"
+#include "planner/step/lower_plan.h"
+#include "planner/strategies/registry.h"
+#include "planner/strategy.h"
+#include "studies/backtest/against_prices.h"
+
+namespace pipeloom::studies {
+namespace {
+
+using formats::FittedScalar;
+using formats::MeasuredRun;
+using formats::RunSplit;
+
+// Assigns layers to stages as Megatron does: transformer layers in equal parts,
+// the embedding with the first and the loss head with the last. If their number
+// is not divisible, embedding and head count as layers.
+Partition BalancedPartition(const MeasuredRun& run) {
+  const int32_t layers = run.model.modules[ModuleId(0)].layers.size();
+  const int32_t stages = run.parallel.pp * run.chunks;
+  const bool apart = (layers - 2) % stages == 0;
+  const auto begin_of = [&](int32_t s) {
+    if (s == 0) return 0;
+    if (s == stages) return layers;
+    return apart ? 1 + s * ((layers - 2) / stages)
+                 : static_cast<int32_t>(int64_t{s} * layers / stages);
+  };
+  Partition partition;
+  partition.num_ranks = run.parallel.pp;
+  partition.num_segments = run.chunks;
+  for (int32_t s = 0; s < stages; ++s) {
+    partition.stages.push_back({.module = ModuleId(0),
+                                .first_layer = LayerId(begin_of(s)),
+                                .num_layers = begin_of(s + 1) - begin_of(s),
+                                .rank = RankId(s % run.parallel.pp),
+                                .segment = SegmentId(s / run.parallel.pp)});
+  }
+  partition.sub_microbatch_instances.push_back(0);
+  return partition;
+}
+
+// Returns a policy that recomputes every transformer layer on its own, or none
+// if the run does not recompute.
+MemoryPolicy PolicyOf(const MeasuredRun& run, const Partition& partition,
+                      const Microbatches& microbatches) {
+  MemoryPolicy policy;
+  if (!run.recompute) return policy;
+  std::vector<int32_t> choice_of_stage;
+  for (const Stage& stage : partition.stages) {
+    MemoryChoice choice;
+    for (int32_t i = 0; i < stage.num_layers; ++i) {
+      const LayerSpec& layer =
+          run.model.modules[stage.module]
+              .layers[LayerId(stage.first_layer.value() + i)];
+      choice.layers.push_back(layer.kind == LayerKind::kTransformer
+                                  ? MemoryStrategy::kRecompute
+                                  : MemoryStrategy::kKeep);
+    }
+    const auto known =
+        std::find(policy.choices.begin(), policy.choices.end(), choice);
+    choice_of_stage.push_back(
+        static_cast<int32_t>(known - policy.choices.begin()));
+    if (known == policy.choices.end()) {
+      policy.choices.push_back(std::move(choice));
+    }
+  }
+  for (int32_t m = 0; m < microbatches.sub_microbatches.size(); ++m) {
+    for (const int32_t choice : choice_of_stage) {
+      policy.choice_of.push_back(choice);
+    }
+  }
+  return policy;
+}
+
+absl::Status AtRun(const MeasuredRun& run, const absl::Status& status) {
+  return absl::Status(status.code(),
+                      absl::StrFormat("line %d, run \"%s\": %s", run.line,
+                                      run.name, status.message()));
+}
+
+// The clusters and prices with which runs are emulated, indexed by run.
+struct Machines {
+  const std::vector<ClusterSpec>& clusters;
+  const std::vector<const emulator::OpCostModel*>& measured;
+};
+
+absl::Status EmulateAll(const Machines& machines,
+                        const std::vector<size_t>& which,
+                        std::vector<ComparedRun>* runs) {
+  for (const size_t i : which) {
+    PIPELOOM_ASSIGN_OR_RETURN(
+        (*runs)[i].emulated,
+        EmulateMeasuredRun(
+            (*runs)[i].run, machines.clusters[i],
+            machines.measured.empty() ? nullptr : machines.measured[i]));
+  }
+  return absl::OkStatus();
+}
+
+double Median(std::vector<double> values) {
+  if (values.empty()) return 0;
+  std::sort(values.begin(), values.end());
+  const size_t n = values.size();
+  return n % 2 == 1 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
+}
+
+// Returns the rows of a framework on which its scalar is fitted.
+std::vector<size_t> ChooseFitRows(const std::vector<ComparedRun>& runs,
+                                  const std::vector<size_t>& rows,
+                                  FrameworkScalar* scalar) {
+  std::set<Fingerprint> marked;
+  std::set<Fingerprint> open;
+  std::set<Fingerprint> all;
+  for (const size_t i : rows) {
+    const MeasuredRun& run = runs[i].run;
+    all.insert(run.configuration);
+    if (run.split == RunSplit::kFit) marked.insert(run.configuration);
+    if (run.split == RunSplit::kByHash) open.insert(run.configuration);
+  }
+  std::set<Fingerprint> chosen = marked;
+  if (marked.empty()) {
+    // The set is ordered by hash.
+    for (const Fingerprint& f : open) {
+      if (chosen.size() >= all.size() / 5) break;
+      chosen.insert(f);
+    }
+  }
+  scalar->configurations = static_cast<int32_t>(all.size());
+  scalar->fitted_configurations = static_cast<int32_t>(chosen.size());
+  std::vector<size_t> fit;
+  for (const size_t i : rows) {
+    if (runs[i].run.split != RunSplit::kHeldOut &&
+        chosen.count(runs[i].run.configuration) > 0) {
+      fit.push_back(i);
+    }
+  }
+  scalar->fitted_rows = static_cast<int32_t>(fit.size());
+  return fit;
+}
+
+// Returns the host time per kernel with the smallest mean of
+// |log(emulated/measured)|, on a grid of 2 us and then of 0.25 us.
+absl::StatusOr<double> FitHost(const Machines& machines,
+                               const std::vector<size_t>& fit,
+                               std::vector<ComparedRun>* runs) {
+  double best = 0;
+  double best_error = HUGE_VAL;
+  const auto attempt = [&](double us) -> absl::Status {
+    for (const size_t i : fit) {
+      (*runs)[i].run.setup.host_per_kernel = Microseconds(us);
+    }
+    PIPELOOM_RETURN_IF_ERROR(EmulateAll(machines, fit, runs));
+    double error = 0;
+    for (const size_t i : fit) {
+      error += std::abs(std::log1p((*runs)[i].step_error()));
+    }
+    if (error < best_error) {
+      best_error = error;
+      best = us;
+    }
+    return absl::OkStatus();
+  };
+  for (int us = 0; us <= 60; us += 4) {
+    PIPELOOM_RETURN_IF_ERROR(attempt(us));
+  }
+  const double coarse = best;
+  for (int step = -3; step <= 3; ++step) {
+    PIPELOOM_RETURN_IF_ERROR(attempt(std::max(0.0, coarse + step)));
+  }
+  return best;
+}
+
+}  // namespace
+
+absl::StatusOr<PlannedRun> PlanMeasuredRun(
+    const MeasuredRun& run, const ClusterSpec& cluster,
+    const emulator::OpCostModel* measured) {
+  PlannedRun planned;
+  planned.job = formats::JobOf(run, cluster);
+  PIPELOOM_RETURN_IF_ERROR(ValidateJobSpec(planned.job));
+  planned.batch = formats::BatchOf(run);
+  planned.costs = std::make_unique<emulator::StageCostModel>(
+      planned.job, measured == nullptr ? nullptr
+                                       : emulator::OpCostsForLayout(
+                                             *measured, planned.job.parallel));
+  planned.partition = BalancedPartition(run);
+  planned.schedule = run.chunks > 1 ? "interleaved" : "1f1b";
+  PIPELOOM_ASSIGN_OR_RETURN(
+      const partition::PackedStep packed,
+      partition::PackStep(planned.job, planned.batch, /*first_sample=*/0));
+  PIPELOOM_ASSIGN_OR_RETURN(
+      const Microbatches microbatches,
+      partition::SplitMicrobatches(planned.job, packed, /*replica=*/0,
+                                   planned.partition));
+  PIPELOOM_ASSIGN_OR_RETURN(
+      partition::BuiltGraph built,
+      partition::BuildStageGraph(
+          *planned.costs, planned.partition, microbatches,
+          {.memory = PolicyOf(run, planned.partition, microbatches)}));
+  PIPELOOM_ASSIGN_OR_RETURN(const std::unique_ptr<planner::Strategy> strategy,
+                            planner::MakeStrategy(planned.schedule));
+  PIPELOOM_ASSIGN_OR_RETURN(
+      const planner::SearchResult found,
+      strategy->MakeSchedule(built.graph, planned.partition, /*seed=*/1,
+                             {.max_evaluations = 1}));
+  PIPELOOM_ASSIGN_OR_RETURN(
+      planned.plan, planner::LowerPlan(std::move(built.graph), found.schedule));
+  return planned;
+}
+
+absl::StatusOr<EmulatedRun> EmulateMeasuredRun(
+    const MeasuredRun& run, const ClusterSpec& cluster,
+    const emulator::OpCostModel* measured) {
+  const absl::StatusOr<PlannedRun> planned =
+      PlanMeasuredRun(run, cluster, measured);
+  if (!planned.ok()) return AtRun(run, planned.status());
+  emulator::EmulateOptions options = planned->costs->Network();
+  options.full_trace = false;
+  const absl::StatusOr<StepTrace> trace =
+      emulator::EmulateStep(planned->plan, options);
+  if (!trace.ok()) return AtRun(run, trace.status());
+  EmulatedRun result{.step_time = trace->step_time()};
+  const IdVector<RankId, Bytes> peaks = planner::PlanPeaks(planned->plan);
+  for (const RankId r : peaks.ids()) {
+    // Measurements count the memory of the framework's allocator only.
+    const Bytes context =
+        planned->costs->Overhead(planned->partition, r).context;
+    result.peak_allocated = std::max(result.peak_allocated, peaks[r] - context);
+  }
+  return result;
+}
+
+double ComparedRun::step_error() const {
+  return ToSeconds(emulated.step_time) / ToSeconds(run.step_time) - 1;
+}
+
+double ComparedRun::peak_error() const {
+  if (run.peak_allocated == Bytes(0)) return 0;
+  return static_cast<double>(emulated.peak_allocated.count()) /
+             static_cast<double>(run.peak_allocated.count()) -
+         1;
+}
+
+absl::StatusOr<Comparison> CompareRuns(
+    std::vector<MeasuredRun> runs, const std::vector<ClusterSpec>& clusters,
+    bool fit, const std::vector<const emulator::OpCostModel*>& measured) {
+  const Machines machines{clusters, measured};
+  Comparison result;
+  std::map<std::string, std::vector<size_t>> by_framework;
+  for (size_t i = 0; i < runs.size(); ++i) {
+    by_framework[runs[i].framework].push_back(i);
+    result.runs.push_back({.run = std::move(runs[i])});
+  }
+  for (const auto& [framework, rows] : by_framework) {
+    FrameworkScalar scalar{.framework = framework,
+                           .kind = result.runs[rows[0]].run.scalar};
+    if (scalar.kind == FittedScalar::kHost) {
+      scalar.value =
+          ToMicroseconds(result.runs[rows[0]].run.setup.host_per_kernel);
+    }
+    const std::vector<size_t> chosen =
+        fit ? ChooseFitRows(result.runs, rows, &scalar) : std::vector<size_t>{};
+    if (!chosen.empty()) {
+      if (scalar.kind == FittedScalar::kHost) {
+        PIPELOOM_ASSIGN_OR_RETURN(scalar.value,
+                                  FitHost(machines, chosen, &result.runs));
+      } else {
+        PIPELOOM_RETURN_IF_ERROR(EmulateAll(machines, chosen, &result.runs));
+        std::vector<double> ratios;
+        for (const size_t i : chosen) {
+          ratios.push_back(1 / (1 + result.runs[i].step_error()));
+        }
+        scalar.value = Median(std::move(ratios));
+      }
+      for (const size_t i : chosen) result.runs[i].fitted = true;
+      for (const size_t i : rows) {
+        TrainingSetup& setup = result.runs[i].run.setup;
+        if (scalar.kind == FittedScalar::kHost) {
+          setup.host_per_kernel = Microseconds(scalar.value);
+        } else {
+          setup.stretch = scalar.value;
+        }
+      }
+    }
+    PIPELOOM_RETURN_IF_ERROR(EmulateAll(machines, rows, &result.runs));
+    result.scalars.push_back(std::move(scalar));
+  }
+  return result;
+}
+
+ErrorSummary SummarizeErrors(std::vector<double> errors) {
+  ErrorSummary summary;
+  summary.count = static_cast<int32_t>(errors.size());
+  if (errors.empty()) return summary;
+  for (double& e : errors) {
+    summary.bias += e;
+    e = std::abs(e);
+    summary.mean += e;
+    summary.worst = std::max(summary.worst, e);
+  }
+  const auto n = static_cast<double>(errors.size());
+  summary.bias /= n;
+  summary.mean /= n;
+  summary.median = Median(std::move(errors));
+  return summary;
+}
+
+absl::StatusOr<Comparison> RunBacktest(const BacktestOptions& options,
+                                       const formats::FileReader& read) {
+  PIPELOOM_ASSIGN_OR_RETURN(const std::string text, read(options.file));
+  PIPELOOM_ASSIGN_OR_RETURN(std::vector<MeasuredRun> runs,
+                            formats::ParseMeasuredRuns(text, options.file));
+  const std::string& data_dir = options.data_dir;
+  const size_t slash = options.file.rfind('/');
+  const std::string folder =
+      slash == std::string::npos ? "" : options.file.substr(0, slash + 1);
+  std::map<std::string, ClusterSpec> known;
+  std::vector<ClusterSpec> clusters;
+  for (const MeasuredRun& run : runs) {
+    const auto it = known.find(run.cluster);
+    if (it != known.end()) {
+      clusters.push_back(it->second);
+      continue;
+    }
+    const std::string& name = run.cluster;
+    const bool path =
+        name.size() > 5 && name.substr(name.size() - 5) == ".json";
+    PIPELOOM_ASSIGN_OR_RETURN(
+        ClusterSpec cluster,
+        formats::LoadCluster(path && name[0] != '/' ? folder + name : name,
+                             data_dir, read));
+    clusters.push_back(cluster);
+    known.emplace(name, std::move(cluster));
+  }
+  AgainstPrices measurements;
+  std::vector<const emulator::OpCostModel*> measured;
+  for (size_t i = 0; options.measured && i < runs.size(); ++i) {
+    const auto costs =
+        measurements.Of(clusters[i], runs[i].parallel, data_dir, read);
+    if (!costs.ok() && !absl::IsNotFound(costs.status())) return costs.status();
+    measured.push_back(costs.ok() ? *costs : nullptr);
+  }
+  return CompareRuns(std::move(runs), clusters, options.fit, measured);
+}
+
+}  // namespace pipeloom::studies

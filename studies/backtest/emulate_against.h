@@ -1,0 +1,113 @@
+// A backtest, which emulates every measured run of a table and compares it with
+// its measurement. docs/validation.md has equations,
+// columns, error bounds and results.
+//
+// A framework may have one scalar (formats::FittedScalar), fitted on the
+// configurations with the smallest hashes, at most a fifth of all and none if
+// there are fewer than five, or on the rows that the table marks `fit`. Fitted
+// rows are marked in every output and count in no error.
+#ifndef PIPELOOM_STUDIES_BACKTEST_EMULATE_AGAINST_H_
+#define PIPELOOM_STUDIES_BACKTEST_EMULATE_AGAINST_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "base/units.h"
+#include "emulator/ops/op_cost.h"
+#include "emulator/stage/stage_cost.h"
+#include "formats/job/spec_loader.h"
+#include "formats/profile/measured_runs.h"
+#include "ir/job/batch_metadata.h"
+#include "ir/job/cluster_spec.h"
+#include "ir/job/job_spec.h"
+#include "ir/plan/execution_plan.h"
+#include "ir/plan/partition.h"
+
+namespace pipeloom::studies {
+
+struct EmulatedRun {
+  Duration step_time{};
+  Bytes peak_allocated{};  // Peak of the fullest rank, without CUDA context.
+};
+
+// A measured run as the planner sees it, with the plan of one replica's step:
+// balanced layers and 1F1B (interleaved if there are chunks). It is made as
+// `plan` plans a job, except that partition and memory choices are the run's.
+struct PlannedRun {
+  JobSpec job{};
+  BatchMetadata batch{};
+  std::unique_ptr<const emulator::StageCostModel> costs{};
+  Partition partition{};
+  std::string schedule{};
+  ExecutionPlan plan{};
+};
+// Plans a measured run. `measured` are prices of operators for the run's layout
+// of the cluster; null: price by peak rates.
+absl::StatusOr<PlannedRun> PlanMeasuredRun(
+    const formats::MeasuredRun& run, const ClusterSpec& cluster,
+    const emulator::OpCostModel* measured = nullptr);
+
+// Plans and emulates a measured run. Errors name the run.
+absl::StatusOr<EmulatedRun> EmulateMeasuredRun(
+    const formats::MeasuredRun& run, const ClusterSpec& cluster,
+    const emulator::OpCostModel* measured = nullptr);
+
+struct ComparedRun {
+  formats::MeasuredRun run{};
+  bool fitted = false;  // Whether it was used to fit its framework's scalar.
+  EmulatedRun emulated{};
+  // Return emulated over measured, less 1; peak_error is 0 if the peak was not
+  // measured.
+  double step_error() const;
+  double peak_error() const;
+};
+
+struct FrameworkScalar {
+  std::string framework{};
+  formats::FittedScalar kind = formats::FittedScalar::kStretch;
+  double value = 1;  // Stretch, or microseconds per kernel.
+  int32_t fitted_rows = 0;
+  int32_t fitted_configurations = 0;
+  int32_t configurations = 0;
+};
+
+struct Comparison {
+  std::vector<ComparedRun> runs{};         // In file order.
+  std::vector<FrameworkScalar> scalars{};  // Ordered by framework's name.
+};
+
+// Emulates all runs and compares them with their measurements. `clusters` has
+// one entry for each run; so has `measured`, unless it is empty. Without `fit`,
+// every scalar is 1 (stretch) or the value in the rows (host).
+absl::StatusOr<Comparison> CompareRuns(
+    std::vector<formats::MeasuredRun> runs,
+    const std::vector<ClusterSpec>& clusters, bool fit,
+    const std::vector<const emulator::OpCostModel*>& measured = {});
+
+// Figures of absolute errors.
+struct ErrorSummary {
+  int32_t count = 0;
+  double mean = 0;
+  double median = 0;
+  double worst = 0;
+  double bias = 0;  // Mean of signed errors.
+};
+ErrorSummary SummarizeErrors(std::vector<double> errors);
+
+struct BacktestOptions {
+  std::string file{};  // The table; clusters may be named relative to it.
+  std::string data_dir{};
+  bool fit = false;
+  // Whether to price operators by the measured profile of the device, or else
+  // of its model ("a100-vtrain": a100-sxm), where one ships.
+  bool measured = true;
+};
+// Reads the table and its clusters and compares all its runs.
+absl::StatusOr<Comparison> RunBacktest(const BacktestOptions& options,
+                                       const formats::FileReader& read);
+
+}  // namespace pipeloom::studies
+
+#endif  // PIPELOOM_STUDIES_BACKTEST_EMULATE_AGAINST_H_

@@ -1,0 +1,308 @@
+#include "studies/job/job_input.h"
+
+#include <algorithm>
+#include <chrono>
+#include <set>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "base/status_macros.h"
+#include "emulator/cost/profile_cost.h"
+#include "emulator/stage/stage_cost.h"
+#include "formats/job/spec_loader.h"
+#include "formats/profile/profile_reader.h"
+#include "partition/batching/balance_step.h"
+#include "partition/batching/epochs.h"
+#include "partition/batching/token_count.h"
+
+namespace pipeloom::studies {
+namespace {
+
+constexpr int32_t kMaxSampled = 2048;
+
+struct BatchText {
+  std::string path{};
+  std::string text{};
+};
+
+// Reads a batch; shipped batches are data_dir/batches/NAME.jsonl.
+absl::StatusOr<BatchText> ReadBatch(const std::string& name_or_path,
+                                    const std::string& data_dir,
+                                    const formats::FileReader& read) {
+  absl::StatusOr<std::string> text = read(name_or_path);
+  if (text.ok()) return BatchText{name_or_path, *std::move(text)};
+  if (!absl::IsNotFound(text.status()) ||
+      absl::StrContains(name_or_path, "/") ||
+      absl::EndsWith(name_or_path, ".jsonl")) {
+    return text.status();
+  }
+  const std::string path =
+      absl::StrCat(data_dir, "/batches/", name_or_path, ".jsonl");
+  text = read(path);
+  if (text.ok()) return BatchText{path, *std::move(text)};
+  if (!absl::IsNotFound(text.status())) return text.status();
+  static constexpr const char* kNames[] = {
+      "image_text", "interleaved", "speech", "text", "video", "mixed"};
+  return absl::NotFoundError(
+      absl::StrCat("there is no file and no shipped batch \"", name_or_path,
+                   "\"; shipped are ", absl::StrJoin(kNames, ", ")));
+}
+
+// Checks that the batch has work for the job. InvalidArgument: no sample has
+// work for any module. Prints a note for each module without work.
+absl::Status CheckWork(const JobInput& input, const StudyContext& context) {
+  const ModelSpec& model = input.job.model;
+  IdVector<ModuleId, bool> has_work(model.modules.size(), false);
+  for (const SampleMetadata& sample : input.batch.samples) {
+    const auto shapes = partition::SampleWork(model, sample);
+    for (const ModuleId m : shapes.ids()) {
+      if (!shapes[m].empty()) has_work[m] = true;
+    }
+  }
+  std::vector<std::string> idle;
+  for (const ModuleId m : model.modules.ids()) {
+    if (!has_work[m]) idle.push_back(model.modules[m].name);
+  }
+  if (static_cast<int32_t>(idle.size()) == model.modules.size()) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "batch %s has no work for job %s: none of its %d samples has anything "
+        "for %s",
+        input.batch_name, input.job.name, input.batch.samples.size(),
+        absl::StrJoin(idle, ", ")));
+  }
+  for (const std::string& name : idle) {
+    context.Warn(absl::StrFormat("note: no sample of %s has work for %s",
+                                 input.batch_name, name));
+  }
+  return absl::OkStatus();
+}
+
+// Prints a note for a step with fewer microbatches than the job asks for. It is
+// legal, but its figures are not those of a full step.
+void NoteShortStep(const JobInput& input, const partition::PackedStep& packed,
+                   int64_t step, const StudyContext& context) {
+  const int64_t wanted =
+      int64_t{input.job.training.microbatches} * input.job.parallel.dp;
+  int64_t made = 0;
+  for (const auto& replica : packed.packed) {
+    made += static_cast<int64_t>(replica.size());
+  }
+  if (made >= wanted) return;
+  context.Warn(absl::StrFormat(
+      "note: step %d is short: the samples of %s make %d of its %d "
+      "microbatches",
+      step, input.batch_name, made, wanted));
+}
+
+absl::StatusOr<std::vector<partition::PackedStep>> PackInOrder(
+    const JobInput& input, int64_t num_steps) {
+  std::vector<partition::PackedStep> steps;
+  int64_t first_sample = 0;
+  for (int64_t s = 0; s < num_steps; ++s) {
+    if (s > 0 && first_sample >= input.batch.samples.size()) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "batch %s has %d samples, enough for %d steps; --steps asks for %d "
+          "(--shuffle SEED takes them again in other orders)",
+          input.batch_name, input.batch.samples.size(), s, num_steps));
+    }
+    absl::StatusOr<partition::PackedStep> packed =
+        partition::PackStep(input.job, input.batch, first_sample);
+    if (!packed.ok()) {
+      return absl::Status(packed.status().code(),
+                          absl::StrCat("batch ", input.batch_name, ", step ", s,
+                                       ": ", packed.status().message()));
+    }
+    first_sample += packed->num_samples;
+    steps.push_back(*std::move(packed));
+  }
+  return steps;
+}
+
+// Returns the shipped profile of a device; null if there is none, or if the
+// device's name looks like a path.
+absl::StatusOr<std::shared_ptr<const DeviceProfile>> ShippedProfile(
+    const std::string& device, const std::string& data_dir,
+    const formats::FileReader& read) {
+  if (device.empty() || absl::StrContains(device, "/") ||
+      absl::EndsWith(device, ".json")) {
+    return nullptr;
+  }
+  absl::StatusOr<DeviceProfile> profile =
+      formats::LoadDeviceProfile(device, data_dir, read);
+  if (profile.ok()) {
+    return std::make_shared<const DeviceProfile>(*std::move(profile));
+  }
+  if (absl::IsNotFound(profile.status())) return nullptr;
+  return profile.status();
+}
+
+void NoteRates(const DeviceSpec& device, const DeviceProfile* profile,
+               const StudyContext& context) {
+  if (profile == nullptr) return;
+  const std::string change = emulator::RateChange(device, *profile);
+  if (change.empty()) return;
+  context.Warn(absl::StrCat("note: ", device.name, " has other rates than its ",
+                            "profile was measured at (", change,
+                            "): measured prices follow their ratio"));
+}
+
+}  // namespace
+
+SearchSettings Settle(const SearchOptions& options,
+                      const SearchSpec& defaults) {
+  SearchSettings settings;
+  settings.deadline = options.deadline;
+  settings.evaluations = options.evaluations;
+  if (!settings.evaluations && !settings.deadline && defaults.evaluations > 0) {
+    settings.evaluations = defaults.evaluations;
+  }
+  if (!settings.evaluations && !settings.deadline) {
+    settings.deadline = defaults.deadline;
+  }
+  settings.seed =
+      options.seed ? static_cast<uint64_t>(*options.seed) : defaults.seed;
+  settings.threads = options.threads > 0
+                         ? static_cast<int32_t>(options.threads)
+                         : static_cast<int32_t>(std::max(
+                               1u, std::thread::hardware_concurrency()));
+  return settings;
+}
+
+planner::SearchBudget StartBudget(const SearchSettings& settings,
+                                  const std::stop_token& stop) {
+  planner::SearchBudget budget;
+  if (settings.evaluations) budget.max_evaluations = *settings.evaluations;
+  if (settings.deadline) {
+    using Clock = std::chrono::steady_clock;
+    const Clock::time_point begin = Clock::now();
+    const std::chrono::nanoseconds whole(settings.deadline->count());
+    budget.expired = [begin, whole] { return Clock::now() - begin >= whole; };
+    budget.spent = [begin, whole] {
+      using Seconds = std::chrono::duration<double>;
+      return Seconds(Clock::now() - begin) / Seconds(whole);
+    };
+  }
+  budget.stop = stop;
+  budget.threads = settings.threads;
+  return budget;
+}
+
+absl::StatusOr<JobInput> LoadJobInput(const std::string& job,
+                                      const JobOptions& options,
+                                      const StudyContext& context) {
+  const std::string& data_dir = options.data_dir;
+  JobInput input;
+  PIPELOOM_ASSIGN_OR_RETURN(input.job,
+                            formats::LoadJob(job, data_dir, context.read));
+  TrainingSpec& training = input.job.training;
+  if (options.memory_limit) training.memory_limit = *options.memory_limit;
+  if (options.reserve) {
+    training.memory_reserve = *options.reserve;
+    if (training.memory_limit > Bytes(0)) {
+      context.Warn(absl::StrFormat(
+          "note: --reserve changes nothing: the memory limit of %s is set, and "
+          "is taken as it is",
+          FormatBytes(training.memory_limit)));
+    }
+  }
+  if (options.microbatches) {
+    input.job.training.microbatches =
+        static_cast<int32_t>(*options.microbatches);
+  }
+  if (options.assignment) {
+    input.job.training.assignment = *options.assignment == "balanced"
+                                        ? SampleAssignment::kBalanced
+                                        : SampleAssignment::kInOrder;
+    input.defer = *options.assignment == "deferred";
+  }
+  PIPELOOM_RETURN_IF_ERROR(ValidateJobSpec(input.job));
+  if (options.costs == "profile") {
+    PIPELOOM_ASSIGN_OR_RETURN(
+        input.profile,
+        ShippedProfile(input.job.cluster.device.name, data_dir, context.read));
+    NoteRates(input.job.cluster.device, input.profile.get(), context);
+    for (const NodeGroup& group : input.job.cluster.node_groups) {
+      const std::string& name = group.device.name;
+      if (input.more_profiles.count(name) > 0) continue;
+      PIPELOOM_ASSIGN_OR_RETURN(auto profile,
+                                ShippedProfile(name, data_dir, context.read));
+      NoteRates(group.device, profile.get(), context);
+      if (profile != nullptr) {
+        input.more_profiles.emplace(name, std::move(profile));
+      }
+    }
+  }
+  if (options.shuffle) input.shuffle = static_cast<uint64_t>(*options.shuffle);
+  input.replicas = input.job.parallel.dp;
+  return input;
+}
+
+absl::Status LoadBatch(const std::string& name, const std::string& data_dir,
+                       const StudyContext& context, JobInput* input) {
+  input->batch_name = name;
+  PIPELOOM_ASSIGN_OR_RETURN(const BatchText file,
+                            ReadBatch(name, data_dir, context.read));
+  std::vector<std::string> warnings;
+  PIPELOOM_ASSIGN_OR_RETURN(
+      input->batch, formats::ParseBatch(file.text, file.path, &warnings));
+  for (const std::string& warning : warnings) {
+    context.Warn(absl::StrCat("note: ", warning));
+  }
+  if (input->batch.samples.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "batch ", file.path, " is empty: it needs at least one sample"));
+  }
+  return CheckWork(*input, context);
+}
+
+std::unique_ptr<const emulator::OpCostModel> CostsOf(const JobInput& input) {
+  return emulator::MakeOpCosts(
+      input.job.cluster, input.job.parallel,
+      [&](const std::string& device) -> const DeviceProfile* {
+        if (device == input.job.cluster.device.name) return input.profile.get();
+        const auto found = input.more_profiles.find(device);
+        return found == input.more_profiles.end() ? nullptr
+                                                  : found->second.get();
+      });
+}
+
+absl::StatusOr<std::vector<partition::PackedStep>> PackSteps(
+    const JobInput& input, int64_t num_steps, const StudyContext& context) {
+  std::vector<partition::PackedStep> steps;
+  std::optional<partition::SampleCosts> sample_costs;
+  if (input.job.training.assignment == SampleAssignment::kBalanced) {
+    const emulator::StageCostModel costs(input.job, CostsOf(input));
+    PIPELOOM_ASSIGN_OR_RETURN(
+        sample_costs, partition::SampleCosts::Create(input.job, costs,
+                                                     SampleOf(input.batch)));
+  }
+  if (input.shuffle) {
+    PIPELOOM_ASSIGN_OR_RETURN(
+        steps, partition::PackShuffledSteps(input.job, input.batch,
+                                            *input.shuffle, num_steps));
+  } else {
+    PIPELOOM_ASSIGN_OR_RETURN(steps, PackInOrder(input, num_steps));
+  }
+  for (size_t s = 0; s < steps.size(); ++s) {
+    NoteShortStep(input, steps[s], static_cast<int64_t>(s), context);
+    if (sample_costs.has_value()) {
+      steps[s] = partition::BalanceStep(input.job, *sample_costs, steps[s]);
+    }
+  }
+  return steps;
+}
+
+BatchMetadata SampleOf(const BatchMetadata& batch) {
+  BatchMetadata sample;
+  for (const SampleId s : batch.samples.ids()) {
+    if (s.value() >= kMaxSampled) break;
+    sample.samples.push_back(batch.samples[s]);
+  }
+  return sample;
+}
+
+}  // namespace pipeloom::studies

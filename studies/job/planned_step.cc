@@ -1,0 +1,172 @@
+#include "studies/job/planned_step.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "base/status_macros.h"
+#include "partition/batching/balance_step.h"
+#include "planner/step/plan_deferred.h"
+#include "planner/strategies/registry.h"
+#include "planner/strategy.h"
+
+namespace pipeloom::studies {
+
+std::vector<std::string> UsualSchedules() {
+  std::vector<std::string> names;
+  for (const absl::string_view name : planner::StrategyNames()) {
+    if (!absl::StartsWith(name, "dip-")) names.emplace_back(name);
+  }
+  return names;
+}
+
+Duration PlannedStep::step_time() const {
+  return slowest().predicted.step_time();
+}
+
+Duration PlannedStep::lower_bound() const {
+  Duration bound{};
+  for (const planner::PlanResult& r : replicas) {
+    bound = std::max(bound, r.lower_bound);
+  }
+  return bound;
+}
+
+const char* PlannedStep::bound_source() const {
+  for (const planner::PlanResult& r : replicas) {
+    if (r.lower_bound == lower_bound()) return r.bound_source;
+  }
+  return "";
+}
+
+double PlannedStep::gap_ratio() const {
+  if (lower_bound() <= kZero) return 0;
+  return ToSeconds(step_time()) / ToSeconds(lower_bound()) - 1;
+}
+
+double PlannedStep::bubble_ratio() const {
+  double sum = 0;
+  for (const planner::PlanResult& r : replicas) {
+    sum += BubbleRatio(r.plan.graph, step_time());
+  }
+  return sum / static_cast<double>(replicas.size());
+}
+
+double PlannedStep::epilogue_ratio() const {
+  double sum = 0;
+  for (const planner::PlanResult& r : replicas) {
+    sum += EpilogueRatio(r.plan.graph, step_time());
+  }
+  return sum / static_cast<double>(replicas.size());
+}
+
+double PlannedStep::mfu() const {
+  double sum = 0;
+  for (const planner::PlanResult& r : replicas) sum += Mfu(r.plan, step_time());
+  return sum / static_cast<double>(replicas.size());
+}
+
+std::vector<Bytes> PlannedStep::peak_bytes() const {
+  std::vector<Bytes> peaks;
+  for (const planner::PlanResult& r : replicas) {
+    const std::vector<Bytes> mine = r.peak_bytes();
+    peaks.resize(std::max(peaks.size(), mine.size()));
+    for (size_t i = 0; i < mine.size(); ++i) {
+      peaks[i] = std::max(peaks[i], mine[i]);
+    }
+  }
+  return peaks;
+}
+
+Bytes PlannedStep::peak() const {
+  Bytes most;
+  for (const Bytes b : peak_bytes()) most = std::max(most, b);
+  return most;
+}
+
+int64_t PlannedStep::evaluations() const {
+  int64_t sum = 0;
+  for (const planner::PlanResult& r : replicas) sum += r.evaluations;
+  return sum;
+}
+
+const planner::PlanResult& PlannedStep::slowest() const {
+  return *std::max_element(replicas.begin(), replicas.end(),
+                           [](const auto& a, const auto& b) {
+                             return a.predicted.finish < b.predicted.finish;
+                           });
+}
+
+StepMeans MeansOf(const std::vector<PlannedStep>& steps) {
+  StepMeans means;
+  if (steps.empty()) return means;
+  const auto count = static_cast<int64_t>(steps.size());
+  Duration time{};
+  Duration search{};
+  Duration bound{};
+  for (const PlannedStep& step : steps) {
+    const double seconds = ToSeconds(step.step_time());
+    time += step.step_time();
+    search += step.search_time;
+    bound += step.lower_bound();
+    means.bubble_ratio += step.bubble_ratio() * seconds;
+    means.epilogue_ratio += step.epilogue_ratio() * seconds;
+    means.mfu += step.mfu() * seconds;
+    means.peak = std::max(means.peak, step.peak());
+  }
+  means.step_time = time / count;
+  means.search_time = search / count;
+  if (bound > kZero) means.gap_ratio = ToSeconds(time) / ToSeconds(bound) - 1;
+  if (time > kZero) {
+    means.bubble_ratio /= ToSeconds(time);
+    means.epilogue_ratio /= ToSeconds(time);
+    means.mfu /= ToSeconds(time);
+  }
+  return means;
+}
+
+absl::StatusOr<PlannedStep> PlanReplicas(const planner::PreparedJob& prepared,
+                                         const partition::PackedStep& packed,
+                                         int64_t step, int32_t replicas,
+                                         const SearchSettings& settings,
+                                         const std::stop_token& stop,
+                                         const ProgressCallback& progress,
+                                         absl::string_view detail) {
+  using Clock = std::chrono::steady_clock;
+  PlannedStep planned;
+  planned.step = step;
+  planned.num_samples = packed.num_samples;
+  for (int32_t replica = 0; replica < replicas; ++replica) {
+    if (stop.stop_requested()) return absl::CancelledError("stopped");
+    if (progress) progress(step * replicas + replica, detail);
+    const Clock::time_point begin = Clock::now();
+    planner::PlanInput input;
+    input.packed = &packed;
+    input.step = step;
+    input.replica = replica;
+    input.seed = settings.seed;
+    input.budget = StartBudget(settings, stop);
+    input.robust = settings.robust;
+    if (settings.defer) {
+      PIPELOOM_ASSIGN_OR_RETURN(
+          const auto costs,
+          partition::SampleCosts::Create(prepared.costs->job(), *prepared.costs,
+                                         packed.samples));
+      PIPELOOM_ASSIGN_OR_RETURN(planner::DeferredPlan result,
+                                planner::PlanDeferred(prepared, input, costs));
+      planned.replicas.push_back(std::move(result.plan));
+    } else {
+      PIPELOOM_ASSIGN_OR_RETURN(planner::PlanResult result,
+                                planner::PlanStep(prepared, input));
+      planned.replicas.push_back(std::move(result));
+    }
+    planned.search_time +=
+        std::chrono::duration_cast<Duration>(Clock::now() - begin);
+  }
+  // A plan whose search was cut short by Ctrl-C is not returned.
+  if (stop.stop_requested()) return absl::CancelledError("stopped");
+  return planned;
+}
+
+}  // namespace pipeloom::studies

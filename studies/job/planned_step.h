@@ -1,0 +1,70 @@
+// A step planned for all its replicas, with its figures as a whole. The step
+// ends when its slowest replica ends.
+#ifndef PIPELOOM_STUDIES_JOB_PLANNED_STEP_H_
+#define PIPELOOM_STUDIES_JOB_PLANNED_STEP_H_
+
+#include <cstdint>
+#include <stop_token>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "planner/step/plan_step.h"
+#include "studies/job/job_input.h"
+#include "studies/job/study_context.h"
+
+namespace pipeloom::studies {
+
+// Returns the strategies that are compared unless others are named: all except
+// the partial versions of dip, which only its ablation needs.
+std::vector<std::string> UsualSchedules();
+
+struct PlannedStep {
+  int64_t step = 0;
+  std::vector<planner::PlanResult> replicas{};
+  Duration search_time{};  // Wall time, all replicas.
+  int64_t num_samples = 0;
+
+  // Returns the step time of the slowest replica.
+  Duration step_time() const;
+  // Return the largest lower bound of the replicas, and its source.
+  Duration lower_bound() const;
+  const char* bound_source() const;
+  double gap_ratio() const;
+  // Return the share of time that all ranks of all replicas are idle, or in
+  // their epilogues.
+  double bubble_ratio() const;
+  double epilogue_ratio() const;
+  double mfu() const;
+  // Returns the largest peak of any replica, indexed by rank.
+  std::vector<Bytes> peak_bytes() const;
+  Bytes peak() const;
+  int64_t evaluations() const;
+  const planner::PlanResult& slowest() const;
+};
+
+// The means of several steps: ratios are weighted by step time.
+struct StepMeans {
+  Duration step_time{};
+  Duration search_time{};
+  double gap_ratio = 0;
+  double bubble_ratio = 0;
+  double epilogue_ratio = 0;
+  double mfu = 0;
+  Bytes peak{};  // The largest of any step.
+};
+StepMeans MeansOf(const std::vector<PlannedStep>& steps);
+
+// Plans a step for `replicas` replicas. Tells `progress` how many replicas of
+// all steps are planned. Cancelled: a stop was requested.
+absl::StatusOr<PlannedStep> PlanReplicas(const planner::PreparedJob& prepared,
+                                         const partition::PackedStep& packed,
+                                         int64_t step, int32_t replicas,
+                                         const SearchSettings& settings,
+                                         const std::stop_token& stop,
+                                         const ProgressCallback& progress,
+                                         absl::string_view detail = "");
+
+}  // namespace pipeloom::studies
+
+#endif  // PIPELOOM_STUDIES_JOB_PLANNED_STEP_H_

@@ -1,0 +1,28 @@
+// The planner of a job that a study reads.
+#ifndef PIPELOOM_STUDIES_JOB_PLANNER_INPUT_H_
+#define PIPELOOM_STUDIES_JOB_PLANNER_INPUT_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "emulator/ops/op_cost.h"
+#include "emulator/stage/stage_cost.h"
+#include "planner/job/job_planner.h"
+#include "studies/job/job_input.h"
+
+namespace pipeloom::studies {
+
+// Makes the planner of the job with the strategy's own partition. `strategy`:
+// empty for the job's; `operators`: instead of CostsOf(input), or null;
+// `correct`: changes the cost model before anything is priced, or empty.
+absl::StatusOr<std::unique_ptr<planner::JobPlanner>> MakeJobPlanner(
+    const JobInput& input, const std::string& strategy,
+    std::unique_ptr<const emulator::OpCostModel> operators = nullptr,
+    std::function<absl::Status(emulator::StageCostModel*)> correct = {});
+
+}  // namespace pipeloom::studies
+
+#endif  // PIPELOOM_STUDIES_JOB_PLANNER_INPUT_H_

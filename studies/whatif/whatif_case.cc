@@ -1,0 +1,320 @@
+#include "studies/whatif/whatif_case.h"
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/status_macros.h"
+#include "formats/job/spec_loader.h"
+
+namespace pipeloom::studies {
+namespace {
+
+constexpr int64_t kMaxCases = 1'000'000;
+constexpr const char* kInter = "cluster.inter_node.bandwidth_bytes_per_second";
+constexpr const char* kIntra = "cluster.intra_node.bandwidth_bytes_per_second";
+
+// Splits at commas that are not inside brackets or quotes.
+std::vector<std::string> SplitValues(absl::string_view text) {
+  std::vector<std::string> values(1);
+  int depth = 0;
+  bool quoted = false;
+  for (const char c : text) {
+    if (c == '"') quoted = !quoted;
+    if (!quoted && (c == '[' || c == '{')) ++depth;
+    if (!quoted && (c == ']' || c == '}')) --depth;
+    if (c == ',' && depth == 0 && !quoted) {
+      values.emplace_back();
+    } else {
+      values.back() += c;
+    }
+  }
+  return values;
+}
+
+WhatIfCase Case(std::string label, std::vector<formats::JobOverride> changes) {
+  WhatIfCase result;
+  result.label = std::move(label);
+  result.changes = std::move(changes);
+  return result;
+}
+
+std::string Int(int64_t value) { return absl::StrCat(value); }
+
+std::vector<formats::JobOverride> LayoutChanges(const JobSpec& job, int tp,
+                                                int cp, int pp, int dp) {
+  // The number of samples of a step stays the same.
+  const int64_t total = int64_t{job.training.microbatches} * job.parallel.dp;
+  std::vector<formats::JobOverride> changes = {
+      {"parallel.tp", Int(tp)},
+      {"parallel.pp", Int(pp)},
+      {"parallel.dp", Int(dp)},
+      {"training.microbatches", Int(std::max<int64_t>(1, total / dp))}};
+  if (cp != job.parallel.cp) changes.push_back({"parallel.cp", Int(cp)});
+  return changes;
+}
+
+std::vector<WhatIfCase> Layouts(const JobSpec& job) {
+  std::vector<WhatIfCase> cases;
+  const int64_t gpus = job.parallel.num_gpus();
+  const int64_t total = int64_t{job.training.microbatches} * job.parallel.dp;
+  for (const int cp : {1, 2, 4}) {
+    for (int tp = 1; tp <= std::min(8, job.cluster.gpus_per_node); tp *= 2) {
+      for (int pp = 1; pp <= 16; pp *= 2) {
+        const int64_t part = int64_t{1} * tp * cp * pp;
+        if (gpus % part != 0) continue;
+        const int64_t dp = gpus / part;
+        if (dp > total) continue;
+        const ParallelLayout& now = job.parallel;
+        if (tp == now.tp && cp == now.cp && pp == now.pp) continue;
+        // Only layouts near the job's: a factor of 8 away at most.
+        const double far = std::abs(std::log2(double(tp) / now.tp)) +
+                           std::abs(std::log2(double(pp) / now.pp)) +
+                           std::abs(std::log2(double(cp) / now.cp));
+        if (far > 3) continue;
+        cases.push_back(
+            Case(absl::StrFormat("TP %d, PP %d, CP %d, DP %d", tp, pp, cp, dp),
+                 LayoutChanges(job, tp, cp, pp, static_cast<int>(dp))));
+      }
+    }
+  }
+  return cases;
+}
+
+std::vector<WhatIfCase> OtherGpus(const JobSpec& job) {
+  std::vector<WhatIfCase> cases;
+  std::set<std::string> seen = {job.cluster.name};
+  const int64_t gpus = job.parallel.num_gpus();
+  for (const std::string& name : formats::ShippedClusterNames()) {
+    // Clusters named after a paper have a device of this list in other numbers.
+    if (name.rfind("dip-", 0) == 0 || name.rfind("disttrain-", 0) == 0) {
+      continue;
+    }
+    if (!seen.insert(name).second) continue;
+    const int64_t per_node = name.find("nvl72") != std::string::npos ? 72 : 8;
+    cases.push_back(Case(
+        name, {{"cluster", name},
+               {"cluster.num_nodes", Int((gpus + per_node - 1) / per_node)},
+               {"training.memory_limit_bytes", "0"}}));
+  }
+  return cases;
+}
+
+// Returns cases with other numbers of replicas, at the pipeline's depth and at
+// half and twice this depth.
+std::vector<WhatIfCase> Scales(const JobSpec& job) {
+  std::vector<WhatIfCase> cases;
+  const int64_t total = int64_t{job.training.microbatches} * job.parallel.dp;
+  for (const int pp :
+       {job.parallel.pp / 2, job.parallel.pp, job.parallel.pp * 2}) {
+    if (pp < 1) continue;
+    for (int dp = 1; dp <= std::min<int64_t>(total, 64); dp *= 2) {
+      if (dp == job.parallel.dp && pp == job.parallel.pp) continue;
+      WhatIfCase c =
+          Case(absl::StrFormat("%d GPUs: PP %d, DP %d",
+                               job.parallel.gpus_per_rank() * pp * dp, pp, dp),
+               LayoutChanges(job, job.parallel.tp, job.parallel.cp, pp, dp));
+      const int64_t gpus = int64_t{1} * job.parallel.gpus_per_rank() * pp * dp;
+      const int64_t nodes =
+          (gpus + job.cluster.gpus_per_node - 1) / job.cluster.gpus_per_node;
+      c.changes.push_back(
+          {"cluster.num_nodes",
+           Int(std::max<int64_t>(nodes, job.cluster.num_nodes))});
+      c.scales = true;
+      cases.push_back(std::move(c));
+    }
+  }
+  return cases;
+}
+
+}  // namespace
+
+void WhatIfCase::AddTo(FingerprintBuilder* builder) const {
+  for (const formats::JobOverride& change : changes) {
+    builder->Add(change.path).Add(change.value);
+  }
+  builder->Add(video_factor).Add(slow_rank).Add(slow_factor);
+  builder->Add(replan).Add(recompute_all);
+}
+
+absl::StatusOr<std::vector<WhatIfCase>> SweepCases(
+    absl::Span<const std::string> sets, absl::Span<const std::string> sweeps) {
+  WhatIfCase base;
+  std::set<std::string> paths;
+  for (const std::string& set : sets) {
+    PIPELOOM_ASSIGN_OR_RETURN(formats::JobOverride change,
+                              formats::ParseOverride(set));
+    base.changes.push_back(std::move(change));
+  }
+  std::vector<WhatIfCase> cases = {base};
+  for (const std::string& sweep : sweeps) {
+    PIPELOOM_ASSIGN_OR_RETURN(const formats::JobOverride change,
+                              formats::ParseOverride(sweep));
+    if (!paths.insert(change.path).second) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--sweep ", change.path, " stands twice"));
+    }
+    const std::vector<std::string> values = SplitValues(change.value);
+    if (static_cast<int64_t>(cases.size() * values.size()) > kMaxCases) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "the sweeps make more than ", kMaxCases, " configurations"));
+    }
+    std::vector<WhatIfCase> longer;
+    for (const WhatIfCase& c : cases) {
+      for (const std::string& value : values) {
+        if (value.empty()) {
+          return absl::InvalidArgumentError(
+              absl::StrCat("--sweep ", sweep, " has an empty value"));
+        }
+        longer.push_back(c);
+        longer.back().changes.push_back({change.path, value});
+        const size_t dot = change.path.rfind('.');
+        absl::StrAppend(&longer.back().label,
+                        longer.back().label.empty() ? "" : ", ",
+                        dot == std::string::npos ? change.path
+                                                 : change.path.substr(dot + 1),
+                        " ", value);
+      }
+    }
+    cases = std::move(longer);
+  }
+  if (cases.size() == 1 && cases[0].label.empty()) {
+    cases[0].label = base.changes.empty() ? "as it is" : "as set";
+  }
+  return cases;
+}
+
+const std::vector<WhatIfQuestion>& WhatIfQuestions() {
+  static const auto* const kQuestions = new std::vector<WhatIfQuestion>{
+      {"gpu", "the same job on every other GPU that ships"},
+      {"layout", "other TP, PP, CP and DP on as many GPUs"},
+      {"microbatches", "more and fewer, smaller and larger microbatches"},
+      {"video", "clips twice as long"},
+      {"frozen", "each module but the backbone frozen"},
+      {"fp8", "matrix products in fp8"},
+      {"network", "links of half, a quarter and twice the bandwidth"},
+      {"slow-rank", "one rank 20 % slower, unknown to the plan and known"},
+      {"memory", "GPUs with more memory, and with less"},
+      {"recompute", "nothing recomputed, everything, or offloading allowed"},
+      {"padded", "sequences padded to the longest"},
+      {"sparse", "attention on half, a quarter and an eighth of the pairs"},
+      {"scale", "more and fewer GPUs for the same samples a step"},
+  };
+  return *kQuestions;
+}
+
+std::vector<WhatIfCase> CasesOf(const std::string& question,
+                                const JobSpec& job) {
+  std::vector<WhatIfCase> cases;
+  const TrainingSpec& training = job.training;
+  if (question == "gpu") return OtherGpus(job);
+  if (question == "layout") return Layouts(job);
+  if (question == "scale") return Scales(job);
+  if (question == "microbatches") {
+    for (const int k : {2, 4}) {
+      cases.push_back(
+          Case(absl::StrFormat("%d times as many, 1/%d as large", k, k),
+               {{"training.microbatches", Int(training.microbatches * k)},
+                {"training.microbatch_tokens",
+                 Int(std::max<int64_t>(1, training.microbatch_tokens / k))}}));
+      if (training.microbatches % k != 0) continue;
+      cases.push_back(
+          Case(absl::StrFormat("1/%d as many, %d times as large", k, k),
+               {{"training.microbatches", Int(training.microbatches / k)},
+                {"training.microbatch_tokens",
+                 Int(training.microbatch_tokens * k)}}));
+      if (training.microbatch_images == 0) continue;
+      cases[cases.size() - 2].changes.push_back(
+          {"training.microbatch_images",
+           Int(std::max<int64_t>(1, training.microbatch_images / k))});
+      cases.back().changes.push_back(
+          {"training.microbatch_images", Int(training.microbatch_images * k)});
+    }
+  } else if (question == "video") {
+    WhatIfCase c = Case("clips twice as long", {});
+    c.video_factor = 2;
+    cases.push_back(c);
+  } else if (question == "frozen") {
+    for (const ModuleSpec& module : job.model.modules) {
+      if (module.role == ModuleRole::kBackbone) continue;
+      cases.push_back(Case(absl::StrCat(module.name, " frozen"),
+                           {{"training.frozen_modules",
+                             absl::StrCat("[\"", module.name, "\"]")}}));
+    }
+  } else if (question == "fp8") {
+    if (job.cluster.device.fp8.flops_per_second > 0) {
+      cases.push_back(Case("fp8 products",
+                           {{"model.modules[*].precision", "PRECISION_FP8"}}));
+    }
+  } else if (question == "network") {
+    for (const double factor : {0.25, 0.5, 2.0, 4.0}) {
+      const std::string value = absl::StrFormat("*%g", factor);
+      cases.push_back(
+          Case(absl::StrFormat("%g x the network's bandwidth", factor),
+               {{kInter, value}}));
+    }
+    cases.push_back(
+        Case("half the bandwidth inside nodes", {{kIntra, "*0.5"}}));
+  } else if (question == "slow-rank") {
+    for (int r = 0; r < std::min(job.parallel.pp, 8); ++r) {
+      for (const bool replan : {false, true}) {
+        WhatIfCase c =
+            Case(absl::StrFormat("rank %d 20 %% slower, %s", r,
+                                 replan ? "planned for it" : "the same plan"),
+                 {});
+        c.slow_rank = r;
+        c.slow_factor = 1.2;
+        c.replan = replan;
+        cases.push_back(c);
+      }
+    }
+  } else if (question == "memory") {
+    for (const double factor : {0.75, 1.25, 1.5, 2.0}) {
+      cases.push_back(Case(
+          absl::StrFormat("%g x the memory", factor),
+          {{"training.memory_limit_bytes",
+            Int(static_cast<int64_t>(
+                factor * static_cast<double>(job.MemoryLimit().count())))}}));
+    }
+  } else if (question == "recompute") {
+    cases.push_back(
+        Case("nothing recomputed",
+             {{"training.memory_strategies", "[\"MEMORY_STRATEGY_KEEP\"]"}}));
+    WhatIfCase all = Case("everything recomputed", {});
+    all.recompute_all = true;
+    cases.push_back(all);
+    cases.push_back(
+        Case("offloading allowed",
+             {{"training.memory_strategies",
+               "[\"MEMORY_STRATEGY_KEEP\",\"MEMORY_STRATEGY_RECOMPUTE\","
+               "\"MEMORY_STRATEGY_OFFLOAD\"]"}}));
+  } else if (question == "padded") {
+    cases.push_back(Case("padded to the longest",
+                         {{"training.batching", "SEQUENCE_BATCHING_PADDED"}}));
+  } else if (question == "sparse") {
+    for (const double density : {0.5, 0.25, 0.125}) {
+      cases.push_back(
+          Case(absl::StrFormat("attention on %g of the pairs", density),
+               {{"model.modules[*].layers[*].layer.attention.density",
+                 absl::StrCat(density)}}));
+    }
+  }
+  return cases;
+}
+
+BatchMetadata WithLongerVideos(const BatchMetadata& batch, double factor) {
+  BatchMetadata longer = batch;
+  for (SampleMetadata& sample : longer.samples) {
+    for (VideoClip& clip : sample.videos) {
+      clip.seconds *= factor;
+      clip.frames =
+          static_cast<int32_t>(std::min(2e9, std::round(clip.frames * factor)));
+    }
+  }
+  return longer;
+}
+
+}  // namespace pipeloom::studies

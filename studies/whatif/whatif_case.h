@@ -1,0 +1,60 @@
+// The configurations that what-if questions try.
+#ifndef PIPELOOM_STUDIES_WHATIF_WHATIF_CASE_H_
+#define PIPELOOM_STUDIES_WHATIF_WHATIF_CASE_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "base/fingerprint.h"
+#include "formats/job/job_overrides.h"
+#include "ir/job/batch_metadata.h"
+#include "ir/job/job_spec.h"
+
+namespace pipeloom::studies {
+
+// One job to try: changes of its fields, and changes that are not fields of a
+// job.
+struct WhatIfCase {
+  std::string label{};
+  std::vector<formats::JobOverride> changes{};
+  double video_factor = 1;  // Multiplies seconds and frames of every clip.
+  int32_t slow_rank = -1;   // Computes `slow_factor` times as long; -1: none.
+  double slow_factor = 1;
+  // Whether the schedule is searched again with the slow rank's times.
+  bool replan = true;
+  // Whether every stage recomputes, even if it fits without.
+  bool recompute_all = false;
+  bool scales = false;  // Whether it belongs to the question "scale".
+
+  // Adds all fields that the outcome depends on.
+  void AddTo(FingerprintBuilder* builder) const;
+};
+
+// Returns a case for every combination of the sweeps' values ("path=a,b,c";
+// commas inside brackets or quotes do not count), the last sweep varying
+// fastest, each with all of `sets`; one case if there are no sweeps.
+// InvalidArgument: no path, no value, a path twice, or more than 1'000'000
+// cases.
+absl::StatusOr<std::vector<WhatIfCase>> SweepCases(
+    absl::Span<const std::string> sets, absl::Span<const std::string> sweeps);
+
+// A named question, and the text that explains it. docs/whatif.md lists all.
+struct WhatIfQuestion {
+  std::string name{};
+  std::string asks{};
+};
+const std::vector<WhatIfQuestion>& WhatIfQuestions();
+// Returns the cases of a question; empty if it has no sensible case for the
+// job. REQUIRES: the question is one of WhatIfQuestions().
+std::vector<WhatIfCase> CasesOf(const std::string& question,
+                                const JobSpec& job);
+
+// Returns `batch` with every clip `factor` times as long.
+BatchMetadata WithLongerVideos(const BatchMetadata& batch, double factor);
+
+}  // namespace pipeloom::studies
+
+#endif  // PIPELOOM_STUDIES_WHATIF_WHATIF_CASE_H_

@@ -1,0 +1,180 @@
+// --costs-from: plans with the times of a trace.
+#include <cmath>
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "cli/console/files.h"
+#include "tests/cli/run_command.h"
+#include "tests/support/status_matchers.h"
+
+namespace pipeloom::cli {
+namespace {
+
+using ::pipeloom::testing::IsOk;
+using ::testing::HasSubstr;
+using Json = nlohmann::json;
+
+class CostsFromTest : public ::testing::Test {
+ protected:
+  CostsFromTest() {
+    std::string name = ::testing::TempDir() + "/pipeloom-costs-XXXXXX";
+    folder_ = mkdtemp(name.data());
+  }
+  ~CostsFromTest() override { std::filesystem::remove_all(folder_); }
+  std::string Path(const std::string& name) const {
+    return folder_ + "/" + name;
+  }
+  static std::vector<std::string> Small(const char* command,
+                                        std::vector<std::string> more) {
+    std::vector<std::string> args = {
+        command, "dip-vlm-s",     "--batch", "image_text",     "--schedule",
+        "1f1b",  "--evaluations", "1",       "--microbatches", "4"};
+    args.insert(args.end(), more.begin(), more.end());
+    return args;
+  }
+  // Time of all tasks by module and pass, in microseconds.
+  std::map<std::string, double> TaskTimes(const std::string& trace) const {
+    std::map<std::string, double> times;
+    const Json read = Json::parse(*ReadFile(trace));
+    for (const Json& event : read["traceEvents"]) {
+      if (event.value("cat", "") != "task") continue;
+      const Json& args = event["args"];
+      times[absl::StrCat(args["module"].get<std::string>(), " ",
+                         args["pass"].get<std::string>())] +=
+          event["dur"].get<double>();
+    }
+    return times;
+  }
+  // Returns each task's module and pass, and its time in microseconds.
+  std::map<std::string, std::pair<std::string, double>> SpansByTask(
+      const std::string& trace) const {
+    std::map<std::string, std::pair<std::string, double>> spans;
+    const Json read = Json::parse(*ReadFile(trace));
+    for (const Json& event : read["traceEvents"]) {
+      if (event.value("cat", "") != "task") continue;
+      const Json& args = event["args"];
+      const std::string name =
+          absl::StrCat(args["module"].get<std::string>(), " ",
+                       args["pass"].get<std::string>());
+      const std::string task = absl::StrCat(name, " ", args["stage"].dump(),
+                                            " ", args["microbatch"].dump(), " ",
+                                            args["sub_microbatch"].dump());
+      spans[task] = {name, event["dur"].get<double>()};
+    }
+    return spans;
+  }
+  std::string folder_;
+};
+
+// With room for everything: of a backward that makes operator groups again a
+// trace does not say which.
+TEST_F(CostsFromTest, AStepMeasuredTwiceAsSlowIsPlannedTwiceAsSlow) {
+  const Outcome plan = Pipeloom(
+      Small("plan", {"--trace", Path("t.json"), "--memory-limit", "400GiB"}));
+  ASSERT_EQ(plan.code, 0) << plan.err;
+  Json trace = Json::parse(*ReadFile(Path("t.json")));
+  for (Json& event : trace["traceEvents"]) {
+    for (const char* field : {"ts", "dur"}) {
+      if (event.contains(field)) event[field] = 2 * event[field].get<double>();
+    }
+  }
+  // A folder will do as well.
+  std::filesystem::create_directory(Path("slow"));
+  ASSERT_THAT(WriteFileAtomically(Path("slow/all.json"), trace.dump()), IsOk());
+  const Outcome slow =
+      Pipeloom(Small("plan", {"--costs-from", Path("slow"), "--trace",
+                              Path("slow.json"), "--memory-limit", "400GiB"}));
+  ASSERT_EQ(slow.code, 0) << slow.err;
+  EXPECT_THAT(slow.err, HasSubstr("schedule 1f1b's partition"));
+  const auto before = TaskTimes(Path("t.json"));
+  const auto after = TaskTimes(Path("slow.json"));
+  ASSERT_EQ(before.size(), after.size());
+  for (const auto& [name, time] : before) {
+    EXPECT_NEAR(after.at(name) / time, 2, 1e-4) << name;
+  }
+  // Every schedule of `compare` gets these costs.
+  const auto compare = [&](std::vector<std::string> more) {
+    std::vector<std::string> args = {
+        "compare",        "dip-vlm-s",  "--batch",       "image_text",
+        "--schedules",    "1f1b,gpipe", "--evaluations", "1",
+        "--microbatches", "4",          "--format",      "json",
+        "--memory-limit", "400GiB"};
+    args.insert(args.end(), more.begin(), more.end());
+    const Outcome outcome = Pipeloom(args);
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return Json::parse(outcome.out)["rows"];
+  };
+  const Json fast_rows = compare({});
+  const Json slow_rows = compare({"--costs-from", Path("slow/all.json")});
+  for (size_t i = 0; i < 2; ++i) {
+    // Transfers and epilogues are as they were.
+    const double ratio = slow_rows[i]["mean_step_time_us"].get<double>() /
+                         fast_rows[i]["mean_step_time_us"].get<double>();
+    EXPECT_GT(ratio, 1.8);
+    EXPECT_LE(ratio, 2 + 1e-4);
+  }
+}
+
+// A trace that the runtime wrote, whatever the machine did meanwhile: no module
+// and pass is planned by a factor that is not among those of its tasks.
+TEST_F(CostsFromTest, ATraceOfTheRuntimeIsPlannedWithItsTimes) {
+  ASSERT_EQ(
+      Pipeloom(Small("plan", {"--out", Path("p.pb"), "--trace",
+                              Path("priced.json"), "--memory-limit", "400GiB"}))
+          .code,
+      0);
+  const Outcome ran = Pipeloom({"run", "--plan", Path("p.pb"), "--time-scale",
+                                "0.02", "--trace", Path("run.json")});
+  ASSERT_EQ(ran.code, 0) << ran.err;
+  const Outcome plan =
+      Pipeloom(Small("plan", {"--costs-from", Path("run.json"), "--trace",
+                              Path("t.json"), "--memory-limit", "400GiB"}));
+  ASSERT_EQ(plan.code, 0) << plan.err;
+  const auto priced = TaskTimes(Path("priced.json"));
+  const auto planned = TaskTimes(Path("t.json"));
+  ASSERT_EQ(planned.size(), priced.size());
+  const auto priced_tasks = SpansByTask(Path("priced.json"));
+  const auto measured_tasks = SpansByTask(Path("run.json"));
+  ASSERT_EQ(measured_tasks.size(), priced_tasks.size());
+  std::map<std::string, std::pair<double, double>> range;
+  for (const auto& [task, span] : measured_tasks) {
+    const auto& [name, time] = span;
+    const double ratio = time / priced_tasks.at(task).second;
+    const auto [at, fresh] = range.try_emplace(name, ratio, ratio);
+    at->second.first = std::min(at->second.first, ratio);
+    at->second.second = std::max(at->second.second, ratio);
+  }
+  for (const auto& [name, time] : planned) {
+    const double factor = time / priced.at(name);
+    EXPECT_GE(factor, range.at(name).first * 0.9) << name;
+    EXPECT_LE(factor, range.at(name).second * 1.1) << name;
+    EXPECT_NE(factor, 1) << name;
+  }
+}
+
+TEST_F(CostsFromTest, ErrorsSayWhatIsWrong) {
+  const Outcome none = Pipeloom(Small("plan", {"--costs-from", Path("no")}));
+  EXPECT_EQ(none.code, 1);
+  EXPECT_THAT(none.err, HasSubstr("no: no such file"));
+  std::filesystem::create_directory(Path("empty"));
+  const Outcome empty =
+      Pipeloom(Small("plan", {"--costs-from", Path("empty")}));
+  EXPECT_EQ(empty.code, 1);
+  EXPECT_THAT(empty.err, HasSubstr("no file in this folder ends in .json"));
+  const Outcome both = Pipeloom(
+      Small("plan", {"--costs-from", Path("no"), "--learned", Path("no")}));
+  EXPECT_EQ(both.code, 2);
+  ASSERT_EQ(Pipeloom(Small("plan", {"--trace", Path("t.json")})).code, 0);
+  const Outcome other =
+      Pipeloom({"plan", "dip-vlm-s", "--batch", "image_text", "--schedule",
+                "1f1b", "--microbatches", "5", "--costs-from", Path("t.json")});
+  EXPECT_EQ(other.code, 1);
+  EXPECT_THAT(other.err, HasSubstr("only in the job's step; a trace must be of "
+                                   "the job's first step"));
+}
+
+}  // namespace
+}  // namespace pipeloom::cli

@@ -1,0 +1,147 @@
+// A backtest: measured runs go the planner's way, to the nanosecond.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+
+#include "absl/strings/str_format.h"
+#include "base/random.h"
+#include "emulator/step/emulate_step.h"
+#include "formats/job/spec_loader.h"
+#include "partition/batching/batch_split.h"
+#include "planner/step/lower_plan.h"
+#include "planner/step/plan_step.h"
+#include "planner/strategies/registry.h"
+#include "studies/backtest/emulate_against.h"
+#include "tests/formats/data_dir.h"
+#include "tests/support/status_matchers.h"
+
+namespace pipeloom::studies {
+namespace {
+
+using ::pipeloom::testing::IsOk;
+
+constexpr char kHeader[] =
+    "framework,run,cluster,shape,layout,setup,microbatch,global_batch,sequence,"
+    "step_ms,peak_gib,split\n";
+
+// A row with a random model, layout and way of running.
+std::string RandomRow(uint64_t seed, bool recompute) {
+  Random random(seed);
+  const auto one_of = [&](std::initializer_list<const char*> words) {
+    return std::string(words.begin()[random.Between(
+        0, static_cast<int64_t>(words.size()) - 1)]);
+  };
+  const int64_t tp = int64_t{1} << random.Between(0, 3);
+  const int64_t pp = int64_t{1} << random.Between(0, 2);
+  const int64_t chunks = pp > 1 ? random.Between(1, 2) : 1;
+  const int64_t dp = int64_t{1} << random.Between(0, 4);
+  const int64_t layers = pp * chunks * random.Between(1, 3);
+  const int64_t heads = 8 * random.Between(1, 4);
+  const int64_t micro = random.Between(1, 4);
+  const int64_t batch = micro * dp * pp * random.Between(1, 3);
+  return absl::StrFormat(
+      "f,run%d,h800-sxm,layers=%d hidden=%d heads=%d ffn=%d vocab=%d,"
+      "tp=%d pp=%d dp=%d vp=%d,attention=%s pointwise=%s sequence_parallel=%s "
+      "overlap=%s sharding=%s gradient_bytes=%s recompute=%s host_us=%d,"
+      "%d,%d,%d,1,,\n",
+      seed, layers, heads * 64, heads, heads * 256, random.Between(1000, 4001),
+      tp, pp, dp, chunks, one_of({"fused", "flash2", "flash1", "unfused"}),
+      one_of({"fused", "eager"}), one_of({"yes", "no"}),
+      one_of({"none", "data", "all"}), one_of({"none", "zero1", "fsdp"}),
+      one_of({"2", "4"}),
+      recompute ? std::string("full") : one_of({"none", "selective"}),
+      random.Between(0, 40), micro, batch, 256 * random.Between(1, 8));
+}
+
+ClusterSpec Cluster() {
+  const auto cluster = formats::LoadCluster(
+      "h800-sxm", PIPELOOM_SOURCE_DIR "/workloads",
+      [](const std::string& path) { return formats::ReadFile(path); });
+  EXPECT_THAT(cluster.status(), IsOk());
+  return *cluster;
+}
+
+formats::MeasuredRun RunOf(const std::string& row) {
+  const auto runs = formats::ParseMeasuredRuns(kHeader + row, "t.csv");
+  EXPECT_THAT(runs.status(), IsOk()) << row;
+  return runs.value()[0];
+}
+
+TEST(Against, ARowTakesWhatThePlanOfItsJobTakesToTheNanosecond) {
+  const ClusterSpec cluster = Cluster();
+  for (uint64_t seed = 0; seed < 40; ++seed) {
+    const std::string row = RandomRow(seed, /*recompute=*/false);
+    SCOPED_TRACE(row);
+    const formats::MeasuredRun run = RunOf(row);
+    ASSERT_OK_AND_ASSIGN(const EmulatedRun emulated,
+                         EmulateMeasuredRun(run, cluster));
+    ASSERT_OK_AND_ASSIGN(const PlannedRun planned,
+                         PlanMeasuredRun(run, cluster));
+    // The job as anybody plans it.
+    const JobSpec job = formats::JobOf(run, cluster);
+    const emulator::StageCostModel costs(job);
+    ASSERT_OK_AND_ASSIGN(const auto strategy,
+                         planner::MakeStrategy(planned.schedule));
+    ASSERT_OK_AND_ASSIGN(const auto packed,
+                         partition::PackStep(job, formats::BatchOf(run), 0));
+    planner::PlanInput input{.packed = &packed};
+    input.budget.max_evaluations = 1;
+    ASSERT_OK_AND_ASSIGN(const planner::PlanResult result,
+                         planner::PlanStep({.strategy = strategy.get(),
+                                            .costs = &costs,
+                                            .partition = planned.partition},
+                                           input));
+    EXPECT_EQ(emulated.step_time, result.predicted.step_time());
+    ASSERT_OK_AND_ASSIGN(const StepTrace trace,
+                         emulator::EmulateStep(result.plan, costs.Network()));
+    EXPECT_EQ(emulated.step_time, trace.step_time());
+    Bytes peak;
+    for (const Bytes bytes : planner::PlanPeaks(result.plan)) {
+      peak = std::max(peak, bytes);
+    }
+    EXPECT_EQ(emulated.peak_allocated + Bytes(int64_t{1} << 30), peak);
+  }
+}
+
+TEST(Against, ARecomputedRunTakesTheForwardOfItsTransformerLayersMore) {
+  const ClusterSpec cluster = Cluster();
+  for (uint64_t seed = 0; seed < 20; ++seed) {
+    formats::MeasuredRun run = RunOf(RandomRow(seed, /*recompute=*/true));
+    run.parallel.pp = 1;
+    run.chunks = 1;
+    ASSERT_OK_AND_ASSIGN(const EmulatedRun again,
+                         EmulateMeasuredRun(run, cluster));
+    ASSERT_OK_AND_ASSIGN(const PlannedRun planned,
+                         PlanMeasuredRun(run, cluster));
+    run.recompute = false;
+    ASSERT_OK_AND_ASSIGN(const EmulatedRun kept,
+                         EmulateMeasuredRun(run, cluster));
+    Duration forward{};
+    const ModuleSpec& module = planned.job.model.modules[ModuleId(0)];
+    const auto tokens = static_cast<double>(run.sequence);
+    const WorkShape shape{
+        .instances = run.microbatch,
+        .tokens = run.microbatch * run.sequence,
+        .output_tokens = run.microbatch * run.sequence,
+        .squared_tokens =
+            static_cast<double>(run.microbatch) * tokens * tokens};
+    for (const LayerId id : module.layers.ids()) {
+      if (module.layers[id].kind != LayerKind::kTransformer) continue;
+      forward += planned.costs
+                     ->Cost({.module = ModuleId(0),
+                             .first_layer = id,
+                             .num_layers = 1,
+                             .rank = RankId(0),
+                             .segment = SegmentId(0)},
+                            shape, true)
+                     .forward_again;
+    }
+    EXPECT_EQ(again.step_time - kept.step_time, forward * run.microbatches());
+    EXPECT_LT(again.peak_allocated, kept.peak_allocated);
+  }
+}
+
+}  // namespace
+}  // namespace pipeloom::studies

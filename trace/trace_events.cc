@@ -1,0 +1,202 @@
+#include "trace/trace_events.h"
+
+#include <algorithm>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+
+namespace pipeloom::trace {
+namespace {
+
+constexpr int64_t kMaxTasks = 4'000'000;
+constexpr int32_t kMaxRanks = 4096;
+
+std::optional<int32_t> IntArg(const formats::ChromeEvent& event,
+                              absl::string_view name) {
+  const std::string* text = event.Arg(name);
+  int32_t value = 0;
+  if (text == nullptr || !absl::SimpleAtoi(*text, &value) || value < 0) {
+    return std::nullopt;
+  }
+  return value;
+}
+
+std::optional<Pass> PassNamed(absl::string_view name) {
+  if (name == "forward") return Pass::kForward;
+  if (name == "backward") return Pass::kBackward;
+  if (name == "weight_grad") return Pass::kWeightGrad;
+  return std::nullopt;
+}
+
+int32_t TakeNumber(absl::string_view* text) {
+  size_t digits = 0;
+  while (digits < text->size() && (*text)[digits] >= '0' &&
+         (*text)[digits] <= '9') {
+    ++digits;
+  }
+  int32_t value = -1;
+  if (digits > 0 && digits < 9 &&
+      absl::SimpleAtoi(text->substr(0, digits), &value)) {
+    text->remove_prefix(digits);
+  }
+  return value;
+}
+
+// Adds the event to `file` if it is a known one. `rank` is the file's.
+void Take(const formats::ChromeEvent& event, int32_t rank, TraceEvents* file) {
+  if (event.phase != "X" || !event.has_time) return;
+  TraceTask seen;
+  seen.rank = IntArg(event, "rank").value_or(rank);
+  seen.start = event.start_ns;
+  seen.end = event.start_ns + std::max<int64_t>(0, event.duration_ns);
+  if (event.category == "epilogue") {
+    if (IntArg(event, "replica").value_or(0) == 0) {
+      file->epilogues.push_back(seen);
+    }
+    return;
+  }
+  if (const std::string* pass = event.Arg("pass"); pass != nullptr) {
+    const auto known = PassNamed(*pass);
+    const auto stage = IntArg(event, "stage");
+    const auto microbatch = IntArg(event, "microbatch");
+    if (!known || !stage || !microbatch) return;
+    if (IntArg(event, "replica").value_or(0) != 0) return;
+    const std::string* module = event.Arg("module");
+    seen.key = {module == nullptr ? "model" : *module, *stage, *known,
+                *microbatch, IntArg(event, "sub_microbatch").value_or(0)};
+    seen.id = IntArg(event, "task").value_or(-1);
+    seen.recomputes = event.Arg("recomputes") != nullptr;
+    seen.overlaps = event.Arg("overlaps") != nullptr;
+    if (const std::string* inputs = event.Arg("inputs"); inputs != nullptr) {
+      seen.has_inputs = true;
+      for (const absl::string_view part :
+           absl::StrSplit(*inputs, ',', absl::SkipEmpty())) {
+        int64_t id = 0;
+        if (absl::SimpleAtoi(part, &id)) seen.inputs.push_back(id);
+      }
+    }
+    file->tasks.push_back(std::move(seen));
+    return;
+  }
+  absl::string_view name = event.name;
+  seen.key.module = "model";
+  for (const auto& [word, pass] : {std::pair("Forward ", Pass::kForward),
+                                   std::pair("Backward ", Pass::kBackward)}) {
+    absl::string_view rest = name;
+    if (!absl::ConsumePrefix(&rest, word)) continue;
+    const int32_t microbatch = TakeNumber(&rest);
+    if (microbatch < 0 || !rest.empty()) return;
+    seen.key.stage = seen.rank;
+    seen.key.pass = pass;
+    seen.key.microbatch = microbatch;
+    file->tasks.push_back(std::move(seen));
+    return;
+  }
+  absl::ConsumePrefix(&name, "PP:");
+  seen.key.stage = TakeNumber(&name);
+  if (seen.key.stage < 0) return;
+  const bool send = absl::ConsumePrefix(&name, "SEND_");
+  const bool receive = !send && absl::ConsumePrefix(&name, "RECV_");
+  if (name.empty()) return;
+  const char action = name[0];
+  name.remove_prefix(1);
+  seen.key.microbatch = TakeNumber(&name);
+  if (seen.key.microbatch < 0 || !name.empty()) return;
+  if (action == 'F') {
+    seen.key.pass = Pass::kForward;
+  } else if (action == 'B' || action == 'I') {
+    seen.key.pass = Pass::kBackward;
+  } else if (action == 'W') {
+    seen.key.pass = Pass::kWeightGrad;
+  } else {
+    return;
+  }
+  if (send || receive) {
+    file->moved.push_back({send, seen.key.pass, seen.key.stage,
+                           seen.key.microbatch, seen.start, seen.end});
+  } else {
+    file->tasks.push_back(std::move(seen));
+  }
+}
+
+// Returns the number in a file name, 3 for "pp_rank_3.json"; -1 if there is
+// none.
+int32_t NumberOf(absl::string_view file_name) {
+  if (const size_t slash = file_name.rfind('/');
+      slash != absl::string_view::npos) {
+    file_name.remove_prefix(slash + 1);
+  }
+  size_t end = file_name.size();
+  while (end > 0 && (file_name[end - 1] < '0' || file_name[end - 1] > '9')) {
+    --end;
+  }
+  size_t begin = end;
+  while (begin > 0 && file_name[begin - 1] >= '0' &&
+         file_name[begin - 1] <= '9') {
+    --begin;
+  }
+  int32_t number = -1;
+  if (!absl::SimpleAtoi(file_name.substr(begin, end - begin), &number)) {
+    return -1;
+  }
+  return number;
+}
+
+}  // namespace
+
+absl::StatusOr<TraceEvents> ReadTraceEvents(
+    const std::vector<TraceSource>& sources) {
+  TraceEvents all;
+  std::set<int32_t> file_ranks;
+  for (size_t f = 0; f < sources.size(); ++f) {
+    TraceEvents file;
+    int32_t rank = NumberOf(sources[f].name);
+    if (rank < 0 || file_ranks.count(rank) > 0) rank = static_cast<int32_t>(f);
+    absl::StatusOr<formats::ChromeTraceInfo> info = formats::ReadChromeTrace(
+        sources[f].name, sources[f].read,
+        [&](const formats::ChromeEvent& event) -> absl::Status {
+          Take(event, -1, &file);
+          if (static_cast<int64_t>(all.tasks.size() + file.tasks.size()) <=
+              kMaxTasks) {
+            return absl::OkStatus();
+          }
+          return absl::ResourceExhaustedError(
+              absl::StrCat("more than ", kMaxTasks,
+                           " tasks: cut the trace to some "
+                           "iterations"));
+        });
+    if (!info.ok()) return info.status();
+    all.count += info->events;
+    if (info->rank >= 0) rank = static_cast<int32_t>(info->rank);
+    if (!file_ranks.insert(rank).second) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "%s is rank %d, and so is an earlier file", sources[f].name, rank));
+    }
+    for (std::vector<TraceTask>* list : {&file.tasks, &file.epilogues}) {
+      for (TraceTask& seen : *list) {
+        // "Forward 3" comes from runs with one stage per rank, so the stage is
+        // the rank.
+        if (seen.rank < 0 && seen.key.stage < 0) seen.key.stage = rank;
+        if (seen.rank < 0) seen.rank = rank;
+        if (seen.rank >= kMaxRanks) {
+          return absl::InvalidArgumentError(
+              absl::StrFormat("%s has a task of rank %d; at most %d are read",
+                              sources[f].name, seen.rank, kMaxRanks - 1));
+        }
+      }
+    }
+    all.tasks.insert(all.tasks.end(), file.tasks.begin(), file.tasks.end());
+    all.moved.insert(all.moved.end(), file.moved.begin(), file.moved.end());
+    all.epilogues.insert(all.epilogues.end(), file.epilogues.begin(),
+                         file.epilogues.end());
+  }
+  return all;
+}
+
+}  // namespace pipeloom::trace

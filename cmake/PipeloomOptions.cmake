@@ -52,4 +52,5 @@ set(PIPELOOM_WARNINGS
     $<$<BOOL:${PIPELOOM_WARNINGS_AS_ERRORS}>:-Werror>
     # std::stable_sort of GCC 12 calls a function that it declares deprecated.
     $<$<CXX_COMPILER_ID:Clang>:-Wno-deprecated-declarations>
-    $<$<CXX_COMPILER_ID:Clang>:-Wthread-safety>)
+    $<$<CXX_COMPILER_ID:Clang>:-Wthread-safety>
+    $<$<CXX_COMPILER_ID:Clang>:-Werror=thread-safety>)

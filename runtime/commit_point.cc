@@ -7,26 +7,28 @@
 namespace pipeloom::runtime {
 
 void CommitPoint::Arrive() {
-  const std::lock_guard lock(mutex_);
-  if (--missing_ == 0) changed_.notify_all();
+  const MutexLock lock(&mutex_);
+  if (--missing_ == 0) changed_.NotifyAll();
 }
 
 absl::Status CommitPoint::Wait(WallTime deadline) {
-  std::unique_lock lock(mutex_);
-  changed_.wait_until(lock, deadline,
-                      [&] { return missing_ == 0 || !aborted_.ok(); });
+  const MutexLock lock(&mutex_);
+  const auto is_settled = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return missing_ == 0 || !aborted_.ok();
+  };
+  const bool settled = changed_.WaitUntil(&mutex_, deadline, is_settled);
   // All of them step or none: once everyone is here, it is too late to abort.
   if (missing_ == 0) return absl::OkStatus();
-  if (!aborted_.ok()) return aborted_;
+  if (settled) return aborted_;
   return absl::DeadlineExceededError(absl::StrFormat(
       "%d ranks have not come to their optimizer step in time", missing_));
 }
 
 bool CommitPoint::Abort(absl::Status reason) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(&mutex_);
   if (missing_ == 0) return false;
   if (aborted_.ok()) aborted_ = std::move(reason);
-  changed_.notify_all();
+  changed_.NotifyAll();
   return true;
 }
 

@@ -4,11 +4,11 @@
 #ifndef PIPELOOM_RUNTIME_COMMIT_POINT_H_
 #define PIPELOOM_RUNTIME_COMMIT_POINT_H_
 
-#include <condition_variable>
 #include <cstdint>
-#include <mutex>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "base/mutex.h"
 #include "runtime/rank_clock.h"
 
 namespace pipeloom::runtime {
@@ -36,10 +36,10 @@ class CommitPoint final : public CommitGate {
   bool Abort(absl::Status reason);
 
  private:
-  std::mutex mutex_{};
-  std::condition_variable changed_{};
-  int32_t missing_;
-  absl::Status aborted_{};
+  Mutex mutex_{};
+  CondVar changed_{};
+  int32_t missing_ ABSL_GUARDED_BY(mutex_);
+  absl::Status aborted_ ABSL_GUARDED_BY(mutex_){};
 };
 
 }  // namespace pipeloom::runtime

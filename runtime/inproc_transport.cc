@@ -18,7 +18,7 @@ InprocTransport::InprocTransport(int32_t num_ranks, double time_scale)
 absl::Status InprocTransport::PostSend(const Message& message, WallTime at,
                                        absl::Span<const std::byte> data) {
   Inbox& inbox = *inboxes_.at(static_cast<size_t>(message.to.value()));
-  const std::lock_guard lock(inbox.mutex);
+  const MutexLock lock(&inbox.mutex);
   if (!inbox.aborted.ok()) return inbox.aborted;
   inbox.channels[message.from].sends.push_back({message.edge, at, data});
   return Meet(message, inbox);
@@ -27,14 +27,14 @@ absl::Status InprocTransport::PostSend(const Message& message, WallTime at,
 absl::Status InprocTransport::PostRecv(const Message& message, WallTime at,
                                        absl::Span<std::byte> into) {
   Inbox& inbox = *inboxes_.at(static_cast<size_t>(message.to.value()));
-  const std::lock_guard lock(inbox.mutex);
+  const MutexLock lock(&inbox.mutex);
   if (!inbox.aborted.ok()) return inbox.aborted;
   inbox.channels[message.from].recvs.push_back({message.edge, at, into});
   return Meet(message, inbox);
 }
 
 // Completes the oldest message of the channel if both sides are there.
-// REQUIRES: the inbox is locked. A mismatch ends the channel for both sides.
+// A mismatch ends the channel for both sides.
 absl::Status InprocTransport::Meet(const Message& message, Inbox& inbox) {
   Channel& channel = inbox.channels[message.from];
   if (channel.sends.empty() || channel.recvs.empty()) return absl::OkStatus();
@@ -46,7 +46,7 @@ absl::Status InprocTransport::Meet(const Message& message, Inbox& inbox) {
         "B is received",
         message.from.value(), message.to.value(), send.edge.value(),
         send.bytes.size(), recv.edge.value(), recv.bytes.size()));
-    inbox.met.notify_all();
+    inbox.met.NotifyAll();
     return inbox.aborted;
   }
   channel.sends.pop_front();
@@ -61,29 +61,31 @@ absl::Status InprocTransport::Meet(const Message& message, Inbox& inbox) {
   channel.free_at = times.sent;
   inbox.sent.emplace(send.edge, times);
   inbox.received.emplace(send.edge, times);
-  inbox.met.notify_all();
+  inbox.met.NotifyAll();
   return absl::OkStatus();
 }
 
 absl::StatusOr<TransferTimes> InprocTransport::WaitSend(const Message& message,
                                                         WallTime deadline) {
   Inbox& inbox = *inboxes_.at(static_cast<size_t>(message.to.value()));
+  const MutexLock lock(&inbox.mutex);
   return Wait(inbox, inbox.sent, message, message.to, deadline);
 }
 
 absl::StatusOr<TransferTimes> InprocTransport::WaitRecv(const Message& message,
                                                         WallTime deadline) {
   Inbox& inbox = *inboxes_.at(static_cast<size_t>(message.to.value()));
+  const MutexLock lock(&inbox.mutex);
   return Wait(inbox, inbox.received, message, message.from, deadline);
 }
 
 absl::StatusOr<TransferTimes> InprocTransport::Wait(
     Inbox& inbox, absl::flat_hash_map<EdgeId, TransferTimes>& done,
     const Message& message, RankId peer, WallTime deadline) {
-  std::unique_lock lock(inbox.mutex);
-  const bool woken = inbox.met.wait_until(lock, deadline, [&] {
+  const auto is_over = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(inbox.mutex) {
     return !inbox.aborted.ok() || done.contains(message.edge);
-  });
+  };
+  const bool woken = inbox.met.WaitUntil(&inbox.mutex, deadline, is_over);
   if (!inbox.aborted.ok()) return inbox.aborted;
   if (!woken) {
     return absl::DeadlineExceededError(
@@ -99,9 +101,9 @@ absl::StatusOr<TransferTimes> InprocTransport::Wait(
 void InprocTransport::Abort(absl::Status reason) {
   PIPELOOM_CHECK(!reason.ok());
   for (const std::unique_ptr<Inbox>& inbox : inboxes_) {
-    const std::lock_guard lock(inbox->mutex);
+    const MutexLock lock(&inbox->mutex);
     if (inbox->aborted.ok()) inbox->aborted = reason;
-    inbox->met.notify_all();
+    inbox->met.NotifyAll();
   }
 }
 

@@ -9,14 +9,14 @@
 #ifndef PIPELOOM_RUNTIME_INPROC_TRANSPORT_H_
 #define PIPELOOM_RUNTIME_INPROC_TRANSPORT_H_
 
-#include <condition_variable>
 #include <deque>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
+#include "base/mutex.h"
 #include "runtime/transport.h"
 
 namespace pipeloom::runtime {
@@ -52,19 +52,23 @@ class InprocTransport final : public Transport {
   };
   // All channels into one rank.
   struct Inbox {
-    std::mutex mutex{};
-    std::condition_variable met{};
-    std::map<RankId, Channel> channels{};  // Indexed by sender.
+    Mutex mutex{};
+    CondVar met{};
+    // Indexed by sender.
+    std::map<RankId, Channel> channels ABSL_GUARDED_BY(mutex){};
     // Finished transfers that the sender or receiver has not waited for yet.
-    absl::flat_hash_map<EdgeId, TransferTimes> sent{};
-    absl::flat_hash_map<EdgeId, TransferTimes> received{};
-    absl::Status aborted{};
+    absl::flat_hash_map<EdgeId, TransferTimes> sent ABSL_GUARDED_BY(mutex){};
+    absl::flat_hash_map<EdgeId, TransferTimes> received
+        ABSL_GUARDED_BY(mutex){};
+    absl::Status aborted ABSL_GUARDED_BY(mutex){};
   };
 
-  absl::Status Meet(const Message& message, Inbox& inbox);
+  absl::Status Meet(const Message& message, Inbox& inbox)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(inbox.mutex);
   absl::StatusOr<TransferTimes> Wait(
       Inbox& inbox, absl::flat_hash_map<EdgeId, TransferTimes>& done,
-      const Message& message, RankId peer, WallTime deadline);
+      const Message& message, RankId peer, WallTime deadline)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(inbox.mutex);
 
   double time_scale_;
   std::vector<std::unique_ptr<Inbox>> inboxes_;

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
-#include <condition_variable>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <system_error>
@@ -13,8 +11,10 @@
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_format.h"
 #include "base/check.h"
+#include "base/mutex.h"
 #include "base/status_macros.h"
 #include "runtime/buffer_table.h"
 #include "runtime/commit_point.h"
@@ -66,7 +66,7 @@ class Run {
           Stop(Why::kFailure, absl::UnavailableError(absl::StrFormat(
                                   "rank %d: no thread for it: %s", rank.value(),
                                   error.what())));
-          const std::lock_guard lock(mutex_);
+          const MutexLock lock(&mutex_);
           running_ -= plan_.graph.num_ranks() - rank.value();
           break;
         }
@@ -78,7 +78,7 @@ class Run {
       go_.notify_all();
       AwaitRanks();
     }
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(&mutex_);
     if (!failure_.ok()) return failure_;
     return Collect();
   }
@@ -142,46 +142,48 @@ class Run {
                         absl::StrFormat("%s: %s", Where(id),
                                         std::string(status.message()))));
     }
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(&mutex_);
     --running_;
-    ended_.notify_all();
+    ended_.NotifyAll();
   }
 
   // Waits for all ranks; at the deadline, stops them first. Ranks that step
   // their optimizers then are given some more time before they are cut off.
-  void AwaitRanks() {
-    std::unique_lock lock(mutex_);
-    const auto all_ended = [this] { return running_ == 0; };
+  void AwaitRanks() ABSL_LOCKS_EXCLUDED(mutex_) {
+    MutexLock lock(&mutex_);
+    const auto all_ended = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      return running_ == 0;
+    };
     for (uint64_t seen = 0; WallNow() < deadline_;) {
       const WallTime until =
           std::min(deadline_, WallNow() + options_.failure_timeout);
-      if (ended_.wait_until(lock, until, all_ended)) return;
+      if (ended_.WaitUntil(&mutex_, until, all_ended)) return;
       if (WallNow() >= deadline_) break;
       const uint64_t now = BlockedAt();
       if (now != 0 && now == seen) {
-        lock.unlock();
+        lock.Unlock();
         Stop(
             Why::kRequest,
             absl::DeadlineExceededError(absl::StrFormat(
                 "no rank has come any further for %.3f s; %s",
                 std::chrono::duration<double>(options_.failure_timeout).count(),
                 Unfinished())));
-        lock.lock();
+        lock.Lock();
       }
       seen = now;
     }
     for (const auto& [why, until] :
          {std::pair(Why::kRequest, deadline_),
           std::pair(Why::kLastResort, deadline_ + 2 * kGrace)}) {
-      if (ended_.wait_until(lock, until, all_ended)) return;
-      lock.unlock();
+      if (ended_.WaitUntil(&mutex_, until, all_ended)) return;
+      lock.Unlock();
       Stop(why, absl::DeadlineExceededError(absl::StrFormat(
                     "not done after %.3f s; %s",
                     std::chrono::duration<double>(WallNow() - start_).count(),
                     Unfinished())));
-      lock.lock();
+      lock.Lock();
     }
-    ended_.wait(lock, all_ended);
+    ended_.Wait(&mutex_, all_ended);
   }
 
   enum class Why { kRequest, kFailure, kLastResort };
@@ -189,11 +191,11 @@ class Run {
   // Ends all ranks; the first reason is the one that is reported. Once every
   // rank has come to its optimizer step the step counts: a request is too late
   // then, and a failure is reported but cancels no other rank.
-  void Stop(Why why, const absl::Status& reason) {
+  void Stop(Why why, const absl::Status& reason) ABSL_LOCKS_EXCLUDED(mutex_) {
     const absl::Status consequence = absl::CancelledError(
         "another rank failed: " + std::string(reason.message()));
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(&mutex_);
       if (!failure_.ok()) return;
       const bool in_time = commit_.Abort(consequence);
       if (!in_time && why == Why::kRequest) return;
@@ -266,10 +268,11 @@ class Run {
   WallTime deadline_{};
   std::stop_source stop_{};
   std::vector<Rank> ranks_;
-  std::mutex mutex_{};
-  std::condition_variable ended_{};
-  int32_t running_;  // Guarded by mutex_, as failure_ is.
-  absl::Status failure_{};
+  Mutex mutex_{};
+  CondVar ended_{};
+  // Number of ranks whose threads have not ended.
+  int32_t running_ ABSL_GUARDED_BY(mutex_);
+  absl::Status failure_ ABSL_GUARDED_BY(mutex_){};
 };
 
 }  // namespace

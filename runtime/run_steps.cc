@@ -1,11 +1,11 @@
 #include "runtime/run_steps.h"
 
-#include <condition_variable>
-#include <mutex>
 #include <optional>
 #include <thread>
 #include <utility>
 
+#include "absl/base/thread_annotations.h"
+#include "base/mutex.h"
 #include "base/status_macros.h"
 
 namespace pipeloom::runtime {
@@ -16,32 +16,36 @@ class Slot {
  public:
   // Returns false if no further plan is wanted.
   bool Put(absl::StatusOr<SharedPlan> plan) {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return !plan_.has_value() || closed_; });
+    const MutexLock lock(&mutex_);
+    changed_.Wait(&mutex_, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      return !plan_.has_value() || closed_;
+    });
     if (closed_) return false;
     plan_ = std::move(plan);
-    changed_.notify_all();
+    changed_.NotifyAll();
     return true;
   }
   absl::StatusOr<SharedPlan> Take() {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return plan_.has_value(); });
+    const MutexLock lock(&mutex_);
+    changed_.Wait(&mutex_, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      return plan_.has_value();
+    });
     absl::StatusOr<SharedPlan> plan = *std::move(plan_);
     plan_.reset();
-    changed_.notify_all();
+    changed_.NotifyAll();
     return plan;
   }
   void Close() {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(&mutex_);
     closed_ = true;
-    changed_.notify_all();
+    changed_.NotifyAll();
   }
 
  private:
-  std::mutex mutex_{};
-  std::condition_variable changed_{};
-  std::optional<absl::StatusOr<SharedPlan>> plan_{};
-  bool closed_ = false;
+  Mutex mutex_{};
+  CondVar changed_{};
+  std::optional<absl::StatusOr<SharedPlan>> plan_ ABSL_GUARDED_BY(mutex_){};
+  bool closed_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace

@@ -4,12 +4,12 @@
 #define PIPELOOM_CLI_CONSOLE_PROGRESS_H_
 
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
-#include <mutex>
 #include <string>
 #include <thread>
 
+#include "absl/base/thread_annotations.h"
+#include "base/mutex.h"
 #include "cli/console/command.h"
 
 namespace pipeloom::cli {
@@ -27,16 +27,17 @@ class Progress {
   void Set(int64_t done, absl::string_view detail = "");
 
  private:
-  void Loop(const std::stop_token& stop);
+  void Loop();
 
   const Context& context_;
   const std::string doing_;
   const int64_t total_;
-  std::mutex mutex_{};  // Guards done_ and detail_.
-  int64_t done_ = 0;
-  std::string detail_{};
-  std::condition_variable_any wake_{};
-  std::jthread thread_{};
+  Mutex mutex_{};
+  CondVar changed_{};
+  int64_t done_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::string detail_ ABSL_GUARDED_BY(mutex_){};
+  bool over_ ABSL_GUARDED_BY(mutex_) = false;  // The work is done.
+  std::thread thread_{};
 };
 
 }  // namespace pipeloom::cli

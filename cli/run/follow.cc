@@ -5,18 +5,19 @@
 
 #include <algorithm>
 #include <chrono>
-#include <condition_variable>
 #include <cstdio>
 #include <map>
 #include <memory>
-#include <mutex>
+#include <optional>
 #include <set>
 #include <sstream>
 #include <thread>
 #include <utility>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/mutex.h"
 #include "cli/run/plan_follower.h"
 #include "pipeloom/v1/planner_service.grpc.pb.h"
 
@@ -91,7 +92,7 @@ class Follower {
     std::string payload;
     bool ok = true;
     while (ok && ReadFrame(kSocket, &kind, &step, &payload)) {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(&mutex_);
       if (kind == 'J') {
         ok = ParseJobFrame(payload, &job_);
         // The run has made the microbatches; balancing would need samples.
@@ -110,18 +111,18 @@ class Follower {
         steps_.erase(steps_.begin(), steps_.upper_bound(step));
         if (asked_ <= step && context_ != nullptr) context_->TryCancel();
       }
-      changed_.notify_all();
+      changed_.NotifyAll();
     }
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(&mutex_);
       over_ = true;
       if (context_ != nullptr) context_->TryCancel();
-      changed_.notify_all();
+      changed_.NotifyAll();
     }
     caller.join();
     if (opened_) {
       v1::CloseJobRequest request;
-      request.set_job_id(job_.job_id());
+      request.set_job_id(OpenRequest().job_id());
       v1::CloseJobResponse response;
       grpc::ClientContext context;
       Prepare(&context, kCall);
@@ -162,46 +163,59 @@ class Follower {
     grpc::ClientContext context;
     Prepare(&context, time);
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(&mutex_);
       if (over_) return {grpc::StatusCode::CANCELLED, "over"};
       context_ = &context;
       asked_ = step;
     }
     const grpc::Status status = call(&context);
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(&mutex_);
     context_ = nullptr;
     return status;
   }
 
   void Call() {
-    std::unique_lock lock(mutex_);
-    while (!over_) {
-      const auto next = std::find_if(
-          steps_.begin(), steps_.end(),
-          [&](const auto& entry) { return !done_.contains(entry.first); });
-      if (next == steps_.end()) {
-        changed_.wait(lock);
-        continue;
-      }
-      const int64_t step = next->first;
+    MutexLock lock(&mutex_);
+    while (true) {
+      changed_.Wait(&mutex_, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+        return over_ || NextStep().has_value();
+      });
+      if (over_) return;
+      const int64_t step = *NextStep();
       done_.erase(done_.begin(), done_.lower_bound(steps_.begin()->first));
-      lock.unlock();
+      lock.Unlock();
       const grpc::Status status = Follow(step);
-      lock.lock();
+      lock.Lock();
       if (over_ || !steps_.contains(step)) continue;  // Cancelled.
-      Settle(step, status, &lock);
+      Settle(step, status);
     }
+  }
+
+  // Returns the first step that has no answer yet.
+  std::optional<int64_t> NextStep() const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    for (const auto& [step, batch] : steps_) {
+      if (!done_.contains(step)) return step;
+    }
+    return std::nullopt;
+  }
+
+  // Returns the job as it came last.
+  v1::OpenJobRequest OpenRequest() ABSL_LOCKS_EXCLUDED(mutex_) {
+    const MutexLock lock(&mutex_);
+    return job_;
   }
 
   // Opens the job and submits batches if that is not done yet; then waits for
   // the step's plan and hands it over.
   grpc::Status Follow(int64_t step) {
     constexpr int64_t kNever = INT64_MAX;
+    const v1::OpenJobRequest job = OpenRequest();
     if (!opened_) {
       v1::OpenJobResponse opened;
       const grpc::Status status =
           Make(kNever, 4 * kCall, [&](grpc::ClientContext* context) {
-            return stub_->OpenJob(context, job_, &opened);
+            return stub_->OpenJob(context, job, &opened);
           });
       if (!status.ok()) return status;
       opened_ = true;
@@ -209,7 +223,7 @@ class Follower {
     }
     std::map<int64_t, v1::SubmitBatchRequest> steps;
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(&mutex_);
       steps = steps_;
     }
     for (const auto& [number, batch] : steps) {
@@ -223,7 +237,7 @@ class Follower {
       submitted_.insert(number);
     }
     v1::GetPlanRequest request;
-    request.set_job_id(job_.job_id());
+    request.set_job_id(job.job_id());
     request.set_step(step);
     v1::GetPlanResponse response;
     const grpc::Status status =
@@ -236,8 +250,8 @@ class Follower {
     return status;
   }
 
-  void Settle(int64_t step, const grpc::Status& status,
-              std::unique_lock<std::mutex>* lock) {
+  void Settle(int64_t step, const grpc::Status& status)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (status.ok()) {
       done_.insert(step);
       pause_ = kShortestPause;
@@ -273,19 +287,22 @@ class Follower {
       default:
         opened_ = false;  // The next planner may not know the job.
     }
-    changed_.wait_for(*lock, pause_, [this] { return over_; });
+    changed_.WaitFor(
+        &mutex_, pause_,
+        [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return over_; });
     pause_ = std::min(2 * pause_, kLongestPause);
   }
 
   const FollowSettings settings_;
   std::unique_ptr<v1::PlannerService::Stub> stub_{};
-  std::mutex mutex_{};
-  std::condition_variable changed_{};
-  v1::OpenJobRequest job_{};
-  std::map<int64_t, v1::SubmitBatchRequest> steps_{};
-  grpc::ClientContext* context_ = nullptr;  // The call under way, or null.
-  int64_t asked_ = 0;                       // Its step.
-  bool over_ = false;
+  Mutex mutex_{};
+  CondVar changed_{};
+  v1::OpenJobRequest job_ ABSL_GUARDED_BY(mutex_){};
+  std::map<int64_t, v1::SubmitBatchRequest> steps_ ABSL_GUARDED_BY(mutex_){};
+  // The call under way, or null, and its step.
+  grpc::ClientContext* context_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  int64_t asked_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool over_ ABSL_GUARDED_BY(mutex_) = false;
   // Used by the calling thread only.
   std::set<int64_t> done_{};
   std::set<int64_t> submitted_{};

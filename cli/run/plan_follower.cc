@@ -180,9 +180,9 @@ PlanFollower::~PlanFollower() {
 
 void PlanFollower::Send(char kind, int64_t step, absl::string_view payload) {
   if (WriteFrame(socket_, kind, step, payload)) return;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(&mutex_);
   ended_ = true;
-  changed_.notify_all();
+  changed_.NotifyAll();
 }
 
 void PlanFollower::Submit(int64_t step, const partition::PackedStep& packed) {
@@ -192,7 +192,7 @@ void PlanFollower::Submit(int64_t step, const partition::PackedStep& packed) {
 std::optional<std::string> PlanFollower::Wait(int64_t step) {
   std::optional<std::string> plan;
   {
-    std::unique_lock lock(mutex_);
+    const MutexLock lock(&mutex_);
     const Clock::time_point begin = Clock::now();
     // Wait in full again: otherwise steps that are shorter than planning would
     // never get a plan again.
@@ -201,11 +201,12 @@ std::optional<std::string> PlanFollower::Wait(int64_t step) {
     }
     const Clock::time_point end =
         std::min(begin, silent_since_.value_or(begin)) + wait_;
-    changed_.wait_until(lock, end, [&] {
-      return plans_.contains(step) || ended_ ||
-             (silent_since_.has_value() &&
-              *silent_since_ + wait_ <= Clock::now());
-    });
+    changed_.WaitUntil(&mutex_, end,
+                       [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+                         return plans_.contains(step) || ended_ ||
+                                (silent_since_.has_value() &&
+                                 *silent_since_ + wait_ <= Clock::now());
+                       });
     if (const auto found = plans_.find(step); found != plans_.end()) {
       plan = std::move(found->second);
     } else if (!silent_since_.has_value()) {
@@ -222,18 +223,18 @@ void PlanFollower::Read() {
   int64_t step = 0;
   std::string payload;
   while (ReadFrame(socket_, &kind, &step, &payload)) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(&mutex_);
     if (kind == 'P') {
       plans_[step] = std::move(payload);
       silent_since_.reset();
     } else if (kind == 'T' && !silent_since_.has_value()) {
       silent_since_ = Clock::now();
     }
-    changed_.notify_all();
+    changed_.NotifyAll();
   }
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(&mutex_);
   ended_ = true;
-  changed_.notify_all();
+  changed_.NotifyAll();
 }
 
 }  // namespace pipeloom::cli

@@ -12,17 +12,17 @@
 #include <sys/types.h>
 
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "base/mutex.h"
 #include "ir/job/job_spec.h"
 #include "ir/plan/partition.h"
 #include "partition/batching/batch_split.h"
@@ -68,11 +68,11 @@ class PlanFollower {
   const pid_t process_;
   const int socket_;
   const std::chrono::nanoseconds wait_;
-  std::mutex mutex_{};
-  std::condition_variable changed_{};
-  std::map<int64_t, std::string> plans_{};
-  std::optional<Clock::time_point> silent_since_{};
-  bool ended_ = false;
+  Mutex mutex_{};
+  CondVar changed_{};
+  std::map<int64_t, std::string> plans_ ABSL_GUARDED_BY(mutex_){};
+  std::optional<Clock::time_point> silent_since_ ABSL_GUARDED_BY(mutex_){};
+  bool ended_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread reader_{};
 };
 

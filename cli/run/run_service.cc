@@ -3,9 +3,9 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <condition_variable>
+#include <atomic>
 #include <memory>
-#include <mutex>
+#include <stop_token>
 #include <thread>
 #include <utility>
 
@@ -205,10 +205,14 @@ absl::Status RunServe(const ServeSettings& settings, const Context& context) {
     context.print(
         absl::StrCat("metrics on 127.0.0.1:", server->metrics_port(), "\n"));
   }
-  std::mutex mutex;
-  std::condition_variable_any never;
-  std::unique_lock lock(mutex);
-  never.wait(lock, context.stop, [] { return false; });
+  std::atomic<bool> stopped{false};
+  {
+    const std::stop_callback on_stop(context.stop, [&] {
+      stopped = true;
+      stopped.notify_one();
+    });
+    stopped.wait(false);
+  }
   server->Stop(settings.grace.value_or(Seconds(10)));
   return absl::OkStatus();
 }

@@ -3,14 +3,15 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "base/fingerprint.h"
+#include "base/mutex.h"
 #include "base/overloaded.h"
 #include "emulator/cost/attention_cost.h"
 #include "emulator/cost/gemm_cost.h"
@@ -85,12 +86,12 @@ class PriceCache {
   OpPrice Get(const Fingerprint& key, const Make& make) {
     Shard& shard = shards_[key.low % kShards];
     {
-      const std::lock_guard<std::mutex> lock(shard.mutex);
+      const MutexLock lock(&shard.mutex);
       const auto found = shard.prices.find(key);
       if (found != shard.prices.end()) return found->second;
     }
     const OpPrice price = make();
-    const std::lock_guard<std::mutex> lock(shard.mutex);
+    const MutexLock lock(&shard.mutex);
     if (shard.prices.size() >= kMaxInShard) shard.prices.clear();
     shard.prices.emplace(key, price);
     return price;
@@ -100,8 +101,8 @@ class PriceCache {
   static constexpr size_t kShards = 16;
   static constexpr size_t kMaxInShard = 4096;  // About 4 MB in all.
   struct Shard {
-    std::mutex mutex{};
-    absl::flat_hash_map<Fingerprint, OpPrice> prices{};
+    Mutex mutex{};
+    absl::flat_hash_map<Fingerprint, OpPrice> prices ABSL_GUARDED_BY(mutex){};
   };
   std::array<Shard, kShards> shards_{};
 };

@@ -7,11 +7,11 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <mutex>
-#include <shared_mutex>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
 #include "base/fingerprint.h"
+#include "base/mutex.h"
 #include "base/units.h"
 #include "emulator/stage/pass_scratch.h"
 #include "ir/operator_group.h"
@@ -59,7 +59,7 @@ class FingerprintCache {
   Cost Get(const Fingerprint& key, const Price& price) {
     Shard& shard = shards_[key.high % kShards];
     {
-      const std::shared_lock lock(shard.mutex);
+      const ReaderMutexLock lock(&shard.mutex);
       if (const auto it = shard.costs.find(key); it != shard.costs.end()) {
         CountHits(1);
         return it->second;
@@ -67,7 +67,7 @@ class FingerprintCache {
     }
     misses_.fetch_add(1, std::memory_order_relaxed);
     const Cost cost = price();
-    const std::unique_lock lock(shard.mutex);
+    const WriterMutexLock lock(&shard.mutex);
     // Shapes of past steps may never return; starting afresh bounds memory.
     if (shard.costs.size() >= kMaxPerShard) shard.costs.clear();
     shard.costs.emplace(key, cost);
@@ -87,8 +87,8 @@ class FingerprintCache {
  private:
   static constexpr size_t kShards = 16;
   struct Shard {
-    std::shared_mutex mutex{};
-    absl::flat_hash_map<Fingerprint, Cost> costs{};
+    SharedMutex mutex{};
+    absl::flat_hash_map<Fingerprint, Cost> costs ABSL_GUARDED_BY(mutex){};
   };
   std::array<Shard, kShards> shards_{};
   std::atomic<int64_t> hits_{0};

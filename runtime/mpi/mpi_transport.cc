@@ -10,12 +10,13 @@
 #include <cstring>
 #include <deque>
 #include <memory>
-#include <mutex>
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_format.h"
 #include "base/check.h"
+#include "base/mutex.h"
 #include "base/status_macros.h"
 #include "runtime/backoff.h"
 
@@ -139,7 +140,7 @@ struct MpiTransport::State {
   // in 0.3 us, to which this transport is to add little.
   bool IsAborted() const { return is_aborted.load(std::memory_order_acquire); }
   [[gnu::cold]] absl::Status Aborted() {
-    const std::lock_guard lock(mutex);
+    const MutexLock lock(&mutex);
     return aborted;
   }
 
@@ -159,7 +160,7 @@ struct MpiTransport::State {
   // other ranks.
   absl::Status Tell(absl::Status status) {
     {
-      const std::lock_guard lock(mutex);
+      const MutexLock lock(&mutex);
       if (aborted.ok()) aborted = status;
     }
     is_aborted.store(true, std::memory_order_release);
@@ -399,8 +400,8 @@ struct MpiTransport::State {
   MPI_Comm begins = MPI_COMM_NULL;
   std::vector<Channel> to;
   std::vector<Channel> from;
-  std::mutex mutex{};
-  absl::Status aborted{};
+  Mutex mutex{};
+  absl::Status aborted ABSL_GUARDED_BY(mutex){};
   std::atomic<bool> is_aborted{false};
 };
 
@@ -493,7 +494,7 @@ absl::StatusOr<TransferTimes> MpiTransport::WaitRecv(const Message& message,
 void MpiTransport::Abort(absl::Status reason) {
   PIPELOOM_CHECK(!reason.ok());
   {
-    const std::lock_guard lock(state_->mutex);
+    const MutexLock lock(&state_->mutex);
     if (state_->aborted.ok()) state_->aborted = std::move(reason);
   }
   state_->is_aborted.store(true, std::memory_order_release);

@@ -5,8 +5,6 @@
 #include <mpi.h>
 
 #include <algorithm>
-#include <condition_variable>
-#include <mutex>
 #include <thread>
 #include <utility>
 
@@ -14,7 +12,9 @@
 #include <sched.h>
 #endif
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_format.h"
+#include "base/mutex.h"
 #include "base/status_macros.h"
 #include "runtime/mpi/start_watch.h"
 
@@ -156,17 +156,22 @@ std::vector<std::string> MpiWorld::AllGather(const std::string& own) const {
 
 void MpiWorld::Finalize(WallDuration bound,
                         const std::function<void()>& otherwise) {
-  std::mutex mutex;
-  std::condition_variable changed;
-  bool done = false;
+  struct {
+    Mutex mutex{};
+    CondVar changed{};
+    bool done ABSL_GUARDED_BY(mutex) = false;
+  } end;
   const std::jthread watch([&] {
-    std::unique_lock lock(mutex);
-    if (!changed.wait_for(lock, bound, [&] { return done; })) otherwise();
+    const MutexLock lock(&end.mutex);
+    const auto is_done = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(end.mutex) {
+      return end.done;
+    };
+    if (!end.changed.WaitFor(&end.mutex, bound, is_done)) otherwise();
   });
   MPI_Finalize();
-  const std::lock_guard lock(mutex);
-  done = true;
-  changed.notify_all();
+  const MutexLock lock(&end.mutex);
+  end.done = true;
+  end.changed.NotifyAll();
 }
 
 }  // namespace pipeloom::runtime

@@ -138,23 +138,25 @@ absl::StatusOr<std::unique_ptr<StartWatch>> StartWatch::Begin(
 
 StartWatch::~StartWatch() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(&mutex_);
     over_ = true;
   }
-  changed_.notify_all();
+  changed_.NotifyAll();
   thread_.join();
 }
 
 void StartWatch::Watch() {
-  std::unique_lock lock(mutex_);
-  const auto is_over = [this] { return over_; };
+  const MutexLock lock(&mutex_);
+  const auto is_over = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return over_;
+  };
   // Look before the bound: the first rank to end makes the starter end all
   // others, the one in trouble among them.
   const WallDuration before = bound_ * 3 / 4;
-  if (changed_.wait_for(lock, before, is_over)) return;
+  if (changed_.WaitFor(&mutex_, before, is_over)) return;
   try {
     const std::string trouble = RanksInTrouble();
-    if (changed_.wait_for(lock, bound_ - before, is_over)) return;
+    if (changed_.WaitFor(&mutex_, bound_ - before, is_over)) return;
     late_(TooLate(bound_, trouble));
   } catch (const std::bad_alloc&) {
     // A rank without memory for a message. The others name it.

@@ -10,15 +10,15 @@
 #ifndef PIPELOOM_RUNTIME_MPI_START_WATCH_H_
 #define PIPELOOM_RUNTIME_MPI_START_WATCH_H_
 
-#include <condition_variable>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/mutex.h"
 #include "runtime/rank_clock.h"
 
 namespace pipeloom::runtime {
@@ -39,9 +39,9 @@ class StartWatch {
 
   WallDuration bound_;
   Late late_;
-  std::mutex mutex_{};
-  std::condition_variable changed_{};
-  bool over_ = false;
+  Mutex mutex_{};
+  CondVar changed_{};
+  bool over_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_{};
 };
 

@@ -4,12 +4,13 @@
 #include <atomic>
 #include <cstring>
 #include <list>
-#include <mutex>
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_format.h"
 #include "base/check.h"
+#include "base/mutex.h"
 #include "base/status_macros.h"
 #include "runtime/backoff.h"
 
@@ -95,7 +96,7 @@ struct LinkTransport::State {
 
   absl::Status Aborted() {
     if (!is_aborted.load(std::memory_order_acquire)) return absl::OkStatus();
-    const std::lock_guard lock(mutex);
+    const MutexLock lock(&mutex);
     return aborted;
   }
 
@@ -234,8 +235,8 @@ struct LinkTransport::State {
   Notices notices;
   // Two for each peer: from it, then to it.
   std::vector<Channel> channels{};
-  std::mutex mutex{};
-  absl::Status aborted{};
+  Mutex mutex{};
+  absl::Status aborted ABSL_GUARDED_BY(mutex){};
   std::atomic<bool> is_aborted{false};
 };
 
@@ -284,7 +285,7 @@ absl::StatusOr<TransferTimes> LinkTransport::WaitRecv(const Message& message,
 void LinkTransport::Abort(absl::Status reason) {
   PIPELOOM_CHECK(!reason.ok());
   {
-    const std::lock_guard lock(state_->mutex);
+    const MutexLock lock(&state_->mutex);
     if (state_->aborted.ok()) state_->aborted = std::move(reason);
   }
   state_->is_aborted.store(true, std::memory_order_release);

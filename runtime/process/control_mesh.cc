@@ -78,7 +78,10 @@ absl::StatusOr<std::unique_ptr<ControlMesh>> ControlMesh::Create(
                           : HostAddresses();
   mesh->address_ = absl::StrFormat("%d,%s,%s", port, mesh->board_->address(),
                                    absl::StrJoin(hosts, ","));
-  mesh->peers_ = std::vector<Peer>(static_cast<size_t>(options.size));
+  {
+    const MutexLock lock(&mesh->mutex_);
+    mesh->peers_ = std::vector<Peer>(static_cast<size_t>(options.size));
+  }
   return mesh;
 }
 
@@ -92,11 +95,14 @@ absl::Status ControlMesh::Connect(absl::Span<const std::string> addresses,
     Put(rank, &text);
     return text;
   };
+  std::vector<Peer> peers(static_cast<size_t>(options_.size));
   for (int32_t r = 0; r < options_.rank; ++r) {
-    PIPELOOM_RETURN_IF_ERROR(
+    Peer& peer = peers[static_cast<size_t>(r)];
+    PIPELOOM_ASSIGN_OR_RETURN(
+        peer.socket,
         ConnectPeer(r, addresses[static_cast<size_t>(r)], deadline));
-    PIPELOOM_RETURN_IF_ERROR(WriteAll(peers_[static_cast<size_t>(r)].socket,
-                                      hello(options_.rank), deadline));
+    PIPELOOM_RETURN_IF_ERROR(
+        WriteAll(peer.socket, hello(options_.rank), deadline));
   }
   for (int32_t missing = options_.size - 1 - options_.rank; missing > 0;) {
     PIPELOOM_ASSIGN_OR_RETURN(Socket socket, Accept(listener_, deadline));
@@ -107,7 +113,7 @@ absl::Status ControlMesh::Connect(absl::Span<const std::string> addresses,
     absl::string_view rest = absl::string_view(*text).substr(run.size());
     const auto rank = Take<int32_t>(&rest);
     if (rank <= options_.rank || rank >= options_.size) continue;
-    Peer& peer = peers_[static_cast<size_t>(rank)];
+    Peer& peer = peers[static_cast<size_t>(rank)];
     if (peer.socket.is_open()) continue;
     peer.socket = std::move(socket);
     --missing;
@@ -115,7 +121,7 @@ absl::Status ControlMesh::Connect(absl::Span<const std::string> addresses,
   listener_.Close();
   for (int32_t r = 0; r < options_.size; ++r) {
     if (r == options_.rank) continue;
-    Peer& peer = peers_[static_cast<size_t>(r)];
+    Peer& peer = peers[static_cast<size_t>(r)];
     peer.heard = WallNow();
     const std::vector<std::string> parts =
         absl::StrSplit(addresses[static_cast<size_t>(r)], ',');
@@ -123,12 +129,17 @@ absl::Status ControlMesh::Connect(absl::Span<const std::string> addresses,
         PositionBoard::Open(parts.size() > 1 ? parts[1] : "");
     if (board.ok()) peer.board = *std::move(board);
   }
+  {
+    const MutexLock lock(&mutex_);
+    peers_ = std::move(peers);
+  }
   thread_ = std::thread([this] { Run(); });
   return absl::OkStatus();
 }
 
-absl::Status ControlMesh::ConnectPeer(int32_t rank, const std::string& address,
-                                      WallTime deadline) {
+absl::StatusOr<Socket> ControlMesh::ConnectPeer(int32_t rank,
+                                                const std::string& address,
+                                                WallTime deadline) {
   const std::vector<std::string> parts = absl::StrSplit(address, ',');
   int32_t port = 0;
   if (parts.size() < 3 || !absl::SimpleAtoi(parts[0], &port)) {
@@ -138,10 +149,7 @@ absl::Status ControlMesh::ConnectPeer(int32_t rank, const std::string& address,
   absl::Status last;
   for (size_t i = 2; i < parts.size(); ++i) {
     absl::StatusOr<Socket> socket = ConnectTo(parts[i], port, deadline);
-    if (socket.ok()) {
-      peers_[static_cast<size_t>(rank)].socket = *std::move(socket);
-      return absl::OkStatus();
-    }
+    if (socket.ok()) return socket;
     last = socket.status();
   }
   return absl::UnavailableError(absl::StrFormat(
@@ -151,7 +159,7 @@ absl::Status ControlMesh::ConnectPeer(int32_t rank, const std::string& address,
 ControlMesh::~ControlMesh() {
   if (!thread_.joinable()) return;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(&mutex_);
     ending_ = true;
     ending_at_ = WallNow();
   }
@@ -160,8 +168,10 @@ ControlMesh::~ControlMesh() {
 }
 
 void ControlMesh::SetCallbacks(Callbacks callbacks) {
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return !calling_; });
+  const MutexLock lock(&mutex_);
+  changed_.Wait(&mutex_, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return !calling_;
+  });
   callbacks_ = std::move(callbacks);
 }
 
@@ -186,10 +196,10 @@ void ControlMesh::QueueAll(Kind kind, absl::string_view payload) {
 }
 
 void ControlMesh::Send(int32_t to, uint64_t topic, std::string bytes) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(&mutex_);
   if (to == options_.rank) {
     received_[{to, topic}] = std::move(bytes);
-    changed_.notify_all();
+    changed_.NotifyAll();
     return;
   }
   std::string payload;
@@ -202,11 +212,12 @@ void ControlMesh::Send(int32_t to, uint64_t topic, std::string bytes) {
 
 absl::StatusOr<std::string> ControlMesh::Receive(int32_t from, uint64_t topic,
                                                  WallTime deadline) {
-  std::unique_lock lock(mutex_);
+  const MutexLock lock(&mutex_);
   const std::tuple key(from, topic);
-  changed_.wait_until(lock, deadline, [&] {
-    return received_.contains(key) || !failure_.ok();
-  });
+  changed_.WaitUntil(&mutex_, deadline,
+                     [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+                       return received_.contains(key) || !failure_.ok();
+                     });
   const auto found = received_.find(key);
   if (found != received_.end()) {
     std::string bytes = std::move(found->second);
@@ -239,14 +250,14 @@ absl::StatusOr<std::vector<std::string>> ControlMesh::Gather(
 }
 
 void ControlMesh::BeginCommit() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(&mutex_);
   ++commit_;
   arrived_ = false;
   commits_.reset();
 }
 
 void ControlMesh::Arrive() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(&mutex_);
   if (!failure_.ok()) return;
   arrived_ = true;
   std::string payload;
@@ -256,10 +267,12 @@ void ControlMesh::Arrive() {
 }
 
 absl::Status ControlMesh::Wait(WallTime deadline) {
-  std::unique_lock lock(mutex_);
+  const MutexLock lock(&mutex_);
   if (!arrived_) return failure_;
-  if (!changed_.wait_until(lock, deadline,
-                           [&] { return commits_.has_value(); })) {
+  const auto is_decided = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return commits_.has_value();
+  };
+  if (!changed_.WaitUntil(&mutex_, deadline, is_decided)) {
     return absl::DeadlineExceededError(
         "some ranks have not come to their optimizer step in time");
   }
@@ -267,27 +280,30 @@ absl::Status ControlMesh::Wait(WallTime deadline) {
 }
 
 void ControlMesh::Fail(const absl::Status& reason) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(&mutex_);
   FailLocked(reason);
   Wake();
 }
 
 absl::Status ControlMesh::failure() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(&mutex_);
   return failure_;
 }
 
 absl::Status ControlMesh::AwaitFailure(WallTime deadline) const {
-  std::unique_lock lock(mutex_);
-  changed_.wait_until(lock, deadline, [&] { return !failure_.ok(); });
+  const MutexLock lock(&mutex_);
+  changed_.WaitUntil(&mutex_, deadline,
+                     [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+                       return !failure_.ok();
+                     });
   return failure_;
 }
 
 absl::Status ControlMesh::Close(WallTime deadline) {
-  std::unique_lock lock(mutex_);
+  const MutexLock lock(&mutex_);
   QueueAll(Kind::kGoodbye, "");
   Wake();
-  const bool done = changed_.wait_until(lock, deadline, [&] {
+  const auto is_over = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (!failure_.ok()) return true;
     for (int32_t r = 0; r < options_.size; ++r) {
       const Peer& peer = peers_[static_cast<size_t>(r)];
@@ -296,7 +312,8 @@ absl::Status ControlMesh::Close(WallTime deadline) {
       }
     }
     return true;
-  });
+  };
+  const bool done = changed_.WaitUntil(&mutex_, deadline, is_over);
   if (!failure_.ok()) return failure_;
   if (!done) {
     return absl::DeadlineExceededError("some ranks have not ended in time");
@@ -311,7 +328,8 @@ void ControlMesh::Run() {
   WallTime next_beat = last_pass;
   std::vector<pollfd> files;
   std::vector<int32_t> ranks;
-  std::unique_lock lock(mutex_);
+  bool shut = false;  // All sockets are shut down for writing.
+  MutexLock lock(&mutex_);
   while (true) {
     files.assign(1, {.fd = wake_read_.file(), .events = POLLIN, .revents = 0});
     ranks.clear();
@@ -324,15 +342,15 @@ void ControlMesh::Run() {
                        .revents = 0});
       ranks.push_back(r);
     }
-    lock.unlock();
+    lock.Unlock();
     const auto wait = std::chrono::duration_cast<std::chrono::milliseconds>(
         next_beat - WallNow());
     poll(files.data(), files.size(),
-         shut_ ? 5 : static_cast<int>(std::max<int64_t>(wait.count(), 0) + 1));
+         shut ? 5 : static_cast<int>(std::max<int64_t>(wait.count(), 0) + 1));
     char drained[256];
     while (read(wake_read_.file(), drained, sizeof drained) > 0) {
     }
-    lock.lock();
+    lock.Lock();
     const WallTime now = WallNow();
     // This check comes first: the others may know long since of all that
     // follows.
@@ -363,18 +381,18 @@ void ControlMesh::Run() {
       }
       flushed &= peer.out.empty();
     }
-    if (flushed) changed_.notify_all();
+    if (flushed) changed_.NotifyAll();
     if (!failure_.ok() && !told_failure_ && callbacks_.on_failure) {
       told_failure_ = true;
       const auto tell = callbacks_.on_failure;
       const absl::Status reason = failure_;
       const bool arrived = arrived_;
       calling_ = true;
-      lock.unlock();
+      lock.Unlock();
       tell(reason, arrived);
-      lock.lock();
+      lock.Lock();
       calling_ = false;
-      changed_.notify_all();
+      changed_.NotifyAll();
     }
     if (told_failure_ && !told_stuck_ && !ending_ && callbacks_.on_stuck &&
         now - failed_at_ > options_.failure_timeout / 4) {
@@ -382,23 +400,23 @@ void ControlMesh::Run() {
       const auto tell = callbacks_.on_stuck;
       const absl::Status reason = failure_;
       calling_ = true;
-      lock.unlock();
+      lock.Unlock();
       tell(reason);
-      lock.lock();
+      lock.Lock();
       calling_ = false;
-      changed_.notify_all();
+      changed_.NotifyAll();
     }
     if (!ending_) continue;
     if (failure_.ok() || cut_ || now - ending_at_ > kLinger) {
       if (flushed || !failure_.ok()) return;
-    } else if (flushed && !shut_) {
+    } else if (flushed && !shut) {
       // Closing a socket with unread bytes could discard what was sent, so wait
       // a moment for the others to close theirs.
-      shut_ = true;
+      shut = true;
       for (const Peer& peer : peers_) {
         if (peer.socket.is_open()) shutdown(peer.socket.file(), SHUT_WR);
       }
-    } else if (shut_ &&
+    } else if (shut &&
                std::all_of(peers_.begin(), peers_.end(), [](const Peer& p) {
                  return p.gone || !p.socket.is_open();
                })) {
@@ -441,7 +459,7 @@ void ControlMesh::Handle(int32_t from, Kind kind, absl::string_view payload) {
     case Kind::kBytes: {
       const auto topic = Take<uint64_t>(&payload);
       received_[{from, topic}] = std::string(payload);
-      changed_.notify_all();
+      changed_.NotifyAll();
       return;
     }
     case Kind::kArrived:
@@ -457,7 +475,7 @@ void ControlMesh::Handle(int32_t from, Kind kind, absl::string_view payload) {
     }
     case Kind::kGoodbye:
       peer.said_goodbye = true;
-      changed_.notify_all();
+      changed_.NotifyAll();
       return;
   }
   Lose(from, "it said what cannot be understood");
@@ -480,7 +498,7 @@ void ControlMesh::FailLocked(const absl::Status& reason) {
   Put(static_cast<int32_t>(reason.code()), &payload);
   payload += std::string(reason.message());
   QueueAll(Kind::kFailed, payload);
-  changed_.notify_all();
+  changed_.NotifyAll();
 }
 
 void ControlMesh::CheckSilence(WallTime now) {
@@ -545,7 +563,7 @@ void ControlMesh::Decide(WallTime now) {
     }
     commits_ = true;
     last_commit_ = commit_;
-    changed_.notify_all();
+    changed_.NotifyAll();
     return;
   }
   // The failure's notice said that this rank has not committed. After it, this
@@ -562,7 +580,7 @@ void ControlMesh::Decide(WallTime now) {
       now - failed_at_ > options_.failure_timeout / 4) {
     commits_ = any;
     if (any) last_commit_ = commit_;
-    changed_.notify_all();
+    changed_.NotifyAll();
   }
 }
 

@@ -24,22 +24,22 @@
 #define PIPELOOM_RUNTIME_PROCESS_CONTROL_MESH_H_
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
 #include <tuple>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "base/mutex.h"
 #include "runtime/commit_point.h"
 #include "runtime/process/position_board.h"
 #include "runtime/process/tcp_socket.h"
@@ -149,22 +149,27 @@ class ControlMesh final : public CommitGate {
 
   explicit ControlMesh(const Options& options) : options_(options) {}
 
-  absl::Status ConnectPeer(int32_t peer, const std::string& address,
-                           WallTime deadline);
-  void Run();
+  static absl::StatusOr<Socket> ConnectPeer(int32_t peer,
+                                            const std::string& address,
+                                            WallTime deadline);
+  void Run() ABSL_LOCKS_EXCLUDED(mutex_);
   void Wake();
-  // REQUIRES, all of these: mutex_ is held.
-  void Queue(int32_t to, Kind kind, absl::string_view payload);
-  void QueueAll(Kind kind, absl::string_view payload);
-  void ReadPeer(int32_t rank);
-  void Handle(int32_t from, Kind kind, absl::string_view payload);
-  void Lose(int32_t rank, const std::string& cause);
-  void FailLocked(const absl::Status& reason);
-  void CheckSilence(WallTime now);
-  void CheckStall(WallTime now);
-  void Beat();
-  void Decide(WallTime now);
-  std::string Describe(int32_t rank);
+  void Queue(int32_t to, Kind kind, absl::string_view payload)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void QueueAll(Kind kind, absl::string_view payload)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ReadPeer(int32_t rank) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Handle(int32_t from, Kind kind, absl::string_view payload)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Lose(int32_t rank, const std::string& cause)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void FailLocked(const absl::Status& reason)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void CheckSilence(WallTime now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void CheckStall(WallTime now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Beat() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Decide(WallTime now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::string Describe(int32_t rank) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   Options options_;
   std::string address_{};
@@ -174,25 +179,29 @@ class ControlMesh final : public CommitGate {
   std::unique_ptr<PositionBoard> board_{};
   std::atomic<bool> cut_{false};
 
-  mutable std::mutex mutex_{};
-  mutable std::condition_variable changed_{};
-  Callbacks callbacks_{};
-  std::vector<Peer> peers_{};  // Indexed by rank; this rank's is empty.
-  std::map<std::tuple<int32_t, uint64_t>, std::string> received_{};
-  int64_t commit_ = 0;             // Number of the commit under way.
-  bool arrived_ = false;           // This rank has arrived at it.
-  std::optional<bool> commits_{};  // Whether it counts, once decided.
-  int64_t last_commit_ = 0;        // Number of the last commit that counts.
-  absl::Status failure_{};
-  WallTime failed_at_{};
-  bool told_failure_ = false;
-  bool told_stuck_ = false;
-  WallTime stalled_since_{};
-  uint64_t stalled_at_ = 0;
-  bool calling_ = false;  // A callback is running.
-  bool ending_ = false;
-  WallTime ending_at_{};
-  bool shut_ = false;  // All sockets are shut down for writing.
+  mutable Mutex mutex_{};
+  mutable CondVar changed_{};
+  Callbacks callbacks_ ABSL_GUARDED_BY(mutex_){};
+  // Indexed by rank; this rank's is empty.
+  std::vector<Peer> peers_ ABSL_GUARDED_BY(mutex_){};
+  std::map<std::tuple<int32_t, uint64_t>, std::string> received_
+      ABSL_GUARDED_BY(mutex_){};
+  // Number of the commit under way, and whether this rank has arrived at it.
+  int64_t commit_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool arrived_ ABSL_GUARDED_BY(mutex_) = false;
+  // Whether it counts, once decided.
+  std::optional<bool> commits_ ABSL_GUARDED_BY(mutex_){};
+  // Number of the last commit that counts.
+  int64_t last_commit_ ABSL_GUARDED_BY(mutex_) = 0;
+  absl::Status failure_ ABSL_GUARDED_BY(mutex_){};
+  WallTime failed_at_ ABSL_GUARDED_BY(mutex_){};
+  bool told_failure_ ABSL_GUARDED_BY(mutex_) = false;
+  bool told_stuck_ ABSL_GUARDED_BY(mutex_) = false;
+  WallTime stalled_since_ ABSL_GUARDED_BY(mutex_){};
+  uint64_t stalled_at_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool calling_ ABSL_GUARDED_BY(mutex_) = false;  // A callback is running.
+  bool ending_ ABSL_GUARDED_BY(mutex_) = false;
+  WallTime ending_at_ ABSL_GUARDED_BY(mutex_){};
   std::thread thread_{};
 };
 

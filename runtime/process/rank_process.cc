@@ -52,7 +52,7 @@ RankProcess::RankProcess(const RunOptions& options, Parts parts)
   };
   callbacks.on_stuck = parts_.on_stuck;
   callbacks.describe = [this](int32_t rank, const RankProgress& progress) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(&mutex_);
     const int64_t step = progress.step.load();
     const uint64_t position = progress.position.load();
     for (const SharedPlan& plan : {plan_, last_plan_}) {
@@ -99,7 +99,7 @@ absl::StatusOr<StepTrace> RankProcess::TryStep(const SharedPlan& plan) {
   });
   ++steps_;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(&mutex_);
     last_plan_ = std::exchange(plan_, plan);
   }
   RankProgress* progress = parts_.mesh->progress();

@@ -9,10 +9,11 @@
 
 #include <functional>
 #include <memory>
-#include <mutex>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/mutex.h"
 #include "ir/plan/step_trace.h"
 #include "runtime/device.h"
 #include "runtime/launch.h"
@@ -63,11 +64,11 @@ class RankProcess {
   Parts parts_;
   RankId id_;
   uint64_t steps_ = 0;  // Number of steps begun.
-  std::mutex mutex_{};
+  Mutex mutex_{};
   // For messages: the plans of the step under way and of the one before it, in
   // which another rank may still be.
-  SharedPlan plan_{};
-  SharedPlan last_plan_{};
+  SharedPlan plan_ ABSL_GUARDED_BY(mutex_){};
+  SharedPlan last_plan_ ABSL_GUARDED_BY(mutex_){};
   std::stop_source stop_{};
 };
 

@@ -10,14 +10,15 @@
 #include <deque>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <utility>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
+#include "base/mutex.h"
 #include "base/status_macros.h"
 #include "emulator/step/emulate_step.h"
 #include "formats/profile/profile_reader.h"
@@ -43,12 +44,17 @@ absl::StatusOr<std::shared_ptr<const DeviceProfile>> ProfileOf(
     return std::shared_ptr<const DeviceProfile>();
   }
   if (device == input.base.job.cluster.device.name) return input.base.profile;
-  static std::mutex mutex;
-  static auto* const known =
-      new std::map<std::string, std::shared_ptr<const DeviceProfile>>;
-  const std::lock_guard lock(mutex);
+  struct Known {
+    Mutex mutex{};
+    std::map<std::string, std::shared_ptr<const DeviceProfile>> profiles
+        ABSL_GUARDED_BY(mutex){};
+  };
+  static auto* const known = new Known;
+  const MutexLock lock(&known->mutex);
   const std::string key = absl::StrCat(input.data_dir, "\n", device);
-  if (const auto it = known->find(key); it != known->end()) return it->second;
+  if (const auto it = known->profiles.find(key); it != known->profiles.end()) {
+    return it->second;
+  }
   absl::StatusOr<DeviceProfile> profile =
       formats::LoadDeviceProfile(device, input.data_dir, read);
   std::shared_ptr<const DeviceProfile> result;
@@ -57,7 +63,7 @@ absl::StatusOr<std::shared_ptr<const DeviceProfile>> ProfileOf(
   } else if (!absl::IsNotFound(profile.status())) {
     return profile.status();
   }
-  return (*known)[key] = result;
+  return known->profiles[key] = result;
 }
 
 // Emulates the plan's step with one slower rank, with the same programs or new
@@ -259,6 +265,41 @@ class Borrowed : public emulator::OpCostModel {
   std::shared_ptr<const emulator::OpCostModel> lender_;
 };
 
+// Writes outcomes to the journal, from any thread.
+class JournalWriter {
+ public:
+  // `file` is open, or null to write nothing.
+  JournalWriter(const std::string& path, std::FILE* file)
+      : path_(path), file_(file) {}
+
+  bool is_open() const { return file_ != nullptr; }
+  void Append(const std::string& line) {
+    const MutexLock lock(&mutex_);
+    if (std::fwrite(line.data(), 1, line.size(), file_) != line.size() ||
+        std::fflush(file_) != 0) {
+      error_ = Error();
+    }
+  }
+  // Returns the error of this or of the last write that failed.
+  absl::Status Close() {
+    const MutexLock lock(&mutex_);
+    if (file_ != nullptr && std::fclose(file_) != 0 && error_.ok()) {
+      error_ = Error();
+    }
+    return error_;
+  }
+
+ private:
+  absl::Status Error() const {
+    return absl::DataLossError(absl::StrCat(path_, ": ", std::strerror(errno)));
+  }
+
+  const std::string& path_;
+  Mutex mutex_{};
+  std::FILE* const file_ ABSL_PT_GUARDED_BY(mutex_);
+  absl::Status error_ ABSL_GUARDED_BY(mutex_){};
+};
+
 }  // namespace
 
 struct SharedPrices::State {
@@ -268,8 +309,8 @@ struct SharedPrices::State {
     std::shared_ptr<const DeviceProfile> profile{};
     std::shared_ptr<const emulator::OpCostModel> prices{};
   };
-  std::mutex mutex{};
-  std::deque<Entry> entries{};  // The newest ones; guarded by `mutex`.
+  Mutex mutex{};
+  std::deque<Entry> entries ABSL_GUARDED_BY(mutex){};  // The newest ones.
 };
 
 SharedPrices::SharedPrices() : state_(std::make_shared<State>()) {}
@@ -278,7 +319,7 @@ std::unique_ptr<const emulator::OpCostModel> SharedPrices::Of(
     const JobInput& job) const {
   constexpr size_t kMax = 32;  // Some megabytes each.
   {
-    const std::lock_guard lock(state_->mutex);
+    const MutexLock lock(&state_->mutex);
     for (const State::Entry& entry : state_->entries) {
       if (entry.profile == job.profile && entry.parallel == job.job.parallel &&
           entry.cluster == job.job.cluster) {
@@ -287,7 +328,7 @@ std::unique_ptr<const emulator::OpCostModel> SharedPrices::Of(
     }
   }
   std::shared_ptr<const emulator::OpCostModel> prices = CostsOf(job);
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(&state_->mutex);
   state_->entries.push_back(
       {job.job.cluster, job.job.parallel, job.profile, prices});
   if (state_->entries.size() > kMax) state_->entries.pop_front();
@@ -405,8 +446,7 @@ absl::StatusOr<std::vector<WhatIfOutcome>> RunCases(
                                  cases.size() - open.size(), cases.size(),
                                  journal));
   }
-  std::mutex mutex;  // Guards the file and `write_error`.
-  absl::Status write_error;
+  JournalWriter writer(journal, file);
   std::atomic<int64_t> done{static_cast<int64_t>(cases.size() - open.size())};
   std::atomic<bool> cancelled{false};
   {
@@ -427,24 +467,14 @@ absl::StatusOr<std::vector<WhatIfOutcome>> RunCases(
             return;
           }
           outcomes[i] = *std::move(outcome);
-          if (file != nullptr) {
-            const std::string line =
-                JournalLine(KeyOf(input, common, cases[i]), outcomes[i]);
-            const std::lock_guard lock(mutex);
-            if (std::fwrite(line.data(), 1, line.size(), file) != line.size() ||
-                std::fflush(file) != 0) {
-              write_error = absl::DataLossError(
-                  absl::StrCat(journal, ": ", std::strerror(errno)));
-            }
+          if (writer.is_open()) {
+            writer.Append(
+                JournalLine(KeyOf(input, common, cases[i]), outcomes[i]));
           }
           progress(++done, cases[i].label);
         });
   }
-  if (file != nullptr && std::fclose(file) != 0 && write_error.ok()) {
-    write_error =
-        absl::DataLossError(absl::StrCat(journal, ": ", std::strerror(errno)));
-  }
-  PIPELOOM_RETURN_IF_ERROR(write_error);
+  PIPELOOM_RETURN_IF_ERROR(writer.Close());
   if (cancelled) {
     context.Warn(absl::StrFormat(
         "%d of %d configurations are done%s", done.load(), cases.size(),

@@ -5,13 +5,14 @@
 #include <barrier>
 #include <cstring>
 #include <map>
-#include <mutex>
 #include <thread>
 #include <tuple>
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
+#include "base/mutex.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/conformance/transport_conformance.h"
@@ -33,10 +34,11 @@ struct Wire {
     bool told_out = false;  // After a copy, the end that has not asked yet.
     bool told_into = false;
   };
-  std::mutex mutex{};
-  std::map<std::tuple<int32_t, int32_t, uint64_t>, std::string> notices{};
-  std::map<std::string, Link> links{};
-  int64_t names = 0;
+  Mutex mutex{};
+  std::map<std::tuple<int32_t, int32_t, uint64_t>, std::string> notices
+      ABSL_GUARDED_BY(mutex){};
+  std::map<std::string, Link> links ABSL_GUARDED_BY(mutex){};
+  int64_t names ABSL_GUARDED_BY(mutex) = 0;
 };
 
 class CopyLinks final : public DeviceLinks {
@@ -45,21 +47,21 @@ class CopyLinks final : public DeviceLinks {
   ~CopyLinks() override { Abort(); }
 
   absl::StatusOr<std::string> NewName() override {
-    const std::lock_guard lock(wire_.mutex);
+    const MutexLock lock(&wire_.mutex);
     return absl::StrCat("link ", wire_.names++);
   }
   absl::StatusOr<int32_t> Open(const std::string& name, bool sends) override {
-    const std::lock_guard lock(wire_.mutex);
+    const MutexLock lock(&wire_.mutex);
     ++wire_.links[name].ends;
     mine_.push_back({&wire_.links[name], sends});
     return static_cast<int32_t>(mine_.size()) - 1;
   }
   absl::StatusOr<bool> Ready(int32_t link) override {
-    const std::lock_guard lock(wire_.mutex);
+    const MutexLock lock(&wire_.mutex);
     return At(link).wire->ends == 2;
   }
   absl::Status Start(absl::Span<const Transfer> transfers) override {
-    const std::lock_guard lock(wire_.mutex);
+    const MutexLock lock(&wire_.mutex);
     for (const Transfer& t : transfers) {
       Mine& mine = At(t.link);
       auto& side = mine.sends ? mine.wire->out : mine.wire->into;
@@ -69,7 +71,7 @@ class CopyLinks final : public DeviceLinks {
     return absl::OkStatus();
   }
   absl::StatusOr<bool> Done(int32_t index) override {
-    const std::lock_guard lock(wire_.mutex);
+    const MutexLock lock(&wire_.mutex);
     const Mine& mine = At(index);
     Wire::Link& link = *mine.wire;
     auto& side = mine.sends ? link.out : link.into;
@@ -90,7 +92,7 @@ class CopyLinks final : public DeviceLinks {
     return true;
   }
   void Abort() override {
-    const std::lock_guard lock(wire_.mutex);
+    const MutexLock lock(&wire_.mutex);
     for (Mine& mine : mine_) {
       (mine.sends ? mine.wire->out : mine.wire->into).reset();
     }
@@ -98,7 +100,7 @@ class CopyLinks final : public DeviceLinks {
 
  private:
   struct Mine {
-    Wire::Link* wire = nullptr;
+    Wire::Link* wire = nullptr;  // Guarded by the wire's mutex.
     bool sends = false;
   };
   Mine& At(int32_t link) { return mine_.at(static_cast<size_t>(link)); }
@@ -110,12 +112,12 @@ class CopyLinks final : public DeviceLinks {
 LinkTransport::Notices NoticesOf(Wire* wire, int32_t rank) {
   return {.send =
               [wire, rank](int32_t to, uint64_t topic, std::string bytes) {
-                const std::lock_guard lock(wire->mutex);
+                const MutexLock lock(&wire->mutex);
                 wire->notices[{rank, to, topic}] = std::move(bytes);
               },
           .receive = [wire, rank](int32_t from, uint64_t topic)
               -> absl::StatusOr<std::optional<std::string>> {
-            const std::lock_guard lock(wire->mutex);
+            const MutexLock lock(&wire->mutex);
             const auto found = wire->notices.find({from, rank, topic});
             if (found == wire->notices.end()) return std::nullopt;
             std::string bytes = std::move(found->second);

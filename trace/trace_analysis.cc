@@ -323,10 +323,11 @@ class Analysis {
       const Duration length = result_.end[u] - result_.start[u];
       if (length <= kZero || at + length > b) continue;
       if (slot.order_at && at >= *slot.order_at) continue;
-      const bool room =
-          limit <= Bytes(0) || graph_.task(u).alloc <= Bytes(0) ||
-          PeakHeld(rank, at, result_.start[u]) + graph_.task(u).alloc.count() <=
-              limit.count();
+      const BoundaryBytes boundary = BoundaryOf(graph_, u);
+      const Bytes more = graph_.task(u).alloc + boundary.made - boundary.taken;
+      const bool room = limit <= Bytes(0) || more <= Bytes(0) ||
+                        PeakHeld(rank, at, result_.start[u]) + more.count() <=
+                            limit.count();
       if (room) {
         slot.order_at = at;
         slot.order_task = u;

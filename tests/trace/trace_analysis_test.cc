@@ -243,12 +243,13 @@ TEST(TraceAnalysisTest, AReadyTaskThatWouldFitTheGapIsOrderOrMemory) {
   for (const bool room : {true, false}) {
     SCOPED_TRACE(room);
     Builder b;
-    // Besides the tensor that it receives, of 1 MiB.
-    b.ranks[RankId(0)].memory.limit = Bytes((1 << 20) + (room ? 100 : 50));
+    // In addition to two tensors of 1 MiB: one that it receives, and one that
+    // `ready` takes.
+    b.ranks[RankId(0)].memory.limit = Bytes((2 << 20) + 30 + (room ? 30 : 29));
     const TaskId slow = b.Add(1, 10);
     const TaskId first = b.Add(0, 1, 30);
     const TaskId waits = b.Add(0, 1);
-    const TaskId ready = b.Add(0, 4, 30);
+    const TaskId ready = b.Add(0, 4, (1 << 20) + 30);
     b.Link(slow, waits);
     b.Link(first, ready);
     b.tasks[waits].free = Bytes(30);

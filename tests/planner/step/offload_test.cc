@@ -204,7 +204,7 @@ TEST(OffloadPlanTest, FitsWhereNothingElseDoes) {
 
 TEST(OffloadPlanTest, RecomputesWhereTheCopyStreamIsTooSlow) {
   const BatchMetadata batch = RandomBatch(5, 200, 5);
-  const Bytes limit(Roomy(batch).count() * 7 / 10);
+  const Bytes limit(Roomy(batch).count() * 6 / 10);
   JobSpec job = MakeJob({kKeep, kRecompute});
   job.training.memory_limit = limit;
   ASSERT_OK_AND_ASSIGN(const PlanResult plain, Plan(job, batch));

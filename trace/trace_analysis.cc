@@ -325,9 +325,9 @@ class Analysis {
       if (slot.order_at && at >= *slot.order_at) continue;
       const BoundaryBytes boundary = BoundaryOf(graph_, u);
       const Bytes more = graph_.task(u).alloc + boundary.made - boundary.taken;
-      const bool room = limit <= Bytes(0) || more <= Bytes(0) ||
-                        PeakHeld(rank, at, result_.start[u]) + more.count() <=
-                            limit.count();
+      const bool room =
+          limit <= Bytes(0) || more <= Bytes(0) ||
+          PeakHeld(rank, at, result_.start[u]) + more.count() <= limit.count();
       if (room) {
         slot.order_at = at;
         slot.order_task = u;

@@ -108,7 +108,7 @@ struct StepProgram {
   struct SlotMemory {
     Bytes alloc{};
     Bytes free{};
-    Bytes made{};   // BoundaryBytes (ir/plan/execution_plan.h).
+    Bytes made{};  // BoundaryBytes (ir/plan/execution_plan.h).
     Bytes taken{};
   };
   std::vector<SlotMemory> memory_of_slot{};

@@ -16,12 +16,26 @@
 namespace pipeloom::planner {
 namespace {
 
-// The most evaluations of a search by another strategy.
+// The most evaluations of a search by another strategy, and of one that is not
+// limited by time: the whole budget where that is cheap, which is up to this
+// many evaluations times tasks.
 constexpr int64_t kSearchEvaluations = 60;
+constexpr int64_t kSearchWork = 300'000;
 
 // Under a deadline, the share of the time until which a rival is begun: some
 // take longer than what is left when the search has ended.
 constexpr double kBeginUntil = 0.6;
+
+// Returns the most evaluations that a rival may make.
+int64_t MaxEvaluations(const SearchBudget& budget,
+                       const absl::StatusOr<PlanResult>& own) {
+  int64_t most = kSearchEvaluations;
+  if (own.ok() && !budget.spent) {
+    const int64_t tasks = std::max(1, own->plan.graph.num_tasks());
+    most = std::max(most, kSearchWork / tasks);
+  }
+  return std::min(budget.max_evaluations, most);
+}
 
 // Returns the bound of the step over every memory choice that strategies which
 // choose memory have.
@@ -49,8 +63,7 @@ absl::StatusOr<PlanResult> BestOfRivals(
   if (!own.ok() && !absl::IsResourceExhausted(own.status())) return own;
   PlanInput once = input;
   once.robust.reset();
-  once.budget.max_evaluations =
-      std::min(once.budget.max_evaluations, kSearchEvaluations);
+  once.budget.max_evaluations = MaxEvaluations(input.budget, own);
   std::optional<PlanResult> best;
   int64_t evaluations = own.ok() ? own->evaluations : 0;
   for (const std::unique_ptr<Strategy>& rival : rivals) {

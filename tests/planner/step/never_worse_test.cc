@@ -1,9 +1,7 @@
 // pipeloom against every other strategy on random jobs: same partition, limit
 // and number of evaluations. PIPELOOM_FAIR_JOBS=500 for more jobs,
 // PIPELOOM_FAIR_FIRST for others. It is never without a plan where any has one,
-// and never slower than a strategy that does not search. Those that do, dip and
-// dip-order, spend all evaluations on rollouts, where pipeloom tries
-// 60: with 300 evaluations one of them is luckier now and then.
+// and never slower.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -32,15 +30,6 @@ using ::pipeloom::testing::RandomJobCase;
 int64_t NumJobs() {
   const char* text = std::getenv("PIPELOOM_FAIR_JOBS");
   return text == nullptr ? 30 : std::atoll(text);
-}
-
-// How much faster a strategy that searches may be, and on how many of the jobs
-// one may be faster at all.
-constexpr double kLuck = 1.1;
-constexpr double kLucky = 0.15;
-
-bool Searches(absl::string_view name) {
-  return name == "dip" || name == "dip-order";
 }
 
 int64_t FirstJob() {
@@ -106,7 +95,6 @@ absl::StatusOr<Contest> MakeContest(uint64_t seed) {
 
 TEST(NeverWorseTest, AlwaysAPlanAndNoneSlowerThanOthersOnAPartition) {
   int planned = 0;
-  int lucky = 0;  // Jobs on which another was faster.
   int impossible = 0;
   std::map<std::string, int> applied;
   // The largest of all jobs, indexed by strategy.
@@ -123,7 +111,6 @@ TEST(NeverWorseTest, AlwaysAPlanAndNoneSlowerThanOthersOnAPartition) {
           << ours.status();
       ++impossible;
     }
-    bool slower = false;
     for (const absl::string_view name : StrategyNames()) {
       if (name == "pipeloom") continue;
       const absl::StatusOr<PlanResult> theirs = PlanWith(contest, name);
@@ -137,19 +124,11 @@ TEST(NeverWorseTest, AlwaysAPlanAndNoneSlowerThanOthersOnAPartition) {
       }
       const Duration time = theirs->predicted.step_time();
       const Duration mine = ours->predicted.step_time();
-      slower = slower || mine > time;
       if (mine > time) {
         double& most = most_faster[std::string(name)];
         most = std::max(most, ToSeconds(mine) / ToSeconds(time) - 1);
-        std::printf(
-            "  job %d: %s is %.2f %% faster at %d evaluations, %d tasks\n",
-            static_cast<int>(seed), std::string(name).c_str(),
-            100 * (ToSeconds(mine) / ToSeconds(time) - 1),
-            static_cast<int>(contest.evaluations),
-            ours->plan.graph.num_tasks());
       }
-      EXPECT_LE(ToSeconds(mine),
-                (Searches(name) ? kLuck : 1.0) * ToSeconds(time))
+      EXPECT_LE(ToSeconds(mine), ToSeconds(time))
           << name << " is "
           << 100 * (ToSeconds(ours->predicted.step_time()) /
                         ToSeconds(theirs->predicted.step_time()) -
@@ -160,12 +139,9 @@ TEST(NeverWorseTest, AlwaysAPlanAndNoneSlowerThanOthersOnAPartition) {
           << ours->microbatches.num_microbatches << " microbatches, "
           << ours->plan.graph.num_tasks() << " tasks";
     }
-    lucky += slower ? 1 : 0;
   }
   EXPECT_GT(planned, impossible);
-  EXPECT_LE(lucky, 1 + kLucky * planned);
-  std::printf("%d jobs planned, %d not; on %d another was faster\n", planned,
-              impossible, lucky);
+  std::printf("%d jobs planned, %d not\n", planned, impossible);
   for (const auto& [name, count] : applied) {
     std::printf("%-15s %d plans, at most %.2f %% faster\n", name.c_str(), count,
                 100 * most_faster[name]);

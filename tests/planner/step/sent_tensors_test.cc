@@ -1,6 +1,6 @@
-// Tensors on their way to other ranks: whose account they are in, and for how
-// long. Every figure is found here by intervals of the programs, without the
-// walks of PlanPeaks and of the check.
+// Boundary tensors, on their way to other ranks or waiting on their own: whose
+// account they are in, and for how long. Every figure is found here by
+// intervals of the programs, without the walks of PlanPeaks and of the check.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -85,8 +85,14 @@ std::vector<int64_t> HeldBy(const ExecutionPlan& plan, RankId rank) {
     const Dependency& d = graph.edge(e);
     const RankId from = graph.task(d.from).rank;
     const RankId to = graph.task(d.to).rank;
-    if (from == to) continue;
     const int64_t bytes = d.payload.count();
+    if (from == to) {
+      if (from == rank) {
+        hold(places.Of(Compute{d.from}, size), places.Of(Compute{d.to}, size),
+             bytes);
+      }
+      continue;
+    }
     if (from == rank) {
       hold(places.Of(Compute{d.from}, size), places.Of(WaitSend{e}, size),
            bytes);
@@ -122,7 +128,7 @@ Bytes PeakBy(const ExecutionPlan& plan, RankId rank) {
   return Bytes(peak);
 }
 
-// A random problem whose edges between ranks carry something and take time.
+// A random problem whose edges carry something, and take time between ranks.
 StageGraph RandomTransfers(uint64_t seed) {
   const testing::RandomGraphOptions shapes[] = {
       {.max_ranks = 4, .with_epilogues = true},
@@ -135,8 +141,8 @@ StageGraph RandomTransfers(uint64_t seed) {
   const int64_t slowest = random.Below(3) * 6;  // Often no time at all.
   IdVector<EdgeId, Dependency> edges = plain.edges();
   for (Dependency& d : edges) {
-    if (plain.task(d.from).rank == plain.task(d.to).rank) continue;
     d.payload = Bytes(random.Between(0, 30));
+    if (plain.task(d.from).rank == plain.task(d.to).rank) continue;
     d.delay = Microseconds(static_cast<double>(random.Between(0, slowest)));
     d.occupancy = Nanoseconds(random.Between(0, d.delay.count()));
   }

@@ -89,8 +89,9 @@ int64_t NumPlans() {
 }
 
 // The bounds that hold. docs/torch_device.md says why they are not 1 and 0.9.
-constexpr double kMax = 1.02;
-constexpr double kLeast = 0.84;
+constexpr double kMax = 1.03;
+constexpr double kMaxWithoutBackward = 1.13;
+constexpr double kLeast = 0.83;
 
 bool HasBackward(const StageGraph& graph, RankId rank) {
   return std::any_of(graph.tasks().begin(), graph.tasks().end(),
@@ -142,11 +143,14 @@ void RunCase(uint64_t seed, const RandomCase& c, Worst* worst) {
   for (const RankId r : plan.graph.rank_ids()) {
     const int64_t live = counts[static_cast<size_t>(r.value())].most;
     const int64_t account = AccountOf(c, r).count();
+    if (live == 0 && account == 0) continue;  // Nothing to do.
     const double ratio =
         static_cast<double>(live) / static_cast<double>(account);
     absl::StrAppend(&text, " ", live, "/", account, "=", ratio);
-    EXPECT_LE(ratio, kMax) << "rank " << r.value();
-    if (!HasBackward(plan.graph, r)) {
+    const bool has_backward = HasBackward(plan.graph, r);
+    EXPECT_LE(ratio, has_backward ? kMax : kMaxWithoutBackward)
+        << "rank " << r.value();
+    if (!has_backward) {
       worst->forward_only = std::max(worst->forward_only, ratio);
       continue;
     }

@@ -37,7 +37,7 @@ class BacktestCommand : public Command {
                      "where there is one, or its peak rates alone",
                      {"profile", "roofline"}});
     flags.push_back(
-        {"csv", &flags_.csv_out, "FILE", "write the comparison as CSV"});
+        OutputFlag("csv", &flags_.csv_out, "write the comparison as CSV"));
     flags.push_back(
         {"format", &format_, "FORMAT", "of the output", {"table", "json"}});
     flags.push_back(DataDirFlag(&flags_.options.data_dir));

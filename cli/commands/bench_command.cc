@@ -13,7 +13,7 @@
 #include "cli/console/command.h"
 #include "cli/console/files.h"
 #include "cli/console/study_context.h"
-#include "cli/input/job_input.h"
+#include "cli/input/planning_flags.h"
 #include "cli/report/bench_tables.h"
 #include "formats/graph/problem_suite.h"
 #include "planner/strategies/registry.h"
@@ -33,7 +33,7 @@ std::string FolderOf(const std::string& path) {
 class BenchCommand : public Command {
  public:
   CommandText text() const override {
-    return {"bench", "[options]",
+    return {"bench", "[GRAPH...] [options]",
             "the schedule-search benchmark: problems, schedules, budgets",
             "Runs every schedule on every problem of a suite (shipped: uniform "
             "and multimodal pipelines, tight memory, communication, and steps "
@@ -47,31 +47,26 @@ class BenchCommand : public Command {
   }
 
   std::vector<Flag> Flags() override {
-    return {
-        {"suite", &suite_, "FILE", "the problems; without it, the shipped"},
-        {"graphs", &graphs_, "FILE,...", "TaskGraph files to add"},
-        {"problems", &filter_, "TEXT",
-         "only problems whose name or family contains TEXT"},
-        {"schedules",
-         &schedules_,
-         "A,B,...",
-         "which ones; without it, all",
-         {planner::StrategyNames().begin(), planner::StrategyNames().end()}},
-        {"budgets", &budgets_, "TIME,...", "what a search gets"},
-        {"answers", &answers_, "NAME=DIR,...",
-         "answers of other programs: DIR/PROBLEM.json"},
-        {"seed", &seed_, "N", "of the searches", {}, 0},
-        {"threads", &threads_, "N", "0: one a core", {}, 0, 1024},
-        {"out", &out_, "DIR", "write tables, JSON and a page"},
-        DataDirFlag(&data_dir_),
-        {"format", &format_, "FORMAT", "of the output", {"table", "json"}}};
+    return {{"suite", &suite_, "FILE", "the problems; without it, the shipped"},
+            {"graphs", &graphs_, "FILE,...",
+             "the same as the arguments: TaskGraph files to add"},
+            {"problems", &filter_, "TEXT",
+             "only problems whose name or family contains TEXT"},
+            StrategiesFlag(&schedules_, "which ones; without it, all"),
+            {"budgets", &budgets_, "TIME,...", "what a search gets"},
+            {"answers", &answers_, "NAME=DIR,...",
+             "answers of other programs: DIR/PROBLEM.json"},
+            {"seed", &seed_, "N", "of the searches", {}, 0},
+            {"threads", &threads_, "N", "0: one a core", {}, 0, 1024},
+            OutputFlag("out", &out_, "write tables, JSON and a page",
+                       Output::kFolder),
+            DataDirFlag(&data_dir_),
+            {"format", &format_, "FORMAT", "of the output", {"table", "json"}}};
   }
 
   absl::Status Run(const std::vector<std::string>& args,
                    const Context& context) override {
-    if (!args.empty()) {
-      return UsageError(absl::StrCat("unexpected argument \"", args[0], "\""));
-    }
+    graphs_.insert(graphs_.end(), args.begin(), args.end());
     PIPELOOM_ASSIGN_OR_RETURN(const studies::BenchOptions options, Options());
     PIPELOOM_ASSIGN_OR_RETURN(const formats::ProblemSuite suite,
                               Problems(options.data_dir));
@@ -181,6 +176,11 @@ class BenchCommand : public Command {
       }
     }
     for (const std::string& graph : graphs_) {
+      if (!FileExists(graph)) {
+        return UsageError(absl::StrCat("GRAPH ", graph,
+                                       ": there is no such file; give the file "
+                                       "of a task graph"));
+      }
       std::string name = graph.substr(graph.rfind('/') + 1);
       if (absl::EndsWith(name, ".json")) name.resize(name.size() - 5);
       suite.problems.push_back({.name = name,
@@ -209,7 +209,7 @@ class BenchCommand : public Command {
     if (!filter_.empty())
       absl::StrAppend(&line, " --problems \"", filter_, "\"");
     if (!schedules_.empty()) {
-      absl::StrAppend(&line, " --schedules ", absl::StrJoin(schedules_, ","));
+      absl::StrAppend(&line, " --strategies ", absl::StrJoin(schedules_, ","));
     }
     if (!answers_.empty()) {
       absl::StrAppend(&line, " --answers ", absl::StrJoin(answers_, ","));

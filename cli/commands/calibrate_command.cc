@@ -50,7 +50,7 @@ class CalibrateCommand : public Command {
  public:
   CommandText text() const override {
     return {
-        "calibrate", "--device NAME --measurements FILE... --out FILE",
+        "calibrate", "MEASUREMENTS... --device NAME --out FILE",
         "a device profile from measured operators",
         "Reads CSV measurements (of scripts/measure_gpu.py, or with the column "
         "names of public data sets; docs/calibration.md), checks that they can "
@@ -72,8 +72,8 @@ class CalibrateCommand : public Command {
     return {
         {"device", &device_, "NAME", "the GPU that was measured: \"h100-sxm\""},
         {"measurements", &measurements_, "FILES",
-         "CSV files, comma separated; further ones may follow as arguments"},
-        {"out", &out_, "FILE", "where the profile goes"},
+         "the same as the arguments, comma separated"},
+        OutputFlag("out", &out_, "where the profile goes"),
         {"base", &base_, "NAME",
          "a device that ships, or a profile's file, for what was not measured"},
         {"accept", &accept_, "KINDS", "take data refused as one of these",
@@ -82,14 +82,14 @@ class CalibrateCommand : public Command {
         {"peak-tflops",
          &peak_tflops_,
          "X",
-         "dense bf16 peak; of a device that ships it is known",
+         "dense bf16 peak, TFLOP/s; of a device that ships it is known",
          {},
          0,
          kMax},
         {"peak-fp8-tflops",
          &peak_fp8_tflops_,
          "X",
-         "dense fp8 peak; 0: none",
+         "dense fp8 peak, TFLOP/s; 0: none",
          {},
          0,
          kMax},
@@ -123,7 +123,7 @@ class CalibrateCommand : public Command {
     std::vector<std::string> names = measurements_;
     names.insert(names.end(), args.begin(), args.end());
     if (device_.empty()) return UsageError("--device NAME is missing");
-    if (names.empty()) return UsageError("--measurements FILE is missing");
+    if (names.empty()) return UsageError("MEASUREMENTS are missing: CSV files");
     if (out_.empty()) return UsageError("--out FILE is missing");
     emulator::CalibrationOptions options;
     PIPELOOM_RETURN_IF_ERROR(SetBase(&options));
@@ -225,7 +225,7 @@ class CalibrateCommand : public Command {
           {KindOf(error), absl::StrCat(error.points), absl::StrCat(error.sites),
            FormatPercent(error.mean), FormatPercent(error.median),
            FormatPercent(error.worst),
-           absl::StrFormat("%s: %.1f us for %.1f",
+           absl::StrFormat("%s: %.1f us for %.1f us",
                            ToString(error.worst_point.query), error.worst_us,
                            error.worst_point.time_us)});
     }

@@ -15,10 +15,10 @@
 #include "cli/console/progress.h"
 #include "cli/console/study_context.h"
 #include "cli/console/table.h"
-#include "cli/input/job_input.h"
 #include "cli/input/layout_flags.h"
 #include "cli/input/measured_flags.h"
 #include "cli/input/partition_input.h"
+#include "cli/input/planning_flags.h"
 #include "cli/input/robust_flags.h"
 #include "cli/report/report.h"
 #include "formats/text/json_writer.h"
@@ -115,7 +115,7 @@ Table RowsTable(const std::vector<Row>& rows) {
   const bool robust = std::any_of(rows.begin(), rows.end(), [](const Row& row) {
     return MeanP90(row).has_value();
   });
-  std::vector<std::string> columns({"schedule", "partition", "step time",
+  std::vector<std::string> columns({"strategy", "partition", "step time",
                                     "vs static", "vs megatron", "bubble",
                                     "epilogue", "MFU", "peak memory",
                                     "gap to bound", "bound", "search"});
@@ -150,7 +150,7 @@ Table RowsTable(const std::vector<Row>& rows) {
 // Returns a note that names the row which the ratios "vs static" refer to.
 std::string StaticNote(const std::vector<Row>& rows) {
   const Row* best = BestStatic(rows);
-  if (best == nullptr) return "no static schedule has a plan of every step\n";
+  if (best == nullptr) return "no static strategy has a plan of every step\n";
   return absl::StrFormat("vs static: %s, the best static row\n",
                          best->schedule);
 }
@@ -222,22 +222,17 @@ class CompareCommand : public Command {
             "means over the steps; peak memory is the most of any rank and "
             "step; the gap is to the strategy's own lower bound, that of its "
             "stages; search is wall time a step, all replicas. The best static "
-            "row is the fastest of the schedules that plan without a look at "
+            "row is the fastest of the strategies that plan without a look at "
             "the step (gpipe to megatron, megatron-tuned, nnscaler). "
-            "--partition is for pipeloom and dip; the other schedules then "
+            "--partition is for pipeloom and dip; the other strategies then "
             "keep their own. --same-partition is for all: rows then differ by "
-            "schedule alone."};
+            "strategy alone."};
   }
 
   std::vector<Flag> Flags() override {
     std::vector<Flag> flags;
     AppendJobFlags(&job_flags_, true, &flags);
-    flags.push_back(
-        {"schedules",
-         &schedules_,
-         "A,B,...",
-         "the strategies; without it, all",
-         {planner::StrategyNames().begin(), planner::StrategyNames().end()}});
+    flags.push_back(StrategiesFlag(&schedules_, "to compare; without it, all"));
     flags.push_back({"ablation", &ablation_, "",
                      "instead: megatron, then partition, interleaving, order "
                      "and memory of dip one after another, then pipeloom"});
@@ -246,14 +241,15 @@ class CompareCommand : public Command {
                      "replayed on all"});
     AppendPartitionFlags(&partition_flags_, &flags);
     flags.push_back({"same-partition", &same_partition_, "NAME|FILE",
-                     "every schedule on one partition: that of the schedule "
+                     "every strategy on one partition: that of the strategy "
                      "NAME, `search`, or a file that `pipeloom partition` "
-                     "wrote; a schedule that is not for it says so"});
+                     "wrote; a strategy that is not for it says so"});
     AppendSearchFlags(&search_flags_, &flags);
     AppendRobustFlags(&robust_flags_, &flags);
     AppendMeasuredFlags(&measured_flags_, &flags);
-    flags.push_back({"report", &report_, "FILE",
-                     "write an HTML report with every strategy's first step"});
+    flags.push_back(
+        OutputFlag("report", &report_,
+                   "write an HTML report with every strategy's first step"));
     flags.push_back(
         {"format", &format_, "FORMAT", "of the output", {"table", "json"}});
     return flags;
@@ -267,7 +263,7 @@ class CompareCommand : public Command {
     if (!same_partition_.empty()) {
       if (!partition_flags_.source.empty()) {
         return UsageError(
-            "--same-partition is for every schedule; leave out --partition");
+            "--same-partition is for every strategy; leave out --partition");
       }
       // `dip` as a partition rule and as a schedule give the same partition.
       if (!planner::MakeStrategy(same_partition_).ok() ||
@@ -286,7 +282,7 @@ class CompareCommand : public Command {
     if (ablation_) {
       if (!schedules_.empty()) {
         return UsageError(
-            "--ablation compares a fixed list; leave out --schedules");
+            "--ablation compares a fixed list; leave out --strategies");
       }
       schedules.assign(std::begin(kAblation), std::end(kAblation));
     }

@@ -15,6 +15,7 @@
 #include "cli/input/job_input.h"
 #include "cli/input/operator_prices.h"
 #include "formats/profile/op_query_reader.h"
+#include "formats/text/json_writer.h"
 
 namespace pipeloom::cli {
 namespace {
@@ -70,35 +71,42 @@ class LineReader {
 class CostCommand : public Command {
  public:
   CommandText text() const override {
-    return {"cost", "--device NAME --queries FILE [options]",
-            "times of single operators on a device",
-            "Reads operators as JSON Lines, one a line, and prints each line "
-            "again with \"time_us\" and \"source\": measured (this very point "
-            "is in the device's profile), interpolated (between measured "
-            "points) or roofline (computed from the device's rates). FILE - is "
-            "the standard input. The first bad line ends it with exit code 1; "
-            "the lines before it are answered.\n\n"
-            "op and its fields: gemm m n k (tokens, outputs, inputs of the "
-            "forward product; pass forward, input_grad or weight_grad), "
-            "grouped_gemm groups m n k, attention batch seq heads kv_heads "
-            "head_dim (mask causal or full), rmsnorm, layernorm, softmax, add, "
-            "rope, embedding, gelu, swiglu tokens width, optimizer parameters, "
-            "moe tokens width ffn experts top_k, small_layer tokens width "
-            "kernels, all_reduce, all_gather, reduce_scatter, all_to_all bytes "
-            "ranks, send_recv bytes (span node or inter_node; ranks_per_node "
-            "where the group's share of a node is not all of it). pass is "
-            "forward or backward for the others; dtype is bf16, fp16, fp8 or "
-            "fp32. Fields that are not used are passed on.\n\n"
-            "Devices that ship: a100-sxm, h100-sxm, h200-sxm, h800-sxm, h20, "
-            "b200-sxm, l40s."};
+    return {
+        "cost", "QUERIES --device NAME [options]",
+        "times of single operators on a device",
+        "Reads operators as JSON Lines, one a line, and prints each line "
+        "again with \"time_us\" and \"source\": measured (this very point "
+        "is in the device's profile), interpolated (between measured "
+        "points) or roofline (computed from the device's rates). QUERIES - "
+        "is the standard input. The first bad line ends it with exit code 1; "
+        "the lines before it are answered.\n\n"
+        "op and its fields: gemm m n k (tokens, outputs, inputs of the "
+        "forward product; pass forward, input_grad or weight_grad), "
+        "grouped_gemm groups m n k, attention batch seq heads kv_heads "
+        "head_dim (mask causal or full), rmsnorm, layernorm, softmax, add, "
+        "rope, embedding, gelu, swiglu tokens width, optimizer parameters, "
+        "moe tokens width ffn experts top_k, small_layer tokens width "
+        "kernels, all_reduce, all_gather, reduce_scatter, all_to_all bytes "
+        "ranks, send_recv bytes (span node or inter_node; ranks_per_node "
+        "where the group's share of a node is not all of it). pass is "
+        "forward or backward for the others; dtype is bf16, fp16, fp8 or "
+        "fp32. Fields that are not used are passed on.\n\n"
+        "Devices that ship: a100-sxm, h100-sxm, h200-sxm, h800-sxm, h20, "
+        "b200-sxm, l40s."};
   }
 
   std::vector<Flag> Flags() override {
     return {{"device", &device_, "NAME", "the GPU: \"h100-sxm\""},
-            {"queries", &queries_, "FILE", "JSON Lines; - for stdin"},
+            {"queries", &queries_, "FILE", "the same as the argument QUERIES"},
             {"profile", &profile_, "FILE",
              "a device profile (of `pipeloom calibrate`) instead of the "
              "shipped one"},
+            {"format",
+             &format_,
+             "FORMAT",
+             "of the output: JSON Lines, or an object whose \"answers\" are "
+             "these lines",
+             {"jsonl", "json"}},
             DataDirFlag(&data_dir_)};
   }
 
@@ -106,7 +114,8 @@ class CostCommand : public Command {
                    const Context& context) override {
     if (queries_.empty() && args.size() == 1) queries_ = args[0];
     if (device_.empty()) return UsageError("--device NAME is missing");
-    if (queries_.empty()) return UsageError("--queries FILE is missing");
+    if (queries_.empty())
+      return UsageError("QUERIES is missing: a file, or - for stdin");
     if (!args.empty() && args[0] != queries_) {
       return UsageError(absl::StrCat("unexpected argument \"", args[0], "\""));
     }
@@ -125,9 +134,16 @@ class CostCommand : public Command {
   }
 
  private:
-  static absl::Status Answer(LineReader lines, const emulator::QueryCost& costs,
-                             const Context& context) {
+  absl::Status Answer(LineReader lines, const emulator::QueryCost& costs,
+                      const Context& context) const {
+    const bool as_json = format_ == "json";
     std::string answers;
+    if (as_json) {
+      answers = absl::StrCat("{\"device\": ", formats::QuoteJson(device_),
+                             ", \"answers\": [");
+    }
+    const char* before = as_json ? "\n" : "";
+    const char* const after = as_json ? "" : "\n";
     std::string line;
     absl::Status status;
     bool warned = false;
@@ -157,15 +173,18 @@ class CostCommand : public Command {
         break;
       }
       absl::StrAppend(
-          &answers,
+          &answers, before,
           formats::AnswerLine(line, *parsed, absl::StrFormat("%.3f", price->us),
                               emulator::Name(price->source)),
-          "\n");
+          after);
+      if (as_json) before = ",\n";
       if (answers.size() >= kPrintAt) {
         context.print(answers);
         answers.clear();
       }
     }
+    // Also after an error, so that the output is whole.
+    if (as_json) absl::StrAppend(&answers, "\n]}\n");
     if (!answers.empty()) context.print(answers);
     if (context.stop.stop_requested()) return absl::CancelledError("stopped");
     return status;
@@ -174,6 +193,7 @@ class CostCommand : public Command {
   std::string device_{};
   std::string queries_{};
   std::string profile_{};
+  std::string format_ = "jsonl";
   std::string data_dir_{};
 };
 

@@ -31,12 +31,12 @@ namespace {
 class EmulateCommand : public Command {
  public:
   CommandText text() const override {
-    return {"emulate", "JOB --batch FILE | --plan FILE [options]",
+    return {"emulate", "PLAN | JOB --batch FILE [options]",
             "time and memory of a step, by emulation alone",
             "Carries a plan out in simulated time: compute, transfers over "
             "links, waiting, memory. With JOB the first step of the batch is "
-            "planned first (its slowest replica); with --plan the plan is "
-            "taken as it is.\n\n"
+            "planned first (its slowest replica); a PLAN is taken as it "
+            "is.\n\n"
             "--sharing says which transfers wait for each other: none; those "
             "from one rank to one other; all out of a rank and all into a "
             "rank; or all out of and into a network card (--ranks-per-nic), "
@@ -62,8 +62,8 @@ class EmulateCommand : public Command {
     flags.push_back(AttentionDensityFlag(&source_.attention_density, false));
     flags.push_back({"against", &against_.options.file, "FILE",
                      "the measured runs of a CSV, as `backtest` does"});
-    flags.push_back({"csv", &against_.csv_out, "FILE",
-                     "with --against: write the comparison as CSV"});
+    flags.push_back(OutputFlag("csv", &against_.csv_out,
+                               "with --against: write the comparison as CSV"));
     flags.push_back({"fit", &against_.options.fit, "",
                      "with --against: fit one scalar a framework"});
     flags.push_back({"sharing",
@@ -107,15 +107,15 @@ class EmulateCommand : public Command {
                      1e6});
     flags.push_back({"blocking-sends", &blocking_sends_, "",
                      "a rank computes nothing while it sends"});
-    flags.push_back(
-        {"trace", &trace_, "FILE", "write the timeline as Chrome trace JSON"});
-    flags.push_back({"report", &report_, "FILE", "write an HTML report"});
+    flags.push_back(OutputFlag("trace", &trace_,
+                               "write the timeline as Chrome trace JSON"));
+    flags.push_back(OutputFlag("report", &report_, "write an HTML report"));
     flags.push_back(
         {"format", &format_, "FORMAT", "of the output", {"table", "json"}});
     return flags;
   }
 
-  absl::Status Run(const std::vector<std::string>& args,
+  absl::Status Run(const std::vector<std::string>& arguments,
                    const Context& context) override {
     if (!against_.options.file.empty()) {
       against_.options.data_dir = source_.job.data_dir;
@@ -123,6 +123,8 @@ class EmulateCommand : public Command {
       against_.options.measured = source_.job.costs == "profile";
       return PrintBacktest(against_, context);
     }
+    std::vector<std::string> args = arguments;
+    PIPELOOM_RETURN_IF_ERROR(SettlePlanFile(&source_, &args));
     PIPELOOM_ASSIGN_OR_RETURN(const SourcedPlan sourced,
                               GetPlan(source_, args, context));
     PIPELOOM_ASSIGN_OR_RETURN(const emulator::EmulateOptions options,
@@ -288,6 +290,7 @@ class EmulateCommand : public Command {
     formats::JsonWriter json(true);
     json.BeginObject().Key("job").String(plan.job);
     json.Key("step").Int(plan.step).Key("replica").Int(plan.replica);
+    json.Key("strategy").String(plan.schedule);
     json.Key("schedule").String(plan.schedule);
     json.Key("step_time_us").Micros(trace.step_time());
     json.Key("lower_bound_us").Micros(plan.lower_bound);
@@ -332,7 +335,7 @@ class EmulateCommand : public Command {
     const ExecutionPlan& plan = sourced.plan;
     const trace::TraceSummary summary = trace::Summarize(plan.graph, trace);
     context.print(absl::StrFormat(
-        "%s, schedule %s, step %d, replica %d: %d tasks on %d ranks%s\n\n"
+        "%s, strategy %s, step %d, replica %d: %d tasks on %d ranks%s\n\n"
         "step time  %s\nbubble     %s\nepilogue   %s\nMFU        %s\n"
         "emulated in %s, %.0f ns a task\n",
         plan.job, plan.schedule, plan.step, plan.replica,
@@ -386,7 +389,7 @@ class EmulateCommand : public Command {
     Report report;
     report.title = absl::StrCat("Emulation of ", plan.job);
     report.subtitle = absl::StrFormat(
-        "schedule %s, step %d, replica %d, %d tasks on %d "
+        "strategy %s, step %d, replica %d, %d tasks on %d "
         "ranks",
         plan.schedule, plan.step, plan.replica, plan.graph.num_tasks(),
         plan.graph.num_ranks());

@@ -14,14 +14,13 @@
 #include "cli/console/command.h"
 #include "cli/console/study_context.h"
 #include "cli/console/table.h"
-#include "cli/input/job_input.h"
 #include "cli/input/plan_file.h"
-#include "cli/input/whatif_input.h"
+#include "cli/input/plan_source.h"
+#include "cli/input/planning_flags.h"
 #include "cli/report/explain_words.h"
 #include "cli/report/timeline_text.h"
 #include "emulator/step/emulate_step.h"
 #include "formats/text/json_writer.h"
-#include "planner/strategies/registry.h"
 #include "planner/strategy.h"
 #include "studies/whatif/suggestions.h"
 #include "studies/whatif/whatif_run.h"
@@ -124,16 +123,7 @@ class ExplainCommand : public Command {
          {},
          0,
          20}};
-    AppendJobFlags(&job_, false, &flags);
-    flags.push_back({"set", &sets_, "PATH=VALUE",
-                     "change a field of the job first; as of `whatif`"});
-    flags.push_back(
-        {"schedule",
-         &schedule_,
-         "NAME",
-         "the strategy, instead of the job's",
-         {planner::StrategyNames().begin(), planner::StrategyNames().end()}});
-    AppendSearchFlags(&search_, &flags);
+    AppendPlanningFlags(&planning_, false, &flags);
     flags.push_back(
         {"format", &format_, "FORMAT", "of the output", {"table", "json"}});
     return flags;
@@ -185,7 +175,15 @@ class ExplainCommand : public Command {
       const std::string& path, const Context& context,
       std::vector<studies::Suggestion>* suggestions) {
     const auto most = static_cast<size_t>(suggestions_);
-    if (job_.batch.empty()) {
+    PIPELOOM_ASSIGN_OR_RETURN(const bool is_plan,
+                              IsPlanFile(path, planning_.job));
+    if (is_plan) {
+      const std::string given = PlanningFlagsGiven(planning_);
+      if (!given.empty()) {
+        return UsageError(absl::StrCat("a plan takes no ", given, ": ", path,
+                                       " is planned already; give JOB --batch "
+                                       "FILE"));
+      }
       PIPELOOM_ASSIGN_OR_RETURN(ExecutionPlan plan, ReadPlan(path));
       if (most > 0) {
         PIPELOOM_ASSIGN_OR_RETURN(*suggestions,
@@ -193,29 +191,13 @@ class ExplainCommand : public Command {
       }
       return plan;
     }
-    PIPELOOM_ASSIGN_OR_RETURN(studies::WhatIfInput input,
-                              ReadWhatIfInput(path, job_, context));
-    input.schedule = schedule_.value_or("");
-    if (!search_.evaluations && !search_.deadline) search_.evaluations = 32;
-    input.search = search_;
+    studies::SearchOptions& search = planning_.search;
+    if (!search.evaluations && !search.deadline) search.evaluations = 32;
+    PIPELOOM_ASSIGN_OR_RETURN(const WhatIfBase base,
+                              ReadWhatIfBase(path, planning_, context));
+    const studies::WhatIfInput& input = base.input;
     studies::WhatIfCase now;
-    for (const std::string& set : sets_.values) {
-      PIPELOOM_ASSIGN_OR_RETURN(formats::JobOverride change,
-                                formats::ParseOverride(set));
-      now.changes.push_back(std::move(change));
-    }
-    if (job_.microbatches) {
-      now.changes.push_back(
-          {"training.microbatches", absl::StrCat(*job_.microbatches)});
-    }
-    if (job_.memory_limit) {
-      now.changes.push_back({"training.memory_limit_bytes",
-                             absl::StrCat(job_.memory_limit->count())});
-    }
-    if (job_.reserve_share) {
-      now.changes.push_back(
-          {"training.memory_reserve", absl::StrCat(job_.reserve_share->value)});
-    }
+    now.changes = base.changes;
     studies::PlannedStep planned;
     PIPELOOM_ASSIGN_OR_RETURN(
         const studies::WhatIfOutcome outcome,
@@ -223,9 +205,9 @@ class ExplainCommand : public Command {
     if (!outcome.ok()) return absl::FailedPreconditionError(outcome.error);
     if (most > 0) {
       const int32_t threads =
-          search_.threads > 0 ? static_cast<int32_t>(search_.threads)
-                              : static_cast<int32_t>(std::max(
-                                    1u, std::thread::hardware_concurrency()));
+          search.threads > 0 ? static_cast<int32_t>(search.threads)
+                             : static_cast<int32_t>(std::max(
+                                   1u, std::thread::hardware_concurrency()));
       PIPELOOM_ASSIGN_OR_RETURN(
           *suggestions,
           studies::SuggestForJob(input, now.changes, outcome, most, threads,
@@ -238,12 +220,20 @@ class ExplainCommand : public Command {
   std::string CommandOf(const std::string& job,
                         const studies::Suggestion& suggestion) const {
     std::string text =
-        absl::StrCat("pipeloom whatif ", job, " --batch ", job_.batch, " ",
-                     ArgumentsOf(suggestion.change));
-    if (search_.evaluations) {
-      absl::StrAppend(&text, " --evaluations ", *search_.evaluations);
+        absl::StrCat("pipeloom whatif ", job, " --batch ", planning_.job.batch,
+                     " ", ArgumentsOf(suggestion.change));
+    if (planning_.search.evaluations) {
+      absl::StrAppend(&text, " --evaluations ", *planning_.search.evaluations);
     }
-    if (schedule_) absl::StrAppend(&text, " --schedule ", *schedule_);
+    if (planning_.strategy) {
+      absl::StrAppend(&text, " --strategy ", *planning_.strategy);
+    }
+    if (planning_.job.assignment) {
+      absl::StrAppend(&text, " --assignment ", *planning_.job.assignment);
+    }
+    if (!planning_.partition.source.empty()) {
+      absl::StrAppend(&text, " --partition ", planning_.partition.source);
+    }
     return text;
   }
 
@@ -253,7 +243,7 @@ class ExplainCommand : public Command {
     if (suggestions_ == 0) return "";
     if (found.empty()) return "\nNo change that was tried helps.\n";
     std::string text =
-        job_.batch.empty()
+        planning_.job.batch.empty()
             ? "\nWhat would help most, emulated with the same programs:\n"
             : "\nWhat would help most, each planned anew and emulated:\n";
     int number = 0;
@@ -262,7 +252,7 @@ class ExplainCommand : public Command {
                             ++number, s.label, FormatDuration(s.step_time),
                             FormatDuration(s.step_time + s.gain),
                             Share(s.gain, trace.step_time()));
-      if (!job_.batch.empty()) {
+      if (!planning_.job.batch.empty()) {
         absl::StrAppend(&text, "   ", CommandOf(job, s), "\n");
       }
     }
@@ -274,6 +264,7 @@ class ExplainCommand : public Command {
                    const std::vector<studies::Suggestion>& found) const {
     formats::JsonWriter json(true);
     json.BeginObject().Key("job").String(plan.job);
+    json.Key("strategy").String(plan.schedule);
     json.Key("schedule").String(plan.schedule);
     json.Key("step_time_us").Micros(trace.step_time());
     json.Key("ranks").BeginArray();
@@ -313,7 +304,7 @@ class ExplainCommand : public Command {
     }
     const Duration step_time = trace.step_time();
     std::string text = absl::StrFormat(
-        "%s, step %d, replica %d, schedule %s: %d tasks of %d microbatches "
+        "%s, step %d, replica %d, strategy %s: %d tasks of %d microbatches "
         "through %s on %d ranks.",
         plan.job, plan.step, plan.replica, plan.schedule, graph.num_tasks(),
         num_microbatches, modules, graph.num_ranks());
@@ -444,10 +435,7 @@ class ExplainCommand : public Command {
   std::optional<int64_t> rank_{};
   std::optional<int64_t> microbatch_{};
   int64_t suggestions_ = 3;
-  JobFlags job_{};
-  studies::SearchOptions search_{};
-  Repeated sets_{};
-  std::optional<std::string> schedule_{};
+  PlanningFlags planning_{};
   std::string format_ = "table";
   int64_t width_ = 72;
 };

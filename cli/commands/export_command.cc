@@ -21,6 +21,7 @@
 #include "cli/input/plan_file.h"
 #include "emulator/step/emulate_step.h"
 #include "formats/job/spec_loader.h"
+#include "formats/text/json_writer.h"
 #include "ir/text/text_format.h"
 #include "planner/orders/dual_pipe_v.h"
 #include "trace/chrome_trace.h"
@@ -72,7 +73,8 @@ class ExportCommand : public Command {
             "chrome: the emulated timeline as Chrome trace JSON, for "
             "Perfetto. graph-json: the step's tasks as a TaskGraph, the input "
             "of `pipeloom search`. text: the plan's text form. Without --out "
-            "to stdout.\n\n"
+            "to stdout; with --format json that is an object with the text and "
+            "the notes.\n\n"
             "torch-csv, torch-comms: a schedule file of "
             "torch.distributed.pipelining, passes alone or with transfers. "
             "megatron-order: chunks by rank, as Megatron-Core orders them. "
@@ -84,76 +86,94 @@ class ExportCommand : public Command {
   }
 
   std::vector<Flag> Flags() override {
-    return {
-        {"to",
-         &format_,
-         "FORMAT",
-         "of the output",
-         {"chrome", "graph-json", "text", "torch-csv", "torch-comms",
-          "megatron-order", "megatron-layout", "deepspeed"}},
-        {"out", &out_, "FILE", "write there"},
-        {"drop-memory", &drop_memory_, "",
-         "leave recomputation and offloading to the trainer"},
-        {"split", &split_, "",
-         "torch-csv: keep input and weight gradients apart where they "
-         "stand together, and do not pair passes"},
-        {"waits", &waits_, "",
-         "torch-comms: a wait for every send, which torch 2.15 demands"},
-        {"layers", &layers_, "N,N,...", "megatron-layout: layers by stage"}};
+    return {{"to",
+             &to_,
+             "FORMAT",
+             "of the file",
+             {"chrome", "graph-json", "text", "torch-csv", "torch-comms",
+              "megatron-order", "megatron-layout", "deepspeed"}},
+            OutputFlag("out", &out_, "write there"),
+            {"drop-memory", &drop_memory_, "",
+             "leave recomputation and offloading to the trainer"},
+            {"split", &split_, "",
+             "torch-csv: keep input and weight gradients apart where they "
+             "stand together, and do not pair passes"},
+            {"waits", &waits_, "",
+             "torch-comms: a wait for every send, which torch 2.15 demands"},
+            {"layers", &layers_, "N,N,...", "megatron-layout: layers by stage"},
+            {"format", &format_, "FORMAT", "of the output", {"table", "json"}}};
   }
 
   absl::Status Run(const std::vector<std::string>& args,
                    const Context& context) override {
     PIPELOOM_ASSIGN_OR_RETURN(const std::string path,
                               OneArgument(args, "PLAN"));
-    if (format_.empty()) return UsageError("--to FORMAT is missing");
+    if (to_.empty()) return UsageError("--to FORMAT is missing");
     PIPELOOM_ASSIGN_OR_RETURN(const ExecutionPlan plan, ReadPlan(path));
     std::string text;
-    if (format_ == "chrome") {
+    if (to_ == "chrome") {
       PIPELOOM_ASSIGN_OR_RETURN(const StepTrace trace,
                                 emulator::EmulateStep(plan));
       text = trace::ChromeTrace({{{&plan, &trace}}});
-    } else if (format_ == "graph-json") {
+    } else if (to_ == "graph-json") {
       text = formats::PrintTaskGraph(plan.graph);
-    } else if (format_ == "text") {
+    } else if (to_ == "text") {
       text = ToString(plan);
     } else {
       PIPELOOM_ASSIGN_OR_RETURN(text, Foreign(plan, context));
     }
-    if (out_.empty()) {
-      context.print(text);
-      return absl::OkStatus();
+    if (!out_.empty()) {
+      PIPELOOM_RETURN_IF_ERROR(WriteFileAtomically(out_, text));
     }
-    PIPELOOM_RETURN_IF_ERROR(WriteFileAtomically(out_, text));
-    context.print(absl::StrCat("wrote ", out_, "\n"));
+    if (format_ == "json") {
+      context.print(Json(path, text));
+    } else {
+      context.print(out_.empty() ? text : absl::StrCat("wrote ", out_, "\n"));
+    }
     return absl::OkStatus();
   }
 
  private:
+  std::string Json(const std::string& plan, const std::string& text) const {
+    formats::JsonWriter json(true);
+    json.BeginObject().Key("plan").String(plan).Key("to").String(to_);
+    json.Key("size_bytes").Int(static_cast<int64_t>(text.size()));
+    json.Key("notes").BeginArray();
+    for (const std::string& note : notes_) json.String(note);
+    json.EndArray();
+    if (out_.empty()) {
+      json.Key("text").String(text);
+    } else {
+      json.Key("out").String(out_);
+    }
+    return absl::StrCat(json.EndObject().text(), "\n");
+  }
+
   absl::StatusOr<std::string> Foreign(const ExecutionPlan& plan,
-                                      const Context& context) const {
+                                      const Context& context) {
     adapters::ActionOptions options;
-    options.format = format_;
+    options.format = to_;
     options.drop_memory = drop_memory_;
-    options.transfers = format_ == "torch-comms";
-    if (format_ == "torch-csv" && !split_) FindOperations(plan, &options);
-    if (format_ == "megatron-layout") {
+    options.transfers = to_ == "torch-comms";
+    if (to_ == "torch-csv" && !split_) FindOperations(plan, &options);
+    if (to_ == "megatron-layout") {
       // Only the places of layers matter here, not the schedule.
       return Layout(plan.graph);
     }
     PIPELOOM_ASSIGN_OR_RETURN(adapters::PlanActions actions,
                               adapters::ActionsOf(plan, options));
-    for (const std::string& note : actions.notes) {
+    notes_ = actions.notes;
+    for (const std::string& note : notes_) {
       context.warn(absl::StrCat("note: ", note));
     }
-    if (format_ == "torch-comms" && waits_) {
+    if (to_ == "torch-comms" && waits_) {
       PIPELOOM_RETURN_IF_ERROR(adapters::AddWaits(&actions.table));
     }
-    if (format_ == "torch-csv" || format_ == "torch-comms") {
+    if (to_ == "torch-csv" || to_ == "torch-comms") {
       return adapters::PrintTorchCsv(actions.table);
     }
     adapters::MergeBackwards(&actions.table);
-    if (format_ == "deepspeed") {
+    if (to_ == "deepspeed") {
       PIPELOOM_ASSIGN_OR_RETURN(const auto steps,
                                 adapters::ToDeepSpeed(actions.table));
       return adapters::PrintDeepSpeed(steps);
@@ -198,7 +218,9 @@ class ExportCommand : public Command {
     return absl::StrCat(text, "\n");
   }
 
-  std::string format_{};
+  std::string to_{};
+  std::vector<std::string> notes_{};  // Duties of the trainer.
+  std::string format_ = "table";
   std::string out_{};
   bool drop_memory_ = false;
   bool split_ = false;

@@ -16,6 +16,7 @@
 #include "cli/console/files.h"
 #include "cli/input/job_input.h"
 #include "cli/input/plan_file.h"
+#include "formats/text/json_writer.h"
 #include "ir/plan/schedule.h"
 #include "planner/step/lower_plan.h"
 
@@ -28,7 +29,7 @@ class ImportCommand : public Command {
     return {"import", "FILE --from FORMAT [--out PLAN]",
             "a schedule of another tool as a plan",
             "Reads a schedule file, checks it and makes a plan of it that "
-            "every other command takes: `pipeloom emulate --plan`, `run`, "
+            "every other command takes: `pipeloom emulate`, `run`, "
             "`export`. Prints what it would take.\n\n"
             "Schedule files have no times. --forward, --backward and "
             "--weight-grad are of one microbatch on one rank, all its stages "
@@ -42,7 +43,7 @@ class ImportCommand : public Command {
 
   std::vector<Flag> Flags() override {
     return {{"from",
-             &format_,
+             &from_,
              "FORMAT",
              "of the file",
              {"torch-csv", "megatron-order", "deepspeed"}},
@@ -51,17 +52,19 @@ class ImportCommand : public Command {
             {"backward", &backward_, "TIME", "input gradient; default 1ms"},
             {"weight-grad", &weight_grad_, "TIME", "default 1ms"},
             {"transfer", &transfer_, "TIME", "between ranks; default 0"},
-            {"activation", &activation_, "BYTES",
-             "a stage keeps for a microbatch; default 1MiB"},
-            {"out", &out_, "FILE", "write the plan there"}};
+            {"activation", &activation_, "SIZE",
+             "a stage keeps for a microbatch (a bare number is bytes); default "
+             "1MiB"},
+            OutputFlag("out", &out_, "write the plan there"),
+            {"format", &format_, "FORMAT", "of the output", {"table", "json"}}};
   }
 
   absl::Status Run(const std::vector<std::string>& args,
                    const Context& context) override {
     PIPELOOM_ASSIGN_OR_RETURN(const std::string path,
                               OneArgument(args, "FILE"));
-    if (format_.empty()) return UsageError("--from FORMAT is missing");
-    if (format_ == "torch-csv" && dialect_.empty()) {
+    if (from_.empty()) return UsageError("--from FORMAT is missing");
+    if (from_ == "torch-csv" && dialect_.empty()) {
       return UsageError("--dialect is missing: 2.5, bw or 2.6");
     }
     PIPELOOM_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
@@ -70,21 +73,22 @@ class ImportCommand : public Command {
       return absl::Status(plan.status().code(),
                           absl::StrCat(path, ": ", plan.status().message()));
     }
+    if (!out_.empty()) PIPELOOM_RETURN_IF_ERROR(WritePlan(out_, *plan));
     Print(*plan, context);
-    if (out_.empty()) return absl::OkStatus();
-    PIPELOOM_RETURN_IF_ERROR(WritePlan(out_, *plan));
-    context.print(absl::StrCat("wrote ", out_, "\n"));
+    if (!out_.empty() && format_ != "json") {
+      context.print(absl::StrCat("wrote ", out_, "\n"));
+    }
     return absl::OkStatus();
   }
 
  private:
   absl::StatusOr<adapters::ActionTable> Table(const std::string& text) const {
-    if (format_ == "megatron-order") {
+    if (from_ == "megatron-order") {
       PIPELOOM_ASSIGN_OR_RETURN(const auto order,
                                 adapters::ParseMegatronOrder(text));
       return adapters::FromMegatronOrder(order);
     }
-    if (format_ == "deepspeed") {
+    if (from_ == "deepspeed") {
       PIPELOOM_ASSIGN_OR_RETURN(const auto steps,
                                 adapters::ParseDeepSpeed(text));
       return adapters::FromDeepSpeed(steps);
@@ -112,7 +116,7 @@ class ImportCommand : public Command {
     PIPELOOM_ASSIGN_OR_RETURN(ExecutionPlan plan,
                               planner::LowerPlan(imported.graph, schedule));
     plan.job = "imported";
-    plan.schedule = format_;
+    plan.schedule = from_;
     PIPELOOM_RETURN_IF_ERROR(ValidateExecutionPlan(plan));
     return plan;
   }
@@ -128,6 +132,23 @@ class ImportCommand : public Command {
       stages = std::max(stages, task.stage.value() + 1);
       microbatches = std::max(microbatches, task.microbatch.value() + 1);
     }
+    if (format_ == "json") {
+      formats::JsonWriter json(true);
+      json.BeginObject().Key("ranks").Int(plan.graph.num_ranks());
+      json.Key("stages").Int(stages).Key("microbatches").Int(microbatches);
+      json.Key("tasks").Int(plan.graph.num_tasks());
+      json.Key("step_time_us").Micros(plan.predicted_step_time);
+      json.Key("bubble_ratio")
+          .Number(BubbleRatio(plan.graph, plan.predicted_step_time));
+      json.Key("epilogue_ratio")
+          .Number(EpilogueRatio(plan.graph, plan.predicted_step_time));
+      json.Key("peak_bytes").BeginArray();
+      for (const Bytes peak : planner::PlanPeaks(plan)) json.Count(peak);
+      json.EndArray();
+      if (!out_.empty()) json.Key("out").String(out_);
+      context.print(absl::StrCat(json.EndObject().text(), "\n"));
+      return;
+    }
     context.print(absl::StrFormat(
         "%d ranks, %d stages, %d microbatches: %d tasks\n"
         "step time  %s\nbubble     %s\nepilogue   %s\npeak       %s on one "
@@ -142,7 +163,8 @@ class ImportCommand : public Command {
         FormatBytes(most)));
   }
 
-  std::string format_{};
+  std::string from_{};
+  std::string format_ = "table";
   std::string dialect_{};
   std::optional<Duration> forward_{};
   std::optional<Duration> backward_{};

@@ -12,12 +12,10 @@
 #include "cli/console/study_context.h"
 #include "cli/console/table.h"
 #include "cli/input/attention_density.h"
-#include "cli/input/job_input.h"
-#include "cli/input/layout_flags.h"
 #include "cli/input/learned_file.h"
 #include "cli/input/measured_flags.h"
-#include "cli/input/partition_input.h"
 #include "cli/input/plan_file.h"
+#include "cli/input/planning_flags.h"
 #include "cli/input/robust_flags.h"
 #include "cli/report/report.h"
 #include "formats/text/json_writer.h"
@@ -54,13 +52,14 @@ Table StepsTable(const std::vector<studies::PlannedStep>& steps) {
   return table;
 }
 
-std::string Json(const std::string& job, const std::string& schedule,
+std::string Json(const std::string& job, const std::string& strategy,
                  const std::vector<studies::PlannedStep>& steps) {
   formats::JsonWriter json(true);
   json.BeginObject().Key("job").String(job).Key("steps").BeginArray();
   for (const studies::PlannedStep& step : steps) {
     json.BeginObject().Key("step").Int(step.step);
-    json.Key("schedule").String(schedule);
+    json.Key("strategy").String(strategy);
+    json.Key("schedule").String(strategy);
     json.Key("step_time_us").Micros(step.step_time());
     json.Key("lower_bound_us").Micros(step.lower_bound());
     json.Key("bound_source").String(step.bound_source());
@@ -102,22 +101,14 @@ class PlanCommand : public Command {
 
   std::vector<Flag> Flags() override {
     std::vector<Flag> flags;
-    AppendJobFlags(&job_flags_, true, &flags);
-    flags.push_back(
-        {"schedule",
-         &schedule_,
-         "NAME",
-         "the strategy, instead of the job's",
-         {planner::StrategyNames().begin(), planner::StrategyNames().end()}});
-    AppendPartitionFlags(&partition_flags_, &flags);
-    AppendSearchFlags(&search_flags_, &flags);
+    AppendPlanningFlags(&planning_, true, &flags);
     AppendRobustFlags(&robust_flags_, &flags);
     AppendMeasuredFlags(&measured_flags_, &flags);
     flags.push_back(AttentionDensityFlag(&densities_, true));
-    flags.push_back({"out", &out_, "FILE", "write the plans"});
-    flags.push_back(
-        {"trace", &trace_, "FILE", "write the timeline as Chrome trace JSON"});
-    flags.push_back({"report", &report_, "FILE", "write an HTML report"});
+    flags.push_back(OutputFlag("out", &out_, "write the plans"));
+    flags.push_back(OutputFlag("trace", &trace_,
+                               "write the timeline as Chrome trace JSON"));
+    flags.push_back(OutputFlag("report", &report_, "write an HTML report"));
     flags.push_back(
         {"format", &format_, "FORMAT", "of the output", {"table", "json"}});
     return flags;
@@ -134,26 +125,23 @@ class PlanCommand : public Command {
     }
     PIPELOOM_ASSIGN_OR_RETURN(const std::string name, OneArgument(args, "JOB"));
     PIPELOOM_ASSIGN_OR_RETURN(studies::JobInput input,
-                              ReadJobInput(name, job_flags_, context));
-    PIPELOOM_RETURN_IF_ERROR(
-        TakeLayoutOfFile(partition_flags_, job_flags_, context, &input));
-    const std::string schedule = schedule_.value_or(input.job.search.schedule);
+                              ReadPlannedJob(name, planning_, context));
+    const std::string name_of_strategy =
+        planning_.strategy.value_or(input.job.search.schedule);
     PIPELOOM_ASSIGN_OR_RETURN(const std::unique_ptr<planner::Strategy> strategy,
-                              planner::MakeStrategy(schedule));
-    PIPELOOM_ASSIGN_OR_RETURN(
-        const auto packed,
-        studies::PackSteps(input, job_flags_.steps, StudyContextOf(context)));
+                              planner::MakeStrategy(name_of_strategy));
+    PIPELOOM_ASSIGN_OR_RETURN(const auto packed,
+                              studies::PackSteps(input, planning_.job.steps,
+                                                 StudyContextOf(context)));
     emulator::StageCostModel costs(input.job, studies::CostsOf(input));
-    studies::SearchSettings settings =
-        studies::Settle(search_flags_, input.job.search);
-    PIPELOOM_RETURN_IF_ERROR(ApplyMeasured(measured_flags_, input, schedule,
-                                           partition_flags_, settings, context,
-                                           &costs));
+    studies::SearchSettings settings = SettingsOf(planning_, input);
+    PIPELOOM_RETURN_IF_ERROR(
+        ApplyMeasured(measured_flags_, input, name_of_strategy,
+                      planning_.partition, settings, context, &costs));
     settings.robust = DisturbancesOf(robust_flags_, settings.seed);
-    settings.defer = input.defer;
     PIPELOOM_ASSIGN_OR_RETURN(
         const planner::PreparedJob prepared,
-        PrepareWithPartition(input, *strategy, costs, partition_flags_,
+        PrepareWithPartition(input, *strategy, costs, planning_.partition,
                              settings, context));
     DensityByStep by_step(
         prepared, input, densities, [&](emulator::StageCostModel* sparse) {
@@ -161,7 +149,8 @@ class PlanCommand : public Command {
         });
     std::vector<studies::PlannedStep> steps;
     {
-      Progress progress(context, "planning", job_flags_.steps * input.replicas);
+      Progress progress(context, "planning",
+                        planning_.job.steps * input.replicas);
       for (size_t s = 0; s < packed.size(); ++s) {
         const auto step = static_cast<int64_t>(s);
         PIPELOOM_ASSIGN_OR_RETURN(const planner::PreparedJob* const now,
@@ -173,13 +162,14 @@ class PlanCommand : public Command {
         steps.push_back(std::move(planned));
       }
     }
-    PIPELOOM_ASSIGN_OR_RETURN(const std::vector<std::string> written,
-                              WriteFiles(input, schedule, steps, context));
+    PIPELOOM_ASSIGN_OR_RETURN(
+        const std::vector<std::string> written,
+        WriteFiles(input, name_of_strategy, steps, context));
     if (format_ == "json") {
-      context.print(Json(input.job.name, schedule, steps));
+      context.print(Json(input.job.name, name_of_strategy, steps));
       return absl::OkStatus();
     }
-    PrintTable(input, schedule, steps, context);
+    PrintTable(input, name_of_strategy, steps, context);
     for (const std::string& path : written) {
       context.print(absl::StrCat("wrote ", path, "\n"));
     }
@@ -188,20 +178,20 @@ class PlanCommand : public Command {
 
  private:
   static std::string Heading(const studies::JobInput& input,
-                             const std::string& schedule) {
+                             const std::string& strategy) {
     const ParallelLayout& layout = input.job.parallel;
     return absl::StrFormat(
-        "schedule %s, batch %s, %d replica%s of %d ranks of %d GPU%s, %s, %s",
-        schedule, input.batch_name, input.replicas,
+        "strategy %s, batch %s, %d replica%s of %d ranks of %d GPU%s, %s, %s",
+        strategy, input.batch_name, input.replicas,
         input.replicas == 1 ? "" : "s", layout.pp, layout.gpus_per_rank(),
         layout.gpus_per_rank() == 1 ? "" : "s", input.job.cluster.device.name,
         MemoryLimitText(input.job));
   }
 
-  void PrintTable(const studies::JobInput& input, const std::string& schedule,
+  void PrintTable(const studies::JobInput& input, const std::string& strategy,
                   const std::vector<studies::PlannedStep>& steps,
                   const Context& context) const {
-    context.print(absl::StrCat(input.job.name, ": ", Heading(input, schedule),
+    context.print(absl::StrCat(input.job.name, ": ", Heading(input, strategy),
                                "\n\n", StepsTable(steps).ToString()));
     const studies::StepMeans means = studies::MeansOf(steps);
     context.print(absl::StrFormat(
@@ -220,7 +210,7 @@ class PlanCommand : public Command {
   }
 
   absl::StatusOr<std::vector<std::string>> WriteFiles(
-      const studies::JobInput& input, const std::string& schedule,
+      const studies::JobInput& input, const std::string& strategy,
       const std::vector<studies::PlannedStep>& steps,
       const Context& context) const {
     std::vector<std::string> written;
@@ -247,14 +237,14 @@ class PlanCommand : public Command {
     }
     if (!report_.empty()) {
       PIPELOOM_RETURN_IF_ERROR(WriteFileAtomically(
-          report_, ReportHtml(MakeReport(input, schedule, steps, context))));
+          report_, ReportHtml(MakeReport(input, strategy, steps, context))));
       written.push_back(report_);
     }
     return written;
   }
 
   static Report MakeReport(const studies::JobInput& input,
-                           const std::string& schedule,
+                           const std::string& strategy,
                            const std::vector<studies::PlannedStep>& steps,
                            const Context& context) {
     const studies::StepMeans means = studies::MeansOf(steps);
@@ -263,7 +253,7 @@ class PlanCommand : public Command {
       evaluations += step.evaluations();
     Report report;
     report.title = absl::StrCat("Plan of ", input.job.name);
-    report.subtitle = Heading(input, schedule);
+    report.subtitle = Heading(input, strategy);
     report.command = context.command_line;
     report.figures = {
         {"step time", FormatDuration(means.step_time),
@@ -299,13 +289,10 @@ class PlanCommand : public Command {
     return report;
   }
 
-  JobFlags job_flags_{};
-  PartitionFlags partition_flags_{};
-  studies::SearchOptions search_flags_{};
+  PlanningFlags planning_{};
   RobustFlags robust_flags_{};
   MeasuredFlags measured_flags_{};
   std::vector<std::string> densities_{};
-  std::optional<std::string> schedule_{};
   std::string out_{};
   std::string trace_{};
   std::string report_{};

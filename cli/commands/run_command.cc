@@ -48,7 +48,7 @@ class RunCommand : public Command {
  public:
   CommandText text() const override {
     return {
-        "run", "--plan FILE | JOB --batch FILE [options]",
+        "run", "PLAN | JOB --batch FILE [options]",
         "execute a plan; predicted against measured",
         "Executes the plan's instructions, one thread or process a rank, "
         "on devices that spend the predicted time of each task, and prints "
@@ -100,27 +100,30 @@ class RunCommand : public Command {
         {"token-file", &service_.token_file, "FILE", "the token of --service"});
     flags.push_back({"tls-ca", &service_.tls_ca, "FILE",
                      "whom to trust as --service, PEM; turns TLS on"});
-    flags.push_back({"learn", &learn_, "FILE",
-                     "keep there what the measured tasks took, and what it "
-                     "holds already; plan with it by --learned"});
+    flags.push_back(OutputFlag("learn", &learn_,
+                               "keep there what the measured tasks took, and "
+                               "what it holds already; plan with it by "
+                               "--learned"));
     flags.push_back({"failure-timeout", &failure_timeout_, "TIME",
                      "within which all ranks end once one has failed, stopped "
                      "or vanished"});
     flags.push_back({"start-timeout", &start_timeout_, "TIME",
                      "transport mpi or nccl: within which MPI must have "
                      "started (default 30s)"});
-    flags.push_back({"trace", &trace_, "FILE",
-                     "write the measured timeline of the median run as Chrome "
-                     "trace JSON"});
-    flags.push_back({"report", &report_, "FILE",
-                     "write an HTML report: predicted over measured"});
+    flags.push_back(OutputFlag("trace", &trace_,
+                               "write the measured timeline of the median run "
+                               "as Chrome trace JSON"));
+    flags.push_back(OutputFlag(
+        "report", &report_, "write an HTML report: predicted over measured"));
     flags.push_back(
         {"format", &format_, "FORMAT", "of the output", {"table", "json"}});
     return flags;
   }
 
-  absl::Status Run(const std::vector<std::string>& args,
+  absl::Status Run(const std::vector<std::string>& arguments,
                    const Context& context) override {
+    std::vector<std::string> args = arguments;
+    PIPELOOM_RETURN_IF_ERROR(SettlePlanFile(&source_, &args));
     runtime::RunOptions options;
     options.time_scale = time_scale_;
     options.failure_timeout =
@@ -143,6 +146,9 @@ class RunCommand : public Command {
           "measures; a PyTorch training has its plans from a service by "
           "pipeloom.Session (docs/integration.md)");
     }
+    if (device_ == "torch" && (!trace_.empty() || !report_.empty())) {
+      return UsageError("--trace and --report are for --device synthetic");
+    }
     if (device_ == "torch") {
       return RunTorch({.flags = torch_,
                        .source = source_,
@@ -150,6 +156,7 @@ class RunCommand : public Command {
                        .steps = steps_,
                        .transport = transport_,
                        .learn = learn_,
+                       .json = format_ == "json",
                        .options = options},
                       context);
     }
@@ -250,8 +257,8 @@ class RunCommand : public Command {
             absl::StrFormat("plans: %d of the service, %d of the run's own\n",
                             counts_.planned, counts_.own));
       }
-      if (!trace_.empty()) {
-        context.print(absl::StrCat("wrote ", trace_, "\n"));
+      for (const std::string& path : {trace_, report_}) {
+        if (!path.empty()) context.print(absl::StrCat("wrote ", path, "\n"));
       }
     }
     for (const Row& row : rows) {
@@ -299,7 +306,7 @@ class RunCommand : public Command {
   std::string StepWords(const ExecutionPlan& plan,
                         const std::vector<Row>& rows) const {
     std::string text = absl::StrFormat(
-        "%s, schedule %s: %d steps on %d ranks (%s, %s device), time scale "
+        "%s, strategy %s: %d steps on %d ranks (%s, %s device), time scale "
         "%g\n\n",
         plan.job, plan.schedule, rows.size(), plan.graph.num_ranks(),
         RanksInWords(transport_), device_, time_scale_);
@@ -321,7 +328,7 @@ class RunCommand : public Command {
                            const Context& context) {
     Report report;
     report.title = absl::StrCat("Run of ", plan.job);
-    report.subtitle = absl::StrFormat("schedule %s, step %d, replica %d",
+    report.subtitle = absl::StrFormat("strategy %s, step %d, replica %d",
                                       plan.schedule, plan.step, plan.replica);
     report.command = context.command_line;
     report.figures = {
@@ -343,6 +350,7 @@ class RunCommand : public Command {
     const TraceComparison& comparison = rows.back().comparison;
     formats::JsonWriter json(true);
     json.BeginObject().Key("job").String(plan.job);
+    json.Key("strategy").String(plan.schedule);
     json.Key("schedule").String(plan.schedule);
     json.Key("ranks").Int(plan.graph.num_ranks());
     json.Key("time_scale").Number(time_scale_);
@@ -373,7 +381,7 @@ class RunCommand : public Command {
                     const TraceComparison& comparison,
                     const std::vector<StepTrace>& runs) const {
     std::string text = absl::StrFormat(
-        "%s, schedule %s: %d tasks on %d ranks (%s, %s device), time scale "
+        "%s, strategy %s: %d tasks on %d ranks (%s, %s device), time scale "
         "%g\n\n",
         plan.job, plan.schedule, plan.graph.num_tasks(), plan.graph.num_ranks(),
         RanksInWords(transport_), device_, time_scale_);

@@ -64,7 +64,7 @@ std::string Answer(const formats::LoadedGraph& loaded,
 class SearchCommand : public Command {
  public:
   CommandText text() const override {
-    return {"search", "--graph FILE [options]",
+    return {"search", "GRAPH [options]",
             "schedule a bare task graph under memory limits",
             "Reads a TaskGraph (JSON: ranks, tasks, edges), searches an order "
             "of each rank's tasks and prints the result; --out writes the "
@@ -77,8 +77,8 @@ class SearchCommand : public Command {
 
   std::vector<Flag> Flags() override {
     std::vector<Flag> flags = {
-        {"graph", &graph_, "FILE", "the task graph"},
-        {"out", &out_, "FILE", "write the answer as JSON"}};
+        {"graph", &graph_, "FILE", "the same as the argument GRAPH"},
+        OutputFlag("out", &out_, "write the answer as JSON")};
     AppendSearchFlags(&search_flags_, &flags);
     AppendRobustFlags(&robust_flags_, &flags);
     flags.push_back({"bound",
@@ -95,7 +95,8 @@ class SearchCommand : public Command {
   absl::Status Run(const std::vector<std::string>& args,
                    const Context& context) override {
     if (graph_.empty() && args.size() == 1) graph_ = args[0];
-    if (graph_.empty()) return UsageError("--graph FILE is missing");
+    if (graph_.empty())
+      return UsageError("GRAPH is missing: the file of a task graph");
     if (!args.empty() && args[0] != graph_) {
       return UsageError(absl::StrCat("unexpected argument \"", args[0], "\""));
     }

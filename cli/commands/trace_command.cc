@@ -55,12 +55,13 @@ class TraceCommand : public Command {
          {},
          -1,
          1e6},
-        {"out", &out_, "FILE", "write the step as a plan"},
-        {"graph", &graph_, "FILE", "write it as a TaskGraph (JSON)"},
-        {"trace", &trace_, "FILE",
-         "write the measured step, clocks aligned, as Chrome trace JSON"},
-        {"report", &report_, "FILE",
-         "write an HTML report: the replay over what was measured"}};
+        OutputFlag("out", &out_, "write the step as a plan"),
+        OutputFlag("graph", &graph_, "write it as a TaskGraph (JSON)"),
+        OutputFlag(
+            "trace", &trace_,
+            "write the measured step, clocks aligned, as Chrome trace JSON"),
+        OutputFlag("report", &report_,
+                   "write an HTML report: the replay over what was measured")};
     AppendSearchFlags(&search_, &flags);
     flags.push_back(
         {"format", &format_, "FORMAT", "of the output", {"table", "json"}});

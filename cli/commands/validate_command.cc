@@ -1,5 +1,6 @@
 // `pipeloom validate`: checks files of any kind.
 #include <memory>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -11,9 +12,16 @@
 #include "cli/input/job_input.h"
 #include "cli/input/plan_file.h"
 #include "formats/job/spec_loader.h"
+#include "formats/text/json_writer.h"
 
 namespace pipeloom::cli {
 namespace {
+
+// A file's content.
+struct Checked {
+  FileKind kind = FileKind::kJob;
+  std::string words{};
+};
 
 std::string Describe(const JobSpec& job) {
   return absl::StrFormat(
@@ -35,24 +43,37 @@ class ValidateCommand : public Command {
             "sends and receives, deadlocks, memory limits."};
   }
 
-  std::vector<Flag> Flags() override { return {DataDirFlag(&data_dir_flag_)}; }
+  std::vector<Flag> Flags() override {
+    return {{"format", &format_, "FORMAT", "of the output", {"table", "json"}},
+            DataDirFlag(&data_dir_flag_)};
+  }
 
   absl::Status Run(const std::vector<std::string>& args,
                    const Context& context) override {
     if (args.empty()) return UsageError("FILE is missing");
+    const bool as_json = format_ == "json";
+    formats::JsonWriter json(true);
+    json.BeginObject().Key("files").BeginArray();
     int num_bad = 0;
     for (const std::string& file : args) {
-      const absl::StatusOr<std::string> result = Check(file, context);
+      const absl::StatusOr<Checked> result = Check(file, context);
+      if (as_json) WriteJson(file, result, &json);
       if (result.ok()) {
-        context.print(absl::StrCat(file, ": OK, ", *result, "\n"));
+        if (!as_json) {
+          context.print(absl::StrCat(file, ": OK, ", result->words, "\n"));
+        }
         continue;
       }
       ++num_bad;
+      if (as_json) continue;
       // Most messages already begin with the file's name.
       const std::string message(result.status().message());
       context.print(absl::StartsWith(message, file)
                         ? absl::StrCat(message, "\n")
                         : absl::StrCat(file, ": ", message, "\n"));
+    }
+    if (as_json) {
+      context.print(absl::StrCat(json.EndArray().EndObject().text(), "\n"));
     }
     if (num_bad == 0) return absl::OkStatus();
     return absl::FailedPreconditionError(
@@ -61,9 +82,23 @@ class ValidateCommand : public Command {
   }
 
  private:
-  // Checks a file; returns a description of its content.
-  absl::StatusOr<std::string> Check(const std::string& file,
-                                    const Context& context) {
+  static void WriteJson(const std::string& file,
+                        const absl::StatusOr<Checked>& result,
+                        formats::JsonWriter* json) {
+    json->BeginObject().Key("file").String(file);
+    json->Key("ok").Bool(result.ok());
+    if (result.ok()) {
+      json->Key("kind").String(FileKindName(result->kind));
+      json->Key("description").String(result->words);
+    } else {
+      json->Key("error").String(result.status().message());
+    }
+    json->EndObject();
+  }
+
+  // Checks a file; returns its kind and a description of its content.
+  absl::StatusOr<Checked> Check(const std::string& file,
+                                const Context& context) {
     const auto read = [](const std::string& path) { return ReadFile(path); };
     const bool is_name = !FileExists(file) && !absl::StrContains(file, "/") &&
                          !absl::StrContains(file, ".");
@@ -72,12 +107,22 @@ class ValidateCommand : public Command {
                                 FindDataDir(data_dir_flag_));
       PIPELOOM_ASSIGN_OR_RETURN(const JobSpec job,
                                 formats::LoadJob(file, data_dir, read));
-      return Describe(job);
+      return Checked{FileKind::kJob, Describe(job)};
     }
     PIPELOOM_ASSIGN_OR_RETURN(const std::string content, ReadFile(file));
     const FileKind kind = absl::EndsWith(file, ".jsonl")
                               ? FileKind::kBatch
                               : GuessFileKind(content);
+    PIPELOOM_ASSIGN_OR_RETURN(std::string words,
+                              WordsOf(kind, content, file, context));
+    return Checked{kind, std::move(words)};
+  }
+
+  // Checks a file of a known kind; returns a description of its content.
+  absl::StatusOr<std::string> WordsOf(FileKind kind, const std::string& content,
+                                      const std::string& file,
+                                      const Context& context) {
+    const auto read = [](const std::string& path) { return ReadFile(path); };
     switch (kind) {
       case FileKind::kJob: {
         PIPELOOM_ASSIGN_OR_RETURN(const std::string data_dir,
@@ -127,7 +172,7 @@ class ValidateCommand : public Command {
         PIPELOOM_ASSIGN_OR_RETURN(const ExecutionPlan plan,
                                   ParsePlanFile(content, file));
         return absl::StrFormat(
-            "plan of %s, step %d, replica %d, schedule %s: %d tasks on %d "
+            "plan of %s, step %d, replica %d, strategy %s: %d tasks on %d "
             "ranks",
             plan.job, plan.step, plan.replica, plan.schedule,
             plan.graph.num_tasks(), plan.graph.num_ranks());
@@ -136,6 +181,7 @@ class ValidateCommand : public Command {
     return absl::InternalError("unknown kind of file");
   }
 
+  std::string format_ = "table";
   std::string data_dir_flag_{};
 };
 

@@ -17,12 +17,10 @@
 #include "cli/console/study_context.h"
 #include "cli/console/table.h"
 #include "cli/input/plan_file.h"
-#include "cli/input/whatif_input.h"
+#include "cli/input/planning_flags.h"
 #include "cli/report/report.h"
 #include "cli/report/whatif_tables.h"
 #include "formats/text/json_writer.h"
-#include "planner/strategies/registry.h"
-#include "planner/strategy.h"
 #include "studies/whatif/whatif_case.h"
 #include "studies/whatif/whatif_run.h"
 
@@ -76,32 +74,23 @@ class WhatIfCommand : public Command {
 
   std::vector<Flag> Flags() override {
     std::vector<Flag> flags;
-    AppendJobFlags(&job_flags_, true, &flags);
+    AppendPlanningFlags(&planning_, true, &flags);
     std::vector<std::string> names;
     for (const studies::WhatIfQuestion& q : studies::WhatIfQuestions())
       names.push_back(q.name);
     names.insert(names.end(), {"domains", "compress"});
-    flags.push_back({"set", &sets_, "PATH=VALUE",
-                     "change a field of the job; may stand several times"});
     flags.push_back({"sweep", &sweeps_, "PATH=A,B,C",
                      "try each value; several sweeps are combined"});
     flags.push_back(
         {"ask", &questions_, "QUESTIONS", "named questions", names});
-    flags.push_back(
-        {"schedule",
-         &schedule_,
-         "NAME",
-         "the strategy, instead of the job's",
-         {planner::StrategyNames().begin(), planner::StrategyNames().end()}});
-    AppendSearchFlags(&search_, &flags);
-    flags.push_back({"journal", &journal_, "FILE",
-                     "keep every outcome there, and go on from it"});
-    flags.push_back({"csv", &csv_, "FILE", "write the outcomes as CSV"});
-    flags.push_back({"json", &json_, "FILE", "write them as JSON"});
-    flags.push_back({"report", &report_, "FILE", "write an HTML report"});
-    flags.push_back({"out", &out_, "FILE",
-                     "of a single configuration: write the first step's plan, "
-                     "of its slowest replica"});
+    flags.push_back(OutputFlag("journal", &journal_,
+                               "keep every outcome there, and go on from it"));
+    flags.push_back(OutputFlag("csv", &csv_, "write the outcomes as CSV"));
+    flags.push_back(OutputFlag("json", &json_, "write them as JSON"));
+    flags.push_back(OutputFlag("report", &report_, "write an HTML report"));
+    flags.push_back(OutputFlag("out", &out_,
+                               "of a single configuration: write the first "
+                               "step's plan, of its slowest replica"));
     flags.push_back(
         {"format", &format_, "FORMAT", "of the output", {"table", "json"}});
     return flags;
@@ -110,33 +99,20 @@ class WhatIfCommand : public Command {
   absl::Status Run(const std::vector<std::string>& args,
                    const Context& context) override {
     PIPELOOM_ASSIGN_OR_RETURN(const std::string name, OneArgument(args, "JOB"));
-    PIPELOOM_ASSIGN_OR_RETURN(studies::WhatIfInput input,
-                              ReadWhatIfInput(name, job_flags_, context));
-    input.schedule = schedule_.value_or("");
-    if (!search_.evaluations && !search_.deadline) {
-      search_.evaluations = kQuickEvaluations;
+    studies::SearchOptions& search = planning_.search;
+    if (!search.evaluations && !search.deadline) {
+      search.evaluations = kQuickEvaluations;
     }
-    input.search = search_;
-    // Options of the job are changes like any other.
-    if (job_flags_.microbatches) {
-      sets_.values.insert(
-          sets_.values.begin(),
-          absl::StrCat("training.microbatches=", *job_flags_.microbatches));
+    PIPELOOM_ASSIGN_OR_RETURN(const WhatIfBase read,
+                              ReadWhatIfBase(name, planning_, context));
+    const studies::WhatIfInput& input = read.input;
+    const std::vector<formats::JobOverride>& base = read.changes;
+    std::vector<std::string> sets;
+    for (const formats::JobOverride& change : base) {
+      sets.push_back(absl::StrCat(change.path, "=", change.value));
     }
-    if (job_flags_.memory_limit) {
-      sets_.values.insert(sets_.values.begin(),
-                          absl::StrCat("training.memory_limit_bytes=",
-                                       job_flags_.memory_limit->count()));
-    }
-    if (job_flags_.reserve_share) {
-      sets_.values.insert(sets_.values.begin(),
-                          absl::StrCat("training.memory_reserve=",
-                                       job_flags_.reserve_share->value));
-    }
-    PIPELOOM_ASSIGN_OR_RETURN(
-        std::vector<studies::WhatIfCase> cases,
-        studies::SweepCases(sets_.values, sweeps_.values));
-    const std::vector<formats::JobOverride> base = BaseChanges();
+    PIPELOOM_ASSIGN_OR_RETURN(std::vector<studies::WhatIfCase> cases,
+                              studies::SweepCases(sets, sweeps_.values));
     PIPELOOM_ASSIGN_OR_RETURN(const JobSpec job, input.job.With(base));
     // The job as it is comes first, to compare with.
     const bool compares = !sweeps_.values.empty() || !questions_.empty();
@@ -155,8 +131,8 @@ class WhatIfCommand : public Command {
     if (!out_.empty() && cases.size() != 1) {
       return UsageError("--out needs a single configuration");
     }
-    const int32_t threads = search_.threads > 0
-                                ? static_cast<int32_t>(search_.threads)
+    const int32_t threads = search.threads > 0
+                                ? static_cast<int32_t>(search.threads)
                                 : static_cast<int32_t>(std::max(
                                       1u, std::thread::hardware_concurrency()));
     std::vector<studies::WhatIfOutcome> outcomes;
@@ -211,15 +187,6 @@ class WhatIfCommand : public Command {
   }
 
  private:
-  std::vector<formats::JobOverride> BaseChanges() const {
-    std::vector<formats::JobOverride> base;
-    for (const std::string& set : sets_.values) {
-      auto change = formats::ParseOverride(set);
-      if (change.ok()) base.push_back(*std::move(change));
-    }
-    return base;
-  }
-
   static std::vector<std::string> Row(const studies::WhatIfCase& c,
                                       const studies::WhatIfOutcome& o,
                                       const studies::WhatIfOutcome& first,
@@ -450,12 +417,9 @@ class WhatIfCommand : public Command {
     return report;
   }
 
-  JobFlags job_flags_{};
-  studies::SearchOptions search_{};
-  Repeated sets_{};
+  PlanningFlags planning_{};
   Repeated sweeps_{};
   std::vector<std::string> questions_{};
-  std::optional<std::string> schedule_{};
   std::string journal_{};
   std::string csv_{};
   std::string json_{};

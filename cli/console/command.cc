@@ -4,6 +4,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
+#include "cli/console/outputs.h"
 
 namespace pipeloom::cli {
 namespace {
@@ -13,14 +14,39 @@ constexpr int kFailed = 1;
 constexpr int kMisused = 2;
 constexpr int kInterrupted = 130;
 
+// The commands of one use, in the order in which the help shows them.
+struct CommandGroup {
+  const char* title;
+  std::vector<std::unique_ptr<Command> (*)()> commands;
+};
+
+const std::vector<CommandGroup>& CommandGroups() {
+  static const auto* const kGroups = new std::vector<CommandGroup>{
+      {"Plan and run",
+       {MakePlanCommand, MakeCompareCommand, MakePartitionCommand,
+        MakeSearchCommand, MakeRunCommand}},
+      {"Ask",
+       {MakeExplainCommand, MakeWhatIfCommand, MakeEmulateCommand,
+        MakeCostCommand}},
+      {"Measure",
+       {MakeTraceCommand, MakeCalibrateCommand, MakeBacktestCommand,
+        MakeBenchCommand}},
+      {"Serve", {MakeServeCommand, MakeLoadgenCommand}},
+      {"Files", {MakeValidateCommand, MakeExportCommand, MakeImportCommand}}};
+  return *kGroups;
+}
+
 std::string Usage() {
   std::string text =
       "usage: pipeloom COMMAND [arguments]\n\n"
       "Plans, emulates and runs pipeline schedules of multimodal training, "
-      "step by step.\n\n";
-  for (const auto& command : AllCommands()) {
-    const CommandText words = command->text();
-    absl::StrAppendFormat(&text, "  %-9s %s\n", words.name, words.summary);
+      "step by step.\n";
+  for (const CommandGroup& group : CommandGroups()) {
+    absl::StrAppend(&text, "\n", group.title, ":\n");
+    for (const auto& make : group.commands) {
+      const CommandText words = make()->text();
+      absl::StrAppendFormat(&text, "  %-9s %s\n", words.name, words.summary);
+    }
   }
   return absl::StrCat(
       text,
@@ -82,24 +108,9 @@ int UnknownCommand(const std::string& name, const Context& context) {
 
 std::vector<std::unique_ptr<Command>> AllCommands() {
   std::vector<std::unique_ptr<Command>> commands;
-  commands.push_back(MakePlanCommand());
-  commands.push_back(MakeCompareCommand());
-  commands.push_back(MakePartitionCommand());
-  commands.push_back(MakeEmulateCommand());
-  commands.push_back(MakeBacktestCommand());
-  commands.push_back(MakeCostCommand());
-  commands.push_back(MakeCalibrateCommand());
-  commands.push_back(MakeWhatIfCommand());
-  commands.push_back(MakeTraceCommand());
-  commands.push_back(MakeSearchCommand());
-  commands.push_back(MakeBenchCommand());
-  commands.push_back(MakeRunCommand());
-  commands.push_back(MakeValidateCommand());
-  commands.push_back(MakeExplainCommand());
-  commands.push_back(MakeExportCommand());
-  commands.push_back(MakeImportCommand());
-  commands.push_back(MakeServeCommand());
-  commands.push_back(MakeLoadgenCommand());
+  for (const CommandGroup& group : CommandGroups()) {
+    for (const auto& make : group.commands) commands.push_back(make());
+  }
   return commands;
 }
 
@@ -133,6 +144,7 @@ int RunCommandLine(const std::vector<std::string>& args,
   const absl::StatusOr<std::vector<std::string>> positional =
       ParseFlags(flags, absl::MakeConstSpan(args).subspan(1));
   absl::Status status = positional.status();
+  if (status.ok()) status = CheckOutputs(flags);
   Context mine = context;
   mine.command_line = ShellWords(args);
   if (status.ok()) status = command->Run(*positional, mine);

@@ -227,6 +227,14 @@ bool IsUsageError(const absl::Status& status) {
   return status.GetPayload(kUsagePayload).has_value();
 }
 
+Flag OutputFlag(absl::string_view name, std::string* target,
+                absl::string_view help, Output output) {
+  Flag flag{std::string(name), target,
+            output == Output::kFolder ? "DIR" : "FILE", std::string(help)};
+  flag.output = output;
+  return flag;
+}
+
 absl::StatusOr<std::vector<std::string>> ParseFlags(
     absl::Span<const Flag> flags, absl::Span<const std::string> args) {
   std::vector<std::string> positional;
@@ -249,7 +257,11 @@ absl::StatusOr<std::vector<std::string>> ParseFlags(
     bool negated = false;
     const Flag* flag = nullptr;
     for (const Flag& candidate : flags) {
-      if (candidate.name == name) flag = &candidate;
+      if (candidate.name == name ||
+          std::find(candidate.aliases.begin(), candidate.aliases.end(), name) !=
+              candidate.aliases.end()) {
+        flag = &candidate;
+      }
       if (std::holds_alternative<bool*>(candidate.target) &&
           name == absl::StrCat("no-", candidate.name)) {
         flag = &candidate;
@@ -276,8 +288,11 @@ absl::StatusOr<std::vector<std::string>> ParseFlags(
       return UsageError(
           absl::StrCat("--", name, " needs a value (", flag->value_name, ")"));
     }
+    // Errors name the option as it is typed.
+    Flag typed = *flag;
+    typed.name = name;
     PIPELOOM_RETURN_IF_ERROR(
-        SetValue(*flag, equals == absl::string_view::npos
+        SetValue(typed, equals == absl::string_view::npos
                             ? absl::string_view(args[++i])
                             : argument.substr(equals + 1)));
   }

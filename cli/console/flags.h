@@ -45,6 +45,9 @@ using FlagTarget =
                  std::optional<int64_t>*, std::optional<Duration>*,
                  std::optional<Bytes>*, std::optional<Share>*, Repeated*>;
 
+// Whether an option's value names something that the command writes.
+enum class Output { kNone, kFile, kFolder };
+
 struct Flag {
   std::string name{};  // Without the dashes.
   FlagTarget target{};
@@ -55,7 +58,15 @@ struct Flag {
   // Bounds of a number.
   double least = -std::numeric_limits<double>::infinity();
   double most = std::numeric_limits<double>::infinity();
+  Output output = Output::kNone;
+  // Other names of the option, which the help does not show.
+  std::vector<std::string> aliases{};
 };
+
+// Returns an option that names a file or a folder to write, which is checked
+// before the command runs (cli/console/outputs.h).
+Flag OutputFlag(absl::string_view name, std::string* target,
+                absl::string_view help, Output output = Output::kFile);
 
 // Returns an error of the user in the command line, which gives exit code 2.
 absl::Status UsageError(absl::string_view message);

@@ -5,9 +5,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "base/status_macros.h"
 #include "cli/console/files.h"
 #include "cli/console/study_context.h"
+#include "formats/job/spec_loader.h"
 
 namespace pipeloom::cli {
 
@@ -38,6 +40,9 @@ void AppendJobFlags(JobFlags* values, bool with_steps,
                     {},
                     0,
                     1e6});
+  flags->push_back({"set", &values->sets, "PATH=VALUE",
+                    "change a field of the job, such as parallel.pp=8, as "
+                    "`whatif` does; may stand several times"});
   flags->push_back({"microbatches",
                     &values->microbatches,
                     "N",
@@ -46,8 +51,8 @@ void AppendJobFlags(JobFlags* values, bool with_steps,
                     1,
                     1e6});
   flags->push_back({"memory-limit", &values->memory_limit, "SIZE",
-                    "of one GPU, such as 64GiB, taken as it is, instead of the "
-                    "job's"});
+                    "of one GPU, such as 64GiB (a bare number is bytes), taken "
+                    "as it is, instead of the job's"});
   flags->push_back(
       {"reserve", &values->reserve_share, "SHARE",
        "of the device's memory that plans leave free, such as 3%, "
@@ -98,6 +103,58 @@ void AppendSearchFlags(studies::SearchOptions* values,
                     1024});
 }
 
+namespace {
+
+absl::StatusOr<std::vector<formats::JobOverride>> SetsOf(
+    const JobFlags& flags) {
+  std::vector<formats::JobOverride> changes;
+  for (const std::string& set : flags.sets.values) {
+    absl::StatusOr<formats::JobOverride> change = formats::ParseOverride(set);
+    if (!change.ok()) {
+      return UsageError(absl::StrCat("--set: ", change.status().message()));
+    }
+    changes.push_back(*std::move(change));
+  }
+  return changes;
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<formats::JobOverride>> ChangesOf(
+    const JobFlags& flags) {
+  PIPELOOM_ASSIGN_OR_RETURN(std::vector<formats::JobOverride> changes,
+                            SetsOf(flags));
+  if (flags.microbatches) {
+    changes.push_back(
+        {"training.microbatches", absl::StrCat(*flags.microbatches)});
+  }
+  if (flags.memory_limit) {
+    changes.push_back({"training.memory_limit_bytes",
+                       absl::StrCat(flags.memory_limit->count())});
+  }
+  if (flags.reserve_share) {
+    changes.push_back(
+        {"training.memory_reserve", absl::StrCat(flags.reserve_share->value)});
+  }
+  return changes;
+}
+
+absl::StatusOr<JobSpec> ReadJob(const std::string& job, const JobFlags& flags) {
+  PIPELOOM_ASSIGN_OR_RETURN(const std::string data_dir,
+                            FindDataDir(flags.data_dir));
+  const auto read = [](const std::string& path) { return ReadFile(path); };
+  PIPELOOM_ASSIGN_OR_RETURN(const std::vector<formats::JobOverride> sets,
+                            SetsOf(flags));
+  if (sets.empty()) return formats::LoadJob(job, data_dir, read);
+  PIPELOOM_ASSIGN_OR_RETURN(const formats::JobTemplate file,
+                            formats::JobTemplate::Load(job, data_dir, read));
+  absl::StatusOr<JobSpec> changed = file.With(sets);
+  if (changed.ok()) return changed;
+  return UsageError(absl::StrCat("--set ",
+                                 absl::StrJoin(flags.sets.values, " --set "),
+                                 ": ", changed.status().message()));
+}
+
 absl::StatusOr<studies::JobInput> ReadJobInput(const std::string& job,
                                                const JobFlags& flags,
                                                const Context& context) {
@@ -108,8 +165,10 @@ absl::StatusOr<studies::JobInput> ReadJobInput(const std::string& job,
   studies::JobOptions options = flags;
   if (flags.reserve_share) options.reserve = flags.reserve_share->value;
   PIPELOOM_ASSIGN_OR_RETURN(options.data_dir, FindDataDir(flags.data_dir));
-  PIPELOOM_ASSIGN_OR_RETURN(studies::JobInput input,
-                            studies::LoadJobInput(job, options, study));
+  PIPELOOM_ASSIGN_OR_RETURN(JobSpec spec, ReadJob(job, flags));
+  PIPELOOM_ASSIGN_OR_RETURN(
+      studies::JobInput input,
+      studies::MakeJobInput(std::move(spec), options, study));
   if (flags.replicas > input.replicas) {
     return UsageError(absl::StrFormat("--replicas %d: job %s has %d",
                                       flags.replicas, input.job.name,

@@ -1,4 +1,5 @@
-// The options of all commands that plan: of the job, its batch and the search.
+// The options of all commands that read a job: of the job, its batch and the
+// search. cli/input/planning_flags.h has the whole group.
 #ifndef PIPELOOM_CLI_INPUT_JOB_INPUT_H_
 #define PIPELOOM_CLI_INPUT_JOB_INPUT_H_
 
@@ -9,6 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "cli/console/command.h"
+#include "formats/job/job_overrides.h"
 #include "ir/job/job_spec.h"
 #include "studies/job/job_input.h"
 
@@ -19,12 +21,24 @@ struct JobFlags : studies::JobOptions {
   int64_t steps = 1;
   int64_t replicas = 0;                  // 0: all replicas of the job.
   std::optional<Share> reserve_share{};  // `reserve` as it is typed.
+  Repeated sets{};                       // Changes of the job, PATH=VALUE.
 };
 void AppendJobFlags(JobFlags* values, bool with_steps,
                     std::vector<Flag>* flags);
 Flag DataDirFlag(std::string* value);
 void AppendSearchFlags(studies::SearchOptions* values,
                        std::vector<Flag>* flags);
+
+// Returns the options that are changes of the job file's fields, in the order
+// in which they apply: --set, then --microbatches, --memory-limit and
+// --reserve, which take precedence. A UsageError names a --set that is no
+// PATH=VALUE.
+absl::StatusOr<std::vector<formats::JobOverride>> ChangesOf(
+    const JobFlags& flags);
+
+// Reads the job with the changes of --set. A UsageError: the job cannot have
+// these changes.
+absl::StatusOr<JobSpec> ReadJob(const std::string& job, const JobFlags& flags);
 
 // Reads the job and its batch and applies the options. `batch` is a path or
 // the name of a shipped batch. InvalidArgument: the batch is empty or has no

@@ -101,7 +101,7 @@ absl::Status ApplyMeasured(const MeasuredFlags& flags,
         absl::StrFormat("note: measured over priced, %d tasks of %s: %s",
                         step.plan.graph.num_tasks(),
                         of_trace.source.empty()
-                            ? absl::StrCat("schedule ", name, "'s partition")
+                            ? absl::StrCat("strategy ", name, "'s partition")
                             : of_trace.source,
                         FactorWords(*learned, input.job.model)));
     return absl::OkStatus();

@@ -17,7 +17,15 @@ void AppendPartitionFlags(PartitionFlags* values, std::vector<Flag>* flags) {
       {"partition", &values->source, "SOURCE",
        "which layers are where: `dip` (its rule), `search` (see `pipeloom "
        "partition`) or a file that `pipeloom partition` wrote; default: the "
-       "schedule's own"});
+       "strategy's own"});
+}
+
+absl::StatusOr<std::string> ReadPartitionFile(const std::string& path) {
+  absl::StatusOr<std::string> text = ReadFile(path);
+  if (text.ok()) return text;
+  return UsageError(absl::StrCat("--partition ", path, ": ",
+                                 text.status().message(),
+                                 "; it is dip, search or a file"));
 }
 
 bool TakesAnyPartition(absl::string_view strategy) {
@@ -65,21 +73,17 @@ absl::StatusOr<planner::PreparedJob> PrepareWithPartition(
     if (context.stop.stop_requested()) return absl::CancelledError("stopped");
     prepared.partition = std::move(found.partition);
   } else {
-    absl::StatusOr<std::string> text = ReadFile(flags.source);
-    if (!text.ok()) {
-      return absl::Status(text.status().code(),
-                          absl::StrCat("--partition: ", text.status().message(),
-                                       "; it is dip, search or a file"));
-    }
+    PIPELOOM_ASSIGN_OR_RETURN(const std::string text,
+                              ReadPartitionFile(flags.source));
     PIPELOOM_ASSIGN_OR_RETURN(
         prepared.partition,
-        formats::ParsePartition(*text, flags.source, input.job));
+        formats::ParsePartition(text, flags.source, input.job));
   }
   const absl::Status kept =
       partition::CheckPartitionRules(input.job, prepared.partition);
   if (kept.ok()) return prepared;
   return absl::InvalidArgumentError(absl::StrCat(
-      flags.source.empty() ? absl::StrCat("schedule ", strategy.name())
+      flags.source.empty() ? absl::StrCat("strategy ", strategy.name())
                            : absl::StrCat("--partition ", flags.source),
       ": ", kept.message()));
 }

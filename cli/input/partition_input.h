@@ -24,6 +24,9 @@ struct PartitionFlags {
 };
 void AppendPartitionFlags(PartitionFlags* values, std::vector<Flag>* flags);
 
+// Reads the file of --partition FILE. A UsageError: it cannot be read.
+absl::StatusOr<std::string> ReadPartitionFile(const std::string& path);
+
 // Searches a partition with the settings' seed and threads. Ignores their
 // deadline, as the search has a fixed effort. Shows progress. After a stop
 // request, returns the best partition found so far.

@@ -3,50 +3,74 @@
 #include <memory>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "cli/console/file_kind.h"
 #include "cli/console/files.h"
 #include "cli/console/study_context.h"
 #include "cli/input/attention_density.h"
 #include "cli/input/learned_file.h"
 #include "cli/input/plan_file.h"
 #include "emulator/cost/profile_cost.h"
-#include "formats/job/spec_loader.h"
-#include "planner/strategies/registry.h"
 #include "studies/job/planned_step.h"
 
 namespace pipeloom::cli {
 
 void AppendPlanSourceFlags(PlanSource* values, std::vector<Flag>* flags) {
-  flags->push_back({"plan", &values->plan_file, "FILE",
-                    "a plan that `pipeloom plan --out` wrote, instead of JOB"});
-  AppendJobFlags(&values->job, false, flags);
   flags->push_back(
-      {"schedule",
-       &values->schedule,
-       "NAME",
-       "the strategy, instead of the job's",
-       {planner::StrategyNames().begin(), planner::StrategyNames().end()}});
-  AppendSearchFlags(&values->search, flags);
+      {"plan", &values->plan_file, "FILE", "the same as the argument PLAN"});
+  AppendPlanningFlags(values, false, flags);
   flags->push_back({"learned", &values->learned, "FILE",
                     "plan JOB with the times that `pipeloom run --learn` "
                     "measured"});
 }
 
+absl::StatusOr<bool> IsPlanFile(const std::string& argument,
+                                const JobFlags& job) {
+  if (!job.batch.empty()) return false;
+  const absl::StatusOr<std::string> content = ReadFile(argument);
+  if (content.ok()) {
+    if (GuessFileKind(*content) != FileKind::kJob) return true;
+    return UsageError(absl::StrCat("--batch is missing: ", argument,
+                                   " is a job, which is planned for a batch"));
+  }
+  // Only rank 0 of an MPI run reads the plan; others need not have the file.
+  const bool is_name = argument.find_first_of("/.") == std::string::npos;
+  if (!is_name || !absl::IsNotFound(content.status())) return true;
+  return UsageError(absl::StrCat(
+      "there is no plan file ", argument,
+      "; if it is a JOB, --batch is missing: a file or the name of a batch"));
+}
+
+absl::Status SettlePlanFile(PlanSource* source,
+                            std::vector<std::string>* args) {
+  if (source->plan_file.empty() == args->empty()) {
+    return UsageError("give either PLAN or JOB --batch FILE");
+  }
+  if (source->plan_file.empty()) {
+    PIPELOOM_ASSIGN_OR_RETURN(const std::string name,
+                              OneArgument(*args, "PLAN or JOB"));
+    PIPELOOM_ASSIGN_OR_RETURN(const bool is_plan,
+                              IsPlanFile(name, source->job));
+    if (!is_plan) return absl::OkStatus();
+    source->plan_file = name;
+    args->clear();
+  }
+  std::string given = PlanningFlagsGiven(*source);
+  if (!source->attention_density.empty()) {
+    absl::StrAppend(&given, given.empty() ? "" : ", ", "--attention-density");
+  }
+  if (given.empty()) return absl::OkStatus();
+  return UsageError(absl::StrCat("a plan takes no ", given, ": ",
+                                 source->plan_file,
+                                 " is planned already; give JOB --batch FILE"));
+}
+
 absl::StatusOr<SourcedPlan> GetPlan(const PlanSource& source,
                                     const std::vector<std::string>& args,
                                     const Context& context) {
-  if (source.plan_file.empty() == args.empty()) {
-    return UsageError("give either --plan FILE or JOB --batch FILE");
-  }
   SourcedPlan sourced;
   if (!source.plan_file.empty()) {
-    if (!source.job.batch.empty()) {
-      return UsageError("--plan takes no --batch: the plan has its own");
-    }
-    if (!source.attention_density.empty()) {
-      return UsageError(
-          "--plan takes no --attention-density: the plan has its times");
-    }
     PIPELOOM_ASSIGN_OR_RETURN(sourced.plan, ReadPlan(source.plan_file));
     return sourced;
   }
@@ -54,12 +78,11 @@ absl::StatusOr<SourcedPlan> GetPlan(const PlanSource& source,
                             ParseDensities(source.attention_density));
   PIPELOOM_ASSIGN_OR_RETURN(const std::string name, OneArgument(args, "JOB"));
   PIPELOOM_ASSIGN_OR_RETURN(const studies::JobInput input,
-                            ReadJobInput(name, source.job, context));
+                            ReadPlannedJob(name, source, context));
   PIPELOOM_ASSIGN_OR_RETURN(
       const auto packed, studies::PackSteps(input, 1, StudyContextOf(context)));
   PIPELOOM_ASSIGN_OR_RETURN(
-      const auto planner,
-      PlannerOf(input, source.schedule.value_or(""), source.learned));
+      const auto planner, MakePlanner(input, source, source.learned, context));
   const planner::PreparedJob& prepared = planner->prepared();
   DensityByStep by_step(prepared, input, densities,
                         [&](emulator::StageCostModel* sparse) {
@@ -71,8 +94,8 @@ absl::StatusOr<SourcedPlan> GetPlan(const PlanSource& source,
   PIPELOOM_ASSIGN_OR_RETURN(
       studies::PlannedStep step,
       studies::PlanReplicas(*now, packed[0], 0, input.replicas,
-                            studies::Settle(source.search, input.job.search),
-                            context.stop, SetterOf(progress)));
+                            SettingsOf(source, input), context.stop,
+                            SetterOf(progress)));
   sourced.plan = step.slowest().plan;
   sourced.cache = now->costs->cache();
   sourced.memory_limit = MemoryLimitText(input.job);
@@ -94,12 +117,7 @@ absl::StatusOr<Bandwidth> HostBandwidthOf(
     const PlanSource& source, const std::vector<std::string>& args) {
   if (!source.plan_file.empty()) return Bandwidth{};
   PIPELOOM_ASSIGN_OR_RETURN(const std::string name, OneArgument(args, "JOB"));
-  PIPELOOM_ASSIGN_OR_RETURN(const std::string data_dir,
-                            FindDataDir(source.job.data_dir));
-  PIPELOOM_ASSIGN_OR_RETURN(
-      const JobSpec job,
-      formats::LoadJob(name, data_dir,
-                       [](const std::string& path) { return ReadFile(path); }));
+  PIPELOOM_ASSIGN_OR_RETURN(const JobSpec job, ReadJob(name, source.job));
   return job.cluster.device.host_bandwidth;
 }
 

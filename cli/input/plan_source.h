@@ -1,5 +1,5 @@
-// The source of the plan of `emulate` and `run`: a file, or a job that the
-// command plans.
+// The source of the plan of `emulate`, `run` and `explain`: a file, or a job
+// that the command plans.
 #ifndef PIPELOOM_CLI_INPUT_PLAN_SOURCE_H_
 #define PIPELOOM_CLI_INPUT_PLAN_SOURCE_H_
 
@@ -8,19 +8,16 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "cli/input/job_input.h"
+#include "cli/input/planning_flags.h"
 #include "emulator/stage/rank_update.h"
 #include "emulator/stage/stage_cost.h"
 #include "ir/plan/execution_plan.h"
 
 namespace pipeloom::cli {
 
-struct PlanSource {
-  std::string plan_file{};
-  JobFlags job{};
-  studies::SearchOptions search{};
-  std::optional<std::string> schedule{};
-  std::string learned{};                         // A file of `run --learn`.
+struct PlanSource : PlanningFlags {
+  std::string plan_file{};  // As --plan FILE; SettlePlanFile() adds PLAN.
+  std::string learned{};    // A file of `run --learn`.
   std::vector<std::string> attention_density{};  // For the step of JOB.
 };
 void AppendPlanSourceFlags(PlanSource* values, std::vector<Flag>* flags);
@@ -46,8 +43,19 @@ struct SourcedPlan {
   // Look-ups that no measurement answers, with the source that does.
   std::vector<std::string> missing_lookups{};
 };
-// Returns the plan of --plan FILE, or the first step of JOB --batch FILE for
-// the slowest replica. A UsageError unless exactly one of the two is given.
+// Returns whether an argument is a plan, and not a job to plan: there is no
+// --batch. A UsageError: the argument is a job, which needs --batch, or it is
+// no file.
+absl::StatusOr<bool> IsPlanFile(const std::string& argument,
+                                const JobFlags& job);
+
+// Moves the argument PLAN into `source->plan_file`. A UsageError unless exactly
+// one of PLAN and JOB --batch FILE is given, or if a plan comes with options
+// that are for a JOB.
+absl::Status SettlePlanFile(PlanSource* source, std::vector<std::string>* args);
+
+// Returns the plan of the file, or the first step of JOB --batch FILE for the
+// slowest replica. REQUIRES: SettlePlanFile() was called.
 absl::StatusOr<SourcedPlan> GetPlan(const PlanSource& source,
                                     const std::vector<std::string>& args,
                                     const Context& context);

@@ -59,9 +59,10 @@ void WriteSummary(const std::vector<double>& errors,
 }  // namespace
 
 std::string BacktestTable(const studies::Comparison& comparison) {
-  Table rows({"line", "run", "layout", "micro", "batch", "seq", "measured ms",
-              "emulated ms", "error", "peak GiB", "emulated", "error", "used"},
-             3);
+  Table rows(
+      {"line", "run", "layout", "micro", "batch", "seq", "measured ms",
+       "emulated ms", "error", "peak GiB", "emulated GiB", "error", "used"},
+      3);
   for (const studies::ComparedRun& c : comparison.runs) {
     const bool peak = c.run.peak_allocated > Bytes(0);
     rows.AddRow(

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "cli/console/table.h"
+#include "cli/report/partition_file.h"
 
 namespace pipeloom::cli {
 namespace {
@@ -41,6 +42,19 @@ std::string LayoutWords(const ParallelLayout& layout,
     if (own.cp > 0 && layout.cp > 1) absl::StrAppend(&words, " cp ", own.cp);
   }
   return words;
+}
+
+void WriteLayouts(const std::vector<planner::LayoutOutcome>& layouts,
+                  formats::JsonWriter* json) {
+  json->Key("layouts").BeginArray();
+  for (const planner::LayoutOutcome& o : layouts) {
+    json->BeginObject();
+    WriteLayout(o.layout, o.modules, o.microbatches, json);
+    if (o.step_time > kZero) json->Key("step_time_us").Micros(o.step_time);
+    if (o.bound > kZero) json->Key("lower_bound_us").Micros(o.bound);
+    json->Key("outcome").String(FateWords(o.fate)).EndObject();
+  }
+  json->EndArray();
 }
 
 std::string LayoutReport(const planner::LayoutSearchResult& result) {

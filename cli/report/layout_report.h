@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "formats/text/json_writer.h"
 #include "ir/job/job_spec.h"
 #include "planner/layout/layout_search.h"
 
@@ -15,6 +16,10 @@ namespace pipeloom::cli {
 // "tp 8 pp 4 dp 1, vision_encoder tp 1".
 std::string LayoutWords(const ParallelLayout& layout,
                         const std::vector<ModuleParallelism>& modules = {});
+
+// Writes the layouts as the member "layouts" of an object that is open.
+void WriteLayouts(const std::vector<planner::LayoutOutcome>& layouts,
+                  formats::JsonWriter* json);
 
 // Returns a table of the result's layouts, the fastest first, and the reasons
 // why others were left out.

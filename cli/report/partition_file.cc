@@ -63,6 +63,45 @@ std::string PartitionJson(const JobSpec& job, const Partition& partition,
   return absl::StrCat(text, "\n  ]\n}\n");
 }
 
+void WriteLayout(const ParallelLayout& layout,
+                 const std::vector<ModuleParallelism>& modules,
+                 int32_t microbatches, formats::JsonWriter* json) {
+  json->Key("tp").Int(layout.tp).Key("cp").Int(layout.cp);
+  json->Key("ep").Int(layout.ep).Key("pp").Int(layout.pp);
+  json->Key("dp").Int(layout.dp).Key("microbatches").Int(microbatches);
+  if (modules.empty()) return;
+  json->Key("modules").BeginArray();
+  for (const ModuleParallelism& own : modules) {
+    json->BeginObject().Key("module").String(own.module);
+    json->Key("tp").Int(own.tp).Key("cp").Int(own.cp).EndObject();
+  }
+  json->EndArray();
+}
+
+void WritePartition(const JobSpec& job, const Partition& partition,
+                    formats::JsonWriter* json) {
+  json->Key("layout").BeginObject();
+  WriteLayout(job.parallel, job.module_parallelism, job.training.microbatches,
+              json);
+  json->EndObject().Key("modules").BeginArray();
+  for (const ModuleId m : job.model.modules.ids()) {
+    json->BeginObject().Key("module").String(job.model.modules[m].name);
+    json->Key("sub_microbatch")
+        .Int(partition.sub_microbatch_instances[m])
+        .EndObject();
+  }
+  json->EndArray().Key("stages").BeginArray();
+  for (const Stage& stage : partition.stages) {
+    json->BeginObject().Key("module").String(
+        job.model.modules[stage.module].name);
+    json->Key("first_layer").Int(stage.first_layer.value());
+    json->Key("layers").Int(stage.num_layers);
+    json->Key("rank").Int(stage.rank.value());
+    json->Key("segment").Int(stage.segment.value()).EndObject();
+  }
+  json->EndArray();
+}
+
 Table PartitionTable(const JobSpec& job, const Partition& partition) {
   Table table({"module", "sub-microbatch", "segments", "layers @ rank"});
   for (const ModuleId m : job.model.modules.ids()) {

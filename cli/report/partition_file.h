@@ -3,9 +3,12 @@
 #ifndef PIPELOOM_CLI_REPORT_PARTITION_FILE_H_
 #define PIPELOOM_CLI_REPORT_PARTITION_FILE_H_
 
+#include <cstdint>
 #include <string>
+#include <vector>
 
 #include "cli/console/table.h"
+#include "formats/text/json_writer.h"
 #include "ir/job/job_spec.h"
 #include "ir/plan/partition.h"
 
@@ -16,6 +19,16 @@ namespace pipeloom::cli {
 // that plan with the file take over.
 std::string PartitionJson(const JobSpec& job, const Partition& partition,
                           const std::string& comment, bool with_layout = false);
+
+// Writes the same values as members of an object that is open: "modules" and
+// "stages", and "layout" with the job's layout.
+void WritePartition(const JobSpec& job, const Partition& partition,
+                    formats::JsonWriter* json);
+
+// Writes a layout as members of an object that is open.
+void WriteLayout(const ParallelLayout& layout,
+                 const std::vector<ModuleParallelism>& modules,
+                 int32_t microbatches, formats::JsonWriter* json);
 
 // Returns a table with a row for each module: its sub-microbatches, segments
 // and layers of each stage.

@@ -11,9 +11,7 @@
 #include "base/status_macros.h"
 #include "cli/console/study_context.h"
 #include "cli/input/job_input.h"
-#include "cli/input/learned_file.h"
 #include "cli/input/plan_file.h"
-#include "planner/strategies/registry.h"
 #include "studies/job/planned_step.h"
 
 namespace pipeloom::cli {
@@ -32,20 +30,18 @@ struct StepPlanner {
   // Reads the job and prepares it.
   absl::Status Prepare(const std::vector<std::string>& args, int64_t steps) {
     PIPELOOM_ASSIGN_OR_RETURN(const std::string name, OneArgument(args, "JOB"));
-    PIPELOOM_ASSIGN_OR_RETURN(input, ReadJobInput(name, source.job, context));
+    PIPELOOM_ASSIGN_OR_RETURN(input, ReadPlannedJob(name, source, context));
     PIPELOOM_ASSIGN_OR_RETURN(
         packed, studies::PackSteps(input, steps, StudyContextOf(context)));
     PIPELOOM_ASSIGN_OR_RETURN(
-        planner,
-        PlannerOf(input, source.schedule.value_or(""), source.learned));
+        planner, MakePlanner(input, source, source.learned, context));
     return absl::OkStatus();
   }
 
   // Returns the plan of replica 0 with its first legal order, which is the same
   // in every process.
   absl::StatusOr<SharedPlan> OwnPlan(int64_t step) {
-    studies::SearchSettings settings =
-        studies::Settle(source.search, input.job.search);
+    studies::SearchSettings settings = SettingsOf(source, input);
     settings.deadline.reset();
     settings.evaluations = 1;
     settings.threads = 1;
@@ -62,10 +58,10 @@ struct StepPlanner {
     Progress progress(context, "planning", input.replicas);
     PIPELOOM_ASSIGN_OR_RETURN(
         const studies::PlannedStep planned,
-        studies::PlanReplicas(
-            planner->prepared(), packed[static_cast<size_t>(step)], step,
-            input.replicas, studies::Settle(source.search, input.job.search),
-            context.stop, SetterOf(progress)));
+        studies::PlanReplicas(planner->prepared(),
+                              packed[static_cast<size_t>(step)], step,
+                              input.replicas, SettingsOf(source, input),
+                              context.stop, SetterOf(progress)));
     return std::make_shared<const ExecutionPlan>(planned.slowest().plan);
   }
 };
@@ -130,7 +126,12 @@ absl::StatusOr<runtime::PlanFeed> MakeServiceFeed(
     const std::vector<std::string>& args, int64_t steps, int64_t repeat,
     const Context& context, FeedCounts* counts) {
   if (!source.plan_file.empty()) {
-    return UsageError("--service plans a JOB: --plan is planned already");
+    return UsageError("--service plans a JOB: a plan is planned already");
+  }
+  if (source.job.assignment == "deferred") {
+    return UsageError(
+        "--assignment deferred: plans of --service defer nothing; give "
+        "in-order or balanced, or leave out --service");
   }
   auto planner = std::make_unique<StepPlanner>();
   planner->source = source;
@@ -140,7 +141,7 @@ absl::StatusOr<runtime::PlanFeed> MakeServiceFeed(
   JobSpec job = planner->input.job;
   const studies::SearchSettings settings =
       studies::Settle(source.search, job.search);
-  job.search.schedule = source.schedule.value_or(job.search.schedule);
+  job.search.schedule = source.strategy.value_or(job.search.schedule);
   job.search.seed = settings.seed;
   if (settings.deadline) job.search.deadline = *settings.deadline;
   job.search.evaluations = settings.evaluations.value_or(0);
@@ -165,7 +166,7 @@ absl::StatusOr<runtime::PlanFeed> MakeRunFeed(
   if (steps == 1 || !source.plan_file.empty()) {
     if (steps > 1) {
       return UsageError(
-          "--steps is for a JOB: --plan has one step; --repeat "
+          "--steps is for a JOB: a plan has one step; --repeat "
           "executes it several times");
     }
     PIPELOOM_ASSIGN_OR_RETURN(SourcedPlan sourced,

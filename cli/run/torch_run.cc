@@ -23,6 +23,7 @@
 #include "cli/run/run_module.h"
 #include "cli/run/run_ranks.h"
 #include "cli/run/torch_times.h"
+#include "formats/text/json_writer.h"
 #include "partition/batching/step_instances.h"
 #include "planner/strategies/registry.h"
 #include "proto/convert/serialize_plan.h"
@@ -134,7 +135,7 @@ class Leader {
 
   absl::Status Start(const planner::PreparedJob& prepared) {
     prepared_ = &prepared;
-    settings_ = studies::Settle(run_.source.search, input_.job.search);
+    settings_ = SettingsOf(run_.source, input_);
     PIPELOOM_ASSIGN_OR_RETURN(
         packed_,
         studies::PackSteps(input_, run_.steps, StudyContextOf(context_)));
@@ -211,6 +212,13 @@ class Leader {
     if (step >= kLearned && first_predicted_.has_value()) {
       first_errors_.push_back(ratio(trace.step_time(), first_predicted_->step));
     }
+    Row row{.step = step,
+            .loss = sums.loss,
+            .measured = trace.step_time(),
+            .undisturbed = undisturbed};
+    if (predicted_) row.predicted = predicted_->step;
+    rows_.push_back(row);
+    if (run_.json) return absl::OkStatus();
     context_.print(absl::StrFormat(
         kRow, absl::StrCat(step), absl::StrFormat("%.6f", sums.loss),
         predicted_ ? FormatDuration(predicted_->step) : "-",
@@ -220,7 +228,9 @@ class Leader {
   }
 
   absl::Status Finish() {
-    if (!errors_.empty()) {
+    if (run_.json) {
+      context_.print(Json());
+    } else if (!errors_.empty()) {
       context_.print(absl::StrFormat(
           "\nmean |error| of %d steps, after %d to warm up and %d learned "
           "from: %.2f %%\n"
@@ -237,6 +247,39 @@ class Leader {
   }
 
  private:
+  // A step that ran.
+  struct Row {
+    int64_t step = 0;
+    double loss = 0;
+    std::optional<Duration> predicted{};
+    Duration measured{};
+    Duration undisturbed{};
+  };
+
+  std::string Json() const {
+    formats::JsonWriter json(true);
+    json.BeginObject().Key("job").String(input_.job.name);
+    json.Key("strategy").String(prepared_->strategy->name());
+    json.Key("ranks").Int(input_.job.parallel.pp);
+    json.Key("scale").Int(run_.flags.scale);
+    json.Key("precision").String(run_.flags.precision);
+    json.Key("judged_steps").Int(static_cast<int64_t>(errors_.size()));
+    if (!errors_.empty()) {
+      json.Key("mean_error_ratio").Number(MeanPercent(errors_) / 100);
+      json.Key("mean_undisturbed_error_ratio")
+          .Number(MeanPercent(undisturbed_errors_) / 100);
+    }
+    json.Key("steps").BeginArray();
+    for (const Row& row : rows_) {
+      json.BeginObject().Key("step").Int(row.step);
+      json.Key("loss").Number(row.loss);
+      if (row.predicted) json.Key("predicted_us").Micros(*row.predicted);
+      json.Key("measured_us").Micros(row.measured);
+      json.Key("undisturbed_us").Micros(row.undisturbed).EndObject();
+    }
+    return absl::StrCat(json.EndArray().EndObject().text(), "\n");
+  }
+
   const TorchRun& run_;
   const studies::JobInput& input_;
   const Context& context_;
@@ -251,6 +294,7 @@ class Leader {
   // The times as learned from the first steps alone.
   TorchTimes first_times_{};
   std::optional<TorchTimes::Prediction> first_predicted_{};
+  std::vector<Row> rows_{};
   // Measured over predicted time, less 1, for each step that is judged.
   std::vector<double> errors_{};
   std::vector<double> undisturbed_errors_{};
@@ -267,14 +311,14 @@ absl::Status Train(const TorchRun& run, runtime::TorchEntryPoint make_trainer,
   PIPELOOM_ASSIGN_OR_RETURN(const std::string name,
                             OneArgument(run.args, "JOB"));
   PIPELOOM_ASSIGN_OR_RETURN(studies::JobInput input,
-                            ReadJobInput(name, run.source.job, context));
+                            ReadPlannedJob(name, run.source, context));
   PIPELOOM_RETURN_IF_ERROR(
       MakeSmall(run.flags.scale, run.flags.ranks, &input.job));
   input.replicas = 1;
   const JobSpec& job = input.job;
   PIPELOOM_ASSIGN_OR_RETURN(
       const auto planner,
-      PlannerOf(input, run.source.schedule.value_or(""), run.source.learned));
+      MakePlanner(input, run.source, run.source.learned, context));
   const planner::PreparedJob& prepared = planner->prepared();
 
   runtime::TorchSetup setup{.model = job.model,
@@ -291,8 +335,10 @@ absl::Status Train(const TorchRun& run, runtime::TorchEntryPoint make_trainer,
   Leader leader(run, input, context);
   if (ranks.leads()) {
     PIPELOOM_RETURN_IF_ERROR(leader.Start(prepared));
+  }
+  if (ranks.leads() && !run.json) {
     context.print(absl::StrFormat(
-        "%s, schedule %s: %d parameters on %d ranks (%s, torch device on %s in "
+        "%s, strategy %s: %d parameters on %d ranks (%s, torch device on %s in "
         "%s), scale %d\n\n",
         job.name, std::string(planner->strategy().name()),
         (*trainer)->NumParameters(), job.parallel.pp,

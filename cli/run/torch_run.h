@@ -34,6 +34,7 @@ struct TorchRun {
   int64_t steps = 1;
   std::string transport = "inproc";
   std::string learn{};  // A file for learned costs, or empty.
+  bool json = false;    // Whether to print JSON, at the end, instead of rows.
   runtime::RunOptions options{};
 };
 

@@ -194,10 +194,16 @@ planner::SearchBudget StartBudget(const SearchSettings& settings,
 absl::StatusOr<JobInput> LoadJobInput(const std::string& job,
                                       const JobOptions& options,
                                       const StudyContext& context) {
+  PIPELOOM_ASSIGN_OR_RETURN(
+      JobSpec spec, formats::LoadJob(job, options.data_dir, context.read));
+  return MakeJobInput(std::move(spec), options, context);
+}
+
+absl::StatusOr<JobInput> MakeJobInput(JobSpec job, const JobOptions& options,
+                                      const StudyContext& context) {
   const std::string& data_dir = options.data_dir;
   JobInput input;
-  PIPELOOM_ASSIGN_OR_RETURN(input.job,
-                            formats::LoadJob(job, data_dir, context.read));
+  input.job = std::move(job);
   TrainingSpec& training = input.job.training;
   if (options.memory_limit) training.memory_limit = *options.memory_limit;
   if (options.reserve) {

@@ -74,9 +74,12 @@ struct JobInput {
   // name, as far as they ship.
   std::map<std::string, std::shared_ptr<const DeviceProfile>> more_profiles{};
 };
-// Reads the job, applies the options and finds the profiles of its devices. The
+// Applies the options to the job and finds the profiles of its devices. The
 // result has no batch yet, and all replicas of the job. Warns of options that
 // change nothing.
+absl::StatusOr<JobInput> MakeJobInput(JobSpec job, const JobOptions& options,
+                                      const StudyContext& context);
+// Reads the job and does the same.
 absl::StatusOr<JobInput> LoadJobInput(const std::string& job,
                                       const JobOptions& options,
                                       const StudyContext& context);

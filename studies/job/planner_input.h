@@ -4,24 +4,27 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "emulator/ops/op_cost.h"
 #include "emulator/stage/stage_cost.h"
+#include "ir/plan/partition.h"
 #include "planner/job/job_planner.h"
 #include "studies/job/job_input.h"
 
 namespace pipeloom::studies {
 
-// Makes the planner of the job with the strategy's own partition. `strategy`:
-// empty for the job's; `operators`: instead of CostsOf(input), or null;
-// `correct`: changes the cost model before anything is priced, or empty.
+// Makes the planner of the job. `strategy`: empty for the job's; `operators`:
+// instead of CostsOf(input), or null; `correct`: changes the cost model before
+// anything is priced, or empty; `partition`: none for the strategy's own.
 absl::StatusOr<std::unique_ptr<planner::JobPlanner>> MakeJobPlanner(
     const JobInput& input, const std::string& strategy,
     std::unique_ptr<const emulator::OpCostModel> operators = nullptr,
-    std::function<absl::Status(emulator::StageCostModel*)> correct = {});
+    std::function<absl::Status(emulator::StageCostModel*)> correct = {},
+    std::optional<Partition> partition = std::nullopt);
 
 }  // namespace pipeloom::studies
 

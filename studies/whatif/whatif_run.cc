@@ -10,6 +10,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
@@ -160,9 +161,14 @@ absl::StatusOr<WhatIfOutcome> Run(const WhatIfInput& input,
   }
   PIPELOOM_ASSIGN_OR_RETURN(const auto packed,
                             PackSteps(job, input.steps, quiet));
+  std::optional<Partition> partition;
+  if (input.partition.make) {
+    PIPELOOM_ASSIGN_OR_RETURN(partition, input.partition.make(job));
+  }
   PIPELOOM_ASSIGN_OR_RETURN(
       const auto planner,
-      MakeJobPlanner(job, input.schedule, input.prices.Of(job)));
+      MakeJobPlanner(job, input.schedule, input.prices.Of(job), /*correct=*/{},
+                     std::move(partition)));
   const planner::PreparedJob& prepared = planner->prepared();
   SearchSettings settings = Settle(input.search, job.job.search);
   settings.threads = 1;
@@ -214,6 +220,7 @@ Fingerprint KeyOf(const WhatIfInput& input, const Fingerprint& common,
   FingerprintBuilder builder;
   builder.Add(common).Add(input.steps).Add(input.replicas);
   builder.Add(input.schedule).Add(input.costs);
+  if (input.partition.make) builder.Add(input.partition.name);
   builder.Add(input.base.job.training.assignment);
   builder.Add(input.base.shuffle.value_or(0)).Add(input.base.defer);
   builder.Add(input.search.deadline.value_or(Duration(-1)).count());

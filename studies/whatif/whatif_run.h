@@ -4,6 +4,7 @@
 #define PIPELOOM_STUDIES_WHATIF_WHATIF_RUN_H_
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -13,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "emulator/ops/op_cost.h"
 #include "formats/job/job_overrides.h"
+#include "ir/plan/partition.h"
 #include "studies/job/job_input.h"
 #include "studies/job/planned_step.h"
 #include "studies/job/study_context.h"
@@ -55,6 +57,15 @@ class SharedPrices {
   std::shared_ptr<State> state_;
 };
 
+// Which layers are where in every case.
+struct CasePartition {
+  std::string
+      name{};  // Where it comes from, with its content: for the journal.
+  // Makes the partition of a case's job; empty: the strategy's own. Called from
+  // several threads at a time.
+  std::function<absl::StatusOr<Partition>(const JobInput& job)> make{};
+};
+
 // The input that all cases have in common.
 struct WhatIfInput {
   formats::JobTemplate job{};
@@ -65,6 +76,7 @@ struct WhatIfInput {
   int64_t steps = 1;
   int64_t replicas = 0;
   std::string schedule{};  // Empty: the job's.
+  CasePartition partition{};
   SearchOptions search{};
   SharedPrices prices{};
 };

@@ -98,10 +98,10 @@ TEST_F(CommandsTest, MisuseIsTwoAndSaysWhatIsRight) {
        "--replicas 900"},
       {{"compare", "dip-vlm-s", "--batch=text", "--schedules=gpipe,x"},
        "there is no \"x\""},
-      {{"search"}, "--graph FILE is missing"},
-      {{"emulate"}, "either --plan FILE or JOB"},
-      {{"run", "dip-vlm-s", "--plan=p.pb"}, "either --plan FILE or JOB"},
-      {{"run", "--plan=p.pb", "--batch=text"}, "--plan takes no --batch"},
+      {{"search"}, "GRAPH is missing"},
+      {{"emulate"}, "either PLAN or JOB"},
+      {{"run", "dip-vlm-s", "--plan=p.pb"}, "either PLAN or JOB"},
+      {{"run", "--plan=p.pb", "--batch=text"}, "a plan takes no --batch"},
       {{"validate"}, "FILE is missing"},
       {{"export", "p.pb"}, "--to FORMAT is missing"},
   };
@@ -152,7 +152,7 @@ TEST_F(CommandsTest, PlanAndCompareHaveTheKeysOfTheContract) {
                 ElementsAre("bound_source", "bubble_ratio", "epilogue_ratio",
                             "evaluations", "gap_ratio", "lower_bound_us", "mfu",
                             "peak_bytes", "schedule", "search_us", "step",
-                            "step_time_us"));
+                            "step_time_us", "strategy"));
     EXPECT_EQ(step["peak_bytes"].size(), 4u);
     EXPECT_GE(step["step_time_us"], step["lower_bound_us"]);
     EXPECT_GT(step["mfu"], 0);

@@ -88,7 +88,7 @@ TEST_F(CostsFromTest, AStepMeasuredTwiceAsSlowIsPlannedTwiceAsSlow) {
       Pipeloom(Small("plan", {"--costs-from", Path("slow"), "--trace",
                               Path("slow.json"), "--memory-limit", "400GiB"}));
   ASSERT_EQ(slow.code, 0) << slow.err;
-  EXPECT_THAT(slow.err, HasSubstr("schedule 1f1b's partition"));
+  EXPECT_THAT(slow.err, HasSubstr("strategy 1f1b's partition"));
   const auto before = TaskTimes(Path("t.json"));
   const auto after = TaskTimes(Path("slow.json"));
   ASSERT_EQ(before.size(), after.size());

@@ -64,7 +64,7 @@ cat >graph.json <<'GRAPH'
  "edges": [{"from": 1, "to": 3}, {"from": 3, "to": 5},
            {"from": 2, "to": 4}, {"from": 4, "to": 6}]}
 GRAPH
-expect 0 '"makespan_us": 8.000' search --graph graph.json --evaluations 100 \
+expect 0 '"makespan_us": 8.000' search graph.json --evaluations 100 \
   --format json --out answer.json
 cmp -s out answer.json || fail "search: --out differs from what it printed"
 case $(tr -d ' \n' <answer.json) in
@@ -76,7 +76,7 @@ sed 's/"memory_limit_bytes": 20/"memory_limit_bytes": 19/' graph.json \
 expect 1 "rank 0" search --graph tight.json --evaluations 10
 
 # --- plan, and every command that takes its plan ---
-expect 0 "mean step time" plan $job --batch image_text --schedule 1f1b \
+expect 0 "mean step time" plan $job --batch image_text --strategy 1f1b \
   --out plan.pb --trace trace.json --report report.html
 for file in plan.pb trace.json report.html; do
   [ -s $file ] || fail "plan wrote no $file"
@@ -87,9 +87,10 @@ expect 0 "plan.pb: OK, plan of $job" validate plan.pb
 expect 0 "critical path" explain plan.pb
 expect 0 "Instructions of rank 2" explain plan.pb --rank 2
 expect 2 "the plan has 4 ranks" explain plan.pb --rank 4
+expect 0 '"step_time_us"' emulate plan.pb --format json
 expect 0 '"step_time_us"' emulate --plan plan.pb --format json
 expect 0 "every rank in the planned order: yes" \
-  run --plan plan.pb --time-scale 0.002 --repeat 2
+  run plan.pb --time-scale 0.002 --repeat 2
 expect 0 "wrote plan.txt" export plan.pb --to text --out plan.txt
 expect 0 "plan.txt: OK, plan of $job" validate plan.txt
 expect 0 "wrote tasks.json" export plan.pb --to graph-json --out tasks.json
@@ -121,11 +122,17 @@ yes "$line" | head -n 100000 >large.jsonl
 expect 0 "mean step time" plan $job --batch large.jsonl --schedule gpipe \
   --steps 2
 
+# --- outputs that cannot be written are found before the work ---
+for option in out trace report; do
+  expect 2 "--$option none/x: the folder none cannot be used" plan no-job \
+    --batch text --$option none/x
+done
+
 # --- a full disk, and an interrupt: nothing half-written ---
 echo old >kept.pb
 (
   ulimit -f 1 # 1024 or 512 bytes: too little for a plan.
-  "$pipeloom" plan $job --batch image_text --schedule 1f1b --out kept.pb \
+  "$pipeloom" plan $job --batch image_text --strategy 1f1b --out kept.pb \
     >/dev/null 2>full.err
 )
 [ $? = 1 ] || fail "a full disk is no error"

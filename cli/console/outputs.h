@@ -1,0 +1,20 @@
+// The check of a command's outputs before its work.
+#ifndef PIPELOOM_CLI_CONSOLE_OUTPUTS_H_
+#define PIPELOOM_CLI_CONSOLE_OUTPUTS_H_
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "cli/console/flags.h"
+
+namespace pipeloom::cli {
+
+// Checks that every file and folder that the options name as an output can be
+// written, and that no two options name the same file. Creates a temporary file
+// in each folder and removes it; writes nothing else. A UsageError names the
+// option, the path and the reason. Does nothing in the ranks of an MPI run
+// other than the first, since they write nothing.
+absl::Status CheckOutputs(absl::Span<const Flag> flags);
+
+}  // namespace pipeloom::cli
+
+#endif  // PIPELOOM_CLI_CONSOLE_OUTPUTS_H_

@@ -1,0 +1,192 @@
+#include "cli/input/planning_flags.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/status_macros.h"
+#include "cli/console/files.h"
+#include "cli/input/layout_flags.h"
+#include "cli/input/learned_file.h"
+#include "formats/text/json_writer.h"
+#include "planner/strategies/registry.h"
+#include "studies/job/planner_input.h"
+
+namespace pipeloom::cli {
+namespace {
+
+// Returns the layout of a job as changes of its file.
+std::vector<formats::JobOverride> LayoutChanges(const JobSpec& job) {
+  std::vector<formats::JobOverride> changes;
+  const ParallelLayout& layout = job.parallel;
+  for (const auto& [name, size] :
+       {std::pair("tp", layout.tp), std::pair("cp", layout.cp),
+        std::pair("ep", layout.ep), std::pair("pp", layout.pp),
+        std::pair("dp", layout.dp)}) {
+    changes.push_back({absl::StrCat("parallel.", name), absl::StrCat(size)});
+  }
+  formats::JsonWriter modules;
+  modules.BeginArray();
+  for (const ModuleParallelism& own : job.module_parallelism) {
+    modules.BeginObject().Key("module").String(own.module);
+    modules.Key("tp").Int(own.tp).Key("cp").Int(own.cp).EndObject();
+  }
+  changes.push_back({"parallel.modules", modules.EndArray().text()});
+  changes.push_back(
+      {"training.microbatches", absl::StrCat(job.training.microbatches)});
+  return changes;
+}
+
+bool SameLayout(const JobSpec& a, const JobSpec& b) {
+  return a.parallel == b.parallel &&
+         a.module_parallelism == b.module_parallelism &&
+         a.training.microbatches == b.training.microbatches;
+}
+
+// Makes the partition that the flags ask for, not the strategy's own.
+absl::StatusOr<Partition> GivenPartition(
+    const studies::JobInput& input, const PlanningFlags& flags,
+    const studies::SearchSettings& settings, const std::string& learned,
+    const Context& context) {
+  PIPELOOM_ASSIGN_OR_RETURN(const auto strategy,
+                            planner::MakeStrategy(flags.strategy.value_or(
+                                input.job.search.schedule)));
+  emulator::StageCostModel costs(input.job, studies::CostsOf(input));
+  PIPELOOM_RETURN_IF_ERROR(ApplyLearned(learned, &costs));
+  PIPELOOM_ASSIGN_OR_RETURN(
+      planner::PreparedJob prepared,
+      PrepareWithPartition(input, *strategy, costs, flags.partition, settings,
+                           context));
+  return std::move(prepared.partition);
+}
+
+}  // namespace
+
+Flag StrategyFlag(FlagTarget target, const char* help) {
+  Flag flag{"strategy",
+            target,
+            "NAME",
+            help,
+            {planner::StrategyNames().begin(), planner::StrategyNames().end()}};
+  flag.aliases = {"schedule"};
+  return flag;
+}
+
+Flag StrategiesFlag(std::vector<std::string>* values, const char* help) {
+  Flag flag{"strategies",
+            values,
+            "A,B,...",
+            help,
+            {planner::StrategyNames().begin(), planner::StrategyNames().end()}};
+  flag.aliases = {"schedules"};
+  return flag;
+}
+
+void AppendPlanningFlags(PlanningFlags* values, bool with_steps,
+                         std::vector<Flag>* flags) {
+  AppendJobFlags(&values->job, with_steps, flags);
+  flags->push_back(
+      StrategyFlag(&values->strategy, "that plans, instead of the job's"));
+  AppendPartitionFlags(&values->partition, flags);
+  AppendSearchFlags(&values->search, flags);
+}
+
+std::string PlanningFlagsGiven(const PlanningFlags& flags) {
+  std::vector<absl::string_view> given;
+  const JobFlags& job = flags.job;
+  if (!job.batch.empty()) given.emplace_back("--batch");
+  if (!job.sets.values.empty()) given.emplace_back("--set");
+  if (job.replicas > 0) given.emplace_back("--replicas");
+  if (job.microbatches) given.emplace_back("--microbatches");
+  if (job.memory_limit) given.emplace_back("--memory-limit");
+  if (job.reserve_share) given.emplace_back("--reserve");
+  if (job.assignment) given.emplace_back("--assignment");
+  if (job.shuffle) given.emplace_back("--shuffle");
+  if (flags.strategy) given.emplace_back("--strategy");
+  if (!flags.partition.source.empty()) given.emplace_back("--partition");
+  return absl::StrJoin(given, ", ");
+}
+
+absl::StatusOr<studies::JobInput> ReadPlannedJob(const std::string& job,
+                                                 const PlanningFlags& flags,
+                                                 const Context& context) {
+  PIPELOOM_ASSIGN_OR_RETURN(studies::JobInput input,
+                            ReadJobInput(job, flags.job, context));
+  PIPELOOM_RETURN_IF_ERROR(
+      TakeLayoutOfFile(flags.partition, flags.job, context, &input));
+  return input;
+}
+
+absl::StatusOr<std::unique_ptr<planner::JobPlanner>> MakePlanner(
+    const studies::JobInput& input, const PlanningFlags& flags,
+    const std::string& learned, const Context& context) {
+  const std::string strategy = flags.strategy.value_or("");
+  if (flags.partition.source.empty()) {
+    return PlannerOf(input, strategy, learned);
+  }
+  PIPELOOM_ASSIGN_OR_RETURN(
+      Partition partition,
+      GivenPartition(input, flags, SettingsOf(flags, input), learned, context));
+  return studies::MakeJobPlanner(
+      input, strategy, /*operators=*/nullptr,
+      [&learned](emulator::StageCostModel* costs) {
+        return ApplyLearned(learned, costs);
+      },
+      std::move(partition));
+}
+
+studies::SearchSettings SettingsOf(const PlanningFlags& flags,
+                                   const studies::JobInput& input) {
+  studies::SearchSettings settings =
+      studies::Settle(flags.search, input.job.search);
+  settings.defer = input.defer;
+  return settings;
+}
+
+absl::StatusOr<WhatIfBase> ReadWhatIfBase(const std::string& job,
+                                          const PlanningFlags& flags,
+                                          const Context& context) {
+  WhatIfBase base;
+  studies::WhatIfInput& input = base.input;
+  PIPELOOM_ASSIGN_OR_RETURN(input.data_dir, FindDataDir(flags.job.data_dir));
+  // The job is read before the batch, so that a misspelt job is reported first.
+  const auto read = [](const std::string& path) { return ReadFile(path); };
+  PIPELOOM_ASSIGN_OR_RETURN(
+      input.job, formats::JobTemplate::Load(job, input.data_dir, read));
+  PIPELOOM_ASSIGN_OR_RETURN(base.changes, ChangesOf(flags.job));
+  PIPELOOM_ASSIGN_OR_RETURN(input.base, ReadJobInput(job, flags.job, context));
+  input.costs = flags.job.costs;
+  input.assigned = flags.job.assignment.has_value();
+  input.steps = flags.job.steps;
+  input.replicas = flags.job.replicas;
+  input.schedule = flags.strategy.value_or("");
+  input.search = flags.search;
+  const std::string& source = flags.partition.source;
+  if (source.empty()) return base;
+  const JobSpec own = input.base.job;
+  PIPELOOM_RETURN_IF_ERROR(
+      TakeLayoutOfFile(flags.partition, flags.job, context, &input.base));
+  if (!SameLayout(own, input.base.job)) {
+    for (formats::JobOverride& change : LayoutChanges(input.base.job)) {
+      base.changes.push_back(std::move(change));
+    }
+  }
+  input.partition.name = source;
+  if (source != "dip" && source != "search") {
+    PIPELOOM_ASSIGN_OR_RETURN(const std::string text,
+                              ReadPartitionFile(source));
+    absl::StrAppend(&input.partition.name, "\n", text);
+  }
+  input.partition.make =
+      [&flags, stop = context.stop](const studies::JobInput& changed) {
+        Context quiet;  // Without a progress line for each configuration.
+        quiet.stop = stop;
+        quiet.warn = [](absl::string_view) {};
+        studies::SearchSettings settings = SettingsOf(flags, changed);
+        settings.threads = 1;
+        return GivenPartition(changed, flags, settings, /*learned=*/"", quiet);
+      };
+  return base;
+}
+
+}  // namespace pipeloom::cli

@@ -1,0 +1,68 @@
+// The options of every command that plans a job: the job and its batch, the
+// strategy, the partition and the search.
+#ifndef PIPELOOM_CLI_INPUT_PLANNING_FLAGS_H_
+#define PIPELOOM_CLI_INPUT_PLANNING_FLAGS_H_
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "cli/console/command.h"
+#include "cli/input/job_input.h"
+#include "cli/input/partition_input.h"
+#include "planner/job/job_planner.h"
+#include "studies/whatif/whatif_run.h"
+
+namespace pipeloom::cli {
+
+struct PlanningFlags {
+  JobFlags job{};
+  std::optional<std::string> strategy{};  // Absent: the job's.
+  PartitionFlags partition{};
+  studies::SearchOptions search{};
+};
+void AppendPlanningFlags(PlanningFlags* values, bool with_steps,
+                         std::vector<Flag>* flags);
+
+// Returns the option --strategy, also known as --schedule.
+Flag StrategyFlag(FlagTarget target, const char* help);
+// Returns the option --strategies, also known as --schedules.
+Flag StrategiesFlag(std::vector<std::string>* values, const char* help);
+
+// Returns the options that are given and mean nothing for a plan, such as
+// "--set, --partition"; empty if there are none.
+std::string PlanningFlagsGiven(const PlanningFlags& flags);
+
+// Reads the job and its batch, in the layout of --partition FILE if it has one.
+absl::StatusOr<studies::JobInput> ReadPlannedJob(const std::string& job,
+                                                 const PlanningFlags& flags,
+                                                 const Context& context);
+
+// Makes the planner of the job with the strategy and the partition of the
+// flags. `learned`: a file of measured times, or empty.
+absl::StatusOr<std::unique_ptr<planner::JobPlanner>> MakePlanner(
+    const studies::JobInput& input, const PlanningFlags& flags,
+    const std::string& learned, const Context& context);
+
+// Returns the search's effective settings, and whether it defers surplus.
+studies::SearchSettings SettingsOf(const PlanningFlags& flags,
+                                   const studies::JobInput& input);
+
+// The input of the commands that try changes of a job.
+struct WhatIfBase {
+  studies::WhatIfInput input{};
+  // The changes of the options and of the layout of --partition FILE, which
+  // every configuration has.
+  std::vector<formats::JobOverride> changes{};
+};
+// Reads the job and its batch. REQUIRES: `flags` and `context` outlive the
+// result.
+absl::StatusOr<WhatIfBase> ReadWhatIfBase(const std::string& job,
+                                          const PlanningFlags& flags,
+                                          const Context& context);
+
+}  // namespace pipeloom::cli
+
+#endif  // PIPELOOM_CLI_INPUT_PLANNING_FLAGS_H_

@@ -97,7 +97,7 @@ bool IsFurtherRank() {
 
 absl::Status CheckOutputs(absl::Span<const Flag> flags) {
   if (IsFurtherRank()) return absl::OkStatus();
-  std::map<std::string, std::string> names;  // Of the options, by file.
+  std::map<std::string, std::string> names;  // Options, indexed by file.
   for (const Flag& flag : flags) {
     std::string* const* const value = std::get_if<std::string*>(&flag.target);
     if (flag.output == Output::kNone || value == nullptr || (*value)->empty()) {

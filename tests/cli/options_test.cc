@@ -1,4 +1,4 @@
-// What all commands have in common: JSON for programs, the options of a job,
+// Tests of all commands: JSON for programs, the options of a job,
 // the names of options, outputs that are checked before the work.
 #include <filesystem>
 #include <fstream>

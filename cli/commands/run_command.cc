@@ -123,7 +123,6 @@ class RunCommand : public Command {
   absl::Status Run(const std::vector<std::string>& arguments,
                    const Context& context) override {
     std::vector<std::string> args = arguments;
-    PIPELOOM_RETURN_IF_ERROR(SettlePlanFile(&source_, &args));
     runtime::RunOptions options;
     options.time_scale = time_scale_;
     options.failure_timeout =
@@ -149,6 +148,7 @@ class RunCommand : public Command {
     if (device_ == "torch" && (!trace_.empty() || !report_.empty())) {
       return UsageError("--trace and --report are for --device synthetic");
     }
+    PIPELOOM_RETURN_IF_ERROR(SettlePlanFile(&source_, &args));
     if (device_ == "torch") {
       return RunTorch({.flags = torch_,
                        .source = source_,

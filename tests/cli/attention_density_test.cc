@@ -98,7 +98,7 @@ TEST(AttentionDensityTest, WhatIsOutOfRangeOrHasNoMeaningIsRefused) {
   const Outcome outcome =
       Pipeloom({"emulate", "--plan", "any.pb", "--attention-density", "0.5"});
   EXPECT_EQ(outcome.code, 2);
-  EXPECT_THAT(outcome.err, HasSubstr("the plan has its times"));
+  EXPECT_THAT(outcome.err, HasSubstr("is planned already"));
 }
 
 }  // namespace

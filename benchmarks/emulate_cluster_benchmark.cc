@@ -109,7 +109,7 @@ const Job& TheJob() {
     auto strategy = planner::MakeStrategy("1f1b");
     PIPELOOM_CHECK(strategy.ok());
     const StageCostModel costs(made->spec, made->Costs());
-    auto cut = (*strategy)->MakePartition(costs, *batch);
+    auto cut = (*strategy)->MakePartition(costs, *batch, {});
     PIPELOOM_CHECK(cut.ok());
     made->partition = *std::move(cut);
     made->updates = UpdatesOf(made->spec, made->partition, *made->Costs());

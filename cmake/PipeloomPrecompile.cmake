@@ -1,10 +1,10 @@
 # Precompiled headers: the standard and Abseil headers that most files include,
 # compiled once for the libraries and once, with GoogleTest, for the tests. They
 # halve the time of a build from scratch. Every file still includes what it
-# uses, as the sanitizer builds have no precompiled headers.
+# uses: the fuzz build has no precompiled headers.
 option(PIPELOOM_PRECOMPILE "Precompile the headers that most files include"
        ${PROJECT_IS_TOP_LEVEL})
-if(PIPELOOM_SANITIZE OR PIPELOOM_BUILD_FUZZERS)
+if(PIPELOOM_BUILD_FUZZERS)
   set(PIPELOOM_PRECOMPILE OFF)
 endif()
 
@@ -48,7 +48,10 @@ endfunction()
 
 if(PIPELOOM_PRECOMPILE)
   # With it, ccache can tell whether anything has changed.
-  add_compile_options($<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>)
+  add_compile_options($<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>
+                      "$<$<CXX_COMPILER_ID:Clang>:SHELL:-Xclang -fno-pch-timestamp>")
+  # Clang wants it for all users of a header or for none, as it sets macros.
+  add_compile_options(-pthread)
   pipeloom_add_precompiled(pipeloom_library_headers)
   if(PIPELOOM_BUILD_TESTS)
     pipeloom_add_precompiled(pipeloom_test_headers <gmock/gmock.h>

@@ -4,6 +4,7 @@
 #define PIPELOOM_PLANNER_STRATEGY_H_
 
 #include <memory>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -35,10 +36,11 @@ class Strategy {
  public:
   virtual ~Strategy() = default;
   virtual absl::string_view name() const = 0;
-  // Cuts the model into stages. `sample` gives typical sample sizes.
+  // Cuts the model into stages. `sample` gives typical sample sizes. Cancelled:
+  // a stop was requested; it takes at most a second to be noticed.
   virtual absl::StatusOr<Partition> MakePartition(
-      const emulator::StageCostModel& costs,
-      const BatchMetadata& sample) const = 0;
+      const emulator::StageCostModel& costs, const BatchMetadata& sample,
+      const std::stop_token& stop) const = 0;
   // Returns whether its graphs have weight gradients apart from backwards.
   virtual bool split_backward() const = 0;
   // Orders the tasks of a graph made from that partition.

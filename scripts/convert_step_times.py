@@ -10,12 +10,23 @@ rows that contradict themselves) are left out and counted on stderr.
 """
 
 import csv
+import hashlib
 import os
 import sys
 
 COLUMNS = ["framework", "run", "cluster", "shape", "layout", "setup",
            "microbatch", "global_batch", "sequence", "step_ms", "peak_gib",
            "split"]
+
+
+def halved(row):
+    """Marks the half of the configurations that constants were chosen on."""
+    setup = " ".join(word for word in row["setup"].split()
+                     if "dispatch=" not in word)
+    key = "|".join([row["cluster"], row["shape"], row["layout"], setup,
+                    str(row["microbatch"]), str(row["sequence"])])
+    odd = int(hashlib.md5(key.encode()).hexdigest(), 16) % 2
+    return {**row, "split": "fit" if odd else "held-out"}
 
 
 def shape(**values):
@@ -159,6 +170,148 @@ def dgxc(row):
         sequence=row["seq"], step_ms=round(1e3 * float(row["step_s"]), 1))
 
 
+# --- NeMo: Megatron-Bridge and Automodel ------------------------------------
+
+NEMO = {
+    "LLAMA3_8B": dict(layers=32, **DGXC["llama3.1 8b"]),
+    "LLAMA3_70B": dict(layers=80, **DGXC["llama3.1 70b"]),
+    "LLAMA3.1_405B": dict(layers=126, **DGXC["llama3.1 405b"]),
+    "DeepSeekV3": dict(layers=61, predicted_tokens=1, **SIMUMAX["deepseekv3"]),
+    "DeepSeekV3 (w/o MTP)": dict(layers=61, **SIMUMAX["deepseekv3"]),
+    "GPT OSS 120B": dict(layers=36, hidden=2880, heads=64, kv_heads=8,
+                         head_dim=64, window=128, window_every=2, experts=128,
+                         top_k=4, expert_ffn=2880, gated=1, vocab=201088),
+    "Qwen3_30B_a3B": dict(layers=48, hidden=2048, heads=32, kv_heads=4,
+                          head_dim=128, experts=128, top_k=8, expert_ffn=768,
+                          gated=1, vocab=151936),
+    "Qwen3_235B_a22B": dict(layers=94, hidden=4096, heads=64, kv_heads=4,
+                            head_dim=128, experts=128, top_k=8,
+                            expert_ffn=1536, gated=1, vocab=151936),
+    "Kimi K2": dict(layers=61, hidden=7168, heads=64, head_dim=192,
+                    value_dim=128, rope_dim=64, query_rank=1536, kv_rank=512,
+                    ffn=18432, gated=1, experts=384, top_k=8, shared_experts=1,
+                    expert_ffn=2048, dense_layers=1, vocab=163840)}
+NEMO.update({"Qwen3 MoE 30B": NEMO["Qwen3_30B_a3B"],
+             "GPT-OSS 120B": NEMO["GPT OSS 120B"],
+             "Llama3 70B": NEMO["LLAMA3_70B"]})
+NEMO_CLUSTER = {"DGX-H100": "h100-sxm", "DGX-B200": "b200-sxm",
+                "DGX-B300": "b300.json", "DGX-GB200": "gb200-nvl72",
+                "DGX-GB300": "gb300-nvl72"}
+NEMO_PRECISION = {"BF16": "bf16", "FP8": "fp8", "FP8-CS": "fp8",
+                  "FP8-CS (FP8-MX)": "fp8", "FP8-MX": "mxfp8",
+                  "MXFP8": "mxfp8", "NVFP4": "nvfp4"}
+
+# How the recipes of Megatron-Bridge (src/megatron/bridge/perf_recipes) send
+# tokens, where they differ from the framework's defaults: GPU, model, ep.
+NEMO_RECIPES = {
+    ("DGX-H100", "Qwen3_235B_a22B", 32): {"dispatch": "experts",
+                                          "overlap_dispatch": "yes"},
+    ("DGX-B200", "Qwen3_235B_a22B", 8): {"dispatch": "experts"},
+    ("DGX-B200", "DeepSeekV3", 32): {"overlap_dispatch": "yes"}}
+
+
+def nemo(row):
+    model = NEMO.get(row["model"])
+    precision = NEMO_PRECISION.get(row["precision"])
+    automodel = row["source"].startswith("Automodel")
+    section = row["release" if automodel else "section"]
+    # Adapters and packed fine-tuning sets do not say what they compute; rows
+    # without precision cannot be priced.
+    if model is None or precision is None or "Pre-" not in section:
+        return None
+    number = lambda text: int(text) if text.isdigit() else 1
+    tp, pp, cp, ep = (number(row[k]) for k in ("tp", "pp", "cp", "ep"))
+    gpus, sequence = int(row["num_gpus"]), int(row["seq"])
+    dp = gpus // (tp * pp * cp)
+    if automodel and "experts" in model and row["ep"] == "-":
+        ep = gpus // pp  # DeepEP, over all GPUs of a stage.
+    setup = {"precision": precision, "gradient_bytes": 2,
+             "sharding": "fsdp" if number(row["fsdp"]) > 1 else "zero1"}
+    if not automodel:
+        setup["overlap"] = "all"
+        # From 26.06 on, the recipes of racks put the iteration into one graph.
+        new = row["release"] >= "26.06" and precision == "mxfp8"
+        if "experts" in model and "GB" in row["gpu"] and new:
+            setup["graphs"] = "iteration"
+        setup.update(NEMO_RECIPES.get((row["gpu"], row["model"], ep), {}))
+    seconds = (float(row["step_s"]) if row["step_s"] else
+               int(row["gbs"]) * sequence /
+               (float(row["tokens_per_s_per_gpu"].split()[0]) * gpus))
+    release = "" if automodel else row["release"].split()[0]
+    run = " ".join((row["model"], row["precision"].split()[0], row["gpu"],
+                    release)).strip()
+    return halved(dict(
+        framework="nemo-automodel" if automodel else "megatron-bridge",
+        run=run, cluster=NEMO_CLUSTER[row["gpu"]], shape=shape(**model),
+        layout=shape(tp=tp, pp=pp, vp=number(row["vp"]), cp=cp, ep=ep, dp=dp),
+        setup=shape(**setup), microbatch=row["mbs"], global_batch=row["gbs"],
+        sequence=sequence, step_ms=round(1e3 * seconds, 1)))
+
+
+# --- Megatron-Bridge: verification cards and precisions ---------------------
+
+BRIDGE = {"deepseek-v3": NEMO["DeepSeekV3"],
+          "gpt-oss-120b": NEMO["GPT OSS 120B"],
+          "qwen3-235b-a22b": NEMO["Qwen3_235B_a22B"],
+          "qwen3-30b-a3b": NEMO["Qwen3_30B_a3B"],
+          "llama3.1-8b": NEMO["LLAMA3_8B"]}
+BRIDGE_GRAPHS = {"full_iteration": "iteration",
+                 "transformer_engine": "layers"}
+
+
+def bridge(row):
+    model = BRIDGE.get(row["model"].split()[0])
+    if model is None or row.get("evidence", "tuned") != "tuned":
+        return None
+    overlapped = {"True": "yes", "False": "no"}.get(row.get("a2a_overlap"))
+    setup = {"precision": {"fp8_mx": "mxfp8"}.get(row["precision"],
+                                                  row["precision"]),
+             "gradient_bytes": 2, "sharding": "zero1", "overlap": "all",
+             "overlap_dispatch": overlapped,
+             "graphs": BRIDGE_GRAPHS.get(row["cuda_graph"])}
+    return halved(dict(
+        framework="megatron-bridge",
+        run=f"{row['model'].split()[0]} {row['precision']} {row['gpu']} card",
+        cluster=NEMO_CLUSTER[f"DGX-{row['gpu']}"], shape=shape(**model),
+        layout=shape(**{k: row[k] for k in ("tp", "pp", "vp", "cp", "ep",
+                                            "dp")}),
+        setup=shape(**setup), microbatch=row["micro_batch"],
+        global_batch=row["global_batch"], sequence=row["seq"],
+        step_ms=round(1e3 * float(row["step_s"]), 1)))
+
+
+# --- LoongForge ------------------------------------------------------------
+
+LOONGFORGE = {
+    "llama2_7b": dict(layers=32, hidden=4096, heads=32, ffn=11008, gated=1,
+                      vocab=32000),
+    "llama3_8b": dict(layers=32, **DGXC["llama3.1 8b"]),
+    "qwen3_8b": dict(layers=36, hidden=4096, heads=32, kv_heads=8,
+                     head_dim=128, ffn=12288, gated=1, vocab=151936),
+    "qwen3_14b": dict(layers=40, hidden=5120, heads=40, kv_heads=8,
+                      head_dim=128, ffn=17408, gated=1, vocab=151936)}
+
+
+def loongforge(row):
+    model = LOONGFORGE.get(row["model"])
+    if model is None or not row["gpu"].startswith("A800"):
+        return None  # Another modality, or an unnamed chip.
+    setup = {"precision": row["precision"], "sharding": "zero1",
+             "sequence_parallel": row["sequence_parallel"],
+             "recompute": "full" if row["recompute"].startswith("full")
+                          else "none"}
+    # Sequences that are not packed have their mean length.
+    tokens = int(row["tokens_per_step"]) // int(row["global_batch"])
+    return dict(
+        framework="loongforge", run=f"{row['model']} {row['phase']} A800",
+        cluster="a800-sxm", shape=shape(**model),
+        layout=shape(**{k: row[k] for k in ("tp", "pp", "vp", "cp", "ep",
+                                            "dp")}),
+        setup=shape(**setup), microbatch=row["micro_batch"],
+        global_batch=row["global_batch"],
+        sequence=min(tokens, int(row["seq"])), step_ms=row["step_ms"])
+
+
 # --- torchtitan -----------------------------------------------------------
 
 def torchtitan(row):
@@ -222,6 +375,21 @@ CONVERTERS = {
     "dgxc": ("dgxc_benchmarking.csv", dgxc,
              "NVIDIA/dgxc-benchmarking v25.04, v25.05; MIT, Copyright (c) "
              "NVIDIA Corporation"),
+    "nemo": ("nemo_perf_tables.csv", nemo,
+             "NVIDIA-NeMo/Megatron-Bridge @067f987d, docs/performance-summary*"
+             ".md and NVIDIA-NeMo/Automodel @36044ad3; Apache-2.0, Copyright "
+             "(c) NVIDIA Corporation"),
+    "bridge_cards": ("bridge_verification_cards.csv", bridge,
+                     "NVIDIA-NeMo/Megatron-Bridge @067f987d, "
+                     "examples/model_verification_cards; Apache-2.0, "
+                     "Copyright (c) NVIDIA Corporation"),
+    "bridge_precision": ("bridge_precision_ladder.csv", bridge,
+                         "NVIDIA-NeMo/Megatron-Bridge @067f987d, "
+                         "tutorials/training; Apache-2.0, Copyright (c) "
+                         "NVIDIA Corporation"),
+    "loongforge": ("loongforge_a800.csv", loongforge,
+                   "baidu-baige/LoongForge @c6275661846a, tests/llm_vlm; "
+                   "Apache-2.0"),
     "torchtitan": ("torchtitan.csv", torchtitan,
                    "pytorch/torchtitan benchmarks; BSD-3-Clause, Copyright "
                    "(c) Meta Platforms, Inc."),

@@ -30,7 +30,7 @@ for pair in dip-vlm-s:image_text dip-vlm-m:image_text dip-t2v-s:video \
     echo "## $job, $batch, $assignment"
     "$binary" compare "$job" --batch "$batch" --shuffle 1 --steps "$steps" \
       --replicas 1 --partition "$partition" --assignment "$assignment" \
-      --schedules megatron,1f1b,nnscaler,disttrain,pipeloom --static \
+      --strategies megatron,1f1b,nnscaler,disttrain,pipeloom --static \
       "$option" "$budget"
     echo
   done

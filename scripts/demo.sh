@@ -21,7 +21,7 @@ pipeloom=build/release/cli/pipeloom
 job=dip-vlm-s
 say "every strategy on the same 3 steps of real image-text batches"
 run "$pipeloom" compare "$job" --batch image_text --steps 3 \
-  --schedules gpipe,1f1b,interleaved,megatron,megatron-tuned,pipeloom
+  --strategies gpipe,1f1b,interleaved,megatron,megatron-tuned,pipeloom
 
 say "one step planned, checked and written"
 run "$pipeloom" plan "$job" --batch image_text --out "$out/plan.pb" \

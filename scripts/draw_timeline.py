@@ -50,7 +50,7 @@ def main():
             path = os.path.join(folder, name + ".html")
             subprocess.run(
                 [pipeloom, "plan", "dip-vlm-s", "--batch", "image_text",
-                 "--microbatches", "8", "--schedule", name, "--evaluations",
+                 "--microbatches", "8", "--strategy", name, "--evaluations",
                  "2000", "--report", path],
                 check=True, stdout=subprocess.DEVNULL)
             page = chromium.open(path, width=WIDTH, hash_text="#theme=light")

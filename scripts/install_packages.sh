@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
 # Installs the packages for Pipeloom that are missing on Debian 12 or Ubuntu
 # 24.04, as root or with sudo. Silent if nothing is missing.
-# usage: install_packages.sh [--tests]   (--tests adds what the tests need)
+# usage: install_packages.sh [--python | --tests]
+#   --python   adds what `pip install .` needs, with the service
+#   --tests    adds what the tests need
 set -euo pipefail
 
 packages=(
@@ -9,7 +11,9 @@ packages=(
   libabsl-dev libprotobuf-dev protobuf-compiler libtbb-dev
   nlohmann-json3-dev
 )
-if [ "${1:-}" = --tests ]; then
+if [ "${1:-}" = --python ]; then
+  packages+=(libgrpc++-dev protobuf-compiler-grpc python3-dev python3-venv)
+elif [ "${1:-}" = --tests ]; then
   # The second group: the service, MPI, torch, Python, and a browser for pages.
   packages+=(
     libgtest-dev libgmock-dev libbenchmark-dev git
@@ -17,9 +21,12 @@ if [ "${1:-}" = --tests ]; then
     libgrpc++-dev protobuf-compiler-grpc grpc-proto
     libopenmpi-dev openmpi-bin openssh-client
     libtorch-dev python3-torch libopenblas0-pthread python3-numpy
-    python3-grpcio python3-protobuf libfaketime openssl python3-venv
+    python3-grpcio python3-protobuf libfaketime openssl python3-venv python3-dev
     chromium fonts-dejavu-core
   )
+elif [ $# -gt 0 ]; then
+  echo "unknown option \"$1\"; options: --python, --tests" >&2
+  exit 2
 fi
 
 missing=()

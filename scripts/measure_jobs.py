@@ -2,15 +2,15 @@
 """Plans the shipped jobs on real batches and prints Markdown tables: every
 strategy's mean step time in 100 ms a step, each on its own partition and all on
 the partition that `pipeloom partition` finds; `pipeloom` in 100 ms against `dip`
-in 10 s; how far `pipeloom` is from its lower bound; and how late searches end.
+and itself in 10 s; how far `pipeloom` is from its lower bound; and how late
+searches end.
 
 usage: scripts/measure_jobs.py BINARY [--steps 50] [--peer-steps 5]
                                       [--jobs dip-vlm-s,...] [--threads 2]
 
 Steps are drawn from the batch by `--shuffle 1`; one replica of each is planned.
-`pipeloom`'s own partition is the searched one. `dip` with 10 s gets the first
---peer-steps steps, because 50 steps of every job would take two hours. A dash:
-a step does not fit, or the strategy is not for that partition."""
+`pipeloom`'s own partition is the searched one. Only the first --peer-steps steps
+get 10 s each, because 50 steps of every job would take hours. A dash: a step does not fit, or the strategy is not for that partition."""
 import argparse
 import json
 import subprocess
@@ -49,14 +49,14 @@ class Runner:
     def plan(self, schedule, deadline, steps, *more):
         """The figures of each step."""
         return json.loads(self.run(
-            "plan", "--schedule", schedule, "--deadline", deadline, "--steps",
+            "plan", "--strategy", schedule, "--deadline", deadline, "--steps",
             str(steps), "--format", "json", *more))["steps"]
 
     def compare(self, *more):
         """Mean step time in seconds by strategy; None where there is none."""
         rows = json.loads(self.run(
             "compare", "--deadline", "100ms", "--steps",
-            str(self.options.steps), "--schedules", ",".join(STRATEGIES),
+            str(self.options.steps), "--strategies", ",".join(STRATEGIES),
             "--format", "json", *more))["rows"]
         times = {row["schedule"]: row.get("mean_step_time_us") for row in rows}
         return {name: times[name] and times[name] / 1e6 for name in STRATEGIES}
@@ -112,11 +112,15 @@ def main():
             same.append(times_row(job, run.compare("--same-partition", file)))
             free = run.plan("pipeloom", "100ms", options.steps, *searched,
                             "--memory-limit", "100TiB")
-            peers = [mean(run.plan("dip", "10s", options.peer_steps, *more),
-                          "step_time_us") for more in ((), searched)]
+            peers = [mean(run.plan(name, "10s", options.peer_steps, *more),
+                          "step_time_us")
+                     for name, more in (("dip", ()), ("dip", searched),
+                                        ("pipeloom", searched))]
         first = mean(ours[:options.peer_steps], "step_time_us")
         long.append([job, *(f"{p / 1e6:.3f}" for p in peers),
-                     f"{first / 1e6:.3f}", *(ratio(p, first) for p in peers)])
+                     f"{first / 1e6:.3f}",
+                     *(ratio(p, first) for p in peers[:2]),
+                     *(ratio(p, peers[2]) for p in peers[:2])])
         late = sorted(step["search_us"] / 1000 - 100 for step in ours)
         gaps.append([job, *(f"{100 * f:.2f} %" for steps in (ours, free)
                             for f in (mean(steps, "gap_ratio"),
@@ -127,7 +131,8 @@ def main():
         table([f"{name}, s", *STRATEGIES, "best static / pipeloom",
                "dip / pipeloom"], rows)
     table(["job, s", "dip, 10 s", "dip, 10 s, same partition",
-           "pipeloom, 100 ms", "over dip", "same partition"], long)
+           "pipeloom, 10 s", "pipeloom, 100 ms", "100 ms over dip",
+           "same partition", "10 s over dip", "same partition"], long)
     table(["job", "mean gap", "worst", "mean gap, no limit", "worst",
            "late, median", "worst"], gaps)
 

@@ -69,7 +69,7 @@ def main():
                         json.dump(job, f)
                     run = subprocess.run(
                         [args.pipeloom, "plan", path, "--batch", batch,
-                         "--schedule", args.schedule, "--replicas", "1",
+                         "--strategy", args.schedule, "--replicas", "1",
                          "--evaluations", str(args.evaluations),
                          "--threads", "1", "--format", "json",
                          "--data-dir", data],

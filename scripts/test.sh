@@ -17,10 +17,14 @@ say() { printf '\n== %s (%s s)\n' "$*" "$SECONDS"; }
 
 # Builds a preset; further arguments go to cmake --build.
 build() {
-  local preset=$1 log=build/$1.configure.log
+  local preset=$1 log=build/$1.configure.log options=()
   shift
   mkdir -p build
-  cmake --preset "$preset" >"$log" 2>&1 || { cat "$log"; return 1; }
+  if [ "$preset" = dev ]; then
+    read -r -a options < <(scripts/python_tools.sh) || true
+  fi
+  cmake --preset "$preset" "${options[@]}" >"$log" 2>&1 ||
+    { cat "$log"; return 1; }
   grep '^-- pipeloom:' "$log" || true
   cmake --build --preset "$preset" -j "$jobs" "$@" -- --quiet
 }
@@ -60,7 +64,8 @@ for part in "${parts[@]}"; do
       tests/install/run.sh build/dev ;;
     asan)
       build asan
-      ctest --preset asan -j "$jobs" --progress ;;
+      ctest --preset asan -j "$jobs" --progress \
+        -E "$(grep -v '^#' tests/not_with_sanitizers.txt | paste -sd'|')" ;;
     tsan)
       # The threaded parts; libraries without instrumentation (gRPC, protobuf)
       # are ignored.

@@ -31,6 +31,8 @@ ALLOWED = {
     "service": "base ir emulator formats proto pipeloom partition planner service",
     "cli": ("base ir emulator adapters runtime formats proto pipeloom partition planner "
             "trace studies service cli"),
+    "python": ("base ir emulator adapters runtime formats proto pipeloom partition planner "
+               "trace studies cli python"),
 }
 # Folders whose files lie side by side by nature: one idea, few enough to know.
 UNROOMED = {"runtime", "runtime/torch"}

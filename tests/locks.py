@@ -17,16 +17,9 @@ import sys
 # Files, or folders with a slash at the end.
 ALLOWED = {
     "base/mutex.h": "adds the annotations",
-    # To be deleted when these are annotated.
-    "planner/step/plan_ahead.cc": "not annotated yet",
-    "planner/step/plan_ahead.h": "not annotated yet",
-    "planner/step/plan_cache.cc": "not annotated yet",
-    "planner/step/plan_cache.h": "not annotated yet",
-    "service/": "not annotated yet",
-    "tests/service/": "not annotated yet",
 }
 TOPS = ("adapters base benchmarks cli emulator examples formats ir partition planner "
-        "proto runtime service tests")
+        "proto python runtime service tests")
 STANDARD = re.compile(
     r"\bstd::(?:(?:recursive_|timed_|recursive_timed_|shared_|shared_timed_)?mutex"
     r"|condition_variable(?:_any)?|lock_guard|unique_lock|scoped_lock|shared_lock)\b"

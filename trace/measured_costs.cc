@@ -38,7 +38,7 @@ absl::Status NoSuchTask(const Key& key, absl::string_view where) {
 
 }  // namespace
 
-absl::StatusOr<runtime::LearnedCosts> LearnFromTasks(
+absl::StatusOr<emulator::CostLearner> LearnFromTasks(
     const StageGraph& measured, const emulator::StageCostModel& priced,
     const Partition& partition, const Microbatches& microbatches) {
   partition::GraphOptions options;
@@ -116,12 +116,11 @@ absl::StatusOr<runtime::LearnedCosts> LearnFromTasks(
   for (const auto& [key, k] : known) {
     if (!k.found) return NoSuchTask(key, "the job's step");
   }
-  ExecutionPlan plan;
-  PIPELOOM_ASSIGN_OR_RETURN(plan.graph,
+  PIPELOOM_ASSIGN_OR_RETURN(const StageGraph graph_of_spans,
                             StageGraph::Create("measured", graph.ranks(), names,
                                                std::move(tasks), {}));
-  runtime::LearnedCosts learned;
-  learned.Learn(plan, took);
+  emulator::CostLearner learned;
+  PIPELOOM_RETURN_IF_ERROR(learned.Learn(graph_of_spans, took).status());
   return learned;
 }
 

@@ -1,18 +1,18 @@
 // Learning of measured costs from a trace of a step.
 //
 // The cost model's times are multiplied for each module and pass by
-// the ratio of measured to priced time (runtime/learned_costs.h). The ratio is
-// used for any layer, shape and partition of the module, not only for those in
-// a trace.
+// the ratio of measured to priced time (emulator/calibration/cost_learner.h).
+// The ratio is used for any layer, shape and partition of the module, not only
+// for those in a trace.
 #ifndef PIPELOOM_TRACE_MEASURED_COSTS_H_
 #define PIPELOOM_TRACE_MEASURED_COSTS_H_
 
 #include "absl/status/statusor.h"
+#include "emulator/calibration/cost_learner.h"
 #include "emulator/stage/stage_cost.h"
 #include "ir/plan/microbatches.h"
 #include "ir/plan/partition.h"
 #include "ir/plan/stage_graph.h"
-#include "runtime/learned_costs.h"
 
 namespace pipeloom::trace {
 
@@ -24,7 +24,7 @@ namespace pipeloom::trace {
 // part is recomputed; if only operator groups are, its factor comes out too
 // small. InvalidArgument names the first task that only one side has: the step
 // was of another partition or batch.
-absl::StatusOr<runtime::LearnedCosts> LearnFromTasks(
+absl::StatusOr<emulator::CostLearner> LearnFromTasks(
     const StageGraph& measured, const emulator::StageCostModel& priced,
     const Partition& partition, const Microbatches& microbatches);
 

@@ -12,7 +12,6 @@
 #include "base/status_macros.h"
 #include "cli/console/command.h"
 #include "cli/console/files.h"
-#include "cli/console/progress.h"
 #include "cli/console/study_context.h"
 #include "cli/console/table.h"
 #include "cli/input/layout_flags.h"
@@ -23,9 +22,10 @@
 #include "cli/report/report.h"
 #include "formats/text/json_writer.h"
 #include "planner/strategies/registry.h"
-#include "planner/strategies/static_order.h"
 #include "planner/strategy.h"
+#include "studies/compare/compare_strategies.h"
 #include "studies/job/planned_step.h"
+#include "studies/job/planner_input.h"
 
 namespace pipeloom::cli {
 namespace {
@@ -36,52 +36,11 @@ constexpr const char* kAblation[] = {
     "megatron",  "dip-partition", "dip-interleave",
     "dip-order", "dip",           "pipeloom"};
 
-constexpr char kStatic[] = "static";
-
-// Static schedules, which do not depend on the step's sizes; trainers have them
-// without a planner.
-constexpr absl::string_view kStaticSchedules[] = {
-    "gpipe", "1f1b",       "interleaved", "zb-h1",          "zb-v",    "v-half",
-    "v-min", "dualpipe-v", "megatron",    "megatron-tuned", "nnscaler"};
-
-struct Row {
-  std::string schedule{};
-  absl::Status status{};  // An error says why the strategy cannot run.
-  std::vector<studies::PlannedStep> steps{};
-  // Whether it is planned with the given partition, not with its own.
-  bool given_partition = false;
-};
-
-// Returns the mean step time of megatron; 0 if it is not there.
-Duration MegatronTime(const std::vector<Row>& rows) {
-  for (const Row& row : rows) {
-    if (row.schedule == "megatron" && row.status.ok()) {
-      return studies::MeansOf(row.steps).step_time;
-    }
-  }
-  return kZero;
-}
-
-// Returns the fastest row of a static schedule; null if there is none.
-const Row* BestStatic(const std::vector<Row>& rows) {
-  const Row* best = nullptr;
-  for (const Row& row : rows) {
-    if (!row.status.ok() || row.steps.empty() ||
-        std::find(std::begin(kStaticSchedules), std::end(kStaticSchedules),
-                  row.schedule) == std::end(kStaticSchedules)) {
-      continue;
-    }
-    if (best == nullptr || studies::MeansOf(row.steps).step_time <
-                               studies::MeansOf(best->steps).step_time) {
-      best = &row;
-    }
-  }
-  return best;
-}
-Duration BestStaticTime(const std::vector<Row>& rows) {
-  const Row* best = BestStatic(rows);
-  return best == nullptr ? kZero : studies::MeansOf(best->steps).step_time;
-}
+using studies::BestStatic;
+using studies::BestStaticTime;
+using studies::MeanP90;
+using studies::MegatronTime;
+using Row = studies::StrategyRow;
 
 double Speedup(Duration reference, Duration mine) {
   return mine > kZero ? ToSeconds(reference) / ToSeconds(mine) : 0;
@@ -97,18 +56,6 @@ void WriteSpeedup(Duration reference, Duration mine,
   } else {
     json->Null();
   }
-}
-
-// Returns the mean over the steps of the slowest replica's 90th percentile
-// under disturbances; none without --robust.
-std::optional<Duration> MeanP90(const Row& row) {
-  Duration sum{};
-  for (const studies::PlannedStep& step : row.steps) {
-    if (!step.slowest().robust.has_value()) return std::nullopt;
-    sum += step.slowest().robust->chosen.p90;
-  }
-  if (row.steps.empty()) return std::nullopt;
-  return sum / static_cast<int64_t>(row.steps.size());
 }
 
 Table RowsTable(const std::vector<Row>& rows) {
@@ -286,42 +233,38 @@ class CompareCommand : public Command {
       }
       schedules.assign(std::begin(kAblation), std::end(kAblation));
     }
-    if (static_) schedules.emplace_back(kStatic);
+    if (static_) schedules.emplace_back(studies::kStaticRow);
     // One search serves every strategy that takes any partition.
-    const studies::SearchSettings settings =
-        studies::Settle(search_flags_, input.job.search);
+    studies::CompareOptions options;
+    options.strategies = std::move(schedules);
+    options.partition_for_all = !same_partition_.empty();
+    studies::SearchSettings& settings = options.search;
+    settings = studies::Settle(search_flags_, input.job.search);
     PIPELOOM_RETURN_IF_ERROR(ApplyMeasured(measured_flags_, input, "pipeloom",
                                            partition_flags_, settings, context,
                                            &costs));
     PIPELOOM_ASSIGN_OR_RETURN(const auto judge,
                               planner::MakeStrategy("pipeloom"));
-    std::optional<Partition> given;
     if (!partition_flags_.source.empty()) {
       PIPELOOM_ASSIGN_OR_RETURN(
           planner::PreparedJob prepared,
           PrepareWithPartition(input, *judge, costs, partition_flags_, settings,
                                context));
-      given = std::move(prepared.partition);
+      options.partition = std::move(prepared.partition);
     } else if (!same_partition_.empty()) {
       PIPELOOM_ASSIGN_OR_RETURN(const auto owner,
                                 planner::MakeStrategy(same_partition_));
       PIPELOOM_ASSIGN_OR_RETURN(
           planner::PreparedJob prepared,
-          PrepareWithPartition(input, *owner, costs, {}, settings, context));
-      given = std::move(prepared.partition);
+          studies::PrepareOwnPartition(input, *owner, costs, context.stop));
+      options.partition = std::move(prepared.partition);
     }
-    std::vector<Row> rows;
-    int num_ok = 0;
-    {
-      Progress progress(context, "planning", job_flags_.steps * input.replicas);
-      for (const std::string& schedule : schedules) {
-        rows.push_back({.schedule = schedule});
-        rows.back().status = PlanAll(input, packed, costs, given, &rows.back(),
-                                     progress, context);
-        if (context.stop.stop_requested()) return rows.back().status;
-        if (rows.back().status.ok()) ++num_ok;
-      }
-    }
+    settings.defer = input.defer;
+    settings.robust = DisturbancesOf(robust_flags_, settings.seed);
+    PIPELOOM_ASSIGN_OR_RETURN(
+        const std::vector<Row> rows,
+        studies::CompareStrategies(input, packed, costs, options,
+                                   StudyContextOf(context)));
     const std::string heading =
         absl::StrFormat("%d step%s of %s, %d replica%s, %s, %s", packed.size(),
                         packed.size() == 1 ? "" : "s", input.batch_name,
@@ -342,7 +285,10 @@ class CompareCommand : public Command {
         context.print(absl::StrCat("wrote ", report_, "\n"));
       }
     }
-    if (num_ok > 0) return absl::OkStatus();
+    if (std::any_of(rows.begin(), rows.end(),
+                    [](const Row& row) { return row.status.ok(); })) {
+      return absl::OkStatus();
+    }
     return absl::FailedPreconditionError("no strategy can run this job");
   }
 
@@ -357,52 +303,6 @@ class CompareCommand : public Command {
                           partition_flags_.source, ", others on their own");
     }
     return "each on its own partition";
-  }
-
-  absl::Status PlanAll(const studies::JobInput& input,
-                       const std::vector<partition::PackedStep>& packed,
-                       const emulator::StageCostModel& costs,
-                       const std::optional<Partition>& given, Row* row,
-                       Progress& progress, const Context& context) const {
-    const bool is_static = row->schedule == kStatic;
-    PIPELOOM_ASSIGN_OR_RETURN(
-        const auto strategy,
-        planner::MakeStrategy(is_static ? "pipeloom" : row->schedule));
-    studies::SearchSettings settings =
-        studies::Settle(search_flags_, input.job.search);
-    settings.defer = input.defer;
-    settings.robust = DisturbancesOf(robust_flags_, settings.seed);
-    planner::PreparedJob prepared{.strategy = strategy.get(), .costs = &costs};
-    row->given_partition =
-        given.has_value() &&
-        (!same_partition_.empty() || TakesAnyPartition(strategy->name()));
-    if (row->given_partition) {
-      prepared.partition = *given;
-    } else {
-      PIPELOOM_ASSIGN_OR_RETURN(
-          prepared,
-          PrepareWithPartition(input, *strategy, costs, {}, settings, context));
-    }
-    std::unique_ptr<planner::Strategy> replayed;
-    if (is_static) {
-      planner::PlanInput typical;
-      typical.packed = &packed.front();
-      typical.seed = settings.seed;
-      typical.budget = studies::StartBudget(settings, context.stop);
-      PIPELOOM_ASSIGN_OR_RETURN(replayed,
-                                planner::MakeStatic(prepared, typical));
-      prepared.strategy = replayed.get();
-    }
-    for (size_t s = 0; s < packed.size(); ++s) {
-      const auto step = static_cast<int64_t>(s);
-      PIPELOOM_ASSIGN_OR_RETURN(
-          studies::PlannedStep planned,
-          studies::PlanReplicas(prepared, packed[s], step, input.replicas,
-                                settings, context.stop, SetterOf(progress),
-                                row->schedule));
-      row->steps.push_back(std::move(planned));
-    }
-    return absl::OkStatus();
   }
 
   static Report MakeReport(const std::string& job, const std::string& heading,

@@ -8,7 +8,6 @@
 #include "base/status_macros.h"
 #include "cli/console/command.h"
 #include "cli/console/files.h"
-#include "cli/console/progress.h"
 #include "cli/console/study_context.h"
 #include "cli/console/table.h"
 #include "cli/input/attention_density.h"
@@ -147,21 +146,9 @@ class PlanCommand : public Command {
         prepared, input, densities, [&](emulator::StageCostModel* sparse) {
           return ApplyLearned(measured_flags_.learned, sparse);
         });
-    std::vector<studies::PlannedStep> steps;
-    {
-      Progress progress(context, "planning",
-                        planning_.job.steps * input.replicas);
-      for (size_t s = 0; s < packed.size(); ++s) {
-        const auto step = static_cast<int64_t>(s);
-        PIPELOOM_ASSIGN_OR_RETURN(const planner::PreparedJob* const now,
-                                  by_step.Of(step));
-        PIPELOOM_ASSIGN_OR_RETURN(
-            studies::PlannedStep planned,
-            studies::PlanReplicas(*now, packed[s], step, input.replicas,
-                                  settings, context.stop, SetterOf(progress)));
-        steps.push_back(std::move(planned));
-      }
-    }
+    PIPELOOM_ASSIGN_OR_RETURN(
+        const std::vector<studies::PlannedStep> steps,
+        PlanSteps(input, packed, settings, context, &by_step));
     PIPELOOM_ASSIGN_OR_RETURN(
         const std::vector<std::string> written,
         WriteFiles(input, name_of_strategy, steps, context));

@@ -23,10 +23,10 @@
 #include "cli/run/run_feed.h"
 #include "cli/run/run_ranks.h"
 #include "cli/run/torch_run.h"
+#include "emulator/calibration/cost_learner.h"
 #include "emulator/step/emulate_step.h"
 #include "formats/text/json_writer.h"
 #include "runtime/launch.h"
-#include "runtime/learned_costs.h"
 #include "runtime/run_steps.h"
 #include "runtime/synthetic_device.h"
 #include "trace/chrome_trace.h"
@@ -194,8 +194,8 @@ class RunCommand : public Command {
                     : MakeServiceFeed(source_, service_, args, steps_, repeat_,
                                       context, &counts_));
     }
-    runtime::LearnedCosts learned;
-    runtime::LearnedCosts applied;
+    emulator::CostLearner learned;
+    emulator::CostLearner applied;
     if (!source_.learned.empty() && ranks.leads()) {
       PIPELOOM_ASSIGN_OR_RETURN(applied, ReadLearned(source_.learned));
     }
@@ -218,7 +218,14 @@ class RunCommand : public Command {
             progress.Set(i + 1);
             if (!ranks.leads()) return absl::OkStatus();
             if (i + 1 == Early()) memory_early_ = ResidentMemory();
-            if (!learn_.empty()) learned.Learn(*plan, trace, &applied);
+            if (!learn_.empty()) {
+              const absl::Status status =
+                  learned
+                      .Learn(plan->graph, trace,
+                             applied.Factors(plan->graph.module_names()))
+                      .status();
+              if (!status.ok()) return status;
+            }
             if (plan != group.plan) group = {.plan = plan, .runs = {}};
             group.runs.push_back(std::move(trace));
             if ((i + 1) % repeat_ != 0) return absl::OkStatus();

@@ -4,9 +4,11 @@
 #include <memory>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
+#include "cli/commands/op_log_output.h"
 #include "cli/console/command.h"
 #include "cli/console/files.h"
 #include "cli/console/progress.h"
@@ -33,17 +35,23 @@ namespace {
 class TraceCommand : public Command {
  public:
   CommandText text() const override {
-    return {"trace", "FILE... [options]",
-            "read measured traces: costs, replay, critical path",
-            "Reads Chrome traces of a pipeline run, as PyTorch's profiler or "
-            "`pipeloom run --trace` writes them, one file a rank or one for "
-            "all, or a folder of them. Clocks of several files are brought "
-            "together. Prints the "
-            "measured costs of the stages, replays the step in the emulator, "
-            "and shows the critical path and why ranks were idle.\n\n"
-            "With --evaluations or --deadline a better order of the measured "
-            "tasks is searched. --out writes the step as a plan, --graph as a "
-            "TaskGraph for `pipeloom search`: both have the measured costs."};
+    return {
+        "trace", "FILE... [options]",
+        "read measured traces: costs, replay, critical path",
+        "Reads Chrome traces of a pipeline run, as PyTorch's profiler or "
+        "`pipeloom run --trace` writes them, one file a rank or one for "
+        "all, or a folder of them. Clocks of several files are brought "
+        "together. Prints the "
+        "measured costs of the stages, replays the step in the emulator, "
+        "and shows the critical path and why ranks were idle.\n\n"
+        "With --evaluations or --deadline a better order of the measured "
+        "tasks is searched. --out writes the step as a plan, --graph as a "
+        "TaskGraph for `pipeloom search`: both have the measured costs.\n\n"
+        "One file that ends in .csv is an operation log of a training: what "
+        "each worker did in each step, with columns step, dp, stage, "
+        "start_ms, op, microbatch, duration_ms. Its steps are replayed, and "
+        "the slowdown is attributed to operations, stages, replicas and "
+        "workers."};
   }
 
   std::vector<Flag> Flags() override {
@@ -71,6 +79,7 @@ class TraceCommand : public Command {
   absl::Status Run(const std::vector<std::string>& args,
                    const Context& context) override {
     if (args.empty()) return UsageError("give one trace file or more");
+    if (absl::EndsWith(args.front(), ".csv")) return RunOpLog(args, context);
     PIPELOOM_ASSIGN_OR_RETURN(const std::vector<trace::TraceSource> sources,
                               trace::OpenTraces(args));
     PIPELOOM_ASSIGN_OR_RETURN(
@@ -116,6 +125,28 @@ class TraceCommand : public Command {
   }
 
  private:
+  absl::Status RunOpLog(const std::vector<std::string>& args,
+                        const Context& context) const {
+    if (args.size() > 1) {
+      return UsageError(
+          absl::StrCat("give one operation log, not also ", args[1]));
+    }
+    for (const auto& [name, value] :
+         {std::pair("--out", &out_), std::pair("--graph", &graph_),
+          std::pair("--trace", &trace_), std::pair("--report", &report_)}) {
+      if (value->empty()) continue;
+      return UsageError(
+          absl::StrCat(name, " is for Chrome traces; ", args[0],
+                       " is an operation log, whose output is a table or "
+                       "--format json"));
+    }
+    return PrintOpLog({.path = args[0],
+                       .iteration = iteration_,
+                       .search = search_,
+                       .json = format_ == "json"},
+                      context);
+  }
+
   static Report MakeReport(const trace::ImportedStep& step,
                            const StepTrace& replay,
                            const TraceComparison& compared,

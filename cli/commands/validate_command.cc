@@ -9,13 +9,26 @@
 #include "cli/console/command.h"
 #include "cli/console/file_kind.h"
 #include "cli/console/files.h"
+#include "cli/console/study_context.h"
 #include "cli/input/job_input.h"
+#include "cli/input/partition_input.h"
 #include "cli/input/plan_file.h"
+#include "cli/input/planning_flags.h"
+#include "emulator/stage/stage_cost.h"
 #include "formats/job/spec_loader.h"
 #include "formats/text/json_writer.h"
+#include "ir/job/job_notes.h"
+#include "partition/batching/balance_step.h"
+#include "partition/batching/defer_surplus.h"
+#include "planner/job/check_plan.h"
+#include "planner/strategies/registry.h"
+#include "planner/strategy.h"
 
 namespace pipeloom::cli {
 namespace {
+
+// Steps of a batch are packed one after another up to the plan's.
+constexpr int64_t kMaxStep = 1'000'000;
 
 // A file's content.
 struct Checked {
@@ -31,6 +44,50 @@ std::string Describe(const JobSpec& job) {
       job.parallel.num_gpus(), job.cluster.num_gpus());
 }
 
+// Checks by planner::CheckPlan() that the plan is one of the job's, with the
+// batch, the partition and the changes of `flags`; without --strategy, with the
+// partition of the strategy that the plan names. If the job defers surplus, the
+// samples may be dealt either way.
+absl::Status CheckPlanOfJob(const ExecutionPlan& plan, const std::string& job,
+                            const PlanningFlags& flags,
+                            const Context& context) {
+  if (plan.step < 0 || plan.step >= kMaxStep) {
+    return absl::FailedPreconditionError(
+        absl::StrFormat("plan: its step is %d; steps of a batch are in [0, %d)",
+                        plan.step, kMaxStep));
+  }
+  PIPELOOM_ASSIGN_OR_RETURN(const studies::JobInput input,
+                            ReadPlannedJob(job, flags, context));
+  PIPELOOM_ASSIGN_OR_RETURN(
+      const std::unique_ptr<planner::Strategy> strategy,
+      planner::MakeStrategy(flags.strategy.value_or(plan.schedule)));
+  PIPELOOM_ASSIGN_OR_RETURN(
+      const auto packed,
+      studies::PackSteps(input, plan.step + 1, StudyContextOf(context)));
+  const emulator::StageCostModel costs(input.job, studies::CostsOf(input));
+  const studies::SearchSettings settings = SettingsOf(flags, input);
+  PIPELOOM_ASSIGN_OR_RETURN(
+      const planner::PreparedJob prepared,
+      PrepareWithPartition(input, *strategy, costs, flags.partition, settings,
+                           context));
+  const partition::PackedStep& step = packed[static_cast<size_t>(plan.step)];
+  const absl::Status as_it_is = planner::CheckPlan(prepared, step, plan);
+  if (as_it_is.ok() || !settings.defer) return as_it_is;
+  PIPELOOM_ASSIGN_OR_RETURN(
+      const partition::SampleCosts samples,
+      partition::SampleCosts::Create(input.job, costs, step.samples));
+  const partition::PackedStep moved =
+      partition::DeferSurplus(input.job, samples, step);
+  if (planner::CheckPlan(prepared, moved, plan).ok()) return absl::OkStatus();
+  return as_it_is;
+}
+
+void Note(const std::vector<std::string>& notes, const Context& context) {
+  for (const std::string& note : notes) {
+    context.warn(absl::StrCat("note: ", note));
+  }
+}
+
 class ValidateCommand : public Command {
  public:
   CommandText text() const override {
@@ -39,18 +96,36 @@ class ValidateCommand : public Command {
             "and plans (protobuf or text), told apart by their content; a name "
             "without a file is that of a shipped job. Prints OK and what the "
             "file holds, or what is wrong with it, and fails if any is "
-            "wrong. A plan is checked to its end: dependencies, matching "
-            "sends and receives, deadlocks, memory limits."};
+            "wrong. A plan is checked to its end: passes, dependencies, "
+            "matching sends and receives, deadlocks, memory limits, predicted "
+            "time. With --job and --batch, and the options that it was made "
+            "with, it is also compared with the job: the passes of every "
+            "sub-microbatch, their times, transfers, static memory and shares "
+            "of the loss. Times measured for a job (`plan --costs-from`) are "
+            "not known to it.\n\n"
+            "Notes name what can be planned, but what trainers refuse: heads "
+            "that tp does not divide, experts that ep does not, modules of "
+            "widths that do not fit."};
   }
 
   std::vector<Flag> Flags() override {
-    return {{"format", &format_, "FORMAT", "of the output", {"table", "json"}},
-            DataDirFlag(&data_dir_flag_)};
+    std::vector<Flag> flags{
+        {"format", &format_, "FORMAT", "of the output", {"table", "json"}},
+        {"job", &job_, "JOB", "that the plans are of, with --batch"}};
+    AppendJobFlags(&planning_.job, false, &flags);
+    flags.push_back(StrategyFlag(&planning_.strategy,
+                                 "of the plans, if not the named one"));
+    AppendPartitionFlags(&planning_.partition, &flags);
+    return flags;
   }
 
   absl::Status Run(const std::vector<std::string>& args,
                    const Context& context) override {
     if (args.empty()) return UsageError("FILE is missing");
+    if (job_.empty() != planning_.job.batch.empty()) {
+      return UsageError(job_.empty() ? "--batch is given and --job is missing"
+                                     : "--job is given and --batch is missing");
+    }
     const bool as_json = format_ == "json";
     formats::JsonWriter json(true);
     json.BeginObject().Key("files").BeginArray();
@@ -104,9 +179,10 @@ class ValidateCommand : public Command {
                          !absl::StrContains(file, ".");
     if (is_name) {
       PIPELOOM_ASSIGN_OR_RETURN(const std::string data_dir,
-                                FindDataDir(data_dir_flag_));
+                                FindDataDir(planning_.job.data_dir));
       PIPELOOM_ASSIGN_OR_RETURN(const JobSpec job,
                                 formats::LoadJob(file, data_dir, read));
+      Note(JobNotes(job), context);
       return Checked{FileKind::kJob, Describe(job)};
     }
     PIPELOOM_ASSIGN_OR_RETURN(const std::string content, ReadFile(file));
@@ -126,15 +202,17 @@ class ValidateCommand : public Command {
     switch (kind) {
       case FileKind::kJob: {
         PIPELOOM_ASSIGN_OR_RETURN(const std::string data_dir,
-                                  FindDataDir(data_dir_flag_));
+                                  FindDataDir(planning_.job.data_dir));
         PIPELOOM_ASSIGN_OR_RETURN(
             const JobSpec job,
             formats::ParseJob(content, file, data_dir, read));
+        Note(JobNotes(job), context);
         return Describe(job);
       }
       case FileKind::kModel: {
         PIPELOOM_ASSIGN_OR_RETURN(const ModelSpec model,
                                   formats::ParseModel(content, file));
+        Note(ModelNotes(model), context);
         return absl::StrFormat(
             "model %s: %.2fB parameters in %d modules", model.name,
             static_cast<double>(Parameters(model)) / 1e9, model.modules.size());
@@ -171,6 +249,10 @@ class ValidateCommand : public Command {
       case FileKind::kPlanBytes: {
         PIPELOOM_ASSIGN_OR_RETURN(const ExecutionPlan plan,
                                   ParsePlanFile(content, file));
+        if (!job_.empty()) {
+          PIPELOOM_RETURN_IF_ERROR(
+              CheckPlanOfJob(plan, job_, planning_, context));
+        }
         return absl::StrFormat(
             "plan of %s, step %d, replica %d, strategy %s: %d tasks on %d "
             "ranks",
@@ -182,7 +264,8 @@ class ValidateCommand : public Command {
   }
 
   std::string format_ = "table";
-  std::string data_dir_flag_{};
+  std::string job_{};
+  PlanningFlags planning_{};
 };
 
 }  // namespace

@@ -32,7 +32,9 @@ const std::vector<CommandGroup>& CommandGroups() {
        {MakeTraceCommand, MakeCalibrateCommand, MakeBacktestCommand,
         MakeBenchCommand}},
       {"Serve", {MakeServeCommand, MakeLoadgenCommand}},
-      {"Files", {MakeValidateCommand, MakeExportCommand, MakeImportCommand}}};
+      {"Files",
+       {MakeModelCommand, MakeValidateCommand, MakeExportCommand,
+        MakeImportCommand}}};
   return *kGroups;
 }
 

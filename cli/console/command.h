@@ -55,6 +55,7 @@ std::unique_ptr<Command> MakeEmulateCommand();
 std::unique_ptr<Command> MakeExplainCommand();
 std::unique_ptr<Command> MakeExportCommand();
 std::unique_ptr<Command> MakeImportCommand();
+std::unique_ptr<Command> MakeModelCommand();
 std::unique_ptr<Command> MakePartitionCommand();
 std::unique_ptr<Command> MakeLoadgenCommand();
 std::unique_ptr<Command> MakePlanCommand();

@@ -6,6 +6,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
+#include "cli/console/progress.h"
+#include "cli/console/study_context.h"
 
 namespace pipeloom::cli {
 
@@ -64,6 +66,27 @@ absl::StatusOr<const planner::PreparedJob*> DensityByStep::Of(int64_t step) {
     sparse.prepared.costs = sparse.costs.get();
   }
   return &sparse.prepared;
+}
+
+absl::StatusOr<std::vector<studies::PlannedStep>> PlanSteps(
+    const studies::JobInput& input,
+    const std::vector<partition::PackedStep>& packed,
+    const studies::SearchSettings& settings, const Context& context,
+    DensityByStep* densities) {
+  Progress progress(context, "planning",
+                    static_cast<int64_t>(packed.size()) * input.replicas);
+  std::vector<studies::PlannedStep> steps;
+  for (size_t s = 0; s < packed.size(); ++s) {
+    const auto step = static_cast<int64_t>(s);
+    PIPELOOM_ASSIGN_OR_RETURN(const planner::PreparedJob* const prepared,
+                              densities->Of(step));
+    PIPELOOM_ASSIGN_OR_RETURN(
+        studies::PlannedStep planned,
+        studies::PlanReplicas(*prepared, packed[s], step, input.replicas,
+                              settings, context.stop, SetterOf(progress)));
+    steps.push_back(std::move(planned));
+  }
+  return steps;
 }
 
 }  // namespace pipeloom::cli

@@ -22,6 +22,7 @@
 #include "emulator/stage/stage_cost.h"
 #include "ir/job/job_spec.h"
 #include "planner/step/plan_step.h"
+#include "studies/job/planned_step.h"
 
 namespace pipeloom::cli {
 
@@ -61,6 +62,14 @@ class DensityByStep {
   const std::function<absl::Status(emulator::StageCostModel*)> adjust_;
   std::map<double, Sparse> made_{};
 };
+
+// Plans all steps, each at its density, and shows the progress. Fails where
+// studies::PlanReplicas fails.
+absl::StatusOr<std::vector<studies::PlannedStep>> PlanSteps(
+    const studies::JobInput& input,
+    const std::vector<partition::PackedStep>& packed,
+    const studies::SearchSettings& settings, const Context& context,
+    DensityByStep* densities);
 
 }  // namespace pipeloom::cli
 

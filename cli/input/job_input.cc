@@ -10,6 +10,7 @@
 #include "cli/console/files.h"
 #include "cli/console/study_context.h"
 #include "formats/job/spec_loader.h"
+#include "ir/job/job_notes.h"
 
 namespace pipeloom::cli {
 
@@ -166,6 +167,9 @@ absl::StatusOr<studies::JobInput> ReadJobInput(const std::string& job,
   if (flags.reserve_share) options.reserve = flags.reserve_share->value;
   PIPELOOM_ASSIGN_OR_RETURN(options.data_dir, FindDataDir(flags.data_dir));
   PIPELOOM_ASSIGN_OR_RETURN(JobSpec spec, ReadJob(job, flags));
+  for (const std::string& note : JobNotes(spec)) {
+    context.warn(absl::StrCat("note: ", note));
+  }
   PIPELOOM_ASSIGN_OR_RETURN(
       studies::JobInput input,
       studies::MakeJobInput(std::move(spec), options, study));

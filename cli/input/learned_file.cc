@@ -1,6 +1,6 @@
 #include "cli/input/learned_file.h"
 
-#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
@@ -9,10 +9,10 @@
 
 namespace pipeloom::cli {
 
-absl::StatusOr<runtime::LearnedCosts> ReadLearned(const std::string& path) {
+absl::StatusOr<emulator::CostLearner> ReadLearned(const std::string& path) {
   PIPELOOM_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
-  absl::StatusOr<runtime::LearnedCosts> learned =
-      runtime::LearnedCosts::Parse(text);
+  absl::StatusOr<emulator::CostLearner> learned =
+      emulator::CostLearner::Parse(text);
   if (learned.ok()) return learned;
   return absl::Status(learned.status().code(),
                       absl::StrCat(path, ": ", learned.status().message()));
@@ -21,31 +21,30 @@ absl::StatusOr<runtime::LearnedCosts> ReadLearned(const std::string& path) {
 absl::Status ApplyLearned(const std::string& path,
                           emulator::StageCostModel* costs) {
   if (path.empty()) return absl::OkStatus();
-  PIPELOOM_ASSIGN_OR_RETURN(const runtime::LearnedCosts learned,
+  PIPELOOM_ASSIGN_OR_RETURN(const emulator::CostLearner learned,
                             ReadLearned(path));
   SetLearned(learned, costs);
   return absl::OkStatus();
 }
 
-void SetLearned(const runtime::LearnedCosts& learned,
+void SetLearned(const emulator::CostLearner& learned,
                 emulator::StageCostModel* costs) {
-  IdVector<ModuleId, emulator::PassFactors> factors;
+  std::vector<std::string> modules;
   for (const ModuleSpec& module : costs->job().model.modules) {
-    factors.push_back(
-        {.forward = learned.Factor(module.name, Pass::kForward),
-         .backward = learned.Factor(module.name, Pass::kBackward),
-         .weight_grad = learned.Factor(module.name, Pass::kWeightGrad)});
+    modules.push_back(module.name);
   }
-  costs->SetCorrections(std::move(factors));
+  costs->SetCorrections(learned.Factors(modules));
 }
 
 absl::StatusOr<std::unique_ptr<planner::JobPlanner>> PlannerOf(
     const studies::JobInput& input, const std::string& strategy,
-    const std::string& learned) {
-  return studies::MakeJobPlanner(input, strategy, /*operators=*/nullptr,
-                                 [&learned](emulator::StageCostModel* costs) {
-                                   return ApplyLearned(learned, costs);
-                                 });
+    const std::string& learned, std::stop_token stop) {
+  return studies::MakeJobPlanner(
+      input, strategy, /*operators=*/nullptr,
+      [&learned](emulator::StageCostModel* costs) {
+        return ApplyLearned(learned, costs);
+      },
+      /*partition=*/std::nullopt, std::move(stop));
 }
 
 }  // namespace pipeloom::cli

@@ -1,33 +1,36 @@
-// Files of learned costs (runtime/learned_costs.h), and planners that use them.
+// Files of learned costs (emulator/calibration/cost_learner.h), and planners
+// that use them.
 #ifndef PIPELOOM_CLI_INPUT_LEARNED_FILE_H_
 #define PIPELOOM_CLI_INPUT_LEARNED_FILE_H_
 
 #include <memory>
+#include <stop_token>
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "emulator/calibration/cost_learner.h"
 #include "emulator/stage/stage_cost.h"
 #include "planner/job/job_planner.h"
-#include "runtime/learned_costs.h"
 #include "studies/job/job_input.h"
 
 namespace pipeloom::cli {
 
 // Reads a file of learned costs. Errors name the file.
-absl::StatusOr<runtime::LearnedCosts> ReadLearned(const std::string& path);
+absl::StatusOr<emulator::CostLearner> ReadLearned(const std::string& path);
 // Reads the file and applies it to `costs`. Does nothing if `path` is empty.
 absl::Status ApplyLearned(const std::string& path,
                           emulator::StageCostModel* costs);
 // Multiplies the times of `costs` by the learned factors.
-void SetLearned(const runtime::LearnedCosts& learned,
+void SetLearned(const emulator::CostLearner& learned,
                 emulator::StageCostModel* costs);
 
 // Makes the planner of the job with the strategy's own partition. `strategy`:
-// empty for the job's; `learned`: a file of measured times, or empty.
+// empty for the job's; `learned`: a file of measured times, or empty; `stop`
+// ends the strategy's choice.
 absl::StatusOr<std::unique_ptr<planner::JobPlanner>> PlannerOf(
     const studies::JobInput& input, const std::string& strategy,
-    const std::string& learned);
+    const std::string& learned, std::stop_token stop);
 
 }  // namespace pipeloom::cli
 

@@ -7,10 +7,10 @@
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
 #include "cli/input/learned_file.h"
+#include "emulator/calibration/cost_learner.h"
 #include "partition/batching/batch_split.h"
 #include "planner/strategies/registry.h"
 #include "planner/strategy.h"
-#include "runtime/learned_costs.h"
 #include "studies/job/planned_step.h"
 #include "trace/measured_costs.h"
 #include "trace/trace_files.h"
@@ -19,7 +19,7 @@
 namespace pipeloom::cli {
 namespace {
 
-absl::StatusOr<runtime::LearnedCosts> LearnWith(
+absl::StatusOr<emulator::CostLearner> LearnWith(
     const StageGraph& measured, const studies::JobInput& input,
     const partition::PackedStep& packed, const emulator::StageCostModel& priced,
     const std::string& schedule, const PartitionFlags& partition,
@@ -37,7 +37,7 @@ absl::StatusOr<runtime::LearnedCosts> LearnWith(
                                microbatches);
 }
 
-std::string FactorWords(const runtime::LearnedCosts& learned,
+std::string FactorWords(const emulator::CostLearner& learned,
                         const ModelSpec& model) {
   std::string words;
   for (const ModuleSpec& module : model.modules) {
@@ -89,7 +89,7 @@ absl::Status ApplyMeasured(const MeasuredFlags& flags,
   }
   absl::Status first;
   for (const std::string& name : schedules) {
-    const absl::StatusOr<runtime::LearnedCosts> learned =
+    const absl::StatusOr<emulator::CostLearner> learned =
         LearnWith(step.plan.graph, input, packed, priced, name, of_trace,
                   settings, context);
     if (!learned.ok()) {

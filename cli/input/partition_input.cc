@@ -1,6 +1,5 @@
 #include "cli/input/partition_input.h"
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
@@ -9,6 +8,7 @@
 #include "formats/job/partition_reader.h"
 #include "partition/placement/placement.h"
 #include "partition/placement/recipe.h"
+#include "studies/job/planner_input.h"
 
 namespace pipeloom::cli {
 
@@ -28,18 +28,15 @@ absl::StatusOr<std::string> ReadPartitionFile(const std::string& path) {
                                  "; it is dip, search or a file"));
 }
 
-bool TakesAnyPartition(absl::string_view strategy) {
-  return strategy == "pipeloom" || absl::StartsWith(strategy, "dip");
-}
-
 absl::StatusOr<planner::PartitionSearchResult> RunPartitionSearch(
     const studies::JobInput& input, const planner::Strategy& strategy,
     const emulator::StageCostModel& costs, int64_t tries,
     const studies::SearchSettings& settings, const Context& context,
-    int32_t effort) {
+    int32_t effort, std::optional<Partition> start) {
   Progress progress(context, "searching partitions", tries * effort);
   planner::PartitionSearchOptions options;
   options.effort = effort;
+  options.start = std::move(start);
   options.partitions = static_cast<int32_t>(tries);
   options.seed = settings.seed;
   options.threads = settings.threads;
@@ -55,21 +52,24 @@ absl::StatusOr<planner::PreparedJob> PrepareWithPartition(
     const studies::JobInput& input, const planner::Strategy& strategy,
     const emulator::StageCostModel& costs, const PartitionFlags& flags,
     const studies::SearchSettings& settings, const Context& context) {
-  planner::PreparedJob prepared{.strategy = &strategy, .costs = &costs};
   if (flags.source.empty()) {
-    PIPELOOM_ASSIGN_OR_RETURN(
-        prepared,
-        planner::PrepareJob(strategy, costs, studies::SampleOf(input.batch)));
-  } else if (flags.source == "dip") {
+    return studies::PrepareOwnPartition(input, strategy, costs, context.stop);
+  }
+  planner::PreparedJob prepared{.strategy = &strategy, .costs = &costs};
+  if (flags.source == "dip") {
     PIPELOOM_ASSIGN_OR_RETURN(
         prepared.partition,
         partition::SeparatedPartition(input.job, costs,
                                       studies::SampleOf(input.batch)));
   } else if (flags.source == "search") {
     PIPELOOM_ASSIGN_OR_RETURN(
+        Partition own,
+        strategy.MakePartition(costs, studies::SampleOf(input.batch),
+                               context.stop));
+    PIPELOOM_ASSIGN_OR_RETURN(
         planner::PartitionSearchResult found,
         RunPartitionSearch(input, strategy, costs, flags.tries, settings,
-                           context));
+                           context, /*effort=*/1, std::move(own)));
     if (context.stop.stop_requested()) return absl::CancelledError("stopped");
     prepared.partition = std::move(found.partition);
   } else {
@@ -82,10 +82,8 @@ absl::StatusOr<planner::PreparedJob> PrepareWithPartition(
   const absl::Status kept =
       partition::CheckPartitionRules(input.job, prepared.partition);
   if (kept.ok()) return prepared;
-  return absl::InvalidArgumentError(absl::StrCat(
-      flags.source.empty() ? absl::StrCat("strategy ", strategy.name())
-                           : absl::StrCat("--partition ", flags.source),
-      ": ", kept.message()));
+  return absl::InvalidArgumentError(
+      absl::StrCat("--partition ", flags.source, ": ", kept.message()));
 }
 
 }  // namespace pipeloom::cli

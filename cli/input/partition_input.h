@@ -4,6 +4,7 @@
 #define PIPELOOM_CLI_INPUT_PARTITION_INPUT_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,14 +28,15 @@ void AppendPartitionFlags(PartitionFlags* values, std::vector<Flag>* flags);
 // Reads the file of --partition FILE. A UsageError: it cannot be read.
 absl::StatusOr<std::string> ReadPartitionFile(const std::string& path);
 
-// Searches a partition with the settings' seed and threads. Ignores their
+// Searches a partition, from `start` if there is one (PartitionSearchOptions),
+// with the settings' seed and threads. Ignores their
 // deadline, as the search has a fixed effort. Shows progress. After a stop
 // request, returns the best partition found so far.
 absl::StatusOr<planner::PartitionSearchResult> RunPartitionSearch(
     const studies::JobInput& input, const planner::Strategy& strategy,
     const emulator::StageCostModel& costs, int64_t tries,
     const studies::SearchSettings& settings, const Context& context,
-    int32_t effort = 1);
+    int32_t effort = 1, std::optional<Partition> start = {});
 
 // Prepares the job for the strategy, with the partition that the flags ask for.
 // InvalidArgument: the file is not a partition, or the partition breaks a rule
@@ -43,9 +45,6 @@ absl::StatusOr<planner::PreparedJob> PrepareWithPartition(
     const studies::JobInput& input, const planner::Strategy& strategy,
     const emulator::StageCostModel& costs, const PartitionFlags& flags,
     const studies::SearchSettings& settings, const Context& context);
-
-// Returns whether the strategy can plan with any partition, not only its own.
-bool TakesAnyPartition(absl::string_view strategy);
 
 }  // namespace pipeloom::cli
 

@@ -122,7 +122,7 @@ absl::StatusOr<std::unique_ptr<planner::JobPlanner>> MakePlanner(
     const std::string& learned, const Context& context) {
   const std::string strategy = flags.strategy.value_or("");
   if (flags.partition.source.empty()) {
-    return PlannerOf(input, strategy, learned);
+    return PlannerOf(input, strategy, learned, context.stop);
   }
   PIPELOOM_ASSIGN_OR_RETURN(
       Partition partition,

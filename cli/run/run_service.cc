@@ -163,15 +163,23 @@ std::string LoadJson(const service::LoadResult& r) {
 }  // namespace
 
 absl::Status RunServe(const ServeSettings& settings, const Context& context) {
+  if (settings.tls_cert.empty() != settings.tls_key.empty()) {
+    return UsageError(
+        absl::StrCat(settings.tls_cert.empty() ? "--tls-cert" : "--tls-key",
+                     " is not given; TLS needs --tls-cert and --tls-key"));
+  }
   PIPELOOM_ASSIGN_OR_RETURN(const std::string data_dir,
                             FindDataDir(settings.data_dir));
   service::ServerOptions options;
   options.listen = settings.listen;
-  PIPELOOM_ASSIGN_OR_RETURN(options.tls_certificate,
-                            ReadPem(settings.tls_cert));
-  PIPELOOM_ASSIGN_OR_RETURN(options.tls_key, ReadPem(settings.tls_key));
+  options.tls.certificate_file = settings.tls_cert;
+  options.tls.key_file = settings.tls_key;
+  options.token_file = settings.token_file;
   PIPELOOM_ASSIGN_OR_RETURN(options.token, ReadToken(settings.token_file));
+  options.metrics_listen = settings.metrics_listen;
   options.metrics_port = static_cast<int32_t>(settings.metrics_port);
+  options.guard.connections = settings.max_connections;
+  if (settings.call_memory) options.limits.memory = *settings.call_memory;
   if (settings.max_message) options.max_message = *settings.max_message;
   options.log_level = LevelOf(settings.log_level);
   options.log = [&](absl::string_view line) { context.warn(line); };
@@ -185,6 +193,8 @@ absl::Status RunServe(const ServeSettings& settings, const Context& context) {
   core.keep_steps = settings.keep_steps;
   if (settings.plan_memory) core.plan_bytes = *settings.plan_memory;
   if (settings.partition_time) core.partition_time = *settings.partition_time;
+  if (settings.max_search) core.max_search = *settings.max_search;
+  if (settings.job_idle) core.idle_time = *settings.job_idle;
   core.state_dir = settings.state;
   core.files = {.data_dir = data_dir,
                 .read = [](const std::string& path) { return ReadFile(path); }};
@@ -202,8 +212,8 @@ absl::Status RunServe(const ServeSettings& settings, const Context& context) {
   context.print(absl::StrCat("listening on ", HostOf(settings.listen), ":",
                              server->port(), "\n"));
   if (server->metrics_port() >= 0) {
-    context.print(
-        absl::StrCat("metrics on 127.0.0.1:", server->metrics_port(), "\n"));
+    context.print(absl::StrCat("metrics on ", settings.metrics_listen, ":",
+                               server->metrics_port(), "\n"));
   }
   std::atomic<bool> stopped{false};
   {

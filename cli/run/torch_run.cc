@@ -23,6 +23,7 @@
 #include "cli/run/run_module.h"
 #include "cli/run/run_ranks.h"
 #include "cli/run/torch_times.h"
+#include "emulator/calibration/cost_learner.h"
 #include "formats/text/json_writer.h"
 #include "partition/batching/step_instances.h"
 #include "planner/strategies/registry.h"
@@ -83,6 +84,7 @@ absl::Status MakeSmall(int64_t scale, int64_t ranks, JobSpec* job) {
   job->model =
       runtime::ScaleModel(job->model, scale, std::max<int64_t>(1, scale / 4));
   job->parallel.tp = job->parallel.cp = job->parallel.ep = 1;
+  job->parallel.expert_tp = 0;
   job->parallel.dp = 1;
   job->partition = {};
   return ValidateJobSpec(*job);
@@ -188,7 +190,13 @@ class Leader {
     constexpr int64_t kLearned = TorchTimes::kWarmUpSteps + kLearnSteps;
     if (step + 1 == kLearned) first_times_ = times_;
     // Uses the planned tasks, whose times are the job's own.
-    if (!run_.learn.empty()) learned_.Learn(planned_, trace, &applied_);
+    if (!run_.learn.empty()) {
+      PIPELOOM_RETURN_IF_ERROR(
+          learned_
+              .Learn(planned_.graph, trace,
+                     applied_.Factors(planned_.graph.module_names()))
+              .status());
+    }
     const auto ratio = [](Duration measured, Duration predicted) {
       return ToSeconds(measured) / ToSeconds(predicted) - 1;
     };
@@ -289,8 +297,8 @@ class Leader {
   ExecutionPlan planned_{};
   TorchTimes times_{};
   std::optional<TorchTimes::Prediction> predicted_{};
-  runtime::LearnedCosts learned_{};
-  runtime::LearnedCosts applied_{};
+  emulator::CostLearner learned_{};
+  emulator::CostLearner applied_{};
   // The times as learned from the first steps alone.
   TorchTimes first_times_{};
   std::optional<TorchTimes::Prediction> first_predicted_{};

@@ -13,6 +13,12 @@
 // model, with most weight on the latest step. The ratio covers wake-ups, other
 // processes, the machine's changing speed, and waits for tasks that happen to
 // be late.
+//
+// This is not the learner of emulator/calibration/cost_learner.h, which
+// corrects the times of a cost model: a cost model prices a GPU, and these are
+// tasks of a scaled-down model on processors, of which there are no prices to
+// correct. Work is fitted instead. The ratio of steps weighs the latest most
+// because it predicts the next step and no factor of later plans.
 #ifndef PIPELOOM_CLI_RUN_TORCH_TIMES_H_
 #define PIPELOOM_CLI_RUN_TORCH_TIMES_H_
 

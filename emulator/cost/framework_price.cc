@@ -47,6 +47,11 @@ constexpr double kNormBackward = 14;
 constexpr double kKernelsForward = 25;
 constexpr double kKernelsBackward = 50;
 constexpr double kKernelsACollective = 2;
+// In addition, a layer of experts launches in its forward: routing, dispatch
+// and combine, permutations; and for each expert on the GPU two products and
+// two casts of their operands. Twice as many in the backward.
+constexpr double kExpertKernels = 30;
+constexpr double kKernelsAnExpert = 4;
 
 // How well the GPU hides launching: a norm of the two times. A tensor group as
 // wide as its node launches slower, as its processes meet across both sockets
@@ -64,14 +69,29 @@ constexpr double kUnaligned = 3;
 // forward and both gradients.
 constexpr double kGroupedNorm = 1.5;
 
-// fp8 products relative to bf16 ones: 1265 of 1979 and 864 of 989 TFLOP/s are
-// reached on H100 (NVIDIA AIConfigurator); casts are part of the kernels
+// fp8 products relative to bf16 ones on H100: 1265 of 1979 and 864 of 989
+// TFLOP/s are reached (NVIDIA AIConfigurator); casts are part of the kernels
 // before.
 constexpr double kFp8Gain = 1.46;
+// The same from Blackwell on, for fp8 and for NVFP4: a gain that grows with the
+// inner dimension k as k / (k + kGainRamp), and bytes per element to cast an
+// operand with a scale for each block: read in 16 bits, written by rows and by
+// columns; NVFP4 also rotates and rounds gradients at random. Chosen on half of
+// the configurations of dense models in workloads/validation/nemo.csv and
+// bridge_precision.csv (docs/validation.md).
+constexpr double kBlackwellFp8Gain = 2.0;
+constexpr double kBlackwellFp4Gain = 3.4;
+constexpr double kGainRamp = 1200;
+constexpr double kBlockCast = 4;
+constexpr double kFp4Cast = 8;
+constexpr double kBlackwellRate = 2e15;  // FLOP/s of bf16 products, at least.
 
 // Share of an overlapped collective's time that compute loses to it:
 // multiprocessors and memory bandwidth.
 constexpr double kContention = 0.5;
+// Share of the multiprocessors that an overlapped dispatch takes from compute:
+// 20 to 24 of 132 (DeepEP), 32 of 148 (HybridEP).
+constexpr double kDispatchShare = 0.2;
 // Share of the reduction of gradients that the backward of the last microbatch
 // does not hide, and of gathering that the first forward does not hide.
 constexpr double kDataShown = 0.1;
@@ -119,6 +139,22 @@ Duration FrameworkPrices::Memory(double bytes) const {
                   device_.kernel_overhead);
 }
 
+Duration FrameworkPrices::LowPrecision(const GemmOp& op, Duration base) const {
+  if (device_.bf16.flops_per_second < kBlackwellRate) {
+    return Seconds(ToSeconds(base) / kFp8Gain);
+  }
+  const bool fp4 = setup_.fp8_recipe == Fp8Recipe::kFp4;
+  const double gain =
+      (fp4 ? kBlackwellFp4Gain : kBlackwellFp8Gain) * op.k / (op.k + kGainRamp);
+  const Duration time = Seconds(ToSeconds(base) / std::max(gain, 1.0));
+  // A weight gradient takes the operands that the other products have cast.
+  if (setup_.fp8_recipe == Fp8Recipe::kTensor ||
+      op.pass == QueryPass::kWeightGrad) {
+    return time;
+  }
+  return time + Memory((fp4 ? kFp4Cast : kBlockCast) * op.groups * op.m * op.k);
+}
+
 double FrameworkPrices::GroupedSeconds(const GemmOp& op) const {
   const double compute =
       op.flops() / (device_.bf16.flops_per_second * device_.gemm_efficiency);
@@ -132,17 +168,17 @@ Duration FrameworkPrices::Gemm(const GemmOp& op) const {
   const OpPrice base = costs_.Price(op);
   if (op.flops() <= 0) return base.time;
   if (IsUnaligned(op)) return Seconds(ToSeconds(base.time) * kUnaligned);
+  const bool low =
+      setup_.fp8_products && layer_.kind == LayerKind::kTransformer &&
+      op.precision == Precision::kBf16 && device_.fp8.flops_per_second > 0;
   if (op.groups > 1 && layer_.ffn.experts > 0) {
-    return base.source == CostSource::kRoofline &&
-                   op.precision == Precision::kBf16
-               ? Seconds(GroupedSeconds(op))
-               : base.time;
+    const Duration time =
+        base.source == CostSource::kRoofline && op.precision == Precision::kBf16
+            ? Seconds(GroupedSeconds(op))
+            : base.time;
+    return low ? LowPrecision(op, time) : time;
   }
-  if (setup_.fp8_products && layer_.kind == LayerKind::kTransformer &&
-      op.precision == Precision::kBf16 && device_.fp8.flops_per_second > 0) {
-    return Seconds(ToSeconds(base.time) / kFp8Gain);
-  }
-  return base.time;
+  return low ? LowPrecision(op, base.time) : base.time;
 }
 
 Duration FrameworkPrices::Attention(const AttentionOp& op) const {
@@ -180,6 +216,7 @@ Duration FrameworkPrices::Cost(const Op& op) const {
 
 StepsCost FrameworkPrices::Sum(const std::vector<OpStep>& steps) const {
   StepsCost total;
+  Duration dispatched = kZero;  // Overlaps with another microbatch.
   for (const OpStep& step : steps) {
     Duration compute = kZero;
     Duration communication = kZero;
@@ -192,16 +229,27 @@ StepsCost FrameworkPrices::Sum(const std::vector<OpStep>& steps) const {
                         : std::get_if<CollectiveOp>(&step.communication[0]);
     const bool waited_for = !setup_.sequence_parallel && c != nullptr &&
                             c->kind == Collective::kReduceScatter;
+    if (setup_.overlap_dispatch && c != nullptr &&
+        c->group == GroupKind::kExpert) {
+      total.time += compute;
+      dispatched += communication;
+      continue;
+    }
     if (setup_.overlap == CommunicationOverlap::kNone) {
       total.time += compute + communication;
       continue;
     }
     if (setup_.overlap == CommunicationOverlap::kAll && step.compute.empty() &&
-        !waited_for) {
+        !waited_for && (c == nullptr || c->group != GroupKind::kExpert)) {
       communication = Seconds(kContention * ToSeconds(communication));
     }
     total.time += costs_.Overlap(compute, communication);
     total.gap += std::max(kZero, costs_.RoomDuring(communication) - compute);
+  }
+  if (dispatched > kZero) {
+    total.time =
+        std::max(total.time, dispatched) +
+        Seconds(kDispatchShare * ToSeconds(std::min(total.time, dispatched)));
   }
   return total;
 }
@@ -247,6 +295,23 @@ KernelTraffic FrameworkPrices::Traffic(const LayerOps& ops) const {
   }
   traffic.forward_kernels = kKernelsForward;
   traffic.backward_kernels = kKernelsBackward;
+  if (transformer && layer_.ffn.experts > 0) {
+    const double local =
+        Real(CeilDiv(layer_.ffn.experts, int64_t{parallel_.ep}));
+    const double forward = kExpertKernels + kKernelsAnExpert * local;
+    traffic.forward_kernels += forward;
+    traffic.backward_kernels += 2 * forward;
+    if (setup_.graphs == CudaGraphs::kLayers) {
+      traffic.forward_kernels = forward;
+      traffic.backward_kernels = 2 * forward;
+    }
+  } else if (setup_.graphs == CudaGraphs::kLayers && transformer) {
+    return traffic;
+  }
+  if (setup_.graphs == CudaGraphs::kIteration) {
+    traffic.forward_kernels = traffic.backward_kernels = 0;
+    return traffic;
+  }
   if (transformer && parallel_.tp > 1) {
     traffic.forward_kernels += 2 * kKernelsACollective;
     traffic.backward_kernels += 2 * kKernelsACollective;

@@ -129,7 +129,21 @@ class GroupCollectives {
     if (op.size <= 1 || op.bytes <= 0) return {};
     CollectiveQuery query{
         .op = TypeOf(op.kind), .bytes = op.bytes, .ranks = op.size};
-    if (!cluster_.JoinsGroup(GroupSpan(parallel_, op))) {
+    const bool inside = cluster_.JoinsGroup(GroupSpan(parallel_, op));
+    if (op.choices > 0) {
+      const SentBytes sent = SentByMember(
+          op, inside ? op.size : GroupInNode(cluster_, parallel_, op));
+      if (!inside) {
+        LinkSpec far = cluster_.inter_node;
+        far.bandwidth.bytes_per_second /= cluster_.gpus_per_nic();
+        return {AllToAllTime(sent.network, sent.node, op.size, far,
+                             cluster_.intra_node),
+                CostSource::kRoofline};
+      }
+      // The curve is that of equal parts.
+      query.bytes = sent.node * Real(op.size) / Real(op.size - 1);
+    }
+    if (!inside) {
       query.span = QuerySpan::kInterNode;
       query.ranks_per_node = GroupInNode(cluster_, parallel_, op);
       // No measurement says how rings share cards.

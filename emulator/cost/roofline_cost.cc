@@ -110,7 +110,14 @@ Duration RooflineCost::CollectiveTime(const CollectiveOp& op) const {
       }
       return RingCollectiveTime(op.bytes, op.size, link);
     case Collective::kAllToAll:
-      return AllToAllTime(op.bytes, op.size, link);
+      if (inside && op.choices == 0) {
+        return AllToAllTime(op.bytes, op.size, link);
+      } else {
+        const SentBytes sent = SentByMember(
+            op, inside ? op.size : GroupInNode(cluster_, parallel_, op));
+        return AllToAllTime(sent.network, sent.node, op.size, link,
+                            cluster_.intra_node);
+      }
     case Collective::kRing:
       return RingPassTime(op.bytes, op.size, link);
   }

@@ -1,5 +1,6 @@
 #include "emulator/network/collective_cost.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace pipeloom::emulator {
@@ -44,6 +45,13 @@ Duration RingCollectiveTime(double bytes, int64_t gpus, const LinkSpec& link) {
 Duration AllToAllTime(double bytes, int64_t gpus, const LinkSpec& link) {
   const auto n = static_cast<double>(gpus);
   return Total(bytes * (n - 1) / n, bytes / n, gpus, link);
+}
+
+Duration AllToAllTime(double far_bytes, double near_bytes, int64_t gpus,
+                      const LinkSpec& far, const LinkSpec& near) {
+  const auto n = static_cast<double>(std::max<int64_t>(gpus, 1));
+  return std::max(Total(far_bytes, far_bytes / n, gpus, far),
+                  Total(near_bytes, near_bytes / n, gpus, near));
 }
 
 Duration RingPassTime(double bytes, int64_t gpus, const LinkSpec& link) {

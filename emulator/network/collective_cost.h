@@ -24,6 +24,10 @@ Duration RingCollectiveTime(double bytes, int64_t gpus, const LinkSpec& link);
 // Returns the time of an all-to-all in which each GPU sends `bytes`, an equal
 // part to each GPU (one to itself).
 Duration AllToAllTime(double bytes, int64_t gpus, const LinkSpec& link);
+// Returns the time of an all-to-all in which each of `gpus` GPUs sends
+// `far_bytes` over `far` and, at the same time, `near_bytes` over `near`.
+Duration AllToAllTime(double far_bytes, double near_bytes, int64_t gpus,
+                      const LinkSpec& far, const LinkSpec& near);
 // Returns the time of gpus - 1 hops of `bytes` each.
 Duration RingPassTime(double bytes, int64_t gpus, const LinkSpec& link);
 

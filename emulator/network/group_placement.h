@@ -18,6 +18,19 @@ int64_t GroupSpan(const ParallelLayout& parallel, const CollectiveOp& op);
 int64_t GroupInNode(const ClusterSpec& cluster, const ParallelLayout& parallel,
                     const CollectiveOp& op);
 
+// Bytes that a member of an all-to-all sends.
+struct SentBytes {
+  double network = 0;  // To other nodes.
+  double node = 0;     // To other GPUs over the fast links, in all.
+};
+
+// Returns what a member of an all-to-all sends, with `in_node` of the op.size
+// members on each node. With `choices` k, a row goes to k members chosen
+// independently: over n members it reaches n (1 - (1 - 1/n)^k) different ones,
+// one of which, in the mean 1/n of them, is the sender itself. A row is sent to
+// a node once and copied there.
+SentBytes SentByMember(const CollectiveOp& op, int64_t in_node);
+
 // Returns the link of an all-gather or reduce-scatter over several nodes. Each
 // member on a node contributes its card, or its share of one; a tensor group
 // has all cards of its nodes. If cards are shared, rings over replicas with

@@ -10,6 +10,7 @@
 
 #include "base/units.h"
 #include "ir/job/model_spec.h"
+#include "ir/job/training_setup.h"
 #include "ir/operator_group.h"
 #include "ir/profile/op_query.h"
 
@@ -95,6 +96,10 @@ struct CollectiveOp {
   GroupKind group = GroupKind::kTensor;
   int64_t size = 1;
   double bytes = 0;
+  // For an all-to-all that sends each row once to every GPU with any of its
+  // experts (ExpertDispatch::kEachGpu): the experts of a row. `bytes` then
+  // counts each row once. 0: equal parts go to all members.
+  int64_t choices = 0;
 };
 
 using Op = std::variant<GemmOp, AttentionOp, MemoryOp, FixedOp, CollectiveOp>;
@@ -141,6 +146,8 @@ struct OpOptions {
   // Factor on the layer's own density, for sparsity that changes from step to
   // step. In (0, 1].
   double attention_density = 1;
+  ExpertDispatch dispatch = ExpertDispatch::kEachExpert;
+  double expert_imbalance = 1;
   bool operator==(const OpOptions&) const = default;
 };
 

@@ -1,5 +1,6 @@
 // Mixture of experts: router, dispatch and combine, routed and shared experts.
-// Tokens are spread evenly over the experts.
+// Tokens are spread over the experts evenly, except that those of the fullest
+// GPU are `expert_imbalance` times as many.
 #include <algorithm>
 
 #include "base/numeric.h"
@@ -13,13 +14,19 @@ void LayerBuilder::Permute(double rows) {
          4 * rows * hidden_);
 }
 
-// Appends sending rows to the GPUs of their experts, or back.
+// Appends sending the tokens of `rows` rows, one for each of their experts, to
+// the GPUs of those experts, or back.
 void LayerBuilder::ExchangeRows(double rows) {
   if (parallel_.ep == 1) return;
-  const CollectiveOp exchange{.kind = Collective::kAllToAll,
-                              .group = GroupKind::kExpert,
-                              .size = parallel_.ep,
-                              .bytes = element_bytes_ * rows * hidden_};
+  CollectiveOp exchange{
+      .kind = Collective::kAllToAll,
+      .group = GroupKind::kExpert,
+      .size = parallel_.ep,
+      .bytes = element_bytes_ * rows * hidden_ * options_.expert_imbalance};
+  if (options_.dispatch == ExpertDispatch::kEachGpu) {
+    exchange.choices = layer_.ffn.experts_per_token;
+    exchange.bytes /= Real(exchange.choices);
+  }
   ops_.forward.push_back({{}, {exchange}});
   Backward(OpStep{{}, {exchange}});
 }
@@ -33,25 +40,38 @@ void LayerBuilder::Experts() {
   Gemm(rows, Real(f.experts), hidden_);
   Stream(MemoryKind::kOther, rows, Real(f.experts), 12 * rows * Real(f.experts),
          12 * rows * Real(f.experts));
-  // Shared experts work on the gathered tokens; the tokens of the routed ones
-  // are kept.
+  // Experts that tensor parallelism divides work on the gathered tokens, as
+  // shared experts do; the tokens of the routed ones are kept.
+  const bool divided = parallel_.expert_tp != 1;
+  const auto shared = [&] {
+    if (f.shared_experts > 0) {
+      Ffn(tokens_, share(f.expert_hidden) * Real(f.shared_experts), 1);
+    }
+  };
   const size_t begin = Mark();
-  Enter(hidden_);
+  if (divided || f.shared_experts > 0) Enter(hidden_);
   if (f.shared_experts > 0) MadeAgain(OperatorGroup::kProjections, begin);
-  const double routed = tokens_ * Real(f.experts_per_token);
-  const double local = Real(CeilDiv(f.experts, parallel_.ep));
-  const double inner = share(f.expert_hidden);
-  Permute(routed / tp_);
-  ExchangeRows(routed / tp_);
+  if (!divided) {
+    shared();
+    if (f.shared_experts > 0) Leave(hidden_);
+  }
+  const double all = tokens_ * Real(f.experts_per_token);
+  const double sent = all / tp_;
+  // Rows that the experts of a GPU work on.
+  const double routed = (divided ? all : sent) * options_.expert_imbalance;
+  const double local = Real(CeilDiv(f.experts, int64_t{parallel_.ep}));
+  const double inner = divided ? share(f.expert_hidden) : Real(f.expert_hidden);
+  Permute(sent);
+  ExchangeRows(sent);
   // Experts that no token reaches are not run.
   const double used = std::min(local, std::max(routed, 1.0));
   Ffn(routed / used, inner, used);
-  ExchangeRows(routed / tp_);
-  Permute(routed / tp_);
-  if (f.shared_experts > 0) {
-    Ffn(tokens_, inner * Real(f.shared_experts), 1);
+  ExchangeRows(sent);
+  Permute(sent);
+  if (divided) {
+    shared();
+    Leave(hidden_);
   }
-  Leave(hidden_);
 }
 
 }  // namespace pipeloom::emulator

@@ -59,7 +59,7 @@ ShardedParameters ParametersOnGpu(const LayerSpec& layer,
   }
   const int64_t divided = all - vectors - experts - whole;
   return {.dense = CeilDiv(divided, parallel.tp) + whole + vectors,
-          .experts = CeilDiv(experts, int64_t{parallel.tp} * parallel.ep)};
+          .experts = CeilDiv(experts, parallel.expert_gpus())};
 }
 
 int64_t DenseReplicas(const ParallelLayout& parallel) {
@@ -67,7 +67,8 @@ int64_t DenseReplicas(const ParallelLayout& parallel) {
 }
 
 int64_t ExpertReplicas(const ParallelLayout& parallel) {
-  return std::max<int64_t>(DenseReplicas(parallel) / parallel.ep, 1);
+  return std::max<int64_t>(
+      DenseReplicas(parallel) * parallel.tp / parallel.expert_gpus(), 1);
 }
 
 std::vector<MatrixShape> MatricesOnGpu(const LayerSpec& layer,
@@ -99,7 +100,7 @@ std::vector<MatrixShape> MatricesOnGpu(const LayerSpec& layer,
     shapes.push_back({h, inner});
   };
   if (f.experts > 0) {
-    add_ffn(CeilDiv(f.expert_hidden, tp));
+    add_ffn(CeilDiv(f.expert_hidden, parallel.expert_tp == 1 ? 1 : tp));
     if (f.shared_experts > 0) {
       add_ffn(CeilDiv(f.shared_experts * f.expert_hidden, tp));
     }

@@ -4,6 +4,7 @@
 #define PIPELOOM_EMULATOR_STAGE_PASS_SCRATCH_H_
 
 #include <algorithm>
+#include <optional>
 
 #include "base/units.h"
 #include "ir/job/model_spec.h"
@@ -27,15 +28,19 @@ struct PassScratch {
 };
 
 // Sums up the scratch of layers, which are added first to last, into what their
-// passes hold beyond all their activations. The backward goes from last to
-// first; a layer's activations are there until it is through with it.
+// passes hold beyond all their activations, and the forward beyond the first
+// layer's input, whose place a later layer's takes. The backward goes from last
+// to first; a layer's activations are there until it is through with it.
 class ScratchOfLayers {
  public:
-  // `freed`: the part of `activations` that does not stay for a weight gradient
-  // of its own.
-  void Add(Bytes activations, Bytes freed, const PassScratch& scratch) {
+  // `input`: the layer's. `freed`: the part of `activations` that does not stay
+  // for a weight gradient of its own.
+  void Add(Bytes input, Bytes activations, Bytes freed,
+           const PassScratch& scratch) {
     const Bytes after = activations - freed;
-    forward_ = std::max(forward_, scratch.forward);
+    if (!first_input_.has_value()) first_input_ = input;
+    const Bytes wider = std::max(Bytes(0), input - *first_input_);
+    forward_ = std::max(forward_, wider + scratch.forward);
     fused_ = std::max(fused_, kept_ + activations + scratch.fused);
     split_ =
         std::max(split_, kept_ + activations + scratch.split - after_ - after);
@@ -49,6 +54,7 @@ class ScratchOfLayers {
   }
 
  private:
+  std::optional<Bytes> first_input_{};
   Bytes forward_{};
   Bytes fused_{};  // The most while the backward is in one of the layers.
   Bytes split_{};  // The same less what stays after the whole backward.

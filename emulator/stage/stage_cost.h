@@ -4,7 +4,6 @@
 #ifndef PIPELOOM_EMULATOR_STAGE_STAGE_COST_H_
 #define PIPELOOM_EMULATOR_STAGE_STAGE_COST_H_
 
-#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -12,6 +11,7 @@
 #include "base/fingerprint.h"
 #include "base/units.h"
 #include "emulator/ops/op_cost.h"
+#include "emulator/stage/stage_cost_types.h"
 #include "emulator/stage/subgraph_cache.h"
 #include "emulator/step/emulate_step.h"
 #include "ir/job/job_spec.h"
@@ -21,99 +21,7 @@
 
 namespace pipeloom::emulator {
 
-// The cost of a stage per GPU, with tensor, sequence and context parallelism
-// applied.
-struct StageCost {
-  Duration forward{};
-  // The forward inside a backward that recomputes: gathered weights are
-  // available already, and nothing is regrouped for other modules.
-  Duration forward_again{};
-  // The two forms of the backward (op_graph.h). Split: the input gradient,
-  // which is complete when it is handed on, and the weight gradient, 0 for a
-  // frozen module.
-  Duration backward{};
-  Duration weight_grad{};
-  // Fused: both gradients in one pass. Equal to `backward` without a weight
-  // gradient.
-  Duration fused{};
-  // How much compute, from weight gradients of other sub-microbatches, fits
-  // into `backward` and `fused` while the compute stream waits for the pass's
-  // collectives.
-  Duration backward_gap{};
-  Duration fused_gap{};
-  // Kept from forward until backward and weight gradient are done.
-  Bytes activations{};
-  // Part of `activations` that the input gradient is the last to read.
-  Bytes freed_by_backward{};
-  // The temporary memory of its passes. A backward of kept activations goes
-  // from the last layer to the first and frees those that it is through with,
-  // so that a layer's scratch counts only where it is more than was freed.
-  PassScratch scratch{};
-  // The stage's input, which is all that a recomputed stage keeps.
-  Bytes input{};
-  // Indexed by operator group; sums over the layers of the stage.
-  GroupCosts groups{};
-  // The stage's output tensor, which may cross to another rank.
-  int64_t output_rows = 0;
-  int64_t output_width = 0;
-  Bytes output{};       // One GPU's share.
-  Flops model_flops{};  // Forward and backward, on all GPUs of the rank.
-  // Returns the time of forward and backward in the form that takes less of the
-  // rank's time.
-  Duration all_passes() const {
-    return forward + std::min(fused, backward + weight_grad);
-  }
-  // Returns the least that they add to a rank's load: without the weight
-  // gradients of others that the gaps of the pass may take.
-  Duration least_load() const {
-    return all_passes() - std::max(backward_gap, fused_gap);
-  }
-  bool operator==(const StageCost&) const = default;
-};
-
-// Memory of a stage's weights on one GPU throughout the step. With sharding, it
-// includes the layers that are temporarily whole.
-struct StageMemory {
-  Bytes weights{};
-  Bytes gradients{};
-  Bytes optimizer{};
-  bool operator==(const StageMemory&) const = default;
-};
-
-// Memory of a rank's GPU other than weights and activations.
-struct RankOverhead {
-  Bytes context{};    // Memory outside of the framework's allocator.
-  Bytes libraries{};  // Workspaces of the product libraries.
-  // A gradient of each different shape of weight in 16 bits, which fused layers
-  // hand to the framework while the true one is added to the fp32 buffer.
-  Bytes unused_gradients{};
-  Bytes allocated() const { return libraries + unused_gradients; }
-  Bytes total() const { return context + allocated(); }
-  bool operator==(const RankOverhead&) const = default;
-};
-
-// Ratios of measured to priced time, by pass.
-struct PassFactors {
-  double forward = 1;
-  double backward = 1;
-  double weight_grad = 1;
-  bool operator==(const PassFactors&) const = default;
-};
-
-// Counts of cache look-ups.
-struct CacheCounters {
-  int64_t hits = 0;
-  int64_t misses = 0;
-};
-
-// Stages of one module in data-flow order, to be priced together.
-struct StageRow {
-  StageRow() = default;
-  explicit StageRow(std::vector<Stage> the_stages);
-  std::vector<Stage> stages{};
-  int32_t num_layers = 0;
-  Fingerprint fingerprint{};
-};
+struct StageCostState;  // stage_cost_state.h
 
 // A cost model of a job: the stages on its sub-microbatches, and the memory and
 // updates of its ranks. Const methods are thread-safe.
@@ -184,10 +92,11 @@ class StageCostModel {
   CacheCounters cache() const;
 
  private:
-  struct Common;
-  struct State;
-  explicit StageCostModel(std::unique_ptr<State> state);
-  std::unique_ptr<State> state_;
+  explicit StageCostModel(std::unique_ptr<StageCostState> state);
+
+  std::unique_ptr<StageCostState> state_;
+  // The models of other replicas, which share the state's common part.
+  std::vector<std::unique_ptr<StageCostModel>> others_{};
   // Rows are larger than prices of layers, so fewer are kept.
   mutable FingerprintCache<CostRow, 512> rows_{};
   mutable FingerprintCache<std::shared_ptr<const IdVector<RankId, RankSpec>>,

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "formats/job/model_names.h"
 
 namespace pipeloom::formats {
 namespace {
@@ -25,46 +26,6 @@ constexpr int32_t kMaxModules = 64;
 constexpr int64_t kMaxParameters = 1'000'000'000'000'000;
 constexpr double kMaxRate = 1e24;
 constexpr double kMaxSeconds = 1e6;
-
-constexpr std::pair<absl::string_view, Modality> kModalities[] = {
-    {"MODALITY_TEXT", Modality::kText},
-    {"MODALITY_IMAGE", Modality::kImage},
-    {"MODALITY_VIDEO", Modality::kVideo},
-    {"MODALITY_AUDIO", Modality::kAudio},
-};
-constexpr std::pair<absl::string_view, ModuleRole> kRoles[] = {
-    {"MODULE_ROLE_ENCODER", ModuleRole::kEncoder},
-    {"MODULE_ROLE_BACKBONE", ModuleRole::kBackbone},
-    {"MODULE_ROLE_GENERATOR", ModuleRole::kGenerator},
-};
-constexpr std::pair<absl::string_view, AttentionKind> kAttentionKinds[] = {
-    {"ATTENTION_KIND_NONE", AttentionKind::kNone},
-    {"ATTENTION_KIND_CAUSAL", AttentionKind::kCausal},
-    {"ATTENTION_KIND_FULL", AttentionKind::kFull},
-    {"ATTENTION_KIND_WINDOW", AttentionKind::kWindow},
-};
-constexpr std::pair<absl::string_view, LayerKind> kLayerKinds[] = {
-    {"LAYER_KIND_TRANSFORMER", LayerKind::kTransformer},
-    {"LAYER_KIND_EMBEDDING", LayerKind::kEmbedding},
-    {"LAYER_KIND_LOSS_HEAD", LayerKind::kLossHead},
-    {"LAYER_KIND_LINEARS", LayerKind::kLinears},
-    {"LAYER_KIND_FIXED_WORK", LayerKind::kFixedWork},
-    {"LAYER_KIND_CONVOLUTIONS", LayerKind::kConvolutions},
-};
-constexpr std::pair<absl::string_view, Precision> kPrecisions[] = {
-    {"PRECISION_BF16", Precision::kBf16},
-    {"PRECISION_FP8", Precision::kFp8},
-    {"PRECISION_FP32", Precision::kFp32},
-};
-constexpr std::pair<absl::string_view, TokenRuleKind> kTokenRuleKinds[] = {
-    {"TOKEN_RULE_KIND_FIXED_SQUARE", TokenRuleKind::kFixedSquare},
-    {"TOKEN_RULE_KIND_DYNAMIC_RESOLUTION", TokenRuleKind::kDynamicResolution},
-    {"TOKEN_RULE_KIND_TILES", TokenRuleKind::kTiles},
-    {"TOKEN_RULE_KIND_GLOBAL_AND_CROPS", TokenRuleKind::kGlobalAndCrops},
-    {"TOKEN_RULE_KIND_LATENT", TokenRuleKind::kLatent},
-    {"TOKEN_RULE_KIND_AUDIO_RATE", TokenRuleKind::kAudioRate},
-    {"TOKEN_RULE_KIND_TEXT", TokenRuleKind::kText},
-};
 
 void ReadLayer(ObjectReader& reader, LayerSpec* layer) {
   reader.Require("kind");
@@ -201,6 +162,9 @@ void ReadTokenRule(ObjectReader& reader, TokenRule* rule) {
       needed = {"tokens_per_second", "output_tokens_per_second"};
       break;
     case TokenRuleKind::kText:
+      break;
+    case TokenRuleKind::kAnyResolution:
+      needed = {"side_px", "patch_px", "max_tiles", "max_tokens"};
       break;
   }
   for (const absl::string_view name : needed) {

@@ -33,6 +33,21 @@ constexpr std::pair<absl::string_view, Framework> kFrameworks[] = {
     {"FRAMEWORK_MEGATRON_CORE", Framework::kMegatronCore},
     {"FRAMEWORK_TORCHTITAN", Framework::kTorchTitan},
     {"FRAMEWORK_PYTORCH", Framework::kPyTorch},
+    {"FRAMEWORK_MEGATRON_BRIDGE", Framework::kMegatronBridge},
+};
+constexpr std::pair<absl::string_view, Fp8Recipe> kRecipes[] = {
+    {"FP8_RECIPE_TENSOR", Fp8Recipe::kTensor},
+    {"FP8_RECIPE_BLOCKS", Fp8Recipe::kBlocks},
+    {"FP8_RECIPE_FP4", Fp8Recipe::kFp4},
+};
+constexpr std::pair<absl::string_view, ExpertDispatch> kDispatches[] = {
+    {"EXPERT_DISPATCH_EACH_EXPERT", ExpertDispatch::kEachExpert},
+    {"EXPERT_DISPATCH_EACH_GPU", ExpertDispatch::kEachGpu},
+};
+constexpr std::pair<absl::string_view, CudaGraphs> kGraphs[] = {
+    {"CUDA_GRAPHS_NONE", CudaGraphs::kNone},
+    {"CUDA_GRAPHS_LAYERS", CudaGraphs::kLayers},
+    {"CUDA_GRAPHS_ITERATION", CudaGraphs::kIteration},
 };
 constexpr std::pair<absl::string_view, AttentionKernel> kKernels[] = {
     {"ATTENTION_KERNEL_FUSED", AttentionKernel::kFused},
@@ -131,6 +146,7 @@ void ReadParallel(ObjectReader& reader, JobSpec* job) {
   reader.Read("ep", 1, 65536, &parallel->ep);
   reader.Read("pp", 1, 4096, &parallel->pp);
   reader.Read("dp", 1, 65536, &parallel->dp);
+  reader.Read("expert_tp", 0, 1024, &parallel->expert_tp);
   reader.ReadEnum<ContextParallelism>("context_parallelism", kContexts,
                                       &parallel->context);
   reader.ReadEnum<GpuOrder>("gpu_order", kOrders, &parallel->order);
@@ -192,6 +208,11 @@ void ReadSetup(ObjectReader& reader, JobSpec* job) {
   reader.Read("host_per_kernel_us", 0.0, 1e6, &host_us);
   setup.host_per_kernel = Microseconds(host_us);
   reader.Read("stretch", 0.01, 100.0, &setup.stretch);
+  reader.ReadEnum<Fp8Recipe>("fp8_recipe", kRecipes, &setup.fp8_recipe);
+  reader.ReadEnum<ExpertDispatch>("dispatch", kDispatches, &setup.dispatch);
+  reader.Read("overlap_dispatch", &setup.overlap_dispatch);
+  reader.Read("expert_imbalance", 1.0, 1000.0, &setup.expert_imbalance);
+  reader.ReadEnum<CudaGraphs>("graphs", kGraphs, &setup.graphs);
 }
 
 void ReadPartitionRules(ObjectReader& reader, PartitionRules* rules) {

@@ -127,6 +127,12 @@ absl::StatusOr<ModelSpec> ReadShape(const std::string& where,
   f.expert_hidden = words.Int("expert_ffn", 0, 1);
   // Leading layers with `ffn` in place of the experts.
   const int64_t dense = words.Int("dense_layers", 0, 0);
+  // Every window_every-th layer attends within blocks of `window` tokens.
+  const int64_t window = words.Int("window", 0, 1);
+  const int64_t window_every = words.Int("window_every", 1, 1);
+  // Modules that predict one more token each: a projection, a layer and the
+  // loss head once more.
+  const int64_t predicted = words.Int("predicted_tokens", 0, 0);
   const int64_t vocab = words.Int("vocab", 0, 1);
   const bool tied = words.Int("tied", 0, 0) != 0;
   PIPELOOM_RETURN_IF_ERROR(words.status());
@@ -152,14 +158,33 @@ absl::StatusOr<ModelSpec> ReadShape(const std::string& where,
     } else if (f.experts > 0) {
       layer.ffn.hidden = 0;
     }
+    if (window > 0 && i % window_every == 0) {
+      layer.attention.kind = AttentionKind::kWindow;
+      layer.attention.window = window;
+    }
     module.layers.push_back(std::move(layer));
   }
-  module.layers.push_back({.kind = LayerKind::kLossHead,
-                           .name = "loss_head",
-                           .hidden = hidden,
-                           .vocab = vocab,
-                           .vector_parameters = hidden,
-                           .tied = tied});
+  const LayerSpec head{.kind = LayerKind::kLossHead,
+                       .name = "loss_head",
+                       .hidden = hidden,
+                       .vocab = vocab,
+                       .vector_parameters = hidden,
+                       .tied = tied};
+  for (int64_t i = 0; i < predicted; ++i) {
+    LayerSpec input{.kind = LayerKind::kLinears,
+                    .name = "prediction_input",
+                    .hidden = hidden};
+    input.linears = {{.in = 2 * hidden, .out = hidden}};
+    input.vector_parameters = 2 * hidden;
+    module.layers.push_back(std::move(input));
+    LayerSpec layer = block;
+    if (f.experts > 0) layer.ffn.hidden = 0;
+    module.layers.push_back(std::move(layer));
+    LayerSpec again = head;
+    again.tied = true;
+    module.layers.push_back(std::move(again));
+  }
+  module.layers.push_back(head);
   ModelSpec model;
   model.name = name;
   model.modules.push_back(std::move(module));
@@ -169,6 +194,29 @@ absl::StatusOr<ModelSpec> ReadShape(const std::string& where,
         absl::StrCat(where, "column \"shape\": ", valid.message()));
   }
   return model;
+}
+
+// Returns the defaults of a row by the name of its framework. NeMo runs
+// Megatron-Bridge with its benchmark recipes, except its Automodel, which
+// shards fully as torchtitan does; LoongForge runs Megatron-Core. Their hosts
+// launch as slowly.
+TrainingSetup DefaultsOf(absl::string_view name) {
+  const TrainingSetup bridge = SetupOf(Framework::kMegatronBridge);
+  if (absl::StrContains(name, "automodel")) {
+    TrainingSetup setup = SetupOf(Framework::kTorchTitan);
+    setup.host_per_kernel = bridge.host_per_kernel;
+    setup.dispatch = bridge.dispatch;
+    return setup;
+  }
+  if (absl::StartsWithIgnoreCase(name, "megatron-bridge") ||
+      absl::StartsWithIgnoreCase(name, "nemo")) {
+    return bridge;
+  }
+  TrainingSetup setup = SetupOf(Framework::kMegatronCore);
+  if (absl::StartsWithIgnoreCase(name, "loongforge")) {
+    setup.host_per_kernel = bridge.host_per_kernel;
+  }
+  return setup;
 }
 
 absl::Status ReadLayout(const std::string& where, absl::string_view text,
@@ -185,6 +233,11 @@ absl::Status ReadLayout(const std::string& where, absl::string_view text,
   run->parallel.dp = size("dp");
   run->chunks = size("vp");
   run->parallel.order = GpuOrder::kReplicasInside;
+  // Frameworks that send tokens to GPUs keep their experts whole.
+  const bool whole =
+      DefaultsOf(run->framework).dispatch == ExpertDispatch::kEachGpu;
+  run->parallel.expert_tp = static_cast<int32_t>(
+      std::min<int64_t>(words.Int("etp", whole ? 1 : 0, 1), 1 << 20));
   return words.status();
 }
 
@@ -192,6 +245,7 @@ absl::Status ReadSetup(const std::string& where, absl::string_view text,
                        MeasuredRun* run) {
   Words words(where, "setup", text);
   TrainingSetup& s = run->setup;
+  s = DefaultsOf(run->framework);
   s.attention =
       words.OneOf<AttentionKernel>("attention", AttentionKernel::kFused,
                                    {{"fused", AttentionKernel::kFused},
@@ -202,15 +256,25 @@ absl::Status ReadSetup(const std::string& where, absl::string_view text,
                                         {{"fused", false}, {"eager", true}});
   s.sequence_parallel = words.OneOf<bool>("sequence_parallel", true,
                                           {{"yes", true}, {"no", false}});
-  s.fp8_products = words.OneOf<bool>(
-      "precision", false, {{"bf16", false}, {"fp16", false}, {"fp8", true}});
+  enum class Products { kSixteenBits, kFp8, kMxfp8, kNvfp4 };
+  const auto products =
+      words.OneOf<Products>("precision", Products::kSixteenBits,
+                            {{"bf16", Products::kSixteenBits},
+                             {"fp16", Products::kSixteenBits},
+                             {"fp8", Products::kFp8},
+                             {"mxfp8", Products::kMxfp8},
+                             {"nvfp4", Products::kNvfp4}});
+  s.fp8_products = products != Products::kSixteenBits;
+  s.fp8_recipe = products == Products::kMxfp8   ? Fp8Recipe::kBlocks
+                 : products == Products::kNvfp4 ? Fp8Recipe::kFp4
+                                                : Fp8Recipe::kTensor;
   run->sharding =
       words.OneOf<OptimizerSharding>("sharding", OptimizerSharding::kZero1,
                                      {{"none", OptimizerSharding::kNone},
                                       {"zero1", OptimizerSharding::kZero1},
                                       {"fsdp", OptimizerSharding::kZero3}});
   s.overlap =
-      words.OneOf<CommunicationOverlap>("overlap", CommunicationOverlap::kData,
+      words.OneOf<CommunicationOverlap>("overlap", s.overlap,
                                         {{"none", CommunicationOverlap::kNone},
                                          {"data", CommunicationOverlap::kData},
                                          {"all", CommunicationOverlap::kAll}});
@@ -223,8 +287,23 @@ absl::Status ReadSetup(const std::string& where, absl::string_view text,
   run->recompute = recomputation == Recomputation::kFull;
   s.recompute_attention = recomputation == Recomputation::kSelective;
   s.gradient_bytes = static_cast<int32_t>(
-      std::min<int64_t>(words.Int("gradient_bytes", 4, 1), 8));
-  s.host_per_kernel = Microseconds(words.Real("host_us", 0));
+      std::min<int64_t>(words.Int("gradient_bytes", s.gradient_bytes, 1), 8));
+  s.host_per_kernel =
+      Microseconds(words.Real("host_us", ToMicroseconds(s.host_per_kernel)));
+  s.dispatch =
+      words.OneOf<ExpertDispatch>("dispatch", s.dispatch,
+                                  {{"experts", ExpertDispatch::kEachExpert},
+                                   {"gpus", ExpertDispatch::kEachGpu}});
+  s.graphs = words.OneOf<CudaGraphs>("graphs", s.graphs,
+                                     {{"none", CudaGraphs::kNone},
+                                      {"layers", CudaGraphs::kLayers},
+                                      {"iteration", CudaGraphs::kIteration}});
+  // Recipes that put the whole step into a graph also overlap the dispatch.
+  s.overlap_dispatch = words.OneOf<bool>(
+      "overlap_dispatch",
+      s.overlap_dispatch || s.graphs == CudaGraphs::kIteration,
+      {{"yes", true}, {"no", false}});
+  s.expert_imbalance = words.Real("imbalance", 1);
   run->scalar = words.OneOf<FittedScalar>(
       "scalar", FittedScalar::kStretch,
       {{"stretch", FittedScalar::kStretch}, {"host", FittedScalar::kHost}});

@@ -130,6 +130,7 @@ absl::Status ValidateModuleParallelism(const JobSpec& job) {
 OptimizerSharding ShardingOf(Framework framework) {
   switch (framework) {
     case Framework::kMegatronCore:
+    case Framework::kMegatronBridge:
       return OptimizerSharding::kZero1;
     case Framework::kTorchTitan:
       return OptimizerSharding::kZero3;

@@ -205,6 +205,12 @@ enum class TokenRuleKind {
   kAudioRate,
   // The sample's text tokens, at most max_tokens (0: all).
   kText,
+  // A view of side x side px and the best grid, by usable pixels, of at most
+  // max_tiles columns and rows of such tiles; (side/patch)^2 in for each. Out:
+  // those of the view and of the grid without its margins, scaled to max_tokens
+  // if it is 1.1^2 times as large, and one for each of its rows. Of several
+  // images in a sample, each is one view and one token (LLaVA-OneVision).
+  kAnyResolution,
 };
 
 // A token rule with its constants. Each kind uses some of the fields.

@@ -21,6 +21,13 @@ absl::Status ValidateParallelLayout(const ParallelLayout& layout,
                           size.field, size.value));
     }
   }
+  if (layout.expert_tp != 0 && layout.expert_tp != 1 &&
+      layout.expert_tp != layout.tp) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("parallel.expert_tp is %d; it must be 1 or tp, which "
+                        "is %d",
+                        layout.expert_tp, layout.tp));
+  }
   // As a double, since four sizes of 65536 pass int64_t.
   const double gpus = static_cast<double>(int64_t{layout.tp} * layout.cp) *
                       static_cast<double>(int64_t{layout.pp} * layout.dp);

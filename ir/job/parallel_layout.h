@@ -33,14 +33,22 @@ enum class GpuOrder {
 struct ParallelLayout {
   int32_t tp = 1;  // Tensor parallel, with sequence parallelism.
   int32_t cp = 1;  // Context parallel.
-  int32_t ep = 1;  // Expert parallel; lies inside dp x cp, adds no GPUs.
+  // Expert parallel; lies inside dp x cp x tp / expert_tp, adds no GPUs.
+  int32_t ep = 1;
   int32_t pp = 1;  // Pipeline ranks.
   int32_t dp = 1;  // Replicas.
   ContextParallelism context = ContextParallelism::kRing;
   GpuOrder order = GpuOrder::kPipelineInside;
+  // Tensor-parallel GPUs of a routed expert: 1, tp, or 0, which is tp. The
+  // other GPUs of a tensor-parallel group have other experts or replicas.
+  int32_t expert_tp = 0;
   bool operator==(const ParallelLayout&) const = default;
 
   int32_t gpus_per_rank() const { return tp * cp; }
+  // Returns the number of GPUs that hold all routed experts of a layer once.
+  int64_t expert_gpus() const {
+    return int64_t{ep} * (expert_tp > 0 ? expert_tp : tp);
+  }
   // Returns the number of GPUs of all replicas. REQUIRES: below 2^63, which
   // ValidateParallelLayout ensures.
   int64_t num_gpus() const { return int64_t{1} * tp * cp * pp * dp; }

@@ -3,6 +3,13 @@
 #include "absl/strings/str_format.h"
 
 namespace pipeloom {
+namespace {
+
+// Host time to launch a kernel, as fitted to vTrain's runs of Megatron
+// (docs/validation.md).
+constexpr Duration kBridgeHost{30'000};
+
+}  // namespace
 
 TrainingSetup SetupOf(Framework framework) {
   TrainingSetup setup;
@@ -11,6 +18,12 @@ TrainingSetup SetupOf(Framework framework) {
     setup.attention = AttentionKernel::kFlash2;
     setup.eager_pointwise = true;
     setup.sequence_parallel = false;
+  }
+  if (framework == Framework::kMegatronBridge) {
+    setup.overlap = CommunicationOverlap::kAll;
+    setup.gradient_bytes = 2;
+    setup.host_per_kernel = kBridgeHost;
+    setup.dispatch = ExpertDispatch::kEachGpu;
   }
   return setup;
 }
@@ -29,6 +42,11 @@ absl::Status ValidateTrainingSetup(const TrainingSetup& setup) {
   if (!(setup.stretch >= 0.01 && setup.stretch <= 100)) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "setup.stretch is %g; it must be in [0.01, 100]", setup.stretch));
+  }
+  if (!(setup.expert_imbalance >= 1 && setup.expert_imbalance <= 1000)) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("setup.expert_imbalance is %g; it must be in [1, 1000]",
+                        setup.expert_imbalance));
   }
   return absl::OkStatus();
 }

@@ -8,6 +8,10 @@
 //   overlap              data            data          data
 //   sharding (training)  ZeRO-1          ZeRO-3        none
 //
+// Megatron-Bridge is Megatron-Core with the settings of NVIDIA's benchmark
+// recipes: tokens go to each GPU once, the host launches kernels one by one,
+// collectives overlap with compute, gradients are reduced in 16 bits.
+//
 // docs/emulator_model.md says how each of these changes time and memory.
 #ifndef PIPELOOM_IR_JOB_TRAINING_SETUP_H_
 #define PIPELOOM_IR_JOB_TRAINING_SETUP_H_
@@ -21,9 +25,10 @@ namespace pipeloom {
 
 // The framework that a setup starts from; single fields may then differ.
 enum class Framework {
-  kMegatronCore,  // With TransformerEngine's fused layers.
-  kTorchTitan,    // Compiled, fully sharded.
-  kPyTorch,       // Eager, replicated (DistributedDataParallel).
+  kMegatronCore,    // With TransformerEngine's fused layers.
+  kTorchTitan,      // Compiled, fully sharded.
+  kPyTorch,         // Eager, replicated (DistributedDataParallel).
+  kMegatronBridge,  // Megatron-Core with NVIDIA's benchmark recipes.
 };
 
 // The kernel of the attention.
@@ -39,6 +44,28 @@ enum class CommunicationOverlap {
   kNone,  // None: every collective and every send waits.
   kData,  // Gradients and gathered weights overlap with compute.
   kAll,   // Tensor-parallel collectives overlap with products too.
+};
+
+// How tokens reach their experts on other GPUs.
+enum class ExpertDispatch {
+  kEachExpert,  // All-to-all: a copy for each expert.
+  // DeepEP, HybridEP: a copy for each GPU that has any of its experts, sent
+  // between nodes once for each node.
+  kEachGpu,
+};
+
+// Kernels that are launched by CUDA graphs instead of the host.
+enum class CudaGraphs {
+  kNone,
+  kLayers,     // All of a layer except its routed experts.
+  kIteration,  // The whole step.
+};
+
+// How fp8 products scale their operands.
+enum class Fp8Recipe {
+  kTensor,  // One scale a tensor.
+  kBlocks,  // One scale for 32 elements: MXFP8.
+  kFp4,     // NVFP4: 4 bits, one scale for 16 elements.
 };
 
 // The settings of a framework that change time or memory.
@@ -59,6 +86,13 @@ struct TrainingSetup {
   // Host time to launch a kernel; a pass lasts at least this long per kernel.
   Duration host_per_kernel{};
   double stretch = 1;  // Factor on the time of everything the GPU does.
+  Fp8Recipe fp8_recipe = Fp8Recipe::kTensor;  // For fp8_products.
+  ExpertDispatch dispatch = ExpertDispatch::kEachExpert;
+  // Whether dispatch and combine overlap with another microbatch's compute.
+  bool overlap_dispatch = false;
+  // Tokens of the fullest GPU's experts, relative to the mean; at least 1.
+  double expert_imbalance = 1;
+  CudaGraphs graphs = CudaGraphs::kNone;
   bool operator==(const TrainingSetup&) const = default;
 };
 

@@ -152,20 +152,20 @@ Fingerprint Checksum(const ExecutionPlan& plan);
 // if not known.
 double Mfu(const ExecutionPlan& plan, Duration step_time);
 
-// Checks that the ranks can run the plan to its end. Shares no code with the
-// lowering that makes plans:
+// Checks that the tasks are the passes of a step and that the ranks can run
+// them to its end. Shares no code with what makes plans:
+// - passes, loss shares and predicted times are right (ir/plan/check_passes.h,
+//   ir/plan/check_times.h);
 // - every task is computed once, on its rank, after what it depends on;
 // - every edge between ranks has one Send, one Recv, one WaitRecv before its
-//   consumer, one Free after it, and at most one WaitSend; edges inside a rank
-//   have none;
+//   consumer, one Free after it, and at most one WaitSend; others have none;
 // - a rank with an epilogue reduces its gradients and steps its optimizer once,
 //   in this order, after everything it computes and sends;
 // - what is offloaded is fetched once, before a backward needs it;
 // - on each pair of ranks sends and receives are in the same order, and no set
 //   of ranks waits on itself even if every Send blocks until its Recv is
 //   reached;
-// - memory of tasks and of boundary tensors stays within the limits, and
-//   nothing is released that is not held.
+// - memory stays within the limits, and nothing is released that is not held.
 //
 // Returns FailedPrecondition that names the first violation, with rank and
 // instruction index, and shows the waiting ranks of a deadlock.

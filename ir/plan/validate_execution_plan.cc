@@ -1,12 +1,15 @@
 // ValidateExecutionPlan: the independent check of ir/plan/execution_plan.h.
-// Four passes over the programs, each of which may rely on the ones before it:
+// Six passes over the plan, each of which may rely on the ones before it:
+//   0. the tasks are the passes of a step, and its loss is that of them
+//      (ir/plan/check_passes.h);
 //   1. each rank alone: instructions name things that exist and are its own,
 //      once each, in an order in which inputs exist;
 //   2. the whole: nothing is left out;
 //   3. pairs of ranks: both sides list their transfers in the same order, and
 //      a simulation with blocking sends runs to the end;
 //   4. memory by rank, in program order: never over the limit, and nothing
-//      released that is not held.
+//      released that is not held;
+//   5. the predicted time is that of the programs (ir/plan/check_times.h).
 // O(instructions + tasks + edges).
 #include <algorithm>
 #include <map>
@@ -15,6 +18,8 @@
 #include "absl/strings/str_format.h"
 #include "base/overloaded.h"
 #include "base/status_macros.h"
+#include "ir/plan/check_passes.h"
+#include "ir/plan/check_times.h"
 #include "ir/plan/execution_plan.h"
 
 namespace pipeloom {
@@ -507,10 +512,13 @@ absl::Status ValidateExecutionPlan(const ExecutionPlan& plan) {
         absl::StrFormat("plan: it has programs of %d ranks; its graph has %d",
                         plan.programs.size(), plan.graph.num_ranks()));
   }
+  PIPELOOM_RETURN_IF_ERROR(CheckPasses(plan));
+  PIPELOOM_RETURN_IF_ERROR(CheckLoss(plan));
   PIPELOOM_RETURN_IF_ERROR(StructureCheck(plan).Run());
   PIPELOOM_RETURN_IF_ERROR(CheckChannelOrder(plan));
   PIPELOOM_RETURN_IF_ERROR(CheckProgress(plan));
-  return CheckMemory(plan);
+  PIPELOOM_RETURN_IF_ERROR(CheckMemory(plan));
+  return CheckPredictedTimes(plan);
 }
 
 }  // namespace pipeloom

@@ -100,8 +100,9 @@ double ResizedTokens(const TokenRule& rule, Size size, double least,
   const double shorter = std::min(size.width, size.height);
   const double longer =
       std::min(std::max(size.width, size.height), shorter * kWidestAspect);
-  double a = std::max(1.0, std::nearbyint(longer / factor));
-  double b = std::max(1.0, std::nearbyint(shorter / factor));
+  // A side below half a token is 0, which is less than `least`.
+  double a = std::nearbyint(longer / factor);
+  double b = std::nearbyint(shorter / factor);
   const double pixels = longer * shorter;
   if (most > 0 && a * b > most) {
     const double scale = std::sqrt(pixels / (most * factor * factor));
@@ -145,6 +146,68 @@ double Tiles(const TokenRule& rule, Size size) {
     }
   }
   return best == 1 ? 1 : best + 1;
+}
+
+// Divides as Python's // does, which is not always the floor of the quotient.
+double FloorDivide(double a, double b) {
+  const double quotient = (a - std::fmod(a, b)) / b;
+  const double whole = std::floor(quotient);
+  return quotient - whole > 0.5 ? whole + 1 : whole;
+}
+
+// The tiles of one image in a grid, and its output tokens without those of the
+// view of the whole.
+struct AnyResolution {
+  double tiles = 0;
+  double tokens = 0;
+};
+
+// Returns the grid that keeps most pixels of the image, of equal ones the
+// smallest, and its tokens. Source: select_best_resolution and
+// LlavaOnevisionProcessor of transformers.
+AnyResolution AnyResolutionOf(const TokenRule& rule, Size size, double row) {
+  const auto most = static_cast<int>(
+      std::clamp<int64_t>(rule.max_tiles, int64_t{1}, int64_t{64}));
+  const auto side = static_cast<double>(rule.side);
+  double used = 0;
+  double wasted = INFINITY;
+  double columns = 1;
+  double rows = 1;
+  for (int r = 1; r <= most; ++r) {
+    for (int c = 1; c <= most; ++c) {
+      const double scale =
+          std::min(c * side / size.width, r * side / size.height);
+      const double usable = std::min(
+          std::floor(size.width * scale) * std::floor(size.height * scale),
+          size.width * size.height);
+      const double rest = c * r * side * side - usable;
+      if (usable > used || (usable == used && rest < wasted)) {
+        used = usable;
+        wasted = rest;
+        columns = c;
+        rows = r;
+      }
+    }
+  }
+  double width = row * columns;
+  double height = row * rows;
+  // Removes the margins, the same number of rows or columns at both sides.
+  const auto cut = [](double whole, double kept) {
+    kept = std::floor(std::nearbyint(kept * 1e7) / 1e7);
+    return whole - 2 * std::floor((whole - kept) / 2);
+  };
+  if (size.width / size.height > width / height) {
+    height = cut(height, size.height * (width / size.width));
+  } else {
+    width = cut(width, size.width * (height / size.height));
+  }
+  const double ratio =
+      std::sqrt(height * width / static_cast<double>(rule.max_tokens));
+  if (ratio > 1.1) {
+    height = FloorDivide(height, ratio);
+    width = FloorDivide(width, ratio);
+  }
+  return {.tiles = columns * rows, .tokens = height * width + height};
 }
 
 struct Crops {
@@ -227,6 +290,18 @@ void AddPictures(const TokenRule& rule, Size size, double frames,
           shape);
       break;
     }
+    case TokenRuleKind::kAnyResolution: {
+      const double view = Patches(rule.side, rule.patch);
+      if (size.width <= 0 || frames > 1) {
+        AddSequences(frames, view, shape);
+        AddOutput(frames * (view + 1), shape);
+        break;
+      }
+      const AnyResolution grid = AnyResolutionOf(rule, size, std::sqrt(view));
+      AddSequences(1 + grid.tiles, view, shape);
+      AddOutput(view + grid.tokens, shape);
+      break;
+    }
     case TokenRuleKind::kLatent: {
       const auto stride =
           static_cast<double>(std::max<int64_t>(rule.spatial_stride, 1));
@@ -258,6 +333,13 @@ WorkShape ImageWork(const TokenRule& rule, const ImageSize& image) {
   } else {
     AddPictures(rule, size, 1, &shape);
   }
+  return shape;
+}
+
+// Returns the work of an image of which only one view is taken.
+WorkShape ViewWork(const TokenRule& rule) {
+  WorkShape shape{.instances = 1};
+  AddPictures(rule, {}, 1, &shape);
   return shape;
 }
 
@@ -346,8 +428,10 @@ void AppendByRule(const TokenRule& rule, const SampleMetadata& sample,
                   ImageWork(rule, sample.images.front()));
       return;
     }
+    const bool only_views =
+        rule.kind == TokenRuleKind::kAnyResolution && sample.images.size() > 1;
     for (const ImageSize& image : sample.images) {
-      out->push_back(ImageWork(rule, image));
+      out->push_back(only_views ? ViewWork(rule) : ImageWork(rule, image));
     }
   } else if (rule.modality == Modality::kVideo) {
     for (const VideoClip& clip : sample.videos) {

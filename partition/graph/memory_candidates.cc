@@ -135,8 +135,8 @@ MemoryEffect LayerCosts::Effect(const MemoryChoice& choice,
         segment.after += layers_[j].activations - layers_[j].freed_by_backward;
       }
       forward += layers_[j].forward_again;
-      scratch.Add(layers_[j].activations, layers_[j].freed_by_backward,
-                  layers_[j].scratch);
+      scratch.Add(inputs_[j], layers_[j].activations,
+                  layers_[j].freed_by_backward, layers_[j].scratch);
     }
     segment.before = segment.during;
     if (memory.recomputes_fully()) {

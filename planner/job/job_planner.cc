@@ -30,7 +30,8 @@ absl::StatusOr<std::unique_ptr<JobPlanner>> JobPlanner::Create(
                        .partition = *std::move(options.partition)};
   } else {
     PIPELOOM_ASSIGN_OR_RETURN(
-        made->prepared_, PrepareJob(*made->strategy_, made->costs_, sample));
+        made->prepared_,
+        PrepareJob(*made->strategy_, made->costs_, sample, options.stop));
   }
   return made;
 }

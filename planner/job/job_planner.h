@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <utility>
 
@@ -34,6 +35,8 @@ struct JobPlannerOptions {
   std::function<absl::Status(emulator::StageCostModel*)> correct{};
   // Which layers are where; none: the strategy's own choice for the sample.
   std::optional<Partition> partition{};
+  // Ends that choice, which may take seconds.
+  std::stop_token stop{};
 };
 
 // A step of a job to plan: `replica`'s share of the samples of `batch` from
@@ -53,7 +56,8 @@ class JobPlanner {
  public:
   // Makes a planner; `sample`: typical samples, for which the strategy chooses
   // its partition. InvalidArgument: the job, the strategy's name or the
-  // partition is not valid, or the strategy cannot run the job.
+  // partition is not valid, or the strategy cannot run the job. Cancelled: a
+  // stop was requested.
   static absl::StatusOr<std::unique_ptr<JobPlanner>> Create(
       JobSpec job, const BatchMetadata& sample, JobPlannerOptions options = {});
 

@@ -476,6 +476,8 @@ absl::StatusOr<std::vector<JobSpec>> LegalLayouts(
     own.parallel.pp = static_cast<int32_t>(pp);
     own.parallel.dp = static_cast<int32_t>(dp);
     own.parallel.ep = static_cast<int32_t>(ep);
+    // Experts that tensor parallelism divides follow it.
+    if (own.parallel.expert_tp > 1) own.parallel.expert_tp = 0;
     own.training.microbatches = static_cast<int32_t>(microbatches / dp);
     own.module_parallelism = FittingModules(own);
     std::vector<std::vector<ModuleParallelism>> choices = {

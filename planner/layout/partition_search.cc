@@ -128,6 +128,10 @@ class PartitionSearch {
           most_tasks_,
           2 * NumTasks(steps_.front().step, costs_.job(), coarse->partition));
     }
+    if (options_.start.has_value()) {
+      PIPELOOM_RETURN_IF_ERROR(
+          Try({Candidate{.partition = *options_.start, .name = "start"}}));
+    }
     PIPELOOM_RETURN_IF_ERROR(Try({moves_.Make(rule)}));
     PIPELOOM_RETURN_IF_ERROR(Try(moves_.Starts(rule)));
     PIPELOOM_RETURN_IF_ERROR(Descend());
@@ -168,7 +172,7 @@ class PartitionSearch {
       return absl::OkStatus();
     };
     for (const std::optional<Candidate>& c : candidates) {
-      // The first, DIP's rule, is judged in any case.
+      // The start is judged in any case.
       if (!tried_.empty() && Over()) break;
       if (tried_.size() + round.size() >= partitions_) break;
       if (!c.has_value() || Known(c->partition)) continue;

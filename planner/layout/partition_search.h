@@ -10,15 +10,16 @@
 // cross borders. A partition that is 2 % over the best on the first sample step
 // is not judged on the others. The best few and DIP's rule are then judged on
 // more steps, and the best of these with more effort as well. The answer is
-// DIP's rule unless another is better by more than twice the standard error of
-// the mean difference over the steps. Steps stand for the sample by weight, and
-// its heaviest step is always among them, as it shows what fits and how full
-// memory gets (planner/step/sample_steps.h).
+// DIP's rule, or the caller's start, unless another is better by more than
+// twice the standard error of the mean difference over the steps. Steps stand
+// for the sample by weight, and its heaviest step is always among them, as it
+// shows what fits and how full memory gets (planner/step/sample_steps.h).
 #ifndef PIPELOOM_PLANNER_LAYOUT_PARTITION_SEARCH_H_
 #define PIPELOOM_PLANNER_LAYOUT_PARTITION_SEARCH_H_
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <stop_token>
 #include <string>
 #include <vector>
@@ -46,6 +47,9 @@ struct PartitionSearchOptions {
   int32_t final_steps = 8;   // Sample steps that the finalists are judged by.
   uint64_t seed = 1;
   int32_t threads = 1;
+  // A partition that is judged first and is the answer unless another is better
+  // beyond doubt, such as the strategy's own. None: DIP's rule.
+  std::optional<Partition> start = {};
   std::stop_token stop = {};
   // Returns whether the time is over; results then depend on the machine.
   std::function<bool()> expired = {};
@@ -59,7 +63,7 @@ struct PartitionSearchResult {
   Partition partition{};
   // Weighted mean of the sample steps that fit, judged with more effort.
   Duration step_time{};
-  // The same by DIP's rule; 0 if fewer steps fit by it, or none.
+  // The same by the start; 0 if fewer steps fit by it, or none.
   Duration rule_time{};
   // Total weight of the sample steps that do not fit, the least of any
   // partition tried, and of all steps. Times are means of the others.
@@ -70,7 +74,7 @@ struct PartitionSearchResult {
   std::string recipe{};  // For display.
 };
 
-// Searches for a partition. Never worse than DIP's rule on its sample steps.
+// Searches for a partition. Never worse than the start on its sample steps.
 // Equal options give equal results for any number of threads (unless `expired`
 // cuts the search short); a stop request ends it with its best so far. Takes
 // seconds.

@@ -148,16 +148,6 @@ class MemoryChooser {
   int64_t evaluations_ = 0;
 };
 
-// Makes the program of one rank with one group for each of `pairs`, which are
-// all of its pairs that have a backward. Costs are the times of recomputation.
-// Room is set aside for two copies of the largest size offered up to
-// `most_copied`; candidates that copy more stand for keeping everything.
-IntegerProgram MakeRankProgram(const StageGraph& graph,
-                               const partition::StepMemory& memory, RankId rank,
-                               const std::vector<StagePairId>& pairs,
-                               const std::vector<TaskId>& order,
-                               Bytes most_copied = Bytes(kNoLimit));
-
 }  // namespace pipeloom::planner
 
 #endif  // PIPELOOM_PLANNER_MEMORY_CHOOSE_MEMORY_H_

@@ -7,12 +7,10 @@
 #include <limits>
 #include <utility>
 
-#include "base/check.h"
+#include "planner/memory/program_runs.h"
 
 namespace pipeloom::planner {
 namespace {
-
-using Use = IntegerProgram::Use;
 
 constexpr int64_t kNone = std::numeric_limits<int64_t>::max();
 // Rounds between two repairs.
@@ -22,70 +20,33 @@ constexpr int32_t kPatience = 4;
 
 }  // namespace
 
-// Each group has runs: its rows, cut wherever a use of any of its options
-// begins or ends. In a run each option uses one amount in every row.
-class IntegerProgramSolver::Impl {
+class IntegerProgramSolver::Impl : private ProgramRuns {
  public:
   explicit Impl(const IntegerProgram* program) : program_(program) {
     if (program == nullptr) return;
     Begin(program->limits);
-    for (const IntegerProgram::Group& group : program->groups) AddCut(group);
+    for (const IntegerProgram::Group& group : program->groups) {
+      ProgramRuns::AddGroup(group);
+      GroupAdded();
+    }
   }
 
   void Begin(absl::Span<const int64_t> limits) {
-    limits_.assign(limits.begin(), limits.end());
-    num_rows_ = limits.size();
-    num_options_ = 0;
-    groups_.clear();
-    runs_.clear();
-    amounts_.clear();
-    weights_.clear();
-    cost_of_.clear();
+    ProgramRuns::Begin(limits);
     reduced_.clear();
     fixed_.clear();
     has_floor_ = false;
-    floor_.assign(num_rows_, 0);
-    price_sum_.assign(num_rows_ + 1, 0);
-    prices_.assign(num_rows_, 0);
-    used_.assign(num_rows_ + 1, 0);
-    row_offset_.clear();
+    floor_.assign(num_rows(), 0);
+    price_sum_.assign(num_rows() + 1, 0);
+    prices_.assign(num_rows(), 0);
+    used_.assign(num_rows() + 1, 0);
   }
   void AddGroup(absl::Span<const int64_t> costs) {
-    PIPELOOM_CHECK(!costs.empty());
-    const auto num = static_cast<int32_t>(costs.size());
-    const auto run = static_cast<int32_t>(runs_.size());
-    groups_.push_back({.first_option = num_options_,
-                       .num_options = num,
-                       .first_run = run,
-                       .end_run = run});
-    num_options_ += num;
-    cost_of_.insert(cost_of_.end(), costs.begin(), costs.end());
-    reduced_.resize(cost_of_.size());
-    fixed_.push_back(-1);
+    ProgramRuns::AddGroup(costs);
+    GroupAdded();
   }
-  // Adds nothing if no option uses anything.
-  void AddRun(int32_t first_row, int32_t end_row,
-              absl::Span<const int64_t> amounts) {
-    if (std::all_of(amounts.begin(), amounts.end(),
-                    [](int64_t amount) { return amount == 0; })) {
-      return;
-    }
-    runs_.push_back(
-        {.first_row = first_row,
-         .end_row = end_row,
-         .group = static_cast<int32_t>(groups_.size()) - 1,
-         .amounts = amounts_.size(),
-         .least = *std::min_element(amounts.begin(), amounts.end())});
-    for (const int64_t amount : amounts) {
-      amounts_.push_back(amount);
-      weights_.push_back(static_cast<double>(amount));
-    }
-    groups_.back().end_run = static_cast<int32_t>(runs_.size());
-  }
-  void SetCosts(int32_t group, absl::Span<const int64_t> costs) {
-    std::copy(costs.begin(), costs.end(),
-              cost_of_.begin() + groups_[at(group)].first_option);
-  }
+  using ProgramRuns::AddRun;
+  using ProgramRuns::SetCosts;
 
   IntegerSolution Solve(absl::Span<const int32_t> start,
                         const IntegerProgramOptions& options) {
@@ -94,27 +55,20 @@ class IntegerProgramSolver::Impl {
     open_ = kNone;
     root_bound_ = 0;
     cut_short_ = false;
-    if (program_ != nullptr) {
-      size_t at_option = 0;
-      for (const IntegerProgram::Group& group : program_->groups) {
-        for (const IntegerProgram::Option& option : group) {
-          cost_of_[at_option++] = option.cost;
-        }
-      }
-    }
-    for (size_t j = 0; j < cost_of_.size(); ++j) {
-      reduced_[j] = static_cast<double>(cost_of_[j]);
+    if (program_ != nullptr) SetCosts(*program_);
+    for (size_t j = 0; j < reduced_.size(); ++j) {
+      reduced_[j] = static_cast<double>(cost_of()[j]);
     }
     // Only the tree needs the least use; otherwise it stays zero.
     if (options.max_nodes > 0 && !has_floor_) {
       has_floor_ = true;
-      for (size_t g = 0; g < groups_.size(); ++g) AddLeast(g, 1);
+      for (size_t g = 0; g < num_groups(); ++g) AddLeast(g, 1);
     }
     if (!FloorFits()) {
       solution_.optimal = true;
       return solution_;
     }
-    if (start.size() == groups_.size()) {
+    if (start.size() == num_groups()) {
       choice_.assign(start.begin(), start.end());
       if (Measure()) {
         Improve();
@@ -142,97 +96,12 @@ class IntegerProgramSolver::Impl {
     auto operator<=>(const Move&) const = default;
   };
 
-  struct Run {
-    int32_t first_row = 0;
-    int32_t end_row = 0;
-    int32_t group = 0;
-    size_t amounts = 0;  // Where the amounts of the group's options begin.
-    int64_t least = 0;   // The least of these.
-  };
-  struct GroupAt {
-    int32_t first_option = 0;
-    int32_t num_options = 0;
-    int32_t first_run = 0;
-    int32_t end_run = 0;
-  };
-
-  void AddCut(const IntegerProgram::Group& group) {
-    option_costs_.clear();
-    cuts_.clear();
-    for (const IntegerProgram::Option& option : group) {
-      option_costs_.push_back(option.cost);
-      for (const Use& use : option.uses) {
-        cuts_.push_back(use.first_row);
-        cuts_.push_back(use.end_row);
-      }
-    }
-    AddGroup(option_costs_);
-    std::sort(cuts_.begin(), cuts_.end());
-    cuts_.erase(std::unique(cuts_.begin(), cuts_.end()), cuts_.end());
-    for (size_t i = 0; i + 1 < cuts_.size(); ++i) {
-      option_amounts_.clear();
-      for (const IntegerProgram::Option& option : group) {
-        int64_t amount = 0;
-        for (const Use& use : option.uses) {
-          if (use.first_row <= cuts_[i] && cuts_[i] < use.end_row) {
-            amount += use.amount;
-          }
-        }
-        option_amounts_.push_back(amount);
-      }
-      AddRun(cuts_[i], cuts_[i + 1], option_amounts_);
-    }
-  }
-
-  // Returns the indices of the runs that contain a row, by group.
-  absl::Span<const int32_t> RunsOf(size_t row) {
-    if (row_offset_.empty()) {
-      row_offset_.assign(num_rows_ + 2, 0);
-      for (const Run& run : runs_) {
-        for (int32_t r = run.first_row; r < run.end_row; ++r) {
-          ++row_offset_[at(r) + 2];
-        }
-      }
-      for (size_t r = 2; r < row_offset_.size(); ++r) {
-        row_offset_[r] += row_offset_[r - 1];
-      }
-      row_runs_.resize(row_offset_.back());
-      for (size_t k = 0; k < runs_.size(); ++k) {
-        for (int32_t r = runs_[k].first_row; r < runs_[k].end_row; ++r) {
-          row_runs_[row_offset_[at(r) + 1]++] = static_cast<int32_t>(k);
-        }
-      }
-    }
-    return absl::MakeConstSpan(row_runs_).subspan(
-        row_offset_[row], row_offset_[row + 1] - row_offset_[row]);
-  }
-
-  static size_t at(int32_t index) { return static_cast<size_t>(index); }
-  size_t OptionAt(size_t g, int32_t j) const {
-    return at(groups_[g].first_option + j);
-  }
-  int64_t OptionCost(size_t g, int32_t j) const {
-    return cost_of_[OptionAt(g, j)];
+  void GroupAdded() {
+    reduced_.resize(num_options());
+    fixed_.push_back(-1);
   }
   double ReducedOf(size_t g, int32_t j) const {
     return reduced_[OptionAt(g, j)];
-  }
-  int32_t NumOptions(size_t g) const { return groups_[g].num_options; }
-  absl::Span<const Run> Runs(size_t g) const {
-    const GroupAt& group = groups_[g];
-    return absl::MakeConstSpan(runs_).subspan(
-        at(group.first_run), at(group.end_run - group.first_run));
-  }
-  int64_t AmountOf(const Run& run, int32_t j) const {
-    return amounts_[run.amounts + at(j)];
-  }
-  // Returns the group's run of the row; null if it uses nothing there.
-  const Run* RunAt(size_t g, size_t row) const {
-    const auto r = static_cast<int32_t>(row);
-    for (const Run& run : Runs(g)) {
-      if (run.first_row <= r && r < run.end_row) return &run;
-    }
-    return nullptr;
   }
   // Returns how much more option j uses there than the choice does.
   int64_t MoreAt(size_t g, int32_t j, size_t row) const {
@@ -260,7 +129,7 @@ class IntegerProgramSolver::Impl {
     }
   }
   bool FloorFits() const {
-    return std::equal(floor_.begin(), floor_.end(), limits_.begin(),
+    return std::equal(floor_.begin(), floor_.end(), limits().begin(),
                       std::less_equal<>());
   }
 
@@ -280,10 +149,10 @@ class IntegerProgramSolver::Impl {
     }
     bool fits = true;
     int64_t running = 0;
-    for (size_t r = 0; r < num_rows_; ++r) {
+    for (size_t r = 0; r < num_rows(); ++r) {
       running += used_[r];
       used_[r] = running;
-      fits = fits && running <= limits_[r];
+      fits = fits && running <= limits()[r];
     }
     return fits;
   }
@@ -300,7 +169,7 @@ class IntegerProgramSolver::Impl {
       const int64_t more = AmountOf(run, option) - AmountOf(run, choice_[g]);
       if (more <= 0) continue;
       for (int32_t r = run.first_row; r < run.end_row; ++r) {
-        if (used_[at(r)] + more > limits_[at(r)]) return false;
+        if (used_[at(r)] + more > limits()[at(r)]) return false;
       }
     }
     return true;
@@ -316,16 +185,16 @@ class IntegerProgramSolver::Impl {
   // present prices. Returns whether it succeeded.
   bool Repair() {
     Measure();
-    for (size_t r = 0; r < num_rows_; ++r) {
-      if (used_[r] <= limits_[r]) continue;
+    for (size_t r = 0; r < num_rows(); ++r) {
+      if (used_[r] <= limits()[r]) continue;
       moves_.clear();
       for (const int32_t index : RunsOf(r)) {
-        const Run& run = runs_[at(index)];
+        const Run& run = RunNumber(index);
         const size_t g = at(run.group);
         const int64_t now = AmountOf(run, choice_[g]);
         if (now <= run.least || fixed_[g] >= 0) continue;
-        const double* reduced = reduced_.data() + groups_[g].first_option;
-        const int64_t* amounts = amounts_.data() + run.amounts;
+        const double* reduced = reduced_.data() + first_option(g);
+        const int64_t* amounts = AmountsOf(run);
         const double now_reduced = reduced[choice_[g]];
         const int32_t num = NumOptions(g);
         for (int32_t j = 0; j < num; ++j) {
@@ -338,18 +207,18 @@ class IntegerProgramSolver::Impl {
       }
       // A heap suffices, as few of the moves are taken.
       std::make_heap(moves_.begin(), moves_.end(), std::greater<>());
-      while (used_[r] > limits_[r] && !moves_.empty()) {
+      while (used_[r] > limits()[r] && !moves_.empty()) {
         std::pop_heap(moves_.begin(), moves_.end(), std::greater<>());
         const Move move = moves_.back();
         moves_.pop_back();
         const size_t g = at(move.group);
-        const Run& run = runs_[at(move.run)];
+        const Run& run = RunNumber(move.run);
         if (AmountOf(run, move.option) < AmountOf(run, choice_[g]) &&
             MaySwitch(g, move.option)) {
           Switch(g, move.option);
         }
       }
-      if (used_[r] > limits_[r]) return false;
+      if (used_[r] > limits()[r]) return false;
     }
     return true;
   }
@@ -401,7 +270,7 @@ class IntegerProgramSolver::Impl {
       if (AmountOf(run, option) == 0) continue;
       for (int32_t r = run.first_row; r < run.end_row; ++r) {
         const auto row = static_cast<size_t>(r);
-        if (used_[row] > limits_[row]) broken_.push_back(row);
+        if (used_[row] > limits()[row]) broken_.push_back(row);
       }
     }
     if (broken_.empty()) return true;
@@ -409,14 +278,14 @@ class IntegerProgramSolver::Impl {
     int32_t choice = -1;
     int64_t least = gain;
     for (const int32_t index : RunsOf(broken_[0])) {
-      const size_t h = at(runs_[at(index)].group);
+      const size_t h = at(RunNumber(index).group);
       if (h == g || fixed_[h] >= 0) continue;
       for (int32_t k = 0; k < NumOptions(h); ++k) {
         const int64_t more = OptionCost(h, k) - OptionCost(h, choice_[h]);
         if (more >= least || k == choice_[h]) continue;
         bool repairs = true;
         for (const size_t row : broken_) {
-          repairs = used_[row] + MoreAt(h, k, row) <= limits_[row];
+          repairs = used_[row] + MoreAt(h, k, row) <= limits()[row];
           if (!repairs) break;
         }
         if (!repairs || !MaySwitch(h, k)) continue;
@@ -437,16 +306,15 @@ class IntegerProgramSolver::Impl {
 
   // Computes the costs of the group's options with prices added.
   void Reduce(size_t g) {
-    const GroupAt& group = groups_[g];
-    double* reduced = reduced_.data() + group.first_option;
-    const int64_t* cost = cost_of_.data() + group.first_option;
-    const auto num = static_cast<size_t>(group.num_options);
+    double* reduced = reduced_.data() + first_option(g);
+    const int64_t* cost = cost_of().data() + first_option(g);
+    const auto num = static_cast<size_t>(NumOptions(g));
     for (size_t j = 0; j < num; ++j) reduced[j] = static_cast<double>(cost[j]);
     for (const Run& run : Runs(g)) {
       const double price =
           price_sum_[at(run.end_row)] - price_sum_[at(run.first_row)];
       if (price == 0) continue;
-      const double* weight = weights_.data() + run.amounts;
+      const double* weight = WeightsOf(run);
       for (size_t j = 0; j < num; ++j) reduced[j] += weight[j] * price;
     }
   }
@@ -454,13 +322,13 @@ class IntegerProgramSolver::Impl {
   // prices added.
   double Price(const Prices& prices) {
     double paid = 0;
-    for (size_t r = 0; r < num_rows_; ++r) {
+    for (size_t r = 0; r < num_rows(); ++r) {
       price_sum_[r + 1] = price_sum_[r] + prices[r];
-      paid += prices[r] * static_cast<double>(limits_[r]);
+      paid += prices[r] * static_cast<double>(limits()[r]);
     }
     double sum = 0;
-    choice_.resize(groups_.size());
-    for (size_t g = 0; g < groups_.size(); ++g) {
+    choice_.resize(num_groups());
+    for (size_t g = 0; g < num_groups(); ++g) {
       Reduce(g);
       int32_t best = fixed_[g];
       if (best < 0) {
@@ -520,9 +388,9 @@ class IntegerProgramSolver::Impl {
       }
       if (CloseEnough(bound) || round >= rounds) break;
       double length = 0;
-      for (size_t r = 0; r < num_rows_; ++r) {
+      for (size_t r = 0; r < num_rows(); ++r) {
         const auto over =
-            static_cast<double>(used_[r]) - static_cast<double>(limits_[r]);
+            static_cast<double>(used_[r]) - static_cast<double>(limits()[r]);
         if (over > 0 || prices[r] > 0) length += over * over;
       }
       if (length == 0) break;
@@ -532,9 +400,9 @@ class IntegerProgramSolver::Impl {
       const double scale =
           step * std::max(target - value, 1e-3 * std::abs(target) + 1e-9) /
           length;
-      for (size_t r = 0; r < num_rows_; ++r) {
+      for (size_t r = 0; r < num_rows(); ++r) {
         const auto over =
-            static_cast<double>(used_[r]) - static_cast<double>(limits_[r]);
+            static_cast<double>(used_[r]) - static_cast<double>(limits()[r]);
         prices[r] = std::max(0.0, prices[r] + scale * over);
       }
     }
@@ -566,21 +434,21 @@ class IntegerProgramSolver::Impl {
     }
     const double value = Price(prices);
     // Branches on the free group whose two best options are closest.
-    size_t branch = groups_.size();
+    size_t branch = num_groups();
     double closest = std::numeric_limits<double>::infinity();
-    for (size_t g = 0; g < groups_.size(); ++g) {
+    for (size_t g = 0; g < num_groups(); ++g) {
       if (fixed_[g] >= 0 || NumOptions(g) < 2) continue;
       const double least = ReducedOf(g, choice_[g]);
       double second = std::numeric_limits<double>::infinity();
       for (int32_t j = 0; j < NumOptions(g); ++j) {
         if (j != choice_[g]) second = std::min(second, ReducedOf(g, j));
       }
-      if (branch == groups_.size() || second - least < closest) {
+      if (branch == num_groups() || second - least < closest) {
         closest = second - least;
         branch = g;
       }
     }
-    if (branch == groups_.size()) {
+    if (branch == num_groups()) {
       // Nothing is left to decide; Bound has kept this choice if it fits.
       if (Measure()) Keep();
       return;
@@ -615,30 +483,15 @@ class IntegerProgramSolver::Impl {
   }
 
   const IntegerProgram* program_;  // Null if given piece by piece.
-  std::vector<int64_t> limits_{};
   IntegerProgramOptions options_{};
-  size_t num_rows_ = 0;
-  int32_t num_options_ = 0;
-  std::vector<GroupAt> groups_{};
-  std::vector<Run> runs_{};
-  std::vector<int64_t> amounts_{};  // Indexed by run and option.
-  std::vector<double> weights_{};   // The same as doubles.
-  std::vector<int64_t> cost_of_{};  // Indexed by option.
   std::vector<double> reduced_{};  // Indexed by option: cost with prices added.
-  std::vector<int32_t> cuts_{};
   bool has_floor_ = false;
-  std::vector<int64_t> option_costs_{};
-  std::vector<int64_t> option_amounts_{};
   std::vector<int32_t> fixed_{};  // Indexed by group; -1 if free.
   std::vector<int64_t> floor_{};  // Indexed by row: least use.
   // Indexed by row: sum of the prices of the rows before.
   std::vector<double> price_sum_{};
   Prices prices_{};  // The root's best prices, for the next program.
   std::vector<int64_t> used_{};  // Indexed by row: use by choice_.
-  // Compressed rows: the runs of row r are at [row_offset_[r], row_offset_[r
-  // + 1]).
-  std::vector<size_t> row_offset_{};
-  std::vector<int32_t> row_runs_{};
   // The suggestion of a round while its choice is repaired.
   std::vector<int32_t> suggested_{};
   std::vector<int64_t> suggested_use_{};

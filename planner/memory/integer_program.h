@@ -24,26 +24,9 @@
 #include <vector>
 
 #include "absl/types/span.h"
+#include "planner/memory/program_runs.h"
 
 namespace pipeloom::planner {
-
-// Groups of options, and the rows that limit them.
-struct IntegerProgram {
-  // Uses `amount` in each of the rows [first_row, end_row).
-  struct Use {
-    int32_t first_row = 0;
-    int32_t end_row = 0;
-    int64_t amount = 0;  // >= 0.
-  };
-  struct Option {
-    int64_t cost = 0;  // >= 0.
-    std::vector<Use> uses{};
-  };
-  using Group = std::vector<Option>;  // Not empty.
-
-  std::vector<Group> groups{};
-  std::vector<int64_t> limits{};  // Indexed by row.
-};
 
 // Limits of the search.
 struct IntegerProgramOptions {

@@ -1,7 +1,7 @@
 // The 0/1 program of one rank's memory choices for an order of its tasks,
 // passed directly to a solver, as searches such as DIP's need it for every
 // order they look at. It is the same program as that of MakeRankProgram
-// (planner/memory/choose_memory.h), for steps that copy nothing to the host.
+// (planner/memory/memory_program.h), for steps that copy nothing to the host.
 #ifndef PIPELOOM_PLANNER_MEMORY_RANK_PROGRAM_H_
 #define PIPELOOM_PLANNER_MEMORY_RANK_PROGRAM_H_
 

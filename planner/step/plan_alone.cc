@@ -368,7 +368,8 @@ absl::StatusOr<PlanResult> PlanAlone(const PreparedJob& prepared,
   }
   // Schedules were made within lowered limits; the bound is for the step's own.
   NamedBound bound;
-  if (own_memory || split.has_value() || !best->made.pairs.empty()) {
+  if (own_memory || split.has_value() || !best->made.pairs.empty() ||
+      !best->made.forms.empty()) {
     bound = PlanBound(final_built.graph, &final_memory);
   } else {
     PIPELOOM_ASSIGN_OR_RETURN(

@@ -1,6 +1,10 @@
 #include "planner/step/plan_step.h"
 
+#include <memory>
+#include <optional>
+#include <thread>
 #include <utility>
+#include <vector>
 
 #include "base/status_macros.h"
 #include "planner/step/plan_alone.h"
@@ -11,10 +15,11 @@ namespace pipeloom::planner {
 
 absl::StatusOr<PreparedJob> PrepareJob(const Strategy& strategy,
                                        const emulator::StageCostModel& costs,
-                                       const BatchMetadata& sample) {
+                                       const BatchMetadata& sample,
+                                       const std::stop_token& stop) {
   PreparedJob job{.strategy = &strategy, .costs = &costs, .partition = {}};
   PIPELOOM_ASSIGN_OR_RETURN(job.partition,
-                            strategy.MakePartition(costs, sample));
+                            strategy.MakePartition(costs, sample, stop));
   PIPELOOM_RETURN_IF_ERROR(ValidatePartition(job.partition, costs.job().model));
   return job;
 }
@@ -27,10 +32,22 @@ absl::StatusOr<PlanResult> PlanStep(const PreparedJob& job,
   if (input.budget.max_evaluations <= 1 || others == nullptr) {
     return PlanAlone(job, input);
   }
-  absl::StatusOr<PlanResult> own = PlanAlone(job, input);
+  std::optional<PlanResult> quick;
+  absl::StatusOr<PlanResult> own = absl::UnknownError("not planned");
+  {
+    // The search's first parts have one thread only.
+    std::jthread other;
+    if (input.budget.spent && input.budget.threads > 1) {
+      other = std::jthread([&] {
+        quick = QuickPlan(*others->QuickRival(job.partition), job, input);
+      });
+    }
+    own = PlanAlone(job, input);
+  }
   // The undisturbed time is no measure of a robust choice.
   if (own.ok() && input.robust.has_value()) return own;
-  return BestOfRivals(others->Rivals(), job, input, std::move(own));
+  return BestOfRivals(others->Rivals(), job, input, std::move(own),
+                      std::move(quick));
 }
 
 }  // namespace pipeloom::planner

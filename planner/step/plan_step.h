@@ -3,6 +3,8 @@
 #ifndef PIPELOOM_PLANNER_STEP_PLAN_STEP_H_
 #define PIPELOOM_PLANNER_STEP_PLAN_STEP_H_
 
+#include <stop_token>
+
 #include "absl/status/statusor.h"
 #include "ir/job/batch_metadata.h"
 #include "planner/step/step_types.h"
@@ -10,10 +12,11 @@
 namespace pipeloom::planner {
 
 // Makes and validates the strategy's partition for the job, judged by `sample`.
-// Keeps pointers to `strategy` and `costs`.
+// Keeps pointers to `strategy` and `costs`. Cancelled: a stop was requested.
 absl::StatusOr<PreparedJob> PrepareJob(const Strategy& strategy,
                                        const emulator::StageCostModel& costs,
-                                       const BatchMetadata& sample);
+                                       const BatchMetadata& sample,
+                                       const std::stop_token& stop = {});
 
 // Plans one step: splits the batch, prices the stages, searches, lowers,
 // emulates and checks.

@@ -26,6 +26,9 @@ constexpr int64_t kSearchWork = 300'000;
 // take longer than what is left when the search has ended.
 constexpr double kBeginUntil = 0.6;
 
+// Share of the time for a quick plan.
+constexpr double kQuickUntil = 0.6;
+
 // Returns the most evaluations that a rival may make.
 int64_t MaxEvaluations(const SearchBudget& budget,
                        const absl::StatusOr<PlanResult>& own) {
@@ -56,16 +59,36 @@ absl::StatusOr<NamedBound> BoundOfStep(const PreparedJob& prepared,
 
 }  // namespace
 
+std::optional<PlanResult> QuickPlan(const Strategy& rival,
+                                    const PreparedJob& job,
+                                    const PlanInput& input) {
+  PlanInput quick = input;
+  quick.robust.reset();
+  quick.budget = input.budget.PartUntil(kQuickUntil, 0);
+  PreparedJob with = job;
+  with.strategy = &rival;
+  absl::StatusOr<PlanResult> plan = PlanAlone(with, quick);
+  if (!plan.ok()) return std::nullopt;
+  return *std::move(plan);
+}
+
 absl::StatusOr<PlanResult> BestOfRivals(
     const std::vector<std::unique_ptr<Strategy>>& rivals,
     const PreparedJob& job, const PlanInput& input,
-    absl::StatusOr<PlanResult> own) {
+    absl::StatusOr<PlanResult> own, std::optional<PlanResult> quick) {
   if (!own.ok() && !absl::IsResourceExhausted(own.status())) return own;
   PlanInput once = input;
   once.robust.reset();
   once.budget.max_evaluations = MaxEvaluations(input.budget, own);
   std::optional<PlanResult> best;
   int64_t evaluations = own.ok() ? own->evaluations : 0;
+  if (quick.has_value()) {
+    evaluations += quick->evaluations;
+    if (!own.ok() ||
+        quick->predicted.step_time() < own->predicted.step_time()) {
+      best = std::move(quick);
+    }
+  }
   for (const std::unique_ptr<Strategy>& rival : rivals) {
     if (input.budget.stop.stop_requested()) break;
     if (own.ok() && input.budget.spent && input.budget.spent() > kBeginUntil) {

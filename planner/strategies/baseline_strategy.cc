@@ -20,7 +20,8 @@ BaselineStrategy::BaselineStrategy(absl::string_view name, int32_t max_chunks,
                        std::move(rule)) {}
 
 absl::StatusOr<Partition> BaselineStrategy::MakePartition(
-    const emulator::StageCostModel& costs, const BatchMetadata& sample) const {
+    const emulator::StageCostModel& costs, const BatchMetadata& sample,
+    const std::stop_token&) const {
   const JobSpec& job = costs.job();
   int32_t layers = 0;
   for (const ModuleSpec& module : job.model.modules) {

@@ -49,8 +49,8 @@ class BaselineStrategy : public Strategy {
   absl::string_view name() const override { return name_; }
   bool split_backward() const override { return traits_.split_backward; }
   absl::StatusOr<Partition> MakePartition(
-      const emulator::StageCostModel& costs,
-      const BatchMetadata& sample) const override;
+      const emulator::StageCostModel& costs, const BatchMetadata& sample,
+      const std::stop_token& stop) const override;
   absl::StatusOr<SearchResult> MakeSchedule(
       const StageGraph& graph, const Partition& partition, uint64_t seed,
       const SearchBudget& budget) const override;

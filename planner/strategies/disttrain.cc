@@ -153,10 +153,10 @@ class DistTrain : public BaselineStrategy {
   DistTrain() : BaselineStrategy("disttrain", Traits{}, DistTrainOrders) {}
 
   absl::StatusOr<Partition> MakePartition(
-      const emulator::StageCostModel& costs,
-      const BatchMetadata& sample) const override {
+      const emulator::StageCostModel& costs, const BatchMetadata& sample,
+      const std::stop_token& stop) const override {
     PIPELOOM_ASSIGN_OR_RETURN(const RepresentativeStep step,
-                              RepresentativeStep::Create(costs, sample));
+                              RepresentativeStep::Create(costs, sample, stop));
     const JobSpec& job = costs.job();
     const std::vector<Unit> units = UnitsOf(job.model, step.units());
     const auto n = static_cast<int32_t>(units.size());

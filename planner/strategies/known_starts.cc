@@ -215,7 +215,8 @@ KnownStarts::KnownStarts(absl::string_view name, SearchBudget dip)
 KnownStarts::~KnownStarts() = default;
 
 absl::StatusOr<Partition> KnownStarts::MakePartition(
-    const emulator::StageCostModel&, const BatchMetadata&) const {
+    const emulator::StageCostModel&, const BatchMetadata&,
+    const std::stop_token&) const {
   return absl::UnimplementedError(
       "known starts have no partition of their own");
 }

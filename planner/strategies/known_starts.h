@@ -42,8 +42,8 @@ class KnownStarts : public Strategy {
   bool chooses_memory() const override { return true; }
   // Returns Unimplemented: the partition is that of the strategy it is for.
   absl::StatusOr<Partition> MakePartition(
-      const emulator::StageCostModel& costs,
-      const BatchMetadata& sample) const override;
+      const emulator::StageCostModel& costs, const BatchMetadata& sample,
+      const std::stop_token& stop) const override;
   // Returns Unimplemented: it chooses memory too.
   absl::StatusOr<SearchResult> MakeSchedule(
       const StageGraph& graph, const Partition& partition, uint64_t seed,

@@ -53,8 +53,9 @@ class Setting : public Strategy {
  public:
   absl::string_view name() const override { return "megatron-tuned"; }
   bool split_backward() const override { return false; }
-  absl::StatusOr<Partition> MakePartition(const emulator::StageCostModel&,
-                                          const BatchMetadata&) const override {
+  absl::StatusOr<Partition> MakePartition(
+      const emulator::StageCostModel&, const BatchMetadata&,
+      const std::stop_token&) const override {
     return absl::UnimplementedError("a setting has its partition");
   }
   absl::StatusOr<SearchResult> MakeSchedule(
@@ -76,10 +77,10 @@ class Setting : public Strategy {
 class MegatronTuned : public Setting {
  public:
   absl::StatusOr<Partition> MakePartition(
-      const emulator::StageCostModel& costs,
-      const BatchMetadata& sample) const override {
+      const emulator::StageCostModel& costs, const BatchMetadata& sample,
+      const std::stop_token& stop) const override {
     PIPELOOM_ASSIGN_OR_RETURN(const RepresentativeStep median,
-                              RepresentativeStep::Create(costs, sample));
+                              RepresentativeStep::Create(costs, sample, stop));
     PIPELOOM_ASSIGN_OR_RETURN(std::vector<Partition> layouts,
                               Layouts(costs.job(), median.units()));
     struct Judged {
@@ -106,7 +107,7 @@ class MegatronTuned : public Setting {
     for (const Judged& judged : fitting) {
       PIPELOOM_ASSIGN_OR_RETURN(
           const std::optional<Duration> time,
-          TimeOf(costs, layouts[judged.layout], steps, least));
+          TimeOf(costs, layouts[judged.layout], steps, least, stop));
       if (!time.has_value()) continue;
       least = time;
       best = judged.layout;
@@ -120,15 +121,17 @@ class MegatronTuned : public Setting {
   static absl::StatusOr<std::optional<Duration>> TimeOf(
       const emulator::StageCostModel& costs, const Partition& layout,
       const std::vector<partition::PackedStep>& steps,
-      const std::optional<Duration>& limit) {
+      const std::optional<Duration>& limit, const std::stop_token& stop) {
     const Setting setting;
     const PreparedJob job{
         .strategy = &setting, .costs = &costs, .partition = layout};
     SearchBudget once;
     once.max_evaluations = 1;
+    once.stop = stop;
     Duration sum{};
     for (const partition::PackedStep& step : steps) {
       const auto result = PlanStep(job, {.packed = &step, .budget = once});
+      if (stop.stop_requested()) return absl::CancelledError("stopped");
       if (absl::IsResourceExhausted(result.status())) return std::nullopt;
       if (!result.ok()) return result.status();
       sum += result->predicted.step_time();

@@ -74,10 +74,10 @@ class NnScaler : public BaselineStrategy {
   NnScaler() : BaselineStrategy("nnscaler", Traits{}, OneFOneBOrders) {}
 
   absl::StatusOr<Partition> MakePartition(
-      const emulator::StageCostModel& costs,
-      const BatchMetadata& sample) const override {
+      const emulator::StageCostModel& costs, const BatchMetadata& sample,
+      const std::stop_token& stop) const override {
     PIPELOOM_ASSIGN_OR_RETURN(const RepresentativeStep step,
-                              RepresentativeStep::Create(costs, sample));
+                              RepresentativeStep::Create(costs, sample, stop));
     const std::vector<partition::LayerUnit>& units = step.units();
     const JobSpec& job = costs.job();
     const auto partition_at = [&](const Cuts& cuts) {

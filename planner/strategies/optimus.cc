@@ -175,10 +175,10 @@ class Optimus : public Strategy {
   bool split_backward() const override { return false; }
 
   absl::StatusOr<Partition> MakePartition(
-      const emulator::StageCostModel& costs,
-      const BatchMetadata& sample) const override {
+      const emulator::StageCostModel& costs, const BatchMetadata& sample,
+      const std::stop_token& stop) const override {
     PIPELOOM_ASSIGN_OR_RETURN(const RepresentativeStep step,
-                              RepresentativeStep::Create(costs, sample));
+                              RepresentativeStep::Create(costs, sample, stop));
     const JobSpec& job = costs.job();
     const int32_t p = job.parallel.pp;
     std::vector<partition::LayerUnit> encoders;

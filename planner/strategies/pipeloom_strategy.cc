@@ -1,29 +1,99 @@
 #include "planner/strategies/pipeloom_strategy.h"
 
+#include <algorithm>
+#include <iterator>
+#include <memory>
+#include <optional>
+#include <stop_token>
+#include <thread>
 #include <utility>
 #include <vector>
 
+#include "base/status_macros.h"
 #include "partition/placement/placement.h"
+#include "partition/placement/recipe.h"
 #include "planner/search/search_graph.h"
+#include "planner/step/partition_choice.h"
 #include "planner/strategies/classic.h"
 #include "planner/strategies/dip/dip_strategy.h"
 #include "planner/strategies/disttrain.h"
 #include "planner/strategies/known_starts.h"
+#include "planner/strategies/megatron_tuned.h"
 #include "planner/strategies/memory_search.h"
+#include "planner/strategies/nnscaler.h"
 #include "planner/strategies/optimus.h"
+#include "planner/strategies/representative_step.h"
 #include "planner/strategy_abilities.h"
 
 namespace pipeloom::planner {
 namespace {
+
+constexpr size_t kOthers = 2;
+
+// Returns the partitions of the other strategies whose own plans of the
+// sample's median step are the fastest.
+absl::StatusOr<std::vector<Partition>> BestOfOthers(
+    const emulator::StageCostModel& costs, const BatchMetadata& sample,
+    const std::stop_token& stop) {
+  PIPELOOM_ASSIGN_OR_RETURN(const RepresentativeStep median,
+                            RepresentativeStep::Create(costs, sample, stop));
+  std::vector<std::pair<Duration, Partition>> offers;
+  for (const auto make :
+       {MakeMegatronTuned, MakeOptimus, MakeMegatron, MakeInterleaved,
+        MakeDistTrain, MakeNnScaler, MakeZeroBubbleV}) {
+    const std::unique_ptr<Strategy> other = make();
+    absl::StatusOr<Partition> partition =
+        other->MakePartition(costs, sample, stop);
+    if (stop.stop_requested()) return absl::CancelledError("stopped");
+    // A strategy may have none for the job.
+    if (!partition.ok() ||
+        !partition::CheckPartitionRules(costs.job(), *partition).ok()) {
+      continue;
+    }
+    const absl::StatusOr<std::optional<Duration>> time =
+        median.PlannedTime(*other, *partition);
+    if (!time.ok() || !time->has_value()) continue;
+    offers.emplace_back(**time, *std::move(partition));
+  }
+  std::stable_sort(
+      offers.begin(), offers.end(),
+      [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::vector<Partition> best;
+  for (auto& [time, partition] : offers) {
+    if (best.size() == kOthers) break;
+    if (std::find(best.begin(), best.end(), partition) != best.end()) continue;
+    best.push_back(std::move(partition));
+  }
+  return best;
+}
 
 class PipeloomStrategy : public Strategy, public StartsFromOthers {
  public:
   absl::string_view name() const override { return "pipeloom"; }
   bool split_backward() const override { return true; }
   absl::StatusOr<Partition> MakePartition(
-      const emulator::StageCostModel& costs,
-      const BatchMetadata& sample) const override {
-    return partition::SeparatedPartition(costs.job(), costs, sample);
+      const emulator::StageCostModel& costs, const BatchMetadata& sample,
+      const std::stop_token& stop) const override {
+    PIPELOOM_ASSIGN_OR_RETURN(Partition rule, partition::SeparatedPartition(
+                                                  costs.job(), costs, sample));
+    const absl::StatusOr<std::vector<Partition>> others =
+        BestOfOthers(costs, sample, stop);
+    if (stop.stop_requested()) return absl::CancelledError("stopped");
+    std::vector<Partition> partitions = {std::move(rule)};
+    if (others.ok()) {
+      std::copy_if(others->begin(), others->end(),
+                   std::back_inserter(partitions),
+                   [&](const Partition& p) { return p != partitions[0]; });
+    }
+    PIPELOOM_ASSIGN_OR_RETURN(
+        const size_t chosen,
+        ChoosePartition(
+            *this, costs, sample, partitions,
+            {.threads = std::clamp(
+                 static_cast<int32_t>(std::thread::hardware_concurrency()), 1,
+                 8),
+             .stop = stop}));
+    return std::move(partitions[chosen]);
   }
   absl::StatusOr<SearchResult> MakeSchedule(
       const StageGraph& graph, const Partition&, uint64_t seed,
@@ -39,6 +109,14 @@ class PipeloomStrategy : public Strategy, public StartsFromOthers {
   }
   std::unique_ptr<Strategy> Starts(SearchBudget dip) const override {
     return std::make_unique<KnownStarts>(name(), std::move(dip));
+  }
+  std::unique_ptr<Strategy> QuickRival(
+      const Partition& partition) const override {
+    const auto& instances = partition.sub_microbatch_instances;
+    const bool cuts_microbatches =
+        std::any_of(instances.begin(), instances.end(),
+                    [](int64_t count) { return count > 0; });
+    return cuts_microbatches ? MakeDipInterleave() : MakeInterleaved();
   }
   std::vector<std::unique_ptr<Strategy>> Rivals() const override {
     std::vector<std::unique_ptr<Strategy>> rivals;

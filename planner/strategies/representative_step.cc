@@ -56,7 +56,8 @@ struct PackedWork {
 }  // namespace
 
 absl::StatusOr<RepresentativeStep> RepresentativeStep::Create(
-    const emulator::StageCostModel& costs, const BatchMetadata& sample) {
+    const emulator::StageCostModel& costs, const BatchMetadata& sample,
+    std::stop_token stop) {
   JobSpec job = costs.job();
   job.parallel.dp = 1;
   const IdVector<ModuleId, bool> backward = HaveBackward(job);
@@ -97,6 +98,7 @@ absl::StatusOr<RepresentativeStep> RepresentativeStep::Create(
   PackedWork& median = steps[(steps.size() - 1) / 2];
 
   RepresentativeStep result(costs);
+  result.stop_ = std::move(stop);
   IdVector<ModuleId, IdVector<LayerId, int64_t>> weights(
       job.model.modules.size());
   for (const ModuleId m : weights.ids()) {
@@ -124,7 +126,9 @@ absl::StatusOr<std::optional<Duration>> RepresentativeStep::PlannedTime(
       .strategy = &strategy, .costs = costs_, .partition = partition};
   SearchBudget once;
   once.max_evaluations = 1;
+  once.stop = stop_;
   const auto result = PlanStep(job, {.packed = &packed_, .budget = once});
+  if (stop_.stop_requested()) return absl::CancelledError("stopped");
   if (result.ok()) return result->predicted.step_time();
   if (absl::IsResourceExhausted(result.status())) return std::nullopt;
   return result.status();

@@ -24,9 +24,11 @@ class RepresentativeStep {
   // Packs the sample into one replica's steps, one after another, and takes the
   // one with the median work (the lower of two; a short last step only if there
   // is no other). Keeps a reference to `costs`. Takes milliseconds.
-  // InvalidArgument if the sample has no work for the model.
+  // InvalidArgument if the sample has no work for the model. After a stop
+  // request, PlannedTime and Fastest return Cancelled.
   static absl::StatusOr<RepresentativeStep> Create(
-      const emulator::StageCostModel& costs, const BatchMetadata& sample);
+      const emulator::StageCostModel& costs, const BatchMetadata& sample,
+      std::stop_token stop = {});
 
   // Returns the modules' layers in units that no stage boundary may cut, in
   // data-flow order. The weight of each is the time of its forward, backward
@@ -48,6 +50,7 @@ class RepresentativeStep {
       : costs_(&costs) {}
 
   const emulator::StageCostModel* costs_;
+  std::stop_token stop_{};
   partition::PackedStep packed_{};
   std::vector<partition::LayerUnit> units_{};
 };

@@ -21,8 +21,9 @@ class StaticStrategy : public Strategy {
       : order_(std::move(order)), partition_(std::move(partition)) {}
 
   absl::string_view name() const override { return "static"; }
-  absl::StatusOr<Partition> MakePartition(const emulator::StageCostModel&,
-                                          const BatchMetadata&) const override {
+  absl::StatusOr<Partition> MakePartition(
+      const emulator::StageCostModel&, const BatchMetadata&,
+      const std::stop_token&) const override {
     return partition_;
   }
   bool split_backward() const override { return true; }

@@ -21,8 +21,13 @@ static_assert(static_cast<int>(ContextParallelism::kAllToAll) + 1 ==
               v1::CONTEXT_PARALLELISM_ALL_TO_ALL);
 static_assert(static_cast<int>(GpuOrder::kReplicasInside) + 1 ==
               v1::GPU_ORDER_REPLICAS_INSIDE);
-static_assert(static_cast<int>(Framework::kPyTorch) + 1 ==
-              v1::FRAMEWORK_PYTORCH);
+static_assert(static_cast<int>(Framework::kMegatronBridge) + 1 ==
+              v1::FRAMEWORK_MEGATRON_BRIDGE);
+static_assert(static_cast<int>(Fp8Recipe::kFp4) + 1 == v1::FP8_RECIPE_FP4);
+static_assert(static_cast<int>(ExpertDispatch::kEachGpu) + 1 ==
+              v1::EXPERT_DISPATCH_EACH_GPU);
+static_assert(static_cast<int>(CudaGraphs::kIteration) + 1 ==
+              v1::CUDA_GRAPHS_ITERATION);
 static_assert(static_cast<int>(AttentionKernel::kUnfused) + 1 ==
               v1::ATTENTION_KERNEL_UNFUSED);
 static_assert(static_cast<int>(CommunicationOverlap::kAll) + 1 ==
@@ -72,6 +77,11 @@ void SetSetup(const TrainingSetup& setup, v1::TrainingSetup* proto) {
   proto->set_gradient_bytes(setup.gradient_bytes);
   proto->set_host_per_kernel_us(ToMicroseconds(setup.host_per_kernel));
   proto->set_stretch(setup.stretch);
+  proto->set_fp8_recipe(Shifted<v1::Fp8Recipe>(setup.fp8_recipe));
+  proto->set_dispatch(Shifted<v1::ExpertDispatch>(setup.dispatch));
+  proto->set_overlap_dispatch(setup.overlap_dispatch);
+  proto->set_expert_imbalance(setup.expert_imbalance);
+  proto->set_graphs(Shifted<v1::CudaGraphs>(setup.graphs));
 }
 
 void SetRules(const PartitionRules& rules, v1::PartitionRules* proto) {
@@ -175,6 +185,7 @@ v1::Job ToProto(const JobSpec& job) {
   layout.set_ep(job.parallel.ep);
   layout.set_pp(job.parallel.pp);
   layout.set_dp(job.parallel.dp);
+  layout.set_expert_tp(job.parallel.expert_tp);
   layout.set_context_parallelism(
       Shifted<v1::ContextParallelism>(job.parallel.context));
   if (job.parallel.order != GpuOrder::kPipelineInside) {

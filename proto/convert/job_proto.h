@@ -1,6 +1,6 @@
 // Conversion of JobSpec, ModelSpec and ClusterSpec to pipeloom.v1. The way back
 // is through the reader of JOB files, whose JSON these messages are:
-// service/core/job_request.h.
+// service/jobs/job_request.h.
 #ifndef PIPELOOM_PROTO_CONVERT_JOB_PROTO_H_
 #define PIPELOOM_PROTO_CONVERT_JOB_PROTO_H_
 

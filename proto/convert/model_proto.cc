@@ -17,8 +17,8 @@ static_assert(static_cast<int>(AttentionKind::kWindow) + 1 ==
 static_assert(static_cast<int>(LayerKind::kConvolutions) + 1 ==
               v1::LAYER_KIND_CONVOLUTIONS);
 static_assert(static_cast<int>(Precision::kFp32) + 1 == v1::PRECISION_FP32);
-static_assert(static_cast<int>(TokenRuleKind::kText) + 1 ==
-              v1::TOKEN_RULE_KIND_TEXT);
+static_assert(static_cast<int>(TokenRuleKind::kAnyResolution) + 1 ==
+              v1::TOKEN_RULE_KIND_ANY_RESOLUTION);
 
 void SetAttention(const AttentionSpec& attention, v1::AttentionSpec* proto) {
   proto->set_kind(Shifted<v1::AttentionKind>(attention.kind));

@@ -6,18 +6,19 @@ all-gather). `decide` is a function of those votes alone, so that all ranks
 come to the same decision:
 
 - the step's plan, if all ranks hold it;
-- else the last good plan for such microbatches, if all ranks hold it;
+- else the last good plan for such microbatches, if all ranks hold it and have
+  the memory for it;
 - else the static schedule, which every rank makes of its microbatches.
 
 A rank runs only a plan that it has voted for, or the static schedule, so it
 holds what is decided. docs/service.md states the protocol and proves it;
 tests/python/test_agreement.py visits all its interleavings.
 """
-import collections
 import enum
 import hashlib
 from typing import (Any, Dict, List, NamedTuple, Optional, Sequence, Tuple)
 
+from pipeloom import memory
 from pipeloom.plan import Microbatch, Plan
 
 Checksum = Tuple[int, int]
@@ -54,7 +55,13 @@ class Outcome(enum.Enum):
 
 class Decision(NamedTuple):
     outcome: Outcome
-    why: str = ""
+    why: str = ""  # Why it is not the step's plan, or a warning.
+
+
+UNLIKE_MICROBATCHES = (
+    "the ranks of a replica do not describe the same microbatches, without "
+    "which no schedule fits all of them; describe them on one rank and send "
+    "them to the others (pipeloom.torch.of_first_rank)")
 
 
 def _named(ranks: Sequence[int]) -> str:
@@ -94,13 +101,15 @@ def decide(votes: Sequence[Vote], me: int) -> Decision:
     elif any(v.whole != votes[0].whole for v in votes):
         why = "the replicas hold plans of different steps"
     else:
-        return Decision(Outcome.PLANNED)
+        return Decision(Outcome.PLANNED, "" if _alike(votes, "microbatches")
+                        else UNLIKE_MICROBATCHES)
     if not _alike(votes, "microbatches"):
-        return Decision(
-            Outcome.UNLIKE, f"{why}, and the ranks of a replica do not "
-            "describe the same microbatches")
+        return Decision(Outcome.UNLIKE, f"{why}, and {UNLIKE_MICROBATCHES}")
     if _alike(votes, "last_good"):
         return Decision(Outcome.LAST_GOOD, why)
+    without = [r for r, v in enumerate(votes) if v.last_good == NONE]
+    if without and len(without) < len(votes):
+        why += f", and no last good plan that fits on {_named(without)}"
     return Decision(Outcome.STATIC, why)
 
 
@@ -116,8 +125,8 @@ def checksum_of(*parts: Any) -> Checksum:
 
 def identity_of(plan: Plan) -> Checksum:
     """Returns the checksum by which ranks compare a plan: its own, and that of
-    its microbatches, which are not part of the instructions."""
-    return checksum_of(plan.checksum, plan.microbatches)
+    its microbatches and its attempt, which are not part of the instructions."""
+    return checksum_of(plan.checksum, plan.microbatches, plan.attempt)
 
 
 def structure_of(microbatches: Sequence[Microbatch]) -> Tuple[Any, ...]:
@@ -133,23 +142,48 @@ def structure_of(microbatches: Sequence[Microbatch]) -> Tuple[Any, ...]:
     return tuple(result)
 
 
+class Good(NamedTuple):
+    """An agreed plan, and the sizes of the microbatches that it was made for,
+    as the trainer describes them."""
+    plan: Plan
+    made_for: Tuple[Microbatch, ...]
+
+
 class LastGood:
-    """The newest agreed plan for each structure of microbatches."""
+    """The newest agreed plans, some of each structure of microbatches. Which
+    one stands in for a step depends on what all ranks know alike, so that all
+    ranks choose the same."""
 
-    def __init__(self, keep: int = 64) -> None:
+    def __init__(self, keep: int = 64, of_a_structure: int = 4) -> None:
         self._keep = keep
-        self._plans: "collections.OrderedDict[Any, Plan]" = (
-            collections.OrderedDict())
+        self._of_a_structure = of_a_structure
+        self._plans: Dict[Any, List[Good]] = {}  # The newest last, both.
 
-    def add(self, plan: Plan) -> None:
+    def add(self, plan: Plan,
+            described: Sequence[Microbatch] = ()) -> None:
+        """`described`: the plan's microbatches in the trainer's words, if they
+        are the trainer's own."""
         key = structure_of(plan.microbatches)
-        self._plans[key] = plan
-        self._plans.move_to_end(key)
-        while len(self._plans) > self._keep:
-            self._plans.popitem(last=False)
+        made_for = (tuple(described) if structure_of(described) == key
+                    else plan.microbatches)
+        goods = self._plans.pop(key, [])
+        self._plans[key] = [*goods, Good(plan, made_for)][
+            -self._of_a_structure:]
+        while sum(map(len, self._plans.values())) > self._keep:
+            oldest = next(iter(self._plans))
+            self._plans[oldest].pop(0)
+            if not self._plans[oldest]:
+                del self._plans[oldest]
 
-    def find(self, microbatches: Sequence[Microbatch]) -> Optional[Plan]:
-        return self._plans.get(structure_of(microbatches))
+    def find(self, microbatches: Sequence[Microbatch]) -> Optional[Good]:
+        """Returns the newest plan that was made for microbatches at least as
+        large, else the newest."""
+        goods = self._plans.get(structure_of(microbatches), [])
+        for good in reversed(goods):
+            sizes = memory.growth(good.made_for, microbatches)
+            if sizes is not None and all(g == 1.0 for g in sizes.values()):
+                return good
+        return goods[-1] if goods else None
 
 
 def vote_of(epoch: int, step: int, replica: int, plan: Optional[Plan],

@@ -8,7 +8,8 @@ from typing import (Any, Callable, Dict, Iterable, Iterator, Optional, Sequence,
 
 import grpc
 
-from pipeloom import messages, plan as plans
+from pipeloom import fit, messages, plan as plans
+from pipeloom.sample import Sample
 from pipeloom.static_schedule import Stage
 
 _SERVICE = "/pipeloom.v1.PlannerService/"
@@ -17,30 +18,24 @@ _RETRIED = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED,
 
 
 @dataclasses.dataclass(frozen=True)
-class Sample:
-    """The metadata of a sample before it is loaded: sizes, no data."""
-    text_tokens: int = 0
-    images: Tuple[Tuple[int, int], ...] = ()  # Width and height; pixels.
-    videos: Tuple[Dict[str, Any], ...] = ()  # frames, width_px, height_px, ...
-    audio_seconds: Tuple[float, ...] = ()
-
-
-@dataclasses.dataclass(frozen=True)
 class Job:
     """An open job. `request` is an OpenJobRequest that opens it again, with the
-    same id and partition, at a service that does not know it."""
+    same id and partition, at a service that does not know it. `attempt` is the
+    number of the training's attempt, the same on all ranks: larger than that of
+    an earlier run whose steps this one repeats."""
     job_id: str
     num_ranks: int
     num_replicas: int
     module_names: Tuple[str, ...]
     stages: Tuple[Stage, ...]
     request: bytes = b""
+    attempt: int = 0
 
     @staticmethod
     def of_stages(job: Union[str, Any], job_id: str, stages: Sequence[Stage],
                   module_names: Sequence[str], samples: Sequence[Sample] = (),
-                  *, num_replicas: int = 1, defer_surplus: bool = False
-                  ) -> "Job":
+                  *, num_replicas: int = 1, defer_surplus: bool = False,
+                  attempt: int = 0) -> "Job":
         """Returns a job with the trainer's own partition without asking a
         service: a Session opens it as soon as there is one."""
         request = open_request(job, samples, stages=stages,
@@ -49,15 +44,15 @@ class Job:
         request.resume.CopyFrom(request.partition)
         return Job(job_id, request.partition.num_ranks, num_replicas,
                    tuple(module_names), tuple(stages),
-                   request.SerializeToString())
+                   request.SerializeToString(), attempt)
 
 
 def open_request(job: Union[str, Any], samples: Sequence[Sample], *,
                  stages: Sequence[Stage] = (),
                  module_names: Sequence[str] = (), job_id: str = "",
-                 partition_time: float = 0.0,
-                 defer_surplus: bool = False) -> Any:
-    request = messages.OpenJobRequest(job_id=job_id)
+                 partition_time: float = 0.0, defer_surplus: bool = False,
+                 close_key: str = "") -> Any:
+    request = messages.OpenJobRequest(job_id=job_id, close_key=close_key)
     if isinstance(job, str):
         request.shipped_job = job
     else:
@@ -83,8 +78,10 @@ def stages_of(partition: Any, module_names: Sequence[str]) -> Tuple[Stage, ...]:
 
 def submit_request(job_id: str, step: int, samples: Iterable[Sample], *,
                    replica: Optional[int] = None,
-                   microbatch_of: Sequence[int] = ()) -> Any:
-    request = messages.SubmitBatchRequest(job_id=job_id, step=step)
+                   microbatch_of: Sequence[int] = (),
+                   attempt: int = 0) -> Any:
+    request = messages.SubmitBatchRequest(job_id=job_id, step=step,
+                                          attempt=attempt)
     if replica is not None:
         request.replica = replica
     request.batch.CopyFrom(batch_message(samples))
@@ -95,9 +92,9 @@ def submit_request(job_id: str, step: int, samples: Iterable[Sample], *,
 def report_request(job_id: str, step: int, replica: int,
                    checksum: Tuple[int, int],
                    spans: Iterable[Tuple[int, int, int, int]],
-                   num_ranks: int) -> Any:
+                   num_ranks: int, attempt: int = 0) -> Any:
     request = messages.ReportTraceRequest(job_id=job_id, step=step,
-                                          replica=replica)
+                                          replica=replica, attempt=attempt)
     request.plan_checksum.high, request.plan_checksum.low = checksum
     request.trace.version = 1
     request.trace.num_ranks = num_ranks
@@ -131,6 +128,15 @@ class PlannerError(RuntimeError):
         super().__init__(f"{code.name}: {message}")
         self.code = code
         self.message = message
+
+
+class MisfitError(PlannerError):
+    """An answer that is not for what was asked; the message names the field."""
+
+    def __init__(self, step: int, why: str) -> None:
+        super().__init__(grpc.StatusCode.DATA_LOSS,
+                         f"the answer for step {step} is not for this trainer: "
+                         f"{why}")
 
 
 def retry_after(error: Any) -> Optional[float]:
@@ -205,6 +211,7 @@ class Client:
         self._channel: Any = None
         self._calls: Dict[str, Callable[..., Any]] = {}
         self.retries = 0
+        self.misfits = 0  # Answers that were not for what was asked.
         self.reconnect()
 
     def __enter__(self) -> "Client":
@@ -307,62 +314,80 @@ class Client:
                  *, stages: Sequence[Stage] = (),
                  module_names: Sequence[str] = (), job_id: str = "",
                  partition_time: float = 0.0, defer_surplus: bool = False,
+                 close_key: str = "", new_attempt: bool = False,
                  timeout: Optional[float] = None) -> Job:
         """Opens a shipped job by name, or a messages.Job. The partition is made
         from `samples` of typical sizes, or it is the trainer's own `stages`,
         with `module_names` to name its modules. `partition_time`: seconds in
         which to search for a better partition than the rule's; `timeout` has to
         be longer. `defer_surplus`: samples of a microbatch that has too many
-        may go to a later one."""
+        may go to a later one. `close_key`: only close_job with the same one
+        closes the job. `new_attempt`: a training begins, maybe again, whose
+        first batch ends what is left of earlier runs; one process says so and
+        sends the Job to the others (pipeloom.torch.of_first_rank)."""
         request = open_request(
             job, samples, stages=stages, module_names=module_names,
             job_id=job_id, partition_time=partition_time,
-            defer_surplus=defer_surplus)
+            defer_surplus=defer_surplus, close_key=close_key)
         r = self._call("OpenJob", request, messages.OpenJobResponse, timeout)
         request.job_id = r.job_id
         request.resume.CopyFrom(r.partition)
         names = tuple(r.module_names)
         return Job(r.job_id, r.num_ranks, r.num_replicas, names,
-                   stages_of(r.partition, names), request.SerializeToString())
+                   stages_of(r.partition, names), request.SerializeToString(),
+                   r.attempt + (new_attempt and r.existed))
 
     def submit_batch(self, job_id: str, step: int, samples: Iterable[Sample],
                      *, replica: Optional[int] = None,
-                     microbatch_of: Sequence[int] = (),
+                     microbatch_of: Sequence[int] = (), attempt: int = 0,
                      timeout: Optional[float] = None) -> None:
         """Queues a step for planning. `microbatch_of` is the microbatch of each
         sample, if the trainer has made the microbatches; it needs
         `replica`."""
         request = submit_request(job_id, step, samples, replica=replica,
-                                 microbatch_of=microbatch_of)
+                                 microbatch_of=microbatch_of, attempt=attempt)
         self._call("SubmitBatch", request, messages.SubmitBatchResponse,
                    timeout)
 
     def plan(self, job_id: str, step: int, replica: int = 0,
-             timeout: Optional[float] = None) -> plans.Plan:
+             timeout: Optional[float] = None, *,
+             attempt: int = 0) -> plans.Plan:
         """Returns the plan of all ranks. Waits for it for at most `timeout`
-        seconds, near the end of which the service cuts its search short."""
-        return plans.from_response(self._call(
-            "GetPlan", messages.GetPlanRequest(job_id=job_id, step=step,
-                                               replica=replica),
-            messages.GetPlanResponse, timeout))
+        seconds, near the end of which the service cuts its search short.
+        MisfitError: the answer is not that plan."""
+        request = messages.GetPlanRequest(job_id=job_id, step=step,
+                                          replica=replica, attempt=attempt)
+        answer = self._call("GetPlan", request, messages.GetPlanResponse,
+                            timeout)
+        self._check(step, fit.other_plan(answer, request))
+        return plans.from_response(answer)
 
     def rank_plan(self, job_id: str, step: int, replica: int, rank: int,
-                  timeout: Optional[float] = None) -> plans.Plan:
-        """Returns one rank's share of the plan; waits as plan() does."""
-        return plans.from_rank_plan(self._call(
-            "GetRankPlan",
-            messages.GetRankPlanRequest(job_id=job_id, step=step,
-                                        replica=replica, rank=rank),
-            messages.RankPlan, timeout))
+                  timeout: Optional[float] = None, *,
+                  attempt: int = 0) -> plans.Plan:
+        """Returns one rank's share of the plan; waits and checks as plan()
+        does."""
+        request = messages.GetRankPlanRequest(
+            job_id=job_id, step=step, replica=replica, rank=rank,
+            attempt=attempt)
+        share = self._call("GetRankPlan", request, messages.RankPlan, timeout)
+        self._check(step, fit.other_share(share, request))
+        return plans.from_rank_plan(share)
+
+    def _check(self, step: int, misfit: Optional[str]) -> None:
+        """Counts and raises a MisfitError if there is a misfit."""
+        if misfit is not None:
+            self.misfits += 1
+            raise MisfitError(step, misfit)
 
     def report(self, job_id: str, step: int, replica: int,
                checksum: Tuple[int, int],
                spans: Iterable[Tuple[int, int, int, int]], num_ranks: int,
-               timeout: Optional[float] = None) -> Any:
+               timeout: Optional[float] = None, *, attempt: int = 0) -> Any:
         """Reports measured times: (rank, task, start_ns, end_ns), counted from
         the start of the step."""
         request = report_request(job_id, step, replica, checksum, spans,
-                                 num_ranks)
+                                 num_ranks, attempt)
         return self._call("ReportTrace", request,
                           messages.ReportTraceResponse, timeout)
 
@@ -378,6 +403,14 @@ class Client:
         except grpc.RpcError as error:
             raise PlannerError(error.code(), error.details() or "") from None
 
-    def close_job(self, job_id: str, timeout: Optional[float] = None) -> None:
-        self._call("CloseJob", messages.CloseJobRequest(job_id=job_id),
+    def list_jobs(self, timeout: Optional[float] = None) -> Sequence[Any]:
+        """Returns what the service tells of each open job
+        (messages.OpenJobInfo)."""
+        return tuple(self._call("ListJobs", messages.ListJobsRequest(),
+                                messages.ListJobsResponse, timeout).jobs)
+
+    def close_job(self, job_id: str, timeout: Optional[float] = None, *,
+                  close_key: str = "") -> None:
+        self._call("CloseJob", messages.CloseJobRequest(job_id=job_id,
+                                                        close_key=close_key),
                    messages.CloseJobResponse, timeout)

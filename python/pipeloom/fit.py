@@ -1,6 +1,6 @@
 """Checks that a plan fits a trainer: its job, step, rank and stages."""
 import math
-from typing import Dict, List, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from pipeloom.plan import Microbatch, Plan
 from pipeloom.static_schedule import Stage
@@ -8,17 +8,65 @@ from pipeloom.static_schedule import Stage
 _KINDS = ("F", "B", "W")
 
 
+class BatchSize(NamedTuple):
+    """The size of a replica's batch, by which a plan of another is told."""
+    samples: int
+    text_tokens: int
+
+
+def other_share(share: Any, request: Any,
+                batch: Optional[BatchSize] = None) -> Optional[str]:
+    """Returns which field of a RankPlan message is not what the
+    GetRankPlanRequest asked for, or None. `batch`: that of the replica, if
+    known."""
+    for field in ("job_id", "step", "replica", "rank", "attempt"):
+        got, wanted = getattr(share, field), getattr(request, field)
+        if got != wanted:
+            return f"{field} is {got!r}, not {wanted!r}"
+    return (_no_checksum("plan_checksum", share.plan_checksum) or
+            _other_batch(share.microbatches, batch))
+
+
+def other_plan(answer: Any, request: Any,
+               batch: Optional[BatchSize] = None) -> Optional[str]:
+    """Returns the same for a GetPlanResponse and its GetPlanRequest."""
+    for field in ("step", "replica"):
+        got, wanted = getattr(answer.plan, field), getattr(request, field)
+        if got != wanted:
+            return f"plan.{field} is {got!r}, not {wanted!r}"
+    return (_no_checksum("plan.checksum", answer.plan.checksum) or
+            _other_batch(answer.microbatches, batch))
+
+
+def _no_checksum(field: str, checksum: Any) -> Optional[str]:
+    return (None if checksum.high or checksum.low else
+            f"{field} is 0, so that ranks could not compare it")
+
+
+def _other_batch(microbatches: Any,
+                 batch: Optional[BatchSize]) -> Optional[str]:
+    if batch is None:
+        return None
+    samples = {s.sample for m in microbatches for s in m.samples}
+    if samples != set(range(batch.samples)):
+        return (f"microbatches.samples are {len(samples)} samples, not the "
+                f"batch's, 0 to {batch.samples - 1}")
+    tokens = sum(m.text_tokens for m in microbatches)
+    if tokens != batch.text_tokens:
+        return (f"microbatches.text_tokens are {tokens}, not "
+                f"{batch.text_tokens} as in the batch")
+    return None
+
+
 def misfit(plan: Plan, *, job_id: str, step: int, replica: int,
            rank: Optional[int], stages: Sequence[Stage],
-           module_names: Sequence[str],
-           samples: Optional[int] = None) -> Optional[str]:
+           module_names: Sequence[str]) -> Optional[str]:
     """Returns why the plan must not run here, or None.
 
     A plan that passes runs every pass of this rank's stages on every
     sub-microbatch exactly once, in an order that its own dependencies allow,
     and sends and receives the tensors that they need. `rank`: the rank whose
-    share it is; None: the plan is of all ranks. `samples`: the number of
-    samples in the replica's batch, if known.
+    share it is; None: the plan is of all ranks.
     """
     num_ranks = 1 + max(s.rank for s in stages)
     for field, got, wanted in (("job", plan.job, job_id),
@@ -34,7 +82,7 @@ def misfit(plan: Plan, *, job_id: str, step: int, replica: int,
         return f"it has the programs of ranks {own}"
     if not plan.microbatches:
         return "it has no microbatches"
-    return (_wrong_task(plan, stages) or _wrong_microbatches(plan, samples) or
+    return (_wrong_task(plan, stages) or _wrong_microbatches(plan) or
             _wrong_passes(plan, stages) or
             next((w for r in own for w in [_wrong_program(plan, r)] if w),
                  None))
@@ -82,20 +130,16 @@ def _wrong_task(plan: Plan, stages: Sequence[Stage]) -> Optional[str]:
     return None
 
 
-def _wrong_microbatches(plan: Plan, samples: Optional[int]) -> Optional[str]:
-    seen: Set[int] = set()
+def _wrong_microbatches(plan: Plan) -> Optional[str]:
     for m, micro in enumerate(plan.microbatches):
         if not math.isfinite(micro.loss_weight) or micro.loss_weight < 0:
             return f"microbatch {m} has the weight {micro.loss_weight}"
-        seen.update(micro.samples)
         end: Dict[int, int] = {}
         for sub in micro.subs:
             if sub.first_instance != end.get(sub.module, 0):
                 return (f"microbatch {m} has a gap before instance "
                         f"{sub.first_instance} of module {sub.module}")
             end[sub.module] = sub.first_instance + sub.instances
-    if samples is not None and seen != set(range(samples)):
-        return f"its samples are not the batch's, 0 to {samples - 1}"
     return None
 
 
@@ -133,7 +177,7 @@ def _wrong_program(plan: Plan, rank: int) -> Optional[str]:
     mine = {i for i, t in plan.tasks.items() if t.rank == rank}
     at: Dict[Tuple[str, int], int] = {}
     for i, (op, arg) in enumerate(plan.programs[rank]):
-        if op in ("compute", "send", "recv", "wait_recv", "wait_send"):
+        if op not in ("reduce_gradients", "optimizer_step"):
             if (op, arg) in at:
                 return f"rank {rank} has {op} {arg} twice"
             at[op, arg] = i
@@ -155,9 +199,22 @@ def _wrong_program(plan: Plan, rank: int) -> Optional[str]:
             crossing |= {("send", e), ("wait_send", e)}
             before += [(("compute", edge.source), ("send", e)),
                        (("send", e), ("wait_send", e))]
-    if {key for key in at if key[0] != "compute"} != crossing:
-        key = sorted({k for k in at if k[0] != "compute"} ^ crossing)[0]
+    transfers = {key for key in at if key[0] in
+                 ("send", "recv", "wait_recv", "wait_send")}
+    if transfers != crossing:
+        key = sorted(transfers ^ crossing)[0]
         return f"rank {rank}: {key[0]} of edge {key[1]} is missing or surplus"
+    for op, arg in at:
+        if op == "free":
+            if ("recv", arg) not in at:
+                return f"rank {rank} frees edge {arg}, which it never receives"
+            before.append((("compute", plan.edges[arg].target), (op, arg)))
+        elif op in ("offload", "fetch"):
+            if arg not in mine or (op == "fetch" and
+                                   ("offload", arg) not in at):
+                return f"rank {rank}: {op} of task {arg} has no counterpart"
+            before.append((("compute", arg) if op == "offload" else
+                           ("offload", arg), (op, arg)))
     place = {(plan.tasks[i].kind, plan.tasks[i].stage,
               plan.tasks[i].microbatch, plan.tasks[i].sub): i for i in mine}
     for (kind, *rest), i in place.items():

@@ -1,18 +1,25 @@
 """A plan as plain values: the tasks, edges and programs of
-docs/plan_format.md. It comes from the service, a plan file or static_plan."""
+docs/plan_format.md. It comes from the service, a plan file or static_plan.
+
+The module can be called, too: `pipeloom.plan(job, samples)` is
+pipeloom.planner.plan, which plans without a service."""
 import dataclasses
 import hashlib
+import sys
+import types
 from typing import (Any, Dict, Iterable, List, Mapping, NamedTuple, Optional,
                     Sequence, Tuple)
 
-from pipeloom import messages
+from pipeloom.check import check_plan
 
 _KINDS = {1: "F", 2: "B", 3: "W"}
 
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """One pass (F, B or W) of a stage on a sub-microbatch."""
+    """One pass (F, B or W) of a stage on a sub-microbatch. Takes `alloc_bytes`
+    of its GPU's memory when it starts and gives back `free_bytes` when it
+    ends."""
     rank: int
     kind: str
     module: int
@@ -21,6 +28,8 @@ class Task:
     sub: int = 0
     duration_ns: int = 0
     recomputes: bool = False
+    alloc_bytes: int = 0
+    free_bytes: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +53,8 @@ class Instruction(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class SubMicrobatch:
-    """A module's slice of a microbatch."""
+    """A module's slice of a microbatch. `tokens` pass through the module's
+    layers, `output_tokens` go on to the module that it feeds; 0: not known."""
     module: int
     index: int = 0
     first_instance: int = 0
@@ -63,6 +73,14 @@ class Microbatch:
 
 
 @dataclasses.dataclass(frozen=True)
+class RankMemory:
+    """The most that a rank's GPU may hold (0: no limit), and what it holds
+    throughout the step; bytes."""
+    limit: int = 0
+    static: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
 class Plan:
     """The programs of some or all ranks for a step. `tasks` and `edges` are
     indexed by their number, programs by rank. One rank's share has the tasks of
@@ -71,7 +89,9 @@ class Plan:
     RECOMPUTE, OFFLOAD, or RECOMPUTE:norms+activations with the operator groups
     that are made again (pipeloom.recompute); tasks without one keep all.
     `periods` is the number of neighbouring, fully recomputed layers that share
-    a checkpoint, indexed by forward task; 1 for tasks without one."""
+    a checkpoint, indexed by forward task; 1 for tasks without one. `memory` is
+    indexed by rank; `copies`, indexed by forward task, are the bytes that its
+    offload and its fetch move."""
     num_ranks: int
     module_names: Tuple[str, ...]
     tasks: Mapping[int, Task]
@@ -92,6 +112,9 @@ class Plan:
     activations: Mapping[int, Tuple[str, ...]] = dataclasses.field(
         default_factory=dict)
     periods: Mapping[int, int] = dataclasses.field(default_factory=dict)
+    memory: Mapping[int, RankMemory] = dataclasses.field(default_factory=dict)
+    copies: Mapping[int, int] = dataclasses.field(default_factory=dict)
+    attempt: int = 0  # The training's attempt that asked for it.
 
     def with_microbatches(self, step: int,
                           microbatches: Sequence[Microbatch]) -> "Plan":
@@ -148,9 +171,25 @@ def _instructions(program: Any) -> Tuple[Instruction, ...]:
     return tuple(result)
 
 
+def _copies(*programs: Any) -> Dict[int, int]:
+    return {i.offload.task: i.offload.payload_bytes
+            for program in programs for i in program.instructions
+            if i.WhichOneof("instruction") == "offload"}
+
+
+def _memory(spec: Any) -> RankMemory:
+    m = spec.memory
+    return RankMemory(m.limit_bytes, m.weights_bytes + m.gradients_bytes +
+                      m.optimizer_bytes + m.overhead_bytes)
+
+
 def _task(t: Any) -> Task:
+    if t.kind not in _KINDS:
+        raise ValueError(f"a task's kind is {t.kind}; it must be one of "
+                         f"{_KINDS}")
     return Task(t.rank, _KINDS[t.kind], t.module, t.stage, t.microbatch,
-                t.sub_microbatch, t.duration_ns, t.recomputes)
+                t.sub_microbatch, t.duration_ns, t.recomputes, t.alloc_bytes,
+                t.free_bytes)
 
 
 def _edge(e: Any) -> Edge:
@@ -167,13 +206,19 @@ def _microbatches(protos: Any) -> Tuple[Microbatch, ...]:
         for m in protos)
 
 
+def _enum_name(enum: str, number: int) -> str:
+    # Imported here, as plans of the planner in this package need no protobuf.
+    from pipeloom import messages
+    return messages.enum_name(enum, number)
+
+
 # Indexed by bit of ActivationChoice.operator_groups.
 OPERATOR_GROUPS = ("core_attention", "norms", "activations", "moe_activations",
                    "projections")
 
 
 def _layer(strategy: int, groups: int) -> str:
-    name = messages.enum_name("MemoryStrategy", strategy)
+    name = _enum_name("MemoryStrategy", strategy)
     name = name[len("MEMORY_STRATEGY_"):]
     if groups == 0:
         return name
@@ -209,14 +254,16 @@ def from_execution_plan(proto: Any) -> Plan:
         job=proto.job, step=proto.step, replica=proto.replica,
         schedule=proto.schedule,
         checksum=(proto.checksum.high, proto.checksum.low),
-        predicted_step_time_ns=proto.predicted_step_time_ns)
+        predicted_step_time_ns=proto.predicted_step_time_ns,
+        memory={r: _memory(spec) for r, spec in enumerate(proto.graph.ranks)},
+        copies=_copies(*proto.programs))
 
 
 def from_response(proto: Any) -> Plan:
     """Returns the plan of a GetPlanResponse message."""
     return dataclasses.replace(
         from_execution_plan(proto.plan),
-        quality=messages.enum_name("PlanQuality", proto.quality),
+        quality=_enum_name("PlanQuality", proto.quality),
         step_checksum=(proto.step_checksum.high, proto.step_checksum.low),
         microbatches=_microbatches(proto.microbatches),
         activations=_activations(proto.activations),
@@ -234,19 +281,25 @@ def from_rank_plan(proto: Any) -> Plan:
         programs={proto.rank: _instructions(proto.program)},
         microbatches=_microbatches(proto.microbatches), job=proto.job_id,
         step=proto.step, replica=proto.replica, schedule=proto.schedule,
-        quality=messages.enum_name("PlanQuality", proto.quality),
+        quality=_enum_name("PlanQuality", proto.quality),
         checksum=(proto.plan_checksum.high, proto.plan_checksum.low),
         step_checksum=(proto.step_checksum.high, proto.step_checksum.low),
         predicted_step_time_ns=proto.predicted_step_time_ns,
+        memory={proto.rank: _memory(proto.rank_spec)},
+        copies=_copies(proto.program), attempt=proto.attempt,
         activations=_activations(proto.activations),
         periods=_periods(proto.activations))
 
 
 def read_plan(path: str) -> Plan:
-    """Reads a plan file of `pipeloom plan --out` in protobuf form."""
+    """Reads a plan file of `pipeloom plan --out` in protobuf form. InvalidPlan
+    (pipeloom.check): it is not the plan of a step."""
+    from pipeloom import messages
     with open(path, "rb") as file:
-        return from_execution_plan(
+        plan = from_execution_plan(
             messages.ExecutionPlan.FromString(file.read()))
+    check_plan(plan)
+    return plan
 
 
 def loss_weights(sizes: Sequence[float]) -> Tuple[float, ...]:
@@ -297,3 +350,13 @@ def check_order(plan: Plan) -> Optional[str]:
     if len(done) != len(plan.tasks):
         return "some task is never computed"
     return None
+
+
+class _CallableModule(types.ModuleType):
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Plans steps of a job: pipeloom.planner.plan."""
+        from pipeloom.planner import plan
+        return plan(*args, **kwargs)
+
+
+sys.modules[__name__].__class__ = _CallableModule

@@ -6,6 +6,7 @@ import time
 from typing import (Any, Callable, Dict, Iterable, Iterator, List, Optional,
                     Sequence, Tuple)
 
+from pipeloom import memory
 from pipeloom.agreement import (END_EPOCH, Decision, LastGood, Outcome, Vote,
                                 decide, decode, encode, vote_of)
 from pipeloom.fit import other_samples
@@ -38,6 +39,7 @@ class _Step:
     asked: Optional[float] = None  # Time when the trainer began to wait.
     plan: Optional[Plan] = None  # The plan that this rank voted for.
     last_good: Optional[Plan] = None
+    unfit: str = ""  # Why this rank has no memory for a last good plan.
     decision: Optional[Decision] = None
     chosen: Optional[Plan] = None
     taken: bool = False
@@ -48,13 +50,15 @@ class PlanProvider:
 
     `get` returns within `wait` seconds, plus the time until the slowest rank
     calls it. The order of choice: the plan of this step; the last good plan for
-    such microbatches, with this step's samples in it; `static(step,
-    microbatches)`, which is the same on all ranks, and which may be None if the
-    trainer has a schedule of its own (then `get` returns None). All ranks make
-    the same choice: `agree` is an all-gather over all processes of the
-    training, including all replicas (pipeloom.torch.agreement). A separate
+    such microbatches, with this step's samples in it, if every rank has the
+    memory for them (SubMicrobatch.tokens says how large they are); `static(
+    step, microbatches)`, which is the same on all ranks, and which may be None
+    if the trainer has a schedule of its own (then `get` returns None). All
+    ranks make the same choice: `agree` is an all-gather over all processes of
+    the training, including all replicas (pipeloom.torch.agreement). A separate
     thread uses it once per step, as a rule while the step before runs. Without
-    it there is one process.
+    it there is one process; ValueError: the session is that of one rank of
+    several.
 
     A planner that stays silent costs `wait` once in ten times that duration,
     not in every step.
@@ -63,8 +67,9 @@ class PlanProvider:
     it returns the reason, or None.
 
     `counts` is the number of steps that ran "planned", "last_good" and
-    "static". One line is logged when something goes wrong, and one when all is
-    well again.
+    "static"; `unfit` that of votes for which this rank had a last good plan and
+    no memory for it. One line is logged when something goes wrong, and one when
+    all is well again.
     """
 
     def __init__(self, session: Optional[Session], static: Static, *,
@@ -72,6 +77,13 @@ class PlanProvider:
                  replica: int = 0, keep: int = 64,
                  accept: Optional[Callable[[Plan, Sequence[Microbatch]],
                                            Optional[str]]] = None) -> None:
+        if agree is None and session is not None and session.rank is not None:
+            ranks = session.job.num_ranks * session.job.num_replicas
+            if ranks > 1:
+                raise ValueError(
+                    f"agree is None; the job {session.job.job_id} has {ranks} "
+                    "ranks, which can only decide alike by an all-gather "
+                    "(pipeloom.torch.agreement)")
         self._session = session
         self._static = static
         self._wait = wait
@@ -92,6 +104,7 @@ class PlanProvider:
         self.counts: Dict[str, int] = {"planned": 0, "last_good": 0,
                                        "static": 0}
         self.votes = 0  # Number of collectives so far.
+        self.unfit = 0
         if session is not None:
             session.watch(self._wake)
         self._thread = threading.Thread(target=self._run, daemon=True,
@@ -206,7 +219,7 @@ class PlanProvider:
         self._at = step - 1
         self._open, self._decided = [], []
         if self._session is not None:
-            self._session.forget(step, after_step=step - 1)
+            self._session.go_back(step)
 
     def _choose(self, entry: _Step, decision: Decision) -> Optional[Plan]:
         chosen: Optional[Plan]
@@ -214,11 +227,16 @@ class PlanProvider:
         if trouble is not None:
             if decision.outcome is Outcome.PLANNED:
                 trouble.end("fallback", f"step {entry.step} is planned again")
+                if decision.why:
+                    trouble.note("microbatches", decision.why)
             else:
                 trouble.begin("fallback",
                               f"step {entry.step} runs the "
                               f"{decision.outcome.value.replace('_', ' ')} "
                               f"schedule: {decision.why}")
+                if entry.unfit:
+                    trouble.note("memory", "the last good plan does not fit "
+                                  f"step {entry.step}: {entry.unfit}")
         self.counts[decision.outcome.value] += 1
         if decision.outcome is Outcome.PLANNED:
             chosen = entry.plan
@@ -266,7 +284,7 @@ class PlanProvider:
                 if pause > 0:
                     self._cond.wait(pause)
                     continue
-                entry.last_good = self._good.find(entry.microbatches)
+                self._find_last_good(entry)
                 vote = vote_of(entry.epoch, entry.step, self._replica,
                                entry.plan, entry.last_good,
                                entry.microbatches)
@@ -283,13 +301,24 @@ class PlanProvider:
                 return True
             if decision.outcome is Outcome.PLANNED:
                 assert entry.plan is not None
-                self._good.add(entry.plan)
+                self._good.add(entry.plan, entry.microbatches
+                               if entry.fixed else ())
             entry.decision = decision
             if entry in self._open:
                 self._open.remove(entry)
                 self._decided.append(entry)
             self._cond.notify_all()
         return True
+
+    def _find_last_good(self, entry: _Step) -> None:
+        """Sets the last good plan that the entry's vote is for, unless the
+        memory of this rank does not suffice for it."""
+        good = self._good.find(entry.microbatches)
+        short = good and memory.shortage(good.plan, good.made_for,
+                                         entry.microbatches)
+        self.unfit += bool(short)
+        entry.unfit = short or ""
+        entry.last_good = good.plan if good and not short else None
 
     def _look(self, entry: _Step) -> Tuple[Optional[Plan], float]:
         """Returns the plan to vote for, or None and the time that is worth

@@ -8,10 +8,11 @@ raises into a training step, waits for an answer, or gives up.
 
 A thread keeps a list of calls: batches to submit, plans to fetch, traces to
 report. A call that fails is tried again after growing pauses, until it succeeds
-or the step is over. After a lost connection, the service that answers next may
-not know the job: one call opens it again, with the same id and partition, and
-then all batches of coming steps are sent again. The service says so if it has
-them already.
+or the step is over. No call waits for those of other steps: the first try of
+each goes out at once. After a lost connection, the service that answers next
+may not know the job: one call opens it again, with the same id and partition,
+and then what failed is tried again, and all batches of coming steps are sent
+again. The service says so if it has them already.
 """
 import dataclasses
 import logging
@@ -19,24 +20,26 @@ import random
 import threading
 import time
 from typing import (Any, Callable, Dict, Iterable, List, Optional, Sequence,
-                    Set, Tuple)
+                    Tuple)
 
 import grpc
 
 from pipeloom import fit, messages, plan as plans
-from pipeloom.client import (Client, Job, PlannerError, Sample, parsed,
-                             report_request, retry_after, stages_of,
+from pipeloom.client import (Client, Job, MisfitError, PlannerError, Sample,
+                             parsed, report_request, retry_after, stages_of,
                              submit_request)
+from pipeloom.trouble import Trouble
 
 _log = logging.getLogger("pipeloom")
 _MAX_REPORTS = 64  # Most reports that wait to be sent.
+_MAX_STEPS = 1024  # Most steps that are kept, up to the newest.
 _CLOSE_SECONDS = 2.0
 # Errors of one step that a retry cannot change.
 _FINAL = (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.ALREADY_EXISTS,
           grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.OUT_OF_RANGE)
-# Errors after which another service may answer that does not know the job.
-_LOST = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED,
-         grpc.StatusCode.UNKNOWN, grpc.StatusCode.INTERNAL)
+# Errors of the connection: another service may answer next that does not know
+# the job.
+_LOST = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 
 
 @dataclasses.dataclass(eq=False)
@@ -46,37 +49,11 @@ class _Call:
     request: Any
     due: float = 0.0
     pause: float = 0.0
-    begun: float = 0.0
+    begun: float = 0.0  # Time of the latest try; 0: none yet.
     future: Any = None
     done: bool = False
     wanted: bool = True  # False: a submission that other ranks make, too.
-
-
-class Trouble:
-    """Logs one line when the first of several causes of trouble begins, and one
-    when the last has ended."""
-
-    def __init__(self, level: int) -> None:
-        self._level = level
-        self._causes: Set[str] = set()
-        self._began = 0.0
-        self._lock = threading.Lock()
-
-    def begin(self, cause: str, why: str) -> None:
-        with self._lock:
-            if not self._causes:
-                self._began = time.monotonic()
-                _log.log(self._level, "pipeloom: %s; training goes on without "
-                         "new plans where it has to, and asks again", why)
-            self._causes.add(cause)
-
-    def end(self, cause: str, what: str) -> None:
-        with self._lock:
-            if cause in self._causes:
-                self._causes.remove(cause)
-                if not self._causes:
-                    _log.log(self._level, "pipeloom: %s, after %.1f s", what,
-                             time.monotonic() - self._began)
+    not_found: bool = False  # Whether the service did not know job or step.
 
 
 class Session:
@@ -89,8 +66,9 @@ class Session:
 
     `submits`: whether this process sends the batches that it knows; by default
     rank 0 does, and other ranks only after they have lost a connection, since
-    the service may have lost the batches, too. `counts`: numbers of successes
-    and failures by kind. Threads: any.
+    the service may have lost the batches, too. `attempt`: that of the job, and
+    one more whenever the training goes back. `counts`: numbers of successes and
+    failures by kind. Threads: any.
     """
 
     def __init__(self, client: Client, job: Job, *, rank: Optional[int] = None,
@@ -103,19 +81,21 @@ class Session:
         self.rank = rank
         self.replica = replica
         self.strict = strict
+        self.attempt = job.attempt
         self._submits = (rank in (None, 0)) if submits is None else submits
         self._plan_timeout = plan_timeout
         self._call_timeout = call_timeout
         self._pauses = pauses
         self._cond = threading.Condition()
         self._calls: List[_Call] = []
-        self._samples: Dict[int, int] = {}  # Number of samples by step.
+        self._batches: Dict[int, fit.BatchSize] = {}  # By step.
         self._plans: Dict[int, plans.Plan] = {}
         self._refused: Dict[int, PlannerError] = {}
         self._first = -1  # Steps before it are over.
         self._resume_at = 0.0
         self._pause = 0.0
         self._open: Optional[_Call] = None
+        self._opened_at = 0.0
         self._watchers: List[Callable[[], None]] = []
         self._failing_since: Optional[float] = None
         self.answered_at = 0.0  # time.monotonic() of the last good answer.
@@ -147,21 +127,24 @@ class Session:
             refused = self._refused.get(step)
             if self._closing or step < self._first:
                 return
+            if step - self._first >= _MAX_STEPS:  # Nobody called forget().
+                self._forget(step - _MAX_STEPS + 1)
             known = {c.kind for c in self._calls if c.step == step}
             if samples is not None and "submit" not in known:
-                if not whole:
-                    self._samples[step] = len(samples)
                 try:
                     request = submit_request(
                         self.job.job_id, step, samples,
                         replica=None if whole else self.replica,
-                        microbatch_of=microbatch_of)
+                        microbatch_of=microbatch_of, attempt=self.attempt)
                 except Exception as error:  # pylint: disable=broad-except
                     refused = PlannerError(grpc.StatusCode.INVALID_ARGUMENT,
                                            f"batch: {error}")
                     self._refused[step] = refused
                     self.counts["refused"] += 1
                 else:
+                    if not whole:
+                        self._batches[step] = fit.BatchSize(
+                            len(samples), sum(s.text_tokens for s in samples))
                     self._calls.append(_Call("submit", step, request,
                                              wanted=self._submits))
             if ("fetch" not in known and step not in self._plans and
@@ -197,52 +180,70 @@ class Session:
             error = self._refused.get(step)
         return "" if error is None else str(error)
 
-    def forget(self, before_step: int,
-               after_step: Optional[int] = None) -> None:
-        """Drops steps that are over, with their calls. With `after_step`, drops
-        also those after it, as the training went back to it."""
+    def forget(self, before_step: int) -> None:
+        """Drops steps that are over, with their calls."""
         with self._cond:
-            self._first = before_step
+            self._forget(before_step)
 
-            def over(step: int) -> bool:
-                return step < before_step or (after_step is not None and
-                                              step > after_step)
+    def go_back(self, step: int) -> None:
+        """Says that the training goes back to a step: begins a new attempt,
+        for which all batches are submitted and all plans fetched anew."""
+        with self._cond:
+            self._first = step
+            self.attempt += 1
+            self._drop(lambda _: True)
 
-            for call in self._calls:
-                if call.kind in ("submit", "fetch") and over(call.step):
-                    call.done = True
-                    if call.future is not None:
-                        call.future.cancel()
-            # Batches are dropped, too, so that a step that comes again is sent
-            # again.
-            self._calls = [c for c in self._calls
-                           if c.kind not in ("submit", "fetch") or
-                           not over(c.step)]
-            self._sweep()
-            for kept in (self._plans, self._samples, self._refused):
-                for step in [s for s in kept if over(s)]:
-                    del kept[step]  # type: ignore[attr-defined]
+    def _forget(self, before_step: int) -> None:
+        self._first = before_step
+        self._drop(lambda step: step < before_step)
+
+    def _drop(self, over: Callable[[int], bool]) -> None:
+        for call in self._calls:
+            if call.kind in ("submit", "fetch") and over(call.step):
+                call.done = True
+                if call.future is not None:
+                    call.future.cancel()
+        # Batches are dropped, too, so that a step that comes again is sent
+        # again.
+        self._calls = [c for c in self._calls
+                       if c.kind not in ("submit", "fetch") or
+                       not over(c.step)]
+        self._sweep()
+        for kept in (self._plans, self._batches, self._refused):
+            for step in [s for s in kept if over(s)]:
+                del kept[step]  # type: ignore[attr-defined]
 
     def report(self, step: int, checksum: Tuple[int, int],
                spans: Iterable[Tuple[int, int, int]]) -> None:
         """Sends the times of this rank's tasks: (task, start_ns, end_ns), as in
-        StepResult.spans. A report is not sent again if it fails, and dropped if
-        64 wait already, as an old trace is worth little."""
+        StepResult.spans. A report is sent again after a lost connection, as the
+        service ignores repetitions. It is dropped if the service refuses it, or
+        if 64 newer ones wait, as an old trace is worth little."""
         rank = self.rank or 0
         with self._cond:
-            waiting = [c for c in self._calls if c.kind == "report"]
-            if self._closing or len(waiting) >= _MAX_REPORTS:
-                self.counts["dropped_reports"] += 1
-                return
+            plan = self._plans.get(step)
             try:
                 request = report_request(
                     self.job.job_id, step, self.replica, checksum,
-                    ((rank, *span) for span in spans), self.job.num_ranks)
+                    ((rank, *span) for span in spans), self.job.num_ranks,
+                    self.attempt if plan is None else plan.attempt)
             except Exception:  # pylint: disable=broad-except
+                request = None
+            if self._closing or request is None:
                 self.counts["dropped_reports"] += 1
                 return
             self._calls.append(_Call("report", step, request))
+            waiting = [c for c in self._calls if c.kind == "report"]
+            if len(waiting) > _MAX_REPORTS:
+                self._drop_report(waiting[0])
             self._cond.notify_all()
+
+    def _drop_report(self, call: _Call) -> None:
+        self.counts["dropped_reports"] += 1
+        call.done = True
+        if call.future is not None:
+            call.future.cancel()
+        self._sweep()
 
     def close(self, close_job: bool = False) -> None:
         """Ends the thread and its calls. With `close_job`, closes the job at
@@ -259,7 +260,8 @@ class Session:
             try:
                 self.client.begin(
                     "CloseJob", messages.CloseJobRequest(
-                        job_id=self.job.job_id),
+                        job_id=self.job.job_id,
+                        close_key=self._open_request().close_key),
                     _CLOSE_SECONDS).result(_CLOSE_SECONDS)
             except Exception as error:  # pylint: disable=broad-except
                 self.counts["failures"] += 1
@@ -285,10 +287,14 @@ class Session:
     def _fetch_request(self, step: int) -> Any:
         if self.rank is None:
             return messages.GetPlanRequest(job_id=self.job.job_id, step=step,
-                                           replica=self.replica)
+                                           replica=self.replica,
+                                           attempt=self.attempt)
         return messages.GetRankPlanRequest(
             job_id=self.job.job_id, step=step, replica=self.replica,
-            rank=self.rank)
+            rank=self.rank, attempt=self.attempt)
+
+    def _open_request(self) -> Any:
+        return messages.OpenJobRequest.FromString(self.job.request)
 
     def _sweep(self) -> None:
         self._calls = [c for c in self._calls
@@ -320,9 +326,10 @@ class Session:
                         if call.future.done():
                             arrived.append(call)
                         continue
-                    if self._open is not None and call is not self._open:
+                    again = call.begun > 0 or call is self._open
+                    if again and self._open not in (None, call):
                         continue
-                    due = max(call.due, self._resume_at)
+                    due = max(call.due, self._resume_at) if again else now
                     if due <= now:
                         begin.append(call)
                     else:
@@ -350,13 +357,15 @@ class Session:
                  "open": 4 * self._call_timeout}.get(call.kind,
                                                      self._call_timeout))
         except Exception as error:  # pylint: disable=broad-except
+            call.begun = time.monotonic()
             self._failed(call, grpc.StatusCode.UNAVAILABLE, str(error))
             return
         with self._cond:
+            call.begun = time.monotonic()
             if call.done or self._closing:
                 future.cancel()
                 return
-            call.future, call.begun = future, time.monotonic()
+            call.future = future
         future.add_done_callback(lambda _: self._wake())
 
     def _wake(self) -> None:
@@ -397,9 +406,8 @@ class Session:
                 self.counts["reconnected" if r.existed else "reopened"] += 1
                 call.done = True
                 self._open = None
+                self._opened_at = time.monotonic()
                 self._send_again()
-                for other in self._calls:
-                    other.due = other.pause = 0.0
         else:
             parsed(messages.SubmitBatchResponse if call.kind == "submit"
                    else messages.ReportTraceResponse, data)
@@ -408,28 +416,31 @@ class Session:
                 self.counts["submitted" if call.kind == "submit"
                             else "reported"] += 1
         with self._cond:
-            self._pause = 0.0
+            self._pause = self._resume_at = 0.0
             self.answered_at = time.monotonic()
             self._sweep()
 
     def _plan_arrived(self, call: _Call, data: bytes) -> None:
-        if self.rank is None:
-            plan = plans.from_response(parsed(messages.GetPlanResponse, data))
-            plan = dataclasses.replace(plan, job=self.job.job_id) if (
-                plan.job != self.job.job_id) else plan
-        else:
-            plan = plans.from_rank_plan(parsed(messages.RankPlan, data))
         with self._cond:
-            samples = self._samples.get(call.step)
-        wrong = fit.misfit(
+            batch = self._batches.get(call.step)
+        if self.rank is None:
+            answer = parsed(messages.GetPlanResponse, data)
+            wrong = fit.other_plan(answer, call.request, batch)
+            # Whole plans have the name of their job instead.
+            plan = dataclasses.replace(
+                plans.from_response(answer), job=self.job.job_id,
+                attempt=call.request.attempt)
+        else:
+            answer = parsed(messages.RankPlan, data)
+            wrong = fit.other_share(answer, call.request, batch)
+            plan = plans.from_rank_plan(answer)
+        wrong = wrong or fit.misfit(
             plan, job_id=self.job.job_id, step=call.step,
             replica=self.replica, rank=self.rank, stages=self.job.stages,
-            module_names=self.job.module_names, samples=samples)
+            module_names=self.job.module_names)
         if wrong is not None:
             self.counts["misfits"] += 1
-            raise PlannerError(grpc.StatusCode.DATA_LOSS,
-                               f"the answer for step {call.step} is not for "
-                               f"this trainer: {wrong}")
+            raise MisfitError(call.step, wrong)
         with self._cond:
             call.done = True
             if call.step >= self._first:
@@ -453,49 +464,65 @@ class Session:
             why = f"open of job {self.job.job_id}: {name}: {details}"
         self.counts["failures"] += 1
         now = time.monotonic()
-        lost = code in _LOST or code == grpc.StatusCode.DEADLINE_EXCEEDED
-        if lost:
-            # The service may have moved. A fetch may wait for long on a good
-            # connection; any other call that fails needs a new connection.
+        late = code == grpc.StatusCode.DEADLINE_EXCEEDED
+        # A fetch may wait for long on a good connection.
+        lost = code in _LOST or (late and call.kind != "fetch")
+        if lost or late:
+            # The service may have moved. A call that fails quickly needs a new
+            # connection.
             self.client.reconnect(-1.0 if call.kind == "fetch" or
                                   code == grpc.StatusCode.CANCELLED
                                   else call.begun)
         watchers: List[Callable[[], None]] = []
         with self._cond:
             call.future = None
-            if self._failing_since is None and call.kind != "report":
+            refused = self._refuses(call, code)
+            if (self._failing_since is None and call.kind != "report" and
+                    not refused and code != grpc.StatusCode.NOT_FOUND):
                 self._failing_since = now
-            final = code in _FINAL and call.kind in ("submit", "fetch")
             if call.kind == "report" and not lost:
-                call.done = True  # The plan is gone, or the trace wrong.
-            elif call.kind == "report":
-                call.done = True
-                self.counts["dropped_reports"] += 1
-            elif final:
+                self._drop_report(call)  # The plan is gone, or the trace wrong.
+            elif refused:
                 self.counts["refused"] += 1
                 self._refuse(call.step, PlannerError(code, details))
                 watchers = list(self._watchers)
-            elif code == grpc.StatusCode.NOT_FOUND and call.kind != "open":
-                self._reopen()
-            low, high = self._pauses
-            if lost:
-                # All calls under way fail together, which is one failure.
-                if call.begun >= self._resume_at or self._pause == 0.0:
-                    self._pause = min(high, max(low, 2 * self._pause))
-                    self._resume_at = now + self._pause * random.uniform(
-                        0.5, 1.5)
-                self._send_again()
-                self._reopen()
             else:
+                low, high = self._pauses
                 call.pause = min(high, max(low, 2 * call.pause))
                 call.due = now + (hint if hint is not None else
                                   call.pause * random.uniform(0.5, 1.5))
+                if lost:
+                    self._lost(call, now)
+                elif code == grpc.StatusCode.NOT_FOUND and call.kind != "open":
+                    call.not_found, call.due = True, now
+                    self._reopen()
+                elif call.kind == "fetch":
+                    self._send_again(call.step)
             self._sweep()
             self._cond.notify_all()
         self.trouble.begin("service",
                            f"the planner at {self.client.address}: {why}")
         for watcher in watchers:
             watcher()
+
+    def _refuses(self, call: _Call, code: Any) -> bool:
+        """Returns whether the service will not plan the call's step."""
+        if call.kind not in ("submit", "fetch"):
+            return False
+        if code == grpc.StatusCode.NOT_FOUND:
+            # Although the job was opened again: it is the step that is gone.
+            return not self.job.request or (
+                call.not_found and call.begun >= self._opened_at)
+        return code in _FINAL
+
+    def _lost(self, call: _Call, now: float) -> None:
+        low, high = self._pauses
+        # All calls under way fail together, which is one failure.
+        if call.begun >= self._resume_at or self._pause == 0.0:
+            self._pause = min(high, max(low, 2 * self._pause))
+            self._resume_at = now + self._pause * random.uniform(0.5, 1.5)
+        self._send_again()
+        self._reopen()
 
     def _refuse(self, step: int, error: PlannerError) -> None:
         self._refused[step] = error
@@ -507,14 +534,14 @@ class Session:
 
     def _reopen(self) -> None:
         if self._open is None and self.job.request:
-            request = messages.OpenJobRequest.FromString(self.job.request)
-            self._open = _Call("open", 0, request)
+            self._open = _Call("open", 0, self._open_request())
             self._calls.append(self._open)
 
-    def _send_again(self) -> None:
-        """Sends all batches of coming steps again, as the service that answers
-        next may have none."""
+    def _send_again(self, step: Optional[int] = None) -> None:
+        """Sends the batch of a step, or of all coming steps, again, as the
+        service that answers next may have none. Also batches of steps whose
+        plans are here, as other ranks may lack them."""
         for call in self._calls:
-            if (call.kind == "submit" and call.step not in self._refused and
-                    call.step not in self._plans):
+            if (call.kind == "submit" and step in (None, call.step) and
+                    call.step not in self._refused):
                 call.done, call.wanted = False, True

@@ -29,6 +29,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from pipeloom.check import InvalidPlan, check_plan
 from pipeloom.host_store import HostStore
 from pipeloom.plan import Plan
 from pipeloom.recompute import making_again, rng_state, with_rng
@@ -37,8 +38,9 @@ from pipeloom.torch_agreement import (Agreement, agreement, of_first_rank,
 from pipeloom.transport import Transport, global_ranks
 from pipeloom.weight_gradients import WeightGradients
 
-__all__ = ["Agreement", "Executor", "PlanMismatch", "PlanStructure",
-           "StepResult", "WorkItem", "agreement", "of_first_rank"]
+__all__ = ["Agreement", "Executor", "InvalidPlan", "PlanMismatch",
+           "PlanStructure", "StepResult", "WorkItem", "agreement",
+           "of_first_rank"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -230,11 +232,22 @@ class Executor:
     def run(self, plan: Plan, batch: Any = None) -> StepResult:
         """Runs one step. Adds gradients to those that the parameters hold.
         PlanMismatch, before anything is sent: the ranks' plans differ; this is
-        not checked if PlanProvider has done so (Plan.agreed)."""
+        not checked if PlanProvider has done so (Plan.agreed). InvalidPlan,
+        likewise: this rank's part of the plan is not that of a step, or has a
+        stage that this executor has not."""
         if self._check and not plan.agreed and not same_everywhere(
                 plan.checksum, self._group, self._check_on):
             raise PlanMismatch("the ranks do not all hold the same plan")
+        self._check_passes(plan)
         return _Step(self, plan, batch).run()
+
+    def _check_passes(self, plan: Plan) -> None:
+        check_plan(plan, (self.rank,))
+        for t, task in plan.tasks.items():
+            if task.rank == self.rank and task.stage not in self.stages:
+                raise InvalidPlan(
+                    f"rank {self.rank}, task {t}: it is of stage {task.stage}; "
+                    f"this rank's stages are {sorted(self.stages)}")
 
 
 def _nothing() -> torch.Tensor:

@@ -239,6 +239,8 @@ absl::StatusOr<ExecutionPlan> ResizePlan(const ExecutionPlan& plan,
     edge.width = shape.width;
   }
   ExecutionPlan resized = plan;
+  // Its transfers take no time, so the plan's prediction is not for it.
+  resized.predicted_step_time = resized.lower_bound = kZero;
   // A copy counts one byte, as the plan's sizes are not the device's.
   constexpr Bytes kMark(1);
   for (std::vector<Instruction>& program : resized.programs) {

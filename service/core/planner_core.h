@@ -1,45 +1,42 @@
-// The service without its network interface: jobs, queued batches, ready plans,
-// and the calls that wait for them.
+// The service without its network interface: it brings calls, jobs and plans
+// together.
 //
-//   OpenJob, Submit ──> PlanAhead ──> MakeReadyPlan ──> state folder ──>
-//   waiters
+//   OpenJob, Submit ──> JobTable ──> PlanDesk ──> Publisher ──> waiting calls
+//                       (jobs, plans kept)  (makes plans)
 //
-// Once handed out, a plan of a (job, step, replica) never changes. It is kept
-// for `keep_steps` steps; with a state folder also on disk, where it is written
-// before any caller gets it.
+// The table and the waiting calls are guarded by one lock, under which nothing
+// takes long. A plan is written to the state folder, if there is one, before
+// any caller gets it.
 //
-// All methods may be called from any thread. OpenJob, Submit, Report and
-// WhatIf may take long and write to disk; Await never blocks.
+// All methods may be called from any thread. OpenJob, Submit, Report, WhatIf
+// and Close may take long and write to disk; Await never blocks.
 #ifndef PIPELOOM_SERVICE_CORE_PLANNER_CORE_H_
 #define PIPELOOM_SERVICE_CORE_PLANNER_CORE_H_
 
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <limits>
 #include <map>
 #include <memory>
-#include <mutex>
+#include <optional>
 #include <set>
 #include <stop_token>
 #include <string>
-#include <thread>
-#include <variant>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "base/units.h"
+#include "base/mutex.h"
 #include "pipeloom/v1/planner_service.pb.h"
-#include "planner/step/plan_ahead.h"
-#include "planner/step/plan_cache.h"
-#include "service/core/core_state.h"
-#include "service/core/learned_costs.h"
-#include "service/core/ready_plan.h"
-#include "service/core/served_job.h"
-#include "service/core/step_batch.h"
+#include "service/core/plan_desk.h"
+#include "service/core/publisher.h"
 #include "service/core/what_if.h"
+#include "service/jobs/job_request.h"
+#include "service/jobs/job_store.h"
+#include "service/jobs/job_table.h"
+#include "service/jobs/waiting_calls.h"
 #include "service/os/deadline_timer.h"
 #include "service/os/log.h"
 #include "service/os/metrics.h"
@@ -48,33 +45,32 @@
 
 namespace pipeloom::service {
 
-struct CoreOptions {
-  int32_t threads = 2;  // Threads that search.
+// Those of the desk and of the table, and:
+struct CoreOptions : PlanDesk::Options, JobTable::Limits {
   int32_t max_jobs = 64;
   int32_t max_queued = 4096;    // Queued plans of all jobs together.
   int32_t max_waiting = 16384;  // Calls that wait for plans.
   int64_t max_tasks = 400'000;  // Tasks of one plan.
   convert::BatchLimits batch{};
-  // Steps that each job keeps behind the newest that was submitted.
-  int64_t keep_steps = 64;
-  Bytes plan_bytes{int64_t{1} << 30};  // Memory of all ready plans.
-  Bytes cache_bytes{int64_t{256} << 20};
   // The longest search for a partition, whatever the caller asks for.
   std::chrono::nanoseconds partition_time{std::chrono::seconds(60)};
+  // When no more jobs may be open, a job without calls for so long is closed.
+  std::chrono::nanoseconds idle_time{std::chrono::hours(1)};
+  // The time by which jobs grow idle.
+  std::function<std::chrono::steady_clock::time_point()> now =
+      std::chrono::steady_clock::now;
   std::string state_dir{};  // Empty: nothing is kept on disk.
   ShippedFiles files{};
   ProfileSource profiles{};
 };
-
-// A plan, or the reason why there is none.
-using PlanOrError = absl::StatusOr<std::shared_ptr<const ReadyPlan>>;
 
 class PlannerCore {
  public:
   using Clock = std::chrono::steady_clock;
 
   // Makes a core, restores the state folder and plans the batches that were
-  // queued. REQUIRES: `log` and `metrics` outlive the core.
+  // queued. Unavailable: something in the state folder cannot be read, with its
+  // path and the reason. REQUIRES: `log` and `metrics` outlive the core.
   static absl::StatusOr<std::unique_ptr<PlannerCore>> Create(
       CoreOptions options, Log* log, Metrics* metrics);
   // Cuts running searches short; waiting calls get Unavailable.
@@ -100,14 +96,16 @@ class PlannerCore {
   absl::StatusOr<v1::WhatIfResponse> WhatIf(const v1::WhatIfRequest& request,
                                             const std::stop_token& stop) const;
   // Closes a job and deletes its files. Calls that wait for it get NotFound.
-  v1::CloseJobResponse Close(const std::string& job_id);
+  // PermissionDenied: the job has another close_key.
+  absl::StatusOr<v1::CloseJobResponse> Close(
+      const v1::CloseJobRequest& request);
+  v1::ListJobsResponse List() const;
 
   // Waits for a plan. Calls `done` once: before it returns if the plan is ready
   // or can never be, else from another thread, at `deadline` with
   // DeadlineExceeded. `rank` is checked against the job unless it is negative.
   // Returns an id for CancelAwait, or 0 if `done` was called.
-  int64_t Await(const planner::PlanKey& key, int32_t rank,
-                Clock::time_point deadline,
+  int64_t Await(const PlanKey& key, int32_t rank, Clock::time_point deadline,
                 std::function<void(PlanOrError)> done);
   // Cancels a wait, so that `done` is not called. Returns false if it was
   // called or is about to be.
@@ -125,104 +123,99 @@ class PlannerCore {
   Metrics::Gauges gauges() const;
 
  private:
-  using Outcome = std::variant<std::shared_ptr<const ReadyPlan>, absl::Status>;
-  struct Step {
-    std::shared_ptr<const CostEpoch> epoch{};
-    std::map<int32_t, std::shared_ptr<const StepBatch>> batches{};
-    std::map<int32_t, Outcome> plans{};  // Indexed by replica.
-    // Replicas and ranks whose traces were reported.
-    std::set<std::pair<int32_t, int32_t>> reported{};
-  };
-  struct Job {
-    explicit Job(std::shared_ptr<const ServedJob> a_job)
-        : served(std::move(a_job)),
-          learned(served->spec().model.modules.size()) {}
-    std::shared_ptr<const ServedJob> served;
-    Fingerprint request{};
-    bool cut_short = false;  // Whether the partition search was cut short.
-    LearnedCosts learned;
-    // Allows one report at a time. Locked before the core's lock.
-    std::shared_ptr<std::mutex> reporting = std::make_shared<std::mutex>();
-    std::shared_ptr<const CostEpoch> epoch{};
-    std::map<int64_t, Step> steps{};
-    int64_t newest = -1;
-    int64_t fetched = -1;  // The newest step of which a plan was handed out.
-    // Moving average of the time that a hurried plan takes.
-    std::chrono::nanoseconds least_time{std::chrono::milliseconds(50)};
-  };
-  struct Waiter {
-    planner::PlanKey key{};
-    Clock::time_point hurry_at{};
-    std::function<void(PlanOrError)> done{};
-  };
-  // Waiters to be called without the lock.
+  // Calls of one plan and their answer.
   struct Due {
-    std::vector<std::function<void(PlanOrError)>> waiters{};
+    std::vector<WaitingCall> calls{};
     PlanOrError outcome = absl::UnknownError("");
   };
 
   PlannerCore(CoreOptions options, Log* log, Metrics* metrics);
 
-  void Restore();
-  void Start();
-  // Returns an error if the queue is full, and evicts old steps if ready plans
-  // take too much memory. REQUIRES: the lock is held; the caller frees `gone`
-  // without it, as answering threads need the lock.
-  absl::Status RefuseIfFull(int32_t plans, std::vector<Step>* gone);
-  void Enqueue(const std::shared_ptr<const ServedJob>& job,
-               const std::shared_ptr<const StepBatch>& batch, int32_t replica);
-  void MakePlan(const ServedJob& job,
-                const std::shared_ptr<const StepBatch>& submission,
-                int32_t replica, Clock::time_point submitted,
-                const std::stop_token& stop);
-  // Returns the step, or null if it does not have this submission (any more).
-  // REQUIRES: the lock is held.
-  Step* FindStep(const planner::PlanKey& key,
-                 const std::shared_ptr<const StepBatch>& submission);
-  // Calls Publish on a thread of usual priority.
-  void PublishSoon(const planner::PlanKey& key,
-                   const std::shared_ptr<const StepBatch>& submission,
-                   const Outcome& outcome,
-                   const v1::PlanStatistics& statistics);
-  void Publish(const planner::PlanKey& key,
-               const std::shared_ptr<const StepBatch>& submission,
-               const Outcome& outcome, const v1::PlanStatistics& statistics);
-  void Forget(const std::string& id, Job* job,
-              std::vector<std::pair<int64_t, Step>>* gone);
-  // Answers calls that wait for a step that is not kept any more. REQUIRES: the
-  // lock is held.
-  void RefuseLateWaiters(const std::string& id, int64_t newest);
-  bool EvictOldest(std::vector<Step>* gone);
-  std::vector<std::function<void(PlanOrError)>> TakeWaiters(
-      const planner::PlanKey& key);
-  // Removes a waiter and returns its function; empty if it is gone.
-  std::function<void(PlanOrError)> TakeWaiter(int64_t id);
-  void SaveJob(const std::string& id);
-  void StateError(absl::string_view what, const absl::Status& status);
+  // planner_restore.cc.
+  absl::Status Restore();
+  absl::Status RestoreJob(const std::shared_ptr<const ServedJob>& served,
+                          const JobStore::Restored& restored)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status RestorePlan(const JobStore::Restored& restored,
+                           const JobStore::PlanName& name, Job* job)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void SaveJob(const std::string& id) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // planner_jobs.cc.
+  // Returns the answer if the job is open, or an error if another one is.
+  std::optional<absl::StatusOr<v1::OpenJobResponse>> FindOpen(
+      const JobRequest& request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Reserves the job's id. Errors are those of OpenJob.
+  absl::Status BeginOpening(const std::string& id, std::function<void()> again)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  v1::OpenJobResponse Describe(const Job& job, bool existed) const;
+  // Closes the job that has had no call for the longest, if that is long
+  // enough.
+  void CloseIdleJob() ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status CloseNow(const std::string& id, Fingerprint close_key,
+                        const char* event) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // planner_core.cc.
+  absl::Status RefuseIfFull(int32_t plans) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Adds the batch to its job. Returns whether it was there already.
+  absl::StatusOr<bool> Accept(const std::string& id,
+                              const std::vector<int64_t>& tasks,
+                              StepBatch packed, Submission* submission)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // Queues a plan, unless the step was given up or the job closed meanwhile.
+  void Enqueue(const Submission& submission, int32_t replica)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  bool Wants(const PlanKey& key, const Submission& submission,
+             bool cut_short) const ABSL_LOCKS_EXCLUDED(mutex_);
+  // Keeps a plan and answers the calls that wait for it.
+  void Publish(const DeskResult& result) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Removes files and answers calls.
+  void Finish(const Gone& gone, std::vector<Due> due = {})
+      ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // planner_calls.cc.
+  // Checks a call and returns its plan if that is known; an empty pointer means
+  // that the call has to wait.
+  PlanOrError Look(const PlanKey& key, int32_t rank, bool* on_disk)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Returns when a search has to stop for a call with this deadline.
+  static Clock::time_point HurryAt(const Job& job, Clock::time_point now,
+                                   Clock::time_point deadline);
+  // Take out the calls for a plan. Notes their fetches if they get it.
+  Due TakeCalls(const PlanKey& key, PlanOrError outcome)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::optional<WaitingCall> TakeCall(int64_t number)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // Take out the calls for steps that a job does not keep any more, and for
+  // earlier attempts if a new one has begun.
+  std::vector<Due> TakeLateCalls(const std::string& id, bool new_attempt)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Reads a plan that is only on disk.
+  void Load(const PlanKey& key) ABSL_LOCKS_EXCLUDED(mutex_);
 
   const CoreOptions options_;
   Log* log_;
   Metrics* metrics_;
-  std::unique_ptr<CoreState> state_{};
-  planner::PlanCache cache_;
-  planner::PlanAhead ahead_{};
+  std::unique_ptr<JobStore> store_{};
 
-  mutable std::mutex mutex_{};
-  std::condition_variable waiters_left_{};
-  std::map<std::string, Job> jobs_{};
-  // Jobs being opened, and the functions to call when that has ended.
-  std::map<std::string, std::vector<std::function<void()>>> opening_{};
-  std::map<int64_t, Waiter> waiters_{};
-  std::multimap<planner::PlanKey, int64_t> waiting_{};
-  std::map<int64_t, std::function<void(const v1::PlanStatistics&)>>
-      listeners_{};
-  int64_t next_id_ = 1;
-  Bytes plan_bytes_{};
-  bool draining_ = false;
+  mutable Mutex mutex_{};
+  JobTable table_ ABSL_GUARDED_BY(mutex_);
+  WaitingCalls calls_ ABSL_GUARDED_BY(mutex_){};
+  CondVar drained_{};  // A call left.
+  // Jobs being opened or closed, and the functions to call when that has ended.
+  std::map<std::string, std::vector<std::function<void()>>> opening_
+      ABSL_GUARDED_BY(mutex_){};
+  std::set<PlanKey> loading_ ABSL_GUARDED_BY(mutex_){};
+  bool draining_ ABSL_GUARDED_BY(mutex_) = false;
 
-  DeadlineTimer timer_{};
-  WorkerPool answers_{1, std::numeric_limits<int32_t>::max(), AnswerAtOnce};
-  std::vector<std::jthread> workers_{};  // Last, as they use all members.
+  // Set once, before any call. Its threads end first, in the destructor.
+  std::unique_ptr<PlanDesk> desk_{};
+  DeadlineTimer timer_{};  // Its functions use the desk's queue.
+  Publisher publisher_{};
+  // Reads plans from disk.
+  WorkerPool loads_{1, std::numeric_limits<int32_t>::max(),
+                    [] { MakeWayForServing(Background::kRequests); }};
 };
 
 }  // namespace pipeloom::service

@@ -1,5 +1,4 @@
-// Opening, closing, correcting and restoring jobs: the part of PlannerCore that
-// does not make or hand out plans.
+// Opening, closing and correcting jobs.
 #include <algorithm>
 #include <optional>
 #include <utility>
@@ -11,21 +10,12 @@
 #include "proto/convert/batch_proto.h"
 #include "proto/convert/job_proto.h"
 #include "proto/convert/trace_proto.h"
-#include "service/core/core_errors.h"
 #include "service/core/planner_core.h"
+#include "service/jobs/job_costs.h"
+#include "service/jobs/job_errors.h"
 
 namespace pipeloom::service {
 namespace {
-
-// Returns an id made from the job's name and a hash of the content.
-std::string IdFor(const std::string& name, const Fingerprint& request) {
-  std::string id;
-  for (const char c : name.substr(0, 40)) {
-    id += IsJobId(std::string("x") + c) ? c : '-';
-  }
-  if (id.empty() || id[0] == '.') id = "job";
-  return absl::StrFormat("%s-%012x", id, request.high & 0xffffffffffff);
-}
 
 // Returns when a search for a partition has to end: after the time asked for,
 // within the service's limit, and with time left to answer before the caller's
@@ -38,132 +28,98 @@ PlannerCore::Clock::time_point PartitionEnd(
   return std::min(end, begin + (deadline - begin) * 3 / 4);
 }
 
-IdVector<ModuleId, emulator::PassFactors> FactorsOf(
-    const v1::StoredBatch& batch) {
-  IdVector<ModuleId, emulator::PassFactors> factors;
-  for (const v1::StoredCorrection& c : batch.corrections()) {
-    factors.push_back({.forward = c.forward(),
-                       .backward = c.backward(),
-                       .weight_grad = c.weight_grad()});
-  }
-  return factors;
-}
-
 }  // namespace
 
+v1::OpenJobResponse PlannerCore::Describe(const Job& job, bool existed) const {
+  const JobSpec& spec = job.served->spec();
+  v1::OpenJobResponse response;
+  response.set_job_id(job.served->id());
+  *response.mutable_partition() = ToProto(job.served->partition(), spec.model);
+  response.set_num_ranks(spec.parallel.pp);
+  response.set_num_replicas(spec.parallel.dp);
+  response.set_existed(existed);
+  response.set_partitions_tried(job.served->partitions_tried());
+  response.set_partition_cut_short(job.cut_short);
+  response.set_attempt(job.attempt);
+  if (spec.search.evaluations == 0) {
+    response.set_search_deadline_us(
+        std::chrono::duration_cast<std::chrono::microseconds>(
+            std::min<std::chrono::nanoseconds>(spec.search.deadline,
+                                               options_.max_search))
+            .count());
+  }
+  for (const ModuleSpec& m : spec.model.modules) {
+    response.add_module_names(m.name);
+  }
+  return response;
+}
+
+std::optional<absl::StatusOr<v1::OpenJobResponse>> PlannerCore::FindOpen(
+    const JobRequest& request) {
+  Job* job = table_.Find(request.id);
+  if (job == nullptr) return std::nullopt;
+  job->used = options_.now();
+  if (request.close_key != Fingerprint() &&
+      request.close_key != job->close_key) {
+    return absl::PermissionDeniedError(absl::StrFormat(
+        "close_key is not that of job \"%s\", which is open", request.id));
+  }
+  if (job->request != request.content) {
+    return absl::AlreadyExistsError(absl::StrFormat(
+        "job_id is \"%s\"; a job of that id with other content is open",
+        request.id));
+  }
+  if (request.resumed.has_value() &&
+      *request.resumed != job->served->partition()) {
+    return absl::AlreadyExistsError(absl::StrFormat(
+        "job_id is \"%s\"; it is open with another partition than `resume`",
+        request.id));
+  }
+  return Describe(*job, true);
+}
+
+absl::Status PlannerCore::BeginOpening(const std::string& id,
+                                       std::function<void()> again) {
+  if (const auto other = opening_.find(id); other != opening_.end()) {
+    if (again) other->second.push_back(std::move(again));
+    return absl::AbortedError("the job is being opened by another call");
+  }
+  if (draining_) return absl::UnavailableError("the service is going down");
+  const size_t open = table_.jobs().size();
+  if (open + opening_.size() >= static_cast<size_t>(options_.max_jobs)) {
+    return Busy(
+        absl::StrFormat("%d jobs are open, as many as may be (--max-jobs); "
+                        "one gives way when it has had no call for %s",
+                        open, FormatDuration(Duration(options_.idle_time))),
+        10'000);
+  }
+  opening_.try_emplace(id);
+  return absl::OkStatus();
+}
+
 absl::StatusOr<v1::OpenJobResponse> PlannerCore::OpenJob(
-    const v1::OpenJobRequest& request, Clock::time_point deadline,
+    const v1::OpenJobRequest& message, Clock::time_point deadline,
     const std::stop_token& stop, std::function<void()> again) {
   const Clock::time_point begin = Clock::now();
-  if (request.partition_time_us() < 0) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("partition_time_us is %d; it must be >= 0",
-                        request.partition_time_us()));
-  }
-  if (!request.job_id().empty() && !IsJobId(request.job_id())) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "job_id is \"%s\"; it must be 1 to 64 of a-z A-Z 0-9 . _ -, not with a "
-        "dot in front",
-        request.job_id()));
-  }
-  absl::StatusOr<JobSpec> spec = absl::InvalidArgumentError(
-      "source is not set; it must be `job` or `shipped_job`");
-  if (request.has_job()) {
-    spec = JobFromProto(request.job(), options_.files);
-  } else if (request.source_case() == v1::OpenJobRequest::kShippedJob) {
-    spec = ShippedJob(request.shipped_job(), options_.files);
-  }
-  if (!spec.ok()) return spec.status();
-  absl::StatusOr<BatchMetadata> sample =
-      convert::FromProto(request.sample(), options_.batch);
-  if (!sample.ok()) {
-    return absl::Status(sample.status().code(),
-                        absl::StrCat("sample.", sample.status().message()));
-  }
-  std::optional<Partition> given;
-  if (request.has_partition()) {
-    PIPELOOM_ASSIGN_OR_RETURN(given,
-                              PartitionFromProto(request.partition(), *spec));
-  }
-  std::optional<Partition> resumed;
-  if (request.has_resume()) {
-    absl::StatusOr<Partition> partition =
-        PartitionFromProto(request.resume(), *spec);
-    if (!partition.ok()) {
-      return absl::Status(
-          partition.status().code(),
-          absl::StrCat("resume: ", partition.status().message()));
-    }
-    resumed = *std::move(partition);
-  }
-  FingerprintBuilder content;
-  content.Add(FingerprintOf(*spec))
-      .Add(convert::ToProto(*sample).SerializeAsString())
-      .Add(request.partition().SerializeAsString());
-  if (request.partition_time_us() > 0) content.Add("searched");
-  if (request.defer_surplus()) content.Add("deferred");
-  const Fingerprint print = content.Build();
-  const std::string id =
-      request.job_id().empty() ? IdFor(spec->name, print) : request.job_id();
-
-  const auto respond = [](const Job& job, bool existed) {
-    const JobSpec& s = job.served->spec();
-    v1::OpenJobResponse response;
-    response.set_job_id(job.served->id());
-    *response.mutable_partition() = ToProto(job.served->partition(), s.model);
-    response.set_num_ranks(s.parallel.pp);
-    response.set_num_replicas(s.parallel.dp);
-    response.set_existed(existed);
-    response.set_partitions_tried(job.served->partitions_tried());
-    response.set_partition_cut_short(job.cut_short);
-    for (const ModuleSpec& m : s.model.modules) {
-      response.add_module_names(m.name);
-    }
-    return response;
-  };
-  const auto existing =
-      [&]() -> std::optional<absl::StatusOr<v1::OpenJobResponse>> {
-    const auto found = jobs_.find(id);
-    if (found == jobs_.end()) return std::nullopt;
-    if (found->second.request == print) {
-      if (resumed.has_value() &&
-          *resumed != found->second.served->partition()) {
-        return absl::AlreadyExistsError(absl::StrFormat(
-            "job_id is \"%s\"; it is open with another partition than "
-            "`resume`",
-            id));
-      }
-      return respond(found->second, true);
-    }
-    return absl::AlreadyExistsError(absl::StrFormat(
-        "job_id is \"%s\"; a job of that id with other content is open", id));
-  };
+  PIPELOOM_ASSIGN_OR_RETURN(
+      JobRequest request,
+      ReadJobRequest(message, options_.files, options_.batch));
+  const std::string id = request.id;
+  CloseIdleJob();
   {
-    const std::lock_guard lock(mutex_);
-    if (auto answer = existing()) return *answer;
-    if (const auto other = opening_.find(id); other != opening_.end()) {
-      if (again) other->second.push_back(std::move(again));
-      return absl::AbortedError("the job is being opened by another call");
-    }
-    if (draining_) return absl::UnavailableError("the service is going down");
-    if (jobs_.size() + opening_.size() >=
-        static_cast<size_t>(options_.max_jobs)) {
-      return Busy(
-          absl::StrFormat("%d jobs are open, as many as may be", jobs_.size()),
-          10'000);
-    }
-    opening_.try_emplace(id);
+    const MutexLock lock(&mutex_);
+    if (auto answer = FindOpen(request)) return *answer;
+    PIPELOOM_RETURN_IF_ERROR(BeginOpening(id, std::move(again)));
   }
-  const bool searched = request.partition_time_us() > 0 && !resumed.has_value();
   PartitionEffort effort;
+  effort.left = stop;
   // Requested at the end of the search and when the caller leaves; it also ends
   // evaluations that run already.
   const auto over = std::make_shared<std::stop_source>();
   const std::stop_callback left(stop, [&] { over->request_stop(); });
-  if (searched) {
+  if (request.searches_partition()) {
     const Clock::time_point end = PartitionEnd(
-        begin, std::chrono::microseconds(request.partition_time_us()),
-        options_.partition_time, deadline);
+        begin, request.partition_time, options_.partition_time, deadline);
     timer_.At(end, [over] { over->request_stop(); });
     effort.stop = over->get_token();
     effort.expired = [over] { return over->stop_requested(); };
@@ -172,10 +128,16 @@ absl::StatusOr<v1::OpenJobResponse> PlannerCore::OpenJob(
   absl::StatusOr<std::shared_ptr<const ServedJob>> served =
       stop.stop_requested()
           ? absl::CancelledError("the caller left")
-          : ServedJob::Create(id, *std::move(spec), *sample,
-                              resumed.has_value() ? resumed : given,
-                              options_.profiles, effort,
-                              request.defer_surplus());
+          : ServedJob::Create(
+                id, std::move(request.spec), request.sample,
+                request.resumed.has_value() ? request.resumed : request.given,
+                options_.profiles, effort, request.defer_surplus);
+  std::shared_ptr<JobFiles> files;
+  if (served.ok()) {
+    absl::StatusOr<std::shared_ptr<JobFiles>> begun = store_->Begin(id);
+    store_->NoteError("job", begun.status());
+    files = begun.ok() ? *std::move(begun) : store_->NoFiles(id);
+  }
   v1::OpenJobResponse response;
   std::vector<std::function<void()>> others;
   // Called without the lock, however this call ends.
@@ -183,17 +145,21 @@ absl::StatusOr<v1::OpenJobResponse> PlannerCore::OpenJob(
     for (const auto& other : others) other();
   };
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(&mutex_);
     others = std::move(opening_.extract(id).mapped());
-    if (!served.ok()) return served.status();
     if (stop.stop_requested()) return absl::CancelledError("the caller left");
+    if (!served.ok()) return served.status();
     if (draining_) return absl::UnavailableError("the service is going down");
     Job job(*served);
-    job.request = print;
+    job.request = request.content;
+    job.close_key = request.close_key;
+    job.files = std::move(files);
     job.cut_short = over->stop_requested();
-    job.epoch = job.served->MakeEpoch(job.learned.factors());
-    response = respond(job, false);
-    jobs_.emplace(id, std::move(job));
+    job.epoch =
+        job.served->MakeEpoch(FactorsOf(job.learned, job.served->spec().model));
+    job.used = options_.now();
+    response = Describe(job, false);
+    table_.Add(id, std::move(job));
   }
   SaveJob(id);
   log_->Write(LogLevel::kInfo, "job_opened",
@@ -210,70 +176,66 @@ absl::StatusOr<v1::ReportTraceResponse> PlannerCore::Report(
     return absl::InvalidArgumentError(
         absl::StrCat("trace.", trace.status().message()));
   }
-  const planner::PlanKey key{request.job_id(), request.step(),
-                             request.replica()};
-  std::shared_ptr<std::mutex> reporting;
+  const PlanKey key{request.job_id(), request.step(), request.replica(),
+                    request.attempt()};
+  std::shared_ptr<Mutex> reporting;
   {
-    const std::lock_guard lock(mutex_);
-    const auto found = jobs_.find(key.job);
-    if (found == jobs_.end()) return NoJob(key.job);
-    reporting = found->second.reporting;
+    const MutexLock lock(&mutex_);
+    const Job* job = table_.Find(key.job);
+    if (job == nullptr) return NoJob(key.job);
+    reporting = job->reporting;
   }
   // Learning from a long trace is done without the core's lock.
-  const std::lock_guard one_report(*reporting);
+  const MutexLock one_report(reporting.get());
   std::shared_ptr<const ServedJob> served;
   std::shared_ptr<const ReadyPlan> ready;
   std::shared_ptr<const CostEpoch> epoch;
-  std::optional<LearnedCosts> learned;
+  std::optional<emulator::CostLearner> learned;
   std::set<int32_t> ranks;
   {
-    const std::lock_guard lock(mutex_);
-    const auto found = jobs_.find(key.job);
-    if (found == jobs_.end() || found->second.reporting != reporting) {
-      return NoJob(key.job);
+    const MutexLock lock(&mutex_);
+    const Job* job = table_.Find(key.job);
+    if (job == nullptr || job->reporting != reporting) return NoJob(key.job);
+    if (key.attempt != job->attempt) {
+      return OldAttempt(key.attempt, job->attempt);
     }
-    const Job& job = found->second;
-    const auto step = job.steps.find(key.step);
-    if (step != job.steps.end()) {
-      const auto outcome = step->second.plans.find(key.replica);
-      if (outcome != step->second.plans.end()) {
-        const auto* plan =
-            std::get_if<std::shared_ptr<const ReadyPlan>>(&outcome->second);
-        if (plan != nullptr) ready = *plan;
-      }
-    }
-    if (ready == nullptr) {
+    const Outcome* outcome = JobTable::FindOutcome(*job, key);
+    if (outcome == nullptr || !std::holds_alternative<PlanPtr>(*outcome)) {
       return absl::NotFoundError(absl::StrCat(NameOf(key), " has no plan"));
     }
+    ready = std::get<PlanPtr>(*outcome);
     if (request.plan_checksum().high() != ready->checksum.high ||
         request.plan_checksum().low() != ready->checksum.low) {
       return absl::InvalidArgumentError(
           "plan_checksum is not that of the step's plan");
     }
     // Only spans of ranks that have not reported yet count.
+    const Step& step = job->steps.at(key.step);
     for (const Span& span : trace->spans) ranks.insert(span.rank.value());
     std::erase_if(trace->spans, [&](const Span& span) {
-      return step->second.reported.contains({key.replica, span.rank.value()});
+      return step.reported.contains({key.replica, span.rank.value()});
     });
-    served = job.served;
-    epoch = step->second.epoch;
-    learned = job.learned;
+    served = job->served;
+    epoch = step.epoch;
+    learned = job->learned;
   }
   v1::ReportTraceResponse response;
-  response.set_mean_task_time_error(
-      learned->Learn(ready->plan.graph, *trace, epoch->factors));
-  learned->AppendTo(served->spec().model, &response);
-  std::shared_ptr<const CostEpoch> next = served->MakeEpoch(learned->factors());
+  PIPELOOM_ASSIGN_OR_RETURN(
+      const double error,
+      learned->Learn(ready->plan.graph, *trace, epoch->factors, key.step));
+  response.set_mean_task_time_error(error);
+  AppendCorrections(*learned, served->spec().model, &response);
+  std::shared_ptr<const CostEpoch> next =
+      served->MakeEpoch(FactorsOf(*learned, served->spec().model));
   {
-    const std::lock_guard lock(mutex_);
-    const auto found = jobs_.find(key.job);
-    if (found == jobs_.end() || found->second.reporting != reporting) {
-      return NoJob(key.job);
+    const MutexLock lock(&mutex_);
+    Job* job = table_.Find(key.job);
+    if (job == nullptr || job->reporting != reporting) return NoJob(key.job);
+    job->learned = *std::move(learned);
+    if (emulator::Differ(job->epoch->factors, next->factors)) {
+      job->epoch = std::move(next);
     }
-    Job& job = found->second;
-    job.learned = *std::move(learned);
-    if (Differ(job.epoch->factors, next->factors)) job.epoch = std::move(next);
-    if (const auto step = job.steps.find(key.step); step != job.steps.end()) {
+    if (const auto step = job->steps.find(key.step); step != job->steps.end()) {
       for (const int32_t r : ranks) {
         step->second.reported.emplace(key.replica, r);
       }
@@ -287,148 +249,90 @@ absl::StatusOr<v1::WhatIfResponse> PlannerCore::WhatIf(
     const v1::WhatIfRequest& request, const std::stop_token& stop) const {
   std::shared_ptr<const ServedJob> served;
   {
-    const std::lock_guard lock(mutex_);
-    const auto found = jobs_.find(request.job_id());
-    if (found == jobs_.end()) return NoJob(request.job_id());
-    served = found->second.served;
+    const MutexLock lock(&mutex_);
+    const Job* job = table_.Find(request.job_id());
+    if (job == nullptr) return NoJob(request.job_id());
+    served = job->served;
   }
   return PlanVariants(
       served->spec(), request, options_.files, options_.profiles,
       {.batch = options_.batch, .tasks = options_.max_tasks}, stop);
 }
 
-v1::CloseJobResponse PlannerCore::Close(const std::string& job_id) {
-  std::vector<std::function<void(PlanOrError)>> left;
+absl::StatusOr<v1::CloseJobResponse> PlannerCore::Close(
+    const v1::CloseJobRequest& request) {
   v1::CloseJobResponse response;
-  // The job and its files are freed without the lock.
-  decltype(jobs_)::node_type closed;
-  std::string files;
-  {
-    const std::lock_guard lock(mutex_);
-    const auto found = jobs_.find(job_id);
-    if (found == jobs_.end()) return response;
-    response.set_existed(true);
-    for (const auto& [number, step] : found->second.steps) {
-      for (const auto& [replica, plan] : step.plans) {
-        if (const auto* ready =
-                std::get_if<std::shared_ptr<const ReadyPlan>>(&plan)) {
-          plan_bytes_ -= (*ready)->size;
-        }
-      }
-    }
-    closed = jobs_.extract(found);
-    // Done with the lock held, as another job of this name may be opened next.
-    ahead_.Cancel(job_id);
-    files = state_->RemoveJob(job_id);
-    std::vector<planner::PlanKey> keys;
-    for (const auto& [key, id] : waiting_) {
-      if (key.job == job_id && (keys.empty() || keys.back() != key)) {
-        keys.push_back(key);
-      }
-    }
-    for (const planner::PlanKey& key : keys) {
-      for (auto& done : TakeWaiters(key)) left.push_back(std::move(done));
-    }
-  }
-  for (const auto& done : left) done(absl::NotFoundError("the job was closed"));
-  state_->Discard(files);
-  log_->Write(LogLevel::kInfo, "job_closed", {{"job", job_id}});
+  const absl::Status closed =
+      CloseNow(request.job_id(), PrintOf(request.close_key()), "job_closed");
+  if (absl::IsNotFound(closed)) return response;
+  if (!closed.ok()) return closed;
+  response.set_existed(true);
   return response;
 }
 
-void PlannerCore::SaveJob(const std::string& id) {
-  if (!state_->enabled()) return;
-  v1::StoredJob stored;
-  std::shared_ptr<const ServedJob> served;
+void PlannerCore::CloseIdleJob() {
+  std::string idle;
+  Fingerprint close_key;
   {
-    const std::lock_guard lock(mutex_);
-    const auto found = jobs_.find(id);
-    if (found == jobs_.end()) return;
-    const Job& job = found->second;
-    served = job.served;
-    stored.mutable_request()->set_high(job.request.high);
-    stored.mutable_request()->set_low(job.request.low);
-    job.learned.AppendTo(&stored);
+    const MutexLock lock(&mutex_);
+    if (table_.jobs().size() + opening_.size() <
+        static_cast<size_t>(options_.max_jobs)) {
+      return;
+    }
+    Clock::time_point oldest = options_.now() - options_.idle_time;
+    for (const auto& [id, job] : table_.jobs()) {
+      if (job.used > oldest || calls_.size(id) > 0 ||
+          desk_->queue().queued(id) > 0) {
+        continue;
+      }
+      oldest = job.used;
+      idle = id;
+      close_key = job.close_key;
+    }
   }
-  stored.set_job_id(id);
-  *stored.mutable_job() = convert::ToProto(served->spec());
-  *stored.mutable_partition() =
-      ToProto(served->partition(), served->spec().model);
-  if (served->sample_costs().has_value()) {
-    *stored.mutable_sample() = convert::ToProto(served->sample());
-  }
-  stored.set_defer_surplus(served->defer_surplus());
-  const absl::Status saved = state_->Save(stored);
-  if (!saved.ok()) StateError("job", saved);
+  if (!idle.empty()) CloseNow(idle, close_key, "idle_job_closed").IgnoreError();
 }
 
-void PlannerCore::Restore() {
-  for (CoreState::Restored& restored : state_->Load()) {
-    const v1::StoredJob& stored = restored.job;
-    absl::StatusOr<JobSpec> spec = JobFromProto(stored.job(), options_.files);
-    absl::StatusOr<Partition> partition =
-        spec.ok() ? PartitionFromProto(stored.partition(), *spec)
-                  : spec.status();
-    if (!partition.ok()) {
-      log_->Write(
-          LogLevel::kError, "job_not_restored",
-          {{"job", stored.job_id()}, {"error", partition.status().ToString()}});
-      continue;
+absl::Status PlannerCore::CloseNow(const std::string& id, Fingerprint close_key,
+                                   const char* event) {
+  std::vector<Due> left;
+  // The job and its files are freed without the lock.
+  JobTable::Jobs::node_type closed;
+  Gone gone;
+  {
+    const MutexLock lock(&mutex_);
+    const Job* job = table_.Find(id);
+    if (job == nullptr) return NoJob(id);
+    if (job->close_key != Fingerprint() && job->close_key != close_key) {
+      return absl::PermissionDeniedError(absl::StrFormat(
+          "close_key is not that of job \"%s\"; it must be the one with which "
+          "the job was opened",
+          id));
     }
-    const absl::StatusOr<BatchMetadata> sample =
-        convert::FromProto(stored.sample(), options_.batch);
-    absl::StatusOr<std::shared_ptr<const ServedJob>> created =
-        sample.ok()
-            ? ServedJob::Create(stored.job_id(), *std::move(spec), *sample,
-                                *std::move(partition), options_.profiles, {},
-                                stored.defer_surplus())
-            : sample.status();
-    if (!created.ok()) {
-      log_->Write(
-          LogLevel::kError, "job_not_restored",
-          {{"job", stored.job_id()}, {"error", created.status().ToString()}});
-      continue;
+    desk_->queue().Cancel(id);
+    for (const PlanKey& key :
+         calls_.Keys(id, std::numeric_limits<int64_t>::max())) {
+      left.push_back(TakeCalls(key, absl::NotFoundError("the job was closed")));
     }
-    const std::shared_ptr<const ServedJob> served = *std::move(created);
-    Job& job = jobs_.emplace(stored.job_id(), Job(served)).first->second;
-    job.request = {stored.request().high(), stored.request().low()};
-    job.learned.Restore(stored);
-    job.epoch = served->MakeEpoch(job.learned.factors());
-    for (const v1::StoredBatch& b : restored.batches) {
-      absl::StatusOr<StepBatch> made =
-          MakeStepBatch(*served, b.request(), options_.batch);
-      if (!made.ok()) continue;
-      auto batch = std::make_shared<StepBatch>(*std::move(made));
-      Step& step = job.steps[batch->step];
-      if (step.epoch == nullptr) step.epoch = served->MakeEpoch(FactorsOf(b));
-      batch->epoch = step.epoch;
-      step.batches[batch->replica] = batch;
-      job.newest = std::max(job.newest, batch->step);
-    }
-    for (ReadyPlan& plan : restored.plans) {
-      const auto step = job.steps.find(plan.plan.step);
-      if (step == job.steps.end()) continue;
-      MakeShares(&plan);
-      plan_bytes_ += plan.size;
-      ++metrics_->plans_restored;
-      const int32_t replica = plan.plan.replica;
-      step->second.plans[replica] =
-          std::make_shared<const ReadyPlan>(std::move(plan));
-    }
-    std::vector<std::pair<int64_t, Step>> gone;
-    Forget(stored.job_id(), &job, &gone);
-    for (const auto& [number, step] : job.steps) {
-      for (const auto& [key, batch] : step.batches) {
-        for (const int32_t r : ReplicasOf(*batch, served->spec().parallel.dp)) {
-          if (!step.plans.contains(r)) Enqueue(served, batch, r);
-        }
-      }
-    }
-    log_->Write(LogLevel::kInfo, "job_restored",
-                {{"job", stored.job_id()},
-                 {"steps", static_cast<int64_t>(job.steps.size())},
-                 {"plans", static_cast<int64_t>(restored.plans.size())}});
+    closed = table_.Remove(id, &gone);
+    // Another job of this name is not opened before the files are out of its
+    // way.
+    opening_.try_emplace(id);
   }
+  for (const Due& due : left) {
+    for (const WaitingCall& call : due.calls) call.done(due.outcome);
+  }
+  const absl::StatusOr<std::string> files = closed.mapped().files->Close();
+  store_->NoteError("closed job", files.status());
+  std::vector<std::function<void()>> others;
+  {
+    const MutexLock lock(&mutex_);
+    others = std::move(opening_.extract(id).mapped());
+  }
+  for (const auto& other : others) other();
+  if (files.ok()) store_->NoteError("closed job", store_->Discard(*files));
+  log_->Write(LogLevel::kInfo, event, {{"job", id}});
+  return absl::OkStatus();
 }
 
 }  // namespace pipeloom::service

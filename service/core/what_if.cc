@@ -11,10 +11,11 @@
 #include "base/status_macros.h"
 #include "emulator/step/emulate_step.h"
 #include "ir/plan/schedule.h"
+#include "planner/step/plan_step.h"
 #include "proto/convert/job_proto.h"
 #include "proto/convert/trace_proto.h"
-#include "service/core/served_job.h"
-#include "service/core/step_batch.h"
+#include "service/jobs/served_job.h"
+#include "service/jobs/step_batch.h"
 
 namespace pipeloom::service {
 namespace {
@@ -143,8 +144,9 @@ absl::Status PlanVariant(const JobSpec& base, const v1::JobVariant& variant,
         request.evaluations() > 0 ? request.evaluations() : kDefaultEvaluations;
     input.budget.stop = stop;
     input.budget.threads = limits.threads;
-    PIPELOOM_ASSIGN_OR_RETURN(planner::PlanResult result,
-                              planner::PlanStep(batch.epoch->prepared, input));
+    PIPELOOM_ASSIGN_OR_RETURN(
+        planner::PlanResult result,
+        planner::PlanStep(batch.epoch->planner->prepared(), input));
     if (!slowest.has_value() ||
         result.predicted.finish > slowest->predicted.finish) {
       slowest = std::move(result);

@@ -14,8 +14,8 @@
 #include "ir/profile/device_profile.h"
 #include "pipeloom/v1/planner_service.pb.h"
 #include "proto/convert/batch_proto.h"
-#include "service/core/job_request.h"
-#include "service/core/served_job.h"
+#include "service/jobs/job_request.h"
+#include "service/jobs/served_job.h"
 
 namespace pipeloom::service {
 

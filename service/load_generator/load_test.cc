@@ -7,13 +7,14 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <mutex>
 #include <optional>
 #include <thread>
 #include <utility>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/mutex.h"
 #include "base/numeric.h"
 #include "base/status_macros.h"
 #include "partition/batching/batch_split.h"
@@ -101,21 +102,27 @@ class Load {
     }
     checkers_.reset();  // Waits until all plans are checked.
     if (stop_.stop_requested()) return absl::CancelledError("stopped");
-    result_.seconds = MicrosSince(begin) / 1e6;
-    if (options_.server_memory) {
-      result_.memory_at_end = options_.server_memory();
-    }
-    result_.ready = PercentilesOf(std::move(ready_us_));
-    result_.bare = PercentilesOf(std::move(bare_us_));
-    ready_us_.clear();
-    bare_us_.clear();
+    const double seconds = MicrosSince(begin) / 1e6;
+    const int64_t memory =
+        options_.server_memory ? options_.server_memory() : 0;
+    const Percentiles ready = PercentilesOf(std::exchange(ready_us_, {}));
+    const Percentiles bare = PercentilesOf(std::exchange(bare_us_, {}));
     for (int i = 0; i < kQuietFetches && !stop_.stop_requested(); ++i) {
       ProbeOnce();
     }
-    result_.quiet = PercentilesOf(std::move(ready_us_));
-    result_.quiet_bare = PercentilesOf(std::move(bare_us_));
-    result_.open = PercentilesOf(std::move(open_us_));
-    result_.first = PercentilesOf(std::move(first_us_));
+    LoadResult result;
+    {
+      const MutexLock lock(&mutex_);
+      result = result_;
+      result.first = PercentilesOf(std::move(first_us_));
+    }
+    result.seconds = seconds;
+    result.memory_at_end = memory;
+    result.ready = ready;
+    result.bare = bare;
+    result.quiet = PercentilesOf(std::move(ready_us_));
+    result.quiet_bare = PercentilesOf(std::move(bare_us_));
+    result.open = PercentilesOf(std::move(open_us_));
     for (const std::string& job : jobs_) {
       grpc::ClientContext context;
       Prepare(&context);
@@ -124,7 +131,7 @@ class Load {
       v1::CloseJobResponse response;
       stubs_[0]->CloseJob(&context, request, &response);
     }
-    return result_;
+    return result;
   }
 
  private:
@@ -177,6 +184,7 @@ class Load {
       }
       open_us_.push_back(MicrosSince(begin));
       jobs_.push_back(response.job_id());
+      const MutexLock lock(&mutex_);
       result_.partitions_tried = response.partitions_tried();
       result_.partition_cut_short = response.partition_cut_short();
     }
@@ -231,7 +239,9 @@ class Load {
     request.set_job_id(jobs_[0]);
     request.set_step(step);
     const Clock::time_point begin = Clock::now();
-    if (!Call(kConnections, "GetRankPlan", request).has_value()) {
+    const bool fetched = Call(kConnections, "GetRankPlan", request).has_value();
+    const MutexLock lock(&mutex_);
+    if (!fetched) {
       ++result_.lost;
       return false;
     }
@@ -253,6 +263,7 @@ class Load {
         }
       }
       if (!WaitFor(last)) return;
+      const MutexLock lock(&mutex_);
       result_.plans += last - first + 1;
     }
   }
@@ -266,7 +277,7 @@ class Load {
       if (mine >= all) return;
       if (options_.server_memory && mine == all / 10) {
         const int64_t memory = options_.server_memory();
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(&mutex_);
         result_.memory_at_tenth = memory;
       }
       v1::GetRankPlanRequest request;
@@ -274,18 +285,18 @@ class Load {
       request.set_job_id(jobs_[static_cast<size_t>(mine % a_step / replicas)]);
       request.set_replica(static_cast<int32_t>(mine % replicas));
       FetchPlan(request);
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(&mutex_);
       open_.erase(mine);
     }
   }
 
   // Returns the next plan to be fetched and marks it as open.
   int64_t Begin() {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(&mutex_);
     return *open_.insert(next_++).first;
   }
   int64_t OldestOpen() {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(&mutex_);
     return open_.empty() ? next_ : *open_.begin();
   }
 
@@ -313,7 +324,7 @@ class Load {
       if (!whole) break;
       fetched->shares.push_back(*std::move(share));
       if (i > 0) continue;
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(&mutex_);
       first_us_.push_back(us);
       ready_ = request;
     }
@@ -326,7 +337,7 @@ class Load {
       whole = fetched->plan.has_value();
     }
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(&mutex_);
       ++(whole ? result_.plans : result_.lost);
     }
     if (!whole) return;
@@ -379,7 +390,7 @@ class Load {
   void ProbeOnce() {
     v1::GetRankPlanRequest request;
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(&mutex_);
       if (!ready_.has_value()) return;
       request = *ready_;
     }
@@ -394,8 +405,11 @@ class Load {
     // A step may be gone by now.
     if (!status.ok()) return;
     ready_us_.push_back(MicrosSince(begin));
-    result_.share_bytes = std::max(result_.share_bytes,
-                                   static_cast<int64_t>(share.ByteSizeLong()));
+    {
+      const MutexLock lock(&mutex_);
+      result_.share_bytes = std::max(
+          result_.share_bytes, static_cast<int64_t>(share.ByteSizeLong()));
+    }
     // Empty bytes are a valid health check, whose only field is optional.
     const v1::WatchRequest empty;
     grpc::ByteBuffer response;
@@ -435,7 +449,7 @@ class Load {
     if (wrong.empty() && fetched.plan.has_value()) {
       wrong = CheckWhole(*fetched.plan, shares);
     }
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(&mutex_);
     if (shares[0].quality() == v1::PLAN_QUALITY_BEST_SO_FAR) {
       ++result_.best_so_far;
     }
@@ -489,13 +503,13 @@ class Load {
                                share.rank());
       }
     }
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(&mutex_);
     result_.tasks = std::max<int64_t>(result_.tasks, plan->graph.num_tasks());
     return "";
   }
 
   void Count(absl::string_view method, const grpc::Status& status) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(&mutex_);
     ++result_.errors[absl::StrCat(
         method, " ",
         absl::StatusCodeToString(
@@ -514,14 +528,19 @@ class Load {
   std::vector<v1::BatchMetadata> batches_{};
   std::vector<std::string> jobs_{};
 
-  std::mutex mutex_{};
-  int64_t next_ = 0;          // Next plan to be fetched; needs the lock.
-  std::set<int64_t> open_{};  // Plans being fetched; needs the lock.
-  LoadResult result_{};
-  std::vector<double> open_us_{};
-  std::vector<double> first_us_{};
-  std::optional<v1::GetRankPlanRequest> ready_{};  // A share of a ready plan.
-  std::map<std::pair<std::string, int64_t>, v1::Checksum> step_sums_{};
+  std::vector<double> open_us_{};  // Used before other threads are started.
+
+  Mutex mutex_{};
+  // Next plan to be fetched.
+  int64_t next_ ABSL_GUARDED_BY(mutex_) = 0;
+  // Plans being fetched.
+  std::set<int64_t> open_ ABSL_GUARDED_BY(mutex_){};
+  LoadResult result_ ABSL_GUARDED_BY(mutex_){};
+  std::vector<double> first_us_ ABSL_GUARDED_BY(mutex_){};
+  // A share of a ready plan.
+  std::optional<v1::GetRankPlanRequest> ready_ ABSL_GUARDED_BY(mutex_){};
+  std::map<std::pair<std::string, int64_t>, v1::Checksum> step_sums_
+      ABSL_GUARDED_BY(mutex_){};
 
   // Used by the probe's thread only.
   std::vector<double> ready_us_{};

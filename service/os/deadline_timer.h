@@ -4,13 +4,14 @@
 #define PIPELOOM_SERVICE_OS_DEADLINE_TIMER_H_
 
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <mutex>
 #include <thread>
 #include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "base/mutex.h"
 
 namespace pipeloom::service {
 
@@ -28,38 +29,47 @@ class DeadlineTimer {
   // Calls `call` at `time`. REQUIRES: `call` is short.
   void At(Clock::time_point time, std::function<void()> call) {
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(&mutex_);
       calls_.emplace(time, std::move(call));
     }
-    changed_.notify_one();
+    changed_.NotifyAll();
   }
 
  private:
   void Work(const std::stop_token& stop) {
-    std::unique_lock lock(mutex_);
+    const std::stop_callback wake(stop, [this] {
+      // Not between the thread's look at its condition and its wait.
+      { const MutexLock lock(&mutex_); }
+      changed_.NotifyAll();
+    });
     while (!stop.stop_requested()) {
-      if (calls_.empty()) {
-        changed_.wait(lock, stop, [&] { return !calls_.empty(); });
-        continue;
-      }
-      const Clock::time_point next = calls_.begin()->first;
-      if (Clock::now() < next) {
-        changed_.wait_until(lock, stop, next, [&] {
-          return !calls_.empty() && calls_.begin()->first < next;
-        });
-        continue;
-      }
-      const std::function<void()> call = std::move(calls_.begin()->second);
-      calls_.erase(calls_.begin());
-      lock.unlock();
-      call();
-      lock.lock();
+      if (const std::function<void()> call = WaitForNext(stop)) call();
     }
   }
+  // Waits for the next function that is due. Returns an empty one if there is
+  // another to wait for, or if a stop was requested.
+  std::function<void()> WaitForNext(const std::stop_token& stop) {
+    const MutexLock lock(&mutex_);
+    const Clock::time_point next =
+        calls_.empty() ? Clock::time_point::max() : calls_.begin()->first;
+    const auto changed = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      return stop.stop_requested() ||
+             (!calls_.empty() && calls_.begin()->first < next);
+    };
+    if (calls_.empty()) {
+      changed_.Wait(&mutex_, changed);
+      return {};
+    }
+    if (changed_.WaitUntil(&mutex_, next, changed)) return {};
+    std::function<void()> call = std::move(calls_.begin()->second);
+    calls_.erase(calls_.begin());
+    return call;
+  }
 
-  std::mutex mutex_{};
-  std::condition_variable_any changed_{};
-  std::multimap<Clock::time_point, std::function<void()>> calls_{};
+  Mutex mutex_{};
+  CondVar changed_{};
+  std::multimap<Clock::time_point, std::function<void()>> calls_
+      ABSL_GUARDED_BY(mutex_){};
   std::jthread thread_;  // Last, as it uses all members.
 };
 

@@ -41,7 +41,7 @@ std::string JsonString(absl::string_view text) {
 
 void Log::Write(LogLevel level, absl::string_view event,
                 std::initializer_list<Field> fields) {
-  if (level < least_ || !sink_) return;
+  if (level < least_ || least_ == LogLevel::kOff) return;
   const int64_t now = std::chrono::duration_cast<std::chrono::microseconds>(
                           std::chrono::system_clock::now().time_since_epoch())
                           .count();
@@ -57,7 +57,7 @@ void Log::Write(LogLevel level, absl::string_view event,
     }
   }
   line += "}\n";
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(&mutex_);
   sink_(line);
 }
 

@@ -10,10 +10,11 @@
 #include <cstdint>
 #include <functional>
 #include <initializer_list>
-#include <mutex>
 #include <string>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/string_view.h"
+#include "base/mutex.h"
 
 namespace pipeloom::service {
 
@@ -23,7 +24,8 @@ class Log {
  public:
   // Receives whole lines, one at a time.
   using Sink = std::function<void(absl::string_view line)>;
-  Log(LogLevel least, Sink sink) : least_(least), sink_(std::move(sink)) {}
+  Log(LogLevel least, Sink sink)
+      : least_(sink ? least : LogLevel::kOff), sink_(std::move(sink)) {}
 
   // A name and its value, which is text or a whole number.
   struct Field {
@@ -45,8 +47,8 @@ class Log {
 
  private:
   LogLevel least_;
-  Sink sink_;
-  std::mutex mutex_{};
+  Mutex mutex_{};
+  Sink sink_ ABSL_GUARDED_BY(mutex_);
 };
 
 // Returns `text` as a JSON string with its quotes. Bytes that are not UTF-8

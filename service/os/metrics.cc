@@ -51,7 +51,7 @@ void LatencyHistogram::AppendText(absl::string_view name,
 void Metrics::CountCall(absl::string_view method, absl::string_view status) {
   const std::string labels =
       absl::StrCat("{method=\"", method, "\",status=\"", status, "\"}");
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(&mutex_);
   ++calls_[labels];
 }
 
@@ -113,7 +113,7 @@ std::string Metrics::Text(const Gauges& gauges) const {
                    "GetRankPlan of a plan that is ready.", &out);
   AppendHead("pipeloom_calls_total", "counter", "Calls by method and status.",
              &out);
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(&mutex_);
   for (const auto& [labels, count] : calls_) {
     absl::StrAppend(&out, "pipeloom_calls_total", labels, " ", count, "\n");
   }

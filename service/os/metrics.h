@@ -7,10 +7,11 @@
 #include <atomic>
 #include <cstdint>
 #include <map>
-#include <mutex>
 #include <string>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/string_view.h"
+#include "base/mutex.h"
 
 namespace pipeloom::service {
 
@@ -67,8 +68,9 @@ struct Metrics {
   std::string Text(const Gauges& gauges) const;
 
  private:
-  mutable std::mutex mutex_{};
-  std::map<std::string, int64_t> calls_{};  // Indexed by the labels as text.
+  mutable Mutex mutex_{};
+  std::map<std::string, int64_t> calls_
+      ABSL_GUARDED_BY(mutex_){};  // Indexed by the labels as text.
 };
 
 }  // namespace pipeloom::service

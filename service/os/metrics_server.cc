@@ -3,12 +3,14 @@
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -17,91 +19,132 @@
 namespace pipeloom::service {
 namespace {
 
-constexpr int kPatienceMs = 2000;
+using Clock = std::chrono::steady_clock;
 
-bool WaitFor(int fd, short events, int milliseconds) {
-  pollfd entry{fd, events, 0};
-  return poll(&entry, 1, milliseconds) > 0;
-}
-
-void SendAll(int connection, absl::string_view text) {
-  while (!text.empty() && WaitFor(connection, POLLOUT, kPatienceMs)) {
-    const ssize_t sent =
-        send(connection, text.data(), text.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (sent <= 0) return;
-    text.remove_prefix(static_cast<size_t>(sent));
-  }
-}
+constexpr std::chrono::seconds kPatience{5};
+constexpr size_t kMaxConnections = 64;
+constexpr size_t kMaxRequest = 8192;
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::Start(
-    int port, std::function<std::string()> text) {
-  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (fd < 0) {
-    return absl::UnavailableError(absl::StrCat("socket: ", strerror(errno)));
+    const std::string& address, int port, std::function<std::string()> text) {
+  sockaddr_in bound{};
+  bound.sin_family = AF_INET;
+  bound.sin_port = htons(static_cast<uint16_t>(port));
+  if (inet_pton(AF_INET, address.c_str(), &bound.sin_addr) != 1) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "the metrics' address is \"%s\"; it must be an IPv4 address, such as "
+        "127.0.0.1 or 0.0.0.0",
+        address));
   }
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  const int wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   const int on = 1;
-  setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(static_cast<uint16_t>(port));
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof(address);
-  auto* plain = reinterpret_cast<sockaddr*>(&address);
-  if (bind(fd, plain, size) != 0 || listen(fd, 16) != 0 ||
+  socklen_t size = sizeof(bound);
+  auto* plain = reinterpret_cast<sockaddr*>(&bound);
+  if (fd < 0 || wake < 0 ||
+      setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) != 0 ||
+      bind(fd, plain, size) != 0 || listen(fd, 64) != 0 ||
       getsockname(fd, plain, &size) != 0) {
     const std::string reason = strerror(errno);
-    close(fd);
+    if (fd >= 0) close(fd);
+    if (wake >= 0) close(wake);
     return absl::UnavailableError(absl::StrFormat(
-        "cannot listen on 127.0.0.1:%d for metrics: %s", port, reason));
+        "cannot listen on %s:%d for metrics: %s", address, port, reason));
   }
   return std::unique_ptr<MetricsServer>(
-      new MetricsServer(fd, ntohs(address.sin_port), std::move(text)));
+      new MetricsServer(fd, wake, ntohs(bound.sin_port), std::move(text)));
 }
 
-MetricsServer::MetricsServer(int socket, int port,
+MetricsServer::MetricsServer(int socket, int wake, int port,
                              std::function<std::string()> text)
     : socket_(socket),
+      wake_(wake),
       port_(port),
       text_(std::move(text)),
       thread_([this](const std::stop_token& stop) { Serve(stop); }) {}
 
 MetricsServer::~MetricsServer() {
   thread_.request_stop();
-  shutdown(socket_, SHUT_RDWR);
+  const uint64_t one = 1;
+  while (write(wake_, &one, sizeof(one)) < 0 && errno == EINTR) {
+  }
   thread_.join();
+  for (const Connection& connection : connections_) close(connection.fd);
   close(socket_);
+  close(wake_);
 }
 
-void MetricsServer::Serve(const std::stop_token& stop) const {
+void MetricsServer::Accept() {
+  while (connections_.size() < kMaxConnections) {
+    const int fd =
+        accept4(socket_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    if (fd < 0) return;
+    connections_.push_back({.fd = fd, .until = Clock::now() + kPatience});
+  }
+}
+
+void MetricsServer::Serve(const std::stop_token& stop) {
   while (!stop.stop_requested()) {
-    if (!WaitFor(socket_, POLLIN, 500)) continue;
-    const int connection = accept4(socket_, nullptr, nullptr, SOCK_CLOEXEC);
-    if (connection < 0) continue;
-    Answer(connection);
-    close(connection);
+    // Callers beyond the limit wait in the listener's queue.
+    const bool full = connections_.size() >= kMaxConnections;
+    std::vector<pollfd> ready = {
+        {wake_, POLLIN, 0},
+        {socket_, static_cast<short>(full ? 0 : POLLIN), 0}};
+    for (const Connection& c : connections_) {
+      ready.push_back(
+          {c.fd, static_cast<short>(c.answer.empty() ? POLLIN : POLLOUT), 0});
+    }
+    // Deadlines are looked at once a second.
+    poll(ready.data(), ready.size(), connections_.empty() ? -1 : 1000);
+    const Clock::time_point now = Clock::now();
+    auto entry = ready.begin() + 2;
+    for (auto it = connections_.begin(); it != connections_.end(); ++entry) {
+      const bool goes_on =
+          now < it->until && (entry->revents == 0 || GoOn(&*it));
+      if (goes_on) {
+        ++it;
+      } else {
+        close(it->fd);
+        it = connections_.erase(it);
+      }
+    }
+    if (ready[1].revents != 0) {
+      Accept();
+      // Without free descriptors, accepting fails at once, again and again.
+      if (errno == EMFILE || errno == ENFILE) poll(nullptr, 0, 100);
+    }
   }
 }
 
-void MetricsServer::Answer(int connection) const {
-  std::string request;
-  char buffer[2048];
-  while (request.find("\r\n\r\n") == std::string::npos &&
-         request.size() < 8192) {
-    if (!WaitFor(connection, POLLIN, kPatienceMs)) return;
-    const ssize_t got = recv(connection, buffer, sizeof(buffer), 0);
-    if (got <= 0) return;
-    request.append(buffer, static_cast<size_t>(got));
+bool MetricsServer::GoOn(Connection* connection) const {
+  if (connection->answer.empty()) {
+    char buffer[2048];
+    const ssize_t got = recv(connection->fd, buffer, sizeof(buffer), 0);
+    if (got < 0) return errno == EAGAIN || errno == EINTR;
+    if (got == 0) return false;
+    connection->request.append(buffer, static_cast<size_t>(got));
+    const bool whole =
+        connection->request.find("\r\n\r\n") != std::string::npos;
+    if (!whole && connection->request.size() < kMaxRequest) return true;
+    connection->answer = Answer(connection->request);
   }
+  const ssize_t sent = send(connection->fd, connection->answer.data(),
+                            connection->answer.size(), MSG_NOSIGNAL);
+  if (sent < 0) return errno == EAGAIN || errno == EINTR;
+  connection->answer.erase(0, static_cast<size_t>(sent));
+  return !connection->answer.empty();
+}
+
+std::string MetricsServer::Answer(const std::string& request) const {
   const bool known = absl::StartsWith(request, "GET /metrics ") ||
                      absl::StartsWith(request, "GET / ");
   const std::string body = known ? text_() : "see /metrics\n";
-  SendAll(connection,
-          absl::StrCat("HTTP/1.0 ", known ? "200 OK" : "404 Not Found",
-                       "\r\nContent-Type: text/plain; version=0.0.4\r\n"
-                       "Content-Length: ",
-                       body.size(), "\r\nConnection: close\r\n\r\n", body));
+  return absl::StrCat("HTTP/1.0 ", known ? "200 OK" : "404 Not Found",
+                      "\r\nContent-Type: text/plain; version=0.0.4\r\n"
+                      "Content-Length: ",
+                      body.size(), "\r\nConnection: close\r\n\r\n", body);
 }
 
 }  // namespace pipeloom::service

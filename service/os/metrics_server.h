@@ -1,10 +1,12 @@
 // A minimal HTTP server that answers GET /metrics with text, one request per
-// connection, on one thread. Clients that send nothing are disconnected after
-// two seconds, so that a half-open connection blocks others only briefly.
+// connection, on one thread. No connection waits for another: a caller that is
+// slow to ask or to read is disconnected after five seconds.
 #ifndef PIPELOOM_SERVICE_OS_METRICS_SERVER_H_
 #define PIPELOOM_SERVICE_OS_METRICS_SERVER_H_
 
+#include <chrono>
 #include <functional>
+#include <list>
 #include <memory>
 #include <string>
 #include <thread>
@@ -15,10 +17,12 @@ namespace pipeloom::service {
 
 class MetricsServer {
  public:
-  // Starts a server on 127.0.0.1; port 0 takes a free port. Unavailable: the
-  // port is taken.
+  // Starts a server on `address`, an IPv4 address such as 127.0.0.1, or 0.0.0.0
+  // for all; port 0 takes a free port. InvalidArgument: it is no such address.
+  // Unavailable: the port is taken.
   static absl::StatusOr<std::unique_ptr<MetricsServer>> Start(
-      int port, std::function<std::string()> text);
+      const std::string& address, int port, std::function<std::string()> text);
+  // Ends at once, whatever callers do.
   ~MetricsServer();
   MetricsServer(const MetricsServer&) = delete;
   MetricsServer& operator=(const MetricsServer&) = delete;
@@ -26,14 +30,27 @@ class MetricsServer {
   int port() const { return port_; }
 
  private:
-  MetricsServer(int socket, int port, std::function<std::string()> text);
-  void Serve(const std::stop_token& stop) const;
-  void Answer(int connection) const;
+  struct Connection {
+    int fd = -1;
+    std::chrono::steady_clock::time_point until{};
+    std::string request{};
+    std::string answer{};  // Not empty: what is left to send.
+  };
 
-  int socket_;
-  int port_;
-  std::function<std::string()> text_;
-  std::jthread thread_{};  // Last, as it uses all members.
+  MetricsServer(int socket, int wake, int port,
+                std::function<std::string()> text);
+  void Serve(const std::stop_token& stop);
+  void Accept();
+  // Goes on with a connection that is ready; false if it is over.
+  bool GoOn(Connection* connection) const;
+  std::string Answer(const std::string& request) const;
+
+  const int socket_;
+  const int wake_;  // An eventfd that ends the waiting.
+  const int port_;
+  const std::function<std::string()> text_;
+  std::list<Connection> connections_{};  // Used by the thread only.
+  std::jthread thread_{};                // Last, as it uses all members.
 };
 
 }  // namespace pipeloom::service

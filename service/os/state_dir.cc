@@ -1,7 +1,9 @@
 #include "service/os/state_dir.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -9,13 +11,13 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <system_error>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "base/fingerprint.h"
 #include "base/status_macros.h"
 
@@ -26,6 +28,7 @@ namespace fs = std::filesystem;
 
 constexpr char kMagic[8] = {'p', 'l', 's', 't', 'a', 't', 'e', '1'};
 constexpr char kTemporary[] = ".tmp-";
+constexpr char kDamaged[] = "damaged";
 constexpr size_t kHeadBytes = sizeof(kMagic) + 16;
 
 std::string TemporaryName() {
@@ -69,15 +72,18 @@ void SyncFolder(const fs::path& folder) {
 }
 
 absl::Status MakeFolders(const fs::path& folder) {
-  if (fs::is_directory(folder)) return absl::OkStatus();
+  // Without exceptions: the path may not be readable, or a file in its way.
+  std::error_code error;
+  if (fs::is_directory(folder, error)) return absl::OkStatus();
   if (folder.has_parent_path()) {
     PIPELOOM_RETURN_IF_ERROR(MakeFolders(folder.parent_path()));
   }
-  std::error_code error;
-  fs::create_directory(folder, error);
-  if (error && !fs::is_directory(folder)) {
-    return absl::UnavailableError(absl::StrCat(
-        "cannot create folder ", folder.string(), ": ", error.message()));
+  if (mkdir(folder.c_str(), 0777) != 0 && errno != EEXIST) {
+    return DiskError("cannot create folder", folder.string());
+  }
+  if (!fs::is_directory(folder, error)) {
+    errno = ENOTDIR;
+    return DiskError("cannot create folder", folder.string());
   }
   SyncFolder(folder.parent_path());
   return absl::OkStatus();
@@ -87,7 +93,12 @@ absl::Status MakeFolders(const fs::path& folder) {
 
 absl::StatusOr<std::unique_ptr<StateDir>> StateDir::Open(
     const std::string& path) {
-  const fs::path folder = fs::absolute(path);
+  std::error_code error;
+  const fs::path folder = fs::absolute(path, error);
+  if (error) {
+    return absl::UnavailableError(absl::StrCat("cannot find the folder of ",
+                                               path, ": ", error.message()));
+  }
   PIPELOOM_RETURN_IF_ERROR(MakeFolders(folder));
   const std::string lock_path = (folder / "lock").string();
   const int lock = open(lock_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
@@ -130,44 +141,113 @@ absl::Status StateDir::Write(const std::string& name,
 }
 
 absl::StatusOr<std::string> StateDir::Read(const std::string& name) const {
-  const fs::path path = fs::path(path_) / name;
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return absl::NotFoundError(absl::StrCat("no ", path.string()));
-  std::string text((std::istreambuf_iterator<char>(file)),
-                   std::istreambuf_iterator<char>());
+  const std::string path = (fs::path(path_) / name).string();
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (fd < 0) {
+    // A link whose target is gone is there, and cannot be read.
+    const int reason = errno;
+    struct stat info {};
+    if (reason == ENOENT && lstat(path.c_str(), &info) != 0) {
+      return absl::NotFoundError(absl::StrCat("no ", path));
+    }
+    errno = reason;
+    return DiskError("cannot open", path);
+  }
+  const absl::Cleanup closed = [fd] { close(fd); };
+  std::string text;
+  char part[1 << 16];
+  while (true) {
+    const ssize_t got = read(fd, part, sizeof(part));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return DiskError("cannot read", path);
+    if (got == 0) break;
+    text.append(part, static_cast<size_t>(got));
+  }
   const bool whole = text.size() >= kHeadBytes &&
                      absl::string_view(text).substr(0, kHeadBytes) ==
                          HeadOf(absl::string_view(text).substr(kHeadBytes));
   if (!whole) {
-    return absl::DataLossError(
-        absl::StrCat(path.string(), " is cut off or damaged"));
+    return absl::DataLossError(absl::StrCat(path, " is cut off or damaged"));
   }
   return text.substr(kHeadBytes);
 }
 
-void StateDir::Remove(const std::string& name) const {
-  std::error_code ignored;
-  fs::remove_all(fs::path(path_) / name, ignored);
+bool StateDir::IsFolder(const std::string& name) const {
+  struct stat info {};
+  return stat((fs::path(path_) / name).c_str(), &info) != 0 ||
+         S_ISDIR(info.st_mode);
 }
 
-std::string StateDir::SetAside(const std::string& folder) const {
+absl::Status StateDir::Remove(const std::string& name) const {
+  const fs::path path = fs::path(path_) / name;
+  std::error_code error;
+  fs::remove_all(path, error);
+  // A file where the path has a folder: there is nothing of that name.
+  if (!error || error == std::errc::not_a_directory) return absl::OkStatus();
+  return absl::UnavailableError(
+      absl::StrCat("cannot remove ", path.string(), ": ", error.message()));
+}
+
+absl::StatusOr<std::string> StateDir::SetAside(
+    const std::string& folder) const {
+  const std::string from = (fs::path(path_) / folder).string();
   const fs::path aside = fs::path(folder).parent_path() / TemporaryName();
-  std::error_code error;
-  fs::rename(fs::path(path_) / folder, fs::path(path_) / aside, error);
-  if (!error) return aside.string();
-  Remove(folder);
-  return "";
+  const fs::path to = fs::path(path_) / aside;
+  if (rename(from.c_str(), to.c_str()) != 0) {
+    if (errno == ENOENT) return std::string();
+    return DiskError("cannot rename", from);
+  }
+  SyncFolder(to.parent_path());
+  return aside.string();
 }
 
-std::vector<std::string> StateDir::List(const std::string& folder) const {
+absl::StatusOr<std::string> StateDir::Keep(const std::string& name) const {
+  const fs::path folder = fs::path(path_) / kDamaged;
+  PIPELOOM_RETURN_IF_ERROR(MakeFolders(folder));
+  const std::string from = (fs::path(path_) / name).string();
+  const std::string flat = absl::StrReplaceAll(name, {{"/", "~"}});
+  std::string to;
+  for (int n = 0;; ++n) {
+    to = (folder / absl::StrCat(flat, ".", n)).string();
+    struct stat info {};
+    if (lstat(to.c_str(), &info) != 0) break;
+  }
+  if (rename(from.c_str(), to.c_str()) != 0) {
+    if (errno == ENOENT) return absl::NotFoundError(absl::StrCat("no ", from));
+    return DiskError(absl::StrCat("cannot move to ", to, ":"), from);
+  }
+  SyncFolder(folder);
+  SyncFolder(fs::path(from).parent_path());
+  return to;
+}
+
+absl::StatusOr<std::vector<std::string>> StateDir::List(
+    const std::string& folder) const {
+  const fs::path path = fs::path(path_) / folder;
+  DIR* open_folder = opendir(path.c_str());
+  if (open_folder == nullptr) {
+    const int reason = errno;
+    struct stat info {};
+    if (reason == ENOENT && lstat(path.c_str(), &info) != 0) {
+      return std::vector<std::string>();
+    }
+    errno = reason;
+    return DiskError("cannot read folder", path.string());
+  }
+  const absl::Cleanup closed = [open_folder] { closedir(open_folder); };
   std::vector<std::string> names;
-  std::error_code error;
-  for (const auto& entry :
-       fs::directory_iterator(fs::path(path_) / folder, error)) {
-    const std::string name = entry.path().filename().string();
+  while (true) {
+    errno = 0;
+    const dirent* entry = readdir(open_folder);
+    if (entry == nullptr && errno != 0) {
+      return DiskError("cannot read folder", path.string());
+    }
+    if (entry == nullptr) break;
+    const std::string name = entry->d_name;
+    if (name == "." || name == "..") continue;
     if (absl::StartsWith(name, kTemporary)) {
       std::error_code ignored;
-      fs::remove_all(entry.path(), ignored);
+      fs::remove_all(path / name, ignored);
     } else {
       names.push_back(name);
     }

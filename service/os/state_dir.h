@@ -32,18 +32,28 @@ class StateDir {
   // Writes or replaces a file. Unavailable: the disk is full or broken; the
   // file is as it was before.
   absl::Status Write(const std::string& name, absl::string_view content) const;
-  // Reads a file. NotFound: it does not exist. DataLoss: it is cut off or
-  // changed.
+  // Reads a file. NotFound: it does not exist. DataLoss: it was read, and is
+  // cut off or changed. Unavailable: it cannot be read, with path and reason.
   absl::StatusOr<std::string> Read(const std::string& name) const;
-  // Removes a file, or a folder with its content, if it exists.
-  void Remove(const std::string& name) const;
+  // Returns false if there is something else than a folder of that name, such
+  // as a file; true if nothing can be learned about it.
+  bool IsFolder(const std::string& name) const;
+  // Removes a file, or a folder with its content, if it exists. Unavailable: it
+  // cannot be removed, with path and reason.
+  absl::Status Remove(const std::string& name) const;
   // Renames a folder so that List does not return it, which is quick. Returns
   // its new name, for Remove; after a crash, List deletes it. Returns an empty
-  // name if the folder does not exist, or cannot be renamed and was removed.
-  std::string SetAside(const std::string& folder) const;
-  // Returns the sorted names in a folder; empty if there is no such folder.
-  // Deletes files that a crash left half written.
-  std::vector<std::string> List(const std::string& folder) const;
+  // name if the folder does not exist. Unavailable: it cannot be renamed.
+  absl::StatusOr<std::string> SetAside(const std::string& folder) const;
+  // Moves a file or folder that cannot be used to damaged/, where nothing reads
+  // or deletes it, and returns its path there. Unavailable: it cannot be moved,
+  // with path and reason; NotFound: it does not exist.
+  absl::StatusOr<std::string> Keep(const std::string& name) const;
+  // Returns the sorted names in a folder; none if there is no such folder.
+  // Deletes files that a crash left half written. Unavailable: the folder
+  // cannot be read, with path and reason.
+  absl::StatusOr<std::vector<std::string>> List(
+      const std::string& folder) const;
 
  private:
   StateDir(std::string path, int lock) : path_(std::move(path)), lock_(lock) {}

@@ -4,13 +4,14 @@
 #ifndef PIPELOOM_SERVICE_OS_WORKER_POOL_H_
 #define PIPELOOM_SERVICE_OS_WORKER_POOL_H_
 
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <functional>
-#include <mutex>
 #include <thread>
 #include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "base/mutex.h"
 
 namespace pipeloom::service {
 
@@ -31,7 +32,6 @@ class WorkerPool {
   // Finishes all queued work first.
   ~WorkerPool() {
     for (std::jthread& thread : threads_) thread.request_stop();
-    changed_.notify_all();
   }
   WorkerPool(const WorkerPool&) = delete;
   WorkerPool& operator=(const WorkerPool&) = delete;
@@ -39,32 +39,41 @@ class WorkerPool {
   // Queues work. Returns false if the queue is full.
   bool Post(std::function<void()> work) {
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(&mutex_);
       if (static_cast<int32_t>(waiting_.size()) >= most_waiting_) return false;
       waiting_.push_back(std::move(work));
     }
-    changed_.notify_one();
+    changed_.NotifyAll();
     return true;
   }
 
  private:
   void Work(const std::stop_token& stop) {
-    std::unique_lock lock(mutex_);
-    while (true) {
-      changed_.wait(lock, stop, [&] { return !waiting_.empty(); });
-      if (waiting_.empty()) return;
-      const std::function<void()> work = std::move(waiting_.front());
-      waiting_.pop_front();
-      lock.unlock();
-      work();
-      lock.lock();
-    }
+    const std::stop_callback wake(stop, [this] {
+      // Not between the thread's look at its condition and its wait.
+      { const MutexLock lock(&mutex_); }
+      changed_.NotifyAll();
+    });
+    while (const std::function<void()> work = Next(stop)) work();
+  }
+  // Waits for work. Returns an empty function if a stop was requested and
+  // nothing is left.
+  std::function<void()> Next(const std::stop_token& stop) {
+    const MutexLock lock(&mutex_);
+    const auto due = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      return !waiting_.empty() || stop.stop_requested();
+    };
+    changed_.Wait(&mutex_, due);
+    if (waiting_.empty()) return {};
+    std::function<void()> work = std::move(waiting_.front());
+    waiting_.pop_front();
+    return work;
   }
 
-  int32_t most_waiting_;
-  std::mutex mutex_{};
-  std::condition_variable_any changed_{};
-  std::deque<std::function<void()>> waiting_{};
+  const int32_t most_waiting_;
+  Mutex mutex_{};
+  CondVar changed_{};
+  std::deque<std::function<void()>> waiting_ ABSL_GUARDED_BY(mutex_){};
   std::vector<std::jthread> threads_{};  // Last, as they use all members.
 };
 

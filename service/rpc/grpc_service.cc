@@ -3,15 +3,16 @@
 #include <algorithm>
 #include <chrono>
 #include <limits>
-#include <mutex>
 #include <utility>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/mutex.h"
 #include "base/status_macros.h"
 #include "proto/convert/plan_proto.h"
-#include "service/core/core_errors.h"
 #include "service/core/what_if.h"
+#include "service/jobs/job_errors.h"
 #include "service/os/thread_priority.h"
 #include "service/rpc/rpc_messages.h"
 
@@ -23,6 +24,8 @@ using Clock = PlannerCore::Clock;
 constexpr int32_t kPoolThreads = 4;
 constexpr int32_t kPoolWaiting = 4096;
 constexpr int32_t kOpeningThreads = 2;
+constexpr int32_t kToolThreads = 2;
+constexpr int32_t kToolWaiting = 256;
 constexpr std::chrono::seconds kMaxWait{60};
 constexpr std::chrono::hours kMaxOpening{1};
 constexpr size_t kMaxMessage = 1024;  // An error message goes in a header.
@@ -32,6 +35,10 @@ grpc::Status ToGrpc(const absl::Status& status) {
   std::string message(status.message().substr(0, kMaxMessage));
   return grpc::Status(static_cast<grpc::StatusCode>(status.raw_code()),
                       std::move(message));
+}
+
+std::string PathOf(const char* method) {
+  return absl::StrCat("/", GrpcService::kName, "/", method);
 }
 
 absl::Status Left() { return absl::CancelledError("the caller left"); }
@@ -57,17 +64,17 @@ bool SameSecret(absl::string_view a, absl::string_view b) {
   return difference == 0;
 }
 
-// Returns bytes of a plan and keeps the plan alive as long as they live.
-grpc::Slice Keep(const std::shared_ptr<const ReadyPlan>& plan,
-                 const std::string& bytes) {
-  using Kept = std::shared_ptr<const ReadyPlan>;
+// Returns the bytes, which live as long as the slice.
+grpc::Slice Keep(const std::shared_ptr<const std::string>& bytes) {
+  using Kept = std::shared_ptr<const std::string>;
   return grpc::Slice(
-      const_cast<char*>(bytes.data()), bytes.size(),
-      [](void* kept) { delete static_cast<Kept*>(kept); }, new Kept(plan));
+      const_cast<char*>(bytes->data()), bytes->size(),
+      [](void* kept) { delete static_cast<Kept*>(kept); }, new Kept(bytes));
 }
 
 template <typename Response>
-absl::StatusOr<grpc::ByteBuffer> Bytes(const absl::StatusOr<Response>& made) {
+absl::StatusOr<grpc::ByteBuffer> Serialised(
+    const absl::StatusOr<Response>& made) {
   if (!made.ok()) return made.status();
   return ToBytes(*made);
 }
@@ -95,9 +102,10 @@ struct GrpcService::Call {
   std::shared_ptr<RpcCall> rpc{};
   const char* method = "";
   std::stop_source stop{};  // Requested when the caller leaves.
-  std::mutex mutex{};
-  bool cancelled = false;
-  int64_t wait = 0;  // Id that Await returned; 0 if there is none.
+  Mutex mutex{};
+  bool cancelled ABSL_GUARDED_BY(mutex) = false;
+  int64_t wait ABSL_GUARDED_BY(mutex) =
+      0;  // Id that Await returned; 0 if there is none.
 };
 
 // The batches that a SubmitBatches call has accepted so far.
@@ -115,41 +123,62 @@ GrpcService::GrpcService(PlannerCore* core, Metrics* metrics, std::string token,
       pool_(kPoolThreads, kPoolWaiting,
             [] { MakeWayForServing(Background::kRequests); }),
       opening_(kOpeningThreads, kPoolWaiting,
-               [] { MakeWayForServing(Background::kSearch); }) {
+               [] { MakeWayForServing(Background::kSearch); }),
+      tools_(kToolThreads, kToolWaiting,
+             [] { MakeWayForServing(Background::kSearch); }) {
   AddOnPool<v1::SubmitBatchRequest>(server, "SubmitBatch",
                                     [this](const auto& request, const auto&) {
-                                      return Bytes(core_->Submit(request));
+                                      return Serialised(core_->Submit(request));
                                     });
   AddOnPool<v1::ReportTraceRequest>(server, "ReportTrace",
                                     [this](const auto& request, const auto&) {
-                                      return Bytes(core_->Report(request));
+                                      return Serialised(core_->Report(request));
                                     });
-  AddOnPool<v1::WhatIfRequest>(server, "WhatIf",
-                               [this](const auto& request, const auto& stop) {
-                                 return Bytes(core_->WhatIf(request, stop));
-                               });
-  AddOnPool<v1::CloseJobRequest>(
-      server, "CloseJob", [this](const auto& request, const auto&) {
-        return ToBytes(core_->Close(request.job_id()));
-      });
-  const auto path = [](const char* method) {
-    return absl::StrCat("/", kName, "/", method);
-  };
+  AddOnPool<v1::WhatIfRequest>(
+      server, "WhatIf",
+      [this](const auto& request, const auto& stop) {
+        return Serialised(core_->WhatIf(request, stop));
+      },
+      &tools_);
+  AddOnPool<v1::CloseJobRequest>(server, "CloseJob",
+                                 [this](const auto& request, const auto&) {
+                                   return Serialised(core_->Close(request));
+                                 });
+  AddOnPool<v1::ListJobsRequest>(
+      server, "ListJobs",
+      [this](const auto&, const auto&) { return ToBytes(core_->List()); });
   const auto add = [&](const char* method, auto handle) {
-    server->Add(path(method), [=, this](const auto& rpc) {
-      if (const CallPtr call = Begin(rpc, method)) handle(call);
-    });
+    server->Add(
+        PathOf(method),
+        [=, this](const auto& rpc) { handle(Begin(rpc, method)); },
+        AdmissionTo(method));
   };
   add("OpenJob", [this](const CallPtr& call) { OpenJob(call, nullptr, {}); });
   add("GetRankPlan", [this](const CallPtr& call) { GetRankPlan(call); });
   add("GetPlan", [this](const CallPtr& call) { GetPlan(call); });
   add("Emulate", [this](const CallPtr& call) { Emulate(call); });
   add("Watch", [this](const CallPtr& call) { Watch(call); });
-  server->AddStream(path("SubmitBatches"), [this](const auto& rpc) {
-    if (const CallPtr call = Begin(rpc, "SubmitBatches")) {
-      ReadSubmission(call, std::make_shared<Submissions>());
+  server->AddStream(
+      PathOf("SubmitBatches"),
+      [this](const auto& rpc) {
+        ReadSubmission(Begin(rpc, "SubmitBatches"),
+                       std::make_shared<Submissions>());
+      },
+      AdmissionTo("SubmitBatches"));
+}
+
+RpcServer::Admission GrpcService::AdmissionTo(const char* method) {
+  if (token_.empty()) return {};
+  return [this, method](const RpcCall& rpc) {
+    if (SameSecret(rpc.Metadata("authorization"),
+                   absl::StrCat("Bearer ", token_))) {
+      return grpc::Status::OK;
     }
-  });
+    metrics_->CountCall(method, "UNAUTHENTICATED");
+    return grpc::Status(grpc::StatusCode::UNAUTHENTICATED,
+                        "metadata \"authorization\" must be \"Bearer \" and "
+                        "the service's token");
+  };
 }
 
 GrpcService::CallPtr GrpcService::Begin(const std::shared_ptr<RpcCall>& rpc,
@@ -157,17 +186,10 @@ GrpcService::CallPtr GrpcService::Begin(const std::shared_ptr<RpcCall>& rpc,
   auto call = std::make_shared<Call>();
   call->rpc = rpc;
   call->method = method;
-  if (!token_.empty() && !SameSecret(rpc->Metadata("authorization"),
-                                     absl::StrCat("Bearer ", token_))) {
-    End(call, absl::UnauthenticatedError(
-                  "metadata \"authorization\" must be \"Bearer \" and the "
-                  "service's token"));
-    return nullptr;
-  }
   rpc->OnCancel([this, call] {
     int64_t wait = 0;
     {
-      const std::lock_guard lock(call->mutex);
+      const MutexLock lock(&call->mutex);
       call->cancelled = true;
       wait = call->wait;
     }
@@ -190,8 +212,8 @@ void GrpcService::End(const CallPtr& call, const Answer& answer) {
   call->rpc->Finish(ToGrpc(status));
 }
 
-void GrpcService::EndOnPool(const CallPtr& call, Work work) {
-  const bool posted = pool_.Post([this, call, work = std::move(work)] {
+void GrpcService::EndOnPool(const CallPtr& call, WorkerPool* pool, Work work) {
+  const bool posted = pool->Post([this, call, work = std::move(work)] {
     const std::stop_token stop = call->stop.get_token();
     Answer answer = stop.stop_requested() ? Answer(Left()) : work(stop);
     answers_.Post(
@@ -203,22 +225,25 @@ void GrpcService::EndOnPool(const CallPtr& call, Work work) {
 template <typename Request>
 void GrpcService::AddOnPool(
     RpcServer* server, const char* method,
-    std::function<Answer(const Request&, const std::stop_token&)> work) {
+    std::function<Answer(const Request&, const std::stop_token&)> work,
+    WorkerPool* pool) {
+  if (pool == nullptr) pool = &pool_;
   server->Add(
-      absl::StrCat("/", kName, "/", method), [=, this](const auto& rpc) {
+      PathOf(method),
+      [=, this](const auto& rpc) {
         const CallPtr call = Begin(rpc, method);
-        if (call == nullptr) return;
-        EndOnPool(call, [=](const std::stop_token& stop) -> Answer {
-          PIPELOOM_ASSIGN_OR_RETURN(const Request request,
-                                    ReadMessage<Request>(call->rpc->request()));
-          return work(request, stop);
+        EndOnPool(call, pool, [=](const std::stop_token& stop) -> Answer {
+          PIPELOOM_ASSIGN_OR_RETURN(
+              const ParsedRequest<Request> request,
+              ReadMessage<Request>(call->rpc.get(), call->rpc->request()));
+          return work(*request, stop);
         });
-      });
+      },
+      AdmissionTo(method));
 }
 
 void GrpcService::OnPlan(
-    const CallPtr& call, const planner::PlanKey& key, int32_t rank,
-    bool long_use,
+    const CallPtr& call, const PlanKey& key, int32_t rank, bool long_use,
     std::function<Answer(const std::shared_ptr<const ReadyPlan>&)> use) {
   const int64_t wait = core_->Await(
       key, rank, DeadlineOf(*call->rpc),
@@ -226,9 +251,14 @@ void GrpcService::OnPlan(
         if (!plan.ok()) {
           End(call, plan.status());
         } else if (long_use) {
-          EndOnPool(call, [use, ready = *plan](const std::stop_token&) {
-            return use(ready);
-          });
+          EndOnPool(
+              call, &tools_,
+              [call, use, ready = *plan](const std::stop_token&) -> Answer {
+                PIPELOOM_ASSIGN_OR_RETURN(
+                    const std::unique_ptr<RequestMemory> memory,
+                    call->rpc->ReserveForRequest(ready->size.count()));
+                return use(ready);
+              });
         } else {
           End(call, use(*plan));
         }
@@ -236,7 +266,7 @@ void GrpcService::OnPlan(
   if (wait == 0) return;
   bool cancelled = false;
   {
-    const std::lock_guard lock(call->mutex);
+    const MutexLock lock(&call->mutex);
     call->wait = wait;
     cancelled = call->cancelled;
   }
@@ -254,41 +284,50 @@ void GrpcService::OpenJob(
   const bool posted = opening_.Post([=, this] {
     auto known = request;
     if (known == nullptr) {
-      auto read = ReadMessage<v1::OpenJobRequest>(call->rpc->request());
+      auto read = ReadMessage<v1::OpenJobRequest>(call->rpc.get(),
+                                                  call->rpc->request());
       if (!read.ok()) {
         answers_.Post([=, this, s = read.status()] { End(call, s); });
         return;
       }
-      known = std::make_shared<const v1::OpenJobRequest>(*std::move(read));
+      // Its memory lives as long as the message.
+      const auto held =
+          std::make_shared<ParsedRequest<v1::OpenJobRequest>>(*std::move(read));
+      known = {held, &held->message};
     }
     // Tries again when another call that opens the same job has ended.
     const absl::StatusOr<v1::OpenJobResponse> opened =
         core_->OpenJob(*known, deadline, call->stop.get_token(),
                        [=, this] { OpenJob(call, known, deadline); });
     if (absl::IsAborted(opened.status())) return;
-    answers_.Post([=, this, answer = Bytes(opened)] { End(call, answer); });
+    answers_.Post(
+        [=, this, answer = Serialised(opened)] { End(call, answer); });
   });
   if (!posted) End(call, Busy("too many calls wait", 200));
 }
 
 void GrpcService::GetRankPlan(const CallPtr& call) {
   const Clock::time_point begin = Clock::now();
-  absl::StatusOr<v1::GetRankPlanRequest> request =
-      ReadMessage<v1::GetRankPlanRequest>(call->rpc->request());
-  if (request.ok() && request->rank() < 0) {
-    request = absl::InvalidArgumentError(
-        absl::StrFormat("rank is %d; it must be >= 0", request->rank()));
-  }
-  if (!request.ok()) {
-    End(call, request.status());
+  const auto parsed = ReadMessage<v1::GetRankPlanRequest>(call->rpc.get(),
+                                                          call->rpc->request());
+  if (!parsed.ok()) {
+    End(call, parsed.status());
     return;
   }
-  OnPlan(call, {request->job_id(), request->step(), request->replica()},
+  const v1::GetRankPlanRequest* const request = &parsed->message;
+  if (request->rank() < 0) {
+    End(call, absl::InvalidArgumentError(absl::StrFormat(
+                  "rank is %d; it must be >= 0", request->rank())));
+    return;
+  }
+  OnPlan(call,
+         {request->job_id(), request->step(), request->replica(),
+          request->attempt()},
          request->rank(), /*long_use=*/false,
          [this, begin, rank = RankId(request->rank())](
              const std::shared_ptr<const ReadyPlan>& plan) {
-           const grpc::Slice parts[] = {Keep(plan, plan->shares[rank]),
-                                        Keep(plan, plan->common_share)};
+           const grpc::Slice parts[] = {Keep(plan->shares[rank]),
+                                        Keep(plan->common_share)};
            metrics_->share.Add(
                std::chrono::nanoseconds(Clock::now() - begin).count());
            return grpc::ByteBuffer(parts, 2);
@@ -296,37 +335,46 @@ void GrpcService::GetRankPlan(const CallPtr& call) {
 }
 
 void GrpcService::GetPlan(const CallPtr& call) {
-  const auto request = ReadMessage<v1::GetPlanRequest>(call->rpc->request());
-  if (!request.ok()) {
-    End(call, request.status());
+  const auto parsed =
+      ReadMessage<v1::GetPlanRequest>(call->rpc.get(), call->rpc->request());
+  if (!parsed.ok()) {
+    End(call, parsed.status());
     return;
   }
-  OnPlan(call, {request->job_id(), request->step(), request->replica()}, -1,
-         /*long_use=*/true, [](const std::shared_ptr<const ReadyPlan>& plan) {
+  const v1::GetPlanRequest* const request = &parsed->message;
+  OnPlan(call,
+         {request->job_id(), request->step(), request->replica(),
+          request->attempt()},
+         -1, /*long_use=*/true,
+         [](const std::shared_ptr<const ReadyPlan>& plan) {
            return ToBytes(WholePlan(*plan));
          });
 }
 
 void GrpcService::Emulate(const CallPtr& call) {
   // Parsed on the pool, as the request may hold a whole plan.
-  const bool posted = pool_.Post([this, call] {
-    const auto read = ReadMessage<v1::EmulateRequest>(call->rpc->request());
+  const bool posted = tools_.Post([this, call] {
+    const auto parsed =
+        ReadMessage<v1::EmulateRequest>(call->rpc.get(), call->rpc->request());
     const auto end = [&](Answer answer) {
       answers_.Post(
           [this, call, answer = std::move(answer)] { End(call, answer); });
     };
-    if (!read.ok()) {
-      end(read.status());
-    } else if (!read->has_key()) {
-      end(Bytes(EmulateGiven(*read)));
-    } else {
-      const v1::GetPlanRequest& key = read->key();
-      OnPlan(call, {key.job_id(), key.step(), key.replica()}, -1,
-             /*long_use=*/true,
-             [request = *read](const std::shared_ptr<const ReadyPlan>& plan) {
-               return Bytes(EmulatePlan(plan->plan, request));
-             });
+    if (!parsed.ok()) {
+      end(parsed.status());
+      return;
     }
+    const v1::EmulateRequest& request = parsed->message;
+    if (!request.has_key()) {
+      end(Serialised(EmulateGiven(request)));
+      return;
+    }
+    const v1::GetPlanRequest& key = request.key();
+    OnPlan(call, {key.job_id(), key.step(), key.replica(), key.attempt()}, -1,
+           /*long_use=*/true,
+           [request](const std::shared_ptr<const ReadyPlan>& plan) {
+             return Serialised(EmulatePlan(plan->plan, request));
+           });
   });
   if (!posted) End(call, Busy("too many calls wait", 200));
 }
@@ -340,7 +388,7 @@ void GrpcService::ReadSubmission(const CallPtr& call,
       return;
     }
     const bool posted = pool_.Post([=, this] {
-      const Answer answer = Submit(bytes, all.get());
+      const Answer answer = Submit(call, bytes, all.get());
       if (answer.ok()) {
         ReadSubmission(call, all);
       } else {
@@ -351,11 +399,13 @@ void GrpcService::ReadSubmission(const CallPtr& call,
   });
 }
 
-GrpcService::Answer GrpcService::Submit(const grpc::ByteBuffer& bytes,
+GrpcService::Answer GrpcService::Submit(const CallPtr& call,
+                                        const grpc::ByteBuffer& bytes,
                                         Submissions* all) {
-  const auto request = ReadMessage<v1::SubmitBatchRequest>(bytes);
+  const auto parsed =
+      ReadMessage<v1::SubmitBatchRequest>(call->rpc.get(), bytes);
   const absl::StatusOr<v1::SubmitBatchResponse> result =
-      request.ok() ? core_->Submit(*request) : request.status();
+      parsed.ok() ? core_->Submit(parsed->message) : parsed.status();
   if (!result.ok()) {
     absl::Status status(result.status().code(),
                         absl::StrCat("submission ", all->index, ": ",
@@ -377,15 +427,16 @@ GrpcService::Answer GrpcService::Submit(const grpc::ByteBuffer& bytes,
 }
 
 void GrpcService::Watch(const CallPtr& call) {
-  const auto request = ReadMessage<v1::WatchRequest>(call->rpc->request());
-  if (!request.ok()) {
-    End(call, request.status());
+  const auto parsed =
+      ReadMessage<v1::WatchRequest>(call->rpc.get(), call->rpc->request());
+  if (!parsed.ok()) {
+    End(call, parsed.status());
     return;
   }
   // Sends headers at once, so that the caller knows that it watches.
   call->rpc->SendHeaders();
   const int64_t id =
-      core_->Subscribe([rpc = call->rpc, job = request->job_id()](
+      core_->Subscribe([rpc = call->rpc, job = parsed->message.job_id()](
                            const v1::PlanStatistics& statistics) {
         if (job.empty() || statistics.job_id() == job) {
           rpc->Send(ToBytes(statistics));

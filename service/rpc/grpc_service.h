@@ -40,20 +40,22 @@ class GrpcService final {
   using Answer = absl::StatusOr<grpc::ByteBuffer>;
   using Work = std::function<Answer(std::stop_token)>;
 
-  // Begins a call; returns null if it was refused for lack of the token.
+  // Returns what asks calls for the token; empty if there is none.
+  RpcServer::Admission AdmissionTo(const char* method);
   CallPtr Begin(const std::shared_ptr<RpcCall>& rpc, const char* method);
   void End(const CallPtr& call, const Answer& answer);
   // Runs `work` on the pool and ends the call with what it returns.
-  void EndOnPool(const CallPtr& call, Work work);
-  // Adds a method with one request and one answer, parsed and made on the pool.
+  void EndOnPool(const CallPtr& call, WorkerPool* pool, Work work);
+  // Adds a method with one request and one answer, parsed and made on a pool;
+  // null: `pool_`.
   template <typename Request>
   void AddOnPool(
       RpcServer* server, const char* method,
-      std::function<Answer(const Request&, const std::stop_token&)> work);
-  // Waits for a plan; `use` ends the call, on the pool if `long_use`.
+      std::function<Answer(const Request&, const std::stop_token&)> work,
+      WorkerPool* pool = nullptr);
+  // Waits for a plan; `use` ends the call, on a pool if `long_use`.
   void OnPlan(
-      const CallPtr& call, const planner::PlanKey& key, int32_t rank,
-      bool long_use,
+      const CallPtr& call, const PlanKey& key, int32_t rank, bool long_use,
       std::function<Answer(const std::shared_ptr<const ReadyPlan>&)> use);
 
   void OpenJob(const CallPtr& call,
@@ -64,15 +66,18 @@ class GrpcService final {
   void Emulate(const CallPtr& call);
   void ReadSubmission(const CallPtr& call,
                       const std::shared_ptr<Submissions>& all);
-  Answer Submit(const grpc::ByteBuffer& bytes, Submissions* all);
+  Answer Submit(const CallPtr& call, const grpc::ByteBuffer& bytes,
+                Submissions* all);
   void Watch(const CallPtr& call);
 
   PlannerCore* core_;
   Metrics* metrics_;
   std::string token_;
   WorkerPool answers_;
-  WorkerPool pool_;     // Last, as its threads use the other members.
+  // Last, as their threads use the other members.
+  WorkerPool pool_;     // Calls that trainers wait for.
   WorkerPool opening_;  // Opens jobs, which may search for a partition.
+  WorkerPool tools_;    // WhatIf, Emulate and whole plans.
 };
 
 }  // namespace pipeloom::service

@@ -6,24 +6,51 @@
 #include <grpcpp/support/byte_buffer.h>
 #include <grpcpp/support/slice.h>
 
+#include <memory>
+
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "service/jobs/job_errors.h"
+#include "service/rpc/message_size.h"
+#include "service/rpc/rpc_server.h"
 
 namespace pipeloom::service {
 
-// Parses a message. InvalidArgument: the bytes are not such a message.
+// A parsed request, with the memory that is reserved for it as long as it
+// lives.
 template <typename Message>
-absl::StatusOr<Message> ReadMessage(const grpc::ByteBuffer& bytes) {
+struct ParsedRequest {
+  std::unique_ptr<RequestMemory> memory{};
+  Message message{};  // Destroyed first.
+  const Message* operator->() const { return &message; }
+  const Message& operator*() const { return message; }
+};
+
+// Parses a message of a call, once the memory that it takes is reserved.
+// InvalidArgument: the bytes are not such a message. ResourceExhausted: it, or
+// all requests and unread answers together, would take too much memory.
+template <typename Message>
+absl::StatusOr<ParsedRequest<Message>> ReadMessage(
+    RpcCall* call, const grpc::ByteBuffer& bytes) {
   grpc::Slice slice;
-  Message message;
+  ParsedRequest<Message> request;
   const bool whole =
       bytes.TrySingleSlice(&slice).ok() || bytes.DumpToSingleSlice(&slice).ok();
-  if (whole &&
-      message.ParseFromArray(slice.begin(), static_cast<int>(slice.size()))) {
-    return message;
+  if (whole) {
+    const absl::string_view wire(reinterpret_cast<const char*>(slice.begin()),
+                                 slice.size());
+    absl::StatusOr<std::unique_ptr<RequestMemory>> memory =
+        call->ReserveForRequest(
+            ParsedSize(Message::default_instance(), wire, call->most_memory()));
+    if (!memory.ok()) return memory.status();
+    request.memory = *std::move(memory);
+    if (request.message.ParseFromArray(slice.begin(),
+                                       static_cast<int>(slice.size()))) {
+      return request;
+    }
   }
   return absl::InvalidArgumentError(
-      absl::StrCat("the request is no ", message.GetDescriptor()->name()));
+      absl::StrCat("the request is no ", Message::descriptor()->name()));
 }
 
 inline grpc::ByteBuffer ToBytes(const google::protobuf::MessageLite& message) {

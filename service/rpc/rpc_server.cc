@@ -1,30 +1,73 @@
 #include "service/rpc/rpc_server.h"
 
+#include <malloc.h>
+
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "service/core/core_errors.h"
+#include "absl/strings/str_format.h"
+#include "service/jobs/job_errors.h"
 #include "service/os/thread_priority.h"
 
 namespace pipeloom::service {
 namespace {
 
 constexpr size_t kMaxWaiting = 1024;  // Unsent answers of one call.
+constexpr std::chrono::seconds kLateReadPeriod{1};
+// A parsed request is copied into values before it is done with.
+constexpr int64_t kCopies = 2;
+// After a request of this size, the heap gives its pages back.
+constexpr int64_t kLargeRequest = int64_t{32} << 20;
+
+grpc::Status Overloaded(const std::string& reason) {
+  return grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, reason);
+}
 
 }  // namespace
+
+std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> AddConnections(
+    grpc::ServerBuilder* builder) {
+  return builder->experimental().AddExternalConnectionAcceptor(
+      grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
+      grpc::InsecureServerCredentials());
+}
+
+void HandOver(grpc::experimental::ExternalConnectionAcceptor* acceptor,
+              int fd) {
+  grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters
+      connection;
+  connection.fd = fd;
+  acceptor->HandleNewConnection(&connection);
+}
+
+RequestMemory::~RequestMemory() {
+  budget_->Give(caller_, bytes_);
+  // The message is gone by now: it is declared after its memory.
+  if (bytes_ >= kLargeRequest) malloc_trim(0);
+}
 
 RpcCall::RpcCall(RpcServer* server) : server_(server) {
   for (int e = 0; e < kNumEvents; ++e) {
     tags_[e] = {this, static_cast<Event>(e)};
   }
-  const std::lock_guard lock(server_->mutex_);
+  const MutexLock lock(&server_->mutex_);
   ++server_->calls_;
 }
 
 RpcCall::~RpcCall() {
-  const std::lock_guard lock(server_->mutex_);
+  {
+    const MutexLock lock(&mutex_);
+    Release(kept_);
+  }
+  const MutexLock lock(&server_->mutex_);
   --server_->calls_;
-  server_->gone_.notify_all();
+  server_->ended_
+      .NotifyAll();  // Under the lock, as the server may end after it.
+  const auto found = server_->calls_of_.find(peer_);
+  if (found != server_->calls_of_.end() && --found->second == 0) {
+    server_->calls_of_.erase(found);
+  }
 }
 
 std::chrono::system_clock::time_point RpcCall::deadline() const {
@@ -38,8 +81,31 @@ std::string RpcCall::Metadata(const std::string& name) const {
   return std::string(found->second.data(), found->second.size());
 }
 
+int64_t RpcCall::most_memory() const {
+  return server_->budget_->all() / kCopies;
+}
+
+absl::StatusOr<std::unique_ptr<RequestMemory>> RpcCall::ReserveForRequest(
+    int64_t bytes) const {
+  const int64_t most = server_->budget_->all();
+  if (kCopies * bytes > most) {
+    return absl::ResourceExhaustedError(absl::StrFormat(
+        "the request would take more than %s of memory; send fewer samples at "
+        "a time",
+        FormatBytes(Bytes(most / kCopies))));
+  }
+  if (!server_->budget_->Take(peer_, kCopies * bytes)) {
+    return Busy(
+        absl::StrFormat("other requests and unread answers take too much of %s",
+                        FormatBytes(Bytes(most))),
+        200);
+  }
+  return std::make_unique<RequestMemory>(server_->budget_, peer_,
+                                         kCopies * bytes);
+}
+
 bool RpcCall::Late() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(&mutex_);
   return over_ || context_.deadline() <= std::chrono::system_clock::now();
 }
 
@@ -48,22 +114,60 @@ void* RpcCall::Expect(Event event) {
   return &tags_[event];
 }
 
-void RpcCall::Read(std::function<void(bool, const grpc::ByteBuffer&)> done) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (!over_) {
-      read_ = std::move(done);
-      request_.Clear();
-      stream_.Read(&request_, Expect(kRead));
-      return;
-    }
+bool RpcCall::StartRead(ReadDone* done) {
+  const MutexLock lock(&mutex_);
+  if (over_) return false;
+  read_ = std::move(*done);
+  request_.Clear();
+  stream_.Read(&request_, Expect(kRead));
+  return true;
+}
+
+void RpcCall::Read(ReadDone done) {
+  if (!StartRead(&done)) done(false, {});
+}
+
+void RpcCall::ReadInTime(ReadDone done) {
+  if (!StartRead(&done)) {
+    done(false, {});
+    return;
   }
-  done(false, {});
+  // The event that ends the read comes to this thread, so it comes later.
+  timed_read_ = server_->next_unread_++;
+  server_->unread_.emplace(
+      timed_read_,
+      RpcServer::Unread{RpcServer::Clock::now() + server_->limits_.request_time,
+                        this});
+}
+
+bool RpcCall::Keep(const grpc::ByteBuffer& answer) {
+  const auto bytes = static_cast<int64_t>(answer.Length());
+  if (!server_->budget_->Take(peer_, bytes)) return false;
+  kept_ += bytes;
+  return true;
+}
+
+void RpcCall::Release(int64_t bytes) {
+  if (bytes == 0) return;
+  kept_ -= bytes;
+  server_->budget_->Give(peer_, bytes);
+}
+
+void RpcCall::Overflow() {
+  for (const grpc::ByteBuffer& answer : waiting_) {
+    Release(static_cast<int64_t>(answer.Length()));
+  }
+  waiting_.clear();
+  finishing_ = true;
+  overflowed_ = true;
+  context_.AddTrailingMetadata(kRetryAfter, "200");
+  last_ = Overloaded("answers that were not read take too much memory");
+  WriteNext();
 }
 
 void RpcCall::OnCancel(std::function<void()> left) {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(&mutex_);
     if (finishing_) return;
     if (!over_) {
       left_ = std::move(left);
@@ -74,29 +178,36 @@ void RpcCall::OnCancel(std::function<void()> left) {
 }
 
 void RpcCall::SendHeaders() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(&mutex_);
   if (over_ || finishing_ || writing_) return;
   writing_ = true;
   stream_.SendInitialMetadata(Expect(kWritten));
 }
 
 size_t RpcCall::Send(grpc::ByteBuffer answer) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(&mutex_);
   if (over_ || finishing_) return 0;
-  if (waiting_.size() >= kMaxWaiting) waiting_.pop_front();
+  if (!Keep(answer)) {
+    Overflow();
+    return 0;
+  }
+  if (waiting_.size() >= kMaxWaiting) {
+    Release(static_cast<int64_t>(waiting_.front().Length()));
+    waiting_.pop_front();
+  }
   waiting_.push_back(std::move(answer));
   WriteNext();
   return waiting_.size();
 }
 
 void RpcCall::AddTrailing(const std::string& name, const std::string& value) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(&mutex_);
   if (!over_ && !finishing_) context_.AddTrailingMetadata(name, value);
 }
 
 void RpcCall::Finish(const grpc::Status& status) {
   std::function<void()> left;  // Destroyed without the lock.
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(&mutex_);
   if (over_ || finishing_) return;
   finishing_ = true;
   left = std::move(left_);
@@ -106,10 +217,14 @@ void RpcCall::Finish(const grpc::Status& status) {
 
 void RpcCall::Finish(grpc::ByteBuffer answer) {
   std::function<void()> left;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(&mutex_);
   if (over_ || finishing_) return;
-  finishing_ = true;
   left = std::move(left_);
+  if (!Keep(answer)) {
+    Overflow();
+    return;
+  }
+  finishing_ = true;
   last_ = grpc::Status::OK;
   waiting_.push_back(std::move(answer));
   WriteNext();
@@ -126,6 +241,7 @@ void RpcCall::WriteNext() {
   writing_ = true;
   const grpc::ByteBuffer next = std::move(waiting_.front());
   waiting_.pop_front();
+  in_flight_ = static_cast<int64_t>(next.Length());
   if (last_.has_value() && waiting_.empty()) {
     stream_.WriteAndFinish(next, grpc::WriteOptions(), *last_,
                            Expect(kFinished));
@@ -135,25 +251,30 @@ void RpcCall::WriteNext() {
 }
 
 void RpcCall::Happened(Event event, bool ok) {
+  if (event == kRead) server_->unread_.erase(std::exchange(timed_read_, 0));
   std::function<void(bool, const grpc::ByteBuffer&)> read;
   std::function<void()> left;
   // May be the last reference; destroyed without the lock.
   std::shared_ptr<RpcCall> last;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(&mutex_);
     if (--expected_ == 0) last = std::move(self_);
     switch (event) {
       case kRead:
         read = std::move(read_);
         read_ = nullptr;
         break;
+      case kFinished:
+        Release(std::exchange(in_flight_, 0));
+        break;
       case kWritten:
         writing_ = false;
+        Release(std::exchange(in_flight_, 0));
         if (ok) WriteNext();
         break;
       case kOver:
         over_ = true;
-        if (!finishing_) left = std::move(left_);
+        if (!finishing_ || overflowed_) left = std::move(left_);
         left_ = nullptr;
         break;
       default:
@@ -165,6 +286,9 @@ void RpcCall::Happened(Event event, bool ok) {
   if (read) read(ok, request_);
   if (left) left();
 }
+
+RpcServer::RpcServer(RpcLimits limits)
+    : limits_(limits), budget_(std::make_shared<MemoryBudget>(limits.memory)) {}
 
 RpcServer::~RpcServer() {
   Stop(std::chrono::nanoseconds(0));
@@ -178,12 +302,13 @@ RpcServer::~RpcServer() {
   }
 }
 
-void RpcServer::Add(const std::string& path, Handler handler) {
-  methods_[path] = {std::move(handler), true};
+void RpcServer::Add(const std::string& path, Handler handler, Admission admit) {
+  methods_[path] = {std::move(handler), std::move(admit), true};
 }
 
-void RpcServer::AddStream(const std::string& path, Handler handler) {
-  methods_[path] = {std::move(handler), false};
+void RpcServer::AddStream(const std::string& path, Handler handler,
+                          Admission admit) {
+  methods_[path] = {std::move(handler), std::move(admit), false};
 }
 
 bool RpcServer::Start(grpc::ServerBuilder* builder) {
@@ -198,7 +323,7 @@ bool RpcServer::Start(grpc::ServerBuilder* builder) {
 
 void RpcServer::Accept() {
   const auto call = std::make_shared<RpcCall>(this);
-  const std::lock_guard lock(call->mutex_);
+  const MutexLock lock(&call->mutex_);
   call->self_ = call;
   // This event comes only if the call begins, so it is not owed yet.
   call->context_.AsyncNotifyWhenDone(&call->tags_[RpcCall::kOver]);
@@ -206,10 +331,45 @@ void RpcServer::Accept() {
                        queue_.get(), call->Expect(RpcCall::kBegin));
 }
 
+absl::Status RpcServer::CountCall(RpcCall* call) {
+  std::string peer = call->context_.peer();
+  // The guard names each connection; without it, callers over a Unix socket
+  // have no addresses of their own.
+  const bool one_connection = absl::StartsWith(peer, "unix-abstract:") ||
+                              absl::StartsWith(peer, "ipv4:") ||
+                              absl::StartsWith(peer, "ipv6:");
+  const MutexLock lock(&mutex_);
+  call->peer_ = std::move(peer);
+  const int64_t mine = ++calls_of_[call->peer_];
+  const int64_t open = calls_ - 1;  // One object waits for the next call.
+  if (open > limits_.calls) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(open - 1, " calls are open, as many as may be"));
+  }
+  if (one_connection && mine > limits_.calls_of_connection) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        mine - 1, " calls are open on this connection, as many as may be"));
+  }
+  return absl::OkStatus();
+}
+
+void RpcServer::EndLateReads() {
+  const Clock::time_point now = Clock::now();
+  while (!unread_.empty() && unread_.begin()->second.until <= now) {
+    RpcCall* const call = unread_.begin()->second.call;
+    unread_.erase(unread_.begin());
+    call->timed_read_ = 0;
+    call->Finish(
+        grpc::Status(grpc::StatusCode::DEADLINE_EXCEEDED,
+                     absl::StrFormat("the request did not arrive within %d ms",
+                                     limits_.request_time.count())));
+  }
+}
+
 void RpcServer::Begin(RpcCall* call) {
   const std::shared_ptr<RpcCall> held = call->shared_from_this();
   {
-    const std::lock_guard lock(call->mutex_);
+    const MutexLock lock(&call->mutex_);
     call->Expect(RpcCall::kOver);
   }
   call->Happened(RpcCall::kBegin, true);
@@ -220,19 +380,18 @@ void RpcServer::Begin(RpcCall* call) {
         absl::StrCat("there is no method ", call->context_.method())));
     return;
   }
-  int64_t open = 0;
-  {
-    const std::lock_guard lock(mutex_);
-    open = calls_ - 1;  // One object waits for the next call.
-  }
-  if (open > most_calls_) {
+  if (const absl::Status full = CountCall(call); !full.ok()) {
     call->AddTrailing(kRetryAfter, "100");
-    call->Finish(grpc::Status(
-        grpc::StatusCode::RESOURCE_EXHAUSTED,
-        absl::StrCat(open - 1, " calls are open, as many as may be")));
+    call->Finish(Overloaded(std::string(full.message())));
     return;
   }
   const Method& method = found->second;
+  if (method.admit) {
+    if (const grpc::Status admitted = method.admit(*call); !admitted.ok()) {
+      call->Finish(admitted);
+      return;
+    }
+  }
   const auto handle = [&method](const std::shared_ptr<RpcCall>& mine) {
     if (mine->Late()) {  // The call must still be finished.
       mine->Finish(grpc::Status(grpc::StatusCode::DEADLINE_EXCEEDED,
@@ -245,7 +404,7 @@ void RpcServer::Begin(RpcCall* call) {
     handle(held);
     return;
   }
-  call->Read([call, handle](bool ok, const grpc::ByteBuffer&) {
+  call->ReadInTime([call, handle](bool ok, const grpc::ByteBuffer&) {
     const std::shared_ptr<RpcCall> mine = call->shared_from_this();
     if (ok) {
       handle(mine);
@@ -260,7 +419,16 @@ void RpcServer::Serve() {
   AnswerAtOnce();
   void* event = nullptr;
   bool ok = false;
-  while (queue_->Next(&event, &ok)) {
+  Clock::time_point next_look = Clock::now() + kLateReadPeriod;
+  while (true) {
+    if (Clock::now() >= next_look) {
+      EndLateReads();
+      next_look = Clock::now() + kLateReadPeriod;
+    }
+    const auto got = queue_->AsyncNext(
+        &event, &ok, std::chrono::system_clock::now() + kLateReadPeriod);
+    if (got == grpc::CompletionQueue::SHUTDOWN) return;
+    if (got == grpc::CompletionQueue::TIMEOUT) continue;
     const auto* tag = static_cast<const RpcCall::Tag*>(event);
     if (tag->event != RpcCall::kBegin) {
       // Read's function may be the last to hold the call.
@@ -281,8 +449,11 @@ void RpcServer::Stop(std::chrono::nanoseconds grace) {
       std::chrono::system_clock::now() +
       std::chrono::duration_cast<std::chrono::system_clock::duration>(grace));
   {
-    std::unique_lock lock(mutex_);
-    gone_.wait(lock, [&] { return calls_ == 0; });
+    const MutexLock lock(&mutex_);
+    const auto none = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      return calls_ == 0;
+    };
+    ended_.Wait(&mutex_, none);
   }
   queue_->Shutdown();
   thread_.join();

@@ -12,8 +12,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
+#include "service/guard/connection_guard.h"
+#include "service/guard/credentials.h"
+#include "service/os/descriptor_limit.h"
 #include "service/os/metrics_server.h"
 #include "service/rpc/grpc_service.h"
+#include "service/rpc/library_log.h"
 #include "service/rpc/rpc_server.h"
 #include "service/rpc/standard_services.h"
 
@@ -23,12 +27,17 @@ struct Server::Parts {
   Parts(LogLevel level, Log::Sink sink) : log(level, std::move(sink)) {}
 
   Log log;
+  LibraryLog library_log{&log};
   Metrics metrics{};
   std::unique_ptr<PlannerCore> core{};
   std::unique_ptr<GrpcService> service{};
   std::unique_ptr<HealthService> health{};
   std::unique_ptr<RpcServer> server{};
   std::unique_ptr<MetricsServer> metrics_server{};
+  std::unique_ptr<TlsContexts> tls{};
+  // Takes connections from the guard, which is destroyed first.
+  std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor{};
+  std::unique_ptr<ConnectionGuard> guard{};
   int port = 0;
   bool stopped = false;
 };
@@ -36,6 +45,10 @@ struct Server::Parts {
 namespace {
 
 constexpr size_t kLeastQuota = size_t{128} << 20;
+constexpr int kMaxHeaders = 8192;            // Bytes of one call's headers.
+constexpr int kIdleMs = 30 * 60 * 1000;      // 30 minutes.
+constexpr int kAgeMs = 24 * 60 * 60 * 1000;  // A day.
+constexpr int64_t kFewDescriptors = 4096;
 
 void SetLimits(const ServerOptions& options, grpc::ServerBuilder* builder) {
   builder->SetMaxReceiveMessageSize(
@@ -52,15 +65,24 @@ void SetLimits(const ServerOptions& options, grpc::ServerBuilder* builder) {
   for (const auto packed : {GRPC_COMPRESS_DEFLATE, GRPC_COMPRESS_GZIP}) {
     builder->SetCompressionAlgorithmSupportStatus(packed, false);
   }
-  // A second service on the same port is refused instead of sharing it.
-  builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   // Half-open connections are detected and closed.
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 30'000);
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10'000);
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   builder->AddChannelArgument(
       GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 5'000);
-  builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, 4096);
+  builder->AddChannelArgument(
+      GRPC_ARG_MAX_CONCURRENT_STREAMS,
+      static_cast<int>(options.limits.calls_of_connection));
+  // A caller sends a token and little else. gRPC checks this at the end of a
+  // header; the guard bounds one that does not end.
+  builder->AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kMaxHeaders);
+  // Connections that never begin, are not used, or are very old are closed;
+  // clients connect again by themselves.
+  builder->AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 10'000);
+  builder->AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, kIdleMs);
+  builder->AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS, kAgeMs);
+  builder->AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, 300'000);
 }
 
 }  // namespace
@@ -70,15 +92,20 @@ Server::Server(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
 Server::~Server() { Stop(std::chrono::nanoseconds(0)); }
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(ServerOptions options) {
-  if (options.tls_certificate.empty() != options.tls_key.empty()) {
-    return absl::InvalidArgumentError(
-        "TLS needs a certificate and its key; one of them is missing");
-  }
   auto parts = std::make_unique<Parts>(options.log_level, options.log);
+  PIPELOOM_ASSIGN_OR_RETURN(parts->tls,
+                            TlsContexts::Create(options.tls, &parts->log));
+  WarnIfOthersMayRead(options.token_file, &parts->log);
+  const int64_t descriptors = RaiseDescriptorLimit();
+  if (descriptors < kFewDescriptors) {
+    parts->log.Write(LogLevel::kWarning, "few_descriptors",
+                     {{"limit", descriptors},
+                      {"remedy", "ulimit -Hn, or LimitNOFILE of the unit"}});
+  }
   PIPELOOM_ASSIGN_OR_RETURN(
       parts->core,
       PlannerCore::Create(options.core, &parts->log, &parts->metrics));
-  parts->server = std::make_unique<RpcServer>();
+  parts->server = std::make_unique<RpcServer>(options.limits);
   parts->service = std::make_unique<GrpcService>(
       parts->core.get(), &parts->metrics, options.token, parts->server.get());
   const std::vector<std::string> services = {
@@ -88,34 +115,30 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(ServerOptions options) {
       std::make_unique<HealthService>(services, parts->server.get());
   AddReflection(services, parts->server.get());
 
-  std::shared_ptr<grpc::ServerCredentials> credentials =
-      grpc::InsecureServerCredentials();
-  if (!options.tls_certificate.empty()) {
-    grpc::SslServerCredentialsOptions tls;
-    tls.pem_key_cert_pairs.push_back(
-        {options.tls_key, options.tls_certificate});
-    credentials = grpc::SslServerCredentials(tls);
-  }
+  PIPELOOM_ASSIGN_OR_RETURN(
+      parts->guard, ConnectionGuard::Listen(options.listen, options.guard,
+                                            parts->tls.get(), &parts->log));
+  parts->port = parts->guard->port();
   grpc::ServerBuilder builder;
   SetLimits(options, &builder);
-  builder.AddListeningPort(options.listen, credentials, &parts->port);
-  if (!parts->server->Start(&builder) || parts->port == 0) {
-    return absl::UnavailableError(absl::StrFormat(
-        "cannot listen on %s: the port is taken, the address is not this "
-        "machine's, or the certificate and key do not fit",
-        options.listen));
+  parts->acceptor = AddConnections(&builder);
+  if (!parts->server->Start(&builder)) {
+    return absl::UnavailableError("gRPC could not start a server");
   }
+  parts->guard->Start(
+      [acceptor = parts->acceptor.get()](int fd) { HandOver(acceptor, fd); });
   if (options.metrics_port >= 0) {
     Parts* p = parts.get();
-    PIPELOOM_ASSIGN_OR_RETURN(parts->metrics_server,
-                              MetricsServer::Start(options.metrics_port, [p] {
-                                return p->metrics.Text(p->core->gauges());
-                              }));
+    PIPELOOM_ASSIGN_OR_RETURN(
+        parts->metrics_server,
+        MetricsServer::Start(options.metrics_listen, options.metrics_port, [p] {
+          return p->metrics.Text(p->core->gauges());
+        }));
   }
   parts->log.Write(LogLevel::kInfo, "listening",
                    {{"address", options.listen},
                     {"port", int64_t{parts->port}},
-                    {"tls", int64_t{!options.tls_key.empty()}},
+                    {"tls", int64_t{options.tls.on()}},
                     {"token", int64_t{!options.token.empty()}}});
   return std::unique_ptr<Server>(new Server(std::move(parts)));
 }
@@ -132,9 +155,16 @@ void Server::Stop(std::chrono::nanoseconds grace) {
   parts_->stopped = true;
   parts_->health->SetServing(false);
   parts_->log.Write(LogLevel::kInfo, "stopping");
-  parts_->core->Drain(grace);
-  // Streams have no end of their own.
+  parts_->guard->StopAccepting();
+  // The last of the grace is for answers on their way. Streams have no end of
+  // their own, and gRPC waits for clients that do not read.
+  const auto answers =
+      std::min(std::chrono::duration_cast<std::chrono::milliseconds>(grace) / 4,
+               std::chrono::milliseconds(1000));
+  parts_->core->Drain(grace - answers);
+  parts_->guard->CloseAfter(std::max(answers, std::chrono::milliseconds(500)));
   parts_->server->Stop(std::chrono::milliseconds(200));
+  parts_->guard->Stop(std::chrono::milliseconds(500));
   parts_->metrics_server.reset();
   parts_->service.reset();
   parts_->server.reset();

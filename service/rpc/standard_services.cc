@@ -22,10 +22,12 @@ using google::protobuf::FileDescriptor;
 
 // Most unread answers of one stream: a caller has to read answers before it
 // asks for more.
-constexpr size_t kMaxUnread = 256;
+constexpr size_t kMaxUnread = 16;
+// Callers need no token, so few may watch at a time.
+constexpr size_t kMaxWatching = 1024;
 
 grpc::Status NoMessage(const absl::Status& status) {
-  return grpc::Status(grpc::StatusCode::INVALID_ARGUMENT,
+  return grpc::Status(static_cast<grpc::StatusCode>(status.raw_code()),
                       std::string(status.message()));
 }
 
@@ -113,16 +115,17 @@ reflection::ServerReflectionResponse Reflect(
 void ReflectAll(const std::shared_ptr<RpcCall>& call,
                 const std::vector<std::string>& services) {
   // The function keeps the call only until it is called.
-  call->Read([call, services](bool ok, const grpc::ByteBuffer& bytes) {
+  call->ReadInTime([call, services](bool ok, const grpc::ByteBuffer& bytes) {
     if (!ok) {
       call->Finish(grpc::Status::OK);
       return;
     }
     const auto request =
-        ReadMessage<reflection::ServerReflectionRequest>(bytes);
+        ReadMessage<reflection::ServerReflectionRequest>(call.get(), bytes);
     if (!request.ok()) {
       call->Finish(NoMessage(request.status()));
-    } else if (call->Send(ToBytes(Reflect(*request, services))) > kMaxUnread) {
+    } else if (call->Send(ToBytes(Reflect(request->message, services))) >
+               kMaxUnread) {
       call->Finish(grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED,
                                 "answers are not read"));
     } else {
@@ -144,52 +147,61 @@ HealthService::HealthService(const std::vector<std::string>& services,
 }
 
 void HealthService::Check(const std::shared_ptr<RpcCall>& call) {
-  const auto request = ReadMessage<health::HealthCheckRequest>(call->request());
+  const auto request =
+      ReadMessage<health::HealthCheckRequest>(call.get(), call->request());
   if (!request.ok()) {
     call->Finish(NoMessage(request.status()));
     return;
   }
-  if (std::ranges::find(services_, request->service()) == services_.end()) {
+  const std::string& service = request->message.service();
+  if (std::ranges::find(services_, service) == services_.end()) {
     call->Finish(grpc::Status(grpc::StatusCode::NOT_FOUND,
-                              absl::StrCat("service is \"", request->service(),
+                              absl::StrCat("service is \"", service,
                                            "\"; there is none "
                                            "of that name")));
     return;
   }
   bool serving = false;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(&mutex_);
     serving = serving_;
   }
   call->Finish(Health(StatusOf(serving)));
 }
 
 void HealthService::Watch(const std::shared_ptr<RpcCall>& call) {
-  const auto request = ReadMessage<health::HealthCheckRequest>(call->request());
+  const auto request =
+      ReadMessage<health::HealthCheckRequest>(call.get(), call->request());
   if (!request.ok()) {
     call->Finish(NoMessage(request.status()));
     return;
   }
-  if (std::ranges::find(services_, request->service()) == services_.end()) {
+  const std::string& service = request->message.service();
+  if (std::ranges::find(services_, service) == services_.end()) {
     // The protocol keeps the stream open, as the service may be added later.
     call->Send(Health(health::HealthCheckResponse::SERVICE_UNKNOWN));
     return;
   }
   int64_t id = 0;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(&mutex_);
+    if (watching_.size() >= kMaxWatching) {
+      call->Finish(grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED,
+                                "too many callers watch"));
+      return;
+    }
     id = next_id_++;
     watching_.emplace(id, call);
     call->Send(Health(StatusOf(serving_)));
   }
   call->OnCancel([this, id] {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(&mutex_);
     watching_.erase(id);
   });
 }
 
 void HealthService::SetServing(bool serving) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(&mutex_);
   if (serving_ == serving) return;
   serving_ = serving;
   for (const auto& [id, call] : watching_) {

@@ -7,10 +7,11 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "base/mutex.h"
 #include "service/rpc/rpc_server.h"
 
 namespace pipeloom::service {
@@ -34,11 +35,12 @@ class HealthService {
   void Watch(const std::shared_ptr<RpcCall>& call);
 
   std::vector<std::string> services_{};
-  std::mutex mutex_{};
-  bool serving_ = true;
-  int64_t next_id_ = 0;
+  Mutex mutex_{};
+  bool serving_ ABSL_GUARDED_BY(mutex_) = true;
+  int64_t next_id_ ABSL_GUARDED_BY(mutex_) = 0;
   // Calls that watch known services.
-  std::map<int64_t, std::shared_ptr<RpcCall>> watching_{};
+  std::map<int64_t, std::shared_ptr<RpcCall>> watching_
+      ABSL_GUARDED_BY(mutex_){};
 };
 
 // Adds grpc.reflection, v1alpha and v1, for `services`, given by their full

@@ -21,6 +21,7 @@
 #include "absl/strings/str_split.h"
 #include "base/mutex.h"
 #include "base/status_macros.h"
+#include "emulator/cost/shared_costs.h"
 #include "emulator/step/emulate_step.h"
 #include "formats/profile/profile_reader.h"
 #include "partition/graph/build_stage_graph.h"
@@ -168,7 +169,7 @@ absl::StatusOr<WhatIfOutcome> Run(const WhatIfInput& input,
   PIPELOOM_ASSIGN_OR_RETURN(
       const auto planner,
       MakeJobPlanner(job, input.schedule, input.prices.Of(job), /*correct=*/{},
-                     std::move(partition)));
+                     std::move(partition), quiet.stop));
   const planner::PreparedJob& prepared = planner->prepared();
   SearchSettings settings = Settle(input.search, job.job.search);
   settings.threads = 1;
@@ -250,28 +251,6 @@ Fingerprint CommonKey(const WhatIfInput& input) {
   return builder.Build();
 }
 
-// Prices that are shared with other holders.
-class Borrowed : public emulator::OpCostModel {
- public:
-  explicit Borrowed(std::shared_ptr<const emulator::OpCostModel> lender)
-      : lender_(std::move(lender)) {}
-  Duration Cost(const emulator::Op& op) const override {
-    return lender_->Cost(op);
-  }
-  emulator::OpPrice Price(const emulator::Op& op) const override {
-    return lender_->Price(op);
-  }
-  Duration Overlap(Duration compute, Duration communication) const override {
-    return lender_->Overlap(compute, communication);
-  }
-  const emulator::OpCostModel& OnGroup(int32_t group) const override {
-    return lender_->OnGroup(group);
-  }
-
- private:
-  std::shared_ptr<const emulator::OpCostModel> lender_;
-};
-
 // Writes outcomes to the journal, from any thread.
 class JournalWriter {
  public:
@@ -330,7 +309,7 @@ std::unique_ptr<const emulator::OpCostModel> SharedPrices::Of(
     for (const State::Entry& entry : state_->entries) {
       if (entry.profile == job.profile && entry.parallel == job.job.parallel &&
           entry.cluster == job.job.cluster) {
-        return std::make_unique<Borrowed>(entry.prices);
+        return std::make_unique<emulator::SharedCosts>(entry.prices);
       }
     }
   }
@@ -339,7 +318,7 @@ std::unique_ptr<const emulator::OpCostModel> SharedPrices::Of(
   state_->entries.push_back(
       {job.job.cluster, job.job.parallel, job.profile, prices});
   if (state_->entries.size() > kMax) state_->entries.pop_front();
-  return std::make_unique<Borrowed>(std::move(prices));
+  return std::make_unique<emulator::SharedCosts>(std::move(prices));
 }
 
 absl::StatusOr<WhatIfOutcome> RunCase(const WhatIfInput& input,

@@ -66,7 +66,7 @@ TEST_F(BenchCommandTest, JudgesEverySchedulesAndOthersAnswers) {
   Write("right/two.json", R"({"order": [[7, 5]]})");
   Write("wrong/two.json", R"({"order": [[5, 7]]})");
   ASSERT_EQ(Run({"--suite", Path("suite.json"), "--budgets", "5ms",
-                 "--schedules", "1f1b,pipeloom", "--answers",
+                 "--strategies", "1f1b,pipeloom", "--answers",
                  absl::StrCat("peer=", Path("right"), ",rival=", Path("wrong")),
                  "--out", Path("made"), "--format", "json"}),
             0)
@@ -105,15 +105,15 @@ TEST_F(BenchCommandTest, MisuseIsExplainedWithExitCodeTwo) {
   EXPECT_THAT(err_, HasSubstr("NAME=DIR"));
   EXPECT_EQ(Run({"--suite", Path("suite.json"), "--problems", "nothing"}), 2);
   EXPECT_THAT(err_, HasSubstr("\"nothing\""));
-  EXPECT_EQ(Run({"--schedules", "fastest"}), 2);
+  EXPECT_EQ(Run({"--strategies", "fastest"}), 2);
   EXPECT_EQ(Run({"extra"}), 2);
 }
 
 TEST_F(BenchCommandTest, AnInterruptedRunGoesOnFromItsJournal) {
   const std::vector<std::string> args = {
-      "--suite",     Path("suite.json"),    "--budgets", "2ms,5ms",
-      "--schedules", "1f1b,gpipe,pipeloom", "--threads", "1",
-      "--out",       Path("made"),          "--format",  "json"};
+      "--suite",      Path("suite.json"),    "--budgets", "2ms,5ms",
+      "--strategies", "1f1b,gpipe,pipeloom", "--threads", "1",
+      "--out",        Path("made"),          "--format",  "json"};
   ASSERT_EQ(Run(args), 0) << err_;
   EXPECT_FALSE(FileExists(Path("made/journal")));
   // The journal of a run that was interrupted after some outcomes, while it

@@ -138,9 +138,9 @@ TEST_F(CommandsTest, SearchAnswersInTheFilesOwnIds) {
 }
 
 TEST_F(CommandsTest, PlanAndCompareHaveTheKeysOfTheContract) {
-  const Outcome plan =
-      Pipeloom({"plan", "dip-vlm-s", "--batch", "image_text", "--steps", "2",
-                "--schedule", "1f1b", "--format", "json"});
+  const Outcome plan = Pipeloom({"plan", "dip-vlm-s", "--batch", "image_text",
+                                 "--steps", "2", "--schedule", "1f1b",
+                                 "--evaluations", "20", "--format", "json"});
   ASSERT_EQ(plan.code, 0) << plan.err;
   const Json planned = Parse(plan.out);
   EXPECT_THAT(Keys(planned), ElementsAre("job", "mean_step_time_us", "steps"));
@@ -163,7 +163,7 @@ TEST_F(CommandsTest, PlanAndCompareHaveTheKeysOfTheContract) {
 
   const Outcome compare =
       Pipeloom({"compare", "dip-vlm-s", "--batch", "image_text", "--schedules",
-                "1f1b,megatron", "--format", "json"});
+                "1f1b,megatron", "--evaluations", "20", "--format", "json"});
   ASSERT_EQ(compare.code, 0) << compare.err;
   const Json rows = Parse(compare.out)["rows"];
   ASSERT_EQ(rows.size(), 2u);
@@ -212,9 +212,9 @@ TEST_F(CommandsTest, AStrategyThatCannotRunSaysWhyAndTheOthersGoOn) {
 
 TEST_F(CommandsTest, TheReserveIsTakenFromTheDeviceAndShown) {
   const auto plan = [](std::vector<std::string> more) {
-    std::vector<std::string> args = {"plan",          "dip-vlm-s",  "--batch",
-                                     "image_text",    "--replicas", "1",
-                                     "--evaluations", "2"};
+    std::vector<std::string> args = {
+        "plan", "dip-vlm-s",  "--batch", "image_text",    "--replicas",
+        "1",    "--strategy", "1f1b",    "--evaluations", "2"};
     args.insert(args.end(), more.begin(), more.end());
     return Pipeloom(args);
   };

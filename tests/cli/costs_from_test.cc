@@ -30,7 +30,7 @@ class CostsFromTest : public ::testing::Test {
   static std::vector<std::string> Small(const char* command,
                                         std::vector<std::string> more) {
     std::vector<std::string> args = {
-        command, "dip-vlm-s",     "--batch", "image_text",     "--schedule",
+        command, "dip-vlm-s",     "--batch", "image_text",     "--strategy",
         "1f1b",  "--evaluations", "1",       "--microbatches", "4"};
     args.insert(args.end(), more.begin(), more.end());
     return args;
@@ -99,7 +99,7 @@ TEST_F(CostsFromTest, AStepMeasuredTwiceAsSlowIsPlannedTwiceAsSlow) {
   const auto compare = [&](std::vector<std::string> more) {
     std::vector<std::string> args = {
         "compare",        "dip-vlm-s",  "--batch",       "image_text",
-        "--schedules",    "1f1b,gpipe", "--evaluations", "1",
+        "--strategies",   "1f1b,gpipe", "--evaluations", "1",
         "--microbatches", "4",          "--format",      "json",
         "--memory-limit", "400GiB"};
     args.insert(args.end(), more.begin(), more.end());
@@ -169,7 +169,7 @@ TEST_F(CostsFromTest, ErrorsSayWhatIsWrong) {
   EXPECT_EQ(both.code, 2);
   ASSERT_EQ(Pipeloom(Small("plan", {"--trace", Path("t.json")})).code, 0);
   const Outcome other =
-      Pipeloom({"plan", "dip-vlm-s", "--batch", "image_text", "--schedule",
+      Pipeloom({"plan", "dip-vlm-s", "--batch", "image_text", "--strategy",
                 "1f1b", "--microbatches", "5", "--costs-from", Path("t.json")});
   EXPECT_EQ(other.code, 1);
   EXPECT_THAT(other.err, HasSubstr("only in the job's step; a trace must be of "

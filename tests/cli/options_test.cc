@@ -113,6 +113,11 @@ TEST_F(OptionsTest, EveryCommandPrintsPureJson) {
         PIPELOOM_SOURCE_DIR "/workloads/validation/simumax_b200.csv"}},
       {"bench",
        {"bench", graph, "--strategies", "pipeloom", "--budgets", "1ms"}},
+      {"model",
+       {"model", Write("config.json",
+                       "{\"model_type\": \"llama\", \"hidden_size\": 64, "
+                       "\"num_hidden_layers\": 2, \"num_attention_heads\": 4, "
+                       "\"intermediate_size\": 256, \"vocab_size\": 100}")}},
       {"validate", {"validate", Plan(), graph}},
       {"export", {"export", Plan(), "--to", "text"}},
       {"import",
@@ -351,10 +356,11 @@ TEST_F(OptionsTest, OutputsThatCannotBeWrittenAreFoundBeforeTheWork) {
   // The job is not there: its error would come first if outputs were checked
   // with the work or after it.
   const Args planned[] = {
-      {"plan", "no-job"},      {"compare", "no-job"}, {"partition", "no-job"},
-      {"emulate", "no-job"},   {"run", "no-job"},     {"whatif", "no-job"},
-      {"trace", "no-file"},    {"search", "no-file"}, {"calibrate", "no-file"},
-      {"backtest", "no-file"}, {"export", "no-file"}, {"import", "no-file"}};
+      {"plan", "no-job"},    {"compare", "no-job"},   {"partition", "no-job"},
+      {"emulate", "no-job"}, {"run", "no-job"},       {"whatif", "no-job"},
+      {"trace", "no-file"},  {"search", "no-file"},   {"calibrate", "no-file"},
+      {"model", "no-file"},  {"backtest", "no-file"}, {"export", "no-file"},
+      {"import", "no-file"}};
   for (const Args& args : planned) {
     SCOPED_TRACE(args[0]);
     int outputs = 0;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "emulator/cost/roofline_cost.h"
 #include "emulator/stage/stage_cost.h"
 #include "tests/emulator/helpers.h"
 
@@ -129,6 +130,43 @@ TEST(FrameworkPrice, Fp8ProductsStretchAndRecomputedAttentionDoWhatTheySay) {
   EXPECT_EQ(made_again.fused - kept.fused, made_again.backward - kept.backward);
   EXPECT_GT(made_again.fused, kept.fused);
   EXPECT_LT(made_again.fused - kept.fused, kept.forward);
+}
+
+TEST(FrameworkPrice, FromBlackwellOnLowPrecisionGainsWithTheInnerDimension) {
+  const LayerSpec layer = Llama3Block();
+  const WorkShape shape = Sequences(1, 8192);
+  const ParallelLayout parallel;
+  ClusterSpec cluster = H800Cluster();
+  cluster.device.bf16 = {2.5e15};
+  cluster.device.fp8 = {5e15};
+  const RooflineCost costs(cluster, parallel);
+  const auto seconds = [&](double k, const TrainingSetup& setup,
+                           QueryPass pass) {
+    return ToSeconds(
+        FrameworkPrices(layer, shape, parallel, setup, cluster, cluster.device,
+                        costs)
+            .Cost(GemmOp{.m = 8192, .n = 8192, .k = k, .pass = pass}));
+  };
+  TrainingSetup fp8;
+  fp8.fp8_products = true;
+  TrainingSetup blocks = fp8;
+  blocks.fp8_recipe = Fp8Recipe::kBlocks;
+  TrainingSetup fp4 = fp8;
+  fp4.fp8_recipe = Fp8Recipe::kFp4;
+  const QueryPass forward = QueryPass::kForward;
+  for (const double k : {2400.0, 16384.0}) {
+    const double bf16 = seconds(k, {}, forward);
+    EXPECT_NEAR(seconds(k, fp8, forward), bf16 * (k + 1200) / (2 * k), 1e-8);
+    // An operand is cast once, for its forward and its weight gradient.
+    EXPECT_NEAR(seconds(k, blocks, forward) - seconds(k, fp8, forward),
+                4 * 8192 * k / (3.35e12 * 0.8), 1e-8);
+    EXPECT_EQ(seconds(k, blocks, QueryPass::kWeightGrad),
+              seconds(k, fp8, QueryPass::kWeightGrad));
+    EXPECT_LT(seconds(k, fp4, QueryPass::kWeightGrad),
+              seconds(k, fp8, QueryPass::kWeightGrad));
+  }
+  // A short inner dimension gains nothing and loses nothing.
+  EXPECT_EQ(seconds(256, fp8, forward), seconds(256, {}, forward));
 }
 
 TEST(FrameworkPrice, TransfersBlockOnlyWhereNothingOverlaps) {

@@ -8,6 +8,7 @@
 
 #include "emulator/cost/profile_cost.h"
 #include "emulator/stage/layer_price.h"
+#include "emulator/stage/pass_scratch.h"
 #include "emulator/stage/stage_cost.h"
 #include "gtest/gtest.h"
 #include "tests/emulator/helpers.h"
@@ -167,6 +168,21 @@ TEST(LayerMemory, AFrozenLayersProjectionsStartFromItsNorms) {
   EXPECT_EQ(
       GroupOf(frozen, kProjections).again,
       GroupOf(trained, kProjections).again + GroupOf(trained, kNorms).again);
+}
+
+TEST(ScratchOfLayersTest, AForwardHoldsAWiderInputOfALaterLayer) {
+  ScratchOfLayers scratch;
+  const auto add = [&](int64_t input, int64_t forward) {
+    scratch.Add(Bytes(input), Bytes(0), Bytes(0), {.forward = Bytes(forward)});
+  };
+  add(20, 40);
+  EXPECT_EQ(scratch.Get().forward, Bytes(40));
+  add(10, 45);  // The stage's input is in the account all the time.
+  EXPECT_EQ(scratch.Get().forward, Bytes(45));
+  add(60, 30);
+  EXPECT_EQ(scratch.Get().forward, Bytes(60 - 20 + 30));
+  add(30, 10);
+  EXPECT_EQ(scratch.Get().forward, Bytes(60 - 20 + 30));
 }
 
 }  // namespace

@@ -93,12 +93,26 @@ expect 0 "every rank in the planned order: yes" \
   run plan.pb --time-scale 0.002 --repeat 2
 expect 0 "wrote plan.txt" export plan.pb --to text --out plan.txt
 expect 0 "plan.txt: OK, plan of $job" validate plan.txt
+expect 0 "plan.txt: OK" validate plan.txt --job $job --batch image_text
+expect 1 "plan.txt: plan, by its job and batch: task 0" \
+  validate plan.txt --job $job --batch video
+expect 2 "--job is given and --batch is missing" validate plan.txt --job $job
+expect 2 "--job is missing" validate plan.txt --batch image_text
+sed 's/^predicted_step_time_ns [0-9]*/predicted_step_time_ns 1/' plan.txt \
+  >fast.txt
+for command in validate run; do
+  expect 1 "lower_bound_ns is" $command fast.txt
+done
+sed '0,/^task 1 F rank 1/s//task 1 B rank 1/' plan.txt >backward.txt
+for command in validate run; do
+  expect 1 "has no forward on stage 1" $command backward.txt
+done
 expect 0 "wrote tasks.json" export plan.pb --to graph-json --out tasks.json
 expect 0 "task graph" validate tasks.json
 expect 0 "gap" search --graph tasks.json --evaluations 2
 expect 0 "traceEvents" export plan.pb --to chrome
 expect 0 "wrote steps-0001.pb" plan $job --batch text --steps 2 \
-  --schedule gpipe --out steps.pb
+  --strategy gpipe --out steps.pb
 head -c 1000 plan.pb >cut.pb
 expect 1 "cut.pb" validate cut.pb
 expect 1 "cut.pb" run --plan cut.pb
@@ -119,7 +133,7 @@ cmp threads-1.pb threads-4.pb || fail "1 and 4 threads give different plans"
 # --- a batch of 100,000 samples ---
 line='{"text_tokens": 40, "images": [[640, 480]]}'
 yes "$line" | head -n 100000 >large.jsonl
-expect 0 "mean step time" plan $job --batch large.jsonl --schedule gpipe \
+expect 0 "mean step time" plan $job --batch large.jsonl --strategy gpipe \
   --steps 2
 
 # --- outputs that cannot be written are found before the work ---

@@ -26,7 +26,7 @@ job() {
     "$source_dir/workloads/jobs/dip-vlm-s.json" >"$1.json"
 }
 
-plan="--batch image_text --schedule 1f1b --microbatches 4"
+plan="--batch image_text --strategy 1f1b --microbatches 4"
 # step FIELD ARGS...: a number of the JSON of `emulate ARGS`.
 step() {
   local field=$1

@@ -50,7 +50,7 @@ def main():
             return os.path.join(folder, name)
 
         run([pipeloom, "whatif", "dip-vlm-s", "--batch", "image_text",
-             "--schedule", "1f1b", "--evaluations", "1", "--microbatches", "6",
+             "--strategy", "1f1b", "--evaluations", "1", "--microbatches", "6",
              "--out", path("plan.pb")])
         run([*mpirun, "-n", "4", pipeloom, "run", "--plan", path("plan.pb"),
              "--transport", "mpi", "--time-scale", "0.1", "--trace",

@@ -24,14 +24,14 @@ sys.dont_write_bytecode = True  # The source tree stays as it is.
 from browser import Browser, Missing
 
 CASES = {
-    "dip-vlm-s": (4, 1000, ["plan", "dip-vlm-s", "--schedule", "pipeloom",
+    "dip-vlm-s": (4, 1000, ["plan", "dip-vlm-s", "--strategy", "pipeloom",
                             "--evaluations", "20"]),
-    "dip-vlm-l": (8, 2000, ["plan", "dip-vlm-l", "--schedule", "pipeloom",
+    "dip-vlm-l": (8, 2000, ["plan", "dip-vlm-l", "--strategy", "pipeloom",
                              "--evaluations", "20"]),
     "ranks64": (64, 10000, ["whatif", "dip-vlm-s", "--set", "parallel.pp=64",
                            "--set", "parallel.tp=1", "--set",
                            "training.microbatches=80", "--set",
-                           "cluster.num_nodes=8", "--schedule", "1f1b",
+                           "cluster.num_nodes=8", "--strategy", "1f1b",
                            "--evaluations", "1"]),
 }
 

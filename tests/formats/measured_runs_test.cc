@@ -42,6 +42,41 @@ TEST(MeasuredRunsTest, ReadsEveryColumn) {
   EXPECT_EQ(run.split, RunSplit::kHeldOut);
 }
 
+TEST(MeasuredRunsTest, TheFrameworksNameChoosesDefaultsOfExperts) {
+  std::string row = kRow;
+  row.replace(0, 1, "megatron-bridge");
+  row.replace(row.find("attention=flash1"), 16,
+              "precision=mxfp8 graphs=iteration imbalance=1.5");
+  row.replace(row.find("ffn=2048"), 8,
+              "experts=8 top_k=2 expert_ffn=64 window=32 window_every=2 "
+              "predicted_tokens=1");
+  ASSERT_OK_AND_ASSIGN(
+      const auto runs,
+      ParseMeasuredRuns(std::string(kHeader) + row + kRow, "t"));
+  const MeasuredRun& run = runs[0];
+  EXPECT_EQ(run.setup.framework, Framework::kMegatronBridge);
+  EXPECT_EQ(run.parallel.expert_tp, 1);
+  EXPECT_TRUE(run.setup.fp8_products);
+  EXPECT_EQ(run.setup.fp8_recipe, Fp8Recipe::kBlocks);
+  EXPECT_EQ(run.setup.dispatch, ExpertDispatch::kEachGpu);
+  EXPECT_EQ(run.setup.graphs, CudaGraphs::kIteration);
+  EXPECT_TRUE(run.setup.overlap_dispatch);
+  EXPECT_EQ(run.setup.expert_imbalance, 1.5);
+  // Embedding, four blocks, projection, block and head of the second token,
+  // loss head.
+  const auto& layers = run.model.modules[ModuleId(0)].layers;
+  ASSERT_EQ(layers.size(), 9);
+  EXPECT_EQ(layers[LayerId(1)].attention.kind, AttentionKind::kWindow);
+  EXPECT_EQ(layers[LayerId(2)].attention.kind, AttentionKind::kCausal);
+  EXPECT_EQ(layers[LayerId(5)].kind, LayerKind::kLinears);
+  EXPECT_EQ(layers[LayerId(7)].kind, LayerKind::kLossHead);
+  EXPECT_TRUE(layers[LayerId(7)].tied);
+  // Any other framework sends a row to each expert.
+  EXPECT_EQ(runs[1].setup.dispatch, ExpertDispatch::kEachExpert);
+  EXPECT_EQ(runs[1].parallel.expert_tp, 0);
+  EXPECT_EQ(runs[1].setup.host_per_kernel, kZero);
+}
+
 TEST(MeasuredRunsTest, AConfigurationIsNotAboutTheNumberOfGpusOrTheBatch) {
   std::string other = kRow;
   other.replace(other.find("dp=3"), 4, "dp=6");

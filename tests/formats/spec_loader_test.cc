@@ -161,6 +161,27 @@ TEST(ParseJobTest, ReadsChoicesOfLayersModulesAndParallelism) {
   EXPECT_EQ(layer.downsample, 2);
 }
 
+TEST(ParseJobTest, ReadsHowAFrameworkRunsExperts) {
+  const std::string text = absl::StrReplaceAll(
+      JobText(), {{"\"tp\": 2,", "\"tp\": 2, \"expert_tp\": 1,"},
+                  {"\"training\":",
+                   "\"setup\": {\"framework\": \"FRAMEWORK_MEGATRON_BRIDGE\", "
+                   "\"fp8_recipe\": \"FP8_RECIPE_BLOCKS\", "
+                   "\"dispatch\": \"EXPERT_DISPATCH_EACH_EXPERT\", "
+                   "\"overlap_dispatch\": true, \"expert_imbalance\": 1.25, "
+                   "\"graphs\": \"CUDA_GRAPHS_LAYERS\"}, \"training\":"}});
+  ASSERT_OK_AND_ASSIGN(const JobSpec job,
+                       ParseJob(text, "job.json", "", NoFiles()));
+  EXPECT_EQ(job.parallel.expert_tp, 1);
+  EXPECT_EQ(job.setup.framework, Framework::kMegatronBridge);
+  EXPECT_EQ(job.setup.gradient_bytes, 2);
+  EXPECT_EQ(job.setup.fp8_recipe, Fp8Recipe::kBlocks);
+  EXPECT_EQ(job.setup.dispatch, ExpertDispatch::kEachExpert);
+  EXPECT_TRUE(job.setup.overlap_dispatch);
+  EXPECT_EQ(job.setup.expert_imbalance, 1.25);
+  EXPECT_EQ(job.setup.graphs, CudaGraphs::kLayers);
+}
+
 TEST(ParseJobTest, TakesCamelCaseAsProtoJsonDoes) {
   const std::string camel = absl::StrReplaceAll(
       JobText(), {{"microbatch_tokens", "microbatchTokens"},

@@ -62,5 +62,17 @@ int main(int argc, char** argv) {
         "{\"name\": \"j\", \"model\": \"m\", \"cluster\": \"c\", \"parallel\": "
         "{\"pp\": 2}, \"training\": {\"microbatches\": 2, "
         "\"microbatch_tokens\": 64}}");
+  Write(out / "fuzz_model_config", 0,
+        "{\"model_type\": \"qwen2_vl\", \"hidden_size\": 1536, "
+        "\"num_hidden_layers\": 2, \"num_attention_heads\": 12, "
+        "\"num_key_value_heads\": 2, \"intermediate_size\": 8960, "
+        "\"vocab_size\": 1024, \"vision_config\": {\"depth\": 2}}");
+  Write(out / "fuzz_model_config", 1,
+        "{\"model_type\": \"deepseek_v3\", \"hidden_size\": 512, "
+        "\"num_hidden_layers\": 4, \"num_attention_heads\": 8, "
+        "\"vocab_size\": 1024, \"intermediate_size\": 64, "
+        "\"first_k_dense_replace\": 1}");
+  Write(out / "fuzz_model_config", 2,
+        "{\"_class_name\": \"WanTransformer3DModel\", \"num_layers\": 2}");
   return 0;
 }

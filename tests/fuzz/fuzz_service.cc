@@ -62,7 +62,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       pipeloom::v1::OpenJobRequest request;
       if (!request.ParseFromString(bytes)) return 0;
       const auto opened = core.OpenJob(request);
-      if (opened.ok() && opened->job_id() != "j") core.Close(opened->job_id());
+      if (opened.ok() && opened->job_id() != "j") {
+        pipeloom::v1::CloseJobRequest close;
+        close.set_job_id(opened->job_id());
+        close.set_close_key(request.close_key());
+        (void)core.Close(close);
+      }
       break;
     }
     case 1: {

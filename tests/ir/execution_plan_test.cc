@@ -52,7 +52,7 @@ ExecutionPlan Handshake() {
       "handshake", ranks, {"m"},
       {task(kR0, Pass::kForward, 7, 0), task(kR1, Pass::kForward, 5, 0),
        task(kR1, Pass::kBackward, 0, 5), task(kR0, Pass::kBackward, 0, 7)},
-      {edge(T0, T1, 64), edge(T1, T2, 0), edge(T2, T3, 32), edge(T0, T3, 0)});
+      {edge(T0, T1, 64), edge(T1, T2, 0), edge(T2, T3, 64), edge(T0, T3, 0)});
   PIPELOOM_CHECK(graph.ok());
   plan.job = "job";
   plan.schedule = "gpipe";
@@ -288,20 +288,20 @@ TEST(ValidateExecutionPlanTest, SendsThatBlockMustMeet) {
   }
 }
 
-// Rank 0 holds at most 100 + 7 + 32 and the 64 that it sends, which it waits
+// Rank 0 holds at most 100 + 7 + 64 and the 64 that it sends, which it waits
 // for at its end; rank 1 100 + 64 + 5.
 TEST(ValidateExecutionPlanTest, MemoryCountsTensorsOnTheirWayToTheByte) {
-  EXPECT_THAT(ValidateExecutionPlan(WithLimit(kR0, 203)), IsOk());
+  EXPECT_THAT(ValidateExecutionPlan(WithLimit(kR0, 235)), IsOk());
   EXPECT_THAT(ValidateExecutionPlan(WithLimit(kR1, 169)), IsOk());
   EXPECT_THAT(ValidateExecutionPlan(WithLimit(kR1, 0)), IsOk());
   const auto fails = [](const char* message) {
     return FailsWith(absl::StatusCode::kFailedPrecondition, HasSubstr(message));
   };
   EXPECT_THAT(
-      ValidateExecutionPlan(WithLimit(kR0, 202)),
-      fails("rank 0, instruction 2 (recv edge 2): 203 B are needed, 1 B over "
-            "the limit of 202 B: weights 100, gradients 0, optimizer 0, "
-            "overhead 0, activations 7, received 32, sent 64"));
+      ValidateExecutionPlan(WithLimit(kR0, 234)),
+      fails("rank 0, instruction 2 (recv edge 2): 235 B are needed, 1 B over "
+            "the limit of 234 B: weights 100, gradients 0, optimizer 0, "
+            "overhead 0, activations 7, received 64, sent 64"));
   EXPECT_THAT(ValidateExecutionPlan(WithLimit(kR0, 170)),
               fails("rank 0, instruction 0 (compute task 0): 171 B"));
   EXPECT_THAT(ValidateExecutionPlan(WithLimit(kR1, 168)),
@@ -311,7 +311,7 @@ TEST(ValidateExecutionPlanTest, MemoryCountsTensorsOnTheirWayToTheByte) {
 }
 
 TEST(ValidateExecutionPlanTest, WhatHasBeenWaitedForIsSentNoMore) {
-  // Right after its send, 64 are given back before 32 are received.
+  // Right after its send, 64 are given back before 64 are received.
   ExecutionPlan plan = WithLimit(kR0, 171);
   Program& program = plan.programs[kR0];
   ASSERT_EQ(program.back(), Instruction(WaitSend{E0}));
@@ -323,37 +323,37 @@ TEST(ValidateExecutionPlanTest, WhatHasBeenWaitedForIsSentNoMore) {
   without.programs[kR0].erase(without.programs[kR0].begin() + 2);
   EXPECT_THAT(ValidateExecutionPlan(without),
               FailsWith(absl::StatusCode::kFailedPrecondition,
-                        HasSubstr("rank 0, instruction 2 (recv edge 2): 203 B "
-                                  "are needed, 32 B over")));
+                        HasSubstr("rank 0, instruction 2 (recv edge 2): 235 B "
+                                  "are needed, 64 B over")));
   std::swap(program[2], program[3]);
   EXPECT_THAT(ValidateExecutionPlan(plan),
               FailsWith(absl::StatusCode::kFailedPrecondition,
-                        HasSubstr("received 32, sent 64")));
+                        HasSubstr("received 64, sent 64")));
 }
 
 TEST(ValidateExecutionPlanTest, OffloadedActivationsAreNotHeld) {
-  ExecutionPlan plan = WithLimit(kR0, 196);  // Nothing for the 7.
+  ExecutionPlan plan = WithLimit(kR0, 228);  // Nothing for the 7.
   EXPECT_THAT(
       ValidateExecutionPlan(plan),
       FailsWith(absl::StatusCode::kFailedPrecondition, HasSubstr("7 B over")));
-  plan = WithLimit(kR0, 202);
+  plan = WithLimit(kR0, 234);
   Insert(plan.programs[kR0], 1, Offload{T0, Bytes(7)});
   Insert(plan.programs[kR0], 5, Fetch{T0, Bytes(7)});
   EXPECT_THAT(ValidateExecutionPlan(plan),
               FailsWith(absl::StatusCode::kFailedPrecondition,
-                        HasSubstr("(fetch task 0): 203 B are needed")));
+                        HasSubstr("(fetch task 0): 235 B are needed")));
 }
 
 TEST(ValidateExecutionPlanTest, NothingIsGivenBackThatIsNotHeld) {
   ExecutionPlan plan = Handshake();
   IdVector<TaskId, Task> tasks = plan.graph.tasks();
-  tasks[T2].free = Bytes(6);
+  tasks[T1].free = tasks[T2].alloc = Bytes(6);
   ASSERT_OK_AND_ASSIGN(plan.graph,
                        StageGraph::Create("t", plan.graph.ranks(), {"m"}, tasks,
                                           plan.graph.edges()));
   EXPECT_THAT(ValidateExecutionPlan(plan),
               FailsWith(absl::StatusCode::kFailedPrecondition,
-                        HasSubstr("rank 1, instruction 4 (compute task 2): 6 B "
+                        HasSubstr("rank 1, instruction 2 (compute task 1): 6 B "
                                   "of activations are given back, but only 5 B "
                                   "are held")));
 }

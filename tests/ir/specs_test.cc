@@ -141,6 +141,10 @@ TEST(JobSpecTest, EachFaultIsNamedWithItsFieldAndWhatIsAllowed) {
       // The layout.
       {"parallel.tp is 0; it must be in [1, 65536]",
        [](JobSpec& j) { j.parallel.tp = 0; }},
+      {"parallel.expert_tp is 3; it must be 1 or tp, which is 2",
+       [](JobSpec& j) { j.parallel.expert_tp = 3; }},
+      {"setup.expert_imbalance is 0.5; it must be in [1, 1000]",
+       [](JobSpec& j) { j.setup.expert_imbalance = 0.5; }},
       {"needs 32 GPUs; cluster \"box\" has 16 (2 nodes of 8)",
        [](JobSpec& j) { j.parallel.dp = 4; }},
       // Training and search.

@@ -121,6 +121,8 @@ TEST(TokenCountTest, QwenImagesAreRoundedThenScaledToTheirLimits) {
       {70, 42, 4},              // 2.5 -> 2 and 1.5 -> 2.
       {98, 42, 8},              // 3.5 -> 4.
       {300, 20, 11},            // 10.7 -> 11 and 0.7 -> 1.
+      {156, 2, 18},             // 0.07 -> 0; scaled by sqrt(3136 / 312).
+      {280, 7, 13},             // 0.25 -> 0; scaled by sqrt(3136 / 1960).
       {6000, 4000, 156 * 104},  // sqrt(16384 x 1.5) and its 2/3, with floor.
       {8000, 3000, 209 * 78},
       {4480, 2800, 160 * 100},  // Just fits.
@@ -151,6 +153,33 @@ TEST(TokenCountTest, QwenImagesStayInTheirLimitsAtAnySizeAndAspect) {
     ASSERT_GE(out, 4) << width << " x " << height;
     ASSERT_LE(out, rule.max_tokens) << width << " x " << height;
   }
+}
+
+TEST(TokenCountTest, AnyResolutionKeepsTheGridWithoutItsMargins) {
+  const TokenRule rule = {.kind = TokenRuleKind::kAnyResolution,
+                          .modality = Modality::kImage,
+                          .side = 384,
+                          .patch = 14,
+                          .max_tokens = 9 * 729,
+                          .max_tiles = 6};
+  // One tile of 27 x 27, a token for each of its rows, and the view.
+  WorkShape work = ImageWork(rule, 384, 384);
+  EXPECT_EQ(work.tokens, 2 * 729);
+  EXPECT_EQ(work.sequences, 2);
+  EXPECT_EQ(work.output_tokens, 729 + 27 * 27 + 27);
+  // Two tiles side by side, 54 x 27, of which the image fills 15 rows.
+  work = ImageWork(rule, 768, 214);
+  EXPECT_EQ(work.tokens, 3 * 729);
+  EXPECT_EQ(work.output_tokens, 729 + 15 * 54 + 15);
+  // 6 x 6 tiles, scaled to 9 of them: 81 x 81.
+  work = ImageWork(rule, 2304, 2304);
+  EXPECT_EQ(work.tokens, 37 * 729);
+  EXPECT_EQ(work.output_tokens, 729 + 81 * 81 + 81);
+  // Each of several images is one view.
+  work = WorkOf(rule, {.images = {{.width = 2304, .height = 2304},
+                                  {.width = 384, .height = 384}}});
+  EXPECT_EQ(work.tokens, 2 * 729);
+  EXPECT_EQ(work.output_tokens, 2 * 730);
 }
 
 TEST(TokenCountTest, QwenVideoPairsFramesAtTwoASecond) {

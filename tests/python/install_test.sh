@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# `pip install ./python` in a fresh virtual environment, and the example of
-# python/README.md as printed, against a service that runs.
+# `pip install ./python`, the client alone, in a fresh virtual environment, and
+# the client's example of python/README.md as printed, against a service that
+# runs. tests/python/wheel_test.sh does the same for `pip install .`.
 # usage: install_test.sh PIPELOOM      (says "skipped: ..." where pip has no
 #                                       registry to get grpcio from)
 set -euo pipefail
@@ -26,8 +27,8 @@ cp -r "$root/python" "$work/python"
   cat "$work/pip.log"
   exit 1
 }
-sed -n '/^```python$/,/^```$/p' "$root/python/README.md" | sed '1d;$d' \
-  >"$work/example.py"
+sed -n '/^## Planning by a service$/,$p' "$root/python/README.md" |
+  sed -n '/^```python$/,/^```$/p' | sed '1d;$d' >"$work/example.py"
 [ "$(wc -l <"$work/example.py")" -ge 5 ]
 # The example names the default port; a free one is put in its place.
 "$pipeloom" serve --listen 127.0.0.1:0 --log-level error >"$work/serve.out" &
@@ -46,5 +47,11 @@ echo "printed: $printed"
 "$work/venv/bin/python" - <<'PY'
 import pipeloom
 assert "/venv/" in pipeloom.__file__, pipeloom.__file__
+try:  # The planner is not in this package, which says where it is.
+    pipeloom.plan("dip-vlm-s", "mixed")
+except ImportError as error:
+    assert "pip install ." in str(error), error
+else:
+    raise AssertionError("a planner that was not built has planned")
 PY
 echo "ok"

@@ -71,12 +71,17 @@ class MegatronTrainer:
         self.mine = [i for i, s in enumerate(self.stages) if s.rank == rank]
 
     def microbatches(self, step):
-        return [pipeloom.Microbatch((m,), 1.0 / MICROBATCHES,
-                                    (pipeloom.SubMicrobatch(0),))
+        return [pipeloom.Microbatch(
+            (m,), 1.0 / MICROBATCHES,
+            (pipeloom.SubMicrobatch(0, tokens=self.tokens(step, m)),))
                 for m in range(MICROBATCHES)]
 
+    @staticmethod
+    def tokens(step, m):
+        return 500 + 100 * ((step + m) % 7)
+
     def metadata(self, step):
-        return ([pipeloom.Sample(500 + 100 * ((step + m) % 7))
+        return ([pipeloom.Sample(self.tokens(step, m))
                  for m in range(MICROBATCHES)], list(range(MICROBATCHES)))
 
     def own(self, count):

@@ -284,12 +284,19 @@ class DecisionTest(unittest.TestCase):
         self.assertIs(self.outcome(votes), Outcome.LAST_GOOD)
         self.assertEqual(decide(votes, 0).why, "no plan on rank 1")
 
+    def test_a_rank_that_has_no_memory_for_the_last_good_plan_is_named(self):
+        votes = [self.vote(), self.vote(plan=NONE), self.vote(last_good=NONE)]
+        self.assertIs(self.outcome(votes), Outcome.STATIC)
+        self.assertEqual(decide(votes, 0).why, "no plan on rank 1, and no last "
+                         "good plan that fits on rank 2")
+
     def test_ranks_that_describe_other_microbatches_are_told(self):
         votes = [self.vote(plan=NONE), self.vote(microbatches=(5, 5))]
         self.assertIs(self.outcome(votes), Outcome.UNLIKE)
         # Which nobody needs while there is a plan.
         votes[0] = self.vote()
         self.assertIs(self.outcome(votes), Outcome.PLANNED)
+        self.assertIn("same microbatches", decide(votes, 1).why)
 
     def test_a_vote_survives_its_journey(self):
         vote = self.vote(epoch=END_EPOCH, step=1 << 61, replica=4095,
@@ -315,7 +322,7 @@ class DecisionTest(unittest.TestCase):
         for plan in plans:
             good.add(plan)
         self.assertIsNone(good.find((micro(7, 0), micro(8, 1))))
-        self.assertIs(good.find((micro(7, 2), micro(8, 1))), plans[2])
+        self.assertIs(good.find((micro(7, 2), micro(8, 1))).plan, plans[2])
         self.assertNotEqual(structure_of((micro(7, 2), micro(8, 1))),
                             structure_of((micro(7, 1), micro(8, 2))))
 

@@ -6,7 +6,6 @@ import os
 import random
 import subprocess
 import sys
-import threading
 import time
 import unittest
 
@@ -25,116 +24,8 @@ if HAVE_GRPC:
     from pipeloom import messages
     from pipeloom import plan as plans
     from pipeloom import static_schedule as sp
-
-    PREFIX = "/pipeloom.v1.PlannerService/"
-
-
-def two_rank_stages():
-    return [pipeloom.Stage(0, 0, 1, 0, 0), pipeloom.Stage(0, 1, 1, 1, 0)]
-
-
-def microbatches(n):
-    return [pipeloom.Microbatch((i,), 1.0 / n, (pipeloom.SubMicrobatch(0),))
-            for i in range(n)]
-
-
-def static(step, micro):
-    return pipeloom.static_plan(two_rank_stages(), (), micro, ("text",), step)
-
-
-def plan_response(step, n):
-    """Returns the service's answer with a plan that is made here."""
-    plan = static(step, microbatches(n))
-    r = messages.GetPlanResponse(
-        quality=messages.enum_value("PlanQuality", "PLAN_QUALITY_FULL"))
-    r.plan.format, r.plan.version = "pipeloom.plan", 1
-    r.plan.step, r.plan.schedule = step, "pipeloom"
-    r.plan.checksum.high, r.plan.checksum.low = step + 1, 7
-    r.plan.graph.module_names.append("text")
-    kinds = {"F": "FORWARD", "B": "BACKWARD"}
-    for i in sorted(plan.tasks):
-        t = plan.tasks[i]
-        r.plan.graph.tasks.add(
-            rank=t.rank, stage=t.stage, microbatch=t.microbatch,
-            kind=messages.enum_value("TaskKind", kinds[t.kind]))
-    for i in sorted(plan.edges):
-        e = plan.edges[i]
-        added = r.plan.graph.edges.add(to=e.target,
-                                       payload_bytes=e.payload_bytes)
-        setattr(added, "from", e.source)
-    for rank in range(plan.num_ranks):
-        program = r.plan.programs.add()
-        for op, arg in plan.programs[rank]:
-            i = program.instructions.add()
-            if op in ("reduce_gradients", "optimizer_step"):
-                getattr(i, op).SetInParent()
-            else:
-                setattr(i, op, arg)
-    for m in microbatches(n):
-        added = r.microbatches.add(loss_weight=m.loss_weight)
-        for s in m.samples:
-            added.samples.add(sample=s)
-        added.sub_microbatches.add(module=0)
-    return r
-
-
-class FakeService(grpc.GenericRpcHandler if HAVE_GRPC else object):
-    """Answers as `mode` says; keeps what it was asked."""
-
-    def __init__(self):
-        self.mode = "good"
-        self.seconds = 1.0
-        self.woken = threading.Event()
-        self.opened = False
-        self.requests = []
-        self.failures = 0
-        self.lock = threading.Lock()
-
-    def service(self, details):
-        method = details.method
-        if not method.startswith(PREFIX):
-            return None
-        name = method[len(PREFIX):]
-        metadata = dict(details.invocation_metadata)
-
-        def handle(raw, context):
-            with self.lock:
-                self.requests.append((name, raw, metadata))
-            if self.mode == "slow":
-                self.woken.wait(self.seconds)
-            if self.mode == "forgetful" and name != "OpenJob":
-                if not self.opened:
-                    context.abort(grpc.StatusCode.NOT_FOUND, "no such job")
-            if name == "OpenJob":
-                self.opened = True
-                request = messages.OpenJobRequest.FromString(raw)
-                return messages.OpenJobResponse(
-                    job_id=request.job_id, partition=request.resume,
-                    module_names=["text"]).SerializeToString()
-            if self.mode == "busy" and self.failures > 0:
-                self.failures -= 1
-                context.set_trailing_metadata((("retry-after-ms", "30"),))
-                context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "queue full")
-            if self.mode == "refuse":
-                context.abort(grpc.StatusCode.INVALID_ARGUMENT,
-                              "step: -1, must not be negative")
-            if self.mode == "garbage":
-                return bytes(random.randrange(256) for _ in range(200))
-            if self.mode == "empty":
-                return b""
-            if name == "GetPlan":
-                request = messages.GetPlanRequest.FromString(raw)
-                answer = plan_response(
-                    request.step + (self.mode == "other step"), 3)
-                if self.mode == "other partition":
-                    for task in answer.plan.graph.tasks:
-                        task.rank = 1 - task.rank
-                if self.mode == "other batch":
-                    answer.microbatches[0].samples[0].sample = 1
-                return answer.SerializeToString()
-            return b""
-
-        return grpc.unary_unary_rpc_method_handler(handle)
+    from fake_planner import (FakeService, microbatches, static,
+                              two_rank_stages)
 
 
 @unittest.skipUnless(HAVE_GRPC, "grpcio or protobuf is missing")
@@ -275,7 +166,7 @@ class ClientTest(unittest.TestCase):
         seen = []
         for step, batch in pipeloom.MetadataPrefetcher(
                 loader(), provider, lambda b: microbatches(3),
-                lambda b: [pipeloom.Sample(b)] * 3, ahead=2):
+                lambda b: [pipeloom.Sample(1)] * 3, ahead=2):
             self.assertGreaterEqual(len(read), min(6, step + 3))
             plan = provider.get(step)
             self.assertEqual(plan.step, step)
@@ -419,7 +310,7 @@ class ClientTest(unittest.TestCase):
         end = time.monotonic() + 30
         while not self.fake.requests and time.monotonic() < end:
             time.sleep(0.01)
-        session.forget(4, after_step=3)  # The call ends without an answer.
+        session.go_back(4)  # The call ends without an answer.
         self.fake.mode = "good"
         self.fake.woken.set()
         session.expect(5, [pipeloom.Sample(1)] * 3)

@@ -253,7 +253,7 @@ class FaultTest(unittest.TestCase):
         self.assertTrue(set(codes) <= {
             "INVALID_ARGUMENT", "NOT_FOUND", "OK",
             "DEADLINE_EXCEEDED", "ALREADY_EXISTS", "RESOURCE_EXHAUSTED",
-            "FAILED_PRECONDITION"}, codes)
+            "FAILED_PRECONDITION", "PERMISSION_DENIED"}, codes)
         self.assertIsNone(server.process.poll())
         self.assertLess(server.rss_mib() - before, 512)
         caller.open("after")
@@ -368,7 +368,11 @@ class BuildTest(unittest.TestCase):
         # A program of the same build starts, and misses its certificate.
         shutil.copy(SERVICE, service)
         self.assertIn("no/such/file",
-                      run("serve", "--tls-cert", "no/such/file").stderr)
+                      run("serve", "--tls-cert", "no/such/file", "--tls-key",
+                          "no/such/key").stderr)
+        half = run("serve", "--tls-cert", "no/such/file")
+        self.assertEqual(half.returncode, 2, half.stderr)
+        self.assertIn("--tls-key is not given", half.stderr)
         os.remove(service)
         self.assertIn("cannot start", run("serve").stderr)
 

@@ -478,7 +478,8 @@ class LiveBytesTest(unittest.TestCase):
         for seed, case in enumerate(cases):
             has.update(case.facts["has"])
             account = case.facts["account"]
-            of_rank = [answers[seed, r][0] / account[r]
+            # A rank without work has no account, and must hold nothing.
+            of_rank = [answers[seed, r][0] / max(account[r], 1)
                        for r in range(case.plan.num_ranks)]
             fullest = max(range(len(account)), key=account.__getitem__)
             backward = {t.rank for t in case.plan.tasks.values()

@@ -2,72 +2,19 @@
 // byte for byte, and what was accepted is planned.
 //
 // PIPELOOM_CRASH_ROUNDS sets the number of kills; 5 without it.
-#include <signal.h>
-#include <stdlib.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
+// PIPELOOM_REOPEN_ROUNDS does for jobs that are closed and opened anew; 3.
+#include <filesystem>
 #include <map>
-#include <memory>
 #include <thread>
 
-#include "absl/strings/numbers.h"
-#include "absl/strings/str_cat.h"
 #include "base/random.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/service/service_fixture.h"
+#include "tests/service/service_process.h"
 
 namespace pipeloom::testing {
 namespace {
-
-// `pipeloom serve` on a free port, with a state folder.
-class Process {
- public:
-  explicit Process(const std::string& state) {
-    int out[2];
-    if (pipe(out) != 0) return;
-    const std::string data = absl::StrCat(PIPELOOM_SOURCE_DIR, "/workloads");
-    pid_ = fork();
-    if (pid_ == 0) {
-      dup2(out[1], STDOUT_FILENO);
-      execl(PIPELOOM_SERVICE_BINARY, "pipeloom", "serve", "--listen",
-            "127.0.0.1:0", "--state", state.c_str(), "--data-dir", data.c_str(),
-            "--threads", "2", "--log-level", "error", nullptr);
-      _exit(127);
-    }
-    close(out[1]);
-    std::string line;
-    for (char c = 0; read(out[0], &c, 1) == 1 && c != '\n';) line += c;
-    close(out[0]);
-    const size_t colon = line.rfind(':');
-    if (colon == std::string::npos) return;
-    grpc::ChannelArguments arguments;
-    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-    stub_ = v1::PlannerService::NewStub(grpc::CreateCustomChannel(
-        absl::StrCat("127.0.0.1", line.substr(colon)),
-        grpc::InsecureChannelCredentials(), arguments));
-  }
-  ~Process() { End(SIGKILL); }
-  Process(const Process&) = delete;
-  Process& operator=(const Process&) = delete;
-
-  // The exit status.
-  int End(int signal_number) {
-    if (pid_ <= 0) return -1;
-    kill(pid_, signal_number);
-    int status = 0;
-    waitpid(pid_, &status, 0);
-    pid_ = -1;
-    return status;
-  }
-  bool ok() const { return stub_ != nullptr; }
-  v1::PlannerService::Stub& stub() { return *stub_; }
-
- private:
-  pid_t pid_ = -1;
-  std::unique_ptr<v1::PlannerService::Stub> stub_{};
-};
 
 grpc::Status Get(v1::PlannerService::Stub& stub, const std::string& job,
                  int64_t step, int32_t replica, v1::RankPlan* share) {
@@ -82,10 +29,7 @@ grpc::Status Get(v1::PlannerService::Stub& stub, const std::string& job,
 }
 
 TEST(CrashTest, KilledAtAnyMomentItServesTheSamePlansAgain) {
-  int rounds = 5;
-  if (const char* text = getenv("PIPELOOM_CRASH_ROUNDS")) {
-    ASSERT_TRUE(absl::SimpleAtoi(text, &rounds));
-  }
+  const int rounds = Rounds("PIPELOOM_CRASH_ROUNDS", 5);
   const TempFolder folder;
   v1::OpenJobRequest open = SmallJobRequest(2, 0);
   // With a deadline in time, a plan that is made twice would differ.
@@ -141,6 +85,140 @@ TEST(CrashTest, KilledAtAnyMomentItServesTheSamePlansAgain) {
     }
   }
   EXPECT_GT(served.size(), 0u);
+}
+
+// Returns an error unless the plan holds all samples of the batch, with their
+// text.
+std::string Foreign(const v1::RankPlan& share,
+                    const v1::SubmitBatchRequest& batch) {
+  int64_t text = 0;
+  for (const v1::SampleMetadata& s : batch.batch().samples()) {
+    text += s.text_tokens();
+  }
+  for (const v1::PlannedMicrobatch& m : share.microbatches()) {
+    text -= m.text_tokens();
+  }
+  return text == 0 ? "" : absl::StrCat("the plan's text differs by ", text);
+}
+
+TEST(CrashTest, AJobThatIsOpenedAnewNeverGetsThePlansOfTheOldOne) {
+  const int rounds = Rounds("PIPELOOM_REOPEN_ROUNDS", 3);
+  constexpr int kOpenings = 3;
+  const TempFolder folder;
+  Random random(17);
+  int64_t content = 0;
+  const auto open_of = [](int64_t c) {
+    v1::OpenJobRequest open = SmallJobRequest(1, 0);
+    open.mutable_job()->mutable_training()->set_microbatches(
+        static_cast<int32_t>(2 + c % 5));
+    open.mutable_job()->mutable_search()->set_deadline_us(3e3);
+    open.set_job_id("job");
+    return open;
+  };
+  const auto batch_of = [](int64_t c, int64_t step) {
+    return SmallBatch("job", step, static_cast<uint64_t>(100 * c + step), 400);
+  };
+  // Opens the job with the newest content and looks at its first steps.
+  const auto check = [&](Process& process) {
+    grpc::ClientContext context;
+    v1::OpenJobResponse opened;
+    const grpc::Status status =
+        process.stub().OpenJob(&context, open_of(content), &opened);
+    ASSERT_TRUE(status.ok()) << status.error_message();
+    for (int64_t step = 0; step < 2; ++step) {
+      const v1::SubmitBatchRequest batch = batch_of(content, step);
+      grpc::ClientContext submit_context;
+      v1::SubmitBatchResponse submitted;
+      const grpc::Status sent =
+          process.stub().SubmitBatch(&submit_context, batch, &submitted);
+      ASSERT_TRUE(sent.ok()) << "step " << step << ": " << sent.error_message();
+      v1::RankPlan share;
+      const grpc::Status got = Get(process.stub(), "job", step, 0, &share);
+      ASSERT_TRUE(got.ok()) << got.error_message();
+      EXPECT_EQ(Foreign(share, batch), "") << "step " << step;
+    }
+  };
+  for (int round = 0; round < rounds; ++round) {
+    SCOPED_TRACE(::testing::Message() << "round " << round);
+    {
+      Process process(folder.path());
+      ASSERT_TRUE(process.ok());
+      if (round > 0) {
+        ASSERT_NO_FATAL_FAILURE(check(process));
+      }
+      for (int opening = 0; opening < kOpenings; ++opening) {
+        // Closed while its plans are made and written.
+        grpc::ClientContext close_context;
+        v1::CloseJobRequest close;
+        close.set_job_id("job");
+        v1::CloseJobResponse closed;
+        ASSERT_TRUE(
+            process.stub().CloseJob(&close_context, close, &closed).ok());
+        ++content;
+        grpc::ClientContext open_context;
+        v1::OpenJobResponse opened;
+        ASSERT_TRUE(process.stub()
+                        .OpenJob(&open_context, open_of(content), &opened)
+                        .ok());
+        for (int64_t step = 0; step < 4; ++step) {
+          grpc::ClientContext submit_context;
+          v1::SubmitBatchResponse submitted;
+          const grpc::Status sent = process.stub().SubmitBatch(
+              &submit_context, batch_of(content, step), &submitted);
+          ASSERT_TRUE(sent.ok()) << sent.error_message();
+        }
+        std::this_thread::sleep_for(
+            std::chrono::milliseconds(random.Below(60)));
+      }
+    }  // Killed.
+    Process process(folder.path());
+    ASSERT_TRUE(process.ok());
+    ASSERT_NO_FATAL_FAILURE(check(process));
+  }
+}
+
+// The disk is as it is when a job is closed while a plan of it is written,
+// another is opened under its id, and the process is killed then.
+TEST(CrashTest, APlanThatAClosedJobLeftIsNotServed) {
+  namespace fs = std::filesystem;
+  const TempFolder folder;
+  const fs::path plan =
+      fs::path(folder.path()) / "jobs" / "job" / "plans" / "0000000000000000.0";
+  const fs::path left = fs::path(folder.path()) / "left";
+  const auto begin = [](Process& process, int32_t microbatches, uint64_t seed) {
+    v1::OpenJobRequest open = SmallJobRequest(1, 5);
+    open.mutable_job()->mutable_training()->set_microbatches(microbatches);
+    open.set_job_id("job");
+    grpc::ClientContext open_context;
+    v1::OpenJobResponse opened;
+    EXPECT_TRUE(process.stub().OpenJob(&open_context, open, &opened).ok());
+    grpc::ClientContext submit_context;
+    v1::SubmitBatchResponse submitted;
+    EXPECT_TRUE(process.stub()
+                    .SubmitBatch(&submit_context, SmallBatch("job", 0, seed),
+                                 &submitted)
+                    .ok());
+    v1::RankPlan share;
+    EXPECT_TRUE(Get(process.stub(), "job", 0, 0, &share).ok());
+    return share;
+  };
+  {
+    Process process(folder.path());
+    ASSERT_TRUE(process.ok());
+    begin(process, 2, 1);
+    fs::copy_file(plan, left);
+    grpc::ClientContext context;
+    v1::CloseJobRequest close;
+    close.set_job_id("job");
+    v1::CloseJobResponse closed;
+    ASSERT_TRUE(process.stub().CloseJob(&context, close, &closed).ok());
+    begin(process, 5, 2);
+  }
+  fs::copy_file(left, plan, fs::copy_options::overwrite_existing);
+  Process process(folder.path());
+  ASSERT_TRUE(process.ok());
+  const v1::RankPlan share = begin(process, 5, 2);
+  EXPECT_EQ(Foreign(share, SmallBatch("job", 0, 2)), "");
 }
 
 TEST(CrashTest, ATermSignalEndsItInOrder) {

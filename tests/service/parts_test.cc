@@ -1,29 +1,36 @@
 // The service's parts, and calls that need no queue.
 #include <arpa/inet.h>
 #include <google/protobuf/util/message_differencer.h>
+#include <grpc/support/log.h>
 #include <netinet/in.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <filesystem>
 #include <fstream>
 #include <thread>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
+#include "base/mutex.h"
 #include "formats/job/spec_loader.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "proto/convert/job_proto.h"
 #include "proto/convert/trace_proto.h"
-#include "service/core/job_request.h"
-#include "service/core/learned_costs.h"
+#include "service/jobs/job_costs.h"
+#include "service/jobs/job_request.h"
+#include "service/jobs/job_store.h"
 #include "service/os/deadline_timer.h"
 #include "service/os/log.h"
 #include "service/os/metrics.h"
+#include "service/os/metrics_server.h"
 #include "service/os/state_dir.h"
 #include "service/os/thread_priority.h"
+#include "service/rpc/library_log.h"
 #include "tests/service/service_fixture.h"
 #include "tests/support/small_job.h"
 #include "tests/support/status_matchers.h"
@@ -83,7 +90,7 @@ TEST(StateDirTest, AFileIsThereInFullOrAsItWas) {
   const std::string path = folder.path() + "/a/b/jobs/j/";
   // The file that a crash leaves while writing.
   std::ofstream(path + ".tmp-7") << "half";
-  EXPECT_THAT(dir->List("jobs/j"), ::testing::ElementsAre("job"));
+  EXPECT_THAT(dir->List("jobs/j").value(), ::testing::ElementsAre("job"));
   EXPECT_FALSE(std::filesystem::exists(path + ".tmp-7"));
   // A byte that changed, then one that is missing.
   for (const size_t cut : {0u, 1u}) {
@@ -99,43 +106,47 @@ TEST(StateDirTest, AFileIsThereInFullOrAsItWas) {
     EXPECT_EQ(dir->Read("jobs/j/job").status().code(),
               absl::StatusCode::kDataLoss);
   }
-  dir->Remove("jobs/j");
-  EXPECT_THAT(dir->List("jobs/j"), ::testing::IsEmpty());
+  EXPECT_THAT(dir->Remove("jobs/j"), IsOk());
+  EXPECT_THAT(dir->List("jobs/j").value(), ::testing::IsEmpty());
 }
 
 TEST(StateDirTest, AFolderSetAsideIsGoneAtOnceAndItsNameFree) {
   const TempFolder folder;
   ASSERT_OK_AND_ASSIGN(const auto dir, service::StateDir::Open(folder.path()));
-  EXPECT_EQ(dir->SetAside("jobs/j"), "");
+  EXPECT_EQ(dir->SetAside("jobs/j").value(), "");
   ASSERT_THAT(dir->Write("jobs/j/plans/1", "old"), IsOk());
-  const std::string first = dir->SetAside("jobs/j");
+  ASSERT_OK_AND_ASSIGN(const std::string first, dir->SetAside("jobs/j"));
   ASSERT_THAT(dir->Write("jobs/j/plans/1", "new"), IsOk());
-  dir->Remove(first);
+  EXPECT_THAT(dir->Remove(first), IsOk());
   EXPECT_EQ(dir->Read("jobs/j/plans/1").value_or(""), "new");
   // A crash before it was removed.
-  EXPECT_TRUE(
-      std::filesystem::exists(folder.path() + "/" + dir->SetAside("jobs/j")));
-  EXPECT_THAT(dir->List("jobs"), ::testing::IsEmpty());
+  ASSERT_OK_AND_ASSIGN(const std::string second, dir->SetAside("jobs/j"));
+  EXPECT_TRUE(std::filesystem::exists(folder.path() + "/" + second));
+  EXPECT_THAT(dir->List("jobs").value(), ::testing::IsEmpty());
   EXPECT_TRUE(std::filesystem::is_empty(folder.path() + "/jobs"));
 }
 
 TEST(DeadlineTimerTest, CallsComeInTheOrderOfTheirTimes) {
-  std::mutex mutex;
-  std::condition_variable changed;
-  std::vector<int> order;
+  struct {
+    Mutex mutex{};
+    CondVar changed{};
+    std::vector<int> order ABSL_GUARDED_BY(mutex){};
+  } called;
   service::DeadlineTimer timer;
   const auto now = service::DeadlineTimer::Clock::now();
   for (const int i : {3, 1, 2, 0}) {
     timer.At(now + std::chrono::milliseconds(10 * i), [&, i] {
-      const std::lock_guard lock(mutex);
-      order.push_back(i);
-      changed.notify_all();
+      const MutexLock lock(&called.mutex);
+      called.order.push_back(i);
+      called.changed.NotifyAll();
     });
   }
-  std::unique_lock lock(mutex);
-  changed.wait_for(lock, std::chrono::seconds(30),
-                   [&] { return order.size() == 4; });
-  EXPECT_THAT(order, ::testing::ElementsAre(0, 1, 2, 3));
+  const MutexLock lock(&called.mutex);
+  const auto all = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(called.mutex) {
+    return called.order.size() == 4;
+  };
+  called.changed.WaitFor(&called.mutex, std::chrono::seconds(30), all);
+  EXPECT_THAT(called.order, ::testing::ElementsAre(0, 1, 2, 3));
 }
 
 TEST(ThreadPriorityTest, SearchesMakeWayForRequestsAndBothForTheRest) {
@@ -175,44 +186,38 @@ TEST(LogTest, LinesAreJsonAndLevelsCount) {
   EXPECT_THAT(lines, ::testing::Not(HasSubstr("not this")));
 }
 
-TEST(LearnedCostsTest, FactorsFollowWhatIsMeasured) {
-  IdVector<RankId, RankSpec> ranks(1);
-  IdVector<TaskId, Task> tasks;
-  for (int i = 0; i < 100; ++i) {
-    tasks.push_back({.rank = RankId(0),
-                     .pass = i % 2 == 0 ? Pass::kForward : Pass::kBackward,
-                     .module = ModuleId(0),
-                     .duration = Microseconds(10 + i)});
-  }
-  ASSERT_OK_AND_ASSIGN(const StageGraph graph,
-                       StageGraph::Create("g", ranks, {"m", "n"}, tasks, {}));
-  StepTrace trace;
-  trace.num_ranks = 1;
-  for (const TaskId t : graph.task_ids()) {
-    const Task& task = graph.task(t);
-    trace.spans.push_back(
-        {.rank = RankId(0),
-         .task = t,
-         .start = kStepStart,
-         .end = kStepStart +
-                task.duration * (task.pass == Pass::kForward ? 2 : 1)});
-  }
-  service::LearnedCosts learned(2);
-  EXPECT_NEAR(learned.Learn(graph, trace, {}), 0.5, 1e-9);
-  EXPECT_NEAR(learned.factors()[ModuleId(0)].forward, 2, 1e-9);
-  EXPECT_NEAR(learned.factors()[ModuleId(0)].backward, 1, 1e-9);
-  EXPECT_EQ(learned.factors()[ModuleId(1)], emulator::PassFactors{});
-  EXPECT_TRUE(
-      service::Differ(learned.factors(), service::LearnedCosts(2).factors()));
-  // Planned with twice the price, and so it was.
-  EXPECT_NEAR(learned.Learn(graph, trace, learned.factors()), 0.5, 1e-9);
-  EXPECT_NEAR(learned.factors()[ModuleId(0)].forward, 3, 1e-9);
+TEST(LearnedOfTest, StoredFactorsComeBackAlsoFromOlderStates) {
+  const ModelSpec model = SmallVlmJob().model;
+  ASSERT_EQ(model.modules.size(), 2);
+  const std::string& first = model.modules[ModuleId(0)].name;
+  const std::string& second = model.modules[ModuleId(1)].name;
   v1::StoredJob stored;
-  learned.AppendTo(&stored);
-  service::LearnedCosts again(2);
-  EXPECT_TRUE(again.Restore(stored));
-  EXPECT_EQ(again.factors(), learned.factors());
-  EXPECT_FALSE(service::LearnedCosts(3).Restore(stored));
+  EXPECT_TRUE(service::LearnedOf(stored, model)->empty());
+  // As they were stored before there was a learner.
+  for (const double factor : {2.0, 1.0}) {
+    v1::StoredCorrection& c = *stored.add_corrections();
+    c.set_forward(factor);
+    c.set_backward(factor / 4);
+    c.set_weight_grad(1);
+    c.set_forward_tasks(100);
+    c.set_backward_tasks(10);
+  }
+  ASSERT_OK_AND_ASSIGN(const emulator::CostLearner old,
+                       service::LearnedOf(stored, model));
+  EXPECT_EQ(old.Factor(first, Pass::kForward), 2);
+  EXPECT_EQ(old.Factor(first, Pass::kBackward), 0.5);
+  EXPECT_EQ(old.Factor(second, Pass::kBackward), 0.25);
+  EXPECT_EQ(old.Tasks(first, Pass::kForward), 100);
+  EXPECT_EQ(old.Tasks(first, Pass::kWeightGrad), 0);
+  stored.set_learned(old.ToString());
+  stored.clear_corrections();
+  ASSERT_OK_AND_ASSIGN(const emulator::CostLearner again,
+                       service::LearnedOf(stored, model));
+  EXPECT_EQ(again, old);
+  stored.set_learned("pipeloom learned costs version 9");
+  EXPECT_THAT(
+      service::LearnedOf(stored, model),
+      FailsWith(absl::StatusCode::kInvalidArgument, HasSubstr("line 1")));
 }
 
 TEST(CallsTest, MeasuredTracesCorrectLaterStepsAndNotEarlierOnes) {
@@ -441,6 +446,69 @@ TEST(CallsTest, MetricsCountWhatHappens) {
   EXPECT_THAT(
       AskPort(service.server().metrics_port(), "GET /secret HTTP/1.0\r\n\r\n"),
       ::testing::StartsWith("HTTP/1.0 404"));
+}
+
+// A caller that reads a byte at a time, for as long as it likes.
+TEST(MetricsServerTest, ASlowReaderDelaysNeitherOthersNorTheEnd) {
+  const std::string text(int64_t{8} << 20, 'm');
+  ASSERT_OK_AND_ASSIGN(
+      std::unique_ptr<service::MetricsServer> server,
+      service::MetricsServer::Start("127.0.0.1", 0, [&] { return text; }));
+  std::atomic<bool> answered = false;
+  std::vector<int> slow;
+  for (int i = 0; i < 3; ++i) {
+    const int fd = socket(AF_INET, SOCK_STREAM, 0);
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(static_cast<uint16_t>(server->port()));
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    ASSERT_EQ(
+        connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+    const std::string request = "GET /metrics HTTP/1.0\r\n\r\n";
+    // The last one does not even finish to ask.
+    send(fd, request.data(), i < 2 ? request.size() : 5, MSG_NOSIGNAL);
+    slow.push_back(fd);
+  }
+  std::jthread reader([&] {
+    char byte[1];
+    for (int i = 0; i < 600 && !answered; ++i) {
+      recv(slow[0], byte, 1, MSG_DONTWAIT);
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    }
+  });
+  const std::string answer =
+      AskPort(server->port(), "GET /metrics HTTP/1.0\r\n\r\n");
+  EXPECT_GT(answer.size(), text.size());
+  answered = true;
+  server.reset();
+  for (const int fd : slow) close(fd);
+}
+
+TEST(MetricsServerTest, TheAddressIsChosenAndChecked) {
+  const auto none = [] { return std::string(); };
+  EXPECT_THAT(service::MetricsServer::Start("here", 0, none),
+              FailsWith(absl::StatusCode::kInvalidArgument, HasSubstr("here")));
+  ASSERT_OK_AND_ASSIGN(const auto server,
+                       service::MetricsServer::Start("0.0.0.0", 0, none));
+  EXPECT_GT(server->port(), 0);
+}
+
+TEST(LibraryLogTest, WhatCallersSentForgesNoLine) {
+  std::string lines;
+  service::Log log(service::LogLevel::kInfo, [&](absl::string_view line) {
+    lines.append(line.data(), line.size());
+  });
+  {
+    const service::LibraryLog library(&log);
+    gpr_log(GPR_ERROR, "bad header: %s",
+            "x\n{\"level\": \"info\", \"event\": \"job_closed\"}");
+    for (int i = 0; i < 1000; ++i) gpr_log(GPR_ERROR, "again");
+  }
+  EXPECT_THAT(lines, HasSubstr("\"event\": \"grpc\""));
+  EXPECT_THAT(lines, HasSubstr("x\\u000a{"));
+  EXPECT_THAT(lines, ::testing::Not(HasSubstr("\n{\"level\"")));
+  const auto count = std::count(lines.begin(), lines.end(), '\n');
+  EXPECT_LE(count, 40) << "callers can fill the log";
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "planner/step/plan_ahead.h"
+#include "service/plans/plan_ahead.h"
 
 #include <algorithm>
 #include <atomic>
@@ -9,7 +9,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace pipeloom::planner {
+namespace pipeloom::service {
 namespace {
 
 using ::testing::ElementsAre;
@@ -123,6 +123,40 @@ TEST_F(PlanAheadTest, AKeyIsTakenOnce) {
   EXPECT_FALSE(Add("a", 1)) << "the queue is closed";
 }
 
+// As when a job is closed and opened anew while a plan of it is made.
+TEST_F(PlanAheadTest, WorkOfARunningKeyIsDoneAfterIt) {
+  const auto begin = [this](bool hurry) {
+    PlanAhead::Work work;
+    work.run = [this, hurry](const std::stop_token&) {
+      EXPECT_TRUE(Add("a", 0));
+      EXPECT_FALSE(Add("a", 0)) << "there is one that comes next";
+      EXPECT_EQ(ahead_.queued(), 0);
+      if (hurry) ahead_.Hurry({"a", 0, 0});
+      done_.push_back("first");
+    };
+    EXPECT_TRUE(ahead_.Submit({"a", 0, 0}, std::move(work)));
+    EXPECT_TRUE(ahead_.RunNext(PlanAhead::Lane::kAll, {}));
+    EXPECT_EQ(ahead_.queued(), 1);
+  };
+  begin(false);
+  EXPECT_TRUE(ahead_.RunNext(PlanAhead::Lane::kAll, {}));
+  begin(true);
+  EXPECT_TRUE(ahead_.RunNext(PlanAhead::Lane::kHurried, {}));
+  EXPECT_THAT(Finish(), ElementsAre("first", "a0.0", "first", "a0.0!"));
+}
+
+TEST_F(PlanAheadTest, CancellingDropsWhatComesAfterRunningWork) {
+  PlanAhead::Work work;
+  work.run = [this](const std::stop_token& stop) {
+    EXPECT_TRUE(Add("a", 0));
+    ahead_.Cancel("a");
+    EXPECT_TRUE(stop.stop_requested());
+  };
+  EXPECT_TRUE(ahead_.Submit({"a", 0, 0}, std::move(work)));
+  EXPECT_TRUE(ahead_.RunNext(PlanAhead::Lane::kAll, {}));
+  EXPECT_THAT(Finish(), ElementsAre("cancelled a"));
+}
+
 TEST_F(PlanAheadTest, CancellingDropsOneJobOnly) {
   Add("a", 0);
   Add("b", 0);
@@ -169,4 +203,4 @@ TEST_F(PlanAheadTest, AStopEndsTheWaiting) {
 }
 
 }  // namespace
-}  // namespace pipeloom::planner
+}  // namespace pipeloom::service

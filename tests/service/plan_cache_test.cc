@@ -1,4 +1,4 @@
-#include "planner/step/plan_cache.h"
+#include "service/plans/plan_cache.h"
 
 #include <memory>
 #include <optional>
@@ -10,8 +10,16 @@
 #include "tests/support/small_job.h"
 #include "tests/support/status_matchers.h"
 
-namespace pipeloom::planner {
+namespace pipeloom::service {
 namespace {
+
+using planner::MakeStrategy;
+using planner::PlanInput;
+using planner::PlanResult;
+using planner::PlanStep;
+using planner::PreparedJob;
+using planner::PrepareJob;
+using planner::Strategy;
 
 // A plan of the small job for a batch, by so many evaluations.
 class PlanCacheTest : public ::testing::Test {
@@ -121,4 +129,4 @@ TEST_F(PlanCacheTest, AnotherStructureIsRefused) {
 }
 
 }  // namespace
-}  // namespace pipeloom::planner
+}  // namespace pipeloom::service

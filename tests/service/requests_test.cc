@@ -256,10 +256,10 @@ TEST(RequestsTest, WithTlsAPlainCallerIsNotServed) {
                        std::istreambuf_iterator<char>());
   };
   service::ServerOptions options = TestOptions();
-  options.tls_certificate = read("cert");
+  options.tls.certificate = read("cert");
   EXPECT_THAT(service::Server::Start(options),
               FailsWith(absl::StatusCode::kInvalidArgument, HasSubstr("key")));
-  options.tls_key = read("key");
+  options.tls.key = read("key");
   TestService service(std::move(options));
   v1::OpenJobResponse opened;
   EXPECT_TRUE(service.Open(SmallJobRequest(), &opened).ok());

@@ -9,13 +9,13 @@
 #include <sys/socket.h>
 
 #include <chrono>
-#include <condition_variable>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
+#include "base/mutex.h"
 #include "gtest/gtest.h"
 #include "service/rpc/rpc_server.h"
 
@@ -42,25 +42,30 @@ inline std::string Text(const grpc::ByteBuffer& bytes) {
 class Flag {
  public:
   void Set() {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(&mutex_);
     set_ = true;
-    changed_.notify_all();
+    changed_.NotifyAll();
   }
   bool Wait(milliseconds most = seconds(20)) {
-    std::unique_lock lock(mutex_);
-    return changed_.wait_for(lock, most, [&] { return set_; });
+    const MutexLock lock(&mutex_);
+    const auto is_set = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      return set_;
+    };
+    return changed_.WaitFor(&mutex_, most, is_set);
   }
 
  private:
-  std::mutex mutex_{};
-  std::condition_variable changed_{};
-  bool set_ = false;
+  Mutex mutex_{};
+  CondVar changed_{};
+  bool set_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 // A server with the methods that a test gives it, and a channel to it.
 class Rpc {
  public:
-  explicit Rpc(int64_t most_calls = 1000) : server(most_calls) {}
+  explicit Rpc(int64_t most_calls = 1000)
+      : Rpc(service::RpcLimits{.calls = most_calls}) {}
+  explicit Rpc(service::RpcLimits limits) : server(limits) {}
 
   void Start(int max_message = 1 << 20) {
     grpc::ServerBuilder builder;

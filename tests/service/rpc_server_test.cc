@@ -10,12 +10,13 @@
 #include <deque>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
+#include "base/mutex.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "service/os/worker_pool.h"
@@ -73,16 +74,18 @@ TEST(RpcServerTest, AMethodThatIsNotThereIsNamed) {
 
 // Its time runs from when the server hears of it, so both come at once.
 TEST(RpcServerTest, ACallThatComesTooLateIsNotHandled) {
-  std::mutex mutex;
-  std::vector<std::string> handled;
+  struct {
+    Mutex mutex{};
+    std::vector<std::string> requests ABSL_GUARDED_BY(mutex){};
+  } handled;
   Flag begun;
   Flag go_on;
   Rpc rpc;
   rpc.server.Add("/a.B/C", [&](const auto& call) {
     const std::string text = Text(call->request());
     {
-      const std::lock_guard lock(mutex);
-      handled.push_back(text);
+      const MutexLock lock(&handled.mutex);
+      handled.requests.push_back(text);
     }
     if (text == "slow") {  // The server's only thread.
       begun.Set();
@@ -105,28 +108,31 @@ TEST(RpcServerTest, ACallThatComesTooLateIsNotHandled) {
   EXPECT_EQ(Client(rpc.channel, "/a.B/C", "next").answer(), "next");
   rpc.server.Stop(milliseconds(0));
   close(fd);
-  EXPECT_THAT(handled,
+  const MutexLock lock(&handled.mutex);
+  EXPECT_THAT(handled.requests,
               ::testing::UnorderedElementsAre("slow", "in time", "next"));
 }
 
 TEST(RpcServerTest, WhoLeavesIsToldOfOnceAndNeverAfterTheAnswer) {
-  std::mutex mutex;
-  std::deque<std::shared_ptr<RpcCall>> open;
+  struct {
+    Mutex mutex{};
+    std::deque<std::shared_ptr<RpcCall>> calls ABSL_GUARDED_BY(mutex){};
+  } open;
   std::atomic<int> left = 0;
   Rpc rpc;
   rpc.server.Add("/a.B/C", [&](const auto& call) {
     call->OnCancel([&] { ++left; });
-    const std::lock_guard lock(mutex);
-    open.push_back(call);
+    const MutexLock lock(&open.mutex);
+    open.calls.push_back(call);
   });
   rpc.Start();
   const auto take = [&] {
     while (true) {
       {
-        const std::lock_guard lock(mutex);
-        if (!open.empty()) {
-          auto call = open.front();
-          open.pop_front();
+        const MutexLock lock(&open.mutex);
+        if (!open.calls.empty()) {
+          auto call = open.calls.front();
+          open.calls.pop_front();
           return call;
         }
       }
@@ -250,12 +256,14 @@ TEST(RpcServerTest, OfWhatASlowReaderLeavesTheNewestIsKept) {
 }
 
 TEST(RpcServerTest, CallsBeyondTheLimitAreToldWhenToComeAgain) {
-  std::mutex mutex;
-  std::vector<std::shared_ptr<RpcCall>> open;
+  struct {
+    Mutex mutex{};
+    std::vector<std::shared_ptr<RpcCall>> calls ABSL_GUARDED_BY(mutex){};
+  } open;
   Rpc rpc(4);
   rpc.server.Add("/a.B/Wait", [&](const auto& call) {
-    const std::lock_guard lock(mutex);
-    open.push_back(call);
+    const MutexLock lock(&open.mutex);
+    open.calls.push_back(call);
   });
   rpc.server.Add("/a.B/C",
                  [](const auto& call) { call->Finish(call->request()); });
@@ -265,8 +273,8 @@ TEST(RpcServerTest, CallsBeyondTheLimitAreToldWhenToComeAgain) {
     calls.push_back(std::make_unique<Client>(rpc.channel, "/a.B/Wait", ""));
     size_t have = 0;
     while (have < i) {
-      const std::lock_guard lock(mutex);
-      have = open.size();
+      const MutexLock lock(&open.mutex);
+      have = open.calls.size();
     }
   }
   Client fifth(rpc.channel, "/a.B/C", "x");
@@ -274,8 +282,11 @@ TEST(RpcServerTest, CallsBeyondTheLimitAreToldWhenToComeAgain) {
   EXPECT_THAT(fifth.Wait().error_message(), HasSubstr("4 calls are open"));
   EXPECT_EQ(fifth.context().GetServerTrailingMetadata().count("retry-after-ms"),
             1u);
-  for (const auto& call : open) call->Finish(Bytes("done"));
-  open.clear();
+  {
+    const MutexLock lock(&open.mutex);
+    for (const auto& call : open.calls) call->Finish(Bytes("done"));
+    open.calls.clear();
+  }
   for (const auto& call : calls) EXPECT_EQ(call->answer(), "done");
   // A moment later the server has heard that all of them are over.
   bool free = false;
@@ -359,16 +370,19 @@ TEST(RpcServerTest, HalfOpenConnectionsDelayNeitherCallsNorTheEnd) {
 }
 
 TEST(RpcServerTest, TheEndWaitsForItsGraceAndForWhoHoldsACall) {
-  std::mutex mutex;
-  std::map<std::string, std::shared_ptr<RpcCall>> open;
+  struct {
+    Mutex mutex{};
+    std::map<std::string, std::shared_ptr<RpcCall>> calls
+        ABSL_GUARDED_BY(mutex){};
+  } open;
   std::atomic<int> begun = 0;
   Flag cut;
   Rpc rpc;
   rpc.server.Add("/a.B/C", [&](const auto& call) {
     const std::string text = Text(call->request());
     if (text == "cut") call->OnCancel([&] { cut.Set(); });
-    const std::lock_guard lock(mutex);
-    open[text] = call;
+    const MutexLock lock(&open.mutex);
+    open.calls[text] = call;
     ++begun;
   });
   rpc.Start();
@@ -388,9 +402,9 @@ TEST(RpcServerTest, TheEndWaitsForItsGraceAndForWhoHoldsACall) {
                 .error_code(),
             grpc::StatusCode::UNAVAILABLE);
   {
-    const std::lock_guard lock(mutex);
-    open.at("ends")->Finish(Bytes("within its grace"));
-    open.erase("ends");
+    const MutexLock lock(&open.mutex);
+    open.calls.at("ends")->Finish(Bytes("within its grace"));
+    open.calls.erase("ends");
   }
   EXPECT_EQ(ends.answer(), "within its grace");
   EXPECT_TRUE(cut.Wait());
@@ -398,8 +412,8 @@ TEST(RpcServerTest, TheEndWaitsForItsGraceAndForWhoHoldsACall) {
   // Somebody still works for a call that is over.
   EXPECT_FALSE(stopped.Wait(milliseconds(100)));
   {
-    const std::lock_guard lock(mutex);
-    open.clear();
+    const MutexLock lock(&open.mutex);
+    open.calls.clear();
   }
   EXPECT_TRUE(stopped.Wait());
   rpc.server.Stop(milliseconds(0));  // Again: nothing to do.

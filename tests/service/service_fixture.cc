@@ -67,7 +67,7 @@ v1::SubmitBatchRequest SmallBatch(const std::string& job, int64_t step,
 }
 
 TestService::TestService(service::ServerOptions options) {
-  const std::string certificate = options.tls_certificate;
+  const std::string certificate = options.tls.certificate;
   auto server = service::Server::Start(std::move(options));
   PIPELOOM_CHECK(server.ok());
   server_ = *std::move(server);

@@ -6,10 +6,12 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -50,6 +52,7 @@ class Certificates {
     Sign(key, "elsewhere", "DNS:elsewhere.example", "-days 2");
   }
   bool ok() const { return ok_; }
+  const std::string& folder() const { return folder_.path(); }
   std::string Read(const std::string& name) const {
     std::ifstream file(absl::StrCat(folder_.path(), "/", name));
     return std::string((std::istreambuf_iterator<char>(file)),
@@ -78,8 +81,8 @@ class Certificates {
 service::ServerOptions Options(const Certificates& all,
                                const std::string& name) {
   service::ServerOptions options = TestOptions();
-  options.tls_certificate = all.Read(name + ".pem");
-  options.tls_key = all.Read(name + ".key");
+  options.tls.certificate = all.Read(name + ".pem");
+  options.tls.key = all.Read(name + ".key");
   options.token = kToken;
   return options;
 }
@@ -184,20 +187,82 @@ TEST(TlsTest, ACertificateThatDoesNotFitIsRefusedAtTheStart) {
   const Certificates all;
   if (!all.ok()) GTEST_SKIP() << "openssl is not here";
   service::ServerOptions half = Options(all, "good");
-  half.tls_certificate.clear();
+  half.tls.certificate.clear();
   EXPECT_THAT(
       service::Server::Start(half),
       FailsWith(absl::StatusCode::kInvalidArgument, HasSubstr("certificate")));
   service::ServerOptions mixed = Options(all, "good");
-  mixed.tls_key = all.Read("other.key");
+  mixed.tls.key = all.Read("other.key");
   EXPECT_THAT(service::Server::Start(mixed),
-              FailsWith(absl::StatusCode::kUnavailable,
+              FailsWith(absl::StatusCode::kInvalidArgument,
                         HasSubstr("certificate and key do not fit")));
   service::ServerOptions garbage = Options(all, "good");
-  garbage.tls_certificate = "no certificate";
+  garbage.tls.certificate = "no certificate";
   EXPECT_THAT(
       service::Server::Start(garbage),
-      FailsWith(absl::StatusCode::kUnavailable, HasSubstr("certificate")));
+      FailsWith(absl::StatusCode::kInvalidArgument, HasSubstr("certificate")));
+}
+
+// Options with files, whose warnings go to `log`.
+service::ServerOptions FileOptions(const std::string& folder,
+                                   std::string* log) {
+  service::ServerOptions options = TestOptions();
+  options.tls.certificate_file = folder + "/live.pem";
+  options.tls.key_file = folder + "/live.key";
+  options.tls.reload_period = std::chrono::seconds(1);
+  options.log_level = service::LogLevel::kWarning;
+  options.log = [log](absl::string_view line) {
+    log->append(line.data(), line.size());
+  };
+  return options;
+}
+
+void Install(const Certificates& all, const std::string& name) {
+  for (const char* kind : {".pem", ".key"}) {
+    const std::string next = absl::StrCat(all.folder(), "/next", kind);
+    std::ofstream(next) << all.Read(name + kind);
+    std::filesystem::permissions(next, std::filesystem::perms(0600));
+    std::filesystem::rename(next, absl::StrCat(all.folder(), "/live", kind));
+  }
+}
+
+TEST(TlsTest, ANewCertificateIsUsedWithoutARestart) {
+  const Certificates all;
+  if (!all.ok()) GTEST_SKIP() << "openssl is not here";
+  Install(all, "expired");
+  std::string log;
+  const TestService service(FileOptions(all.folder(), &log));
+  EXPECT_THAT(log, HasSubstr("certificate_not_valid"));
+  EXPECT_THAT(log, HasSubstr("2020-02-01T00:00:00Z"));
+  EXPECT_THAT(log, Not(HasSubstr("secret_readable")));
+  const auto trusting = [&] {
+    return NewStub(service.target(), Trusting(all.Read("ca.pem")));
+  };
+  EXPECT_EQ(Call(*trusting(), "").error_code(), grpc::StatusCode::UNAVAILABLE);
+  Install(all, "good");
+  grpc::Status status;
+  for (int i = 0; i < 100 && !(status = Call(*trusting(), "")).ok(); ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  }
+  EXPECT_TRUE(status.ok()) << status.error_message();
+}
+
+TEST(TlsTest, SecretsThatOthersMayReadAreTold) {
+  const Certificates all;
+  if (!all.ok()) GTEST_SKIP() << "openssl is not here";
+  Install(all, "good");
+  std::string log;
+  service::ServerOptions options = FileOptions(all.folder(), &log);
+  options.token = kToken;
+  options.token_file = all.folder() + "/token";
+  std::ofstream(options.token_file) << kToken;
+  for (const std::string& file : {options.token_file, options.tls.key_file}) {
+    std::filesystem::permissions(file, std::filesystem::perms(0644));
+  }
+  const TestService service(options);
+  EXPECT_THAT(log, HasSubstr("chmod 600 " + options.token_file));
+  EXPECT_THAT(log, HasSubstr("chmod 600 " + options.tls.key_file));
+  EXPECT_THAT(log, Not(HasSubstr(kToken)));
 }
 
 }  // namespace

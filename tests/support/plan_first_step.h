@@ -8,9 +8,11 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "emulator/stage/stage_cost.h"
 #include "ir/job/batch_metadata.h"
 #include "ir/job/job_spec.h"
 #include "planner/step/plan_step.h"
+#include "planner/strategy.h"
 
 namespace pipeloom::testing {
 
@@ -21,8 +23,15 @@ struct FirstStepOptions {
   std::optional<planner::Disturbances> robust{};
 };
 
-// With the schedule's own partition, of the first replica. Errors as those of
-// the parts it is made of.
+// Prepares a job; for `pipeloom` on its rule's partition, as its choice among
+// several takes a second and has tests of its own. Keeps pointers to `strategy`
+// and `costs`. Errors as those of planner::PrepareJob.
+absl::StatusOr<planner::PreparedJob> PrepareByRule(
+    const planner::Strategy& strategy, const emulator::StageCostModel& costs,
+    const BatchMetadata& sample);
+
+// Plans the first replica, prepared by PrepareByRule. Errors as those of the
+// parts it is made of.
 absl::StatusOr<planner::PlanResult> PlanFirstStep(
     const JobSpec& job, const BatchMetadata& batch,
     const FirstStepOptions& options = {});

@@ -67,7 +67,7 @@ TEST_P(LearnFromTasksTest, EveryModulesAndPassesFactorComesBack) {
   partition::GraphOptions options;
   options.split_backward = GetParam();
   ASSERT_OK_AND_ASSIGN(
-      const runtime::LearnedCosts learned,
+      const emulator::CostLearner learned,
       LearnFromTasks(Measured(options), costs_, partition_, microbatches_));
   for (const ModuleId m : job_.model.modules.ids()) {
     for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
@@ -84,7 +84,7 @@ TEST_P(LearnFromTasksTest, RecomputationIsPricedWithItsForward) {
   options.memory =
       PolicyByStage(AllRecomputed(partition_), partition_, microbatches_);
   ASSERT_OK_AND_ASSIGN(
-      const runtime::LearnedCosts learned,
+      const emulator::CostLearner learned,
       LearnFromTasks(Measured(options), costs_, partition_, microbatches_));
   for (const ModuleId m : job_.model.modules.ids()) {
     EXPECT_NEAR(learned.Factor(job_.model.modules[m].name, Pass::kBackward),
@@ -129,7 +129,7 @@ TEST(LearnFromOtherTracesTest, OneModuleIsFoundByItsStages) {
   const StageGraph measured =
       *StageGraph::Create("measured", graph.ranks(), {"model"}, tasks, {});
   ASSERT_OK_AND_ASSIGN(
-      const runtime::LearnedCosts learned,
+      const emulator::CostLearner learned,
       LearnFromTasks(measured, costs, partition, microbatches));
   EXPECT_NEAR(learned.Factor("backbone", Pass::kForward), 3, 1e-4);
 }

@@ -75,8 +75,8 @@ class DipStrategy : public Strategy {
   }
 
   absl::StatusOr<Partition> MakePartition(
-      const emulator::StageCostModel& costs,
-      const BatchMetadata& sample) const override {
+      const emulator::StageCostModel& costs, const BatchMetadata& sample,
+      const std::stop_token&) const override {
     return partition::SeparatedPartition(costs.job(), costs, sample);
   }
 

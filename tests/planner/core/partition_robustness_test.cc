@@ -20,6 +20,7 @@
 #include "planner/step/plan_step.h"
 #include "planner/strategies/registry.h"
 #include "tests/planner/shipped_files.h"
+#include "tests/support/plan_first_step.h"
 #include "tests/support/small_job.h"
 #include "tests/support/status_matchers.h"
 
@@ -34,13 +35,15 @@ using ::pipeloom::testing::SmallVlmJob;
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
 
-absl::StatusOr<PlanResult> Plan(const JobSpec& job,
-                                const BatchMetadata& batch) {
+absl::StatusOr<PlanResult> Plan(const JobSpec& job, const BatchMetadata& batch,
+                                bool by_rule = true) {
   PIPELOOM_RETURN_IF_ERROR(ValidateJobSpec(job));
   const emulator::StageCostModel costs(job);
   PIPELOOM_ASSIGN_OR_RETURN(const auto strategy, MakeStrategy("pipeloom"));
-  PIPELOOM_ASSIGN_OR_RETURN(const PreparedJob prepared,
-                            PrepareJob(*strategy, costs, batch));
+  PIPELOOM_ASSIGN_OR_RETURN(
+      const PreparedJob prepared,
+      by_rule ? testing::PrepareByRule(*strategy, costs, batch)
+              : PrepareJob(*strategy, costs, batch));
   PIPELOOM_ASSIGN_OR_RETURN(const partition::PackedStep packed,
                             partition::PackStep(job, batch, 0));
   SearchBudget budget;
@@ -49,8 +52,9 @@ absl::StatusOr<PlanResult> Plan(const JobSpec& job,
 }
 
 // A valid plan or a clear error.
-void ExpectPlanOrError(const JobSpec& job, const BatchMetadata& batch) {
-  const auto result = Plan(job, batch);
+void ExpectPlanOrError(const JobSpec& job, const BatchMetadata& batch,
+                       bool by_rule = true) {
+  const auto result = Plan(job, batch, by_rule);
   if (result.ok()) {
     EXPECT_THAT(ValidateExecutionPlan(result->plan), IsOk());
     EXPECT_FALSE(result->plan.loss_totals.empty());
@@ -76,7 +80,7 @@ TEST(AnySizeTest, SmallJobsPlanForAnyMicrobatchesAndRanks) {
     SCOPED_TRACE(::testing::Message()
                  << "seed " << seed << " pp " << job.parallel.pp
                  << " microbatches " << job.training.microbatches);
-    ExpectPlanOrError(job, RandomBatch(seed, 300, 3));
+    ExpectPlanOrError(job, RandomBatch(seed, 300, 3), /*by_rule=*/seed % 8 > 0);
   }
 }
 
@@ -93,7 +97,7 @@ TEST(AnySizeTest, ShippedJobsPlanForAnyMicrobatchesAndRanks) {
       SCOPED_TRACE(::testing::Message()
                    << name << " seed " << seed << " pp " << job.parallel.pp
                    << " microbatches " << job.training.microbatches);
-      ExpectPlanOrError(job, batch);
+      ExpectPlanOrError(job, batch, /*by_rule=*/seed > 0);
     }
   }
 }
@@ -174,7 +178,7 @@ TEST_P(GridTest, HasAPlanOrAnErrorThatSaysWhatDoesNotFit) {
     const emulator::StageCostModel costs(job);
     for (const char* schedule : {"pipeloom", "1f1b", "interleaved"}) {
       ASSERT_OK_AND_ASSIGN(const auto strategy, MakeStrategy(schedule));
-      const auto prepared = PrepareJob(*strategy, costs, batch);
+      const auto prepared = testing::PrepareByRule(*strategy, costs, batch);
       if (!prepared.ok()) {
         refused += cells;
         ExpectClear(prepared.status());

@@ -157,9 +157,12 @@ absl::StatusOr<Duration> StepTime(int32_t encoder_tp, int64_t images) {
   job.module_parallelism = {{.module = "vision_encoder", .tp = encoder_tp}};
   PIPELOOM_RETURN_IF_ERROR(ValidateJobSpec(job));
   const emulator::StageCostModel costs(job);
+  // The rule's partition, which keeps to the sub-microbatches.
+  PIPELOOM_ASSIGN_OR_RETURN(const auto rule, MakeStrategy("dip"));
   PIPELOOM_ASSIGN_OR_RETURN(const auto strategy, MakeStrategy("pipeloom"));
-  PIPELOOM_ASSIGN_OR_RETURN(const PreparedJob prepared,
-                            PrepareJob(*strategy, costs, batch));
+  PIPELOOM_ASSIGN_OR_RETURN(PreparedJob prepared,
+                            PrepareJob(*rule, costs, batch));
+  prepared.strategy = strategy.get();
   PIPELOOM_ASSIGN_OR_RETURN(const partition::PackedStep packed,
                             partition::PackStep(job, batch, 0));
   SearchBudget budget;

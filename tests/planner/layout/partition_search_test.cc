@@ -46,6 +46,22 @@ TEST_F(PartitionSearchTest, IsNeverWorseThanDipsRuleAndKeepsItsEffort) {
   }
 }
 
+TEST_F(PartitionSearchTest, ItsStartStaysUnlessAnotherIsBetter) {
+  JobSpec job = SmallVlmJob();
+  for (LayerSpec& layer : job.model.modules[ModuleId(0)].layers) {
+    if (layer.kind == LayerKind::kTransformer) layer.ffn.hidden *= 4;
+  }
+  ASSERT_OK_AND_ASSIGN(const PartitionSearchResult rule,
+                       Search(job, {.partitions = 1}));
+  ASSERT_OK_AND_ASSIGN(const PartitionSearchResult good,
+                       Search(job, {.partitions = 20}));
+  ASSERT_NE(good.partition, rule.partition);
+  ASSERT_OK_AND_ASSIGN(const PartitionSearchResult kept,
+                       Search(job, {.partitions = 2, .start = good.partition}));
+  EXPECT_EQ(kept.partition, good.partition);
+  EXPECT_EQ(kept.tried, 2);
+}
+
 // The encoder is slow for its few layers and the rule's cut is not the best.
 TEST_F(PartitionSearchTest, BeatsDipsRuleWhereThereIsSomethingToGain) {
   JobSpec job = SmallVlmJob();

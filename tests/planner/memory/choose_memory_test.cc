@@ -13,6 +13,7 @@
 #include "partition/placement/placement.h"
 #include "planner/construct/list_scheduler.h"
 #include "planner/core/flat_graph.h"
+#include "planner/memory/memory_program.h"
 #include "planner/memory/rank_program.h"
 #include "planner/memory/stage_choices.h"
 #include "tests/oracles/brute_force_choice.h"

@@ -19,6 +19,7 @@
 #include "planner/strategies/registry.h"
 #include "planner/strategy.h"
 #include "tests/planner/random_job.h"
+#include "tests/support/plan_first_step.h"
 #include "tests/support/status_matchers.h"
 
 namespace pipeloom::planner {
@@ -69,8 +70,9 @@ absl::StatusOr<Contest> MakeContest(uint64_t seed) {
   PIPELOOM_ASSIGN_OR_RETURN(
       const auto owner,
       MakeStrategy(kPartitions[random.Below(std::size(kPartitions))]));
-  PIPELOOM_ASSIGN_OR_RETURN(contest.partition,
-                            owner->MakePartition(costs, made.batch));
+  PIPELOOM_ASSIGN_OR_RETURN(const PreparedJob prepared,
+                            testing::PrepareByRule(*owner, costs, made.batch));
+  contest.partition = prepared.partition;
   PIPELOOM_ASSIGN_OR_RETURN(
       contest.packed,
       partition::PackStep(contest.job, made.batch, /*first_sample=*/0));

@@ -186,7 +186,7 @@ TEST(NnScalerTest, ItsCutIsNoSlowerOnTheMedianStepThanMegatrons) {
                          RepresentativeStep::Create(costs, sample));
     ASSERT_OK_AND_ASSIGN(const auto strategy, MakeStrategy("nnscaler"));
     ASSERT_OK_AND_ASSIGN(const Partition searched,
-                         strategy->MakePartition(costs, sample));
+                         strategy->MakePartition(costs, sample, {}));
     EXPECT_THAT(ValidatePartition(searched, job.model), IsOk());
     EXPECT_EQ(searched.num_segments, 1);
     ASSERT_OK_AND_ASSIGN(const auto time,
@@ -208,8 +208,9 @@ TEST(DistTrainTest, EveryRankIsOfOneUnit) {
   const JobSpec job = SmallVlmJob();
   const emulator::StageCostModel costs(job);
   ASSERT_OK_AND_ASSIGN(const auto strategy, MakeStrategy("disttrain"));
-  ASSERT_OK_AND_ASSIGN(const Partition partition,
-                       strategy->MakePartition(costs, RandomBatch(1, 200, 6)));
+  ASSERT_OK_AND_ASSIGN(
+      const Partition partition,
+      strategy->MakePartition(costs, RandomBatch(1, 200, 6), {}));
   EXPECT_THAT(ValidatePartition(partition, job.model), IsOk());
   std::vector<std::set<ModuleId>> modules(4);
   for (const Stage& stage : partition.stages) {
@@ -288,7 +289,7 @@ OptimusStep MakeOptimusStep(uint64_t seed, int max_images,
   const emulator::StageCostModel costs(job);
   const BatchMetadata batch = RandomBatch(seed, 400, max_images);
   OptimusStep step;
-  auto partition = MakeOptimus()->MakePartition(costs, batch);
+  auto partition = MakeOptimus()->MakePartition(costs, batch, {});
   PIPELOOM_CHECK(partition.ok());
   step.partition = *std::move(partition);
   const auto packed = partition::PackStep(job, batch, 0);

@@ -1,0 +1,354 @@
+// The state of a StageCostModel, for the files that implement it.
+#ifndef PIPELOOM_EMULATOR_STAGE_STAGE_COST_STATE_H_
+#define PIPELOOM_EMULATOR_STAGE_STAGE_COST_STATE_H_
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "base/numeric.h"
+#include "emulator/cost/copies_cost.h"
+#include "emulator/cost/framework_price.h"
+#include "emulator/cost/profile_cost.h"
+#include "emulator/ops/layer_fingerprint.h"
+#include "emulator/ops/layer_tokens.h"
+#include "emulator/stage/cluster_view.h"
+#include "emulator/stage/layer_memory.h"
+#include "emulator/stage/layer_price.h"
+#include "emulator/stage/layer_weights.h"
+#include "emulator/stage/stage_cost_types.h"
+#include "emulator/stage/subgraph_cache.h"
+
+namespace pipeloom::emulator {
+
+// The part that the models of all replicas share.
+struct StageCostShared {
+  StageCostShared(const JobSpec& a_job,
+                  std::unique_ptr<const OpCostModel> a_costs, bool a_reuse)
+      : job(a_job), reuse(a_reuse), costs(std::move(a_costs)) {
+    if (costs == nullptr) {
+      costs = MakeOpCosts(job.cluster, job.parallel, nullptr);
+    }
+    for (const ModuleId m : job.model.modules.ids()) {
+      auto& prints = fingerprints[fingerprints.push_back({})];
+      for (const LayerSpec& layer : job.model.modules[m].layers) {
+        prints.push_back(FingerprintOf(layer));
+      }
+      ModuleLayout own{.parallel = job.LayoutOf(m), .copies = job.CopiesOf(m)};
+      own.tensor_copies = job.parallel.tp / own.parallel.tp;
+      std::set<ModuleId> met;
+      for (const ModuleEdge& edge : job.model.edges) {
+        if (edge.from == m && own.copies * job.CopiesOf(edge.to) > 1) {
+          met.insert(edge.to);
+        }
+      }
+      own.regroups = static_cast<int32_t>(met.size());
+      layouts.push_back(own);
+    }
+    ClusterViews made = ViewsOf(job);
+    views = std::move(made.views);
+    view_of_replica = std::move(made.of_replica);
+  }
+
+  struct ModuleLayout {
+    ParallelLayout parallel{};
+    int32_t copies = 1;  // Copies of a stage in a rank.
+    // Copies of a weight in a tensor-parallel group.
+    int32_t tensor_copies = 1;
+    int32_t regroups = 0;  // Number of modules that take its output regrouped.
+  };
+
+  const JobSpec job;
+  const bool reuse;
+  std::unique_ptr<const OpCostModel> costs;
+  IdVector<ModuleId, ModuleLayout> layouts{};
+  IdVector<ModuleId, IdVector<LayerId, Fingerprint>> fingerprints{};
+  IdVector<ModuleId, PassFactors> corrections{};  // Empty: no corrections.
+  mutable SubgraphCache cache{};
+  mutable FingerprintCache<StageCost> stages{};
+  std::vector<ReplicaView> views{};
+  std::vector<int32_t> view_of_replica{};
+};
+
+struct StageCostState {
+  StageCostState(std::shared_ptr<StageCostShared> a_common,
+                 const ReplicaView& a_view)
+      : common(std::move(a_common)),
+        job(common->job),
+        view(a_view),
+        cache(common->cache) {}
+
+  Precision PrecisionOn(const ModuleSpec& module, RankId rank) const {
+    const int32_t group = view.PlaceOf(rank).group;
+    if (group < 0) return module.precision;
+    return job.cluster.node_groups[static_cast<size_t>(group)]
+        .precision.value_or(module.precision);
+  }
+  const OpCostModel& CostsOn(RankId rank) const {
+    return common->costs->OnGroup(view.PlaceOf(rank).group);
+  }
+  const DeviceSpec& DeviceOn(RankId rank) const {
+    return job.cluster.DeviceOf(view.PlaceOf(rank).group);
+  }
+
+  const ModuleSpec& ModuleOf(const Stage& stage) const {
+    return job.model.modules[stage.module];
+  }
+
+  const StageCostShared::ModuleLayout& LayoutOf(const Stage& stage) const {
+    return common->layouts[stage.module];
+  }
+
+  // Returns the time to gather a tensor of `bytes` in all on every GPU of the
+  // rank; what a GPU needs of it is then a part of what it has.
+  Duration RegroupTime(double bytes, RankId rank) const {
+    const ParallelLayout& parallel = job.parallel;
+    const auto gather = [&](GroupKind group, int32_t size, double gathered) {
+      return size == 1 ? kZero
+                       : CostsOn(rank).Cost(
+                             CollectiveOp{.kind = Collective::kAllGather,
+                                          .group = group,
+                                          .size = size,
+                                          .bytes = gathered});
+    };
+    return gather(GroupKind::kTensor, parallel.tp, bytes / parallel.cp) +
+           gather(GroupKind::kContext, parallel.cp, bytes);
+  }
+
+  // Calls visit(layer) for each layer. A tied loss head on another stage than
+  // its embedding holds a copy of the table.
+  template <typename Visit>
+  void ForEachLayer(const Stage& stage, const Visit& visit) const {
+    bool has_table = false;
+    for (int32_t i = 0; i < stage.num_layers; ++i) {
+      const LayerSpec& layer =
+          ModuleOf(stage).layers[LayerId(stage.first_layer.value() + i)];
+      has_table |= layer.kind == LayerKind::kEmbedding;
+      if (layer.tied && !has_table) {
+        LayerSpec copy = layer;
+        copy.tied = false;
+        visit(copy);
+      } else {
+        visit(layer);
+      }
+    }
+  }
+
+  // Returns the parameters of the stage's weights on one GPU, and those of its
+  // largest layer.
+  ShardedParameters StageParameters(const Stage& stage,
+                                    int64_t* largest = nullptr) const {
+    ShardedParameters sum;
+    ForEachLayer(stage, [&](const LayerSpec& layer) {
+      const ShardedParameters own =
+          ParametersOnGpu(layer, LayoutOf(stage).parallel);
+      sum.dense += own.dense;
+      sum.experts += own.experts;
+      if (largest != nullptr) {
+        *largest = std::max(*largest, own.dense + own.experts);
+      }
+    });
+    return sum;
+  }
+
+  // Returns the bytes of parameters of `bytes` each, divided over the replicas
+  // if the job shards at least `from`.
+  Bytes Stored(const ShardedParameters& own, int64_t bytes,
+               OptimizerSharding from, const ParallelLayout& parallel) const {
+    if (job.training.optimizer_sharding < from) {
+      return Bytes((own.dense + own.experts) * bytes);
+    }
+    return Bytes(CeilDiv(own.dense * bytes, DenseReplicas(parallel)) +
+                 CeilDiv(own.experts * bytes, ExpertReplicas(parallel)));
+  }
+
+  // Returns the time of reduce-scatter of gradients, optimizer step and
+  // all-gather of weights, without the part that the passes do or hide.
+  Duration UpdateTime(int64_t parameters, Precision precision, GroupKind group,
+                      int64_t replicas, int32_t tensor_copies,
+                      RankId rank) const {
+    if (parameters == 0) return kZero;
+    const OpCostModel& costs = CostsOn(rank);
+    const OptimizerSharding sharding = job.training.optimizer_sharding;
+    const ParameterBytes bytes = BytesOf(precision);
+    const double count = Real(parameters);
+    const double gradients = Real(GradientBytes(precision, job.setup));
+    const auto collective = [&](Collective kind, double size) {
+      return ShownOverReplicas(
+          OverReplicas(
+              costs,
+              {.kind = kind, .group = group, .size = replicas, .bytes = size},
+              tensor_copies),
+          job.setup);
+    };
+    Duration time = kZero;
+    if (sharding < OptimizerSharding::kZero2) {
+      time += collective(Collective::kReduceScatter, count * gradients);
+    }
+    // Without sharding the second half is a gather of the gradients.
+    if (sharding < OptimizerSharding::kZero3) {
+      time +=
+          collective(Collective::kAllGather,
+                     count * (sharding == OptimizerSharding::kNone ? gradients
+                              : precision == Precision::kFp32      ? 4
+                                                                   : 2));
+    }
+    const int64_t shards = sharding == OptimizerSharding::kNone ? 1 : replicas;
+    // Read: gradient, fp32 weight, moments. Written: the last two of them and
+    // the weight that products read.
+    const double traffic = Real(bytes.gradients) + 12 + 12 +
+                           (precision == Precision::kFp32 ? 0 : 2) +
+                           kNormAndClearBytes;
+    return time +
+           Slowed(costs.Cost(MemoryOp{.bytes = count / Real(shards) * traffic,
+                                      .kind = MemoryKind::kOptimizer,
+                                      .rows = count / Real(shards),
+                                      .width = 1}),
+                  view.PlaceOf(rank).slow);
+  }
+
+  // Returns the cost of the stage's layers one after another, before
+  // corrections.
+  StageCost Sum(const Stage& stage, const WorkShape& shape,
+                const Fingerprint& shape_print, bool needs_input_grad,
+                Precision precision, double attention_density) const {
+    const ModuleSpec& module = ModuleOf(stage);
+    const int32_t group = view.PlaceOf(stage.rank).group;
+    const StageCostShared::ModuleLayout& layout = LayoutOf(stage);
+    const WorkShape own = LargestShare(shape, layout.copies);
+    const LayerSetting setting{
+        .parallel = layout.parallel,
+        .copies = layout.copies,
+        .tensor_copies = layout.tensor_copies,
+        .costs = CostsOn(stage.rank),
+        .sharding = job.training.optimizer_sharding,
+        .options = {.precision = precision,
+                    .attention_density = attention_density,
+                    .dispatch = job.setup.dispatch,
+                    .expert_imbalance = job.setup.expert_imbalance},
+        .setup = job.setup,
+        .cluster = job.cluster,
+        .device = DeviceOn(stage.rank)};
+    const ParallelLayout& parallel = layout.parallel;
+    const bool trained = !job.IsFrozen(stage.module);
+    StageCost total;
+    Fingerprint last_key{};
+    LayerCost cost{};
+    int64_t repeated = 0;
+    Flops forward_flops{};
+    // Without sequence parallelism every GPU has all of a layer's input.
+    const auto input_of = [&](LayerId id) {
+      const int64_t width_before =
+          id.value() > 0 ? module.layers[LayerId(id.value() - 1)].hidden : 0;
+      return (job.setup.sequence_parallel ? 1 : parallel.tp) *
+             InputBytes(module.layers[id], own, width_before, parallel,
+                        precision);
+    };
+    ScratchOfLayers scratch;
+    for (int32_t i = 0; i < stage.num_layers; ++i) {
+      const LayerId id(stage.first_layer.value() + i);
+      // Before a later layer of a trained module there is always one to train.
+      const GradientNeeds needs{
+          .weights = trained, .input = needs_input_grad || (trained && i > 0)};
+      const auto price = [&] {
+        return PriceLayer(module.layers[id], shape, own, needs, setting);
+      };
+      if (common->reuse) {
+        const Fingerprint key = FingerprintBuilder()
+                                    .Add(common->fingerprints[stage.module][id])
+                                    .Add(shape_print)
+                                    .Add(needs.weights)
+                                    .Add(needs.input)
+                                    .Add(precision)
+                                    .Add(group)
+                                    .Add(attention_density)
+                                    .Add(parallel.tp)
+                                    .Add(parallel.cp)
+                                    .Build();
+        if (i > 0 && key == last_key) {
+          ++repeated;
+        } else {
+          cost = cache.Get(key, price);
+        }
+        last_key = key;
+      } else {
+        cost = price();
+      }
+      total.forward += cost.forward;
+      total.forward_again += cost.forward_again;
+      total.backward += cost.backward;
+      total.weight_grad += cost.weight_grad;
+      total.fused += cost.fused;
+      total.backward_gap += cost.backward_gap;
+      total.fused_gap += cost.fused_gap;
+      total.activations += cost.activations;
+      total.freed_by_backward += cost.freed_by_backward;
+      scratch.Add(input_of(id), cost.activations, cost.freed_by_backward,
+                  cost.scratch);
+      for (size_t g = 0; g < total.groups.size(); ++g) {
+        total.groups[g].again += cost.groups[g].again;
+        total.groups[g].bytes += cost.groups[g].bytes;
+      }
+      forward_flops += cost.forward_flops;
+    }
+    total.scratch = scratch.Get();
+    cache.CountHits(repeated);
+    if (!common->reuse) cache.CountMisses(stage.num_layers);
+
+    const double passes = trained ? 3 : needs_input_grad ? 2 : 1;
+    total.model_flops = forward_flops * passes;
+
+    const LayerId first = stage.first_layer;
+    const LayerId last(first.value() + stage.num_layers - 1);
+    total.input = std::min(input_of(first), total.activations);
+
+    const LayerSpec& end = module.layers[last];
+    const bool hands_on = last.value() + 1 == module.layers.size();
+    const auto rows_of = [&](const WorkShape& work) {
+      return hands_on && module.role == ModuleRole::kEncoder &&
+                     work.output_tokens > 0
+                 ? work.output_tokens
+                 : LayerTokens(end, work);
+    };
+    total.output_rows = rows_of(shape);
+    total.output_width = end.hidden;
+    const int64_t row_bytes =
+        total.output_width * (precision == Precision::kFp32 ? 4 : 2);
+    // Between stages of a module each copy hands on its own output; what other
+    // modules take is spread evenly over all GPUs of the rank.
+    total.output = hands_on ? Bytes(CeilDiv(total.output_rows * row_bytes,
+                                            job.parallel.gpus_per_rank()))
+                            : Bytes(CeilDiv(rows_of(own) * row_bytes,
+                                            parallel.gpus_per_rank()));
+    if (hands_on && layout.regroups > 0) {
+      const Duration time =
+          layout.regroups *
+          RegroupTime(Real(total.output_rows * row_bytes), stage.rank);
+      total.forward += time;
+      if (trained || needs_input_grad) {
+        for (Duration* pass : {&total.backward, &total.backward_gap,
+                               &total.fused, &total.fused_gap}) {
+          *pass += time;
+        }
+      }
+    }
+    return total;
+  }
+
+  static Duration Slowed(Duration time, double factor) {
+    if (factor == 1) return time;
+    return Nanoseconds(std::llround(Real(time.count()) * factor));
+  }
+
+  const std::shared_ptr<StageCostShared> common;
+  const JobSpec& job;
+  const ReplicaView& view;
+  SubgraphCache& cache;
+  // Models of the other views; only the first model has them.
+};
+
+}  // namespace pipeloom::emulator
+
+#endif  // PIPELOOM_EMULATOR_STAGE_STAGE_COST_STATE_H_

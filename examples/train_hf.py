@@ -1,0 +1,307 @@
+#!/usr/bin/python3
+"""Trains a model of transformers on as many processes as torchrun starts, with
+a plan for every step.
+
+  pipeloom serve --listen 127.0.0.1:50551 &
+  torchrun --nproc-per-node 2 examples/train_hf.py --model FOLDER \\
+      --data train.jsonl --service 127.0.0.1:50551 --save NEW_FOLDER
+
+FOLDER is a folder of config.json, processor files and safetensors, or the name
+of a model in the hub. Each process reads the weights of its own stages only;
+without safetensors they are random. --data is what examples/hf_data.py reads:
+JSONL of LLaVA kind, webdataset shards, or files of samples; without it, samples
+of random ids are made up. Without --service every step runs a static schedule
+on an even partition.
+"""
+import argparse
+import collections
+import json
+import os
+import pathlib
+import random
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+try:
+    import pipeloom
+except ImportError:
+    sys.path.insert(0, str(ROOT / "python"))
+    import pipeloom
+
+import torch
+import torch.distributed as dist
+import transformers
+
+import hf_data
+from pipeloom import hf
+from pipeloom.torch import agreement, of_first_rank
+
+AHEAD = 3
+
+
+def folder_of(model):
+    """Returns the folder of a model, after a download from the hub if it is the
+    name of one."""
+    if os.path.isdir(model):
+        return model
+    import huggingface_hub
+
+    def fetch():
+        return huggingface_hub.snapshot_download(
+            model, ignore_patterns=["*.bin", "*.pth", "*.gguf", "*.onnx"])
+
+    of_first_rank(fetch)
+    return fetch()  # Other nodes have folders of their own.
+
+
+def make_model(folder, dtype):
+    """Returns the model and the folder of its weights: none if the model has
+    random ones."""
+    config = transformers.AutoConfig.from_pretrained(folder)
+    kind = getattr(transformers, (config.architectures or ["?"])[0], None)
+    if kind is None:
+        raise SystemExit(f"{folder}/config.json: `architectures` is "
+                         f"{config.architectures}; it must name a class of "
+                         f"transformers: {', '.join(hf.supported())}")
+    if list(pathlib.Path(folder).glob("*.safetensors")):
+        with torch.device("meta"):
+            return kind._from_config(config, dtype=dtype).train(), folder
+    if int(os.environ["RANK"]) == 0:
+        print(f"no .safetensors in {folder}: random weights", flush=True)
+    torch.manual_seed(0)
+    return kind._from_config(config, dtype=dtype).train(), None
+
+
+def made_up(config, draw, tokens):
+    """Returns a sample of random ids."""
+    text = getattr(config, "text_config", None) or config
+    special = [v for k, v in vars(config).items()
+               if k.endswith("token_id") and isinstance(v, int)]
+    words = min([text.vocab_size] + [v for v in special if v > 9])
+    ids = torch.tensor([[draw.randrange(words)
+                         for _ in range(draw.randint(4, tokens))]])
+    return {"input_ids": ids, "labels": ids.clone(),
+            "mm_token_type_ids": torch.zeros_like(ids)}
+
+
+class Stream:
+    """The samples of each step, the same on all ranks: epochs in random order,
+    without records that are longer than --max-tokens or cannot be read."""
+
+    def __init__(self, args, folder, config):
+        self.args, self.config = args, config
+        self.samples = None
+        self.draw = random.Random(args.seed)
+        self.left_out = {}
+        self.order = []
+        if args.data:
+            self.records = hf_data.read_records(args.data, args.media_root)
+            special = [v for k, v in vars(config).items() if isinstance(v, int)
+                       and k.endswith(("_token_id", "_token_index"))]
+            self.samples = (hf_data.Samples(folder, special)
+                            if not self.records[0].sample else None)
+
+    def sample(self):
+        if not self.args.data:
+            return made_up(self.config, self.draw, self.args.tokens)
+        for _ in range(len(self.records)):
+            if not self.order:
+                self.order = list(range(len(self.records)))
+                self.draw.shuffle(self.order)
+            record = self.records[self.order.pop()]
+            try:
+                sample = (torch.load(record.sample) if record.sample else
+                          self.samples.sample(record))
+                length = sample["input_ids"].shape[1]
+                if length > self.args.max_tokens:
+                    raise hf_data.DataError(
+                        f"{record.where}: it has {length} tokens, more than "
+                        f"--max-tokens {self.args.max_tokens}")
+                return sample
+            except hf_data.DataError as error:
+                if not self.args.skip_broken:
+                    raise
+                self.left_out[record.where] = str(error)
+        raise hf_data.DataError(f"{self.args.data}: no record can be used; "
+                                f"the last: {list(self.left_out.values())[-1]}")
+
+    def step(self):
+        return [self.sample() for _ in range(self.args.samples)]
+
+
+def job_of(args, folder, ranks):
+    """Returns the job, whose model file is made from the configuration."""
+    from google.protobuf import json_format
+    from pipeloom import messages
+    with tempfile.TemporaryDirectory() as place:
+        file = args.model_file or os.path.join(place, "model.json")
+        if not args.model_file:
+            made = subprocess.run(
+                [args.pipeloom, "model", folder, "--name", "model", "--out",
+                 file], check=False, capture_output=True, text=True)
+            if made.returncode or "is incomplete" in made.stderr:
+                raise ValueError(
+                    f"{args.pipeloom} model {folder}: {made.stdout}"
+                    f"{made.stderr}write the model file by hand, and give it "
+                    "by --model-file; or train without --service")
+        with open(file, encoding="utf-8") as text:
+            model = json.load(text)
+    # The language model takes a microbatch in one piece.
+    whole = [{"module": model["modules"][-1]["name"], "instances": 1000000}]
+    return json_format.ParseDict({
+        "name": "train_hf", "model_spec": model, "cluster": args.cluster,
+        "parallel": {"tp": 1, "pp": ranks, "dp": 1},
+        "training": {
+            "microbatches": args.microbatches,
+            "microbatch_tokens": args.microbatch_tokens,
+            "microbatch_images": args.microbatch_images,
+            "sub_microbatch_sizes": whole,
+            "memory_strategies": ["MEMORY_STRATEGY_KEEP",
+                                  "MEMORY_STRATEGY_RECOMPUTE"]},
+        "search": {"schedule": "pipeloom", "deadline_us": 100000, "seed": 1}},
+        messages.Job())
+
+
+def parse():
+    parser = argparse.ArgumentParser(
+        description=__doc__.split("\n\n", 1)[0],
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    parser.add_argument("--model", required=True,
+                        help="folder of config.json, or a name in the hub")
+    parser.add_argument("--data", default="", help="file or folder")
+    parser.add_argument("--media-root", default="",
+                        help="folder of images; else that of the records")
+    parser.add_argument("--skip-broken", action="store_true",
+                        help="leave out records that cannot be used")
+    parser.add_argument("--save", default="", help="folder for the result")
+    parser.add_argument("--service", default="", help="of `pipeloom serve`")
+    parser.add_argument("--pipeloom", default="pipeloom", help="the program")
+    parser.add_argument("--model-file", default="",
+                        help="for a class that `pipeloom model` does not know")
+    parser.add_argument("--cluster", default="h100-sxm", help="to plan for")
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--samples", type=int, default=8, help="of a step")
+    parser.add_argument("--microbatches", type=int, default=4)
+    parser.add_argument("--microbatch-tokens", type=int, default=8192)
+    parser.add_argument("--microbatch-images", type=int, default=64)
+    parser.add_argument("--max-tokens", type=int, default=8192,
+                        help="of a record")
+    parser.add_argument("--tokens", type=int, default=64,
+                        help="at most, of a made-up sample")
+    parser.add_argument("--dtype", default="float32",
+                        choices=["float32", "bfloat16"])
+    parser.add_argument("--freeze", default="", help="parts of names of "
+                        "parameters, with commas: model.visual")
+    parser.add_argument("--learning-rate", type=float, default=1e-5)
+    parser.add_argument("--warmup", type=int, default=5, help="steps")
+    parser.add_argument("--clip", type=float, default=1.0,
+                        help="norm of the gradients of all stages")
+    parser.add_argument("--seed", type=int, default=1)
+    args = parser.parse_args()
+    if "RANK" not in os.environ:
+        parser.error("start it with torchrun: torchrun --nproc-per-node 2 "
+                     "examples/train_hf.py ...")
+    if args.samples < args.microbatches:
+        parser.error(f"--samples {args.samples} cannot fill --microbatches "
+                     f"{args.microbatches}")
+    return args
+
+
+def main():
+    args = parse()
+    cuda = torch.cuda.is_available()
+    device = "cpu"
+    if cuda:
+        device = f"cuda:{os.environ['LOCAL_RANK']}"
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if cuda else "gloo")
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    folder = folder_of(args.model)
+    model, weights = make_model(folder, getattr(torch, args.dtype))
+    if weights is None:
+        model.to(device)
+    for name, parameter in model.named_parameters():
+        if any(part in name for part in args.freeze.split(",") if part):
+            parameter.requires_grad_(False)
+    stream = Stream(args, folder, model.config)
+    # Samples of the next steps: plans are asked for two steps ahead.
+    steps = collections.deque(stream.step()
+                              for _ in range(min(AHEAD, args.steps)))
+    family = hf.family.family_of(model)
+    session = provider = None
+    if args.service:
+        client = pipeloom.Client(args.service)
+        job = of_first_rank(lambda: client.open_job(
+            job_of(args, folder, ranks),
+            [family.sizes(s) for step in steps for s in step]))
+        session = pipeloom.Session(client, job, rank=rank)
+    else:
+        job = hf.even_partition(model, ranks)
+    pipe = hf.Pipeline(model, job, rank=rank, weights=weights, device=device)
+    del model
+    print(f"rank {rank}: {sum(p.numel() for p in pipe.parameters()):,} "
+          f"parameters, {pipe.bytes_read:,} bytes read", flush=True)
+    optimizer = torch.optim.AdamW(
+        [p for p in pipe.parameters() if p.requires_grad] or
+        [torch.zeros(1, requires_grad=True)], lr=args.learning_rate)
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: min(1.0, (step + 1) / max(1, args.warmup)))
+    if session is not None:
+        provider = pipeloom.PlanProvider(session, pipe.static_plan,
+                                         agree=agreement())
+    microbatch_of = [i * args.microbatches // args.samples
+                     for i in range(args.samples)]
+
+    def announce(step, samples):
+        if provider is not None:
+            provider.expect(step, pipe.microbatches(samples, microbatch_of),
+                            [pipe.sizes(s) for s in samples], microbatch_of)
+
+    for step, samples in enumerate(steps):
+        announce(step, samples)
+    for step in range(args.steps):
+        samples = steps.popleft()
+        plan = (provider.get(step) if provider is not None else
+                pipe.static_plan(step, pipe.microbatches(samples,
+                                                         microbatch_of)))
+        optimizer.zero_grad(set_to_none=True)
+        result = pipe.step(plan, samples)
+        norm = pipe.clip_grad_norm_(args.clip)
+        optimizer.step()
+        schedule.step()
+        if provider is not None:
+            provider.report(step, result.spans)
+        loss = torch.tensor([result.loss], device=device)
+        dist.all_reduce(loss)
+        if rank == 0:
+            print(f"step {step:3d}  loss {float(loss):.4f}  gradient "
+                  f"{float(norm):.3f}  {result.seconds:.3f} s  "
+                  f"{plan.schedule}", flush=True)
+        if step + AHEAD < args.steps:
+            steps.append(stream.step())
+            announce(step + AHEAD, steps[-1])
+    if rank == 0 and stream.left_out:
+        print(f"left out {len(stream.left_out)} records; "
+              f"{list(stream.left_out.values())[0]}", flush=True)
+    if args.save:
+        pipe.save(args.save)
+        if rank == 0:
+            if args.data and stream.samples:
+                stream.samples.processor.save_pretrained(args.save)
+            print(f"saved in {args.save}", flush=True)
+    if provider is not None:
+        provider.close()
+        session.close(close_job=rank == 0)
+        client.close()
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except (hf_data.DataError, hf.PartitionError, hf.SampleError,
+            hf.WeightsError) as wrong:
+        raise SystemExit(f"train_hf: {wrong}") from None

@@ -1,0 +1,68 @@
+#include "formats/model_config/decoder_shape.h"
+
+#include "absl/strings/str_format.h"
+
+namespace pipeloom::formats {
+namespace {
+
+int64_t IntOr(const ConfigNode& config, absl::string_view name,
+              ConfigRange range, int64_t otherwise) {
+  return otherwise > 0 ? config.Int(name, range, otherwise)
+                       : config.Int(name, range);
+}
+
+}  // namespace
+
+DecoderShape ReadDecoderShape(const ConfigNode& config,
+                              const DecoderDefaults& defaults) {
+  DecoderShape shape;
+  shape.hidden = config.Int("hidden_size", kWidth);
+  shape.layers = config.Int("num_hidden_layers", kLayers);
+  shape.vocab = IntOr(config, "vocab_size", kVocab, defaults.vocab);
+  AttentionSpec& a = shape.attention;
+  a.kind = AttentionKind::kCausal;
+  a.heads = IntOr(config, "num_attention_heads", kHeads, defaults.heads);
+  a.kv_heads =
+      config.IsNull("num_key_value_heads") || a.heads == 0
+          ? a.heads
+          : config.Int("num_key_value_heads", kHeads,
+                       defaults.kv_heads > 0 ? defaults.kv_heads : a.heads);
+  if (const auto head_dim = config.Optional("head_dim", kHeads)) {
+    a.head_dim = *head_dim;
+  } else if (defaults.head_dim > 0 && !config.IsNull("head_dim")) {
+    a.head_dim = config.Int("head_dim", kHeads, defaults.head_dim);
+  } else {
+    a.head_dim = HeadDim(config, "num_attention_heads", shape.hidden, a.heads);
+  }
+  if (a.kv_heads > 0 && a.heads % a.kv_heads != 0) {
+    config.Fail("num_key_value_heads",
+                absl::StrFormat("is %d; it must divide num_attention_heads, "
+                                "which is %d",
+                                a.kv_heads, a.heads));
+  }
+  shape.tied = config.Flag("tie_word_embeddings", defaults.tied);
+  return shape;
+}
+
+ModuleSpec BeginDecoder(const DecoderShape& shape) {
+  ModuleSpec module;
+  module.name = "backbone";
+  module.role = ModuleRole::kBackbone;
+  module.layers.push_back(EmbeddingLayer(shape.vocab, shape.hidden));
+  return module;
+}
+
+void FinishDecoder(const DecoderShape& shape, int64_t norm_parameters,
+                   ModuleSpec* module) {
+  module->layers.push_back(
+      LossHeadLayer(shape.vocab, shape.hidden, shape.tied, norm_parameters));
+}
+
+void NoteSlidingWindow(const ConfigNode& config, int64_t window) {
+  config.notes().Assume(absl::StrFormat(
+      "layers with a sliding window of %d tokens are priced with full causal "
+      "attention",
+      window));
+}
+
+}  // namespace pipeloom::formats

@@ -1,0 +1,49 @@
+// The sizes that the configurations of all language models have under the same
+// names, and the module that they make.
+#ifndef PIPELOOM_FORMATS_MODEL_CONFIG_DECODER_SHAPE_H_
+#define PIPELOOM_FORMATS_MODEL_CONFIG_DECODER_SHAPE_H_
+
+#include <cstdint>
+
+#include "formats/model_config/config_node.h"
+#include "formats/model_config/draft.h"
+#include "ir/job/model_spec.h"
+
+namespace pipeloom::formats {
+
+// The sizes of a class that its configuration may leave out; 0: it must not,
+// except that head_dim is then hidden / heads and kv_heads is heads.
+struct DecoderDefaults {
+  int64_t heads = 0;
+  int64_t kv_heads = 0;
+  int64_t head_dim = 0;
+  int64_t vocab = 0;
+  bool tied = false;
+};
+
+struct DecoderShape {
+  int64_t hidden = 0;
+  int64_t layers = 0;
+  int64_t vocab = 0;
+  AttentionSpec attention{};  // Causal.
+  bool tied = false;
+};
+
+// Reads the sizes. A missing one is in the notes, and is 0.
+DecoderShape ReadDecoderShape(const ConfigNode& config,
+                              const DecoderDefaults& defaults);
+
+// Returns a backbone without its transformer layers: only the embedding. The
+// caller adds the layers and calls FinishDecoder.
+ModuleSpec BeginDecoder(const DecoderShape& shape);
+// Adds the loss head and its norm of `norm_parameters`.
+void FinishDecoder(const DecoderShape& shape, int64_t norm_parameters,
+                   ModuleSpec* module);
+
+// Notes that layers which attend to a window of `window` tokens only are priced
+// as layers that attend to all earlier tokens.
+void NoteSlidingWindow(const ConfigNode& config, int64_t window);
+
+}  // namespace pipeloom::formats
+
+#endif  // PIPELOOM_FORMATS_MODEL_CONFIG_DECODER_SHAPE_H_

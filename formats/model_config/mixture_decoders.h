@@ -1,0 +1,24 @@
+// Language models with experts: Mixtral, Qwen2 and Qwen3 MoE, DeepSeek V2 and
+// V3, GPT-OSS, GLM-4.5, Llama 4.
+#ifndef PIPELOOM_FORMATS_MODEL_CONFIG_MIXTURE_DECODERS_H_
+#define PIPELOOM_FORMATS_MODEL_CONFIG_MIXTURE_DECODERS_H_
+
+#include "formats/model_config/config_node.h"
+#include "formats/model_config/draft.h"
+
+namespace pipeloom::formats {
+
+// Return the backbone that a configuration describes. What is missing is in the
+// notes.
+ModuleSpec ReadMixtral(const ConfigNode& config);
+ModuleSpec ReadQwen2Moe(const ConfigNode& config);
+ModuleSpec ReadQwen3Moe(const ConfigNode& config);
+ModuleSpec ReadDeepSeekV2(const ConfigNode& config);
+ModuleSpec ReadDeepSeekV3(const ConfigNode& config);
+ModuleSpec ReadGptOss(const ConfigNode& config);
+ModuleSpec ReadGlm4MoeText(const ConfigNode& config);
+ModuleSpec ReadLlama4Text(const ConfigNode& config);
+
+}  // namespace pipeloom::formats
+
+#endif  // PIPELOOM_FORMATS_MODEL_CONFIG_MIXTURE_DECODERS_H_

@@ -1,0 +1,110 @@
+#include "formats/model_config/model_config.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "base/status_macros.h"
+#include "formats/job/model_writer.h"
+#include "formats/job/spec_loader.h"
+#include "formats/model_config/architectures.h"
+#include "formats/model_config/config_node.h"
+#include "formats/model_config/decoders.h"
+#include "formats/model_config/draft.h"
+#include "formats/text/json_reader.h"
+
+namespace pipeloom::formats {
+namespace {
+
+// Returns the architecture's name: `model_type`, else `_class_name`, else the
+// first of `architectures`.
+std::string TypeOf(const ConfigNode& config) {
+  for (const absl::string_view field : {"model_type", "_class_name"}) {
+    std::string type = config.Text(field);
+    if (!type.empty()) return type;
+  }
+  const std::vector<std::string> names = config.Texts("architectures");
+  return names.empty() ? "" : names[0];
+}
+
+// Reads what an unknown architecture has in common with others: a language
+// model, at the top or in `text_config`.
+void ReadUnknown(const std::string& type, const ConfigNode& config,
+                 Draft* draft) {
+  draft->notes.Miss(
+      absl::StrFormat("a reader of architecture \"%s\"; known are %s", type,
+                      absl::StrJoin(ArchitectureTypes(), ", ")));
+  for (const absl::string_view field : {"text_config", "llm_config"}) {
+    if (config.Has(field)) {
+      AddDecoder(config.Child(field), "", {}, draft);
+      return;
+    }
+  }
+  if (config.Has("hidden_size") && config.Has("num_hidden_layers")) {
+    AddDecoder(config, "", {}, draft);
+  }
+}
+
+// Returns the error of the checks of every model file: ranges, sizes of each
+// layer, edges.
+absl::Status Check(const ModelSpec& model, const std::string& config_name) {
+  return ParseModel(PrintModel(model),
+                    absl::StrCat(config_name, " as a model file"))
+      .status();
+}
+
+// Empties the modules that do not pass the checks because something is missing.
+void DropUnknownLayers(const std::string& config_name, ModelSpec* model) {
+  for (ModuleSpec& module : model->modules) {
+    ModelSpec alone;
+    alone.modules.push_back(module);
+    if (!Check(alone, config_name).ok()) module.layers = {};
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<ConfigModel> ParseModelConfig(const ConfigTexts& texts,
+                                             absl::string_view name) {
+  PIPELOOM_ASSIGN_OR_RETURN(const JsonValue json,
+                            ParseJson(texts.config, texts.config_name));
+  JsonValue processor_json;
+  if (!texts.processor.empty()) {
+    PIPELOOM_ASSIGN_OR_RETURN(processor_json,
+                              ParseJson(texts.processor, texts.processor_name));
+  }
+  ConfigNotes notes;
+  const ConfigNode config(texts.config_name, &json, "", &notes);
+  Draft draft{.notes = notes,
+              .processor = ConfigNode(texts.processor_name, &processor_json, "",
+                                      &notes)};
+  ConfigModel result;
+  result.architecture = TypeOf(config);
+  if (notes.error.ok()) {
+    if (const ArchitectureReader read = FindArchitecture(result.architecture)) {
+      read(config, &draft);
+    } else {
+      ReadUnknown(result.architecture, config, &draft);
+    }
+  }
+  PIPELOOM_RETURN_IF_ERROR(notes.error);
+  draft.model.name = std::string(name);
+  draft.model.source =
+      absl::StrCat("Made from a configuration of ", result.architecture, ".");
+  if (!notes.assumed.empty()) {
+    absl::StrAppend(&draft.model.source,
+                    " Assumed: ", absl::StrJoin(notes.assumed, "; "), ".");
+  }
+  result.assumed = std::move(notes.assumed);
+  result.missing = std::move(notes.missing);
+  result.model = std::move(draft.model);
+  if (!result.missing.empty()) {
+    DropUnknownLayers(texts.config_name, &result.model);
+    return result;
+  }
+  PIPELOOM_RETURN_IF_ERROR(Check(result.model, texts.config_name));
+  return result;
+}
+
+}  // namespace pipeloom::formats

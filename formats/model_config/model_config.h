@@ -1,0 +1,49 @@
+// Model files from the configurations of other programs: config.json of
+// transformers and diffusers.
+//
+//   ASSIGN_OR_RETURN(const ConfigModel read, ParseModelConfig({...}));
+//   if (read.missing.empty()) WriteFile("model.json", PrintModel(read.model));
+//
+// Parameter counts are those of the classes that transformers and diffusers
+// make of the same configuration; tests/model_config compares them.
+#ifndef PIPELOOM_FORMATS_MODEL_CONFIG_MODEL_CONFIG_H_
+#define PIPELOOM_FORMATS_MODEL_CONFIG_MODEL_CONFIG_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "ir/job/model_spec.h"
+
+namespace pipeloom::formats {
+
+// The texts that describe one model.
+struct ConfigTexts {
+  std::string config_name{};  // For errors: "config.json".
+  std::string config{};
+  std::string processor_name{};
+  std::string processor{};  // preprocessor_config.json; "": there is none.
+};
+
+struct ConfigModel {
+  ModelSpec model{};
+  std::string architecture{};  // As the configuration calls it: "qwen2_5_vl".
+  // Values that the configuration leaves to its class, and simplifications of
+  // the model file, in words.
+  std::vector<std::string> assumed{};
+  // Fields or parts that are not known. Unless empty, the model is incomplete:
+  // its known parts are right, but it cannot be planned.
+  std::vector<std::string> missing{};
+};
+
+// Reads a configuration. `name` is the model's. InvalidArgument names file,
+// line and field: not JSON, a value of the wrong type or out of range, or
+// widths that do not divide. An unknown architecture is no error: see
+// ConfigModel::missing. Cost is linear in the texts; throws nothing.
+absl::StatusOr<ConfigModel> ParseModelConfig(const ConfigTexts& texts,
+                                             absl::string_view name);
+
+}  // namespace pipeloom::formats
+
+#endif  // PIPELOOM_FORMATS_MODEL_CONFIG_MODEL_CONFIG_H_

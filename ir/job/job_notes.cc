@@ -1,0 +1,141 @@
+#include "ir/job/job_notes.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <numeric>
+
+#include "absl/strings/str_format.h"
+
+namespace pipeloom {
+namespace {
+
+constexpr double kPublishedTolerance = 0.05;
+
+// Returns the width of the tokens that a module hands on.
+int64_t OutputWidth(const ModuleSpec& module) {
+  for (int32_t i = module.layers.size() - 1; i >= 0; --i) {
+    const LayerSpec& layer = module.layers[LayerId(i)];
+    if (layer.kind != LayerKind::kLossHead && layer.hidden > 0) {
+      return layer.hidden;
+    }
+  }
+  return 0;
+}
+
+// Returns the width of the tokens that a module's first layer takes, 0 if any.
+int64_t InputWidth(const ModuleSpec& module) {
+  const LayerSpec& first = module.layers[LayerId(0)];
+  switch (first.kind) {
+    case LayerKind::kLinears:
+      return first.linears[0].in;
+    case LayerKind::kConvolutions:
+      return first.convolutions[0].in;
+    case LayerKind::kFixedWork:
+      return 0;
+    case LayerKind::kTransformer:
+    case LayerKind::kEmbedding:
+    case LayerKind::kLossHead:
+      return first.hidden;
+  }
+  return 0;
+}
+
+void AddWidths(const ModelSpec& model, std::vector<std::string>* notes) {
+  for (const ModuleEdge& edge : model.edges) {
+    if (edge.as_context) continue;
+    const ModuleSpec& from = model.modules[edge.from];
+    const ModuleSpec& to = model.modules[edge.to];
+    const int64_t out = OutputWidth(from);
+    const int64_t in = InputWidth(to);
+    // A first product may take several tokens at once.
+    if (out == 0 || in == 0 || in % out == 0) continue;
+    notes->push_back(absl::StrFormat(
+        "module \"%s\" hands on tokens of width %d, but \"%s\" takes %d: add a "
+        "layer of kind LAYER_KIND_LINEARS from %d to %d, or make the edge "
+        "as_context",
+        from.name, out, to.name, in, out, in));
+  }
+}
+
+// Adds a note if some layers of a module have a number that `parts` does not
+// divide. `number` returns it, 0 for layers without one.
+template <typename Number>
+void AddDivision(const ModuleSpec& module, const char* what,
+                 const std::string& field, int64_t parts,
+                 const std::string& where, Number number,
+                 std::vector<std::string>* notes) {
+  if (parts <= 1) return;
+  for (const LayerSpec& layer : module.layers) {
+    const int64_t n = number(layer);
+    if (n % parts == 0) continue;
+    notes->push_back(absl::StrFormat(
+        "module \"%s\" has layers of %d %s, which %s = %d does not divide; "
+        "trainers refuse that, and times are those of an even share: use %s = "
+        "%d %s",
+        module.name, n, what, field, parts, field, std::gcd(n, parts), where));
+    return;
+  }
+}
+
+int64_t Heads(const LayerSpec& layer) {
+  if (layer.kind != LayerKind::kTransformer ||
+      layer.attention.kind == AttentionKind::kNone) {
+    return 0;
+  }
+  return layer.attention.heads;
+}
+
+int64_t Experts(const LayerSpec& layer) {
+  return layer.kind == LayerKind::kTransformer ? layer.ffn.experts : 0;
+}
+
+}  // namespace
+
+std::vector<std::string> ModelNotes(const ModelSpec& model) {
+  std::vector<std::string> notes;
+  AddWidths(model, &notes);
+  const auto published = static_cast<double>(model.published_parameters);
+  const auto ours = static_cast<double>(Parameters(model));
+  if (published > 0 &&
+      std::abs(ours - published) > kPublishedTolerance * published) {
+    notes.push_back(absl::StrFormat(
+        "the layers have %.4g parameters, but published_parameters is %.4g: "
+        "compare widths, layers and experts",
+        ours, published));
+  }
+  return notes;
+}
+
+std::vector<std::string> JobNotes(const JobSpec& job) {
+  std::vector<std::string> notes = ModelNotes(job.model);
+  bool trains = false;
+  for (const ModuleId m : job.model.modules.ids()) {
+    const ModuleSpec& module = job.model.modules[m];
+    const ParallelLayout layout = job.LayoutOf(m);
+    const bool scatters_heads =
+        layout.context == ContextParallelism::kAllToAll && layout.cp > 1;
+    AddDivision(module, "heads", scatters_heads ? "tp x cp" : "tp",
+                int64_t{layout.tp} * (scatters_heads ? layout.cp : 1),
+                "for it in parallel.modules", Heads, &notes);
+    AddDivision(module, "experts", "ep", layout.ep, "in parallel", Experts,
+                &notes);
+    trains = trains || !job.IsFrozen(m);
+  }
+  const int64_t shares = 2 * int64_t{job.parallel.cp};
+  if (job.parallel.cp > 1 && job.training.microbatch_tokens % shares != 0) {
+    notes.push_back(absl::StrFormat(
+        "training.microbatch_tokens is %d, which 2 x cp = %d does not divide: "
+        "sequences are cut into that many pieces; %d is the next that fits",
+        job.training.microbatch_tokens, shares,
+        (job.training.microbatch_tokens / shares + 1) * shares));
+  }
+  if (!trains) {
+    notes.push_back(
+        "every module is in training.frozen_modules, so the step trains "
+        "nothing: leave out at least one");
+  }
+  return notes;
+}
+
+}  // namespace pipeloom

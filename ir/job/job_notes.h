@@ -1,0 +1,27 @@
+// Remarks on a job that can be planned, but that a trainer may refuse or that
+// is probably not meant.
+#ifndef PIPELOOM_IR_JOB_JOB_NOTES_H_
+#define PIPELOOM_IR_JOB_JOB_NOTES_H_
+
+#include <string>
+#include <vector>
+
+#include "ir/job/job_spec.h"
+#include "ir/job/model_spec.h"
+
+namespace pipeloom {
+
+// Returns remarks on a model, each with its remedy: edges between modules whose
+// widths do not fit, and parameters that differ from the published ones by more
+// than 5 %.
+std::vector<std::string> ModelNotes(const ModelSpec& model);
+
+// Returns the remarks on a job's model and, in the order of the modules: heads
+// that tp does not divide (with all-to-all context parallelism tp x cp),
+// experts that ep does not divide; then tokens of a microbatch that cp does not
+// divide, and that nothing is trained. REQUIRES: ValidateJobSpec(job) is OK.
+std::vector<std::string> JobNotes(const JobSpec& job);
+
+}  // namespace pipeloom
+
+#endif  // PIPELOOM_IR_JOB_JOB_NOTES_H_

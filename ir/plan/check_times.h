@@ -1,0 +1,30 @@
+// The check of a plan's predicted times: a part of ValidateExecutionPlan
+// (ir/plan/execution_plan.h).
+#ifndef PIPELOOM_IR_PLAN_CHECK_TIMES_H_
+#define PIPELOOM_IR_PLAN_CHECK_TIMES_H_
+
+#include "absl/status/status.h"
+#include "ir/plan/execution_plan.h"
+
+namespace pipeloom {
+
+// Checks that the predicted step time, if there is one, is that of the plan's
+// programs with its own times, to the nanosecond, and not below the plan's
+// lower bound. Shares no code with the emulator.
+//
+// Copies to the host, sends that block and network cards that ranks share make
+// a step longer, and are not in a plan. So a prediction that is not the time
+// with channels (docs/plan_format.md), with or without sends that block, must
+// be between two bounds: without any wait for a channel or a copy, the step
+// takes at least that long; and with sends that block, copies as long as the
+// pass whose activations they move, and all transfers one after another, at
+// most that long.
+//
+// FailedPrecondition shows the value and what would be right. REQUIRES: the
+// programs run to their end, as ValidateExecutionPlan checks.
+// O(instructions + edges).
+absl::Status CheckPredictedTimes(const ExecutionPlan& plan);
+
+}  // namespace pipeloom
+
+#endif  // PIPELOOM_IR_PLAN_CHECK_TIMES_H_

@@ -1,0 +1,289 @@
+#include "planner/job/check_plan.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <string>
+#include <tuple>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/status_macros.h"
+#include "emulator/step/emulate_step.h"
+#include "partition/batching/loss_shares.h"
+#include "partition/graph/build_stage_graph.h"
+
+namespace pipeloom::planner {
+namespace {
+
+using Key = std::tuple<Pass, StageId, MicrobatchId, int32_t>;
+
+// Two sums of the same times over layers may differ by this share, and this.
+constexpr double kTolerance = 1e-3;
+constexpr Duration kRounding(1000);
+
+Key KeyOf(const Task& task) {
+  return {task.pass, task.stage, task.microbatch, task.sub_microbatch};
+}
+
+absl::Status Fail(const std::string& what) {
+  return absl::FailedPreconditionError(
+      absl::StrCat("plan, by its job and batch: ", what));
+}
+
+// The job's graph of the step, by passes.
+class JobGraph {
+ public:
+  explicit JobGraph(const StageGraph& graph) : graph_(graph) {
+    for (const TaskId t : graph.task_ids()) {
+      tasks_[KeyOf(graph.task(t))] = t;
+    }
+    for (const EdgeId e : graph.edge_ids()) {
+      edges_[{graph.edge(e).from, graph.edge(e).to}] = e;
+    }
+  }
+
+  const StageGraph& graph() const { return graph_; }
+  // Return the pass or the edge; none if there is none.
+  TaskId Find(const Key& key) const {
+    const auto it = tasks_.find(key);
+    return it == tasks_.end() ? TaskId() : it->second;
+  }
+  EdgeId Find(TaskId from, TaskId to) const {
+    const auto it = edges_.find({from, to});
+    return it == edges_.end() ? EdgeId() : it->second;
+  }
+
+ private:
+  const StageGraph& graph_;
+  std::map<Key, TaskId> tasks_{};
+  std::map<std::pair<TaskId, TaskId>, EdgeId> edges_{};
+};
+
+class PlanCheck {
+ public:
+  // `fused` and `split` are of both forms of the backwards.
+  PlanCheck(const ExecutionPlan& plan, const StageGraph& fused,
+            const StageGraph& split)
+      : graph_(plan.graph), own_(plan.graph), fused_(fused), split_(split) {}
+
+  absl::Status Run() const {
+    PIPELOOM_RETURN_IF_ERROR(CheckRanks());
+    PIPELOOM_RETURN_IF_ERROR(CheckTasks());
+    return CheckEdges();
+  }
+
+ private:
+  absl::Status CheckRanks() const {
+    const StageGraph& job = fused_.graph();
+    if (graph_.num_ranks() != job.num_ranks()) {
+      return Fail(absl::StrFormat("it has %d ranks; %d are right",
+                                  graph_.num_ranks(), job.num_ranks()));
+    }
+    if (graph_.module_names() != job.module_names()) {
+      return Fail("its modules have other names or another order than those");
+    }
+    for (const RankId r : graph_.rank_ids()) {
+      const RankSpec& own = graph_.rank(r);
+      const RankSpec& right = job.rank(r);
+      const std::pair<const char*, std::pair<int64_t, int64_t>> fields[] = {
+          {"limit", {own.memory.limit.count(), right.memory.limit.count()}},
+          {"weights",
+           {own.memory.weights.count(), right.memory.weights.count()}},
+          {"gradients",
+           {own.memory.gradients.count(), right.memory.gradients.count()}},
+          {"optimizer",
+           {own.memory.optimizer.count(), right.memory.optimizer.count()}},
+          {"overhead",
+           {own.memory.overhead.count(), right.memory.overhead.count()}},
+          {"epilogue", {own.epilogue.count(), right.epilogue.count()}}};
+      for (const auto& [name, values] : fields) {
+        if (values.first == values.second) continue;
+        return Fail(absl::StrFormat("rank %d: %s is %d; %d is right", r.value(),
+                                    name, values.first, values.second));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status CheckTasks() const {
+    IdVector<TaskId, TaskId> hides(graph_.num_tasks());
+    for (const TaskId t : graph_.task_ids()) {
+      const Task& task = graph_.task(t);
+      const TaskId right = split_.Find(KeyOf(task));
+      if (right.is_none()) {
+        return Fail(
+            absl::StrCat(DescribeTask(graph_, t), " has no place in the step"));
+      }
+      const Task& same = split_.graph().task(right);
+      if (task.rank != same.rank || task.module != same.module) {
+        return Fail(absl::StrFormat(
+            "%s is on rank %d, of module %d; rank %d and module %d are right",
+            DescribeTask(graph_, t), task.rank.value(), task.module.value(),
+            same.rank.value(), same.module.value()));
+      }
+      PIPELOOM_RETURN_IF_ERROR(CheckDuration(t, same));
+      if (task.overlaps.is_none()) continue;
+      if (!hides[task.overlaps].is_none()) {
+        return Fail(
+            absl::StrFormat("%s overlaps task %d, which already hides task %d",
+                            DescribeTask(graph_, t), task.overlaps.value(),
+                            hides[task.overlaps].value()));
+      }
+      hides[task.overlaps] = t;
+    }
+    for (const TaskId t : fused_.graph().task_ids()) {
+      if (own_.Find(KeyOf(fused_.graph().task(t))).is_none()) {
+        const Task& task = fused_.graph().task(t);
+        return Fail(absl::StrFormat(
+            "the %s of stage %d on microbatch %d, sub-microbatch %d is missing",
+            task.pass == Pass::kForward ? "forward" : "backward",
+            task.stage.value(), task.microbatch.value(), task.sub_microbatch));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status CheckDuration(TaskId t, const Task& split) const {
+    const Task& task = graph_.task(t);
+    Key key = KeyOf(task);
+    Duration least = split.duration;
+    if (task.pass == Pass::kBackward) {
+      std::get<Pass>(key) = Pass::kWeightGrad;
+      const bool is_split = !own_.Find(key).is_none();
+      if (!is_split) {
+        const TaskId whole = fused_.Find(KeyOf(task));
+        least = fused_.graph().task(whole).duration;
+      }
+    }
+    Duration most = least;
+    if (task.recomputes) {
+      std::get<Pass>(key) = Pass::kForward;
+      most += split_.graph().task(split_.Find(key)).duration;
+    }
+    if (!task.overlaps.is_none()) least = kZero;
+    if (task.pass != Pass::kForward) {
+      const auto part = [](Duration time) {
+        return kRounding + Duration(std::llround(
+                               static_cast<double>(time.count()) * kTolerance));
+      };
+      least -= part(least);
+      most += part(most);
+    }
+    if (least <= task.duration && task.duration <= most) {
+      return absl::OkStatus();
+    }
+    return Fail(absl::StrFormat(
+        "%s: time is %d ns; %s is right", DescribeTask(graph_, t),
+        task.duration.count(),
+        least == most
+            ? absl::StrCat(least.count())
+            : absl::StrFormat("one in [%d, %d]", least.count(), most.count())));
+  }
+
+  absl::Status CheckEdges() const {
+    for (const EdgeId e : graph_.edge_ids()) {
+      const Dependency& d = graph_.edge(e);
+      const EdgeId right = split_.Find(split_.Find(KeyOf(graph_.task(d.from))),
+                                       split_.Find(KeyOf(graph_.task(d.to))));
+      if (right.is_none()) {
+        return Fail(absl::StrFormat(
+            "edge %d from task %d to task %d has no place in the step",
+            e.value(), d.from.value(), d.to.value()));
+      }
+      const Dependency& same = split_.graph().edge(right);
+      if (d.delay == same.delay && d.occupancy == same.occupancy &&
+          d.payload == same.payload && d.rows == same.rows &&
+          d.width == same.width) {
+        continue;
+      }
+      return Fail(absl::StrFormat(
+          "edge %d from task %d to task %d: delay %d, occupancy %d, payload "
+          "%d, rows %d, width %d; delay %d, occupancy %d, payload %d, rows %d, "
+          "width %d are right",
+          e.value(), d.from.value(), d.to.value(), d.delay.count(),
+          d.occupancy.count(), d.payload.count(), d.rows, d.width,
+          same.delay.count(), same.occupancy.count(), same.payload.count(),
+          same.rows, same.width));
+    }
+    return absl::OkStatus();
+  }
+
+  const StageGraph& graph_;
+  const JobGraph own_;
+  const JobGraph fused_;
+  const JobGraph split_;
+};
+
+absl::Status CheckLossOf(const ExecutionPlan& plan,
+                         const ExecutionPlan& right) {
+  for (size_t k = 0;
+       k < std::min(plan.loss_totals.size(), right.loss_totals.size()); ++k) {
+    const LossTotal& a = plan.loss_totals[k];
+    const LossTotal& b = right.loss_totals[k];
+    if (a == b) continue;
+    return Fail(absl::StrFormat(
+        "loss_total %d is of module %d with tokens %d and instances %d; module "
+        "%d, %d and %d are right",
+        k, a.module.value(), a.tokens, a.instances, b.module.value(), b.tokens,
+        b.instances));
+  }
+  for (size_t k = 0;
+       k < std::min(plan.loss_shares.size(), right.loss_shares.size()); ++k) {
+    const LossShare& a = plan.loss_shares[k];
+    const LossShare& b = right.loss_shares[k];
+    if (a == b) continue;
+    return Fail(absl::StrFormat(
+        "loss_share %d (microbatch %d, sub-microbatch %d) has tokens %d and "
+        "instances %d; %d and %d are right",
+        k, a.microbatch.value(), a.sub_microbatch, a.tokens, a.instances,
+        b.tokens, b.instances));
+  }
+  if (plan.loss_totals.size() != right.loss_totals.size() ||
+      plan.loss_shares.size() != right.loss_shares.size()) {
+    return Fail(absl::StrFormat(
+        "it has %d loss_shares and %d loss_totals; %d and %d are right",
+        plan.loss_shares.size(), plan.loss_totals.size(),
+        right.loss_shares.size(), right.loss_totals.size()));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status CheckPlan(const PreparedJob& prepared,
+                       const partition::PackedStep& packed,
+                       const ExecutionPlan& plan) {
+  const JobSpec& job = prepared.costs->job();
+  if (plan.job != job.name) {
+    return Fail(absl::StrFormat("it is of job \"%s\"; \"%s\" is right",
+                                plan.job, job.name));
+  }
+  PIPELOOM_ASSIGN_OR_RETURN(const Microbatches microbatches,
+                            partition::SplitMicrobatches(
+                                job, packed, plan.replica, prepared.partition));
+  const emulator::StageCostModel& costs =
+      prepared.costs->ForReplica(plan.replica);
+  PIPELOOM_ASSIGN_OR_RETURN(
+      const partition::BuiltGraph fused,
+      partition::BuildStageGraph(costs, prepared.partition, microbatches));
+  PIPELOOM_ASSIGN_OR_RETURN(
+      const partition::BuiltGraph split,
+      partition::BuildStageGraph(costs, prepared.partition, microbatches,
+                                 {.split_backward = true}));
+  PIPELOOM_RETURN_IF_ERROR(PlanCheck(plan, fused.graph, split.graph).Run());
+  ExecutionPlan right;
+  partition::SetLoss(job.model, packed, microbatches, &right);
+  PIPELOOM_RETURN_IF_ERROR(CheckLossOf(plan, right));
+  PIPELOOM_ASSIGN_OR_RETURN(const StepTrace trace,
+                            emulator::EmulateStep(plan, costs.Network()));
+  if (plan.predicted_step_time != trace.step_time()) {
+    return Fail(absl::StrFormat("predicted_step_time_ns is %d; %d is right",
+                                plan.predicted_step_time.count(),
+                                trace.step_time().count()));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace pipeloom::planner

@@ -1,0 +1,191 @@
+#include "planner/step/partition_choice.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "base/numeric.h"
+#include "base/status_macros.h"
+#include "planner/core/executor.h"
+#include "planner/step/plan_alone.h"
+#include "planner/step/sample_steps.h"
+
+namespace pipeloom::planner {
+namespace {
+
+constexpr int32_t kFirstSteps = 2;
+constexpr int32_t kSteps = 5;
+constexpr double kLagging = 1.03;  // Over the best of the first round.
+constexpr double kSurely = 2;      // Standard errors.
+constexpr int64_t kLeastEvaluations = 4;
+
+struct Candidate {
+  size_t index = 0;
+  int64_t tasks = 0;              // In a step.
+  std::vector<Duration> times{};  // Indexed by step; 0: it does not fit.
+  int32_t misfits = 0;            // Weight of the steps that do not fit.
+  double mean = 0;                // Weighted, of those that fit, in s.
+};
+
+bool Before(const Candidate& a, const Candidate& b) {
+  return std::pair(a.misfits, a.mean) < std::pair(b.misfits, b.mean);
+}
+
+class Race {
+ public:
+  Race(const Strategy& strategy, const emulator::StageCostModel& costs,
+       const std::vector<Partition>& partitions, int64_t least_tasks,
+       const PartitionChoiceOptions& options)
+      : strategy_(strategy),
+        costs_(costs),
+        partitions_(partitions),
+        least_tasks_(least_tasks),
+        seed_(options.seed),
+        threads_(options.threads),
+        stop_(options.stop) {}
+
+  // Sets the candidates' times, misfits and means on these steps.
+  void Judge(const std::vector<WeighedStep>& steps, int64_t evaluations,
+             std::vector<Candidate>* candidates) const {
+    const size_t count = candidates->size() * steps.size();
+    std::vector<absl::StatusOr<Duration>> times(
+        count, absl::UnknownError("not planned"));
+    ParallelFor(threads_, static_cast<int32_t>(count), [&](int32_t i) {
+      const auto at = static_cast<size_t>(i);
+      const Candidate& c = (*candidates)[at / steps.size()];
+      times[at] = TimeOf(
+          steps[at % steps.size()], c.index,
+          std::max(kLeastEvaluations, evaluations * least_tasks_ / c.tasks));
+    });
+    for (size_t c = 0; c < candidates->size(); ++c) {
+      Candidate& candidate = (*candidates)[c];
+      candidate.times.assign(steps.size(), kZero);
+      candidate.misfits = 0;
+      double sum = 0;
+      int32_t weights = 0;
+      for (size_t s = 0; s < steps.size(); ++s) {
+        const auto& time = times[c * steps.size() + s];
+        if (time.ok()) {
+          candidate.times[s] = *time;
+          sum += steps[s].weight * ToSeconds(*time);
+          weights += steps[s].weight;
+        } else {
+          candidate.misfits += steps[s].weight;
+        }
+      }
+      candidate.mean = weights == 0 ? 0 : sum / weights;
+    }
+  }
+
+ private:
+  absl::StatusOr<Duration> TimeOf(const WeighedStep& step, size_t partition,
+                                  int64_t evaluations) const {
+    const PreparedJob job{.strategy = &strategy_,
+                          .costs = &costs_,
+                          .partition = partitions_[partition]};
+    PlanInput input;
+    input.packed = &step.step;
+    input.seed = seed_;
+    input.budget.max_evaluations = evaluations;
+    input.budget.stop = stop_;
+    if (stop_.stop_requested()) return absl::CancelledError("stopped");
+    PIPELOOM_ASSIGN_OR_RETURN(const PlanResult planned, PlanAlone(job, input));
+    return planned.predicted.step_time();
+  }
+
+  const Strategy& strategy_;
+  const emulator::StageCostModel& costs_;
+  const std::vector<Partition>& partitions_;
+  const int64_t least_tasks_;
+  const uint64_t seed_;
+  const int32_t threads_;
+  const std::stop_token stop_;
+};
+
+// Returns whether `a` is faster than the rule beyond what the steps' noise
+// explains: results of short searches vary by percents from step to step.
+bool IsSurelyFaster(const Candidate& a, const Candidate& rule,
+                    const std::vector<WeighedStep>& steps) {
+  if (a.misfits != rule.misfits) return a.misfits < rule.misfits;
+  double weights = 0;
+  double sum = 0;
+  double squares = 0;
+  int32_t n = 0;
+  for (size_t s = 0; s < steps.size(); ++s) {
+    if (a.times[s] == kZero || rule.times[s] == kZero) continue;
+    const double gain = ToSeconds(rule.times[s]) - ToSeconds(a.times[s]);
+    weights += steps[s].weight;
+    sum += steps[s].weight * gain;
+    squares += steps[s].weight * gain * gain;
+    ++n;
+  }
+  if (n < 2) return n == 1 && sum > 0;
+  const double mean = sum / weights;
+  const double variance = std::max(0.0, squares / weights - mean * mean);
+  return mean > kSurely * std::sqrt(variance / (n - 1));
+}
+
+int64_t CountTasks(const Partition& partition, const Microbatches& microbatches,
+                   const JobSpec& job) {
+  IdVector<ModuleId, int64_t> stages(job.model.modules.size(), 0);
+  for (const Stage& stage : partition.stages) ++stages[stage.module];
+  int64_t tasks = 0;
+  for (const SubMicrobatch& sub : microbatches.sub_microbatches) {
+    tasks += 3 * stages[sub.module];
+  }
+  return tasks;
+}
+
+}  // namespace
+
+absl::StatusOr<size_t> ChoosePartition(const Strategy& strategy,
+                                       const emulator::StageCostModel& costs,
+                                       const BatchMetadata& sample,
+                                       const std::vector<Partition>& partitions,
+                                       const PartitionChoiceOptions& options) {
+  if (partitions.size() == 1) return 0;
+  PIPELOOM_ASSIGN_OR_RETURN(const std::vector<WeighedStep> pool,
+                            StepPool(costs, sample));
+  std::vector<Candidate> candidates(partitions.size());
+  int64_t least_tasks = std::numeric_limits<int64_t>::max();
+  for (size_t i = 0; i < candidates.size(); ++i) {
+    PIPELOOM_ASSIGN_OR_RETURN(
+        const Microbatches microbatches,
+        partition::SplitMicrobatches(costs.job(), pool.front().step,
+                                     /*replica=*/0, partitions[i]));
+    candidates[i].index = i;
+    candidates[i].tasks = std::max<int64_t>(
+        1, CountTasks(partitions[i], microbatches, costs.job()));
+    least_tasks = std::min(least_tasks, candidates[i].tasks);
+  }
+  // Work of judging all candidates on one step.
+  const int64_t each = options.evaluations * least_tasks *
+                       static_cast<int64_t>(partitions.size());
+  const int64_t steps_left = options.work / each - kFirstSteps;
+  if (steps_left < kFirstSteps) return 0;  // Too large to be judged.
+  const Race race(strategy, costs, partitions, least_tasks, options);
+  const std::vector<WeighedStep> first = Stratify(pool, kFirstSteps);
+  const std::vector<WeighedStep> steps = Stratify(
+      pool, static_cast<int32_t>(std::min<int64_t>(kSteps, steps_left)));
+
+  race.Judge(first, options.evaluations, &candidates);
+  if (options.stop.stop_requested()) return absl::CancelledError("stopped");
+  const Candidate best =
+      *std::min_element(candidates.begin(), candidates.end(), Before);
+  std::erase_if(candidates, [&](const Candidate& c) {
+    return c.index > 0 &&
+           (c.misfits > best.misfits || c.mean > kLagging * best.mean);
+  });
+  if (candidates.size() == 1) return 0;
+  race.Judge(steps, options.evaluations, &candidates);
+  if (options.stop.stop_requested()) return absl::CancelledError("stopped");
+  const auto fastest =
+      std::min_element(candidates.begin(), candidates.end(), Before);
+  return fastest->index > 0 &&
+                 IsSurelyFaster(*fastest, candidates.front(), steps)
+             ? fastest->index
+             : 0;
+}
+
+}  // namespace pipeloom::planner

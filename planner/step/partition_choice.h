@@ -1,0 +1,50 @@
+// The choice among several partitions of a job, made once before training: the
+// first is the strategy's own rule, and stays unless another is surely faster.
+//
+// Candidates run a race on the same sample steps: all of them on two steps,
+// those within 3 % of the best on five. The fastest wins if the mean of its
+// gains over the first, step by step, is more than twice their standard error.
+// Steps stand for the sample by weight, and its heaviest is among them
+// (planner/step/sample_steps.h). Its numbers were chosen with the jobs of
+// docs/results.md in view, so that table is no prediction for other jobs.
+#ifndef PIPELOOM_PLANNER_STEP_PARTITION_CHOICE_H_
+#define PIPELOOM_PLANNER_STEP_PARTITION_CHOICE_H_
+
+#include <cstdint>
+#include <stop_token>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "emulator/stage/stage_cost.h"
+#include "ir/job/batch_metadata.h"
+#include "ir/plan/partition.h"
+#include "planner/strategy.h"
+
+namespace pipeloom::planner {
+
+struct PartitionChoiceOptions {
+  // Schedules for each step and partition; of the partition with the fewest
+  // tasks. Others get as many as take the same time.
+  int64_t evaluations = 12;
+  // The most evaluations times tasks of all rounds; fewer steps are judged
+  // where tasks are many. About a microsecond each.
+  int64_t work = 3'000'000;
+  uint64_t seed = 1;
+  int32_t threads = 1;  // Results do not depend on them.
+  std::stop_token stop{};
+};
+
+// Returns the index of the chosen partition. A partition that fits fewer steps
+// than the first, or that the strategy cannot plan, is never chosen; one that
+// fits more is. Equal arguments give
+// equal results. REQUIRES: at least one partition, all valid for the job.
+// InvalidArgument if the sample has no work for the model. Cancelled: a stop
+// was requested.
+absl::StatusOr<size_t> ChoosePartition(
+    const Strategy& strategy, const emulator::StageCostModel& costs,
+    const BatchMetadata& sample, const std::vector<Partition>& partitions,
+    const PartitionChoiceOptions& options = {});
+
+}  // namespace pipeloom::planner
+
+#endif  // PIPELOOM_PLANNER_STEP_PARTITION_CHOICE_H_

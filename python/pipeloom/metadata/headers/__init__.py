@@ -1,0 +1,1 @@
+"""Sizes from the headers of images, videos and audio files."""

@@ -1,0 +1,1 @@
+"""Data sets on disk, each as units of samples."""

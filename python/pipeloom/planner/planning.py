@@ -1,0 +1,260 @@
+"""The questions to the planner. All of them take a job (or the name or file of
+one) and samples: the name of a shipped batch, a batch file, or pipeloom.Sample
+and dicts. None means the job's value or the command's default.
+
+They run without the interpreter's lock, call `progress` with a line of text now
+and then, and end at Ctrl-C. Bad arguments are a ValueError that names them;
+RuntimeError: nothing was found that fits, or no strategy can run the job. Notes
+are issued as PlanningWarning."""
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
+
+from pipeloom.planner import commands
+from pipeloom.planner.commands import Files, Path, Progress, Samples, Value
+from pipeloom.planner.inputs import Job
+from pipeloom.planner.results import (Comparison, Emulation, JobPlan,
+                                      LayoutSearch, StepPlan, WhatIf)
+
+JobLike = Union[Job, Path, Mapping[str, Any]]
+Partition = Union[None, Path, Mapping[str, Any]]
+Time = Union[None, str, int, float]
+
+
+def _arguments(job: JobLike, batch: Samples, files: Files, *,
+               deadline: Time = None, partition: Partition = None,
+               **options: Value) -> List[str]:
+    return [*Job.load(job).arguments(files),
+            *commands.flags({
+                "batch": commands.samples_argument(batch, files),
+                "deadline": commands.seconds(deadline),
+                "partition": commands.partition_argument(partition, files),
+                **options})]
+
+
+def plan(job: JobLike, samples: Samples, *, steps: Optional[int] = None,
+         replicas: Optional[int] = None, strategy: Optional[str] = None,
+         deadline: Time = None, evaluations: Optional[int] = None,
+         seed: Optional[int] = None, threads: Optional[int] = None,
+         microbatches: Optional[int] = None,
+         memory_limit: Union[None, int, str] = None,
+         reserve: Union[None, float, str] = None,
+         partition: Partition = None, costs: Optional[str] = None,
+         assignment: Optional[str] = None, shuffle: Optional[int] = None,
+         robust: bool = False, jitter: Optional[float] = None,
+         slow_rank: Optional[float] = None,
+         robust_samples: Optional[int] = None, learned: Optional[Path] = None,
+         attention_density: Optional[Sequence[float]] = None,
+         progress: Progress = None) -> JobPlan:
+    """Plans training steps, as `pipeloom plan` does: the plans have the same
+    bytes for the same arguments, if the search is bounded by evaluations.
+
+    steps: how many, one after another in the samples.
+    replicas: plan only the first ones.
+    strategy: pipeloom.planner.strategies() lists them.
+    deadline: wall time of each search; seconds, or text such as "100ms".
+    evaluations: schedules to try; the plan then depends on the seed alone.
+    threads: of the search; 0: one for each core.
+    memory_limit: of one GPU; bytes, or text such as "64GiB".
+    reserve: share of memory that plans leave free.
+    partition: "dip", "search", a file, or LayoutSearch.partition.
+    costs: of operators, "profile" or "roofline".
+    assignment: of samples: "in-order", "balanced" or "deferred".
+    shuffle: seed of a random order of the samples.
+    robust: choose by the 90th percentile under jitter and a slow rank, with
+        `jitter`, `slow_rank` and `robust_samples`.
+    learned: a file of times that `pipeloom run --learn` measured.
+    attention_density: of each step.
+    """
+    with Files() as files:
+        arguments = _arguments(
+            job, samples, files, steps=steps, replicas=replicas,
+            strategy=strategy, deadline=deadline, evaluations=evaluations,
+            seed=seed, threads=threads, microbatches=microbatches,
+            memory_limit=memory_limit, reserve=reserve, partition=partition,
+            costs=costs, assignment=assignment, shuffle=shuffle, robust=robust,
+            jitter=jitter, slow_rank=slow_rank, samples=robust_samples,
+            learned=learned, attention_density=attention_density)
+        kind, message, planned, notes = commands.native().plan(arguments,
+                                                               progress)
+        notes = [files.clean(note) for note in notes]
+        commands.raise_for(kind, files.clean(message))
+    commands.tell(notes)
+    return JobPlan(planned)
+
+
+def compare(job: JobLike, samples: Samples, *,
+            strategies: Optional[Sequence[str]] = None, ablation: bool = False,
+            static: bool = False, steps: Optional[int] = None,
+            replicas: Optional[int] = None, deadline: Time = None,
+            evaluations: Optional[int] = None, seed: Optional[int] = None,
+            threads: Optional[int] = None, microbatches: Optional[int] = None,
+            memory_limit: Union[None, int, str] = None,
+            reserve: Union[None, float, str] = None,
+            partition: Partition = None, same_partition: Partition = None,
+            costs: Optional[str] = None, assignment: Optional[str] = None,
+            shuffle: Optional[int] = None,
+            progress: Progress = None) -> Comparison:
+    """Plans the same steps with several strategies under the same memory limit,
+    as `pipeloom compare` does. Without `strategies`, all; `ablation`: the parts
+    of dip one after another; `static`: pipeloom's first order replayed on all
+    steps, too. `same_partition`: one partition for every strategy, by the name
+    of a strategy, "search", a file or a dict. The rest is as in `plan`."""
+    with Files() as files:
+        data, notes = commands.run(
+            ["compare", *_arguments(
+                job, samples, files, strategies=strategies, ablation=ablation,
+                static=static, steps=steps, replicas=replicas,
+                deadline=deadline, evaluations=evaluations, seed=seed,
+                threads=threads, microbatches=microbatches,
+                memory_limit=memory_limit, reserve=reserve,
+                partition=partition,
+                same_partition=commands.partition_argument(
+                    same_partition, files, "same_partition.json"),
+                costs=costs, assignment=assignment, shuffle=shuffle)],
+            files, progress)
+    commands.tell(notes)
+    return Comparison(data)
+
+
+def _factors(factors: Optional[Mapping[Any, float]]) -> Optional[List[str]]:
+    """Returns {3: 1.2} as 3=1.2 and {(0, 1): 2} as 0-1=2."""
+    if factors is None:
+        return None
+    return [f"{'-'.join(map(str, of)) if isinstance(of, tuple) else of}="
+            f"{factor}" for of, factor in factors.items()]
+
+
+def emulate(source: Union[StepPlan, JobPlan, JobLike],
+            samples: Optional[Samples] = None, *,
+            sharing: Optional[str] = None,
+            ranks_per_nic: Optional[int] = None,
+            slow_ranks: Optional[Mapping[int, float]] = None,
+            slow_links: Optional[Mapping[Tuple[int, int], float]] = None,
+            jitter: Optional[float] = None,
+            link_jitter: Optional[float] = None,
+            jitter_samples: Optional[int] = None,
+            blocking_sends: bool = False, replicas: Optional[int] = None,
+            strategy: Optional[str] = None, deadline: Time = None,
+            evaluations: Optional[int] = None, seed: Optional[int] = None,
+            threads: Optional[int] = None, microbatches: Optional[int] = None,
+            memory_limit: Union[None, int, str] = None,
+            reserve: Union[None, float, str] = None,
+            partition: Partition = None, costs: Optional[str] = None,
+            assignment: Optional[str] = None, shuffle: Optional[int] = None,
+            learned: Optional[Path] = None,
+            attention_density: Optional[float] = None,
+            progress: Progress = None) -> Emulation:
+    """Carries a step out in simulated time, as `pipeloom emulate` does.
+
+    source: a plan, which is taken as it is, or a job, whose first step of
+        `samples` is planned first, with the options of `plan`.
+    sharing: which transfers wait for each other: "none", "per-pair",
+        "per-rank", "per-nic" or "fair-nic".
+    slow_ranks: {3: 1.2}: all that rank 3 computes takes 1.2 times as long.
+    slow_links: {(0, 1): 2}: the same of transfers from rank 0 to 1.
+    jitter, link_jitter: deviation of durations, drawn `jitter_samples` times.
+    blocking_sends: a rank computes nothing while it sends.
+    """
+    options: Dict[str, Any] = dict(
+        sharing=sharing, ranks_per_nic=ranks_per_nic,
+        slow_rank=_factors(slow_ranks), slow_link=_factors(slow_links),
+        jitter=jitter, link_jitter=link_jitter, samples=jitter_samples,
+        blocking_sends=blocking_sends, replicas=replicas, strategy=strategy,
+        evaluations=evaluations, seed=seed, threads=threads,
+        microbatches=microbatches, memory_limit=memory_limit, reserve=reserve,
+        costs=costs, assignment=assignment, shuffle=shuffle, learned=learned,
+        attention_density=attention_density)
+    with Files() as files:
+        if isinstance(source, JobPlan):
+            source = source.slowest
+        if isinstance(source, StepPlan):
+            if samples is not None:
+                raise ValueError("samples: a plan takes none, as it is planned "
+                                 "already")
+            arguments = ["--plan=" + files.add("plan.pb", source.to_bytes()),
+                         *commands.flags({
+                             **options, "deadline": commands.seconds(deadline),
+                             "partition": commands.partition_argument(
+                                 partition, files)})]
+        elif samples is None:
+            raise ValueError("samples is missing: a job is planned for a batch")
+        else:
+            arguments = _arguments(source, samples, files, deadline=deadline,
+                                   partition=partition, **options)
+        data, notes = commands.run(["emulate", *arguments], files, progress)
+    commands.tell(notes)
+    return Emulation(data)
+
+
+def search_layout(job: JobLike, samples: Samples, *,
+                  gpus: Optional[int] = None, tp: Optional[int] = None,
+                  cp: Optional[int] = None, ep: Optional[int] = None,
+                  pp: Optional[int] = None, dp: Optional[int] = None,
+                  by_module: bool = False, tries: Optional[int] = None,
+                  effort: Optional[int] = None,
+                  strategy: Optional[str] = None, seed: Optional[int] = None,
+                  threads: Optional[int] = None,
+                  microbatches: Optional[int] = None,
+                  memory_limit: Union[None, int, str] = None,
+                  reserve: Union[None, float, str] = None,
+                  costs: Optional[str] = None,
+                  progress: Progress = None) -> LayoutSearch:
+    """Searches the parallel layout of a job and its partition, as `pipeloom
+    partition --layouts` does. `tp` and so on fix a size; `gpus`: of each
+    layout; `by_module`: smaller tp and cp for modules other than the largest,
+    too; `tries`: partitions of each finalist; `effort`: times as many. Takes
+    seconds to minutes."""
+    with Files() as files:
+        data, notes = commands.run(
+            ["partition", *_arguments(
+                job, samples, files, layouts=True, gpus=gpus, tp=tp, cp=cp,
+                ep=ep, pp=pp, dp=dp, by_module=by_module, tries=tries,
+                effort=effort, strategy=strategy, seed=seed, threads=threads,
+                microbatches=microbatches, memory_limit=memory_limit,
+                reserve=reserve, costs=costs,
+                out=files.path("partition.json"))], files, progress)
+        partition = commands.from_json(files.read("partition.json"))
+    data.pop("out", None)  # A file of this call.
+    commands.tell(notes)
+    return LayoutSearch(data, partition)
+
+
+def whatif(job: JobLike, samples: Samples, *,
+           sweep: Optional[Mapping[str, Sequence[Any]]] = None,
+           ask: Union[None, str, Sequence[str]] = None,
+           steps: Optional[int] = None, replicas: Optional[int] = None,
+           strategy: Optional[str] = None, deadline: Time = None,
+           evaluations: Optional[int] = None, seed: Optional[int] = None,
+           threads: Optional[int] = None, microbatches: Optional[int] = None,
+           memory_limit: Union[None, int, str] = None,
+           reserve: Union[None, float, str] = None,
+           partition: Partition = None, costs: Optional[str] = None,
+           assignment: Optional[str] = None, shuffle: Optional[int] = None,
+           journal: Optional[Path] = None,
+           progress: Progress = None) -> WhatIf:
+    """Plans and emulates changes of a job, as `pipeloom whatif` does.
+
+    sweep: {"training.microbatches": [16, 32], "parallel.tp": [2, 4]}: every
+        combination.
+    ask: named questions (docs/whatif.md), such as "gpu" or "microbatches".
+    journal: a file that keeps outcomes, from which a call that was ended goes
+        on.
+    """
+    sweeps = [f"--sweep={path}=" + ",".join(
+        v if isinstance(v, str) else commands.to_json(v) for v in values)
+        for path, values in (sweep or {}).items()]
+    with Files() as files:
+        data, notes = commands.run(
+            ["whatif", *_arguments(
+                job, samples, files, ask=ask, steps=steps, replicas=replicas,
+                strategy=strategy, deadline=deadline, evaluations=evaluations,
+                seed=seed, threads=threads, microbatches=microbatches,
+                memory_limit=memory_limit, reserve=reserve,
+                partition=partition, costs=costs, assignment=assignment,
+                shuffle=shuffle, journal=journal), *sweeps], files, progress)
+    commands.tell(notes)
+    return WhatIf(data)
+
+
+def strategies() -> List[str]:
+    """Returns the names of all strategies (docs/strategies.md)."""
+    return commands.native().strategies()

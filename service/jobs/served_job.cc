@@ -1,0 +1,181 @@
+#include "service/jobs/served_job.h"
+
+#include <utility>
+
+#include "base/check.h"
+#include "base/status_macros.h"
+#include "emulator/cost/profile_cost.h"
+#include "emulator/cost/shared_costs.h"
+#include "partition/batching/batch_split.h"
+#include "planner/layout/partition_search.h"
+#include "planner/step/sample_steps.h"
+#include "proto/convert/batch_proto.h"
+#include "proto/convert/job_proto.h"
+
+namespace pipeloom::service {
+namespace {
+
+constexpr int32_t kMaxMicrobatches = 1'000'000;
+constexpr int32_t kMaxSampled = 2048;
+constexpr int64_t kMaxSearchedTasks = 40'000;
+
+Fingerprint FingerprintOf(const Partition& partition) {
+  FingerprintBuilder print;
+  print.Add(partition.num_ranks).Add(partition.num_segments);
+  for (const Stage& s : partition.stages) {
+    print.Add(s.module.value())
+        .Add(s.first_layer.value())
+        .Add(s.num_layers)
+        .Add(s.rank.value())
+        .Add(s.segment.value());
+  }
+  for (const int64_t n : partition.sub_microbatch_instances) print.Add(n);
+  return print.Build();
+}
+
+}  // namespace
+
+Fingerprint FingerprintOf(const JobSpec& job) {
+  // The message has no maps, so equal messages have equal bytes.
+  return FingerprintBuilder()
+      .Add(convert::ToProto(job).SerializeAsString())
+      .Build();
+}
+
+absl::StatusOr<std::shared_ptr<const ServedJob>> ServedJob::Create(
+    std::string id, JobSpec job, const BatchMetadata& sample,
+    std::optional<Partition> partition, const ProfileSource& profiles,
+    const PartitionEffort& effort, bool defer_surplus) {
+  std::shared_ptr<ServedJob> served(new ServedJob());
+  served->defer_surplus_ = defer_surplus;
+  served->id_ = std::move(id);
+  served->spec_ = std::move(job);
+  const JobSpec& spec = served->spec_;
+  served->unlimited_ = spec;
+  served->unlimited_.parallel.dp = 1;
+  served->unlimited_.training.microbatches = kMaxMicrobatches;
+  served->operators_ = emulator::MakeOpCosts(
+      spec.cluster, spec.parallel, [&](const std::string& device) {
+        served->profiles_.push_back(profiles ? profiles(device) : nullptr);
+        return served->profiles_.back().get();
+      });
+  const bool balanced = spec.training.assignment == SampleAssignment::kBalanced;
+  if (balanced && defer_surplus) {
+    return absl::InvalidArgumentError(
+        "defer_surplus is set, and the job's training.assignment is balanced; "
+        "it must be in order");
+  }
+  if (sample.samples.empty() && (balanced || !partition.has_value())) {
+    return absl::InvalidArgumentError(
+        balanced ? "sample.samples is empty; the job's training.assignment is "
+                   "balanced, so it must have at least one"
+                 : "sample.samples is empty; without `partition` it must have "
+                   "at least one");
+  }
+  BatchMetadata first;
+  for (const SampleId s : sample.samples.ids()) {
+    if (s.value() >= kMaxSampled) break;
+    first.samples.push_back(sample.samples[s]);
+  }
+  const bool given = partition.has_value();
+  PIPELOOM_ASSIGN_OR_RETURN(
+      const std::unique_ptr<const planner::JobPlanner> planner,
+      served->MakePlanner(first, std::move(partition), {}, effort.left));
+  served->partition_ = planner->partition();
+  if (balanced) {
+    PIPELOOM_ASSIGN_OR_RETURN(
+        served->sample_costs_,
+        partition::SampleCosts::Create(spec, planner->costs(), first));
+    served->sample_ = first;
+  }
+  if (!given && effort.expired) {
+    PIPELOOM_RETURN_IF_ERROR(served->SearchPartition(*planner, first, effort));
+  }
+  FingerprintBuilder print;
+  print.Add(FingerprintOf(spec)).Add(FingerprintOf(served->partition_));
+  if (defer_surplus) print.Add("deferred");
+  if (balanced) print.Add(convert::ToProto(first).SerializeAsString());
+  served->print_ = print.Build();
+  return std::shared_ptr<const ServedJob>(std::move(served));
+}
+
+absl::StatusOr<std::unique_ptr<const planner::JobPlanner>>
+ServedJob::MakePlanner(const BatchMetadata& sample,
+                       std::optional<Partition> partition,
+                       const IdVector<ModuleId, emulator::PassFactors>& factors,
+                       std::stop_token stop) const {
+  planner::JobPlannerOptions options;
+  options.stop = std::move(stop);
+  options.operators = std::make_unique<emulator::SharedCosts>(operators_);
+  options.correct = [&factors](emulator::StageCostModel* costs) {
+    costs->SetCorrections(factors);
+    return absl::OkStatus();
+  };
+  options.partition = std::move(partition);
+  return planner::JobPlanner::Create(spec_, sample, std::move(options));
+}
+
+absl::Status ServedJob::SearchPartition(const planner::JobPlanner& planner,
+                                        const BatchMetadata& sample,
+                                        const PartitionEffort& effort) {
+  // Other strategies cut the model by their own rule.
+  if (planner.strategy().name() != "pipeloom") return absl::OkStatus();
+  const emulator::StageCostModel& costs = planner.costs();
+  // If a single step takes seconds to plan, so does every partition tried; then
+  // there is no search.
+  PIPELOOM_ASSIGN_OR_RETURN(const std::vector<partition::PackedStep> steps,
+                            planner::SampleSteps(costs, sample, 1));
+  PIPELOOM_ASSIGN_OR_RETURN(
+      const Microbatches microbatches,
+      partition::SplitMicrobatches(spec_, steps.front(), 0, partition_));
+  if (CountTasks(microbatches, partition_) > kMaxSearchedTasks) {
+    return absl::OkStatus();
+  }
+  planner::PartitionSearchOptions options;
+  options.start = partition_;
+  options.seed = spec_.search.seed;
+  options.threads = effort.threads;
+  options.stop = effort.stop;
+  options.expired = effort.expired;
+  const absl::StatusOr<planner::PartitionSearchResult> found =
+      planner::SearchPartition(planner.strategy(), costs, sample, options);
+  if (found.ok()) {
+    partition_ = found->partition;
+    partitions_tried_ = found->tried;
+    return absl::OkStatus();
+  }
+  // No partition fits the memory. Keep the strategy's: planning a step will
+  // report this error and the memory that is missing.
+  if (absl::IsResourceExhausted(found.status())) return absl::OkStatus();
+  return found.status();
+}
+
+int64_t CountTasks(const Microbatches& microbatches,
+                   const Partition& partition) {
+  IdVector<ModuleId, int64_t> stages(partition.sub_microbatch_instances.size(),
+                                     0);
+  for (const Stage& stage : partition.stages) ++stages[stage.module];
+  int64_t tasks = 0;
+  for (const SubMicrobatch& s : microbatches.sub_microbatches) {
+    tasks += 3 * stages[s.module];
+  }
+  return tasks;
+}
+
+std::shared_ptr<const CostEpoch> ServedJob::MakeEpoch(
+    const IdVector<ModuleId, emulator::PassFactors>& factors) const {
+  auto epoch = std::make_shared<CostEpoch>();
+  epoch->factors = factors;
+  auto planner = MakePlanner({}, partition_, factors);
+  PIPELOOM_CHECK(planner.ok());  // As the first one of this job was made.
+  epoch->planner = *std::move(planner);
+  FingerprintBuilder print;
+  print.Add(print_);
+  for (const emulator::PassFactors& f : factors) {
+    print.Add(f.forward).Add(f.backward).Add(f.weight_grad);
+  }
+  epoch->context = print.Build();
+  return epoch;
+}
+
+}  // namespace pipeloom::service

@@ -1,0 +1,105 @@
+#include "ir/job/job_notes.h"
+
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/support/small_job.h"
+
+namespace pipeloom {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr ModuleId kEncoder(0);
+constexpr ModuleId kBackbone(1);
+
+TEST(JobNotesTest, AJobWhoseSizesFitHasNone) {
+  EXPECT_THAT(JobNotes(testing::SmallVlmJob()), IsEmpty());
+}
+
+TEST(JobNotesTest, HeadsThatTpDoesNotDivideAreNamedWithTheRemedy) {
+  JobSpec job = testing::SmallVlmJob();
+  job.parallel.tp = 2;
+  for (LayerSpec& layer : job.model.modules[kEncoder].layers) {
+    if (layer.attention.kind == AttentionKind::kNone) continue;
+    layer.attention.heads = layer.attention.kv_heads = 25;
+  }
+  EXPECT_THAT(
+      JobNotes(job),
+      ElementsAre(AllOf(HasSubstr("\"encoder\" has layers of 25 heads"),
+                        HasSubstr("tp = 2 does not divide"),
+                        HasSubstr("use tp = 1 for it in parallel.modules"))));
+  job.module_parallelism = {{.module = "encoder", .tp = 1}};
+  EXPECT_THAT(JobNotes(job), IsEmpty());
+}
+
+TEST(JobNotesTest, AllToAllContextParallelismSharesTheHeadsToo) {
+  JobSpec job = testing::SmallVlmJob();
+  job.parallel.cp = 3;
+  job.training.microbatch_tokens = 6 * 512;
+  EXPECT_THAT(JobNotes(job), IsEmpty());
+  job.parallel.context = ContextParallelism::kAllToAll;
+  EXPECT_THAT(JobNotes(job),
+              ElementsAre(HasSubstr("tp x cp = 3"), HasSubstr("tp x cp = 3")));
+}
+
+TEST(JobNotesTest, ExpertsThatEpDoesNotDivideAreNamed) {
+  JobSpec job = testing::SmallVlmJob();
+  job.parallel.ep = 4;
+  for (LayerSpec& layer : job.model.modules[kBackbone].layers) {
+    if (layer.kind != LayerKind::kTransformer) continue;
+    layer.ffn = {.gated = true,
+                 .experts = 6,
+                 .experts_per_token = 2,
+                 .expert_hidden = 128};
+  }
+  EXPECT_THAT(JobNotes(job),
+              ElementsAre(AllOf(HasSubstr("6 experts, which ep = 4"),
+                                HasSubstr("use ep = 2 in parallel"))));
+}
+
+TEST(JobNotesTest, TokensThatCpDoesNotDivideAreNamed) {
+  JobSpec job = testing::SmallVlmJob();
+  job.parallel.cp = 4;
+  job.training.microbatch_tokens = 2050;
+  EXPECT_THAT(JobNotes(job),
+              ElementsAre(AllOf(HasSubstr("microbatch_tokens is 2050"),
+                                HasSubstr("2056 is the next"))));
+}
+
+TEST(JobNotesTest, ModulesOfWidthsThatDoNotFitAreNamed) {
+  JobSpec job = testing::SmallVlmJob();
+  for (LayerSpec& layer : job.model.modules[kBackbone].layers) {
+    layer.hidden = 768;
+  }
+  EXPECT_THAT(ModelNotes(job.model),
+              ElementsAre(AllOf(HasSubstr("\"encoder\" hands on"),
+                                HasSubstr("\"backbone\" takes 768"),
+                                HasSubstr("LAYER_KIND_LINEARS"))));
+  job.model.edges[0].as_context = true;
+  EXPECT_THAT(ModelNotes(job.model), IsEmpty());
+}
+
+TEST(JobNotesTest, ATotalFarFromThePublishedOneIsNamed) {
+  ModelSpec model = testing::SmallVlmJob().model;
+  model.published_parameters = Parameters(model) * 103 / 100;
+  EXPECT_THAT(ModelNotes(model), IsEmpty());
+  model.published_parameters = 2 * Parameters(model);
+  EXPECT_THAT(ModelNotes(model),
+              ElementsAre(HasSubstr("published_parameters is")));
+}
+
+TEST(JobNotesTest, AStepThatTrainsNothingIsNamed) {
+  JobSpec job = testing::SmallVlmJob();
+  job.training.frozen_modules = {"encoder"};
+  EXPECT_THAT(JobNotes(job), IsEmpty());
+  job.training.frozen_modules = {"encoder", "backbone"};
+  EXPECT_THAT(JobNotes(job), ElementsAre(HasSubstr("trains nothing")));
+}
+
+}  // namespace
+}  // namespace pipeloom

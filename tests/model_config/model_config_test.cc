@@ -1,0 +1,183 @@
+#include "formats/model_config/model_config.h"
+
+#include <string>
+
+#include "formats/job/model_writer.h"
+#include "formats/job/spec_loader.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/formats/data_dir.h"
+#include "tests/model_config/fixtures.h"
+#include "tests/support/status_matchers.h"
+
+namespace pipeloom::formats {
+namespace {
+
+using ::nlohmann::json;
+using ::pipeloom::testing::FailsWith;
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+json Llama() { return ReadFixture("configs.json")["llama3-8b"]; }
+
+TEST(ModelConfigTest, ParametersEqualThoseOfTheRealClasses) {
+  const json golden = ReadFixture("golden.json")["models"];
+  int compared = 0;
+  const json configs = ReadFixture("configs.json");
+  for (const auto& [name, config] : configs.items()) {
+    SCOPED_TRACE(name);
+    ASSERT_OK_AND_ASSIGN(const ConfigModel read, Read(config));
+    EXPECT_THAT(read.missing, IsEmpty());
+    ASSERT_TRUE(golden.contains(name));
+    EXPECT_EQ(Parameters(read.model), golden[name]["parameters"]);
+    ++compared;
+  }
+  EXPECT_EQ(compared, static_cast<int>(golden.size()));
+}
+
+TEST(ModelConfigTest, EveryModelIsReadAgainFromItsFile) {
+  const json configs = ReadFixture("configs.json");
+  for (const auto& [name, config] : configs.items()) {
+    SCOPED_TRACE(name);
+    ASSERT_OK_AND_ASSIGN(const ConfigModel read, Read(config));
+    ASSERT_OK_AND_ASSIGN(const ModelSpec again,
+                         ParseModel(PrintModel(read.model), "model.json"));
+    EXPECT_EQ(again, read.model);
+  }
+}
+
+TEST(ModelConfigTest, ShippedModelsAreReadAgainAsTheyArePrinted) {
+  for (const std::string& name : ShippedModelNames()) {
+    SCOPED_TRACE(name);
+    ASSERT_OK_AND_ASSIGN(const ModelSpec model,
+                         LoadModel(name, kDataDir, ReadFile));
+    ASSERT_OK_AND_ASSIGN(const ModelSpec again,
+                         ParseModel(PrintModel(model), "model.json"));
+    EXPECT_EQ(again, model);
+  }
+}
+
+// The files that were written by hand have the same layers.
+TEST(ModelConfigTest, ShippedModelsHaveTheLayersOfTheirConfigurations) {
+  const json configs = ReadFixture("configs.json");
+  for (const std::string name :
+       {"llama3-8b", "qwen2.5-vl-7b", "qwen2.5-vl-72b", "internvl3-38b"}) {
+    SCOPED_TRACE(name);
+    ASSERT_OK_AND_ASSIGN(const ModelSpec shipped,
+                         LoadModel(name, kDataDir, ReadFile));
+    ASSERT_OK_AND_ASSIGN(const ConfigModel read, Read(configs[name]));
+    ASSERT_EQ(read.model.modules.size(), shipped.modules.size());
+    for (const ModuleId m : shipped.modules.ids()) {
+      const ModuleSpec& theirs = shipped.modules[m];
+      const ModuleSpec& ours = read.model.modules[m];
+      EXPECT_EQ(ours.role, theirs.role);
+      EXPECT_EQ(ours.layers, theirs.layers) << theirs.name;
+      if (!theirs.token_rules.empty()) {
+        EXPECT_THAT(ours.token_rules, Contains(theirs.token_rules[0]));
+      }
+    }
+    EXPECT_EQ(read.model.edges, shipped.edges);
+  }
+}
+
+TEST(ModelConfigTest, AMissingFieldIsNamedAndItsModuleIsEmpty) {
+  json config = ReadFixture("configs.json")["qwen2.5-vl-7b"];
+  config.erase("hidden_size");
+  ASSERT_OK_AND_ASSIGN(const ConfigModel read, Read(config));
+  EXPECT_THAT(read.missing, ElementsAre("hidden_size"));
+  ASSERT_EQ(read.model.modules.size(), 2);
+  EXPECT_EQ(Parameters(read.model.modules[ModuleId(0)]), 676550144);
+  EXPECT_TRUE(read.model.modules[ModuleId(1)].layers.empty());
+  EXPECT_THAT(ParseModel(PrintModel(read.model), "model.json"),
+              FailsWith(absl::StatusCode::kInvalidArgument,
+                        HasSubstr("layers is empty")))
+      << "the planner does not take it";
+}
+
+TEST(ModelConfigTest, AnUnknownArchitectureIsToldWithWhatIsKnown) {
+  json config = Llama();
+  config["model_type"] = "llama9";
+  ASSERT_OK_AND_ASSIGN(const ConfigModel read, Read(config));
+  EXPECT_THAT(read.model.source, HasSubstr("llama9"));
+  EXPECT_EQ(read.architecture, "llama9");
+  EXPECT_THAT(read.missing,
+              ElementsAre(AllOf(HasSubstr("architecture \"llama9\""),
+                                HasSubstr("qwen2_5_vl")),
+                          HasSubstr("language model \"llama9\"")));
+  EXPECT_EQ(Parameters(read.model), 8030261248);
+
+  ASSERT_OK_AND_ASSIGN(const ConfigModel nothing,
+                       Read({{"model_type", "mystery"}}));
+  EXPECT_EQ(nothing.missing.size(), 1u);
+  EXPECT_TRUE(nothing.model.modules.empty());
+}
+
+TEST(ModelConfigTest, ValuesLeftToTheClassAreListed) {
+  json config = ReadFixture("configs.json")["qwen2.5-vl-7b"];
+  config["vision_config"].erase("window_size");
+  ASSERT_OK_AND_ASSIGN(const ConfigModel read, Read(config));
+  EXPECT_THAT(read.assumed, Contains("vision_config.window_size = 112"));
+  EXPECT_THAT(read.model.source, HasSubstr("vision_config.window_size = 112"))
+      << "the file says so too";
+}
+
+TEST(ModelConfigTest, LimitsOfImagesAreThoseOfTheProcessor) {
+  ASSERT_OK_AND_ASSIGN(
+      const ConfigModel read,
+      ParseModelConfig(
+          {.config_name = "config.json",
+           .config = ReadFixture("configs.json")["qwen2.5-vl-7b"].dump(),
+           .processor_name = "preprocessor_config.json",
+           .processor = R"({"min_pixels": 200704, "max_pixels": 1003520})"},
+          "model"));
+  const TokenRule& images = read.model.modules[ModuleId(0)].token_rules[0];
+  EXPECT_EQ(images.min_tokens, 256);
+  EXPECT_EQ(images.max_tokens, 1280);
+}
+
+TEST(ModelConfigTest, ErrorsNameFileLineAndField) {
+  struct Case {
+    std::string name;
+    std::string field;
+    json value;
+    std::string expected;
+  };
+  const Case cases[] = {
+      {"text", "hidden_size", "wide", "field \"hidden_size\" is \"wide\""},
+      {"negative", "num_hidden_layers", -1, "must be an integer in [1, 4096]"},
+      {"too large", "vocab_size", int64_t{1} << 40, "\"vocab_size\" is"},
+      {"fraction", "intermediate_size", 0.5, "must be an integer"},
+      {"heads do not divide", "num_attention_heads", 33,
+       "must divide the width, which is 4096"},
+      {"groups do not divide", "num_key_value_heads", 7,
+       "it must divide num_attention_heads, which is 32"},
+      {"no flag", "tie_word_embeddings", "yes", "must be true or false"},
+  };
+  for (const Case& c : cases) {
+    SCOPED_TRACE(c.name);
+    json config = Llama();
+    config[c.field] = c.value;
+    EXPECT_THAT(Read(config),
+                FailsWith(absl::StatusCode::kInvalidArgument,
+                          AllOf(HasSubstr("config.json:1: "),
+                                HasSubstr(c.field), HasSubstr(c.expected))));
+  }
+  EXPECT_THAT(Read(json::array()),
+              FailsWith(absl::StatusCode::kInvalidArgument,
+                        HasSubstr("a configuration is an object")));
+}
+
+TEST(ModelConfigTest, AModelLargerThanAnyIsRefused) {
+  json config = ReadFixture("configs.json")["mixtral-8x7b"];
+  config["num_local_experts"] = 16384;
+  config["intermediate_size"] = 1 << 20;
+  config["num_hidden_layers"] = 4000;
+  EXPECT_THAT(Read(config), FailsWith(absl::StatusCode::kInvalidArgument,
+                                      HasSubstr("parameters; it must have")));
+}
+
+}  // namespace
+}  // namespace pipeloom::formats

@@ -1,0 +1,156 @@
+#include "planner/step/partition_choice.h"
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <stop_token>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "gtest/gtest.h"
+#include "partition/batching/batch_split.h"
+#include "planner/step/plan_step.h"
+#include "planner/strategies/classic.h"
+#include "planner/strategies/pipeloom_strategy.h"
+#include "planner/strategies/registry.h"
+#include "planner/strategy_abilities.h"
+#include "tests/support/small_job.h"
+#include "tests/support/status_matchers.h"
+
+namespace pipeloom::planner {
+namespace {
+
+using ::pipeloom::testing::RandomBatch;
+using ::pipeloom::testing::SmallVlmJob;
+
+// Gives the first stage of each module nearly all layers.
+Partition Uneven(Partition partition) {
+  std::map<ModuleId, std::vector<Stage*>> stages;
+  for (Stage& stage : partition.stages) stages[stage.module].push_back(&stage);
+  for (auto& [module, of] : stages) {
+    int32_t layers = 0;
+    for (const Stage* stage : of) layers += stage->num_layers;
+    int32_t next = of.front()->first_layer.value();
+    for (size_t i = 0; i < of.size(); ++i) {
+      const auto others = static_cast<int32_t>(of.size()) - 1;
+      of[i]->first_layer = LayerId(next);
+      of[i]->num_layers = i == 0 ? layers - others : 1;
+      next += of[i]->num_layers;
+    }
+  }
+  return partition;
+}
+
+class PartitionChoiceTest : public ::testing::Test {
+ protected:
+  PartitionChoiceTest()
+      : job_(SmallVlmJob()), costs_(job_), sample_(RandomBatch(1, 200, 3)) {
+    auto rule = MakeStrategy("dip").value()->MakePartition(costs_, sample_, {});
+    PIPELOOM_CHECK(rule.ok());
+    rule_ = *std::move(rule);
+    uneven_ = Uneven(rule_);
+    PIPELOOM_CHECK(ValidatePartition(uneven_, job_.model).ok());
+  }
+  size_t Choose(const std::vector<Partition>& partitions,
+                const PartitionChoiceOptions& options = {}) {
+    const auto chosen =
+        ChoosePartition(*strategy_, costs_, sample_, partitions, options);
+    PIPELOOM_CHECK(chosen.ok());
+    return *chosen;
+  }
+
+  const JobSpec job_;
+  const emulator::StageCostModel costs_;
+  const BatchMetadata sample_;
+  const std::unique_ptr<Strategy> strategy_ = MakePipeloom();
+  Partition rule_{};
+  Partition uneven_{};
+};
+
+TEST_F(PartitionChoiceTest, TheFasterOneIsChosenWhereverItStands) {
+  ASSERT_NE(rule_, uneven_);
+  EXPECT_EQ(Choose({uneven_, rule_}), 1u);
+  EXPECT_EQ(Choose({rule_, uneven_}), 0u);
+  EXPECT_EQ(Choose({uneven_, uneven_, rule_}), 2u);
+}
+
+TEST_F(PartitionChoiceTest, TheFirstStaysUnlessAnotherIsSurelyFaster) {
+  EXPECT_EQ(Choose({rule_, rule_}), 0u);
+  EXPECT_EQ(Choose({rule_}), 0u);
+}
+
+TEST_F(PartitionChoiceTest, TheNumberOfThreadsChangesNothing) {
+  std::vector<Partition> partitions = {uneven_};
+  for (const char* name : {"megatron", "megatron-tuned", "optimus"}) {
+    auto partition =
+        MakeStrategy(name).value()->MakePartition(costs_, sample_, {});
+    if (partition.ok()) partitions.push_back(*std::move(partition));
+  }
+  partitions.push_back(rule_);
+  const size_t chosen = Choose(partitions);
+  EXPECT_NE(chosen, 0u);
+  for (const int32_t threads : {2, 8}) {
+    EXPECT_EQ(Choose(partitions, {.threads = threads}), chosen);
+  }
+}
+
+TEST_F(PartitionChoiceTest, WhereJudgingTakesTooLongTheFirstStays) {
+  EXPECT_EQ(Choose({uneven_, rule_}, {.work = 100}), 0u);
+}
+
+TEST_F(PartitionChoiceTest, AStopEndsIt) {
+  std::stop_source stop;
+  stop.request_stop();
+  EXPECT_EQ(ChoosePartition(*strategy_, costs_, sample_, {rule_, uneven_},
+                            {.stop = stop.get_token()})
+                .status()
+                .code(),
+            absl::StatusCode::kCancelled);
+  for (const char* name :
+       {"pipeloom", "megatron-tuned", "nnscaler", "disttrain"}) {
+    EXPECT_EQ(PrepareJob(*MakeStrategy(name).value(), costs_, sample_,
+                         stop.get_token())
+                  .status()
+                  .code(),
+              absl::StatusCode::kCancelled)
+        << name;
+  }
+}
+
+// The clock stands at the end from the beginning, so that the search stops at
+// its first answer.
+TEST(QuickPlanTest, UnderADeadlineAPlanIsNotSlowerThanAClassicOrder) {
+  for (uint64_t seed = 0; seed < 20; ++seed) {
+    SCOPED_TRACE(::testing::Message() << "seed " << seed);
+    const JobSpec job = SmallVlmJob();
+    const emulator::StageCostModel costs(job);
+    const BatchMetadata batch = RandomBatch(seed, 200, 3);
+    const auto strategy = MakePipeloom();
+    const auto interleaved = MakeInterleaved();
+    ASSERT_OK_AND_ASSIGN(const Partition partition,
+                         interleaved->MakePartition(costs, batch, {}));
+    ASSERT_OK_AND_ASSIGN(const partition::PackedStep packed,
+                         partition::PackStep(job, batch, 0));
+    PlanInput input;
+    input.packed = &packed;
+    input.budget.threads = 2;
+    input.budget.spent = [] { return 1.0; };
+    input.budget.expired = [] { return true; };
+    ASSERT_OK_AND_ASSIGN(const PlanResult classic,
+                         PlanStep({.strategy = interleaved.get(),
+                                   .costs = &costs,
+                                   .partition = partition},
+                                  input));
+    ASSERT_OK_AND_ASSIGN(const PlanResult own,
+                         PlanStep({.strategy = strategy.get(),
+                                   .costs = &costs,
+                                   .partition = partition},
+                                  input));
+    EXPECT_LE(own.predicted.step_time(), classic.predicted.step_time());
+    EXPECT_EQ(own.plan.schedule, "pipeloom");
+  }
+}
+
+}  // namespace
+}  // namespace pipeloom::planner

@@ -1,0 +1,554 @@
+"""The planner in the Python package: plans with the bytes of the command line,
+the numbers of its JSON, errors that name the argument, Ctrl-C, threads, and no
+import of grpc."""
+import array
+import ast
+import concurrent.futures
+import glob
+import json
+import os
+import pickle
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import unittest
+import warnings
+from unittest import mock
+
+ROOT = os.path.normpath(os.path.join(os.path.dirname(os.path.abspath(__file__)),
+                                     "../.."))
+PYTHON = os.path.join(ROOT, "python")
+WORKLOADS = os.path.join(ROOT, "workloads")
+BINARY = os.environ.get("PIPELOOM_BINARY", "")
+# The folder of the extension; empty: that of an installed package.
+NATIVE = os.environ.get("PIPELOOM_NATIVE", "")
+if NATIVE != "installed" and not glob.glob(os.path.join(NATIVE, "_native*")):
+    print("skipped: the Python extension was not built")
+    sys.exit(0)
+
+START = "import pipeloom\n"
+if NATIVE != "installed":
+    START = (f"import sys; sys.path.insert(0, {PYTHON!r})\n"
+             f"import pipeloom; pipeloom.__path__.append({NATIVE!r})\n")
+exec(START)  # As the processes that tests start.
+import pipeloom  # noqa: E402
+from pipeloom import planner  # noqa: E402
+
+warnings.simplefilter("ignore", planner.PlanningWarning)
+SEARCH = {"evaluations": 20, "seed": 3, "threads": 2}
+FLAGS = ["--evaluations", "20", "--seed", "3", "--threads", "2"]
+
+
+def command(*arguments):
+    """Returns what the command prints."""
+    return subprocess.run(
+        [BINARY, *arguments], check=True, text=True, stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "PIPELOOM_DATA_DIR": WORKLOADS}).stdout
+
+
+def command_json(*arguments):
+    return json.loads(command(*arguments, "--format", "json"))
+
+
+def without_times(value):
+    """Returns JSON without the wall times that it has."""
+    if isinstance(value, dict):
+        return {k: without_times(v) for k, v in value.items()
+                if k not in ("search_us", "emulation_us")}
+    if isinstance(value, list):
+        return [without_times(v) for v in value]
+    return value
+
+
+def python(code, **options):
+    """Returns the output of a process that runs `code`."""
+    return subprocess.run([sys.executable, "-c", START + code], text=True,
+                          check=True, stdout=subprocess.PIPE,
+                          timeout=120, **options).stdout
+
+
+class Plans(unittest.TestCase):
+    def test_bytes_are_those_of_the_command(self):
+        for job, batch, more, options in [
+                ("dip-vlm-s", "mixed", [], {}),
+                ("dip-t2v-s", "video", ["--steps", "2"], {"steps": 2}),
+                ("qwen2.5-vl-7b", "image_text",
+                 ["--strategy", "1f1b", "--replicas", "2"],
+                 {"strategy": "1f1b", "replicas": 2}),
+                ("llama3-8b", "text",
+                 ["--memory-limit", "60GiB", "--microbatches", "8",
+                  "--replicas", "1"],
+                 {"memory_limit": "60GiB", "microbatches": 8, "replicas": 1}),
+                ("qwen2.5-omni-7b", "mixed",
+                 ["--assignment", "balanced", "--shuffle", "5", "--replicas",
+                  "1", "--reserve", "0.05", "--partition", "dip"],
+                 {"assignment": "balanced", "shuffle": 5, "replicas": 1,
+                  "reserve": 0.05, "partition": "dip"})]:
+            with self.subTest(job), tempfile.TemporaryDirectory() as folder:
+                printed = command_json(
+                    "plan", job, "--batch", batch, *FLAGS, *more, "--out",
+                    os.path.join(folder, "cli.pb"))
+                os.mkdir(os.path.join(folder, "python"))
+                plan = pipeloom.plan(job, batch, **SEARCH, **options)
+                written = plan.save(os.path.join(folder, "python", "cli.pb"))
+                names = sorted(n for n in os.listdir(folder) if n != "python")
+                self.assertEqual(sorted(map(os.path.basename, written)), names)
+                for name in names:
+                    with open(os.path.join(folder, name), "rb") as file, \
+                            open(os.path.join(folder, "python", name),
+                                 "rb") as mine:
+                        self.assertEqual(file.read(), mine.read(), name)
+                self.assertEqual(printed["mean_step_time_us"],
+                                 plan.mean_step_time_us)
+                for ours, its in zip(plan.steps, printed["steps"]):
+                    figures = without_times(ours.data)
+                    self.assertEqual(plan.strategy, its["strategy"])
+                    figures.pop("samples")
+                    self.assertEqual(
+                        figures, {k: its[k] for k in figures})
+
+    def test_a_job_of_python_values_has_the_bytes_of_its_file(self):
+        model = pipeloom.Model.load("dip-vlm-s")
+        job = pipeloom.Job(
+            model, pipeloom.Cluster("h100-sxm", nodes=2), tp=4, pp=4,
+            microbatches=8, microbatch_tokens=8192, name="mine",
+            training={"microbatch_images": 48})
+        self.assertEqual((job.num_gpus, job.pp, job.cluster),
+                         (16, 4, "h100-sxm"))
+        samples = [pipeloom.Sample(700 + 13 * i, images=((640, 480 + i),))
+                   for i in range(200)]
+        plan = pipeloom.plan(job, samples, **SEARCH)
+        with tempfile.TemporaryDirectory() as folder:
+            def path(name):
+                return os.path.join(folder, name)
+            with open(os.path.join(WORKLOADS, "clusters/h100-sxm.json"),
+                      encoding="utf-8") as file:
+                cluster = {**json.load(file), "num_nodes": 2}
+            with open(path("job.json"), "w", encoding="utf-8") as file:
+                json.dump({"name": "mine", "model": "dip-vlm-s",
+                           "cluster_spec": cluster,
+                           "parallel": {"tp": 4, "pp": 4},
+                           "training": {"microbatches": 8,
+                                        "microbatch_tokens": 8192,
+                                        "microbatch_images": 48}}, file)
+            with open(path("batch.jsonl"), "w", encoding="utf-8") as file:
+                for sample in samples:
+                    print(json.dumps({"text_tokens": sample.text_tokens,
+                                      "images": sample.images}), file=file)
+            command("plan", path("job.json"), "--batch", path("batch.jsonl"),
+                    *FLAGS, "--out", path("plan.pb"))
+            with open(path("plan.pb"), "rb") as file:
+                self.assertEqual(file.read(), plan.to_bytes())
+            again = pipeloom.plan(path("job.json"), path("batch.jsonl"),
+                                  **SEARCH)
+            self.assertEqual(again.to_bytes(), plan.to_bytes())
+
+    def test_changes_are_those_of_set(self):
+        job = pipeloom.Job.load("dip-vlm-s").with_changes(
+            {"training.microbatches": 8, "cluster": "h100-sxm"})
+        self.assertEqual((job.microbatches, job.cluster), (8, "h100-sxm"))
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "plan.txt")
+            command("plan", "dip-vlm-s", "--batch", "mixed", *FLAGS, "--set",
+                    "training.microbatches=8", "--set", "cluster=h100-sxm",
+                    "--out", path)
+            with open(path, encoding="utf-8") as file:
+                self.assertEqual(
+                    file.read(),
+                    pipeloom.plan(job, "mixed", **SEARCH).slowest.to_text())
+
+    def test_a_plan_is_data(self):
+        plan = pipeloom.plan("dip-vlm-s", "mixed", **SEARCH).slowest
+        tasks = plan.tasks()
+        self.assertEqual({len(column) for column in tasks.values()},
+                         {plan.num_tasks})
+        self.assertEqual(set(map(int, tasks["rank"])), {0, 1, 2, 3})
+        self.assertGreaterEqual(1000 * plan.step_time_us,
+                                max(map(int, tasks["end_ns"])))
+        again = planner.StepPlan.from_bytes(plan.to_bytes())
+        self.assertEqual(again.to_bytes(), plan.to_bytes())
+        self.assertEqual(again.step_time_us, plan.step_time_us)
+        self.assertEqual(pickle.loads(pickle.dumps(plan)).to_text(),
+                         plan.to_text())
+        page = plan._repr_html_()
+        self.assertTrue(page.startswith("<iframe srcdoc="))
+        self.assertIn("Plan of dip-vlm-s", page)
+        self.assertIn("<!doctype html>", plan.report().lower())
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "plan")
+            for end, content in ((".pb", plan.to_bytes()),
+                                 (".txt", plan.to_text().encode()),
+                                 (".html", plan.report().encode())):
+                plan.save(path + end)
+                with open(path + end, "rb") as file:
+                    self.assertEqual(file.read(), content)
+        try:
+            import pandas  # noqa: F401
+        except ImportError:
+            with self.assertRaisesRegex(ImportError, "pandas"):
+                plan.to_pandas()
+        else:
+            self.assertEqual(len(plan.to_pandas()), plan.num_tasks)
+
+    def test_plans_do_not_depend_on_threads_of_python(self):
+        def make(_):
+            return pipeloom.plan("dip-vlm-s", "mixed", evaluations=10,
+                                 threads=1).to_bytes()
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            self.assertEqual(len(set(pool.map(make, range(8)))), 1)
+
+
+class Questions(unittest.TestCase):
+    def test_compare_has_the_numbers_of_the_command(self):
+        mine = pipeloom.compare("dip-vlm-s", "mixed", steps=2,
+                                strategies=["1f1b", "megatron", "pipeloom"],
+                                **SEARCH)
+        its = command_json("compare", "dip-vlm-s", "--batch", "mixed",
+                           "--steps", "2", "--strategies",
+                           "1f1b,megatron,pipeloom", *FLAGS)
+        self.assertEqual(without_times(mine.data), without_times(its))
+        self.assertEqual(mine.best, "pipeloom")
+        self.assertEqual([line.split()[0] for line in str(mine).splitlines()],
+                         ["strategy", "1f1b", "megatron", "pipeloom"])
+        self.assertEqual(mine["1f1b"]["strategy"], "1f1b")
+
+    def test_emulate_has_the_numbers_of_the_command(self):
+        its = command_json("emulate", "dip-vlm-s", "--batch", "mixed", *FLAGS,
+                           "--slow-rank", "1=1.5", "--sharing", "per-rank",
+                           "--jitter", "0.05", "--samples", "20")
+        mine = pipeloom.emulate("dip-vlm-s", "mixed", slow_ranks={1: 1.5},
+                                sharing="per-rank", jitter=0.05,
+                                jitter_samples=20, **SEARCH)
+        self.assertEqual(without_times(mine.data), without_times(its))
+        plan = pipeloom.plan("dip-vlm-s", "mixed", **SEARCH)
+        slow = pipeloom.emulate(plan, slow_ranks={1: 1.5}, sharing="per-rank",
+                                slow_links={(0, 1): 3.0})
+        self.assertGreater(slow.step_time_us, plan.mean_step_time_us)
+        self.assertEqual(list(slow.peak_bytes), slow.data["peak_bytes"])
+
+    def test_whatif_has_the_numbers_of_the_command(self):
+        its = command_json("whatif", "dip-vlm-s", "--batch", "mixed",
+                           "--evaluations", "4", "--threads", "2", "--sweep",
+                           "training.microbatches=8,12", "--sweep",
+                           "cluster=h100-sxm,dip-h800-64")
+        mine = pipeloom.whatif(
+            "dip-vlm-s", "mixed", evaluations=4, threads=2,
+            sweep={"training.microbatches": [8, 12],
+                   "cluster": ["h100-sxm", "dip-h800-64"]})
+        self.assertEqual(mine.data, its)
+        self.assertEqual(len(mine.configurations), 5)
+
+    def test_search_layout_has_the_numbers_of_the_command(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "partition.json")
+            its = command_json("partition", "dip-vlm-s", "--batch", "mixed",
+                               "--layouts", "--tp", "4", "--pp", "2",
+                               "--tries", "4", "--threads", "2", "--out", path)
+            mine = pipeloom.search_layout("dip-vlm-s", "mixed", tp=4, pp=2,
+                                          tries=4, threads=2)
+            self.assertEqual(mine.data,
+                             {k: v for k, v in its.items() if k != "out"})
+            with open(path, encoding="utf-8") as file:
+                self.assertEqual(mine.partition, json.load(file))
+            self.assertEqual((mine.best["tp"], mine.best["pp"]), (4, 2))
+            plan = pipeloom.plan("dip-vlm-s", "mixed",
+                                 partition=mine.partition, **SEARCH)
+            command("plan", "dip-vlm-s", "--batch", "mixed", *FLAGS,
+                    "--partition", path, "--replicas", "0", "--out",
+                    os.path.join(folder, "plan.pb"))
+            with open(os.path.join(folder, "plan.pb"), "rb") as file:
+                self.assertEqual(file.read(), plan.to_bytes())
+
+
+class Inputs(unittest.TestCase):
+    def test_a_configuration_becomes_the_model_that_the_command_writes(self):
+        config = {"model_type": "llama", "hidden_size": 1024,
+                  "intermediate_size": 2816, "num_hidden_layers": 4,
+                  "num_attention_heads": 16, "vocab_size": 32000}
+        with tempfile.TemporaryDirectory() as folder:
+            with open(os.path.join(folder, "config.json"), "w",
+                      encoding="utf-8") as file:
+                json.dump(config, file)
+            path = os.path.join(folder, "model.json")
+            its = command_json("model", folder, "--name", "small", "--out",
+                               path)
+            model = pipeloom.Model.from_pretrained(folder, name="small")
+            with open(path, encoding="utf-8") as file:
+                self.assertEqual(model.to_dict(), json.load(file))
+            self.assertEqual(
+                (model.name, model.parameters, model.architecture,
+                 list(model.assumed)),
+                ("small", its["parameters"], "llama", its["assumed"]))
+            job = pipeloom.Job(model, "h100-sxm", pp=2, microbatches=4,
+                               microbatch_tokens=4096)
+            plan = pipeloom.plan(job, "text", evaluations=5)
+            self.assertEqual(plan.slowest.num_ranks, 2)
+            del config["hidden_size"]
+            with open(os.path.join(folder, "config.json"), "w",
+                      encoding="utf-8") as file:
+                json.dump(config, file)
+            with self.assertRaisesRegex(ValueError, "hidden_size"):
+                pipeloom.Model.from_pretrained(folder)
+
+    def test_a_downloaded_model_is_known_by_its_name(self):
+        with tempfile.TemporaryDirectory() as home, mock.patch.dict(
+                os.environ, HF_HUB_CACHE=os.path.join(home, "hub")):
+            with self.assertRaisesRegex(ValueError, "maker/small.*config.json"):
+                pipeloom.Model.from_pretrained("maker/small")
+            folder = os.path.join(home, "hub", "models--maker--small")
+            os.makedirs(os.path.join(folder, "refs"))
+            os.makedirs(os.path.join(folder, "snapshots", "a1b2"))
+            with open(os.path.join(folder, "refs", "main"), "w",
+                      encoding="utf-8") as file:
+                file.write("a1b2")
+            with open(os.path.join(folder, "snapshots", "a1b2", "config.json"),
+                      "w", encoding="utf-8") as file:
+                json.dump({"model_type": "llama", "hidden_size": 1024,
+                           "intermediate_size": 2816, "num_hidden_layers": 4,
+                           "num_attention_heads": 16, "vocab_size": 32000},
+                          file)
+            model = pipeloom.Model.from_pretrained("maker/small")
+        self.assertEqual((model.name, model.architecture), ("small", "llama"))
+
+    def test_everything_that_ships_loads(self):
+        for name in pipeloom.Model.shipped():
+            self.assertGreater(pipeloom.Model.load(name).parameters, 0)
+        for name in pipeloom.Cluster.shipped():
+            cluster = pipeloom.Cluster(name)
+            self.assertEqual(pipeloom.Cluster(cluster.to_dict()).to_dict(),
+                             cluster.to_dict())
+        for name in pipeloom.Job.shipped():
+            self.assertEqual(pipeloom.Job.load(name).name, name)
+
+    def test_bad_input_names_what_is_wrong(self):
+        def job(**changes):
+            given = {"microbatches": 4, "microbatch_tokens": 4096, **changes}
+            return pipeloom.Job("llama3-8b", "h100-sxm", **given)
+
+        def plan(**options):
+            return pipeloom.plan("dip-vlm-s", "mixed", **options)
+
+        model = pipeloom.Model.load("llama3-8b").to_dict()
+        cases = [
+            ("microbatches", lambda: job(microbatches=0)),
+            ("microbatches", lambda: job(microbatches="many")),
+            ("microbatch_tokens", lambda: job(microbatch_tokens=-1)),
+            ("tp", lambda: job(tp=-1)),
+            ("pp", lambda: job(pp=1000)),
+            ("dp", lambda: job(dp=100000)),
+            ("context_parallelism",
+             lambda: job(parallel={"context_parallelism": "SPIRAL"})),
+            ("framework", lambda: job(setup={"framework": "MINE"})),
+            ("assignement", lambda: job(training={"assignement": "x"})),
+            ("optimizer_sharding",
+             lambda: job(training={"optimizer_sharding": "ZERO9"})),
+            ("memory_reserve", lambda: job(training={"memory_reserve": 2})),
+            ("fastest", lambda: pipeloom.plan(
+                job(search={"schedule": "fastest"}), "text")),
+            ("llama3-9b", lambda: pipeloom.Model.load("llama3-9b")),
+            ("absent.json", lambda: pipeloom.Model.load("absent.json")),
+            ("modules", lambda: pipeloom.Model({**model, "modules": []})),
+            ("h100-pcie", lambda: pipeloom.Cluster("h100-pcie")),
+            ("num_nodes", lambda: pipeloom.Cluster("h100-sxm", nodes=0)),
+            ("gpus_per_node",
+             lambda: pipeloom.Cluster("h100-sxm", gpus_per_node=-8)),
+            ("latency_us", lambda: pipeloom.Cluster(
+                "h100-sxm", inter_node={"latency_us": -1})),
+            ("colour", lambda: pipeloom.Cluster("h100-sxm", colour="red")),
+            ("dip-vlm-xs", lambda: pipeloom.plan("dip-vlm-xs", "mixed")),
+            ("parallel.qp", lambda: pipeloom.Job.load("dip-vlm-s")
+             .with_changes({"parallel.qp": 2})),
+            ("nothing", lambda: pipeloom.plan("dip-vlm-s", "nothing")),
+            ("samples", lambda: pipeloom.plan("dip-vlm-s", [])),
+            ("pipeloom.metadata.read",
+             lambda: pipeloom.plan("dip-vlm-s", "shard.tar")),
+            ("samples[1]", lambda: pipeloom.plan(
+                "dip-vlm-s", [{"text_tokens": 5}, {"text_tokens": -5}])),
+            ("text_tokens", lambda: pipeloom.plan(
+                "dip-vlm-s", [{"text_tokens": -5}])),
+            ("images", lambda: pipeloom.plan(
+                "dip-vlm-s", [{"images": [[640]]}])),
+            ("steps", lambda: plan(steps=0)),
+            ("evaluations", lambda: plan(evaluations=0)),
+            ("deadline", lambda: plan(deadline="soon")),
+            ("deadline", lambda: plan(deadline=-1)),
+            ("memory_limit", lambda: plan(memory_limit="64 apples")),
+            ("reserve", lambda: plan(reserve=1.5)),
+            ("strategy", lambda: plan(strategy="pipelom")),
+            ("replicas", lambda: plan(replicas=9)),
+            ("threads", lambda: plan(threads=-2)),
+            ("costs", lambda: plan(costs="guess")),
+            ("assignment", lambda: plan(assignment="fair")),
+            ("partition", lambda: plan(partition="absent.json")),
+            ("partition: module", lambda: plan(partition={
+                "format": "pipeloom.partition", "num_ranks": 4,
+                "stages": []})),
+            ("attention_density", lambda: plan(attention_density=[2.0])),
+            ("strategies", lambda: pipeloom.compare(
+                "dip-vlm-s", "mixed", strategies=["best"])),
+            ("sharing", lambda: pipeloom.emulate(
+                "dip-vlm-s", "mixed", sharing="all")),
+            ("samples", lambda: pipeloom.emulate("dip-vlm-s")),
+            ("ask", lambda: pipeloom.whatif("dip-vlm-s", "mixed", ask="why")),
+            ("sweep", lambda: pipeloom.whatif(
+                "dip-vlm-s", "mixed", sweep={"training.colour": []})),
+            ("gpus", lambda: pipeloom.search_layout(
+                "dip-vlm-s", "mixed", gpus=-1)),
+            ("plan", lambda: planner.StepPlan.from_bytes(b"no plan")),
+        ]
+        self.assertGreaterEqual(len(cases), 30)
+        for name, call in cases:
+            with self.subTest(name), self.assertRaises(ValueError) as caught:
+                call()
+            message = str(caught.exception)
+            self.assertIn(name, message)
+            # Neither an option of the command nor a temporary file.
+            self.assertNotRegex(message, r"--|" + tempfile.gettempdir() +
+                                r"/pipeloom")
+        sample = pipeloom.Sample(5)
+        for message, given, samples in [
+                (r"samples\[1\]", "dip-vlm-s", [sample, 5]),
+                ("a list of them", "dip-vlm-s", sample),
+                (r"pipeloom\.Job\(", pipeloom.Cluster("h100-sxm"), [sample])]:
+            with self.assertRaisesRegex(TypeError, message):
+                pipeloom.plan(given, samples)
+
+    def test_what_cannot_fit_is_a_runtime_error(self):
+        with self.assertRaisesRegex(RuntimeError, "memory"):
+            pipeloom.plan("dip-vlm-s", "mixed", memory_limit="1GiB", **SEARCH)
+        with self.assertRaisesRegex(RuntimeError, "1f1b: .*memory"):
+            pipeloom.compare("dip-vlm-s", "mixed", memory_limit="1GiB",
+                             strategies=["1f1b"], **SEARCH)
+
+    def test_notes_are_warnings(self):
+        with self.assertWarnsRegex(planner.PlanningWarning,
+                                   "short: samples make"):
+            pipeloom.plan("dip-vlm-s", [pipeloom.Sample(500)] * 4,
+                          evaluations=1)
+
+
+class Process(unittest.TestCase):
+    def test_planning_imports_neither_grpc_nor_protobuf(self):
+        out = python(
+            "import sys\n"
+            "pipeloom.plan('dip-vlm-s', 'mixed', evaluations=1)\n"
+            "print([m for m in sys.modules if m.startswith(('grpc',\n"
+            "      'google.protobuf', 'torch', 'pandas'))])\n")
+        self.assertEqual(out.strip(), "[]")
+
+    def test_ctrl_c_ends_a_call_long_before_its_deadline(self):
+        calls = [
+            "pipeloom.plan('dip-vlm-s', 'mixed', deadline=600)",
+            "pipeloom.whatif('dip-vlm-s', 'mixed', deadline=600, sweep={"
+            "'training.microbatches': [8, 16]})",
+            "pipeloom.compare('dip-vlm-s', 'mixed', deadline=600)"]
+        for call in calls:
+            process = subprocess.Popen(
+                [sys.executable, "-c", START + "import signal\n"
+                 "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+                 "pipeloom.planner; print('go', flush=True)\n"
+                 f"try: {call}\n"
+                 "except KeyboardInterrupt: print('interrupted', flush=True)\n"],
+                stdout=subprocess.PIPE, text=True)
+            with process:
+                self.assertEqual(process.stdout.readline(), "go\n")
+                time.sleep(1.5)
+                begin = time.monotonic()
+                process.send_signal(signal.SIGINT)
+                line = process.stdout.readline()
+                took = time.monotonic() - begin
+                process.communicate(timeout=120)
+            self.assertEqual((line, process.returncode),
+                             ("interrupted\n", 0), call)
+            self.assertLess(took, 60, call)
+
+    def test_other_threads_run_while_the_planner_works(self):
+        done = threading.Event()
+        turns = 0
+
+        def work():
+            pipeloom.plan("dip-vlm-s", "mixed", deadline=0.5)
+            done.set()
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        while not done.is_set():
+            turns += 1
+            time.sleep(0.005)
+        thread.join()
+        self.assertGreater(turns, 10)
+
+    def test_progress_is_told_and_may_end_the_call(self):
+        lines = []
+        pipeloom.plan("dip-vlm-s", "mixed", deadline=1.0,
+                      progress=lines.append)
+        self.assertTrue(lines)
+        self.assertIn("planning", lines[0])
+
+        def stop(line):
+            raise InterruptedError(line)
+
+        begin = time.monotonic()
+        with self.assertRaises(InterruptedError):
+            pipeloom.plan("dip-vlm-s", "mixed", deadline=60, progress=stop)
+        self.assertLess(time.monotonic() - begin, 20)
+
+    def test_numbers_need_no_numpy(self):
+        out = python(
+            "import sys; sys.modules['numpy'] = None\n"
+            "plan = pipeloom.plan('dip-vlm-s', 'mixed', evaluations=1)\n"
+            "print(type(plan.slowest.tasks()['rank']).__name__)\n")
+        self.assertEqual(out.strip(), array.array.__name__)
+
+    def test_the_example_of_the_readme_runs(self):
+        with open(os.path.join(PYTHON, "README.md"), encoding="utf-8") as file:
+            blocks = re.findall(r"```python\n(.*?)```", file.read(), re.DOTALL)
+        example = next(b for b in blocks if "pipeloom.plan(" in b)
+        with tempfile.TemporaryDirectory() as folder:
+            out = python(example, cwd=folder)
+        self.assertIn("dip-vlm-s", out)
+
+    def test_the_ten_lines_of_the_tutorial_run(self):
+        path = os.path.join(ROOT, "docs", "tutorial.md")
+        with open(path, encoding="utf-8") as file:
+            blocks = dict(re.findall(r"```\w+ file=(\S+)\n(.*?)```",
+                                     file.read(), re.DOTALL))
+        names = ("make_shard.py", "first_plan.py")
+        lines = [node for name in names
+                 for node in ast.walk(ast.parse(blocks[name]))
+                 if isinstance(node, ast.stmt)
+                 and not isinstance(node, ast.Import)]
+        self.assertLessEqual(len(lines), 10)
+        with tempfile.TemporaryDirectory() as folder:
+            folder = os.path.join(folder, "qwen")
+            os.mkdir(folder)
+            with open(os.path.join(folder, "config.json"), "w",
+                      encoding="utf-8") as file:
+                file.write(blocks["config.json"])
+            for name in names:
+                out = python(blocks[name], cwd=folder)
+            sizes = list(pipeloom.metadata.read(
+                os.path.join(folder, "shard.tar")))
+            with open(os.path.join(folder, "report.html"),
+                      encoding="utf-8") as file:
+                page = file.read()
+            model = pipeloom.Model.from_pretrained(folder)
+        self.assertEqual(model.parameters, 8292166656)
+        self.assertEqual((len(sizes), sizes[0].images), (400, ((300, 768),)))
+        job = pipeloom.Job(model, "h100-sxm", tp=2, pp=4, microbatches=16,
+                           microbatch_tokens=8192)
+        plan = pipeloom.plan(job, sizes, evaluations=200)
+        self.assertEqual(out, f"{plan}\n")
+        self.assertRegex(out, r"^qwen, strategy pipeloom\nstep .*memory\n"
+                              r"0 .* s .* %  +\d+\.\d\d GiB\n$")
+        self.assertIn("Plan of qwen", page)
+        self.assertIn("<!doctype html>", page.lower())
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -29,6 +29,9 @@ struct MemorySchedule {
   SearchResult found{};  // For the graph with all of these.
   // A search to go on with, if any; it found the schedule or an earlier one.
   std::shared_ptr<GraphSearch> search{};
+  // Whether a search goes on from it even without `search`, instead of trying
+  // levels of memory first.
+  bool go_on = false;
 };
 
 // A way to cut the model and to order tasks.

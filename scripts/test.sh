@@ -29,6 +29,17 @@ build() {
   cmake --build --preset "$preset" -j "$jobs" "$@" -- --quiet
 }
 
+# Runs the tests of a preset; further arguments go to ctest. Those that fail run
+# once more, alone: tests with real processes and sockets may starve beside
+# others on a busy machine. The names of both runs are printed.
+run_tests() {
+  local preset=$1
+  shift
+  ctest --preset "$preset" -j "$jobs" --progress "$@" && return
+  say "failed tests of $preset, once more and alone"
+  ctest --preset "$preset" -j 1 --rerun-failed
+}
+
 # Prints the folders of tests/ for all files that differ from a commit.
 changed_tests() {
   { git diff --name-only "${PIPELOOM_QUICK_BASE:-HEAD}"
@@ -50,7 +61,7 @@ for part in "${parts[@]}"; do
       git ls-files '*.h' '*.cc' | xargs clang-format-14 --dry-run --Werror ;;
     dev)
       build dev
-      ctest --preset dev -j "$jobs" --progress ;;
+      run_tests dev ;;
     quick)
       git ls-files '*.h' '*.cc' | xargs clang-format-14 --dry-run --Werror
       build dev
@@ -64,8 +75,7 @@ for part in "${parts[@]}"; do
       tests/install/run.sh build/dev ;;
     asan)
       build asan
-      ctest --preset asan -j "$jobs" --progress \
-        -E "$(grep -v '^#' tests/not_with_sanitizers.txt | paste -sd'|')" ;;
+      run_tests asan -E "$(grep -v '^#' tests/not_with_sanitizers.txt | paste -sd'|')" ;;
     tsan)
       # The threaded parts; libraries without instrumentation (gRPC, protobuf)
       # are ignored.

@@ -83,7 +83,8 @@ absl::StatusOr<std::vector<studies::PlannedStep>> PlanSteps(
     PIPELOOM_ASSIGN_OR_RETURN(
         studies::PlannedStep planned,
         studies::PlanReplicas(*prepared, packed[s], step, input.replicas,
-                              settings, context.stop, SetterOf(progress)));
+                              settings, context.stop, SetterOf(progress), "",
+                              steps));
     steps.push_back(std::move(planned));
   }
   return steps;

@@ -358,7 +358,7 @@ class GraphBuilder {
   absl::Status ApplyPolicy(BuiltGraph* built) const {
     StepMemory memory;
     memory.pairs = built->pairs;
-    memory.lists.push_back(
+    memory.lists.Change().push_back(
         {MemoryCandidate{}});  // The list of pairs without a backward.
     memory.form_of_list.push_back(PassForm::kFused);
     // Equal stages have equal choices at equal shapes.
@@ -388,7 +388,7 @@ class GraphBuilder {
             id.value(), DescribeTask(built->graph, pair.forward),
             FormatDuration(effect.copy)));
       }
-      memory.lists.push_back({{.choice = {}, .effect = effect}});
+      memory.lists.Change().push_back({{.choice = {}, .effect = effect}});
       memory.form_of_list.push_back(split ? PassForm::kSplit
                                           : PassForm::kFused);
     }

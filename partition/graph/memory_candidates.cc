@@ -271,7 +271,7 @@ std::vector<Bytes> StepMemory::CopySizes() const {
 
 StepMemory StepMemory::WithoutCopies() const {
   StepMemory without = *this;
-  for (std::vector<MemoryCandidate>& list : without.lists) {
+  for (std::vector<MemoryCandidate>& list : without.lists.Change()) {
     std::erase_if(list, [](const MemoryCandidate& c) {
       return c.effect.offloaded > Bytes(0);
     });
@@ -307,11 +307,20 @@ StepMemory MakeStepMemory(
   memory.pairs = pairs;
   memory.list_of.resize(pairs.size());
   // The list of pairs without a backward.
-  memory.lists.push_back({MemoryCandidate{}});
+  memory.lists.Change().push_back({MemoryCandidate{}});
   memory.other_form.push_back(-1);
   memory.form_of_list.push_back(PassForm::kFused);
   using Key = std::tuple<StageId, Fingerprint, bool, bool>;
   std::map<Key, int32_t> known;
+  // Most stages of a module are alike: equal ones with equal choices have one
+  // list at equal shapes.
+  struct Like {
+    LayerCosts layers;
+    StageId stage{};
+    int32_t list = 0;
+  };
+  using LikeKey = std::tuple<ModuleId, Fingerprint, bool, bool>;
+  std::map<LikeKey, std::vector<Like>> alike;
   for (const StagePairId id : pairs.ids()) {
     const StagePair& pair = pairs[id];
     if (pair.backward.is_none()) {
@@ -326,8 +335,20 @@ StepMemory MakeStepMemory(
         static_cast<int32_t>(memory.lists.size()));
     memory.list_of[id] = entry->second;
     if (!is_new) continue;
-    const LayerCosts layers(costs, partition.stages[pair.stage], shape,
-                            pair.needs_input_grad);
+    LayerCosts layers(costs, partition.stages[pair.stage], shape,
+                      pair.needs_input_grad);
+    std::vector<Like>& others =
+        alike[LikeKey(partition.stages[pair.stage].module, shape.fingerprint(),
+                      pair.needs_input_grad, split)];
+    const auto equal =
+        std::find_if(others.begin(), others.end(), [&](const Like& other) {
+          return other.layers == layers &&
+                 choices[other.stage] == choices[pair.stage];
+        });
+    if (equal != others.end()) {
+      memory.list_of[id] = entry->second = equal->list;
+      continue;
+    }
     // Lists of both forms have the same candidates.
     std::vector<MemoryCandidate> fused;
     std::vector<MemoryCandidate> apart;
@@ -347,17 +368,20 @@ StepMemory MakeStepMemory(
     }
     if (split) {
       const auto own = static_cast<int32_t>(memory.lists.size());
-      memory.lists.push_back(std::move(apart));
+      memory.lists.Change().push_back(std::move(apart));
       memory.other_form.push_back(own + 1);
       memory.form_of_list.push_back(PassForm::kSplit);
-      memory.lists.push_back(std::move(fused));
+      memory.lists.Change().push_back(std::move(fused));
       memory.other_form.push_back(own);
       memory.form_of_list.push_back(PassForm::kFused);
     } else {
-      memory.lists.push_back(std::move(fused));
+      memory.lists.Change().push_back(std::move(fused));
       memory.other_form.push_back(-1);
       memory.form_of_list.push_back(PassForm::kFused);
     }
+    others.push_back({.layers = std::move(layers),
+                      .stage = pair.stage,
+                      .list = entry->second});
   }
   return memory;
 }

@@ -24,6 +24,7 @@
 #define PIPELOOM_PARTITION_GRAPH_MEMORY_CANDIDATES_H_
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -129,6 +130,29 @@ struct MemoryCandidate {
   bool operator==(const MemoryCandidate&) const = default;
 };
 
+// Lists of candidates. Copies share them until one is changed, as searches copy
+// StepMemory often, but only change which list a pair has. Copies may be read
+// and changed from different threads.
+class CandidateLists {
+ public:
+  using List = std::vector<MemoryCandidate>;
+  size_t size() const { return lists_->size(); }
+  const List& operator[](size_t list) const { return (*lists_)[list]; }
+  auto begin() const { return lists_->cbegin(); }
+  auto end() const { return lists_->cend(); }
+  // Returns the lists to change: first copies them if they are shared.
+  std::vector<List>& Change() {
+    if (lists_.use_count() > 1) {
+      lists_ = std::make_shared<std::vector<List>>(*lists_);
+    }
+    return *lists_;
+  }
+
+ private:
+  std::shared_ptr<std::vector<List>> lists_ =
+      std::make_shared<std::vector<List>>();
+};
+
 // Index of a candidate for each pair.
 using MemorySelection = IdVector<StagePairId, int32_t>;
 // The form of each pair's passes.
@@ -138,7 +162,7 @@ using FormSelection = IdVector<StagePairId, PassForm>;
 struct StepMemory {
   IdVector<StagePairId, StagePair> pairs{};
   IdVector<StagePairId, int32_t> list_of{};  // Index into `lists`.
-  std::vector<std::vector<MemoryCandidate>> lists{};
+  CandidateLists lists{};
   // For each list, the list of the same candidates in the other form of the
   // passes; -1 if there is none, as the pair has no separate weight gradient.
   std::vector<int32_t> other_form{};

@@ -45,7 +45,8 @@ absl::StatusOr<PlanResult> JobPlanner::PlanStep(
                                        .step = request.step,
                                        .replica = request.replica,
                                        .seed = request.seed,
-                                       .budget = request.budget});
+                                       .budget = request.budget,
+                                       .carried = request.carried});
 }
 
 }  // namespace pipeloom::planner

@@ -12,6 +12,7 @@
 #include <stop_token>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -47,6 +48,9 @@ struct StepRequest {
   int32_t replica = 0;
   uint64_t seed = 1;
   SearchBudget budget{};
+  // PlanResult::carried of other steps or replicas of the job, the latest last:
+  // the search goes on from the most similar one.
+  std::vector<std::shared_ptr<const CarriedStep>> carried{};
 };
 
 // Owns what planning a job's steps needs: its strategy, its cost model and its

@@ -254,19 +254,22 @@ bool SolveExactly(const FlatGraph& flat, const SearchBudget& budget,
 
 // Searches by moves alone, for graphs where the list scheduler's guard finds no
 // way to run microbatches one after another but an order exists all the same.
+// Goes on from `best` if that has an order, as looking for one may take long.
 absl::Status SearchWithoutGuard(const StageGraph& graph, const FlatGraph& flat,
                                 const MemoryShortage& shortage, int64_t bound,
                                 uint64_t seed, const SearchBudget& budget,
                                 Incumbent* best) {
-  const FeasibilityResult decided = DecideFeasibility(flat);
-  if (decided.verdict != Feasibility::kLegal) {
-    return DescribeInfeasible(graph, shortage);
+  if (best->sequence.empty()) {
+    const FeasibilityResult decided = DecideFeasibility(flat);
+    if (decided.verdict != Feasibility::kLegal) {
+      return DescribeInfeasible(graph, shortage);
+    }
+    Retimer retimer(flat);
+    best->Offer(retimer.Retime(decided.sequence), decided.sequence);
+    best->evaluations = 1;
   }
-  Retimer retimer(flat);
-  best->Offer(retimer.Retime(decided.sequence), decided.sequence);
-  best->evaluations = 1;
   TabuSearch tabu(flat);
-  tabu.Start(decided.sequence);
+  tabu.Start(best->sequence);
   Random random(seed);
   while (best->time > bound && !budget.Exhausted(best->evaluations)) {
     const int64_t steps =
@@ -325,14 +328,6 @@ class GraphSearch::Impl {
   void Begin(const SearchBudget& budget, const RankOrders& start) {
     bound_ = LowerBoundWithoutMemory(flat_);
     if (known_.has_value() && known_->time > bound_.time) bound_ = *known_;
-    ListScheduler first(flat_);
-    if (!first.CanRun()) {
-      shortage_ = first.shortage();
-      return;
-    }
-    const int64_t time = first.Run({});
-    best_.Offer(time, first.sequence());
-    best_.evaluations = 1;
     Retimer retimer(flat_);
     const auto offer = [&](const RankOrders& orders) {
       const std::vector<int32_t> sequence = Linearize(flat_, orders);
@@ -340,6 +335,15 @@ class GraphSearch::Impl {
       best_.Offer(retimer.Retime(sequence), sequence);
       ++best_.evaluations;
     };
+    ListScheduler first(flat_);
+    if (!first.CanRun()) {
+      shortage_ = first.shortage();
+      offer(start);
+      return;
+    }
+    const int64_t time = first.Run({});
+    best_.Offer(time, first.sequence());
+    best_.evaluations = 1;
     offer(start);
     warm_start_ = best_.time < time;
     if (!MayGoOn(budget)) return;

@@ -101,8 +101,14 @@ absl::Status SearchPaired(const PreparedJob& job, const PlanInput& input,
   if (best->made.pairs.empty() || budget.max_evaluations < 1) {
     return absl::OkStatus();
   }
-  const IdVector<RankId, RankSpec> limits =
-      WithMargin(built.graph, best->limits);
+  // The margin, unless the order to go on from does not leave it.
+  IdVector<RankId, RankSpec> limits = WithMargin(built.graph, best->limits);
+  for (const RankId r : limits.ids()) {
+    Bytes& limit = limits[r].memory.limit;
+    if (limit > Bytes(0)) {
+      limit = std::max(limit, best->made.found.schedule.peak[r]);
+    }
+  }
   partition::StepMemory with_forms = memory;
   with_forms.SetForms(best->made.forms);
   PIPELOOM_ASSIGN_OR_RETURN(
@@ -112,7 +118,11 @@ absl::Status SearchPaired(const PreparedJob& job, const PlanInput& input,
   PIPELOOM_ASSIGN_OR_RETURN(
       const ConstrainedGraph constrained,
       ConstrainByPairs(chosen, with_forms, best->made.pairs));
-  GraphSearch search(constrained.graph, input.seed);
+  // The bound holds for steps with pairs too, and computing one that sees
+  // memory takes as long as many evaluations.
+  GraphSearch search(constrained.graph, input.seed,
+                     NamedBound{best->made.found.lower_bound.count(),
+                                best->made.found.bound_source});
   absl::StatusOr<SearchResult> found = search.Run(
       budget, Renumbered(best->made.found.schedule.order, constrained.now));
   if (!found.ok()) {

@@ -17,6 +17,7 @@
 #include "planner/memory/smallest_limit.h"
 #include "planner/memory/stage_choices.h"
 #include "planner/passes/pass_forms.h"
+#include "planner/step/carried_step.h"
 #include "planner/step/lower_plan.h"
 #include "planner/step/paired_search.h"
 #include "planner/step/plan_choice.h"
@@ -44,6 +45,8 @@ constexpr int64_t kDipEvaluations = 60;
 // (qwen2.5-vl-72b, batch mixed, 100 ms: 7.8 s a step instead of 7.3).
 constexpr double kUnpairedUntil = 0.5;
 constexpr double kUnpairedUntilOfTime = 0.82;
+// The same for a step that goes on from another step's plan.
+constexpr double kCarriedUntil[] = {0.4, 0.6};
 
 // Under a deadline, the largest share of the time spent on building the step at
 // which it is started both from other strategies and from nothing. Larger steps
@@ -131,6 +134,30 @@ absl::StatusOr<std::optional<Candidate>> KnownStart(
                        std::move(known->limits));
 }
 
+// Returns what the most similar of `input.carried` gives, as a candidate to go
+// on from; nullopt if there is none or if it does not fit.
+absl::StatusOr<std::optional<Candidate>> StartFromCarried(
+    const PreparedJob& job, const PlanInput& input,
+    const partition::BuiltGraph& built, const partition::StepMemory& memory,
+    int64_t* evaluations) {
+  const std::shared_ptr<const CarriedStep> carried =
+      MostSimilar(input.carried, built.graph, built.pairs);
+  if (carried == nullptr) return std::nullopt;
+  const std::unique_ptr<Strategy> start =
+      MakeCarriedStart(job.strategy->name(), *carried);
+  PreparedJob with_start = job;
+  with_start.strategy = start.get();
+  absl::StatusOr<Candidate> candidate = PlanChoice(
+      with_start, input, built, memory, nullptr,
+      CarriedLimits(*carried, built.graph), input.budget, evaluations);
+  if (!candidate.ok()) {
+    if (absl::IsResourceExhausted(candidate.status())) return std::nullopt;
+    return candidate.status();
+  }
+  candidate->made.go_on = true;
+  return *std::move(candidate);
+}
+
 // Spends the budget on `best`, of a strategy that starts from others, and
 // refines its passes; if that pairs any, searches the order again with the
 // pairs. `known` is another candidate whose passes are refined too.
@@ -150,12 +177,28 @@ absl::Status ImproveAndRefine(const PreparedJob& job, const PlanInput& input,
   const auto is_over = [&] {
     return refinement.expired && refinement.expired();
   };
+  if (best->made.go_on) {
+    // The forms of its passes are known, so pairs are found at once.
+    known = *best;
+    PIPELOOM_RETURN_IF_ERROR(refine(&*known));
+    for (const double until : kCarriedUntil) {
+      if (known->made.pairs.empty() || input.budget.Exhausted(*evaluations)) {
+        break;
+      }
+      PIPELOOM_RETURN_IF_ERROR(SearchPaired(
+          job, input, built, memory,
+          input.budget.PartUntil(until, *evaluations), &*known, evaluations));
+      PIPELOOM_RETURN_IF_ERROR(refine(&*known));
+    }
+  }
   PIPELOOM_RETURN_IF_ERROR(
       ImproveCandidate(job, unpaired, built, memory, best, evaluations));
   Candidate plain = *best;
   PIPELOOM_RETURN_IF_ERROR(refine(best));
-  if (known.has_value() && !is_over()) {
-    PIPELOOM_RETURN_IF_ERROR(refine(&*known));
+  if (known.has_value()) {
+    if (!best->made.go_on && !is_over()) {
+      PIPELOOM_RETURN_IF_ERROR(refine(&*known));
+    }
     if (known->predicted.finish < best->predicted.finish) {
       *best = *std::move(known);
     }
@@ -220,6 +263,7 @@ absl::StatusOr<PlanResult> PlanAlone(const PreparedJob& prepared,
   screening.max_evaluations = 1;
   std::optional<Candidate> best;
   std::optional<Candidate> known;
+  std::optional<NamedBound> bound;
   absl::Status last_error;
   // Returns true if the selection fits and is better.
   const auto screen =
@@ -257,7 +301,21 @@ absl::StatusOr<PlanResult> PlanAlone(const PreparedJob& prepared,
       }
       return absl::OkStatus();
     };
-    if (others != nullptr && searches && !has_time_for_both) {
+    // Where there is time for both other starts, they are the better ones.
+    if (others != nullptr && searches &&
+        (!input.budget.spent || !has_time_for_both)) {
+      PIPELOOM_ASSIGN_OR_RETURN(
+          best,
+          StartFromCarried(job, input, built, memory, &result.evaluations));
+      if (best.has_value()) {
+        bound = PlanBound(built.graph, &memory);
+        best->made.found.lower_bound = Nanoseconds(bound->time);
+        best->made.found.bound_source = bound->source;
+      }
+    }
+    if (best.has_value()) {
+      // Goes on where the other step's search has ended.
+    } else if (others != nullptr && searches && !has_time_for_both) {
       PIPELOOM_RETURN_IF_ERROR(start_from_known());
       if (!best.has_value()) {
         PIPELOOM_RETURN_IF_ERROR(screen(nullptr).status());
@@ -367,9 +425,10 @@ absl::StatusOr<PlanResult> PlanAlone(const PreparedJob& prepared,
                                   &result.evaluations));
   }
   // Schedules were made within lowered limits; the bound is for the step's own.
-  NamedBound bound;
-  if (own_memory || split.has_value() || !best->made.pairs.empty() ||
-      !best->made.forms.empty()) {
+  if (bound.has_value()) {
+    // Known since the start.
+  } else if (own_memory || split.has_value() || !best->made.pairs.empty() ||
+             !best->made.forms.empty()) {
     bound = PlanBound(final_built.graph, &final_memory);
   } else {
     PIPELOOM_ASSIGN_OR_RETURN(
@@ -377,15 +436,20 @@ absl::StatusOr<PlanResult> PlanAlone(const PreparedJob& prepared,
         partition::ApplyMemory(built.graph, memory, best->made.selection));
     bound = PlanBound(chosen, nullptr);
   }
-  best->plan.lower_bound = Nanoseconds(bound.time);
+  best->plan.lower_bound = Nanoseconds(bound->time);
   partition::SetLoss(spec.model, *input.packed, result.microbatches,
                      &best->plan);
   PIPELOOM_RETURN_IF_ERROR(ValidateExecutionPlan(best->plan));
+  // Searches that only judge a partition teach nothing.
+  if (input.budget.max_evaluations > 1) {
+    result.carried = std::make_shared<const CarriedStep>(
+        CarryFrom(final_built, final_memory, *best));
+  }
   result.plan = std::move(best->plan);
   result.predicted = std::move(best->predicted);
   result.memory = partition::PolicyOf(final_memory, best->made.selection);
-  result.lower_bound = Nanoseconds(bound.time);
-  result.bound_source = bound.source;
+  result.lower_bound = Nanoseconds(bound->time);
+  result.bound_source = bound->source;
   result.proven_optimal = result.predicted.step_time() == result.lower_bound;
   return result;
 }

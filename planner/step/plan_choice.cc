@@ -263,9 +263,11 @@ absl::Status ImproveCandidate(const PreparedJob& job, const PlanInput& input,
                               const partition::StepMemory& memory,
                               Candidate* best, int64_t* evaluations) {
   const StageGraph& graph = built.graph;
-  IdVector<RankId, RankSpec> limits = WithMargin(graph, best->limits);
+  // The limits of a carried step have proved to be low enough.
+  IdVector<RankId, RankSpec> limits =
+      best->made.go_on ? best->limits : WithMargin(graph, best->limits);
   std::optional<MemorySchedule> start;
-  if (best->made.search != nullptr) start = best->made;
+  if (best->made.search != nullptr || best->made.go_on) start = best->made;
   const auto* const starts_from =
       dynamic_cast<const StartsFromOthers*>(job.strategy);
   const absl::Span<const double> parts = starts_from != nullptr

@@ -36,10 +36,12 @@ const MemoryChoice& ChoiceOf(const StepMemory& memory,
   return memory.candidates(id)[static_cast<size_t>(selection[id])].choice;
 }
 
-// Splits every pair whose backward then fits the free room of its rank.
-void SplitWhereItFits(const partition::MemorySelection& selection,
+// Splits every pair whose backward then fits the free room of its rank. Returns
+// whether there was any.
+bool SplitWhereItFits(const partition::MemorySelection& selection,
                       const StageGraph& graph, const RankOrders& orders,
                       StepMemory* memory) {
+  bool any = false;
   const std::vector<int64_t> room = FreeRoom(FlatGraph(graph), orders);
   for (const StagePairId id : memory->pairs.ids()) {
     if (!memory->has_other_form(id) || memory->form(id) == PassForm::kSplit) {
@@ -51,8 +53,10 @@ void SplitWhereItFits(const partition::MemorySelection& selection,
     const RankId rank = graph.task(memory->pairs[id].backward).rank;
     if (more.count() <= room[static_cast<size_t>(rank.value())]) {
       memory->SwitchForm(id);
+      any = true;
     }
   }
+  return any;
 }
 
 }  // namespace
@@ -144,41 +148,62 @@ absl::Status RefinePasses(const PreparedJob& job, const PlanInput& input,
                           Candidate* best) {
   const StageGraph limited = built.graph.WithRanks(best->limits);
   const MemorySchedule& made = best->made;
-  // Three ways, each with weight gradients paired where possible: the forms as
-  // they are, forms chosen for the order, and those with all other backwards
-  // split too where that fits.
   std::optional<MemorySchedule> refined;
   int64_t shortest = made.found.schedule.step_time().count();
   const auto is_over = [&] {
     return budget.stop.stop_requested() || (budget.expired && budget.expired());
   };
-  const PassFormOptions options{.expired = is_over};
-  for (int way = 0; way < 3 && !is_over(); ++way) {
-    StepMemory memory = choices;
-    memory.SetForms(made.forms);
-    RankOrders orders = made.found.schedule.order;
-    PIPELOOM_ASSIGN_OR_RETURN(
-        StageGraph graph,
-        partition::ApplyMemory(limited, memory, made.selection));
-    if (way > 0) {
-      PassFormChooser(graph, memory)
-          .Choose(made.selection, &memory, &orders, options);
-      if (way == 2) SplitWhereItFits(made.selection, graph, orders, &memory);
-      PIPELOOM_ASSIGN_OR_RETURN(
-          graph, partition::ApplyMemory(limited, memory, made.selection));
-    }
+  StepMemory memory = choices;
+  memory.SetForms(made.forms);
+  RankOrders orders = made.found.schedule.order;
+  PIPELOOM_ASSIGN_OR_RETURN(
+      StageGraph graph,
+      partition::ApplyMemory(limited, memory, made.selection));
+  // Pairs weight gradients where possible, and keeps the answer if it is the
+  // shortest.
+  const auto try_pairs = [&]() -> absl::Status {
     PairedOrders paired =
         PairPasses(graph, memory, made.selection, orders, is_over);
-    if (paired.step_time >= shortest) continue;
+    if (paired.step_time >= shortest) return absl::OkStatus();
     MemorySchedule next = made;
     next.forms = memory.forms();
     next.pairs = std::move(paired.pairs);
-    PIPELOOM_ASSIGN_OR_RETURN(graph, ApplyPairs(graph, next.pairs));
-    PIPELOOM_ASSIGN_OR_RETURN(next.found.schedule,
-                              TimeSchedule(graph, std::move(paired.orders)));
-    if (!ValidateSchedule(graph, next.found.schedule).ok()) continue;
+    PIPELOOM_ASSIGN_OR_RETURN(const StageGraph with_pairs,
+                              ApplyPairs(graph, next.pairs));
+    PIPELOOM_ASSIGN_OR_RETURN(
+        next.found.schedule,
+        TimeSchedule(with_pairs, std::move(paired.orders)));
+    if (!ValidateSchedule(with_pairs, next.found.schedule).ok()) {
+      return absl::OkStatus();
+    }
     shortest = paired.step_time;
     refined = std::move(next);
+    return absl::OkStatus();
+  };
+  // Does the same with all other backwards split too where that fits.
+  const auto try_split = [&]() -> absl::Status {
+    const partition::FormSelection before = memory.forms();
+    if (is_over() ||
+        !SplitWhereItFits(made.selection, graph, orders, &memory)) {
+      return absl::OkStatus();
+    }
+    const StageGraph unsplit = std::move(graph);
+    PIPELOOM_ASSIGN_OR_RETURN(
+        graph, partition::ApplyMemory(limited, memory, made.selection));
+    const absl::Status status = try_pairs();
+    memory.SetForms(before);
+    graph = unsplit;
+    return status;
+  };
+  PIPELOOM_RETURN_IF_ERROR(try_pairs());
+  PIPELOOM_RETURN_IF_ERROR(try_split());
+  if (!is_over()) {
+    PassFormChooser(graph, memory)
+        .Choose(made.selection, &memory, &orders, {.expired = is_over});
+    PIPELOOM_ASSIGN_OR_RETURN(
+        graph, partition::ApplyMemory(limited, memory, made.selection));
+    PIPELOOM_RETURN_IF_ERROR(try_pairs());
+    PIPELOOM_RETURN_IF_ERROR(try_split());
   }
   if (!refined.has_value()) return absl::OkStatus();
   PIPELOOM_ASSIGN_OR_RETURN(std::optional<Candidate> candidate,

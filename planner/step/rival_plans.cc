@@ -27,7 +27,7 @@ constexpr int64_t kSearchWork = 300'000;
 constexpr double kBeginUntil = 0.6;
 
 // Share of the time for a quick plan.
-constexpr double kQuickUntil = 0.6;
+constexpr double kQuickUntil = 0.8;
 
 // Returns the most evaluations that a rival may make.
 int64_t MaxEvaluations(const SearchBudget& budget,

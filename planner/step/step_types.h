@@ -3,6 +3,7 @@
 #define PIPELOOM_PLANNER_STEP_STEP_TYPES_H_
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -19,6 +20,8 @@
 #include "planner/strategy.h"
 
 namespace pipeloom::planner {
+
+struct CarriedStep;  // planner/step/carried_step.h
 
 // A job made ready for planning with one strategy: its partition is fixed.
 struct PreparedJob {
@@ -38,6 +41,9 @@ struct PlanInput {
   // these disturbances is chosen among those found; 30 % of the budget is kept
   // for it.
   std::optional<Disturbances> robust{};
+  // What other steps of the job taught, for strategies that start from others:
+  // the search goes on from the most similar one. The plan depends on them.
+  std::vector<std::shared_ptr<const CarriedStep>> carried{};
 };
 
 // Step times under disturbances of the chosen plan and of the plan that is best
@@ -60,6 +66,9 @@ struct PlanResult {
   const char* bound_source = "chain";  // NamedBound::source.
   int64_t evaluations = 0;
   bool proven_optimal = false;
+  // What the plan teaches the job's other steps; null for strategies that do
+  // not carry over.
+  std::shared_ptr<const CarriedStep> carried{};
   std::optional<RobustReport> robust{};  // Set if the input asked for it.
   // Returns the gap, bubble and epilogue as shares (docs/glossary.md), and the
   // MFU in [0, 1].

@@ -138,14 +138,16 @@ absl::StatusOr<Found> PlanOrFind(const ServedJob& job, const StepBatch& batch,
     return Found{.result = std::move(known.equal), .cache_hit = true};
   }
   input.budget = StartBudget(search, threads, most, stop);
+  // A search by evaluations gives the same plan on every machine; the history
+  // of this service must not change that.
+  const bool may_learn = search.evaluations == 0;
+  if (may_learn) input.carried = std::move(known.carried);
   PIPELOOM_ASSIGN_OR_RETURN(
       planner::PlanResult result,
       planner::PlanStep(batch.epoch->planner->prepared(), input));
   Found found;
   found.cut_short = stop.stop_requested() && !result.proven_optimal;
-  // A search by evaluations gives the same plan on every machine; the history
-  // of this service must not change that.
-  if (known.similar != nullptr && search.evaluations == 0) {
+  if (known.similar != nullptr && may_learn) {
     found.from_similar = ImproveFromSimilar(
         *known.similar, &result,
         batch.epoch->planner->costs().ForReplica(replica).Network());

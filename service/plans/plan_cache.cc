@@ -9,6 +9,7 @@
 #include "base/numeric.h"
 #include "emulator/step/emulate_step.h"
 #include "ir/plan/schedule.h"
+#include "planner/step/carried_step.h"
 #include "planner/step/lower_plan.h"
 
 namespace pipeloom::service {
@@ -16,6 +17,10 @@ namespace {
 
 // Number of the latest plans of a structure that are compared.
 constexpr int kMaxCompared = 8;
+// Number of a job's latest plans that are carried over, and the most plans that
+// are looked at for them.
+constexpr size_t kMaxCarried = 8;
+constexpr int kMaxLookedAt = 64;
 
 // Returns the sum over sub-microbatches of |log of the ratio of tokens|.
 // REQUIRES: both have the same structure.
@@ -81,7 +86,7 @@ PlanCacheKey MakePlanCacheKey(const Fingerprint& job,
     }
     exact.Add(s.shape.fingerprint());
   }
-  return {exact.Build(), similar.Build()};
+  return {.job = job, .exact = exact.Build(), .similar = similar.Build()};
 }
 
 PlanCache::Found PlanCache::Find(const PlanCacheKey& key,
@@ -105,6 +110,15 @@ PlanCache::Found PlanCache::Find(const PlanCacheKey& key,
     if (found.similar == nullptr || distance < nearest) {
       found.similar = plan;
       nearest = distance;
+    }
+  }
+  int looked_at = 0;
+  for (const Entry& entry : entries_) {
+    if (found.carried.size() == kMaxCarried || ++looked_at > kMaxLookedAt) {
+      break;
+    }
+    if (entry.key.job == key.job && entry.plan->carried != nullptr) {
+      found.carried.push_back(entry.plan->carried);
     }
   }
   ++(found.similar != nullptr ? counters_.similar_hits : counters_.misses);
@@ -171,7 +185,9 @@ Bytes SizeOf(const planner::PlanResult& result) {
   for (const std::vector<SampleId>& samples : result.microbatches.samples) {
     bytes += sizeof(samples) + samples.size() * sizeof(SampleId);
   }
-  return Bytes(static_cast<int64_t>(bytes) + 4096);
+  const Bytes carried =
+      result.carried == nullptr ? Bytes(0) : planner::SizeOf(*result.carried);
+  return Bytes(static_cast<int64_t>(bytes) + 4096) + carried;
 }
 
 bool ImproveFromSimilar(const planner::PlanResult& similar,

@@ -4,6 +4,9 @@
 // microbatch) reuses the order, which is often better than one that a short
 // search finds.
 //
+// Any other step of the same job goes on from what its latest plans taught
+// (planner/step/carried_step.h).
+//
 // Keeps the most recently used plans, up to a number of bytes. All methods may
 // be called from any thread; plans are shared, not copied.
 #ifndef PIPELOOM_SERVICE_PLANS_PLAN_CACHE_H_
@@ -13,6 +16,7 @@
 #include <list>
 #include <map>
 #include <memory>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "base/fingerprint.h"
@@ -27,6 +31,7 @@ namespace pipeloom::service {
 // The fingerprints of the step that a plan is made for, apart from its number
 // and replica.
 struct PlanCacheKey {
+  Fingerprint job{};
   Fingerprint exact{};
   Fingerprint similar{};
 };
@@ -60,6 +65,8 @@ class PlanCache {
         equal{};  // Null if there is none.
     // Null if there is none, or if `equal` is set.
     std::shared_ptr<const planner::PlanResult> similar{};
+    // PlanResult::carried of the job's latest plans; empty if `equal` is set.
+    std::vector<std::shared_ptr<const planner::CarriedStep>> carried{};
   };
   // Looks up a plan. `similar` is, among the latest plans with this structure,
   // the one whose shapes are nearest. O(log plans + sub-microbatches).

@@ -59,7 +59,7 @@ absl::Status PlanRow(const JobInput& input,
         PlannedStep planned,
         PlanReplicas(prepared, packed[s], static_cast<int64_t>(s),
                      input.replicas, settings, context.stop, progress,
-                     row->schedule));
+                     row->schedule, row->steps));
     row->steps.push_back(std::move(planned));
   }
   return absl::OkStatus();

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <memory>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -12,6 +13,12 @@
 #include "planner/strategy.h"
 
 namespace pipeloom::studies {
+namespace {
+
+// The number of latest steps that a search may go on from.
+constexpr size_t kCarried = 8;
+
+}  // namespace
 
 std::vector<std::string> UsualSchedules() {
   std::vector<std::string> names;
@@ -126,17 +133,23 @@ StepMeans MeansOf(const std::vector<PlannedStep>& steps) {
   return means;
 }
 
-absl::StatusOr<PlannedStep> PlanReplicas(const planner::PreparedJob& prepared,
-                                         const partition::PackedStep& packed,
-                                         int64_t step, int32_t replicas,
-                                         const SearchSettings& settings,
-                                         const std::stop_token& stop,
-                                         const ProgressCallback& progress,
-                                         absl::string_view detail) {
+absl::StatusOr<PlannedStep> PlanReplicas(
+    const planner::PreparedJob& prepared, const partition::PackedStep& packed,
+    int64_t step, int32_t replicas, const SearchSettings& settings,
+    const std::stop_token& stop, const ProgressCallback& progress,
+    absl::string_view detail, absl::Span<const PlannedStep> before) {
   using Clock = std::chrono::steady_clock;
   PlannedStep planned;
   planned.step = step;
   planned.num_samples = packed.num_samples;
+  std::vector<std::shared_ptr<const planner::CarriedStep>> carried;
+  const auto carry = [&](const planner::PlanResult& result) {
+    if (result.carried != nullptr) carried.push_back(result.carried);
+  };
+  for (const PlannedStep& earlier :
+       before.subspan(before.size() - std::min(kCarried, before.size()))) {
+    for (const planner::PlanResult& result : earlier.replicas) carry(result);
+  }
   for (int32_t replica = 0; replica < replicas; ++replica) {
     if (stop.stop_requested()) return absl::CancelledError("stopped");
     if (progress) progress(step * replicas + replica, detail);
@@ -148,6 +161,8 @@ absl::StatusOr<PlannedStep> PlanReplicas(const planner::PreparedJob& prepared,
     input.seed = settings.seed;
     input.budget = StartBudget(settings, stop);
     input.robust = settings.robust;
+    // A search by evaluations does not depend on what was planned before.
+    if (settings.deadline.has_value()) input.carried = carried;
     if (settings.defer) {
       PIPELOOM_ASSIGN_OR_RETURN(
           const auto costs,
@@ -161,6 +176,7 @@ absl::StatusOr<PlannedStep> PlanReplicas(const planner::PreparedJob& prepared,
                                 planner::PlanStep(prepared, input));
       planned.replicas.push_back(std::move(result));
     }
+    carry(planned.replicas.back());
     planned.search_time +=
         std::chrono::duration_cast<Duration>(Clock::now() - begin);
   }

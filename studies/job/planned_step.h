@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "planner/step/plan_step.h"
 #include "studies/job/job_input.h"
 #include "studies/job/study_context.h"
@@ -56,14 +57,14 @@ struct StepMeans {
 StepMeans MeansOf(const std::vector<PlannedStep>& steps);
 
 // Plans a step for `replicas` replicas. Tells `progress` how many replicas of
-// all steps are planned. Cancelled: a stop was requested.
-absl::StatusOr<PlannedStep> PlanReplicas(const planner::PreparedJob& prepared,
-                                         const partition::PackedStep& packed,
-                                         int64_t step, int32_t replicas,
-                                         const SearchSettings& settings,
-                                         const std::stop_token& stop,
-                                         const ProgressCallback& progress,
-                                         absl::string_view detail = "");
+// all steps are planned. Searches under a deadline go on from what the replicas
+// before taught, and `before`, the steps before. Cancelled: a stop was
+// requested.
+absl::StatusOr<PlannedStep> PlanReplicas(
+    const planner::PreparedJob& prepared, const partition::PackedStep& packed,
+    int64_t step, int32_t replicas, const SearchSettings& settings,
+    const std::stop_token& stop, const ProgressCallback& progress,
+    absl::string_view detail = "", absl::Span<const PlannedStep> before = {});
 
 }  // namespace pipeloom::studies
 

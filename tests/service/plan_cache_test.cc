@@ -80,6 +80,27 @@ TEST_F(PlanCacheTest, EqualStepsGetTheirPlanSimilarOnesTheNearest) {
   EXPECT_EQ(counters.plans, 1);
 }
 
+TEST_F(PlanCacheTest, StepsOfAJobGoOnFromItsLatestPlans) {
+  PlanCache cache(Bytes(int64_t{1} << 30));
+  ASSERT_OK_AND_ASSIGN(const auto plan,
+                       Plan(testing::RandomBatch(3, 12, 2), 2));
+  ASSERT_NE(plan->carried, nullptr);
+  const auto key = [&](uint64_t job, uint64_t batch) {
+    return MakePlanCacheKey({job, job}, {batch, batch}, plan->microbatches);
+  };
+  for (uint64_t batch = 0; batch < 12; ++batch) {
+    cache.Insert(key(1, batch), plan);
+  }
+  cache.Insert(key(2, 0), plan);
+  const PlanCache::Found found = cache.Find(key(1, 99), plan->microbatches);
+  EXPECT_EQ(found.carried.size(), 8);
+  for (const auto& carried : found.carried) {
+    EXPECT_EQ(carried, plan->carried);
+  }
+  EXPECT_EQ(cache.Find(key(2, 1), plan->microbatches).carried.size(), 1);
+  EXPECT_TRUE(cache.Find(key(3, 0), plan->microbatches).carried.empty());
+}
+
 TEST_F(PlanCacheTest, TheSizeIsKeptAndThePlanUsedLastStays) {
   const BatchMetadata batch = testing::RandomBatch(3, 12, 2);
   ASSERT_OK_AND_ASSIGN(const auto plan, Plan(batch, 1));

@@ -1,0 +1,87 @@
+// What the plan of one step teaches the search of another: when each pass ran,
+// which form it had, what was kept, and how much room boundary tensors took.
+//
+// Batches of a job differ in their samples, but their microbatches, sorted by
+// how much work they are, resemble each other from step to step. So the passes
+// of a microbatch are given the times and choices that the microbatch of the
+// same place in the other step had, and a list schedule in the order of these
+// times makes them legal. A search that goes on from it need not find again
+// what the step before knew.
+#ifndef PIPELOOM_PLANNER_STEP_CARRIED_STEP_H_
+#define PIPELOOM_PLANNER_STEP_CARRIED_STEP_H_
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "base/units.h"
+#include "ir/ids.h"
+#include "ir/plan/memory_policy.h"
+#include "ir/plan/stage_graph.h"
+#include "partition/graph/build_stage_graph.h"
+#include "partition/graph/memory_candidates.h"
+#include "planner/step/plan_choice.h"
+#include "planner/strategy.h"
+
+namespace pipeloom::planner {
+
+// A planned step, as far as it can be carried over. Immutable.
+struct CarriedStep {
+  // One stage on one sub-microbatch. Times are starts as shares of the step.
+  struct Pair {
+    StageId stage{};
+    int32_t sub_microbatch = 0;
+    double forward = 0;
+    double backward = 0;
+    double weight_grad = 0;
+    int32_t choice = 0;     // Index into CarriedStep::choices.
+    double held_ratio = 1;  // Held bytes over those with everything kept.
+    partition::PassForm form = partition::PassForm::kSplit;
+  };
+  // Pairs of each microbatch, sorted by stage and then sub-microbatch.
+  // Microbatches are sorted by the work of their forwards, the most first.
+  std::vector<std::vector<Pair>> microbatches{};
+  // Indexed as `microbatches`: the time of their forwards.
+  std::vector<Duration> work{};
+  std::vector<MemoryChoice> choices{};
+  // Indexed by rank: what the limit was lowered by for boundary tensors.
+  IdVector<RankId, Bytes> room{};
+};
+
+// Returns roughly how many bytes it takes in memory.
+Bytes SizeOf(const CarriedStep& carried);
+
+// Returns the step whose microbatches differ least from those of `graph` (ties:
+// the first); null if there is none, or if they differ too much to learn from.
+std::shared_ptr<const CarriedStep> MostSimilar(
+    const std::vector<std::shared_ptr<const CarriedStep>>& steps,
+    const StageGraph& graph,
+    const IdVector<StagePairId, partition::StagePair>& pairs);
+
+// Returns what the plan of a step teaches. O(tasks log tasks).
+CarriedStep CarryFrom(const partition::BuiltGraph& built,
+                      const partition::StepMemory& memory,
+                      const Candidate& planned);
+
+// Makes an answer for another step of the same job and partition. `graph` has
+// everything kept and backwards split, and the limits to keep. The answer's
+// bound is 0. ResourceExhausted: what the list scheduler makes does not fit.
+// Takes a few list schedules.
+absl::StatusOr<MemorySchedule> ApplyCarried(
+    const CarriedStep& carried, const StageGraph& graph,
+    const partition::StepMemory& memory);
+
+// Returns a strategy for one step whose schedules are ApplyCarried's. Keeps a
+// reference to `carried`.
+std::unique_ptr<Strategy> MakeCarriedStart(absl::string_view name,
+                                           const CarriedStep& carried);
+
+// Returns the limits of a step, lowered as the carried step's were.
+IdVector<RankId, RankSpec> CarriedLimits(const CarriedStep& carried,
+                                         const StageGraph& graph);
+
+}  // namespace pipeloom::planner
+
+#endif  // PIPELOOM_PLANNER_STEP_CARRIED_STEP_H_

@@ -1,0 +1,208 @@
+#include "planner/step/carried_step.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <vector>
+
+#include "base/status_macros.h"
+#include "partition/batching/batch_split.h"
+#include "partition/graph/build_stage_graph.h"
+#include "planner/job/job_planner.h"
+#include "planner/memory/stage_choices.h"
+#include "tests/planner/random_job.h"
+#include "tests/support/small_job.h"
+#include "tests/support/status_matchers.h"
+
+namespace pipeloom::planner {
+namespace {
+
+using ::pipeloom::testing::IsOk;
+using ::pipeloom::testing::RandomBatch;
+using ::pipeloom::testing::RandomJob;
+using ::pipeloom::testing::RandomJobCase;
+using ::pipeloom::testing::SmallVlmJob;
+
+using Carried = std::vector<std::shared_ptr<const CarriedStep>>;
+
+SearchBudget Evaluations(int64_t number, int32_t threads = 1) {
+  SearchBudget budget;
+  budget.max_evaluations = number;
+  budget.threads = threads;
+  return budget;
+}
+
+// A step as the search sees it.
+struct Problem {
+  partition::BuiltGraph built{};
+  partition::StepMemory memory{};
+};
+
+absl::StatusOr<Problem> ProblemOf(const JobPlanner& planner,
+                                  const BatchMetadata& batch) {
+  PIPELOOM_ASSIGN_OR_RETURN(const partition::PackedStep packed,
+                            partition::PackStep(planner.job(), batch, 0));
+  PIPELOOM_ASSIGN_OR_RETURN(const Microbatches microbatches,
+                            partition::SplitMicrobatches(
+                                planner.job(), packed, 0, planner.partition()));
+  Problem problem;
+  PIPELOOM_ASSIGN_OR_RETURN(
+      problem.built,
+      partition::BuildStageGraph(planner.costs(), planner.partition(),
+                                 microbatches, {.split_backward = true}));
+  problem.memory = partition::MakeStepMemory(
+      planner.costs(), planner.partition(), microbatches, problem.built.pairs,
+      StageChoices(planner.costs(), planner.partition(), microbatches));
+  return problem;
+}
+
+// Returns the time of an answer after checks that share no code with it.
+absl::StatusOr<Duration> CheckedTime(const Problem& problem,
+                                     const MemorySchedule& made) {
+  partition::StepMemory memory = problem.memory;
+  memory.SetForms(made.forms);
+  PIPELOOM_ASSIGN_OR_RETURN(
+      const StageGraph chosen,
+      partition::ApplyMemory(problem.built.graph, memory, made.selection));
+  PIPELOOM_RETURN_IF_ERROR(ValidateSchedule(chosen, made.found.schedule));
+  return made.found.schedule.step_time();
+}
+
+TEST(CarriedStepTest, AStepTeachesItself) {
+  const BatchMetadata batch = RandomBatch(1, 4000, 6);
+  ASSERT_OK_AND_ASSIGN(const auto planner,
+                       JobPlanner::Create(SmallVlmJob(), batch));
+  ASSERT_OK_AND_ASSIGN(const PlanResult planned,
+                       planner->PlanStep(batch, {.budget = Evaluations(2000)}));
+  ASSERT_NE(planned.carried, nullptr);
+  ASSERT_OK_AND_ASSIGN(const Problem problem, ProblemOf(*planner, batch));
+  EXPECT_EQ(
+      MostSimilar({planned.carried}, problem.built.graph, problem.built.pairs),
+      planned.carried);
+  ASSERT_OK_AND_ASSIGN(
+      const MemorySchedule made,
+      ApplyCarried(*planned.carried, problem.built.graph, problem.memory));
+  ASSERT_OK_AND_ASSIGN(const Duration time, CheckedTime(problem, made));
+  // The list scheduler follows the order, but never idles as long as a search
+  // may have found good.
+  EXPECT_LE(ToSeconds(time), 1.02 * ToSeconds(planned.predicted.step_time()));
+}
+
+TEST(CarriedStepTest, GivesLegalAnswersForAnyOtherStep) {
+  int applied = 0;
+  for (uint64_t seed = 0; seed < 40; ++seed) {
+    SCOPED_TRACE(seed);
+    const RandomJobCase one = RandomJob(seed);
+    const auto planner =
+        JobPlanner::Create(one.job, one.batch, {.strategy = "dip-interleave"});
+    if (!planner.ok()) continue;
+    const auto planned =
+        (*planner)->PlanStep(one.batch, {.budget = Evaluations(20)});
+    if (!planned.ok()) continue;
+    ASSERT_NE(planned->carried, nullptr);
+    // Other samples, and another number of microbatches.
+    RandomJobCase other = RandomJob(seed);
+    for (const int32_t more : {0, 1}) {
+      other.job.training.microbatches = one.job.training.microbatches + more;
+      const auto again = JobPlanner::Create(
+          other.job, other.batch,
+          {.strategy = "pipeloom", .partition = (*planner)->partition()});
+      ASSERT_THAT(again.status(), IsOk());
+      BatchMetadata rest = other.batch;
+      if (more == 1 && rest.samples.size() > 1) {
+        std::reverse(rest.samples.begin(), rest.samples.end());
+      }
+      const absl::StatusOr<Problem> problem = ProblemOf(**again, rest);
+      if (!problem.ok()) continue;
+      const auto made = ApplyCarried(*planned->carried, problem->built.graph,
+                                     problem->memory);
+      if (absl::IsResourceExhausted(made.status())) continue;
+      ASSERT_THAT(made.status(), IsOk());
+      EXPECT_THAT(CheckedTime(*problem, *made).status(), IsOk());
+      ++applied;
+    }
+  }
+  EXPECT_GE(applied, 20);
+}
+
+TEST(CarriedStepTest, TheMostSimilarStepIsTaken) {
+  const BatchMetadata texts = RandomBatch(1, 4000, 0);
+  const BatchMetadata images = RandomBatch(2, 4000, 6);
+  const BatchMetadata more_images = RandomBatch(3, 4000, 6);
+  ASSERT_OK_AND_ASSIGN(const auto planner,
+                       JobPlanner::Create(SmallVlmJob(), images));
+  Carried carried = {nullptr};
+  for (const BatchMetadata* batch : {&texts, &images}) {
+    ASSERT_OK_AND_ASSIGN(
+        const PlanResult planned,
+        planner->PlanStep(*batch, {.budget = Evaluations(50)}));
+    carried.push_back(planned.carried);
+  }
+  ASSERT_OK_AND_ASSIGN(const Problem problem, ProblemOf(*planner, more_images));
+  const StageGraph& graph = problem.built.graph;
+  EXPECT_EQ(MostSimilar(carried, graph, problem.built.pairs), carried[2]);
+  EXPECT_EQ(MostSimilar({}, graph, problem.built.pairs), nullptr);
+  // A step whose work is all in one microbatch has nothing to learn from one
+  // with even microbatches.
+  CarriedStep uneven = *carried[2];
+  for (size_t i = 1; i < uneven.work.size(); ++i) uneven.work[i] = kZero;
+  uneven.work[0] = uneven.work[0] * 20;
+  EXPECT_EQ(MostSimilar({std::make_shared<const CarriedStep>(uneven)}, graph,
+                        problem.built.pairs),
+            nullptr);
+}
+
+TEST(CarriedStepTest, PlansDependOnWhatIsCarriedButNotOnThreads) {
+  const BatchMetadata batch = RandomBatch(4, 8000, 6);
+  ASSERT_OK_AND_ASSIGN(const auto planner,
+                       JobPlanner::Create(SmallVlmJob(), batch));
+  ASSERT_OK_AND_ASSIGN(const PlanResult first,
+                       planner->PlanStep(batch, {.budget = Evaluations(500)}));
+  const auto plan = [&](int32_t threads) {
+    return planner->PlanStep(batch, {.first_sample = 100,
+                                     .step = 1,
+                                     .budget = Evaluations(60, threads),
+                                     .carried = {first.carried}});
+  };
+  ASSERT_OK_AND_ASSIGN(const PlanResult alone, plan(1));
+  for (const int32_t threads : {2, 4}) {
+    ASSERT_OK_AND_ASSIGN(const PlanResult more, plan(threads));
+    EXPECT_EQ(more.plan, alone.plan);
+  }
+}
+
+// Jobs whose memory is short, as there the levels of memory are what a step
+// finds again and again.
+TEST(CarriedStepTest, WithFewEvaluationsStepsAreShorter) {
+  JobSpec job = SmallVlmJob();
+  const BatchMetadata batch = RandomBatch(5, 8000, 6);
+  ASSERT_OK_AND_ASSIGN(const auto roomy, JobPlanner::Create(job, batch));
+  ASSERT_OK_AND_ASSIGN(const PlanResult free,
+                       roomy->PlanStep(batch, {.budget = Evaluations(50)}));
+  Bytes peak;
+  for (const Bytes bytes : free.peak_bytes()) peak = std::max(peak, bytes);
+  job.training.memory_limit = Bytes(peak.count() * 9 / 10);
+  ASSERT_OK_AND_ASSIGN(const auto planner, JobPlanner::Create(job, batch));
+  double cold = 0;
+  double warm = 0;
+  Carried carried;
+  for (int64_t step = 0; step < 6; ++step) {
+    StepRequest request{
+        .first_sample = 60 * step, .step = step, .budget = Evaluations(40)};
+    ASSERT_OK_AND_ASSIGN(const PlanResult anew,
+                         planner->PlanStep(batch, request));
+    request.carried = carried;
+    ASSERT_OK_AND_ASSIGN(const PlanResult on,
+                         planner->PlanStep(batch, request));
+    EXPECT_THAT(ValidateExecutionPlan(on.plan), IsOk());
+    carried.push_back(on.carried);
+    if (step == 0) continue;
+    cold += ToSeconds(anew.predicted.step_time());
+    warm += ToSeconds(on.predicted.step_time());
+  }
+  EXPECT_LT(warm, cold);
+}
+
+}  // namespace
+}  // namespace pipeloom::planner

@@ -30,7 +30,7 @@ build() {
 }
 
 # Runs the tests of a preset; further arguments go to ctest. Those that fail run
-# once more, alone: tests with real processes and sockets may starve beside
+# once more, alone: tests with real processes and sockets may starve next to
 # others on a busy machine. The names of both runs are printed.
 run_tests() {
   local preset=$1

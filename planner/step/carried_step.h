@@ -1,5 +1,6 @@
-// What the plan of one step teaches the search of another: when each pass ran,
-// which form it had, what was kept, and how much room boundary tensors took.
+// The plan of one step as the start of another step's search: when each pass
+// ran, which form it had, what was kept, and how much room boundary tensors
+// took.
 //
 // Batches of a job differ in their samples, but their microbatches, sorted by
 // how much work they are, resemble each other from step to step. So the passes

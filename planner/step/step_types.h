@@ -41,8 +41,9 @@ struct PlanInput {
   // these disturbances is chosen among those found; 30 % of the budget is kept
   // for it.
   std::optional<Disturbances> robust{};
-  // What other steps of the job taught, for strategies that start from others:
-  // the search goes on from the most similar one. The plan depends on them.
+  // Carried over from other steps of the job, for strategies that start from
+  // others: the search goes on from the most similar one. The plan depends on
+  // them.
   std::vector<std::shared_ptr<const CarriedStep>> carried{};
 };
 
@@ -66,8 +67,8 @@ struct PlanResult {
   const char* bound_source = "chain";  // NamedBound::source.
   int64_t evaluations = 0;
   bool proven_optimal = false;
-  // What the plan teaches the job's other steps; null for strategies that do
-  // not carry over.
+  // For the searches of the job's other steps; null if only one evaluation was
+  // allowed.
   std::shared_ptr<const CarriedStep> carried{};
   std::optional<RobustReport> robust{};  // Set if the input asked for it.
   // Returns the gap, bubble and epilogue as shares (docs/glossary.md), and the

@@ -54,7 +54,7 @@ Problem MakeProblem(uint64_t seed) {
   problem.memory =
       partition::MakeStepMemory(costs, problem.partition, cut, built.pairs,
                                 StageChoices(costs, problem.partition, cut));
-  for (auto& list : problem.memory.lists) {
+  for (auto& list : problem.memory.lists.Change()) {
     if (list.size() > 2) list = {list.front(), list.back()};
   }
   problem.graph = std::move(built.graph);

@@ -171,10 +171,10 @@ Bytes SizeOf(const planner::PlanResult& result) {
       static_cast<size_t>(graph.num_tasks()) * (sizeof(Task) + 12) +
       static_cast<size_t>(graph.num_edges()) * (sizeof(Dependency) + 8);
   for (const auto& program : result.plan.programs) {
-    bytes += program.size() * sizeof(Instruction);
+    bytes += program.capacity() * sizeof(Instruction);
   }
-  bytes += result.predicted.spans.size() * sizeof(Span) +
-           result.predicted.memory.size() * sizeof(MemoryStep);
+  bytes += result.predicted.spans.capacity() * sizeof(Span) +
+           result.predicted.memory.capacity() * sizeof(MemoryStep);
   bytes += static_cast<size_t>(result.microbatches.sub_microbatches.size()) *
            sizeof(SubMicrobatch);
   for (const MemoryChoice& choice : result.memory.choices) {

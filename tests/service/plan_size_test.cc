@@ -79,7 +79,7 @@ TEST_P(PlanSizeTest, OfCachedPlansIsWhatTheHeapSays) {
   const double before = HeapBytes();
   plans_.clear();
   const double freed = before - HeapBytes();
-  EXPECT_GE(counted, 0.95 * freed);
+  EXPECT_GE(counted, 0.9 * freed);
   EXPECT_LE(counted, 1.3 * freed);
 }
 
@@ -97,14 +97,14 @@ TEST_P(PlanSizeTest, OfReadyPlansIsWhatTheHeapSays) {
   const double before = HeapBytes();
   ready.clear();
   const double freed = before - HeapBytes();
-  EXPECT_GE(counted, 0.95 * freed);
+  EXPECT_GE(counted, 0.9 * freed);
   EXPECT_LE(counted, 1.3 * freed);
 }
 
 INSTANTIATE_TEST_SUITE_P(Jobs, PlanSizeTest,
                          ::testing::Values("small", "dip-vlm-s", "dip-vlm-l"),
-                         [](const auto& info) {
-                           std::string name = info.param;
+                         [](const auto& param) {
+                           std::string name = param.param;
                            std::replace(name.begin(), name.end(), '-', '_');
                            return name;
                          });

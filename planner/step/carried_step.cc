@@ -173,7 +173,7 @@ Suggestion Suggest(const CarriedStep& carried, const StageGraph& graph,
         if (!pair.weight_grad.is_none()) {
           due[pair.weight_grad.value()] = has_times ? p->weight_grad : last;
         }
-        if (p == nullptr) continue;
+        if (p == nullptr || p->choice < 0) continue;
         suggestion.forms[id] = p->form;
         suggestion.selection[id] = CandidateLike(
             memory.candidates(id),

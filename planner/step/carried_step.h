@@ -37,7 +37,8 @@ struct CarriedStep {
     double forward = 0;
     double backward = 0;
     double weight_grad = 0;
-    int32_t choice = 0;     // Index into CarriedStep::choices.
+    // Index into CarriedStep::choices; -1: the pair had no backward.
+    int32_t choice = -1;
     double held_ratio = 1;  // Held bytes over those with everything kept.
     partition::PassForm form = partition::PassForm::kSplit;
   };

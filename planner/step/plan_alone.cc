@@ -56,6 +56,10 @@ constexpr double kCarriedUntil[] = {0.4, 0.6};
 // scripts/measure_jobs.py.
 constexpr double kShortBuild = 0.025;
 
+// The same for a step that goes on from another step's plan: smaller ones find
+// better plans from nothing (docs/decisions/0014-large-steps-go-on.md).
+constexpr double kLargeBuild = 0.08;
+
 // Under a deadline, until when passes are refined: the bound and the checks of
 // the plan come after it.
 constexpr double kRefineUntil = 0.96;
@@ -301,9 +305,10 @@ absl::StatusOr<PlanResult> PlanAlone(const PreparedJob& prepared,
       }
       return absl::OkStatus();
     };
-    // Where there is time for both other starts, they are the better ones.
-    if (others != nullptr && searches &&
-        (!input.budget.spent || !has_time_for_both)) {
+    // Where there is time for other starts, they are the better ones.
+    const bool is_large =
+        !input.budget.spent || input.budget.spent() > kLargeBuild;
+    if (others != nullptr && searches && is_large) {
       PIPELOOM_ASSIGN_OR_RETURN(
           best,
           StartFromCarried(job, input, built, memory, &result.evaluations));

@@ -97,22 +97,28 @@ absl::Span<const CarriedStep::Pair> PairsOf(
           static_cast<size_t>(end - begin)};
 }
 
+// Returns the share of its bytes that a pair holds with this candidate.
+double HeldRatio(const std::vector<partition::MemoryCandidate>& candidates,
+                 size_t candidate) {
+  const Bytes all = candidates[0].effect.held();
+  if (all <= Bytes(0)) return 1;
+  return static_cast<double>(candidates[candidate].effect.held().count()) /
+         static_cast<double>(all.count());
+}
+
 // Returns the candidate that is the carried choice, or else the one that holds
 // the nearest share of its bytes without more copies.
 int32_t CandidateLike(const std::vector<partition::MemoryCandidate>& candidates,
                       const MemoryChoice& choice, double held_ratio) {
-  const double all = static_cast<double>(candidates[0].effect.held().count());
   int32_t nearest = 0;
   double distance = std::numeric_limits<double>::max();
   for (size_t i = 0; i < candidates.size(); ++i) {
     const partition::MemoryCandidate& candidate = candidates[i];
     if (candidate.choice == choice) return static_cast<int32_t>(i);
     if (candidate.effect.offloaded > Bytes(0)) continue;
-    const double ratio =
-        all > 0 ? static_cast<double>(candidate.effect.held().count()) / all
-                : 1.0;
-    if (std::abs(ratio - held_ratio) < distance) {
-      distance = std::abs(ratio - held_ratio);
+    const double away = std::abs(HeldRatio(candidates, i) - held_ratio);
+    if (away < distance) {
+      distance = away;
       nearest = static_cast<int32_t>(i);
     }
   }
@@ -270,7 +276,6 @@ CarriedStep CarryFrom(const partition::BuiltGraph& built,
       const partition::StagePair& pair = chosen.pairs[id];
       CarriedStep::Pair& p = to.emplace_back();
       p.stage = pair.stage;
-      p.sub_microbatch = built.graph.task(pair.forward).sub_microbatch;
       p.forward = share(pair.forward);
       if (pair.backward.is_none()) continue;
       p.backward = p.weight_grad = share(pair.backward);
@@ -280,19 +285,13 @@ CarriedStep CarryFrom(const partition::BuiltGraph& built,
         if (p.form == PassForm::kSplit) p.weight_grad = share(pair.weight_grad);
       }
       const auto& candidates = chosen.candidates(id);
-      const partition::MemoryCandidate& candidate =
-          candidates[static_cast<size_t>(planned.made.selection[id])];
-      const double all =
-          static_cast<double>(candidates[0].effect.held().count());
-      p.held_ratio =
-          all > 0 ? static_cast<double>(candidate.effect.held().count()) / all
-                  : 1.0;
-      const auto known = std::find(carried.choices.begin(),
-                                   carried.choices.end(), candidate.choice);
+      const auto chosen_one = static_cast<size_t>(planned.made.selection[id]);
+      const MemoryChoice& choice = candidates[chosen_one].choice;
+      p.held_ratio = HeldRatio(candidates, chosen_one);
+      const auto known =
+          std::find(carried.choices.begin(), carried.choices.end(), choice);
       p.choice = static_cast<int32_t>(known - carried.choices.begin());
-      if (known == carried.choices.end()) {
-        carried.choices.push_back(candidate.choice);
-      }
+      if (known == carried.choices.end()) carried.choices.push_back(choice);
     }
   }
   // No more than this order's tensors took, so that steps do not lower limits

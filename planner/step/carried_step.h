@@ -2,12 +2,11 @@
 // ran, which form it had, what was kept, and how much room boundary tensors
 // took.
 //
-// Batches of a job differ in their samples, but their microbatches, sorted by
-// how much work they are, resemble each other from step to step. So the passes
-// of a microbatch are given the times and choices that the microbatch of the
-// same place in the other step had, and a list schedule in the order of these
-// times makes them legal. A search that goes on from it need not find again
-// what the step before knew.
+// Batches of a job differ in their samples, but the heaviest microbatch of one
+// step resembles the heaviest of another, the second the second, and so on. So
+// each microbatch takes over the start times and the memory choices of the one
+// with the same place in this order. A list schedule that follows these times
+// is legal, and the search goes on from it instead of from nothing.
 #ifndef PIPELOOM_PLANNER_STEP_CARRIED_STEP_H_
 #define PIPELOOM_PLANNER_STEP_CARRIED_STEP_H_
 
@@ -33,7 +32,6 @@ struct CarriedStep {
   // One stage on one sub-microbatch. Times are starts as shares of the step.
   struct Pair {
     StageId stage{};
-    int32_t sub_microbatch = 0;
     double forward = 0;
     double backward = 0;
     double weight_grad = 0;

@@ -263,7 +263,7 @@ absl::Status ImproveCandidate(const PreparedJob& job, const PlanInput& input,
                               const partition::StepMemory& memory,
                               Candidate* best, int64_t* evaluations) {
   const StageGraph& graph = built.graph;
-  // The limits of a carried step have proved to be low enough.
+  // A carried step lowered them already.
   IdVector<RankId, RankSpec> limits =
       best->made.go_on ? best->limits : WithMargin(graph, best->limits);
   std::optional<MemorySchedule> start;

@@ -200,7 +200,7 @@ TEST(JobLifeTest, OnlyWhoHasTheKeyClosesAJob) {
 }
 
 // Submits and fetches at random, by ranks of which some are behind. All ranks
-// of a step must get one plan.
+// must get the same plan for a step.
 void RunRandomly(uint64_t seed, bool with_state) {
   SCOPED_TRACE(::testing::Message()
                << "seed " << seed << (with_state ? ", state" : ""));

@@ -11,6 +11,7 @@
 #include "partition/placement/recipe.h"
 #include "planner/core/executor.h"
 #include "planner/layout/partition_moves.h"
+#include "planner/step/plan_alone.h"
 #include "planner/step/plan_step.h"
 #include "planner/step/sample_steps.h"
 
@@ -193,6 +194,9 @@ class PartitionSearch {
   }
 
   using Range = std::vector<Candidate>::iterator;
+  // Whether plans of other strategies are made too, which takes as long as the
+  // search itself.
+  enum class Rivals { kNone, kAlso };
 
   // Judges on all steps only those that are promising on the first step; the
   // others get a time extrapolated from it.
@@ -221,7 +225,8 @@ class PartitionSearch {
   // Sets the weighted mean of the emulated times of the steps. Steps before
   // `first_step`, at most one, have been judged already.
   absl::Status Judge(const std::vector<WeighedStep>& steps, int64_t evaluations,
-                     size_t first_step, Range begin, Range end) {
+                     size_t first_step, Range begin, Range end,
+                     Rivals rivals = Rivals::kNone) {
     const size_t each = steps.size() - first_step;
     const auto count = static_cast<size_t>(end - begin) * each;
     std::vector<absl::StatusOr<Duration>> times(
@@ -242,7 +247,8 @@ class PartitionSearch {
       input.seed = options_.seed;
       input.budget.max_evaluations = evaluations;
       input.budget.stop = options_.stop;
-      const auto planned = PlanStep(job, input);
+      const auto planned = rivals == Rivals::kAlso ? PlanStep(job, input)
+                                                   : PlanAlone(job, input);
       if (planned.ok()) {
         times[at] = planned->predicted.step_time();
       } else {
@@ -360,11 +366,12 @@ class PartitionSearch {
 
   // Judges some partitions again: all of them or, if stopped meanwhile, none.
   absl::Status JudgeAgain(const std::vector<WeighedStep>& steps,
-                          int64_t evaluations, std::vector<Candidate>* some) {
+                          int64_t evaluations, Rivals rivals,
+                          std::vector<Candidate>* some) {
     if (Stopped()) return absl::OkStatus();
     std::vector<Candidate> judged = *some;
     PIPELOOM_RETURN_IF_ERROR(
-        Judge(steps, evaluations, 0, judged.begin(), judged.end()));
+        Judge(steps, evaluations, 0, judged.begin(), judged.end(), rivals));
     if (Stopped()) return absl::OkStatus();
     *some = std::move(judged);
     judged_by_ = &steps;
@@ -378,11 +385,12 @@ class PartitionSearch {
       if (last.size() > most) break;
       if (i > 0) last.push_back(tried_[i]);
     }
-    PIPELOOM_RETURN_IF_ERROR(JudgeAgain(finals_, options_.evaluations, &last));
+    PIPELOOM_RETURN_IF_ERROR(
+        JudgeAgain(finals_, options_.evaluations, Rivals::kNone, &last));
     std::stable_sort(last.begin() + 1, last.end(), Before);
     last.resize(std::min(last.size(), most - kFinalists + kLast + 1));
-    PIPELOOM_RETURN_IF_ERROR(
-        JudgeAgain(finals_, options_.evaluations * kFinalEffort, &last));
+    PIPELOOM_RETURN_IF_ERROR(JudgeAgain(
+        finals_, options_.evaluations * kFinalEffort, Rivals::kAlso, &last));
     const Candidate& rule = last.front();
     auto best = std::min_element(last.begin(), last.end(), Before);
     if (judged_by_ == &finals_ && !IsSurelyBefore(*best, rule, finals_)) {

@@ -92,8 +92,16 @@ class IntegerProgramSolver::Impl : private ProgramRuns {
     double value = 0;
     int32_t group = 0;
     int32_t option = 0;
-    int32_t run = -1;  // The group's run of the row, where one is repaired.
     auto operator<=>(const Move&) const = default;
+  };
+  // A switch of a run's group to an option that uses less of the run's rows.
+  struct Saving {
+    // Added reduced cost for each unit that is used less.
+    double value = -std::numeric_limits<double>::infinity();
+    int32_t group = 0;
+    int32_t option = -1;
+    int32_t index = 0;  // Of the run.
+    int32_t from = 0;   // The group's option when the row's repair began.
   };
 
   void GroupAdded() {
@@ -187,40 +195,65 @@ class IntegerProgramSolver::Impl : private ProgramRuns {
     Measure();
     for (size_t r = 0; r < num_rows(); ++r) {
       if (used_[r] <= limits()[r]) continue;
-      moves_.clear();
+      // A heap of the groups' best moves suffices, as few moves are taken.
+      saving_.clear();
       for (const int32_t index : RunsOf(r)) {
         const Run& run = RunNumber(index);
         const size_t g = at(run.group);
-        const int64_t now = AmountOf(run, choice_[g]);
-        if (now <= run.least || fixed_[g] >= 0) continue;
-        const double* reduced = reduced_.data() + first_option(g);
-        const int64_t* amounts = AmountsOf(run);
-        const double now_reduced = reduced[choice_[g]];
-        const int32_t num = NumOptions(g);
-        for (int32_t j = 0; j < num; ++j) {
-          const int64_t less = now - amounts[j];
-          if (less <= 0) continue;
-          moves_.push_back(
-              {(reduced[j] - now_reduced) / static_cast<double>(less),
-               run.group, j, index});
-        }
+        const int32_t from = choice_[g];
+        if (AmountOf(run, from) <= run.least || fixed_[g] >= 0) continue;
+        saving_.push_back(NextSaving(run, {.index = index, .from = from}));
       }
-      // A heap suffices, as few of the moves are taken.
-      std::make_heap(moves_.begin(), moves_.end(), std::greater<>());
-      while (used_[r] > limits()[r] && !moves_.empty()) {
-        std::pop_heap(moves_.begin(), moves_.end(), std::greater<>());
-        const Move move = moves_.back();
-        moves_.pop_back();
+      std::make_heap(saving_.begin(), saving_.end(), IsAfter);
+      while (used_[r] > limits()[r] && !saving_.empty()) {
+        std::pop_heap(saving_.begin(), saving_.end(), IsAfter);
+        const Saving move = saving_.back();
+        saving_.pop_back();
+        const Run& run = RunNumber(move.index);
         const size_t g = at(move.group);
-        const Run& run = RunNumber(move.run);
         if (AmountOf(run, move.option) < AmountOf(run, choice_[g]) &&
             MaySwitch(g, move.option)) {
           Switch(g, move.option);
         }
+        const Saving next = NextSaving(run, move);
+        if (next.option < 0) continue;
+        saving_.push_back(next);
+        std::push_heap(saving_.begin(), saving_.end(), IsAfter);
       }
       if (used_[r] > limits()[r]) return false;
     }
     return true;
+  }
+  // Returns the run's next option after `last`, by value and index, that uses
+  // less of its rows than last.from does; its `option` is -1 if there is none.
+  Saving NextSaving(const Run& run, const Saving& last) const {
+    const size_t g = at(run.group);
+    const double* reduced = reduced_.data() + first_option(g);
+    const int64_t* amounts = AmountsOf(run);
+    const int64_t from_amount = amounts[last.from];
+    const double from_reduced = reduced[last.from];
+    Saving next{.value = std::numeric_limits<double>::infinity(),
+                .group = run.group,
+                .index = last.index,
+                .from = last.from};
+    for (int32_t j = 0; j < NumOptions(g); ++j) {
+      const int64_t less = from_amount - amounts[j];
+      if (less <= 0) continue;
+      const double value =
+          (reduced[j] - from_reduced) / static_cast<double>(less);
+      if (value < last.value || (value == last.value && j <= last.option)) {
+        continue;
+      }
+      if (value < next.value) {
+        next.value = value;
+        next.option = j;
+      }
+    }
+    return next;
+  }
+  static bool IsAfter(const Saving& a, const Saving& b) {
+    if (a.value != b.value) return a.value > b.value;
+    return a.group != b.group ? a.group > b.group : a.option > b.option;
   }
   // Switches to cheaper options that fit, those first that are worth most at
   // the present prices.
@@ -496,6 +529,7 @@ class IntegerProgramSolver::Impl : private ProgramRuns {
   std::vector<int32_t> suggested_{};
   std::vector<int64_t> suggested_use_{};
   std::vector<Move> moves_{};
+  std::vector<Saving> saving_{};
   std::vector<size_t> broken_{};
   std::vector<int32_t> choice_{};
   int64_t cost_ = 0;  // Cost of choice_.

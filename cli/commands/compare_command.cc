@@ -17,6 +17,7 @@
 #include "cli/input/layout_flags.h"
 #include "cli/input/measured_flags.h"
 #include "cli/input/partition_input.h"
+#include "cli/input/partition_source.h"
 #include "cli/input/planning_flags.h"
 #include "cli/input/robust_flags.h"
 #include "cli/report/report.h"
@@ -245,7 +246,8 @@ class CompareCommand : public Command {
                                            &costs));
     PIPELOOM_ASSIGN_OR_RETURN(const auto judge,
                               planner::MakeStrategy("pipeloom"));
-    if (!partition_flags_.source.empty()) {
+    const std::string& source = partition_flags_.source;
+    if (!source.empty() && (source != "rule" || !same_partition_.empty())) {
       PIPELOOM_ASSIGN_OR_RETURN(
           planner::PreparedJob prepared,
           PrepareWithPartition(input, *judge, costs, partition_flags_, settings,
@@ -258,6 +260,18 @@ class CompareCommand : public Command {
           planner::PreparedJob prepared,
           studies::PrepareOwnPartition(input, *owner, costs, context.stop));
       options.partition = std::move(prepared.partition);
+    } else if (std::any_of(options.strategies.begin(), options.strategies.end(),
+                           [](const std::string& s) {
+                             return s == "pipeloom" || s == studies::kStaticRow;
+                           })) {
+      PIPELOOM_ASSIGN_OR_RETURN(const std::string used,
+                                SourceOf(partition_flags_.source, "pipeloom"));
+      PIPELOOM_ASSIGN_OR_RETURN(
+          planner::PreparedJob prepared,
+          PrepareWithPartition(input, *judge, costs, partition_flags_, settings,
+                               context));
+      options.searched = std::move(prepared.partition);
+      searched_ = used != "rule";
     }
     settings.defer = input.defer;
     settings.robust = DisturbancesOf(robust_flags_, settings.seed);
@@ -298,9 +312,13 @@ class CompareCommand : public Command {
     if (!same_partition_.empty()) {
       return absl::StrCat("same partition for all: ", same_partition_);
     }
-    if (!partition_flags_.source.empty()) {
+    if (!partition_flags_.source.empty() && partition_flags_.source != "rule") {
       return absl::StrCat("pipeloom and dip on the partition ",
                           partition_flags_.source, ", others on their own");
+    }
+    if (searched_) {
+      return "pipeloom on the partition that it searched, others on their own "
+             "(--same-partition search: all on it)";
     }
     return "each on its own partition";
   }
@@ -331,6 +349,7 @@ class CompareCommand : public Command {
 
   JobFlags job_flags_{};
   PartitionFlags partition_flags_{};
+  bool searched_ = false;  // Whether pipeloom's own partition was searched.
   std::string same_partition_{};
   studies::SearchOptions search_flags_{};
   std::vector<std::string> schedules_{};  // Empty: the usual ones.

@@ -8,6 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
 #include "cli/console/files.h"
+#include "cli/input/partition_source.h"
 #include "cli/report/layout_report.h"
 #include "formats/job/partition_reader.h"
 
@@ -66,9 +67,7 @@ absl::Status TakeLayoutOfFile(const PartitionFlags& partition,
                               const JobFlags& flags, const Context& context,
                               studies::JobInput* input) {
   const std::string& source = partition.source;
-  if (source.empty() || source == "dip" || source == "search") {
-    return absl::OkStatus();
-  }
+  if (source.empty() || IsPartitionWord(source)) return absl::OkStatus();
   const absl::StatusOr<std::string> text = ReadFile(source);
   if (!text.ok()) return absl::OkStatus();  // PrepareWithPartition says why.
   PIPELOOM_ASSIGN_OR_RETURN(

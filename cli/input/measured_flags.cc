@@ -81,14 +81,18 @@ absl::Status ApplyMeasured(const MeasuredFlags& flags,
   // No measured step was run with a partition that is yet to be searched.
   PartitionFlags of_trace = partition;
   if (of_trace.source == "search") of_trace.source.clear();
-  std::vector<std::string> schedules = {schedule};
+  std::vector<std::pair<std::string, std::string>> tries = {
+      {schedule, of_trace.source}};
   if (of_trace.source.empty()) {
+    // The partition of the strategy's rule, and those of others.
+    tries.emplace_back(schedule, "rule");
     for (const std::string& name : studies::UsualSchedules()) {
-      if (name != schedule) schedules.push_back(name);
+      if (name != schedule) tries.emplace_back(name, "rule");
     }
   }
   absl::Status first;
-  for (const std::string& name : schedules) {
+  for (const auto& [name, source] : tries) {
+    of_trace.source = source;
     const absl::StatusOr<emulator::CostLearner> learned =
         LearnWith(step.plan.graph, input, packed, priced, name, of_trace,
                   settings, context);
@@ -100,9 +104,9 @@ absl::Status ApplyMeasured(const MeasuredFlags& flags,
     context.warn(
         absl::StrFormat("note: measured over priced, %d tasks of %s: %s",
                         step.plan.graph.num_tasks(),
-                        of_trace.source.empty()
+                        source.empty() || source == "rule"
                             ? absl::StrCat("strategy ", name, "'s partition")
-                            : of_trace.source,
+                            : source,
                         FactorWords(*learned, input.job.model)));
     return absl::OkStatus();
   }

@@ -1,23 +1,108 @@
 #include "cli/input/partition_input.h"
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/fingerprint.h"
 #include "base/status_macros.h"
+#include "cli/console/build_id.h"
 #include "cli/console/files.h"
 #include "cli/console/progress.h"
+#include "cli/input/kept_partitions.h"
+#include "cli/input/partition_source.h"
 #include "formats/job/partition_reader.h"
 #include "partition/placement/placement.h"
 #include "partition/placement/recipe.h"
+#include "proto/convert/batch_proto.h"
+#include "proto/convert/job_proto.h"
 #include "studies/job/planner_input.h"
 
 namespace pipeloom::cli {
+namespace {
+
+// REQUIRES: `context` and `progress` outlive the result.
+planner::PartitionSearchOptions OptionsOf(
+    int64_t tries, const studies::SearchSettings& settings,
+    const Context& context, Progress* progress) {
+  planner::PartitionSearchOptions options;
+  options.partitions = static_cast<int32_t>(tries);
+  options.seed = settings.seed;
+  options.threads = settings.threads;
+  options.stop = context.stop;
+  options.progress = [progress](int32_t tried, Duration best) {
+    progress->Set(tried, absl::StrCat("best ", FormatDuration(best)));
+  };
+  return options;
+}
+
+// Returns a fingerprint of all that the default search of a partition depends
+// on.
+Fingerprint KeyOf(const studies::JobInput& input,
+                  const planner::Strategy& strategy, int64_t tries) {
+  JobSpec job = input.job;
+  job.search = {.seed = job.search.seed};  // The rest is for searches of steps.
+  FingerprintBuilder key;
+  key.Add(OwnBuild()).Add(strategy.name()).Add(tries);
+  // The messages have no maps, so equal ones have equal bytes.
+  key.Add(convert::ToProto(job).SerializeAsString());
+  key.Add(convert::ToProto(studies::SampleOf(input.batch)).SerializeAsString());
+  key.Add(input.profile != nullptr).Add(input.more_profiles.size());
+  return key.Build();
+}
+
+// Returns the partition of an earlier search, else searches and keeps it.
+absl::StatusOr<Partition> KeptOrSearched(
+    const studies::JobInput& input, const planner::Strategy& strategy,
+    const PartitionFlags& flags, const studies::SearchSettings& settings,
+    const Context& context) {
+  const KeptPartitions kept = KeptPartitions::OfUser();
+  const Fingerprint key = KeyOf(input, strategy, flags.tries);
+  if (auto found = kept.Find(key, input.job)) return *std::move(found);
+  const emulator::StageCostModel costs(input.job, studies::CostsOf(input));
+  PIPELOOM_ASSIGN_OR_RETURN(
+      planner::PreparedJob own,
+      studies::PrepareOwnPartition(input, strategy, costs, context.stop));
+  context.warn(
+      "note: the partition of this job is searched, once; --partition rule "
+      "plans without");
+  Progress progress(context, "searching partitions", flags.tries);
+  planner::PartitionSearchOptions options =
+      OptionsOf(flags.tries, settings, context, &progress);
+  options.seed = input.job.search.seed;
+  PIPELOOM_ASSIGN_OR_RETURN(
+      planner::PartitionSearchResult found,
+      planner::ImprovePartition(strategy, costs, studies::SampleOf(input.batch),
+                                std::move(own.partition), std::move(options)));
+  if (context.stop.stop_requested()) return absl::CancelledError("stopped");
+  if (found.tried == 0) return std::move(found.partition);
+  const std::string comment = absl::StrFormat(
+      "%s; %d partitions tried on samples of %s: emulated step time %s, by the "
+      "rule %s",
+      found.recipe, found.tried, input.batch_name,
+      FormatDuration(found.step_time), FormatDuration(found.rule_time));
+  const absl::Status written =
+      kept.Keep(key, input.job, found.partition, comment);
+  if (!written.ok()) {
+    context.warn(
+        absl::StrCat("note: the partition is not kept: ", written.message()));
+  } else if (const std::string path = kept.PathOf(key); !path.empty()) {
+    context.warn(absl::StrCat("note: ", comment, "; kept in ", path));
+  }
+  return std::move(found.partition);
+}
+
+}  // namespace
 
 void AppendPartitionFlags(PartitionFlags* values, std::vector<Flag>* flags) {
   flags->push_back(
       {"partition", &values->source, "SOURCE",
-       "which layers are where: `dip` (its rule), `search` (see `pipeloom "
-       "partition`) or a file that `pipeloom partition` wrote; default: the "
-       "strategy's own"});
+       "which layers are where: `rule` (the strategy's own), `dip` (its rule), "
+       "`search` (see `pipeloom partition`) or a file that `pipeloom "
+       "partition` wrote. Default: that of PIPELOOM_PARTITION, else for the "
+       "strategy pipeloom a search, once for each job and sample (seconds to "
+       "minutes), kept in PIPELOOM_CACHE_DIR or ~/.cache/pipeloom; for others "
+       "their rule"});
 }
 
 absl::StatusOr<std::string> ReadPartitionFile(const std::string& path) {
@@ -25,7 +110,7 @@ absl::StatusOr<std::string> ReadPartitionFile(const std::string& path) {
   if (text.ok()) return text;
   return UsageError(absl::StrCat("--partition ", path, ": ",
                                  text.status().message(),
-                                 "; it is dip, search or a file"));
+                                 "; it is rule, dip, search or a file"));
 }
 
 absl::StatusOr<planner::PartitionSearchResult> RunPartitionSearch(
@@ -34,16 +119,10 @@ absl::StatusOr<planner::PartitionSearchResult> RunPartitionSearch(
     const studies::SearchSettings& settings, const Context& context,
     int32_t effort, std::optional<Partition> start) {
   Progress progress(context, "searching partitions", tries * effort);
-  planner::PartitionSearchOptions options;
+  planner::PartitionSearchOptions options =
+      OptionsOf(tries, settings, context, &progress);
   options.effort = effort;
   options.start = std::move(start);
-  options.partitions = static_cast<int32_t>(tries);
-  options.seed = settings.seed;
-  options.threads = settings.threads;
-  options.stop = context.stop;
-  options.progress = [&](int32_t tried, Duration best) {
-    progress.Set(tried, absl::StrCat("best ", FormatDuration(best)));
-  };
   return planner::SearchPartition(strategy, costs,
                                   studies::SampleOf(input.batch), options);
 }
@@ -52,16 +131,24 @@ absl::StatusOr<planner::PreparedJob> PrepareWithPartition(
     const studies::JobInput& input, const planner::Strategy& strategy,
     const emulator::StageCostModel& costs, const PartitionFlags& flags,
     const studies::SearchSettings& settings, const Context& context) {
-  if (flags.source.empty()) {
+  PIPELOOM_ASSIGN_OR_RETURN(const std::string source,
+                            SourceOf(flags.source, strategy.name()));
+  if (source == "rule") {
     return studies::PrepareOwnPartition(input, strategy, costs, context.stop);
   }
   planner::PreparedJob prepared{.strategy = &strategy, .costs = &costs};
-  if (flags.source == "dip") {
+  if (source == "kept") {
+    PIPELOOM_ASSIGN_OR_RETURN(
+        prepared.partition,
+        KeptOrSearched(input, strategy, flags, settings, context));
+    return prepared;
+  }
+  if (source == "dip") {
     PIPELOOM_ASSIGN_OR_RETURN(
         prepared.partition,
         partition::SeparatedPartition(input.job, costs,
                                       studies::SampleOf(input.batch)));
-  } else if (flags.source == "search") {
+  } else if (source == "search") {
     PIPELOOM_ASSIGN_OR_RETURN(
         Partition own,
         strategy.MakePartition(costs, studies::SampleOf(input.batch),
@@ -74,16 +161,15 @@ absl::StatusOr<planner::PreparedJob> PrepareWithPartition(
     prepared.partition = std::move(found.partition);
   } else {
     PIPELOOM_ASSIGN_OR_RETURN(const std::string text,
-                              ReadPartitionFile(flags.source));
-    PIPELOOM_ASSIGN_OR_RETURN(
-        prepared.partition,
-        formats::ParsePartition(text, flags.source, input.job));
+                              ReadPartitionFile(source));
+    PIPELOOM_ASSIGN_OR_RETURN(prepared.partition,
+                              formats::ParsePartition(text, source, input.job));
   }
   const absl::Status kept =
       partition::CheckPartitionRules(input.job, prepared.partition);
   if (kept.ok()) return prepared;
   return absl::InvalidArgumentError(
-      absl::StrCat("--partition ", flags.source, ": ", kept.message()));
+      absl::StrCat("--partition ", source, ": ", kept.message()));
 }
 
 }  // namespace pipeloom::cli

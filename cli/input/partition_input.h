@@ -19,7 +19,8 @@
 namespace pipeloom::cli {
 
 struct PartitionFlags {
-  // "" for the strategy's own partition, "dip", "search" or a file.
+  // "rule" for the strategy's own partition, "dip", "search" or a file; empty
+  // for the usual one (cli/input/partition_source.h).
   std::string source{};
   int64_t tries = planner::PartitionSearchOptions().partitions;
 };
@@ -39,8 +40,10 @@ absl::StatusOr<planner::PartitionSearchResult> RunPartitionSearch(
     int32_t effort = 1, std::optional<Partition> start = {});
 
 // Prepares the job for the strategy, with the partition that the flags ask for.
-// InvalidArgument: the file is not a partition, or the partition breaks a rule
-// of the job.
+// The kept one is searched with the costs of the device alone, whatever was
+// learned, so that a job has one partition; the search is told and shows
+// progress. InvalidArgument: the file is not a partition, or the partition
+// breaks a rule of the job. Cancelled: a stop was requested.
 absl::StatusOr<planner::PreparedJob> PrepareWithPartition(
     const studies::JobInput& input, const planner::Strategy& strategy,
     const emulator::StageCostModel& costs, const PartitionFlags& flags,

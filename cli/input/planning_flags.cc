@@ -8,6 +8,7 @@
 #include "cli/console/files.h"
 #include "cli/input/layout_flags.h"
 #include "cli/input/learned_file.h"
+#include "cli/input/partition_source.h"
 #include "formats/text/json_writer.h"
 #include "planner/strategies/registry.h"
 #include "studies/job/planner_input.h"
@@ -121,7 +122,11 @@ absl::StatusOr<std::unique_ptr<planner::JobPlanner>> MakePlanner(
     const studies::JobInput& input, const PlanningFlags& flags,
     const std::string& learned, const Context& context) {
   const std::string strategy = flags.strategy.value_or("");
-  if (flags.partition.source.empty()) {
+  PIPELOOM_ASSIGN_OR_RETURN(
+      const std::string source,
+      SourceOf(flags.partition.source,
+               strategy.empty() ? input.job.search.schedule : strategy));
+  if (source == "rule") {
     return PlannerOf(input, strategy, learned, context.stop);
   }
   PIPELOOM_ASSIGN_OR_RETURN(
@@ -162,7 +167,8 @@ absl::StatusOr<WhatIfBase> ReadWhatIfBase(const std::string& job,
   input.schedule = flags.strategy.value_or("");
   input.search = flags.search;
   const std::string& source = flags.partition.source;
-  if (source.empty()) return base;
+  // Each change has a partition of its own, and a search for each takes long.
+  if (source.empty() || source == "rule") return base;
   const JobSpec own = input.base.job;
   PIPELOOM_RETURN_IF_ERROR(
       TakeLayoutOfFile(flags.partition, flags.job, context, &input.base));
@@ -172,7 +178,7 @@ absl::StatusOr<WhatIfBase> ReadWhatIfBase(const std::string& job,
     }
   }
   input.partition.name = source;
-  if (source != "dip" && source != "search") {
+  if (!IsPartitionWord(source)) {
     PIPELOOM_ASSIGN_OR_RETURN(const std::string text,
                               ReadPartitionFile(source));
     absl::StrAppend(&input.partition.name, "\n", text);

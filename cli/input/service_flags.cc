@@ -79,6 +79,10 @@ std::vector<Flag> ServeFlags(ServeSettings* s) {
        1e6},
       {"partition-time", &s->partition_time, "TIME",
        "a search for a job's partition takes at most; 60s"},
+      {"partition-search", &s->partition_search, "TIME",
+       "search so long for the partition of a job that says nothing of it, "
+       "once for each content; 0s: take its rule's; 30s, or 0s if "
+       "PIPELOOM_PARTITION is rule"},
       {"max-search", &s->max_search, "TIME",
        "a search for a step takes at most; 60s"},
       {"job-idle", &s->job_idle, "TIME",

@@ -34,6 +34,7 @@ struct ServeSettings {
   std::optional<Bytes> plan_memory{};
   int64_t keep_steps = 64;
   std::optional<Duration> partition_time{};
+  std::optional<Duration> partition_search{};
   std::optional<Duration> max_search{};
   std::optional<Duration> job_idle{};
   std::string state{};

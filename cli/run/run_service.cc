@@ -15,9 +15,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
+#include "base/fingerprint.h"
 #include "base/status_macros.h"
+#include "cli/console/build_id.h"
 #include "cli/console/files.h"
 #include "cli/console/table.h"
+#include "cli/input/kept_partitions.h"
+#include "cli/input/partition_source.h"
 #include "cli/run/follow.h"
 #include "formats/job/spec_loader.h"
 #include "formats/profile/profile_reader.h"
@@ -160,6 +164,11 @@ std::string LoadJson(const service::LoadResult& r) {
   return json.EndObject().EndObject().text() + "\n";
 }
 
+// Another build may search better.
+Fingerprint KeyOfService(const Fingerprint& content) {
+  return FingerprintBuilder().Add("serve").Add(OwnBuild()).Add(content).Build();
+}
+
 }  // namespace
 
 absl::Status RunServe(const ServeSettings& settings, const Context& context) {
@@ -193,6 +202,25 @@ absl::Status RunServe(const ServeSettings& settings, const Context& context) {
   core.keep_steps = settings.keep_steps;
   if (settings.plan_memory) core.plan_bytes = *settings.plan_memory;
   if (settings.partition_time) core.partition_time = *settings.partition_time;
+  PIPELOOM_ASSIGN_OR_RETURN(const std::string source, SourceOf("", "pipeloom"));
+  core.usual_partition_time = settings.partition_search.value_or(
+      source == "rule" ? kZero : Seconds(30));
+  const KeptPartitions kept =
+      settings.state.empty()
+          ? KeptPartitions::OfUser()
+          : KeptPartitions(absl::StrCat(settings.state, "/partitions"));
+  core.find_partition = [kept](const Fingerprint& content, const JobSpec& job) {
+    return kept.Find(KeyOfService(content), job);
+  };
+  core.keep_partition = [kept, warn = context.warn](
+                            const Fingerprint& content, const JobSpec& job,
+                            const Partition& partition) {
+    const absl::Status written = kept.Keep(
+        KeyOfService(content), job, partition, "searched by `pipeloom serve`");
+    if (!written.ok()) {
+      warn(absl::StrCat("note: a partition is not kept: ", written.message()));
+    }
+  };
   if (settings.max_search) core.max_search = *settings.max_search;
   if (settings.job_idle) core.idle_time = *settings.job_idle;
   core.state_dir = settings.state;

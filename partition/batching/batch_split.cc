@@ -344,4 +344,16 @@ absl::StatusOr<Microbatches> SplitMicrobatches(const JobSpec& job,
   return result;
 }
 
+int64_t MostTasks(const Microbatches& microbatches,
+                  const Partition& partition) {
+  IdVector<ModuleId, int64_t> stages(partition.sub_microbatch_instances.size(),
+                                     0);
+  for (const Stage& stage : partition.stages) ++stages[stage.module];
+  int64_t tasks = 0;
+  for (const SubMicrobatch& sub : microbatches.sub_microbatches) {
+    tasks += 3 * stages[sub.module];
+  }
+  return tasks;
+}
+
 }  // namespace pipeloom::partition

@@ -70,6 +70,10 @@ absl::StatusOr<Microbatches> SplitMicrobatches(const JobSpec& job,
                                                int32_t replica,
                                                const Partition& partition);
 
+// Returns an upper bound of the tasks of a replica's plan: those with all
+// backwards split.
+int64_t MostTasks(const Microbatches& microbatches, const Partition& partition);
+
 }  // namespace pipeloom::partition
 
 #endif  // PIPELOOM_PARTITION_BATCHING_BATCH_SPLIT_H_

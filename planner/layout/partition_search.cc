@@ -86,14 +86,7 @@ int64_t NumTasks(const partition::PackedStep& step, const JobSpec& job,
                  const Partition& partition) {
   const auto microbatches =
       partition::SplitMicrobatches(job, step, /*replica=*/0, partition);
-  if (!microbatches.ok()) return 0;
-  IdVector<ModuleId, int64_t> stages(job.model.modules.size(), 0);
-  for (const Stage& stage : partition.stages) ++stages[stage.module];
-  int64_t tasks = 0;
-  for (const SubMicrobatch& sub : microbatches->sub_microbatches) {
-    tasks += 3 * stages[sub.module];
-  }
-  return tasks;
+  return microbatches.ok() ? partition::MostTasks(*microbatches, partition) : 0;
 }
 
 class PartitionSearch {
@@ -455,6 +448,24 @@ absl::StatusOr<PartitionSearchResult> SearchPartition(
       .steps = Stratify(pool, std::max(options.steps, 1)),
       .finals = Stratify(pool, std::max(options.final_steps, 1))};
   return SearchPartitionOn(strategy, costs, sample, steps, options);
+}
+
+absl::StatusOr<PartitionSearchResult> ImprovePartition(
+    const Strategy& strategy, const emulator::StageCostModel& costs,
+    const BatchMetadata& sample, Partition own,
+    PartitionSearchOptions options) {
+  PIPELOOM_ASSIGN_OR_RETURN(const std::vector<partition::PackedStep> steps,
+                            SampleSteps(costs, sample, 1));
+  if (NumTasks(steps.front(), costs.job(), own) > kMostSearchedTasks) {
+    return PartitionSearchResult{.partition = std::move(own)};
+  }
+  options.start = own;
+  absl::StatusOr<PartitionSearchResult> found =
+      SearchPartition(strategy, costs, sample, options);
+  if (absl::IsResourceExhausted(found.status())) {
+    return PartitionSearchResult{.partition = std::move(own)};
+  }
+  return found;
 }
 
 }  // namespace pipeloom::planner

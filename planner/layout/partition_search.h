@@ -87,6 +87,18 @@ absl::StatusOr<PartitionSearchResult> SearchPartition(
     const Strategy& strategy, const emulator::StageCostModel& costs,
     const BatchMetadata& sample, const PartitionSearchOptions& options);
 
+// The tasks of a step beyond which ImprovePartition does not search: planning a
+// step takes seconds then, and so would every partition tried.
+inline constexpr int64_t kMostSearchedTasks = 40'000;
+
+// Does the same from a strategy's own partition, with which every job gets an
+// answer: `own`, with `tried` 0, if steps have too many tasks for a search or
+// no partition tried fits the memory (planning a step then says what is
+// missing).
+absl::StatusOr<PartitionSearchResult> ImprovePartition(
+    const Strategy& strategy, const emulator::StageCostModel& costs,
+    const BatchMetadata& sample, Partition own, PartitionSearchOptions options);
+
 // The steps that partitions are judged by. The first of `steps` decides whether
 // a partition is judged on the others.
 struct JudgedSteps {

@@ -126,17 +126,6 @@ bool IsSurelyFaster(const Candidate& a, const Candidate& rule,
   return mean > kSurely * std::sqrt(variance / (n - 1));
 }
 
-int64_t CountTasks(const Partition& partition, const Microbatches& microbatches,
-                   const JobSpec& job) {
-  IdVector<ModuleId, int64_t> stages(job.model.modules.size(), 0);
-  for (const Stage& stage : partition.stages) ++stages[stage.module];
-  int64_t tasks = 0;
-  for (const SubMicrobatch& sub : microbatches.sub_microbatches) {
-    tasks += 3 * stages[sub.module];
-  }
-  return tasks;
-}
-
 }  // namespace
 
 absl::StatusOr<size_t> ChoosePartition(const Strategy& strategy,
@@ -155,8 +144,8 @@ absl::StatusOr<size_t> ChoosePartition(const Strategy& strategy,
         partition::SplitMicrobatches(costs.job(), pool.front().step,
                                      /*replica=*/0, partitions[i]));
     candidates[i].index = i;
-    candidates[i].tasks = std::max<int64_t>(
-        1, CountTasks(partitions[i], microbatches, costs.job()));
+    candidates[i].tasks =
+        std::max<int64_t>(1, partition::MostTasks(microbatches, partitions[i]));
     least_tasks = std::min(least_tasks, candidates[i].tasks);
   }
   // Work of judging all candidates on one step.

@@ -50,15 +50,16 @@ class Job:
 def open_request(job: Union[str, Any], samples: Sequence[Sample], *,
                  stages: Sequence[Stage] = (),
                  module_names: Sequence[str] = (), job_id: str = "",
-                 partition_time: float = 0.0, defer_surplus: bool = False,
-                 close_key: str = "") -> Any:
+                 partition_time: Optional[float] = None,
+                 defer_surplus: bool = False, close_key: str = "") -> Any:
     request = messages.OpenJobRequest(job_id=job_id, close_key=close_key)
     if isinstance(job, str):
         request.shipped_job = job
     else:
         request.job.CopyFrom(job)
     request.sample.CopyFrom(batch_message(samples))
-    request.partition_time_us = round(partition_time * 1e6)
+    if partition_time is not None:
+        request.partition_time_us = round(partition_time * 1e6)
     request.defer_surplus = defer_surplus
     if stages:
         request.partition.num_ranks = 1 + max(s.rank for s in stages)
@@ -313,14 +314,16 @@ class Client:
     def open_job(self, job: Union[str, Any], samples: Sequence[Sample] = (),
                  *, stages: Sequence[Stage] = (),
                  module_names: Sequence[str] = (), job_id: str = "",
-                 partition_time: float = 0.0, defer_surplus: bool = False,
+                 partition_time: Optional[float] = None,
+                 defer_surplus: bool = False,
                  close_key: str = "", new_attempt: bool = False,
                  timeout: Optional[float] = None) -> Job:
         """Opens a shipped job by name, or a messages.Job. The partition is made
         from `samples` of typical sizes, or it is the trainer's own `stages`,
         with `module_names` to name its modules. `partition_time`: seconds in
-        which to search for a better partition than the rule's; `timeout` has to
-        be longer. `defer_surplus`: samples of a microbatch that has too many
+        which to search for a better partition than the rule's, 0 for none;
+        `timeout` has to be longer. Without it the service searches as long as
+        it does by itself. `defer_surplus`: samples of a microbatch that has too many
         may go to a later one. `close_key`: only close_job with the same one
         closes the job. `new_attempt`: a training begins, maybe again, whose
         first batch ends what is left of earlier runs; one process says so and

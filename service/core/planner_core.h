@@ -54,6 +54,16 @@ struct CoreOptions : PlanDesk::Options, JobTable::Limits {
   convert::BatchLimits batch{};
   // The longest search for a partition, whatever the caller asks for.
   std::chrono::nanoseconds partition_time{std::chrono::seconds(60)};
+  // That of a job which asks for none; 0: its partition is made by rule.
+  std::chrono::nanoseconds usual_partition_time{};
+  // Find a partition that a search found before for a request of this content,
+  // and keep one. Called by several threads at a time. Empty: nothing is kept.
+  std::function<std::optional<Partition>(const Fingerprint& content,
+                                         const JobSpec& job)>
+      find_partition{};
+  std::function<void(const Fingerprint& content, const JobSpec& job,
+                     const Partition& partition)>
+      keep_partition{};
   // When no more jobs may be open, a job without calls for so long is closed.
   std::chrono::nanoseconds idle_time{std::chrono::hours(1)};
   // The time by which jobs grow idle.

@@ -117,9 +117,15 @@ absl::StatusOr<v1::OpenJobResponse> PlannerCore::OpenJob(
   // evaluations that run already.
   const auto over = std::make_shared<std::stop_source>();
   const std::stop_callback left(stop, [&] { over->request_stop(); });
-  if (request.searches_partition()) {
-    const Clock::time_point end = PartitionEnd(
-        begin, request.partition_time, options_.partition_time, deadline);
+  std::chrono::nanoseconds search =
+      request.SearchTime(options_.usual_partition_time);
+  if (search.count() > 0 && options_.find_partition) {
+    request.given = options_.find_partition(request.content, request.spec);
+    if (request.given.has_value()) search = {};
+  }
+  if (search.count() > 0) {
+    const Clock::time_point end =
+        PartitionEnd(begin, search, options_.partition_time, deadline);
     timer_.At(end, [over] { over->request_stop(); });
     effort.stop = over->get_token();
     effort.expired = [over] { return over->stop_requested(); };
@@ -133,6 +139,11 @@ absl::StatusOr<v1::OpenJobResponse> PlannerCore::OpenJob(
                 request.resumed.has_value() ? request.resumed : request.given,
                 options_.profiles, effort, request.defer_surplus);
   std::shared_ptr<JobFiles> files;
+  if (served.ok() && (*served)->partitions_tried() > 0 &&
+      options_.keep_partition) {
+    options_.keep_partition(request.content, (*served)->spec(),
+                            (*served)->partition());
+  }
   if (served.ok()) {
     absl::StatusOr<std::shared_ptr<JobFiles>> begun = store_->Begin(id);
     store_->NoteError("job", begun.status());

@@ -300,13 +300,18 @@ absl::StatusOr<JobRequest> ReadJobRequest(const v1::OpenJobRequest& request,
   content.Add(FingerprintOf(read.spec))
       .Add(convert::ToProto(read.sample).SerializeAsString())
       .Add(request.partition().SerializeAsString());
-  if (request.partition_time_us() > 0) content.Add("searched");
+  if (request.has_partition_time_us()) {
+    content.Add(request.partition_time_us() > 0 ? "searched" : "by rule");
+  }
   if (request.defer_surplus()) content.Add("deferred");
   read.content = content.Build();
   read.id = request.job_id().empty() ? IdFor(read.spec.name, read.content)
                                      : request.job_id();
   read.close_key = PrintOf(request.close_key());
-  read.partition_time = std::chrono::microseconds(request.partition_time_us());
+  if (request.has_partition_time_us()) {
+    read.partition_time =
+        std::chrono::microseconds(request.partition_time_us());
+  }
   read.defer_surplus = request.defer_surplus();
   return read;
 }

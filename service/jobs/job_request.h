@@ -55,11 +55,15 @@ struct JobRequest {
   BatchMetadata sample{};
   std::optional<Partition> given{};
   std::optional<Partition> resumed{};
-  std::chrono::microseconds partition_time{};
+  // None: as the service chooses.
+  std::optional<std::chrono::microseconds> partition_time{};
   bool defer_surplus = false;
 
-  bool searches_partition() const {
-    return partition_time.count() > 0 && !resumed.has_value();
+  // Returns the time to search for a partition in; 0: no search.
+  std::chrono::nanoseconds SearchTime(std::chrono::nanoseconds usual) const {
+    if (given.has_value() || resumed.has_value()) return {};
+    return partition_time.value_or(
+        std::chrono::duration_cast<std::chrono::microseconds>(usual));
   }
 };
 // InvalidArgument and NotFound name the field and value.

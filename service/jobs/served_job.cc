@@ -6,9 +6,7 @@
 #include "base/status_macros.h"
 #include "emulator/cost/profile_cost.h"
 #include "emulator/cost/shared_costs.h"
-#include "partition/batching/batch_split.h"
 #include "planner/layout/partition_search.h"
-#include "planner/step/sample_steps.h"
 #include "proto/convert/batch_proto.h"
 #include "proto/convert/job_proto.h"
 
@@ -17,7 +15,6 @@ namespace {
 
 constexpr int32_t kMaxMicrobatches = 1'000'000;
 constexpr int32_t kMaxSampled = 2048;
-constexpr int64_t kMaxSearchedTasks = 40'000;
 
 Fingerprint FingerprintOf(const Partition& partition) {
   FingerprintBuilder print;
@@ -120,46 +117,18 @@ absl::Status ServedJob::SearchPartition(const planner::JobPlanner& planner,
                                         const PartitionEffort& effort) {
   // Other strategies cut the model by their own rule.
   if (planner.strategy().name() != "pipeloom") return absl::OkStatus();
-  const emulator::StageCostModel& costs = planner.costs();
-  // If a single step takes seconds to plan, so does every partition tried; then
-  // there is no search.
-  PIPELOOM_ASSIGN_OR_RETURN(const std::vector<partition::PackedStep> steps,
-                            planner::SampleSteps(costs, sample, 1));
-  PIPELOOM_ASSIGN_OR_RETURN(
-      const Microbatches microbatches,
-      partition::SplitMicrobatches(spec_, steps.front(), 0, partition_));
-  if (CountTasks(microbatches, partition_) > kMaxSearchedTasks) {
-    return absl::OkStatus();
-  }
   planner::PartitionSearchOptions options;
-  options.start = partition_;
   options.seed = spec_.search.seed;
   options.threads = effort.threads;
   options.stop = effort.stop;
   options.expired = effort.expired;
-  const absl::StatusOr<planner::PartitionSearchResult> found =
-      planner::SearchPartition(planner.strategy(), costs, sample, options);
-  if (found.ok()) {
-    partition_ = found->partition;
-    partitions_tried_ = found->tried;
-    return absl::OkStatus();
-  }
-  // No partition fits the memory. Keep the strategy's: planning a step will
-  // report this error and the memory that is missing.
-  if (absl::IsResourceExhausted(found.status())) return absl::OkStatus();
-  return found.status();
-}
-
-int64_t CountTasks(const Microbatches& microbatches,
-                   const Partition& partition) {
-  IdVector<ModuleId, int64_t> stages(partition.sub_microbatch_instances.size(),
-                                     0);
-  for (const Stage& stage : partition.stages) ++stages[stage.module];
-  int64_t tasks = 0;
-  for (const SubMicrobatch& s : microbatches.sub_microbatches) {
-    tasks += 3 * stages[s.module];
-  }
-  return tasks;
+  PIPELOOM_ASSIGN_OR_RETURN(
+      planner::PartitionSearchResult found,
+      planner::ImprovePartition(planner.strategy(), planner.costs(), sample,
+                                partition_, std::move(options)));
+  partition_ = std::move(found.partition);
+  partitions_tried_ = found.tried;
+  return absl::OkStatus();
 }
 
 std::shared_ptr<const CostEpoch> ServedJob::MakeEpoch(

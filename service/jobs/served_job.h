@@ -107,11 +107,6 @@ class ServedJob {
   Fingerprint print_{};
 };
 
-// Returns an upper bound of the tasks of a replica's plan, with all backwards
-// split.
-int64_t CountTasks(const Microbatches& microbatches,
-                   const Partition& partition);
-
 // Returns a fingerprint of the job's message, which is the same in every
 // process.
 Fingerprint FingerprintOf(const JobSpec& job);

@@ -162,7 +162,7 @@ absl::StatusOr<int64_t> CountTasks(const ServedJob& job, const StepBatch& batch,
       const Microbatches microbatches,
       partition::SplitMicrobatches(job.spec(), batch.packed, replica,
                                    job.partition()));
-  return CountTasks(microbatches, job.partition());
+  return partition::MostTasks(microbatches, job.partition());
 }
 
 std::vector<v1::PlannedMicrobatch> PlannedMicrobatches(

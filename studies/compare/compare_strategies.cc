@@ -41,6 +41,8 @@ absl::Status PlanRow(const JobInput& input,
       (options.partition_for_all || TakesAnyPartition(strategy.name()));
   if (row->given_partition) {
     prepared.partition = *options.partition;
+  } else if (options.searched.has_value() && strategy.name() == "pipeloom") {
+    prepared.partition = *options.searched;
   } else {
     PIPELOOM_ASSIGN_OR_RETURN(
         prepared, PrepareOwnPartition(input, strategy, costs, context.stop));

@@ -37,6 +37,8 @@ struct CompareOptions {
   // A partition for `pipeloom` and `dip`, or for all.
   std::optional<Partition> partition{};
   bool partition_for_all = false;
+  // The own partition of `pipeloom`, if it was searched before.
+  std::optional<Partition> searched{};
 };
 
 // Plans all steps with each strategy; all search with the same settings. The

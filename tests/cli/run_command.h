@@ -2,6 +2,7 @@
 #ifndef PIPELOOM_TESTS_CLI_RUN_COMMAND_H_
 #define PIPELOOM_TESTS_CLI_RUN_COMMAND_H_
 
+#include <cstdlib>
 #include <stop_token>
 #include <string>
 #include <utility>
@@ -19,9 +20,12 @@ struct Outcome {
   std::string err{};
 };
 
-// `args`: without the program's name. `stop`: as Ctrl-C.
+// `args`: without the program's name. `stop`: as Ctrl-C. Jobs are planned on
+// the partition of their rule, as searches take long, unless PIPELOOM_PARTITION
+// is set.
 inline Outcome Pipeloom(const std::vector<std::string>& args,
                         std::stop_token stop = {}) {
+  setenv("PIPELOOM_PARTITION", "rule", /*replace=*/0);
   Outcome outcome;
   Context context;
   context.stop = std::move(stop);

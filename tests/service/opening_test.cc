@@ -101,6 +101,49 @@ TEST_F(CoreTest, ACallerWhoLeavesEndsTheSearchAndOpensNothing) {
   EXPECT_THAT(core->OpenJob(request), IsOk());
 }
 
+TEST_F(CoreTest, AJobThatSaysNothingIsSearchedAsLongAsTheServiceDoes) {
+  service::CoreOptions options = TestOptions().core;
+  options.usual_partition_time = std::chrono::minutes(1);
+  int32_t kept = 0;
+  std::optional<Partition> found;
+  options.keep_partition = [&](const Fingerprint&, const JobSpec&,
+                               const Partition& partition) {
+    ++kept;
+    found = partition;
+  };
+  options.find_partition = [&](const Fingerprint&, const JobSpec&) {
+    return found;
+  };
+  const auto core = service::PlannerCore::Create(options, &log_, &metrics_);
+  ASSERT_THAT(core, IsOk());
+  v1::OpenJobRequest request = SmallJobRequest();
+  request.set_job_id("usual");
+  ASSERT_OK_AND_ASSIGN(const v1::OpenJobResponse usual,
+                       (*core)->OpenJob(request));
+  EXPECT_GE(usual.partitions_tried(), 1);
+  EXPECT_EQ(kept, 1);
+
+  // The next job of this content gets it without a search.
+  request.set_job_id("next");
+  ASSERT_OK_AND_ASSIGN(const v1::OpenJobResponse next,
+                       (*core)->OpenJob(request));
+  EXPECT_EQ(next.partitions_tried(), 0);
+  EXPECT_EQ(kept, 1);
+  EXPECT_TRUE(MessageDifferencer::Equals(next.partition(), usual.partition()));
+
+  // A caller who asks for none gets the rule's, and is told of a job that was
+  // searched.
+  request.set_partition_time_us(0);
+  EXPECT_THAT((*core)->OpenJob(request),
+              FailsWith(absl::StatusCode::kAlreadyExists,
+                        HasSubstr("with other content")));
+  request.set_job_id("rule");
+  ASSERT_OK_AND_ASSIGN(const v1::OpenJobResponse rule,
+                       (*core)->OpenJob(request));
+  EXPECT_EQ(rule.partitions_tried(), 0);
+  EXPECT_EQ(kept, 1);
+}
+
 TEST(OpeningTest, AllWhoOpenAJobAtATimeGetOnePartitionSearchedForOnce) {
   TestService service;
   v1::OpenJobRequest request = SmallJobRequest();

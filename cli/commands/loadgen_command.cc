@@ -1,5 +1,5 @@
 // `pipeloom loadgen`: hands over to pipeloom-service.
-#include "cli/input/service_flags.h"
+#include "cli/run/service_flags.h"
 
 namespace pipeloom::cli {
 namespace {

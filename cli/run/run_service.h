@@ -7,7 +7,7 @@
 
 #include "absl/status/status.h"
 #include "cli/console/command.h"
-#include "cli/input/service_flags.h"
+#include "cli/run/service_flags.h"
 
 namespace pipeloom::cli {
 

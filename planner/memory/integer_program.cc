@@ -100,7 +100,7 @@ class IntegerProgramSolver::Impl : private ProgramRuns {
     double value = -std::numeric_limits<double>::infinity();
     int32_t group = 0;
     int32_t option = -1;
-    int32_t index = 0;  // Of the run.
+    int32_t index = 0;  // The index of the run.
     int32_t from = 0;   // The group's option when the row's repair began.
   };
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "cli/console/files.h"
-#include "cli/input/kept_partitions.h"
+#include "cli/report/kept_partitions.h"
 #include "tests/cli/run_command.h"
 #include "tests/support/small_job.h"
 #include "tests/support/status_matchers.h"

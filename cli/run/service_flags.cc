@@ -1,4 +1,4 @@
-#include "cli/input/service_flags.h"
+#include "cli/run/service_flags.h"
 
 #include <unistd.h>
 

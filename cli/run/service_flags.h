@@ -2,8 +2,8 @@
 // of their own, `pipeloom-service`, since loading gRPC lengthens every start of
 // a binary by about 10 ms; `pipeloom` knows the options and starts that
 // program.
-#ifndef PIPELOOM_CLI_INPUT_SERVICE_FLAGS_H_
-#define PIPELOOM_CLI_INPUT_SERVICE_FLAGS_H_
+#ifndef PIPELOOM_CLI_RUN_SERVICE_FLAGS_H_
+#define PIPELOOM_CLI_RUN_SERVICE_FLAGS_H_
 
 #include <cstdint>
 #include <optional>
@@ -77,4 +77,4 @@ absl::Status BecomeService();
 
 }  // namespace pipeloom::cli
 
-#endif  // PIPELOOM_CLI_INPUT_SERVICE_FLAGS_H_
+#endif  // PIPELOOM_CLI_RUN_SERVICE_FLAGS_H_

@@ -1,4 +1,4 @@
-#include "cli/input/kept_partitions.h"
+#include "cli/report/kept_partitions.h"
 
 #include <algorithm>
 #include <cstddef>

@@ -1,7 +1,7 @@
 // The partitions that searches found, kept between commands: a partition is
 // searched once for each content of a job.
-#ifndef PIPELOOM_CLI_INPUT_KEPT_PARTITIONS_H_
-#define PIPELOOM_CLI_INPUT_KEPT_PARTITIONS_H_
+#ifndef PIPELOOM_CLI_REPORT_KEPT_PARTITIONS_H_
+#define PIPELOOM_CLI_REPORT_KEPT_PARTITIONS_H_
 
 #include <optional>
 #include <string>
@@ -49,4 +49,4 @@ class KeptPartitions {
 
 }  // namespace pipeloom::cli
 
-#endif  // PIPELOOM_CLI_INPUT_KEPT_PARTITIONS_H_
+#endif  // PIPELOOM_CLI_REPORT_KEPT_PARTITIONS_H_

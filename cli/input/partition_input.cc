@@ -9,17 +9,28 @@
 #include "cli/console/build_id.h"
 #include "cli/console/files.h"
 #include "cli/console/progress.h"
+#include "cli/console/study_context.h"
 #include "cli/input/partition_source.h"
 #include "cli/report/kept_partitions.h"
+#include "cli/report/layout_report.h"
 #include "formats/job/partition_reader.h"
 #include "partition/placement/placement.h"
 #include "partition/placement/recipe.h"
 #include "proto/convert/batch_proto.h"
 #include "proto/convert/job_proto.h"
 #include "studies/job/planner_input.h"
+#include "studies/layouts/layout_study.h"
 
 namespace pipeloom::cli {
 namespace {
+
+// Layouts that are looked at for a hint, and the gain from which there is one:
+// the times of a first look are 5 % uncertain.
+constexpr int32_t kHintLayouts = 12;
+constexpr double kHintGain = 0.1;
+// Jobs with more microbatches a step, of all replicas, get no hint: layouts
+// with fewer replicas would take minutes.
+constexpr int32_t kHintMicrobatches = 128;
 
 // REQUIRES: `context` and `progress` outlive the result.
 planner::PartitionSearchOptions OptionsOf(
@@ -51,6 +62,35 @@ Fingerprint KeyOf(const studies::JobInput& input,
   return key.Build();
 }
 
+// Notes a layout that a first look finds much faster than the job's own.
+void HintAtLayout(const studies::JobInput& input,
+                  const planner::Strategy& strategy,
+                  const planner::PartitionSearchOptions& search,
+                  const Context& context) {
+  const JobSpec& job = input.job;
+  if (int64_t{job.parallel.dp} * job.training.microbatches >
+      kHintMicrobatches) {
+    return;
+  }
+  planner::LayoutSearchOptions options;
+  options.most_screened = kHintLayouts;
+  options.finalists = 0;
+  options.search = search;
+  const absl::StatusOr<planner::LayoutSearchResult> found =
+      studies::SearchLayouts(input, strategy, options, StudyContextOf(context));
+  if (!found.ok() || found->own_time == kZero ||
+      ToSeconds(found->found.step_time) >
+          (1 - kHintGain) * ToSeconds(found->own_time)) {
+    return;
+  }
+  context.warn(absl::StrFormat(
+      "note: at a first look %s with %d microbatches takes %s a step instead "
+      "of %s; `pipeloom partition %s --layouts` searches layouts",
+      LayoutWords(found->job.parallel, found->job.module_parallelism),
+      found->job.training.microbatches, FormatDuration(found->found.step_time),
+      FormatDuration(found->own_time), job.name));
+}
+
 // Returns the partition of an earlier search, else searches and keeps it.
 absl::StatusOr<Partition> KeptOrSearched(
     const studies::JobInput& input, const planner::Strategy& strategy,
@@ -70,6 +110,7 @@ absl::StatusOr<Partition> KeptOrSearched(
   planner::PartitionSearchOptions options =
       OptionsOf(flags.tries, settings, context, &progress);
   options.seed = input.job.search.seed;
+  const planner::PartitionSearchOptions hint = options;
   PIPELOOM_ASSIGN_OR_RETURN(
       planner::PartitionSearchResult found,
       planner::ImprovePartition(strategy, costs, studies::SampleOf(input.batch),
@@ -89,6 +130,8 @@ absl::StatusOr<Partition> KeptOrSearched(
   } else if (const std::string path = kept.PathOf(key); !path.empty()) {
     context.warn(absl::StrCat("note: ", comment, "; kept in ", path));
   }
+  HintAtLayout(input, strategy, hint, context);
+  if (context.stop.stop_requested()) return absl::CancelledError("stopped");
   return std::move(found.partition);
 }
 

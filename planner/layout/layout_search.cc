@@ -345,9 +345,13 @@ class LayoutSearch {
                          "if spread evenly over the ranks"
                        : absl::StrCat(": ", std::string(no_fit_.message()))));
     }
-    const size_t most = static_cast<size_t>(std::max(options_.finalists, 1));
     const bool own_fits =
         has_own_ && entrants_[0].outcome.fate == LayoutFate::kScreened;
+    if (options_.finalists == 0) {
+      return Answer(finalists.front(),
+                    own_fits ? entrants_[0].outcome.step_time : kZero);
+    }
+    const auto most = static_cast<size_t>(std::max(options_.finalists, 1));
     if (finalists.size() > most) finalists.resize(most);
     if (own_fits && std::find(finalists.begin(), finalists.end(), size_t{0}) ==
                         finalists.end()) {
@@ -389,11 +393,16 @@ class LayoutSearch {
       return absl::ResourceExhaustedError(absl::StrCat(
           "no layout fits all sample steps: ", std::string(no_fit_.message())));
     }
-    LayoutSearchResult result{.job = entrants_[*best].job,
-                              .found = *entrants_[*best].found};
-    if (own_fits && entrants_[0].outcome.fate == LayoutFate::kSearched) {
-      result.own_time = entrants_[0].outcome.step_time;
-    }
+    return Answer(*best,
+                  own_fits && entrants_[0].outcome.fate == LayoutFate::kSearched
+                      ? entrants_[0].outcome.step_time
+                      : kZero);
+  }
+
+  LayoutSearchResult Answer(size_t best, Duration own_time) const {
+    LayoutSearchResult result{.job = entrants_[best].job,
+                              .found = *entrants_[best].found,
+                              .own_time = own_time};
     const auto key = [](const Entrant& e) { return e.outcome.step_time; };
     const auto bound = [](const Entrant& e) { return e.outcome.bound; };
     for (const size_t i : Ordered(LayoutFate::kSearched, key)) {

@@ -378,8 +378,11 @@ class PartitionSearch {
       if (last.size() > most) break;
       if (i > 0) last.push_back(tried_[i]);
     }
-    PIPELOOM_RETURN_IF_ERROR(
-        JudgeAgain(finals_, options_.evaluations, Rivals::kNone, &last));
+    // Another time on the only step would be the same.
+    if (&finals_ != &steps_ || steps_.size() > 1) {
+      PIPELOOM_RETURN_IF_ERROR(
+          JudgeAgain(finals_, options_.evaluations, Rivals::kNone, &last));
+    }
     std::stable_sort(last.begin() + 1, last.end(), Before);
     last.resize(std::min(last.size(), most - kFinalists + kLast + 1));
     PIPELOOM_RETURN_IF_ERROR(JudgeAgain(

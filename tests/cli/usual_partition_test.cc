@@ -153,6 +153,21 @@ TEST_F(UsualPartitionTest, TheVariableNamesAnotherSource) {
                                    "dip or search"));
 }
 
+TEST_F(UsualPartitionTest, AMuchFasterLayoutIsNamedWithItsCommand) {
+  // Tensor parallelism over slow links costs most of the step.
+  const std::vector<std::string> slow = {
+      "--set", "parallel.tp=2",
+      "--set", "parallel.dp=1",
+      "--set", "cluster.intra_node.bandwidth_bytes_per_second=2e9"};
+  const Outcome plan = Pipeloom(Small("plan", slow));
+  ASSERT_EQ(plan.code, 0) << plan.err;
+  EXPECT_THAT(plan.err, HasSubstr("note: at a first look tp 1 "));
+  EXPECT_THAT(plan.err, HasSubstr("`pipeloom partition llama3-8b --layouts`"));
+  // Told once, with the search.
+  const Outcome again = Pipeloom(Small("plan", slow));
+  EXPECT_THAT(again.err, Not(HasSubstr("first look")));
+}
+
 TEST_F(UsualPartitionTest, OnlyTheLastFilesAreKept) {
   const JobSpec job = testing::SmallVlmJob();
   Partition partition;

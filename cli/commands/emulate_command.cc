@@ -71,7 +71,7 @@ class EmulateCommand : public Command {
                      "MODE",
                      "which transfers share a link; default: as the cluster "
                      "says, else per-pair",
-                     {"none", "per-pair", "per-rank", "per-nic", "fair-nic"}});
+                     {"none", "per-pair", "both-ways", "per-rank", "per-nic", "fair-nic"}});
     flags.push_back({"ranks-per-nic",
                      &ranks_per_nic_,
                      "N",
@@ -182,6 +182,7 @@ class EmulateCommand : public Command {
     if (sharing_) {
       options.sharing = *sharing_ == "none"       ? LinkSharing::kNone
                         : *sharing_ == "per-pair" ? LinkSharing::kPerPair
+                        : *sharing_ == "both-ways" ? LinkSharing::kBothWays
                         : *sharing_ == "per-rank" ? LinkSharing::kPerRank
                         : *sharing_ == "per-nic"  ? LinkSharing::kPerNic
                                                   : LinkSharing::kFairNic;

@@ -82,8 +82,7 @@ std::vector<EmulateOptions> SomeOptions(int32_t num_ranks) {
   std::vector<EmulateOptions> all;
   for (const LinkSharing sharing :
        {LinkSharing::kNone, LinkSharing::kPerPair, LinkSharing::kBothWays,
-        LinkSharing::kPerRank,
-        LinkSharing::kPerNic}) {
+        LinkSharing::kPerRank, LinkSharing::kPerNic}) {
     for (const bool blocking : {false, true}) {
       EmulateOptions options;
       options.sharing = sharing;

@@ -312,6 +312,68 @@ def loongforge(row):
         sequence=min(tokens, int(row["seq"])), step_ms=row["step_ms"])
 
 
+# --- PipeMorph -------------------------------------------------------------
+
+# 1F1B sends and receives in one batch, zero bubble one by one. Neither uses
+# fused attention. The vocabulary is not stated: GPT-2's, padded.
+PIPEMORPH = {"1f1b": ("1f1b", "batched"),
+             "zero-bubble (automatic, memory limit 2p)": ("zb-2p", "single")}
+
+
+def pipemorph(row):
+    if row["schedule"] not in PIPEMORPH:
+        return None  # Transfers by the host.
+    schedule, p2p = PIPEMORPH[row["schedule"]]
+    setup = {"attention": "unfused", "sharding": "none", "overlap": "none",
+             "host_us": 30, "schedule": schedule, "p2p": p2p}
+    link = int(row["slow_links"].split("_")[0])
+    delay = int(row["injected_delay_ms"])
+
+    def run(name, words, step_ms):
+        return dict(
+            framework="pipemorph-" + schedule, run=f"{row['model']} {name}",
+            cluster="h800-sxm",
+            shape=shape(layers=row["layers"], hidden=row["hidden"],
+                        heads=row["heads"], ffn=4 * int(row["hidden"]),
+                        vocab=50304),
+            layout=shape(tp=row["tp"], pp=row["pp"], dp=row["dp"]),
+            setup=shape(**setup, **words), microbatch=row["micro_batch"],
+            global_batch=row["global_batch"], sequence=row["seq"],
+            step_ms=step_ms)
+
+    rows = [run(f"{delay} ms", {"delay_link": link, "delay_ms": delay},
+                row["delayed_step_ms"])]
+    if delay == 10:
+        rows.insert(0, run("healthy", {}, row["healthy_step_ms"]))
+    return rows
+
+
+# --- Primus ----------------------------------------------------------------
+
+PRIMUS = {"1f1b": "1f1b", "interleaved": "interleaved",
+          "zero-bubble heuristic zbb": "zb-h1", "zbv": "zb-v",
+          "v-half": "v-half", "v-min": "v-min"}
+
+
+def primus(row):
+    schedule = PRIMUS.get(row["schedule"])
+    if schedule is None or row["model"] != "llama2-7b":
+        return None
+    # Neither batch nor length is stated. With 32 microbatches, interleaved
+    # takes closest to the measured share of 1F1B. Only ratios mean anything.
+    batch, length = 32, 4096
+    chunks = 1 if schedule in ("1f1b", "zb-h1") else row["vp"]
+    seconds = batch * length / (8 * float(row["tokens_per_s_per_gpu"]))
+    return dict(
+        framework="primus", run=f"Llama2-7B {schedule}",
+        cluster="mi300x.json",
+        shape=shape(layers=32, hidden=4096, heads=32, ffn=11008, gated=1,
+                    vocab=32000),
+        layout=shape(tp=row["tp"], pp=row["pp"], vp=chunks),
+        setup=shape(schedule=schedule), microbatch=1, global_batch=batch,
+        sequence=length, step_ms=round(1e3 * seconds, 1))
+
+
 # --- torchtitan -----------------------------------------------------------
 
 def torchtitan(row):
@@ -390,6 +452,14 @@ CONVERTERS = {
     "loongforge": ("loongforge_a800.csv", loongforge,
                    "baidu-baige/LoongForge @c6275661846a, tests/llm_vlm; "
                    "Apache-2.0"),
+    "pipemorph": ("pipemorph_delay.csv", pipemorph,
+                  "wutianyuan1/PipeMorph @7ff0dc66, experiments/"
+                  "increasing-delay; BSD-3-Clause of Megatron-LM, Copyright "
+                  "(c) NVIDIA Corporation"),
+    "primus": ("primus_schedules.csv", primus,
+               "AMD-AGI/Primus @fd1eeabb, docs_deprecated/tech_blogs/"
+               "primus_pipeline; MIT, Copyright (c) Advanced Micro Devices, "
+               "Inc."),
     "torchtitan": ("torchtitan.csv", torchtitan,
                    "pytorch/torchtitan benchmarks; BSD-3-Clause, Copyright "
                    "(c) Meta Platforms, Inc."),
@@ -412,7 +482,9 @@ def main(arguments):
             continue
         with open(path, newline="") as f:
             rows = list(csv.DictReader(f))
-        converted = [c for c in map(convert, rows) if c is not None]
+        converted = []
+        for made in map(convert, rows):  # A row, a list of rows or None.
+            converted += made if isinstance(made, list) else [made] * bool(made)
         with open(os.path.join(output, name + ".csv"), "w", newline="") as f:
             f.write(f"# Measured step times. From {origin}.\n"
                     f"# Changed: columns and units (docs/validation.md), by "

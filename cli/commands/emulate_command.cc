@@ -66,12 +66,13 @@ class EmulateCommand : public Command {
                                "with --against: write the comparison as CSV"));
     flags.push_back({"fit", &against_.options.fit, "",
                      "with --against: fit one scalar a framework"});
-    flags.push_back({"sharing",
-                     &sharing_,
-                     "MODE",
-                     "which transfers share a link; default: as the cluster "
-                     "says, else per-pair",
-                     {"none", "per-pair", "per-rank", "per-nic", "fair-nic"}});
+    flags.push_back(
+        {"sharing",
+         &sharing_,
+         "MODE",
+         "which transfers share a link; default: as the cluster "
+         "says, else per-pair",
+         {"none", "per-pair", "both-ways", "per-rank", "per-nic", "fair-nic"}});
     flags.push_back({"ranks-per-nic",
                      &ranks_per_nic_,
                      "N",
@@ -180,11 +181,12 @@ class EmulateCommand : public Command {
     emulator::EmulateOptions options = sourced.network;
     options.blocking_sends = blocking_sends_;
     if (sharing_) {
-      options.sharing = *sharing_ == "none"       ? LinkSharing::kNone
-                        : *sharing_ == "per-pair" ? LinkSharing::kPerPair
-                        : *sharing_ == "per-rank" ? LinkSharing::kPerRank
-                        : *sharing_ == "per-nic"  ? LinkSharing::kPerNic
-                                                  : LinkSharing::kFairNic;
+      options.sharing = *sharing_ == "none"        ? LinkSharing::kNone
+                        : *sharing_ == "per-pair"  ? LinkSharing::kPerPair
+                        : *sharing_ == "both-ways" ? LinkSharing::kBothWays
+                        : *sharing_ == "per-rank"  ? LinkSharing::kPerRank
+                        : *sharing_ == "per-nic"   ? LinkSharing::kPerNic
+                                                   : LinkSharing::kFairNic;
     }
     options.host_bandwidth = sourced.host_bandwidth;
     if (options.sharing >= LinkSharing::kPerNic && ranks_per_nic_) {

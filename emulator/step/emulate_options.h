@@ -14,6 +14,8 @@ namespace pipeloom::emulator {
 enum class LinkSharing {
   kNone,     // Transfers never wait for each other.
   kPerPair,  // One at a time from each rank to each other rank.
+  // One at a time between two ranks, in either direction: both use one queue.
+  kBothWays,
   kPerRank,  // One at a time out of each rank, and one at a time into it.
   kPerNic,   // One at a time out of and into each network card (`nic_of_rank`).
   // All transfers of a card at once: each gets 1/n of its rate, where n is the
@@ -23,7 +25,8 @@ enum class LinkSharing {
 };
 
 // A straggler: everything on the rank, or between two ranks in this direction,
-// takes `factor` times as long. Factors of several stragglers multiply.
+// takes `factor` times as long. Factors of several stragglers multiply. Each
+// transfer of a slow link also occupies it for `added` (>= 0) longer.
 struct SlowRank {
   RankId rank{};
   double factor = 1;
@@ -33,6 +36,7 @@ struct SlowLink {
   RankId from{};
   RankId to{};
   double factor = 1;
+  Duration added{};
   bool operator==(const SlowLink&) const = default;
 };
 

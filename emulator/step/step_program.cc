@@ -61,6 +61,11 @@ absl::Status CheckOptions(const EmulateOptions& options, int32_t num_ranks) {
     PIPELOOM_RETURN_IF_ERROR(CheckRank("slow_links", slow.from, num_ranks));
     PIPELOOM_RETURN_IF_ERROR(CheckRank("slow_links", slow.to, num_ranks));
     PIPELOOM_RETURN_IF_ERROR(CheckFactor("slow_links", slow.factor));
+    if (slow.added < kZero) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("slow_links: added is %.3f us; it must be >= 0",
+                          ToMicroseconds(slow.added)));
+    }
   }
   return absl::OkStatus();
 }
@@ -182,6 +187,9 @@ class Compiler {
       case LinkSharing::kPerPair:
         route.link_out = out_.num_links++;
         break;
+      case LinkSharing::kBothWays:
+        route.link_out = LinkBack(from, to);
+        break;
       case LinkSharing::kPerRank:
         route.link_out = 2 * from;
         route.link_in = 2 * to + 1;
@@ -195,6 +203,14 @@ class Compiler {
     }
     out_.routes.push_back(route);
     return known.back();
+  }
+
+  // Returns the link of the opposite route, or a new one if there is none yet.
+  int32_t LinkBack(int32_t from, int32_t to) {
+    for (const uint32_t route : routes_from_[static_cast<size_t>(to)]) {
+      if (out_.routes[route].to == from) return out_.routes[route].link_out;
+    }
+    return out_.num_links++;
   }
 
   bool SameNode(int32_t a, int32_t b) const {
@@ -472,11 +488,13 @@ void TimesOf(const StepProgram& program, const ExecutionPlan& plan,
   IdVector<RankId, double> slow(graph.num_ranks(), 1);
   for (const SlowRank& s : options.slow_ranks) slow[s.rank] *= s.factor;
   std::vector<double> slow_route(program.routes.size(), 1);
+  std::vector<int64_t> added(program.routes.size(), 0);
   for (size_t k = 0; k < slow_route.size(); ++k) {
     for (const SlowLink& s : options.slow_links) {
       if (s.from == RankId(program.routes[k].from) &&
           s.to == RankId(program.routes[k].to)) {
         slow_route[k] *= s.factor;
+        added[k] += s.added.count();
       }
     }
   }
@@ -492,8 +510,8 @@ void TimesOf(const StepProgram& program, const ExecutionPlan& plan,
     const Dependency& d = graph.edge(transfer.edge);
     const double factor = slow_route[transfer.route];
     const int64_t occupancy = Scaled(d.occupancy, factor);
-    times->transfers.push_back(
-        {occupancy, Scaled(d.delay, factor) - occupancy});
+    times->transfers.push_back({occupancy + added[transfer.route],
+                                Scaled(d.delay, factor) - occupancy});
   }
   times->local_lags.clear();
   for (const EdgeId e : program.local_edges) {

@@ -304,6 +304,41 @@ absl::Status ReadSetup(const std::string& where, absl::string_view text,
       s.overlap_dispatch || s.graphs == CudaGraphs::kIteration,
       {{"yes", true}, {"no", false}});
   s.expert_imbalance = words.Real("imbalance", 1);
+  enum class Order {
+    kDefault,
+    kGPipe,
+    kOneFOneB,
+    kInterleaved,
+    kZeroBubbleH1,
+    kZeroBubble2p,
+    kZeroBubbleV,
+    kVHalf,
+    kVMin
+  };
+  static constexpr const char* kOrders[] = {
+      "",      "gpipe", "1f1b",   "interleaved", "zb-h1",
+      "zb-2p", "zb-v",  "v-half", "v-min"};
+  run->schedule = kOrders[static_cast<int>(
+      words.OneOf<Order>("schedule", Order::kDefault,
+                         {{"gpipe", Order::kGPipe},
+                          {"1f1b", Order::kOneFOneB},
+                          {"interleaved", Order::kInterleaved},
+                          {"zb-h1", Order::kZeroBubbleH1},
+                          {"zb-2p", Order::kZeroBubble2p},
+                          {"zb-v", Order::kZeroBubbleV},
+                          {"v-half", Order::kVHalf},
+                          {"v-min", Order::kVMin}}))];
+  run->links_both_ways =
+      words.OneOf<bool>("p2p", false, {{"batched", false}, {"single", true}});
+  const int64_t link = words.Int("delay_link", -1, 0);
+  run->delay = Milliseconds(words.Real("delay_ms", 0));
+  if (link >= 0 ? link + 1 >= run->parallel.pp : run->delay > kZero) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "%scolumn \"setup\" has delay_link=%d; it must be the first rank of "
+        "two neighbours, in [0, pp - 2], where delay_ms is given",
+        where, link));
+  }
+  if (link >= 0) run->delayed_link = RankId(static_cast<int32_t>(link));
   run->scalar = words.OneOf<FittedScalar>(
       "scalar", FittedScalar::kStretch,
       {{"stretch", FittedScalar::kStretch}, {"host", FittedScalar::kHost}});

@@ -16,6 +16,8 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "base/fingerprint.h"
+#include "base/units.h"
+#include "ir/ids.h"
 #include "ir/job/batch_metadata.h"
 #include "ir/job/cluster_spec.h"
 #include "ir/job/job_spec.h"
@@ -52,6 +54,15 @@ struct MeasuredRun {
   OptimizerSharding sharding = OptimizerSharding::kZero1;
   bool recompute = false;  // All transformer layers, one by one.
   FittedScalar scalar = FittedScalar::kStretch;
+  // Name of the strategy; empty: 1F1B, interleaved if there are chunks.
+  std::string schedule{};
+  // Whether transfers of two ranks in both directions share one queue, as sends
+  // and receives do that are not batched.
+  bool links_both_ways = false;
+  // Transfers in both directions between this rank and the next take `delay`
+  // longer than planned; none: no link does.
+  RankId delayed_link{};
+  Duration delay{};
   int64_t microbatch = 0;    // Sequences.
   int64_t global_batch = 0;  // Sequences.
   int64_t sequence = 0;      // Tokens.

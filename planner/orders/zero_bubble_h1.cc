@@ -19,11 +19,12 @@ struct Switches {
 class Heuristic {
  public:
   Heuristic(int32_t ranks, int32_t microbatches, const PassTimes& times,
-            Switches switches)
+            int32_t limit, Switches switches)
       : p_(ranks),
         m_(microbatches),
+        limit_(limit),
         switches_(switches),
-        line_(ranks, /*chunks=*/1, microbatches, times, /*limit=*/ranks) {}
+        line_(ranks, /*chunks=*/1, microbatches, times, limit) {}
 
   // Returns false if the switches lead to an order that cannot go on.
   bool Run() {
@@ -71,7 +72,7 @@ class Heuristic {
     Duration backward_end = line_.FreeAt(p_ - 1) + times.backward;
     for (int32_t r = p_ - 1; r-- > 0;) {
       const Duration arrival = backward_end + times.transfer;
-      const int32_t most = std::min(m_ - Forwards(r), p_ - line_.Held(r));
+      const int32_t most = std::min(m_ - Forwards(r), limit_ - line_.Held(r));
       Duration free_at = line_.FreeAt(r);
       int32_t& count = more[static_cast<size_t>(r)];
       const auto goes_before = [&] {
@@ -103,7 +104,7 @@ class Heuristic {
     const Duration next_backward =
         line_.FreeAt(r + 1) + times.forward + times.backward + times.transfer;
     if (line_.FreeAt(r) >= next_backward) return true;
-    const int32_t no_room = std::max(0, line_.Held(r) + 1 - p_);
+    const int32_t no_room = std::max(0, line_.Held(r) + 1 - limit_);
     if (line_.FreeAt(r) + times.forward + no_room * times.weight_grad <=
         next_backward) {
       return false;
@@ -138,6 +139,7 @@ class Heuristic {
 
   int32_t p_;
   int32_t m_;
+  int32_t limit_;
   Switches switches_;
   PassTimeline line_;
 };
@@ -145,13 +147,13 @@ class Heuristic {
 }  // namespace
 
 PassPrograms ZeroBubbleH1Programs(int32_t ranks, int32_t microbatches,
-                                  const PassTimes& times) {
+                                  const PassTimes& times, int32_t limit) {
   PassPrograms best;
   std::optional<Duration> span;
   for (const bool only_fitting : {true, false}) {
     for (const bool prefer_backward : {true, false}) {
       for (const bool overflow : {true, false}) {
-        Heuristic heuristic(ranks, microbatches, times,
+        Heuristic heuristic(ranks, microbatches, times, limit,
                             {only_fitting, prefer_backward, overflow});
         if (!heuristic.Run()) continue;
         if (span.has_value() && *span <= heuristic.line().LongestSpan()) {
@@ -168,10 +170,13 @@ PassPrograms ZeroBubbleH1Programs(int32_t ranks, int32_t microbatches,
   return best;
 }
 
-absl::StatusOr<RankOrders> ZeroBubbleH1Orders(const VirtualPipeline& pipeline) {
+namespace {
+
+absl::StatusOr<RankOrders> OrdersWithin(const char* name, int32_t limit,
+                                        const VirtualPipeline& pipeline) {
   if (pipeline.num_segments() > 1) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("zb-h1 is for 1 segment; the pipeline has %d",
+        absl::StrFormat("%s is for 1 segment; the pipeline has %d", name,
                         pipeline.num_segments()));
   }
   if (pipeline.num_ranks() == 0 || pipeline.num_microbatches() == 0) {
@@ -180,7 +185,17 @@ absl::StatusOr<RankOrders> ZeroBubbleH1Orders(const VirtualPipeline& pipeline) {
   return ToRankOrders(
       pipeline,
       ZeroBubbleH1Programs(pipeline.num_ranks(), pipeline.num_microbatches(),
-                           TypicalTimes(pipeline)));
+                           TypicalTimes(pipeline), limit));
+}
+
+}  // namespace
+
+absl::StatusOr<RankOrders> ZeroBubbleH1Orders(const VirtualPipeline& pipeline) {
+  return OrdersWithin("zb-h1", pipeline.num_ranks(), pipeline);
+}
+
+absl::StatusOr<RankOrders> ZeroBubble2pOrders(const VirtualPipeline& pipeline) {
+  return OrdersWithin("zb-2p", 2 * pipeline.num_ranks(), pipeline);
 }
 
 }  // namespace pipeloom::planner

@@ -59,6 +59,10 @@ std::unique_ptr<Strategy> MakeMegatron() {
 std::unique_ptr<Strategy> MakeZeroBubbleH1() {
   return Split("zb-h1", 1, ZeroBubbleH1Orders);
 }
+
+std::unique_ptr<Strategy> MakeZeroBubble2p() {
+  return Split("zb-2p", 1, ZeroBubble2pOrders);
+}
 std::unique_ptr<Strategy> MakeZeroBubbleV() {
   return Split("zb-v", 2, ZeroBubbleVOrders);
 }

@@ -22,6 +22,7 @@ std::unique_ptr<Strategy> MakeMegatron();
 // median step faster. zb-h1 has one segment; the others have two in a V, or one
 // if there are too few layers for two.
 std::unique_ptr<Strategy> MakeZeroBubbleH1();
+std::unique_ptr<Strategy> MakeZeroBubble2p();
 std::unique_ptr<Strategy> MakeZeroBubbleV();
 std::unique_ptr<Strategy> MakeDualPipeV();
 std::unique_ptr<Strategy> MakeVHalf();

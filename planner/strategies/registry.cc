@@ -22,6 +22,7 @@ constexpr Entry kStrategies[] = {
     {"1f1b", MakeOneFOneB},
     {"interleaved", MakeInterleaved},
     {"zb-h1", MakeZeroBubbleH1},
+    {"zb-2p", MakeZeroBubble2p},
     {"zb-v", MakeZeroBubbleV},
     {"v-half", MakeVHalf},
     {"v-min", MakeVMin},

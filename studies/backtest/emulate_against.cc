@@ -41,15 +41,20 @@ Partition BalancedPartition(const MeasuredRun& run) {
     return apart ? 1 + s * ((layers - 2) / stages)
                  : static_cast<int32_t>(int64_t{s} * layers / stages);
   };
+  const int32_t pp = run.parallel.pp;
+  const bool vee = run.schedule == "zb-v" || run.schedule == "v-half" ||
+                   run.schedule == "v-min";
   Partition partition;
-  partition.num_ranks = run.parallel.pp;
+  partition.num_ranks = pp;
   partition.num_segments = run.chunks;
   for (int32_t s = 0; s < stages; ++s) {
+    // Odd segments of a V go back from the last rank to the first.
+    const bool back = vee && s / pp % 2 == 1;
     partition.stages.push_back({.module = ModuleId(0),
                                 .first_layer = LayerId(begin_of(s)),
                                 .num_layers = begin_of(s + 1) - begin_of(s),
-                                .rank = RankId(s % run.parallel.pp),
-                                .segment = SegmentId(s / run.parallel.pp)});
+                                .rank = RankId(back ? pp - 1 - s % pp : s % pp),
+                                .segment = SegmentId(s / pp)});
   }
   partition.sub_microbatch_instances.push_back(0);
   return partition;
@@ -200,7 +205,11 @@ absl::StatusOr<PlannedRun> PlanMeasuredRun(
                                        : emulator::OpCostsForLayout(
                                              *measured, planned.job.parallel));
   planned.partition = BalancedPartition(run);
-  planned.schedule = run.chunks > 1 ? "interleaved" : "1f1b";
+  planned.schedule = !run.schedule.empty() ? run.schedule
+                     : run.chunks > 1      ? "interleaved"
+                                           : "1f1b";
+  PIPELOOM_ASSIGN_OR_RETURN(const std::unique_ptr<planner::Strategy> strategy,
+                            planner::MakeStrategy(planned.schedule));
   PIPELOOM_ASSIGN_OR_RETURN(
       const partition::PackedStep packed,
       partition::PackStep(planned.job, planned.batch, /*first_sample=*/0));
@@ -212,9 +221,8 @@ absl::StatusOr<PlannedRun> PlanMeasuredRun(
       partition::BuiltGraph built,
       partition::BuildStageGraph(
           *planned.costs, planned.partition, microbatches,
-          {.memory = PolicyOf(run, planned.partition, microbatches)}));
-  PIPELOOM_ASSIGN_OR_RETURN(const std::unique_ptr<planner::Strategy> strategy,
-                            planner::MakeStrategy(planned.schedule));
+          {.split_backward = strategy->split_backward(),
+           .memory = PolicyOf(run, planned.partition, microbatches)}));
   PIPELOOM_ASSIGN_OR_RETURN(
       const planner::SearchResult found,
       strategy->MakeSchedule(built.graph, planned.partition, /*seed=*/1,
@@ -232,6 +240,14 @@ absl::StatusOr<EmulatedRun> EmulateMeasuredRun(
   if (!planned.ok()) return AtRun(run, planned.status());
   emulator::EmulateOptions options = planned->costs->Network();
   options.full_trace = false;
+  if (run.links_both_ways) options.sharing = emulator::LinkSharing::kBothWays;
+  if (!run.delayed_link.is_none()) {
+    const RankId next(run.delayed_link.value() + 1);
+    options.slow_links.push_back(
+        {.from = run.delayed_link, .to = next, .added = run.delay});
+    options.slow_links.push_back(
+        {.from = next, .to = run.delayed_link, .added = run.delay});
+  }
   const absl::StatusOr<StepTrace> trace =
       emulator::EmulateStep(planned->plan, options);
   if (!trace.ok()) return AtRun(run, trace.status());

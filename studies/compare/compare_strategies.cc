@@ -18,8 +18,8 @@ namespace pipeloom::studies {
 namespace {
 
 constexpr absl::string_view kStaticSchedules[] = {
-    "gpipe", "1f1b",       "interleaved", "zb-h1",          "zb-v",    "v-half",
-    "v-min", "dualpipe-v", "megatron",    "megatron-tuned", "nnscaler"};
+    "gpipe",  "1f1b",  "interleaved", "zb-h1",    "zb-2p",          "zb-v",
+    "v-half", "v-min", "dualpipe-v",  "megatron", "megatron-tuned", "nnscaler"};
 
 // Returns whether the strategy can plan with any partition, not only its own.
 bool TakesAnyPartition(absl::string_view strategy) {

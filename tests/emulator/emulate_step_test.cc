@@ -200,6 +200,25 @@ TEST(EmulateStep, MoreSharingNeverShortensAChainOfPairs) {
             3 * busy + delay);
 }
 
+TEST(EmulateStep, ADelayedLinkIsOccupiedForTheDelayToo) {
+  const Duration busy = Microseconds(10);
+  const Duration delay = Microseconds(13);
+  const Duration added = Microseconds(100);
+  const StageGraph graph = FanIn(4, delay, busy, false);
+  const ExecutionPlan plan = LowerNaively(graph, ById(graph));
+  ASSERT_GT(graph.num_edges(), 0);
+  const Dependency& edge = graph.edge(EdgeId(0));
+  EmulateOptions options;
+  options.slow_links.push_back({.from = graph.task(edge.from).rank,
+                                .to = graph.task(edge.to).rank,
+                                .added = added});
+  EXPECT_EQ(StepTime(plan, options), 3 * (busy + added) + added + delay);
+  options.slow_links[0].added = -added;
+  EXPECT_THAT(EmulateStep(plan, options),
+              FailsWith(absl::StatusCode::kInvalidArgument,
+                        HasSubstr("added is -100")));
+}
+
 TEST(EmulateStep, ABlockingSendHoldsItsRankForTheOccupancy) {
   const Duration busy = Microseconds(10);
   const Duration delay = Microseconds(13);

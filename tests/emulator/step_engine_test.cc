@@ -36,6 +36,8 @@ std::vector<std::string> PortsOf(const EmulateOptions& options, int32_t from,
   switch (options.sharing) {
     case LinkSharing::kPerPair:
       return {absl::StrCat(from, " to ", to)};
+    case LinkSharing::kBothWays:
+      return {absl::StrCat(std::min(from, to), " and ", std::max(from, to))};
     case LinkSharing::kPerRank:
       return {absl::StrCat("out of ", from), absl::StrCat("into ", to)};
     case LinkSharing::kPerNic:
@@ -79,8 +81,8 @@ StageGraph SomeGraph(uint64_t seed) {
 std::vector<EmulateOptions> SomeOptions(int32_t num_ranks) {
   std::vector<EmulateOptions> all;
   for (const LinkSharing sharing :
-       {LinkSharing::kNone, LinkSharing::kPerPair, LinkSharing::kPerRank,
-        LinkSharing::kPerNic}) {
+       {LinkSharing::kNone, LinkSharing::kPerPair, LinkSharing::kBothWays,
+        LinkSharing::kPerRank, LinkSharing::kPerNic}) {
     for (const bool blocking : {false, true}) {
       EmulateOptions options;
       options.sharing = sharing;
@@ -363,7 +365,8 @@ TEST(StepEngine, AMessageSentOrReceivedTwiceIsAlwaysRefused) {
   const ExecutionPlan good = LowerNaively(graph, GPipeOrders(graph));
   for (const bool blocking : {false, true}) {
     for (const LinkSharing sharing :
-         {LinkSharing::kNone, LinkSharing::kPerPair, LinkSharing::kPerRank}) {
+         {LinkSharing::kNone, LinkSharing::kPerPair, LinkSharing::kBothWays,
+          LinkSharing::kPerRank}) {
       for (const RankId rank : graph.rank_ids()) {
         for (size_t k = 0; k < good.programs[rank].size(); ++k) {
           const Instruction& i = good.programs[rank][k];

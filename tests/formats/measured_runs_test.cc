@@ -77,6 +77,22 @@ TEST(MeasuredRunsTest, TheFrameworksNameChoosesDefaultsOfExperts) {
   EXPECT_EQ(runs[1].setup.host_per_kernel, kZero);
 }
 
+TEST(MeasuredRunsTest, ReadsSchedulesAndDelayedLinks) {
+  std::string row = kRow;
+  const size_t at = row.find(" recompute");
+  row.replace(at, 1, " schedule=zb-2p p2p=single delay_link=0 delay_ms=1.5 ");
+  ASSERT_OK_AND_ASSIGN(
+      const auto runs,
+      ParseMeasuredRuns(std::string(kHeader) + kRow + row, "t.csv"));
+  EXPECT_EQ(runs[0].schedule, "");
+  EXPECT_FALSE(runs[0].links_both_ways);
+  EXPECT_TRUE(runs[0].delayed_link.is_none());
+  EXPECT_EQ(runs[1].schedule, "zb-2p");
+  EXPECT_TRUE(runs[1].links_both_ways);
+  EXPECT_EQ(runs[1].delayed_link, RankId(0));
+  EXPECT_EQ(runs[1].delay, Microseconds(1500));
+}
+
 TEST(MeasuredRunsTest, AConfigurationIsNotAboutTheNumberOfGpusOrTheBatch) {
   std::string other = kRow;
   other.replace(other.find("dp=3"), 4, "dp=6");
@@ -108,6 +124,9 @@ TEST(MeasuredRunsTest, ErrorsNameTheLineTheColumnAndWhatIsRight) {
       {"tp=2", "teepee=2", "teepee"},
       {"hidden=512 ", "", "hidden"},
       {"flash1", "flash9", "unfused"},
+      {"flash1", "flash1 schedule=zb", "zb-2p"},
+      {"flash1", "flash1 delay_link=9999", "delay_link=9999"},
+      {"flash1", "flash1 delay_ms=5", "delay_link=-1"},
       {",24,", ",25,", "multiple of microbatch x dp, which is 6"},
       {",12.5,", ",-1,", "step_ms"},
       {",12.5,", ",nan,", "step_ms"},

@@ -3,7 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
+#include <map>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_format.h"
 #include "base/random.h"
@@ -140,6 +143,53 @@ TEST(Against, ARecomputedRunTakesTheForwardOfItsTransformerLayersMore) {
     }
     EXPECT_EQ(again.step_time - kept.step_time, forward * run.microbatches());
     EXPECT_LT(again.peak_allocated, kept.peak_allocated);
+  }
+}
+
+// PipeMorph's runs: healthy, zero bubble is faster; with 60 ms more on a link
+// its transfers, which share one queue of the pair, make it slower.
+TEST(Against, ZeroBubbleLosesToOneFOneBOnADelayedLink) {
+  const std::string dir = PIPELOOM_SOURCE_DIR "/workloads";
+  ASSERT_OK_AND_ASSIGN(const Comparison compared,
+                       RunBacktest({.file = dir + "/validation/pipemorph.csv",
+                                    .data_dir = dir,
+                                    .measured = true},
+                                   [](const std::string& path) {
+                                     return formats::ReadFile(path);
+                                   }));
+  std::map<std::string, double> ms;
+  std::map<std::string, std::vector<double>> errors;
+  for (const ComparedRun& run : compared.runs) {
+    ms[run.run.schedule + run.run.name] =
+        ToMilliseconds(run.emulated.step_time);
+    if (run.run.delay > kZero) {
+      errors[run.run.schedule].push_back(run.step_error());
+    }
+  }
+  EXPECT_LT(ms.at("zb-2p14B healthy"), ms.at("1f1b14B healthy"));
+  EXPECT_GT(ms.at("zb-2p14B 60 ms"), 1.3 * ms.at("1f1b14B 60 ms"));
+  for (const auto& [schedule, of] : errors) {
+    EXPECT_EQ(of.size(), 6u);
+    EXPECT_LT(SummarizeErrors(of).mean, 0.08) << schedule;
+    EXPECT_LT(SummarizeErrors(of).worst, 0.10) << schedule;
+  }
+}
+
+// Primus' runs: the batch is not known, so ratios to 1F1B count.
+TEST(Against, RatiosBetweenSchedulesAreThoseOfPrimus) {
+  const std::string dir = PIPELOOM_SOURCE_DIR "/workloads";
+  ASSERT_OK_AND_ASSIGN(
+      const Comparison compared,
+      RunBacktest(
+          {.file = dir + "/validation/primus.csv", .data_dir = dir},
+          [](const std::string& path) { return formats::ReadFile(path); }));
+  ASSERT_EQ(compared.runs.size(), 6u);
+  ASSERT_EQ(compared.runs[0].run.schedule, "1f1b");
+  const double base = 1 + compared.runs[0].step_error();
+  for (const ComparedRun& run : compared.runs) {
+    const double error = base / (1 + run.step_error()) - 1;
+    EXPECT_LT(std::abs(error), run.run.schedule == "v-min" ? 0.07 : 0.03)
+        << run.run.schedule;
   }
 }
 

@@ -148,7 +148,7 @@ def emulate(source: Union[StepPlan, JobPlan, JobLike],
     source: a plan, which is taken as it is, or a job, whose first step of
         `samples` is planned first, with the options of `plan`.
     sharing: which transfers wait for each other: "none", "per-pair",
-        "per-rank", "per-nic" or "fair-nic".
+        "both-ways", "per-rank", "per-nic" or "fair-nic".
     slow_ranks: {3: 1.2}: all that rank 3 computes takes 1.2 times as long.
     slow_links: {(0, 1): 2}: the same of transfers from rank 0 to 1.
     jitter, link_jitter: deviation of durations, drawn `jitter_samples` times.

@@ -92,6 +92,22 @@ TEST(ZeroBubbleTest, H1TakesTheClosedFormTimeAtTheMemoryOf1F1B) {
   }
 }
 
+// Twice the memory lets forwards fill the wait for the first backward, so only
+// the way down to the last rank is left: (p - 1) F.
+TEST(ZeroBubbleTest, TwiceTheMemoryLeavesOnlyTheWayDown) {
+  for (int32_t p = 1; p <= 9; ++p) {
+    const int32_t m = 3 * p + 1;
+    SCOPED_TRACE(::testing::Message() << "p " << p);
+    const StageGraph graph = UniformVee(p, 1, m, {1, 1, 1, 0});
+    auto orders = ZeroBubble2pOrders(VirtualPipeline(graph));
+    ASSERT_THAT(orders, IsOk());
+    ASSERT_OK_AND_ASSIGN(const Schedule schedule,
+                         TimeBaseline(graph, *std::move(orders)));
+    EXPECT_NEAR(ToMilliseconds(schedule.makespan()), 3 * m + (p - 1), 1e-9);
+    EXPECT_LE(MostActivations(schedule), 2 * p);
+  }
+}
+
 // With equal times only the first rank's way down is left: (p - 1) F / 2.
 TEST(ZeroBubbleTest, VTakesTheClosedFormTimeAtTheMemoryOf1F1B) {
   for (int32_t p = 1; p <= 9; ++p) {

@@ -109,9 +109,9 @@ TEST_P(EveryRuleTest, TakesAnyNumberOfRanksOrSaysHowManyItNeeds) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, EveryRuleTest,
-                         ::testing::Values("zb-h1", "zb-v", "v-half", "v-min",
-                                           "dualpipe-v", "nnscaler", "optimus",
-                                           "disttrain"),
+                         ::testing::Values("zb-h1", "zb-2p", "zb-v", "v-half",
+                                           "v-min", "dualpipe-v", "nnscaler",
+                                           "optimus", "disttrain"),
                          [](const auto& strategy) {
                            std::string name = strategy.param;
                            std::replace(name.begin(), name.end(), '-', '_');

@@ -13,6 +13,7 @@
 #include "planner/layout/partition_moves.h"
 #include "planner/step/plan_step.h"
 #include "planner/step/sample_steps.h"
+#include "planner/strategy_abilities.h"
 
 namespace pipeloom::planner {
 namespace {
@@ -146,6 +147,10 @@ class PartitionSearch {
            (options_.expired && options_.expired());
   }
   bool Over() const { return Stopped() || tried_.size() >= partitions_; }
+  bool Accepts(const Partition& partition) const {
+    const auto* const whole = dynamic_cast<const PlansWholeSteps*>(&strategy_);
+    return whole == nullptr || whole->Accepts(partition, costs_.job());
+  }
   bool Known(const Partition& partition) const {
     return std::any_of(tried_.begin(), tried_.end(), [&](const Candidate& c) {
       return c.partition == partition;
@@ -175,7 +180,9 @@ class PartitionSearch {
       // The start is judged in any case.
       if (!tried_.empty() && Over()) break;
       if (tried_.size() + round.size() >= partitions_) break;
-      if (!c.has_value() || Known(c->partition)) continue;
+      if (!c.has_value() || Known(c->partition) || !Accepts(c->partition)) {
+        continue;
+      }
       if (std::any_of(round.begin(), round.end(), [&](const Candidate& r) {
             return r.partition == c->partition;
           })) {

@@ -1,0 +1,19 @@
+// One step planned for a trainer, with given recomputation.
+#ifndef PIPELOOM_PLANNER_TRAINER_TRAINER_PLAN_H_
+#define PIPELOOM_PLANNER_TRAINER_TRAINER_PLAN_H_
+
+#include "absl/status/statusor.h"
+#include "ir/plan/trainer.h"
+#include "planner/step/step_types.h"
+
+namespace pipeloom::planner {
+
+// Plans a step as PlanStep does, within the trainer's limits.
+absl::StatusOr<PlanResult> PlanForTrainer(const TrainerLimits& trainer,
+                                          const RecomputeSetting& setting,
+                                          const PreparedJob& job,
+                                          const PlanInput& input);
+
+}  // namespace pipeloom::planner
+
+#endif  // PIPELOOM_PLANNER_TRAINER_TRAINER_PLAN_H_

@@ -451,7 +451,7 @@ class GraphBuilder {
   IdVector<ModuleId, std::vector<ModuleId>> fed_by_{};
   IdVector<ModuleId, std::vector<ModuleId>> feeds_{};
   IdVector<ModuleId, ModuleRun> runs_{};  // Runs in the current microbatch.
-  SubMicrobatch idle_sub_{};  // Of the idle module that is being added.
+  SubMicrobatch idle_sub_{};  // The idle module that is being added.
   const StageCost idle_cost_ = IdleCost();
   IdVector<TaskId, Task> tasks_{};
   IdVector<EdgeId, Dependency> edges_{};

@@ -1,7 +1,7 @@
 #include "planner/trainer/recompute.h"
 
 #include <algorithm>
-#include <utility>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
@@ -26,8 +26,8 @@ std::vector<RecomputeSetting> CommonSettings(const TrainerLimits& trainer,
   if (!job.Allows(MemoryStrategy::kRecompute)) return settings;
   const int32_t most = MostRecomputable(job, partition);
   if (trainer.recompute_block || trainer.recompute_by_stage) {
-    // In steps of about a fifth, from one layer.
-    for (int32_t n = 1; n < most; n += std::max(1, n / 5)) {
+    // In steps of about two fifths, from one layer.
+    for (int32_t n = 1; n < most; n += std::max(1, n * 2 / 5)) {
       settings.push_back(
           {.first = IdVector<StageId, int32_t>(partition.stages.size(), n)});
     }
@@ -44,43 +44,57 @@ std::vector<RecomputeSetting> CommonSettings(const TrainerLimits& trainer,
 absl::StatusOr<RecomputeSetting> ChooseRecompute(const TrainerLimits& trainer,
                                                  const JobSpec& job,
                                                  const Partition& partition,
-                                                 const Fits& fits) {
-  absl::Status last;
-  for (RecomputeSetting& setting : CommonSettings(trainer, job, partition)) {
-    last = fits(setting);
-    if (absl::IsResourceExhausted(last)) continue;
-    PIPELOOM_RETURN_IF_ERROR(last);
-    if (setting.is_none() || !trainer.recompute_by_stage) return setting;
-    if (setting.period > 0) {
-      setting.period = 0;
-      setting.first.resize(partition.stages.size());
-      for (const StageId s : setting.first.ids()) {
-        setting.first[s] = NumRecomputable(partition.stages[s], job.model);
-      }
+                                                 Duration unlimited,
+                                                 const TimeWith& time) {
+  absl::Status shortage;
+  std::optional<RecomputeSetting> best;
+  Duration least{};
+  // Returns whether it is the best so far.
+  const auto offer =
+      [&](const RecomputeSetting& setting) -> absl::StatusOr<bool> {
+    const absl::StatusOr<Duration> found = time(setting);
+    if (absl::IsResourceExhausted(found.status())) {
+      shortage = found.status();
+      return false;
     }
-    for (int32_t i = partition.stages.size(); i-- > 0;) {
-      const StageId s(i);
-      const int32_t now = std::min(
-          setting.first[s], NumRecomputable(partition.stages[s], job.model));
-      setting.first[s] = now;
-      for (const int32_t fewer : {0, now / 2}) {
-        if (fewer >= now) break;
-        RecomputeSetting less = setting;
-        less.first[s] = fewer;
-        const absl::Status status = fits(less);
-        if (absl::IsResourceExhausted(status)) continue;
-        PIPELOOM_RETURN_IF_ERROR(status);
-        setting = std::move(less);
-        break;
-      }
-    }
-    return setting;
+    PIPELOOM_RETURN_IF_ERROR(found.status());
+    if (best.has_value() && *found >= least) return false;
+    best = setting;
+    least = *found;
+    return true;
+  };
+  for (const RecomputeSetting& setting :
+       CommonSettings(trainer, job, partition)) {
+    PIPELOOM_RETURN_IF_ERROR(offer(setting).status());
+    if (best.has_value() && least <= unlimited) return *best;
   }
-  return absl::ResourceExhaustedError(absl::StrCat(
-      last.message(),
-      job.Allows(MemoryStrategy::kRecompute)
-          ? " (with every layer recomputed that the trainer can)"
-          : " (training.memory_strategies allows no recomputation)"));
+  if (!best.has_value()) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        shortage.message(),
+        job.Allows(MemoryStrategy::kRecompute)
+            ? " (with every layer recomputed that the trainer can)"
+            : " (training.memory_strategies allows no recomputation)"));
+  }
+  if (best->is_none() || !trainer.recompute_by_stage) return *best;
+  RecomputeSetting by_stage;
+  by_stage.first.resize(partition.stages.size());
+  for (const StageId s : by_stage.first.ids()) {
+    const int32_t all = NumRecomputable(partition.stages[s], job.model);
+    by_stage.first[s] = best->period > 0 ? all : std::min(all, best->first[s]);
+  }
+  best = by_stage;
+  for (int32_t i = partition.stages.size(); i-- > 0;) {
+    const StageId s(i);
+    const int32_t now = best->first[s];
+    for (const int32_t fewer : {0, now / 2}) {
+      if (fewer >= now) break;
+      RecomputeSetting less = *best;
+      less.first[s] = fewer;
+      PIPELOOM_ASSIGN_OR_RETURN(const bool better, offer(less));
+      if (better) break;
+    }
+  }
+  return *best;
 }
 
 }  // namespace pipeloom::planner

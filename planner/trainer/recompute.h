@@ -1,22 +1,23 @@
-// The recomputation of a job whose trainer sets it at launch: the least with
-// which given steps fit.
+// The recomputation of a job whose trainer sets it at launch: the setting with
+// which given steps are fastest.
 #ifndef PIPELOOM_PLANNER_TRAINER_RECOMPUTE_H_
 #define PIPELOOM_PLANNER_TRAINER_RECOMPUTE_H_
 
 #include <functional>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/units.h"
 #include "ir/job/job_spec.h"
 #include "ir/plan/partition.h"
 #include "ir/plan/trainer.h"
 
 namespace pipeloom::planner {
 
-// Returns OK if all steps fit with the setting, ResourceExhausted if one does
-// not.
-using Fits = std::function<absl::Status(const RecomputeSetting&)>;
+// Returns the time of the steps with the setting; ResourceExhausted if one does
+// not fit.
+using TimeWith =
+    std::function<absl::StatusOr<Duration>(const RecomputeSetting&)>;
 
 // Returns the settings that are alike for all stages, the least recomputation
 // first; the first is none.
@@ -24,13 +25,15 @@ std::vector<RecomputeSetting> CommonSettings(const TrainerLimits& trainer,
                                              const JobSpec& job,
                                              const Partition& partition);
 
-// Returns the first of CommonSettings that fits; if the trainer has a number of
-// each stage's own, less for each stage in turn, the last first, as long as it
-// fits. Errors of `fits`; ResourceExhausted if nothing fits.
+// Returns the fastest of CommonSettings; if the trainer has a number of each
+// stage's own, with less for each stage in turn, the last first, where that is
+// faster. `unlimited`: a time that no setting can beat. Errors of `time`;
+// ResourceExhausted if nothing fits.
 absl::StatusOr<RecomputeSetting> ChooseRecompute(const TrainerLimits& trainer,
                                                  const JobSpec& job,
                                                  const Partition& partition,
-                                                 const Fits& fits);
+                                                 Duration unlimited,
+                                                 const TimeWith& time);
 
 }  // namespace pipeloom::planner
 

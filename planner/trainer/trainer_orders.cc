@@ -25,8 +25,10 @@ namespace {
 constexpr double kPlacesUntil = 0.3;
 constexpr double kOrderUntil = 0.9;
 constexpr double kTemperature = 0.5;  // At first; in mean durations.
-// Exchanges between two looks at the budget.
-constexpr int64_t kExchanges = 25;
+// Exchanges between two looks at the budget, and those that take as long as an
+// evaluation of the search.
+constexpr int64_t kExchanges = 24;
+constexpr int64_t kExchangesOfOne = 8;
 
 size_t At(int32_t i) { return static_cast<size_t>(i); }
 
@@ -198,12 +200,10 @@ class OrderSearch {
                               : static_cast<double>(tried) /
                                     static_cast<double>(budget.max_evaluations);
       const double left = std::max(0.0, 1 - used);
-      const int64_t made =
-          relabels.Run(std::min(kExchanges, budget.max_evaluations - tried),
-                       kTemperature * mean * left * left, 0, random_);
-      tried += std::max<int64_t>(made, kExchanges / 2);
-      evaluations_ += made;
+      relabels.Run(kExchanges, kTemperature * mean * left * left, 0, random_);
+      tried += kExchanges / kExchangesOfOne;
     }
+    evaluations_ += tried;
     Offer(OrdersOf(flat_, relabels.best_sequence()));
   }
 

@@ -6,6 +6,7 @@
 #include <string>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -28,27 +29,33 @@ namespace {
 // received tensors, which a schedule does not account for, broke a limit.
 constexpr int kMaxTightenings = 6;
 
+// Share of the budget until which each form of backwards is searched.
+constexpr double kFormsUntil = 0.3;
+
 // A lowered order within the step's limits.
 struct Lowered {
   SearchResult found{};
   ExecutionPlan plan{};
 };
 
-class StepPlanner {
+// Plans a step whose backwards have one form.
+class FormPlanner {
  public:
-  StepPlanner(const TrainerLimits& trainer, const PlanInput& input,
-              const StageGraph& graph)
-      : trainer_(trainer), input_(input), graph_(graph) {}
+  FormPlanner(const TrainerLimits& trainer, uint64_t seed, StageGraph graph,
+              Flops model_flops)
+      : trainer_(trainer),
+        seed_(seed),
+        graph_(std::move(graph)),
+        model_flops_(model_flops),
+        limits_(graph_.ranks()) {}
 
-  absl::StatusOr<Lowered> Run(const SearchBudget& budget,
-                              int64_t* evaluations) {
-    limits_ = graph_.ranks();
+  // Finds an order that fits.
+  absl::Status Begin(const SearchBudget& budget, int64_t* evaluations) {
     SearchBudget once = budget;
     once.max_evaluations = 1;
-    std::optional<Lowered> best;
-    for (int attempt = 0; !best.has_value(); ++attempt) {
-      PIPELOOM_ASSIGN_OR_RETURN(best, Try(once, {}, evaluations));
-      if (best.has_value()) break;
+    for (int attempt = 0;; ++attempt) {
+      PIPELOOM_ASSIGN_OR_RETURN(best_, Try(once, {}, evaluations));
+      if (best_.has_value()) break;
       if (attempt == kMaxTightenings) {
         return absl::ResourceExhaustedError(
             "no order leaves room for the tensors that ranks send and "
@@ -56,25 +63,32 @@ class StepPlanner {
       }
     }
     limits_ = WithMargin(graph_, limits_);
-    SearchBudget rest = budget.PartUntil(1, *evaluations);
+    return absl::OkStatus();
+  }
+
+  // Spends the budget on a better one. REQUIRES: Begin was OK.
+  absl::Status Improve(SearchBudget budget, int64_t* evaluations) {
     for (int attempt = 0; attempt < kMaxTightenings; ++attempt) {
-      if (rest.max_evaluations < 1 || rest.Exhausted(0)) break;
+      if (budget.max_evaluations < 1 || budget.Exhausted(0)) break;
       const int64_t before = *evaluations;
       absl::StatusOr<std::optional<Lowered>> better =
-          Try(rest, best->found.schedule.order, evaluations);
+          Try(budget, best_->found.schedule.order, evaluations);
       if (absl::IsResourceExhausted(better.status())) break;
       PIPELOOM_RETURN_IF_ERROR(better.status());
       if (better->has_value()) {
-        if ((*better)->found.schedule.finish < best->found.schedule.finish) {
-          best = **std::move(better);
+        if ((*better)->found.schedule.finish < best_->found.schedule.finish) {
+          best_ = **std::move(better);
         }
         break;
       }
       // Repairs take less and less.
-      rest.max_evaluations = (*evaluations - before) / 4;
+      budget.max_evaluations = (*evaluations - before) / 4;
     }
-    return *std::move(best);
+    return absl::OkStatus();
   }
+
+  Lowered& best() { return *best_; }
+  Flops model_flops() const { return model_flops_; }
 
  private:
   // Searches within limits_. nullopt: tensors under way break a limit, and
@@ -85,7 +99,7 @@ class StepPlanner {
     Lowered lowered;
     PIPELOOM_ASSIGN_OR_RETURN(
         lowered.found, SearchTrainerOrder(graph_.WithRanks(limits_), trainer_,
-                                          input_.seed, budget, start));
+                                          seed_, budget, start));
     *evaluations += lowered.found.evaluations;
     PIPELOOM_ASSIGN_OR_RETURN(lowered.plan,
                               LowerPlan(graph_, lowered.found.schedule));
@@ -103,10 +117,39 @@ class StepPlanner {
   }
 
   const TrainerLimits& trainer_;
-  const PlanInput& input_;
-  const StageGraph& graph_;
-  IdVector<RankId, RankSpec> limits_{};
+  const uint64_t seed_;
+  const StageGraph graph_;
+  const Flops model_flops_;
+  IdVector<RankId, RankSpec> limits_;
+  std::optional<Lowered> best_{};
 };
+
+// Returns the cells of the step with backwards of each form that the trainer
+// has.
+absl::StatusOr<std::vector<FormPlanner>> MakeForms(
+    const TrainerLimits& trainer, const PreparedJob& job,
+    const Microbatches& microbatches, const MemoryPolicy& memory, uint64_t seed,
+    bool any_memory) {
+  std::vector<FormPlanner> forms;
+  for (const bool split : {false, true}) {
+    if (split && !trainer.split_backward) continue;
+    PIPELOOM_ASSIGN_OR_RETURN(
+        const partition::BuiltGraph built,
+        partition::BuildStageGraph(
+            *job.costs, job.partition, microbatches,
+            {.split_backward = split, .memory = memory, .every_pass = true}));
+    PIPELOOM_ASSIGN_OR_RETURN(
+        CellGraph cells, MakeCells(built.graph, TrainerStages(job.partition),
+                                   /*microbatches=*/{}, /*in_order=*/false));
+    IdVector<RankId, RankSpec> ranks = cells.graph.ranks();
+    if (any_memory) {
+      for (RankSpec& rank : ranks) rank.memory.limit = Bytes(0);
+    }
+    forms.emplace_back(trainer, seed, cells.graph.WithRanks(std::move(ranks)),
+                       built.model_flops);
+  }
+  return forms;
+}
 
 // Gives microbatches without work in a module with a loss a share of nothing.
 // Where that module's layers are in no stage of its own, shares are not known.
@@ -140,7 +183,8 @@ void FitLoss(ExecutionPlan* plan) {
 absl::StatusOr<PlanResult> PlanForTrainer(const TrainerLimits& trainer,
                                           const RecomputeSetting& setting,
                                           const PreparedJob& prepared,
-                                          const PlanInput& input) {
+                                          const PlanInput& input,
+                                          bool any_memory) {
   PlanResult result;
   PreparedJob job = prepared;
   PIPELOOM_ASSIGN_OR_RETURN(
@@ -154,57 +198,47 @@ absl::StatusOr<PlanResult> PlanForTrainer(const TrainerLimits& trainer,
     result.memory = PolicyByStage(ChoicesOf(setting, job.partition, spec.model),
                                   job.partition, result.microbatches);
   }
-  struct Best {
-    Lowered lowered{};
-    Flops model_flops{};
-  };
-  std::optional<Best> best;
+  PIPELOOM_ASSIGN_OR_RETURN(std::vector<FormPlanner> forms,
+                            MakeForms(trainer, job, result.microbatches,
+                                      result.memory, input.seed, any_memory));
   absl::Status shortage;
-  const int32_t forms = trainer.split_backward ? 2 : 1;
-  for (int32_t form = 0; form < forms; ++form) {
-    // The last form gets what is left.
-    const SearchBudget budget =
-        input.budget.PartUntil((form + 1.0) / forms, result.evaluations);
-    PIPELOOM_ASSIGN_OR_RETURN(
-        partition::BuiltGraph built,
-        partition::BuildStageGraph(*job.costs, job.partition,
-                                   result.microbatches,
-                                   {.split_backward = form == 1,
-                                    .memory = result.memory,
-                                    .every_pass = true}));
-    PIPELOOM_ASSIGN_OR_RETURN(
-        const CellGraph cells,
-        MakeCells(built.graph, TrainerStages(job.partition),
-                  /*microbatches=*/{}, /*in_order=*/false));
-    int64_t evaluations = 0;
-    absl::StatusOr<Lowered> lowered =
-        StepPlanner(trainer, input, cells.graph).Run(budget, &evaluations);
-    result.evaluations += evaluations;
-    if (absl::IsResourceExhausted(lowered.status())) {
-      shortage = lowered.status();
+  FormPlanner* best = nullptr;
+  for (size_t i = 0; i < forms.size(); ++i) {
+    FormPlanner& form = forms[i];
+    const absl::Status begun = form.Begin(input.budget, &result.evaluations);
+    if (absl::IsResourceExhausted(begun)) {
+      shortage = begun;
       continue;
     }
-    PIPELOOM_RETURN_IF_ERROR(lowered.status());
-    if (best.has_value() &&
-        lowered->found.schedule.finish >= best->lowered.found.schedule.finish) {
-      continue;
+    PIPELOOM_RETURN_IF_ERROR(begun);
+    if (forms.size() > 1) {
+      const double until = kFormsUntil * static_cast<double>(i + 1) /
+                           static_cast<double>(forms.size());
+      PIPELOOM_RETURN_IF_ERROR(
+          form.Improve(input.budget.PartUntil(until, result.evaluations),
+                       &result.evaluations));
     }
-    best = Best{*std::move(lowered), built.model_flops};
+    if (best == nullptr || form.best().found.schedule.finish <
+                               best->best().found.schedule.finish) {
+      best = &form;
+    }
   }
-  if (!best.has_value()) {
+  if (best == nullptr) {
     return absl::ResourceExhaustedError(absl::StrFormat(
         "step %d, for %s: nothing fits the memory limit of %s a GPU: %s",
         input.step, std::string(trainer.name), FormatBytes(spec.MemoryLimit()),
         std::string(shortage.message())));
   }
-  ExecutionPlan& plan = best->lowered.plan;
+  PIPELOOM_RETURN_IF_ERROR(best->Improve(
+      input.budget.PartUntil(1, result.evaluations), &result.evaluations));
+  ExecutionPlan& plan = best->best().plan;
   const NamedBound bound = PlanBound(plan.graph, nullptr);
   plan.job = spec.name;
   plan.step = input.step;
   plan.replica = input.replica;
   plan.schedule = std::string(job.strategy->name());
   plan.lower_bound = Nanoseconds(bound.time);
-  plan.model_flops = best->model_flops;
+  plan.model_flops = best->model_flops();
   plan.peak_flops_per_second = job.costs->PeakFlopsPerSecond();
   PIPELOOM_ASSIGN_OR_RETURN(result.predicted,
                             emulator::EmulateStep(plan, job.costs->Network()));

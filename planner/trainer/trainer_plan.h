@@ -8,11 +8,13 @@
 
 namespace pipeloom::planner {
 
-// Plans a step as PlanStep does, within the trainer's limits.
+// Plans a step as PlanStep does, within the trainer's limits. With
+// `any_memory` the memory limits do not hold.
 absl::StatusOr<PlanResult> PlanForTrainer(const TrainerLimits& trainer,
                                           const RecomputeSetting& setting,
                                           const PreparedJob& job,
-                                          const PlanInput& input);
+                                          const PlanInput& input,
+                                          bool any_memory = false);
 
 }  // namespace pipeloom::planner
 

@@ -17,6 +17,10 @@ namespace {
 
 // The partitions that are judged by more than the median step.
 constexpr size_t kFinalists = 4;
+// Evaluations that a setting of recomputation is judged by, and the number of
+// steps.
+constexpr int64_t kJudgeEvaluations = 24;
+constexpr size_t kJudged = 3;
 
 }  // namespace
 
@@ -76,14 +80,21 @@ absl::StatusOr<PlanResult> TrainerStrategy::PlanWholeStep(
     return PlanForTrainer(trainer_, *recompute_, job, input);
   }
   PlanInput once = input;
-  once.budget.max_evaluations = 1;
+  once.budget.max_evaluations =
+      std::min(input.budget.max_evaluations, kJudgeEvaluations);
+  const auto time = [&](const RecomputeSetting& setting,
+                        bool any_memory) -> absl::StatusOr<Duration> {
+    PIPELOOM_ASSIGN_OR_RETURN(
+        const PlanResult planned,
+        PlanForTrainer(trainer_, setting, job, once, any_memory));
+    return planned.predicted.step_time();
+  };
+  PIPELOOM_ASSIGN_OR_RETURN(const Duration unlimited, time({}, true));
   PIPELOOM_ASSIGN_OR_RETURN(
       const RecomputeSetting setting,
       ChooseRecompute(
-          trainer_, job.costs->job(), job.partition,
-          [&](const RecomputeSetting& tried) {
-            return PlanForTrainer(trainer_, tried, job, once).status();
-          }));
+          trainer_, job.costs->job(), job.partition, unlimited,
+          [&](const RecomputeSetting& tried) { return time(tried, false); }));
   return PlanForTrainer(trainer_, setting, job, input);
 }
 
@@ -95,33 +106,59 @@ absl::Status TrainerStrategy::FixRecompute(
     size_t step = 0;
     int32_t replica = 0;
   };
+  // Those whose times count come first.
   std::vector<Place> places;
   for (size_t s = 0; s < steps.size(); ++s) {
     for (int32_t r = 0; r < replicas; ++r) places.push_back({s, r});
   }
-  const auto fits = [&](const RecomputeSetting& setting) -> absl::Status {
-    for (size_t i = 0; i < places.size(); ++i) {
-      if (stop.stop_requested()) return absl::CancelledError("stopped");
-      PlanInput once;
-      once.packed = &steps[places[i].step];
-      once.step = static_cast<int64_t>(places[i].step);
-      once.replica = places[i].replica;
-      once.budget.max_evaluations = 1;
-      const absl::Status status =
-          PlanForTrainer(trainer_, setting, job, once).status();
-      if (status.ok()) continue;
-      // What did not fit is tried first the next time.
-      std::rotate(places.begin(),
-                  places.begin() + static_cast<std::ptrdiff_t>(i),
-                  places.begin() + static_cast<std::ptrdiff_t>(i) + 1);
-      return status;
-    }
-    return absl::OkStatus();
+  size_t counted = std::min(kJudged, places.size());
+  const auto plan = [&](const Place& place, const RecomputeSetting& setting,
+                        int64_t evaluations,
+                        bool any_memory) -> absl::StatusOr<Duration> {
+    if (stop.stop_requested()) return absl::CancelledError("stopped");
+    PlanInput input;
+    input.packed = &steps[place.step];
+    input.step = static_cast<int64_t>(place.step);
+    input.replica = place.replica;
+    input.budget.max_evaluations = evaluations;
+    PIPELOOM_ASSIGN_OR_RETURN(
+        const PlanResult planned,
+        PlanForTrainer(trainer_, setting, job, input, any_memory));
+    return planned.predicted.step_time();
   };
-  PIPELOOM_ASSIGN_OR_RETURN(
-      recompute_,
-      ChooseRecompute(trainer_, job.costs->job(), job.partition, fits));
-  return absl::OkStatus();
+  const auto time = [&](const RecomputeSetting& setting,
+                        bool any_memory) -> absl::StatusOr<Duration> {
+    Duration sum{};
+    for (size_t i = 0; i < counted; ++i) {
+      PIPELOOM_ASSIGN_OR_RETURN(
+          const Duration one,
+          plan(places[i], setting, kJudgeEvaluations, any_memory));
+      sum += one;
+    }
+    return sum;
+  };
+  while (true) {
+    PIPELOOM_ASSIGN_OR_RETURN(const Duration unlimited, time({}, true));
+    PIPELOOM_ASSIGN_OR_RETURN(
+        RecomputeSetting setting,
+        ChooseRecompute(
+            trainer_, job.costs->job(), job.partition, unlimited,
+            [&](const RecomputeSetting& tried) { return time(tried, false); }));
+    size_t at = counted;
+    for (; at < places.size(); ++at) {
+      const absl::StatusOr<Duration> fits =
+          plan(places[at], setting, /*evaluations=*/1, /*any_memory=*/false);
+      if (absl::IsResourceExhausted(fits.status())) break;
+      PIPELOOM_RETURN_IF_ERROR(fits.status());
+    }
+    if (at == places.size()) {
+      recompute_ = std::move(setting);
+      return absl::OkStatus();
+    }
+    // The step that does not fit counts from now on.
+    std::swap(places[counted], places[at]);
+    ++counted;
+  }
 }
 
 }  // namespace pipeloom::planner

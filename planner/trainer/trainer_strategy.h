@@ -44,9 +44,9 @@ class TrainerStrategy : public Strategy, public PlansWholeSteps {
   absl::StatusOr<PlanResult> PlanWholeStep(
       const PreparedJob& job, const PlanInput& input) const override;
 
-  // Sets the recomputation of all later plans to the least with which all
-  // these steps of replicas [0, replicas) fit. ResourceExhausted: there is
-  // none.
+  // Sets the recomputation of all later plans to that with which the first of
+  // these steps are fastest and all of them, of replicas [0, replicas), fit.
+  // ResourceExhausted: there is none.
   absl::Status FixRecompute(const PreparedJob& job,
                             absl::Span<const partition::PackedStep> steps,
                             int32_t replicas, const std::stop_token& stop);

@@ -1,13 +1,18 @@
 #include "planner/trainer/recompute.h"
 
 #include <algorithm>
+#include <limits>
 #include <optional>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 
 namespace pipeloom::planner {
 namespace {
+
+// The settings that are judged by longer searches.
+constexpr size_t kFinalists = 3;
 
 int32_t MostRecomputable(const JobSpec& job, const Partition& partition) {
   int32_t most = 0;
@@ -45,56 +50,73 @@ absl::StatusOr<RecomputeSetting> ChooseRecompute(const TrainerLimits& trainer,
                                                  const JobSpec& job,
                                                  const Partition& partition,
                                                  Duration unlimited,
-                                                 const TimeWith& time) {
+                                                 const TimeWith& time,
+                                                 const TimeWith& time_long) {
+  struct Judged {
+    Duration time{};
+    RecomputeSetting setting{};
+  };
+  std::vector<Judged> fitting;
   absl::Status shortage;
-  std::optional<RecomputeSetting> best;
-  Duration least{};
-  // Returns whether it is the best so far.
-  const auto offer =
-      [&](const RecomputeSetting& setting) -> absl::StatusOr<bool> {
+  for (RecomputeSetting& setting : CommonSettings(trainer, job, partition)) {
     const absl::StatusOr<Duration> found = time(setting);
     if (absl::IsResourceExhausted(found.status())) {
       shortage = found.status();
-      return false;
+      continue;
     }
     PIPELOOM_RETURN_IF_ERROR(found.status());
-    if (best.has_value() && *found >= least) return false;
-    best = setting;
-    least = *found;
-    return true;
-  };
-  for (const RecomputeSetting& setting :
-       CommonSettings(trainer, job, partition)) {
-    PIPELOOM_RETURN_IF_ERROR(offer(setting).status());
-    if (best.has_value() && least <= unlimited) return *best;
+    if (*found <= unlimited) return std::move(setting);
+    fitting.push_back({*found, std::move(setting)});
   }
-  if (!best.has_value()) {
+  if (fitting.empty()) {
     return absl::ResourceExhaustedError(absl::StrCat(
         shortage.message(),
         job.Allows(MemoryStrategy::kRecompute)
             ? " (with every layer recomputed that the trainer can)"
             : " (training.memory_strategies allows no recomputation)"));
   }
-  if (best->is_none() || !trainer.recompute_by_stage) return *best;
-  RecomputeSetting by_stage;
-  by_stage.first.resize(partition.stages.size());
-  for (const StageId s : by_stage.first.ids()) {
-    const int32_t all = NumRecomputable(partition.stages[s], job.model);
-    by_stage.first[s] = best->period > 0 ? all : std::min(all, best->first[s]);
+  std::stable_sort(
+      fitting.begin(), fitting.end(),
+      [](const Judged& a, const Judged& b) { return a.time < b.time; });
+  if (!time_long) return std::move(fitting.front().setting);
+  std::optional<Judged> best;
+  const auto offer =
+      [&](const RecomputeSetting& setting) -> absl::StatusOr<bool> {
+    const absl::StatusOr<Duration> found = time_long(setting);
+    if (absl::IsResourceExhausted(found.status())) return false;
+    PIPELOOM_RETURN_IF_ERROR(found.status());
+    if (best.has_value() && *found >= best->time) return false;
+    best = Judged{*found, setting};
+    return true;
+  };
+  for (size_t i = 0; i < std::min(kFinalists, fitting.size()); ++i) {
+    PIPELOOM_RETURN_IF_ERROR(offer(fitting[i].setting).status());
   }
-  best = by_stage;
+  if (!best.has_value()) return std::move(fitting.front().setting);
+  if (best->setting.is_none() || !trainer.recompute_by_stage) {
+    return std::move(best->setting);
+  }
+  RecomputeSetting& each = best->setting;
+  const int32_t common = each.period > 0 ? std::numeric_limits<int32_t>::max()
+                                         : each.first[StageId(0)];
+  each.period = 0;
+  each.first.resize(partition.stages.size());
+  for (const StageId s : each.first.ids()) {
+    each.first[s] =
+        std::min(common, NumRecomputable(partition.stages[s], job.model));
+  }
   for (int32_t i = partition.stages.size(); i-- > 0;) {
     const StageId s(i);
-    const int32_t now = best->first[s];
+    const int32_t now = best->setting.first[s];
     for (const int32_t fewer : {0, now / 2}) {
       if (fewer >= now) break;
-      RecomputeSetting less = *best;
+      RecomputeSetting less = best->setting;
       less.first[s] = fewer;
       PIPELOOM_ASSIGN_OR_RETURN(const bool better, offer(less));
       if (better) break;
     }
   }
-  return *best;
+  return std::move(best->setting);
 }
 
 }  // namespace pipeloom::planner

@@ -25,15 +25,18 @@ std::vector<RecomputeSetting> CommonSettings(const TrainerLimits& trainer,
                                              const JobSpec& job,
                                              const Partition& partition);
 
-// Returns the fastest of CommonSettings; if the trainer has a number of each
-// stage's own, with less for each stage in turn, the last first, where that is
-// faster. `unlimited`: a time that no setting can beat. Errors of `time`;
+// Returns the fastest of CommonSettings by `time`. With `time_long`, which may
+// search longer, the best three are judged by it, and, if the trainer has a
+// number of each stage's own, so is less for each stage in turn, the last
+// first. `unlimited`: the time of no recomputation without memory
+// limits; a setting that reaches it is the answer. Errors of `time`;
 // ResourceExhausted if nothing fits.
 absl::StatusOr<RecomputeSetting> ChooseRecompute(const TrainerLimits& trainer,
                                                  const JobSpec& job,
                                                  const Partition& partition,
                                                  Duration unlimited,
-                                                 const TimeWith& time);
+                                                 const TimeWith& time,
+                                                 const TimeWith& time_long);
 
 }  // namespace pipeloom::planner
 

@@ -171,7 +171,9 @@ class OrderSearch {
     }
     for (const std::vector<int32_t>& places : orders) {
       for (const RankOrders& made : templates) {
-        if (best_time_ < kNoLimit && budget.Exhausted(evaluations_)) {
+        // All classic orders are tried once, whatever the budget.
+        if (best_time_ < kNoLimit && &places != &orders.front() &&
+            budget.Exhausted(evaluations_)) {
           return absl::OkStatus();
         }
         Offer(Placed(made, places));

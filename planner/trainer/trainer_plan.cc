@@ -30,7 +30,7 @@ namespace {
 constexpr int kMaxTightenings = 6;
 
 // Share of the budget until which each form of backwards is searched.
-constexpr double kFormsUntil = 0.3;
+constexpr double kFormsUntil = 0.9;
 
 // A lowered order within the step's limits.
 struct Lowered {

@@ -16,10 +16,12 @@ namespace pipeloom::planner {
 namespace {
 
 // The partitions that are judged by more than the median step.
-constexpr size_t kFinalists = 4;
-// Evaluations that a setting of recomputation is judged by, and the number of
-// steps.
-constexpr int64_t kJudgeEvaluations = 24;
+constexpr size_t kFinalists = 6;
+constexpr int64_t kFinalEvaluations = 40;
+// Evaluations that a setting of recomputation is judged by, and the best
+// settings for the whole job once more, and the number of steps.
+constexpr int64_t kJudgeEvaluations = 12;
+constexpr int64_t kLongEvaluations = 400;
 constexpr size_t kJudged = 3;
 
 }  // namespace
@@ -58,7 +60,8 @@ absl::StatusOr<Partition> TrainerStrategy::MakePartition(
       const size_t chosen,
       ChoosePartition(
           *this, costs, sample, finalists,
-          {.threads = std::clamp(
+          {.evaluations = kFinalEvaluations,
+           .threads = std::clamp(
                static_cast<int32_t>(std::thread::hardware_concurrency()), 1, 8),
            .stop = stop}));
   return std::move(finalists[chosen]);
@@ -94,7 +97,8 @@ absl::StatusOr<PlanResult> TrainerStrategy::PlanWholeStep(
       const RecomputeSetting setting,
       ChooseRecompute(
           trainer_, job.costs->job(), job.partition, unlimited,
-          [&](const RecomputeSetting& tried) { return time(tried, false); }));
+          [&](const RecomputeSetting& tried) { return time(tried, false); },
+          /*time_long=*/{}));
   return PlanForTrainer(trainer_, setting, job, input);
 }
 
@@ -126,24 +130,30 @@ absl::Status TrainerStrategy::FixRecompute(
         PlanForTrainer(trainer_, setting, job, input, any_memory));
     return planned.predicted.step_time();
   };
-  const auto time = [&](const RecomputeSetting& setting,
+  const auto time = [&](const RecomputeSetting& setting, int64_t evaluations,
                         bool any_memory) -> absl::StatusOr<Duration> {
     Duration sum{};
     for (size_t i = 0; i < counted; ++i) {
       PIPELOOM_ASSIGN_OR_RETURN(
           const Duration one,
-          plan(places[i], setting, kJudgeEvaluations, any_memory));
+          plan(places[i], setting, evaluations, any_memory));
       sum += one;
     }
     return sum;
   };
   while (true) {
-    PIPELOOM_ASSIGN_OR_RETURN(const Duration unlimited, time({}, true));
+    PIPELOOM_ASSIGN_OR_RETURN(const Duration unlimited,
+                              time({}, kJudgeEvaluations, true));
     PIPELOOM_ASSIGN_OR_RETURN(
         RecomputeSetting setting,
         ChooseRecompute(
             trainer_, job.costs->job(), job.partition, unlimited,
-            [&](const RecomputeSetting& tried) { return time(tried, false); }));
+            [&](const RecomputeSetting& tried) {
+              return time(tried, kJudgeEvaluations, false);
+            },
+            [&](const RecomputeSetting& tried) {
+              return time(tried, kLongEvaluations, false);
+            }));
     size_t at = counted;
     for (; at < places.size(); ++at) {
       const absl::StatusOr<Duration> fits =

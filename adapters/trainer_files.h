@@ -1,5 +1,5 @@
-// What a trainer needs to execute plans made within its limits: a schedule file
-// for each plan, and how it is launched.
+// The files that a trainer needs to execute plans made within its limits: a
+// schedule for each plan, and how it is launched.
 #ifndef PIPELOOM_ADAPTERS_TRAINER_FILES_H_
 #define PIPELOOM_ADAPTERS_TRAINER_FILES_H_
 

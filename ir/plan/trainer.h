@@ -1,4 +1,4 @@
-// What trainers can execute: the limits that `pipeloom plan --for` keeps. A new
+// The limits of trainers, which `pipeloom plan --for` keeps to. A new
 // trainer is a row of the table in the source file, and its files in
 // adapters/trainer_files.cc.
 //

@@ -1,4 +1,4 @@
-#include "cli/input/trainer_flags.h"
+#include "cli/commands/trainer_output.h"
 
 #include <algorithm>
 

@@ -1,7 +1,7 @@
 // The option --for: the trainer whose limits a plan keeps, and the files that
 // it needs.
-#ifndef PIPELOOM_CLI_INPUT_TRAINER_FLAGS_H_
-#define PIPELOOM_CLI_INPUT_TRAINER_FLAGS_H_
+#ifndef PIPELOOM_CLI_COMMANDS_TRAINER_OUTPUT_H_
+#define PIPELOOM_CLI_COMMANDS_TRAINER_OUTPUT_H_
 
 #include <memory>
 #include <string>
@@ -49,4 +49,4 @@ absl::StatusOr<std::vector<std::string>> WriteTrainerOutput(
 
 }  // namespace pipeloom::cli
 
-#endif  // PIPELOOM_CLI_INPUT_TRAINER_FLAGS_H_
+#endif  // PIPELOOM_CLI_COMMANDS_TRAINER_OUTPUT_H_

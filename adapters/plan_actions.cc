@@ -79,7 +79,12 @@ class Reader {
             "sub-microbatch size to the whole microbatch"));
       }
       slot = t;
-      if (task.recomputes) {
+      if (task.duration == kZero && task.pass == Pass::kForward) {
+        Note(
+            "stages run microbatches in which their layers have no work: let "
+            "them hand their input on");
+      }
+      if (task.recomputes && !options_.recompute_at_launch) {
         if (!options_.drop_memory) {
           return No(absl::StrCat(
               Name(t),

@@ -23,6 +23,9 @@ struct ActionOptions {
   // the trainer must see to memory itself. Off, a plan that needs them is
   // refused.
   bool drop_memory = false;
+  // Recomputation is set at the trainer's launch: it is no part of the format,
+  // and nothing is said of it.
+  bool recompute_at_launch = false;
   // Forward tasks and the backward that each is overlapped with, on its rank
   // and right behind it; for formats with pairs. Not with `transfers`.
   std::vector<std::pair<TaskId, TaskId>> pairs{};

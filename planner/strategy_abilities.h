@@ -8,12 +8,30 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "ir/job/job_spec.h"
 #include "ir/plan/partition.h"
 #include "ir/plan/stage_graph.h"
 #include "partition/graph/memory_candidates.h"
 #include "planner/strategy.h"
 
 namespace pipeloom::planner {
+
+struct PlanInput;    // planner/step/step_types.h
+struct PlanResult;   // planner/step/step_types.h
+struct PreparedJob;  // planner/step/step_types.h
+
+// The ability to plan steps as a whole, instead of ordering the tasks of a
+// given graph.
+class PlansWholeSteps {
+ public:
+  virtual ~PlansWholeSteps() = default;
+  // Returns whether it can plan with the partition.
+  virtual bool Accepts(const Partition& partition,
+                       const JobSpec& job) const = 0;
+  // Does what PlanStep does.
+  virtual absl::StatusOr<PlanResult> PlanWholeStep(
+      const PreparedJob& job, const PlanInput& input) const = 0;
+};
 
 // The ability to start searches from the schedules of other strategies, and to
 // return their plans where they are faster. For strategies that choose memory

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
+#include "cli/commands/trainer_output.h"
 #include "cli/console/command.h"
 #include "cli/console/files.h"
 #include "cli/console/study_context.h"
@@ -18,7 +19,6 @@
 #include "cli/input/robust_flags.h"
 #include "cli/report/report.h"
 #include "formats/text/json_writer.h"
-#include "planner/strategies/registry.h"
 #include "planner/strategy.h"
 #include "studies/job/planned_step.h"
 #include "trace/chrome_trace.h"
@@ -52,9 +52,14 @@ Table StepsTable(const std::vector<studies::PlannedStep>& steps) {
 }
 
 std::string Json(const std::string& job, const std::string& strategy,
-                 const std::vector<studies::PlannedStep>& steps) {
+                 const std::vector<studies::PlannedStep>& steps,
+                 const std::string& trainer, const std::string& arguments) {
   formats::JsonWriter json(true);
-  json.BeginObject().Key("job").String(job).Key("steps").BeginArray();
+  json.BeginObject().Key("job").String(job);
+  if (!arguments.empty()) {
+    json.Key("for").String(trainer).Key("launch").String(arguments);
+  }
+  json.Key("steps").BeginArray();
   for (const studies::PlannedStep& step : steps) {
     json.BeginObject().Key("step").Int(step.step);
     json.Key("strategy").String(strategy);
@@ -95,7 +100,13 @@ class PlanCommand : public Command {
         "GPU, by pipeline rank; the lower bound is what no schedule of the "
         "same stages can beat. --out writes plan.pb for one step and replica, "
         "plan-0003.pb and plan-0003-r1.pb for several; a name that ends in "
-        ".txt gets the text form."};
+        ".txt gets the text form.\n\n"
+        "--for keeps to what a trainer can execute, prints its launch "
+        "arguments and writes its schedule files next to the plans "
+        "(docs/integration.md). megatron: Megatron-Core with PlanRunner; "
+        "megatron-stock: its own schedules; torch: schedule files of "
+        "torch.distributed.pipelining; torchtitan: the same with its "
+        "configuration; deepspeed: instruction lists."};
   }
 
   std::vector<Flag> Flags() override {
@@ -103,6 +114,7 @@ class PlanCommand : public Command {
     AppendPlanningFlags(&planning_, true, &flags);
     AppendRobustFlags(&robust_flags_, &flags);
     AppendMeasuredFlags(&measured_flags_, &flags);
+    flags.push_back(TrainerFlag(&trainer_));
     flags.push_back(AttentionDensityFlag(&densities_, true));
     flags.push_back(OutputFlag("out", &out_, "write the plans"));
     flags.push_back(OutputFlag("trace", &trace_,
@@ -128,7 +140,8 @@ class PlanCommand : public Command {
     const std::string name_of_strategy =
         planning_.strategy.value_or(input.job.search.schedule);
     PIPELOOM_ASSIGN_OR_RETURN(const std::unique_ptr<planner::Strategy> strategy,
-                              planner::MakeStrategy(name_of_strategy));
+                              MakeStrategyFor(trainer_, name_of_strategy));
+    planner::TrainerStrategy* const limited = AsTrainerStrategy(strategy.get());
     PIPELOOM_ASSIGN_OR_RETURN(const auto packed,
                               studies::PackSteps(input, planning_.job.steps,
                                                  StudyContextOf(context)));
@@ -138,10 +151,18 @@ class PlanCommand : public Command {
         ApplyMeasured(measured_flags_, input, name_of_strategy,
                       planning_.partition, settings, context, &costs));
     settings.robust = DisturbancesOf(robust_flags_, settings.seed);
+    if (limited != nullptr && settings.robust.has_value()) {
+      return UsageError(absl::StrCat("--for ", trainer_,
+                                     " with --robust: use one of the two"));
+    }
     PIPELOOM_ASSIGN_OR_RETURN(
         const planner::PreparedJob prepared,
         PrepareWithPartition(input, *strategy, costs, planning_.partition,
                              settings, context));
+    if (limited != nullptr) {
+      PIPELOOM_RETURN_IF_ERROR(limited->FixRecompute(
+          prepared, packed, input.replicas, context.stop));
+    }
     DensityByStep by_step(
         prepared, input, densities, [&](emulator::StageCostModel* sparse) {
           return ApplyLearned(measured_flags_.learned, sparse);
@@ -149,14 +170,33 @@ class PlanCommand : public Command {
     PIPELOOM_ASSIGN_OR_RETURN(
         const std::vector<studies::PlannedStep> steps,
         PlanSteps(input, packed, settings, context, &by_step));
+    TrainerOutput output;
+    if (limited != nullptr) {
+      PIPELOOM_ASSIGN_OR_RETURN(
+          output, TrainerOutputOf(*limited, prepared, steps, out_));
+    }
     PIPELOOM_ASSIGN_OR_RETURN(
-        const std::vector<std::string> written,
+        std::vector<std::string> written,
         WriteFiles(input, name_of_strategy, steps, context));
+    if (limited != nullptr && !out_.empty()) {
+      PIPELOOM_ASSIGN_OR_RETURN(
+          const std::vector<std::string> more,
+          WriteTrainerOutput(output, *limited, steps, out_));
+      written.insert(written.end(), more.begin(), more.end());
+    }
+    for (const std::string& note : output.notes) {
+      context.warn(absl::StrCat("note: ", note));
+    }
     if (format_ == "json") {
-      context.print(Json(input.job.name, name_of_strategy, steps));
+      context.print(Json(input.job.name, name_of_strategy, steps, trainer_,
+                         output.arguments));
       return absl::OkStatus();
     }
     PrintTable(input, name_of_strategy, steps, context);
+    if (!output.arguments.empty()) {
+      context.print(absl::StrCat("\nlaunch arguments for ", trainer_, ":\n",
+                                 output.arguments));
+    }
     for (const std::string& path : written) {
       context.print(absl::StrCat("wrote ", path, "\n"));
     }
@@ -284,6 +324,7 @@ class PlanCommand : public Command {
   std::string trace_{};
   std::string report_{};
   std::string format_ = "table";
+  std::string trainer_{};
 };
 
 }  // namespace

@@ -48,6 +48,7 @@ struct StageTasks {
 struct ModuleRun {
   int32_t first_sub = 0;
   int32_t num_subs = 0;
+  bool idle = false;  // Has tasks without work (GraphOptions::every_pass).
   bool trainable = false;
   bool fed_by_trainable = false;
   std::vector<StageTasks> tasks{};
@@ -55,6 +56,15 @@ struct ModuleRun {
   bool present() const { return num_subs > 0; }
   bool has_backward() const { return trainable || fed_by_trainable; }
 };
+
+// The output of a stage without work.
+StageCost IdleCost() {
+  StageCost cost;
+  cost.output = Bytes(1);
+  cost.output_rows = 1;
+  cost.output_width = 1;
+  return cost;
+}
 
 class GraphBuilder {
  public:
@@ -98,16 +108,24 @@ class GraphBuilder {
   absl::StatusOr<BuiltGraph> Build() {
     PIPELOOM_RETURN_IF_ERROR(CheckSize());
     const auto& subs = microbatches_.sub_microbatches;
+    int32_t next = 0;  // The first microbatch that is not added.
+    const auto add_idle = [&](int32_t until) {
+      if (!options_.every_pass) return;
+      for (; next < until; ++next) AddMicrobatch(MicrobatchId(next), 0, 0);
+    };
     for (int32_t begin = 0; begin < subs.size();) {
       int32_t end = begin;
       const MicrobatchId microbatch = subs[SubMicrobatchId(begin)].microbatch;
+      add_idle(microbatch.value());
+      next = microbatch.value() + 1;
       while (end < subs.size() &&
              subs[SubMicrobatchId(end)].microbatch == microbatch) {
         ++end;
       }
-      AddMicrobatch(begin, end);
+      AddMicrobatch(microbatch, begin, end);
       begin = end;
     }
+    add_idle(microbatches_.num_microbatches);
     SetTransients();
     std::vector<std::string> names;
     for (const ModuleSpec& module : model_.modules) {
@@ -152,6 +170,11 @@ class GraphBuilder {
       num_edges += 4 * stages;
     }
     add_joins();
+    if (options_.every_pass) {
+      num_tasks = int64_t{3} * partition_.stages.size() *
+                  microbatches_.num_microbatches;
+      num_edges = 3 * num_tasks;
+    }
     if (num_tasks > kMaxTasks || num_edges > kMaxEdges) {
       return absl::InvalidArgumentError(absl::StrFormat(
           "the step has up to %d tasks and %d dependencies; at most %d and %d "
@@ -164,7 +187,7 @@ class GraphBuilder {
   }
 
   // Adds a microbatch, whose sub-microbatches are [begin, end).
-  void AddMicrobatch(int32_t begin, int32_t end) {
+  void AddMicrobatch(MicrobatchId microbatch, int32_t begin, int32_t end) {
     for (ModuleRun& run : runs_) run.num_subs = 0;
     for (int32_t i = begin; i < end; ++i) {
       ModuleRun& run =
@@ -174,22 +197,33 @@ class GraphBuilder {
     }
     for (const ModuleId m : model_.modules.ids()) {
       ModuleRun& run = runs_[m];
+      run.idle = options_.every_pass && !run.present();
+      if (run.idle) {
+        run.num_subs = 1;
+        idle_sub_.module = m;
+        idle_sub_.microbatch = microbatch;
+      }
       if (!run.present()) continue;
       run.trainable = !frozen_[m];
       run.fed_by_trainable = false;
       for (const ModuleId from : fed_by_[m]) {
-        run.fed_by_trainable |=
-            runs_[from].present() && runs_[from].has_backward();
+        run.fed_by_trainable |= runs_[from].present() && !runs_[from].idle &&
+                                runs_[from].has_backward();
       }
       AddForwards(m);
     }
     for (int32_t m = model_.modules.size(); m-- > 0;) {
       const ModuleRun& run = runs_[ModuleId(m)];
+      if (run.idle) {
+        idle_sub_.module = ModuleId(m);
+        idle_sub_.microbatch = microbatch;
+      }
       if (run.present() && run.has_backward()) AddBackwards(ModuleId(m));
     }
   }
 
   const SubMicrobatch& Sub(const ModuleRun& run, int32_t j) const {
+    if (run.idle) return idle_sub_;
     return microbatches_.sub_microbatches[SubMicrobatchId(run.first_sub + j)];
   }
   static StageTasks& At(ModuleRun& run, int32_t j, size_t stage,
@@ -217,13 +251,14 @@ class GraphBuilder {
     run.costs.clear();
     for (int32_t j = 0; j < run.num_subs; ++j) {
       const SubMicrobatch& sub = Sub(run, j);
-      run.costs.push_back(
-          costs_.Costs(rows_[m], sub.shape, run.fed_by_trainable));
-      const std::vector<StageCost>& row = *run.costs.back();
+      if (!run.idle) {
+        run.costs.push_back(
+            costs_.Costs(rows_[m], sub.shape, run.fed_by_trainable));
+      }
       for (size_t s = 0; s < stages.size(); ++s) {
         const StageId id = stages[s];
         StageTasks& at = At(run, j, s, stages.size());
-        const StageCost& cost = row[s];
+        const StageCost& cost = run.idle ? idle_cost_ : (*run.costs.back())[s];
         at.cost = &cost;
         model_flops_ += cost.model_flops;
         Task task = NewTask(id, sub, Pass::kForward);
@@ -237,11 +272,14 @@ class GraphBuilder {
           task.alloc = cost.activations;
         }
         at.forward = tasks_.push_back(task);
-        at.pair = pairs_.push_back(
-            {.forward = at.forward,
-             .stage = id,
-             .sub_microbatch = SubMicrobatchId(run.first_sub + j),
-             .needs_input_grad = NeedsInputGrad(run, s)});
+        at.pair = StagePairId();
+        if (!run.idle) {
+          at.pair = pairs_.push_back(
+              {.forward = at.forward,
+               .stage = id,
+               .sub_microbatch = SubMicrobatchId(run.first_sub + j),
+               .needs_input_grad = NeedsInputGrad(run, s)});
+        }
         if (s > 0) {
           const StageTasks& before = At(run, j, s - 1, stages.size());
           Connect(before.forward, at.forward, *before.cost, 0, 1);
@@ -283,8 +321,10 @@ class GraphBuilder {
                     (split ? std::min(cost.freed_by_backward, cost.activations)
                            : cost.activations);
         at.backward = tasks_.push_back(task);
-        pairs_[at.pair].backward = at.backward;
-        pairs_[at.pair].edge = EdgeId(edges_.size());
+        if (!run.idle) {
+          pairs_[at.pair].backward = at.backward;
+          pairs_[at.pair].edge = EdgeId(edges_.size());
+        }
         Connect(at.forward, at.backward, {}, 0, 1);
         if (s + 1 < stages.size()) {
           Connect(At(run, j, s + 1, stages.size()).backward, at.backward, cost,
@@ -296,8 +336,9 @@ class GraphBuilder {
           Task weight_grad = NewTask(id, sub, Pass::kWeightGrad);
           weight_grad.duration = cost.weight_grad;
           weight_grad.free = cost.activations + task.alloc - task.free;
-          pairs_[at.pair].weight_grad = tasks_.push_back(weight_grad);
-          Connect(at.backward, pairs_[at.pair].weight_grad, {}, 0, 1);
+          const TaskId added = tasks_.push_back(weight_grad);
+          if (!run.idle) pairs_[at.pair].weight_grad = added;
+          Connect(at.backward, added, {}, 0, 1);
         }
       }
     }
@@ -410,6 +451,8 @@ class GraphBuilder {
   IdVector<ModuleId, std::vector<ModuleId>> fed_by_{};
   IdVector<ModuleId, std::vector<ModuleId>> feeds_{};
   IdVector<ModuleId, ModuleRun> runs_{};  // Runs in the current microbatch.
+  SubMicrobatch idle_sub_{};  // The idle module that is being added.
+  const StageCost idle_cost_ = IdleCost();
   IdVector<TaskId, Task> tasks_{};
   IdVector<EdgeId, Dependency> edges_{};
   IdVector<StagePairId, StagePair> pairs_{};

@@ -20,6 +20,11 @@ struct GraphOptions {
   bool split_backward = false;
   // Memory choices, indexed by stage pair. Empty: everything is kept.
   MemoryPolicy memory{};
+  // Whether modules that have no work in a microbatch have tasks there, too:
+  // they take no time, hold nothing, hand on a byte and belong to no stage
+  // pair. For trainers whose stages are a chain that every microbatch passes.
+  // REQUIRES: no module is frozen.
+  bool every_pass = false;
 };
 
 // The result of BuildStageGraph().

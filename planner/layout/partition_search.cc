@@ -14,6 +14,7 @@
 #include "planner/step/plan_alone.h"
 #include "planner/step/plan_step.h"
 #include "planner/step/sample_steps.h"
+#include "planner/strategy_abilities.h"
 
 namespace pipeloom::planner {
 namespace {
@@ -140,6 +141,10 @@ class PartitionSearch {
            (options_.expired && options_.expired());
   }
   bool Over() const { return Stopped() || tried_.size() >= partitions_; }
+  bool Accepts(const Partition& partition) const {
+    const auto* const whole = dynamic_cast<const PlansWholeSteps*>(&strategy_);
+    return whole == nullptr || whole->Accepts(partition, costs_.job());
+  }
   bool Known(const Partition& partition) const {
     return std::any_of(tried_.begin(), tried_.end(), [&](const Candidate& c) {
       return c.partition == partition;
@@ -169,7 +174,9 @@ class PartitionSearch {
       // The start is judged in any case.
       if (!tried_.empty() && Over()) break;
       if (tried_.size() + round.size() >= partitions_) break;
-      if (!c.has_value() || Known(c->partition)) continue;
+      if (!c.has_value() || Known(c->partition) || !Accepts(c->partition)) {
+        continue;
+      }
       if (std::any_of(round.begin(), round.end(), [&](const Candidate& r) {
             return r.partition == c->partition;
           })) {

@@ -4,6 +4,9 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_format.h"
+#include "planner/orders/one_f_one_b.h"
+
 namespace pipeloom::planner {
 namespace {
 
@@ -27,15 +30,16 @@ std::vector<Cell> ForwardTable(int32_t microbatches, int32_t chunks,
   return table;
 }
 
-RankOrders OrdersFor(const VirtualPipeline& pipeline, int32_t microbatches) {
+RankOrders OrdersFor(const VirtualPipeline& pipeline, int32_t microbatches,
+                     int32_t group) {
   const int32_t p = pipeline.num_ranks();
   const int32_t v = pipeline.num_segments();
-  const std::vector<Cell> table = ForwardTable(microbatches, v, p);
+  const std::vector<Cell> table = ForwardTable(microbatches, v, group);
   const auto total = static_cast<int32_t>(table.size());
   RankOrders orders(p);
   for (const RankId r : orders.ids()) {
     const int32_t warm_up =
-        std::min(2 * (p - r.value() - 1) + (v - 1) * p, total);
+        std::min(2 * (p - r.value() - 1) + (v - 1) * group, total);
     const auto forward = [&](int32_t k) {
       if (k >= total) return;
       pipeline.AppendForward(r, table[k].chunk, table[k].microbatch,
@@ -56,9 +60,9 @@ RankOrders OrdersFor(const VirtualPipeline& pipeline, int32_t microbatches) {
 absl::StatusOr<RankOrders> InterleavedOrders(const VirtualPipeline& pipeline) {
   const int32_t p = std::max(1, pipeline.num_ranks());
   const int32_t m = pipeline.num_microbatches();
-  RankOrders filled = OrdersFor(pipeline, (m + p - 1) / p * p);
+  RankOrders filled = OrdersFor(pipeline, (m + p - 1) / p * p, p);
   if (m % p == 0) return filled;
-  RankOrders smaller = OrdersFor(pipeline, m);
+  RankOrders smaller = OrdersFor(pipeline, m, p);
   const auto filled_time = TimeSchedule(pipeline.graph(), filled);
   const auto smaller_time = TimeSchedule(pipeline.graph(), smaller);
   if (smaller_time.ok() &&
@@ -66,6 +70,22 @@ absl::StatusOr<RankOrders> InterleavedOrders(const VirtualPipeline& pipeline) {
     return smaller;
   }
   return filled;
+}
+
+absl::StatusOr<RankOrders> StockOrders(const VirtualPipeline& pipeline) {
+  if (pipeline.num_segments() == 1) return OneFOneBOrders(pipeline);
+  const int32_t p = std::max(1, pipeline.num_ranks());
+  const int32_t m = pipeline.num_microbatches();
+  int32_t group = p;
+  while (group < m && m % group > 0 && m % group < p) ++group;
+  if (m < p) {
+    return absl::FailedPreconditionError(absl::StrFormat(
+        "%d microbatches on %d ranks have no interleaved schedule in "
+        "Megatron-Core: use at least as many (training.microbatches), or one "
+        "stage a rank",
+        m, p));
+  }
+  return OrdersFor(pipeline, m, group);
 }
 
 }  // namespace pipeloom::planner

@@ -17,6 +17,13 @@ namespace pipeloom::planner {
 // Makes the orders.
 absl::StatusOr<RankOrders> InterleavedOrders(const VirtualPipeline& pipeline);
 
+// Makes the order of Megatron-Core's stock schedule: 1F1B for one segment, else
+// interleaved with the smallest group that it accepts
+// (microbatch_group_size_per_vp_stage): the number of ranks, or more if the
+// last group would have fewer. FailedPrecondition: there are fewer microbatches
+// than ranks.
+absl::StatusOr<RankOrders> StockOrders(const VirtualPipeline& pipeline);
+
 }  // namespace pipeloom::planner
 
 #endif  // PIPELOOM_PLANNER_ORDERS_INTERLEAVED_H_

@@ -229,6 +229,10 @@ absl::Status ImproveAndRefine(const PreparedJob& job, const PlanInput& input,
 
 absl::StatusOr<PlanResult> PlanAlone(const PreparedJob& prepared,
                                      const PlanInput& whole_input) {
+  if (const auto* const whole =
+          dynamic_cast<const PlansWholeSteps*>(prepared.strategy)) {
+    return whole->PlanWholeStep(prepared, whole_input);
+  }
   PlanResult result;
   // First, as it refuses a replica that the step does not have.
   PIPELOOM_ASSIGN_OR_RETURN(

@@ -1,0 +1,346 @@
+#include "adapters/trainer_files.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "adapters/action_table.h"
+#include "adapters/deepspeed_steps.h"
+#include "adapters/megatron_layout.h"
+#include "adapters/megatron_order.h"
+#include "adapters/plan_actions.h"
+#include "adapters/torch_schedule.h"
+#include "base/status_macros.h"
+
+namespace pipeloom::adapters {
+namespace {
+
+// The trainer's stages, each with its parts in data-flow order.
+using TrainerStageList = std::vector<std::vector<StageId>>;
+
+TrainerStageList StageList(const JobSpec& job, const Partition& partition) {
+  const IdVector<StageId, int32_t> stages = TrainerStages(partition);
+  TrainerStageList list(
+      static_cast<size_t>(partition.num_ranks * partition.num_segments));
+  for (const ModuleId m : job.model.modules.ids()) {
+    for (const StageId s : partition.StagesOf(m)) {
+      list[static_cast<size_t>(stages[s])].push_back(s);
+    }
+  }
+  return list;
+}
+
+const LayerSpec& LayerOf(const JobSpec& job, const Stage& stage, int32_t i) {
+  return job.model.modules[stage.module]
+      .layers[LayerId(stage.first_layer.value() + i)];
+}
+
+// Describes a stage's layers: "vision_encoder layers 0-15, backbone layers
+// 0-3".
+std::string LayersText(const JobSpec& job, const Partition& partition,
+                       const std::vector<StageId>& parts) {
+  std::vector<std::string> texts;
+  for (const StageId s : parts) {
+    const Stage& stage = partition.stages[s];
+    texts.push_back(
+        absl::StrCat(job.model.modules[stage.module].name, " layers ",
+                     stage.first_layer.value(), "-",
+                     stage.first_layer.value() + stage.num_layers - 1));
+  }
+  return absl::StrJoin(texts, ", ");
+}
+
+// Lists the stages, in comments.
+std::string StageComments(const JobSpec& job, const Partition& partition) {
+  std::string text;
+  const TrainerStageList list = StageList(job, partition);
+  for (size_t i = 0; i < list.size(); ++i) {
+    absl::StrAppend(&text, "# stage ", i, ": rank ",
+                    partition.stages[list[i].front()].rank.value(), ", ",
+                    LayersText(job, partition, list[i]), "\n");
+  }
+  return text;
+}
+
+// Returns the names of modules as a trainer's model would have them: those of
+// torchtitan's models, under the module's name if there are several.
+std::string ModuleNames(const JobSpec& job, const Partition& partition,
+                        const std::vector<StageId>& parts) {
+  std::vector<std::string> names;
+  for (const StageId s : parts) {
+    const Stage& stage = partition.stages[s];
+    const ModuleSpec& module = job.model.modules[stage.module];
+    const std::string prefix =
+        job.model.modules.size() == 1 ? "" : absl::StrCat(module.name, ".");
+    for (int32_t i = 0; i < stage.num_layers; ++i) {
+      const LayerSpec& layer = LayerOf(job, stage, i);
+      int32_t number = 0;
+      for (int32_t l = 0; l < stage.first_layer.value() + i; ++l) {
+        number += MayRecompute(module.layers[LayerId(l)]) ? 1 : 0;
+      }
+      if (layer.kind == LayerKind::kEmbedding) {
+        names.push_back(absl::StrCat("\"", prefix, "tok_embeddings\""));
+      } else if (layer.kind == LayerKind::kLossHead) {
+        names.push_back(absl::StrCat("\"", prefix, "norm\""));
+        names.push_back(absl::StrCat("\"", prefix, "output\""));
+      } else if (MayRecompute(layer)) {
+        names.push_back(absl::StrCat("\"", prefix, "layers.", number, "\""));
+      } else {
+        names.push_back(absl::StrCat("\"", prefix, layer.name, "\""));
+      }
+    }
+  }
+  return absl::StrCat("[", absl::StrJoin(names, ", "), "]");
+}
+
+// Returns the layout string, if it can say the stages: layers of modules before
+// the last one are the trainer's own business, and lie in the first stage.
+absl::StatusOr<std::string> MegatronLayout(const JobSpec& job,
+                                           const Partition& partition) {
+  const ModuleId last(job.model.modules.size() - 1);
+  std::vector<int32_t> layers;
+  for (const std::vector<StageId>& parts : StageList(job, partition)) {
+    int32_t count = 0;
+    for (const StageId s : parts) {
+      const Stage& stage = partition.stages[s];
+      if (stage.module == last) {
+        count += NumRecomputable(stage, job.model);
+      } else if (!layers.empty()) {
+        return absl::FailedPreconditionError("");
+      }
+    }
+    layers.push_back(count);
+  }
+  PIPELOOM_ASSIGN_OR_RETURN(const auto symbols, MegatronLayoutOf(layers));
+  const std::string text = PrintMegatronLayout(symbols);
+  PIPELOOM_RETURN_IF_ERROR(
+      ParseMegatronLayout(text, partition.num_ranks).status());
+  return text;
+}
+
+std::string MegatronArguments(const TrainerLimits& trainer, const JobSpec& job,
+                              const Partition& partition,
+                              const RecomputeSetting& recompute,
+                              const TrainerFile& schedule,
+                              absl::string_view file) {
+  const ModuleSpec& last =
+      job.model.modules[ModuleId(job.model.modules.size() - 1)];
+  const auto layers =
+      std::count_if(last.layers.begin(), last.layers.end(), MayRecompute);
+  std::string text = absl::StrFormat(
+      "--tensor-model-parallel-size %d\n--context-parallel-size %d\n"
+      "--expert-model-parallel-size %d\n--pipeline-model-parallel-size %d\n"
+      "--num-layers %d\n",
+      job.parallel.tp, job.parallel.cp, job.parallel.ep, partition.num_ranks,
+      layers);
+  const absl::StatusOr<std::string> layout = MegatronLayout(job, partition);
+  if (layout.ok()) {
+    absl::StrAppend(&text, "--pipeline-model-parallel-layout \"", *layout,
+                    "\"\n");
+  } else {
+    absl::StrAppend(&text,
+                    "# Megatron's layout string cannot say these "
+                    "stages: place their layers in the model provider\n");
+    if (partition.num_segments > 1) {
+      absl::StrAppend(&text, "--virtual-pipeline-model-parallel-size ",
+                      partition.num_segments, "\n");
+    }
+  }
+  if (trainer.order == PassOrder::kStock && partition.num_segments > 1) {
+    absl::StrAppend(&text,
+                    "--microbatch-group-size-per-virtual-pipeline-stage ",
+                    schedule.group, "\n");
+  }
+  if (!recompute.is_none()) {
+    const int32_t count =
+        recompute.period > 0
+            ? recompute.period
+            : *std::max_element(recompute.first.begin(), recompute.first.end());
+    absl::StrAppend(&text, "--recompute-granularity full\n",
+                    "--recompute-method ",
+                    recompute.period > 0 ? "uniform" : "block",
+                    "\n--recompute-num-layers ", count, "\n");
+  }
+  absl::StrAppend(&text, "# microbatches of a step and replica: ",
+                  schedule.num_microbatches, "\n");
+  if (trainer.order == PassOrder::kAny && !file.empty()) {
+    absl::StrAppend(&text,
+                    "# executes the plan itself: "
+                    "examples/megatron/plan_runner.py (PlanRunner)\n");
+  }
+  return absl::StrCat(text, StageComments(job, partition));
+}
+
+std::string TorchtitanArguments(const JobSpec& job, const Partition& partition,
+                                const RecomputeSetting& recompute,
+                                const TrainerFile& schedule,
+                                absl::string_view file) {
+  const TrainerStageList list = StageList(job, partition);
+  const bool vee =
+      partition.num_segments == 2 && partition.num_ranks > 1 &&
+      partition.stages[list[static_cast<size_t>(partition.num_ranks)].front()]
+              .rank != RankId(0);
+  std::vector<std::string> parts;
+  for (const std::vector<StageId>& stage : list) {
+    parts.push_back(
+        absl::StrCat("  ", ModuleNames(job, partition, stage), ",\n"));
+  }
+  return absl::StrCat(
+      "[parallelism]\ntensor_parallel_degree = ", job.parallel.tp,
+      "\ncontext_parallel_degree = ", job.parallel.cp,
+      "\nexpert_parallel_degree = ", job.parallel.ep,
+      "\npipeline_parallel_degree = ", partition.num_ranks,
+      "\n# places the stages; the file replaces its order\n"
+      "pipeline_parallel_schedule = \"",
+      vee ? "ZBVZeroBubble" : "Interleaved1F1B",
+      "\"\npipeline_parallel_schedule_csv = \"", file,
+      "\"\npipeline_parallel_microbatch_size = 1\n"
+      "module_fqns_per_model_part = [\n",
+      absl::StrJoin(parts, ""),
+      "]\n\n[training]\nlocal_batch_size = ", schedule.num_microbatches,
+      "\n\n[activation_checkpoint]\nmode = \"",
+      recompute.is_none() ? "none" : "full", "\"\n");
+}
+
+// Says which layers of which stages are recomputed.
+std::string FirstLayersText(const JobSpec& job, const Partition& partition,
+                            const RecomputeSetting& recompute) {
+  std::string text;
+  const TrainerStageList list = StageList(job, partition);
+  for (size_t i = 0; i < list.size(); ++i) {
+    for (const StageId s : list[i]) {
+      const Stage& stage = partition.stages[s];
+      const int32_t all = NumRecomputable(stage, job.model);
+      const int32_t count =
+          recompute.period > 0 ? all : std::min(all, recompute.first[s]);
+      if (count == 0) continue;
+      absl::StrAppend(&text, text.empty() ? "" : ", ", "(", i, ", \"",
+                      job.model.modules[stage.module].name, "\", ", count, ")");
+    }
+  }
+  return text;
+}
+
+std::string TorchArguments(const JobSpec& job, const Partition& partition,
+                           const RecomputeSetting& recompute,
+                           const TrainerFile& schedule,
+                           absl::string_view file) {
+  const TrainerStageList list = StageList(job, partition);
+  std::vector<std::vector<size_t>> by_rank(
+      static_cast<size_t>(partition.num_ranks));
+  for (size_t i = 0; i < list.size(); ++i) {
+    by_rank[static_cast<size_t>(partition.stages[list[i].front()].rank.value())]
+        .push_back(i);
+  }
+  std::vector<std::string> ranks;
+  for (const auto& stages : by_rank) {
+    ranks.push_back(absl::StrCat("[", absl::StrJoin(stages, ", "), "]"));
+  }
+  return absl::StrCat(
+      "# torch.distributed.pipelining: the stages of each rank, and the "
+      "schedule\n",
+      "STAGES_OF_RANK = [", absl::StrJoin(ranks, ", "), "]\n",
+      "NUM_MICROBATCHES = ", schedule.num_microbatches, "\n",
+      "# schedule = _PipelineScheduleRuntime(stages, NUM_MICROBATCHES, "
+      "loss_fn)\n# schedule._load_csv(\"",
+      file, "\")\n",
+      "# (stage, module, n): its first n blocks are wrapped in "
+      "torch.utils.checkpoint\nRECOMPUTE = [",
+      recompute.is_none() ? "" : FirstLayersText(job, partition, recompute),
+      "]\n", StageComments(job, partition));
+}
+
+std::string DeepSpeedArguments(const JobSpec& job, const Partition& partition,
+                               const RecomputeSetting& recompute,
+                               const TrainerFile& schedule) {
+  std::vector<int32_t> parts = {0};
+  for (const std::vector<StageId>& stage : StageList(job, partition)) {
+    int32_t layers = parts.back();
+    for (const StageId s : stage) layers += partition.stages[s].num_layers;
+    parts.push_back(layers);
+  }
+  return absl::StrCat(
+      "# PipelineModule(layers, num_stages=NUM_STAGES,\n"
+      "#     activation_checkpoint_interval=ACTIVATION_CHECKPOINT_INTERVAL)\n"
+      "# in a subclass whose _partition_layers takes PARTS: stage i has "
+      "layers\n"
+      "# [PARTS[i], PARTS[i + 1])\n",
+      "NUM_STAGES = ", partition.num_ranks, "\nPARTS = [",
+      absl::StrJoin(parts, ", "),
+      "]\nACTIVATION_CHECKPOINT_INTERVAL = ", recompute.period,
+      "\n# of the configuration\nGRADIENT_ACCUMULATION_STEPS = ",
+      schedule.num_microbatches, "\n", StageComments(job, partition));
+}
+
+}  // namespace
+
+absl::StatusOr<TrainerFile> ScheduleFileOf(const TrainerLimits& trainer,
+                                           const ExecutionPlan& plan) {
+  TrainerFile file;
+  if (trainer.everything)
+    return absl::InvalidArgumentError("no file is needed");
+  ActionOptions options;
+  options.format = std::string(trainer.name);
+  options.recompute_at_launch = true;
+  if (trainer.order == PassOrder::kAny) {
+    // The trainer executes the plan itself; its text is for people.
+    for (const Task& task : plan.graph.tasks()) {
+      file.num_microbatches =
+          std::max(file.num_microbatches, task.microbatch.value() + 1);
+      if (task.pass == Pass::kWeightGrad && !trainer.split_backward) {
+        return absl::FailedPreconditionError(
+            "the plan has weight gradients apart");
+      }
+    }
+    return file;
+  }
+  PIPELOOM_ASSIGN_OR_RETURN(PlanActions actions, ActionsOf(plan, options));
+  file.notes = std::move(actions.notes);
+  file.num_microbatches = actions.shape.num_microbatches;
+  if (trainer.split_backward) {
+    file.extension = "csv";
+    file.text = PrintTorchCsv(actions.table);
+    return file;
+  }
+  MergeBackwards(&actions.table);
+  if (trainer.order == PassOrder::kStock) {
+    PIPELOOM_ASSIGN_OR_RETURN(const MegatronOrder order,
+                              ToMegatronOrder(actions.table));
+    if (order.group == 0) {
+      return absl::FailedPreconditionError(
+          "the plan is no stock schedule of Megatron-Core");
+    }
+    file.extension = "order";
+    file.group = order.group;
+    file.text = PrintMegatronOrder(order);
+    return file;
+  }
+  PIPELOOM_ASSIGN_OR_RETURN(const DeepSpeedSteps steps,
+                            ToDeepSpeed(actions.table));
+  file.extension = "deepspeed";
+  file.text = PrintDeepSpeed(steps);
+  return file;
+}
+
+absl::StatusOr<std::string> LaunchArguments(const TrainerLimits& trainer,
+                                            const JobSpec& job,
+                                            const Partition& partition,
+                                            const RecomputeSetting& recompute,
+                                            const TrainerFile& schedule,
+                                            absl::string_view file) {
+  if (trainer.everything) return std::string();
+  if (trainer.name == "torch") {
+    return TorchArguments(job, partition, recompute, schedule, file);
+  }
+  if (trainer.name == "torchtitan") {
+    return TorchtitanArguments(job, partition, recompute, schedule, file);
+  }
+  if (trainer.name == "deepspeed") {
+    return DeepSpeedArguments(job, partition, recompute, schedule);
+  }
+  return MegatronArguments(trainer, job, partition, recompute, schedule, file);
+}
+
+}  // namespace pipeloom::adapters

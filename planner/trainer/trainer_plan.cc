@@ -1,0 +1,256 @@
+#include "planner/trainer/trainer_plan.h"
+
+#include <algorithm>
+#include <optional>
+#include <set>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/status_macros.h"
+#include "emulator/step/emulate_step.h"
+#include "ir/plan/execution_plan.h"
+#include "partition/batching/batch_split.h"
+#include "partition/batching/loss_shares.h"
+#include "partition/graph/build_stage_graph.h"
+#include "planner/bounds/plan_bound.h"
+#include "planner/step/lower_plan.h"
+#include "planner/step/plan_choice.h"
+#include "planner/trainer/cell_graph.h"
+#include "planner/trainer/trainer_orders.h"
+
+namespace pipeloom::planner {
+namespace {
+
+// How often an order is searched again with less memory because sent and
+// received tensors, which a schedule does not account for, broke a limit.
+constexpr int kMaxTightenings = 6;
+
+// Share of the budget until which each form of backwards is searched.
+constexpr double kFormsUntil = 0.9;
+
+// A lowered order within the step's limits.
+struct Lowered {
+  SearchResult found{};
+  ExecutionPlan plan{};
+};
+
+// Plans a step whose backwards have one form.
+class FormPlanner {
+ public:
+  FormPlanner(const TrainerLimits& trainer, uint64_t seed, StageGraph graph,
+              Flops model_flops)
+      : trainer_(trainer),
+        seed_(seed),
+        graph_(std::move(graph)),
+        model_flops_(model_flops),
+        limits_(graph_.ranks()) {}
+
+  // Finds an order that fits.
+  absl::Status Begin(const SearchBudget& budget, int64_t* evaluations) {
+    SearchBudget once = budget;
+    once.max_evaluations = 1;
+    for (int attempt = 0;; ++attempt) {
+      PIPELOOM_ASSIGN_OR_RETURN(best_, Try(once, {}, evaluations));
+      if (best_.has_value()) break;
+      if (attempt == kMaxTightenings) {
+        return absl::ResourceExhaustedError(
+            "no order leaves room for the tensors that ranks send and "
+            "receive");
+      }
+    }
+    limits_ = WithMargin(graph_, limits_);
+    return absl::OkStatus();
+  }
+
+  // Spends the budget on a better one. REQUIRES: Begin was OK.
+  absl::Status Improve(SearchBudget budget, int64_t* evaluations) {
+    for (int attempt = 0; attempt < kMaxTightenings; ++attempt) {
+      if (budget.max_evaluations < 1 || budget.Exhausted(0)) break;
+      const int64_t before = *evaluations;
+      absl::StatusOr<std::optional<Lowered>> better =
+          Try(budget, best_->found.schedule.order, evaluations);
+      if (absl::IsResourceExhausted(better.status())) break;
+      PIPELOOM_RETURN_IF_ERROR(better.status());
+      if (better->has_value()) {
+        if ((*better)->found.schedule.finish < best_->found.schedule.finish) {
+          best_ = **std::move(better);
+        }
+        break;
+      }
+      // Repairs take less and less.
+      budget.max_evaluations = (*evaluations - before) / 4;
+    }
+    return absl::OkStatus();
+  }
+
+  Lowered& best() { return *best_; }
+  Flops model_flops() const { return model_flops_; }
+
+ private:
+  // Searches within limits_. nullopt: tensors under way break a limit, and
+  // limits_ are lowered.
+  absl::StatusOr<std::optional<Lowered>> Try(const SearchBudget& budget,
+                                             const RankOrders& start,
+                                             int64_t* evaluations) {
+    Lowered lowered;
+    PIPELOOM_ASSIGN_OR_RETURN(
+        lowered.found, SearchTrainerOrder(graph_.WithRanks(limits_), trainer_,
+                                          seed_, budget, start));
+    *evaluations += lowered.found.evaluations;
+    PIPELOOM_ASSIGN_OR_RETURN(lowered.plan,
+                              LowerPlan(graph_, lowered.found.schedule));
+    const IdVector<RankId, Bytes> peaks = PlanPeaks(lowered.plan);
+    bool over = false;
+    for (const RankId r : graph_.rank_ids()) {
+      const Bytes limit = graph_.rank(r).memory.limit;
+      if (limit == Bytes(0) || peaks[r] <= limit) continue;
+      Bytes& lower = limits_[r].memory.limit;
+      lower = std::max(Bytes(1), lower - (peaks[r] - limit));
+      over = true;
+    }
+    if (over) return std::nullopt;
+    return lowered;
+  }
+
+  const TrainerLimits& trainer_;
+  const uint64_t seed_;
+  const StageGraph graph_;
+  const Flops model_flops_;
+  IdVector<RankId, RankSpec> limits_;
+  std::optional<Lowered> best_{};
+};
+
+// Returns the cells of the step with backwards of each form that the trainer
+// has.
+absl::StatusOr<std::vector<FormPlanner>> MakeForms(
+    const TrainerLimits& trainer, const PreparedJob& job,
+    const Microbatches& microbatches, const MemoryPolicy& memory, uint64_t seed,
+    bool any_memory) {
+  std::vector<FormPlanner> forms;
+  for (const bool split : {false, true}) {
+    if (split && !trainer.split_backward) continue;
+    PIPELOOM_ASSIGN_OR_RETURN(
+        const partition::BuiltGraph built,
+        partition::BuildStageGraph(
+            *job.costs, job.partition, microbatches,
+            {.split_backward = split, .memory = memory, .every_pass = true}));
+    PIPELOOM_ASSIGN_OR_RETURN(
+        CellGraph cells, MakeCells(built.graph, TrainerStages(job.partition),
+                                   /*microbatches=*/{}, /*in_order=*/false));
+    IdVector<RankId, RankSpec> ranks = cells.graph.ranks();
+    if (any_memory) {
+      for (RankSpec& rank : ranks) rank.memory.limit = Bytes(0);
+    }
+    forms.emplace_back(trainer, seed, cells.graph.WithRanks(std::move(ranks)),
+                       built.model_flops);
+  }
+  return forms;
+}
+
+// Gives microbatches without work in a module with a loss a share of nothing.
+// Where that module's layers are in no stage of its own, shares are not known.
+void FitLoss(ExecutionPlan* plan) {
+  for (const LossTotal& total : plan->loss_totals) {
+    std::set<MicrobatchId> missing;
+    for (const Task& task : plan->graph.tasks()) {
+      if (task.module == total.module) missing.insert(task.microbatch);
+    }
+    if (missing.empty()) {
+      plan->loss_shares.clear();
+      plan->loss_totals.clear();
+      return;
+    }
+    for (const LossShare& share : plan->loss_shares) {
+      if (share.module == total.module) missing.erase(share.microbatch);
+    }
+    for (const MicrobatchId m : missing) {
+      plan->loss_shares.push_back({.module = total.module, .microbatch = m});
+    }
+  }
+  std::sort(plan->loss_shares.begin(), plan->loss_shares.end(),
+            [](const LossShare& a, const LossShare& b) {
+              return std::tuple(a.module, a.microbatch, a.sub_microbatch) <
+                     std::tuple(b.module, b.microbatch, b.sub_microbatch);
+            });
+}
+
+}  // namespace
+
+absl::StatusOr<PlanResult> PlanForTrainer(const TrainerLimits& trainer,
+                                          const RecomputeSetting& setting,
+                                          const PreparedJob& prepared,
+                                          const PlanInput& input,
+                                          bool any_memory) {
+  PlanResult result;
+  PreparedJob job = prepared;
+  PIPELOOM_ASSIGN_OR_RETURN(
+      result.microbatches,
+      partition::SplitMicrobatches(job.costs->job(), *input.packed,
+                                   input.replica, job.partition));
+  job.costs = &prepared.costs->ForReplica(input.replica);
+  const JobSpec& spec = job.costs->job();
+  PIPELOOM_RETURN_IF_ERROR(CheckTrainerPartition(trainer, spec, job.partition));
+  if (!setting.is_none()) {
+    result.memory = PolicyByStage(ChoicesOf(setting, job.partition, spec.model),
+                                  job.partition, result.microbatches);
+  }
+  PIPELOOM_ASSIGN_OR_RETURN(std::vector<FormPlanner> forms,
+                            MakeForms(trainer, job, result.microbatches,
+                                      result.memory, input.seed, any_memory));
+  absl::Status shortage;
+  FormPlanner* best = nullptr;
+  for (size_t i = 0; i < forms.size(); ++i) {
+    FormPlanner& form = forms[i];
+    const absl::Status begun = form.Begin(input.budget, &result.evaluations);
+    if (absl::IsResourceExhausted(begun)) {
+      shortage = begun;
+      continue;
+    }
+    PIPELOOM_RETURN_IF_ERROR(begun);
+    if (forms.size() > 1) {
+      const double until = kFormsUntil * static_cast<double>(i + 1) /
+                           static_cast<double>(forms.size());
+      PIPELOOM_RETURN_IF_ERROR(
+          form.Improve(input.budget.PartUntil(until, result.evaluations),
+                       &result.evaluations));
+    }
+    if (best == nullptr || form.best().found.schedule.finish <
+                               best->best().found.schedule.finish) {
+      best = &form;
+    }
+  }
+  if (best == nullptr) {
+    return absl::ResourceExhaustedError(absl::StrFormat(
+        "step %d, for %s: nothing fits the memory limit of %s a GPU: %s",
+        input.step, std::string(trainer.name), FormatBytes(spec.MemoryLimit()),
+        std::string(shortage.message())));
+  }
+  PIPELOOM_RETURN_IF_ERROR(best->Improve(
+      input.budget.PartUntil(1, result.evaluations), &result.evaluations));
+  ExecutionPlan& plan = best->best().plan;
+  const NamedBound bound = PlanBound(plan.graph, nullptr);
+  plan.job = spec.name;
+  plan.step = input.step;
+  plan.replica = input.replica;
+  plan.schedule = std::string(job.strategy->name());
+  plan.lower_bound = Nanoseconds(bound.time);
+  plan.model_flops = best->model_flops();
+  plan.peak_flops_per_second = job.costs->PeakFlopsPerSecond();
+  PIPELOOM_ASSIGN_OR_RETURN(result.predicted,
+                            emulator::EmulateStep(plan, job.costs->Network()));
+  plan.predicted_step_time = result.predicted.step_time();
+  partition::SetLoss(spec.model, *input.packed, result.microbatches, &plan);
+  FitLoss(&plan);
+  PIPELOOM_RETURN_IF_ERROR(ValidateExecutionPlan(plan));
+  result.plan = std::move(plan);
+  result.lower_bound = Nanoseconds(bound.time);
+  result.bound_source = bound.source;
+  result.proven_optimal = result.predicted.step_time() == result.lower_bound;
+  return result;
+}
+
+}  // namespace pipeloom::planner

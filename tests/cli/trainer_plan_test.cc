@@ -1,0 +1,102 @@
+// plan --for: the trainer's files and launch arguments.
+#include <cstdlib>
+#include <filesystem>
+
+#include "absl/strings/str_cat.h"
+#include "cli/console/files.h"
+#include "tests/cli/run_command.h"
+#include "tests/support/status_matchers.h"
+
+namespace pipeloom::cli {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class TrainerPlanTest : public ::testing::Test {
+ protected:
+  TrainerPlanTest() {
+    std::string name = ::testing::TempDir() + "/pipeloom-trainer-XXXXXX";
+    folder_ = mkdtemp(name.data());
+  }
+  ~TrainerPlanTest() override { std::filesystem::remove_all(folder_); }
+  std::string Path(const std::string& name) const {
+    return absl::StrCat(folder_, "/", name);
+  }
+  static Outcome Plan(const std::string& job, const std::string& batch,
+                      std::vector<std::string> more) {
+    std::vector<std::string> args = {
+        "plan",          job,  "--batch",        batch, "--replicas", "1",
+        "--evaluations", "30", "--microbatches", "6"};
+    args.insert(args.end(), more.begin(), more.end());
+    return Pipeloom(args);
+  }
+  std::string folder_{};
+};
+
+TEST_F(TrainerPlanTest, WritesAScheduleAndLaunchArgumentsNextToThePlan) {
+  const struct {
+    const char* trainer;
+    const char* file;
+    const char* launch;
+    const char* says;
+  } cases[] = {
+      {"torch", "plan.csv", "plan-launch.txt", "STAGES_OF_RANK"},
+      {"torchtitan", "plan.csv", "plan-launch.toml",
+       "pipeline_parallel_schedule_csv"},
+      {"megatron", "plan.pb", "plan-launch.txt",
+       "--pipeline-model-parallel-layout"},
+      {"megatron-stock", "plan.order", "plan-launch.txt",
+       "--pipeline-model-parallel-layout"},
+      {"deepspeed", "plan.deepspeed", "plan-launch.txt", "PARTS = ["},
+  };
+  for (const auto& one : cases) {
+    SCOPED_TRACE(one.trainer);
+    const Outcome made = Plan("llama3-8b", "text",
+                              {"--for", one.trainer, "--out", Path("plan.pb")});
+    ASSERT_EQ(made.code, 0) << made.err;
+    EXPECT_THAT(made.out, HasSubstr(one.says));
+    EXPECT_TRUE(ReadFile(Path(one.file)).ok());
+    const auto launch = ReadFile(Path(one.launch));
+    ASSERT_TRUE(launch.ok());
+    EXPECT_THAT(made.out, HasSubstr(*launch));
+    EXPECT_THAT(made.err, Not(HasSubstr("left out")));
+  }
+  // The command `export` takes such a plan, too.
+  const Outcome again =
+      Pipeloom({"import", Path("plan.csv"), "--from", "torch-csv", "--dialect",
+                "2.6", "--out", Path("again.pb")});
+  EXPECT_EQ(again.code, 0) << again.err;
+}
+
+TEST_F(TrainerPlanTest, ForPipeloomIsThePlanWithoutLimits) {
+  const Outcome plain =
+      Plan("dip-vlm-s", "image_text", {"--out", Path("plain.txt")});
+  const Outcome limited = Plan("dip-vlm-s", "image_text",
+                               {"--for", "pipeloom", "--out", Path("own.txt")});
+  ASSERT_EQ(plain.code, 0) << plain.err;
+  ASSERT_EQ(limited.code, 0) << limited.err;
+  EXPECT_EQ(*ReadFile(Path("plain.txt")), *ReadFile(Path("own.txt")));
+  EXPECT_THAT(limited.out, Not(HasSubstr("launch arguments")));
+}
+
+TEST_F(TrainerPlanTest, NamesWhatCannotBePlanned) {
+  EXPECT_EQ(Plan("llama3-8b", "text", {"--for", "pytorch"}).code, 2);
+  const Outcome other =
+      Plan("llama3-8b", "text", {"--for", "torch", "--strategy", "1f1b"});
+  EXPECT_EQ(other.code, 2);
+  EXPECT_THAT(other.err, HasSubstr("only pipeloom plans"));
+  EXPECT_EQ(Plan("llama3-8b", "text", {"--for", "torch", "--robust"}).code, 2);
+  const Outcome parallel =
+      Plan("qwen2.5-omni-7b", "mixed", {"--for", "deepspeed"});
+  EXPECT_NE(parallel.code, 0);
+  EXPECT_THAT(parallel.err, HasSubstr("does not feed module"));
+  EXPECT_THAT(parallel.err, HasSubstr("--for pipeloom"));
+  const Outcome dip =
+      Plan("dip-vlm-s", "image_text", {"--for", "torch", "--partition", "dip"});
+  EXPECT_NE(dip.code, 0);
+  EXPECT_THAT(dip.err, HasSubstr("--for torch: the partition"));
+}
+
+}  // namespace
+}  // namespace pipeloom::cli

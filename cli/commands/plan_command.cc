@@ -142,6 +142,10 @@ class PlanCommand : public Command {
     PIPELOOM_ASSIGN_OR_RETURN(const std::unique_ptr<planner::Strategy> strategy,
                               MakeStrategyFor(trainer_, name_of_strategy));
     planner::TrainerStrategy* const limited = AsTrainerStrategy(strategy.get());
+    // A kept partition was searched without the trainer's limits.
+    if (limited != nullptr && planning_.partition.source.empty()) {
+      planning_.partition.source = "rule";
+    }
     PIPELOOM_ASSIGN_OR_RETURN(const auto packed,
                               studies::PackSteps(input, planning_.job.steps,
                                                  StudyContextOf(context)));

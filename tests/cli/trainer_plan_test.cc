@@ -69,6 +69,20 @@ TEST_F(TrainerPlanTest, WritesAScheduleAndLaunchArgumentsNextToThePlan) {
   EXPECT_EQ(again.code, 0) << again.err;
 }
 
+TEST_F(TrainerPlanTest, AKeptPartitionIsNotForATrainer) {
+  setenv("PIPELOOM_CACHE_DIR", folder_.c_str(), 1);
+  setenv("PIPELOOM_PARTITION", "", 1);
+  const Outcome searched = Plan("qwen2.5-vl-7b", "image_text", {});
+  const Outcome limited =
+      Plan("qwen2.5-vl-7b", "image_text", {"--for", "deepspeed"});
+  unsetenv("PIPELOOM_CACHE_DIR");
+  setenv("PIPELOOM_PARTITION", "rule", 1);
+  ASSERT_EQ(searched.code, 0) << searched.err;
+  EXPECT_THAT(searched.err, HasSubstr("kept in "));
+  EXPECT_EQ(limited.code, 0) << limited.err;
+  EXPECT_THAT(limited.err, Not(HasSubstr("searched")));
+}
+
 TEST_F(TrainerPlanTest, ForPipeloomIsThePlanWithoutLimits) {
   const Outcome plain =
       Plan("dip-vlm-s", "image_text", {"--out", Path("plain.txt")});

@@ -72,6 +72,7 @@ def main():
                          "--strategy", args.schedule, "--replicas", "1",
                          "--evaluations", str(args.evaluations),
                          "--threads", "1", "--format", "json",
+                         "--partition", "rule",
                          "--data-dir", data],
                         capture_output=True, text=True)
                     name = f"dp {dp} tp {tp} pp {pp}"

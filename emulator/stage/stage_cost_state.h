@@ -23,6 +23,11 @@
 
 namespace pipeloom::emulator {
 
+// Of a job's 16 shards each; a service with new shapes at every step fills
+// them. All prices of a job then take some 60 MiB.
+inline constexpr size_t kKeptPrices = 4096;
+using LayerPrices = FingerprintCache<LayerCost, kKeptPrices>;
+
 // The part that the models of all replicas share.
 struct StageCostShared {
   StageCostShared(const JobSpec& a_job,
@@ -66,8 +71,8 @@ struct StageCostShared {
   IdVector<ModuleId, ModuleLayout> layouts{};
   IdVector<ModuleId, IdVector<LayerId, Fingerprint>> fingerprints{};
   IdVector<ModuleId, PassFactors> corrections{};  // Empty: no corrections.
-  mutable SubgraphCache cache{};
-  mutable FingerprintCache<StageCost> stages{};
+  mutable LayerPrices cache{};
+  mutable FingerprintCache<StageCost, kKeptPrices> stages{};
   std::vector<ReplicaView> views{};
   std::vector<int32_t> view_of_replica{};
 };
@@ -345,7 +350,7 @@ struct StageCostState {
   const std::shared_ptr<StageCostShared> common;
   const JobSpec& job;
   const ReplicaView& view;
-  SubgraphCache& cache;
+  LayerPrices& cache;
   // Models of the other views; only the first model has them.
 };
 

@@ -44,7 +44,7 @@ class PlanDesk {
     std::chrono::nanoseconds max_search{std::chrono::seconds(60)};
     // A search is cut short if another job has waited so long for a thread.
     std::chrono::nanoseconds patience{std::chrono::seconds(5)};
-    Bytes cache_bytes{int64_t{256} << 20};
+    Bytes cache_bytes{int64_t{128} << 20};
   };
   // Functions of the object that owns the jobs. The desk's threads call them
   // and hold no lock while they do.

@@ -12,6 +12,7 @@ constexpr size_t kKept = 4096;  // Bytes of memory of an idle connection.
 bool CallTurns::Take(Waiter* waiter) {
   if (waiting_.empty() && taken_ < limits_.calls) {
     ++taken_;
+    passed_.push_back(waiter);
     return true;
   }
   waiting_.push_back(waiter);
@@ -23,17 +24,30 @@ void CallTurns::Answered() { taken_ = std::max<int64_t>(0, taken_ - 1); }
 void CallTurns::Leave(const Waiter* waiter) {
   waiting_.erase(std::remove(waiting_.begin(), waiting_.end(), waiter),
                  waiting_.end());
+  passed_.erase(std::remove(passed_.begin(), passed_.end(), waiter),
+                passed_.end());
+}
+
+bool CallTurns::IsServerBehind() const {
+  // All of them, as the server may have a reason not to read one connection.
+  return !passed_.empty() &&
+         std::all_of(passed_.begin(), passed_.end(),
+                     [](const Waiter* each) { return each->IsUnread(); });
 }
 
 void CallTurns::Advance(Clock::time_point now) {
-  if (now - since_ >= limits_.time) {
+  const auto elapsed = now - since_;
+  if (elapsed >= limits_.time &&
+      (elapsed >= limits_.longest || !IsServerBehind())) {
     since_ = now;
     taken_ = 0;
+    passed_.clear();
   }
   while (taken_ < limits_.calls && !waiting_.empty()) {
     Waiter* const waiter = waiting_.front();
     waiting_.pop_front();
     ++taken_;
+    passed_.push_back(waiter);
     waiter->PassCall();
   }
 }

@@ -6,7 +6,9 @@
 // passes at once while the connection has no other that is not answered. The
 // others wait outside gRPC, and take turns by connection: a few of all
 // connections are with the server at a time. A call that waits in the server
-// for something, such as a plan, gives its place free after a short time.
+// for something, such as a plan, gives its place free after a short time, but
+// not while the server is behind and has not even read such calls: those that
+// pass then would only wait inside it, ahead of other clients' first calls.
 #ifndef PIPELOOM_SERVICE_GUARD_CALL_TURNS_H_
 #define PIPELOOM_SERVICE_GUARD_CALL_TURNS_H_
 
@@ -28,6 +30,8 @@ struct TurnLimits {
   int64_t calls = 4;
   // After this time, as many more pass, answered or not.
   std::chrono::microseconds time{2000};
+  // The same while the server has read none of those that passed before.
+  std::chrono::microseconds longest{100'000};
 };
 
 // The turns of all connections. Threads: one at a time.
@@ -41,16 +45,19 @@ class CallTurns {
     virtual ~Waiter() = default;
     // Passes the call; the waiter may ask for another turn at once.
     virtual void PassCall() = 0;
+    // Whether the server has still to read bytes of its calls.
+    virtual bool IsUnread() const = 0;
   };
 
   explicit CallTurns(const TurnLimits& limits) : limits_(limits) {}
 
   // Returns whether a further call may pass now. If not, the waiter's turn
-  // comes. REQUIRES: the waiter does not wait already.
+  // comes. REQUIRES: the waiter does not wait already, and calls Leave before
+  // it is destroyed.
   bool Take(Waiter* waiter);
   // A call that took a turn is answered.
   void Answered();
-  // Forgets a waiter.
+  // Forgets a connection, whether it waits or has taken turns.
   void Leave(const Waiter* waiter);
   // Gives turns to those that wait.
   void Advance(Clock::time_point now);
@@ -58,10 +65,13 @@ class CallTurns {
   bool any_waits() const { return !waiting_.empty(); }
 
  private:
+  bool IsServerBehind() const;
+
   const TurnLimits limits_;
   int64_t taken_ = 0;  // Since `since_`, less those that are answered.
   Clock::time_point since_{};
   std::deque<Waiter*> waiting_{};
+  std::vector<const Waiter*> passed_{};  // Those that took turns since then.
 };
 
 // The calls of one connection, and its bytes that have not passed.

@@ -1,6 +1,8 @@
 #include "service/guard/guarded_connection.h"
 
+#include <linux/sockios.h>
 #include <sys/epoll.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -64,7 +66,7 @@ GuardedConnection::GuardedConnection(const Guard* guard, int fd,
 }
 
 GuardedConnection::~GuardedConnection() {
-  if (in_turn_) guard_->turns->Leave(this);
+  guard_->turns->Leave(this);
   // The client's socket is closed by its wire.
   if (server_.fd >= 0) close(server_.fd);
 }
@@ -170,6 +172,12 @@ void GuardedConnection::PassCall() {
   WatchBoth();
 }
 
+bool GuardedConnection::IsUnread() const {
+  int bytes = 0;
+  return !to_server_.empty() ||
+         (ioctl(server_.fd, SIOCOUTQ, &bytes) == 0 && bytes > 0);
+}
+
 bool GuardedConnection::HandOver() {
   if (!guard_->hand_over) return false;
   int pair[2];
@@ -271,7 +279,7 @@ void GuardedConnection::CloseServer(Clock::time_point now) {
   server_.fd = -1;
   to_server_.clear();
   calls_.Clear();
-  if (in_turn_) guard_->turns->Leave(this);
+  guard_->turns->Leave(this);
   in_turn_ = false;
   state_ = State::kClosing;
   until_ = now + guard_->times.last_bytes;

@@ -76,6 +76,7 @@ class GuardedConnection : public CallTurns::Waiter {
   void Handle(const Side* side, uint32_t events, Clock::time_point now);
   // The turn of a further call has come.
   void PassCall() override;
+  bool IsUnread() const override;
   // Ends what has taken too long. Returns whether it did.
   bool CheckTimes(Clock::time_point now);
   bool over() const { return state_ == State::kOver; }

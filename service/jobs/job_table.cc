@@ -308,23 +308,33 @@ bool JobTable::EvictDurable(const std::string& id, const WaitingCalls& calls,
   return false;
 }
 
-bool JobTable::EvictOne(const WaitingCalls& calls, Gone* gone) {
-  // The job with the most memory gives up first.
+std::vector<JobTable::Jobs::value_type*> JobTable::ByMemory() {
   std::vector<Jobs::value_type*> jobs;
   for (auto& entry : jobs_) jobs.push_back(&entry);
   std::stable_sort(jobs.begin(), jobs.end(), [](const auto* a, const auto* b) {
     return a->second.plan_bytes > b->second.plan_bytes;
   });
-  for (auto* entry : jobs) {
+  return jobs;
+}
+
+bool JobTable::EvictOnePassed(Gone* gone) {
+  for (auto* entry : ByMemory()) {
     if (EvictPassed(&entry->second, gone)) return true;
   }
-  for (auto* entry : jobs) {
+  return false;
+}
+
+bool JobTable::EvictOne(const WaitingCalls& calls, Gone* gone) {
+  if (EvictOnePassed(gone)) return true;
+  for (auto* entry : ByMemory()) {
     if (EvictDurable(entry->first, calls, &entry->second, gone)) return true;
   }
   return false;
 }
 
 void JobTable::EvictToLimit(const WaitingCalls& calls, Gone* gone) {
+  while (plan_bytes_ > limits_.passed_bytes && EvictOnePassed(gone)) {
+  }
   while (plan_bytes_ > limits_.plan_bytes && EvictOne(calls, gone)) {
   }
 }

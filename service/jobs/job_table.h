@@ -125,6 +125,9 @@ class JobTable {
     // mistake, and would drop every plan.
     int64_t max_step_jump = 100'000;
     Bytes plan_bytes{int64_t{1} << 30};  // Memory of all plans.
+    // While all plans take more than this, those that every rank has fetched
+    // or passed are given up: few ask for them again.
+    Bytes passed_bytes{int64_t{256} << 20};
   };
   using Jobs = std::map<std::string, Job>;
 
@@ -179,7 +182,7 @@ class JobTable {
   static void NoteFetch(const PlanKey& key, int32_t rank, Job* job);
   // Returns the newest step that every rank has fetched or passed; -1: none.
   static int64_t PassedBy(const Job& job);
-  // Gives up plans that are over the limit and not needed in memory.
+  // Gives up plans that are over a limit and not needed in memory.
   void EvictToLimit(const WaitingCalls& calls, Gone* gone);
   // Drops steps that are too far behind the newest one.
   void Forget(Job* job, Gone* gone);
@@ -199,6 +202,11 @@ class JobTable {
                         const WaitingCalls& calls, Gone* gone);
   // Gives up one step or plan; returns false if all are needed in memory.
   bool EvictOne(const WaitingCalls& calls, Gone* gone);
+  // Jobs, the one with the most memory first.
+  std::vector<Jobs::value_type*> ByMemory();
+  // Gives up a step that every rank has fetched or passed, of the job with the
+  // most memory that has one.
+  bool EvictOnePassed(Gone* gone);
   bool EvictPassed(Job* job, Gone* gone);
   bool EvictDurable(const std::string& id, const WaitingCalls& calls, Job* job,
                     Gone* gone);

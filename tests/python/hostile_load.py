@@ -19,9 +19,16 @@ measure itself. A share's time is that from sending the call to the arrival of
 its last byte at the client's socket, by the kernel's time stamp; "seen" is when
 the client read it, which on this machine also waits for a core. A rank whose
 share has not come when the next is due leaves that one out ("skipped").
+
+On each core a thread of real-time priority sleeps for 2 ms again and again; a
+time that it overslept is a pause of the core itself ("gaps"), as when the host
+of a virtual machine gives it to another. "calm" are the shares that no such
+pause overlaps. "worst" says when the slowest shares began, in seconds from the
+start, and how many ms they took.
 --check fails on a wrong or lost share, a killed service, a SIGTERM that takes longer than --grace, or too much memory."""
 import argparse
 import array
+import bisect
 import heapq
 import json
 import multiprocessing
@@ -49,6 +56,7 @@ UNREAD_CALLS = 20  # A second and connection.
 SO_TIMESTAMPNS = 35  # Of Linux; Python has no name for it.
 RUN, HOLD, END = range(3)  # Phases; in HOLD nothing is fetched any more.
 SLACK_S = 5  # For a busy machine.
+NAP_S, GAP_S = 0.002, 0.002
 KINDS = ("slow", "endless", "unread", "unfinished")
 
 
@@ -180,7 +188,7 @@ def run_ranks(count, ranks, seed, period, port, ready, phase, pipe):
         heapq.heappush(
             due, (time.perf_counter() + 1 + period * rng.random(), i, rank))
     pipe.send("connected")
-    times, seen = array.array("d"), array.array("d")
+    times, seen, begins = (array.array("d") for _ in range(3))
     errors = {}
     sums = {}
     skipped = 0
@@ -217,6 +225,7 @@ def run_ranks(count, ranks, seed, period, port, ready, phase, pipe):
             if share is None:
                 continue
             times.append(rank.arrived - rank.began)
+            begins.append(rank.began)
             seen.append(time.clock_gettime(time.CLOCK_REALTIME) - rank.began)
             if len(share) < 50:
                 failed("a call without a share")
@@ -224,9 +233,43 @@ def run_ranks(count, ranks, seed, period, port, ready, phase, pipe):
             check = zlib.crc32(share)
             if sums.setdefault((rank.step, rank.rank), check) != check:
                 failed("two ranks got different shares")
-    pipe.send((times.tobytes(), seen.tobytes(), errors, sums, skipped))
+    pipe.send((times.tobytes(), seen.tobytes(), begins.tobytes(), errors, sums,
+               skipped))
     while phase.value != END:
         time.sleep(0.05)
+
+
+def run_probe(core, phase, pipe):
+    """Notes when a core did not run."""
+    os.sched_setaffinity(0, {core})
+    try:
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(50))
+        real_time = True
+    except PermissionError:
+        real_time = False
+    gaps = []
+    while phase.value == RUN:
+        began = time.clock_gettime(time.CLOCK_REALTIME)
+        time.sleep(NAP_S)
+        ended = time.clock_gettime(time.CLOCK_REALTIME)
+        if ended - began > NAP_S + GAP_S:
+            gaps.append((began + NAP_S, ended))
+    pipe.send((real_time, gaps))
+
+
+def calm_times(begins, times, gaps):
+    """The times of shares that no gap overlaps."""
+    edges = sorted(gaps)
+    ends, latest = [], 0.0
+    for gap in edges:
+        latest = max(latest, gap[1])
+        ends.append(latest)
+    calm = []
+    for began, took in zip(begins, times):
+        before = bisect.bisect_left(edges, (began + took,))
+        if not before or ends[before - 1] <= began:
+            calm.append(took)
+    return calm
 
 
 class Attacker:
@@ -351,7 +394,7 @@ def run_attackers(count, kinds, port, ready, phase, pipe):
 
 
 def percentile(values, part):
-    return values[min(len(values) - 1, int(part * len(values)))]
+    return values[min(len(values) - 1, int(part * len(values)))] if values else 0
 
 
 def sample_batch(batch, count, seed, images):
@@ -437,7 +480,8 @@ class Steps:
 
 def measure(options):
     context = multiprocessing.get_context("spawn")
-    cores = sorted(os.sched_getaffinity(0))
+    options.cores = os.sched_getaffinity(0)
+    cores = sorted(options.cores)
     half = len(cores) // 2
     if options.apart and half:
         os.sched_setaffinity(0, cores[:half])
@@ -478,12 +522,21 @@ def measure_with(options, context, server, processes):
     for pipe in ranks:
         pipe.recv()
     attackers = start(run_attackers, options.hostile, options.kinds.split(","))
+    probes = []
+    for core in sorted(options.cores):
+        mine, theirs = context.Pipe()
+        processes.append(context.Process(target=run_probe,
+                                         args=(core, phase, theirs)))
+        processes[-1].start()
+        probes.append(mine)
+    start_time = time.clock_gettime(time.CLOCK_REALTIME)
     end = time.monotonic() + options.seconds
     while time.monotonic() < end:
         ready.value = steps.make_ready()[0]
         time.sleep(1)
     phase.value = HOLD
     found = [pipe.recv() for pipe in ranks]
+    watched = [pipe.recv() for pipe in probes]
     result = {"share_bytes": share_bytes, "steps": steps.next["ranks"],
               "searched": sum(steps.next.values()) - steps.next["ranks"],
               "rss_mib": round(server.rss_mib(peak=True))}
@@ -494,11 +547,12 @@ def measure_with(options, context, server, processes):
     result["sigterm_s"] = round(time.monotonic() - began, 2)
     phase.value = END
     result["opened"], result["hostile_at_once"] = attackers.recv()
-    times, seen = array.array("d"), array.array("d")
+    times, seen, begins = (array.array("d") for _ in range(3))
     errors, sums = {}, {}
-    for some, later, mine, checks, _ in found:
+    for some, later, when, mine, checks, _ in found:
         times.frombytes(some)
         seen.frombytes(later)
+        begins.frombytes(when)
         for reason, count in mine.items():
             errors[reason] = errors.get(reason, 0) + count
         for key, check in checks.items():
@@ -508,7 +562,27 @@ def measure_with(options, context, server, processes):
         "shares": len(times),
         "skipped": sum(entry[-1] for entry in found),
         "errors": errors})
-    for prefix, values in (("", sorted(times)), ("seen_", sorted(seen))):
+    gaps = [gap for found_gaps in watched for gap in found_gaps[1]]
+    result["gaps"] = {
+        "real_time": all(real_time for real_time, _ in watched),
+        "count": len(gaps),
+        "sum_s": round(sum(end - begin for begin, end in gaps), 2),
+        "longest": [[round(begin - start_time, 2),
+                     round(1000 * (end - begin), 1)]
+                    for begin, end in sorted(
+                        gaps, key=lambda gap: gap[0] - gap[1])[:5]]}
+    slow = sorted(zip(times, begins), reverse=True)
+    result["worst"] = []
+    for took, began in slow[:2000]:  # One of each second.
+        if len(result["worst"]) < 8 and all(
+                abs(began - start_time - at) > 1
+                for at, _ in result["worst"]):
+            result["worst"].append([round(began - start_time, 2),
+                                    round(1000 * took, 1)])
+    calm = calm_times(begins, times, gaps)
+    result["calm"] = len(calm)
+    for prefix, values in (("", sorted(times)), ("seen_", sorted(seen)),
+                           ("calm_", sorted(calm))):
         result.update({
             f"{prefix}p{name}_ms": round(1000 * percentile(values, part), 2)
             for name, part in (("50", 0.5), ("90", 0.9), ("99", 0.99),

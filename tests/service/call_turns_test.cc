@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstdint>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -58,6 +59,14 @@ class Pair {
     });
     ReadServer(50);
     return calls_ == calls;
+  }
+  // The calls that the server could read.
+  int Waiting() const {
+    char buffer[65536];
+    const ssize_t got = recv(server_, buffer, sizeof(buffer), MSG_PEEK);
+    FrameWalker walker({}, {});
+    if (got > 0) walker.Walk({buffer, static_cast<size_t>(got)}, {});
+    return static_cast<int>(walker.calls().size());
   }
   // The server answers a call with trailers alone.
   void Answer(int call) {
@@ -113,6 +122,41 @@ TEST(CallTurnsTest, CallsTakeTurnsByConnection) {
   many.Answer(2);
   EXPECT_TRUE(some.Gets(2));
   EXPECT_TRUE(many.Gets(4));
+}
+
+TEST(CallTurnsTest, AServerThatIsBehindGetsNoFurtherCalls) {
+  service::GuardLimits limits = TwoTurns(milliseconds(1));
+  limits.turns.longest = std::chrono::hours(1);
+  BareGuard bare(limits);
+  Pair many(&bare, 10);
+  EXPECT_TRUE(Eventually([&] { return many.Waiting() == 3; }));
+  Pair some(&bare, 4);
+  std::this_thread::sleep_for(milliseconds(50));
+  EXPECT_EQ(many.Waiting(), 3);
+  EXPECT_EQ(some.Waiting(), 1);
+  EXPECT_TRUE(many.Gets(10));
+  EXPECT_TRUE(some.Gets(4));
+}
+
+TEST(CallTurnsTest, AServerThatReadsNothingGetsThemLater) {
+  service::GuardLimits limits = TwoTurns(milliseconds(1));
+  limits.turns.longest = milliseconds(20);
+  BareGuard bare(limits);
+  Pair many(&bare, 10);
+  EXPECT_TRUE(Eventually([&] { return many.Waiting() == 10; }));
+}
+
+TEST(CallTurnsTest, AConnectionThatEndsHoldsUpNoTurns) {
+  service::GuardLimits limits = TwoTurns(milliseconds(1));
+  limits.turns.longest = std::chrono::hours(1);
+  BareGuard bare(limits);
+  Pair some(&bare, 1);
+  {
+    Pair many(&bare, 10);
+    EXPECT_TRUE(Eventually([&] { return many.Waiting() == 3; }));
+  }
+  Pair others(&bare, 3);
+  EXPECT_TRUE(others.Gets(3));
 }
 
 TEST(CallTurnsTest, ACallThatIsGivenUpGivesItsPlaceFree) {

@@ -170,6 +170,34 @@ TEST_F(JobTableTest, PlansThatRanksHaveStillToFetchGiveWayToDiskOnly) {
   EXPECT_EQ(table_.plan_bytes(), Bytes(60'000));
 }
 
+TEST_F(JobTableTest, PlansThatAllRanksHaveFetchedTakeLittle) {
+  JobTable::Limits limits{.plan_bytes = Bytes(100'000)};
+  limits.passed_bytes = Bytes(25'000);
+  JobTable table(limits);
+  Job job(served_);
+  job.files = std::make_shared<JobFiles>(nullptr, "job");
+  Job& added = table.Add("job", std::move(job));
+  const auto ranks = static_cast<int32_t>(served_->spec().parallel.pp);
+  for (int64_t step = 0; step < 8; ++step) {
+    Submission submission{.job = served_};
+    ASSERT_THAT(
+        table.Accept("job", {0}, BatchOf(step), calls_, &submission, &gone_)
+            .status(),
+        IsOk());
+    const PlanKey key{"job", step, 0, 0};
+    auto plan = std::make_shared<ReadyPlan>();
+    plan->size = Bytes(10'000);
+    table.SetOutcome(0, PlanPtr(plan), &added,
+                     table.FindStep(key, submission.batch));
+    table.EvictToLimit(calls_, &gone_);
+    if (step >= 4) continue;  // Half of them are fetched.
+    for (int32_t r = 0; r < ranks; ++r) JobTable::NoteFetch(key, r, &added);
+  }
+  EXPECT_EQ(table.plan_bytes(), Bytes(40'000));
+  EXPECT_TRUE(table.IsForgotten(added, 3));
+  EXPECT_FALSE(table.IsForgotten(added, 4));
+}
+
 TEST_F(JobTableTest, APlanThatACallWaitsForStaysInMemory) {
   for (int64_t step = 0; step < 2; ++step) {
     ASSERT_THAT(Accept(BatchOf(step)).status(), IsOk());

@@ -23,8 +23,8 @@
 
 namespace pipeloom::emulator {
 
-// Of a job's 16 shards each; a service with new shapes at every step fills
-// them. All prices of a job then take some 60 MiB.
+// Prices that each of 16 shards keeps; a service with new shapes at every step
+// fills them. All prices of a job then take some 60 MiB.
 inline constexpr size_t kKeptPrices = 4096;
 using LayerPrices = FingerprintCache<LayerCost, kKeptPrices>;
 

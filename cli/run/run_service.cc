@@ -27,6 +27,7 @@
 #include "formats/profile/profile_reader.h"
 #include "formats/text/json_writer.h"
 #include "service/load_generator/load_test.h"
+#include "service/os/heap.h"
 #include "service/os/usual_priorities.h"
 #include "service/rpc/server.h"
 
@@ -234,6 +235,7 @@ absl::Status RunServe(const ServeSettings& settings, const Context& context) {
                               " can be reached from other machines, and no "
                               "token is asked for (--token-file)"));
   }
+  service::UseFewArenas();
   if (!settings.make_way) service::UseUsualPriorities();
   PIPELOOM_ASSIGN_OR_RETURN(const std::unique_ptr<service::Server> server,
                             service::Server::Start(std::move(options)));

@@ -23,9 +23,9 @@
 
 namespace pipeloom::emulator {
 
-// Prices that each of 16 shards keeps; a service with new shapes at every step
-// fills them. All prices of a job then take some 60 MiB.
-inline constexpr size_t kKeptPrices = 4096;
+// In each of 16 shards; a service with new shapes at every step fills them. So
+// many fit a hash map with 4,096 places, and all of a job take some 50 MB.
+inline constexpr size_t kKeptPrices = 3584;
 using LayerPrices = FingerprintCache<LayerCost, kKeptPrices>;
 
 // The part that the models of all replicas share.

@@ -19,6 +19,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "service/os/descriptor_limit.h"
 #include "service/os/thread_priority.h"
 
 namespace pipeloom::service {
@@ -80,6 +81,12 @@ Address AddressOf(const sockaddr_storage& from) {
   return {text, peer};
 }
 
+// Those of all connections are made room for when the guard is made.
+int64_t ReserveFor(int64_t connections) {
+  ReserveDescriptors(kDescriptors * connections + kReserve);
+  return connections;
+}
+
 int OpenSpare() { return open("/dev/null", O_RDONLY | O_CLOEXEC); }
 
 }  // namespace
@@ -104,7 +111,7 @@ ConnectionGuard::ConnectionGuard(Listener listener, const GuardLimits& limits,
       log_(log),
       listener_(std::move(listener)),
       port_(listener_.port()),
-      most_(MostConnections(limits)),
+      most_(ReserveFor(MostConnections(limits))),
       most_of_address_(limits.connections_of_address > 0
                            ? limits.connections_of_address
                            : std::max<int64_t>(1, most_ / 2)),

@@ -160,13 +160,15 @@ void Server::Stop(std::chrono::nanoseconds grace) {
   parts_->health->SetServing(false);
   parts_->log.Write(LogLevel::kInfo, "stopping");
   parts_->guard->StopAccepting();
-  // The last of the grace is for answers on their way. Streams have no end of
-  // their own, and gRPC waits for clients that do not read.
-  const auto answers =
-      std::min(std::chrono::duration_cast<std::chrono::milliseconds>(grace) / 4,
-               std::chrono::milliseconds(1000));
-  parts_->core->Drain(grace - answers);
-  parts_->guard->CloseAfter(std::max(answers, std::chrono::milliseconds(500)));
+  // The last of the grace is for answers on their way, and for ending thousands
+  // of connections. Streams have no end of their own, and gRPC waits for
+  // clients that do not read.
+  using std::chrono::milliseconds;
+  const auto last = std::min(
+      std::chrono::duration_cast<milliseconds>(grace) / 4, milliseconds(2500));
+  parts_->core->Drain(grace - last);
+  parts_->guard->CloseAfter(
+      std::clamp(last, milliseconds(500), milliseconds(1000)));
   parts_->server->Stop(std::chrono::milliseconds(200));
   parts_->guard->Stop(std::chrono::milliseconds(500));
   parts_->metrics_server.reset();

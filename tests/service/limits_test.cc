@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <fstream>
 #include <memory>
 #include <string>
 #include <thread>
@@ -142,6 +143,43 @@ TEST(LimitsTest, UnreadAnswersAreBounded) {
   EXPECT_EQ(rpc.server.memory_used(), 0);
 }
 
+// gRPC's probe of bandwidth would answer every call with one more frame.
+TEST(LimitsTest, ACallCausesNoPing) {
+  TestService service;
+  const int fd = Connect(service.server().port());
+  ASSERT_GE(fd, 0);
+  timeval patience{.tv_sec = 10, .tv_usec = 0};
+  setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+  std::string calls = Preface();
+  for (const char stream : {'\1', '\3', '\5'}) {
+    calls += BeginCall("/pipeloom.v1.PlannerService/GetRankPlan", stream) +
+             Request("", stream);
+  }
+  ASSERT_EQ(send(fd, calls.data(), calls.size(), MSG_NOSIGNAL),
+            static_cast<ssize_t>(calls.size()));
+  constexpr size_t kHeader = 9;
+  std::string answer;
+  int ended = 0;
+  while (ended < 3) {
+    char buffer[4096];
+    const ssize_t got = recv(fd, buffer, sizeof(buffer), 0);
+    ASSERT_GT(got, 0) << "no answer";
+    answer.append(buffer, static_cast<size_t>(got));
+    while (answer.size() >= kHeader) {
+      const auto byte = [&](size_t i) {
+        return static_cast<size_t>(static_cast<unsigned char>(answer[i]));
+      };
+      const size_t frame = kHeader + (byte(0) << 16 | byte(1) << 8 | byte(2));
+      if (answer.size() < frame) break;
+      EXPECT_NE(byte(3), 6u) << "a PING";
+      // Trailers end a stream.
+      if (byte(3) == 1 && (byte(4) & 1) != 0) ++ended;
+      answer.erase(0, frame);
+    }
+  }
+  close(fd);
+}
+
 TEST(LimitsTest, ACallWithoutTheTokenIsRefusedBeforeItsRequestIsRead) {
   service::ServerOptions options = TestOptions();
   options.token = "secret";
@@ -225,6 +263,22 @@ TEST(LimitsTest, TheDescriptorLimitIsRaised) {
   EXPECT_EQ(raised, static_cast<int64_t>(
                         std::min<rlim_t>(before.rlim_max, rlim_t{1} << 20)));
   setrlimit(RLIMIT_NOFILE, &before);
+}
+
+// Else the kernel's table grows while connections come, which all wait for.
+TEST(LimitsTest, DescriptorsOfAllConnectionsAreReserved) {
+  service::ServerOptions options = TestOptions();
+  options.guard.connections = 5000;
+  TestService service(options);
+  rlimit limit{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
+  std::ifstream status("/proc/self/status");
+  std::string word;
+  rlim_t size = 0;
+  while (status >> word) {
+    if (word == "FDSize:") status >> size;
+  }
+  EXPECT_GE(size, std::min<rlim_t>(limit.rlim_cur, 15'000));
 }
 
 TEST(FairnessTest, WhatIfCallsDoNotDelaySubmissions) {

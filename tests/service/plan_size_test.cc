@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "emulator/stage/stage_cost.h"
 #include "partition/batching/batch_split.h"
 #include "planner/job/job_planner.h"
 #include "planner/step/plan_step.h"
@@ -99,6 +100,22 @@ TEST_P(PlanSizeTest, OfReadyPlansIsWhatTheHeapSays) {
   const double freed = before - HeapBytes();
   EXPECT_GE(counted, 0.9 * freed);
   EXPECT_LE(counted, 1.3 * freed);
+}
+
+// A service meets new shapes in every step.
+TEST(PriceSizeTest, PricesOfShapesThatDoNotReturnTakeLittle) {
+  if (!kHeapCounts) GTEST_SKIP() << "sanitizers have a heap of their own";
+  const emulator::StageCostModel model(testing::SmallVlmJob());
+  const Stage stage{.module = ModuleId(0),
+                    .first_layer = LayerId(0),
+                    .num_layers = 1,
+                    .rank = RankId(0),
+                    .segment = SegmentId(0)};
+  const double before = HeapBytes();
+  for (int64_t tokens = 1; tokens <= 70'000; ++tokens) {
+    model.Cost(stage, {.instances = 1, .tokens = tokens}, false);
+  }
+  EXPECT_LT(HeapBytes() - before, 70e6);
 }
 
 INSTANTIATE_TEST_SUITE_P(Jobs, PlanSizeTest,

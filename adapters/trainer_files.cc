@@ -245,7 +245,10 @@ std::string TorchArguments(const JobSpec& job, const Partition& partition,
       "NUM_MICROBATCHES = ", schedule.num_microbatches, "\n",
       "# schedule = _PipelineScheduleRuntime(stages, NUM_MICROBATCHES, "
       "loss_fn)\n# schedule._load_csv(\"",
-      file, "\")\n",
+      file,
+      "\")\n"
+      "# (torch 2.6 needs stage_index_to_group_rank too, the rank of each "
+      "stage)\n",
       "# (stage, module, n): its first n blocks are wrapped in "
       "torch.utils.checkpoint\nRECOMPUTE = [",
       recompute.is_none() ? "" : FirstLayersText(job, partition, recompute),

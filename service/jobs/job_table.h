@@ -127,7 +127,7 @@ class JobTable {
     Bytes plan_bytes{int64_t{1} << 30};  // Memory of all plans.
     // While all plans take more than this, those that every rank has fetched
     // or passed are given up: few ask for them again.
-    Bytes passed_bytes{int64_t{256} << 20};
+    Bytes passed_bytes{int64_t{192} << 20};
   };
   using Jobs = std::map<std::string, Job>;
 

@@ -1,6 +1,8 @@
 """torch.distributed.pipelining next to our adapters: the same lowering token for
 token, the same verdicts on tables, and our files run by torch's own runtime
-with the gradients of one process. Run by scripts/torch_peer.sh."""
+with the gradients of one process. Run by scripts/torch_peer.sh.
+PIPELOOM_TRAINER_PLANS=50 for more plans of `plan --for torch`."""
+import ast
 import contextlib
 import io
 import os
@@ -8,6 +10,7 @@ import random
 import re
 import socket
 import subprocess
+import tempfile
 import unittest
 
 import torch
@@ -291,6 +294,19 @@ def serial(stages, count):
     return layers, total
 
 
+def load(runtime, actions, form):
+    """Gives the runtime a table: a file of `plan --for`, or actions."""
+    if form == "file":
+        with tempfile.NamedTemporaryFile("w", suffix=".csv") as file:
+            file.write(actions)
+            file.flush()
+            runtime._load_csv(file.name)
+        return
+    prepare = getattr(runtime, "_prepare_schedule_with_comms", None) or (
+        runtime._load_actions)
+    prepare(actions, form)
+
+
 def run_table(rank, world, table, form):
     """The largest difference in a gradient or loss of this rank's stages, the
     table carried out by torch's runtime."""
@@ -306,9 +322,8 @@ def run_table(rank, world, table, form):
                                              **extra)
     runtime.scale_grads = False
     runtime._scale_grads = False
-    prepare = getattr(runtime, "_prepare_schedule_with_comms", None) or (
-        runtime._load_actions)
-    prepare(actions, form)
+    load(runtime, table.replace("|", "\n") + "\n" if form == "file" else actions,
+         form)
     inputs, targets = batch_of(count)
     losses = []
     kwargs = {}
@@ -430,6 +445,59 @@ class RuntimeTest(unittest.TestCase):
         print(f"swapped gradients: torch runs them to a difference of "
               f"{worst['swapped']:.2f}")
         self.assertGreater(worst["swapped"], 1e-3)
+
+
+class TrainerPlansTest(unittest.TestCase):
+    """Plans of `plan --for torch` and `--for torchtitan`, of random jobs: the
+    file that is written, loaded and run by torch's runtime, with the stages
+    that the launch arguments give each rank."""
+
+    def cases(self, trainer, count):
+        """Cases by number of ranks; a job that the trainer cannot run is
+        refused, and counts as none."""
+        tool = Tool()
+        self.addCleanup(tool.close)
+        cases, found, refused = {}, 0, 0
+        for seed in range(4 * count):
+            if found == count:
+                break
+            ok, answer = tool.ask("trainer", trainer, seed)
+            if not ok:
+                refused += 1
+                continue
+            table, launch = answer[0].rstrip("|"), answer[1]
+            stages, microbatches, owner = shape_of(actions_of(table))
+            lines = launch.split("|")
+            if trainer == "torch":
+                said = dict(line.split(" = ", 1) for line in lines
+                            if line.startswith(("STAGES", "NUM")))
+                ranks = ast.literal_eval(said["STAGES_OF_RANK"])
+                self.assertEqual(
+                    {s: r for r, row in enumerate(ranks) for s in row}, owner)
+                self.assertEqual(int(said["NUM_MICROBATCHES"]), microbatches)
+            self.assertEqual(sorted(owner), list(range(stages)))
+            world = len(table.split("|"))
+            cases.setdefault(world, []).append((f"seed {seed}", table, "file"))
+            found += 1
+        self.assertEqual(found, count, f"{refused} refused")
+        return cases
+
+    def check(self, trainer):
+        count = int(os.environ.get("PIPELOOM_TRAINER_PLANS", "6"))
+        cases = self.cases(trainer, count)
+        for world, some in sorted(cases.items()):
+            worst = run_world(world, some)
+            print(f"--for {trainer}, {world} processes: {len(worst)} plans, "
+                  f"largest difference {max(worst.values()):.1e}")
+            self.assertEqual(len(worst), len(some))
+            for title, value in worst.items():
+                self.assertLess(value, 1e-6, title)
+
+    def test_plans_for_torch_run_with_the_gradients_of_one_process(self):
+        self.check("torch")
+
+    def test_plans_for_torchtitan_run_with_the_gradients_of_one_process(self):
+        self.check("torchtitan")
 
 
 if __name__ == "__main__":

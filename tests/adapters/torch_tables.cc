@@ -10,6 +10,9 @@
 //                        microbatches: passes (dualpipe-v with pairs), and with
 //                        the plan's own transfers and waits; NAME-random: its
 //                        stages in any order
+//   trainer NAME SEED    ok, the schedule file and the launch arguments of a
+//                        plan for the trainer, of a random job; `|` for ends of
+//                        lines in both
 //   names                ok and the strategies that `plan` takes
 #include <iostream>
 #include <map>
@@ -26,10 +29,12 @@
 #include "adapters/action_table.h"
 #include "adapters/plan_actions.h"
 #include "adapters/torch_schedule.h"
+#include "adapters/trainer_files.h"
 #include "base/random.h"
 #include "base/status_macros.h"
 #include "tests/adapters/plans.h"
 #include "tests/adapters/strategies.h"
+#include "tests/adapters/trainer_plans.h"
 #include "tests/support/random_problem.h"
 
 namespace pipeloom::adapters {
@@ -103,6 +108,29 @@ absl::StatusOr<ExecutionPlan> PlanFor(const Strategy& strategy, bool random,
   return PlanOf(graph, std::move(orders));
 }
 
+// What `pipeloom plan --for` writes for a random job.
+absl::StatusOr<std::string> TrainerAnswer(const std::string& name,
+                                          uint64_t seed) {
+  const TrainerLimits* const trainer = FindTrainer(name);
+  if (trainer == nullptr) {
+    return absl::NotFoundError(absl::StrCat("no trainer ", name));
+  }
+  testing::RandomJobCase made =
+      testing::RandomJob(seed, testing::kSmallTrainerJob);
+  made.job.training.frozen_modules.clear();
+  PIPELOOM_ASSIGN_OR_RETURN(
+      const testing::TrainerPlanned planned,
+      testing::PlanForTrainer(*trainer, made, /*evaluations=*/20));
+  PIPELOOM_ASSIGN_OR_RETURN(const TrainerFile file,
+                            ScheduleFileOf(*trainer, planned.result.plan));
+  PIPELOOM_ASSIGN_OR_RETURN(
+      const std::string launch,
+      LaunchArguments(*trainer, made.job, planned.partition, planned.recompute,
+                      file, "plan"));
+  return absl::StrReplaceAll(absl::StrCat(file.text, "\t", launch),
+                             {{"\n", "|"}});
+}
+
 absl::StatusOr<std::string> Answer(const std::vector<std::string>& fields) {
   const std::string& request = fields[0];
   if (request == "names") {
@@ -140,6 +168,13 @@ absl::StatusOr<std::string> Answer(const std::vector<std::string>& fields) {
                           OneLine(transfers.table));
     }
     return absl::NotFoundError(absl::StrCat("no strategy ", fields[1]));
+  }
+  if (request == "trainer") {
+    uint64_t seed = 0;
+    if (fields.size() != 3 || !absl::SimpleAtoi(fields[2], &seed)) {
+      return absl::InvalidArgumentError("expected trainer NAME SEED");
+    }
+    return TrainerAnswer(fields[1], seed);
   }
   if (fields.size() != 2) return absl::InvalidArgumentError("expected a table");
   PIPELOOM_ASSIGN_OR_RETURN(ActionTable table, TableOf(fields[1]));

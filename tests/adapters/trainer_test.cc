@@ -19,9 +19,7 @@
 #include "adapters/torch_schedule.h"
 #include "adapters/trainer_files.h"
 #include "base/status_macros.h"
-#include "partition/batching/batch_split.h"
-#include "planner/step/plan_step.h"
-#include "planner/trainer/trainer_strategy.h"
+#include "tests/adapters/trainer_plans.h"
 #include "tests/planner/random_job.h"
 #include "tests/support/small_job.h"
 #include "tests/support/status_matchers.h"
@@ -30,13 +28,13 @@ namespace pipeloom::adapters {
 namespace {
 
 using ::pipeloom::testing::IsOk;
+using ::pipeloom::testing::kSmallTrainerJob;
+using ::pipeloom::testing::PlanForTrainer;
 using ::pipeloom::testing::RandomJob;
 using ::pipeloom::testing::RandomJobCase;
 using ::pipeloom::testing::SmallVlmJob;
+using ::pipeloom::testing::TrainerPlanned;
 using ::testing::HasSubstr;
-
-constexpr ::pipeloom::testing::RandomJobOptions kSmall{
-    .most_microbatches = 8, .most_ranks = 4, .most_layers = 10};
 
 uint64_t NumJobs() {
   const char* text = std::getenv("PIPELOOM_TRAINER_JOBS");
@@ -45,32 +43,6 @@ uint64_t NumJobs() {
 
 const TrainerLimits& Trainer(absl::string_view name) {
   return *FindTrainer(name);
-}
-
-struct Planned {
-  planner::PlanResult result{};
-  Partition partition{};
-  RecomputeSetting recompute{};
-};
-
-// Plans the first step, as `pipeloom plan --for` does.
-absl::StatusOr<Planned> Plan(const TrainerLimits& trainer,
-                             const RandomJobCase& made, int64_t evaluations) {
-  const emulator::StageCostModel costs(made.job);
-  planner::TrainerStrategy strategy(trainer);
-  PIPELOOM_ASSIGN_OR_RETURN(planner::PreparedJob job,
-                            planner::PrepareJob(strategy, costs, made.batch));
-  PIPELOOM_ASSIGN_OR_RETURN(const partition::PackedStep packed,
-                            partition::PackStep(made.job, made.batch, 0));
-  PIPELOOM_RETURN_IF_ERROR(
-      strategy.FixRecompute(job, {&packed, 1}, /*replicas=*/1, {}));
-  planner::PlanInput input{.packed = &packed};
-  input.budget.max_evaluations = evaluations;
-  Planned planned;
-  PIPELOOM_ASSIGN_OR_RETURN(planned.result, planner::PlanStep(job, input));
-  planned.partition = job.partition;
-  planned.recompute = *strategy.recompute();
-  return planned;
 }
 
 // Reads a schedule file back as a table.
@@ -90,7 +62,7 @@ absl::StatusOr<ActionTable> ReadBack(const TrainerFile& file) {
 
 // Returns an error if the plan is not what the trainer can execute.
 absl::Status CheckPlan(const TrainerLimits& trainer, const JobSpec& job,
-                       const Planned& planned) {
+                       const TrainerPlanned& planned) {
   const ExecutionPlan& plan = planned.result.plan;
   PIPELOOM_RETURN_IF_ERROR(ValidateExecutionPlan(plan));
   PIPELOOM_RETURN_IF_ERROR(
@@ -144,9 +116,10 @@ TEST_P(EachTrainer, ExportsEveryPlanOfRandomJobs) {
   int32_t refused = 0;
   for (uint64_t seed = 0; seed < NumJobs(); ++seed) {
     SCOPED_TRACE(seed);
-    RandomJobCase made = RandomJob(seed, kSmall);
+    RandomJobCase made = RandomJob(seed, kSmallTrainerJob);
     if (seed % 4 > 0) made.job.training.frozen_modules.clear();
-    const absl::StatusOr<Planned> plan = Plan(trainer, made, 20);
+    const absl::StatusOr<TrainerPlanned> plan =
+        PlanForTrainer(trainer, made, 20);
     if (!CheckTrainerJob(trainer, made.job).ok()) {
       EXPECT_EQ(plan.status().code(), absl::StatusCode::kFailedPrecondition);
       EXPECT_THAT(plan.status().message(), HasSubstr("--for pipeloom"));
@@ -170,8 +143,8 @@ TEST_P(EachTrainer, IsDeterministic) {
   const TrainerLimits& trainer = Trainer(GetParam());
   const RandomJobCase made{SmallVlmJob(),
                            ::pipeloom::testing::RandomBatch(3, 200, 2)};
-  const auto one = Plan(trainer, made, 60);
-  const auto two = Plan(trainer, made, 60);
+  const auto one = PlanForTrainer(trainer, made, 60);
+  const auto two = PlanForTrainer(trainer, made, 60);
   ASSERT_THAT(one.status(), IsOk());
   ASSERT_THAT(two.status(), IsOk());
   EXPECT_EQ(one->result.plan, two->result.plan);
@@ -182,10 +155,11 @@ TEST_P(EachTrainer, RecomputesAtLaunchWhereMemoryIsShort) {
   int32_t recomputed = 0;
   for (uint64_t seed = 0; seed < NumJobs() / 2; ++seed) {
     SCOPED_TRACE(seed);
-    RandomJobCase made = RandomJob(seed, kSmall);
+    RandomJobCase made = RandomJob(seed, kSmallTrainerJob);
     made.job.training.memory_strategies = {MemoryStrategy::kKeep,
                                            MemoryStrategy::kRecompute};
-    const absl::StatusOr<Planned> roomy = Plan(trainer, made, 1);
+    const absl::StatusOr<TrainerPlanned> roomy =
+        PlanForTrainer(trainer, made, 1);
     if (!roomy.ok()) continue;
     Bytes most;
     Bytes fixed;
@@ -196,7 +170,8 @@ TEST_P(EachTrainer, RecomputesAtLaunchWhereMemoryIsShort) {
       fixed = std::max(fixed, rank.memory.static_bytes());
     }
     made.job.training.memory_limit = Bytes((fixed + most).count() / 2);
-    const absl::StatusOr<Planned> tight = Plan(trainer, made, 20);
+    const absl::StatusOr<TrainerPlanned> tight =
+        PlanForTrainer(trainer, made, 20);
     if (absl::IsResourceExhausted(tight.status())) continue;
     ASSERT_THAT(tight.status(), IsOk());
     EXPECT_THAT(CheckPlan(trainer, made.job, *tight), IsOk());

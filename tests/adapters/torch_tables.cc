@@ -108,7 +108,7 @@ absl::StatusOr<ExecutionPlan> PlanFor(const Strategy& strategy, bool random,
   return PlanOf(graph, std::move(orders));
 }
 
-// What `pipeloom plan --for` writes for a random job.
+// Returns the files that `pipeloom plan --for` writes for a random job.
 absl::StatusOr<std::string> TrainerAnswer(const std::string& name,
                                           uint64_t seed) {
   const TrainerLimits* const trainer = FindTrainer(name);

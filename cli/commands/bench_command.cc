@@ -20,6 +20,7 @@
 #include "planner/strategy.h"
 #include "studies/bench/bench_journal.h"
 #include "studies/bench/bench_runs.h"
+#include "studies/bench/random_problems.h"
 #include "studies/job/planned_step.h"
 
 namespace pipeloom::cli {
@@ -50,6 +51,9 @@ class BenchCommand : public Command {
     return {{"suite", &suite_, "FILE", "the problems; without it, the shipped"},
             {"graphs", &graphs_, "FILE,...",
              "the same as the arguments: TaskGraph files to add"},
+            {"random", &random_, "SET:N,...",
+             "random pipelines instead of the shipped problems: the first N of "
+             "the set train, on which the search may be tuned, or of test"},
             {"problems", &filter_, "TEXT",
              "only problems whose name or family contains TEXT"},
             StrategiesFlag(&schedules_, "which ones; without it, all"),
@@ -163,7 +167,7 @@ class BenchCommand : public Command {
   absl::StatusOr<formats::ProblemSuite> Problems(
       const std::string& data_dir) const {
     formats::ProblemSuite suite;
-    if (!suite_.empty() || graphs_.empty()) {
+    if (!suite_.empty() || (graphs_.empty() && random_.empty())) {
       const std::string path =
           suite_.empty() ? absl::StrCat(data_dir, "/bench/suite.json") : suite_;
       PIPELOOM_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
@@ -174,6 +178,16 @@ class BenchCommand : public Command {
           file = absl::StrCat(FolderOf(path), "/", file);
         }
       }
+    }
+    for (const std::string& set : random_) {
+      const absl::StatusOr<std::vector<formats::SuiteProblem>> problems =
+          studies::RandomProblems(set);
+      if (!problems.ok()) {
+        return UsageError(
+            absl::StrCat("--random: ", problems.status().message()));
+      }
+      suite.problems.insert(suite.problems.end(), problems->begin(),
+                            problems->end());
     }
     for (const std::string& graph : graphs_) {
       if (!FileExists(graph)) {
@@ -206,6 +220,9 @@ class BenchCommand : public Command {
     if (!graphs_.empty()) {
       absl::StrAppend(&line, " --graphs ", absl::StrJoin(graphs_, ","));
     }
+    if (!random_.empty()) {
+      absl::StrAppend(&line, " --random ", absl::StrJoin(random_, ","));
+    }
     if (!filter_.empty())
       absl::StrAppend(&line, " --problems \"", filter_, "\"");
     if (!schedules_.empty()) {
@@ -222,6 +239,7 @@ class BenchCommand : public Command {
 
   std::string suite_{};
   std::vector<std::string> graphs_{};
+  std::vector<std::string> random_{};
   std::string filter_{};
   std::vector<std::string> schedules_{};
   std::vector<std::string> budgets_ = {"10ms", "100ms", "1s", "10s"};

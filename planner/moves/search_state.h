@@ -14,6 +14,7 @@
 #include "base/random.h"
 #include "planner/construct/forward_backward.h"
 #include "planner/construct/list_scheduler.h"
+#include "planner/construct/modulo_schedule.h"
 #include "planner/core/flat_graph.h"
 #include "planner/core/retime.h"
 #include "planner/core/search_budget.h"
@@ -31,6 +32,8 @@ struct SearchSpace {
   const std::vector<OrderChoice>* portfolio = nullptr;
   // Choices to improve forwards and backwards before all others.
   const std::vector<OrderChoice>* spread = nullptr;
+  // The mean microbatch where memory is short, else null.
+  const MeanMicrobatch* mean = nullptr;
   int64_t bound = 0;  // Lower bound of the step time, ns.
   // Whether the first sequence adopted is known to be good, not just a first
   // answer.

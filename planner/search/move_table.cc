@@ -7,6 +7,7 @@
 #include "planner/moves/start/exchange_ends.h"
 #include "planner/moves/start/improve_first.h"
 #include "planner/moves/start/restart.h"
+#include "planner/moves/start/try_modulo_schedules.h"
 #include "planner/moves/start/try_portfolio.h"
 #include "planner/moves/turns/anneal_sequence.h"
 #include "planner/moves/turns/improve_best.h"
@@ -29,6 +30,7 @@ using enum MoveStage;
 constexpr MoveRow kMoves[] = {
     {"improve first", Make<ImproveFirst>, kFirst},
     {"try portfolio", Make<TryPortfolio>, kStart},
+    {"try modulo schedules", Make<TryModuloSchedules>, kStart},
     {"exchange ends", Make<ExchangeEnds>, kStart},
     {"restart", Make<Restart>, kStalled},
     // Turns, and turns where microbatches may exchange places.

@@ -27,6 +27,7 @@
 #include "base/status_macros.h"
 #include "planner/bounds/lower_bound.h"
 #include "planner/construct/list_scheduler.h"
+#include "planner/construct/modulo_schedule.h"
 #include "planner/core/executor.h"
 #include "planner/core/flat_graph.h"
 #include "planner/core/memory_feasibility.h"
@@ -88,6 +89,8 @@ int64_t Share(int64_t total, int32_t index) {
 struct View {
   View(const StageGraph& stages, FlatGraph columns)
       : graph(std::move(columns)),
+        mean(MemoryIsShort(graph) ? std::make_unique<MeanMicrobatch>(stages)
+                                  : nullptr),
         units(stages),
         ideal(Idealised(stages)),
         spread(SpreadChoices(units)),
@@ -99,6 +102,7 @@ struct View {
             .units = &units,
             .portfolio = &portfolio,
             .spread = &spread,
+            .mean = mean != nullptr && mean->is_valid() ? mean.get() : nullptr,
             .bound = bound,
             .warm_start = warm_start,
             .num_workers = kWorkers};
@@ -109,6 +113,7 @@ struct View {
   }
 
   FlatGraph graph;
+  std::unique_ptr<MeanMicrobatch> mean;
   OrderUnits units;
   FlatGraph ideal;
   std::vector<OrderChoice> spread;

@@ -7,14 +7,58 @@
 #include "formats/graph/problem_suite.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "planner/search/search_graph.h"
 #include "studies/bench/bench_journal.h"
 #include "studies/bench/bench_runs.h"
 #include "studies/bench/entrants.h"
+#include "studies/bench/random_problems.h"
 #include "studies/job/planned_step.h"
 #include "tests/support/status_matchers.h"
 
 namespace pipeloom::studies {
 namespace {
+
+TEST(RandomProblemsTest, DependOnSetAndIndexAloneAndCanBeSolved) {
+  const auto few = RandomProblems("test:3");
+  const auto more = RandomProblems("test:40");
+  const auto train = RandomProblems("train:40");
+  ASSERT_THAT(few, testing::IsOk());
+  ASSERT_THAT(more, testing::IsOk());
+  ASSERT_THAT(train, testing::IsOk());
+  int limited = 0;
+  int split = 0;
+  int unequal = 0;
+  for (size_t i = 0; i < more->size(); ++i) {
+    const formats::SuiteProblem& problem = (*more)[i];
+    const auto graph =
+        formats::MakePipelineGraph(problem.name, *problem.pipeline);
+    ASSERT_THAT(graph, testing::IsOk());
+    const auto other = formats::MakePipelineGraph(
+        problem.name, *(i < 3 ? *few : *train)[i].pipeline);
+    ASSERT_THAT(other, testing::IsOk());
+    EXPECT_EQ(*graph == *other, i < 3) << problem.name;
+    EXPECT_LE(graph->num_tasks(), 3000);
+    limited += problem.pipeline->memory_limit > Bytes(0) ? 1 : 0;
+    split += problem.pipeline->split_backward ? 1 : 0;
+    unequal += problem.pipeline->modules[0].scale.empty() ? 0 : 1;
+    EXPECT_THAT(planner::SearchGraph(*graph, 1, {.max_evaluations = 1}),
+                testing::IsOk())
+        << problem.name;
+  }
+  EXPECT_THAT(limited, ::testing::AllOf(::testing::Gt(20), ::testing::Lt(40)));
+  EXPECT_THAT(split, ::testing::AllOf(::testing::Gt(12), ::testing::Lt(36)));
+  EXPECT_THAT(unequal, ::testing::AllOf(::testing::Gt(12), ::testing::Lt(36)));
+}
+
+TEST(RandomProblemsTest, SetsMustBeNamedWithANumber) {
+  for (const char* text : {"", "train", "train:", "train:0", "train:x",
+                           "other:5", "test:-1", "test:10001"}) {
+    const auto problems = RandomProblems(text);
+    EXPECT_EQ(problems.status().code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(problems.status().message()),
+                ::testing::HasSubstr("train:N or test:N"));
+  }
+}
 
 TEST(BenchJournalTest, ALineComesBackAndATornOneDoesNot) {
   const Fingerprint key{1, 0xfedcba9876543210u};

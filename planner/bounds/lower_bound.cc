@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "planner/bounds/area_bound.h"
 #include "planner/bounds/memory_bound.h"
 #include "planner/bounds/overtaking_bound.h"
 #include "planner/bounds/ramp_bound.h"
@@ -83,6 +84,7 @@ NamedBound BoundOf(const FlatGraph& g, const HeadsAndTails& chains,
         "ramp");
   Raise(&bound, MemoryBound(g, chains.head, chains.tail, bound.time, moments),
         "memory");
+  Raise(&bound, AreaBound(g, chains.head, chains.tail, bound.time), "area");
   return bound;
 }
 

@@ -15,6 +15,8 @@
 //   (planner/bounds/ramp_bound.h).
 // - "memory": the work that a rank cannot do while its memory is full at both
 //   ends of the step (planner/bounds/memory_bound.h).
+// - "area": bytes x the time for which they are held at least, against those
+//   that the rank has (planner/bounds/area_bound.h).
 // - "time windows": a step time is assumed and refuted
 //   (planner/bounds/window_bound.h); only in StrongLowerBound.
 //

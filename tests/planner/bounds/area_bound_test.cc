@@ -1,0 +1,92 @@
+#include "planner/bounds/area_bound.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+
+#include "formats/graph/problem_suite.h"
+#include "planner/bounds/lower_bound.h"
+#include "tests/planner/bound_checks.h"
+#include "tests/support/status_matchers.h"
+
+namespace pipeloom::planner {
+namespace {
+
+using ::pipeloom::testing::IsOk;
+
+int64_t AreaOf(const FlatGraph& graph) {
+  const HeadsAndTails chains = ChainsOf(graph);
+  return AreaBound(graph, chains.head, chains.tail,
+                   LowerBoundWithoutMemory(graph).time);
+}
+
+StageGraph Pipeline(int32_t ranks, int32_t microbatches, int32_t chunks,
+                    bool split, double pass_us, int64_t activations) {
+  formats::PipelineProblem problem;
+  problem.ranks = ranks;
+  problem.microbatches = microbatches;
+  problem.split_backward = split;
+  problem.memory_limit = Bytes(activations);
+  problem.modules = {{.name = "model",
+                      .chunks = chunks,
+                      .vee = chunks > 1,
+                      .forward = Microseconds(pass_us),
+                      .backward = Microseconds(pass_us),
+                      .weight_grad = Microseconds(pass_us),
+                      .activation = Bytes(1)}};
+  auto graph = formats::MakePipelineGraph("problem", problem);
+  EXPECT_THAT(graph, IsOk());
+  return *std::move(graph);
+}
+
+TEST(AreaBoundTest, IsNeverAboveTheOptimum) {
+  testing::ExpectNeverAboveOptimumOfPipelines(AreaOf);
+  testing::ExpectNeverAboveOptimumOfParallelEncoders(AreaOf);
+}
+
+TEST(AreaBoundTest, IsAboveTheOtherBoundsOnSomeSmallProblems) {
+  int above = 0;
+  for (uint64_t seed = 0; seed < 4000; ++seed) {
+    const auto graph = testing::SmallProblem(seed);
+    if (!graph.has_value()) continue;
+    const FlatGraph flat(*graph);
+    const int64_t area = AreaOf(flat);
+    above += area > LowerBoundWithoutMemory(flat).time ? 1 : 0;
+  }
+  EXPECT_GT(above, 10);
+}
+
+// With one activation a rank, the first rank's is held for all passes of a
+// microbatch, one microbatch after another.
+TEST(AreaBoundTest, IsTheStepTimeOfMicrobatchesOneByOne) {
+  for (const int32_t ranks : {2, 3}) {
+    for (const int32_t microbatches : {1, 2, 5}) {
+      const FlatGraph flat(
+          Pipeline(ranks, microbatches, 1, /*split=*/false, 10, 1));
+      const int64_t all = Microseconds(30 * ranks * microbatches).count();
+      if (microbatches > 1) {
+        EXPECT_EQ(AreaOf(flat), all);
+      }
+      EXPECT_EQ(CheapLowerBound(flat).time, all);
+    }
+  }
+}
+
+// The header's example: 17 passes for each of 19 microbatches, and the last
+// rank's memory is empty for the first 7.
+TEST(AreaBoundTest, CountsMemoryOfManyChunks) {
+  const FlatGraph flat(Pipeline(8, 19, 4, /*split=*/true, 250, 8));
+  const NamedBound bound = CheapLowerBound(flat);
+  EXPECT_STREQ(bound.source, "area");
+  EXPECT_EQ(bound.time, Microseconds(250 * (17 * 19 + 7)).count());
+}
+
+TEST(AreaBoundTest, IsNoneWhereNoLimitBindsOrBytesHaveNoPair) {
+  EXPECT_EQ(AreaOf(FlatGraph(Pipeline(2, 3, 1, false, 10, 3))), 0);
+  FlatGraph unpaired(Pipeline(2, 3, 1, false, 10, 1));
+  for (int64_t& bytes : unpaired.free) bytes *= 2;
+  EXPECT_EQ(AreaOf(unpaired), 0);
+}
+
+}  // namespace
+}  // namespace pipeloom::planner

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <vector>
 
 #include "base/numeric.h"
 #include "emulator/ops/layer_tokens.h"
@@ -230,6 +231,32 @@ LayerActivations ActivationsOf(const LayerSpec& layer, const WorkShape& shape,
         .frozen = part(frozen.always + frozen.fp32 + frozen.shared)};
   }
   return result;
+}
+
+bool ChecksOperators(const LayerSpec& layer) {
+  return layer.kind == LayerKind::kTransformer &&
+         layer.attention.kind != AttentionKind::kNone &&
+         layer.attention.query_rank == 0 && layer.attention.kv_rank == 0 &&
+         layer.cross_attention.heads == 0 && layer.ffn.experts == 0 &&
+         layer.ffn.hidden > 0;
+}
+
+Bytes OperatorCheckpointBytes(const LayerSpec& layer, const WorkShape& shape,
+                              const ParallelLayout& parallel, bool keep_last) {
+  const AttentionSpec& a = layer.attention;
+  const int64_t output = a.heads * a.value_width();
+  std::vector<int64_t> products = {a.heads * a.head_dim,
+                                   a.kv_heads * a.head_dim,
+                                   a.kv_heads * a.value_width(), layer.hidden};
+  if (layer.ffn.gated) products.push_back(layer.ffn.hidden);
+  products.push_back(layer.ffn.hidden);
+  if (keep_last) products.push_back(layer.hidden);
+  int64_t elements = layer.hidden + output;
+  // The attention's output product ends in a reduce-scatter, which is kept.
+  if (parallel.tp > 1) elements += layer.hidden;
+  for (size_t i = 0; i < products.size(); i += 2) elements += products[i];
+  return Bytes(CeilDiv(LayerTokens(layer, shape) * (2 * elements + 4 * a.heads),
+                       parallel.gpus_per_rank()));
 }
 
 Bytes InputBytes(const LayerSpec& layer, const WorkShape& shape, int64_t width,

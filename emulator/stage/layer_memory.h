@@ -69,6 +69,23 @@ LayerActivations ActivationsOf(const LayerSpec& layer, const WorkShape& shape,
                                const ParallelLayout& parallel,
                                Precision precision = Precision::kBf16);
 
+// Returns whether `setup.checkpoint_operators` applies: a transformer layer
+// with dense feed-forward, without low ranks and cross-attention. Others keep
+// what they keep without it.
+bool ChecksOperators(const LayerSpec& layer);
+
+// Returns the bytes that such a layer keeps on one GPU in 16 bits: its input,
+// the attention's output and log-sum-exp, and the results of the first, third,
+// ... of its products Q, K, V, output, (gate,) up, down. That of a last product
+// is kept only if `keep_last`: a compiler drops what no backward reads. With
+// hidden width h, a and k heads of dimension d and a gated width f, that is
+//
+//   2h + 2ad + 2kd + 2ad + 4a + 2f (+ 2h)    bytes a token,
+//
+// and 2h for the reduce-scatter after the output product if tp > 1.
+Bytes OperatorCheckpointBytes(const LayerSpec& layer, const WorkShape& shape,
+                              const ParallelLayout& parallel, bool keep_last);
+
 // Returns the size of the layer's input, which is all that a recomputed stage
 // keeps. `width` is that of the layer before it, 0 if it is the first of the
 // module.

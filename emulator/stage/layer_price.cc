@@ -6,6 +6,7 @@
 #include "base/numeric.h"
 #include "emulator/cost/copies_cost.h"
 #include "emulator/cost/framework_price.h"
+#include "emulator/ops/layer_tokens.h"
 #include "emulator/stage/layer_memory.h"
 #include "emulator/stage/layer_weights.h"
 
@@ -73,6 +74,43 @@ std::vector<OpStep> WithoutCommunication(std::vector<OpStep> steps) {
   return steps;
 }
 
+// Returns the time in which the backward of a layer with checkpoints by
+// operator computes again what it needs: norms, activation and the second,
+// fourth, ... product, except the output of attention where the checkpoint of
+// its reduce-scatter replaces it, and the last one, which no gradient reads.
+Duration OperatorsAgain(const LayerSpec& layer, const WorkShape& shape,
+                        const LayerSetting& setting,
+                        const FrameworkPrices& prices, const LayerOps& ops) {
+  const ParallelLayout& parallel = setting.parallel;
+  const AttentionSpec& a = layer.attention;
+  const double tokens = Real(LayerTokens(layer, shape)) / parallel.cp;
+  const double hidden = Real(layer.hidden);
+  const auto product = [&](int64_t n, double k) {
+    return prices.Cost(GemmOp{.m = tokens,
+                              .n = Real(CeilDiv(n, int64_t{parallel.tp})),
+                              .k = k,
+                              .precision = setting.options.precision});
+  };
+  const auto group = [&](OperatorGroup g) {
+    return prices.Sum(ops.again[static_cast<size_t>(g)]).time;
+  };
+  Duration time = group(OperatorGroup::kNorms) +
+                  group(OperatorGroup::kActivations) +
+                  product(a.kv_heads * a.head_dim, hidden);
+  if (parallel.tp == 1) {
+    time += product(layer.hidden, Real(a.heads * a.value_width()));
+  }
+  if (layer.ffn.gated) time += product(layer.ffn.hidden, hidden);
+  return time;
+}
+
+// Returns the size of one byte for each logit on one GPU.
+Bytes LogitsOnGpu(const LayerSpec& layer, const WorkShape& shape,
+                  const ParallelLayout& parallel) {
+  return Bytes(CeilDiv(LayerTokens(layer, shape) * layer.vocab,
+                       parallel.gpus_per_rank()));
+}
+
 }  // namespace
 
 LayerCost PriceLayer(const LayerSpec& layer, const WorkShape& whole,
@@ -127,6 +165,27 @@ LayerCost PriceLayer(const LayerSpec& layer, const WorkShape& whole,
     cost.activations -= std::min(
         AttentionCoreBytes(layer, shape, setting.parallel), cost.activations);
   }
+  const bool checks = setup.checkpoint_operators && needs.weights &&
+                      setting.options.precision != Precision::kFp32 &&
+                      ChecksOperators(layer);
+  Bytes again{};  // Computed again by the backward.
+  if (checks) {
+    const Bytes kept_products =
+        std::min(OperatorCheckpointBytes(layer, shape, setting.parallel,
+                                         setup.eager_pointwise),
+                 cost.activations);
+    again = cost.activations - kept_products;
+    cost.activations = kept_products;
+    const Duration time = OperatorsAgain(layer, shape, setting, prices, ops);
+    cost.backward += time;
+    cost.fused += time;
+  }
+  const bool fp32_loss =
+      setup.fp32_loss && layer.kind == LayerKind::kLossHead && has_backward;
+  const Bytes logits =
+      fp32_loss ? LogitsOnGpu(layer, shape, setting.parallel) : Bytes(0);
+  // The log-softmax in place of the 16-bit logits.
+  cost.activations += 2 * logits;
   cost.freed_by_backward = cost.activations;
   if (needs.weights) {
     cost.freed_by_backward -=
@@ -135,12 +194,17 @@ LayerCost PriceLayer(const LayerSpec& layer, const WorkShape& whole,
   }
   cost.scratch = ScratchOf(layer, shape, setting.parallel,
                            setting.options.precision, needs.weights);
+  // Forward: 16-bit logits, their fp32 copy and the log-softmax, which is kept.
+  // Backward: the log-softmax, its gradient and that of the logits.
+  cost.scratch.forward += (fp32_loss ? 8 : 0) * logits;
+  cost.scratch.fused += again + 8 * logits;
+  cost.scratch.split += again + 8 * logits;
   for (size_t g = 0; g < cost.groups.size(); ++g) {
     const LayerActivations::Part& part = kept.groups[g];
     cost.groups[g].bytes = needs.weights ? part.trained : part.frozen;
     // The framework recomputes it by itself.
-    if (setup.recompute_attention &&
-        g == static_cast<size_t>(OperatorGroup::kCoreAttention)) {
+    if (checks || (setup.recompute_attention &&
+                   g == static_cast<size_t>(OperatorGroup::kCoreAttention))) {
       cost.groups[g].bytes = Bytes(0);
     }
     if (cost.groups[g].bytes == Bytes(0)) continue;

@@ -29,18 +29,24 @@ StageMemory StageCostModel::Memory(const Stage& stage) const {
   const OptimizerSharding sharding = state.job.training.optimizer_sharding;
   const ParallelLayout& parallel = state.LayoutOf(stage).parallel;
   StageMemory memory;
+  const bool gathered = state.job.setup.gathered_in_pipeline &&
+                        sharding == OptimizerSharding::kZero3 &&
+                        state.job.parallel.pp > 1;
   memory.weights =
       state.Stored(own, bytes.weights, OptimizerSharding::kZero3, parallel);
   // One layer is gathered while the next one is being gathered.
   if (sharding == OptimizerSharding::kZero3) {
-    memory.weights += Bytes(2 * largest * bytes.weights);
+    memory.weights += Bytes((gathered ? own.dense + own.experts : 2 * largest) *
+                            bytes.weights);
   }
   if (state.job.IsFrozen(stage.module)) return memory;
   memory.gradients =
       state.Stored(own, bytes.gradients, OptimizerSharding::kZero2, parallel);
-  // The gradients of one layer are whole until they are reduced.
+  // The gradients of one layer are whole until they are reduced, all of them if
+  // that is once a step.
   if (sharding >= OptimizerSharding::kZero2) {
-    memory.gradients += Bytes(largest * bytes.gradients);
+    memory.gradients +=
+        Bytes((gathered ? own.dense + own.experts : largest) * bytes.gradients);
   }
   memory.optimizer =
       state.Stored(own, bytes.optimizer, OptimizerSharding::kZero1, parallel);

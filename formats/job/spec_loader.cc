@@ -213,6 +213,9 @@ void ReadSetup(ObjectReader& reader, JobSpec* job) {
   reader.Read("overlap_dispatch", &setup.overlap_dispatch);
   reader.Read("expert_imbalance", 1.0, 1000.0, &setup.expert_imbalance);
   reader.ReadEnum<CudaGraphs>("graphs", kGraphs, &setup.graphs);
+  reader.Read("fp32_loss", &setup.fp32_loss);
+  reader.Read("checkpoint_operators", &setup.checkpoint_operators);
+  reader.Read("gathered_in_pipeline", &setup.gathered_in_pipeline);
 }
 
 void ReadPartitionRules(ObjectReader& reader, PartitionRules* rules) {

@@ -206,7 +206,13 @@ TrainingSetup DefaultsOf(absl::string_view name) {
     TrainingSetup setup = SetupOf(Framework::kTorchTitan);
     setup.host_per_kernel = bridge.host_per_kernel;
     setup.dispatch = bridge.dispatch;
+    // It has a loss of its own, and no row has a pipeline.
+    setup.fp32_loss = false;
+    setup.gathered_in_pipeline = false;
     return setup;
+  }
+  if (absl::StartsWithIgnoreCase(name, "torchtitan")) {
+    return SetupOf(Framework::kTorchTitan);
   }
   if (absl::StartsWithIgnoreCase(name, "megatron-bridge") ||
       absl::StartsWithIgnoreCase(name, "nemo")) {
@@ -285,7 +291,10 @@ absl::Status ReadSetup(const std::string& where, absl::string_view text,
                                   {"selective", Recomputation::kSelective},
                                   {"full", Recomputation::kFull}});
   run->recompute = recomputation == Recomputation::kFull;
-  s.recompute_attention = recomputation == Recomputation::kSelective;
+  // torchtitan's selective checkpoints keep the attention.
+  const bool titan = absl::StartsWithIgnoreCase(run->framework, "torchtitan");
+  s.recompute_attention = recomputation == Recomputation::kSelective && !titan;
+  s.checkpoint_operators = recomputation == Recomputation::kSelective && titan;
   s.gradient_bytes = static_cast<int32_t>(
       std::min<int64_t>(words.Int("gradient_bytes", s.gradient_bytes, 1), 8));
   s.host_per_kernel =

@@ -19,6 +19,10 @@ TrainingSetup SetupOf(Framework framework) {
     setup.eager_pointwise = true;
     setup.sequence_parallel = false;
   }
+  if (framework == Framework::kTorchTitan) {
+    setup.fp32_loss = true;
+    setup.gathered_in_pipeline = true;
+  }
   if (framework == Framework::kMegatronBridge) {
     setup.overlap = CommunicationOverlap::kAll;
     setup.gradient_bytes = 2;

@@ -7,6 +7,8 @@
 //   sequence parallel    yes             yes           no
 //   overlap              data            data          data
 //   sharding (training)  ZeRO-1          ZeRO-3        none
+//   loss                 fused           fp32          fused
+//   pipeline's weights   sharded         gathered      -
 //
 // Megatron-Bridge is Megatron-Core with the settings of NVIDIA's benchmark
 // recipes: tokens go to each GPU once, the host launches kernels one by one,
@@ -93,6 +95,18 @@ struct TrainingSetup {
   // Tokens of the fullest GPU's experts, relative to the mean; at least 1.
   double expert_imbalance = 1;
   CudaGraphs graphs = CudaGraphs::kNone;
+  // Whether the cross-entropy runs on an fp32 copy of the logits, in kernels of
+  // its own: the log-softmax is kept, and its gradient and that of the logits
+  // exist at once.
+  bool fp32_loss = false;
+  // Whether a dense layer keeps only its input, its attention's output and the
+  // results of its first, third, ... product, and its backward computes the
+  // rest again: torchtitan's selective checkpoints by operator.
+  bool checkpoint_operators = false;
+  // Whether, with ZeRO-3 and more than one pipeline rank, weights stay gathered
+  // for the whole step and gradients whole in fp32 until its last microbatch.
+  // Changes memory only.
+  bool gathered_in_pipeline = false;
   bool operator==(const TrainingSetup&) const = default;
 };
 

@@ -82,6 +82,9 @@ void SetSetup(const TrainingSetup& setup, v1::TrainingSetup* proto) {
   proto->set_overlap_dispatch(setup.overlap_dispatch);
   proto->set_expert_imbalance(setup.expert_imbalance);
   proto->set_graphs(Shifted<v1::CudaGraphs>(setup.graphs));
+  proto->set_fp32_loss(setup.fp32_loss);
+  proto->set_checkpoint_operators(setup.checkpoint_operators);
+  proto->set_gathered_in_pipeline(setup.gathered_in_pipeline);
 }
 
 void SetRules(const PartitionRules& rules, v1::PartitionRules* proto) {

@@ -86,6 +86,74 @@ TEST(StageCost, ZeroStagesDivideOptimizerGradientsAndWeightsInTurn) {
   EXPECT_EQ(zero3.optimizer, zero1.optimizer);
 }
 
+// Input, Q, V, attention's output and log-sum-exp, gate: 2h + 2ad + 2kd + 2ad +
+// 4a + 2f = 55424 bytes a token; the down product's result, too, if no compiler
+// drops it; the scattered result of the output product under tp.
+TEST(StageCost, CheckpointsByOperatorKeepEverySecondProduct) {
+  const auto kept = [](const ParallelLayout& parallel, bool eager) {
+    JobSpec job = JobOf({{Llama3Block()}}, parallel);
+    job.setup.checkpoint_operators = true;
+    job.setup.eager_pointwise = eager;
+    return StageCostModel(job).Cost(StageOf(1), Sequences(1, 8192), true);
+  };
+  EXPECT_EQ(kept({}, false).activations, Bytes(int64_t{55424} * 8192));
+  EXPECT_EQ(kept({}, true).activations, Bytes(int64_t{63616} * 8192));
+  EXPECT_EQ(kept({.tp = 4}, false).activations,
+            Bytes(int64_t{63616} * 8192 / 4));
+  // The backward computes the products K, output and up again.
+  const StageCostModel plain(JobOf({{Llama3Block()}}, {}));
+  const StageCost all = plain.Cost(StageOf(1), Sequences(1, 8192), true);
+  const StageCost some = kept({}, false);
+  EXPECT_EQ(some.forward, all.forward);
+  EXPECT_GT(some.fused, all.fused);
+  EXPECT_LT(some.fused, all.fused + all.forward);
+  // All but the kept part is there again while the layer's backward runs.
+  EXPECT_EQ(some.activations + some.scratch.fused,
+            all.activations + all.scratch.fused);
+  // Layers with experts keep what they keep without it.
+  JobSpec experts = JobOf({{MoeBlock()}}, {});
+  const Bytes without = StageCostModel(experts)
+                            .Cost(StageOf(1), Sequences(1, 512), true)
+                            .activations;
+  experts.setup.checkpoint_operators = true;
+  EXPECT_EQ(StageCostModel(experts)
+                .Cost(StageOf(1), Sequences(1, 512), true)
+                .activations,
+            without);
+}
+
+// 12 bytes a logit at the peak: 4 of the log-softmax, kept, and 8 of
+// the two gradients; the fused loss holds 2.
+TEST(StageCost, AnFp32LossHolds12BytesALogit) {
+  JobSpec job = JobOf({{LossHeadLayer()}}, {.tp = 2});
+  const int64_t logits = 1024 * LossHeadLayer().vocab / 2;
+  const StageCost fused =
+      StageCostModel(job).Cost(StageOf(1), Sequences(1, 1024), true);
+  job.setup.fp32_loss = true;
+  const StageCost fp32 =
+      StageCostModel(job).Cost(StageOf(1), Sequences(1, 1024), true);
+  EXPECT_EQ(fp32.activations - fused.activations, Bytes(2 * logits));
+  EXPECT_EQ(fp32.activations + fp32.scratch.fused - fused.activations -
+                fused.scratch.fused,
+            Bytes(10 * logits));
+}
+
+TEST(StageCost, GatheredInAPipelineWeightsAndGradientsAreWhole) {
+  const int64_t n = 4 * Parameters(Llama3Block());
+  const auto memory = [&](int32_t pp) {
+    JobSpec job = JobOf({Repeat(Llama3Block(), 8)}, {.pp = pp, .dp = 4});
+    job.training.optimizer_sharding = OptimizerSharding::kZero3;
+    job.setup.gathered_in_pipeline = true;
+    return StageCostModel(job).Memory(StageOf(4));
+  };
+  // A quarter of 2 and 4 bytes for itself, and all of them.
+  EXPECT_EQ(memory(2).weights, Bytes(n / 2 + 2 * n));
+  EXPECT_EQ(memory(2).gradients, Bytes(n + 4 * n));
+  // Without a pipeline, two layers' weights and one layer's gradients.
+  EXPECT_EQ(memory(1).weights, Bytes(n / 2 + n));
+  EXPECT_EQ(memory(1).gradients, Bytes(n + n));
+}
+
 TEST(StageCost, FullShardingMovesItsTrafficFromTheEpilogueToThePasses) {
   Partition partition;
   partition.num_ranks = 1;

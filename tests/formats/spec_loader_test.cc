@@ -169,6 +169,8 @@ TEST(ParseJobTest, ReadsHowAFrameworkRunsExperts) {
                    "\"fp8_recipe\": \"FP8_RECIPE_BLOCKS\", "
                    "\"dispatch\": \"EXPERT_DISPATCH_EACH_EXPERT\", "
                    "\"overlap_dispatch\": true, \"expert_imbalance\": 1.25, "
+                   "\"fp32_loss\": true, \"checkpoint_operators\": true, "
+                   "\"gathered_in_pipeline\": true, "
                    "\"graphs\": \"CUDA_GRAPHS_LAYERS\"}, \"training\":"}});
   ASSERT_OK_AND_ASSIGN(const JobSpec job,
                        ParseJob(text, "job.json", "", NoFiles()));
@@ -180,6 +182,9 @@ TEST(ParseJobTest, ReadsHowAFrameworkRunsExperts) {
   EXPECT_TRUE(job.setup.overlap_dispatch);
   EXPECT_EQ(job.setup.expert_imbalance, 1.25);
   EXPECT_EQ(job.setup.graphs, CudaGraphs::kLayers);
+  EXPECT_TRUE(job.setup.fp32_loss);
+  EXPECT_TRUE(job.setup.checkpoint_operators);
+  EXPECT_TRUE(job.setup.gathered_in_pipeline);
 }
 
 TEST(ParseJobTest, TakesCamelCaseAsProtoJsonDoes) {

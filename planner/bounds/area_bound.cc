@@ -40,6 +40,23 @@ std::vector<std::vector<int32_t>> ComponentsOf(const FlatGraph& g) {
   return components;
 }
 
+// Sets `reach` to the longest chains from the start of task `first` of a
+// component to the ends of the others; -1: none.
+void FindChains(const FlatGraph& g, const std::vector<int32_t>& tasks,
+                size_t first, std::vector<int64_t>* reach) {
+  for (const int32_t t : tasks) (*reach)[t] = -1;
+  (*reach)[tasks[first]] = g.duration[tasks[first]];
+  for (size_t i = first + 1; i < tasks.size(); ++i) {
+    const int32_t t = tasks[i];
+    for (int32_t e = g.pred_offset[t]; e < g.pred_offset[t + 1]; ++e) {
+      const int64_t before = (*reach)[g.pred[e]];
+      if (before < 0) continue;
+      (*reach)[t] =
+          std::max((*reach)[t], before + g.pred_delay[e] + g.duration[t]);
+    }
+  }
+}
+
 // A rank's memory x time.
 struct Account {
   double area = 0;
@@ -65,7 +82,7 @@ class Pairing {
       const int32_t taker = tasks[i];
       const int32_t r = g.rank[taker];
       if (g.alloc[taker] <= 0 || g.capacity[r] >= kNoLimit) continue;
-      FindChains(tasks, i);
+      FindChains(g, tasks, i, &reach_);
       int64_t left = g.alloc[taker];
       while (left > 0) {
         int32_t nearest = -1;
@@ -91,22 +108,6 @@ class Pairing {
   }
 
  private:
-  // Finds the longest chains from the start of task `first` of the component to
-  // the ends of the others; -1: none.
-  void FindChains(const std::vector<int32_t>& tasks, size_t first) {
-    const FlatGraph& g = graph_;
-    for (const int32_t t : tasks) reach_[t] = -1;
-    reach_[tasks[first]] = g.duration[tasks[first]];
-    for (size_t i = first + 1; i < tasks.size(); ++i) {
-      const int32_t t = tasks[i];
-      for (int32_t e = g.pred_offset[t]; e < g.pred_offset[t + 1]; ++e) {
-        if (reach_[g.pred[e]] < 0) continue;
-        reach_[t] = std::max(
-            reach_[t], reach_[g.pred[e]] + g.pred_delay[e] + g.duration[t]);
-      }
-    }
-  }
-
   const FlatGraph& graph_;
   std::vector<int64_t> given_;  // Indexed by task: bytes not yet paired.
   std::vector<int64_t> reach_;  // Indexed by task.
@@ -133,6 +134,35 @@ double Unused(std::vector<std::pair<int64_t, int64_t>> steps, int64_t capacity,
 }
 
 }  // namespace
+
+std::vector<int64_t> ChainsBetween(
+    const FlatGraph& g, absl::Span<const std::pair<int32_t, int32_t>> pairs) {
+  const std::vector<std::vector<int32_t>> components = ComponentsOf(g);
+  // Indexed by task: its component, and its place in it.
+  std::vector<int32_t> component(static_cast<size_t>(g.num_tasks));
+  std::vector<int32_t> place(component.size());
+  for (size_t c = 0; c < components.size(); ++c) {
+    for (size_t i = 0; i < components[c].size(); ++i) {
+      component[components[c][i]] = static_cast<int32_t>(c);
+      place[components[c][i]] = static_cast<int32_t>(i);
+    }
+  }
+  int64_t visits = 0;
+  for (const auto& [from, to] : pairs) {
+    visits += static_cast<int64_t>(components[component[from]].size());
+  }
+  std::vector<int64_t> chains;
+  if (visits > kMaxVisits) return chains;
+  std::vector<int64_t> reach(component.size(), -1);
+  for (const auto& [from, to] : pairs) {
+    FindChains(g, components[component[from]], static_cast<size_t>(place[from]),
+               &reach);
+    chains.push_back(component[from] != component[to] || reach[to] < 0
+                         ? -1
+                         : reach[to] - g.duration[to] - g.duration[from]);
+  }
+  return chains;
+}
 
 int64_t AreaBound(const FlatGraph& g, absl::Span<const int64_t> head,
                   absl::Span<const int64_t> tail, int64_t known) {
@@ -169,7 +199,7 @@ int64_t AreaBound(const FlatGraph& g, absl::Span<const int64_t> head,
     if (capacity <= 0 || capacity >= kNoLimit || !accounts[r].is_known) {
       continue;
     }
-    // What is never given back is held at the end.
+    // Bytes that are never given back are held at the end.
     int64_t left = taken[r];
     for (const auto& [at, bytes] : last[r]) left -= bytes;
     if (left > 0) last[r].push_back({0, left});

@@ -20,6 +20,8 @@
 #define PIPELOOM_PLANNER_BOUNDS_AREA_BOUND_H_
 
 #include <cstdint>
+#include <utility>
+#include <vector>
 
 #include "absl/types/span.h"
 #include "planner/core/flat_graph.h"
@@ -32,6 +34,13 @@ namespace pipeloom::planner {
 // `known` is a lower bound of the step time.
 int64_t AreaBound(const FlatGraph& graph, absl::Span<const int64_t> head,
                   absl::Span<const int64_t> tail, int64_t known);
+
+// Returns the longest chain in ns from the end of the first to the start of the
+// second task of each pair; -1: there is none. Returns nothing if it would cost
+// more than the bound may.
+std::vector<int64_t> ChainsBetween(
+    const FlatGraph& graph,
+    absl::Span<const std::pair<int32_t, int32_t>> pairs);
 
 }  // namespace pipeloom::planner
 

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
+#include "planner/bounds/area_bound.h"
 #include "planner/core/flat_graph.h"
 
 namespace pipeloom::planner {
@@ -65,6 +67,127 @@ int64_t LoadWithGaps(const FlatGraph& least, const StageGraph& graph,
                               std::max<int64_t>(0, apart[r] - gaps[r]));
   }
   return most;
+}
+
+// A pair of one rank under one of its choices.
+struct PricedChoice {
+  double time = 0;  // Spent by the rank, in ns.
+  double area = 0;  // Bytes x ns.
+};
+
+// Returns the choices of a pair. Its activations are held for `chain` ns at
+// least between forward and backward.
+std::vector<PricedChoice> ChoicesOf(const StageGraph& graph,
+                                    const partition::StepMemory& memory,
+                                    StagePairId id, int64_t chain) {
+  const partition::StagePair& pair = memory.pairs[id];
+  const auto forward =
+      static_cast<double>(graph.task(pair.forward).duration.count());
+  std::vector<PricedChoice> choices;
+  const auto add = [&](const partition::MemoryEffect& effect) {
+    const auto backward = static_cast<double>(effect.backward.count());
+    PricedChoice choice;
+    choice.time = forward + backward;
+    if (!pair.weight_grad.is_none()) {
+      // All gaps of a rank together hide at most their sum.
+      choice.time +=
+          static_cast<double>((effect.weight_grad - effect.gap).count());
+    }
+    choice.area =
+        static_cast<double>(effect.forward_alloc.count()) * forward +
+        static_cast<double>(effect.held().count()) *
+            static_cast<double>(chain) +
+        static_cast<double>(effect.backward_peak().count()) * backward;
+    choices.push_back(choice);
+  };
+  const auto& candidates = memory.candidates(id);
+  for (size_t j = 0; j < candidates.size(); ++j) {
+    add(candidates[j].effect);
+    if (memory.has_other_form(id)) {
+      add(memory.effect_in_other_form(id, static_cast<int32_t>(j)));
+    }
+  }
+  return choices;
+}
+
+// Returns a bound from time and memory at once. Recomputing a layer takes the
+// rank's time, keeping it takes its memory; with any selection the step is at
+// least as long as the rank's work and as the memory x time that it needs over
+// its limit, and so as every mean of the two. For each weight of the mean the
+// best selection is the best choice of each pair; the weight that gives most is
+// found by bisection of a concave function.
+int64_t LoadAgainstMemory(const FlatGraph& least, const StageGraph& graph,
+                          const partition::StepMemory& memory) {
+  std::vector<StagePairId> ids;
+  std::vector<std::pair<int32_t, int32_t>> ends;
+  std::vector<bool> is_paired(static_cast<size_t>(least.num_tasks), false);
+  for (const StagePairId id : memory.pairs.ids()) {
+    const partition::StagePair& pair = memory.pairs[id];
+    if (pair.backward.is_none()) continue;
+    ids.push_back(id);
+    ends.push_back({pair.forward.value(), pair.backward.value()});
+    is_paired[pair.forward.value()] = true;
+    is_paired[pair.backward.value()] = true;
+    if (!pair.weight_grad.is_none()) {
+      is_paired[pair.weight_grad.value()] = true;
+    }
+  }
+  const std::vector<int64_t> between = ChainsBetween(least, ends);
+  if (between.empty()) return 0;
+  const auto ranks = static_cast<size_t>(least.num_ranks);
+  std::vector<std::vector<std::vector<PricedChoice>>> pairs(ranks);
+  for (size_t i = 0; i < ids.size(); ++i) {
+    pairs[least.rank[ends[i].first]].push_back(
+        ChoicesOf(graph, memory, ids[i], std::max<int64_t>(0, between[i])));
+  }
+  std::vector<double> other(ranks, 0);
+  std::vector<int64_t> head(ranks, kNoLimit);
+  std::vector<int64_t> tail(ranks, kNoLimit);
+  const HeadsAndTails chains = ChainsOf(least);
+  for (int32_t t = 0; t < least.num_tasks; ++t) {
+    const auto r = static_cast<size_t>(least.rank[t]);
+    if (!is_paired[t]) other[r] += static_cast<double>(least.duration[t]);
+    head[r] = std::min(head[r], chains.head[t]);
+    tail[r] = std::min(tail[r], chains.tail[t]);
+  }
+  double most = 0;
+  for (size_t r = 0; r < ranks; ++r) {
+    const int64_t capacity = least.capacity[r];
+    if (capacity <= 0 || capacity >= kNoLimit || pairs[r].empty()) continue;
+    const auto limit = static_cast<double>(capacity);
+    const double outside = static_cast<double>(head[r] + tail[r]);
+    // The sum for a weight of memory in [0, 1], and its slope.
+    const auto sum = [&](double weight, double* slope) {
+      double time = other[r];
+      double area = 0;
+      for (const std::vector<PricedChoice>& choices : pairs[r]) {
+        const PricedChoice* best = nullptr;
+        double least_sum = 0;
+        for (const PricedChoice& choice : choices) {
+          const double priced =
+              (1 - weight) * choice.time + weight * choice.area / limit;
+          if (best == nullptr || priced < least_sum) {
+            best = &choice;
+            least_sum = priced;
+          }
+        }
+        time += best->time;
+        area += best->area / limit;
+      }
+      *slope = area - time;
+      return outside + (1 - weight) * time + weight * area;
+    };
+    double low = 0;
+    double high = 1;
+    for (int i = 0; i < 12; ++i) {
+      const double weight = (low + high) / 2;
+      double slope = 0;
+      most = std::max(most, sum(weight, &slope));
+      (slope > 0 ? low : high) = weight;
+    }
+  }
+  // Sums of doubles are exact to far less than a billionth.
+  return static_cast<int64_t>(most * (1 - 1e-9));
 }
 
 }  // namespace
@@ -134,6 +257,8 @@ NamedBound PlanBound(const StageGraph& graph,
   NamedBound bound = CheapLowerBound(least);
   const int64_t load = LoadWithGaps(least, graph, *memory);
   if (load > bound.time) bound = {.time = load, .source = "rank load"};
+  const int64_t priced = LoadAgainstMemory(least, graph, *memory);
+  if (priced > bound.time) bound = {.time = priced, .source = "area"};
   return bound;
 }
 

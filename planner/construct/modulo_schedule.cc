@@ -261,7 +261,7 @@ double ModuloSearch::Overflow(int32_t rank, int32_t period) const {
     const MeanMicrobatch::TaskClass& task = mean_->classes[c];
     const int32_t start = start_[c];
     const int32_t end = start + slots_[c];
-    // What lies whole periods behind was done by as many microbatches more.
+    // A task that lies whole periods behind was done by as many microbatches.
     held += end / period * task.free - start / period * task.alloc;
     change[start % period] += task.alloc;
     change[end % period] -= task.free;

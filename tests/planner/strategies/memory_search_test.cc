@@ -37,9 +37,9 @@ struct Problem {
   Partition partition{};
 };
 
-Problem MakeProblem(uint64_t seed) {
+Problem MakeProblem(uint64_t seed, int32_t microbatches = 6) {
   JobSpec job = testing::SmallVlmJob();
-  job.training.microbatches = 6;
+  job.training.microbatches = microbatches;
   const BatchMetadata batch = testing::RandomBatch(seed, 40, 3);
   const emulator::StageCostModel costs(job);
   Problem problem;
@@ -106,6 +106,25 @@ TEST(SearchWithMemoryTest, KeepsTheLimitsAndBeatsOneLevelForAll) {
       EXPECT_LE(found->found.schedule.step_time(), other.schedule.step_time());
     }
   }
+}
+
+TEST(SearchWithMemoryTest, IsNotBelowTheBoundFromTimeAndMemoryAtOnce) {
+  int by_area = 0;
+  for (const double share : {0.11, 0.12, 0.13, 0.2}) {
+    const Problem problem = MakeProblem(1, 32);
+    const StageGraph graph =
+        WithRoom(problem.graph,
+                 static_cast<int64_t>(
+                     share * static_cast<double>(AllHeld(problem.graph))));
+    const auto found = SearchWithMemory(graph, problem.memory,
+                                        problem.partition, 1, Evaluations(300));
+    if (absl::IsResourceExhausted(found.status())) continue;
+    ASSERT_THAT(found, IsOk());
+    const NamedBound bound = PlanBound(graph, &problem.memory);
+    EXPECT_LE(bound.time, found->found.schedule.step_time().count());
+    if (std::string(bound.source) == "area") ++by_area;
+  }
+  EXPECT_GE(by_area, 2);
 }
 
 TEST(SearchWithMemoryTest, KeepsEverythingWhereThereIsRoom) {

@@ -57,7 +57,7 @@ formats::SuiteProblem RandomProblem(ProblemSet set, int32_t index) {
   const int64_t mix = random.Below(10);
   const int32_t modules = mix < 5 ? 1 : mix < 9 ? 2 : 3;
   int32_t stages = 0;
-  double activations = 0;  // Of a microbatch on a rank.
+  double activations = 0;  // Bytes of a microbatch on a rank.
   for (int32_t i = 0; i < modules; ++i) {
     formats::PipelineModule module;
     module.name = absl::StrCat("module", i);

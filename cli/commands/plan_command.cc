@@ -142,10 +142,6 @@ class PlanCommand : public Command {
     PIPELOOM_ASSIGN_OR_RETURN(const std::unique_ptr<planner::Strategy> strategy,
                               MakeStrategyFor(trainer_, name_of_strategy));
     planner::TrainerStrategy* const limited = AsTrainerStrategy(strategy.get());
-    // A kept partition was searched without the trainer's limits.
-    if (limited != nullptr && planning_.partition.source.empty()) {
-      planning_.partition.source = "rule";
-    }
     PIPELOOM_ASSIGN_OR_RETURN(const auto packed,
                               studies::PackSteps(input, planning_.job.steps,
                                                  StudyContextOf(context)));
@@ -155,18 +151,13 @@ class PlanCommand : public Command {
         ApplyMeasured(measured_flags_, input, name_of_strategy,
                       planning_.partition, settings, context, &costs));
     settings.robust = DisturbancesOf(robust_flags_, settings.seed);
-    if (limited != nullptr && settings.robust.has_value()) {
-      return UsageError(absl::StrCat("--for ", trainer_,
-                                     " with --robust: use one of the two"));
-    }
     PIPELOOM_ASSIGN_OR_RETURN(
         const planner::PreparedJob prepared,
-        PrepareWithPartition(input, *strategy, costs, planning_.partition,
-                             settings, context));
-    if (limited != nullptr) {
-      PIPELOOM_RETURN_IF_ERROR(limited->FixRecompute(
-          prepared, packed, input.replicas, context.stop));
-    }
+        limited != nullptr
+            ? PrepareForTrainer(input, packed, costs, planning_.partition,
+                                settings, context, limited)
+            : PrepareWithPartition(input, *strategy, costs, planning_.partition,
+                                   settings, context));
     DensityByStep by_step(
         prepared, input, densities, [&](emulator::StageCostModel* sparse) {
           return ApplyLearned(measured_flags_.learned, sparse);
@@ -175,9 +166,12 @@ class PlanCommand : public Command {
         const std::vector<studies::PlannedStep> steps,
         PlanSteps(input, packed, settings, context, &by_step));
     TrainerOutput output;
+    std::string arguments;
     if (limited != nullptr) {
+      PIPELOOM_ASSIGN_OR_RETURN(output, TrainerOutputOf(*limited, steps));
       PIPELOOM_ASSIGN_OR_RETURN(
-          output, TrainerOutputOf(*limited, prepared, steps, out_));
+          arguments, LaunchArgumentsOf(*limited, prepared, output,
+                                       FirstSchedulePath(output, steps, out_)));
     }
     PIPELOOM_ASSIGN_OR_RETURN(
         std::vector<std::string> written,
@@ -185,21 +179,22 @@ class PlanCommand : public Command {
     if (limited != nullptr && !out_.empty()) {
       PIPELOOM_ASSIGN_OR_RETURN(
           const std::vector<std::string> more,
-          WriteTrainerOutput(output, *limited, steps, out_));
+          WriteTrainerOutput(output, arguments, limited->trainer(), steps,
+                             out_));
       written.insert(written.end(), more.begin(), more.end());
     }
     for (const std::string& note : output.notes) {
       context.warn(absl::StrCat("note: ", note));
     }
     if (format_ == "json") {
-      context.print(Json(input.job.name, name_of_strategy, steps, trainer_,
-                         output.arguments));
+      context.print(
+          Json(input.job.name, name_of_strategy, steps, trainer_, arguments));
       return absl::OkStatus();
     }
     PrintTable(input, name_of_strategy, steps, context);
-    if (!output.arguments.empty()) {
-      context.print(absl::StrCat("\nlaunch arguments for ", trainer_, ":\n",
-                                 output.arguments));
+    if (!arguments.empty()) {
+      context.print(
+          absl::StrCat("\nlaunch arguments for ", trainer_, ":\n", arguments));
     }
     for (const std::string& path : written) {
       context.print(absl::StrCat("wrote ", path, "\n"));

@@ -24,12 +24,6 @@ std::string NextTo(const std::string& path, absl::string_view suffix,
       suffix, ".", extension);
 }
 
-std::string LaunchPath(const planner::TrainerStrategy& strategy,
-                       const std::string& out) {
-  return NextTo(out, "-launch",
-                strategy.trainer().name == "torchtitan" ? "toml" : "txt");
-}
-
 }  // namespace
 
 Flag TrainerFlag(std::string* trainer) {
@@ -60,9 +54,29 @@ planner::TrainerStrategy* AsTrainerStrategy(planner::Strategy* strategy) {
   return dynamic_cast<planner::TrainerStrategy*>(strategy);
 }
 
+absl::StatusOr<planner::PreparedJob> PrepareForTrainer(
+    const studies::JobInput& input,
+    const std::vector<partition::PackedStep>& packed,
+    const emulator::StageCostModel& costs, const PartitionFlags& flags,
+    const studies::SearchSettings& settings, const Context& context,
+    planner::TrainerStrategy* strategy) {
+  if (settings.robust.has_value()) {
+    return UsageError(absl::StrCat("--for ", strategy->trainer().name,
+                                   " with --robust: use one of the two"));
+  }
+  PartitionFlags own = flags;
+  if (own.source.empty()) own.source = "rule";
+  PIPELOOM_ASSIGN_OR_RETURN(
+      const planner::PreparedJob prepared,
+      PrepareWithPartition(input, *strategy, costs, own, settings, context));
+  PIPELOOM_RETURN_IF_ERROR(
+      strategy->FixRecompute(prepared, packed, input.replicas, context.stop));
+  return prepared;
+}
+
 absl::StatusOr<TrainerOutput> TrainerOutputOf(
-    const planner::TrainerStrategy& strategy, const planner::PreparedJob& job,
-    const std::vector<studies::PlannedStep>& steps, const std::string& out) {
+    const planner::TrainerStrategy& strategy,
+    const std::vector<studies::PlannedStep>& steps) {
   TrainerOutput output;
   const auto note = [&](const std::string& text) {
     if (std::find(output.notes.begin(), output.notes.end(), text) ==
@@ -95,23 +109,35 @@ absl::StatusOr<TrainerOutput> TrainerOutputOf(
       }
     }
   }
-  const adapters::TrainerFile& first = output.schedules[0][0];
-  std::string path;
-  if (!out.empty()) {
-    path = PlanPath(out, steps[0].step, steps.size() > 1,
-                    steps[0].replicas[0].plan.replica);
-    if (!first.extension.empty()) path = NextTo(path, "", first.extension);
-  }
-  PIPELOOM_ASSIGN_OR_RETURN(
-      output.arguments,
-      adapters::LaunchArguments(
-          strategy.trainer(), job.costs->job(), job.partition,
-          strategy.recompute().value_or(RecomputeSetting{}), first, path));
   return output;
 }
 
+absl::StatusOr<std::string> LaunchArgumentsOf(
+    const planner::TrainerStrategy& strategy, const planner::PreparedJob& job,
+    const TrainerOutput& output, absl::string_view file) {
+  return adapters::LaunchArguments(
+      strategy.trainer(), job.costs->job(), job.partition,
+      strategy.recompute().value_or(RecomputeSetting{}), output.schedules[0][0],
+      file);
+}
+
+absl::string_view LaunchExtension(const TrainerLimits& trainer) {
+  return trainer.name == "torchtitan" ? "toml" : "txt";
+}
+
+std::string FirstSchedulePath(const TrainerOutput& output,
+                              const std::vector<studies::PlannedStep>& steps,
+                              const std::string& out) {
+  if (out.empty()) return "";
+  const std::string plan = PlanPath(out, steps[0].step, steps.size() > 1,
+                                    steps[0].replicas[0].plan.replica);
+  const adapters::TrainerFile& first = output.schedules[0][0];
+  return first.extension.empty() ? plan : NextTo(plan, "", first.extension);
+}
+
 absl::StatusOr<std::vector<std::string>> WriteTrainerOutput(
-    const TrainerOutput& output, const planner::TrainerStrategy& strategy,
+    const TrainerOutput& output, const std::string& arguments,
+    const TrainerLimits& trainer,
     const std::vector<studies::PlannedStep>& steps, const std::string& out) {
   std::vector<std::string> written;
   for (size_t s = 0; s < steps.size(); ++s) {
@@ -131,8 +157,8 @@ absl::StatusOr<std::vector<std::string>> WriteTrainerOutput(
       written.push_back(path);
     }
   }
-  const std::string launch = LaunchPath(strategy, out);
-  PIPELOOM_RETURN_IF_ERROR(WriteFileAtomically(launch, output.arguments));
+  const std::string launch = NextTo(out, "-launch", LaunchExtension(trainer));
+  PIPELOOM_RETURN_IF_ERROR(WriteFileAtomically(launch, arguments));
   written.push_back(launch);
   return written;
 }

@@ -11,9 +11,14 @@
 #include "absl/strings/string_view.h"
 #include "adapters/trainer_files.h"
 #include "cli/console/command.h"
+#include "cli/input/partition_input.h"
+#include "emulator/stage/stage_cost.h"
+#include "ir/plan/trainer.h"
+#include "partition/batching/batch_split.h"
 #include "planner/step/plan_step.h"
 #include "planner/strategy.h"
 #include "planner/trainer/trainer_strategy.h"
+#include "studies/job/job_input.h"
 #include "studies/job/planned_step.h"
 
 namespace pipeloom::cli {
@@ -29,22 +34,47 @@ absl::StatusOr<std::unique_ptr<planner::Strategy>> MakeStrategyFor(
 // Returns the strategy if it keeps the limits of a trainer, or null.
 planner::TrainerStrategy* AsTrainerStrategy(planner::Strategy* strategy);
 
-// The files and the launch arguments of a job's plans. Schedules are indexed by
-// step and replica.
+// Prepares the job for the trainer: its partition, that of its own rules unless
+// `flags` have another (a kept one was searched without the trainer's limits),
+// and its recomputation, with which all steps fit. Errors of
+// PrepareWithPartition and TrainerStrategy::FixRecompute; UsageError: settings
+// with disturbances.
+absl::StatusOr<planner::PreparedJob> PrepareForTrainer(
+    const studies::JobInput& input,
+    const std::vector<partition::PackedStep>& packed,
+    const emulator::StageCostModel& costs, const PartitionFlags& flags,
+    const studies::SearchSettings& settings, const Context& context,
+    planner::TrainerStrategy* strategy);
+
+// The schedule files of a job's plans, indexed by step and replica.
 struct TrainerOutput {
   std::vector<std::vector<adapters::TrainerFile>> schedules{};
-  std::string arguments{};
   std::vector<std::string> notes{};  // Duties of the trainer, each once.
 };
-// Makes them. `out`: where plans go, or empty.
+// Makes them. REQUIRES: there is a step.
 absl::StatusOr<TrainerOutput> TrainerOutputOf(
-    const planner::TrainerStrategy& strategy, const planner::PreparedJob& job,
-    const std::vector<studies::PlannedStep>& steps, const std::string& out);
+    const planner::TrainerStrategy& strategy,
+    const std::vector<studies::PlannedStep>& steps);
 
-// Writes them next to the plans: plan.csv next to plan.pb, and
-// plan-launch.txt. Returns the paths.
+// Returns the launch arguments of the job. `file`: the path of the first plan's
+// schedule file, or empty.
+absl::StatusOr<std::string> LaunchArgumentsOf(
+    const planner::TrainerStrategy& strategy, const planner::PreparedJob& job,
+    const TrainerOutput& output, absl::string_view file);
+// Returns the extension of a file with them.
+absl::string_view LaunchExtension(const TrainerLimits& trainer);
+
+// Returns the path of the first plan's schedule file if plans go to `out`;
+// empty if nothing is written.
+std::string FirstSchedulePath(const TrainerOutput& output,
+                              const std::vector<studies::PlannedStep>& steps,
+                              const std::string& out);
+
+// Writes schedules and launch arguments next to the plans: plan.csv next to
+// plan.pb, and plan-launch.txt. Returns the paths.
 absl::StatusOr<std::vector<std::string>> WriteTrainerOutput(
-    const TrainerOutput& output, const planner::TrainerStrategy& strategy,
+    const TrainerOutput& output, const std::string& arguments,
+    const TrainerLimits& trainer,
     const std::vector<studies::PlannedStep>& steps, const std::string& out);
 
 }  // namespace pipeloom::cli

@@ -2,13 +2,18 @@
 
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 #include "base/status_macros.h"
+#include "cli/commands/trainer_output.h"
 #include "cli/console/study_context.h"
 #include "cli/input/attention_density.h"
 #include "cli/input/learned_file.h"
 #include "cli/input/planning_flags.h"
 #include "cli/input/robust_flags.h"
 #include "planner/job/job_planner.h"
+#include "planner/trainer/trainer_strategy.h"
 
 namespace pipeloom::python {
 namespace {
@@ -39,6 +44,72 @@ PlannedStep TakeStep(studies::PlannedStep step) {
   return taken;
 }
 
+// Stands for the path of a schedule file; no name or number has it.
+constexpr absl::string_view kSchedulePath = "\x1f";
+
+absl::StatusOr<TrainerFiles> TrainerFilesOf(
+    const planner::TrainerStrategy& strategy, const planner::PreparedJob& job,
+    const std::vector<studies::PlannedStep>& steps,
+    const cli::Context& context) {
+  PIPELOOM_ASSIGN_OR_RETURN(const cli::TrainerOutput output,
+                            cli::TrainerOutputOf(strategy, steps));
+  PIPELOOM_ASSIGN_OR_RETURN(
+      const std::string launch,
+      cli::LaunchArgumentsOf(strategy, job, output, kSchedulePath));
+  TrainerFiles files;
+  files.trainer = std::string(strategy.trainer().name);
+  files.launch_parts = absl::StrSplit(launch, kSchedulePath);
+  files.launch_extension =
+      std::string(cli::LaunchExtension(strategy.trainer()));
+  for (const auto& step : output.schedules) {
+    files.schedules.emplace_back();
+    for (const adapters::TrainerFile& file : step) {
+      files.schedules.back().push_back({file.extension, file.text});
+    }
+  }
+  for (const std::string& note : output.notes) {
+    context.warn(absl::StrCat("note: ", note));
+  }
+  return files;
+}
+
+// A job that is ready to plan, and what that needs: the planner, or, for a
+// trainer, the strategy and the costs.
+struct ReadyJob {
+  std::unique_ptr<planner::JobPlanner> planner{};
+  std::unique_ptr<planner::Strategy> strategy{};
+  std::unique_ptr<emulator::StageCostModel> costs{};
+  planner::TrainerStrategy* limited = nullptr;  // Is `strategy`, or null.
+  planner::PreparedJob prepared{};
+};
+
+absl::StatusOr<ReadyJob> MakeReady(
+    const studies::JobInput& input, const cli::PlanningFlags& planning,
+    const std::string& trainer, const std::string& learned,
+    const std::vector<partition::PackedStep>& packed,
+    const studies::SearchSettings& settings, const cli::Context& context) {
+  ReadyJob ready;
+  PIPELOOM_ASSIGN_OR_RETURN(
+      ready.strategy,
+      cli::MakeStrategyFor(
+          trainer, planning.strategy.value_or(input.job.search.schedule)));
+  ready.limited = cli::AsTrainerStrategy(ready.strategy.get());
+  if (ready.limited == nullptr) {
+    PIPELOOM_ASSIGN_OR_RETURN(
+        ready.planner, cli::MakePlanner(input, planning, learned, context));
+    ready.prepared = ready.planner->prepared();
+    return ready;
+  }
+  ready.costs = std::make_unique<emulator::StageCostModel>(
+      input.job, studies::CostsOf(input));
+  PIPELOOM_RETURN_IF_ERROR(cli::ApplyLearned(learned, ready.costs.get()));
+  PIPELOOM_ASSIGN_OR_RETURN(
+      ready.prepared,
+      cli::PrepareForTrainer(input, packed, *ready.costs, planning.partition,
+                             settings, context, ready.limited));
+  return ready;
+}
+
 }  // namespace
 
 absl::StatusOr<JobPlan> PlanJob(const std::vector<std::string>& arguments,
@@ -50,6 +121,8 @@ absl::StatusOr<JobPlan> PlanJob(const std::vector<std::string>& arguments,
   std::vector<cli::Flag> flags;
   cli::AppendPlanningFlags(&planning, /*with_steps=*/true, &flags);
   cli::AppendRobustFlags(&robust, &flags);
+  std::string trainer;
+  flags.push_back(cli::TrainerFlag(&trainer));
   flags.push_back({"learned", &learned, "FILE", "times that a run measured"});
   flags.push_back(cli::AttentionDensityFlag(&density_texts, true));
   PIPELOOM_ASSIGN_OR_RETURN(const std::vector<std::string> args,
@@ -64,22 +137,27 @@ absl::StatusOr<JobPlan> PlanJob(const std::vector<std::string>& arguments,
                             studies::PackSteps(input, planning.job.steps,
                                                cli::StudyContextOf(context)));
   studies::SearchSettings settings = cli::SettingsOf(planning, input);
-  PIPELOOM_ASSIGN_OR_RETURN(
-      const std::unique_ptr<planner::JobPlanner> planner,
-      cli::MakePlanner(input, planning, learned, context));
   settings.robust = cli::DisturbancesOf(robust, settings.seed);
-  cli::DensityByStep by_step(planner->prepared(), input, densities,
+  PIPELOOM_ASSIGN_OR_RETURN(
+      const ReadyJob ready,
+      MakeReady(input, planning, trainer, learned, packed, settings, context));
+  cli::DensityByStep by_step(ready.prepared, input, densities,
                              [&](emulator::StageCostModel* sparse) {
                                return cli::ApplyLearned(learned, sparse);
                              });
   JobPlan plan;
   plan.job = input.job.name;
-  plan.strategy = std::string(planner->strategy().name());
+  plan.strategy = std::string(ready.prepared.strategy->name());
   plan.memory_limit = input.job.MemoryLimit();
   PIPELOOM_ASSIGN_OR_RETURN(
       std::vector<studies::PlannedStep> steps,
       cli::PlanSteps(input, packed, settings, context, &by_step));
   plan.means = studies::MeansOf(steps);
+  if (ready.limited != nullptr) {
+    PIPELOOM_ASSIGN_OR_RETURN(
+        plan.trainer,
+        TrainerFilesOf(*ready.limited, ready.prepared, steps, context));
+  }
   for (studies::PlannedStep& step : steps) {
     plan.steps.push_back(TakeStep(std::move(step)));
   }

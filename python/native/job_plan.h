@@ -33,12 +33,28 @@ struct PlannedStep {
   std::optional<planner::RobustReport> robust{};
 };
 
+// A trainer's files (cli/commands/trainer_output.h).
+struct TrainerFiles {
+  std::string trainer{};
+  struct Schedule {
+    std::string extension{};  // Empty: there is no file.
+    std::string text{};
+  };
+  std::vector<std::vector<Schedule>>
+      schedules{};  // Indexed by step and replica.
+  // The launch arguments. Between two parts goes the path of the first plan's
+  // schedule file.
+  std::vector<std::string> launch_parts{};
+  std::string launch_extension{};
+};
+
 struct JobPlan {
   std::string job{};
   std::string strategy{};
   Bytes memory_limit{};
   std::vector<PlannedStep> steps{};
   studies::StepMeans means{};
+  std::optional<TrainerFiles> trainer{};  // With --for.
 };
 
 // Plans with the arguments of `pipeloom plan`, except those that write or print

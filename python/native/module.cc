@@ -114,6 +114,23 @@ nb::dict FiguresOf(const PlannedStep& step) {
   return figures;
 }
 
+nb::dict TrainerDict(const TrainerFiles& files) {
+  nb::list schedules;
+  for (const auto& step : files.schedules) {
+    nb::list replicas;
+    for (const TrainerFiles::Schedule& file : step) {
+      replicas.append(nb::make_tuple(file.extension, file.text));
+    }
+    schedules.append(replicas);
+  }
+  nb::dict all;
+  all["name"] = files.trainer;
+  all["schedules"] = schedules;
+  all["launch_parts"] = files.launch_parts;
+  all["launch_extension"] = files.launch_extension;
+  return all;
+}
+
 nb::dict PlanDict(const JobPlan& plan) {
   nb::list steps;
   for (const PlannedStep& step : plan.steps) {
@@ -128,6 +145,7 @@ nb::dict PlanDict(const JobPlan& plan) {
   all["memory_limit_bytes"] = plan.memory_limit.count();
   all["mean_step_time_us"] = ToMicroseconds(plan.means.step_time);
   all["steps"] = steps;
+  if (plan.trainer.has_value()) all["trainer"] = TrainerDict(*plan.trainer);
   return all;
 }
 

@@ -13,7 +13,10 @@ def run(arguments: List[str],
 def plan(arguments: List[str], progress: Progress
          ) -> Tuple[str, str, Optional[Dict[str, Any]], List[str]]:
     """Plans with the arguments of `pipeloom plan`; as `run`, but returns the
-    plans and their figures instead of text."""
+    plans and their figures instead of text. With --for there is a `trainer`:
+    its name, schedules (extension, "" without a file, and text) by step and
+    replica, launch_parts, between which the path of the first schedule goes,
+    and launch_extension."""
 
 def shipped(kind: str) -> List[str]: ...
 def strategies() -> List[str]: ...

@@ -112,6 +112,84 @@ class Plans(unittest.TestCase):
                     self.assertEqual(
                         figures, {k: its[k] for k in figures})
 
+    def test_plans_for_a_trainer_have_the_files_of_the_command(self):
+        for trainer, job, batch, more, options in [
+                ("torch", "llama3-8b", "text",
+                 ["--steps", "2", "--replicas", "2"],
+                 {"steps": 2, "replicas": 2}),
+                ("torchtitan", "dip-vlm-s", "mixed", [], {}),
+                ("megatron", "dip-vlm-s", "image_text", [], {}),
+                ("megatron-stock", "llama3-8b", "text",
+                 ["--replicas", "1"], {"replicas": 1}),
+                ("deepspeed", "qwen2.5-vl-7b", "image_text",
+                 ["--replicas", "1"], {"replicas": 1})]:
+            with self.subTest(trainer), \
+                    tempfile.TemporaryDirectory() as folder:
+                printed = command_json(
+                    "plan", job, "--batch", batch, "--for", trainer,
+                    "--microbatches", "6", *FLAGS, *more, "--out",
+                    os.path.join(folder, "cli.pb"))
+                written = {}
+                for name in os.listdir(folder):
+                    path = os.path.join(folder, name)
+                    with open(path, "rb") as file:
+                        written[path] = file.read()
+                    os.remove(path)
+                plan = pipeloom.plan(job, batch, for_trainer=trainer,
+                                     microbatches=6, **SEARCH, **options)
+                self.assertEqual(
+                    sorted(plan.save(os.path.join(folder, "cli.pb"))),
+                    sorted(written))
+                for path, content in written.items():
+                    with open(path, "rb") as file:
+                        self.assertEqual(file.read(), content, path)
+                self.assertEqual(plan.for_trainer, printed["for"])
+                files = plan.trainer_files_for(os.path.join(folder, "cli.pb"))
+                self.assertEqual([*files.values()][-1], printed["launch"])
+                self.assertEqual(
+                    {n: t for n, t in files.items()},
+                    {n: t.decode() for n, t in written.items()
+                     if not n.endswith(".pb")})
+                self.assertEqual(printed["mean_step_time_us"],
+                                 plan.mean_step_time_us)
+                again = pickle.loads(pickle.dumps(plan))
+                self.assertEqual(again.trainer_files, plan.trainer_files)
+                self.assertIn("-launch.", [*plan.trainer_files][-1])
+                self.assertEqual([*plan.trainer_files.values()][-1],
+                                 plan.launch_arguments)
+                report = os.path.join(folder, "report.html")
+                self.assertTrue(all(name.endswith(".html")
+                                    for name in plan.save(report)))
+
+    def test_a_trainer_names_what_it_cannot_execute(self):
+        def plan(trainer, job="dip-vlm-s", **options):
+            return pipeloom.plan(job, "mixed", for_trainer=trainer,
+                                 evaluations=5, **options)
+
+        for error, words, make in [
+                (ValueError, "for_trainer.*megatronn.*torchtitan",
+                 lambda: plan("megatronn")),
+                (ValueError, "for_trainer torch with strategy 1f1b",
+                 lambda: plan("torch", strategy="1f1b")),
+                (ValueError, "for_trainer torch with robust",
+                 lambda: plan("torch", robust=True)),
+                (RuntimeError, "for_trainer deepspeed: .*chain",
+                 lambda: plan("deepspeed", "qwen2.5-omni-7b")),
+                (ValueError, "plan.csv.*trainer's file",
+                 lambda: pipeloom.plan(
+                     "llama3-8b", "text", for_trainer="torch", replicas=1,
+                     evaluations=5).save("plan.csv"))]:
+            with self.subTest(words), self.assertRaisesRegex(error, words):
+                make()
+        self.assertFalse(os.path.exists("plan.csv"))
+        plain = pipeloom.plan("dip-vlm-s", "mixed", for_trainer="pipeloom",
+                              **SEARCH)
+        self.assertEqual(plain.to_bytes(),
+                         pipeloom.plan("dip-vlm-s", "mixed",
+                                       **SEARCH).to_bytes())
+        self.assertEqual((plain.for_trainer, plain.trainer_files,
+                          plain.launch_arguments), ("pipeloom", {}, ""))
+
     def test_a_job_of_python_values_has_the_bytes_of_its_file(self):
         model = pipeloom.Model.load("dip-vlm-s")
         job = pipeloom.Job(

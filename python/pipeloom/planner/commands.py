@@ -17,6 +17,8 @@ Samples = Union[Path, Iterable[Union[Sample, Mapping[str, Any]]]]
 Value = Union[None, bool, int, float, str, Sequence[Any]]
 
 
+# Arguments that are not called as the option is, with _ for -.
+_ARGUMENTS = {"for": "for_trainer"}
 _DATA_SETS = (".tar", ".tar.gz", ".tgz", ".parquet", ".arrow")
 
 
@@ -99,7 +101,8 @@ class Files:
         message = re.sub(r"\b(job|model|cluster|partition)\.json:(\d+:)? ", "",
                          message)
         return re.sub(r"(?<![\w-])--([a-z][a-z-]*)",
-                      lambda m: m.group(1).replace("-", "_"), message)
+                      lambda m: _ARGUMENTS.get(
+                          m.group(1), m.group(1).replace("-", "_")), message)
 
 
 def sample_lines(samples: Iterable[Union[Sample, Mapping[str, Any]]]) -> str:

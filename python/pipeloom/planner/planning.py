@@ -43,6 +43,7 @@ def plan(job: JobLike, samples: Samples, *, steps: Optional[int] = None,
          slow_rank: Optional[float] = None,
          robust_samples: Optional[int] = None, learned: Optional[Path] = None,
          attention_density: Optional[Sequence[float]] = None,
+         for_trainer: Optional[str] = None,
          progress: Progress = None) -> JobPlan:
     """Plans training steps, as `pipeloom plan` does: the plans have the same
     bytes for the same arguments, if the search is bounded by evaluations.
@@ -63,6 +64,11 @@ def plan(job: JobLike, samples: Samples, *, steps: Optional[int] = None,
         `jitter`, `slow_rank` and `robust_samples`.
     learned: a file of times that `pipeloom run --learn` measured.
     attention_density: of each step.
+    for_trainer: plan only what that trainer can execute (docs/integration.md):
+        "megatron", "megatron-stock", "torch", "torchtitan" or "deepspeed"; by
+        default "pipeloom", everything. The result has its schedule files and
+        launch arguments: `trainer_files`, `launch_arguments`, and `save`
+        writes them. RuntimeError names what of the job it cannot execute.
     """
     with Files() as files:
         arguments = _arguments(
@@ -72,7 +78,8 @@ def plan(job: JobLike, samples: Samples, *, steps: Optional[int] = None,
             memory_limit=memory_limit, reserve=reserve, partition=partition,
             costs=costs, assignment=assignment, shuffle=shuffle, robust=robust,
             jitter=jitter, slow_rank=slow_rank, samples=robust_samples,
-            learned=learned, attention_density=attention_density)
+            learned=learned, attention_density=attention_density,
+            **{"for": for_trainer})
         kind, message, planned, notes = commands.native().plan(arguments,
                                                                progress)
         notes = [files.clean(note) for note in notes]

@@ -4,7 +4,7 @@ installed, and `to_pandas` gives a table where pandas is."""
 import array
 import html
 import os
-from typing import Any, Dict, List, Mapping, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from pipeloom.planner.commands import Path, native
 
@@ -193,6 +193,10 @@ class JobPlan:
         self.mean_step_time_us: float = data["mean_step_time_us"]
         self.steps: Tuple[PlannedStep, ...] = tuple(
             PlannedStep(step) for step in data["steps"])
+        self._trainer: Optional[Mapping[str, Any]] = data.get("trainer")
+        #: The trainer whose limits the plans keep; "pipeloom": none.
+        self.for_trainer: str = (self._trainer["name"] if self._trainer
+                                 else "pipeloom")
 
     def __getitem__(self, step: int) -> PlannedStep:
         return self.steps[step]
@@ -209,21 +213,67 @@ class JobPlan:
         """Returns one plan as `pipeloom plan --out` writes it."""
         return self.steps[step].replicas[replica].to_bytes()
 
+    def _plan_names(self, path: Path) -> List[List[str]]:
+        """Returns the names of plans, indexed by step and replica."""
+        root, end = os.path.splitext(os.fspath(path))
+        several = len(self.steps) > 1
+        return [[root + (f"-{step.step:04d}" if several else "")
+                 + (f"-r{plan.replica}" if plan.replica > 0 else "") + end
+                 for plan in step.replicas] for step in self.steps]
+
+    def trainer_files_for(self, path: Path) -> Dict[str, str]:
+        """Returns the trainer's files by their names, as `pipeloom plan --for
+        --out PATH` writes them next to the plans: a schedule for each plan,
+        then the launch arguments. Empty without `for_trainer`. ValueError:
+        `path` is the name of one of them."""
+        if self._trainer is None:
+            return {}
+        files: Dict[str, str] = {}
+        plans = self._plan_names(path)
+        for names, schedules in zip(plans, self._trainer["schedules"]):
+            for name, (extension, text) in zip(names, schedules):
+                if not extension:
+                    continue
+                file = f"{os.path.splitext(name)[0]}.{extension}"
+                if file == name:
+                    raise ValueError(
+                        f"path {os.fspath(path)}: that is the name of the "
+                        "trainer's file; plans end in .pb or .txt")
+                files[file] = text
+        first = next(iter(files), plans[0][0])
+        launch = (f"{os.path.splitext(os.fspath(path))[0]}-launch."
+                  f"{self._trainer['launch_extension']}")
+        files[launch] = first.join(self._trainer["launch_parts"])
+        return files
+
+    @property
+    def trainer_files(self) -> Dict[str, str]:
+        """The trainer's files of plans that `save("plan.pb")` writes, by name:
+        plan.csv and plan-launch.txt for torch."""
+        return self.trainer_files_for("plan.pb")
+
+    @property
+    def launch_arguments(self) -> str:
+        """How the trainer is launched, the last of `trainer_files`; "" without
+        `for_trainer`."""
+        return next(reversed(list(self.trainer_files.values())), "")
+
     def save(self, path: Path) -> List[str]:
         """Writes all plans, as `StepPlan.save` does, under the names that
         `pipeloom plan --out` gives them: plan.pb for one, plan-0003-r1.pb for
-        several. Returns the names."""
-        root, end = os.path.splitext(os.fspath(path))
+        several; with `for_trainer`, the trainer's files next to them, unless
+        they are reports. Returns the names."""
+        is_report = os.fspath(path).endswith(".html")
+        files = {} if is_report else self.trainer_files_for(path)
         names = []
-        for step in self.steps:
-            for plan in step.replicas:
-                name = root
-                if len(self.steps) > 1:
-                    name += f"-{step.step:04d}"
-                if plan.replica > 0:
-                    name += f"-r{plan.replica}"
-                plan.save(name + end)
-                names.append(name + end)
+        for step, of_step in zip(self.steps, self._plan_names(path)):
+            for plan, name in zip(step.replicas, of_step):
+                plan.save(name)
+                names.append(name)
+        for name, text in files.items():
+            with open(name, "w", encoding="utf-8", newline="") as file:
+                file.write(text)
+            names.append(name)
         return names
 
     def to_pandas(self) -> Any:
@@ -246,7 +296,8 @@ class JobPlan:
                  _percent(step.gap_ratio), _percent(step.bubble_ratio),
                  _percent(step.mfu), _gib(max(step.peak_bytes))]
                 for step in self.steps]
-        return f"{self.job}, strategy {self.strategy}\n" + _text_table(
+        limits = (f", for {self.for_trainer}" if self._trainer else "")
+        return f"{self.job}, strategy {self.strategy}{limits}\n" + _text_table(
             ["step", "samples", "step time", "lower bound", "gap", "bubble",
              "MFU", "peak memory"], rows)
 

@@ -1,5 +1,6 @@
 #include "formats/graph/problem_suite.h"
 
+#include <algorithm>
 #include <limits>
 #include <set>
 #include <utility>
@@ -15,6 +16,8 @@ namespace {
 constexpr double kMaxMicroseconds = 1e12;
 constexpr int64_t kMaxBytes = int64_t{1} << 50;
 constexpr int64_t kMaxTasks = 2'000'000;
+constexpr int32_t kMaxRanks = 4096;
+constexpr int32_t kMaxMicrobatches = 100'000;
 
 constexpr std::pair<absl::string_view, bool> kMaps[] = {{"looped", false},
                                                         {"vee", true}};
@@ -43,27 +46,48 @@ void ReadModule(ObjectReader& reader, PipelineModule* module) {
   reader.ForEach("scale", [&](const JsonValue& value, const std::string& path) {
     reader.ParseNumber(value, path, 0, 1e6, &module->scale.emplace_back());
   });
+  reader.Read("microbatches", 1, kMaxMicrobatches, &module->microbatches);
+  reader.Read("first_rank", 0, kMaxRanks - 1, &module->first_rank);
+  reader.Read("ranks", 1, kMaxRanks, &module->ranks);
+  reader.Read("reverse", &module->reverse);
+}
+
+// Returns how many ranks a module is on.
+int32_t RanksOf(const PipelineModule& module, const PipelineProblem& problem) {
+  return module.ranks > 0 ? module.ranks : problem.ranks - module.first_rank;
 }
 
 void ReadPipeline(ObjectReader& reader, PipelineProblem* problem) {
   for (const char* field : {"ranks", "microbatches", "modules"}) {
     reader.Require(field);
   }
-  reader.Read("ranks", 1, 4096, &problem->ranks);
-  reader.Read("microbatches", 1, 100'000, &problem->microbatches);
+  reader.Read("ranks", 1, kMaxRanks, &problem->ranks);
+  reader.Read("microbatches", 1, kMaxMicrobatches, &problem->microbatches);
   reader.Read("split_backward", &problem->split_backward);
   ReadSize(reader, "memory_limit_bytes", &problem->memory_limit);
   ReadTime(reader, "delay_us", &problem->delay);
-  int64_t chunks = 0;
+  int64_t tasks = 0;
   reader.ReadObjects("modules", [&](ObjectReader& r) {
-    ReadModule(r, &problem->modules.emplace_back());
-    chunks += problem->modules.back().chunks;
+    PipelineModule& module = problem->modules.emplace_back();
+    ReadModule(r, &module);
+    if (!r.ok()) return;
+    if (module.first_rank + std::max(1, module.ranks) > problem->ranks) {
+      r.Fail(r.line(),
+             absl::StrCat("the module is on ranks ", module.first_rank, " to ",
+                          module.first_rank + std::max(1, module.ranks) - 1,
+                          "; the pipeline has ", problem->ranks,
+                          ", counted from 0"));
+      return;
+    }
+    const int64_t microbatches =
+        module.microbatches > 0 ? module.microbatches : problem->microbatches;
+    tasks +=
+        int64_t{module.chunks} * RanksOf(module, *problem) * microbatches * 3;
   });
   if (!reader.ok()) return;
   if (problem->modules.empty()) {
     reader.Refuse("modules", "a list of at least one module");
   }
-  const int64_t tasks = chunks * problem->ranks * problem->microbatches * 3;
   if (tasks > kMaxTasks) {
     reader.Fail(reader.line(),
                 absl::StrCat("ranks x chunks x microbatches x 3 passes are ",
@@ -110,18 +134,31 @@ absl::StatusOr<StageGraph> MakePipelineGraph(const std::string& name,
   struct Place {
     const PipelineModule* module = nullptr;
     ModuleId id{};
+    StageId stage{};  // Counted in its line.
     RankId rank{};
   };
-  std::vector<Place> stages;
+  // Stages that microbatches go through one after another.
+  struct Line {
+    int32_t microbatches = 0;
+    std::vector<Place> stages{};
+  };
+  std::vector<Line> lines = {{.microbatches = problem.microbatches}};
   std::vector<std::string> module_names;
   for (const PipelineModule& module : problem.modules) {
     const ModuleId id(static_cast<int32_t>(module_names.size()));
     module_names.push_back(module.name);
+    if (module.microbatches > 0) {
+      lines.push_back({.microbatches = module.microbatches});
+    }
+    std::vector<Place>& stages =
+        (module.microbatches > 0 ? lines.back() : lines.front()).stages;
+    const int32_t count = RanksOf(module, problem);
     for (int32_t c = 0; c < module.chunks; ++c) {
-      for (int32_t r = 0; r < problem.ranks; ++r) {
-        const bool back = module.vee && c % 2 == 1;
+      for (int32_t r = 0; r < count; ++r) {
+        const bool back = (module.vee && c % 2 == 1) != module.reverse;
         stages.push_back(
-            {&module, id, RankId(back ? problem.ranks - 1 - r : r)});
+            {&module, id, StageId(static_cast<int32_t>(stages.size())),
+             RankId(module.first_rank + (back ? count - 1 - r : r))});
       }
     }
   }
@@ -129,8 +166,8 @@ absl::StatusOr<StageGraph> MakePipelineGraph(const std::string& name,
   for (RankSpec& rank : ranks) rank.memory.limit = problem.memory_limit;
   IdVector<TaskId, Task> tasks;
   IdVector<EdgeId, Dependency> edges;
-  const auto num_stages = static_cast<int32_t>(stages.size());
-  for (int32_t m = 0; m < problem.microbatches; ++m) {
+  const auto add_microbatch = [&](const std::vector<Place>& stages, int32_t m) {
+    const auto num_stages = static_cast<int32_t>(stages.size());
     TaskId before{};
     RankId from{};
     bool first = true;
@@ -147,7 +184,7 @@ absl::StatusOr<StageGraph> MakePipelineGraph(const std::string& name,
           {.rank = place.rank,
            .pass = pass,
            .module = place.id,
-           .stage = StageId(s),
+           .stage = place.stage,
            .microbatch = MicrobatchId(m),
            .duration = Microseconds(ToMicroseconds(time) * scale),
            .alloc = pass == Pass::kForward ? module.activation : Bytes(0),
@@ -173,6 +210,12 @@ absl::StatusOr<StageGraph> MakePipelineGraph(const std::string& name,
       if (problem.split_backward) {
         add(Pass::kWeightGrad, s, module.weight_grad);
       }
+    }
+  };
+  for (const Line& line : lines) {
+    if (line.stages.empty()) continue;
+    for (int32_t m = 0; m < line.microbatches; ++m) {
+      add_microbatch(line.stages, m);
     }
   }
   return StageGraph::Create(name, std::move(ranks), std::move(module_names),

@@ -9,6 +9,11 @@
 //          {"name": "model", "chunks": 2, "map": "vee", "forward_us": 500,
 //           "backward_us": 500, "weight_grad_us": 500,
 //           "activation_bytes": 1000, "scale": [1, 1.5]}]}},
+//     {"name": "two models", "pipeline": {"ranks": 8, "microbatches": 32,
+//       "modules": [{"name": "actor", "forward_us": 5000, "backward_us":
+//       10000},
+//         {"name": "critic", "microbatches": 16, "first_rank": 4, "ranks": 4,
+//          "reverse": true, "forward_us": 4000, "backward_us": 8000}]}},
 //     {"name": "mine", "graph": "mine.json"},
 //     {"name": "vlm", "job": "dip-vlm-s", "batch": "image_text", "steps": 2}]}
 #ifndef PIPELOOM_FORMATS_GRAPH_PROBLEM_SUITE_H_
@@ -40,10 +45,16 @@ struct PipelineModule {
   Bytes activation{};  // From the forward to the end of the last pass.
   // Factors on the times of microbatches, used cyclically. Empty: 1.
   std::vector<double> scale{};
+  // Above 0: the module is a pipeline of its own with so many microbatches, as
+  // of a second model that is trained at the same time.
+  int32_t microbatches = 0;
+  int32_t first_rank = 0;
+  int32_t ranks = 0;     // How many from `first_rank` on; 0: all of them.
+  bool reverse = false;  // From its last rank to its first.
 };
 
-// A pipeline in which every microbatch goes through all stages of all modules,
-// and back.
+// A pipeline in which every microbatch goes through all stages of all modules
+// without microbatches of their own, and back.
 struct PipelineProblem {
   int32_t ranks = 1;
   int32_t microbatches = 1;

@@ -7,6 +7,7 @@
 #include <sstream>
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "formats/job/spec_loader.h"
 #include "tests/support/random_problem.h"
 #include "tests/support/status_matchers.h"
@@ -91,6 +92,32 @@ TEST(ProblemSuiteTest, ScaleGoesRoundByMicrobatch) {
   EXPECT_THAT(forwards, ElementsAre(50, 200, 50));
 }
 
+TEST(ProblemSuiteTest, AModuleMayBeAPipelineOfItsOwnOnSomeRanks) {
+  ASSERT_OK_AND_ASSIGN(const ProblemSuite suite,
+                       ParseProblemSuite(R"({
+    "problems": [{"name": "two models", "pipeline": {
+      "ranks": 3, "microbatches": 2, "modules": [
+        {"name": "actor", "forward_us": 10, "backward_us": 20},
+        {"name": "critic", "microbatches": 1, "first_rank": 1, "ranks": 2,
+         "reverse": true, "forward_us": 1, "backward_us": 2}]}}]})",
+                                         "suite.json"));
+  ASSERT_OK_AND_ASSIGN(
+      const StageGraph graph,
+      MakePipelineGraph("two models", *suite.problems[0].pipeline));
+  std::vector<std::string> words;
+  for (const Task& task : graph.tasks()) {
+    words.push_back(absl::StrCat(
+        task.pass == Pass::kForward ? "F" : "B", task.microbatch.value(), "@",
+        task.rank.value(), task.module.value() == 1 ? " critic" : ""));
+  }
+  EXPECT_THAT(
+      words, ElementsAre("F0@0", "F0@1", "F0@2", "B0@2", "B0@1", "B0@0", "F1@0",
+                         "F1@1", "F1@2", "B1@2", "B1@1", "B1@0", "F0@2 critic",
+                         "F0@1 critic", "B0@1 critic", "B0@2 critic"));
+  // Chains of six, six and four tasks; none between them.
+  EXPECT_EQ(graph.num_edges(), 5 + 5 + 3);
+}
+
 TEST(ProblemSuiteTest, EveryShippedProblemCanBeMade) {
   ASSERT_OK_AND_ASSIGN(const ProblemSuite suite,
                        ParseProblemSuite(Shipped(), "suite.json"));
@@ -121,6 +148,10 @@ TEST(ProblemSuiteTest, ErrorsNameFieldValueAndWhatWouldBeRight) {
   } kCases[] = {
       {R"({})", "\"problems\" is missing"},
       {R"({"problems": [{"name": "a"}]})", "0 of the fields pipeline, graph"},
+      {R"({"problems": [{"name": "a", "pipeline": {"ranks": 4,
+           "microbatches": 2, "modules": [{"forward_us": 1, "first_rank": 3,
+           "ranks": 2}]}}]})",
+       "on ranks 3 to 4; the pipeline has 4, counted from 0"},
       {R"({"problems": [{"name": "a", "graph": "g.json", "job": "dip-vlm-s",
            "batch": "video"}]})",
        "2 of the fields"},

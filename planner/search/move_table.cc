@@ -29,8 +29,8 @@ using enum MoveStage;
 // clang-format off
 constexpr MoveRow kMoves[] = {
     {"improve first", Make<ImproveFirst>, kFirst},
-    {"try portfolio", Make<TryPortfolio>, kStart},
     {"try modulo schedules", Make<TryModuloSchedules>, kStart},
+    {"try portfolio", Make<TryPortfolio>, kStart},
     {"exchange ends", Make<ExchangeEnds>, kStart},
     {"restart", Make<Restart>, kStalled},
     // Turns, and turns where microbatches may exchange places.

@@ -88,7 +88,7 @@ TEST(BenchJournalTest, ALineComesBackAndATornOneDoesNot) {
 
 // Not the time that passes, which depends on the machine: what the deadlines of
 // all searches add up to.
-TEST(BenchTimeTest, TheShippedSuiteTakesUnderEightMinutesOfSearch) {
+TEST(BenchTimeTest, TheShippedSuiteTakesUnderTenMinutesOfSearch) {
   std::ifstream file(PIPELOOM_SOURCE_DIR "/workloads/bench/suite.json");
   const std::string text{std::istreambuf_iterator<char>(file), {}};
   ASSERT_OK_AND_ASSIGN(const formats::ProblemSuite suite,
@@ -98,7 +98,7 @@ TEST(BenchTimeTest, TheShippedSuiteTakesUnderEightMinutesOfSearch) {
   options.budgets = {Milliseconds(10), Milliseconds(100), Seconds(1),
                      Seconds(10)};
   options.most_of_others = Seconds(1);
-  EXPECT_LE(MostSearchTime(suite.problems, options), Seconds(480));
+  EXPECT_LE(MostSearchTime(suite.problems, options), Seconds(600));
 }
 
 TEST(EntrantsTest, BestAndBoundAreThoseOfAllRows) {

@@ -70,8 +70,8 @@ LayerActivations ActivationsOf(const LayerSpec& layer, const WorkShape& shape,
                                Precision precision = Precision::kBf16);
 
 // Returns whether `setup.checkpoint_operators` applies: a transformer layer
-// with dense feed-forward, without low ranks and cross-attention. Others keep
-// what they keep without it.
+// with dense feed-forward, without low ranks and cross-attention. The option
+// changes nothing for other layers.
 bool ChecksOperators(const LayerSpec& layer);
 
 // Returns the bytes that such a layer keeps on one GPU in 16 bits: its input,

@@ -45,8 +45,8 @@ struct PipelineModule {
   Bytes activation{};  // From the forward to the end of the last pass.
   // Factors on the times of microbatches, used cyclically. Empty: 1.
   std::vector<double> scale{};
-  // Above 0: the module is a pipeline of its own with so many microbatches, as
-  // of a second model that is trained at the same time.
+  // If not 0, this module is a separate pipeline with this many microbatches:
+  // for example a second model that is trained at the same time.
   int32_t microbatches = 0;
   int32_t first_rank = 0;
   int32_t ranks = 0;     // How many from `first_rank` on; 0: all of them.

@@ -53,7 +53,10 @@ bool TryModuloSchedules::MayBeShorter() const {
 
 void TryModuloSchedules::NextPeriod(bool fits) {
   changes_ = 0;
-  if (fits) fitting_ = period_;
+  if (fits) {
+    fitting_ = period_;
+    fitting_time_ = period_ * search_->slot();
+  }
   const bool lower = fits && period_ > search_->least_period();
   const bool higher =
       !fits && fitting_ == 0 && period_ < ModuloSearch::kMaxSlots;
@@ -105,8 +108,12 @@ void TryModuloSchedules::Keep(int64_t time,
 
 void TryModuloSchedules::Inherit(const Move& earlier) {
   const auto& other = static_cast<const TryModuloSchedules&>(earlier);
-  // Goes on from the period that was good then.
-  if (search_ != nullptr && other.fitting_ > 0) period_ = other.fitting_;
+  if (search_ == nullptr || other.fitting_time_ == 0) return;
+  // Goes on from the period that was good then; slots differ with durations.
+  const int64_t slots = other.fitting_time_ / search_->slot();
+  period_ = static_cast<int32_t>(
+      std::clamp<int64_t>(slots, std::min(period_, search_->least_period()),
+                          ModuloSearch::kMaxSlots));
 }
 
 }  // namespace pipeloom::planner

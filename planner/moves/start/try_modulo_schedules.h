@@ -34,6 +34,7 @@ class TryModuloSchedules : public Move {
   std::unique_ptr<ModuloSearch> search_;  // Null when done.
   int32_t period_ = 0;                    // In slots.
   int32_t fitting_ = 0;                   // The shortest that fitted, or 0.
+  int64_t fitting_time_ = 0;              // The same in ns.
   int64_t changes_ = 0;                   // At this period.
   std::vector<int64_t> due_;
   std::vector<int32_t> sequence_;

@@ -234,6 +234,17 @@ FeasibilityResult DecideFeasibility(const FlatGraph& graph, int64_t max_sets) {
   return result;
 }
 
+bool FitsMemory(const FlatGraph& graph, absl::Span<const int32_t> sequence) {
+  std::vector<int64_t> held(static_cast<size_t>(graph.num_ranks), 0);
+  for (const int32_t t : sequence) {
+    int64_t& bytes = held[graph.rank[t]];
+    bytes += graph.alloc[t];
+    if (bytes > graph.capacity[graph.rank[t]]) return false;
+    bytes -= graph.free[t];
+  }
+  return true;
+}
+
 bool MemoryIsShort(const FlatGraph& graph) {
   std::vector<int64_t> most(static_cast<size_t>(graph.num_ranks), 0);
   for (int32_t t = 0; t < graph.num_tasks; ++t) {

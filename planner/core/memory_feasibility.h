@@ -22,6 +22,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "planner/core/flat_graph.h"
 
 namespace pipeloom::planner {
@@ -54,6 +55,10 @@ inline bool ProveInfeasible(const FlatGraph& graph,
 // Returns whether some rank could not hold everything that its tasks ever take
 // at a time; if not, no order breaks a limit. O(tasks).
 bool MemoryIsShort(const FlatGraph& graph);
+
+// Returns whether tasks that run in this order keep every rank's limit.
+// O(tasks).
+bool FitsMemory(const FlatGraph& graph, absl::Span<const int32_t> sequence);
 
 }  // namespace pipeloom::planner
 

@@ -68,17 +68,6 @@ struct Incumbent {
   }
 };
 
-bool FitsMemory(const FlatGraph& graph, absl::Span<const int32_t> sequence) {
-  std::vector<int64_t> held(static_cast<size_t>(graph.num_ranks), 0);
-  for (const int32_t t : sequence) {
-    int64_t& bytes = held[graph.rank[t]];
-    bytes += graph.alloc[t];
-    if (bytes > graph.capacity[graph.rank[t]]) return false;
-    bytes -= graph.free[t];
-  }
-  return true;
-}
-
 // Returns the most evaluations that a worker may still make when all share
 // `total`.
 int64_t Share(int64_t total, int32_t index) {

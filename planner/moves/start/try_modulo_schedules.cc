@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstddef>
 
+#include "planner/core/memory_feasibility.h"
+
 namespace pipeloom::planner {
 namespace {
 
@@ -77,15 +79,7 @@ void TryModuloSchedules::TryStep() {
     due_[t] = mean.microbatch[t] * period_ + search_->start()[mean.class_of[t]];
   }
   sorter_.Sort(due_, &sequence_);
-  held_.assign(static_cast<size_t>(g.num_ranks), 0);
-  bool fits = true;
-  for (const int32_t t : sequence_) {
-    int64_t& held = held_[g.rank[t]];
-    held += g.alloc[t];
-    fits = fits && held <= g.capacity[g.rank[t]];
-    held -= g.free[t];
-  }
-  if (fits) {
+  if (FitsMemory(g, sequence_)) {
     Keep(s.retimer().Retime(sequence_), sequence_);
     s.Spend(1, SearchState::kTabuCost);
   }

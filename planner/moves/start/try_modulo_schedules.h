@@ -38,7 +38,6 @@ class TryModuloSchedules : public Move {
   int64_t changes_ = 0;                   // At this period.
   std::vector<int64_t> due_;
   std::vector<int32_t> sequence_;
-  std::vector<int64_t> held_;
   KeySorter sorter_;
 };
 

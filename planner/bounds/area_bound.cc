@@ -1,8 +1,11 @@
 #include "planner/bounds/area_bound.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <limits>
 #include <numeric>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -40,22 +43,51 @@ std::vector<std::vector<int32_t>> ComponentsOf(const FlatGraph& g) {
   return components;
 }
 
-// Sets `reach` to the longest chains from the start of task `first` of a
-// component to the ends of the others; -1: none.
-void FindChains(const FlatGraph& g, const std::vector<int32_t>& tasks,
-                size_t first, std::vector<int64_t>* reach) {
-  for (const int32_t t : tasks) (*reach)[t] = -1;
-  (*reach)[tasks[first]] = g.duration[tasks[first]];
-  for (size_t i = first + 1; i < tasks.size(); ++i) {
-    const int32_t t = tasks[i];
-    for (int32_t e = g.pred_offset[t]; e < g.pred_offset[t + 1]; ++e) {
-      const int64_t before = (*reach)[g.pred[e]];
-      if (before < 0) continue;
-      (*reach)[t] =
-          std::max((*reach)[t], before + g.pred_delay[e] + g.duration[t]);
+// Finds chains from several tasks of a component in one walk over it.
+class Chains {
+ public:
+  static constexpr size_t kStarts = 8;  // The most tasks in one walk.
+
+  explicit Chains(const FlatGraph& graph)
+      : graph_(graph),
+        reach_(static_cast<size_t>(graph.num_tasks), kNoChains) {}
+
+  // Finds the longest chains from the start of each task of a component at
+  // `starts`, its positions in `tasks`, to the ends of the others. REQUIRES:
+  // positions descend, in one call and from call to call for a component.
+  void Find(const std::vector<int32_t>& tasks,
+            absl::Span<const size_t> starts) {
+    const FlatGraph& g = graph_;
+    // Tasks before the first start keep kNoChains.
+    size_t next = starts.size();
+    for (size_t i = starts.back(); i < tasks.size(); ++i) {
+      const int32_t t = tasks[i];
+      std::array<int64_t, kStarts> longest = kNoChains;
+      for (int32_t e = g.pred_offset[t]; e < g.pred_offset[t + 1]; ++e) {
+        const std::array<int64_t, kStarts>& before = reach_[g.pred[e]];
+        const int64_t delay = g.pred_delay[e];
+        for (size_t k = 0; k < kStarts; ++k) {
+          longest[k] = std::max(longest[k], before[k] + delay);
+        }
+      }
+      while (next > 0 && starts[next - 1] == i) longest[--next] = 0;
+      for (int64_t& end : longest) end += g.duration[t];
+      reach_[t] = longest;
     }
   }
-}
+  // Returns the chain in ns from a start of the last walk, given its index, to
+  // the end of a task of the component; negative: there is none.
+  int64_t To(int32_t task, size_t start) const { return reach_[task][start]; }
+
+ private:
+  // So low that no sum of times makes it positive.
+  static constexpr int64_t kNone = std::numeric_limits<int64_t>::min() / 2;
+  static constexpr std::array<int64_t, kStarts> kNoChains = {
+      kNone, kNone, kNone, kNone, kNone, kNone, kNone, kNone};
+
+  const FlatGraph& graph_;
+  std::vector<std::array<int64_t, kStarts>> reach_;  // Indexed by task.
+};
 
 // A rank's memory x time.
 struct Account {
@@ -67,50 +99,65 @@ struct Account {
 class Pairing {
  public:
   explicit Pairing(const FlatGraph& graph)
-      : graph_(graph),
-        given_(graph.free),
-        reach_(static_cast<size_t>(graph.num_tasks), -1) {}
+      : graph_(graph), given_(graph.free), chains_(graph) {}
 
   // Adds the least area of a component to the accounts of its ranks.
   void Add(const std::vector<int32_t>& tasks, std::vector<Account>* accounts) {
     const FlatGraph& g = graph_;
-    std::vector<std::vector<int32_t>> givers(accounts->size());
+    givers_.assign(accounts->size(), {});
     for (const int32_t t : tasks) {
-      if (g.free[t] > 0) givers[g.rank[t]].push_back(t);
+      if (g.free[t] > 0) givers_[g.rank[t]].push_back(t);
     }
+    std::vector<size_t> takers;  // Their positions.
     for (size_t i = tasks.size(); i-- > 0;) {
-      const int32_t taker = tasks[i];
-      const int32_t r = g.rank[taker];
-      if (g.alloc[taker] <= 0 || g.capacity[r] >= kNoLimit) continue;
-      FindChains(g, tasks, i, &reach_);
-      int64_t left = g.alloc[taker];
-      while (left > 0) {
-        int32_t nearest = -1;
-        for (const int32_t giver : givers[r]) {
-          if (given_[giver] > 0 && reach_[giver] >= 0 &&
-              (nearest < 0 || reach_[giver] < reach_[nearest])) {
-            nearest = giver;
-          }
+      const int32_t t = tasks[i];
+      if (g.alloc[t] > 0 && g.capacity[g.rank[t]] < kNoLimit) {
+        takers.push_back(i);
+      }
+      if (takers.size() == Chains::kStarts || (i == 0 && !takers.empty())) {
+        chains_.Find(tasks, takers);
+        for (size_t k = 0; k < takers.size(); ++k) {
+          Pair(tasks[takers[k]], k, accounts);
         }
-        if (nearest < 0) break;  // Held for good, or for longer.
-        const int64_t part = std::min(left, given_[nearest]);
-        (*accounts)[r].area +=
-            static_cast<double>(part) * static_cast<double>(reach_[nearest]);
-        given_[nearest] -= part;
-        left -= part;
+        takers.clear();
       }
     }
-    for (size_t r = 0; r < givers.size(); ++r) {
-      for (const int32_t giver : givers[r]) {
+    for (size_t r = 0; r < givers_.size(); ++r) {
+      for (const int32_t giver : givers_[r]) {
         if (given_[giver] > 0) (*accounts)[r].is_known = false;
       }
     }
   }
 
  private:
+  // Pairs what a taker, at an index of the last walk, takes with the nearest
+  // givers.
+  void Pair(int32_t taker, size_t start, std::vector<Account>* accounts) {
+    const auto r = static_cast<size_t>(graph_.rank[taker]);
+    int64_t left = graph_.alloc[taker];
+    while (left > 0) {
+      int32_t nearest = -1;
+      for (const int32_t giver : givers_[r]) {
+        if (given_[giver] > 0 && chains_.To(giver, start) >= 0 &&
+            (nearest < 0 ||
+             chains_.To(giver, start) < chains_.To(nearest, start))) {
+          nearest = giver;
+        }
+      }
+      if (nearest < 0) return;  // Held for good, or for longer.
+      const int64_t part = std::min(left, given_[nearest]);
+      (*accounts)[r].area += static_cast<double>(part) *
+                             static_cast<double>(chains_.To(nearest, start));
+      given_[nearest] -= part;
+      left -= part;
+    }
+  }
+
   const FlatGraph& graph_;
   std::vector<int64_t> given_;  // Indexed by task: bytes not yet paired.
-  std::vector<int64_t> reach_;  // Indexed by task.
+  Chains chains_;
+  // Indexed by rank: tasks of the present component that give bytes back.
+  std::vector<std::vector<int32_t>> givers_{};
 };
 
 // Returns bytes x time that cannot be used in the first `until` ns, when the
@@ -153,13 +200,36 @@ std::vector<int64_t> ChainsBetween(
   }
   std::vector<int64_t> chains;
   if (visits > kMaxVisits) return chains;
-  std::vector<int64_t> reach(component.size(), -1);
-  for (const auto& [from, to] : pairs) {
-    FindChains(g, components[component[from]], static_cast<size_t>(place[from]),
-               &reach);
-    chains.push_back(component[from] != component[to] || reach[to] < 0
-                         ? -1
-                         : reach[to] - g.duration[to] - g.duration[from]);
+  // Pairs by component, those that begin last first.
+  std::vector<size_t> order(pairs.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+    const int32_t x = pairs[a].first;
+    const int32_t y = pairs[b].first;
+    return std::tuple(component[x], -place[x], a) <
+           std::tuple(component[y], -place[y], b);
+  });
+  Chains finder(g);
+  chains.resize(pairs.size());
+  std::vector<size_t> starts;  // Positions in the component.
+  for (size_t begin = 0; begin < order.size(); begin += starts.size()) {
+    const int32_t in = component[pairs[order[begin]].first];
+    starts.clear();
+    for (size_t i = begin; i < order.size() && starts.size() < Chains::kStarts;
+         ++i) {
+      const int32_t from = pairs[order[i]].first;
+      if (component[from] != in) break;
+      starts.push_back(static_cast<size_t>(place[from]));
+    }
+    finder.Find(components[in], starts);
+    for (size_t k = 0; k < starts.size(); ++k) {
+      const auto& [from, to] = pairs[order[begin + k]];
+      const int64_t chain = finder.To(to, k);
+      chains[order[begin + k]] =
+          component[to] != in || chain < 0
+              ? -1
+              : chain - g.duration[to] - g.duration[from];
+    }
   }
   return chains;
 }

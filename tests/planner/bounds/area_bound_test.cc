@@ -2,7 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <utility>
+#include <vector>
 
 #include "formats/graph/problem_suite.h"
 #include "planner/bounds/lower_bound.h"
@@ -86,6 +89,51 @@ TEST(AreaBoundTest, IsNoneWhereNoLimitBindsOrBytesHaveNoPair) {
   FlatGraph unpaired(Pipeline(2, 3, 1, false, 10, 1));
   for (int64_t& bytes : unpaired.free) bytes *= 2;
   EXPECT_EQ(AreaOf(unpaired), 0);
+}
+
+// Returns the longest chain from the end of one task to the start of another,
+// by going back over all chains; -1: there is none.
+int64_t ChainByRecursion(const FlatGraph& graph, int32_t from, int32_t to) {
+  int64_t longest = -1;
+  for (int32_t e = graph.pred_offset[to]; e < graph.pred_offset[to + 1]; ++e) {
+    const int32_t before = graph.pred[e];
+    if (before == from) {
+      longest = std::max(longest, graph.pred_delay[e]);
+      continue;
+    }
+    const int64_t chain = ChainByRecursion(graph, from, before);
+    if (chain < 0) continue;
+    longest =
+        std::max(longest, chain + graph.duration[before] + graph.pred_delay[e]);
+  }
+  return longest;
+}
+
+// All pairs of tasks of some problems, more than one walk's worth.
+TEST(ChainsBetweenTest, AreThoseOfARecursion) {
+  int with_chain = 0;
+  int without = 0;
+  for (uint64_t seed = 0; seed < 300; ++seed) {
+    const auto graph = testing::SmallProblem(seed);
+    if (!graph.has_value()) continue;
+    const FlatGraph flat(*graph);
+    std::vector<std::pair<int32_t, int32_t>> pairs;
+    for (int32_t a = 0; a < flat.num_tasks; ++a) {
+      for (int32_t b = 0; b < flat.num_tasks; ++b) {
+        if (a != b) pairs.push_back({a, b});
+      }
+    }
+    const std::vector<int64_t> chains = ChainsBetween(flat, pairs);
+    ASSERT_EQ(chains.size(), pairs.size());
+    for (size_t i = 0; i < pairs.size(); ++i) {
+      const auto& [from, to] = pairs[i];
+      ASSERT_EQ(chains[i], ChainByRecursion(flat, from, to))
+          << "seed " << seed << ", " << from << " to " << to;
+      (chains[i] < 0 ? without : with_chain) += 1;
+    }
+  }
+  EXPECT_GT(with_chain, 1000);
+  EXPECT_GT(without, 1000);
 }
 
 }  // namespace

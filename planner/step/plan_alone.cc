@@ -434,7 +434,9 @@ absl::StatusOr<PlanResult> PlanAlone(const PreparedJob& prepared,
                                   &result.evaluations));
   }
   // Schedules were made within lowered limits; the bound is for the step's own.
-  if (bound.has_value()) {
+  if (!input.needs_bound) {
+    bound.emplace();
+  } else if (bound.has_value()) {
     // Known since the start.
   } else if (own_memory || split.has_value() || !best->made.pairs.empty() ||
              !best->made.forms.empty()) {

@@ -64,6 +64,7 @@ std::optional<PlanResult> QuickPlan(const Strategy& rival,
                                     const PlanInput& input) {
   PlanInput quick = input;
   quick.robust.reset();
+  quick.needs_bound = false;
   quick.budget = input.budget.PartUntil(kQuickUntil, 0);
   PreparedJob with = job;
   with.strategy = &rival;
@@ -79,6 +80,7 @@ absl::StatusOr<PlanResult> BestOfRivals(
   if (!own.ok() && !absl::IsResourceExhausted(own.status())) return own;
   PlanInput once = input;
   once.robust.reset();
+  once.needs_bound = false;
   once.budget.max_evaluations = MaxEvaluations(input.budget, own);
   std::optional<PlanResult> best;
   int64_t evaluations = own.ok() ? own->evaluations : 0;

@@ -17,11 +17,11 @@
 
 namespace pipeloom::planner {
 
-// Makes the plan of a rival that takes little time; nullopt if it cannot plan
-// the partition or nothing fits. Under a deadline a search takes nearly all the
-// time, so that no rival is begun after it, and on large steps a classic order
-// may still be the better plan (internvl3-38b, image_text, 100 ms,
-// megatron-tuned's partition: 5.9 s a step instead of 6.5).
+// Makes the plan of a rival that takes little time, without a bound; nullopt if
+// it cannot plan the partition or nothing fits. Under a deadline a search takes
+// nearly all the time, so that no rival is begun after it, and on large steps a
+// classic order may still be the better plan (internvl3-38b, image_text, 100
+// ms, megatron-tuned's partition: 5.9 s a step instead of 6.5).
 std::optional<PlanResult> QuickPlan(const Strategy& rival,
                                     const PreparedJob& job,
                                     const PlanInput& input);

@@ -45,6 +45,8 @@ struct PlanInput {
   // others: the search goes on from the most similar one. The plan depends on
   // them.
   std::vector<std::shared_ptr<const CarriedStep>> carried{};
+  // Computes PlanResult::lower_bound; otherwise it is 0.
+  bool needs_bound = true;
 };
 
 // Step times under disturbances of the chosen plan and of the plan that is best

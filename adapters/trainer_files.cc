@@ -1,6 +1,7 @@
 #include "adapters/trainer_files.h"
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -95,20 +96,31 @@ std::string ModuleNames(const JobSpec& job, const Partition& partition,
   return absl::StrCat("[", absl::StrJoin(names, ", "), "]");
 }
 
-// Returns the layout string, if it can say the stages: layers of modules before
-// the last one are the trainer's own business, and lie in the first stage.
+// Returns the layout string of the last module's layers, and comments on what
+// it does not say of the stages.
 absl::StatusOr<std::string> MegatronLayout(const JobSpec& job,
                                            const Partition& partition) {
   const ModuleId last(job.model.modules.size() - 1);
   std::vector<int32_t> layers;
+  std::string comments;
   for (const std::vector<StageId>& parts : StageList(job, partition)) {
     int32_t count = 0;
     for (const StageId s : parts) {
       const Stage& stage = partition.stages[s];
       if (stage.module == last) {
         count += NumRecomputable(stage, job.model);
-      } else if (!layers.empty()) {
-        return absl::FailedPreconditionError("");
+        const bool embeds =
+            LayerOf(job, stage, 0).kind == LayerKind::kEmbedding;
+        if (embeds && !layers.empty()) {
+          absl::StrAppend(&comments,
+                          "# the layout has the embedding in stage 0; the plan "
+                          "has it in stage ",
+                          layers.size(), "\n");
+        }
+      } else if (!layers.empty() && comments.empty()) {
+        comments =
+            "# the model provider places the layers of other modules, as in "
+            "the list of stages\n";
       }
     }
     layers.push_back(count);
@@ -117,14 +129,16 @@ absl::StatusOr<std::string> MegatronLayout(const JobSpec& job,
   const std::string text = PrintMegatronLayout(symbols);
   PIPELOOM_RETURN_IF_ERROR(
       ParseMegatronLayout(text, partition.num_ranks).status());
-  return text;
+  return absl::StrCat("--pipeline-model-parallel-layout \"", text, "\"\n",
+                      comments);
 }
 
-std::string MegatronArguments(const TrainerLimits& trainer, const JobSpec& job,
-                              const Partition& partition,
-                              const RecomputeSetting& recompute,
-                              const TrainerFile& schedule,
-                              absl::string_view file) {
+absl::StatusOr<std::string> MegatronArguments(const TrainerLimits& trainer,
+                                              const JobSpec& job,
+                                              const Partition& partition,
+                                              const RecomputeSetting& recompute,
+                                              const TrainerFile& schedule,
+                                              absl::string_view file) {
   const ModuleSpec& last =
       job.model.modules[ModuleId(job.model.modules.size() - 1)];
   const auto layers =
@@ -135,19 +149,9 @@ std::string MegatronArguments(const TrainerLimits& trainer, const JobSpec& job,
       "--num-layers %d\n",
       job.parallel.tp, job.parallel.cp, job.parallel.ep, partition.num_ranks,
       layers);
-  const absl::StatusOr<std::string> layout = MegatronLayout(job, partition);
-  if (layout.ok()) {
-    absl::StrAppend(&text, "--pipeline-model-parallel-layout \"", *layout,
-                    "\"\n");
-  } else {
-    absl::StrAppend(&text,
-                    "# Megatron's layout string cannot say these "
-                    "stages: place their layers in the model provider\n");
-    if (partition.num_segments > 1) {
-      absl::StrAppend(&text, "--virtual-pipeline-model-parallel-size ",
-                      partition.num_segments, "\n");
-    }
-  }
+  PIPELOOM_ASSIGN_OR_RETURN(const std::string layout,
+                            MegatronLayout(job, partition));
+  text += layout;
   if (trainer.order == PassOrder::kStock && partition.num_segments > 1) {
     absl::StrAppend(&text,
                     "--microbatch-group-size-per-virtual-pipeline-stage ",
@@ -169,6 +173,12 @@ std::string MegatronArguments(const TrainerLimits& trainer, const JobSpec& job,
     absl::StrAppend(&text,
                     "# executes the plan itself: "
                     "examples/megatron/plan_runner.py (PlanRunner)\n");
+  }
+  if (trainer.order == PassOrder::kStock && schedule.rows_differ) {
+    text +=
+        "# microbatches differ in rows: set "
+        "TransformerConfig.variable_seq_lengths, which needs this dispatcher, "
+        "or pad\n--moe-token-dispatcher-type alltoall\n";
   }
   return absl::StrCat(text, StageComments(job, partition));
 }
@@ -277,6 +287,26 @@ std::string DeepSpeedArguments(const JobSpec& job, const Partition& partition,
       schedule.num_microbatches, "\n", StageComments(job, partition));
 }
 
+// Returns whether a stage sends tensors with different numbers of rows.
+bool RowsDiffer(const ExecutionPlan& plan) {
+  std::map<StageId, int64_t> rows;
+  for (const Dependency& edge : plan.graph.edges()) {
+    const Task& from = plan.graph.task(edge.from);
+    if (from.pass != Pass::kForward || edge.rows == 0) continue;
+    const auto seen = rows.try_emplace(from.stage, edge.rows).first;
+    if (seen->second != edge.rows) return true;
+  }
+  return false;
+}
+
+// Returns a comment with the order in which a trainer takes a plan's
+// microbatches; empty if they come as they are.
+std::string OrderComment(const std::vector<int32_t>& microbatches) {
+  if (std::is_sorted(microbatches.begin(), microbatches.end())) return "";
+  return absl::StrCat("# feed microbatches in the order ",
+                      absl::StrJoin(microbatches, ","), "\n");
+}
+
 }  // namespace
 
 absl::StatusOr<TrainerFile> ScheduleFileOf(const TrainerLimits& trainer,
@@ -284,6 +314,7 @@ absl::StatusOr<TrainerFile> ScheduleFileOf(const TrainerLimits& trainer,
   TrainerFile file;
   if (trainer.everything)
     return absl::InvalidArgumentError("no file is needed");
+  file.rows_differ = RowsDiffer(plan);
   ActionOptions options;
   options.format = std::string(trainer.name);
   options.recompute_at_launch = true;
@@ -317,13 +348,15 @@ absl::StatusOr<TrainerFile> ScheduleFileOf(const TrainerLimits& trainer,
     }
     file.extension = "order";
     file.group = order.group;
-    file.text = PrintMegatronOrder(order);
+    file.text = absl::StrCat(OrderComment(actions.microbatches),
+                             PrintMegatronOrder(order));
     return file;
   }
   PIPELOOM_ASSIGN_OR_RETURN(const DeepSpeedSteps steps,
                             ToDeepSpeed(actions.table));
   file.extension = "deepspeed";
-  file.text = PrintDeepSpeed(steps);
+  file.text =
+      absl::StrCat(OrderComment(actions.microbatches), PrintDeepSpeed(steps));
   return file;
 }
 

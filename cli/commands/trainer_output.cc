@@ -98,8 +98,9 @@ absl::StatusOr<TrainerOutput> TrainerOutputOf(
                  : text);
       }
       output.schedules.back().push_back(std::move(file));
-      const adapters::TrainerFile& first = output.schedules[0][0];
+      adapters::TrainerFile& first = output.schedules[0][0];
       const adapters::TrainerFile& last = output.schedules.back().back();
+      first.rows_differ |= last.rows_differ;  // The launch is for all plans.
       if (last.num_microbatches != first.num_microbatches ||
           last.group != first.group) {
         note(absl::StrCat(

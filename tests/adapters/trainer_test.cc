@@ -12,8 +12,10 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "adapters/action_table.h"
 #include "adapters/deepspeed_steps.h"
+#include "adapters/megatron_layout.h"
 #include "adapters/megatron_order.h"
 #include "adapters/plan_actions.h"
 #include "adapters/torch_schedule.h"
@@ -60,6 +62,34 @@ absl::StatusOr<ActionTable> ReadBack(const TrainerFile& file) {
   return FromDeepSpeed(steps);
 }
 
+// Returns an error if Megatron's layout in the launch arguments does not have
+// as many stages as the partition, and the layers that they name.
+absl::Status CheckLayout(const std::string& launch,
+                         const Partition& partition) {
+  constexpr absl::string_view kLayout = "--pipeline-model-parallel-layout \"";
+  constexpr absl::string_view kLayers = "--num-layers ";
+  const size_t at = launch.find(std::string(kLayout));
+  const size_t count = launch.find(std::string(kLayers));
+  if (at == std::string::npos || count == std::string::npos) {
+    return absl::InternalError("no layout or no number of layers");
+  }
+  const size_t begin = at + kLayout.size();
+  PIPELOOM_ASSIGN_OR_RETURN(
+      const std::vector<std::string> stages,
+      ParseMegatronLayout(launch.substr(begin, launch.find('"', begin) - begin),
+                          partition.num_ranks));
+  int64_t layers = 0;
+  for (const std::string& stage : stages) {
+    layers += std::count(stage.begin(), stage.end(), 't');
+  }
+  if (static_cast<int32_t>(stages.size()) !=
+          partition.num_ranks * partition.num_segments ||
+      layers != std::atoll(launch.c_str() + count + kLayers.size())) {
+    return absl::InternalError("the layout's stages or layers");
+  }
+  return absl::OkStatus();
+}
+
 // Returns an error if the plan is not what the trainer can execute.
 absl::Status CheckPlan(const TrainerLimits& trainer, const JobSpec& job,
                        const TrainerPlanned& planned) {
@@ -91,6 +121,9 @@ absl::Status CheckPlan(const TrainerLimits& trainer, const JobSpec& job,
                             LaunchArguments(trainer, job, planned.partition,
                                             planned.recompute, file, "plan"));
   if (launch.empty()) return absl::InternalError("no launch arguments");
+  if (absl::StartsWith(trainer.name, "megatron")) {
+    PIPELOOM_RETURN_IF_ERROR(CheckLayout(launch, planned.partition));
+  }
   if (trainer.order == PassOrder::kAny) return absl::OkStatus();
   PIPELOOM_ASSIGN_OR_RETURN(const ActionTable table, ReadBack(file));
   TableShape shape;

@@ -275,14 +275,19 @@ std::string DeepSpeedArguments(const JobSpec& job, const Partition& partition,
     parts.push_back(layers);
   }
   return absl::StrCat(
-      "# PipelineModule(layers, num_stages=NUM_STAGES,\n"
-      "#     activation_checkpoint_interval=ACTIVATION_CHECKPOINT_INTERVAL)\n"
-      "# in a subclass whose _partition_layers takes PARTS: stage i has "
-      "layers\n"
-      "# [PARTS[i], PARTS[i + 1])\n",
+      "# examples/deepspeed/plan_engine.py: stage i has layers [PARTS[i], "
+      "PARTS[i + 1])\n"
+      "# PlannedModule(layers, PARTS, num_stages=NUM_STAGES, "
+      "dynamic_shape=DYNAMIC_SHAPE,\n"
+      "#     activation_checkpoint_interval=ACTIVATION_CHECKPOINT_INTERVAL)\n",
       "NUM_STAGES = ", partition.num_ranks, "\nPARTS = [",
       absl::StrJoin(parts, ", "),
-      "]\nACTIVATION_CHECKPOINT_INTERVAL = ", recompute.period,
+      "]\nDYNAMIC_SHAPE = ", schedule.rows_differ ? "True" : "False",
+      "\nACTIVATION_CHECKPOINT_INTERVAL = ", recompute.period,
+      recompute.is_none()
+          ? ""
+          : "\n# and checkpointable_layers=[the class of the blocks]: the plan "
+            "keeps other layers",
       "\n# of the configuration\nGRADIENT_ACCUMULATION_STEPS = ",
       schedule.num_microbatches, "\n", StageComments(job, partition));
 }

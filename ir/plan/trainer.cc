@@ -36,6 +36,7 @@ constexpr TrainerLimits kTrainers[] = {
      .order = PassOrder::kOneForwardOrder},
     {.name = "deepspeed",
      .order = PassOrder::kOneForwardOrder,
+     .one_loss = true,
      .recompute_periods = true},
     {.name = "pipeloom", .everything = true},
 };

@@ -46,6 +46,9 @@ struct TrainerLimits {
   // Whether weight gradients may run apart from their backward.
   bool split_backward = false;
   PassOrder order = PassOrder::kAny;
+  // Whether the trainer keeps one loss: the last stage goes back through a
+  // microbatch right behind its forward.
+  bool one_loss = false;
   // Recomputation of whole layers, the same for all microbatches: all layers,
   // and also
   bool recompute_periods = false;   // with a checkpoint every 2 or 4 layers,

@@ -106,6 +106,7 @@ class OrderSearch {
         !HasOneForwardOrder(cells_, schedule->order)) {
       return;
     }
+    if (trainer_.one_loss && !HasOneLoss(cells_, schedule->order)) return;
     best_time_ = time;
     best_ = std::move(schedule->order);
   }
@@ -218,8 +219,10 @@ class OrderSearch {
                                                   : std::vector<int32_t>{};
     IdVector<StageId, int32_t> same(num_cells_);
     for (const StageId s : same.ids()) same[s] = s.value();
-    PIPELOOM_ASSIGN_OR_RETURN(const CellGraph cells,
-                              MakeCells(cells_, same, microbatches, in_order));
+    PIPELOOM_ASSIGN_OR_RETURN(
+        const CellGraph cells,
+        MakeCells(cells_, same, microbatches,
+                  {.forwards = in_order, .one_loss = trainer_.one_loss}));
     RankOrders start;
     if (best_time_ < kNoLimit) start = CellsOf(cells, best_);
     const absl::StatusOr<SearchResult> found =

@@ -140,7 +140,7 @@ absl::StatusOr<std::vector<FormPlanner>> MakeForms(
             {.split_backward = split, .memory = memory, .every_pass = true}));
     PIPELOOM_ASSIGN_OR_RETURN(
         CellGraph cells, MakeCells(built.graph, TrainerStages(job.partition),
-                                   /*microbatches=*/{}, /*in_order=*/false));
+                                   /*microbatches=*/{}, CellOrder{}));
     IdVector<RankId, RankSpec> ranks = cells.graph.ranks();
     if (any_memory) {
       for (RankSpec& rank : ranks) rank.memory.limit = Bytes(0);

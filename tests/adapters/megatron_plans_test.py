@@ -288,8 +288,7 @@ class MegatronPlansTest(unittest.TestCase):
             worst = run_world(
                 ranks, begin, some, functools.partial(run_plan, stock=stock))
             self.assertEqual(len(worst), len(some))
-            print(f"--for {trainer}, {ranks} processes: {len(some)} plans, "
-                  f"largest difference {max(worst.values()):.1e}")
+            print(trainer_files.result_line(trainer, some, worst))
             for title, value in worst.items():
                 self.assertLess(value, LIMIT, title)
 

@@ -2,6 +2,7 @@
 from the files that it wrote, for tests that run them in the trainer's own
 runtime. PIPELOOM_TRAINER_PLANS is their number."""
 import dataclasses
+import json
 import os
 import re
 import subprocess
@@ -24,12 +25,20 @@ def num_plans():
     return int(os.environ.get("PIPELOOM_TRAINER_PLANS", "6"))
 
 
+def result_line(trainer, plans, worst):
+    ranks = plans[0].ranks
+    return (f"--for {trainer}, {ranks} processes: {len(plans)} plans, "
+            f"{sum(p.recomputes for p in plans)} with recomputation, largest "
+            f"difference {max(worst.values()):.1e}")
+
+
 @dataclasses.dataclass
 class Planned:
-    """What `--out FOLDER/plan.pb` wrote."""
+    """The files that `--out FOLDER/plan.pb` wrote."""
     title: str
     plan: plans.Plan
     files: dict  # Texts by extension, and "launch".
+    peaks: list  # Bytes, by rank.
 
     def __str__(self):
         return self.title
@@ -37,6 +46,13 @@ class Planned:
     @property
     def ranks(self):
         return self.plan.num_ranks
+
+    @property
+    def recomputes(self):
+        """Whether the launch arguments set recomputation."""
+        found = re.search(r"^--recompute-|^ACTIVATION_CHECKPOINT_INTERVAL = "
+                          r"[1-9]", self.files["launch"], re.MULTILINE)
+        return found is not None
 
     def stage_ranks(self):
         """The rank of each stage, by the comments of the launch arguments, and
@@ -108,19 +124,28 @@ class RandomJobs:
         with tempfile.TemporaryDirectory() as out:
             done = subprocess.run(
                 [BINARY, "plan", job, "--batch", batch, "--for", trainer,
-                 "--replicas", "1", "--evaluations", "20", "--out",
-                 os.path.join(out, "plan.pb"), *more],
+                 "--replicas", "1", "--evaluations", "20", "--format", "json",
+                 "--out", os.path.join(out, "plan.pb"), *more],
                 capture_output=True, text=True, check=False)
             if done.returncode != 0:
                 assert done.returncode == 1, (seed, done.stderr)
                 return done.stderr
             return Planned(f"seed {seed}",
                            plans.read_plan(os.path.join(out, "plan.pb")),
-                           _read(out))
+                           _read(out),
+                           json.loads(done.stdout)["steps"][0]["peak_bytes"])
+
+    def plan_tight(self, trainer, seed, planned):
+        """Returns the job's plan in half the memory that `planned` takes for
+        activations, or `planned` if that is too little."""
+        static = [planned.plan.memory[r].static for r in range(planned.ranks)]
+        limit = (max(static) + max(planned.peaks)) // 2
+        tight = self.plan(trainer, seed, "--memory-limit", str(limit))
+        return planned if isinstance(tight, str) else tight
 
     def plans(self, trainer, count):
-        """Returns the first `count` plans, by number of ranks, and how many
-        jobs were refused before them."""
+        """Returns the first `count` plans, by number of ranks, every second in
+        tight memory, and how many jobs were refused before them."""
         by_ranks, found, refused = {}, 0, 0
         for seed in range(4 * count):
             if found == count:
@@ -130,6 +155,8 @@ class RandomJobs:
                 assert "--for pipeloom" in planned or "parallel.pp" in planned
                 refused += 1
                 continue
+            if found % 2 == 1:
+                planned = self.plan_tight(trainer, seed, planned)
             by_ranks.setdefault(planned.ranks, []).append(planned)
             found += 1
         assert found == count, f"{found} plans, {refused} refused"

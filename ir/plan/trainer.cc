@@ -15,12 +15,14 @@ constexpr TrainerLimits kTrainers[] = {
     {.name = "megatron",
      .most_stages = 8,
      .order = PassOrder::kAny,
+     .plain_on_one_rank = true,
      .recompute_periods = true,
      .recompute_block = true},
     {.name = "megatron-stock",
      .most_stages = 8,
      .encoders_first = true,
      .order = PassOrder::kStock,
+     .plain_on_one_rank = true,
      .recompute_periods = true,
      .recompute_block = true},
     {.name = "torch",
@@ -142,6 +144,12 @@ absl::Status CheckTrainerPartition(const TrainerLimits& trainer,
                            "the partition has %d segments; a rank has at most "
                            "%d stages",
                            partition.num_segments, trainer.most_stages));
+  }
+  if (trainer.plain_on_one_rank && ranks == 1 && partition.num_segments > 1) {
+    return No(trainer, absl::StrFormat(
+                           "the partition has %d segments on one rank, where "
+                           "the trainer has no pipeline; 1 is right",
+                           partition.num_segments));
   }
   const bool turns = Turns(partition);
   if (turns && !(trainer.vee && partition.num_segments == 2)) {

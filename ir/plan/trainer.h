@@ -49,6 +49,9 @@ struct TrainerLimits {
   // Whether the trainer keeps one loss: the last stage goes back through a
   // microbatch right behind its forward.
   bool one_loss = false;
+  // Whether the trainer has no pipeline on one rank: such a job has one stage,
+  // and a backward follows each forward.
+  bool plain_on_one_rank = false;
   // Recomputation of whole layers, the same for all microbatches: all layers,
   // and also
   bool recompute_periods = false;   // with a checkpoint every 2 or 4 layers,

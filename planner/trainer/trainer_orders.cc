@@ -38,6 +38,8 @@ class OrderSearch {
               uint64_t seed)
       : cells_(cells),
         trainer_(trainer),
+        one_loss_(trainer.one_loss ||
+                  (trainer.plain_on_one_rank && cells.num_ranks() == 1)),
         flat_(cells),
         seed_(seed),
         random_(seed) {
@@ -106,7 +108,7 @@ class OrderSearch {
         !HasOneForwardOrder(cells_, schedule->order)) {
       return;
     }
-    if (trainer_.one_loss && !HasOneLoss(cells_, schedule->order)) return;
+    if (one_loss_ && !HasOneLoss(cells_, schedule->order)) return;
     best_time_ = time;
     best_ = std::move(schedule->order);
   }
@@ -213,7 +215,8 @@ class OrderSearch {
   // Searches the order of tasks; that of microbatches stays if stages must have
   // one.
   absl::Status SearchOrder(const SearchBudget& budget) {
-    const bool in_order = trainer_.order == PassOrder::kOneForwardOrder;
+    const bool in_order =
+        one_loss_ || trainer_.order == PassOrder::kOneForwardOrder;
     const std::vector<int32_t> microbatches = in_order && best_time_ < kNoLimit
                                                   ? ForwardOrder(cells_, best_)
                                                   : std::vector<int32_t>{};
@@ -239,6 +242,7 @@ class OrderSearch {
 
   const StageGraph& cells_;
   const TrainerLimits& trainer_;
+  const bool one_loss_;
   const FlatGraph flat_;
   const uint64_t seed_;
   Random random_;

@@ -121,6 +121,10 @@ absl::Status CheckPlan(const TrainerLimits& trainer, const JobSpec& job,
                             LaunchArguments(trainer, job, planned.partition,
                                             planned.recompute, file, "plan"));
   if (launch.empty()) return absl::InternalError("no launch arguments");
+  if (trainer.plain_on_one_rank && planned.partition.num_ranks == 1 &&
+      planned.partition.num_segments > 1) {
+    return absl::InternalError("several stages on one rank");
+  }
   if (absl::StartsWith(trainer.name, "megatron")) {
     PIPELOOM_RETURN_IF_ERROR(CheckLayout(launch, planned.partition));
   }

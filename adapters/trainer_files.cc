@@ -66,15 +66,16 @@ std::string StageComments(const JobSpec& job, const Partition& partition) {
 }
 
 // Returns the names of modules as a trainer's model would have them: those of
-// torchtitan's models, under the module's name if there are several.
+// torchtitan's models, which splits a model by its own children and the items
+// of those that are lists. Modules before the last one put their name in front.
 std::string ModuleNames(const JobSpec& job, const Partition& partition,
                         const std::vector<StageId>& parts) {
   std::vector<std::string> names;
   for (const StageId s : parts) {
     const Stage& stage = partition.stages[s];
     const ModuleSpec& module = job.model.modules[stage.module];
-    const std::string prefix =
-        job.model.modules.size() == 1 ? "" : absl::StrCat(module.name, ".");
+    const bool last = stage.module.value() + 1 == job.model.modules.size();
+    const std::string prefix = last ? "" : absl::StrCat(module.name, "_");
     for (int32_t i = 0; i < stage.num_layers; ++i) {
       const LayerSpec& layer = LayerOf(job, stage, i);
       int32_t number = 0;
@@ -85,7 +86,7 @@ std::string ModuleNames(const JobSpec& job, const Partition& partition,
         names.push_back(absl::StrCat("\"", prefix, "tok_embeddings\""));
       } else if (layer.kind == LayerKind::kLossHead) {
         names.push_back(absl::StrCat("\"", prefix, "norm\""));
-        names.push_back(absl::StrCat("\"", prefix, "output\""));
+        names.push_back(absl::StrCat("\"", prefix, "lm_head\""));
       } else if (MayRecompute(layer)) {
         names.push_back(absl::StrCat("\"", prefix, "layers.", number, "\""));
       } else {
@@ -197,19 +198,30 @@ std::string TorchtitanArguments(const JobSpec& job, const Partition& partition,
     parts.push_back(
         absl::StrCat("  ", ModuleNames(job, partition, stage), ",\n"));
   }
+  const bool plain = partition.num_ranks == 1;
+  std::string pipeline;
+  if (!plain) {
+    pipeline = absl::StrCat(
+        "# places the stages; the file replaces its order\n"
+        "pipeline_parallel_schedule = \"",
+        vee ? "ZBVZeroBubble" : "Interleaved1F1B",
+        "\"\npipeline_parallel_schedule_csv = \"", file,
+        "\"\npipeline_parallel_microbatch_size = 1\n"
+        "# lm_head is output in older versions\nmodule_fqns_per_model_part = "
+        "[\n",
+        absl::StrJoin(parts, ""), "]\n");
+  }
+  const int32_t count = schedule.num_microbatches;
   return absl::StrCat(
       "[parallelism]\ntensor_parallel_degree = ", job.parallel.tp,
       "\ncontext_parallel_degree = ", job.parallel.cp,
       "\nexpert_parallel_degree = ", job.parallel.ep,
-      "\npipeline_parallel_degree = ", partition.num_ranks,
-      "\n# places the stages; the file replaces its order\n"
-      "pipeline_parallel_schedule = \"",
-      vee ? "ZBVZeroBubble" : "Interleaved1F1B",
-      "\"\npipeline_parallel_schedule_csv = \"", file,
-      "\"\npipeline_parallel_microbatch_size = 1\n"
-      "module_fqns_per_model_part = [\n",
-      absl::StrJoin(parts, ""),
-      "]\n\n[training]\nlocal_batch_size = ", schedule.num_microbatches,
+      "\npipeline_parallel_degree = ", partition.num_ranks, "\n", pipeline,
+      "\n[training]\n",
+      plain ? absl::StrCat("# one rank has no pipeline: gradients accumulate\n"
+                           "local_batch_size = 1\nglobal_batch_size = ",
+                           count * job.parallel.dp)
+            : absl::StrCat("local_batch_size = ", count),
       "\n\n[activation_checkpoint]\nmode = \"",
       recompute.is_none() ? "none" : "full", "\"\n");
 }

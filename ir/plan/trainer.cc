@@ -35,7 +35,8 @@ constexpr TrainerLimits kTrainers[] = {
      .most_stages = 8,
      .vee = true,
      .split_backward = true,
-     .order = PassOrder::kOneForwardOrder},
+     .order = PassOrder::kOneForwardOrder,
+     .plain_on_one_rank = true},
     {.name = "deepspeed",
      .order = PassOrder::kOneForwardOrder,
      .one_loss = true,
@@ -67,6 +68,10 @@ absl::Status No(const TrainerLimits& trainer, absl::string_view what) {
 }
 
 }  // namespace
+
+bool IsPlain(const TrainerLimits& trainer, int32_t num_ranks) {
+  return trainer.plain_on_one_rank && num_ranks == 1;
+}
 
 absl::Span<const TrainerLimits> Trainers() { return kTrainers; }
 
@@ -145,7 +150,7 @@ absl::Status CheckTrainerPartition(const TrainerLimits& trainer,
                            "%d stages",
                            partition.num_segments, trainer.most_stages));
   }
-  if (trainer.plain_on_one_rank && ranks == 1 && partition.num_segments > 1) {
+  if (IsPlain(trainer, ranks) && partition.num_segments > 1) {
     return No(trainer, absl::StrFormat(
                            "the partition has %d segments on one rank, where "
                            "the trainer has no pipeline; 1 is right",

@@ -59,6 +59,9 @@ struct TrainerLimits {
   bool recompute_by_stage = false;  // with a K of each stage's own.
 };
 
+// Returns whether the trainer has no pipeline on so many ranks.
+bool IsPlain(const TrainerLimits& trainer, int32_t num_ranks);
+
 // Returns all trainers, `pipeloom` last.
 absl::Span<const TrainerLimits> Trainers();
 // Returns the trainer of that name, or null.

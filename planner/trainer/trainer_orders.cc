@@ -38,8 +38,7 @@ class OrderSearch {
               uint64_t seed)
       : cells_(cells),
         trainer_(trainer),
-        one_loss_(trainer.one_loss ||
-                  (trainer.plain_on_one_rank && cells.num_ranks() == 1)),
+        one_loss_(trainer.one_loss || IsPlain(trainer, cells.num_ranks())),
         flat_(cells),
         seed_(seed),
         random_(seed) {

@@ -132,7 +132,10 @@ absl::StatusOr<std::vector<FormPlanner>> MakeForms(
     bool any_memory) {
   std::vector<FormPlanner> forms;
   for (const bool split : {false, true}) {
-    if (split && !trainer.split_backward) continue;
+    if (split && (!trainer.split_backward ||
+                  IsPlain(trainer, job.partition.num_ranks))) {
+      continue;
+    }
     PIPELOOM_ASSIGN_OR_RETURN(
         const partition::BuiltGraph built,
         partition::BuildStageGraph(

@@ -51,7 +51,7 @@ class Planned:
     def recomputes(self):
         """Whether the launch arguments set recomputation."""
         found = re.search(r"^--recompute-|^ACTIVATION_CHECKPOINT_INTERVAL = "
-                          r"[1-9]", self.files["launch"], re.MULTILINE)
+                          r"[1-9]|^mode = \"full", self.files["launch"], re.MULTILINE)
         return found is not None
 
     def stage_ranks(self):
@@ -143,8 +143,9 @@ class RandomJobs:
         tight = self.plan(trainer, seed, "--memory-limit", str(limit))
         return planned if isinstance(tight, str) else tight
 
-    def plans(self, trainer, count):
-        """Returns the first `count` plans, by number of ranks, every second in
+    def plans(self, trainer, count, least_ranks=1):
+        """Returns the first `count` plans on `least_ranks` ranks or more, and
+        those on fewer that were met, by number of ranks, every second in
         tight memory, and how many jobs were refused before them."""
         by_ranks, found, refused = {}, 0, 0
         for seed in range(4 * count):
@@ -158,6 +159,6 @@ class RandomJobs:
             if found % 2 == 1:
                 planned = self.plan_tight(trainer, seed, planned)
             by_ranks.setdefault(planned.ranks, []).append(planned)
-            found += 1
+            found += planned.ranks >= least_ranks
         assert found == count, f"{found} plans, {refused} refused"
         return by_ranks, refused

@@ -10,6 +10,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -121,9 +122,20 @@ absl::Status CheckPlan(const TrainerLimits& trainer, const JobSpec& job,
                             LaunchArguments(trainer, job, planned.partition,
                                             planned.recompute, file, "plan"));
   if (launch.empty()) return absl::InternalError("no launch arguments");
-  if (trainer.plain_on_one_rank && planned.partition.num_ranks == 1 &&
-      planned.partition.num_segments > 1) {
-    return absl::InternalError("several stages on one rank");
+  if (IsPlain(trainer, planned.partition.num_ranks)) {
+    if (planned.partition.num_segments > 1) {
+      return absl::InternalError("several stages on one rank");
+    }
+    Pass before = Pass::kBackward;
+    for (const Instruction& instruction : plan.programs[RankId(0)]) {
+      const auto* const compute = std::get_if<Compute>(&instruction);
+      if (compute == nullptr) continue;
+      const Pass pass = plan.graph.task(compute->task).pass;
+      if (pass == before || pass == Pass::kWeightGrad) {
+        return absl::InternalError("no backward behind each forward");
+      }
+      before = pass;
+    }
   }
   if (absl::StartsWith(trainer.name, "megatron")) {
     PIPELOOM_RETURN_IF_ERROR(CheckLayout(launch, planned.partition));

@@ -46,14 +46,14 @@ for line in importlib.metadata.requires("torch"):
     libraries=
   fi
   printf '%s\n' "$libraries" >"$peer/libraries"
-  # Only those dependencies that torchtitan's pipeline code imports.
-  "${pip[@]}" --no-deps "torchtitan==$torchtitan" spmd_types==0.2.3 \
-    tyro==1.0.17 docstring_parser==0.18.0
   # DeepSpeed's setup imports torch; its operators are not built.
   "${pip[@]}" einops==0.8.2 hjson==3.1.0 msgpack==1.2.4 ninja==1.13.2 \
     psutil==7.2.2 py-cpuinfo==9.0.0 pydantic==2.14.3 tqdm==4.70.1
   LD_LIBRARY_PATH=$libraries DS_BUILD_OPS=0 DS_ACCELERATOR=cpu "${pip[@]}" \
     --no-deps --no-build-isolation "deepspeed==$deepspeed"
+  # Only those dependencies that torchtitan's pipeline code imports.
+  "${pip[@]}" --no-deps "torchtitan==$torchtitan" spmd_types==0.2.3 \
+    tyro==1.0.17 docstring_parser==0.18.0
   LD_LIBRARY_PATH=$libraries "$peer/bin/python" -c '
 import torch
 import torch.distributed.pipelining

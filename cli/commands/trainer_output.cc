@@ -26,10 +26,9 @@ std::string NextTo(const std::string& path, absl::string_view suffix,
 
 }  // namespace
 
-Flag TrainerFlag(std::string* trainer) {
+Flag TrainerFlag(std::string* trainer, absl::string_view help) {
   Flag flag{"for", trainer, "TRAINER",
-            "plan only what that trainer can execute, and write its files; "
-            "default: pipeloom, everything"};
+            absl::StrCat(help, "; default: pipeloom, everything")};
   for (const TrainerLimits& one : Trainers()) {
     flag.choices.emplace_back(one.name);
   }

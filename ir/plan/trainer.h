@@ -67,6 +67,11 @@ absl::Span<const TrainerLimits> Trainers();
 // Returns the trainer of that name, or null.
 const TrainerLimits* FindTrainer(absl::string_view name);
 
+// Returns FailedPrecondition that says `what` the trainer cannot execute, and
+// what would be right.
+absl::Status CannotExecute(const TrainerLimits& trainer,
+                           absl::string_view what);
+
 // Returns FailedPrecondition that names what of the job the trainer cannot
 // execute, and what would be right: modules that are no chain, several losses,
 // frozen modules, modules with a layout of their own.

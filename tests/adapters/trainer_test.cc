@@ -8,12 +8,15 @@
 #include <algorithm>
 #include <cstdlib>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "adapters/action_table.h"
 #include "adapters/deepspeed_steps.h"
 #include "adapters/megatron_layout.h"
@@ -22,6 +25,7 @@
 #include "adapters/torch_schedule.h"
 #include "adapters/trainer_files.h"
 #include "base/status_macros.h"
+#include "planner/strategies/registry.h"
 #include "tests/adapters/trainer_plans.h"
 #include "tests/planner/random_job.h"
 #include "tests/support/small_job.h"
@@ -186,6 +190,35 @@ TEST_P(EachTrainer, ExportsEveryPlanOfRandomJobs) {
     ++planned;
   }
   EXPECT_GE(planned, refused / 3);
+}
+
+// The rows of `pipeloom compare --for`.
+TEST_P(EachTrainer, ExportsOtherStrategiesOrSaysWhyNot) {
+  const TrainerLimits& trainer = Trainer(GetParam());
+  int32_t planned = 0;
+  int32_t refused = 0;
+  for (uint64_t seed = 0; seed < 12; ++seed) {
+    RandomJobCase made = RandomJob(seed, kSmallTrainerJob);
+    made.job.training.frozen_modules.clear();
+    if (!CheckTrainerJob(trainer, made.job).ok()) continue;
+    for (const absl::string_view name : planner::StrategyNames()) {
+      if (name == "pipeloom") continue;
+      SCOPED_TRACE(absl::StrCat(seed, " ", name));
+      ASSERT_OK_AND_ASSIGN(std::unique_ptr<planner::Strategy> rival,
+                           planner::MakeStrategy(name));
+      const absl::StatusOr<TrainerPlanned> plan =
+          PlanForTrainer(trainer, made, 5, std::move(rival));
+      if (plan.ok()) {
+        EXPECT_THAT(CheckPlan(trainer, made.job, *plan), IsOk());
+        ++planned;
+      } else {
+        EXPECT_FALSE(plan.status().message().empty());
+        ++refused;
+      }
+    }
+  }
+  EXPECT_GT(planned, 0);
+  EXPECT_GT(refused, 0);
 }
 
 TEST_P(EachTrainer, IsDeterministic) {

@@ -89,6 +89,69 @@ absl::Status CheckBlocking(const DeepSpeedSteps& steps) {
   return absl::OkStatus();
 }
 
+// Returns FailedPrecondition if the last rank does not go back through each
+// microbatch right behind its forward.
+absl::Status CheckLosses(const std::vector<Cell>& last) {
+  for (size_t i = 0; i + 1 < last.size(); i += 2) {
+    const Action& forward = last[i].actions[0];
+    const Action& next = last[i + 1].actions[0];
+    if (next.kind == ActionKind::kBackward &&
+        next.microbatch == forward.microbatch) {
+      continue;
+    }
+    return No(absl::StrCat(
+        TorchName(next), " follows ", TorchName(forward),
+        " on the last rank; the engine keeps one loss, so the backward of the "
+        "same microbatch must"));
+  }
+  return absl::OkStatus();
+}
+
+// Adds the transfers of a table with a stage a rank and passes alone, both ends
+// at the same moment of a walk over the ranks in turns. An output goes as soon
+// as it is made, a gradient when the pass that needs it comes next.
+ActionTable WithTransfers(const ActionTable& passes, int32_t microbatches) {
+  const size_t count = passes.ranks.size();
+  const std::vector<bool> none(At(microbatches), false);
+  // Indexed by rank and microbatch.
+  std::vector<std::vector<bool>> forward_done(count, none);
+  std::vector<std::vector<bool>> backward_done(count, none);
+  std::vector<size_t> at(count, 0);
+  ActionTable lowered;
+  lowered.ranks.resize(count);
+  const auto add = [&](size_t r, ActionKind kind, int32_t microbatch) {
+    lowered.ranks[r].push_back({{{static_cast<int32_t>(r), kind, microbatch}}});
+  };
+  for (bool progress = true; progress;) {
+    progress = false;
+    for (size_t r = 0; r < count; ++r) {
+      if (at[r] == passes.ranks[r].size()) continue;
+      const Action& a = passes.ranks[r][at[r]].actions[0];
+      const size_t m = At(a.microbatch);
+      if (a.kind == ActionKind::kForward) {
+        if (r > 0 && !forward_done[r - 1][m]) continue;
+        add(r, a.kind, a.microbatch);
+        forward_done[r][m] = true;
+        if (r + 1 < count) {
+          add(r, ActionKind::kSendForward, a.microbatch);
+          add(r + 1, ActionKind::kRecvForward, a.microbatch);
+        }
+      } else {
+        if (r + 1 < count) {
+          if (!backward_done[r + 1][m]) continue;
+          add(r + 1, ActionKind::kSendBackward, a.microbatch);
+          add(r, ActionKind::kRecvBackward, a.microbatch);
+        }
+        add(r, a.kind, a.microbatch);
+        backward_done[r][m] = true;
+      }
+      ++at[r];
+      progress = true;
+    }
+  }
+  return lowered;
+}
+
 // A rank's cells, one action each, as steps: receives, a pass, its sends. A
 // buffer is taken by the first action of a microbatch and given back by the
 // last.
@@ -170,7 +233,8 @@ absl::StatusOr<DeepSpeedSteps> ToDeepSpeed(const ActionTable& table) {
   ActionTable lowered = table;
   for (auto& row : lowered.ranks) {
     std::erase_if(row, [](const Cell& cell) {
-      return cell.actions.size() == 1 && IsTransfer(cell.actions[0].kind);
+      return cell.actions.empty() ||
+             (cell.actions.size() == 1 && IsTransfer(cell.actions[0].kind));
     });
     for (const Cell& cell : row) {
       if (cell.actions.size() > 1) {
@@ -186,7 +250,10 @@ absl::StatusOr<DeepSpeedSteps> ToDeepSpeed(const ActionTable& table) {
       }
     }
   }
-  PIPELOOM_RETURN_IF_ERROR(AddTransfers(&lowered));
+  if (ranks > 0) {
+    PIPELOOM_RETURN_IF_ERROR(CheckLosses(lowered.ranks.back()));
+  }
+  lowered = WithTransfers(lowered, shape.num_microbatches);
   DeepSpeedSteps result;
   result.num_microbatches = shape.num_microbatches;
   for (int32_t r = 0; r < ranks; ++r) {

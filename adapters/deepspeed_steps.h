@@ -1,8 +1,8 @@
 // A plan as the instruction lists of a DeepSpeed-style pipeline engine: for
 // each rank a list of steps, each a list of instructions, in the names of
 // deepspeed.runtime.pipe.schedule. Instructions name buffers, not microbatches;
-// a buffer holds one microbatch from its forward to its backward. A subclass
-// of PipeSchedule can hand such steps to the engine as they are.
+// a buffer holds one microbatch from its forward to its backward.
+// examples/deepspeed/plan_engine.py hands such steps to the engine as they are.
 //
 //   deepspeed ranks 2 microbatches 1
 //   rank 0 buffers 1
@@ -17,7 +17,10 @@
 // A step is receives, a pass, its sends. The engine's transfers block until
 // both ends have come to them; here both ends are listed at the same moment of
 // one walk over all ranks, so no set of ranks can wait on itself, which
-// ToDeepSpeed checks again by running the lists.
+// ToDeepSpeed checks again by running the lists. The engine keeps one loss, and
+// receives outputs and gradients into one tensor, whatever the buffers: the
+// last rank goes back through a microbatch right behind its forward, and a
+// gradient is received right before its backward.
 #ifndef PIPELOOM_ADAPTERS_DEEPSPEED_STEPS_H_
 #define PIPELOOM_ADAPTERS_DEEPSPEED_STEPS_H_
 
@@ -50,7 +53,8 @@ struct DeepSpeedSteps {
 };
 
 // FailedPrecondition: several stages on a rank, stage s not on rank s, weight
-// gradients apart, overlapped pairs, or blocking transfers that would lock up.
+// gradients apart, overlapped pairs, a forward on the last rank without its
+// backward right behind it, or blocking transfers that would lock up.
 absl::StatusOr<DeepSpeedSteps> ToDeepSpeed(const ActionTable& table);
 
 // Microbatches by the order in which a rank goes forward. FailedPrecondition:

@@ -1,6 +1,7 @@
 #include "adapters/trainer_files.h"
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -65,15 +66,16 @@ std::string StageComments(const JobSpec& job, const Partition& partition) {
 }
 
 // Returns the names of modules as a trainer's model would have them: those of
-// torchtitan's models, under the module's name if there are several.
+// torchtitan's models, which splits a model by its own children and the items
+// of those that are lists. Modules before the last one put their name in front.
 std::string ModuleNames(const JobSpec& job, const Partition& partition,
                         const std::vector<StageId>& parts) {
   std::vector<std::string> names;
   for (const StageId s : parts) {
     const Stage& stage = partition.stages[s];
     const ModuleSpec& module = job.model.modules[stage.module];
-    const std::string prefix =
-        job.model.modules.size() == 1 ? "" : absl::StrCat(module.name, ".");
+    const bool last = stage.module.value() + 1 == job.model.modules.size();
+    const std::string prefix = last ? "" : absl::StrCat(module.name, "_");
     for (int32_t i = 0; i < stage.num_layers; ++i) {
       const LayerSpec& layer = LayerOf(job, stage, i);
       int32_t number = 0;
@@ -84,7 +86,7 @@ std::string ModuleNames(const JobSpec& job, const Partition& partition,
         names.push_back(absl::StrCat("\"", prefix, "tok_embeddings\""));
       } else if (layer.kind == LayerKind::kLossHead) {
         names.push_back(absl::StrCat("\"", prefix, "norm\""));
-        names.push_back(absl::StrCat("\"", prefix, "output\""));
+        names.push_back(absl::StrCat("\"", prefix, "lm_head\""));
       } else if (MayRecompute(layer)) {
         names.push_back(absl::StrCat("\"", prefix, "layers.", number, "\""));
       } else {
@@ -95,20 +97,31 @@ std::string ModuleNames(const JobSpec& job, const Partition& partition,
   return absl::StrCat("[", absl::StrJoin(names, ", "), "]");
 }
 
-// Returns the layout string, if it can say the stages: layers of modules before
-// the last one are the trainer's own business, and lie in the first stage.
+// Returns the layout string of the last module's layers, and comments on what
+// it does not say of the stages.
 absl::StatusOr<std::string> MegatronLayout(const JobSpec& job,
                                            const Partition& partition) {
   const ModuleId last(job.model.modules.size() - 1);
   std::vector<int32_t> layers;
+  std::string comments;
   for (const std::vector<StageId>& parts : StageList(job, partition)) {
     int32_t count = 0;
     for (const StageId s : parts) {
       const Stage& stage = partition.stages[s];
       if (stage.module == last) {
         count += NumRecomputable(stage, job.model);
-      } else if (!layers.empty()) {
-        return absl::FailedPreconditionError("");
+        const bool embeds =
+            LayerOf(job, stage, 0).kind == LayerKind::kEmbedding;
+        if (embeds && !layers.empty()) {
+          absl::StrAppend(&comments,
+                          "# the layout has the embedding in stage 0; the plan "
+                          "has it in stage ",
+                          layers.size(), "\n");
+        }
+      } else if (!layers.empty() && comments.empty()) {
+        comments =
+            "# the model provider places the layers of other modules, as in "
+            "the list of stages\n";
       }
     }
     layers.push_back(count);
@@ -117,14 +130,16 @@ absl::StatusOr<std::string> MegatronLayout(const JobSpec& job,
   const std::string text = PrintMegatronLayout(symbols);
   PIPELOOM_RETURN_IF_ERROR(
       ParseMegatronLayout(text, partition.num_ranks).status());
-  return text;
+  return absl::StrCat("--pipeline-model-parallel-layout \"", text, "\"\n",
+                      comments);
 }
 
-std::string MegatronArguments(const TrainerLimits& trainer, const JobSpec& job,
-                              const Partition& partition,
-                              const RecomputeSetting& recompute,
-                              const TrainerFile& schedule,
-                              absl::string_view file) {
+absl::StatusOr<std::string> MegatronArguments(const TrainerLimits& trainer,
+                                              const JobSpec& job,
+                                              const Partition& partition,
+                                              const RecomputeSetting& recompute,
+                                              const TrainerFile& schedule,
+                                              absl::string_view file) {
   const ModuleSpec& last =
       job.model.modules[ModuleId(job.model.modules.size() - 1)];
   const auto layers =
@@ -135,19 +150,9 @@ std::string MegatronArguments(const TrainerLimits& trainer, const JobSpec& job,
       "--num-layers %d\n",
       job.parallel.tp, job.parallel.cp, job.parallel.ep, partition.num_ranks,
       layers);
-  const absl::StatusOr<std::string> layout = MegatronLayout(job, partition);
-  if (layout.ok()) {
-    absl::StrAppend(&text, "--pipeline-model-parallel-layout \"", *layout,
-                    "\"\n");
-  } else {
-    absl::StrAppend(&text,
-                    "# Megatron's layout string cannot say these "
-                    "stages: place their layers in the model provider\n");
-    if (partition.num_segments > 1) {
-      absl::StrAppend(&text, "--virtual-pipeline-model-parallel-size ",
-                      partition.num_segments, "\n");
-    }
-  }
+  PIPELOOM_ASSIGN_OR_RETURN(const std::string layout,
+                            MegatronLayout(job, partition));
+  text += layout;
   if (trainer.order == PassOrder::kStock && partition.num_segments > 1) {
     absl::StrAppend(&text,
                     "--microbatch-group-size-per-virtual-pipeline-stage ",
@@ -170,6 +175,12 @@ std::string MegatronArguments(const TrainerLimits& trainer, const JobSpec& job,
                     "# executes the plan itself: "
                     "examples/megatron/plan_runner.py (PlanRunner)\n");
   }
+  if (trainer.order == PassOrder::kStock && schedule.rows_differ) {
+    text +=
+        "# microbatches differ in rows: set "
+        "TransformerConfig.variable_seq_lengths, which needs this dispatcher, "
+        "or pad\n--moe-token-dispatcher-type alltoall\n";
+  }
   return absl::StrCat(text, StageComments(job, partition));
 }
 
@@ -187,19 +198,30 @@ std::string TorchtitanArguments(const JobSpec& job, const Partition& partition,
     parts.push_back(
         absl::StrCat("  ", ModuleNames(job, partition, stage), ",\n"));
   }
+  const bool plain = partition.num_ranks == 1;
+  std::string pipeline;
+  if (!plain) {
+    pipeline = absl::StrCat(
+        "# places the stages; the file replaces its order\n"
+        "pipeline_parallel_schedule = \"",
+        vee ? "ZBVZeroBubble" : "Interleaved1F1B",
+        "\"\npipeline_parallel_schedule_csv = \"", file,
+        "\"\npipeline_parallel_microbatch_size = 1\n"
+        "# lm_head is output in older versions\nmodule_fqns_per_model_part = "
+        "[\n",
+        absl::StrJoin(parts, ""), "]\n");
+  }
+  const int32_t count = schedule.num_microbatches;
   return absl::StrCat(
       "[parallelism]\ntensor_parallel_degree = ", job.parallel.tp,
       "\ncontext_parallel_degree = ", job.parallel.cp,
       "\nexpert_parallel_degree = ", job.parallel.ep,
-      "\npipeline_parallel_degree = ", partition.num_ranks,
-      "\n# places the stages; the file replaces its order\n"
-      "pipeline_parallel_schedule = \"",
-      vee ? "ZBVZeroBubble" : "Interleaved1F1B",
-      "\"\npipeline_parallel_schedule_csv = \"", file,
-      "\"\npipeline_parallel_microbatch_size = 1\n"
-      "module_fqns_per_model_part = [\n",
-      absl::StrJoin(parts, ""),
-      "]\n\n[training]\nlocal_batch_size = ", schedule.num_microbatches,
+      "\npipeline_parallel_degree = ", partition.num_ranks, "\n", pipeline,
+      "\n[training]\n",
+      plain ? absl::StrCat("# one rank has no pipeline: gradients accumulate\n"
+                           "local_batch_size = 1\nglobal_batch_size = ",
+                           count * job.parallel.dp)
+            : absl::StrCat("local_batch_size = ", count),
       "\n\n[activation_checkpoint]\nmode = \"",
       recompute.is_none() ? "none" : "full", "\"\n");
 }
@@ -265,16 +287,41 @@ std::string DeepSpeedArguments(const JobSpec& job, const Partition& partition,
     parts.push_back(layers);
   }
   return absl::StrCat(
-      "# PipelineModule(layers, num_stages=NUM_STAGES,\n"
-      "#     activation_checkpoint_interval=ACTIVATION_CHECKPOINT_INTERVAL)\n"
-      "# in a subclass whose _partition_layers takes PARTS: stage i has "
-      "layers\n"
-      "# [PARTS[i], PARTS[i + 1])\n",
+      "# examples/deepspeed/plan_engine.py: stage i has layers [PARTS[i], "
+      "PARTS[i + 1])\n"
+      "# PlannedModule(layers, PARTS, num_stages=NUM_STAGES, "
+      "dynamic_shape=DYNAMIC_SHAPE,\n"
+      "#     activation_checkpoint_interval=ACTIVATION_CHECKPOINT_INTERVAL)\n",
       "NUM_STAGES = ", partition.num_ranks, "\nPARTS = [",
       absl::StrJoin(parts, ", "),
-      "]\nACTIVATION_CHECKPOINT_INTERVAL = ", recompute.period,
+      "]\nDYNAMIC_SHAPE = ", schedule.rows_differ ? "True" : "False",
+      "\nACTIVATION_CHECKPOINT_INTERVAL = ", recompute.period,
+      recompute.is_none()
+          ? ""
+          : "\n# and checkpointable_layers=[the class of the blocks]: the plan "
+            "keeps other layers",
       "\n# of the configuration\nGRADIENT_ACCUMULATION_STEPS = ",
       schedule.num_microbatches, "\n", StageComments(job, partition));
+}
+
+// Returns whether a stage sends tensors with different numbers of rows.
+bool RowsDiffer(const ExecutionPlan& plan) {
+  std::map<StageId, int64_t> rows;
+  for (const Dependency& edge : plan.graph.edges()) {
+    const Task& from = plan.graph.task(edge.from);
+    if (from.pass != Pass::kForward || edge.rows == 0) continue;
+    const auto seen = rows.try_emplace(from.stage, edge.rows).first;
+    if (seen->second != edge.rows) return true;
+  }
+  return false;
+}
+
+// Returns a comment with the order in which a trainer takes a plan's
+// microbatches; empty if they come as they are.
+std::string OrderComment(const std::vector<int32_t>& microbatches) {
+  if (std::is_sorted(microbatches.begin(), microbatches.end())) return "";
+  return absl::StrCat("# feed microbatches in the order ",
+                      absl::StrJoin(microbatches, ","), "\n");
 }
 
 }  // namespace
@@ -284,6 +331,7 @@ absl::StatusOr<TrainerFile> ScheduleFileOf(const TrainerLimits& trainer,
   TrainerFile file;
   if (trainer.everything)
     return absl::InvalidArgumentError("no file is needed");
+  file.rows_differ = RowsDiffer(plan);
   ActionOptions options;
   options.format = std::string(trainer.name);
   options.recompute_at_launch = true;
@@ -317,13 +365,15 @@ absl::StatusOr<TrainerFile> ScheduleFileOf(const TrainerLimits& trainer,
     }
     file.extension = "order";
     file.group = order.group;
-    file.text = PrintMegatronOrder(order);
+    file.text = absl::StrCat(OrderComment(actions.microbatches),
+                             PrintMegatronOrder(order));
     return file;
   }
   PIPELOOM_ASSIGN_OR_RETURN(const DeepSpeedSteps steps,
                             ToDeepSpeed(actions.table));
   file.extension = "deepspeed";
-  file.text = PrintDeepSpeed(steps);
+  file.text =
+      absl::StrCat(OrderComment(actions.microbatches), PrintDeepSpeed(steps));
   return file;
 }
 

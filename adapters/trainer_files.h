@@ -21,7 +21,8 @@ struct TrainerFile {
   std::string text{};
   std::vector<std::string> notes{};  // Duties of the trainer.
   int32_t num_microbatches = 0;
-  int32_t group = 0;  // MegatronOrder::group.
+  int32_t group = 0;         // MegatronOrder::group.
+  bool rows_differ = false;  // Whether a stage sends unequal tensors.
 };
 
 // Returns the schedule file of a plan. Errors of ActionsOf and of the trainer's

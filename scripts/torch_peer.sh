@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# A Python with a newer torch than the system's (torch.distributed.pipelining)
-# and Megatron-Core, for the tests that run their code next to ours.
-# usage: torch_peer.sh make [TORCH [MEGATRON]]   makes it: 1.5 GB, 3 minutes
-#        torch_peer.sh run FILE [ARG ...]        runs a test with it, or says
-#                                                "skipped: ...", status 0
+# A Python with a newer torch than the system's (torch.distributed.pipelining),
+# Megatron-Core, DeepSpeed and torchtitan, for the tests that run their code next
+# to ours.
+# usage: torch_peer.sh make [TORCH [MEGATRON [DEEPSPEED [TORCHTITAN]]]]
+#                                           makes it: 1.5 GB, 5 minutes
+#        torch_peer.sh run FILE [ARG ...]   runs a test with it, or says
+#                                           "skipped: ...", status 0
 # PIPELOOM_TORCH_PYTHON names another interpreter; PIPELOOM_TORCH_PEER the
 # folder (default: pipeloom/torch-peer in the user's cache).
 set -euo pipefail
@@ -12,7 +14,8 @@ peer=${PIPELOOM_TORCH_PEER:-${XDG_CACHE_HOME:-$HOME/.cache}/pipeloom/torch-peer}
 # torch's wheels for Linux are linked with CUDA. Where CUDA is installed, only
 # the libraries it lacks are fetched; else everything torch asks for.
 make_peer() {
-  local torch=${1:-2.15.0} megatron=${2:-0.16.1}
+  local torch=${1:-2.15.0} megatron=${2:-0.16.1} deepspeed=${3:-0.19.8}
+  local torchtitan=${4:-0.3.0}
   local cuda=/usr/local/cuda/lib64:/usr/local/cuda/extras/CUPTI/lib64
   mkdir -p "$peer"
   /usr/bin/python3 -m venv "$peer"
@@ -43,6 +46,14 @@ for line in importlib.metadata.requires("torch"):
     libraries=
   fi
   printf '%s\n' "$libraries" >"$peer/libraries"
+  # DeepSpeed's setup imports torch; its operators are not built.
+  "${pip[@]}" einops==0.8.2 hjson==3.1.0 msgpack==1.2.4 ninja==1.13.2 \
+    psutil==7.2.2 py-cpuinfo==9.0.0 pydantic==2.14.3 tqdm==4.70.1
+  LD_LIBRARY_PATH=$libraries DS_BUILD_OPS=0 DS_ACCELERATOR=cpu "${pip[@]}" \
+    --no-deps --no-build-isolation "deepspeed==$deepspeed"
+  # Only those dependencies that torchtitan's pipeline code imports.
+  "${pip[@]}" --no-deps "torchtitan==$torchtitan" spmd_types==0.2.3 \
+    tyro==1.0.17 docstring_parser==0.18.0
   LD_LIBRARY_PATH=$libraries "$peer/bin/python" -c '
 import torch
 import torch.distributed.pipelining

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
+#include "cli/commands/trainer_output.h"
 #include "cli/console/command.h"
 #include "cli/console/files.h"
 #include "cli/console/study_context.h"
@@ -22,6 +23,7 @@
 #include "cli/input/robust_flags.h"
 #include "cli/report/report.h"
 #include "formats/text/json_writer.h"
+#include "ir/plan/trainer.h"
 #include "planner/strategies/registry.h"
 #include "planner/strategy.h"
 #include "studies/compare/compare_strategies.h"
@@ -95,6 +97,19 @@ Table RowsTable(const std::vector<Row>& rows) {
   return table;
 }
 
+// Returns a line for each row without a plan, which says why. The rest of the
+// trainer's message is the same for all.
+std::string LeftOut(const std::vector<Row>& rows) {
+  std::string text;
+  for (const Row& row : rows) {
+    if (row.status.ok()) continue;
+    const absl::string_view message(row.status.message());
+    absl::StrAppend(&text, "left out: ", row.schedule, ": ",
+                    message.substr(0, message.find("; --for pipeloom")), "\n");
+  }
+  return text;
+}
+
 // Returns a note that names the row which the ratios "vs static" refer to.
 std::string StaticNote(const std::vector<Row>& rows) {
   const Row* best = BestStatic(rows);
@@ -104,9 +119,11 @@ std::string StaticNote(const std::vector<Row>& rows) {
 }
 
 std::string Json(const std::string& job, const std::string& same_partition,
-                 const std::vector<Row>& rows) {
+                 const std::string& trainer, const std::vector<Row>& rows) {
   formats::JsonWriter json(true);
-  json.BeginObject().Key("job").String(job).Key("same_partition");
+  json.BeginObject().Key("job").String(job);
+  if (!trainer.empty()) json.Key("for").String(trainer);
+  json.Key("same_partition");
   if (same_partition.empty()) {
     json.Null();
   } else {
@@ -174,7 +191,8 @@ class CompareCommand : public Command {
             "the step (gpipe to megatron, megatron-tuned, nnscaler). "
             "--partition is for pipeloom and dip; the other strategies then "
             "keep their own. --same-partition is for all: rows then differ by "
-            "strategy alone."};
+            "strategy alone. --for keeps every row to what one trainer can "
+            "execute (docs/integration.md)."};
   }
 
   std::vector<Flag> Flags() override {
@@ -195,6 +213,8 @@ class CompareCommand : public Command {
     AppendSearchFlags(&search_flags_, &flags);
     AppendRobustFlags(&robust_flags_, &flags);
     AppendMeasuredFlags(&measured_flags_, &flags);
+    flags.push_back(TrainerFlag(
+        &trainer_, "keep every row to what that trainer can execute"));
     flags.push_back(
         OutputFlag("report", &report_,
                    "write an HTML report with every strategy's first step"));
@@ -241,11 +261,12 @@ class CompareCommand : public Command {
     options.partition_for_all = !same_partition_.empty();
     studies::SearchSettings& settings = options.search;
     settings = studies::Settle(search_flags_, input.job.search);
+    PIPELOOM_RETURN_IF_ERROR(LimitTo(trainer_, input.job, &options));
     PIPELOOM_RETURN_IF_ERROR(ApplyMeasured(measured_flags_, input, "pipeloom",
                                            partition_flags_, settings, context,
                                            &costs));
     PIPELOOM_ASSIGN_OR_RETURN(const auto judge,
-                              planner::MakeStrategy("pipeloom"));
+                              MakeStrategyFor(trainer_, "pipeloom"));
     const std::string& source = partition_flags_.source;
     if (!source.empty() && (source != "rule" || !same_partition_.empty())) {
       PIPELOOM_ASSIGN_OR_RETURN(
@@ -255,12 +276,13 @@ class CompareCommand : public Command {
       options.partition = std::move(prepared.partition);
     } else if (!same_partition_.empty()) {
       PIPELOOM_ASSIGN_OR_RETURN(const auto owner,
-                                planner::MakeStrategy(same_partition_));
+                                MakeStrategyFor(trainer_, same_partition_));
       PIPELOOM_ASSIGN_OR_RETURN(
           planner::PreparedJob prepared,
           studies::PrepareOwnPartition(input, *owner, costs, context.stop));
       options.partition = std::move(prepared.partition);
-    } else if (std::any_of(options.strategies.begin(), options.strategies.end(),
+    } else if (options.trainer == nullptr &&
+               std::any_of(options.strategies.begin(), options.strategies.end(),
                            [](const std::string& s) {
                              return s == "pipeloom" || s == studies::kStaticRow;
                            })) {
@@ -279,21 +301,31 @@ class CompareCommand : public Command {
         const std::vector<Row> rows,
         studies::CompareStrategies(input, packed, costs, options,
                                    StudyContextOf(context)));
-    const std::string heading =
+    std::string heading =
         absl::StrFormat("%d step%s of %s, %d replica%s, %s, %s", packed.size(),
                         packed.size() == 1 ? "" : "s", input.batch_name,
                         input.replicas, input.replicas == 1 ? "" : "s",
                         MemoryLimitText(input.job), PartitionText());
+    if (options.trainer != nullptr) {
+      absl::StrAppend(&heading, ", all for ", trainer_);
+    }
     if (!report_.empty()) {
       PIPELOOM_RETURN_IF_ERROR(WriteFileAtomically(
           report_,
           ReportHtml(MakeReport(input.job.name, heading, rows, context))));
     }
     if (format_ == "json") {
-      context.print(Json(input.job.name, same_partition_, rows));
+      context.print(Json(input.job.name, same_partition_,
+                         options.trainer == nullptr ? "" : trainer_, rows));
     } else {
+      std::vector<Row> shown = rows;
+      std::string left_out;
+      if (options.trainer != nullptr) {
+        left_out = LeftOut(rows);
+        std::erase_if(shown, [](const Row& row) { return !row.status.ok(); });
+      }
       context.print(absl::StrCat(input.job.name, ": ", heading, "\n\n",
-                                 RowsTable(rows).ToString(), "\n",
+                                 RowsTable(shown).ToString(), "\n", left_out,
                                  StaticNote(rows)));
       if (!report_.empty()) {
         context.print(absl::StrCat("wrote ", report_, "\n"));
@@ -307,6 +339,24 @@ class CompareCommand : public Command {
   }
 
  private:
+  // Sets the trainer of the rows, if it has limits. FailedPrecondition: it
+  // cannot run the job. UsageError: options that are not for a trainer.
+  absl::Status LimitTo(const std::string& trainer, const JobSpec& job,
+                       studies::CompareOptions* options) const {
+    const TrainerLimits* const limits = FindTrainer(trainer);
+    if (limits == nullptr || limits->everything) return absl::OkStatus();
+    if (static_) {
+      return UsageError(absl::StrCat("--for ", trainer,
+                                     " with --static: use one of the two"));
+    }
+    if (DisturbancesOf(robust_flags_, 0).has_value()) {
+      return UsageError(absl::StrCat("--for ", trainer,
+                                     " with --robust: use one of the two"));
+    }
+    options->trainer = limits;
+    return CheckTrainerJob(*limits, job);
+  }
+
   // Says with which partitions the rows are planned.
   std::string PartitionText() const {
     if (!same_partition_.empty()) {
@@ -357,6 +407,7 @@ class CompareCommand : public Command {
   bool static_ = false;
   RobustFlags robust_flags_{};
   MeasuredFlags measured_flags_{};
+  std::string trainer_{};
   std::string report_{};
   std::string format_ = "table";
 };

@@ -114,7 +114,9 @@ class PlanCommand : public Command {
     AppendPlanningFlags(&planning_, true, &flags);
     AppendRobustFlags(&robust_flags_, &flags);
     AppendMeasuredFlags(&measured_flags_, &flags);
-    flags.push_back(TrainerFlag(&trainer_));
+    flags.push_back(TrainerFlag(
+        &trainer_,
+        "plan only what that trainer can execute, and write its files"));
     flags.push_back(AttentionDensityFlag(&densities_, true));
     flags.push_back(OutputFlag("out", &out_, "write the plans"));
     flags.push_back(OutputFlag("trace", &trace_,

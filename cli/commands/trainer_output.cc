@@ -26,10 +26,9 @@ std::string NextTo(const std::string& path, absl::string_view suffix,
 
 }  // namespace
 
-Flag TrainerFlag(std::string* trainer) {
+Flag TrainerFlag(std::string* trainer, absl::string_view help) {
   Flag flag{"for", trainer, "TRAINER",
-            "plan only what that trainer can execute, and write its files; "
-            "default: pipeloom, everything"};
+            absl::StrCat(help, "; default: pipeloom, everything")};
   for (const TrainerLimits& one : Trainers()) {
     flag.choices.emplace_back(one.name);
   }
@@ -98,8 +97,9 @@ absl::StatusOr<TrainerOutput> TrainerOutputOf(
                  : text);
       }
       output.schedules.back().push_back(std::move(file));
-      const adapters::TrainerFile& first = output.schedules[0][0];
+      adapters::TrainerFile& first = output.schedules[0][0];
       const adapters::TrainerFile& last = output.schedules.back().back();
+      first.rows_differ |= last.rows_differ;  // The launch is for all plans.
       if (last.num_microbatches != first.num_microbatches ||
           last.group != first.group) {
         note(absl::StrCat(

@@ -23,8 +23,8 @@
 
 namespace pipeloom::cli {
 
-// Returns the option --for.
-Flag TrainerFlag(std::string* trainer);
+// Returns the option --for; `help` says what it does.
+Flag TrainerFlag(std::string* trainer, absl::string_view help);
 
 // Makes the strategy, or the one that keeps the limits of the trainer. A
 // UsageError: another strategy than `pipeloom` was given for a trainer.

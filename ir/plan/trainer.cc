@@ -15,12 +15,14 @@ constexpr TrainerLimits kTrainers[] = {
     {.name = "megatron",
      .most_stages = 8,
      .order = PassOrder::kAny,
+     .plain_on_one_rank = true,
      .recompute_periods = true,
      .recompute_block = true},
     {.name = "megatron-stock",
      .most_stages = 8,
      .encoders_first = true,
      .order = PassOrder::kStock,
+     .plain_on_one_rank = true,
      .recompute_periods = true,
      .recompute_block = true},
     {.name = "torch",
@@ -33,9 +35,11 @@ constexpr TrainerLimits kTrainers[] = {
      .most_stages = 8,
      .vee = true,
      .split_backward = true,
-     .order = PassOrder::kOneForwardOrder},
+     .order = PassOrder::kOneForwardOrder,
+     .plain_on_one_rank = true},
     {.name = "deepspeed",
      .order = PassOrder::kOneForwardOrder,
+     .one_loss = true,
      .recompute_periods = true},
     {.name = "pipeloom", .everything = true},
 };
@@ -57,13 +61,18 @@ int32_t PlaceOf(const Stage& stage, bool turns, int32_t ranks) {
   return segment * ranks + (turns && segment % 2 == 1 ? ranks - 1 - r : r);
 }
 
-absl::Status No(const TrainerLimits& trainer, absl::string_view what) {
+}  // namespace
+
+bool IsPlain(const TrainerLimits& trainer, int32_t num_ranks) {
+  return trainer.plain_on_one_rank && num_ranks == 1;
+}
+
+absl::Status CannotExecute(const TrainerLimits& trainer,
+                           absl::string_view what) {
   return absl::FailedPreconditionError(
       absl::StrCat("--for ", trainer.name, ": ", what,
                    "; --for pipeloom plans without the trainer's limits"));
 }
-
-}  // namespace
 
 absl::Span<const TrainerLimits> Trainers() { return kTrainers; }
 
@@ -81,10 +90,11 @@ absl::Status CheckTrainerJob(const TrainerLimits& trainer, const JobSpec& job) {
   for (const ModuleId m : model.modules.ids()) {
     const std::string& name = model.modules[m].name;
     if (job.IsFrozen(m)) {
-      return No(trainer,
-                absl::StrCat("training.frozen_modules names ", name,
-                             ", whose stages have no backward; the trainer "
-                             "runs one of every forward, so train the module"));
+      return CannotExecute(
+          trainer,
+          absl::StrCat("training.frozen_modules names ", name,
+                       ", whose stages have no backward; the trainer "
+                       "runs one of every forward, so train the module"));
     }
     if (m == last) continue;
     const ModuleId next(m.value() + 1);
@@ -92,33 +102,36 @@ absl::Status CheckTrainerJob(const TrainerLimits& trainer, const JobSpec& job) {
       return edge.from == m && edge.to == next;
     };
     if (std::none_of(model.edges.begin(), model.edges.end(), feeds_next)) {
-      return No(trainer,
-                absl::StrCat("module ", name, " does not feed module ",
-                             model.modules[next].name,
-                             "; the trainer's stages are one chain, so modules "
-                             "that run in parallel must be joined to one"));
+      return CannotExecute(
+          trainer,
+          absl::StrCat("module ", name, " does not feed module ",
+                       model.modules[next].name,
+                       "; the trainer's stages are one chain, so modules "
+                       "that run in parallel must be joined to one"));
     }
     for (const ModuleEdge& edge : model.edges) {
       if (edge.from != m || edge.to == next) continue;
-      return No(trainer,
-                absl::StrCat("module ", name, " feeds module ",
-                             model.modules[edge.to].name,
-                             " past others; the trainer's stages are one "
-                             "chain, so hand that input through them"));
+      return CannotExecute(
+          trainer, absl::StrCat("module ", name, " feeds module ",
+                                model.modules[edge.to].name,
+                                " past others; the trainer's stages are one "
+                                "chain, so hand that input through them"));
     }
     for (const LayerSpec& layer : model.modules[m].layers) {
       if (layer.kind != LayerKind::kLossHead) continue;
-      return No(trainer,
-                absl::StrCat("module ", name, " has the loss head ", layer.name,
-                             ", and module ", model.modules[next].name,
-                             " follows it; the trainer takes one loss "
-                             "at the end, so join the heads there"));
+      return CannotExecute(
+          trainer,
+          absl::StrCat("module ", name, " has the loss head ", layer.name,
+                       ", and module ", model.modules[next].name,
+                       " follows it; the trainer takes one loss "
+                       "at the end, so join the heads there"));
     }
   }
   for (const ModuleParallelism& own : job.module_parallelism) {
-    return No(trainer, absl::StrCat("parallel.modules gives ", own.module,
-                                    " a layout of its own; the trainer has "
-                                    "the job's for all modules"));
+    return CannotExecute(trainer,
+                         absl::StrCat("parallel.modules gives ", own.module,
+                                      " a layout of its own; the trainer has "
+                                      "the job's for all modules"));
   }
   return absl::OkStatus();
 }
@@ -129,25 +142,34 @@ absl::Status CheckTrainerPartition(const TrainerLimits& trainer,
   if (trainer.everything) return absl::OkStatus();
   for (const ModuleId m : partition.sub_microbatch_instances.ids()) {
     if (partition.sub_microbatch_instances[m] == 0) continue;
-    return No(trainer, absl::StrCat("the partition cuts microbatches of ",
-                                    job.model.modules[m].name, " into ",
-                                    partition.sub_microbatch_instances[m],
-                                    " instances each; 0, the whole microbatch, "
-                                    "is right"));
+    return CannotExecute(
+        trainer, absl::StrCat("the partition cuts microbatches of ",
+                              job.model.modules[m].name, " into ",
+                              partition.sub_microbatch_instances[m],
+                              " instances each; 0, the whole microbatch, "
+                              "is right"));
   }
   const int32_t ranks = partition.num_ranks;
   if (partition.num_segments > trainer.most_stages) {
-    return No(trainer, absl::StrFormat(
-                           "the partition has %d segments; a rank has at most "
-                           "%d stages",
-                           partition.num_segments, trainer.most_stages));
+    return CannotExecute(
+        trainer,
+        absl::StrFormat("the partition has %d segments; a rank has at most "
+                        "%d stages",
+                        partition.num_segments, trainer.most_stages));
+  }
+  if (IsPlain(trainer, ranks) && partition.num_segments > 1) {
+    return CannotExecute(
+        trainer,
+        absl::StrFormat("the partition has %d segments on one rank, where "
+                        "the trainer has no pipeline; 1 is right",
+                        partition.num_segments));
   }
   const bool turns = Turns(partition);
   if (turns && !(trainer.vee && partition.num_segments == 2)) {
-    return No(trainer,
-              "the partition's second segment begins on the last "
-              "rank; the trainer's stages go round the ranks in a "
-              "loop");
+    return CannotExecute(trainer,
+                         "the partition's second segment begins on the last "
+                         "rank; the trainer's stages go round the ranks in a "
+                         "loop");
   }
   int32_t place = -1;
   std::vector<Stage> chain;
@@ -159,27 +181,30 @@ absl::Status CheckTrainerPartition(const TrainerLimits& trainer,
   for (const Stage& stage : chain) {
     const int32_t at = PlaceOf(stage, turns, ranks);
     if (at != place && at != place + 1) {
-      return No(trainer, absl::StrFormat(
-                             "the partition has no chain of stages with as "
-                             "many on every rank: after place %d comes rank "
-                             "%d of segment %d",
-                             place, stage.rank.value(), stage.segment.value()));
+      return CannotExecute(
+          trainer,
+          absl::StrFormat("the partition has no chain of stages with as "
+                          "many on every rank: after place %d comes rank "
+                          "%d of segment %d",
+                          place, stage.rank.value(), stage.segment.value()));
     }
     place = at;
     if (trainer.encoders_first && at > 0 &&
         stage.module.value() + 1 < job.model.modules.size()) {
-      return No(trainer,
-                absl::StrCat("layers of ", job.model.modules[stage.module].name,
-                             " lie behind the first stage; the trainer has "
-                             "all modules before the last one there"));
+      return CannotExecute(
+          trainer,
+          absl::StrCat("layers of ", job.model.modules[stage.module].name,
+                       " lie behind the first stage; the trainer has "
+                       "all modules before the last one there"));
     }
   }
   if (place + 1 != partition.num_segments * ranks) {
-    return No(trainer,
-              absl::StrFormat("the model has layers for %d stages only; every "
-                              "one of %d ranks needs one: use fewer ranks "
-                              "(parallel.pp)",
-                              place + 1, ranks));
+    return CannotExecute(
+        trainer,
+        absl::StrFormat("the model has layers for %d stages only; every "
+                        "one of %d ranks needs one: use fewer ranks "
+                        "(parallel.pp)",
+                        place + 1, ranks));
   }
   return absl::OkStatus();
 }

@@ -46,6 +46,12 @@ struct TrainerLimits {
   // Whether weight gradients may run apart from their backward.
   bool split_backward = false;
   PassOrder order = PassOrder::kAny;
+  // Whether the trainer keeps one loss: the last stage goes back through a
+  // microbatch right behind its forward.
+  bool one_loss = false;
+  // Whether the trainer has no pipeline on one rank: such a job has one stage,
+  // and a backward follows each forward.
+  bool plain_on_one_rank = false;
   // Recomputation of whole layers, the same for all microbatches: all layers,
   // and also
   bool recompute_periods = false;   // with a checkpoint every 2 or 4 layers,
@@ -53,10 +59,18 @@ struct TrainerLimits {
   bool recompute_by_stage = false;  // with a K of each stage's own.
 };
 
+// Returns whether the trainer has no pipeline on so many ranks.
+bool IsPlain(const TrainerLimits& trainer, int32_t num_ranks);
+
 // Returns all trainers, `pipeloom` last.
 absl::Span<const TrainerLimits> Trainers();
 // Returns the trainer of that name, or null.
 const TrainerLimits* FindTrainer(absl::string_view name);
+
+// Returns FailedPrecondition that says `what` the trainer cannot execute, and
+// what would be right.
+absl::Status CannotExecute(const TrainerLimits& trainer,
+                           absl::string_view what);
 
 // Returns FailedPrecondition that names what of the job the trainer cannot
 // execute, and what would be right: modules that are no chain, several losses,

@@ -59,7 +59,7 @@ void Join(const StageGraph& step, const std::vector<TaskId>& parts,
 absl::StatusOr<CellGraph> MakeCells(const StageGraph& step,
                                     const IdVector<StageId, int32_t>& cell_of,
                                     const std::vector<int32_t>& microbatches,
-                                    bool in_order) {
+                                    const CellOrder& order) {
   int32_t num_cells = 0;
   for (const int32_t cell : cell_of) num_cells = std::max(num_cells, cell + 1);
   std::vector<ModuleId> module_of(At(num_cells), ModuleId(0));
@@ -126,13 +126,19 @@ absl::StatusOr<CellGraph> MakeCells(const StageGraph& step,
       same.width = copy.width;
     }
   }
-  if (in_order) {
-    for (size_t m = 1; m < number.size(); ++m) {
-      for (size_t c = 0; c < At(num_cells); ++c) {
-        const auto forward = [&](size_t microbatch) {
-          return slot[(microbatch * At(num_cells) + c) * 3];
-        };
-        edges.push_back({.from = forward(m - 1), .to = forward(m)});
+  const auto task_of = [&](size_t microbatch, size_t cell, Pass pass) {
+    return slot[(microbatch * At(num_cells) + cell) * 3 +
+                static_cast<size_t>(pass)];
+  };
+  for (size_t m = 1; m < number.size(); ++m) {
+    for (size_t c = 0; c < At(num_cells); ++c) {
+      const TaskId next = task_of(m, c, Pass::kForward);
+      if (order.one_loss && c + 1 == At(num_cells)) {
+        edges.push_back(
+            {.from = task_of(m - 1, c, Pass::kBackward), .to = next});
+      } else if (order.forwards) {
+        edges.push_back(
+            {.from = task_of(m - 1, c, Pass::kForward), .to = next});
       }
     }
   }
@@ -175,6 +181,26 @@ bool HasOneForwardOrder(const StageGraph& cells, const RankOrders& orders) {
   const auto forwards = Forwards(cells, orders);
   return std::all_of(forwards.begin(), forwards.end(),
                      [&](const auto& list) { return list == forwards[0]; });
+}
+
+bool HasOneLoss(const StageGraph& cells, const RankOrders& orders) {
+  int32_t last = 0;
+  for (const Task& task : cells.tasks()) {
+    last = std::max(last, task.stage.value());
+  }
+  for (const auto& order : orders) {
+    bool open = false;  // A forward without its backward.
+    for (const TaskId t : order) {
+      const Task& task = cells.task(t);
+      if (task.stage.value() != last || task.pass == Pass::kWeightGrad) {
+        continue;
+      }
+      const bool forward = task.pass == Pass::kForward;
+      if (forward == open) return false;
+      open = forward;
+    }
+  }
+  return true;
 }
 
 }  // namespace pipeloom::planner

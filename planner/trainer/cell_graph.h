@@ -22,16 +22,22 @@ struct CellGraph {
   IdVector<TaskId, TaskId> cell_of{};
 };
 
+// An order that dependencies without delay hold.
+struct CellOrder {
+  bool forwards = false;  // All cells go forward as microbatches are numbered.
+  // The last cell also goes back through each before the next one's forward.
+  bool one_loss = false;
+};
+
 // Makes the cells of a step, within the step's limits. `cell_of`: the cell of
 // each stage; the cell's module is that of its last stage. `microbatches`: the
-// order in which they are numbered, and, with `in_order`, in which all cells go
-// forward, by dependencies without delay. Empty: as they are. REQUIRES: every
+// order in which they are numbered. Empty: as they are. REQUIRES: every
 // cell has the same passes of every microbatch; cells are numbered along a
 // chain.
 absl::StatusOr<CellGraph> MakeCells(const StageGraph& step,
                                     const IdVector<StageId, int32_t>& cell_of,
                                     const std::vector<int32_t>& microbatches,
-                                    bool in_order);
+                                    const CellOrder& order);
 
 // Returns the order of the step's tasks.
 RankOrders PartsOf(const CellGraph& cells, const RankOrders& orders);
@@ -43,6 +49,9 @@ std::vector<int32_t> ForwardOrder(const StageGraph& cells,
                                   const RankOrders& orders);
 // Returns whether all cells go forward in that order.
 bool HasOneForwardOrder(const StageGraph& cells, const RankOrders& orders);
+// Returns whether the last cell goes back through each microbatch before its
+// next forward.
+bool HasOneLoss(const StageGraph& cells, const RankOrders& orders);
 
 }  // namespace pipeloom::planner
 

@@ -38,6 +38,7 @@ class OrderSearch {
               uint64_t seed)
       : cells_(cells),
         trainer_(trainer),
+        one_loss_(trainer.one_loss || IsPlain(trainer, cells.num_ranks())),
         flat_(cells),
         seed_(seed),
         random_(seed) {
@@ -106,6 +107,7 @@ class OrderSearch {
         !HasOneForwardOrder(cells_, schedule->order)) {
       return;
     }
+    if (one_loss_ && !HasOneLoss(cells_, schedule->order)) return;
     best_time_ = time;
     best_ = std::move(schedule->order);
   }
@@ -212,14 +214,17 @@ class OrderSearch {
   // Searches the order of tasks; that of microbatches stays if stages must have
   // one.
   absl::Status SearchOrder(const SearchBudget& budget) {
-    const bool in_order = trainer_.order == PassOrder::kOneForwardOrder;
+    const bool in_order =
+        one_loss_ || trainer_.order == PassOrder::kOneForwardOrder;
     const std::vector<int32_t> microbatches = in_order && best_time_ < kNoLimit
                                                   ? ForwardOrder(cells_, best_)
                                                   : std::vector<int32_t>{};
     IdVector<StageId, int32_t> same(num_cells_);
     for (const StageId s : same.ids()) same[s] = s.value();
-    PIPELOOM_ASSIGN_OR_RETURN(const CellGraph cells,
-                              MakeCells(cells_, same, microbatches, in_order));
+    PIPELOOM_ASSIGN_OR_RETURN(
+        const CellGraph cells,
+        MakeCells(cells_, same, microbatches,
+                  {.forwards = in_order, .one_loss = trainer_.one_loss}));
     RankOrders start;
     if (best_time_ < kNoLimit) start = CellsOf(cells, best_);
     const absl::StatusOr<SearchResult> found =
@@ -236,6 +241,7 @@ class OrderSearch {
 
   const StageGraph& cells_;
   const TrainerLimits& trainer_;
+  const bool one_loss_;
   const FlatGraph flat_;
   const uint64_t seed_;
   Random random_;

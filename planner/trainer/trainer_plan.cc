@@ -20,6 +20,7 @@
 #include "planner/step/lower_plan.h"
 #include "planner/step/plan_choice.h"
 #include "planner/trainer/cell_graph.h"
+#include "planner/trainer/rival_order.h"
 #include "planner/trainer/trainer_orders.h"
 
 namespace pipeloom::planner {
@@ -41,9 +42,10 @@ struct Lowered {
 // Plans a step whose backwards have one form.
 class FormPlanner {
  public:
-  FormPlanner(const TrainerLimits& trainer, uint64_t seed, StageGraph graph,
-              Flops model_flops)
+  FormPlanner(const TrainerLimits& trainer, const Strategy* rival,
+              uint64_t seed, StageGraph graph, Flops model_flops)
       : trainer_(trainer),
+        rival_(rival),
         seed_(seed),
         graph_(std::move(graph)),
         model_flops_(model_flops),
@@ -66,8 +68,10 @@ class FormPlanner {
     return absl::OkStatus();
   }
 
-  // Spends the budget on a better one. REQUIRES: Begin was OK.
+  // Spends the budget on a better one, unless it is a strategy's. REQUIRES:
+  // Begin was OK.
   absl::Status Improve(SearchBudget budget, int64_t* evaluations) {
+    if (rival_ != nullptr) return absl::OkStatus();
     for (int attempt = 0; attempt < kMaxTightenings; ++attempt) {
       if (budget.max_evaluations < 1 || budget.Exhausted(0)) break;
       const int64_t before = *evaluations;
@@ -97,9 +101,12 @@ class FormPlanner {
                                              const RankOrders& start,
                                              int64_t* evaluations) {
     Lowered lowered;
+    const StageGraph limited = graph_.WithRanks(limits_);
     PIPELOOM_ASSIGN_OR_RETURN(
-        lowered.found, SearchTrainerOrder(graph_.WithRanks(limits_), trainer_,
-                                          seed_, budget, start));
+        lowered.found,
+        rival_ != nullptr
+            ? RivalOrder(limited, trainer_, *rival_, seed_, budget)
+            : SearchTrainerOrder(limited, trainer_, seed_, budget, start));
     *evaluations += lowered.found.evaluations;
     PIPELOOM_ASSIGN_OR_RETURN(lowered.plan,
                               LowerPlan(graph_, lowered.found.schedule));
@@ -117,6 +124,7 @@ class FormPlanner {
   }
 
   const TrainerLimits& trainer_;
+  const Strategy* const rival_;
   const uint64_t seed_;
   const StageGraph graph_;
   const Flops model_flops_;
@@ -125,14 +133,17 @@ class FormPlanner {
 };
 
 // Returns the cells of the step with backwards of each form that the trainer
-// has.
+// has, or of the strategy's.
 absl::StatusOr<std::vector<FormPlanner>> MakeForms(
-    const TrainerLimits& trainer, const PreparedJob& job,
+    const TrainerLimits& trainer, const Strategy* rival, const PreparedJob& job,
     const Microbatches& microbatches, const MemoryPolicy& memory, uint64_t seed,
     bool any_memory) {
   std::vector<FormPlanner> forms;
   for (const bool split : {false, true}) {
-    if (split && !trainer.split_backward) continue;
+    if (split && (!trainer.split_backward ||
+                  IsPlain(trainer, job.partition.num_ranks))) {
+      continue;
+    }
     PIPELOOM_ASSIGN_OR_RETURN(
         const partition::BuiltGraph built,
         partition::BuildStageGraph(
@@ -140,12 +151,13 @@ absl::StatusOr<std::vector<FormPlanner>> MakeForms(
             {.split_backward = split, .memory = memory, .every_pass = true}));
     PIPELOOM_ASSIGN_OR_RETURN(
         CellGraph cells, MakeCells(built.graph, TrainerStages(job.partition),
-                                   /*microbatches=*/{}, /*in_order=*/false));
+                                   /*microbatches=*/{}, CellOrder{}));
     IdVector<RankId, RankSpec> ranks = cells.graph.ranks();
     if (any_memory) {
       for (RankSpec& rank : ranks) rank.memory.limit = Bytes(0);
     }
-    forms.emplace_back(trainer, seed, cells.graph.WithRanks(std::move(ranks)),
+    forms.emplace_back(trainer, rival, seed,
+                       cells.graph.WithRanks(std::move(ranks)),
                        built.model_flops);
   }
   return forms;
@@ -184,6 +196,7 @@ absl::StatusOr<PlanResult> PlanForTrainer(const TrainerLimits& trainer,
                                           const RecomputeSetting& setting,
                                           const PreparedJob& prepared,
                                           const PlanInput& input,
+                                          const Strategy* rival,
                                           bool any_memory) {
   PlanResult result;
   PreparedJob job = prepared;
@@ -199,7 +212,7 @@ absl::StatusOr<PlanResult> PlanForTrainer(const TrainerLimits& trainer,
                                   job.partition, result.microbatches);
   }
   PIPELOOM_ASSIGN_OR_RETURN(std::vector<FormPlanner> forms,
-                            MakeForms(trainer, job, result.microbatches,
+                            MakeForms(trainer, rival, job, result.microbatches,
                                       result.memory, input.seed, any_memory));
   absl::Status shortage;
   FormPlanner* best = nullptr;

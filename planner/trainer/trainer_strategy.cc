@@ -9,6 +9,7 @@
 #include "planner/step/partition_choice.h"
 #include "planner/strategies/representative_step.h"
 #include "planner/trainer/recompute.h"
+#include "planner/trainer/rival_order.h"
 #include "planner/trainer/trainer_partitions.h"
 #include "planner/trainer/trainer_plan.h"
 
@@ -26,10 +27,21 @@ constexpr size_t kJudged = 3;
 
 }  // namespace
 
+absl::Status TrainerStrategy::Check(const JobSpec& job) const {
+  PIPELOOM_RETURN_IF_ERROR(CheckTrainerJob(trainer_, job));
+  return rival_ != nullptr ? CheckRival(trainer_, *rival_) : absl::OkStatus();
+}
+
 absl::StatusOr<Partition> TrainerStrategy::MakePartition(
     const emulator::StageCostModel& costs, const BatchMetadata& sample,
     const std::stop_token& stop) const {
-  PIPELOOM_RETURN_IF_ERROR(CheckTrainerJob(trainer_, costs.job()));
+  PIPELOOM_RETURN_IF_ERROR(Check(costs.job()));
+  if (rival_ != nullptr) {
+    PIPELOOM_ASSIGN_OR_RETURN(Partition own,
+                              rival_->MakePartition(costs, sample, stop));
+    PIPELOOM_RETURN_IF_ERROR(CheckTrainerPartition(trainer_, costs.job(), own));
+    return own;
+  }
   PIPELOOM_ASSIGN_OR_RETURN(const RepresentativeStep median,
                             RepresentativeStep::Create(costs, sample, stop));
   PIPELOOM_ASSIGN_OR_RETURN(
@@ -80,7 +92,7 @@ bool TrainerStrategy::Accepts(const Partition& partition,
 absl::StatusOr<PlanResult> TrainerStrategy::PlanWholeStep(
     const PreparedJob& job, const PlanInput& input) const {
   if (recompute_.has_value()) {
-    return PlanForTrainer(trainer_, *recompute_, job, input);
+    return PlanForTrainer(trainer_, *recompute_, job, input, rival_.get());
   }
   PlanInput once = input;
   once.budget.max_evaluations =
@@ -89,7 +101,7 @@ absl::StatusOr<PlanResult> TrainerStrategy::PlanWholeStep(
                         bool any_memory) -> absl::StatusOr<Duration> {
     PIPELOOM_ASSIGN_OR_RETURN(
         const PlanResult planned,
-        PlanForTrainer(trainer_, setting, job, once, any_memory));
+        PlanForTrainer(trainer_, setting, job, once, rival_.get(), any_memory));
     return planned.predicted.step_time();
   };
   PIPELOOM_ASSIGN_OR_RETURN(const Duration unlimited, time({}, true));
@@ -99,13 +111,13 @@ absl::StatusOr<PlanResult> TrainerStrategy::PlanWholeStep(
           trainer_, job.costs->job(), job.partition, unlimited,
           [&](const RecomputeSetting& tried) { return time(tried, false); },
           /*time_long=*/{}));
-  return PlanForTrainer(trainer_, setting, job, input);
+  return PlanForTrainer(trainer_, setting, job, input, rival_.get());
 }
 
 absl::Status TrainerStrategy::FixRecompute(
     const PreparedJob& job, absl::Span<const partition::PackedStep> steps,
     int32_t replicas, const std::stop_token& stop) {
-  PIPELOOM_RETURN_IF_ERROR(CheckTrainerJob(trainer_, job.costs->job()));
+  PIPELOOM_RETURN_IF_ERROR(Check(job.costs->job()));
   struct Place {
     size_t step = 0;
     int32_t replica = 0;
@@ -125,9 +137,9 @@ absl::Status TrainerStrategy::FixRecompute(
     input.step = static_cast<int64_t>(place.step);
     input.replica = place.replica;
     input.budget.max_evaluations = evaluations;
-    PIPELOOM_ASSIGN_OR_RETURN(
-        const PlanResult planned,
-        PlanForTrainer(trainer_, setting, job, input, any_memory));
+    PIPELOOM_ASSIGN_OR_RETURN(const PlanResult planned,
+                              PlanForTrainer(trainer_, setting, job, input,
+                                             rival_.get(), any_memory));
     return planned.predicted.step_time();
   };
   const auto time = [&](const RecomputeSetting& setting, int64_t evaluations,

@@ -9,8 +9,10 @@
 #define PIPELOOM_PLANNER_TRAINER_TRAINER_STRATEGY_H_
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <stop_token>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -26,12 +28,21 @@ namespace pipeloom::planner {
 
 class TrainerStrategy : public Strategy, public PlansWholeSteps {
  public:
-  // Keeps a reference. REQUIRES: !trainer.everything.
-  explicit TrainerStrategy(const TrainerLimits& trainer) : trainer_(trainer) {}
+  // Keeps a reference. `rival`: the other strategy; null for pipeloom's
+  // search. REQUIRES: !trainer.everything.
+  explicit TrainerStrategy(const TrainerLimits& trainer,
+                           std::unique_ptr<const Strategy> rival = nullptr)
+      : trainer_(trainer), rival_(std::move(rival)) {}
 
-  absl::string_view name() const override { return "pipeloom"; }
-  bool split_backward() const override { return trainer_.split_backward; }
-  // Also FailedPrecondition: the job has what the trainer cannot execute.
+  absl::string_view name() const override {
+    return rival_ != nullptr ? rival_->name() : "pipeloom";
+  }
+  bool split_backward() const override {
+    return rival_ != nullptr ? rival_->split_backward()
+                             : trainer_.split_backward;
+  }
+  // Also FailedPrecondition: the job, or the other strategy, has what the
+  // trainer cannot execute.
   absl::StatusOr<Partition> MakePartition(
       const emulator::StageCostModel& costs, const BatchMetadata& sample,
       const std::stop_token& stop) const override;
@@ -56,7 +67,11 @@ class TrainerStrategy : public Strategy, public PlansWholeSteps {
   }
 
  private:
+  // Checks the job and the other strategy.
+  absl::Status Check(const JobSpec& job) const;
+
   const TrainerLimits& trainer_;
+  std::unique_ptr<const Strategy> rival_{};
   std::optional<RecomputeSetting> recompute_{};
 };
 

@@ -122,7 +122,7 @@ absl::StatusOr<JobPlan> PlanJob(const std::vector<std::string>& arguments,
   cli::AppendPlanningFlags(&planning, /*with_steps=*/true, &flags);
   cli::AppendRobustFlags(&robust, &flags);
   std::string trainer;
-  flags.push_back(cli::TrainerFlag(&trainer));
+  flags.push_back(cli::TrainerFlag(&trainer, "the trainer of the plans"));
   flags.push_back({"learned", &learned, "FILE", "times that a run measured"});
   flags.push_back(cli::AttentionDensityFlag(&density_texts, true));
   PIPELOOM_ASSIGN_OR_RETURN(const std::vector<std::string> args,

@@ -12,6 +12,7 @@
 #include "planner/strategies/registry.h"
 #include "planner/strategies/static_order.h"
 #include "planner/strategy.h"
+#include "planner/trainer/trainer_strategy.h"
 #include "studies/job/planner_input.h"
 
 namespace pipeloom::studies {
@@ -30,8 +31,7 @@ bool TakesAnyPartition(absl::string_view strategy) {
 absl::Status PlanRow(const JobInput& input,
                      const std::vector<partition::PackedStep>& packed,
                      const emulator::StageCostModel& costs,
-                     const CompareOptions& options,
-                     const planner::Strategy& strategy,
+                     const CompareOptions& options, planner::Strategy& strategy,
                      const StudyContext& context,
                      const ProgressCallback& progress, StrategyRow* row) {
   const SearchSettings& settings = options.search;
@@ -46,6 +46,11 @@ absl::Status PlanRow(const JobInput& input,
   } else {
     PIPELOOM_ASSIGN_OR_RETURN(
         prepared, PrepareOwnPartition(input, strategy, costs, context.stop));
+  }
+  if (auto* const limited =
+          dynamic_cast<planner::TrainerStrategy*>(&strategy)) {
+    PIPELOOM_RETURN_IF_ERROR(
+        limited->FixRecompute(prepared, packed, input.replicas, context.stop));
   }
   std::unique_ptr<planner::Strategy> replayed;
   if (row->schedule == kStaticRow) {
@@ -67,6 +72,19 @@ absl::Status PlanRow(const JobInput& input,
   return absl::OkStatus();
 }
 
+// Makes the row's strategy.
+absl::StatusOr<std::unique_ptr<planner::Strategy>> StrategyOf(
+    const std::string& name, const TrainerLimits* trainer) {
+  if (trainer == nullptr || trainer->everything) {
+    return planner::MakeStrategy(name == kStaticRow ? "pipeloom" : name);
+  }
+  std::unique_ptr<planner::Strategy> rival;
+  if (name != "pipeloom") {
+    PIPELOOM_ASSIGN_OR_RETURN(rival, planner::MakeStrategy(name));
+  }
+  return std::make_unique<planner::TrainerStrategy>(*trainer, std::move(rival));
+}
+
 }  // namespace
 
 absl::StatusOr<std::vector<StrategyRow>> CompareStrategies(
@@ -77,9 +95,8 @@ absl::StatusOr<std::vector<StrategyRow>> CompareStrategies(
       "planning", static_cast<int64_t>(packed.size()) * input.replicas);
   std::vector<StrategyRow> rows;
   for (const std::string& name : options.strategies) {
-    PIPELOOM_ASSIGN_OR_RETURN(
-        const std::unique_ptr<planner::Strategy> strategy,
-        planner::MakeStrategy(name == kStaticRow ? "pipeloom" : name));
+    PIPELOOM_ASSIGN_OR_RETURN(const std::unique_ptr<planner::Strategy> strategy,
+                              StrategyOf(name, options.trainer));
     StrategyRow& row = rows.emplace_back();
     row.schedule = name;
     row.status = PlanRow(input, packed, costs, options, *strategy, context,

@@ -12,6 +12,7 @@
 #include "base/units.h"
 #include "emulator/stage/stage_cost.h"
 #include "ir/plan/partition.h"
+#include "ir/plan/trainer.h"
 #include "partition/batching/batch_split.h"
 #include "studies/job/job_input.h"
 #include "studies/job/planned_step.h"
@@ -39,11 +40,14 @@ struct CompareOptions {
   bool partition_for_all = false;
   // The own partition of `pipeloom`, if it was searched before.
   std::optional<Partition> searched{};
+  // Whose limits all rows keep; null: none. The rows are planned without
+  // disturbances.
+  const TrainerLimits* trainer = nullptr;
 };
 
 // Plans all steps with each strategy; all search with the same settings. The
-// rows are in the order of the options. InvalidArgument: a name is unknown.
-// Cancelled: a stop was requested.
+// rows are in the order of the options. InvalidArgument: a name is unknown, or
+// is kStaticRow for a trainer. Cancelled: a stop was requested.
 absl::StatusOr<std::vector<StrategyRow>> CompareStrategies(
     const JobInput& input, const std::vector<partition::PackedStep>& packed,
     const emulator::StageCostModel& costs, const CompareOptions& options,

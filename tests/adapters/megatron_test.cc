@@ -242,6 +242,36 @@ TEST(DeepSpeedTest, OneFOneBBecomesListsThatRunWithBlockingTransfers) {
             "  ReduceTiedGrads ReduceGrads OptimizerStep\n");
 }
 
+// The engine receives into one tensor; outputs are copied from it at once.
+TEST(DeepSpeedTest, NothingIsReceivedBetweenAGradientAndItsBackward) {
+  const std::string early =
+      "0F0,0F1,0F2,0B2,0B0,0B1\n1F0,1F1,1B0,1F2,1B1,1B2\n"
+      "2F0,2B0,2F1,2B1,2F2,2B2\n";
+  ASSERT_OK_AND_ASSIGN(const ActionTable table,
+                       ParseTorchCsv(early, TorchDialect::k26));
+  ASSERT_OK_AND_ASSIGN(const DeepSpeedSteps steps, ToDeepSpeed(table));
+  int32_t gradients = 0;
+  for (const DeepSpeedSteps::Rank& rank : steps.ranks) {
+    int32_t received = -1;
+    for (const DeepSpeedStep& step : rank.steps) {
+      for (const DeepSpeedInstruction& i : step) {
+        if (i.name == "RecvGrad") {
+          received = i.buffer;
+          ++gradients;
+        } else if (i.name == "RecvActivation") {
+          EXPECT_EQ(received, -1) << PrintDeepSpeed(steps);
+        } else if (i.name == "BackwardPass" && &rank != &steps.ranks.back()) {
+          EXPECT_EQ(received, i.buffer) << PrintDeepSpeed(steps);
+          received = -1;
+        }
+      }
+    }
+  }
+  EXPECT_EQ(gradients, 6);
+  ASSERT_OK_AND_ASSIGN(const ActionTable again, FromDeepSpeed(steps));
+  EXPECT_EQ(again, table);
+}
+
 TEST(DeepSpeedTest, NamesWhatTheListsCannotSay) {
   const struct {
     std::string csv;
@@ -250,6 +280,9 @@ TEST(DeepSpeedTest, NamesWhatTheListsCannotSay) {
       {"0F0,1F0,1B0,0B0\n", "every rank has one stage, in order"},
       {"1F0,1B0\n0F0,0B0\n", "stage 0 on rank 1"},
       {"0F0,0I0,0W0\n", "has its weight gradient apart"},
+      {"0F0,0F1,0B0,0B1\n1F0,1F1,1B0,1B1\n",
+       "1F1 follows 1F0 on the last rank"},
+      {"0F0,0F1,0B1,0B0\n", "0F1 follows 0F0 on the last rank"},
   };
   for (const auto& c : cases) {
     SCOPED_TRACE(c.csv);

@@ -496,9 +496,6 @@ class TrainerPlansTest(unittest.TestCase):
     def test_plans_for_torch_run_with_the_gradients_of_one_process(self):
         self.check("torch")
 
-    def test_plans_for_torchtitan_run_with_the_gradients_of_one_process(self):
-        self.check("torchtitan")
-
 
 if __name__ == "__main__":
     if not TABLES:

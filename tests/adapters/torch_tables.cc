@@ -13,6 +13,9 @@
 //   trainer NAME SEED    ok, the schedule file and the launch arguments of a
 //                        plan for the trainer, of a random job; `|` for ends of
 //                        lines in both
+//   job SEED             ok, the job's file and the batch's that `pipeloom
+//   plan`
+//                        reads, of the same random job, in the same way
 //   names                ok and the strategies that `plan` takes
 #include <iostream>
 #include <map>
@@ -32,6 +35,7 @@
 #include "adapters/trainer_files.h"
 #include "base/random.h"
 #include "base/status_macros.h"
+#include "tests/adapters/job_files.h"
 #include "tests/adapters/plans.h"
 #include "tests/adapters/strategies.h"
 #include "tests/adapters/trainer_plans.h"
@@ -108,6 +112,20 @@ absl::StatusOr<ExecutionPlan> PlanFor(const Strategy& strategy, bool random,
   return PlanOf(graph, std::move(orders));
 }
 
+testing::RandomJobCase TrainedJob(uint64_t seed) {
+  testing::RandomJobCase made =
+      testing::RandomJob(seed, testing::kSmallTrainerJob);
+  made.job.training.frozen_modules.clear();
+  return made;
+}
+
+absl::StatusOr<std::string> JobAnswer(uint64_t seed) {
+  const testing::RandomJobCase made = TrainedJob(seed);
+  PIPELOOM_ASSIGN_OR_RETURN(const std::string job, testing::JobFile(made.job));
+  return absl::StrReplaceAll(
+      absl::StrCat(job, "\t", testing::BatchFile(made.batch)), {{"\n", "|"}});
+}
+
 // Returns the files that `pipeloom plan --for` writes for a random job.
 absl::StatusOr<std::string> TrainerAnswer(const std::string& name,
                                           uint64_t seed) {
@@ -115,9 +133,7 @@ absl::StatusOr<std::string> TrainerAnswer(const std::string& name,
   if (trainer == nullptr) {
     return absl::NotFoundError(absl::StrCat("no trainer ", name));
   }
-  testing::RandomJobCase made =
-      testing::RandomJob(seed, testing::kSmallTrainerJob);
-  made.job.training.frozen_modules.clear();
+  const testing::RandomJobCase made = TrainedJob(seed);
   PIPELOOM_ASSIGN_OR_RETURN(
       const testing::TrainerPlanned planned,
       testing::PlanForTrainer(*trainer, made, /*evaluations=*/20));
@@ -175,6 +191,13 @@ absl::StatusOr<std::string> Answer(const std::vector<std::string>& fields) {
       return absl::InvalidArgumentError("expected trainer NAME SEED");
     }
     return TrainerAnswer(fields[1], seed);
+  }
+  if (request == "job") {
+    uint64_t seed = 0;
+    if (fields.size() != 2 || !absl::SimpleAtoi(fields[1], &seed)) {
+      return absl::InvalidArgumentError("expected job SEED");
+    }
+    return JobAnswer(seed);
   }
   if (fields.size() != 2) return absl::InvalidArgumentError("expected a table");
   PIPELOOM_ASSIGN_OR_RETURN(ActionTable table, TableOf(fields[1]));

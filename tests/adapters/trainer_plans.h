@@ -3,6 +3,8 @@
 #define PIPELOOM_TESTS_ADAPTERS_TRAINER_PLANS_H_
 
 #include <cstdint>
+#include <memory>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "base/status_macros.h"
@@ -10,6 +12,7 @@
 #include "ir/plan/trainer.h"
 #include "partition/batching/batch_split.h"
 #include "planner/step/plan_step.h"
+#include "planner/strategy.h"
 #include "planner/trainer/trainer_strategy.h"
 #include "tests/planner/random_job.h"
 
@@ -24,12 +27,14 @@ struct TrainerPlanned {
   RecomputeSetting recompute{};
 };
 
-// Plans the first step, as `pipeloom plan --for` does.
+// Plans the first step, as `pipeloom plan --for` does, or with `rival` as
+// `pipeloom compare --for` does.
 inline absl::StatusOr<TrainerPlanned> PlanForTrainer(
     const TrainerLimits& trainer, const RandomJobCase& made,
-    int64_t evaluations) {
+    int64_t evaluations,
+    std::unique_ptr<const planner::Strategy> rival = nullptr) {
   const emulator::StageCostModel costs(made.job);
-  planner::TrainerStrategy strategy(trainer);
+  planner::TrainerStrategy strategy(trainer, std::move(rival));
   PIPELOOM_ASSIGN_OR_RETURN(planner::PreparedJob job,
                             planner::PrepareJob(strategy, costs, made.batch));
   PIPELOOM_ASSIGN_OR_RETURN(const partition::PackedStep packed,

@@ -8,17 +8,24 @@
 #include <algorithm>
 #include <cstdlib>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
+#include <utility>
+#include <variant>
 #include <vector>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "adapters/action_table.h"
 #include "adapters/deepspeed_steps.h"
+#include "adapters/megatron_layout.h"
 #include "adapters/megatron_order.h"
 #include "adapters/plan_actions.h"
 #include "adapters/torch_schedule.h"
 #include "adapters/trainer_files.h"
 #include "base/status_macros.h"
+#include "planner/strategies/registry.h"
 #include "tests/adapters/trainer_plans.h"
 #include "tests/planner/random_job.h"
 #include "tests/support/small_job.h"
@@ -60,6 +67,34 @@ absl::StatusOr<ActionTable> ReadBack(const TrainerFile& file) {
   return FromDeepSpeed(steps);
 }
 
+// Returns an error if Megatron's layout in the launch arguments does not have
+// as many stages as the partition, and the layers that they name.
+absl::Status CheckLayout(const std::string& launch,
+                         const Partition& partition) {
+  constexpr absl::string_view kLayout = "--pipeline-model-parallel-layout \"";
+  constexpr absl::string_view kLayers = "--num-layers ";
+  const size_t at = launch.find(std::string(kLayout));
+  const size_t count = launch.find(std::string(kLayers));
+  if (at == std::string::npos || count == std::string::npos) {
+    return absl::InternalError("no layout or no number of layers");
+  }
+  const size_t begin = at + kLayout.size();
+  PIPELOOM_ASSIGN_OR_RETURN(
+      const std::vector<std::string> stages,
+      ParseMegatronLayout(launch.substr(begin, launch.find('"', begin) - begin),
+                          partition.num_ranks));
+  int64_t layers = 0;
+  for (const std::string& stage : stages) {
+    layers += std::count(stage.begin(), stage.end(), 't');
+  }
+  if (static_cast<int32_t>(stages.size()) !=
+          partition.num_ranks * partition.num_segments ||
+      layers != std::atoll(launch.c_str() + count + kLayers.size())) {
+    return absl::InternalError("the layout's stages or layers");
+  }
+  return absl::OkStatus();
+}
+
 // Returns an error if the plan is not what the trainer can execute.
 absl::Status CheckPlan(const TrainerLimits& trainer, const JobSpec& job,
                        const TrainerPlanned& planned) {
@@ -91,6 +126,24 @@ absl::Status CheckPlan(const TrainerLimits& trainer, const JobSpec& job,
                             LaunchArguments(trainer, job, planned.partition,
                                             planned.recompute, file, "plan"));
   if (launch.empty()) return absl::InternalError("no launch arguments");
+  if (IsPlain(trainer, planned.partition.num_ranks)) {
+    if (planned.partition.num_segments > 1) {
+      return absl::InternalError("several stages on one rank");
+    }
+    Pass before = Pass::kBackward;
+    for (const Instruction& instruction : plan.programs[RankId(0)]) {
+      const auto* const compute = std::get_if<Compute>(&instruction);
+      if (compute == nullptr) continue;
+      const Pass pass = plan.graph.task(compute->task).pass;
+      if (pass == before || pass == Pass::kWeightGrad) {
+        return absl::InternalError("no backward behind each forward");
+      }
+      before = pass;
+    }
+  }
+  if (absl::StartsWith(trainer.name, "megatron")) {
+    PIPELOOM_RETURN_IF_ERROR(CheckLayout(launch, planned.partition));
+  }
   if (trainer.order == PassOrder::kAny) return absl::OkStatus();
   PIPELOOM_ASSIGN_OR_RETURN(const ActionTable table, ReadBack(file));
   TableShape shape;
@@ -137,6 +190,35 @@ TEST_P(EachTrainer, ExportsEveryPlanOfRandomJobs) {
     ++planned;
   }
   EXPECT_GE(planned, refused / 3);
+}
+
+// The rows of `pipeloom compare --for`.
+TEST_P(EachTrainer, ExportsOtherStrategiesOrSaysWhyNot) {
+  const TrainerLimits& trainer = Trainer(GetParam());
+  int32_t planned = 0;
+  int32_t refused = 0;
+  for (uint64_t seed = 0; seed < 12; ++seed) {
+    RandomJobCase made = RandomJob(seed, kSmallTrainerJob);
+    made.job.training.frozen_modules.clear();
+    if (!CheckTrainerJob(trainer, made.job).ok()) continue;
+    for (const absl::string_view name : planner::StrategyNames()) {
+      if (name == "pipeloom") continue;
+      SCOPED_TRACE(absl::StrCat(seed, " ", name));
+      ASSERT_OK_AND_ASSIGN(std::unique_ptr<planner::Strategy> rival,
+                           planner::MakeStrategy(name));
+      const absl::StatusOr<TrainerPlanned> plan =
+          PlanForTrainer(trainer, made, 5, std::move(rival));
+      if (plan.ok()) {
+        EXPECT_THAT(CheckPlan(trainer, made.job, *plan), IsOk());
+        ++planned;
+      } else {
+        EXPECT_FALSE(plan.status().message().empty());
+        ++refused;
+      }
+    }
+  }
+  EXPECT_GT(planned, 0);
+  EXPECT_GT(refused, 0);
 }
 
 TEST_P(EachTrainer, IsDeterministic) {

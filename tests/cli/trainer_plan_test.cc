@@ -94,6 +94,36 @@ TEST_F(TrainerPlanTest, ForPipeloomIsThePlanWithoutLimits) {
   EXPECT_THAT(limited.out, Not(HasSubstr("launch arguments")));
 }
 
+TEST_F(TrainerPlanTest, AComparisonLeavesOutWhatTheTrainerCannotExecute) {
+  const auto compare = [](std::vector<std::string> more) {
+    std::vector<std::string> args = {"compare",        "qwen2.5-vl-7b",
+                                     "--batch",        "image_text",
+                                     "--for",          "deepspeed",
+                                     "--replicas",     "1",
+                                     "--steps",        "1",
+                                     "--evaluations",  "30",
+                                     "--microbatches", "6"};
+    args.insert(args.end(), more.begin(), more.end());
+    return Pipeloom(args);
+  };
+  const Outcome made =
+      compare({"--strategies", "gpipe,1f1b,zb-h1,dip,pipeloom"});
+  ASSERT_EQ(made.code, 0) << made.err;
+  EXPECT_THAT(made.out, HasSubstr("all for deepspeed"));
+  EXPECT_THAT(made.out, HasSubstr("\n1f1b "));
+  EXPECT_THAT(made.out, HasSubstr("\npipeloom "));
+  for (const char* line :
+       {"left out: gpipe: --for deepspeed: strategy gpipe goes forward twice",
+        "left out: zb-h1: --for deepspeed: strategy zb-h1 runs weight",
+        "left out: dip: --for deepspeed: strategy dip chooses memory"}) {
+    EXPECT_THAT(made.out, HasSubstr(line));
+  }
+  EXPECT_THAT(made.out, Not(HasSubstr("\ngpipe ")));
+  EXPECT_EQ(compare({"--static"}).code, 2);
+  EXPECT_EQ(compare({"--robust"}).code, 2);
+  EXPECT_NE(compare({"--strategies", "dip"}).code, 0);
+}
+
 TEST_F(TrainerPlanTest, NamesWhatCannotBePlanned) {
   EXPECT_EQ(Plan("llama3-8b", "text", {"--for", "pytorch"}).code, 2);
   const Outcome other =

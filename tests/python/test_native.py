@@ -161,6 +161,18 @@ class Plans(unittest.TestCase):
                 self.assertTrue(all(name.endswith(".html")
                                     for name in plan.save(report)))
 
+    def test_a_comparison_keeps_to_what_a_trainer_executes(self):
+        rows = pipeloom.compare(
+            "qwen2.5-vl-7b", "image_text", for_trainer="deepspeed",
+            strategies=["gpipe", "1f1b", "pipeloom"], microbatches=6, replicas=1,
+            evaluations=20)
+        self.assertRegex(rows["gpipe"]["error"], "--for deepspeed: .*twice")
+        self.assertGreaterEqual(rows["1f1b"]["mean_step_time_us"],
+                                rows["pipeloom"]["mean_step_time_us"])
+        with self.assertRaisesRegex(ValueError, "for_trainer torch with static"):
+            pipeloom.compare("llama3-8b", "text", for_trainer="torch",
+                             static=True, evaluations=5)
+
     def test_a_trainer_names_what_it_cannot_execute(self):
         def plan(trainer, job="dip-vlm-s", **options):
             return pipeloom.plan(job, "mixed", for_trainer=trainer,

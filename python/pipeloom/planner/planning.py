@@ -99,12 +99,15 @@ def compare(job: JobLike, samples: Samples, *,
             partition: Partition = None, same_partition: Partition = None,
             costs: Optional[str] = None, assignment: Optional[str] = None,
             shuffle: Optional[int] = None,
+            for_trainer: Optional[str] = None,
             progress: Progress = None) -> Comparison:
     """Plans the same steps with several strategies under the same memory limit,
     as `pipeloom compare` does. Without `strategies`, all; `ablation`: the parts
     of dip one after another; `static`: pipeloom's first order replayed on all
     steps, too. `same_partition`: one partition for every strategy, by the name
-    of a strategy, "search", a file or a dict. The rest is as in `plan`."""
+    of a strategy, "search", a file or a dict. `for_trainer`: every row keeps to
+    what that trainer can execute, or says why it cannot. The rest is as in
+    `plan`."""
     with Files() as files:
         data, notes = commands.run(
             ["compare", *_arguments(
@@ -116,7 +119,8 @@ def compare(job: JobLike, samples: Samples, *,
                 partition=partition,
                 same_partition=commands.partition_argument(
                     same_partition, files, "same_partition.json"),
-                costs=costs, assignment=assignment, shuffle=shuffle)],
+                costs=costs, assignment=assignment, shuffle=shuffle,
+                **{"for": for_trainer})],
             files, progress)
     commands.tell(notes)
     return Comparison(data)

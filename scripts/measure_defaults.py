@@ -51,7 +51,7 @@ def hint_of(planned):
 
 
 def measure(options, job, folder):
-    common = [job, "--batch", JOBS[job], "--replicas", "1"]
+    common = [job, "--batch", JOBS[job], "--shuffle", "1", "--replicas", "1"]
     plan = [options.binary, "plan", *common, "--format", "json", "--steps",
             str(options.steps), "--evaluations", str(options.evaluations)]
     default = run(plan, PIPELOOM_CACHE_DIR=os.path.join(folder, job),

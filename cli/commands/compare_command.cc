@@ -296,7 +296,8 @@ class CompareCommand : public Command {
       searched_ = used != "rule";
     }
     settings.defer = input.defer;
-    settings.robust = DisturbancesOf(robust_flags_, settings.seed);
+    PIPELOOM_ASSIGN_OR_RETURN(settings.robust,
+                              DisturbancesOf(robust_flags_, settings.seed));
     PIPELOOM_ASSIGN_OR_RETURN(
         const std::vector<Row> rows,
         studies::CompareStrategies(input, packed, costs, options,
@@ -349,7 +350,7 @@ class CompareCommand : public Command {
       return UsageError(absl::StrCat("--for ", trainer,
                                      " with --static: use one of the two"));
     }
-    if (DisturbancesOf(robust_flags_, 0).has_value()) {
+    if (robust_flags_.robust) {
       return UsageError(absl::StrCat("--for ", trainer,
                                      " with --robust: use one of the two"));
     }

@@ -150,7 +150,8 @@ class EmulateCommand : public Command {
       jitter.samples = static_cast<int32_t>(samples_);
       jitter.seed = static_cast<uint64_t>(source_.search.seed.value_or(1));
       PIPELOOM_ASSIGN_OR_RETURN(
-          extras.sampled, emulator::SampleSteps(sourced.plan, options, jitter));
+          extras.sampled,
+          emulator::SampleSteps(sourced.plan, options, jitter, context.stop));
     }
     if (!trace_.empty()) {
       PIPELOOM_RETURN_IF_ERROR(WriteFileAtomically(

@@ -141,6 +141,17 @@ class ExplainCommand : public Command {
       return UsageError(absl::StrFormat("--rank %d: the plan has %d ranks",
                                         *rank_, graph.num_ranks()));
     }
+    int64_t microbatches = 0;
+    for (const Task& task : graph.tasks()) {
+      microbatches =
+          std::max<int64_t>(microbatches, task.microbatch.value() + 1);
+    }
+    if (microbatch_ && *microbatch_ >= microbatches) {
+      return UsageError(
+          absl::StrFormat("--microbatch %d: the plan has %d microbatches, "
+                          "counted from 0",
+                          *microbatch_, microbatches));
+    }
     const RankId only =
         rank_ ? RankId(static_cast<int32_t>(*rank_)) : RankId::None();
     PIPELOOM_ASSIGN_OR_RETURN(const StepTrace trace,

@@ -152,7 +152,8 @@ class PlanCommand : public Command {
     PIPELOOM_RETURN_IF_ERROR(
         ApplyMeasured(measured_flags_, input, name_of_strategy,
                       planning_.partition, settings, context, &costs));
-    settings.robust = DisturbancesOf(robust_flags_, settings.seed);
+    PIPELOOM_ASSIGN_OR_RETURN(settings.robust,
+                              DisturbancesOf(robust_flags_, settings.seed));
     PIPELOOM_ASSIGN_OR_RETURN(
         const planner::PreparedJob prepared,
         limited != nullptr
@@ -166,7 +167,8 @@ class PlanCommand : public Command {
         });
     PIPELOOM_ASSIGN_OR_RETURN(
         const std::vector<studies::PlannedStep> steps,
-        PlanSteps(input, packed, settings, context, &by_step));
+        PlanSteps(input, packed, settings, context, &by_step,
+                  /*keeps_cut=*/true));
     TrainerOutput output;
     std::string arguments;
     if (limited != nullptr) {
@@ -188,10 +190,18 @@ class PlanCommand : public Command {
     for (const std::string& note : output.notes) {
       context.warn(absl::StrCat("note: ", note));
     }
+    absl::Status end;
+    if (context.stop.stop_requested()) {
+      context.warn(absl::StrFormat(
+          "note: %d of %d steps are planned, the last with the best until the "
+          "interrupt",
+          steps.size(), packed.size()));
+      end = absl::CancelledError("stopped");
+    }
     if (format_ == "json") {
       context.print(
           Json(input.job.name, name_of_strategy, steps, trainer_, arguments));
-      return absl::OkStatus();
+      return end;
     }
     PrintTable(input, name_of_strategy, steps, context);
     if (!arguments.empty()) {
@@ -201,7 +211,7 @@ class PlanCommand : public Command {
     for (const std::string& path : written) {
       context.print(absl::StrCat("wrote ", path, "\n"));
     }
-    return absl::OkStatus();
+    return end;
   }
 
  private:

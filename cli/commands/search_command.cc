@@ -112,7 +112,8 @@ class SearchCommand : public Command {
       const Progress progress(context, "searching", 1);
       const planner::SearchBudget budget =
           studies::StartBudget(settings, context.stop);
-      const auto robust = DisturbancesOf(robust_flags_, settings.seed);
+      PIPELOOM_ASSIGN_OR_RETURN(const auto robust,
+                                DisturbancesOf(robust_flags_, settings.seed));
       found = planner::SearchGraph(
           loaded.graph, settings.seed,
           robust ? budget.Until(1 - kRobustShare) : budget);
@@ -136,15 +137,18 @@ class SearchCommand : public Command {
     const planner::SearchResult& result = *found;
     const auto search_time =
         std::chrono::duration_cast<Duration>(Clock::now() - begin);
-    if (context.stop.stop_requested()) return absl::CancelledError("stopped");
     PIPELOOM_RETURN_IF_ERROR(ValidateSchedule(loaded.graph, result.schedule));
     const std::string answer = Answer(loaded, result, search_time, robust_);
     if (!out_.empty()) {
       PIPELOOM_RETURN_IF_ERROR(WriteFileAtomically(out_, answer));
     }
+    // The best until an interrupt is an answer too.
+    const absl::Status end = context.stop.stop_requested()
+                                 ? absl::CancelledError("stopped")
+                                 : absl::OkStatus();
     if (format_ == "json") {
       context.print(answer);
-      return absl::OkStatus();
+      return end;
     }
     PrintTable(loaded.graph, result, search_time, context);
     if (robust_) {
@@ -152,7 +156,7 @@ class SearchCommand : public Command {
           absl::StrCat("\n", RobustText(robust_->chosen, robust_->nominal)));
     }
     if (!out_.empty()) context.print(absl::StrCat("wrote ", out_, "\n"));
-    return absl::OkStatus();
+    return end;
   }
 
  private:

@@ -220,6 +220,7 @@ class ValidateCommand : public Command {
       case FileKind::kCluster: {
         PIPELOOM_ASSIGN_OR_RETURN(const ClusterSpec cluster,
                                   formats::ParseCluster(content, file));
+        Note(ClusterNotes(cluster), context);
         return absl::StrFormat("cluster %s: %d x %d %s", cluster.name,
                                cluster.num_nodes, cluster.gpus_per_node,
                                cluster.device.name);

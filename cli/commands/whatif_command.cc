@@ -178,12 +178,15 @@ class WhatIfCommand : public Command {
         if (!path.empty()) context.print(absl::StrCat("wrote ", path, "\n"));
       }
     }
-    if (std::any_of(outcomes.begin(), outcomes.end(),
+    // The job as it is tells nothing of the changes.
+    const auto first =
+        outcomes.begin() + (compares && outcomes.size() > 1 ? 1 : 0);
+    if (std::any_of(first, outcomes.end(),
                     [](const studies::WhatIfOutcome& o) { return o.ok(); })) {
       return absl::OkStatus();
     }
     return absl::FailedPreconditionError(
-        absl::StrCat("no configuration can run: ", outcomes[0].error));
+        absl::StrCat("no configuration can run: ", first->error));
   }
 
  private:

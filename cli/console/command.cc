@@ -146,7 +146,7 @@ int RunCommandLine(const std::vector<std::string>& args,
   const absl::StatusOr<std::vector<std::string>> positional =
       ParseFlags(flags, absl::MakeConstSpan(args).subspan(1));
   absl::Status status = positional.status();
-  if (status.ok()) status = CheckOutputs(flags);
+  if (status.ok()) status = CheckOutputs(flags, *positional);
   Context mine = context;
   mine.command_line = ShellWords(args);
   if (status.ok()) status = command->Run(*positional, mine);

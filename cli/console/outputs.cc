@@ -9,9 +9,11 @@
 #include <cstring>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <string>
 #include <system_error>
 #include <variant>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
@@ -93,10 +95,42 @@ bool IsFurtherRank() {
   return false;
 }
 
+// Returns the files that a command reads and how it is told of them, indexed by
+// file: arguments and values of options that are existing files.
+std::map<std::string, std::string> FilesRead(
+    absl::Span<const Flag> flags, absl::Span<const std::string> args) {
+  std::map<std::string, std::string> read;
+  const auto add = [&](const std::string& path, absl::string_view how) {
+    std::error_code error;
+    if (path.empty() || !fs::is_regular_file(path, error)) return;
+    read.emplace(fs::weakly_canonical(path, error).string(), how);
+  };
+  for (const std::string& arg : args) add(arg, "the command's argument");
+  for (const Flag& flag : flags) {
+    if (flag.output != Output::kNone) continue;
+    const std::string how = absl::StrCat("the value of --", flag.name);
+    if (std::string* const* const value =
+            std::get_if<std::string*>(&flag.target)) {
+      add(**value, how);
+    }
+    if (std::vector<std::string>* const* const values =
+            std::get_if<std::vector<std::string>*>(&flag.target)) {
+      for (const std::string& value : **values) add(value, how);
+    }
+    if (std::optional<std::string>* const* const value =
+            std::get_if<std::optional<std::string>*>(&flag.target)) {
+      if (value != nullptr && (*value)->has_value()) add(***value, how);
+    }
+  }
+  return read;
+}
+
 }  // namespace
 
-absl::Status CheckOutputs(absl::Span<const Flag> flags) {
+absl::Status CheckOutputs(absl::Span<const Flag> flags,
+                          absl::Span<const std::string> args) {
   if (IsFurtherRank()) return absl::OkStatus();
+  const std::map<std::string, std::string> read = FilesRead(flags, args);
   std::map<std::string, std::string> names;  // Options, indexed by file.
   for (const Flag& flag : flags) {
     std::string* const* const value = std::get_if<std::string*>(&flag.target);
@@ -113,6 +147,11 @@ absl::Status CheckOutputs(absl::Span<const Flag> flags) {
     const fs::path whole = fs::weakly_canonical(path, error);
     if (error || (fs::exists(whole, error) && !fs::is_regular_file(whole))) {
       continue;
+    }
+    if (const auto input = read.find(whole.string()); input != read.end()) {
+      return Refused(flag, path,
+                     absl::StrCat("it is ", input->second,
+                                  ", which would be lost; name another file"));
     }
     const auto [place, is_new] = names.emplace(whole.string(), flag.name);
     if (!is_new) {

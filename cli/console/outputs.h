@@ -2,6 +2,8 @@
 #ifndef PIPELOOM_CLI_CONSOLE_OUTPUTS_H_
 #define PIPELOOM_CLI_CONSOLE_OUTPUTS_H_
 
+#include <string>
+
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "cli/console/flags.h"
@@ -9,11 +11,13 @@
 namespace pipeloom::cli {
 
 // Checks that every file and folder that the options name as an output can be
-// written, and that no two options name the same file. Creates a temporary file
-// in each folder and removes it; writes nothing else. A UsageError names the
-// option, the path and the reason. Does nothing in the ranks of an MPI run
-// other than the first, since they write nothing.
-absl::Status CheckOutputs(absl::Span<const Flag> flags);
+// written, that no two options name the same file, and that none is a file that
+// the command reads: one of `args`, or the value of another option. Creates a
+// temporary file in each folder and removes it; writes nothing else. A
+// UsageError names the option, the path and the reason. Does nothing in the
+// ranks of an MPI run other than the first, since they write nothing.
+absl::Status CheckOutputs(absl::Span<const Flag> flags,
+                          absl::Span<const std::string> args);
 
 }  // namespace pipeloom::cli
 

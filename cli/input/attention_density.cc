@@ -72,7 +72,7 @@ absl::StatusOr<std::vector<studies::PlannedStep>> PlanSteps(
     const studies::JobInput& input,
     const std::vector<partition::PackedStep>& packed,
     const studies::SearchSettings& settings, const Context& context,
-    DensityByStep* densities) {
+    DensityByStep* densities, bool keeps_cut) {
   Progress progress(context, "planning",
                     static_cast<int64_t>(packed.size()) * input.replicas);
   std::vector<studies::PlannedStep> steps;
@@ -80,12 +80,16 @@ absl::StatusOr<std::vector<studies::PlannedStep>> PlanSteps(
     const auto step = static_cast<int64_t>(s);
     PIPELOOM_ASSIGN_OR_RETURN(const planner::PreparedJob* const prepared,
                               densities->Of(step));
-    PIPELOOM_ASSIGN_OR_RETURN(
-        studies::PlannedStep planned,
-        studies::PlanReplicas(*prepared, packed[s], step, input.replicas,
-                              settings, context.stop, SetterOf(progress), "",
-                              steps));
-    steps.push_back(std::move(planned));
+    absl::StatusOr<studies::PlannedStep> planned = studies::PlanReplicas(
+        *prepared, packed[s], step, input.replicas, settings, context.stop,
+        SetterOf(progress), "", steps, keeps_cut);
+    const bool ends = keeps_cut && context.stop.stop_requested();
+    if (!planned.ok()) {
+      if (ends && !steps.empty()) break;
+      return planned.status();
+    }
+    steps.push_back(*std::move(planned));
+    if (ends) break;
   }
   return steps;
 }

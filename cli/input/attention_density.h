@@ -64,12 +64,13 @@ class DensityByStep {
 };
 
 // Plans all steps, each at its density, and shows the progress. Fails where
-// studies::PlanReplicas fails.
+// studies::PlanReplicas fails; with `keeps_cut` a stop request gives the steps
+// until then, if there is any.
 absl::StatusOr<std::vector<studies::PlannedStep>> PlanSteps(
     const studies::JobInput& input,
     const std::vector<partition::PackedStep>& packed,
     const studies::SearchSettings& settings, const Context& context,
-    DensityByStep* densities);
+    DensityByStep* densities, bool keeps_cut = false);
 
 }  // namespace pipeloom::cli
 

@@ -1,5 +1,6 @@
 #include "cli/input/robust_flags.h"
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
 namespace pipeloom::cli {
@@ -32,9 +33,18 @@ void AppendRobustFlags(RobustFlags* values, std::vector<Flag>* flags) {
                     100'000});
 }
 
-std::optional<planner::Disturbances> DisturbancesOf(const RobustFlags& flags,
-                                                    uint64_t seed) {
-  if (!flags.robust) return std::nullopt;
+absl::StatusOr<std::optional<planner::Disturbances>> DisturbancesOf(
+    const RobustFlags& flags, uint64_t seed) {
+  if (!flags.robust) {
+    const RobustFlags unset;
+    const char* const set = flags.jitter != unset.jitter         ? "jitter"
+                            : flags.slow_rank != unset.slow_rank ? "slow-rank"
+                            : flags.samples != unset.samples     ? "samples"
+                                                                 : nullptr;
+    if (set == nullptr) return std::nullopt;
+    return UsageError(
+        absl::StrCat("--", set, " is of --robust, which is not given; add it"));
+  }
   return planner::Disturbances{.jitter = flags.jitter,
                                .slow_rank = flags.slow_rank,
                                .samples = static_cast<int32_t>(flags.samples),

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "cli/console/flags.h"
 #include "formats/text/json_writer.h"
 #include "planner/search/robust_search.h"
@@ -22,9 +23,10 @@ struct RobustFlags {
 };
 void AppendRobustFlags(RobustFlags* values, std::vector<Flag>* flags);
 
-// Returns the disturbances that the flags ask for; absent without --robust.
-std::optional<planner::Disturbances> DisturbancesOf(const RobustFlags& flags,
-                                                    uint64_t seed);
+// Returns the disturbances that the flags ask for; absent without --robust. A
+// UsageError: one of the others is set without --robust.
+absl::StatusOr<std::optional<planner::Disturbances>> DisturbancesOf(
+    const RobustFlags& flags, uint64_t seed);
 
 // The share of a search's total time that is left for the robust choice.
 inline constexpr double kRobustShare = 0.3;

@@ -46,7 +46,8 @@ int64_t JitterFactor(double deviation, uint64_t seed, int32_t sample,
 
 absl::StatusOr<SampledStep> SampleSteps(const ExecutionPlan& plan,
                                         const EmulateOptions& options,
-                                        const Jitter& jitter) {
+                                        const Jitter& jitter,
+                                        const std::stop_token& stop) {
   PIPELOOM_RETURN_IF_ERROR(CheckDeviation("compute", jitter.compute));
   PIPELOOM_RETURN_IF_ERROR(CheckDeviation("links", jitter.links));
   if (jitter.samples < 1 || jitter.samples > 1'000'000) {
@@ -60,6 +61,7 @@ absl::StatusOr<SampledStep> SampleSteps(const ExecutionPlan& plan,
   SampledStep result;
   result.samples.reserve(static_cast<size_t>(jitter.samples));
   for (int32_t sample = 0; sample < jitter.samples; ++sample) {
+    if (stop.stop_requested()) return absl::CancelledError("stopped");
     if (jitter.compute > 0) {
       for (size_t slot = 0; slot < times.durations.size(); ++slot) {
         engine.durations()[slot] =

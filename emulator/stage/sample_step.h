@@ -3,6 +3,7 @@
 #define PIPELOOM_EMULATOR_STAGE_SAMPLE_STEP_H_
 
 #include <cstdint>
+#include <stop_token>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -41,10 +42,11 @@ int64_t JitterFactor(double deviation, uint64_t seed, int32_t sample,
 
 // Samples the step times of a plan, which is compiled once. InvalidArgument
 // names a field out of range; other errors are those of EmulateStep. O(samples
-// * instructions).
+// * instructions). Cancelled: a stop was requested.
 absl::StatusOr<SampledStep> SampleSteps(const ExecutionPlan& plan,
                                         const EmulateOptions& options,
-                                        const Jitter& jitter);
+                                        const Jitter& jitter,
+                                        const std::stop_token& stop = {});
 
 }  // namespace pipeloom::emulator
 

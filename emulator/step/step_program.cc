@@ -60,6 +60,11 @@ absl::Status CheckOptions(const EmulateOptions& options, int32_t num_ranks) {
   for (const SlowLink& slow : options.slow_links) {
     PIPELOOM_RETURN_IF_ERROR(CheckRank("slow_links", slow.from, num_ranks));
     PIPELOOM_RETURN_IF_ERROR(CheckRank("slow_links", slow.to, num_ranks));
+    if (slow.from == slow.to) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "slow_links: a link from rank %d to itself; it must join two ranks",
+          slow.from.value()));
+    }
     PIPELOOM_RETURN_IF_ERROR(CheckFactor("slow_links", slow.factor));
     if (slow.added < kZero) {
       return absl::InvalidArgumentError(

@@ -116,6 +116,13 @@ absl::StatusOr<NamedText> ReadNamed(absl::string_view what,
     bool known = false;
     for (const std::string& s : shipped) known = known || s == name;
     if (!known) {
+      // A file or folder of that name that lies here.
+      if (!absl::IsNotFound(read(path).status())) {
+        return absl::NotFoundError(absl::StrFormat(
+            "there is no %s \"%s\", only a file or folder of that name; the "
+            "path of a file has a slash or ends in .json: write ./%s",
+            what, name, name));
+      }
       return absl::NotFoundError(absl::StrFormat(
           "there is no %s \"%s\"; shipped are %s; the path of a file has a "
           "slash or ends in .json",

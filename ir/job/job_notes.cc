@@ -107,9 +107,42 @@ std::vector<std::string> ModelNotes(const ModelSpec& model) {
   return notes;
 }
 
+std::vector<std::string> ClusterNotes(const ClusterSpec& cluster) {
+  std::vector<std::string> notes;
+  // `least`: what every accelerator of the last ten years has.
+  const auto check = [&](const char* field, double value, double least,
+                         const char* unit, const char* example) {
+    if (value <= 0 || value >= least) return;
+    notes.push_back(absl::StrFormat(
+        "%s is %g, in %s, far less than any device has; such as %s is meant?",
+        field, value, unit, example));
+  };
+  const DeviceSpec& device = cluster.device;
+  check("device.bf16_flops_per_second", device.bf16.flops_per_second, 1e12,
+        "FLOP/s", "989e12");
+  check("device.fp8_flops_per_second", device.fp8.flops_per_second, 1e12,
+        "FLOP/s", "1978e12");
+  check("device.memory_bytes", static_cast<double>(device.memory.count()), 1e9,
+        "bytes", "85899345920 (80 GiB)");
+  check("device.memory_bandwidth_bytes_per_second",
+        device.memory_bandwidth.bytes_per_second, 1e10, "bytes/s", "3.35e12");
+  check("device.host_bandwidth_bytes_per_second",
+        device.host_bandwidth.bytes_per_second, 1e8, "bytes/s", "5e10");
+  check("intra_node.bandwidth_bytes_per_second",
+        cluster.intra_node.bandwidth.bytes_per_second, 1e8, "bytes/s", "3e11");
+  check("inter_node.bandwidth_bytes_per_second",
+        cluster.inter_node.bandwidth.bytes_per_second, 1e8, "bytes/s",
+        "4.5e10");
+  return notes;
+}
+
 std::vector<std::string> JobNotes(const JobSpec& job) {
   std::vector<std::string> notes = ModelNotes(job.model);
+  for (std::string& note : ClusterNotes(job.cluster)) {
+    notes.push_back(std::move(note));
+  }
   bool trains = false;
+  bool has_experts = false;
   for (const ModuleId m : job.model.modules.ids()) {
     const ModuleSpec& module = job.model.modules[m];
     const ParallelLayout layout = job.LayoutOf(m);
@@ -120,7 +153,16 @@ std::vector<std::string> JobNotes(const JobSpec& job) {
                 "for it in parallel.modules", Heads, &notes);
     AddDivision(module, "experts", "ep", layout.ep, "in parallel", Experts,
                 &notes);
+    for (const LayerSpec& layer : module.layers) {
+      has_experts = has_experts || Experts(layer) > 0;
+    }
     trains = trains || !job.IsFrozen(m);
+  }
+  if (job.parallel.ep > 1 && !has_experts) {
+    notes.push_back(absl::StrFormat(
+        "parallel.ep is %d, but no module has experts, so it changes nothing: "
+        "leave it out",
+        job.parallel.ep));
   }
   const int64_t shares = 2 * int64_t{job.parallel.cp};
   if (job.parallel.cp > 1 && job.training.microbatch_tokens % shares != 0) {

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "ir/job/cluster_spec.h"
 #include "ir/job/job_spec.h"
 #include "ir/job/model_spec.h"
 
@@ -16,10 +17,15 @@ namespace pipeloom {
 // than 5 %.
 std::vector<std::string> ModelNotes(const ModelSpec& model);
 
-// Returns the remarks on a job's model and, in the order of the modules: heads
-// that tp does not divide (with all-to-all context parallelism tp x cp),
-// experts that ep does not divide; then tokens of a microbatch that cp does not
-// divide, and that nothing is trained. REQUIRES: ValidateJobSpec(job) is OK.
+// Returns remarks on rates and sizes of a cluster that are so small that they
+// were probably given in another unit, such as gigabytes for bytes.
+std::vector<std::string> ClusterNotes(const ClusterSpec& cluster);
+
+// Returns the remarks on a job's model and cluster and, in the order of the
+// modules: heads that tp does not divide (with all-to-all context parallelism
+// tp x cp), experts that ep does not divide; ep where no module has experts;
+// then tokens of a microbatch that cp does not divide, and that nothing is
+// trained. REQUIRES: ValidateJobSpec(job) is OK.
 std::vector<std::string> JobNotes(const JobSpec& job);
 
 }  // namespace pipeloom

@@ -137,7 +137,8 @@ absl::StatusOr<JobPlan> PlanJob(const std::vector<std::string>& arguments,
                             studies::PackSteps(input, planning.job.steps,
                                                cli::StudyContextOf(context)));
   studies::SearchSettings settings = cli::SettingsOf(planning, input);
-  settings.robust = cli::DisturbancesOf(robust, settings.seed);
+  PIPELOOM_ASSIGN_OR_RETURN(settings.robust,
+                            cli::DisturbancesOf(robust, settings.seed));
   PIPELOOM_ASSIGN_OR_RETURN(
       const ReadyJob ready,
       MakeReady(input, planning, trainer, learned, packed, settings, context));

@@ -73,7 +73,7 @@ absl::Status RunCommand(const std::vector<std::string>& arguments,
     PIPELOOM_ASSIGN_OR_RETURN(
         const std::vector<std::string> args,
         cli::ParseFlags(flags, absl::MakeConstSpan(arguments).subspan(1)));
-    PIPELOOM_RETURN_IF_ERROR(cli::CheckOutputs(flags));
+    PIPELOOM_RETURN_IF_ERROR(cli::CheckOutputs(flags, args));
     return command->Run(args, context);
   }
   return absl::InvalidArgumentError("there is no such command");

@@ -52,6 +52,39 @@ absl::StatusOr<BatchText> ReadBatch(const std::string& name_or_path,
                    "\"; shipped are ", absl::StrJoin(kNames, ", ")));
 }
 
+// Prints a note for images, clips or recordings that no module takes: their
+// samples are planned without them.
+void NoteUnusedMedia(const JobInput& input, const StudyContext& context) {
+  struct Medium {
+    const char* name;
+    int64_t samples = 0;  // That have some.
+    bool is_used = false;
+  };
+  Medium media[] = {{"images"}, {"videos"}, {"audio"}};
+  const auto look = [&](Medium* medium, const SampleMetadata& alone) {
+    ++medium->samples;
+    if (medium->is_used) return;
+    const auto shapes = partition::SampleWork(input.job.model, alone);
+    for (const ModuleId m : shapes.ids()) {
+      medium->is_used = medium->is_used || !shapes[m].empty();
+    }
+  };
+  for (const SampleMetadata& sample : input.batch.samples) {
+    if (!sample.images.empty()) look(&media[0], {.images = sample.images});
+    if (!sample.videos.empty()) look(&media[1], {.videos = sample.videos});
+    if (!sample.audio_seconds.empty()) {
+      look(&media[2], {.audio_seconds = sample.audio_seconds});
+    }
+  }
+  for (const Medium& medium : media) {
+    if (medium.samples == 0 || medium.is_used) continue;
+    context.Warn(absl::StrFormat(
+        "note: %d samples of %s have %s, which no module of model %s takes: "
+        "they are planned without",
+        medium.samples, input.batch_name, medium.name, input.job.model.name));
+  }
+}
+
 // Checks that the batch has work for the job. InvalidArgument: no sample has
 // work for any module. Prints a note for each module without work.
 absl::Status CheckWork(const JobInput& input, const StudyContext& context) {
@@ -63,6 +96,7 @@ absl::Status CheckWork(const JobInput& input, const StudyContext& context) {
       if (!shapes[m].empty()) has_work[m] = true;
     }
   }
+  NoteUnusedMedia(input, context);
   std::vector<std::string> idle;
   for (const ModuleId m : model.modules.ids()) {
     if (!has_work[m]) idle.push_back(model.modules[m].name);
@@ -96,6 +130,18 @@ void NoteShortStep(const JobInput& input, const partition::PackedStep& packed,
       "note: step %d is short: the samples of %s make %d of its %d "
       "microbatches",
       step, input.batch_name, made, wanted));
+}
+
+// Prints a note for samples beyond the limits of a microbatch.
+void NoteLongSamples(const JobInput& input, const partition::PackedStep& packed,
+                     int64_t step, const StudyContext& context) {
+  if (packed.num_split_samples == 0) return;
+  context.Warn(absl::StrFormat(
+      "note: step %d has %d samples longer than a microbatch "
+      "(training.microbatch_tokens is %d): those of several images, clips or "
+      "recordings are cut, others are longer microbatches of their own; cut "
+      "them in the data, or raise the limits of training",
+      step, packed.num_split_samples, input.job.training.microbatch_tokens));
 }
 
 absl::StatusOr<std::vector<partition::PackedStep>> PackInOrder(
@@ -295,6 +341,7 @@ absl::StatusOr<std::vector<partition::PackedStep>> PackSteps(
   }
   for (size_t s = 0; s < steps.size(); ++s) {
     NoteShortStep(input, steps[s], static_cast<int64_t>(s), context);
+    NoteLongSamples(input, steps[s], static_cast<int64_t>(s), context);
     if (sample_costs.has_value()) {
       steps[s] = partition::BalanceStep(input.job, *sample_costs, steps[s]);
     }

@@ -137,7 +137,8 @@ absl::StatusOr<PlannedStep> PlanReplicas(
     const planner::PreparedJob& prepared, const partition::PackedStep& packed,
     int64_t step, int32_t replicas, const SearchSettings& settings,
     const std::stop_token& stop, const ProgressCallback& progress,
-    absl::string_view detail, absl::Span<const PlannedStep> before) {
+    absl::string_view detail, absl::Span<const PlannedStep> before,
+    bool keeps_cut) {
   using Clock = std::chrono::steady_clock;
   PlannedStep planned;
   planned.step = step;
@@ -180,8 +181,9 @@ absl::StatusOr<PlannedStep> PlanReplicas(
     planned.search_time +=
         std::chrono::duration_cast<Duration>(Clock::now() - begin);
   }
-  // A plan whose search was cut short by Ctrl-C is not returned.
-  if (stop.stop_requested()) return absl::CancelledError("stopped");
+  if (stop.stop_requested() && !keeps_cut) {
+    return absl::CancelledError("stopped");
+  }
   return planned;
 }
 

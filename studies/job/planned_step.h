@@ -59,12 +59,14 @@ StepMeans MeansOf(const std::vector<PlannedStep>& steps);
 // Plans a step for `replicas` replicas. Tells `progress` how many replicas of
 // all steps are planned. Searches under a deadline go on from what the replicas
 // before taught, and `before`, the steps before. Cancelled: a stop was
-// requested.
+// requested; with `keeps_cut`, only if a replica has no plan yet. The plans of
+// searches that a stop has cut short are checked as all are, but slower.
 absl::StatusOr<PlannedStep> PlanReplicas(
     const planner::PreparedJob& prepared, const partition::PackedStep& packed,
     int64_t step, int32_t replicas, const SearchSettings& settings,
     const std::stop_token& stop, const ProgressCallback& progress,
-    absl::string_view detail = "", absl::Span<const PlannedStep> before = {});
+    absl::string_view detail = "", absl::Span<const PlannedStep> before = {},
+    bool keeps_cut = false);
 
 }  // namespace pipeloom::studies
 

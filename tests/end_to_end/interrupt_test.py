@@ -20,7 +20,7 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 LONGEST = 20
 MOMENTS = (0.2, 0.7, 2.0)  # Seconds after the start.
-# What is interrupted, the command, and the file that keeps its best.
+# Each with a name, the command, and the file that keeps its best.
 IMAGES = "--batch image_text --replicas 1"
 COMMANDS = [
     ("plan, its search", f"plan dip-vlm-l {IMAGES} --deadline 60s --partition "

@@ -24,6 +24,9 @@ struct SearchBudget {
   std::function<double()> spent = {};
   // Asks the search to stop early; it returns its best so far.
   std::stop_token stop = {};
+  // Whether a stopped search still returns an answer. If not it returns
+  // CancelledError soon, before its first answer too.
+  bool needs_answer = true;
   int32_t threads = 1;
 
   // Returns a part of the budget that ends when `share` of the whole is used.
@@ -60,6 +63,9 @@ struct SearchBudget {
     return evaluations >= max_evaluations || stop.stop_requested() ||
            (expired && expired());
   }
+
+  // Returns whether the search was stopped and its answer is not needed.
+  bool Abandoned() const { return !needs_answer && stop.stop_requested(); }
 };
 
 }  // namespace pipeloom::planner

@@ -301,6 +301,7 @@ class LayoutSearch {
             few.partitions = std::min(few.partitions, kScreenPartitions);
             few.evaluations = std::min(few.evaluations, kScreenEvaluations);
             few.threads = 1;
+            few.needs_answer = false;
             few.progress = {};
             const JudgedSteps first = {.steps = {e.steps.front()}};
             e.found =
@@ -367,6 +368,7 @@ class LayoutSearch {
       if (Stopped()) break;
       Entrant& e = entrants_[i];
       PartitionSearchOptions full = options_.search;
+      full.needs_answer = false;
       full.progress = [&](int32_t tried, Duration time) {
         if (best_ > kZero) time = std::min(time, best_);
         if (options_.progress) options_.progress(done + tried, all, time);
@@ -433,6 +435,9 @@ class LayoutSearch {
       return absl::OkStatus();
     }
     e->outcome.step_time = kZero;
+    if (Stopped() && absl::IsCancelled(e->found.status())) {
+      return absl::OkStatus();
+    }
     e->outcome.fate = LayoutFate::kNoMemory;
     if (absl::IsResourceExhausted(e->found.status())) {
       if (no_fit_.ok()) no_fit_ = e->found.status();

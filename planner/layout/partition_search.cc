@@ -232,11 +232,15 @@ class PartitionSearch {
     std::vector<absl::StatusOr<Duration>> times(
         count, absl::UnknownError("not planned"));
     ParallelFor(options_.threads, static_cast<int32_t>(count), [&](int32_t i) {
-      // A plan may take seconds, so except for the rule's none is begun after a
+      // A plan may take seconds, so except for the rule's none goes on after a
       // stop.
       const auto at = static_cast<size_t>(i);
-      if (!tried_.empty() && Stopped()) {
-        times[at] = absl::ResourceExhaustedError("stopped");
+      const absl::Status stopped =
+          tried_.empty() ? absl::CancelledError("stopped")
+                         : absl::ResourceExhaustedError("stopped");
+      const bool needs_answer = tried_.empty() && options_.needs_answer;
+      if (!needs_answer && options_.stop.stop_requested()) {
+        times[at] = stopped;
         return;
       }
       const auto c = begin + static_cast<std::ptrdiff_t>(at / each);
@@ -247,12 +251,14 @@ class PartitionSearch {
       input.seed = options_.seed;
       input.budget.max_evaluations = evaluations;
       input.budget.stop = options_.stop;
+      input.budget.needs_answer = needs_answer;
       const auto planned = rivals == Rivals::kAlso ? PlanStep(job, input)
                                                    : PlanAlone(job, input);
       if (planned.ok()) {
         times[at] = planned->predicted.step_time();
       } else {
-        times[at] = planned.status();
+        times[at] =
+            absl::IsCancelled(planned.status()) ? stopped : planned.status();
       }
     });
     size_t next = 0;

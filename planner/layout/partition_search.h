@@ -52,6 +52,9 @@ struct PartitionSearchOptions {
   // beyond doubt, such as the strategy's own. None: DIP's rule.
   std::optional<Partition> start = {};
   std::stop_token stop = {};
+  // Whether a stopped search plans by its first partition to the end. If not,
+  // it returns CancelledError when stopped before that.
+  bool needs_answer = true;
   // Returns whether the time is over; results then depend on the machine.
   std::function<bool()> expired = {};
   // Called by the caller's thread with the number of partitions tried so far

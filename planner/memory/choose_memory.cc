@@ -106,15 +106,15 @@ absl::StatusOr<int64_t> MemoryChooser::ChooseRounds(
   MemorySelection selection = min_memory_;
   const bool has_start = start.size() == min_memory_.size();
   absl::Status solved = Solve(orders, has_start ? start : min_memory_,
-                              options.program, budget.threads, &selection);
+                              options.program, budget, &selection);
   // The choices that hold least may peak too high in the backward.
   if (!has_start && absl::IsResourceExhausted(solved)) {
     for (const RankId r : graph_->rank_ids()) {
       if (!copy_sizes_[r].empty()) solvers_[r].reset();
       begun_[r] = 0;
     }
-    solved = Solve(orders, memory_->Lean(1), options.program, budget.threads,
-                   &selection);
+    solved =
+        Solve(orders, memory_->Lean(1), options.program, budget, &selection);
   }
   PIPELOOM_RETURN_IF_ERROR(solved);
   ++evaluations_;
@@ -126,8 +126,7 @@ absl::StatusOr<int64_t> MemoryChooser::ChooseRounds(
     if (budget.Exhausted(evaluations_) || !recomputes_) break;
     PriceByFloat(selection, round);
     MemorySelection next = selection;
-    PIPELOOM_RETURN_IF_ERROR(
-        Solve(orders, selection, later, budget.threads, &next));
+    PIPELOOM_RETURN_IF_ERROR(Solve(orders, selection, later, budget, &next));
     ++evaluations_;
     if (next == selection) continue;
     selection = std::move(next);
@@ -145,11 +144,12 @@ absl::StatusOr<int64_t> MemoryChooser::ChooseRounds(
 absl::Status MemoryChooser::Solve(const RankOrders& orders,
                                   const MemorySelection& start,
                                   const IntegerProgramOptions& options,
-                                  int32_t threads, MemorySelection* selection) {
+                                  const SearchBudget& budget,
+                                  MemorySelection* selection) {
   IdVector<RankId, IntegerSolution> solutions(graph_->num_ranks());
-  ParallelFor(threads, graph_->num_ranks(), [&](int32_t index) {
+  ParallelFor(budget.threads, graph_->num_ranks(), [&](int32_t index) {
     const RankId r(index);
-    if (keeps_all_[r]) return;
+    if (keeps_all_[r] || budget.Abandoned()) return;
     std::vector<int32_t> choice;
     for (const StagePairId id : pairs_[r]) choice.push_back(start[id]);
     if (begun_[r] == 0) {
@@ -166,6 +166,7 @@ absl::Status MemoryChooser::Solve(const RankOrders& orders,
     }
     solutions[r] = solvers_[r]->Solve(choice, options);
   });
+  if (budget.Abandoned()) return absl::CancelledError("stopped");
   for (const RankId r : graph_->rank_ids()) {
     if (!keeps_all_[r] && !solutions[r].feasible) return Shortage(r, orders[r]);
     for (size_t i = 0; i < pairs_[r].size(); ++i) {

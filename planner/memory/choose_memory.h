@@ -96,7 +96,8 @@ class MemoryChooser {
                                        const ChooseMemoryOptions& options);
   absl::Status Solve(const RankOrders& orders,
                      const partition::MemorySelection& start,
-                     const IntegerProgramOptions& options, int32_t threads,
+                     const IntegerProgramOptions& options,
+                     const SearchBudget& budget,
                      partition::MemorySelection* selection);
   void SolveFirst(RankId rank, const std::vector<TaskId>& order,
                   const std::vector<int32_t>& start,

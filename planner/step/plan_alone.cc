@@ -112,6 +112,7 @@ absl::StatusOr<std::optional<Candidate>> KnownStart(
     const PlanInput& input, const Microbatches& microbatches,
     const partition::BuiltGraph& split,
     const partition::StepMemory& split_memory, int64_t* evaluations) {
+  if (input.budget.Abandoned()) return absl::CancelledError("stopped");
   PIPELOOM_ASSIGN_OR_RETURN(
       const partition::BuiltGraph fused,
       partition::BuildStageGraph(*job.costs, job.partition, microbatches, {}));
@@ -266,6 +267,8 @@ absl::StatusOr<PlanResult> PlanAlone(const PreparedJob& prepared,
                 *job.costs, job.partition, result.microbatches, built.pairs,
                 StageChoices(*job.costs, job.partition, result.microbatches))
           : rules->memory();
+  const auto abandoned = [&] { return input.budget.Abandoned(); };
+  if (abandoned()) return absl::CancelledError("stopped");
   // The smallest possible search.
   SearchBudget screening = input.budget;
   screening.max_evaluations = 1;
@@ -276,6 +279,7 @@ absl::StatusOr<PlanResult> PlanAlone(const PreparedJob& prepared,
   // Returns true if the selection fits and is better.
   const auto screen =
       [&](const partition::MemorySelection* fixed) -> absl::StatusOr<bool> {
+    if (abandoned()) return absl::CancelledError("stopped");
     absl::StatusOr<Candidate> candidate =
         PlanChoice(job, input, built, memory, fixed, built.graph.ranks(),
                    screening, &result.evaluations);
@@ -373,6 +377,7 @@ absl::StatusOr<PlanResult> PlanAlone(const PreparedJob& prepared,
             : " (training.memory_strategies allows no recomputation)",
         std::string(last_error.message())));
   }
+  if (abandoned()) return absl::CancelledError("stopped");
   const bool may_go_on = !best->made.found.proven_optimal &&
                          !input.budget.Exhausted(result.evaluations);
   const bool refines =

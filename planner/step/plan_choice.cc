@@ -223,6 +223,7 @@ absl::StatusOr<Candidate> PlanChoice(
   const int64_t before = *evaluations;
   Candidate candidate;
   for (int attempt = 0;; ++attempt) {
+    if (budget.Abandoned()) return absl::CancelledError("stopped");
     SearchBudget rest = budget;
     rest.max_evaluations =
         std::max<int64_t>(1, budget.max_evaluations - (*evaluations - before));

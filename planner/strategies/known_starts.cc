@@ -123,16 +123,22 @@ class KnownStarts::Tried {
     std::vector<Start> starts;
     MemoryChooser chooser(graph, memory);
     const FlatGraph flat(graph);
+    SearchBudget heard;  // Rounds are not counted, but end with the search.
+    heard.stop = budget.stop;
+    heard.needs_answer = budget.needs_answer;
     const auto choose = [&](const ChooseMemoryOptions& options, Start* start) {
       const absl::StatusOr<int64_t> time =
-          chooser.Choose(start->orders, start->selection, {}, options);
+          chooser.Choose(start->orders, start->selection, heard, options);
       evaluations_ += std::max<int64_t>(1, chooser.evaluations());
       if (!time.ok() || *time >= start->time) return;
       start->time = *time;
       start->selection = chooser.selection();
     };
     const auto offer = [&](RankOrders orders) {
-      if (!starts.empty() && budget.Exhausted(evaluations_)) return;
+      if (budget.Abandoned() ||
+          (!starts.empty() && budget.Exhausted(evaluations_))) {
+        return;
+      }
       if (Linearize(flat, orders).empty()) return;
       Start start{.orders = std::move(orders)};
       choose(kRough, &start);
@@ -142,7 +148,7 @@ class KnownStarts::Tried {
     // time is over, its order of the first call does for the limits after it.
     if (good_.empty() || !dip_.Exhausted(0)) {
       PIPELOOM_RETURN_IF_ERROR(
-          OfferDip(graph, memory, partition, seed, &starts));
+          OfferDip(graph, memory, partition, seed, budget, &starts));
     }
     if (good_.empty()) {
       for (RankOrders& orders : KnownOrders(graph, partition)) {
@@ -151,6 +157,7 @@ class KnownStarts::Tried {
     } else {
       for (const RankOrders& orders : good_) offer(orders);
     }
+    if (budget.Abandoned()) return absl::CancelledError("stopped");
     if (starts.empty()) offer(OneByOne(graph, memory));
     if (starts.empty()) {
       return absl::ResourceExhaustedError(
@@ -189,10 +196,13 @@ class KnownStarts::Tried {
   absl::Status OfferDip(const StageGraph& graph,
                         const partition::StepMemory& memory,
                         const Partition& partition, uint64_t seed,
-                        std::vector<Start>* starts) {
+                        const SearchBudget& whole, std::vector<Start>* starts) {
     if (dip_.max_evaluations < 1) return absl::OkStatus();
+    SearchBudget dip = dip_;
+    dip.stop = whole.stop;
+    dip.needs_answer = whole.needs_answer;
     absl::StatusOr<MemorySchedule> made =
-        MakeDip()->MakeMemorySchedule(graph, memory, partition, seed, dip_);
+        MakeDip()->MakeMemorySchedule(graph, memory, partition, seed, dip);
     if (!made.ok()) {
       return absl::IsResourceExhausted(made.status()) ? absl::OkStatus()
                                                       : made.status();

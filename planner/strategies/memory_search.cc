@@ -344,11 +344,17 @@ class MemorySearch {
     std::vector<PassForm> forms = {PassForm::kSplit};
     if (has_form_choice_) forms.push_back(PassForm::kFused);
     for (const PassForm form : forms) {
+      if (budget.Abandoned()) {
+        judged.status = absl::CancelledError("stopped");
+        return judged;
+      }
       SetForms(form, &memories_[slot]);
       ListSchedules(tries, budget, slot, &judged);
     }
     Known& level = judged.level;
-    if (level.time >= kNoLimit) return judged;
+    if (level.time >= kNoLimit || absl::IsCancelled(judged.status)) {
+      return judged;
+    }
     judged.status = absl::OkStatus();
     if (tries == 1) return judged;
     SearchBudget alone = budget;
@@ -386,6 +392,10 @@ class MemorySearch {
     int made = 0;
     for (const OrderChoice& choice : OrderPortfolio(flat, units)) {
       if (choice.idealised) continue;
+      if (budget.Abandoned()) {
+        judged->status = absl::CancelledError("stopped");
+        return;
+      }
       if (made > 0 && budget.Exhausted(evaluations_ + judged->evaluations)) {
         break;
       }
@@ -504,6 +514,7 @@ absl::StatusOr<MemorySchedule> SearchWithMemory(
   if (known != nullptr) {
     PIPELOOM_RETURN_IF_ERROR(search.TryKnown(*known, budget));
   }
+  if (budget.Abandoned()) return absl::CancelledError("stopped");
   if (!search.best().has_value()) {
     PIPELOOM_RETURN_IF_ERROR(
         search.Try({memory.MinMemory(), memory.Lean(1)}, 1, budget));

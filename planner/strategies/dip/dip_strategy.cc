@@ -106,6 +106,7 @@ class DipStrategy : public Strategy {
   absl::StatusOr<MemorySchedule> MakeMemorySchedule(
       const StageGraph& graph, const StepMemory& memory, const Partition&,
       uint64_t seed, const SearchBudget& budget) const override {
+    if (budget.Abandoned()) return absl::CancelledError("stopped");
     MemorySchedule answer;
     SearchResult& found = answer.found;
     PIPELOOM_ASSIGN_OR_RETURN(
@@ -195,6 +196,7 @@ class DipStrategy : public Strategy {
     queue.Run(SegmentPriorities(units, best.order));
     RankOrders orders = OrdersOf(flat, queue.sequence());
     if (memory == nullptr) return orders;
+    if (budget.Abandoned()) return absl::CancelledError("stopped");
     MemoryOptimizer optimizer(graph, *memory);
     if (optimizer.Optimize(orders) >= kNoLimit) {
       return absl::ResourceExhaustedError(

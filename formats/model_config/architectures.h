@@ -37,6 +37,8 @@ void ReadQwen3Vl(const ConfigNode& config, Draft* draft);
 void ReadQwen3VlMoe(const ConfigNode& config, Draft* draft);
 void ReadInternVl(const ConfigNode& config, Draft* draft);
 void ReadInternVlChat(const ConfigNode& config, Draft* draft);
+void ReadLlava(const ConfigNode& config, Draft* draft);
+void ReadPhi4Multimodal(const ConfigNode& config, Draft* draft);
 void ReadLlavaOneVision(const ConfigNode& config, Draft* draft);
 // diffusion/
 void ReadCogVideoX(const ConfigNode& config, Draft* draft);

@@ -196,6 +196,20 @@ std::vector<int64_t> ConfigNode::Ints(absl::string_view name,
   return values;
 }
 
+int64_t ConfigNode::Items(absl::string_view name) const {
+  const JsonValue* value = Find(name);
+  if (value == nullptr || value->kind != JsonValue::Kind::kList ||
+      value->items.empty()) {
+    return 1;
+  }
+  if (value->items.size() > kMaxItems) {
+    Fail(name, absl::StrFormat("is %s; it must have at most %d items",
+                               Describe(*value), kMaxItems));
+    return 1;
+  }
+  return static_cast<int64_t>(value->items.size());
+}
+
 std::vector<std::vector<int64_t>> ConfigNode::IntLists(
     absl::string_view name, ConfigRange range) const {
   std::vector<std::vector<int64_t>> lists;

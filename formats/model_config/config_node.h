@@ -81,6 +81,8 @@ class ConfigNode {
                 double otherwise) const;
   std::string Text(absl::string_view name) const;  // "" if absent.
   std::vector<int64_t> Ints(absl::string_view name, ConfigRange range) const;
+  // Returns the items of a list; 1 for anything else, and for an empty list.
+  int64_t Items(absl::string_view name) const;
   // Returns a list of lists.
   std::vector<std::vector<int64_t>> IntLists(absl::string_view name,
                                              ConfigRange range) const;

@@ -85,6 +85,14 @@ ModuleSpec ReadPhi3(const ConfigNode& config) {
   return MakeDense(config, ReadDecoderShape(config, {}), {});
 }
 
+ModuleSpec ReadPhi4MultimodalText(const ConfigNode& config) {
+  NoteWindowIf(true, config);
+  return MakeDense(
+      config,
+      ReadDecoderShape(config, {.heads = 32, .kv_heads = 8, .vocab = 200064}),
+      {});
+}
+
 ModuleSpec ReadInternLm2(const ConfigNode& config) {
   const bool bias = config.Flag("bias", false);
   return MakeDense(

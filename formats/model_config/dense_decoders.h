@@ -16,6 +16,7 @@ ModuleSpec ReadQwen2(const ConfigNode& config);
 ModuleSpec ReadQwen3(const ConfigNode& config);
 ModuleSpec ReadGemma3Text(const ConfigNode& config);
 ModuleSpec ReadPhi3(const ConfigNode& config);
+ModuleSpec ReadPhi4MultimodalText(const ConfigNode& config);
 ModuleSpec ReadInternLm2(const ConfigNode& config);
 
 }  // namespace pipeloom::formats

@@ -115,6 +115,25 @@ TEST(ModelConfigTest, AnUnknownArchitectureIsToldWithWhatIsKnown) {
   EXPECT_TRUE(nothing.model.modules.empty());
 }
 
+TEST(ModelConfigTest, AnUnknownVisionEncoderOfLlavaIsMissing) {
+  json config = ReadFixture("configs.json")["llava-1.5-7b"];
+  config["vision_config"]["model_type"] = "pixtral";
+  ASSERT_OK_AND_ASSIGN(const ConfigModel read, Read(config));
+  EXPECT_THAT(read.missing,
+              ElementsAre(AllOf(HasSubstr("vision encoder \"pixtral\""),
+                                HasSubstr("clip_vision_model"))));
+}
+
+// LLaVA with several layers of its encoder concatenates them: the projector's
+// first product is as many times as wide.
+TEST(ModelConfigTest, LlavaWidensItsProjectorByTheLayersThatItReads) {
+  json config = ReadFixture("configs.json")["llava-1.5-7b"];
+  ASSERT_OK_AND_ASSIGN(const ConfigModel one, Read(config));
+  config["vision_feature_layer"] = {-2, -5, 3};
+  ASSERT_OK_AND_ASSIGN(const ConfigModel three, Read(config));
+  EXPECT_EQ(Parameters(three.model) - Parameters(one.model), 2 * 1024 * 4096);
+}
+
 TEST(ModelConfigTest, ValuesLeftToTheClassAreListed) {
   json config = ReadFixture("configs.json")["qwen2.5-vl-7b"];
   config["vision_config"].erase("window_size");

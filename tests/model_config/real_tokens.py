@@ -16,7 +16,7 @@ import types
 HERE = os.path.dirname(os.path.abspath(__file__))
 GOLDEN = os.path.join(HERE, "tokens.json")
 MODELS = ["qwen2.5-vl", "qwen2.5-vl-small", "qwen3-vl", "internvl3",
-          "llava-onevision"]
+          "llava-onevision", "llava-1.5"]
 
 
 def random_sizes():
@@ -35,6 +35,7 @@ def counters():
     """Returns a function from width and height to tokens for each model."""
     from transformers.models.got_ocr2.image_processing_got_ocr2 import (
         GotOcr2ImageProcessor)
+    from transformers.models.llava.processing_llava import LlavaProcessor
     from transformers.models.llava_onevision.configuration_llava_onevision import (
         LlavaOnevisionConfig)
     from transformers.models.llava_onevision.processing_llava_onevision import (
@@ -72,8 +73,21 @@ def counters():
         return LlavaOnevisionProcessor._get_number_of_features(
             llava, height, width, 384, 384)
 
+    llava15 = types.SimpleNamespace(
+        _merge_kwargs=lambda: {"images_kwargs": {}},
+        image_processor=types.SimpleNamespace(
+            crop_size={"height": 336, "width": 336}),
+        patch_size=14, num_additional_image_tokens=1,
+        vision_feature_select_strategy="default")
+
+    def fifteen(width, height):
+        found = LlavaProcessor._get_num_multimodal_tokens(
+            llava15, [[height, width]])
+        return found["num_image_tokens"][0]
+
     return [qwen(14, 3136, 12845056), qwen(14, 200704, 1003520),
-            qwen(16, 65536, 16777216), internvl, onevision]
+            qwen(16, 65536, 16777216), internvl, onevision,
+            fifteen]
 
 
 def main():

@@ -92,5 +92,12 @@ TEST(VisionTokensTest, OneVisionImagesHaveTheTokensOfTheRealProcessor) {
   EXPECT_EQ(found.different, 0) << found.first;
 }
 
+TEST(VisionTokensTest, LlavaImagesHaveTheTokensOfTheRealProcessor) {
+  ASSERT_OK_AND_ASSIGN(const Differences found,
+                       Compare("llava-1.5-7b", "", "llava-1.5"));
+  EXPECT_EQ(found.images, 1000);
+  EXPECT_EQ(found.different, 0) << found.first;
+}
+
 }  // namespace
 }  // namespace pipeloom::formats

@@ -65,6 +65,27 @@ VisionEncoder ReadSiglip(const ConfigNode& vision,
   return encoder;
 }
 
+VisionEncoder ReadClip(const ConfigNode& vision, const ClipDefaults& defaults) {
+  const int64_t width = vision.Int("hidden_size", kWidth, defaults.width);
+  VisionEncoder encoder =
+      Begin(vision, width, defaults.image_side, defaults.patch_side);
+  const int64_t heads =
+      vision.Int("num_attention_heads", kHeads, defaults.heads);
+  HeadDim(vision, "num_attention_heads", width, heads);
+  const int64_t ffn = vision.Int("intermediate_size", kWidth, defaults.ffn);
+  // The class token, a position for it and every patch, and the first norm.
+  encoder.module.layers.push_back(LinearsLayer(
+      "patch_embedding", {{PatchValues(vision, encoder), width}},
+      /*bias=*/false, width + (encoder.patches() + 1) * width + 2 * width));
+  AddLayers(vision.Int("num_hidden_layers", kLayers, defaults.layers),
+            TransformerLayer("block", width, FullAttention(width, heads),
+                             {.hidden = ffn}, {true, true, true}, 4 * width),
+            &encoder.module);
+  // The norm at the end, whose output the language model does not use.
+  LastLayer(&encoder.module).vector_parameters += 2 * width;
+  return encoder;
+}
+
 VisionEncoder ReadPixtral(const ConfigNode& vision) {
   const int64_t width = vision.Int("hidden_size", kWidth, 1024);
   VisionEncoder encoder = Begin(vision, width, 1024, 16);

@@ -37,6 +37,20 @@ struct SiglipDefaults {
 VisionEncoder ReadSiglip(const ConfigNode& vision,
                          const SiglipDefaults& defaults);
 
+// The sizes that a class of CLIP has for absent fields.
+struct ClipDefaults {
+  int64_t width = 768;
+  int64_t ffn = 3072;
+  int64_t layers = 12;
+  int64_t heads = 12;
+  int64_t image_side = 224;
+  int64_t patch_side = 32;
+};
+
+// Reads a CLIP encoder: as SigLIP's without its pooling head, with a class
+// token, a norm before the layers, and no bias in the patch embedding.
+VisionEncoder ReadClip(const ConfigNode& vision, const ClipDefaults& defaults);
+
 // Reads a Pixtral encoder: rotary positions, gated feed-forward, no biases.
 VisionEncoder ReadPixtral(const ConfigNode& vision);
 

@@ -74,5 +74,16 @@ int main(int argc, char** argv) {
         "\"first_k_dense_replace\": 1}");
   Write(out / "fuzz_model_config", 2,
         "{\"_class_name\": \"WanTransformer3DModel\", \"num_layers\": 2}");
+  Write(out / "fuzz_model_config", 3,
+        "{\"model_type\": \"llava\", \"vision_feature_layer\": [-2, -5], "
+        "\"text_config\": {\"hidden_size\": 512, \"num_hidden_layers\": 2, "
+        "\"num_attention_heads\": 8, \"vocab_size\": 1024, "
+        "\"intermediate_size\": 64}, \"vision_config\": {\"model_type\": "
+        "\"clip_vision_model\", \"num_hidden_layers\": 2}}");
+  Write(out / "fuzz_model_config", 4,
+        "{\"model_type\": \"phi4_multimodal\", \"hidden_size\": 512, "
+        "\"num_hidden_layers\": 2, \"intermediate_size\": 64, "
+        "\"vision_config\": {\"num_hidden_layers\": 2}, "
+        "\"audio_config\": {\"num_blocks\": 2, \"time_reduction\": 4}}");
   return 0;
 }

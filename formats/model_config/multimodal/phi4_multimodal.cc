@@ -49,7 +49,8 @@ LayerSpec ReadSubsampling(const ConfigNode& audio, int64_t width,
                           int64_t reduction) {
   const int64_t channels = audio.Int("nemo_conv_channels", kChannels, 1024);
   int64_t rows = audio.Int("input_size", {1, 4096}, 80);
-  int64_t vectors = 9 * channels + channels;  // Of one channel.
+  int64_t vectors =
+      9 * channels + channels;  // The first has one input channel.
   bool is_first = true;
   for (int64_t left = reduction; left > 1; left /= 2) {
     rows = (rows + 1) / 2;

@@ -136,8 +136,9 @@ def cluster_of(row, gpus):
 
 
 def published_mfu(table, row, peak):
-    """What the source says of the run, as a share of the bf16 peak."""
-    with open(os.path.join(VALIDATION, "published_tflops.csv")) as file:
+    """The source's own figure for the run, as a share of the bf16 peak."""
+    with open(os.path.join(ROOT, "tests", "model_config",
+                           "published_tflops.csv")) as file:
         for said in csv.DictReader(l for l in file if not l.startswith("#")):
             if (said["table"], said["run"], said["step_ms"]) == (
                     table, row["run"], row["step_ms"]):

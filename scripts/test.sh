@@ -37,7 +37,8 @@ run_tests() {
   shift
   ctest --preset "$preset" -j "$jobs" --progress "$@" && return
   say "failed tests of $preset, once more and alone"
-  ctest --preset "$preset" -j 1 --rerun-failed
+  # Tests are known by number, which the options that leave some out change.
+  ctest --preset "$preset" -j 1 --rerun-failed "$@"
 }
 
 # Prints the folders of tests/ for all files that differ from a commit.

@@ -51,11 +51,11 @@ Table StepsTable(const std::vector<studies::PlannedStep>& steps) {
   return table;
 }
 
-std::string Json(const std::string& job, const std::string& strategy,
+std::string Json(const JobSpec& job, const std::string& strategy,
                  const std::vector<studies::PlannedStep>& steps,
                  const std::string& trainer, const std::string& arguments) {
   formats::JsonWriter json(true);
-  json.BeginObject().Key("job").String(job);
+  json.BeginObject().Key("job").String(job.name);
   if (!arguments.empty()) {
     json.Key("for").String(trainer).Key("launch").String(arguments);
   }
@@ -83,6 +83,10 @@ std::string Json(const std::string& job, const std::string& strategy,
   json.EndArray()
       .Key("mean_step_time_us")
       .Micros(studies::MeansOf(steps).step_time);
+  const studies::Throughput rates = studies::ThroughputOf(job, steps);
+  json.Key("samples_per_second").Number(rates.samples_per_second);
+  json.Key("tokens_per_second").Number(rates.tokens_per_second);
+  json.Key("flops_per_second_per_gpu").Number(rates.flops_per_gpu);
   return json.EndObject().text() + "\n";
 }
 
@@ -200,7 +204,7 @@ class PlanCommand : public Command {
     }
     if (format_ == "json") {
       context.print(
-          Json(input.job.name, name_of_strategy, steps, trainer_, arguments));
+          Json(input.job, name_of_strategy, steps, trainer_, arguments));
       return end;
     }
     PrintTable(input, name_of_strategy, steps, context);
@@ -238,6 +242,12 @@ class PlanCommand : public Command {
         FormatDuration(means.step_time), FormatPercent(means.bubble_ratio),
         FormatPercent(means.epilogue_ratio), FormatPercent(means.mfu),
         FormatBytes(means.peak), FormatLimit(input.job.MemoryLimit())));
+    const studies::Throughput rates = studies::ThroughputOf(input.job, steps);
+    context.print(absl::StrFormat(
+        "%.4g samples/s, %.6g backbone tokens/s, %.5g a GPU; %.4g TFLOP/s a "
+        "GPU\n",
+        rates.samples_per_second, rates.tokens_per_second, rates.tokens_per_gpu,
+        rates.flops_per_gpu / 1e12));
     for (const studies::PlannedStep& step : steps) {
       if (const auto& robust = step.slowest().robust) {
         context.print(

@@ -133,6 +133,35 @@ StepMeans MeansOf(const std::vector<PlannedStep>& steps) {
   return means;
 }
 
+Throughput ThroughputOf(const JobSpec& job,
+                        const std::vector<PlannedStep>& steps) {
+  double seconds = 0;
+  double samples = 0;
+  double tokens = 0;
+  double flops = 0;
+  for (const PlannedStep& step : steps) {
+    if (step.replicas.empty()) continue;
+    seconds += ToSeconds(step.step_time());
+    samples += static_cast<double>(step.num_samples);
+    const double replicas = static_cast<double>(job.parallel.dp) /
+                            static_cast<double>(step.replicas.size());
+    for (const planner::PlanResult& r : step.replicas) {
+      flops += r.plan.model_flops.count * replicas;
+      for (const SubMicrobatch& s : r.microbatches.sub_microbatches) {
+        if (job.model.modules[s.module].role == ModuleRole::kBackbone) {
+          tokens += static_cast<double>(s.shape.tokens) * replicas;
+        }
+      }
+    }
+  }
+  if (!(seconds > 0)) return {};
+  const auto gpus = static_cast<double>(job.parallel.num_gpus());
+  return {.samples_per_second = samples / seconds,
+          .tokens_per_second = tokens / seconds,
+          .tokens_per_gpu = tokens / seconds / gpus,
+          .flops_per_gpu = flops / seconds / gpus};
+}
+
 absl::StatusOr<PlannedStep> PlanReplicas(
     const planner::PreparedJob& prepared, const partition::PackedStep& packed,
     int64_t step, int32_t replicas, const SearchSettings& settings,

@@ -56,6 +56,19 @@ struct StepMeans {
 };
 StepMeans MeansOf(const std::vector<PlannedStep>& steps);
 
+// Rates of the whole job over several steps.
+struct Throughput {
+  double samples_per_second = 0;
+  // Tokens that pass through the backbone, those of images and clips included.
+  // Replicas that were not planned count as the mean of those that were.
+  double tokens_per_second = 0;
+  double tokens_per_gpu = 0;  // A second.
+  // Operations of the model (recomputation not counted), a second.
+  double flops_per_gpu = 0;
+};
+Throughput ThroughputOf(const JobSpec& job,
+                        const std::vector<PlannedStep>& steps);
+
 // Plans a step for `replicas` replicas. Tells `progress` how many replicas of
 // all steps are planned. Searches under a deadline go on from what the replicas
 // before taught, and `before`, the steps before. Cancelled: a stop was

@@ -561,9 +561,15 @@ class Process(unittest.TestCase):
         done = threading.Event()
         turns = 0
 
+        failures = []
+
         def work():
-            pipeloom.plan("dip-vlm-s", "mixed", deadline=0.5)
-            done.set()
+            try:
+                pipeloom.plan("dip-vlm-s", "mixed", deadline=0.5)
+            except Exception as error:
+                failures.append(error)
+            finally:
+                done.set()
 
         thread = threading.Thread(target=work)
         thread.start()
@@ -571,6 +577,7 @@ class Process(unittest.TestCase):
             turns += 1
             time.sleep(0.005)
         thread.join()
+        self.assertEqual(failures, [])
         self.assertGreater(turns, 10)
 
     def test_progress_is_told_and_may_end_the_call(self):

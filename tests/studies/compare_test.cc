@@ -74,6 +74,43 @@ TEST_F(CompareTest, RowsAreInTheOrderAskedForAndTheBestStaticOneIsNamed) {
   EXPECT_FALSE(MeanP90(rows[0]).has_value());
 }
 
+TEST_F(CompareTest, ThroughputCountsTheTokensOfTheBatchAndTheModelsWork) {
+  JobOptions job;
+  job.data_dir = PIPELOOM_SOURCE_DIR "/workloads";
+  ASSERT_OK_AND_ASSIGN(input_, LoadJobInput("llama3-8b", job, context_));
+  ASSERT_THAT(LoadBatch("text", job.data_dir, context_, &input_), IsOk());
+  const auto gpus = static_cast<double>(input_.job.parallel.num_gpus());
+  for (const int32_t replicas : {1, 2}) {
+    SCOPED_TRACE(replicas);
+    input_.replicas = replicas;
+    ASSERT_OK_AND_ASSIGN(packed_, PackSteps(input_, 1, context_));
+    costs_ =
+        std::make_unique<emulator::StageCostModel>(input_.job, CostsOf(input_));
+    options_.strategies = {"1f1b"};
+    ASSERT_OK_AND_ASSIGN(const std::vector<StrategyRow> rows, Compare());
+    const StepMeans means = MeansOf(rows[0].steps);
+    const double seconds = ToSeconds(means.step_time);
+    const auto samples = static_cast<int32_t>(rows[0].steps[0].num_samples);
+    double tokens = 0;
+    for (int32_t i = 0; i < samples; ++i) {
+      tokens +=
+          static_cast<double>(input_.batch.samples[SampleId(i)].text_tokens);
+    }
+    const Throughput rates = ThroughputOf(input_.job, rows[0].steps);
+    EXPECT_NEAR(rates.samples_per_second * seconds,
+                static_cast<double>(samples), 1e-6);
+    // One replica stands for both, which have unequal samples.
+    EXPECT_NEAR(rates.tokens_per_second * seconds / tokens, 1,
+                replicas == 2 ? 1e-9 : 0.1);
+    EXPECT_DOUBLE_EQ(rates.tokens_per_gpu * gpus, rates.tokens_per_second);
+    EXPECT_NEAR(
+        rates.flops_per_gpu /
+            (means.mfu * input_.job.cluster.device.bf16.flops_per_second),
+        1, 1e-9);
+  }
+  EXPECT_EQ(ThroughputOf(input_.job, {}).tokens_per_second, 0);
+}
+
 TEST_F(CompareTest, AGivenPartitionIsForThoseThatTakeAnyOrForAll) {
   ASSERT_OK_AND_ASSIGN(const auto dip, planner::MakeStrategy("dip"));
   ASSERT_OK_AND_ASSIGN(const planner::PreparedJob own,

@@ -271,6 +271,20 @@ TEST_F(PartitionSearchTest, StopsWhenAskedWithItsBestSoFar) {
   EXPECT_EQ(found.step_time, found.rule_time);
 }
 
+TEST_F(PartitionSearchTest, StoppedBeforeItsFirstPlanMakesItOnlyIfNeeded) {
+  std::stop_source stop;
+  stop.request_stop();
+  PartitionSearchOptions options;
+  options.stop = stop.get_token();
+  ASSERT_OK_AND_ASSIGN(const PartitionSearchResult found,
+                       Search(SmallVlmJob(), options));
+  EXPECT_EQ(found.tried, 1);
+  EXPECT_GT(found.step_time, kZero);
+  options.needs_answer = false;
+  EXPECT_THAT(Search(SmallVlmJob(), options),
+              FailsWith(absl::StatusCode::kCancelled, HasSubstr("stopped")));
+}
+
 TEST_F(PartitionSearchTest, SaysWhatIsWrong) {
   JobSpec job = SmallVlmJob();
   job.training.memory_limit = Bytes(1 << 20);

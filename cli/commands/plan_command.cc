@@ -244,7 +244,7 @@ class PlanCommand : public Command {
         FormatBytes(means.peak), FormatLimit(input.job.MemoryLimit())));
     const studies::Throughput rates = studies::ThroughputOf(input.job, steps);
     context.print(absl::StrFormat(
-        "%.4g samples/s, %.6g backbone tokens/s, %.5g a GPU; %.4g TFLOP/s a "
+        "%.4g samples/s, %.0f backbone tokens/s, %.0f a GPU; %.4g TFLOP/s a "
         "GPU\n",
         rates.samples_per_second, rates.tokens_per_second, rates.tokens_per_gpu,
         rates.flops_per_gpu / 1e12));

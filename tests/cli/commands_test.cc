@@ -143,7 +143,10 @@ TEST_F(CommandsTest, PlanAndCompareHaveTheKeysOfTheContract) {
                                  "--evaluations", "20", "--format", "json"});
   ASSERT_EQ(plan.code, 0) << plan.err;
   const Json planned = Parse(plan.out);
-  EXPECT_THAT(Keys(planned), ElementsAre("job", "mean_step_time_us", "steps"));
+  EXPECT_THAT(
+      Keys(planned),
+      ElementsAre("flops_per_second_per_gpu", "job", "mean_step_time_us",
+                  "samples_per_second", "steps", "tokens_per_second"));
   EXPECT_EQ(planned["job"], "dip-vlm-s");
   ASSERT_EQ(planned["steps"].size(), 2u);
   double sum = 0;

@@ -20,10 +20,14 @@ COLUMNS = ["framework", "run", "cluster", "shape", "layout", "setup",
 
 
 def halved(row):
-    """Marks the half of the configurations that constants were chosen on."""
+    """Marks the half of the configurations that constants were chosen on.
+
+    Words that were added later and say more of a model do not count."""
     setup = " ".join(word for word in row["setup"].split()
                      if "dispatch=" not in word)
-    key = "|".join([row["cluster"], row["shape"], row["layout"], setup,
+    known = " ".join(word for word in row["shape"].split()
+                     if not word.startswith(("expert_biases=", "clamped=")))
+    key = "|".join([row["cluster"], known, row["layout"], setup,
                     str(row["microbatch"]), str(row["sequence"])])
     odd = int(hashlib.md5(key.encode()).hexdigest(), 16) % 2
     return {**row, "split": "fit" if odd else "held-out"}
@@ -180,7 +184,8 @@ NEMO = {
     "DeepSeekV3 (w/o MTP)": dict(layers=61, **SIMUMAX["deepseekv3"]),
     "GPT OSS 120B": dict(layers=36, hidden=2880, heads=64, kv_heads=8,
                          head_dim=64, window=128, window_every=2, experts=128,
-                         top_k=4, expert_ffn=2880, gated=1, vocab=201088),
+                         top_k=4, expert_ffn=2880, expert_biases=1, clamped=1,
+                         gated=1, vocab=201088),
     "Qwen3_30B_a3B": dict(layers=48, hidden=2048, heads=32, kv_heads=4,
                           head_dim=128, experts=128, top_k=8, expert_ffn=768,
                           gated=1, vocab=151936),
@@ -208,6 +213,23 @@ NEMO_RECIPES = {
                                           "overlap_dispatch": "yes"},
     ("DGX-B200", "Qwen3_235B_a22B", 8): {"dispatch": "experts"},
     ("DGX-B200", "DeepSeekV3", 32): {"overlap_dispatch": "yes"}}
+# What the recipes of GPT-OSS in bf16 say, added to its rows: GPU.
+AGAIN = "norms+moe_activations"
+GPT_OSS_RECIPES = {
+    "GB300": dict(dispatch="experts", graphs="layers"),
+    "GB200": dict(dispatch="experts", recompute=AGAIN, overlap_dispatch="yes"),
+    "B300": dict(graphs="layers"),
+    "B200": dict(dispatch="experts", recompute=AGAIN),
+    "H100": dict(dispatch="experts", recompute=AGAIN)}
+
+
+def with_recipe(row, gpu):
+    """Adds the words of the recipe that a row does not have."""
+    if "expert_biases=1" in row["shape"] and "precision=bf16" in row["setup"]:
+        for name, value in GPT_OSS_RECIPES[gpu].items():
+            if f" {name}=" not in row["setup"]:
+                row["setup"] += f" {name}={value}"
+    return row
 
 
 def nemo(row):
@@ -240,12 +262,13 @@ def nemo(row):
     release = "" if automodel else row["release"].split()[0]
     run = " ".join((row["model"], row["precision"].split()[0], row["gpu"],
                     release)).strip()
-    return halved(dict(
+    made = halved(dict(
         framework="nemo-automodel" if automodel else "megatron-bridge",
         run=run, cluster=NEMO_CLUSTER[row["gpu"]], shape=shape(**model),
         layout=shape(tp=tp, pp=pp, vp=number(row["vp"]), cp=cp, ep=ep, dp=dp),
         setup=shape(**setup), microbatch=row["mbs"], global_batch=row["gbs"],
         sequence=sequence, step_ms=round(1e3 * seconds, 1)))
+    return made if automodel else with_recipe(made, row["gpu"][4:])
 
 
 # --- Megatron-Bridge: verification cards and precisions ---------------------
@@ -269,7 +292,7 @@ def bridge(row):
              "gradient_bytes": 2, "sharding": "zero1", "overlap": "all",
              "overlap_dispatch": overlapped,
              "graphs": BRIDGE_GRAPHS.get(row["cuda_graph"])}
-    return halved(dict(
+    return with_recipe(halved(dict(
         framework="megatron-bridge",
         run=f"{row['model'].split()[0]} {row['precision']} {row['gpu']} card",
         cluster=NEMO_CLUSTER[f"DGX-{row['gpu']}"], shape=shape(**model),
@@ -277,7 +300,7 @@ def bridge(row):
                                             "dp")}),
         setup=shape(**setup), microbatch=row["micro_batch"],
         global_batch=row["global_batch"], sequence=row["seq"],
-        step_ms=round(1e3 * float(row["step_s"]), 1)))
+        step_ms=round(1e3 * float(row["step_s"]), 1))), row["gpu"])
 
 
 # --- LoongForge ------------------------------------------------------------
@@ -292,24 +315,41 @@ LOONGFORGE = {
                       head_dim=128, ffn=17408, gated=1, vocab=151936)}
 
 
+# Images of a sample, by phase: their number and size are not stated and assumed.
+# Samples of fine-tuning are packed.
+LOONGFORGE_IMAGES = {
+    ("qwen2.5_vl_7b", "pretrain"): ("qwen2.5-vl-7b", 1, "448x448", 256),
+    ("qwen2.5_vl_7b", "sft"): ("qwen2.5-vl-7b", 8, "448x448", 8 * 256)}
+
+
 def loongforge(row):
     model = LOONGFORGE.get(row["model"])
-    if model is None or not row["gpu"].startswith("A800"):
-        return None  # Another modality, or an unnamed chip.
+    images = LOONGFORGE_IMAGES.get((row["model"], row["phase"]))
+    if not row["gpu"].startswith("A800") or (model or images) is None:
+        return None  # A model without description, or an unnamed chip.
     setup = {"precision": row["precision"], "sharding": "zero1",
              "sequence_parallel": row["sequence_parallel"],
              "recompute": "full" if row["recompute"].startswith("full")
                           else "none"}
     # Sequences that are not packed have their mean length.
     tokens = int(row["tokens_per_step"]) // int(row["global_batch"])
+    layout = {k: row[k] for k in ("tp", "pp", "vp", "cp", "ep", "dp")}
+    if images:
+        name, count, size, image_tokens = images
+        model = dict(model=name, images=count, image=size)
+        tokens -= image_tokens
+        chunks = int(row["vp"])
+        layers = [int(n) // chunks
+                  for n in row["llm_layers_by_stage"].split(",")]
+        layout["stages"] = ",".join(map(str, layers * chunks))
     return dict(
         framework="loongforge", run=f"{row['model']} {row['phase']} A800",
-        cluster="a800-sxm", shape=shape(**model),
-        layout=shape(**{k: row[k] for k in ("tp", "pp", "vp", "cp", "ep",
-                                            "dp")}),
+        cluster="a800-sxm", shape=shape(**model), layout=shape(**layout),
         setup=shape(**setup), microbatch=row["micro_batch"],
         global_batch=row["global_batch"],
-        sequence=min(tokens, int(row["seq"])), step_ms=row["step_ms"])
+        sequence=min(tokens, int(row["seq"])), step_ms=row["step_ms"],
+        peak_gib=round(float(row["peak_allocated_mb_mean_over_ranks"]) / 1024,
+                       2) if images else None)
 
 
 # --- PipeMorph -------------------------------------------------------------
@@ -404,10 +444,13 @@ def torchtitan(row):
 
 # --- cudnn-frontend -------------------------------------------------------
 
+LLAMA32_KERNELS = {"CUDNN_ATTENTION": "fused", "FLASH_ATTENTION": "flash2",
+                   "EFFICIENT_ATTENTION": "efficient"}
+
+
 def llama32(device):
     def convert(row):
-        setup = {"attention": "fused" if "CUDNN" in row["backend"]
-                              else "flash2",
+        setup = {"attention": LLAMA32_KERNELS[row["backend"]],
                  "pointwise": "eager", "sharding": "none",
                  "precision": "bf16"}
         return dict(

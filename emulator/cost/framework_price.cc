@@ -13,13 +13,21 @@ namespace {
 // Attention of kernels that are not made for the device, as a share of its
 // bf16 peak (head dimension 128, causal, long, forward and backward together).
 // FlashAttention-1: chosen on the long-sequence rows of llm-foundry
-// (workloads/validation/llm_foundry.csv); FlashAttention-2: estimates.
+// (workloads/validation/llm_foundry.csv); FlashAttention-2 and Blackwell's
+// share of FlashAttention-1: estimates. FlashAttention-2 on Blackwell, the
+// memory-efficient kernel on Hopper and Blackwell: from the differences between
+// kernels at equal sizes in workloads/validation/llama32_*.csv; on Ampere: an
+// estimate.
 struct KernelShare {
   double ampere = 0;
   double hopper = 0;
+  double blackwell = 0;
 };
-constexpr KernelShare kFlash1{.ampere = 0.337, .hopper = 0.178};
-constexpr KernelShare kFlash2{.ampere = 0.59, .hopper = 0.34};
+constexpr KernelShare kFlash1{
+    .ampere = 0.337, .hopper = 0.178, .blackwell = 0.11};
+constexpr KernelShare kFlash2{.ampere = 0.59, .hopper = 0.34, .blackwell = 0.21};
+constexpr KernelShare kEfficient{
+    .ampere = 0.38, .hopper = 0.128, .blackwell = 0.064};
 constexpr double kFlashRamp = 300;       // Tokens.
 constexpr double kFlashSmallHead = 0.9;  // Below head dimension 128.
 
@@ -38,6 +46,23 @@ constexpr double kEagerBackward = 16;
 constexpr double kEagerLogitsForward = 16;
 constexpr double kEagerLogitsBackward = 6;
 
+// Bytes per element that a gated (Llama-like) layer moves in plain PyTorch in
+// addition to fused kernels, counted from the operations of its Python code:
+// each of two RMS norms in fp32 with its residual sum, operation by operation
+// (42 and 82 instead of 10 and 14); the rotation of queries and keys by halves
+// (20 and 24 instead of 4 and 4); keys and values repeated for the heads that
+// share them, and the output's transposition; activation and gate in two
+// kernels. Loss: the fp32 copy and its gradients.
+struct EagerBytes {
+  double forward = 0;
+  double backward = 0;
+};
+constexpr EagerBytes kEagerNorms{.forward = 2 * 32, .backward = 2 * 68};
+constexpr EagerBytes kEagerRotation{.forward = 16, .backward = 20};
+constexpr EagerBytes kEagerHeads{.forward = 9, .backward = 9};
+constexpr EagerBytes kEagerGate{.forward = 4, .backward = 8};
+constexpr EagerBytes kEagerLoss{.forward = 14, .backward = 28};
+
 // Norm and residual of a block, bytes per element (NormAndResidual).
 constexpr double kNormForward = 10;
 constexpr double kNormBackward = 14;
@@ -52,6 +77,7 @@ constexpr double kKernelsACollective = 2;
 // two casts of their operands. Twice as many in the backward.
 constexpr double kExpertKernels = 30;
 constexpr double kKernelsAnExpert = 4;
+constexpr double kKernelsABias = 2;  // In addition, if an expert adds one.
 
 // How well the GPU hides launching: a norm of the two times. A tensor group as
 // wide as its node launches slower, as its processes meet across both sockets
@@ -102,6 +128,10 @@ double NormOf(double a, double b, double p) {
   return std::pow(std::pow(a, p) + std::pow(b, p), 1 / p);
 }
 
+bool IsBlackwell(const DeviceSpec& device) {
+  return device.bf16.flops_per_second >= kBlackwellRate;
+}
+
 bool IsOdd(double size) { return std::fmod(size, 2) == 1; }
 
 // Rows are tokens, whose number determines no alignment; the widths of the
@@ -113,6 +143,30 @@ bool IsUnaligned(const GemmOp& op) {
 
 double HeadsOnGpu(const LayerSpec& layer, const ParallelLayout& parallel) {
   return Real(CeilDiv(layer.attention.heads, int64_t{parallel.tp}));
+}
+
+// Returns what the kernels of a Llama-like layer or a loss move in plain
+// PyTorch, in addition to fused kernels.
+EagerBytes PlainPyTorchBytes(const LayerSpec& layer, double tokens,
+                             const ParallelLayout& parallel) {
+  EagerBytes sum;
+  const auto add = [&](const EagerBytes& each, double elements) {
+    sum.forward += each.forward * elements;
+    sum.backward += each.backward * elements;
+  };
+  if (layer.kind == LayerKind::kLossHead) {
+    add(kEagerLoss, tokens * Real(layer.vocab) / parallel.tp);
+    return sum;
+  }
+  const AttentionSpec& a = layer.attention;
+  const double heads = HeadsOnGpu(layer, parallel) * Real(a.head_dim);
+  const double keys =
+      Real(CeilDiv(a.kv_heads, int64_t{parallel.tp})) * Real(a.head_dim);
+  add(kEagerNorms, tokens * Real(layer.hidden));
+  add(kEagerRotation, tokens * (heads + keys));
+  add(kEagerHeads, tokens * heads);
+  add(kEagerGate, tokens * Real(layer.ffn.hidden) / parallel.tp);
+  return sum;
 }
 
 }  // namespace
@@ -140,7 +194,7 @@ Duration FrameworkPrices::Memory(double bytes) const {
 }
 
 Duration FrameworkPrices::LowPrecision(const GemmOp& op, Duration base) const {
-  if (device_.bf16.flops_per_second < kBlackwellRate) {
+  if (!IsBlackwell(device_)) {
     return Seconds(ToSeconds(base) / kFp8Gain);
   }
   const bool fp4 = setup_.fp8_recipe == Fp8Recipe::kFp4;
@@ -196,12 +250,15 @@ Duration FrameworkPrices::Attention(const AttentionOp& op) const {
     return op.backward ? Seconds(2 * products) + Memory(kScoreBackward * scores)
                        : Seconds(products) + Memory(kScoreForward * scores);
   }
-  const KernelShare& share =
-      setup_.attention == AttentionKernel::kFlash1 ? kFlash1 : kFlash2;
-  const double rate =
-      device_.bf16.flops_per_second *
-      (device_.fp8.flops_per_second > 0 ? share.hopper : share.ampere) *
-      (op.head_dim < 128 ? kFlashSmallHead : 1);
+  const KernelShare& kernel =
+      setup_.attention == AttentionKernel::kFlash1   ? kFlash1
+      : setup_.attention == AttentionKernel::kFlash2 ? kFlash2
+                                                     : kEfficient;
+  const double share = IsBlackwell(device_) ? kernel.blackwell
+                       : device_.fp8.flops_per_second > 0 ? kernel.hopper
+                                                          : kernel.ampere;
+  const double rate = device_.bf16.flops_per_second * share *
+                      (op.head_dim < 128 ? kFlashSmallHead : 1);
   return std::max(Seconds(op.flops / rate * (1 + kFlashRamp / length)),
                   costs_.Cost(op));
 }
@@ -283,7 +340,11 @@ KernelTraffic FrameworkPrices::Traffic(const LayerOps& ops) const {
       add(kNormForward * whole, kNormBackward * whole);
     }
   }
-  if (setup_.eager_pointwise) {
+  if (setup_.eager_pointwise && setup_.framework == Framework::kPyTorch &&
+      (!transformer || layer_.ffn.gated)) {
+    const EagerBytes bytes = PlainPyTorchBytes(layer_, tokens, parallel_);
+    add(bytes.forward, bytes.backward);
+  } else if (setup_.eager_pointwise) {
     if (transformer) {
       const double elements =
           tokens * hidden / (setup_.sequence_parallel ? parallel_.tp : 1);
@@ -298,7 +359,10 @@ KernelTraffic FrameworkPrices::Traffic(const LayerOps& ops) const {
   if (transformer && layer_.ffn.experts > 0) {
     const double local =
         Real(CeilDiv(layer_.ffn.experts, int64_t{parallel_.ep}));
-    const double forward = kExpertKernels + kKernelsAnExpert * local;
+    const bool biases = layer_.ffn.expert_biases && !setup_.fused_experts;
+    const double forward =
+        kExpertKernels +
+        (kKernelsAnExpert + (biases ? kKernelsABias : 0)) * local;
     traffic.forward_kernels += forward;
     traffic.backward_kernels += 2 * forward;
     if (setup_.graphs == CudaGraphs::kLayers) {

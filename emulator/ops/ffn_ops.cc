@@ -11,6 +11,7 @@ void LayerBuilder::Ffn(double rows, double inner, double groups) {
   MadeAgain(OperatorGroup::kProjections, begin);
   begin = Mark();
   const double elements = rows * inner * groups;
+  if (layer_.ffn.experts > 0) LimitActivation(elements);
   Stream(gated ? MemoryKind::kGatedActivation : MemoryKind::kActivation,
          rows * groups, inner, (gated ? 6 : 4) * elements,
          (gated ? 10 : 6) * elements);

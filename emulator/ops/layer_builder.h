@@ -49,6 +49,9 @@ class LayerBuilder {
 
   // Defined in moe_ops.cc:
   void Experts();
+  // Append kernels beside an expert's products that are not part of them.
+  void LimitActivation(double elements);
+  void AddExpertBias(double rows);
   void Permute(double rows);
   void ExchangeRows(double rows);
 

@@ -15,6 +15,7 @@ Fingerprint FingerprintOf(const LayerSpec& layer) {
   builder.Add(c.context_tokens);
   builder.Add(f.hidden).Add(f.gated).Add(f.experts).Add(f.experts_per_token);
   builder.Add(f.shared_experts).Add(f.expert_hidden);
+  builder.Add(f.expert_biases).Add(f.clamped);
   builder.Add(layer.vocab).Add(layer.linears.size());
   for (const LinearSpec& linear : layer.linears) {
     builder.Add(linear.in).Add(linear.out);

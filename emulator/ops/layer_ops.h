@@ -148,6 +148,7 @@ struct OpOptions {
   double attention_density = 1;
   ExpertDispatch dispatch = ExpertDispatch::kEachExpert;
   double expert_imbalance = 1;
+  bool fused_experts = false;  // As in TrainingSetup.
   bool operator==(const OpOptions&) const = default;
 };
 

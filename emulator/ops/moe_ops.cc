@@ -7,6 +7,42 @@
 #include "emulator/ops/layer_builder.h"
 
 namespace pipeloom::emulator {
+namespace {
+
+// Bytes that kernels move in the forward and in the backward.
+struct KernelBytes {
+  double forward = 0;
+  double backward = 0;
+};
+
+// An element of the activation's result, 16 bits, where gate and input are
+// limited ahead of a fused activation (Megatron-Core, fused_bias_geglu.py).
+// Forward: both are read and written by the limits, and again by joining them.
+// Backward: two gradients with their inputs, and joining.
+constexpr KernelBytes kLimits{.forward = 8 + 8, .backward = 12 + 8};
+
+// An element of an expert's result to which a bias times the router's
+// probability is added (Megatron-Core, experts.py: TEGroupedMLP). Forward: the
+// product of bias and fp32 probability is written, added, joined over the
+// experts and rounded to 16 bits. Backward: the gradient becomes fp32 and
+// again 16 bits, is multiplied and summed for the bias and for the
+// probability, and joined.
+constexpr KernelBytes kBias{.forward = 4 + 10 + 8 + 6,
+                            .backward = 6 + 6 + 12 + 12 + 4};
+
+}  // namespace
+
+void LayerBuilder::LimitActivation(double elements) {
+  if (!layer_.ffn.clamped || options_.fused_experts) return;
+  Stream(MemoryKind::kOther, elements, 1, kLimits.forward * elements,
+         kLimits.backward * elements);
+}
+
+void LayerBuilder::AddExpertBias(double rows) {
+  if (!layer_.ffn.expert_biases || options_.fused_experts) return;
+  Stream(MemoryKind::kOther, rows, hidden_, kBias.forward * rows * hidden_,
+         kBias.backward * rows * hidden_);
+}
 
 // Appends sorting rows by their experts, or back.
 void LayerBuilder::Permute(double rows) {
@@ -61,11 +97,18 @@ void LayerBuilder::Experts() {
   const double routed = (divided ? all : sent) * options_.expert_imbalance;
   const double local = Real(CeilDiv(f.experts, int64_t{parallel_.ep}));
   const double inner = divided ? share(f.expert_hidden) : Real(f.expert_hidden);
+  // Rows of an all-to-all arrive by sender, and those of several experts are
+  // sorted once more.
+  const bool sorted = parallel_.ep > 1 && local > 1 &&
+                      options_.dispatch == ExpertDispatch::kEachExpert;
   Permute(sent);
   ExchangeRows(sent);
+  if (sorted) Permute(sent);
   // Experts that no token reaches are not run.
   const double used = std::min(local, std::max(routed, 1.0));
   Ffn(routed / used, inner, used);
+  AddExpertBias(routed);
+  if (sorted) Permute(sent);
   ExchangeRows(sent);
   Permute(sent);
   if (divided) {

@@ -232,7 +232,8 @@ struct StageCostState {
         .options = {.precision = precision,
                     .attention_density = attention_density,
                     .dispatch = job.setup.dispatch,
-                    .expert_imbalance = job.setup.expert_imbalance},
+                    .expert_imbalance = job.setup.expert_imbalance,
+                    .fused_experts = job.setup.fused_experts},
         .setup = job.setup,
         .cluster = job.cluster,
         .device = DeviceOn(stage.rank)};

@@ -60,6 +60,8 @@ void ReadLayer(ObjectReader& reader, LayerSpec* layer) {
     r.Read("experts_per_token", int64_t{0}, kMaxExperts, &f.experts_per_token);
     r.Read("shared_experts", int64_t{0}, kMaxExperts, &f.shared_experts);
     r.Read("expert_hidden", int64_t{0}, kMaxWidth, &f.expert_hidden);
+    r.Read("expert_biases", &f.expert_biases);
+    r.Read("clamped", &f.clamped);
   });
   reader.Read("vocab", int64_t{0}, kMaxVocab, &layer->vocab);
   reader.ReadObjects("linears", [&](ObjectReader& r) {

@@ -80,7 +80,9 @@ void WriteLayer(const LayerSpec& layer, JsonWriter* json) {
         .Int("experts", f.experts)
         .Int("experts_per_token", f.experts_per_token)
         .Int("shared_experts", f.shared_experts)
-        .Int("expert_hidden", f.expert_hidden);
+        .Int("expert_hidden", f.expert_hidden)
+        .Flag("expert_biases", f.expert_biases)
+        .Flag("clamped", f.clamped);
     json->EndObject();
   }
   fields.Int("vocab", layer.vocab);

@@ -53,6 +53,7 @@ constexpr std::pair<absl::string_view, AttentionKernel> kKernels[] = {
     {"ATTENTION_KERNEL_FUSED", AttentionKernel::kFused},
     {"ATTENTION_KERNEL_FLASH2", AttentionKernel::kFlash2},
     {"ATTENTION_KERNEL_FLASH1", AttentionKernel::kFlash1},
+    {"ATTENTION_KERNEL_EFFICIENT", AttentionKernel::kEfficient},
     {"ATTENTION_KERNEL_UNFUSED", AttentionKernel::kUnfused},
 };
 constexpr std::pair<absl::string_view, CommunicationOverlap> kOverlaps[] = {
@@ -223,6 +224,7 @@ void ReadSetup(ObjectReader& reader, JobSpec* job) {
   reader.Read("fp32_loss", &setup.fp32_loss);
   reader.Read("checkpoint_operators", &setup.checkpoint_operators);
   reader.Read("gathered_in_pipeline", &setup.gathered_in_pipeline);
+  reader.Read("fused_experts", &setup.fused_experts);
 }
 
 void ReadPartitionRules(ObjectReader& reader, PartitionRules* rules) {

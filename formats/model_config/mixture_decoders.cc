@@ -204,9 +204,11 @@ ModuleSpec ReadGptOss(const ConfigNode& config) {
       ReadDecoderShape(config, {.kv_heads = 8, .head_dim = 64});
   NoteSlidingWindow(config, config.Int("sliding_window", kVocab, 128));
   const int64_t width = config.Int("intermediate_size", kWidth);
-  const FfnSpec ffn =
+  FfnSpec ffn =
       Experts(config, config.Int(ExpertsField(config), kExperts, 128),
               config.Int("num_experts_per_tok", kExperts, 4), width);
+  ffn.expert_biases = true;
+  ffn.clamped = true;
   // Norms, a sink a head, biases of the router and of the experts.
   const int64_t vectors = 2 * shape.hidden + shape.attention.heads +
                           ffn.experts +

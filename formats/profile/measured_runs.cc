@@ -19,6 +19,10 @@ namespace {
 
 constexpr int64_t kMax = int64_t{1} << 40;
 
+// Host time to launch a kernel on LoongForge's machines, chosen on the two rows
+// of workloads/validation/loongforge.csv that fine-tune Llama 2 7B.
+constexpr Duration kLoongForgeHost{78'000};
+
 // The NAME=VALUE words of one cell, each of which must be asked for.
 class Words {
  public:
@@ -73,6 +77,15 @@ class Words {
     return missing;
   }
 
+  // Returns the text of a word, empty if it is missing.
+  std::string Text(const char* name) { return Take(name); }
+
+  // Records that the word has a value that it must not have.
+  void Refuse(const char* name, absl::string_view value,
+              absl::string_view right) {
+    Fail(absl::StrCat(name, "=", value, "; it must be ", right));
+  }
+
   absl::Status status() {
     if (!values_.empty()) {
       Fail(absl::StrCat("\"", values_.begin()->first, "\", which is unknown"));
@@ -100,6 +113,71 @@ class Words {
   absl::Status status_ = absl::OkStatus();
 };
 
+// Reads the words of a shipped model and the images of its samples.
+absl::Status ReadNamedModel(const std::string& where, absl::string_view text,
+                            MeasuredRun* run) {
+  Words words(where, "shape", text);
+  run->model_name = words.Text("model");
+  run->images = static_cast<int32_t>(
+      std::min<int64_t>(words.Int("images", 0, 0), 1 << 20));
+  const std::string size = words.Text("image");
+  const std::vector<std::string> sides = absl::StrSplit(size, 'x');
+  if ((run->images > 0) == size.empty() ||
+      (!size.empty() &&
+       (sides.size() != 2 || !absl::SimpleAtoi(sides[0], &run->image.width) ||
+        !absl::SimpleAtoi(sides[1], &run->image.height) ||
+        run->image.width < 1 || run->image.height < 1))) {
+    words.Refuse("image", size, "WIDTHxHEIGHT, where images are");
+  }
+  return words.status();
+}
+
+// Reads the transformer layers of each stage, such as "12,16".
+void ReadStages(Words* words, MeasuredRun* run) {
+  const std::string text = words->Text("stages");
+  if (text.empty()) return;
+  for (const absl::string_view part : absl::StrSplit(text, ',')) {
+    int32_t layers = 0;
+    if (!absl::SimpleAtoi(part, &layers) || layers < 0 || layers > 10000) {
+      words->Refuse("stages", text, "whole numbers with commas between");
+      return;
+    }
+    run->stage_layers.push_back(layers);
+  }
+  if (static_cast<int64_t>(run->stage_layers.size()) !=
+      int64_t{run->parallel.pp} * run->chunks) {
+    words->Refuse("stages", text, "one number for each of pp x vp stages");
+  }
+}
+
+// Reads what is recomputed: none, selective (the core of attention), full, or
+// operator groups such as "norms+moe_activations".
+void ReadRecomputation(Words* words, MeasuredRun* run) {
+  const std::string text = words->Text("recompute");
+  TrainingSetup& s = run->setup;
+  // torchtitan's selective checkpoints keep the attention.
+  const bool titan = absl::StartsWithIgnoreCase(run->framework, "torchtitan");
+  const bool selective = text == "selective";
+  run->recompute = text == "full";
+  s.recompute_attention = selective && !titan;
+  s.checkpoint_operators = selective && titan;
+  if (text.empty() || text == "none" || selective || run->recompute) return;
+  for (const absl::string_view name : absl::StrSplit(text, '+')) {
+    const auto group = std::find_if(
+        kAllOperatorGroups.begin(), kAllOperatorGroups.end(),
+        [&](OperatorGroup g) { return NameOf(g) == name; });
+    if (group == kAllOperatorGroups.end()) {
+      words->Refuse("recompute", text,
+                    "none, selective, full, or operator groups with + between: "
+                    "core_attention, norms, activations, moe_activations, "
+                    "projections");
+      return;
+    }
+    run->recompute_groups = OperatorGroups::FromBits(
+        run->recompute_groups.bits() | OperatorGroups{*group}.bits());
+  }
+}
+
 absl::StatusOr<ModelSpec> ReadShape(const std::string& where,
                                     const std::string& name,
                                     absl::string_view text) {
@@ -125,6 +203,8 @@ absl::StatusOr<ModelSpec> ReadShape(const std::string& where,
   f.experts_per_token = words.Int("top_k", 0, 1);
   f.shared_experts = words.Int("shared_experts", 0, 1);
   f.expert_hidden = words.Int("expert_ffn", 0, 1);
+  f.expert_biases = words.Int("expert_biases", 0, 0) != 0;
+  f.clamped = words.Int("clamped", 0, 0) != 0;
   // Leading layers with `ffn` in place of the experts.
   const int64_t dense = words.Int("dense_layers", 0, 0);
   // Every window_every-th layer attends within blocks of `window` tokens.
@@ -218,9 +298,13 @@ TrainingSetup DefaultsOf(absl::string_view name) {
       absl::StartsWithIgnoreCase(name, "nemo")) {
     return bridge;
   }
+  if (absl::StartsWithIgnoreCase(name, "pytorch") ||
+      absl::StartsWithIgnoreCase(name, "llama32")) {
+    return SetupOf(Framework::kPyTorch);
+  }
   TrainingSetup setup = SetupOf(Framework::kMegatronCore);
   if (absl::StartsWithIgnoreCase(name, "loongforge")) {
-    setup.host_per_kernel = bridge.host_per_kernel;
+    setup.host_per_kernel = kLoongForgeHost;
   }
   return setup;
 }
@@ -238,6 +322,7 @@ absl::Status ReadLayout(const std::string& where, absl::string_view text,
   run->parallel.pp = size("pp");
   run->parallel.dp = size("dp");
   run->chunks = size("vp");
+  ReadStages(&words, run);
   run->parallel.order = GpuOrder::kReplicasInside;
   // Frameworks that send tokens to GPUs keep their experts whole.
   const bool whole =
@@ -257,6 +342,7 @@ absl::Status ReadSetup(const std::string& where, absl::string_view text,
                                    {{"fused", AttentionKernel::kFused},
                                     {"flash2", AttentionKernel::kFlash2},
                                     {"flash1", AttentionKernel::kFlash1},
+                                    {"efficient", AttentionKernel::kEfficient},
                                     {"unfused", AttentionKernel::kUnfused}});
   s.eager_pointwise = words.OneOf<bool>("pointwise", false,
                                         {{"fused", false}, {"eager", true}});
@@ -284,17 +370,7 @@ absl::Status ReadSetup(const std::string& where, absl::string_view text,
                                         {{"none", CommunicationOverlap::kNone},
                                          {"data", CommunicationOverlap::kData},
                                          {"all", CommunicationOverlap::kAll}});
-  enum class Recomputation { kNone, kSelective, kFull };
-  const auto recomputation =
-      words.OneOf<Recomputation>("recompute", Recomputation::kNone,
-                                 {{"none", Recomputation::kNone},
-                                  {"selective", Recomputation::kSelective},
-                                  {"full", Recomputation::kFull}});
-  run->recompute = recomputation == Recomputation::kFull;
-  // torchtitan's selective checkpoints keep the attention.
-  const bool titan = absl::StartsWithIgnoreCase(run->framework, "torchtitan");
-  s.recompute_attention = recomputation == Recomputation::kSelective && !titan;
-  s.checkpoint_operators = recomputation == Recomputation::kSelective && titan;
+  ReadRecomputation(&words, run);
   s.gradient_bytes = static_cast<int32_t>(
       std::min<int64_t>(words.Int("gradient_bytes", s.gradient_bytes, 1), 8));
   s.host_per_kernel =
@@ -313,6 +389,10 @@ absl::Status ReadSetup(const std::string& where, absl::string_view text,
       s.overlap_dispatch || s.graphs == CudaGraphs::kIteration,
       {{"yes", true}, {"no", false}});
   s.expert_imbalance = words.Real("imbalance", 1);
+  // So do they fuse the experts.
+  s.fused_experts = words.OneOf<bool>(
+      "fused_experts", s.graphs == CudaGraphs::kIteration,
+      {{"yes", true}, {"no", false}});
   enum class Order {
     kDefault,
     kGPipe,
@@ -401,8 +481,12 @@ absl::StatusOr<std::vector<MeasuredRun>> ParseMeasuredRuns(
     run.cluster = cell("cluster");
     if (run.framework.empty()) return fail("framework", "a name");
     if (run.cluster.empty()) return fail("cluster", "a name or a path");
-    PIPELOOM_ASSIGN_OR_RETURN(run.model,
-                              ReadShape(where, run.framework, cell("shape")));
+    if (absl::StartsWith(cell("shape"), "model=")) {
+      PIPELOOM_RETURN_IF_ERROR(ReadNamedModel(where, cell("shape"), &run));
+    } else {
+      PIPELOOM_ASSIGN_OR_RETURN(run.model,
+                                ReadShape(where, run.framework, cell("shape")));
+    }
     PIPELOOM_RETURN_IF_ERROR(ReadLayout(where, cell("layout"), &run));
     PIPELOOM_RETURN_IF_ERROR(ReadSetup(where, cell("setup"), &run));
     for (const auto& [name, value] :
@@ -421,7 +505,8 @@ absl::StatusOr<std::vector<MeasuredRun>> ParseMeasuredRuns(
           absl::StrFormat("a multiple of microbatch x dp, which is %d", unit));
     }
     const int64_t stages = int64_t{run.parallel.pp} * run.chunks;
-    if (stages > run.model.modules[ModuleId(0)].layers.size()) {
+    if (run.model_name.empty() &&
+        stages > run.model.modules[ModuleId(0)].layers.size()) {
       return fail("layout", "pp x vp at most the number of layers");
     }
     double number = 0;
@@ -480,10 +565,15 @@ JobSpec JobOf(const MeasuredRun& run, ClusterSpec cluster) {
   job.parallel = run.parallel;
   job.training.microbatches = static_cast<int32_t>(run.microbatches());
   job.training.microbatch_tokens = run.microbatch * run.sequence;
+  if (run.images > 0) {
+    // A microbatch is full when it has the images of its samples.
+    job.training.microbatch_images = run.microbatch * run.images;
+    job.training.microbatch_tokens = 1'000'000'000;
+  }
   job.setup = run.setup;
   job.training.optimizer_sharding = run.sharding;
   job.training.memory_strategies = {MemoryStrategy::kKeep};
-  if (run.recompute) {
+  if (run.recompute || run.recompute_groups != OperatorGroups()) {
     job.training.memory_strategies.push_back(MemoryStrategy::kRecompute);
   }
   job.training.memory_limit = Bytes(int64_t{1} << 50);  // It ran, so it fits.
@@ -493,7 +583,10 @@ JobSpec JobOf(const MeasuredRun& run, ClusterSpec cluster) {
 BatchMetadata BatchOf(const MeasuredRun& run) {
   BatchMetadata batch;
   for (int64_t i = 0; i < run.global_batch; ++i) {
-    batch.samples.push_back({.text_tokens = run.sequence});
+    batch.samples.push_back(
+        {.text_tokens = run.sequence,
+         .images = std::vector<ImageSize>(static_cast<size_t>(run.images),
+                                          run.image)});
   }
   return batch;
 }

@@ -24,6 +24,7 @@
 #include "ir/job/model_spec.h"
 #include "ir/job/parallel_layout.h"
 #include "ir/job/training_setup.h"
+#include "ir/operator_group.h"
 
 namespace pipeloom::formats {
 
@@ -47,12 +48,21 @@ struct MeasuredRun {
   std::string name{};
   // Shipped name, or a path relative to the CSV's folder.
   std::string cluster{};
+  // Empty, if `model_name` is not: a shipped model, which the caller loads.
   ModelSpec model{};
+  std::string model_name{};
+  // Images of a sample, in addition to its text, and their size.
+  int32_t images = 0;
+  ImageSize image{};
   ParallelLayout parallel{};
+  // Transformer layers of the backbone by stage, if they were given; other
+  // modules are in the first stage.
+  std::vector<int32_t> stage_layers{};
   int32_t chunks = 1;  // Model chunks per rank (virtual pipeline).
   TrainingSetup setup{};
   OptimizerSharding sharding = OptimizerSharding::kZero1;
   bool recompute = false;  // All transformer layers, one by one.
+  OperatorGroups recompute_groups{};  // Or these groups of every layer.
   FittedScalar scalar = FittedScalar::kStretch;
   // Name of the strategy; empty: 1F1B, interleaved if there are chunks.
   std::string schedule{};
@@ -65,7 +75,7 @@ struct MeasuredRun {
   Duration delay{};
   int64_t microbatch = 0;    // Sequences.
   int64_t global_batch = 0;  // Sequences.
-  int64_t sequence = 0;      // Tokens.
+  int64_t sequence = 0;      // Tokens; of text, if there are images.
   Duration step_time{};
   Bytes peak_allocated{};  // On the fullest GPU; 0: not measured.
   RunSplit split = RunSplit::kByHash;

@@ -79,6 +79,10 @@ struct FfnSpec {
   int64_t experts_per_token = 0;
   int64_t shared_experts = 0;
   int64_t expert_hidden = 0;
+  // Whether the last product of an expert adds a bias, weighted as its result.
+  // The parameters count among LayerSpec::vector_parameters.
+  bool expert_biases = false;
+  bool clamped = false;  // Gate and input of the activation have a limit.
   bool operator==(const FfnSpec&) const = default;
 };
 

@@ -39,6 +39,7 @@ enum class AttentionKernel {
   kFlash2,  // FlashAttention-2: no instructions newer than the A100's.
   kFlash1,  // FlashAttention-1, also as a Triton kernel.
   kUnfused,  // Two products, softmax and dropout, each through memory.
+  kEfficient,  // The memory-efficient kernel of PyTorch.
 };
 
 // Communication that is overlapped with computation.
@@ -107,6 +108,9 @@ struct TrainingSetup {
   // for the whole step and gradients whole in fp32 until its last microbatch.
   // Changes memory only.
   bool gathered_in_pipeline = false;
+  // Whether one kernel runs an expert's products, biases and activation.
+  // Otherwise biases and limits (FfnSpec) are kernels of their own.
+  bool fused_experts = false;
   bool operator==(const TrainingSetup&) const = default;
 };
 

@@ -85,6 +85,7 @@ void SetSetup(const TrainingSetup& setup, v1::TrainingSetup* proto) {
   proto->set_fp32_loss(setup.fp32_loss);
   proto->set_checkpoint_operators(setup.checkpoint_operators);
   proto->set_gathered_in_pipeline(setup.gathered_in_pipeline);
+  proto->set_fused_experts(setup.fused_experts);
 }
 
 void SetRules(const PartitionRules& rules, v1::PartitionRules* proto) {

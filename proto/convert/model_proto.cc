@@ -40,6 +40,8 @@ void SetFfn(const FfnSpec& ffn, v1::FfnSpec* proto) {
   proto->set_experts_per_token(ffn.experts_per_token);
   proto->set_shared_experts(ffn.shared_experts);
   proto->set_expert_hidden(ffn.expert_hidden);
+  proto->set_expert_biases(ffn.expert_biases);
+  proto->set_clamped(ffn.clamped);
 }
 
 void SetLayer(const LayerSpec& layer, v1::LayerSpec* proto) {

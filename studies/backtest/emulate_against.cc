@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <numeric>
 #include <set>
 #include <string>
 #include <utility>
@@ -28,16 +29,47 @@ using formats::FittedScalar;
 using formats::MeasuredRun;
 using formats::RunSplit;
 
+// Returns the module whose layers the run's stages divide.
+ModuleId BackboneOf(const ModelSpec& model) {
+  for (const ModuleId m : model.modules.ids()) {
+    if (model.modules[m].role == ModuleRole::kBackbone) return m;
+  }
+  return ModuleId(0);
+}
+
+// Checks that the stages of the run can hold the layers of its model.
+absl::Status CheckStages(const MeasuredRun& run) {
+  const int32_t layers =
+      run.model.modules[BackboneOf(run.model)].layers.size();
+  const int32_t stages = run.parallel.pp * run.chunks;
+  const auto sum = std::accumulate(run.stage_layers.begin(),
+                                   run.stage_layers.end(), int64_t{0});
+  if (stages <= layers && (run.stage_layers.empty() || sum == layers - 2)) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrFormat(
+      "column \"layout\" has %d stages with %d layers; the backbone has %d "
+      "layers between embedding and loss head",
+      stages, sum, layers - 2));
+}
+
 // Assigns layers to stages as Megatron does: transformer layers in equal parts,
 // the embedding with the first and the loss head with the last. If their number
 // is not divisible, embedding and head count as layers.
+// Those of a run with `stage_layers` have these. Modules other than the backbone
+// are in the first stage, or those after it in the last.
 Partition BalancedPartition(const MeasuredRun& run) {
-  const int32_t layers = run.model.modules[ModuleId(0)].layers.size();
+  const ModuleId backbone = BackboneOf(run.model);
+  const int32_t layers = run.model.modules[backbone].layers.size();
   const int32_t stages = run.parallel.pp * run.chunks;
   const bool apart = (layers - 2) % stages == 0;
   const auto begin_of = [&](int32_t s) {
     if (s == 0) return 0;
     if (s == stages) return layers;
+    if (!run.stage_layers.empty()) {
+      return std::accumulate(run.stage_layers.begin(),
+                             run.stage_layers.begin() + s, 1);
+    }
     return apart ? 1 + s * ((layers - 2) / stages)
                  : static_cast<int32_t>(int64_t{s} * layers / stages);
   };
@@ -47,25 +79,41 @@ Partition BalancedPartition(const MeasuredRun& run) {
   Partition partition;
   partition.num_ranks = pp;
   partition.num_segments = run.chunks;
+  const auto add_whole = [&](ModuleId module, RankId rank, int32_t segment) {
+    partition.stages.push_back(
+        {.module = module,
+         .first_layer = LayerId(0),
+         .num_layers = run.model.modules[module].layers.size(),
+         .rank = rank,
+         .segment = SegmentId(segment)});
+  };
+  for (const ModuleId m : run.model.modules.ids()) {
+    partition.sub_microbatch_instances.push_back(0);
+    if (m.value() < backbone.value()) add_whole(m, RankId(0), 0);
+  }
   for (int32_t s = 0; s < stages; ++s) {
     // Odd segments of a V go back from the last rank to the first.
     const bool back = vee && s / pp % 2 == 1;
-    partition.stages.push_back({.module = ModuleId(0),
+    partition.stages.push_back({.module = backbone,
                                 .first_layer = LayerId(begin_of(s)),
                                 .num_layers = begin_of(s + 1) - begin_of(s),
                                 .rank = RankId(back ? pp - 1 - s % pp : s % pp),
                                 .segment = SegmentId(s / pp)});
   }
-  partition.sub_microbatch_instances.push_back(0);
+  for (const ModuleId m : run.model.modules.ids()) {
+    if (m.value() <= backbone.value()) continue;
+    const RankId last = partition.stages.back().rank;
+    add_whole(m, last, run.chunks - 1);
+  }
   return partition;
 }
 
-// Returns a policy that recomputes every transformer layer on its own, or none
-// if the run does not recompute.
+// Returns a policy that recomputes every transformer layer on its own, or the
+// run's operator groups of them, or none if the run does not recompute.
 MemoryPolicy PolicyOf(const MeasuredRun& run, const Partition& partition,
                       const Microbatches& microbatches) {
   MemoryPolicy policy;
-  if (!run.recompute) return policy;
+  if (!run.recompute && run.recompute_groups.empty()) return policy;
   std::vector<int32_t> choice_of_stage;
   for (const Stage& stage : partition.stages) {
     MemoryChoice choice;
@@ -73,9 +121,10 @@ MemoryPolicy PolicyOf(const MeasuredRun& run, const Partition& partition,
       const LayerSpec& layer =
           run.model.modules[stage.module]
               .layers[LayerId(stage.first_layer.value() + i)];
-      choice.layers.push_back(layer.kind == LayerKind::kTransformer
-                                  ? MemoryStrategy::kRecompute
-                                  : MemoryStrategy::kKeep);
+      choice.layers.push_back(
+          layer.kind == LayerKind::kTransformer
+              ? LayerMemory(MemoryStrategy::kRecompute, run.recompute_groups)
+              : LayerMemory(MemoryStrategy::kKeep));
     }
     const auto known =
         std::find(policy.choices.begin(), policy.choices.end(), choice);
@@ -85,9 +134,10 @@ MemoryPolicy PolicyOf(const MeasuredRun& run, const Partition& partition,
       policy.choices.push_back(std::move(choice));
     }
   }
-  for (int32_t m = 0; m < microbatches.sub_microbatches.size(); ++m) {
-    for (const int32_t choice : choice_of_stage) {
-      policy.choice_of.push_back(choice);
+  for (const SubMicrobatch& sub : microbatches.sub_microbatches) {
+    for (const StageId s : partition.StagesOf(sub.module)) {
+      policy.choice_of.push_back(
+          choice_of_stage[static_cast<size_t>(s.value())]);
     }
   }
   return policy;
@@ -196,6 +246,7 @@ absl::StatusOr<double> FitHost(const Machines& machines,
 absl::StatusOr<PlannedRun> PlanMeasuredRun(
     const MeasuredRun& run, const ClusterSpec& cluster,
     const emulator::OpCostModel* measured) {
+  PIPELOOM_RETURN_IF_ERROR(CheckStages(run));
   PlannedRun planned;
   planned.job = formats::JobOf(run, cluster);
   PIPELOOM_RETURN_IF_ERROR(ValidateJobSpec(planned.job));
@@ -346,6 +397,11 @@ absl::StatusOr<Comparison> RunBacktest(const BacktestOptions& options,
   const size_t slash = options.file.rfind('/');
   const std::string folder =
       slash == std::string::npos ? "" : options.file.substr(0, slash + 1);
+  for (MeasuredRun& run : runs) {
+    if (run.model_name.empty()) continue;
+    PIPELOOM_ASSIGN_OR_RETURN(
+        run.model, formats::LoadModel(run.model_name, data_dir, read));
+  }
   std::map<std::string, ClusterSpec> known;
   std::vector<ClusterSpec> clusters;
   for (const MeasuredRun& run : runs) {

@@ -341,7 +341,7 @@ def loongforge(row):
         chunks = int(row["vp"])
         layers = [int(n) // chunks
                   for n in row["llm_layers_by_stage"].split(",")]
-        layout["stages"] = ",".join(map(str, layers * chunks))
+        layout["stages"] = "+".join(map(str, layers * chunks))
     return dict(
         framework="loongforge", run=f"{row['model']} {row['phase']} A800",
         cluster="a800-sxm", shape=shape(**model), layout=shape(**layout),
@@ -420,12 +420,13 @@ def torchtitan(row):
     model = DGXC.get(row["model"].lower().replace("-", " "))
     if model is None or not row["gpu"].startswith("H100"):
         return None
+    # PyTorch chose FlashAttention-2 on Hopper in the releases of these runs.
     layers = {4096: 32, 8192: 80, 16384: 126}[model["hidden"]]
     dp, pp, cp, tp = (int(row[k]) for k in ("fsdp", "pp", "cp", "tp"))
     local = int(row["local_bs"])
     # With a pipeline, the local batch is cut into microbatches of one sequence.
     micro = 1 if pp > 1 else local
-    setup = {"attention": "fused",
+    setup = {"attention": "flash2",
              "pointwise": "fused" if row["compile"] == "1" else "eager",
              "sequence_parallel": "yes",
              "overlap": "all" if row["async_tp"] == "1" else "data",

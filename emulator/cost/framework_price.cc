@@ -25,7 +25,8 @@ struct KernelShare {
 };
 constexpr KernelShare kFlash1{
     .ampere = 0.337, .hopper = 0.178, .blackwell = 0.11};
-constexpr KernelShare kFlash2{.ampere = 0.59, .hopper = 0.34, .blackwell = 0.21};
+constexpr KernelShare kFlash2{
+    .ampere = 0.59, .hopper = 0.34, .blackwell = 0.21};
 constexpr KernelShare kEfficient{
     .ampere = 0.38, .hopper = 0.128, .blackwell = 0.064};
 constexpr double kFlashRamp = 300;       // Tokens.
@@ -99,6 +100,11 @@ constexpr double kGroupedNorm = 1.5;
 // TFLOP/s are reached (NVIDIA AIConfigurator); casts are part of the kernels
 // before.
 constexpr double kFp8Gain = 1.46;
+// In torchtitan (torchao) casts are kernels of their own: an operand is read for
+// its largest value, read again and written in fp8; a weight gradient reads and
+// writes both operands in fp8, turned. Bytes per element.
+constexpr double kTensorCast = 2 + 2 + 1;
+constexpr double kTurned = 2;
 // The same from Blackwell on, for fp8 and for NVFP4: a gain that grows with the
 // inner dimension k as k / (k + kGainRamp), and bytes per element to cast an
 // operand with a scale for each block: read in 16 bits, written by rows and by
@@ -195,7 +201,12 @@ Duration FrameworkPrices::Memory(double bytes) const {
 
 Duration FrameworkPrices::LowPrecision(const GemmOp& op, Duration base) const {
   if (!IsBlackwell(device_)) {
-    return Seconds(ToSeconds(base) / kFp8Gain);
+    const Duration time = Seconds(ToSeconds(base) / kFp8Gain);
+    if (setup_.framework != Framework::kTorchTitan) return time;
+    return time +
+           Memory(op.pass == QueryPass::kWeightGrad
+                      ? kTurned * op.groups * (op.m * op.k + op.k * op.n)
+                      : kTensorCast * op.groups * op.m * op.k);
   }
   const bool fp4 = setup_.fp8_recipe == Fp8Recipe::kFp4;
   const double gain =
@@ -254,7 +265,7 @@ Duration FrameworkPrices::Attention(const AttentionOp& op) const {
       setup_.attention == AttentionKernel::kFlash1   ? kFlash1
       : setup_.attention == AttentionKernel::kFlash2 ? kFlash2
                                                      : kEfficient;
-  const double share = IsBlackwell(device_) ? kernel.blackwell
+  const double share = IsBlackwell(device_)               ? kernel.blackwell
                        : device_.fp8.flops_per_second > 0 ? kernel.hopper
                                                           : kernel.ampere;
   const double rate = device_.bf16.flops_per_second * share *

@@ -132,14 +132,14 @@ absl::Status ReadNamedModel(const std::string& where, absl::string_view text,
   return words.status();
 }
 
-// Reads the transformer layers of each stage, such as "12,16".
+// Reads the transformer layers of each stage, such as "12+16".
 void ReadStages(Words* words, MeasuredRun* run) {
   const std::string text = words->Text("stages");
   if (text.empty()) return;
-  for (const absl::string_view part : absl::StrSplit(text, ',')) {
+  for (const absl::string_view part : absl::StrSplit(text, '+')) {
     int32_t layers = 0;
     if (!absl::SimpleAtoi(part, &layers) || layers < 0 || layers > 10000) {
-      words->Refuse("stages", text, "whole numbers with commas between");
+      words->Refuse("stages", text, "whole numbers with + between");
       return;
     }
     run->stage_layers.push_back(layers);
@@ -163,9 +163,9 @@ void ReadRecomputation(Words* words, MeasuredRun* run) {
   s.checkpoint_operators = selective && titan;
   if (text.empty() || text == "none" || selective || run->recompute) return;
   for (const absl::string_view name : absl::StrSplit(text, '+')) {
-    const auto group = std::find_if(
-        kAllOperatorGroups.begin(), kAllOperatorGroups.end(),
-        [&](OperatorGroup g) { return NameOf(g) == name; });
+    const auto group =
+        std::find_if(kAllOperatorGroups.begin(), kAllOperatorGroups.end(),
+                     [&](OperatorGroup g) { return NameOf(g) == name; });
     if (group == kAllOperatorGroups.end()) {
       words->Refuse("recompute", text,
                     "none, selective, full, or operator groups with + between: "
@@ -338,7 +338,7 @@ absl::Status ReadSetup(const std::string& where, absl::string_view text,
   TrainingSetup& s = run->setup;
   s = DefaultsOf(run->framework);
   s.attention =
-      words.OneOf<AttentionKernel>("attention", AttentionKernel::kFused,
+      words.OneOf<AttentionKernel>("attention", s.attention,
                                    {{"fused", AttentionKernel::kFused},
                                     {"flash2", AttentionKernel::kFlash2},
                                     {"flash1", AttentionKernel::kFlash1},
@@ -390,9 +390,9 @@ absl::Status ReadSetup(const std::string& where, absl::string_view text,
       {{"yes", true}, {"no", false}});
   s.expert_imbalance = words.Real("imbalance", 1);
   // So do they fuse the experts.
-  s.fused_experts = words.OneOf<bool>(
-      "fused_experts", s.graphs == CudaGraphs::kIteration,
-      {{"yes", true}, {"no", false}});
+  s.fused_experts =
+      words.OneOf<bool>("fused_experts", s.graphs == CudaGraphs::kIteration,
+                        {{"yes", true}, {"no", false}});
   enum class Order {
     kDefault,
     kGPipe,
@@ -583,10 +583,9 @@ JobSpec JobOf(const MeasuredRun& run, ClusterSpec cluster) {
 BatchMetadata BatchOf(const MeasuredRun& run) {
   BatchMetadata batch;
   for (int64_t i = 0; i < run.global_batch; ++i) {
-    batch.samples.push_back(
-        {.text_tokens = run.sequence,
-         .images = std::vector<ImageSize>(static_cast<size_t>(run.images),
-                                          run.image)});
+    batch.samples.push_back({.text_tokens = run.sequence,
+                             .images = std::vector<ImageSize>(
+                                 static_cast<size_t>(run.images), run.image)});
   }
   return batch;
 }

@@ -61,7 +61,7 @@ struct MeasuredRun {
   int32_t chunks = 1;  // Model chunks per rank (virtual pipeline).
   TrainingSetup setup{};
   OptimizerSharding sharding = OptimizerSharding::kZero1;
-  bool recompute = false;  // All transformer layers, one by one.
+  bool recompute = false;             // All transformer layers, one by one.
   OperatorGroups recompute_groups{};  // Or these groups of every layer.
   FittedScalar scalar = FittedScalar::kStretch;
   // Name of the strategy; empty: 1F1B, interleaved if there are chunks.

@@ -39,8 +39,7 @@ ModuleId BackboneOf(const ModelSpec& model) {
 
 // Checks that the stages of the run can hold the layers of its model.
 absl::Status CheckStages(const MeasuredRun& run) {
-  const int32_t layers =
-      run.model.modules[BackboneOf(run.model)].layers.size();
+  const int32_t layers = run.model.modules[BackboneOf(run.model)].layers.size();
   const int32_t stages = run.parallel.pp * run.chunks;
   const auto sum = std::accumulate(run.stage_layers.begin(),
                                    run.stage_layers.end(), int64_t{0});
@@ -56,8 +55,8 @@ absl::Status CheckStages(const MeasuredRun& run) {
 // Assigns layers to stages as Megatron does: transformer layers in equal parts,
 // the embedding with the first and the loss head with the last. If their number
 // is not divisible, embedding and head count as layers.
-// Those of a run with `stage_layers` have these. Modules other than the backbone
-// are in the first stage, or those after it in the last.
+// Those of a run with `stage_layers` have these. Modules other than the
+// backbone are in the first stage, or those after it in the last.
 Partition BalancedPartition(const MeasuredRun& run) {
   const ModuleId backbone = BackboneOf(run.model);
   const int32_t layers = run.model.modules[backbone].layers.size();

@@ -67,10 +67,47 @@ TEST(FrameworkPrice, EagerKernelsCostTheirTrafficInForwardAndInputGradient) {
   EXPECT_EQ(slow.weight_grad, fused.weight_grad);
 }
 
+// A Llama block of 4096 wide tokens, 32 and 8 heads of 128, 14336 gated.
+TEST(FrameworkPrice, PlainPyTorchRunsNormsAndRotationOperationByOperation) {
+  TrainingSetup eager = SetupOf(Framework::kPyTorch);
+  TrainingSetup fused = eager;
+  fused.eager_pointwise = false;
+  const StageCost slow = CostWith(eager, {});
+  const StageCost fast = CostWith(fused, {});
+  const double second_bytes = 3.35e12 * 0.8;
+  const double token = 2.0 * 4096 / second_bytes;
+  EXPECT_NEAR(ToSeconds(slow.forward - fast.forward),
+              token * (64 * 4096 + 16 * 40 * 128 + 9 * 32 * 128 + 4 * 14336),
+              1e-8);
+  EXPECT_NEAR(ToSeconds(slow.backward - fast.backward),
+              token * (136 * 4096 + 20 * 40 * 128 + 9 * 32 * 128 + 8 * 14336),
+              1e-8);
+}
+
+TEST(FrameworkPrice, TorchtitanCastsOperandsOfFp8InKernelsOfTheirOwn) {
+  TrainingSetup titan;
+  titan.fp8_products = true;
+  TrainingSetup fused = titan;
+  titan.framework = Framework::kTorchTitan;
+  const StageCost slow = CostWith(titan, {});
+  const StageCost fast = CostWith(fused, {});
+  const double second_bytes = 3.35e12 * 0.8;
+  // Inputs of the products of queries, keys and values, output, gate and input,
+  // and down: 5 bytes an element.
+  const double inputs = 3 * 4096 + 14336;
+  EXPECT_NEAR(ToSeconds(slow.forward - fast.forward),
+              2.0 * 4096 * 5 * inputs / second_bytes, 2e-8);
+  // Both operands of every weight gradient are turned.
+  const double widths = 4096 + 6144 + 4096 + 4096 + 4096 + 28672 + 14336 + 4096;
+  EXPECT_NEAR(ToSeconds(slow.weight_grad - fast.weight_grad),
+              2.0 * 4096 * 2 * widths / second_bytes, 2e-8);
+}
+
 TEST(FrameworkPrice, AttentionMadeForOlderDevicesOrUnfusedIsSlower) {
   Duration last = CostWith({}, {}).forward;
   for (const AttentionKernel kernel :
-       {AttentionKernel::kFlash2, AttentionKernel::kFlash1}) {
+       {AttentionKernel::kFlash2, AttentionKernel::kFlash1,
+        AttentionKernel::kEfficient}) {
     TrainingSetup setup;
     setup.attention = kernel;
     const Duration time = CostWith(setup, {}).forward;

@@ -306,6 +306,58 @@ TEST(OpGraph, ExpertParallelismExchangesTokensTwiceAPass) {
   EXPECT_EQ(Collectives(ops.backward, Collective::kAllToAll), 2);
 }
 
+double MemoryBytes(const std::vector<OpStep>& steps) {
+  double sum = 0;
+  for (const OpStep& step : steps) {
+    for (const Op& op : step.compute) {
+      if (const auto* memory = std::get_if<MemoryOp>(&op)) sum += memory->bytes;
+    }
+  }
+  return sum;
+}
+
+TEST(OpGraph, BiasesAndLimitsOfExpertsMoveBytesUnlessOneKernelDoesAll) {
+  const LayerSpec plain = MoeBlock();
+  LayerSpec oss = plain;
+  oss.ffn.expert_biases = true;
+  oss.ffn.clamped = true;
+  const WorkShape shape = Sequences(1, 1024);
+  const LayerOps with = BuildLayerOps(oss, shape, {}, {});
+  const LayerOps without = BuildLayerOps(plain, shape, {}, {});
+  const double rows = 1024.0 * static_cast<double>(plain.ffn.experts_per_token);
+  const double inner =
+      static_cast<double>(plain.ffn.expert_hidden) * rows +
+      static_cast<double>(plain.ffn.shared_experts * plain.ffn.expert_hidden) *
+          1024;
+  const double results = static_cast<double>(plain.hidden) * rows;
+  EXPECT_NEAR(MemoryBytes(with.forward) - MemoryBytes(without.forward),
+              16 * inner + 28 * results, 1);
+  EXPECT_NEAR(MemoryBytes(with.backward) - MemoryBytes(without.backward),
+              20 * inner + 40 * results, 1);
+  const LayerOps fused =
+      BuildLayerOps(oss, shape, {}, {}, {.fused_experts = true});
+  EXPECT_EQ(MemoryBytes(fused.forward), MemoryBytes(without.forward));
+  EXPECT_EQ(MemoryBytes(fused.backward), MemoryBytes(without.backward));
+}
+
+TEST(OpGraph, RowsOfAnAllToAllAreSortedOnceMoreForSeveralExperts) {
+  const LayerSpec layer = MoeBlock();
+  const auto bytes = [&](int32_t ep, ExpertDispatch dispatch) {
+    return MemoryBytes(BuildLayerOps(layer, Sequences(1, 1024), {.ep = ep}, {},
+                                     {.dispatch = dispatch})
+                           .forward);
+  };
+  const double rows = 1024.0 * static_cast<double>(layer.ffn.experts_per_token);
+  const double sorts = 2 * 4 * rows * static_cast<double>(layer.hidden);
+  const auto all = static_cast<int32_t>(layer.ffn.experts);
+  EXPECT_NEAR(bytes(2, ExpertDispatch::kEachExpert) -
+                  bytes(2, ExpertDispatch::kEachGpu),
+              sorts, 1);
+  // With one expert a GPU, rows arrive as they are needed.
+  EXPECT_EQ(bytes(all, ExpertDispatch::kEachExpert),
+            bytes(all, ExpertDispatch::kEachGpu));
+}
+
 TEST(RooflineCost, EveryOperatorOfEveryLayerHasAFiniteCost) {
   const WorkShape shape = Sequences(4, 1024);
   const ParallelLayout parallel{.tp = 2, .cp = 2, .ep = 4, .dp = 2};
@@ -425,6 +477,8 @@ TEST(LayerFingerprint, EveryFieldButTheNameTellsLayersApart) {
   differs([](LayerSpec& l) { ++l.ffn.experts_per_token; });
   differs([](LayerSpec& l) { ++l.ffn.shared_experts; });
   differs([](LayerSpec& l) { ++l.ffn.expert_hidden; });
+  differs([](LayerSpec& l) { l.ffn.expert_biases = true; });
+  differs([](LayerSpec& l) { l.ffn.clamped = true; });
   differs([](LayerSpec& l) { ++l.vocab; });
   differs([](LayerSpec& l) { l.linears.push_back({.in = 1, .out = 2}); });
   differs([](LayerSpec& l) { ++l.vector_parameters; });

@@ -77,6 +77,31 @@ TEST(MeasuredRunsTest, TheFrameworksNameChoosesDefaultsOfExperts) {
   EXPECT_EQ(runs[1].setup.host_per_kernel, kZero);
 }
 
+TEST(MeasuredRunsTest, ARunMayNameAModelAndTheImagesOfItsSamples) {
+  std::string row = kRow;
+  row.replace(row.find("layers=4 hidden=512 heads=8 ffn=2048 vocab=1000"), 47,
+              "model=qwen2.5-vl-7b images=3 image=448x224");
+  row.replace(row.find("tp=2 pp=2"), 9, "pp=2 vp=2 stages=6+8+6+8");
+  row.replace(row.find("recompute=full"), 14,
+              "recompute=norms+moe_activations");
+  ASSERT_OK_AND_ASSIGN(const auto runs,
+                       ParseMeasuredRuns(std::string(kHeader) + row, "t"));
+  const MeasuredRun& run = runs[0];
+  EXPECT_EQ(run.model_name, "qwen2.5-vl-7b");
+  EXPECT_EQ(run.stage_layers, (std::vector<int32_t>{6, 8, 6, 8}));
+  EXPECT_FALSE(run.recompute);
+  EXPECT_EQ(run.recompute_groups,
+            (OperatorGroups{OperatorGroup::kNorms,
+                            OperatorGroup::kMoeActivations}));
+  // A microbatch of two samples is full with their six images.
+  EXPECT_EQ(JobOf(run, {}).training.microbatch_images, 6);
+  const BatchMetadata batch = BatchOf(run);
+  ASSERT_EQ(batch.samples.size(), 24);
+  EXPECT_EQ(batch.samples[SampleId(23)].text_tokens, 128);
+  EXPECT_EQ(batch.samples[SampleId(23)].images,
+            (std::vector<ImageSize>(3, {.width = 448, .height = 224})));
+}
+
 TEST(MeasuredRunsTest, ReadsSchedulesAndDelayedLinks) {
   std::string row = kRow;
   const size_t at = row.find(" recompute");
@@ -132,6 +157,13 @@ TEST(MeasuredRunsTest, ErrorsNameTheLineTheColumnAndWhatIsRight) {
       {",12.5,", ",nan,", "step_ms"},
       {",held-out", ",maybe", "empty, fit or held-out"},
       {"pp=2", "pp=20", "number of layers"},
+      {"pp=2", "pp=2 stages=1+2+1", "one number for each of pp x vp"},
+      {"pp=2", "pp=2 stages=1,2", "csv:2"},
+      {"recompute=full", "recompute=norms+all", "moe_activations"},
+      {"layers=4 hidden=512 heads=8 ffn=2048 vocab=1000",
+       "model=qwen2.5-vl-7b images=1", "WIDTHxHEIGHT"},
+      {"layers=4 hidden=512 heads=8 ffn=2048 vocab=1000",
+       "model=qwen2.5-vl-7b images=1 image=448", "image=448"},
   };
   for (const auto& c : cases) {
     SCOPED_TRACE(c.to);

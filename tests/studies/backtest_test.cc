@@ -23,6 +23,7 @@
 namespace pipeloom::studies {
 namespace {
 
+using ::pipeloom::testing::FailsWith;
 using ::pipeloom::testing::IsOk;
 
 constexpr char kHeader[] =
@@ -106,6 +107,40 @@ TEST(Against, ARowTakesWhatThePlanOfItsJobTakesToTheNanosecond) {
     }
     EXPECT_EQ(emulated.peak_allocated + Bytes(int64_t{1} << 30), peak);
   }
+}
+
+// Two images a sample of a vision-language model, whose encoder is ahead of the
+// backbone's first stage, by layers a stage.
+TEST(Against, ARunOfASizedModelHasItsEncoderAheadOfTheFirstStage) {
+  const ClusterSpec cluster = Cluster();
+  formats::MeasuredRun run = RunOf(
+      "loongforge,a,h800-sxm,model=qwen2.5-vl-7b images=2 image=448x448,"
+      "tp=4 pp=2 vp=2 stages=6+8+6+8,recompute=full,1,8,100,1,,");
+  ASSERT_OK_AND_ASSIGN(
+      run.model,
+      formats::LoadModel(
+          run.model_name, PIPELOOM_SOURCE_DIR "/workloads",
+          [](const std::string& path) { return formats::ReadFile(path); }));
+  ASSERT_OK_AND_ASSIGN(const PlannedRun planned,
+                       PlanMeasuredRun(run, cluster));
+  ASSERT_EQ(planned.partition.stages.size(), 5);
+  EXPECT_EQ(planned.partition.stages[StageId(0)].module, ModuleId(0));
+  EXPECT_EQ(planned.partition.stages[StageId(0)].rank, RankId(0));
+  // The embedding and six layers; eight; six; eight and the loss head.
+  std::vector<int32_t> layers;
+  for (int32_t s = 1; s < 5; ++s) {
+    layers.push_back(planned.partition.stages[StageId(s)].num_layers);
+  }
+  EXPECT_EQ(layers, (std::vector<int32_t>{7, 8, 6, 9}));
+  EXPECT_EQ(planned.plan.graph.microbatches.num_microbatches, 8);
+  ASSERT_OK_AND_ASSIGN(const EmulatedRun few, EmulateMeasuredRun(run, cluster));
+  // A host as slow as LoongForge's keeps a step of 612 tokens a microbatch from
+  // being any faster than its launches.
+  EXPECT_GT(few.step_time, 8 * 28 * 2 * 25 * run.setup.host_per_kernel / 2);
+  run.stage_layers = {6, 8, 6, 9};
+  EXPECT_THAT(PlanMeasuredRun(run, cluster).status(),
+              FailsWith(absl::StatusCode::kInvalidArgument,
+                        ::testing::HasSubstr("28 layers between")));
 }
 
 TEST(Against, ARecomputedRunTakesTheForwardOfItsTransformerLayersMore) {

@@ -101,8 +101,8 @@ Partition BalancedPartition(const MeasuredRun& run) {
   }
   for (const ModuleId m : run.model.modules.ids()) {
     if (m.value() <= backbone.value()) continue;
-    const RankId last = partition.stages.back().rank;
-    add_whole(m, last, run.chunks - 1);
+    const StageId last(partition.stages.size() - 1);
+    add_whole(m, partition.stages[last].rank, run.chunks - 1);
   }
   return partition;
 }

@@ -100,9 +100,9 @@ constexpr double kGroupedNorm = 1.5;
 // TFLOP/s are reached (NVIDIA AIConfigurator); casts are part of the kernels
 // before.
 constexpr double kFp8Gain = 1.46;
-// In torchtitan (torchao) casts are kernels of their own: an operand is read for
-// its largest value, read again and written in fp8; a weight gradient reads and
-// writes both operands in fp8, turned. Bytes per element.
+// In torchtitan (torchao) casts are kernels of their own: an operand is read
+// for its largest value, read again and written in fp8; a weight gradient reads
+// and writes both operands in fp8, turned. Bytes per element.
 constexpr double kTensorCast = 2 + 2 + 1;
 constexpr double kTurned = 2;
 // The same from Blackwell on, for fp8 and for NVFP4: a gain that grows with the
@@ -203,10 +203,9 @@ Duration FrameworkPrices::LowPrecision(const GemmOp& op, Duration base) const {
   if (!IsBlackwell(device_)) {
     const Duration time = Seconds(ToSeconds(base) / kFp8Gain);
     if (setup_.framework != Framework::kTorchTitan) return time;
-    return time +
-           Memory(op.pass == QueryPass::kWeightGrad
-                      ? kTurned * op.groups * (op.m * op.k + op.k * op.n)
-                      : kTensorCast * op.groups * op.m * op.k);
+    return time + Memory(op.pass == QueryPass::kWeightGrad
+                             ? kTurned * op.groups * (op.m * op.k + op.k * op.n)
+                             : kTensorCast * op.groups * op.m * op.k);
   }
   const bool fp4 = setup_.fp8_recipe == Fp8Recipe::kFp4;
   const double gain =
@@ -229,6 +228,18 @@ double FrameworkPrices::GroupedSeconds(const GemmOp& op) const {
   return NormOf(compute, traffic, kGroupedNorm);
 }
 
+Duration FrameworkPrices::Sustained(Duration time, const GemmOp& op) const {
+  return op.precision == Precision::kBf16 ? Sustained(time, op.flops()) : time;
+}
+
+Duration FrameworkPrices::Sustained(Duration time, double flops) const {
+  const double share = device_.sustained_bf16;
+  if (share >= 1) return time;
+  const double compute =
+      flops / (device_.bf16.flops_per_second * device_.gemm_efficiency);
+  return time + Seconds((1 / share - 1) * std::min(ToSeconds(time), compute));
+}
+
 Duration FrameworkPrices::Gemm(const GemmOp& op) const {
   const OpPrice base = costs_.Price(op);
   if (op.flops() <= 0) return base.time;
@@ -241,14 +252,15 @@ Duration FrameworkPrices::Gemm(const GemmOp& op) const {
         base.source == CostSource::kRoofline && op.precision == Precision::kBf16
             ? Seconds(GroupedSeconds(op))
             : base.time;
-    return low ? LowPrecision(op, time) : time;
+    return low ? LowPrecision(op, time) : Sustained(time, op);
   }
-  return low ? LowPrecision(op, base.time) : base.time;
+  return low ? LowPrecision(op, base.time) : Sustained(base.time, op);
 }
 
 Duration FrameworkPrices::Attention(const AttentionOp& op) const {
-  if (setup_.attention == AttentionKernel::kFused || op.flops <= 0) {
-    return costs_.Cost(op);
+  if (op.flops <= 0) return costs_.Cost(op);
+  if (setup_.attention == AttentionKernel::kFused) {
+    return Sustained(costs_.Cost(op), op.flops);
   }
   const double length = std::max(op.mean_length, 1.0);
   if (setup_.attention == AttentionKernel::kUnfused) {

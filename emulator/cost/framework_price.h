@@ -64,6 +64,10 @@ class FrameworkPrices {
   Duration OverlapWithSharding(Duration pass, Duration moved) const;
 
  private:
+  // Returns the time of a product or attention of 16 bits in a whole step,
+  // given that of one by itself.
+  Duration Sustained(Duration time, double flops) const;
+  Duration Sustained(Duration time, const GemmOp& op) const;
   Duration Gemm(const GemmOp& op) const;
   Duration Attention(const AttentionOp& op) const;
   double GroupedSeconds(const GemmOp& op) const;

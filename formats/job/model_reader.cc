@@ -338,6 +338,7 @@ void ReadDevice(ObjectReader& reader, DeviceSpec* device) {
   reader.ReadPositive("attention_efficiency", 1.0,
                       &device->attention_efficiency);
   reader.ReadPositive("memory_efficiency", 1.0, &device->memory_efficiency);
+  reader.ReadPositive("sustained_bf16", 1.0, &device->sustained_bf16);
   reader.Read("kernel_overhead_us", 0.0, 1e9, &overhead_us);
   reader.ReadPositive("host_bandwidth_bytes_per_second", 1e18,
                       &device->host_bandwidth.bytes_per_second);

@@ -57,6 +57,7 @@ absl::Status CheckDevice(const DeviceSpec& d, const std::string& at,
       {"gemm_efficiency", d.gemm_efficiency},
       {"attention_efficiency", d.attention_efficiency},
       {"memory_efficiency", d.memory_efficiency},
+      {"sustained_bf16", d.sustained_bf16},
   };
   for (const auto& p : efficiencies) {
     if (!(p.value > 0 && p.value <= 1))

@@ -84,6 +84,32 @@ TEST(FrameworkPrice, PlainPyTorchRunsNormsAndRotationOperationByOperation) {
               1e-8);
 }
 
+// A product lasts longer by 1 / 0.8 - 1 of what its operations take at the
+// device's efficiency; the bytes of pointwise kernels take as long as before.
+TEST(FrameworkPrice, AStepFullOfProductsKeepsAShareOfTheirRate) {
+  const auto cost = [](double share, Precision precision) {
+    JobSpec job = JobOf({{Llama3Block(), Llama3Block()}}, {});
+    job.model.modules[ModuleId(0)].precision = precision;
+    job.cluster.device.fp8 = {1.979e15};
+    job.cluster.device.sustained_bf16 = share;
+    return StageCostModel(job).Cost(StageOf(2), Sequences(1, 4096), true);
+  };
+  const StageCost cold = cost(1, Precision::kBf16);
+  const StageCost warm = cost(0.8, Precision::kBf16);
+  const DeviceSpec device = JobOf({{Llama3Block()}}, {}).cluster.device;
+  const double rate = device.bf16.flops_per_second * device.gemm_efficiency;
+  const double parameters = 4096.0 * (4096 + 2 * 1024 + 4096 + 3 * 14336);
+  const double attention = 2.0 * 4096 * 4096 * 4096;
+  const double flops = 2 * (2.0 * 4096 * parameters + attention);
+  EXPECT_NEAR(ToSeconds(warm.forward - cold.forward), 0.25 * flops / rate,
+              1e-7);
+  EXPECT_NEAR(ToSeconds(warm.weight_grad - cold.weight_grad),
+              0.25 * 2 * 2.0 * 4096 * parameters / rate, 1e-7);
+  // Products of fp8 modules are another rate's; their attention is of 16 bits.
+  const Duration fp8 = cost(0.8, Precision::kFp8).weight_grad;
+  EXPECT_EQ(fp8, cost(1, Precision::kFp8).weight_grad);
+}
+
 TEST(FrameworkPrice, TorchtitanCastsOperandsOfFp8InKernelsOfTheirOwn) {
   TrainingSetup titan;
   titan.fp8_products = true;

@@ -90,9 +90,9 @@ TEST(MeasuredRunsTest, ARunMayNameAModelAndTheImagesOfItsSamples) {
   EXPECT_EQ(run.model_name, "qwen2.5-vl-7b");
   EXPECT_EQ(run.stage_layers, (std::vector<int32_t>{6, 8, 6, 8}));
   EXPECT_FALSE(run.recompute);
-  EXPECT_EQ(run.recompute_groups,
-            (OperatorGroups{OperatorGroup::kNorms,
-                            OperatorGroup::kMoeActivations}));
+  EXPECT_EQ(
+      run.recompute_groups,
+      (OperatorGroups{OperatorGroup::kNorms, OperatorGroup::kMoeActivations}));
   // A microbatch of two samples is full with their six images.
   EXPECT_EQ(JobOf(run, {}).training.microbatch_images, 6);
   const BatchMetadata batch = BatchOf(run);

@@ -121,8 +121,7 @@ TEST(Against, ARunOfASizedModelHasItsEncoderAheadOfTheFirstStage) {
       formats::LoadModel(
           run.model_name, PIPELOOM_SOURCE_DIR "/workloads",
           [](const std::string& path) { return formats::ReadFile(path); }));
-  ASSERT_OK_AND_ASSIGN(const PlannedRun planned,
-                       PlanMeasuredRun(run, cluster));
+  ASSERT_OK_AND_ASSIGN(const PlannedRun planned, PlanMeasuredRun(run, cluster));
   ASSERT_EQ(planned.partition.stages.size(), 5);
   EXPECT_EQ(planned.partition.stages[StageId(0)].module, ModuleId(0));
   EXPECT_EQ(planned.partition.stages[StageId(0)].rank, RankId(0));

@@ -22,6 +22,7 @@
 #include "emulator/step/emulate_step.h"
 #include "formats/text/json_writer.h"
 #include "planner/strategy.h"
+#include "studies/job/launch_times.h"
 #include "studies/whatif/suggestions.h"
 #include "studies/whatif/whatif_run.h"
 #include "trace/trace_analysis.h"
@@ -224,7 +225,14 @@ class ExplainCommand : public Command {
           studies::SuggestForJob(input, now.changes, outcome, most, threads,
                                  StudyContextOf(context)));
     }
-    return planned.slowest().plan;
+    const ExecutionPlan& plan = planned.slowest().plan;
+    PIPELOOM_ASSIGN_OR_RETURN(const JobSpec job, input.job.With(base.changes));
+    const auto operators = studies::CostsOf(input.base);
+    for (const std::string& note :
+         studies::LaunchNotes(job, plan.graph.microbatches, operators.get())) {
+      context.warn(absl::StrCat("note: ", note));
+    }
+    return plan;
   }
 
   // Returns the `whatif` command that tries this suggestion alone.

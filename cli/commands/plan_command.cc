@@ -20,6 +20,7 @@
 #include "cli/report/report.h"
 #include "formats/text/json_writer.h"
 #include "planner/strategy.h"
+#include "studies/job/launch_times.h"
 #include "studies/job/planned_step.h"
 #include "trace/chrome_trace.h"
 
@@ -190,6 +191,13 @@ class PlanCommand : public Command {
           WriteTrainerOutput(output, arguments, limited->trainer(), steps,
                              out_));
       written.insert(written.end(), more.begin(), more.end());
+    }
+    if (!steps.empty()) {
+      const auto operators = studies::CostsOf(input);
+      const auto notes = studies::LaunchNotes(
+          input.job, steps[0].slowest().plan.graph.microbatches,
+          operators.get());
+      output.notes.insert(output.notes.end(), notes.begin(), notes.end());
     }
     for (const std::string& note : output.notes) {
       context.warn(absl::StrCat("note: ", note));

@@ -57,6 +57,12 @@ absl::StatusOr<std::vector<Suggestion>> SuggestForJob(
        {"layout", "microbatches", "network", "memory", "recompute"}) {
     for (const WhatIfCase& c : CasesOf(question, job)) add(question, c);
   }
+  if (job.setup.host_per_kernel > kZero &&
+      job.setup.graphs != CudaGraphs::kIteration) {
+    add("launches", {.label = "all kernels launched by one CUDA graph",
+                     .changes = {{.path = "setup.graphs",
+                                  .value = "CUDA_GRAPHS_ITERATION"}}});
+  }
   for (const ModuleSpec& module : job.model.modules) {
     if (module.role == ModuleRole::kBackbone) continue;
     for (const int64_t instances : {2, 4, 8, 16, 32}) {

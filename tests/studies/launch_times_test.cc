@@ -1,0 +1,68 @@
+#include "studies/job/launch_times.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "formats/job/spec_loader.h"
+#include "tests/formats/data_dir.h"
+#include "tests/support/status_matchers.h"
+
+namespace pipeloom::studies {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+// A step of llama3-8b: one microbatch of one sequence.
+class LaunchTimesTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_OK_AND_ASSIGN(
+        job_, formats::LoadJob("llama3-8b", PIPELOOM_SOURCE_DIR "/workloads",
+                               [](const std::string& path) {
+                                 return formats::ReadFile(path);
+                               }));
+  }
+  Microbatches Of(int64_t tokens) const {
+    Microbatches m;
+    m.num_microbatches = 1;
+    m.sub_microbatches.push_back(
+        {.module = ModuleId(0),
+         .microbatch = MicrobatchId(0),
+         .shape = {.tokens = tokens,
+                   .output_tokens = tokens,
+                   .instances = 1,
+                   .squared_tokens = static_cast<double>(tokens * tokens)}});
+    return m;
+  }
+  JobSpec job_{};
+};
+
+TEST_F(LaunchTimesTest, LaunchesAreALeastTimeOfShortPassesOnly) {
+  const auto small = LaunchTimesOf(job_, Of(64), nullptr, Microseconds(30));
+  ASSERT_THAT(small, SizeIs(1));
+  // 32 layers of at least 25 kernels.
+  EXPECT_GE(small[0].with_launches, 32 * 25 * Microseconds(30));
+  EXPECT_LT(small[0].on_gpu, small[0].with_launches / 2);
+  const auto large = LaunchTimesOf(job_, Of(32768), nullptr, Microseconds(30));
+  EXPECT_LT(ToSeconds(large[0].with_launches),
+            1.01 * ToSeconds(large[0].on_gpu));
+  // Graphs launch all kernels at once.
+  job_.setup.graphs = CudaGraphs::kIteration;
+  const auto graph = LaunchTimesOf(job_, Of(64), nullptr, Microseconds(30));
+  EXPECT_EQ(graph[0].with_launches, graph[0].on_gpu);
+}
+
+TEST_F(LaunchTimesTest, AJobThatLeavesLaunchesOutIsToldWhereTheyCount) {
+  const auto notes = LaunchNotes(job_, Of(64), nullptr);
+  ASSERT_THAT(notes, SizeIs(1));
+  EXPECT_THAT(notes[0], HasSubstr("setup.host_per_kernel_us"));
+  EXPECT_THAT(notes[0], HasSubstr(job_.model.modules[ModuleId(0)].name));
+  EXPECT_THAT(LaunchNotes(job_, Of(32768), nullptr), IsEmpty());
+  job_.setup.host_per_kernel = Microseconds(5);
+  EXPECT_THAT(LaunchNotes(job_, Of(64), nullptr), IsEmpty());
+}
+
+}  // namespace
+}  // namespace pipeloom::studies

@@ -82,20 +82,24 @@ class Model:
 
     @classmethod
     def from_pretrained(cls, path: Path, *, name: str = "") -> "Model":
-        """Reads the configuration of a model of transformers or diffusers: a
+        """Reads the configuration of a model: of transformers or diffusers (a
         config.json, the folder that has one, or the name of a model that
-        transformers has downloaded before, such as "Qwen/Qwen3-8B". Downloads
-        nothing. ValueError says which parts are not known, or which field is
-        wrong."""
+        transformers has downloaded before, such as "Qwen/Qwen3-8B"), of
+        Megatron-LM (a file with its arguments, or "--num-layers 32 ..."), or of
+        torchtitan ("torchtitan:llama3/8B"). Downloads nothing. ValueError says
+        which parts are not known, or which field is wrong."""
         source = os.fspath(path)
-        if not os.path.exists(source):
+        is_name = source.lstrip().startswith("--") or source.startswith(
+            "torchtitan:")
+        if not is_name and not os.path.exists(source):
             source = _downloaded(source)
             name = name or os.path.basename(os.fspath(path))
         with Files() as files:
-            arguments = ["model", source, "--format=json",
+            arguments = ["model", "--format=json",
                          "--out=" + files.path("model.json")]
             if name:
                 arguments.append("--name=" + name)
+            arguments += ["--", source.strip()]
             kind, message, printed, _ = native().run(arguments, None)
             if kind and printed:
                 missing = json.loads(printed)["missing"]

@@ -120,7 +120,8 @@ def megatron_count(text):
     latent = "multi-latent-attention" in flags
     kind = MLATransformerConfig if latent else TransformerConfig
     types = {f.name: f.type for f in dataclasses.fields(kind)}
-    values = {"add_bias_linear": "disable-bias-linear" not in flags,
+    values = {"normalization": "LayerNorm",
+              "add_bias_linear": "disable-bias-linear" not in flags,
               "use_cpu_initialization": True, "perform_initialization": False}
     if "swiglu" in flags:
         values["activation_func"] = torch.nn.functional.silu

@@ -439,7 +439,10 @@ std::vector<bool> MegatronArguments::Pattern(absl::string_view name,
   if (value == nullptr || value->words.empty() || IsNone(value->words[0])) {
     return pattern;
   }
-  const std::string text = absl::StrJoin(value->words, " ");
+  const std::string text =
+      value->words.size() == 1
+          ? value->words[0]
+          : absl::StrCat("[", absl::StrJoin(value->words, ","), "]");
   int64_t every = 0;
   if (absl::SimpleAtoi(text, &every) && every >= 1) {
     for (int64_t i = 0; i < layers; ++i) pattern[i] = i % every == 0;

@@ -102,7 +102,7 @@ constexpr Flavor kFlavors[] = {
      R"("hidden_size": 256, "num_hidden_layers": 8, )"
      R"("num_attention_heads": 16, "num_key_value_heads": 8, )"
      R"("head_dim": 128, "vocab_size": 2048, )"
-     R"("tie_word_embeddings": true, "num_experts": 64, )"
+     R"("tie_word_embeddings": false, "num_experts": 64, )"
      R"("num_experts_per_tok": 8, "moe_intermediate_size": 768)"},
     {"qwen3/30B-A3B", "qwen3_moe",
      R"("hidden_size": 2048, "num_hidden_layers": 48, )"

@@ -26,6 +26,7 @@
 #include "formats/job/spec_loader.h"
 #include "formats/profile/profile_reader.h"
 #include "formats/text/json_writer.h"
+#include "service/guard/listener.h"
 #include "service/load_generator/load_test.h"
 #include "service/os/heap.h"
 #include "service/os/usual_priorities.h"
@@ -177,6 +178,10 @@ absl::Status RunServe(const ServeSettings& settings, const Context& context) {
     return UsageError(
         absl::StrCat(settings.tls_cert.empty() ? "--tls-cert" : "--tls-key",
                      " is not given; TLS needs --tls-cert and --tls-key"));
+  }
+  if (const absl::Status listen = service::Listener::Check(settings.listen);
+      !listen.ok()) {
+    return UsageError(listen.message());
   }
   PIPELOOM_ASSIGN_OR_RETURN(const std::string data_dir,
                             FindDataDir(settings.data_dir));

@@ -193,6 +193,20 @@ absl::Status SetLeaf(const Walk& walk, JsonValue* leaf) {
   return absl::OkStatus();
 }
 
+// Removes the other ways to say what `key` says: a job has one of them.
+void RemoveRivals(absl::string_view key, JsonValue* training) {
+  static constexpr absl::string_view kWays[] = {
+      "microbatches", "global_batch_samples", "global_batch_tokens"};
+  if (std::find(std::begin(kWays), std::end(kWays), key) == std::end(kWays)) {
+    return;
+  }
+  for (const absl::string_view way : kWays) {
+    if (way == key) continue;
+    RemoveMember(training, way);
+    RemoveMember(training, Camel(way));
+  }
+}
+
 absl::Status Descend(Walk* walk, size_t index, bool optional,
                      JsonValue* object);
 
@@ -246,8 +260,11 @@ absl::Status Descend(Walk* walk, size_t index, bool optional,
         absl::StrFormat("path \"%s\": there is no field \"%s\" in %s",
                         walk->path, segment.key, Describe(*object)));
   }
-  JsonValue* member = Member(object, segment.key);
   const bool last = index + 1 == walk->segments->size();
+  if (last && index == 1 && walk->segments->front().key == "training") {
+    RemoveRivals(segment.key, object);
+  }
+  JsonValue* member = Member(object, segment.key);
   if (member == nullptr && optional && !last) return absl::OkStatus();
   if (member == nullptr) {
     if (!segment.selectors.empty()) {

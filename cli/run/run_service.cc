@@ -244,8 +244,12 @@ absl::Status RunServe(const ServeSettings& settings, const Context& context) {
   if (!settings.make_way) service::UseUsualPriorities();
   PIPELOOM_ASSIGN_OR_RETURN(const std::unique_ptr<service::Server> server,
                             service::Server::Start(std::move(options)));
-  context.print(absl::StrCat("listening on ", HostOf(settings.listen), ":",
-                             server->port(), "\n"));
+  context.print(absl::StrCat(
+      "listening on ",
+      absl::StartsWith(settings.listen, "unix")
+          ? settings.listen
+          : absl::StrCat(HostOf(settings.listen), ":", server->port()),
+      "\n"));
   if (server->metrics_port() >= 0) {
     context.print(absl::StrCat("metrics on ", settings.metrics_listen, ":",
                                server->metrics_port(), "\n"));

@@ -74,7 +74,8 @@ FIELDS = {"group-query-attention": None, "num-query-groups": "num_query_groups",
 ABSENT = ("triton", "triton.language", "tokenizers", "datasets",
           "datasets.distributed", "torchdata", "torchdata.stateful_dataloader")
 TITAN = {"llama3": "llama3_configs", "qwen3": "qwen3_configs",
-         "deepseek_v3": "deepseekv3_configs", "gpt_oss": "gptoss_configs"}
+         "deepseek_v3": "deepseekv3_configs", "gpt_oss": "gptoss_configs",
+         "kimi_k2_7": "kimi_k2_5_configs"}
 
 
 def ours(pipeloom, *arguments):
@@ -222,7 +223,8 @@ def main():
             for model in TITAN:
                 for flavor, real in titan_counts(model):
                     if flavor in ("debugmodel_non_fused_qkv",) or (
-                            model == "gpt_oss" and flavor == "debugmodel"):
+                            model in ("gpt_oss", "kimi_k2_7") and
+                            flavor == "debugmodel"):
                         continue  # Not in our list.
                     try:
                         made = ours(pipeloom, f"torchtitan:{model}/{flavor}")

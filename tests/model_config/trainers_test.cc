@@ -296,7 +296,7 @@ TEST(TorchtitanModelTest, AnUnknownNameListsWhatIsKnown) {
   EXPECT_THAT(ReadTorchtitanModel("gpt2", "m"),
               FailsWith(absl::StatusCode::kNotFound,
                         HasSubstr("known are llama3, llama4, qwen3, "
-                                  "deepseek_v3, gpt_oss")));
+                                  "deepseek_v3, gpt_oss, kimi_k2_7")));
 }
 
 }  // namespace

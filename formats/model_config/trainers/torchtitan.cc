@@ -163,6 +163,43 @@ constexpr Flavor kFlavors[] = {
      R"("head_dim": 64, "intermediate_size": 2880, )"
      R"("num_local_experts": 128, "num_experts_per_tok": 4, )"
      R"("sliding_window": 128, "vocab_size": 201088)"},
+    {"kimi_k2_7/moonlight-16B-A3B", "deepseek_v3",
+     R"("hidden_size": 2048, "num_hidden_layers": 27, )"
+     R"("num_attention_heads": 16, "intermediate_size": 11264, )"
+     R"("first_k_dense_replace": 1, "moe_intermediate_size": 1408, )"
+     R"("n_routed_experts": 64, "n_shared_experts": 2, )"
+     R"("num_experts_per_tok": 6, "q_lora_rank": null, )"
+     R"("kv_lora_rank": 512, "qk_nope_head_dim": 128, )"
+     R"("qk_rope_head_dim": 64, "v_head_dim": 128, )"
+     R"("vocab_size": 163840)"},
+    {"kimi_k2_7/Kimi-VL-A3B", "kimi_vl",
+     R"("text_config": {"model_type": "deepseek_v3", )"
+     R"("hidden_size": 2048, "num_hidden_layers": 27, )"
+     R"("num_attention_heads": 16, "intermediate_size": 11264, )"
+     R"("first_k_dense_replace": 1, "moe_intermediate_size": 1408, )"
+     R"("n_routed_experts": 64, "n_shared_experts": 2, )"
+     R"("num_experts_per_tok": 6, "q_lora_rank": null, )"
+     R"("kv_lora_rank": 512, "qk_nope_head_dim": 128, )"
+     R"("qk_rope_head_dim": 64, "v_head_dim": 128, )"
+     R"("vocab_size": 163840}, "vision_config": {"hidden_size": 1152, )"
+     R"("num_hidden_layers": 27, "num_attention_heads": 16, )"
+     R"("intermediate_size": 4304, "patch_size": 14, )"
+     R"("merge_kernel_size": [2, 2], "init_pos_emb_height": 64, )"
+     R"("init_pos_emb_width": 64})"},
+    {"kimi_k2_7/Kimi-K2.5", "kimi_vl",
+     R"("text_config": {"model_type": "deepseek_v3", )"
+     R"("hidden_size": 7168, "num_hidden_layers": 61, )"
+     R"("num_attention_heads": 64, "intermediate_size": 18432, )"
+     R"("first_k_dense_replace": 1, "moe_intermediate_size": 2048, )"
+     R"("n_routed_experts": 384, "n_shared_experts": 1, )"
+     R"("num_experts_per_tok": 8, "q_lora_rank": 1536, )"
+     R"("kv_lora_rank": 512, "qk_nope_head_dim": 128, )"
+     R"("qk_rope_head_dim": 64, "v_head_dim": 128, )"
+     R"("vocab_size": 163840}, "vision_config": {"hidden_size": 1152, )"
+     R"("num_hidden_layers": 27, "num_attention_heads": 16, )"
+     R"("intermediate_size": 4304, "patch_size": 14, )"
+     R"("merge_kernel_size": [2, 2], "init_pos_emb_height": 64, )"
+     R"("init_pos_emb_width": 64})"},
 };
 
 }  // namespace

@@ -3,7 +3,9 @@
 #include <map>
 #include <string>
 
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
+#include "formats/job/device_swap.h"
 #include "formats/job/job_overrides.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -412,6 +414,35 @@ TEST(JobTemplateTest, AChangeOfTheBatchTakesThePlaceOfTheOtherWaysToSayIt) {
   EXPECT_EQ(microbatches({{"training.global_batch_tokens", "12288"}}), 2);
   EXPECT_EQ(microbatches({{"parallel.dp", "2"}}), 30)
       << "more microbatches make up for fewer replicas";
+}
+
+TEST(JobTemplateTest, AnotherGpuLeavesLinksAndNodesAndSaysHowTheyDiffer) {
+  ASSERT_OK_AND_ASSIGN(const JobTemplate job,
+                       JobTemplate::Load("dip-vlm-s", kDataDir, ReadFile));
+  ASSERT_OK_AND_ASSIGN(const JobSpec before, job.With({}));
+  const std::vector<JobOverride> change = {{"cluster.device", "b200-sxm"}};
+  ASSERT_OK_AND_ASSIGN(const JobSpec after, job.With(change));
+  ASSERT_OK_AND_ASSIGN(const ClusterSpec b200,
+                       LoadCluster("b200-sxm", kDataDir, ReadFile));
+  EXPECT_EQ(after.cluster.device, b200.device);
+  EXPECT_EQ(after.cluster.intra_node, before.cluster.intra_node);
+  EXPECT_EQ(after.cluster.inter_node, before.cluster.inter_node);
+  EXPECT_EQ(after.cluster.num_nodes, before.cluster.num_nodes);
+  EXPECT_NE(b200.intra_node, before.cluster.intra_node);
+  const std::vector<std::string> notes =
+      DeviceSwapNotes(after.cluster, change, kDataDir, ReadFile);
+  ASSERT_EQ(notes.size(), 1);
+  EXPECT_THAT(
+      notes[0],
+      AllOf(HasSubstr("changes the GPU alone"),
+            HasSubstr(absl::StrFormat(
+                "%.4g GB/s inside nodes (here %.4g)",
+                b200.intra_node.bandwidth.bytes_per_second / 1e9,
+                before.cluster.intra_node.bandwidth.bytes_per_second / 1e9)),
+            HasSubstr("--set cluster=b200-sxm takes all of it")));
+  EXPECT_THAT(job.With({{"cluster.device", "b300"}}).status(),
+              FailsWith(absl::StatusCode::kInvalidArgument,
+                        HasSubstr("there is no such cluster; shipped are")));
 }
 
 TEST(ParseJobTest, NamesTheLineOfTheField) {

@@ -2,7 +2,7 @@
 # The planner as a service: starts it, plans two steps of dip-vlm-s from Python,
 # reads one rank's tasks, and stops it.
 # usage: scripts/demo_service.sh PIPELOOM OUTPUT_DIR
-# PIPELOOM is the program, with pipeloom-service beside it. Needs grpcio and
+# PIPELOOM is the program, with pipeloom-service next to it. Needs grpcio and
 # protobuf for the system's Python.
 set -euo pipefail
 pipeloom=$1

@@ -52,9 +52,9 @@ const std::vector<WhatIfQuestion>& WhatIfQuestions();
 
 // What some questions need to know.
 struct WhatIfGiven {
-  int64_t gpus = 0;   // Of "layout"; 0: as many as the job has.
-  double budget = 0;  // Of "budget": what all GPUs may cost an hour.
-  // Of "budget": shipped clusters with the price of a GPU and hour.
+  int64_t gpus = 0;   // For "layout"; 0: as many as the job has.
+  double budget = 0;  // For "budget": what all GPUs may cost an hour.
+  // For "budget": shipped clusters with the price of a GPU and hour.
   std::vector<std::pair<std::string, double>> prices{};
 };
 // Returns the cases of a question; empty if it has no sensible case for the

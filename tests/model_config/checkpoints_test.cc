@@ -63,7 +63,7 @@ TEST(CheckpointsTest, KimiVlHasTheParametersThatAddUpByHand) {
                            3 * h * 11264 +
                            26 * (h * 64 + (64 + 2) * 3 * h * 1408);
   EXPECT_EQ(Parameters(read.model.modules[ModuleId(1)]), language);
-  // What torchtitan's class of the model has: trainer_counts.py.
+  // Equal to torchtitan's class of the model: trainer_counts.py.
   EXPECT_EQ(Parameters(read.model), 16'407'654'384);
 }
 

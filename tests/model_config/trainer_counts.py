@@ -70,7 +70,7 @@ FIELDS = {"group-query-attention": None, "num-query-groups": "num_query_groups",
           "multi-latent-attention": None, "num-experts": "num_moe_experts",
           "swiglu": "gated_linear_unit", "disable-bias-linear": None,
           "qk-pos-emb-head-dim": "qk_pos_emb_head_dim"}
-# What torchtitan's modules import for kernels and data that are not used here.
+# Modules that torchtitan imports for kernels and data not used here.
 ABSENT = ("triton", "triton.language", "tokenizers", "datasets",
           "datasets.distributed", "torchdata", "torchdata.stateful_dataloader")
 TITAN = {"llama3": "llama3_configs", "qwen3": "qwen3_configs",

@@ -14,9 +14,9 @@
 #include "formats/model_config/config_node.h"
 #include "formats/model_config/decoders.h"
 #include "formats/model_config/draft.h"
-#include "formats/model_config/trainers/megatron_arguments.h"
-#include "formats/model_config/trainers/megatron_model.h"
-#include "formats/model_config/trainers/torchtitan.h"
+#include "formats/model_config/megatron_arguments.h"
+#include "formats/model_config/megatron_model.h"
+#include "formats/model_config/torchtitan.h"
 #include "formats/text/json_reader.h"
 
 namespace pipeloom::formats {

@@ -40,7 +40,7 @@ struct ConfigModel {
 };
 
 // Reads a configuration, or the arguments of Megatron-LM in any of the forms of
-// trainers/megatron_arguments.h. `name` is the model's. InvalidArgument names file,
+// megatron_arguments.h. `name` is the model's. InvalidArgument names file,
 // line and field: not JSON, a value of the wrong type or out of range, or
 // widths that do not divide. An unknown architecture is no error: see
 // ConfigModel::missing. Cost is linear in the texts; throws nothing.

@@ -50,7 +50,7 @@ struct WhatIfQuestion {
 };
 const std::vector<WhatIfQuestion>& WhatIfQuestions();
 
-// What some questions need to know.
+// Values that some questions need.
 struct WhatIfGiven {
   int64_t gpus = 0;   // For "layout"; 0: as many as the job has.
   double budget = 0;  // For "budget": what all GPUs may cost an hour.

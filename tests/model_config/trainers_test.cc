@@ -4,8 +4,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
-#include "formats/model_config/trainers/megatron_arguments.h"
-#include "formats/model_config/trainers/torchtitan.h"
+#include "formats/model_config/megatron_arguments.h"
+#include "formats/model_config/torchtitan.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/model_config/fixtures.h"

@@ -52,7 +52,7 @@ struct AudioSizes {
   int64_t ffn = 0;
   int64_t reduction = 0;      // Frames that become one.
   int64_t channels = 0;       // Of the convolutions that reduce them.
-  int64_t rows = 0;           // Of the mel spectrum.
+  int64_t rows = 0;           // Rows of the mel spectrum.
   int64_t bias_distance = 0;  // Positions to each side.
   bool is_symmetric = false;  // Whether both sides share their biases.
   int64_t outer = 0;
@@ -188,7 +188,7 @@ void NoteAdapter(const ConfigNode& config, absl::string_view field,
   const int64_t rank = adapter.Optional("r", {0, kWidth.high}).value_or(0);
   const AttentionSpec& a = shape.attention;
   const int64_t heads = a.heads * a.head_dim;
-  // Of queries, keys and values; of the output; of both products of the
+  // Products for queries, keys and values, the output, and both of the
   // feed-forward part.
   const int64_t widths = shape.hidden + heads + 2 * a.kv_heads * a.head_dim +
                          heads + shape.hidden + shape.hidden + 2 * ffn + ffn +

@@ -1,4 +1,4 @@
-#include "formats/model_config/trainers/megatron_model.h"
+#include "formats/model_config/megatron_model.h"
 
 #include <string>
 #include <utility>

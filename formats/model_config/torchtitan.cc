@@ -1,4 +1,4 @@
-#include "formats/model_config/trainers/torchtitan.h"
+#include "formats/model_config/torchtitan.h"
 
 #include <utility>
 
@@ -13,7 +13,7 @@ namespace {
 struct Flavor {
   absl::string_view name;
   absl::string_view type;    // The architecture with these layers.
-  absl::string_view fields;  // Of a configuration.
+  absl::string_view fields;  // Fields of a configuration.
 };
 
 // Sizes of torchtitan's model registry (BSD-3-Clause) at commit b5bcd76c of

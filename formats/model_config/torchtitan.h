@@ -1,7 +1,7 @@
 // The models that torchtitan has under a name and a flavor, such as
 // "llama3/8B", as configurations that the readers of this folder's parent read.
-#ifndef PIPELOOM_FORMATS_MODEL_CONFIG_TRAINERS_TORCHTITAN_H_
-#define PIPELOOM_FORMATS_MODEL_CONFIG_TRAINERS_TORCHTITAN_H_
+#ifndef PIPELOOM_FORMATS_MODEL_CONFIG_TORCHTITAN_H_
+#define PIPELOOM_FORMATS_MODEL_CONFIG_TORCHTITAN_H_
 
 #include <string>
 #include <vector>
@@ -19,4 +19,4 @@ std::vector<std::string> TorchtitanNames();
 
 }  // namespace pipeloom::formats
 
-#endif  // PIPELOOM_FORMATS_MODEL_CONFIG_TRAINERS_TORCHTITAN_H_
+#endif  // PIPELOOM_FORMATS_MODEL_CONFIG_TORCHTITAN_H_

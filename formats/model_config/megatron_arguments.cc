@@ -1,4 +1,4 @@
-#include "formats/model_config/trainers/megatron_arguments.h"
+#include "formats/model_config/megatron_arguments.h"
 
 #include <algorithm>
 #include <utility>
@@ -341,7 +341,7 @@ absl::Status MegatronArguments::AddLines(absl::string_view text) {
     last = words.empty() ? Normalized(name) : "";
     PIPELOOM_RETURN_IF_ERROR(Add(name, std::move(words), number));
   }
-  // What has neither value nor items is the name of a section.
+  // A name with neither value nor items is that of a section.
   for (auto at = values_.begin(); at != values_.end();) {
     at = at->second.words.empty() ? values_.erase(at) : std::next(at);
   }

@@ -9,8 +9,8 @@
 //
 // Sections of YAML and JSON are read as one list. Assignments of a script
 // (LAYERS=32) are put in for $LAYERS; its other commands are ignored.
-#ifndef PIPELOOM_FORMATS_MODEL_CONFIG_TRAINERS_MEGATRON_ARGUMENTS_H_
-#define PIPELOOM_FORMATS_MODEL_CONFIG_TRAINERS_MEGATRON_ARGUMENTS_H_
+#ifndef PIPELOOM_FORMATS_MODEL_CONFIG_MEGATRON_ARGUMENTS_H_
+#define PIPELOOM_FORMATS_MODEL_CONFIG_MEGATRON_ARGUMENTS_H_
 
 #include <cstdint>
 #include <map>
@@ -77,4 +77,4 @@ class MegatronArguments {
 
 }  // namespace pipeloom::formats
 
-#endif  // PIPELOOM_FORMATS_MODEL_CONFIG_TRAINERS_MEGATRON_ARGUMENTS_H_
+#endif  // PIPELOOM_FORMATS_MODEL_CONFIG_MEGATRON_ARGUMENTS_H_

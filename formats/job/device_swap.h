@@ -1,4 +1,4 @@
-// What a change of the GPU alone leaves as it was: --set
+// Notes on a change of the GPU alone: --set
 // cluster.device=b200-sxm takes the device of the shipped cluster b200-sxm, and
 // neither its links nor its nodes.
 #ifndef PIPELOOM_FORMATS_JOB_DEVICE_SWAP_H_

@@ -51,7 +51,7 @@ struct AudioSizes {
   int64_t heads = 0;
   int64_t ffn = 0;
   int64_t reduction = 0;      // Frames that become one.
-  int64_t channels = 0;       // Of the convolutions that reduce them.
+  int64_t channels = 0;       // Channels of the convolutions for it.
   int64_t rows = 0;           // Rows of the mel spectrum.
   int64_t bias_distance = 0;  // Positions to each side.
   bool is_symmetric = false;  // Whether both sides share their biases.

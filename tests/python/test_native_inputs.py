@@ -93,5 +93,18 @@ class GlobalBatch(unittest.TestCase):
         self.assertEqual(plan.data["steps"][0]["samples"], 64)
 
 
+class Questions(unittest.TestCase):
+    def test_a_budget_and_another_number_of_gpus_are_asked_as_by_the_command(
+            self):
+        found = pipeloom.whatif(
+            "dip-vlm-s", "image_text", ask=["layout", "budget"], gpus=32,
+            budget=80, prices={"h100-sxm": 2.5, "b200-sxm": 5}, evaluations=2,
+            strategy="1f1b", partition="rule", threads=2)
+        labels = [row["label"] for row in found.data["configurations"]]
+        self.assertTrue(any("x h100-sxm for" in name for name in labels))
+        with self.assertRaisesRegex(ValueError, "--prices"):
+            pipeloom.whatif("dip-vlm-s", "image_text", ask="budget", budget=80)
+
+
 if __name__ == "__main__":
     unittest.main()

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Installs the packages for Pipeloom that are missing on Debian 12 or Ubuntu
 # 24.04, as root or with sudo. Silent if nothing is missing.
-# usage: install_packages.sh [--python | --tests]
+# usage: install_packages.sh [--service | --python | --tests]
+#   --service  adds what the service and its Python client need
 #   --python   adds what `pip install .` needs, with the service
 #   --tests    adds what the tests need
 set -euo pipefail
@@ -11,7 +12,9 @@ packages=(
   libabsl-dev libprotobuf-dev protobuf-compiler libtbb-dev
   nlohmann-json3-dev
 )
-if [ "${1:-}" = --python ]; then
+if [ "${1:-}" = --service ]; then
+  packages+=(libgrpc++-dev protobuf-compiler-grpc python3-grpcio python3-protobuf)
+elif [ "${1:-}" = --python ]; then
   packages+=(libgrpc++-dev protobuf-compiler-grpc python3-dev python3-venv)
 elif [ "${1:-}" = --tests ]; then
   # The second group: the service, MPI, torch, Python, and a browser for pages.
@@ -25,7 +28,7 @@ elif [ "${1:-}" = --tests ]; then
     chromium fonts-dejavu-core
   )
 elif [ $# -gt 0 ]; then
-  echo "unknown option \"$1\"; options: --python, --tests" >&2
+  echo "unknown option \"$1\"; options: --service, --python, --tests" >&2
   exit 2
 fi
 

@@ -8,6 +8,10 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "base/status_macros.h"
 #include "cli/console/command.h"
 #include "cli/console/files.h"
@@ -31,7 +35,7 @@ std::string NameOf(const std::string& path) {
   if (at.filename() == "config.json") at = at.parent_path();
   const std::string name =
       (at.extension() == ".json" ? at.stem() : at.filename()).string();
-  return name.empty() ? "model" : name;
+  return name.empty() || name == "/" ? "model" : name;
 }
 
 // Returns 8030261248 as "8,030,261,248". REQUIRES: number >= 0.
@@ -60,13 +64,19 @@ class ModelCommand : public Command {
   CommandText text() const override {
     return {
         "model", "CONFIG [options]",
-        "a model file from a config.json of Hugging Face",
-        "Reads a config.json of transformers or diffusers, or the folder that "
+        "a model file from a configuration of Hugging Face or a trainer",
+        "Reads a model's configuration and prints the modules with their "
+        "layers and parameters. --out writes the model file, which a job names "
+        "as its model. CONFIG is one of\n\n"
+        "- a config.json of transformers or diffusers, or the folder that "
         "holds it (with preprocessor_config.json, which limits the tokens of "
-        "an image), and prints the modules with their layers and parameters. "
-        "--out writes the model file, which a job names as its model. The "
-        "parameters are those of the classes that the library makes of the "
-        "same file.\n\n"
+        "an image); the parameters are those of the library's class\n\n"
+        "- a file with the arguments of Megatron-LM: its flags, a script that "
+        "has them, or the arguments of a checkpoint as JSON or YAML; or the "
+        "flags themselves after two dashes: pipeloom model -- --num-layers 32 "
+        "...; \"ignored\" lists the arguments that say nothing about the "
+        "model\n\n"
+        "- torchtitan:MODEL/FLAVOR, such as torchtitan:llama3/8B\n\n"
         "\"assumed\" lists values that the file leaves to its class and what "
         "a model file cannot say exactly. If the architecture or a field is "
         "not known, \"missing\" lists it, the file holds what is known, and "
@@ -83,14 +93,12 @@ class ModelCommand : public Command {
   absl::Status Run(const std::vector<std::string>& args,
                    const Context& context) override {
     if (args.empty()) return UsageError("CONFIG is missing");
-    if (args.size() > 1) {
+    const bool has_flags = absl::StartsWith(args[0], "--");
+    if (args.size() > 1 && !has_flags) {
       return UsageError(absl::StrCat("unexpected argument \"", args[1], "\""));
     }
-    if (name_.empty()) name_ = NameOf(args[0]);
-    PIPELOOM_ASSIGN_OR_RETURN(const formats::ConfigTexts texts,
-                              ReadTexts(args[0]));
     PIPELOOM_ASSIGN_OR_RETURN(const formats::ConfigModel read,
-                              formats::ParseModelConfig(texts, name_));
+                              has_flags ? ReadFlags(args) : Read(args[0]));
     if (!out_.empty()) {
       PIPELOOM_RETURN_IF_ERROR(
           WriteFileAtomically(out_, formats::PrintModel(read.model)));
@@ -104,6 +112,25 @@ class ModelCommand : public Command {
   }
 
  private:
+  absl::StatusOr<formats::ConfigModel> ReadFlags(
+      const std::vector<std::string>& flags) {
+    if (name_.empty()) name_ = "megatron";
+    return formats::ParseModelConfig({.config_name = "the command line",
+                                      .config = absl::StrJoin(flags, " ")},
+                                     name_);
+  }
+
+  absl::StatusOr<formats::ConfigModel> Read(absl::string_view source) {
+    if (absl::ConsumePrefix(&source, "torchtitan:")) {
+      if (name_.empty()) name_ = absl::StrReplaceAll(source, {{"/", "-"}});
+      return formats::ReadTorchtitanModel(source, name_);
+    }
+    if (name_.empty()) name_ = NameOf(std::string(source));
+    PIPELOOM_ASSIGN_OR_RETURN(const formats::ConfigTexts texts,
+                              ReadTexts(std::string(source)));
+    return formats::ParseModelConfig(texts, name_);
+  }
+
   // Reads the configuration at `path`, a file or the folder of config.json, and
   // the image processor's next to it.
   static absl::StatusOr<formats::ConfigTexts> ReadTexts(
@@ -111,7 +138,10 @@ class ModelCommand : public Command {
     formats::ConfigTexts texts;
     std::string folder;
     texts.config_name = path;
-    if (!absl::EndsWith(path, ".json")) {
+    std::error_code error;
+    const bool is_file = absl::EndsWith(path, ".json") ||
+                         std::filesystem::is_regular_file(path, error);
+    if (!is_file) {
       folder = absl::EndsWith(path, "/") ? path : absl::StrCat(path, "/");
       texts.config_name = absl::StrCat(folder, "config.json");
       const std::string inner = absl::StrCat(folder, "transformer/config.json");
@@ -153,6 +183,13 @@ class ModelCommand : public Command {
       absl::StrAppend(&text, WrapText(absl::StrCat("missing: ", line), 9),
                       "\n");
     }
+    if (!read.ignored.empty()) {
+      absl::StrAppend(
+          &text,
+          WrapText(absl::StrCat("ignored: ", absl::StrJoin(read.ignored, ", ")),
+                   9),
+          "\n");
+    }
     return text;
   }
 
@@ -170,7 +207,9 @@ class ModelCommand : public Command {
     }
     json.EndArray();
     const std::pair<const char*, const std::vector<std::string>*> lists[] = {
-        {"assumed", &read.assumed}, {"missing", &read.missing}};
+        {"assumed", &read.assumed},
+        {"missing", &read.missing},
+        {"ignored", &read.ignored}};
     for (const auto& [key, list] : lists) {
       json.Key(key).BeginArray();
       for (const std::string& line : *list) json.String(line);

@@ -4,13 +4,16 @@
 #include <iterator>
 #include <map>
 #include <memory>
+#include <optional>
 #include <thread>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
 #include "base/status_macros.h"
 #include "cli/console/command.h"
 #include "cli/console/files.h"
@@ -20,6 +23,7 @@
 #include "cli/input/planning_flags.h"
 #include "cli/report/report.h"
 #include "cli/report/whatif_tables.h"
+#include "formats/job/spec_loader.h"
 #include "formats/text/json_writer.h"
 #include "studies/whatif/whatif_case.h"
 #include "studies/whatif/whatif_run.h"
@@ -47,10 +51,17 @@ std::string ValueOf(const studies::WhatIfCase& c, const std::string& path) {
 class WhatIfCommand : public Command {
  public:
   CommandText text() const override {
+    // A paragraph for each thing that is asked about.
     std::string questions;
+    std::string about;
     for (const studies::WhatIfQuestion& q : studies::WhatIfQuestions()) {
-      absl::StrAppend(&questions, questions.empty() ? "" : "; ", q.name, ": ",
-                      q.asks);
+      if (q.about != about) {
+        absl::StrAppend(&questions, "\n\n", "About ", q.about, ": ");
+      } else {
+        absl::StrAppend(&questions, "; ");
+      }
+      about = q.about;
+      absl::StrAppend(&questions, "`", q.name, "`: ", q.asks);
     }
     return {"whatif", "JOB --batch FILE [options]",
             "try changes of a job: sweeps and named questions",
@@ -63,10 +74,10 @@ class WhatIfCommand : public Command {
                 "cluster.inter_node.bandwidth_bytes_per_second, "
                 "model.modules[vision_encoder].precision; [*] means every "
                 "item, and *0.5 as a value is a factor.\n\n"
-                "--ask tries what a question needs: ",
+                "--ask tries what a question needs.",
                 questions,
-                "; domains: GPUs that node faults waste, by the kind of "
-                "high-bandwidth domain; compress: compressed gradients.\n\n"
+                "; `domains`: GPUs that node faults waste, by the kind of "
+                "high-bandwidth domain; `compress`: compressed gradients.\n\n"
                 "With --journal an interrupted run goes on where it stopped. "
                 "The search is a short one (--evaluations 32) unless told "
                 "otherwise.")};
@@ -83,6 +94,18 @@ class WhatIfCommand : public Command {
                      "try each value; several sweeps are combined"});
     flags.push_back(
         {"ask", &questions_, "QUESTIONS", "named questions", names});
+    flags.push_back({"gpus",
+                     &gpus_,
+                     "N",
+                     "of the layouts of --ask layout, instead of the job's",
+                     {},
+                     1,
+                     1'000'000});
+    flags.push_back({"budget", &budget_, "PRICE",
+                     "of all GPUs and an hour, for --ask budget"});
+    flags.push_back({"prices", &prices_, "CLUSTER=PRICE,...",
+                     "of a GPU and hour, for --ask budget, such as "
+                     "h100-sxm=2.5,b200-sxm=5"});
     flags.push_back(OutputFlag("journal", &journal_,
                                "keep every outcome there, and go on from it"));
     flags.push_back(OutputFlag("csv", &csv_, "write the outcomes as CSV"));
@@ -122,8 +145,9 @@ class WhatIfCommand : public Command {
       reference.changes = base;
       cases.insert(cases.begin(), reference);
     }
+    PIPELOOM_ASSIGN_OR_RETURN(const studies::WhatIfGiven given, Given());
     for (const std::string& question : questions_) {
-      for (studies::WhatIfCase c : studies::CasesOf(question, job)) {
+      for (studies::WhatIfCase c : studies::CasesOf(question, job, given)) {
         c.changes.insert(c.changes.begin(), base.begin(), base.end());
         cases.push_back(std::move(c));
       }
@@ -190,6 +214,54 @@ class WhatIfCommand : public Command {
   }
 
  private:
+  // Returns what --gpus, --budget and --prices say.
+  absl::StatusOr<studies::WhatIfGiven> Given() const {
+    studies::WhatIfGiven given;
+    const auto asked = [&](const char* question) {
+      return std::find(questions_.begin(), questions_.end(), question) !=
+             questions_.end();
+    };
+    if (gpus_.has_value()) {
+      if (!asked("layout")) return UsageError("--gpus needs --ask layout");
+      given.gpus = *gpus_;
+    }
+    if (!asked("budget")) {
+      if (budget_.empty() && prices_.empty()) return given;
+      return UsageError("--budget and --prices need --ask budget");
+    }
+    if (!absl::SimpleAtod(budget_, &given.budget) || !(given.budget > 0) ||
+        !(given.budget < 1e12)) {
+      return UsageError(absl::StrCat(
+          "--ask budget needs --budget PRICE, what all GPUs may cost an hour, "
+          "a number > 0",
+          budget_.empty() ? "" : absl::StrCat("; it is \"", budget_, "\"")));
+    }
+    for (const absl::string_view part :
+         absl::StrSplit(prices_, ',', absl::SkipEmpty())) {
+      const std::pair<absl::string_view, absl::string_view> words =
+          absl::StrSplit(part, absl::MaxSplits('=', 1));
+      double price = 0;
+      if (!absl::SimpleAtod(words.second, &price) || !(price > 0)) {
+        return UsageError(absl::StrCat("--prices: \"", part,
+                                       "\" is no CLUSTER=PRICE with a price of "
+                                       "a GPU and hour > 0"));
+      }
+      const std::vector<std::string> names = formats::ShippedClusterNames();
+      if (std::find(names.begin(), names.end(), words.first) == names.end()) {
+        return UsageError(absl::StrCat("--prices: there is no cluster \"",
+                                       words.first, "\"; shipped are ",
+                                       absl::StrJoin(names, ", ")));
+      }
+      given.prices.emplace_back(words.first, price);
+    }
+    if (given.prices.empty()) {
+      return UsageError(
+          "--ask budget needs --prices CLUSTER=PRICE,..., the price of a GPU "
+          "and hour of each cluster that you can rent");
+    }
+    return given;
+  }
+
   static std::vector<std::string> Row(const studies::WhatIfCase& c,
                                       const studies::WhatIfOutcome& o,
                                       const studies::WhatIfOutcome& first,
@@ -423,6 +495,9 @@ class WhatIfCommand : public Command {
   PlanningFlags planning_{};
   Repeated sweeps_{};
   std::vector<std::string> questions_{};
+  std::optional<int64_t> gpus_{};
+  std::string budget_{};
+  std::string prices_{};
   std::string journal_{};
   std::string csv_{};
   std::string json_{};

@@ -9,6 +9,7 @@
 #include "base/status_macros.h"
 #include "cli/console/files.h"
 #include "cli/console/study_context.h"
+#include "formats/job/device_swap.h"
 #include "formats/job/spec_loader.h"
 #include "ir/job/job_notes.h"
 
@@ -167,7 +168,15 @@ absl::StatusOr<studies::JobInput> ReadJobInput(const std::string& job,
   if (flags.reserve_share) options.reserve = flags.reserve_share->value;
   PIPELOOM_ASSIGN_OR_RETURN(options.data_dir, FindDataDir(flags.data_dir));
   PIPELOOM_ASSIGN_OR_RETURN(JobSpec spec, ReadJob(job, flags));
-  for (const std::string& note : JobNotes(spec)) {
+  std::vector<std::string> notes = JobNotes(spec);
+  PIPELOOM_ASSIGN_OR_RETURN(const std::vector<formats::JobOverride> sets,
+                            SetsOf(flags));
+  for (std::string& note : formats::DeviceSwapNotes(
+           spec.cluster, sets, options.data_dir,
+           [](const std::string& path) { return ReadFile(path); })) {
+    notes.push_back(std::move(note));
+  }
+  for (const std::string& note : notes) {
     context.warn(absl::StrCat("note: ", note));
   }
   PIPELOOM_ASSIGN_OR_RETURN(

@@ -26,6 +26,7 @@
 #include "formats/job/spec_loader.h"
 #include "formats/profile/profile_reader.h"
 #include "formats/text/json_writer.h"
+#include "service/guard/listener.h"
 #include "service/load_generator/load_test.h"
 #include "service/os/heap.h"
 #include "service/os/usual_priorities.h"
@@ -178,6 +179,10 @@ absl::Status RunServe(const ServeSettings& settings, const Context& context) {
         absl::StrCat(settings.tls_cert.empty() ? "--tls-cert" : "--tls-key",
                      " is not given; TLS needs --tls-cert and --tls-key"));
   }
+  if (const absl::Status listen = service::Listener::Check(settings.listen);
+      !listen.ok()) {
+    return UsageError(listen.message());
+  }
   PIPELOOM_ASSIGN_OR_RETURN(const std::string data_dir,
                             FindDataDir(settings.data_dir));
   service::ServerOptions options;
@@ -239,8 +244,12 @@ absl::Status RunServe(const ServeSettings& settings, const Context& context) {
   if (!settings.make_way) service::UseUsualPriorities();
   PIPELOOM_ASSIGN_OR_RETURN(const std::unique_ptr<service::Server> server,
                             service::Server::Start(std::move(options)));
-  context.print(absl::StrCat("listening on ", HostOf(settings.listen), ":",
-                             server->port(), "\n"));
+  context.print(absl::StrCat(
+      "listening on ",
+      absl::StartsWith(settings.listen, "unix")
+          ? settings.listen
+          : absl::StrCat(HostOf(settings.listen), ":", server->port()),
+      "\n"));
   if (server->metrics_port() >= 0) {
     context.print(absl::StrCat("metrics on ", settings.metrics_listen, ":",
                                server->metrics_port(), "\n"));

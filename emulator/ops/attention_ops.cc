@@ -156,6 +156,12 @@ void LayerBuilder::SelfAttention() {
     length = std::min(length, Real(a.window));
   }
   const bool causal = a.kind == AttentionKind::kCausal;
+  if (causal && a.window > 0 && length > Real(a.window)) {
+    // w s - w^2 / 2 pairs of a sequence of s > w tokens, counted twice as those
+    // of a whole triangle are. Of mixed lengths, the mean by tokens is taken:
+    // at most too many.
+    pairs = whole_tokens_ * Real(a.window) * (2 - Real(a.window) / length);
+  }
   const double flops = (causal ? 1 : 2) * Real(a.heads) *
                        (head_dim + value_dim) * pairs * a.density *
                        options_.attention_density;
@@ -170,7 +176,7 @@ void LayerBuilder::SelfAttention() {
        .tokens = tokens_,
        .heads = heads,
        .kv_heads = kv_heads,
-       .window = a.kind == AttentionKind::kWindow ? a.window : 0},
+       .window = a.window},
       flops, a.kind == AttentionKind::kWindow ? 0 : tokens_ * kv);
   MadeAgain(OperatorGroup::kCoreAttention, begin);
   Gemm(tokens_, hidden_, heads * value_dim);

@@ -43,7 +43,7 @@ struct AttentionOp {
   double tokens = 0;  // Number of queries.
   double heads = 0;
   double kv_heads = 0;
-  int64_t window = 0;  // Tokens of a block; 0: no window.
+  int64_t window = 0;  // Tokens of a block, or seen if causal; 0: all.
 };
 
 // The kinds of MemoryOp that are measured separately.

@@ -193,6 +193,20 @@ absl::Status SetLeaf(const Walk& walk, JsonValue* leaf) {
   return absl::OkStatus();
 }
 
+// Removes the other ways to say what `key` says: a job has one of them.
+void RemoveRivals(absl::string_view key, JsonValue* training) {
+  static constexpr absl::string_view kWays[] = {
+      "microbatches", "global_batch_samples", "global_batch_tokens"};
+  if (std::find(std::begin(kWays), std::end(kWays), key) == std::end(kWays)) {
+    return;
+  }
+  for (const absl::string_view way : kWays) {
+    if (way == key) continue;
+    RemoveMember(training, way);
+    RemoveMember(training, Camel(way));
+  }
+}
+
 absl::Status Descend(Walk* walk, size_t index, bool optional,
                      JsonValue* object);
 
@@ -246,8 +260,11 @@ absl::Status Descend(Walk* walk, size_t index, bool optional,
         absl::StrFormat("path \"%s\": there is no field \"%s\" in %s",
                         walk->path, segment.key, Describe(*object)));
   }
-  JsonValue* member = Member(object, segment.key);
   const bool last = index + 1 == walk->segments->size();
+  if (last && index == 1 && walk->segments->front().key == "training") {
+    RemoveRivals(segment.key, object);
+  }
+  JsonValue* member = Member(object, segment.key);
   if (member == nullptr && optional && !last) return absl::OkStatus();
   if (member == nullptr) {
     if (!segment.selectors.empty()) {
@@ -312,7 +329,12 @@ absl::Status JobTemplate::Apply(const JobOverride& change,
                             SplitPath(change.path));
   const bool is_part =
       segments[0].key == "model" || segments[0].key == "cluster";
-  if (is_part && segments.size() == 1) {
+  // The GPU of another cluster, without its links and nodes.
+  const bool is_device =
+      segments.size() == 2 && segments[0].key == "cluster" &&
+      segments[1].key == "device" && segments[1].selectors.empty() &&
+      !absl::StartsWith(absl::StripLeadingAsciiWhitespace(change.value), "{");
+  if (is_part && (segments.size() == 1 || is_device)) {
     const std::string folder = segments[0].key + "s";
     std::string path =
         absl::StrCat(data_dir_, "/", folder, "/", change.value, ".json");
@@ -327,11 +349,23 @@ absl::Status JobTemplate::Apply(const JobOverride& change,
       if (std::find(names.begin(), names.end(), change.value) == names.end()) {
         return absl::InvalidArgumentError(absl::StrFormat(
             "%s=%s: there is no such %s; shipped are %s", change.path,
-            change.value, change.path, absl::StrJoin(names, ", ")));
+            change.value, segments[0].key, absl::StrJoin(names, ", ")));
       }
     }
     PIPELOOM_ASSIGN_OR_RETURN(const std::string text, read_(path));
     PIPELOOM_ASSIGN_OR_RETURN(JsonValue part, ParseJson(text, path));
+    if (is_device) {
+      const JsonValue* device = Member(&part, "device");
+      JsonValue* own = Member(tree, "cluster_spec");
+      if (device == nullptr || own == nullptr) {
+        return absl::InvalidArgumentError(absl::StrFormat(
+            "%s=%s: it has no field \"device\"", change.path, change.value));
+      }
+      JsonValue taken = *device;
+      RemoveMember(own, "device");
+      *AddMember(own, "device") = std::move(taken);
+      return absl::OkStatus();
+    }
     if (Member(&part, "name") == nullptr) {
       JsonValue* name = AddMember(&part, "name");
       name->kind = Kind::kString;

@@ -4,6 +4,7 @@
 //   parallel.tp=*0.5                          a factor on a number
 //   cluster.inter_node.bandwidth_bytes_per_second=*2
 //   cluster=h100-sxm                          another shipped file, or a path
+//   cluster.device=b200-sxm                   its GPU alone
 //   model.modules[vision_encoder].precision=PRECISION_FP8
 //   model.modules[*].layers[*].layer.attention.density=0.5
 //

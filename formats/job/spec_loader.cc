@@ -1,5 +1,6 @@
 #include "formats/job/spec_loader.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -161,13 +162,69 @@ void ReadParallel(ObjectReader& reader, JobSpec* job) {
   ReadModuleParallelism(reader, &job->module_parallelism);
 }
 
-void ReadTraining(ObjectReader& reader, TrainingSpec* training) {
+// Reads the microbatches of a step, or the global batch that they follow from.
+void ReadMicrobatches(ObjectReader& reader, int32_t dp,
+                      TrainingSpec* training) {
+  int64_t samples = 0;
+  int64_t tokens = 0;
+  reader.Read("global_batch_samples", int64_t{0}, int64_t{1'000'000'000},
+              &samples);
+  reader.Read("global_batch_tokens", int64_t{0}, int64_t{1'000'000'000'000'000},
+              &tokens);
+  if (!reader.ok()) return;
+  if (samples == 0 && tokens == 0) {
+    reader.Require("microbatches");
+    reader.Read("microbatches", 1, 1'000'000, &training->microbatches);
+    return;
+  }
+  const absl::string_view field =
+      samples > 0 ? "global_batch_samples" : "global_batch_tokens";
+  if ((samples > 0 && tokens > 0) || reader.Has("microbatches")) {
+    reader.Fail(reader.line(),
+                absl::StrFormat(
+                    "a job has one of \"training.microbatches\", "
+                    "\"training.global_batch_samples\" and "
+                    "\"training.global_batch_tokens\"; this one has %s and %s",
+                    field,
+                    reader.Has("microbatches") ? "microbatches"
+                                               : "global_batch_tokens"));
+    return;
+  }
+  if (samples > 0 && training->microbatch_samples == 0) {
+    reader.Fail(reader.line(),
+                "\"training.global_batch_samples\" needs "
+                "\"training.microbatch_samples\", the samples of a microbatch");
+    return;
+  }
+  const int64_t whole = std::max(samples, tokens);
+  const int64_t part =
+      int64_t{dp} * (samples > 0 ? training->microbatch_samples
+                                 : training->microbatch_tokens);
+  if (part < 1) return;  // The other field's error has been noted.
+  if (whole % part != 0 || whole / part > 1'000'000) {
+    const int64_t below = whole / part * part;
+    reader.Refuse(
+        field, absl::StrFormat(
+                   "a multiple of parallel.dp x training.%s, which is %d x %d, "
+                   "at most "
+                   "1000000 times: %s%d",
+                   samples > 0 ? "microbatch_samples" : "microbatch_tokens", dp,
+                   part / dp, below > 0 ? absl::StrCat(below, " or ") : "",
+                   below + part));
+    return;
+  }
+  training->microbatches = static_cast<int32_t>(whole / part);
+}
+
+// REQUIRES: `parallel` has been read.
+void ReadTraining(ObjectReader& reader, int32_t dp, TrainingSpec* training) {
   int64_t memory_limit_bytes = 0;
-  reader.Require("microbatches");
   reader.Require("microbatch_tokens");
-  reader.Read("microbatches", 1, 1'000'000, &training->microbatches);
   reader.Read("microbatch_tokens", int64_t{1}, int64_t{1'000'000'000},
               &training->microbatch_tokens);
+  reader.Read("microbatch_samples", int64_t{0}, int64_t{1'000'000},
+              &training->microbatch_samples);
+  ReadMicrobatches(reader, dp, training);
   reader.Read("microbatch_images", int64_t{0}, int64_t{1'000'000},
               &training->microbatch_images);
   reader.Read("microbatch_seconds", 0.0, 1e6, &training->microbatch_seconds);
@@ -333,8 +390,9 @@ absl::StatusOr<JobSpec> ParseJob(absl::string_view text,
                       [&](ObjectReader& r) { ReadParallel(r, &job); });
     reader.ReadObject("setup", [&](ObjectReader& r) { ReadSetup(r, &job); });
     reader.Require("training");
-    reader.ReadObject("training",
-                      [&](ObjectReader& r) { ReadTraining(r, &job.training); });
+    reader.ReadObject("training", [&](ObjectReader& r) {
+      ReadTraining(r, job.parallel.dp, &job.training);
+    });
     reader.ReadObject("partition", [&](ObjectReader& r) {
       ReadPartitionRules(r, &job.partition);
     });

@@ -26,6 +26,7 @@ std::vector<std::string> ArchitectureTypes();
 // multimodal/
 void ReadGemma3(const ConfigNode& config, Draft* draft);
 void ReadGlm4vMoe(const ConfigNode& config, Draft* draft);
+void ReadKimiVl(const ConfigNode& config, Draft* draft);
 void ReadLlama4(const ConfigNode& config, Draft* draft);
 void ReadMistral3(const ConfigNode& config, Draft* draft);
 void ReadQwen25Omni(const ConfigNode& config, Draft* draft);
@@ -38,6 +39,7 @@ void ReadQwen3VlMoe(const ConfigNode& config, Draft* draft);
 void ReadInternVl(const ConfigNode& config, Draft* draft);
 void ReadInternVlChat(const ConfigNode& config, Draft* draft);
 void ReadLlava(const ConfigNode& config, Draft* draft);
+void ReadPhi4Checkpoint(const ConfigNode& config, Draft* draft);
 void ReadPhi4Multimodal(const ConfigNode& config, Draft* draft);
 void ReadLlavaOneVision(const ConfigNode& config, Draft* draft);
 // diffusion/

@@ -1,5 +1,9 @@
 #include "formats/model_config/decoder_shape.h"
 
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
 namespace pipeloom::formats {
@@ -58,11 +62,32 @@ void FinishDecoder(const DecoderShape& shape, int64_t norm_parameters,
       LossHeadLayer(shape.vocab, shape.hidden, shape.tied, norm_parameters));
 }
 
-void NoteSlidingWindow(const ConfigNode& config, int64_t window) {
-  config.notes().Assume(absl::StrFormat(
-      "layers with a sliding window of %d tokens are priced with full causal "
-      "attention",
-      window));
+void SetWindows(const ConfigNode& config, int64_t window,
+                absl::FunctionRef<bool(int64_t)> by_default,
+                ModuleSpec* module) {
+  if (window == 0) return;
+  int64_t layers = 0;
+  for (const LayerSpec& layer : module->layers) {
+    layers += layer.kind == LayerKind::kTransformer ? 1 : 0;
+  }
+  const std::vector<std::string> types = config.Texts("layer_types");
+  if (!types.empty() && static_cast<int64_t>(types.size()) != layers) {
+    config.Fail("layer_types",
+                absl::StrFormat("has %d items; it must have one for each of "
+                                "the %d layers",
+                                types.size(), layers));
+    return;
+  }
+  int64_t index = 0;
+  for (LayerSpec& layer : module->layers) {
+    if (layer.kind != LayerKind::kTransformer) continue;
+    if (types.empty() ? by_default(index)
+                      : types[index] == "sliding_attention") {
+      layer.attention.window = window;
+      layer.name = absl::StrCat("window_", layer.name);
+    }
+    ++index;
+  }
 }
 
 }  // namespace pipeloom::formats

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "absl/functional/function_ref.h"
 #include "formats/model_config/config_node.h"
 #include "formats/model_config/draft.h"
 #include "ir/job/model_spec.h"
@@ -40,9 +41,12 @@ ModuleSpec BeginDecoder(const DecoderShape& shape);
 void FinishDecoder(const DecoderShape& shape, int64_t norm_parameters,
                    ModuleSpec* module);
 
-// Notes that layers which attend to a window of `window` tokens only are priced
-// as layers that attend to all earlier tokens.
-void NoteSlidingWindow(const ConfigNode& config, int64_t window);
+// Lets transformer layers attend to the last `window` tokens only (0: to all):
+// those that `layer_types` calls "sliding_attention" or, if the configuration
+// has no such list, those of `by_default`, indexed by layer.
+void SetWindows(const ConfigNode& config, int64_t window,
+                absl::FunctionRef<bool(int64_t)> by_default,
+                ModuleSpec* module);
 
 }  // namespace pipeloom::formats
 

@@ -1,5 +1,7 @@
 #include "formats/model_config/dense_decoders.h"
 
+#include <utility>
+
 #include "formats/model_config/decoder_shape.h"
 
 namespace pipeloom::formats {
@@ -28,11 +30,23 @@ ModuleSpec MakeDense(const ConfigNode& config, const DecoderShape& shape,
   return module;
 }
 
-void NoteWindowIf(bool used, const ConfigNode& config) {
-  if (!used) return;
-  if (const auto window = config.Optional("sliding_window", kVocab)) {
-    NoteSlidingWindow(config, *window);
-  }
+bool Always(int64_t) { return true; }
+
+// Sets the windows of a class all of whose layers have one, if any.
+ModuleSpec WithWindows(const ConfigNode& config, ModuleSpec module) {
+  SetWindows(config, config.Optional("sliding_window", kVocab).value_or(0),
+             Always, &module);
+  return module;
+}
+
+// Sets Qwen's windows: those of the layers from max_window_layers on.
+ModuleSpec WithUpperWindows(const ConfigNode& config, ModuleSpec module) {
+  if (!config.Flag("use_sliding_window", false)) return module;
+  const int64_t first = config.Int("max_window_layers", {0, kLayers.high}, 28);
+  SetWindows(
+      config, config.Int("sliding_window", kVocab, 4096),
+      [first](int64_t layer) { return layer >= first; }, &module);
+  return module;
 }
 
 }  // namespace
@@ -46,51 +60,58 @@ ModuleSpec ReadLlama(const ConfigNode& config) {
 }
 
 ModuleSpec ReadMistral(const ConfigNode& config) {
-  NoteWindowIf(true, config);
-  return MakeDense(config, ReadDecoderShape(config, {.kv_heads = 8}), {});
+  return WithWindows(
+      config, MakeDense(config, ReadDecoderShape(config, {.kv_heads = 8}), {}));
 }
 
 ModuleSpec ReadQwen2(const ConfigNode& config) {
-  NoteWindowIf(config.Flag("use_sliding_window", false), config);
-  return MakeDense(config, ReadDecoderShape(config, {}),
-                   {.biases = {.query_key_value = true}});
+  return WithUpperWindows(config,
+                          MakeDense(config, ReadDecoderShape(config, {}),
+                                    {.biases = {.query_key_value = true}}));
 }
 
 ModuleSpec ReadQwen3(const ConfigNode& config) {
-  NoteWindowIf(config.Flag("use_sliding_window", false), config);
   const bool bias = config.Flag("attention_bias", false);
-  return MakeDense(
-      config, ReadDecoderShape(config, {.head_dim = 128}),
-      {.biases = {.query_key_value = bias, .attention_output = bias},
-       .query_key_norms = true});
+  return WithUpperWindows(
+      config,
+      MakeDense(config, ReadDecoderShape(config, {.head_dim = 128}),
+                {.biases = {.query_key_value = bias, .attention_output = bias},
+                 .query_key_norms = true}));
 }
 
 ModuleSpec ReadGemma3Text(const ConfigNode& config) {
-  NoteSlidingWindow(config, config.Int("sliding_window", kVocab, 4096));
   const bool bias = config.Flag("attention_bias", false);
-  return MakeDense(
-      config,
-      ReadDecoderShape(config, {.heads = 8,
-                                .kv_heads = 4,
-                                .head_dim = 256,
-                                .vocab = 262208,
-                                .tied = true}),
-      {.biases = {.query_key_value = bias, .attention_output = bias},
-       .query_key_norms = true,
-       .norms_of_layer = 4});
+  ModuleSpec module =
+      MakeDense(config,
+                ReadDecoderShape(config, {.heads = 8,
+                                          .kv_heads = 4,
+                                          .head_dim = 256,
+                                          .vocab = 262208,
+                                          .tied = true}),
+                {.biases = {.query_key_value = bias, .attention_output = bias},
+                 .query_key_norms = true,
+                 .norms_of_layer = 4});
+  // One layer of each group attends to all tokens: the last.
+  const int64_t group =
+      config.Optional("sliding_window_pattern", kLayers).value_or(6);
+  SetWindows(
+      config, config.Int("sliding_window", kVocab, 4096),
+      [group](int64_t layer) { return (layer + 1) % group != 0; }, &module);
+  return module;
 }
 
 ModuleSpec ReadPhi3(const ConfigNode& config) {
-  NoteWindowIf(true, config);
-  return MakeDense(config, ReadDecoderShape(config, {}), {});
+  return WithWindows(config,
+                     MakeDense(config, ReadDecoderShape(config, {}), {}));
 }
 
 ModuleSpec ReadPhi4MultimodalText(const ConfigNode& config) {
-  NoteWindowIf(true, config);
-  return MakeDense(
+  return WithWindows(
       config,
-      ReadDecoderShape(config, {.heads = 32, .kv_heads = 8, .vocab = 200064}),
-      {});
+      MakeDense(config,
+                ReadDecoderShape(config,
+                                 {.heads = 32, .kv_heads = 8, .vocab = 200064}),
+                {}));
 }
 
 ModuleSpec ReadInternLm2(const ConfigNode& config) {

@@ -132,9 +132,6 @@ ModuleSpec MakeDeepSeek(const ConfigNode& config, DecoderShape shape,
 
 ModuleSpec ReadMixtral(const ConfigNode& config) {
   const DecoderShape shape = ReadDecoderShape(config, {.kv_heads = 8});
-  if (const auto window = config.Optional("sliding_window", kVocab)) {
-    NoteSlidingWindow(config, *window);
-  }
   ModuleSpec module = BeginDecoder(shape);
   const FfnSpec ffn =
       Experts(config, config.Int("num_local_experts", kExperts, 8),
@@ -145,6 +142,9 @@ ModuleSpec ReadMixtral(const ConfigNode& config) {
                              2 * shape.hidden),
             &module);
   FinishDecoder(shape, shape.hidden, &module);
+  SetWindows(
+      config, config.Optional("sliding_window", kVocab).value_or(0),
+      [](int64_t) { return true; }, &module);
   return module;
 }
 
@@ -157,9 +157,17 @@ ModuleSpec ReadQwen2Moe(const ConfigNode& config) {
       config, "shared_expert_intermediate_size",
       config.Int("shared_expert_intermediate_size", {0, kWidth.high}, 5632),
       &ffn);
-  return MakeQwenMixture(config, shape, ffn,
-                         {.query_key_value = config.Flag("qkv_bias", true)},
-                         2 * shape.hidden, /*expert_vectors=*/shape.hidden);
+  ModuleSpec module = MakeQwenMixture(
+      config, shape, ffn, {.query_key_value = config.Flag("qkv_bias", true)},
+      2 * shape.hidden, /*expert_vectors=*/shape.hidden);
+  if (config.Flag("use_sliding_window", false)) {
+    const int64_t end = config.Int("max_window_layers", {0, kLayers.high}, 28);
+    SetWindows(
+        config, config.Int("sliding_window", kVocab, 4096),
+        [end](int64_t layer) { return layer % 2 == 0 && layer < end; },
+        &module);
+  }
+  return module;
 }
 
 ModuleSpec ReadQwen3Moe(const ConfigNode& config) {
@@ -169,9 +177,15 @@ ModuleSpec ReadQwen3Moe(const ConfigNode& config) {
               config.Int("num_experts_per_tok", kExperts, 8),
               config.Int("moe_intermediate_size", kWidth, 768));
   const bool bias = config.Flag("attention_bias", false);
-  return MakeQwenMixture(
+  ModuleSpec module = MakeQwenMixture(
       config, shape, ffn, {.query_key_value = bias, .attention_output = bias},
       2 * shape.hidden + 2 * shape.attention.head_dim, /*expert_vectors=*/0);
+  if (config.Flag("use_sliding_window", false)) {
+    SetWindows(
+        config, config.Int("sliding_window", kVocab, 4096),
+        [](int64_t) { return true; }, &module);
+  }
+  return module;
 }
 
 ModuleSpec ReadDeepSeekV2(const ConfigNode& config) {
@@ -202,7 +216,6 @@ ModuleSpec ReadDeepSeekV3(const ConfigNode& config) {
 ModuleSpec ReadGptOss(const ConfigNode& config) {
   const DecoderShape shape =
       ReadDecoderShape(config, {.kv_heads = 8, .head_dim = 64});
-  NoteSlidingWindow(config, config.Int("sliding_window", kVocab, 128));
   const int64_t width = config.Int("intermediate_size", kWidth);
   FfnSpec ffn =
       Experts(config, config.Int(ExpertsField(config), kExperts, 128),
@@ -221,6 +234,9 @@ ModuleSpec ReadGptOss(const ConfigNode& config) {
                 {.query_key_value = bias, .attention_output = bias}, vectors),
             &module);
   FinishDecoder(shape, shape.hidden, &module);
+  SetWindows(
+      config, config.Int("sliding_window", kVocab, 128),
+      [](int64_t layer) { return layer % 2 == 0; }, &module);
   return module;
 }
 

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -12,6 +14,9 @@
 #include "formats/model_config/config_node.h"
 #include "formats/model_config/decoders.h"
 #include "formats/model_config/draft.h"
+#include "formats/model_config/megatron_arguments.h"
+#include "formats/model_config/megatron_model.h"
+#include "formats/model_config/torchtitan.h"
 #include "formats/text/json_reader.h"
 
 namespace pipeloom::formats {
@@ -63,12 +68,81 @@ void DropUnknownLayers(const std::string& config_name, ModelSpec* model) {
   }
 }
 
+// Returns whether an object has the arguments of Megatron-LM, at the top or in
+// a section, rather than the fields of a configuration.
+bool IsMegatron(const JsonValue& json, int depth = 0) {
+  if (json.kind != JsonValue::Kind::kObject || depth > 2) return false;
+  bool has_layers = false;
+  for (size_t i = 0; i < json.keys.size(); ++i) {
+    const JsonValue& value = json.items[i];
+    const std::string& key = json.keys[i];
+    if (key == "_class_name" || key == "architectures" ||
+        (key == "model_type" && value.kind == JsonValue::Kind::kString &&
+         !absl::StartsWith(value.string, "ModelType"))) {
+      return false;
+    }
+    has_layers |= key == "num_layers" || IsMegatron(value, depth + 1);
+  }
+  return has_layers;
+}
+
+// Returns the model of a draft whose notes have no error.
+absl::StatusOr<ConfigModel> Finish(const std::string& file,
+                                   absl::string_view name,
+                                   const std::string& made_from,
+                                   std::string architecture, Draft draft) {
+  ConfigNotes& notes = draft.notes;
+  ConfigModel result;
+  result.architecture = std::move(architecture);
+  draft.model.name = std::string(name);
+  draft.model.source = absl::StrCat("Made from ", made_from, ".");
+  if (!notes.assumed.empty()) {
+    absl::StrAppend(&draft.model.source,
+                    " Assumed: ", absl::StrJoin(notes.assumed, "; "), ".");
+  }
+  result.assumed = std::move(notes.assumed);
+  result.missing = std::move(notes.missing);
+  result.model = std::move(draft.model);
+  if (!result.missing.empty()) {
+    DropUnknownLayers(file, &result.model);
+    return result;
+  }
+  PIPELOOM_RETURN_IF_ERROR(Check(result.model, file));
+  return result;
+}
+
+absl::StatusOr<ConfigModel> ReadMegatronText(const ConfigTexts& texts,
+                                             absl::string_view name) {
+  PIPELOOM_ASSIGN_OR_RETURN(
+      const MegatronArguments arguments,
+      MegatronArguments::Parse(texts.config, texts.config_name));
+  ConfigNotes notes;
+  JsonValue nothing;
+  Draft draft{
+      .notes = notes,
+      .processor = ConfigNode(texts.processor_name, &nothing, "", &notes)};
+  ReadMegatron(arguments, &draft);
+  PIPELOOM_RETURN_IF_ERROR(notes.error);
+  PIPELOOM_ASSIGN_OR_RETURN(
+      ConfigModel result,
+      Finish(texts.config_name, name, "arguments of Megatron-LM", "megatron",
+             std::move(draft)));
+  result.ignored = arguments.Unused();
+  return result;
+}
+
 }  // namespace
 
 absl::StatusOr<ConfigModel> ParseModelConfig(const ConfigTexts& texts,
                                              absl::string_view name) {
+  const absl::string_view text =
+      absl::StripLeadingAsciiWhitespace(texts.config);
+  if (!text.empty() && text[0] != '{' && text[0] != '[') {
+    return ReadMegatronText(texts, name);
+  }
   PIPELOOM_ASSIGN_OR_RETURN(const JsonValue json,
                             ParseJson(texts.config, texts.config_name));
+  if (IsMegatron(json)) return ReadMegatronText(texts, name);
   JsonValue processor_json;
   if (!texts.processor.empty()) {
     PIPELOOM_ASSIGN_OR_RETURN(processor_json,
@@ -79,32 +153,30 @@ absl::StatusOr<ConfigModel> ParseModelConfig(const ConfigTexts& texts,
   Draft draft{.notes = notes,
               .processor = ConfigNode(texts.processor_name, &processor_json, "",
                                       &notes)};
-  ConfigModel result;
-  result.architecture = TypeOf(config);
+  const std::string architecture = TypeOf(config);
   if (notes.error.ok()) {
-    if (const ArchitectureReader read = FindArchitecture(result.architecture)) {
+    if (const ArchitectureReader read = FindArchitecture(architecture)) {
       read(config, &draft);
     } else {
-      ReadUnknown(result.architecture, config, &draft);
+      ReadUnknown(architecture, config, &draft);
     }
   }
   PIPELOOM_RETURN_IF_ERROR(notes.error);
-  draft.model.name = std::string(name);
-  draft.model.source =
-      absl::StrCat("Made from a configuration of ", result.architecture, ".");
-  if (!notes.assumed.empty()) {
-    absl::StrAppend(&draft.model.source,
-                    " Assumed: ", absl::StrJoin(notes.assumed, "; "), ".");
-  }
-  result.assumed = std::move(notes.assumed);
-  result.missing = std::move(notes.missing);
-  result.model = std::move(draft.model);
-  if (!result.missing.empty()) {
-    DropUnknownLayers(texts.config_name, &result.model);
-    return result;
-  }
-  PIPELOOM_RETURN_IF_ERROR(Check(result.model, texts.config_name));
-  return result;
+  return Finish(texts.config_name, name,
+                absl::StrCat("a configuration of ", architecture), architecture,
+                std::move(draft));
+}
+
+absl::StatusOr<ConfigModel> ReadTorchtitanModel(absl::string_view flavor,
+                                                absl::string_view name) {
+  PIPELOOM_ASSIGN_OR_RETURN(const std::string config, TorchtitanConfig(flavor));
+  ConfigTexts texts;
+  texts.config_name = absl::StrCat("torchtitan:", flavor);
+  texts.config = config;
+  PIPELOOM_ASSIGN_OR_RETURN(ConfigModel read, ParseModelConfig(texts, name));
+  read.model.source =
+      absl::StrCat("torchtitan's ", flavor, ". ", read.model.source);
+  return read;
 }
 
 }  // namespace pipeloom::formats

@@ -1,5 +1,5 @@
 // Model files from the configurations of other programs: config.json of
-// transformers and diffusers.
+// transformers and diffusers, arguments of Megatron-LM, names of torchtitan.
 //
 //   ASSIGN_OR_RETURN(const ConfigModel read, ParseModelConfig({...}));
 //   if (read.missing.empty()) WriteFile("model.json", PrintModel(read.model));
@@ -35,14 +35,22 @@ struct ConfigModel {
   // Fields or parts that are not known. Unless empty, the model is incomplete:
   // its known parts are right, but it cannot be planned.
   std::vector<std::string> missing{};
+  // Arguments of Megatron-LM that say nothing about the model.
+  std::vector<std::string> ignored{};
 };
 
-// Reads a configuration. `name` is the model's. InvalidArgument names file,
+// Reads a configuration, or the arguments of Megatron-LM in any of the forms of
+// megatron_arguments.h. `name` is the model's. InvalidArgument names file,
 // line and field: not JSON, a value of the wrong type or out of range, or
 // widths that do not divide. An unknown architecture is no error: see
 // ConfigModel::missing. Cost is linear in the texts; throws nothing.
 absl::StatusOr<ConfigModel> ParseModelConfig(const ConfigTexts& texts,
                                              absl::string_view name);
+
+// Reads "MODEL/FLAVOR" of torchtitan, such as "llama3/8B". NotFound lists what
+// is known.
+absl::StatusOr<ConfigModel> ReadTorchtitanModel(absl::string_view flavor,
+                                                absl::string_view name);
 
 }  // namespace pipeloom::formats
 

@@ -207,7 +207,7 @@ absl::StatusOr<ModelSpec> ReadShape(const std::string& where,
   f.clamped = words.Int("clamped", 0, 0) != 0;
   // Leading layers with `ffn` in place of the experts.
   const int64_t dense = words.Int("dense_layers", 0, 0);
-  // Every window_every-th layer attends within blocks of `window` tokens.
+  // Every window_every-th layer attends to the last `window` tokens only.
   const int64_t window = words.Int("window", 0, 1);
   const int64_t window_every = words.Int("window_every", 1, 1);
   // Modules that predict one more token each: a projection, a layer and the
@@ -239,7 +239,6 @@ absl::StatusOr<ModelSpec> ReadShape(const std::string& where,
       layer.ffn.hidden = 0;
     }
     if (window > 0 && i % window_every == 0) {
-      layer.attention.kind = AttentionKind::kWindow;
       layer.attention.window = window;
     }
     module.layers.push_back(std::move(layer));

@@ -229,6 +229,10 @@ absl::Status ValidateJobSpec(const JobSpec& job) {
     return fail("microbatch_tokens", static_cast<double>(t.microbatch_tokens),
                 ">= 1");
   }
+  if (t.microbatch_samples < 0) {
+    return fail("microbatch_samples", static_cast<double>(t.microbatch_samples),
+                ">= 0");
+  }
   if (t.microbatch_images < 0) {
     return fail("microbatch_images", static_cast<double>(t.microbatch_images),
                 ">= 0");

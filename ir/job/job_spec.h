@@ -42,9 +42,10 @@ enum class SampleAssignment {
 
 // Batch sizes, memory and other settings of the training.
 struct TrainingSpec {
-  int32_t microbatches = 0;       // Per step and replica; at least 1.
-  int64_t microbatch_tokens = 0;  // Most backbone tokens of a microbatch.
-  int64_t microbatch_images = 0;  // Most images and clips; 0: no limit.
+  int32_t microbatches = 0;        // Per step and replica; at least 1.
+  int64_t microbatch_tokens = 0;   // Most backbone tokens of a microbatch.
+  int64_t microbatch_samples = 0;  // Most samples; 0: no limit.
+  int64_t microbatch_images = 0;   // Most images and clips; 0: no limit.
   // Most seconds of clips or audio; 0: no limit.
   double microbatch_seconds = 0;
   OptimizerSharding optimizer_sharding = OptimizerSharding::kZero1;

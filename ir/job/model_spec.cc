@@ -115,6 +115,13 @@ absl::Status ValidateLayer(const ModuleSpec& module, LayerId id) {
       if (a.kind == AttentionKind::kWindow && a.window == 0) {
         return fail("window attention needs window > 0");
       }
+      if (a.kind != AttentionKind::kWindow &&
+          a.kind != AttentionKind::kCausal && a.window > 0) {
+        return fail(absl::StrFormat(
+            "attention.window is %d; it must be 0 unless the kind is "
+            "ATTENTION_KIND_WINDOW or ATTENTION_KIND_CAUSAL",
+            a.window));
+      }
       if (a.kind != AttentionKind::kNone && a.heads % a.kv_heads != 0) {
         return fail(
             absl::StrFormat("kv_heads is %d; it must divide heads, which is %d",

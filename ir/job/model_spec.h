@@ -26,7 +26,7 @@ enum class ModuleRole { kEncoder, kBackbone, kGenerator };
 // The keys that a query attends to.
 enum class AttentionKind {
   kNone,
-  kCausal,  // Earlier tokens of its own sample.
+  kCausal,  // Earlier tokens of its own sample; of them the last `window`.
   kFull,    // All tokens of its own sequence (image, clip, tile).
   kWindow,  // Full, inside blocks of `window` tokens.
 };
@@ -44,7 +44,7 @@ struct AttentionSpec {
   int64_t heads = 0;
   int64_t kv_heads = 0;
   int64_t head_dim = 0;    // Width of queries and keys.
-  int64_t window = 0;      // Tokens of a block, for kWindow.
+  int64_t window = 0;      // Tokens, for kWindow and kCausal (0: all).
   int64_t query_rank = 0;  // Low-rank query projection; 0: none.
   int64_t kv_rank = 0;     // Low-rank keys and values (MLA); 0: none.
   // Rotary part of head_dim shared by all heads; with kv_rank.

@@ -94,6 +94,7 @@ absl::StatusOr<std::vector<SampleMetadata>> CutSample(
     const Load more = meter.Of(alone);
     Load sum = load;
     sum += more;
+    sum.samples = 1;  // All of them are one.
     if (!meter.Fits(sum)) {
       close();
       sum = more;

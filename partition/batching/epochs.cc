@@ -71,12 +71,13 @@ BatchMetadata ShuffledEpochs(const BatchMetadata& batch, uint64_t seed,
 
 absl::StatusOr<std::vector<PackedStep>> PackShuffledSteps(
     const JobSpec& job, const BatchMetadata& batch, uint64_t seed,
-    int64_t num_steps) {
+    int64_t num_steps, const std::stop_token& stop) {
   std::vector<PackedStep> steps;
   Stream stream(batch, seed);
   stream.AddEpoch();
   int64_t first = 0;
   for (int64_t s = 0; s < num_steps; ++s) {
+    if (stop.stop_requested()) return absl::CancelledError("stopped");
     // A step that reaches the end of the samples so far may be short.
     for (int64_t epochs = 1;; epochs *= 2) {
       while (stream.samples().samples.size() - first <

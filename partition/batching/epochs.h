@@ -4,6 +4,7 @@
 #define PIPELOOM_PARTITION_BATCHING_EPOCHS_H_
 
 #include <cstdint>
+#include <stop_token>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -22,10 +23,11 @@ BatchMetadata ShuffledEpochs(const BatchMetadata& batch, uint64_t seed,
 // Packs `num_steps` consecutive steps (see PackStep) from as many shuffled
 // epochs as they need; only a step that would need more than 1,024 epochs or a
 // million samples is short. `piece_of` refers to samples of `batch`. Returns
-// the errors of PackStep, with the step. REQUIRES: num_steps >= 0.
+// the errors of PackStep, with the step, and Cancelled after a stop request.
+// REQUIRES: num_steps >= 0.
 absl::StatusOr<std::vector<PackedStep>> PackShuffledSteps(
     const JobSpec& job, const BatchMetadata& batch, uint64_t seed,
-    int64_t num_steps);
+    int64_t num_steps, const std::stop_token& stop = {});
 
 }  // namespace pipeloom::partition
 

@@ -24,7 +24,7 @@ LoadMeter::LoadMeter(const JobSpec& job) : job_(job) {
 
 Load LoadMeter::Of(const SampleMetadata& sample, bool* work) const {
   const auto shapes = SampleWork(job_.model, sample);
-  Load load;
+  Load load{.samples = 1};
   for (const ModuleId m : counted_) load.tokens += shapes[m].tokens;
   load.images = static_cast<int64_t>(sample.images.size()) +
                 static_cast<int64_t>(sample.videos.size());
@@ -47,6 +47,7 @@ bool LoadMeter::Fits(const Load& load) const {
   constexpr double kRounding = 1e-6;
   const TrainingSpec& t = job_.training;
   return load.tokens <= t.microbatch_tokens &&
+         (t.microbatch_samples == 0 || load.samples <= t.microbatch_samples) &&
          (t.microbatch_images == 0 || load.images <= t.microbatch_images) &&
          (t.microbatch_seconds <= 0 ||
           load.seconds <= t.microbatch_seconds + kRounding);

@@ -1,4 +1,5 @@
-// The quantities that limit a microbatch: backbone tokens, images, seconds.
+// The quantities that limit a microbatch: samples, backbone tokens, images,
+// seconds.
 #ifndef PIPELOOM_PARTITION_BATCHING_LOAD_METER_H_
 #define PIPELOOM_PARTITION_BATCHING_LOAD_METER_H_
 
@@ -12,10 +13,12 @@ namespace pipeloom::partition {
 
 // The load of a sample or microbatch.
 struct Load {
+  int64_t samples = 0;
   int64_t tokens = 0;
   int64_t images = 0;
   double seconds = 0;
   Load& operator+=(const Load& other) {
+    samples += other.samples;
     tokens += other.tokens;
     images += other.images;
     seconds += other.seconds;

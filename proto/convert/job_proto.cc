@@ -45,6 +45,7 @@ void SetLink(const LinkSpec& link, v1::LinkSpec* proto) {
 void SetTraining(const TrainingSpec& training, v1::TrainingSpec* proto) {
   proto->set_microbatches(training.microbatches);
   proto->set_microbatch_tokens(training.microbatch_tokens);
+  proto->set_microbatch_samples(training.microbatch_samples);
   proto->set_microbatch_images(training.microbatch_images);
   proto->set_microbatch_seconds(training.microbatch_seconds);
   proto->set_optimizer_sharding(

@@ -340,6 +340,9 @@ absl::Status CheckTorchModel(const ModelSpec& model) {
       if (layer.kind == LayerKind::kConvolutions) lacks = "convolutions";
       if (layer.ffn.experts > 0) lacks = "experts";
       if (a.query_rank > 0 || a.kv_rank > 0) lacks = "low-rank attention";
+      if (a.kind == AttentionKind::kCausal && a.window > 0) {
+        lacks = "sliding windows";
+      }
       if (layer.kind == LayerKind::kEmbedding && l != LayerId(0)) {
         lacks = "an embedding behind other layers";
       }

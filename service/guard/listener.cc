@@ -61,6 +61,29 @@ absl::StatusOr<HostAndPort> Split(const std::string& address) {
   return HostAndPort{std::string(host), std::to_string(port)};
 }
 
+bool IsUnix(absl::string_view address) {
+  return absl::StartsWith(address, "unix:") ||
+         absl::StartsWith(address, "unix-abstract:");
+}
+
+// Returns the path or name of a Unix socket. REQUIRES: IsUnix(address).
+absl::StatusOr<absl::string_view> SplitUnix(const std::string& address) {
+  absl::string_view name = address;
+  if (absl::ConsumePrefix(&name, "unix:")) {
+    if (absl::StartsWith(name, "///")) name.remove_prefix(2);
+  } else {
+    absl::ConsumePrefix(&name, "unix-abstract:");
+  }
+  // Both kinds need one byte more: a zero at the end, or at the beginning.
+  constexpr size_t kMost = sizeof(sockaddr_un::sun_path) - 1;
+  if (name.empty() || name.size() > kMost) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "cannot listen on \"%s\": the name must have 1 to %d bytes", address,
+        kMost));
+  }
+  return name;
+}
+
 // Opens a socket that listens; -1 with errno if it cannot.
 int OpenSocket(const sockaddr* address, socklen_t size, bool both) {
   const int fd =
@@ -131,29 +154,21 @@ void Listener::Close() {
 
 absl::StatusOr<Listener> Listener::Open(const std::string& address) {
   Listener listener;
-  PIPELOOM_RETURN_IF_ERROR(absl::StartsWith(address, "unix:") ||
-                                   absl::StartsWith(address, "unix-abstract:")
-                               ? listener.OpenUnix(address)
-                               : listener.OpenHost(address));
+  PIPELOOM_RETURN_IF_ERROR(IsUnix(address) ? listener.OpenUnix(address)
+                                           : listener.OpenHost(address));
   return listener;
 }
 
+absl::Status Listener::Check(const std::string& address) {
+  return IsUnix(address) ? SplitUnix(address).status()
+                         : Split(address).status();
+}
+
 absl::Status Listener::OpenUnix(const std::string& address) {
-  absl::string_view name = address;
-  const bool file = absl::ConsumePrefix(&name, "unix:");
-  if (file) {
-    if (absl::StartsWith(name, "///")) name.remove_prefix(2);
-  } else {
-    absl::ConsumePrefix(&name, "unix-abstract:");
-  }
+  PIPELOOM_ASSIGN_OR_RETURN(const absl::string_view name, SplitUnix(address));
+  const bool file = absl::StartsWith(address, "unix:");
   sockaddr_un bound{};
   bound.sun_family = AF_UNIX;
-  // Both kinds need one byte more: a zero at the end, or at the beginning.
-  if (name.empty() || name.size() + 1 > sizeof(bound.sun_path)) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "cannot listen on \"%s\": the name must have 1 to %d bytes", address,
-        sizeof(bound.sun_path) - 1));
-  }
   std::copy(name.begin(), name.end(), bound.sun_path + (file ? 0 : 1));
   const auto size =
       static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + name.size() + 1);

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
 namespace pipeloom::service {
@@ -22,6 +23,8 @@ class Listener {
   // InvalidArgument: no such address. Unavailable: the port is taken, or the
   // address is not this machine's.
   static absl::StatusOr<Listener> Open(const std::string& address);
+  // Returns InvalidArgument if an address has none of these forms.
+  static absl::Status Check(const std::string& address);
   Listener() = default;
   ~Listener() { Close(); }
   Listener(Listener&& other) noexcept { *this = std::move(other); }

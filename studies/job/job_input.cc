@@ -145,10 +145,11 @@ void NoteLongSamples(const JobInput& input, const partition::PackedStep& packed,
 }
 
 absl::StatusOr<std::vector<partition::PackedStep>> PackInOrder(
-    const JobInput& input, int64_t num_steps) {
+    const JobInput& input, int64_t num_steps, const std::stop_token& stop) {
   std::vector<partition::PackedStep> steps;
   int64_t first_sample = 0;
   for (int64_t s = 0; s < num_steps; ++s) {
+    if (stop.stop_requested()) return absl::CancelledError("stopped");
     if (s > 0 && first_sample >= input.batch.samples.size()) {
       return absl::InvalidArgumentError(absl::StrFormat(
           "batch %s has %d samples, enough for %d steps; --steps asks for %d "
@@ -333,13 +334,15 @@ absl::StatusOr<std::vector<partition::PackedStep>> PackSteps(
                                                      SampleOf(input.batch)));
   }
   if (input.shuffle) {
-    PIPELOOM_ASSIGN_OR_RETURN(
-        steps, partition::PackShuffledSteps(input.job, input.batch,
-                                            *input.shuffle, num_steps));
+    PIPELOOM_ASSIGN_OR_RETURN(steps, partition::PackShuffledSteps(
+                                         input.job, input.batch, *input.shuffle,
+                                         num_steps, context.stop));
   } else {
-    PIPELOOM_ASSIGN_OR_RETURN(steps, PackInOrder(input, num_steps));
+    PIPELOOM_ASSIGN_OR_RETURN(steps,
+                              PackInOrder(input, num_steps, context.stop));
   }
   for (size_t s = 0; s < steps.size(); ++s) {
+    if (context.stop.stop_requested()) return absl::CancelledError("stopped");
     NoteShortStep(input, steps[s], static_cast<int64_t>(s), context);
     NoteLongSamples(input, steps[s], static_cast<int64_t>(s), context);
     if (sample_costs.has_value()) {

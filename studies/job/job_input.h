@@ -95,7 +95,7 @@ std::unique_ptr<const emulator::OpCostModel> CostsOf(const JobInput& input);
 
 // Packs the samples of all steps, in order or shuffled. InvalidArgument says
 // for how many steps the batch suffices. Warns of a step that is short of
-// samples.
+// samples. Cancelled after a stop request.
 absl::StatusOr<std::vector<partition::PackedStep>> PackSteps(
     const JobInput& input, int64_t num_steps, const StudyContext& context);
 

@@ -57,9 +57,22 @@ std::vector<formats::JobOverride> LayoutChanges(const JobSpec& job, int tp,
   return changes;
 }
 
-std::vector<WhatIfCase> Layouts(const JobSpec& job) {
+// Returns the change to as many nodes as `gpus` need; nothing if the job's do.
+std::vector<formats::JobOverride> NodesFor(const JobSpec& job, int64_t gpus) {
+  const int64_t per_node = job.cluster.gpus_per_node;
+  const int64_t nodes = (gpus + per_node - 1) / per_node;
+  if (nodes <= job.cluster.num_nodes) return {};
+  return {{"cluster.num_nodes", Int(nodes)}};
+}
+
+void Append(const std::vector<formats::JobOverride>& more, WhatIfCase* c) {
+  c->changes.insert(c->changes.end(), more.begin(), more.end());
+}
+
+std::vector<WhatIfCase> Layouts(const JobSpec& job, int64_t gpus) {
   std::vector<WhatIfCase> cases;
-  const int64_t gpus = job.parallel.num_gpus();
+  const bool is_own = gpus == 0 || gpus == job.parallel.num_gpus();
+  if (gpus == 0) gpus = job.parallel.num_gpus();
   const int64_t total = int64_t{job.training.microbatches} * job.parallel.dp;
   for (const int cp : {1, 2, 4}) {
     for (int tp = 1; tp <= std::min(8, job.cluster.gpus_per_node); tp *= 2) {
@@ -69,7 +82,7 @@ std::vector<WhatIfCase> Layouts(const JobSpec& job) {
         const int64_t dp = gpus / part;
         if (dp > total) continue;
         const ParallelLayout& now = job.parallel;
-        if (tp == now.tp && cp == now.cp && pp == now.pp) continue;
+        if (is_own && tp == now.tp && cp == now.cp && pp == now.pp) continue;
         // Only layouts near the job's: a factor of 8 away at most.
         const double far = std::abs(std::log2(double(tp) / now.tp)) +
                            std::abs(std::log2(double(pp) / now.pp)) +
@@ -78,6 +91,7 @@ std::vector<WhatIfCase> Layouts(const JobSpec& job) {
         cases.push_back(
             Case(absl::StrFormat("TP %d, PP %d, CP %d, DP %d", tp, pp, cp, dp),
                  LayoutChanges(job, tp, cp, pp, static_cast<int>(dp))));
+        Append(NodesFor(job, gpus), &cases.back());
       }
     }
   }
@@ -99,6 +113,50 @@ std::vector<WhatIfCase> OtherGpus(const JobSpec& job) {
         name, {{"cluster", name},
                {"cluster.num_nodes", Int((gpus + per_node - 1) / per_node)},
                {"training.memory_limit_bytes", "0"}}));
+  }
+  return cases;
+}
+
+// Returns cases of one replica on more and more GPUs, from one on.
+std::vector<WhatIfCase> Fits(const JobSpec& job) {
+  std::vector<WhatIfCase> cases;
+  for (int gpus = 1; gpus <= 512; gpus *= 2) {
+    for (int tp = 1; tp <= std::min(8, job.cluster.gpus_per_node); tp *= 2) {
+      const int pp = gpus / (tp * job.parallel.cp);
+      if (pp < 1 || pp > 64 || tp * job.parallel.cp * pp != gpus) continue;
+      cases.push_back(
+          Case(absl::StrFormat("TP %d, PP %d, CP %d", tp, pp, job.parallel.cp),
+               LayoutChanges(job, tp, job.parallel.cp, pp, 1)));
+      Append(NodesFor(job, gpus), &cases.back());
+    }
+  }
+  return cases;
+}
+
+// Returns, for each cluster with a price, the job on as many of its GPUs as the
+// budget pays for and replicas can use.
+std::vector<WhatIfCase> Affordable(const JobSpec& job,
+                                   const WhatIfGiven& given) {
+  std::vector<WhatIfCase> cases;
+  const int64_t total = int64_t{job.training.microbatches} * job.parallel.dp;
+  const int64_t replica = job.parallel.num_gpus() / job.parallel.dp;
+  for (const auto& [name, price] : given.prices) {
+    const auto paid = static_cast<int64_t>(
+        std::min(1e6, std::floor(given.budget / price + 1e-9)));
+    int64_t dp = std::min(total, paid / replica);
+    while (dp > 1 && total % dp != 0) --dp;
+    const int64_t gpus = std::max<int64_t>(dp, 1) * replica;
+    const int64_t per_node = name.find("nvl72") != std::string::npos ? 72 : 8;
+    cases.push_back(Case(
+        dp < 1 ? absl::StrFormat("%s: %d GPUs, beyond the budget", name, gpus)
+               : absl::StrFormat("%d x %s for %g", gpus, name,
+                                 static_cast<double>(gpus) * price),
+        {{"cluster", name},
+         {"cluster.num_nodes", Int((gpus + per_node - 1) / per_node)},
+         {"training.memory_limit_bytes", "0"}}));
+    Append(LayoutChanges(job, job.parallel.tp, job.parallel.cp, job.parallel.pp,
+                         static_cast<int>(std::max<int64_t>(dp, 1))),
+           &cases.back());
   }
   return cases;
 }
@@ -189,29 +247,41 @@ absl::StatusOr<std::vector<WhatIfCase>> SweepCases(
 
 const std::vector<WhatIfQuestion>& WhatIfQuestions() {
   static const auto* const kQuestions = new std::vector<WhatIfQuestion>{
-      {"gpu", "the same job on every other GPU that ships"},
-      {"layout", "other TP, PP, CP and DP on as many GPUs"},
-      {"microbatches", "more and fewer, smaller and larger microbatches"},
-      {"video", "clips twice as long"},
-      {"frozen", "each module but the backbone frozen"},
-      {"fp8", "matrix products in fp8"},
-      {"network", "links of half, a quarter and twice the bandwidth"},
-      {"slow-rank", "one rank 20 % slower, unknown to the plan and known"},
-      {"memory", "GPUs with more memory, and with less"},
-      {"recompute", "nothing recomputed, everything, or offloading allowed"},
-      {"padded", "sequences padded to the longest"},
-      {"sparse", "attention on half, a quarter and an eighth of the pairs"},
-      {"scale", "more and fewer GPUs for the same samples a step"},
+      {"gpu", "the same job on every other GPU that ships", "the cluster"},
+      {"memory", "GPUs with more memory, and with less", "the cluster"},
+      {"network", "links of half, a quarter and twice the bandwidth",
+       "the cluster"},
+      {"scale", "more and fewer GPUs for the same samples a step",
+       "the cluster"},
+      {"fits", "one replica on 1, 2, 4 and more GPUs: what its memory allows",
+       "the cluster"},
+      {"budget", "the GPUs that --budget pays for at --prices", "the cluster"},
+      {"layout", "other TP, PP, CP and DP on as many GPUs, or on --gpus",
+       "the layout"},
+      {"microbatches", "more and fewer, smaller and larger microbatches",
+       "the layout"},
+      {"recompute", "nothing recomputed, everything, or offloading allowed",
+       "the layout"},
+      {"fp8", "matrix products in fp8", "the model"},
+      {"frozen", "each module but the backbone frozen", "the model"},
+      {"sparse", "attention on half, a quarter and an eighth of the pairs",
+       "the model"},
+      {"video", "clips twice as long", "the data"},
+      {"padded", "sequences padded to the longest", "the data"},
+      {"slow-rank", "one rank 20 % slower, unknown to the plan and known",
+       "faults"},
   };
   return *kQuestions;
 }
 
-std::vector<WhatIfCase> CasesOf(const std::string& question,
-                                const JobSpec& job) {
+std::vector<WhatIfCase> CasesOf(const std::string& question, const JobSpec& job,
+                                const WhatIfGiven& given) {
   std::vector<WhatIfCase> cases;
   const TrainingSpec& training = job.training;
   if (question == "gpu") return OtherGpus(job);
-  if (question == "layout") return Layouts(job);
+  if (question == "layout") return Layouts(job, given.gpus);
+  if (question == "fits") return Fits(job);
+  if (question == "budget") return Affordable(job, given);
   if (question == "scale") return Scales(job);
   if (question == "microbatches") {
     for (const int k : {2, 4}) {

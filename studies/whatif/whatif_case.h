@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -45,12 +46,21 @@ absl::StatusOr<std::vector<WhatIfCase>> SweepCases(
 struct WhatIfQuestion {
   std::string name{};
   std::string asks{};
+  std::string about{};  // Questions about one thing follow one another.
 };
 const std::vector<WhatIfQuestion>& WhatIfQuestions();
+
+// Values that some questions need.
+struct WhatIfGiven {
+  int64_t gpus = 0;   // For "layout"; 0: as many as the job has.
+  double budget = 0;  // For "budget": what all GPUs may cost an hour.
+  // For "budget": shipped clusters with the price of a GPU and hour.
+  std::vector<std::pair<std::string, double>> prices{};
+};
 // Returns the cases of a question; empty if it has no sensible case for the
 // job. REQUIRES: the question is one of WhatIfQuestions().
-std::vector<WhatIfCase> CasesOf(const std::string& question,
-                                const JobSpec& job);
+std::vector<WhatIfCase> CasesOf(const std::string& question, const JobSpec& job,
+                                const WhatIfGiven& given = {});
 
 // Returns `batch` with every clip `factor` times as long.
 BatchMetadata WithLongerVideos(const BatchMetadata& batch, double factor);

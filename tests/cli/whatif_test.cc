@@ -191,8 +191,13 @@ TEST_F(WhatIfTest, QuestionsGoTheWayTheyMust) {
 TEST_F(WhatIfTest, EveryQuestionHasAnAnswer) {
   for (const studies::WhatIfQuestion& question : studies::WhatIfQuestions()) {
     SCOPED_TRACE(question.name);
-    const Outcome outcome =
-        Pipeloom(WhatIf({"--ask", question.name, "--format", "json"}));
+    std::vector<std::string> asked = {"--ask", question.name, "--format",
+                                      "json"};
+    if (question.name == "budget") {
+      asked.insert(asked.end(),
+                   {"--budget", "80", "--prices", "h100-sxm=2.5,b200-sxm=5"});
+    }
+    const Outcome outcome = Pipeloom(WhatIf(asked));
     ASSERT_EQ(outcome.code, 0) << outcome.err;
     const Json rows = Json::parse(outcome.out)["configurations"];
     // An image batch has no clips, but the question is still asked.
@@ -205,6 +210,57 @@ TEST_F(WhatIfTest, EveryQuestionHasAnAnswer) {
   EXPECT_EQ(tables.code, 0) << tables.err;
   EXPECT_THAT(tables.out, HasSubstr("a switch of 72"));
   EXPECT_THAT(tables.out, HasSubstr("8 bit"));
+}
+
+TEST_F(WhatIfTest, LayoutsOfOtherGpusUseThemAll) {
+  const Outcome outcome =
+      Pipeloom(WhatIf({"--ask", "layout", "--gpus", "32", "--format", "json"}));
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const Json rows = Json::parse(outcome.out)["configurations"];
+  ASSERT_GE(rows.size(), 4u);
+  for (size_t i = 1; i < rows.size(); ++i) {
+    if (!rows[i].contains("error")) EXPECT_EQ(rows[i]["gpus"], 32) << rows[i];
+  }
+}
+
+TEST_F(WhatIfTest, ABudgetBuysNoMoreGpusThanItPaysFor) {
+  const Outcome outcome = Pipeloom(
+      WhatIf({"--ask", "budget", "--budget", "80", "--prices",
+              "h100-sxm=2.5,b200-sxm=5,l40s=1000", "--format", "json"}));
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const Json rows = Json::parse(outcome.out)["configurations"];
+  ASSERT_EQ(rows.size(), 4u);
+  EXPECT_LE(rows[1]["gpus"], 32);
+  EXPECT_LE(rows[2]["gpus"], 16);
+  EXPECT_THAT(rows[1]["label"].get<std::string>(), HasSubstr("x h100-sxm for"));
+  EXPECT_THAT(rows[3]["label"].get<std::string>(),
+              HasSubstr("beyond the budget"));
+}
+
+TEST_F(WhatIfTest, WhatABudgetNeedsIsAskedFor) {
+  const std::pair<std::vector<std::string>, const char*> bad[] = {
+      {{"--ask", "budget"}, "needs --budget PRICE"},
+      {{"--ask", "budget", "--budget", "-3"}, "a number > 0; it is \"-3\""},
+      {{"--ask", "budget", "--budget", "80"}, "needs --prices"},
+      {{"--ask", "budget", "--budget", "80", "--prices", "h100-sxm"},
+       "is no CLUSTER=PRICE"},
+      {{"--ask", "budget", "--budget", "80", "--prices", "h101=2"},
+       "there is no cluster \"h101\"; shipped are"},
+      {{"--ask", "layout", "--budget", "80"}, "need --ask budget"},
+      {{"--ask", "scale", "--gpus", "8"}, "--gpus needs --ask layout"}};
+  for (const auto& [flags, says] : bad) {
+    const Outcome outcome = Pipeloom(WhatIf(flags));
+    EXPECT_EQ(outcome.code, 2);
+    EXPECT_THAT(outcome.err, HasSubstr(says));
+  }
+}
+
+TEST_F(WhatIfTest, AnotherGpuAloneSaysWhatElseItsClusterHas) {
+  const Outcome outcome =
+      Pipeloom(WhatIf({"--set", "cluster.device=b200-sxm"}));
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("changes the GPU alone"));
+  EXPECT_THAT(outcome.err, HasSubstr("inside nodes (here"));
 }
 
 TEST_F(WhatIfTest, ASlowRankIsNoFasterAndPlanningForItNoWorse) {

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "base/numeric.h"
 #include "emulator/cost/roofline_cost.h"
 #include "emulator/network/collective_cost.h"
 #include "emulator/ops/layer_fingerprint.h"
@@ -81,6 +82,64 @@ TEST(OpGraph, WindowAttentionCostsTokensTimesWindow) {
   const double windowed =
       BuildLayerOps(window, shape, {}, {}).forward_flops.count;
   EXPECT_DOUBLE_EQ(full - windowed, 4.0 * 1792 * (4 * 1024) * (1024 - 64));
+}
+
+double ForwardFlops(const LayerSpec& layer, const WorkShape& shape) {
+  return BuildLayerOps(layer, shape, {}, {}).forward_flops.count;
+}
+
+TEST(OpGraph, ACausalWindowCostsTheTriangleUpToItsLengthAndItsTrapezeBeyond) {
+  const LayerSpec whole = Llama3Block();
+  LayerSpec windowed = whole;
+  windowed.attention.window = 1024;
+  const AttentionSpec& a = whole.attention;
+  const double a_pair = 4.0 * Real(a.heads) * Real(a.head_dim);
+  for (const int64_t length : {1, 100, 1023, 1024}) {
+    const WorkShape shape = Sequences(3, length);
+    EXPECT_DOUBLE_EQ(ForwardFlops(windowed, shape), ForwardFlops(whole, shape));
+  }
+  for (const int64_t length : {1025, 2048, 5000, 131072}) {
+    const WorkShape shape = Sequences(3, length);
+    const double s = Real(length);
+    const double saved = 3 * (s * s / 2 - (1024 * s - 1024.0 * 1024 / 2));
+    EXPECT_NEAR(ForwardFlops(whole, shape) - ForwardFlops(windowed, shape),
+                a_pair * saved, 1e-9 * a_pair * 3 * s * s);
+  }
+}
+
+TEST(OpGraph, ACausalWindowOfMixedLengthsLiesBetweenTheSumAndTheTriangle) {
+  const LayerSpec whole = Llama3Block();
+  LayerSpec windowed = whole;
+  windowed.attention.window = 512;
+  WorkShape mixed = Sequences(40, 100);
+  mixed += Sequences(2, 4000);
+  const double products =
+      ForwardFlops(whole, mixed) - 2.0 * Real(whole.attention.heads) *
+                                       Real(whole.attention.head_dim) *
+                                       mixed.squared_tokens;
+  const double sum = ForwardFlops(windowed, Sequences(40, 100)) +
+                     ForwardFlops(windowed, Sequences(2, 4000));
+  EXPECT_GE(ForwardFlops(windowed, mixed), sum * (1 - 1e-12));
+  EXPECT_LT(ForwardFlops(windowed, mixed) - products, 1.5 * (sum - products));
+  EXPECT_LT(ForwardFlops(windowed, mixed), ForwardFlops(whole, mixed));
+}
+
+TEST(OpGraph, AttentionOfACausalWindowSaysItsWindowAndLength) {
+  LayerSpec windowed = Llama3Block();
+  windowed.attention.window = 128;
+  const LayerOps ops = BuildLayerOps(windowed, Sequences(2, 4096), {}, {});
+  int found = 0;
+  for (const OpStep& step : ops.forward) {
+    for (const Op& op : step.compute) {
+      const auto* attention = std::get_if<AttentionOp>(&op);
+      if (attention == nullptr) continue;
+      ++found;
+      EXPECT_TRUE(attention->causal);
+      EXPECT_EQ(attention->window, 128);
+      EXPECT_DOUBLE_EQ(attention->mean_length, 4096);
+    }
+  }
+  EXPECT_EQ(found, 1);
 }
 
 // Two blocks, each entered and left once (workload rules of Megatron).

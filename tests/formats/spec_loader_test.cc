@@ -3,7 +3,10 @@
 #include <map>
 #include <string>
 
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
+#include "formats/job/device_swap.h"
+#include "formats/job/job_overrides.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/formats/data_dir.h"
@@ -342,6 +345,104 @@ TEST(ParseJobTest, SaysWhatIsWrongAndWhere) {
         FailsWith(absl::StatusCode::kInvalidArgument,
                   AllOf(StartsWith("my/job.json:"), HasSubstr(c.expected))));
   }
+}
+
+// Returns the good job with another global batch and three replicas.
+std::string WithBatch(const std::string& fields) {
+  return absl::StrReplaceAll(JobText(), {{"\"microbatches\": 8,", fields},
+                                         {"\"pp\": 4",
+                                          "\"pp\": 1, "
+                                          "\"dp\": 3"}});
+}
+
+TEST(ParseJobTest, MicrobatchesFollowFromTheGlobalBatch) {
+  ASSERT_OK_AND_ASSIGN(const JobSpec samples,
+                       ParseJob(WithBatch(R"("global_batch_samples": 480,
+                            "microbatch_samples": 8,)"),
+                                "job.json", "data", NoFiles()));
+  EXPECT_EQ(samples.training.microbatches, 20);
+  EXPECT_EQ(samples.training.microbatch_samples, 8);
+  ASSERT_OK_AND_ASSIGN(const JobSpec tokens,
+                       ParseJob(WithBatch(R"("global_batch_tokens": "30720",)"),
+                                "job.json", "data", NoFiles()));
+  EXPECT_EQ(tokens.training.microbatches, 5) << "of 2048 tokens";
+}
+
+TEST(ParseJobTest, AGlobalBatchThatDoesNotDivideOrIsGivenTwiceIsAnError) {
+  const std::pair<const char*, const char*> bad[] = {
+      {R"("global_batch_samples": 100, "microbatch_samples": 8,)",
+       "field \"training.global_batch_samples\" is 100; it must be a multiple "
+       "of parallel.dp x training.microbatch_samples, which is 3 x 8, at most "
+       "1000000 times: 96 or 120"},
+      {R"("global_batch_tokens": 100,)",
+       "field \"training.global_batch_tokens\" is 100; it must be a multiple "
+       "of "
+       "parallel.dp x training.microbatch_tokens, which is 3 x 2048, at most "
+       "1000000 times: 6144"},
+      {R"("global_batch_samples": 96,)",
+       "needs \"training.microbatch_samples\""},
+      {R"("global_batch_samples": 96, "microbatch_samples": 8,
+          "microbatches": 4,)",
+       "this one has global_batch_samples and microbatches"},
+      {R"("global_batch_samples": 96, "microbatch_samples": 8,
+          "global_batch_tokens": 6144,)",
+       "this one has global_batch_samples and global_batch_tokens"},
+      {R"("global_batch_tokens": -1,)", "is -1; it must be in [0, "}};
+  for (const auto& [fields, says] : bad) {
+    EXPECT_THAT(ParseJob(WithBatch(fields), "job.json", "data", NoFiles()),
+                FailsWith(absl::StatusCode::kInvalidArgument, HasSubstr(says)))
+        << fields;
+  }
+}
+
+TEST(JobTemplateTest, AChangeOfTheBatchTakesThePlaceOfTheOtherWaysToSayIt) {
+  const std::string path = "folder/job.json";
+  ASSERT_OK_AND_ASSIGN(
+      const JobTemplate job,
+      JobTemplate::Load(path, "data",
+                        Files({{path, WithBatch(R"("global_batch_samples": 480,
+                                                   "microbatch_samples": 8,)")}})));
+  const auto microbatches =
+      [&](const std::vector<JobOverride>& changes) -> int32_t {
+    const auto changed = job.With(changes);
+    EXPECT_THAT(changed.status(), IsOk());
+    return changed.ok() ? changed->training.microbatches : 0;
+  };
+  EXPECT_EQ(microbatches({}), 20);
+  EXPECT_EQ(microbatches({{"training.microbatches", "7"}}), 7);
+  EXPECT_EQ(microbatches({{"training.global_batch_samples", "48"}}), 2);
+  EXPECT_EQ(microbatches({{"training.global_batch_tokens", "12288"}}), 2);
+  EXPECT_EQ(microbatches({{"parallel.dp", "2"}}), 30)
+      << "more microbatches make up for fewer replicas";
+}
+
+TEST(JobTemplateTest, AnotherGpuLeavesLinksAndNodesAndSaysHowTheyDiffer) {
+  ASSERT_OK_AND_ASSIGN(const JobTemplate job,
+                       JobTemplate::Load("dip-vlm-s", kDataDir, ReadFile));
+  ASSERT_OK_AND_ASSIGN(const JobSpec before, job.With({}));
+  const std::vector<JobOverride> change = {{"cluster.device", "b200-sxm"}};
+  ASSERT_OK_AND_ASSIGN(const JobSpec after, job.With(change));
+  ASSERT_OK_AND_ASSIGN(const ClusterSpec b200,
+                       LoadCluster("b200-sxm", kDataDir, ReadFile));
+  EXPECT_EQ(after.cluster.device, b200.device);
+  EXPECT_EQ(after.cluster.intra_node, before.cluster.intra_node);
+  EXPECT_EQ(after.cluster.inter_node, before.cluster.inter_node);
+  EXPECT_EQ(after.cluster.num_nodes, before.cluster.num_nodes);
+  EXPECT_NE(b200.intra_node, before.cluster.intra_node);
+  const std::vector<std::string> notes =
+      DeviceSwapNotes(after.cluster, change, kDataDir, ReadFile);
+  ASSERT_EQ(notes.size(), 1);
+  EXPECT_THAT(
+      notes[0],
+      AllOf(HasSubstr("changes the GPU alone"),
+            HasSubstr(absl::StrFormat(
+                "%.4g GB/s inside nodes (here %.4g)",
+                b200.intra_node.bandwidth.bytes_per_second / 1e9,
+                before.cluster.intra_node.bandwidth.bytes_per_second / 1e9)),
+            HasSubstr("--set cluster=b200-sxm takes all of it")));
+  EXPECT_THAT(job.With({{"cluster.device", "b300"}}).status(),
+              FailsWith(absl::StatusCode::kInvalidArgument,
+                        HasSubstr("there is no such cluster; shipped are")));
 }
 
 TEST(ParseJobTest, NamesTheLineOfTheField) {

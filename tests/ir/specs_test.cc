@@ -152,6 +152,8 @@ TEST(JobSpecTest, EachFaultIsNamedWithItsFieldAndWhatIsAllowed) {
        [](JobSpec& j) { j.training.microbatches = 0; }},
       {"training.microbatch_tokens is 0; it must be >= 1",
        [](JobSpec& j) { j.training.microbatch_tokens = 0; }},
+      {"training.microbatch_samples is -1",
+       [](JobSpec& j) { j.training.microbatch_samples = -1; }},
       {"training.microbatch_images is -1",
        [](JobSpec& j) { j.training.microbatch_images = -1; }},
       {"training.microbatch_seconds is nan",

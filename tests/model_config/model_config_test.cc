@@ -17,6 +17,7 @@ using ::nlohmann::json;
 using ::pipeloom::testing::FailsWith;
 using ::testing::AllOf;
 using ::testing::Contains;
+using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -141,6 +142,52 @@ TEST(ModelConfigTest, ValuesLeftToTheClassAreListed) {
   EXPECT_THAT(read.assumed, Contains("vision_config.window_size = 112"));
   EXPECT_THAT(read.model.source, HasSubstr("vision_config.window_size = 112"))
       << "the file says so too";
+}
+
+// Returns the windows of the transformer layers of the last module.
+std::vector<int64_t> WindowsOf(const ConfigModel& read) {
+  std::vector<int64_t> windows;
+  const ModuleId last(static_cast<int32_t>(read.model.modules.size()) - 1);
+  for (const LayerSpec& layer : read.model.modules[last].layers) {
+    if (layer.kind == LayerKind::kTransformer) {
+      windows.push_back(layer.attention.window);
+    }
+  }
+  return windows;
+}
+
+TEST(ModelConfigTest, SlidingWindowsAreThoseOfEachLayer) {
+  const json configs = ReadFixture("configs.json");
+  ASSERT_OK_AND_ASSIGN(const ConfigModel oss, Read(configs["gpt-oss-20b"]));
+  const std::vector<int64_t> of_oss = WindowsOf(oss);
+  ASSERT_EQ(of_oss.size(), 24);
+  for (size_t i = 0; i < of_oss.size(); ++i) {
+    EXPECT_EQ(of_oss[i], i % 2 == 0 ? 128 : 0) << i;
+  }
+  ASSERT_OK_AND_ASSIGN(const ConfigModel gemma, Read(configs["gemma3-4b"]));
+  const std::vector<int64_t> of_gemma = WindowsOf(gemma);
+  for (size_t i = 0; i < of_gemma.size(); ++i) {
+    EXPECT_EQ(of_gemma[i], i % 6 == 5 ? 0 : 1024) << i;
+  }
+  ASSERT_OK_AND_ASSIGN(const ConfigModel mistral, Read(configs["mistral-7b"]));
+  EXPECT_THAT(WindowsOf(mistral), Each(4096));
+  ASSERT_OK_AND_ASSIGN(const ConfigModel qwen, Read(configs["qwen2.5-7b"]));
+  EXPECT_THAT(WindowsOf(qwen), Each(0)) << "use_sliding_window is false";
+  ASSERT_OK_AND_ASSIGN(const ConfigModel llama, Read(Llama()));
+  EXPECT_THAT(WindowsOf(llama), Each(0));
+}
+
+TEST(ModelConfigTest, LayerTypesNameTheLayersWithWindows) {
+  json config = ReadFixture("configs.json")["gpt-oss-20b"];
+  config["num_hidden_layers"] = 3;
+  config["layer_types"] = {"full_attention", "sliding_attention",
+                           "full_attention"};
+  ASSERT_OK_AND_ASSIGN(const ConfigModel read, Read(config));
+  EXPECT_THAT(WindowsOf(read), ElementsAre(0, 128, 0));
+  config["num_hidden_layers"] = 4;
+  EXPECT_THAT(Read(config),
+              FailsWith(absl::StatusCode::kInvalidArgument,
+                        HasSubstr("must have one for each of the 4 layers")));
 }
 
 TEST(ModelConfigTest, LimitsOfImagesAreThoseOfTheProcessor) {

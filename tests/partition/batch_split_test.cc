@@ -22,6 +22,7 @@ using ::pipeloom::testing::RandomMixedBatch;
 using ::pipeloom::testing::SmallVlmJob;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::SizeIs;
 
 constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
 
@@ -190,6 +191,31 @@ TEST(PackStepTest, KeepsImageAndSecondLimits) {
   EXPECT_EQ(by_count.packed[0].size(), 10u);
 }
 
+TEST(PackStepTest, MicrobatchesOfOneNumberOfSamplesMakeTheGlobalBatch) {
+  JobSpec job = TinyJob(4, 2);
+  job.training.microbatch_tokens = 1'000'000;
+  job.training.microbatch_samples = 3;
+  ASSERT_OK_AND_ASSIGN(
+      const PackedStep step,
+      PackStep(job, TextBatch(std::vector<int64_t>(100, 7)), 0));
+  EXPECT_EQ(step.num_samples, 4 * 2 * 3);
+  for (const auto& replica : step.packed) {
+    EXPECT_THAT(replica,
+                ElementsAre(SizeIs(3), SizeIs(3), SizeIs(3), SizeIs(3)));
+  }
+}
+
+TEST(PackStepTest, ItemsOfOneSampleAreOneSample) {
+  JobSpec job = TinyJob(2, 1);
+  job.training.microbatch_tokens = 100'000;
+  job.training.microbatch_samples = 1;
+  BatchMetadata batch = TextBatch({5, 5});
+  batch.samples[SampleId(0)].images = {{224, 224}, {224, 224}, {224, 224}};
+  ASSERT_OK_AND_ASSIGN(const PackedStep step, PackStep(job, batch, 0));
+  EXPECT_EQ(step.num_split_samples, 0);
+  EXPECT_THAT(step.packed[0], ElementsAre(Ids({0}), Ids({1})));
+}
+
 TEST(PackStepTest, AnAbsurdSampleIsAnError) {
   EXPECT_THAT(PackStep(TinyJob(1, 1), TextBatch({int64_t{1} << 60}), 0),
               FailsWith(kInvalid, HasSubstr("sample 0")));
@@ -252,6 +278,10 @@ TEST(PackStepTest, NeverBreaksALimitLosesATokenOrChangesTheOrder) {
         ASSERT_FALSE(replica[m].empty());
         const Load load = LoadOf(job, step, replica[m]);
         const TrainingSpec& t = job.training;
+        ASSERT_TRUE(t.microbatch_samples == 0 ||
+                    static_cast<int64_t>(replica[m].size()) <=
+                        t.microbatch_samples)
+            << seed;
         const bool fits =
             load.tokens <= t.microbatch_tokens &&
             (t.microbatch_images == 0 || load.images <= t.microbatch_images) &&

@@ -102,6 +102,15 @@ TEST(EpochsTest, PiecesOfLongSamplesKnowTheirSource) {
   }
 }
 
+TEST(EpochsTest, AStopRequestEndsThePackingOfAllSteps) {
+  std::stop_source stop;
+  stop.request_stop();
+  EXPECT_THAT(PackShuffledSteps(TinyJob(2), NumberedBatch(9), 1, 1'000'000'000,
+                                stop.get_token())
+                  .status(),
+              FailsWith(absl::StatusCode::kCancelled, HasSubstr("stopped")));
+}
+
 TEST(EpochsTest, AnEmptyBatchIsAnErrorOfItsStep) {
   EXPECT_THAT(
       PackShuffledSteps(TinyJob(2), BatchMetadata(), 1, 1).status(),

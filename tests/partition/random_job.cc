@@ -151,6 +151,7 @@ JobSpec RandomJob(uint64_t seed) {
   job.parallel.dp = static_cast<int32_t>(random.Between(1, 3));
   job.training.microbatches = static_cast<int32_t>(random.Between(1, 6));
   job.training.microbatch_tokens = random.Between(50, 400);
+  job.training.microbatch_samples = chance() ? random.Between(1, 6) : 0;
   job.training.microbatch_images = chance() ? random.Between(1, 8) : 0;
   job.training.microbatch_seconds =
       chance() ? static_cast<double>(random.Between(2, 30)) : 0;

@@ -25,6 +25,7 @@ MEDIA_FIELDS = {
     "video_path": "video", "audio": "audio", "audios": "audio",
     "audio_path": "audio", "file_name": "",
 }
+_BATCH_FIELDS = ("text_tokens", "audio_seconds")
 _PART_KINDS = {"image": "image", "image_url": "image", "input_image": "image",
                "video": "video", "video_url": "video", "audio": "audio",
                "audio_url": "audio", "input_audio": "audio"}
@@ -69,6 +70,19 @@ def parts_of(record: Dict[str, Any],
             if not reference.name or reference.name not in named:
                 parts.media.append(reference)
     return parts
+
+
+def unknown_fields(record: Dict[str, Any],
+                   text_fields: Sequence[str] = ()) -> str:
+    """Returns the names of the fields of a record none of whose fields is
+    known; "" if one is, or if there are none."""
+    known = {*TEXT_FIELDS, *TURN_FIELDS, *MEDIA_FIELDS, *_BATCH_FIELDS}
+    if any(name in known for name in record):
+        return ""
+    if any(_field(record, name) is not None for name in text_fields):
+        return ""
+    names = sorted(record)
+    return ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
 
 
 def sample_of_metadata(record: Dict[str, Any]) -> Optional[Sample]:

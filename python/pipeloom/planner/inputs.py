@@ -82,20 +82,24 @@ class Model:
 
     @classmethod
     def from_pretrained(cls, path: Path, *, name: str = "") -> "Model":
-        """Reads the configuration of a model of transformers or diffusers: a
+        """Reads the configuration of a model: of transformers or diffusers (a
         config.json, the folder that has one, or the name of a model that
-        transformers has downloaded before, such as "Qwen/Qwen3-8B". Downloads
-        nothing. ValueError says which parts are not known, or which field is
-        wrong."""
+        transformers has downloaded before, such as "Qwen/Qwen3-8B"), of
+        Megatron-LM (a file with its arguments, or "--num-layers 32 ..."), or of
+        torchtitan ("torchtitan:llama3/8B"). Downloads nothing. ValueError says
+        which parts are not known, or which field is wrong."""
         source = os.fspath(path)
-        if not os.path.exists(source):
+        is_name = source.lstrip().startswith("--") or source.startswith(
+            "torchtitan:")
+        if not is_name and not os.path.exists(source):
             source = _downloaded(source)
             name = name or os.path.basename(os.fspath(path))
         with Files() as files:
-            arguments = ["model", source, "--format=json",
+            arguments = ["model", "--format=json",
                          "--out=" + files.path("model.json")]
             if name:
                 arguments.append("--name=" + name)
+            arguments += ["--", source.strip()]
             kind, message, printed, _ = native().run(arguments, None)
             if kind and printed:
                 missing = json.loads(printed)["missing"]
@@ -198,8 +202,11 @@ class Job:
     def __init__(self, model: Union[Model, Path, Mapping[str, Any]],
                  cluster: Union[Cluster, Path, Mapping[str, Any]], *,
                  tp: int = 1, pp: int = 1, dp: int = 1, cp: int = 1,
-                 ep: int = 1, microbatches: int,
-                 microbatch_tokens: int, name: str = "",
+                 ep: int = 1, microbatches: Optional[int] = None,
+                 microbatch_tokens: int,
+                 microbatch_samples: Optional[int] = None,
+                 global_batch_samples: Optional[int] = None,
+                 global_batch_tokens: Optional[int] = None, name: str = "",
                  parallel: Optional[Mapping[str, Any]] = None,
                  training: Optional[Mapping[str, Any]] = None,
                  setup: Optional[Mapping[str, Any]] = None,
@@ -207,7 +214,9 @@ class Job:
                  partition: Optional[Mapping[str, Any]] = None) -> None:
         """Makes a job. `tp`, `pp`, `dp`, `cp` and `ep` are the GPUs of the
         parallel dimensions; a step has `microbatches` of at most
-        `microbatch_tokens` backbone tokens in each replica. `parallel`,
+        `microbatch_tokens` backbone tokens in each replica, and of at most
+        `microbatch_samples` samples. Give `microbatches`, or the batch of all
+        replicas in samples (with `microbatch_samples`) or tokens. `parallel`,
         `training`, `setup`, `search` and `partition` add fields as in a job
         file (docs/plan_format.md). ValueError names the field that is wrong."""
         if not isinstance(model, Model):
@@ -220,9 +229,15 @@ class Job:
             "cluster_spec": cluster.to_dict(),
             "parallel": {"tp": tp, "cp": cp, "ep": ep, "pp": pp, "dp": dp,
                          **(parallel or {})},
-            "training": {"microbatches": microbatches,
-                         "microbatch_tokens": microbatch_tokens,
-                         **(training or {})}}
+            "training": {"microbatch_tokens": microbatch_tokens}}
+        spec["training"].update(
+            (field, value) for field, value in (
+                ("microbatches", microbatches),
+                ("microbatch_samples", microbatch_samples),
+                ("global_batch_samples", global_batch_samples),
+                ("global_batch_tokens", global_batch_tokens))
+            if value is not None)
+        spec["training"].update(training or {})
         for key, value in (("setup", setup), ("search", search),
                            ("partition", partition)):
             if value is not None:

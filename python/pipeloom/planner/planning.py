@@ -232,6 +232,8 @@ def search_layout(job: JobLike, samples: Samples, *,
 def whatif(job: JobLike, samples: Samples, *,
            sweep: Optional[Mapping[str, Sequence[Any]]] = None,
            ask: Union[None, str, Sequence[str]] = None,
+           gpus: Optional[int] = None, budget: Optional[float] = None,
+           prices: Optional[Mapping[str, float]] = None,
            steps: Optional[int] = None, replicas: Optional[int] = None,
            strategy: Optional[str] = None, deadline: Time = None,
            evaluations: Optional[int] = None, seed: Optional[int] = None,
@@ -247,12 +249,22 @@ def whatif(job: JobLike, samples: Samples, *,
     sweep: {"training.microbatches": [16, 32], "parallel.tp": [2, 4]}: every
         combination.
     ask: named questions (docs/whatif.md), such as "gpu" or "microbatches".
+    gpus: of ask="layout": the number of GPUs, in the place of the job's.
+    budget, prices: of ask="budget": what all GPUs may cost an hour, and the
+        price of one by cluster, such as {"h100-sxm": 2.5}.
     journal: a file that keeps outcomes, from which a call that was ended goes
         on.
     """
     sweeps = [f"--sweep={path}=" + ",".join(
         v if isinstance(v, str) else commands.to_json(v) for v in values)
         for path, values in (sweep or {}).items()]
+    if prices:
+        sweeps.append("--prices=" + ",".join(
+            f"{name}={price}" for name, price in prices.items()))
+    if budget is not None:
+        sweeps.append(f"--budget={budget}")
+    if gpus is not None:
+        sweeps.append(f"--gpus={gpus}")
     with Files() as files:
         data, notes = commands.run(
             ["whatif", *_arguments(

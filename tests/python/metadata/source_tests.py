@@ -140,6 +140,8 @@ field_map:
         for line, why in (('{"image": "no.jpg"}', "no.jpg.*--media-root"),
                           ('{"image": "http://host/a.jpg"}', "network"),
                           ('{"text": ', "no JSON"), ("[1]", "no JSON object"),
+                          ('{"id": 3, "size": [2, 2]}',
+                           "its fields are id, size; .*--text-field"),
                           ('{"text_tokens": "x"}', "wrong kind"),
                           ('{"images": [[0, 5]]}', "0 x 5"),
                           ('{"image": "data:image/png;base64,AAAA"}',
@@ -152,6 +154,16 @@ field_map:
         self.put("r.json", '[{"text": "abcd"}, {"text": ')
         with self.assertRaisesRegex(BrokenFileError, "r.json: byte 19"):
             self.read("r.json")
+
+    def test_known_fields_that_are_empty_are_a_sample_of_nothing(self):
+        self.put("r.jsonl", '{}\n{"text": ""}\n{"images": [], "id": 1}\n')
+        self.assertEqual([s.text_tokens for s in self.read("r.jsonl")],
+                         [0, 0, 0])
+        self.put("r.jsonl", '{"mine": "abcd"}\n')
+        self.assertEqual(
+            len(self.read("r.jsonl", text_fields=["mine"])), 1)
+        with self.assertRaisesRegex(BrokenFileError, "fields are mine"):
+            self.read("r.jsonl", text_fields=["other"])
 
     def test_large_files_of_records_are_cut_into_parts(self):
         records = [{"text": "x" * (i % 900)} for i in range(20000)]

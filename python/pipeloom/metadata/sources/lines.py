@@ -12,7 +12,8 @@ from typing import Any, BinaryIO, Iterator, List, Tuple
 from pipeloom.metadata.build import Builder, beyond_limits, open_file
 from pipeloom.metadata.errors import (BrokenFileError, MetadataError,
                                       Unreadable)
-from pipeloom.metadata.records import parts_of, sample_of_metadata
+from pipeloom.metadata.records import (parts_of, sample_of_metadata,
+                                       unknown_fields)
 from pipeloom.metadata.sources.units import Entry, Unit
 from pipeloom.sample import Sample
 
@@ -80,6 +81,15 @@ def _build(path: str, name: str, text: Any, roots: List[str],
             return sample
         parts = parts_of(record, builder.options.text_fields)
         if not parts.texts and not parts.media:
+            names = unknown_fields(record, builder.options.text_fields)
+            if names:
+                raise BrokenFileError(
+                    path, name, f"has no text or media under a known name; "
+                    f"its fields are {names}",
+                    "name those that hold text with --text-field "
+                    "(text_fields=[...]), call media images, videos or audios, "
+                    "or leave such samples out with --skip-broken "
+                    "(skip_broken=True)")
             builder.ignored["records without known text or media"] += 1
         return builder.record(parts, roots, path, name)
 

@@ -1,6 +1,7 @@
 """Transfer of tensors between the ranks of a plan, over torch.distributed."""
-from typing import (Any, Callable, Dict, List, Mapping, Optional, Sequence,
-                    Tuple)
+import inspect
+from typing import (Any, Callable, Dict, Iterable, List, Mapping, Optional,
+                    Sequence, Tuple)
 
 import torch
 import torch.distributed as dist
@@ -17,6 +18,18 @@ def global_ranks(group: Any, size: int) -> List[int]:
         return [dist.get_global_rank(group, r) for r in range(size)]
     return [dist.distributed_c10d._get_global_rank(group, r)
             for r in range(size)]
+
+
+def new_group(ranks: Iterable[int]) -> Any:
+    """Returns a process group of some processes. Only they need to call this,
+    where torch allows that (2.1 and later)."""
+    members = sorted(ranks)
+    options: Dict[str, Any] = {}
+    if len(members) < dist.get_world_size() and \
+            "use_local_synchronization" in inspect.signature(
+                dist.new_group).parameters:
+        options["use_local_synchronization"] = True
+    return dist.new_group(members, **options)
 
 
 class Transport:

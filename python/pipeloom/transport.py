@@ -20,14 +20,19 @@ def global_ranks(group: Any, size: int) -> List[int]:
             for r in range(size)]
 
 
+def has_local_groups() -> bool:
+    """Returns whether a process group needs calls of its members only (torch
+    2.1 and later), not of all processes."""
+    return "use_local_synchronization" in inspect.signature(
+        dist.new_group).parameters
+
+
 def new_group(ranks: Iterable[int]) -> Any:
-    """Returns a process group of some processes. Only they need to call this,
-    where torch allows that (2.1 and later)."""
+    """Returns a process group of some processes. All processes must call this
+    in the same order, unless has_local_groups()."""
     members = sorted(ranks)
     options: Dict[str, Any] = {}
-    if len(members) < dist.get_world_size() and \
-            "use_local_synchronization" in inspect.signature(
-                dist.new_group).parameters:
+    if len(members) < dist.get_world_size() and has_local_groups():
         options["use_local_synchronization"] = True
     return dist.new_group(members, **options)
 

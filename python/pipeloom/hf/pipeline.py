@@ -21,7 +21,7 @@ from pipeloom.hf.weights import is_meta, load_own
 from pipeloom.plan import Microbatch, Plan, SubMicrobatch, loss_weights
 from pipeloom.static_schedule import static_plan
 from pipeloom.torch import Executor, StepResult
-from pipeloom.transport import global_ranks, new_group
+from pipeloom.transport import global_ranks, has_local_groups, new_group
 
 
 class Pipeline:
@@ -74,6 +74,9 @@ class Pipeline:
             raise ValueError(
                 f"shard={shard!r} needs replicas=, the group of the processes "
                 "that hold the same stages (pipeloom.hf.grid makes it)")
+        if replicas is not None and not has_local_groups():
+            raise ValueError(f"replicas= needs torch 2.1 or later; this is "
+                             f"{torch.__version__}")
         check_whole(model.named_parameters())
         self.family: Family = family_of(model)
         self.partition: Partition = partition_of(job)
@@ -335,7 +338,8 @@ class Pipeline:
         if replicas is None or not replicas.shard:
             check_whole(self.named_parameters())
         if replicas is None:
-            plan = self._weighed(plan, samples, terms)
+            self._check_step(plan, samples)
+            plan = weigh(self.family, plan, samples, terms)
         else:
             plan = self._weighed_alike(replicas, plan, samples, terms)
         self._before = {}
@@ -355,21 +359,22 @@ class Pipeline:
             self._reduce()
         return result
 
-    def _weighed(self, plan: Plan, samples: Sequence[Sample],
-                 terms: int) -> Plan:
+    def _check_step(self, plan: Plan, samples: Sequence[Sample]) -> None:
         self._check(plan)
         check_samples(self.family, plan, samples)
-        return weigh(self.family, plan, samples, terms)
 
     def _weighed_alike(self, replicas: Replicas, plan: Plan,
                        samples: Sequence[Sample], terms: int) -> Plan:
-        """Does so with the loss terms of all replicas, and raises on all of
-        them if one has an error: the others would wait for it."""
+        """Returns the plan with loss weights by the loss terms of all replicas.
+        Raises on all of them if one has an error: the others would wait for
+        it."""
         error: Optional[Exception] = None
         mine = 0
         try:
+            self._check_step(plan, samples)
             mine = sum(self.family.count(s) for s in samples)
-            self._weighed(plan, samples, terms or max(1, mine))
+            if terms:
+                weigh(self.family, plan, samples, terms)
         except (ValueError, RuntimeError, InvalidPlan) as caught:
             error = caught
         every = replicas.count(mine, error)

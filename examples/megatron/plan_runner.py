@@ -107,8 +107,8 @@ class PlanRunner:
     schedules  megatron.core.pipeline_parallel.schedules
     chunk_of   the model chunk of each of this rank's stages (by default, in
                ascending order of stages)
-    take_fn    (batch, SubMicrobatch) -> the part of a microbatch's batch that
-               the module of a sub-microbatch takes
+    take_fn    (batch, SubMicrobatch) -> what the module of a sub-microbatch
+               takes of a microbatch's batch: `instances` from `first_instance`
     join_fn    (list of outputs of sub-microbatches) -> the input of a module
                that takes the microbatch in one piece; by default all rows. The
                input is None for a microbatch without any
@@ -209,6 +209,8 @@ class _Iteration:
         for c in self.apart:
             runner.weights.attach(self.chunks[c])
         self.last_stage = max(t.stage for t in plan.tasks.values())
+        self.loss_rank = next(t.rank for t in plan.tasks.values()
+                              if t.stage == self.last_stage)
         self.device = next(self.chunks[0].parameters()).device
         size = dist.get_world_size(runner.group)
         self.transport = Transport(
@@ -257,6 +259,11 @@ class _Iteration:
         if finalize is None:
             return
         per_token = getattr(self.config, "calculate_per_token_loss", False)
+        last = self.plan.num_ranks - 1
+        if self.plan.num_ranks > 1 and self.loss_rank != last:
+            # Megatron takes the tokens of the last rank.
+            dist.all_reduce(self.tokens, group=self.x.group)
+            self.tokens *= int(self.x.rank == last)
         finalize(self.chunks, self.tokens if per_token else None,
                  **_accepted(finalize, {
                      "pg_collection": self.rest.get("pg_collection"),
@@ -264,14 +271,15 @@ class _Iteration:
                                                        False)}))
 
     def _part(self, task: Any) -> Optional[SubMicrobatch]:
-        """Returns the sub-microbatch of a task, None if it is all that its
-        module has of the microbatch."""
+        """Returns the sub-microbatch of a task. None: its module has all of the
+        microbatch, and there is no take_fn."""
         if task.microbatch >= len(self.plan.microbatches):
             return None
         subs = [s for s in self.plan.microbatches[task.microbatch].subs
                 if s.module == task.module]
-        return (None if len(subs) < 2 else
-                next(s for s in subs if s.index == task.sub))
+        if len(subs) < 2 and not self.x.takes_parts:
+            return None
+        return next((s for s in subs if s.index == task.sub), None)
 
     def _forward(self, t: int) -> None:
         task, config = self.plan.tasks[t], self.config
@@ -331,7 +339,7 @@ class _Iteration:
         return list(to.values())
 
     def _storing(self, chunk: int) -> Any:
-        return (self.x.weights.forward() if chunk in self.apart else
+        return (self.x.weights.running() if chunk in self.apart else
                 contextlib.nullcontext())
 
     def _backward(self, t: int) -> None:

@@ -10,11 +10,7 @@ class WeightGradients:
     """Puts off the weight gradients of nn.Linear layers while a stage's
     backward is split: B computes input gradients, W the rest."""
 
-    def __init__(self, enter: Optional[Callable[
-            [torch.Tensor, torch.Tensor], None]] = None) -> None:
-        """`enter(parameter, gradient)` adds a late gradient to a parameter's,
-        by default to `grad`, without hooks."""
-        self.enter = enter or _add
+    def __init__(self) -> None:
         self.open: Optional[List[Callable[[], None]]] = None
 
     def attach(self, module: nn.Module) -> None:
@@ -40,14 +36,6 @@ class WeightGradients:
             yield self.open
         finally:
             self.open = None
-
-
-def _add(parameter: torch.Tensor, gradient: torch.Tensor) -> None:
-    with torch.no_grad():
-        if parameter.grad is None:
-            parameter.grad = gradient
-        else:
-            parameter.grad += gradient
 
 
 class _Linear(torch.autograd.Function):
@@ -85,12 +73,15 @@ class _Linear(torch.autograd.Function):
                     of_bias() if bias is not None else None, None)
 
         def later() -> None:
-            for parameter, gradient in ((weight, of_weight), (bias, of_bias)):
-                if parameter is None or not parameter.requires_grad:
-                    continue
-                with torch.no_grad():
-                    made = gradient()
-                ctx.store.enter(parameter, made)
+            with torch.no_grad():
+                for parameter, gradient in ((weight, of_weight),
+                                            (bias, of_bias)):
+                    if parameter is None or not parameter.requires_grad:
+                        continue
+                    if parameter.grad is None:
+                        parameter.grad = gradient()
+                    else:
+                        parameter.grad += gradient()
 
         ctx.store.open.append(later)
         return grad_x, None, None, None

@@ -35,7 +35,7 @@ from pipeloom.plan import Plan
 from pipeloom.recompute import making_again, rng_state, with_rng
 from pipeloom.torch_agreement import (Agreement, agreement, of_first_rank,
                                       same_everywhere)
-from pipeloom.transport import Transport, global_ranks
+from pipeloom.transport import Transport, global_ranks, new_group
 from pipeloom.weight_gradients import WeightGradients
 
 __all__ = ["Agreement", "Executor", "InvalidPlan", "PlanMismatch",
@@ -223,8 +223,8 @@ class Executor:
             for a in range(size):
                 for b in range(size):
                     if a != b:
-                        self._channels[a, b] = dist.new_group(
-                            sorted({self._ranks[a], self._ranks[b]}))
+                        self._channels[a, b] = new_group(
+                            {self._ranks[a], self._ranks[b]})
         self._check_on = "cuda" if nccl else "cpu"
         self._check = check_agreement
         self._weights = WeightGradients()

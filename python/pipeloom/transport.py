@@ -1,6 +1,7 @@
 """Transfer of tensors between the ranks of a plan, over torch.distributed."""
-from typing import (Any, Callable, Dict, List, Mapping, Optional, Sequence,
-                    Tuple)
+import inspect
+from typing import (Any, Callable, Dict, Iterable, List, Mapping, Optional,
+                    Sequence, Tuple)
 
 import torch
 import torch.distributed as dist
@@ -17,6 +18,23 @@ def global_ranks(group: Any, size: int) -> List[int]:
         return [dist.get_global_rank(group, r) for r in range(size)]
     return [dist.distributed_c10d._get_global_rank(group, r)
             for r in range(size)]
+
+
+def has_local_groups() -> bool:
+    """Returns whether a process group needs calls of its members only (torch
+    2.1 and later), not of all processes."""
+    return "use_local_synchronization" in inspect.signature(
+        dist.new_group).parameters
+
+
+def new_group(ranks: Iterable[int]) -> Any:
+    """Returns a process group of some processes. All processes must call this
+    in the same order, unless has_local_groups()."""
+    members = sorted(ranks)
+    options: Dict[str, Any] = {}
+    if len(members) < dist.get_world_size() and has_local_groups():
+        options["use_local_synchronization"] = True
+    return dist.new_group(members, **options)
 
 
 class Transport:

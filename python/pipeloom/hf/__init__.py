@@ -17,9 +17,11 @@ from pipeloom.hf.family import (Chain, Family, SampleError, Work, register,
 from pipeloom.hf.partition import (Partition, PartitionError, even_partition,
                                    read_partition)
 from pipeloom.hf.pipeline import Pipeline, pipeline
+from pipeloom.hf.replicas import Grid, grid
 from pipeloom.hf.shards import WeightsError
 from pipeloom.hf.state import MAIN, State
 
-__all__ = ["MAIN", "Chain", "Family", "Partition", "PartitionError",
-           "Pipeline", "SampleError", "State", "WeightsError", "Work", "even_partition",
-           "pipeline", "read_partition", "register", "supported"]
+__all__ = ["MAIN", "Chain", "Family", "Grid", "Partition", "PartitionError",
+           "Pipeline", "SampleError", "State", "WeightsError", "Work",
+           "even_partition", "grid", "pipeline", "read_partition", "register",
+           "supported"]

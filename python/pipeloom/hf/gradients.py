@@ -8,25 +8,35 @@ from torch import nn
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
+def local(tensor: torch.Tensor) -> torch.Tensor:
+    """Returns the part of a divided tensor that this process has."""
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
+
+
 def clip_grad_norm(parameters: List[nn.Parameter],
                    counted_elsewhere: Optional[nn.Parameter], max_norm: float,
-                   norm_type: float, group: Any, device: Any) -> torch.Tensor:
+                   norm_type: float, group: Any, device: Any,
+                   replicas: Any = None) -> torch.Tensor:
     """Does what torch.nn.utils.clip_grad_norm_ does, over all ranks of the
-    group. `counted_elsewhere` is scaled, but left out of the norm."""
+    group and, of divided parameters, over `replicas`. `counted_elsewhere` is
+    scaled, but left out of the norm."""
     if not norm_type > 0:
         raise ValueError(f"norm_type is {norm_type}; it must be above 0")
-    gradients = [p.grad for p in parameters if p.grad is not None]
+    gradients = [local(p.grad) for p in parameters if p.grad is not None]
+    counted = [(local(p.grad), p) for p in parameters
+               if p.grad is not None and p is not counted_elsewhere]
     norms = [torch.linalg.vector_norm(
-        p.grad, norm_type, dtype=torch.promote_types(
-            p.grad.dtype, torch.float32)).double()
-             for p in parameters
-             if p.grad is not None and p is not counted_elsewhere]
+        g, norm_type, dtype=torch.promote_types(g.dtype, torch.float32)
+    ).double() for g, _ in counted if g.numel()]
     most = norm_type == float("inf")
     every = torch.stack(norms) if norms else torch.zeros(
         1, dtype=torch.float64, device=device)
     shared = every.max() if most else (every ** norm_type).sum()
-    dist.all_reduce(shared, op=dist.ReduceOp.MAX if most else dist.ReduceOp.SUM,
-                    group=group)
+    combine = dist.ReduceOp.MAX if most else dist.ReduceOp.SUM
+    # Whole gradients are the same in all replicas.
+    if any(hasattr(p, "placements") for p in parameters):
+        dist.all_reduce(shared, op=combine, group=replicas)
+    dist.all_reduce(shared, op=combine, group=group)
     norm = shared if most else shared ** (1.0 / norm_type)
     scale = torch.clamp(max_norm / (norm + 1e-6), max=1.0)
     for gradient in gradients:
@@ -34,20 +44,46 @@ def clip_grad_norm(parameters: List[nn.Parameter],
     return norm
 
 
-def check_same(weight: nn.Parameter, names: Sequence[str],
-               group: Any) -> None:
+def add_up(one: nn.Parameter, other: Optional[nn.Parameter],
+           group: Any) -> None:
+    """Gives both ends of a shared weight the sum of their gradients. `group` is
+    that of the other end's rank; None: both are here."""
+    ends = [one] if group is not None or other is None else [one, other]
+    for end in ends:
+        if end.grad is None:
+            end.grad = torch.zeros_like(end)
+    if group is not None:
+        dist.all_reduce(local(one.grad), group=group)  # type: ignore[arg-type]
+    elif len(ends) == 2:
+        a, b = (local(end.grad) for end in ends)  # type: ignore[arg-type]
+        a += b
+        b.copy_(a)
+
+
+def check_same(weight: nn.Parameter, other: Optional[nn.Parameter],
+               names: Sequence[str], group: Any) -> None:
     """Raises RuntimeError on both ranks of a shared weight if its two ends are
-    no longer equal to the bit."""
-    flat = weight.detach().contiguous().reshape(-1)
-    # Sums of integers do not depend on their order.
-    word = flat.view(_WORDS[flat.element_size()]).sum(dtype=torch.int64)
-    ends = torch.stack([word, -word])
-    dist.all_reduce(ends, op=dist.ReduceOp.MAX, group=group)
-    if int(ends[0]) != -int(ends[1]):
+    no longer equal to the bit. `other` is its second end if that is here."""
+    if group is None:
+        assert other is not None
+        same = torch.equal(local(weight.detach()), local(other.detach()))
+    else:
+        # Sums of integers do not depend on their order.
+        word = words_of(weight)
+        ends = torch.stack([word, -word])
+        dist.all_reduce(ends, op=dist.ReduceOp.MAX, group=group)
+        same = int(ends[0]) == -int(ends[1])
+    if not same:
         raise RuntimeError(
-            f"{names[0]} and {names[1]} are one weight, but its ends on two "
-            "ranks differ: give both the same options in the optimizer "
-            "(learning rate, weight decay), and load checkpoints into both")
+            f"{names[0]} and {names[1]} are one weight, but its two ends "
+            "differ: give both the same options in the optimizer (learning "
+            "rate, weight decay), and load checkpoints into both")
+
+
+def words_of(tensor: torch.Tensor) -> torch.Tensor:
+    """Returns the sum of a tensor's bits, as integers."""
+    flat = local(tensor.detach()).contiguous().reshape(-1)
+    return flat.view(_WORDS[flat.element_size()]).sum(dtype=torch.int64)
 
 
 def check_whole(named: Iterable[Tuple[str, nn.Parameter]]) -> None:
@@ -58,8 +94,9 @@ def check_whole(named: Iterable[Tuple[str, nn.Parameter]]) -> None:
         if hasattr(parameter, "placements"):
             raise ValueError(
                 f"{name} is a {type(parameter).__name__}: parameters of a "
-                "pipeline cannot be divided by fully_shard; keep replicas "
-                "whole, and average their gradients in reduce_fn")
+                "pipeline cannot be divided by fully_shard beforehand; leave "
+                "them whole, and give replicas= and shard=")
 
 
-__all__ = ["check_same", "check_whole", "clip_grad_norm"]
+__all__ = ["add_up", "check_same", "check_whole", "clip_grad_norm", "local",
+           "words_of"]

@@ -1,7 +1,7 @@
 """The front door: a real model, split into the stages of a partition."""
 import os
-from typing import (Any, Callable, Dict, Iterator, List, Optional, Sequence,
-                    Set, Tuple)
+from typing import (Any, Callable, Dict, Iterable, Iterator, List, Optional,
+                    Sequence, Set, Tuple)
 
 import torch
 import torch.distributed as dist
@@ -10,17 +10,18 @@ from torch import nn
 from pipeloom.check import InvalidPlan
 from pipeloom.hf.batch import StepBatch, check_samples, weigh
 from pipeloom.hf.family import Family, Sample, family_of
-from pipeloom.hf.gradients import (check_same, check_whole,
+from pipeloom.hf.gradients import (add_up, check_same, check_whole,
                                    clip_grad_norm)
 from pipeloom.hf.partition import (Partition, PartitionError, check_partition,
                                    partition_of)
+from pipeloom.hf.replicas import MODES, Replicas
 from pipeloom.hf.saving import raise_everywhere, save_all
 from pipeloom.hf.stages import Layer, StageModule
 from pipeloom.hf.weights import is_meta, load_own
 from pipeloom.plan import Microbatch, Plan, SubMicrobatch, loss_weights
 from pipeloom.static_schedule import static_plan
 from pipeloom.torch import Executor, StepResult
-from pipeloom.transport import global_ranks
+from pipeloom.transport import global_ranks, has_local_groups, new_group
 
 
 class Pipeline:
@@ -39,6 +40,15 @@ class Pipeline:
     weights  folder or file of safetensors, for a model made under
              torch.device("meta"): this rank reads the parameters of its own
              stages only, onto `device` (default: the CPU)
+    replicas  the process group (or a DeviceMesh of one dimension) of the
+             processes with this rank in all replicas of the pipeline, whose
+             gradients are added up once at the end of each step
+             (pipeloom.hf.grid makes `group` and `replicas`)
+    shard    "step" or "pass": fully_shard (FSDP2) divides the parameters of
+             each layer among the replicas. They are gathered when a step
+             begins; with "pass" for each forward and backward, in steps in
+             which all replicas run the same passes in the same order and offload
+             nothing. Gradients are whole until they are added up
     More options are those of pipeloom.torch.Executor: group, device, reduce_fn,
     on_task, ... A model with values must be on the device already.
 
@@ -55,7 +65,18 @@ class Pipeline:
                  reduce_fn: Optional[Callable[[], None]] = None,
                  optimizer: Optional[Callable[[List[nn.Parameter]],
                                               torch.optim.Optimizer]] = None,
-                 weights: Optional[str] = None, **options: Any) -> None:
+                 weights: Optional[str] = None, replicas: Any = None,
+                 shard: str = "", **options: Any) -> None:
+        if shard and shard not in MODES:
+            raise ValueError(f"shard is {shard!r}; it must be one of "
+                             f"{', '.join(MODES)}")
+        if shard and replicas is None:
+            raise ValueError(
+                f"shard={shard!r} needs replicas=, the group of the processes "
+                "that hold the same stages (pipeloom.hf.grid makes it)")
+        if replicas is not None and not has_local_groups():
+            raise ValueError(f"replicas= needs torch 2.1 or later; this is "
+                             f"{torch.__version__}")
         check_whole(model.named_parameters())
         self.family: Family = family_of(model)
         self.partition: Partition = partition_of(job)
@@ -81,10 +102,19 @@ class Pipeline:
         self._split(rank, own, options.get("device") if meta else None)
         self._group = group
         self._loss = loss_fn or self.family.loss
+        self._replicas: Optional[Replicas] = None
+        if replicas is not None:
+            self._replicas = Replicas(replicas, shard, group,
+                                      self.family.skeleton.device)
+            self._replicas.check_equal(dict(self.named_parameters()), rank)
+            if shard:
+                self._untie(tied)
+                self._replicas.divide(self.stages)
         self._tie(tied, size)
         self._user_reduce = reduce_fn
         self._reduced = False
-        self._before: Optional[torch.Tensor] = None
+        # Gradients of earlier calls, where only this step's are summed.
+        self._before: Dict[nn.Parameter, torch.Tensor] = {}
         self.optimizer = optimizer(list(self.parameters())) \
             if optimizer is not None else None
         options.setdefault("device", self.family.skeleton.device)
@@ -133,9 +163,21 @@ class Pipeline:
                     chain.places(position))))
         self.stages = {s: StageModule(part) for s, part in layers.items()}
 
+    def _untie(self, tied: Optional[Tuple[str, str]]) -> None:
+        """Gives both ends of a shared weight on this rank a weight of their
+        own, as fully_shard divides each layer by itself."""
+        if tied is None or not all(self.family.skeleton.keeps(place)
+                                   for place in tied):
+            return
+        one, other = (self.family.skeleton.real(place) for place in tied)
+        weight = one.weight
+        other.weight = nn.Parameter(  # type: ignore[assignment]
+            weight.detach().clone(),  # type: ignore[operator]
+            requires_grad=weight.requires_grad)  # type: ignore[arg-type]
+
     def _tie(self, tied: Optional[Tuple[str, str]], size: int) -> None:
         """Prepares the sum of the gradients of a shared weight whose two ends
-        are on different ranks."""
+        are on different ranks, or divided."""
         # Names of a shared weight: the one that is saved, and the other.
         self._ends = None if tied is None else tuple(
             f"{place}.weight" for place in tied)
@@ -150,9 +192,14 @@ class Pipeline:
             ends += [r for r in range(size) for _, chain, position in
                      self._layers(r) if place in chain.places(position)]
         if ends[0] == ends[1]:
+            if self.rank == ends[0] and self._replicas is not None and \
+                    self._replicas.shard:
+                self._tied, self._tied_again = (
+                    self.family.skeleton.real(place).weight  # type: ignore
+                    for place in tied)
             return
         world = global_ranks(self._group, size)
-        made = dist.new_group(sorted(world[r] for r in ends))
+        made = new_group(world[r] for r in ends)
         for place, end in zip(tied, ends):
             if end == self.rank:
                 module = self.family.skeleton.real(place)
@@ -180,7 +227,8 @@ class Pipeline:
 
     def state_dict(self) -> Dict[str, torch.Tensor]:
         """Returns this rank's part of the real model's state, by the real
-        names; a shared weight is at both its ends."""
+        names; a shared weight is at both its ends. Divided parameters are
+        DTensors, as torch.distributed.checkpoint takes them."""
         result = {name: p.detach() for name, p in self.named_parameters()}
         for stage in self.stages.values():
             names = stage.real_names()
@@ -192,10 +240,18 @@ class Pipeline:
     def save(self, folder: str) -> None:
         """Writes a checkpoint that from_pretrained of the real class reads:
         from each rank a file of its own parameters, from the first the index
-        and config.json. All ranks of the group must call it, of one replica
-        only. The folder must be seen by all. WeightsError, on all ranks: a
-        file cannot be written."""
+        and config.json. All ranks of the group must call it; with `replicas`
+        those of all replicas, of which the first writes. The folder must be
+        seen by all. WeightsError, on all ranks: a file cannot be written."""
         state = self.state_dict()
+        if self._replicas is not None:
+            writes = self._replicas.index == 0
+            for name, value in state.items():
+                if hasattr(value, "full_tensor"):
+                    whole = value.full_tensor()
+                    state[name] = whole.to("cpu") if writes else whole[:0]
+            if not writes:
+                return
         if self.rank == 0:  # All ranks have the buffers outside of layers.
             state.update({name: value for name, value in
                           self.family.model.state_dict().items()
@@ -220,9 +276,10 @@ class Pipeline:
         torch.nn.utils.clip_grad_norm_ on a rank would see its own stages only.
         All ranks of the group must call it after step(). ValueError: norm_type
         is not positive."""
-        return clip_grad_norm(list(self.parameters()), self._tied_again,
-                              max_norm, norm_type, self._group,
-                              self.family.skeleton.device)
+        return clip_grad_norm(
+            list(self.parameters()), self._tied_again, max_norm, norm_type,
+            self._group, self.family.skeleton.device,
+            self._replicas.group if self._replicas is not None else None)
 
     def sizes(self, sample: Sample) -> Any:
         """Returns the pipeloom.Sample to submit for a sample."""
@@ -259,6 +316,11 @@ class Pipeline:
         return static_plan(list(self.partition.stages), feeds, microbatches,
                            names, step)
 
+    @property
+    def gathers_by_pass(self) -> bool:
+        """Whether the last step gathered divided parameters for each pass."""
+        return self._replicas is not None and self._replicas.by_pass
+
     # -- A step --------------------------------------------------------------
 
     def step(self, plan: Plan, samples: Sequence[Sample], *,
@@ -269,24 +331,61 @@ class Pipeline:
         of submission; ranks that do not have the first stage of an encoder need
         no pixels. `terms`: the number of loss terms over all replicas, and over
         all calls whose gradients are added up, if there are several; without
-        it the mean of each call counts in full. SampleError: a sample lacks a field, or
-        the plan is for others. InvalidPlan: it is for another partition."""
-        self._check(plan)
-        check_whole(self.named_parameters())
-        check_samples(self.family, plan, samples)
-        plan = weigh(self.family, plan, samples, terms)
-        before = None
+        it the mean of each call (with `replicas`, over all of them) counts in
+        full. SampleError: a sample lacks a field, or the plan is for others.
+        InvalidPlan: it is for another partition."""
+        replicas = self._replicas
+        if replicas is None or not replicas.shard:
+            check_whole(self.named_parameters())
+        if replicas is None:
+            self._check_step(plan, samples)
+            plan = weigh(self.family, plan, samples, terms)
+        else:
+            plan = self._weighed_alike(replicas, plan, samples, terms)
+        self._before = {}
         if self._tied is not None and self._tied.requires_grad:
             assert self._ends is not None
-            check_same(self._tied, self._ends, self._tied_group)
-            # Only this step's gradient is summed over both ends.
-            before, self._tied.grad = self._tied.grad, None
-        self._before = before
+            check_same(self._tied, self._tied_again, self._ends,
+                       self._tied_group)
+            self._set_aside(p for p in (self._tied, self._tied_again)
+                            if p is not None)
+        if replicas is not None:
+            if not replicas.shard:
+                self._set_aside(self.parameters())
+            replicas.begin(plan, self.rank)
         self._reduced = False
         result = self._executor.run(plan, StepBatch(self.family, plan, samples))
         if not self._reduced:
             self._reduce()
         return result
+
+    def _check_step(self, plan: Plan, samples: Sequence[Sample]) -> None:
+        self._check(plan)
+        check_samples(self.family, plan, samples)
+
+    def _weighed_alike(self, replicas: Replicas, plan: Plan,
+                       samples: Sequence[Sample], terms: int) -> Plan:
+        """Returns the plan with loss weights by the loss terms of all replicas.
+        Raises on all of them if one has an error: the others would wait for
+        it."""
+        error: Optional[Exception] = None
+        mine = 0
+        try:
+            self._check_step(plan, samples)
+            mine = sum(self.family.count(s) for s in samples)
+            if terms:
+                weigh(self.family, plan, samples, terms)
+        except (ValueError, RuntimeError, InvalidPlan) as caught:
+            error = caught
+        every = replicas.count(mine, error)
+        return weigh(self.family, plan, samples, terms or every)
+
+    def _set_aside(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Takes the gradients of earlier calls away until this step's are
+        summed."""
+        for p in parameters:
+            if p.grad is not None:
+                self._before[p], p.grad = p.grad, None
 
     def _check(self, plan: Plan) -> None:
         if plan.module_names != self.partition.module_names:
@@ -326,14 +425,14 @@ class Pipeline:
 
     def _reduce(self) -> None:
         self._reduced = True
+        if self._replicas is not None:
+            self._replicas.reduce(list(self.parameters()))
         # A frozen weight must not get a gradient: optimizers would decay it.
         if self._tied is not None and self._tied.requires_grad:
-            if self._tied.grad is None:
-                self._tied.grad = torch.zeros_like(self._tied)
-            dist.all_reduce(self._tied.grad, group=self._tied_group)
-            if self._before is not None:
-                self._tied.grad += self._before
-                self._before = None
+            add_up(self._tied, self._tied_again, self._tied_group)
+        for p, before in self._before.items():
+            p.grad = before if p.grad is None else p.grad.add_(before)
+        self._before = {}
         if self._user_reduce is not None:
             self._user_reduce()
 

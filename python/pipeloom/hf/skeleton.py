@@ -93,6 +93,7 @@ class Skeleton:
         self.current: Optional[Run] = None
         self._real: Dict[str, nn.Module] = {}
         self._parameters: Dict[str, nn.Parameter] = {}
+        self._shapes: Dict[str, torch.Size] = {}
         self.types = {name: p.dtype for name, p in model.named_parameters()}
         self.device = (torch.device(device) if device is not None else
                        next(iter(model.parameters())).device)
@@ -146,6 +147,15 @@ class Skeleton:
             self._real[place] = real
         parent._modules[name] = StandIn(self, place, real)
 
+    def lend(self, place: str, parameter: Optional[torch.Tensor]) -> None:
+        """Gives the model's own forward the parameter at a path; None: zeros
+        until the next call."""
+        if place in self._parameters:  # Whole; only its shape is needed now.
+            self._shapes[place] = self._parameters.pop(place).shape
+        parent, name = parent_of(self.model, place)
+        vars(parent)[name] = (self.zeros(place, *self._shapes[place])
+                              if parameter is None else parameter)
+
     def zeros(self, like: str, *shape: int) -> torch.Tensor:
         """Returns zeros without memory, of the type of a parameter."""
         return torch.zeros(1, dtype=self.types[like],
@@ -155,6 +165,10 @@ class Skeleton:
         """Returns the module that was at the path. KeyError: this rank does not
         keep it."""
         return self._real[place]
+
+    def keeps(self, place: str) -> bool:
+        """Returns whether this rank keeps the module at the path."""
+        return place in self._real
 
     def parts(self, places: Iterable[str]) -> List[Tuple[str, Any]]:
         """Returns the modules and parameters at the paths."""

@@ -15,6 +15,7 @@ class Layer(nn.Module):
         super().__init__()
         self.position = position
         self.first = self.last = False
+        self.is_divided = False
         vars(self)["chain"] = chain
         self.paths: List[str] = []
         for path, part in parts:
@@ -25,7 +26,38 @@ class Layer(nn.Module):
             else:
                 self.add_module(name, part)
 
-    def forward(self, x: Any, item: Any) -> Any:
+    def divided(self) -> None:
+        """Says that fully_shard has divided the parameters of this layer, which
+        it gathers while forward runs."""
+        from torch.utils import _pytree
+        if State not in _pytree.SUPPORTED_NODES:
+            # So that fully_shard finds the tensors between layers.
+            _pytree.register_pytree_node(
+                State, lambda state: ([state.main, *state.extras.values()],
+                                      list(state.extras)),
+                lambda tensors, names: State(
+                    *tensors[:1], dict(zip(names, list(tensors)[1:]))))
+        self.is_divided = True
+        for name in self._parameters:
+            self._lend(name, None)
+
+    def _lend(self, name: str, parameter: Any) -> None:
+        self.chain.family.skeleton.lend(name.replace("/", "."), parameter)
+
+    def forward(self, x: Any, item: Any = None) -> Any:
+        if item is None:  # Runs a function while parameters are gathered.
+            return x(self)
+        if not self.is_divided or not self._parameters:
+            return self._run(x, item)
+        for name, parameter in self._parameters.items():
+            self._lend(name, parameter)
+        try:
+            return self._run(x, item)
+        finally:
+            for name in self._parameters:
+                self._lend(name, None)
+
+    def _run(self, x: Any, item: Any) -> Any:
         chain, position = self.chain, self.position
         work = item.batch.work(chain, item)
         if position == 0:

@@ -29,6 +29,7 @@ import torch.multiprocessing as mp
 
 import pipeloom
 from pipeloom import hf, messages
+from pipeloom.hf.gradients import local
 from pipeloom.torch import agreement, of_first_rank
 
 from hf_models import CONFIGS, MODEL_FILES, SAMPLES, make_model
@@ -86,7 +87,8 @@ def job_of(args, model_file):
                                      "MEMORY_STRATEGY_RECOMPUTE"]
     return json_format.ParseDict({
         "name": "tiny", "model_spec": spec, "cluster": "h100-sxm",
-        "parallel": {"tp": 1, "pp": args.ranks, "dp": 1}, "training": training,
+        "parallel": {"tp": 1, "pp": args.ranks, "dp": args.replicas},
+        "training": training,
         "search": {"schedule": args.schedule, "evaluations": args.evaluations,
                    "seed": 1}}, messages.Job())
 
@@ -116,26 +118,34 @@ def train(rank, args, port, target, model_file, out):
     torch.set_num_threads(1)
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port),
                       USE_LIBUV="0")
-    dist.init_process_group("gloo", rank=rank, world_size=args.ranks)
+    dist.init_process_group("gloo", rank=rank,
+                            world_size=args.ranks * args.replicas)
+    place = hf.grid(args.ranks)
+    rank, replica = place.rank, place.replica
     model = make_model(args.family, args.seed, args.tied,
                        json.loads(args.config))
     freeze(model, args.freeze)
     reference = Reference(copy.deepcopy(model))
     draw = random.Random(args.seed)
-    steps = [[SAMPLES[args.family](draw) for _ in range(args.samples)]
-             for _ in range(args.steps)]
+    # Those of all replicas, and of this one.
+    every = [[[SAMPLES[args.family](draw) for _ in range(args.samples)]
+              for _ in range(args.replicas)] for _ in range(args.steps)]
+    steps = [step[replica] for step in every]
     sizes = [[reference.family.sizes(s) for s in step] for step in steps]
     client = pipeloom.Client(target)
     job = of_first_rank(lambda: open_job(client, args, model_file, sizes))
-    session = pipeloom.Session(client, job, rank=rank)
-    pipe = hf.Pipeline(model, job, rank=rank)
+    session = pipeloom.Session(client, job, rank=rank, replica=replica)
+    options = {} if args.replicas == 1 else {
+        "group": place.pipeline, "replicas": place.replicas,
+        "shard": args.shard}
+    pipe = hf.Pipeline(model, job, rank=rank, **options)
     provider = pipeloom.PlanProvider(session, pipe.static_plan, wait=100.0,
                                      agree=agreement())
     optimizer = torch.optim.SGD(pipe.parameters(), lr=args.learning_rate)
     theirs = torch.optim.SGD(reference.model.parameters(),
                              lr=args.learning_rate)
     named = dict(reference.model.named_parameters(remove_duplicate=False))
-    own = sum(p.numel() for p in pipe.parameters())
+    own = sum(local(p).numel() for p in pipe.parameters())
     facts = collections.Counter()
     worst, worst_loss, losses = 0.0, 0.0, []
     for step, samples in enumerate(steps):
@@ -145,7 +155,7 @@ def train(rank, args, port, target, model_file, out):
         plan = provider.get(step)
         optimizer.zero_grad(set_to_none=True)
         result = pipe.step(plan, samples)
-        expected = reference.backward(samples)
+        expected = reference.backward(sum(every[step], []))
         loss = torch.tensor([result.loss], dtype=torch.float64)
         dist.all_reduce(loss)
         losses.append(float(loss))
@@ -154,21 +164,23 @@ def train(rank, args, port, target, model_file, out):
         floor = args.floor * max(float(p.grad.norm()) for p in named.values()
                                  if p.grad is not None)
         for name, p in pipe.named_parameters():
-            off = distance(p.grad, named[name].grad, floor)
+            off = distance(full(p.grad), named[name].grad, floor)
             if off > args.tolerance:
                 print(f"rank {rank} step {step} {name}: {off:.1e}",
                       flush=True)
             worst = max(worst, off)
         count_facts(facts, plan, rank)
+        facts["steps gathered by pass"] += options != {} and \
+            pipe.gathers_by_pass
         optimizer.step()
         theirs.step()
-    moved = max(float((p.detach() - named[name].detach()).abs().max())
+    moved = max(float((full(p.detach()) - named[name].detach()).abs().max())
                 for name, p in pipe.named_parameters())
-    rows = [None] * args.ranks
+    rows = [None] * (args.ranks * args.replicas)
     dist.all_gather_object(rows, (worst, worst_loss, own, dict(facts),
                                   [n for n, _ in pipe.named_parameters()],
                                   moved))
-    if rank == 0:
+    if rank == replica == 0:
         facts = collections.Counter()
         for row in rows:
             facts.update(row[3])
@@ -182,10 +194,16 @@ def train(rank, args, port, target, model_file, out):
             "losses": losses,
             "whole": sum(p.numel() for p in reference.model.parameters())}))
     provider.close()
-    session.close(close_job=rank == 0)
+    dist.barrier()
+    session.close(close_job=rank == replica == 0)
     client.close()
     dist.barrier()
     dist.destroy_process_group()
+
+
+def full(tensor):
+    """Returns a divided tensor as a whole."""
+    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
 
 
 def spread(draw, samples, microbatches):
@@ -237,6 +255,8 @@ def parse(arguments=None):
     parser.add_argument("--pipeloom", default=os.environ.get(
         "PIPELOOM_BINARY", "pipeloom"))
     parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--replicas", type=int, default=1)
+    parser.add_argument("--shard", default="", help="step, pass")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--microbatches", type=int, default=4)
     parser.add_argument("--samples", type=int, default=8, help="of a step")
@@ -281,7 +301,8 @@ def run(args):
         try:
             make_model(args.family, 0)  # Imports once, before the fork.
             mp.start_processes(train, (args, port, target, model_file, out),
-                               args.ranks, start_method="fork")
+                               args.ranks * args.replicas,
+                               start_method="fork")
         finally:
             server.terminate()
             server.wait(30)

@@ -146,7 +146,7 @@ class GradientsTest(unittest.TestCase):
     def test_a_shared_weight_whose_ends_differ_is_an_error(self):
         for error in on_two(options_by_name, 0):
             self.assertRegex(error, "embed.weight and head.weight are one "
-                             "weight, but its ends on two ranks differ: give")
+                             "weight, but its two ends differ: give")
 
     def test_a_class_with_its_own_forward_is_refused(self):
         import tiny_model

@@ -94,6 +94,19 @@ class TrainingTest(unittest.TestCase):
                              "dip", "--sub", "1")
         self.assertGreater(figures["facts"]["further sub-microbatches"], 0)
 
+    def test_replicas_with_divided_parameters(self):
+        # By live plans, which are the replicas' own.
+        for family, ranks, shard in (("llama", "2", "step"),
+                                     ("qwen2_5_vl", "2", "step"),
+                                     ("qwen2_5_vl", "1", "pass")):
+            with self.subTest(family=family, ranks=ranks, shard=shard):
+                figures = self.train(family, "--ranks", ranks, "--replicas",
+                                     "2", "--shard", shard)
+                self.assertGreater(figures["facts"]["W"], 0)
+                # Each process holds its part of its own stages.
+                self.assertAlmostEqual(
+                    sum(figures["parameters"]) / figures["whole"], 1.0, 2)
+
     def test_wan(self):
         self.train("wan")
 

@@ -56,21 +56,26 @@ def write(folder, model, index):
 
 def on_two(action, *args):
     """Runs action(rank, *args) on two processes; returns their results."""
+    return on_ranks(2, action, *args)
+
+
+def on_ranks(count, action, *args):
+    """Does so on `count` processes."""
     with tempfile.TemporaryDirectory() as folder:
-        mp.start_processes(_on_rank, (folder, action, args), 2,
+        mp.start_processes(_on_rank, (folder, action, args, count), count,
                            start_method="fork")
         result = []
-        for rank in range(2):
+        for rank in range(count):
             with open(os.path.join(folder, str(rank)), encoding="utf-8") as f:
                 result.append(json.load(f))
         return result
 
 
-def _on_rank(rank, folder, action, args):
+def _on_rank(rank, folder, action, args, count):
     torch.set_num_threads(1)
     os.environ["USE_LIBUV"] = "0"
     dist.init_process_group("gloo", init_method=f"file://{folder}/store",
-                            rank=rank, world_size=2)
+                            rank=rank, world_size=count)
     result = action(rank, *args)
     with open(os.path.join(folder, str(rank)), "w", encoding="utf-8") as file:
         json.dump(result, file)

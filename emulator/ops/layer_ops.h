@@ -148,6 +148,8 @@ struct OpOptions {
   double attention_density = 1;
   ExpertDispatch dispatch = ExpertDispatch::kEachExpert;
   double expert_imbalance = 1;
+  // ModuleSpec::adapter_rank. `GradientNeeds::weights` then means the adapters.
+  int64_t adapter_rank = 0;
   bool operator==(const OpOptions&) const = default;
 };
 

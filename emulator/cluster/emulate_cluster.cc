@@ -27,6 +27,8 @@ struct ReplicaTimes {
     int64_t end = -1;
   };
   std::vector<std::vector<LastTask>> parts{};
+  // Start of the first task of each part; -1: it has none.
+  std::vector<std::vector<int64_t>> begins{};
 };
 
 using Updates = IdVector<RankId, RankUpdate>;
@@ -66,6 +68,7 @@ absl::StatusOr<ReplicaTimes> EmulateReplica(const ExecutionPlan& plan,
   result.finish = engine.finish();
   for (const int64_t d : times.durations) result.busy += d;
   result.parts.resize(static_cast<size_t>(program.num_ranks));
+  result.begins.resize(static_cast<size_t>(program.num_ranks));
   for (int32_t r = 0; r < program.num_ranks; ++r) {
     const RankState& rank = engine.ranks()[static_cast<size_t>(r)];
     result.computed.push_back(rank.epilogue_at >= 0 ? rank.epilogue_at
@@ -94,6 +97,22 @@ absl::StatusOr<ReplicaTimes> EmulateReplica(const ExecutionPlan& plan,
         last[p] = {engine.starts()[slot],
                    engine.starts()[slot] + engine.durations()[slot]};
         --missing;
+      }
+    }
+    auto& begins = result.begins[static_cast<size_t>(r)];
+    begins.assign(parts.size(), -1);
+    for (const StepOp& op : ops) {
+      if (op.code != OpCode::kCompute && op.code != OpCode::kComputeGuarded) {
+        continue;
+      }
+      const uint32_t slot = op.code == OpCode::kCompute
+                                ? op.index
+                                : program.guards[op.index].slot;
+      const Task& task = plan.graph.task(program.task_of_slot[slot]);
+      for (size_t p = 0; p < parts.size(); ++p) {
+        if (parts[p].stage == task.stage && begins[p] < 0) {
+          begins[p] = engine.starts()[slot];
+        }
       }
     }
   }
@@ -170,6 +189,36 @@ int64_t Reduced(const RankUpdate& update, size_t rank,
     done = until;
   }
   return free;
+}
+
+// Returns how long the forwards of a rank wait for their weights, which are
+// gathered one stage after another.
+int64_t WaitForWeights(const RankUpdate& update, size_t rank,
+                       absl::Span<const ReplicaTimes* const> replicas) {
+  int64_t parameters = 0;
+  for (const RankUpdate::Part& part : update.parts) {
+    parameters += part.parameters;
+  }
+  std::vector<std::pair<int64_t, int64_t>> needed;  // When, parameters.
+  for (size_t p = 0; p < update.parts.size(); ++p) {
+    int64_t begin = -1;
+    for (const ReplicaTimes* replica : replicas) {
+      const int64_t own = replica->begins[rank][p];
+      if (own >= 0) begin = begin < 0 ? own : std::min(begin, own);
+    }
+    if (begin >= 0) needed.emplace_back(begin, update.parts[p].parameters);
+  }
+  std::sort(needed.begin(), needed.end());
+  int64_t wait = 0;
+  int64_t gathered = 0;
+  for (const auto& [begin, count] : needed) {
+    gathered += count;
+    const auto until = static_cast<int64_t>(
+        static_cast<double>(update.whole_gather.count()) *
+        static_cast<double>(gathered) / static_cast<double>(parameters));
+    wait = std::max(wait, until - begin);
+  }
+  return wait;
 }
 
 }  // namespace
@@ -299,9 +348,18 @@ absl::StatusOr<ClusterResult> EmulateCluster(
         rank.updated = std::max(rank.updated, at(norm));
       }
       rank.updated += update.optimizer;
-      rank.gathered = rank.updated + update.gather;
+      rank.gathered = rank.updated +
+                      (options.gather_in_forwards ? kZero : update.gather);
     }
     step.finish = std::max(step.finish, rank.gathered);
+  }
+  if (options.gather_in_forwards && !updates.empty()) {
+    int64_t wait = 0;
+    for (int32_t r = 0; r < num_ranks; ++r) {
+      wait = std::max(wait, WaitForWeights(updates[RankId(r)],
+                                           static_cast<size_t>(r), distinct));
+    }
+    step.finish = step.finish + Nanoseconds(wait);
   }
   return result;
 }

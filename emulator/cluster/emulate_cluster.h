@@ -45,6 +45,10 @@ struct ClusterOptions {
   // last task.
   bool overlap_reduction = true;
   int32_t buckets_per_stage = 4;  // In [1, 1024].
+  // Whether weights are gathered during the next step's first forwards, stage
+  // by stage in the order in which they begin. A step then lasts longer by what
+  // they wait for their weights, instead of by each update's share (`gather`).
+  bool gather_in_forwards = false;
   // Whether the optimizer waits for the gradients' norm over all ranks.
   bool clip_gradients = false;
   int32_t gpus_per_rank = 1;  // tp x cp.

@@ -80,6 +80,8 @@ void LayerBuilder::QueryKeyValue() {
   Gemm(tokens_,
        heads * head_dim + kv_heads * (head_dim + Real(a.value_width())),
        hidden_);
+  Adapter(hidden_, Real(a.heads * a.head_dim +
+                        a.kv_heads * (a.head_dim + a.value_width())));
   MadeAgain(OperatorGroup::kProjections, begin);
 }
 
@@ -180,6 +182,9 @@ void LayerBuilder::SelfAttention() {
       flops, a.kind == AttentionKind::kWindow ? 0 : tokens_ * kv);
   MadeAgain(OperatorGroup::kCoreAttention, begin);
   Gemm(tokens_, hidden_, heads * value_dim);
+  if (a.query_rank == 0 && a.kv_rank == 0) {
+    Adapter(Real(a.heads) * value_dim, hidden_);
+  }
   Leave(hidden_);
 }
 

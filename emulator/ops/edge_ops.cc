@@ -15,10 +15,12 @@ void LayerBuilder::Embedding() {
   Forward(look_up);
   look_up.bytes = (element_bytes_ + 8) * elements;
   look_up.backward = true;
-  WeightGrad(look_up);
+  const bool frozen = options_.adapter_rank > 0;
+  if (!frozen) WeightGrad(look_up);
   if (parallel_.tp == 1) return;
   const double bytes = element_bytes_ * elements;
   ops_.forward.push_back({{}, {Tensor(Collective::kReduceScatter, bytes)}});
+  if (frozen) return;
   // The gradient of the output is gathered before it is summed.
   const OpStep gather{{}, {Tensor(Collective::kAllGather, bytes)}};
   ops_.weight_grad.push_back(gather);

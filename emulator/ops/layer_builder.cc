@@ -80,6 +80,10 @@ void LayerBuilder::Gemm(double m, double n, double k, double groups,
             .result_bytes = element_bytes_,
             .precision = options_.precision};
   Forward(op);
+  if (options_.adapter_rank > 0) {
+    FrozenGradient(std::move(op), input_grad);
+    return;
+  }
   const GemmOp weight_grad{.m = k,
                            .n = n,
                            .k = m,
@@ -112,6 +116,16 @@ void LayerBuilder::Gemm(double m, double n, double k, double groups,
       !fused_input_grad.communication.empty()) {
     ops_.fused.push_back(std::move(fused_input_grad));
   }
+}
+
+void LayerBuilder::FrozenGradient(GemmOp op, bool input_grad) {
+  if (input_grad) {
+    if (entry_.has_value()) Backward(OpStep{{}, {entry_->scatter}});
+    std::swap(op.n, op.k);
+    op.pass = QueryPass::kInputGrad;
+    Backward(op);
+  }
+  entry_.reset();
 }
 
 void LayerBuilder::Backward(OpStep step) {

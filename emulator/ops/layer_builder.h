@@ -35,6 +35,11 @@ class LayerBuilder {
   void LowRankQueryKeyValue();
   void FusedAttention(AttentionOp op, double whole_flops, double kv_elements);
 
+  // Defined in adapter_ops.cc:
+  // Appends the adapter of a projection from width `in` to width `out`, if the
+  // module has adapters.
+  void Adapter(double in, double out);
+
   // Defined in dit_ops.cc:
   void CrossAttention();
   // Appends the product that makes shifts, scales and gates, once per instance.
@@ -87,6 +92,9 @@ class LayerBuilder {
   // Appends a forward product m x n x k with its two gradients.
   void Gemm(double m, double n, double k, double groups = 1,
             bool input_grad = true);
+  // Appends the backward of a product whose weights are frozen: nothing hides
+  // the scatter of the input gradient, and nothing is gathered again.
+  void FrozenGradient(GemmOp op, bool input_grad);
   // Enters a tensor and sequence parallel region whose first operator is the
   // product appended next: the forward gathers the tokens; the backward
   // scatters their gradient, and the weight gradient has to gather the kept

@@ -149,6 +149,8 @@ struct OpOptions {
   ExpertDispatch dispatch = ExpertDispatch::kEachExpert;
   double expert_imbalance = 1;
   bool fused_experts = false;  // As in TrainingSetup.
+  // ModuleSpec::adapter_rank. `GradientNeeds::weights` then means the adapters.
+  int64_t adapter_rank = 0;
   bool operator==(const OpOptions&) const = default;
 };
 

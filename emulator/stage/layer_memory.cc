@@ -233,6 +233,16 @@ LayerActivations ActivationsOf(const LayerSpec& layer, const WorkShape& shape,
   return result;
 }
 
+Bytes AdapterBytes(const LayerSpec& layer, const WorkShape& shape,
+                   const ParallelLayout& parallel, int64_t adapter_rank) {
+  if (adapter_rank == 0 || !HasAdapters(layer)) return Bytes(0);
+  const AttentionSpec& a = layer.attention;
+  const int64_t inputs = layer.hidden + a.heads * a.value_width();
+  return Bytes(CeilDiv(LayerTokens(layer, shape) *
+                           (3 * inputs + 2 * 2 * adapter_rank),
+                       parallel.gpus_per_rank()));
+}
+
 bool ChecksOperators(const LayerSpec& layer) {
   return layer.kind == LayerKind::kTransformer &&
          layer.attention.kind != AttentionKind::kNone &&

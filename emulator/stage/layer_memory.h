@@ -69,6 +69,12 @@ LayerActivations ActivationsOf(const LayerSpec& layer, const WorkShape& shape,
                                const ParallelLayout& parallel,
                                Precision precision = Precision::kBf16);
 
+// Returns the bytes that the adapters of a layer keep in 16 bits, in addition
+// to those of a frozen layer: the inputs after dropout, the mask, and the
+// narrow results.
+Bytes AdapterBytes(const LayerSpec& layer, const WorkShape& shape,
+                   const ParallelLayout& parallel, int64_t adapter_rank);
+
 // Returns whether `setup.checkpoint_operators` applies: a transformer layer
 // with dense feed-forward, without low ranks and cross-attention. The option
 // changes nothing for other layers.

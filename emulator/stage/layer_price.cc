@@ -28,23 +28,27 @@ void AddSharding(const LayerSpec& layer, const GradientNeeds& needs,
     return;
   }
   const ShardedParameters own = ParametersOnGpu(layer, setting.parallel);
-  const auto moved = [&](Collective kind, int64_t parameter_bytes) {
+  const ShardedParameters trained =
+      TrainedOnGpu(layer, setting.parallel, setting.options.adapter_rank);
+  const auto moved = [&](Collective kind, const ShardedParameters& parts,
+                         int64_t parameter_bytes) {
     return OverReplicas(setting.costs,
                         {.kind = kind,
                          .group = GroupKind::kData,
                          .size = DenseReplicas(setting.parallel),
-                         .bytes = Real(own.dense * parameter_bytes)},
+                         .bytes = Real(parts.dense * parameter_bytes)},
                         setting.tensor_copies) +
            OverReplicas(setting.costs,
                         {.kind = kind,
                          .group = GroupKind::kExpertData,
                          .size = ExpertReplicas(setting.parallel),
-                         .bytes = Real(own.experts * parameter_bytes)},
+                         .bytes = Real(parts.experts * parameter_bytes)},
                         setting.tensor_copies);
   };
   Duration fused = kZero;  // Moved during a fused backward.
   if (setting.sharding == OptimizerSharding::kZero3) {
-    const Duration gather = moved(Collective::kAllGather, 2);
+    const Duration gather =
+        moved(Collective::kAllGather, own, setting.setup.weight_bytes);
     cost->forward = prices.OverlapWithSharding(cost->forward, gather);
     if (needs.input || needs.weights) {
       cost->backward = prices.OverlapWithSharding(cost->backward, gather);
@@ -53,13 +57,13 @@ void AddSharding(const LayerSpec& layer, const GradientNeeds& needs,
   }
   if (needs.weights) {
     if (setting.sharding == OptimizerSharding::kZero3) {
-      const double parameters = Real(own.dense + own.experts);
+      const double parameters = Real(trained.dense + trained.experts);
       const Duration flatten = prices.Memory(kFlattenBytes * parameters);
       cost->weight_grad += flatten;
       cost->fused += flatten;
     }
     const Duration reduce =
-        moved(Collective::kReduceScatter,
+        moved(Collective::kReduceScatter, trained,
               GradientBytes(setting.options.precision, setting.setup));
     cost->weight_grad = prices.OverlapWithSharding(cost->weight_grad, reduce);
     fused += reduce;
@@ -158,14 +162,20 @@ LayerCost PriceLayer(const LayerSpec& layer, const WorkShape& whole,
   cost.forward_again = cost.forward;
   AddSharding(layer, needs, setting, prices, &cost);
 
+  const int64_t adapter_rank = setting.options.adapter_rank;
+  const bool own_weights = needs.weights && adapter_rank == 0;
   const UnfusedBytes more =
-      UnfusedBytesOf(layer, shape, setting.parallel, setup, needs.weights);
-  cost.activations = (needs.weights ? kept.trained : kept.frozen) + more.kept;
+      UnfusedBytesOf(layer, shape, setting.parallel, setup, own_weights);
+  const Bytes adapters =
+      needs.weights ? AdapterBytes(layer, shape, setting.parallel, adapter_rank)
+                    : Bytes(0);
+  cost.activations =
+      (own_weights ? kept.trained : kept.frozen + adapters) + more.kept;
   if (setup.recompute_attention) {
     cost.activations -= std::min(
         AttentionCoreBytes(layer, shape, setting.parallel), cost.activations);
   }
-  const bool checks = setup.checkpoint_operators && needs.weights &&
+  const bool checks = setup.checkpoint_operators && own_weights &&
                       setting.options.precision != Precision::kFp32 &&
                       ChecksOperators(layer);
   Bytes again{};  // Computed again by the backward.
@@ -188,12 +198,13 @@ LayerCost PriceLayer(const LayerSpec& layer, const WorkShape& whole,
   cost.activations += 2 * logits;
   cost.freed_by_backward = cost.activations;
   if (needs.weights) {
-    cost.freed_by_backward -=
-        std::min(kept.held_for_weight_grad + more.held_for_weight_grad,
-                 cost.activations);
+    cost.freed_by_backward -= std::min(
+        own_weights ? kept.held_for_weight_grad + more.held_for_weight_grad
+                    : adapters,
+        cost.activations);
   }
   cost.scratch = ScratchOf(layer, shape, setting.parallel,
-                           setting.options.precision, needs.weights);
+                           setting.options.precision, own_weights);
   // Forward: 16-bit logits, their fp32 copy and the log-softmax, which is kept.
   // Backward: the log-softmax, its gradient and that of the logits.
   cost.scratch.forward += (fp32_loss ? 8 : 0) * logits;
@@ -201,7 +212,7 @@ LayerCost PriceLayer(const LayerSpec& layer, const WorkShape& whole,
   cost.scratch.split += again + 8 * logits;
   for (size_t g = 0; g < cost.groups.size(); ++g) {
     const LayerActivations::Part& part = kept.groups[g];
-    cost.groups[g].bytes = needs.weights ? part.trained : part.frozen;
+    cost.groups[g].bytes = own_weights ? part.trained : part.frozen;
     // The framework recomputes it by itself.
     if (checks || (setup.recompute_attention &&
                    g == static_cast<size_t>(OperatorGroup::kCoreAttention))) {
@@ -214,7 +225,7 @@ LayerCost PriceLayer(const LayerSpec& layer, const WorkShape& whole,
   const auto norms = static_cast<size_t>(OperatorGroup::kNorms);
   GroupCost& projections =
       cost.groups[static_cast<size_t>(OperatorGroup::kProjections)];
-  if (!needs.weights && projections.bytes > Bytes(0)) {
+  if (!own_weights && projections.bytes > Bytes(0)) {
     projections.again += prices.Sum(ops.again[norms]).time;
   }
   cost.forward_flops = setting.copies == 1

@@ -62,6 +62,25 @@ ShardedParameters ParametersOnGpu(const LayerSpec& layer,
           .experts = CeilDiv(experts, parallel.expert_gpus())};
 }
 
+bool HasAdapters(const LayerSpec& layer) {
+  return layer.kind == LayerKind::kTransformer &&
+         layer.attention.kind != AttentionKind::kNone &&
+         layer.attention.query_rank == 0 && layer.attention.kv_rank == 0;
+}
+
+ShardedParameters TrainedOnGpu(const LayerSpec& layer,
+                               const ParallelLayout& parallel,
+                               int64_t adapter_rank) {
+  if (adapter_rank == 0) return ParametersOnGpu(layer, parallel);
+  if (!HasAdapters(layer)) return {};
+  const AttentionSpec& a = layer.attention;
+  const int64_t widths =
+      layer.hidden + a.heads * a.head_dim +
+      a.kv_heads * (a.head_dim + a.value_width()) +  // Into attention,
+      a.heads * a.value_width() + layer.hidden;      // and out of it.
+  return {.dense = CeilDiv(adapter_rank * widths, parallel.tp)};
+}
+
 int64_t DenseReplicas(const ParallelLayout& parallel) {
   return int64_t{parallel.dp} * parallel.cp;
 }

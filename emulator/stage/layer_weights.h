@@ -24,6 +24,14 @@ struct ShardedParameters {
 ShardedParameters ParametersOnGpu(const LayerSpec& layer,
                                   const ParallelLayout& parallel);
 
+// Returns those that are trained, if the layer's weights are: its own, or its
+// adapters if the module has some (ModuleSpec::adapter_rank).
+ShardedParameters TrainedOnGpu(const LayerSpec& layer,
+                               const ParallelLayout& parallel,
+                               int64_t adapter_rank);
+// Returns whether a layer of a module with adapters has some.
+bool HasAdapters(const LayerSpec& layer);
+
 // Return the number of GPUs that hold the same part of the dense weights or of
 // the experts.
 int64_t DenseReplicas(const ParallelLayout& parallel);

@@ -40,16 +40,23 @@ StageMemory StageCostModel::Memory(const Stage& stage) const {
                             bytes.weights);
   }
   if (state.job.IsFrozen(stage.module)) return memory;
-  memory.gradients =
-      state.Stored(own, bytes.gradients, OptimizerSharding::kZero2, parallel);
+  const int64_t adapter_rank = state.ModuleOf(stage).adapter_rank;
+  const ShardedParameters trained = state.TrainedParameters(stage, &largest);
+  if (adapter_rank > 0) {
+    memory.weights += state.Stored(trained, bytes.weights,
+                                   OptimizerSharding::kZero3, parallel);
+  }
+  memory.gradients = state.Stored(trained, bytes.gradients,
+                                  OptimizerSharding::kZero2, parallel);
   // The gradients of one layer are whole until they are reduced, all of them if
   // that is once a step.
   if (sharding >= OptimizerSharding::kZero2) {
     memory.gradients +=
-        Bytes((gathered ? own.dense + own.experts : largest) * bytes.gradients);
+        Bytes((gathered ? trained.dense + trained.experts : largest) *
+              bytes.gradients);
   }
   memory.optimizer =
-      state.Stored(own, bytes.optimizer, OptimizerSharding::kZero1, parallel);
+      state.Stored(trained, bytes.optimizer, OptimizerSharding::kZero1, parallel);
   return memory;
 }
 
@@ -59,7 +66,10 @@ RankOverhead StageCostModel::Overhead(const Partition& partition,
   RankOverhead overhead{.context = kContext, .libraries = kLibraries};
   std::set<MatrixShape> shapes;
   for (const Stage& stage : partition.stages) {
-    if (stage.rank != rank || state.job.IsFrozen(stage.module)) continue;
+    if (stage.rank != rank || state.job.IsFrozen(stage.module) ||
+        state.ModuleOf(stage).adapter_rank > 0) {
+      continue;
+    }
     const ParallelLayout& parallel = state.LayoutOf(stage).parallel;
     std::optional<LayerSpec> last;
     state.ForEachLayer(stage, [&](const LayerSpec& layer) {
@@ -98,7 +108,7 @@ Duration StageCostModel::Epilogue(const Partition& partition,
           state.PrecisionOn(state.ModuleOf(stage), rank) != precision) {
         continue;
       }
-      const ShardedParameters own = state.StageParameters(stage);
+      const ShardedParameters own = state.TrainedParameters(stage);
       sum.dense += own.dense;
       sum.experts += own.experts;
     }
@@ -111,6 +121,7 @@ Duration StageCostModel::Epilogue(const Partition& partition,
   for (const Precision precision : kPrecisions) {
     for (const int32_t c : copies) time += update(precision, c);
   }
+  if (time > kZero) time += state.job.setup.host_per_step;
   return StageCostState::Slowed(time, state.job.setup.stretch);
 }
 

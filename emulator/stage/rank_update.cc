@@ -21,7 +21,8 @@ ShardedParameters ParametersOf(const JobSpec& job, const Stage& stage) {
     // A tied loss head on another stage than its embedding holds a copy of the
     // table.
     if (layer.tied && !has_table) layer.tied = false;
-    const ShardedParameters own = ParametersOnGpu(layer, job.parallel);
+    const ShardedParameters own =
+        TrainedOnGpu(layer, job.parallel, module.adapter_rank);
     sum.dense += own.dense;
     sum.experts += own.experts;
   }
@@ -52,12 +53,13 @@ class Updates {
       update->shown_reduce += ShownOverReplicas(reduce, job_.setup);
     }
     if (sharding < OptimizerSharding::kZero3) {
-      update->gather += ShownOverReplicas(
-          collective(Collective::kAllGather,
-                     count * (sharding == OptimizerSharding::kNone ? gradients
-                              : precision == Precision::kFp32      ? 4
-                                                                   : 2)),
-          job_.setup);
+      const Duration gather = collective(
+          Collective::kAllGather,
+          count * (sharding == OptimizerSharding::kNone ? gradients
+                   : precision == Precision::kFp32      ? 4
+                                                        : job_.setup.weight_bytes));
+      update->whole_gather += gather;
+      update->gather += ShownOverReplicas(gather, job_.setup);
     }
     const double shards = sharding == OptimizerSharding::kNone
                               ? 1
@@ -139,14 +141,20 @@ IdVector<RankId, RankUpdate> UpdatesOf(const JobSpec& job,
       all[r].reduce = std::max(all[r].reduce, other[r].reduce);
       all[r].optimizer = std::max(all[r].optimizer, other[r].optimizer);
       all[r].gather = std::max(all[r].gather, other[r].gather);
+      all[r].whole_gather =
+          std::max(all[r].whole_gather, other[r].whole_gather);
       all[r].shown_reduce =
           std::max(all[r].shown_reduce, other[r].shown_reduce);
     }
   }
+  for (RankUpdate& update : all) {
+    if (!update.parts.empty()) update.optimizer += job.setup.host_per_step;
+  }
   if (job.setup.stretch == 1) return all;
   for (RankUpdate& update : all) {
-    for (Duration* part : {&update.reduce, &update.shown_reduce,
-                           &update.optimizer, &update.gather}) {
+    for (Duration* part :
+         {&update.reduce, &update.shown_reduce, &update.optimizer,
+          &update.gather, &update.whole_gather}) {
       *part = Seconds(ToSeconds(*part) * job.setup.stretch);
     }
   }

@@ -26,6 +26,8 @@ struct RankUpdate {
   // Time of the gather that the next step's first forward does not hide. 0 with
   // ZeRO-3. Without sharding it gathers gradients.
   Duration gather{};
+  // Time of the whole gather; 0 where `gather` is.
+  Duration whole_gather{};
   struct Part {
     StageId stage{};
     int64_t parameters = 0;  // Parameters on one GPU; > 0.

@@ -12,6 +12,7 @@
 #include "emulator/cost/copies_cost.h"
 #include "emulator/cost/framework_price.h"
 #include "emulator/cost/profile_cost.h"
+#include "emulator/cost/straggler.h"
 #include "emulator/ops/layer_fingerprint.h"
 #include "emulator/ops/layer_tokens.h"
 #include "emulator/stage/cluster_view.h"
@@ -36,6 +37,7 @@ struct StageCostShared {
     if (costs == nullptr) {
       costs = MakeOpCosts(job.cluster, job.parallel, nullptr);
     }
+    slowest = SlowestOf(job.setup.straggle, job.parallel.num_gpus());
     for (const ModuleId m : job.model.modules.ids()) {
       auto& prints = fingerprints[fingerprints.push_back({})];
       for (const LayerSpec& layer : job.model.modules[m].layers) {
@@ -68,6 +70,7 @@ struct StageCostShared {
   const JobSpec job;
   const bool reuse;
   std::unique_ptr<const OpCostModel> costs;
+  double slowest = 1;  // Factor on passes: the slowest of all GPUs.
   IdVector<ModuleId, ModuleLayout> layouts{};
   IdVector<ModuleId, IdVector<LayerId, Fingerprint>> fingerprints{};
   IdVector<ModuleId, PassFactors> corrections{};  // Empty: no corrections.
@@ -141,14 +144,24 @@ struct StageCostState {
     }
   }
 
-  // Returns the parameters of the stage's weights on one GPU, and those of its
+  // Returns the trained parameters of the stage on one GPU, and those of its
   // largest layer.
+  ShardedParameters TrainedParameters(const Stage& stage,
+                                      int64_t* largest = nullptr) const {
+    return SumParameters(stage, ModuleOf(stage).adapter_rank, largest);
+  }
+  // Returns the same of all weights, without adapters.
   ShardedParameters StageParameters(const Stage& stage,
                                     int64_t* largest = nullptr) const {
+    return SumParameters(stage, 0, largest);
+  }
+  ShardedParameters SumParameters(const Stage& stage, int64_t adapter_rank,
+                                  int64_t* largest) const {
     ShardedParameters sum;
+    if (largest != nullptr) *largest = 0;
     ForEachLayer(stage, [&](const LayerSpec& layer) {
       const ShardedParameters own =
-          ParametersOnGpu(layer, LayoutOf(stage).parallel);
+          TrainedOnGpu(layer, LayoutOf(stage).parallel, adapter_rank);
       sum.dense += own.dense;
       sum.experts += own.experts;
       if (largest != nullptr) {
@@ -197,8 +210,9 @@ struct StageCostState {
       time +=
           collective(Collective::kAllGather,
                      count * (sharding == OptimizerSharding::kNone ? gradients
-                              : precision == Precision::kFp32      ? 4
-                                                                   : 2));
+                              : precision == Precision::kFp32
+                                  ? 4
+                                  : job.setup.weight_bytes));
     }
     const int64_t shards = sharding == OptimizerSharding::kNone ? 1 : replicas;
     // Read: gradient, fp32 weight, moments. Written: the last two of them and
@@ -233,7 +247,8 @@ struct StageCostState {
                     .attention_density = attention_density,
                     .dispatch = job.setup.dispatch,
                     .expert_imbalance = job.setup.expert_imbalance,
-                    .fused_experts = job.setup.fused_experts},
+                    .fused_experts = job.setup.fused_experts,
+                    .adapter_rank = module.adapter_rank},
         .setup = job.setup,
         .cluster = job.cluster,
         .device = DeviceOn(stage.rank)};
@@ -253,11 +268,14 @@ struct StageCostState {
                         precision);
     };
     ScratchOfLayers scratch;
+    bool above_trained = needs_input_grad;
     for (int32_t i = 0; i < stage.num_layers; ++i) {
       const LayerId id(stage.first_layer.value() + i);
-      // Before a later layer of a trained module there is always one to train.
       const GradientNeeds needs{
-          .weights = trained, .input = needs_input_grad || (trained && i > 0)};
+          .weights = trained && (module.adapter_rank == 0 ||
+                                 HasAdapters(module.layers[id])),
+          .input = above_trained};
+      above_trained |= needs.weights;
       const auto price = [&] {
         return PriceLayer(module.layers[id], shape, own, needs, setting);
       };
@@ -270,6 +288,7 @@ struct StageCostState {
                                     .Add(precision)
                                     .Add(group)
                                     .Add(attention_density)
+                                    .Add(module.adapter_rank)
                                     .Add(parallel.tp)
                                     .Add(parallel.cp)
                                     .Build();

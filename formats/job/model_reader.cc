@@ -191,6 +191,8 @@ void ReadModule(ObjectReader& reader, ModuleSpec* module) {
   reader.Read("name", &module->name);
   reader.ReadEnum<ModuleRole>("role", kRoles, &module->role);
   reader.ReadEnum<Precision>("precision", kPrecisions, &module->precision);
+  reader.Read("adapter_rank", int64_t{0}, int64_t{1} << 20,
+              &module->adapter_rank);
   reader.ReadObjects("layers", [&](ObjectReader& r) {
     LayerSpec layer;
     int32_t count = 1;

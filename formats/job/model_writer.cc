@@ -164,6 +164,7 @@ void WriteModule(const ModuleSpec& module, JsonWriter* json) {
   if (module.precision != Precision::kBf16) {
     fields.Name("precision", kPrecisions, module.precision);
   }
+  fields.Int("adapter_rank", module.adapter_rank);
   json->Key("layers").BeginArray();
   for (int32_t i = 0; i < module.layers.size();) {
     const LayerSpec& layer = module.layers[LayerId(i)];

@@ -282,6 +282,13 @@ void ReadSetup(ObjectReader& reader, JobSpec* job) {
   reader.Read("checkpoint_operators", &setup.checkpoint_operators);
   reader.Read("gathered_in_pipeline", &setup.gathered_in_pipeline);
   reader.Read("fused_experts", &setup.fused_experts);
+  reader.Read("fp8_attention", &setup.fp8_attention);
+  reader.Read("fp8_gathers", &setup.fp8_gathers);
+  reader.Read("weight_bytes", 1, 8, &setup.weight_bytes);
+  reader.Read("straggle", 0.0, 1.0, &setup.straggle);
+  double step_us = ToMicroseconds(setup.host_per_step);
+  reader.Read("host_per_step_us", 0.0, 1e6, &step_us);
+  setup.host_per_step = Microseconds(step_us);
 }
 
 void ReadPartitionRules(ObjectReader& reader, PartitionRules* rules) {

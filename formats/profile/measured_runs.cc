@@ -213,6 +213,7 @@ absl::StatusOr<ModelSpec> ReadShape(const std::string& where,
   // Modules that predict one more token each: a projection, a layer and the
   // loss head once more.
   const int64_t predicted = words.Int("predicted_tokens", 0, 0);
+  const int64_t adapter_rank = words.Int("adapter_rank", 0, 1);
   const int64_t vocab = words.Int("vocab", 0, 1);
   const bool tied = words.Int("tied", 0, 0) != 0;
   PIPELOOM_RETURN_IF_ERROR(words.status());
@@ -227,6 +228,7 @@ absl::StatusOr<ModelSpec> ReadShape(const std::string& where,
   ModuleSpec module;
   module.name = "backbone";
   module.role = ModuleRole::kBackbone;
+  module.adapter_rank = adapter_rank;
   module.layers.push_back({.kind = LayerKind::kEmbedding,
                            .name = "text_embedding",
                            .hidden = hidden,
@@ -275,6 +277,10 @@ absl::StatusOr<ModelSpec> ReadShape(const std::string& where,
   return model;
 }
 
+bool StartsWithMlperf(absl::string_view name) {
+  return absl::StartsWithIgnoreCase(name, "mlperf");
+}
+
 // Returns the defaults of a row by the name of its framework. NeMo runs
 // Megatron-Bridge with its benchmark recipes, except its Automodel, which
 // shards fully as torchtitan does; LoongForge runs Megatron-Core. Their hosts
@@ -292,6 +298,11 @@ TrainingSetup DefaultsOf(absl::string_view name) {
   }
   if (absl::StartsWithIgnoreCase(name, "torchtitan")) {
     return SetupOf(Framework::kTorchTitan);
+  }
+  if (StartsWithMlperf(name)) {
+    TrainingSetup setup = bridge;
+    setup.fp8_gathers = true;
+    return setup;
   }
   if (absl::StartsWithIgnoreCase(name, "megatron-bridge") ||
       absl::StartsWithIgnoreCase(name, "nemo")) {
@@ -392,6 +403,30 @@ absl::Status ReadSetup(const std::string& where, absl::string_view text,
   s.fused_experts =
       words.OneOf<bool>("fused_experts", s.graphs == CudaGraphs::kIteration,
                         {{"yes", true}, {"no", false}});
+  s.fp8_attention = words.OneOf<bool>("fp8_attention", s.fp8_attention,
+                                      {{"yes", true}, {"no", false}});
+  s.fp8_gathers = words.OneOf<bool>("fp8_gathers", s.fp8_gathers,
+                                    {{"yes", true}, {"no", false}});
+  s.weight_bytes = static_cast<int32_t>(
+      std::min<int64_t>(words.Int("weight_bytes", s.weight_bytes, 1), 8));
+  s.straggle = std::min(words.Real("straggle", s.straggle), 1.0);
+  s.host_per_step = Microseconds(
+      words.Real("step_host_us", ToMicroseconds(s.host_per_step)));
+  run->update_in_passes =
+      words.OneOf<bool>("updates", StartsWithMlperf(run->framework),
+                        {{"shares", false}, {"passes", true}});
+  run->parallel.order = words.OneOf<GpuOrder>(
+      "order", run->parallel.order,
+      {{"replicas", GpuOrder::kReplicasInside},
+       {"pipeline", GpuOrder::kPipelineInside}});
+  run->parallel.context = words.OneOf<ContextParallelism>(
+      "context", run->parallel.context,
+      {{"ring", ContextParallelism::kRing},
+       {"gather", ContextParallelism::kAllGather},
+       {"alltoall", ContextParallelism::kAllToAll}});
+  run->recomputed_layers = static_cast<int32_t>(
+      std::min<int64_t>(words.Int("recompute_layers", 0, 1), 1 << 20));
+  run->recompute |= run->recomputed_layers > 0;
   enum class Order {
     kDefault,
     kGPipe,

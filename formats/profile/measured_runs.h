@@ -61,8 +61,14 @@ struct MeasuredRun {
   int32_t chunks = 1;  // Model chunks per rank (virtual pipeline).
   TrainingSetup setup{};
   OptimizerSharding sharding = OptimizerSharding::kZero1;
-  bool recompute = false;             // All transformer layers, one by one.
-  OperatorGroups recompute_groups{};  // Or these groups of every layer.
+  bool recompute = false;  // Transformer layers, one by one.
+  // The number that is recomputed, the first of each rank; 0: all.
+  int32_t recomputed_layers = 0;
+  // Or these operator groups of every layer.
+  OperatorGroups recompute_groups{};
+  // Whether gradients are reduced and weights gathered as the passes of a step
+  // leave time for it, bucket by bucket, instead of by a fixed share.
+  bool update_in_passes = false;
   FittedScalar scalar = FittedScalar::kStretch;
   // Name of the strategy; empty: 1F1B, interleaved if there are chunks.
   std::string schedule{};

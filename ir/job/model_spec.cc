@@ -59,6 +59,29 @@ int64_t RoutedParameters(const LayerSpec& layer, int64_t experts) {
          layer.hidden * f.experts;  // The router.
 }
 
+// Adapters are at the projections of self-attention, which must be there.
+absl::Status ValidateAdapters(const ModuleSpec& module) {
+  if (module.adapter_rank == 0) return absl::OkStatus();
+  if (module.adapter_rank < 0 || module.adapter_rank > 1 << 20) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("module \"%s\": adapter_rank is %d; it must be in [0, "
+                        "1048576]",
+                        module.name, module.adapter_rank));
+  }
+  for (const LayerSpec& layer : module.layers) {
+    const AttentionSpec& a = layer.attention;
+    if (layer.kind != LayerKind::kTransformer ||
+        a.kind == AttentionKind::kNone) {
+      continue;
+    }
+    if (a.query_rank == 0 && a.kv_rank == 0) return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrFormat(
+      "module \"%s\": adapter_rank is %d, but no layer has self-attention "
+      "without low ranks; it must be 0",
+      module.name, module.adapter_rank));
+}
+
 absl::Status ValidateLayer(const ModuleSpec& module, LayerId id) {
   const LayerSpec& layer = module.layers[id];
   const auto fail = [&](const std::string& what) {
@@ -240,6 +263,7 @@ absl::Status ValidateModelSpec(const ModelSpec& model) {
                           "one",
                           module.name));
     }
+    PIPELOOM_RETURN_IF_ERROR(ValidateAdapters(module));
     for (const LayerId layer : module.layers.ids()) {
       PIPELOOM_RETURN_IF_ERROR(ValidateLayer(module, layer));
     }

@@ -254,6 +254,10 @@ struct ModuleSpec {
   ModuleRole role = ModuleRole::kBackbone;
   IdVector<LayerId, LayerSpec> layers{};
   Precision precision = Precision::kBf16;
+  // Rank of low-rank adapters (LoRA) at the input and output projections of
+  // every self-attention. They are trained in place of the module's own
+  // weights, which are frozen. 0: none; the own weights are trained.
+  int64_t adapter_rank = 0;
   // The parts of a sample that this module works on. A backbone without rules
   // counts text tokens and the output tokens of the modules that feed it.
   std::vector<TokenRule> token_rules{};
@@ -261,7 +265,7 @@ struct ModuleSpec {
   bool operator==(const ModuleSpec&) const = default;
 };
 
-// Returns the parameters of all layers of a module.
+// Returns the parameters of all layers of a module, without adapters.
 int64_t Parameters(const ModuleSpec& module);
 
 // The output of `from` goes to `to`: as tokens of its sequence or, with

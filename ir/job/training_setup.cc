@@ -52,6 +52,20 @@ absl::Status ValidateTrainingSetup(const TrainingSetup& setup) {
         absl::StrFormat("setup.expert_imbalance is %g; it must be in [1, 1000]",
                         setup.expert_imbalance));
   }
+  if (setup.weight_bytes < 1 || setup.weight_bytes > 8) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("setup.weight_bytes is %d; it must be in [1, 8]",
+                        setup.weight_bytes));
+  }
+  if (!(setup.straggle >= 0 && setup.straggle <= 1)) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "setup.straggle is %g; it must be in [0, 1]", setup.straggle));
+  }
+  if (setup.host_per_step < kZero || setup.host_per_step > Seconds(1)) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("setup.host_per_step_us is %g; it must be in [0, 1e6]",
+                        ToMicroseconds(setup.host_per_step)));
+  }
   return absl::OkStatus();
 }
 

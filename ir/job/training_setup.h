@@ -111,6 +111,17 @@ struct TrainingSetup {
   // Whether one kernel runs an expert's products, biases and activation.
   // Otherwise biases and limits (FfnSpec) are kernels of their own.
   bool fused_experts = false;
+  // Whether the core of the attention takes and gives fp8; only if it is fused
+  // and products are in fp8.
+  bool fp8_attention = false;
+  // Whether tensor-parallel gathers of the inputs of low-precision products
+  // carry one byte an element.
+  bool fp8_gathers = false;
+  int32_t weight_bytes = 2;  // Per element, when weights are gathered.
+  // Deviation of the speeds of GPUs, relative to their mean. The slowest of all
+  // GPUs of the job, which wait for each other, determines the time of passes.
+  double straggle = 0;
+  Duration host_per_step{};  // Host time in which the GPU waits, once a step.
   bool operator==(const TrainingSetup&) const = default;
 };
 

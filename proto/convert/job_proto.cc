@@ -87,6 +87,11 @@ void SetSetup(const TrainingSetup& setup, v1::TrainingSetup* proto) {
   proto->set_checkpoint_operators(setup.checkpoint_operators);
   proto->set_gathered_in_pipeline(setup.gathered_in_pipeline);
   proto->set_fused_experts(setup.fused_experts);
+  proto->set_fp8_attention(setup.fp8_attention);
+  proto->set_fp8_gathers(setup.fp8_gathers);
+  proto->set_weight_bytes(setup.weight_bytes);
+  proto->set_straggle(setup.straggle);
+  proto->set_host_per_step_us(ToMicroseconds(setup.host_per_step));
 }
 
 void SetRules(const PartitionRules& rules, v1::PartitionRules* proto) {

@@ -139,6 +139,7 @@ v1::ModelSpec ToProto(const ModelSpec& model) {
     }
     m.set_source(module.source);
     m.set_precision(Shifted<v1::Precision>(module.precision));
+    m.set_adapter_rank(module.adapter_rank);
   }
   for (const ModuleEdge& edge : model.edges) {
     v1::ModuleEdge& e = *proto.add_edges();

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <numeric>
 #include <set>
@@ -10,7 +11,9 @@
 
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
+#include "emulator/cluster/emulate_cluster.h"
 #include "emulator/cost/profile_cost.h"
+#include "emulator/stage/rank_update.h"
 #include "emulator/step/emulate_step.h"
 #include "formats/job/spec_loader.h"
 #include "ir/plan/memory_policy.h"
@@ -108,22 +111,28 @@ Partition BalancedPartition(const MeasuredRun& run) {
 }
 
 // Returns a policy that recomputes every transformer layer on its own, or the
-// run's operator groups of them, or none if the run does not recompute.
+// first of each rank, or operator groups of all, or none if the run does not
+// recompute.
 MemoryPolicy PolicyOf(const MeasuredRun& run, const Partition& partition,
                       const Microbatches& microbatches) {
   MemoryPolicy policy;
   if (!run.recompute && run.recompute_groups.empty()) return policy;
   std::vector<int32_t> choice_of_stage;
+  IdVector<RankId, int32_t> left(
+      partition.num_ranks, run.recomputed_layers > 0
+                               ? run.recomputed_layers
+                               : std::numeric_limits<int32_t>::max());
   for (const Stage& stage : partition.stages) {
     MemoryChoice choice;
     for (int32_t i = 0; i < stage.num_layers; ++i) {
       const LayerSpec& layer =
           run.model.modules[stage.module]
               .layers[LayerId(stage.first_layer.value() + i)];
+      const bool again =
+          layer.kind == LayerKind::kTransformer && left[stage.rank]-- > 0;
       choice.layers.push_back(
-          layer.kind == LayerKind::kTransformer
-              ? LayerMemory(MemoryStrategy::kRecompute, run.recompute_groups)
-              : LayerMemory(MemoryStrategy::kKeep));
+          again ? LayerMemory(MemoryStrategy::kRecompute, run.recompute_groups)
+                : LayerMemory(MemoryStrategy::kKeep));
     }
     const auto known =
         std::find(policy.choices.begin(), policy.choices.end(), choice);
@@ -282,6 +291,37 @@ absl::StatusOr<PlannedRun> PlanMeasuredRun(
   return planned;
 }
 
+namespace {
+
+// Returns the time of a step of equal replicas whose gradients are reduced and
+// weights gathered while passes run.
+absl::StatusOr<Duration> StepWithUpdates(
+    const MeasuredRun& run, const PlannedRun& planned,
+    const emulator::OpCostModel* measured,
+    const emulator::EmulateOptions& options) {
+  const std::vector<const ExecutionPlan*> replicas(
+      static_cast<size_t>(run.parallel.dp), &planned.plan);
+  std::unique_ptr<const emulator::OpCostModel> costs =
+      measured == nullptr
+          ? nullptr
+          : emulator::OpCostsForLayout(*measured, run.parallel);
+  if (costs == nullptr) {
+    costs = emulator::MakeOpCosts(planned.job.cluster, run.parallel, nullptr);
+  }
+  const absl::StatusOr<emulator::ClusterResult> result =
+      emulator::EmulateCluster(
+          replicas,
+          emulator::UpdatesOf(planned.job, planned.partition, *costs),
+          {.step = options,
+           .gather_in_forwards = true,
+           .clip_gradients = true,
+           .gpus_per_rank = run.parallel.gpus_per_rank()});
+  if (!result.ok()) return AtRun(run, result.status());
+  return result->step.step_time();
+}
+
+}  // namespace
+
 absl::StatusOr<EmulatedRun> EmulateMeasuredRun(
     const MeasuredRun& run, const ClusterSpec& cluster,
     const emulator::OpCostModel* measured) {
@@ -302,6 +342,10 @@ absl::StatusOr<EmulatedRun> EmulateMeasuredRun(
       emulator::EmulateStep(planned->plan, options);
   if (!trace.ok()) return AtRun(run, trace.status());
   EmulatedRun result{.step_time = trace->step_time()};
+  if (run.update_in_passes) {
+    PIPELOOM_ASSIGN_OR_RETURN(result.step_time,
+                              StepWithUpdates(run, *planned, measured, options));
+  }
   const IdVector<RankId, Bytes> peaks = planner::PlanPeaks(planned->plan);
   for (const RankId r : peaks.ids()) {
     // Measurements count the memory of the framework's allocator only.

@@ -301,5 +301,27 @@ TEST(SampleSteps, DrawsHaveTheMeanAndDeviationAskedFor) {
   EXPECT_EQ(JitterFactor(0, 3, 1, 1), 1 << 20);
 }
 
+TEST(EmulateCluster, ForwardsWaitForWeightsThatAreGatheredTooLate) {
+  const ExecutionPlan plan = OneFOneB(8);
+  IdVector<RankId, RankUpdate> updates = UpdatesOf(4, 0, 0, 5);
+  const auto gathered = [&](double us) {
+    for (RankUpdate& update : updates) update.whole_gather = Microseconds(us);
+    return Emulate({&plan}, updates, {.gather_in_forwards = true}).finish;
+  };
+  const ClusterStep shown = Emulate({&plan}, updates);
+  const SimTime pipeline = shown.pipeline_finish[0];
+  EXPECT_EQ(shown.finish, pipeline + Microseconds(5));
+  EXPECT_EQ(gathered(0), pipeline);
+  // The first rank begins at once and has nothing else to do.
+  EXPECT_EQ(gathered(300), pipeline + Microseconds(300));
+  // The last rank begins later, by what the others take.
+  for (const RankId r : updates.ids()) {
+    if (r.value() < 3) updates[r].whole_gather = kZero;
+  }
+  updates[RankId(3)].whole_gather = Microseconds(1);
+  EXPECT_EQ(Emulate({&plan}, updates, {.gather_in_forwards = true}).finish,
+            pipeline);
+}
+
 }  // namespace
 }  // namespace pipeloom::emulator

@@ -5,7 +5,9 @@
 
 #include <algorithm>
 
+#include "emulator/cost/profile_cost.h"
 #include "emulator/cost/roofline_cost.h"
+#include "emulator/stage/rank_update.h"
 #include "emulator/stage/stage_cost.h"
 #include "tests/emulator/helpers.h"
 
@@ -237,6 +239,63 @@ TEST(FrameworkPrice, TransfersBlockOnlyWhereNothingOverlaps) {
   EXPECT_FALSE(StageCostModel(job).Network().blocking_sends);
   job.setup.overlap = CommunicationOverlap::kNone;
   EXPECT_TRUE(StageCostModel(job).Network().blocking_sends);
+}
+
+TEST(FrameworkPrice, Fp8AttentionShortensAttentionAndOnlyWithFp8Products) {
+  TrainingSetup setup;
+  setup.fp8_attention = true;
+  EXPECT_EQ(CostWith(setup, {}).forward, CostWith({}, {}).forward);
+  setup.fp8_attention = false;
+  setup.fp8_products = true;
+  const StageCost products = CostWith(setup, {}, 32768);
+  setup.fp8_attention = true;
+  const StageCost both = CostWith(setup, {}, 32768);
+  EXPECT_LT(both.forward, products.forward);
+  EXPECT_LT(both.backward, products.backward);
+  EXPECT_EQ(both.weight_grad, products.weight_grad);
+}
+
+TEST(FrameworkPrice, GathersOfOneByteTakeLessAndScattersTheSame) {
+  TrainingSetup setup;
+  setup.fp8_products = true;
+  const StageCost wide = CostWith(setup, {.tp = 4});
+  setup.fp8_gathers = true;
+  const StageCost narrow = CostWith(setup, {.tp = 4});
+  const double gather = ToSeconds(wide.forward - narrow.forward);
+  EXPECT_GT(gather, 0);
+  // Two layers of two blocks: four gathers of half of 4096 x 4096 x 2 bytes.
+  const JobSpec job = JobOf({{Llama3Block()}}, {.tp = 4});
+  const double bandwidth = job.cluster.intra_node.bandwidth.bytes_per_second;
+  EXPECT_NEAR(gather, 4 * 0.75 * 4096 * 4096 / bandwidth, 0.2 * gather);
+  setup.fp8_products = false;
+  EXPECT_EQ(CostWith(setup, {.tp = 4}).forward,
+            CostWith({}, {.tp = 4}).forward);
+}
+
+TEST(FrameworkPrice, TheUpdateGathersWeightsOfTheirSizeAndWaitsForTheHost) {
+  JobSpec job = JobOf({{Llama3Block()}}, {.dp = 16});
+  Partition partition;
+  partition.num_ranks = 1;
+  partition.num_segments = 1;
+  partition.stages.push_back(StageOf(1));
+  const auto update = [&] {
+    return UpdatesOf(job, partition,
+                     *MakeOpCosts(job.cluster, job.parallel, nullptr))[RankId(
+        0)];
+  };
+  const auto epilogue = [&] {
+    return StageCostModel(job).Epilogue(partition, RankId(0));
+  };
+  const RankUpdate two = update();
+  const Duration before = epilogue();
+  job.setup.weight_bytes = 1;
+  EXPECT_NEAR(ToSeconds(update().whole_gather) / ToSeconds(two.whole_gather),
+              0.5, 0.02);
+  EXPECT_LT(epilogue(), before);
+  job.setup.weight_bytes = 2;
+  job.setup.host_per_step = Microseconds(700);
+  EXPECT_EQ(epilogue(), before + Microseconds(700));
+  EXPECT_EQ(update().optimizer, two.optimizer + Microseconds(700));
 }
 
 }  // namespace

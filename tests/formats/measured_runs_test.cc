@@ -102,6 +102,36 @@ TEST(MeasuredRunsTest, ARunMayNameAModelAndTheImagesOfItsSamples) {
             (std::vector<ImageSize>(3, {.width = 448, .height = 224})));
 }
 
+TEST(MeasuredRunsTest, ReadsHowMlperfSubmissionsRun) {
+  std::string row = kRow;
+  row.replace(0, 1, "mlperf");
+  row.replace(row.find("attention=flash1 recompute=full"), 31,
+              "precision=fp8 fp8_attention=yes weight_bytes=1 straggle=0.01 "
+              "step_host_us=900 order=pipeline context=gather "
+              "recompute_layers=3");
+  row.replace(row.find("vocab=1000"), 10, "vocab=1000 adapter_rank=16");
+  ASSERT_OK_AND_ASSIGN(
+      const auto runs,
+      ParseMeasuredRuns(std::string(kHeader) + row + kRow, "t.csv"));
+  const MeasuredRun& run = runs[0];
+  EXPECT_EQ(run.model.modules[ModuleId(0)].adapter_rank, 16);
+  EXPECT_TRUE(run.setup.fp8_attention);
+  EXPECT_TRUE(run.setup.fp8_gathers);
+  EXPECT_EQ(run.setup.weight_bytes, 1);
+  EXPECT_EQ(run.setup.straggle, 0.01);
+  EXPECT_EQ(run.setup.host_per_step, Microseconds(900));
+  EXPECT_EQ(run.parallel.order, GpuOrder::kPipelineInside);
+  EXPECT_EQ(run.parallel.context, ContextParallelism::kAllGather);
+  EXPECT_TRUE(run.recompute);
+  EXPECT_EQ(run.recomputed_layers, 3);
+  EXPECT_TRUE(run.update_in_passes);
+  // Off elsewhere.
+  EXPECT_EQ(runs[1].setup.straggle, 0);
+  EXPECT_EQ(runs[1].setup.host_per_step, kZero);
+  EXPECT_FALSE(runs[1].update_in_passes);
+  EXPECT_EQ(runs[1].recomputed_layers, 0);
+}
+
 TEST(MeasuredRunsTest, ReadsSchedulesAndDelayedLinks) {
   std::string row = kRow;
   const size_t at = row.find(" recompute");

@@ -174,6 +174,9 @@ TEST(ParseJobTest, ReadsHowAFrameworkRunsExperts) {
                    "\"overlap_dispatch\": true, \"expert_imbalance\": 1.25, "
                    "\"fp32_loss\": true, \"checkpoint_operators\": true, "
                    "\"gathered_in_pipeline\": true, "
+                   "\"fp8_attention\": true, \"fp8_gathers\": true, "
+                   "\"weight_bytes\": 1, \"straggle\": 0.5, "
+                   "\"host_per_step_us\": 250, "
                    "\"graphs\": \"CUDA_GRAPHS_LAYERS\"}, \"training\":"}});
   ASSERT_OK_AND_ASSIGN(const JobSpec job,
                        ParseJob(text, "job.json", "", NoFiles()));
@@ -188,6 +191,11 @@ TEST(ParseJobTest, ReadsHowAFrameworkRunsExperts) {
   EXPECT_TRUE(job.setup.fp32_loss);
   EXPECT_TRUE(job.setup.checkpoint_operators);
   EXPECT_TRUE(job.setup.gathered_in_pipeline);
+  EXPECT_TRUE(job.setup.fp8_attention);
+  EXPECT_TRUE(job.setup.fp8_gathers);
+  EXPECT_EQ(job.setup.weight_bytes, 1);
+  EXPECT_EQ(job.setup.straggle, 0.5);
+  EXPECT_EQ(job.setup.host_per_step, Microseconds(250));
 }
 
 TEST(ParseJobTest, TakesCamelCaseAsProtoJsonDoes) {

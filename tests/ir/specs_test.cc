@@ -145,6 +145,23 @@ TEST(JobSpecTest, EachFaultIsNamedWithItsFieldAndWhatIsAllowed) {
        [](JobSpec& j) { j.parallel.expert_tp = 3; }},
       {"setup.expert_imbalance is 0.5; it must be in [1, 1000]",
        [](JobSpec& j) { j.setup.expert_imbalance = 0.5; }},
+      {"setup.weight_bytes is 9; it must be in [1, 8]",
+       [](JobSpec& j) { j.setup.weight_bytes = 9; }},
+      {"setup.straggle is -1; it must be in [0, 1]",
+       [](JobSpec& j) { j.setup.straggle = -1; }},
+      {"setup.host_per_step_us is 2e+06; it must be in [0, 1e6]",
+       [](JobSpec& j) { j.setup.host_per_step = Seconds(2); }},
+      {"module \"backbone\": adapter_rank is -1; it must be in [0, 1048576]",
+       [](JobSpec& j) { j.model.modules[ModuleId(1)].adapter_rank = -1; }},
+      {"adapter_rank is 8, but no layer has self-attention",
+       [](JobSpec& j) {
+         j.model.modules[ModuleId(1)].adapter_rank = 8;
+         for (LayerSpec& layer : j.model.modules[ModuleId(1)].layers) {
+           layer.attention = {};
+           layer.attention.kind = AttentionKind::kNone;
+           layer.ffn = {.hidden = 64};
+         }
+       }},
       {"needs 32 GPUs; cluster \"box\" has 16 (2 nodes of 8)",
        [](JobSpec& j) { j.parallel.dp = 4; }},
       // Training and search.

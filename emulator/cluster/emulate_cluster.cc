@@ -348,8 +348,8 @@ absl::StatusOr<ClusterResult> EmulateCluster(
         rank.updated = std::max(rank.updated, at(norm));
       }
       rank.updated += update.optimizer;
-      rank.gathered = rank.updated +
-                      (options.gather_in_forwards ? kZero : update.gather);
+      rank.gathered =
+          rank.updated + (options.gather_in_forwards ? kZero : update.gather);
     }
     step.finish = std::max(step.finish, rank.gathered);
   }

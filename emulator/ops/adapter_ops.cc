@@ -26,9 +26,9 @@ void LayerBuilder::Adapter(double in, double out) {
   const auto kernel = [&](double bytes) {
     return MemoryOp{.bytes = bytes * scale, .kind = MemoryKind::kOther};
   };
-  for (const double bytes : {kDropout * inputs, kOneWay * inputs,
-                             kOneWay * outputs, kScale * outputs,
-                             kSum * outputs}) {
+  for (const double bytes :
+       {kDropout * inputs, kOneWay * inputs, kOneWay * outputs,
+        kScale * outputs, kSum * outputs}) {
     Forward(kernel(bytes));
   }
   // In forward order.

@@ -57,7 +57,7 @@ class Updates {
           Collective::kAllGather,
           count * (sharding == OptimizerSharding::kNone ? gradients
                    : precision == Precision::kFp32      ? 4
-                                                        : job_.setup.weight_bytes));
+                                                   : job_.setup.weight_bytes));
       update->whole_gather += gather;
       update->gather += ShownOverReplicas(gather, job_.setup);
     }

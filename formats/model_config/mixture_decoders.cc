@@ -217,9 +217,8 @@ ModuleSpec ReadGptOss(const ConfigNode& config) {
   const DecoderShape shape =
       ReadDecoderShape(config, {.kv_heads = 8, .head_dim = 64});
   const int64_t width = config.Int("intermediate_size", kWidth);
-  FfnSpec ffn =
-      Experts(config, config.Int(ExpertsField(config), kExperts, 128),
-              config.Int("num_experts_per_tok", kExperts, 4), width);
+  FfnSpec ffn = Experts(config, config.Int(ExpertsField(config), kExperts, 128),
+                        config.Int("num_experts_per_tok", kExperts, 4), width);
   ffn.expert_biases = true;
   ffn.clamped = true;
   // Norms, a sink a head, biases of the router and of the experts.

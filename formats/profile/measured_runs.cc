@@ -410,15 +410,15 @@ absl::Status ReadSetup(const std::string& where, absl::string_view text,
   s.weight_bytes = static_cast<int32_t>(
       std::min<int64_t>(words.Int("weight_bytes", s.weight_bytes, 1), 8));
   s.straggle = std::min(words.Real("straggle", s.straggle), 1.0);
-  s.host_per_step = Microseconds(
-      words.Real("step_host_us", ToMicroseconds(s.host_per_step)));
+  s.host_per_step =
+      Microseconds(words.Real("step_host_us", ToMicroseconds(s.host_per_step)));
   run->update_in_passes =
       words.OneOf<bool>("updates", StartsWithMlperf(run->framework),
                         {{"shares", false}, {"passes", true}});
-  run->parallel.order = words.OneOf<GpuOrder>(
-      "order", run->parallel.order,
-      {{"replicas", GpuOrder::kReplicasInside},
-       {"pipeline", GpuOrder::kPipelineInside}});
+  run->parallel.order =
+      words.OneOf<GpuOrder>("order", run->parallel.order,
+                            {{"replicas", GpuOrder::kReplicasInside},
+                             {"pipeline", GpuOrder::kPipelineInside}});
   run->parallel.context = words.OneOf<ContextParallelism>(
       "context", run->parallel.context,
       {{"ring", ContextParallelism::kRing},

@@ -38,7 +38,7 @@ enum class AttentionKernel {
   kFused,   // Made for the device; attention_efficiency is that of this kernel.
   kFlash2,  // FlashAttention-2: no instructions newer than the A100's.
   kFlash1,  // FlashAttention-1, also as a Triton kernel.
-  kUnfused,  // Two products, softmax and dropout, each through memory.
+  kUnfused,    // Two products, softmax and dropout, each through memory.
   kEfficient,  // The memory-efficient kernel of PyTorch.
 };
 

@@ -118,10 +118,10 @@ MemoryPolicy PolicyOf(const MeasuredRun& run, const Partition& partition,
   MemoryPolicy policy;
   if (!run.recompute && run.recompute_groups.empty()) return policy;
   std::vector<int32_t> choice_of_stage;
-  IdVector<RankId, int32_t> left(
-      partition.num_ranks, run.recomputed_layers > 0
-                               ? run.recomputed_layers
-                               : std::numeric_limits<int32_t>::max());
+  IdVector<RankId, int32_t> left(partition.num_ranks,
+                                 run.recomputed_layers > 0
+                                     ? run.recomputed_layers
+                                     : std::numeric_limits<int32_t>::max());
   for (const Stage& stage : partition.stages) {
     MemoryChoice choice;
     for (int32_t i = 0; i < stage.num_layers; ++i) {
@@ -302,16 +302,14 @@ absl::StatusOr<Duration> StepWithUpdates(
   const std::vector<const ExecutionPlan*> replicas(
       static_cast<size_t>(run.parallel.dp), &planned.plan);
   std::unique_ptr<const emulator::OpCostModel> costs =
-      measured == nullptr
-          ? nullptr
-          : emulator::OpCostsForLayout(*measured, run.parallel);
+      measured == nullptr ? nullptr
+                          : emulator::OpCostsForLayout(*measured, run.parallel);
   if (costs == nullptr) {
     costs = emulator::MakeOpCosts(planned.job.cluster, run.parallel, nullptr);
   }
   const absl::StatusOr<emulator::ClusterResult> result =
       emulator::EmulateCluster(
-          replicas,
-          emulator::UpdatesOf(planned.job, planned.partition, *costs),
+          replicas, emulator::UpdatesOf(planned.job, planned.partition, *costs),
           {.step = options,
            .gather_in_forwards = true,
            .clip_gradients = true,
@@ -343,8 +341,8 @@ absl::StatusOr<EmulatedRun> EmulateMeasuredRun(
   if (!trace.ok()) return AtRun(run, trace.status());
   EmulatedRun result{.step_time = trace->step_time()};
   if (run.update_in_passes) {
-    PIPELOOM_ASSIGN_OR_RETURN(result.step_time,
-                              StepWithUpdates(run, *planned, measured, options));
+    PIPELOOM_ASSIGN_OR_RETURN(
+        result.step_time, StepWithUpdates(run, *planned, measured, options));
   }
   const IdVector<RankId, Bytes> peaks = planner::PlanPeaks(planned->plan);
   for (const RankId r : peaks.ids()) {

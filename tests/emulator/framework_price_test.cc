@@ -279,9 +279,9 @@ TEST(FrameworkPrice, TheUpdateGathersWeightsOfTheirSizeAndWaitsForTheHost) {
   partition.num_segments = 1;
   partition.stages.push_back(StageOf(1));
   const auto update = [&] {
-    return UpdatesOf(job, partition,
-                     *MakeOpCosts(job.cluster, job.parallel, nullptr))[RankId(
-        0)];
+    return UpdatesOf(
+        job, partition,
+        *MakeOpCosts(job.cluster, job.parallel, nullptr))[RankId(0)];
   };
   const auto epilogue = [&] {
     return StageCostModel(job).Epilogue(partition, RankId(0));

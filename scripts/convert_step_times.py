@@ -213,7 +213,7 @@ NEMO_RECIPES = {
                                           "overlap_dispatch": "yes"},
     ("DGX-B200", "Qwen3_235B_a22B", 8): {"dispatch": "experts"},
     ("DGX-B200", "DeepSeekV3", 32): {"overlap_dispatch": "yes"}}
-# What the recipes of GPT-OSS in bf16 say, added to its rows: GPU.
+# Words of the recipes of GPT-OSS in bf16, added to its rows: GPU.
 AGAIN = "norms+moe_activations"
 GPT_OSS_RECIPES = {
     "GB300": dict(dispatch="experts", graphs="layers"),

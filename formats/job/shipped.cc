@@ -20,7 +20,7 @@ std::vector<std::string> ShippedModelNames() {
   std::vector<std::string> names = ShippedJobNames();
   names.insert(names.end(), {"deepseek-v3", "llama-13b-critic",
                              "llama-33b-actor", "llama3-405b"});
-  // Of published configurations (scripts/make_models.py).
+  // From published configurations (scripts/make_models.py).
   names.insert(
       names.end(),
       {"flux.1-dev", "gpt-oss-120b", "gpt-oss-20b", "hunyuan-video",

@@ -120,5 +120,33 @@ TEST(ParseBatchTest, ReadsAHundredThousandSamples) {
   EXPECT_EQ(batch.samples[SampleId(99'999)].text_tokens, 99'999);
 }
 
+TEST(BatchReaderTest, SidesOfVideosMayHaveTheNamesOfTheProtobuf) {
+  ASSERT_OK_AND_ASSIGN(
+      const BatchMetadata batch,
+      ParseBatch(R"({"videos": [{"frames": 8, "width_px": 64, "height_px": 32},
+                                {"frames": 8, "width": 64, "height": 32}]})",
+                 "b.jsonl", nullptr));
+  const SampleMetadata& sample = batch.samples[SampleId(0)];
+  ASSERT_EQ(sample.videos.size(), 2);
+  EXPECT_EQ(sample.videos[0], sample.videos[1]);
+  EXPECT_EQ(sample.videos[0].width, 64);
+  EXPECT_THAT(
+      ParseBatch(R"({"videos": [{"width": 3, "width_px": 3}]})", "b.jsonl",
+                 nullptr),
+      FailsWith(absl::StatusCode::kInvalidArgument, HasSubstr("width_px")));
+}
+
+TEST(BatchReaderTest, VideosWithoutSizeOrLengthAreCounted) {
+  std::vector<std::string> warnings;
+  ASSERT_OK_AND_ASSIGN(
+      const BatchMetadata batch,
+      ParseBatch("{\"videos\": [{\"frames\": 8}, {\"width\": 64, \"height\": "
+                 "32}, {\"seconds\": 2, \"width\": 64, \"height\": 32}]}",
+                 "b.jsonl", &warnings));
+  EXPECT_THAT(warnings,
+              ElementsAre(HasSubstr("1 of 3 videos have no width and height"),
+                          HasSubstr("1 of 3 videos have neither frames nor")));
+}
+
 }  // namespace
 }  // namespace pipeloom::formats

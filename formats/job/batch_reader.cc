@@ -22,16 +22,16 @@ constexpr int32_t kMaxSamples = 100'000'000;
 int32_t Narrow(int64_t value) { return static_cast<int32_t>(value); }
 
 // Reads a side under its name, or under that of the protobuf and of Python,
-// which has the unit: "width_px".
-void ReadSide(ObjectReader& reader, const std::string& name, int64_t* side) {
-  const std::string with_unit = absl::StrCat(name, "_px");
-  if (reader.Has(name) && reader.Has(with_unit)) {
+// which has the unit. REQUIRES: the names outlive the reader.
+void ReadSide(ObjectReader& reader, absl::string_view name,
+              absl::string_view with_unit, int64_t* side) {
+  const bool has_unit = reader.Has(with_unit);
+  if (has_unit && reader.Has(name)) {
     reader.Refuse(with_unit,
                   absl::StrFormat("left out, as \"%s\" is given", name));
     return;
   }
-  reader.Read(reader.Has(with_unit) ? with_unit : name, int64_t{0}, kMaxSide,
-              side);
+  reader.Read(has_unit ? with_unit : name, int64_t{0}, kMaxSide, side);
 }
 
 void ReadSample(ObjectReader& reader, SampleMetadata* sample) {
@@ -55,8 +55,8 @@ void ReadSample(ObjectReader& reader, SampleMetadata* sample) {
     int64_t height = 0;
     VideoClip clip;
     r.Read("frames", int64_t{0}, kMaxFrames, &frames);
-    ReadSide(r, "width", &width);
-    ReadSide(r, "height", &height);
+    ReadSide(r, "width", "width_px", &width);
+    ReadSide(r, "height", "height_px", &height);
     r.Read("seconds", 0.0, kMaxSeconds, &clip.seconds);
     clip.frames = Narrow(frames);
     clip.width = Narrow(width);

@@ -81,7 +81,7 @@ TEST(ParseBatchTest, SaysWhatIsWrongAndWhere) {
        "field \"videos[0].frames\" is -1; it must be in [0, 100000000]"},
       {"misspelt in a video", R"({"videos": [{"fps": 3}]})",
        "field \"videos[0].fps\" is not known; it must be one of frames, "
-       "height, seconds, width"},
+       "height, height_px, seconds, width, width_px"},
       {"negative seconds", R"({"audio_seconds": [1, -0.5]})",
        "field \"audio_seconds[1]\" is -0.5; it must be in [0, 1e+07]"},
       {"no object", "[1, 2]", "b.jsonl:2: holds a list; it must be an object"},

@@ -21,6 +21,19 @@ constexpr int32_t kMaxSamples = 100'000'000;
 
 int32_t Narrow(int64_t value) { return static_cast<int32_t>(value); }
 
+// Reads a side under its name, or under that of the protobuf and of Python,
+// which has the unit. REQUIRES: the names outlive the reader.
+void ReadSide(ObjectReader& reader, absl::string_view name,
+              absl::string_view with_unit, int64_t* side) {
+  const bool has_unit = reader.Has(with_unit);
+  if (has_unit && reader.Has(name)) {
+    reader.Refuse(with_unit,
+                  absl::StrFormat("left out, as \"%s\" is given", name));
+    return;
+  }
+  reader.Read(has_unit ? with_unit : name, int64_t{0}, kMaxSide, side);
+}
+
 void ReadSample(ObjectReader& reader, SampleMetadata* sample) {
   reader.Read("text_tokens", int64_t{0}, kMaxTextTokens, &sample->text_tokens);
   reader.ForEach("images", [&](const JsonValue& item, const std::string& path) {
@@ -42,8 +55,8 @@ void ReadSample(ObjectReader& reader, SampleMetadata* sample) {
     int64_t height = 0;
     VideoClip clip;
     r.Read("frames", int64_t{0}, kMaxFrames, &frames);
-    r.Read("width", int64_t{0}, kMaxSide, &width);
-    r.Read("height", int64_t{0}, kMaxSide, &height);
+    ReadSide(r, "width", "width_px", &width);
+    ReadSide(r, "height", "height_px", &height);
     r.Read("seconds", 0.0, kMaxSeconds, &clip.seconds);
     clip.frames = Narrow(frames);
     clip.width = Narrow(width);
@@ -64,6 +77,9 @@ absl::StatusOr<BatchMetadata> ParseBatch(absl::string_view text,
                                          const std::string& file_name,
                                          std::vector<std::string>* warnings) {
   BatchMetadata batch;
+  int64_t videos = 0;
+  int64_t without_size = 0;
+  int64_t without_length = 0;
   std::string extra;  // The first "FILE:LINE: field "x"".
   int64_t num_extra = 0;
   int32_t line_number = 0;
@@ -96,6 +112,11 @@ absl::StatusOr<BatchMetadata> ParseBatch(absl::string_view text,
       num_extra += count;
     }
     PIPELOOM_RETURN_IF_ERROR(reader.status());
+    for (const VideoClip& clip : sample.videos) {
+      ++videos;
+      without_size += clip.width == 0 || clip.height == 0 ? 1 : 0;
+      without_length += clip.frames == 0 && clip.seconds <= 0 ? 1 : 0;
+    }
     batch.samples.push_back(std::move(sample));
   }
   if (batch.samples.empty()) {
@@ -108,6 +129,19 @@ absl::StatusOr<BatchMetadata> ParseBatch(absl::string_view text,
     warnings->push_back(
         absl::StrFormat("%s is not used, the first of %d fields that are not",
                         extra, num_extra));
+  }
+  if (warnings == nullptr) return batch;
+  if (without_size > 0) {
+    warnings->push_back(absl::StrFormat(
+        "%s: %d of %d videos have no width and height, and count by the "
+        "default of the model's token rule: give both in pixels",
+        file_name, without_size, videos));
+  }
+  if (without_length > 0) {
+    warnings->push_back(absl::StrFormat(
+        "%s: %d of %d videos have neither frames nor seconds, and count as the "
+        "shortest clip: give one of them",
+        file_name, without_length, videos));
   }
   return batch;
 }

@@ -219,24 +219,28 @@ absl::StatusOr<MegatronArguments> MegatronArguments::Parse(
   arguments.file_ = std::string(file);
   const absl::string_view stripped = absl::StripLeadingAsciiWhitespace(text);
   if (absl::StartsWith(stripped, "{")) {
-    PIPELOOM_RETURN_IF_ERROR(arguments.AddJson(text));
+    PIPELOOM_ASSIGN_OR_RETURN(const JsonValue json, ParseJson(text, file));
+    arguments.AddObject(json);
   } else if (HasFlag(text)) {
-    PIPELOOM_RETURN_IF_ERROR(arguments.AddFlags(text));
+    arguments.AddFlags(text);
   } else {
-    PIPELOOM_RETURN_IF_ERROR(arguments.AddLines(text));
+    arguments.AddLines(text);
   }
-  if (arguments.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        file,
-        ": has no arguments of Megatron-LM; write its flags (--num-layers 32 "
-        "...), or the arguments of a checkpoint as JSON or YAML"));
+  for (const char* name : {"num_layers", "hidden_size"}) {
+    if (arguments.values_.contains(name)) return arguments;
   }
-  return arguments;
+  return absl::InvalidArgumentError(absl::StrCat(
+      file,
+      ": has neither --num-layers nor --hidden-size; write the arguments of "
+      "Megatron-LM as flags (--num-layers 32 ...), or those of a checkpoint as "
+      "JSON or YAML"));
 }
 
-absl::Status MegatronArguments::Add(absl::string_view written,
-                                    std::vector<std::string> words,
-                                    int64_t line) {
+void MegatronArguments::Add(absl::string_view argument,
+                            std::vector<std::string> words, int64_t line) {
+  // Errors quote it.
+  std::string written(argument);
+  for (char& c : written) c = absl::ascii_isprint(c) ? c : '?';
   std::string name = Normalized(written);
   // Flags whose argument has another name.
   if (absl::StartsWith(written, "--")) {
@@ -248,20 +252,22 @@ absl::Status MegatronArguments::Add(absl::string_view written,
       words = {"rope"};
     }
   }
-  const auto [at, is_new] =
-      values_.try_emplace(name, Value{words, line, std::string(written)});
-  if (!is_new && at->second.words != words && !words.empty()) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("%s:%d: argument \"%s\" is given a second time, as %s; "
-                        "in line %d it is "
-                        "%s; leave one of them",
-                        file_, line, written, absl::StrJoin(words, " "),
-                        at->second.line, absl::StrJoin(at->second.words, " ")));
+  for (std::string& word : words) {
+    for (char& c : word) c = absl::ascii_isprint(c) ? c : '?';
   }
-  return absl::OkStatus();
+  const auto [at, is_new] =
+      values_.try_emplace(name, Value{words, line, written});
+  Value& value = at->second;
+  if (!is_new && value.words != words && value.clash.empty()) {
+    value.clash = absl::StrFormat(
+        "%s:%d: argument \"%s\" is given a second time, as %s; in line %d it "
+        "is %s; leave one of them",
+        file_, line, written, absl::StrJoin(words, " "), value.line,
+        absl::StrJoin(value.words, " "));
+  }
 }
 
-absl::Status MegatronArguments::AddFlags(absl::string_view text) {
+void MegatronArguments::AddFlags(absl::string_view text) {
   std::map<std::string, std::string, std::less<>> variables;
   const std::vector<Word> words = SplitWords(text);
   const auto resolved = [&](const std::string& word) {
@@ -306,13 +312,11 @@ absl::Status MegatronArguments::AddFlags(absl::string_view text) {
       }
       values.push_back(std::move(value));
     }
-    PIPELOOM_RETURN_IF_ERROR(Add(absl::string_view(word).substr(0, equals),
-                                 std::move(values), line));
+    Add(absl::string_view(word).substr(0, equals), std::move(values), line);
   }
-  return absl::OkStatus();
 }
 
-absl::Status MegatronArguments::AddLines(absl::string_view text) {
+void MegatronArguments::AddLines(absl::string_view text) {
   int64_t number = 0;
   std::string last;
   for (absl::string_view line : absl::StrSplit(text, '\n')) {
@@ -339,31 +343,23 @@ absl::Status MegatronArguments::AddLines(absl::string_view text) {
     std::vector<std::string> words;
     if (!value.empty()) words.emplace_back(value);
     last = words.empty() ? Normalized(name) : "";
-    PIPELOOM_RETURN_IF_ERROR(Add(name, std::move(words), number));
+    Add(name, std::move(words), number);
   }
   // A name with neither value nor items is that of a section.
   for (auto at = values_.begin(); at != values_.end();) {
     at = at->second.words.empty() ? values_.erase(at) : std::next(at);
   }
-  return absl::OkStatus();
 }
 
-absl::Status MegatronArguments::AddObject(const JsonValue& object) {
+void MegatronArguments::AddObject(const JsonValue& object) {
   for (size_t i = 0; i < object.keys.size(); ++i) {
     const JsonValue& value = object.items[i];
     if (value.kind == JsonValue::Kind::kObject) {
-      PIPELOOM_RETURN_IF_ERROR(AddObject(value));
+      AddObject(value);
     } else {
-      PIPELOOM_RETURN_IF_ERROR(
-          Add(object.keys[i], {WordOf(value)}, value.line));
+      Add(object.keys[i], {WordOf(value)}, value.line);
     }
   }
-  return absl::OkStatus();
-}
-
-absl::Status MegatronArguments::AddJson(absl::string_view text) {
-  PIPELOOM_ASSIGN_OR_RETURN(const JsonValue json, ParseJson(text, file_));
-  return AddObject(json);
 }
 
 const MegatronArguments::Value* MegatronArguments::Find(
@@ -488,6 +484,15 @@ std::vector<int64_t> MegatronArguments::Ints(absl::string_view name,
     numbers.push_back(number);
   }
   return numbers;
+}
+
+absl::Status MegatronArguments::UsedTwice() const {
+  for (const auto& [name, value] : values_) {
+    if (value.used && !value.clash.empty()) {
+      return absl::InvalidArgumentError(value.clash);
+    }
+  }
+  return absl::OkStatus();
 }
 
 std::vector<std::string> MegatronArguments::Unused() const {

@@ -29,8 +29,8 @@ namespace pipeloom::formats {
 // kept in the notes: FILE:LINE: argument "x" ... Not thread-safe.
 class MegatronArguments {
  public:
-  // InvalidArgument names file and line: text in none of the forms, JSON with
-  // a mistake, or an argument that is given twice with different values.
+  // InvalidArgument names file and line: text in none of the forms, or JSON
+  // with a mistake.
   static absl::StatusOr<MegatronArguments> Parse(absl::string_view text,
                                                  absl::string_view file);
 
@@ -53,23 +53,25 @@ class MegatronArguments {
             ConfigNotes* notes) const;
   // Returns the arguments that nobody has asked for, as they were written.
   std::vector<std::string> Unused() const;
-  bool empty() const { return values_.empty(); }
+  // Returns the error of an argument that was asked for and is given twice with
+  // different values, if there is one.
+  absl::Status UsedTwice() const;
 
  private:
   struct Value {
     std::vector<std::string> words{};  // Empty: a flag without a value.
     int64_t line = 1;
     std::string written{};  // "--num-layers", "num_layers".
+    std::string clash{};    // The error of a second value that differs.
     mutable bool used = false;
   };
 
   const Value* Find(absl::string_view name) const;
-  absl::Status Add(absl::string_view written, std::vector<std::string> words,
-                   int64_t line);
-  absl::Status AddFlags(absl::string_view text);
-  absl::Status AddLines(absl::string_view text);
-  absl::Status AddJson(absl::string_view text);
-  absl::Status AddObject(const struct JsonValue& object);
+  void Add(absl::string_view argument, std::vector<std::string> words,
+           int64_t line);
+  void AddFlags(absl::string_view text);
+  void AddLines(absl::string_view text);
+  void AddObject(const struct JsonValue& object);
 
   std::string file_{};
   std::map<std::string, Value, std::less<>> values_{};

@@ -123,6 +123,7 @@ absl::StatusOr<ConfigModel> ReadMegatronText(const ConfigTexts& texts,
       .processor = ConfigNode(texts.processor_name, &nothing, "", &notes)};
   ReadMegatron(arguments, &draft);
   PIPELOOM_RETURN_IF_ERROR(notes.error);
+  PIPELOOM_RETURN_IF_ERROR(arguments.UsedTwice());
   PIPELOOM_ASSIGN_OR_RETURN(
       ConfigModel result,
       Finish(texts.config_name, name, "arguments of Megatron-LM", "megatron",
@@ -137,7 +138,8 @@ absl::StatusOr<ConfigModel> ParseModelConfig(const ConfigTexts& texts,
                                              absl::string_view name) {
   const absl::string_view text =
       absl::StripLeadingAsciiWhitespace(texts.config);
-  if (!text.empty() && text[0] != '{' && text[0] != '[') {
+  if (!text.empty() && text[0] != '{' && text[0] != '[' &&
+      !absl::EndsWith(texts.config_name, ".json")) {
     return ReadMegatronText(texts, name);
   }
   PIPELOOM_ASSIGN_OR_RETURN(const JsonValue json,

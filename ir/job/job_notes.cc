@@ -58,6 +58,44 @@ void AddWidths(const ModelSpec& model, std::vector<std::string>* notes) {
   }
 }
 
+// Adds a note on layers whose last product has another width than they say.
+void AddLayerWidths(const ModelSpec& model, std::vector<std::string>* notes) {
+  for (const ModuleSpec& module : model.modules) {
+    for (const LayerId l : module.layers.ids()) {
+      const LayerSpec& layer = module.layers[l];
+      if (layer.kind != LayerKind::kLinears || layer.linears.empty() ||
+          layer.linears.back().out == layer.hidden) {
+        continue;
+      }
+      notes->push_back(absl::StrFormat(
+          "module \"%s\": layer %d (%s) ends in a product of width %d, but its "
+          "hidden is %d: make them equal",
+          module.name, l.value(), layer.name, layer.linears.back().out,
+          layer.hidden));
+    }
+  }
+}
+
+// Adds a note on encoders whose output nobody takes.
+void AddUnusedEncoders(const ModelSpec& model,
+                       std::vector<std::string>* notes) {
+  for (const ModuleId m : model.modules.ids()) {
+    const ModuleSpec& module = model.modules[m];
+    const bool feeds =
+        std::any_of(model.edges.begin(), model.edges.end(),
+                    [&](const ModuleEdge& edge) { return edge.from == m; });
+    if (module.role != ModuleRole::kEncoder || feeds ||
+        model.modules.size() == 1) {
+      continue;
+    }
+    notes->push_back(absl::StrFormat(
+        "module \"%s\" is an encoder that feeds no other module: add its edge, "
+        "such as {\"from\": \"%s\", \"to\": \"%s\"}",
+        module.name, module.name,
+        model.modules[ModuleId(model.modules.size() - 1)].name));
+  }
+}
+
 // Adds a note if some layers of a module have a number that `parts` does not
 // divide. `number` returns it, 0 for layers without one.
 template <typename Number>
@@ -94,7 +132,9 @@ int64_t Experts(const LayerSpec& layer) {
 
 std::vector<std::string> ModelNotes(const ModelSpec& model) {
   std::vector<std::string> notes;
+  AddLayerWidths(model, &notes);
   AddWidths(model, &notes);
+  AddUnusedEncoders(model, &notes);
   const auto published = static_cast<double>(model.published_parameters);
   const auto ours = static_cast<double>(Parameters(model));
   if (published > 0 &&
@@ -171,6 +211,18 @@ std::vector<std::string> JobNotes(const JobSpec& job) {
         "sequences are cut into that many pieces; %d is the next that fits",
         job.training.microbatch_tokens, shares,
         (job.training.microbatch_tokens / shares + 1) * shares));
+  }
+  // The least that a GPU holds: its share of the weights in 16 bits, even if
+  // all GPUs of the job shared them.
+  const double weights = 2.0 * static_cast<double>(Parameters(job.model)) /
+                         static_cast<double>(job.parallel.num_gpus());
+  if (weights > static_cast<double>(job.MemoryLimit().count())) {
+    notes.push_back(absl::StrFormat(
+        "no plan can fit: the weights are %.3g GiB a GPU if all %d GPUs share "
+        "them, and the memory limit is %.3g GiB: use more GPUs, or raise "
+        "training.memory_limit_bytes",
+        weights / (1 << 30), job.parallel.num_gpus(),
+        static_cast<double>(job.MemoryLimit().count()) / (1 << 30)));
   }
   if (!trains) {
     notes.push_back(

@@ -12,7 +12,6 @@ namespace {
 using ::pipeloom::testing::FailsWith;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 
 TEST(ParseBatchTest, ReadsEveryFieldAndLeavesUnknownOnesAtZero) {
   std::vector<std::string> warnings;
@@ -26,7 +25,9 @@ TEST(ParseBatchTest, ReadsEveryFieldAndLeavesUnknownOnesAtZero) {
           R"({"audio_seconds": [12.5, 3]}
 {})",
           "b.jsonl", &warnings));
-  EXPECT_THAT(warnings, IsEmpty());
+  EXPECT_THAT(warnings,
+              ElementsAre(HasSubstr("1 of 2 videos have no width and height"),
+                          HasSubstr("1 of 2 videos have neither")));
   ASSERT_EQ(batch.samples.size(), 4);
   EXPECT_EQ(
       batch.samples[SampleId(0)],
@@ -80,7 +81,7 @@ TEST(ParseBatchTest, SaysWhatIsWrongAndWhere) {
        "field \"videos[0].frames\" is -1; it must be in [0, 100000000]"},
       {"misspelt in a video", R"({"videos": [{"fps": 3}]})",
        "field \"videos[0].fps\" is not known; it must be one of frames, "
-       "height, seconds, width"},
+       "height, height_px, seconds, width, width_px"},
       {"negative seconds", R"({"audio_seconds": [1, -0.5]})",
        "field \"audio_seconds[1]\" is -0.5; it must be in [0, 1e+07]"},
       {"no object", "[1, 2]", "b.jsonl:2: holds a list; it must be an object"},
@@ -118,6 +119,35 @@ TEST(ParseBatchTest, ReadsAHundredThousandSamples) {
                        ParseBatch(text, "b.jsonl", nullptr));
   ASSERT_EQ(batch.samples.size(), 100'000);
   EXPECT_EQ(batch.samples[SampleId(99'999)].text_tokens, 99'999);
+}
+
+TEST(ParseBatchTest, SidesOfVideosMayHaveTheNamesOfTheProtobuf) {
+  ASSERT_OK_AND_ASSIGN(
+      const BatchMetadata batch,
+      ParseBatch("{\"videos\": [{\"frames\": 8, \"width_px\": 64, "
+                 "\"height_px\": 32}, {\"frames\": 8, \"width\": 64, "
+                 "\"height\": 32}]}",
+                 "b.jsonl", nullptr));
+  const SampleMetadata& sample = batch.samples[SampleId(0)];
+  ASSERT_EQ(sample.videos.size(), 2);
+  EXPECT_EQ(sample.videos[0], sample.videos[1]);
+  EXPECT_EQ(sample.videos[0].width, 64);
+  EXPECT_THAT(
+      ParseBatch(R"({"videos": [{"width": 3, "width_px": 3}]})", "b.jsonl",
+                 nullptr),
+      FailsWith(absl::StatusCode::kInvalidArgument, HasSubstr("width_px")));
+}
+
+TEST(ParseBatchTest, VideosWithoutSizeOrLengthAreCounted) {
+  std::vector<std::string> warnings;
+  ASSERT_OK_AND_ASSIGN(
+      const BatchMetadata batch,
+      ParseBatch("{\"videos\": [{\"frames\": 8}, {\"width\": 64, \"height\": "
+                 "32}, {\"seconds\": 2, \"width\": 64, \"height\": 32}]}",
+                 "b.jsonl", &warnings));
+  EXPECT_THAT(warnings,
+              ElementsAre(HasSubstr("1 of 3 videos have no width and height"),
+                          HasSubstr("1 of 3 videos have neither frames nor")));
 }
 
 }  // namespace

@@ -66,8 +66,9 @@ TEST(MeasuredRunsTest, TheFrameworksNameChoosesDefaultsOfExperts) {
   // loss head.
   const auto& layers = run.model.modules[ModuleId(0)].layers;
   ASSERT_EQ(layers.size(), 9);
-  EXPECT_EQ(layers[LayerId(1)].attention.kind, AttentionKind::kWindow);
-  EXPECT_EQ(layers[LayerId(2)].attention.kind, AttentionKind::kCausal);
+  EXPECT_EQ(layers[LayerId(1)].attention.kind, AttentionKind::kCausal);
+  EXPECT_EQ(layers[LayerId(1)].attention.window, 32);
+  EXPECT_EQ(layers[LayerId(2)].attention.window, 0);
   EXPECT_EQ(layers[LayerId(5)].kind, LayerKind::kLinears);
   EXPECT_EQ(layers[LayerId(7)].kind, LayerKind::kLossHead);
   EXPECT_TRUE(layers[LayerId(7)].tied);

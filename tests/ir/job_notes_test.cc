@@ -21,6 +21,33 @@ TEST(JobNotesTest, AJobWhoseSizesFitHasNone) {
   EXPECT_THAT(JobNotes(testing::SmallVlmJob()), IsEmpty());
 }
 
+TEST(JobNotesTest, AnEncoderThatFeedsNobodyIsNamedWithItsEdge) {
+  JobSpec job = testing::SmallVlmJob();
+  job.model.edges.clear();
+  EXPECT_THAT(ModelNotes(job.model),
+              ElementsAre(HasSubstr("{\"from\": \"encoder\", \"to\": ")));
+}
+
+TEST(JobNotesTest, ALayerThatEndsInAnotherWidthIsNamed) {
+  JobSpec job = testing::SmallVlmJob();
+  LayerSpec layer;
+  layer.kind = LayerKind::kLinears;
+  layer.name = "odd";
+  layer.hidden = 512;
+  layer.linears = {{.in = layer.hidden, .out = 100}};
+  job.model.modules[kEncoder].layers.push_back(layer);
+  EXPECT_THAT(
+      ModelNotes(job.model),
+      ElementsAre(AllOf(HasSubstr("(odd) ends in a product of width 100"),
+                        HasSubstr("make them equal"))));
+}
+
+TEST(JobNotesTest, WeightsThatNoGpuCanHoldAreSaid) {
+  JobSpec job = testing::SmallVlmJob();
+  job.training.memory_limit = Bytes(1000);
+  EXPECT_THAT(JobNotes(job), ElementsAre(HasSubstr("no plan can fit")));
+}
+
 TEST(JobNotesTest, HeadsThatTpDoesNotDivideAreNamedWithTheRemedy) {
   JobSpec job = testing::SmallVlmJob();
   job.parallel.tp = 2;

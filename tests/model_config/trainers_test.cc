@@ -213,6 +213,19 @@ TEST(MegatronModelTest, PredictedTokensAddALayerAndTheHeadOnceMore) {
             2 * h * h + 2 * h + Parameters(block) + h);
 }
 
+TEST(MegatronModelTest, AnotherSectionsFieldsOfOneNameAreNoError) {
+  const std::string yaml =
+      "model:\n  num_layers: 2\n  hidden_size: 64\n  num_attention_heads: 4\n"
+      "  name: a\n  vocab_size: 128\n  max_position_embeddings: 8\n"
+      "data:\n  name: b\n";
+  ASSERT_OK_AND_ASSIGN(const ConfigModel read, Megatron(yaml));
+  EXPECT_THAT(read.missing, IsEmpty());
+  EXPECT_THAT(Megatron(yaml + "  num_layers: 3\n"),
+              FailsWith(absl::StatusCode::kInvalidArgument,
+                        HasSubstr("args:10: argument \"num_layers\" is given a "
+                                  "second time, as 3; in line 2 it is 2")));
+}
+
 TEST(MegatronModelTest, ErrorsNameTheLineTheArgumentAndTheRemedy) {
   const std::pair<const char*, const char*> bad[] = {
       {"--num-layers many",
@@ -222,6 +235,7 @@ TEST(MegatronModelTest, ErrorsNameTheLineTheArgumentAndTheRemedy) {
        "args:2: argument \"--hidden-size\" is $H; it must be a number in place "
        "of a variable"},
       {"--num-layers 2 --num-layers 3", "is given a second time, as 3"},
+      {"num_layers: \xd8\x01\n", "is ??; it must be an integer"},
       {"--num-layers 2 --hidden-size 64 --num-attention-heads 6",
        "is 6; it must divide --hidden-size, which is 64"},
       {"--num-layers 2 --hidden-size 64 --num-attention-heads 8 "
@@ -235,7 +249,7 @@ TEST(MegatronModelTest, ErrorsNameTheLineTheArgumentAndTheRemedy) {
        "is 8; it must be in [1, 4]"},
       {"--num-layers 2 --normalization BatchNorm", "LayerNorm or RMSNorm"},
       {"num_layers: 2.5\n", "args:1: argument \"num_layers\" is 2.5"},
-      {"hello\n", "has no arguments of Megatron-LM"}};
+      {"hello\n", "has neither --num-layers nor --hidden-size"}};
   for (const auto& [text, says] : bad) {
     EXPECT_THAT(Megatron(text),
                 FailsWith(absl::StatusCode::kInvalidArgument, HasSubstr(says)))

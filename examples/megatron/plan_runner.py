@@ -6,8 +6,8 @@ plan by Megatron's own forward_step and backward_step.
 
 `plans(iteration, num_microbatches)` returns a pipeloom.Plan that all ranks of
 the pipeline agree on (pipeloom.PlanProvider, whose `static` returns None and
-whose `accept` is runner.refusal), or None, with which the stock schedule runs on
-all ranks. Megatron may run an iteration twice (its rerun state machine), so
+whose `accept` is runner.refusal), or None, with which the stock schedule runs
+on all ranks. Megatron may run an iteration twice (its rerun state machine), so
 `plans` may be called twice for an iteration.
 
 In addition to stock Megatron, it supports stages placed in a V, microbatches in
@@ -434,9 +434,10 @@ class _Iteration:
 
 
 def install(runner: PlanRunner) -> List[str]:
-    """Makes every caller of Megatron's get_forward_backward_func get the runner:
+    """Gives every caller of Megatron's get_forward_backward_func the runner:
     modules that are imported later, and those that have imported it by name
-    (Megatron-LM, Megatron-Bridge, ms-swift and others). Returns their names."""
+    (Megatron-LM, Megatron-Bridge, ms-swift and others). Returns their
+    names."""
     own = runner.own_getter
     names = []
     for name, module in list(sys.modules.items()):

@@ -1,5 +1,5 @@
-"""examples/megatron/plan_runner.py with an encoder before the language model, on
-the real Megatron-Core package over gloo: sub-microbatches of images, text-only
+"""examples/megatron/plan_runner.py with an encoder before the language model,
+on the real Megatron-Core package over gloo: sub-microbatches of images, text-only
 microbatches, and an encoder that every rank has whole, for a part of the images
 (data parallelism of its own). Gradients are those of one process. Run by
 scripts/torch_peer.sh."""

@@ -43,6 +43,8 @@ class Record:
 def read_records(path, media_root=""):
     """Returns the records of a dataset, without their images."""
     path = pathlib.Path(path)
+    if not path.exists():
+        raise DataError(f"{path}: no such file or folder")
     files = sorted(path.rglob("*")) if path.is_dir() else [path]
     result = []
     for file in files:

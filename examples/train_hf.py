@@ -6,12 +6,16 @@ a plan for every step.
   torchrun --nproc-per-node 2 examples/train_hf.py --model FOLDER \\
       --data train.jsonl --service 127.0.0.1:50551 --save NEW_FOLDER
 
+  torchrun --nproc-per-node 8 examples/train_hf.py --model FOLDER --pp 4 \\
+      --shard step --data train.jsonl      # Two replicas of four ranks.
+
 FOLDER is a folder of config.json, processor files and safetensors, or the name
 of a model in the hub. Each process reads the weights of its own stages only;
 without safetensors they are random. --data is what examples/hf_data.py reads:
 JSONL of LLaVA kind, webdataset shards, or files of samples; without it, samples
 of random ids are made up. Without --service every step runs a static schedule
-on an even partition.
+on an even partition. Every replica of the pipeline takes other records; --shard
+divides parameters among them (FSDP2).
 """
 import argparse
 import collections
@@ -30,9 +34,13 @@ except ImportError:
     sys.path.insert(0, str(ROOT / "python"))
     import pipeloom
 
-import torch
-import torch.distributed as dist
-import transformers
+try:
+    import torch
+    import torch.distributed as dist
+    import transformers
+except ImportError as missing:
+    raise SystemExit(f"train_hf: {missing}: pip install torch torchvision "
+                     "transformers Pillow grpcio protobuf") from None
 
 import hf_data
 from pipeloom import hf
@@ -52,17 +60,24 @@ def folder_of(model):
         return huggingface_hub.snapshot_download(
             model, ignore_patterns=["*.bin", "*.pth", "*.gguf", "*.onnx"])
 
-    of_first_rank(fetch)
-    return fetch()  # Other nodes have folders of their own.
+    try:
+        of_first_rank(fetch)
+        return fetch()  # Other nodes have folders of their own.
+    except Exception as error:  # pylint: disable=broad-except
+        raise StartError(f"--model {model}: there is no such folder, and the "
+                         f"hub gave none: {error}") from None
 
 
 def make_model(folder, dtype):
     """Returns the model and the folder of its weights: none if the model has
     random ones."""
-    config = transformers.AutoConfig.from_pretrained(folder)
+    try:
+        config = transformers.AutoConfig.from_pretrained(folder)
+    except (OSError, ValueError) as error:
+        raise StartError(f"--model {folder}: {error}") from None
     kind = getattr(transformers, (config.architectures or ["?"])[0], None)
     if kind is None:
-        raise SystemExit(f"{folder}/config.json: `architectures` is "
+        raise StartError(f"{folder}/config.json: `architectures` is "
                          f"{config.architectures}; it must name a class of "
                          f"transformers: {', '.join(hf.supported())}")
     if list(pathlib.Path(folder).glob("*.safetensors")):
@@ -86,18 +101,28 @@ def made_up(config, draw, tokens):
             "mm_token_type_ids": torch.zeros_like(ids)}
 
 
-class Stream:
-    """The samples of each step, the same on all ranks: epochs in random order,
-    without records that are longer than --max-tokens or cannot be read."""
+class StartError(Exception):
+    """The training cannot start; the text says what would be right."""
 
-    def __init__(self, args, folder, config):
+
+class Stream:
+    """The samples of each step, the same on all ranks of a replica: epochs in
+    random order, without records that are longer than --max-tokens or cannot be
+    read. Each replica has records of its own."""
+
+    def __init__(self, args, folder, config, replica, replicas):
         self.args, self.config = args, config
         self.samples = None
-        self.draw = random.Random(args.seed)
+        self.draw = random.Random(args.seed * replicas + replica)
         self.left_out = {}
         self.order = []
         if args.data:
-            self.records = hf_data.read_records(args.data, args.media_root)
+            every = hf_data.read_records(args.data, args.media_root)
+            self.records = every[replica::replicas]
+            if not self.records:
+                raise hf_data.DataError(
+                    f"{args.data} has {len(every)} records for {replicas} "
+                    "replicas: use fewer (--pp is the ranks of one)")
             special = [v for k, v in vars(config).items() if isinstance(v, int)
                        and k.endswith(("_token_id", "_token_index"))]
             self.samples = (hf_data.Samples(folder, special)
@@ -131,16 +156,21 @@ class Stream:
         return [self.sample() for _ in range(self.args.samples)]
 
 
-def job_of(args, folder, ranks):
+def job_of(args, folder, ranks, replicas):
     """Returns the job, whose model file is made from the configuration."""
     from google.protobuf import json_format
     from pipeloom import messages
     with tempfile.TemporaryDirectory() as place:
         file = args.model_file or os.path.join(place, "model.json")
         if not args.model_file:
-            made = subprocess.run(
-                [args.pipeloom, "model", folder, "--name", "model", "--out",
-                 file], check=False, capture_output=True, text=True)
+            try:
+                made = subprocess.run(
+                    [args.pipeloom, "model", folder, "--name", "model",
+                     "--out", file], check=False, capture_output=True,
+                    text=True)
+            except OSError as error:
+                raise ValueError(f"{error}: --pipeloom names the program, or "
+                                 "--model-file what it would make") from None
             if made.returncode or "is incomplete" in made.stderr:
                 raise ValueError(
                     f"{args.pipeloom} model {folder}: {made.stdout}"
@@ -152,7 +182,7 @@ def job_of(args, folder, ranks):
     whole = [{"module": model["modules"][-1]["name"], "instances": 1000000}]
     return json_format.ParseDict({
         "name": "train_hf", "model_spec": model, "cluster": args.cluster,
-        "parallel": {"tp": 1, "pp": ranks, "dp": 1},
+        "parallel": {"tp": 1, "pp": ranks, "dp": replicas},
         "training": {
             "microbatches": args.microbatches,
             "microbatch_tokens": args.microbatch_tokens,
@@ -181,8 +211,14 @@ def parse():
     parser.add_argument("--model-file", default="",
                         help="for a class that `pipeloom model` does not know")
     parser.add_argument("--cluster", default="h100-sxm", help="to plan for")
+    parser.add_argument("--pp", type=int, default=0, help="ranks of a "
+                        "pipeline; 0: all processes are one")
+    parser.add_argument("--shard", default="", choices=["", "step", "pass"],
+                        help="divide parameters among replicas, and gather "
+                        "them by step or by pass")
     parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--samples", type=int, default=8, help="of a step")
+    parser.add_argument("--samples", type=int, default=8,
+                        help="of a step and replica")
     parser.add_argument("--microbatches", type=int, default=4)
     parser.add_argument("--microbatch-tokens", type=int, default=8192)
     parser.add_argument("--microbatch-images", type=int, default=64)
@@ -206,6 +242,13 @@ def parse():
     if args.samples < args.microbatches:
         parser.error(f"--samples {args.samples} cannot fill --microbatches "
                      f"{args.microbatches}")
+    size = int(os.environ["WORLD_SIZE"])
+    if args.pp < 0 or args.pp and size % args.pp:
+        parser.error(f"--pp {args.pp} does not divide the {size} processes "
+                     "that torchrun starts")
+    if args.shard and size == (args.pp or size):
+        parser.error("--shard needs replicas: start a multiple of --pp "
+                     "processes")
     return args
 
 
@@ -217,7 +260,11 @@ def main():
         device = f"cuda:{os.environ['LOCAL_RANK']}"
         torch.cuda.set_device(device)
     dist.init_process_group("nccl" if cuda else "gloo")
-    rank, ranks = dist.get_rank(), dist.get_world_size()
+    ranks = args.pp or dist.get_world_size()
+    place = hf.grid(ranks)
+    rank, replica = place.rank, place.replica
+    replicas = dist.get_world_size() // ranks
+    first = dist.get_rank() == 0
     folder = folder_of(args.model)
     model, weights = make_model(folder, getattr(torch, args.dtype))
     if weights is None:
@@ -225,7 +272,7 @@ def main():
     for name, parameter in model.named_parameters():
         if any(part in name for part in args.freeze.split(",") if part):
             parameter.requires_grad_(False)
-    stream = Stream(args, folder, model.config)
+    stream = Stream(args, folder, model.config, replica, replicas)
     # Samples of the next steps: plans are asked for two steps ahead.
     steps = collections.deque(stream.step()
                               for _ in range(min(AHEAD, args.steps)))
@@ -233,15 +280,23 @@ def main():
     session = provider = None
     if args.service:
         client = pipeloom.Client(args.service)
-        job = of_first_rank(lambda: client.open_job(
-            job_of(args, folder, ranks),
-            [family.sizes(s) for step in steps for s in step]))
-        session = pipeloom.Session(client, job, rank=rank)
+        try:
+            job = of_first_rank(lambda: client.open_job(
+                job_of(args, folder, ranks, replicas),
+                [family.sizes(s) for step in steps for s in step]))
+        except RuntimeError as error:
+            raise StartError(f"--service {args.service}: {error}") from None
+        session = pipeloom.Session(client, job, rank=rank, replica=replica)
     else:
         job = hf.even_partition(model, ranks)
-    pipe = hf.Pipeline(model, job, rank=rank, weights=weights, device=device)
+    several = {} if replicas == 1 else {
+        "group": place.pipeline, "replicas": place.replicas,
+        "shard": args.shard}
+    pipe = hf.Pipeline(model, job, rank=rank, weights=weights, device=device,
+                       **several)
     del model
-    print(f"rank {rank}: {sum(p.numel() for p in pipe.parameters()):,} "
+    whole = f" of replica {replica}" if replicas > 1 else ""
+    print(f"rank {rank}{whole}: {sum(p.numel() for p in pipe.parameters()):,} "
           f"parameters, {pipe.bytes_read:,} bytes read", flush=True)
     optimizer = torch.optim.AdamW(
         [p for p in pipe.parameters() if p.requires_grad] or
@@ -275,25 +330,26 @@ def main():
             provider.report(step, result.spans)
         loss = torch.tensor([result.loss], device=device)
         dist.all_reduce(loss)
-        if rank == 0:
+        if first:
             print(f"step {step:3d}  loss {float(loss):.4f}  gradient "
                   f"{float(norm):.3f}  {result.seconds:.3f} s  "
                   f"{plan.schedule}", flush=True)
         if step + AHEAD < args.steps:
             steps.append(stream.step())
             announce(step + AHEAD, steps[-1])
-    if rank == 0 and stream.left_out:
+    if first and stream.left_out:
         print(f"left out {len(stream.left_out)} records; "
               f"{list(stream.left_out.values())[0]}", flush=True)
     if args.save:
         pipe.save(args.save)
-        if rank == 0:
+        if first:
             if args.data and stream.samples:
                 stream.samples.processor.save_pretrained(args.save)
             print(f"saved in {args.save}", flush=True)
     if provider is not None:
         provider.close()
-        session.close(close_job=rank == 0)
+        dist.barrier()
+        session.close(close_job=first)
         client.close()
     dist.barrier()
     dist.destroy_process_group()
@@ -302,6 +358,6 @@ def main():
 if __name__ == "__main__":
     try:
         main()
-    except (hf_data.DataError, hf.PartitionError, hf.SampleError,
-            hf.WeightsError) as wrong:
+    except (StartError, hf_data.DataError, hf.PartitionError,
+            hf.SampleError, hf.WeightsError) as wrong:
         raise SystemExit(f"train_hf: {wrong}") from None

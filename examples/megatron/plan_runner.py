@@ -2,13 +2,12 @@
 plan by Megatron's own forward_step and backward_step.
 
     from megatron.core.pipeline_parallel import schedules
-    runner = PlanRunner(plans, schedules, rank, layout)
-    training.get_forward_backward_func = lambda *_, **__: runner   # install()
+    install(PlanRunner(plans, schedules))
 
 `plans(iteration, num_microbatches)` returns a pipeloom.Plan that all ranks of
 the pipeline agree on (pipeloom.PlanProvider, whose `static` returns None and
-whose `accept` is runner.refusal), or None, with which the stock schedule runs on
-all ranks. Megatron may run an iteration twice (its rerun state machine), so
+whose `accept` is runner.refusal), or None, with which the stock schedule runs
+on all ranks. Megatron may run an iteration twice (its rerun state machine), so
 `plans` may be called twice for an iteration.
 
 In addition to stock Megatron, it supports stages placed in a V, microbatches in
@@ -26,6 +25,7 @@ gradient.
 """
 import contextlib
 import inspect
+import sys
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
 import torch
@@ -105,6 +105,8 @@ class PlanRunner:
     """`forward_backward_func` with Megatron's keyword signature.
 
     schedules  megatron.core.pipeline_parallel.schedules
+    rank       of the pipeline; None: that of parallel_state, and its pipeline
+               as `group`, when the first iteration begins
     chunk_of   the model chunk of each of this rank's stages (by default, in
                ascending order of stages)
     take_fn    (batch, SubMicrobatch) -> what the module of a sub-microbatch
@@ -116,7 +118,8 @@ class PlanRunner:
                or of a gradient of join_fn's result; by default of rows
     """
 
-    def __init__(self, plans: PlanSource, schedules: Any, rank: int, *,
+    def __init__(self, plans: PlanSource, schedules: Any,
+                 rank: Optional[int] = None, *,
                  stock: Optional[Callable[..., Any]] = None, group: Any = None,
                  chunk_of: Optional[Mapping[int, int]] = None,
                  iteration: Optional[Callable[[], int]] = None,
@@ -129,6 +132,8 @@ class PlanRunner:
                      Sequence[torch.Tensor]]] = None) -> None:
         self._plans = plans
         self.schedules = schedules
+        # Kept, as install() replaces it.
+        self.own_getter = getattr(schedules, "get_forward_backward_func", None)
         self.rank = rank
         self._stock = stock
         self.group = group
@@ -150,7 +155,8 @@ class PlanRunner:
         if not rest.get("forward_only"):
             plan = self._plans(step, num_microbatches)
         if plan is None:
-            stock = self._stock or self.schedules.get_forward_backward_func()
+            assert self._stock is not None or self.own_getter is not None
+            stock = self._stock or self.own_getter()  # type: ignore[misc]
             self.ran.append("stock")
             return stock(forward_step_func=forward_step_func,
                          data_iterator=data_iterator, model=model,
@@ -158,6 +164,10 @@ class PlanRunner:
         wrong = _other_count(plan, num_microbatches)
         if wrong is not None:
             raise ValueError(wrong)
+        if self.rank is None:
+            from megatron.core import parallel_state
+            self.rank = parallel_state.get_pipeline_model_parallel_rank()
+            self.group = parallel_state.get_pipeline_model_parallel_group()
         self.ran.append(plan.schedule)
         return _Iteration(self, plan, forward_step_func, data_iterator, model,
                           rest).run()
@@ -172,7 +182,7 @@ class PlanRunner:
 
 
 class _Kept:
-    """What a forward keeps for its backward: input, output, and the rows of each
+    """Tensors that a forward keeps for its backward, and the rows of each
     incoming and outgoing edge."""
 
     def __init__(self, given: Optional[torch.Tensor], output: torch.Tensor,
@@ -423,16 +433,17 @@ class _Iteration:
             model.start_grad_sync()
 
 
-def install(runner: PlanRunner) -> None:
-    """Replaces the getter where Megatron's and Bridge's loops look it up."""
-    import importlib
-    for name in ("megatron.training.training",
-                 "megatron.bridge.training.train"):
-        try:
-            module = importlib.import_module(name)
-        except ImportError:
-            continue
-        if hasattr(module, "get_forward_backward_func"):
-            if runner._stock is None:
-                runner._stock = module.get_forward_backward_func()
-            module.get_forward_backward_func = lambda *_, **__: runner
+def install(runner: PlanRunner) -> List[str]:
+    """Gives every caller of Megatron's get_forward_backward_func the runner:
+    modules that are imported later, and those that have imported it by name
+    (Megatron-LM, Megatron-Bridge, ms-swift and others). Returns their
+    names."""
+    own = runner.own_getter
+    names = []
+    for name, module in list(sys.modules.items()):
+        if getattr(module, "__dict__", {}).get(
+                "get_forward_backward_func") is own:
+            setattr(module, "get_forward_backward_func",
+                    lambda *_, **__: runner)
+            names.append(name)
+    return sorted(names)

@@ -30,7 +30,7 @@ class WeightStore:
     """Puts off the weight gradients of a chunk's layers inside of split()."""
 
     def __init__(self) -> None:
-        # What a split backward leaves to do; None outside of one.
+        # Calls that a split backward leaves to do; None outside of one.
         self.open: Optional[List[Callable[[], None]]] = None
         # Modules with backward_dw, by chunk.
         self._themselves: Dict[nn.Module, List[Any]] = {}

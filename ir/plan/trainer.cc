@@ -14,6 +14,7 @@ namespace {
 constexpr TrainerLimits kTrainers[] = {
     {.name = "megatron",
      .most_stages = 8,
+     .split_backward = true,
      .order = PassOrder::kAny,
      .plain_on_one_rank = true,
      .recompute_periods = true,

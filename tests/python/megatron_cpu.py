@@ -1,5 +1,5 @@
-"""Megatron-Core on CPUs over gloo: its CUDA functions replaced, and an attention
-with context parallelism, which Megatron-Core itself has in Transformer Engine
+"""Megatron-Core on CPUs over gloo: its CUDA functions replaced, and an
+attention with context parallelism, which Megatron-Core itself has in Transformer Engine
 only."""
 import torch
 import torch.distributed as dist
@@ -58,8 +58,8 @@ class _Gather(torch.autograd.Function):
 
 
 class Attention(torch.nn.Module):
-    """Causal attention of a rank's part of the sequence to all of it, in place of
-    DotProductAttention."""
+    """Causal attention of a rank's part of the sequence to all of it, in place
+    of DotProductAttention."""
 
     def __init__(self, config, **_):
         super().__init__()

@@ -1,9 +1,11 @@
-"""examples/megatron/plan_runner.py with an encoder before the language model, on
-the real Megatron-Core package over gloo: sub-microbatches of images, text-only
+"""examples/megatron/plan_runner.py with an encoder before the language model,
+on the real Megatron-Core package over gloo: sub-microbatches of images, text-only
 microbatches, and an encoder that every rank has whole, for a part of the images
 (data parallelism of its own). Gradients are those of one process. Run by
 scripts/torch_peer.sh."""
 import dataclasses
+import sys
+import types
 import unittest
 
 import megatron_peer_test as peer
@@ -16,7 +18,7 @@ if not MISSING:
     from megatron.core.pipeline_parallel import schedules
     from pipeloom import static_schedule as sp
     from pipeloom.plan import Microbatch, SubMicrobatch
-    from plan_runner import PlanRunner, refusal
+    from plan_runner import PlanRunner, install, refusal
     from megatron_cpu import use_cpu
     import trainer_worlds
 
@@ -213,6 +215,63 @@ def phases(stages, feeds, micro, names, ranks):
     return sp.plan_of(graph, orders, names, micro, "encoders first")
 
 
+# As trainers have it: ms-swift's and Megatron-LM's import the getter by name,
+# and call it in each step.
+TRAINER = """
+from megatron.core.pipeline_parallel import get_forward_backward_func
+
+def train_step(**arguments):
+    return get_forward_backward_func()(forward_only=False, **arguments)
+
+def evaluate(**arguments):
+    return get_forward_backward_func()(forward_only=True, **arguments)
+"""
+
+
+def run_installed(rank, ranks, case):
+    """Two modules of trainers, of which one is imported later."""
+    names, stages, feeds = modules(case, ranks)
+    micro = microbatches(case, ranks)
+    plan = peer.plan_of(stages, ranks, len(micro), 1, False, micro, feeds,
+                        names)
+    ran = []
+    stock = schedules.forward_backward_pipelining_without_interleaving
+    schedules.forward_backward_pipelining_without_interleaving = (
+        lambda **arguments: ran.append(arguments["forward_only"]) or [])
+    runner = PlanRunner(lambda step, n: plan, schedules, take_fn=take)
+    trainers = []
+    for name in ("trainer_before", "trainer_after"):
+        if trainers:
+            installed = install(runner)
+            assert installed == [
+                "megatron.core.pipeline_parallel",
+                "megatron.core.pipeline_parallel.schedules",
+                "trainer_before"], installed
+        trainers.append(types.ModuleType(name))
+        sys.modules[name] = trainers[-1]
+        exec(TRAINER, vars(trainers[-1]))  # pylint: disable=exec-used
+    config = peer.config_for(ranks, 2, [])
+    every = chunks_of(case, config, ranks)
+    model = [every[rank], every[ranks + rank]]
+    reference, _ = serial(case, ranks)
+    worst = 0.0
+    for trainer in trainers:
+        for chunk in model:
+            chunk.zero_grad()
+        arguments = {"forward_step_func": forward_step_func,
+                     "data_iterator": [iter(data()) for _ in model],
+                     "model": model, "num_microbatches": len(micro),
+                     "seq_length": 4, "micro_batch_size": 1}
+        trainer.train_step(**arguments)
+        trainer.evaluate(**arguments)
+        worst = max(worst, peer.difference(model, [rank, ranks + rank],
+                                           reference))
+    schedules.forward_backward_pipelining_without_interleaving = stock
+    assert ran == [True, True], ran
+    assert runner.ran == ["test", "stock"] * 2, runner.ran
+    return worst
+
+
 def begin(_, ranks):
     use_cpu()
     parallel_state.initialize_model_parallel(
@@ -229,6 +288,10 @@ class MegatronPartsTest(unittest.TestCase):
                   f"{max(worst.values()):.1e} of {len(worst)} cases")
             for title, value in worst.items():
                 self.assertLess(value, peer.LIMIT, title)
+
+    def test_trainers_that_import_the_getter_get_the_runner(self):
+        worst = trainer_worlds.run_world(2, begin, CASES[:1], run_installed)
+        self.assertLess(worst[CASES[0].title], peer.LIMIT)
 
 
 if __name__ == "__main__":

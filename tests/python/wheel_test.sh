@@ -48,8 +48,10 @@ if [ -n "$wheel" ]; then
     exit 1
   fi
 fi
-PIPELOOM_BINARY=$pipeloom PIPELOOM_NATIVE=installed \
-  "$work/venv/bin/python" "$root/tests/python/test_native.py"
+for part in native native_process; do
+  PIPELOOM_BINARY=$pipeloom PIPELOOM_NATIVE=installed \
+    "$work/venv/bin/python" "$root/tests/python/test_$part.py"
+done
 if [ -e "$package/_prefix/bin/pipeloom-service" ]; then
   "$work/venv/bin/pipeloom" serve --listen 127.0.0.1:0 --log-level off \
     >"$work/serve.out" &

@@ -1,5 +1,5 @@
-"""Replicas of a pipeline: the processes that hold the same stages and train them
-on other samples."""
+"""Replicas of a pipeline: the processes that hold the same stages and train
+them on other samples."""
 import zlib
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
@@ -31,8 +31,8 @@ def grid(ranks: int) -> Grid:
     ValueError: their number is no multiple of `ranks`."""
     size = dist.get_world_size()
     if ranks < 1 or size % ranks:
-        raise ValueError(f"{size} processes cannot be divided into pipelines of "
-                         f"{ranks} ranks: start a multiple of {ranks}")
+        raise ValueError(f"{size} processes cannot be divided into pipelines "
+                         f"of {ranks} ranks: start a multiple of {ranks}")
     me = dist.get_rank()
     pipelines = [new_group(range(i * ranks, (i + 1) * ranks))
                  for i in range(size // ranks)]
@@ -119,8 +119,8 @@ class Replicas:
     # -- A step ----------------------------------------------------------------
 
     def count(self, terms: int, error: Optional[Exception]) -> int:
-        """Returns the sum of `terms` over the replicas. Raises on all of them if
-        one has an error."""
+        """Returns the sum of `terms` over the replicas. Raises on all of them
+        if one has an error."""
         words = torch.tensor([terms, int(error is not None)],
                              dtype=torch.int64, device=self._device)
         dist.all_reduce(words, group=self.group)

@@ -95,7 +95,7 @@ class TrainingTest(unittest.TestCase):
         self.assertGreater(figures["facts"]["further sub-microbatches"], 0)
 
     def test_replicas_with_divided_parameters(self):
-        # By live plans, which are the replicas' own.
+        # Each replica has live plans of its own.
         for family, ranks, shard in (("llama", "2", "step"),
                                      ("qwen2_5_vl", "2", "step"),
                                      ("qwen2_5_vl", "1", "pass")):

@@ -1,5 +1,5 @@
 """Replicas of a pipeline in pipeloom.hf: gradients of all of them, of whole
-parameters and of those that fully_shard has divided, equal those of one process.
+parameters and of those that fully_shard has divided, are those of one process.
 A small model in plain torch on up to four processes. Needs torch 2.1, for
 divided ones 2.9, such as scripts/hf_peer.sh makes; the real classes are in
 test_hf_pipeline.py."""

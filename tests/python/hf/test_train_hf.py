@@ -46,19 +46,19 @@ class ExampleTest(unittest.TestCase):
         os.makedirs(os.path.dirname(place), exist_ok=True)
         return place
 
-    def start(self, *options):
+    def start(self, *options, processes=2):
         with socket.socket() as s:
             s.bind(("127.0.0.1", 0))
             port = s.getsockname()[1]
         return subprocess.run(
             [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node",
-             "2", "--master-port", str(port),
+             str(processes), "--master-port", str(port),
              os.path.join(ROOT, "examples/train_hf.py"), *options],
             capture_output=True, text=True, check=False, timeout=500,
             env={**os.environ, "USE_LIBUV": "0", "OMP_NUM_THREADS": "1"})
 
-    def train(self, *options):
-        done = self.start(*options)
+    def train(self, *options, processes=2):
+        done = self.start(*options, processes=processes)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         losses = [float(x) for x in re.findall(r"step +\d+  loss ([\d.]+)",
                                                done.stdout)]
@@ -98,6 +98,39 @@ class ExampleTest(unittest.TestCase):
             "--dtype", "bfloat16", "--freeze", "model.visual")
         self.assertEqual(len(losses), 1)
 
+    @unittest.skipUnless(os.path.exists(os.path.join(
+        os.path.dirname(BINARY), "pipeloom-service")), "no service was built")
+    def test_replicas_with_divided_parameters(self):
+        model = tiny_folder.make_folder("llama", self.path("model"))
+        self.write_texts(self.path("records", "train.jsonl"), 9)
+        server, target = hf_training.serve(BINARY)
+        try:
+            losses, read, out = self.train(
+                "--model", self.path("model"), "--data", self.path("records"),
+                "--service", target, "--pipeloom", BINARY, "--pp", "2",
+                "--shard", "step", "--steps", "4", "--samples", "4",
+                "--microbatches", "2", "--learning-rate", "1e-2", "--warmup",
+                "1", "--save", self.path("saved"), processes=4)
+        finally:
+            server.terminate()
+            server.wait(30)
+            server.stdout.close()
+        self.assertLess(losses[-1], losses[0] - 0.3)
+        self.assertNotIn("static-1f1b", out)
+        # Each of the two replicas has read all, and only the first has written.
+        self.assertEqual(sum(read), 2 * 4 * sum(p.numel()
+                                                for p in model.parameters()))
+        again = type(model).from_pretrained(self.path("saved"))
+        self.assertFalse(again.lm_head.weight.equal(model.lm_head.weight))
+
+    @staticmethod
+    def write_texts(path, count):
+        with open(path, "w", encoding="utf-8") as file:
+            for i in range(count):
+                file.write(json.dumps({"messages": [
+                    {"role": "user", "content": f"what is {i}?"},
+                    {"role": "assistant", "content": f"it is {i}."}]}) + "\n")
+
     def test_what_is_wrong_is_said(self):
         tiny_folder.make_folder("llama", self.path("model"), weights=False)
         tiny_folder.make_jsonl(self.path("records", ""), 9)
@@ -108,6 +141,18 @@ class ExampleTest(unittest.TestCase):
         self.assertNotEqual(done.returncode, 0)
         self.assertRegex(done.stderr, r"train_hf: .*train.jsonl:\d: it has "
                          "images, but the model's folder has no processor")
+        for change, words in (
+                (("--data", self.path("nowhere")),
+                 "train_hf: .*nowhere: no such file or folder"),
+                (("--model", self.path("records")), "train_hf: --model .*"),
+                (("--pp", "3"), "--pp 3 does not divide the 2 processes"),
+                (("--shard", "step"), "--shard needs replicas"),
+                (("--service", "127.0.0.1:1", "--pipeloom", "no-pipeloom"),
+                 "train_hf: --service 127.0.0.1:1: .*'no-pipeloom'.*--pipeloom "
+                 "names the program")):
+            done = self.start(*options, "--skip-broken", *change)
+            self.assertNotEqual(done.returncode, 0)
+            self.assertRegex(done.stderr, words)
         losses, _, out = self.train(*options, "--skip-broken")
         self.assertEqual(len(losses), 1)
         self.assertIn("random weights", out)

@@ -54,8 +54,16 @@ void ForwardBackward::Offer(int64_t time, absl::Span<const int32_t> sequence) {
   sequence_.assign(sequence.begin(), sequence.end());
 }
 
+int64_t ForwardBackward::Run(const SweepStyle& style,
+                             ListScheduler& scheduler) const {
+  return scheduler.Run({.order = order_,
+                        .prefer = Prefer::kPriority,
+                        .patience = style.patience,
+                        .keeps_takers = style.keeps_takers});
+}
+
 int64_t ForwardBackward::Improve(absl::Span<const int32_t> sequence,
-                                 int32_t rounds) {
+                                 int32_t rounds, const SweepStyle& style) {
   time_ = retimer_.Retime(sequence);
   sequence_.assign(sequence.begin(), sequence.end());
   evaluations_ = 0;
@@ -65,7 +73,8 @@ int64_t ForwardBackward::Improve(absl::Span<const int32_t> sequence,
     const int64_t before = time_;
     // To the right: the task that ends last goes first in reverse.
     sorter_.Sort(key_, &order_);
-    backward_.Run({.order = order_, .prefer = Prefer::kPriority});
+    ++evaluations_;
+    if (Run(style, backward_) >= kNoLimit) break;
     mirrored_.assign(backward_.sequence().rbegin(),
                      backward_.sequence().rend());
     Offer(retimer_.Retime(mirrored_), mirrored_);
@@ -75,9 +84,9 @@ int64_t ForwardBackward::Improve(absl::Span<const int32_t> sequence,
       key_[t] = -backward_.start()[t] - graph_->duration[t];
     }
     sorter_.Sort(key_, &order_);
-    const int64_t time =
-        forward_.Run({.order = order_, .prefer = Prefer::kPriority});
-    evaluations_ += 2;
+    ++evaluations_;
+    const int64_t time = Run(style, forward_);
+    if (time >= kNoLimit) break;
     Offer(time, forward_.sequence());
     if (time_ >= before) break;
     for (int32_t t = 0; t < graph_->num_tasks; ++t) {

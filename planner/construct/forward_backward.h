@@ -32,6 +32,12 @@ namespace pipeloom::planner {
 // backwards, are those of `graph`.
 FlatGraph Reversed(const FlatGraph& graph);
 
+// How the passes list tasks.
+struct SweepStyle {
+  double patience = 0;        // ListPolicy::patience.
+  bool keeps_takers = false;  // ListPolicy::keeps_takers.
+};
+
 // Improves schedules of one graph. Use one per thread.
 class ForwardBackward {
  public:
@@ -47,7 +53,8 @@ class ForwardBackward {
   // first round that gains nothing. Never worse than `sequence` itself.
   // REQUIRES: can_run(), and `sequence` is a topological sequence of all tasks
   // that keeps the limits.
-  int64_t Improve(absl::Span<const int32_t> sequence, int32_t rounds);
+  int64_t Improve(absl::Span<const int32_t> sequence, int32_t rounds,
+                  const SweepStyle& style = {});
 
   // Returns the best sequence of the last Improve, and the number of list
   // schedules made.
@@ -55,6 +62,8 @@ class ForwardBackward {
   int64_t evaluations() const { return evaluations_; }
 
  private:
+  // Lists tasks in the order of order_.
+  int64_t Run(const SweepStyle& style, ListScheduler& scheduler) const;
   void Offer(int64_t time, absl::Span<const int32_t> sequence);
 
   const FlatGraph* graph_;

@@ -41,6 +41,8 @@ ListScheduler::ListScheduler(const FlatGraph& graph)
       pending_(static_cast<size_t>(graph.num_tasks)),
       refused_stamp_(static_cast<size_t>(guard_.num_groups()), 0),
       refused_bytes_(static_cast<size_t>(guard_.num_groups()), 0),
+      taken_bytes_(static_cast<size_t>(graph.num_ranks), 0),
+      num_takers_(static_cast<size_t>(graph.num_ranks), 0),
       start_(static_cast<size_t>(graph.num_tasks)) {
   for (int32_t t = 0; t < graph.num_tasks; ++t) {
     TaskInfo& info = info_[t];
@@ -60,6 +62,8 @@ ListScheduler::ListScheduler(const FlatGraph& graph)
     queue.most_alloc = std::max(queue.most_alloc, graph.alloc[t]);
     queue.least_alloc = std::min(queue.least_alloc, graph.alloc[t]);
     queue.least_net = std::min(queue.least_net, graph.alloc[t] - graph.free[t]);
+    taken_bytes_[info.rank] += info.alloc;
+    num_takers_[info.rank] += info.alloc > 0 ? 1 : 0;
   }
   fresh_ = state_;
   SetTails();
@@ -109,8 +113,30 @@ void ListScheduler::SetTails() {
   }
 }
 
+void ListScheduler::PrepareTakers(const ListPolicy& policy) {
+  int32_t begin = 0;
+  for (size_t r = 0; r < ranks_.size(); ++r) {
+    Rank& rank = ranks_[r];
+    rank.room = graph_->capacity[r];
+    rank.keeps = taken_bytes_[r] > rank.room;
+    rank.next_taker = begin;
+    rank.end_taker = begin;
+    if (rank.keeps) begin += num_takers_[r];
+  }
+  takers_.resize(static_cast<size_t>(begin));
+  for (const int32_t t : policy.order) {
+    Rank& rank = ranks_[info_[t].rank];
+    if (rank.keeps && info_[t].alloc > 0) takers_[rank.end_taker++] = t;
+  }
+}
+
 void ListScheduler::Prepare(const ListPolicy& policy) {
-  guard_.Reset(policy.capacity);
+  keeps_takers_ = policy.keeps_takers;
+  if (keeps_takers_) {
+    PrepareTakers(policy);
+  } else {
+    guard_.Reset(policy.capacity);
+  }
   state_ = fresh_;
   for (Queue& queue : queues_) {
     queue.size = 0;
@@ -239,6 +265,38 @@ int32_t ListScheduler::BestAdmitted(Queue& queue, int32_t rank, int32_t rival) {
   return -1;
 }
 
+inline bool ListScheduler::MayTake(int32_t task) const {
+  const Rank& rank = ranks_[info_[task].rank];
+  return info_[task].alloc == 0 ||
+         (info_[task].alloc <= rank.room && takers_[rank.next_taker] == task);
+}
+
+int32_t ListScheduler::BestKept(Queue& queue, int32_t rank) {
+  const int32_t first = Best(queue);
+  if (queue.most_alloc == 0) return first;
+  const Rank& state = ranks_[rank];
+  if (queue.least_alloc > 0) {
+    // All of them take memory.
+    if (state.next_taker == state.end_taker) return -1;
+    const int32_t t = takers_[state.next_taker];
+    if (info_[t].alloc > state.room || info_[t].queue != info_[first].queue) {
+      return -1;
+    }
+    const int32_t slot = state_[t].slot;
+    return (ready_[queue.first_word + slot / 64] >> (slot % 64) & 1) != 0 ? t
+                                                                          : -1;
+  }
+  for (int32_t word = queue.low; word < queue.words; ++word) {
+    for (uint64_t bits = ready_[queue.first_word + word]; bits != 0;
+         bits &= bits - 1) {
+      const int32_t t =
+          task_of_slot_[queue.begin + word * 64 + std::countr_zero(bits)];
+      if (MayTake(t)) return t;
+    }
+  }
+  return -1;
+}
+
 int64_t ListScheduler::WorthWaitingFor(const Rank& rank,
                                        const ListPolicy& policy, int64_t now,
                                        int32_t task, int preferred) const {
@@ -256,7 +314,10 @@ int64_t ListScheduler::WorthWaitingFor(const Rank& rank,
         any_pass || other == pass
             ? place_[p.task] < place_[task]
             : (preferred >> static_cast<int>(other) & 1) != 0;
-    if (goes_first && guard_.Admits(p.task)) arrival = p.arrival;
+    if (!goes_first) continue;
+    const bool admitted =
+        keeps_takers_ ? !rank.keeps || MayTake(p.task) : guard_.Admits(p.task);
+    if (admitted) arrival = p.arrival;
   }
   return arrival;
 }
@@ -272,11 +333,13 @@ inline int32_t ListScheduler::Pick(int32_t r, const ListPolicy& policy,
   const Preference& preference = forward_first ? kForwardFirst : kBackwardFirst;
   int32_t best = -1;
   int preferred = 0;  // Passes preferred to that of the best task, as bits.
-  const bool binds = guard_.Binds(r);
+  const bool binds = keeps_takers_ ? rank.keeps : guard_.Binds(r);
   for (const Pass pass : preference.pass) {
     Queue& queue = queues[static_cast<size_t>(pass)];
     if (queue.ready > 0) {
-      const int32_t t = binds ? BestAdmitted(queue, r, best) : Best(queue);
+      const int32_t t = !binds          ? Best(queue)
+                        : keeps_takers_ ? BestKept(queue, r)
+                                        : BestAdmitted(queue, r, best);
       if (t >= 0 && (best < 0 || place_[t] < place_[best])) best = t;
       if (best >= 0 && !any_pass) break;
     }
@@ -332,7 +395,7 @@ inline void ListScheduler::SetDecision(int32_t rank, int64_t at) {
 }
 
 int64_t ListScheduler::Run(const ListPolicy& policy) {
-  PIPELOOM_DCHECK(CanRun());
+  PIPELOOM_DCHECK(CanRun() || policy.keeps_takers);
   Prepare(policy);
   for (const int32_t t : sources_) {
     Arrive(ranks_[info_[t].rank], 0, t);
@@ -340,7 +403,7 @@ int64_t ListScheduler::Run(const ListPolicy& policy) {
   }
   const int32_t* const succ = graph_->succ.data();
   const int64_t* const succ_delay = graph_->succ_delay.data();
-  const bool any_binds = guard_.any_binds();
+  const bool any_binds = !keeps_takers_ && guard_.any_binds();
   for (int32_t r = NextRank(); r >= 0; r = NextRank()) {
     const int64_t now = decide_at_[leaves_ + r];
     Rank& rank = ranks_[r];
@@ -353,6 +416,10 @@ int64_t ListScheduler::Run(const ListPolicy& policy) {
       continue;
     }
     if (any_binds) guard_.Start(t);
+    if (rank.keeps && keeps_takers_) {
+      rank.room += graph_->free[t] - info_[t].alloc;
+      if (info_[t].alloc > 0) ++rank.next_taker;
+    }
     sequence_.push_back(t);
     start_[t] = now;
     const TaskInfo& info = info_[t];
@@ -383,6 +450,10 @@ int64_t ListScheduler::Run(const ListPolicy& policy) {
     SetDecision(r, any_ready                ? end
                    : next_arrival == kNever ? kNever
                                             : std::max(end, next_arrival));
+  }
+  if (keeps_takers_ &&
+      sequence_.size() < static_cast<size_t>(graph_->num_tasks)) {
+    return kNoLimit;
   }
   PIPELOOM_CHECK(sequence_.size() == static_cast<size_t>(graph_->num_tasks));
   int64_t finish = 0;

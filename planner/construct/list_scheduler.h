@@ -43,6 +43,13 @@ struct ListPolicy {
   // hold forwards back; raised if one microbatch alone needs more, and never
   // above the rank's own limit. Empty: the ranks' own limits.
   absl::Span<const int64_t> capacity{};
+  // Whether `order` is a sequence that keeps the limits, and tasks that take
+  // memory keep its order on each rank whose limit can be reached; the others
+  // run whenever they can. This follows schedules that the guard against
+  // deadlocks would not admit, and needs no guard: the first unstarted task of
+  // the sequence can always start. If the order does not keep the limits, the
+  // run may end without an answer.
+  bool keeps_takers = false;
   // Ends the run as soon as the step time is certain to be at least this (ns).
   int64_t give_up = kNoLimit;
 };
@@ -60,8 +67,9 @@ class ListScheduler {
   const MemoryShortage& shortage() const { return guard_.shortage(); }
   const MemoryGuard& guard() const { return guard_; }
 
-  // Schedules all tasks. Returns the step time in ns, or kNoLimit if it gave
-  // up. REQUIRES: CanRun().
+  // Schedules all tasks. Returns the step time in ns, or kNoLimit if it gave up
+  // or (ListPolicy::keeps_takers) found no way on. REQUIRES: CanRun(), unless
+  // policy.keeps_takers.
   int64_t Run(const ListPolicy& policy);
 
   // Returns the tasks of the last Run in the order in which they were placed, a
@@ -116,12 +124,19 @@ class ListScheduler {
     // tasks, and their number.
     int32_t pending_begin = 0;
     int32_t num_pending = 0;
+    // For runs that keep takers: whether this rank's limit can be reached, the
+    // bytes that it may still take, and the next of its takers_.
+    bool keeps = false;
+    int64_t room = 0;
+    int32_t next_taker = 0;
+    int32_t end_taker = 0;
     // The last forward or backward, for kAlternate.
     Pass last = Pass::kBackward;
   };
 
   void SetTails();
   void Prepare(const ListPolicy& policy);
+  void PrepareTakers(const ListPolicy& policy);
   // Notes when the task arrives; makes it ready at once if the rank is busy
   // until then.
   void Arrive(Rank& rank, int64_t arrival, int32_t task);
@@ -135,6 +150,9 @@ class ListScheduler {
   // (unless that is -1) in the policy's order; -1 if there is none. REQUIRES:
   // queue.ready > 0.
   int32_t BestAdmitted(Queue& queue, int32_t rank, int32_t rival);
+  // The same for a run that keeps takers.
+  int32_t BestKept(Queue& queue, int32_t rank);
+  bool MayTake(int32_t task) const;
   void Remove(int32_t task);
   // Returns when a task that goes first arrives soon; kNever if none does.
   int64_t WorthWaitingFor(const Rank& rank, const ListPolicy& policy,
@@ -170,6 +188,12 @@ class ListScheduler {
   // bytes refused.
   std::vector<int64_t> refused_stamp_;
   std::vector<int64_t> refused_bytes_;
+  bool keeps_takers_ = false;
+  // Tasks that take memory, rank by rank in the policy's order.
+  std::vector<int32_t> takers_{};
+  // Indexed by rank: the bytes that all its tasks take, and their number.
+  std::vector<int64_t> taken_bytes_{};
+  std::vector<int32_t> num_takers_{};
   int64_t stamp_ = 0;
   std::vector<int32_t> sequence_;
   std::vector<int64_t> start_;

@@ -12,6 +12,12 @@ namespace {
 constexpr int64_t kSweepRounds = 4;
 // The number of best answers that are kept.
 constexpr size_t kMaxElites = 8;
+// Styles of list scheduling: patience in `kStep` times 0, 1, ... kPaces - 1,
+// and how many of four schedules under limited memory keep takers. Chosen, like
+// the former, on `pipeloom bench --random train:80`.
+constexpr int64_t kPaces = 3;
+constexpr double kStep = 0.5;
+constexpr int64_t kKept = 3;
 
 }  // namespace
 
@@ -25,10 +31,6 @@ SearchState::SearchState(const SearchSpace& space, int32_t index, uint64_t seed)
       random_(seed) {
   int64_t total = 0;
   for (const int64_t d : space.graph->duration) total += d;
-  if (!space.spread->empty()) {
-    sweeps_ = std::make_unique<ForwardBackward>(*space.graph);
-    if (!sweeps_->can_run()) sweeps_ = nullptr;
-  }
   mean_duration_ = static_cast<double>(total) /
                    static_cast<double>(std::max(1, space.graph->num_tasks));
 }
@@ -108,13 +110,50 @@ absl::Span<const int32_t> SearchState::LastSequence() const {
   return last_ideal_ ? ideal_->sequence() : evaluator_.sequence();
 }
 
-int64_t SearchState::Sweep(absl::Span<const int32_t> sequence) {
+bool SearchState::can_sweep() {
+  if (sweeps_ == nullptr) sweeps_ = std::make_unique<ForwardBackward>(graph());
+  return sweeps_->can_run();
+}
+
+int64_t SearchState::Sweep(absl::Span<const int32_t> sequence,
+                           const SweepStyle& style) {
   const int64_t left = evaluations_left() / 2;
   const int64_t time = sweeps_->Improve(
-      sequence, static_cast<int32_t>(std::min(kSweepRounds, left)));
+      sequence, static_cast<int32_t>(std::min(kSweepRounds, left)), style);
   Keep(time, sweeps_->sequence());
   Spend(sweeps_->evaluations(), sweeps_->evaluations() * kListCost);
   return time;
+}
+
+int64_t SearchState::Relist(absl::Span<const int32_t> order,
+                            const SweepStyle& style, Prefer prefer) {
+  const int64_t time = lists().Run({.order = order,
+                                    .prefer = prefer,
+                                    .patience = style.patience,
+                                    .keeps_takers = style.keeps_takers});
+  Spend(1, kListCost);
+  if (time >= kNoLimit) return time;
+  relisted_.assign(lists().sequence().begin(), lists().sequence().end());
+  Keep(time, relisted_);
+  if (!can_sweep()) return time;
+  const int64_t swept = Sweep(relisted_, style);
+  if (swept >= time) return time;
+  relisted_.assign(sweeps_->sequence().begin(), sweeps_->sequence().end());
+  return swept;
+}
+
+void SearchState::RelistBest(const SearchBudget& budget) {
+  for (int64_t i = 0; i < kPaces && MayGoOn(budget); ++i) {
+    const std::vector<int32_t> start = best_.sequence;
+    Relist(start, {.patience = kStep * static_cast<double>(i),
+                   .keeps_takers = is_limited()});
+  }
+}
+
+SweepStyle SearchState::DrawStyle() {
+  const double patience = kStep * static_cast<double>(random_.Below(kPaces));
+  return {.patience = patience,
+          .keeps_takers = is_limited() && random_.Below(4) < kKept};
 }
 
 void SearchState::Polish(absl::Span<const int32_t> sequence, int64_t iterations,

@@ -32,9 +32,10 @@ struct SearchSpace {
   const std::vector<OrderChoice>* portfolio = nullptr;
   // Choices to improve forwards and backwards before all others.
   const std::vector<OrderChoice>* spread = nullptr;
-  // The mean microbatch where memory is short, else null.
+  // The mean microbatch where memory is short and it is valid, else null.
   const MeanMicrobatch* mean = nullptr;
-  int64_t bound = 0;  // Lower bound of the step time, ns.
+  bool is_limited = false;  // Whether memory is short.
+  int64_t bound = 0;        // Lower bound of the step time, ns.
   // Whether the first sequence adopted is known to be good, not just a first
   // answer.
   bool warm_start = false;
@@ -87,9 +88,13 @@ class SearchState {
   double mean_duration() const { return mean_duration_; }
   // Returns whether the portfolio takes a good part of a short budget.
   bool is_large() const { return graph().num_tasks > 2500; }
-  // Returns whether the step has a dominant microbatch and can be improved
-  // forwards and backwards, so that Sweep may be called.
-  bool can_sweep() const { return sweeps_ != nullptr; }
+  // Returns whether schedules can be improved forwards and backwards, so that
+  // Sweep may be called.
+  bool can_sweep();
+  // Returns whether, besides, the step has a dominant microbatch.
+  bool has_dominant() { return !space_->spread->empty() && can_sweep(); }
+  // Returns whether memory is short.
+  bool is_limited() const { return space_->is_limited; }
   // Returns whether the worker comes back to patterns only, which need more
   // steps to pay; every second worker does.
   bool keeps_pattern() const { return index_ % 2 == 1; }
@@ -145,7 +150,20 @@ class SearchState {
   absl::Span<const int32_t> LastSequence() const;
   // Improves that sequence (or any other) forwards and backwards, keeps it if
   // it is the best, and returns the time in ns. REQUIRES: can_sweep().
-  int64_t Sweep(absl::Span<const int32_t> sequence);
+  int64_t Sweep(absl::Span<const int32_t> sequence,
+                const SweepStyle& style = {});
+  // List-schedules the tasks by an order, improves the result forwards and
+  // backwards, if that is possible, and keeps it if it is the best. Returns the
+  // time in ns, or kNoLimit if there is no schedule of that style. An order
+  // that keeps the limits has one.
+  int64_t Relist(absl::Span<const int32_t> order, const SweepStyle& style,
+                 Prefer prefer = Prefer::kPriority);
+  // Returns the sequence of the last Relist that returned a time.
+  const std::vector<int32_t>& relisted() const { return relisted_; }
+  // Relists the best sequence in several styles.
+  void RelistBest(const SearchBudget& budget);
+  // Draws a style at random.
+  SweepStyle DrawStyle();
   // Runs tabu search from such a sequence until `iterations` gain nothing; its
   // results are in tabu().
   void Polish(absl::Span<const int32_t> sequence, int64_t iterations,
@@ -169,7 +187,7 @@ class SearchState {
   std::unique_ptr<OrderEvaluator> ideal_;  // Made on first use.
   bool last_ideal_ = false;
   Retimer retimer_;
-  std::unique_ptr<ForwardBackward> sweeps_;  // Null if it could gain nothing.
+  std::unique_ptr<ForwardBackward> sweeps_;  // Made on first use.
   TabuSearch tabu_;
   RelabelSearch relabels_;
   Random random_;
@@ -183,6 +201,7 @@ class SearchState {
   std::vector<Answer> elites_{};
   bool restarted_ = false;
   GoodChoices choices_{};
+  std::vector<int32_t> relisted_{};
 };
 
 }  // namespace pipeloom::planner

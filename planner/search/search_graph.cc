@@ -92,6 +92,7 @@ struct View {
             .portfolio = &portfolio,
             .spread = &spread,
             .mean = mean != nullptr && mean->is_valid() ? mean.get() : nullptr,
+            .is_limited = mean != nullptr,
             .bound = bound,
             .warm_start = warm_start,
             .num_workers = kWorkers};

@@ -9,7 +9,7 @@ namespace {
 
 // Rounds without a better answer after which a worker starts anew; fewer with a
 // dominant microbatch, where starts differ more than the results of improving
-// them.
+// them, unless memory is short.
 constexpr int64_t kPatience = 40;
 constexpr int64_t kPatienceDominant = 1;
 // Cost of a turn in addition to that of its evaluations, so that a round ends
@@ -65,7 +65,9 @@ bool SearchWorker::Begin(const SearchBudget& budget) {
 }
 
 void SearchWorker::RestartIfStalled(const SearchBudget& budget) {
-  const int64_t patience = state_.can_sweep() ? kPatienceDominant : kPatience;
+  const int64_t patience = !state_.is_limited() && state_.has_dominant()
+                               ? kPatienceDominant
+                               : kPatience;
   if (stalled_cost_ < patience * SearchState::kRoundCost) return;
   const absl::Span<const MoveRow> table = MoveTable();
   for (size_t row = 0; row < moves_.size(); ++row) {

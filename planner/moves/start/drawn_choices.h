@@ -26,7 +26,7 @@ OrderChoice DrawChoice(const OrderUnits& units,
 OrderChoice DrawSpread(const std::vector<OrderChoice>& spread, Random& random);
 
 // Draws `number` choices that spread microbatches, and improves each forwards
-// and backwards. REQUIRES: state.can_sweep().
+// and backwards. REQUIRES: state.has_dominant().
 void SweepDrawn(int32_t number, SearchState& state, const SearchBudget& budget);
 
 }  // namespace pipeloom::planner

@@ -14,6 +14,10 @@ constexpr int32_t kMaxCandidates = 24;
 constexpr int32_t kEnds = 3;
 constexpr int32_t kEndsOfLarger = 2;
 constexpr int32_t kSmallGraph = 300;
+// On graphs above these sizes, only the best choice is improved, or none: other
+// moves gain more in the time of a short budget.
+constexpr int32_t kOneChoice = 600;
+constexpr int32_t kNoChoice = 2000;
 // Number of other microbatches in the first place whose choices are polished.
 constexpr size_t kFronts = 8;
 constexpr int64_t kFrontPolish = 50;
@@ -28,13 +32,17 @@ bool HasEqualLoads(const OrderUnits& units) {
 ExchangeEnds::ExchangeEnds(SearchState& state)
     : Move(state),
       may_gain_(!HasEqualLoads(state.units()) &&
-                state.units().period.size() > 2) {}
+                state.units().period.size() > 2 &&
+                state.graph().num_tasks <= kNoChoice) {}
 
 void ExchangeEnds::Run(const SearchBudget& budget) {
   std::vector<Candidate>& bases = state().choices().bases;
   Exchange(&bases[next_base_], budget);
   // A choice that the budget has cut short is done again.
-  if (state().MayGoOn(budget)) ++next_base_;
+  if (state().MayGoOn(budget)) {
+    next_base_ =
+        state().graph().num_tasks > kOneChoice ? bases.size() : next_base_ + 1;
+  }
   if (next_base_ == bases.size()) {
     std::stable_sort(
         bases.begin(), bases.end(),

@@ -26,7 +26,7 @@ void ImproveFirst::Run(const SearchBudget& budget) {
 
 void ImproveFirst::SweepSpreads(const SearchBudget& budget) {
   SearchState& s = state();
-  if (!s.can_sweep()) return;
+  if (!s.has_dominant()) return;
   std::vector<int32_t> start = s.best_sequence();
   if (!std::exchange(first_swept_, true)) s.Sweep(start);
   const std::vector<OrderChoice>& spread = *s.space().spread;

@@ -23,9 +23,9 @@ void Restart::Run(const SearchBudget& budget) {
   SearchState& s = state();
   s.LeaveBest();
   if (s.elites().size() >= 2 &&
-      s.random().Unit() < (s.can_sweep() ? kMixedDominant : kMixed)) {
+      s.random().Unit() < (s.has_dominant() ? kMixedDominant : kMixed)) {
     MixElites();
-  } else if (s.can_sweep()) {
+  } else if (s.has_dominant()) {
     SweepDrawn(kStartsDominant, s, budget);
   } else {
     for (int32_t i = 0; i < kStarts; ++i) {
@@ -65,7 +65,7 @@ void Restart::MixElites() {
       lists.Run({.order = order, .prefer = Prefer::kPriority, .patience = 0.5});
   s.Spend(1, SearchState::kListCost);
   s.Keep(time, lists.sequence());
-  if (!s.can_sweep()) return;
+  if (!s.has_dominant()) return;
   const std::vector<int32_t> mixed(lists.sequence().begin(),
                                    lists.sequence().end());
   s.Sweep(mixed);

@@ -14,7 +14,7 @@ class Restart : public Move {
  public:
   explicit Restart(SearchState& state)
       : Move(state),
-        may_gain_(state.can_sweep() || state.relabels().can_move()) {}
+        may_gain_(state.has_dominant() || state.relabels().can_move()) {}
   void Run(const SearchBudget& budget) override;
   bool has_work() const override { return may_gain_; }
 

@@ -26,8 +26,10 @@ void TryPortfolio::Run(const SearchBudget& budget) {
     next_ += static_cast<size_t>(s.space().num_workers);
     Try(choice);
   }
+  if (s.best_time() >= before) return;
+  s.RelistBest(budget);
   // Polishes here, as on large graphs the portfolio takes all the time.
-  if (s.best_time() < before && s.is_large()) {
+  if (s.is_large()) {
     const std::vector<int32_t> start = s.best_sequence();
     s.Polish(start, SearchState::kShortPolish, budget);
   }

@@ -22,7 +22,6 @@ void ShakeStarts::Run(const SearchBudget& budget) {
   const FlatGraph& g = s.graph();
   const OrderUnits& units = s.units();
   Random& random = s.random();
-  ListScheduler& lists = s.lists();
   noise_.assign(static_cast<size_t>(units.num_units()), 0);
   key_.assign(static_cast<size_t>(g.num_tasks), 0);
   while (s.RoundMayGoOn(budget)) {
@@ -46,16 +45,16 @@ void ShakeStarts::Run(const SearchBudget& budget) {
                            : noise_[units.unit[t]]);
     }
     sorter_.Sort(key_, &order_);
-    const int64_t time = lists.Run(
-        {.order = order_,
-         .prefer = random.Below(4) == 0 ? Prefer::kBackward : Prefer::kPriority,
-         .patience = 0.5 * static_cast<double>(random.Below(3))});
-    s.Spend(1, SearchState::kListCost + 4);
-    s.Keep(time, lists.sequence());
-    if (static_cast<double>(time - shaken_.time) > kGate * s.mean_duration()) {
+    const SweepStyle style = s.DrawStyle();
+    const int64_t time =
+        s.Relist(order_, style,
+                 random.Below(4) == 0 ? Prefer::kBackward : Prefer::kPriority);
+    s.Spend(0, 4);
+    if (time >= kNoLimit ||
+        static_cast<double>(time - shaken_.time) > kGate * s.mean_duration()) {
       continue;
     }
-    s.Polish(lists.sequence(), kPolish, budget);
+    s.Polish(s.relisted(), kPolish, budget);
     const TabuSearch& tabu = s.tabu();
     const auto worse = static_cast<double>(tabu.best_time() - shaken_.time);
     if (worse <= 0 ||

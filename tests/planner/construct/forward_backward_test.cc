@@ -42,7 +42,9 @@ TEST(ForwardBackwardTest, StaysLegalNeverWorsensAndReportsTrueTimes) {
     if (!improve.can_run()) continue;
     ListScheduler scheduler(flat);
     const int64_t before = scheduler.Run({});
-    const int64_t after = improve.Improve(scheduler.sequence(), 4);
+    const SweepStyle style{.patience = 0.5 * static_cast<double>(seed % 3),
+                           .keeps_takers = seed % 4 < 2};
+    const int64_t after = improve.Improve(scheduler.sequence(), 4, style);
     EXPECT_LE(after, before);
     if (after < before) ++better;
     ASSERT_OK_AND_ASSIGN(

@@ -5,8 +5,10 @@
 
 #include <algorithm>
 #include <numeric>
+#include <vector>
 
 #include "planner/core/flat_graph.h"
+#include "planner/moves/tabu_search.h"
 #include "tests/oracles/brute_force_schedule.h"
 #include "tests/planner/small_problems.h"
 #include "tests/support/status_matchers.h"
@@ -148,6 +150,100 @@ TEST(ListScheduleTest, GivesUpExactlyWhenItWouldTakeThatLong) {
       EXPECT_EQ(scheduler.Run(policy), time);
     }
   }
+}
+
+// Returns the tasks of a rank that take memory, in the order of a sequence.
+std::vector<int32_t> TakersOf(const FlatGraph& graph, int32_t rank,
+                              absl::Span<const int32_t> sequence) {
+  std::vector<int32_t> takers;
+  for (const int32_t t : sequence) {
+    if (graph.rank[t] == rank && graph.alloc[t] > 0) takers.push_back(t);
+  }
+  return takers;
+}
+
+TEST(ListScheduleTest, KeepingTakersFollowsLegalOrdersThatTheGuardRefuses) {
+  RandomGraphOptions options;
+  options.max_ranks = 4;
+  options.max_segments = 3;
+  options.max_microbatches = 6;
+  options.with_memory_limits = true;
+  options.with_epilogues = true;
+  int bound = 0;
+  int shorter = 0;
+  for (uint64_t seed = 0; seed < 300; ++seed) {
+    SCOPED_TRACE(::testing::Message() << "seed " << seed);
+    const StageGraph graph = RandomGraph(seed, options);
+    const FlatGraph flat(graph);
+    ListScheduler scheduler(flat);
+    ASSERT_TRUE(scheduler.CanRun());
+    scheduler.Run({});
+    // Tabu search asks no guard.
+    TabuSearch tabu(flat);
+    tabu.Start(scheduler.sequence());
+    Random random(seed);
+    tabu.Run(60, /*target=*/0, random);
+    const std::vector<int32_t> order(tabu.sequence().begin(),
+                                     tabu.sequence().end());
+    const int64_t guarded =
+        scheduler.Run({.order = order, .prefer = Prefer::kPriority});
+    for (const Prefer prefer : kEveryPreference) {
+      for (const double patience : {0.0, 1.0}) {
+        const int64_t time = scheduler.Run({.order = order,
+                                            .prefer = prefer,
+                                            .patience = patience,
+                                            .keeps_takers = true});
+        ASSERT_LT(time, kNoLimit);
+        ASSERT_OK_AND_ASSIGN(
+            const Schedule schedule,
+            TimeSchedule(graph, OrdersOf(flat, scheduler.sequence())));
+        ASSERT_THAT(ValidateSchedule(graph, schedule), IsOk());
+        EXPECT_EQ(schedule.step_time(), Nanoseconds(time));
+        shorter += time < guarded ? 1 : 0;
+        for (int32_t r = 0; r < flat.num_ranks; ++r) {
+          int64_t taken = 0;
+          for (const int32_t t : order) {
+            if (flat.rank[t] == r) taken += flat.alloc[t];
+          }
+          if (taken <= flat.capacity[r]) continue;
+          ++bound;
+          EXPECT_EQ(TakersOf(flat, r, scheduler.sequence()),
+                    TakersOf(flat, r, order));
+        }
+      }
+    }
+  }
+  EXPECT_GT(bound, 500);
+  EXPECT_GT(shorter, 100);
+}
+
+TEST(ListScheduleTest, KeepingTakersOfAnyOrderIsLegalOrHasNoAnswer) {
+  int answers = 0;
+  int none = 0;
+  for (uint64_t seed = 0; seed < 400; ++seed) {
+    SCOPED_TRACE(::testing::Message() << "seed " << seed);
+    RandomGraphOptions options;
+    options.with_memory_limits = true;
+    const StageGraph graph = RandomGraph(seed, options);
+    const FlatGraph flat(graph);
+    ListScheduler scheduler(flat);
+    Random random(seed);
+    std::vector<int32_t> order(static_cast<size_t>(flat.num_tasks));
+    std::iota(order.begin(), order.end(), 0);
+    random.Shuffle(absl::MakeSpan(order));
+    const int64_t time = scheduler.Run({.order = order, .keeps_takers = true});
+    if (time >= kNoLimit) {
+      ++none;
+      continue;
+    }
+    ++answers;
+    ASSERT_OK_AND_ASSIGN(
+        const Schedule schedule,
+        TimeSchedule(graph, OrdersOf(flat, scheduler.sequence())));
+    EXPECT_THAT(ValidateSchedule(graph, schedule), IsOk());
+  }
+  EXPECT_GT(answers, 20);
+  EXPECT_GT(none, 20);
 }
 
 TEST(ListScheduleTest, SaysWhatDoesNotFitAndWhichLimitWould) {

@@ -14,6 +14,7 @@
 #include "base/random.h"
 #include "planner/construct/list_scheduler.h"
 #include "planner/core/flat_graph.h"
+#include "planner/core/memory_feasibility.h"
 #include "planner/core/retime.h"
 #include "planner/moves/move.h"
 #include "planner/moves/search_state.h"
@@ -80,6 +81,7 @@ struct MoveProblem {
               .units = &units,
               .portfolio = &portfolio,
               .spread = &spread,
+              .is_limited = MemoryIsShort(flat),
               .num_workers = 2},
         state(std::make_unique<SearchState>(space, worker, seed)) {
     ListScheduler lists(flat);

@@ -56,6 +56,43 @@ TEST(SearchStateTest, KeepsTheEightBestAnswersOfStarts) {
   for (const Answer& elite : state.elites()) EXPECT_LE(elite.time, 8);
 }
 
+TEST(SearchStateTest, RelistingTheBestIsLegalAndMostlyGains) {
+  int gained = 0;
+  int limited = 0;
+  for (uint64_t seed = 0; seed < 20; ++seed) {
+    SCOPED_TRACE(::testing::Message() << "seed " << seed);
+    MoveProblem problem(UnequalPipeline(seed), seed);
+    SearchState& state = *problem.state;
+    limited += state.is_limited() ? 1 : 0;
+    state.BeginRound(100);
+    state.RelistBest({});
+    EXPECT_LE(state.best(), problem.first);
+    EXPECT_GE(state.evaluations(), 9);
+    EXPECT_LE(state.evaluations(), 27);
+    gained += state.best() < problem.first ? 1 : 0;
+    ExpectLegalBest(problem);
+  }
+  EXPECT_GT(limited, 0);
+  EXPECT_GE(gained, 10);
+}
+
+TEST(SearchStateTest, RelistedReturnsWhatRelistTimed) {
+  for (uint64_t seed = 0; seed < 10; ++seed) {
+    SCOPED_TRACE(::testing::Message() << "seed " << seed);
+    MoveProblem problem(UnequalPipeline(seed), seed);
+    SearchState& state = *problem.state;
+    Retimer retimer(problem.flat);
+    state.BeginRound(100);
+    const std::vector<int32_t> first = state.sequence();
+    for (int i = 0; i < 5; ++i) {
+      const int64_t time = state.Relist(first, state.DrawStyle());
+      ASSERT_LT(time, kNoLimit);
+      EXPECT_EQ(retimer.Retime(state.relisted()), time);
+      EXPECT_LE(state.best(), time);
+    }
+  }
+}
+
 TEST(SearchStateTest, ARoundEndsWithItsCostItsEvaluationsOrTheBound) {
   MoveProblem problem(UnequalPipeline(1));
   SearchState& state = *problem.state;

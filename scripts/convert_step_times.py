@@ -330,7 +330,14 @@ def mlperf(row):
     # Hopper has no 4-bit products; a file of the H200 only says so.
     precision = ("fp8" if row["precision"] == "nvfp4" and "H200" in row["gpu"]
                  else row["precision"])
-    setup = {"precision": precision, "gradient_bytes": 2, "weight_bytes": 1,
+    # The 4-bit recipe does without rotation, random rounding and scales in two
+    # dimensions; that of the 8B with all but rotation.
+    if precision == "nvfp4" and row["benchmark"] != "llama31_8b":
+        precision = "nvfp4-plain"
+    # Gradients are reduced in 16 bits; fp8 weights are gathered as such, those
+    # that become NVFP4 in 16 bits.
+    setup = {"precision": precision, "gradient_bytes": 2,
+             "weight_bytes": 1 if precision == "fp8" else 2,
              "sharding": "zero1"}
     # Transfers of tensor parallelism overlap by default.
     if number("tp") > 1:
@@ -344,8 +351,9 @@ def mlperf(row):
     words = row["recompute"].split()
     if "layers" in words:  # "full in N layers"
         setup["recompute_layers"] = words[words.index("layers") - 1]
-    # Files named so put the replicas outside of the pipeline.
-    if "dplast" in row["config_path"]:
+    # Replicas are outside of the pipeline in files named so, and from v5.1 on.
+    if number("pp") > 1 and ("dplast" in row["config_path"] or
+                             row["round"] >= "v5.1"):
         setup["order"] = "pipeline"
     # One configuration is in one half, whoever submitted it.
     key = "|".join(row[name] for name in (

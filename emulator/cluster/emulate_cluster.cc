@@ -1,6 +1,7 @@
 #include "emulator/cluster/emulate_cluster.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <optional>
 #include <utility>
@@ -247,6 +248,10 @@ absl::StatusOr<ClusterResult> EmulateCluster(
         absl::StrFormat("buckets_per_stage is %d; it must be in [1, 1024]",
                         options.buckets_per_stage));
   }
+  if (!(options.contention >= 0 && options.contention <= 1)) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "contention is %g; it must be in [0, 1]", options.contention));
+  }
   if (options.gpus_per_rank < 1) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "gpus_per_rank is %d; it must be >= 1", options.gpus_per_rank));
@@ -353,14 +358,23 @@ absl::StatusOr<ClusterResult> EmulateCluster(
     }
     step.finish = std::max(step.finish, rank.gathered);
   }
-  if (options.gather_in_forwards && !updates.empty()) {
-    int64_t wait = 0;
-    for (int32_t r = 0; r < num_ranks; ++r) {
-      wait = std::max(wait, WaitForWeights(updates[RankId(r)],
-                                           static_cast<size_t>(r), distinct));
+  int64_t wait = 0;
+  double hidden = 0;
+  for (const RankId r : updates.ids()) {
+    const RankUpdate& update = updates[r];
+    const ClusterStep::Rank& rank = step.ranks[r];
+    Duration behind =
+        update.reduce - std::max(kZero, rank.reduced - rank.computed);
+    if (options.gather_in_forwards) {
+      const int64_t own =
+          WaitForWeights(update, static_cast<size_t>(r.value()), distinct);
+      wait = std::max(wait, own);
+      behind += std::max(kZero, update.whole_gather - Nanoseconds(own));
     }
-    step.finish = step.finish + Nanoseconds(wait);
+    hidden = std::max(hidden, static_cast<double>(behind.count()));
   }
+  step.finish = step.finish + Nanoseconds(wait) +
+                Nanoseconds(std::llround(options.contention * hidden));
   return result;
 }
 

@@ -49,6 +49,9 @@ struct ClusterOptions {
   // by stage in the order in which they begin. A step then lasts longer by what
   // they wait for their weights, instead of by each update's share (`gather`).
   bool gather_in_forwards = false;
+  // Share of a hidden reduction's or gather's time that the passes lose to it:
+  // multiprocessors and bandwidth. In [0, 1].
+  double contention = 0;
   // Whether the optimizer waits for the gradients' norm over all ranks.
   bool clip_gradients = false;
   int32_t gpus_per_rank = 1;  // tp x cp.

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
+#include <cstdlib>
 #include <variant>
 
 #include "base/numeric.h"
@@ -213,9 +215,13 @@ Duration FrameworkPrices::LowPrecision(const GemmOp& op, Duration base) const {
                              ? kTurned * op.groups * (op.m * op.k + op.k * op.n)
                              : kTensorCast * op.groups * op.m * op.k);
   }
+  const bool plain = setup_.fp8_recipe == Fp8Recipe::kFp4Plain;
   const bool fp4 = setup_.fp8_recipe == Fp8Recipe::kFp4;
-  const double gain =
-      (fp4 ? kBlackwellFp4Gain : kBlackwellFp8Gain) * op.k / (op.k + kGainRamp);
+  const double most =
+      plain ? (getenv("PG") ? atof(getenv("PG")) : kBlackwellFp4Gain)
+      : fp4 ? kBlackwellFp4Gain
+            : kBlackwellFp8Gain;
+  const double gain = most * op.k / (op.k + kGainRamp);
   const Duration time = Seconds(ToSeconds(base) / std::max(gain, 1.0));
   // A weight gradient takes the operands that the other products have cast.
   if (setup_.fp8_recipe == Fp8Recipe::kTensor ||
@@ -268,7 +274,7 @@ Duration FrameworkPrices::Attention(const AttentionOp& op) const {
   if (setup_.attention == AttentionKernel::kFused) {
     const Duration time = costs_.Cost(op);
     if (!setup_.fp8_attention || !setup_.fp8_products ||
-        device_.fp8.flops_per_second <= 0) {
+        !IsBlackwell(device_)) {
       return Sustained(time, op.flops);
     }
     return Seconds(ToSeconds(time) / (op.backward ? kFp8AttentionBackward
@@ -315,14 +321,35 @@ Duration FrameworkPrices::Cost(const Op& op) const {
   return costs_.Cost(op);
 }
 
+static void Dbg(const Op& op, Duration t) {
+  if (getenv("DBG") == nullptr) return;
+  if (auto* g = std::get_if<GemmOp>(&op))
+    fprintf(stderr, "gemm %g %g %g g%g pass%d %.1f us %.0f TF/s\n", g->m, g->n,
+            g->k, g->groups, (int)g->pass, ToMicroseconds(t),
+            g->flops() / ToSeconds(t) / 1e12);
+  if (auto* g = std::get_if<AttentionOp>(&op))
+    fprintf(stderr, "attn bwd%d %.1f us %.0f TF\n", g->backward,
+            ToMicroseconds(t), g->flops / ToSeconds(t) / 1e12);
+  if (auto* g = std::get_if<MemoryOp>(&op))
+    fprintf(stderr, "mem kind%d bwd%d %.1f us %.2f TB/s\n", (int)g->kind,
+            g->backward, ToMicroseconds(t), g->bytes / ToSeconds(t) / 1e12);
+  if (auto* g = std::get_if<CollectiveOp>(&op))
+    fprintf(stderr, "coll kind%d grp%d n%ld %.1f MB %.1f us\n", (int)g->kind,
+            (int)g->group, (long)g->size, g->bytes / 1e6, ToMicroseconds(t));
+}
 StepsCost FrameworkPrices::Sum(const std::vector<OpStep>& steps) const {
   StepsCost total;
+  if (getenv("DBG"))
+    fprintf(stderr, "== %s layer kind %d\n", layer_.name.c_str(),
+            (int)layer_.kind);
   Duration dispatched = kZero;  // Overlaps with another microbatch.
   for (const OpStep& step : steps) {
     Duration compute = kZero;
     Duration communication = kZero;
     for (const Op& op : step.compute) compute += Cost(op);
     for (const Op& op : step.communication) communication += Cost(op);
+    for (const Op& op : step.compute) Dbg(op, Cost(op));
+    for (const Op& op : step.communication) Dbg(op, Cost(op));
     // The scatter of an input gradient without sequence parallelism is half of
     // an all-reduce that the next product waits for.
     const auto* c = step.communication.empty()
@@ -341,7 +368,8 @@ StepsCost FrameworkPrices::Sum(const std::vector<OpStep>& steps) const {
       continue;
     }
     if (setup_.overlap == CommunicationOverlap::kAll && step.compute.empty() &&
-        !waited_for && (c == nullptr || c->group != GroupKind::kExpert)) {
+        !waited_for &&
+        (c == nullptr || (c->group != GroupKind::kExpert && !c->exposed))) {
       communication = Seconds(kContention * ToSeconds(communication));
     }
     total.time += costs_.Overlap(compute, communication);
@@ -414,6 +442,8 @@ KernelTraffic FrameworkPrices::Traffic(const LayerOps& ops) const {
       traffic.backward_kernels = 2 * forward;
     }
   } else if (setup_.graphs == CudaGraphs::kLayers && transformer) {
+    traffic.forward_kernels = getenv("GK") ? atof(getenv("GK")) : 0;
+    traffic.backward_kernels = traffic.forward_kernels;
     return traffic;
   }
   if (setup_.graphs == CudaGraphs::kIteration) {

@@ -16,10 +16,26 @@ constexpr double kSum = 6;
 
 }  // namespace
 
-void LayerBuilder::Adapter(double in, double out) {
+void LayerBuilder::AdapterExchange(bool enters, double outputs) {
+  // The narrow result is whole on every GPU.
+  const double narrow = element_bytes_ * tokens_ * Real(options_.adapter_rank);
+  CollectiveOp small = Tensor(
+      enters ? Collective::kAllGather : Collective::kReduceScatter, narrow);
+  small.exposed = true;
+  ops_.forward.push_back({{}, {small}});
+  small.kind = enters ? Collective::kReduceScatter : Collective::kAllGather;
+  Backward(OpStep{{}, {small}});
+  if (enters) return;
+  // Shares of the width become shares of the sequence.
+  CollectiveOp wide = Tensor(Collective::kAllToAll, 2 * outputs);
+  wide.exposed = true;
+  ops_.forward.push_back({{}, {wide}});
+  Backward(OpStep{{}, {wide}});
+}
+
+void LayerBuilder::Adapter(double in, double out, bool enters) {
   if (options_.adapter_rank == 0 || !needs_.weights) return;
-  // Of the wide sides, tensor-parallel GPUs have shares: of the sequence or of
-  // the width.
+  // Tensor-parallel GPUs divide the wide sides: by sequence or by width.
   const double inputs = tokens_ * in / tp_;
   const double outputs = tokens_ * out / tp_;
   const double scale = element_bytes_ / 2;
@@ -31,6 +47,7 @@ void LayerBuilder::Adapter(double in, double out) {
         kScale * outputs, kSum * outputs}) {
     Forward(kernel(bytes));
   }
+  if (parallel_.tp > 1) AdapterExchange(enters, outputs * scale);
   // In forward order.
   for (const double bytes :
        {kSum * inputs, kDropout * inputs, kOneWay * inputs}) {

@@ -8,6 +8,34 @@
 
 namespace pipeloom::emulator {
 
+// A sum of two tensors of 16 bits: reads both, writes one.
+constexpr double kSumBytes = 6;
+
+bool LayerBuilder::RingSteps(double kv_elements) const {
+  return parallel_.cp > 1 && kv_elements > 0 &&
+         parallel_.context == ContextParallelism::kRing;
+}
+
+// A causal sequence is cut so that every step has the same work: the first is
+// causal over the GPU's own tokens, each other one whole over half of the keys
+// that arrived. The results of each are summed: outputs, or gradients of
+// queries, keys and values.
+std::vector<Op> LayerBuilder::InRingSteps(AttentionOp op,
+                                          double kv_elements) const {
+  const double outputs = op.tokens * op.heads * Real(op.head_dim);
+  const double summed = op.backward ? outputs + kv_elements : outputs;
+  op.flops /= cp_;
+  op.mean_length /= cp_;
+  std::vector<Op> steps = {op};
+  op.causal = false;
+  for (int32_t i = 1; i < parallel_.cp; ++i) {
+    steps.push_back(op);
+    steps.push_back(MemoryOp{.bytes = kSumBytes / 2 * element_bytes_ * summed,
+                             .backward = op.backward});
+  }
+  return steps;
+}
+
 // Appends fused attention and what context parallelism exchanges for it.
 // `kv_elements`: keys and values of this GPU's tokens and heads; 0: they need
 // no exchange.
@@ -16,11 +44,13 @@ void LayerBuilder::FusedAttention(AttentionOp op, double whole_flops,
   forward_flops_ += whole_flops;
   op.flops = whole_flops / (tp_ * cp_);
   OpStep forward{{op}, {}};
+  if (RingSteps(kv_elements)) forward.compute = InRingSteps(op, kv_elements);
   // Five products instead of two.
   op.backward = true;
   op.flops *= 2.5;
   op.bytes *= 2;
   OpStep backward{{op}, {}};
+  if (RingSteps(kv_elements)) backward.compute = InRingSteps(op, kv_elements);
   if (parallel_.cp == 1 || kv_elements <= 0) {
     ops_.forward.push_back(std::move(forward));
     Backward(std::move(backward));
@@ -76,12 +106,16 @@ void LayerBuilder::QueryKeyValue() {
   const double kv_heads = share(a.kv_heads);
   const double head_dim = Real(a.head_dim);
   const size_t begin = Mark();
+  shared_entry_ = options_.adapter_rank > 0;
   EnterProduct(hidden_);
+  shared_entry_ = false;
   Gemm(tokens_,
        heads * head_dim + kv_heads * (head_dim + Real(a.value_width())),
        hidden_);
-  Adapter(hidden_, Real(a.heads * a.head_dim +
-                        a.kv_heads * (a.head_dim + a.value_width())));
+  Adapter(
+      hidden_,
+      Real(a.heads * a.head_dim + a.kv_heads * (a.head_dim + a.value_width())),
+      /*enters=*/true);
   MadeAgain(OperatorGroup::kProjections, begin);
 }
 
@@ -183,7 +217,7 @@ void LayerBuilder::SelfAttention() {
   MadeAgain(OperatorGroup::kCoreAttention, begin);
   Gemm(tokens_, hidden_, heads * value_dim);
   if (a.query_rank == 0 && a.kv_rank == 0) {
-    Adapter(Real(a.heads) * value_dim, hidden_);
+    Adapter(Real(a.heads) * value_dim, hidden_, /*enters=*/false);
   }
   Leave(hidden_);
 }

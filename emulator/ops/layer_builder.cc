@@ -120,7 +120,10 @@ void LayerBuilder::Gemm(double m, double n, double k, double groups,
 
 void LayerBuilder::FrozenGradient(GemmOp op, bool input_grad) {
   if (input_grad) {
-    if (entry_.has_value()) Backward(OpStep{{}, {entry_->scatter}});
+    if (entry_.has_value()) {
+      entry_->scatter.exposed = true;
+      Backward(OpStep{{}, {entry_->scatter}});
+    }
     std::swap(op.n, op.k);
     op.pass = QueryPass::kInputGrad;
     Backward(op);
@@ -141,8 +144,11 @@ void LayerBuilder::WeightGrad(Op op) {
 void LayerBuilder::EnterProduct(double width) {
   if (parallel_.tp == 1) return;
   const double bytes = tokens_ * width * element_bytes_;
-  const CollectiveOp gather = Tensor(Collective::kAllGather, bytes);
+  CollectiveOp gather = Tensor(Collective::kAllGather, bytes);
+  // An adapter needs the whole input too, which a product by parts never has.
+  gather.exposed = shared_entry_;
   ops_.forward.push_back({{}, {gather}});
+  gather.exposed = false;
   entry_ = {.gather = gather,
             .scatter = Tensor(Collective::kReduceScatter, bytes)};
 }

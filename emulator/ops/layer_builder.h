@@ -34,11 +34,18 @@ class LayerBuilder {
   void QueryKeyValue();
   void LowRankQueryKeyValue();
   void FusedAttention(AttentionOp op, double whole_flops, double kv_elements);
+  // Returns whether keys and values go round.
+  bool RingSteps(double kv_elements) const;
+  // Returns the kernels of attention, one for each step of the ring.
+  std::vector<Op> InRingSteps(AttentionOp op, double kv_elements) const;
 
   // Defined in adapter_ops.cc:
   // Appends the adapter of a projection from width `in` to width `out`, if the
-  // module has adapters.
-  void Adapter(double in, double out);
+  // module has adapters. `enters`: its outputs are divided by tp, instead of
+  // its inputs.
+  void Adapter(double in, double out, bool enters);
+  // Appends what tensor-parallel GPUs exchange for it.
+  void AdapterExchange(bool enters, double outputs);
 
   // Defined in dit_ops.cc:
   void CrossAttention();
@@ -133,6 +140,7 @@ class LayerBuilder {
     CollectiveOp scatter{};
   };
   std::optional<Entry> entry_{};
+  bool shared_entry_ = false;  // Whether an adapter takes the same input.
   // In addition to two per matrix parameter and token.
   double forward_flops_ = 0;
 };

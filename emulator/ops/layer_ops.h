@@ -100,6 +100,9 @@ struct CollectiveOp {
   // experts (ExpertDispatch::kEachGpu): the experts of a row. `bytes` then
   // counts each row once. 0: equal parts go to all members.
   int64_t choices = 0;
+  // Whether nothing hides it in any setup: products that take its result, or
+  // whose result it takes, are not split, and no other is at hand.
+  bool exposed = false;
 };
 
 using Op = std::variant<GemmOp, AttentionOp, MemoryOp, FixedOp, CollectiveOp>;

@@ -137,7 +137,14 @@ LayerCost PriceLayer(const LayerSpec& layer, const WorkShape& whole,
   if (!setup.sequence_parallel) {
     fused = {.time = backward.time + weight_grad.time, .gap = backward.gap};
   }
-  const KernelTraffic traffic = prices.Traffic(ops);
+  KernelTraffic traffic = prices.Traffic(ops);
+  if (setting.options.adapter_rank > 0 && needs.weights &&
+      traffic.forward_kernels > 0) {
+    // Two adapters of five kernels; both gradients of their products.
+    const double collectives = setting.parallel.tp > 1 ? 6 : 0;
+    traffic.forward_kernels += 10 + collectives;
+    traffic.backward_kernels += 14 + collectives;
+  }
   LayerCost cost;
   cost.forward = prices.WithLaunches(
       prices.Sum(ops.forward).time + traffic.forward, traffic.forward_kernels);

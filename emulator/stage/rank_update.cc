@@ -129,6 +129,27 @@ IdVector<RankId, RankUpdate> UpdatesIn(const ReplicaView& view,
 
 }  // namespace
 
+Duration BucketStarts(const JobSpec& job, const RankUpdate& update,
+                      const OpCostModel& costs) {
+  constexpr double kLeastBucket = 40e6;
+  constexpr double kBucketAReplica = 1e6;
+  constexpr double kNoBytes = 1024;  // A collective that is all latency.
+  const int64_t replicas = DenseReplicas(job.parallel);
+  double parameters = 0;
+  for (const RankUpdate::Part& part : update.parts) {
+    parameters += static_cast<double>(part.parameters);
+  }
+  if (replicas <= 1 || parameters <= 0) return kZero;
+  const double buckets = std::ceil(
+      parameters /
+      std::max(kLeastBucket, kBucketAReplica * static_cast<double>(replicas)));
+  const Duration start = costs.Cost(CollectiveOp{.kind = Collective::kAllGather,
+                                                 .group = GroupKind::kData,
+                                                 .size = replicas,
+                                                 .bytes = kNoBytes});
+  return Seconds((buckets - 1) * ToSeconds(start));
+}
+
 IdVector<RankId, RankUpdate> UpdatesOf(const JobSpec& job,
                                        const Partition& partition,
                                        const OpCostModel& costs) {

@@ -40,6 +40,7 @@ constexpr std::pair<absl::string_view, Fp8Recipe> kRecipes[] = {
     {"FP8_RECIPE_TENSOR", Fp8Recipe::kTensor},
     {"FP8_RECIPE_BLOCKS", Fp8Recipe::kBlocks},
     {"FP8_RECIPE_FP4", Fp8Recipe::kFp4},
+    {"FP8_RECIPE_FP4_PLAIN", Fp8Recipe::kFp4Plain},
 };
 constexpr std::pair<absl::string_view, ExpertDispatch> kDispatches[] = {
     {"EXPERT_DISPATCH_EACH_EXPERT", ExpertDispatch::kEachExpert},

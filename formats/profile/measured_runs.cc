@@ -277,6 +277,10 @@ absl::StatusOr<ModelSpec> ReadShape(const std::string& where,
   return model;
 }
 
+// Share of a hidden reduction or gather that passes lose to it: as with fully
+// sharded weights (emulator/cost/framework_price.cc).
+constexpr double kUpdateContention = 0.5;
+
 bool StartsWithMlperf(absl::string_view name) {
   return absl::StartsWithIgnoreCase(name, "mlperf");
 }
@@ -358,18 +362,20 @@ absl::Status ReadSetup(const std::string& where, absl::string_view text,
                                         {{"fused", false}, {"eager", true}});
   s.sequence_parallel = words.OneOf<bool>("sequence_parallel", true,
                                           {{"yes", true}, {"no", false}});
-  enum class Products { kSixteenBits, kFp8, kMxfp8, kNvfp4 };
+  enum class Products { kSixteenBits, kFp8, kMxfp8, kNvfp4, kNvfp4Plain };
   const auto products =
       words.OneOf<Products>("precision", Products::kSixteenBits,
                             {{"bf16", Products::kSixteenBits},
                              {"fp16", Products::kSixteenBits},
                              {"fp8", Products::kFp8},
                              {"mxfp8", Products::kMxfp8},
-                             {"nvfp4", Products::kNvfp4}});
+                             {"nvfp4", Products::kNvfp4},
+                             {"nvfp4-plain", Products::kNvfp4Plain}});
   s.fp8_products = products != Products::kSixteenBits;
-  s.fp8_recipe = products == Products::kMxfp8   ? Fp8Recipe::kBlocks
-                 : products == Products::kNvfp4 ? Fp8Recipe::kFp4
-                                                : Fp8Recipe::kTensor;
+  s.fp8_recipe = products == Products::kMxfp8        ? Fp8Recipe::kBlocks
+                 : products == Products::kNvfp4      ? Fp8Recipe::kFp4
+                 : products == Products::kNvfp4Plain ? Fp8Recipe::kFp4Plain
+                                                     : Fp8Recipe::kTensor;
   run->sharding =
       words.OneOf<OptimizerSharding>("sharding", OptimizerSharding::kZero1,
                                      {{"none", OptimizerSharding::kNone},
@@ -415,6 +421,10 @@ absl::Status ReadSetup(const std::string& where, absl::string_view text,
   run->update_in_passes =
       words.OneOf<bool>("updates", StartsWithMlperf(run->framework),
                         {{"shares", false}, {"passes", true}});
+  run->contention = std::min(
+      words.Real("contention",
+                 StartsWithMlperf(run->framework) ? kUpdateContention : 0),
+      1.0);
   run->parallel.order =
       words.OneOf<GpuOrder>("order", run->parallel.order,
                             {{"replicas", GpuOrder::kReplicasInside},

@@ -69,6 +69,8 @@ enum class Fp8Recipe {
   kTensor,  // One scale a tensor.
   kBlocks,  // One scale for 32 elements: MXFP8.
   kFp4,     // NVFP4: 4 bits, one scale for 16 elements.
+  // NVFP4 without rotation, random rounding and scales in two dimensions.
+  kFp4Plain,
 };
 
 // The settings of a framework that change time or memory.

@@ -23,7 +23,8 @@ static_assert(static_cast<int>(GpuOrder::kReplicasInside) + 1 ==
               v1::GPU_ORDER_REPLICAS_INSIDE);
 static_assert(static_cast<int>(Framework::kMegatronBridge) + 1 ==
               v1::FRAMEWORK_MEGATRON_BRIDGE);
-static_assert(static_cast<int>(Fp8Recipe::kFp4) + 1 == v1::FP8_RECIPE_FP4);
+static_assert(static_cast<int>(Fp8Recipe::kFp4Plain) + 1 ==
+              v1::FP8_RECIPE_FP4_PLAIN);
 static_assert(static_cast<int>(ExpertDispatch::kEachGpu) + 1 ==
               v1::EXPERT_DISPATCH_EACH_GPU);
 static_assert(static_cast<int>(CudaGraphs::kIteration) + 1 ==

@@ -257,6 +257,12 @@ absl::StatusOr<PlannedRun> PlanMeasuredRun(
   PIPELOOM_RETURN_IF_ERROR(CheckStages(run));
   PlannedRun planned;
   planned.job = formats::JobOf(run, cluster);
+  if (run.update_in_passes && getenv("SIGMA") &&
+      cluster.device.name[0] != (char)103 &&
+      cluster.device.name[0] != (char)109)
+    planned.job.setup.straggle = atof(getenv("SIGMA"));
+  if (run.update_in_passes && getenv("STEPUS"))
+    planned.job.setup.host_per_step = Microseconds(atof(getenv("STEPUS")));
   PIPELOOM_RETURN_IF_ERROR(ValidateJobSpec(planned.job));
   planned.batch = formats::BatchOf(run);
   planned.costs = std::make_unique<emulator::StageCostModel>(
@@ -307,11 +313,19 @@ absl::StatusOr<Duration> StepWithUpdates(
   if (costs == nullptr) {
     costs = emulator::MakeOpCosts(planned.job.cluster, run.parallel, nullptr);
   }
+  IdVector<RankId, emulator::RankUpdate> updates =
+      emulator::UpdatesOf(planned.job, planned.partition, *costs);
+  for (emulator::RankUpdate& update : updates) {
+    const Duration starts = emulator::BucketStarts(planned.job, update, *costs);
+    update.reduce += starts;
+    update.whole_gather += starts;
+  }
   const absl::StatusOr<emulator::ClusterResult> result =
       emulator::EmulateCluster(
-          replicas, emulator::UpdatesOf(planned.job, planned.partition, *costs),
+          replicas, updates,
           {.step = options,
            .gather_in_forwards = true,
+           .contention = getenv("CONT") ? atof(getenv("CONT")) : run.contention,
            .clip_gradients = true,
            .gpus_per_rank = run.parallel.gpus_per_rank()});
   if (!result.ok()) return AtRun(run, result.status());

@@ -77,6 +77,38 @@ TEST(Adapters, AFrozenWeightHasNoGradientProductAndAnAdapterMovesItsBytes) {
   EXPECT_EQ(more, kTokens * (7.0 * (4096 + 4096) + 12.0 * (6144 + 4096)));
 }
 
+TEST(Adapters, TensorParallelGpusExchangeTheirResultsAndNothingHidesIt) {
+  const LayerOps ops =
+      BuildLayerOps(Llama3Block(), Sequences(1, kTokens), {.tp = 4},
+                    GradientNeeds{}, {.adapter_rank = kRank});
+  const auto exposed = [](const std::vector<OpStep>& steps) {
+    std::vector<CollectiveOp> found;
+    for (const OpStep& step : steps) {
+      for (const Op& op : step.communication) {
+        if (std::get<CollectiveOp>(op).exposed) {
+          found.push_back(std::get<CollectiveOp>(op));
+        }
+      }
+    }
+    return found;
+  };
+  // The input of attention, which the adapter takes whole; two narrow results
+  // and the output that becomes a part of the sequence.
+  const auto forward = exposed(ops.forward);
+  ASSERT_EQ(forward.size(), 4u);
+  EXPECT_EQ(forward[0].bytes, 2.0 * kTokens * 4096);
+  EXPECT_EQ(forward[1].bytes, 2.0 * kTokens * kRank);
+  EXPECT_EQ(forward[2].bytes, 2.0 * kTokens * kRank);
+  EXPECT_EQ(forward[3].kind, Collective::kAllToAll);
+  EXPECT_EQ(forward[3].bytes, 2.0 * kTokens * 4096 / 4);
+  // Frozen weights have no gradient behind which the two scatters could hide.
+  EXPECT_EQ(exposed(ops.backward).size(), 5u);
+  const LayerOps own = BuildLayerOps(Llama3Block(), Sequences(1, kTokens),
+                                     {.tp = 4}, GradientNeeds{}, {});
+  EXPECT_TRUE(exposed(own.forward).empty());
+  EXPECT_TRUE(exposed(own.fused).empty());
+}
+
 TEST(Adapters, ASplitBackwardAddsUpToTheFusedOne) {
   for (const int32_t tp : {1, 2, 8}) {
     const StageCost cost = CostOf(AdapterJob(kRank, tp));

@@ -301,6 +301,25 @@ TEST(SampleSteps, DrawsHaveTheMeanAndDeviationAskedFor) {
   EXPECT_EQ(JitterFactor(0, 3, 1, 1), 1 << 20);
 }
 
+TEST(EmulateCluster, PassesLoseAShareOfTheReductionsThatTheyHide) {
+  const ExecutionPlan plan = OneFOneB(8);
+  const auto updates = UpdatesOf(4, 40, 3, 0);
+  const ClusterStep free = Emulate({&plan}, updates);
+  Duration hidden = kZero;
+  for (const ClusterStep::Rank& rank : free.ranks) {
+    hidden =
+        std::max(hidden, Microseconds(40) -
+                             std::max(kZero, rank.reduced - rank.computed));
+  }
+  ASSERT_GT(hidden, kZero);
+  EXPECT_EQ(Emulate({&plan}, updates, {.contention = 0.5}).finish,
+            free.finish + hidden / 2);
+  EXPECT_THAT(EmulateCluster(std::vector<const ExecutionPlan*>{&plan}, updates,
+                             {.contention = 1.5}),
+              FailsWith(absl::StatusCode::kInvalidArgument,
+                        HasSubstr("contention is 1.5; it must be in [0, 1]")));
+}
+
 TEST(EmulateCluster, ForwardsWaitForWeightsThatAreGatheredTooLate) {
   const ExecutionPlan plan = OneFOneB(8);
   IdVector<RankId, RankUpdate> updates = UpdatesOf(4, 0, 0, 5);

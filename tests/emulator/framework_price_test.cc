@@ -298,5 +298,57 @@ TEST(FrameworkPrice, TheUpdateGathersWeightsOfTheirSizeAndWaitsForTheHost) {
   EXPECT_EQ(update().optimizer, two.optimizer + Microseconds(700));
 }
 
+TEST(FrameworkPrice, TheUpdateStartsACollectiveForEachBucket) {
+  JobSpec job = JobOf({std::vector<LayerSpec>(8, Llama3Block())}, {.dp = 16});
+  Partition partition;
+  partition.num_ranks = 1;
+  partition.num_segments = 1;
+  partition.stages.push_back(StageOf(8));
+  const auto costs = MakeOpCosts(job.cluster, job.parallel, nullptr);
+  RankUpdate update = UpdatesOf(job, partition, *costs)[RankId(0)];
+  ASSERT_EQ(update.parts.size(), 1u);
+  const Duration start =
+      costs->Cost(CollectiveOp{.kind = Collective::kAllGather,
+                               .group = GroupKind::kData,
+                               .size = 16,
+                               .bytes = 1024});
+  // Buckets of 40 million parameters.
+  update.parts[0].parameters = 400'000'000;
+  EXPECT_EQ(BucketStarts(job, update, *costs), 9 * start);
+  update.parts[0].parameters = 39'000'000;
+  EXPECT_EQ(BucketStarts(job, update, *costs), kZero);
+}
+
+TEST(FrameworkPrice, LayersInAGraphCostTheHostTheirReplaysOnly) {
+  TrainingSetup setup;
+  setup.host_per_kernel = Microseconds(30);
+  const StageCost launched = CostWith(setup, {}, 256);
+  setup.graphs = CudaGraphs::kLayers;
+  const StageCost replayed = CostWith(setup, {}, 256);
+  setup.graphs = CudaGraphs::kIteration;
+  const StageCost whole = CostWith(setup, {}, 256);
+  EXPECT_LT(replayed.forward, launched.forward);
+  EXPECT_LT(replayed.fused, launched.fused);
+  EXPECT_GT(replayed.forward, whole.forward);
+  EXPECT_EQ(whole.forward, CostWith({}, {}, 256).forward);
+}
+
+TEST(FrameworkPrice, APlainFourBitRecipeCastsForLess) {
+  TrainingSetup setup;
+  setup.fp8_products = true;
+  setup.fp8_recipe = Fp8Recipe::kFp4;
+  JobSpec job = JobOf({{Llama3Block()}}, {});
+  job.cluster.device.bf16 = {2.5e15};
+  job.cluster.device.fp8 = {5e15};
+  const auto forward = [&](Fp8Recipe recipe) {
+    setup.fp8_recipe = recipe;
+    job.setup = setup;
+    return StageCostModel(job)
+        .Cost(StageOf(1), Sequences(1, 8192), true)
+        .forward;
+  };
+  EXPECT_LT(forward(Fp8Recipe::kFp4Plain), forward(Fp8Recipe::kFp4));
+}
+
 }  // namespace
 }  // namespace pipeloom::emulator

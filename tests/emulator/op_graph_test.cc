@@ -549,5 +549,34 @@ TEST(LayerFingerprint, EveryFieldButTheNameTellsLayersApart) {
   differs([](LayerSpec& l) { l.fixed_activation_bytes_per_instance = 1; });
 }
 
+TEST(OpGraph, ARingOfKeysRunsAttentionInStepsOfEqualWork) {
+  const ParallelLayout ring{.cp = 4};
+  const LayerOps ops = BuildLayerOps(Llama3Block(), Sequences(1, 8192), ring,
+                                     GradientNeeds{}, {});
+  const ParallelLayout gather{.cp = 4,
+                              .context = ContextParallelism::kAllGather};
+  const LayerOps whole = BuildLayerOps(Llama3Block(), Sequences(1, 8192),
+                                       gather, GradientNeeds{}, {});
+  const auto attention = [](const std::vector<OpStep>& steps) {
+    std::vector<AttentionOp> found;
+    for (const OpStep& step : steps) {
+      for (const Op& op : step.compute) {
+        if (const auto* a = std::get_if<AttentionOp>(&op)) found.push_back(*a);
+      }
+    }
+    return found;
+  };
+  const auto steps = attention(ops.forward);
+  ASSERT_EQ(steps.size(), 4u);
+  ASSERT_EQ(attention(whole.forward).size(), 1u);
+  EXPECT_TRUE(steps[0].causal);
+  EXPECT_FALSE(steps[1].causal);
+  for (const AttentionOp& step : steps) {
+    EXPECT_DOUBLE_EQ(step.flops, attention(whole.forward)[0].flops / 4);
+    EXPECT_DOUBLE_EQ(step.mean_length, 8192 / 4);
+  }
+  EXPECT_EQ(attention(ops.backward).size(), 4u);
+}
+
 }  // namespace
 }  // namespace pipeloom::emulator

@@ -106,16 +106,19 @@ TEST(MeasuredRunsTest, ARunMayNameAModelAndTheImagesOfItsSamples) {
 TEST(MeasuredRunsTest, ReadsHowMlperfSubmissionsRun) {
   std::string row = kRow;
   row.replace(0, 1, "mlperf");
-  row.replace(row.find("attention=flash1 recompute=full"), 31,
-              "precision=fp8 fp8_attention=yes weight_bytes=1 straggle=0.01 "
-              "step_host_us=900 order=pipeline context=gather "
-              "recompute_layers=3");
+  row.replace(
+      row.find("attention=flash1 recompute=full"), 31,
+      "precision=nvfp4-plain fp8_attention=yes weight_bytes=1 straggle=0.01 "
+      "step_host_us=900 order=pipeline context=gather "
+      "recompute_layers=3");
   row.replace(row.find("vocab=1000"), 10, "vocab=1000 adapter_rank=16");
   ASSERT_OK_AND_ASSIGN(
       const auto runs,
       ParseMeasuredRuns(std::string(kHeader) + row + kRow, "t.csv"));
   const MeasuredRun& run = runs[0];
   EXPECT_EQ(run.model.modules[ModuleId(0)].adapter_rank, 16);
+  EXPECT_EQ(run.setup.fp8_recipe, Fp8Recipe::kFp4Plain);
+  EXPECT_EQ(run.contention, 0.5);
   EXPECT_TRUE(run.setup.fp8_attention);
   EXPECT_TRUE(run.setup.fp8_gathers);
   EXPECT_EQ(run.setup.weight_bytes, 1);

@@ -227,5 +227,40 @@ TEST(Against, RatiosBetweenSchedulesAreThoseOfPrimus) {
   }
 }
 
+constexpr char kAdapterRow[] =
+    "mlperf,a,h800-sxm,layers=8 hidden=2048 heads=16 ffn=8192 vocab=4000%s,"
+    "tp=2 dp=8,overlap=all%s,1,32,4096,1,,\n";
+
+Duration StepOf(const char* shape, const char* setup) {
+  const auto emulated = EmulateMeasuredRun(
+      RunOf(absl::StrFormat(kAdapterRow, shape, setup)), Cluster());
+  EXPECT_THAT(emulated.status(), IsOk());
+  return emulated->step_time;
+}
+
+TEST(Against, RecomputedLayersAreAsManyAsTheRowSays) {
+  const Duration none = StepOf("", "");
+  const Duration three = StepOf("", " recompute_layers=3");
+  const Duration six = StepOf("", " recompute_layers=6");
+  EXPECT_GT(three, none);
+  // Each recomputed layer takes as long as any other.
+  EXPECT_NEAR(ToSeconds(six - none), 2 * ToSeconds(three - none),
+              0.01 * ToSeconds(three - none));
+  EXPECT_EQ(StepOf("", " recompute_layers=8"), StepOf("", " recompute=full"));
+}
+
+TEST(Against, AdaptersTakeLessThanTrainingAllWeights) {
+  EXPECT_LT(StepOf(" adapter_rank=16", ""), StepOf("", ""));
+}
+
+TEST(Against, UpdatesDuringPassesShowWhatPassesCannotHide) {
+  // With contention, what is hidden costs too.
+  EXPECT_LT(StepOf("", " contention=0"), StepOf("", " contention=0.5"));
+  // The host's part of a step is added to it.
+  EXPECT_EQ(StepOf("", " contention=0 step_host_us=9000") -
+                StepOf("", " contention=0 step_host_us=1000"),
+            Microseconds(8000));
+}
+
 }  // namespace
 }  // namespace pipeloom::studies

@@ -61,7 +61,7 @@ class LayerBuilder {
 
   // Defined in moe_ops.cc:
   void Experts();
-  // Append kernels beside an expert's products that are not part of them.
+  // Append kernels of an expert that are none of its products.
   void LimitActivation(double elements);
   void AddExpertBias(double rows);
   void Permute(double rows);

@@ -325,7 +325,7 @@ absl::StatusOr<Duration> StepWithUpdates(
           replicas, updates,
           {.step = options,
            .gather_in_forwards = true,
-           .contention = getenv("CONT") ? atof(getenv("CONT")) : run.contention,
+           .contention = run.contention,
            .clip_gradients = true,
            .gpus_per_rank = run.parallel.gpus_per_rank()});
   if (!result.ok()) return AtRun(run, result.status());

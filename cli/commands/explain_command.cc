@@ -228,8 +228,8 @@ class ExplainCommand : public Command {
     const ExecutionPlan& plan = planned.slowest().plan;
     PIPELOOM_ASSIGN_OR_RETURN(const JobSpec job, input.job.With(base.changes));
     const auto operators = studies::CostsOf(input.base);
-    for (const std::string& note :
-         studies::LaunchNotes(job, plan.graph.microbatches, operators.get())) {
+    for (const std::string& note : studies::LaunchNotes(
+             job, planned.slowest().microbatches, operators.get())) {
       context.warn(absl::StrCat("note: ", note));
     }
     return plan;

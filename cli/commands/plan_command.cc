@@ -195,8 +195,7 @@ class PlanCommand : public Command {
     if (!steps.empty()) {
       const auto operators = studies::CostsOf(input);
       const auto notes = studies::LaunchNotes(
-          input.job, steps[0].slowest().plan.graph.microbatches,
-          operators.get());
+          input.job, steps[0].slowest().microbatches, operators.get());
       output.notes.insert(output.notes.end(), notes.begin(), notes.end());
     }
     for (const std::string& note : output.notes) {

@@ -219,7 +219,8 @@ TEST_F(WhatIfTest, LayoutsOfOtherGpusUseThemAll) {
   const Json rows = Json::parse(outcome.out)["configurations"];
   ASSERT_GE(rows.size(), 4u);
   for (size_t i = 1; i < rows.size(); ++i) {
-    if (!rows[i].contains("error")) EXPECT_EQ(rows[i]["gpus"], 32) << rows[i];
+    if (rows[i].contains("error")) continue;
+    EXPECT_EQ(rows[i]["gpus"], 32) << rows[i];
   }
 }
 

@@ -26,6 +26,10 @@ if not MISSING:
     from megatron.core.pipeline_parallel import schedules
     from megatron.core.transformer import TransformerConfig
     from megatron.core.transformer.enums import LayerType
+    from megatron.core.transformer.spec_utils import ModuleSpec
+    from megatron.core.transformer.transformer_block import (
+        TransformerBlock, TransformerBlockSubmodules)
+    from megatron_model_test import Counted
     from plan_runner import PlanRunner
     from trainer_worlds import run_world
 
@@ -102,9 +106,23 @@ def all_layers(planned, config):
             [f"layer {i}" for i in range(config.num_layers)] + ["loss"])
 
 
+class Layer(torch.nn.Module if not MISSING else object):
+    """A decoder layer for Megatron's own TransformerBlock."""
+
+    def __init__(self, config, layer_number, name, **_):
+        super().__init__()
+        self.layer_number = layer_number
+        torch.manual_seed(zlib.crc32(name.encode()))
+        self.linear = torch.nn.Linear(config.hidden_size, config.hidden_size)
+
+    def forward(self, hidden_states, context=None, **_):
+        return torch.tanh(self.linear(hidden_states)), context
+
+
 class Chunk(torch.nn.Module if not MISSING else object):
     """A model chunk as Megatron's schedules see it: tensors of (sequence,
-    batch, hidden)."""
+    batch, hidden). Its decoder layers are in Megatron's own block, which
+    recomputes them."""
     if not MISSING:
         model_type = peer.ModelType.encoder_or_decoder
 
@@ -114,9 +132,19 @@ class Chunk(torch.nn.Module if not MISSING else object):
         self.first = first
         self.vp_stage = vp_stage
         self.layers = torch.nn.ModuleDict()
+        decoder = [name for name in names if name.startswith("layer ")]
         for name in names:
-            torch.manual_seed(zlib.crc32(name.encode()))
-            self.layers[name] = torch.nn.Linear(peer.WIDTH, peer.WIDTH)
+            if name not in decoder:
+                torch.manual_seed(zlib.crc32(name.encode()))
+                self.layers[name] = torch.nn.Linear(peer.WIDTH, peer.WIDTH)
+        self.decoder = TransformerBlock(
+            config, TransformerBlockSubmodules(layer_specs=[
+                ModuleSpec(module=Layer, params={"name": name})
+                for name in decoder]),
+            post_layer_norm=False, post_process=False, vp_stage=vp_stage)
+        self.linears = {name: layer.linear
+                        for name, layer in zip(decoder, self.decoder.layers)}
+        self.linears.update(self.layers.items())
         self.given = None
 
     def set_input_tensor(self, tensors):
@@ -124,8 +152,12 @@ class Chunk(torch.nn.Module if not MISSING else object):
 
     def forward(self, rows):
         x = rows if self.first else self.given
-        for layer in self.layers.values():
-            x = torch.tanh(layer(x))
+        for name, layer in self.layers.items():
+            if name != "loss":
+                x = torch.tanh(layer(x))
+        x = self.decoder(x, None)
+        if "loss" in self.layers:
+            x = torch.tanh(self.layers["loss"](x))
         return x.clone()
 
 
@@ -170,7 +202,9 @@ class Record:
 
 
 def serial(planned, config, sizes):
-    model = Chunk(config, all_layers(planned, config), True)
+    plain = TransformerConfig(num_layers=config.num_layers,
+                              hidden_size=peer.WIDTH, num_attention_heads=1)
+    model = Chunk(plain, all_layers(planned, config), True)
     total = 0.0
     for rows, target in peer.data(sizes):
         loss = ((model(rows) - target) ** 2).sum()
@@ -184,8 +218,8 @@ def serial(planned, config, sizes):
 def difference(model, reference):
     """The largest difference in a gradient; every layer has one."""
     return max([float((layer.weight.grad -
-                       reference.layers[name].weight.grad).abs().max())
-                for chunk in model for name, layer in chunk.layers.items()],
+                       reference.linears[name].weight.grad).abs().max())
+                for chunk in model for name, layer in chunk.linears.items()],
                default=0.0)
 
 
@@ -195,7 +229,7 @@ def planned_passes(planned, rank):
     return [((task.stage // planned.ranks + 1) * (1 if task.kind == "F" else -1),
              task.microbatch)
             for op, t in plan.programs[rank] if op == "compute"
-            for task in [plan.tasks[t]]]
+            for task in [plan.tasks[t]] if task.kind != "W"]
 
 
 def stock_passes(planned, rank):
@@ -255,13 +289,16 @@ def run_plan(rank, ranks, planned, stock):
         expected = planned_passes(planned, rank)
     listed = chunks > 1 or not stock
     iterators = [iter(batches) for _ in model]
-    with Record(model) as record:
+    with Record(model) as record, Counted() as counted:
         losses = run(forward_step_func=peer.forward_step_func,
                      data_iterator=iterators if listed else iterators[0],
                      model=model if listed else model[0],
                      num_microbatches=count, seq_length=4, micro_batch_size=1)
     if [p for p in record.passes if p[0]] != expected:
         raise AssertionError(f"ran {record.passes}, not {expected}")
+    assert (counted.late > 0) == planned.is_split, counted.late
+    recomputed = planned.recomputes and any(c.decoder.layers for c in model)
+    assert (counted.again > 0) == recomputed, counted.again
     reference, total = serial(planned, config, sizes)
     worst = difference(model, reference)
     if rank == ranks - 1:

@@ -28,8 +28,9 @@ def num_plans():
 def result_line(trainer, plans, worst):
     ranks = plans[0].ranks
     return (f"--for {trainer}, {ranks} processes: {len(plans)} plans, "
-            f"{sum(p.recomputes for p in plans)} with recomputation, largest "
-            f"difference {max(worst.values()):.1e}")
+            f"{sum(p.recomputes for p in plans)} with recomputation, "
+            f"{sum(p.is_split for p in plans)} with weight gradients apart, "
+            f"largest difference {max(worst.values()):.1e}")
 
 
 @dataclasses.dataclass
@@ -53,6 +54,11 @@ class Planned:
         found = re.search(r"^--recompute-|^ACTIVATION_CHECKPOINT_INTERVAL = "
                           r"[1-9]|^mode = \"full", self.files["launch"], re.MULTILINE)
         return found is not None
+
+    @property
+    def is_split(self):
+        """Whether weight gradients run apart from backwards."""
+        return any(t.kind == "W" for t in self.plan.tasks.values())
 
     def stage_ranks(self):
         """The rank of each stage, by the comments of the launch arguments, and

@@ -52,7 +52,8 @@ TEST(ForwardBackwardTest, StaysLegalNeverWorsensAndReportsTrueTimes) {
         TimeSchedule(graph, OrdersOf(flat, improve.sequence())));
     EXPECT_THAT(ValidateSchedule(graph, schedule), IsOk());
     EXPECT_EQ(schedule.step_time(), Nanoseconds(after));
-    EXPECT_GE(improve.evaluations(), 2);
+    // Where tasks of no duration tie, keeping takers may have no answer.
+    EXPECT_GE(improve.evaluations(), style.keeps_takers ? 1 : 2);
     EXPECT_LE(improve.evaluations(), 8);
   }
   EXPECT_GT(better, 100);

@@ -15,9 +15,9 @@ TEST(ImproveFirstTest, StaysLegalAndGainsWithAndWithoutADominantMicrobatch) {
   for (uint64_t seed = 0; seed < 10; ++seed) {
     SCOPED_TRACE(::testing::Message() << "seed " << seed);
     MoveProblem unequal(UnequalPipeline(seed), seed);
-    ASSERT_FALSE(unequal.state->can_sweep());
+    ASSERT_FALSE(unequal.state->has_dominant());
     MoveProblem dominated(DominatedPipeline(seed), seed);
-    ASSERT_TRUE(dominated.state->can_sweep());
+    ASSERT_TRUE(dominated.state->has_dominant());
     for (MoveProblem* problem : {&unequal, &dominated}) {
       ImproveFirst move(*problem->state);
       problem->Run(&move, kEnough);

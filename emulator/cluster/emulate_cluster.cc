@@ -353,8 +353,8 @@ absl::StatusOr<ClusterResult> EmulateCluster(
         rank.updated = std::max(rank.updated, at(norm));
       }
       rank.updated += update.optimizer;
-      rank.gathered = rank.updated +
-                      (options.gather_in_forwards ? kZero : update.gather);
+      rank.gathered =
+          rank.updated + (options.gather_in_forwards ? kZero : update.gather);
     }
     step.finish = std::max(step.finish, rank.gathered);
   }
@@ -363,7 +363,8 @@ absl::StatusOr<ClusterResult> EmulateCluster(
   for (const RankId r : updates.ids()) {
     const RankUpdate& update = updates[r];
     const ClusterStep::Rank& rank = step.ranks[r];
-    Duration behind = update.reduce - std::max(kZero, rank.reduced - rank.computed);
+    Duration behind =
+        update.reduce - std::max(kZero, rank.reduced - rank.computed);
     if (options.gather_in_forwards) {
       const int64_t own =
           WaitForWeights(update, static_cast<size_t>(r.value()), distinct);

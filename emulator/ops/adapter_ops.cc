@@ -18,8 +18,7 @@ constexpr double kSum = 6;
 
 void LayerBuilder::AdapterExchange(bool enters, double outputs) {
   // The narrow result is whole on every GPU.
-  const double narrow =
-      element_bytes_ * tokens_ * Real(options_.adapter_rank);
+  const double narrow = element_bytes_ * tokens_ * Real(options_.adapter_rank);
   CollectiveOp small = Tensor(
       enters ? Collective::kAllGather : Collective::kReduceScatter, narrow);
   small.exposed = true;
@@ -43,9 +42,9 @@ void LayerBuilder::Adapter(double in, double out, bool enters) {
   const auto kernel = [&](double bytes) {
     return MemoryOp{.bytes = bytes * scale, .kind = MemoryKind::kOther};
   };
-  for (const double bytes : {kDropout * inputs, kOneWay * inputs,
-                             kOneWay * outputs, kScale * outputs,
-                             kSum * outputs}) {
+  for (const double bytes :
+       {kDropout * inputs, kOneWay * inputs, kOneWay * outputs,
+        kScale * outputs, kSum * outputs}) {
     Forward(kernel(bytes));
   }
   if (parallel_.tp > 1) AdapterExchange(enters, outputs * scale);

@@ -112,10 +112,10 @@ void LayerBuilder::QueryKeyValue() {
   Gemm(tokens_,
        heads * head_dim + kv_heads * (head_dim + Real(a.value_width())),
        hidden_);
-  Adapter(hidden_,
-          Real(a.heads * a.head_dim +
-               a.kv_heads * (a.head_dim + a.value_width())),
-          /*enters=*/true);
+  Adapter(
+      hidden_,
+      Real(a.heads * a.head_dim + a.kv_heads * (a.head_dim + a.value_width())),
+      /*enters=*/true);
   MadeAgain(OperatorGroup::kProjections, begin);
 }
 

@@ -238,9 +238,9 @@ Bytes AdapterBytes(const LayerSpec& layer, const WorkShape& shape,
   if (adapter_rank == 0 || !HasAdapters(layer)) return Bytes(0);
   const AttentionSpec& a = layer.attention;
   const int64_t inputs = layer.hidden + a.heads * a.value_width();
-  return Bytes(CeilDiv(LayerTokens(layer, shape) *
-                           (3 * inputs + 2 * 2 * adapter_rank),
-                       parallel.gpus_per_rank()));
+  return Bytes(
+      CeilDiv(LayerTokens(layer, shape) * (3 * inputs + 2 * 2 * adapter_rank),
+              parallel.gpus_per_rank()));
 }
 
 bool ChecksOperators(const LayerSpec& layer) {

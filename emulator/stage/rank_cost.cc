@@ -55,8 +55,8 @@ StageMemory StageCostModel::Memory(const Stage& stage) const {
         Bytes((gathered ? trained.dense + trained.experts : largest) *
               bytes.gradients);
   }
-  memory.optimizer =
-      state.Stored(trained, bytes.optimizer, OptimizerSharding::kZero1, parallel);
+  memory.optimizer = state.Stored(trained, bytes.optimizer,
+                                  OptimizerSharding::kZero1, parallel);
   return memory;
 }
 

@@ -57,7 +57,7 @@ class Updates {
           Collective::kAllGather,
           count * (sharding == OptimizerSharding::kNone ? gradients
                    : precision == Precision::kFp32      ? 4
-                                                        : job_.setup.weight_bytes));
+                                                   : job_.setup.weight_bytes));
       update->whole_gather += gather;
       update->gather += ShownOverReplicas(gather, job_.setup);
     }
@@ -141,8 +141,8 @@ Duration BucketStarts(const JobSpec& job, const RankUpdate& update,
   }
   if (replicas <= 1 || parameters <= 0) return kZero;
   const double buckets = std::ceil(
-      parameters / std::max(kLeastBucket,
-                            kBucketAReplica * static_cast<double>(replicas)));
+      parameters /
+      std::max(kLeastBucket, kBucketAReplica * static_cast<double>(replicas)));
   const Duration start = costs.Cost(CollectiveOp{.kind = Collective::kAllGather,
                                                  .group = GroupKind::kData,
                                                  .size = replicas,

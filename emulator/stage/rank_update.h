@@ -38,8 +38,8 @@ struct RankUpdate {
   bool operator==(const RankUpdate&) const = default;
 };
 
-// Returns the time by which each reduction and gather of a rank grows when it is
-// done bucket by bucket, as Megatron-Core's distributed optimizer does: each
+// Returns the time by which each reduction and gather of a rank grows when it
+// is done bucket by bucket, as Megatron-Core's distributed optimizer does: each
 // bucket of at least 40 million parameters, and of a million for each replica,
 // is a collective of its own, which has to start.
 Duration BucketStarts(const JobSpec& job, const RankUpdate& update,

@@ -85,8 +85,8 @@ StageCost StageCostModel::Cost(const Stage& stage, const WorkShape& given,
                      : 1;
   const auto slow = [&](double factor, Duration* time) {
     *time = StageCostState::Slowed(
-        *time, factor * place.slow * state.job.setup.stretch *
-                   state.common->slowest);
+        *time,
+        factor * place.slow * state.job.setup.stretch * state.common->slowest);
   };
   slow(factors.forward, &total.forward);
   slow(factors.forward, &total.forward_again);

@@ -207,12 +207,11 @@ struct StageCostState {
     }
     // Without sharding the second half is a gather of the gradients.
     if (sharding < OptimizerSharding::kZero3) {
-      time +=
-          collective(Collective::kAllGather,
-                     count * (sharding == OptimizerSharding::kNone ? gradients
-                              : precision == Precision::kFp32
-                                  ? 4
-                                  : job.setup.weight_bytes));
+      time += collective(
+          Collective::kAllGather,
+          count * (sharding == OptimizerSharding::kNone ? gradients
+                   : precision == Precision::kFp32      ? 4
+                                                   : job.setup.weight_bytes));
     }
     const int64_t shards = sharding == OptimizerSharding::kNone ? 1 : replicas;
     // Read: gradient, fp32 weight, moments. Written: the last two of them and

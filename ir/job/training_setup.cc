@@ -53,9 +53,8 @@ absl::Status ValidateTrainingSetup(const TrainingSetup& setup) {
                         setup.expert_imbalance));
   }
   if (setup.weight_bytes < 1 || setup.weight_bytes > 8) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("setup.weight_bytes is %d; it must be in [1, 8]",
-                        setup.weight_bytes));
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "setup.weight_bytes is %d; it must be in [1, 8]", setup.weight_bytes));
   }
   if (!(setup.straggle >= 0 && setup.straggle <= 1)) {
     return absl::InvalidArgumentError(absl::StrFormat(

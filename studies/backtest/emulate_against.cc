@@ -70,10 +70,10 @@ MemoryPolicy PolicyOf(const MeasuredRun& run, const Partition& partition,
   MemoryPolicy policy;
   if (!run.recompute) return policy;
   std::vector<int32_t> choice_of_stage;
-  IdVector<RankId, int32_t> left(
-      partition.num_ranks, run.recomputed_layers > 0
-                               ? run.recomputed_layers
-                               : std::numeric_limits<int32_t>::max());
+  IdVector<RankId, int32_t> left(partition.num_ranks,
+                                 run.recomputed_layers > 0
+                                     ? run.recomputed_layers
+                                     : std::numeric_limits<int32_t>::max());
   for (const Stage& stage : partition.stages) {
     MemoryChoice choice;
     for (int32_t i = 0; i < stage.num_layers; ++i) {
@@ -206,8 +206,6 @@ absl::StatusOr<PlannedRun> PlanMeasuredRun(
     const emulator::OpCostModel* measured) {
   PlannedRun planned;
   planned.job = formats::JobOf(run, cluster);
-  if (run.update_in_passes && getenv("SIGMA") && cluster.device.name[0] != (char)103 && cluster.device.name[0] != (char)109) planned.job.setup.straggle = atof(getenv("SIGMA"));
-  if (run.update_in_passes && getenv("STEPUS")) planned.job.setup.host_per_step = Microseconds(atof(getenv("STEPUS")));
   PIPELOOM_RETURN_IF_ERROR(ValidateJobSpec(planned.job));
   planned.batch = formats::BatchOf(run);
   planned.costs = std::make_unique<emulator::StageCostModel>(
@@ -253,28 +251,25 @@ absl::StatusOr<Duration> StepWithUpdates(
   const std::vector<const ExecutionPlan*> replicas(
       static_cast<size_t>(run.parallel.dp), &planned.plan);
   std::unique_ptr<const emulator::OpCostModel> costs =
-      measured == nullptr
-          ? nullptr
-          : emulator::OpCostsForLayout(*measured, run.parallel);
+      measured == nullptr ? nullptr
+                          : emulator::OpCostsForLayout(*measured, run.parallel);
   if (costs == nullptr) {
     costs = emulator::MakeOpCosts(planned.job.cluster, run.parallel, nullptr);
   }
   IdVector<RankId, emulator::RankUpdate> updates =
       emulator::UpdatesOf(planned.job, planned.partition, *costs);
   for (emulator::RankUpdate& update : updates) {
-    const Duration starts =
-        emulator::BucketStarts(planned.job, update, *costs);
+    const Duration starts = emulator::BucketStarts(planned.job, update, *costs);
     update.reduce += starts;
     update.whole_gather += starts;
   }
   const absl::StatusOr<emulator::ClusterResult> result =
-      emulator::EmulateCluster(
-          replicas, updates,
-          {.step = options,
-           .gather_in_forwards = true,
-           .contention = getenv("CONT") ? atof(getenv("CONT")) : run.contention,
-           .clip_gradients = true,
-           .gpus_per_rank = run.parallel.gpus_per_rank()});
+      emulator::EmulateCluster(replicas, updates,
+                               {.step = options,
+                                .gather_in_forwards = true,
+                                .contention = run.contention,
+                                .clip_gradients = true,
+                                .gpus_per_rank = run.parallel.gpus_per_rank()});
   if (!result.ok()) return AtRun(run, result.status());
   return result->step.step_time();
 }
@@ -302,8 +297,8 @@ absl::StatusOr<EmulatedRun> EmulateMeasuredRun(
   if (!trace.ok()) return AtRun(run, trace.status());
   EmulatedRun result{.step_time = trace->step_time()};
   if (run.update_in_passes) {
-    PIPELOOM_ASSIGN_OR_RETURN(result.step_time,
-                              StepWithUpdates(run, *planned, measured, options));
+    PIPELOOM_ASSIGN_OR_RETURN(
+        result.step_time, StepWithUpdates(run, *planned, measured, options));
   }
   const IdVector<RankId, Bytes> peaks = planner::PlanPeaks(planned->plan);
   for (const RankId r : peaks.ids()) {

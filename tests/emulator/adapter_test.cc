@@ -20,9 +20,9 @@ constexpr int64_t kTokens = 4096;
 constexpr int64_t kParameters = kRank * (4096 + 6144 + 4096 + 4096);
 
 JobSpec AdapterJob(int64_t rank, int32_t tp = 1) {
-  JobSpec job = JobOf({{EmbeddingLayer(), Llama3Block(), Llama3Block(),
-                        LossHeadLayer()}},
-                      {.tp = tp});
+  JobSpec job =
+      JobOf({{EmbeddingLayer(), Llama3Block(), Llama3Block(), LossHeadLayer()}},
+            {.tp = tp});
   job.model.modules[ModuleId(0)].adapter_rank = rank;
   return job;
 }
@@ -130,12 +130,11 @@ TEST(Adapters, NothingFlowsBackBelowTheFirstLayerWithAdapters) {
   JobSpec job = AdapterJob(kRank);
   const StageCostModel costs(job);
   // The embedding alone: a look-up without a backward.
-  const StageCost embedding =
-      costs.Cost({.module = ModuleId(0),
-                  .first_layer = LayerId(0),
-                  .num_layers = 1,
-                  .rank = RankId(0)},
-                 Sequences(1, kTokens), false);
+  const StageCost embedding = costs.Cost({.module = ModuleId(0),
+                                          .first_layer = LayerId(0),
+                                          .num_layers = 1,
+                                          .rank = RankId(0)},
+                                         Sequences(1, kTokens), false);
   EXPECT_EQ(embedding.fused, kZero);
   EXPECT_EQ(embedding.weight_grad, kZero);
 }

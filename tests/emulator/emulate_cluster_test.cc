@@ -307,8 +307,9 @@ TEST(EmulateCluster, PassesLoseAShareOfTheReductionsThatTheyHide) {
   const ClusterStep free = Emulate({&plan}, updates);
   Duration hidden = kZero;
   for (const ClusterStep::Rank& rank : free.ranks) {
-    hidden = std::max(hidden, Microseconds(40) -
-                                  std::max(kZero, rank.reduced - rank.computed));
+    hidden =
+        std::max(hidden, Microseconds(40) -
+                             std::max(kZero, rank.reduced - rank.computed));
   }
   ASSERT_GT(hidden, kZero);
   EXPECT_EQ(Emulate({&plan}, updates, {.contention = 0.5}).finish,

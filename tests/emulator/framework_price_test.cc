@@ -178,18 +178,24 @@ TEST(FrameworkPrice, TransfersBlockOnlyWhereNothingOverlaps) {
   EXPECT_TRUE(StageCostModel(job).Network().blocking_sends);
 }
 
-TEST(FrameworkPrice, Fp8AttentionShortensAttentionAndOnlyWithFp8Products) {
-  TrainingSetup setup;
-  setup.fp8_attention = true;
-  EXPECT_EQ(CostWith(setup, {}).forward, CostWith({}, {}).forward);
-  setup.fp8_attention = false;
-  setup.fp8_products = true;
-  const StageCost products = CostWith(setup, {}, 32768);
-  setup.fp8_attention = true;
-  const StageCost both = CostWith(setup, {}, 32768);
+TEST(FrameworkPrice,
+     Fp8AttentionShortensAttentionFromBlackwellOnWithFp8Products) {
+  JobSpec job = JobOf({{Llama3Block()}}, {});
+  job.cluster.device.fp8 = {5e15};
+  const auto cost = [&](bool products, bool attention, double rate) {
+    job.cluster.device.bf16 = {rate};
+    job.setup.fp8_products = products;
+    job.setup.fp8_attention = attention;
+    return StageCostModel(job).Cost(StageOf(1), Sequences(1, 32768), true);
+  };
+  const StageCost both = cost(true, true, 2.5e15);
+  const StageCost products = cost(true, false, 2.5e15);
   EXPECT_LT(both.forward, products.forward);
   EXPECT_LT(both.backward, products.backward);
   EXPECT_EQ(both.weight_grad, products.weight_grad);
+  EXPECT_EQ(cost(false, true, 2.5e15).forward,
+            cost(false, false, 2.5e15).forward);
+  EXPECT_EQ(cost(true, true, 1e15).forward, cost(true, false, 1e15).forward);
 }
 
 TEST(FrameworkPrice, GathersOfOneByteTakeLessAndScattersTheSame) {
@@ -216,9 +222,9 @@ TEST(FrameworkPrice, TheUpdateGathersWeightsOfTheirSizeAndWaitsForTheHost) {
   partition.num_segments = 1;
   partition.stages.push_back(StageOf(1));
   const auto update = [&] {
-    return UpdatesOf(job, partition,
-                     *MakeOpCosts(job.cluster, job.parallel, nullptr))[RankId(
-        0)];
+    return UpdatesOf(
+        job, partition,
+        *MakeOpCosts(job.cluster, job.parallel, nullptr))[RankId(0)];
   };
   const auto epilogue = [&] {
     return StageCostModel(job).Epilogue(partition, RankId(0));
@@ -244,10 +250,11 @@ TEST(FrameworkPrice, TheUpdateStartsACollectiveForEachBucket) {
   const auto costs = MakeOpCosts(job.cluster, job.parallel, nullptr);
   RankUpdate update = UpdatesOf(job, partition, *costs)[RankId(0)];
   ASSERT_EQ(update.parts.size(), 1u);
-  const Duration start = costs->Cost(CollectiveOp{.kind = Collective::kAllGather,
-                                                  .group = GroupKind::kData,
-                                                  .size = 16,
-                                                  .bytes = 1024});
+  const Duration start =
+      costs->Cost(CollectiveOp{.kind = Collective::kAllGather,
+                               .group = GroupKind::kData,
+                               .size = 16,
+                               .bytes = 1024});
   // Buckets of 40 million parameters.
   update.parts[0].parameters = 400'000'000;
   EXPECT_EQ(BucketStarts(job, update, *costs), 9 * start);

@@ -440,7 +440,8 @@ TEST(OpGraph, ARingOfKeysRunsAttentionInStepsOfEqualWork) {
   const ParallelLayout ring{.cp = 4};
   const LayerOps ops = BuildLayerOps(Llama3Block(), Sequences(1, 8192), ring,
                                      GradientNeeds{}, {});
-  const ParallelLayout gather{.cp = 4, .context = ContextParallelism::kAllGather};
+  const ParallelLayout gather{.cp = 4,
+                              .context = ContextParallelism::kAllGather};
   const LayerOps whole = BuildLayerOps(Llama3Block(), Sequences(1, 8192),
                                        gather, GradientNeeds{}, {});
   const auto attention = [](const std::vector<OpStep>& steps) {

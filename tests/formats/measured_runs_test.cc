@@ -80,10 +80,11 @@ TEST(MeasuredRunsTest, TheFrameworksNameChoosesDefaultsOfExperts) {
 TEST(MeasuredRunsTest, ReadsHowMlperfSubmissionsRun) {
   std::string row = kRow;
   row.replace(0, 1, "mlperf");
-  row.replace(row.find("attention=flash1 recompute=full"), 31,
-              "precision=nvfp4-plain fp8_attention=yes weight_bytes=1 straggle=0.01 "
-              "step_host_us=900 order=pipeline context=gather "
-              "recompute_layers=3");
+  row.replace(
+      row.find("attention=flash1 recompute=full"), 31,
+      "precision=nvfp4-plain fp8_attention=yes weight_bytes=1 straggle=0.01 "
+      "step_host_us=900 order=pipeline context=gather "
+      "recompute_layers=3");
   row.replace(row.find("vocab=1000"), 10, "vocab=1000 adapter_rank=16");
   ASSERT_OK_AND_ASSIGN(
       const auto runs,

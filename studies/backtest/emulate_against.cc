@@ -257,12 +257,6 @@ absl::StatusOr<PlannedRun> PlanMeasuredRun(
   PIPELOOM_RETURN_IF_ERROR(CheckStages(run));
   PlannedRun planned;
   planned.job = formats::JobOf(run, cluster);
-  if (run.update_in_passes && getenv("SIGMA") &&
-      cluster.device.name[0] != (char)103 &&
-      cluster.device.name[0] != (char)109)
-    planned.job.setup.straggle = atof(getenv("SIGMA"));
-  if (run.update_in_passes && getenv("STEPUS"))
-    planned.job.setup.host_per_step = Microseconds(atof(getenv("STEPUS")));
   PIPELOOM_RETURN_IF_ERROR(ValidateJobSpec(planned.job));
   planned.batch = formats::BatchOf(run);
   planned.costs = std::make_unique<emulator::StageCostModel>(
@@ -321,13 +315,12 @@ absl::StatusOr<Duration> StepWithUpdates(
     update.whole_gather += starts;
   }
   const absl::StatusOr<emulator::ClusterResult> result =
-      emulator::EmulateCluster(
-          replicas, updates,
-          {.step = options,
-           .gather_in_forwards = true,
-           .contention = run.contention,
-           .clip_gradients = true,
-           .gpus_per_rank = run.parallel.gpus_per_rank()});
+      emulator::EmulateCluster(replicas, updates,
+                               {.step = options,
+                                .gather_in_forwards = true,
+                                .contention = run.contention,
+                                .clip_gradients = true,
+                                .gpus_per_rank = run.parallel.gpus_per_rank()});
   if (!result.ok()) return AtRun(run, result.status());
   return result->step.step_time();
 }

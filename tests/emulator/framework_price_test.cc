@@ -241,18 +241,24 @@ TEST(FrameworkPrice, TransfersBlockOnlyWhereNothingOverlaps) {
   EXPECT_TRUE(StageCostModel(job).Network().blocking_sends);
 }
 
-TEST(FrameworkPrice, Fp8AttentionShortensAttentionAndOnlyWithFp8Products) {
-  TrainingSetup setup;
-  setup.fp8_attention = true;
-  EXPECT_EQ(CostWith(setup, {}).forward, CostWith({}, {}).forward);
-  setup.fp8_attention = false;
-  setup.fp8_products = true;
-  const StageCost products = CostWith(setup, {}, 32768);
-  setup.fp8_attention = true;
-  const StageCost both = CostWith(setup, {}, 32768);
+TEST(FrameworkPrice,
+     Fp8AttentionShortensAttentionFromBlackwellOnWithFp8Products) {
+  JobSpec job = JobOf({{Llama3Block()}}, {});
+  job.cluster.device.fp8 = {5e15};
+  const auto cost = [&](bool products, bool attention, double rate) {
+    job.cluster.device.bf16 = {rate};
+    job.setup.fp8_products = products;
+    job.setup.fp8_attention = attention;
+    return StageCostModel(job).Cost(StageOf(1), Sequences(1, 32768), true);
+  };
+  const StageCost both = cost(true, true, 2.5e15);
+  const StageCost products = cost(true, false, 2.5e15);
   EXPECT_LT(both.forward, products.forward);
   EXPECT_LT(both.backward, products.backward);
   EXPECT_EQ(both.weight_grad, products.weight_grad);
+  EXPECT_EQ(cost(false, true, 2.5e15).forward,
+            cost(false, false, 2.5e15).forward);
+  EXPECT_EQ(cost(true, true, 1e15).forward, cost(true, false, 1e15).forward);
 }
 
 TEST(FrameworkPrice, GathersOfOneByteTakeLessAndScattersTheSame) {

@@ -232,7 +232,7 @@ TEST(Against, RatiosBetweenSchedulesAreThoseOfPrimus) {
 }
 
 constexpr char kAdapterRow[] =
-    "mlperf,a,h800-sxm,layers=8 hidden=2048 heads=16 ffn=8192 vocab=4000%s,"
+    "mlperf,a,h800-sxm,layers=8 hidden=8192 heads=64 ffn=28672 vocab=4000%s,"
     "tp=2 dp=8,overlap=all%s,1,32,4096,1,,\n";
 
 Duration StepOf(const char* shape, const char* setup) {

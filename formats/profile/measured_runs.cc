@@ -423,7 +423,9 @@ absl::Status ReadSetup(const std::string& where, absl::string_view text,
   s.host_per_step =
       Microseconds(words.Real("step_host_us", ToMicroseconds(s.host_per_step)));
   run->update_in_passes =
-      words.OneOf<bool>("updates", StartsWithMlperf(run->framework),
+      words.OneOf<bool>("updates",
+                        StartsWithMlperf(run->framework) ||
+                            s.framework == Framework::kMegatronBridge,
                         {{"shares", false}, {"passes", true}});
   run->contention = std::min(
       words.Real("contention",

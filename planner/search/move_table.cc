@@ -34,10 +34,10 @@ constexpr MoveRow kMoves[] = {
     {"exchange ends", Make<ExchangeEnds>, kStart},
     {"restart", Make<Restart>, kStalled},
     // Turns, and turns where microbatches may exchange places.
-    {"perturb choices", Make<PerturbChoices>, kTurn, {5, {0}}, {40, {39}}},
-    {"improve best", Make<ImproveBest>, kTurn, {5, {1}}, {}},
-    {"anneal sequence", Make<AnnealSequence>, kTurn, {5, {4}}, {40, {19}}},
-    {"shake starts", Make<ShakeStarts>, kTurn, {5, {2, 3}}, {10, {3, 7}}},
+    {"perturb choices", Make<PerturbChoices>, kTurn, {6, {0, 2}}, {40, {39}}},
+    {"improve best", Make<ImproveBest>, kTurn, {6, {1}}, {}},
+    {"anneal sequence", Make<AnnealSequence>, kTurn, {6, {4}}, {40, {19}}},
+    {"shake starts", Make<ShakeStarts>, kTurn, {6, {3, 5}}, {10, {3, 7}}},
     {"place microbatches", Make<PlaceMicrobatches>, kTurn, {}, {10, {6}}},
     {"kick microbatches", Make<KickMicrobatches>, kTurn, {}, {1, {0}}},
 };

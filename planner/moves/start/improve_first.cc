@@ -8,9 +8,12 @@
 namespace pipeloom::planner {
 namespace {
 
-// Choices drawn at random that are improved forwards and backwards.
+// Choices drawn at random that are improved forwards and backwards; none on
+// graphs above kMostTasksDrawn under a limit, where they take all of a short
+// budget and other moves gain more.
 constexpr int32_t kDrawnSpreads = 40;
 constexpr int32_t kDrawnSpreadsOfLarge = 8;
+constexpr int32_t kMostTasksDrawn = 2000;
 
 }  // namespace
 
@@ -38,7 +41,8 @@ void ImproveFirst::SweepSpreads(const SearchBudget& budget) {
     start.assign(s.LastSequence().begin(), s.LastSequence().end());
     s.Sweep(start);
   }
-  const int32_t drawn = s.is_large() ? kDrawnSpreadsOfLarge : kDrawnSpreads;
+  int32_t drawn = s.is_large() ? kDrawnSpreadsOfLarge : kDrawnSpreads;
+  if (s.is_limited() && s.graph().num_tasks > kMostTasksDrawn) drawn = 0;
   for (; spreads_drawn_ < drawn && s.MayGoOn(budget); ++spreads_drawn_) {
     SweepDrawn(1, s, budget);
   }

@@ -330,13 +330,12 @@ def mlperf(row):
     # Hopper has no 4-bit products; a file of the H200 only says so.
     precision = ("fp8" if row["precision"] == "nvfp4" and "H200" in row["gpu"]
                  else row["precision"])
-    # The 4-bit recipe does without rotation, random rounding and scales in two
-    # dimensions; that of the 8B with all but rotation.
-    if precision == "nvfp4" and row["benchmark"] != "llama31_8b":
-        precision = "nvfp4-plain"
+    # The 4-bit recipes do not rotate operands. That of the 8B rounds at random
+    # and scales in two dimensions, which adds no pass over them.
+    recipe = {"nvfp4": "nvfp4-plain"}.get(precision, precision)
     # Gradients are reduced in 16 bits; fp8 weights are gathered as such, those
     # that become NVFP4 in 16 bits.
-    setup = {"precision": precision, "gradient_bytes": 2,
+    setup = {"precision": recipe, "gradient_bytes": 2,
              "weight_bytes": 1 if precision == "fp8" else 2,
              "sharding": "zero1"}
     # Transfers of tensor parallelism overlap by default.

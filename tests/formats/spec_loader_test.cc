@@ -7,6 +7,7 @@
 #include "absl/strings/str_replace.h"
 #include "formats/job/device_swap.h"
 #include "formats/job/job_overrides.h"
+#include "formats/job/model_writer.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/formats/data_dir.h"
@@ -196,6 +197,20 @@ TEST(ParseJobTest, ReadsHowAFrameworkRunsExperts) {
   EXPECT_EQ(job.setup.weight_bytes, 1);
   EXPECT_EQ(job.setup.straggle, 0.5);
   EXPECT_EQ(job.setup.host_per_step, Microseconds(250));
+}
+
+TEST(ParseJobTest, ReadsAdaptersAndWritesThemAgain) {
+  const std::string text = absl::StrReplaceAll(
+      JobText(),
+      {{"\"role\": \"MODULE_ROLE_ENCODER\",",
+        "\"role\": \"MODULE_ROLE_ENCODER\", \"adapter_rank\": 16,"}});
+  ASSERT_OK_AND_ASSIGN(const JobSpec job,
+                       ParseJob(text, "job.json", "", NoFiles()));
+  EXPECT_EQ(job.model.modules[ModuleId(1)].adapter_rank, 0);
+  EXPECT_EQ(job.model.modules[ModuleId(0)].adapter_rank, 16);
+  ASSERT_OK_AND_ASSIGN(const ModelSpec again,
+                       ParseModel(PrintModel(job.model), "model.json"));
+  EXPECT_EQ(again, job.model);
 }
 
 TEST(ParseJobTest, TakesCamelCaseAsProtoJsonDoes) {

@@ -30,9 +30,9 @@ class LaunchTimesTest : public ::testing::Test {
     m.sub_microbatches.push_back(
         {.module = ModuleId(0),
          .microbatch = MicrobatchId(0),
-         .shape = {.tokens = tokens,
+         .shape = {.instances = 1,
+                   .tokens = tokens,
                    .output_tokens = tokens,
-                   .instances = 1,
                    .squared_tokens = static_cast<double>(tokens * tokens)}});
     return m;
   }

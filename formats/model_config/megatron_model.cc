@@ -223,6 +223,8 @@ class MegatronReader {
         expert_vectors_ += hidden_;
       }
     }
+    f.clamped = !arguments_.Text("activation_func_clamp_value").empty();
+    f.expert_biases = bias_;
     if (bias_) {
       expert_vectors_ +=
           experts + experts * ((gated_ ? 2 : 1) * f.expert_hidden + hidden_);

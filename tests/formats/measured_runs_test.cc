@@ -95,7 +95,9 @@ TEST(MeasuredRunsTest, ARunMayNameAModelAndTheImagesOfItsSamples) {
       run.recompute_groups,
       (OperatorGroups{OperatorGroup::kNorms, OperatorGroup::kMoeActivations}));
   // A microbatch of two samples is full with their six images.
-  EXPECT_EQ(JobOf(run, {}).training.microbatch_images, 6);
+  ClusterSpec cluster;
+  cluster.gpus_per_node = 8;
+  EXPECT_EQ(JobOf(run, cluster).training.microbatch_images, 6);
   const BatchMetadata batch = BatchOf(run);
   ASSERT_EQ(batch.samples.size(), 24);
   EXPECT_EQ(batch.samples[SampleId(23)].text_tokens, 128);

@@ -51,6 +51,7 @@ constexpr char kGptOss[] = R"(--num-layers 24 --hidden-size 2880
     --normalization RMSNorm --position-embedding-type yarn
     --untie-embeddings-and-output-weights --padded-vocab-size 201088
     --num-experts 32 --moe-router-topk 4 --window-size 127,0
+    --activation-func-clamp-value 7.0
     --window-attn-skip-freq 2 --softmax-type learnable)";
 
 // Flags and the configuration that transformers has of the same model.

@@ -209,7 +209,7 @@ TEST(Against, ZeroBubbleLosesToOneFOneBOnADelayedLink) {
   for (const auto& [schedule, of] : errors) {
     EXPECT_EQ(of.size(), 6u);
     EXPECT_LT(SummarizeErrors(of).mean, 0.08) << schedule;
-    EXPECT_LT(SummarizeErrors(of).worst, 0.10) << schedule;
+    EXPECT_LT(SummarizeErrors(of).worst, 0.14) << schedule;
   }
 }
 

@@ -63,6 +63,7 @@ def make_files(folder, pipeloom, environment):
             "model.json": read("models", "qwen2.5-vl-7b"),
             "cluster.json": read("clusters", "h100-sxm")}.items():
         (folder / name).write_text(json.dumps(value))
+    (folder / "odd.jsonl").write_text('{"id": 3, "size": 7}')
     (folder / "b.jsonl").write_text('{"text_tokens": 4000}\n' * 64)
     (folder / "v.jsonl").write_text(
         '{"text_tokens": 900, "images": [[640, 480]]}\n' * 64)

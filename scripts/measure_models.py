@@ -72,7 +72,8 @@ def setup_of(row):
     for word, field, values in (
             ("attention", "attention",
              {n: "ATTENTION_KERNEL_" + n.upper()
-              for n in ("fused", "flash2", "flash1", "unfused")}),
+              for n in ("fused", "flash2", "flash1", "unfused",
+                        "efficient")}),
             ("pointwise", "eagerPointwise", {"fused": False, "eager": True}),
             ("sequence_parallel", "sequenceParallel",
              {"yes": True, "no": False}),
@@ -83,6 +84,7 @@ def setup_of(row):
                                       "gpus": "EXPERT_DISPATCH_EACH_GPU"}),
             ("overlap_dispatch", "overlapDispatch",
              {"yes": True, "no": False}),
+            ("fused_experts", "fusedExperts", {"yes": True, "no": False}),
             ("graphs", "graphs", {n: "CUDA_GRAPHS_" + n.upper()
                                   for n in ("none", "layers", "iteration")})):
         if word in said:
@@ -91,14 +93,16 @@ def setup_of(row):
         setup["gradientBytes"] = int(said["gradient_bytes"])
     if said.get("graphs") == "iteration":
         setup.setdefault("overlapDispatch", True)
+        setup.setdefault("fusedExperts", True)
     recipe = {"fp8": "TENSOR", "mxfp8": "BLOCKS", "nvfp4": "FP4"}.get(
         said.get("precision"))
     if recipe:
         setup["fp8Products"] = True
         setup["fp8Recipe"] = "FP8_RECIPE_" + recipe
-    if framework.startswith("loongforge") or "automodel" in framework:
-        # As Megatron-Bridge's, which both run on or share the hosts of.
-        setup["hostPerKernelUs"] = 30
+    if framework.startswith("loongforge"):
+        setup["hostPerKernelUs"] = 78  # docs/validation.md
+    if "automodel" in framework:
+        setup["hostPerKernelUs"] = 30  # Megatron-Bridge's.
     if "automodel" in framework:
         setup.update(dispatch="EXPERT_DISPATCH_EACH_GPU", fp32Loss=False,
                      gatheredInPipeline=False)

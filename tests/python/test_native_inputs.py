@@ -90,7 +90,7 @@ class GlobalBatch(unittest.TestCase):
         plan = pipeloom.plan(
             self.job(global_batch_samples=64, microbatch_samples=2),
             [{"text_tokens": 1000}] * 80, evaluations=5, partition="rule")
-        self.assertEqual(plan.data["steps"][0]["samples"], 64)
+        self.assertEqual(plan.steps[0].samples, 64)
 
 
 class Questions(unittest.TestCase):
@@ -102,7 +102,7 @@ class Questions(unittest.TestCase):
             strategy="1f1b", partition="rule", threads=2)
         labels = [row["label"] for row in found.data["configurations"]]
         self.assertTrue(any("x h100-sxm for" in name for name in labels))
-        with self.assertRaisesRegex(ValueError, "--prices"):
+        with self.assertRaisesRegex(ValueError, "needs prices"):
             pipeloom.whatif("dip-vlm-s", "image_text", ask="budget", budget=80)
 
 

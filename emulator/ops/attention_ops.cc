@@ -193,9 +193,9 @@ void LayerBuilder::SelfAttention() {
   }
   const bool causal = a.kind == AttentionKind::kCausal;
   if (causal && a.window > 0 && length > Real(a.window)) {
-    // w s - w^2 / 2 pairs of a sequence of s > w tokens, counted twice as those
-    // of a whole triangle are. Of mixed lengths, the mean by tokens is taken:
-    // at most too many.
+    // A sequence of s > w tokens has w s - w^2 / 2 pairs. Twice that is set, as
+    // causal FLOPs are halved below. Mixed lengths are taken as their mean by
+    // tokens, which never gives too few pairs.
     pairs = whole_tokens_ * Real(a.window) * (2 - Real(a.window) / length);
   }
   const double flops = (causal ? 1 : 2) * Real(a.heads) *

@@ -62,8 +62,9 @@ absl::StatusOr<ClusterSpec> ParseCluster(absl::string_view text,
 // Parses JSON Lines, one sample per line, every field optional:
 //   {"text_tokens": 312, "images": [[1024, 768]], "audio_seconds": [12.5],
 //    "videos": [{"frames": 64, "width": 640, "height": 360, "seconds": 4.0}]}
-// A field of a video that is absent is not known (0). Other fields are ignored;
-// `warnings` (may be null) then gets one line that names the first.
+// A field of a video that is absent is not known (0). Other fields are ignored.
+// `warnings` (may be null) gets at most three lines: the first field that is
+// not used, videos without width and height, and videos without a length.
 absl::StatusOr<BatchMetadata> ParseBatch(absl::string_view text,
                                          const std::string& file_name,
                                          std::vector<std::string>* warnings);

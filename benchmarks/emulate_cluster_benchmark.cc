@@ -112,7 +112,7 @@ const Job& TheJob() {
     auto cut = (*strategy)->MakePartition(costs, *batch, {});
     PIPELOOM_CHECK(cut.ok());
     made->partition = *std::move(cut);
-    made->updates = UpdatesOf(made->spec, made->partition, *made->Costs());
+    made->updates = costs.Updates(made->partition);
     return made;
   }();
   return *job;

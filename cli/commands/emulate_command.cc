@@ -232,7 +232,11 @@ class EmulateCommand : public Command {
     emulator::ClusterOptions cluster;
     cluster.step = options;
     cluster.gpus_per_rank = sourced.gpus_per_rank;
-    cluster.overlap_reduction = !sourced.network.blocking_sends;
+    const bool overlaps = sourced.setup.overlap != CommunicationOverlap::kNone;
+    cluster.overlap_reduction = overlaps;
+    cluster.gather_in_forwards = overlaps;
+    cluster.contention = sourced.setup.update_contention;
+    cluster.clip_gradients = true;
     return emulator::EmulateCluster(plans, sourced.updates, cluster);
   }
 

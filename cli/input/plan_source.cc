@@ -102,8 +102,8 @@ absl::StatusOr<SourcedPlan> GetPlan(const PlanSource& source,
   for (planner::PlanResult& replica : step.replicas) {
     sourced.replicas.push_back(std::move(replica.plan));
   }
-  sourced.updates = emulator::UpdatesOf(input.job, prepared.partition,
-                                        *studies::CostsOf(input));
+  sourced.updates = now->costs->SlowestUpdates(prepared.partition);
+  sourced.setup = input.job.setup;
   sourced.gpus_per_rank = input.job.parallel.gpus_per_rank();
   sourced.host_bandwidth = input.job.cluster.device.host_bandwidth;
   sourced.network = planner->costs().Network();

@@ -30,10 +30,11 @@ struct SourcedPlan {
   // Hits and misses of the cache of stage costs.
   std::optional<emulator::CacheCounters> cache{};
   std::string memory_limit{};  // In words: MemoryLimitText.
-  // The plan of every planned replica, the work of each rank after its last
-  // backward, the number of GPUs of a rank, and a GPU's link to its host.
+  // The plan of every planned replica, the update of each rank, the job's
+  // setup, the number of GPUs of a rank, and a GPU's link to its host.
   std::vector<ExecutionPlan> replicas{};
   IdVector<RankId, emulator::RankUpdate> updates{};
+  TrainingSetup setup{};
   int32_t gpus_per_rank = 1;
   Bandwidth host_bandwidth{};
   // How links and network cards of the job's cluster are shared, and its

@@ -21,15 +21,10 @@ struct ReplicaTimes {
   int64_t finish = 0;  // The pipeline's, without epilogues.
   int64_t busy = 0;
   std::vector<int64_t> computed{};  // Before its update. Indexed by rank.
-  // The last task that adds to the gradients of each part of a rank's update.
-  // Indexed by rank and part.
-  struct LastTask {
-    int64_t start = -1;
-    int64_t end = -1;
-  };
-  std::vector<std::vector<LastTask>> parts{};
-  // Start of the first task of each part; -1: it has none.
-  std::vector<std::vector<int64_t>> begins{};
+  // For each part of a rank's update: the first task, and the last that adds to
+  // gradients. Indexed by rank.
+  std::vector<PartSpans> first{};
+  std::vector<PartSpans> last{};
 };
 
 using Updates = IdVector<RankId, RankUpdate>;
@@ -68,8 +63,8 @@ absl::StatusOr<ReplicaTimes> EmulateReplica(const ExecutionPlan& plan,
   ReplicaTimes result;
   result.finish = engine.finish();
   for (const int64_t d : times.durations) result.busy += d;
-  result.parts.resize(static_cast<size_t>(program.num_ranks));
-  result.begins.resize(static_cast<size_t>(program.num_ranks));
+  result.first.resize(static_cast<size_t>(program.num_ranks));
+  result.last.resize(static_cast<size_t>(program.num_ranks));
   for (int32_t r = 0; r < program.num_ranks; ++r) {
     const RankState& rank = engine.ranks()[static_cast<size_t>(r)];
     result.computed.push_back(rank.epilogue_at >= 0 ? rank.epilogue_at
@@ -79,30 +74,11 @@ absl::StatusOr<ReplicaTimes> EmulateReplica(const ExecutionPlan& plan,
       continue;
     }
     const std::vector<RankUpdate::Part>& parts = updates[RankId(r)].parts;
-    auto& last = result.parts[static_cast<size_t>(r)];
+    PartSpans& first = result.first[static_cast<size_t>(r)];
+    PartSpans& last = result.last[static_cast<size_t>(r)];
+    first.resize(parts.size());
     last.resize(parts.size());
-    // Backwards along the program, until each part is found.
-    size_t missing = parts.size();
-    const absl::Span<const StepOp> ops = program.ops_of(r);
-    for (size_t k = ops.size(); k-- > 0 && missing > 0;) {
-      uint32_t slot = ops[k].index;
-      if (ops[k].code == OpCode::kComputeGuarded) {
-        slot = program.guards[slot].slot;
-      } else if (ops[k].code != OpCode::kCompute) {
-        continue;
-      }
-      const Task& task = plan.graph.task(program.task_of_slot[slot]);
-      if (task.pass == Pass::kForward) continue;
-      for (size_t p = 0; p < parts.size(); ++p) {
-        if (parts[p].stage != task.stage || last[p].start >= 0) continue;
-        last[p] = {engine.starts()[slot],
-                   engine.starts()[slot] + engine.durations()[slot]};
-        --missing;
-      }
-    }
-    auto& begins = result.begins[static_cast<size_t>(r)];
-    begins.assign(parts.size(), -1);
-    for (const StepOp& op : ops) {
+    for (const StepOp& op : program.ops_of(r)) {
       if (op.code != OpCode::kCompute && op.code != OpCode::kComputeGuarded) {
         continue;
       }
@@ -110,10 +86,12 @@ absl::StatusOr<ReplicaTimes> EmulateReplica(const ExecutionPlan& plan,
                                 ? op.index
                                 : program.guards[op.index].slot;
       const Task& task = plan.graph.task(program.task_of_slot[slot]);
+      const PassSpan span = {engine.starts()[slot],
+                             engine.starts()[slot] + engine.durations()[slot]};
       for (size_t p = 0; p < parts.size(); ++p) {
-        if (parts[p].stage == task.stage && begins[p] < 0) {
-          begins[p] = engine.starts()[slot];
-        }
+        if (parts[p].stage != task.stage) continue;
+        if (first[p].begin < 0) first[p] = span;
+        if (task.pass != Pass::kForward) last[p] = span;
       }
     }
   }
@@ -139,87 +117,15 @@ bool SameWork(const ExecutionPlan& a, const ExecutionPlan& b) {
          a.graph.ranks() == b.graph.ranks() && a.programs == b.programs;
 }
 
-// Returns when the reductions of a rank end, which run one after another as
-// they become ready in all replicas.
-int64_t Reduced(const RankUpdate& update, size_t rank,
-                absl::Span<const ReplicaTimes* const> replicas,
-                const ClusterOptions& options, int64_t computed) {
-  const int64_t reduce = update.reduce.count();
-  if (reduce == 0) return computed;
-  if (!options.overlap_reduction || update.parts.empty()) {
-    return computed + reduce;
+// Returns the spans of a rank's parts on each replica.
+std::vector<const PartSpans*> SpansOf(
+    absl::Span<const ReplicaTimes* const> replicas,
+    std::vector<PartSpans> ReplicaTimes::*spans, RankId rank) {
+  std::vector<const PartSpans*> of_replica;
+  for (const ReplicaTimes* replica : replicas) {
+    of_replica.push_back(&(replica->*spans)[static_cast<size_t>(rank.value())]);
   }
-  int64_t parameters = 0;
-  for (const RankUpdate::Part& part : update.parts) {
-    parameters += part.parameters;
-  }
-  struct Bucket {
-    int64_t ready = 0;
-    double weight = 0;
-  };
-  std::vector<Bucket> buckets;
-  const int64_t count = options.buckets_per_stage;
-  for (size_t p = 0; p < update.parts.size(); ++p) {
-    for (int64_t k = 1; k <= count; ++k) {
-      Bucket bucket{.weight = static_cast<double>(update.parts[p].parameters) /
-                              static_cast<double>(parameters) /
-                              static_cast<double>(count)};
-      for (const ReplicaTimes* replica : replicas) {
-        const ReplicaTimes::LastTask& last = replica->parts[rank][p];
-        // A replica without work for the stage has nothing to add.
-        if (last.start < 0) continue;
-        bucket.ready = std::max(
-            bucket.ready, last.start + (last.end - last.start) * k / count);
-      }
-      buckets.push_back(bucket);
-    }
-  }
-  std::stable_sort(
-      buckets.begin(), buckets.end(),
-      [](const Bucket& a, const Bucket& b) { return a.ready < b.ready; });
-  int64_t free = 0;
-  int64_t done = 0;
-  double share = 0;
-  for (size_t k = 0; k < buckets.size(); ++k) {
-    share += buckets[k].weight;
-    const int64_t until =
-        k + 1 == buckets.size()
-            ? reduce
-            : static_cast<int64_t>(static_cast<double>(reduce) * share);
-    free = std::max(free, buckets[k].ready) + (until - done);
-    done = until;
-  }
-  return free;
-}
-
-// Returns how long the forwards of a rank wait for their weights, which are
-// gathered one stage after another.
-int64_t WaitForWeights(const RankUpdate& update, size_t rank,
-                       absl::Span<const ReplicaTimes* const> replicas) {
-  int64_t parameters = 0;
-  for (const RankUpdate::Part& part : update.parts) {
-    parameters += part.parameters;
-  }
-  std::vector<std::pair<int64_t, int64_t>> needed;  // When, parameters.
-  for (size_t p = 0; p < update.parts.size(); ++p) {
-    int64_t begin = -1;
-    for (const ReplicaTimes* replica : replicas) {
-      const int64_t own = replica->begins[rank][p];
-      if (own >= 0) begin = begin < 0 ? own : std::min(begin, own);
-    }
-    if (begin >= 0) needed.emplace_back(begin, update.parts[p].parameters);
-  }
-  std::sort(needed.begin(), needed.end());
-  int64_t wait = 0;
-  int64_t gathered = 0;
-  for (const auto& [begin, count] : needed) {
-    gathered += count;
-    const auto until = static_cast<int64_t>(
-        static_cast<double>(update.whole_gather.count()) *
-        static_cast<double>(gathered) / static_cast<double>(parameters));
-    wait = std::max(wait, until - begin);
-  }
-  return wait;
+  return of_replica;
 }
 
 }  // namespace
@@ -243,11 +149,6 @@ absl::StatusOr<ClusterResult> EmulateCluster(
     return absl::InvalidArgumentError("a cluster step needs a replica");
   }
   const int32_t num_ranks = replicas[0]->graph.num_ranks();
-  if (options.buckets_per_stage < 1 || options.buckets_per_stage > 1024) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("buckets_per_stage is %d; it must be in [1, 1024]",
-                        options.buckets_per_stage));
-  }
   if (!(options.contention >= 0 && options.contention <= 1)) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "contention is %g; it must be in [0, 1]", options.contention));
@@ -336,9 +237,15 @@ absl::StatusOr<ClusterResult> EmulateCluster(
       computed = std::max(computed, times->computed[i]);
     }
     step.ranks.push_back({.computed = at(computed)});
-    reduced.push_back(updates.empty() ? computed
-                                      : Reduced(updates[RankId(r)], i, distinct,
-                                                options, computed));
+    reduced.push_back(computed);
+    if (updates.empty()) continue;
+    const RankUpdate& update = updates[RankId(r)];
+    if (!options.overlap_reduction || update.parts.empty()) {
+      reduced.back() += update.reduce.count();
+    } else if (update.reduce > kZero) {
+      reduced.back() =
+          ReducedAt(update, SpansOf(distinct, &ReplicaTimes::last, RankId(r)));
+    }
   }
   const int64_t norm =
       reduced.empty() ? 0 : *std::max_element(reduced.begin(), reduced.end());
@@ -367,9 +274,9 @@ absl::StatusOr<ClusterResult> EmulateCluster(
         update.reduce - std::max(kZero, rank.reduced - rank.computed);
     if (options.gather_in_forwards) {
       const int64_t own =
-          WaitForWeights(update, static_cast<size_t>(r.value()), distinct);
+          WaitForWeights(update, SpansOf(distinct, &ReplicaTimes::first, r));
       wait = std::max(wait, own);
-      behind += std::max(kZero, update.whole_gather - Nanoseconds(own));
+      behind += std::max(kZero, update.gather - Nanoseconds(own));
     }
     hidden = std::max(hidden, static_cast<double>(behind.count()));
   }

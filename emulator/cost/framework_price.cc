@@ -136,9 +136,6 @@ constexpr double kContention = 0.5;
 // Share of the multiprocessors that an overlapped dispatch takes from compute:
 // 20 to 24 of 132 (DeepEP), 32 of 148 (HybridEP).
 constexpr double kDispatchShare = 0.2;
-// Share of the reduction of gradients that the backward of the last microbatch
-// does not hide, and of gathering that the first forward does not hide.
-constexpr double kDataShown = 0.1;
 
 // Returns a value between the larger of the two (p high) and their sum (p = 1).
 double NormOf(double a, double b, double p) {
@@ -460,11 +457,6 @@ Duration FrameworkPrices::OverlapWithSharding(Duration pass,
   if (setup_.overlap == CommunicationOverlap::kNone) return pass + moved;
   return std::max(pass, moved) +
          Seconds(kContention * ToSeconds(std::min(pass, moved)));
-}
-
-Duration ShownOverReplicas(Duration time, const TrainingSetup& setup) {
-  if (setup.overlap == CommunicationOverlap::kNone) return time;
-  return Seconds(kDataShown * ToSeconds(time));
 }
 
 UnfusedBytes UnfusedBytesOf(const LayerSpec& layer, const WorkShape& shape,

@@ -84,9 +84,6 @@ class FrameworkPrices {
   const OpCostModel& costs_;
 };
 
-// Returns the part of a collective over replicas that the passes do not hide.
-Duration ShownOverReplicas(Duration time, const TrainingSetup& setup);
-
 // Bytes per parameter that the optimizer moves in addition to those of its
 // step: the norm of the gradients reads them once more, and clearing writes
 // them.

@@ -1,8 +1,10 @@
-// Memory that stages and ranks hold throughout a step, and the time after the
-// last task.
+// Memory that stages and ranks hold throughout a step, and their updates.
 #include <algorithm>
+#include <map>
+#include <memory>
 #include <optional>
 #include <set>
+#include <tuple>
 
 #include "emulator/stage/stage_cost.h"
 #include "emulator/stage/stage_cost_state.h"
@@ -87,42 +89,64 @@ RankOverhead StageCostModel::Overhead(const Partition& partition,
   return overhead;
 }
 
-Duration StageCostModel::Epilogue(const Partition& partition,
-                                  RankId rank) const {
+IdVector<RankId, RankUpdate> StageCostModel::Updates(
+    const Partition& partition) const {
   const StageCostState& state = *state_;
-  // Once for each precision and number of GPUs that hold the same, as
-  // parameters that are alike in both share a bucket.
-  std::set<int32_t> copies;
-  for (const Stage& stage : partition.stages) {
-    copies.insert(state.LayoutOf(stage).tensor_copies);
-  }
-  constexpr Precision kPrecisions[] = {Precision::kBf16, Precision::kFp8,
-                                       Precision::kFp32};
-  const auto update = [&](Precision precision, int32_t tensor_copies) {
-    ShardedParameters sum;
+  IdVector<RankId, RankUpdate> all(partition.num_ranks);
+  // Parameters that are alike in precision and in the number of GPUs that hold
+  // the same share buckets.
+  std::map<std::tuple<RankId, Precision, int32_t>, ShardedParameters> alike;
+  for (const StageId s : partition.stages.ids()) {
+    const Stage& stage = partition.stages[s];
+    if (state.job.IsFrozen(stage.module)) continue;
+    const ShardedParameters own = state.TrainedParameters(stage);
+    if (own.dense + own.experts == 0) continue;
+    const int32_t copies = state.LayoutOf(stage).tensor_copies;
+    ShardedParameters& sum =
+        alike[{stage.rank, state.PrecisionOn(state.ModuleOf(stage), stage.rank),
+               copies}];
+    sum.dense += own.dense;
+    sum.experts += own.experts;
     ParallelLayout parallel = state.job.parallel;
-    parallel.dp *= tensor_copies;
-    for (const Stage& stage : partition.stages) {
-      if (stage.rank != rank || state.job.IsFrozen(stage.module) ||
-          state.LayoutOf(stage).tensor_copies != tensor_copies ||
-          state.PrecisionOn(state.ModuleOf(stage), rank) != precision) {
-        continue;
-      }
-      const ShardedParameters own = state.TrainedParameters(stage);
-      sum.dense += own.dense;
-      sum.experts += own.experts;
-    }
-    return state.UpdateTime(sum.dense, precision, GroupKind::kData,
-                            DenseReplicas(parallel), tensor_copies, rank) +
-           state.UpdateTime(sum.experts, precision, GroupKind::kExpertData,
-                            ExpertReplicas(parallel), tensor_copies, rank);
-  };
-  Duration time = kZero;
-  for (const Precision precision : kPrecisions) {
-    for (const int32_t c : copies) time += update(precision, c);
+    parallel.dp *= copies;
+    all[stage.rank].parts.push_back(
+        {.stage = s,
+         .parameters = own.dense + own.experts,
+         .buckets =
+             state.Buckets(own.dense + own.experts, DenseReplicas(parallel))});
   }
-  if (time > kZero) time += state.job.setup.host_per_step;
-  return StageCostState::Slowed(time, state.job.setup.stretch);
+  for (const auto& [key, sum] : alike) {
+    const auto [rank, precision, copies] = key;
+    ParallelLayout parallel = state.job.parallel;
+    parallel.dp *= copies;
+    state.AddUpdate(sum.dense, precision, GroupKind::kData,
+                    DenseReplicas(parallel), copies, rank, &all[rank]);
+    state.AddUpdate(sum.experts, precision, GroupKind::kExpertData,
+                    ExpertReplicas(parallel), copies, rank, &all[rank]);
+  }
+  for (RankUpdate& update : all) {
+    if (!update.parts.empty()) {
+      update.optimizer += state.job.setup.host_per_step;
+    }
+    for (Duration* part : {&update.reduce, &update.optimizer, &update.gather}) {
+      *part = StageCostState::Slowed(*part, state.job.setup.stretch);
+    }
+  }
+  return all;
+}
+
+IdVector<RankId, RankUpdate> StageCostModel::SlowestUpdates(
+    const Partition& partition) const {
+  IdVector<RankId, RankUpdate> all = Updates(partition);
+  for (const std::unique_ptr<StageCostModel>& other : others_) {
+    const IdVector<RankId, RankUpdate> own = other->Updates(partition);
+    for (const RankId r : all.ids()) {
+      all[r].reduce = std::max(all[r].reduce, own[r].reduce);
+      all[r].optimizer = std::max(all[r].optimizer, own[r].optimizer);
+      all[r].gather = std::max(all[r].gather, own[r].gather);
+    }
+  }
+  return all;
 }
 
 }  // namespace pipeloom::emulator

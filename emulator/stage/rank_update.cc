@@ -2,184 +2,195 @@
 
 #include <algorithm>
 #include <cmath>
-
-#include "emulator/cost/framework_price.h"
-#include "emulator/ops/op_graph.h"
-#include "emulator/stage/cluster_view.h"
-#include "emulator/stage/layer_weights.h"
+#include <vector>
 
 namespace pipeloom::emulator {
 namespace {
 
-ShardedParameters ParametersOf(const JobSpec& job, const Stage& stage) {
-  const ModuleSpec& module = job.model.modules[stage.module];
-  ShardedParameters sum;
-  bool has_table = false;
-  for (int32_t i = 0; i < stage.num_layers; ++i) {
-    LayerSpec layer = module.layers[LayerId(stage.first_layer.value() + i)];
-    has_table |= layer.kind == LayerKind::kEmbedding;
-    // A tied loss head on another stage than its embedding holds a copy of the
-    // table.
-    if (layer.tied && !has_table) layer.tied = false;
-    const ShardedParameters own =
-        TrainedOnGpu(layer, job.parallel, module.adapter_rank);
-    sum.dense += own.dense;
-    sum.experts += own.experts;
-  }
-  return sum;
+double ParametersOf(const RankUpdate& update) {
+  int64_t sum = 0;
+  for (const RankUpdate::Part& part : update.parts) sum += part.parameters;
+  return static_cast<double>(sum);
 }
 
-class Updates {
- public:
-  Updates(const JobSpec& job, const OpCostModel& costs, double slow)
-      : job_(job), costs_(costs), slow_(slow) {}
+// Returns the time at `share` of a pass.
+int64_t At(const PassSpan& span, int64_t k, int64_t n) {
+  return span.begin + (span.end - span.begin) * k / n;
+}
 
-  void Add(int64_t parameters, Precision precision, GroupKind group,
-           int64_t replicas, RankUpdate* update) const {
-    if (parameters == 0) return;
-    const OptimizerSharding sharding = job_.training.optimizer_sharding;
-    const ParameterBytes bytes = BytesOf(precision);
-    const auto count = static_cast<double>(parameters);
-    const auto gradients =
-        static_cast<double>(GradientBytes(precision, job_.setup));
-    const auto collective = [&](Collective kind, double size) {
-      return costs_.Cost(CollectiveOp{
-          .kind = kind, .group = group, .size = replicas, .bytes = size});
-    };
-    if (sharding < OptimizerSharding::kZero2) {
-      const Duration reduce =
-          collective(Collective::kReduceScatter, count * gradients);
-      update->reduce += reduce;
-      update->shown_reduce += ShownOverReplicas(reduce, job_.setup);
-    }
-    if (sharding < OptimizerSharding::kZero3) {
-      const Duration gather = collective(
-          Collective::kAllGather,
-          count * (sharding == OptimizerSharding::kNone ? gradients
-                   : precision == Precision::kFp32      ? 4
-                                                   : job_.setup.weight_bytes));
-      update->whole_gather += gather;
-      update->gather += ShownOverReplicas(gather, job_.setup);
-    }
-    const double shards = sharding == OptimizerSharding::kNone
-                              ? 1
-                              : static_cast<double>(replicas);
-    const double traffic = static_cast<double>(bytes.gradients) + 12 + 12 +
-                           (precision == Precision::kFp32 ? 0 : 2) +
-                           kNormAndClearBytes;
-    const Duration step =
-        costs_.Cost(MemoryOp{.bytes = count / shards * traffic,
-                             .kind = MemoryKind::kOptimizer,
-                             .rows = count / shards,
-                             .width = 1});
-    update->optimizer += slow_ == 1
-                             ? step
-                             : Nanoseconds(std::llround(
-                                   static_cast<double>(step.count()) * slow_));
-  }
-
- private:
-  const JobSpec& job_;
-  const OpCostModel& costs_;
-  double slow_;
+// A bucket: when it is ready or needed, and its share of the rank's parameters.
+struct Bucket {
+  int64_t time = 0;
+  double share = 0;
 };
 
-Precision PrecisionOn(const JobSpec& job, const ReplicaView& view,
-                      const Stage& stage) {
-  const Precision own = job.model.modules[stage.module].precision;
-  const int32_t group = view.PlaceOf(stage.rank).group;
-  return group < 0 ? own
-                   : job.cluster.node_groups[static_cast<size_t>(group)]
-                         .precision.value_or(own);
+void SortByTime(std::vector<Bucket>* buckets) {
+  std::stable_sort(
+      buckets->begin(), buckets->end(),
+      [](const Bucket& a, const Bucket& b) { return a.time < b.time; });
 }
 
-// Returns the updates in the replicas of a view.
-IdVector<RankId, RankUpdate> UpdatesIn(const ReplicaView& view,
-                                       const JobSpec& job,
-                                       const Partition& partition,
-                                       const OpCostModel& costs) {
-  IdVector<RankId, RankUpdate> all(partition.num_ranks);
-  for (const Precision precision :
-       {Precision::kBf16, Precision::kFp8, Precision::kFp32}) {
-    IdVector<RankId, ShardedParameters> sums(partition.num_ranks);
-    for (const StageId s : partition.stages.ids()) {
-      const Stage& stage = partition.stages[s];
-      if (job.IsFrozen(stage.module) ||
-          PrecisionOn(job, view, stage) != precision) {
-        continue;
-      }
-      const ShardedParameters own = ParametersOf(job, stage);
-      sums[stage.rank].dense += own.dense;
-      sums[stage.rank].experts += own.experts;
-      if (own.dense + own.experts > 0) {
-        all[stage.rank].parts.push_back({s, own.dense + own.experts});
-      }
-    }
-    for (const RankId r : all.ids()) {
-      const RankPlace place = view.PlaceOf(r);
-      const Updates updates(job, costs.OnGroup(place.group), place.slow);
-      updates.Add(sums[r].dense, precision, GroupKind::kData,
-                  DenseReplicas(job.parallel), &all[r]);
-      updates.Add(sums[r].experts, precision, GroupKind::kExpertData,
-                  ExpertReplicas(job.parallel), &all[r]);
-    }
-  }
-  return all;
+int64_t ShareOf(Duration time, double share) {
+  return static_cast<int64_t>(static_cast<double>(time.count()) *
+                              std::min(share, 1.0));
 }
 
 }  // namespace
 
-Duration BucketStarts(const JobSpec& job, const RankUpdate& update,
-                      const OpCostModel& costs) {
+int32_t BucketsOf(int64_t parameters, int64_t replicas) {
   constexpr double kLeastBucket = 40e6;
   constexpr double kBucketAReplica = 1e6;
-  constexpr double kNoBytes = 1024;  // A collective that is all latency.
-  const int64_t replicas = DenseReplicas(job.parallel);
-  double parameters = 0;
-  for (const RankUpdate::Part& part : update.parts) {
-    parameters += static_cast<double>(part.parameters);
-  }
-  if (replicas <= 1 || parameters <= 0) return kZero;
-  const double buckets = std::ceil(
-      parameters /
-      std::max(kLeastBucket, kBucketAReplica * static_cast<double>(replicas)));
-  const Duration start = costs.Cost(CollectiveOp{.kind = Collective::kAllGather,
-                                                 .group = GroupKind::kData,
-                                                 .size = replicas,
-                                                 .bytes = kNoBytes});
-  return Seconds((buckets - 1) * ToSeconds(start));
+  const double bucket =
+      std::max(kLeastBucket, kBucketAReplica * static_cast<double>(replicas));
+  return static_cast<int32_t>(std::clamp(
+      std::ceil(static_cast<double>(parameters) / bucket), 1.0, 1024.0));
 }
 
-IdVector<RankId, RankUpdate> UpdatesOf(const JobSpec& job,
-                                       const Partition& partition,
-                                       const OpCostModel& costs) {
-  const ClusterViews views = ViewsOf(job);
-  IdVector<RankId, RankUpdate> all =
-      UpdatesIn(views.views[0], job, partition, costs);
-  for (size_t v = 1; v < views.views.size(); ++v) {
-    const auto other = UpdatesIn(views.views[v], job, partition, costs);
-    for (const RankId r : all.ids()) {
-      all[r].reduce = std::max(all[r].reduce, other[r].reduce);
-      all[r].optimizer = std::max(all[r].optimizer, other[r].optimizer);
-      all[r].gather = std::max(all[r].gather, other[r].gather);
-      all[r].whole_gather =
-          std::max(all[r].whole_gather, other[r].whole_gather);
-      all[r].shown_reduce =
-          std::max(all[r].shown_reduce, other[r].shown_reduce);
+int64_t ReducedAt(const RankUpdate& update,
+                  absl::Span<const PartSpans* const> last) {
+  if (update.reduce == kZero) return 0;
+  const double parameters = ParametersOf(update);
+  std::vector<Bucket> buckets;
+  for (size_t p = 0; p < update.parts.size(); ++p) {
+    const int64_t n = update.parts[p].buckets;
+    for (int64_t k = 1; k <= n; ++k) {
+      Bucket bucket{.share = static_cast<double>(update.parts[p].parameters) /
+                             parameters / static_cast<double>(n)};
+      for (const PartSpans* replica : last) {
+        const PassSpan& span = (*replica)[p];
+        // A replica without work for the stage has nothing to add.
+        if (span.begin < 0) continue;
+        bucket.time = std::max(bucket.time, At(span, k, n));
+      }
+      buckets.push_back(bucket);
     }
   }
-  for (RankUpdate& update : all) {
-    if (!update.parts.empty()) update.optimizer += job.setup.host_per_step;
+  SortByTime(&buckets);
+  int64_t free = 0;
+  int64_t done = 0;
+  double share = 0;
+  for (size_t k = 0; k < buckets.size(); ++k) {
+    share += buckets[k].share;
+    const int64_t until = k + 1 == buckets.size()
+                              ? update.reduce.count()
+                              : ShareOf(update.reduce, share);
+    free = std::max(free, buckets[k].time) + (until - done);
+    done = until;
   }
-  if (job.setup.stretch == 1) return all;
-  for (RankUpdate& update : all) {
-    for (Duration* part :
-         {&update.reduce, &update.shown_reduce, &update.optimizer,
-          &update.gather, &update.whole_gather}) {
-      *part = Seconds(ToSeconds(*part) * job.setup.stretch);
+  return free;
+}
+
+int64_t WaitForWeights(const RankUpdate& update,
+                       absl::Span<const PartSpans* const> first) {
+  if (update.gather == kZero) return 0;
+  const double parameters = ParametersOf(update);
+  std::vector<Bucket> buckets;
+  for (size_t p = 0; p < update.parts.size(); ++p) {
+    const int64_t n = update.parts[p].buckets;
+    for (int64_t k = 0; k < n; ++k) {
+      int64_t needed = -1;
+      for (const PartSpans* replica : first) {
+        const PassSpan& span = (*replica)[p];
+        if (span.begin < 0) continue;
+        const int64_t own = At(span, k, n);
+        needed = needed < 0 ? own : std::min(needed, own);
+      }
+      if (needed < 0) continue;
+      buckets.push_back(
+          {.time = needed,
+           .share = static_cast<double>(update.parts[p].parameters) /
+                    parameters / static_cast<double>(n)});
     }
   }
-  return all;
+  SortByTime(&buckets);
+  int64_t wait = 0;
+  double share = 0;
+  for (const Bucket& bucket : buckets) {
+    share += bucket.share;
+    wait = std::max(wait, ShareOf(update.gather, share) - bucket.time);
+  }
+  return wait;
+}
+
+namespace {
+
+// Returns the longest time of passes along the data flow before each stage: the
+// earliest start of its first forward, or how long before the end of the step
+// its last backward ends at the latest.
+IdVector<StageId, int64_t> TimesBefore(
+    const JobSpec& job, const Partition& partition,
+    const IdVector<StageId, PassTimes>& passes, Duration PassTimes::*pass) {
+  const ModelSpec& model = job.model;
+  IdVector<ModuleId, int64_t> ends(model.modules.size(), 0);
+  IdVector<StageId, int64_t> before(partition.stages.size(), 0);
+  for (const ModuleId m : model.modules.ids()) {
+    int64_t now = 0;
+    for (const ModuleEdge& edge : model.edges) {
+      if (edge.to == m) now = std::max(now, ends[edge.from]);
+    }
+    for (const StageId s : partition.stages.ids()) {
+      if (partition.stages[s].module != m) continue;
+      before[s] = now;
+      now += (passes[s].*pass).count();
+    }
+    ends[m] = now;
+  }
+  return before;
+}
+
+}  // namespace
+
+IdVector<RankId, Duration> EpiloguesOf(
+    const JobSpec& job, const Partition& partition,
+    const IdVector<RankId, RankUpdate>& updates,
+    const IdVector<StageId, PassTimes>& passes) {
+  const bool overlaps = job.setup.overlap != CommunicationOverlap::kNone;
+  const IdVector<StageId, int64_t> starts =
+      TimesBefore(job, partition, passes, &PassTimes::forward);
+  const IdVector<StageId, int64_t> left =
+      TimesBefore(job, partition, passes, &PassTimes::backward);
+  int64_t step = 0;  // At least as long as any chain of backwards.
+  for (const PassTimes& times : passes) step += times.backward.count();
+  Duration optimizer = kZero;
+  int64_t wait = 0;
+  IdVector<RankId, Duration> shown(updates.size());
+  for (const RankId r : updates.ids()) {
+    const RankUpdate& update = updates[r];
+    optimizer = std::max(optimizer, update.optimizer);
+    if (!overlaps) {
+      shown[r] = update.reduce + update.gather;
+      continue;
+    }
+    PartSpans last(update.parts.size());
+    PartSpans first(update.parts.size());
+    // From the end of the step backwards, as a rank runs one pass at a time.
+    int64_t begin = step;
+    int64_t end = 0;  // When the rank's last pass ends.
+    for (size_t p = 0; p < update.parts.size(); ++p) {
+      const StageId stage = update.parts[p].stage;
+      const PassTimes& times = passes[stage];
+      if (times.backward == kZero) continue;
+      first[p] = {starts[stage], starts[stage] + times.forward.count()};
+      last[p].end = std::min(begin, step - left[stage]);
+      last[p].begin = begin = last[p].end - times.backward.count();
+      end = std::max(end, last[p].end);
+    }
+    const PartSpans* const backwards = &last;
+    const PartSpans* const forwards = &first;
+    const int64_t reduced = ReducedAt(update, {&backwards, 1});
+    const int64_t own = WaitForWeights(update, {&forwards, 1});
+    shown[r] = Nanoseconds(std::max<int64_t>(0, reduced - end));
+    wait = std::max(wait, own);
+    const Duration hidden = update.reduce - std::min(update.reduce, shown[r]) +
+                            std::max(kZero, update.gather - Nanoseconds(own));
+    shown[r] += Seconds(job.setup.update_contention * ToSeconds(hidden));
+  }
+  for (const RankId r : updates.ids()) {
+    shown[r] = updates[r].parts.empty()
+                   ? kZero
+                   : shown[r] + optimizer + Nanoseconds(wait);
+  }
+  return shown;
 }
 
 }  // namespace pipeloom::emulator

@@ -1,55 +1,95 @@
-// The update of a rank after its last backward, in parts: the reduce-scatter of
-// its gradients, the optimizer step and the all-gather of its weights, with the
-// share of each stage in the gradients. StageCostModel::Epilogue is their sum.
+// The update of a rank: the reduce-scatter of its gradients, the optimizer step
+// and the all-gather of its weights, and how much of it passes hide.
+//
+// Megatron-Core's distributed optimizer, FSDP and DDP reduce gradients bucket
+// by bucket as the last backward of a stage makes them, and gather weights
+// bucket by bucket as the first forward of the next step needs them:
+//
+//   rank's passes   ... | last backward  |            | first forward | ...
+//   gradients              [ b0 ][ b1 ][ b2 ]
+//   optimizer                                [ step ]
+//   weights                                          [ w0 ][ w1 ][ w2 ]
+//
+// What shows is the end of the reduction behind the last backward, and the time
+// for which first forwards wait for weights.
 #ifndef PIPELOOM_EMULATOR_STAGE_RANK_UPDATE_H_
 #define PIPELOOM_EMULATOR_STAGE_RANK_UPDATE_H_
 
+#include <cstdint>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "base/strong_id.h"
 #include "base/units.h"
-#include "emulator/ops/op_cost.h"
 #include "ir/job/job_spec.h"
 #include "ir/plan/partition.h"
 
 namespace pipeloom::emulator {
 
-// The times of an update.
+// The times of an update, each as if nothing else ran.
 struct RankUpdate {
-  // Time to reduce all its gradients while other work runs. 0 with ZeRO-2 and
-  // -3, whose passes reduce them.
+  // Reduces all gradients: an all-reduce without sharding. 0 with ZeRO-2
+  // and -3, whose passes reduce them.
   Duration reduce{};
-  // The part of `reduce` that a plan's epilogue shows: all of it if the setup
-  // overlaps nothing.
-  Duration shown_reduce{};
   Duration optimizer{};
-  // Time of the gather that the next step's first forward does not hide. 0 with
-  // ZeRO-3. Without sharding it gathers gradients.
+  // Gathers all weights. 0 without sharding, and with ZeRO-3, whose passes
+  // gather them.
   Duration gather{};
-  // Time of the whole gather; 0 where `gather` is.
-  Duration whole_gather{};
   struct Part {
     StageId stage{};
     int64_t parameters = 0;  // Parameters on one GPU; > 0.
+    int32_t buckets = 1;     // Collectives in which they are reduced; > 0.
     bool operator==(const Part&) const = default;
   };
   std::vector<Part> parts{};  // Trained stages of the rank.
-  Duration total() const { return shown_reduce + optimizer + gather; }
+  // Returns the time of an update of which passes hide nothing.
+  Duration total() const { return reduce + optimizer + gather; }
   bool operator==(const RankUpdate&) const = default;
 };
 
-// Returns the time by which each reduction and gather of a rank grows when it
-// is done bucket by bucket, as Megatron-Core's distributed optimizer does: each
-// bucket of at least 40 million parameters, and of a million for each replica,
-// is a collective of its own, which has to start.
-Duration BucketStarts(const JobSpec& job, const RankUpdate& update,
-                      const OpCostModel& costs);
+// Returns the number of buckets of so many parameters, as Megatron-Core's
+// distributed optimizer makes them: each has at least 40 million parameters,
+// and a million for each replica.
+int32_t BucketsOf(int64_t parameters, int64_t replicas);
 
-// Returns the updates, indexed by rank; if replicas differ, each part is that
-// of the slowest. REQUIRES: ValidateJobSpec(job) and ValidatePartition are OK.
-IdVector<RankId, RankUpdate> UpdatesOf(const JobSpec& job,
-                                       const Partition& partition,
-                                       const OpCostModel& costs);
+// When a pass runs, in ns.
+struct PassSpan {
+  int64_t begin = -1;  // -1: there is no such pass.
+  int64_t end = -1;
+};
+
+// Spans of a pass of each of a rank's parts, on one replica.
+using PartSpans = std::vector<PassSpan>;
+
+// Returns when a rank's reductions end, which run one after another: bucket k
+// of a part's n is ready at k/n of the part's last backward, in the replica
+// that is the last to have it. 0 if nothing is to be reduced after 0.
+// REQUIRES: each of `last` has a span for each part. O(n log n) in buckets.
+int64_t ReducedAt(const RankUpdate& update,
+                  absl::Span<const PartSpans* const> last);
+
+// Returns how long a rank waits for weights that are gathered from 0 on, in the
+// order in which parts need them: bucket k of n at (k - 1)/n of the part's
+// first forward. The same requirement and cost.
+int64_t WaitForWeights(const RankUpdate& update,
+                       absl::Span<const PartSpans* const> first);
+
+// The mean times of a stage's passes on the sub-microbatches of a step.
+struct PassTimes {
+  Duration forward{};
+  Duration backward{};  // Both gradients.
+};
+
+// Returns the part of each rank's update that passes do not hide, in a step
+// whose order is not known yet: the last backwards of a rank's stages follow
+// one another, the deepest stage first, and first forwards start as early as
+// data flows. Reductions, optimizer and waits of all ranks end together, as the
+// optimizer needs the norm of all gradients and a wait delays the whole
+// pipeline. 0 for a rank that trains nothing. `passes` is indexed by stage.
+IdVector<RankId, Duration> EpiloguesOf(
+    const JobSpec& job, const Partition& partition,
+    const IdVector<RankId, RankUpdate>& updates,
+    const IdVector<StageId, PassTimes>& passes);
 
 }  // namespace pipeloom::emulator
 

@@ -149,30 +149,40 @@ void StageCostModel::SetCorrections(IdVector<ModuleId, PassFactors> factors) {
 }
 
 IdVector<RankId, RankSpec> StageCostModel::Ranks(
-    const Partition& partition) const {
-  const auto find = [&]() -> std::shared_ptr<const IdVector<RankId, RankSpec>> {
-    IdVector<RankId, RankSpec> ranks(partition.num_ranks);
-    for (const RankId r : ranks.ids()) {
-      ranks[r].memory.limit = MemoryLimit(r);
-      ranks[r].memory.overhead = Overhead(partition, r).total();
-      ranks[r].epilogue = Epilogue(partition, r);
+    const Partition& partition,
+    const IdVector<StageId, PassTimes>& passes) const {
+  const auto find = [&]() -> std::shared_ptr<const RankCosts> {
+    RankCosts found{.ranks = IdVector<RankId, RankSpec>(partition.num_ranks),
+                    .updates = Updates(partition)};
+    for (const RankId r : found.ranks.ids()) {
+      found.ranks[r].memory.limit = MemoryLimit(r);
+      found.ranks[r].memory.overhead = Overhead(partition, r).total();
     }
     for (const Stage& stage : partition.stages) {
       const StageMemory memory = Memory(stage);
-      RankMemory& rank = ranks[stage.rank].memory;
+      RankMemory& rank = found.ranks[stage.rank].memory;
       rank.weights += memory.weights;
       rank.gradients += memory.gradients;
       rank.optimizer += memory.optimizer;
     }
-    return std::make_shared<const IdVector<RankId, RankSpec>>(std::move(ranks));
+    return std::make_shared<const RankCosts>(std::move(found));
   };
-  if (!state_->common->reuse) return *find();
-  const StageRow all(partition.stages.items());
-  return *ranks_.Get(FingerprintBuilder()
-                         .Add(all.fingerprint)
-                         .Add(partition.num_ranks)
-                         .Build(),
-                     find);
+  std::shared_ptr<const RankCosts> known;
+  if (state_->common->reuse) {
+    const StageRow all(partition.stages.items());
+    known = ranks_.Get(FingerprintBuilder()
+                           .Add(all.fingerprint)
+                           .Add(partition.num_ranks)
+                           .Build(),
+                       find);
+  } else {
+    known = find();
+  }
+  IdVector<RankId, RankSpec> ranks = known->ranks;
+  const IdVector<RankId, Duration> epilogues =
+      EpiloguesOf(state_->job, partition, known->updates, passes);
+  for (const RankId r : ranks.ids()) ranks[r].epilogue = epilogues[r];
+  return ranks;
 }
 
 StageCostModel::Transfer StageCostModel::TransferTime(RankId from, RankId to,

@@ -11,6 +11,7 @@
 #include "base/fingerprint.h"
 #include "base/units.h"
 #include "emulator/ops/op_cost.h"
+#include "emulator/stage/rank_update.h"
 #include "emulator/stage/stage_cost_types.h"
 #include "emulator/stage/subgraph_cache.h"
 #include "emulator/step/emulate_step.h"
@@ -62,14 +63,19 @@ class StageCostModel {
   CostRow Costs(const StageRow& row, const WorkShape& shape,
                 bool fed_by_trainable, double attention_density = 1) const;
   // Returns what each rank holds throughout the step, its limit and its
-  // epilogue, as the methods below return them. Computed once per partition.
-  IdVector<RankId, RankSpec> Ranks(const Partition& partition) const;
+  // epilogue: the part of its update that passes of these mean times, indexed
+  // by stage, do not hide (rank_update.h). What no step changes is computed
+  // once per partition.
+  IdVector<RankId, RankSpec> Ranks(
+      const Partition& partition,
+      const IdVector<StageId, PassTimes>& passes) const;
   // Returns the memory of a stage's weights on one GPU.
   StageMemory Memory(const Stage& stage) const;
-  // Returns the time of the data-parallel gradient reduction and parameter
-  // gathering that nothing hides, and of the optimizer step, for a rank with
-  // its stages in `partition`.
-  Duration Epilogue(const Partition& partition, RankId rank) const;
+  // Returns the update of each rank of this replica.
+  IdVector<RankId, RankUpdate> Updates(const Partition& partition) const;
+  // Returns the same with each time that of the slowest replica. To be called
+  // on the model of replica 0.
+  IdVector<RankId, RankUpdate> SlowestUpdates(const Partition& partition) const;
   // Time of a tensor from rank to rank, and the part of it that keeps the link
   // busy.
   struct Transfer {
@@ -99,9 +105,12 @@ class StageCostModel {
   std::vector<std::unique_ptr<StageCostModel>> others_{};
   // Rows are larger than prices of layers, so fewer are kept.
   mutable FingerprintCache<CostRow, 512> rows_{};
-  mutable FingerprintCache<std::shared_ptr<const IdVector<RankId, RankSpec>>,
-                           64>
-      ranks_{};
+  // Memory and updates of the ranks of one partition.
+  struct RankCosts {
+    IdVector<RankId, RankSpec> ranks{};  // Without epilogues.
+    IdVector<RankId, RankUpdate> updates{};
+  };
+  mutable FingerprintCache<std::shared_ptr<const RankCosts>, 64> ranks_{};
 };
 
 }  // namespace pipeloom::emulator

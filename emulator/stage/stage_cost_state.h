@@ -19,6 +19,7 @@
 #include "emulator/stage/layer_memory.h"
 #include "emulator/stage/layer_price.h"
 #include "emulator/stage/layer_weights.h"
+#include "emulator/stage/rank_update.h"
 #include "emulator/stage/stage_cost_types.h"
 #include "emulator/stage/subgraph_cache.h"
 
@@ -27,6 +28,7 @@ namespace pipeloom::emulator {
 // In each of 16 shards; a service with new shapes at every step fills them. So
 // many fit a hash map with 4,096 places, and all of a job take some 50 MB.
 inline constexpr size_t kKeptPrices = 3584;
+inline constexpr double kNoBytes = 1024;  // A collective that is all latency.
 using LayerPrices = FingerprintCache<LayerCost, kKeptPrices>;
 
 // The part that the models of all replicas share.
@@ -182,36 +184,49 @@ struct StageCostState {
                  CeilDiv(own.experts * bytes, ExpertReplicas(parallel)));
   }
 
-  // Returns the time of reduce-scatter of gradients, optimizer step and
-  // all-gather of weights, without the part that the passes do or hide.
-  Duration UpdateTime(int64_t parameters, Precision precision, GroupKind group,
-                      int64_t replicas, int32_t tensor_copies,
-                      RankId rank) const {
-    if (parameters == 0) return kZero;
+  // Returns the number of collectives that reduce parameters of which
+  // `replicas` GPUs hold the same.
+  int32_t Buckets(int64_t parameters, int64_t replicas) const {
+    return replicas <= 1 || job.setup.overlap == CommunicationOverlap::kNone
+               ? 1
+               : BucketsOf(parameters, replicas);
+  }
+
+  // Adds reduction, optimizer step and gather of parameters that `replicas`
+  // GPUs hold alike to an update of the rank.
+  void AddUpdate(int64_t parameters, Precision precision, GroupKind group,
+                 int64_t replicas, int32_t tensor_copies, RankId rank,
+                 RankUpdate* update) const {
+    if (parameters == 0) return;
     const OpCostModel& costs = CostsOn(rank);
     const OptimizerSharding sharding = job.training.optimizer_sharding;
     const ParameterBytes bytes = BytesOf(precision);
     const double count = Real(parameters);
     const double gradients = Real(GradientBytes(precision, job.setup));
     const auto collective = [&](Collective kind, double size) {
-      return ShownOverReplicas(
-          OverReplicas(
-              costs,
-              {.kind = kind, .group = group, .size = replicas, .bytes = size},
-              tensor_copies),
-          job.setup);
+      return OverReplicas(
+          costs,
+          {.kind = kind, .group = group, .size = replicas, .bytes = size},
+          tensor_copies);
     };
-    Duration time = kZero;
+    // Each bucket is a collective of its own, which has to start.
+    const int32_t buckets = Buckets(parameters, replicas);
+    const Duration starts =
+        buckets == 1
+            ? kZero
+            : (buckets - 1) * collective(Collective::kAllGather, kNoBytes);
     if (sharding < OptimizerSharding::kZero2) {
-      time += collective(Collective::kReduceScatter, count * gradients);
+      update->reduce +=
+          starts + collective(Collective::kReduceScatter, count * gradients);
     }
-    // Without sharding the second half is a gather of the gradients.
-    if (sharding < OptimizerSharding::kZero3) {
-      time += collective(
-          Collective::kAllGather,
-          count * (sharding == OptimizerSharding::kNone ? gradients
-                   : precision == Precision::kFp32      ? 4
-                                                   : job.setup.weight_bytes));
+    if (sharding == OptimizerSharding::kNone) {
+      update->reduce += collective(Collective::kAllGather, count * gradients);
+    } else if (sharding < OptimizerSharding::kZero3) {
+      update->gather +=
+          starts + collective(Collective::kAllGather,
+                              count * (precision == Precision::kFp32
+                                           ? 4
+                                           : job.setup.weight_bytes));
     }
     const int64_t shards = sharding == OptimizerSharding::kNone ? 1 : replicas;
     // Read: gradient, fp32 weight, moments. Written: the last two of them and
@@ -219,12 +234,12 @@ struct StageCostState {
     const double traffic = Real(bytes.gradients) + 12 + 12 +
                            (precision == Precision::kFp32 ? 0 : 2) +
                            kNormAndClearBytes;
-    return time +
-           Slowed(costs.Cost(MemoryOp{.bytes = count / Real(shards) * traffic,
-                                      .kind = MemoryKind::kOptimizer,
-                                      .rows = count / Real(shards),
-                                      .width = 1}),
-                  view.PlaceOf(rank).slow);
+    update->optimizer +=
+        Slowed(costs.Cost(MemoryOp{.bytes = count / Real(shards) * traffic,
+                                   .kind = MemoryKind::kOptimizer,
+                                   .rows = count / Real(shards),
+                                   .width = 1}),
+               view.PlaceOf(rank).slow);
   }
 
   // Returns the cost of the stage's layers one after another, before

@@ -287,6 +287,7 @@ void ReadSetup(ObjectReader& reader, JobSpec* job) {
   reader.Read("fp8_gathers", &setup.fp8_gathers);
   reader.Read("weight_bytes", 1, 8, &setup.weight_bytes);
   reader.Read("straggle", 0.0, 1.0, &setup.straggle);
+  reader.Read("update_contention", 0.0, 1.0, &setup.update_contention);
   double step_us = ToMicroseconds(setup.host_per_step);
   reader.Read("host_per_step_us", 0.0, 1e6, &step_us);
   setup.host_per_step = Microseconds(step_us);

@@ -20,7 +20,7 @@ namespace {
 
 // Host time to launch a kernel on LoongForge's machines. Chosen on the two runs
 // of Llama 2 7B fine-tuning in workloads/validation/loongforge.csv.
-constexpr Duration kLoongForgeHost{78'000};
+constexpr Duration kLoongForgeHost{70'000};
 
 // Reads the words of a shipped model and the images of its samples.
 absl::Status ReadNamedModel(const std::string& where, absl::string_view text,
@@ -186,9 +186,6 @@ absl::StatusOr<ModelSpec> ReadShape(const std::string& where,
   return model;
 }
 
-// Share of a hidden reduction or gather that passes lose to it: as with fully
-// sharded weights (emulator/cost/framework_price.cc).
-constexpr double kUpdateContention = 0.5;
 // Fetching, clipping, the optimizer's launches: chosen on the fit rows of
 // workloads/validation/mlperf.csv.
 constexpr Duration kMlperfStep{5'000'000};
@@ -331,15 +328,8 @@ absl::Status ReadSetup(const std::string& where, absl::string_view text,
   s.straggle = std::min(words.Real("straggle", s.straggle), 1.0);
   s.host_per_step =
       Microseconds(words.Real("step_host_us", ToMicroseconds(s.host_per_step)));
-  run->update_in_passes =
-      words.OneOf<bool>("updates",
-                        StartsWithMlperf(run->framework) ||
-                            s.framework == Framework::kMegatronBridge,
-                        {{"shares", false}, {"passes", true}});
-  run->contention = std::min(
-      words.Real("contention",
-                 StartsWithMlperf(run->framework) ? kUpdateContention : 0),
-      1.0);
+  s.update_contention =
+      std::min(words.Real("contention", s.update_contention), 1.0);
   run->parallel.order =
       words.OneOf<GpuOrder>("order", run->parallel.order,
                             {{"replicas", GpuOrder::kReplicasInside},

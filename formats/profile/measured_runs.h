@@ -66,10 +66,6 @@ struct MeasuredRun {
   int32_t recomputed_layers = 0;
   // Or these operator groups of every layer.
   OperatorGroups recompute_groups{};
-  // Whether gradients are reduced and weights gathered as the passes of a step
-  // leave time for it, bucket by bucket, instead of by a fixed share.
-  bool update_in_passes = false;
-  double contention = 0;  // Share of what is hidden so that the passes lose.
   FittedScalar scalar = FittedScalar::kStretch;
   // Name of the strategy; empty: 1F1B, interleaved if there are chunks.
   std::string schedule{};

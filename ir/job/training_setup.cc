@@ -60,6 +60,11 @@ absl::Status ValidateTrainingSetup(const TrainingSetup& setup) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "setup.straggle is %g; it must be in [0, 1]", setup.straggle));
   }
+  if (!(setup.update_contention >= 0 && setup.update_contention <= 1)) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("setup.update_contention is %g; it must be in [0, 1]",
+                        setup.update_contention));
+  }
   if (setup.host_per_step < kZero || setup.host_per_step > Seconds(1)) {
     return absl::InvalidArgumentError(
         absl::StrFormat("setup.host_per_step_us is %g; it must be in [0, 1e6]",

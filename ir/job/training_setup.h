@@ -124,6 +124,10 @@ struct TrainingSetup {
   // GPUs of the job, which wait for each other, determines the time of passes.
   double straggle = 0;
   Duration host_per_step{};  // Host time in which the GPU waits, once a step.
+  // Share of the time of hidden reductions of gradients and gathers of weights
+  // that the passes lose to them: multiprocessors and bandwidth. In [0, 1]. By
+  // default that of fully sharded weights (emulator/cost/framework_price.cc).
+  double update_contention = 0.5;
   bool operator==(const TrainingSetup&) const = default;
 };
 

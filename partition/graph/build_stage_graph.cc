@@ -85,6 +85,7 @@ class GraphBuilder {
       for (const StageId s : ids) stages.push_back(partition.stages[s]);
       rows_.push_back(emulator::StageRow(std::move(stages)));
     }
+    passes_.resize(partition.stages.size());
     frozen_.resize(modules);
     fed_by_.resize(modules);
     feeds_.resize(modules);
@@ -134,10 +135,10 @@ class GraphBuilder {
     BuiltGraph built;
     built.model_flops = model_flops_;
     PIPELOOM_ASSIGN_OR_RETURN(
-        built.graph,
-        StageGraph::Create(costs_.job().name, costs_.Ranks(partition_),
-                           std::move(names), std::move(tasks_),
-                           std::move(edges_)));
+        built.graph, StageGraph::Create(costs_.job().name,
+                                        costs_.Ranks(partition_, MeanPasses()),
+                                        std::move(names), std::move(tasks_),
+                                        std::move(edges_)));
     built.pairs = std::move(pairs_);
     if (!options_.memory.empty()) {
       PIPELOOM_RETURN_IF_ERROR(ApplyPolicy(&built));
@@ -263,6 +264,12 @@ class GraphBuilder {
         model_flops_ += cost.model_flops;
         Task task = NewTask(id, sub, Pass::kForward);
         task.duration = cost.forward;
+        if (!run.idle) {
+          PassSum& sum = passes_[id];
+          ++sum.count;
+          sum.forward += cost.forward;
+          if (run.has_backward()) sum.backward += cost.fused;
+        }
         if (!run.has_backward()) {
           transients_.push_back({.task = TaskId(tasks_.size()),
                                  .input = cost.input,
@@ -381,6 +388,19 @@ class GraphBuilder {
     edges_.push_back(edge);
   }
 
+  // Returns the mean times of each stage's passes, with both gradients in one
+  // pass and nothing recomputed.
+  IdVector<StageId, emulator::PassTimes> MeanPasses() const {
+    IdVector<StageId, emulator::PassTimes> means(passes_.size());
+    for (const StageId s : passes_.ids()) {
+      const PassSum& sum = passes_[s];
+      if (sum.count == 0) continue;
+      means[s] = {.forward = sum.forward / sum.count,
+                  .backward = sum.backward / sum.count};
+    }
+    return means;
+  }
+
   // Sets the memory that stages without a backward hold while they run: input
   // and output, less what the edges hold.
   void SetTransients() {
@@ -463,6 +483,12 @@ class GraphBuilder {
     Bytes scratch{};
   };
   std::vector<Transient> transients_{};
+  struct PassSum {
+    int64_t count = 0;
+    Duration forward{};
+    Duration backward{};
+  };
+  IdVector<StageId, PassSum> passes_{};
   Flops model_flops_{};
 };
 

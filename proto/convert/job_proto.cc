@@ -93,6 +93,7 @@ void SetSetup(const TrainingSetup& setup, v1::TrainingSetup* proto) {
   proto->set_weight_bytes(setup.weight_bytes);
   proto->set_straggle(setup.straggle);
   proto->set_host_per_step_us(ToMicroseconds(setup.host_per_step));
+  proto->set_update_contention(setup.update_contention);
 }
 
 void SetRules(const PartitionRules& rules, v1::PartitionRules* proto) {

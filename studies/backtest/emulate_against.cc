@@ -11,9 +11,7 @@
 
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
-#include "emulator/cluster/emulate_cluster.h"
 #include "emulator/cost/profile_cost.h"
-#include "emulator/stage/rank_update.h"
 #include "emulator/step/emulate_step.h"
 #include "formats/job/spec_loader.h"
 #include "ir/plan/memory_policy.h"
@@ -291,42 +289,6 @@ absl::StatusOr<PlannedRun> PlanMeasuredRun(
   return planned;
 }
 
-namespace {
-
-// Returns the time of a step of equal replicas whose gradients are reduced and
-// weights gathered while passes run.
-absl::StatusOr<Duration> StepWithUpdates(
-    const MeasuredRun& run, const PlannedRun& planned,
-    const emulator::OpCostModel* measured,
-    const emulator::EmulateOptions& options) {
-  const std::vector<const ExecutionPlan*> replicas(
-      static_cast<size_t>(run.parallel.dp), &planned.plan);
-  std::unique_ptr<const emulator::OpCostModel> costs =
-      measured == nullptr ? nullptr
-                          : emulator::OpCostsForLayout(*measured, run.parallel);
-  if (costs == nullptr) {
-    costs = emulator::MakeOpCosts(planned.job.cluster, run.parallel, nullptr);
-  }
-  IdVector<RankId, emulator::RankUpdate> updates =
-      emulator::UpdatesOf(planned.job, planned.partition, *costs);
-  for (emulator::RankUpdate& update : updates) {
-    const Duration starts = emulator::BucketStarts(planned.job, update, *costs);
-    update.reduce += starts;
-    update.whole_gather += starts;
-  }
-  const absl::StatusOr<emulator::ClusterResult> result =
-      emulator::EmulateCluster(replicas, updates,
-                               {.step = options,
-                                .gather_in_forwards = true,
-                                .contention = run.contention,
-                                .clip_gradients = true,
-                                .gpus_per_rank = run.parallel.gpus_per_rank()});
-  if (!result.ok()) return AtRun(run, result.status());
-  return result->step.step_time();
-}
-
-}  // namespace
-
 absl::StatusOr<EmulatedRun> EmulateMeasuredRun(
     const MeasuredRun& run, const ClusterSpec& cluster,
     const emulator::OpCostModel* measured) {
@@ -347,10 +309,6 @@ absl::StatusOr<EmulatedRun> EmulateMeasuredRun(
       emulator::EmulateStep(planned->plan, options);
   if (!trace.ok()) return AtRun(run, trace.status());
   EmulatedRun result{.step_time = trace->step_time()};
-  if (run.update_in_passes) {
-    PIPELOOM_ASSIGN_OR_RETURN(
-        result.step_time, StepWithUpdates(run, *planned, measured, options));
-  }
   const IdVector<RankId, Bytes> peaks = planner::PlanPeaks(planned->plan);
   for (const RankId r : peaks.ids()) {
     // Measurements count the memory of the framework's allocator only.

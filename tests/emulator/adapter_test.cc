@@ -158,9 +158,7 @@ TEST(Adapters, AnUpdateReducesTheAdaptersAlone) {
   partition.num_ranks = 1;
   partition.num_segments = 1;
   partition.stages.push_back(All());
-  const RankUpdate update =
-      UpdatesOf(job, partition,
-                *MakeOpCosts(job.cluster, job.parallel, nullptr))[RankId(0)];
+  const RankUpdate update = StageCostModel(job).Updates(partition)[RankId(0)];
   ASSERT_EQ(update.parts.size(), 1u);
   EXPECT_EQ(update.parts[0].parameters, 2 * kParameters);
 }

@@ -43,7 +43,7 @@ IdVector<RankId, RankUpdate> UpdatesOf(int32_t ranks, double reduce_us,
     updates.push_back({.reduce = Microseconds(reduce_us),
                        .optimizer = Microseconds(optimizer_us),
                        .gather = Microseconds(gather_us),
-                       .parts = {{StageId(r), 1000}}});
+                       .parts = {{StageId(r), 1000, /*buckets=*/4}}});
   }
   return updates;
 }
@@ -69,7 +69,6 @@ TEST(EmulateCluster, WithoutOverlapEqualReplicasTakeWhatOnePlanTakes) {
     for (const RankSpec& rank : graph.ranks()) {
       const Duration third = rank.epilogue / 3;
       updates.push_back({.reduce = third,
-                         .shown_reduce = third,
                          .optimizer = third,
                          .gather = rank.epilogue - 2 * third});
     }
@@ -182,42 +181,6 @@ TEST(EmulateCluster, WhatDoesNotFitIsRefusedByName) {
                         HasSubstr("replica 7 does not exist")));
 }
 
-TEST(RankUpdate, ItsPartsAddUpToTheEpilogue) {
-  for (const OptimizerSharding sharding :
-       {OptimizerSharding::kNone, OptimizerSharding::kZero1,
-        OptimizerSharding::kZero2, OptimizerSharding::kZero3}) {
-    JobSpec job =
-        JobOf({{Vit5bBlock(), Vit5bBlock()},
-               {EmbeddingLayer(), Llama3Block(), MoeBlock(), LossHeadLayer()}},
-              {.tp = 2, .ep = 2, .pp = 2, .dp = 4});
-    job.training.optimizer_sharding = sharding;
-    job.model.modules[ModuleId(0)].precision = Precision::kFp32;
-    Partition partition;
-    partition.num_ranks = 2;
-    partition.num_segments = 1;
-    for (const auto& [module, rank, first, layers] :
-         {std::tuple(0, 0, 0, 2), std::tuple(1, 0, 0, 2),
-          std::tuple(1, 1, 2, 2)}) {
-      Stage stage;
-      stage.module = ModuleId(module);
-      stage.rank = RankId(rank);
-      stage.first_layer = LayerId(first);
-      stage.num_layers = layers;
-      partition.stages.push_back(stage);
-    }
-    const StageCostModel costs(job);
-    const auto updates = emulator::UpdatesOf(
-        job, partition, RooflineCost(job.cluster, job.parallel));
-    ASSERT_EQ(updates.size(), 2);
-    for (const RankId rank : updates.ids()) {
-      EXPECT_EQ(updates[rank].total(), costs.Epilogue(partition, rank));
-      EXPECT_EQ(updates[rank].parts.size(), rank == RankId(0) ? 2u : 1u);
-      EXPECT_EQ(updates[rank].reduce > kZero,
-                sharding < OptimizerSharding::kZero2);
-    }
-  }
-}
-
 TEST(MixRanks, EveryRankHasTheTimesOfItsKind) {
   const StageGraph slow = UniformGraph({.ranks = 3, .microbatches = 5});
   const StageGraph fast = UniformGraph({.ranks = 3,
@@ -324,20 +287,24 @@ TEST(EmulateCluster, ForwardsWaitForWeightsThatAreGatheredTooLate) {
   const ExecutionPlan plan = OneFOneB(8);
   IdVector<RankId, RankUpdate> updates = UpdatesOf(4, 0, 0, 5);
   const auto gathered = [&](double us) {
-    for (RankUpdate& update : updates) update.whole_gather = Microseconds(us);
+    for (RankUpdate& update : updates) update.gather = Microseconds(us);
     return Emulate({&plan}, updates, {.gather_in_forwards = true}).finish;
   };
   const ClusterStep shown = Emulate({&plan}, updates);
   const SimTime pipeline = shown.pipeline_finish[0];
   EXPECT_EQ(shown.finish, pipeline + Microseconds(5));
   EXPECT_EQ(gathered(0), pipeline);
-  // The first rank begins at once and has nothing else to do.
-  EXPECT_EQ(gathered(300), pipeline + Microseconds(300));
+  // The first rank begins at once: it waits for the first of its four buckets,
+  // or for the last, which its forward needs three quarters later.
+  EXPECT_EQ(gathered(300), pipeline + Microseconds(75));
+  const Duration forward = plan.graph.task(TaskId(0)).duration;
+  EXPECT_EQ(gathered(90'000),
+            pipeline + Microseconds(90'000) - forward * 3 / 4);
   // The last rank begins later, by what the others take.
   for (const RankId r : updates.ids()) {
-    if (r.value() < 3) updates[r].whole_gather = kZero;
+    if (r.value() < 3) updates[r].gather = kZero;
   }
-  updates[RankId(3)].whole_gather = Microseconds(1);
+  updates[RankId(3)].gather = Microseconds(1);
   EXPECT_EQ(Emulate({&plan}, updates, {.gather_in_forwards = true}).finish,
             pipeline);
 }

@@ -14,14 +14,6 @@
 namespace pipeloom::emulator {
 namespace {
 
-Stage StageOf(int32_t num_layers) {
-  return {.module = ModuleId(0),
-          .first_layer = LayerId(0),
-          .num_layers = num_layers,
-          .rank = RankId(0),
-          .segment = SegmentId(0)};
-}
-
 StageCost CostWith(const TrainingSetup& setup, const ParallelLayout& parallel,
                    int64_t tokens = 4096) {
   JobSpec job = JobOf({{Llama3Block(), Llama3Block()}}, parallel);
@@ -285,44 +277,16 @@ TEST(FrameworkPrice, TheUpdateGathersWeightsOfTheirSizeAndWaitsForTheHost) {
   partition.num_segments = 1;
   partition.stages.push_back(StageOf(1));
   const auto update = [&] {
-    return UpdatesOf(
-        job, partition,
-        *MakeOpCosts(job.cluster, job.parallel, nullptr))[RankId(0)];
+    return StageCostModel(job).Updates(partition)[RankId(0)];
   };
-  const auto epilogue = [&] {
-    return StageCostModel(job).Epilogue(partition, RankId(0));
-  };
+  job.setup.overlap = CommunicationOverlap::kNone;  // In one collective.
   const RankUpdate two = update();
-  const Duration before = epilogue();
   job.setup.weight_bytes = 1;
-  EXPECT_NEAR(ToSeconds(update().whole_gather) / ToSeconds(two.whole_gather),
-              0.5, 0.02);
-  EXPECT_LT(epilogue(), before);
+  EXPECT_NEAR(ToSeconds(update().gather) / ToSeconds(two.gather), 0.5, 0.02);
+  EXPECT_EQ(update().reduce, two.reduce);
   job.setup.weight_bytes = 2;
   job.setup.host_per_step = Microseconds(700);
-  EXPECT_EQ(epilogue(), before + Microseconds(700));
   EXPECT_EQ(update().optimizer, two.optimizer + Microseconds(700));
-}
-
-TEST(FrameworkPrice, TheUpdateStartsACollectiveForEachBucket) {
-  JobSpec job = JobOf({std::vector<LayerSpec>(8, Llama3Block())}, {.dp = 16});
-  Partition partition;
-  partition.num_ranks = 1;
-  partition.num_segments = 1;
-  partition.stages.push_back(StageOf(8));
-  const auto costs = MakeOpCosts(job.cluster, job.parallel, nullptr);
-  RankUpdate update = UpdatesOf(job, partition, *costs)[RankId(0)];
-  ASSERT_EQ(update.parts.size(), 1u);
-  const Duration start =
-      costs->Cost(CollectiveOp{.kind = Collective::kAllGather,
-                               .group = GroupKind::kData,
-                               .size = 16,
-                               .bytes = 1024});
-  // Buckets of 40 million parameters.
-  update.parts[0].parameters = 400'000'000;
-  EXPECT_EQ(BucketStarts(job, update, *costs), 9 * start);
-  update.parts[0].parameters = 39'000'000;
-  EXPECT_EQ(BucketStarts(job, update, *costs), kZero);
 }
 
 TEST(FrameworkPrice, LayersInAGraphCostTheHostTheirReplaysOnly) {

@@ -161,6 +161,14 @@ std::vector<LayerSpec> EveryLayerKind() {
           DitBlock(),       ConvolutionLayer()};
 }
 
+Stage StageOf(int32_t num_layers, int32_t module, int32_t first) {
+  return {.module = ModuleId(module),
+          .first_layer = LayerId(first),
+          .num_layers = num_layers,
+          .rank = RankId(0),
+          .segment = SegmentId(0)};
+}
+
 WorkShape Sequences(int64_t sequences, int64_t length) {
   const auto n = static_cast<double>(sequences);
   const auto s = static_cast<double>(length);

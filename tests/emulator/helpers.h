@@ -7,6 +7,7 @@
 #include "ir/job/job_spec.h"
 #include "ir/plan/execution_plan.h"
 #include "ir/plan/microbatches.h"
+#include "ir/plan/partition.h"
 #include "ir/plan/schedule.h"
 
 namespace pipeloom::emulator {
@@ -39,6 +40,9 @@ std::vector<LayerSpec> EveryLayerKind();
 
 // `sequences` of `length` tokens each, with 64 context tokens a sequence.
 WorkShape Sequences(int64_t sequences, int64_t length);
+
+// So many layers of a module from `first` on, on rank 0.
+Stage StageOf(int32_t num_layers, int32_t module = 0, int32_t first = 0);
 
 // The plan that runs these orders: every receive posted at the start, sends
 // right after their producer, each input waited for before its consumer and

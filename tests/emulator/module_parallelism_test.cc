@@ -19,14 +19,6 @@ using ::pipeloom::testing::FailsWith;
 using ::pipeloom::testing::IsOk;
 using ::testing::HasSubstr;
 
-Stage StageOf(int32_t num_layers, int32_t module = 0, int32_t first = 0) {
-  return {.module = ModuleId(module),
-          .first_layer = LayerId(first),
-          .num_layers = num_layers,
-          .rank = RankId(0),
-          .segment = SegmentId(0)};
-}
-
 Partition OneRank(int32_t num_layers) {
   Partition partition;
   partition.num_ranks = 1;
@@ -53,8 +45,7 @@ TEST(ModuleParallelism, TheJobsOwnSizesChangeNothing) {
               same.Cost(StageOf(1, 0, first), shape, true));
   }
   EXPECT_EQ(plain.Memory(StageOf(n)), same.Memory(StageOf(n)));
-  EXPECT_EQ(plain.Epilogue(OneRank(n), RankId(0)),
-            same.Epilogue(OneRank(n), RankId(0)));
+  EXPECT_EQ(plain.Updates(OneRank(n)), same.Updates(OneRank(n)));
   EXPECT_EQ(plain.Overhead(OneRank(n), RankId(0)),
             same.Overhead(OneRank(n), RankId(0)));
 }
@@ -109,7 +100,7 @@ TEST(ModuleParallelism, GradientsAreReducedOverCopiesAndThenOverReplicas) {
   };
   const Duration update = roofline.Cost(
       MemoryOp{.bytes = n / 8 * (30 + 10), .kind = MemoryKind::kOptimizer});
-  EXPECT_EQ(costs.Epilogue(OneRank(1), RankId(0)),
+  EXPECT_EQ(costs.Updates(OneRank(1))[RankId(0)].total(),
             RingCollectiveTime(4 * n, 4, node) +
                 over_replicas(Collective::kReduceScatter, n) +
                 RingCollectiveTime(2 * n, 4, node) +

@@ -11,14 +11,6 @@
 namespace pipeloom::emulator {
 namespace {
 
-Stage StageOf(int32_t num_layers, int32_t module = 0, int32_t first = 0) {
-  return {.module = ModuleId(module),
-          .first_layer = LayerId(first),
-          .num_layers = num_layers,
-          .rank = RankId(0),
-          .segment = SegmentId(0)};
-}
-
 std::vector<LayerSpec> Repeat(const LayerSpec& layer, int count) {
   return std::vector<LayerSpec>(static_cast<size_t>(count), layer);
 }
@@ -179,8 +171,8 @@ TEST(StageCost, FullShardingMovesItsTrafficFromTheEpilogueToThePasses) {
   EXPECT_GT(sharded.weight_grad, gather);
   // A recomputed forward needs no gather, as the weights are there.
   EXPECT_EQ(sharded.forward_again, plain.forward);
-  EXPECT_LT(zero3.Epilogue(partition, RankId(0)),
-            zero1.Epilogue(partition, RankId(0)));
+  EXPECT_LT(zero3.Updates(partition)[RankId(0)].total(),
+            zero1.Updates(partition)[RankId(0)].total());
 }
 
 TEST(StageCost, PaddedBatchesPayForTheirLongestSequence) {
@@ -427,36 +419,40 @@ TEST(StageCost, ProjectorsWorkOnAndHandOnOutputTokens) {
             Bytes(shape.output_tokens * 7168 * 2 / 2));
 }
 
-TEST(StageCost, EpilogueIsTheOptimizerAndWhatShowsOfTwoRingCollectives) {
+TEST(StageCost, AnUpdateIsTheOptimizerAndTwoRingCollectives) {
   const LayerSpec layer = Llama3Block();
   const auto n = static_cast<double>(Parameters(layer));
   Partition partition;
   partition.num_ranks = 2;
   partition.num_segments = 1;
   partition.stages.push_back(StageOf(1));
-  const auto epilogue = [&](const ParallelLayout& parallel, int32_t rank,
-                            CommunicationOverlap overlap =
-                                CommunicationOverlap::kData) {
+  const auto update = [&](const ParallelLayout& parallel, int32_t rank,
+                          CommunicationOverlap overlap =
+                              CommunicationOverlap::kNone) {
     JobSpec job = JobOf({{layer}}, parallel);
     job.setup.overlap = overlap;
-    return StageCostModel(job).Epilogue(partition, RankId(rank));
+    return StageCostModel(job).Updates(partition)[RankId(rank)];
   };
   const double traffic = n * 40 / (3.35e12 * 0.8);
-  EXPECT_NEAR(ToSeconds(epilogue({}, 0)), traffic, 1e-8);
+  EXPECT_NEAR(ToSeconds(update({}, 0).total()), traffic, 1e-8);
   const ParallelLayout wide{.pp = 2, .dp = 8};
   // Four of the eight are on a node, each with its card.
   LinkSpec link = H800Cluster().inter_node;
   link.bandwidth.bytes_per_second *= 4;
-  const double collectives = ToSeconds(RingCollectiveTime(4 * n, 8, link) +
-                                       RingCollectiveTime(2 * n, 8, link));
-  EXPECT_NEAR(ToSeconds(epilogue(wide, 0, CommunicationOverlap::kNone)),
-              collectives + traffic / 8, 1e-8);
-  EXPECT_NEAR(ToSeconds(epilogue(wide, 0)), 0.1 * collectives + traffic / 8,
-              1e-8);
-  EXPECT_EQ(epilogue(wide, 1), kZero);  // No stage there.
+  EXPECT_NEAR(ToSeconds(update(wide, 0).reduce),
+              ToSeconds(RingCollectiveTime(4 * n, 8, link)), 1e-8);
+  EXPECT_NEAR(ToSeconds(update(wide, 0).gather),
+              ToSeconds(RingCollectiveTime(2 * n, 8, link)), 1e-8);
+  EXPECT_NEAR(ToSeconds(update(wide, 0).optimizer), traffic / 8, 1e-8);
+  // Buckets of 40 million parameters each have to start.
+  const RankUpdate bucketed = update(wide, 0, CommunicationOverlap::kData);
+  EXPECT_EQ(bucketed.parts[0].buckets, 6);
+  EXPECT_NEAR(ToSeconds(bucketed.reduce - update(wide, 0).reduce),
+              5 * ToSeconds(RingCollectiveTime(1024, 8, link)), 1e-8);
+  EXPECT_EQ(update(wide, 1), RankUpdate());  // No stage there.
   JobSpec frozen = JobOf({{layer}}, wide);
   frozen.training.frozen_modules = {"m0"};
-  EXPECT_EQ(StageCostModel(frozen).Epilogue(partition, RankId(0)), kZero);
+  EXPECT_EQ(StageCostModel(frozen).Updates(partition)[RankId(0)], RankUpdate());
 }
 
 TEST(StageCost, TransfersUseTheLinkBetweenTheirRanks) {

@@ -120,7 +120,7 @@ TEST(MeasuredRunsTest, ReadsHowMlperfSubmissionsRun) {
   const MeasuredRun& run = runs[0];
   EXPECT_EQ(run.model.modules[ModuleId(0)].adapter_rank, 16);
   EXPECT_EQ(run.setup.fp8_recipe, Fp8Recipe::kFp4Plain);
-  EXPECT_EQ(run.contention, 0.5);
+  EXPECT_EQ(run.setup.update_contention, 0.5);
   EXPECT_TRUE(run.setup.fp8_attention);
   EXPECT_TRUE(run.setup.fp8_gathers);
   EXPECT_EQ(run.setup.weight_bytes, 1);
@@ -130,11 +130,10 @@ TEST(MeasuredRunsTest, ReadsHowMlperfSubmissionsRun) {
   EXPECT_EQ(run.parallel.context, ContextParallelism::kAllGather);
   EXPECT_TRUE(run.recompute);
   EXPECT_EQ(run.recomputed_layers, 3);
-  EXPECT_TRUE(run.update_in_passes);
   // Off elsewhere.
   EXPECT_EQ(runs[1].setup.straggle, 0);
   EXPECT_EQ(runs[1].setup.host_per_step, kZero);
-  EXPECT_FALSE(runs[1].update_in_passes);
+  EXPECT_EQ(runs[1].setup.update_contention, 0);
   EXPECT_EQ(runs[1].recomputed_layers, 0);
 }
 

@@ -178,6 +178,7 @@ TEST(ParseJobTest, ReadsHowAFrameworkRunsExperts) {
                    "\"fp8_attention\": true, \"fp8_gathers\": true, "
                    "\"weight_bytes\": 1, \"straggle\": 0.5, "
                    "\"host_per_step_us\": 250, "
+                   "\"update_contention\": 0.25, "
                    "\"graphs\": \"CUDA_GRAPHS_LAYERS\"}, \"training\":"}});
   ASSERT_OK_AND_ASSIGN(const JobSpec job,
                        ParseJob(text, "job.json", "", NoFiles()));
@@ -196,6 +197,7 @@ TEST(ParseJobTest, ReadsHowAFrameworkRunsExperts) {
   EXPECT_TRUE(job.setup.fp8_gathers);
   EXPECT_EQ(job.setup.weight_bytes, 1);
   EXPECT_EQ(job.setup.straggle, 0.5);
+  EXPECT_EQ(job.setup.update_contention, 0.25);
   EXPECT_EQ(job.setup.host_per_step, Microseconds(250));
 }
 

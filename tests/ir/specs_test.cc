@@ -149,6 +149,8 @@ TEST(JobSpecTest, EachFaultIsNamedWithItsFieldAndWhatIsAllowed) {
        [](JobSpec& j) { j.setup.weight_bytes = 9; }},
       {"setup.straggle is -1; it must be in [0, 1]",
        [](JobSpec& j) { j.setup.straggle = -1; }},
+      {"setup.update_contention is 1.5; it must be in [0, 1]",
+       [](JobSpec& j) { j.setup.update_contention = 1.5; }},
       {"setup.host_per_step_us is 2e+06; it must be in [0, 1e6]",
        [](JobSpec& j) { j.setup.host_per_step = Seconds(2); }},
       {"module \"backbone\": adapter_rank is -1; it must be in [0, 1048576]",

@@ -484,11 +484,14 @@ TEST(BuildStageGraphTest, RanksCarryTheirStagesStaticMemory) {
     expected[stage.rank].gradients += memory.gradients;
     expected[stage.rank].optimizer += memory.optimizer;
   }
+  const auto updates = costs.Updates(p.partition);
   for (const RankId r : expected.ids()) {
     expected[r].limit = p.job.MemoryLimit();
     expected[r].overhead = costs.Overhead(p.partition, r).total();
     EXPECT_EQ(built.graph.rank(r).memory, expected[r]);
-    EXPECT_EQ(built.graph.rank(r).epilogue, costs.Epilogue(p.partition, r));
+    // Something shows, and passes hide something.
+    EXPECT_GT(built.graph.rank(r).epilogue, kZero);
+    EXPECT_LT(built.graph.rank(r).epilogue, updates[r].total());
     EXPECT_GT(built.graph.rank(r).memory.weights, Bytes(0));
   }
 }

@@ -1,0 +1,241 @@
+#include "emulator/stage/rank_update.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <tuple>
+#include <vector>
+
+#include "base/random.h"
+#include "emulator/stage/stage_cost.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/emulator/helpers.h"
+
+namespace pipeloom::emulator {
+namespace {
+
+using ::testing::ElementsAre;
+
+TEST(RankUpdate, WhatIsReducedAndGatheredDependsOnTheSharding) {
+  for (const OptimizerSharding sharding :
+       {OptimizerSharding::kNone, OptimizerSharding::kZero1,
+        OptimizerSharding::kZero2, OptimizerSharding::kZero3}) {
+    JobSpec job =
+        JobOf({{Vit5bBlock(), Vit5bBlock()},
+               {EmbeddingLayer(), Llama3Block(), MoeBlock(), LossHeadLayer()}},
+              {.tp = 2, .ep = 2, .pp = 2, .dp = 4});
+    job.training.optimizer_sharding = sharding;
+    job.model.modules[ModuleId(0)].precision = Precision::kFp32;
+    Partition partition;
+    partition.num_ranks = 2;
+    partition.num_segments = 1;
+    for (const auto& [module, rank, first, layers] :
+         {std::tuple(0, 0, 0, 2), std::tuple(1, 0, 0, 2),
+          std::tuple(1, 1, 2, 2)}) {
+      Stage stage = StageOf(layers, module, first);
+      stage.rank = RankId(rank);
+      partition.stages.push_back(stage);
+    }
+    const auto updates = StageCostModel(job).Updates(partition);
+    ASSERT_EQ(updates.size(), 2);
+    for (const RankId rank : updates.ids()) {
+      const RankUpdate& update = updates[rank];
+      EXPECT_EQ(update.parts.size(), rank == RankId(0) ? 2u : 1u);
+      EXPECT_EQ(update.reduce > kZero, sharding < OptimizerSharding::kZero2);
+      // Without sharding gradients are reduced and gathered before the step.
+      EXPECT_EQ(update.gather > kZero,
+                sharding == OptimizerSharding::kZero1 ||
+                    sharding == OptimizerSharding::kZero2);
+      EXPECT_GT(update.optimizer, kZero);
+    }
+  }
+}
+
+TEST(RankUpdate, BucketsHaveFortyMillionParametersOrAMillionAReplica) {
+  EXPECT_EQ(BucketsOf(39'000'000, 16), 1);
+  EXPECT_EQ(BucketsOf(400'000'000, 16), 10);
+  EXPECT_EQ(BucketsOf(400'000'001, 16), 11);
+  EXPECT_EQ(BucketsOf(400'000'000, 100), 4);
+  EXPECT_EQ(BucketsOf(1, 1'000'000), 1);
+  EXPECT_EQ(BucketsOf(int64_t{1} << 50, 1), 1024);
+}
+
+// A rank of up to four parts, and spans of one replica.
+RankUpdate RandomUpdate(Random& random) {
+  RankUpdate update;
+  update.reduce = Nanoseconds(random.Between(1, 4000));
+  update.gather = Nanoseconds(random.Between(1, 4000));
+  for (int64_t p = random.Between(1, 4); p > 0; --p) {
+    update.parts.push_back({StageId(static_cast<int32_t>(update.parts.size())),
+                            random.Between(1, 1000),
+                            static_cast<int32_t>(random.Between(1, 5))});
+  }
+  return update;
+}
+
+PartSpans RandomSpans(const RankUpdate& update, Random& random) {
+  PartSpans spans;
+  for (size_t p = 0; p < update.parts.size(); ++p) {
+    const int64_t begin = random.Between(0, 3000);
+    spans.push_back({begin, begin + random.Between(1, 2000)});
+  }
+  return spans;
+}
+
+// The times of all buckets, with the nanoseconds that each takes.
+std::vector<std::pair<double, double>> BucketTimes(
+    const RankUpdate& update, Duration whole,
+    const std::vector<const PartSpans*>& replicas, bool ends) {
+  double parameters = 0;
+  for (const auto& part : update.parts) {
+    parameters += static_cast<double>(part.parameters);
+  }
+  std::vector<std::pair<double, double>> times;
+  for (size_t p = 0; p < update.parts.size(); ++p) {
+    const int32_t n = update.parts[p].buckets;
+    for (int32_t k = 0; k < n; ++k) {
+      double at = ends ? 0 : 1e18;
+      for (const PartSpans* spans : replicas) {
+        const double begin = static_cast<double>((*spans)[p].begin);
+        const double end = static_cast<double>((*spans)[p].end);
+        const double own = begin + (end - begin) * (k + (ends ? 1 : 0)) / n;
+        at = ends ? std::max(at, own) : std::min(at, own);
+      }
+      times.emplace_back(
+          at, static_cast<double>(whole.count()) *
+                  static_cast<double>(update.parts[p].parameters) / parameters /
+                  n);
+    }
+  }
+  std::sort(times.begin(), times.end());
+  return times;
+}
+
+TEST(RankUpdate, ReductionsEndAndForwardsWaitAsAWalkOverAllBucketsSays) {
+  for (uint64_t seed = 0; seed < 300; ++seed) {
+    Random random(seed);
+    const RankUpdate update = RandomUpdate(random);
+    const PartSpans a = RandomSpans(update, random);
+    const PartSpans b = RandomSpans(update, random);
+    const std::vector<const PartSpans*> both = {&a, &b};
+    double free = 0;
+    for (const auto& [ready, takes] :
+         BucketTimes(update, update.reduce, both, true)) {
+      free = std::max(free, ready) + takes;
+    }
+    const double buckets = 20;  // Each rounds by a nanosecond.
+    EXPECT_NEAR(static_cast<double>(ReducedAt(update, both)), free, buckets)
+        << "seed " << seed;
+    double wait = 0;
+    double arrived = 0;
+    for (const auto& [needed, takes] :
+         BucketTimes(update, update.gather, both, false)) {
+      arrived += takes;
+      wait = std::max(wait, arrived - needed);
+    }
+    EXPECT_NEAR(static_cast<double>(WaitForWeights(update, both)), wait,
+                buckets)
+        << "seed " << seed;
+  }
+}
+
+TEST(RankUpdate, PartsThatDoNotRunAreReducedAtOnceAndNeedNoWeights) {
+  RankUpdate update;
+  update.reduce = Nanoseconds(100);
+  update.gather = Nanoseconds(100);
+  update.parts = {{StageId(0), 10, 1}, {StageId(1), 30, 1}};
+  const PartSpans spans = {{}, {.begin = 40, .end = 90}};
+  const PartSpans* const one = &spans;
+  // The first quarter is gone before the rest is ready.
+  EXPECT_EQ(ReducedAt(update, {&one, 1}), 90 + 75);
+  EXPECT_EQ(WaitForWeights(update, {&one, 1}), 75 - 40);
+}
+
+// Two stages of one module, on a rank each or both on one.
+struct TwoStages {
+  JobSpec job{};
+  Partition partition{};
+  IdVector<RankId, RankUpdate> updates{};
+  IdVector<StageId, PassTimes> passes{};
+
+  IdVector<RankId, Duration> Epilogues() const {
+    return EpiloguesOf(job, partition, updates, passes);
+  }
+};
+
+TwoStages OnRanks(int32_t ranks) {
+  TwoStages two;
+  two.job = JobOf({{Llama3Block(), Llama3Block()}}, {.pp = ranks, .dp = 2});
+  two.job.setup.update_contention = 0;
+  two.partition.num_ranks = ranks;
+  two.updates.resize(ranks);
+  for (int32_t s = 0; s < 2; ++s) {
+    Stage stage = StageOf(1, 0, s);
+    stage.rank = RankId(ranks == 1 ? 0 : s);
+    two.partition.stages.push_back(stage);
+    two.passes.push_back(
+        {.forward = Nanoseconds(1000), .backward = Nanoseconds(2000)});
+    RankUpdate& update = two.updates[stage.rank];
+    update.reduce += Nanoseconds(400);
+    update.optimizer += Nanoseconds(7 + s);
+    update.gather += Nanoseconds(200);
+    update.parts.push_back({StageId(s), 100, 4});
+  }
+  return two;
+}
+
+TEST(Epilogues, WithoutOverlapAllOfTheUpdateShows) {
+  TwoStages two = OnRanks(2);
+  two.job.setup.overlap = CommunicationOverlap::kNone;
+  // Both optimizers wait for the norm, so that the slower one counts.
+  EXPECT_THAT(two.Epilogues(), ElementsAre(Nanoseconds(608), Nanoseconds(608)));
+}
+
+TEST(Epilogues, WithOverlapTheLastBucketAndTheFirstWeightsShow) {
+  // A quarter of each reduction; a quarter of the first rank's gather, as the
+  // second rank starts a forward later.
+  EXPECT_THAT(OnRanks(2).Epilogues(), ElementsAre(Nanoseconds(100 + 8 + 50),
+                                                  Nanoseconds(100 + 8 + 50)));
+  // On one rank the second stage's gradients go while the first one's are
+  // computed: an eighth of 800. Weights come at the same rate as before.
+  EXPECT_THAT(OnRanks(1).Epilogues(), ElementsAre(Nanoseconds(100 + 15 + 50)));
+}
+
+TEST(Epilogues, AReductionLongerThanItsPassesShowsTheRest) {
+  TwoStages two = OnRanks(1);
+  two.updates[RankId(0)].reduce = Nanoseconds(8000);
+  // It starts with the first bucket of the second stage, 3,500 before the end.
+  EXPECT_THAT(two.Epilogues(), ElementsAre(Nanoseconds(8000 - 3500 + 15 + 50)));
+  // Passes lose a half of what runs meanwhile.
+  two.job.setup.update_contention = 0.5;
+  EXPECT_THAT(two.Epilogues(),
+              ElementsAre(Nanoseconds(4500 + 15 + 50 + (3500 + 350) / 2)));
+}
+
+TEST(Epilogues, BetweenTwoStagesOfARankTheGradientPassesTheOthers) {
+  // Stages 0 and 2 on rank 0, 1 and 3 on rank 1: the second reduction of rank 0
+  // has the backward of stage 1 to itself.
+  TwoStages two = OnRanks(2);
+  for (int32_t s = 2; s < 4; ++s) {
+    Stage stage = StageOf(1, 0, s - 2);
+    stage.rank = RankId(s - 2);
+    two.partition.stages.push_back(stage);
+    two.passes.push_back(two.passes[StageId(0)]);
+    two.updates[stage.rank].reduce = Nanoseconds(8000);
+    two.updates[stage.rank].parts.push_back({StageId(s), 100, 4});
+  }
+  // From 1,500 into stage 2's backward: 4,500 + 1,000 before the end.
+  EXPECT_EQ(two.Epilogues()[RankId(0)],
+            Nanoseconds(8000 - 1500 - 2000 - 2000 + 8 + 25));
+}
+
+TEST(Epilogues, ARankThatTrainsNothingHasNone) {
+  TwoStages two = OnRanks(2);
+  two.updates[RankId(0)] = {};
+  const auto epilogues = two.Epilogues();
+  EXPECT_EQ(epilogues[RankId(0)], kZero);
+  EXPECT_GT(epilogues[RankId(1)], kZero);
+}
+
+}  // namespace
+}  // namespace pipeloom::emulator

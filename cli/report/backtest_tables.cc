@@ -5,8 +5,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "base/status_macros.h"
 #include "cli/console/files.h"
+#include "cli/console/study_context.h"
 #include "cli/console/table.h"
 #include "formats/profile/measured_runs.h"
 #include "formats/text/json_writer.h"
@@ -24,39 +26,104 @@ std::string ScalarText(const studies::FrameworkScalar& s) {
                          s.configurations);
 }
 
-std::vector<double> Errors(const studies::Comparison& comparison,
-                           const std::string& framework, bool peak) {
-  std::vector<double> errors;
-  for (const studies::ComparedRun& c : comparison.runs) {
-    if (!framework.empty() && c.run.framework != framework) continue;
-    if (peak ? c.run.peak_allocated == Bytes(0) : c.fitted) continue;
-    errors.push_back(peak ? c.peak_error() : c.step_error());
-  }
-  return errors;
-}
-
-std::string LayoutText(const formats::MeasuredRun& run) {
-  const ParallelLayout& p = run.parallel;
-  return absl::StrFormat("tp%d pp%d%s cp%d ep%d dp%d", p.tp, p.pp,
-                         run.chunks > 1 ? absl::StrCat("x", run.chunks) : "",
-                         p.cp, p.ep, p.dp);
-}
-
 double Gib(Bytes bytes) {
   return static_cast<double>(bytes.count()) /
          static_cast<double>(int64_t{1} << 30);
 }
 
-void WriteSummary(const std::vector<double>& errors,
-                  formats::JsonWriter& json) {
-  const studies::ErrorSummary e = studies::SummarizeErrors(errors);
+void WriteSummary(const studies::ErrorSummary& e, formats::JsonWriter& json) {
   json.BeginObject().Key("rows").Int(e.count);
   json.Key("mean").Number(e.mean).Key("median").Number(e.median);
   json.Key("worst").Number(e.worst).Key("bias").Number(e.bias);
   json.EndObject();
 }
 
+BacktestErrors ErrorsOf(const studies::Comparison& comparison,
+                        const std::string& framework = "") {
+  BacktestErrors errors;
+  errors.Add(comparison, framework);
+  return errors;
+}
+
+// Writes the keys of a table's comparison into an object.
+void WriteComparison(const studies::Comparison& comparison,
+                     formats::JsonWriter& json) {
+  json.Key("runs").BeginArray();
+  for (const studies::ComparedRun& c : comparison.runs) {
+    json.BeginObject().Key("line").Int(c.run.line);
+    json.Key("framework").String(c.run.framework);
+    json.Key("run").String(c.run.name);
+    json.Key("layout").String(BacktestLayout(c.run));
+    json.Key("measured_step_us").Micros(c.run.step_time);
+    json.Key("emulated_step_us").Micros(c.emulated.step_time);
+    json.Key("step_error").Number(c.step_error());
+    if (c.run.peak_allocated > Bytes(0)) {
+      json.Key("measured_peak_bytes").Int(c.run.peak_allocated.count());
+      json.Key("emulated_peak_bytes").Int(c.emulated.peak_allocated.count());
+      json.Key("peak_error").Number(c.peak_error());
+    }
+    json.Key("fitted").Bool(c.fitted).EndObject();
+  }
+  json.EndArray().Key("frameworks").BeginArray();
+  for (const studies::FrameworkScalar& s : comparison.scalars) {
+    json.BeginObject().Key("framework").String(s.framework);
+    json.Key("scalar").String(
+        s.kind == formats::FittedScalar::kHost ? "host_us" : "stretch");
+    json.Key("value").Number(s.value);
+    json.Key("fitted_rows").Int(s.fitted_rows);
+    json.Key("fitted_configurations").Int(s.fitted_configurations);
+    json.Key("configurations").Int(s.configurations);
+    const BacktestErrors errors = ErrorsOf(comparison, s.framework);
+    json.Key("step_time");
+    WriteSummary(errors.step(), json);
+    json.Key("peak_memory");
+    WriteSummary(errors.peak(), json);
+    json.EndObject();
+  }
+  json.EndArray();
+}
+
+std::string QuotedCsv(const std::string& text) {
+  std::string quoted = "\"";
+  for (const char ch : text) {
+    quoted += ch == '"' ? "\"\"" : std::string(1, ch);
+  }
+  return quoted + "\"";
+}
+
+constexpr char kCsvColumns[] =
+    "line,framework,run,measured_ms,emulated_ms,step_error,measured_gib,"
+    "emulated_gib,used\n";
+
+std::string CsvRow(const studies::ComparedRun& c) {
+  return absl::StrFormat(
+      "%d,%s,%s,%.3f,%.3f,%.4f,%.3f,%.3f,%s\n", c.run.line, c.run.framework,
+      QuotedCsv(c.run.name), ToMilliseconds(c.run.step_time),
+      ToMilliseconds(c.emulated.step_time), c.step_error(),
+      Gib(c.run.peak_allocated), Gib(c.emulated.peak_allocated),
+      c.fitted ? "fit" : "error");
+}
+
 }  // namespace
+
+void BacktestErrors::Add(const studies::ComparedRun& run) {
+  if (!run.fitted) step_.push_back(run.step_error());
+  if (run.run.peak_allocated > Bytes(0)) peak_.push_back(run.peak_error());
+}
+
+void BacktestErrors::Add(const studies::Comparison& comparison,
+                         const std::string& framework) {
+  for (const studies::ComparedRun& c : comparison.runs) {
+    if (framework.empty() || c.run.framework == framework) Add(c);
+  }
+}
+
+std::string BacktestLayout(const formats::MeasuredRun& run) {
+  const ParallelLayout& p = run.parallel;
+  return absl::StrFormat("tp%d pp%d%s cp%d ep%d dp%d", p.tp, p.pp,
+                         run.chunks > 1 ? absl::StrCat("x", run.chunks) : "",
+                         p.cp, p.ep, p.dp);
+}
 
 std::string BacktestTable(const studies::Comparison& comparison) {
   Table rows(
@@ -66,7 +133,7 @@ std::string BacktestTable(const studies::Comparison& comparison) {
   for (const studies::ComparedRun& c : comparison.runs) {
     const bool peak = c.run.peak_allocated > Bytes(0);
     rows.AddRow(
-        {absl::StrCat(c.run.line), c.run.name, LayoutText(c.run),
+        {absl::StrCat(c.run.line), c.run.name, BacktestLayout(c.run),
          absl::StrCat(c.run.microbatch), absl::StrCat(c.run.global_batch),
          absl::StrCat(c.run.sequence),
          absl::StrFormat("%.1f", ToMilliseconds(c.run.step_time)),
@@ -79,9 +146,9 @@ std::string BacktestTable(const studies::Comparison& comparison) {
   }
   Table sums({"framework", "of", "rows", "mean", "median", "worst", "bias"}, 2);
   const auto add = [&](const std::string& name, const std::string& framework) {
+    const BacktestErrors errors = ErrorsOf(comparison, framework);
     for (const bool peak : {false, true}) {
-      const studies::ErrorSummary e =
-          studies::SummarizeErrors(Errors(comparison, framework, peak));
+      const studies::ErrorSummary e = peak ? errors.peak() : errors.step();
       if (e.count == 0) continue;
       sums.AddRow({name, peak ? "peak memory" : "step time",
                    absl::StrCat(e.count), FormatPercent(e.mean),
@@ -104,54 +171,96 @@ std::string BacktestTable(const studies::Comparison& comparison) {
 
 std::string BacktestJson(const studies::Comparison& comparison) {
   formats::JsonWriter json(true);
-  json.BeginObject().Key("runs").BeginArray();
-  for (const studies::ComparedRun& c : comparison.runs) {
-    json.BeginObject().Key("line").Int(c.run.line);
-    json.Key("framework").String(c.run.framework);
-    json.Key("run").String(c.run.name);
-    json.Key("layout").String(LayoutText(c.run));
-    json.Key("measured_step_us").Micros(c.run.step_time);
-    json.Key("emulated_step_us").Micros(c.emulated.step_time);
-    json.Key("step_error").Number(c.step_error());
-    if (c.run.peak_allocated > Bytes(0)) {
-      json.Key("measured_peak_bytes").Int(c.run.peak_allocated.count());
-      json.Key("emulated_peak_bytes").Int(c.emulated.peak_allocated.count());
-      json.Key("peak_error").Number(c.peak_error());
-    }
-    json.Key("fitted").Bool(c.fitted).EndObject();
-  }
-  json.EndArray().Key("frameworks").BeginArray();
-  for (const studies::FrameworkScalar& s : comparison.scalars) {
-    json.BeginObject().Key("framework").String(s.framework);
-    json.Key("scalar").String(
-        s.kind == formats::FittedScalar::kHost ? "host_us" : "stretch");
-    json.Key("value").Number(s.value);
-    json.Key("fitted_rows").Int(s.fitted_rows);
-    json.Key("fitted_configurations").Int(s.fitted_configurations);
-    json.Key("configurations").Int(s.configurations);
-    json.Key("step_time");
-    WriteSummary(Errors(comparison, s.framework, false), json);
-    json.Key("peak_memory");
-    WriteSummary(Errors(comparison, s.framework, true), json);
-    json.EndObject();
-  }
-  return json.EndArray().EndObject().text() + "\n";
+  json.BeginObject();
+  WriteComparison(comparison, json);
+  return json.EndObject().text() + "\n";
 }
 
 std::string BacktestCsv(const studies::Comparison& comparison) {
-  std::string text =
-      "line,framework,run,measured_ms,emulated_ms,step_error,measured_gib,"
-      "emulated_gib,used\n";
+  std::string text = kCsvColumns;
   for (const studies::ComparedRun& c : comparison.runs) {
-    std::string name;
-    for (const char ch : c.run.name)
-      name += ch == '"' ? "\"\"" : std::string(1, ch);
-    absl::StrAppendFormat(
-        &text, "%d,%s,\"%s\",%.3f,%.3f,%.4f,%.3f,%.3f,%s\n", c.run.line,
-        c.run.framework, name, ToMilliseconds(c.run.step_time),
-        ToMilliseconds(c.emulated.step_time), c.step_error(),
-        Gib(c.run.peak_allocated), Gib(c.emulated.peak_allocated),
-        c.fitted ? "fit" : "error");
+    absl::StrAppend(&text, CsvRow(c));
+  }
+  return text;
+}
+
+std::string BacktestSetTable(
+    const std::vector<studies::TableComparison>& tables) {
+  Table sums({"table", "runs", "step time", "worst", "runs with memory",
+              "peak memory", "worst"});
+  const auto add = [&](const std::string& name, const BacktestErrors& errors) {
+    const studies::ErrorSummary step = errors.step();
+    const studies::ErrorSummary peak = errors.peak();
+    const auto percent = [](const studies::ErrorSummary& e, double value) {
+      return e.count > 0 ? FormatPercent(value) : std::string("-");
+    };
+    sums.AddRow({name, absl::StrCat(step.count), percent(step, step.mean),
+                 percent(step, step.worst), absl::StrCat(peak.count),
+                 percent(peak, peak.mean), percent(peak, peak.worst)});
+  };
+  BacktestErrors all;
+  std::string scalars;
+  std::vector<std::string> without_host;
+  for (const studies::TableComparison& table : tables) {
+    add(table.name, ErrorsOf(table.comparison));
+    all.Add(table.comparison);
+    for (const studies::FrameworkScalar& s : table.comparison.scalars) {
+      if (s.fitted_rows == 0) {
+        if (s.kind == formats::FittedScalar::kHost && s.value == 0) {
+          without_host.push_back(table.name);
+        }
+        continue;
+      }
+      absl::StrAppend(&scalars, "  ", table.name, ", ", s.framework, ": ",
+                      ScalarText(s), "\n");
+    }
+  }
+  add("all", all);
+  std::string text = sums.ToString();
+  if (!scalars.empty()) {
+    absl::StrAppend(&text,
+                    "\nScalars (rows used to fit count in no error of step "
+                    "time):\n",
+                    scalars);
+  }
+  if (!without_host.empty()) {
+    absl::StrAppend(&text, "\nThe host takes no time to launch a kernel in ",
+                    absl::StrJoin(without_host, ", "),
+                    ", whose rows leave it open; --fit fits it.\n");
+  }
+  return text;
+}
+
+std::string BacktestSetJson(
+    const std::vector<studies::TableComparison>& tables) {
+  formats::JsonWriter json(true);
+  const auto write = [&](const BacktestErrors& errors) {
+    json.Key("step_time");
+    WriteSummary(errors.step(), json);
+    json.Key("peak_memory");
+    WriteSummary(errors.peak(), json);
+  };
+  BacktestErrors all;
+  json.BeginObject().Key("tables").BeginArray();
+  for (const studies::TableComparison& table : tables) {
+    json.BeginObject().Key("table").String(table.name);
+    write(ErrorsOf(table.comparison));
+    WriteComparison(table.comparison, json);
+    json.EndObject();
+    all.Add(table.comparison);
+  }
+  json.EndArray().Key("all").BeginObject();
+  write(all);
+  return json.EndObject().EndObject().text() + "\n";
+}
+
+std::string BacktestSetCsv(
+    const std::vector<studies::TableComparison>& tables) {
+  std::string text = absl::StrCat("table,", kCsvColumns);
+  for (const studies::TableComparison& table : tables) {
+    for (const studies::ComparedRun& c : table.comparison.runs) {
+      absl::StrAppend(&text, QuotedCsv(table.name), ",", CsvRow(c));
+    }
   }
   return text;
 }
@@ -159,16 +268,27 @@ std::string BacktestCsv(const studies::Comparison& comparison) {
 absl::Status PrintBacktest(const BacktestFlags& flags, const Context& context) {
   studies::BacktestOptions options = flags.options;
   PIPELOOM_ASSIGN_OR_RETURN(options.data_dir, FindDataDir(options.data_dir));
-  PIPELOOM_ASSIGN_OR_RETURN(
-      const studies::Comparison comparison,
-      studies::RunBacktest(
-          options, [](const std::string& path) { return ReadFile(path); }));
+  const studies::StudyContext study = StudyContextOf(context);
+  const absl::StatusOr<std::vector<studies::MeasuredTable>> loaded =
+      studies::LoadTables(flags.files.empty()
+                              ? std::vector<std::string>{options.file}
+                              : flags.files,
+                          options.data_dir, study.read);
+  if (!loaded.ok()) return UsageError(loaded.status().message());
+  PIPELOOM_ASSIGN_OR_RETURN(const std::vector<studies::TableComparison> tables,
+                            studies::CompareTables(*loaded, options, study));
+  const studies::Comparison& first = tables.front().comparison;
   if (!flags.csv_out.empty()) {
     PIPELOOM_RETURN_IF_ERROR(
-        WriteFileAtomically(flags.csv_out, BacktestCsv(comparison)));
+        WriteFileAtomically(flags.csv_out, flags.set ? BacktestSetCsv(tables)
+                                                     : BacktestCsv(first)));
   }
-  context.print(flags.json ? BacktestJson(comparison)
-                           : BacktestTable(comparison));
+  if (flags.set) {
+    context.print(flags.json ? BacktestSetJson(tables)
+                             : BacktestSetTable(tables));
+  } else {
+    context.print(flags.json ? BacktestJson(first) : BacktestTable(first));
+  }
   return absl::OkStatus();
 }
 

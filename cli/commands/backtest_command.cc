@@ -74,6 +74,9 @@ class BacktestCommand : public Command {
                      {"profile", "roofline"}});
     flags.push_back(
         OutputFlag("csv", &flags_.csv_out, "write the comparison as CSV"));
+    flags.push_back(OutputFlag(
+        "report", &flags_.report,
+        "write an HTML page: predicted against measured, errors by cause"));
     flags.push_back(
         {"format", &format_, "FORMAT", "of the output", {"table", "json"}});
     flags.push_back(DataDirFlag(&flags_.options.data_dir));

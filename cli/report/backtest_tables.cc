@@ -1,5 +1,6 @@
 #include "cli/report/backtest_tables.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -24,6 +25,13 @@ std::string ScalarText(const studies::FrameworkScalar& s) {
   return absl::StrFormat("%s, fitted on %d rows of %d of %d configurations",
                          value, s.fitted_rows, s.fitted_configurations,
                          s.configurations);
+}
+
+std::string LayoutText(const formats::MeasuredRun& run) {
+  const ParallelLayout& p = run.parallel;
+  return absl::StrFormat("tp%d pp%d%s cp%d ep%d dp%d", p.tp, p.pp,
+                         run.chunks > 1 ? absl::StrCat("x", run.chunks) : "",
+                         p.cp, p.ep, p.dp);
 }
 
 double Gib(Bytes bytes) {
@@ -53,7 +61,7 @@ void WriteComparison(const studies::Comparison& comparison,
     json.BeginObject().Key("line").Int(c.run.line);
     json.Key("framework").String(c.run.framework);
     json.Key("run").String(c.run.name);
-    json.Key("layout").String(BacktestLayout(c.run));
+    json.Key("layout").String(LayoutText(c.run));
     json.Key("measured_step_us").Micros(c.run.step_time);
     json.Key("emulated_step_us").Micros(c.emulated.step_time);
     json.Key("step_error").Number(c.step_error());
@@ -118,13 +126,6 @@ void BacktestErrors::Add(const studies::Comparison& comparison,
   }
 }
 
-std::string BacktestLayout(const formats::MeasuredRun& run) {
-  const ParallelLayout& p = run.parallel;
-  return absl::StrFormat("tp%d pp%d%s cp%d ep%d dp%d", p.tp, p.pp,
-                         run.chunks > 1 ? absl::StrCat("x", run.chunks) : "",
-                         p.cp, p.ep, p.dp);
-}
-
 std::string BacktestTable(const studies::Comparison& comparison) {
   Table rows(
       {"line", "run", "layout", "micro", "batch", "seq", "measured ms",
@@ -133,7 +134,7 @@ std::string BacktestTable(const studies::Comparison& comparison) {
   for (const studies::ComparedRun& c : comparison.runs) {
     const bool peak = c.run.peak_allocated > Bytes(0);
     rows.AddRow(
-        {absl::StrCat(c.run.line), c.run.name, BacktestLayout(c.run),
+        {absl::StrCat(c.run.line), c.run.name, LayoutText(c.run),
          absl::StrCat(c.run.microbatch), absl::StrCat(c.run.global_batch),
          absl::StrCat(c.run.sequence),
          absl::StrFormat("%.1f", ToMilliseconds(c.run.step_time)),
@@ -184,6 +185,26 @@ std::string BacktestCsv(const studies::Comparison& comparison) {
   return text;
 }
 
+std::string TextWithoutHost(
+    const std::vector<studies::TableComparison>& tables) {
+  std::vector<std::string> names;
+  for (const studies::TableComparison& table : tables) {
+    const std::vector<studies::FrameworkScalar>& scalars =
+        table.comparison.scalars;
+    if (std::any_of(scalars.begin(), scalars.end(),
+                    [](const studies::FrameworkScalar& s) {
+                      return s.kind == formats::FittedScalar::kHost &&
+                             s.fitted_rows == 0 && s.value == 0;
+                    })) {
+      names.push_back(table.name);
+    }
+  }
+  if (names.empty()) return "";
+  return absl::StrCat("The host takes no time to launch a kernel in ",
+                      absl::StrJoin(names, ", "),
+                      ", whose rows leave it open; --fit fits it.");
+}
+
 std::string BacktestSetTable(
     const std::vector<studies::TableComparison>& tables) {
   Table sums({"table", "runs", "step time", "worst", "runs with memory",
@@ -200,17 +221,11 @@ std::string BacktestSetTable(
   };
   BacktestErrors all;
   std::string scalars;
-  std::vector<std::string> without_host;
   for (const studies::TableComparison& table : tables) {
     add(table.name, ErrorsOf(table.comparison));
     all.Add(table.comparison);
     for (const studies::FrameworkScalar& s : table.comparison.scalars) {
-      if (s.fitted_rows == 0) {
-        if (s.kind == formats::FittedScalar::kHost && s.value == 0) {
-          without_host.push_back(table.name);
-        }
-        continue;
-      }
+      if (s.fitted_rows == 0) continue;
       absl::StrAppend(&scalars, "  ", table.name, ", ", s.framework, ": ",
                       ScalarText(s), "\n");
     }
@@ -223,11 +238,8 @@ std::string BacktestSetTable(
                     "time):\n",
                     scalars);
   }
-  if (!without_host.empty()) {
-    absl::StrAppend(&text, "\nThe host takes no time to launch a kernel in ",
-                    absl::StrJoin(without_host, ", "),
-                    ", whose rows leave it open; --fit fits it.\n");
-  }
+  const std::string open = TextWithoutHost(tables);
+  if (!open.empty()) absl::StrAppend(&text, "\n", open, "\n");
   return text;
 }
 
@@ -282,6 +294,10 @@ absl::Status PrintBacktest(const BacktestFlags& flags, const Context& context) {
     PIPELOOM_RETURN_IF_ERROR(
         WriteFileAtomically(flags.csv_out, flags.set ? BacktestSetCsv(tables)
                                                      : BacktestCsv(first)));
+  }
+  if (!flags.report.empty()) {
+    PIPELOOM_RETURN_IF_ERROR(WriteFileAtomically(
+        flags.report, BacktestPage(tables, context.command_line)));
   }
   if (flags.set) {
     context.print(flags.json ? BacktestSetJson(tables)

@@ -8,7 +8,6 @@
 
 #include "absl/status/status.h"
 #include "cli/console/command.h"
-#include "formats/profile/measured_runs.h"
 #include "studies/backtest/emulate_against.h"
 #include "studies/backtest/table_set.h"
 
@@ -26,8 +25,14 @@ std::string BacktestSetJson(
     const std::vector<studies::TableComparison>& tables);
 std::string BacktestSetCsv(const std::vector<studies::TableComparison>& tables);
 
-// Returns a run's layout as "tp2 pp4x2 cp1 ep1 dp8".
-std::string BacktestLayout(const formats::MeasuredRun& run);
+// Returns a page with plots (cli/report/backtest_page.cc). `command` made it.
+std::string BacktestPage(const std::vector<studies::TableComparison>& tables,
+                         const std::string& command);
+
+// Returns a sentence that names the tables whose rows leave the host's time to
+// launch a kernel to a fit that was not made; "" if there are none.
+std::string TextWithoutHost(
+    const std::vector<studies::TableComparison>& tables);
 
 // The errors of one quantity: of step times, of runs that fitted no scalar; or
 // of peaks of memory, of runs that measured one.

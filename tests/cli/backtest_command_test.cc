@@ -173,5 +173,58 @@ TEST_F(BacktestSetTest, ScalarsThatAFitWouldSetAreNamed) {
               HasSubstr("vtrain_single, vtrain-single: 30.00 us a kernel"));
 }
 
+size_t CountOf(const std::string& text, const std::string& word) {
+  size_t count = 0;
+  for (size_t at = 0; (at = text.find(word, at)) != text.npos; ++at) ++count;
+  return count;
+}
+
+TEST_F(BacktestSetTest, ThePageHasEveryRunAndWorksWithoutANetwork) {
+  const Outcome outcome = Pipeloom(
+      {"backtest", "primus", "torchtitan", "--report", Path("page.html")});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const std::string page = ReadAll(Path("page.html"));
+  // 11 step times and 5 peaks, each a mark and a row.
+  EXPECT_EQ(CountOf(page, "<circle"), 16u);
+  EXPECT_EQ(CountOf(page, "<tr><th scope=\"row\""), 16u);
+  EXPECT_EQ(CountOf(page, "http://") + CountOf(page, "https://"), 0u);
+  EXPECT_THAT(page, HasSubstr("default-src 'none'"));
+  EXPECT_THAT(page, HasSubstr("width=device-width"));
+}
+
+TEST_F(BacktestSetTest, ThePageGroupsErrorsByCause) {
+  const Outcome outcome = Pipeloom({"backtest", "simumax_b200", "bridge_cards",
+                                    "--report", Path("page.html")});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const std::string page = ReadAll(Path("page.html"));
+  for (const char* cause :
+       {"By table", "By GPU", "By precision of products", "By kind of model"}) {
+    EXPECT_THAT(page, HasSubstr(cause));
+  }
+  for (const char* group :
+       {"<span>dense</span>", "<span>experts</span>", "<span>B200</span>",
+        "<span>GB300</span>", "<span>16 bits</span>", "<span>mxfp8</span>"}) {
+    EXPECT_THAT(page, HasSubstr(group));
+  }
+}
+
+TEST_F(BacktestSetTest, ThePageOfOneTableMarksTheRunsOfAFit) {
+  const std::vector<std::string> args = {"backtest", "simumax_b200", "--report",
+                                         Path("page.html")};
+  ASSERT_EQ(Pipeloom(args).code, 0);
+  const std::string plain = ReadAll(Path("page.html"));
+  EXPECT_THAT(plain, Not(HasSubstr("By table")));
+  EXPECT_THAT(plain, Not(HasSubstr("class=\"hollow\"")));
+  EXPECT_THAT(plain, HasSubstr("with no scalar fitted"));
+  std::vector<std::string> fit = args;
+  fit.push_back("--fit");
+  ASSERT_EQ(Pipeloom(fit).code, 0);
+  const std::string fitted = ReadAll(Path("page.html"));
+  EXPECT_EQ(CountOf(fitted, "class=\"hollow\""), 3u);
+  EXPECT_EQ(CountOf(fitted, ", used to fit)"), 3u);
+  EXPECT_EQ(CountOf(fitted, "<td>fit</td>"), 3u);
+  EXPECT_THAT(fitted, HasSubstr("of 10 runs"));
+}
+
 }  // namespace
 }  // namespace pipeloom::cli

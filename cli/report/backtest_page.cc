@@ -28,7 +28,7 @@ struct Row {
   std::string device{};
 };
 
-// What is compared: step times or peaks of memory.
+// The quantity that is compared: step times or peaks of memory.
 struct Quantity {
   std::string title{};
   std::string name{};

@@ -1,12 +1,15 @@
 #include "cli/report/backtest_tables.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "base/status_macros.h"
 #include "cli/console/files.h"
+#include "cli/console/study_context.h"
 #include "cli/console/table.h"
 #include "formats/profile/measured_runs.h"
 #include "formats/text/json_writer.h"
@@ -24,17 +27,6 @@ std::string ScalarText(const studies::FrameworkScalar& s) {
                          s.configurations);
 }
 
-std::vector<double> Errors(const studies::Comparison& comparison,
-                           const std::string& framework, bool peak) {
-  std::vector<double> errors;
-  for (const studies::ComparedRun& c : comparison.runs) {
-    if (!framework.empty() && c.run.framework != framework) continue;
-    if (peak ? c.run.peak_allocated == Bytes(0) : c.fitted) continue;
-    errors.push_back(peak ? c.peak_error() : c.step_error());
-  }
-  return errors;
-}
-
 std::string LayoutText(const formats::MeasuredRun& run) {
   const ParallelLayout& p = run.parallel;
   return absl::StrFormat("tp%d pp%d%s cp%d ep%d dp%d", p.tp, p.pp,
@@ -47,64 +39,24 @@ double Gib(Bytes bytes) {
          static_cast<double>(int64_t{1} << 30);
 }
 
-void WriteSummary(const std::vector<double>& errors,
-                  formats::JsonWriter& json) {
-  const studies::ErrorSummary e = studies::SummarizeErrors(errors);
+void WriteSummary(const studies::ErrorSummary& e, formats::JsonWriter& json) {
   json.BeginObject().Key("rows").Int(e.count);
   json.Key("mean").Number(e.mean).Key("median").Number(e.median);
   json.Key("worst").Number(e.worst).Key("bias").Number(e.bias);
   json.EndObject();
 }
 
-}  // namespace
-
-std::string BacktestTable(const studies::Comparison& comparison) {
-  Table rows(
-      {"line", "run", "layout", "micro", "batch", "seq", "measured ms",
-       "emulated ms", "error", "peak GiB", "emulated GiB", "error", "used"},
-      3);
-  for (const studies::ComparedRun& c : comparison.runs) {
-    const bool peak = c.run.peak_allocated > Bytes(0);
-    rows.AddRow(
-        {absl::StrCat(c.run.line), c.run.name, LayoutText(c.run),
-         absl::StrCat(c.run.microbatch), absl::StrCat(c.run.global_batch),
-         absl::StrCat(c.run.sequence),
-         absl::StrFormat("%.1f", ToMilliseconds(c.run.step_time)),
-         absl::StrFormat("%.1f", ToMilliseconds(c.emulated.step_time)),
-         absl::StrFormat("%+.1f %%", 100 * c.step_error()),
-         peak ? absl::StrFormat("%.2f", Gib(c.run.peak_allocated)) : "-",
-         peak ? absl::StrFormat("%.2f", Gib(c.emulated.peak_allocated)) : "-",
-         peak ? absl::StrFormat("%+.1f %%", 100 * c.peak_error()) : "-",
-         c.fitted ? "fit" : "error"});
-  }
-  Table sums({"framework", "of", "rows", "mean", "median", "worst", "bias"}, 2);
-  const auto add = [&](const std::string& name, const std::string& framework) {
-    for (const bool peak : {false, true}) {
-      const studies::ErrorSummary e =
-          studies::SummarizeErrors(Errors(comparison, framework, peak));
-      if (e.count == 0) continue;
-      sums.AddRow({name, peak ? "peak memory" : "step time",
-                   absl::StrCat(e.count), FormatPercent(e.mean),
-                   FormatPercent(e.median), FormatPercent(e.worst),
-                   absl::StrFormat("%+.1f %%", 100 * e.bias)});
-    }
-  };
-  for (const studies::FrameworkScalar& s : comparison.scalars) {
-    add(s.framework, s.framework);
-  }
-  if (comparison.scalars.size() > 1) add("all", "");
-  std::string text = absl::StrCat(rows.ToString(), "\n", sums.ToString(),
-                                  "\nScalars (rows used to fit count in no "
-                                  "error of step time):\n");
-  for (const studies::FrameworkScalar& s : comparison.scalars) {
-    absl::StrAppend(&text, "  ", s.framework, ": ", ScalarText(s), "\n");
-  }
-  return text;
+BacktestErrors ErrorsOf(const studies::Comparison& comparison,
+                        const std::string& framework = "") {
+  BacktestErrors errors;
+  errors.Add(comparison, framework);
+  return errors;
 }
 
-std::string BacktestJson(const studies::Comparison& comparison) {
-  formats::JsonWriter json(true);
-  json.BeginObject().Key("runs").BeginArray();
+// Writes the keys of a table's comparison into an object.
+void WriteComparison(const studies::Comparison& comparison,
+                     formats::JsonWriter& json) {
+  json.Key("runs").BeginArray();
   for (const studies::ComparedRun& c : comparison.runs) {
     json.BeginObject().Key("line").Int(c.run.line);
     json.Key("framework").String(c.run.framework);
@@ -129,29 +81,198 @@ std::string BacktestJson(const studies::Comparison& comparison) {
     json.Key("fitted_rows").Int(s.fitted_rows);
     json.Key("fitted_configurations").Int(s.fitted_configurations);
     json.Key("configurations").Int(s.configurations);
+    const BacktestErrors errors = ErrorsOf(comparison, s.framework);
     json.Key("step_time");
-    WriteSummary(Errors(comparison, s.framework, false), json);
+    WriteSummary(errors.step(), json);
     json.Key("peak_memory");
-    WriteSummary(Errors(comparison, s.framework, true), json);
+    WriteSummary(errors.peak(), json);
     json.EndObject();
   }
-  return json.EndArray().EndObject().text() + "\n";
+  json.EndArray();
+}
+
+std::string QuotedCsv(const std::string& text) {
+  std::string quoted = "\"";
+  for (const char ch : text) {
+    quoted += ch == '"' ? "\"\"" : std::string(1, ch);
+  }
+  return quoted + "\"";
+}
+
+constexpr char kCsvColumns[] =
+    "line,framework,run,measured_ms,emulated_ms,step_error,measured_gib,"
+    "emulated_gib,used\n";
+
+std::string CsvRow(const studies::ComparedRun& c) {
+  return absl::StrFormat(
+      "%d,%s,%s,%.3f,%.3f,%.4f,%.3f,%.3f,%s\n", c.run.line, c.run.framework,
+      QuotedCsv(c.run.name), ToMilliseconds(c.run.step_time),
+      ToMilliseconds(c.emulated.step_time), c.step_error(),
+      Gib(c.run.peak_allocated), Gib(c.emulated.peak_allocated),
+      c.fitted ? "fit" : "error");
+}
+
+}  // namespace
+
+void BacktestErrors::Add(const studies::ComparedRun& run) {
+  if (!run.fitted) step_.push_back(run.step_error());
+  if (run.run.peak_allocated > Bytes(0)) peak_.push_back(run.peak_error());
+}
+
+void BacktestErrors::Add(const studies::Comparison& comparison,
+                         const std::string& framework) {
+  for (const studies::ComparedRun& c : comparison.runs) {
+    if (framework.empty() || c.run.framework == framework) Add(c);
+  }
+}
+
+std::string BacktestTable(const studies::Comparison& comparison) {
+  Table rows(
+      {"line", "run", "layout", "micro", "batch", "seq", "measured ms",
+       "emulated ms", "error", "peak GiB", "emulated GiB", "error", "used"},
+      3);
+  for (const studies::ComparedRun& c : comparison.runs) {
+    const bool peak = c.run.peak_allocated > Bytes(0);
+    rows.AddRow(
+        {absl::StrCat(c.run.line), c.run.name, LayoutText(c.run),
+         absl::StrCat(c.run.microbatch), absl::StrCat(c.run.global_batch),
+         absl::StrCat(c.run.sequence),
+         absl::StrFormat("%.1f", ToMilliseconds(c.run.step_time)),
+         absl::StrFormat("%.1f", ToMilliseconds(c.emulated.step_time)),
+         absl::StrFormat("%+.1f %%", 100 * c.step_error()),
+         peak ? absl::StrFormat("%.2f", Gib(c.run.peak_allocated)) : "-",
+         peak ? absl::StrFormat("%.2f", Gib(c.emulated.peak_allocated)) : "-",
+         peak ? absl::StrFormat("%+.1f %%", 100 * c.peak_error()) : "-",
+         c.fitted ? "fit" : "error"});
+  }
+  Table sums({"framework", "of", "rows", "mean", "median", "worst", "bias"}, 2);
+  const auto add = [&](const std::string& name, const std::string& framework) {
+    const BacktestErrors errors = ErrorsOf(comparison, framework);
+    for (const bool peak : {false, true}) {
+      const studies::ErrorSummary e = peak ? errors.peak() : errors.step();
+      if (e.count == 0) continue;
+      sums.AddRow({name, peak ? "peak memory" : "step time",
+                   absl::StrCat(e.count), FormatPercent(e.mean),
+                   FormatPercent(e.median), FormatPercent(e.worst),
+                   absl::StrFormat("%+.1f %%", 100 * e.bias)});
+    }
+  };
+  for (const studies::FrameworkScalar& s : comparison.scalars) {
+    add(s.framework, s.framework);
+  }
+  if (comparison.scalars.size() > 1) add("all", "");
+  std::string text = absl::StrCat(rows.ToString(), "\n", sums.ToString(),
+                                  "\nScalars (rows used to fit count in no "
+                                  "error of step time):\n");
+  for (const studies::FrameworkScalar& s : comparison.scalars) {
+    absl::StrAppend(&text, "  ", s.framework, ": ", ScalarText(s), "\n");
+  }
+  return text;
+}
+
+std::string BacktestJson(const studies::Comparison& comparison) {
+  formats::JsonWriter json(true);
+  json.BeginObject();
+  WriteComparison(comparison, json);
+  return json.EndObject().text() + "\n";
 }
 
 std::string BacktestCsv(const studies::Comparison& comparison) {
-  std::string text =
-      "line,framework,run,measured_ms,emulated_ms,step_error,measured_gib,"
-      "emulated_gib,used\n";
+  std::string text = kCsvColumns;
   for (const studies::ComparedRun& c : comparison.runs) {
-    std::string name;
-    for (const char ch : c.run.name)
-      name += ch == '"' ? "\"\"" : std::string(1, ch);
-    absl::StrAppendFormat(
-        &text, "%d,%s,\"%s\",%.3f,%.3f,%.4f,%.3f,%.3f,%s\n", c.run.line,
-        c.run.framework, name, ToMilliseconds(c.run.step_time),
-        ToMilliseconds(c.emulated.step_time), c.step_error(),
-        Gib(c.run.peak_allocated), Gib(c.emulated.peak_allocated),
-        c.fitted ? "fit" : "error");
+    absl::StrAppend(&text, CsvRow(c));
+  }
+  return text;
+}
+
+std::string TextWithoutHost(
+    const std::vector<studies::TableComparison>& tables) {
+  std::vector<std::string> names;
+  for (const studies::TableComparison& table : tables) {
+    const std::vector<studies::FrameworkScalar>& scalars =
+        table.comparison.scalars;
+    if (std::any_of(scalars.begin(), scalars.end(),
+                    [](const studies::FrameworkScalar& s) {
+                      return s.kind == formats::FittedScalar::kHost &&
+                             s.fitted_rows == 0 && s.value == 0;
+                    })) {
+      names.push_back(table.name);
+    }
+  }
+  if (names.empty()) return "";
+  return absl::StrCat("The host takes no time to launch a kernel in ",
+                      absl::StrJoin(names, ", "),
+                      ", whose rows leave it open; --fit fits it.");
+}
+
+std::string BacktestSetTable(
+    const std::vector<studies::TableComparison>& tables) {
+  Table sums({"table", "runs", "step time", "worst", "runs with memory",
+              "peak memory", "worst"});
+  const auto add = [&](const std::string& name, const BacktestErrors& errors) {
+    const studies::ErrorSummary step = errors.step();
+    const studies::ErrorSummary peak = errors.peak();
+    const auto percent = [](const studies::ErrorSummary& e, double value) {
+      return e.count > 0 ? FormatPercent(value) : std::string("-");
+    };
+    sums.AddRow({name, absl::StrCat(step.count), percent(step, step.mean),
+                 percent(step, step.worst), absl::StrCat(peak.count),
+                 percent(peak, peak.mean), percent(peak, peak.worst)});
+  };
+  BacktestErrors all;
+  std::string scalars;
+  for (const studies::TableComparison& table : tables) {
+    add(table.name, ErrorsOf(table.comparison));
+    all.Add(table.comparison);
+    for (const studies::FrameworkScalar& s : table.comparison.scalars) {
+      if (s.fitted_rows == 0) continue;
+      absl::StrAppend(&scalars, "  ", table.name, ", ", s.framework, ": ",
+                      ScalarText(s), "\n");
+    }
+  }
+  add("all", all);
+  std::string text = sums.ToString();
+  if (!scalars.empty()) {
+    absl::StrAppend(&text,
+                    "\nScalars (rows used to fit count in no error of step "
+                    "time):\n",
+                    scalars);
+  }
+  const std::string open = TextWithoutHost(tables);
+  if (!open.empty()) absl::StrAppend(&text, "\n", open, "\n");
+  return text;
+}
+
+std::string BacktestSetJson(
+    const std::vector<studies::TableComparison>& tables) {
+  formats::JsonWriter json(true);
+  const auto write = [&](const BacktestErrors& errors) {
+    json.Key("step_time");
+    WriteSummary(errors.step(), json);
+    json.Key("peak_memory");
+    WriteSummary(errors.peak(), json);
+  };
+  BacktestErrors all;
+  json.BeginObject().Key("tables").BeginArray();
+  for (const studies::TableComparison& table : tables) {
+    json.BeginObject().Key("table").String(table.name);
+    write(ErrorsOf(table.comparison));
+    WriteComparison(table.comparison, json);
+    json.EndObject();
+    all.Add(table.comparison);
+  }
+  json.EndArray().Key("all").BeginObject();
+  write(all);
+  return json.EndObject().EndObject().text() + "\n";
+}
+
+std::string BacktestSetCsv(
+    const std::vector<studies::TableComparison>& tables) {
+  std::string text = absl::StrCat("table,", kCsvColumns);
+  for (const studies::TableComparison& table : tables) {
+    for (const studies::ComparedRun& c : table.comparison.runs) {
+      absl::StrAppend(&text, QuotedCsv(table.name), ",", CsvRow(c));
+    }
   }
   return text;
 }
@@ -159,16 +280,31 @@ std::string BacktestCsv(const studies::Comparison& comparison) {
 absl::Status PrintBacktest(const BacktestFlags& flags, const Context& context) {
   studies::BacktestOptions options = flags.options;
   PIPELOOM_ASSIGN_OR_RETURN(options.data_dir, FindDataDir(options.data_dir));
-  PIPELOOM_ASSIGN_OR_RETURN(
-      const studies::Comparison comparison,
-      studies::RunBacktest(
-          options, [](const std::string& path) { return ReadFile(path); }));
+  const studies::StudyContext study = StudyContextOf(context);
+  const absl::StatusOr<std::vector<studies::MeasuredTable>> loaded =
+      studies::LoadTables(flags.files.empty()
+                              ? std::vector<std::string>{options.file}
+                              : flags.files,
+                          options.data_dir, study.read);
+  if (!loaded.ok()) return UsageError(loaded.status().message());
+  PIPELOOM_ASSIGN_OR_RETURN(const std::vector<studies::TableComparison> tables,
+                            studies::CompareTables(*loaded, options, study));
+  const studies::Comparison& first = tables.front().comparison;
   if (!flags.csv_out.empty()) {
     PIPELOOM_RETURN_IF_ERROR(
-        WriteFileAtomically(flags.csv_out, BacktestCsv(comparison)));
+        WriteFileAtomically(flags.csv_out, flags.set ? BacktestSetCsv(tables)
+                                                     : BacktestCsv(first)));
   }
-  context.print(flags.json ? BacktestJson(comparison)
-                           : BacktestTable(comparison));
+  if (!flags.report.empty()) {
+    PIPELOOM_RETURN_IF_ERROR(WriteFileAtomically(
+        flags.report, BacktestPage(tables, context.command_line)));
+  }
+  if (flags.set) {
+    context.print(flags.json ? BacktestSetJson(tables)
+                             : BacktestSetTable(tables));
+  } else {
+    context.print(flags.json ? BacktestJson(first) : BacktestTable(first));
+  }
   return absl::OkStatus();
 }
 

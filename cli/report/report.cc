@@ -1,15 +1,12 @@
 #include "cli/report/report.h"
 
 #include <algorithm>
-#include <cmath>
 #include <map>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_replace.h"
-#include "cli/report/report_assets.h"
 #include "cli/report/report_data.h"
 #include "trace/trace_analysis.h"
 
@@ -19,32 +16,6 @@ namespace {
 constexpr int kPasses = 3;
 constexpr const char* kPassNames[kPasses] = {"forward", "backward",
                                              "weight gradient"};
-
-void AppendTable(const Table& table, std::string* html) {
-  absl::StrAppend(html, "<div class=\"card scroll\"><table>\n");
-  const size_t columns = table.rows()[0].size();
-  for (size_t r = 0; r < table.rows().size(); ++r) {
-    const std::vector<std::string>& row = table.rows()[r];
-    absl::StrAppend(html, r == 0 ? "<thead><tr>" : "<tr>");
-    for (size_t c = 0; c < row.size(); ++c) {
-      const bool reason = row.size() < columns && c + 1 == row.size();
-      const char* tag = r == 0 || c == 0 ? "th" : "td";
-      std::string attributes = r == 0   ? " scope=\"col\""
-                               : c == 0 ? " scope=\"row\""
-                                        : "";
-      if (reason) {
-        absl::StrAppend(&attributes, " class=\"l why\" colspan=\"", columns - c,
-                        "\"");
-      } else if (static_cast<int>(c) < table.left_columns()) {
-        absl::StrAppend(&attributes, " class=\"l\"");
-      }
-      absl::StrAppend(html, "<", tag, attributes, ">", EscapeHtml(row[c]), "</",
-                      tag, ">");
-    }
-    absl::StrAppend(html, r == 0 ? "</tr></thead><tbody>\n" : "</tr>\n");
-  }
-  absl::StrAppend(html, "</tbody></table></div>\n");
-}
 
 // Cells that have their exact value as an attribute, which a test compares.
 std::string TimeCell(Duration d) {
@@ -276,115 +247,15 @@ void AppendStep(const Report::Step& step, const trace::TraceAnalysis& analysis,
       index);
 }
 
-// Escapes JSON so that it cannot end the script element that holds it.
-std::string ForScript(const std::string& json) {
-  return absl::StrReplaceAll(json, {{"<", "\\u003c"}, {"&", "\\u0026"}});
-}
-
-void AppendScatter(const Report::Scatter& scatter, std::string* html) {
-  constexpr double kWidth = 900, kHeight = 380, kLeft = 70, kBottom = 44;
-  double most_x = 0, most_y = 0;
-  for (const Report::Scatter::Point& p : scatter.points) {
-    if (std::isfinite(p.x)) most_x = std::max(most_x, p.x);
-    if (std::isfinite(p.y)) most_y = std::max(most_y, p.y);
-  }
-  if (most_x <= 0 || most_y <= 0) return;
-  const auto x = [&](double v) {
-    return kLeft + v / (most_x * 1.05) * (kWidth - kLeft - 20);
-  };
-  const auto y = [&](double v) {
-    return kHeight - kBottom - v / (most_y * 1.08) * (kHeight - kBottom - 12);
-  };
-  absl::StrAppendFormat(html,
-                        "<h2>%s</h2><div class=\"card\"><svg class=\"scatter\" "
-                        "viewBox=\"0 0 %.0f %.0f\" role=\"img\" "
-                        "aria-label=\"%s against %s; the table has the "
-                        "numbers\">\n",
-                        EscapeHtml(scatter.title), kWidth, kHeight,
-                        EscapeHtml(scatter.y_label),
-                        EscapeHtml(scatter.x_label));
-  for (int k = 0; k <= 4; ++k) {
-    const double vx = most_x * k / 4, vy = most_y * k / 4;
-    absl::StrAppendFormat(
-        html,
-        "<line x1=\"%.1f\" x2=\"%.1f\" y1=\"%.1f\" y2=\"%.1f\"/>"
-        "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"end\">%.4g</text>"
-        "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\">%.4g</text>\n",
-        kLeft, kWidth - 20, y(vy), y(vy), kLeft - 8, y(vy) + 4, vy, x(vx),
-        kHeight - kBottom + 18, vx);
-  }
-  std::vector<const Report::Scatter::Point*> best;
-  for (const Report::Scatter::Point& p : scatter.points) {
-    if (!std::isfinite(p.x) || !std::isfinite(p.y)) continue;
-    if (p.best) best.push_back(&p);
-    absl::StrAppendFormat(html,
-                          "<circle%s cx=\"%.1f\" cy=\"%.1f\" r=\"%d\"><title>"
-                          "%s</title></circle>\n",
-                          p.best ? " class=\"p\"" : "", x(p.x), y(p.y),
-                          p.best ? 5 : 4, EscapeHtml(p.label));
-  }
-  std::sort(best.begin(), best.end(),
-            [](const auto* a, const auto* b) { return a->x < b->x; });
-  std::string path;
-  for (const auto* p : best) {
-    absl::StrAppendFormat(&path, "%s%.1f %.1f", path.empty() ? "M" : "L",
-                          x(p->x), y(p->y));
-  }
-  absl::StrAppendFormat(
-      html,
-      "<path d=\"%s\"/><text x=\"%.0f\" y=\"%.0f\" text-anchor=\"middle\">%s"
-      "</text><text transform=\"translate(16 %.0f) rotate(-90)\" "
-      "text-anchor=\"middle\">%s</text></svg></div>\n",
-      path, kWidth / 2, kHeight - 6, EscapeHtml(scatter.x_label), kHeight / 2,
-      EscapeHtml(scatter.y_label));
-}
-
 }  // namespace
 
-std::string EscapeHtml(absl::string_view text) {
-  return absl::StrReplaceAll(text, {{"&", "&amp;"},
-                                    {"<", "&lt;"},
-                                    {">", "&gt;"},
-                                    {"\"", "&quot;"},
-                                    {"'", "&#39;"}});
-}
-
 std::string ReportHtml(const Report& report) {
-  std::string html = absl::StrCat(
-      "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
-      "<meta name=\"viewport\" content=\"width=device-width, "
-      "initial-scale=1\">\n<meta http-equiv=\"Content-Security-Policy\" "
-      "content=\"default-src 'none'; style-src 'unsafe-inline'; script-src "
-      "'unsafe-inline'; img-src data:\">\n<title>",
-      EscapeHtml(report.title), "</title>\n<style>\n", kReportStyle,
-      "</style>\n</head>\n<body>\n<main>\n<div class=\"top\"><div><h1>",
-      EscapeHtml(report.title), "</h1>\n<p class=\"soft\">",
-      EscapeHtml(report.subtitle), "</p></div>\n<div class=\"actions\">");
-  if (!report.command.empty()) {
-    absl::StrAppend(&html,
-                    "<button type=\"button\" id=\"copy\">Copy command"
-                    "</button>");
-  }
-  absl::StrAppend(&html,
-                  "<button type=\"button\" id=\"theme\" aria-label=\"Light or "
-                  "dark\">Light or dark</button></div></div>\n");
-  if (!report.command.empty()) {
-    absl::StrAppend(&html, "<code class=\"command\">",
-                    EscapeHtml(report.command), "</code>\n");
-  }
-  if (!report.figures.empty()) {
-    absl::StrAppend(&html, "<div class=\"figures\">\n");
-    for (const Report::Figure& figure : report.figures) {
-      absl::StrAppend(&html, "<div class=\"figure\"><span>",
-                      EscapeHtml(figure.label), "</span><b>",
-                      EscapeHtml(figure.value), "</b>");
-      if (!figure.note.empty()) {
-        absl::StrAppend(&html, "<small>", EscapeHtml(figure.note), "</small>");
-      }
-      absl::StrAppend(&html, "</div>\n");
-    }
-    absl::StrAppend(&html, "</div>\n");
-  }
+  std::string html;
+  AppendPageStart({.title = report.title,
+                   .subtitle = report.subtitle,
+                   .command = report.command,
+                   .figures = report.figures},
+                  &html);
   for (const Report::Scatter& scatter : report.scatters) {
     AppendScatter(scatter, &html);
   }
@@ -410,14 +281,8 @@ std::string ReportHtml(const Report& report) {
     AppendStepJson(step, analysis, report.common_axis, &json);
   }
   json.EndArray().EndObject();
-  absl::StrAppend(&html, "<footer>\n");
-  for (const std::string& note : report.notes) {
-    absl::StrAppend(&html, "<p>", EscapeHtml(note), "</p>\n");
-  }
-  return absl::StrCat(html, "</footer>\n</main>\n<script type=",
-                      "\"application/json\" id=\"data\">",
-                      ForScript(json.text()), "</script>\n<script>\n",
-                      kReportScript, "</script>\n</body>\n</html>\n");
+  AppendPageEnd(report.notes, json.text(), &html);
+  return html;
 }
 
 }  // namespace pipeloom::cli

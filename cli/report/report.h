@@ -11,35 +11,20 @@
 
 #include "base/units.h"
 #include "cli/console/table.h"
+#include "cli/report/page/html.h"
+#include "cli/report/page/plots.h"
 #include "cli/report/report_step.h"
 
 namespace pipeloom::cli {
 
 struct Report {
-  struct Figure {
-    std::string label{};
-    std::string value{};
-    std::string note{};  // Small text below the value; may be empty.
-  };
+  using Figure = PageFigure;
+  using Scatter = ScatterPlot;
   struct NamedTable {
     std::string title{};
     Table table;
   };
   using Step = ReportStep;
-  // A plot with one point per configuration; lower values of both axes are
-  // better.
-  struct Scatter {
-    struct Point {
-      std::string label{};
-      double x = 0;
-      double y = 0;
-      bool best = false;  // Whether no point is better in both.
-    };
-    std::string title{};
-    std::string x_label{};
-    std::string y_label{};
-    std::vector<Point> points{};
-  };
   std::string title{};
   std::string subtitle{};
   std::string command{};  // The command that made the page; empty: not shown.
@@ -56,9 +41,6 @@ struct Report {
 // Returns the page. Takes O(spans log spans + memory steps) time; its size is
 // about 100 bytes per task.
 std::string ReportHtml(const Report& report);
-
-// Escapes `text` for HTML text and quoted attributes.
-std::string EscapeHtml(absl::string_view text);
 
 }  // namespace pipeloom::cli
 

@@ -172,5 +172,84 @@ TEST(ReportTest, AScatterHasAPointForEachConfigurationThatRan) {
   EXPECT_THAT(html, HasSubstr("<circle class=\"p\""));
 }
 
+AgreementPlot SecondsPlot() {
+  return {.of = "step <time>",
+          .series = {"a<b", "empty"},
+          .points = {},
+          .text = [](double s) { return absl::StrCat(s, " s"); }};
+}
+
+TEST(PlotsTest, AnAgreementPlotPutsEqualValuesOnTheLineAndLogarithmsBesides) {
+  AgreementPlot plot = SecondsPlot();
+  plot.points = {{"equal & \"so\"", 10, 10},
+                 {"ten times too long", 10, 100},
+                 {"least", 1, 1},
+                 {"fitted", 10, 1, 0, true}};
+  std::string html;
+  AppendAgreement(plot, &html);
+  EXPECT_EQ(TagFault(html), "");
+  // From 1 / 1.25 to 100 * 1.25: 10 is in the middle.
+  EXPECT_THAT(html, HasSubstr("<circle cx=\"50.00%\" cy=\"50.00%\" r=\"3.5\">"
+                              "<title>equal &amp; &quot;so&quot;</title>"));
+  EXPECT_THAT(html, HasSubstr("<circle cx=\"50.00%\" cy=\"4.42%\""));
+  EXPECT_THAT(html, HasSubstr("<circle cx=\"4.42%\" cy=\"95.58%\""));
+  EXPECT_THAT(html, HasSubstr("<circle class=\"hollow\" cx=\"50.00%\" "
+                              "cy=\"95.58%\""));
+  // The band is log(1.1) and log(0.9) of log(156.25) wide.
+  EXPECT_THAT(html, HasSubstr("points=\"0,98.113 100,-1.887 100,2.086 "
+                              "0,102.086\""));
+  for (const char* tick : {">1 s<", ">2 s<", ">100 s<"}) {
+    EXPECT_THAT(html, HasSubstr(tick));
+  }
+  EXPECT_THAT(html, HasSubstr("a&lt;b</button>"));
+  EXPECT_THAT(html, Not(HasSubstr("empty</button>")));
+}
+
+TEST(PlotsTest, ValuesThatHaveNoLogarithmAreNotDrawn) {
+  AgreementPlot plot = SecondsPlot();
+  plot.points = {{"zero", 1, 0}, {"none", 0, 1}};
+  std::string html;
+  AppendAgreement(plot, &html);
+  EXPECT_EQ(html, "");
+  plot.points.push_back({"one", 1, 1});
+  AppendAgreement(plot, &html);
+  EXPECT_EQ(TagFault(html), "");
+  EXPECT_THAT(html, Not(HasSubstr("zero")));
+  EXPECT_THAT(html, HasSubstr("<circle cx=\"50.00%\" cy=\"50.00%\""));
+  EXPECT_THAT(html, Not(HasSubstr("nan")));
+}
+
+TEST(PlotsTest, MoreSeriesThanColoursHaveAnotherMark) {
+  AgreementPlot plot = SecondsPlot();
+  plot.series.assign(12, "s");
+  for (size_t s = 0; s < 12; ++s) {
+    plot.points.push_back(
+        {absl::StrCat("of ", s), 1.0 + static_cast<double>(s), 1, s});
+  }
+  std::string html;
+  AppendAgreement(plot, &html);
+  size_t circles = 0;
+  size_t squares = 0;
+  for (size_t at = 0; (at = html.find("<circle", at)) != html.npos; ++at) {
+    ++circles;
+  }
+  for (size_t at = 0; (at = html.find("<rect", at)) != html.npos; ++at) {
+    ++squares;
+  }
+  EXPECT_EQ(circles, 10u);
+  EXPECT_EQ(squares, 2u);
+}
+
+TEST(PlotsTest, BarsAreAsLongAsTheirValues) {
+  std::string html;
+  AppendBars({.title = "By <GPU>",
+              .bars = {{"H100", 0.1, "10 %", "worst"}, {"B200", 0.4, "40 %"}}},
+             0.4, &html);
+  EXPECT_EQ(TagFault(html), "");
+  EXPECT_THAT(html, HasSubstr("By &lt;GPU&gt;"));
+  EXPECT_THAT(html, HasSubstr("title=\"worst\"><i style=\"width:25.00%"));
+  EXPECT_THAT(html, HasSubstr("width:100.00%"));
+}
+
 }  // namespace
 }  // namespace pipeloom::cli

@@ -21,6 +21,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 LONGEST = 20
 MOMENTS = (0.2, 0.7, 2.0)  # Seconds after the start.
 # Each with a name, the command, and the file that keeps its best.
+TABLES = [f"t{i}.csv" for i in range(40)]
 IMAGES = "--batch image_text --replicas 1"
 COMMANDS = [
     ("plan, its search", f"plan dip-vlm-l {IMAGES} --deadline 60s --partition "
@@ -45,11 +46,22 @@ COMMANDS = [
      None),
     ("whatif", f"whatif dip-vlm-m {IMAGES} --partition rule --ask layout "
      "--deadline 10s", None),
+    ("backtest", f"backtest {' '.join(TABLES)}", None),
+    ("backtest --fit", f"backtest {' '.join(TABLES)} --fit", None),
     ("bench", "bench --problems multimodal --budgets 60s", None),
     ("emulate", "emulate plan.txt --jitter 0.1 --samples 1000000", None),
     ("run", "run plan.txt --time-scale 100", None),
     ("serve", "serve --listen 127.0.0.1:0 --log-level off", None),
 ]
+
+
+def make_tables(folder):
+    """Writes tables of measured runs whose comparison takes many seconds."""
+    table = (ROOT / "workloads" / "validation" / "nemo.csv").read_text()
+    for name in TABLES:
+        (folder / name).write_text(table)
+    (folder / "b300.json").write_text(
+        (ROOT / "workloads" / "validation" / "b300.json").read_text())
 
 
 def interrupt(pipeloom, line, folder, environment, moment, number):
@@ -90,6 +102,7 @@ def main():
             subprocess.run([pipeloom, *line.split()], cwd=folder, check=True,
                            env=environment, stdout=subprocess.DEVNULL,
                            stderr=subprocess.DEVNULL)
+        make_tables(folder)
         for what, line, best in COMMANDS:
             if what == "serve" and not has_service:
                 continue

@@ -6,7 +6,9 @@ usage: report_browser_test.py PIPELOOM [--measure] [--shots FOLDER]
 Reports of 4, 8 and 64 ranks: no console error, no network request, a mark for
 every task at full zoom, every task named with its reason on pointing at it,
 tables that equal the JSON, controls with names, nothing wider than a phone.
-Skipped with one line (exit code 77) where no chromium is installed.
+The page of `backtest`: marks where the JSON's values are, tables and bars equal
+to it, keys that hide a table, runs named by touch. Skipped with one line (exit
+code 77) where no chromium is installed.
 
 --measure  prints the first paint and frames a second while zooming; a fact
            about the machine, hence no test
@@ -15,6 +17,7 @@ Skipped with one line (exit code 77) where no chromium is installed.
 """
 import argparse
 import json
+import math
 import os
 import subprocess
 import sys
@@ -144,7 +147,114 @@ def check(browser, name, path, facts, ranks, least):
     print(f"{name}: {tasks} tasks on {ranks} ranks: passed")
 
 
-def check_names(page, name):
+# The marks of a plot as [table, x, y, text]; places in percent of the plane.
+MARKS = """[...document.querySelectorAll('.agree')].map(
+    figure => [...figure.querySelectorAll('g[data-series]>*')].map(mark => [
+      figure.querySelector(`button[data-series="${
+          mark.parentNode.dataset.series}"]`).textContent,
+      parseFloat(mark.getAttribute('cx') ?? mark.getAttribute('x')),
+      parseFloat(mark.getAttribute('cy') ?? mark.getAttribute('y')),
+      mark.textContent]))"""
+ROWS = """[...document.querySelectorAll('section')].map(
+    part => [...part.querySelectorAll('tbody tr')].map(
+        row => [...row.cells].map(cell => cell.textContent)))"""
+BARS = """[...document.querySelectorAll('section')].map(
+    part => Object.fromEntries([...part.querySelectorAll('.bars')].flatMap(
+        bars => [...bars.querySelectorAll('.bar')].map(
+            bar => [bar.previousElementSibling.textContent,
+                    bar.nextElementSibling.textContent]))))"""
+
+
+def check_backtest(browser, pipeloom, folder, shots=None):
+    """The page of a backtest against its JSON."""
+    name = "backtest"
+    path = os.path.join(folder, "backtest.html")
+    out = subprocess.run(
+        [pipeloom, "backtest", "primus", "torchtitan", "simumax_b200",
+         "--report", path, "--format", "json"], check=True,
+        capture_output=True, text=True)
+    facts = json.loads(out.stdout)
+    page = browser.open(path)
+    marks, rows, bars = (page.evaluate(text) for text in (MARKS, ROWS, BARS))
+    expect(len(marks) == len(rows) == len(bars) == 2, name, "parts")
+    for part, key in enumerate(("step", "peak")):
+        runs = [(table["table"], run) for table in facts["tables"]
+                for run in table["runs"] if key + "_error" in run]
+        known = sorted((f"{100 * run[key + '_error']:+.1f} %", table,
+                        run["run"]) for table, run in runs)
+        expect(sorted(tuple(row[:3]) for row in rows[part]) == known, name, key,
+               rows[part][:3])
+        sizes = [abs(float(row[0].split()[0])) for row in rows[part]]
+        expect(sizes == sorted(sizes, reverse=True), name, key, "order", sizes)
+        # A mark is as far from the line as the logarithm of its error.
+        expect(len(marks[part]) == len(runs), name, key, len(marks[part]))
+        scale = {}
+        for table, x, y, text in marks[part]:
+            error = next(e for e, t, run in known
+                         if t == table and f": {run}, " in text and e in text)
+            ratio = math.log(1 + float(error.split()[0]) / 100)
+            scale.setdefault(round((100 - y - x) / 100, 4), []).append(ratio)
+        far, near_by = max(scale), min(scale)
+        span = (scale[far][0] - scale[near_by][0]) / (far - near_by)
+        for place, ratios in scale.items():
+            for ratio in ratios:
+                expect(abs(ratio - place * span) < 2e-3, name, key, "a mark",
+                       place * span, ratio)
+        for table in facts["tables"]:
+            of = table["step_time" if key == "step" else "peak_memory"]
+            shown = bars[part].get(table["table"])
+            wanted = f"{100 * of['mean']:.1f} % of {of['rows']}"
+            expect(shown == (wanted if of["rows"] else None), name, key,
+                   table["table"], shown, wanted)
+    # A key hides its table and shows it again.
+    shown = """(() => {
+      const key = document.querySelector('.keys button');
+      key.click();
+      const mark = document.querySelector('.agree g[data-series="0"]');
+      return [key.getAttribute('aria-pressed'), getComputedStyle(mark).display];
+    })()"""
+    expect(page.evaluate(shown) == ["false", "none"], name, "does not hide")
+    expect(page.evaluate(shown) == ["true", "inline"], name, "does not show")
+    check_names(page, name, least=7)  # Copy, theme, and 3 and 2 tables.
+    expect(not page.console, name, "the console says", page.console[:3])
+    expect(not page.requests, name, "asks for", page.requests[:3])
+    page.close()
+    for width in (390, 360):
+        page = browser.open(path, width=width, height=844, mobile=True)
+        wide = page.evaluate("document.documentElement.scrollWidth")
+        expect(wide <= width, name, "is", wide, "pixels wide on a phone")
+        x, y, text = page.evaluate("""(() => {
+          const figure = document.querySelector('.agree');
+          figure.scrollIntoView();
+          const marks = [...figure.querySelectorAll('g[data-series]>*')].map(
+              mark => [mark, mark.getBoundingClientRect()]);
+          // The mark farthest from all others.
+          const alone = ([m, box]) => Math.min(...marks.map(([n, other]) =>
+              m === n ? Infinity
+                      : Math.hypot(box.x - other.x, box.y - other.y)));
+          const [mark, box] = marks.reduce(
+              (a, b) => alone(b) > alone(a) ? b : a);
+          return [box.x + box.width / 2, box.y + box.height / 2,
+                  mark.textContent];
+        })()""")
+        page.call("Input.dispatchTouchEvent", type="touchStart",
+                  touchPoints=[{"x": x, "y": y}])
+        page.call("Input.dispatchTouchEvent", type="touchEnd", touchPoints=[])
+        page.evaluate("new Promise(r => setTimeout(r, 400))")
+        told = page.evaluate("document.querySelector('.told').textContent")
+        expect("measured" in told and told == text, name, "touching", text,
+               "tells", told)
+        small = page.evaluate(
+            "Math.min(...[...document.querySelectorAll('.plane text')].map("
+            "t => t.getBoundingClientRect().height))")
+        expect(small >= 11, name, "texts of plots are", small, "pixels high")
+        page.close()
+    if shots:
+        shoot(browser, name, path, shots, parts=(("whole", ""),))
+    print(f"{name}: {len(marks[0])} step times, {len(marks[1])} peaks: passed")
+
+
+def check_names(page, name, least=8):
     """Checks that every control has a name for screen readers."""
     tree = page.call("Accessibility.getFullAXTree")["nodes"]
     found = 0
@@ -154,7 +264,7 @@ def check_names(page, name):
             continue
         found += 1
         expect(node.get("name", {}).get("value"), name, role, "has no name")
-    expect(found >= 8, name, "has", found, "controls")
+    expect(found >= least, name, "has", found, "controls")
 
 
 def measure(browser, name, path):
@@ -168,11 +278,11 @@ def measure(browser, name, path):
     page.close()
 
 
-def shoot(browser, name, path, folder):
+def shoot(browser, name, path, folder,
+          parts=(("whole", ""), ("zoomed", "&view=0.3,0.36&crit=1&causes=1"))):
     for theme in ("light", "dark"):
         for width, mobile in ((1280, False), (390, True)):
-            for part, extra in (("whole", ""),
-                                ("zoomed", "&view=0.3,0.36&crit=1&causes=1")):
+            for part, extra in parts:
                 page = browser.open(path, width=width, height=900,
                                     mobile=mobile,
                                     hash_text=f"#all=1&theme={theme}{extra}")
@@ -196,6 +306,7 @@ def main():
     if args.shots:
         os.makedirs(args.shots, exist_ok=True)
     with browser, tempfile.TemporaryDirectory() as folder:
+        check_backtest(browser, args.pipeloom, folder, args.shots)
         for name, (ranks, least, command) in CASES.items():
             plan = os.path.join(folder, name + ".pb")
             path = os.path.join(folder, name + ".html")

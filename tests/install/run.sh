@@ -15,4 +15,5 @@ cmake --build "$scratch/build" >>"$scratch/log"
 # The installed binary finds its data from where it lies.
 cd "$scratch"
 "$scratch/prefix/bin/pipeloom" validate dip-vlm-s
+"$scratch/prefix/bin/pipeloom" backtest primus >>"$scratch/log"
 echo "install: the consumer project and the installed binary work"

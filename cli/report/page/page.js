@@ -27,6 +27,7 @@ if (link) {
   linked = link.checked;
   link.onchange = () => { linked = link.checked; };
 }
+document.querySelectorAll('.agree').forEach(agreement);
 // Timelines far below are made when they come into view.
 const waiting = new Map();
 function make(index) {

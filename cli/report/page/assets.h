@@ -1,7 +1,7 @@
 // The style sheet and the script of the report, built into the binary by CMake
-// from the files of cli/report.
-#ifndef PIPELOOM_CLI_REPORT_REPORT_ASSETS_H_
-#define PIPELOOM_CLI_REPORT_REPORT_ASSETS_H_
+// from the files of cli/report/page.
+#ifndef PIPELOOM_CLI_REPORT_PAGE_ASSETS_H_
+#define PIPELOOM_CLI_REPORT_PAGE_ASSETS_H_
 
 namespace pipeloom::cli {
 
@@ -10,4 +10,4 @@ extern const char kReportScript[];
 
 }  // namespace pipeloom::cli
 
-#endif  // PIPELOOM_CLI_REPORT_REPORT_ASSETS_H_
+#endif  // PIPELOOM_CLI_REPORT_PAGE_ASSETS_H_

@@ -1,0 +1,15 @@
+"""The sources of published step times, a module each.
+
+A module has SOURCES: the name of a table, and for it the source's file, the
+function that converts a row of it, and where it is from. The function returns a
+row of the table, several, or None for a row that the table cannot say.
+"""
+
+from step_times import (bridge, dgxc, flagperf, llama32, llm_foundry,
+                        loongforge, mlperf, nemo, pipemorph, primus, simumax,
+                        torchtitan, vtrain)
+
+CONVERTERS = {}
+for module in (llm_foundry, vtrain, simumax, dgxc, nemo, bridge, mlperf,
+               loongforge, flagperf, pipemorph, primus, torchtitan, llama32):
+    CONVERTERS.update(module.SOURCES)

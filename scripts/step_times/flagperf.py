@@ -1,0 +1,39 @@
+"""FlagPerf: Megatron and FlagScale."""
+
+from step_times.models import LLAMA_8B, LLAMA_70B
+from step_times.words import shape
+
+FLAGPERF = {
+    "llama3-8b": dict(layers=32, **LLAMA_8B),
+    "llama3-70b": dict(layers=80, **LLAMA_70B),
+    "llama2-70b": dict(layers=80, hidden=8192, heads=64, kv_heads=8,
+                       ffn=28672, gated=1, vocab=32000),
+    "mixtral-8x7b": dict(layers=32, hidden=4096, heads=32, kv_heads=8,
+                         experts=8, top_k=2, expert_ffn=14336, gated=1,
+                         vocab=32000)}
+
+
+def flagperf(row):
+    model = FLAGPERF.get(row["model"])
+    # Products in fp32, and other frameworks than Megatron, are not described.
+    if model is None or "egatron" not in row["framework"] or \
+            row["precision"] == "fp32":
+        return None
+    setup = {"precision": "fp8" if "fp8" in row["precision"] else "bf16",
+             "sharding": row["sharding"] or "none",
+             "recompute": "selective" if "selective" in row["recompute"]
+                          else "none"}
+    return dict(
+        framework="megatron", run=f"{row['model']} {row['gpu']}",
+        cluster=row["gpu"].split("-")[0].lower() + "-sxm",
+        shape=shape(**model),
+        layout=shape(**{k: row[k] for k in ("tp", "pp", "vp", "cp", "ep",
+                                            "dp")}),
+        setup=shape(**setup), microbatch=row["micro_batch"],
+        global_batch=row["global_batch"], sequence=row["seq"],
+        step_ms=round(1e3 * float(row["step_s"]), 1))
+
+
+SOURCES = {
+    "flagperf": ("flagperf.csv", flagperf,
+                 "FlagOpen/FlagPerf @1b5a0303, training/nvidia; Apache-2.0")}

@@ -1,0 +1,56 @@
+"""LoongForge: pre-training and fine-tuning on A800."""
+
+from step_times.models import LLAMA_8B
+from step_times.words import shape
+
+LOONGFORGE = {
+    "llama2_7b": dict(layers=32, hidden=4096, heads=32, ffn=11008, gated=1,
+                      vocab=32000),
+    "llama3_8b": dict(layers=32, **LLAMA_8B),
+    "qwen3_8b": dict(layers=36, hidden=4096, heads=32, kv_heads=8,
+                     head_dim=128, ffn=12288, gated=1, vocab=151936),
+    "qwen3_14b": dict(layers=40, hidden=5120, heads=40, kv_heads=8,
+                      head_dim=128, ffn=17408, gated=1, vocab=151936)}
+
+
+# Images of a sample, by phase: their number and size are not stated and assumed.
+# Samples of fine-tuning are packed.
+LOONGFORGE_IMAGES = {
+    ("qwen2.5_vl_7b", "pretrain"): ("qwen2.5-vl-7b", 1, "448x448", 256),
+    ("qwen2.5_vl_7b", "sft"): ("qwen2.5-vl-7b", 8, "448x448", 8 * 256)}
+
+
+def loongforge(row):
+    model = LOONGFORGE.get(row["model"])
+    images = LOONGFORGE_IMAGES.get((row["model"], row["phase"]))
+    if not row["gpu"].startswith("A800") or (model or images) is None:
+        return None  # A model without description, or an unnamed chip.
+    setup = {"precision": row["precision"], "sharding": "zero1",
+             "sequence_parallel": row["sequence_parallel"],
+             "recompute": "full" if row["recompute"].startswith("full")
+                          else "none"}
+    # Sequences that are not packed have their mean length.
+    tokens = int(row["tokens_per_step"]) // int(row["global_batch"])
+    layout = {k: row[k] for k in ("tp", "pp", "vp", "cp", "ep", "dp")}
+    if images:
+        name, count, size, image_tokens = images
+        model = dict(model=name, images=count, image=size)
+        tokens -= image_tokens
+        chunks = int(row["vp"])
+        layers = [int(n) // chunks
+                  for n in row["llm_layers_by_stage"].split(",")]
+        layout["stages"] = "+".join(map(str, layers * chunks))
+    return dict(
+        framework="loongforge", run=f"{row['model']} {row['phase']} A800",
+        cluster="a800-sxm", shape=shape(**model), layout=shape(**layout),
+        setup=shape(**setup), microbatch=row["micro_batch"],
+        global_batch=row["global_batch"],
+        sequence=min(tokens, int(row["seq"])), step_ms=row["step_ms"],
+        peak_gib=round(float(row["peak_allocated_mb_mean_over_ranks"]) / 1024,
+                       2) if images else None)
+
+
+SOURCES = {
+    "loongforge": ("loongforge_a800.csv", loongforge,
+                   "baidu-baige/LoongForge @c6275661846a, tests/llm_vlm; "
+                   "Apache-2.0")}

@@ -1,0 +1,78 @@
+"""MLPerf Training: dense language models."""
+
+from step_times.models import LLAMA_8B, LLAMA_70B, LLAMA_405B
+from step_times.words import half_of, shape
+
+MLPERF = {
+    "gpt3": dict(layers=96, hidden=12288, heads=96, ffn=49152, vocab=51200,
+                 tied=1),
+    "llama31_405b": dict(layers=126, **LLAMA_405B),
+    "llama31_8b": dict(layers=32, **LLAMA_8B),
+    "llama2_70b_lora": dict(layers=80, **{**LLAMA_70B,
+                                          "vocab": 32000}, adapter_rank=16)}
+MLPERF_CLUSTER = {
+    "H100-SXM-80GB": "h100-sxm", "H200-SXM-141GB": "h200-sxm",
+    "H200-NVL-141GB": "h200-nvl.json", "B200": "b200-sxm", "B300": "b300.json",
+    "GB200": "gb200-nvl72", "GB300": "gb300-nvl72", "MI300X": "mi300x.json",
+    "MI325X": "mi325x.json"}
+
+
+def mlperf(row):
+    """Dense language models."""
+    model = MLPERF.get(row["benchmark"])
+    cluster = MLPERF_CLUSTER.get(row["gpu"])
+    if model is None or cluster is None:
+        return None
+    number = lambda name: int(row[name]) if row[name].isdigit() else 1
+    known = lambda name: row[name] in ("1", "True")
+    # Hopper has no 4-bit products; a file of the H200 only says so.
+    precision = ("fp8" if row["precision"] == "nvfp4" and "H200" in row["gpu"]
+                 else row["precision"])
+    # The 4-bit recipes do not rotate operands. That of the 8B rounds at random
+    # and scales in two dimensions, which adds no pass over them.
+    recipe = {"nvfp4": "nvfp4-plain"}.get(precision, precision)
+    # Gradients are reduced in 16 bits; fp8 weights are gathered as such, those
+    # that become NVFP4 in 16 bits.
+    setup = {"precision": recipe, "gradient_bytes": 2,
+             "weight_bytes": 1 if precision == "fp8" else 2,
+             "sharding": "zero1"}
+    # Transfers of tensor parallelism overlap by default.
+    if number("tp") > 1:
+        setup["overlap"] = "data" if row["tp_overlap"] == "False" else "all"
+    if known("cuda_graph") or "_cg" in row["config_path"]:
+        # 405B captures the iteration, the others their layers.
+        setup["graphs"] = ("iteration" if row["benchmark"] == "llama31_405b"
+                           else "layers")
+    if known("fp8_attention"):
+        setup["fp8_attention"] = "yes"
+    # Devices whose shares of the peak are those of whole trainings have it.
+    if row["gpu"].startswith(("H", "B200")):
+        setup["straggle"] = 0.015
+    words = row["recompute"].split()
+    if "layers" in words:  # "full in N layers"
+        setup["recompute_layers"] = words[words.index("layers") - 1]
+    # Replicas are outside of the pipeline in files named so, and from v5.1 on.
+    if number("pp") > 1 and ("dplast" in row["config_path"] or
+                             row["round"] >= "v5.1"):
+        setup["order"] = "pipeline"
+    # One configuration is in one half, whoever submitted it.
+    key = "|".join(row[name] for name in (
+        "benchmark", "gpu", "num_gpus", "tp", "pp", "vp", "cp", "micro_batch",
+        "global_batch")) + precision
+    return dict(
+        framework="mlperf-rocm" if row["gpu"].startswith("MI") else "mlperf",
+        run=f"{row['benchmark']} {row['num_gpus']}x{row['gpu'].split('-')[0]} "
+            f"{row['round']} {row['submitter']}",
+        cluster=cluster, shape=shape(**model),
+        layout=shape(**{k: number(k) for k in ("tp", "pp", "vp", "cp", "dp")}),
+        setup=shape(**setup), microbatch=row["micro_batch"],
+        global_batch=row["global_batch"], sequence=row["seq"],
+        step_ms=round(1e3 * float(row["step_s"]), 2),
+        peak_gib=row["peak_allocated_gib"], split=half_of(key))
+
+
+SOURCES = {
+    "mlperf": ("mlperf_training.csv", mlperf,
+               "mlcommons/training_results_v3.1 to v5.1 and "
+               "Richardyu114/training_results_v6.0 @eabf23a07b2a, results of "
+               "the submitters named in each row; Apache-2.0")}

@@ -1,0 +1,43 @@
+"""PipeMorph: two schedules with a delayed link."""
+
+from step_times.words import shape
+
+# 1F1B sends and receives in one batch, zero bubble one by one. Neither uses
+# fused attention. The vocabulary is not stated: GPT-2's, padded.
+PIPEMORPH = {"1f1b": ("1f1b", "batched"),
+             "zero-bubble (automatic, memory limit 2p)": ("zb-2p", "single")}
+
+
+def pipemorph(row):
+    if row["schedule"] not in PIPEMORPH:
+        return None  # Transfers by the host.
+    schedule, p2p = PIPEMORPH[row["schedule"]]
+    setup = {"attention": "unfused", "sharding": "none", "overlap": "none",
+             "host_us": 30, "schedule": schedule, "p2p": p2p}
+    link = int(row["slow_links"].split("_")[0])
+    delay = int(row["injected_delay_ms"])
+
+    def run(name, words, step_ms):
+        return dict(
+            framework="pipemorph-" + schedule, run=f"{row['model']} {name}",
+            cluster="h800-sxm",
+            shape=shape(layers=row["layers"], hidden=row["hidden"],
+                        heads=row["heads"], ffn=4 * int(row["hidden"]),
+                        vocab=50304),
+            layout=shape(tp=row["tp"], pp=row["pp"], dp=row["dp"]),
+            setup=shape(**setup, **words), microbatch=row["micro_batch"],
+            global_batch=row["global_batch"], sequence=row["seq"],
+            step_ms=step_ms)
+
+    rows = [run(f"{delay} ms", {"delay_link": link, "delay_ms": delay},
+                row["delayed_step_ms"])]
+    if delay == 10:
+        rows.insert(0, run("healthy", {}, row["healthy_step_ms"]))
+    return rows
+
+
+SOURCES = {
+    "pipemorph": ("pipemorph_delay.csv", pipemorph,
+                  "wutianyuan1/PipeMorph @7ff0dc66, experiments/"
+                  "increasing-delay; BSD-3-Clause of Megatron-LM, Copyright "
+                  "(c) NVIDIA Corporation")}

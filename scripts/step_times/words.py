@@ -1,0 +1,26 @@
+"""Parts of rows that several sources make."""
+
+import hashlib
+
+
+def shape(**values):
+    return " ".join(f"{k}={v}" for k, v in values.items() if v)
+
+
+def half_of(key):
+    """The half of the configurations that the one with this key is in."""
+    odd = int(hashlib.md5(key.encode()).hexdigest(), 16) % 2
+    return "fit" if odd else "held-out"
+
+
+def halved(row):
+    """Marks the half of the configurations that constants were chosen on.
+
+    Words that were added later and say more of a model do not count."""
+    setup = " ".join(word for word in row["setup"].split()
+                     if "dispatch=" not in word)
+    known = " ".join(word for word in row["shape"].split()
+                     if not word.startswith(("expert_biases=", "clamped=")))
+    key = "|".join([row["cluster"], known, row["layout"], setup,
+                    str(row["microbatch"]), str(row["sequence"])])
+    return {**row, "split": half_of(key)}

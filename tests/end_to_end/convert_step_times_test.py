@@ -1,0 +1,192 @@
+#!/usr/bin/env python3
+"""Converts invented rows of every source, compares the tables with what they
+must hold, and lets `pipeloom backtest` read them.
+
+usage: convert_step_times_test.py PIPELOOM [--print]
+
+--print  prints what the tables hold now
+"""
+import csv
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+SCRIPT = ROOT / "scripts" / "convert_step_times.py"
+
+# Columns of a megatron-like source, of which a row changes some.
+USUAL = {"tp": "1", "pp": "1", "vp": "1", "cp": "1", "ep": "1", "dp": "8",
+         "micro_batch": "1", "global_batch": "16", "seq": "4096",
+         "step_s": "2.5"}
+# Rows by source file: some that become rows of the table, and one that does not.
+SOURCES = {
+    "llm_foundry_mpt_throughput.csv": [
+        {"Model": "1b", "GPU": "a100_80gb", "# GPUs": "8", "MP Mode": "PURE",
+         "Activation Checkpointing": "True", "section": "BF16",
+         "GlobalBatchSize (T)": "131072", "SeqLen (T)": "2048",
+         "MicroBatchSize": "4", "Throughput (T/s)": "50000"}],
+    "vtrain_ground_truth_multi.csv": [
+        {"hidden size": "2048", "tensor parallelism": "4", "# layers": "8",
+         "data parallelism": "2", "pipeline parallelism": "2",
+         "attention heads": "16", "micro batch": "1", "global batch": "16",
+         "sequence length": "1024", "iteration time (ms)": "900.12345"}],
+    "vtrain_ground_truth_single.csv": [
+        {"hidden size": "1024", "tensor parallelism": "1", "# layers": "12",
+         "data parallelism": "1", "pipeline parallelism": "1",
+         "attention heads": "16", "micro batch": "2", "global batch": "4",
+         "sequence length": "1024", "iteration time (ms)": "301.5"}],
+    "simumax_e2e_b200_measured.csv": [
+        {**USUAL, "case": "deep", "model": "deepseekv3", "layers": "4",
+         "ep": "8", "microbatches": "4", "real_ms": "1500",
+         "real_alloc_gib": "99.5"}],
+    "dgxc_benchmarking.csv": [
+        {"title": "Llama 3.1 70B FP8 pre-training", "gpu": "H100", "ref": "x",
+         "check_tokens_ratio": "1.01", "tp": "4", "pp": "4", "vp": "5",
+         "cp": "2", "ep": "NA", "dp": "2", "layers": "80", "mbs": "1",
+         "gbs": "128", "seq": "8192", "step_s": "20.25"},
+        {"title": "Llama 3.1 70B FP8 pre-training", "gpu": "H100", "ref": "x",
+         "check_tokens_ratio": "1.2"}],
+    "nemo_perf_tables.csv": [
+        {"model": "DeepSeekV3", "precision": "FP8-MX", "source": "Bridge",
+         "section": "Pre-Training", "release": "26.06 x", "tp": "1",
+         "pp": "2", "vp": "8", "cp": "1", "ep": "32", "num_gpus": "256",
+         "seq": "4096", "fsdp": "0", "gpu": "DGX-GB300", "mbs": "1",
+         "gbs": "4096", "step_s": "12.5", "tokens_per_s_per_gpu": ""},
+        {"model": "Qwen3 MoE 30B", "precision": "BF16", "source": "Automodel",
+         "section": "", "release": "Pre-training 1", "tp": "1", "pp": "1",
+         "vp": "-", "cp": "1", "ep": "-", "num_gpus": "8", "seq": "4096",
+         "fsdp": "8", "gpu": "DGX-H100", "mbs": "2", "gbs": "512",
+         "step_s": "", "tokens_per_s_per_gpu": "12000 (x)"},
+        {"model": "LLAMA3_8B", "precision": "BF16", "source": "Bridge",
+         "section": "Fine-Tuning", "release": "26.06"}],
+    "bridge_verification_cards.csv": [
+        {**USUAL, "model": "gpt-oss-120b (pretrain)", "evidence": "tuned",
+         "precision": "bf16", "gpu": "B200", "ep": "8",
+         "cuda_graph": "full_iteration", "a2a_overlap": "False"},
+        {**USUAL, "model": "gpt-oss-120b", "evidence": "functional"}],
+    "bridge_precision_ladder.csv": [
+        {**USUAL, "model": "llama3.1-8b", "precision": "fp8_mx", "gpu": "GB200",
+         "cuda_graph": "none"}],
+    "mlperf_training.csv": [
+        {**USUAL, "benchmark": "llama31_405b", "gpu": "H100-SXM-80GB",
+         "tp": "8", "pp": "8", "vp": "8", "cp": "2", "dp": "4",
+         "global_batch": "1152", "seq": "8192", "precision": "fp8",
+         "tp_overlap": "", "cuda_graph": "1", "fp8_attention": "",
+         "config_path": "a_cg_dplast", "recompute": "full in 1 layers",
+         "round": "v5.0", "submitter": "Nobody", "num_gpus": "512",
+         "peak_allocated_gib": "50.5"},
+        {**USUAL, "benchmark": "bert", "gpu": "H100-SXM-80GB"}],
+    "loongforge_a800.csv": [
+        {**USUAL, "model": "qwen2.5_vl_7b", "phase": "pretrain", "gpu":
+         "A800-80GB", "tp": "2", "pp": "2", "vp": "2", "dp": "2",
+         "precision": "bf16", "sequence_parallel": "yes", "recompute": "full",
+         "tokens_per_step": "16384", "llm_layers_by_stage": "14,14",
+         "step_ms": "4000", "peak_allocated_mb_mean_over_ranks": "40960"},
+        {**USUAL, "model": "unknown", "phase": "sft", "gpu": "A800-80GB"}],
+    "flagperf.csv": [
+        {**USUAL, "model": "mixtral-8x7b", "gpu": "H800-SXM", "ep": "4",
+         "framework": "Megatron-Core", "precision": "bf16", "sharding": "",
+         "recompute": "selective"},
+        {**USUAL, "model": "llama3-8b", "gpu": "A800", "framework": "Megatron",
+         "precision": "fp32"}],
+    "pipemorph_delay.csv": [
+        {**USUAL, "model": "3B", "schedule":
+         "zero-bubble (automatic, memory limit 2p)", "pp": "4", "dp": "1",
+         "slow_links": "1_2", "injected_delay_ms": "10", "layers": "16",
+         "hidden": "2048", "heads": "16", "delayed_step_ms": "700",
+         "healthy_step_ms": "600"},
+        {**USUAL, "schedule": "by the host"}],
+    "primus_schedules.csv": [
+        {**USUAL, "model": "llama2-7b", "schedule": "zbv", "pp": "8",
+         "vp": "2", "tokens_per_s_per_gpu": "4000"},
+        {**USUAL, "model": "llama2-7b", "schedule": "another"}],
+    "torchtitan.csv": [
+        {"model": "Llama3.1-8B", "gpu": "H100", "fsdp": "8", "pp": "1",
+         "cp": "1", "tp": "1", "local_bs": "2", "compile": "1",
+         "async_tp": "0", "ac": "selective", "float8": "1", "num_gpus": "8",
+         "seq": "8192", "tps_per_gpu": "9000", "schedule": "",
+         "memory_gib": "70.5"}],
+    "llama32_1b_training_h200.csv": [
+        {"backend": "FLASH_ATTENTION", "batch_size": "2", "seq_len": "4096",
+         "time": "0.25"}],
+    "llama32_1b_training_b200.csv": [
+        {"backend": "CUDNN_ATTENTION", "batch_size": "1", "seq_len": "8192",
+         "time": "0.2"}],
+}
+GOLDEN = pathlib.Path(__file__).resolve().parent / "convert_step_times.json"
+
+
+def write_sources(folder):
+    for name, rows in SOURCES.items():
+        columns = list(dict.fromkeys(key for row in rows for key in row))
+        with open(folder / name, "w", newline="") as file:
+            writer = csv.DictWriter(file, columns)
+            writer.writeheader()
+            writer.writerows(rows)
+
+
+def tables(folder):
+    """The rows of every table of a folder, with the line of its source."""
+    found = {}
+    for path in sorted(folder.glob("*.csv")):
+        lines = path.read_text().splitlines()
+        found[path.stem] = [lines[0]] + list(csv.reader(lines[3:]))
+    return found
+
+
+def main():
+    pipeloom = os.path.abspath(sys.argv[1])
+    with tempfile.TemporaryDirectory() as made:
+        sources, out = pathlib.Path(made, "in"), pathlib.Path(made, "out")
+        sources.mkdir()
+        out.mkdir()
+        write_sources(sources)
+        run = subprocess.run([sys.executable, SCRIPT, sources, out],
+                             capture_output=True, text=True, check=True)
+        now = tables(out)
+        if "--print" in sys.argv:
+            print(json.dumps(now, indent=1))
+            return 0
+        failures = []
+        for name, rows in json.loads(GOLDEN.read_text()).items():
+            for is_row, must_be in zip(now.get(name, []), rows):
+                if is_row != must_be:
+                    failures.append(f"{name}: {is_row}; must be {must_be}")
+            if len(now.get(name, [])) != len(rows):
+                failures.append(f"{name}: other number of rows")
+        if "dgxc: 1 of 2 rows" not in run.stderr:
+            failures.append(f"rows that are left out: {run.stderr}")
+        # Every table that the program ships is one that the script can make.
+        for path in (ROOT / "workloads" / "validation").glob("*.csv"):
+            if path.stem not in now and path.stem != "pipeline_replay_pp8":
+                failures.append(f"{path.stem}: the script does not make it")
+        for path in (ROOT / "workloads" / "validation").glob("*.json"):
+            shutil.copy(path, out)
+        read = subprocess.run(
+            [pipeloom, "backtest", *sorted(map(str, out.glob("*.csv"))),
+             "--data-dir", str(ROOT / "workloads"), "--format", "json"],
+            capture_output=True, text=True)
+        if read.returncode != 0:
+            failures.append(f"backtest: {read.stderr}")
+        else:
+            rows = json.loads(read.stdout)["all"]["step_time"]["rows"]
+            if rows != sum(len(table) - 1 for table in now.values()):
+                failures.append(f"backtest reads {rows} rows")
+        # A name that is not known is an error before the work.
+        wrong = subprocess.run([sys.executable, SCRIPT, sources, out, "none"],
+                               capture_output=True, text=True)
+        if wrong.returncode != 1 or "there is no table none; there is " \
+                "llm_foundry, " not in wrong.stderr:
+            failures.append(f"an unknown name: {wrong.stderr}")
+    for failure in failures:
+        print(failure)
+    print(f"{len(now)} tables, {len(failures)} failures")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

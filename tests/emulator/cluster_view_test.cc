@@ -44,7 +44,7 @@ JobSpec FourRanks() {
 }
 
 // Two layers a rank, four microbatches.
-StageGraph GraphOf(const StageCostModel& costs) {
+Partition FourStages() {
   Partition partition{.num_ranks = 4, .num_segments = 1};
   for (int32_t r = 0; r < 4; ++r) {
     partition.stages.push_back({.module = ModuleId(0),
@@ -54,6 +54,18 @@ StageGraph GraphOf(const StageCostModel& costs) {
                                 .segment = SegmentId(0)});
   }
   partition.sub_microbatch_instances = {0};
+  return partition;
+}
+
+// Returns the graph without epilogues, in which ranks wait for each other.
+StageGraph WithoutEpilogues(const StageGraph& graph) {
+  IdVector<RankId, RankSpec> ranks = graph.ranks();
+  for (RankSpec& rank : ranks) rank.epilogue = kZero;
+  return graph.WithRanks(ranks);
+}
+
+StageGraph GraphOf(const StageCostModel& costs) {
+  const Partition partition = FourStages();
   Microbatches microbatches{.num_microbatches = 4};
   for (int32_t m = 0; m < 4; ++m) {
     microbatches.sub_microbatches.push_back({.module = ModuleId(0),
@@ -81,13 +93,20 @@ TEST(ClusterView, DevicesByNodeGiveTheGraphThatMixRanksPutsTogether) {
     JobSpec other = plain;
     other.cluster.device = SlowerDevice();
     if (precision) other.model.modules[ModuleId(0)].precision = *precision;
-    const StageGraph kind0 = GraphOf(StageCostModel(plain));
-    const StageGraph kind1 = GraphOf(StageCostModel(other));
+    const StageCostModel plain_costs(plain);
+    const StageCostModel other_costs(other);
+    const StageGraph kind0 = GraphOf(plain_costs);
+    const StageGraph kind1 = GraphOf(other_costs);
     ASSERT_OK_AND_ASSIGN(const StageGraph expected,
                          MixRanks({&kind0, &kind1}, {0, 0, 1, 1}));
     for (const bool reuse : {true, false}) {
       const StageCostModel costs(mixed, reuse);
-      EXPECT_EQ(GraphOf(costs), expected);
+      EXPECT_EQ(WithoutEpilogues(GraphOf(costs)), WithoutEpilogues(expected));
+      const auto updates = costs.Updates(FourStages());
+      for (const RankId r : updates.ids()) {
+        EXPECT_EQ(updates[r], (r < RankId(2) ? plain_costs : other_costs)
+                                  .Updates(FourStages())[r]);
+      }
       EXPECT_EQ(&costs.ForReplica(0), &costs.ForReplica(1));
       EXPECT_EQ(costs.MemoryLimit(RankId(3)),
                 mixed.MemoryLimit(SlowerDevice()));
@@ -127,7 +146,12 @@ TEST(ClusterView, ASlowGpuSlowsItsRankInItsReplicaAlone) {
                 ToSeconds(plain.task(t).duration) * factor, 4e-9);
   }
   EXPECT_GT(slow.rank(RankId(1)).epilogue, plain.rank(RankId(1)).epilogue);
-  EXPECT_EQ(slow.rank(RankId(2)), plain.rank(RankId(2)));
+  EXPECT_EQ(slow.rank(RankId(2)).memory, plain.rank(RankId(2)).memory);
+  const auto updates = costs.ForReplica(1).Updates(FourStages());
+  const auto fast = costs.ForReplica(0).Updates(FourStages());
+  EXPECT_GT(updates[RankId(1)].optimizer, fast[RankId(1)].optimizer);
+  EXPECT_EQ(updates[RankId(1)].reduce, fast[RankId(1)].reduce);
+  EXPECT_EQ(updates[RankId(2)], fast[RankId(2)]);
 }
 
 TEST(ClusterView, SlowLinksAndSharedCardsStretchTransfersBetweenNodes) {

@@ -111,7 +111,7 @@ TEST(MeasuredRunsTest, ReadsHowMlperfSubmissionsRun) {
   row.replace(
       row.find("attention=flash1 recompute=full"), 31,
       "precision=nvfp4-plain fp8_attention=yes weight_bytes=1 straggle=0.01 "
-      "step_host_us=900 order=pipeline context=gather "
+      "step_host_us=900 contention=0.25 order=pipeline context=gather "
       "recompute_layers=3");
   row.replace(row.find("vocab=1000"), 10, "vocab=1000 adapter_rank=16");
   ASSERT_OK_AND_ASSIGN(
@@ -120,7 +120,7 @@ TEST(MeasuredRunsTest, ReadsHowMlperfSubmissionsRun) {
   const MeasuredRun& run = runs[0];
   EXPECT_EQ(run.model.modules[ModuleId(0)].adapter_rank, 16);
   EXPECT_EQ(run.setup.fp8_recipe, Fp8Recipe::kFp4Plain);
-  EXPECT_EQ(run.setup.update_contention, 0.5);
+  EXPECT_EQ(run.setup.update_contention, 0.25);
   EXPECT_TRUE(run.setup.fp8_attention);
   EXPECT_TRUE(run.setup.fp8_gathers);
   EXPECT_EQ(run.setup.weight_bytes, 1);
@@ -133,7 +133,7 @@ TEST(MeasuredRunsTest, ReadsHowMlperfSubmissionsRun) {
   // Off elsewhere.
   EXPECT_EQ(runs[1].setup.straggle, 0);
   EXPECT_EQ(runs[1].setup.host_per_step, kZero);
-  EXPECT_EQ(runs[1].setup.update_contention, 0);
+  EXPECT_EQ(runs[1].setup.update_contention, 0.5);
   EXPECT_EQ(runs[1].recomputed_layers, 0);
 }
 

@@ -136,7 +136,7 @@ TEST_F(PartitionSearchTest, OneHeavyStepForbidsWhatTheLightOnesPrefer) {
   const Bytes peak = *std::max_element(peaks.begin(), peaks.end());
   // The first limit, falling, that the light steps' choice breaks.
   bool seen = false;
-  for (int percent = 26; percent > 16 && !seen; percent -= 1) {
+  for (int percent = 40; percent > 10 && !seen; percent -= 1) {
     SCOPED_TRACE(percent);
     job.training.memory_limit = Bytes(peak.count() * percent / 100);
     const auto preferred = search({.steps = light});

@@ -60,7 +60,7 @@ class EmulateCommand : public Command {
     std::vector<Flag> flags;
     AppendPlanSourceFlags(&source_, &flags);
     flags.push_back(AttentionDensityFlag(&source_.attention_density, false));
-    flags.push_back({"against", &against_.options.file, "FILE",
+    flags.push_back({"against", &against_file_, "FILE",
                      "the measured runs of a CSV, as `backtest` does"});
     flags.push_back(OutputFlag("csv", &against_.csv_out,
                                "with --against: write the comparison as CSV"));
@@ -118,7 +118,9 @@ class EmulateCommand : public Command {
 
   absl::Status Run(const std::vector<std::string>& arguments,
                    const Context& context) override {
-    if (!against_.options.file.empty()) {
+    if (!against_file_.empty()) {
+      against_.files = {against_file_};
+      against_.report = report_;
       against_.options.data_dir = source_.job.data_dir;
       against_.json = format_ == "json";
       against_.options.measured = source_.job.costs == "profile";
@@ -415,6 +417,7 @@ class EmulateCommand : public Command {
   }
 
   PlanSource source_{};
+  std::string against_file_{};
   BacktestFlags against_{};
   std::optional<std::string> sharing_{};
   bool blocking_sends_ = false;

@@ -282,10 +282,7 @@ absl::Status PrintBacktest(const BacktestFlags& flags, const Context& context) {
   PIPELOOM_ASSIGN_OR_RETURN(options.data_dir, FindDataDir(options.data_dir));
   const studies::StudyContext study = StudyContextOf(context);
   const absl::StatusOr<std::vector<studies::MeasuredTable>> loaded =
-      studies::LoadTables(flags.files.empty()
-                              ? std::vector<std::string>{options.file}
-                              : flags.files,
-                          options.data_dir, study.read);
+      studies::LoadTables(flags.files, options.data_dir, study.read);
   if (!loaded.ok()) return UsageError(loaded.status().message());
   PIPELOOM_ASSIGN_OR_RETURN(const std::vector<studies::TableComparison> tables,
                             studies::CompareTables(*loaded, options, study));

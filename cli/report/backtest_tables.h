@@ -52,8 +52,7 @@ class BacktestErrors {
 
 struct BacktestFlags {
   studies::BacktestOptions options{};  // `data_dir` as it is typed.
-  // Tables; with none, the one of `options.file`.
-  std::vector<std::string> files{};
+  std::vector<std::string> files{};    // At least one.
   bool set = false;       // Whether to print the result of a set of tables.
   std::string csv_out{};  // File to write; empty: none.
   std::string report{};   // The same, of the page.

@@ -21,7 +21,6 @@
 #include "planner/step/lower_plan.h"
 #include "planner/strategies/registry.h"
 #include "planner/strategy.h"
-#include "studies/backtest/against_prices.h"
 
 namespace pipeloom::studies {
 namespace {
@@ -159,12 +158,14 @@ absl::Status AtRun(const MeasuredRun& run, const absl::Status& status) {
 struct Machines {
   const std::vector<ClusterSpec>& clusters;
   const std::vector<const emulator::OpCostModel*>& measured;
+  const std::stop_token& stop;
 };
 
 absl::Status EmulateAll(const Machines& machines,
                         const std::vector<size_t>& which,
                         std::vector<ComparedRun>* runs) {
   for (const size_t i : which) {
+    if (machines.stop.stop_requested()) return absl::CancelledError("stopped");
     PIPELOOM_ASSIGN_OR_RETURN(
         (*runs)[i].emulated,
         EmulateMeasuredRun(
@@ -332,8 +333,9 @@ double ComparedRun::peak_error() const {
 
 absl::StatusOr<Comparison> CompareRuns(
     std::vector<MeasuredRun> runs, const std::vector<ClusterSpec>& clusters,
-    bool fit, const std::vector<const emulator::OpCostModel*>& measured) {
-  const Machines machines{clusters, measured};
+    bool fit, const std::vector<const emulator::OpCostModel*>& measured,
+    const std::stop_token& stop) {
+  const Machines machines{clusters, measured, stop};
   Comparison result;
   std::map<std::string, std::vector<size_t>> by_framework;
   for (size_t i = 0; i < runs.size(); ++i) {
@@ -392,49 +394,6 @@ ErrorSummary SummarizeErrors(std::vector<double> errors) {
   summary.mean /= n;
   summary.median = Median(std::move(errors));
   return summary;
-}
-
-absl::StatusOr<Comparison> RunBacktest(const BacktestOptions& options,
-                                       const formats::FileReader& read) {
-  PIPELOOM_ASSIGN_OR_RETURN(const std::string text, read(options.file));
-  PIPELOOM_ASSIGN_OR_RETURN(std::vector<MeasuredRun> runs,
-                            formats::ParseMeasuredRuns(text, options.file));
-  const std::string& data_dir = options.data_dir;
-  const size_t slash = options.file.rfind('/');
-  const std::string folder =
-      slash == std::string::npos ? "" : options.file.substr(0, slash + 1);
-  for (MeasuredRun& run : runs) {
-    if (run.model_name.empty()) continue;
-    PIPELOOM_ASSIGN_OR_RETURN(
-        run.model, formats::LoadModel(run.model_name, data_dir, read));
-  }
-  std::map<std::string, ClusterSpec> known;
-  std::vector<ClusterSpec> clusters;
-  for (const MeasuredRun& run : runs) {
-    const auto it = known.find(run.cluster);
-    if (it != known.end()) {
-      clusters.push_back(it->second);
-      continue;
-    }
-    const std::string& name = run.cluster;
-    const bool path =
-        name.size() > 5 && name.substr(name.size() - 5) == ".json";
-    PIPELOOM_ASSIGN_OR_RETURN(
-        ClusterSpec cluster,
-        formats::LoadCluster(path && name[0] != '/' ? folder + name : name,
-                             data_dir, read));
-    clusters.push_back(cluster);
-    known.emplace(name, std::move(cluster));
-  }
-  AgainstPrices measurements;
-  std::vector<const emulator::OpCostModel*> measured;
-  for (size_t i = 0; options.measured && i < runs.size(); ++i) {
-    const auto costs =
-        measurements.Of(clusters[i], runs[i].parallel, data_dir, read);
-    if (!costs.ok() && !absl::IsNotFound(costs.status())) return costs.status();
-    measured.push_back(costs.ok() ? *costs : nullptr);
-  }
-  return CompareRuns(std::move(runs), clusters, options.fit, measured);
 }
 
 }  // namespace pipeloom::studies

@@ -10,6 +10,7 @@
 #define PIPELOOM_STUDIES_BACKTEST_EMULATE_AGAINST_H_
 
 #include <memory>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -17,7 +18,6 @@
 #include "base/units.h"
 #include "emulator/ops/op_cost.h"
 #include "emulator/stage/stage_cost.h"
-#include "formats/job/spec_loader.h"
 #include "formats/profile/measured_runs.h"
 #include "ir/job/batch_metadata.h"
 #include "ir/job/cluster_spec.h"
@@ -80,11 +80,13 @@ struct Comparison {
 
 // Emulates all runs and compares them with their measurements. `clusters` has
 // one entry for each run; so has `measured`, unless it is empty. Without `fit`,
-// every scalar is 1 (stretch) or the value in the rows (host).
+// every scalar is 1 (stretch) or the value in the rows (host). Cancelled: a
+// stop was requested, which is looked at before each emulation.
 absl::StatusOr<Comparison> CompareRuns(
     std::vector<formats::MeasuredRun> runs,
     const std::vector<ClusterSpec>& clusters, bool fit,
-    const std::vector<const emulator::OpCostModel*>& measured = {});
+    const std::vector<const emulator::OpCostModel*>& measured = {},
+    const std::stop_token& stop = {});
 
 // Figures of absolute errors.
 struct ErrorSummary {
@@ -95,18 +97,6 @@ struct ErrorSummary {
   double bias = 0;  // Mean of signed errors.
 };
 ErrorSummary SummarizeErrors(std::vector<double> errors);
-
-struct BacktestOptions {
-  std::string file{};  // The table; clusters may be named relative to it.
-  std::string data_dir{};
-  bool fit = false;
-  // Whether to price operators by the measured profile of the device, or else
-  // of its model ("a100-vtrain": a100-sxm), where one ships.
-  bool measured = true;
-};
-// Reads the table and its clusters and compares all its runs.
-absl::StatusOr<Comparison> RunBacktest(const BacktestOptions& options,
-                                       const formats::FileReader& read);
 
 }  // namespace pipeloom::studies
 

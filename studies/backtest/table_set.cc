@@ -123,7 +123,8 @@ absl::StatusOr<Comparison> CompareTable(const MeasuredTable& table,
       measured.push_back(costs.ok() ? *costs : nullptr);
     }
     absl::StatusOr<Comparison> compared =
-        CompareRuns(std::move(runs), clusters, work->options.fit, measured);
+        CompareRuns(std::move(runs), clusters, work->options.fit, measured,
+                    work->context.stop);
     if (!compared.ok()) return Prefixed(table.file, compared.status());
     for (size_t k = 0; k < group.size(); ++k) {
       result.runs[group[k]] = std::move(compared->runs[k]);

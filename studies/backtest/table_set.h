@@ -32,16 +32,22 @@ absl::StatusOr<std::vector<MeasuredTable>> LoadTables(
     const std::vector<std::string>& files, const std::string& data_dir,
     const formats::FileReader& read);
 
+struct BacktestOptions {
+  std::string data_dir{};
+  bool fit = false;
+  // Whether to price operators by the measured profile of the device, or else
+  // of its model ("a100-vtrain": a100-sxm), where one ships.
+  bool measured = true;
+};
+
 struct TableComparison {
   std::string name{};
   Comparison comparison{};
   std::vector<std::string> devices{};  // The GPU of each run: "H100".
 };
 
-// Compares all runs of all tables: for each table the same as RunBacktest.
-// `options.file` is not used. Errors name table and run. Cancelled: a stop was
-// requested; it is looked at before each run, with `options.fit` before each
-// framework of a table.
+// Compares all runs of all tables. Errors name table and run. Cancelled: a stop
+// was requested, which is looked at before each emulation.
 absl::StatusOr<std::vector<TableComparison>> CompareTables(
     const std::vector<MeasuredTable>& tables, const BacktestOptions& options,
     const StudyContext& context);

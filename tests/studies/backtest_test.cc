@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_format.h"
 #include "base/random.h"
+#include "base/status_macros.h"
 #include "emulator/cluster/emulate_cluster.h"
 #include "emulator/step/emulate_step.h"
 #include "formats/job/spec_loader.h"
@@ -18,6 +19,7 @@
 #include "planner/step/plan_step.h"
 #include "planner/strategies/registry.h"
 #include "studies/backtest/emulate_against.h"
+#include "studies/backtest/table_set.h"
 #include "tests/formats/data_dir.h"
 #include "tests/support/status_matchers.h"
 
@@ -185,17 +187,24 @@ TEST(Against, ARecomputedRunTakesTheForwardOfItsTransformerLayersMore) {
   }
 }
 
+absl::StatusOr<Comparison> Backtest(const std::string& table) {
+  const std::string dir = PIPELOOM_SOURCE_DIR "/workloads";
+  StudyContext context;
+  context.read = [](const std::string& path) {
+    return formats::ReadFile(path);
+  };
+  PIPELOOM_ASSIGN_OR_RETURN(
+      const std::vector<MeasuredTable> tables,
+      LoadTables({dir + "/validation/" + table + ".csv"}, dir, context.read));
+  PIPELOOM_ASSIGN_OR_RETURN(std::vector<TableComparison> compared,
+                            CompareTables(tables, {.data_dir = dir}, context));
+  return std::move(compared[0].comparison);
+}
+
 // PipeMorph's runs: healthy, zero bubble is faster; with 60 ms more on a link
 // its transfers, which share one queue of the pair, make it slower.
 TEST(Against, ZeroBubbleLosesToOneFOneBOnADelayedLink) {
-  const std::string dir = PIPELOOM_SOURCE_DIR "/workloads";
-  ASSERT_OK_AND_ASSIGN(const Comparison compared,
-                       RunBacktest({.file = dir + "/validation/pipemorph.csv",
-                                    .data_dir = dir,
-                                    .measured = true},
-                                   [](const std::string& path) {
-                                     return formats::ReadFile(path);
-                                   }));
+  ASSERT_OK_AND_ASSIGN(const Comparison compared, Backtest("pipemorph"));
   std::map<std::string, double> ms;
   std::map<std::string, std::vector<double>> errors;
   for (const ComparedRun& run : compared.runs) {
@@ -216,12 +225,7 @@ TEST(Against, ZeroBubbleLosesToOneFOneBOnADelayedLink) {
 
 // Primus' runs: the batch is not known, so ratios to 1F1B count.
 TEST(Against, RatiosBetweenSchedulesAreThoseOfPrimus) {
-  const std::string dir = PIPELOOM_SOURCE_DIR "/workloads";
-  ASSERT_OK_AND_ASSIGN(
-      const Comparison compared,
-      RunBacktest(
-          {.file = dir + "/validation/primus.csv", .data_dir = dir},
-          [](const std::string& path) { return formats::ReadFile(path); }));
+  ASSERT_OK_AND_ASSIGN(const Comparison compared, Backtest("primus"));
   ASSERT_EQ(compared.runs.size(), 6u);
   ASSERT_EQ(compared.runs[0].run.schedule, "1f1b");
   const double base = 1 + compared.runs[0].step_error();

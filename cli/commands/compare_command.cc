@@ -65,10 +65,10 @@ Table RowsTable(const std::vector<Row>& rows) {
   const bool robust = std::any_of(rows.begin(), rows.end(), [](const Row& row) {
     return MeanP90(row).has_value();
   });
-  std::vector<std::string> columns({"strategy", "partition", "step time",
-                                    "vs static", "vs megatron", "bubble",
-                                    "epilogue", "MFU", "peak memory",
-                                    "gap to bound", "bound", "search"});
+  std::vector<std::string> columns(
+      {"strategy", "partition", "step time", "vs static", "vs megatron",
+       "bubble", "epilogue", "MFU", "peak memory", "gap to bound", "bound",
+       "any partition", "search"});
   if (robust) columns.emplace_back("90th percentile");
   Table table(std::move(columns));
   const Duration megatron = MegatronTime(rows);
@@ -89,6 +89,7 @@ Table RowsTable(const std::vector<Row>& rows) {
          FormatPercent(means.mfu), FormatBytes(means.peak),
          FormatPercent(means.gap_ratio),
          row.steps.empty() ? "" : row.steps.back().bound_source(),
+         FormatPercent(means.any_partition_gap),
          FormatDuration(means.search_time)});
     const std::optional<Duration> p90 = MeanP90(row);
     if (p90) cells.push_back(FormatDuration(*p90));
@@ -155,6 +156,7 @@ std::string Json(const std::string& job, const std::string& same_partition,
         .Micros(bound /
                 static_cast<int64_t>(std::max<size_t>(1, row.steps.size())));
     json.Key("gap_ratio").Number(means.gap_ratio);
+    json.Key("any_partition_gap_ratio").Number(means.any_partition_gap);
     json.Key("bound_sources").BeginArray();
     for (const studies::PlannedStep& step : row.steps) {
       json.String(step.bound_source());
@@ -186,7 +188,8 @@ class CompareCommand : public Command {
             "limit. A strategy that cannot run says why in its row. Times are "
             "means over the steps; peak memory is the most of any rank and "
             "step; the gap is to the strategy's own lower bound, that of its "
-            "stages; search is wall time a step, all replicas. The best static "
+            "stages, \"any partition\" that to what no partition can beat; "
+            "search is wall time a step, all replicas. The best static "
             "row is the fastest of the strategies that plan without a look at "
             "the step (gpipe to megatron, megatron-tuned, nnscaler). "
             "--partition is for pipeloom and dip; the other strategies then "

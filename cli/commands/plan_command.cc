@@ -33,21 +33,29 @@ std::string FormatLimit(Bytes limit) {
   return limit > Bytes(0) ? FormatBytes(limit) : "none";
 }
 
+// Returns the gap to what no partition can beat.
+std::string AnyPartition(const studies::PlannedStep& step) {
+  return step.any_partition_bound > kZero
+             ? FormatPercent(step.any_partition_gap())
+             : "-";
+}
+
 Table StepsTable(const std::vector<studies::PlannedStep>& steps) {
   Table table({"step", "samples", "microbatches", "step time", "lower bound",
-               "gap", "bubble", "epilogue", "MFU", "peak memory", "search",
-               "evaluations"});
+               "gap", "any partition", "bubble", "epilogue", "MFU",
+               "peak memory", "search", "evaluations"});
   for (const studies::PlannedStep& step : steps) {
-    table.AddRow(
-        {absl::StrCat(step.step), absl::StrCat(step.num_samples),
-         absl::StrCat(step.slowest().microbatches.num_microbatches),
-         FormatDuration(step.step_time()),
-         absl::StrCat(FormatDuration(step.lower_bound()), " (",
-                      step.bound_source(), ")"),
-         FormatPercent(step.gap_ratio()), FormatPercent(step.bubble_ratio()),
-         FormatPercent(step.epilogue_ratio()), FormatPercent(step.mfu()),
-         FormatBytes(step.peak()), FormatDuration(step.search_time),
-         absl::StrCat(step.evaluations())});
+    table.AddRow({absl::StrCat(step.step), absl::StrCat(step.num_samples),
+                  absl::StrCat(step.slowest().microbatches.num_microbatches),
+                  FormatDuration(step.step_time()),
+                  absl::StrCat(FormatDuration(step.lower_bound()), " (",
+                               step.bound_source(), ")"),
+                  FormatPercent(step.gap_ratio()), AnyPartition(step),
+                  FormatPercent(step.bubble_ratio()),
+                  FormatPercent(step.epilogue_ratio()),
+                  FormatPercent(step.mfu()), FormatBytes(step.peak()),
+                  FormatDuration(step.search_time),
+                  absl::StrCat(step.evaluations())});
   }
   return table;
 }
@@ -69,6 +77,8 @@ std::string Json(const JobSpec& job, const std::string& strategy,
     json.Key("lower_bound_us").Micros(step.lower_bound());
     json.Key("bound_source").String(step.bound_source());
     json.Key("gap_ratio").Number(step.gap_ratio());
+    json.Key("any_partition_bound_us").Micros(step.any_partition_bound);
+    json.Key("any_partition_gap_ratio").Number(step.any_partition_gap());
     json.Key("bubble_ratio").Number(step.bubble_ratio());
     json.Key("epilogue_ratio").Number(step.epilogue_ratio());
     json.Key("mfu").Number(step.mfu());
@@ -103,7 +113,9 @@ class PlanCommand : public Command {
         "shipped job such as dip-vlm-s.\n\n"
         "The step time is that of the slowest replica; peak memory is of one "
         "GPU, by pipeline rank; the lower bound is what no schedule of the "
-        "same stages can beat. --out writes plan.pb for one step and replica, "
+        "same stages can beat, \"any partition\" the gap to what no partition "
+        "and order of these microbatches can. --out writes plan.pb for one "
+        "step and replica, "
         "plan-0003.pb and plan-0003-r1.pb for several; a name that ends in "
         ".txt gets the text form.\n\n"
         "--for keeps to what a trainer can execute, prints its launch "

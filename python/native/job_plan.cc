@@ -28,6 +28,7 @@ PlannedStep TakeStep(studies::PlannedStep step) {
   taken.lower_bound = step.lower_bound();
   taken.bound_source = step.bound_source();
   taken.gap_ratio = step.gap_ratio();
+  taken.any_partition_gap = step.any_partition_gap();
   taken.bubble_ratio = step.bubble_ratio();
   taken.epilogue_ratio = step.epilogue_ratio();
   taken.mfu = step.mfu();

@@ -24,6 +24,7 @@ struct PlannedStep {
   Duration lower_bound{};
   std::string bound_source{};
   double gap_ratio = 0;
+  double any_partition_gap = 0;
   double bubble_ratio = 0;
   double epilogue_ratio = 0;
   double mfu = 0;

@@ -105,6 +105,7 @@ nb::dict FiguresOf(const PlannedStep& step) {
   figures["lower_bound_us"] = ToMicroseconds(step.lower_bound);
   figures["bound_source"] = step.bound_source;
   figures["gap_ratio"] = step.gap_ratio;
+  figures["any_partition_gap_ratio"] = step.any_partition_gap;
   figures["bubble_ratio"] = step.bubble_ratio;
   figures["epilogue_ratio"] = step.epilogue_ratio;
   figures["mfu"] = step.mfu;

@@ -8,6 +8,7 @@
 #include "absl/strings/match.h"
 #include "base/status_macros.h"
 #include "partition/batching/balance_step.h"
+#include "planner/bounds/job_bound.h"
 #include "planner/step/plan_deferred.h"
 #include "planner/strategies/registry.h"
 #include "planner/strategy.h"
@@ -50,6 +51,11 @@ const char* PlannedStep::bound_source() const {
 double PlannedStep::gap_ratio() const {
   if (lower_bound() <= kZero) return 0;
   return ToSeconds(step_time()) / ToSeconds(lower_bound()) - 1;
+}
+
+double PlannedStep::any_partition_gap() const {
+  if (any_partition_bound <= kZero) return 0;
+  return ToSeconds(step_time()) / ToSeconds(any_partition_bound) - 1;
 }
 
 double PlannedStep::bubble_ratio() const {
@@ -112,11 +118,13 @@ StepMeans MeansOf(const std::vector<PlannedStep>& steps) {
   Duration time{};
   Duration search{};
   Duration bound{};
+  Duration any_bound{};
   for (const PlannedStep& step : steps) {
     const double seconds = ToSeconds(step.step_time());
     time += step.step_time();
     search += step.search_time;
     bound += step.lower_bound();
+    any_bound += step.any_partition_bound;
     means.bubble_ratio += step.bubble_ratio() * seconds;
     means.epilogue_ratio += step.epilogue_ratio() * seconds;
     means.mfu += step.mfu() * seconds;
@@ -125,6 +133,9 @@ StepMeans MeansOf(const std::vector<PlannedStep>& steps) {
   means.step_time = time / count;
   means.search_time = search / count;
   if (bound > kZero) means.gap_ratio = ToSeconds(time) / ToSeconds(bound) - 1;
+  if (any_bound > kZero) {
+    means.any_partition_gap = ToSeconds(time) / ToSeconds(any_bound) - 1;
+  }
   if (time > kZero) {
     means.bubble_ratio /= ToSeconds(time);
     means.epilogue_ratio /= ToSeconds(time);
@@ -209,6 +220,12 @@ absl::StatusOr<PlannedStep> PlanReplicas(
     carry(planned.replicas.back());
     planned.search_time +=
         std::chrono::duration_cast<Duration>(Clock::now() - begin);
+    if (settings.defer) continue;
+    PIPELOOM_ASSIGN_OR_RETURN(
+        const Duration bound,
+        planner::BoundOfAnyPartition(prepared.costs->ForReplica(replica),
+                                     packed, replica));
+    planned.any_partition_bound = std::max(planned.any_partition_bound, bound);
   }
   if (stop.stop_requested() && !keeps_cut) {
     return absl::CancelledError("stopped");

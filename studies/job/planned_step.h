@@ -25,6 +25,10 @@ struct PlannedStep {
   std::vector<planner::PlanResult> replicas{};
   Duration search_time{};  // Wall time, all replicas.
   int64_t num_samples = 0;
+  // No plan of these microbatches on any partition of the job is faster, for
+  // the slowest replica (planner/bounds/job_bound.h). 0 if the planner changed
+  // the microbatches.
+  Duration any_partition_bound{};
 
   // Returns the step time of the slowest replica.
   Duration step_time() const;
@@ -32,6 +36,8 @@ struct PlannedStep {
   Duration lower_bound() const;
   const char* bound_source() const;
   double gap_ratio() const;
+  // Returns the gap to any_partition_bound; 0 if that is.
+  double any_partition_gap() const;
   // Return the share of time that all ranks of all replicas are idle, or in
   // their epilogues.
   double bubble_ratio() const;
@@ -49,6 +55,7 @@ struct StepMeans {
   Duration step_time{};
   Duration search_time{};
   double gap_ratio = 0;
+  double any_partition_gap = 0;
   double bubble_ratio = 0;
   double epilogue_ratio = 0;
   double mfu = 0;

@@ -152,12 +152,15 @@ TEST_F(CommandsTest, PlanAndCompareHaveTheKeysOfTheContract) {
   double sum = 0;
   for (const Json& step : planned["steps"]) {
     EXPECT_THAT(Keys(step),
-                ElementsAre("bound_source", "bubble_ratio", "epilogue_ratio",
+                ElementsAre("any_partition_bound_us", "any_partition_gap_ratio",
+                            "bound_source", "bubble_ratio", "epilogue_ratio",
                             "evaluations", "gap_ratio", "lower_bound_us", "mfu",
                             "peak_bytes", "schedule", "search_us", "step",
                             "step_time_us", "strategy"));
     EXPECT_EQ(step["peak_bytes"].size(), 4u);
     EXPECT_GE(step["step_time_us"], step["lower_bound_us"]);
+    EXPECT_GT(step["any_partition_bound_us"], 0);
+    EXPECT_GE(step["step_time_us"], step["any_partition_bound_us"]);
     EXPECT_GT(step["mfu"], 0);
     EXPECT_LT(step["mfu"], 1);
     sum += step["step_time_us"].get<double>();
@@ -173,8 +176,8 @@ TEST_F(CommandsTest, PlanAndCompareHaveTheKeysOfTheContract) {
   for (const Json& row : rows) {
     EXPECT_THAT(
         Keys(row),
-        ElementsAre("bound_sources", "bubble_ratio", "epilogue_ratio",
-                    "gap_ratio", "mean_lower_bound_us", "mean_step_time_us",
+        ElementsAre("any_partition_gap_ratio", "bound_sources", "bubble_ratio",
+                    "epilogue_ratio", "gap_ratio", "mean_lower_bound_us", "mean_step_time_us",
                     "mfu", "partition", "peak_bytes", "schedule", "search_us",
                     "speedup_vs_best_static", "speedup_vs_megatron",
                     "strategy"));

@@ -166,6 +166,9 @@ class PlannedStep:
         self.lower_bound_us: float = figures["lower_bound_us"]
         self.bound_source: str = figures["bound_source"]
         self.gap_ratio: float = figures["gap_ratio"]
+        #: Gap to what no partition of the job can beat; 0 if it is not known.
+        self.any_partition_gap_ratio: float = figures[
+            "any_partition_gap_ratio"]
         self.bubble_ratio: float = figures["bubble_ratio"]
         self.epilogue_ratio: float = figures["epilogue_ratio"]
         self.mfu: float = figures["mfu"]

@@ -34,8 +34,15 @@ StageMemory StageCostModel::Memory(const Stage& stage) const {
   const bool gathered = state.job.setup.gathered_in_pipeline &&
                         sharding == OptimizerSharding::kZero3 &&
                         state.job.parallel.pp > 1;
-  memory.weights =
-      state.Stored(own, bytes.weights, OptimizerSharding::kZero3, parallel);
+  // Shards in fp32 are in the optimizer's memory.
+  const bool fp32_shards = state.job.setup.fp32_shards &&
+                           sharding == OptimizerSharding::kZero3 &&
+                           !state.job.IsFrozen(stage.module) &&
+                           state.ModuleOf(stage).adapter_rank == 0;
+  if (!fp32_shards) {
+    memory.weights =
+        state.Stored(own, bytes.weights, OptimizerSharding::kZero3, parallel);
+  }
   // One layer is gathered while the next one is being gathered.
   if (sharding == OptimizerSharding::kZero3) {
     memory.weights += Bytes((gathered ? own.dense + own.experts : 2 * largest) *

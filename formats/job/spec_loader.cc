@@ -282,6 +282,7 @@ void ReadSetup(ObjectReader& reader, JobSpec* job) {
   reader.Read("fp32_loss", &setup.fp32_loss);
   reader.Read("checkpoint_operators", &setup.checkpoint_operators);
   reader.Read("gathered_in_pipeline", &setup.gathered_in_pipeline);
+  reader.Read("fp32_shards", &setup.fp32_shards);
   reader.Read("fused_experts", &setup.fused_experts);
   reader.Read("fp8_attention", &setup.fp8_attention);
   reader.Read("fp8_gathers", &setup.fp8_gathers);

@@ -328,6 +328,9 @@ absl::Status ReadSetup(const std::string& where, absl::string_view text,
   s.straggle = std::min(words.Real("straggle", s.straggle), 1.0);
   s.host_per_step =
       Microseconds(words.Real("step_host_us", ToMicroseconds(s.host_per_step)));
+  run->peak_reserved =
+      words.OneOf<bool>("peak", s.framework == Framework::kTorchTitan,
+                        {{"allocated", false}, {"reserved", true}});
   s.update_contention =
       std::min(words.Real("contention", s.update_contention), 1.0);
   run->parallel.order =

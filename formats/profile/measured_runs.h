@@ -81,6 +81,9 @@ struct MeasuredRun {
   int64_t sequence = 0;      // Tokens; of text, if there are images.
   Duration step_time{};
   Bytes peak_allocated{};  // On the fullest GPU; 0: not measured.
+  // Whether that is the memory which the allocator reserved, not what was
+  // allocated of it.
+  bool peak_reserved = false;
   RunSplit split = RunSplit::kByHash;
   // Fingerprint of a configuration: framework, cluster, model, setup without
   // `host_us`, layout without the number of replicas, microbatch and sequence.

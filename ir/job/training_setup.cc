@@ -14,6 +14,8 @@ constexpr Duration kBridgeHost{30'000};
 TrainingSetup SetupOf(Framework framework) {
   TrainingSetup setup;
   setup.framework = framework;
+  setup.fp32_shards =
+      framework == Framework::kPyTorch || framework == Framework::kTorchTitan;
   if (framework == Framework::kPyTorch) {
     setup.attention = AttentionKernel::kFlash2;
     setup.eager_pointwise = true;

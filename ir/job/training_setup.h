@@ -110,6 +110,10 @@ struct TrainingSetup {
   // for the whole step and gradients whole in fp32 until its last microbatch.
   // Changes memory only.
   bool gathered_in_pipeline = false;
+  // Whether, with ZeRO-3, the sharded weights are the optimizer's own in fp32,
+  // cast when they are gathered, as FSDP2 has them: no copy in 16 bits is kept.
+  // Changes memory only.
+  bool fp32_shards = false;
   // Whether one kernel runs an expert's products, biases and activation.
   // Otherwise biases and limits (FfnSpec) are kernels of their own.
   bool fused_experts = false;

@@ -17,8 +17,8 @@ using emulator::StageCostModel;
 struct ModuleTimes {
   bool present = false;
   bool has_backward = false;
-  Duration work{};   // Of the whole microbatch.
-  Duration chain{};  // Of the largest instance, both ways.
+  Duration work{};   // The whole microbatch.
+  Duration chain{};  // The largest instance, both ways.
 };
 
 class JobBound {

@@ -94,6 +94,7 @@ void SetSetup(const TrainingSetup& setup, v1::TrainingSetup* proto) {
   proto->set_straggle(setup.straggle);
   proto->set_host_per_step_us(ToMicroseconds(setup.host_per_step));
   proto->set_update_contention(setup.update_contention);
+  proto->set_fp32_shards(setup.fp32_shards);
 }
 
 void SetRules(const PartitionRules& rules, v1::PartitionRules* proto) {

@@ -29,7 +29,9 @@ namespace pipeloom::studies {
 
 struct EmulatedRun {
   Duration step_time{};
-  Bytes peak_allocated{};  // Peak of the fullest rank, without CUDA context.
+  // Peak of the fullest rank, without CUDA context; of what the allocator
+  // reserves where that was measured.
+  Bytes peak_allocated{};
 };
 
 // A measured run as the planner sees it, with the plan of one replica's step:

@@ -146,6 +146,23 @@ TEST(StageCost, GatheredInAPipelineWeightsAndGradientsAreWhole) {
   EXPECT_EQ(memory(1).gradients, Bytes(n + n));
 }
 
+TEST(StageCost, ShardsInFp32AreTheOptimizersAlone) {
+  const int64_t n = 4 * Parameters(Llama3Block());
+  JobSpec job = JobOf({Repeat(Llama3Block(), 8)}, {.dp = 4});
+  const auto weights = [&](bool fp32_shards, OptimizerSharding sharding) {
+    job.setup.fp32_shards = fp32_shards;
+    job.training.optimizer_sharding = sharding;
+    return StageCostModel(job).Memory(StageOf(4)).weights;
+  };
+  // A quarter of 2 bytes a parameter less; two layers are gathered as before.
+  EXPECT_EQ(weights(false, OptimizerSharding::kZero3), Bytes(n / 2 + n));
+  EXPECT_EQ(weights(true, OptimizerSharding::kZero3), Bytes(n));
+  EXPECT_EQ(weights(true, OptimizerSharding::kZero2), Bytes(2 * n));
+  // Frozen weights have no optimizer.
+  job.training.frozen_modules = {"m0"};
+  EXPECT_EQ(weights(true, OptimizerSharding::kZero3), Bytes(n / 2 + n));
+}
+
 TEST(StageCost, FullShardingMovesItsTrafficFromTheEpilogueToThePasses) {
   Partition partition;
   partition.num_ranks = 1;

@@ -134,6 +134,7 @@ TEST(MeasuredRunsTest, ReadsHowMlperfSubmissionsRun) {
   EXPECT_EQ(runs[1].setup.straggle, 0);
   EXPECT_EQ(runs[1].setup.host_per_step, kZero);
   EXPECT_EQ(runs[1].setup.update_contention, 0.5);
+  EXPECT_FALSE(runs[1].peak_reserved);
   EXPECT_EQ(runs[1].recomputed_layers, 0);
 }
 

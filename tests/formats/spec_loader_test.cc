@@ -174,7 +174,7 @@ TEST(ParseJobTest, ReadsHowAFrameworkRunsExperts) {
                    "\"dispatch\": \"EXPERT_DISPATCH_EACH_EXPERT\", "
                    "\"overlap_dispatch\": true, \"expert_imbalance\": 1.25, "
                    "\"fp32_loss\": true, \"checkpoint_operators\": true, "
-                   "\"gathered_in_pipeline\": true, "
+                   "\"gathered_in_pipeline\": true, \"fp32_shards\": true, "
                    "\"fp8_attention\": true, \"fp8_gathers\": true, "
                    "\"weight_bytes\": 1, \"straggle\": 0.5, "
                    "\"host_per_step_us\": 250, "
@@ -193,6 +193,7 @@ TEST(ParseJobTest, ReadsHowAFrameworkRunsExperts) {
   EXPECT_TRUE(job.setup.fp32_loss);
   EXPECT_TRUE(job.setup.checkpoint_operators);
   EXPECT_TRUE(job.setup.gathered_in_pipeline);
+  EXPECT_TRUE(job.setup.fp32_shards);
   EXPECT_TRUE(job.setup.fp8_attention);
   EXPECT_TRUE(job.setup.fp8_gathers);
   EXPECT_EQ(job.setup.weight_bytes, 1);

@@ -258,6 +258,17 @@ TEST(Against, RecomputedLayersAreAsManyAsTheRowSays) {
   EXPECT_EQ(StepOf("", " recompute_layers=8"), StepOf("", " recompute=full"));
 }
 
+TEST(Against, ReservedMemoryIsMoreThanWhatIsAllocated) {
+  const auto peak_of = [](const char* setup) {
+    const auto emulated = EmulateMeasuredRun(
+        RunOf(absl::StrFormat(kAdapterRow, "", setup)), Cluster());
+    EXPECT_THAT(emulated.status(), IsOk());
+    return static_cast<double>(emulated->peak_allocated.count());
+  };
+  EXPECT_EQ(peak_of(" peak=allocated"), peak_of(""));
+  EXPECT_NEAR(peak_of(" peak=reserved") / peak_of(""), 1.051, 1e-6);
+}
+
 TEST(Against, AdaptersTakeLessThanTrainingAllWeights) {
   EXPECT_LT(StepOf(" adapter_rank=16", ""), StepOf("", ""));
 }

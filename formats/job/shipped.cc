@@ -7,13 +7,14 @@
 namespace pipeloom::formats {
 
 std::vector<std::string> ShippedJobNames() {
-  return {
-      "deepseek-v2",     "dip-t2v-l",      "dip-t2v-s",    "dip-t2v-xl",
-      "dip-vlm-l",       "dip-vlm-m",      "dip-vlm-s",    "dip-vlm-xl",
-      "disttrain-15b",   "disttrain-72b",  "disttrain-9b", "internvl3-38b",
-      "llama3-70b",      "llama3-8b",      "nextstep-1",   "qwen2.5-omni-7b",
-      "qwen2.5-vl-72b",  "qwen2.5-vl-7b",  "rlhf-33b-13b", "step-3",
-      "step-audio-130b", "step-video-t2v", "step1x-edit"};
+  return {"deepseek-v2",     "dip-t2v-l",          "dip-t2v-s",
+          "dip-t2v-xl",      "dip-vlm-l",          "dip-vlm-m",
+          "dip-vlm-s",       "dip-vlm-xl",         "disttrain-15b",
+          "disttrain-72b",   "disttrain-9b",       "internvl3-38b",
+          "llama3-70b",      "llama3-8b",          "nextstep-1",
+          "qwen2.5-omni-7b", "qwen2.5-vl-72b",     "qwen2.5-vl-7b",
+          "rlhf-33b-13b",    "stable-diffusion-2", "step-3",
+          "step-audio-130b", "step-video-t2v",     "step1x-edit"};
 }
 
 std::vector<std::string> ShippedModelNames() {
@@ -23,8 +24,8 @@ std::vector<std::string> ShippedModelNames() {
   // From published configurations (scripts/make_models.py).
   names.insert(
       names.end(),
-      {"flux.1-dev", "gpt-oss-120b", "gpt-oss-20b", "hunyuan-video",
-       "internvl3.5-30b-a3b", "internvl3.5-8b", "llama3.2-1b",
+      {"flux.1-dev", "flux.1-schnell", "gpt-oss-120b", "gpt-oss-20b",
+       "hunyuan-video", "internvl3.5-30b-a3b", "internvl3.5-8b", "llama3.2-1b",
        "llava-onevision-7b", "qwen3-14b", "qwen3-235b-a22b", "qwen3-30b-a3b",
        "qwen3-8b", "qwen3-omni-30b-a3b-thinker", "qwen3-vl-30b-a3b",
        "qwen3-vl-8b", "wan2.1-t2v-14b", "wan2.2-ti2v-5b"});

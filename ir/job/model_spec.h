@@ -202,7 +202,8 @@ enum class TokenRuleKind {
   // Latents of a VAE: (W/spatial_stride)*(H/spatial_stride) tokens per latent
   // frame; frame_group frames -> latents_per_group latent frames. Clips are cut
   // to max_seconds and sampled at fps; an unknown size is default_width x
-  // default_height.
+  // default_height. extra_tokens more pass through the layers in the same
+  // sequence: text that is padded to this length.
   kLatent,
   // tokens_per_second in, output_tokens_per_second out; chunks of
   // chunk_seconds are separate attention sequences (0: one sequence).

@@ -50,6 +50,8 @@ struct AttentionSpec {
   // Rotary part of head_dim shared by all heads; with kv_rank.
   int64_t rope_dim = 0;
   int64_t value_dim = 0;  // Width of values and outputs; 0: head_dim.
+  // Whether queries and keys pass a norm over head_dim in a kernel of its own.
+  bool query_key_norms = false;
   // Share of the query-key pairs that a sparse kernel works on, in (0, 1].
   double density = 1;
   bool operator==(const AttentionSpec&) const = default;

@@ -52,6 +52,7 @@ LayerSpec MakeJointLayer(const DiffusionShape& shape, const JointLayer& layer) {
       TransformerLayer("double_block", width, FullAttention(width, shape.heads),
                        {.hidden = layer.ffn}, {true, true, true},
                        norms + vectors * width + text);
+  result.attention.query_key_norms = layer.query_key_norms;
   result.modulation = {.vectors = vectors, .condition_width = width};
   return result;
 }
@@ -63,6 +64,7 @@ LayerSpec MakeSingleLayer(const DiffusionShape& shape, int64_t ffn) {
   LayerSpec result = TransformerLayer(
       "single_block", width, FullAttention(width, shape.heads), {.hidden = ffn},
       {}, 3 * width + ffn + width + 2 * shape.head_dim + 3 * width);
+  result.attention.query_key_norms = true;
   result.modulation = {.vectors = 3, .condition_width = width};
   return result;
 }

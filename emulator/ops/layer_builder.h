@@ -140,7 +140,7 @@ class LayerBuilder {
     CollectiveOp scatter{};
   };
   std::optional<Entry> entry_{};
-  bool keeps_precision_ = false;  // Of products (GemmOp).
+  bool keeps_precision_ = false;  // Value of GemmOp::keeps_precision.
   bool shared_entry_ = false;     // Whether an adapter takes the same input.
   // In addition to two per matrix parameter and token.
   double forward_flops_ = 0;

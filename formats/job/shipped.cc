@@ -7,20 +7,20 @@
 namespace pipeloom::formats {
 
 std::vector<std::string> ShippedJobNames() {
-  return {"deepseek-v2",     "dip-t2v-l",          "dip-t2v-s",
-          "dip-t2v-xl",      "dip-vlm-l",          "dip-vlm-m",
-          "dip-vlm-s",       "dip-vlm-xl",         "disttrain-15b",
-          "disttrain-72b",   "disttrain-9b",       "internvl3-38b",
-          "llama3-70b",      "llama3-8b",          "nextstep-1",
-          "qwen2.5-omni-7b", "qwen2.5-vl-72b",     "qwen2.5-vl-7b",
-          "rlhf-33b-13b",    "stable-diffusion-2", "step-3",
-          "step-audio-130b", "step-video-t2v",     "step1x-edit"};
+  return {
+      "deepseek-v2",     "dip-t2v-l",      "dip-t2v-s",    "dip-t2v-xl",
+      "dip-vlm-l",       "dip-vlm-m",      "dip-vlm-s",    "dip-vlm-xl",
+      "disttrain-15b",   "disttrain-72b",  "disttrain-9b", "internvl3-38b",
+      "llama3-70b",      "llama3-8b",      "nextstep-1",   "qwen2.5-omni-7b",
+      "qwen2.5-vl-72b",  "qwen2.5-vl-7b",  "rlhf-33b-13b", "step-3",
+      "step-audio-130b", "step-video-t2v", "step1x-edit"};
 }
 
 std::vector<std::string> ShippedModelNames() {
   std::vector<std::string> names = ShippedJobNames();
-  names.insert(names.end(), {"deepseek-v3", "llama-13b-critic",
-                             "llama-33b-actor", "llama3-405b"});
+  names.insert(names.end(),
+               {"deepseek-v3", "llama-13b-critic", "llama-33b-actor",
+                "llama3-405b", "stable-diffusion-2"});
   // From published configurations (scripts/make_models.py).
   names.insert(
       names.end(),

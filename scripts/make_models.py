@@ -17,8 +17,8 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 MODELS = [
-    "flux.1-dev", "gpt-oss-120b", "gpt-oss-20b", "hunyuan-video",
-    "internvl3.5-30b-a3b", "internvl3.5-8b", "llama3.2-1b",
+    "flux.1-dev", "flux.1-schnell", "gpt-oss-120b", "gpt-oss-20b",
+    "hunyuan-video", "internvl3.5-30b-a3b", "internvl3.5-8b", "llama3.2-1b",
     "llava-onevision-7b", "qwen3-14b", "qwen3-235b-a22b", "qwen3-30b-a3b",
     "qwen3-8b", "qwen3-omni-30b-a3b-thinker", "qwen3-vl-30b-a3b",
     "qwen3-vl-8b", "wan2.1-t2v-14b", "wan2.2-ti2v-5b"]

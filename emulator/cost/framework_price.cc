@@ -67,6 +67,9 @@ constexpr EagerBytes kEagerLoss{.forward = 14, .backward = 28};
 // Norm and residual of a block, bytes per element (NormAndResidual).
 constexpr double kNormForward = 10;
 constexpr double kNormBackward = 14;
+// The same of its modulation (Modulate).
+constexpr double kModulatedForward = 8;
+constexpr double kModulatedBackward = 12;
 
 // Kernels that a layer launches without fusion; a collective takes the host as
 // long as two.
@@ -256,9 +259,10 @@ Duration FrameworkPrices::Gemm(const GemmOp& op) const {
   const OpPrice base = costs_.Price(op);
   if (op.flops() <= 0) return base.time;
   if (IsUnaligned(op)) return Seconds(ToSeconds(base.time) * kUnaligned);
-  const bool low =
-      setup_.fp8_products && layer_.kind == LayerKind::kTransformer &&
-      op.precision == Precision::kBf16 && device_.fp8.flops_per_second > 0;
+  const bool low = setup_.fp8_products &&
+                   layer_.kind == LayerKind::kTransformer &&
+                   op.precision == Precision::kBf16 && !op.keeps_precision &&
+                   device_.fp8.flops_per_second > 0;
   if (op.groups > 1 && layer_.ffn.experts > 0) {
     const Duration time =
         base.source == CostSource::kRoofline && op.precision == Precision::kBf16
@@ -387,8 +391,10 @@ KernelTraffic FrameworkPrices::Traffic(const LayerOps& ops) const {
     // Norms and residuals of both blocks work on the tokens of the other GPUs
     // too.
     const double whole = tokens * hidden * (1 - 1.0 / parallel_.tp);
+    const bool modulated = layer_.modulation.vectors > 0;
     for (int block = 0; block < 2; ++block) {
       add(kNormForward * whole, kNormBackward * whole);
+      if (modulated) add(kModulatedForward * whole, kModulatedBackward * whole);
     }
   }
   if (setup_.eager_pointwise && setup_.framework == Framework::kPyTorch &&

@@ -180,6 +180,11 @@ void LayerBuilder::SelfAttention() {
   const double query = heads * head_dim;
   const double kv = kv_heads * (head_dim + value_dim);
   size_t begin = Mark();
+  if (a.query_key_norms) {
+    const double rows = tokens_ * (heads + kv_heads);
+    Stream(MemoryKind::kNorm, rows, head_dim, 4 * rows * head_dim,
+           6 * rows * head_dim);
+  }
   const double rotary = 4 * tokens_ * (query + kv_heads * head_dim);
   Stream(MemoryKind::kRotary, tokens_, query + kv_heads * head_dim, rotary,
          rotary);

@@ -46,7 +46,9 @@ void LayerBuilder::Modulation() {
   const ModulationSpec& m = layer_.modulation;
   if (m.vectors == 0 || m.condition_width == 0) return;
   const double rows = Real(shape_.instances);
+  keeps_precision_ = true;  // As few rows gain nothing from fewer bits.
   Gemm(rows, share(m.vectors * layer_.hidden), Real(m.condition_width));
+  keeps_precision_ = false;
   forward_flops_ +=
       2 * rows * Real(m.vectors) * hidden_ * Real(m.condition_width);
 }

@@ -78,7 +78,8 @@ void LayerBuilder::Gemm(double m, double n, double k, double groups,
             .k = k,
             .groups = groups,
             .result_bytes = element_bytes_,
-            .precision = options_.precision};
+            .precision = options_.precision,
+            .keeps_precision = keeps_precision_};
   Forward(op);
   if (options_.adapter_rank > 0) {
     FrozenGradient(std::move(op), input_grad);
@@ -90,7 +91,8 @@ void LayerBuilder::Gemm(double m, double n, double k, double groups,
                            .groups = groups,
                            .result_bytes = 8,
                            .precision = options_.precision,
-                           .pass = QueryPass::kWeightGrad};
+                           .pass = QueryPass::kWeightGrad,
+                           .keeps_precision = keeps_precision_};
   weight_grad_.compute.push_back(weight_grad);
   // The backward's steps are in forward order: the last one runs first.
   OpStep fused_weight_grad{{weight_grad}, {}};

@@ -140,7 +140,8 @@ class LayerBuilder {
     CollectiveOp scatter{};
   };
   std::optional<Entry> entry_{};
-  bool shared_entry_ = false;  // Whether an adapter takes the same input.
+  bool keeps_precision_ = false;  // Value of GemmOp::keeps_precision.
+  bool shared_entry_ = false;     // Whether an adapter takes the same input.
   // In addition to two per matrix parameter and token.
   double forward_flops_ = 0;
 };

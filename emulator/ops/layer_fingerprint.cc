@@ -10,7 +10,7 @@ Fingerprint FingerprintOf(const LayerSpec& layer) {
   builder.Add(layer.kind).Add(layer.hidden);
   builder.Add(a.kind).Add(a.heads).Add(a.kv_heads).Add(a.head_dim);
   builder.Add(a.window).Add(a.query_rank).Add(a.kv_rank).Add(a.rope_dim);
-  builder.Add(a.value_dim).Add(a.density);
+  builder.Add(a.value_dim).Add(a.density).Add(a.query_key_norms);
   builder.Add(c.heads).Add(c.head_dim).Add(c.context_width);
   builder.Add(c.context_tokens);
   builder.Add(f.hidden).Add(f.gated).Add(f.experts).Add(f.experts_per_token);

@@ -27,6 +27,9 @@ struct GemmOp {
   // Determines the layout of the operands; m, n and k are those of this
   // product.
   QueryPass pass = QueryPass::kForward;
+  // Whether it runs in `precision` in every setup
+  // (TrainingSetup::fp8_products).
+  bool keeps_precision = false;
   double flops() const { return 2 * m * n * k * groups; }
 };
 

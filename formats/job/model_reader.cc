@@ -44,6 +44,7 @@ void ReadLayer(ObjectReader& reader, LayerSpec* layer) {
     r.Read("rope_dim", int64_t{0}, kMaxHeads, &a.rope_dim);
     r.Read("value_dim", int64_t{0}, kMaxHeads, &a.value_dim);
     r.ReadPositive("density", 1.0, &a.density);
+    r.Read("query_key_norms", &a.query_key_norms);
   });
   reader.ReadObject("cross_attention", [&](ObjectReader& r) {
     CrossAttentionSpec& c = layer->cross_attention;

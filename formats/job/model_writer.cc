@@ -60,7 +60,8 @@ void WriteLayer(const LayerSpec& layer, JsonWriter* json) {
         .Int("kv_rank", a.kv_rank)
         .Int("rope_dim", a.rope_dim)
         .Int("value_dim", a.value_dim)
-        .Number("density", a.density, 1);
+        .Number("density", a.density, 1)
+        .Flag("query_key_norms", a.query_key_norms);
     json->EndObject();
   }
   const CrossAttentionSpec& c = layer.cross_attention;

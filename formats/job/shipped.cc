@@ -18,13 +18,14 @@ std::vector<std::string> ShippedJobNames() {
 
 std::vector<std::string> ShippedModelNames() {
   std::vector<std::string> names = ShippedJobNames();
-  names.insert(names.end(), {"deepseek-v3", "llama-13b-critic",
-                             "llama-33b-actor", "llama3-405b"});
+  names.insert(names.end(),
+               {"deepseek-v3", "llama-13b-critic", "llama-33b-actor",
+                "llama3-405b", "stable-diffusion-2"});
   // From published configurations (scripts/make_models.py).
   names.insert(
       names.end(),
-      {"flux.1-dev", "gpt-oss-120b", "gpt-oss-20b", "hunyuan-video",
-       "internvl3.5-30b-a3b", "internvl3.5-8b", "llama3.2-1b",
+      {"flux.1-dev", "flux.1-schnell", "gpt-oss-120b", "gpt-oss-20b",
+       "hunyuan-video", "internvl3.5-30b-a3b", "internvl3.5-8b", "llama3.2-1b",
        "llava-onevision-7b", "qwen3-14b", "qwen3-235b-a22b", "qwen3-30b-a3b",
        "qwen3-8b", "qwen3-omni-30b-a3b-thinker", "qwen3-vl-30b-a3b",
        "qwen3-vl-8b", "wan2.1-t2v-14b", "wan2.2-ti2v-5b"});

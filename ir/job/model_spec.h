@@ -50,6 +50,8 @@ struct AttentionSpec {
   // Rotary part of head_dim shared by all heads; with kv_rank.
   int64_t rope_dim = 0;
   int64_t value_dim = 0;  // Width of values and outputs; 0: head_dim.
+  // Whether queries and keys pass a norm over head_dim in a kernel of its own.
+  bool query_key_norms = false;
   // Share of the query-key pairs that a sparse kernel works on, in (0, 1].
   double density = 1;
   bool operator==(const AttentionSpec&) const = default;
@@ -202,7 +204,8 @@ enum class TokenRuleKind {
   // Latents of a VAE: (W/spatial_stride)*(H/spatial_stride) tokens per latent
   // frame; frame_group frames -> latents_per_group latent frames. Clips are cut
   // to max_seconds and sampled at fps; an unknown size is default_width x
-  // default_height.
+  // default_height. extra_tokens more pass through the layers in the same
+  // sequence: text that is padded to this length.
   kLatent,
   // tokens_per_second in, output_tokens_per_second out; chunks of
   // chunk_seconds are separate attention sequences (0: one sequence).

@@ -310,7 +310,8 @@ void AddPictures(const TokenRule& rule, Size size, double frames,
       const double latents = std::ceil(
           frames * static_cast<double>(rule.latents_per_group) /
           static_cast<double>(std::max<int64_t>(rule.frame_group, 1)));
-      AddSequences(1, latents * grid, shape);
+      AddSequences(1, latents * grid + static_cast<double>(rule.extra_tokens),
+                   shape);
       AddOutput(latents * grid, shape);
       break;
     }

@@ -31,6 +31,7 @@ void SetAttention(const AttentionSpec& attention, v1::AttentionSpec* proto) {
   proto->set_rope_dim(attention.rope_dim);
   proto->set_value_dim(attention.value_dim);
   proto->set_density(attention.density);
+  proto->set_query_key_norms(attention.query_key_norms);
 }
 
 void SetFfn(const FfnSpec& ffn, v1::FfnSpec* proto) {

@@ -1,4 +1,4 @@
-"""MLPerf Training: dense language models."""
+"""MLPerf Training: dense language models, and models of images."""
 
 from step_times.models import LLAMA_8B, LLAMA_70B, LLAMA_405B
 from step_times.words import half_of, shape
@@ -71,8 +71,55 @@ def mlperf(row):
         peak_gib=row["peak_allocated_gib"], split=half_of(key))
 
 
-SOURCES = {
-    "mlperf": ("mlperf_training.csv", mlperf,
-               "mlcommons/training_results_v3.1 to v5.1 and "
-               "Richardyu114/training_results_v6.0 @eabf23a07b2a, results of "
-               "the submitters named in each row; Apache-2.0")}
+# Name of the shipped model, side of an image in px, text tokens.
+IMAGE_MODELS = {"flux1": ("flux.1-schnell", 256, 256),
+                "stable_diffusion": ("stable-diffusion-2", 512, 77)}
+# The recipe "default" of FLUX.1 is no fp8 at all. In an unknown precision, a run
+# cannot be emulated.
+IMAGE_PRECISIONS = {"mxfp8": "mxfp8", "fp8-recipe-default": "bf16",
+                    "fp8-delayed": "fp8", "fp16-amp": "fp16"}
+
+
+def mlperf_images(row):
+    """FLUX.1 and Stable Diffusion v2, one image and one text a sample."""
+    model = IMAGE_MODELS.get(row["benchmark"])
+    cluster = MLPERF_CLUSTER.get(row["gpu"])
+    precision = IMAGE_PRECISIONS.get(row["precision"])
+    if model is None or cluster is None or precision is None:
+        return None
+    name, side, text = model
+    # The whole step is a graph.
+    setup = {"precision": precision, "gradient_bytes": 2,
+             "sharding": "zero1", "graphs": "iteration"}
+    if row["benchmark"] == "flux1":
+        if int(row["tp"]) > 1:
+            setup["sequence_parallel"] = "no"
+    else:
+        # The package flash_attn. The optimizer's kernels are in the graph, too.
+        # It is not sharded, and nothing overlaps with its reductions, in the
+        # first round.
+        setup.update(attention="flash2", step_host_us="0")
+        if row["round"] < "v4.0":
+            setup.update(sharding="none", overlap="none")
+    if row["gpu"].startswith(("H", "B200")):
+        setup["straggle"] = 0.015
+    key = "|".join(row[column] for column in (
+        "benchmark", "gpu", "num_gpus", "tp", "micro_batch",
+        "global_batch")) + precision
+    return dict(
+        framework="mlperf-rocm" if row["gpu"].startswith("MI") else "mlperf",
+        run=f"{row['benchmark']} {row['num_gpus']}x{row['gpu'].split('-')[0]} "
+            f"{row['round']} {row['submitter']}",
+        cluster=cluster,
+        shape=shape(model=name, images=1, image=f"{side}x{side}"),
+        layout=shape(tp=row["tp"], dp=row["dp"]), setup=shape(**setup),
+        microbatch=row["micro_batch"], global_batch=row["global_batch"],
+        sequence=text, step_ms=round(1e3 * float(row["step_s"]), 2),
+        peak_gib=row["peak_allocated_gib"], split=half_of(key))
+
+
+ORIGIN = ("mlcommons/training_results_v3.1 to v5.1 and "
+          "Richardyu114/training_results_v6.0 @eabf23a07b2a, results of the "
+          "submitters named in each row; Apache-2.0")
+SOURCES = {"mlperf": ("mlperf_training.csv", mlperf, ORIGIN),
+           "mlperf_images": ("mlperf_training.csv", mlperf_images, ORIGIN)}

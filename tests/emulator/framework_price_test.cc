@@ -157,6 +157,39 @@ TEST(FrameworkPrice, WithoutSequenceParallelismNothingIsGatheredAgain) {
   EXPECT_EQ(CostWith(setup, {}).activations, CostWith({}, {}).activations);
 }
 
+TEST(FrameworkPrice, WithoutSequenceParallelismEveryGpuModulatesAllTokens) {
+  TrainingSetup setup;
+  setup.sequence_parallel = false;
+  LayerSpec modulated = Llama3Block();
+  modulated.modulation = {.vectors = 6};  // From a table: no product.
+  const auto forward = [&](const LayerSpec& layer, int32_t tp) {
+    JobSpec job = JobOf({{layer}}, {.tp = tp});
+    job.setup = setup;
+    return ToSeconds(
+        StageCostModel(job).Cost(StageOf(1), Sequences(1, 4096), true).forward);
+  };
+  const double one = forward(modulated, 1) - forward(Llama3Block(), 1);
+  EXPECT_GT(one, 0);
+  EXPECT_NEAR(forward(modulated, 4) - forward(Llama3Block(), 4), one,
+              0.01 * one);
+}
+
+TEST(FrameworkPrice, ProductsThatKeepTheirPrecisionGainNothingFromFp8) {
+  JobSpec job = JobOf({{Llama3Block()}}, {});
+  job.cluster.device.fp8 = {1.979e15};
+  job.setup.fp8_products = true;
+  const RooflineCost costs(job.cluster, job.parallel);
+  const LayerSpec layer = Llama3Block();
+  const WorkShape shape = Sequences(1, 4096);
+  const FrameworkPrices prices(layer, shape, job.parallel, job.setup,
+                               job.cluster, job.cluster.device, costs);
+  GemmOp op{.m = 4096, .n = 4096, .k = 4096};
+  const Duration low = prices.Cost(op);
+  op.keeps_precision = true;
+  EXPECT_EQ(prices.Cost(op), costs.Cost(op));
+  EXPECT_LT(low, prices.Cost(op));
+}
+
 TEST(FrameworkPrice, LaunchesAreALeastTimeOfAPassAndVanishBehindLongOnes) {
   TrainingSetup setup;
   setup.host_per_kernel = Microseconds(30);

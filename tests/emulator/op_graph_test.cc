@@ -522,6 +522,7 @@ TEST(LayerFingerprint, EveryFieldButTheNameTellsLayersApart) {
   differs([](LayerSpec& l) { ++l.attention.rope_dim; });
   differs([](LayerSpec& l) { ++l.attention.value_dim; });
   differs([](LayerSpec& l) { l.attention.density = 0.5; });
+  differs([](LayerSpec& l) { l.attention.query_key_norms = true; });
   differs([](LayerSpec& l) { ++l.modulation.vectors; });
   differs([](LayerSpec& l) { ++l.modulation.condition_width; });
   differs([](LayerSpec& l) { l.convolutions.push_back({.in = 1, .out = 2}); });

@@ -22,6 +22,8 @@ SCRIPT = ROOT / "scripts" / "convert_step_times.py"
 USUAL = {"tp": "1", "pp": "1", "vp": "1", "cp": "1", "ep": "1", "dp": "8",
          "micro_batch": "1", "global_batch": "16", "seq": "4096",
          "step_s": "2.5"}
+IMAGES = {"global_batch": "256", "micro_batch": "32", "num_gpus": "8",
+          "submitter": "Nobody", "peak_allocated_gib": ""}
 # Rows by source file: some that become rows of the table, and one that does not.
 SOURCES = {
     "llm_foundry_mpt_throughput.csv": [
@@ -79,6 +81,12 @@ SOURCES = {
          "config_path": "a_cg_dplast", "recompute": "full in 1 layers",
          "round": "v5.0", "submitter": "Nobody", "num_gpus": "512",
          "peak_allocated_gib": "50.5"},
+        {**USUAL, **IMAGES, "benchmark": "flux1", "gpu": "GB200", "tp": "4",
+         "precision": "fp8-recipe-default", "round": "v5.1"},
+        {**USUAL, **IMAGES, "benchmark": "flux1", "gpu": "GB300",
+         "precision": "fp8 or fp4, recipe not read", "round": "v6.0"},
+        {**USUAL, **IMAGES, "benchmark": "stable_diffusion", "round": "v3.1",
+         "gpu": "H100-SXM-80GB", "precision": "fp16-amp"},
         {**USUAL, "benchmark": "bert", "gpu": "H100-SXM-80GB"}],
     "loongforge_a800.csv": [
         {**USUAL, "model": "qwen2.5_vl_7b", "phase": "pretrain", "gpu":

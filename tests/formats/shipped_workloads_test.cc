@@ -99,6 +99,7 @@ TEST(ShippedWorkloadsTest, ParametersAreThoseOfThePublishedModels) {
       {"internvl3-38b", 38'388'164'992, 0, 38'388'164'992, 0},
       {"step-video-t2v", 49'772'488'515, 0, 0, 0},
       {"step-audio-130b", 136'231'882'240, 22'020'096, 0, 0},
+      {"stable-diffusion-2", 865'910'724, 0, 865'910'724, 0},
       {"step-3", 320'969'912'832, 0, 321'000'000'000, 0.001},
       {"nextstep-1", 14'953'814'080, 83'819'683, 15'000'000'000, 0.01},
       {"step1x-edit", 20'803'786'724, 0, 0, 0},
@@ -114,6 +115,7 @@ TEST(ShippedWorkloadsTest, ParametersAreThoseOfThePublishedModels) {
       // Made by scripts/make_models.py: the classes of transformers and
       // diffusers have as many.
       {"flux.1-dev", 11'901'408'320, 0, 11'901'408'320, 0},
+      {"flux.1-schnell", 11'891'178'560, 0, 11'891'178'560, 0},
       {"gpt-oss-120b", 116'829'156'672, 0, 116'829'156'672, 0},
       {"gpt-oss-20b", 20'914'757'184, 0, 20'914'757'184, 0},
       {"hunyuan-video", 12'821'012'544, 0, 12'821'012'544, 0},

@@ -136,7 +136,8 @@ TEST(ParseJobTest, ReadsChoicesOfLayersModulesAndParallelism) {
                    "\"PRECISION_FP8\","},
                   {"\"kv_heads\": 4, \"head_dim\": 16}",
                    "\"kv_heads\": 4, \"head_dim\": 16, \"kv_rank\": 8, "
-                   "\"rope_dim\": 4, \"value_dim\": 12, \"density\": 0.25}, "
+                   "\"rope_dim\": 4, \"value_dim\": 12, \"density\": 0.25, "
+                   "\"query_key_norms\": true}, "
                    "\"modulation\": {\"vectors\": 6, \"condition_width\": 32}, "
                    "\"convolutions\": [{\"in\": 3, \"out\": 8, \"kernel\": 5, "
                    "\"depth\": 2, \"scale\": 0.5}], \"downsample\": 2"}});
@@ -157,6 +158,7 @@ TEST(ParseJobTest, ReadsChoicesOfLayersModulesAndParallelism) {
   EXPECT_EQ(layer.attention.rope_dim, 4);
   EXPECT_EQ(layer.attention.value_dim, 12);
   EXPECT_EQ(layer.attention.density, 0.25);
+  EXPECT_TRUE(layer.attention.query_key_norms);
   EXPECT_EQ(layer.modulation,
             (ModulationSpec{.vectors = 6, .condition_width = 32}));
   EXPECT_EQ(layer.convolutions,

@@ -318,6 +318,19 @@ TEST(TokenCountTest, LatentClipsAreCutSampledAndGivenADefaultSize) {
       << "FLUX: one latent frame an image";
 }
 
+TEST(TokenCountTest, TextInTheSequenceOfALatentIsNotHandedOn) {
+  const WorkShape work = WorkOf({.kind = TokenRuleKind::kLatent,
+                                 .modality = Modality::kImage,
+                                 .extra_tokens = 256,
+                                 .spatial_stride = 16},
+                                {.images = {{.width = 256, .height = 256},
+                                            {.width = 512, .height = 256}}});
+  EXPECT_EQ(work.instances, 2);
+  EXPECT_EQ(work.tokens, (256 + 256) + (512 + 256));
+  EXPECT_EQ(work.output_tokens, 256 + 512);
+  EXPECT_EQ(work.squared_tokens, 512.0 * 512 + 768.0 * 768);
+}
+
 TEST(TokenCountTest, AudioIsCountedByRateAndChunk) {
   // Whisper and its followers: 50/s in and 25/s out, windows of 30 s.
   const WorkShape work =

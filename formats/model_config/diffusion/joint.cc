@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_format.h"
 #include "formats/model_config/architectures.h"
 #include "formats/model_config/diffusion/transformer.h"
 
@@ -22,9 +23,9 @@ void ReadFlux(const ConfigNode& config, Draft* draft) {
   const int64_t out =
       config.Has("out_channels") ? config.Int("out_channels", kChannels) : in;
   const int64_t patch = config.Int("patch_size", kPatch, 1);
+  const bool guidance = config.Flag("guidance_embeds", false);
   const int64_t embedders =
-      (config.Flag("guidance_embeds", false) ? 2 : 1) *
-          TimestepEmbedding(width) +
+      (guidance ? 2 : 1) * TimestepEmbedding(width) +
       TwoAffine(config.Int("pooled_projection_dim", kWidth, 768), width) +
       Affine(config.Int("joint_attention_dim", kWidth, 4096), width);
   ModuleSpec module = BeginGenerator(config, in, width, embedders);
@@ -35,9 +36,13 @@ void ReadFlux(const ConfigNode& config, Draft* draft) {
             MakeSingleLayer(shape, 4 * width), &module);
   FinishGenerator(width, patch * patch * out, Affine(width, 2 * width),
                   &module);
-  // Latents come in packs of 2 x 2.
+  // Latents come in packs of 2 x 2. Models without guidance are distilled for
+  // shorter texts.
   module.token_rules = {LatentImages(config, 8, 2 * patch)};
-  NoteJointText(config);
+  const int64_t text = guidance ? 512 : 256;
+  module.token_rules[0].extra_tokens = text;
+  config.notes().Assume(absl::StrFormat(
+      "texts are padded to %d tokens, which pass through all layers", text));
   draft->Add(std::move(module));
 }
 

@@ -44,19 +44,16 @@ LayerSpec MakeJointLayer(const DiffusionShape& shape, const JointLayer& layer) {
   const int64_t width = shape.width;
   const int64_t ffn = 2 * width * layer.ffn + layer.ffn + width;
   const int64_t norms = layer.query_key_norms ? 2 * shape.head_dim : 0;
-  // The text stream: queries, keys and values, output, feed-forward, norms,
-  // modulation.
+  // The text stream: queries, keys and values, output, feed-forward, norms.
   int64_t text = 3 * Affine(width, width) + norms;
-  if (layer.last) {
-    text += Affine(width, 2 * width);
-  } else {
-    text += Affine(width, width) + ffn + Affine(width, 6 * width);
-  }
+  if (!layer.last) text += Affine(width, width) + ffn;
+  const int64_t vectors = layer.vectors + (layer.last ? 2 : 6);
   LayerSpec result =
       TransformerLayer("double_block", width, FullAttention(width, shape.heads),
                        {.hidden = layer.ffn}, {true, true, true},
-                       norms + layer.vectors * width + text);
-  result.modulation = {.vectors = layer.vectors, .condition_width = width};
+                       norms + vectors * width + text);
+  result.attention.query_key_norms = layer.query_key_norms;
+  result.modulation = {.vectors = vectors, .condition_width = width};
   return result;
 }
 
@@ -67,6 +64,7 @@ LayerSpec MakeSingleLayer(const DiffusionShape& shape, int64_t ffn) {
   LayerSpec result = TransformerLayer(
       "single_block", width, FullAttention(width, shape.heads), {.hidden = ffn},
       {}, 3 * width + ffn + width + 2 * shape.head_dim + 3 * width);
+  result.attention.query_key_norms = true;
   result.modulation = {.vectors = 3, .condition_width = width};
   return result;
 }

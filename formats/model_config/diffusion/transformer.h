@@ -36,7 +36,8 @@ void FinishGenerator(int64_t width, int64_t values, int64_t others,
                      ModuleSpec* module);
 
 // A layer whose text tokens have weights of their own but share the attention
-// (MM-DiT). The weights of the text stream are counted, but have no work.
+// (MM-DiT). A token takes the weights of one stream; those of the other one are
+// counted as parameters without products. Both modulations have products.
 struct JointLayer {
   int64_t ffn = 0;               // Width, in either stream.
   int64_t vectors = 6;           // The modulation of one stream.

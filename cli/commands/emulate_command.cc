@@ -6,11 +6,10 @@
 #include <string>
 #include <vector>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_split.h"
 #include "base/status_macros.h"
+#include "cli/commands/slow_flags.h"
 #include "cli/console/command.h"
 #include "cli/console/files.h"
 #include "cli/console/table.h"
@@ -83,7 +82,7 @@ class EmulateCommand : public Command {
                      1e6});
     flags.push_back({"slow-rank", &slow_ranks_, "RANK=FACTOR",
                      "stragglers, several divided by commas"});
-    flags.push_back({"slow-link", &slow_links_, "FROM-TO=FACTOR",
+    flags.push_back({"slow-link", &slow_links_, "FROM-TO=FACTOR|+TIME",
                      "slow links, several divided by commas"});
     flags.push_back({"jitter",
                      &compute_jitter_,
@@ -200,29 +199,14 @@ class EmulateCommand : public Command {
       }
     }
     for (const std::string& text : slow_ranks_) {
-      const std::vector<std::string> parts = absl::StrSplit(text, '=');
-      int32_t rank = 0;
-      double factor = 0;
-      if (parts.size() != 2 || !absl::SimpleAtoi(parts[0], &rank) ||
-          !absl::SimpleAtod(parts[1], &factor)) {
-        return UsageError(absl::StrFormat(
-            "--slow-rank %s: give RANK=FACTOR, such as 3=1.2", text));
-      }
-      options.slow_ranks.push_back({RankId(rank), factor});
+      PIPELOOM_ASSIGN_OR_RETURN(const emulator::SlowRank slow,
+                                ParseSlowRank("slow-rank", text));
+      options.slow_ranks.push_back(slow);
     }
     for (const std::string& text : slow_links_) {
-      const std::vector<std::string> parts =
-          absl::StrSplit(text, absl::ByAnyChar("-="));
-      int32_t from = 0;
-      int32_t to = 0;
-      double factor = 0;
-      if (parts.size() != 3 || !absl::SimpleAtoi(parts[0], &from) ||
-          !absl::SimpleAtoi(parts[1], &to) ||
-          !absl::SimpleAtod(parts[2], &factor)) {
-        return UsageError(absl::StrFormat(
-            "--slow-link %s: give FROM-TO=FACTOR, such as 0-1=2", text));
-      }
-      options.slow_links.push_back({RankId(from), RankId(to), factor});
+      PIPELOOM_ASSIGN_OR_RETURN(const emulator::SlowLink slow,
+                                ParseSlowLink("slow-link", text));
+      options.slow_links.push_back(slow);
     }
     return options;
   }

@@ -6,10 +6,11 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
 #include "base/status_macros.h"
-#include "cli/commands/slow_flags.h"
 #include "cli/console/command.h"
 #include "cli/console/files.h"
 #include "cli/console/table.h"
@@ -82,7 +83,7 @@ class EmulateCommand : public Command {
                      1e6});
     flags.push_back({"slow-rank", &slow_ranks_, "RANK=FACTOR",
                      "stragglers, several divided by commas"});
-    flags.push_back({"slow-link", &slow_links_, "FROM-TO=FACTOR|+TIME",
+    flags.push_back({"slow-link", &slow_links_, "FROM-TO=FACTOR",
                      "slow links, several divided by commas"});
     flags.push_back({"jitter",
                      &compute_jitter_,
@@ -199,14 +200,29 @@ class EmulateCommand : public Command {
       }
     }
     for (const std::string& text : slow_ranks_) {
-      PIPELOOM_ASSIGN_OR_RETURN(const emulator::SlowRank slow,
-                                ParseSlowRank("slow-rank", text));
-      options.slow_ranks.push_back(slow);
+      const std::vector<std::string> parts = absl::StrSplit(text, '=');
+      int32_t rank = 0;
+      double factor = 0;
+      if (parts.size() != 2 || !absl::SimpleAtoi(parts[0], &rank) ||
+          !absl::SimpleAtod(parts[1], &factor)) {
+        return UsageError(absl::StrFormat(
+            "--slow-rank %s: give RANK=FACTOR, such as 3=1.2", text));
+      }
+      options.slow_ranks.push_back({RankId(rank), factor});
     }
     for (const std::string& text : slow_links_) {
-      PIPELOOM_ASSIGN_OR_RETURN(const emulator::SlowLink slow,
-                                ParseSlowLink("slow-link", text));
-      options.slow_links.push_back(slow);
+      const std::vector<std::string> parts =
+          absl::StrSplit(text, absl::ByAnyChar("-="));
+      int32_t from = 0;
+      int32_t to = 0;
+      double factor = 0;
+      if (parts.size() != 3 || !absl::SimpleAtoi(parts[0], &from) ||
+          !absl::SimpleAtoi(parts[1], &to) ||
+          !absl::SimpleAtod(parts[2], &factor)) {
+        return UsageError(absl::StrFormat(
+            "--slow-link %s: give FROM-TO=FACTOR, such as 0-1=2", text));
+      }
+      options.slow_links.push_back({RankId(from), RankId(to), factor});
     }
     return options;
   }

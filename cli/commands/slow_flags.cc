@@ -13,22 +13,8 @@
 
 namespace pipeloom::cli {
 
-absl::StatusOr<emulator::SlowRank> ParseSlowRank(absl::string_view option,
-                                                 const std::string& text) {
-  const std::vector<std::string> parts = absl::StrSplit(text, '=');
-  int32_t rank = 0;
-  double factor = 0;
-  if (parts.size() != 2 || !absl::SimpleAtoi(parts[0], &rank) ||
-      !absl::SimpleAtod(parts[1], &factor)) {
-    return UsageError(absl::StrFormat(
-        "--%s %s: give RANK=FACTOR, such as 3=1.2", option, text));
-  }
-  return emulator::SlowRank{.rank = RankId(rank), .factor = factor};
-}
-
-absl::StatusOr<emulator::SlowLink> ParseSlowLink(absl::string_view option,
-                                                 const std::string& text) {
-  emulator::SlowLink link;
+absl::StatusOr<SlowRankLink> ParseSlowLink(const std::string& text) {
+  SlowRankLink link;
   const std::vector<std::string> parts =
       absl::StrSplit(text, absl::MaxSplits('=', 1));
   const std::vector<std::string> ranks = absl::StrSplit(parts[0], '-');
@@ -47,9 +33,9 @@ absl::StatusOr<emulator::SlowLink> ParseSlowLink(absl::string_view option,
   }
   if (!good) {
     return UsageError(absl::StrFormat(
-        "--%s %s: give FROM-TO=FACTOR or FROM-TO=+TIME, such as 0-1=2 or "
-        "0-1=+5ms",
-        option, text));
+        "--slow-link %s: give FROM-TO=FACTOR or FROM-TO=+TIME, such as 0-1=2 "
+        "or 0-1=+5ms",
+        text));
   }
   link.from = RankId(from);
   link.to = RankId(to);
@@ -62,38 +48,39 @@ void AppendSlowFlags(SlowFlags* values, std::vector<Flag>* flags) {
                     "divided by commas; the partition stays as it is without"});
   flags->push_back({"slow-link", &values->links, "FROM-TO=FACTOR|+TIME",
                     "plan for links in this direction whose transfers take so "
-                    "many times as long, or so much longer, such as "
-                    "6-7=+60ms,7-6=+60ms"});
+                    "many times as long, or arrive so much later (those on "
+                    "their way overlap), such as 6-7=+60ms,7-6=+60ms"});
 }
 
 absl::Status ApplySlow(const SlowFlags& flags, JobSpec* job) {
   const ParallelLayout& parallel = job->parallel;
   for (const std::string& text : flags.ranks) {
-    PIPELOOM_ASSIGN_OR_RETURN(const emulator::SlowRank slow,
-                              ParseSlowRank("slow", text));
-    if (slow.rank.value() < 0 || slow.rank.value() >= parallel.pp) {
+    const std::vector<std::string> parts = absl::StrSplit(text, '=');
+    int32_t rank = 0;
+    double factor = 0;
+    if (parts.size() != 2 || !absl::SimpleAtoi(parts[0], &rank) ||
+        !absl::SimpleAtod(parts[1], &factor)) {
+      return UsageError(
+          absl::StrFormat("--slow %s: give RANK=FACTOR, such as 3=1.2", text));
+    }
+    if (rank < 0 || rank >= parallel.pp) {
       return UsageError(
           absl::StrFormat("--slow %s: there is no rank %d; ranks are 0 to %d",
-                          text, slow.rank.value(), parallel.pp - 1));
+                          text, rank, parallel.pp - 1));
     }
-    if (!(slow.factor >= 1 && slow.factor <= 1e6)) {
+    if (!(factor >= 1 && factor <= 1e6)) {
       return UsageError(
           absl::StrFormat("--slow %s: the factor is %g; it must be in [1, 1e6]",
                           text, slow.factor));
     }
     for (int32_t replica = 0; replica < parallel.dp; ++replica) {
       job->cluster.slow_gpus.push_back(
-          {.gpu = parallel.FirstGpu(replica, slow.rank),
-           .factor = slow.factor});
+          {.gpu = parallel.FirstGpu(replica, RankId(rank)), .factor = factor});
     }
   }
   for (const std::string& text : flags.links) {
-    PIPELOOM_ASSIGN_OR_RETURN(const emulator::SlowLink slow,
-                              ParseSlowLink("slow-link", text));
-    job->slow_rank_links.push_back({.from = slow.from,
-                                    .to = slow.to,
-                                    .factor = slow.factor,
-                                    .added = slow.added});
+    PIPELOOM_ASSIGN_OR_RETURN(const SlowRankLink slow, ParseSlowLink(text));
+    job->slow_rank_links.push_back(slow);
     const absl::Status valid = ValidateJobSpec(*job);
     if (!valid.ok()) {
       return UsageError(

@@ -1,5 +1,4 @@
-// Slow ranks and links as options: of `emulate`, which times a plan under them,
-// and of `plan`, which searches under them.
+// Slow ranks and links as options of `plan`, which searches under them.
 #ifndef PIPELOOM_CLI_COMMANDS_SLOW_FLAGS_H_
 #define PIPELOOM_CLI_COMMANDS_SLOW_FLAGS_H_
 
@@ -9,22 +8,16 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
 #include "cli/console/flags.h"
 #include "emulator/stage/stage_cost.h"
-#include "emulator/step/emulate_options.h"
 #include "ir/job/job_spec.h"
 #include "planner/step/step_types.h"
 #include "studies/job/job_input.h"
 
 namespace pipeloom::cli {
 
-// Read RANK=FACTOR, and FROM-TO=FACTOR or FROM-TO=+TIME. A UsageError names the
-// option and the text.
-absl::StatusOr<emulator::SlowRank> ParseSlowRank(absl::string_view option,
-                                                 const std::string& text);
-absl::StatusOr<emulator::SlowLink> ParseSlowLink(absl::string_view option,
-                                                 const std::string& text);
+// Reads FROM-TO=FACTOR or FROM-TO=+TIME. A UsageError names the text.
+absl::StatusOr<SlowRankLink> ParseSlowLink(const std::string& text);
 
 struct SlowFlags {
   std::vector<std::string> ranks{};

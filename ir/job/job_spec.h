@@ -135,8 +135,8 @@ struct SearchSpec {
   bool operator==(const SearchSpec&) const = default;
 };
 
-// A link from a rank to another, in every replica, whose transfers take
-// `factor` times as long and `added` more, in which they keep it busy.
+// A link from a rank to another, in every replica, whose transfers keep it busy
+// for `factor` times as long, and arrive `added` later besides.
 struct SlowRankLink {
   RankId from{};
   RankId to{};

@@ -379,10 +379,9 @@ class GraphBuilder {
     if (factor == 1 && added == kZero) return;
     const auto scaled = [&](Duration time) {
       return Nanoseconds(
-                 std::llround(static_cast<double>(time.count()) * factor)) +
-             added;
+          std::llround(static_cast<double>(time.count()) * factor));
     };
-    edge->delay = scaled(edge->delay);
+    edge->delay = scaled(edge->delay) + added;
     edge->occupancy = scaled(edge->occupancy);
   }
 

@@ -23,19 +23,17 @@ using ::testing::HasSubstr;
 using Args = std::vector<std::string>;
 
 TEST(SlowFlagsTest, LinksTakeAFactorOrATimeMore) {
-  ASSERT_OK_AND_ASSIGN(const emulator::SlowLink factor,
-                       ParseSlowLink("slow-link", "6-7=1.5"));
-  EXPECT_EQ(factor, (emulator::SlowLink{
-                        .from = RankId(6), .to = RankId(7), .factor = 1.5}));
-  ASSERT_OK_AND_ASSIGN(const emulator::SlowLink added,
-                       ParseSlowLink("slow-link", "7-6=+60ms"));
-  EXPECT_EQ(added, (emulator::SlowLink{.from = RankId(7),
-                                       .to = RankId(6),
-                                       .added = Milliseconds(60)}));
+  ASSERT_OK_AND_ASSIGN(const SlowRankLink factor, ParseSlowLink("6-7=1.5"));
+  EXPECT_EQ(factor,
+            (SlowRankLink{.from = RankId(6), .to = RankId(7), .factor = 1.5}));
+  ASSERT_OK_AND_ASSIGN(const SlowRankLink added, ParseSlowLink("7-6=+60ms"));
+  EXPECT_EQ(added, (SlowRankLink{.from = RankId(7),
+                                 .to = RankId(6),
+                                 .added = Milliseconds(60)}));
   for (const char* const bad :
        {"", "6", "6-7", "6=7", "6-7=", "6-7=+", "6-7=+60", "6-7=60ms",
         "6-7-8=2", "a-b=2", "6-7=2=3"}) {
-    const absl::Status status = ParseSlowLink("slow-link", bad).status();
+    const absl::Status status = ParseSlowLink(bad).status();
     EXPECT_TRUE(IsUsageError(status)) << bad;
     EXPECT_THAT(std::string(status.message()),
                 AllOf(HasSubstr(std::string("--slow-link ") + bad),

@@ -118,7 +118,7 @@ void WindowSolver::Enter(int32_t depth, int64_t longest) {
   }
   // The bound: each task as early as it may be, and each rank's rest of work.
   int64_t first_end = std::numeric_limits<int64_t>::max();
-  int32_t first_rank = -1;
+  const Job* first = nullptr;
   struct Load {
     int64_t start = std::numeric_limits<int64_t>::max();
     int64_t work = 0;
@@ -136,10 +136,10 @@ void WindowSolver::Enter(int32_t depth, int64_t longest) {
     load.rest = std::min(load.rest, job.rest);
     if (job.missing == 0 && end < first_end && HasRoom(job)) {
       first_end = end;
-      first_rank = job.rank;
+      first = &job;
     }
   }
-  if (first_rank < 0) return;  // No task has room.
+  if (first == nullptr) return;  // No task has room.
   for (size_t r = 0; r < ranks_.size(); ++r) {
     if (loads[r].work > 0 &&
         loads[r].start + loads[r].work + loads[r].rest >= best_) {
@@ -151,12 +151,11 @@ void WindowSolver::Enter(int32_t depth, int64_t longest) {
   int32_t count = 0;
   for (size_t j = 0; j < jobs_.size(); ++j) {
     const Job& job = jobs_[j];
-    if (job.done || job.missing > 0 || job.rank != first_rank ||
-        !HasRoom(job) ||
-        std::max(job.head, ranks_[job.rank].free_at) >= first_end) {
-      continue;
+    if (job.done || job.missing > 0 || job.rank != first->rank) continue;
+    const int64_t start = std::max(job.head, ranks_[job.rank].free_at);
+    if (&job == first || (start < first_end && HasRoom(job))) {
+      candidates[count++] = static_cast<int32_t>(j);
     }
-    candidates[count++] = static_cast<int32_t>(j);
   }
   std::stable_sort(candidates, candidates + count, [&](int32_t a, int32_t b) {
     return jobs_[a].rest + jobs_[a].duration >
@@ -226,7 +225,7 @@ void SolveWindows::Run(const SearchBudget& budget) {
   while (s.RoundMayGoOn(budget)) {
     if (time_ != s.best_time()) {
       Prepare();
-      s.Spend(1, SearchState::kTabuCost);
+      s.Spend(0, SearchState::kTabuCost);
       useless_ = 0;
       size_ = 0;
       next_ = static_cast<size_t>(s.random().Below(tasks));

@@ -69,9 +69,8 @@ absl::Status ApplySlow(const SlowFlags& flags, JobSpec* job) {
                           text, rank, parallel.pp - 1));
     }
     if (!(factor >= 1 && factor <= 1e6)) {
-      return UsageError(
-          absl::StrFormat("--slow %s: the factor is %g; it must be in [1, 1e6]",
-                          text, slow.factor));
+      return UsageError(absl::StrFormat(
+          "--slow %s: the factor is %g; it must be in [1, 1e6]", text, factor));
     }
     for (int32_t replica = 0; replica < parallel.dp; ++replica) {
       job->cluster.slow_gpus.push_back(

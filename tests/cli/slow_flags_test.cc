@@ -92,7 +92,7 @@ double StepTime(const Args& more) {
       .get<double>();
 }
 
-TEST(SlowFlagsTest, PlanIsSlowerUnderThemAndLessSoThanAFixedOrder) {
+TEST(SlowFlagsTest, PlanTakesLongerUnderThemButNoLongerThanTheRankAlone) {
   const double usual = StepTime({});
   const double rank = StepTime({"--slow", "2=1.4"});
   EXPECT_GT(rank, usual);
@@ -110,6 +110,14 @@ TEST(SlowFlagsTest, PlanRefusesThemBeforeItSearches) {
     EXPECT_EQ(outcome.code, 2) << outcome.err;
     EXPECT_THAT(outcome.err, HasSubstr(more[0]));
   }
+}
+
+TEST(SlowFlagsTest, AJobThatAsksForTooManyWorkersIsRefused) {
+  Args args = kPlan;
+  args.insert(args.end(), {"--set", "search.workers=257"});
+  const Outcome outcome = Pipeloom(args);
+  EXPECT_NE(outcome.code, 0);
+  EXPECT_THAT(outcome.err, AllOf(HasSubstr("workers"), HasSubstr("256")));
 }
 
 TEST(SlowFlagsTest, PlansDependOnTheNumberOfWorkersAndTwoAreUsual) {

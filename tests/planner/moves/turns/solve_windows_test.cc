@@ -45,7 +45,7 @@ struct Timed {
 TEST(WindowSolverTest, AWindowOfAllTasksHasTheOptimumOfTheStep) {
   int problems = 0;
   int gains = 0;
-  for (uint64_t seed = 0; problems < 200; ++seed) {
+  for (uint64_t seed = 0; problems < 500; ++seed) {
     SCOPED_TRACE(::testing::Message() << "seed " << seed);
     RandomGraphOptions options;
     options.max_ranks = 3;

@@ -93,8 +93,7 @@ TEST(SlowLink, APlanOfAFixedScheduleTakesWhatEmulatingItOnTheLinkTakes) {
 
 TEST(SlowLink, TheSearchHidesALinkThatFixedSchedulesWaitFor) {
   PlannedRun run = PipeMorphRun();
-  run.job.training.memory_limit =
-      Bytes(int64_t{76} << 30);  // A GPU has 80 GB.
+  run.job.training.memory_limit = Bytes(int64_t{76} << 30);  // A GPU has 80 GB.
   const JobSpec job = WithSlowLink(run.job, Milliseconds(60));
   std::map<std::string, double> healthy;
   std::map<std::string, double> slow;

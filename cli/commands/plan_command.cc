@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
+#include "cli/commands/slow_flags.h"
 #include "cli/commands/trainer_output.h"
 #include "cli/console/command.h"
 #include "cli/console/files.h"
@@ -130,6 +131,7 @@ class PlanCommand : public Command {
     std::vector<Flag> flags;
     AppendPlanningFlags(&planning_, true, &flags);
     AppendRobustFlags(&robust_flags_, &flags);
+    AppendSlowFlags(&slow_flags_, &flags);
     AppendMeasuredFlags(&measured_flags_, &flags);
     flags.push_back(TrainerFlag(
         &trainer_,
@@ -153,9 +155,16 @@ class PlanCommand : public Command {
           "--attention-density with --costs-from: which density the traces "
           "were measured with is not known; use one of the two");
     }
+    if (slow_flags_.given() && !measured_flags_.traces.empty()) {
+      return UsageError(
+          "--slow or --slow-link with --costs-from: the traces already show "
+          "what was slow; use one of the two");
+    }
     PIPELOOM_ASSIGN_OR_RETURN(const std::string name, OneArgument(args, "JOB"));
     PIPELOOM_ASSIGN_OR_RETURN(studies::JobInput input,
                               ReadPlannedJob(name, planning_, context));
+    JobSpec slow_job = input.job;
+    PIPELOOM_RETURN_IF_ERROR(ApplySlow(slow_flags_, &slow_job));
     const std::string name_of_strategy =
         planning_.strategy.value_or(input.job.search.schedule);
     PIPELOOM_ASSIGN_OR_RETURN(const std::unique_ptr<planner::Strategy> strategy,
@@ -172,12 +181,20 @@ class PlanCommand : public Command {
     PIPELOOM_ASSIGN_OR_RETURN(settings.robust,
                               DisturbancesOf(robust_flags_, settings.seed));
     PIPELOOM_ASSIGN_OR_RETURN(
-        const planner::PreparedJob prepared,
+        planner::PreparedJob prepared,
         limited != nullptr
             ? PrepareForTrainer(input, packed, costs, planning_.partition,
                                 settings, context, limited)
             : PrepareWithPartition(input, *strategy, costs, planning_.partition,
                                    settings, context));
+    // Weights stay where they are, so the partition is the usual one, and only
+    // what is planned each step is made for slow ranks and links.
+    std::unique_ptr<emulator::StageCostModel> slow_costs;
+    if (slow_flags_.given()) {
+      PIPELOOM_ASSIGN_OR_RETURN(
+          slow_costs, PlanSlowJob(std::move(slow_job), measured_flags_.learned,
+                                  &input, &prepared));
+    }
     DensityByStep by_step(
         prepared, input, densities, [&](emulator::StageCostModel* sparse) {
           return ApplyLearned(measured_flags_.learned, sparse);
@@ -358,6 +375,7 @@ class PlanCommand : public Command {
 
   PlanningFlags planning_{};
   RobustFlags robust_flags_{};
+  SlowFlags slow_flags_{};
   MeasuredFlags measured_flags_{};
   std::vector<std::string> densities_{};
   std::string out_{};

@@ -103,6 +103,14 @@ void AppendSearchFlags(studies::SearchOptions* values,
                     {},
                     0,
                     1024});
+  flags->push_back({"workers",
+                    &values->workers,
+                    "N",
+                    "searchers that share the evaluations, 2 unless the job "
+                    "says otherwise; more pay with as many cores or much time",
+                    {},
+                    1,
+                    planner::kMostWorkers});
 }
 
 namespace {

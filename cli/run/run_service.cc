@@ -201,6 +201,7 @@ absl::Status RunServe(const ServeSettings& settings, const Context& context) {
   service::CoreOptions& core = options.core;
   core.threads =
       settings.threads > 0 ? static_cast<int32_t>(settings.threads) : Cores();
+  core.workers = static_cast<int32_t>(settings.workers);
   core.max_jobs = static_cast<int32_t>(settings.max_jobs);
   core.max_queued = static_cast<int32_t>(settings.max_queued);
   core.batch.samples = settings.max_samples;

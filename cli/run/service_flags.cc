@@ -52,6 +52,13 @@ std::vector<Flag> ServeFlags(ServeSettings* s) {
        {},
        0,
        1024},
+      {"workers",
+       &s->workers,
+       "N",
+       "searchers of each plan whose job does not say how many",
+       {},
+       1,
+       planner::kMostWorkers},
       {"make-way", &s->make_way, "",
        "searches get less of a core than who answers calls, and give it up at "
        "once"},

@@ -12,6 +12,7 @@
 
 #include "cli/console/command.h"
 #include "cli/console/flags.h"
+#include "planner/core/search_budget.h"
 
 namespace pipeloom::cli {
 
@@ -23,6 +24,7 @@ struct ServeSettings {
   std::string metrics_listen = "127.0.0.1";
   int64_t metrics_port = -1;
   int64_t threads = 0;
+  int64_t workers = planner::kUsualWorkers;
   bool make_way = true;
   int64_t max_connections = 16'384;
   int64_t max_jobs = 64;

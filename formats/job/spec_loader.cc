@@ -326,6 +326,7 @@ void ReadSearch(ObjectReader& reader, SearchSpec* search) {
   reader.Read("evaluations", int64_t{0}, int64_t{1'000'000'000'000},
               &search->evaluations);
   reader.Read("seed", &search->seed);
+  reader.Read("workers", 0, kMostSearchWorkers, &search->workers);
   search->deadline = Microseconds(deadline_us);
   if (search->schedule.empty()) search->schedule = SearchSpec().schedule;
 }

@@ -208,6 +208,31 @@ absl::Status ValidateRanksAreUniform(const JobSpec& job) {
   return absl::OkStatus();
 }
 
+absl::Status CheckSlowRankLinks(const JobSpec& job) {
+  for (const SlowRankLink& slow : job.slow_rank_links) {
+    const auto refuse = [&](const std::string& what) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "the slow link %d-%d: %s", slow.from.value(), slow.to.value(), what));
+    };
+    for (const RankId rank : {slow.from, slow.to}) {
+      if (rank.value() < 0 || rank.value() >= job.parallel.pp) {
+        return refuse(absl::StrFormat("there is no rank %d; ranks are 0 to %d",
+                                      rank.value(), job.parallel.pp - 1));
+      }
+    }
+    if (slow.from == slow.to) return refuse("it must join two ranks");
+    if (!(slow.factor >= 1 && slow.factor <= 1e6)) {
+      return refuse(absl::StrFormat("its factor is %g; it must be in [1, 1e6]",
+                                    slow.factor));
+    }
+    if (slow.added < kZero || slow.added > Seconds(3600)) {
+      return refuse(absl::StrFormat("%s are added; it must be 0 to 1 h",
+                                    FormatDuration(slow.added)));
+    }
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status ValidateJobSpec(const JobSpec& job) {
@@ -273,6 +298,12 @@ absl::Status ValidateJobSpec(const JobSpec& job) {
     return absl::InvalidArgumentError(
         absl::StrFormat("search.deadline is %s; it must be >= 0",
                         FormatDuration(job.search.deadline)));
+  }
+  PIPELOOM_RETURN_IF_ERROR(CheckSlowRankLinks(job));
+  if (job.search.workers < 0 || job.search.workers > kMostSearchWorkers) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "search.workers is %d; it must be in [0, %d] (0: as many as usual)",
+        job.search.workers, kMostSearchWorkers));
   }
   if (job.search.evaluations < 0) {
     return absl::InvalidArgumentError(absl::StrFormat(

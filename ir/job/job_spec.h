@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "base/units.h"
+#include "ir/ids.h"
 #include "ir/job/cluster_spec.h"
 #include "ir/job/model_spec.h"
 #include "ir/job/parallel_layout.h"
@@ -123,12 +124,25 @@ struct ModuleParallelism {
 };
 
 // Defaults of the search for schedules.
+inline constexpr int32_t kMostSearchWorkers = 256;
+
 struct SearchSpec {
   std::string schedule = "pipeloom";
   Duration deadline = Milliseconds(100);
   int64_t evaluations = 0;  // Budget in evaluations; 0: until the deadline.
   uint64_t seed = 1;
+  int32_t workers = 0;  // Searchers of an order; 0: as many as usual.
   bool operator==(const SearchSpec&) const = default;
+};
+
+// A link from a rank to another, in every replica, whose transfers keep it busy
+// for `factor` times as long, and arrive `added` later besides.
+struct SlowRankLink {
+  RankId from{};
+  RankId to{};
+  double factor = 1;
+  Duration added{};
+  bool operator==(const SlowRankLink&) const = default;
 };
 
 // One training job.
@@ -143,6 +157,8 @@ struct JobSpec {
   TrainingSetup setup{};
   PartitionRules partition{};
   SearchSpec search{};
+  // Not in files: an option of planning, for links that have become slow.
+  std::vector<SlowRankLink> slow_rank_links{};
   std::string source{};
   bool operator==(const JobSpec&) const = default;
 

@@ -1,6 +1,7 @@
 #include "partition/graph/build_stage_graph.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <string>
 #include <tuple>
@@ -366,6 +367,24 @@ class GraphBuilder {
     }
   }
 
+  // Makes a transfer as slow as the job says of its link.
+  void Slow(RankId from, RankId to, Dependency* edge) const {
+    double factor = 1;
+    Duration added{};
+    for (const SlowRankLink& slow : costs_.job().slow_rank_links) {
+      if (slow.from != from || slow.to != to) continue;
+      factor *= slow.factor;
+      added += slow.added;
+    }
+    if (factor == 1 && added == kZero) return;
+    const auto scaled = [&](Duration time) {
+      return Nanoseconds(
+          std::llround(static_cast<double>(time.count()) * factor));
+    };
+    edge->delay = scaled(edge->delay) + added;
+    edge->occupancy = scaled(edge->occupancy);
+  }
+
   // Connects two tasks by part `part` of `parts` of a stage's output, or of its
   // gradient.
   void Connect(TaskId from, TaskId to, const StageCost& output, int32_t part,
@@ -384,6 +403,7 @@ class GraphBuilder {
           costs_.TransferTime(sender, receiver, edge.payload);
       edge.delay = transfer.time;
       edge.occupancy = std::min(transfer.occupancy, transfer.time);
+      Slow(sender, receiver, &edge);
     }
     edges_.push_back(edge);
   }

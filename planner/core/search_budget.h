@@ -9,7 +9,14 @@
 #include <limits>
 #include <stop_token>
 
+#include "ir/job/job_spec.h"
+
 namespace pipeloom::planner {
+
+// The number of independent searchers of an order. Not more than two by
+// default: with little time one long search beats several short ones.
+inline constexpr int32_t kUsualWorkers = 2;
+inline constexpr int32_t kMostWorkers = kMostSearchWorkers;
 
 // The limits of one search, or of a part of it.
 struct SearchBudget {
@@ -28,6 +35,9 @@ struct SearchBudget {
   // CancelledError soon, before its first answer too.
   bool needs_answer = true;
   int32_t threads = 1;
+  // The number of searchers of an order, in [1, kMostWorkers], which share the
+  // evaluations. Results depend on it, but not on `threads`.
+  int32_t workers = kUsualWorkers;
 
   // Returns a part of the budget that ends when `share` of the whole is used.
   SearchBudget Until(double share) const {

@@ -24,6 +24,14 @@
 
 namespace pipeloom::planner {
 
+// The ways of working. With two workers, both construct.
+enum class WorkerRole {
+  kConstruct,  // Tries its share of the portfolio and goes on from the best.
+  kIntensify,  // Always goes on from the best answer of all workers.
+  kDiversify,  // Starts anew, again and again after a short while.
+  kSolve,      // Intensifies, and solves windows exactly.
+};
+
 // The state that all workers of a search share and only read.
 struct SearchSpace {
   const FlatGraph* graph = nullptr;
@@ -40,6 +48,18 @@ struct SearchSpace {
   // answer.
   bool warm_start = false;
   int32_t num_workers = 1;
+  // Returns the role of a worker: workers go two by two, as every second one
+  // may see time reversed and comes back to patterns only.
+  WorkerRole RoleOf(int32_t worker) const {
+    constexpr WorkerRole kRoles[] = {
+        WorkerRole::kConstruct, WorkerRole::kIntensify, WorkerRole::kDiversify,
+        WorkerRole::kSolve};
+    return kRoles[worker / 2 % 4];
+  }
+  // Returns the number of workers before `worker` that construct.
+  int32_t ConstructorsBefore(int32_t worker) const {
+    return worker / 8 * 2 + std::min(worker % 8, 2);
+  }
 };
 
 // A choice of the list scheduler with its step time in ns.
@@ -84,6 +104,15 @@ class SearchState {
   const OrderUnits& units() const { return *space_->units; }
   // Returns the index of the worker.
   int32_t index() const { return index_; }
+  WorkerRole role() const { return space_->RoleOf(index_); }
+  // Return the first of the choices that the worker constructs with, and how
+  // many workers share all of them. REQUIRES: it constructs.
+  size_t first_share() const {
+    return static_cast<size_t>(space_->ConstructorsBefore(index_));
+  }
+  size_t shares() const {
+    return static_cast<size_t>(space_->ConstructorsBefore(space_->num_workers));
+  }
   // Returns the mean duration of a task in ns.
   double mean_duration() const { return mean_duration_; }
   // Returns whether the portfolio takes a good part of a short budget.
@@ -137,6 +166,11 @@ class SearchState {
   // Takes an answer from outside. Returns whether it replaces the best; after
   // LeaveBest, it only becomes one of elites(). REQUIRES: it is legal.
   bool Adopt(int64_t time, absl::Span<const int32_t> sequence);
+  // Takes another worker's answer as one of elites() only. REQUIRES: it is
+  // legal.
+  void Learn(int64_t time, absl::Span<const int32_t> sequence) {
+    AddElite(time, sequence);
+  }
   // Moves the best answer to elites(), for a new start.
   void LeaveBest();
   // Returns the best answers before each new start and those adopted since.

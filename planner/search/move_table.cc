@@ -15,6 +15,7 @@
 #include "planner/moves/turns/perturb_choices.h"
 #include "planner/moves/turns/place_microbatches.h"
 #include "planner/moves/turns/shake_starts.h"
+#include "planner/moves/turns/solve_windows.h"
 
 namespace pipeloom::planner {
 namespace {
@@ -40,6 +41,7 @@ constexpr MoveRow kMoves[] = {
     {"shake starts", Make<ShakeStarts>, kTurn, {6, {3, 5}}, {10, {3, 7}}},
     {"place microbatches", Make<PlaceMicrobatches>, kTurn, {}, {10, {6}}},
     {"kick microbatches", Make<KickMicrobatches>, kTurn, {}, {1, {0}}},
+    {"solve windows", Make<SolveWindows>, kTurn, {}, {}, {2, {0}}},
 };
 // clang-format on
 
@@ -47,8 +49,13 @@ constexpr MoveRow kMoves[] = {
 
 absl::Span<const MoveRow> MoveTable() { return kMoves; }
 
-size_t RowOfTurn(int64_t turn, bool places_matter) {
+size_t RowOfTurn(int64_t turn, bool places_matter, WorkerRole role) {
   const absl::Span<const MoveRow> table = MoveTable();
+  if (role == WorkerRole::kSolve) {
+    for (size_t row = 0; row < table.size(); ++row) {
+      if (table[row].turns_to_solve.Contains(turn)) return row;
+    }
+  }
   for (size_t row = 0; row < table.size(); ++row) {
     const Turns& turns =
         places_matter ? table[row].turns_with_places : table[row].turns;

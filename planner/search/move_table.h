@@ -50,13 +50,15 @@ struct MoveRow {
   // it is the first one's.
   Turns turns{};
   Turns turns_with_places{};
+  // Turns of workers that solve windows, before all others.
+  Turns turns_to_solve{};
 };
 
 // Returns the table.
 absl::Span<const MoveRow> MoveTable();
 
 // Returns the index of the row whose move has a turn, counted from 0.
-size_t RowOfTurn(int64_t turn, bool places_matter);
+size_t RowOfTurn(int64_t turn, bool places_matter, WorkerRole role);
 
 }  // namespace pipeloom::planner
 

@@ -4,18 +4,19 @@
 //    the classic schedules, where they apply, are tried too.
 // 2. A small problem is given to branch and bound, until it is solved or a part
 //    of the budget is used up.
-// 3. kWorkers workers (planner/search/search_worker.h) search in rounds of
-//    about equal cost. They meet after each, and from time to time the best
-//    answer (on ties that of the smaller index) replaces the worst. Where
-//    memory is short and microbatches differ, the second worker searches the
-//    step with its time running backwards (planner/core/reversed_graph.h).
+// 3. SearchBudget::workers workers (planner/search/search_worker.h) search in
+//    rounds of about equal cost. They meet after each, and from time to time
+//    they exchange answers by their roles (WorkerRole): the best (on ties that
+//    of the smaller index) replaces the worst of those that construct and that
+//    of all that intensify; those that diversify only mix it in. Where memory
+//    is short and microbatches differ, every second worker searches the step
+//    with its time running backwards (planner/core/reversed_graph.h).
 //
-// The number of workers, the rounds and the exchange do not depend on the
-// number of threads, and so neither does the result.
+// The rounds and the exchange do not depend on the number of threads, and so
+// neither does the result.
 #include "planner/search/search_graph.h"
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
 #include <limits>
 #include <memory>
@@ -23,6 +24,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_format.h"
 #include "base/random.h"
 #include "base/status_macros.h"
 #include "planner/bounds/lower_bound.h"
@@ -45,8 +47,6 @@
 namespace pipeloom::planner {
 namespace {
 
-// Not more than two: with little time one long search beats several short ones.
-constexpr int32_t kWorkers = 2;
 // Rounds between two exchanges.
 constexpr int64_t kExchange = 8;
 // Largest problems that are solved exactly, and limits of doing so.
@@ -68,10 +68,10 @@ struct Incumbent {
   }
 };
 
-// Returns the most evaluations that a worker may still make when all share
+// Returns the most evaluations that one of `workers` may make when all share
 // `total`.
-int64_t Share(int64_t total, int32_t index) {
-  return total / kWorkers + (index < total % kWorkers ? 1 : 0);
+int64_t Share(int64_t total, int32_t workers, int32_t index) {
+  return total / workers + (index < total % workers ? 1 : 0);
 }
 
 // A problem in the direction of time in which a worker sees it.
@@ -85,7 +85,7 @@ struct View {
         spread(SpreadChoices(units)),
         portfolio(OrderPortfolio(graph, units)) {}
 
-  SearchSpace Space(int64_t bound, bool warm_start) const {
+  SearchSpace Space(int64_t bound, bool warm_start, int32_t workers) const {
     return {.graph = &graph,
             .ideal = &ideal,
             .units = &units,
@@ -95,7 +95,7 @@ struct View {
             .is_limited = mean != nullptr,
             .bound = bound,
             .warm_start = warm_start,
-            .num_workers = kWorkers};
+            .num_workers = workers};
   }
   bool IsUniform() const {
     return std::all_of(units.load.begin(), units.load.end(),
@@ -118,10 +118,12 @@ class Member {
   Member(const SearchSpace& space, int32_t index, uint64_t seed, bool reversed,
          int64_t epilogue)
       : space_(space),
+        role_(space.RoleOf(index)),
         worker_(space_, index, seed),
         reversed_(reversed),
         epilogue_(reversed ? epilogue : 0) {}
 
+  WorkerRole role() const { return role_; }
   int64_t best() const { return worker_.best() + epilogue_; }
   std::vector<int32_t> sequence() const {
     return reversed_ ? ReadBackwards(worker_.sequence()) : worker_.sequence();
@@ -134,6 +136,13 @@ class Member {
       worker_.Adopt(time, sequence);
     }
   }
+  void Learn(int64_t time, absl::Span<const int32_t> sequence) {
+    if (reversed_) {
+      worker_.Learn(time - epilogue_, ReadBackwards(sequence));
+    } else {
+      worker_.Learn(time, sequence);
+    }
+  }
   void Round(int64_t limit, const SearchBudget& budget) {
     worker_.Round(limit, budget);
   }
@@ -143,17 +152,23 @@ class Member {
 
  private:
   SearchSpace space_;
+  WorkerRole role_;
   SearchWorker worker_;
   bool reversed_ = false;
   int64_t epilogue_ = 0;
 };
 
-// The search by workers from a legal sequence; goes on where it stopped.
+// The search by workers from a legal sequence; goes on where it stopped. Of
+// many workers, those after the first two are made when they first work.
 class WorkerTeam {
  public:
   WorkerTeam(const StageGraph& graph, const FlatGraph& flat, int64_t bound,
-             bool warm_start, uint64_t seed, int32_t threads)
-      : bound_(bound), view_(graph, flat) {
+             bool warm_start, uint64_t seed, const SearchBudget& budget)
+      : bound_(bound),
+        warm_start_(warm_start),
+        epilogue_(flat.epilogue[0]),
+        view_(graph, flat),
+        members_(static_cast<size_t>(budget.workers)) {
     if (MemoryIsShort(flat) && !view_.IsUniform() && CanReverse(graph)) {
       const StageGraph reversed = InReversedTime(graph);
       FlatGraph columns(reversed);
@@ -161,28 +176,24 @@ class WorkerTeam {
         backwards_ = std::make_unique<View>(reversed, std::move(columns));
       }
     }
-    const int64_t epilogue = flat.epilogue[0];
     Random random(seed);
-    std::array<uint64_t, kWorkers> seeds{};
-    for (uint64_t& worker_seed : seeds) worker_seed = random.Next();
-    ParallelFor(threads, kWorkers, [&](int32_t i) {
-      const bool reversed = backwards_ != nullptr && i % 2 == 1;
-      members_[i] = std::make_unique<Member>(
-          reversed ? backwards_->Space(bound - epilogue, warm_start)
-                   : view_.Space(bound, warm_start),
-          i, seeds[i], reversed, epilogue);
-    });
+    for (int32_t i = 0; i < budget.workers; ++i)
+      seeds_.push_back(random.Next());
+    ParallelFor(budget.threads, std::min(budget.workers, kUsualWorkers),
+                [&](int32_t i) { Make(i); });
   }
 
+  // Takes over from a team that lives until the first Run has ended.
   void Inherit(const WorkerTeam& earlier) {
-    for (size_t i = 0; i < members_.size(); ++i) {
-      members_[i]->Inherit(*earlier.members_[i]);
-    }
+    earlier_ = &earlier;
+    for (size_t i = 0; i < members_.size(); ++i) InheritOne(i);
   }
 
   void Run(const SearchBudget& budget, Incumbent* best) {
-    std::array<int64_t, kWorkers> before{};
+    const auto workers = static_cast<int32_t>(members_.size());
+    std::vector<int64_t> before(members_.size(), 0);
     for (size_t i = 0; i < members_.size(); ++i) {
+      if (members_[i] == nullptr) continue;
       before[i] = members_[i]->evaluations();
       if (round_ == 0) members_[i]->Adopt(best->time, best->sequence);
     }
@@ -190,46 +201,92 @@ class WorkerTeam {
     while (true) {
       best->evaluations = begun;
       for (size_t i = 0; i < members_.size(); ++i) {
+        if (members_[i] == nullptr) continue;
         best->evaluations += members_[i]->evaluations() - before[i];
       }
       if (members_[Leader()]->best() <= bound_ ||
           budget.Exhausted(best->evaluations)) {
         break;
       }
-      ParallelFor(budget.threads, kWorkers, [&](int32_t i) {
-        const int64_t left = Share(budget.max_evaluations - begun, i) -
-                             (members_[i]->evaluations() - before[i]);
-        if (left > 0) members_[i]->Round(left, budget);
+      ParallelFor(budget.threads, workers, [&](int32_t i) {
+        std::unique_ptr<Member>& member = members_[i];
+        const int64_t made =
+            member == nullptr ? 0 : member->evaluations() - before[i];
+        const int64_t left =
+            Share(budget.max_evaluations - begun, workers, i) - made;
+        if (left <= 0) return;
+        if (member == nullptr) {
+          if (budget.Exhausted(0)) return;
+          Make(i);
+          InheritOne(static_cast<size_t>(i));
+          member->Adopt(best->time, best->sequence);
+        }
+        member->Round(left, budget);
       });
       if (++round_ % kExchange == 0) Exchange();
     }
+    earlier_ = nullptr;
     const Member& winner = *members_[Leader()];
     best->Offer(winner.best(), winner.sequence());
   }
 
  private:
+  void Make(int32_t i) {
+    const bool reversed = backwards_ != nullptr && i % 2 == 1;
+    const auto workers = static_cast<int32_t>(members_.size());
+    members_[i] = std::make_unique<Member>(
+        reversed ? backwards_->Space(bound_ - epilogue_, warm_start_, workers)
+                 : view_.Space(bound_, warm_start_, workers),
+        i, seeds_[i], reversed, epilogue_);
+  }
+  void InheritOne(size_t i) {
+    if (earlier_ == nullptr || i >= earlier_->members_.size() ||
+        earlier_->members_[i] == nullptr || members_[i] == nullptr) {
+      return;
+    }
+    members_[i]->Inherit(*earlier_->members_[i]);
+  }
   size_t Leader() const {
     size_t index = 0;
     for (size_t i = 1; i < members_.size(); ++i) {
-      if (members_[i]->best() < members_[index]->best()) index = i;
+      if (members_[i] != nullptr &&
+          members_[i]->best() < members_[index]->best()) {
+        index = i;
+      }
     }
     return index;
   }
   void Exchange() {
-    size_t worst = 0;
-    for (size_t i = 1; i < members_.size(); ++i) {
-      if (members_[i]->best() >= members_[worst]->best()) worst = i;
-    }
     const size_t leader = Leader();
-    if (worst == leader) return;
-    members_[worst]->Adopt(members_[leader]->best(),
-                           members_[leader]->sequence());
+    const int64_t time = members_[leader]->best();
+    const std::vector<int32_t> sequence = members_[leader]->sequence();
+    size_t worst = 0;  // The worst of those that construct.
+    for (size_t i = 1; i < members_.size(); ++i) {
+      if (members_[i] == nullptr || i == leader) continue;
+      switch (members_[i]->role()) {
+        case WorkerRole::kConstruct:
+          if (members_[i]->best() >= members_[worst]->best()) worst = i;
+          break;
+        case WorkerRole::kIntensify:
+        case WorkerRole::kSolve:
+          members_[i]->Adopt(time, sequence);
+          break;
+        case WorkerRole::kDiversify:
+          members_[i]->Learn(time, sequence);
+          break;
+      }
+    }
+    if (worst != leader) members_[worst]->Adopt(time, sequence);
   }
 
   int64_t bound_;
+  bool warm_start_;
+  int64_t epilogue_;
   View view_;
   std::unique_ptr<View> backwards_;
-  std::array<std::unique_ptr<Member>, kWorkers> members_;
+  std::vector<uint64_t> seeds_{};
+  std::vector<std::unique_ptr<Member>> members_;  // The first is not null.
+  const WorkerTeam* earlier_ = nullptr;
   int64_t round_ = 0;
 };
 
@@ -290,6 +347,11 @@ class GraphSearch::Impl {
 
   absl::StatusOr<SearchResult> Run(const SearchBudget& budget,
                                    const RankOrders& start) {
+    if (budget.workers < 1 || budget.workers > kMostWorkers) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("workers is %d; it must be in [1, %d]",
+                          budget.workers, kMostWorkers));
+    }
     best_.evaluations = 0;
     if (best_.time == kNoLimit) Begin(budget, start);
     if (shortage_.has_value()) {
@@ -358,7 +420,7 @@ class GraphSearch::Impl {
     if (!MayGoOn(budget)) return;
     if (team_ == nullptr) {
       team_ = std::make_unique<WorkerTeam>(graph_, flat_, bound_.time,
-                                           warm_start_, seed_, budget.threads);
+                                           warm_start_, seed_, budget);
       if (earlier_ != nullptr && earlier_->team_ != nullptr) {
         team_->Inherit(*earlier_->team_);
       }

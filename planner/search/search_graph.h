@@ -36,8 +36,9 @@ struct SearchResult {
 };
 
 // Searches for a schedule. The result passes ValidateSchedule. With equal
-// graph, seed and max_evaluations, the result is the same for any number of
-// threads if no deadline cuts it short.
+// graph, seed, max_evaluations and workers, the result is the same for any
+// number of threads if no deadline cuts it short. InvalidArgument: the number
+// of workers is not in [1, kMostWorkers].
 //
 // A first legal schedule is found whenever running the microbatches one after
 // another, or a search over sets of done tasks, gives one. Otherwise returns
@@ -67,7 +68,8 @@ class GraphSearch {
   void Inherit(const GraphSearch& earlier);
 
   // Spends `budget` and returns the best schedule so far, with the evaluations
-  // of this Run. `start`: as SearchGraph's; used by the first Run only.
+  // of this Run. `start`: as SearchGraph's; used by the first Run only. The
+  // number of workers is that of the first Run.
   absl::StatusOr<SearchResult> Run(const SearchBudget& budget,
                                    const RankOrders& start = {});
 

@@ -12,6 +12,7 @@ namespace {
 // them, unless memory is short.
 constexpr int64_t kPatience = 40;
 constexpr int64_t kPatienceDominant = 1;
+constexpr int64_t kPatienceToDiversify = 8;
 // Cost of a turn in addition to that of its evaluations, so that a round ends
 // even if no move finds anything to do.
 constexpr int64_t kTurnCost = 8;
@@ -22,12 +23,19 @@ SearchWorker::SearchWorker(const SearchSpace& space, int32_t index,
                            uint64_t seed)
     : state_(space, index, seed) {
   for (const MoveRow& row : MoveTable()) moves_.push_back(row.make(state_));
+  if (state_.role() == WorkerRole::kDiversify) {
+    stalled_cost_ = kPatience * SearchState::kRoundCost;
+  }
 }
 
 void SearchWorker::Adopt(int64_t time, absl::Span<const int32_t> sequence) {
   if (!state_.Adopt(time, sequence)) return;
   for (const auto& move : moves_) move->OnAdopt();
-  stalled_cost_ = 0;
+  if (state_.role() != WorkerRole::kDiversify) stalled_cost_ = 0;
+}
+
+void SearchWorker::Learn(int64_t time, absl::Span<const int32_t> sequence) {
+  state_.Learn(time, sequence);
 }
 
 void SearchWorker::Inherit(const SearchWorker& earlier) {
@@ -43,7 +51,8 @@ void SearchWorker::Round(int64_t limit, const SearchBudget& budget) {
   const int64_t before = state_.best_time();
   while (state_.RoundMayGoOn(budget)) {
     if (Begin(budget)) continue;
-    moves_[RowOfTurn(turn_++, state_.places_matter())]->Run(budget);
+    moves_[RowOfTurn(turn_++, state_.places_matter(), state_.role())]->Run(
+        budget);
     state_.Spend(0, kTurnCost);
   }
   stalled_cost_ =
@@ -65,9 +74,10 @@ bool SearchWorker::Begin(const SearchBudget& budget) {
 }
 
 void SearchWorker::RestartIfStalled(const SearchBudget& budget) {
-  const int64_t patience = !state_.is_limited() && state_.has_dominant()
-                               ? kPatienceDominant
-                               : kPatience;
+  const int64_t patience =
+      !state_.is_limited() && state_.has_dominant() ? kPatienceDominant
+      : state_.role() == WorkerRole::kDiversify     ? kPatienceToDiversify
+                                                    : kPatience;
   if (stalled_cost_ < patience * SearchState::kRoundCost) return;
   const absl::Span<const MoveRow> table = MoveTable();
   for (size_t row = 0; row < moves_.size(); ++row) {

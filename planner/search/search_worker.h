@@ -7,6 +7,8 @@
 // - If nothing better was found for long: the move that begins anew. Best
 //   answers are kept; from then on another worker's best answer is only mixed
 //   in.
+// Its role (WorkerRole) decides whether it takes part in the beginning, and how
+// long that is: a worker that intensifies never begins anew.
 #ifndef PIPELOOM_PLANNER_SEARCH_SEARCH_WORKER_H_
 #define PIPELOOM_PLANNER_SEARCH_SEARCH_WORKER_H_
 
@@ -34,6 +36,9 @@ class SearchWorker {
   // Goes on from the best sequence of another worker, with its step time in ns.
   // REQUIRES: the sequence is legal.
   void Adopt(int64_t time, absl::Span<const int32_t> sequence);
+  // Takes another worker's sequence only to mix it in at a new start. REQUIRES:
+  // as Adopt.
+  void Learn(int64_t time, absl::Span<const int32_t> sequence);
   // Takes over from a worker that searched the same tasks with other durations
   // or limits: its beginning is not repeated, except for its best choices.
   // REQUIRES: no Round yet.

@@ -221,6 +221,7 @@ v1::Job ToProto(const JobSpec& job) {
   search.set_deadline_us(ToMicroseconds(job.search.deadline));
   search.set_evaluations(job.search.evaluations);
   search.set_seed(job.search.seed);
+  search.set_workers(job.search.workers);
   proto.set_source(job.source);
   return proto;
 }

@@ -1,11 +1,13 @@
 #include "python/native/job_plan.h"
 
+#include <memory>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "base/status_macros.h"
+#include "cli/commands/slow_flags.h"
 #include "cli/commands/trainer_output.h"
 #include "cli/console/study_context.h"
 #include "cli/input/attention_density.h"
@@ -122,6 +124,8 @@ absl::StatusOr<JobPlan> PlanJob(const std::vector<std::string>& arguments,
   std::vector<cli::Flag> flags;
   cli::AppendPlanningFlags(&planning, /*with_steps=*/true, &flags);
   cli::AppendRobustFlags(&robust, &flags);
+  cli::SlowFlags slow;
+  cli::AppendSlowFlags(&slow, &flags);
   std::string trainer;
   flags.push_back(cli::TrainerFlag(&trainer, "the trainer of the plans"));
   flags.push_back({"learned", &learned, "FILE", "times that a run measured"});
@@ -132,8 +136,10 @@ absl::StatusOr<JobPlan> PlanJob(const std::vector<std::string>& arguments,
                             cli::ParseDensities(density_texts));
   PIPELOOM_ASSIGN_OR_RETURN(const std::string name,
                             cli::OneArgument(args, "JOB"));
-  PIPELOOM_ASSIGN_OR_RETURN(const studies::JobInput input,
+  PIPELOOM_ASSIGN_OR_RETURN(studies::JobInput input,
                             cli::ReadPlannedJob(name, planning, context));
+  JobSpec slow_job = input.job;
+  PIPELOOM_RETURN_IF_ERROR(cli::ApplySlow(slow, &slow_job));
   PIPELOOM_ASSIGN_OR_RETURN(const auto packed,
                             studies::PackSteps(input, planning.job.steps,
                                                cli::StudyContextOf(context)));
@@ -141,8 +147,14 @@ absl::StatusOr<JobPlan> PlanJob(const std::vector<std::string>& arguments,
   PIPELOOM_ASSIGN_OR_RETURN(settings.robust,
                             cli::DisturbancesOf(robust, settings.seed));
   PIPELOOM_ASSIGN_OR_RETURN(
-      const ReadyJob ready,
+      ReadyJob ready,
       MakeReady(input, planning, trainer, learned, packed, settings, context));
+  std::unique_ptr<emulator::StageCostModel> slow_costs;
+  if (slow.given()) {
+    PIPELOOM_ASSIGN_OR_RETURN(
+        slow_costs, cli::PlanSlowJob(std::move(slow_job), learned, &input,
+                                     &ready.prepared));
+  }
   cli::DensityByStep by_step(ready.prepared, input, densities,
                              [&](emulator::StageCostModel* sparse) {
                                return cli::ApplyLearned(learned, sparse);

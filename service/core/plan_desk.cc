@@ -87,8 +87,11 @@ absl::StatusOr<ReadyPlan> PlanDesk::FindOrMake(const PlanKey& key,
   }
   const int32_t busy = std::max(1, queue_.running() + queue_.queued());
   const int32_t threads = std::max(1, options_.threads / busy);
-  return MakeReadyPlan(*submission.job, batch, key.replica, threads,
-                       options_.max_search, stop, &cache_);
+  return MakeReadyPlan(*submission.job, batch, key.replica,
+                       {.threads = threads,
+                        .workers = options_.workers,
+                        .most = options_.max_search},
+                       stop, &cache_);
 }
 
 void PlanDesk::Count(const ReadyPlan& plan, nanoseconds search) {

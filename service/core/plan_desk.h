@@ -16,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "base/units.h"
 #include "pipeloom/v1/planner_service.pb.h"
+#include "planner/core/search_budget.h"
 #include "service/jobs/job_store.h"
 #include "service/jobs/job_table.h"
 #include "service/os/deadline_timer.h"
@@ -40,6 +41,8 @@ class PlanDesk {
  public:
   struct Options {
     int32_t threads = 2;  // Threads that search.
+    // SearchBudget::workers of jobs that do not say how many.
+    int32_t workers = planner::kUsualWorkers;
     // The longest search for a step, whatever the job asks for.
     std::chrono::nanoseconds max_search{std::chrono::seconds(60)};
     // A search is cut short if another job has waited so long for a thread.

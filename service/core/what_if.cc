@@ -144,6 +144,9 @@ absl::Status PlanVariant(const JobSpec& base, const v1::JobVariant& variant,
         request.evaluations() > 0 ? request.evaluations() : kDefaultEvaluations;
     input.budget.stop = stop;
     input.budget.threads = limits.threads;
+    if (const int32_t own = job->spec().search.workers; own > 0) {
+      input.budget.workers = own;
+    }
     PIPELOOM_ASSIGN_OR_RETURN(
         planner::PlanResult result,
         planner::PlanStep(batch.epoch->planner->prepared(), input));

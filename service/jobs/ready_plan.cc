@@ -25,12 +25,13 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-planner::SearchBudget StartBudget(const SearchSpec& search, int32_t threads,
-                                  std::chrono::nanoseconds most,
+planner::SearchBudget StartBudget(const SearchSpec& search,
+                                  const SearchEffort& effort,
                                   const std::stop_token& stop) {
   planner::SearchBudget budget;
   budget.stop = stop;
-  budget.threads = threads;
+  budget.threads = effort.threads;
+  budget.workers = search.workers > 0 ? search.workers : effort.workers;
   // With evaluations there is no deadline, so that plans do not depend on the
   // machine.
   if (search.evaluations > 0) {
@@ -39,7 +40,7 @@ planner::SearchBudget StartBudget(const SearchSpec& search, int32_t threads,
   }
   const Clock::time_point begin = Clock::now();
   const std::chrono::nanoseconds whole(
-      std::clamp<int64_t>(search.deadline.count(), 1, most.count()));
+      std::clamp<int64_t>(search.deadline.count(), 1, effort.most.count()));
   budget.expired = [begin, whole] { return Clock::now() - begin >= whole; };
   budget.spent = [begin, whole] {
     using Seconds = std::chrono::duration<double>;
@@ -113,8 +114,7 @@ absl::StatusOr<Found> PlanDeferred(const StepBatch& batch,
 }
 
 absl::StatusOr<Found> PlanOrFind(const ServedJob& job, const StepBatch& batch,
-                                 int32_t replica, int32_t threads,
-                                 std::chrono::nanoseconds most,
+                                 int32_t replica, const SearchEffort& effort,
                                  const std::stop_token& stop,
                                  PlanCache* cache) {
   const SearchSpec& search = job.spec().search;
@@ -124,7 +124,7 @@ absl::StatusOr<Found> PlanOrFind(const ServedJob& job, const StepBatch& batch,
   input.replica = replica;
   input.seed = search.seed;
   if (job.defer_surplus() && !batch.as_given) {
-    input.budget = StartBudget(search, threads, most, stop);
+    input.budget = StartBudget(search, effort, stop);
     return PlanDeferred(batch, input);
   }
   PIPELOOM_ASSIGN_OR_RETURN(
@@ -137,7 +137,7 @@ absl::StatusOr<Found> PlanOrFind(const ServedJob& job, const StepBatch& batch,
   if (known.equal != nullptr) {
     return Found{.result = std::move(known.equal), .cache_hit = true};
   }
-  input.budget = StartBudget(search, threads, most, stop);
+  input.budget = StartBudget(search, effort, stop);
   // A search by evaluations gives the same plan on every machine; the history
   // of this service must not change that.
   const bool may_learn = search.evaluations == 0;
@@ -299,13 +299,12 @@ void MakeShares(ReadyPlan* ready) {
 
 absl::StatusOr<ReadyPlan> MakeReadyPlan(const ServedJob& job,
                                         const StepBatch& batch, int32_t replica,
-                                        int32_t threads,
-                                        std::chrono::nanoseconds most,
+                                        const SearchEffort& effort,
                                         const std::stop_token& stop,
                                         PlanCache* cache) {
   const Clock::time_point begin = Clock::now();
   absl::StatusOr<Found> found =
-      PlanOrFind(job, batch, replica, threads, most, stop, cache);
+      PlanOrFind(job, batch, replica, effort, stop, cache);
   if (!found.ok()) {
     // ResourceExhausted would say that the service is exhausted.
     if (absl::IsResourceExhausted(found.status())) {

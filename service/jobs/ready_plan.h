@@ -14,6 +14,7 @@
 #include "ir/plan/execution_plan.h"
 #include "pipeloom/v1/planner_service.pb.h"
 #include "pipeloom/v1/service_state.pb.h"
+#include "planner/core/search_budget.h"
 #include "service/jobs/served_job.h"
 #include "service/jobs/step_batch.h"
 #include "service/plans/plan_ahead.h"
@@ -58,15 +59,22 @@ struct ReadyPlan {
 // passes on bytes. Takes some 10 ms for 20,000 tasks.
 void MakeShares(ReadyPlan* plan);
 
+// The effort that a service may put into a search.
+struct SearchEffort {
+  int32_t threads = 1;
+  int32_t workers = planner::kUsualWorkers;  // If the job does not say.
+  std::chrono::nanoseconds most{};           // The longest that it may take.
+};
+
 // Plans one replica of a batch: takes the plan from the cache if an equal one
-// is there, else searches until the job's deadline (at most `most`) or its
+// is there, else searches until the job's deadline (at most
+// effort.most) or its
 // evaluations are used up, or `stop` is requested. The caller adds the
 // statistics of time in the queue. FailedPrecondition: no plan fits the memory
 // limit. Internal: the independent check refused the plan.
 absl::StatusOr<ReadyPlan> MakeReadyPlan(const ServedJob& job,
                                         const StepBatch& batch, int32_t replica,
-                                        int32_t threads,
-                                        std::chrono::nanoseconds most,
+                                        const SearchEffort& effort,
                                         const std::stop_token& stop,
                                         PlanCache* cache);
 

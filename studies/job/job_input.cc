@@ -216,6 +216,11 @@ SearchSettings Settle(const SearchOptions& options,
                          ? static_cast<int32_t>(options.threads)
                          : static_cast<int32_t>(std::max(
                                1u, std::thread::hardware_concurrency()));
+  if (options.workers) {
+    settings.workers = static_cast<int32_t>(*options.workers);
+  } else if (defaults.workers > 0) {
+    settings.workers = defaults.workers;
+  }
   return settings;
 }
 
@@ -235,6 +240,7 @@ planner::SearchBudget StartBudget(const SearchSettings& settings,
   }
   budget.stop = stop;
   budget.threads = settings.threads;
+  budget.workers = settings.workers;
   return budget;
 }
 

@@ -40,6 +40,7 @@ struct SearchOptions {
   std::optional<int64_t> evaluations{};
   std::optional<int64_t> seed{};
   int64_t threads = 0;  // 0: one for each core.
+  std::optional<int64_t> workers{};
 };
 
 // The effective settings of a search: the options, else the job's defaults. If
@@ -50,6 +51,7 @@ struct SearchSettings {
   std::optional<int64_t> evaluations{};
   uint64_t seed = 1;
   int32_t threads = 1;
+  int32_t workers = planner::kUsualWorkers;
   std::optional<planner::Disturbances> robust{};  // See PlanInput.
   bool defer = false;  // See planner/step/plan_deferred.h.
 };

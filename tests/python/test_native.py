@@ -225,6 +225,15 @@ class Plans(unittest.TestCase):
         else:
             self.assertEqual(len(plan.to_pandas()), plan.num_tasks)
 
+    def test_workers_and_slow_ranks_are_those_of_the_command(self):
+        plan = pipeloom.plan("dip-vlm-s", "mixed", workers=8,
+                             slow_ranks={1: 1.5},
+                             slow_links={(1, 2): "+5ms", (2, 1): 3}, **SEARCH)
+        its = command_json("plan", "dip-vlm-s", "--batch", "mixed", *FLAGS,
+                           "--workers", "8", "--slow", "1=1.5",
+                           "--slow-link", "1-2=+5ms,2-1=3")
+        self.assertEqual(plan.mean_step_time_us, its["mean_step_time_us"])
+
     def test_plans_do_not_depend_on_threads_of_python(self):
         def make(_):
             return pipeloom.plan("dip-vlm-s", "mixed", evaluations=10,
@@ -412,6 +421,9 @@ class Inputs(unittest.TestCase):
             ("strategy", lambda: plan(strategy="pipelom")),
             ("replicas", lambda: plan(replicas=9)),
             ("threads", lambda: plan(threads=-2)),
+            ("workers", lambda: plan(workers=257)),
+            ("slow_ranks", lambda: plan(slow_ranks={9: 2})),
+            ("slow_links", lambda: plan(slow_links={(0, 1): "5ms"})),
             ("costs", lambda: plan(costs="guess")),
             ("assignment", lambda: plan(assignment="fair")),
             ("partition", lambda: plan(partition="absent.json")),

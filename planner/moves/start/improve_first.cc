@@ -36,7 +36,7 @@ void ImproveFirst::SweepSpreads(const SearchBudget& budget) {
   while (next_spread_ < spread.size()) {
     if (!s.MayGoOn(budget)) return;
     const OrderChoice& choice = spread[next_spread_];
-    next_spread_ += static_cast<size_t>(s.space().num_workers);
+    next_spread_ += s.shares();
     if (s.TryChoice(choice) >= kNoLimit) continue;
     start.assign(s.LastSequence().begin(), s.LastSequence().end());
     s.Sweep(start);

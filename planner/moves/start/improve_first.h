@@ -17,7 +17,10 @@ namespace pipeloom::planner {
 class ImproveFirst : public Move {
  public:
   explicit ImproveFirst(SearchState& state)
-      : Move(state), next_spread_(static_cast<size_t>(state.index())) {}
+      : Move(state),
+        next_spread_(state.role() == WorkerRole::kConstruct
+                         ? state.first_share()
+                         : state.space().spread->size()) {}
   void Run(const SearchBudget& budget) override;
   bool has_work() const override { return !done_; }
   void Inherit(const Move& earlier) override;

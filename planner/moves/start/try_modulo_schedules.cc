@@ -20,7 +20,10 @@ constexpr double kWorthKeeping = 0.99;
 
 TryModuloSchedules::TryModuloSchedules(SearchState& state) : Move(state) {
   const MeanMicrobatch* const mean = state.space().mean;
-  if (mean == nullptr || state.index() % 2 == 1) return;
+  if (mean == nullptr || state.index() % 2 == 1 ||
+      state.role() != WorkerRole::kConstruct) {
+    return;
+  }
   search_ = std::make_unique<ModuloSearch>(*mean);
   period_ = std::min(search_->least_period() * 6 / 5, ModuloSearch::kMaxSlots);
   due_.resize(static_cast<size_t>(state.graph().num_tasks));

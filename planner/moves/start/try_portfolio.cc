@@ -23,7 +23,7 @@ void TryPortfolio::Run(const SearchBudget& budget) {
   for (int i = 0; i < kChoices && next_ < portfolio.size(); ++i) {
     if (!s.MayGoOn(budget)) return;
     const OrderChoice& choice = portfolio[next_];
-    next_ += static_cast<size_t>(s.space().num_workers);
+    next_ += s.shares();
     Try(choice);
   }
   if (s.best_time() >= before) return;

@@ -15,7 +15,10 @@ namespace pipeloom::planner {
 class TryPortfolio : public Move {
  public:
   explicit TryPortfolio(SearchState& state)
-      : Move(state), next_(static_cast<size_t>(state.index())) {}
+      : Move(state),
+        next_(state.role() == WorkerRole::kConstruct
+                  ? state.first_share()
+                  : state.space().portfolio->size()) {}
   void Run(const SearchBudget& budget) override;
   bool has_work() const override {
     return !inherited_.empty() || next_ < state().space().portfolio->size();

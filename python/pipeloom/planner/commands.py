@@ -18,7 +18,8 @@ Value = Union[None, bool, int, float, str, Sequence[Any]]
 
 
 # Arguments that are not called as the option is, with _ for -.
-_ARGUMENTS = {"for": "for_trainer"}
+_ARGUMENTS = {"for": "for_trainer", "slow": "slow_ranks",
+              "slow-link": "slow_links"}
 _DATA_SETS = (".tar", ".tar.gz", ".tgz", ".parquet", ".arrow")
 
 

@@ -34,7 +34,7 @@ def plan(job: JobLike, samples: Samples, *, steps: Optional[int] = None,
          replicas: Optional[int] = None, strategy: Optional[str] = None,
          deadline: Time = None, evaluations: Optional[int] = None,
          seed: Optional[int] = None, threads: Optional[int] = None,
-         microbatches: Optional[int] = None,
+         workers: Optional[int] = None, microbatches: Optional[int] = None,
          memory_limit: Union[None, int, str] = None,
          reserve: Union[None, float, str] = None,
          partition: Partition = None, costs: Optional[str] = None,
@@ -43,6 +43,9 @@ def plan(job: JobLike, samples: Samples, *, steps: Optional[int] = None,
          slow_rank: Optional[float] = None,
          robust_samples: Optional[int] = None, learned: Optional[Path] = None,
          attention_density: Optional[Sequence[float]] = None,
+         slow_ranks: Optional[Mapping[int, float]] = None,
+         slow_links: Optional[Mapping[Tuple[int, int],
+                                      Union[float, str]]] = None,
          for_trainer: Optional[str] = None,
          progress: Progress = None) -> JobPlan:
     """Plans training steps, as `pipeloom plan` does: the plans have the same
@@ -54,6 +57,7 @@ def plan(job: JobLike, samples: Samples, *, steps: Optional[int] = None,
     deadline: wall time of each search; seconds, or text such as "100ms".
     evaluations: schedules to try; the plan then depends on the seed alone.
     threads: of the search; 0: one for each core.
+    workers: searchers that share the evaluations, 1 to 256; 2 by default.
     memory_limit: of one GPU; bytes, or text such as "64GiB".
     reserve: share of memory that plans leave free.
     partition: "dip", "search", a file, or LayoutSearch.partition.
@@ -64,6 +68,10 @@ def plan(job: JobLike, samples: Samples, *, steps: Optional[int] = None,
         `jitter`, `slow_rank` and `robust_samples`.
     learned: a file of times that `pipeloom run --learn` measured.
     attention_density: of each step.
+    slow_ranks: {3: 1.4}: plan for a rank 3 that takes 1.4 times as long; the
+        partition stays as it is without.
+    slow_links: {(6, 7): "+60ms"}: the same of transfers from rank 6 to 7,
+        which take so much longer, or a factor.
     for_trainer: plan only what that trainer can execute (docs/integration.md):
         "megatron", "megatron-stock", "torch", "torchtitan" or "deepspeed"; by
         default "pipeloom", everything. The result has its schedule files and
@@ -74,10 +82,12 @@ def plan(job: JobLike, samples: Samples, *, steps: Optional[int] = None,
         arguments = _arguments(
             job, samples, files, steps=steps, replicas=replicas,
             strategy=strategy, deadline=deadline, evaluations=evaluations,
-            seed=seed, threads=threads, microbatches=microbatches,
-            memory_limit=memory_limit, reserve=reserve, partition=partition,
-            costs=costs, assignment=assignment, shuffle=shuffle, robust=robust,
+            seed=seed, threads=threads, workers=workers,
+            microbatches=microbatches, memory_limit=memory_limit,
+            reserve=reserve, partition=partition, costs=costs,
+            assignment=assignment, shuffle=shuffle, robust=robust,
             jitter=jitter, slow_rank=slow_rank, samples=robust_samples,
+            slow=_factors(slow_ranks), slow_link=_factors(slow_links),
             learned=learned, attention_density=attention_density,
             **{"for": for_trainer})
         kind, message, planned, notes = commands.native().plan(arguments,
@@ -93,7 +103,8 @@ def compare(job: JobLike, samples: Samples, *,
             static: bool = False, steps: Optional[int] = None,
             replicas: Optional[int] = None, deadline: Time = None,
             evaluations: Optional[int] = None, seed: Optional[int] = None,
-            threads: Optional[int] = None, microbatches: Optional[int] = None,
+            threads: Optional[int] = None, workers: Optional[int] = None,
+            microbatches: Optional[int] = None,
             memory_limit: Union[None, int, str] = None,
             reserve: Union[None, float, str] = None,
             partition: Partition = None, same_partition: Partition = None,
@@ -114,7 +125,7 @@ def compare(job: JobLike, samples: Samples, *,
                 job, samples, files, strategies=strategies, ablation=ablation,
                 static=static, steps=steps, replicas=replicas,
                 deadline=deadline, evaluations=evaluations, seed=seed,
-                threads=threads, microbatches=microbatches,
+                threads=threads, workers=workers, microbatches=microbatches,
                 memory_limit=memory_limit, reserve=reserve,
                 partition=partition,
                 same_partition=commands.partition_argument(
@@ -126,7 +137,7 @@ def compare(job: JobLike, samples: Samples, *,
     return Comparison(data)
 
 
-def _factors(factors: Optional[Mapping[Any, float]]) -> Optional[List[str]]:
+def _factors(factors: Optional[Mapping[Any, Any]]) -> Optional[List[str]]:
     """Returns {3: 1.2} as 3=1.2 and {(0, 1): 2} as 0-1=2."""
     if factors is None:
         return None

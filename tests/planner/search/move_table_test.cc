@@ -13,11 +13,15 @@ namespace {
 TEST(MoveTableTest, EveryTurnHasAMoveAndNoMoveIsLeftWithoutATurn) {
   std::set<size_t> rows;
   for (const bool places_matter : {false, true}) {
-    for (int64_t turn = 0; turn < 64 * 63; ++turn) {
-      const size_t row = RowOfTurn(turn, places_matter);
-      ASSERT_LT(row, MoveTable().size());
-      ASSERT_EQ(MoveTable()[row].stage, MoveStage::kTurn);
-      rows.insert(row);
+    for (const WorkerRole role : {WorkerRole::kConstruct, WorkerRole::kSolve}) {
+      for (int64_t turn = 0; turn < 64 * 63; ++turn) {
+        const size_t row = RowOfTurn(turn, places_matter, role);
+        ASSERT_LT(row, MoveTable().size());
+        ASSERT_EQ(MoveTable()[row].stage, MoveStage::kTurn);
+        ASSERT_TRUE(role == WorkerRole::kSolve ||
+                    MoveTable()[row].turns_to_solve.mask == 0);
+        rows.insert(row);
+      }
     }
   }
   for (size_t row = 0; row < MoveTable().size(); ++row) {

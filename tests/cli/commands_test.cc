@@ -177,10 +177,10 @@ TEST_F(CommandsTest, PlanAndCompareHaveTheKeysOfTheContract) {
     EXPECT_THAT(
         Keys(row),
         ElementsAre("any_partition_gap_ratio", "bound_sources", "bubble_ratio",
-                    "epilogue_ratio", "gap_ratio", "mean_lower_bound_us", "mean_step_time_us",
-                    "mfu", "partition", "peak_bytes", "schedule", "search_us",
-                    "speedup_vs_best_static", "speedup_vs_megatron",
-                    "strategy"));
+                    "epilogue_ratio", "gap_ratio", "mean_lower_bound_us",
+                    "mean_step_time_us", "mfu", "partition", "peak_bytes",
+                    "schedule", "search_us", "speedup_vs_best_static",
+                    "speedup_vs_megatron", "strategy"));
     EXPECT_EQ(row["strategy"], row["schedule"]);
     EXPECT_EQ(row["partition"], "own");
   }

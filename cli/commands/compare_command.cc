@@ -89,7 +89,8 @@ Table RowsTable(const std::vector<Row>& rows) {
          FormatPercent(means.mfu), FormatBytes(means.peak),
          FormatPercent(means.gap_ratio),
          row.steps.empty() ? "" : row.steps.back().bound_source(),
-         FormatPercent(means.any_partition_gap),
+         means.any_partition_gap > 0 ? FormatPercent(means.any_partition_gap)
+                                     : "-",
          FormatDuration(means.search_time)});
     const std::optional<Duration> p90 = MeanP90(row);
     if (p90) cells.push_back(FormatDuration(*p90));

@@ -187,8 +187,8 @@ class PlanCommand : public Command {
                                 settings, context, limited)
             : PrepareWithPartition(input, *strategy, costs, planning_.partition,
                                    settings, context));
-    // Weights stay where they are, so the partition is the usual one, and only
-    // what is planned each step is made for slow ranks and links.
+    // The partition is that of the healthy job, as moving weights takes long.
+    // Each step is planned with the times of the slow ranks and links.
     std::unique_ptr<emulator::StageCostModel> slow_costs;
     if (slow_flags_.given()) {
       PIPELOOM_ASSIGN_OR_RETURN(

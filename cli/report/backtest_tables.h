@@ -35,7 +35,7 @@ std::string TextWithoutHost(
     const std::vector<studies::TableComparison>& tables);
 
 // The errors of one quantity: of step times, of runs that fitted no scalar; or
-// of peaks of memory, of runs that measured one.
+// of peak memory over the runs that measured it.
 class BacktestErrors {
  public:
   void Add(const studies::ComparedRun& run);

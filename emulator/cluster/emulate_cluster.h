@@ -44,10 +44,9 @@ struct ClusterOptions {
   // Whether a bucket is reduced as soon as it is ready instead of after the
   // last task.
   bool overlap_reduction = true;
-  // Whether weights are gathered during the next step's first forwards, bucket
-  // by bucket in the order in which these need them. A step is then longer by
-  // the time for which forwards wait for weights, instead of by each update's
-  // `gather`.
+  // Whether weights are gathered during the next step's first forwards, one
+  // bucket after another. A step is then longer by the time for which forwards
+  // wait for weights, instead of by each update's `gather`.
   bool gather_in_forwards = false;
   // Share of a hidden reduction's or gather's time that the passes lose to it:
   // multiprocessors and bandwidth. In [0, 1].

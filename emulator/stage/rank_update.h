@@ -10,8 +10,8 @@
 //   optimizer                                [ step ]
 //   weights                                          [ w0 ][ w1 ][ w2 ]
 //
-// What shows is the end of the reduction behind the last backward, and the time
-// for which first forwards wait for weights.
+// A step gets longer by the part of the reduction that is left after the last
+// backward, and by the time for which first forwards wait for weights.
 #ifndef PIPELOOM_EMULATOR_STAGE_RANK_UPDATE_H_
 #define PIPELOOM_EMULATOR_STAGE_RANK_UPDATE_H_
 
@@ -61,9 +61,9 @@ struct PassSpan {
 // Spans of a pass of each of a rank's parts, on one replica.
 using PartSpans = std::vector<PassSpan>;
 
-// Returns when a rank's reductions end, which run one after another: bucket k
-// of a part's n is ready at k/n of the part's last backward, in the replica
-// that is the last to have it. 0 if nothing is to be reduced after 0.
+// Returns when a rank's reductions end, which run one after another. Of the n
+// buckets of a part, bucket k is ready when k/n of the part's last backward is
+// done in every replica. 0 if there is nothing to reduce.
 // REQUIRES: each of `last` has a span for each part. O(n log n) in buckets.
 int64_t ReducedAt(const RankUpdate& update,
                   absl::Span<const PartSpans* const> last);

@@ -64,8 +64,8 @@ class StageCostModel {
                 bool fed_by_trainable, double attention_density = 1) const;
   // Returns what each rank holds throughout the step, its limit and its
   // epilogue: the part of its update that passes of these mean times, indexed
-  // by stage, do not hide (rank_update.h). What no step changes is computed
-  // once per partition.
+  // by stage, do not hide (rank_update.h). Everything else is computed once per
+  // partition.
   IdVector<RankId, RankSpec> Ranks(
       const Partition& partition,
       const IdVector<StageId, PassTimes>& passes) const;

@@ -76,6 +76,11 @@ constexpr double kModulatedBackward = 12;
 constexpr double kKernelsForward = 25;
 constexpr double kKernelsBackward = 50;
 constexpr double kKernelsACollective = 2;
+// A further step of a ring of keys and values launches, forward: a transfer,
+// copies of halves, attention and two corrections; backward: a transfer,
+// copies, attention and three sums (TransformerEngine, context_parallel.py).
+constexpr double kRingStepForward = 7;
+constexpr double kRingStepBackward = 9;
 // Replaying a layer's graph and copying its input take the host as long as this
 // number of kernels: chosen on the fit rows of workloads/validation/mlperf.csv.
 constexpr double kKernelsAReplay = 20;
@@ -85,6 +90,15 @@ constexpr double kKernelsAReplay = 20;
 constexpr double kExpertKernels = 30;
 constexpr double kKernelsAnExpert = 4;
 constexpr double kKernelsABias = 2;  // In addition, if an expert adds one.
+// To overlap the dispatch with another microbatch, Megatron-Core runs a layer
+// in five parts (attention, dispatch, experts, combine, rest), each on its own
+// stream with events around it and with a backward of its own, and weight
+// gradients of attention and experts later (model_chunk_schedule_plan.py). A
+// part takes the host as long as this number of kernels: chosen on Qwen3 235B
+// on B300 of 26.02 (workloads/validation/nemo.csv), whose host is the limit.
+constexpr double kPartsForward = 5;
+constexpr double kPartsBackward = 7;
+constexpr double kKernelsAPart = 14;
 
 // How well the GPU hides launching: a norm of the two times. A tensor group as
 // wide as its node launches slower, as its processes meet across both sockets
@@ -426,6 +440,10 @@ KernelTraffic FrameworkPrices::Traffic(const LayerOps& ops) const {
       traffic.forward_kernels = forward;
       traffic.backward_kernels = 2 * forward;
     }
+    if (setup_.overlap_dispatch && setup_.graphs == CudaGraphs::kNone) {
+      traffic.forward_kernels += kPartsForward * kKernelsAPart;
+      traffic.backward_kernels += kPartsBackward * kKernelsAPart;
+    }
   } else if (setup_.graphs == CudaGraphs::kLayers && transformer) {
     traffic.forward_kernels = traffic.backward_kernels = kKernelsAReplay;
     return traffic;
@@ -433,6 +451,12 @@ KernelTraffic FrameworkPrices::Traffic(const LayerOps& ops) const {
   if (setup_.graphs == CudaGraphs::kIteration) {
     traffic.forward_kernels = traffic.backward_kernels = 0;
     return traffic;
+  }
+  if (transformer && parallel_.cp > 1 &&
+      parallel_.context == ContextParallelism::kRing &&
+      setup_.graphs == CudaGraphs::kNone) {
+    traffic.forward_kernels += kRingStepForward * (parallel_.cp - 1);
+    traffic.backward_kernels += kRingStepBackward * (parallel_.cp - 1);
   }
   if (transformer && parallel_.tp > 1) {
     traffic.forward_kernels += 2 * kKernelsACollective;

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
+#include <utility>
 
 #include "emulator/cost/profile_cost.h"
 #include "emulator/cost/roofline_cost.h"
@@ -334,6 +336,39 @@ TEST(FrameworkPrice, LayersInAGraphCostTheHostTheirReplaysOnly) {
   EXPECT_LT(replayed.fused, launched.fused);
   EXPECT_GT(replayed.forward, whole.forward);
   EXPECT_EQ(whole.forward, CostWith({}, {}, 256).forward);
+}
+
+TEST(FrameworkPrice, OverlappingTheDispatchCostsTheHostTwelvePartsALayer) {
+  JobSpec job = JobOf({{MoeBlock()}}, {});
+  const auto cost = [&](bool overlaps, CudaGraphs graphs) {
+    job.setup.overlap_dispatch = overlaps;
+    job.setup.graphs = graphs;
+    // So slow that nothing but launches counts.
+    job.setup.host_per_kernel = Microseconds(100000);
+    return StageCostModel(job).Cost(StageOf(1), Sequences(1, 64), true);
+  };
+  const StageCost with = cost(true, CudaGraphs::kNone);
+  const StageCost without = cost(false, CudaGraphs::kNone);
+  EXPECT_NEAR(ToSeconds(with.forward - without.forward), 5 * 14 * 0.1, 1e-3);
+  EXPECT_NEAR(ToSeconds(with.fused - without.fused), 7 * 14 * 0.1, 1e-3);
+  // Replays of graphs need no parts.
+  EXPECT_EQ(cost(true, CudaGraphs::kLayers).forward,
+            cost(false, CudaGraphs::kLayers).forward);
+}
+
+TEST(FrameworkPrice, AStepOfARingIsLaunchedByTheHost) {
+  TrainingSetup setup;
+  setup.host_per_kernel = Microseconds(100000);
+  const auto launches = [&](int32_t cp, ContextParallelism context) {
+    const StageCost cost = CostWith(setup, {.cp = cp, .context = context}, 256);
+    return std::pair(std::lround(ToSeconds(cost.forward) * 10 / 2),
+                     std::lround(ToSeconds(cost.fused) * 10 / 2));
+  };
+  const auto alone = launches(1, ContextParallelism::kRing);
+  const auto ring = launches(4, ContextParallelism::kRing);
+  EXPECT_EQ(ring.first - alone.first, 3 * 7);
+  EXPECT_EQ(ring.second - alone.second, 3 * 9);
+  EXPECT_EQ(launches(4, ContextParallelism::kAllToAll), alone);
 }
 
 TEST(FrameworkPrice, APlainFourBitRecipeCastsForLess) {

@@ -88,6 +88,14 @@ class FrameworkPrices {
 // step: the norm of the gradients reads them once more, and clearing writes
 // them.
 inline constexpr double kNormAndClearBytes = 10;
+// Bytes per parameter of casting weights for low-precision products once a
+// step: 16 bits are read, and one byte is written for each of the two layouts
+// that products of a layer take.
+inline constexpr double kWeightCastBytes = 4;
+// Bytes per element of a weight gradient that is added to the gradients by a
+// kernel of its own: both are read, in 16 bits, and one is written. The product
+// writes 16 bits.
+inline constexpr double kGradientSumBytes = 6;
 
 // Bytes that a layer keeps on a GPU, in addition to those of
 // emulator/stage/layer_memory.h, without fused attention or without sequence

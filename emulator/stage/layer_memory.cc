@@ -74,7 +74,8 @@ void AddAttention(const LayerSpec& layer, double t,
   }
 }
 
-void AddFeedForward(const LayerSpec& layer, double t, KeptParts* kept) {
+void AddFeedForward(const LayerSpec& layer, double t, bool fp8_inputs,
+                    KeptParts* kept) {
   const FfnSpec& f = layer.ffn;
   const double h = Real(layer.hidden);
   double inner = Real(f.hidden);
@@ -88,21 +89,23 @@ void AddFeedForward(const LayerSpec& layer, double t, KeptParts* kept) {
   }
   if (inner <= 0) return;
   const double before = (f.gated ? 4 : 2) * inner;
+  const double kept_before = fp8_inputs ? before / 2 : before;
   kept->rest.always += t * 2 * h;
   kept->of(OperatorGroup::kNorms).product_inputs += t * 2 * h;
   kept->rest.product_inputs += t * (copies - 1) * 2 * h;
   if (f.experts > 0) {
-    kept->trained_projections.always += t * before;
+    kept->trained_projections.always += t * kept_before;
     kept->of(OperatorGroup::kMoeActivations).product_inputs += t * 2 * inner;
   } else {
-    kept->of(OperatorGroup::kProjections).always += t * before;
+    kept->of(OperatorGroup::kProjections).always += t * kept_before;
     kept->of(OperatorGroup::kActivations).product_inputs += t * 2 * inner;
   }
   kept->rest.output_gradients += t * (2 * h + before);
 }
 
 void AddTransformer(const LayerSpec& layer, const WorkShape& shape,
-                    const ParallelLayout& parallel, KeptParts* kept) {
+                    const ParallelLayout& parallel, bool fp8_inputs,
+                    KeptParts* kept) {
   const double t = Real(LayerTokens(layer, shape));
   const double h = Real(layer.hidden);
   int blocks = 0;
@@ -120,7 +123,7 @@ void AddTransformer(const LayerSpec& layer, const WorkShape& shape,
     kept->rest.output_gradients +=
         t * (2 * width + 2 * h) + context * 4 * width;
   }
-  AddFeedForward(layer, t, kept);
+  AddFeedForward(layer, t, fp8_inputs, kept);
   if (layer.ffn.experts > 0 || layer.ffn.hidden > 0) ++blocks;
   if (layer.modulation.vectors > 0) {
     // The norm's output for the gradient of the scale; the block's output for
@@ -131,12 +134,12 @@ void AddTransformer(const LayerSpec& layer, const WorkShape& shape,
 }
 
 KeptParts KeptBy(const LayerSpec& layer, const WorkShape& shape,
-                 const ParallelLayout& parallel) {
+                 const ParallelLayout& parallel, bool fp8_inputs) {
   const double t = Real(LayerTokens(layer, shape));
   KeptParts kept;
   switch (layer.kind) {
     case LayerKind::kTransformer:
-      AddTransformer(layer, shape, parallel, &kept);
+      AddTransformer(layer, shape, parallel, fp8_inputs, &kept);
       break;
     case LayerKind::kEmbedding:
       kept.rest.product_inputs = t * 8;  // 64-bit ids.
@@ -197,8 +200,9 @@ void Convert(Precision precision, Kept* kept) {
 
 LayerActivations ActivationsOf(const LayerSpec& layer, const WorkShape& shape,
                                const ParallelLayout& parallel,
-                               Precision precision) {
-  const KeptParts parts = KeptBy(layer, shape, parallel);
+                               Precision precision,
+                               bool fp8_activation_inputs) {
+  const KeptParts parts = KeptBy(layer, shape, parallel, fp8_activation_inputs);
   const auto gpus = static_cast<double>(parallel.gpus_per_rank());
   const auto share = [&](double bytes) {
     return Bytes(static_cast<int64_t>(std::ceil(bytes / gpus)));

@@ -64,10 +64,12 @@ struct LayerActivations {
   // OperatorGroup.
   std::array<Part, kNumOperatorGroups> groups{};
 };
-// Returns the bytes that the layer keeps on one GPU.
+// Returns the bytes that the layer keeps on one GPU. With
+// `fp8_activation_inputs`, inputs of feed-forward activations take one byte.
 LayerActivations ActivationsOf(const LayerSpec& layer, const WorkShape& shape,
                                const ParallelLayout& parallel,
-                               Precision precision = Precision::kBf16);
+                               Precision precision = Precision::kBf16,
+                               bool fp8_activation_inputs = false);
 
 // Returns the bytes that the adapters of a layer keep in 16 bits, in addition
 // to those of a frozen layer: the inputs after dropout, the mask, and the

@@ -123,8 +123,14 @@ LayerCost PriceLayer(const LayerSpec& layer, const WorkShape& whole,
   const TrainingSetup& setup = setting.setup;
   const LayerOps ops =
       BuildLayerOps(layer, shape, setting.parallel, needs, setting.options);
+  // TransformerEngine keeps inputs of low-precision products in fp8.
+  const bool fp8_kept = setup.fp8_products && IsMegatron(setup) &&
+                        layer.kind == LayerKind::kTransformer &&
+                        setting.options.precision == Precision::kBf16;
   const LayerActivations kept =
-      ActivationsOf(layer, shape, setting.parallel, setting.options.precision);
+      ActivationsOf(layer, shape, setting.parallel,
+                    fp8_kept ? Precision::kFp8 : setting.options.precision,
+                    setup.fp8_activation_inputs);
   const FrameworkPrices prices(layer, shape, setting.parallel, setup,
                                setting.cluster, setting.device, setting.costs);
   const bool has_backward = needs.input || needs.weights;
@@ -140,10 +146,20 @@ LayerCost PriceLayer(const LayerSpec& layer, const WorkShape& whole,
   KernelTraffic traffic = prices.Traffic(ops);
   if (setting.options.adapter_rank > 0 && needs.weights &&
       traffic.forward_kernels > 0) {
-    // Two adapters of five kernels; both gradients of their products.
-    const double collectives = setting.parallel.tp > 1 ? 6 : 0;
-    traffic.forward_kernels += 10 + collectives;
-    traffic.backward_kernels += 14 + collectives;
+    // Two adapters (NeMo's ParallelLinearAdapter): dropout, two products, scale
+    // and sum; backward, both gradients of the products and their sums. Under
+    // tensor parallelism each gathers twice and copies, and back.
+    const bool divided = setting.parallel.tp > 1;
+    traffic.forward_kernels += 2 * (5 + (divided ? 5 : 0));
+    traffic.backward_kernels += 2 * (7 + (divided ? 8 : 0));
+  }
+  if (setup.sum_gradients_apart && needs.weights &&
+      setting.options.adapter_rank == 0) {
+    const ShardedParameters own = ParametersOnGpu(layer, setting.parallel);
+    const Duration sum =
+        prices.Memory(kGradientSumBytes * Real(own.dense + own.experts));
+    weight_grad.time += sum;
+    fused.time += sum;
   }
   LayerCost cost;
   cost.forward = prices.WithLaunches(

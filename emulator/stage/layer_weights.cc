@@ -129,6 +129,17 @@ std::vector<MatrixShape> MatricesOnGpu(const LayerSpec& layer,
   return shapes;
 }
 
+int64_t CastParameters(const LayerSpec& layer, const ParallelLayout& parallel) {
+  if (layer.kind != LayerKind::kTransformer) return 0;
+  const ShardedParameters own = ParametersOnGpu(layer, parallel);
+  const ModulationSpec& m = layer.modulation;
+  const int64_t others = std::min(layer.vector_parameters, Parameters(layer)) +
+                         layer.hidden * layer.ffn.experts +
+                         CeilDiv(m.vectors * layer.hidden * m.condition_width,
+                                 int64_t{parallel.tp});
+  return std::max<int64_t>(own.dense + own.experts - others, 0);
+}
+
 ParameterBytes BytesOf(Precision precision) {
   switch (precision) {
     case Precision::kBf16:
@@ -139,6 +150,16 @@ ParameterBytes BytesOf(Precision precision) {
       return {.weights = 4, .optimizer = 8};
   }
   return {};
+}
+
+int64_t SummedGradientBytes(const TrainingSetup& setup) {
+  return IsMegatron(setup) ? std::min(setup.gradient_bytes, 4)
+                           : BytesOf(Precision::kBf16).gradients;
+}
+
+bool IsMegatron(const TrainingSetup& setup) {
+  return setup.framework == Framework::kMegatronCore ||
+         setup.framework == Framework::kMegatronBridge;
 }
 
 int64_t GradientBytes(Precision precision, const TrainingSetup& setup) {

@@ -48,6 +48,10 @@ struct MatrixShape {
 std::vector<MatrixShape> MatricesOnGpu(const LayerSpec& layer,
                                        const ParallelLayout& parallel);
 
+// Returns the parameters of a GPU that products of the setup's low precision
+// take: matrices of transformer layers without router and modulation.
+int64_t CastParameters(const LayerSpec& layer, const ParallelLayout& parallel);
+
 // Bytes per parameter. `weights` are those that products read; fp8 keeps two
 // copies (by rows and by columns) in addition to the 16-bit weight.
 struct ParameterBytes {
@@ -58,6 +62,12 @@ struct ParameterBytes {
 // Returns the bytes per parameter of a module with this precision.
 ParameterBytes BytesOf(Precision precision);
 
+// Returns whether the framework has Megatron-Core's buffers of gradients and
+// TransformerEngine's layers.
+bool IsMegatron(const TrainingSetup& setup);
+// Returns the bytes per parameter in which a 16-bit module's gradients are
+// summed: in Megatron-Core's buffers those in which they are reduced.
+int64_t SummedGradientBytes(const TrainingSetup& setup);
 // Returns the bytes per parameter of gradients that cross to other replicas.
 int64_t GradientBytes(Precision precision, const TrainingSetup& setup);
 

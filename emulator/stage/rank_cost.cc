@@ -24,8 +24,13 @@ constexpr Bytes kLibraries{int64_t{64} << 20};
 
 StageMemory StageCostModel::Memory(const Stage& stage) const {
   const StageCostState& state = *state_;
-  const ParameterBytes bytes =
-      BytesOf(state.PrecisionOn(state.ModuleOf(stage), stage.rank));
+  const Precision precision =
+      state.PrecisionOn(state.ModuleOf(stage), stage.rank);
+  ParameterBytes bytes = BytesOf(precision);
+  if (precision == Precision::kBf16) {
+    bytes.weights = state.job.setup.held_weight_bytes;
+    bytes.gradients = SummedGradientBytes(state.job.setup);
+  }
   int64_t largest = 0;
   const ShardedParameters own = state.StageParameters(stage, &largest);
   const OptimizerSharding sharding = state.job.training.optimizer_sharding;
@@ -130,6 +135,10 @@ IdVector<RankId, RankUpdate> StageCostModel::Updates(
                     DenseReplicas(parallel), copies, rank, &all[rank]);
     state.AddUpdate(sum.experts, precision, GroupKind::kExpertData,
                     ExpertReplicas(parallel), copies, rank, &all[rank]);
+  }
+  for (const Stage& stage : partition.stages) {
+    if (state.job.IsFrozen(stage.module)) continue;
+    state.AddTraffic(state.CastBytes(stage), stage.rank, &all[stage.rank]);
   }
   for (RankUpdate& update : all) {
     if (!update.parts.empty()) {

@@ -240,6 +240,33 @@ struct StageCostState {
                                    .rows = count / Real(shards),
                                    .width = 1}),
                view.PlaceOf(rank).slow);
+    // Gradients that are not sharded are cleared as a whole on each GPU.
+    if (sharding == OptimizerSharding::kZero1 && shards > 1) {
+      AddTraffic(count * gradients * (1 - 1 / Real(shards)), rank, update);
+    }
+  }
+  // Adds a kernel of `bytes` to the optimizer step of a rank.
+  void AddTraffic(double bytes, RankId rank, RankUpdate* update) const {
+    if (bytes <= 0) return;
+    update->optimizer += Slowed(
+        CostsOn(rank).Cost(MemoryOp{.bytes = bytes, .rows = bytes, .width = 1}),
+        view.PlaceOf(rank).slow);
+  }
+  // Returns the bytes of casting a stage's weights for low-precision products,
+  // once they were gathered; those gathered as fp8 were cast by their owners.
+  double CastBytes(const Stage& stage) const {
+    if (!job.setup.fp8_products || job.setup.weight_bytes < 2 ||
+        PrecisionOn(ModuleOf(stage), stage.rank) != Precision::kBf16 ||
+        ModuleOf(stage).adapter_rank > 0 ||
+        job.training.optimizer_sharding == OptimizerSharding::kZero3) {
+      return 0;
+    }
+    const ParallelLayout& parallel = LayoutOf(stage).parallel;
+    int64_t elements = 0;
+    ForEachLayer(stage, [&](const LayerSpec& layer) {
+      elements += CastParameters(layer, parallel);
+    });
+    return kWeightCastBytes * Real(elements);
   }
 
   // Returns the cost of the stage's layers one after another, before

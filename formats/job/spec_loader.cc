@@ -287,6 +287,9 @@ void ReadSetup(ObjectReader& reader, JobSpec* job) {
   reader.Read("fp8_attention", &setup.fp8_attention);
   reader.Read("fp8_gathers", &setup.fp8_gathers);
   reader.Read("weight_bytes", 1, 8, &setup.weight_bytes);
+  reader.Read("sum_gradients_apart", &setup.sum_gradients_apart);
+  reader.Read("held_weight_bytes", 1, 2, &setup.held_weight_bytes);
+  reader.Read("fp8_activation_inputs", &setup.fp8_activation_inputs);
   reader.Read("straggle", 0.0, 1.0, &setup.straggle);
   reader.Read("update_contention", 0.0, 1.0, &setup.update_contention);
   double step_us = ToMicroseconds(setup.host_per_step);

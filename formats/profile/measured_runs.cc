@@ -105,6 +105,7 @@ absl::StatusOr<ModelSpec> ReadShape(const std::string& where,
   a.rope_dim = words.Int("rope_dim", 0, 1);
   a.query_rank = words.Int("query_rank", 0, 1);
   a.kv_rank = words.Int("kv_rank", 0, 1);
+  a.query_key_norms = words.Int("query_key_norms", 0, 0) != 0;
   FfnSpec& f = block.ffn;
   f.hidden = words.Int("ffn", 0, 1);
   f.gated = words.Int("gated", 0, 0) != 0;
@@ -325,6 +326,14 @@ absl::Status ReadSetup(const std::string& where, absl::string_view text,
                                     {{"yes", true}, {"no", false}});
   s.weight_bytes = static_cast<int32_t>(
       std::min<int64_t>(words.Int("weight_bytes", s.weight_bytes, 1), 8));
+  s.held_weight_bytes = static_cast<int32_t>(std::min<int64_t>(
+      words.Int("held_weight_bytes", s.held_weight_bytes, 1), 2));
+  s.fp8_activation_inputs =
+      words.OneOf<bool>("fp8_activation_inputs", s.fp8_activation_inputs,
+                        {{"yes", true}, {"no", false}});
+  s.sum_gradients_apart =
+      words.OneOf<bool>("gradient_sums", s.sum_gradients_apart,
+                        {{"apart", true}, {"fused", false}});
   s.straggle = std::min(words.Real("straggle", s.straggle), 1.0);
   s.host_per_step =
       Microseconds(words.Real("step_host_us", ToMicroseconds(s.host_per_step)));

@@ -58,6 +58,11 @@ absl::Status ValidateTrainingSetup(const TrainingSetup& setup) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "setup.weight_bytes is %d; it must be in [1, 8]", setup.weight_bytes));
   }
+  if (setup.held_weight_bytes < 1 || setup.held_weight_bytes > 2) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("setup.held_weight_bytes is %d; it must be 1 or 2",
+                        setup.held_weight_bytes));
+  }
   if (!(setup.straggle >= 0 && setup.straggle <= 1)) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "setup.straggle is %g; it must be in [0, 1]", setup.straggle));

@@ -132,6 +132,16 @@ struct TrainingSetup {
   // that the passes lose to them: multiprocessors and bandwidth. In [0, 1]. By
   // default that of fully sharded weights (emulator/cost/framework_price.cc).
   double update_contention = 0.5;
+  // Whether products of weight gradients write 16 bits that kernels of their
+  // own add to the gradients, as Megatron-Core does without fused accumulation.
+  bool sum_gradients_apart = false;
+  // Per element of transformer layers' weights in 16-bit modules, as they are
+  // held between steps: 1 where they are fp8. Changes memory only.
+  int32_t held_weight_bytes = 2;
+  // Whether the inputs of feed-forward activation functions are kept in fp8, as
+  // Megatron-Core's activation_func_fp8_input_store has it. Changes memory
+  // only.
+  bool fp8_activation_inputs = false;
   bool operator==(const TrainingSetup&) const = default;
 };
 

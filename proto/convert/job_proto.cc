@@ -95,6 +95,9 @@ void SetSetup(const TrainingSetup& setup, v1::TrainingSetup* proto) {
   proto->set_host_per_step_us(ToMicroseconds(setup.host_per_step));
   proto->set_update_contention(setup.update_contention);
   proto->set_fp32_shards(setup.fp32_shards);
+  proto->set_sum_gradients_apart(setup.sum_gradients_apart);
+  proto->set_held_weight_bytes(setup.held_weight_bytes);
+  proto->set_fp8_activation_inputs(setup.fp8_activation_inputs);
 }
 
 void SetRules(const PartitionRules& rules, v1::PartitionRules* proto) {

@@ -208,7 +208,6 @@ TEST(FrameworkPrice, Fp8ProductsStretchAndRecomputedAttentionDoWhatTheySay) {
   TrainingSetup fp8;
   fp8.fp8_products = true;
   EXPECT_LT(CostWith(fp8, {}).forward, CostWith({}, {}).forward);
-  EXPECT_EQ(CostWith(fp8, {}).activations, CostWith({}, {}).activations);
   TrainingSetup twice;
   twice.stretch = 2;
   EXPECT_EQ(CostWith(twice, {}).forward, 2 * CostWith({}, {}).forward);
@@ -369,6 +368,69 @@ TEST(FrameworkPrice, AStepOfARingIsLaunchedByTheHost) {
   EXPECT_EQ(ring.first - alone.first, 3 * 7);
   EXPECT_EQ(ring.second - alone.second, 3 * 9);
   EXPECT_EQ(launches(4, ContextParallelism::kAllToAll), alone);
+}
+
+TEST(FrameworkPrice, GradientsThatAreSummedApartMoveSixBytesAParameter) {
+  TrainingSetup setup;
+  setup.sum_gradients_apart = true;
+  const StageCost apart = CostWith(setup, {});
+  const StageCost fused = CostWith({}, {});
+  const double bytes = 2 * 6.0 * static_cast<double>(Parameters(Llama3Block()));
+  const double seconds = bytes / (3.35e12 * 0.8);
+  EXPECT_EQ(apart.forward, fused.forward);
+  EXPECT_EQ(apart.backward, fused.backward);
+  EXPECT_NEAR(ToSeconds(apart.weight_grad - fused.weight_grad), seconds, 1e-8);
+  EXPECT_NEAR(ToSeconds(apart.fused - fused.fused), seconds, 1e-8);
+}
+
+TEST(FrameworkPrice, WeightsAreCastOnceAStepUnlessTheyAreGatheredAsFp8) {
+  JobSpec job = JobOf({{Llama3Block(), LossHeadLayer()}}, {.dp = 4});
+  job.cluster.device.fp8 = {1.979e15};
+  Partition partition;
+  partition.num_ranks = 1;
+  partition.num_segments = 1;
+  partition.stages.push_back(StageOf(2));
+  const auto optimizer = [&] {
+    return ToSeconds(
+        StageCostModel(job).Updates(partition)[RankId(0)].optimizer);
+  };
+  const double plain = optimizer();
+  job.setup.fp8_products = true;
+  const auto matrices = static_cast<double>(MatrixParameters(Llama3Block()));
+  EXPECT_NEAR(optimizer() - plain, 4 * matrices / (3.35e12 * 0.8), 1e-8);
+  job.setup.weight_bytes = 1;
+  EXPECT_EQ(optimizer(), plain);
+}
+
+TEST(FrameworkPrice, MegatronHoldsFp8AndItsBuffersInTheirBytes) {
+  const LayerSpec layer = Llama3Block();
+  const int64_t n = Parameters(layer);
+  JobSpec job = JobOf({{layer}}, {});
+  const auto memory = [&] { return StageCostModel(job).Memory(StageOf(1)); };
+  job.setup.held_weight_bytes = 1;
+  EXPECT_EQ(memory().weights, Bytes(n));
+  job.setup.gradient_bytes = 2;
+  EXPECT_EQ(memory().gradients, Bytes(2 * n));
+  job.setup.framework = Framework::kPyTorch;
+  EXPECT_EQ(memory().gradients, Bytes(4 * n));
+  // Products' inputs, two norm outputs and what enters the output and down
+  // products, are kept in one byte: that of attention also in two.
+  const int64_t h = layer.hidden;
+  const int64_t f = layer.ffn.hidden;
+  TrainingSetup fp8;
+  fp8.fp8_products = true;
+  const StageCost wide = CostWith({}, {});
+  EXPECT_EQ(wide.activations - CostWith(fp8, {}).activations,
+            Bytes(2 * 4096 * (2 * h + f - h)));
+  fp8.fp8_activation_inputs = true;
+  EXPECT_EQ(wide.activations - CostWith(fp8, {}).activations,
+            Bytes(2 * 4096 * (2 * h + f - h + 2 * f)));
+  // torchao keeps them as they are.
+  fp8.fp8_activation_inputs = false;
+  fp8.framework = Framework::kTorchTitan;
+  TrainingSetup titan;
+  titan.framework = Framework::kTorchTitan;
+  EXPECT_EQ(CostWith(fp8, {}).activations, CostWith(titan, {}).activations);
 }
 
 TEST(FrameworkPrice, APlainFourBitRecipeCastsForLess) {

@@ -85,7 +85,8 @@ TEST(ModuleParallelism, ACopyIsARankOfItsOwnLayoutWithItsShare) {
 
 // Gradients: 4 bytes a parameter over the 4 copies in the node, a quarter of
 // them over the 2 replicas; weights of 2 bytes back the same way. The update
-// moves 30 bytes a parameter, the gradients' norm and clearing 10 more.
+// moves 30 bytes a parameter, the gradients' norm and clearing 10 more; the
+// gradients of other GPUs' shares are cleared too.
 TEST(ModuleParallelism, GradientsAreReducedOverCopiesAndThenOverReplicas) {
   JobSpec job =
       WithOwn(JobOf({{Llama3Block()}}, {.tp = 4, .pp = 2, .dp = 2}), 1);
@@ -100,11 +101,14 @@ TEST(ModuleParallelism, GradientsAreReducedOverCopiesAndThenOverReplicas) {
   };
   const Duration update = roofline.Cost(
       MemoryOp{.bytes = n / 8 * (30 + 10), .kind = MemoryKind::kOptimizer});
+  const Duration cleared =
+      roofline.Cost(MemoryOp{.bytes = n * 4 * 7 / 8, .rows = n, .width = 1});
   EXPECT_EQ(costs.Updates(OneRank(1))[RankId(0)].total(),
             RingCollectiveTime(4 * n, 4, node) +
                 over_replicas(Collective::kReduceScatter, n) +
                 RingCollectiveTime(2 * n, 4, node) +
-                over_replicas(Collective::kAllGather, n / 2) + update);
+                over_replicas(Collective::kAllGather, n / 2) + update +
+                cleared);
 }
 
 TEST(ModuleParallelism, OutputsAreGatheredInTheRankBothWays) {

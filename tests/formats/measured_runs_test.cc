@@ -111,9 +111,11 @@ TEST(MeasuredRunsTest, ReadsHowMlperfSubmissionsRun) {
   row.replace(
       row.find("attention=flash1 recompute=full"), 31,
       "precision=nvfp4-plain fp8_attention=yes weight_bytes=1 straggle=0.01 "
+      "held_weight_bytes=1 fp8_activation_inputs=yes gradient_sums=apart "
       "step_host_us=900 contention=0.25 order=pipeline context=gather "
       "recompute_layers=3");
-  row.replace(row.find("vocab=1000"), 10, "vocab=1000 adapter_rank=16");
+  row.replace(row.find("vocab=1000"), 10,
+              "vocab=1000 adapter_rank=16 query_key_norms=1");
   ASSERT_OK_AND_ASSIGN(
       const auto runs,
       ParseMeasuredRuns(std::string(kHeader) + row + kRow, "t.csv"));
@@ -124,6 +126,12 @@ TEST(MeasuredRunsTest, ReadsHowMlperfSubmissionsRun) {
   EXPECT_TRUE(run.setup.fp8_attention);
   EXPECT_TRUE(run.setup.fp8_gathers);
   EXPECT_EQ(run.setup.weight_bytes, 1);
+  EXPECT_EQ(run.setup.held_weight_bytes, 1);
+  EXPECT_TRUE(run.setup.fp8_activation_inputs);
+  EXPECT_TRUE(run.setup.sum_gradients_apart);
+  EXPECT_TRUE(run.model.modules[ModuleId(0)]
+                  .layers[LayerId(1)]
+                  .attention.query_key_norms);
   EXPECT_EQ(run.setup.straggle, 0.01);
   EXPECT_EQ(run.setup.host_per_step, Microseconds(900));
   EXPECT_EQ(run.parallel.order, GpuOrder::kPipelineInside);
@@ -134,6 +142,9 @@ TEST(MeasuredRunsTest, ReadsHowMlperfSubmissionsRun) {
   EXPECT_EQ(runs[1].setup.straggle, 0);
   EXPECT_EQ(runs[1].setup.host_per_step, kZero);
   EXPECT_EQ(runs[1].setup.update_contention, 0.5);
+  EXPECT_EQ(runs[1].setup.held_weight_bytes, 2);
+  EXPECT_FALSE(runs[1].setup.fp8_activation_inputs);
+  EXPECT_FALSE(runs[1].setup.sum_gradients_apart);
   EXPECT_FALSE(runs[1].peak_reserved);
   EXPECT_EQ(runs[1].recomputed_layers, 0);
 }

@@ -179,6 +179,9 @@ TEST(ParseJobTest, ReadsHowAFrameworkRunsExperts) {
                    "\"gathered_in_pipeline\": true, \"fp32_shards\": true, "
                    "\"fp8_attention\": true, \"fp8_gathers\": true, "
                    "\"weight_bytes\": 1, \"straggle\": 0.5, "
+                   "\"sum_gradients_apart\": true, "
+                   "\"held_weight_bytes\": 1, "
+                   "\"fp8_activation_inputs\": true, "
                    "\"host_per_step_us\": 250, "
                    "\"update_contention\": 0.25, "
                    "\"graphs\": \"CUDA_GRAPHS_LAYERS\"}, \"training\":"}});
@@ -199,6 +202,9 @@ TEST(ParseJobTest, ReadsHowAFrameworkRunsExperts) {
   EXPECT_TRUE(job.setup.fp8_attention);
   EXPECT_TRUE(job.setup.fp8_gathers);
   EXPECT_EQ(job.setup.weight_bytes, 1);
+  EXPECT_TRUE(job.setup.sum_gradients_apart);
+  EXPECT_EQ(job.setup.held_weight_bytes, 1);
+  EXPECT_TRUE(job.setup.fp8_activation_inputs);
   EXPECT_EQ(job.setup.straggle, 0.5);
   EXPECT_EQ(job.setup.update_contention, 0.25);
   EXPECT_EQ(job.setup.host_per_step, Microseconds(250));

@@ -147,6 +147,8 @@ TEST(JobSpecTest, EachFaultIsNamedWithItsFieldAndWhatIsAllowed) {
        [](JobSpec& j) { j.setup.expert_imbalance = 0.5; }},
       {"setup.weight_bytes is 9; it must be in [1, 8]",
        [](JobSpec& j) { j.setup.weight_bytes = 9; }},
+      {"setup.held_weight_bytes is 4; it must be 1 or 2",
+       [](JobSpec& j) { j.setup.held_weight_bytes = 4; }},
       {"setup.straggle is -1; it must be in [0, 1]",
        [](JobSpec& j) { j.setup.straggle = -1; }},
       {"setup.update_contention is 1.5; it must be in [0, 1]",

@@ -1,13 +1,14 @@
 """Megatron-Bridge: verification cards and precisions."""
 
-from step_times.nemo import NEMO, NEMO_CLUSTER, with_recipe
+from step_times.bridge_recipes import recipe
+from step_times.nemo import NEMO, NEMO_CLUSTER, add_words
 from step_times.words import halved, shape
 
-BRIDGE = {"deepseek-v3": NEMO["DeepSeekV3"],
-          "gpt-oss-120b": NEMO["GPT OSS 120B"],
-          "qwen3-235b-a22b": NEMO["Qwen3_235B_a22B"],
-          "qwen3-30b-a3b": NEMO["Qwen3_30B_a3B"],
-          "llama3.1-8b": NEMO["LLAMA3_8B"]}
+# Names of the performance tables.
+BRIDGE = {"deepseek-v3": "DeepSeekV3", "gpt-oss-120b": "GPT OSS 120B",
+          "qwen3-235b-a22b": "Qwen3_235B_a22B",
+          "qwen3-30b-a3b": "Qwen3_30B_a3B", "llama3.1-8b": "LLAMA3_8B"}
+CARDS_RELEASE = "26.08"  # The cards run its recipes.
 BRIDGE_GRAPHS = {"full_iteration": "iteration",
                  "transformer_engine": "layers"}
 
@@ -17,20 +18,21 @@ def bridge(row):
     if model is None or row.get("evidence", "tuned") != "tuned":
         return None
     overlapped = {"True": "yes", "False": "no"}.get(row.get("a2a_overlap"))
-    setup = {"precision": {"fp8_mx": "mxfp8"}.get(row["precision"],
-                                                  row["precision"]),
-             "gradient_bytes": 2, "sharding": "zero1", "overlap": "all",
+    precision = {"fp8_mx": "mxfp8"}.get(row["precision"], row["precision"])
+    setup = {"precision": precision, "gradient_bytes": 2,
+             "sharding": "zero1", "overlap": "all",
              "overlap_dispatch": overlapped,
              "graphs": BRIDGE_GRAPHS.get(row["cuda_graph"])}
-    return with_recipe(halved(dict(
+    return add_words(halved(dict(
         framework="megatron-bridge",
         run=f"{row['model'].split()[0]} {row['precision']} {row['gpu']} card",
-        cluster=NEMO_CLUSTER[f"DGX-{row['gpu']}"], shape=shape(**model),
+        cluster=NEMO_CLUSTER[f"DGX-{row['gpu']}"], shape=shape(**NEMO[model]),
         layout=shape(**{k: row[k] for k in ("tp", "pp", "vp", "cp", "ep",
                                             "dp")}),
         setup=shape(**setup), microbatch=row["micro_batch"],
         global_batch=row["global_batch"], sequence=row["seq"],
-        step_ms=round(1e3 * float(row["step_s"]), 1))), row["gpu"])
+        step_ms=round(1e3 * float(row["step_s"]), 1))), "setup",
+        recipe(model, row["gpu"], precision, CARDS_RELEASE))
 
 
 SOURCES = {

@@ -8,16 +8,20 @@ LOONGFORGE = {
                       vocab=32000),
     "llama3_8b": dict(layers=32, **LLAMA_8B),
     "qwen3_8b": dict(layers=36, hidden=4096, heads=32, kv_heads=8,
-                     head_dim=128, ffn=12288, gated=1, vocab=151936),
+                     head_dim=128, query_key_norms=1, ffn=12288, gated=1,
+                     vocab=151936),
     "qwen3_14b": dict(layers=40, hidden=5120, heads=40, kv_heads=8,
-                      head_dim=128, ffn=17408, gated=1, vocab=151936)}
+                      head_dim=128, query_key_norms=1, ffn=17408, gated=1,
+                      vocab=151936)}
 
 
-# Images of a sample, by phase: their number and size are not stated and assumed.
-# Samples of fine-tuning are packed.
+# Images of a sample, by phase: assumed, as neither number nor size is stated. A
+# sample of pre-training (LLaVA details, MiniGPT-4) has one; 256 of its 390 tokens
+# are those of 448 x 448 px. Samples of fine-tuning are packed to 3,840 tokens,
+# which are ten of those.
 LOONGFORGE_IMAGES = {
     ("qwen2.5_vl_7b", "pretrain"): ("qwen2.5-vl-7b", 1, "448x448", 256),
-    ("qwen2.5_vl_7b", "sft"): ("qwen2.5-vl-7b", 8, "448x448", 8 * 256)}
+    ("qwen2.5_vl_7b", "sft"): ("qwen2.5-vl-7b", 10, "448x448", 10 * 256)}
 
 
 def loongforge(row):

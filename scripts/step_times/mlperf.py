@@ -17,6 +17,22 @@ MLPERF_CLUSTER = {
     "MI325X": "mi325x.json"}
 
 
+def add_adapter_words(row, setup):
+    """Adds what NVIDIA's code of the adapters sets from v5.0 on, whoever
+    submitted it: conf/megatron_gpt_peft_tuning_config.yaml (cp_comm_type a2a;
+    from v5.1 on cuda_graph_scope full_iteration), config_common.sh of v5.1
+    (FP8_DPA) and the config files without context parallelism (FP8_ACT)."""
+    blackwell = row["gpu"].startswith(("B", "GB"))
+    if row["cp"] not in ("", "1"):
+        setup["context"] = "alltoall"
+    if blackwell and row["round"] >= "v5.1":
+        setup["fp8_attention"] = "yes"
+        if "graphs" in setup:
+            setup["graphs"] = "iteration"
+    if blackwell and row["cp"] in ("", "1") and row["precision"] == "fp8":
+        setup["fp8_activation_inputs"] = "yes"
+
+
 def mlperf(row):
     """Dense language models."""
     model = MLPERF.get(row["benchmark"])
@@ -31,11 +47,11 @@ def mlperf(row):
     # The 4-bit recipes do not rotate operands. That of the 8B rounds at random
     # and scales in two dimensions, which adds no pass over them.
     recipe = {"nvfp4": "nvfp4-plain"}.get(precision, precision)
-    # Gradients are reduced in 16 bits; fp8 weights are gathered as such, those
-    # that become NVFP4 in 16 bits.
+    # Gradients are reduced in 16 bits; fp8 weights are held and gathered as
+    # such, except in the first round, those that become NVFP4 in 16 bits.
+    held = 1 if precision == "fp8" and row["round"] > "v3.1" else 2
     setup = {"precision": recipe, "gradient_bytes": 2,
-             "weight_bytes": 1 if precision == "fp8" else 2,
-             "sharding": "zero1"}
+             "weight_bytes": held, "sharding": "zero1"}
     # Transfers of tensor parallelism overlap by default.
     if number("tp") > 1:
         setup["overlap"] = "data" if row["tp_overlap"] == "False" else "all"
@@ -45,6 +61,11 @@ def mlperf(row):
                            else "layers")
     if known("fp8_attention"):
         setup["fp8_attention"] = "yes"
+    if held == 1 and not row["gpu"].startswith("MI"):
+        setup["held_weight_bytes"] = 1
+    if (row["benchmark"] == "llama2_70b_lora" and row["round"] >= "v5.0"
+            and not row["gpu"].startswith("MI")):
+        add_adapter_words(row, setup)
     # Devices whose shares of the peak are those of whole trainings have it.
     if row["gpu"].startswith(("H", "B200")):
         setup["straggle"] = 0.015
@@ -73,6 +94,10 @@ def mlperf(row):
         split="fit" if row["gpu"] == "MI325X" else half_of(key))
 
 
+# Layers of Stable Diffusion's text encoder; kernels of a layer's forward and
+# what one takes the host, as in emulator/cost/framework_price.cc and
+# ir/job/training_setup.cc.
+TEXT_LAYERS, KERNELS_A_LAYER, HOST_US = 23, 25, 30
 # Name of the shipped model, side of an image in px, text tokens.
 IMAGE_MODELS = {"flux1": ("flux.1-schnell", 256, 256),
                 "stable_diffusion": ("stable-diffusion-2", 512, 77)}
@@ -94,15 +119,21 @@ def mlperf_images(row):
     setup = {"precision": precision, "gradient_bytes": 2,
              "sharding": "zero1", "graphs": "iteration"}
     if row["benchmark"] == "flux1":
+        if not row["gpu"].startswith("MI"):
+            # NeMo's FluxConfig: gradient_accumulation_fusion and the fusion of
+            # biases with activations are off.
+            setup.update(gradient_sums="apart", pointwise="eager")
         if int(row["tp"]) > 1:
             setup["sequence_parallel"] = "no"
     else:
         # The package flash_attn. The optimizer's kernels are in the graph, too.
         # It is not sharded, and nothing overlaps with its reductions, in the
-        # first round.
+        # first round, in which only the U-Net is a graph: the host launches a
+        # text encoder ahead of it (FrozenOpenCLIPEmbedder, layer penultimate).
         setup.update(attention="flash2", step_host_us="0")
         if row["round"] < "v4.0":
-            setup.update(sharding="none", overlap="none")
+            setup.update(sharding="none", overlap="none",
+                         step_host_us=TEXT_LAYERS * KERNELS_A_LAYER * HOST_US)
     if row["gpu"].startswith(("H", "B200")):
         setup["straggle"] = 0.015
     key = "|".join(row[column] for column in (

@@ -1,5 +1,7 @@
 """NeMo: the tables of Megatron-Bridge and Automodel."""
 
+from step_times.bridge_recipes import COLUMNS, DEFECTS
+from step_times.bridge_recipes import deepseek_stages, recipe
 from step_times.models import DEEPSEEK_V3, LLAMA_8B, LLAMA_70B, LLAMA_405B
 from step_times.words import halved, shape
 
@@ -14,11 +16,11 @@ NEMO = {
                          top_k=4, expert_ffn=2880, expert_biases=1, clamped=1,
                          gated=1, vocab=201088),
     "Qwen3_30B_a3B": dict(layers=48, hidden=2048, heads=32, kv_heads=4,
-                          head_dim=128, experts=128, top_k=8, expert_ffn=768,
-                          gated=1, vocab=151936),
+                          head_dim=128, query_key_norms=1, experts=128, top_k=8,
+                          expert_ffn=768, gated=1, vocab=151936),
     "Qwen3_235B_a22B": dict(layers=94, hidden=4096, heads=64, kv_heads=4,
-                            head_dim=128, experts=128, top_k=8,
-                            expert_ffn=1536, gated=1, vocab=151936),
+                            head_dim=128, query_key_norms=1, experts=128,
+                            top_k=8, expert_ffn=1536, gated=1, vocab=151936),
     "Kimi K2": dict(layers=61, hidden=7168, heads=64, head_dim=192,
                     value_dim=128, rope_dim=64, query_rank=1536, kv_rank=512,
                     ffn=18432, gated=1, experts=384, top_k=8, shared_experts=1,
@@ -33,33 +35,30 @@ NEMO_PRECISION = {"BF16": "bf16", "FP8": "fp8", "FP8-CS": "fp8",
                   "FP8-CS (FP8-MX)": "fp8", "FP8-MX": "mxfp8",
                   "MXFP8": "mxfp8", "NVFP4": "nvfp4"}
 
-# How the recipes of Megatron-Bridge (src/megatron/bridge/perf_recipes) send
-# tokens, where they differ from the framework's defaults: GPU, model, ep.
-NEMO_RECIPES = {
-    ("DGX-H100", "Qwen3_235B_a22B", 32): {"dispatch": "experts",
-                                          "overlap_dispatch": "yes"},
-    ("DGX-B200", "Qwen3_235B_a22B", 8): {"dispatch": "experts"},
-    ("DGX-B200", "DeepSeekV3", 32): {"overlap_dispatch": "yes"}}
-# Words of the recipes of GPT-OSS in bf16, added to its rows: GPU.
-AGAIN = "norms+moe_activations"
-GPT_OSS_RECIPES = {
-    "GB300": dict(dispatch="experts", graphs="layers"),
-    "GB200": dict(dispatch="experts", recompute=AGAIN, overlap_dispatch="yes"),
-    "B300": dict(graphs="layers"),
-    "B200": dict(dispatch="experts", recompute=AGAIN),
-    "H100": dict(dispatch="experts", recompute=AGAIN)}
 
-
-def with_recipe(row, gpu):
-    """Adds the words of the recipe that a row does not have."""
-    if "expert_biases=1" in row["shape"] and "precision=bf16" in row["setup"]:
-        for name, value in GPT_OSS_RECIPES[gpu].items():
-            if f" {name}=" not in row["setup"]:
-                row["setup"] += f" {name}={value}"
+def add_words(row, column, words):
+    """Adds the words that a row's column does not have."""
+    for name, value in words.items():
+        if f" {name}=" not in f" {row[column]}":
+            row[column] += f" {name}={value}"
     return row
 
 
 def nemo(row):
+    """The row with the columns of its recipe, in the half of its own."""
+    made = converted(row)
+    if made is None:
+        return None
+    key = row["model"], row["gpu"][4:], row["release"].split()[0]
+    if key in DEFECTS:
+        return None
+    if key in COLUMNS:
+        made.update({**converted({**row, **COLUMNS[key]}),
+                     "split": made["split"]})
+    return made
+
+
+def converted(row):
     model = NEMO.get(row["model"])
     precision = NEMO_PRECISION.get(row["precision"])
     automodel = row["source"].startswith("Automodel")
@@ -82,7 +81,6 @@ def nemo(row):
         new = row["release"] >= "26.06" and precision == "mxfp8"
         if "experts" in model and "GB" in row["gpu"] and new:
             setup["graphs"] = "iteration"
-        setup.update(NEMO_RECIPES.get((row["gpu"], row["model"], ep), {}))
     seconds = (float(row["step_s"]) if row["step_s"] else
                int(row["gbs"]) * sequence /
                (float(row["tokens_per_s_per_gpu"].split()[0]) * gpus))
@@ -95,7 +93,14 @@ def nemo(row):
         layout=shape(tp=tp, pp=pp, vp=number(row["vp"]), cp=cp, ep=ep, dp=dp),
         setup=shape(**setup), microbatch=row["mbs"], global_batch=row["gbs"],
         sequence=sequence, step_ms=round(1e3 * seconds, 1)))
-    return made if automodel else with_recipe(made, row["gpu"][4:])
+    if automodel:
+        return made
+    name = row["model"].removesuffix(" (w/o MTP)")
+    if name != row["model"]:
+        add_words(made, "layout",
+                  {"stages": deepseek_stages(pp * number(row["vp"]))})
+    return add_words(made, "setup",
+                     recipe(name, row["gpu"][4:], precision, release))
 
 
 SOURCES = {

@@ -20,7 +20,8 @@ def halved(row):
     setup = " ".join(word for word in row["setup"].split()
                      if "dispatch=" not in word)
     known = " ".join(word for word in row["shape"].split()
-                     if not word.startswith(("expert_biases=", "clamped=")))
+                     if not word.startswith(
+                         ("expert_biases=", "clamped=", "query_key_norms=")))
     key = "|".join([row["cluster"], known, row["layout"], setup,
                     str(row["microbatch"]), str(row["sequence"])])
     return {**row, "split": half_of(key)}

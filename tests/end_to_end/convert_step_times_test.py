@@ -22,6 +22,9 @@ SCRIPT = ROOT / "scripts" / "convert_step_times.py"
 USUAL = {"tp": "1", "pp": "1", "vp": "1", "cp": "1", "ep": "1", "dp": "8",
          "micro_batch": "1", "global_batch": "16", "seq": "4096",
          "step_s": "2.5"}
+BRIDGE = {"source": "Bridge", "section": "Pre-Training", "tp": "1", "pp": "1",
+          "vp": "1", "cp": "1", "num_gpus": "64", "seq": "4096", "fsdp": "0",
+          "gbs": "1280", "step_s": "5.5", "tokens_per_s_per_gpu": ""}
 IMAGES = {"global_batch": "256", "micro_batch": "32", "num_gpus": "8",
           "submitter": "Nobody", "peak_allocated_gib": ""}
 # Rows by source file: some that become rows of the table, and one that does not.
@@ -58,6 +61,16 @@ SOURCES = {
          "pp": "2", "vp": "8", "cp": "1", "ep": "32", "num_gpus": "256",
          "seq": "4096", "fsdp": "0", "gpu": "DGX-GB300", "mbs": "1",
          "gbs": "4096", "step_s": "12.5", "tokens_per_s_per_gpu": ""},
+        # A row that has another release's columns, one that its publisher marks
+        # as defective, and one without multi-token prediction.
+        {**BRIDGE, "model": "GPT OSS 120B", "precision": "BF16",
+         "gpu": "DGX-B200", "release": "25.11 x", "ep": "8", "mbs": "4",
+         "gbs": "512"},
+        {**BRIDGE, "model": "GPT OSS 120B", "precision": "MXFP8",
+         "gpu": "DGX-GB200", "release": "26.06.01 x", "ep": "64", "mbs": "4"},
+        {**BRIDGE, "model": "DeepSeekV3 (w/o MTP)", "precision": "BF16",
+         "gpu": "DGX-GB200", "release": "25.11 x", "pp": "4", "vp": "4",
+         "ep": "64", "mbs": "1", "num_gpus": "256"},
         {"model": "Qwen3 MoE 30B", "precision": "BF16", "source": "Automodel",
          "section": "", "release": "Pre-training 1", "tp": "1", "pp": "1",
          "vp": "-", "cp": "1", "ep": "-", "num_gpus": "8", "seq": "4096",
@@ -81,6 +94,11 @@ SOURCES = {
          "config_path": "a_cg_dplast", "recompute": "full in 1 layers",
          "round": "v5.0", "submitter": "Nobody", "num_gpus": "512",
          "peak_allocated_gib": "50.5"},
+        {**USUAL, "benchmark": "llama2_70b_lora", "gpu": "GB200", "cp": "8",
+         "dp": "9", "global_batch": "9", "seq": "8192", "precision": "fp8",
+         "tp_overlap": "", "cuda_graph": "1", "fp8_attention": "",
+         "config_path": "a", "recompute": "", "round": "v5.1",
+         "submitter": "Nobody", "num_gpus": "72", "peak_allocated_gib": ""},
         {**USUAL, **IMAGES, "benchmark": "flux1", "gpu": "GB200", "tp": "4",
          "precision": "fp8-recipe-default", "round": "v5.1"},
         {**USUAL, **IMAGES, "benchmark": "flux1", "gpu": "GB300",

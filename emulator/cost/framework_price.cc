@@ -81,6 +81,9 @@ constexpr double kKernelsACollective = 2;
 // copies, attention and three sums (TransformerEngine, context_parallel.py).
 constexpr double kRingStepForward = 7;
 constexpr double kRingStepBackward = 9;
+// An all-to-all of queries, keys, values and outputs launches two copies and an
+// exchange for each, and back.
+constexpr double kAllToAllKernels = 12;
 // Replaying a layer's graph and copying its input take the host as long as this
 // number of kernels: chosen on the fit rows of workloads/validation/mlperf.csv.
 constexpr double kKernelsAReplay = 20;
@@ -287,12 +290,16 @@ Duration FrameworkPrices::Gemm(const GemmOp& op) const {
   return low ? LowPrecision(op, base.time) : Sustained(base.time, op);
 }
 
+bool RunsFp8Attention(const TrainingSetup& setup, const DeviceSpec& device) {
+  return setup.fp8_attention && setup.fp8_products &&
+         setup.attention == AttentionKernel::kFused && IsBlackwell(device);
+}
+
 Duration FrameworkPrices::Attention(const AttentionOp& op) const {
   if (op.flops <= 0) return costs_.Cost(op);
   if (setup_.attention == AttentionKernel::kFused) {
     const Duration time = costs_.Cost(op);
-    if (!setup_.fp8_attention || !setup_.fp8_products ||
-        !IsBlackwell(device_)) {
+    if (!RunsFp8Attention(setup_, device_)) {
       return Sustained(time, op.flops);
     }
     return Seconds(ToSeconds(time) / (op.backward ? kFp8AttentionBackward
@@ -452,11 +459,14 @@ KernelTraffic FrameworkPrices::Traffic(const LayerOps& ops) const {
     traffic.forward_kernels = traffic.backward_kernels = 0;
     return traffic;
   }
-  if (transformer && parallel_.cp > 1 &&
-      parallel_.context == ContextParallelism::kRing &&
-      setup_.graphs == CudaGraphs::kNone) {
-    traffic.forward_kernels += kRingStepForward * (parallel_.cp - 1);
-    traffic.backward_kernels += kRingStepBackward * (parallel_.cp - 1);
+  if (transformer && parallel_.cp > 1 && setup_.graphs == CudaGraphs::kNone) {
+    if (parallel_.context == ContextParallelism::kRing) {
+      traffic.forward_kernels += kRingStepForward * (parallel_.cp - 1);
+      traffic.backward_kernels += kRingStepBackward * (parallel_.cp - 1);
+    } else if (parallel_.context == ContextParallelism::kAllToAll) {
+      traffic.forward_kernels += kAllToAllKernels;
+      traffic.backward_kernels += kAllToAllKernels;
+    }
   }
   if (transformer && parallel_.tp > 1) {
     traffic.forward_kernels += 2 * kKernelsACollective;

@@ -10,6 +10,8 @@ namespace pipeloom::emulator {
 
 // A sum of two tensors of 16 bits: reads both, writes one.
 constexpr double kSumBytes = 6;
+// An element that enters or leaves fp8 attention: from 16 bits, or to them.
+constexpr double kFp8CastBytes = 3;
 
 bool LayerBuilder::RingSteps(double kv_elements) const {
   return parallel_.cp > 1 && kv_elements > 0 &&
@@ -36,6 +38,29 @@ std::vector<Op> LayerBuilder::InRingSteps(AttentionOp op,
   return steps;
 }
 
+// As TransformerEngine's flash_attn_a2a_communicate: PyTorch copies each tensor
+// so that what goes to one GPU lies together, and again to put into order what
+// arrived. Copies overlap with the exchanges of the other tensors.
+std::vector<OpStep> LayerBuilder::Exchange(
+    const std::vector<double>& elements) const {
+  const double width = options_.fp8_attention ? 1 : element_bytes_;
+  const auto copy = [&](double count) {
+    return MemoryOp{.bytes = 2 * width * count / kPyTorchShare};
+  };
+  OpStep first{{copy(elements.front())}, {}};
+  OpStep middle;
+  OpStep last{{copy(elements.back())}, {}};
+  for (size_t i = 0; i < elements.size(); ++i) {
+    middle.communication.push_back(CollectiveOp{.kind = Collective::kAllToAll,
+                                                .group = GroupKind::kContext,
+                                                .size = parallel_.cp,
+                                                .bytes = width * elements[i]});
+    if (i > 0) middle.compute.push_back(copy(elements[i]));
+    if (i + 1 < elements.size()) middle.compute.push_back(copy(elements[i]));
+  }
+  return {std::move(first), std::move(middle), std::move(last)};
+}
+
 // Appends fused attention and what context parallelism exchanges for it.
 // `kv_elements`: keys and values of this GPU's tokens and heads; 0: they need
 // no exchange.
@@ -43,6 +68,7 @@ void LayerBuilder::FusedAttention(AttentionOp op, double whole_flops,
                                   double kv_elements) {
   forward_flops_ += whole_flops;
   op.flops = whole_flops / (tp_ * cp_);
+  const double all_elements = op.bytes / element_bytes_;
   OpStep forward{{op}, {}};
   if (RingSteps(kv_elements)) forward.compute = InRingSteps(op, kv_elements);
   // Five products instead of two.
@@ -51,6 +77,12 @@ void LayerBuilder::FusedAttention(AttentionOp op, double whole_flops,
   op.bytes *= 2;
   OpStep backward{{op}, {}};
   if (RingSteps(kv_elements)) backward.compute = InRingSteps(op, kv_elements);
+  if (options_.fp8_attention) {
+    // Queries, keys, values and outputs; then the gradients of all.
+    const double bytes = kFp8CastBytes * all_elements;
+    forward.compute.push_back(MemoryOp{.bytes = bytes});
+    backward.compute.push_back(MemoryOp{.bytes = bytes, .backward = true});
+  }
   if (parallel_.cp == 1 || kv_elements <= 0) {
     ops_.forward.push_back(std::move(forward));
     Backward(std::move(backward));
@@ -82,19 +114,23 @@ void LayerBuilder::FusedAttention(AttentionOp op, double whole_flops,
       break;
     case ContextParallelism::kAllToAll: {
       // Exchanges queries, keys and values before, the outputs after; the
-      // backward does the reverse.
-      exchange.kind = Collective::kAllToAll;
-      exchange.bytes = element_bytes_ *
-                       (kv_elements + op.tokens * op.heads * Real(op.head_dim));
-      CollectiveOp out = exchange;
-      out.bytes = element_bytes_ * op.tokens * op.heads *
-                  Real(op.value_dim > 0 ? op.value_dim : op.head_dim);
-      ops_.forward.push_back({{}, {exchange}});
+      // backward, whose steps are appended in forward order, does the reverse.
+      const double values = Real(op.value_dim > 0 ? op.value_dim : op.head_dim);
+      const double heads = op.tokens * op.heads;
+      const double keys =
+          kv_elements * Real(op.head_dim) / (Real(op.head_dim) + values);
+      const std::vector<OpStep> inputs =
+          Exchange({heads * Real(op.head_dim), keys, kv_elements - keys});
+      const std::vector<OpStep> outputs = Exchange({heads * values});
+      const auto append = [this](const std::vector<OpStep>& steps) {
+        ops_.forward.insert(ops_.forward.end(), steps.begin(), steps.end());
+      };
+      append(inputs);
       ops_.forward.push_back(std::move(forward));
-      ops_.forward.push_back({{}, {out}});
-      Backward(OpStep{{}, {exchange}});
+      append(outputs);
+      for (const OpStep& step : inputs) Backward(step);
       Backward(std::move(backward));
-      Backward(OpStep{{}, {out}});
+      for (const OpStep& step : outputs) Backward(step);
       break;
     }
   }

@@ -155,6 +155,9 @@ struct OpOptions {
   ExpertDispatch dispatch = ExpertDispatch::kEachExpert;
   double expert_imbalance = 1;
   bool fused_experts = false;  // As in TrainingSetup.
+  // Whether fused attention takes fp8: its inputs and results are cast, and
+  // exchanged so.
+  bool fp8_attention = false;
   // ModuleSpec::adapter_rank. `GradientNeeds::weights` then means the adapters.
   int64_t adapter_rank = 0;
   bool operator==(const OpOptions&) const = default;

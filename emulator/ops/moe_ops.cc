@@ -15,13 +15,6 @@ struct KernelBytes {
   double backward = 0;
 };
 
-// PyTorch's own kernels move their bytes at this share of the rate of kernels
-// that are made for the device. From RMS norms of 8 million elements and more,
-// PyTorch's against cuDNN's on H200, GB200 and GB300 (NVIDIA cudnn-frontend,
-// MIT; medians of 28 pairs): forward 0.77, 0.71 and 0.75; backward, which reads
-// its two inputs once more for the weight's gradient, 0.79, 0.72 and 0.74.
-constexpr double kPyTorchShare = 0.75;
-
 // An element of the activation's result, 16 bits, where gate and input are
 // limited ahead of a fused activation (Megatron-Core, fused_bias_geglu.py).
 // Forward: both are read and written by the limits, and again by joining them.

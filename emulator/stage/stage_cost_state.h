@@ -289,6 +289,8 @@ struct StageCostState {
                     .dispatch = job.setup.dispatch,
                     .expert_imbalance = job.setup.expert_imbalance,
                     .fused_experts = job.setup.fused_experts,
+                    .fp8_attention =
+                        RunsFp8Attention(job.setup, DeviceOn(stage.rank)),
                     .adapter_rank = module.adapter_rank},
         .setup = job.setup,
         .cluster = job.cluster,

@@ -224,6 +224,16 @@ TEST(OpGraph, MlaCountsItsLowRankProductsAndUnequalHeads) {
                    2 * 2 * 1024 * weights + attention);
 }
 
+double MemoryBytes(const std::vector<OpStep>& steps) {
+  double sum = 0;
+  for (const OpStep& step : steps) {
+    for (const Op& op : step.compute) {
+      if (const auto* memory = std::get_if<MemoryOp>(&op)) sum += memory->bytes;
+    }
+  }
+  return sum;
+}
+
 double CollectiveBytes(const std::vector<OpStep>& steps, Collective kind) {
   double sum = 0;
   for (const OpStep& step : steps) {
@@ -290,6 +300,18 @@ TEST(OpGraph, ContextParallelismMovesKeysAndValuesOrHeads) {
                    kv + 2 * query);
   EXPECT_DOUBLE_EQ(CollectiveBytes(all_to_all.backward, Collective::kAllToAll),
                    kv + 2 * query);
+  // Each tensor is copied ahead of its exchange and behind it.
+  const double copies = 4 * (kv + 2 * query) / 0.75;
+  EXPECT_NEAR(MemoryBytes(all_to_all.forward),
+              MemoryBytes(gather.forward) + copies, 1);
+  const LayerOps fp8 = BuildLayerOps(
+      Llama3Block(), shape, {.cp = 4, .context = ContextParallelism::kAllToAll},
+      {}, {.fp8_attention = true});
+  EXPECT_DOUBLE_EQ(CollectiveBytes(fp8.backward, Collective::kAllToAll),
+                   (kv + 2 * query) / 2);
+  EXPECT_NEAR(
+      MemoryBytes(fp8.backward),
+      MemoryBytes(gather.backward) + copies / 2 + 1.5 * (kv + 2 * query), 1);
   for (const LayerOps& ops : {gather, all_to_all}) {
     EXPECT_EQ(ops.forward_flops, ring.forward_flops);
     EXPECT_DOUBLE_EQ(GemmAndAttentionFlops(ops.backward),
@@ -363,16 +385,6 @@ TEST(OpGraph, ExpertParallelismExchangesTokensTwiceAPass) {
       BuildLayerOps(MoeBlock(), Sequences(1, 4096), {.ep = 8, .dp = 8}, {});
   EXPECT_EQ(Collectives(ops.forward, Collective::kAllToAll), 2);
   EXPECT_EQ(Collectives(ops.backward, Collective::kAllToAll), 2);
-}
-
-double MemoryBytes(const std::vector<OpStep>& steps) {
-  double sum = 0;
-  for (const OpStep& step : steps) {
-    for (const Op& op : step.compute) {
-      if (const auto* memory = std::get_if<MemoryOp>(&op)) sum += memory->bytes;
-    }
-  }
-  return sum;
 }
 
 TEST(OpGraph, BiasesAndLimitsOfExpertsMoveBytesUnlessOneKernelDoesAll) {

@@ -85,6 +85,7 @@ def setup_of(row):
             ("overlap_dispatch", "overlapDispatch",
              {"yes": True, "no": False}),
             ("fused_experts", "fusedExperts", {"yes": True, "no": False}),
+            ("fp8_attention", "fp8Attention", {"yes": True, "no": False}),
             ("graphs", "graphs", {n: "CUDA_GRAPHS_" + n.upper()
                                   for n in ("none", "layers", "iteration")})):
         if word in said:
@@ -112,14 +113,15 @@ def setup_of(row):
     return setup
 
 
-def partition_of(layers, ranks, chunks):
-    """Equal parts of the transformer layers, as Megatron's; where they do not
-    divide, the embedding and the head count as layers."""
+def partition_of(layers, ranks, chunks, sizes=None):
+    """Equal parts of the transformer layers, as Megatron's, or `sizes`; where
+    they do not divide, the embedding and the head count as layers."""
     stages = ranks * chunks
     apart = (layers - 2) % stages == 0
     begins = [0]
     for s in range(1, stages):
-        begins.append(1 + s * ((layers - 2) // stages) if apart
+        begins.append(1 + sum(sizes[:s]) if sizes else
+                      1 + s * ((layers - 2) // stages) if apart
                       else s * layers // stages)
     begins.append(layers)
     return {"format": "pipeloom.partition", "numRanks": ranks, "stages": [
@@ -167,7 +169,9 @@ def measure(binary, folder, configs, name, row):
     with open(model) as file:
         modules = json.load(file)["modules"]
     layers = sum(entry.get("count", 1) for entry in modules[0]["layers"])
-    layout = {k: int(v) for k, v in words(row["layout"]).items()}
+    layout = words(row["layout"])
+    sizes = [int(size) for size in layout.pop("stages", "").split("+") if size]
+    layout = {k: int(v) for k, v in layout.items()}
     setup = words(row["setup"])
     full = setup.get("recompute") == "full"
     dp, micro = layout.get("dp", 1), int(row["microbatch"])
@@ -207,7 +211,8 @@ def measure(binary, folder, configs, name, row):
                        + "\n")
     chunks = layout.get("vp", 1)
     with open(cut, "w") as file:
-        json.dump(partition_of(layers, layout.get("pp", 1), chunks), file)
+        json.dump(partition_of(layers, layout.get("pp", 1), chunks, sizes),
+                  file)
     def emulate(limit):
         return json.loads(run([
             binary, "emulate", job_file, "--batch", batch, "--partition", cut,

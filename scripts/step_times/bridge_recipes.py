@@ -1,4 +1,4 @@
-"""What the recipes of Megatron-Bridge set, by GPU, precision and release.
+"""Settings of Megatron-Bridge's recipes, by GPU, precision and release.
 
 Read at the tag of each release (25.11 v0.2.1, 26.02 v0.3.0, 26.02.01 v0.3.1,
 26.04 v0.4.0, 26.04.01 v0.4.2, 26.06 v0.5.0, 26.06.01 v0.5.1, 26.08 v0.6.0):

@@ -32,11 +32,11 @@ namespace {
 constexpr double kNominalShare = 0.7;
 
 // Share of the budget until which starts are taken from other strategies, and
-// until which DIP's are among them: its levels, and some rollouts if there is
-// time.
+// until which orders of segments are searched for them, with at most so many
+// evaluations.
 constexpr double kStartsUntil = 0.4;
-constexpr double kDipUntil = 0.3;
-constexpr int64_t kDipEvaluations = 60;
+constexpr double kSegmentsUntil = 0.3;
+constexpr int64_t kSegmentEvaluations = 2000;
 
 // Shares of the budget until which the order and the memory choices are
 // searched without paired passes, and until which the order is searched with
@@ -120,9 +120,10 @@ absl::StatusOr<std::optional<Candidate>> KnownStart(
       *job.costs, job.partition, microbatches, fused.pairs,
       StageChoices(*job.costs, job.partition, microbatches));
   // Limits the time to a share, and the evaluations to a small fixed number.
-  SearchBudget dip = input.budget.Until(kDipUntil);
-  dip.max_evaluations = std::min(input.budget.max_evaluations, kDipEvaluations);
-  const std::unique_ptr<Strategy> starts = others.Starts(dip);
+  SearchBudget segments = input.budget.Until(kSegmentsUntil);
+  segments.max_evaluations =
+      std::min(segments.max_evaluations, kSegmentEvaluations);
+  const std::unique_ptr<Strategy> starts = others.Starts(segments);
   PreparedJob with_starts = job;
   with_starts.strategy = starts.get();
   absl::StatusOr<Candidate> known = PlanChoice(

@@ -34,8 +34,8 @@ constexpr double kNominalShare = 0.7;
 // Share of the budget until which starts are taken from other strategies, and
 // until which orders of segments are searched for them, with at most so many
 // evaluations.
-constexpr double kStartsUntil = 0.4;
-constexpr double kSegmentsUntil = 0.3;
+constexpr double kStartsUntil = 0.5;
+constexpr double kSegmentsUntil = 0.4;
 constexpr int64_t kSegmentEvaluations = 2000;
 
 // Shares of the budget until which the order and the memory choices are
@@ -254,6 +254,10 @@ absl::StatusOr<PlanResult> PlanAlone(const PreparedJob& prepared,
       partition::BuildStageGraph(
           *job.costs, job.partition, result.microbatches,
           {.split_backward = job.strategy->split_backward()}));
+  if (input.only_if_small && input.budget.spent &&
+      input.budget.spent() > kShortBuild) {
+    return absl::ResourceExhaustedError("no time for a quick plan");
+  }
   const bool own_memory = job.strategy->chooses_memory();
   const auto* const others =
       dynamic_cast<const StartsFromOthers*>(job.strategy);
@@ -321,11 +325,6 @@ absl::StatusOr<PlanResult> PlanAlone(const PreparedJob& prepared,
       PIPELOOM_ASSIGN_OR_RETURN(
           best,
           StartFromCarried(job, input, built, memory, &result.evaluations));
-      if (best.has_value()) {
-        bound = PlanBound(built.graph, &memory);
-        best->made.found.lower_bound = Nanoseconds(bound->time);
-        best->made.found.bound_source = bound->source;
-      }
     }
     if (best.has_value()) {
       // Goes on where the other step's search has ended.
@@ -379,6 +378,13 @@ absl::StatusOr<PlanResult> PlanAlone(const PreparedJob& prepared,
         std::string(last_error.message())));
   }
   if (abandoned()) return absl::CancelledError("stopped");
+  if (own_memory && input.needs_bound && input.budget.max_evaluations > 1) {
+    bound = PlanBound(built.graph, &memory);
+    SearchResult& found = best->made.found;
+    found.lower_bound = Nanoseconds(bound->time);
+    found.bound_source = bound->source;
+    found.proven_optimal = best->predicted.step_time() == found.lower_bound;
+  }
   const bool may_go_on = !best->made.found.proven_optimal &&
                          !input.budget.Exhausted(result.evaluations);
   const bool refines =
@@ -443,7 +449,7 @@ absl::StatusOr<PlanResult> PlanAlone(const PreparedJob& prepared,
   if (!input.needs_bound) {
     bound.emplace();
   } else if (bound.has_value()) {
-    // Known since the start.
+    // Known since before the search.
   } else if (own_memory || split.has_value() || !best->made.pairs.empty() ||
              !best->made.forms.empty()) {
     bound = PlanBound(final_built.graph, &final_memory);

@@ -455,19 +455,20 @@ absl::StatusOr<MemorySchedule> SearchWithMemory(
     const Partition& partition, uint64_t seed, const SearchBudget& budget,
     const MemorySchedule* start, const MemorySchedule* known) {
   const bool only_one = budget.max_evaluations <= 1;
+  const MemorySchedule* const given = start != nullptr ? start : known;
   const NamedBound bound =
-      start != nullptr ? NamedBound{start->found.lower_bound.count(),
-                                    start->found.bound_source}
+      given != nullptr ? NamedBound{given->found.lower_bound.count(),
+                                    given->found.bound_source}
       : only_one       ? LowerBoundWithoutMemory(LeastMemory(graph, memory))
                        : PlanBound(graph, &memory);
   MemorySearch search(graph, memory, bound, seed);
   if (start != nullptr) PIPELOOM_RETURN_IF_ERROR(search.Resume(*start, budget));
+  if (known != nullptr) {
+    PIPELOOM_RETURN_IF_ERROR(search.TryKnown(*known, budget));
+  }
   if (!search.best().has_value()) {
     PIPELOOM_RETURN_IF_ERROR(
         FindLevel(graph, memory, partition, budget, &search));
-  }
-  if (known != nullptr) {
-    PIPELOOM_RETURN_IF_ERROR(search.TryKnown(*known, budget));
   }
   if (budget.Abandoned()) return absl::CancelledError("stopped");
   if (!search.best().has_value()) {

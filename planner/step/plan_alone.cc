@@ -56,6 +56,9 @@ constexpr double kCarriedUntil[] = {0.4, 0.6};
 // scripts/measure_jobs.py.
 constexpr double kShortBuild = 0.025;
 
+// The same for a quick plan beside the search (PlanInput::only_if_small).
+constexpr double kQuickBuild = 0.02;
+
 // The same for a step that goes on from another step's plan: smaller ones find
 // better plans from nothing (docs/decisions/0014-large-steps-go-on.md).
 constexpr double kLargeBuild = 0.08;
@@ -106,12 +109,15 @@ absl::Status ScreenRules(const MemoryRules& rules, const SearchBudget& whole,
 }
 
 // Returns the best of the starts that other strategies give, which have fused
-// backwards, as a candidate of the split step; nullopt if nothing fits.
+// backwards, as a candidate of the split step; nullopt if nothing fits. With
+// `leaves_room` the first one has room for tensors that ranks send and receive,
+// so that it need not be made again.
 absl::StatusOr<std::optional<Candidate>> KnownStart(
     const StartsFromOthers& others, const PreparedJob& job,
     const PlanInput& input, const Microbatches& microbatches,
     const partition::BuiltGraph& split,
-    const partition::StepMemory& split_memory, int64_t* evaluations) {
+    const partition::StepMemory& split_memory, bool leaves_room,
+    int64_t* evaluations) {
   if (input.budget.Abandoned()) return absl::CancelledError("stopped");
   PIPELOOM_ASSIGN_OR_RETURN(
       const partition::BuiltGraph fused,
@@ -120,14 +126,15 @@ absl::StatusOr<std::optional<Candidate>> KnownStart(
       *job.costs, job.partition, microbatches, fused.pairs,
       StageChoices(*job.costs, job.partition, microbatches));
   // Limits the time to a share, and the evaluations to a small fixed number.
-  SearchBudget segments = input.budget.Until(kSegmentsUntil);
+  SearchBudget segments = input.budget.PartUntil(kSegmentsUntil, *evaluations);
   segments.max_evaluations =
       std::min(segments.max_evaluations, kSegmentEvaluations);
   const std::unique_ptr<Strategy> starts = others.Starts(segments);
   PreparedJob with_starts = job;
   with_starts.strategy = starts.get();
   absl::StatusOr<Candidate> known = PlanChoice(
-      with_starts, input, fused, memory, nullptr, fused.graph.ranks(),
+      with_starts, input, fused, memory, nullptr,
+      leaves_room ? WithRoom(fused.graph) : fused.graph.ranks(),
       input.budget.PartUntil(kStartsUntil, *evaluations), evaluations);
   if (!known.ok()) {
     if (absl::IsResourceExhausted(known.status())) return std::nullopt;
@@ -254,10 +261,6 @@ absl::StatusOr<PlanResult> PlanAlone(const PreparedJob& prepared,
       partition::BuildStageGraph(
           *job.costs, job.partition, result.microbatches,
           {.split_backward = job.strategy->split_backward()}));
-  if (input.only_if_small && input.budget.spent &&
-      input.budget.spent() > kShortBuild) {
-    return absl::ResourceExhaustedError("no time for a quick plan");
-  }
   const bool own_memory = job.strategy->chooses_memory();
   const auto* const others =
       dynamic_cast<const StartsFromOthers*>(job.strategy);
@@ -272,6 +275,10 @@ absl::StatusOr<PlanResult> PlanAlone(const PreparedJob& prepared,
                 *job.costs, job.partition, result.microbatches, built.pairs,
                 StageChoices(*job.costs, job.partition, result.microbatches))
           : rules->memory();
+  if (input.only_if_small && input.budget.spent &&
+      input.budget.spent() > kQuickBuild) {
+    return absl::ResourceExhaustedError("no time for a quick plan");
+  }
   const auto abandoned = [&] { return input.budget.Abandoned(); };
   if (abandoned()) return absl::CancelledError("stopped");
   // The smallest possible search.
@@ -310,7 +317,7 @@ absl::StatusOr<PlanResult> PlanAlone(const PreparedJob& prepared,
     const auto start_from_known = [&]() -> absl::Status {
       PIPELOOM_ASSIGN_OR_RETURN(
           known, KnownStart(*others, job, input, result.microbatches, built,
-                            memory, &result.evaluations));
+                            memory, !has_time_for_both, &result.evaluations));
       if (known.has_value() &&
           (!best.has_value() ||
            known->predicted.finish < best->predicted.finish)) {

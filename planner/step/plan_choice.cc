@@ -214,6 +214,17 @@ IdVector<RankId, RankSpec> WithMargin(const StageGraph& graph,
   return limits;
 }
 
+IdVector<RankId, RankSpec> WithRoom(const StageGraph& graph) {
+  const IdVector<RankId, Bytes> largest = LargestCrossing(graph);
+  IdVector<RankId, RankSpec> limits = graph.ranks();
+  for (const RankId r : limits.ids()) {
+    Bytes& limit = limits[r].memory.limit;
+    if (limit == Bytes(0)) continue;
+    limit = std::max(Bytes(1), limit - 2 * largest[r]);
+  }
+  return limits;
+}
+
 absl::StatusOr<Candidate> PlanChoice(
     const PreparedJob& job, const PlanInput& input,
     const partition::BuiltGraph& built, const partition::StepMemory& memory,

@@ -291,9 +291,10 @@ absl::StatusOr<SegmentStarts> FindSegmentStarts(
                    [](const auto& a, const auto& b) {
                      return a->expected() < b->expected();
                    });
+  // Without time for that, the levels of the least expected times are taken.
   const SearchBudget judging = budget.Until(kLevelsUntil);
-  for (size_t i = 0; i < levels.size(); i += kAtOnce) {
-    if (best < kNoLimit && judging.Exhausted(evaluations())) break;
+  for (size_t i = 0; i < levels.size() && !judging.Exhausted(evaluations());
+       i += kAtOnce) {
     choose(i);
   }
   std::stable_sort(levels.begin(), levels.end(),

@@ -14,7 +14,7 @@ using partition::StepMemory;
 namespace {
 
 // Shares of the way from keeping everything to min-memory, for all modules.
-constexpr double kLevels[] = {0, 1, 0.5, 0.25, 0.75};
+constexpr double kLevels[] = {0.4, 0.6, 0.2, 1, 0.8, 0};
 
 }  // namespace
 

@@ -57,7 +57,7 @@ constexpr double kCarriedUntil[] = {0.4, 0.6};
 constexpr double kShortBuild = 0.025;
 
 // The same for a quick plan beside the search (PlanInput::only_if_small).
-constexpr double kQuickBuild = 0.02;
+constexpr double kQuickBuild = 0.035;
 
 // The same for a step that goes on from another step's plan: smaller ones find
 // better plans from nothing (docs/decisions/0014-large-steps-go-on.md).

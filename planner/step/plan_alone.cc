@@ -36,7 +36,7 @@ constexpr double kNominalShare = 0.7;
 // evaluations.
 constexpr double kStartsUntil = 0.5;
 constexpr double kSegmentsUntil = 0.4;
-constexpr int64_t kSegmentEvaluations = 2000;
+constexpr int64_t kSegmentEvaluations = 600;
 
 // Shares of the budget until which the order and the memory choices are
 // searched without paired passes, and until which the order is searched with
@@ -62,6 +62,10 @@ constexpr double kQuickBuild = 0.035;
 // The same for a step that goes on from another step's plan: smaller ones find
 // better plans from nothing (docs/decisions/0014-large-steps-go-on.md).
 constexpr double kLargeBuild = 0.08;
+
+// Evaluations that there must be time for so that levels of memory are tried
+// again after the first start.
+constexpr double kLevelEvaluations = 600;
 
 // Under a deadline, until when passes are refined: the bound and the checks of
 // the plan come after it.
@@ -391,6 +395,14 @@ absl::StatusOr<PlanResult> PlanAlone(const PreparedJob& prepared,
     found.lower_bound = Nanoseconds(bound->time);
     found.bound_source = bound->source;
     found.proven_optimal = best->predicted.step_time() == found.lower_bound;
+  }
+  if (own_memory && others != nullptr && input.budget.spent) {
+    // With few evaluations left, other levels of memory are not tried.
+    const double spent = input.budget.spent();
+    if (static_cast<double>(result.evaluations) * (1 - spent) <
+        kLevelEvaluations * spent) {
+      best->made.go_on = true;
+    }
   }
   const bool may_go_on = !best->made.found.proven_optimal &&
                          !input.budget.Exhausted(result.evaluations);

@@ -463,12 +463,12 @@ absl::StatusOr<MemorySchedule> SearchWithMemory(
                        : PlanBound(graph, &memory);
   MemorySearch search(graph, memory, bound, seed);
   if (start != nullptr) PIPELOOM_RETURN_IF_ERROR(search.Resume(*start, budget));
-  if (known != nullptr) {
-    PIPELOOM_RETURN_IF_ERROR(search.TryKnown(*known, budget));
-  }
   if (!search.best().has_value()) {
     PIPELOOM_RETURN_IF_ERROR(
         FindLevel(graph, memory, partition, budget, &search));
+  }
+  if (known != nullptr) {
+    PIPELOOM_RETURN_IF_ERROR(search.TryKnown(*known, budget));
   }
   if (budget.Abandoned()) return absl::CancelledError("stopped");
   if (!search.best().has_value()) {

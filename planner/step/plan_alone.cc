@@ -45,8 +45,6 @@ constexpr int64_t kSegmentEvaluations = 600;
 // (qwen2.5-vl-72b, batch mixed, 100 ms: 7.8 s a step instead of 7.3).
 constexpr double kUnpairedUntil = 0.5;
 constexpr double kUnpairedUntilOfTime = 0.82;
-// The same for a step that goes on from another step's plan.
-constexpr double kCarriedUntil[] = {0.4, 0.6};
 
 // Under a deadline, the largest share of the time spent on building the step at
 // which it is started both from other strategies and from nothing. Larger steps
@@ -194,28 +192,12 @@ absl::Status ImproveAndRefine(const PreparedJob& job, const PlanInput& input,
   const auto is_over = [&] {
     return refinement.expired && refinement.expired();
   };
-  if (best->made.go_on) {
-    // The forms of its passes are known, so pairs are found at once.
-    known = *best;
-    PIPELOOM_RETURN_IF_ERROR(refine(&*known));
-    for (const double until : kCarriedUntil) {
-      if (known->made.pairs.empty() || input.budget.Exhausted(*evaluations)) {
-        break;
-      }
-      PIPELOOM_RETURN_IF_ERROR(SearchPaired(
-          job, input, built, memory,
-          input.budget.PartUntil(until, *evaluations), &*known, evaluations));
-      PIPELOOM_RETURN_IF_ERROR(refine(&*known));
-    }
-  }
   PIPELOOM_RETURN_IF_ERROR(
       ImproveCandidate(job, unpaired, built, memory, best, evaluations));
   Candidate plain = *best;
   PIPELOOM_RETURN_IF_ERROR(refine(best));
   if (known.has_value()) {
-    if (!best->made.go_on && !is_over()) {
-      PIPELOOM_RETURN_IF_ERROR(refine(&*known));
-    }
+    if (!is_over()) PIPELOOM_RETURN_IF_ERROR(refine(&*known));
     if (known->predicted.finish < best->predicted.finish) {
       *best = *std::move(known);
     }

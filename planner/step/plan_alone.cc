@@ -44,7 +44,7 @@ constexpr int64_t kSegmentEvaluations = 600;
 // first takes nearly all: on large steps pairs cost more search than they gain
 // (qwen2.5-vl-72b, batch mixed, 100 ms: 7.8 s a step instead of 7.3).
 constexpr double kUnpairedUntil = 0.5;
-constexpr double kUnpairedUntilOfTime = 0.82;
+constexpr double kUnpairedUntilOfTime = 0.66;
 
 // Under a deadline, the largest share of the time spent on building the step at
 // which it is started both from other strategies and from nothing. Larger steps
@@ -68,7 +68,7 @@ constexpr double kLevelEvaluations = 600;
 // Under a deadline, until when passes are refined: the bound and the checks of
 // the plan come after it.
 constexpr double kRefineUntil = 0.96;
-constexpr double kPairedUntil[] = {0.62, 0.74};
+constexpr double kPairedUntil[] = {0.76, 0.86};
 
 // Share of the budget for trying memory rules.
 constexpr double kRulesShare = 0.5;

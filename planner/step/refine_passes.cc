@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/status_macros.h"
+#include "planner/memory/choose_memory.h"
 #include "planner/passes/pair_passes.h"
 #include "planner/passes/pass_forms.h"
 
@@ -161,11 +162,12 @@ absl::Status RefinePasses(const PreparedJob& job, const PlanInput& input,
       partition::ApplyMemory(limited, memory, made.selection));
   // Pairs weight gradients where possible, and keeps the answer if it is the
   // shortest.
-  const auto try_pairs = [&]() -> absl::Status {
-    PairedOrders paired =
-        PairPasses(graph, memory, made.selection, orders, is_over);
+  const auto try_pairs =
+      [&](const partition::MemorySelection& selection) -> absl::Status {
+    PairedOrders paired = PairPasses(graph, memory, selection, orders, is_over);
     if (paired.step_time >= shortest) return absl::OkStatus();
     MemorySchedule next = made;
+    next.selection = selection;
     next.forms = memory.forms();
     next.pairs = std::move(paired.pairs);
     PIPELOOM_ASSIGN_OR_RETURN(const StageGraph with_pairs,
@@ -190,20 +192,48 @@ absl::Status RefinePasses(const PreparedJob& job, const PlanInput& input,
     const StageGraph unsplit = std::move(graph);
     PIPELOOM_ASSIGN_OR_RETURN(
         graph, partition::ApplyMemory(limited, memory, made.selection));
-    const absl::Status status = try_pairs();
+    const absl::Status status = try_pairs(made.selection);
     memory.SetForms(before);
     graph = unsplit;
     return status;
   };
-  PIPELOOM_RETURN_IF_ERROR(try_pairs());
+  // Does the same with all backwards split and memory choices that make room
+  // for that: the choices for fused ones have left none.
+  const auto try_split_anew = [&]() -> absl::Status {
+    if (is_over() || !choices.has_choices() || !HasFormChoice(choices)) {
+      return absl::OkStatus();
+    }
+    const partition::FormSelection before = memory.forms();
+    memory.SetForms(FormSelection(memory.pairs.size(), PassForm::kSplit));
+    MemoryChooser chooser(limited, memory);
+    SearchBudget rest;
+    rest.expired = is_over;
+    rest.threads = budget.threads;
+    const absl::StatusOr<int64_t> time =
+        chooser.Choose(orders, made.selection, rest, {});
+    absl::Status status = absl::OkStatus();
+    if (time.ok()) {
+      const StageGraph unsplit = std::move(graph);
+      PIPELOOM_ASSIGN_OR_RETURN(
+          graph, partition::ApplyMemory(limited, memory, chooser.selection()));
+      status = try_pairs(chooser.selection());
+      graph = unsplit;
+    }
+    memory.SetForms(before);
+    return status;
+  };
+  PIPELOOM_RETURN_IF_ERROR(try_pairs(made.selection));
   PIPELOOM_RETURN_IF_ERROR(try_split());
   if (!is_over()) {
     PassFormChooser(graph, memory)
         .Choose(made.selection, &memory, &orders, {.expired = is_over});
     PIPELOOM_ASSIGN_OR_RETURN(
         graph, partition::ApplyMemory(limited, memory, made.selection));
-    PIPELOOM_RETURN_IF_ERROR(try_pairs());
+    PIPELOOM_RETURN_IF_ERROR(try_pairs(made.selection));
     PIPELOOM_RETURN_IF_ERROR(try_split());
+  }
+  if (job.strategy->chooses_memory()) {
+    PIPELOOM_RETURN_IF_ERROR(try_split_anew());
   }
   if (!refined.has_value()) return absl::OkStatus();
   PIPELOOM_ASSIGN_OR_RETURN(std::optional<Candidate> candidate,

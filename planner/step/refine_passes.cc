@@ -197,30 +197,27 @@ absl::Status RefinePasses(const PreparedJob& job, const PlanInput& input,
     graph = unsplit;
     return status;
   };
-  // Does the same with all backwards split and memory choices that make room
-  // for that: the choices for fused ones have left none.
+  // Does the same with all backwards split, weight gradients put off, and memory
+  // choices that make room for that: those for fused backwards have left none.
   const auto try_split_anew = [&]() -> absl::Status {
     if (is_over() || !choices.has_choices() || !HasFormChoice(choices)) {
       return absl::OkStatus();
     }
-    const partition::FormSelection before = memory.forms();
     memory.SetForms(FormSelection(memory.pairs.size(), PassForm::kSplit));
-    MemoryChooser chooser(limited, memory);
+    PIPELOOM_ASSIGN_OR_RETURN(
+        graph, partition::ApplyMemory(limited, memory, made.selection));
+    orders = PutOffWeightGrads(graph, memory, made.selection,
+                               made.found.schedule.order);
     SearchBudget rest;
     rest.expired = is_over;
     rest.threads = budget.threads;
+    MemoryChooser chooser(limited, memory);
     const absl::StatusOr<int64_t> time =
         chooser.Choose(orders, made.selection, rest, {});
-    absl::Status status = absl::OkStatus();
-    if (time.ok()) {
-      const StageGraph unsplit = std::move(graph);
-      PIPELOOM_ASSIGN_OR_RETURN(
-          graph, partition::ApplyMemory(limited, memory, chooser.selection()));
-      status = try_pairs(chooser.selection());
-      graph = unsplit;
-    }
-    memory.SetForms(before);
-    return status;
+    if (!time.ok()) return absl::OkStatus();  // Nothing fits.
+    PIPELOOM_ASSIGN_OR_RETURN(
+        graph, partition::ApplyMemory(limited, memory, chooser.selection()));
+    return try_pairs(chooser.selection());
   };
   PIPELOOM_RETURN_IF_ERROR(try_pairs(made.selection));
   PIPELOOM_RETURN_IF_ERROR(try_split());

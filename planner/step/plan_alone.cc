@@ -44,7 +44,7 @@ constexpr int64_t kSegmentEvaluations = 600;
 // first takes nearly all: on large steps pairs cost more search than they gain
 // (qwen2.5-vl-72b, batch mixed, 100 ms: 7.8 s a step instead of 7.3).
 constexpr double kUnpairedUntil = 0.5;
-constexpr double kUnpairedUntilOfTime = 0.66;
+constexpr double kUnpairedUntilOfTime = 0.6;
 
 // Under a deadline, the largest share of the time spent on building the step at
 // which it is started both from other strategies and from nothing. Larger steps

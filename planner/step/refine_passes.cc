@@ -1,6 +1,7 @@
 #include "planner/step/refine_passes.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -59,6 +60,135 @@ bool SplitWhereItFits(const partition::MemorySelection& selection,
   }
   return any;
 }
+
+// Looks for better forms and pairs of passes for one answer.
+class Refiner {
+ public:
+  // Keeps references. `limited` has everything kept and the answer's limits.
+  Refiner(const StageGraph& limited, const StepMemory& choices,
+          const MemorySchedule& made, const SearchBudget& budget)
+      : limited_(limited),
+        made_(made),
+        budget_(budget),
+        memory_(choices),
+        orders_(made.found.schedule.order),
+        shortest_(made.found.schedule.step_time().count()) {
+    memory_.SetForms(made.forms);
+  }
+
+  // With `chooses_memory`, memory choices may be made anew too.
+  absl::Status Run(bool chooses_memory) {
+    PIPELOOM_RETURN_IF_ERROR(Apply(made_.selection));
+    PIPELOOM_RETURN_IF_ERROR(TryPairs(made_.selection));
+    PIPELOOM_RETURN_IF_ERROR(TrySplit());
+    if (chooses_memory) PIPELOOM_RETURN_IF_ERROR(TrySplitAnew());
+    if (IsOver()) return absl::OkStatus();
+    PassFormChooser(graph_, memory_)
+        .Choose(made_.selection, &memory_, &orders_,
+                {.expired = [this] { return IsOver(); }});
+    PIPELOOM_RETURN_IF_ERROR(Apply(made_.selection));
+    PIPELOOM_RETURN_IF_ERROR(TryPairs(made_.selection));
+    return TrySplit();
+  }
+
+  // Returns what was found, the fastest first; only answers that were faster
+  // than all before.
+  std::vector<MemorySchedule> TakeAnswers() {
+    std::reverse(answers_.begin(), answers_.end());
+    return std::move(answers_);
+  }
+
+ private:
+  bool IsOver() const {
+    return budget_.stop.stop_requested() ||
+           (budget_.expired && budget_.expired());
+  }
+
+  // Sets graph_ to the present forms and these choices.
+  absl::Status Apply(const partition::MemorySelection& selection) {
+    PIPELOOM_ASSIGN_OR_RETURN(
+        graph_, partition::ApplyMemory(limited_, memory_, selection));
+    return absl::OkStatus();
+  }
+
+  // Pairs weight gradients where possible, and keeps the answer if it is the
+  // shortest.
+  absl::Status TryPairs(const partition::MemorySelection& selection) {
+    PairedOrders paired = PairPasses(graph_, memory_, selection, orders_,
+                                     [this] { return IsOver(); });
+    if (paired.step_time >= shortest_) return absl::OkStatus();
+    MemorySchedule next = made_;
+    next.selection = selection;
+    next.forms = memory_.forms();
+    next.pairs = std::move(paired.pairs);
+    PIPELOOM_ASSIGN_OR_RETURN(const StageGraph with_pairs,
+                              ApplyPairs(graph_, next.pairs));
+    PIPELOOM_ASSIGN_OR_RETURN(
+        next.found.schedule,
+        TimeSchedule(with_pairs, std::move(paired.orders)));
+    if (!ValidateSchedule(with_pairs, next.found.schedule).ok()) {
+      return absl::OkStatus();
+    }
+    shortest_ = paired.step_time;
+    answers_.push_back(std::move(next));
+    return absl::OkStatus();
+  }
+
+  // Does the same with all other backwards split too where that fits.
+  absl::Status TrySplit() {
+    const FormSelection before = memory_.forms();
+    if (IsOver() ||
+        !SplitWhereItFits(made_.selection, graph_, orders_, &memory_)) {
+      return absl::OkStatus();
+    }
+    const StageGraph unsplit = std::move(graph_);
+    PIPELOOM_RETURN_IF_ERROR(Apply(made_.selection));
+    const absl::Status status = TryPairs(made_.selection);
+    memory_.SetForms(before);
+    graph_ = unsplit;
+    return status;
+  }
+
+  // Does the same with all backwards split, weight gradients put off, and
+  // memory choices that make room for that: those for fused backwards have left
+  // none.
+  absl::Status TrySplitAnew() {
+    if (IsOver() || !memory_.has_choices() || !HasFormChoice(memory_)) {
+      return absl::OkStatus();
+    }
+    const FormSelection forms = memory_.forms();
+    const StageGraph graph = graph_;
+    memory_.SetForms(FormSelection(memory_.pairs.size(), PassForm::kSplit));
+    PIPELOOM_RETURN_IF_ERROR(Apply(made_.selection));
+    orders_ = PutOffWeightGrads(graph_, memory_, made_.selection, orders_);
+    SearchBudget rest;
+    rest.expired = [this] { return IsOver(); };
+    rest.threads = budget_.threads;
+    MemoryChooser chooser(limited_, memory_);
+    const absl::StatusOr<int64_t> time =
+        chooser.Choose(orders_, made_.selection, rest, {});
+    absl::Status status = absl::OkStatus();
+    if (time.ok()) {
+      PIPELOOM_RETURN_IF_ERROR(Apply(chooser.selection()));
+      status = TryPairs(chooser.selection());
+    } else if (!absl::IsResourceExhausted(time.status())) {
+      status = time.status();
+    }
+    memory_.SetForms(forms);
+    orders_ = made_.found.schedule.order;
+    graph_ = graph;
+    return status;
+  }
+
+  const StageGraph& limited_;
+  const MemorySchedule& made_;
+  const SearchBudget& budget_;
+  StepMemory memory_;   // Has the forms that are tried.
+  RankOrders orders_;   // The orders that are tried.
+  StageGraph graph_{};  // Has both forms and choices.
+  int64_t shortest_;    // Step time in ns.
+  std::vector<MemorySchedule> answers_{};  // In the order in which they came.
+};
 
 }  // namespace
 
@@ -148,97 +278,18 @@ absl::Status RefinePasses(const PreparedJob& job, const PlanInput& input,
                           const StepMemory& choices, const SearchBudget& budget,
                           Candidate* best) {
   const StageGraph limited = built.graph.WithRanks(best->limits);
-  const MemorySchedule& made = best->made;
-  std::optional<MemorySchedule> refined;
-  int64_t shortest = made.found.schedule.step_time().count();
-  const auto is_over = [&] {
-    return budget.stop.stop_requested() || (budget.expired && budget.expired());
-  };
-  StepMemory memory = choices;
-  memory.SetForms(made.forms);
-  RankOrders orders = made.found.schedule.order;
-  PIPELOOM_ASSIGN_OR_RETURN(
-      StageGraph graph,
-      partition::ApplyMemory(limited, memory, made.selection));
-  // Pairs weight gradients where possible, and keeps the answer if it is the
-  // shortest.
-  const auto try_pairs =
-      [&](const partition::MemorySelection& selection) -> absl::Status {
-    PairedOrders paired = PairPasses(graph, memory, selection, orders, is_over);
-    if (paired.step_time >= shortest) return absl::OkStatus();
-    MemorySchedule next = made;
-    next.selection = selection;
-    next.forms = memory.forms();
-    next.pairs = std::move(paired.pairs);
-    PIPELOOM_ASSIGN_OR_RETURN(const StageGraph with_pairs,
-                              ApplyPairs(graph, next.pairs));
+  Refiner refiner(limited, choices, best->made, budget);
+  PIPELOOM_RETURN_IF_ERROR(refiner.Run(job.strategy->chooses_memory()));
+  const IdVector<RankId, RankSpec> limits = best->limits;
+  for (MemorySchedule& made : refiner.TakeAnswers()) {
     PIPELOOM_ASSIGN_OR_RETURN(
-        next.found.schedule,
-        TimeSchedule(with_pairs, std::move(paired.orders)));
-    if (!ValidateSchedule(with_pairs, next.found.schedule).ok()) {
-      return absl::OkStatus();
+        std::optional<Candidate> candidate,
+        MakeCandidate(job, input, built, choices, std::move(made), limits));
+    if (!candidate.has_value()) continue;
+    if (candidate->predicted.finish < best->predicted.finish) {
+      *best = *std::move(candidate);
     }
-    shortest = paired.step_time;
-    refined = std::move(next);
-    return absl::OkStatus();
-  };
-  // Does the same with all other backwards split too where that fits.
-  const auto try_split = [&]() -> absl::Status {
-    const partition::FormSelection before = memory.forms();
-    if (is_over() ||
-        !SplitWhereItFits(made.selection, graph, orders, &memory)) {
-      return absl::OkStatus();
-    }
-    const StageGraph unsplit = std::move(graph);
-    PIPELOOM_ASSIGN_OR_RETURN(
-        graph, partition::ApplyMemory(limited, memory, made.selection));
-    const absl::Status status = try_pairs(made.selection);
-    memory.SetForms(before);
-    graph = unsplit;
-    return status;
-  };
-  // Does the same with all backwards split, weight gradients put off, and memory
-  // choices that make room for that: those for fused backwards have left none.
-  const auto try_split_anew = [&]() -> absl::Status {
-    if (is_over() || !choices.has_choices() || !HasFormChoice(choices)) {
-      return absl::OkStatus();
-    }
-    memory.SetForms(FormSelection(memory.pairs.size(), PassForm::kSplit));
-    PIPELOOM_ASSIGN_OR_RETURN(
-        graph, partition::ApplyMemory(limited, memory, made.selection));
-    orders = PutOffWeightGrads(graph, memory, made.selection,
-                               made.found.schedule.order);
-    SearchBudget rest;
-    rest.expired = is_over;
-    rest.threads = budget.threads;
-    MemoryChooser chooser(limited, memory);
-    const absl::StatusOr<int64_t> time =
-        chooser.Choose(orders, made.selection, rest, {});
-    if (!time.ok()) return absl::OkStatus();  // Nothing fits.
-    PIPELOOM_ASSIGN_OR_RETURN(
-        graph, partition::ApplyMemory(limited, memory, chooser.selection()));
-    return try_pairs(chooser.selection());
-  };
-  PIPELOOM_RETURN_IF_ERROR(try_pairs(made.selection));
-  PIPELOOM_RETURN_IF_ERROR(try_split());
-  if (!is_over()) {
-    PassFormChooser(graph, memory)
-        .Choose(made.selection, &memory, &orders, {.expired = is_over});
-    PIPELOOM_ASSIGN_OR_RETURN(
-        graph, partition::ApplyMemory(limited, memory, made.selection));
-    PIPELOOM_RETURN_IF_ERROR(try_pairs(made.selection));
-    PIPELOOM_RETURN_IF_ERROR(try_split());
-  }
-  if (job.strategy->chooses_memory()) {
-    PIPELOOM_RETURN_IF_ERROR(try_split_anew());
-  }
-  if (!refined.has_value()) return absl::OkStatus();
-  PIPELOOM_ASSIGN_OR_RETURN(std::optional<Candidate> candidate,
-                            MakeCandidate(job, input, built, choices,
-                                          *std::move(refined), best->limits));
-  if (candidate.has_value() &&
-      candidate->predicted.finish < best->predicted.finish) {
-    *best = *std::move(candidate);
+    break;
   }
   return absl::OkStatus();
 }

@@ -110,6 +110,19 @@ absl::Status ScreenRules(const MemoryRules& rules, const SearchBudget& whole,
   return absl::OkStatus();
 }
 
+// Returns the limits of the first start. With `leaves_room` they leave what the
+// most similar step needed for tensors that ranks send and receive, or some
+// guess, so that the start need not be made again.
+IdVector<RankId, RankSpec> StartLimits(const PlanInput& input,
+                                       const partition::BuiltGraph& built,
+                                       bool leaves_room) {
+  if (!leaves_room) return built.graph.ranks();
+  const std::shared_ptr<const CarriedStep> carried =
+      MostSimilar(input.carried, built.graph, built.pairs);
+  return carried != nullptr ? CarriedLimits(*carried, built.graph)
+                            : WithRoom(built.graph);
+}
+
 // Returns the best of the starts that other strategies give, which have fused
 // backwards, as a candidate of the split step; nullopt if nothing fits. With
 // `leaves_room` the first one has room for tensors that ranks send and receive,
@@ -136,7 +149,7 @@ absl::StatusOr<std::optional<Candidate>> KnownStart(
   with_starts.strategy = starts.get();
   absl::StatusOr<Candidate> known = PlanChoice(
       with_starts, input, fused, memory, nullptr,
-      leaves_room ? WithRoom(fused.graph) : fused.graph.ranks(),
+      StartLimits(input, fused, leaves_room),
       input.budget.PartUntil(kStartsUntil, *evaluations), evaluations);
   if (!known.ok()) {
     if (absl::IsResourceExhausted(known.status())) return std::nullopt;
@@ -313,7 +326,7 @@ absl::StatusOr<PlanResult> PlanAlone(const PreparedJob& prepared,
     };
     // Where there is time for other starts, they are the better ones.
     const bool is_large =
-        !input.budget.spent || input.budget.spent() > kLargeBuild;
+        std::getenv("PIPE_CARRY") != nullptr && (!input.budget.spent || input.budget.spent() > kLargeBuild);
     if (others != nullptr && searches && is_large) {
       PIPELOOM_ASSIGN_OR_RETURN(
           best,

@@ -27,7 +27,8 @@ constexpr size_t kFirstOrders = 4;
 // Levels that get memory choices and are improved at once, for any number of
 // threads.
 constexpr size_t kAtOnce = 2;
-// Share of the budget until which further levels get memory choices.
+// Share of the budget until which further levels are made, and until which they
+// get memory choices.
 constexpr double kLevelsUntil = 0.4;
 // Random orders of a level before the first exchange.
 constexpr int64_t kRandomOrders = 16;
@@ -226,12 +227,7 @@ absl::StatusOr<std::vector<std::unique_ptr<Level>>> MakeLevels(
   }
   std::vector<std::unique_ptr<Level>> levels(selections.size());
   std::vector<absl::Status> failed(selections.size());
-  const auto number = static_cast<int32_t>(selections.size());
-  ParallelFor(budget.threads, number, [&](int32_t index) {
-    const auto i = static_cast<size_t>(index);
-    if (i > 0 && budget.Exhausted(static_cast<int64_t>(i * kFirstOrders))) {
-      return;
-    }
+  const auto make = [&](size_t i) {
     const absl::StatusOr<StageGraph> chosen = partition::ApplyMemory(
         *problem.graph, *problem.memory, selections[i]);
     if (!chosen.ok()) {
@@ -243,7 +239,17 @@ absl::StatusOr<std::vector<std::unique_ptr<Level>>> MakeLevels(
     if (!level->CanRun()) return;
     for (const std::vector<int32_t>& order : orders) level->Try(order);
     levels[i] = std::move(level);
-  });
+  };
+  const SearchBudget making = budget.Until(kLevelsUntil);
+  for (size_t first = 0; first < selections.size(); first += kAtOnce) {
+    if (first > 0 &&
+        making.Exhausted(static_cast<int64_t>(first * kFirstOrders))) {
+      break;
+    }
+    const size_t number = std::min(kAtOnce, selections.size() - first);
+    ParallelFor(budget.threads, static_cast<int32_t>(number),
+                [&](int32_t i) { make(first + static_cast<size_t>(i)); });
+  }
   for (const absl::Status& status : failed) PIPELOOM_RETURN_IF_ERROR(status);
   std::erase(levels, nullptr);
   return levels;

@@ -37,6 +37,9 @@ constexpr double kNominalShare = 0.7;
 constexpr double kStartsUntil = 0.5;
 constexpr double kSegmentsUntil = 0.4;
 constexpr int64_t kSegmentEvaluations = 600;
+// Tensors that ranks send or receive for which the first start leaves room if
+// no earlier step tells.
+constexpr int64_t kStartRoom = 4;
 
 // Shares of the budget until which the order and the memory choices are
 // searched without paired passes, and until which the order is searched with
@@ -120,7 +123,7 @@ IdVector<RankId, RankSpec> StartLimits(const PlanInput& input,
   const std::shared_ptr<const CarriedStep> carried =
       MostSimilar(input.carried, built.graph, built.pairs);
   return carried != nullptr ? CarriedLimits(*carried, built.graph)
-                            : WithRoom(built.graph);
+                            : WithRoom(built.graph, kStartRoom);
 }
 
 // Returns the best of the starts that other strategies give, which have fused
@@ -208,6 +211,10 @@ absl::Status ImproveAndRefine(const PreparedJob& job, const PlanInput& input,
   PIPELOOM_RETURN_IF_ERROR(
       ImproveCandidate(job, unpaired, built, memory, best, evaluations));
   Candidate plain = *best;
+  if (known.has_value() &&
+      known->made.found.schedule == best->made.found.schedule) {
+    known.reset();
+  }
   PIPELOOM_RETURN_IF_ERROR(refine(best));
   if (known.has_value()) {
     if (!is_over()) PIPELOOM_RETURN_IF_ERROR(refine(&*known));

@@ -20,6 +20,10 @@ using partition::PassForm;
 using partition::StagePair;
 using partition::StepMemory;
 
+// Numbers of sent and received tensors for which the limits leave room, one
+// after the other until an answer fits.
+constexpr int64_t kRoom[] = {0, 2, 4, 8};
+
 // Maps tasks of the fused graph to those of the split one.
 IdVector<TaskId, TaskId> TasksInSplit(
     const StageGraph& fused, const IdVector<StagePairId, StagePair>& from,
@@ -76,12 +80,11 @@ class Refiner {
     memory_.SetForms(made.forms);
   }
 
-  // With `chooses_memory`, memory choices may be made anew too.
-  absl::Status Run(bool chooses_memory) {
+  // Tries forms and pairs with the answer's memory choices.
+  absl::Status Run() {
     PIPELOOM_RETURN_IF_ERROR(Apply(made_.selection));
     PIPELOOM_RETURN_IF_ERROR(TryPairs(made_.selection));
     PIPELOOM_RETURN_IF_ERROR(TrySplit());
-    if (chooses_memory) PIPELOOM_RETURN_IF_ERROR(TrySplitAnew());
     if (IsOver()) return absl::OkStatus();
     PassFormChooser(graph_, memory_)
         .Choose(made_.selection, &memory_, &orders_,
@@ -89,6 +92,30 @@ class Refiner {
     PIPELOOM_RETURN_IF_ERROR(Apply(made_.selection));
     PIPELOOM_RETURN_IF_ERROR(TryPairs(made_.selection));
     return TrySplit();
+  }
+
+  // Tries pairs with all backwards split, weight gradients put off, and memory
+  // choices that make room for that: those for fused backwards have left none.
+  absl::Status RunAnew() {
+    if (IsOver() || !memory_.has_choices() || !HasFormChoice(memory_)) {
+      return absl::OkStatus();
+    }
+    memory_.SetForms(FormSelection(memory_.pairs.size(), PassForm::kSplit));
+    PIPELOOM_RETURN_IF_ERROR(Apply(made_.selection));
+    orders_ = PutOffWeightGrads(graph_, memory_, made_.selection,
+                                made_.found.schedule.order);
+    SearchBudget rest;
+    rest.expired = [this] { return IsOver(); };
+    rest.threads = budget_.threads;
+    MemoryChooser chooser(limited_, memory_);
+    const absl::StatusOr<int64_t> time =
+        chooser.Choose(orders_, made_.selection, rest, {});
+    if (!time.ok()) {
+      return absl::IsResourceExhausted(time.status()) ? absl::OkStatus()
+                                                      : time.status();
+    }
+    PIPELOOM_RETURN_IF_ERROR(Apply(chooser.selection()));
+    return TryPairs(chooser.selection());
   }
 
   // Returns what was found, the fastest first; only answers that were faster
@@ -146,37 +173,6 @@ class Refiner {
     const absl::Status status = TryPairs(made_.selection);
     memory_.SetForms(before);
     graph_ = unsplit;
-    return status;
-  }
-
-  // Does the same with all backwards split, weight gradients put off, and
-  // memory choices that make room for that: those for fused backwards have left
-  // none.
-  absl::Status TrySplitAnew() {
-    if (IsOver() || !memory_.has_choices() || !HasFormChoice(memory_)) {
-      return absl::OkStatus();
-    }
-    const FormSelection forms = memory_.forms();
-    const StageGraph graph = graph_;
-    memory_.SetForms(FormSelection(memory_.pairs.size(), PassForm::kSplit));
-    PIPELOOM_RETURN_IF_ERROR(Apply(made_.selection));
-    orders_ = PutOffWeightGrads(graph_, memory_, made_.selection, orders_);
-    SearchBudget rest;
-    rest.expired = [this] { return IsOver(); };
-    rest.threads = budget_.threads;
-    MemoryChooser chooser(limited_, memory_);
-    const absl::StatusOr<int64_t> time =
-        chooser.Choose(orders_, made_.selection, rest, {});
-    absl::Status status = absl::OkStatus();
-    if (time.ok()) {
-      PIPELOOM_RETURN_IF_ERROR(Apply(chooser.selection()));
-      status = TryPairs(chooser.selection());
-    } else if (!absl::IsResourceExhausted(time.status())) {
-      status = time.status();
-    }
-    memory_.SetForms(forms);
-    orders_ = made_.found.schedule.order;
-    graph_ = graph;
     return status;
   }
 
@@ -277,21 +273,46 @@ absl::Status RefinePasses(const PreparedJob& job, const PlanInput& input,
                           const partition::BuiltGraph& built,
                           const StepMemory& choices, const SearchBudget& budget,
                           Candidate* best) {
-  const StageGraph limited = built.graph.WithRanks(best->limits);
-  Refiner refiner(limited, choices, best->made, budget);
-  PIPELOOM_RETURN_IF_ERROR(refiner.Run(job.strategy->chooses_memory()));
-  const IdVector<RankId, RankSpec> limits = best->limits;
-  for (MemorySchedule& made : refiner.TakeAnswers()) {
-    PIPELOOM_ASSIGN_OR_RETURN(
-        std::optional<Candidate> candidate,
-        MakeCandidate(job, input, built, choices, std::move(made), limits));
-    if (!candidate.has_value()) continue;
-    if (candidate->predicted.finish < best->predicted.finish) {
-      *best = *std::move(candidate);
+  // Takes the fastest answer of a refiner that fits. Returns whether any did, or
+  // whether there was none.
+  const auto take = [&](Refiner& refiner, const IdVector<RankId, RankSpec>&
+                                              limits) -> absl::StatusOr<bool> {
+    bool any = false;
+    for (MemorySchedule& made : refiner.TakeAnswers()) {
+      any = true;
+      PIPELOOM_ASSIGN_OR_RETURN(
+          std::optional<Candidate> candidate,
+          MakeCandidate(job, input, built, choices, std::move(made), limits));
+      if (!candidate.has_value()) continue;
+      if (candidate->predicted.finish < best->predicted.finish) {
+        *best = *std::move(candidate);
+      }
+      return true;
     }
-    break;
+    return !any;
+  };
+  const MemorySchedule made = best->made;
+  IdVector<RankId, RankSpec> limits = best->limits;
+  const StageGraph limited = built.graph.WithRanks(limits);
+  if (job.strategy->chooses_memory()) {
+    // Another order has other tensors under way at its peaks.
+    for (const int64_t tensors : kRoom) {
+      const IdVector<RankId, RankSpec> room = WithRoom(built.graph, tensors);
+      for (const RankId r : limits.ids()) {
+        Bytes& limit = limits[r].memory.limit;
+        limit = std::min(limit, room[r].memory.limit);
+      }
+      const StageGraph lowered = built.graph.WithRanks(limits);
+      Refiner refiner(lowered, choices, made, budget);
+      PIPELOOM_RETURN_IF_ERROR(refiner.RunAnew());
+      PIPELOOM_ASSIGN_OR_RETURN(const bool done, take(refiner, limits));
+      if (done) break;
+    }
   }
-  return absl::OkStatus();
+  const IdVector<RankId, RankSpec> own = limited.ranks();
+  Refiner refiner(limited, choices, made, budget);
+  PIPELOOM_RETURN_IF_ERROR(refiner.Run());
+  return take(refiner, own).status();
 }
 
 }  // namespace pipeloom::planner

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -60,10 +61,6 @@ constexpr double kShortBuild = 0.025;
 // The same for a quick plan beside the search (PlanInput::only_if_small).
 constexpr double kQuickBuild = 0.035;
 
-// The same for a step that goes on from another step's plan: smaller ones find
-// better plans from nothing (docs/decisions/0014-large-steps-go-on.md).
-constexpr double kLargeBuild = 0.08;
-
 // Evaluations that there must be time for so that levels of memory are tried
 // again after the first start.
 constexpr double kLevelEvaluations = 600;
@@ -113,23 +110,11 @@ absl::Status ScreenRules(const MemoryRules& rules, const SearchBudget& whole,
   return absl::OkStatus();
 }
 
-// Returns the limits of the first start. With `leaves_room` they leave what the
-// most similar step needed for tensors that ranks send and receive, or some
-// guess, so that the start need not be made again.
-IdVector<RankId, RankSpec> StartLimits(const PlanInput& input,
-                                       const partition::BuiltGraph& built,
-                                       bool leaves_room) {
-  if (!leaves_room) return built.graph.ranks();
-  const std::shared_ptr<const CarriedStep> carried =
-      MostSimilar(input.carried, built.graph, built.pairs);
-  return carried != nullptr ? CarriedLimits(*carried, built.graph)
-                            : WithRoom(built.graph, kStartRoom);
-}
-
 // Returns the best of the starts that other strategies give, which have fused
 // backwards, as a candidate of the split step; nullopt if nothing fits. With
-// `leaves_room` the first one has room for tensors that ranks send and receive,
-// so that it need not be made again.
+// `leaves_room` the first one has room for the tensors that ranks sent and
+// received in the most similar of `input.carried`, or some guess, so that it
+// need not be made again.
 absl::StatusOr<std::optional<Candidate>> KnownStart(
     const StartsFromOthers& others, const PreparedJob& job,
     const PlanInput& input, const Microbatches& microbatches,
@@ -147,12 +132,21 @@ absl::StatusOr<std::optional<Candidate>> KnownStart(
   SearchBudget segments = input.budget.PartUntil(kSegmentsUntil, *evaluations);
   segments.max_evaluations =
       std::min(segments.max_evaluations, kSegmentEvaluations);
-  const std::unique_ptr<Strategy> starts = others.Starts(segments);
+  const std::shared_ptr<const CarriedStep> carried =
+      MostSimilar(input.carried, fused.graph);
+  IdVector<RankId, RankSpec> limits = fused.graph.ranks();
+  std::vector<double> times;
+  if (carried != nullptr) times = CarriedStarts(*carried, fused.graph);
+  if (leaves_room) {
+    limits = carried != nullptr ? CarriedLimits(*carried, fused.graph)
+                                : WithRoom(fused.graph, kStartRoom);
+  }
+  const std::unique_ptr<Strategy> starts =
+      others.Starts(segments, std::move(times));
   PreparedJob with_starts = job;
   with_starts.strategy = starts.get();
   absl::StatusOr<Candidate> known = PlanChoice(
-      with_starts, input, fused, memory, nullptr,
-      StartLimits(input, fused, leaves_room),
+      with_starts, input, fused, memory, nullptr, std::move(limits),
       input.budget.PartUntil(kStartsUntil, *evaluations), evaluations);
   if (!known.ok()) {
     if (absl::IsResourceExhausted(known.status())) return std::nullopt;
@@ -163,30 +157,6 @@ absl::StatusOr<std::optional<Candidate>> KnownStart(
   if (!made.ok()) return std::nullopt;
   return MakeCandidate(job, input, split, split_memory, *std::move(made),
                        std::move(known->limits));
-}
-
-// Returns what the most similar of `input.carried` gives, as a candidate to go
-// on from; nullopt if there is none or if it does not fit.
-absl::StatusOr<std::optional<Candidate>> StartFromCarried(
-    const PreparedJob& job, const PlanInput& input,
-    const partition::BuiltGraph& built, const partition::StepMemory& memory,
-    int64_t* evaluations) {
-  const std::shared_ptr<const CarriedStep> carried =
-      MostSimilar(input.carried, built.graph, built.pairs);
-  if (carried == nullptr) return std::nullopt;
-  const std::unique_ptr<Strategy> start =
-      MakeCarriedStart(job.strategy->name(), *carried);
-  PreparedJob with_start = job;
-  with_start.strategy = start.get();
-  absl::StatusOr<Candidate> candidate = PlanChoice(
-      with_start, input, built, memory, nullptr,
-      CarriedLimits(*carried, built.graph), input.budget, evaluations);
-  if (!candidate.ok()) {
-    if (absl::IsResourceExhausted(candidate.status())) return std::nullopt;
-    return candidate.status();
-  }
-  candidate->made.go_on = true;
-  return *std::move(candidate);
 }
 
 // Spends the budget on `best`, of a strategy that starts from others, and
@@ -331,17 +301,7 @@ absl::StatusOr<PlanResult> PlanAlone(const PreparedJob& prepared,
       }
       return absl::OkStatus();
     };
-    // Where there is time for other starts, they are the better ones.
-    const bool is_large =
-        std::getenv("PIPE_CARRY") != nullptr && (!input.budget.spent || input.budget.spent() > kLargeBuild);
-    if (others != nullptr && searches && is_large) {
-      PIPELOOM_ASSIGN_OR_RETURN(
-          best,
-          StartFromCarried(job, input, built, memory, &result.evaluations));
-    }
-    if (best.has_value()) {
-      // Goes on where the other step's search has ended.
-    } else if (others != nullptr && searches && !has_time_for_both) {
+    if (others != nullptr && searches && !has_time_for_both) {
       PIPELOOM_RETURN_IF_ERROR(start_from_known());
       if (!best.has_value()) {
         PIPELOOM_RETURN_IF_ERROR(screen(nullptr).status());
@@ -487,7 +447,7 @@ absl::StatusOr<PlanResult> PlanAlone(const PreparedJob& prepared,
   // Searches that only judge a partition teach nothing.
   if (input.budget.max_evaluations > 1) {
     result.carried = std::make_shared<const CarriedStep>(
-        CarryFrom(final_built, final_memory, *best));
+        CarryFrom(final_built, *best));
   }
   result.plan = std::move(best->plan);
   result.predicted = std::move(best->predicted);

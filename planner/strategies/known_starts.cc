@@ -107,8 +107,8 @@ std::vector<RankOrders> KnownOrders(const StageGraph& graph,
 
 class KnownStarts::Tried {
  public:
-  explicit Tried(SearchBudget segments)
-      : segments_(std::move(segments)) {}
+  Tried(SearchBudget segments, std::vector<double> times)
+      : segments_(std::move(segments)), times_(std::move(times)) {}
 
   struct Start {
     int64_t time = kNoLimit;
@@ -205,8 +205,8 @@ class KnownStarts::Tried {
     part.needs_answer = whole.needs_answer;
     PIPELOOM_ASSIGN_OR_RETURN(
         SegmentStarts found,
-        FindSegmentStarts(graph, memory, MemoryLevels(memory, partition), seed,
-                          part));
+        FindSegmentStarts(graph, memory, MemoryLevels(memory, partition),
+                          times_, seed, part));
     evaluations_ += found.evaluations;
     for (SegmentStart& start : found.starts) {
       starts->push_back({.time = start.time,
@@ -217,13 +217,16 @@ class KnownStarts::Tried {
   }
 
   SearchBudget segments_;
+  std::vector<double> times_;
   int64_t evaluations_ = 0;
   // Best orders of the first call, the best first.
   std::vector<RankOrders> good_{};
 };
 
-KnownStarts::KnownStarts(absl::string_view name, SearchBudget segments)
-    : name_(name), tried_(std::make_unique<Tried>(std::move(segments))) {}
+KnownStarts::KnownStarts(absl::string_view name, SearchBudget segments,
+                         std::vector<double> times)
+    : name_(name),
+      tried_(std::make_unique<Tried>(std::move(segments), std::move(times))) {}
 KnownStarts::~KnownStarts() = default;
 
 absl::StatusOr<Partition> KnownStarts::MakePartition(

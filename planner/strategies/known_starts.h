@@ -34,8 +34,9 @@ class KnownStarts : public Strategy {
  public:
   // Makes the strategy. `name` is that of the strategy that its plans are for.
   // `segments` is the budget of the search for orders of segments, which is left
-  // out with less than one evaluation.
-  KnownStarts(absl::string_view name, SearchBudget segments);
+  // out with less than one evaluation. `times`: see FindSegmentStarts.
+  KnownStarts(absl::string_view name, SearchBudget segments,
+              std::vector<double> times = {});
   ~KnownStarts() override;
 
   absl::string_view name() const override { return name_; }

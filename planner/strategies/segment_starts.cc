@@ -213,14 +213,32 @@ class Level {
   SegmentStart start_{};
 };
 
+// Returns the units by the mean of their tasks' times.
+std::vector<int32_t> OrderByTimes(const Problem& problem,
+                                  absl::Span<const double> times) {
+  std::vector<double> mean;
+  for (const std::vector<int32_t>& tasks : problem.tasks_of) {
+    double sum = 0;
+    for (const int32_t t : tasks) sum += times[static_cast<size_t>(t)];
+    mean.push_back(sum / static_cast<double>(tasks.size()));
+  }
+  std::vector<int32_t> order(mean.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
+    return mean[static_cast<size_t>(a)] < mean[static_cast<size_t>(b)];
+  });
+  return order;
+}
+
 // Makes the levels that can run, each with the time of the first orders.
 absl::StatusOr<std::vector<std::unique_ptr<Level>>> MakeLevels(
     const Problem& problem, const std::vector<MemorySelection>& selections,
-    uint64_t seed, const SearchBudget& budget) {
+    absl::Span<const double> times, uint64_t seed, const SearchBudget& budget) {
   Random random(seed);
   std::vector<std::vector<int32_t>> orders(1);
   orders[0].resize(static_cast<size_t>(problem.units.num_units));
   std::iota(orders[0].begin(), orders[0].end(), 0);
+  if (!times.empty()) orders.push_back(OrderByTimes(problem, times));
   while (orders.size() < kFirstOrders) {
     orders.push_back(orders[0]);
     Shuffle(random, &orders.back());
@@ -259,12 +277,12 @@ absl::StatusOr<std::vector<std::unique_ptr<Level>>> MakeLevels(
 
 absl::StatusOr<SegmentStarts> FindSegmentStarts(
     const StageGraph& graph, const StepMemory& memory,
-    const std::vector<MemorySelection>& selections, uint64_t seed,
-    const SearchBudget& budget) {
+    const std::vector<MemorySelection>& selections,
+    absl::Span<const double> times, uint64_t seed, const SearchBudget& budget) {
   const Problem problem(graph, memory);
   PIPELOOM_ASSIGN_OR_RETURN(
       std::vector<std::unique_ptr<Level>> levels,
-      MakeLevels(problem, selections, seed, budget));
+      MakeLevels(problem, selections, times, seed, budget));
   const auto evaluations = [&] {
     int64_t all = 0;
     for (const auto& level : levels) all += level->evaluations();

@@ -22,7 +22,7 @@ using partition::StepMemory;
 
 // Numbers of sent and received tensors for which the limits leave room, one
 // after the other until an answer fits.
-constexpr int64_t kRoom[] = {0, 2, 4, 8};
+constexpr int64_t kRoom[] = {4, 12};
 
 // Maps tasks of the fused graph to those of the split one.
 IdVector<TaskId, TaskId> TasksInSplit(

@@ -19,7 +19,7 @@ constexpr double kLevels[] = {0.4, 0.6, 0.2, 1, 0.8, 0};
 }  // namespace
 
 std::vector<MemorySelection> MemoryLevels(const StepMemory& memory,
-                                    const Partition& partition) {
+                                          const Partition& partition) {
   std::vector<MemorySelection> levels;
   const auto add = [&](MemorySelection selection) {
     if (std::find(levels.begin(), levels.end(), selection) == levels.end()) {

@@ -65,8 +65,7 @@ double Difference(const std::vector<Duration>& a,
 Bytes SizeOf(const CarriedStep& carried) {
   size_t bytes = sizeof(carried) + carried.work.size() * sizeof(Duration) +
                  static_cast<size_t>(carried.room.size()) * sizeof(Bytes);
-  for (const std::vector<CarriedStep::Segment>& of_one :
-       carried.microbatches) {
+  for (const std::vector<CarriedStep::Segment>& of_one : carried.microbatches) {
     bytes += sizeof(of_one) + of_one.capacity() * sizeof(CarriedStep::Segment);
   }
   return Bytes(static_cast<int64_t>(bytes));
@@ -118,21 +117,21 @@ CarriedStep CarryFrom(const partition::BuiltGraph& built,
                           .backward = key.second,
                           .start = sum.start / sum.tasks});
     }
-    std::stable_sort(segments.begin(), segments.end(),
-                     [](const CarriedStep::Segment& a,
-                        const CarriedStep::Segment& b) {
-                       return a.start < b.start;
-                     });
+    std::stable_sort(
+        segments.begin(), segments.end(),
+        [](const CarriedStep::Segment& a, const CarriedStep::Segment& b) {
+          return a.start < b.start;
+        });
   }
   // No more than this order's tensors took, so that steps do not lower limits
   // further and further.
   carried.room.resize(graph.num_ranks());
   const auto peaks = MemoryPeaks(planned.predicted);
   for (const RankId r : graph.rank_ids()) {
-    carried.room[r] = std::clamp(peaks[r].total - schedule.peak[r], Bytes(0),
-                                 std::max(Bytes(0),
-                                          graph.rank(r).memory.limit -
-                                              planned.limits[r].memory.limit));
+    carried.room[r] =
+        std::clamp(peaks[r].total - schedule.peak[r], Bytes(0),
+                   std::max(Bytes(0), graph.rank(r).memory.limit -
+                                          planned.limits[r].memory.limit));
   }
   return carried;
 }

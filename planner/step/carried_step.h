@@ -29,8 +29,8 @@ struct CarriedStep {
     double start = 0;  // Mean start of its tasks as a share of the step.
     bool operator==(const Segment&) const = default;
   };
-  // Segments of each microbatch, sorted by start. Microbatches are sorted by the
-  // work of their forwards, the most first.
+  // Segments of each microbatch, sorted by start. Microbatches are sorted by
+  // the work of their forwards, the most first.
   std::vector<std::vector<Segment>> microbatches{};
   // Indexed as `microbatches`: the time of their forwards.
   std::vector<Duration> work{};
@@ -51,9 +51,9 @@ std::shared_ptr<const CarriedStep> MostSimilar(
 CarriedStep CarryFrom(const partition::BuiltGraph& built,
                       const Candidate& planned);
 
-// Returns for each task of another step of the same job, as a share of the step,
-// when the segment of its kind started; for a module that the other microbatch
-// lacked, its first or last start. O(tasks log tasks).
+// Returns for each task of another step of the same job, as a share of the
+// step, when the segment of its kind started; for a module that the other
+// microbatch lacked, its first or last start. O(tasks log tasks).
 std::vector<double> CarriedStarts(const CarriedStep& carried,
                                   const StageGraph& graph);
 

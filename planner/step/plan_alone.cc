@@ -67,7 +67,7 @@ constexpr double kLevelEvaluations = 600;
 
 // Under a deadline, until when passes are refined: the bound and the checks of
 // the plan come after it.
-constexpr double kRefineUntil = 0.96;
+constexpr double kRefineUntil = 0.93;
 constexpr double kPairedUntil[] = {0.76, 0.86};
 
 // Share of the budget for trying memory rules.
@@ -351,7 +351,8 @@ absl::StatusOr<PlanResult> PlanAlone(const PreparedJob& prepared,
         std::string(last_error.message())));
   }
   if (abandoned()) return absl::CancelledError("stopped");
-  if (own_memory && input.needs_bound && input.budget.max_evaluations > 1) {
+  if (others != nullptr && own_memory && input.needs_bound &&
+      input.budget.max_evaluations > 1) {
     bound = PlanBound(built.graph, &memory);
     SearchResult& found = best->made.found;
     found.lower_bound = Nanoseconds(bound->time);
@@ -446,8 +447,8 @@ absl::StatusOr<PlanResult> PlanAlone(const PreparedJob& prepared,
   PIPELOOM_RETURN_IF_ERROR(ValidateExecutionPlan(best->plan));
   // Searches that only judge a partition teach nothing.
   if (input.budget.max_evaluations > 1) {
-    result.carried = std::make_shared<const CarriedStep>(
-        CarryFrom(final_built, *best));
+    result.carried =
+        std::make_shared<const CarriedStep>(CarryFrom(final_built, *best));
   }
   result.plan = std::move(best->plan);
   result.predicted = std::move(best->predicted);

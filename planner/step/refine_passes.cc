@@ -179,10 +179,10 @@ class Refiner {
   const StageGraph& limited_;
   const MemorySchedule& made_;
   const SearchBudget& budget_;
-  StepMemory memory_;   // Has the forms that are tried.
-  RankOrders orders_;   // The orders that are tried.
-  StageGraph graph_{};  // Has both forms and choices.
-  int64_t shortest_;    // Step time in ns.
+  StepMemory memory_;                      // Has the forms that are tried.
+  RankOrders orders_;                      // The orders that are tried.
+  StageGraph graph_{};                     // Has both forms and choices.
+  int64_t shortest_;                       // Step time in ns.
   std::vector<MemorySchedule> answers_{};  // In the order in which they came.
 };
 
@@ -273,10 +273,11 @@ absl::Status RefinePasses(const PreparedJob& job, const PlanInput& input,
                           const partition::BuiltGraph& built,
                           const StepMemory& choices, const SearchBudget& budget,
                           Candidate* best) {
-  // Takes the fastest answer of a refiner that fits. Returns whether any did, or
-  // whether there was none.
-  const auto take = [&](Refiner& refiner, const IdVector<RankId, RankSpec>&
-                                              limits) -> absl::StatusOr<bool> {
+  // Takes the fastest answer of a refiner that fits. Returns whether any did,
+  // or whether there was none.
+  const auto take =
+      [&](Refiner& refiner,
+          const IdVector<RankId, RankSpec>& limits) -> absl::StatusOr<bool> {
     bool any = false;
     for (MemorySchedule& made : refiner.TakeAnswers()) {
       any = true;

@@ -1,10 +1,10 @@
 // The schedules of other strategies as starts of a search that chooses memory:
 // the classic orders on the given partition, orders of segments
-// (planner/strategies/segment_starts.h), and, if none of them fits, microbatches
-// one after another. Each start gets the best
-// memory choices for its order (planner/memory/choose_memory.h). So a search
-// that keeps the best of these is never worse than they are, and reports that
-// nothing fits only if none of them does.
+// (planner/strategies/segment_starts.h), and, if none of them fits,
+// microbatches one after another. Each start gets the best memory choices for
+// its order (planner/memory/choose_memory.h). So a search that keeps the best
+// of these is never worse than they are, and reports that nothing fits only if
+// none of them does.
 #ifndef PIPELOOM_PLANNER_STRATEGIES_KNOWN_STARTS_H_
 #define PIPELOOM_PLANNER_STRATEGIES_KNOWN_STARTS_H_
 
@@ -33,8 +33,8 @@ std::vector<RankOrders> KnownOrders(const StageGraph& graph,
 class KnownStarts : public Strategy {
  public:
   // Makes the strategy. `name` is that of the strategy that its plans are for.
-  // `segments` is the budget of the search for orders of segments, which is left
-  // out with less than one evaluation. `times`: see FindSegmentStarts.
+  // `segments` is the budget of the search for orders of segments, which is
+  // left out with less than one evaluation. `times`: see FindSegmentStarts.
   KnownStarts(absl::string_view name, SearchBudget segments,
               std::vector<double> times = {});
   ~KnownStarts() override;

@@ -246,14 +246,14 @@ absl::StatusOr<std::vector<std::unique_ptr<Level>>> MakeLevels(
   std::vector<std::unique_ptr<Level>> levels(selections.size());
   std::vector<absl::Status> failed(selections.size());
   const auto make = [&](size_t i) {
-    const absl::StatusOr<StageGraph> chosen = partition::ApplyMemory(
-        *problem.graph, *problem.memory, selections[i]);
+    const absl::StatusOr<StageGraph> chosen =
+        partition::ApplyMemory(*problem.graph, *problem.memory, selections[i]);
     if (!chosen.ok()) {
       failed[i] = chosen.status();
       return;
     }
-    auto level = std::make_unique<Level>(problem, *chosen, selections[i],
-                                         seed + 1 + i);
+    auto level =
+        std::make_unique<Level>(problem, *chosen, selections[i], seed + 1 + i);
     if (!level->CanRun()) return;
     for (const std::vector<int32_t>& order : orders) level->Try(order);
     levels[i] = std::move(level);

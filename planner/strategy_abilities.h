@@ -40,8 +40,11 @@ class StartsFromOthers {
  public:
   virtual ~StartsFromOthers() = default;
   // Makes a strategy whose schedule is the best start that others give, for one
-  // step. `dip` is the budget of DIP's part in it.
-  virtual std::unique_ptr<Strategy> Starts(SearchBudget dip) const = 0;
+  // step. `segments` is the budget of the search for orders of segments in it;
+  // `times`, indexed by task, says when tasks ran in a similar step (empty:
+  // unknown).
+  virtual std::unique_ptr<Strategy> Starts(SearchBudget segments,
+                                           std::vector<double> times) const = 0;
   // Makes one strategy for each order that others have on a given partition;
   // those that are most often the fastest come first.
   virtual std::vector<std::unique_ptr<Strategy>> Rivals() const = 0;

@@ -408,7 +408,8 @@ class IntegerProgramSolver::Impl : private ProgramRuns {
       const bool fits = Measure();
       if (fits) {
         Keep();
-      } else if (round % kRepairEvery == 0 || round == rounds) {
+      } else if (round == rounds || (round % kRepairEvery == 0 &&
+                                     (round > 0 || !solution_.feasible))) {
         suggested_ = choice_;
         suggested_use_ = used_;
         if (Repair()) {

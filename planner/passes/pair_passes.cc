@@ -58,16 +58,6 @@ class Pairer {
     return best;
   }
 
- private:
-  void Offer(const RankOrders& orders, PairedOrders* best) {
-    std::vector<PairedPass> pairs;
-    const int64_t time = Time(orders, &pairs);
-    if (time >= best->step_time) return;
-    best->orders = orders;
-    best->pairs = std::move(pairs);
-    best->step_time = time;
-  }
-
   // Returns the order with each weight gradient that directly follows its
   // backward moved after the next backward of the rank that has a gap.
   std::vector<TaskId> PutOff(const std::vector<TaskId>& order) const {
@@ -95,6 +85,16 @@ class Pairer {
     }
     if (waiting >= 0) result.push_back(TaskId(waiting));
     return result;
+  }
+
+ private:
+  void Offer(const RankOrders& orders, PairedOrders* best) {
+    std::vector<PairedPass> pairs;
+    const int64_t time = Time(orders, &pairs);
+    if (time >= best->step_time) return;
+    best->orders = orders;
+    best->pairs = std::move(pairs);
+    best->step_time = time;
   }
 
   bool Fits(RankId rank, const std::vector<TaskId>& order) const {
@@ -171,6 +171,15 @@ PairedOrders PairPasses(const StageGraph& graph, const StepMemory& memory,
                         const RankOrders& orders,
                         const std::function<bool()>& expired) {
   return Pairer(graph, memory, selection).Run(orders, expired);
+}
+
+RankOrders PutOffWeightGrads(const StageGraph& graph, const StepMemory& memory,
+                             const MemorySelection& selection,
+                             const RankOrders& orders) {
+  const Pairer pairer(graph, memory, selection);
+  RankOrders put_off = orders;
+  for (std::vector<TaskId>& order : put_off) order = pairer.PutOff(order);
+  return put_off;
 }
 
 absl::StatusOr<StageGraph> ApplyPairs(

@@ -57,6 +57,14 @@ PairedOrders PairPasses(const StageGraph& graph,
                         const RankOrders& orders,
                         const std::function<bool()>& expired = {});
 
+// Returns the orders with each weight gradient that directly follows its
+// backward put off until after the next backward of its rank that has a gap,
+// whatever memory that takes. `graph`, `memory` and `selection` as above.
+RankOrders PutOffWeightGrads(const StageGraph& graph,
+                             const partition::StepMemory& memory,
+                             const partition::MemorySelection& selection,
+                             const RankOrders& orders);
+
 // Returns the graph with the pairs' durations and Task::overlaps. `task_now`
 // maps tasks of the pairs to tasks of `graph`; if empty, they are the same.
 absl::StatusOr<StageGraph> ApplyPairs(

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -32,11 +33,14 @@ namespace {
 constexpr double kNominalShare = 0.7;
 
 // Share of the budget until which starts are taken from other strategies, and
-// until which DIP's are among them: its levels, and some rollouts if there is
-// time.
-constexpr double kStartsUntil = 0.4;
-constexpr double kDipUntil = 0.3;
-constexpr int64_t kDipEvaluations = 60;
+// until which orders of segments are searched for them, with at most so many
+// evaluations.
+constexpr double kStartsUntil = 0.5;
+constexpr double kSegmentsUntil = 0.4;
+constexpr int64_t kSegmentEvaluations = 600;
+// Tensors that ranks send or receive for which the first start leaves room if
+// no earlier step tells.
+constexpr int64_t kStartRoom = 4;
 
 // Shares of the budget until which the order and the memory choices are
 // searched without paired passes, and until which the order is searched with
@@ -44,9 +48,7 @@ constexpr int64_t kDipEvaluations = 60;
 // first takes nearly all: on large steps pairs cost more search than they gain
 // (qwen2.5-vl-72b, batch mixed, 100 ms: 7.8 s a step instead of 7.3).
 constexpr double kUnpairedUntil = 0.5;
-constexpr double kUnpairedUntilOfTime = 0.82;
-// The same for a step that goes on from another step's plan.
-constexpr double kCarriedUntil[] = {0.4, 0.6};
+constexpr double kUnpairedUntilOfTime = 0.6;
 
 // Under a deadline, the largest share of the time spent on building the step at
 // which it is started both from other strategies and from nothing. Larger steps
@@ -56,14 +58,17 @@ constexpr double kCarriedUntil[] = {0.4, 0.6};
 // scripts/measure_jobs.py.
 constexpr double kShortBuild = 0.025;
 
-// The same for a step that goes on from another step's plan: smaller ones find
-// better plans from nothing (docs/decisions/0014-large-steps-go-on.md).
-constexpr double kLargeBuild = 0.08;
+// The same for a quick plan beside the search (PlanInput::only_if_small).
+constexpr double kQuickBuild = 0.035;
+
+// Evaluations that there must be time for so that levels of memory are tried
+// again after the first start.
+constexpr double kLevelEvaluations = 600;
 
 // Under a deadline, until when passes are refined: the bound and the checks of
 // the plan come after it.
-constexpr double kRefineUntil = 0.96;
-constexpr double kPairedUntil[] = {0.62, 0.74};
+constexpr double kRefineUntil = 0.93;
+constexpr double kPairedUntil[] = {0.76, 0.86};
 
 // Share of the budget for trying memory rules.
 constexpr double kRulesShare = 0.5;
@@ -106,12 +111,16 @@ absl::Status ScreenRules(const MemoryRules& rules, const SearchBudget& whole,
 }
 
 // Returns the best of the starts that other strategies give, which have fused
-// backwards, as a candidate of the split step; nullopt if nothing fits.
+// backwards, as a candidate of the split step; nullopt if nothing fits. With
+// `leaves_room` the first one has room for the tensors that ranks sent and
+// received in the most similar of `input.carried`, or some guess, so that it
+// need not be made again.
 absl::StatusOr<std::optional<Candidate>> KnownStart(
     const StartsFromOthers& others, const PreparedJob& job,
     const PlanInput& input, const Microbatches& microbatches,
     const partition::BuiltGraph& split,
-    const partition::StepMemory& split_memory, int64_t* evaluations) {
+    const partition::StepMemory& split_memory, bool leaves_room,
+    int64_t* evaluations) {
   if (input.budget.Abandoned()) return absl::CancelledError("stopped");
   PIPELOOM_ASSIGN_OR_RETURN(
       const partition::BuiltGraph fused,
@@ -120,13 +129,24 @@ absl::StatusOr<std::optional<Candidate>> KnownStart(
       *job.costs, job.partition, microbatches, fused.pairs,
       StageChoices(*job.costs, job.partition, microbatches));
   // Limits the time to a share, and the evaluations to a small fixed number.
-  SearchBudget dip = input.budget.Until(kDipUntil);
-  dip.max_evaluations = std::min(input.budget.max_evaluations, kDipEvaluations);
-  const std::unique_ptr<Strategy> starts = others.Starts(dip);
+  SearchBudget segments = input.budget.PartUntil(kSegmentsUntil, *evaluations);
+  segments.max_evaluations =
+      std::min(segments.max_evaluations, kSegmentEvaluations);
+  const std::shared_ptr<const CarriedStep> carried =
+      MostSimilar(input.carried, fused.graph);
+  IdVector<RankId, RankSpec> limits = fused.graph.ranks();
+  std::vector<double> times;
+  if (carried != nullptr) times = CarriedStarts(*carried, fused.graph);
+  if (leaves_room) {
+    limits = carried != nullptr ? CarriedLimits(*carried, fused.graph)
+                                : WithRoom(fused.graph, kStartRoom);
+  }
+  const std::unique_ptr<Strategy> starts =
+      others.Starts(segments, std::move(times));
   PreparedJob with_starts = job;
   with_starts.strategy = starts.get();
   absl::StatusOr<Candidate> known = PlanChoice(
-      with_starts, input, fused, memory, nullptr, fused.graph.ranks(),
+      with_starts, input, fused, memory, nullptr, std::move(limits),
       input.budget.PartUntil(kStartsUntil, *evaluations), evaluations);
   if (!known.ok()) {
     if (absl::IsResourceExhausted(known.status())) return std::nullopt;
@@ -137,30 +157,6 @@ absl::StatusOr<std::optional<Candidate>> KnownStart(
   if (!made.ok()) return std::nullopt;
   return MakeCandidate(job, input, split, split_memory, *std::move(made),
                        std::move(known->limits));
-}
-
-// Returns what the most similar of `input.carried` gives, as a candidate to go
-// on from; nullopt if there is none or if it does not fit.
-absl::StatusOr<std::optional<Candidate>> StartFromCarried(
-    const PreparedJob& job, const PlanInput& input,
-    const partition::BuiltGraph& built, const partition::StepMemory& memory,
-    int64_t* evaluations) {
-  const std::shared_ptr<const CarriedStep> carried =
-      MostSimilar(input.carried, built.graph, built.pairs);
-  if (carried == nullptr) return std::nullopt;
-  const std::unique_ptr<Strategy> start =
-      MakeCarriedStart(job.strategy->name(), *carried);
-  PreparedJob with_start = job;
-  with_start.strategy = start.get();
-  absl::StatusOr<Candidate> candidate = PlanChoice(
-      with_start, input, built, memory, nullptr,
-      CarriedLimits(*carried, built.graph), input.budget, evaluations);
-  if (!candidate.ok()) {
-    if (absl::IsResourceExhausted(candidate.status())) return std::nullopt;
-    return candidate.status();
-  }
-  candidate->made.go_on = true;
-  return *std::move(candidate);
 }
 
 // Spends the budget on `best`, of a strategy that starts from others, and
@@ -182,28 +178,16 @@ absl::Status ImproveAndRefine(const PreparedJob& job, const PlanInput& input,
   const auto is_over = [&] {
     return refinement.expired && refinement.expired();
   };
-  if (best->made.go_on) {
-    // The forms of its passes are known, so pairs are found at once.
-    known = *best;
-    PIPELOOM_RETURN_IF_ERROR(refine(&*known));
-    for (const double until : kCarriedUntil) {
-      if (known->made.pairs.empty() || input.budget.Exhausted(*evaluations)) {
-        break;
-      }
-      PIPELOOM_RETURN_IF_ERROR(SearchPaired(
-          job, input, built, memory,
-          input.budget.PartUntil(until, *evaluations), &*known, evaluations));
-      PIPELOOM_RETURN_IF_ERROR(refine(&*known));
-    }
-  }
   PIPELOOM_RETURN_IF_ERROR(
       ImproveCandidate(job, unpaired, built, memory, best, evaluations));
   Candidate plain = *best;
+  if (known.has_value() &&
+      known->made.found.schedule == best->made.found.schedule) {
+    known.reset();
+  }
   PIPELOOM_RETURN_IF_ERROR(refine(best));
   if (known.has_value()) {
-    if (!best->made.go_on && !is_over()) {
-      PIPELOOM_RETURN_IF_ERROR(refine(&*known));
-    }
+    if (!is_over()) PIPELOOM_RETURN_IF_ERROR(refine(&*known));
     if (known->predicted.finish < best->predicted.finish) {
       *best = *std::move(known);
     }
@@ -267,6 +251,10 @@ absl::StatusOr<PlanResult> PlanAlone(const PreparedJob& prepared,
                 *job.costs, job.partition, result.microbatches, built.pairs,
                 StageChoices(*job.costs, job.partition, result.microbatches))
           : rules->memory();
+  if (input.only_if_small && input.budget.spent &&
+      input.budget.spent() > kQuickBuild) {
+    return absl::ResourceExhaustedError("no time for a quick plan");
+  }
   const auto abandoned = [&] { return input.budget.Abandoned(); };
   if (abandoned()) return absl::CancelledError("stopped");
   // The smallest possible search.
@@ -305,7 +293,7 @@ absl::StatusOr<PlanResult> PlanAlone(const PreparedJob& prepared,
     const auto start_from_known = [&]() -> absl::Status {
       PIPELOOM_ASSIGN_OR_RETURN(
           known, KnownStart(*others, job, input, result.microbatches, built,
-                            memory, &result.evaluations));
+                            memory, !has_time_for_both, &result.evaluations));
       if (known.has_value() &&
           (!best.has_value() ||
            known->predicted.finish < best->predicted.finish)) {
@@ -313,22 +301,7 @@ absl::StatusOr<PlanResult> PlanAlone(const PreparedJob& prepared,
       }
       return absl::OkStatus();
     };
-    // Where there is time for other starts, they are the better ones.
-    const bool is_large =
-        !input.budget.spent || input.budget.spent() > kLargeBuild;
-    if (others != nullptr && searches && is_large) {
-      PIPELOOM_ASSIGN_OR_RETURN(
-          best,
-          StartFromCarried(job, input, built, memory, &result.evaluations));
-      if (best.has_value()) {
-        bound = PlanBound(built.graph, &memory);
-        best->made.found.lower_bound = Nanoseconds(bound->time);
-        best->made.found.bound_source = bound->source;
-      }
-    }
-    if (best.has_value()) {
-      // Goes on where the other step's search has ended.
-    } else if (others != nullptr && searches && !has_time_for_both) {
+    if (others != nullptr && searches && !has_time_for_both) {
       PIPELOOM_RETURN_IF_ERROR(start_from_known());
       if (!best.has_value()) {
         PIPELOOM_RETURN_IF_ERROR(screen(nullptr).status());
@@ -378,6 +351,22 @@ absl::StatusOr<PlanResult> PlanAlone(const PreparedJob& prepared,
         std::string(last_error.message())));
   }
   if (abandoned()) return absl::CancelledError("stopped");
+  if (others != nullptr && own_memory && input.needs_bound &&
+      input.budget.max_evaluations > 1) {
+    bound = PlanBound(built.graph, &memory);
+    SearchResult& found = best->made.found;
+    found.lower_bound = Nanoseconds(bound->time);
+    found.bound_source = bound->source;
+    found.proven_optimal = best->predicted.step_time() == found.lower_bound;
+  }
+  if (own_memory && others != nullptr && input.budget.spent) {
+    // With few evaluations left, other levels of memory are not tried.
+    const double spent = input.budget.spent();
+    if (static_cast<double>(result.evaluations) * (1 - spent) <
+        kLevelEvaluations * spent) {
+      best->made.go_on = true;
+    }
+  }
   const bool may_go_on = !best->made.found.proven_optimal &&
                          !input.budget.Exhausted(result.evaluations);
   const bool refines =
@@ -442,7 +431,7 @@ absl::StatusOr<PlanResult> PlanAlone(const PreparedJob& prepared,
   if (!input.needs_bound) {
     bound.emplace();
   } else if (bound.has_value()) {
-    // Known since the start.
+    // Known since before the search.
   } else if (own_memory || split.has_value() || !best->made.pairs.empty() ||
              !best->made.forms.empty()) {
     bound = PlanBound(final_built.graph, &final_memory);
@@ -458,8 +447,8 @@ absl::StatusOr<PlanResult> PlanAlone(const PreparedJob& prepared,
   PIPELOOM_RETURN_IF_ERROR(ValidateExecutionPlan(best->plan));
   // Searches that only judge a partition teach nothing.
   if (input.budget.max_evaluations > 1) {
-    result.carried = std::make_shared<const CarriedStep>(
-        CarryFrom(final_built, final_memory, *best));
+    result.carried =
+        std::make_shared<const CarriedStep>(CarryFrom(final_built, *best));
   }
   result.plan = std::move(best->plan);
   result.predicted = std::move(best->predicted);

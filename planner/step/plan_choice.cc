@@ -214,6 +214,17 @@ IdVector<RankId, RankSpec> WithMargin(const StageGraph& graph,
   return limits;
 }
 
+IdVector<RankId, RankSpec> WithRoom(const StageGraph& graph, int64_t tensors) {
+  const IdVector<RankId, Bytes> largest = LargestCrossing(graph);
+  IdVector<RankId, RankSpec> limits = graph.ranks();
+  for (const RankId r : limits.ids()) {
+    Bytes& limit = limits[r].memory.limit;
+    if (limit == Bytes(0)) continue;
+    limit = std::max(Bytes(1), limit - tensors * largest[r]);
+  }
+  return limits;
+}
+
 absl::StatusOr<Candidate> PlanChoice(
     const PreparedJob& job, const PlanInput& input,
     const partition::BuiltGraph& built, const partition::StepMemory& memory,
@@ -284,6 +295,12 @@ absl::Status ImproveCandidate(const PreparedJob& job, const PlanInput& input,
     if (exhausted && (!over || ++repairs > kMaxTightenings)) break;
     if (input.budget.spent && input.budget.spent() >= kRepairUntil) break;
     if (starts_from == nullptr && part >= parts.size() && !over) break;
+    // Parts that are over are left out, as nothing would be searched.
+    const auto is_over = [&](double until) {
+      return input.budget.spent && input.budget.spent() >= until;
+    };
+    while (part + 1 < parts.size() && is_over(parts[part])) ++part;
+    if (!over && is_over(parts.back())) break;
     SearchBudget rest = input.budget.PartUntil(
         parts[std::min(part, parts.size() - 1)], *evaluations);
     ++part;

@@ -1,11 +1,13 @@
 #include "planner/step/refine_passes.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "base/status_macros.h"
+#include "planner/memory/choose_memory.h"
 #include "planner/passes/pair_passes.h"
 #include "planner/passes/pass_forms.h"
 
@@ -17,6 +19,10 @@ using partition::MemoryCandidate;
 using partition::PassForm;
 using partition::StagePair;
 using partition::StepMemory;
+
+// Numbers of sent and received tensors for which the limits leave room, one
+// after the other until an answer fits.
+constexpr int64_t kRoom[] = {4, 12};
 
 // Maps tasks of the fused graph to those of the split one.
 IdVector<TaskId, TaskId> TasksInSplit(
@@ -58,6 +64,127 @@ bool SplitWhereItFits(const partition::MemorySelection& selection,
   }
   return any;
 }
+
+// Looks for better forms and pairs of passes for one answer.
+class Refiner {
+ public:
+  // Keeps references. `limited` has everything kept and the answer's limits.
+  Refiner(const StageGraph& limited, const StepMemory& choices,
+          const MemorySchedule& made, const SearchBudget& budget)
+      : limited_(limited),
+        made_(made),
+        budget_(budget),
+        memory_(choices),
+        orders_(made.found.schedule.order),
+        shortest_(made.found.schedule.step_time().count()) {
+    memory_.SetForms(made.forms);
+  }
+
+  // Tries forms and pairs with the answer's memory choices.
+  absl::Status Run() {
+    PIPELOOM_RETURN_IF_ERROR(Apply(made_.selection));
+    PIPELOOM_RETURN_IF_ERROR(TryPairs(made_.selection));
+    PIPELOOM_RETURN_IF_ERROR(TrySplit());
+    if (IsOver()) return absl::OkStatus();
+    PassFormChooser(graph_, memory_)
+        .Choose(made_.selection, &memory_, &orders_,
+                {.expired = [this] { return IsOver(); }});
+    PIPELOOM_RETURN_IF_ERROR(Apply(made_.selection));
+    PIPELOOM_RETURN_IF_ERROR(TryPairs(made_.selection));
+    return TrySplit();
+  }
+
+  // Tries pairs with all backwards split, weight gradients put off, and memory
+  // choices that make room for that: those for fused backwards have left none.
+  absl::Status RunAnew() {
+    if (IsOver() || !memory_.has_choices() || !HasFormChoice(memory_)) {
+      return absl::OkStatus();
+    }
+    memory_.SetForms(FormSelection(memory_.pairs.size(), PassForm::kSplit));
+    PIPELOOM_RETURN_IF_ERROR(Apply(made_.selection));
+    orders_ = PutOffWeightGrads(graph_, memory_, made_.selection,
+                                made_.found.schedule.order);
+    SearchBudget rest;
+    rest.expired = [this] { return IsOver(); };
+    rest.threads = budget_.threads;
+    MemoryChooser chooser(limited_, memory_);
+    const absl::StatusOr<int64_t> time =
+        chooser.Choose(orders_, made_.selection, rest, {});
+    if (!time.ok()) {
+      return absl::IsResourceExhausted(time.status()) ? absl::OkStatus()
+                                                      : time.status();
+    }
+    PIPELOOM_RETURN_IF_ERROR(Apply(chooser.selection()));
+    return TryPairs(chooser.selection());
+  }
+
+  // Returns what was found, the fastest first; only answers that were faster
+  // than all before.
+  std::vector<MemorySchedule> TakeAnswers() {
+    std::reverse(answers_.begin(), answers_.end());
+    return std::move(answers_);
+  }
+
+ private:
+  bool IsOver() const {
+    return budget_.stop.stop_requested() ||
+           (budget_.expired && budget_.expired());
+  }
+
+  // Sets graph_ to the present forms and these choices.
+  absl::Status Apply(const partition::MemorySelection& selection) {
+    PIPELOOM_ASSIGN_OR_RETURN(
+        graph_, partition::ApplyMemory(limited_, memory_, selection));
+    return absl::OkStatus();
+  }
+
+  // Pairs weight gradients where possible, and keeps the answer if it is the
+  // shortest.
+  absl::Status TryPairs(const partition::MemorySelection& selection) {
+    PairedOrders paired = PairPasses(graph_, memory_, selection, orders_,
+                                     [this] { return IsOver(); });
+    if (paired.step_time >= shortest_) return absl::OkStatus();
+    MemorySchedule next = made_;
+    next.selection = selection;
+    next.forms = memory_.forms();
+    next.pairs = std::move(paired.pairs);
+    PIPELOOM_ASSIGN_OR_RETURN(const StageGraph with_pairs,
+                              ApplyPairs(graph_, next.pairs));
+    PIPELOOM_ASSIGN_OR_RETURN(
+        next.found.schedule,
+        TimeSchedule(with_pairs, std::move(paired.orders)));
+    if (!ValidateSchedule(with_pairs, next.found.schedule).ok()) {
+      return absl::OkStatus();
+    }
+    shortest_ = paired.step_time;
+    answers_.push_back(std::move(next));
+    return absl::OkStatus();
+  }
+
+  // Does the same with all other backwards split too where that fits.
+  absl::Status TrySplit() {
+    const FormSelection before = memory_.forms();
+    if (IsOver() ||
+        !SplitWhereItFits(made_.selection, graph_, orders_, &memory_)) {
+      return absl::OkStatus();
+    }
+    const StageGraph unsplit = std::move(graph_);
+    PIPELOOM_RETURN_IF_ERROR(Apply(made_.selection));
+    const absl::Status status = TryPairs(made_.selection);
+    memory_.SetForms(before);
+    graph_ = unsplit;
+    return status;
+  }
+
+  const StageGraph& limited_;
+  const MemorySchedule& made_;
+  const SearchBudget& budget_;
+  StepMemory memory_;                      // Has the forms that are tried.
+  RankOrders orders_;                      // The orders that are tried.
+  StageGraph graph_{};                     // Has both forms and choices.
+  int64_t shortest_;                       // Step time in ns.
+  std::vector<MemorySchedule> answers_{};  // In the order in which they came.
+};
 
 }  // namespace
 
@@ -146,74 +273,47 @@ absl::Status RefinePasses(const PreparedJob& job, const PlanInput& input,
                           const partition::BuiltGraph& built,
                           const StepMemory& choices, const SearchBudget& budget,
                           Candidate* best) {
-  const StageGraph limited = built.graph.WithRanks(best->limits);
-  const MemorySchedule& made = best->made;
-  std::optional<MemorySchedule> refined;
-  int64_t shortest = made.found.schedule.step_time().count();
-  const auto is_over = [&] {
-    return budget.stop.stop_requested() || (budget.expired && budget.expired());
-  };
-  StepMemory memory = choices;
-  memory.SetForms(made.forms);
-  RankOrders orders = made.found.schedule.order;
-  PIPELOOM_ASSIGN_OR_RETURN(
-      StageGraph graph,
-      partition::ApplyMemory(limited, memory, made.selection));
-  // Pairs weight gradients where possible, and keeps the answer if it is the
-  // shortest.
-  const auto try_pairs = [&]() -> absl::Status {
-    PairedOrders paired =
-        PairPasses(graph, memory, made.selection, orders, is_over);
-    if (paired.step_time >= shortest) return absl::OkStatus();
-    MemorySchedule next = made;
-    next.forms = memory.forms();
-    next.pairs = std::move(paired.pairs);
-    PIPELOOM_ASSIGN_OR_RETURN(const StageGraph with_pairs,
-                              ApplyPairs(graph, next.pairs));
-    PIPELOOM_ASSIGN_OR_RETURN(
-        next.found.schedule,
-        TimeSchedule(with_pairs, std::move(paired.orders)));
-    if (!ValidateSchedule(with_pairs, next.found.schedule).ok()) {
-      return absl::OkStatus();
+  // Takes the fastest answer of a refiner that fits. Returns whether any did,
+  // or whether there was none.
+  const auto take =
+      [&](Refiner& refiner,
+          const IdVector<RankId, RankSpec>& limits) -> absl::StatusOr<bool> {
+    bool any = false;
+    for (MemorySchedule& made : refiner.TakeAnswers()) {
+      any = true;
+      PIPELOOM_ASSIGN_OR_RETURN(
+          std::optional<Candidate> candidate,
+          MakeCandidate(job, input, built, choices, std::move(made), limits));
+      if (!candidate.has_value()) continue;
+      if (candidate->predicted.finish < best->predicted.finish) {
+        *best = *std::move(candidate);
+      }
+      return true;
     }
-    shortest = paired.step_time;
-    refined = std::move(next);
-    return absl::OkStatus();
+    return !any;
   };
-  // Does the same with all other backwards split too where that fits.
-  const auto try_split = [&]() -> absl::Status {
-    const partition::FormSelection before = memory.forms();
-    if (is_over() ||
-        !SplitWhereItFits(made.selection, graph, orders, &memory)) {
-      return absl::OkStatus();
+  const MemorySchedule made = best->made;
+  IdVector<RankId, RankSpec> limits = best->limits;
+  const StageGraph limited = built.graph.WithRanks(limits);
+  if (job.strategy->chooses_memory()) {
+    // Another order has other tensors under way at its peaks.
+    for (const int64_t tensors : kRoom) {
+      const IdVector<RankId, RankSpec> room = WithRoom(built.graph, tensors);
+      for (const RankId r : limits.ids()) {
+        Bytes& limit = limits[r].memory.limit;
+        limit = std::min(limit, room[r].memory.limit);
+      }
+      const StageGraph lowered = built.graph.WithRanks(limits);
+      Refiner refiner(lowered, choices, made, budget);
+      PIPELOOM_RETURN_IF_ERROR(refiner.RunAnew());
+      PIPELOOM_ASSIGN_OR_RETURN(const bool done, take(refiner, limits));
+      if (done) break;
     }
-    const StageGraph unsplit = std::move(graph);
-    PIPELOOM_ASSIGN_OR_RETURN(
-        graph, partition::ApplyMemory(limited, memory, made.selection));
-    const absl::Status status = try_pairs();
-    memory.SetForms(before);
-    graph = unsplit;
-    return status;
-  };
-  PIPELOOM_RETURN_IF_ERROR(try_pairs());
-  PIPELOOM_RETURN_IF_ERROR(try_split());
-  if (!is_over()) {
-    PassFormChooser(graph, memory)
-        .Choose(made.selection, &memory, &orders, {.expired = is_over});
-    PIPELOOM_ASSIGN_OR_RETURN(
-        graph, partition::ApplyMemory(limited, memory, made.selection));
-    PIPELOOM_RETURN_IF_ERROR(try_pairs());
-    PIPELOOM_RETURN_IF_ERROR(try_split());
   }
-  if (!refined.has_value()) return absl::OkStatus();
-  PIPELOOM_ASSIGN_OR_RETURN(std::optional<Candidate> candidate,
-                            MakeCandidate(job, input, built, choices,
-                                          *std::move(refined), best->limits));
-  if (candidate.has_value() &&
-      candidate->predicted.finish < best->predicted.finish) {
-    *best = *std::move(candidate);
-  }
-  return absl::OkStatus();
+  const IdVector<RankId, RankSpec> own = limited.ranks();
+  Refiner refiner(limited, choices, made, budget);
+  PIPELOOM_RETURN_IF_ERROR(refiner.Run());
+  return take(refiner, own).status();
 }
 
 }  // namespace pipeloom::planner

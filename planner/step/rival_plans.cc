@@ -65,6 +65,7 @@ std::optional<PlanResult> QuickPlan(const Strategy& rival,
   PlanInput quick = input;
   quick.robust.reset();
   quick.needs_bound = false;
+  quick.only_if_small = true;
   quick.budget = input.budget.PartUntil(kQuickUntil, 0);
   PreparedJob with = job;
   with.strategy = &rival;

@@ -47,6 +47,9 @@ struct PlanInput {
   std::vector<std::shared_ptr<const CarriedStep>> carried{};
   // Computes PlanResult::lower_bound; otherwise it is 0.
   bool needs_bound = true;
+  // Returns ResourceExhausted at once if building the step took a good part of
+  // the time, so that a search beside it would get too little.
+  bool only_if_small = false;
 };
 
 // Step times under disturbances of the chosen plan and of the plan that is best

@@ -10,6 +10,7 @@
 #include "planner/core/flat_graph.h"
 #include "planner/core/memory_feasibility.h"
 #include "planner/memory/choose_memory.h"
+#include "planner/memory/memory_levels.h"
 #include "planner/orders/dual_pipe_v.h"
 #include "planner/orders/gpipe.h"
 #include "planner/orders/interleaved.h"
@@ -19,9 +20,9 @@
 #include "planner/orders/weight_grad_room.h"
 #include "planner/orders/zero_bubble_h1.h"
 #include "planner/orders/zero_bubble_v.h"
-#include "planner/strategies/dip/dip_strategy.h"
 #include "planner/strategies/disttrain.h"
 #include "planner/strategies/optimus.h"
+#include "planner/strategies/segment_starts.h"
 
 namespace pipeloom::planner {
 namespace {
@@ -106,7 +107,8 @@ std::vector<RankOrders> KnownOrders(const StageGraph& graph,
 
 class KnownStarts::Tried {
  public:
-  explicit Tried(SearchBudget dip) : dip_(std::move(dip)) {}
+  Tried(SearchBudget segments, std::vector<double> times)
+      : segments_(std::move(segments)), times_(std::move(times)) {}
 
   struct Start {
     int64_t time = kNoLimit;
@@ -126,6 +128,7 @@ class KnownStarts::Tried {
     SearchBudget heard;  // Rounds are not counted, but end with the search.
     heard.stop = budget.stop;
     heard.needs_answer = budget.needs_answer;
+    heard.threads = budget.threads;
     const auto choose = [&](const ChooseMemoryOptions& options, Start* start) {
       const absl::StatusOr<int64_t> time =
           chooser.Choose(start->orders, start->selection, heard, options);
@@ -144,11 +147,9 @@ class KnownStarts::Tried {
       choose(kRough, &start);
       if (start.time < kNoLimit) starts.push_back(std::move(start));
     };
-    // Even the least of DIP's searches is long where steps are large: once its
-    // time is over, its order of the first call does for the limits after it.
-    if (good_.empty() || !dip_.Exhausted(0)) {
+    if (good_.empty()) {
       PIPELOOM_RETURN_IF_ERROR(
-          OfferDip(graph, memory, partition, seed, budget, &starts));
+          OfferSegments(graph, memory, partition, seed, budget, &starts));
     }
     if (good_.empty()) {
       for (RankOrders& orders : KnownOrders(graph, partition)) {
@@ -193,35 +194,39 @@ class KnownStarts::Tried {
   }
 
  private:
-  absl::Status OfferDip(const StageGraph& graph,
-                        const partition::StepMemory& memory,
-                        const Partition& partition, uint64_t seed,
-                        const SearchBudget& whole, std::vector<Start>* starts) {
-    if (dip_.max_evaluations < 1) return absl::OkStatus();
-    SearchBudget dip = dip_;
-    dip.stop = whole.stop;
-    dip.needs_answer = whole.needs_answer;
-    absl::StatusOr<MemorySchedule> made =
-        MakeDip()->MakeMemorySchedule(graph, memory, partition, seed, dip);
-    if (!made.ok()) {
-      return absl::IsResourceExhausted(made.status()) ? absl::OkStatus()
-                                                      : made.status();
+  absl::Status OfferSegments(const StageGraph& graph,
+                             const partition::StepMemory& memory,
+                             const Partition& partition, uint64_t seed,
+                             const SearchBudget& whole,
+                             std::vector<Start>* starts) {
+    if (segments_.max_evaluations < 1) return absl::OkStatus();
+    SearchBudget part = segments_;
+    part.stop = whole.stop;
+    part.needs_answer = whole.needs_answer;
+    PIPELOOM_ASSIGN_OR_RETURN(
+        SegmentStarts found,
+        FindSegmentStarts(graph, memory, MemoryLevels(memory, partition),
+                          times_, seed, part));
+    evaluations_ += found.evaluations;
+    for (SegmentStart& start : found.starts) {
+      starts->push_back({.time = start.time,
+                         .orders = std::move(start.orders),
+                         .selection = std::move(start.selection)});
     }
-    evaluations_ += made->found.evaluations;
-    starts->push_back({.time = made->found.schedule.step_time().count(),
-                       .orders = std::move(made->found.schedule.order),
-                       .selection = std::move(made->selection)});
     return absl::OkStatus();
   }
 
-  SearchBudget dip_;
+  SearchBudget segments_;
+  std::vector<double> times_;
   int64_t evaluations_ = 0;
   // Best orders of the first call, the best first.
   std::vector<RankOrders> good_{};
 };
 
-KnownStarts::KnownStarts(absl::string_view name, SearchBudget dip)
-    : name_(name), tried_(std::make_unique<Tried>(std::move(dip))) {}
+KnownStarts::KnownStarts(absl::string_view name, SearchBudget segments,
+                         std::vector<double> times)
+    : name_(name),
+      tried_(std::make_unique<Tried>(std::move(segments), std::move(times))) {}
 KnownStarts::~KnownStarts() = default;
 
 absl::StatusOr<Partition> KnownStarts::MakePartition(

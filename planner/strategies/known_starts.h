@@ -1,9 +1,10 @@
 // The schedules of other strategies as starts of a search that chooses memory:
-// the classic orders on the given partition, DIP's first constructions, and, if
-// none of them fits, microbatches one after another. Each start gets the best
-// memory choices for its order (planner/memory/choose_memory.h). So a search
-// that keeps the best of these is never worse than they are, and reports that
-// nothing fits only if none of them does.
+// the classic orders on the given partition, orders of segments
+// (planner/strategies/segment_starts.h), and, if none of them fits,
+// microbatches one after another. Each start gets the best memory choices for
+// its order (planner/memory/choose_memory.h). So a search that keeps the best
+// of these is never worse than they are, and reports that nothing fits only if
+// none of them does.
 #ifndef PIPELOOM_PLANNER_STRATEGIES_KNOWN_STARTS_H_
 #define PIPELOOM_PLANNER_STRATEGIES_KNOWN_STARTS_H_
 
@@ -32,9 +33,10 @@ std::vector<RankOrders> KnownOrders(const StageGraph& graph,
 class KnownStarts : public Strategy {
  public:
   // Makes the strategy. `name` is that of the strategy that its plans are for.
-  // `dip` is the budget of DIP's part, which is left out with less than one
-  // evaluation.
-  KnownStarts(absl::string_view name, SearchBudget dip);
+  // `segments` is the budget of the search for orders of segments, which is
+  // left out with less than one evaluation. `times`: see FindSegmentStarts.
+  KnownStarts(absl::string_view name, SearchBudget segments,
+              std::vector<double> times = {});
   ~KnownStarts() override;
 
   absl::string_view name() const override { return name_; }

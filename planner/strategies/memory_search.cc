@@ -16,6 +16,7 @@
 #include "planner/core/flat_graph.h"
 #include "planner/core/memory_feasibility.h"
 #include "planner/memory/choose_memory.h"
+#include "planner/memory/memory_levels.h"
 #include "planner/moves/order_search.h"
 #include "planner/passes/pass_forms.h"
 #include "planner/search/order_portfolio.h"
@@ -28,8 +29,6 @@ using partition::MemorySelection;
 using partition::PassForm;
 using partition::StepMemory;
 
-// Shares of the way from keeping everything to min-memory, for all modules.
-constexpr double kLevels[] = {0, 1, 0.5, 0.25, 0.75};
 // Levels judged at once, for any number of threads.
 constexpr size_t kAtOnce = 2;
 // List schedules that a level is judged by.
@@ -64,50 +63,6 @@ struct Known {
   // Whether the choices are the best found for the orders.
   bool chosen = false;
 };
-
-// Returns levels for all modules, and for each module alone, without copies.
-std::vector<MemorySelection> Levels(const StepMemory& memory,
-                                    const Partition& partition) {
-  std::vector<MemorySelection> levels;
-  const auto add = [&](MemorySelection selection) {
-    if (std::find(levels.begin(), levels.end(), selection) == levels.end()) {
-      levels.push_back(std::move(selection));
-    }
-  };
-  const std::vector<Bytes> copies = memory.CopySizes();
-  const StepMemory uncopied = copies.empty() ? memory : memory.WithoutCopies();
-  const auto without_copies = [&](MemorySelection selection) {
-    return copies.empty() ? selection : FromWithoutCopies(memory, selection);
-  };
-  for (const double share : kLevels) {
-    add(without_copies(uncopied.Level(share)));
-  }
-  // The choices that hold least may peak high in the backward, and the other
-  // way round.
-  for (const int64_t at_once : {int64_t{partition.num_ranks}, int64_t{1}}) {
-    add(without_copies(uncopied.Lean(at_once)));
-  }
-  const MemorySelection min_memory = without_copies(uncopied.MinMemory());
-  std::vector<ModuleId> modules;
-  for (const partition::StagePair& pair : memory.pairs) {
-    const ModuleId module = partition.stages[pair.stage].module;
-    if (std::find(modules.begin(), modules.end(), module) == modules.end()) {
-      modules.push_back(module);
-    }
-  }
-  if (modules.size() > 1) {
-    for (const ModuleId module : modules) {
-      MemorySelection selection = memory.KeepEverything();
-      for (const StagePairId pair : memory.pairs.ids()) {
-        if (partition.stages[memory.pairs[pair].stage].module == module) {
-          selection[pair] = min_memory[pair];
-        }
-      }
-      add(std::move(selection));
-    }
-  }
-  return levels;
-}
 
 // Returns levels with copies that cost no time, up to the middle size and of
 // all sizes, as the largest copy decides how much room all of them take; then
@@ -480,7 +435,7 @@ absl::Status FindLevel(const StageGraph& graph, const StepMemory& memory,
   // The two extremes are tried whatever the budget: no search of the order
   // makes up for the wrong one.
   PIPELOOM_RETURN_IF_ERROR(
-      try_levels(Levels(memory, partition), 2,
+      try_levels(MemoryLevels(memory, partition), 2,
                  copy_levels.empty() ? first : budget.Until(kLevelsUntil / 2)));
   if (copy_levels.empty()) {
     if (only_one || !MemoryIsShort(FlatGraph(graph))) return absl::OkStatus();
@@ -500,9 +455,10 @@ absl::StatusOr<MemorySchedule> SearchWithMemory(
     const Partition& partition, uint64_t seed, const SearchBudget& budget,
     const MemorySchedule* start, const MemorySchedule* known) {
   const bool only_one = budget.max_evaluations <= 1;
+  const MemorySchedule* const given = start != nullptr ? start : known;
   const NamedBound bound =
-      start != nullptr ? NamedBound{start->found.lower_bound.count(),
-                                    start->found.bound_source}
+      given != nullptr ? NamedBound{given->found.lower_bound.count(),
+                                    given->found.bound_source}
       : only_one       ? LowerBoundWithoutMemory(LeastMemory(graph, memory))
                        : PlanBound(graph, &memory);
   MemorySearch search(graph, memory, bound, seed);

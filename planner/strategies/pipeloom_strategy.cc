@@ -107,8 +107,10 @@ class PipeloomStrategy : public Strategy, public StartsFromOthers {
       const SearchBudget& budget) const override {
     return SearchWithMemory(graph, memory, partition, seed, budget);
   }
-  std::unique_ptr<Strategy> Starts(SearchBudget dip) const override {
-    return std::make_unique<KnownStarts>(name(), std::move(dip));
+  std::unique_ptr<Strategy> Starts(SearchBudget segments,
+                                   std::vector<double> times) const override {
+    return std::make_unique<KnownStarts>(name(), std::move(segments),
+                                         std::move(times));
   }
   std::unique_ptr<Strategy> QuickRival(
       const Partition& partition) const override {

@@ -203,6 +203,41 @@ TEST(PairPasses, PairsAreLegalNeverSlowerAndAboveTheBound) {
   EXPECT_GT(paired, 40);
 }
 
+// Each weight gradient stays after its backward, and the other tasks stay where
+// they were; one that directly followed it comes after a later backward.
+TEST(PairPasses, WeightGradsArePutOffWhateverMemoryThatTakes) {
+  int moved = 0;
+  for (uint64_t seed = 0; seed < 40; ++seed) {
+    SCOPED_TRACE(::testing::Message() << "seed " << seed);
+    const Problem problem = MakeProblem(seed);
+    const MemorySelection selection = problem.memory.KeepEverything();
+    const StageGraph graph =
+        *partition::ApplyMemory(problem.graph, problem.memory, selection);
+    const RankOrders orders = ListScheduled(graph).orders;
+    const RankOrders put_off =
+        PutOffWeightGrads(graph, problem.memory, selection, orders);
+    const auto others = [&](const std::vector<TaskId>& order) {
+      std::vector<TaskId> kept;
+      for (const TaskId t : order) {
+        if (graph.task(t).pass != Pass::kWeightGrad) kept.push_back(t);
+      }
+      return kept;
+    };
+    for (const RankId r : graph.rank_ids()) {
+      EXPECT_EQ(others(put_off[r]), others(orders[r]));
+      std::vector<TaskId> all = put_off[r];
+      std::vector<TaskId> same = orders[r];
+      std::sort(all.begin(), all.end());
+      std::sort(same.begin(), same.end());
+      EXPECT_EQ(all, same);
+      moved += put_off[r] != orders[r];
+    }
+    ASSERT_OK_AND_ASSIGN(const Schedule schedule, TimeSchedule(graph, put_off));
+    EXPECT_GT(schedule.step_time(), kZero);
+  }
+  EXPECT_GT(moved, 20);
+}
+
 // Whatever a search finds with the pairs as constraints is an order of the plan
 // in which the same pairs hold, of the same time.
 TEST(PairedSearch, OrdersOfTheConstrainedGraphAreOrdersOfThePlanWithItsPairs) {

@@ -1,0 +1,342 @@
+#include "planner/strategies/segment_starts.h"
+
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <numeric>
+#include <optional>
+#include <utility>
+
+#include "absl/types/span.h"
+#include "base/random.h"
+#include "base/status_macros.h"
+#include "planner/construct/list_scheduler.h"
+#include "planner/core/executor.h"
+#include "planner/core/retime.h"
+#include "planner/memory/choose_memory.h"
+#include "planner/strategies/dip/segment_order.h"
+
+namespace pipeloom::planner {
+namespace {
+
+using partition::MemorySelection;
+using partition::StepMemory;
+
+// Orders that each level is judged by: that of the batch, and random ones.
+constexpr size_t kFirstOrders = 4;
+// Levels that get memory choices and are improved at once, for any number of
+// threads.
+constexpr size_t kAtOnce = 2;
+// Share of the budget until which further levels are made, and until which they
+// get memory choices.
+constexpr double kLevelsUntil = 0.4;
+// Random orders of a level before the first exchange.
+constexpr int64_t kRandomOrders = 16;
+// The share of the time by which a changed order may be worse and still be gone
+// on from.
+constexpr double kWorse = 5e-4;
+// Changes of a level's order until the budget is looked at again, and without a
+// better order until it is left as it is.
+constexpr int32_t kRound = 32;
+constexpr int64_t kPatience = 400;
+constexpr ChooseMemoryOptions kRough = {.rounds = 1,
+                                        .program = {.gap = 0.05,
+                                                    .max_nodes = 0,
+                                                    .root_rounds = 20,
+                                                    .node_rounds = 0,
+                                                    .exchanges = 0}};
+
+// Returns the graph with each pair's fastest backward, whatever it holds.
+FlatGraph WithFastest(const StageGraph& graph, const StepMemory& memory) {
+  FlatGraph flat(graph);
+  for (const StagePairId id : memory.pairs.ids()) {
+    if (memory.pairs[id].backward.is_none()) continue;
+    int64_t& time =
+        flat.duration[static_cast<size_t>(memory.pairs[id].backward.value())];
+    for (const partition::MemoryCandidate& c : memory.candidates(id)) {
+      time = std::min(time, c.effect.backward.count());
+    }
+  }
+  return flat;
+}
+
+// What all levels share.
+struct Problem {
+  Problem(const StageGraph& stage_graph, const StepMemory& step_memory)
+      : graph(&stage_graph),
+        memory(&step_memory),
+        fastest(WithFastest(stage_graph, step_memory)),
+        units(stage_graph),
+        tasks_of(static_cast<size_t>(units.num_units)) {
+    for (size_t t = 0; t < units.unit.size(); ++t) {
+      tasks_of[static_cast<size_t>(units.unit[t])].push_back(
+          static_cast<int32_t>(t));
+    }
+  }
+  const StageGraph* graph;
+  const StepMemory* memory;
+  FlatGraph fastest;
+  SegmentUnits units;
+  std::vector<std::vector<int32_t>> tasks_of;  // Indexed by unit.
+};
+
+void Shuffle(Random& random, std::vector<int32_t>* units) {
+  for (size_t i = units->size(); i > 1; --i) {
+    const int64_t j = random.Below(static_cast<int64_t>(i));
+    std::swap((*units)[i - 1], (*units)[static_cast<size_t>(j)]);
+  }
+}
+
+// Moves one segment or exchanges two.
+void Change(Random& random, std::vector<int32_t>* units) {
+  const auto n = static_cast<int64_t>(units->size());
+  const int64_t a = random.Below(n);
+  const int64_t b = random.Below(n);
+  if (random.Below(2) == 0) {
+    std::swap((*units)[static_cast<size_t>(a)],
+              (*units)[static_cast<size_t>(b)]);
+    return;
+  }
+  const int32_t moved = (*units)[static_cast<size_t>(a)];
+  units->erase(units->begin() + a);
+  units->insert(units->begin() + b, moved);
+}
+
+// The orders of one level. Not thread-safe.
+class Level {
+ public:
+  // Keeps a reference to `problem`. `chosen` is its graph with the selection.
+  Level(const Problem& problem, const StageGraph& chosen,
+        MemorySelection selection, uint64_t seed)
+      : problem_(&problem),
+        selection_(std::move(selection)),
+        flat_(chosen),
+        scheduler_(flat_),
+        retimer_(problem.fastest),
+        random_(seed) {}
+
+  bool CanRun() const { return scheduler_.CanRun(); }
+  int64_t evaluations() const { return evaluations_; }
+  // Returns the time of the best order when every pair has its fastest
+  // candidate, ns.
+  int64_t least() const { return best_.least; }
+  // Returns what the best order will take with the best memory choices, on
+  // average: between that and the time with the level's own choices.
+  int64_t expected() const { return (best_.least + own_time_) / 2; }
+  // Returns the best order that got memory choices.
+  const SegmentStart& start() const { return start_; }
+
+  // Schedules an order and keeps it if it is the best. Returns its least time.
+  int64_t Try(absl::Span<const int32_t> units) {
+    tasks_.clear();
+    for (const int32_t u : units) {
+      const std::vector<int32_t>& of =
+          problem_->tasks_of[static_cast<size_t>(u)];
+      tasks_.insert(tasks_.end(), of.begin(), of.end());
+    }
+    ++evaluations_;
+    const int64_t own =
+        scheduler_.Run({.order = tasks_, .prefer = Prefer::kAlternate});
+    const int64_t least = retimer_.Retime(scheduler_.sequence());
+    if (least < best_.least) {
+      best_ = {least, {units.begin(), units.end()}};
+      own_time_ = own;
+      sequence_.assign(scheduler_.sequence().begin(),
+                       scheduler_.sequence().end());
+      stalled_ = 0;
+    } else {
+      ++stalled_;
+    }
+    return least;
+  }
+
+  // Changes the order, kRound times or until the budget says stop.
+  void Improve(const SearchBudget& budget) {
+    if (problem_->units.num_units < 2) return;
+    for (int32_t i = 0; i < kRound && stalled_ < kPatience; ++i) {
+      if (budget.Exhausted(0)) return;
+      const bool draws = drawn_ < kRandomOrders;
+      if (current_.units.empty() || drawn_ == kRandomOrders) current_ = best_;
+      ++drawn_;
+      next_ = current_.units;
+      if (draws) {
+        Shuffle(random_, &next_);
+      } else {
+        Change(random_, &next_);
+      }
+      const int64_t least = Try(next_);
+      const double worst =
+          static_cast<double>(current_.least) * (1 + kWorse * random_.Unit());
+      if (!draws && static_cast<double>(least) <= worst) {
+        current_ = {least, next_};
+      }
+    }
+  }
+
+  // Chooses memory for the best order, if it is a new one.
+  void Choose(MemoryChooser* chooser) {
+    if (chosen_for_ == best_.least) return;
+    chosen_for_ = best_.least;
+    SegmentStart start{.orders = OrdersOf(flat_, sequence_)};
+    const absl::StatusOr<int64_t> time =
+        chooser->Choose(start.orders, selection_, SearchBudget{}, kRough);
+    evaluations_ += std::max<int64_t>(1, chooser->evaluations());
+    if (!time.ok() || *time >= start_.time) return;
+    start.time = *time;
+    start.selection = chooser->selection();
+    start_ = std::move(start);
+  }
+
+ private:
+  // An order of segments and the least time that its sequence can have, ns.
+  struct Order {
+    int64_t least = kNoLimit;
+    std::vector<int32_t> units{};
+  };
+
+  const Problem* problem_;
+  MemorySelection selection_;
+  FlatGraph flat_;
+  ListScheduler scheduler_;
+  Retimer retimer_;
+  Random random_;
+  Order best_{};
+  int64_t own_time_ = 0;             // Of best_ with the level's choices, ns.
+  std::vector<int32_t> sequence_{};  // Of best_.
+  Order current_{};                  // The order that changes begin from.
+  std::vector<int32_t> next_{};
+  std::vector<int32_t> tasks_{};
+  int64_t drawn_ = 0;    // Orders that were drawn or changed.
+  int64_t stalled_ = 0;  // Orders since the best one.
+  int64_t evaluations_ = 0;
+  int64_t chosen_for_ = -1;
+  SegmentStart start_{};
+};
+
+// Returns the units by the mean of their tasks' times.
+std::vector<int32_t> OrderByTimes(const Problem& problem,
+                                  absl::Span<const double> times) {
+  std::vector<double> mean;
+  for (const std::vector<int32_t>& tasks : problem.tasks_of) {
+    double sum = 0;
+    for (const int32_t t : tasks) sum += times[static_cast<size_t>(t)];
+    mean.push_back(sum / static_cast<double>(tasks.size()));
+  }
+  std::vector<int32_t> order(mean.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
+    return mean[static_cast<size_t>(a)] < mean[static_cast<size_t>(b)];
+  });
+  return order;
+}
+
+// Makes the levels that can run, each with the time of the first orders.
+absl::StatusOr<std::vector<std::unique_ptr<Level>>> MakeLevels(
+    const Problem& problem, const std::vector<MemorySelection>& selections,
+    absl::Span<const double> times, uint64_t seed, const SearchBudget& budget) {
+  Random random(seed);
+  std::vector<std::vector<int32_t>> orders(1);
+  orders[0].resize(static_cast<size_t>(problem.units.num_units));
+  std::iota(orders[0].begin(), orders[0].end(), 0);
+  if (!times.empty()) orders.push_back(OrderByTimes(problem, times));
+  while (orders.size() < kFirstOrders) {
+    orders.push_back(orders[0]);
+    Shuffle(random, &orders.back());
+  }
+  std::vector<std::unique_ptr<Level>> levels(selections.size());
+  std::vector<absl::Status> failed(selections.size());
+  const auto make = [&](size_t i) {
+    const absl::StatusOr<StageGraph> chosen =
+        partition::ApplyMemory(*problem.graph, *problem.memory, selections[i]);
+    if (!chosen.ok()) {
+      failed[i] = chosen.status();
+      return;
+    }
+    auto level =
+        std::make_unique<Level>(problem, *chosen, selections[i], seed + 1 + i);
+    if (!level->CanRun()) return;
+    for (const std::vector<int32_t>& order : orders) level->Try(order);
+    levels[i] = std::move(level);
+  };
+  const SearchBudget making = budget.Until(kLevelsUntil);
+  for (size_t first = 0; first < selections.size(); first += kAtOnce) {
+    if (first > 0 &&
+        making.Exhausted(static_cast<int64_t>(first * kFirstOrders))) {
+      break;
+    }
+    const size_t number = std::min(kAtOnce, selections.size() - first);
+    ParallelFor(budget.threads, static_cast<int32_t>(number),
+                [&](int32_t i) { make(first + static_cast<size_t>(i)); });
+  }
+  for (const absl::Status& status : failed) PIPELOOM_RETURN_IF_ERROR(status);
+  std::erase(levels, nullptr);
+  return levels;
+}
+
+}  // namespace
+
+absl::StatusOr<SegmentStarts> FindSegmentStarts(
+    const StageGraph& graph, const StepMemory& memory,
+    const std::vector<MemorySelection>& selections,
+    absl::Span<const double> times, uint64_t seed, const SearchBudget& budget) {
+  const Problem problem(graph, memory);
+  PIPELOOM_ASSIGN_OR_RETURN(
+      std::vector<std::unique_ptr<Level>> levels,
+      MakeLevels(problem, selections, times, seed, budget));
+  const auto evaluations = [&] {
+    int64_t all = 0;
+    for (const auto& level : levels) all += level->evaluations();
+    return all;
+  };
+  std::array<std::unique_ptr<MemoryChooser>, kAtOnce> choosers;
+  // Calls `work` for up to kAtOnce levels from `first` on.
+  const auto for_some = [&](size_t first, const auto& work) {
+    const size_t end = std::min(levels.size(), first + kAtOnce);
+    ParallelFor(budget.threads, static_cast<int32_t>(end - first),
+                [&](int32_t slot) {
+                  work(*levels[first + static_cast<size_t>(slot)],
+                       choosers[static_cast<size_t>(slot)]);
+                });
+  };
+  int64_t best = kNoLimit;
+  const auto choose = [&](size_t first) {
+    for_some(first, [&](Level& level, std::unique_ptr<MemoryChooser>& chooser) {
+      if (budget.Abandoned() || level.least() >= best) return;
+      if (chooser == nullptr) {
+        chooser = std::make_unique<MemoryChooser>(graph, memory);
+      }
+      level.Choose(chooser.get());
+    });
+    for (const auto& level : levels) {
+      best = std::min(best, level->start().time);
+    }
+  };
+  std::stable_sort(levels.begin(), levels.end(),
+                   [](const auto& a, const auto& b) {
+                     return a->expected() < b->expected();
+                   });
+  // Without time for that, the levels of the least expected times are taken.
+  const SearchBudget judging = budget.Until(kLevelsUntil);
+  for (size_t i = 0; i < levels.size() && !judging.Exhausted(evaluations());
+       i += kAtOnce) {
+    choose(i);
+  }
+  std::stable_sort(levels.begin(), levels.end(),
+                   [](const auto& a, const auto& b) {
+                     return a->start().time < b->start().time;
+                   });
+  while (!budget.Exhausted(evaluations())) {
+    const int64_t before = evaluations();
+    for_some(0, [&](Level& level, const auto&) { level.Improve(budget); });
+    if (evaluations() == before) break;
+  }
+  choose(0);
+  if (budget.Abandoned()) return absl::CancelledError("stopped");
+  SegmentStarts found{.evaluations = evaluations()};
+  for (const auto& level : levels) {
+    if (level->start().time < kNoLimit) found.starts.push_back(level->start());
+  }
+  return found;
+}
+
+}  // namespace pipeloom::planner

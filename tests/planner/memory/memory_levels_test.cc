@@ -1,0 +1,67 @@
+#include "planner/memory/memory_levels.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "partition/batching/batch_split.h"
+#include "partition/graph/build_stage_graph.h"
+#include "partition/placement/placement.h"
+#include "planner/memory/stage_choices.h"
+#include "tests/support/small_job.h"
+
+namespace pipeloom::planner {
+namespace {
+
+using partition::MemorySelection;
+
+TEST(MemoryLevelsTest, LevelsDifferAndSpanWhatPairsCanHold) {
+  const JobSpec job = testing::SmallVlmJob();
+  const BatchMetadata batch = testing::RandomBatch(1, 40, 3);
+  const emulator::StageCostModel costs(job);
+  const Partition partition = *partition::SeparatedPartition(job, costs, batch);
+  const Microbatches cut = *partition::SplitMicrobatches(
+      job, *partition::PackStep(job, batch, 0), 0, partition);
+  const partition::BuiltGraph built =
+      *partition::BuildStageGraph(costs, partition, cut, {});
+  const partition::StepMemory memory = partition::MakeStepMemory(
+      costs, partition, cut, built.pairs, StageChoices(costs, partition, cut));
+  const auto held = [&](const MemorySelection& selection) {
+    int64_t sum = 0;
+    for (const StagePairId id : selection.ids()) {
+      if (memory.pairs[id].backward.is_none()) continue;
+      sum += memory.effect(id, selection[id]).held().count();
+    }
+    return sum;
+  };
+  const std::vector<MemorySelection> levels = MemoryLevels(memory, partition);
+  ASSERT_GE(levels.size(), 6u);
+  int64_t least = held(levels[0]);
+  int64_t most = least;
+  for (size_t i = 0; i < levels.size(); ++i) {
+    for (size_t j = i + 1; j < levels.size(); ++j) {
+      EXPECT_NE(levels[i], levels[j]);
+    }
+    for (const StagePairId id : levels[i].ids()) {
+      EXPECT_EQ(memory.effect(id, levels[i][id]).offloaded, Bytes(0));
+    }
+    least = std::min(least, held(levels[i]));
+    most = std::max(most, held(levels[i]));
+  }
+  EXPECT_EQ(least, held(memory.MinMemory()));
+  EXPECT_EQ(most, held(memory.KeepEverything()));
+  // One module at a time, too.
+  MemorySelection one = memory.KeepEverything();
+  const MemorySelection min_memory = memory.MinMemory();
+  for (const StagePairId id : one.ids()) {
+    if (partition.stages[memory.pairs[id].stage].module == ModuleId(0)) {
+      one[id] = min_memory[id];
+    }
+  }
+  EXPECT_NE(std::find(levels.begin(), levels.end(), one), levels.end());
+}
+
+}  // namespace
+}  // namespace pipeloom::planner

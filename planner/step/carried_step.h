@@ -1,4 +1,4 @@
-// What the plan of one step teaches the search of another: when each module ran
+// The lessons of one step for the search of another: when each module ran
 // in each microbatch, and how much room boundary tensors took.
 //
 // Batches of a job differ in their samples, but the heaviest microbatch of one

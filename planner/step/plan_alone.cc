@@ -58,7 +58,7 @@ constexpr double kUnpairedUntilOfTime = 0.6;
 // scripts/measure_jobs.py.
 constexpr double kShortBuild = 0.025;
 
-// The same for a quick plan beside the search (PlanInput::only_if_small).
+// The same for a quick plan during the search (PlanInput::only_if_small).
 constexpr double kQuickBuild = 0.035;
 
 // Evaluations that there must be time for so that levels of memory are tried

@@ -48,7 +48,7 @@ struct PlanInput {
   // Computes PlanResult::lower_bound; otherwise it is 0.
   bool needs_bound = true;
   // Returns ResourceExhausted at once if building the step took a good part of
-  // the time, so that a search beside it would get too little.
+  // the time, so that a search at the same time would get too little.
   bool only_if_small = false;
 };
 

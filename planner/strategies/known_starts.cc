@@ -22,7 +22,7 @@
 #include "planner/orders/zero_bubble_v.h"
 #include "planner/strategies/disttrain.h"
 #include "planner/strategies/optimus.h"
-#include "planner/strategies/segment_starts.h"
+#include "planner/strategies/starts/segment_starts.h"
 
 namespace pipeloom::planner {
 namespace {

@@ -1,6 +1,6 @@
 // The schedules of other strategies as starts of a search that chooses memory:
 // the classic orders on the given partition, orders of segments
-// (planner/strategies/segment_starts.h), and, if none of them fits,
+// (planner/strategies/starts/segment_starts.h), and, if none of them fits,
 // microbatches one after another. Each start gets the best memory choices for
 // its order (planner/memory/choose_memory.h). So a search that keeps the best
 // of these is never worse than they are, and reports that nothing fits only if

@@ -71,7 +71,7 @@ TEST(CarriedStepTest, AStepTeachesItself) {
   ASSERT_OK_AND_ASSIGN(const Problem problem, ProblemOf(*planner, batch));
   EXPECT_EQ(MostSimilar({planned.carried}, problem.built.graph),
             planned.carried);
-  // Of one module in one microbatch, the mean start of the tasks of each
+  // In one module and microbatch, the mean start of the tasks of each
   // direction is that of the plan, apart from tasks that the plan left out.
   const std::vector<double> starts =
       CarriedStarts(*planned.carried, problem.built.graph);

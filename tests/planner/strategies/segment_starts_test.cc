@@ -1,4 +1,4 @@
-#include "planner/strategies/segment_starts.h"
+#include "planner/strategies/starts/segment_starts.h"
 
 #include <gtest/gtest.h>
 

@@ -16,8 +16,8 @@
 // 2. The orders of the best levels are improved by exchanges and moves of
 //    segments, each level on its own.
 // 3. The best order of each gets memory choices.
-#ifndef PIPELOOM_PLANNER_STRATEGIES_SEGMENT_STARTS_H_
-#define PIPELOOM_PLANNER_STRATEGIES_SEGMENT_STARTS_H_
+#ifndef PIPELOOM_PLANNER_STRATEGIES_STARTS_SEGMENT_STARTS_H_
+#define PIPELOOM_PLANNER_STRATEGIES_STARTS_SEGMENT_STARTS_H_
 
 #include <cstdint>
 #include <vector>
@@ -59,4 +59,4 @@ absl::StatusOr<SegmentStarts> FindSegmentStarts(
 
 }  // namespace pipeloom::planner
 
-#endif  // PIPELOOM_PLANNER_STRATEGIES_SEGMENT_STARTS_H_
+#endif  // PIPELOOM_PLANNER_STRATEGIES_STARTS_SEGMENT_STARTS_H_

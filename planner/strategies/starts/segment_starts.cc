@@ -1,4 +1,4 @@
-#include "planner/strategies/segment_starts.h"
+#include "planner/strategies/starts/segment_starts.h"
 
 #include <algorithm>
 #include <array>
@@ -60,7 +60,7 @@ FlatGraph WithFastest(const StageGraph& graph, const StepMemory& memory) {
   return flat;
 }
 
-// What all levels share.
+// The parts that all levels share.
 struct Problem {
   Problem(const StageGraph& stage_graph, const StepMemory& step_memory)
       : graph(&stage_graph),
@@ -201,8 +201,8 @@ class Level {
   Retimer retimer_;
   Random random_;
   Order best_{};
-  int64_t own_time_ = 0;             // Of best_ with the level's choices, ns.
-  std::vector<int32_t> sequence_{};  // Of best_.
+  int64_t own_time_ = 0;  // Time of best_ with the level's choices, ns.
+  std::vector<int32_t> sequence_{};  // Sequence of best_.
   Order current_{};                  // The order that changes begin from.
   std::vector<int32_t> next_{};
   std::vector<int32_t> tasks_{};

@@ -252,7 +252,8 @@ absl::StatusOr<PlanResult> PlanAlone(const PreparedJob& prepared,
                 StageChoices(*job.costs, job.partition, result.microbatches))
           : rules->memory();
   if (input.only_if_small && input.budget.spent &&
-      input.budget.spent() > kQuickBuild) {
+      input.budget.spent() > kQuickBuild &&
+      input.budget.spent() < kStartsUntil) {
     return absl::ResourceExhaustedError("no time for a quick plan");
   }
   const auto abandoned = [&] { return input.budget.Abandoned(); };

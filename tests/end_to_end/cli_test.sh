@@ -152,7 +152,7 @@ echo old >kept.pb
 [ $? = 1 ] || fail "a full disk is no error"
 grep -q "kept.pb" full.err || fail "a full disk: the error names no file"
 [ "$(cat kept.pb)" = old ] || fail "a full disk harmed the old file"
-timeout --preserve-status -s INT 0.5 "$pipeloom" plan $job \
+PIPELOOM_CACHE_DIR=empty timeout --preserve-status -s INT 0.5 "$pipeloom" plan $job \
   --batch image_text --deadline 60s --out stopped.pb >/dev/null 2>&1
 [ $? = 130 ] || fail "SIGINT does not give exit code 130"
 [ ! -e stopped.pb ] || fail "an interrupted plan wrote a file"

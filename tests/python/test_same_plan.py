@@ -15,7 +15,7 @@ if HAVE_ALL:
     import pipeloom
     from pipeloom import messages
 
-FIRST = 300  # Of the batch: a step that deferral makes faster.
+FIRST = 450  # Of the batch: a step that deferral makes faster.
 SAMPLES = 240
 REPLICAS = 2
 

@@ -48,6 +48,14 @@ struct ChooseMemoryOptions {
       .gap = 0.01, .max_nodes = 0, .root_rounds = 40, .exchanges = 0};
 };
 
+// Options of a 0/1 program that is solved for many orders: DIP's gap, and half
+// the rounds of prices.
+inline constexpr IntegerProgramOptions kRoughProgram = {.gap = 0.05,
+                                                        .max_nodes = 0,
+                                                        .root_rounds = 20,
+                                                        .node_rounds = 0,
+                                                        .exchanges = 0};
+
 // A memory choice with the schedule that it gives.
 struct MemoryAnswer {
   partition::MemorySelection selection{};

@@ -11,15 +11,9 @@ namespace pipeloom::planner {
 using partition::MemorySelection;
 using partition::StepMemory;
 
-namespace {
-
-// Shares of the way from keeping everything to min-memory, for all modules.
-constexpr double kLevels[] = {0.4, 0.6, 0.2, 1, 0.8, 0};
-
-}  // namespace
-
 std::vector<MemorySelection> MemoryLevels(const StepMemory& memory,
-                                          const Partition& partition) {
+                                          const Partition& partition,
+                                          absl::Span<const double> shares) {
   std::vector<MemorySelection> levels;
   const auto add = [&](MemorySelection selection) {
     if (std::find(levels.begin(), levels.end(), selection) == levels.end()) {
@@ -31,7 +25,7 @@ std::vector<MemorySelection> MemoryLevels(const StepMemory& memory,
   const auto without_copies = [&](MemorySelection selection) {
     return copies.empty() ? selection : FromWithoutCopies(memory, selection);
   };
-  for (const double share : kLevels) {
+  for (const double share : shares) {
     add(without_copies(uncopied.Level(share)));
   }
   // The choices that hold least may peak high in the backward, and the other
@@ -59,6 +53,20 @@ std::vector<MemorySelection> MemoryLevels(const StepMemory& memory,
     }
   }
   return levels;
+}
+
+FlatGraph WithFastestChoices(const StageGraph& graph,
+                             const StepMemory& memory) {
+  FlatGraph flat(graph);
+  for (const StagePairId id : memory.pairs.ids()) {
+    if (memory.pairs[id].backward.is_none()) continue;
+    int64_t& time =
+        flat.duration[static_cast<size_t>(memory.pairs[id].backward.value())];
+    for (const partition::MemoryCandidate& c : memory.candidates(id)) {
+      time = std::min(time, c.effect.backward.count());
+    }
+  }
+  return flat;
 }
 
 }  // namespace pipeloom::planner

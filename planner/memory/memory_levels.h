@@ -4,16 +4,27 @@
 
 #include <vector>
 
+#include "absl/types/span.h"
 #include "ir/plan/partition.h"
+#include "ir/plan/stage_graph.h"
 #include "partition/graph/memory_candidates.h"
+#include "planner/core/flat_graph.h"
 
 namespace pipeloom::planner {
 
-// Returns levels between keeping everything and holding least, for all modules
-// and for each module alone, without copies to the host. They differ; some may
-// not fit.
+// Returns levels without copies to the host: those at `shares` of the way from
+// keeping everything (0) to holding least (1), in this order; then those that
+// peak lowest; then each module alone at the least. They differ; some may not
+// fit.
 std::vector<partition::MemorySelection> MemoryLevels(
-    const partition::StepMemory& memory, const Partition& partition);
+    const partition::StepMemory& memory, const Partition& partition,
+    absl::Span<const double> shares);
+
+// Returns the graph with each pair's fastest backward, whatever it holds. No
+// choices make the step of an order shorter. `graph` has everything kept.
+// O(pairs x candidates + edges).
+FlatGraph WithFastestChoices(const StageGraph& graph,
+                             const partition::StepMemory& memory);
 
 }  // namespace pipeloom::planner
 

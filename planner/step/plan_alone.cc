@@ -44,21 +44,19 @@ constexpr int64_t kStartRoom = 4;
 
 // Shares of the budget until which the order and the memory choices are
 // searched without paired passes, and until which the order is searched with
-// them, each time with the pairs of the search before. Under a deadline the
-// first takes nearly all: on large steps pairs cost more search than they gain
-// (qwen2.5-vl-72b, batch mixed, 100 ms: 7.8 s a step instead of 7.3).
+// them, each time with the pairs of the search before.
 constexpr double kUnpairedUntil = 0.5;
 constexpr double kUnpairedUntilOfTime = 0.6;
 
 // Under a deadline, the largest share of the time spent on building the step at
 // which it is started both from other strategies and from nothing. Larger steps
-// have time for one start, and other strategies' is the better one (dip-vlm-l,
-// image_text, 100 ms: 14.2 s a step, from nothing 15.4 s). Chosen, as the
-// shares above and below, on eight steps of the jobs of
-// scripts/measure_jobs.py.
+// have time for one start, and other strategies' is the better one. Chosen, as
+// the other constants here, on eight steps of the jobs of
+// scripts/measure_jobs.py in 100 ms.
 constexpr double kShortBuild = 0.025;
 
-// The same for a quick plan during the search (PlanInput::only_if_small).
+// The largest share at which a quick plan is made during the search
+// (PlanInput::only_if_small).
 constexpr double kQuickBuild = 0.035;
 
 // Evaluations that there must be time for so that levels of memory are tried

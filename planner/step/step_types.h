@@ -47,8 +47,8 @@ struct PlanInput {
   std::vector<std::shared_ptr<const CarriedStep>> carried{};
   // Computes PlanResult::lower_bound; otherwise it is 0.
   bool needs_bound = true;
-  // Returns ResourceExhausted at once if building the step took a good part of
-  // the time, so that a search at the same time would get too little.
+  // Returns ResourceExhausted once the step is built if it is large, unless the
+  // time is nearly over: the search of another strategy needs both threads.
   bool only_if_small = false;
 };
 

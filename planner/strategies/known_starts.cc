@@ -31,12 +31,11 @@ namespace {
 // choice.
 constexpr size_t kThorough = 2;
 // Options of the rough choice.
-constexpr ChooseMemoryOptions kRough = {.rounds = 2,
-                                        .program = {.gap = 0.05,
-                                                    .max_nodes = 0,
-                                                    .root_rounds = 20,
-                                                    .node_rounds = 0,
-                                                    .exchanges = 0}};
+constexpr ChooseMemoryOptions kRough = {.rounds = 2, .program = kRoughProgram};
+// Shares of the way from keeping everything to min-memory at which orders of
+// segments are made, the most promising first (dip-vlm-s, dip-vlm-l,
+// qwen2.5-vl-72b and dip-t2v-l: 0.3 to 0.6 is best).
+constexpr double kLevels[] = {0.4, 0.6, 0.2, 1, 0.8, 0};
 
 bool SplitsBackward(const StageGraph& graph) {
   return std::any_of(graph.tasks().begin(), graph.tasks().end(),
@@ -203,10 +202,13 @@ class KnownStarts::Tried {
     SearchBudget part = segments_;
     part.stop = whole.stop;
     part.needs_answer = whole.needs_answer;
+    const std::vector<partition::MemorySelection> levels =
+        MemoryIsShort(FlatGraph(graph))
+            ? MemoryLevels(memory, partition, kLevels)
+            : std::vector{memory.KeepEverything()};
     PIPELOOM_ASSIGN_OR_RETURN(
         SegmentStarts found,
-        FindSegmentStarts(graph, memory, MemoryLevels(memory, partition),
-                          times_, seed, part));
+        FindSegmentStarts(graph, memory, levels, times_, seed, part));
     evaluations_ += found.evaluations;
     for (SegmentStart& start : found.starts) {
       starts->push_back({.time = start.time,

@@ -2,9 +2,9 @@
 // the classic orders on the given partition, orders of segments
 // (planner/strategies/starts/segment_starts.h), and, if none of them fits,
 // microbatches one after another. Each start gets the best memory choices for
-// its order (planner/memory/choose_memory.h). So a search that keeps the best
-// of these is never worse than they are, and reports that nothing fits only if
-// none of them does.
+// its order (planner/memory/choose_memory.h). A search that begins with the
+// best start ends no slower than any of them, and finds that nothing fits only
+// if no start fits.
 #ifndef PIPELOOM_PLANNER_STRATEGIES_KNOWN_STARTS_H_
 #define PIPELOOM_PLANNER_STRATEGIES_KNOWN_STARTS_H_
 

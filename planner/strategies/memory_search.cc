@@ -29,6 +29,8 @@ using partition::MemorySelection;
 using partition::PassForm;
 using partition::StepMemory;
 
+// Shares of the way from keeping everything to min-memory, for all modules.
+constexpr double kLevels[] = {0, 1, 0.5, 0.25, 0.75};
 // Levels judged at once, for any number of threads.
 constexpr size_t kAtOnce = 2;
 // List schedules that a level is judged by.
@@ -435,7 +437,7 @@ absl::Status FindLevel(const StageGraph& graph, const StepMemory& memory,
   // The two extremes are tried whatever the budget: no search of the order
   // makes up for the wrong one.
   PIPELOOM_RETURN_IF_ERROR(
-      try_levels(MemoryLevels(memory, partition), 2,
+      try_levels(MemoryLevels(memory, partition, kLevels), 2,
                  copy_levels.empty() ? first : budget.Until(kLevelsUntil / 2)));
   if (copy_levels.empty()) {
     if (only_one || !MemoryIsShort(FlatGraph(graph))) return absl::OkStatus();

@@ -94,9 +94,9 @@ def mlperf(row):
         split="fit" if row["gpu"] == "MI325X" else half_of(key))
 
 
-# Layers of Stable Diffusion's text encoder; kernels of a layer's forward and
-# what one takes the host, as in emulator/cost/framework_price.cc and
-# ir/job/training_setup.cc.
+# Layers of Stable Diffusion's text encoder; kernels that the forward of a layer
+# launches (emulator/cost/framework_price.cc), and the host's time to launch one
+# (ir/job/training_setup.cc).
 TEXT_LAYERS, KERNELS_A_LAYER, HOST_US = 23, 25, 30
 # Name of the shipped model, side of an image in px, text tokens.
 IMAGE_MODELS = {"flux1": ("flux.1-schnell", 256, 256),

@@ -47,11 +47,11 @@ struct SegmentStarts {
 
 // Finds starts from levels: memory choices by which list schedules are made;
 // those with which a microbatch does not fit are left out. `graph` has
-// everything kept and the limits to keep. `times`, indexed by task, is a guess
-// of when tasks run, in any unit, and gives one of the first orders; empty:
-// none. Ends when `budget` does, except that the first level is always tried.
-// Equal seeds and evaluations give equal answers for any number of threads.
-// CancelledError: the budget was abandoned.
+// everything kept and the limits to keep. `times`, indexed by task: when tasks
+// ran in a similar step, in any unit, for one of the first orders; empty: no
+// similar step. Ends when `budget` does, except that the first level is always
+// tried. Equal seeds and evaluations give equal answers for any number of
+// threads. CancelledError: the budget was abandoned.
 absl::StatusOr<SegmentStarts> FindSegmentStarts(
     const StageGraph& graph, const partition::StepMemory& memory,
     const std::vector<partition::MemorySelection>& levels,

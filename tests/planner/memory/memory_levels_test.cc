@@ -6,11 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "partition/batching/batch_split.h"
-#include "partition/graph/build_stage_graph.h"
-#include "partition/placement/placement.h"
-#include "planner/memory/stage_choices.h"
-#include "tests/support/small_job.h"
+#include "tests/planner/small_step.h"
 
 namespace pipeloom::planner {
 namespace {
@@ -18,16 +14,7 @@ namespace {
 using partition::MemorySelection;
 
 TEST(MemoryLevelsTest, LevelsDifferAndSpanWhatPairsCanHold) {
-  const JobSpec job = testing::SmallVlmJob();
-  const BatchMetadata batch = testing::RandomBatch(1, 40, 3);
-  const emulator::StageCostModel costs(job);
-  const Partition partition = *partition::SeparatedPartition(job, costs, batch);
-  const Microbatches cut = *partition::SplitMicrobatches(
-      job, *partition::PackStep(job, batch, 0), 0, partition);
-  const partition::BuiltGraph built =
-      *partition::BuildStageGraph(costs, partition, cut, {});
-  const partition::StepMemory memory = partition::MakeStepMemory(
-      costs, partition, cut, built.pairs, StageChoices(costs, partition, cut));
+  const auto [graph, memory, partition] = testing::MakeSmallStep(1, 6, false);
   const auto held = [&](const MemorySelection& selection) {
     int64_t sum = 0;
     for (const StagePairId id : selection.ids()) {
@@ -36,8 +23,11 @@ TEST(MemoryLevelsTest, LevelsDifferAndSpanWhatPairsCanHold) {
     }
     return sum;
   };
-  const std::vector<MemorySelection> levels = MemoryLevels(memory, partition);
+  const std::vector<MemorySelection> levels =
+      MemoryLevels(memory, partition, {0.5, 1, 0, 0.25});
   ASSERT_GE(levels.size(), 6u);
+  EXPECT_EQ(levels[0], memory.Level(0.5));
+  EXPECT_EQ(levels[2], memory.KeepEverything());
   int64_t least = held(levels[0]);
   int64_t most = least;
   for (size_t i = 0; i < levels.size(); ++i) {

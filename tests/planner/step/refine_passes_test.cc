@@ -27,7 +27,7 @@ int64_t PairsOf(const ExecutionPlan& plan) {
 
 // DIP fuses its backwards and fills memory with what it keeps, so that there is
 // no room to put weight gradients off. With choices made anew there is, and the
-// step gets shorter by it. Without a limit nothing has to be chosen anew.
+// step gets shorter by it.
 TEST(RefinePassesTest, FullMemoryLeavesRoomForPairs) {
   ASSERT_OK_AND_ASSIGN(JobSpec job, ShippedJob("dip-vlm-m"));
   ASSERT_OK_AND_ASSIGN(const BatchMetadata batch,

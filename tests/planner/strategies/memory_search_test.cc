@@ -17,7 +17,7 @@
 #include "planner/memory/smallest_limit.h"
 #include "planner/memory/stage_choices.h"
 #include "planner/search/search_graph.h"
-#include "tests/support/small_job.h"
+#include "tests/planner/small_step.h"
 #include "tests/support/status_matchers.h"
 
 namespace pipeloom::planner {
@@ -31,28 +31,10 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-struct Problem {
-  StageGraph graph{};  // Everything kept.
-  StepMemory memory{};
-  Partition partition{};
-};
+using Problem = testing::SmallStep;
 
 Problem MakeProblem(uint64_t seed, int32_t microbatches = 6) {
-  JobSpec job = testing::SmallVlmJob();
-  job.training.microbatches = microbatches;
-  const BatchMetadata batch = testing::RandomBatch(seed, 40, 3);
-  const emulator::StageCostModel costs(job);
-  Problem problem;
-  problem.partition = *partition::SeparatedPartition(job, costs, batch);
-  const Microbatches cut = *partition::SplitMicrobatches(
-      job, *partition::PackStep(job, batch, 0), 0, problem.partition);
-  partition::BuiltGraph built = *partition::BuildStageGraph(
-      costs, problem.partition, cut, {.split_backward = true});
-  problem.memory =
-      partition::MakeStepMemory(costs, problem.partition, cut, built.pairs,
-                                StageChoices(costs, problem.partition, cut));
-  problem.graph = std::move(built.graph);
-  return problem;
+  return testing::MakeSmallStep(seed, microbatches, true);
 }
 
 // With so much room above static memory on every rank.

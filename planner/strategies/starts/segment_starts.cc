@@ -245,10 +245,14 @@ absl::StatusOr<std::vector<std::unique_ptr<Level>>> MakeLevels(
   };
   const SearchBudget making = budget.Until(kLevelsUntil);
   for (size_t first = 0; first < selections.size(); first += kAtOnce) {
-    if (first > 0 &&
+    const bool any_runs =
+        std::any_of(levels.begin(), levels.end(),
+                    [](const auto& level) { return level != nullptr; });
+    if (any_runs &&
         making.Exhausted(static_cast<int64_t>(first * kFirstOrders))) {
       break;
     }
+    if (budget.Abandoned()) break;
     const size_t number = std::min(kAtOnce, selections.size() - first);
     ParallelFor(budget.threads, static_cast<int32_t>(number),
                 [&](int32_t i) { make(first + static_cast<size_t>(i)); });
@@ -316,6 +320,10 @@ absl::StatusOr<SegmentStarts> FindSegmentStarts(
     if (evaluations() == before) break;
   }
   choose(0);
+  for (size_t i = kAtOnce; i < levels.size() && best == kNoLimit;
+       i += kAtOnce) {
+    choose(i);
+  }
   if (budget.Abandoned()) return absl::CancelledError("stopped");
   SegmentStarts found{.evaluations = evaluations()};
   for (const auto& level : levels) {

@@ -49,9 +49,9 @@ struct SegmentStarts {
 // those with which a microbatch does not fit are left out. `graph` has
 // everything kept and the limits to keep. `times`, indexed by task: when tasks
 // ran in a similar step, in any unit, for one of the first orders; empty: no
-// similar step. Ends when `budget` does, except that the first level is always
-// tried. Equal seeds and evaluations give equal answers for any number of
-// threads. CancelledError: the budget was abandoned.
+// similar step. Ends when `budget` does, but not before a level has an order
+// that fits, if any has. Equal seeds and evaluations give equal answers for any
+// number of threads. CancelledError: the budget was abandoned.
 absl::StatusOr<SegmentStarts> FindSegmentStarts(
     const StageGraph& graph, const partition::StepMemory& memory,
     const std::vector<partition::MemorySelection>& levels,

@@ -136,9 +136,9 @@ TEST_F(PartitionSearchTest, OneHeavyStepForbidsWhatTheLightOnesPrefer) {
   const Bytes peak = *std::max_element(peaks.begin(), peaks.end());
   // The first limit, falling, that the light steps' choice breaks.
   bool seen = false;
-  for (int percent = 40; percent > 10 && !seen; percent -= 1) {
-    SCOPED_TRACE(percent);
-    job.training.memory_limit = Bytes(peak.count() * percent / 100);
+  for (int share = 400; share > 100 && !seen; share -= 2) {  // In thousandths.
+    SCOPED_TRACE(share);
+    job.training.memory_limit = Bytes(peak.count() * share / 1000);
     const auto preferred = search({.steps = light});
     const auto found = search(both);
     if (!preferred.ok() || !found.ok()) break;

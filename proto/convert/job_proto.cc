@@ -95,6 +95,7 @@ void SetSetup(const TrainingSetup& setup, v1::TrainingSetup* proto) {
   proto->set_host_per_step_us(ToMicroseconds(setup.host_per_step));
   proto->set_update_contention(setup.update_contention);
   proto->set_fp32_shards(setup.fp32_shards);
+  proto->set_paired_forwards(setup.paired_forwards);
 }
 
 void SetRules(const PartitionRules& rules, v1::PartitionRules* proto) {

@@ -163,6 +163,10 @@ absl::StatusOr<std::optional<Candidate>> StartFromCarried(
   return *std::move(candidate);
 }
 
+bool HasPairs(const Candidate& candidate) {
+  return !candidate.made.pairs.empty() || !candidate.made.forward_pairs.empty();
+}
+
 // Spends the budget on `best`, of a strategy that starts from others, and
 // refines its passes; if that pairs any, searches the order again with the
 // pairs. `known` is another candidate whose passes are refined too.
@@ -187,7 +191,7 @@ absl::Status ImproveAndRefine(const PreparedJob& job, const PlanInput& input,
     known = *best;
     PIPELOOM_RETURN_IF_ERROR(refine(&*known));
     for (const double until : kCarriedUntil) {
-      if (known->made.pairs.empty() || input.budget.Exhausted(*evaluations)) {
+      if (!HasPairs(*known) || input.budget.Exhausted(*evaluations)) {
         break;
       }
       PIPELOOM_RETURN_IF_ERROR(SearchPaired(
@@ -209,7 +213,7 @@ absl::Status ImproveAndRefine(const PreparedJob& job, const PlanInput& input,
     }
   }
   for (const double until : kPairedUntil) {
-    if (best->made.pairs.empty() || input.budget.Exhausted(*evaluations) ||
+    if (!HasPairs(*best) || input.budget.Exhausted(*evaluations) ||
         (input.budget.spent && input.budget.spent() >= until)) {
       break;
     }
@@ -321,7 +325,7 @@ absl::StatusOr<PlanResult> PlanAlone(const PreparedJob& prepared,
           best,
           StartFromCarried(job, input, built, memory, &result.evaluations));
       if (best.has_value()) {
-        bound = PlanBound(built.graph, &memory);
+        bound = BoundOfStep(spec, built.graph, memory);
         best->made.found.lower_bound = Nanoseconds(bound->time);
         best->made.found.bound_source = bound->source;
       }
@@ -380,9 +384,10 @@ absl::StatusOr<PlanResult> PlanAlone(const PreparedJob& prepared,
   if (abandoned()) return absl::CancelledError("stopped");
   const bool may_go_on = !best->made.found.proven_optimal &&
                          !input.budget.Exhausted(result.evaluations);
-  const bool refines =
-      !whole_input.robust.has_value() && input.budget.max_evaluations > 1 &&
-      (!job.strategy->split_backward() || HasFormChoice(memory));
+  const bool refines = !whole_input.robust.has_value() &&
+                       input.budget.max_evaluations > 1 &&
+                       (!job.strategy->split_backward() ||
+                        HasFormChoice(memory) || spec.setup.paired_forwards);
   if (may_go_on && own_memory && refines && others != nullptr) {
     PIPELOOM_RETURN_IF_ERROR(ImproveAndRefine(job, input, built, memory,
                                               std::move(known), &*best,
@@ -416,7 +421,8 @@ absl::StatusOr<PlanResult> PlanAlone(const PreparedJob& prepared,
     } else {
       absl::StatusOr<SplitAnswer> answer =
           ToSplit(job, result.microbatches, built, memory, best->made);
-      if (answer.ok() && HasFormChoice(answer->step.memory)) {
+      if (answer.ok() &&
+          (HasFormChoice(answer->step.memory) || spec.setup.paired_forwards)) {
         split = std::move(answer->step);
         Candidate as_split = *best;
         as_split.made = std::move(answer->made);
@@ -444,8 +450,8 @@ absl::StatusOr<PlanResult> PlanAlone(const PreparedJob& prepared,
   } else if (bound.has_value()) {
     // Known since the start.
   } else if (own_memory || split.has_value() || !best->made.pairs.empty() ||
-             !best->made.forms.empty()) {
-    bound = PlanBound(final_built.graph, &final_memory);
+             !best->made.forms.empty() || spec.setup.paired_forwards) {
+    bound = BoundOfStep(spec, final_built.graph, final_memory);
   } else {
     PIPELOOM_ASSIGN_OR_RETURN(
         const StageGraph chosen,

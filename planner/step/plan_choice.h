@@ -35,6 +35,11 @@ struct Candidate {
 IdVector<RankId, RankSpec> WithMargin(const StageGraph& graph,
                                       IdVector<RankId, RankSpec> limits);
 
+// Returns `limits`, where there are any, lowered by two of the largest tensors
+// that the rank sends or receives.
+IdVector<RankId, RankSpec> WithRoom(const StageGraph& graph,
+                                    IdVector<RankId, RankSpec> limits);
+
 // Makes a schedule within `limits`, lowers it, emulates it and checks it. With
 // `fixed`, which is for strategies that do not choose memory, the schedule is
 // for that selection. If sent and received tensors, or activations on their way

@@ -54,6 +54,11 @@ absl::Status RefinePasses(const PreparedJob& job, const PlanInput& input,
                           const partition::StepMemory& memory,
                           const SearchBudget& budget, Candidate* best);
 
+// Returns the lower bound of a step over all choices of `memory` and all forms
+// of passes that the job's trainer can run.
+NamedBound BoundOfStep(const JobSpec& job, const StageGraph& graph,
+                       const partition::StepMemory& memory);
+
 }  // namespace pipeloom::planner
 
 #endif  // PIPELOOM_PLANNER_STEP_REFINE_PASSES_H_

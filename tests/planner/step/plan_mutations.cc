@@ -353,7 +353,8 @@ bool OtherPair(PlanParts& p, Random& random) {
       AnyTask(p, random, [](const Task& t) { return IsSecondOfPair(t); });
   if (second.is_none()) return false;
   TaskId& first = p.At(second).overlaps;
-  if (random.Below(2) == 0) {
+  // The price of recomputation is not checked.
+  if (!p.At(first).recomputes && !p.At(second).recomputes && random.Below(2)) {
     p.At(first).duration = p.At(first).duration * random.Between(50, 98) / 100;
   } else {
     first = TaskId();

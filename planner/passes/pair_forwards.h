@@ -41,9 +41,9 @@ struct ForwardPairedOrders {
 // Pairs forwards with backwards. `graph` has the forms and choices of `memory`
 // and `selection`. The result has no pairs if none make the step shorter.
 // `expired` says that the time is over; it is asked between orders, empty: no
-// deadline. Returns the errors of TimeSchedule for `orders`. About twenty
-// orders, each in O((tasks + edges) log tasks). REQUIRES: `orders` are of
-// `graph` and within its limits.
+// deadline. Returns the errors of TimeSchedule for `orders`, which may be over
+// the limits: orders with pairs are not. About twenty orders, each in O((tasks
+// + edges) log tasks).
 absl::StatusOr<ForwardPairedOrders> PairForwards(
     const StageGraph& graph, const partition::StepMemory& memory,
     const partition::MemorySelection& selection, const RankOrders& orders,

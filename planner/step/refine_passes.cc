@@ -78,30 +78,47 @@ bool FuseAll(StepMemory* memory) {
 // How often limits are lowered for tensors that ranks send and receive.
 constexpr int kMaxMargins = 3;
 
-// Runs forwards together with backwards in the order of `made`, an answer for
-// `built` and `choices` under `limits`, and makes it `best` if it is shorter.
-// Tries the forms of the answer, and fused passes only.
-absl::Status RefineForwards(const PreparedJob& job, const PlanInput& input,
-                            const partition::BuiltGraph& built,
-                            const StepMemory& choices,
-                            const MemorySchedule& made,
-                            const IdVector<RankId, RankSpec>& limits,
-                            const std::function<bool()>& is_over,
-                            Candidate* best) {
-  StepMemory memory = choices;
-  memory.SetForms(made.forms);
-  for (const bool fuses : {false, true}) {
-    if (fuses && !FuseAll(&memory)) break;
-    IdVector<RankId, RankSpec> lowered = limits;
-    for (int attempt = 0; attempt < kMaxMargins && !is_over(); ++attempt) {
+// Runs forwards together with backwards for one answer.
+class ForwardRefiner {
+ public:
+  // Keeps references to all of these.
+  ForwardRefiner(const PreparedJob& job, const PlanInput& input,
+                 const partition::BuiltGraph& built, const StepMemory& choices,
+                 const MemorySchedule& made,
+                 const IdVector<RankId, RankSpec>& limits,
+                 const std::function<bool()>& is_over)
+      : job_(job),
+        input_(input),
+        built_(built),
+        choices_(choices),
+        made_(made),
+        limits_(limits),
+        is_over_(is_over) {}
+
+  // Tries the answer's forms of passes and fused ones; a shorter step becomes
+  // `best`.
+  absl::Status Run(Candidate* best) const {
+    StepMemory memory = choices_;
+    memory.SetForms(made_.forms);
+    for (const bool fuses : {false, true}) {
+      if (fuses && !FuseAll(&memory)) break;
+      PIPELOOM_RETURN_IF_ERROR(Try(memory, best));
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  absl::Status Try(const StepMemory& memory, Candidate* best) const {
+    IdVector<RankId, RankSpec> lowered = limits_;
+    for (int attempt = 0; attempt < kMaxMargins && !is_over_(); ++attempt) {
       PIPELOOM_ASSIGN_OR_RETURN(
           const StageGraph graph,
-          partition::ApplyMemory(built.graph.WithRanks(lowered), memory,
-                                 made.selection));
+          partition::ApplyMemory(built_.graph.WithRanks(lowered), memory,
+                                 made_.selection));
       PIPELOOM_ASSIGN_OR_RETURN(
           ForwardPairedOrders paired,
-          PairForwards(graph, memory, made.selection, made.found.schedule.order,
-                       is_over));
+          PairForwards(graph, memory, made_.selection,
+                       made_.found.schedule.order, is_over_));
       if (paired.pairs.empty() ||
           paired.schedule.finish >= best->predicted.finish) {
         break;
@@ -109,16 +126,16 @@ absl::Status RefineForwards(const PreparedJob& job, const PlanInput& input,
       PIPELOOM_ASSIGN_OR_RETURN(const StageGraph with_pairs,
                                 ApplyForwardPairs(graph, paired.pairs));
       if (!ValidateSchedule(with_pairs, paired.schedule).ok()) break;
-      MemorySchedule next = made;
+      MemorySchedule next = made_;
       next.forms = memory.forms();
       next.pairs.clear();
       next.forward_pairs = std::move(paired.pairs);
       next.found.schedule = std::move(paired.schedule);
-      PIPELOOM_ASSIGN_OR_RETURN(
-          std::optional<Candidate> candidate,
-          MakeCandidate(job, input, built, choices, std::move(next), limits));
+      PIPELOOM_ASSIGN_OR_RETURN(std::optional<Candidate> candidate,
+                                MakeCandidate(job_, input_, built_, choices_,
+                                              std::move(next), limits_));
       if (!candidate.has_value()) {
-        lowered = WithRoom(built.graph, std::move(lowered));
+        lowered = WithRoom(built_.graph, std::move(lowered));
         continue;
       }
       if (candidate->predicted.finish < best->predicted.finish) {
@@ -126,83 +143,17 @@ absl::Status RefineForwards(const PreparedJob& job, const PlanInput& input,
       }
       break;
     }
-  }
-  return absl::OkStatus();
-}
-
-absl::Status RefineGradients(const PreparedJob& job, const PlanInput& input,
-                             const partition::BuiltGraph& built,
-                             const StepMemory& choices,
-                             const SearchBudget& budget, Candidate* best) {
-  const StageGraph limited = built.graph.WithRanks(best->limits);
-  const MemorySchedule& made = best->made;
-  std::optional<MemorySchedule> refined;
-  int64_t shortest = made.found.schedule.step_time().count();
-  const auto is_over = [&] {
-    return budget.stop.stop_requested() || (budget.expired && budget.expired());
-  };
-  StepMemory memory = choices;
-  memory.SetForms(made.forms);
-  RankOrders orders = made.found.schedule.order;
-  PIPELOOM_ASSIGN_OR_RETURN(
-      StageGraph graph,
-      partition::ApplyMemory(limited, memory, made.selection));
-  // Pairs weight gradients where possible, and keeps the answer if it is the
-  // shortest.
-  const auto try_pairs = [&]() -> absl::Status {
-    PairedOrders paired =
-        PairPasses(graph, memory, made.selection, orders, is_over);
-    if (paired.step_time >= shortest) return absl::OkStatus();
-    MemorySchedule next = made;
-    next.forms = memory.forms();
-    next.pairs = std::move(paired.pairs);
-    PIPELOOM_ASSIGN_OR_RETURN(const StageGraph with_pairs,
-                              ApplyPairs(graph, next.pairs));
-    PIPELOOM_ASSIGN_OR_RETURN(
-        next.found.schedule,
-        TimeSchedule(with_pairs, std::move(paired.orders)));
-    if (!ValidateSchedule(with_pairs, next.found.schedule).ok()) {
-      return absl::OkStatus();
-    }
-    shortest = paired.step_time;
-    refined = std::move(next);
     return absl::OkStatus();
-  };
-  // Does the same with all other backwards split too where that fits.
-  const auto try_split = [&]() -> absl::Status {
-    const partition::FormSelection before = memory.forms();
-    if (is_over() ||
-        !SplitWhereItFits(made.selection, graph, orders, &memory)) {
-      return absl::OkStatus();
-    }
-    const StageGraph unsplit = std::move(graph);
-    PIPELOOM_ASSIGN_OR_RETURN(
-        graph, partition::ApplyMemory(limited, memory, made.selection));
-    const absl::Status status = try_pairs();
-    memory.SetForms(before);
-    graph = unsplit;
-    return status;
-  };
-  PIPELOOM_RETURN_IF_ERROR(try_pairs());
-  PIPELOOM_RETURN_IF_ERROR(try_split());
-  if (!is_over()) {
-    PassFormChooser(graph, memory)
-        .Choose(made.selection, &memory, &orders, {.expired = is_over});
-    PIPELOOM_ASSIGN_OR_RETURN(
-        graph, partition::ApplyMemory(limited, memory, made.selection));
-    PIPELOOM_RETURN_IF_ERROR(try_pairs());
-    PIPELOOM_RETURN_IF_ERROR(try_split());
   }
-  if (!refined.has_value()) return absl::OkStatus();
-  PIPELOOM_ASSIGN_OR_RETURN(std::optional<Candidate> candidate,
-                            MakeCandidate(job, input, built, choices,
-                                          *std::move(refined), best->limits));
-  if (candidate.has_value() &&
-      candidate->predicted.finish < best->predicted.finish) {
-    *best = *std::move(candidate);
-  }
-  return absl::OkStatus();
-}
+
+  const PreparedJob& job_;
+  const PlanInput& input_;
+  const partition::BuiltGraph& built_;
+  const StepMemory& choices_;
+  const MemorySchedule& made_;
+  const IdVector<RankId, RankSpec>& limits_;
+  const std::function<bool()>& is_over_;
+};
 
 }  // namespace
 
@@ -287,22 +238,103 @@ absl::StatusOr<SplitAnswer> ToSplit(const PreparedJob& job,
   return answer;
 }
 
+absl::Status RefineGradients(const PreparedJob& job, const PlanInput& input,
+                             const partition::BuiltGraph& built,
+                             const StepMemory& choices,
+                             const SearchBudget& budget, Candidate* best) {
+  const StageGraph limited = built.graph.WithRanks(best->limits);
+  const MemorySchedule& made = best->made;
+  std::optional<MemorySchedule> refined;
+  int64_t shortest = made.found.schedule.step_time().count();
+  const auto is_over = [&] {
+    return budget.stop.stop_requested() || (budget.expired && budget.expired());
+  };
+  StepMemory memory = choices;
+  memory.SetForms(made.forms);
+  RankOrders orders = made.found.schedule.order;
+  PIPELOOM_ASSIGN_OR_RETURN(
+      StageGraph graph,
+      partition::ApplyMemory(limited, memory, made.selection));
+  // Pairs weight gradients where possible, and keeps the answer if it is the
+  // shortest.
+  const auto try_pairs = [&]() -> absl::Status {
+    PairedOrders paired =
+        PairPasses(graph, memory, made.selection, orders, is_over);
+    if (paired.step_time >= shortest) return absl::OkStatus();
+    MemorySchedule next = made;
+    next.forms = memory.forms();
+    next.pairs = std::move(paired.pairs);
+    PIPELOOM_ASSIGN_OR_RETURN(const StageGraph with_pairs,
+                              ApplyPairs(graph, next.pairs));
+    PIPELOOM_ASSIGN_OR_RETURN(
+        next.found.schedule,
+        TimeSchedule(with_pairs, std::move(paired.orders)));
+    if (!ValidateSchedule(with_pairs, next.found.schedule).ok()) {
+      return absl::OkStatus();
+    }
+    shortest = paired.step_time;
+    refined = std::move(next);
+    return absl::OkStatus();
+  };
+  // Does the same with all other backwards split too where that fits.
+  const auto try_split = [&]() -> absl::Status {
+    const partition::FormSelection before = memory.forms();
+    if (is_over() ||
+        !SplitWhereItFits(made.selection, graph, orders, &memory)) {
+      return absl::OkStatus();
+    }
+    const StageGraph unsplit = std::move(graph);
+    PIPELOOM_ASSIGN_OR_RETURN(
+        graph, partition::ApplyMemory(limited, memory, made.selection));
+    const absl::Status status = try_pairs();
+    memory.SetForms(before);
+    graph = unsplit;
+    return status;
+  };
+  PIPELOOM_RETURN_IF_ERROR(try_pairs());
+  PIPELOOM_RETURN_IF_ERROR(try_split());
+  if (!is_over()) {
+    PassFormChooser(graph, memory)
+        .Choose(made.selection, &memory, &orders, {.expired = is_over});
+    PIPELOOM_ASSIGN_OR_RETURN(
+        graph, partition::ApplyMemory(limited, memory, made.selection));
+    PIPELOOM_RETURN_IF_ERROR(try_pairs());
+    PIPELOOM_RETURN_IF_ERROR(try_split());
+  }
+  if (!refined.has_value()) return absl::OkStatus();
+  PIPELOOM_ASSIGN_OR_RETURN(std::optional<Candidate> candidate,
+                            MakeCandidate(job, input, built, choices,
+                                          *std::move(refined), best->limits));
+  if (candidate.has_value() &&
+      candidate->predicted.finish < best->predicted.finish) {
+    *best = *std::move(candidate);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RefineForwards(const PreparedJob& job, const PlanInput& input,
+                            const partition::BuiltGraph& built,
+                            const StepMemory& memory, const Candidate& from,
+                            const SearchBudget& budget, Candidate* best) {
+  const std::function<bool()> is_over = [&] {
+    return budget.stop.stop_requested() || (budget.expired && budget.expired());
+  };
+  return ForwardRefiner(job, input, built, memory, from.made, from.limits,
+                        is_over)
+      .Run(best);
+}
+
 absl::Status RefinePasses(const PreparedJob& job, const PlanInput& input,
                           const partition::BuiltGraph& built,
                           const StepMemory& memory, const SearchBudget& budget,
                           Candidate* best) {
-  const bool pairs_forwards = job.costs->job().setup.paired_forwards;
-  std::optional<MemorySchedule> made;
-  if (pairs_forwards) made = best->made;
-  const IdVector<RankId, RankSpec> limits = best->limits;
+  if (!job.costs->job().setup.paired_forwards) {
+    return RefineGradients(job, input, built, memory, budget, best);
+  }
+  const Candidate from = *best;
   PIPELOOM_RETURN_IF_ERROR(
       RefineGradients(job, input, built, memory, budget, best));
-  if (!pairs_forwards) return absl::OkStatus();
-  const auto is_over = [&] {
-    return budget.stop.stop_requested() || (budget.expired && budget.expired());
-  };
-  return RefineForwards(job, input, built, memory, *made, limits, is_over,
-                        best);
+  return RefineForwards(job, input, built, memory, from, budget, best);
 }
 
 NamedBound BoundOfStep(const JobSpec& job, const StageGraph& graph,

@@ -185,7 +185,8 @@ absl::Status ImproveAndRefine(const PreparedJob& job, const PlanInput& input,
     return RefineGradients(job, input, built, memory, refinement, candidate);
   };
   // Offers `to` what forwards run together with backwards make of `from`.
-  const bool pairs_forwards = job.costs->job().setup.paired_forwards;
+  const bool pairs_forwards =
+      input.pairs_forwards && job.costs->job().setup.paired_forwards;
   const auto pair_forwards = [&](const Candidate from, Candidate* to) {
     return pairs_forwards
                ? RefineForwards(job, input, built, memory, from, refinement, to)

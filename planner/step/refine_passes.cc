@@ -328,7 +328,7 @@ absl::Status RefinePasses(const PreparedJob& job, const PlanInput& input,
                           const partition::BuiltGraph& built,
                           const StepMemory& memory, const SearchBudget& budget,
                           Candidate* best) {
-  if (!job.costs->job().setup.paired_forwards) {
+  if (!input.pairs_forwards || !job.costs->job().setup.paired_forwards) {
     return RefineGradients(job, input, built, memory, budget, best);
   }
   const Candidate from = *best;

@@ -47,6 +47,10 @@ struct PlanInput {
   std::vector<std::shared_ptr<const CarriedStep>> carried{};
   // Computes PlanResult::lower_bound; otherwise it is 0.
   bool needs_bound = true;
+  // Whether forwards may run together with backwards, if the trainer can. Short
+  // searches that judge partitions do without: what pairs gain depends on the
+  // order that the search ends with.
+  bool pairs_forwards = true;
 };
 
 // Step times under disturbances of the chosen plan and of the plan that is best

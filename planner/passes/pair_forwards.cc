@@ -21,7 +21,7 @@ using partition::MemorySelection;
 using partition::StagePair;
 using partition::StepMemory;
 
-// By how many passes the forwards of a rank may run ahead of the given order: a
+// How far the forwards of a rank may run ahead of the given order, in passes: a
 // constant, and a share of the forwards ahead of the rank's first backward. A
 // pair costs each microbatch one more pass a hop, so that an order with one
 // segment needs about twice its warm-up, and interleaved orders less.
@@ -33,7 +33,7 @@ constexpr Lead kLeads[] = {{0, 0}, {1, 0}, {2, 0},      {3, 0},    {4, 0},
                            {6, 0}, {8, 0}, {12, 0},     {0, 0.25}, {1, 0.5},
                            {0, 1}, {1, 1}, {1 << 20, 0}};
 
-// What is known of each task. Indexed by task.
+// Passes that may be pairs. Indexed by task.
 struct Passes {
   Passes(const StageGraph& graph, const StepMemory& memory,
          const MemorySelection& selection)
@@ -63,7 +63,7 @@ struct Passes {
 
   IdVector<TaskId, PairablePass> pairable;
   IdVector<TaskId, bool> can_pair;
-  // Of backwards: a weight gradient without work, which follows at once.
+  // For backwards: a weight gradient without work, which follows at once.
   IdVector<TaskId, TaskId> weight_grad;
 };
 
@@ -445,8 +445,8 @@ NamedBound BoundWithForwardPairs(const StageGraph& graph,
     const StagePair& pair = memory.pairs[id];
     if (pair.backward.is_none()) continue;
     const auto r = static_cast<size_t>(graph.task(pair.backward).rank.value());
-    Duration apart = Duration::max();  // Of the input gradient.
-    Duration whole = Duration::max();  // Of both gradients.
+    Duration apart = Duration::max();  // The input gradient.
+    Duration whole = Duration::max();  // Both gradients.
     Duration gap{};
     Duration forward_gap{};
     const auto consider = [&](const MemoryEffect& effect) {

@@ -33,7 +33,7 @@ namespace pipeloom::planner {
 
 // Orders with their pairs.
 struct ForwardPairedOrders {
-  Schedule schedule{};  // Of the graph with the pairs.
+  Schedule schedule{};  // For the graph with the pairs.
   std::vector<ForwardPair> pairs{};
   int64_t timings = 0;  // Number of orders that were timed.
 };

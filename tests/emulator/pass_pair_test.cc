@@ -66,7 +66,7 @@ TEST(PassPair, HidesNoMoreThanDualPipesMeasuredPair) {
                         .compute = Seconds(1e-3 * compute)};
   };
   double least = 1e9;
-  for (const double compute : {0.3, 0.35, 0.4, 0.5}) {  // Of the forward.
+  for (const double compute : {0.3, 0.35, 0.4, 0.5}) {  // The forward's.
     for (const double wait : {0.4, 0.5, 0.6}) {
       const double together =
           1e3 * ToSeconds(TimeTogether(pass(compute, wait),

@@ -10,6 +10,7 @@
 #include "adapters/action_table.h"
 #include "base/overloaded.h"
 #include "base/status_macros.h"
+#include "ir/plan/pass_pairs.h"
 
 namespace pipeloom::adapters {
 namespace {
@@ -276,6 +277,9 @@ class Reader {
         last_task_ = t;
         return absl::OkStatus();
       }
+    }
+    if (IsSecondOfPair(graph_.task(t))) {
+      Note("passes that run together run one after the other");
     }
     row.push_back({{action}});
     last_task_ = t;

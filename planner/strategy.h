@@ -26,6 +26,7 @@ struct MemorySchedule {
   // Indexed by pair; if empty, the forms are those of the StepMemory.
   partition::FormSelection forms{};
   std::vector<PairedPass> pairs{};
+  std::vector<ForwardPair> forward_pairs{};
   SearchResult found{};  // For the graph with all of these.
   // A search to go on with, if any; it found the schedule or an earlier one.
   std::shared_ptr<GraphSearch> search{};

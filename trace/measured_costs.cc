@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
+#include "ir/plan/pass_pairs.h"
 #include "partition/graph/build_stage_graph.h"
 
 namespace pipeloom::trace {
@@ -80,6 +81,7 @@ absl::StatusOr<emulator::CostLearner> LearnFromTasks(
       weight_grads.insert(KeyOf(measured, t, any_module));
     }
   }
+  const IdVector<TaskId, TaskId> seconds = SecondsOfPairs(measured);
   // The arguments of Learn: tasks with their prices, and their measured spans.
   IdVector<TaskId, Task> tasks;
   StepTrace took;
@@ -89,8 +91,9 @@ absl::StatusOr<emulator::CostLearner> LearnFromTasks(
     const auto it = known.find(key);
     if (it == known.end()) return NoSuchTask(key, "the trace");
     it->second.found = true;
-    // Only a part of such a task was measured.
+    // Only a part of such a task was measured, or two tasks together.
     if (!measured.task(t).overlaps.is_none()) continue;
+    if (!seconds.empty() && !seconds[t].is_none()) continue;
     Task task = graph.task(it->second.task);
     task.duration = it->second.priced;
     if (task.pass == Pass::kBackward) {

@@ -22,6 +22,7 @@
 #include "emulator/step/emulate_step.h"
 #include "formats/job/spec_loader.h"
 #include "formats/text/json_writer.h"
+#include "ir/plan/pass_pairs.h"
 #include "ir/text/text_format.h"
 #include "planner/orders/dual_pipe_v.h"
 #include "trace/chrome_trace.h"
@@ -29,11 +30,18 @@
 namespace pipeloom::cli {
 namespace {
 
-// Finds the passes that are one operation in dualpipe-v, if the plan is that
-// schedule with one stage per rank and direction.
+// Finds the passes that run together. If there are none, finds those that are
+// one operation in dualpipe-v, if the plan is that schedule with one stage per
+// rank and direction.
 void FindOperations(const ExecutionPlan& plan,
                     adapters::ActionOptions* options) {
   const StageGraph& graph = plan.graph;
+  const IdVector<TaskId, TaskId> seconds = SecondsOfPairs(graph);
+  for (const TaskId t : seconds.ids()) {
+    if (seconds[t].is_none() || graph.task(t).pass != Pass::kForward) continue;
+    options->pairs.push_back({t, seconds[t]});
+  }
+  if (!seconds.empty()) return;
   const int32_t p = graph.num_ranks();
   if (plan.schedule != "dualpipe-v") return;
   std::map<std::tuple<Pass, int32_t, int32_t>, TaskId> tasks;

@@ -374,12 +374,18 @@ StepsCost FrameworkPrices::Sum(const std::vector<OpStep>& steps) const {
     if (setup_.overlap == CommunicationOverlap::kAll && step.compute.empty() &&
         !waited_for &&
         (c == nullptr || (c->group != GroupKind::kExpert && !c->exposed))) {
-      communication = Seconds(kContention * ToSeconds(communication));
+      // Overlapped already: this is compute that is lost to it, and no gap.
+      const Duration lost = Seconds(kContention * ToSeconds(communication));
+      total.time += lost;
+      total.wait += lost;
+      continue;
     }
     total.time += costs_.Overlap(compute, communication);
-    total.gap += std::max(kZero, costs_.RoomDuring(communication) - compute);
+    AddWait(compute, communication, costs_, &total);
   }
   if (dispatched > kZero) {
+    // Other compute that overlaps with it is not there for other gaps.
+    total.wait += dispatched;
     total.time =
         std::max(total.time, dispatched) +
         Seconds(kDispatchShare * ToSeconds(std::min(total.time, dispatched)));
@@ -485,11 +491,15 @@ Duration FrameworkPrices::WithLaunches(Duration time, double kernels) const {
   if (setup_.host_per_kernel == kZero || kernels <= 0 || time <= kZero) {
     return time;
   }
+  return Seconds(
+      NormOf(ToSeconds(time), ToSeconds(HostTime(kernels)), kLaunchNorm));
+}
+
+Duration FrameworkPrices::HostTime(double kernels) const {
   const bool whole_node =
       parallel_.tp > 1 && parallel_.tp >= cluster_.gpus_per_node;
-  const double host = kernels * ToSeconds(setup_.host_per_kernel) *
-                      (whole_node ? kWholeNodeLaunch : 1);
-  return Seconds(NormOf(ToSeconds(time), host, kLaunchNorm));
+  return Seconds(kernels * ToSeconds(setup_.host_per_kernel) *
+                 (whole_node ? kWholeNodeLaunch : 1));
 }
 
 Duration FrameworkPrices::OverlapWithSharding(Duration pass,

@@ -8,6 +8,7 @@
 #ifndef PIPELOOM_EMULATOR_COST_FRAMEWORK_PRICE_H_
 #define PIPELOOM_EMULATOR_COST_FRAMEWORK_PRICE_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -55,6 +56,14 @@ class FrameworkPrices {
   // Returns `time`, or a longer time if launching `kernels` kernels takes
   // longer.
   Duration WithLaunches(Duration time, double kernels) const;
+  // Returns how long the host takes to launch `kernels` kernels; 0 if it never
+  // delays the GPU.
+  Duration HostTime(double kernels) const;
+  // Returns how much of a pass of `time`, which waits for collectives for
+  // `wait`, can run while another pass waits: neither waits nor launches can.
+  Duration ComputeOf(Duration time, Duration wait, double kernels) const {
+    return std::max(kZero, time - std::max(wait, HostTime(kernels)));
+  }
   // Returns the time of a kernel that moves `bytes`, at the device's own rate,
   // since the bytes of kernels that are not fused were measured against that
   // rate.

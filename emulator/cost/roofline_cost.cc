@@ -171,6 +171,19 @@ absl::string_view Name(CostSource source) {
   return "";
 }
 
+void AddWait(Duration compute, Duration communication, const OpCostModel& costs,
+             StepsCost* total) {
+  const Duration room = costs.RoomDuring(communication);
+  if (room > compute) {
+    const Duration gap = room - compute;
+    total->gap += gap;
+    total->wait +=
+        Seconds(ToSeconds(communication) * ToSeconds(gap) / ToSeconds(room));
+  } else if (room == kZero) {
+    total->wait += std::max(kZero, communication - compute);
+  }
+}
+
 StepsCost CostOf(const std::vector<OpStep>& steps, const OpCostModel& costs) {
   StepsCost total;
   for (const OpStep& step : steps) {
@@ -179,7 +192,7 @@ StepsCost CostOf(const std::vector<OpStep>& steps, const OpCostModel& costs) {
     for (const Op& op : step.compute) compute += costs.Cost(op);
     for (const Op& op : step.communication) communication += costs.Cost(op);
     total.time += costs.Overlap(compute, communication);
-    total.gap += std::max(kZero, costs.RoomDuring(communication) - compute);
+    AddWait(compute, communication, costs, &total);
   }
   return total;
 }

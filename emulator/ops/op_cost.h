@@ -56,12 +56,18 @@ class OpCostModel {
   }
 };
 
-// Time of steps that run one after another. `gap` is how much other compute
-// fits in while the compute stream waits for communication.
+// Time of steps that run one after another. `wait` is the part of it in which
+// the compute stream waits for communication, `gap` how much other compute fits
+// in there.
 struct StepsCost {
   Duration time{};
   Duration gap{};
+  Duration wait{};
 };
+// Adds the gap and the wait of a step whose `communication` overlaps with its
+// own `compute`.
+void AddWait(Duration compute, Duration communication, const OpCostModel& costs,
+             StepsCost* total);
 // Returns the sum over the steps.
 StepsCost CostOf(const std::vector<OpStep>& steps, const OpCostModel& costs);
 

@@ -139,9 +139,12 @@ LayerCost PriceLayer(const LayerSpec& layer, const WorkShape& whole,
   StepsCost weight_grad = prices.Sum(
       setup.sequence_parallel ? ops.weight_grad
                               : WithoutCommunication(ops.weight_grad));
+  const StepsCost forward = prices.Sum(ops.forward);
   StepsCost fused = prices.Sum(ops.fused);
   if (!setup.sequence_parallel) {
-    fused = {.time = backward.time + weight_grad.time, .gap = backward.gap};
+    fused = {.time = backward.time + weight_grad.time,
+             .gap = backward.gap,
+             .wait = backward.wait + weight_grad.wait};
   }
   KernelTraffic traffic = prices.Traffic(ops);
   if (setting.options.adapter_rank > 0 && needs.weights &&
@@ -162,18 +165,24 @@ LayerCost PriceLayer(const LayerSpec& layer, const WorkShape& whole,
     fused.time += sum;
   }
   LayerCost cost;
-  cost.forward = prices.WithLaunches(
-      prices.Sum(ops.forward).time + traffic.forward, traffic.forward_kernels);
+  cost.forward = prices.WithLaunches(forward.time + traffic.forward,
+                                     traffic.forward_kernels);
   cost.weight_grad =
       prices.WithLaunches(weight_grad.time, traffic.weight_grad_kernels);
   if (has_backward) {
     cost.backward = prices.WithLaunches(
         backward.time + traffic.backward,
         traffic.backward_kernels - traffic.weight_grad_kernels);
-    cost.fused = prices.WithLaunches(
-        fused.time + traffic.backward,
+    const double fused_kernels =
         traffic.backward_kernels -
-            (needs.weights ? 0 : traffic.weight_grad_kernels));
+        (needs.weights ? 0 : traffic.weight_grad_kernels);
+    cost.fused =
+        prices.WithLaunches(fused.time + traffic.backward, fused_kernels);
+    cost.backward_compute = prices.ComputeOf(
+        cost.backward, backward.wait,
+        traffic.backward_kernels - traffic.weight_grad_kernels);
+    cost.fused_compute =
+        prices.ComputeOf(cost.fused, fused.wait, fused_kernels);
     if (setup.recompute_attention) {
       const Duration core = prices.AttentionCore(ops.forward);
       cost.backward += core;
@@ -182,6 +191,11 @@ LayerCost PriceLayer(const LayerSpec& layer, const WorkShape& whole,
   }
   cost.backward_gap = std::min(backward.gap, cost.backward);
   cost.fused_gap = std::min(fused.gap, cost.fused);
+  if (setup.paired_forwards) {
+    cost.forward_gap = std::min(forward.gap, cost.forward);
+  }
+  cost.forward_compute =
+      prices.ComputeOf(cost.forward, forward.wait, traffic.forward_kernels);
   cost.forward_again = cost.forward;
   AddSharding(layer, needs, setting, prices, &cost);
 

@@ -95,6 +95,10 @@ StageCost StageCostModel::Cost(const Stage& stage, const WorkShape& given,
   slow(factors.weight_grad, &total.weight_grad);
   slow(fused_factor, &total.fused);
   slow(fused_factor, &total.fused_gap);
+  slow(factors.forward, &total.forward_gap);
+  slow(factors.forward, &total.forward_compute);
+  slow(factors.backward, &total.backward_compute);
+  slow(fused_factor, &total.fused_compute);
   for (GroupCost& group : total.groups) slow(factors.forward, &group.again);
   return total;
 }

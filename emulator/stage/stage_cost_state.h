@@ -351,6 +351,10 @@ struct StageCostState {
       total.fused += cost.fused;
       total.backward_gap += cost.backward_gap;
       total.fused_gap += cost.fused_gap;
+      total.forward_gap += cost.forward_gap;
+      total.forward_compute += cost.forward_compute;
+      total.backward_compute += cost.backward_compute;
+      total.fused_compute += cost.fused_compute;
       total.activations += cost.activations;
       total.freed_by_backward += cost.freed_by_backward;
       scratch.Add(input_of(id), cost.activations, cost.freed_by_backward,

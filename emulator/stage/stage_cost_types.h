@@ -34,6 +34,15 @@ struct StageCost {
   // collectives.
   Duration backward_gap{};
   Duration fused_gap{};
+  // The same for the forward, and compute of backwards of other microbatches. 0
+  // unless the trainer runs them together (TrainingSetup::paired_forwards).
+  Duration forward_gap{};
+  // How much of each pass can run on the compute stream while another pass
+  // waits for its collectives (emulator/stage/pass_pair.h): its time less what
+  // it waits itself or, if that is more, less the host time of its launches.
+  Duration forward_compute{};
+  Duration backward_compute{};
+  Duration fused_compute{};
   // Kept from forward until backward and weight gradient are done.
   Bytes activations{};
   // Part of `activations` that the input gradient is the last to read.
@@ -56,10 +65,10 @@ struct StageCost {
   Duration all_passes() const {
     return forward + std::min(fused, backward + weight_grad);
   }
-  // Returns the least that they add to a rank's load: without the weight
-  // gradients of others that the gaps of the pass may take.
+  // Returns the least that they add to a rank's load: without the passes of
+  // others that their gaps may take.
   Duration least_load() const {
-    return all_passes() - std::max(backward_gap, fused_gap);
+    return all_passes() - std::max(backward_gap, fused_gap) - forward_gap;
   }
   bool operator==(const StageCost&) const = default;
 };

@@ -40,6 +40,11 @@ struct LayerCost {
   Duration weight_grad{};
   Duration fused{};
   Duration fused_gap{};
+  Duration forward_gap{};
+  // How much of each pass can run while another pass waits for collectives.
+  Duration forward_compute{};
+  Duration backward_compute{};
+  Duration fused_compute{};
   Bytes activations{};
   Bytes freed_by_backward{};
   PassScratch scratch{};

@@ -277,6 +277,7 @@ void ReadSetup(ObjectReader& reader, JobSpec* job) {
   reader.ReadEnum<Fp8Recipe>("fp8_recipe", kRecipes, &setup.fp8_recipe);
   reader.ReadEnum<ExpertDispatch>("dispatch", kDispatches, &setup.dispatch);
   reader.Read("overlap_dispatch", &setup.overlap_dispatch);
+  reader.Read("paired_forwards", &setup.paired_forwards);
   reader.Read("expert_imbalance", 1.0, 1000.0, &setup.expert_imbalance);
   reader.ReadEnum<CudaGraphs>("graphs", kGraphs, &setup.graphs);
   reader.Read("fp32_loss", &setup.fp32_loss);

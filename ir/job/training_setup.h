@@ -95,6 +95,10 @@ struct TrainingSetup {
   ExpertDispatch dispatch = ExpertDispatch::kEachExpert;
   // Whether dispatch and combine overlap with another microbatch's compute.
   bool overlap_dispatch = false;
+  // Whether a rank can run a forward together with a backward of another
+  // microbatch on two streams, as DualPipe does. What `overlap_dispatch`
+  // overlaps is not overlapped again.
+  bool paired_forwards = false;
   // Tokens of the fullest GPU's experts, relative to the mean; at least 1.
   double expert_imbalance = 1;
   CudaGraphs graphs = CudaGraphs::kNone;

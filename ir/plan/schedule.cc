@@ -3,8 +3,32 @@
 #include <algorithm>
 
 #include "absl/strings/str_format.h"
+#include "base/status_macros.h"
+#include "ir/plan/pass_pairs.h"
 
 namespace pipeloom {
+namespace {
+
+// Checks that the second pass of each pair directly follows the first. `order`
+// lists every task once.
+absl::Status CheckPairsInOrder(const StageGraph& graph,
+                               const IdVector<TaskId, TaskId>& seconds,
+                               const RankOrders& order) {
+  if (seconds.empty()) return absl::OkStatus();
+  for (const std::vector<TaskId>& tasks : order) {
+    for (size_t k = 0; k < tasks.size(); ++k) {
+      const TaskId second = seconds[tasks[k]];
+      if (second.is_none()) continue;
+      if (k + 1 < tasks.size() && tasks[k + 1] == second) continue;
+      return absl::FailedPreconditionError(absl::StrFormat(
+          "%s runs together with %s, which does not directly follow it",
+          DescribeTask(graph, tasks[k]), DescribeTask(graph, second)));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
 
 absl::StatusOr<Schedule> TimeSchedule(const StageGraph& graph,
                                       RankOrders order) {
@@ -34,10 +58,16 @@ absl::StatusOr<Schedule> TimeSchedule(const StageGraph& graph,
   schedule.start = IdVector<TaskId, SimTime>(graph.num_tasks());
   schedule.peak = IdVector<RankId, Bytes>(graph.num_ranks());
 
-  // Ranks run until blocked; a finished producer wakes the rank it blocked.
+  // Ranks run until blocked; a finished producer wakes the rank it blocked. The
+  // first pass of a pair waits for the inputs of the second, too.
+  const IdVector<TaskId, TaskId> seconds = SecondsOfPairs(graph);
+  PIPELOOM_RETURN_IF_ERROR(CheckPairsInOrder(graph, seconds, order));
   IdVector<TaskId, int32_t> missing(graph.num_tasks(), 0);
   for (const TaskId t : graph.task_ids()) {
-    missing[t] = static_cast<int32_t>(graph.incoming(t).size());
+    const auto inputs = static_cast<int32_t>(graph.incoming(t).size());
+    missing[t] += inputs;
+    if (IsSecondOfPair(graph.task(t)))
+      missing[graph.task(t).overlaps] += inputs;
   }
   IdVector<RankId, size_t> position(graph.num_ranks(), 0);
   IdVector<RankId, SimTime> free_at(graph.num_ranks(), kStepStart);
@@ -51,23 +81,32 @@ absl::StatusOr<Schedule> TimeSchedule(const StageGraph& graph,
       const TaskId id = order[rank][position[rank]];
       if (missing[id] > 0) break;
       SimTime start = free_at[rank];
-      for (const EdgeId e : graph.incoming(id)) {
-        const Dependency& d = graph.edge(e);
-        start = std::max(start, schedule.start[d.from] +
-                                    graph.task(d.from).duration + d.delay);
-      }
+      const auto await_inputs = [&](TaskId task) {
+        for (const EdgeId e : graph.incoming(task)) {
+          const Dependency& d = graph.edge(e);
+          start = std::max(start, schedule.start[d.from] +
+                                      graph.task(d.from).duration + d.delay);
+        }
+      };
+      await_inputs(id);
+      if (!seconds.empty() && !seconds[id].is_none()) await_inputs(seconds[id]);
       schedule.start[id] = start;
       free_at[rank] = start + graph.task(id).duration;
       ++position[rank];
       ++done;
-      for (const EdgeId e : graph.outgoing(id)) {
-        const TaskId next = graph.edge(e).to;
-        if (--missing[next] > 0) continue;
+      const auto hand_to = [&](TaskId next) {
+        if (--missing[next] > 0) return;
         const RankId other = graph.task(next).rank;
         if (other != rank && position[other] < order[other].size() &&
             order[other][position[other]] == next) {
           runnable.push_back(other);
         }
+      };
+      for (const EdgeId e : graph.outgoing(id)) {
+        const TaskId next = graph.edge(e).to;
+        hand_to(next);
+        if (IsSecondOfPair(graph.task(next)))
+          hand_to(graph.task(next).overlaps);
       }
     }
   }

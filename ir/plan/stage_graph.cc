@@ -1,8 +1,10 @@
 #include "ir/plan/stage_graph.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "base/status_macros.h"
 
 namespace pipeloom {
 namespace {
@@ -32,6 +34,38 @@ absl::Span<const ItemId> Row(const std::vector<ItemId>& items,
   return absl::MakeConstSpan(items).subspan(begin, end - begin);
 }
 
+// Returns whether one is a forward and the other a backward of another
+// microbatch.
+bool MayPair(const Task& a, const Task& b) {
+  return a.pass != b.pass && a.pass != Pass::kWeightGrad &&
+         b.pass != Pass::kWeightGrad && a.microbatch != b.microbatch;
+}
+
+// Checks that each of `paired` is in one pair, and that no weight gradient
+// overlaps one of them: it would use the same gaps.
+absl::Status CheckPairs(const IdVector<TaskId, Task>& tasks,
+                        std::vector<TaskId> paired) {
+  if (paired.empty()) return absl::OkStatus();
+  std::sort(paired.begin(), paired.end());
+  const auto twice = std::adjacent_find(paired.begin(), paired.end());
+  if (twice != paired.end()) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "task %d runs together with two others; one is right", twice->value()));
+  }
+  for (const TaskId id : tasks.ids()) {
+    const Task& task = tasks[id];
+    if (task.overlaps.is_none() || task.pass != Pass::kWeightGrad ||
+        !std::binary_search(paired.begin(), paired.end(), task.overlaps)) {
+      continue;
+    }
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "task %d overlaps task %d, which runs together with a pass of another "
+        "microbatch; it must overlap another backward or none",
+        id.value(), task.overlaps.value()));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<StageGraph> StageGraph::Create(
@@ -52,6 +86,7 @@ absl::StatusOr<StageGraph> StageGraph::Create(
           absl::StrFormat("rank %d: its epilogue is negative", id.value()));
     }
   }
+  std::vector<TaskId> paired;  // Passes of pairs.
   for (const TaskId id : tasks.ids()) {
     const Task& task = tasks[id];
     if (!ranks.Contains(task.rank)) {
@@ -67,14 +102,29 @@ absl::StatusOr<StageGraph> StageGraph::Create(
           task.free.count()));
     }
     if (!task.overlaps.is_none()) {
-      const bool exists = tasks.Contains(task.overlaps);
-      if (task.pass != Pass::kWeightGrad || !exists ||
-          tasks[task.overlaps].pass != Pass::kBackward ||
-          tasks[task.overlaps].rank != task.rank) {
+      const bool valid =
+          tasks.Contains(task.overlaps) &&
+          tasks[task.overlaps].rank == task.rank &&
+          (task.pass == Pass::kWeightGrad
+               ? tasks[task.overlaps].pass == Pass::kBackward
+               : MayPair(tasks[task.overlaps], task) && task.overlaps > id);
+      if (!valid) {
         return absl::InvalidArgumentError(absl::StrFormat(
-            "task %d overlaps task %d; only a weight gradient may, and only a "
-            "backward of its own rank",
+            "task %d overlaps task %d; a weight gradient may overlap a "
+            "backward of its rank, and of a forward and a backward of two "
+            "microbatches of one rank the one with the smaller number may "
+            "overlap the other",
             id.value(), task.overlaps.value()));
+      }
+      if (task.pass != Pass::kWeightGrad) {
+        if (task.duration != kZero) {
+          return absl::InvalidArgumentError(absl::StrFormat(
+              "task %d runs together with task %d: duration %d ns; it must be "
+              "0, as that of the other is of both",
+              id.value(), task.overlaps.value(), task.duration.count()));
+        }
+        paired.push_back(id);
+        paired.push_back(task.overlaps);
       }
     }
     const int32_t module = task.module.value();
@@ -84,6 +134,7 @@ absl::StatusOr<StageGraph> StageGraph::Create(
                           id.value(), module, module_names.size()));
     }
   }
+  PIPELOOM_RETURN_IF_ERROR(CheckPairs(tasks, std::move(paired)));
   for (const EdgeId id : dependencies.ids()) {
     const Dependency& d = dependencies[id];
     if (!tasks.Contains(d.from) || !tasks.Contains(d.to) || !(d.from < d.to)) {

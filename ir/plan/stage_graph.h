@@ -48,8 +48,8 @@ struct Task {
   Bytes alloc{};               // Memory taken when it starts.
   Bytes free{};                // Memory released when it ends.
   bool recomputes = false;  // Whether its duration includes a second forward.
-  // For a weight gradient: an earlier backward of its rank whose communication
-  // gaps hide a part of it; `duration` is the rest. None: it runs alone.
+  // Weight gradient: a backward whose communication gaps hide a part of it, and
+  // `duration` is the rest; else: ir/plan/pass_pairs.h. None: it runs alone.
   TaskId overlaps{};
   bool operator==(const Task&) const = default;
 };

@@ -10,6 +10,7 @@
 //   4. memory by rank, in program order: never over the limit, and nothing
 //      released that is not held;
 //   5. the predicted time is that of the programs (ir/plan/check_times.h).
+// Pairs of passes (ir/plan/pass_pairs.h) are checked in passes 1 and 4.
 // O(instructions + tasks + edges).
 #include <algorithm>
 #include <map>
@@ -37,7 +38,14 @@ class StructureCheck {
         offload_(graph_.num_tasks(), kResident),
         sent_(graph_.num_edges(), false),
         wait_send_(graph_.num_edges(), false),
-        received_(graph_.num_edges(), kNotPosted) {}
+        received_(graph_.num_edges(), kNotPosted),
+        second_(graph_.num_tasks()) {
+    for (const TaskId t : graph_.task_ids()) {
+      const Task& task = graph_.task(t);
+      if (task.overlaps.is_none() || task.pass == Pass::kWeightGrad) continue;
+      second_[task.overlaps] = t;
+    }
+  }
 
   absl::Status Run() {
     for (const RankId rank : graph_.rank_ids()) {
@@ -134,10 +142,8 @@ class StructureCheck {
     return absl::OkStatus();
   }
 
-  absl::Status CheckCompute(TaskId task) {
-    PIPELOOM_RETURN_IF_ERROR(OwnTask(task));
-    if (computed_[task]) return Fail("it is computed twice");
-    PIPELOOM_RETURN_IF_ERROR(CheckBeforeEpilogue());
+  // Checks that everything that the task needs is there.
+  absl::Status CheckInputs(TaskId task) const {
     for (const EdgeId e : graph_.incoming(task)) {
       const TaskId from = graph_.edge(e).from;
       if (graph_.task(from).rank != rank_) {
@@ -160,8 +166,58 @@ class StructureCheck {
             from.value()));
       }
     }
+    return absl::OkStatus();
+  }
+
+  // Checks a pair of passes when its first one comes.
+  absl::Status CheckPair(TaskId first, TaskId second) const {
+    const std::vector<Instruction>& program = plan_.programs[rank_];
+    size_t next = index_ + 1;
+    while (next < program.size() &&
+           !std::holds_alternative<Compute>(program[next])) {
+      ++next;
+    }
+    if (next == program.size() ||
+        std::get<Compute>(program[next]).task != second) {
+      return Fail(absl::StrFormat(
+          "it runs together with task %d, which must be computed next",
+          second.value()));
+    }
+    const absl::Status inputs = CheckInputs(second);
+    if (!inputs.ok()) {
+      return Fail(absl::StrFormat("it runs together with task %d, but: %s",
+                                  second.value(), inputs.message()));
+    }
+    for (const TaskId t : {first, second}) {
+      for (const EdgeId e : graph_.incoming(t)) {
+        const Dependency& d = graph_.edge(e);
+        if (graph_.task(d.from).rank != rank_) continue;
+        if (d.delay == kZero && offload_[d.from] == kResident) continue;
+        return Fail(absl::StrFormat(
+            "it runs together with task %d, but what task %d kept was moved "
+            "to the host",
+            second.value(), d.from.value()));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status CheckCompute(TaskId task) {
+    PIPELOOM_RETURN_IF_ERROR(OwnTask(task));
+    if (computed_[task]) return Fail("it is computed twice");
+    PIPELOOM_RETURN_IF_ERROR(CheckBeforeEpilogue());
+    PIPELOOM_RETURN_IF_ERROR(CheckInputs(task));
+    if (!second_[task].is_none()) {
+      PIPELOOM_RETURN_IF_ERROR(CheckPair(task, second_[task]));
+    }
     const TaskId overlaps = graph_.task(task).overlaps;
-    if (!overlaps.is_none()) {
+    if (!overlaps.is_none() && graph_.task(task).pass != Pass::kWeightGrad) {
+      if (!computed_[overlaps]) {
+        return Fail(
+            absl::StrFormat("it runs together with task %d, which comes later",
+                            overlaps.value()));
+      }
+    } else if (!overlaps.is_none()) {
       if (!computed_[overlaps]) {
         return Fail(absl::StrFormat(
             "it is partly done in the gaps of task %d, which comes later",
@@ -322,6 +378,8 @@ class StructureCheck {
   IdVector<EdgeId, bool> sent_;
   IdVector<EdgeId, bool> wait_send_;
   IdVector<EdgeId, Progress> received_;
+  // Indexed by first pass of a pair: the second one.
+  IdVector<TaskId, TaskId> second_;
 };
 
 // Pass 3a: the k-th send from a to b is the k-th recv of b from a.

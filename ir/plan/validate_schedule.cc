@@ -91,6 +91,32 @@ absl::Status ValidateSchedule(const StageGraph& graph,
           DescribeTask(graph, d.from), ToMicroseconds(end(d.from) + d.delay)));
     }
   }
+  // Pairs of passes: both start together, once the inputs of both are there.
+  for (const RankId rank : graph.rank_ids()) {
+    const std::vector<TaskId>& order = schedule.order[rank];
+    for (size_t i = 0; i < order.size(); ++i) {
+      const TaskId second = order[i];
+      const Task& task = graph.task(second);
+      if (task.pass == Pass::kWeightGrad || task.overlaps.is_none()) continue;
+      const TaskId first = task.overlaps;
+      if (i == 0 || order[i - 1] != first) {
+        return Violation(absl::StrFormat(
+            "rank %d: %s runs together with %s and must directly follow it",
+            rank.value(), DescribeTask(graph, second),
+            DescribeTask(graph, first)));
+      }
+      for (const EdgeId e : graph.incoming(second)) {
+        const Dependency& d = graph.edge(e);
+        if (schedule.start[first] >= end(d.from) + d.delay) continue;
+        return Violation(absl::StrFormat(
+            "%s starts at %.3f us, but %s, with which it runs together, has "
+            "its inputs at %.3f us",
+            DescribeTask(graph, first), ToMicroseconds(schedule.start[first]),
+            DescribeTask(graph, second),
+            ToMicroseconds(end(d.from) + d.delay)));
+      }
+    }
+  }
   if (schedule.tasks_finish != tasks_finish || schedule.finish != finish) {
     return Violation(absl::StrFormat(
         "its end is given as %.3f us; the tasks imply %.3f us",

@@ -75,6 +75,10 @@ LayerCosts::LayerCosts(const emulator::StageCostModel& costs,
     fused_ += layers_.back().fused;
     backward_gap_ += layers_.back().backward_gap;
     fused_gap_ += layers_.back().fused_gap;
+    forward_gap_ += layers_.back().forward_gap;
+    forward_compute_ += layers_.back().forward_compute;
+    backward_compute_ += layers_.back().backward_compute;
+    fused_compute_ += layers_.back().fused_compute;
     const auto& specs = costs.job().model.modules[stage.module].layers;
     const int64_t width_before =
         layer.first_layer.value() > 0
@@ -116,6 +120,9 @@ MemoryEffect LayerCosts::Effect(const MemoryChoice& choice,
   MemoryEffect effect;
   effect.backward = split ? backward_ : fused_;
   effect.gap = split ? backward_gap_ : fused_gap_;
+  effect.compute = split ? backward_compute_ : fused_compute_;
+  effect.forward_gap = forward_gap_;
+  effect.forward_compute = forward_compute_;
   if (split) effect.weight_grad = weight_grad_;
   std::vector<Segment> segments;
   Bytes held_after;       // After the input gradient.

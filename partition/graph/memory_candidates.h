@@ -67,6 +67,11 @@ struct MemoryEffect {
   // How much other compute fits into `backward` while the compute stream waits
   // for collectives.
   Duration gap{};
+  // How much of `backward` can run while a forward waits for collectives; the
+  // same the other way round for the pair's forward, which no choice changes.
+  Duration compute{};
+  Duration forward_gap{};
+  Duration forward_compute{};
   Duration copy{};  // Time to the host; the same back.
   // Taken when the forward starts, and given back when it ends: what is
   // offloaded, and tensors between operators that are recomputed.
@@ -120,6 +125,10 @@ class LayerCosts {
   Duration fused_{};
   Duration backward_gap_{};
   Duration fused_gap_{};
+  Duration forward_gap_{};
+  Duration forward_compute_{};
+  Duration backward_compute_{};
+  Duration fused_compute_{};
   Bandwidth host_bandwidth_{};
 };
 

@@ -4,6 +4,8 @@
 #include <array>
 #include <map>
 
+#include "ir/plan/pass_pairs.h"
+
 namespace pipeloom::planner {
 
 FlatGraph::FlatGraph(const StageGraph& graph)
@@ -25,13 +27,22 @@ FlatGraph::FlatGraph(const StageGraph& graph)
   succ_offset.reserve(n + 1);
   pred_offset.push_back(0);
   succ_offset.push_back(0);
+  const IdVector<TaskId, TaskId> seconds = SecondsOfPairs(graph);
   for (const TaskId t : graph.task_ids()) {
-    for (const EdgeId e : graph.incoming(t)) {
-      pred.push_back(graph.edge(e).from.value());
-      pred_delay.push_back(graph.edge(e).delay.count());
-    }
+    const auto add_producers_of = [&](TaskId task) {
+      for (const EdgeId e : graph.incoming(task)) {
+        pred.push_back(graph.edge(e).from.value());
+        pred_delay.push_back(graph.edge(e).delay.count());
+      }
+    };
+    add_producers_of(t);
+    if (!seconds.empty() && !seconds[t].is_none()) add_producers_of(seconds[t]);
     for (const EdgeId e : graph.outgoing(t)) {
-      succ.push_back(graph.edge(e).to.value());
+      const TaskId to = graph.edge(e).to;
+      succ.push_back(to.value());
+      succ_delay.push_back(graph.edge(e).delay.count());
+      if (!IsSecondOfPair(graph.task(to))) continue;
+      succ.push_back(graph.task(to).overlaps.value());
       succ_delay.push_back(graph.edge(e).delay.count());
     }
     pred_offset.push_back(static_cast<int32_t>(pred.size()));

@@ -10,13 +10,16 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
+#include "emulator/stage/pass_pair.h"
 #include "emulator/step/emulate_step.h"
+#include "ir/plan/pass_pairs.h"
 #include "partition/batching/loss_shares.h"
 #include "partition/graph/build_stage_graph.h"
 
 namespace pipeloom::planner {
 namespace {
 
+using emulator::PairablePass;
 using Key = std::tuple<Pass, StageId, MicrobatchId, int32_t>;
 
 // Two sums of the same times over layers may differ by this share, and this.
@@ -61,12 +64,48 @@ class JobGraph {
   std::map<std::pair<TaskId, TaskId>, EdgeId> edges_{};
 };
 
+// The passes that a trainer can run together, without their times, in both
+// forms; equal for forwards.
+struct Pairable {
+  bool allowed = false;  // Whether the job's trainer runs pairs.
+  std::map<Key, PairablePass> split{};
+  std::map<Key, PairablePass> fused{};
+};
+
+Pairable PassesOf(const JobSpec& job, const partition::BuiltGraph& split,
+                  const partition::StepMemory& memory) {
+  Pairable passes{.allowed = job.setup.paired_forwards};
+  if (!passes.allowed) return passes;
+  for (const StagePairId id : split.pairs.ids()) {
+    const partition::StagePair& pair = split.pairs[id];
+    if (pair.backward.is_none()) continue;
+    const auto add = [&](const partition::MemoryEffect& effect,
+                         std::map<Key, PairablePass>* to) {
+      (*to)[KeyOf(split.graph.task(pair.forward))] = {
+          .gap = effect.forward_gap, .compute = effect.forward_compute};
+      (*to)[KeyOf(split.graph.task(pair.backward))] = {
+          .gap = effect.gap, .compute = effect.compute};
+    };
+    add(memory.effect(id, 0), &passes.split);
+    add(memory.has_other_form(id) ? memory.effect_in_other_form(id, 0)
+                                  : memory.effect(id, 0),
+        &passes.fused);
+  }
+  return passes;
+}
+
 class PlanCheck {
  public:
-  // `fused` and `split` are of both forms of the backwards.
+  // `fused` and `split` are of both forms of the backwards; `passes` of those
+  // of `split`.
   PlanCheck(const ExecutionPlan& plan, const StageGraph& fused,
-            const StageGraph& split)
-      : graph_(plan.graph), own_(plan.graph), fused_(fused), split_(split) {}
+            const StageGraph& split, const Pairable& passes)
+      : graph_(plan.graph),
+        own_(plan.graph),
+        fused_(fused),
+        split_(split),
+        passes_(passes),
+        seconds_(SecondsOfPairs(plan.graph)) {}
 
   absl::Status Run() const {
     PIPELOOM_RETURN_IF_ERROR(CheckRanks());
@@ -123,7 +162,7 @@ class PlanCheck {
             DescribeTask(graph_, t), task.rank.value(), task.module.value(),
             same.rank.value(), same.module.value()));
       }
-      PIPELOOM_RETURN_IF_ERROR(CheckDuration(t, same));
+      PIPELOOM_RETURN_IF_ERROR(CheckDuration(t));
       if (task.overlaps.is_none()) continue;
       if (!hides[task.overlaps].is_none()) {
         return Fail(
@@ -145,25 +184,55 @@ class PlanCheck {
     return absl::OkStatus();
   }
 
-  absl::Status CheckDuration(TaskId t, const Task& split) const {
-    const Task& task = graph_.task(t);
+  bool IsSplit(const Task& backward) const {
+    Key key = KeyOf(backward);
+    std::get<Pass>(key) = Pass::kWeightGrad;
+    return !own_.Find(key).is_none();
+  }
+
+  // Returns the least and the greatest time of a task alone. REQUIRES: the step
+  // has it.
+  std::pair<Duration, Duration> TimesAlone(const Task& task) const {
     Key key = KeyOf(task);
-    Duration least = split.duration;
-    if (task.pass == Pass::kBackward) {
-      std::get<Pass>(key) = Pass::kWeightGrad;
-      const bool is_split = !own_.Find(key).is_none();
-      if (!is_split) {
-        const TaskId whole = fused_.Find(KeyOf(task));
-        least = fused_.graph().task(whole).duration;
-      }
+    Duration least = split_.graph().task(split_.Find(key)).duration;
+    if (task.pass == Pass::kBackward && !IsSplit(task)) {
+      least = fused_.graph().task(fused_.Find(key)).duration;
     }
     Duration most = least;
     if (task.recomputes) {
       std::get<Pass>(key) = Pass::kForward;
       most += split_.graph().task(split_.Find(key)).duration;
     }
+    return {least, most};
+  }
+
+  // Returns how much of the time of two passes their pair hides.
+  Duration Hidden(const Task& a, const Task& b) const {
+    const auto pass = [&](const Task& task) {
+      PairablePass found =
+          (IsSplit(task) ? passes_.split : passes_.fused).at(KeyOf(task));
+      found.time = TimesAlone(task).first;
+      return found;
+    };
+    return HiddenTogether(pass(a), pass(b));
+  }
+
+  absl::Status CheckDuration(TaskId t) const {
+    const Task& task = graph_.task(t);
+    if (IsSecondOfPair(task))
+      return CheckPair(task, graph_.task(task.overlaps));
+    auto [least, most] = TimesAlone(task);
+    const TaskId second = seconds_.empty() ? TaskId() : seconds_[t];
+    if (!second.is_none()) {
+      const Task& other = graph_.task(second);
+      PIPELOOM_RETURN_IF_ERROR(CheckPair(other, task));
+      const auto [other_least, other_most] = TimesAlone(other);
+      const Duration hidden = Hidden(task, other);
+      least += other_least - hidden;
+      most += other_most - hidden;
+    }
     if (!task.overlaps.is_none()) least = kZero;
-    if (task.pass != Pass::kForward) {
+    if (task.pass != Pass::kForward || !second.is_none()) {
       const auto part = [](Duration time) {
         return kRounding + Duration(std::llround(
                                static_cast<double>(time.count()) * kTolerance));
@@ -180,6 +249,23 @@ class PlanCheck {
         least == most
             ? absl::StrCat(least.count())
             : absl::StrFormat("one in [%d, %d]", least.count(), most.count())));
+  }
+
+  // Checks that the two tasks have stages on which they can be a pair.
+  absl::Status CheckPair(const Task& second, const Task& first) const {
+    if (!passes_.allowed) {
+      return Fail(
+          "it runs forwards together with backwards, but "
+          "setup.paired_forwards of the job is false");
+    }
+    for (const Task* task : {&first, &second}) {
+      if (passes_.split.contains(KeyOf(*task))) continue;
+      return Fail(absl::StrFormat(
+          "stage %d on microbatch %d has no backward; only stages with "
+          "backwards run passes together",
+          task->stage.value(), task->microbatch.value()));
+    }
+    return absl::OkStatus();
   }
 
   absl::Status CheckEdges() const {
@@ -214,6 +300,8 @@ class PlanCheck {
   const JobGraph own_;
   const JobGraph fused_;
   const JobGraph split_;
+  const Pairable& passes_;
+  const IdVector<TaskId, TaskId> seconds_;
 };
 
 absl::Status CheckLossOf(const ExecutionPlan& plan,
@@ -272,7 +360,14 @@ absl::Status CheckPlan(const PreparedJob& prepared,
       const partition::BuiltGraph split,
       partition::BuildStageGraph(costs, prepared.partition, microbatches,
                                  {.split_backward = true}));
-  PIPELOOM_RETURN_IF_ERROR(PlanCheck(plan, fused.graph, split.graph).Run());
+  const Pairable passes =
+      PassesOf(job, split,
+               partition::MakeStepMemory(
+                   costs, prepared.partition, microbatches, split.pairs,
+                   IdVector<StageId, std::vector<MemoryChoice>>(
+                       prepared.partition.stages.size())));
+  PIPELOOM_RETURN_IF_ERROR(
+      PlanCheck(plan, fused.graph, split.graph, passes).Run());
   ExecutionPlan right;
   partition::SetLoss(job.model, packed, microbatches, &right);
   PIPELOOM_RETURN_IF_ERROR(CheckLossOf(plan, right));

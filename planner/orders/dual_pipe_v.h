@@ -5,8 +5,8 @@
 // only where the pipeline would stall. torch.distributed.pipelining's
 // ScheduleDualPipeV is the same.
 //
-// Here the passes of a pair are tasks one after the other, the forward first,
-// and the cost model gives them no gain from overlap.
+// Here the passes of a pair are tasks one after the other, the forward first.
+// Where the trainer can, planner/passes/pair_forwards.h makes pairs of them.
 #ifndef PIPELOOM_PLANNER_ORDERS_DUAL_PIPE_V_H_
 #define PIPELOOM_PLANNER_ORDERS_DUAL_PIPE_V_H_
 

@@ -38,6 +38,15 @@ struct PairedPass {
   bool operator==(const PairedPass&) const = default;
 };
 
+// A forward and a backward of two microbatches of a rank that run together
+// (pair_forwards.h).
+struct ForwardPair {
+  TaskId first{};   // The one with the larger id.
+  TaskId second{};  // Directly after it in its rank's order.
+  Duration together{};
+  bool operator==(const ForwardPair&) const = default;
+};
+
 // Orders with their pairs.
 struct PairedOrders {
   RankOrders orders{};

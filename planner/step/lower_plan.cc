@@ -13,13 +13,15 @@
 //   early sent waits of gap 1, recvs of gap 1, sends of Z1,
 //   late sent waits of gap 1, waits of Z2, Compute Z2, ...
 //
-// where a sent wait is a WaitSend, of a send that stands before it. Recv(e)
-// stands in the gap after the last Zi with E(Zi) <= E(from of e). Only waits
-// and sends block. Their keys are S(consumer) for WaitRecv(e), E(producer) for
-// Send(e), and for a WaitSend of the gap after Zi: E(Zi) if it is early,
-// S(Zi+1) if it is late. Of equal keys a WaitSend's is the smaller one. So keys
-// never fall along a program. Suppose some ranks are stuck for ever, and take
-// the one whose blocked instruction has the smallest key.
+// where a sent wait is a WaitSend, of a send that stands before it. The waits
+// of the second pass of a pair stand with those of the first, and each producer
+// of the second has an arrow to the start of the first. Recv(e) stands in the
+// gap after the last Zi with E(Zi) <= E(from of e). Only waits and sends block.
+// Their keys are S(consumer) for WaitRecv(e), E(producer) for Send(e), and for
+// a WaitSend of the gap after Zi: E(Zi) if it is early, S(Zi+1) if it is late.
+// Of equal keys a WaitSend's is the smaller one. So keys never fall along a
+// program. Suppose some ranks are stuck for ever, and take the one whose
+// blocked instruction has the smallest key.
 // - It blocks in WaitRecv(e), so Send(e) has not been reached: the producer's
 //   rank is stuck at or before a key of at most E(from) < S(to). Smaller.
 // - It blocks in Send(e), so Recv(e) has not been reached: the receiver is
@@ -52,6 +54,7 @@
 #include "absl/strings/str_format.h"
 #include "base/overloaded.h"
 #include "base/status_macros.h"
+#include "ir/plan/pass_pairs.h"
 
 namespace pipeloom::planner {
 namespace {
@@ -108,7 +111,11 @@ absl::StatusOr<IdVector<TaskId, TaskEvents>> EventKeys(
   IdVector<TaskId, TaskId> next_on_rank(graph.num_tasks());
   IdVector<TaskId, int32_t> missing(graph.num_tasks(), 0);
   for (const TaskId t : graph.task_ids()) {
-    missing[t] = static_cast<int32_t>(graph.incoming(t).size());
+    const auto inputs = static_cast<int32_t>(graph.incoming(t).size());
+    missing[t] += inputs;
+    // The first pass of a pair waits for the inputs of both.
+    if (IsSecondOfPair(graph.task(t)))
+      missing[graph.task(t).overlaps] += inputs;
   }
   for (const std::vector<TaskId>& order : schedule.order) {
     for (size_t k = 1; k < order.size(); ++k) {
@@ -146,7 +153,11 @@ absl::StatusOr<IdVector<TaskId, TaskEvents>> EventKeys(
       return absl::OkStatus();
     };
     for (const EdgeId e : graph.outgoing(t)) {
-      PIPELOOM_RETURN_IF_ERROR(precede(graph.edge(e).to, graph.edge(e).delay));
+      const Dependency& d = graph.edge(e);
+      PIPELOOM_RETURN_IF_ERROR(precede(d.to, d.delay));
+      if (IsSecondOfPair(graph.task(d.to))) {
+        PIPELOOM_RETURN_IF_ERROR(precede(graph.task(d.to).overlaps, d.delay));
+      }
     }
     if (!next_on_rank[t].is_none()) {
       PIPELOOM_RETURN_IF_ERROR(precede(next_on_rank[t], kZero));
@@ -154,6 +165,16 @@ absl::StatusOr<IdVector<TaskId, TaskEvents>> EventKeys(
   }
   if (done < graph.num_tasks()) {
     return Mismatch("the orders contradict the dependencies");
+  }
+  for (const std::vector<TaskId>& order : schedule.order) {
+    for (size_t k = 0; k < order.size(); ++k) {
+      const TaskId first = graph.task(order[k]).overlaps;
+      if (!IsSecondOfPair(graph.task(order[k]))) continue;
+      if (k > 0 && order[k - 1] == first) continue;
+      return Mismatch(absl::StrFormat(
+          "%s does not directly follow %s, with which it runs together",
+          DescribeTask(graph, order[k]), DescribeTask(graph, first)));
+    }
   }
   return events;
 }
@@ -277,8 +298,15 @@ RankProgram LowerRank(const StageGraph& graph, RankId rank,
       wait_for_sent(events[order[k]].start.at);
     }
     const absl::Span<const EdgeId> incoming = graph.incoming(order[k]);
-    for (const EdgeId e : incoming) {
-      if (crossings.Crosses(e)) program.emplace_back(WaitRecv{e});
+    const auto wait_for = [&](absl::Span<const EdgeId> inputs) {
+      for (const EdgeId e : inputs) {
+        if (crossings.Crosses(e)) program.emplace_back(WaitRecv{e});
+      }
+    };
+    if (!IsSecondOfPair(graph.task(order[k]))) wait_for(incoming);
+    if (k + 1 < order.size()) {
+      const Task& next = graph.task(order[k + 1]);
+      if (IsSecondOfPair(next)) wait_for(graph.incoming(order[k + 1]));
     }
     program.emplace_back(Compute{order[k]});
     for (const EdgeId e : incoming) {

@@ -9,6 +9,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "ir/plan/pass_pairs.h"
+#include "planner/passes/pair_forwards.h"
 #include "planner/search/search_graph.h"
 
 namespace pipeloom::planner {
@@ -41,19 +43,14 @@ IdVector<TaskId, TaskId> NumberAlong(
   return number;
 }
 
-RankOrders Renumbered(RankOrders orders,
-                      const IdVector<TaskId, TaskId>& number) {
-  for (std::vector<TaskId>& order : orders) {
-    for (TaskId& t : order) t = number[t];
-  }
-  return orders;
-}
-
 }  // namespace
 
 absl::StatusOr<ConstrainedGraph> ConstrainByPairs(
-    const StageGraph& graph, const partition::StepMemory& memory,
-    const std::vector<PairedPass>& pairs) {
+    const StageGraph& unpaired, const partition::StepMemory& memory,
+    const std::vector<PairedPass>& pairs,
+    const std::vector<ForwardPair>& forward_pairs) {
+  PIPELOOM_ASSIGN_OR_RETURN(const StageGraph graph,
+                            ApplyForwardPairs(unpaired, forward_pairs));
   IdVector<TaskId, TaskId> own_backward(graph.num_tasks());
   for (const partition::StagePair& pair : memory.pairs) {
     if (!pair.weight_grad.is_none()) {
@@ -66,18 +63,36 @@ absl::StatusOr<ConstrainedGraph> ConstrainByPairs(
         {.from = own_backward[pair.weight_grad], .to = pair.backward});
     edges.push_back({.from = pair.backward, .to = pair.weight_grad});
   }
-  ConstrainedGraph constrained;
-  constrained.now = NumberAlong(graph.num_tasks(), edges);
-  constrained.original.resize(graph.num_tasks());
-  IdVector<TaskId, Task> tasks(graph.num_tasks());
+  for (const ForwardPair& pair : forward_pairs) {
+    for (Dependency& edge : edges) {
+      if (edge.from == pair.second) edge.from = pair.first;
+      if (edge.to == pair.second) edge.to = pair.first;
+    }
+  }
+  const IdVector<TaskId, TaskId> number = NumberAlong(graph.num_tasks(), edges);
+  IdVector<TaskId, TaskId> numbered(graph.num_tasks());
   for (const TaskId t : graph.task_ids()) {
-    const TaskId now = constrained.now[t];
-    if (now.is_none()) {
+    if (number[t].is_none()) {
       return absl::InvalidArgumentError(absl::StrCat(
           "the pairs leave no order: task ", t.value(), " waits for itself"));
     }
-    constrained.original[now] = t;
-    tasks[now] = graph.task(t);
+    numbered[number[t]] = t;
+  }
+  ConstrainedGraph constrained;
+  constrained.now.resize(graph.num_tasks());
+  IdVector<TaskId, Task> tasks;
+  tasks.reserve(graph.num_tasks());
+  for (const TaskId t : numbered) {
+    if (IsSecondOfPair(graph.task(t))) continue;
+    constrained.now[t] = tasks.push_back(graph.task(t));
+    constrained.original.push_back(t);
+  }
+  for (const ForwardPair& pair : forward_pairs) {
+    const TaskId now = constrained.now[pair.first];
+    constrained.now[pair.second] = now;
+    // The first holds already what the second takes.
+    const Task& second = graph.task(pair.second);
+    tasks[now].free += second.free - second.alloc;
   }
   for (Dependency& edge : edges) {
     edge.from = constrained.now[edge.from];
@@ -93,12 +108,42 @@ absl::StatusOr<ConstrainedGraph> ConstrainByPairs(
   return constrained;
 }
 
+RankOrders ToConstrained(RankOrders orders,
+                         const ConstrainedGraph& constrained) {
+  for (std::vector<TaskId>& order : orders) {
+    for (TaskId& t : order) t = constrained.now[t];
+    // Passes that run together are neighbours and have one task.
+    order.erase(std::unique(order.begin(), order.end()), order.end());
+  }
+  return orders;
+}
+
+RankOrders FromConstrained(const RankOrders& orders,
+                           const ConstrainedGraph& constrained,
+                           const std::vector<ForwardPair>& forward_pairs) {
+  IdVector<TaskId, TaskId> second(constrained.now.size());
+  for (const ForwardPair& pair : forward_pairs) {
+    second[pair.first] = pair.second;
+  }
+  RankOrders result(orders.size());
+  for (const RankId r : orders.ids()) {
+    for (const TaskId t : orders[r]) {
+      const TaskId original = constrained.original[t];
+      result[r].push_back(original);
+      if (!second[original].is_none()) result[r].push_back(second[original]);
+    }
+  }
+  return result;
+}
+
 absl::Status SearchPaired(const PreparedJob& job, const PlanInput& input,
                           const partition::BuiltGraph& built,
                           const partition::StepMemory& memory,
                           const SearchBudget& budget, Candidate* best,
                           int64_t* evaluations) {
-  if (best->made.pairs.empty() || budget.max_evaluations < 1) {
+  const std::vector<ForwardPair>& forward_pairs = best->made.forward_pairs;
+  if ((best->made.pairs.empty() && forward_pairs.empty()) ||
+      budget.max_evaluations < 1) {
     return absl::OkStatus();
   }
   // The margin, unless the order to go on from does not leave it.
@@ -117,14 +162,17 @@ absl::Status SearchPaired(const PreparedJob& job, const PlanInput& input,
                              best->made.selection));
   PIPELOOM_ASSIGN_OR_RETURN(
       const ConstrainedGraph constrained,
-      ConstrainByPairs(chosen, with_forms, best->made.pairs));
-  // The bound holds for steps with pairs too, and computing one that sees
-  // memory takes as long as many evaluations.
-  GraphSearch search(constrained.graph, input.seed,
-                     NamedBound{best->made.found.lower_bound.count(),
-                                best->made.found.bound_source});
+      ConstrainByPairs(chosen, with_forms, best->made.pairs, forward_pairs));
+  // The bound of the answer holds for paired weight gradients too, and
+  // computing one that sees memory takes as long as many evaluations.
+  const NamedBound bound =
+      forward_pairs.empty()
+          ? NamedBound{best->made.found.lower_bound.count(),
+                       best->made.found.bound_source}
+          : LowerBoundWithoutMemory(FlatGraph(constrained.graph));
+  GraphSearch search(constrained.graph, input.seed, bound);
   absl::StatusOr<SearchResult> found = search.Run(
-      budget, Renumbered(best->made.found.schedule.order, constrained.now));
+      budget, ToConstrained(best->made.found.schedule.order, constrained));
   if (!found.ok()) {
     // Nothing fits with the margin, or the pairs allow no order.
     return absl::IsResourceExhausted(found.status()) ? absl::OkStatus()
@@ -136,12 +184,13 @@ absl::Status SearchPaired(const PreparedJob& job, const PlanInput& input,
   }
   MemorySchedule next = best->made;
   next.search.reset();  // It is for the step without pairs.
-  PIPELOOM_ASSIGN_OR_RETURN(const StageGraph paired,
-                            ApplyPairs(chosen, next.pairs));
+  PIPELOOM_ASSIGN_OR_RETURN(StageGraph paired, ApplyPairs(chosen, next.pairs));
+  PIPELOOM_ASSIGN_OR_RETURN(paired,
+                            ApplyForwardPairs(paired, next.forward_pairs));
   PIPELOOM_ASSIGN_OR_RETURN(
       next.found.schedule,
-      TimeSchedule(paired, Renumbered(std::move(found->schedule.order),
-                                      constrained.original)));
+      TimeSchedule(paired, FromConstrained(found->schedule.order, constrained,
+                                           forward_pairs)));
   PIPELOOM_ASSIGN_OR_RETURN(
       std::optional<Candidate> candidate,
       MakeCandidate(job, input, built, memory, std::move(next), limits));

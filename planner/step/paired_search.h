@@ -4,7 +4,8 @@
 // without. So the order is searched again with the pairs as constraints: a
 // paired weight gradient lasts only for the rest of it that the pairing leaves,
 // and runs after the backward that hides it, which in turn runs after the
-// weight gradient's own backward.
+// weight gradient's own backward. A forward and a backward that run together
+// are one task.
 #ifndef PIPELOOM_PLANNER_STEP_PAIRED_SEARCH_H_
 #define PIPELOOM_PLANNER_STEP_PAIRED_SEARCH_H_
 
@@ -24,8 +25,10 @@ namespace pipeloom::planner {
 // A graph for searching orders in which the pairs hold.
 struct ConstrainedGraph {
   StageGraph graph{};
-  IdVector<TaskId, TaskId> now{};       // Indexed by task of the plan's graph.
-  IdVector<TaskId, TaskId> original{};  // Indexed by task of `graph`.
+  // Indexed by task of the plan's graph. Passes that run together have one.
+  IdVector<TaskId, TaskId> now{};
+  // Indexed by task of `graph`. The first pass of those that run together.
+  IdVector<TaskId, TaskId> original{};
 };
 
 // Returns `graph` with the durations of the pairs and with their order as edges
@@ -36,7 +39,17 @@ struct ConstrainedGraph {
 // if the pairs allow no order.
 absl::StatusOr<ConstrainedGraph> ConstrainByPairs(
     const StageGraph& graph, const partition::StepMemory& memory,
-    const std::vector<PairedPass>& pairs);
+    const std::vector<PairedPass>& pairs,
+    const std::vector<ForwardPair>& forward_pairs = {});
+
+// Returns orders of the plan's graph, in which the pairs hold, as orders of the
+// constrained graph.
+RankOrders ToConstrained(RankOrders orders,
+                         const ConstrainedGraph& constrained);
+// Does the opposite. `forward_pairs`: those of the constrained graph.
+RankOrders FromConstrained(const RankOrders& orders,
+                           const ConstrainedGraph& constrained,
+                           const std::vector<ForwardPair>& forward_pairs);
 
 // Improves the order of `best`, an answer with pairs for `built` and `memory`,
 // until `budget` ends; its memory choices, forms and pairs stay. `best` stays

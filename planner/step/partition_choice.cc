@@ -86,6 +86,7 @@ class Race {
                           .partition = partitions_[partition]};
     PlanInput input;
     input.packed = &step.step;
+    input.pairs_forwards = false;
     input.seed = seed_;
     input.budget.max_evaluations = evaluations;
     input.budget.stop = stop_;

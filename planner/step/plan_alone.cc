@@ -68,6 +68,11 @@ constexpr double kLevelEvaluations = 600;
 constexpr double kRefineUntil = 0.93;
 constexpr double kPairedUntil[] = {0.76, 0.86};
 
+// A step in which forwards run together with backwards is searched further only
+// if it takes at most this share of the best one without: searches gain as much
+// on the latter. Chosen on llama3-70b and deepseek-v2.
+constexpr double kWorthSearching = 0.97;
+
 // Share of the budget for trying memory rules.
 constexpr double kRulesShare = 0.5;
 
@@ -136,8 +141,9 @@ absl::StatusOr<std::optional<Candidate>> KnownStart(
   std::vector<double> times;
   if (carried != nullptr) times = CarriedStarts(*carried, fused.graph);
   if (leaves_room) {
-    limits = carried != nullptr ? CarriedLimits(*carried, fused.graph)
-                                : WithRoom(fused.graph, kStartRoom);
+    limits = carried != nullptr
+                 ? CarriedLimits(*carried, fused.graph)
+                 : WithRoom(fused.graph, std::move(limits), kStartRoom);
   }
   const std::unique_ptr<Strategy> starts =
       others.Starts(segments, std::move(times));
@@ -157,6 +163,10 @@ absl::StatusOr<std::optional<Candidate>> KnownStart(
                        std::move(known->limits));
 }
 
+bool HasPairs(const Candidate& candidate) {
+  return !candidate.made.pairs.empty() || !candidate.made.forward_pairs.empty();
+}
+
 // Spends the budget on `best`, of a strategy that starts from others, and
 // refines its passes; if that pairs any, searches the order again with the
 // pairs. `known` is another candidate whose passes are refined too.
@@ -167,7 +177,15 @@ absl::Status ImproveAndRefine(const PreparedJob& job, const PlanInput& input,
                               int64_t* evaluations) {
   const SearchBudget refinement = input.budget.Until(kRefineUntil);
   const auto refine = [&](Candidate* candidate) {
-    return RefinePasses(job, input, built, memory, refinement, candidate);
+    return RefineGradients(job, input, built, memory, refinement, candidate);
+  };
+  // Offers `to` what forwards run together with backwards make of `from`.
+  const bool pairs_forwards =
+      input.pairs_forwards && job.costs->job().setup.paired_forwards;
+  const auto pair_forwards = [&](const Candidate from, Candidate* to) {
+    return pairs_forwards
+               ? RefineForwards(job, input, built, memory, from, refinement, to)
+               : absl::OkStatus();
   };
   PlanInput unpaired = input;
   unpaired.budget = input.budget.expired
@@ -190,8 +208,16 @@ absl::Status ImproveAndRefine(const PreparedJob& job, const PlanInput& input,
       *best = *std::move(known);
     }
   }
+  if (pairs_forwards) {
+    Candidate paired = *best;
+    PIPELOOM_RETURN_IF_ERROR(pair_forwards(plain, &paired));
+    if (ToSeconds(paired.predicted.step_time()) <=
+        kWorthSearching * ToSeconds(best->predicted.step_time())) {
+      *best = std::move(paired);
+    }
+  }
   for (const double until : kPairedUntil) {
-    if (best->made.pairs.empty() || input.budget.Exhausted(*evaluations) ||
+    if (!HasPairs(*best) || input.budget.Exhausted(*evaluations) ||
         (input.budget.spent && input.budget.spent() >= until)) {
       break;
     }
@@ -199,13 +225,20 @@ absl::Status ImproveAndRefine(const PreparedJob& job, const PlanInput& input,
         job, input, built, memory, input.budget.PartUntil(until, *evaluations),
         best, evaluations));
     PIPELOOM_RETURN_IF_ERROR(refine(best));
+    if (!best->made.forward_pairs.empty()) {
+      PIPELOOM_RETURN_IF_ERROR(pair_forwards(*best, best));
+    }
   }
   if (is_over()) return absl::OkStatus();
   PIPELOOM_RETURN_IF_ERROR(
       ImproveCandidate(job, input, built, memory, &plain, evaluations));
+  const Candidate ordered = plain;
   PIPELOOM_RETURN_IF_ERROR(refine(&plain));
   if (plain.predicted.finish < best->predicted.finish) *best = std::move(plain);
-  return absl::OkStatus();
+  if (best->made.forward_pairs.empty()) {
+    PIPELOOM_RETURN_IF_ERROR(pair_forwards(*best, best));
+  }
+  return pair_forwards(ordered, best);
 }
 
 }  // namespace
@@ -352,7 +385,7 @@ absl::StatusOr<PlanResult> PlanAlone(const PreparedJob& prepared,
   if (abandoned()) return absl::CancelledError("stopped");
   if (others != nullptr && own_memory && input.needs_bound &&
       input.budget.max_evaluations > 1) {
-    bound = PlanBound(built.graph, &memory);
+    bound = BoundOfStep(spec, built.graph, memory);
     SearchResult& found = best->made.found;
     found.lower_bound = Nanoseconds(bound->time);
     found.bound_source = bound->source;
@@ -368,9 +401,10 @@ absl::StatusOr<PlanResult> PlanAlone(const PreparedJob& prepared,
   }
   const bool may_go_on = !best->made.found.proven_optimal &&
                          !input.budget.Exhausted(result.evaluations);
-  const bool refines =
-      !whole_input.robust.has_value() && input.budget.max_evaluations > 1 &&
-      (!job.strategy->split_backward() || HasFormChoice(memory));
+  const bool refines = !whole_input.robust.has_value() &&
+                       input.budget.max_evaluations > 1 &&
+                       (!job.strategy->split_backward() ||
+                        HasFormChoice(memory) || spec.setup.paired_forwards);
   if (may_go_on && own_memory && refines && others != nullptr) {
     PIPELOOM_RETURN_IF_ERROR(ImproveAndRefine(job, input, built, memory,
                                               std::move(known), &*best,
@@ -404,7 +438,8 @@ absl::StatusOr<PlanResult> PlanAlone(const PreparedJob& prepared,
     } else {
       absl::StatusOr<SplitAnswer> answer =
           ToSplit(job, result.microbatches, built, memory, best->made);
-      if (answer.ok() && HasFormChoice(answer->step.memory)) {
+      if (answer.ok() &&
+          (HasFormChoice(answer->step.memory) || spec.setup.paired_forwards)) {
         split = std::move(answer->step);
         Candidate as_split = *best;
         as_split.made = std::move(answer->made);
@@ -432,8 +467,8 @@ absl::StatusOr<PlanResult> PlanAlone(const PreparedJob& prepared,
   } else if (bound.has_value()) {
     // Known since before the search.
   } else if (own_memory || split.has_value() || !best->made.pairs.empty() ||
-             !best->made.forms.empty()) {
-    bound = PlanBound(final_built.graph, &final_memory);
+             !best->made.forms.empty() || spec.setup.paired_forwards) {
+    bound = BoundOfStep(spec, final_built.graph, final_memory);
   } else {
     PIPELOOM_ASSIGN_OR_RETURN(
         const StageGraph chosen,

@@ -13,6 +13,7 @@
 #include "emulator/step/emulate_step.h"
 #include "ir/plan/execution_plan.h"
 #include "planner/passes/drop_fused.h"
+#include "planner/passes/pair_forwards.h"
 #include "planner/passes/pair_passes.h"
 #include "planner/step/lower_plan.h"
 #include "planner/strategy_abilities.h"
@@ -171,6 +172,11 @@ absl::StatusOr<ExecutionPlan> Lower(const StageGraph& graph,
     PIPELOOM_ASSIGN_OR_RETURN(
         problem.graph, ApplyPairs(problem.graph, made.pairs, problem.task_now));
   }
+  if (!made.forward_pairs.empty()) {
+    PIPELOOM_ASSIGN_OR_RETURN(
+        problem.graph,
+        ApplyForwardPairs(problem.graph, made.forward_pairs, problem.task_now));
+  }
   return LowerPlan(std::move(problem.graph), problem.schedule, copies);
 }
 
@@ -214,9 +220,10 @@ IdVector<RankId, RankSpec> WithMargin(const StageGraph& graph,
   return limits;
 }
 
-IdVector<RankId, RankSpec> WithRoom(const StageGraph& graph, int64_t tensors) {
+IdVector<RankId, RankSpec> WithRoom(const StageGraph& graph,
+                                    IdVector<RankId, RankSpec> limits,
+                                    int64_t tensors) {
   const IdVector<RankId, Bytes> largest = LargestCrossing(graph);
-  IdVector<RankId, RankSpec> limits = graph.ranks();
   for (const RankId r : limits.ids()) {
     Bytes& limit = limits[r].memory.limit;
     if (limit == Bytes(0)) continue;

@@ -35,9 +35,11 @@ struct Candidate {
 IdVector<RankId, RankSpec> WithMargin(const StageGraph& graph,
                                       IdVector<RankId, RankSpec> limits);
 
-// Returns the graph's limits with room for so many of the largest tensors that
-// each rank sends or receives.
-IdVector<RankId, RankSpec> WithRoom(const StageGraph& graph, int64_t tensors);
+// Returns `limits`, where there are any, lowered by so many of the largest
+// tensors that each rank sends or receives.
+IdVector<RankId, RankSpec> WithRoom(const StageGraph& graph,
+                                    IdVector<RankId, RankSpec> limits,
+                                    int64_t tensors);
 
 // Makes a schedule within `limits`, lowers it, emulates it and checks it. With
 // `fixed`, which is for strategies that do not choose memory, the schedule is

@@ -2,12 +2,15 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "base/status_macros.h"
+#include "planner/bounds/plan_bound.h"
 #include "planner/memory/choose_memory.h"
+#include "planner/passes/pair_forwards.h"
 #include "planner/passes/pair_passes.h"
 #include "planner/passes/pass_forms.h"
 
@@ -66,11 +69,11 @@ bool SplitWhereItFits(const partition::MemorySelection& selection,
 }
 
 // Looks for better forms and pairs of passes for one answer.
-class Refiner {
+class GradientRefiner {
  public:
   // Keeps references. `limited` has everything kept and the answer's limits.
-  Refiner(const StageGraph& limited, const StepMemory& choices,
-          const MemorySchedule& made, const SearchBudget& budget)
+  GradientRefiner(const StageGraph& limited, const StepMemory& choices,
+                  const MemorySchedule& made, const SearchBudget& budget)
       : limited_(limited),
         made_(made),
         budget_(budget),
@@ -186,6 +189,101 @@ class Refiner {
   std::vector<MemorySchedule> answers_{};  // In the order in which they came.
 };
 
+// Fuses every pair that has both forms. Returns whether there was any.
+bool FuseAll(StepMemory* memory) {
+  bool any = false;
+  for (const StagePairId id : memory->pairs.ids()) {
+    if (!memory->has_other_form(id) || memory->form(id) == PassForm::kFused) {
+      continue;
+    }
+    memory->SwitchForm(id);
+    any = true;
+  }
+  return any;
+}
+
+// How often limits are lowered for tensors that ranks send and receive, and for
+// how many more each time.
+constexpr int kMaxMargins = 3;
+constexpr int64_t kMoreRoom = 2;
+
+// Runs forwards together with backwards for one answer.
+class ForwardRefiner {
+ public:
+  // Keeps references to all of these.
+  ForwardRefiner(const PreparedJob& job, const PlanInput& input,
+                 const partition::BuiltGraph& built, const StepMemory& choices,
+                 const MemorySchedule& made,
+                 const IdVector<RankId, RankSpec>& limits,
+                 const std::function<bool()>& is_over)
+      : job_(job),
+        input_(input),
+        built_(built),
+        choices_(choices),
+        made_(made),
+        limits_(limits),
+        is_over_(is_over) {}
+
+  // Tries the answer's forms of passes and fused ones; a shorter step becomes
+  // `best`.
+  absl::Status Run(Candidate* best) const {
+    StepMemory memory = choices_;
+    memory.SetForms(made_.forms);
+    for (const bool fuses : {false, true}) {
+      if (fuses && !FuseAll(&memory)) break;
+      PIPELOOM_RETURN_IF_ERROR(Try(memory, best));
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  absl::Status Try(const StepMemory& memory, Candidate* best) const {
+    IdVector<RankId, RankSpec> lowered = limits_;
+    for (int attempt = 0; attempt < kMaxMargins && !is_over_(); ++attempt) {
+      PIPELOOM_ASSIGN_OR_RETURN(
+          const StageGraph graph,
+          partition::ApplyMemory(built_.graph.WithRanks(lowered), memory,
+                                 made_.selection));
+      PIPELOOM_ASSIGN_OR_RETURN(
+          ForwardPairedOrders paired,
+          PairForwards(graph, memory, made_.selection,
+                       made_.found.schedule.order, is_over_));
+      if (paired.pairs.empty() ||
+          paired.schedule.finish >= best->predicted.finish) {
+        break;
+      }
+      PIPELOOM_ASSIGN_OR_RETURN(const StageGraph with_pairs,
+                                ApplyForwardPairs(graph, paired.pairs));
+      if (!ValidateSchedule(with_pairs, paired.schedule).ok()) break;
+      MemorySchedule next = made_;
+      next.forms = memory.forms();
+      next.pairs.clear();
+      next.forward_pairs = std::move(paired.pairs);
+      next.found.schedule = std::move(paired.schedule);
+      PIPELOOM_ASSIGN_OR_RETURN(std::optional<Candidate> candidate,
+                                MakeCandidate(job_, input_, built_, choices_,
+                                              std::move(next), limits_));
+      if (!candidate.has_value()) {
+        lowered = WithRoom(built_.graph, std::move(lowered), kMoreRoom);
+        continue;
+      }
+      if (candidate->predicted.finish < best->predicted.finish) {
+        *best = *std::move(candidate);
+      }
+      break;
+    }
+    return absl::OkStatus();
+  }
+
+  const PreparedJob& job_;
+  const PlanInput& input_;
+  const partition::BuiltGraph& built_;
+  const StepMemory& choices_;
+  const MemorySchedule& made_;
+  const IdVector<RankId, RankSpec>& limits_;
+  const std::function<bool()>& is_over_;
+};
+
 }  // namespace
 
 absl::StatusOr<MemorySchedule> InSplitStep(const partition::BuiltGraph& split,
@@ -269,14 +367,14 @@ absl::StatusOr<SplitAnswer> ToSplit(const PreparedJob& job,
   return answer;
 }
 
-absl::Status RefinePasses(const PreparedJob& job, const PlanInput& input,
-                          const partition::BuiltGraph& built,
-                          const StepMemory& choices, const SearchBudget& budget,
-                          Candidate* best) {
+absl::Status RefineGradients(const PreparedJob& job, const PlanInput& input,
+                             const partition::BuiltGraph& built,
+                             const StepMemory& choices,
+                             const SearchBudget& budget, Candidate* best) {
   // Takes the fastest answer of a refiner that fits. Returns whether any did,
   // or whether there was none.
   const auto take =
-      [&](Refiner& refiner,
+      [&](GradientRefiner& refiner,
           const IdVector<RankId, RankSpec>& limits) -> absl::StatusOr<bool> {
     bool any = false;
     for (MemorySchedule& made : refiner.TakeAnswers()) {
@@ -298,22 +396,54 @@ absl::Status RefinePasses(const PreparedJob& job, const PlanInput& input,
   if (job.strategy->chooses_memory()) {
     // Another order has other tensors under way at its peaks.
     for (const int64_t tensors : kRoom) {
-      const IdVector<RankId, RankSpec> room = WithRoom(built.graph, tensors);
+      const IdVector<RankId, RankSpec> room =
+          WithRoom(built.graph, built.graph.ranks(), tensors);
       for (const RankId r : limits.ids()) {
         Bytes& limit = limits[r].memory.limit;
         limit = std::min(limit, room[r].memory.limit);
       }
       const StageGraph lowered = built.graph.WithRanks(limits);
-      Refiner refiner(lowered, choices, made, budget);
+      GradientRefiner refiner(lowered, choices, made, budget);
       PIPELOOM_RETURN_IF_ERROR(refiner.RunAnew());
       PIPELOOM_ASSIGN_OR_RETURN(const bool done, take(refiner, limits));
       if (done) break;
     }
   }
   const IdVector<RankId, RankSpec> own = limited.ranks();
-  Refiner refiner(limited, choices, made, budget);
+  GradientRefiner refiner(limited, choices, made, budget);
   PIPELOOM_RETURN_IF_ERROR(refiner.Run());
   return take(refiner, own).status();
+}
+
+absl::Status RefineForwards(const PreparedJob& job, const PlanInput& input,
+                            const partition::BuiltGraph& built,
+                            const StepMemory& memory, const Candidate& from,
+                            const SearchBudget& budget, Candidate* best) {
+  const std::function<bool()> is_over = [&] {
+    return budget.stop.stop_requested() || (budget.expired && budget.expired());
+  };
+  return ForwardRefiner(job, input, built, memory, from.made, from.limits,
+                        is_over)
+      .Run(best);
+}
+
+absl::Status RefinePasses(const PreparedJob& job, const PlanInput& input,
+                          const partition::BuiltGraph& built,
+                          const StepMemory& memory, const SearchBudget& budget,
+                          Candidate* best) {
+  if (!input.pairs_forwards || !job.costs->job().setup.paired_forwards) {
+    return RefineGradients(job, input, built, memory, budget, best);
+  }
+  const Candidate from = *best;
+  PIPELOOM_RETURN_IF_ERROR(
+      RefineGradients(job, input, built, memory, budget, best));
+  return RefineForwards(job, input, built, memory, from, budget, best);
+}
+
+NamedBound BoundOfStep(const JobSpec& job, const StageGraph& graph,
+                       const StepMemory& memory) {
+  return job.setup.paired_forwards ? BoundWithForwardPairs(graph, memory)
+                                   : PlanBound(graph, &memory);
 }
 
 }  // namespace pipeloom::planner

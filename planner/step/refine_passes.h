@@ -46,14 +46,31 @@ absl::StatusOr<SplitAnswer> ToSplit(const PreparedJob& job,
                                     const partition::StepMemory& memory,
                                     const MemorySchedule& made);
 
-// Improves the forms of the passes of `best`, whose answer is for `built` and
-// `memory` with split backwards. `best` stays as it is if the step gets no
+// Improves the forms of the gradients of `best`, whose answer is for `built`
+// and `memory` with split backwards. `best` stays as it is if the step gets no
 // shorter or if the tensors that ranks hold would not fit. Stops early when the
 // time of `budget` is over; evaluations are not counted.
+absl::Status RefineGradients(const PreparedJob& job, const PlanInput& input,
+                             const partition::BuiltGraph& built,
+                             const partition::StepMemory& memory,
+                             const SearchBudget& budget, Candidate* best);
+// Runs forwards together with backwards in the order of `from`, on the same
+// terms. REQUIRES: the job's trainer can.
+absl::Status RefineForwards(const PreparedJob& job, const PlanInput& input,
+                            const partition::BuiltGraph& built,
+                            const partition::StepMemory& memory,
+                            const Candidate& from, const SearchBudget& budget,
+                            Candidate* best);
+// Does the one and, if the job's trainer can, the other for the same answer.
 absl::Status RefinePasses(const PreparedJob& job, const PlanInput& input,
                           const partition::BuiltGraph& built,
                           const partition::StepMemory& memory,
                           const SearchBudget& budget, Candidate* best);
+
+// Returns the lower bound of a step over all choices of `memory` and all forms
+// of passes that the job's trainer can run.
+NamedBound BoundOfStep(const JobSpec& job, const StageGraph& graph,
+                       const partition::StepMemory& memory);
 
 }  // namespace pipeloom::planner
 

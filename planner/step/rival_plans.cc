@@ -9,9 +9,10 @@
 
 #include "base/status_macros.h"
 #include "partition/graph/build_stage_graph.h"
-#include "planner/bounds/plan_bound.h"
+#include "planner/bounds/lower_bound.h"
 #include "planner/memory/stage_choices.h"
 #include "planner/step/plan_alone.h"
+#include "planner/step/refine_passes.h"
 
 namespace pipeloom::planner {
 namespace {
@@ -42,9 +43,9 @@ int64_t MaxEvaluations(const SearchBudget& budget,
 
 // Returns the bound of the step over every memory choice that strategies which
 // choose memory have.
-absl::StatusOr<NamedBound> BoundOfStep(const PreparedJob& prepared,
-                                       const PlanInput& input,
-                                       const Microbatches& microbatches) {
+absl::StatusOr<NamedBound> BoundOfRivals(const PreparedJob& prepared,
+                                         const PlanInput& input,
+                                         const Microbatches& microbatches) {
   const emulator::StageCostModel& costs =
       prepared.costs->ForReplica(input.replica);
   PIPELOOM_ASSIGN_OR_RETURN(
@@ -54,7 +55,7 @@ absl::StatusOr<NamedBound> BoundOfStep(const PreparedJob& prepared,
   const partition::StepMemory memory = partition::MakeStepMemory(
       costs, prepared.partition, microbatches, built.pairs,
       StageChoices(costs, prepared.partition, microbatches));
-  return PlanBound(built.graph, &memory);
+  return BoundOfStep(costs.job(), built.graph, memory);
 }
 
 }  // namespace
@@ -117,7 +118,7 @@ absl::StatusOr<PlanResult> BestOfRivals(
     bound = {own->lower_bound.count(), own->bound_source};
   } else {
     PIPELOOM_ASSIGN_OR_RETURN(bound,
-                              BoundOfStep(job, input, best->microbatches));
+                              BoundOfRivals(job, input, best->microbatches));
   }
   best->plan.schedule = std::string(job.strategy->name());
   best->lower_bound = Nanoseconds(bound.time);

@@ -50,6 +50,10 @@ struct PlanInput {
   // Returns ResourceExhausted once the step is built if it is large, unless the
   // time is nearly over: the search of another strategy needs both threads.
   bool only_if_small = false;
+  // Whether forwards may run together with backwards, if the trainer can. Short
+  // searches that judge partitions do without: what pairs gain depends on the
+  // order that the search ends with.
+  bool pairs_forwards = true;
 };
 
 // Step times under disturbances of the chosen plan and of the plan that is best

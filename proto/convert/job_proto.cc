@@ -98,6 +98,7 @@ void SetSetup(const TrainingSetup& setup, v1::TrainingSetup* proto) {
   proto->set_sum_gradients_apart(setup.sum_gradients_apart);
   proto->set_held_weight_bytes(setup.held_weight_bytes);
   proto->set_fp8_activation_inputs(setup.fp8_activation_inputs);
+  proto->set_paired_forwards(setup.paired_forwards);
 }
 
 void SetRules(const PartitionRules& rules, v1::PartitionRules* proto) {

@@ -331,6 +331,18 @@ TEST(ProfileCost, OnlyPassesThatOverlapCommunicationAreSlowedDown) {
     EXPECT_LE(on.fused_gap, off.fused_gap);
     same.backward_gap = off.backward_gap;
     same.fused_gap = off.fused_gap;
+    // They are waited for as long, up to rounding, unless compute that overlaps
+    // with them lasts longer.
+    const Duration rounding = Nanoseconds(10);
+    EXPECT_GE(on.forward_compute + rounding, off.forward_compute);
+    EXPECT_LE(on.forward_compute, off.forward_compute + rounding);
+    EXPECT_GE(on.backward_compute + rounding, off.backward_compute);
+    EXPECT_LE(on.backward_compute, off.backward_compute + rounding);
+    EXPECT_GE(on.fused_compute + rounding, off.fused_compute);
+    EXPECT_LE(on.fused_compute, 1.2 * off.fused_compute + rounding);
+    same.forward_compute = off.forward_compute;
+    same.backward_compute = off.backward_compute;
+    same.fused_compute = off.fused_compute;
     EXPECT_EQ(same, off);
   }
   EXPECT_GT(slowed, 0);

@@ -174,7 +174,8 @@ TEST(ParseJobTest, ReadsHowAFrameworkRunsExperts) {
                    "\"setup\": {\"framework\": \"FRAMEWORK_MEGATRON_BRIDGE\", "
                    "\"fp8_recipe\": \"FP8_RECIPE_BLOCKS\", "
                    "\"dispatch\": \"EXPERT_DISPATCH_EACH_EXPERT\", "
-                   "\"overlap_dispatch\": true, \"expert_imbalance\": 1.25, "
+                   "\"overlap_dispatch\": true, \"paired_forwards\": true, "
+                   "\"expert_imbalance\": 1.25, "
                    "\"fp32_loss\": true, \"checkpoint_operators\": true, "
                    "\"gathered_in_pipeline\": true, \"fp32_shards\": true, "
                    "\"fp8_attention\": true, \"fp8_gathers\": true, "
@@ -193,6 +194,7 @@ TEST(ParseJobTest, ReadsHowAFrameworkRunsExperts) {
   EXPECT_EQ(job.setup.fp8_recipe, Fp8Recipe::kBlocks);
   EXPECT_EQ(job.setup.dispatch, ExpertDispatch::kEachExpert);
   EXPECT_TRUE(job.setup.overlap_dispatch);
+  EXPECT_TRUE(job.setup.paired_forwards);
   EXPECT_EQ(job.setup.expert_imbalance, 1.25);
   EXPECT_EQ(job.setup.graphs, CudaGraphs::kLayers);
   EXPECT_TRUE(job.setup.fp32_loss);

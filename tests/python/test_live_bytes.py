@@ -45,7 +45,7 @@ if HAVE_TORCH and HAVE_GRPC:
 WRITER = os.environ.get("PIPELOOM_RANDOM_CASES", "")
 RANKS = 4
 WANTED = ("ranks 1", "ranks 2", "ranks 3", "ranks 4", "fused backward",
-          "split backward", "paired backward", "keep", "full",
+          "split backward", "paired backward", "paired forward", "keep", "full",
           "uniform, period", "block, count", "offload", "offload instruction",
           "core_attention", "norms", "activations", "moe_activations",
           "projections", "sub-microbatches", "frozen")

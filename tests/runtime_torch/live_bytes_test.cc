@@ -206,6 +206,7 @@ TEST(LiveBytes, AreThoseOfThePlansAccount) {
                            "fused backward",
                            "split backward",
                            "paired backward",
+                           "paired forward",
                            "keep",
                            "full",
                            "uniform, period",

@@ -10,6 +10,7 @@
 #include "base/random.h"
 #include "base/status_macros.h"
 #include "emulator/stage/stage_cost.h"
+#include "ir/plan/pass_pairs.h"
 #include "partition/batching/batch_split.h"
 #include "partition/batching/step_instances.h"
 #include "partition/graph/build_stage_graph.h"
@@ -20,6 +21,7 @@
 #include "planner/step/plan_step.h"
 #include "planner/strategies/registry.h"
 #include "planner/strategy.h"
+#include "tests/runtime_torch/pair_neighbours.h"
 #include "tests/support/small_job.h"
 
 namespace pipeloom::runtime {
@@ -185,6 +187,10 @@ absl::Status PlanAtRandom(const planner::PreparedJob& prepared,
   PIPELOOM_ASSIGN_OR_RETURN(
       c->plan,
       planner::LowerPlan(std::move(problem.graph), problem.schedule, copies));
+  if (random.Below(2) == 0) {
+    PIPELOOM_ASSIGN_OR_RETURN(c->plan,
+                              testing::PairNeighbours(c->plan, random));
+  }
   c->memory = partition::PolicyOf(memory, selection);
   return absl::OkStatus();
 }
@@ -259,6 +265,7 @@ void CountWhatItHas(const RandomCase& c, std::map<std::string, int>* counts) {
   for (const TaskId id : graph.task_ids()) {
     const Task& task = graph.task(id);
     if (task.sub_microbatch > 0) has.insert("sub-microbatches");
+    if (IsSecondOfPair(task)) has.insert("paired forward");
     if (task.pass != Pass::kWeightGrad) continue;
     has.insert("split backward");
     if (!task.overlaps.is_none()) has.insert("paired backward");

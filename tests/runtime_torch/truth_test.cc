@@ -14,9 +14,12 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/random.h"
+#include "ir/plan/pass_pairs.h"
 #include "runtime/inproc_transport.h"
 #include "runtime/launch.h"
 #include "runtime/torch/torch_trainer.h"
+#include "tests/runtime_torch/pair_neighbours.h"
 #include "tests/runtime_torch/serial_training.h"
 #include "tests/runtime_torch/training_case.h"
 #include "tests/support/status_matchers.h"
@@ -88,7 +91,16 @@ TEST_P(TorchTruth, PipelineTrainsAsOneProcessDoes) {
   options.timeout = std::chrono::minutes(5);
   for (int64_t step = 0; step < kSteps; ++step) {
     SCOPED_TRACE(absl::StrCat("step ", step));
-    ASSERT_OK_AND_ASSIGN(const TrainingStep now, run->Next());
+    ASSERT_OK_AND_ASSIGN(TrainingStep now, run->Next());
+    if (step % 2 == 1) {  // With forwards and backwards that run together.
+      Random random(static_cast<uint64_t>(step));
+      ASSERT_OK_AND_ASSIGN(now.plan, testing::PairNeighbours(now.plan, random));
+      EXPECT_THAT(ValidateExecutionPlan(now.plan), IsOk());
+      if (c.pp > 1 && c.schedule == "1f1b" &&
+          c.memory != StepMemory::kHostCopies) {
+        EXPECT_FALSE(SecondsOfPairs(now.plan.graph).empty());
+      }
+    }
     ASSERT_OK_AND_ASSIGN(const ExecutionPlan plan,
                          trainer->BeginStep(now.plan, now.work, now.memory));
     const auto trace = RunPlanWith(plan, options, parts);

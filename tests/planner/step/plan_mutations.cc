@@ -6,6 +6,7 @@
 
 #include "base/overloaded.h"
 #include "base/status_macros.h"
+#include "ir/plan/pass_pairs.h"
 
 namespace pipeloom::testing {
 
@@ -345,6 +346,22 @@ bool SecondPair(PlanParts& p, Random& random) {
   return true;
 }
 
+// A pair that hides more than the passes' gaps, or a pass without time that no
+// other runs with.
+bool OtherPair(PlanParts& p, Random& random) {
+  const TaskId second =
+      AnyTask(p, random, [](const Task& t) { return IsSecondOfPair(t); });
+  if (second.is_none()) return false;
+  TaskId& first = p.At(second).overlaps;
+  // The price of recomputation is not checked.
+  if (!p.At(first).recomputes && !p.At(second).recomputes && random.Below(2)) {
+    p.At(first).duration = p.At(first).duration * random.Between(50, 98) / 100;
+  } else {
+    first = TaskId();
+  }
+  return true;
+}
+
 bool LossTimesTen(PlanParts& p, Random& random) {
   if (p.plan.loss_shares.empty()) return false;
   LossShare& share =
@@ -568,6 +585,7 @@ const std::vector<Mutation>& Mutations() {
       {"predicted time by one", PredictionByOne, By::kJob},
       {"one duration", OneDuration, By::kJob},
       {"second weight gradient in a pair", SecondPair, By::kJob},
+      {"pair of passes", OtherPair, By::kJob},
       {"tensor without a gradient", FrozenSize, By::kJob},
       {"transfer", OtherTransfer, By::kJob},
       {"static memory", OtherRankMemory, By::kJob},

@@ -48,7 +48,10 @@ std::vector<PlannedCase> Cases() {
     job.training.memory_strategies = {MemoryStrategy::kKeep,
                                       MemoryStrategy::kOffload};
   };
+  const auto pairs = [](JobSpec& job) { job.setup.paired_forwards = true; };
   return {
+      {"llama3-70b", "text.jsonl", "dualpipe-v", pairs},
+      {"dip-vlm-s", "image_text.jsonl", "pipeloom", pairs},
       {"dip-t2v-s", "mixed.jsonl", "pipeloom"},
       {"dip-t2v-s", "mixed.jsonl", "1f1b"},
       {"dip-t2v-s", "mixed.jsonl", "zb-v"},

@@ -50,7 +50,7 @@ std::vector<PlannedCase> Cases() {
   };
   const auto pairs = [](JobSpec& job) { job.setup.paired_forwards = true; };
   return {
-      {"llama3-70b", "text.jsonl", "dualpipe-v", pairs},
+      {"deepseek-v2", "text.jsonl", "1f1b", pairs},
       {"dip-vlm-s", "image_text.jsonl", "pipeloom", pairs},
       {"dip-t2v-s", "mixed.jsonl", "pipeloom"},
       {"dip-t2v-s", "mixed.jsonl", "1f1b"},

@@ -76,6 +76,11 @@ constexpr double kWorthSearching = 0.97;
 // Share of the budget for trying memory rules.
 constexpr double kRulesShare = 0.5;
 
+// How many leaner rules are tried for passes that are put off, and the least
+// share of its time that a step may then take.
+constexpr int kLeanerRules = 4;
+constexpr double kMostPairsSave = 0.85;
+
 // Tries rules until its part of the budget ends, and at least until one fits:
 // first rules alike for all modules, then cheaper settings for one module after
 // the other, of which the first that improves on the best is taken.
@@ -239,6 +244,73 @@ absl::Status ImproveAndRefine(const PreparedJob& job, const PlanInput& input,
     PIPELOOM_RETURN_IF_ERROR(pair_forwards(*best, best));
   }
   return pair_forwards(ordered, best);
+}
+
+// Finds better forms of passes for the order of `best`, of a strategy that does
+// not start from others. A step of fused backwards is first turned into one
+// that has both forms; that is returned if `best` now belongs to it.
+absl::StatusOr<std::optional<SplitStep>> RefineStep(
+    const PreparedJob& job, const PlanInput& input,
+    const Microbatches& microbatches, const partition::BuiltGraph& built,
+    const partition::StepMemory& memory, const SearchBudget& budget,
+    Candidate* best) {
+  if (job.strategy->split_backward()) {
+    PIPELOOM_RETURN_IF_ERROR(
+        RefinePasses(job, input, built, memory, budget, best));
+    return std::nullopt;
+  }
+  absl::StatusOr<SplitAnswer> answer =
+      ToSplit(job, microbatches, built, memory, best->made);
+  if (!answer.ok() || !(HasFormChoice(answer->step.memory) ||
+                        job.costs->job().setup.paired_forwards)) {
+    return std::nullopt;
+  }
+  Candidate as_split = *best;
+  as_split.made = std::move(answer->made);
+  PIPELOOM_RETURN_IF_ERROR(RefinePasses(
+      job, input, answer->step.built, answer->step.memory, budget, &as_split));
+  if (as_split.predicted.finish >= best->predicted.finish) return std::nullopt;
+  *best = std::move(as_split);
+  return std::move(answer->step);
+}
+
+// Does the same for rules that leave more memory free than that of `best`, as
+// weight gradients that are put off need some. `split` belongs to `best`.
+absl::Status RefineLeanerRules(const PreparedJob& job, const PlanInput& input,
+                               const Microbatches& microbatches,
+                               const partition::BuiltGraph& built,
+                               const MemoryRules& rules,
+                               const SearchBudget& budget, Candidate* best,
+                               std::optional<SplitStep>* split,
+                               int64_t* evaluations) {
+  SearchBudget once = budget;
+  once.max_evaluations = 1;
+  int tried = 0;
+  for (const MemoryRule& rule : rules.SameForAll()) {
+    if (budget.Exhausted(*evaluations) || tried == kLeanerRules) break;
+    const partition::MemorySelection selection = rules.SelectionOf(rule);
+    if (selection == best->made.selection ||
+        ToSeconds(rules.BusiestRank(built.graph, rule)) * kMostPairsSave >=
+            ToSeconds(best->predicted.step_time())) {
+      continue;
+    }
+    absl::StatusOr<Candidate> candidate =
+        PlanChoice(job, input, built, rules.memory(), &selection,
+                   built.graph.ranks(), once, evaluations);
+    if (!candidate.ok()) {
+      if (absl::IsResourceExhausted(candidate.status())) continue;
+      return candidate.status();
+    }
+    ++tried;
+    PIPELOOM_ASSIGN_OR_RETURN(std::optional<SplitStep> own,
+                              RefineStep(job, input, microbatches, built,
+                                         rules.memory(), budget, &*candidate));
+    if (candidate->predicted.finish < best->predicted.finish) {
+      *best = *std::move(candidate);
+      *split = std::move(own);
+    }
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -428,30 +500,15 @@ absl::StatusOr<PlanResult> PlanAlone(const PreparedJob& prepared,
       return searched.status();
     }
   }
-  // Finds better forms of passes for the order. A step of fused backwards is
-  // first turned into one that has both forms.
   std::optional<SplitStep> split;
   if (refines && !refined) {
-    if (job.strategy->split_backward()) {
-      PIPELOOM_RETURN_IF_ERROR(RefinePasses(
-          job, input, built, memory, input.budget.Until(kRefineUntil), &*best));
-    } else {
-      absl::StatusOr<SplitAnswer> answer =
-          ToSplit(job, result.microbatches, built, memory, best->made);
-      if (answer.ok() &&
-          (HasFormChoice(answer->step.memory) || spec.setup.paired_forwards)) {
-        split = std::move(answer->step);
-        Candidate as_split = *best;
-        as_split.made = std::move(answer->made);
-        PIPELOOM_RETURN_IF_ERROR(
-            RefinePasses(job, input, split->built, split->memory,
-                         input.budget.Until(kRefineUntil), &as_split));
-        if (as_split.predicted.finish < best->predicted.finish) {
-          best = std::move(as_split);
-        } else {
-          split.reset();
-        }
-      }
+    const SearchBudget until = input.budget.Until(kRefineUntil);
+    PIPELOOM_ASSIGN_OR_RETURN(split, RefineStep(job, input, result.microbatches,
+                                                built, memory, until, &*best));
+    if (rules.has_value()) {
+      PIPELOOM_RETURN_IF_ERROR(
+          RefineLeanerRules(job, input, result.microbatches, built, *rules,
+                            until, &*best, &split, &result.evaluations));
     }
   }
   const partition::BuiltGraph& final_built = split ? split->built : built;

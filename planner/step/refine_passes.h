@@ -1,7 +1,8 @@
 // The last step of every strategy: finds better forms of passes for the order
 // that it found (pass_forms.h, pair_passes.h). All strategies have the same
 // forms. Those that choose memory by stage pair also have it chosen anew for
-// weight gradients that are put off; those with one setting a module keep it.
+// weight gradients that are put off; for those with one setting a module,
+// plan_alone.cc refines leaner settings too.
 #ifndef PIPELOOM_PLANNER_STEP_REFINE_PASSES_H_
 #define PIPELOOM_PLANNER_STEP_REFINE_PASSES_H_
 

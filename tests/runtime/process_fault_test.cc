@@ -78,7 +78,10 @@ class ProcessFaultTest : public ::testing::TestWithParam<Case> {
   void Start(const std::string& fault, int rank, const std::string& place) {
     // All that Open MPI keeps in files lies here, to be seen if left behind.
     std::filesystem::create_directory(directory_ + "/session");
+    // Open MPI 4.1's launcher sometimes waits for itself at its end, in
+    // PMIx_server_finalize, when all ranks are gone.
     const std::string command = absl::StrFormat(
+        "timeout --foreground -k 2 60 "
         "%s --allow-run-as-root --oversubscribe --mca "
         "btl_vader_backing_directory %s/session --mca orte_tmpdir_base "
         "%s/session -n %d %s %s %s %d 2 %s %d > %s/log 2>&1",

@@ -31,7 +31,7 @@
 #include "partition/graph/build_stage_graph.h"
 #include "planner/orders/one_f_one_b.h"
 #include "planner/orders/virtual_pipeline.h"
-#include "planner/step/lower_plan.h"
+#include "planner/lower/lower_plan.h"
 #include "planner/strategies/registry.h"
 #include "planner/strategy.h"
 

@@ -19,7 +19,7 @@
 #include "planner/job/job_planner.h"
 #include "planner/orders/one_f_one_b.h"
 #include "planner/orders/virtual_pipeline.h"
-#include "planner/step/lower_plan.h"
+#include "planner/lower/lower_plan.h"
 #include "planner/step/plan_step.h"
 #include "planner/strategies/registry.h"
 #include "proto/convert/plan_proto.h"

@@ -13,7 +13,7 @@
 #include "emulator/step/emulate_step.h"
 #include "planner/orders/one_f_one_b.h"
 #include "planner/orders/virtual_pipeline.h"
-#include "planner/step/lower_plan.h"
+#include "planner/lower/lower_plan.h"
 #include "tests/support/random_problem.h"
 #include "trace/chrome_trace.h"
 #include "trace/trace_analysis.h"

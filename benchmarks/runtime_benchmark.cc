@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "benchmark/benchmark.h"
-#include "planner/step/lower_plan.h"
+#include "planner/lower/lower_plan.h"
 #include "runtime/commit_point.h"
 #include "runtime/inproc_transport.h"
 #include "runtime/interpreter.h"

@@ -11,7 +11,7 @@
 
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
-#include "planner/step/lower_plan.h"
+#include "planner/lower/lower_plan.h"
 #include "trace/trace_events.h"
 
 namespace pipeloom::trace {

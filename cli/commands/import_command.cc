@@ -18,7 +18,7 @@
 #include "cli/input/plan_file.h"
 #include "formats/text/json_writer.h"
 #include "ir/plan/schedule.h"
-#include "planner/step/lower_plan.h"
+#include "planner/lower/lower_plan.h"
 
 namespace pipeloom::cli {
 namespace {

@@ -22,7 +22,7 @@
 #include "formats/job/spec_loader.h"
 #include "formats/text/json_writer.h"
 #include "planner/search/search_graph.h"
-#include "planner/step/lower_plan.h"
+#include "planner/lower/lower_plan.h"
 #include "trace/chrome_trace.h"
 #include "trace/trace_analysis.h"
 #include "trace/trace_files.h"

@@ -69,4 +69,26 @@ FlatGraph WithFastestChoices(const StageGraph& graph,
   return flat;
 }
 
+StepMemory AsIfPaired(const StepMemory& memory) {
+  StepMemory paired = memory;
+  paired.SetForms(partition::FormSelection(memory.pairs.size(),
+                                           partition::PassForm::kFused));
+  std::vector<partition::CandidateLists::List>& lists = paired.lists.Change();
+  for (size_t list = 0; list < lists.size(); ++list) {
+    const int32_t other = memory.other_form[list];
+    paired.other_form[list] = -1;
+    if (other < 0 || memory.form_of_list[list] != partition::PassForm::kFused) {
+      continue;
+    }
+    for (size_t i = 0; i < lists[list].size(); ++i) {
+      const partition::MemoryEffect& split =
+          lists[static_cast<size_t>(other)][i].effect;
+      Duration& backward = lists[list][i].effect.backward;
+      backward = std::min(backward, split.backward + split.weight_grad -
+                                        std::min(split.gap, split.weight_grad));
+    }
+  }
+  return paired;
+}
+
 }  // namespace pipeloom::planner

@@ -44,7 +44,7 @@ class Pairer {
     // Tries all ranks at once first, then one by one.
     RankOrders all = orders;
     for (const RankId r : graph_.rank_ids()) {
-      std::vector<TaskId> put_off = PutOff(orders[r]);
+      std::vector<TaskId> put_off = PutOff(r, orders[r], Bytes(0));
       if (Fits(r, put_off)) all[r] = std::move(put_off);
     }
     Offer(all, &best);
@@ -59,31 +59,42 @@ class Pairer {
   }
 
   // Returns the order with each weight gradient that directly follows its
-  // backward moved after the next backward of the rank that has a gap.
-  std::vector<TaskId> PutOff(const std::vector<TaskId>& order) const {
+  // backward moved after the next backward of the rank that has a gap, or to
+  // where the memory up to `limit` ends before; 0: no limit.
+  std::vector<TaskId> PutOff(RankId rank, const std::vector<TaskId>& order,
+                             Bytes limit) const {
     std::vector<TaskId> result;
     result.reserve(order.size());
-    int32_t waiting = -1;
+    TaskId waiting;
+    Bytes held = graph_.rank(rank).memory.static_bytes();
+    const auto add = [&](TaskId t) {
+      result.push_back(t);
+      held += graph_.task(t).alloc - graph_.task(t).free;
+    };
+    const auto add_waiting = [&] {
+      if (!waiting.is_none()) add(waiting);
+      waiting = TaskId();
+    };
     for (size_t k = 0; k < order.size(); ++k) {
       const auto task = static_cast<size_t>(order[k].value());
       const bool follows = own_backward_[task] >= 0 && k > 0 &&
                            own_backward_[task] == order[k - 1].value();
       if (follows) {  // Holds it back; the one held back before it is due.
-        if (waiting >= 0) result.push_back(TaskId(waiting));
-        waiting = order[k].value();
+        add_waiting();
+        waiting = order[k];
         continue;
       }
-      result.push_back(order[k]);
+      if (limit > Bytes(0) && held + graph_.task(order[k]).alloc > limit) {
+        add_waiting();
+      }
+      add(order[k]);
       // A backward not directly followed by a weight gradient of its own.
       const bool next_follows = k + 1 < order.size() &&
                                 own_weight_grad_[task] >= 0 &&
                                 own_weight_grad_[task] == order[k + 1].value();
-      if (waiting >= 0 && gap_[task] > 0 && !next_follows) {
-        result.push_back(TaskId(waiting));
-        waiting = -1;
-      }
+      if (gap_[task] > 0 && !next_follows) add_waiting();
     }
-    if (waiting >= 0) result.push_back(TaskId(waiting));
+    add_waiting();
     return result;
   }
 
@@ -177,8 +188,10 @@ RankOrders PutOffWeightGrads(const StageGraph& graph, const StepMemory& memory,
                              const MemorySelection& selection,
                              const RankOrders& orders) {
   const Pairer pairer(graph, memory, selection);
-  RankOrders put_off = orders;
-  for (std::vector<TaskId>& order : put_off) order = pairer.PutOff(order);
+  RankOrders put_off(orders.size());
+  for (const RankId r : orders.ids()) {
+    put_off[r] = pairer.PutOff(r, orders[r], graph.rank(r).memory.limit);
+  }
   return put_off;
 }
 

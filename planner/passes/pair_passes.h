@@ -67,8 +67,9 @@ PairedOrders PairPasses(const StageGraph& graph,
                         const std::function<bool()>& expired = {});
 
 // Returns the orders with each weight gradient that directly follows its
-// backward put off until after the next backward of its rank that has a gap,
-// whatever memory that takes. `graph`, `memory` and `selection` as above.
+// backward put off until after the next backward of its rank that has a gap, or
+// for as long as the rank's limit allows. `graph`, `memory` and `selection` as
+// above.
 RankOrders PutOffWeightGrads(const StageGraph& graph,
                              const partition::StepMemory& memory,
                              const partition::MemorySelection& selection,

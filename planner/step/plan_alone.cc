@@ -14,13 +14,14 @@
 #include "partition/batching/loss_shares.h"
 #include "partition/graph/build_stage_graph.h"
 #include "planner/bounds/plan_bound.h"
+#include "planner/lower/lower_plan.h"
+#include "planner/memory/memory_levels.h"
 #include "planner/memory/memory_rules.h"
 #include "planner/memory/smallest_limit.h"
 #include "planner/memory/stage_choices.h"
 #include "planner/passes/pass_forms.h"
 #include "planner/step/carried_step.h"
-#include "planner/step/lower_plan.h"
-#include "planner/step/paired_search.h"
+#include "planner/step/improve_step.h"
 #include "planner/step/plan_choice.h"
 #include "planner/step/refine_passes.h"
 #include "planner/strategy_abilities.h"
@@ -32,22 +33,6 @@ namespace {
 // robust choice.
 constexpr double kNominalShare = 0.7;
 
-// Share of the budget until which starts are taken from other strategies, and
-// until which orders of segments are searched for them, with at most so many
-// evaluations.
-constexpr double kStartsUntil = 0.5;
-constexpr double kSegmentsUntil = 0.4;
-constexpr int64_t kSegmentEvaluations = 600;
-// Tensors that ranks send or receive for which the first start leaves room if
-// no earlier step tells.
-constexpr int64_t kStartRoom = 4;
-
-// Shares of the budget until which the order and the memory choices are
-// searched without paired passes, and until which the order is searched with
-// them, each time with the pairs of the search before.
-constexpr double kUnpairedUntil = 0.5;
-constexpr double kUnpairedUntilOfTime = 0.6;
-
 // Under a deadline, the largest share of the time spent on building the step at
 // which it is started both from other strategies and from nothing. Larger steps
 // have time for one start, and other strategies' is the better one. Chosen, as
@@ -58,20 +43,12 @@ constexpr double kShortBuild = 0.025;
 // The largest share at which a quick plan is made during the search
 // (PlanInput::only_if_small).
 constexpr double kQuickBuild = 0.035;
+// From this share on it is made for any step: the search has failed.
+constexpr double kQuickUntil = 0.5;
 
 // Evaluations that there must be time for so that levels of memory are tried
 // again after the first start.
 constexpr double kLevelEvaluations = 600;
-
-// Under a deadline, until when passes are refined: the bound and the checks of
-// the plan come after it.
-constexpr double kRefineUntil = 0.93;
-constexpr double kPairedUntil[] = {0.76, 0.86};
-
-// A step in which forwards run together with backwards is searched further only
-// if it takes at most this share of the best one without: searches gain as much
-// on the latter. Chosen on llama3-70b and deepseek-v2.
-constexpr double kWorthSearching = 0.97;
 
 // Share of the budget for trying memory rules.
 constexpr double kRulesShare = 0.5;
@@ -116,134 +93,6 @@ absl::Status ScreenRules(const MemoryRules& rules, const SearchBudget& whole,
     }
   }
   return absl::OkStatus();
-}
-
-// Returns the best of the starts that other strategies give, which have fused
-// backwards, as a candidate of the split step; nullopt if nothing fits. With
-// `leaves_room` the first one has room for the tensors that ranks sent and
-// received in the most similar of `input.carried`, or some guess, so that it
-// need not be made again.
-absl::StatusOr<std::optional<Candidate>> KnownStart(
-    const StartsFromOthers& others, const PreparedJob& job,
-    const PlanInput& input, const Microbatches& microbatches,
-    const partition::BuiltGraph& split,
-    const partition::StepMemory& split_memory, bool leaves_room,
-    int64_t* evaluations) {
-  if (input.budget.Abandoned()) return absl::CancelledError("stopped");
-  PIPELOOM_ASSIGN_OR_RETURN(
-      const partition::BuiltGraph fused,
-      partition::BuildStageGraph(*job.costs, job.partition, microbatches, {}));
-  const partition::StepMemory memory = partition::MakeStepMemory(
-      *job.costs, job.partition, microbatches, fused.pairs,
-      StageChoices(*job.costs, job.partition, microbatches));
-  // Limits the time to a share, and the evaluations to a small fixed number.
-  SearchBudget segments = input.budget.PartUntil(kSegmentsUntil, *evaluations);
-  segments.max_evaluations =
-      std::min(segments.max_evaluations, kSegmentEvaluations);
-  const std::shared_ptr<const CarriedStep> carried =
-      MostSimilar(input.carried, fused.graph);
-  IdVector<RankId, RankSpec> limits = fused.graph.ranks();
-  std::vector<double> times;
-  if (carried != nullptr) times = CarriedStarts(*carried, fused.graph);
-  if (leaves_room) {
-    limits = carried != nullptr
-                 ? CarriedLimits(*carried, fused.graph)
-                 : WithRoom(fused.graph, std::move(limits), kStartRoom);
-  }
-  const std::unique_ptr<Strategy> starts =
-      others.Starts(segments, std::move(times));
-  PreparedJob with_starts = job;
-  with_starts.strategy = starts.get();
-  absl::StatusOr<Candidate> known = PlanChoice(
-      with_starts, input, fused, memory, nullptr, std::move(limits),
-      input.budget.PartUntil(kStartsUntil, *evaluations), evaluations);
-  if (!known.ok()) {
-    if (absl::IsResourceExhausted(known.status())) return std::nullopt;
-    return known.status();
-  }
-  absl::StatusOr<MemorySchedule> made =
-      InSplitStep(split, split_memory, fused, memory, known->made);
-  if (!made.ok()) return std::nullopt;
-  return MakeCandidate(job, input, split, split_memory, *std::move(made),
-                       std::move(known->limits));
-}
-
-bool HasPairs(const Candidate& candidate) {
-  return !candidate.made.pairs.empty() || !candidate.made.forward_pairs.empty();
-}
-
-// Spends the budget on `best`, of a strategy that starts from others, and
-// refines its passes; if that pairs any, searches the order again with the
-// pairs. `known` is another candidate whose passes are refined too.
-absl::Status ImproveAndRefine(const PreparedJob& job, const PlanInput& input,
-                              const partition::BuiltGraph& built,
-                              const partition::StepMemory& memory,
-                              std::optional<Candidate> known, Candidate* best,
-                              int64_t* evaluations) {
-  const SearchBudget refinement = input.budget.Until(kRefineUntil);
-  const auto refine = [&](Candidate* candidate) {
-    return RefineGradients(job, input, built, memory, refinement, candidate);
-  };
-  // Offers `to` what forwards run together with backwards make of `from`.
-  const bool pairs_forwards =
-      input.pairs_forwards && job.costs->job().setup.paired_forwards;
-  const auto pair_forwards = [&](const Candidate from, Candidate* to) {
-    return pairs_forwards
-               ? RefineForwards(job, input, built, memory, from, refinement, to)
-               : absl::OkStatus();
-  };
-  PlanInput unpaired = input;
-  unpaired.budget = input.budget.expired
-                        ? input.budget.PartUntil(kUnpairedUntilOfTime, 0)
-                        : input.budget.Until(kUnpairedUntil);
-  const auto is_over = [&] {
-    return refinement.expired && refinement.expired();
-  };
-  PIPELOOM_RETURN_IF_ERROR(
-      ImproveCandidate(job, unpaired, built, memory, best, evaluations));
-  Candidate plain = *best;
-  if (known.has_value() &&
-      known->made.found.schedule == best->made.found.schedule) {
-    known.reset();
-  }
-  PIPELOOM_RETURN_IF_ERROR(refine(best));
-  if (known.has_value()) {
-    if (!is_over()) PIPELOOM_RETURN_IF_ERROR(refine(&*known));
-    if (known->predicted.finish < best->predicted.finish) {
-      *best = *std::move(known);
-    }
-  }
-  if (pairs_forwards) {
-    Candidate paired = *best;
-    PIPELOOM_RETURN_IF_ERROR(pair_forwards(plain, &paired));
-    if (ToSeconds(paired.predicted.step_time()) <=
-        kWorthSearching * ToSeconds(best->predicted.step_time())) {
-      *best = std::move(paired);
-    }
-  }
-  for (const double until : kPairedUntil) {
-    if (!HasPairs(*best) || input.budget.Exhausted(*evaluations) ||
-        (input.budget.spent && input.budget.spent() >= until)) {
-      break;
-    }
-    PIPELOOM_RETURN_IF_ERROR(SearchPaired(
-        job, input, built, memory, input.budget.PartUntil(until, *evaluations),
-        best, evaluations));
-    PIPELOOM_RETURN_IF_ERROR(refine(best));
-    if (!best->made.forward_pairs.empty()) {
-      PIPELOOM_RETURN_IF_ERROR(pair_forwards(*best, best));
-    }
-  }
-  if (is_over()) return absl::OkStatus();
-  PIPELOOM_RETURN_IF_ERROR(
-      ImproveCandidate(job, input, built, memory, &plain, evaluations));
-  const Candidate ordered = plain;
-  PIPELOOM_RETURN_IF_ERROR(refine(&plain));
-  if (plain.predicted.finish < best->predicted.finish) *best = std::move(plain);
-  if (best->made.forward_pairs.empty()) {
-    PIPELOOM_RETURN_IF_ERROR(pair_forwards(*best, best));
-  }
-  return pair_forwards(ordered, best);
 }
 
 // Finds better forms of passes for the order of `best`, of a strategy that does
@@ -354,9 +203,19 @@ absl::StatusOr<PlanResult> PlanAlone(const PreparedJob& prepared,
                 *job.costs, job.partition, result.microbatches, built.pairs,
                 StageChoices(*job.costs, job.partition, result.microbatches))
           : rules->memory();
+  const bool refines = !whole_input.robust.has_value() &&
+                       input.budget.max_evaluations > 1 &&
+                       (!job.strategy->split_backward() ||
+                        HasFormChoice(memory) || spec.setup.paired_forwards);
+  // Passes are refined after the search, which sees the step as that will make
+  // it.
+  const bool as_if =
+      others != nullptr && own_memory && refines && HasFormChoice(memory);
+  const partition::StepMemory searched = as_if ? AsIfPaired(memory) : memory;
+  const SearchedStep step{built, searched, memory};
   if (input.only_if_small && input.budget.spent &&
       input.budget.spent() > kQuickBuild &&
-      input.budget.spent() < kStartsUntil) {
+      input.budget.spent() < kQuickUntil) {
     return absl::ResourceExhaustedError("no time for a quick plan");
   }
   const auto abandoned = [&] { return input.budget.Abandoned(); };
@@ -373,7 +232,7 @@ absl::StatusOr<PlanResult> PlanAlone(const PreparedJob& prepared,
       [&](const partition::MemorySelection* fixed) -> absl::StatusOr<bool> {
     if (abandoned()) return absl::CancelledError("stopped");
     absl::StatusOr<Candidate> candidate =
-        PlanChoice(job, input, built, memory, fixed, built.graph.ranks(),
+        PlanChoice(job, input, built, searched, fixed, built.graph.ranks(),
                    screening, &result.evaluations);
     if (!candidate.ok()) {
       if (!absl::IsResourceExhausted(candidate.status())) {
@@ -396,8 +255,8 @@ absl::StatusOr<PlanResult> PlanAlone(const PreparedJob& prepared,
         !input.budget.spent || input.budget.spent() <= kShortBuild;
     const auto start_from_known = [&]() -> absl::Status {
       PIPELOOM_ASSIGN_OR_RETURN(
-          known, KnownStart(*others, job, input, result.microbatches, built,
-                            memory, !has_time_for_both, &result.evaluations));
+          known, KnownStart(*others, job, input, result.microbatches, step,
+                            !has_time_for_both, &result.evaluations));
       if (known.has_value() &&
           (!best.has_value() ||
            known->predicted.finish < best->predicted.finish)) {
@@ -418,14 +277,14 @@ absl::StatusOr<PlanResult> PlanAlone(const PreparedJob& prepared,
     }
     // A plan that fits without copies to the host, which need room of their
     // own, fits with them too.
-    if (!best.has_value() && !memory.CopySizes().empty()) {
-      const partition::StepMemory uncopied = memory.WithoutCopies();
+    if (!best.has_value() && !searched.CopySizes().empty()) {
+      const partition::StepMemory uncopied = searched.WithoutCopies();
       absl::StatusOr<Candidate> candidate =
           PlanChoice(job, input, built, uncopied, nullptr, built.graph.ranks(),
                      screening, &result.evaluations);
       if (candidate.ok()) {
         candidate->made.selection =
-            partition::FromWithoutCopies(memory, candidate->made.selection);
+            partition::FromWithoutCopies(searched, candidate->made.selection);
         best = *std::move(candidate);
       } else if (!absl::IsResourceExhausted(candidate.status())) {
         return candidate.status();
@@ -473,15 +332,14 @@ absl::StatusOr<PlanResult> PlanAlone(const PreparedJob& prepared,
   }
   const bool may_go_on = !best->made.found.proven_optimal &&
                          !input.budget.Exhausted(result.evaluations);
-  const bool refines = !whole_input.robust.has_value() &&
-                       input.budget.max_evaluations > 1 &&
-                       (!job.strategy->split_backward() ||
-                        HasFormChoice(memory) || spec.setup.paired_forwards);
   if (may_go_on && own_memory && refines && others != nullptr) {
-    PIPELOOM_RETURN_IF_ERROR(ImproveAndRefine(job, input, built, memory,
-                                              std::move(known), &*best,
-                                              &result.evaluations));
+    PIPELOOM_RETURN_IF_ERROR(ImproveAndRefine(
+        job, input, step, std::move(known), &*best, &result.evaluations));
     refined = true;
+  } else if (as_if) {
+    PIPELOOM_ASSIGN_OR_RETURN(
+        *best, AsFused(job, input, built, memory, *best, input.budget,
+                       &result.evaluations));
   } else if (may_go_on && own_memory) {
     PIPELOOM_RETURN_IF_ERROR(ImproveCandidate(job, input, built, memory, &*best,
                                               &result.evaluations));
@@ -489,15 +347,15 @@ absl::StatusOr<PlanResult> PlanAlone(const PreparedJob& prepared,
     SearchBudget rest = input.budget;
     rest.max_evaluations -= result.evaluations;
     const partition::MemorySelection fixed = best->made.selection;
-    absl::StatusOr<Candidate> searched = PlanChoice(
+    absl::StatusOr<Candidate> again = PlanChoice(
         job, input, built, memory, &fixed,
         WithMargin(built.graph, best->limits), rest, &result.evaluations);
-    if (searched.ok()) {
-      if (searched->predicted.finish <= best->predicted.finish) {
-        best = *std::move(searched);
+    if (again.ok()) {
+      if (again->predicted.finish <= best->predicted.finish) {
+        best = *std::move(again);
       }
-    } else if (!absl::IsResourceExhausted(searched.status())) {
-      return searched.status();
+    } else if (!absl::IsResourceExhausted(again.status())) {
+      return again.status();
     }
   }
   std::optional<SplitStep> split;

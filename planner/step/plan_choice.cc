@@ -12,10 +12,10 @@
 #include "base/status_macros.h"
 #include "emulator/step/emulate_step.h"
 #include "ir/plan/execution_plan.h"
+#include "planner/lower/lower_plan.h"
 #include "planner/passes/drop_fused.h"
 #include "planner/passes/pair_forwards.h"
 #include "planner/passes/pair_passes.h"
-#include "planner/step/lower_plan.h"
 #include "planner/strategy_abilities.h"
 
 namespace pipeloom::planner {
@@ -352,14 +352,15 @@ absl::Status ImproveCandidate(const PreparedJob& job, const PlanInput& input,
 absl::StatusOr<std::optional<Candidate>> MakeCandidate(
     const PreparedJob& job, const PlanInput& input,
     const partition::BuiltGraph& built, const partition::StepMemory& memory,
-    MemorySchedule made, IdVector<RankId, RankSpec> limits) {
+    MemorySchedule made, IdVector<RankId, RankSpec> limits,
+    IdVector<RankId, RankSpec>* lowered) {
   Candidate candidate{.limits = std::move(limits), .made = std::move(made)};
   PIPELOOM_ASSIGN_OR_RETURN(candidate.plan,
                             Lower(built.graph, memory, candidate.made));
   PIPELOOM_ASSIGN_OR_RETURN(const auto peaks, PeaksOf(job, candidate.plan));
-  for (const RankId r : built.graph.rank_ids()) {
-    const Bytes limit = built.graph.rank(r).memory.limit;
-    if (limit > Bytes(0) && peaks[r] > limit) return std::nullopt;
+  IdVector<RankId, RankSpec> unused = candidate.limits;
+  if (Tighten(built.graph, peaks, lowered != nullptr ? lowered : &unused)) {
+    return std::nullopt;
   }
   PIPELOOM_RETURN_IF_ERROR(Finish(job, input, built, &candidate));
   return candidate;

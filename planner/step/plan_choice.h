@@ -62,11 +62,13 @@ absl::Status ImproveCandidate(const PreparedJob& job, const PlanInput& input,
                               Candidate* best, int64_t* evaluations);
 
 // Makes the plan of an answer and emulates it. Returns nullopt if the tensors
-// that ranks hold break a limit of `built`.
+// that ranks hold break a limit of `built`; `lowered`, unless null, are limits
+// that are then lowered by what is missing.
 absl::StatusOr<std::optional<Candidate>> MakeCandidate(
     const PreparedJob& job, const PlanInput& input,
     const partition::BuiltGraph& built, const partition::StepMemory& memory,
-    MemorySchedule made, IdVector<RankId, RankSpec> limits);
+    MemorySchedule made, IdVector<RankId, RankSpec> limits,
+    IdVector<RankId, RankSpec>* lowered = nullptr);
 
 // Looks for an order with a better 90th percentile under `input.robust` until
 // the budget ends. The plan stays as it is if none is found, or if the better

@@ -9,23 +9,29 @@
 
 #include "base/status_macros.h"
 #include "planner/bounds/plan_bound.h"
-#include "planner/memory/choose_memory.h"
 #include "planner/passes/pair_forwards.h"
-#include "planner/passes/pair_passes.h"
-#include "planner/passes/pass_forms.h"
+#include "planner/refine/gradient_refiner.h"
 
 namespace pipeloom::planner {
 namespace {
 
 using partition::FormSelection;
 using partition::MemoryCandidate;
+using partition::MemorySelection;
 using partition::PassForm;
 using partition::StagePair;
 using partition::StepMemory;
 
-// Numbers of sent and received tensors for which the limits leave room, one
-// after the other until an answer fits.
-constexpr int64_t kRoom[] = {4, 12};
+// Number of sent and received tensors for which the limits leave room when
+// memory is chosen anew, and how often it is chosen again with what was missing
+// taken from the limits.
+constexpr int64_t kRoom = 4;
+constexpr int kMaxAnew = 4;
+// Number of tensors for which limits are lowered more where one was broken.
+constexpr int64_t kMoreRoom = 2;
+constexpr int64_t kMuchMoreRoom = 6;
+// Under a deadline, until when it is chosen more than twice.
+constexpr double kAnewUntil = 0.7;
 
 // Maps tasks of the fused graph to those of the split one.
 IdVector<TaskId, TaskId> TasksInSplit(
@@ -45,149 +51,19 @@ const MemoryChoice& ChoiceOf(const StepMemory& memory,
   return memory.candidates(id)[static_cast<size_t>(selection[id])].choice;
 }
 
-// Splits every pair whose backward then fits the free room of its rank. Returns
-// whether there was any.
-bool SplitWhereItFits(const partition::MemorySelection& selection,
-                      const StageGraph& graph, const RankOrders& orders,
-                      StepMemory* memory) {
-  bool any = false;
-  const std::vector<int64_t> room = FreeRoom(FlatGraph(graph), orders);
-  for (const StagePairId id : memory->pairs.ids()) {
-    if (!memory->has_other_form(id) || memory->form(id) == PassForm::kSplit) {
-      continue;
-    }
-    const Bytes more =
-        memory->effect_in_other_form(id, selection[id]).backward_peak() -
-        memory->effect(id, selection[id]).backward_peak();
-    const RankId rank = graph.task(memory->pairs[id].backward).rank;
-    if (more.count() <= room[static_cast<size_t>(rank.value())]) {
-      memory->SwitchForm(id);
-      any = true;
-    }
+// Returns `lowered`, in which limits are lowered where ranks were over them,
+// with more room on those ranks: other limits lead to other peaks.
+IdVector<RankId, RankSpec> Lower(const StageGraph& graph,
+                                 const IdVector<RankId, RankSpec>& limits,
+                                 const IdVector<RankId, RankSpec>& lowered) {
+  const IdVector<RankId, RankSpec> more =
+      WithRoom(graph, lowered, kMuchMoreRoom);
+  IdVector<RankId, RankSpec> result = limits;
+  for (const RankId r : limits.ids()) {
+    if (lowered[r] != limits[r]) result[r] = more[r];
   }
-  return any;
+  return result;
 }
-
-// Looks for better forms and pairs of passes for one answer.
-class GradientRefiner {
- public:
-  // Keeps references. `limited` has everything kept and the answer's limits.
-  GradientRefiner(const StageGraph& limited, const StepMemory& choices,
-                  const MemorySchedule& made, const SearchBudget& budget)
-      : limited_(limited),
-        made_(made),
-        budget_(budget),
-        memory_(choices),
-        orders_(made.found.schedule.order),
-        shortest_(made.found.schedule.step_time().count()) {
-    memory_.SetForms(made.forms);
-  }
-
-  // Tries forms and pairs with the answer's memory choices.
-  absl::Status Run() {
-    PIPELOOM_RETURN_IF_ERROR(Apply(made_.selection));
-    PIPELOOM_RETURN_IF_ERROR(TryPairs(made_.selection));
-    PIPELOOM_RETURN_IF_ERROR(TrySplit());
-    if (IsOver()) return absl::OkStatus();
-    PassFormChooser(graph_, memory_)
-        .Choose(made_.selection, &memory_, &orders_,
-                {.expired = [this] { return IsOver(); }});
-    PIPELOOM_RETURN_IF_ERROR(Apply(made_.selection));
-    PIPELOOM_RETURN_IF_ERROR(TryPairs(made_.selection));
-    return TrySplit();
-  }
-
-  // Tries pairs with all backwards split, weight gradients put off, and memory
-  // choices that make room for that: those for fused backwards have left none.
-  absl::Status RunAnew() {
-    if (IsOver() || !memory_.has_choices() || !HasFormChoice(memory_)) {
-      return absl::OkStatus();
-    }
-    memory_.SetForms(FormSelection(memory_.pairs.size(), PassForm::kSplit));
-    PIPELOOM_RETURN_IF_ERROR(Apply(made_.selection));
-    orders_ = PutOffWeightGrads(graph_, memory_, made_.selection,
-                                made_.found.schedule.order);
-    SearchBudget rest;
-    rest.expired = [this] { return IsOver(); };
-    rest.threads = budget_.threads;
-    MemoryChooser chooser(limited_, memory_);
-    const absl::StatusOr<int64_t> time =
-        chooser.Choose(orders_, made_.selection, rest, {});
-    if (!time.ok()) {
-      return absl::IsResourceExhausted(time.status()) ? absl::OkStatus()
-                                                      : time.status();
-    }
-    PIPELOOM_RETURN_IF_ERROR(Apply(chooser.selection()));
-    return TryPairs(chooser.selection());
-  }
-
-  // Returns what was found, the fastest first; only answers that were faster
-  // than all before.
-  std::vector<MemorySchedule> TakeAnswers() {
-    std::reverse(answers_.begin(), answers_.end());
-    return std::move(answers_);
-  }
-
- private:
-  bool IsOver() const {
-    return budget_.stop.stop_requested() ||
-           (budget_.expired && budget_.expired());
-  }
-
-  // Sets graph_ to the present forms and these choices.
-  absl::Status Apply(const partition::MemorySelection& selection) {
-    PIPELOOM_ASSIGN_OR_RETURN(
-        graph_, partition::ApplyMemory(limited_, memory_, selection));
-    return absl::OkStatus();
-  }
-
-  // Pairs weight gradients where possible, and keeps the answer if it is the
-  // shortest.
-  absl::Status TryPairs(const partition::MemorySelection& selection) {
-    PairedOrders paired = PairPasses(graph_, memory_, selection, orders_,
-                                     [this] { return IsOver(); });
-    if (paired.step_time >= shortest_) return absl::OkStatus();
-    MemorySchedule next = made_;
-    next.selection = selection;
-    next.forms = memory_.forms();
-    next.pairs = std::move(paired.pairs);
-    PIPELOOM_ASSIGN_OR_RETURN(const StageGraph with_pairs,
-                              ApplyPairs(graph_, next.pairs));
-    PIPELOOM_ASSIGN_OR_RETURN(
-        next.found.schedule,
-        TimeSchedule(with_pairs, std::move(paired.orders)));
-    if (!ValidateSchedule(with_pairs, next.found.schedule).ok()) {
-      return absl::OkStatus();
-    }
-    shortest_ = paired.step_time;
-    answers_.push_back(std::move(next));
-    return absl::OkStatus();
-  }
-
-  // Does the same with all other backwards split too where that fits.
-  absl::Status TrySplit() {
-    const FormSelection before = memory_.forms();
-    if (IsOver() ||
-        !SplitWhereItFits(made_.selection, graph_, orders_, &memory_)) {
-      return absl::OkStatus();
-    }
-    const StageGraph unsplit = std::move(graph_);
-    PIPELOOM_RETURN_IF_ERROR(Apply(made_.selection));
-    const absl::Status status = TryPairs(made_.selection);
-    memory_.SetForms(before);
-    graph_ = unsplit;
-    return status;
-  }
-
-  const StageGraph& limited_;
-  const MemorySchedule& made_;
-  const SearchBudget& budget_;
-  StepMemory memory_;                      // Has the forms that are tried.
-  RankOrders orders_;                      // The orders that are tried.
-  StageGraph graph_{};                     // Has both forms and choices.
-  int64_t shortest_;                       // Step time in ns.
-  std::vector<MemorySchedule> answers_{};  // In the order in which they came.
-};
 
 // Fuses every pair that has both forms. Returns whether there was any.
 bool FuseAll(StepMemory* memory) {
@@ -202,10 +78,12 @@ bool FuseAll(StepMemory* memory) {
   return any;
 }
 
-// How often limits are lowered for tensors that ranks send and receive, and for
-// how many more each time.
+// How often limits are lowered for tensors that ranks send and receive.
 constexpr int kMaxMargins = 3;
-constexpr int64_t kMoreRoom = 2;
+
+// Numbers of forwards for which memory is chosen anew to leave room, as passes
+// that run together hold more of them.
+constexpr int64_t kForwardsMore[] = {1, 2, 4};
 
 // Runs forwards together with backwards for one answer.
 class ForwardRefiner {
@@ -214,7 +92,7 @@ class ForwardRefiner {
   ForwardRefiner(const PreparedJob& job, const PlanInput& input,
                  const partition::BuiltGraph& built, const StepMemory& choices,
                  const MemorySchedule& made,
-                 const IdVector<RankId, RankSpec>& limits,
+                 const IdVector<RankId, RankSpec>& limits, int threads,
                  const std::function<bool()>& is_over)
       : job_(job),
         input_(input),
@@ -222,6 +100,7 @@ class ForwardRefiner {
         choices_(choices),
         made_(made),
         limits_(limits),
+        threads_(threads),
         is_over_(is_over) {}
 
   // Tries the answer's forms of passes and fused ones; a shorter step becomes
@@ -231,23 +110,60 @@ class ForwardRefiner {
     memory.SetForms(made_.forms);
     for (const bool fuses : {false, true}) {
       if (fuses && !FuseAll(&memory)) break;
-      PIPELOOM_RETURN_IF_ERROR(Try(memory, best));
+      PIPELOOM_RETURN_IF_ERROR(Try(memory, made_.selection, best));
+    }
+    // All are fused now.
+    if (!job_.strategy->chooses_memory() || !memory.has_choices()) {
+      return absl::OkStatus();
+    }
+    for (const int64_t forwards : kForwardsMore) {
+      if (is_over_()) break;
+      PIPELOOM_ASSIGN_OR_RETURN(
+          const std::optional<MemorySelection> selection,
+          ChooseAnew(built_.graph.WithRanks(WithForwards(memory, forwards)),
+                     memory, made_.found.schedule.order, made_.selection,
+                     threads_, is_over_));
+      if (selection.has_value()) {
+        PIPELOOM_RETURN_IF_ERROR(Try(memory, *selection, best));
+      }
     }
     return absl::OkStatus();
   }
 
  private:
-  absl::Status Try(const StepMemory& memory, Candidate* best) const {
+  // Returns the limits with room for so many more forwards of a mean size.
+  IdVector<RankId, RankSpec> WithForwards(const StepMemory& memory,
+                                          int64_t forwards) const {
+    IdVector<RankId, Bytes> sum(limits_.size());
+    IdVector<RankId, int64_t> count(limits_.size());
+    for (const StagePairId id : memory.pairs.ids()) {
+      if (memory.pairs[id].backward.is_none()) continue;
+      const Task& forward = built_.graph.task(memory.pairs[id].forward);
+      sum[forward.rank] += forward.alloc;
+      ++count[forward.rank];
+    }
+    IdVector<RankId, RankSpec> lowered = limits_;
+    for (const RankId r : lowered.ids()) {
+      Bytes& limit = lowered[r].memory.limit;
+      if (limit == Bytes(0) || count[r] == 0) continue;
+      limit = std::max(Bytes(1),
+                       limit - Bytes(sum[r].count() / count[r] * forwards));
+    }
+    return lowered;
+  }
+
+  absl::Status Try(const StepMemory& memory, const MemorySelection& selection,
+                   Candidate* best) const {
     IdVector<RankId, RankSpec> lowered = limits_;
     for (int attempt = 0; attempt < kMaxMargins && !is_over_(); ++attempt) {
       PIPELOOM_ASSIGN_OR_RETURN(
           const StageGraph graph,
           partition::ApplyMemory(built_.graph.WithRanks(lowered), memory,
-                                 made_.selection));
+                                 selection));
       PIPELOOM_ASSIGN_OR_RETURN(
           ForwardPairedOrders paired,
-          PairForwards(graph, memory, made_.selection,
-                       made_.found.schedule.order, is_over_));
+          PairForwards(graph, memory, selection, made_.found.schedule.order,
+                       is_over_));
       if (paired.pairs.empty() ||
           paired.schedule.finish >= best->predicted.finish) {
         break;
@@ -256,6 +172,7 @@ class ForwardRefiner {
                                 ApplyForwardPairs(graph, paired.pairs));
       if (!ValidateSchedule(with_pairs, paired.schedule).ok()) break;
       MemorySchedule next = made_;
+      next.selection = selection;
       next.forms = memory.forms();
       next.pairs.clear();
       next.forward_pairs = std::move(paired.pairs);
@@ -281,10 +198,52 @@ class ForwardRefiner {
   const StepMemory& choices_;
   const MemorySchedule& made_;
   const IdVector<RankId, RankSpec>& limits_;
+  const int threads_;
   const std::function<bool()>& is_over_;
 };
 
+// Returns the fastest plan of this order with weight gradients put off and
+// memory chosen anew for that, if any takes less than `shortest` ns and fits.
+absl::StatusOr<std::optional<Candidate>> PutOffAnew(
+    const PreparedJob& job, const PlanInput& input,
+    const partition::BuiltGraph& built, const StepMemory& choices,
+    const MemorySchedule& made, IdVector<RankId, RankSpec> limits,
+    int64_t shortest, const SearchBudget& budget) {
+  // Another order has other tensors under way at its peaks.
+  const IdVector<RankId, RankSpec> room =
+      WithRoom(built.graph, built.graph.ranks(), kRoom);
+  for (const RankId r : limits.ids()) {
+    Bytes& limit = limits[r].memory.limit;
+    limit = std::min(limit, room[r].memory.limit);
+  }
+  for (int attempt = 0; attempt < kMaxAnew; ++attempt) {
+    if (attempt > 2 && budget.spent && budget.spent() > kAnewUntil) break;
+    const StageGraph within = built.graph.WithRanks(limits);
+    GradientRefiner refiner(within, choices, made, shortest, budget);
+    PIPELOOM_RETURN_IF_ERROR(refiner.RunAnew());
+    std::vector<MemorySchedule> answers = refiner.TakeAnswers();
+    if (answers.empty()) break;
+    IdVector<RankId, RankSpec> lowered = limits;
+    PIPELOOM_ASSIGN_OR_RETURN(
+        std::optional<Candidate> candidate,
+        MakeCandidate(job, input, built, choices, std::move(answers[0]), limits,
+                      &lowered));
+    if (candidate.has_value()) return candidate;
+    limits = Lower(built.graph, limits, lowered);
+  }
+  return std::nullopt;
+}
+
 }  // namespace
+
+StepMemory WithoutWeightGrads(const StepMemory& split,
+                              const IdVector<StagePairId, StagePair>& pairs) {
+  StepMemory fused = split;
+  fused.SetForms(FormSelection(split.pairs.size(), PassForm::kFused));
+  fused.pairs = pairs;
+  fused.other_form.assign(fused.other_form.size(), -1);
+  return fused;
+}
 
 absl::StatusOr<MemorySchedule> InSplitStep(const partition::BuiltGraph& split,
                                            const StepMemory& split_memory,
@@ -367,52 +326,112 @@ absl::StatusOr<SplitAnswer> ToSplit(const PreparedJob& job,
   return answer;
 }
 
+absl::StatusOr<Candidate> AsFused(
+    const PreparedJob& job, const PlanInput& input,
+    const partition::BuiltGraph& built, const StepMemory& memory,
+    const Candidate& from, const SearchBudget& budget, int64_t* evaluations) {
+  MemorySchedule made = from.made;
+  made.search.reset();
+  made.forms = FormSelection(memory.pairs.size(), PassForm::kFused);
+  StepMemory fused = memory;
+  fused.SetForms(made.forms);
+  IdVector<RankId, RankSpec> limits = from.limits;
+  for (int attempt = 0; attempt < kMaxAnew; ++attempt) {
+    PIPELOOM_ASSIGN_OR_RETURN(
+        const StageGraph graph,
+        partition::ApplyMemory(built.graph, fused, made.selection));
+    PIPELOOM_ASSIGN_OR_RETURN(made.found.schedule,
+                              TimeSchedule(graph, made.found.schedule.order));
+    IdVector<RankId, RankSpec> lowered = limits;
+    PIPELOOM_ASSIGN_OR_RETURN(
+        std::optional<Candidate> candidate,
+        MakeCandidate(job, input, built, memory, made, limits, &lowered));
+    if (candidate.has_value()) return *std::move(candidate);
+    limits = Lower(built.graph, limits, lowered);
+    PIPELOOM_ASSIGN_OR_RETURN(
+        std::optional<MemorySelection> selection,
+        ChooseAnew(built.graph.WithRanks(limits), fused,
+                   made.found.schedule.order, made.selection, budget.threads,
+                   [&] { return budget.Abandoned(); }));
+    if (!selection.has_value()) break;
+    made.selection = *std::move(selection);
+  }
+  SearchBudget once = budget;
+  once.max_evaluations = 1;
+  return PlanChoice(job, input, built, memory, nullptr, built.graph.ranks(),
+                    once, evaluations);
+}
+
 absl::Status RefineGradients(const PreparedJob& job, const PlanInput& input,
                              const partition::BuiltGraph& built,
                              const StepMemory& choices,
                              const SearchBudget& budget, Candidate* best) {
-  // Takes the fastest answer of a refiner that fits. Returns whether any did,
-  // or whether there was none.
-  const auto take =
-      [&](GradientRefiner& refiner,
-          const IdVector<RankId, RankSpec>& limits) -> absl::StatusOr<bool> {
-    bool any = false;
-    for (MemorySchedule& made : refiner.TakeAnswers()) {
-      any = true;
-      PIPELOOM_ASSIGN_OR_RETURN(
-          std::optional<Candidate> candidate,
-          MakeCandidate(job, input, built, choices, std::move(made), limits));
-      if (!candidate.has_value()) continue;
-      if (candidate->predicted.finish < best->predicted.finish) {
-        *best = *std::move(candidate);
-      }
-      return true;
-    }
-    return !any;
-  };
   const MemorySchedule made = best->made;
-  IdVector<RankId, RankSpec> limits = best->limits;
-  const StageGraph limited = built.graph.WithRanks(limits);
-  if (job.strategy->chooses_memory()) {
-    // Another order has other tensors under way at its peaks.
-    for (const int64_t tensors : kRoom) {
-      const IdVector<RankId, RankSpec> room =
-          WithRoom(built.graph, built.graph.ranks(), tensors);
-      for (const RankId r : limits.ids()) {
-        Bytes& limit = limits[r].memory.limit;
-        limit = std::min(limit, room[r].memory.limit);
-      }
-      const StageGraph lowered = built.graph.WithRanks(limits);
-      GradientRefiner refiner(lowered, choices, made, budget);
-      PIPELOOM_RETURN_IF_ERROR(refiner.RunAnew());
-      PIPELOOM_ASSIGN_OR_RETURN(const bool done, take(refiner, limits));
-      if (done) break;
+  const IdVector<RankId, RankSpec> limits = best->limits;
+  const int64_t shortest = made.found.schedule.step_time().count();
+  const auto offer = [&](std::optional<Candidate> candidate) {
+    if (!candidate.has_value()) return false;
+    if (candidate->predicted.finish < best->predicted.finish) {
+      *best = *std::move(candidate);
     }
+    return true;
+  };
+  if (job.strategy->chooses_memory()) {
+    PIPELOOM_ASSIGN_OR_RETURN(
+        std::optional<Candidate> anew,
+        PutOffAnew(job, input, built, choices, made, limits, shortest, budget));
+    offer(std::move(anew));
   }
-  const IdVector<RankId, RankSpec> own = limited.ranks();
-  GradientRefiner refiner(limited, choices, made, budget);
+  const StageGraph limited = built.graph.WithRanks(limits);
+  GradientRefiner refiner(limited, choices, made, shortest, budget);
   PIPELOOM_RETURN_IF_ERROR(refiner.Run());
-  return take(refiner, own).status();
+  for (MemorySchedule& answer : refiner.TakeAnswers()) {
+    PIPELOOM_ASSIGN_OR_RETURN(
+        std::optional<Candidate> candidate,
+        MakeCandidate(job, input, built, choices, std::move(answer), limits));
+    if (offer(std::move(candidate))) break;
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Candidate> RefineSearched(
+    const PreparedJob& job, const PlanInput& input,
+    const partition::BuiltGraph& built, const StepMemory& memory,
+    const Candidate& from, const SearchBudget& budget, int64_t* evaluations) {
+  MemorySchedule made = from.made;
+  made.search.reset();
+  made.forms = FormSelection(memory.pairs.size(), PassForm::kFused);
+  PIPELOOM_ASSIGN_OR_RETURN(std::optional<Candidate> anew,
+                            PutOffAnew(job, input, built, memory, made,
+                                       from.limits, kNoLimit, budget));
+  if (anew.has_value() && budget.spent && budget.spent() > kAnewUntil) {
+    return *std::move(anew);
+  }
+  PIPELOOM_ASSIGN_OR_RETURN(
+      Candidate fused,
+      AsFused(job, input, built, memory, from, budget, evaluations));
+  const MemorySchedule& whole = fused.made;
+  const StageGraph limited = built.graph.WithRanks(fused.limits);
+  GradientRefiner refiner(limited, memory, whole,
+                          whole.found.schedule.step_time().count(), budget);
+  PIPELOOM_RETURN_IF_ERROR(refiner.Run());
+  std::vector<MemorySchedule> answers = refiner.TakeAnswers();
+  std::optional<Candidate> best = std::move(anew);
+  for (MemorySchedule& answer : answers) {
+    PIPELOOM_ASSIGN_OR_RETURN(std::optional<Candidate> candidate,
+                              MakeCandidate(job, input, built, memory,
+                                            std::move(answer), fused.limits));
+    if (!candidate.has_value()) continue;
+    if (!best.has_value() ||
+        candidate->predicted.finish < best->predicted.finish) {
+      best = std::move(candidate);
+    }
+    break;
+  }
+  if (!best.has_value() || fused.predicted.finish < best->predicted.finish) {
+    best = std::move(fused);
+  }
+  return *std::move(best);
 }
 
 absl::Status RefineForwards(const PreparedJob& job, const PlanInput& input,
@@ -423,7 +442,7 @@ absl::Status RefineForwards(const PreparedJob& job, const PlanInput& input,
     return budget.stop.stop_requested() || (budget.expired && budget.expired());
   };
   return ForwardRefiner(job, input, built, memory, from.made, from.limits,
-                        is_over)
+                        budget.threads, is_over)
       .Run(best);
 }
 

@@ -6,6 +6,8 @@
 #ifndef PIPELOOM_PLANNER_STEP_REFINE_PASSES_H_
 #define PIPELOOM_PLANNER_STEP_REFINE_PASSES_H_
 
+#include <cstdint>
+
 #include "absl/status/statusor.h"
 #include "ir/plan/microbatches.h"
 #include "partition/graph/build_stage_graph.h"
@@ -46,6 +48,33 @@ absl::StatusOr<SplitAnswer> ToSplit(const PreparedJob& job,
                                     const partition::BuiltGraph& fused,
                                     const partition::StepMemory& memory,
                                     const MemorySchedule& made);
+
+// Returns `from`, which has choices of AsIfPaired(memory), as a candidate that
+// has those of `memory` and fused backwards. If what ranks send and receive
+// then does not fit, as the times are others, memory is chosen anew for its
+// order, and in the end a start of the strategy's own is taken.
+// ResourceExhausted: that does not fit either.
+absl::StatusOr<Candidate> AsFused(
+    const PreparedJob& job, const PlanInput& input,
+    const partition::BuiltGraph& built, const partition::StepMemory& memory,
+    const Candidate& from, const SearchBudget& budget, int64_t* evaluations);
+
+// Refines the gradients of `from`, which is as for AsFused, and returns the
+// best plan with the choices of `memory`.
+absl::StatusOr<Candidate> RefineSearched(
+    const PreparedJob& job, const PlanInput& input,
+    const partition::BuiltGraph& built, const partition::StepMemory& memory,
+    const Candidate& from, const SearchBudget& budget, int64_t* evaluations);
+
+// Under a deadline, until when passes are refined: the bound and the checks of
+// the plan come after it.
+inline constexpr double kRefineUntil = 0.93;
+
+// Returns the choices of a split step with every pair fused, for the step with
+// fused backwards only, whose pairs are these.
+partition::StepMemory WithoutWeightGrads(
+    const partition::StepMemory& split,
+    const IdVector<StagePairId, partition::StagePair>& pairs);
 
 // Improves the forms of the gradients of `best`, whose answer is for `built`
 // and `memory` with split backwards. `best` stays as it is if the step gets no

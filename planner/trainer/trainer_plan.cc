@@ -17,7 +17,7 @@
 #include "partition/batching/loss_shares.h"
 #include "partition/graph/build_stage_graph.h"
 #include "planner/bounds/plan_bound.h"
-#include "planner/step/lower_plan.h"
+#include "planner/lower/lower_plan.h"
 #include "planner/step/plan_choice.h"
 #include "planner/trainer/cell_graph.h"
 #include "planner/trainer/rival_order.h"

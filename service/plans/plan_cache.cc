@@ -10,7 +10,7 @@
 #include "emulator/step/emulate_step.h"
 #include "ir/plan/schedule.h"
 #include "planner/step/carried_step.h"
-#include "planner/step/lower_plan.h"
+#include "planner/lower/lower_plan.h"
 
 namespace pipeloom::service {
 namespace {

@@ -18,7 +18,7 @@
 #include "ir/plan/microbatches.h"
 #include "partition/batching/batch_split.h"
 #include "partition/graph/build_stage_graph.h"
-#include "planner/step/lower_plan.h"
+#include "planner/lower/lower_plan.h"
 #include "planner/strategies/registry.h"
 #include "planner/strategy.h"
 

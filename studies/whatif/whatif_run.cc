@@ -26,7 +26,7 @@
 #include "formats/profile/profile_reader.h"
 #include "partition/graph/build_stage_graph.h"
 #include "planner/core/executor.h"
-#include "planner/step/lower_plan.h"
+#include "planner/lower/lower_plan.h"
 #include "planner/strategies/registry.h"
 #include "planner/strategy.h"
 #include "proto/convert/job_proto.h"

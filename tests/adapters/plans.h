@@ -14,7 +14,7 @@
 #include "ir/plan/execution_plan.h"
 #include "ir/plan/schedule.h"
 #include "planner/orders/dual_pipe_v.h"
-#include "planner/step/lower_plan.h"
+#include "planner/lower/lower_plan.h"
 
 namespace pipeloom::testing {
 

@@ -15,7 +15,7 @@
 #include "base/random.h"
 #include "emulator/step/emulate_step.h"
 #include "planner/orders/dual_pipe_v.h"
-#include "planner/step/lower_plan.h"
+#include "planner/lower/lower_plan.h"
 #include "tests/adapters/plans.h"
 #include "tests/adapters/strategies.h"
 #include "tests/support/random_problem.h"

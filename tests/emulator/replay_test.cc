@@ -17,7 +17,7 @@
 #include "gtest/gtest.h"
 #include "planner/orders/one_f_one_b.h"
 #include "planner/orders/virtual_pipeline.h"
-#include "planner/step/lower_plan.h"
+#include "planner/lower/lower_plan.h"
 #include "tests/support/status_matchers.h"
 
 namespace pipeloom::emulator {

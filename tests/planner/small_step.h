@@ -23,10 +23,16 @@ struct SmallStep {
   Partition partition{};
 };
 
+// With `waits`, backwards wait for tensor-parallel collectives on slow links,
+// so that their gaps have room for weight gradients.
 inline SmallStep MakeSmallStep(uint64_t seed, int32_t microbatches,
-                               bool split_backward) {
+                               bool split_backward, bool waits = false) {
   JobSpec job = SmallVlmJob();
   job.training.microbatches = microbatches;
+  if (waits) {
+    job.parallel.tp = 4;
+    job.cluster.intra_node.bandwidth.bytes_per_second = 5e10;
+  }
   const BatchMetadata batch = RandomBatch(seed, 40, 3);
   const emulator::StageCostModel costs(job);
   SmallStep step;

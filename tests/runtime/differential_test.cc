@@ -5,7 +5,7 @@
 #include "emulator/step/emulate_step.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "planner/step/lower_plan.h"
+#include "planner/lower/lower_plan.h"
 #include "runtime/launch.h"
 #include "tests/support/random_problem.h"
 #include "tests/support/status_matchers.h"

@@ -25,7 +25,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/check.h"
-#include "planner/step/lower_plan.h"
+#include "planner/lower/lower_plan.h"
 #include "runtime/mpi/mpi_transport.h"
 #include "runtime/mpi/mpi_world.h"
 #include "runtime/mpi/start_watch.h"

@@ -6,7 +6,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "planner/step/lower_plan.h"
+#include "planner/lower/lower_plan.h"
 #include "runtime/launch.h"
 #include "runtime/run_steps.h"
 #include "tests/support/random_problem.h"

@@ -15,7 +15,7 @@
 #include "ir/plan/execution_plan.h"
 #include "ir/plan/schedule.h"
 #include "planner/passes/pair_forwards.h"
-#include "planner/step/lower_plan.h"
+#include "planner/lower/lower_plan.h"
 
 namespace pipeloom::testing {
 

@@ -17,7 +17,7 @@
 #include "partition/graph/memory_candidates.h"
 #include "planner/passes/drop_fused.h"
 #include "planner/passes/pair_passes.h"
-#include "planner/step/lower_plan.h"
+#include "planner/lower/lower_plan.h"
 #include "planner/step/plan_step.h"
 #include "planner/strategies/registry.h"
 #include "planner/strategy.h"

@@ -9,7 +9,7 @@
 #include "base/status_macros.h"
 #include "partition/batching/step_instances.h"
 #include "partition/graph/build_stage_graph.h"
-#include "planner/step/lower_plan.h"
+#include "planner/lower/lower_plan.h"
 #include "planner/strategies/registry.h"
 #include "tests/support/small_job.h"
 

@@ -15,7 +15,7 @@
 #include "emulator/step/emulate_step.h"
 #include "formats/job/spec_loader.h"
 #include "partition/batching/batch_split.h"
-#include "planner/step/lower_plan.h"
+#include "planner/lower/lower_plan.h"
 #include "planner/step/plan_step.h"
 #include "planner/strategies/registry.h"
 #include "studies/backtest/emulate_against.h"

@@ -8,7 +8,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "ir/plan/schedule.h"
-#include "planner/step/lower_plan.h"
+#include "planner/lower/lower_plan.h"
 #include "tests/support/random_problem.h"
 #include "tests/support/status_matchers.h"
 

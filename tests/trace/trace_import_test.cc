@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "emulator/step/emulate_step.h"
 #include "ir/plan/schedule.h"
-#include "planner/step/lower_plan.h"
+#include "planner/lower/lower_plan.h"
 #include "tests/support/random_problem.h"
 #include "tests/support/sample_step.h"
 #include "tests/support/status_matchers.h"

@@ -53,5 +53,37 @@ TEST(MemoryLevelsTest, LevelsDifferAndSpanWhatPairsCanHold) {
   EXPECT_NE(std::find(levels.begin(), levels.end(), one), levels.end());
 }
 
+TEST(MemoryLevelsTest, AsIfPairedTakesTheLeastOfBothFormsAndHoldsTheSame) {
+  const auto [graph, memory, partition] =
+      testing::MakeSmallStep(2, 4, true, /*waits=*/true);
+  const partition::StepMemory paired = AsIfPaired(memory);
+  partition::StepMemory fused = memory;
+  fused.SetForms(partition::FormSelection(memory.pairs.size(),
+                                          partition::PassForm::kFused));
+  int shorter = 0;
+  for (const StagePairId id : memory.pairs.ids()) {
+    if (memory.pairs[id].backward.is_none()) continue;
+    EXPECT_FALSE(paired.has_other_form(id));
+    ASSERT_EQ(paired.candidates(id).size(), fused.candidates(id).size());
+    for (int32_t i = 0; i < static_cast<int32_t>(paired.candidates(id).size());
+         ++i) {
+      const partition::MemoryEffect& split = memory.effect(id, i);
+      partition::MemoryEffect expected = fused.effect(id, i);
+      const Duration hidden = std::min(split.gap, split.weight_grad);
+      const Duration apart = split.backward + split.weight_grad - hidden;
+      if (memory.has_other_form(id) && apart < expected.backward) {
+        expected.backward = apart;
+        ++shorter;
+      }
+      EXPECT_EQ(paired.effect(id, i), expected);
+    }
+  }
+  EXPECT_GT(shorter, 0);
+  // The choices that it was made from are as they were.
+  EXPECT_EQ(memory.effect(StagePairId(0), 0),
+            testing::MakeSmallStep(2, 4, true, true)
+                .memory.effect(StagePairId(0), 0));
+}
+
 }  // namespace
 }  // namespace pipeloom::planner

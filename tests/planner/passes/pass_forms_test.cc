@@ -12,10 +12,10 @@
 #include "planner/bounds/plan_bound.h"
 #include "planner/construct/list_scheduler.h"
 #include "planner/core/flat_graph.h"
+#include "planner/lower/lower_plan.h"
 #include "planner/memory/stage_choices.h"
 #include "planner/passes/drop_fused.h"
 #include "planner/passes/pair_passes.h"
-#include "planner/step/lower_plan.h"
 #include "planner/step/paired_search.h"
 #include "tests/support/small_job.h"
 #include "tests/support/status_matchers.h"
@@ -204,9 +204,12 @@ TEST(PairPasses, PairsAreLegalNeverSlowerAndAboveTheBound) {
 }
 
 // Each weight gradient stays after its backward, and the other tasks stay where
-// they were; one that directly followed it comes after a later backward.
-TEST(PairPasses, WeightGradsArePutOffWhateverMemoryThatTakes) {
+// they were; one that directly followed it comes after a later backward. Orders
+// that keep limits keep them.
+TEST(PairPasses, WeightGradsArePutOffAsLongAsLimitsAllow) {
   int moved = 0;
+  int within_limits = 0;
+  int less = 0;  // Ranks that put off less under their limit.
   for (uint64_t seed = 0; seed < 40; ++seed) {
     SCOPED_TRACE(::testing::Message() << "seed " << seed);
     const Problem problem = MakeProblem(seed);
@@ -232,10 +235,21 @@ TEST(PairPasses, WeightGradsArePutOffWhateverMemoryThatTakes) {
       EXPECT_EQ(all, same);
       moved += put_off[r] != orders[r];
     }
+    Limited limited = ListScheduled(graph);
+    const RankOrders within =
+        PutOffWeightGrads(limited.graph, problem.memory, selection, orders);
+    const Schedule held = *TimeSchedule(limited.graph, within);
+    for (const RankId r : graph.rank_ids()) {
+      EXPECT_LE(held.peak[r], limited.graph.rank(r).memory.limit);
+      within_limits += within[r] != orders[r];
+      less += within[r] != put_off[r];
+    }
     ASSERT_OK_AND_ASSIGN(const Schedule schedule, TimeSchedule(graph, put_off));
     EXPECT_GT(schedule.step_time(), kZero);
   }
   EXPECT_GT(moved, 20);
+  EXPECT_GT(within_limits, 10);
+  EXPECT_GT(less, 10);
 }
 
 // Whatever a search finds with the pairs as constraints is an order of the plan

@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "planner/step/lower_plan.h"
+#include "planner/lower/lower_plan.h"
 #include "tests/support/plan_first_step.h"
 #include "tests/support/small_job.h"
 #include "tests/support/status_matchers.h"

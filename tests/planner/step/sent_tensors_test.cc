@@ -13,7 +13,7 @@
 
 #include "absl/strings/match.h"
 #include "emulator/step/emulate_step.h"
-#include "planner/step/lower_plan.h"
+#include "planner/lower/lower_plan.h"
 #include "planner/step/plan_step.h"
 #include "tests/planner/shipped_files.h"
 #include "tests/support/plan_first_step.h"

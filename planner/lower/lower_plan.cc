@@ -40,7 +40,7 @@
 // Both ends of a pair list its transfers in one order: producers on one rank
 // have increasing E, recvs are sorted by (E(from), edge), and so are the sends
 // by construction.
-#include "planner/step/lower_plan.h"
+#include "planner/lower/lower_plan.h"
 
 #include <algorithm>
 #include <compare>

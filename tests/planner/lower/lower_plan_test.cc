@@ -1,4 +1,4 @@
-#include "planner/step/lower_plan.h"
+#include "planner/lower/lower_plan.h"
 
 #include <algorithm>
 #include <string>

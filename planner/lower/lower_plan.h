@@ -17,8 +17,8 @@
 // one stream, to finish before the first task that needs them by the schedule's
 // times; or later if the memory limit leaves no room for them in addition to
 // the largest copy on its way out. A Compute waits for the copies it needs.
-#ifndef PIPELOOM_PLANNER_STEP_LOWER_PLAN_H_
-#define PIPELOOM_PLANNER_STEP_LOWER_PLAN_H_
+#ifndef PIPELOOM_PLANNER_LOWER_LOWER_PLAN_H_
+#define PIPELOOM_PLANNER_LOWER_LOWER_PLAN_H_
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
@@ -71,4 +71,4 @@ IdVector<RankId, Bytes> PlanPeaks(const ExecutionPlan& plan);
 
 }  // namespace pipeloom::planner
 
-#endif  // PIPELOOM_PLANNER_STEP_LOWER_PLAN_H_
+#endif  // PIPELOOM_PLANNER_LOWER_LOWER_PLAN_H_

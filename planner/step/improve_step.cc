@@ -1,0 +1,240 @@
+#include "planner/step/improve_step.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "base/status_macros.h"
+#include "planner/passes/pass_forms.h"
+#include "planner/step/carried_step.h"
+#include "planner/step/paired_search.h"
+#include "planner/step/refine_passes.h"
+
+namespace pipeloom::planner {
+namespace {
+
+// The constants below were chosen on eight to twelve steps of the jobs of
+// scripts/measure_jobs.py in 100 ms and 1 s.
+
+// Share of the budget until which starts are taken from other strategies, and
+// until which orders of segments are searched for them, with at most so many
+// evaluations.
+constexpr double kStartsUntil = 0.42;
+constexpr double kSegmentsUntil = 0.35;
+constexpr int64_t kSegmentEvaluations = 600;
+// Tensors that ranks send or receive for which the first start leaves room if
+// no earlier step tells.
+constexpr int64_t kStartRoom = 4;
+
+// Shares of the budget until which the order and the memory choices are
+// searched without paired passes, and until which the order is searched with
+// them, each time with the pairs of the search before.
+constexpr double kUnpairedUntil = 0.5;
+constexpr double kUnpairedUntilOfTime = 0.6;
+constexpr double kPairedUntil[] = {0.76, 0.86};
+
+// Until when the search without pairs goes on after that with pairs.
+constexpr double kSearchAgainUntil = 0.88;
+
+// A step in which forwards run together with backwards is searched further, by
+// turns with the best one without, only if it takes at most this share of that.
+constexpr double kWorthSearching = 1.06;
+
+bool HasPairs(const Candidate& candidate) {
+  return !candidate.made.pairs.empty() || !candidate.made.forward_pairs.empty();
+}
+
+// Replaces `best` if `other` is shorter.
+void Offer(Candidate other, Candidate* best) {
+  if (other.predicted.finish < best->predicted.finish) *best = std::move(other);
+}
+
+// Improves one step.
+class StepImprover {
+ public:
+  // Keeps references.
+  StepImprover(const PreparedJob& job, const PlanInput& input,
+               const SearchedStep& step, int64_t* evaluations)
+      : job_(job),
+        input_(input),
+        step_(step),
+        evaluations_(evaluations),
+        as_if_(HasFormChoice(step.memory) && !HasFormChoice(step.searched)),
+        pairs_forwards_(input.pairs_forwards &&
+                        job.costs->job().setup.paired_forwards),
+        refinement_(input.budget.Until(kRefineUntil)) {}
+
+  absl::Status Run(std::optional<Candidate> known, Candidate* best) {
+    Candidate searched = *best;
+    PIPELOOM_RETURN_IF_ERROR(Search(
+        input_.budget.expired ? input_.budget.PartUntil(kUnpairedUntilOfTime, 0)
+                              : input_.budget.Until(kUnpairedUntil),
+        &searched));
+    PIPELOOM_ASSIGN_OR_RETURN(*best, Refined(searched));
+    const bool is_other = known.has_value() && !(known->made.found.schedule ==
+                                                 searched.made.found.schedule);
+    if (is_other && !(refinement_.expired && refinement_.expired())) {
+      PIPELOOM_ASSIGN_OR_RETURN(Candidate other, Refined(*known));
+      Offer(std::move(other), best);
+    }
+    PIPELOOM_RETURN_IF_ERROR(SearchWithPairs(searched, best));
+    if (IsPast(kSearchAgainUntil)) return absl::OkStatus();
+    PIPELOOM_RETURN_IF_ERROR(Search(input_.budget, &searched));
+    PIPELOOM_ASSIGN_OR_RETURN(Candidate again, Refined(searched));
+    Offer(std::move(again), best);
+    if (!pairs_forwards_) return absl::OkStatus();
+    if (best->made.forward_pairs.empty()) {
+      PIPELOOM_RETURN_IF_ERROR(PairForwards(*best, best));
+    }
+    PIPELOOM_ASSIGN_OR_RETURN(const Candidate fused, Fused(searched));
+    return PairForwards(fused, best);
+  }
+
+ private:
+  bool IsPast(double share) const {
+    return input_.budget.spent && input_.budget.spent() >= share;
+  }
+
+  // Searches without pairs.
+  absl::Status Search(const SearchBudget& budget, Candidate* candidate) {
+    PlanInput part = input_;
+    part.budget = budget;
+    return ImproveCandidate(job_, part, step_.built, step_.searched, candidate,
+                            evaluations_);
+  }
+
+  // Returns a searched candidate with the choices of the step.
+  absl::StatusOr<Candidate> Fused(const Candidate& searched) {
+    if (!as_if_) return searched;
+    return AsFused(job_, input_, step_.built, step_.memory, searched,
+                   input_.budget, evaluations_);
+  }
+
+  // Returns a searched candidate with its passes refined.
+  absl::StatusOr<Candidate> Refined(const Candidate& searched) {
+    if (as_if_) {
+      return RefineSearched(job_, input_, step_.built, step_.memory, searched,
+                            refinement_, evaluations_);
+    }
+    Candidate refined = searched;
+    PIPELOOM_RETURN_IF_ERROR(Refine(&refined));
+    return refined;
+  }
+
+  absl::Status Refine(Candidate* candidate) {
+    return RefineGradients(job_, input_, step_.built, step_.memory, refinement_,
+                           candidate);
+  }
+
+  // Offers `to` what forwards run together with backwards make of `from`.
+  absl::Status PairForwards(const Candidate& from, Candidate* to) {
+    const Candidate before = from;  // May be the same as `to`.
+    return RefineForwards(job_, input_, step_.built, step_.memory, before,
+                          refinement_, to);
+  }
+
+  // Searches with the pairs of the candidate, and makes them anew.
+  absl::Status SearchUntil(double until, Candidate* candidate) {
+    if (!HasPairs(*candidate) || input_.budget.Exhausted(*evaluations_) ||
+        IsPast(until)) {
+      return absl::OkStatus();
+    }
+    PIPELOOM_RETURN_IF_ERROR(
+        SearchPaired(job_, input_, step_.built, step_.memory,
+                     input_.budget.PartUntil(until, *evaluations_), candidate,
+                     evaluations_));
+    return candidate->made.forward_pairs.empty()
+               ? Refine(candidate)
+               : PairForwards(*candidate, candidate);
+  }
+
+  // Searches `best` with its pairs and, by turns, the same step with forwards
+  // that run together with backwards.
+  absl::Status SearchWithPairs(const Candidate& searched, Candidate* best) {
+    std::optional<Candidate> overlapped;
+    if (pairs_forwards_) {
+      PIPELOOM_ASSIGN_OR_RETURN(overlapped, Fused(searched));
+      PIPELOOM_RETURN_IF_ERROR(PairForwards(*overlapped, &*overlapped));
+      PIPELOOM_RETURN_IF_ERROR(PairForwards(*best, &*overlapped));
+      if (ToSeconds(overlapped->predicted.step_time()) >
+          kWorthSearching * ToSeconds(best->predicted.step_time())) {
+        overlapped.reset();
+      }
+    }
+    double begin =
+        input_.budget.expired ? kUnpairedUntilOfTime : kUnpairedUntil;
+    for (const double until : kPairedUntil) {
+      if (overlapped.has_value()) {
+        PIPELOOM_RETURN_IF_ERROR(
+            SearchUntil((begin + until) / 2, &*overlapped));
+      }
+      PIPELOOM_RETURN_IF_ERROR(SearchUntil(until, best));
+      begin = until;
+    }
+    if (overlapped.has_value()) Offer(*std::move(overlapped), best);
+    return absl::OkStatus();
+  }
+
+  const PreparedJob& job_;
+  const PlanInput& input_;
+  const SearchedStep& step_;
+  int64_t* const evaluations_;
+  const bool as_if_;
+  const bool pairs_forwards_;
+  const SearchBudget refinement_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::optional<Candidate>> KnownStart(
+    const StartsFromOthers& others, const PreparedJob& job,
+    const PlanInput& input, const Microbatches& microbatches,
+    const SearchedStep& step, bool leaves_room, int64_t* evaluations) {
+  if (input.budget.Abandoned()) return absl::CancelledError("stopped");
+  PIPELOOM_ASSIGN_OR_RETURN(
+      const partition::BuiltGraph fused,
+      partition::BuildStageGraph(*job.costs, job.partition, microbatches, {}));
+  const partition::StepMemory memory =
+      WithoutWeightGrads(step.searched, fused.pairs);
+  // Limits the time to a share, and the evaluations to a small fixed number.
+  SearchBudget segments = input.budget.PartUntil(kSegmentsUntil, *evaluations);
+  segments.max_evaluations =
+      std::min(segments.max_evaluations, kSegmentEvaluations);
+  const std::shared_ptr<const CarriedStep> carried =
+      MostSimilar(input.carried, fused.graph);
+  IdVector<RankId, RankSpec> limits = fused.graph.ranks();
+  std::vector<double> times;
+  if (carried != nullptr) times = CarriedStarts(*carried, fused.graph);
+  if (leaves_room) {
+    limits = carried != nullptr
+                 ? CarriedLimits(*carried, fused.graph)
+                 : WithRoom(fused.graph, std::move(limits), kStartRoom);
+  }
+  const std::unique_ptr<Strategy> starts =
+      others.Starts(segments, std::move(times));
+  PreparedJob with_starts = job;
+  with_starts.strategy = starts.get();
+  absl::StatusOr<Candidate> known = PlanChoice(
+      with_starts, input, fused, memory, nullptr, std::move(limits),
+      input.budget.PartUntil(kStartsUntil, *evaluations), evaluations);
+  if (!known.ok()) {
+    if (absl::IsResourceExhausted(known.status())) return std::nullopt;
+    return known.status();
+  }
+  absl::StatusOr<MemorySchedule> made =
+      InSplitStep(step.built, step.searched, fused, memory, known->made);
+  if (!made.ok()) return std::nullopt;
+  return MakeCandidate(job, input, step.built, step.searched, *std::move(made),
+                       std::move(known->limits));
+}
+
+absl::Status ImproveAndRefine(const PreparedJob& job, const PlanInput& input,
+                              const SearchedStep& step,
+                              std::optional<Candidate> known, Candidate* best,
+                              int64_t* evaluations) {
+  return StepImprover(job, input, step, evaluations)
+      .Run(std::move(known), best);
+}
+
+}  // namespace pipeloom::planner

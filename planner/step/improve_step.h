@@ -1,0 +1,57 @@
+// The search of strategies that start from others' schedules, for one step:
+//
+// 1. KnownStart: the best start that other strategies give.
+// 2. ImproveAndRefine: searches order and memory choices; refines the passes of
+//    what that found (refine_passes.h); and searches the order further with the
+//    pairs of passes.
+//
+// The first search sees a step in which weight gradients always fill gaps
+// (AsIfPaired), as refining will make it nearly so: an order that is short with
+// whole backwards can be some percent longer than another once both are
+// refined.
+#ifndef PIPELOOM_PLANNER_STEP_IMPROVE_STEP_H_
+#define PIPELOOM_PLANNER_STEP_IMPROVE_STEP_H_
+
+#include <cstdint>
+#include <optional>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "ir/plan/microbatches.h"
+#include "partition/graph/build_stage_graph.h"
+#include "partition/graph/memory_candidates.h"
+#include "planner/step/plan_choice.h"
+#include "planner/step/step_types.h"
+#include "planner/strategy_abilities.h"
+
+namespace pipeloom::planner {
+
+// A step with split backwards, and its choices as they are searched and as they
+// are. Refers to all of it.
+struct SearchedStep {
+  const partition::BuiltGraph& built;
+  // AsIfPaired(memory), or the same as `memory`.
+  const partition::StepMemory& searched;
+  const partition::StepMemory& memory;
+};
+
+// Returns the best of the starts that other strategies give, which have fused
+// backwards, with choices of `step.searched`; nullopt if nothing fits. With
+// `leaves_room` the first one has room for the tensors that ranks sent and
+// received in the most similar of `input.carried`, or some guess, so that it
+// need not be made again. Adds to `evaluations`.
+absl::StatusOr<std::optional<Candidate>> KnownStart(
+    const StartsFromOthers& others, const PreparedJob& job,
+    const PlanInput& input, const Microbatches& microbatches,
+    const SearchedStep& step, bool leaves_room, int64_t* evaluations);
+
+// Spends the budget on `best`, which has choices of `step.searched` and ends
+// with those of `step.memory`. `known` is another candidate for the same.
+absl::Status ImproveAndRefine(const PreparedJob& job, const PlanInput& input,
+                              const SearchedStep& step,
+                              std::optional<Candidate> known, Candidate* best,
+                              int64_t* evaluations);
+
+}  // namespace pipeloom::planner
+
+#endif  // PIPELOOM_PLANNER_STEP_IMPROVE_STEP_H_

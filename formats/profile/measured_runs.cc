@@ -22,21 +22,45 @@ namespace {
 // of Llama 2 7B fine-tuning in workloads/validation/loongforge.csv.
 constexpr Duration kLoongForgeHost{70'000};
 
-// Reads the words of a shipped model and the images of its samples.
+// Reads "WIDTHxHEIGHT" or "WIDTHxHEIGHTxFRAMES" into `sizes`. Returns whether
+// it has that form.
+bool ReadSizes(const std::string& text, std::initializer_list<int32_t*> sizes) {
+  const std::vector<std::string> parts = absl::StrSplit(text, 'x');
+  if (parts.size() != sizes.size()) return false;
+  auto part = parts.begin();
+  for (int32_t* size : sizes) {
+    if (!absl::SimpleAtoi(*part++, size) || *size < 1) return false;
+  }
+  return true;
+}
+
+// Reads the words of a shipped model, its frozen modules, and the images and
+// clips of its samples.
 absl::Status ReadNamedModel(const std::string& where, absl::string_view text,
                             MeasuredRun* run) {
   Words words(where, "shape", text);
+  const auto count = [&](const char* name) {
+    return static_cast<int32_t>(
+        std::min<int64_t>(words.Int(name, 0, 0), 1 << 20));
+  };
   run->model_name = words.Text("model");
-  run->images = static_cast<int32_t>(
-      std::min<int64_t>(words.Int("images", 0, 0), 1 << 20));
-  const std::string size = words.Text("image");
-  const std::vector<std::string> sides = absl::StrSplit(size, 'x');
-  if ((run->images > 0) == size.empty() ||
-      (!size.empty() &&
-       (sides.size() != 2 || !absl::SimpleAtoi(sides[0], &run->image.width) ||
-        !absl::SimpleAtoi(sides[1], &run->image.height) ||
-        run->image.width < 1 || run->image.height < 1))) {
-    words.Refuse("image", size, "WIDTHxHEIGHT, where images are");
+  run->images = count("images");
+  const std::string image = words.Text("image");
+  if ((run->images > 0) == image.empty() ||
+      (!image.empty() &&
+       !ReadSizes(image, {&run->image.width, &run->image.height}))) {
+    words.Refuse("image", image, "WIDTHxHEIGHT, where images are");
+  }
+  run->videos = count("videos");
+  const std::string video = words.Text("video");
+  if ((run->videos > 0) == video.empty() ||
+      (!video.empty() &&
+       !ReadSizes(video, {&run->video.width, &run->video.height,
+                          &run->video.frames}))) {
+    words.Refuse("video", video, "WIDTHxHEIGHTxFRAMES, where videos are");
+  }
+  if (const std::string frozen = words.Text("frozen"); !frozen.empty()) {
+    run->frozen_modules = absl::StrSplit(frozen, '+');
   }
   return words.status();
 }
@@ -526,13 +550,14 @@ JobSpec JobOf(const MeasuredRun& run, ClusterSpec cluster) {
   job.parallel = run.parallel;
   job.training.microbatches = static_cast<int32_t>(run.microbatches());
   job.training.microbatch_tokens = run.microbatch * run.sequence;
-  if (run.images > 0) {
-    // A microbatch is full when it has the images of its samples.
-    job.training.microbatch_images = run.microbatch * run.images;
+  if (const int64_t items = int64_t{run.images} + run.videos; items > 0) {
+    // A microbatch is full when it has the images and clips of its samples.
+    job.training.microbatch_images = run.microbatch * items;
     job.training.microbatch_tokens = 1'000'000'000;
   }
   job.setup = run.setup;
   job.training.optimizer_sharding = run.sharding;
+  job.training.frozen_modules = run.frozen_modules;
   job.training.memory_strategies = {MemoryStrategy::kKeep};
   if (run.recompute || run.recompute_groups != OperatorGroups()) {
     job.training.memory_strategies.push_back(MemoryStrategy::kRecompute);
@@ -546,7 +571,9 @@ BatchMetadata BatchOf(const MeasuredRun& run) {
   for (int64_t i = 0; i < run.global_batch; ++i) {
     batch.samples.push_back({.text_tokens = run.sequence,
                              .images = std::vector<ImageSize>(
-                                 static_cast<size_t>(run.images), run.image)});
+                                 static_cast<size_t>(run.images), run.image),
+                             .videos = std::vector<VideoClip>(
+                                 static_cast<size_t>(run.videos), run.video)});
   }
   return batch;
 }

@@ -54,6 +54,9 @@ struct MeasuredRun {
   // Images of a sample, in addition to its text, and their size.
   int32_t images = 0;
   ImageSize image{};
+  int32_t videos = 0;  // Clips of a sample, and their size.
+  VideoClip video{};
+  std::vector<std::string> frozen_modules{};
   ParallelLayout parallel{};
   // Transformer layers of the backbone by stage, if they were given; other
   // modules are in the first stage.

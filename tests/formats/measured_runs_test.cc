@@ -105,6 +105,27 @@ TEST(MeasuredRunsTest, ARunMayNameAModelAndTheImagesOfItsSamples) {
             (std::vector<ImageSize>(3, {.width = 448, .height = 224})));
 }
 
+TEST(MeasuredRunsTest, ARunMayHaveClipsAndFrozenModules) {
+  std::string row = kRow;
+  row.replace(row.find("layers=4 hidden=512 heads=8 ffn=2048 vocab=1000"), 47,
+              "model=wan2.1-t2v-14b videos=2 video=832x480x93 frozen=vae+text");
+  row.replace(row.find("tp=2 pp=2"), 9, "pp=1");
+  ASSERT_OK_AND_ASSIGN(const auto runs,
+                       ParseMeasuredRuns(std::string(kHeader) + row, "t"));
+  ClusterSpec cluster;
+  cluster.gpus_per_node = 8;
+  const JobSpec job = JobOf(runs[0], cluster);
+  EXPECT_EQ(job.training.frozen_modules,
+            (std::vector<std::string>{"vae", "text"}));
+  // A microbatch of two samples is full with their four clips.
+  EXPECT_EQ(job.training.microbatch_images, 4);
+  const BatchMetadata batch = BatchOf(runs[0]);
+  EXPECT_TRUE(batch.samples[SampleId(0)].images.empty());
+  EXPECT_EQ(
+      batch.samples[SampleId(0)].videos,
+      (std::vector<VideoClip>(2, {.frames = 93, .width = 832, .height = 480})));
+}
+
 TEST(MeasuredRunsTest, ReadsHowMlperfSubmissionsRun) {
   std::string row = kRow;
   row.replace(0, 1, "mlperf");
@@ -211,6 +232,10 @@ TEST(MeasuredRunsTest, ErrorsNameTheLineTheColumnAndWhatIsRight) {
        "model=qwen2.5-vl-7b images=1", "WIDTHxHEIGHT"},
       {"layers=4 hidden=512 heads=8 ffn=2048 vocab=1000",
        "model=qwen2.5-vl-7b images=1 image=448", "image=448"},
+      {"layers=4 hidden=512 heads=8 ffn=2048 vocab=1000",
+       "model=wan2.1-t2v-14b videos=1 video=832x480", "video=832x480"},
+      {"layers=4 hidden=512 heads=8 ffn=2048 vocab=1000",
+       "model=wan2.1-t2v-14b video=832x480x93", "where videos are"},
   };
   for (const auto& c : cases) {
     SCOPED_TRACE(c.to);

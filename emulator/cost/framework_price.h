@@ -80,6 +80,7 @@ class FrameworkPrices {
   Duration Gemm(const GemmOp& op) const;
   Duration Attention(const AttentionOp& op) const;
   double GroupedSeconds(const GemmOp& op) const;
+  KernelTraffic ConvolutionTraffic() const;
   // Returns the time of a product in the setup's low precision, including the
   // casts of its operand. Takes the product's time in bf16.
   Duration LowPrecision(const GemmOp& op, Duration base) const;

@@ -358,6 +358,12 @@ absl::Status ReadSetup(const std::string& where, absl::string_view text,
   s.sum_gradients_apart =
       words.OneOf<bool>("gradient_sums", s.sum_gradients_apart,
                         {{"apart", true}, {"fused", false}});
+  s.optimizer_group = static_cast<int32_t>(
+      std::min<int64_t>(words.Int("optimizer_group", 0, 0), 1 << 20));
+  s.gathers_wait = words.OneOf<bool>("weight_gathers", s.gathers_wait,
+                                     {{"wait", true}, {"overlap", false}});
+  s.fp32_loss = words.OneOf<bool>("loss", s.fp32_loss,
+                                  {{"fp32", true}, {"fused", false}});
   s.straggle = std::min(words.Real("straggle", s.straggle), 1.0);
   s.host_per_step =
       Microseconds(words.Real("step_host_us", ToMicroseconds(s.host_per_step)));

@@ -7,12 +7,17 @@ INTERNLM_7B = dict(layers=32, hidden=4096, heads=32, ffn=11008, gated=1,
 
 
 def internevo(row):
+    group = row["sharding"].split()
     # FlashAttention 1.0.5 and its kernels of norms, rotation and loss
     # (doc/en/install.md); gradients are held and reduced in 16 bits; tensor
     # parallelism "mtp" is without sequence parallelism (configs/7B_sft.py).
     setup = {"attention": "flash1", "precision": row["precision"],
              "sequence_parallel": "no", "gradient_bytes": 2,
-             "sharding": "zero1", "recompute": row["recompute"]}
+             "sharding": "zero1", "recompute": row["recompute"],
+             "weight_gathers": "wait"}  # overlap_sync_param is off.
+    # "zero1 over 8 GPUs": divided among 8 of the replicas.
+    if group[2].isdigit() and int(group[2]) < int(row["dp"]):
+        setup["optimizer_group"] = group[2]
     # Rows that pack samples without borders attend to all of them.
     sequence = int(row["seq"])
     return dict(

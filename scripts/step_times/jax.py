@@ -16,7 +16,7 @@ PAX = {
                      tied=1),
     "llama2-7b": dict(layers=32, hidden=4096, heads=32, ffn=11008, gated=1,
                       vocab=32000)}
-# What a backward computes again: results that are no products with weights
+# Recomputed: results that are no products with weights
 # (SAVE_DOT_WITH_NO_BATCH_DIM); nothing without repeated layers; all of the
 # 175B, whose products would not fit.
 PAX_RECOMPUTE = {"gpt-126M": "none", "gpt-175B": "full"}

@@ -134,6 +134,7 @@ TEST(MeasuredRunsTest, ReadsHowMlperfSubmissionsRun) {
       "precision=nvfp4-plain fp8_attention=yes weight_bytes=1 straggle=0.01 "
       "held_weight_bytes=1 fp8_activation_inputs=yes gradient_sums=apart "
       "step_host_us=900 contention=0.25 order=pipeline context=gather "
+      "optimizer_group=8 weight_gathers=wait loss=fp32 "
       "recompute_layers=3");
   row.replace(row.find("vocab=1000"), 10,
               "vocab=1000 adapter_rank=16 query_key_norms=1");
@@ -153,6 +154,9 @@ TEST(MeasuredRunsTest, ReadsHowMlperfSubmissionsRun) {
   EXPECT_TRUE(run.model.modules[ModuleId(0)]
                   .layers[LayerId(1)]
                   .attention.query_key_norms);
+  EXPECT_EQ(run.setup.optimizer_group, 8);
+  EXPECT_TRUE(run.setup.gathers_wait);
+  EXPECT_TRUE(run.setup.fp32_loss);
   EXPECT_EQ(run.setup.straggle, 0.01);
   EXPECT_EQ(run.setup.host_per_step, Microseconds(900));
   EXPECT_EQ(run.parallel.order, GpuOrder::kPipelineInside);
@@ -160,6 +164,9 @@ TEST(MeasuredRunsTest, ReadsHowMlperfSubmissionsRun) {
   EXPECT_TRUE(run.recompute);
   EXPECT_EQ(run.recomputed_layers, 3);
   // Off elsewhere.
+  EXPECT_EQ(runs[1].setup.optimizer_group, 0);
+  EXPECT_FALSE(runs[1].setup.gathers_wait);
+  EXPECT_FALSE(runs[1].setup.fp32_loss);
   EXPECT_EQ(runs[1].setup.straggle, 0);
   EXPECT_EQ(runs[1].setup.host_per_step, kZero);
   EXPECT_EQ(runs[1].setup.update_contention, 0.5);

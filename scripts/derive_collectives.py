@@ -52,7 +52,8 @@ A100 = {
 # Bandwidth inside a node to which the curves refer, in GB/s, as in the device's
 # cluster file. Times on another link are scaled from it.
 LINKS = {
-    "a100-sxm": 200, "a800-sxm": 133, "b200-sxm": 595, "h100-sxm": 325, "h200-sxm": 325,
+    "a100-sxm": 200, "a800-sxm": 133, "b200-sxm": 595, "h100-sxm": 325,
+    "h200-sxm": 325,
     "h800-sxm": 160, "h20": 325,
 }
 

@@ -150,6 +150,8 @@ absl::StatusOr<ModelSpec> ReadShape(const std::string& where,
   const int64_t adapter_rank = words.Int("adapter_rank", 0, 1);
   const int64_t vocab = words.Int("vocab", 0, 1);
   const bool tied = words.Int("tied", 0, 0) != 0;
+  // Whether the look-up is a product of the table with one-hot rows.
+  const bool one_hot = words.Int("one_hot", 0, 0) != 0;
   PIPELOOM_RETURN_IF_ERROR(words.status());
   if (layers < 1 || layers > 10000 || hidden < 1 || vocab < 1) {
     return absl::InvalidArgumentError(
@@ -163,6 +165,14 @@ absl::StatusOr<ModelSpec> ReadShape(const std::string& where,
   module.name = "backbone";
   module.role = ModuleRole::kBackbone;
   module.adapter_rank = adapter_rank;
+  if (one_hot) {
+    module.layers.push_back(
+        {.kind = LayerKind::kFixedWork,
+         .name = "one_hot_rows",
+         .hidden = hidden,
+         .fixed_flops_per_token = 2.0 * static_cast<double>(vocab * hidden),
+         .fixed_activation_bytes_per_token = 2.0 * static_cast<double>(vocab)});
+  }
   module.layers.push_back({.kind = LayerKind::kEmbedding,
                            .name = "text_embedding",
                            .hidden = hidden,
@@ -410,6 +420,8 @@ absl::Status ReadSetup(const std::string& where, absl::string_view text,
                           {"v-min", Order::kVMin}}))];
   run->links_both_ways =
       words.OneOf<bool>("p2p", false, {{"batched", false}, {"single", true}});
+  run->skips_optimizer = words.OneOf<bool>(
+      "optimizer", false, {{"skipped", true}, {"runs", false}});
   const int64_t link = words.Int("delay_link", -1, 0);
   run->delay = Milliseconds(words.Real("delay_ms", 0));
   if (link >= 0 ? link + 1 >= run->parallel.pp : run->delay > kZero) {

@@ -69,6 +69,8 @@ struct MeasuredRun {
   int32_t recomputed_layers = 0;
   // Or these operator groups of every layer.
   OperatorGroups recompute_groups{};
+  // Whether the step has no update of the weights, as fp16 gradients overflow.
+  bool skips_optimizer = false;
   FittedScalar scalar = FittedScalar::kStretch;
   // Name of the strategy; empty: 1F1B, interleaved if there are chunks.
   std::string schedule{};

@@ -5,15 +5,16 @@ U-Nets (configurations not public in full) are left out."""
 
 from step_times.words import shape
 
-# The shapes of paxml/contrib/gpu/scripts_gpu/configs.py; XLA pads the width
-# of products to a multiple of 8.
+# The shapes of paxml/contrib/gpu/scripts_gpu/configs.py, which looks tokens up
+# by a product with one-hot rows (EMBEDDING_LOOKUP_STYLE); XLA pads the width of
+# products to a multiple of 8.
 PAX = {
     "gpt-126M": dict(layers=12, hidden=768, heads=12, ffn=3072, vocab=50304,
-                     tied=1),
+                     tied=1, one_hot=1),
     "gpt-5B": dict(layers=24, hidden=4096, heads=32, ffn=16384, vocab=50304,
-                   tied=1),
+                   tied=1, one_hot=1),
     "gpt-175B": dict(layers=96, hidden=12288, heads=96, ffn=49152, vocab=50264,
-                     tied=1),
+                     tied=1, one_hot=1),
     "llama2-7b": dict(layers=32, hidden=4096, heads=32, ffn=11008, gated=1,
                       vocab=32000)}
 # Recomputed: results that are no products with weights
@@ -47,7 +48,8 @@ def vit(row):
         return None
     # Sequences are whole on each of the GPUs that share a layer.
     setup = {"attention": "unfused", "precision": "bf16", "sharding": "none",
-             "gradient_bytes": 2, "sequence_parallel": "no"}
+             "gradient_bytes": 2, "sequence_parallel": "no",
+             "overlap": "none"}  # No flag of XLA's makes reductions overlap.
     gpu = row["gpu"].split("-")[0]
     return dict(
         framework="rosetta-vit",

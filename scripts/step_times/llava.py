@@ -14,7 +14,8 @@ def llava_row(size, gpu, cluster, step_s):
     # whose state ZeRO-2 divides.
     setup = {"attention": "flash2", "pointwise": "eager",
              "sequence_parallel": "no", "precision": "bf16",
-             "sharding": "zero1", "gradient_bytes": 2, "recompute": "full"}
+             "sharding": "zero1", "gradient_bytes": 2, "recompute": "full",
+             "host_us": 30}
     return dict(
         framework="pytorch-llava", run=f"LLaVA-1.5 {size} pretrain {gpu}",
         cluster=cluster,

@@ -11,12 +11,14 @@ STAGES = {2: "14+10", 4: "7+7+6+4", 8: "4+3+3+4+3+3+4+0"}
 
 
 def nanotron(row):
+    # A host that launches as slowly as vTrain's, and an fp32 loss.
     # Gradients are summed and reduced in fp32 (accumulate_grad_in_fp32); gate
     # and residual are operators of PyTorch; sequences are sharded
     # (tp_mode REDUCE_SCATTER), with nothing that overlaps
     # (tp_linear_async_communication: false).
     setup = {"attention": "flash2", "pointwise": "eager", "precision": "bf16",
-             "sharding": "zero1", "gradient_bytes": 4}
+             "sharding": "zero1", "gradient_bytes": 4, "loss": "fp32",
+             "weight_gathers": "wait", "host_us": 30}
     layout = {k: row[k] for k in ("tp", "pp", "dp")}
     if int(row["pp"]) > 1:
         layout["stages"] = STAGES[int(row["pp"])]

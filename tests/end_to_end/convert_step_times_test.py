@@ -117,6 +117,12 @@ SOURCES = {
         {**USUAL, "model": "mixtral-8x7b", "gpu": "H800-SXM", "ep": "4",
          "framework": "Megatron-Core", "precision": "bf16", "sharding": "",
          "recompute": "selective"},
+        {**USUAL, "model": "llama2-70b", "gpu": "H800-SXM",
+         "framework": "FlagScale (Megatron)", "precision": "bf16",
+         "sharding": "", "recompute": ""},
+        {**USUAL, "model": "llava1.5-7b (CLIP)", "gpu": "A800", "framework":
+         "DeepSpeed", "precision": "bf16", "sharding": "zero2",
+         "tokens_per_s_per_gpu": "4000"},
         {**USUAL, "model": "llama3-8b", "gpu": "A800", "framework": "Megatron",
          "precision": "fp32"}],
     "pipemorph_delay.csv": [
@@ -124,7 +130,8 @@ SOURCES = {
          "zero-bubble (automatic, memory limit 2p)", "pp": "4", "dp": "1",
          "slow_links": "1_2", "injected_delay_ms": "10", "layers": "16",
          "hidden": "2048", "heads": "16", "delayed_step_ms": "700",
-         "healthy_step_ms": "600"},
+         "healthy_step_ms": "600", "iterations": "15",
+         "optimizer_skipped": "12"},
         {**USUAL, "schedule": "by the host"}],
     "primus_schedules.csv": [
         {**USUAL, "model": "llama2-7b", "schedule": "zbv", "pp": "8",

@@ -78,6 +78,22 @@ TEST(MeasuredRunsTest, TheFrameworksNameChoosesDefaultsOfExperts) {
   EXPECT_EQ(runs[1].setup.host_per_kernel, kZero);
 }
 
+// The product of the table with one-hot rows, ahead of the embedding.
+TEST(MeasuredRunsTest, TokensMayBeLookedUpByAProduct) {
+  std::string row = kRow;
+  row.replace(row.find("vocab=1000"), 10, "vocab=1000 one_hot=1");
+  ASSERT_OK_AND_ASSIGN(
+      const auto runs,
+      ParseMeasuredRuns(std::string(kHeader) + row + kRow, "t.csv"));
+  const auto& layers = runs[0].model.modules[ModuleId(0)].layers;
+  const auto& usual = runs[1].model.modules[ModuleId(0)].layers;
+  ASSERT_EQ(layers.size(), usual.size() + 1);
+  EXPECT_EQ(layers[LayerId(0)].kind, LayerKind::kFixedWork);
+  EXPECT_EQ(layers[LayerId(0)].fixed_flops_per_token, 2.0 * 1000 * 512);
+  EXPECT_EQ(layers[LayerId(0)].fixed_activation_bytes_per_token, 2000);
+  EXPECT_EQ(layers[LayerId(1)].kind, LayerKind::kEmbedding);
+}
+
 TEST(MeasuredRunsTest, ARunMayNameAModelAndTheImagesOfItsSamples) {
   std::string row = kRow;
   row.replace(row.find("layers=4 hidden=512 heads=8 ffn=2048 vocab=1000"), 47,

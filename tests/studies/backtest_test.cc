@@ -218,8 +218,8 @@ TEST(Against, ZeroBubbleLosesToOneFOneBOnADelayedLink) {
   EXPECT_GT(ms.at("zb-2p14B 60 ms"), 1.3 * ms.at("1f1b14B 60 ms"));
   for (const auto& [schedule, of] : errors) {
     EXPECT_EQ(of.size(), 6u);
-    EXPECT_LT(SummarizeErrors(of).mean, 0.085) << schedule;
-    EXPECT_LT(SummarizeErrors(of).worst, 0.14) << schedule;
+    EXPECT_LT(SummarizeErrors(of).mean, 0.075) << schedule;
+    EXPECT_LT(SummarizeErrors(of).worst, 0.12) << schedule;
   }
 }
 
@@ -245,6 +245,23 @@ Duration StepOf(const char* shape, const char* setup) {
       RunOf(absl::StrFormat(kAdapterRow, shape, setup)), Cluster());
   EXPECT_THAT(emulated.status(), IsOk());
   return emulated->step_time;
+}
+
+// The update of a rank's weights: 30 to 60 bytes a parameter.
+TEST(Against, ASkippedOptimizerTakesNoTime) {
+  const auto step = [](const char* setup) {
+    return ToSeconds(StepOf("", setup));
+  };
+  const double skipped = step(" sharding=none optimizer=skipped");
+  const double runs = step(" sharding=none optimizer=runs");
+  EXPECT_EQ(runs, step(" sharding=none"));
+  // Attention and feed-forward of 8 layers, embedding and loss head, halved.
+  const double parameters =
+      (8 * (4.0 * 8192 * 8192 + 2.0 * 8192 * 28672) + 2 * 4000.0 * 8192) / 2;
+  const double rate = Cluster().device.memory_bandwidth.bytes_per_second *
+                      Cluster().device.memory_efficiency;
+  EXPECT_GT(runs - skipped, 30 * parameters / rate);
+  EXPECT_LT(runs - skipped, 60 * parameters / rate);
 }
 
 TEST(Against, RecomputedLayersAreAsManyAsTheRowSays) {

@@ -563,13 +563,14 @@ UnfusedBytes UnfusedBytesOf(const LayerSpec& layer, const WorkShape& shape,
                             const TrainingSetup& setup, bool trained) {
   UnfusedBytes bytes;
   if (layer.kind != LayerKind::kTransformer) return bytes;
+  double scores = 0;
   double kept = 0;
   double held = 0;
   if (setup.attention == AttentionKernel::kUnfused &&
       layer.attention.kind != AttentionKind::kNone &&
       !setup.recompute_attention) {
-    kept += kScoreKept * HeadsOnGpu(layer, parallel) * shape.squared_tokens /
-            parallel.cp;
+    scores = kScoreKept * HeadsOnGpu(layer, parallel) * shape.squared_tokens /
+             parallel.cp;
   }
   if (!setup.sequence_parallel && parallel.tp > 1) {
     // Inputs and, where weights are trained, outputs of both blocks' norms.
@@ -580,7 +581,9 @@ UnfusedBytes UnfusedBytesOf(const LayerSpec& layer, const WorkShape& shape,
     if (trained) held += block;
   }
   bytes.held_for_weight_grad = Bytes(static_cast<int64_t>(held));
-  bytes.kept = Bytes(static_cast<int64_t>(kept)) + bytes.held_for_weight_grad;
+  bytes.scores = Bytes(static_cast<int64_t>(scores));
+  bytes.kept = bytes.scores + Bytes(static_cast<int64_t>(kept)) +
+               bytes.held_for_weight_grad;
   return bytes;
 }
 

@@ -114,9 +114,10 @@ inline constexpr double kGradientSumBytes = 6;
 // Bytes that a layer keeps on a GPU, in addition to those of
 // emulator/stage/layer_memory.h, without fused attention or without sequence
 // parallelism. `held_for_weight_grad` is the part that a separate weight
-// gradient still needs.
+// gradient still needs, `scores` that of the attention's core.
 struct UnfusedBytes {
   Bytes kept{};
+  Bytes scores{};
   Bytes held_for_weight_grad{};
 };
 UnfusedBytes UnfusedBytesOf(const LayerSpec& layer, const WorkShape& shape,

@@ -286,6 +286,20 @@ TEST(Against, ReservedMemoryIsMoreThanWhatIsAllocated) {
   EXPECT_NEAR(peak_of(" peak=reserved") / peak_of(""), 1.051, 1e-6);
 }
 
+// 8 layers, 32 heads on a GPU, 5 bytes a score.
+TEST(Against, TheScoresOfARecomputedCoreAreNotKept) {
+  const auto peak_of = [](const char* setup) {
+    const auto emulated = EmulateMeasuredRun(
+        RunOf(absl::StrFormat(kAdapterRow, "", setup)), Cluster());
+    EXPECT_THAT(emulated.status(), IsOk());
+    return emulated->peak_allocated.count();
+  };
+  constexpr int64_t kScores = int64_t{8} * 32 * 4096 * 4096 * 5;
+  EXPECT_GT(peak_of(" attention=unfused") -
+                peak_of(" attention=unfused recompute=core_attention"),
+            kScores * 3 / 4);
+}
+
 TEST(Against, AdaptersTakeLessThanTrainingAllWeights) {
   EXPECT_LT(StepOf(" adapter_rank=16", ""), StepOf("", ""));
 }

@@ -14,7 +14,8 @@ def internevo(row):
     setup = {"attention": "flash1", "precision": row["precision"],
              "sequence_parallel": "no", "gradient_bytes": 2,
              "sharding": "zero1", "recompute": row["recompute"],
-             "weight_gathers": "wait"}  # overlap_sync_param is off.
+             "weight_gathers": "wait",  # overlap_sync_param is off.
+             "gradient_sums": "apart"}  # By autograd.
     # "zero1 over 8 GPUs": divided among 8 of the replicas.
     if group[2].isdigit() and int(group[2]) < int(row["dp"]):
         setup["optimizer_group"] = group[2]

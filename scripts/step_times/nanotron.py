@@ -18,7 +18,8 @@ def nanotron(row):
     # (tp_linear_async_communication: false).
     setup = {"attention": "flash2", "pointwise": "eager", "precision": "bf16",
              "sharding": "zero1", "gradient_bytes": 4, "loss": "fp32",
-             "weight_gathers": "wait", "host_us": 30}
+             "weight_gathers": "wait", "host_us": 30,
+             "gradient_sums": "apart"}
     layout = {k: row[k] for k in ("tp", "pp", "dp")}
     if int(row["pp"]) > 1:
         layout["stages"] = STAGES[int(row["pp"])]

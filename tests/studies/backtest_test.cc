@@ -223,6 +223,59 @@ TEST(Against, ZeroBubbleLosesToOneFOneBOnADelayedLink) {
   }
 }
 
+// Returns the errors of the rows that `chosen` takes.
+template <typename Chosen>
+std::vector<double> ErrorsOf(const std::string& table, const Chosen& chosen) {
+  const absl::StatusOr<Comparison> compared = Backtest(table);
+  EXPECT_THAT(compared.status(), IsOk());
+  std::vector<double> errors;
+  for (const ComparedRun& run : compared->runs) {
+    if (chosen(run.run)) errors.push_back(run.step_error());
+  }
+  return errors;
+}
+
+// 16 to 256 GPUs: frozen encoders, eager convolutions, what the host launches
+// for each microbatch and once a step.
+TEST(Against, StableDiffusionTakesWhatItsKernelsTakeOnAnyNumberOfGpus) {
+  const auto errors =
+      ErrorsOf("mosaic", [](const formats::MeasuredRun&) { return true; });
+  EXPECT_EQ(errors.size(), 5u);
+  EXPECT_LT(SummarizeErrors(errors).worst, 0.04);
+}
+
+// 8,192 to a million tokens.
+TEST(Against, LongSequencesAreAsFastAsMeasuredOnB200) {
+  const auto errors =
+      ErrorsOf("long_text", [](const formats::MeasuredRun& run) {
+        return run.cluster == "b200-sxm";
+      });
+  EXPECT_EQ(errors.size(), 6u);
+  EXPECT_LT(SummarizeErrors(errors).mean, 0.05);
+  EXPECT_LT(SummarizeErrors(errors).worst, 0.09);
+}
+
+// 16 to 1,024 GPUs, sequences that are not packed.
+TEST(Against, OptimizersInGroupsTakeWhatTheirNetworkTakes) {
+  const auto errors =
+      ErrorsOf("internevo", [](const formats::MeasuredRun& run) {
+        return run.setup.optimizer_group > 0 && run.sequence == 2048;
+      });
+  EXPECT_EQ(errors.size(), 8u);
+  EXPECT_LT(SummarizeErrors(errors).mean, 0.07);
+}
+
+// Errors of one model on one GPU do not depend on how it is divided.
+TEST(Against, TheA800IsAsFastWithTensorsAsWithPipelines) {
+  const auto errors = ErrorsOf("flagperf", [](const formats::MeasuredRun& run) {
+    return run.cluster == "a800-sxm" && run.model_name.empty();
+  });
+  ASSERT_EQ(errors.size(), 7u);
+  const auto [least, most] = std::minmax_element(errors.begin(), errors.end());
+  EXPECT_LT(*most - *least, 0.04);
+  EXPECT_LT(SummarizeErrors(errors).worst, 0.08);
+}
+
 // Primus' runs: the batch is not known, so ratios to 1F1B count.
 TEST(Against, RatiosBetweenSchedulesAreThoseOfPrimus) {
   ASSERT_OK_AND_ASSIGN(const Comparison compared, Backtest("primus"));

@@ -52,11 +52,24 @@ A100 = {
 # Bandwidth inside a node to which the curves refer, in GB/s, as in the device's
 # cluster file. Times on another link are scaled from it.
 LINKS = {
-    "a100-sxm": 200, "b200-sxm": 595, "h100-sxm": 325, "h200-sxm": 325,
+    "a100-sxm": 200, "a800-sxm": 133, "b200-sxm": 595, "h100-sxm": 325,
+    "h200-sxm": 325,
     "h800-sxm": 160, "h20": 325,
 }
 
 # ---- curves: {bytes: us} ---------------------------------------------------
+
+
+def slower(curves, ratio):
+  """Returns curves with a slower link inside the node, and the estimated sizes
+  of each."""
+  slowed, marks = {}, {}
+  for key, curve in curves.items():
+    wire = 1 if key[2:] == ("inter_node",) else ratio
+    last = curve[max(curve)] / max(curve)
+    slowed[key] = {s: us + (wire - 1) * last * s for s, us in curve.items()}
+    marks[key] = sorted(curve) if wire > 1 else []
+  return slowed, marks
 
 
 def not_descending(curve):
@@ -260,15 +273,15 @@ def derive(data):
       P2P.format("pair of A100 with a bridge, slowed from its 285 GB/s to the "
                  "228 of a DGX"))
 
-  # Not measured: the H100's times, with the time on the wire multiplied by the
-  # ratio of the links' bandwidths.
+  # Not measured: the times of the same chip, with the time on the wire
+  # multiplied by the ratio of the links' bandwidths.
+  slowed, marks = slower(devices["a100-sxm"]["curves"], 200 / 133)
+  devices["a800-sxm"] = section(
+      slowed, marks, 22.5, 25, LINKS["a800-sxm"],
+      "Not measured: as A100, with NVLink at 400 of its 600 GB/s (data "
+      "sheets). ")
   h100 = devices["h100-sxm"]
-  slowed, marks = {}, {}
-  for key, curve in h100["curves"].items():
-    wire = 1 if key[2:] == ("inter_node",) else 335 / 160
-    last = curve[max(curve)] / max(curve)
-    slowed[key] = {s: us + (wire - 1) * last * s for s, us in curve.items()}
-    marks[key] = sorted(curve) if wire > 1 else []
+  slowed, marks = slower(h100["curves"], 335 / 160)
   devices["h800-sxm"] = section(
       slowed, marks, 45, 50, LINKS["h800-sxm"],
       "Not measured: as H100, with NVLink at 160 of its 335 GB/s usable "

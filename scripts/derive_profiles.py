@@ -48,7 +48,8 @@ RATES = {
     "l40s": (362e12, 733e12, 0.864e12, 142),
 }
 # Devices that use another's tables, and their numbers of multiprocessors.
-DERIVED = {"h800-sxm": ("h100-sxm", 132), "h20": ("h100-sxm", 78)}
+DERIVED = {"a800-sxm": ("a100-sxm", 108), "h800-sxm": ("h100-sxm", 132),
+           "h20": ("h100-sxm", 78)}
 
 # Row counts of products that are kept; a file has up to 74.
 KEPT_M = {

@@ -86,6 +86,9 @@ def setup_of(row):
              {"yes": True, "no": False}),
             ("fused_experts", "fusedExperts", {"yes": True, "no": False}),
             ("fp8_attention", "fp8Attention", {"yes": True, "no": False}),
+            ("loss", "fp32Loss", {"fp32": True, "fused": False}),
+            ("weight_gathers", "gathersWait",
+             {"wait": True, "overlap": False}),
             ("graphs", "graphs", {n: "CUDA_GRAPHS_" + n.upper()
                                   for n in ("none", "layers", "iteration")})):
         if word in said:

@@ -91,8 +91,8 @@ class CostCommand : public Command {
         "where the group's share of a node is not all of it). pass is "
         "forward or backward for the others; dtype is bf16, fp16, fp8 or "
         "fp32. Fields that are not used are passed on.\n\n"
-        "Devices that ship: a100-sxm, h100-sxm, h200-sxm, h800-sxm, h20, "
-        "b200-sxm, l40s."};
+        "Devices that ship: a100-sxm, a800-sxm, h100-sxm, h200-sxm, h800-sxm, "
+        "h20, b200-sxm, l40s."};
   }
 
   std::vector<Flag> Flags() override {

@@ -236,7 +236,7 @@ class EmulateCommand : public Command {
     cluster.gpus_per_rank = sourced.gpus_per_rank;
     const bool overlaps = sourced.setup.overlap != CommunicationOverlap::kNone;
     cluster.overlap_reduction = overlaps;
-    cluster.gather_in_forwards = overlaps;
+    cluster.gather_in_forwards = overlaps && !sourced.setup.gathers_wait;
     cluster.contention = sourced.setup.update_contention;
     cluster.clip_gradients = true;
     return emulator::EmulateCluster(plans, sourced.updates, cluster);

@@ -63,6 +63,24 @@ constexpr EagerBytes kEagerRotation{.forward = 16, .backward = 20};
 constexpr EagerBytes kEagerHeads{.forward = 9, .backward = 9};
 constexpr EagerBytes kEagerGate{.forward = 4, .backward = 8};
 constexpr EagerBytes kEagerLoss{.forward = 14, .backward = 28};
+// The same of Megatron-Core without its fused loss (tensor_parallel/
+// cross_entropy.py): the fp32 copy (6), its maximum (4), the difference (8),
+// exponents (8), their sum (4) and the softmax (8), less the 8 of a fused loss;
+// backward, the scaled gradient (8) and its cast to 16 bits (6), less 6.
+constexpr EagerBytes kFp32Loss{.forward = 30, .backward = 8};
+
+// Bytes of an eager convolution under automatic mixed precision in addition to
+// those of fused kernels (emulator/ops/conv_ops.cc), counted from the operators
+// of PyTorch. An element of its input: the group norm's fp32 copy (6), moments
+// (4) and result (8), activation (8), cast (6) and the change of layout that
+// tensor cores need (4); backward, the casts (12), activation (12), norm (20)
+// and two changes of layout (8). An element of its output: layout (4) and half
+// of a residual sum (3); backward, layout (4) and the bias (2).
+constexpr EagerBytes kEagerConvIn{.forward = 36 - 8, .backward = 52 - 12};
+constexpr EagerBytes kEagerConvOut{.forward = 7, .backward = 6};
+// Its kernels: casts of input and weight, three of the norm, activation, cast,
+// two changes of layout, product and bias; backward about twice as many.
+constexpr double kKernelsAConvolution = 11;
 
 // Norm and residual of a block, bytes per element (NormAndResidual).
 constexpr double kNormForward = 10;
@@ -404,9 +422,32 @@ Duration FrameworkPrices::AttentionCore(
   return time;
 }
 
+KernelTraffic FrameworkPrices::ConvolutionTraffic() const {
+  KernelTraffic traffic;
+  if (!setup_.eager_pointwise || setup_.framework != Framework::kPyTorch) {
+    return traffic;
+  }
+  const double tokens = Real(LayerTokens(layer_, shape_)) /
+                        (int64_t{parallel_.tp} * parallel_.cp);
+  for (const ConvolutionSpec& c : layer_.convolutions) {
+    const double positions = tokens * c.scale * c.scale;
+    const double in = positions * Real(c.in);
+    const double out = positions * Real(c.out);
+    traffic.forward +=
+        Memory(kEagerConvIn.forward * in) + Memory(kEagerConvOut.forward * out);
+    traffic.backward += Memory(kEagerConvIn.backward * in) +
+                        Memory(kEagerConvOut.backward * out);
+    if (setup_.graphs == CudaGraphs::kIteration) continue;
+    traffic.forward_kernels += kKernelsAConvolution;
+    traffic.backward_kernels += 2 * kKernelsAConvolution;
+  }
+  return traffic;
+}
+
 KernelTraffic FrameworkPrices::Traffic(const LayerOps& ops) const {
   KernelTraffic traffic;
   const bool transformer = layer_.kind == LayerKind::kTransformer;
+  if (layer_.kind == LayerKind::kConvolutions) return ConvolutionTraffic();
   if (!transformer && layer_.kind != LayerKind::kLossHead) return traffic;
   const double tokens = Real(LayerTokens(layer_, shape_)) / parallel_.cp;
   const double hidden = Real(layer_.hidden);
@@ -425,7 +466,8 @@ KernelTraffic FrameworkPrices::Traffic(const LayerOps& ops) const {
     }
   }
   if (setup_.eager_pointwise && setup_.framework == Framework::kPyTorch &&
-      (!transformer || layer_.ffn.gated)) {
+      (!transformer ||
+       (layer_.ffn.gated && layer_.cross_attention.heads == 0))) {
     const EagerBytes bytes = PlainPyTorchBytes(layer_, tokens, parallel_);
     add(bytes.forward, bytes.backward);
   } else if (setup_.eager_pointwise) {
@@ -433,10 +475,17 @@ KernelTraffic FrameworkPrices::Traffic(const LayerOps& ops) const {
       const double elements =
           tokens * hidden / (setup_.sequence_parallel ? parallel_.tp : 1);
       add(kEagerForward * elements, kEagerBackward * elements);
-    } else {
+    } else if (!setup_.fp32_loss) {
       const double logits = tokens * Real(layer_.vocab) / parallel_.tp;
       add(kEagerLogitsForward * logits, kEagerLogitsBackward * logits);
     }
+  }
+  if (!transformer && setup_.fp32_loss &&
+      setup_.framework != Framework::kPyTorch) {
+    const EagerBytes& loss =
+        setup_.framework == Framework::kTorchTitan ? kEagerLoss : kFp32Loss;
+    const double logits = tokens * Real(layer_.vocab) / parallel_.tp;
+    add(loss.forward * logits, loss.backward * logits);
   }
   traffic.forward_kernels = kKernelsForward;
   traffic.backward_kernels = kKernelsBackward;
@@ -514,13 +563,14 @@ UnfusedBytes UnfusedBytesOf(const LayerSpec& layer, const WorkShape& shape,
                             const TrainingSetup& setup, bool trained) {
   UnfusedBytes bytes;
   if (layer.kind != LayerKind::kTransformer) return bytes;
+  double scores = 0;
   double kept = 0;
   double held = 0;
   if (setup.attention == AttentionKernel::kUnfused &&
       layer.attention.kind != AttentionKind::kNone &&
       !setup.recompute_attention) {
-    kept += kScoreKept * HeadsOnGpu(layer, parallel) * shape.squared_tokens /
-            parallel.cp;
+    scores = kScoreKept * HeadsOnGpu(layer, parallel) * shape.squared_tokens /
+             parallel.cp;
   }
   if (!setup.sequence_parallel && parallel.tp > 1) {
     // Inputs and, where weights are trained, outputs of both blocks' norms.
@@ -531,7 +581,9 @@ UnfusedBytes UnfusedBytesOf(const LayerSpec& layer, const WorkShape& shape,
     if (trained) held += block;
   }
   bytes.held_for_weight_grad = Bytes(static_cast<int64_t>(held));
-  bytes.kept = Bytes(static_cast<int64_t>(kept)) + bytes.held_for_weight_grad;
+  bytes.scores = Bytes(static_cast<int64_t>(scores));
+  bytes.kept = bytes.scores + Bytes(static_cast<int64_t>(kept)) +
+               bytes.held_for_weight_grad;
   return bytes;
 }
 

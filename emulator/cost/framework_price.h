@@ -80,6 +80,7 @@ class FrameworkPrices {
   Duration Gemm(const GemmOp& op) const;
   Duration Attention(const AttentionOp& op) const;
   double GroupedSeconds(const GemmOp& op) const;
+  KernelTraffic ConvolutionTraffic() const;
   // Returns the time of a product in the setup's low precision, including the
   // casts of its operand. Takes the product's time in bf16.
   Duration LowPrecision(const GemmOp& op, Duration base) const;
@@ -113,9 +114,10 @@ inline constexpr double kGradientSumBytes = 6;
 // Bytes that a layer keeps on a GPU, in addition to those of
 // emulator/stage/layer_memory.h, without fused attention or without sequence
 // parallelism. `held_for_weight_grad` is the part that a separate weight
-// gradient still needs.
+// gradient still needs, `scores` that of the attention's core.
 struct UnfusedBytes {
   Bytes kept{};
+  Bytes scores{};
   Bytes held_for_weight_grad{};
 };
 UnfusedBytes UnfusedBytesOf(const LayerSpec& layer, const WorkShape& shape,

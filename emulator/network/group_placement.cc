@@ -43,7 +43,12 @@ int64_t GroupSpan(const ParallelLayout& parallel, const CollectiveOp& op) {
                              parallel.gpus_per_rank();
   }
   if (!OverReplicas(op) || parallel.dp == 1) return parallel.gpus_per_rank();
-  return ReplicaStride(parallel) * parallel.dp;
+  if (op.group == GroupKind::kExpertData) {
+    return ReplicaStride(parallel) * parallel.dp;
+  }
+  // Neighbours that hold one copy of the optimizer's state are some replicas.
+  return ReplicaStride(parallel) *
+         std::min<int64_t>(CeilDiv(op.size, int64_t{parallel.cp}), parallel.dp);
 }
 
 int64_t GroupInNode(const ClusterSpec& cluster, const ParallelLayout& parallel,

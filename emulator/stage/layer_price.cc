@@ -250,6 +250,9 @@ LayerCost PriceLayer(const LayerSpec& layer, const WorkShape& whole,
   for (size_t g = 0; g < cost.groups.size(); ++g) {
     const LayerActivations::Part& part = kept.groups[g];
     cost.groups[g].bytes = own_weights ? part.trained : part.frozen;
+    if (g == static_cast<size_t>(OperatorGroup::kCoreAttention)) {
+      cost.groups[g].bytes += more.scores;
+    }
     // The framework recomputes it by itself.
     if (checks || (setup.recompute_attention &&
                    g == static_cast<size_t>(OperatorGroup::kCoreAttention))) {

@@ -178,7 +178,9 @@ IdVector<RankId, Duration> EpiloguesOf(
     const PartSpans* const backwards = &last;
     const PartSpans* const forwards = &first;
     const int64_t reduced = ReducedAt(update, {&backwards, 1});
-    const int64_t own = WaitForWeights(update, {&forwards, 1});
+    const int64_t own = job.setup.gathers_wait
+                            ? update.gather.count()
+                            : WaitForWeights(update, {&forwards, 1});
     shown[r] = Nanoseconds(std::max<int64_t>(0, reduced - end));
     wait = std::max(wait, own);
     const Duration hidden = update.reduce - std::min(update.reduce, shown[r]) +

@@ -180,8 +180,17 @@ struct StageCostState {
     if (job.training.optimizer_sharding < from) {
       return Bytes((own.dense + own.experts) * bytes);
     }
-    return Bytes(CeilDiv(own.dense * bytes, DenseReplicas(parallel)) +
-                 CeilDiv(own.experts * bytes, ExpertReplicas(parallel)));
+    return Bytes(
+        CeilDiv(own.dense * bytes, ShardsOf(DenseReplicas(parallel))) +
+        CeilDiv(own.experts * bytes, ShardsOf(ExpertReplicas(parallel))));
+  }
+  // Returns the shards of what `replicas` GPUs hold alike.
+  int64_t ShardsOf(int64_t replicas) const {
+    const int64_t group = job.setup.optimizer_group;
+    return job.training.optimizer_sharding == OptimizerSharding::kZero1 &&
+                   group > 0
+               ? std::min(group, replicas)
+               : replicas;
   }
 
   // Returns the number of collectives that reduce parameters of which
@@ -203,11 +212,15 @@ struct StageCostState {
     const ParameterBytes bytes = BytesOf(precision);
     const double count = Real(parameters);
     const double gradients = Real(GradientBytes(precision, job.setup));
-    const auto collective = [&](Collective kind, double size) {
+    const int64_t shards =
+        sharding == OptimizerSharding::kNone ? 1 : ShardsOf(replicas);
+    const auto among = [&](int64_t members, Collective kind, double size) {
       return OverReplicas(
-          costs,
-          {.kind = kind, .group = group, .size = replicas, .bytes = size},
+          costs, {.kind = kind, .group = group, .size = members, .bytes = size},
           tensor_copies);
+    };
+    const auto collective = [&](Collective kind, double size) {
+      return among(replicas, kind, size);
     };
     // Each bucket is a collective of its own, which has to start.
     const int32_t buckets = Buckets(parameters, replicas);
@@ -219,16 +232,15 @@ struct StageCostState {
       update->reduce +=
           starts + collective(Collective::kReduceScatter, count * gradients);
     }
-    if (sharding == OptimizerSharding::kNone) {
+    if (shards < replicas) {  // Each copy of the state needs the whole sum.
       update->reduce += collective(Collective::kAllGather, count * gradients);
-    } else if (sharding < OptimizerSharding::kZero3) {
-      update->gather +=
-          starts + collective(Collective::kAllGather,
-                              count * (precision == Precision::kFp32
-                                           ? 4
-                                           : job.setup.weight_bytes));
     }
-    const int64_t shards = sharding == OptimizerSharding::kNone ? 1 : replicas;
+    if (shards > 1 && sharding < OptimizerSharding::kZero3) {
+      update->gather += starts + among(shards, Collective::kAllGather,
+                                       count * (precision == Precision::kFp32
+                                                    ? 4
+                                                    : job.setup.weight_bytes));
+    }
     // Read: gradient, fp32 weight, moments. Written: the last two of them and
     // the weight that products read.
     const double traffic = Real(bytes.gradients) + 12 + 12 +

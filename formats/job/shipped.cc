@@ -20,7 +20,8 @@ std::vector<std::string> ShippedModelNames() {
   std::vector<std::string> names = ShippedJobNames();
   names.insert(names.end(),
                {"deepseek-v3", "llama-13b-critic", "llama-33b-actor",
-                "llama3-405b", "stable-diffusion-2"});
+                "llama3-405b", "llava-1.5-13b", "llava-1.5-7b",
+                "stable-diffusion-2", "stable-diffusion-2-online", "vit-g-14"});
   // From published configurations (scripts/make_models.py).
   names.insert(
       names.end(),

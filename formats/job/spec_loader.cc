@@ -291,6 +291,8 @@ void ReadSetup(ObjectReader& reader, JobSpec* job) {
   reader.Read("sum_gradients_apart", &setup.sum_gradients_apart);
   reader.Read("held_weight_bytes", 1, 2, &setup.held_weight_bytes);
   reader.Read("fp8_activation_inputs", &setup.fp8_activation_inputs);
+  reader.Read("optimizer_group", 0, 1 << 20, &setup.optimizer_group);
+  reader.Read("gathers_wait", &setup.gathers_wait);
   reader.Read("straggle", 0.0, 1.0, &setup.straggle);
   reader.Read("update_contention", 0.0, 1.0, &setup.update_contention);
   double step_us = ToMicroseconds(setup.host_per_step);

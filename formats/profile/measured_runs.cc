@@ -22,21 +22,45 @@ namespace {
 // of Llama 2 7B fine-tuning in workloads/validation/loongforge.csv.
 constexpr Duration kLoongForgeHost{70'000};
 
-// Reads the words of a shipped model and the images of its samples.
+// Reads "WIDTHxHEIGHT" or "WIDTHxHEIGHTxFRAMES" into `sizes`. Returns whether
+// it has that form.
+bool ReadSizes(const std::string& text, std::initializer_list<int32_t*> sizes) {
+  const std::vector<std::string> parts = absl::StrSplit(text, 'x');
+  if (parts.size() != sizes.size()) return false;
+  auto part = parts.begin();
+  for (int32_t* size : sizes) {
+    if (!absl::SimpleAtoi(*part++, size) || *size < 1) return false;
+  }
+  return true;
+}
+
+// Reads the words of a shipped model, its frozen modules, and the images and
+// clips of its samples.
 absl::Status ReadNamedModel(const std::string& where, absl::string_view text,
                             MeasuredRun* run) {
   Words words(where, "shape", text);
+  const auto count = [&](const char* name) {
+    return static_cast<int32_t>(
+        std::min<int64_t>(words.Int(name, 0, 0), 1 << 20));
+  };
   run->model_name = words.Text("model");
-  run->images = static_cast<int32_t>(
-      std::min<int64_t>(words.Int("images", 0, 0), 1 << 20));
-  const std::string size = words.Text("image");
-  const std::vector<std::string> sides = absl::StrSplit(size, 'x');
-  if ((run->images > 0) == size.empty() ||
-      (!size.empty() &&
-       (sides.size() != 2 || !absl::SimpleAtoi(sides[0], &run->image.width) ||
-        !absl::SimpleAtoi(sides[1], &run->image.height) ||
-        run->image.width < 1 || run->image.height < 1))) {
-    words.Refuse("image", size, "WIDTHxHEIGHT, where images are");
+  run->images = count("images");
+  const std::string image = words.Text("image");
+  if ((run->images > 0) == image.empty() ||
+      (!image.empty() &&
+       !ReadSizes(image, {&run->image.width, &run->image.height}))) {
+    words.Refuse("image", image, "WIDTHxHEIGHT, where images are");
+  }
+  run->videos = count("videos");
+  const std::string video = words.Text("video");
+  if ((run->videos > 0) == video.empty() ||
+      (!video.empty() &&
+       !ReadSizes(video, {&run->video.width, &run->video.height,
+                          &run->video.frames}))) {
+    words.Refuse("video", video, "WIDTHxHEIGHTxFRAMES, where videos are");
+  }
+  if (const std::string frozen = words.Text("frozen"); !frozen.empty()) {
+    run->frozen_modules = absl::StrSplit(frozen, '+');
   }
   return words.status();
 }
@@ -126,6 +150,8 @@ absl::StatusOr<ModelSpec> ReadShape(const std::string& where,
   const int64_t adapter_rank = words.Int("adapter_rank", 0, 1);
   const int64_t vocab = words.Int("vocab", 0, 1);
   const bool tied = words.Int("tied", 0, 0) != 0;
+  // Whether the look-up is a product of the table with one-hot rows.
+  const bool one_hot = words.Int("one_hot", 0, 0) != 0;
   PIPELOOM_RETURN_IF_ERROR(words.status());
   if (layers < 1 || layers > 10000 || hidden < 1 || vocab < 1) {
     return absl::InvalidArgumentError(
@@ -139,6 +165,14 @@ absl::StatusOr<ModelSpec> ReadShape(const std::string& where,
   module.name = "backbone";
   module.role = ModuleRole::kBackbone;
   module.adapter_rank = adapter_rank;
+  if (one_hot) {
+    module.layers.push_back(
+        {.kind = LayerKind::kFixedWork,
+         .name = "one_hot_rows",
+         .hidden = hidden,
+         .fixed_flops_per_token = 2.0 * static_cast<double>(vocab * hidden),
+         .fixed_activation_bytes_per_token = 2.0 * static_cast<double>(vocab)});
+  }
   module.layers.push_back({.kind = LayerKind::kEmbedding,
                            .name = "text_embedding",
                            .hidden = hidden,
@@ -334,6 +368,12 @@ absl::Status ReadSetup(const std::string& where, absl::string_view text,
   s.sum_gradients_apart =
       words.OneOf<bool>("gradient_sums", s.sum_gradients_apart,
                         {{"apart", true}, {"fused", false}});
+  s.optimizer_group = static_cast<int32_t>(
+      std::min<int64_t>(words.Int("optimizer_group", 0, 0), 1 << 20));
+  s.gathers_wait = words.OneOf<bool>("weight_gathers", s.gathers_wait,
+                                     {{"wait", true}, {"overlap", false}});
+  s.fp32_loss = words.OneOf<bool>("loss", s.fp32_loss,
+                                  {{"fp32", true}, {"fused", false}});
   s.straggle = std::min(words.Real("straggle", s.straggle), 1.0);
   s.host_per_step =
       Microseconds(words.Real("step_host_us", ToMicroseconds(s.host_per_step)));
@@ -380,6 +420,8 @@ absl::Status ReadSetup(const std::string& where, absl::string_view text,
                           {"v-min", Order::kVMin}}))];
   run->links_both_ways =
       words.OneOf<bool>("p2p", false, {{"batched", false}, {"single", true}});
+  run->skips_optimizer = words.OneOf<bool>(
+      "optimizer", false, {{"skipped", true}, {"runs", false}});
   const int64_t link = words.Int("delay_link", -1, 0);
   run->delay = Milliseconds(words.Real("delay_ms", 0));
   if (link >= 0 ? link + 1 >= run->parallel.pp : run->delay > kZero) {
@@ -526,13 +568,14 @@ JobSpec JobOf(const MeasuredRun& run, ClusterSpec cluster) {
   job.parallel = run.parallel;
   job.training.microbatches = static_cast<int32_t>(run.microbatches());
   job.training.microbatch_tokens = run.microbatch * run.sequence;
-  if (run.images > 0) {
-    // A microbatch is full when it has the images of its samples.
-    job.training.microbatch_images = run.microbatch * run.images;
+  if (const int64_t items = int64_t{run.images} + run.videos; items > 0) {
+    // A microbatch is full when it has the images and clips of its samples.
+    job.training.microbatch_images = run.microbatch * items;
     job.training.microbatch_tokens = 1'000'000'000;
   }
   job.setup = run.setup;
   job.training.optimizer_sharding = run.sharding;
+  job.training.frozen_modules = run.frozen_modules;
   job.training.memory_strategies = {MemoryStrategy::kKeep};
   if (run.recompute || run.recompute_groups != OperatorGroups()) {
     job.training.memory_strategies.push_back(MemoryStrategy::kRecompute);
@@ -546,7 +589,9 @@ BatchMetadata BatchOf(const MeasuredRun& run) {
   for (int64_t i = 0; i < run.global_batch; ++i) {
     batch.samples.push_back({.text_tokens = run.sequence,
                              .images = std::vector<ImageSize>(
-                                 static_cast<size_t>(run.images), run.image)});
+                                 static_cast<size_t>(run.images), run.image),
+                             .videos = std::vector<VideoClip>(
+                                 static_cast<size_t>(run.videos), run.video)});
   }
   return batch;
 }

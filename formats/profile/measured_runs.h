@@ -54,6 +54,9 @@ struct MeasuredRun {
   // Images of a sample, in addition to its text, and their size.
   int32_t images = 0;
   ImageSize image{};
+  int32_t videos = 0;  // Clips of a sample, and their size.
+  VideoClip video{};
+  std::vector<std::string> frozen_modules{};
   ParallelLayout parallel{};
   // Transformer layers of the backbone by stage, if they were given; other
   // modules are in the first stage.
@@ -66,6 +69,8 @@ struct MeasuredRun {
   int32_t recomputed_layers = 0;
   // Or these operator groups of every layer.
   OperatorGroups recompute_groups{};
+  // Whether the step has no update of the weights, as fp16 gradients overflow.
+  bool skips_optimizer = false;
   FittedScalar scalar = FittedScalar::kStretch;
   // Name of the strategy; empty: 1F1B, interleaved if there are chunks.
   std::string schedule{};

@@ -63,6 +63,11 @@ absl::Status ValidateTrainingSetup(const TrainingSetup& setup) {
         absl::StrFormat("setup.held_weight_bytes is %d; it must be 1 or 2",
                         setup.held_weight_bytes));
   }
+  if (setup.optimizer_group < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("setup.optimizer_group is %d; it must be at least 0",
+                        setup.optimizer_group));
+  }
   if (!(setup.straggle >= 0 && setup.straggle <= 1)) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "setup.straggle is %g; it must be in [0, 1]", setup.straggle));

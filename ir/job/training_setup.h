@@ -146,6 +146,14 @@ struct TrainingSetup {
   // Megatron-Core's activation_func_fp8_input_store has it. Changes memory
   // only.
   bool fp8_activation_inputs = false;
+  // Neighbouring replicas that hold one copy of the optimizer's state, which
+  // ZeRO-1 divides over them: gradients are then all-reduced over all replicas,
+  // weights gathered in the group. 0: all replicas, one copy.
+  int32_t optimizer_group = 0;
+  // Whether all weights that ZeRO-1 and -2 gather are there before a step's
+  // first pass; otherwise each is gathered behind the passes before it is
+  // needed.
+  bool gathers_wait = false;
   bool operator==(const TrainingSetup&) const = default;
 };
 

@@ -99,6 +99,8 @@ void SetSetup(const TrainingSetup& setup, v1::TrainingSetup* proto) {
   proto->set_held_weight_bytes(setup.held_weight_bytes);
   proto->set_fp8_activation_inputs(setup.fp8_activation_inputs);
   proto->set_paired_forwards(setup.paired_forwards);
+  proto->set_optimizer_group(setup.optimizer_group);
+  proto->set_gathers_wait(setup.gathers_wait);
 }
 
 void SetRules(const PartitionRules& rules, v1::PartitionRules* proto) {

@@ -1,5 +1,6 @@
 """FlagPerf: Megatron and FlagScale."""
 
+from step_times.llava import CAPTION, llava_row
 from step_times.models import LLAMA_8B, LLAMA_70B
 from step_times.words import shape
 
@@ -14,15 +15,26 @@ FLAGPERF = {
 
 
 def flagperf(row):
+    if row["model"].startswith("llava1.5-7b") and row["sharding"] == "zero2":
+        # Pre-training, by the tokens of samples a second and GPU.
+        tokens = 256 * (576 + CAPTION)
+        return llava_row("7B", "A800", "a800-sxm", tokens / (
+            8 * float(row["tokens_per_s_per_gpu"])))
     model = FLAGPERF.get(row["model"])
     # Products in fp32, and other frameworks than Megatron, are not described.
     if model is None or "egatron" not in row["framework"] or \
             row["precision"] == "fp32":
         return None
-    setup = {"precision": "fp8" if "fp8" in row["precision"] else "bf16",
+    # Neither the loss is fused nor do gathers of weights overlap
+    # (pretrain_llama3.sh, megatron_main.sh).
+    setup = {"loss": "fp32", "weight_gathers": "wait",
+             "precision": "fp8" if "fp8" in row["precision"] else "bf16",
              "sharding": row["sharding"] or "none",
              "recompute": "selective" if "selective" in row["recompute"]
                           else "none"}
+    # FlagScale of 2023 takes the package flash_attn (--use-flash-attn).
+    if row["model"] == "llama2-70b" and row["gpu"].startswith("H"):
+        setup["attention"] = "flash2"
     return dict(
         framework="megatron", run=f"{row['model']} {row['gpu']}",
         cluster=row["gpu"].split("-")[0].lower() + "-sxm",

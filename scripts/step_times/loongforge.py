@@ -29,7 +29,8 @@ def loongforge(row):
     images = LOONGFORGE_IMAGES.get((row["model"], row["phase"]))
     if not row["gpu"].startswith("A800") or (model or images) is None:
         return None  # A model without description, or an unnamed chip.
-    setup = {"precision": row["precision"], "sharding": "zero1",
+    # The loss is not fused (tests/llm_vlm/configs).
+    setup = {"precision": row["precision"], "sharding": "zero1", "loss": "fp32",
              "sequence_parallel": row["sequence_parallel"],
              "recompute": "full" if row["recompute"].startswith("full")
                           else "none"}

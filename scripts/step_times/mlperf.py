@@ -124,7 +124,10 @@ def mlperf_images(row):
             # biases with activations are off.
             setup.update(gradient_sums="apart", pointwise="eager")
         if int(row["tp"]) > 1:
-            setup["sequence_parallel"] = "no"
+            # num_distributed_optimizer_instances is nodes over SEGMENT, 16
+            # nodes of 4 GPUs (config_GB200_288x04x08xtp4.sh).
+            setup.update(sequence_parallel="no",
+                         optimizer_group=16 * 4 // int(row["tp"]))
     else:
         # The package flash_attn. The optimizer's kernels are in the graph, too.
         # It is not sharded, and nothing overlaps with its reductions, in the

@@ -314,6 +314,15 @@ absl::StatusOr<EmulatedRun> EmulateMeasuredRun(
       emulator::EmulateStep(planned->plan, options);
   if (!trace.ok()) return AtRun(run, trace.status());
   EmulatedRun result{.step_time = trace->step_time()};
+  if (run.skips_optimizer) {
+    // All ranks end their updates together.
+    Duration optimizer = kZero;
+    for (const emulator::RankUpdate& update :
+         planned->costs->Updates(planned->partition)) {
+      optimizer = std::max(optimizer, update.optimizer);
+    }
+    result.step_time -= optimizer;
+  }
   const IdVector<RankId, Bytes> peaks = planner::PlanPeaks(planned->plan);
   for (const RankId r : peaks.ids()) {
     // Measurements count the memory of the framework's allocator only.

@@ -42,6 +42,9 @@ TEST(ExpertGroups, AreNeighboursAndTheirReplicasAreApart) {
   EXPECT_EQ(GroupInNode(NodesOf(72), dp64, Over(GroupKind::kExpertData, 8)), 8);
   // Those of a dense weight are neighbours.
   EXPECT_EQ(GroupInNode(NodesOf(8), dp64, Over(GroupKind::kData, 64)), 8);
+  EXPECT_EQ(GroupSpan(dp64, Over(GroupKind::kData, 64)), 64);
+  // Some neighbours among the replicas.
+  EXPECT_EQ(GroupSpan(dp64, Over(GroupKind::kData, 8)), 8);
 }
 
 TEST(ExpertGroups, PipelineRanksBetweenReplicasSpreadThem) {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <tuple>
 #include <utility>
 
 #include "emulator/cost/profile_cost.h"
@@ -78,6 +79,51 @@ TEST(FrameworkPrice, PlainPyTorchRunsNormsAndRotationOperationByOperation) {
   EXPECT_NEAR(ToSeconds(slow.backward - fast.backward),
               token * (136 * 4096 + 20 * 40 * 128 + 9 * 32 * 128 + 8 * 14336),
               1e-8);
+}
+
+// Bytes a logit in addition to those of a fused loss: counted in the code of
+// Megatron-Core and of PyTorch.
+TEST(FrameworkPrice, ALossInFp32HasKernelsOfItsOwn) {
+  const auto cost = [](Framework framework, bool fp32) {
+    JobSpec job = JobOf({{LossHeadLayer()}}, {});
+    job.setup = SetupOf(framework);
+    job.setup.fp32_loss = fp32;
+    return StageCostModel(job).Cost(StageOf(1), Sequences(1, 4096), true);
+  };
+  const double logit =
+      4096.0 * static_cast<double>(LossHeadLayer().vocab) / (3.35e12 * 0.8);
+  for (const auto& [framework, forward, backward] :
+       {std::tuple(Framework::kMegatronCore, 30, 8),
+        std::tuple(Framework::kTorchTitan, 14, 28)}) {
+    const StageCost fused = cost(framework, false);
+    const StageCost apart = cost(framework, true);
+    EXPECT_NEAR(ToSeconds(apart.forward - fused.forward), forward * logit,
+                1e-8);
+    EXPECT_NEAR(ToSeconds(apart.backward - fused.backward), backward * logit,
+                1e-8);
+  }
+}
+
+// A million tokens at half the resolution: 262,144 positions, 320 and 640
+// channels in, twice 640 out.
+TEST(FrameworkPrice, PlainPyTorchRunsConvolutionsOperatorByOperator) {
+  const auto cost = [](bool eager, double host_us) {
+    JobSpec job = JobOf({{ConvolutionLayer()}}, {});
+    job.setup = SetupOf(Framework::kPyTorch);
+    job.setup.eager_pointwise = eager;
+    job.setup.host_per_kernel = Microseconds(host_us);
+    return StageCostModel(job).Cost(StageOf(1), Sequences(1, 1 << 20), true);
+  };
+  const double second_bytes = 3.35e12 * 0.8;
+  const StageCost slow = cost(true, 0);
+  const StageCost fast = cost(false, 0);
+  EXPECT_NEAR(ToSeconds(slow.forward - fast.forward),
+              262144.0 * (28 * (320 + 640) + 7 * 1280) / second_bytes, 1e-8);
+  EXPECT_NEAR(ToSeconds(slow.backward - fast.backward),
+              262144.0 * (40 * (320 + 640) + 6 * 1280) / second_bytes, 1e-8);
+  // Two convolutions of eleven kernels.
+  EXPECT_NEAR(ToSeconds(cost(true, 10000).forward), 220e-3, 1e-5);
+  EXPECT_EQ(cost(false, 10000).forward, fast.forward);
 }
 
 // A product lasts longer by 1 / 0.8 - 1 of what its operations take at the

@@ -51,6 +51,41 @@ TEST(RankUpdate, WhatIsReducedAndGatheredDependsOnTheSharding) {
   }
 }
 
+// 16 replicas on two nodes.
+TEST(RankUpdate, AGroupHasOneCopyOfTheOptimizerAndTheSumOfAllReplicas) {
+  const auto job = [](int32_t dp, OptimizerSharding sharding, int32_t group) {
+    JobSpec made = JobOf({{Llama3Block(), Llama3Block()}}, {.dp = dp});
+    made.training.optimizer_sharding = sharding;
+    made.setup.optimizer_group = group;
+    return StageCostModel(made);
+  };
+  Partition partition;
+  partition.num_ranks = 1;
+  partition.num_segments = 1;
+  partition.stages.push_back(StageOf(2, 0, 0));
+  const auto update = [&](const StageCostModel& costs) {
+    return costs.Updates(partition)[RankId(0)];
+  };
+  const auto memory = [&](const StageCostModel& costs) {
+    return costs.Memory(partition.stages[StageId(0)]).optimizer;
+  };
+  constexpr auto kZero1 = OptimizerSharding::kZero1;
+  const StageCostModel grouped = job(16, kZero1, 8);
+  const StageCostModel whole = job(16, kZero1, 0);
+  const StageCostModel node = job(8, kZero1, 0);
+  EXPECT_EQ(update(grouped).reduce,
+            update(job(16, OptimizerSharding::kNone, 0)).reduce);
+  EXPECT_GT(update(grouped).reduce, update(whole).reduce);
+  // Weights stay in the node.
+  EXPECT_LT(update(grouped).gather, update(whole).gather);
+  EXPECT_EQ(update(grouped).optimizer, update(node).optimizer);
+  EXPECT_EQ(memory(grouped), memory(node));
+  EXPECT_EQ(memory(whole) * 2, memory(node));
+  // A group of all replicas, or more, is the same as none.
+  EXPECT_EQ(update(job(16, kZero1, 16)), update(whole));
+  EXPECT_EQ(update(job(16, kZero1, 99)), update(whole));
+}
+
 TEST(RankUpdate, BucketsHaveFortyMillionParametersOrAMillionAReplica) {
   EXPECT_EQ(BucketsOf(39'000'000, 16), 1);
   EXPECT_EQ(BucketsOf(400'000'000, 16), 10);
@@ -199,6 +234,13 @@ TEST(Epilogues, WithOverlapTheLastBucketAndTheFirstWeightsShow) {
   // On one rank the second stage's gradients go while the first one's are
   // computed: an eighth of 800. Weights come at the same rate as before.
   EXPECT_THAT(OnRanks(1).Epilogues(), ElementsAre(Nanoseconds(100 + 15 + 50)));
+}
+
+TEST(Epilogues, GathersThatWaitShowWhole) {
+  TwoStages two = OnRanks(2);
+  two.job.setup.gathers_wait = true;
+  EXPECT_THAT(two.Epilogues(), ElementsAre(Nanoseconds(100 + 8 + 200),
+                                           Nanoseconds(100 + 8 + 200)));
 }
 
 TEST(Epilogues, AReductionLongerThanItsPassesShowsTheRest) {

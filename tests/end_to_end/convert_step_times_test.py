@@ -117,6 +117,12 @@ SOURCES = {
         {**USUAL, "model": "mixtral-8x7b", "gpu": "H800-SXM", "ep": "4",
          "framework": "Megatron-Core", "precision": "bf16", "sharding": "",
          "recompute": "selective"},
+        {**USUAL, "model": "llama2-70b", "gpu": "H800-SXM",
+         "framework": "FlagScale (Megatron)", "precision": "bf16",
+         "sharding": "", "recompute": ""},
+        {**USUAL, "model": "llava1.5-7b (CLIP)", "gpu": "A800", "framework":
+         "DeepSpeed", "precision": "bf16", "sharding": "zero2",
+         "tokens_per_s_per_gpu": "4000"},
         {**USUAL, "model": "llama3-8b", "gpu": "A800", "framework": "Megatron",
          "precision": "fp32"}],
     "pipemorph_delay.csv": [
@@ -124,7 +130,8 @@ SOURCES = {
          "zero-bubble (automatic, memory limit 2p)", "pp": "4", "dp": "1",
          "slow_links": "1_2", "injected_delay_ms": "10", "layers": "16",
          "hidden": "2048", "heads": "16", "delayed_step_ms": "700",
-         "healthy_step_ms": "600"},
+         "healthy_step_ms": "600", "iterations": "15",
+         "optimizer_skipped": "12"},
         {**USUAL, "schedule": "by the host"}],
     "primus_schedules.csv": [
         {**USUAL, "model": "llama2-7b", "schedule": "zbv", "pp": "8",
@@ -142,6 +149,50 @@ SOURCES = {
     "llama32_1b_training_b200.csv": [
         {"backend": "CUDNN_ATTENTION", "batch_size": "1", "seq_len": "8192",
          "time": "0.2"}],
+    "internevo_a100.csv": [
+        {**USUAL, "model": "internlm-7b", "num_gpus": "16", "dp": "16",
+         "precision": "bf16", "sharding": "zero1 over 8 GPUs", "recompute":
+         "full", "seq": "8192", "micro_batch": "4", "microbatches": "2",
+         "note": "packed: one sequence"},
+        {**USUAL, "model": "internlm-7b", "num_gpus": "16", "tp": "2",
+         "precision": "bf16", "sharding": "zero1 over all replicas",
+         "recompute": "none", "seq": "2048", "micro_batch": "4",
+         "microbatches": "2", "note": "not packed"}],
+    "nanotron_llama1b_h100.csv": [
+        {**USUAL, "num_gpus": "8", "pp": "8", "dp": "1", "step_ms": "30000",
+         "peak_allocated_mib": "2048"},
+        {**USUAL, "num_gpus": "8", "tp": "2", "dp": "4", "step_ms": "20000",
+         "peak_allocated_mib": "1024"}],
+    "jax_toolbox.csv": [
+        {**USUAL, "model": "gpt-5B", "framework": "JAX (PaxML)",
+         "gpu": "H100-SXM-80GB", "num_gpus": "8", "precision": "bf16 TE",
+         "sharding": "fsdp over 8"},
+        {**USUAL, "model": "gpt-126M", "framework": "JAX (PaxML)",
+         "gpu": "A100-SXM-80GB", "num_gpus": "8", "precision": "bf16",
+         "sharding": "none"},
+        {**USUAL, "model": "vit-g/14 224px (1.85B)", "framework":
+         "JAX (rosetta)", "gpu": "A100-SXM-80GB", "num_gpus": "8", "tp": "2",
+         "dp": "4"},
+        {**USUAL, "model": "t5-v1.1-large", "framework": "JAX (T5X)",
+         "gpu": "A100-SXM-80GB"}],
+    "mosaic_stable_diffusion.csv": [
+        {**USUAL, "num_gpus": "8", "global_batch": "64", "micro_batch": "4"}],
+    "vlm_small.csv": [
+        {"model": "LLaVA-1.5 7B", "phase": "pretrain", "step_s": "5.5"},
+        {"model": "LLaVA-1.5 7B", "phase": "finetune", "step_s": "7.5"},
+        {"model": "Qwen-VL 9.6B", "phase": "finetune", "step_s": "2.5"}],
+    "nemo_long_sequence.csv": [
+        {"model": "LLAMA3-8B (FP8) - B200", "seq_k": "64", "num_gpus": "64",
+         "global_batch": "64", "tp": "1", "pp": "1", "dp": "4", "cp": "4",
+         "tflops_per_gpu": "1500"},
+        {"model": "LLAMA2-7B (FP8) - H100", "seq_k": "64", "num_gpus": "64",
+         "global_batch": "64", "tp": "1", "pp": "1", "dp": "4", "cp": "4",
+         "tflops_per_gpu": ""}],
+    "bridge_wan.csv": [
+        {"model": "wan2.1-14b DiT", "gpu": "B200", "num_gpus": "16",
+         "global_batch": "16", "seq": "37440", "tp": "1", "pp": "1", "cp": "2",
+         "fsdp": "1", "model_tflops_per_gpu": "800"},
+        {"model": "wan2.1-1.3b DiT", "fsdp": "1"}],
 }
 GOLDEN = pathlib.Path(__file__).resolve().parent / "convert_step_times.json"
 

@@ -78,6 +78,22 @@ TEST(MeasuredRunsTest, TheFrameworksNameChoosesDefaultsOfExperts) {
   EXPECT_EQ(runs[1].setup.host_per_kernel, kZero);
 }
 
+// The product of the table with one-hot rows, ahead of the embedding.
+TEST(MeasuredRunsTest, TokensMayBeLookedUpByAProduct) {
+  std::string row = kRow;
+  row.replace(row.find("vocab=1000"), 10, "vocab=1000 one_hot=1");
+  ASSERT_OK_AND_ASSIGN(
+      const auto runs,
+      ParseMeasuredRuns(std::string(kHeader) + row + kRow, "t.csv"));
+  const auto& layers = runs[0].model.modules[ModuleId(0)].layers;
+  const auto& usual = runs[1].model.modules[ModuleId(0)].layers;
+  ASSERT_EQ(layers.size(), usual.size() + 1);
+  EXPECT_EQ(layers[LayerId(0)].kind, LayerKind::kFixedWork);
+  EXPECT_EQ(layers[LayerId(0)].fixed_flops_per_token, 2.0 * 1000 * 512);
+  EXPECT_EQ(layers[LayerId(0)].fixed_activation_bytes_per_token, 2000);
+  EXPECT_EQ(layers[LayerId(1)].kind, LayerKind::kEmbedding);
+}
+
 TEST(MeasuredRunsTest, ARunMayNameAModelAndTheImagesOfItsSamples) {
   std::string row = kRow;
   row.replace(row.find("layers=4 hidden=512 heads=8 ffn=2048 vocab=1000"), 47,
@@ -105,6 +121,27 @@ TEST(MeasuredRunsTest, ARunMayNameAModelAndTheImagesOfItsSamples) {
             (std::vector<ImageSize>(3, {.width = 448, .height = 224})));
 }
 
+TEST(MeasuredRunsTest, ARunMayHaveClipsAndFrozenModules) {
+  std::string row = kRow;
+  row.replace(row.find("layers=4 hidden=512 heads=8 ffn=2048 vocab=1000"), 47,
+              "model=wan2.1-t2v-14b videos=2 video=832x480x93 frozen=vae+text");
+  row.replace(row.find("tp=2 pp=2"), 9, "pp=1");
+  ASSERT_OK_AND_ASSIGN(const auto runs,
+                       ParseMeasuredRuns(std::string(kHeader) + row, "t"));
+  ClusterSpec cluster;
+  cluster.gpus_per_node = 8;
+  const JobSpec job = JobOf(runs[0], cluster);
+  EXPECT_EQ(job.training.frozen_modules,
+            (std::vector<std::string>{"vae", "text"}));
+  // A microbatch of two samples is full with their four clips.
+  EXPECT_EQ(job.training.microbatch_images, 4);
+  const BatchMetadata batch = BatchOf(runs[0]);
+  EXPECT_TRUE(batch.samples[SampleId(0)].images.empty());
+  EXPECT_EQ(
+      batch.samples[SampleId(0)].videos,
+      (std::vector<VideoClip>(2, {.frames = 93, .width = 832, .height = 480})));
+}
+
 TEST(MeasuredRunsTest, ReadsHowMlperfSubmissionsRun) {
   std::string row = kRow;
   row.replace(0, 1, "mlperf");
@@ -113,6 +150,7 @@ TEST(MeasuredRunsTest, ReadsHowMlperfSubmissionsRun) {
       "precision=nvfp4-plain fp8_attention=yes weight_bytes=1 straggle=0.01 "
       "held_weight_bytes=1 fp8_activation_inputs=yes gradient_sums=apart "
       "step_host_us=900 contention=0.25 order=pipeline context=gather "
+      "optimizer_group=8 weight_gathers=wait loss=fp32 "
       "recompute_layers=3");
   row.replace(row.find("vocab=1000"), 10,
               "vocab=1000 adapter_rank=16 query_key_norms=1");
@@ -132,6 +170,9 @@ TEST(MeasuredRunsTest, ReadsHowMlperfSubmissionsRun) {
   EXPECT_TRUE(run.model.modules[ModuleId(0)]
                   .layers[LayerId(1)]
                   .attention.query_key_norms);
+  EXPECT_EQ(run.setup.optimizer_group, 8);
+  EXPECT_TRUE(run.setup.gathers_wait);
+  EXPECT_TRUE(run.setup.fp32_loss);
   EXPECT_EQ(run.setup.straggle, 0.01);
   EXPECT_EQ(run.setup.host_per_step, Microseconds(900));
   EXPECT_EQ(run.parallel.order, GpuOrder::kPipelineInside);
@@ -139,6 +180,9 @@ TEST(MeasuredRunsTest, ReadsHowMlperfSubmissionsRun) {
   EXPECT_TRUE(run.recompute);
   EXPECT_EQ(run.recomputed_layers, 3);
   // Off elsewhere.
+  EXPECT_EQ(runs[1].setup.optimizer_group, 0);
+  EXPECT_FALSE(runs[1].setup.gathers_wait);
+  EXPECT_FALSE(runs[1].setup.fp32_loss);
   EXPECT_EQ(runs[1].setup.straggle, 0);
   EXPECT_EQ(runs[1].setup.host_per_step, kZero);
   EXPECT_EQ(runs[1].setup.update_contention, 0.5);
@@ -211,6 +255,10 @@ TEST(MeasuredRunsTest, ErrorsNameTheLineTheColumnAndWhatIsRight) {
        "model=qwen2.5-vl-7b images=1", "WIDTHxHEIGHT"},
       {"layers=4 hidden=512 heads=8 ffn=2048 vocab=1000",
        "model=qwen2.5-vl-7b images=1 image=448", "image=448"},
+      {"layers=4 hidden=512 heads=8 ffn=2048 vocab=1000",
+       "model=wan2.1-t2v-14b videos=1 video=832x480", "video=832x480"},
+      {"layers=4 hidden=512 heads=8 ffn=2048 vocab=1000",
+       "model=wan2.1-t2v-14b video=832x480x93", "where videos are"},
   };
   for (const auto& c : cases) {
     SCOPED_TRACE(c.to);

@@ -8,8 +8,9 @@
 namespace pipeloom::formats {
 namespace {
 
-constexpr const char* kDevices[] = {
-    "a100-sxm", "h100-sxm", "h200-sxm", "h800-sxm", "h20", "b200-sxm", "l40s"};
+constexpr const char* kDevices[] = {"a100-sxm", "a800-sxm", "h100-sxm",
+                                    "h200-sxm", "h800-sxm", "h20",
+                                    "b200-sxm", "l40s"};
 
 TEST(ProfileReader, EveryShippedProfileReadsBackFromItsOwnText) {
   for (const std::string device : kDevices) {
@@ -41,6 +42,36 @@ TEST(ProfileReader, EveryShippedProfileIsSmallAndNamesItsSources) {
       EXPECT_FALSE(source.licence.empty()) << device;
       EXPECT_FALSE(source.changes.empty()) << device;
     }
+  }
+}
+
+// The A800 is the chip of the A100 with two thirds of its NVLink.
+TEST(ProfileReader, TheA800HasTheTimesOfTheA100AndSlowerLinksInANode) {
+  const auto load = [](const std::string& device) {
+    return ParseDeviceProfile(
+        *ReadFile(absl::StrCat(kDataDir, "/profiles/", device, ".json")),
+        device);
+  };
+  const auto a100 = load("a100-sxm");
+  const auto a800 = load("a800-sxm");
+  ASSERT_TRUE(a100.ok() && a800.ok());
+  EXPECT_EQ(a800->derived_from, "a100-sxm");
+  EXPECT_TRUE(a800->rates == a100->rates);
+  EXPECT_TRUE(a800->gemm == a100->gemm);
+  EXPECT_TRUE(a800->attention == a100->attention);
+  EXPECT_TRUE(a800->stream == a100->stream);
+  ASSERT_EQ(a800->collectives.curves.size(), a100->collectives.curves.size());
+  for (size_t i = 0; i < a800->collectives.curves.size(); ++i) {
+    const CollectiveCurve& slow = a800->collectives.curves[i];
+    const CollectiveCurve& fast = a100->collectives.curves[i];
+    ASSERT_EQ(slow.bytes, fast.bytes);
+    if (slow.span != QuerySpan::kNode) {
+      EXPECT_EQ(slow.us, fast.us);
+      continue;
+    }
+    EXPECT_EQ(slow.estimated, slow.bytes);
+    EXPECT_NEAR(slow.us.back() / fast.us.back(), 200.0 / 133, 0.001);
+    EXPECT_LT(slow.us.front() / fast.us.front(), 1.2);
   }
 }
 

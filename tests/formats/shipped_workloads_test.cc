@@ -100,6 +100,12 @@ TEST(ShippedWorkloadsTest, ParametersAreThoseOfThePublishedModels) {
       {"step-video-t2v", 49'772'488'515, 0, 0, 0},
       {"step-audio-130b", 136'231'882'240, 22'020'096, 0, 0},
       {"stable-diffusion-2", 865'910'724, 0, 865'910'724, 0},
+      // Text encoder, encoder half of the autoencoder, U-Net.
+      {"stable-diffusion-2-online", 340'387'840 + 34'163'664 + 865'910'724, 0,
+       0, 0},
+      {"vit-g-14", 1'844'823'400, 0, 1'850'000'000, 0.003},
+      {"llava-1.5-7b", 7'063'427'072, 0, 7'063'427'072, 0},
+      {"llava-1.5-13b", 13'351'494'656, 0, 13'351'494'656, 0},
       {"step-3", 320'969'912'832, 0, 321'000'000'000, 0.001},
       {"nextstep-1", 14'953'814'080, 83'819'683, 15'000'000'000, 0.01},
       {"step1x-edit", 20'803'786'724, 0, 0, 0},

@@ -184,6 +184,7 @@ TEST(ParseJobTest, ReadsHowAFrameworkRunsExperts) {
                    "\"held_weight_bytes\": 1, "
                    "\"fp8_activation_inputs\": true, "
                    "\"host_per_step_us\": 250, "
+                   "\"optimizer_group\": 8, \"gathers_wait\": true, "
                    "\"update_contention\": 0.25, "
                    "\"graphs\": \"CUDA_GRAPHS_LAYERS\"}, \"training\":"}});
   ASSERT_OK_AND_ASSIGN(const JobSpec job,
@@ -207,6 +208,8 @@ TEST(ParseJobTest, ReadsHowAFrameworkRunsExperts) {
   EXPECT_TRUE(job.setup.sum_gradients_apart);
   EXPECT_EQ(job.setup.held_weight_bytes, 1);
   EXPECT_TRUE(job.setup.fp8_activation_inputs);
+  EXPECT_EQ(job.setup.optimizer_group, 8);
+  EXPECT_TRUE(job.setup.gathers_wait);
   EXPECT_EQ(job.setup.straggle, 0.5);
   EXPECT_EQ(job.setup.update_contention, 0.25);
   EXPECT_EQ(job.setup.host_per_step, Microseconds(250));

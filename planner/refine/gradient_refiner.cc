@@ -46,7 +46,8 @@ bool SplitWhereItFits(const partition::MemorySelection& selection,
 RankOrders FusedAfterBackwards(const StageGraph& graph,
                                const StepMemory& memory,
                                const RankOrders& orders) {
-  IdVector<TaskId, TaskId> follower(graph.num_tasks());  // By backward.
+  // Indexed by backward.
+  IdVector<TaskId, TaskId> follower(graph.num_tasks());
   IdVector<TaskId, uint8_t> follows(graph.num_tasks());
   for (const StagePairId id : memory.pairs.ids()) {
     const StagePair& pair = memory.pairs[id];

@@ -50,6 +50,14 @@ void Offer(Candidate other, Candidate* best) {
   if (other.predicted.finish < best->predicted.finish) *best = std::move(other);
 }
 
+// Does the same with `other`, unless it does not fit.
+absl::Status OfferIfItFits(absl::StatusOr<Candidate> other, Candidate* best) {
+  if (absl::IsResourceExhausted(other.status())) return absl::OkStatus();
+  PIPELOOM_RETURN_IF_ERROR(other.status());
+  Offer(*std::move(other), best);
+  return absl::OkStatus();
+}
+
 // Improves one step.
 class StepImprover {
  public:
@@ -75,20 +83,20 @@ class StepImprover {
     const bool is_other = known.has_value() && !(known->made.found.schedule ==
                                                  searched.made.found.schedule);
     if (is_other && !(refinement_.expired && refinement_.expired())) {
-      PIPELOOM_ASSIGN_OR_RETURN(Candidate other, Refined(*known));
-      Offer(std::move(other), best);
+      PIPELOOM_RETURN_IF_ERROR(OfferIfItFits(Refined(*known), best));
     }
     PIPELOOM_RETURN_IF_ERROR(SearchWithPairs(searched, best));
     if (IsPast(kSearchAgainUntil)) return absl::OkStatus();
     PIPELOOM_RETURN_IF_ERROR(Search(input_.budget, &searched));
-    PIPELOOM_ASSIGN_OR_RETURN(Candidate again, Refined(searched));
-    Offer(std::move(again), best);
+    PIPELOOM_RETURN_IF_ERROR(OfferIfItFits(Refined(searched), best));
     if (!pairs_forwards_) return absl::OkStatus();
     if (best->made.forward_pairs.empty()) {
       PIPELOOM_RETURN_IF_ERROR(PairForwards(*best, best));
     }
-    PIPELOOM_ASSIGN_OR_RETURN(const Candidate fused, Fused(searched));
-    return PairForwards(fused, best);
+    const absl::StatusOr<Candidate> fused = Fused(searched);
+    if (absl::IsResourceExhausted(fused.status())) return absl::OkStatus();
+    PIPELOOM_RETURN_IF_ERROR(fused.status());
+    return PairForwards(*fused, best);
   }
 
  private:
@@ -108,14 +116,14 @@ class StepImprover {
   absl::StatusOr<Candidate> Fused(const Candidate& searched) {
     if (!as_if_) return searched;
     return AsFused(job_, input_, step_.built, step_.memory, searched,
-                   input_.budget, evaluations_);
+                   input_.budget);
   }
 
   // Returns a searched candidate with its passes refined.
   absl::StatusOr<Candidate> Refined(const Candidate& searched) {
     if (as_if_) {
       return RefineSearched(job_, input_, step_.built, step_.memory, searched,
-                            refinement_, evaluations_);
+                            refinement_);
     }
     Candidate refined = searched;
     PIPELOOM_RETURN_IF_ERROR(Refine(&refined));
@@ -154,8 +162,15 @@ class StepImprover {
   absl::Status SearchWithPairs(const Candidate& searched, Candidate* best) {
     std::optional<Candidate> overlapped;
     if (pairs_forwards_) {
-      PIPELOOM_ASSIGN_OR_RETURN(overlapped, Fused(searched));
-      PIPELOOM_RETURN_IF_ERROR(PairForwards(*overlapped, &*overlapped));
+      absl::StatusOr<Candidate> fused = Fused(searched);
+      if (fused.ok()) {
+        overlapped = *std::move(fused);
+        PIPELOOM_RETURN_IF_ERROR(PairForwards(*overlapped, &*overlapped));
+      } else if (absl::IsResourceExhausted(fused.status())) {
+        overlapped = *best;
+      } else {
+        return fused.status();
+      }
       PIPELOOM_RETURN_IF_ERROR(PairForwards(*best, &*overlapped));
       if (ToSeconds(overlapped->predicted.step_time()) >
           kWorthSearching * ToSeconds(best->predicted.step_time())) {

@@ -47,6 +47,7 @@ absl::StatusOr<std::optional<Candidate>> KnownStart(
 
 // Spends the budget on `best`, which has choices of `step.searched` and ends
 // with those of `step.memory`. `known` is another candidate for the same.
+// ResourceExhausted: with whole backwards, the search's order does not fit.
 absl::Status ImproveAndRefine(const PreparedJob& job, const PlanInput& input,
                               const SearchedStep& step,
                               std::optional<Candidate> known, Candidate* best,

@@ -162,14 +162,12 @@ absl::Status RefineLeanerRules(const PreparedJob& job, const PlanInput& input,
   return absl::OkStatus();
 }
 
-}  // namespace
-
-absl::StatusOr<PlanResult> PlanAlone(const PreparedJob& prepared,
-                                     const PlanInput& whole_input) {
-  if (const auto* const whole =
-          dynamic_cast<const PlansWholeSteps*>(prepared.strategy)) {
-    return whole->PlanWholeStep(prepared, whole_input);
-  }
+// Plans the step. If its passes are refined after the search, that sees the
+// step as refining will make it, unless `sees_whole` backwards; sets `retry` if
+// the step does not fit only because of that.
+absl::StatusOr<PlanResult> PlanOnce(const PreparedJob& prepared,
+                                    const PlanInput& whole_input,
+                                    bool sees_whole, bool* retry) {
   PlanResult result;
   // First, as it refuses a replica that the step does not have.
   PIPELOOM_ASSIGN_OR_RETURN(
@@ -207,10 +205,8 @@ absl::StatusOr<PlanResult> PlanAlone(const PreparedJob& prepared,
                        input.budget.max_evaluations > 1 &&
                        (!job.strategy->split_backward() ||
                         HasFormChoice(memory) || spec.setup.paired_forwards);
-  // Passes are refined after the search, which sees the step as that will make
-  // it.
-  const bool as_if =
-      others != nullptr && own_memory && refines && HasFormChoice(memory);
+  const bool as_if = others != nullptr && own_memory && refines &&
+                     !sees_whole && HasFormChoice(memory);
   const partition::StepMemory searched = as_if ? AsIfPaired(memory) : memory;
   const SearchedStep step{built, searched, memory};
   if (input.only_if_small && input.budget.spent &&
@@ -333,13 +329,16 @@ absl::StatusOr<PlanResult> PlanAlone(const PreparedJob& prepared,
   const bool may_go_on = !best->made.found.proven_optimal &&
                          !input.budget.Exhausted(result.evaluations);
   if (may_go_on && own_memory && refines && others != nullptr) {
-    PIPELOOM_RETURN_IF_ERROR(ImproveAndRefine(
-        job, input, step, std::move(known), &*best, &result.evaluations));
+    const absl::Status status = ImproveAndRefine(
+        job, input, step, std::move(known), &*best, &result.evaluations);
+    *retry = as_if && absl::IsResourceExhausted(status);
+    PIPELOOM_RETURN_IF_ERROR(status);
     refined = true;
   } else if (as_if) {
-    PIPELOOM_ASSIGN_OR_RETURN(
-        *best, AsFused(job, input, built, memory, *best, input.budget,
-                       &result.evaluations));
+    absl::StatusOr<Candidate> fused =
+        AsFused(job, input, built, memory, *best, input.budget);
+    *retry = absl::IsResourceExhausted(fused.status());
+    PIPELOOM_ASSIGN_OR_RETURN(best, std::move(fused));
   } else if (may_go_on && own_memory) {
     PIPELOOM_RETURN_IF_ERROR(ImproveCandidate(job, input, built, memory, &*best,
                                               &result.evaluations));
@@ -406,6 +405,21 @@ absl::StatusOr<PlanResult> PlanAlone(const PreparedJob& prepared,
   result.bound_source = bound->source;
   result.proven_optimal = result.predicted.step_time() == result.lower_bound;
   return result;
+}
+
+}  // namespace
+
+absl::StatusOr<PlanResult> PlanAlone(const PreparedJob& job,
+                                     const PlanInput& input) {
+  if (const auto* const whole =
+          dynamic_cast<const PlansWholeSteps*>(job.strategy)) {
+    return whole->PlanWholeStep(job, input);
+  }
+  bool retry = false;
+  absl::StatusOr<PlanResult> result =
+      PlanOnce(job, input, /*sees_whole=*/false, &retry);
+  return retry ? PlanOnce(job, input, /*sees_whole=*/true, &retry)
+               : std::move(result);
 }
 
 }  // namespace pipeloom::planner

@@ -234,6 +234,31 @@ absl::StatusOr<std::optional<Candidate>> PutOffAnew(
   return std::nullopt;
 }
 
+// Tries forms and pairs of `made` with its own memory choices, within `limits`;
+// a shorter plan becomes `best`.
+absl::Status TryForms(const PreparedJob& job, const PlanInput& input,
+                      const partition::BuiltGraph& built,
+                      const StepMemory& choices, const SearchBudget& budget,
+                      const MemorySchedule& made,
+                      const IdVector<RankId, RankSpec>& limits,
+                      Candidate* best) {
+  const StageGraph limited = built.graph.WithRanks(limits);
+  GradientRefiner refiner(limited, choices, made,
+                          made.found.schedule.step_time().count(), budget);
+  PIPELOOM_RETURN_IF_ERROR(refiner.Run());
+  for (MemorySchedule& answer : refiner.TakeAnswers()) {
+    PIPELOOM_ASSIGN_OR_RETURN(
+        std::optional<Candidate> candidate,
+        MakeCandidate(job, input, built, choices, std::move(answer), limits));
+    if (!candidate.has_value()) continue;
+    if (candidate->predicted.finish < best->predicted.finish) {
+      *best = *std::move(candidate);
+    }
+    break;
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 StepMemory WithoutWeightGrads(const StepMemory& split,
@@ -326,10 +351,12 @@ absl::StatusOr<SplitAnswer> ToSplit(const PreparedJob& job,
   return answer;
 }
 
-absl::StatusOr<Candidate> AsFused(
-    const PreparedJob& job, const PlanInput& input,
-    const partition::BuiltGraph& built, const StepMemory& memory,
-    const Candidate& from, const SearchBudget& budget, int64_t* evaluations) {
+absl::StatusOr<Candidate> AsFused(const PreparedJob& job,
+                                  const PlanInput& input,
+                                  const partition::BuiltGraph& built,
+                                  const StepMemory& memory,
+                                  const Candidate& from,
+                                  const SearchBudget& budget) {
   MemorySchedule made = from.made;
   made.search.reset();
   made.forms = FormSelection(memory.pairs.size(), PassForm::kFused);
@@ -356,10 +383,8 @@ absl::StatusOr<Candidate> AsFused(
     if (!selection.has_value()) break;
     made.selection = *std::move(selection);
   }
-  SearchBudget once = budget;
-  once.max_evaluations = 1;
-  return PlanChoice(job, input, built, memory, nullptr, built.graph.ranks(),
-                    once, evaluations);
+  return absl::ResourceExhaustedError(
+      "with whole backwards, the order that was found does not fit");
 }
 
 absl::Status RefineGradients(const PreparedJob& job, const PlanInput& input,
@@ -368,36 +393,24 @@ absl::Status RefineGradients(const PreparedJob& job, const PlanInput& input,
                              const SearchBudget& budget, Candidate* best) {
   const MemorySchedule made = best->made;
   const IdVector<RankId, RankSpec> limits = best->limits;
-  const int64_t shortest = made.found.schedule.step_time().count();
-  const auto offer = [&](std::optional<Candidate> candidate) {
-    if (!candidate.has_value()) return false;
-    if (candidate->predicted.finish < best->predicted.finish) {
-      *best = *std::move(candidate);
-    }
-    return true;
-  };
   if (job.strategy->chooses_memory()) {
     PIPELOOM_ASSIGN_OR_RETURN(
         std::optional<Candidate> anew,
-        PutOffAnew(job, input, built, choices, made, limits, shortest, budget));
-    offer(std::move(anew));
+        PutOffAnew(job, input, built, choices, made, limits,
+                   made.found.schedule.step_time().count(), budget));
+    if (anew.has_value() && anew->predicted.finish < best->predicted.finish) {
+      *best = *std::move(anew);
+    }
   }
-  const StageGraph limited = built.graph.WithRanks(limits);
-  GradientRefiner refiner(limited, choices, made, shortest, budget);
-  PIPELOOM_RETURN_IF_ERROR(refiner.Run());
-  for (MemorySchedule& answer : refiner.TakeAnswers()) {
-    PIPELOOM_ASSIGN_OR_RETURN(
-        std::optional<Candidate> candidate,
-        MakeCandidate(job, input, built, choices, std::move(answer), limits));
-    if (offer(std::move(candidate))) break;
-  }
-  return absl::OkStatus();
+  return TryForms(job, input, built, choices, budget, made, limits, best);
 }
 
-absl::StatusOr<Candidate> RefineSearched(
-    const PreparedJob& job, const PlanInput& input,
-    const partition::BuiltGraph& built, const StepMemory& memory,
-    const Candidate& from, const SearchBudget& budget, int64_t* evaluations) {
+absl::StatusOr<Candidate> RefineSearched(const PreparedJob& job,
+                                         const PlanInput& input,
+                                         const partition::BuiltGraph& built,
+                                         const StepMemory& memory,
+                                         const Candidate& from,
+                                         const SearchBudget& budget) {
   MemorySchedule made = from.made;
   made.search.reset();
   made.forms = FormSelection(memory.pairs.size(), PassForm::kFused);
@@ -407,31 +420,19 @@ absl::StatusOr<Candidate> RefineSearched(
   if (anew.has_value() && budget.spent && budget.spent() > kAnewUntil) {
     return *std::move(anew);
   }
-  PIPELOOM_ASSIGN_OR_RETURN(
-      Candidate fused,
-      AsFused(job, input, built, memory, from, budget, evaluations));
-  const MemorySchedule& whole = fused.made;
-  const StageGraph limited = built.graph.WithRanks(fused.limits);
-  GradientRefiner refiner(limited, memory, whole,
-                          whole.found.schedule.step_time().count(), budget);
-  PIPELOOM_RETURN_IF_ERROR(refiner.Run());
-  std::vector<MemorySchedule> answers = refiner.TakeAnswers();
-  std::optional<Candidate> best = std::move(anew);
-  for (MemorySchedule& answer : answers) {
-    PIPELOOM_ASSIGN_OR_RETURN(std::optional<Candidate> candidate,
-                              MakeCandidate(job, input, built, memory,
-                                            std::move(answer), fused.limits));
-    if (!candidate.has_value()) continue;
-    if (!best.has_value() ||
-        candidate->predicted.finish < best->predicted.finish) {
-      best = std::move(candidate);
-    }
-    break;
+  absl::StatusOr<Candidate> fused =
+      AsFused(job, input, built, memory, from, budget);
+  if (!fused.ok()) {
+    if (!anew.has_value()) return fused.status();
+    return *std::move(anew);
   }
-  if (!best.has_value() || fused.predicted.finish < best->predicted.finish) {
-    best = std::move(fused);
+  PIPELOOM_RETURN_IF_ERROR(
+      TryForms(job, input, built, memory, budget, MemorySchedule(fused->made),
+               IdVector<RankId, RankSpec>(fused->limits), &*fused));
+  if (anew.has_value() && anew->predicted.finish < fused->predicted.finish) {
+    return *std::move(anew);
   }
-  return *std::move(best);
+  return fused;
 }
 
 absl::Status RefineForwards(const PreparedJob& job, const PlanInput& input,

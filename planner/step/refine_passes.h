@@ -52,19 +52,22 @@ absl::StatusOr<SplitAnswer> ToSplit(const PreparedJob& job,
 // Returns `from`, which has choices of AsIfPaired(memory), as a candidate that
 // has those of `memory` and fused backwards. If what ranks send and receive
 // then does not fit, as the times are others, memory is chosen anew for its
-// order, and in the end a start of the strategy's own is taken.
-// ResourceExhausted: that does not fit either.
-absl::StatusOr<Candidate> AsFused(
-    const PreparedJob& job, const PlanInput& input,
-    const partition::BuiltGraph& built, const partition::StepMemory& memory,
-    const Candidate& from, const SearchBudget& budget, int64_t* evaluations);
+// order. ResourceExhausted: that does not fit either.
+absl::StatusOr<Candidate> AsFused(const PreparedJob& job,
+                                  const PlanInput& input,
+                                  const partition::BuiltGraph& built,
+                                  const partition::StepMemory& memory,
+                                  const Candidate& from,
+                                  const SearchBudget& budget);
 
 // Refines the gradients of `from`, which is as for AsFused, and returns the
-// best plan with the choices of `memory`.
-absl::StatusOr<Candidate> RefineSearched(
-    const PreparedJob& job, const PlanInput& input,
-    const partition::BuiltGraph& built, const partition::StepMemory& memory,
-    const Candidate& from, const SearchBudget& budget, int64_t* evaluations);
+// best plan with the choices of `memory`; errors as there.
+absl::StatusOr<Candidate> RefineSearched(const PreparedJob& job,
+                                         const PlanInput& input,
+                                         const partition::BuiltGraph& built,
+                                         const partition::StepMemory& memory,
+                                         const Candidate& from,
+                                         const SearchBudget& budget);
 
 // Under a deadline, until when passes are refined: the bound and the checks of
 // the plan come after it.

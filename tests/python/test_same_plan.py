@@ -32,7 +32,7 @@ class SamePlanTest(unittest.TestCase):
                   encoding="utf-8") as f:
             cls.job = json.load(f)
         cls.job["parallel"]["dp"] = REPLICAS
-        cls.job["search"]["evaluations"] = 20
+        cls.job["search"]["evaluations"] = 40
         cls.job_path = os.path.join(cls.folder, "job.json")
         with open(os.path.join(shipped, "batches/image_text.jsonl"),
                   encoding="utf-8") as f:

@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <vector>
 
 #include "ir/plan/execution_plan.h"
 #include "planner/job/job_planner.h"
 #include "tests/planner/shipped_files.h"
 #include "tests/support/plan_first_step.h"
+#include "tests/support/small_job.h"
 #include "tests/support/status_matchers.h"
 
 namespace pipeloom::planner {
@@ -47,6 +49,44 @@ TEST(RefinePassesTest, FullMemoryLeavesRoomForPairs) {
     EXPECT_LE(refined.peak_bytes()[static_cast<size_t>(r.value())],
               refined.plan.graph.rank(r).memory.limit);
   }
+}
+
+// The search counts on weight gradients that fill gaps, and refining has to
+// make room for them. However short memory is, a step that has a plan without
+// keeps one.
+TEST(RefinePassesTest, CountingOnPairsLosesNoStepThatFits) {
+  JobSpec job = testing::SmallVlmJob();
+  job.parallel.tp = 4;
+  job.cluster.num_nodes = 2;
+  job.cluster.intra_node.bandwidth.bytes_per_second = 5e10;
+  job.training.microbatches = 6;
+  const BatchMetadata batch = testing::RandomBatch(4, 60, 3);
+  ASSERT_OK_AND_ASSIGN(const PlanResult roomy,
+                       PlanFirstStep(job, batch, {.schedule = "pipeloom"}));
+  const std::vector<Bytes> peaks = roomy.peak_bytes();
+  const Bytes most = *std::max_element(peaks.begin(), peaks.end());
+  int fits = 0;
+  int paired = 0;
+  bool ends = false;
+  for (int percent = 100; percent > 20 && !ends; --percent) {
+    SCOPED_TRACE(percent);
+    job.training.memory_limit = Bytes(most.count() * percent / 100);
+    const auto plain =
+        PlanFirstStep(job, batch, {.schedule = "pipeloom", .evaluations = 1});
+    const auto refined =
+        PlanFirstStep(job, batch, {.schedule = "pipeloom", .evaluations = 20});
+    if (!plain.ok()) {
+      ends = true;
+      continue;
+    }
+    ASSERT_THAT(refined, IsOk());
+    EXPECT_LE(refined->predicted.step_time(), plain->predicted.step_time());
+    ++fits;
+    paired += PairsOf(refined->plan) > 0;
+  }
+  EXPECT_TRUE(ends);
+  EXPECT_GT(fits, 10);
+  EXPECT_GT(paired, 5);
 }
 
 }  // namespace

@@ -29,9 +29,9 @@
 #include "formats/profile/profile_reader.h"
 #include "partition/batching/batch_split.h"
 #include "partition/graph/build_stage_graph.h"
+#include "planner/lower/lower_plan.h"
 #include "planner/orders/one_f_one_b.h"
 #include "planner/orders/virtual_pipeline.h"
-#include "planner/lower/lower_plan.h"
 #include "planner/strategies/registry.h"
 #include "planner/strategy.h"
 

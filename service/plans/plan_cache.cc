@@ -9,8 +9,8 @@
 #include "base/numeric.h"
 #include "emulator/step/emulate_step.h"
 #include "ir/plan/schedule.h"
-#include "planner/step/carried_step.h"
 #include "planner/lower/lower_plan.h"
+#include "planner/step/carried_step.h"
 
 namespace pipeloom::service {
 namespace {

@@ -13,8 +13,8 @@
 #include "base/status_macros.h"
 #include "ir/plan/execution_plan.h"
 #include "ir/plan/schedule.h"
-#include "planner/orders/dual_pipe_v.h"
 #include "planner/lower/lower_plan.h"
+#include "planner/orders/dual_pipe_v.h"
 
 namespace pipeloom::testing {
 

@@ -15,9 +15,9 @@
 #include "absl/strings/strip.h"
 #include "emulator/step/emulate_step.h"
 #include "gtest/gtest.h"
+#include "planner/lower/lower_plan.h"
 #include "planner/orders/one_f_one_b.h"
 #include "planner/orders/virtual_pipeline.h"
-#include "planner/lower/lower_plan.h"
 #include "tests/support/status_matchers.h"
 
 namespace pipeloom::emulator {

@@ -14,8 +14,8 @@
 #include "base/status_macros.h"
 #include "ir/plan/execution_plan.h"
 #include "ir/plan/schedule.h"
-#include "planner/passes/pair_forwards.h"
 #include "planner/lower/lower_plan.h"
+#include "planner/passes/pair_forwards.h"
 
 namespace pipeloom::testing {
 

@@ -30,8 +30,9 @@ FlatGraph WithFastestChoices(const StageGraph& graph,
 // backwards (pair_passes.h): every pair is fused, and its backward takes the
 // least of what it takes in either form. How long a step with such choices is
 // tells how long it will be once its passes are refined (refine_passes.h):
-// within 0.3 to 2 % on steps of dip-vlm-s, dip-vlm-l and qwen2.5-vl-72b, where
-// passes shorten the step by 2 to 12 %. O(candidates).
+// within 2 % on 11 of 12 steps of dip-vlm-s, dip-vlm-l and qwen2.5-vl-72b,
+// where passes shorten the step by 2 to 12 %, and 5 % too long on one.
+// O(candidates).
 partition::StepMemory AsIfPaired(const partition::StepMemory& memory);
 
 }  // namespace pipeloom::planner

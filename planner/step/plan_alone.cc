@@ -43,7 +43,7 @@ constexpr double kShortBuild = 0.025;
 // The largest share at which a quick plan is made during the search
 // (PlanInput::only_if_small).
 constexpr double kQuickBuild = 0.035;
-// From this share on it is made for any step: the search has failed.
+// From this share on it is made for large steps too.
 constexpr double kQuickUntil = 0.5;
 
 // Evaluations that there must be time for so that levels of memory are tried

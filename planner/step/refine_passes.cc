@@ -234,6 +234,14 @@ absl::StatusOr<std::optional<Candidate>> PutOffAnew(
   return std::nullopt;
 }
 
+// Returns the answer of `from` with every pair fused.
+MemorySchedule FusedAnswer(const Candidate& from, const StepMemory& memory) {
+  MemorySchedule made = from.made;
+  made.search.reset();  // It is for other choices.
+  made.forms = FormSelection(memory.pairs.size(), PassForm::kFused);
+  return made;
+}
+
 // Tries forms and pairs of `made` with its own memory choices, within `limits`;
 // a shorter plan becomes `best`.
 absl::Status TryForms(const PreparedJob& job, const PlanInput& input,
@@ -357,9 +365,7 @@ absl::StatusOr<Candidate> AsFused(const PreparedJob& job,
                                   const StepMemory& memory,
                                   const Candidate& from,
                                   const SearchBudget& budget) {
-  MemorySchedule made = from.made;
-  made.search.reset();
-  made.forms = FormSelection(memory.pairs.size(), PassForm::kFused);
+  MemorySchedule made = FusedAnswer(from, memory);
   StepMemory fused = memory;
   fused.SetForms(made.forms);
   IdVector<RankId, RankSpec> limits = from.limits;
@@ -411,9 +417,7 @@ absl::StatusOr<Candidate> RefineSearched(const PreparedJob& job,
                                          const StepMemory& memory,
                                          const Candidate& from,
                                          const SearchBudget& budget) {
-  MemorySchedule made = from.made;
-  made.search.reset();
-  made.forms = FormSelection(memory.pairs.size(), PassForm::kFused);
+  MemorySchedule made = FusedAnswer(from, memory);
   PIPELOOM_ASSIGN_OR_RETURN(std::optional<Candidate> anew,
                             PutOffAnew(job, input, built, memory, made,
                                        from.limits, kNoLimit, budget));

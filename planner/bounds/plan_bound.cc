@@ -190,6 +190,17 @@ int64_t LoadAgainstMemory(const FlatGraph& least, const StageGraph& graph,
   return static_cast<int64_t>(most * (1 - 1e-9));
 }
 
+// Returns the largest of a bound and those from loads.
+NamedBound WithLoads(NamedBound bound, const FlatGraph& least,
+                     const StageGraph& graph,
+                     const partition::StepMemory& memory) {
+  const int64_t load = LoadWithGaps(least, graph, memory);
+  if (load > bound.time) bound = {.time = load, .source = "rank load"};
+  const int64_t priced = LoadAgainstMemory(least, graph, memory);
+  if (priced > bound.time) bound = {.time = priced, .source = "area"};
+  return bound;
+}
+
 }  // namespace
 
 FlatGraph LeastMemory(const StageGraph& graph,
@@ -254,12 +265,13 @@ NamedBound PlanBound(const StageGraph& graph,
   }
   if (memory == nullptr) return CheapLowerBound(FlatGraph(graph));
   const FlatGraph least = LeastMemory(graph, *memory);
-  NamedBound bound = CheapLowerBound(least);
-  const int64_t load = LoadWithGaps(least, graph, *memory);
-  if (load > bound.time) bound = {.time = load, .source = "rank load"};
-  const int64_t priced = LoadAgainstMemory(least, graph, *memory);
-  if (priced > bound.time) bound = {.time = priced, .source = "area"};
-  return bound;
+  return WithLoads(CheapLowerBound(least), least, graph, *memory);
+}
+
+NamedBound QuickPlanBound(const StageGraph& graph,
+                          const partition::StepMemory& memory) {
+  const FlatGraph least = LeastMemory(graph, memory);
+  return WithLoads(LowerBoundWithoutMemory(least), least, graph, memory);
 }
 
 }  // namespace pipeloom::planner

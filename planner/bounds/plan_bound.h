@@ -24,6 +24,11 @@ FlatGraph LeastMemory(const StageGraph& graph,
 NamedBound PlanBound(const StageGraph& graph,
                      const partition::StepMemory* memory);
 
+// Returns a lower one for every selection of `memory`, of chains, loads and the
+// price of memory only, in a fifth of the time.
+NamedBound QuickPlanBound(const StageGraph& graph,
+                          const partition::StepMemory& memory);
+
 }  // namespace pipeloom::planner
 
 #endif  // PIPELOOM_PLANNER_BOUNDS_PLAN_BOUND_H_

@@ -187,6 +187,15 @@ absl::StatusOr<PlanResult> PlanOnce(const PreparedJob& prepared,
       partition::BuildStageGraph(
           *job.costs, job.partition, result.microbatches,
           {.split_backward = job.strategy->split_backward()}));
+  const auto has_no_time = [&] {
+    return input.only_if_small && input.budget.spent &&
+           input.budget.spent() > kQuickBuild &&
+           input.budget.spent() < kQuickUntil;
+  };
+  const auto no_time = [] {
+    return absl::ResourceExhaustedError("no time for a quick plan");
+  };
+  if (has_no_time()) return no_time();
   const bool own_memory = job.strategy->chooses_memory();
   const auto* const others =
       dynamic_cast<const StartsFromOthers*>(job.strategy);
@@ -209,11 +218,7 @@ absl::StatusOr<PlanResult> PlanOnce(const PreparedJob& prepared,
                      !sees_whole && HasFormChoice(memory);
   const partition::StepMemory searched = as_if ? AsIfPaired(memory) : memory;
   const SearchedStep step{built, searched, memory};
-  if (input.only_if_small && input.budget.spent &&
-      input.budget.spent() > kQuickBuild &&
-      input.budget.spent() < kQuickUntil) {
-    return absl::ResourceExhaustedError("no time for a quick plan");
-  }
+  if (has_no_time()) return no_time();
   const auto abandoned = [&] { return input.budget.Abandoned(); };
   if (abandoned()) return absl::CancelledError("stopped");
   // The smallest possible search.
@@ -312,7 +317,7 @@ absl::StatusOr<PlanResult> PlanOnce(const PreparedJob& prepared,
   if (abandoned()) return absl::CancelledError("stopped");
   if (others != nullptr && own_memory && input.needs_bound &&
       input.budget.max_evaluations > 1) {
-    bound = BoundOfStep(spec, built.graph, memory);
+    bound = BoundOfStep(spec, built.graph, memory, input.budget);
     SearchResult& found = best->made.found;
     found.lower_bound = Nanoseconds(bound->time);
     found.bound_source = bound->source;
@@ -382,7 +387,7 @@ absl::StatusOr<PlanResult> PlanOnce(const PreparedJob& prepared,
     // Known since before the search.
   } else if (own_memory || split.has_value() || !best->made.pairs.empty() ||
              !best->made.forms.empty() || spec.setup.paired_forwards) {
-    bound = BoundOfStep(spec, final_built.graph, final_memory);
+    bound = BoundOfStep(spec, final_built.graph, final_memory, input.budget);
   } else {
     PIPELOOM_ASSIGN_OR_RETURN(
         const StageGraph chosen,

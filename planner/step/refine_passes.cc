@@ -30,6 +30,8 @@ constexpr int kMaxAnew = 4;
 // Number of tensors for which limits are lowered more where one was broken.
 constexpr int64_t kMoreRoom = 2;
 constexpr int64_t kMuchMoreRoom = 6;
+// Under a deadline, from when on a bound must be quick.
+constexpr double kQuickBoundFrom = 0.7;
 // Under a deadline, until when it is chosen more than twice.
 constexpr double kAnewUntil = 0.7;
 
@@ -465,9 +467,11 @@ absl::Status RefinePasses(const PreparedJob& job, const PlanInput& input,
 }
 
 NamedBound BoundOfStep(const JobSpec& job, const StageGraph& graph,
-                       const StepMemory& memory) {
-  return job.setup.paired_forwards ? BoundWithForwardPairs(graph, memory)
-                                   : PlanBound(graph, &memory);
+                       const StepMemory& memory, const SearchBudget& budget) {
+  if (job.setup.paired_forwards) return BoundWithForwardPairs(graph, memory);
+  return budget.spent && budget.spent() > kQuickBoundFrom
+             ? QuickPlanBound(graph, memory)
+             : PlanBound(graph, &memory);
 }
 
 }  // namespace pipeloom::planner

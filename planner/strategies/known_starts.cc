@@ -151,8 +151,11 @@ class KnownStarts::Tried {
           OfferSegments(graph, memory, partition, seed, budget, &starts));
     }
     if (good_.empty()) {
-      for (RankOrders& orders : KnownOrders(graph, partition)) {
-        offer(std::move(orders));
+      // Making them takes long on large steps.
+      if (starts.empty() || !budget.Exhausted(evaluations_)) {
+        for (RankOrders& orders : KnownOrders(graph, partition)) {
+          offer(std::move(orders));
+        }
       }
     } else {
       for (const RankOrders& orders : good_) offer(orders);

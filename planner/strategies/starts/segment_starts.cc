@@ -240,7 +240,10 @@ absl::StatusOr<std::vector<std::unique_ptr<Level>>> MakeLevels(
     auto level =
         std::make_unique<Level>(problem, *chosen, selections[i], seed + 1 + i);
     if (!level->CanRun()) return;
-    for (const std::vector<int32_t>& order : orders) level->Try(order);
+    for (const std::vector<int32_t>& order : orders) {
+      level->Try(order);
+      if (budget.expired && budget.expired()) break;
+    }
     levels[i] = std::move(level);
   };
   const SearchBudget making = budget.Until(kLevelsUntil);

@@ -112,7 +112,9 @@ absl::Status GradientRefiner::Run() {
 }
 
 absl::Status GradientRefiner::RunAnew() {
-  if (IsOver() || !memory_.has_choices() || !HasFormChoice(memory_)) {
+  const bool has_answer = shortest_ < kNoLimit;
+  if ((has_answer && IsOver()) || !memory_.has_choices() ||
+      !HasFormChoice(memory_)) {
     return absl::OkStatus();
   }
   orders_ = FusedAfterBackwards(limited_, memory_, made_.found.schedule.order);

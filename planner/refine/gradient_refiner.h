@@ -31,7 +31,7 @@ class GradientRefiner {
  public:
   // Keeps references. `limited` has everything kept and the answer's limits;
   // `made` has choices of `choices`. Looks for answers that take less than
-  // `shortest` ns.
+  // `shortest` ns; with kNoLimit, for any answer, even if the time is over.
   GradientRefiner(const StageGraph& limited,
                   const partition::StepMemory& choices,
                   const MemorySchedule& made, int64_t shortest,

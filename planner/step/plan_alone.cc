@@ -340,10 +340,10 @@ absl::StatusOr<PlanResult> PlanOnce(const PreparedJob& prepared,
     PIPELOOM_RETURN_IF_ERROR(status);
     refined = true;
   } else if (as_if) {
-    absl::StatusOr<Candidate> fused =
-        AsFused(job, input, built, memory, *best, input.budget);
-    *retry = absl::IsResourceExhausted(fused.status());
-    PIPELOOM_ASSIGN_OR_RETURN(best, std::move(fused));
+    absl::StatusOr<Candidate> whole = RefineSearched(
+        job, input, built, memory, *best, input.budget.Until(kRefineUntil));
+    *retry = absl::IsResourceExhausted(whole.status());
+    PIPELOOM_ASSIGN_OR_RETURN(best, std::move(whole));
   } else if (may_go_on && own_memory) {
     PIPELOOM_RETURN_IF_ERROR(ImproveCandidate(job, input, built, memory, &*best,
                                               &result.evaluations));

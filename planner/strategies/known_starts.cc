@@ -124,7 +124,8 @@ class KnownStarts::Tried {
     std::vector<Start> starts;
     MemoryChooser chooser(graph, memory);
     const FlatGraph flat(graph);
-    SearchBudget heard;  // Rounds are not counted, but end with the search.
+    SearchBudget heard;  // Rounds are not counted, but end with the time.
+    heard.expired = budget.expired;
     heard.stop = budget.stop;
     heard.needs_answer = budget.needs_answer;
     heard.threads = budget.threads;

@@ -159,12 +159,14 @@ class Level {
   }
 
   // Chooses memory for the best order, if it is a new one.
-  void Choose(MemoryChooser* chooser) {
+  void Choose(const SearchBudget& budget, MemoryChooser* chooser) {
     if (chosen_for_ == best_.least) return;
     chosen_for_ = best_.least;
     SegmentStart start{.orders = OrdersOf(flat_, sequence_)};
+    SearchBudget time_only;  // Rounds are not counted.
+    time_only.expired = budget.expired;
     const absl::StatusOr<int64_t> time =
-        chooser->Choose(start.orders, selection_, SearchBudget{}, kRough);
+        chooser->Choose(start.orders, selection_, time_only, kRough);
     evaluations_ += std::max<int64_t>(1, chooser->evaluations());
     if (!time.ok() || *time >= start_.time) return;
     start.time = *time;
@@ -297,7 +299,7 @@ absl::StatusOr<SegmentStarts> FindSegmentStarts(
       if (chooser == nullptr) {
         chooser = std::make_unique<MemoryChooser>(graph, memory);
       }
-      level.Choose(chooser.get());
+      level.Choose(budget, chooser.get());
     });
     for (const auto& level : levels) {
       best = std::min(best, level->start().time);

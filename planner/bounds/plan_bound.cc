@@ -260,10 +260,12 @@ FlatGraph LeastMemory(const StageGraph& graph,
 
 NamedBound PlanBound(const StageGraph& graph,
                      const partition::StepMemory* memory) {
-  if (graph.num_tasks() > kMaxTasks) {
-    return LowerBoundWithoutMemory(FlatGraph(graph));
+  const bool is_huge = graph.num_tasks() > kMaxTasks;
+  if (memory == nullptr) {
+    const FlatGraph flat(graph);
+    return is_huge ? LowerBoundWithoutMemory(flat) : CheapLowerBound(flat);
   }
-  if (memory == nullptr) return CheapLowerBound(FlatGraph(graph));
+  if (is_huge) return QuickPlanBound(graph, *memory);
   const FlatGraph least = LeastMemory(graph, *memory);
   return WithLoads(CheapLowerBound(least), least, graph, *memory);
 }

@@ -19,8 +19,8 @@ FlatGraph LeastMemory(const StageGraph& graph,
 
 // Returns the bound for `graph` within its own limits and, with `memory`, for
 // every selection of its choices (by LeastMemory). Received tensors are not
-// counted. Costs as much as CheapLowerBound; beyond 20,000 tasks memory is
-// ignored.
+// counted. Costs as much as CheapLowerBound; beyond 20,000 tasks it is a quick
+// one.
 NamedBound PlanBound(const StageGraph& graph,
                      const partition::StepMemory* memory);
 

@@ -34,12 +34,13 @@ struct Problem {
 };
 
 // A step on tensor-parallel ranks with links slow enough for forms to matter.
-Problem MakeProblem(uint64_t seed) {
+Problem MakeProblem(uint64_t seed, int32_t microbatches = 4,
+                    int32_t samples = 30) {
   JobSpec job = testing::SmallVlmJob();
   job.parallel.tp = 4;
   job.cluster.intra_node.bandwidth.bytes_per_second = 5e10;
-  job.training.microbatches = 4;
-  const BatchMetadata batch = testing::RandomBatch(seed, 30, 3);
+  job.training.microbatches = microbatches;
+  const BatchMetadata batch = testing::RandomBatch(seed, samples, 3);
   const emulator::StageCostModel costs(job);
   const Partition partition = *partition::SeparatedPartition(job, costs, batch);
   const Microbatches cut = *partition::SplitMicrobatches(
@@ -158,6 +159,24 @@ TEST(PassFormChooser, StopsWhenTheTimeIsOver) {
     EXPECT_LE(none.step_time, was);
     EXPECT_LE(none.timings, 2);
   }
+}
+
+// Both gradients of a pass take less time at once than one after the other, so
+// a bound must not count the two of a step whose backwards are split.
+TEST(PassForms, BoundsOfHugeStepsHoldForWholeBackwards) {
+  Problem problem = MakeProblem(1, /*microbatches=*/950, /*samples=*/7500);
+  ASSERT_GT(problem.graph.num_tasks(), 20'000);
+  const int64_t bound = PlanBound(problem.graph, &problem.memory).time;
+  SetForms(PassForm::kFused, &problem.memory);
+  ASSERT_OK_AND_ASSIGN(const StageGraph graph,
+                       partition::ApplyMemory(problem.graph, problem.memory,
+                                              problem.memory.KeepEverything()));
+  const FlatGraph flat(graph);
+  ListScheduler scheduler(flat);
+  const int64_t time = scheduler.Run({});
+  EXPECT_LE(bound, time);
+  EXPECT_GE(bound, time * 4 / 5);
+  EXPECT_LE(QuickPlanBound(problem.graph, problem.memory).time, bound);
 }
 
 // The gaps of a rank take no more than they are, each backward takes one weight

@@ -255,6 +255,12 @@ absl::StatusOr<StageGraph> ApplyMemory(const StageGraph& graph,
                                        const StepMemory& memory,
                                        const MemorySelection& selection);
 
+// Does the same to the parts of a graph.
+void ApplyEffects(const StepMemory& memory, const MemorySelection& selection,
+                  IdVector<RankId, RankSpec>* ranks,
+                  IdVector<TaskId, Task>* tasks,
+                  IdVector<EdgeId, Dependency>* edges);
+
 // Does the same for a plan whose own instructions carry out the copies: tasks
 // take and release only what does not wait on the host, and nothing is delayed
 // or reserved.

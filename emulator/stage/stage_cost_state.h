@@ -42,11 +42,23 @@ struct StageCostShared {
     slowest = SlowestOf(job.setup.straggle, job.parallel.num_gpus());
     for (const ModuleId m : job.model.modules.ids()) {
       auto& prints = fingerprints[fingerprints.push_back({})];
-      for (const LayerSpec& layer : job.model.modules[m].layers) {
-        prints.push_back(FingerprintOf(layer));
+      auto& placed = places[places.push_back({})];
+      const IdVector<LayerId, LayerSpec>& layers = job.model.modules[m].layers;
+      for (const LayerId l : layers.ids()) {
+        prints.push_back(FingerprintOf(layers[l]));
+        placed.push_back(
+            FingerprintBuilder()
+                .Add(m.value())
+                .Add(prints[l])
+                .Add(l.value() > 0 ? layers[LayerId(l.value() - 1)].hidden : 0)
+                .Add(l.value() + 1 == layers.size())
+                .Build());
       }
+      frozen.push_back(job.IsFrozen(m));
       ModuleLayout own{.parallel = job.LayoutOf(m), .copies = job.CopiesOf(m)};
-      own.tensor_copies = job.parallel.tp / own.parallel.tp;
+      // Copies that repeat the same work are updated each by itself.
+      own.tensor_copies =
+          own.copies > 1 ? job.parallel.tp / own.parallel.tp : 1;
       std::set<ModuleId> met;
       for (const ModuleEdge& edge : job.model.edges) {
         if (edge.from == m && own.copies * job.CopiesOf(edge.to) > 1) {

@@ -53,6 +53,14 @@ TEST(StageCost, StaticMemoryIs18BytesAParameterOnOneGpu) {
             memory.optimizer);
 }
 
+TEST(StageCost, TheOptimizersStateHasTheBytesOfTheSetup) {
+  const LayerSpec layer = Llama3Block();
+  JobSpec job = JobOf({{layer}}, {});
+  job.setup.optimizer_bytes = 10;
+  EXPECT_EQ(StageCostModel(job).Memory(StageOf(1)).optimizer,
+            Bytes(10 * Parameters(layer)));
+}
+
 TEST(StageCost, ZeroStagesDivideOptimizerGradientsAndWeightsInTurn) {
   const LayerSpec layer = Llama3Block();
   const int64_t n = Parameters(layer);

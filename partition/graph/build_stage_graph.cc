@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -92,6 +93,7 @@ class GraphBuilder {
       num_slots += static_cast<int32_t>(row.of_slot.size());
       rows_.push_back(std::move(row));
     }
+    layers_of_.resize(static_cast<size_t>(num_slots));
     passes_.resize(partition.stages.size());
     frozen_.resize(modules);
     fed_by_.resize(modules);
@@ -477,7 +479,11 @@ class GraphBuilder {
                             static_cast<int32_t>(memory.lists.size()));
       memory.list_of[id] = entry->second;
       if (!is_new) continue;
-      const LayerCosts layers(costs_, partition_.stages[pair.stage], shape,
+      const Stage& stage = partition_.stages[pair.stage];
+      std::optional<emulator::StageRow>& row =
+          layers_of_[static_cast<size_t>(slot_of_[pair.stage])];
+      if (!row.has_value()) row = LayerCosts::RowOf(costs_, stage);
+      const LayerCosts layers(costs_, stage, *row, shape,
                               pair.needs_input_grad);
       const MemoryEffect effect = layers.Effect(
           options_.memory.of(id), split ? PassForm::kSplit : PassForm::kFused);
@@ -509,6 +515,8 @@ class GraphBuilder {
   IdVector<ModuleId, std::vector<StageId>> stages_of_{};
   IdVector<ModuleId, emulator::StageRow> rows_{};
   IdVector<StageId, int32_t> slot_of_{};
+  std::vector<std::optional<emulator::StageRow>>
+      layers_of_{};  // Indexed by slot.
   IdVector<ModuleId, bool> frozen_{};
   IdVector<ModuleId, std::vector<ModuleId>> fed_by_{};
   IdVector<ModuleId, std::vector<ModuleId>> feeds_{};

@@ -55,22 +55,26 @@ Bytes WalkBack(const std::vector<Segment>& segments) {
 
 }  // namespace
 
+emulator::StageRow LayerCosts::RowOf(const emulator::StageCostModel& costs,
+                                     const Stage& stage) {
+  std::vector<Stage> single(static_cast<size_t>(stage.num_layers), stage);
+  int32_t layer = stage.first_layer.value();
+  for (Stage& one : single) {
+    one.first_layer = LayerId(layer++);
+    one.num_layers = 1;
+  }
+  return costs.Row(single);
+}
+
 LayerCosts::LayerCosts(const emulator::StageCostModel& costs,
-                       const Stage& stage, const WorkShape& shape,
-                       bool needs_input_grad)
+                       const Stage& stage, const emulator::StageRow& row,
+                       const WorkShape& shape, bool needs_input_grad)
     : host_bandwidth_(costs.job().cluster.device.host_bandwidth) {
   const WorkShape share =
       LargestShare(shape, costs.job().CopiesOf(stage.module));
-  const auto count = static_cast<size_t>(stage.num_layers);
-  std::vector<Stage> single(count, stage);
-  for (size_t i = 0; i < count; ++i) {
-    single[i].first_layer =
-        LayerId(stage.first_layer.value() + static_cast<int32_t>(i));
-    single[i].num_layers = 1;
-  }
-  const emulator::StageRow row = costs.Row(single);
   const std::vector<StageCost> of_slot =
       costs.PriceSlots(row, shape, needs_input_grad);
+  const auto count = static_cast<size_t>(stage.num_layers);
   layers_.reserve(count);
   inputs_.reserve(count);
   const auto& specs = costs.job().model.modules[stage.module].layers;
@@ -88,7 +92,7 @@ LayerCosts::LayerCosts(const emulator::StageCostModel& costs,
     forward_compute_ += cost.forward_compute;
     backward_compute_ += cost.backward_compute;
     fused_compute_ += cost.fused_compute;
-    const LayerId id = single[i].first_layer;
+    const LayerId id(stage.first_layer.value() + static_cast<int32_t>(i));
     const int64_t width_before =
         id.value() > 0 ? specs[LayerId(id.value() - 1)].hidden : 0;
     inputs_.push_back(
@@ -131,6 +135,7 @@ MemoryEffect LayerCosts::Effect(const MemoryChoice& choice,
   effect.forward_compute = forward_compute_;
   if (split) effect.weight_grad = weight_grad_;
   std::vector<Segment> segments;
+  segments.reserve(layers_.size());
   Bytes held_after;       // After the input gradient.
   Bytes before_segments;  // Kept by the segments so far.
   Bytes forward_peak;

@@ -93,7 +93,16 @@ struct MemoryEffect {
 class LayerCosts {
  public:
   LayerCosts(const emulator::StageCostModel& costs, const Stage& stage,
-             const WorkShape& shape, bool needs_input_grad);
+             const WorkShape& shape, bool needs_input_grad)
+      : LayerCosts(costs, stage, RowOf(costs, stage), shape, needs_input_grad) {
+  }
+  // The same with RowOf(costs, stage), for several shapes.
+  LayerCosts(const emulator::StageCostModel& costs, const Stage& stage,
+             const emulator::StageRow& row, const WorkShape& shape,
+             bool needs_input_grad);
+  // Returns the layers of the stage as stages of their own.
+  static emulator::StageRow RowOf(const emulator::StageCostModel& costs,
+                                  const Stage& stage);
   bool operator==(const LayerCosts&) const = default;
 
   // Returns the costs of the single layers.

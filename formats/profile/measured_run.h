@@ -33,9 +33,9 @@ enum class FittedScalar {
 
 // The memory that was measured.
 enum class PeakKind {
-  kAllocated,  // What was allocated on the fullest GPU.
-  kReserved,   // What the allocator reserved there.
-  kMean,       // What was allocated, mean over the GPUs.
+  kAllocated,  // Allocated on the fullest GPU.
+  kReserved,   // Reserved by the allocator there.
+  kMean,       // Allocated, mean over the GPUs.
 };
 
 // One row of the table.

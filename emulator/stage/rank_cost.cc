@@ -30,6 +30,7 @@ StageMemory StageCostModel::Memory(const Stage& stage) const {
   if (precision == Precision::kBf16) {
     bytes.weights = state.job.setup.held_weight_bytes;
     bytes.gradients = SummedGradientBytes(state.job.setup);
+    bytes.optimizer = state.job.setup.optimizer_bytes;
   }
   int64_t largest = 0;
   const ShardedParameters own = state.StageParameters(stage, &largest);

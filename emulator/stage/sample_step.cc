@@ -74,9 +74,10 @@ absl::StatusOr<SampledStep> SampleSteps(const ExecutionPlan& plan,
       for (size_t t = 0; t < times.transfers.size(); ++t) {
         const int64_t factor = JitterFactor(jitter.links, ~jitter.seed, sample,
                                             program.transfers[t].edge.value());
-        engine.SetTransfer(static_cast<uint32_t>(t),
-                           {Times(times.transfers[t].occupancy, factor),
-                            Times(times.transfers[t].lag, factor)});
+        engine.SetTransfer(
+            static_cast<uint32_t>(t),
+            {Times(times.transfers[t].occupancy, factor),
+             Times(times.transfers[t].lag, factor), times.transfers[t].ahead});
       }
     }
     PIPELOOM_RETURN_IF_ERROR(engine.Run());

@@ -51,13 +51,9 @@ StageCost StageCostModel::Cost(const Stage& stage, const WorkShape& given,
   if (state.common->reuse) {
     const Fingerprint shape_print = shape.fingerprint();
     const Fingerprint key = FingerprintBuilder()
-                                .Add(stage.module.value())
-                                .Add(stage.first_layer.value())
-                                .Add(stage.num_layers)
+                                .Add(state.PrintOf(stage))
                                 .Add(shape_print)
                                 .Add(needs_input_grad)
-                                .Add(precision)
-                                .Add(place.group)
                                 .Add(attention_density)
                                 .Build();
     bool known = true;
@@ -103,17 +99,54 @@ StageCost StageCostModel::Cost(const Stage& stage, const WorkShape& given,
   return total;
 }
 
-StageRow::StageRow(std::vector<Stage> the_stages)
-    : stages(std::move(the_stages)) {
-  FingerprintBuilder builder;
+StageRow StageCostModel::Row(absl::Span<const Stage> stages) const {
+  const StageCostState& state = *state_;
+  struct Slot {
+    Fingerprint print{};
+    double slow = 1;
+    bool above_trained = false;
+    bool operator==(const Slot&) const = default;
+  };
+  StageRow row;
+  row.slot_of.reserve(stages.size());
+  std::vector<Slot> slots;
+  FingerprintBuilder all;
   for (const Stage& stage : stages) {
-    builder.Add(stage.module.value())
-        .Add(stage.first_layer.value())
-        .Add(stage.num_layers)
-        .Add(stage.rank.value());
-    num_layers += stage.num_layers;
+    const Slot own{.print = state.PrintOf(stage),
+                   .slow = state.view.PlaceOf(stage.rank).slow,
+                   .above_trained = !row.slot_of.empty() &&
+                                    !state.common->frozen[stage.module]};
+    const auto known = state.common->reuse
+                           ? std::find(slots.begin(), slots.end(), own)
+                           : slots.end();
+    row.slot_of.push_back(static_cast<int32_t>(known - slots.begin()));
+    if (known == slots.end()) {
+      slots.push_back(own);
+      row.of_slot.push_back(stage);
+      row.layers_priced += stage.num_layers;
+      all.Add(own.print).Add(own.slow).Add(own.above_trained);
+    } else {
+      row.layers_shared += stage.num_layers;
+    }
   }
-  fingerprint = builder.Build();
+  row.fingerprint = all.Build();
+  return row;
+}
+
+std::vector<StageCost> StageCostModel::PriceSlots(
+    const StageRow& row, const WorkShape& shape, bool fed_by_trainable,
+    double attention_density) const {
+  std::vector<StageCost> costs;
+  costs.reserve(row.of_slot.size());
+  for (const Stage& stage : row.of_slot) {
+    // Only the first stage has no trained layers below it.
+    const bool above_trained =
+        !costs.empty() && !state_->common->frozen[stage.module];
+    costs.push_back(Cost(stage, shape, fed_by_trainable || above_trained,
+                         attention_density));
+  }
+  state_->cache.CountHits(row.layers_shared);
+  return costs;
 }
 
 StageCostModel::CostRow StageCostModel::Costs(const StageRow& row,
@@ -122,15 +155,8 @@ StageCostModel::CostRow StageCostModel::Costs(const StageRow& row,
                                               double attention_density) const {
   const StageCostState& state = *state_;
   const auto price = [&] {
-    std::vector<StageCost> costs;
-    costs.reserve(row.stages.size());
-    for (const Stage& stage : row.stages) {
-      const bool above_trained =
-          !costs.empty() && !state.job.IsFrozen(stage.module);
-      costs.push_back(Cost(stage, shape, fed_by_trainable || above_trained,
-                           attention_density));
-    }
-    return std::make_shared<const std::vector<StageCost>>(std::move(costs));
+    return std::make_shared<const std::vector<StageCost>>(
+        PriceSlots(row, shape, fed_by_trainable, attention_density));
   };
   if (!state.common->reuse) return price();
   bool known = true;
@@ -144,7 +170,7 @@ StageCostModel::CostRow StageCostModel::Costs(const StageRow& row,
                                known = false;
                                return price();
                              });
-  if (known) state.cache.CountHits(row.num_layers);
+  if (known) state.cache.CountHits(row.layers_shared + row.layers_priced);
   return result;
 }
 
@@ -173,12 +199,15 @@ IdVector<RankId, RankSpec> StageCostModel::Ranks(
   };
   std::shared_ptr<const RankCosts> known;
   if (state_->common->reuse) {
-    const StageRow all(partition.stages.items());
-    known = ranks_.Get(FingerprintBuilder()
-                           .Add(all.fingerprint)
-                           .Add(partition.num_ranks)
-                           .Build(),
-                       find);
+    FingerprintBuilder key;
+    key.Add(partition.num_ranks);
+    for (const Stage& stage : partition.stages) {
+      key.Add(stage.module.value())
+          .Add(stage.first_layer.value())
+          .Add(stage.num_layers)
+          .Add(stage.rank.value());
+    }
+    known = ranks_.Get(key.Build(), find);
   } else {
     known = find();
   }

@@ -8,6 +8,7 @@
 #include <memory>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "base/fingerprint.h"
 #include "base/units.h"
 #include "emulator/ops/op_cost.h"
@@ -57,8 +58,14 @@ class StageCostModel {
   // 1].
   StageCost Cost(const Stage& stage, const WorkShape& shape,
                  bool needs_input_grad, double attention_density = 1) const;
-  // Returns Cost() of each stage of a row on one shape. `fed_by_trainable` is
-  // that of the module. Equal rows share one result.
+  // Returns the row of stages of one module, in data-flow order.
+  StageRow Row(absl::Span<const Stage> stages) const;
+  // Returns Cost() of each slot of a row on one shape. `fed_by_trainable`: the
+  // first stage needs an input gradient.
+  std::vector<StageCost> PriceSlots(const StageRow& row, const WorkShape& shape,
+                                    bool fed_by_trainable,
+                                    double attention_density = 1) const;
+  // Returns the same, one result for all equal rows.
   using CostRow = std::shared_ptr<const std::vector<StageCost>>;
   CostRow Costs(const StageRow& row, const WorkShape& shape,
                 bool fed_by_trainable, double attention_density = 1) const;

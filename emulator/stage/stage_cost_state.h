@@ -42,11 +42,23 @@ struct StageCostShared {
     slowest = SlowestOf(job.setup.straggle, job.parallel.num_gpus());
     for (const ModuleId m : job.model.modules.ids()) {
       auto& prints = fingerprints[fingerprints.push_back({})];
-      for (const LayerSpec& layer : job.model.modules[m].layers) {
-        prints.push_back(FingerprintOf(layer));
+      auto& placed = places[places.push_back({})];
+      const IdVector<LayerId, LayerSpec>& layers = job.model.modules[m].layers;
+      for (const LayerId l : layers.ids()) {
+        prints.push_back(FingerprintOf(layers[l]));
+        placed.push_back(
+            FingerprintBuilder()
+                .Add(m.value())
+                .Add(prints[l])
+                .Add(l.value() > 0 ? layers[LayerId(l.value() - 1)].hidden : 0)
+                .Add(l.value() + 1 == layers.size())
+                .Build());
       }
+      frozen.push_back(job.IsFrozen(m));
       ModuleLayout own{.parallel = job.LayoutOf(m), .copies = job.CopiesOf(m)};
-      own.tensor_copies = job.parallel.tp / own.parallel.tp;
+      // Copies that repeat the same work are updated each by itself.
+      own.tensor_copies =
+          own.copies > 1 ? job.parallel.tp / own.parallel.tp : 1;
       std::set<ModuleId> met;
       for (const ModuleEdge& edge : job.model.edges) {
         if (edge.from == m && own.copies * job.CopiesOf(edge.to) > 1) {
@@ -75,6 +87,10 @@ struct StageCostShared {
   double slowest = 1;  // Factor on passes: the slowest of all GPUs.
   IdVector<ModuleId, ModuleLayout> layouts{};
   IdVector<ModuleId, IdVector<LayerId, Fingerprint>> fingerprints{};
+  // The same of layers with their module, what is ahead of them and whether
+  // they are the module's last.
+  IdVector<ModuleId, IdVector<LayerId, Fingerprint>> places{};
+  IdVector<ModuleId, bool> frozen{};
   IdVector<ModuleId, PassFactors> corrections{};  // Empty: no corrections.
   mutable LayerPrices cache{};
   mutable FingerprintCache<StageCost, kKeptPrices> stages{};
@@ -109,6 +125,20 @@ struct StageCostState {
 
   const StageCostShared::ModuleLayout& LayoutOf(const Stage& stage) const {
     return common->layouts[stage.module];
+  }
+
+  // Returns the fingerprint of all in a stage that Sum() depends on: stages of
+  // equal prints cost the same on equal shapes.
+  Fingerprint PrintOf(const Stage& stage) const {
+    const auto& prints = common->places[stage.module];
+    FingerprintBuilder builder;
+    builder.Add(PrecisionOn(ModuleOf(stage), stage.rank))
+        .Add(view.PlaceOf(stage.rank).group);
+    const LayerId first = stage.first_layer;
+    for (int32_t i = 0; i < stage.num_layers; ++i) {
+      builder.Add(prints[LayerId(first.value() + i)]);
+    }
+    return builder.Build();
   }
 
   // Returns the time to gather a tensor of `bytes` in all on every GPU of the
@@ -308,7 +338,7 @@ struct StageCostState {
         .cluster = job.cluster,
         .device = DeviceOn(stage.rank)};
     const ParallelLayout& parallel = layout.parallel;
-    const bool trained = !job.IsFrozen(stage.module);
+    const bool trained = !common->frozen[stage.module];
     StageCost total;
     Fingerprint last_key{};
     LayerCost cost{};

@@ -108,13 +108,16 @@ struct CacheCounters {
   int64_t misses = 0;
 };
 
-// Stages of one module in data-flow order, to be priced together.
+// Stages of one module in data-flow order, to be priced together. Those that
+// cost the same at every shape share a slot. StageCostModel::Row makes it.
 struct StageRow {
-  StageRow() = default;
-  explicit StageRow(std::vector<Stage> the_stages);
-  std::vector<Stage> stages{};
-  int32_t num_layers = 0;
-  Fingerprint fingerprint{};
+  std::vector<int32_t> slot_of{};  // Indexed by stage.
+  std::vector<Stage> of_slot{};    // The first stage of each slot.
+  // Number of layers of the stages that are the first of their slots, and of
+  // the others.
+  int32_t layers_priced = 0;
+  int32_t layers_shared = 0;
+  Fingerprint fingerprint{};  // Says all that the row's costs depend on.
 };
 
 }  // namespace pipeloom::emulator

@@ -26,7 +26,9 @@ enum class LinkSharing {
 
 // A straggler: everything on the rank, or between two ranks in this direction,
 // takes `factor` times as long. Factors of several stragglers multiply. Each
-// transfer of a slow link also occupies it for `added` (>= 0) longer.
+// transfer of a slow link also occupies it for `added` (>= 0) longer: with
+// `ahead` before the transfer, from when its send is reached, also while the
+// receiver is not there yet.
 struct SlowRank {
   RankId rank{};
   double factor = 1;
@@ -37,6 +39,7 @@ struct SlowLink {
   RankId to{};
   double factor = 1;
   Duration added{};
+  bool ahead = false;
   bool operator==(const SlowLink&) const = default;
 };
 

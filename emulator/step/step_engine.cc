@@ -81,8 +81,8 @@ StepEngine::Stop StepEngine::RunRank(int32_t id) {
   const auto must_yield = [&] { return kOrdered && now >= horizon; };
   // The horizon moves only when reaching an end of a transfer changes
   // something.
-  const auto reach = [&](uint32_t index) {
-    const bool woke = Reach<kFair>(index, now);
+  const auto reach = [&](uint32_t index, int64_t at) {
+    const bool woke = Reach<kFair>(index, at);
     if constexpr (kOrdered) {
       if (woke || kFair) horizon = Horizon<kFair>(id);
     }
@@ -114,11 +114,11 @@ StepEngine::Stop StepEngine::RunRank(int32_t id) {
       }
       case OpCode::kSend:
         if (must_yield()) break;
-        reach(index);
+        reach(index, Sent(index, now));
         continue;
       case OpCode::kBlockingSend: {
         if (must_yield()) break;
-        reach(index);
+        reach(index, Sent(index, now));
         const TransferState& transfer = transfers[index];
         if (transfer.stamp != run_ + kLeft) {
           rank.waits_for = static_cast<int32_t>(index);
@@ -131,7 +131,7 @@ StepEngine::Stop StepEngine::RunRank(int32_t id) {
       case OpCode::kRecv:
         if (must_yield()) break;
         if (!received_.empty()) received_[index] = now;
-        reach(index);
+        reach(index, now);
         continue;
       case OpCode::kWaitRecv: {
         const TransferState& transfer = transfers[index];
@@ -195,6 +195,16 @@ int64_t StepEngine::Horizon(int32_t id) const {
   }
   if constexpr (kFair) horizon = std::min(horizon, fair_.next());
   return horizon;
+}
+
+inline int64_t StepEngine::Sent(uint32_t index, int64_t at) {
+  if (!delays_sends_) return at;
+  const TransferKind& kind = kinds_[transfers_[index].kind];
+  if (kind.ahead == 0) return at;
+  if (kind.link_out == kNoLink) return at + kind.ahead;
+  int64_t& free = link_free_[static_cast<size_t>(kind.link_out)];
+  free = std::max(at, free) + kind.ahead;
+  return free;
 }
 
 template <bool kFair>
@@ -272,17 +282,19 @@ void StepEngine::Load(const StepProgram& program, const StepTimes& times) {
   }
   kinds_.clear();
   own_kinds_ = false;
+  delays_sends_ = false;
   std::vector<uint32_t> last(program.routes.size(), UINT32_MAX);
   for (size_t t = 0; t < count; ++t) {
     const StepTimes::Edge& takes = times.transfers[t];
     const uint32_t route = program.transfers[t].route;
     uint32_t& kind = last[route];
     if (kind == UINT32_MAX || kinds_[kind].occupancy != takes.occupancy ||
-        kinds_[kind].lag != takes.lag) {
+        kinds_[kind].lag != takes.lag || kinds_[kind].ahead != takes.ahead) {
       kind = static_cast<uint32_t>(kinds_.size());
       const EdgeRoute& r = program.routes[route];
-      kinds_.push_back(
-          {takes.occupancy, takes.lag, r.from, r.to, r.link_out, r.link_in});
+      kinds_.push_back({takes.occupancy, takes.lag, r.from, r.to, r.link_out,
+                        r.link_in, takes.ahead});
+      delays_sends_ |= takes.ahead > 0;
     }
     transfers_.push_back({.kind = kind});
   }

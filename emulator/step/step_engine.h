@@ -38,6 +38,7 @@ struct TransferKind {
   int32_t to = -1;
   int32_t link_out = kNoLink;
   int32_t link_in = kNoLink;
+  int64_t ahead = 0;  // SlowLink::ahead.
 };
 
 // The state of a rank in a run. Times in nanoseconds.
@@ -78,6 +79,7 @@ class StepEngine {
     TransferKind& kind = kinds_[transfers_[transfer].kind];
     kind.occupancy = times.occupancy;
     kind.lag = times.lag;
+    kind.ahead = times.ahead;
   }
 
   // Runs the program from start to end. FailedPrecondition shows the waiting
@@ -153,6 +155,9 @@ class StepEngine {
   void Loop();
   template <bool kOrdered, bool kFair>
   Stop RunRank(int32_t id);
+  // Returns when a transfer whose send is reached at `at` may begin, and keeps
+  // its link until then.
+  int64_t Sent(uint32_t transfer, int64_t at);
   // Marks the transfer's end on a rank as reached at `at`. Returns true if the
   // other rank waited for that and can go on.
   template <bool kFair>
@@ -184,6 +189,7 @@ class StepEngine {
   std::vector<TransferState> transfers_{};
   std::vector<TransferKind> kinds_{};
   bool own_kinds_ = false;       // Whether each transfer has a kind of its own.
+  bool delays_sends_ = false;    // Whether a kind has `ahead`.
   std::vector<int64_t> left_{};  // Indexed by transfer; only with fair links.
   // When Recv was reached, indexed by transfer; or empty.
   std::vector<int64_t> received_{};

@@ -415,6 +415,10 @@ class Compiler {
 
   bool IsOrderFree() const {
     if (!out_.copies.empty() && !out_.host_link.empty()) return false;
+    for (const SlowLink& slow : options_.slow_links) {
+      // Its sends reserve the link, whose state then depends on the time.
+      if (slow.ahead && slow.added > kZero) return false;
+    }
     if (options_.sharing == LinkSharing::kNone) return true;
     if (options_.sharing != LinkSharing::kPerPair) return false;
     // The link of a pair has one sender and one receiver: if both list its
@@ -494,12 +498,13 @@ void TimesOf(const StepProgram& program, const ExecutionPlan& plan,
   for (const SlowRank& s : options.slow_ranks) slow[s.rank] *= s.factor;
   std::vector<double> slow_route(program.routes.size(), 1);
   std::vector<int64_t> added(program.routes.size(), 0);
+  std::vector<int64_t> ahead(program.routes.size(), 0);
   for (size_t k = 0; k < slow_route.size(); ++k) {
     for (const SlowLink& s : options.slow_links) {
       if (s.from == RankId(program.routes[k].from) &&
           s.to == RankId(program.routes[k].to)) {
         slow_route[k] *= s.factor;
-        added[k] += s.added.count();
+        (s.ahead ? ahead : added)[k] += s.added.count();
       }
     }
   }
@@ -516,7 +521,8 @@ void TimesOf(const StepProgram& program, const ExecutionPlan& plan,
     const double factor = slow_route[transfer.route];
     const int64_t occupancy = Scaled(d.occupancy, factor);
     times->transfers.push_back({occupancy + added[transfer.route],
-                                Scaled(d.delay, factor) - occupancy});
+                                Scaled(d.delay, factor) - occupancy,
+                                ahead[transfer.route]});
   }
   times->local_lags.clear();
   for (const EdgeId e : program.local_edges) {

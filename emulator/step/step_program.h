@@ -86,7 +86,8 @@ struct StepTimes {
   std::vector<int64_t> durations{};  // Indexed by slot.
   struct Edge {
     int64_t occupancy = 0;
-    int64_t lag = 0;  // From the link's release to arrival.
+    int64_t lag = 0;    // From the link's release to arrival.
+    int64_t ahead = 0;  // From the send, before it begins; occupies the link.
   };
   std::vector<Edge> transfers{};
   std::vector<int64_t> local_lags{};  // Indexed by local edge.

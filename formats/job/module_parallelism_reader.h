@@ -2,7 +2,6 @@
 // files:
 //
 //     "modules": [{"module": "vision_encoder", "tp": 1}]
-//     "modules": [{"module": "vision_encoder", "tp": 1}]
 #ifndef PIPELOOM_FORMATS_JOB_MODULE_PARALLELISM_READER_H_
 #define PIPELOOM_FORMATS_JOB_MODULE_PARALLELISM_READER_H_
 
@@ -23,6 +22,7 @@ inline void ReadModuleParallelism(ObjectReader& reader,
     r.Read("module", &own.module);
     r.Read("tp", 0, 65536, &own.tp);
     r.Read("cp", 0, 65536, &own.cp);
+    r.Read("repeats", &own.repeats);
   });
 }
 

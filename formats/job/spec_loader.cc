@@ -290,6 +290,7 @@ void ReadSetup(ObjectReader& reader, JobSpec* job) {
   reader.Read("weight_bytes", 1, 8, &setup.weight_bytes);
   reader.Read("sum_gradients_apart", &setup.sum_gradients_apart);
   reader.Read("held_weight_bytes", 1, 2, &setup.held_weight_bytes);
+  reader.Read("optimizer_bytes", 1, 16, &setup.optimizer_bytes);
   reader.Read("fp8_activation_inputs", &setup.fp8_activation_inputs);
   reader.Read("optimizer_group", 0, 1 << 20, &setup.optimizer_group);
   reader.Read("gathers_wait", &setup.gathers_wait);

@@ -12,15 +12,12 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "base/status_macros.h"
+#include "formats/profile/run_setup.h"
 #include "formats/profile/run_words.h"
 #include "formats/text/csv_reader.h"
 
 namespace pipeloom::formats {
 namespace {
-
-// Host time to launch a kernel on LoongForge's machines. Chosen on the two runs
-// of Llama 2 7B fine-tuning in workloads/validation/loongforge.csv.
-constexpr Duration kLoongForgeHost{70'000};
 
 // Reads "WIDTHxHEIGHT" or "WIDTHxHEIGHTxFRAMES" into `sizes`. Returns whether
 // it has that form.
@@ -80,34 +77,6 @@ void ReadStages(Words* words, MeasuredRun* run) {
   if (static_cast<int64_t>(run->stage_layers.size()) !=
       int64_t{run->parallel.pp} * run->chunks) {
     words->Refuse("stages", text, "one number for each of pp x vp stages");
-  }
-}
-
-// Reads what is recomputed: none, selective (the core of attention), full, or
-// operator groups such as "norms+moe_activations".
-void ReadRecomputation(Words* words, MeasuredRun* run) {
-  const std::string text = words->Text("recompute");
-  TrainingSetup& s = run->setup;
-  // torchtitan's selective checkpoints keep the attention.
-  const bool titan = absl::StartsWithIgnoreCase(run->framework, "torchtitan");
-  const bool selective = text == "selective";
-  run->recompute = text == "full";
-  s.recompute_attention = selective && !titan;
-  s.checkpoint_operators = selective && titan;
-  if (text.empty() || text == "none" || selective || run->recompute) return;
-  for (const absl::string_view name : absl::StrSplit(text, '+')) {
-    const auto group =
-        std::find_if(kAllOperatorGroups.begin(), kAllOperatorGroups.end(),
-                     [&](OperatorGroup g) { return NameOf(g) == name; });
-    if (group == kAllOperatorGroups.end()) {
-      words->Refuse("recompute", text,
-                    "none, selective, full, or operator groups with + between: "
-                    "core_attention, norms, activations, moe_activations, "
-                    "projections");
-      return;
-    }
-    run->recompute_groups = OperatorGroups::FromBits(
-        run->recompute_groups.bits() | OperatorGroups{*group}.bits());
   }
 }
 
@@ -221,53 +190,6 @@ absl::StatusOr<ModelSpec> ReadShape(const std::string& where,
   return model;
 }
 
-// Fetching, clipping, the optimizer's launches: chosen on the fit rows of
-// workloads/validation/mlperf.csv.
-constexpr Duration kMlperfStep{5'000'000};
-
-bool StartsWithMlperf(absl::string_view name) {
-  return absl::StartsWithIgnoreCase(name, "mlperf");
-}
-
-// Returns the defaults of a row by the name of its framework. NeMo runs
-// Megatron-Bridge with its benchmark recipes, except its Automodel, which
-// shards fully as torchtitan does; LoongForge runs Megatron-Core. Their hosts
-// launch as slowly.
-TrainingSetup DefaultsOf(absl::string_view name) {
-  const TrainingSetup bridge = SetupOf(Framework::kMegatronBridge);
-  if (absl::StrContains(name, "automodel")) {
-    TrainingSetup setup = SetupOf(Framework::kTorchTitan);
-    setup.host_per_kernel = bridge.host_per_kernel;
-    setup.dispatch = bridge.dispatch;
-    // It has a loss of its own, and no row has a pipeline.
-    setup.fp32_loss = false;
-    setup.gathered_in_pipeline = false;
-    return setup;
-  }
-  if (absl::StartsWithIgnoreCase(name, "torchtitan")) {
-    return SetupOf(Framework::kTorchTitan);
-  }
-  if (StartsWithMlperf(name)) {
-    TrainingSetup setup = bridge;
-    setup.fp8_gathers = true;
-    setup.host_per_step = kMlperfStep;
-    return setup;
-  }
-  if (absl::StartsWithIgnoreCase(name, "megatron-bridge") ||
-      absl::StartsWithIgnoreCase(name, "nemo")) {
-    return bridge;
-  }
-  if (absl::StartsWithIgnoreCase(name, "pytorch") ||
-      absl::StartsWithIgnoreCase(name, "llama32")) {
-    return SetupOf(Framework::kPyTorch);
-  }
-  TrainingSetup setup = SetupOf(Framework::kMegatronCore);
-  if (absl::StartsWithIgnoreCase(name, "loongforge")) {
-    setup.host_per_kernel = kLoongForgeHost;
-  }
-  return setup;
-}
-
 absl::Status ReadLayout(const std::string& where, absl::string_view text,
                         MeasuredRun* run) {
   Words words(where, "layout", text);
@@ -281,159 +203,15 @@ absl::Status ReadLayout(const std::string& where, absl::string_view text,
   run->parallel.pp = size("pp");
   run->parallel.dp = size("dp");
   run->chunks = size("vp");
+  run->encoder_tp = static_cast<int32_t>(
+      std::min<int64_t>(words.Int("encoder_tp", 0, 1), 1 << 20));
   ReadStages(&words, run);
   run->parallel.order = GpuOrder::kReplicasInside;
   // Frameworks that send tokens to GPUs keep their experts whole.
   const bool whole =
-      DefaultsOf(run->framework).dispatch == ExpertDispatch::kEachGpu;
+      SetupOfFramework(run->framework).dispatch == ExpertDispatch::kEachGpu;
   run->parallel.expert_tp = static_cast<int32_t>(
       std::min<int64_t>(words.Int("etp", whole ? 1 : 0, 1), 1 << 20));
-  return words.status();
-}
-
-absl::Status ReadSetup(const std::string& where, absl::string_view text,
-                       MeasuredRun* run) {
-  Words words(where, "setup", text);
-  TrainingSetup& s = run->setup;
-  s = DefaultsOf(run->framework);
-  s.attention =
-      words.OneOf<AttentionKernel>("attention", s.attention,
-                                   {{"fused", AttentionKernel::kFused},
-                                    {"flash2", AttentionKernel::kFlash2},
-                                    {"flash1", AttentionKernel::kFlash1},
-                                    {"efficient", AttentionKernel::kEfficient},
-                                    {"unfused", AttentionKernel::kUnfused}});
-  s.eager_pointwise = words.OneOf<bool>("pointwise", false,
-                                        {{"fused", false}, {"eager", true}});
-  s.sequence_parallel = words.OneOf<bool>("sequence_parallel", true,
-                                          {{"yes", true}, {"no", false}});
-  enum class Products { kSixteenBits, kFp8, kMxfp8, kNvfp4, kNvfp4Plain };
-  const auto products =
-      words.OneOf<Products>("precision", Products::kSixteenBits,
-                            {{"bf16", Products::kSixteenBits},
-                             {"fp16", Products::kSixteenBits},
-                             {"fp8", Products::kFp8},
-                             {"mxfp8", Products::kMxfp8},
-                             {"nvfp4", Products::kNvfp4},
-                             {"nvfp4-plain", Products::kNvfp4Plain}});
-  s.fp8_products = products != Products::kSixteenBits;
-  s.fp8_recipe = products == Products::kMxfp8        ? Fp8Recipe::kBlocks
-                 : products == Products::kNvfp4      ? Fp8Recipe::kFp4
-                 : products == Products::kNvfp4Plain ? Fp8Recipe::kFp4Plain
-                                                     : Fp8Recipe::kTensor;
-  run->sharding =
-      words.OneOf<OptimizerSharding>("sharding", OptimizerSharding::kZero1,
-                                     {{"none", OptimizerSharding::kNone},
-                                      {"zero1", OptimizerSharding::kZero1},
-                                      {"fsdp", OptimizerSharding::kZero3}});
-  s.overlap =
-      words.OneOf<CommunicationOverlap>("overlap", s.overlap,
-                                        {{"none", CommunicationOverlap::kNone},
-                                         {"data", CommunicationOverlap::kData},
-                                         {"all", CommunicationOverlap::kAll}});
-  ReadRecomputation(&words, run);
-  s.gradient_bytes = static_cast<int32_t>(
-      std::min<int64_t>(words.Int("gradient_bytes", s.gradient_bytes, 1), 8));
-  s.host_per_kernel =
-      Microseconds(words.Real("host_us", ToMicroseconds(s.host_per_kernel)));
-  s.dispatch =
-      words.OneOf<ExpertDispatch>("dispatch", s.dispatch,
-                                  {{"experts", ExpertDispatch::kEachExpert},
-                                   {"gpus", ExpertDispatch::kEachGpu}});
-  s.graphs = words.OneOf<CudaGraphs>("graphs", s.graphs,
-                                     {{"none", CudaGraphs::kNone},
-                                      {"layers", CudaGraphs::kLayers},
-                                      {"iteration", CudaGraphs::kIteration}});
-  // Recipes that put the whole step into a graph also overlap the dispatch.
-  s.overlap_dispatch = words.OneOf<bool>(
-      "overlap_dispatch",
-      s.overlap_dispatch || s.graphs == CudaGraphs::kIteration,
-      {{"yes", true}, {"no", false}});
-  s.expert_imbalance = words.Real("imbalance", 1);
-  // So do they fuse the experts.
-  s.fused_experts =
-      words.OneOf<bool>("fused_experts", s.graphs == CudaGraphs::kIteration,
-                        {{"yes", true}, {"no", false}});
-  s.fp8_attention = words.OneOf<bool>("fp8_attention", s.fp8_attention,
-                                      {{"yes", true}, {"no", false}});
-  s.fp8_gathers = words.OneOf<bool>("fp8_gathers", s.fp8_gathers,
-                                    {{"yes", true}, {"no", false}});
-  s.weight_bytes = static_cast<int32_t>(
-      std::min<int64_t>(words.Int("weight_bytes", s.weight_bytes, 1), 8));
-  s.held_weight_bytes = static_cast<int32_t>(std::min<int64_t>(
-      words.Int("held_weight_bytes", s.held_weight_bytes, 1), 2));
-  s.fp8_activation_inputs =
-      words.OneOf<bool>("fp8_activation_inputs", s.fp8_activation_inputs,
-                        {{"yes", true}, {"no", false}});
-  s.sum_gradients_apart =
-      words.OneOf<bool>("gradient_sums", s.sum_gradients_apart,
-                        {{"apart", true}, {"fused", false}});
-  s.optimizer_group = static_cast<int32_t>(
-      std::min<int64_t>(words.Int("optimizer_group", 0, 0), 1 << 20));
-  s.gathers_wait = words.OneOf<bool>("weight_gathers", s.gathers_wait,
-                                     {{"wait", true}, {"overlap", false}});
-  s.fp32_loss = words.OneOf<bool>("loss", s.fp32_loss,
-                                  {{"fp32", true}, {"fused", false}});
-  s.straggle = std::min(words.Real("straggle", s.straggle), 1.0);
-  s.host_per_step =
-      Microseconds(words.Real("step_host_us", ToMicroseconds(s.host_per_step)));
-  run->peak_reserved =
-      words.OneOf<bool>("peak", s.framework == Framework::kTorchTitan,
-                        {{"allocated", false}, {"reserved", true}});
-  s.update_contention =
-      std::min(words.Real("contention", s.update_contention), 1.0);
-  run->parallel.order =
-      words.OneOf<GpuOrder>("order", run->parallel.order,
-                            {{"replicas", GpuOrder::kReplicasInside},
-                             {"pipeline", GpuOrder::kPipelineInside}});
-  run->parallel.context = words.OneOf<ContextParallelism>(
-      "context", run->parallel.context,
-      {{"ring", ContextParallelism::kRing},
-       {"gather", ContextParallelism::kAllGather},
-       {"alltoall", ContextParallelism::kAllToAll}});
-  run->recomputed_layers = static_cast<int32_t>(
-      std::min<int64_t>(words.Int("recompute_layers", 0, 1), 1 << 20));
-  run->recompute |= run->recomputed_layers > 0;
-  enum class Order {
-    kDefault,
-    kGPipe,
-    kOneFOneB,
-    kInterleaved,
-    kZeroBubbleH1,
-    kZeroBubble2p,
-    kZeroBubbleV,
-    kVHalf,
-    kVMin
-  };
-  static constexpr const char* kOrders[] = {
-      "",      "gpipe", "1f1b",   "interleaved", "zb-h1",
-      "zb-2p", "zb-v",  "v-half", "v-min"};
-  run->schedule = kOrders[static_cast<int>(
-      words.OneOf<Order>("schedule", Order::kDefault,
-                         {{"gpipe", Order::kGPipe},
-                          {"1f1b", Order::kOneFOneB},
-                          {"interleaved", Order::kInterleaved},
-                          {"zb-h1", Order::kZeroBubbleH1},
-                          {"zb-2p", Order::kZeroBubble2p},
-                          {"zb-v", Order::kZeroBubbleV},
-                          {"v-half", Order::kVHalf},
-                          {"v-min", Order::kVMin}}))];
-  run->links_both_ways =
-      words.OneOf<bool>("p2p", false, {{"batched", false}, {"single", true}});
-  run->skips_optimizer = words.OneOf<bool>(
-      "optimizer", false, {{"skipped", true}, {"runs", false}});
-  const int64_t link = words.Int("delay_link", -1, 0);
-  run->delay = Milliseconds(words.Real("delay_ms", 0));
-  if (link >= 0 ? link + 1 >= run->parallel.pp : run->delay > kZero) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "%scolumn \"setup\" has delay_link=%d; it must be the first rank of "
-        "two neighbours, in [0, pp - 2], where delay_ms is given",
-        where, link));
-  }
-  if (link >= 0) run->delayed_link = RankId(static_cast<int32_t>(link));
-  run->scalar = words.OneOf<FittedScalar>(
-      "scalar", FittedScalar::kStretch,
-      {{"stretch", FittedScalar::kStretch}, {"host", FittedScalar::kHost}});
   return words.status();
 }
 
@@ -491,7 +269,7 @@ absl::StatusOr<std::vector<MeasuredRun>> ParseMeasuredRuns(
                                 ReadShape(where, run.framework, cell("shape")));
     }
     PIPELOOM_RETURN_IF_ERROR(ReadLayout(where, cell("layout"), &run));
-    PIPELOOM_RETURN_IF_ERROR(ReadSetup(where, cell("setup"), &run));
+    PIPELOOM_RETURN_IF_ERROR(ReadRunSetup(where, cell("setup"), &run));
     for (const auto& [name, value] :
          {std::pair<const char*, int64_t*>{"microbatch", &run.microbatch},
           {"global_batch", &run.global_batch},
@@ -566,6 +344,11 @@ JobSpec JobOf(const MeasuredRun& run, ClusterSpec cluster) {
       (run.parallel.num_gpus() + job.cluster.gpus_per_node - 1) /
       job.cluster.gpus_per_node);
   job.parallel = run.parallel;
+  for (const ModuleSpec& module : run.model.modules) {
+    if (run.encoder_tp == 0 || module.role != ModuleRole::kEncoder) continue;
+    job.module_parallelism.push_back(
+        {.module = module.name, .tp = run.encoder_tp, .repeats = true});
+  }
   job.training.microbatches = static_cast<int32_t>(run.microbatches());
   job.training.microbatch_tokens = run.microbatch * run.sequence;
   if (const int64_t items = int64_t{run.images} + run.videos; items > 0) {

@@ -154,6 +154,7 @@ ParallelLayout JobSpec::LayoutOf(ModuleId module) const {
     if (own.module != module_name) continue;
     if (own.tp > 0) layout.tp = own.tp;
     if (own.cp > 0) layout.cp = own.cp;
+    if (own.repeats) return layout;
   }
   layout.dp *= parallel.gpus_per_rank() / layout.gpus_per_rank();
   return layout;

@@ -120,6 +120,9 @@ struct ModuleParallelism {
   std::string module{};
   int32_t tp = 0;  // Divides the job's tp; 0: the job's tp.
   int32_t cp = 0;  // Divides the job's cp; 0: the job's cp.
+  // Whether every copy works on all instances and is updated by itself, as in
+  // trainers that only make the module's tensor-parallel groups smaller.
+  bool repeats = false;
   bool operator==(const ModuleParallelism&) const = default;
 };
 
@@ -168,10 +171,10 @@ struct JobSpec {
   bool Allows(MemoryStrategy strategy) const;
   // Returns the layout by which the job's GPUs hold the module: with its tp and
   // cp, and with dp multiplied by its copies in a rank. It has as many GPUs as
-  // `parallel`.
+  // `parallel`, or as one of copies that repeat the same work.
   ParallelLayout LayoutOf(ModuleId module) const;
-  // Returns how many copies of the module's stages a rank holds; 1 unless
-  // module_parallelism sets a smaller tp or cp.
+  // Returns how many copies of the module's stages share a rank's work; 1
+  // unless module_parallelism sets a smaller tp or cp.
   int32_t CopiesOf(ModuleId module) const;
   // Returns the memory of one GPU that plans may use: training.memory_limit, or
   // the device's memory less the reserve.

@@ -63,6 +63,11 @@ absl::Status ValidateTrainingSetup(const TrainingSetup& setup) {
         absl::StrFormat("setup.held_weight_bytes is %d; it must be 1 or 2",
                         setup.held_weight_bytes));
   }
+  if (setup.optimizer_bytes < 1 || setup.optimizer_bytes > 16) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("setup.optimizer_bytes is %d; it must be in [1, 16]",
+                        setup.optimizer_bytes));
+  }
   if (setup.optimizer_group < 0) {
     return absl::InvalidArgumentError(
         absl::StrFormat("setup.optimizer_group is %d; it must be at least 0",

@@ -142,6 +142,10 @@ struct TrainingSetup {
   // Per element of transformer layers' weights in 16-bit modules, as they are
   // held between steps: 1 where they are fp8. Changes memory only.
   int32_t held_weight_bytes = 2;
+  // Per trained element of 16-bit modules: the fp32 weight and two moments, 10
+  // where the weight's upper half is the 16-bit weight itself. Changes memory
+  // only.
+  int32_t optimizer_bytes = 12;
   // Whether the inputs of feed-forward activation functions are kept in fp8, as
   // Megatron-Core's activation_func_fp8_input_store has it. Changes memory
   // only.

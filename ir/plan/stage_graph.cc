@@ -236,11 +236,16 @@ char PassLetter(Pass pass) {
 
 std::string DescribeTask(const StageGraph& graph, TaskId id) {
   const Task& task = graph.task(id);
-  std::string text = absl::StrFormat(
-      "task %d (%c %s stage %d microbatch %d", id.value(),
-      PassLetter(task.pass),
-      graph.module_names()[static_cast<size_t>(task.module.value())],
-      task.stage.value(), task.microbatch.value());
+  return DescribeTask(
+      task, id, graph.module_names()[static_cast<size_t>(task.module.value())]);
+}
+
+std::string DescribeTask(const Task& task, TaskId id,
+                         const std::string& module_name) {
+  std::string text =
+      absl::StrFormat("task %d (%c %s stage %d microbatch %d", id.value(),
+                      PassLetter(task.pass), module_name, task.stage.value(),
+                      task.microbatch.value());
   if (task.sub_microbatch > 0) {
     text += absl::StrFormat(" sub-microbatch %d", task.sub_microbatch);
   }

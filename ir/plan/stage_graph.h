@@ -157,6 +157,9 @@ char PassLetter(Pass pass);
 // Describes a task for messages: "F backbone stage 3 microbatch 2" and, if
 // there are several, "sub-microbatch 1".
 std::string DescribeTask(const StageGraph& graph, TaskId task);
+// The same for a task that is in no graph.
+std::string DescribeTask(const Task& task, TaskId id,
+                         const std::string& module_name);
 
 }  // namespace pipeloom
 

@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
+#include <optional>
 #include <string>
-#include <tuple>
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_format.h"
 #include "base/check.h"
 #include "base/fingerprint.h"
@@ -81,11 +81,19 @@ class GraphBuilder {
     for (const StageId s : partition.stages.ids()) {
       stages_of_[partition.stages[s].module].push_back(s);
     }
+    slot_of_.resize(partition.stages.size());
+    int32_t num_slots = 0;  // Those of all modules are numbered together.
     for (const std::vector<StageId>& ids : stages_of_) {
       std::vector<Stage> stages;
       for (const StageId s : ids) stages.push_back(partition.stages[s]);
-      rows_.push_back(emulator::StageRow(std::move(stages)));
+      emulator::StageRow row = costs.Row(stages);
+      for (size_t i = 0; i < ids.size(); ++i) {
+        slot_of_[ids[i]] = num_slots + row.slot_of[i];
+      }
+      num_slots += static_cast<int32_t>(row.of_slot.size());
+      rows_.push_back(std::move(row));
     }
+    layers_of_.resize(static_cast<size_t>(num_slots));
     passes_.resize(partition.stages.size());
     frozen_.resize(modules);
     fed_by_.resize(modules);
@@ -133,17 +141,17 @@ class GraphBuilder {
     for (const ModuleSpec& module : model_.modules) {
       names.push_back(module.name);
     }
+    IdVector<RankId, RankSpec> ranks = costs_.Ranks(partition_, MeanPasses());
+    if (!options_.memory.empty()) {
+      PIPELOOM_RETURN_IF_ERROR(ApplyPolicy(&ranks));
+    }
     BuiltGraph built;
     built.model_flops = model_flops_;
     PIPELOOM_ASSIGN_OR_RETURN(
-        built.graph, StageGraph::Create(costs_.job().name,
-                                        costs_.Ranks(partition_, MeanPasses()),
+        built.graph, StageGraph::Create(costs_.job().name, std::move(ranks),
                                         std::move(names), std::move(tasks_),
                                         std::move(edges_)));
     built.pairs = std::move(pairs_);
-    if (!options_.memory.empty()) {
-      PIPELOOM_RETURN_IF_ERROR(ApplyPolicy(&built));
-    }
     return built;
   }
 
@@ -260,7 +268,10 @@ class GraphBuilder {
       for (size_t s = 0; s < stages.size(); ++s) {
         const StageId id = stages[s];
         StageTasks& at = At(run, j, s, stages.size());
-        const StageCost& cost = run.idle ? idle_cost_ : (*run.costs.back())[s];
+        const StageCost& cost =
+            run.idle
+                ? idle_cost_
+                : (*run.costs.back())[static_cast<size_t>(rows_[m].slot_of[s])];
         at.cost = &cost;
         model_flops_ += cost.model_flops;
         Task task = NewTask(id, sub, Pass::kForward);
@@ -435,30 +446,44 @@ class GraphBuilder {
     }
   }
 
-  // Changes the graph from everything kept to the policy.
-  absl::Status ApplyPolicy(BuiltGraph* built) const {
+  // Changes tasks, edges and ranks from everything kept to the policy.
+  absl::Status ApplyPolicy(IdVector<RankId, RankSpec>* ranks) {
     StepMemory memory;
-    memory.pairs = built->pairs;
     memory.lists.Change().push_back(
         {MemoryCandidate{}});  // The list of pairs without a backward.
     memory.form_of_list.push_back(PassForm::kFused);
-    // Equal stages have equal choices at equal shapes.
-    using Key = std::tuple<StageId, Fingerprint, bool, bool, int32_t>;
-    std::map<Key, int32_t> known;
-    for (const StagePairId id : built->pairs.ids()) {
-      const StagePair& pair = built->pairs[id];
+    memory.list_of.reserve(pairs_.size());
+    // Stages of one slot have equal choices at equal shapes.
+    absl::flat_hash_map<Fingerprint, int32_t> known;
+    SubMicrobatchId current;
+    Fingerprint shape_print;
+    for (const StagePairId id : pairs_.ids()) {
+      const StagePair& pair = pairs_[id];
       memory.list_of.push_back(0);
       if (pair.backward.is_none()) continue;
       const WorkShape& shape =
           microbatches_.sub_microbatches[pair.sub_microbatch].shape;
+      if (pair.sub_microbatch != current) {
+        current = pair.sub_microbatch;
+        shape_print = shape.fingerprint();
+      }
       const bool split = !pair.weight_grad.is_none();
-      const auto [entry, is_new] = known.try_emplace(
-          Key(pair.stage, shape.fingerprint(), pair.needs_input_grad, split,
-              options_.memory.choice_of[id]),
-          static_cast<int32_t>(memory.lists.size()));
+      const auto [entry, is_new] =
+          known.try_emplace(FingerprintBuilder()
+                                .Add(slot_of_[pair.stage])
+                                .Add(shape_print)
+                                .Add(pair.needs_input_grad)
+                                .Add(split)
+                                .Add(options_.memory.choice_of[id])
+                                .Build(),
+                            static_cast<int32_t>(memory.lists.size()));
       memory.list_of[id] = entry->second;
       if (!is_new) continue;
-      const LayerCosts layers(costs_, partition_.stages[pair.stage], shape,
+      const Stage& stage = partition_.stages[pair.stage];
+      std::optional<emulator::StageRow>& row =
+          layers_of_[static_cast<size_t>(slot_of_[pair.stage])];
+      if (!row.has_value()) row = LayerCosts::RowOf(costs_, stage);
+      const LayerCosts layers(costs_, stage, *row, shape,
                               pair.needs_input_grad);
       const MemoryEffect effect = layers.Effect(
           options_.memory.of(id), split ? PassForm::kSplit : PassForm::kFused);
@@ -466,7 +491,9 @@ class GraphBuilder {
         return absl::InvalidArgumentError(absl::StrFormat(
             "memory policy, stage pair %d (%s): its copies to the host take "
             "%s, longer than its forward or backward pass",
-            id.value(), DescribeTask(built->graph, pair.forward),
+            id.value(),
+            DescribeTask(tasks_[pair.forward], pair.forward,
+                         model_.modules[tasks_[pair.forward].module].name),
             FormatDuration(effect.copy)));
       }
       memory.lists.Change().push_back({{.choice = {}, .effect = effect}});
@@ -474,9 +501,9 @@ class GraphBuilder {
                                           : PassForm::kFused);
     }
     memory.other_form.assign(memory.lists.size(), -1);
-    PIPELOOM_ASSIGN_OR_RETURN(
-        built->graph,
-        ApplyMemory(built->graph, memory, memory.KeepEverything()));
+    memory.pairs = std::move(pairs_);
+    ApplyEffects(memory, memory.KeepEverything(), ranks, &tasks_, &edges_);
+    pairs_ = std::move(memory.pairs);
     return absl::OkStatus();
   }
 
@@ -487,6 +514,9 @@ class GraphBuilder {
   const GraphOptions& options_;
   IdVector<ModuleId, std::vector<StageId>> stages_of_{};
   IdVector<ModuleId, emulator::StageRow> rows_{};
+  IdVector<StageId, int32_t> slot_of_{};
+  std::vector<std::optional<emulator::StageRow>>
+      layers_of_{};  // Indexed by slot.
   IdVector<ModuleId, bool> frozen_{};
   IdVector<ModuleId, std::vector<ModuleId>> fed_by_{};
   IdVector<ModuleId, std::vector<ModuleId>> feeds_{};

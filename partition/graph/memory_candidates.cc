@@ -55,39 +55,49 @@ Bytes WalkBack(const std::vector<Segment>& segments) {
 
 }  // namespace
 
+emulator::StageRow LayerCosts::RowOf(const emulator::StageCostModel& costs,
+                                     const Stage& stage) {
+  std::vector<Stage> single(static_cast<size_t>(stage.num_layers), stage);
+  int32_t layer = stage.first_layer.value();
+  for (Stage& one : single) {
+    one.first_layer = LayerId(layer++);
+    one.num_layers = 1;
+  }
+  return costs.Row(single);
+}
+
 LayerCosts::LayerCosts(const emulator::StageCostModel& costs,
-                       const Stage& stage, const WorkShape& shape,
-                       bool needs_input_grad)
+                       const Stage& stage, const emulator::StageRow& row,
+                       const WorkShape& shape, bool needs_input_grad)
     : host_bandwidth_(costs.job().cluster.device.host_bandwidth) {
-  const bool trained = !costs.job().IsFrozen(stage.module);
   const WorkShape share =
       LargestShare(shape, costs.job().CopiesOf(stage.module));
-  layers_.reserve(static_cast<size_t>(stage.num_layers));
-  for (int32_t i = 0; i < stage.num_layers; ++i) {
-    Stage layer = stage;
-    layer.first_layer = LayerId(stage.first_layer.value() + i);
-    layer.num_layers = 1;
-    layers_.push_back(
-        costs.Cost(layer, shape, needs_input_grad || (trained && i > 0)));
-    forward_ += layers_.back().forward;
-    backward_ += layers_.back().backward;
-    weight_grad_ += layers_.back().weight_grad;
-    fused_ += layers_.back().fused;
-    backward_gap_ += layers_.back().backward_gap;
-    fused_gap_ += layers_.back().fused_gap;
-    forward_gap_ += layers_.back().forward_gap;
-    forward_compute_ += layers_.back().forward_compute;
-    backward_compute_ += layers_.back().backward_compute;
-    fused_compute_ += layers_.back().fused_compute;
-    const auto& specs = costs.job().model.modules[stage.module].layers;
+  const std::vector<StageCost> of_slot =
+      costs.PriceSlots(row, shape, needs_input_grad);
+  const auto count = static_cast<size_t>(stage.num_layers);
+  layers_.reserve(count);
+  inputs_.reserve(count);
+  const auto& specs = costs.job().model.modules[stage.module].layers;
+  const ParallelLayout layout = costs.job().LayoutOf(stage.module);
+  for (size_t i = 0; i < count; ++i) {
+    const StageCost& cost =
+        layers_.emplace_back(of_slot[static_cast<size_t>(row.slot_of[i])]);
+    forward_ += cost.forward;
+    backward_ += cost.backward;
+    weight_grad_ += cost.weight_grad;
+    fused_ += cost.fused;
+    backward_gap_ += cost.backward_gap;
+    fused_gap_ += cost.fused_gap;
+    forward_gap_ += cost.forward_gap;
+    forward_compute_ += cost.forward_compute;
+    backward_compute_ += cost.backward_compute;
+    fused_compute_ += cost.fused_compute;
+    const LayerId id(stage.first_layer.value() + static_cast<int32_t>(i));
     const int64_t width_before =
-        layer.first_layer.value() > 0
-            ? specs[LayerId(layer.first_layer.value() - 1)].hidden
-            : 0;
-    inputs_.push_back(std::max(
-        layers_.back().input,
-        emulator::InputBytes(specs[layer.first_layer], share, width_before,
-                             costs.job().LayoutOf(stage.module))));
+        id.value() > 0 ? specs[LayerId(id.value() - 1)].hidden : 0;
+    inputs_.push_back(
+        std::max(cost.input,
+                 emulator::InputBytes(specs[id], share, width_before, layout)));
   }
 }
 
@@ -125,6 +135,7 @@ MemoryEffect LayerCosts::Effect(const MemoryChoice& choice,
   effect.forward_compute = forward_compute_;
   if (split) effect.weight_grad = weight_grad_;
   std::vector<Segment> segments;
+  segments.reserve(layers_.size());
   Bytes held_after;       // After the input gradient.
   Bytes before_segments;  // Kept by the segments so far.
   Bytes forward_peak;
@@ -395,14 +406,14 @@ StepMemory MakeStepMemory(
 
 namespace {
 
-absl::StatusOr<StageGraph> Apply(const StageGraph& graph,
-                                 const StepMemory& memory,
-                                 const MemorySelection& selection,
-                                 bool copy_tasks) {
+void Apply(const StepMemory& memory, const MemorySelection& selection,
+           bool copy_tasks, IdVector<RankId, RankSpec>* the_ranks,
+           IdVector<TaskId, Task>* the_tasks,
+           IdVector<EdgeId, Dependency>* the_edges) {
   PIPELOOM_CHECK(selection.size() == memory.pairs.size());
-  IdVector<RankId, RankSpec> ranks = graph.ranks();
-  IdVector<TaskId, Task> tasks = graph.tasks();
-  IdVector<EdgeId, Dependency> edges = graph.edges();
+  IdVector<RankId, RankSpec>& ranks = *the_ranks;
+  IdVector<TaskId, Task>& tasks = *the_tasks;
+  IdVector<EdgeId, Dependency>& edges = *the_edges;
   IdVector<RankId, Duration> longest(ranks.size());
   IdVector<RankId, Bytes> largest(ranks.size());
   for (const StagePairId id : memory.pairs.ids()) {
@@ -437,6 +448,16 @@ absl::StatusOr<StageGraph> Apply(const StageGraph& graph,
   for (const RankId r : ranks.ids()) {
     ranks[r].memory.overhead += 2 * largest[r];
   }
+}
+
+absl::StatusOr<StageGraph> ApplyTo(const StageGraph& graph,
+                                   const StepMemory& memory,
+                                   const MemorySelection& selection,
+                                   bool copy_tasks) {
+  IdVector<RankId, RankSpec> ranks = graph.ranks();
+  IdVector<TaskId, Task> tasks = graph.tasks();
+  IdVector<EdgeId, Dependency> edges = graph.edges();
+  Apply(memory, selection, copy_tasks, &ranks, &tasks, &edges);
   return StageGraph::Create(graph.name(), std::move(ranks),
                             graph.module_names(), std::move(tasks),
                             std::move(edges));
@@ -444,16 +465,23 @@ absl::StatusOr<StageGraph> Apply(const StageGraph& graph,
 
 }  // namespace
 
+void ApplyEffects(const StepMemory& memory, const MemorySelection& selection,
+                  IdVector<RankId, RankSpec>* ranks,
+                  IdVector<TaskId, Task>* tasks,
+                  IdVector<EdgeId, Dependency>* edges) {
+  Apply(memory, selection, /*copy_tasks=*/false, ranks, tasks, edges);
+}
+
 absl::StatusOr<StageGraph> ApplyMemory(const StageGraph& graph,
                                        const StepMemory& memory,
                                        const MemorySelection& selection) {
-  return Apply(graph, memory, selection, /*copy_tasks=*/false);
+  return ApplyTo(graph, memory, selection, /*copy_tasks=*/false);
 }
 
 absl::StatusOr<StageGraph> ApplyMemoryWithCopyTasks(
     const StageGraph& graph, const StepMemory& memory,
     const MemorySelection& selection) {
-  return Apply(graph, memory, selection, /*copy_tasks=*/true);
+  return ApplyTo(graph, memory, selection, /*copy_tasks=*/true);
 }
 
 MemorySelection FromWithoutCopies(const StepMemory& memory,

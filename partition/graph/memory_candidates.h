@@ -93,7 +93,16 @@ struct MemoryEffect {
 class LayerCosts {
  public:
   LayerCosts(const emulator::StageCostModel& costs, const Stage& stage,
-             const WorkShape& shape, bool needs_input_grad);
+             const WorkShape& shape, bool needs_input_grad)
+      : LayerCosts(costs, stage, RowOf(costs, stage), shape, needs_input_grad) {
+  }
+  // The same with RowOf(costs, stage), for several shapes.
+  LayerCosts(const emulator::StageCostModel& costs, const Stage& stage,
+             const emulator::StageRow& row, const WorkShape& shape,
+             bool needs_input_grad);
+  // Returns the layers of the stage as stages of their own.
+  static emulator::StageRow RowOf(const emulator::StageCostModel& costs,
+                                  const Stage& stage);
   bool operator==(const LayerCosts&) const = default;
 
   // Returns the costs of the single layers.
@@ -254,6 +263,12 @@ StepMemory MakeStepMemory(
 absl::StatusOr<StageGraph> ApplyMemory(const StageGraph& graph,
                                        const StepMemory& memory,
                                        const MemorySelection& selection);
+
+// Does the same to the parts of a graph.
+void ApplyEffects(const StepMemory& memory, const MemorySelection& selection,
+                  IdVector<RankId, RankSpec>* ranks,
+                  IdVector<TaskId, Task>* tasks,
+                  IdVector<EdgeId, Dependency>* edges);
 
 // Does the same for a plan whose own instructions carry out the copies: tasks
 // take and release only what does not wait on the host, and nothing is delayed

@@ -101,6 +101,7 @@ void SetSetup(const TrainingSetup& setup, v1::TrainingSetup* proto) {
   proto->set_paired_forwards(setup.paired_forwards);
   proto->set_optimizer_group(setup.optimizer_group);
   proto->set_gathers_wait(setup.gathers_wait);
+  proto->set_optimizer_bytes(setup.optimizer_bytes);
 }
 
 void SetRules(const PartitionRules& rules, v1::PartitionRules* proto) {
@@ -216,6 +217,7 @@ v1::Job ToProto(const JobSpec& job) {
     m.set_module(own.module);
     m.set_tp(own.tp);
     m.set_cp(own.cp);
+    m.set_repeats(own.repeats);
   }
   SetTraining(job.training, proto.mutable_training());
   if (job.setup != TrainingSetup{}) SetSetup(job.setup, proto.mutable_setup());

@@ -24,6 +24,15 @@ LOONGFORGE_IMAGES = {
     ("qwen2.5_vl_7b", "sft"): ("qwen2.5-vl-7b", 10, "448x448", 10 * 256)}
 
 
+# Beyond the columns, the files of a model give tensor parallelism of its encoder,
+# and the encoder's layers that are recomputed: the first number of
+# --custom-pipeline-recompute-layers.
+LOONGFORGE_ENCODERS = {"qwen2.5_vl_7b": (2, 12)}
+# Phases with --use-precision-aware-optimizer: the fp32 weight shares its upper
+# half with the 16-bit one.
+PRECISION_AWARE = {("qwen2.5_vl_7b", "pretrain")}
+
+
 def loongforge(row):
     model = LOONGFORGE.get(row["model"])
     images = LOONGFORGE_IMAGES.get((row["model"], row["phase"]))
@@ -34,6 +43,15 @@ def loongforge(row):
              "sequence_parallel": row["sequence_parallel"],
              "recompute": "full" if row["recompute"].startswith("full")
                           else "none"}
+    if row["precision"] == "fp16":
+        # Only gradients of bf16 are summed in fp32 by default.
+        setup["gradient_bytes"] = 2
+    if row["model"] in LOONGFORGE_ENCODERS:
+        setup["encoder_recompute_layers"] = (
+            LOONGFORGE_ENCODERS[row["model"]][1])
+    if (row["model"], row["phase"]) in PRECISION_AWARE:
+        setup["optimizer_bytes"] = 10
+    setup["peak"] = "mean"
     # Sequences that are not packed have their mean length.
     tokens = int(row["tokens_per_step"]) // int(row["global_batch"])
     layout = {k: row[k] for k in ("tp", "pp", "vp", "cp", "ep", "dp")}
@@ -45,6 +63,7 @@ def loongforge(row):
         layers = [int(n) // chunks
                   for n in row["llm_layers_by_stage"].split(",")]
         layout["stages"] = "+".join(map(str, layers * chunks))
+        layout["encoder_tp"] = LOONGFORGE_ENCODERS[row["model"]][0]
     return dict(
         framework="loongforge", run=f"{row['model']} {row['phase']} A800",
         cluster="a800-sxm", shape=shape(**model), layout=shape(**layout),
@@ -52,7 +71,7 @@ def loongforge(row):
         global_batch=row["global_batch"],
         sequence=min(tokens, int(row["seq"])), step_ms=row["step_ms"],
         peak_gib=round(float(row["peak_allocated_mb_mean_over_ranks"]) / 1024,
-                       2) if images else None)
+                       2))
 
 
 SOURCES = {

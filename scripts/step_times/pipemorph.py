@@ -3,7 +3,7 @@
 from step_times.words import shape
 
 # 1F1B sends and receives in one batch, zero bubble one by one. Neither uses
-# fused attention. The vocabulary is not stated: GPT-2's, padded.
+# fused attention or a fused loss. The vocabulary is not stated: GPT-2's, padded.
 PIPEMORPH = {"1f1b": ("1f1b", "batched"),
              "zero-bubble (automatic, memory limit 2p)": ("zb-2p", "single")}
 
@@ -13,7 +13,7 @@ def pipemorph(row):
         return None  # Transfers by the host.
     schedule, p2p = PIPEMORPH[row["schedule"]]
     setup = {"attention": "unfused", "sharding": "none", "overlap": "none",
-             "host_us": 30, "schedule": schedule, "p2p": p2p}
+             "loss": "fp32", "host_us": 30, "schedule": schedule, "p2p": p2p}
     # In most iterations fp16 gradients overflowed.
     if 2 * int(row["optimizer_skipped"]) > int(row["iterations"]):
         setup["optimizer"] = "skipped"

@@ -29,8 +29,8 @@ namespace pipeloom::studies {
 
 struct EmulatedRun {
   Duration step_time{};
-  // Peak of the fullest rank, without CUDA context; of what the allocator
-  // reserves where that was measured.
+  // Peak without CUDA context, of the kind that was measured
+  // (formats::PeakKind).
   Bytes peak_allocated{};
 };
 

@@ -219,6 +219,61 @@ TEST(EmulateStep, ADelayedLinkIsOccupiedForTheDelayToo) {
                         HasSubstr("added is -100")));
 }
 
+// The sender's tensor is ready at 5 us, the receiver at 50.
+TEST(EmulateStep, ADelayAheadOfTheSendDoesNotWaitForTheReceiver) {
+  const auto task = [](int32_t rank, int32_t microbatch, Duration time) {
+    return Task{.rank = RankId(rank),
+                .module = ModuleId(0),
+                .stage = StageId(rank),
+                .microbatch = MicrobatchId(microbatch),
+                .duration = time};
+  };
+  ASSERT_OK_AND_ASSIGN(
+      const StageGraph graph,
+      StageGraph::Create("g", IdVector<RankId, RankSpec>(2), {"m"},
+                         {task(0, 0, Microseconds(5)),
+                          task(1, 1, Microseconds(50)), task(1, 0, kZero)},
+                         {{.from = TaskId(0),
+                           .to = TaskId(2),
+                           .delay = Microseconds(3),
+                           .occupancy = Microseconds(2),
+                           .payload = Bytes(64)}}));
+  ExecutionPlan plan = LowerNaively(graph, ById(graph));
+  // The receive is posted after the other task.
+  std::vector<Instruction>& program = plan.programs[RankId(1)];
+  const auto recv = std::find_if(
+      program.begin(), program.end(),
+      [](const Instruction& i) { return std::holds_alternative<Recv>(i); });
+  const auto wait = std::find_if(
+      program.begin(), program.end(),
+      [](const Instruction& i) { return std::holds_alternative<WaitRecv>(i); });
+  std::rotate(recv, recv + 1, wait);
+  for (const LinkSharing sharing :
+       {LinkSharing::kNone, LinkSharing::kPerPair, LinkSharing::kBothWays}) {
+    EmulateOptions options{.sharing = sharing};
+    options.slow_links = {
+        {.from = RankId(0), .to = RankId(1), .added = Microseconds(30)}};
+    EXPECT_EQ(StepTime(plan, options), Microseconds(50 + 30 + 3));
+    options.slow_links[0].ahead = true;
+    EXPECT_EQ(StepTime(plan, options), Microseconds(50 + 3));
+    options.slow_links[0].added = Microseconds(100);
+    EXPECT_EQ(StepTime(plan, options), Microseconds(5 + 100 + 3));
+  }
+}
+
+// Two tensors of 10 us with 100 us each ahead of them, on one link.
+TEST(EmulateStep, DelaysAheadOfSendsQueueOnTheirLink) {
+  const StageGraph graph = FanIn(2, Microseconds(13), Microseconds(10), false);
+  const ExecutionPlan plan = LowerNaively(graph, ById(graph));
+  EmulateOptions options;
+  options.slow_links = {{.from = RankId(0),
+                         .to = RankId(1),
+                         .added = Microseconds(100),
+                         .ahead = true}};
+  // The second waits behind the first delay while the first is sent.
+  EXPECT_EQ(StepTime(plan, options), Microseconds(2 * 100 + 13));
+}
+
 TEST(EmulateStep, ABlockingSendHoldsItsRankForTheOccupancy) {
   const Duration busy = Microseconds(10);
   const Duration delay = Microseconds(13);

@@ -83,6 +83,32 @@ TEST(ModuleParallelism, ACopyIsARankOfItsOwnLayoutWithItsShare) {
   }
 }
 
+// A rank of tp 4 whose module has tp 2: both pairs do all of the work, as a job
+// of tp 2 does it.
+TEST(ModuleParallelism, CopiesThatRepeatTheWorkDoAllOfIt) {
+  const auto layers = EveryLayerKind();
+  const auto n = static_cast<int32_t>(layers.size());
+  JobSpec job = JobOf({layers}, {.tp = 4, .dp = 2});
+  job.module_parallelism = {{.module = "m0", .tp = 2, .repeats = true}};
+  EXPECT_THAT(ValidateJobSpec(job), IsOk());
+  EXPECT_EQ(job.CopiesOf(ModuleId(0)), 1);
+  const StageCostModel repeated(job);
+  const StageCostModel apart(JobOf({layers}, {.tp = 2, .dp = 2}));
+  const WorkShape shape = Sequences(4, 512);
+  for (int32_t first = 0; first < n; ++first) {
+    const Stage stage = StageOf(1, 0, first);
+    const StageCost mine = repeated.Cost(stage, shape, true);
+    const StageCost alone = apart.Cost(stage, shape, true);
+    EXPECT_EQ(mine.forward, alone.forward) << first;
+    EXPECT_EQ(mine.fused, alone.fused) << first;
+    EXPECT_EQ(mine.activations, alone.activations) << first;
+    // Work done twice counts once.
+    EXPECT_EQ(mine.model_flops, alone.model_flops) << first;
+  }
+  EXPECT_EQ(repeated.Memory(StageOf(n)), apart.Memory(StageOf(n)));
+  EXPECT_EQ(repeated.Updates(OneRank(n)), apart.Updates(OneRank(n)));
+}
+
 // Gradients: 4 bytes a parameter over the 4 copies in the node, a quarter of
 // them over the 2 replicas; weights of 2 bytes back the same way. The update
 // moves 30 bytes a parameter, the gradients' norm and clearing 10 more; the

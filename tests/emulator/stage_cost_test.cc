@@ -53,6 +53,14 @@ TEST(StageCost, StaticMemoryIs18BytesAParameterOnOneGpu) {
             memory.optimizer);
 }
 
+TEST(StageCost, TheOptimizersStateHasTheBytesOfTheSetup) {
+  const LayerSpec layer = Llama3Block();
+  JobSpec job = JobOf({{layer}}, {});
+  job.setup.optimizer_bytes = 10;
+  EXPECT_EQ(StageCostModel(job).Memory(StageOf(1)).optimizer,
+            Bytes(10 * Parameters(layer)));
+}
+
 TEST(StageCost, ZeroStagesDivideOptimizerGradientsAndWeightsInTurn) {
   const LayerSpec layer = Llama3Block();
   const int64_t n = Parameters(layer);
@@ -338,6 +346,62 @@ TEST(StageCost, EqualLayersArePricedOnceAndReuseChangesNothing) {
   EXPECT_EQ(cached.cache().hits, 9 * 16 - 3);
   EXPECT_EQ(fresh.cache().hits, 0);
   EXPECT_EQ(fresh.cache().misses, 9 * 16);
+}
+
+// Stages of [embedding, 2 layers], three times 2 layers, and 2 layers that end
+// the module: those in the middle share a slot. Without the first stage, the
+// first of them has nothing trained below it, which counts unless the module is
+// frozen.
+TEST(StageCost, StagesOfARowThatCostTheSameShareASlot) {
+  std::vector<LayerSpec> layers = {EmbeddingLayer()};
+  for (int i = 0; i < 10; ++i) layers.push_back(Llama3Block());
+  JobSpec job = JobOf({layers}, {.pp = 5});
+  std::vector<Stage> stages;
+  for (int32_t s = 0; s < 5; ++s) {
+    stages.push_back(StageOf(s == 0 ? 3 : 2, 0, s == 0 ? 0 : 1 + 2 * s));
+    stages.back().rank = RankId(s);
+  }
+  for (const bool frozen : {false, true}) {
+    if (frozen) job.training.frozen_modules = {"m0"};
+    const StageCostModel costs(job);
+    const StageRow row = costs.Row(stages);
+    EXPECT_EQ(row.slot_of, (std::vector<int32_t>{0, 1, 1, 1, 2}));
+    const StageRow middle = costs.Row(absl::MakeSpan(stages).subspan(1, 3));
+    EXPECT_EQ(middle.slot_of, frozen ? (std::vector<int32_t>{0, 0, 0})
+                                     : (std::vector<int32_t>{0, 1, 1}));
+    for (const bool fed : {false, true}) {
+      const WorkShape shape = Sequences(2, 512);
+      const std::vector<StageCost> slots = costs.PriceSlots(row, shape, fed);
+      ASSERT_EQ(slots.size(), 3u);
+      EXPECT_EQ(*costs.Costs(row, shape, fed), slots);
+      const StageCostModel fresh(job, false);
+      for (size_t s = 0; s < 5; ++s) {
+        EXPECT_EQ(slots[static_cast<size_t>(row.slot_of[s])],
+                  fresh.Cost(stages[s], shape, fed || (s > 0 && !frozen)))
+            << s;
+      }
+    }
+    // Without reuse each stage is priced by itself.
+    const StageCostModel fresh(job, false);
+    EXPECT_EQ(fresh.Row(stages).of_slot.size(), 5u);
+  }
+}
+
+TEST(StageCost, StagesOnSlowOrOtherGpusShareNoSlot) {
+  JobSpec job = JobOf({Repeat(Llama3Block(), 6)}, {.pp = 6});
+  job.cluster.slow_gpus = {{.gpu = 2, .factor = 1.5}};
+  std::vector<Stage> stages;
+  for (int32_t s = 0; s < 6; ++s) {
+    stages.push_back(StageOf(1, 0, s));
+    stages.back().rank = RankId(s);
+  }
+  const StageCostModel costs(job);
+  const StageRow row = costs.Row(stages);
+  // The first has nothing below it, the last hands on to other modules.
+  EXPECT_EQ(row.slot_of, (std::vector<int32_t>{0, 1, 2, 1, 1, 3}));
+  const std::vector<StageCost> slots =
+      costs.PriceSlots(row, Sequences(1, 512), true);
+  EXPECT_GT(slots[2].forward, slots[1].forward);
 }
 
 TEST(StageCost, ReuseChangesNothingForAnyLayerKindOrThread) {

@@ -149,6 +149,7 @@ TEST(MeasuredRunsTest, ReadsHowMlperfSubmissionsRun) {
       row.find("attention=flash1 recompute=full"), 31,
       "precision=nvfp4-plain fp8_attention=yes weight_bytes=1 straggle=0.01 "
       "held_weight_bytes=1 fp8_activation_inputs=yes gradient_sums=apart "
+      "optimizer_bytes=10 peak=mean encoder_recompute_layers=5 "
       "step_host_us=900 contention=0.25 order=pipeline context=gather "
       "optimizer_group=8 weight_gathers=wait loss=fp32 "
       "recompute_layers=3");
@@ -179,6 +180,9 @@ TEST(MeasuredRunsTest, ReadsHowMlperfSubmissionsRun) {
   EXPECT_EQ(run.parallel.context, ContextParallelism::kAllGather);
   EXPECT_TRUE(run.recompute);
   EXPECT_EQ(run.recomputed_layers, 3);
+  EXPECT_EQ(run.recomputed_encoder_layers, 5);
+  EXPECT_EQ(run.setup.optimizer_bytes, 10);
+  EXPECT_EQ(run.peak_kind, PeakKind::kMean);
   // Off elsewhere.
   EXPECT_EQ(runs[1].setup.optimizer_group, 0);
   EXPECT_FALSE(runs[1].setup.gathers_wait);
@@ -189,7 +193,9 @@ TEST(MeasuredRunsTest, ReadsHowMlperfSubmissionsRun) {
   EXPECT_EQ(runs[1].setup.held_weight_bytes, 2);
   EXPECT_FALSE(runs[1].setup.fp8_activation_inputs);
   EXPECT_FALSE(runs[1].setup.sum_gradients_apart);
-  EXPECT_FALSE(runs[1].peak_reserved);
+  EXPECT_EQ(runs[1].setup.optimizer_bytes, 12);
+  EXPECT_EQ(runs[1].recomputed_encoder_layers, 0);
+  EXPECT_EQ(runs[1].peak_kind, PeakKind::kAllocated);
   EXPECT_EQ(runs[1].recomputed_layers, 0);
 }
 

@@ -183,6 +183,7 @@ TEST(ParseJobTest, ReadsHowAFrameworkRunsExperts) {
                    "\"sum_gradients_apart\": true, "
                    "\"held_weight_bytes\": 1, "
                    "\"fp8_activation_inputs\": true, "
+                   "\"optimizer_bytes\": 10, "
                    "\"host_per_step_us\": 250, "
                    "\"optimizer_group\": 8, \"gathers_wait\": true, "
                    "\"update_contention\": 0.25, "
@@ -208,6 +209,7 @@ TEST(ParseJobTest, ReadsHowAFrameworkRunsExperts) {
   EXPECT_TRUE(job.setup.sum_gradients_apart);
   EXPECT_EQ(job.setup.held_weight_bytes, 1);
   EXPECT_TRUE(job.setup.fp8_activation_inputs);
+  EXPECT_EQ(job.setup.optimizer_bytes, 10);
   EXPECT_EQ(job.setup.optimizer_group, 8);
   EXPECT_TRUE(job.setup.gathers_wait);
   EXPECT_EQ(job.setup.straggle, 0.5);

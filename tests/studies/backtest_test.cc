@@ -300,8 +300,9 @@ Duration StepOf(const char* shape, const char* setup) {
   return emulated->step_time;
 }
 
-// The update of a rank's weights: 30 to 60 bytes a parameter.
-TEST(Against, ASkippedOptimizerTakesNoTime) {
+// The update of a rank's weights: 30 to 60 bytes a parameter, of which
+// gradients are still searched for infinities and cleared: 16 of 40.
+TEST(Against, ASkippedOptimizerOnlyLooksAtTheGradients) {
   const auto step = [](const char* setup) {
     return ToSeconds(StepOf("", setup));
   };
@@ -313,8 +314,8 @@ TEST(Against, ASkippedOptimizerTakesNoTime) {
       (8 * (4.0 * 8192 * 8192 + 2.0 * 8192 * 28672) + 2 * 4000.0 * 8192) / 2;
   const double rate = Cluster().device.memory_bandwidth.bytes_per_second *
                       Cluster().device.memory_efficiency;
-  EXPECT_GT(runs - skipped, 30 * parameters / rate);
-  EXPECT_LT(runs - skipped, 60 * parameters / rate);
+  EXPECT_GT(runs - skipped, 0.6 * 30 * parameters / rate);
+  EXPECT_LT(runs - skipped, 0.6 * 60 * parameters / rate);
 }
 
 TEST(Against, RecomputedLayersAreAsManyAsTheRowSays) {
@@ -337,6 +338,36 @@ TEST(Against, ReservedMemoryIsMoreThanWhatIsAllocated) {
   };
   EXPECT_EQ(peak_of(" peak=allocated"), peak_of(""));
   EXPECT_NEAR(peak_of(" peak=reserved") / peak_of(""), 1.051, 1e-6);
+}
+
+// Encoder and backbone of qwen2.5-vl-7b on two ranks.
+TEST(Against, AnEncoderMayHaveLayersTensorsAndRecomputationOfItsOwn) {
+  const ClusterSpec cluster = Cluster();
+  const auto emulated = [&](const char* layout, const char* setup) {
+    formats::MeasuredRun run = RunOf(absl::StrFormat(
+        "f,a,h800-sxm,model=qwen2.5-vl-7b images=2 image=448x448,"
+        "tp=4 pp=2%s,recompute=full%s,1,8,100,1,,",
+        layout, setup));
+    const auto model = formats::LoadModel(
+        run.model_name, PIPELOOM_SOURCE_DIR "/workloads",
+        [](const std::string& path) { return formats::ReadFile(path); });
+    EXPECT_THAT(model.status(), IsOk());
+    run.model = *model;
+    const auto result = EmulateMeasuredRun(run, cluster);
+    EXPECT_THAT(result.status(), IsOk());
+    return *result;
+  };
+  const EmulatedRun all = emulated("", "");
+  const EmulatedRun some = emulated("", " encoder_recompute_layers=12");
+  EXPECT_LT(some.step_time, all.step_time);
+  EXPECT_GT(some.peak_allocated, all.peak_allocated);
+  // The encoder has 32 layers.
+  EXPECT_EQ(emulated("", " encoder_recompute_layers=32").peak_allocated,
+            all.peak_allocated);
+  // Half as many GPUs a copy, each of which does all of it.
+  const EmulatedRun pairs = emulated(" encoder_tp=2", "");
+  EXPECT_GT(pairs.peak_allocated, all.peak_allocated);
+  EXPECT_LT(emulated("", " peak=mean").peak_allocated, all.peak_allocated);
 }
 
 // 8 layers, 32 heads on a GPU, 5 bytes a score.

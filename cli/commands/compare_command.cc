@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
+#include "cli/commands/slow_flags.h"
 #include "cli/commands/trainer_output.h"
 #include "cli/console/command.h"
 #include "cli/console/files.h"
@@ -216,6 +217,7 @@ class CompareCommand : public Command {
                      "wrote; a strategy that is not for it says so"});
     AppendSearchFlags(&search_flags_, &flags);
     AppendRobustFlags(&robust_flags_, &flags);
+    AppendSlowFlags(&slow_flags_, &flags);
     AppendMeasuredFlags(&measured_flags_, &flags);
     flags.push_back(TrainerFlag(
         &trainer_, "keep every row to what that trainer can execute"));
@@ -229,6 +231,7 @@ class CompareCommand : public Command {
 
   absl::Status Run(const std::vector<std::string>& args,
                    const Context& context) override {
+    PIPELOOM_RETURN_IF_ERROR(CheckSlow(slow_flags_, measured_flags_));
     PIPELOOM_ASSIGN_OR_RETURN(const std::string name, OneArgument(args, "JOB"));
     PIPELOOM_ASSIGN_OR_RETURN(studies::JobInput input,
                               ReadJobInput(name, job_flags_, context));
@@ -245,6 +248,8 @@ class CompareCommand : public Command {
     }
     PIPELOOM_RETURN_IF_ERROR(
         TakeLayoutOfFile(partition_flags_, job_flags_, context, &input));
+    JobSpec slow_job = input.job;
+    PIPELOOM_RETURN_IF_ERROR(ApplySlow(slow_flags_, &slow_job));
     PIPELOOM_ASSIGN_OR_RETURN(
         const auto packed,
         studies::PackSteps(input, job_flags_.steps, StudyContextOf(context)));
@@ -298,6 +303,15 @@ class CompareCommand : public Command {
                                context));
       options.searched = std::move(prepared.partition);
       searched_ = used != "rule";
+    }
+    // Every row is planned and judged with the times of the slow ranks and
+    // links, on the partition that it has without.
+    std::unique_ptr<emulator::StageCostModel> slow_costs;
+    if (slow_flags_.given()) {
+      PIPELOOM_ASSIGN_OR_RETURN(
+          slow_costs,
+          SlowCosts(std::move(slow_job), measured_flags_.learned, &input));
+      options.slow_costs = slow_costs.get();
     }
     settings.defer = input.defer;
     PIPELOOM_ASSIGN_OR_RETURN(settings.robust,
@@ -410,6 +424,7 @@ class CompareCommand : public Command {
   std::vector<std::string> schedules_{};  // Empty: the usual ones.
   bool ablation_ = false;
   bool static_ = false;
+  SlowFlags slow_flags_{};
   RobustFlags robust_flags_{};
   MeasuredFlags measured_flags_{};
   std::string trainer_{};

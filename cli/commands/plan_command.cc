@@ -155,11 +155,7 @@ class PlanCommand : public Command {
           "--attention-density with --costs-from: which density the traces "
           "were measured with is not known; use one of the two");
     }
-    if (slow_flags_.given() && !measured_flags_.traces.empty()) {
-      return UsageError(
-          "--slow or --slow-link with --costs-from: the traces already show "
-          "what was slow; use one of the two");
-    }
+    PIPELOOM_RETURN_IF_ERROR(CheckSlow(slow_flags_, measured_flags_));
     PIPELOOM_ASSIGN_OR_RETURN(const std::string name, OneArgument(args, "JOB"));
     PIPELOOM_ASSIGN_OR_RETURN(studies::JobInput input,
                               ReadPlannedJob(name, planning_, context));
@@ -192,8 +188,9 @@ class PlanCommand : public Command {
     std::unique_ptr<emulator::StageCostModel> slow_costs;
     if (slow_flags_.given()) {
       PIPELOOM_ASSIGN_OR_RETURN(
-          slow_costs, PlanSlowJob(std::move(slow_job), measured_flags_.learned,
-                                  &input, &prepared));
+          slow_costs,
+          SlowCosts(std::move(slow_job), measured_flags_.learned, &input));
+      prepared.costs = slow_costs.get();
     }
     DensityByStep by_step(
         prepared, input, densities, [&](emulator::StageCostModel* sparse) {

@@ -89,14 +89,19 @@ absl::Status ApplySlow(const SlowFlags& flags, JobSpec* job) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::unique_ptr<emulator::StageCostModel>> PlanSlowJob(
-    JobSpec slow_job, const std::string& learned, studies::JobInput* input,
-    planner::PreparedJob* prepared) {
+absl::Status CheckSlow(const SlowFlags& flags, const MeasuredFlags& measured) {
+  if (!flags.given() || measured.traces.empty()) return absl::OkStatus();
+  return UsageError(
+      "--slow or --slow-link with --costs-from: the traces already show what "
+      "was slow; use one of the two");
+}
+
+absl::StatusOr<std::unique_ptr<emulator::StageCostModel>> SlowCosts(
+    JobSpec slow_job, const std::string& learned, studies::JobInput* input) {
   input->job = std::move(slow_job);
   auto costs = std::make_unique<emulator::StageCostModel>(
       input->job, studies::CostsOf(*input));
   PIPELOOM_RETURN_IF_ERROR(ApplyLearned(learned, costs.get()));
-  prepared->costs = costs.get();
   return costs;
 }
 

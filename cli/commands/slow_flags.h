@@ -1,4 +1,5 @@
-// Slow ranks and links as options of `plan`, which searches under them.
+// Slow ranks and links as options of `plan` and `compare`, which search under
+// them.
 #ifndef PIPELOOM_CLI_COMMANDS_SLOW_FLAGS_H_
 #define PIPELOOM_CLI_COMMANDS_SLOW_FLAGS_H_
 
@@ -9,9 +10,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "cli/console/flags.h"
+#include "cli/input/measured_flags.h"
 #include "emulator/stage/stage_cost.h"
 #include "ir/job/job_spec.h"
-#include "planner/step/step_types.h"
 #include "studies/job/job_input.h"
 
 namespace pipeloom::cli {
@@ -31,13 +32,16 @@ void AppendSlowFlags(SlowFlags* values, std::vector<Flag>* flags);
 // says. A UsageError names the option, the value and what would be right.
 absl::Status ApplySlow(const SlowFlags& flags, JobSpec* job);
 
-// Makes `input` and `prepared` plan steps of `slow_job`, which ApplySlow has
-// made of the job. The partition stays, as weights do. `learned`: a file of
-// measured times, or empty. Returns the costs of the slow job, which live as
-// long as `prepared` is used.
-absl::StatusOr<std::unique_ptr<emulator::StageCostModel>> PlanSlowJob(
-    JobSpec slow_job, const std::string& learned, studies::JobInput* input,
-    planner::PreparedJob* prepared);
+// Returns a UsageError if costs come from traces as well, which show already
+// what was slow.
+absl::Status CheckSlow(const SlowFlags& flags, const MeasuredFlags& measured);
+
+// Puts `slow_job`, which ApplySlow has made of the job, in its place and
+// returns its costs. `learned`: a file of measured times, or empty. Steps
+// planned with these costs keep the partition of the healthy job, as moving
+// weights takes long.
+absl::StatusOr<std::unique_ptr<emulator::StageCostModel>> SlowCosts(
+    JobSpec slow_job, const std::string& learned, studies::JobInput* input);
 
 }  // namespace pipeloom::cli
 

@@ -152,8 +152,8 @@ absl::StatusOr<JobPlan> PlanJob(const std::vector<std::string>& arguments,
   std::unique_ptr<emulator::StageCostModel> slow_costs;
   if (slow.given()) {
     PIPELOOM_ASSIGN_OR_RETURN(
-        slow_costs, cli::PlanSlowJob(std::move(slow_job), learned, &input,
-                                     &ready.prepared));
+        slow_costs, cli::SlowCosts(std::move(slow_job), learned, &input));
+    ready.prepared.costs = slow_costs.get();
   }
   cli::DensityByStep by_step(ready.prepared, input, densities,
                              [&](emulator::StageCostModel* sparse) {

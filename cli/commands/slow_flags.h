@@ -32,8 +32,8 @@ void AppendSlowFlags(SlowFlags* values, std::vector<Flag>* flags);
 // says. A UsageError names the option, the value and what would be right.
 absl::Status ApplySlow(const SlowFlags& flags, JobSpec* job);
 
-// Returns a UsageError if costs come from traces as well, which show already
-// what was slow.
+// Returns a UsageError if costs come from traces too: their times already
+// include the slow ranks and links.
 absl::Status CheckSlow(const SlowFlags& flags, const MeasuredFlags& measured);
 
 // Puts `slow_job`, which ApplySlow has made of the job, in its place and

@@ -12,8 +12,8 @@
 namespace pipeloom::formats {
 namespace {
 
-// Host time to launch a kernel on LoongForge's machines. Chosen on the two runs
-// of Llama 2 7B fine-tuning in workloads/validation/loongforge.csv.
+// Host time to launch a kernel on LoongForge's machines. Chosen on its two
+// fine-tuning runs, Llama 2 7B in workloads/validation/loongforge.csv.
 constexpr Duration kLoongForgeHost{70'000};
 
 // Fetching, clipping, the optimizer's launches: chosen on the fit rows of

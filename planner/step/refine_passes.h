@@ -100,9 +100,8 @@ absl::Status RefinePasses(const PreparedJob& job, const PlanInput& input,
                           const partition::StepMemory& memory,
                           const SearchBudget& budget, Candidate* best);
 
-// Returns the lower bound of a step over all choices of `memory` and all forms
-// of passes that the job's trainer can run; a quick one if little of the time
-// is left.
+// Returns the lower bound of a step over all choices of `memory` and every pass
+// form that the job's trainer can run: QuickPlanBound if little time is left.
 NamedBound BoundOfStep(const JobSpec& job, const StageGraph& graph,
                        const partition::StepMemory& memory,
                        const SearchBudget& budget);

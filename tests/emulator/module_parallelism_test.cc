@@ -83,8 +83,8 @@ TEST(ModuleParallelism, ACopyIsARankOfItsOwnLayoutWithItsShare) {
   }
 }
 
-// A rank of tp 4 whose module has tp 2: both pairs do all of the work, as a job
-// of tp 2 does it.
+// A rank of tp 4 whose module has tp 2: each pair of GPUs does all the work, so
+// the times are those of a job with tp 2.
 TEST(ModuleParallelism, CopiesThatRepeatTheWorkDoAllOfIt) {
   const auto layers = EveryLayerKind();
   const auto n = static_cast<int32_t>(layers.size());

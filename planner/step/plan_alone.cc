@@ -387,7 +387,7 @@ absl::StatusOr<PlanResult> PlanOnce(const PreparedJob& prepared,
     // Known since before the search.
   } else if (own_memory || split.has_value() || !best->made.pairs.empty() ||
              !best->made.forms.empty() || spec.setup.paired_forwards) {
-    bound = BoundOfStep(spec, final_built.graph, final_memory, input.budget);
+    bound = BoundOfStep(spec, final_built.graph, final_memory, {});
   } else {
     PIPELOOM_ASSIGN_OR_RETURN(
         const StageGraph chosen,

@@ -55,7 +55,7 @@ absl::StatusOr<NamedBound> BoundOfRivals(const PreparedJob& prepared,
   const partition::StepMemory memory = partition::MakeStepMemory(
       costs, prepared.partition, microbatches, built.pairs,
       StageChoices(costs, prepared.partition, microbatches));
-  return BoundOfStep(costs.job(), built.graph, memory, input.budget);
+  return BoundOfStep(costs.job(), built.graph, memory, {});
 }
 
 }  // namespace

@@ -46,6 +46,17 @@ function(pipeloom_precompile target from)
   endif()
 endfunction()
 
+# Gives `target` precompiled headers of its own: those above, gRPC and the
+# messages of the service, which take a third of the time of its files, and more
+# that are named.
+function(pipeloom_precompile_grpc target)
+  if(PIPELOOM_PRECOMPILE)
+    target_precompile_headers(
+      ${target} PRIVATE ${PIPELOOM_COMMON_HEADERS} ${ARGN} <grpcpp/grpcpp.h>
+      <pipeloom/v1/planner_service.grpc.pb.h>)
+  endif()
+endfunction()
+
 if(PIPELOOM_PRECOMPILE)
   # With it, ccache can tell whether anything has changed.
   add_compile_options($<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>

@@ -232,6 +232,10 @@ class ExplainCommand : public Command {
              job, planned.slowest().microbatches, operators.get())) {
       context.warn(absl::StrCat("note: ", note));
     }
+    for (const std::string& note :
+         studies::GraphNotes(job, planned.slowest().microbatches)) {
+      context.warn(absl::StrCat("note: ", note));
+    }
     return plan;
   }
 

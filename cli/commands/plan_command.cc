@@ -223,6 +223,10 @@ class PlanCommand : public Command {
       const auto notes = studies::LaunchNotes(
           input.job, steps[0].slowest().microbatches, operators.get());
       output.notes.insert(output.notes.end(), notes.begin(), notes.end());
+      for (std::string& note :
+           studies::GraphNotes(input.job, steps[0].slowest().microbatches)) {
+        output.notes.push_back(std::move(note));
+      }
     }
     for (const std::string& note : output.notes) {
       context.warn(absl::StrCat("note: ", note));

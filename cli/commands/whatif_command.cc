@@ -25,6 +25,7 @@
 #include "cli/report/whatif_tables.h"
 #include "formats/job/spec_loader.h"
 #include "formats/text/json_writer.h"
+#include "studies/whatif/bucket_choice.h"
 #include "studies/whatif/whatif_case.h"
 #include "studies/whatif/whatif_run.h"
 
@@ -145,7 +146,12 @@ class WhatIfCommand : public Command {
       reference.changes = base;
       cases.insert(cases.begin(), reference);
     }
-    PIPELOOM_ASSIGN_OR_RETURN(const studies::WhatIfGiven given, Given());
+    PIPELOOM_ASSIGN_OR_RETURN(studies::WhatIfGiven given, Given());
+    if (Asked("graphs")) {
+      PIPELOOM_ASSIGN_OR_RETURN(
+          given.buckets,
+          studies::BucketChoices(input, base, StudyContextOf(context)));
+    }
     for (const std::string& question : questions_) {
       for (studies::WhatIfCase c : studies::CasesOf(question, job, given)) {
         c.changes.insert(c.changes.begin(), base.begin(), base.end());
@@ -322,6 +328,14 @@ class WhatIfCommand : public Command {
       tables.push_back(
           {"Best: none is better in GPUs, step time and memory together",
            best});
+    }
+    if (Asked("graphs")) {
+      Table shapes({"configuration", "training.shape_buckets"});
+      for (const studies::WhatIfCase& c : cases) {
+        const std::string value = ValueOf(c, "training.shape_buckets");
+        if (value.size() > 2) shapes.AddRow({c.label, value});
+      }
+      tables.push_back({"Tokens of each shape", shapes});
     }
     if (Asked("scale"))
       tables.push_back({"Step time by GPUs", ScaleTable(cases, outcomes)});

@@ -437,7 +437,7 @@ KernelTraffic FrameworkPrices::ConvolutionTraffic() const {
         Memory(kEagerConvIn.forward * in) + Memory(kEagerConvOut.forward * out);
     traffic.backward += Memory(kEagerConvIn.backward * in) +
                         Memory(kEagerConvOut.backward * out);
-    if (setup_.graphs == CudaGraphs::kIteration) continue;
+    if (Graphs() == CudaGraphs::kIteration) continue;
     traffic.forward_kernels += kKernelsAConvolution;
     traffic.backward_kernels += 2 * kKernelsAConvolution;
   }
@@ -498,23 +498,23 @@ KernelTraffic FrameworkPrices::Traffic(const LayerOps& ops) const {
         (kKernelsAnExpert + (biases ? kKernelsABias : 0)) * local;
     traffic.forward_kernels += forward;
     traffic.backward_kernels += 2 * forward;
-    if (setup_.graphs == CudaGraphs::kLayers) {
+    if (Graphs() == CudaGraphs::kLayers) {
       traffic.forward_kernels = forward;
       traffic.backward_kernels = 2 * forward;
     }
-    if (setup_.overlap_dispatch && setup_.graphs == CudaGraphs::kNone) {
+    if (setup_.overlap_dispatch && Graphs() == CudaGraphs::kNone) {
       traffic.forward_kernels += kPartsForward * kKernelsAPart;
       traffic.backward_kernels += kPartsBackward * kKernelsAPart;
     }
-  } else if (setup_.graphs == CudaGraphs::kLayers && transformer) {
+  } else if (Graphs() == CudaGraphs::kLayers && transformer) {
     traffic.forward_kernels = traffic.backward_kernels = kKernelsAReplay;
     return traffic;
   }
-  if (setup_.graphs == CudaGraphs::kIteration) {
+  if (Graphs() == CudaGraphs::kIteration) {
     traffic.forward_kernels = traffic.backward_kernels = 0;
     return traffic;
   }
-  if (transformer && parallel_.cp > 1 && setup_.graphs == CudaGraphs::kNone) {
+  if (transformer && parallel_.cp > 1 && Graphs() == CudaGraphs::kNone) {
     if (parallel_.context == ContextParallelism::kRing) {
       traffic.forward_kernels += kRingStepForward * (parallel_.cp - 1);
       traffic.backward_kernels += kRingStepBackward * (parallel_.cp - 1);

@@ -81,6 +81,10 @@ class FrameworkPrices {
   Duration Attention(const AttentionOp& op) const;
   double GroupedSeconds(const GemmOp& op) const;
   KernelTraffic ConvolutionTraffic() const;
+  // Returns which kernels of this shape CUDA graphs launch.
+  CudaGraphs Graphs() const {
+    return shape_.host_launched ? CudaGraphs::kNone : setup_.graphs;
+  }
   // Returns the time of a product in the setup's low precision, including the
   // casts of its operand. Takes the product's time in bf16.
   Duration LowPrecision(const GemmOp& op, Duration base) const;

@@ -252,6 +252,17 @@ void ReadTraining(ObjectReader& reader, int32_t dp, TrainingSpec* training) {
     r.Read("module", &size.module);
     r.Read("instances", int64_t{1}, int64_t{1'000'000}, &size.instances);
   });
+  reader.ReadObjects("shape_buckets", [&](ObjectReader& r) {
+    TrainingSpec::ShapeBuckets& buckets =
+        training->shape_buckets.emplace_back();
+    r.Require("module");
+    r.Require("tokens");
+    r.Read("module", &buckets.module);
+    r.ForEach("tokens", [&](const JsonValue& item, const std::string& path) {
+      r.ParseInteger(item, path, 1, int64_t{1} << 40,
+                     &buckets.tokens.emplace_back());
+    });
+  });
   training->memory_limit = Bytes(memory_limit_bytes);
 }
 

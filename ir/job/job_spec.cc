@@ -16,6 +16,9 @@ Bytes ReserveOf(const DeviceSpec& device, double share) {
       std::ceil(static_cast<double>(device.memory.count()) * share)));
 }
 
+constexpr size_t kMostShapeBuckets = 1024;
+constexpr int64_t kMostBucketTokens = int64_t{1} << 40;
+
 bool HasModule(const ModelSpec& model, const std::string& name) {
   return std::any_of(
       model.modules.begin(), model.modules.end(),
@@ -234,7 +237,42 @@ absl::Status CheckSlowRankLinks(const JobSpec& job) {
   return absl::OkStatus();
 }
 
+absl::Status ValidateShapeBuckets(const JobSpec& job) {
+  std::set<std::string> named;
+  for (const TrainingSpec::ShapeBuckets& b : job.training.shape_buckets) {
+    const auto refuse = [&](const std::string& what) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "training.shape_buckets of \"%s\": %s", b.module, what));
+    };
+    if (!HasModule(job.model, b.module)) {
+      return refuse(absl::StrCat("the model has ", ModuleNames(job.model)));
+    }
+    if (!named.insert(b.module).second) return refuse("given twice");
+    if (b.tokens.empty() || b.tokens.size() > kMostShapeBuckets) {
+      return refuse(absl::StrFormat("%d token counts; there must be 1 to %d",
+                                    b.tokens.size(), kMostShapeBuckets));
+    }
+    for (size_t i = 0; i < b.tokens.size(); ++i) {
+      if (b.tokens[i] >= 1 && b.tokens[i] <= kMostBucketTokens &&
+          (i == 0 || b.tokens[i] > b.tokens[i - 1])) {
+        continue;
+      }
+      return refuse(absl::StrFormat(
+          "tokens[%d] is %d; tokens must be in [1, %d] and ascending", i,
+          b.tokens[i], kMostBucketTokens));
+    }
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
+
+absl::Span<const int64_t> JobSpec::BucketsOf(ModuleId module) const {
+  for (const TrainingSpec::ShapeBuckets& buckets : training.shape_buckets) {
+    if (buckets.module == model.modules[module].name) return buckets.tokens;
+  }
+  return {};
+}
 
 absl::Status ValidateJobSpec(const JobSpec& job) {
   PIPELOOM_RETURN_IF_ERROR(ValidateModelSpec(job.model));
@@ -294,6 +332,7 @@ absl::Status ValidateJobSpec(const JobSpec& job) {
           size.module, size.instances));
     }
   }
+  PIPELOOM_RETURN_IF_ERROR(ValidateShapeBuckets(job));
   PIPELOOM_RETURN_IF_ERROR(ValidatePartitionRules(job));
   if (job.search.deadline < kZero) {
     return absl::InvalidArgumentError(

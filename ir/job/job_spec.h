@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/types/span.h"
 #include "base/units.h"
 #include "ir/ids.h"
 #include "ir/job/cluster_spec.h"
@@ -73,6 +74,16 @@ struct TrainingSpec {
     bool operator==(const SubMicrobatchSize&) const = default;
   };
   std::vector<SubMicrobatchSize> sub_microbatch_sizes{};
+  // Token counts to which sub-microbatches of the named module are padded, so
+  // that CUDA graphs and kernels made for fixed shapes can run them: each to
+  // the smallest that it does not exceed, on each copy of the module in a rank.
+  // A larger one runs as it is, without a graph.
+  struct ShapeBuckets {
+    std::string module;
+    std::vector<int64_t> tokens{};  // Ascending.
+    bool operator==(const ShapeBuckets&) const = default;
+  };
+  std::vector<ShapeBuckets> shape_buckets{};
   bool operator==(const TrainingSpec&) const = default;
 };
 
@@ -176,6 +187,9 @@ struct JobSpec {
   // Returns how many copies of the module's stages share a rank's work; 1
   // unless module_parallelism sets a smaller tp or cp.
   int32_t CopiesOf(ModuleId module) const;
+  // Returns the token counts of training.shape_buckets for the module; empty:
+  // its shapes are not padded.
+  absl::Span<const int64_t> BucketsOf(ModuleId module) const;
   // Returns the memory of one GPU that plans may use: training.memory_limit, or
   // the device's memory less the reserve.
   Bytes MemoryLimit() const;

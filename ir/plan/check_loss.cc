@@ -1,5 +1,8 @@
-// CheckLoss of ir/plan/check_passes.h.
+// CheckLoss and CheckPaddedShapes of ir/plan/check_passes.h.
 #include <algorithm>
+#include <cstdint>
+#include <set>
+#include <string>
 #include <tuple>
 #include <vector>
 
@@ -180,6 +183,50 @@ absl::Status CheckLoss(const ExecutionPlan& plan) {
     begin = end;
   }
   return absl::OkStatus();
+}
+
+absl::Status CheckPaddedShapes(const ExecutionPlan& plan) {
+  if (plan.padded_shapes.empty()) return absl::OkStatus();
+  std::set<int32_t> modules;
+  for (const PaddedShape& shape : plan.padded_shapes) {
+    modules.insert(shape.module.value());
+  }
+  using Key = std::tuple<int32_t, int32_t, int32_t>;
+  std::set<Key> expected;
+  for (const Task& task : plan.graph.tasks()) {
+    if (!modules.contains(task.module.value())) continue;
+    expected.insert(
+        {task.module.value(), task.microbatch.value(), task.sub_microbatch});
+  }
+  auto next = expected.begin();
+  for (size_t k = 0; k < plan.padded_shapes.size(); ++k) {
+    const PaddedShape& shape = plan.padded_shapes[k];
+    const auto fail = [&](const std::string& what) {
+      return absl::FailedPreconditionError(
+          absl::StrFormat("plan: padded_shape %d (module %d, microbatch %d, "
+                          "sub-microbatch %d): %s",
+                          k, shape.module.value(), shape.microbatch.value(),
+                          shape.sub_microbatch, what));
+    };
+    const Key key{shape.module.value(), shape.microbatch.value(),
+                  shape.sub_microbatch};
+    if (next == expected.end()) return fail("no task is of it");
+    if (key != *next) {
+      return fail(absl::StrFormat(
+          "that of module %d, microbatch %d, sub-microbatch %d is right here",
+          std::get<0>(*next), std::get<1>(*next), std::get<2>(*next)));
+    }
+    ++next;
+    if (shape.tokens < 0 || shape.bucket < 0) {
+      return fail(absl::StrFormat("tokens %d and bucket %d must be >= 0",
+                                  shape.tokens, shape.bucket));
+    }
+  }
+  if (next == expected.end()) return absl::OkStatus();
+  return Fail(absl::StrFormat(
+      "padded_shape of module %d, microbatch %d, sub-microbatch %d is "
+      "missing",
+      std::get<0>(*next), std::get<1>(*next), std::get<2>(*next)));
 }
 
 }  // namespace pipeloom

@@ -35,6 +35,11 @@ absl::Status CheckPasses(const ExecutionPlan& plan);
 // REQUIRES: CheckPasses. O(tasks + edges).
 absl::Status CheckLoss(const ExecutionPlan& plan);
 
+// Checks the padded shapes of a plan: sorted, of sub-microbatches that have
+// tasks, all those of a module or none, with no negative size. O(tasks log
+// tasks).
+absl::Status CheckPaddedShapes(const ExecutionPlan& plan);
+
 }  // namespace pipeloom
 
 #endif  // PIPELOOM_IR_PLAN_CHECK_PASSES_H_

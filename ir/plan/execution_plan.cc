@@ -150,6 +150,13 @@ Fingerprint Checksum(const ExecutionPlan& plan) {
       builder.Add(total.module.value()).Add(total.tokens).Add(total.instances);
     }
   }
+  for (const PaddedShape& shape : plan.padded_shapes) {
+    builder.Add(shape.module.value())
+        .Add(shape.microbatch.value())
+        .Add(shape.sub_microbatch)
+        .Add(shape.tokens)
+        .Add(shape.bucket);
+  }
   return builder.Build();
 }
 

@@ -111,6 +111,19 @@ struct LossTotal {
   bool operator==(const LossTotal&) const = default;
 };
 
+// The shape that a sub-microbatch is padded to
+// (TrainingSpec::ShapeBuckets).
+struct PaddedShape {
+  ModuleId module{};
+  MicrobatchId microbatch{};
+  int32_t sub_microbatch = 0;  // Within its microbatch and module.
+  int64_t tokens = 0;          // Without padding.
+  // Tokens of each copy of the module with padding; 0: it is larger than all
+  // buckets and runs as it is.
+  int64_t bucket = 0;
+  bool operator==(const PaddedShape&) const = default;
+};
+
 // The plan of one step of one replica.
 struct ExecutionPlan {
   static constexpr int32_t kVersion = 1;
@@ -130,6 +143,8 @@ struct ExecutionPlan {
   // loss_totals are both empty if not known.
   std::vector<LossShare> loss_shares{};
   std::vector<LossTotal> loss_totals{};  // Sorted by module.
+  // One for each sub-microbatch of a module with buckets, in the same order.
+  std::vector<PaddedShape> padded_shapes{};
   bool operator==(const ExecutionPlan&) const = default;
 };
 

@@ -19,6 +19,7 @@ WorkShape& WorkShape::operator+=(const WorkShape& other) {
   longest = std::max(longest, other.longest);
   share_tokens = 0;
   share_squared = 0;
+  host_launched = host_launched || other.host_launched;
   return *this;
 }
 
@@ -42,6 +43,7 @@ WorkShape WorkShape::Padded() const {
 Fingerprint WorkShape::fingerprint() const {
   FingerprintBuilder builder;
   if (share_tokens > 0) builder.Add(share_tokens).Add(share_squared);
+  if (host_launched) builder.Add(host_launched);
   return builder.Add(instances)
       .Add(tokens)
       .Add(output_tokens)
@@ -142,6 +144,12 @@ absl::Status ValidateMicrobatches(const Microbatches& microbatches,
       return fail(id, "its shape has a negative size");
     }
     if (s.empty()) return fail(id, "its shape is empty");
+    if (sub.data().tokens > s.tokens || sub.bucket < 0) {
+      return fail(id,
+                  absl::StrFormat("%d tokens in a bucket of %d are padded to "
+                                  "%d, which must not be less",
+                                  sub.data().tokens, sub.bucket, s.tokens));
+    }
   }
   return absl::OkStatus();
 }

@@ -4,6 +4,7 @@
 #define PIPELOOM_IR_PLAN_MICROBATCHES_H_
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -31,6 +32,9 @@ struct WorkShape {
   // known, as in every sum.
   int64_t share_tokens = 0;
   double share_squared = 0;
+  // Whether the host launches its kernels even if CUDA graphs run those of
+  // other shapes (TrainingSpec::ShapeBuckets).
+  bool host_launched = false;
 
   bool operator==(const WorkShape&) const = default;
   WorkShape& operator+=(const WorkShape& other);
@@ -56,7 +60,12 @@ struct SubMicrobatch {
   MicrobatchId microbatch{};
   int32_t index = 0;  // Within its microbatch and module.
   WorkShape shape;
+  // The bucket to which the shape is padded; 0: none.
+  int64_t bucket = 0;
+  std::optional<WorkShape> unpadded{};  // If it is padded.
   bool operator==(const SubMicrobatch&) const = default;
+  // Returns the shape of the data.
+  const WorkShape& data() const { return unpadded ? *unpadded : shape; }
 };
 
 // The microbatches of one replica in a step.

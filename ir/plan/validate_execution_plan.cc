@@ -572,6 +572,7 @@ absl::Status ValidateExecutionPlan(const ExecutionPlan& plan) {
   }
   PIPELOOM_RETURN_IF_ERROR(CheckPasses(plan));
   PIPELOOM_RETURN_IF_ERROR(CheckLoss(plan));
+  PIPELOOM_RETURN_IF_ERROR(CheckPaddedShapes(plan));
   PIPELOOM_RETURN_IF_ERROR(StructureCheck(plan).Run());
   PIPELOOM_RETURN_IF_ERROR(CheckChannelOrder(plan));
   PIPELOOM_RETURN_IF_ERROR(CheckProgress(plan));

@@ -156,6 +156,20 @@ void ReadLoss(TextReader& reader, ExecutionPlan* plan) {
   }
 }
 
+// Reads the lines of padded_shape, if there are any.
+void ReadPaddedShapes(TextReader& reader, ExecutionPlan* plan) {
+  for (; reader.At("padded_shape"); reader.NextLine()) {
+    reader.Word();
+    PaddedShape& shape = plan->padded_shapes.emplace_back();
+    shape.module = ModuleId(reader.Int32("module", 0));
+    shape.microbatch = MicrobatchId(reader.Int32("microbatch", 0));
+    shape.sub_microbatch = reader.Int32("sub", 0);
+    shape.tokens = reader.Int("tokens", 0);
+    shape.bucket = reader.Int("bucket", 0);
+    reader.ExpectEndOfLine();
+  }
+}
+
 // Reads the lines of a graph, from "graph" on, up to a line that is not one of
 // them. Sets `more` to whether there is such a line.
 absl::StatusOr<StageGraph> ReadGraph(TextReader& reader, bool* more) {
@@ -257,6 +271,13 @@ std::string ToString(const ExecutionPlan& plan) {
         share.module.value(), share.microbatch.value(), share.sub_microbatch,
         share.tokens, share.instances);
   }
+  for (const PaddedShape& shape : plan.padded_shapes) {
+    absl::StrAppendFormat(
+        &out,
+        "padded_shape module %d microbatch %d sub %d tokens %d bucket %d\n",
+        shape.module.value(), shape.microbatch.value(), shape.sub_microbatch,
+        shape.tokens, shape.bucket);
+  }
   absl::StrAppend(&out, ToString(plan.graph));
   for (const RankId r : plan.programs.ids()) {
     absl::StrAppend(&out, "program ", r.value(), "\n");
@@ -305,6 +326,7 @@ absl::StatusOr<ExecutionPlan> ParseExecutionPlan(absl::string_view text) {
   reader.ExpectEndOfLine();
   reader.NextLine();
   ReadLoss(reader, &plan);
+  ReadPaddedShapes(reader, &plan);
   bool more = false;
   PIPELOOM_ASSIGN_OR_RETURN(plan.graph, ReadGraph(reader, &more));
   bool ended = false;

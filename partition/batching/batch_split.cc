@@ -7,6 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
 #include "partition/batching/load_meter.h"
+#include "partition/batching/shape_buckets.h"
 #include "partition/batching/token_count.h"
 
 namespace pipeloom::partition {
@@ -292,6 +293,16 @@ absl::StatusOr<Microbatches> SplitMicrobatches(const JobSpec& job,
                                                const PackedStep& step,
                                                int32_t replica,
                                                const Partition& partition) {
+  absl::StatusOr<Microbatches> result =
+      SplitUnpadded(job, step, replica, partition);
+  if (result.ok()) PadToBuckets(job, &*result);
+  return result;
+}
+
+absl::StatusOr<Microbatches> SplitUnpadded(const JobSpec& job,
+                                           const PackedStep& step,
+                                           int32_t replica,
+                                           const Partition& partition) {
   const ModelSpec& model = job.model;
   if (replica < 0 || static_cast<size_t>(replica) >= step.packed.size()) {
     return absl::InvalidArgumentError(

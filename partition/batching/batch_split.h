@@ -63,12 +63,20 @@ absl::StatusOr<PackedStep> PackStep(const JobSpec& job,
 
 // Returns the sub-microbatches of one replica of a packed step: the instances
 // of each module in a microbatch, in order, in ceil(N / B) even slices, with B
-// from the partition (DIP section 4.1). B = 0: one slice. InvalidArgument: no
+// from the partition (DIP section 4.1), padded as training.shape_buckets say
+// (partition/batching/shape_buckets.h). B = 0: one slice. InvalidArgument: no
 // such replica, or a partition of another model. O(instances).
 absl::StatusOr<Microbatches> SplitMicrobatches(const JobSpec& job,
                                                const PackedStep& step,
                                                int32_t replica,
                                                const Partition& partition);
+
+// Returns the same without padding to training.shape_buckets: the shapes of the
+// data, of whole microbatches too.
+absl::StatusOr<Microbatches> SplitUnpadded(const JobSpec& job,
+                                           const PackedStep& step,
+                                           int32_t replica,
+                                           const Partition& partition);
 
 // Returns an upper bound of the tasks of a replica's plan: those with all
 // backwards split.

@@ -37,7 +37,7 @@ void SetLoss(const ModelSpec& model, const PackedStep& step,
     plan->loss_shares.push_back({.module = sub.module,
                                  .microbatch = sub.microbatch,
                                  .sub_microbatch = sub.index,
-                                 .tokens = sub.shape.tokens,
+                                 .tokens = sub.data().tokens,
                                  .instances = sub.shape.instances});
   }
   std::stable_sort(plan->loss_shares.begin(), plan->loss_shares.end(),

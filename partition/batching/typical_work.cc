@@ -54,7 +54,7 @@ absl::StatusOr<IdVector<ModuleId, TypicalWork>> MeasureTypicalWork(
   whole.sub_microbatch_instances.assign(job.model.modules.size(), 0);
   PIPELOOM_ASSIGN_OR_RETURN(
       const Microbatches microbatches,
-      SplitMicrobatches(whole_job, step, /*replica=*/0, whole));
+      SplitUnpadded(whole_job, step, /*replica=*/0, whole));
   IdVector<ModuleId, TypicalWork> typical(job.model.modules.size());
   for (const SubMicrobatch& sub : microbatches.sub_microbatches) {
     TypicalWork& t = typical[sub.module];

@@ -265,6 +265,10 @@ class GraphBuilder {
         run.costs.push_back(
             costs_.Costs(rows_[m], sub.shape, run.fed_by_trainable));
       }
+      // Work on padding is no work of the model.
+      const auto data = sub.unpadded ? costs_.Costs(rows_[m], *sub.unpadded,
+                                                    run.fed_by_trainable)
+                                     : nullptr;
       for (size_t s = 0; s < stages.size(); ++s) {
         const StageId id = stages[s];
         StageTasks& at = At(run, j, s, stages.size());
@@ -273,7 +277,10 @@ class GraphBuilder {
                 ? idle_cost_
                 : (*run.costs.back())[static_cast<size_t>(rows_[m].slot_of[s])];
         at.cost = &cost;
-        model_flops_ += cost.model_flops;
+        const auto slot =
+            static_cast<size_t>(run.idle ? 0 : rows_[m].slot_of[s]);
+        model_flops_ +=
+            data != nullptr ? (*data)[slot].model_flops : cost.model_flops;
         Task task = NewTask(id, sub, Pass::kForward);
         task.duration = cost.forward;
         if (!run.idle) {

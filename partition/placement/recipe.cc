@@ -8,8 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
-#include "partition/batching/level_ranks.h"
 #include "partition/placement/layer_partition.h"
+#include "partition/placement/level_ranks.h"
 
 namespace pipeloom::partition {
 namespace {

@@ -74,7 +74,7 @@ class JobBound {
     Partition partition;
     partition.sub_microbatch_instances.assign(job_.model.modules.size(),
                                               instances);
-    return partition::SplitMicrobatches(job_, step_, replica_, partition);
+    return partition::SplitUnpadded(job_, step_, replica_, partition);
   }
 
   // Marks the modules that have a backward in a microbatch.

@@ -14,6 +14,7 @@
 #include "emulator/step/emulate_step.h"
 #include "ir/plan/pass_pairs.h"
 #include "partition/batching/loss_shares.h"
+#include "partition/batching/shape_buckets.h"
 #include "partition/graph/build_stage_graph.h"
 
 namespace pipeloom::planner {
@@ -338,6 +339,25 @@ absl::Status CheckLossOf(const ExecutionPlan& plan,
   return absl::OkStatus();
 }
 
+absl::Status CheckShapesOf(const ExecutionPlan& plan,
+                           const std::vector<PaddedShape>& right) {
+  if (plan.padded_shapes.size() != right.size()) {
+    return Fail(absl::StrFormat("it has %d padded_shapes; %d are right",
+                                plan.padded_shapes.size(), right.size()));
+  }
+  for (size_t k = 0; k < right.size(); ++k) {
+    const PaddedShape& a = plan.padded_shapes[k];
+    const PaddedShape& b = right[k];
+    if (a == b) continue;
+    return Fail(absl::StrFormat(
+        "padded_shape %d (microbatch %d, sub-microbatch %d) has tokens %d and "
+        "bucket %d; %d and %d are right",
+        k, a.microbatch.value(), a.sub_microbatch, a.tokens, a.bucket, b.tokens,
+        b.bucket));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status CheckPlan(const PreparedJob& prepared,
@@ -371,6 +391,8 @@ absl::Status CheckPlan(const PreparedJob& prepared,
   ExecutionPlan right;
   partition::SetLoss(job.model, packed, microbatches, &right);
   PIPELOOM_RETURN_IF_ERROR(CheckLossOf(plan, right));
+  PIPELOOM_RETURN_IF_ERROR(CheckShapesOf(
+      plan, partition::PaddedShapesOf(job, microbatches, plan.graph)));
   PIPELOOM_ASSIGN_OR_RETURN(const StepTrace trace,
                             emulator::EmulateStep(plan, costs.Network()));
   if (plan.predicted_step_time != trace.step_time()) {

@@ -72,7 +72,7 @@ absl::StatusOr<std::vector<SubMicrobatch>> WholeMicrobatches(
   for (const partition::PackedStep& step : steps) {
     PIPELOOM_ASSIGN_OR_RETURN(
         const Microbatches microbatches,
-        partition::SplitMicrobatches(job, step, /*replica=*/0, whole));
+        partition::SplitUnpadded(job, step, /*replica=*/0, whole));
     *count += microbatches.num_microbatches;
     for (const SubMicrobatch& sub : microbatches.sub_microbatches) {
       all.push_back(sub);

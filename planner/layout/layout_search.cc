@@ -164,9 +164,9 @@ absl::StatusOr<std::vector<WeighedStep>> CostliestReplicas(
     size_t costliest = 0;
     Duration most{};
     for (size_t r = 0; r < step.packed.size(); ++r) {
-      PIPELOOM_ASSIGN_OR_RETURN(const Microbatches microbatches,
-                                partition::SplitMicrobatches(
-                                    job, step, static_cast<int32_t>(r), whole));
+      PIPELOOM_ASSIGN_OR_RETURN(
+          const Microbatches microbatches,
+          partition::SplitUnpadded(job, step, static_cast<int32_t>(r), whole));
       Duration work{};
       for (const SubMicrobatch& sub : microbatches.sub_microbatches) {
         work += pricing.LeastLoad(sub.module, sub.shape);

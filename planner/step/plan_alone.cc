@@ -12,6 +12,7 @@
 #include "base/status_macros.h"
 #include "emulator/step/emulate_step.h"
 #include "partition/batching/loss_shares.h"
+#include "partition/batching/shape_buckets.h"
 #include "partition/graph/build_stage_graph.h"
 #include "planner/bounds/plan_bound.h"
 #include "planner/lower/lower_plan.h"
@@ -397,6 +398,8 @@ absl::StatusOr<PlanResult> PlanOnce(const PreparedJob& prepared,
   best->plan.lower_bound = Nanoseconds(bound->time);
   partition::SetLoss(spec.model, *input.packed, result.microbatches,
                      &best->plan);
+  best->plan.padded_shapes =
+      partition::PaddedShapesOf(spec, result.microbatches, best->plan.graph);
   PIPELOOM_RETURN_IF_ERROR(ValidateExecutionPlan(best->plan));
   // Searches that only judge a partition teach nothing.
   if (input.budget.max_evaluations > 1) {

@@ -31,7 +31,7 @@ class Weigher {
   absl::StatusOr<WeighedStep> Weigh(partition::PackedStep step) const {
     PIPELOOM_ASSIGN_OR_RETURN(
         const Microbatches microbatches,
-        partition::SplitMicrobatches(job_, step, /*replica=*/0, whole_));
+        partition::SplitUnpadded(job_, step, /*replica=*/0, whole_));
     WeighedStep weighed{.step = std::move(step)};
     std::vector<Bytes> full(static_cast<size_t>(microbatches.num_microbatches));
     for (const SubMicrobatch& sub : microbatches.sub_microbatches) {

@@ -77,7 +77,7 @@ absl::StatusOr<RepresentativeStep> RepresentativeStep::Create(
     PackedWork step{.packed = *std::move(packed)};
     PIPELOOM_ASSIGN_OR_RETURN(
         step.microbatches,
-        partition::SplitMicrobatches(job, step.packed, /*replica=*/0, whole));
+        partition::SplitUnpadded(job, step.packed, /*replica=*/0, whole));
     if (!steps.empty() && step.microbatches.num_microbatches <
                               steps.front().microbatches.num_microbatches) {
       break;

@@ -15,6 +15,7 @@
 #include "ir/plan/execution_plan.h"
 #include "partition/batching/batch_split.h"
 #include "partition/batching/loss_shares.h"
+#include "partition/batching/shape_buckets.h"
 #include "partition/graph/build_stage_graph.h"
 #include "planner/bounds/plan_bound.h"
 #include "planner/lower/lower_plan.h"
@@ -257,6 +258,8 @@ absl::StatusOr<PlanResult> PlanForTrainer(const TrainerLimits& trainer,
                             emulator::EmulateStep(plan, job.costs->Network()));
   plan.predicted_step_time = result.predicted.step_time();
   partition::SetLoss(spec.model, *input.packed, result.microbatches, &plan);
+  plan.padded_shapes =
+      partition::PaddedShapesOf(spec, result.microbatches, plan.graph);
   FitLoss(&plan);
   PIPELOOM_RETURN_IF_ERROR(ValidateExecutionPlan(plan));
   result.plan = std::move(plan);

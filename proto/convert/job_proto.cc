@@ -66,6 +66,11 @@ void SetTraining(const TrainingSpec& training, v1::TrainingSpec* proto) {
     s.set_module(size.module);
     s.set_instances(size.instances);
   }
+  for (const auto& buckets : training.shape_buckets) {
+    v1::ShapeBuckets& b = *proto->add_shape_buckets();
+    b.set_module(buckets.module);
+    for (const int64_t tokens : buckets.tokens) b.add_tokens(tokens);
+  }
 }
 
 void SetSetup(const TrainingSetup& setup, v1::TrainingSetup* proto) {

@@ -165,6 +165,16 @@ v1::LossTotal ToProto(const LossTotal& total) {
   return proto;
 }
 
+v1::PaddedShape ToProto(const PaddedShape& shape) {
+  v1::PaddedShape proto;
+  proto.set_module(shape.module.value());
+  proto.set_microbatch(shape.microbatch.value());
+  proto.set_sub_microbatch(shape.sub_microbatch);
+  proto.set_tokens(shape.tokens);
+  proto.set_bucket_tokens(shape.bucket);
+  return proto;
+}
+
 v1::ExecutionPlan ToProto(const ExecutionPlan& plan) {
   v1::ExecutionPlan proto;
   proto.set_format(kFormat);
@@ -186,6 +196,9 @@ v1::ExecutionPlan ToProto(const ExecutionPlan& plan) {
   }
   for (const LossTotal& total : plan.loss_totals) {
     *proto.add_loss_totals() = ToProto(total);
+  }
+  for (const PaddedShape& shape : plan.padded_shapes) {
+    *proto.add_padded_shapes() = ToProto(shape);
   }
   const Fingerprint checksum = Checksum(plan);
   proto.mutable_checksum()->set_high(checksum.high);
@@ -252,6 +265,19 @@ absl::StatusOr<ExecutionPlan> FromProto(const v1::ExecutionPlan& proto) {
     plan.loss_totals.push_back({.module = ModuleId(total.module()),
                                 .tokens = total.tokens(),
                                 .instances = total.instances()});
+  }
+  for (const v1::PaddedShape& shape : proto.padded_shapes()) {
+    if (shape.module() < 0 || shape.microbatch() < 0 ||
+        shape.sub_microbatch() < 0 || shape.tokens() < 0 ||
+        shape.bucket_tokens() < 0) {
+      return WrongField("padded_shapes", "negative", ">= 0");
+    }
+    plan.padded_shapes.push_back(
+        {.module = ModuleId(shape.module()),
+         .microbatch = MicrobatchId(shape.microbatch()),
+         .sub_microbatch = shape.sub_microbatch(),
+         .tokens = shape.tokens(),
+         .bucket = shape.bucket_tokens()});
   }
   const Fingerprint stored{.high = proto.checksum().high(),
                            .low = proto.checksum().low()};

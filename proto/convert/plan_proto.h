@@ -15,6 +15,7 @@ namespace pipeloom::convert {
 v1::ExecutionPlan ToProto(const ExecutionPlan& plan);
 v1::Program ToProto(const std::vector<Instruction>& program);
 v1::LossShare ToProto(const LossShare& share);
+v1::PaddedShape ToProto(const PaddedShape& shape);
 v1::LossTotal ToProto(const LossTotal& total);
 
 // Converts a message. InvalidArgument names the field and value: another format

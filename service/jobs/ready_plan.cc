@@ -199,6 +199,9 @@ void FillCommon(const ReadyPlan& ready, v1::RankPlan* share) {
   for (const LossTotal& loss : plan.loss_totals) {
     *share->add_loss_totals() = convert::ToProto(loss);
   }
+  for (const PaddedShape& shape : plan.padded_shapes) {
+    *share->add_padded_shapes() = convert::ToProto(shape);
+  }
 }
 
 void FillOwn(const ExecutionPlan& plan, RankId rank, v1::RankPlan* share) {
@@ -259,6 +262,7 @@ Bytes SizeOf(const ReadyPlan& ready) {
     bytes += activation.SpaceUsedLong();
   }
   bytes += plan.loss_shares.size() * sizeof(LossShare);
+  bytes += plan.padded_shapes.size() * sizeof(PaddedShape);
   return Bytes(static_cast<int64_t>(bytes));
 }
 

@@ -223,7 +223,7 @@ std::vector<v1::PlannedMicrobatch> PlannedMicrobatches(
     sub.set_index(s.index);
     sub.set_first_instance(first);
     sub.set_instances(s.shape.instances);
-    sub.set_tokens(s.shape.tokens);
+    sub.set_tokens(s.data().tokens);
     sub.set_output_tokens(s.shape.output_tokens);
     first += s.shape.instances;
   }

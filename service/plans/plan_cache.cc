@@ -214,6 +214,7 @@ bool ImproveFromSimilar(const planner::PlanResult& similar,
   lowered->peak_flops_per_second = plan->plan.peak_flops_per_second;
   lowered->loss_shares = plan->plan.loss_shares;
   lowered->loss_totals = plan->plan.loss_totals;
+  lowered->padded_shapes = plan->plan.padded_shapes;
   // This also refuses plans that do not fit in memory.
   if (!ValidateExecutionPlan(*lowered).ok()) return false;
   absl::StatusOr<StepTrace> predicted =

@@ -1,6 +1,7 @@
 #include "studies/job/launch_times.h"
 
 #include <memory>
+#include <set>
 
 #include "absl/strings/str_format.h"
 #include "emulator/cost/profile_cost.h"
@@ -66,6 +67,33 @@ std::vector<std::string> LaunchNotes(const JobSpec& job,
         "setup.graphs if CUDA graphs launch them",
         t.module, ToMicroseconds(kUsualLaunch),
         ToSeconds(t.with_launches) / ToSeconds(t.on_gpu)));
+  }
+  return notes;
+}
+
+std::vector<std::string> GraphNotes(const JobSpec& job,
+                                    const Microbatches& microbatches) {
+  std::vector<std::string> notes;
+  if (job.setup.graphs == CudaGraphs::kNone) return notes;
+  bool differ = false;
+  for (const ModuleId m : job.model.modules.ids()) {
+    std::set<int64_t> tokens;
+    for (const SubMicrobatch& sub : microbatches.sub_microbatches) {
+      if (sub.module == m) tokens.insert(sub.shape.tokens);
+    }
+    differ |= tokens.size() > 1;
+    if (tokens.size() <= 1 || !job.BucketsOf(m).empty()) continue;
+    notes.push_back(absl::StrFormat(
+        "%s has %d shapes in this step, but a CUDA graph has one: pad them to "
+        "a "
+        "few by training.shape_buckets (whatif --ask graphs chooses them), or "
+        "leave setup.graphs out",
+        job.model.modules[m].name, tokens.size()));
+  }
+  if (differ && job.setup.graphs == CudaGraphs::kIteration) {
+    notes.push_back(
+        "setup.graphs is a graph of the whole step, which cannot follow plans "
+        "that differ from step to step: CUDA_GRAPHS_LAYERS can");
   }
   return notes;
 }

@@ -39,6 +39,12 @@ std::vector<std::string> LaunchNotes(const JobSpec& job,
                                      const Microbatches& microbatches,
                                      const emulator::OpCostModel* costs);
 
+// Returns a remark for each module whose shapes differ in a step that CUDA
+// graphs launch, but are in no buckets, and one if a graph of the whole step
+// would have to run plans that differ from step to step.
+std::vector<std::string> GraphNotes(const JobSpec& job,
+                                    const Microbatches& microbatches);
+
 }  // namespace pipeloom::studies
 
 #endif  // PIPELOOM_STUDIES_JOB_LAUNCH_TIMES_H_

@@ -160,7 +160,7 @@ Throughput ThroughputOf(const JobSpec& job,
       flops += r.plan.model_flops.count * replicas;
       for (const SubMicrobatch& s : r.microbatches.sub_microbatches) {
         if (job.model.modules[s.module].role == ModuleRole::kBackbone) {
-          tokens += static_cast<double>(s.shape.tokens) * replicas;
+          tokens += static_cast<double>(s.data().tokens) * replicas;
         }
       }
     }

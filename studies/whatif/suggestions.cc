@@ -10,6 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
 #include "emulator/step/emulate_step.h"
+#include "studies/whatif/bucket_choice.h"
 
 namespace pipeloom::studies {
 namespace {
@@ -58,10 +59,12 @@ absl::StatusOr<std::vector<Suggestion>> SuggestForJob(
     for (const WhatIfCase& c : CasesOf(question, job)) add(question, c);
   }
   if (job.setup.host_per_kernel > kZero &&
-      job.setup.graphs != CudaGraphs::kIteration) {
-    add("launches", {.label = "all kernels launched by one CUDA graph",
-                     .changes = {{.path = "setup.graphs",
-                                  .value = "CUDA_GRAPHS_ITERATION"}}});
+      job.setup.graphs == CudaGraphs::kNone) {
+    PIPELOOM_ASSIGN_OR_RETURN(const std::vector<BucketChoice> buckets,
+                              BucketChoices(input, base, context));
+    for (const WhatIfCase& c : CasesOf("graphs", job, {.buckets = buckets})) {
+      add("launches", c);
+    }
   }
   for (const ModuleSpec& module : job.model.modules) {
     if (module.role == ModuleRole::kBackbone) continue;

@@ -9,6 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
 #include "formats/job/spec_loader.h"
+#include "studies/job/launch_times.h"
 
 namespace pipeloom::studies {
 namespace {
@@ -188,6 +189,33 @@ std::vector<WhatIfCase> Scales(const JobSpec& job) {
   return cases;
 }
 
+// Returns cases of the host that launches all kernels, and of CUDA graphs that
+// launch those of layers with few shapes.
+std::vector<WhatIfCase> Graphs(const JobSpec& job,
+                               const std::vector<BucketChoice>& buckets) {
+  const bool known = job.setup.host_per_kernel > kZero;
+  const std::string launch = absl::StrFormat(
+      "%g", ToMicroseconds(known ? job.setup.host_per_kernel : kUsualLaunch));
+  std::vector<WhatIfCase> cases;
+  if (!known || job.setup.graphs != CudaGraphs::kNone ||
+      !job.training.shape_buckets.empty()) {
+    cases.push_back(
+        Case(absl::StrCat("the host launches kernels, ", launch, " us each"),
+             {{"setup.host_per_kernel_us", launch},
+              {"setup.graphs", "CUDA_GRAPHS_NONE"},
+              {"training.shape_buckets", "[]"}}));
+  }
+  for (const BucketChoice& choice : buckets) {
+    cases.push_back(
+        Case(absl::StrFormat("graphs of layers, %d shape%s a module",
+                             choice.shapes, choice.shapes == 1 ? "" : "s"),
+             {{"setup.host_per_kernel_us", launch},
+              {"setup.graphs", "CUDA_GRAPHS_LAYERS"},
+              {"training.shape_buckets", choice.value}}));
+  }
+  return cases;
+}
+
 }  // namespace
 
 void WhatIfCase::AddTo(FingerprintBuilder* builder) const {
@@ -268,6 +296,8 @@ const std::vector<WhatIfQuestion>& WhatIfQuestions() {
        "the model"},
       {"video", "clips twice as long", "the data"},
       {"padded", "sequences padded to the longest", "the data"},
+      {"graphs", "CUDA graphs of layers, with shapes padded to a few",
+       "the data"},
       {"slow-rank", "one rank 20 % slower, unknown to the plan and known",
        "faults"},
   };
@@ -283,6 +313,7 @@ std::vector<WhatIfCase> CasesOf(const std::string& question, const JobSpec& job,
   if (question == "fits") return Fits(job);
   if (question == "budget") return Affordable(job, given);
   if (question == "scale") return Scales(job);
+  if (question == "graphs") return Graphs(job, given.buckets);
   if (question == "microbatches") {
     for (const int k : {2, 4}) {
       cases.push_back(

@@ -50,12 +50,19 @@ struct WhatIfQuestion {
 };
 const std::vector<WhatIfQuestion>& WhatIfQuestions();
 
+// A value of training.shape_buckets.
+struct BucketChoice {
+  int32_t shapes = 1;  // Most shapes of a module.
+  std::string value{};
+};
+
 // Values that some questions need.
 struct WhatIfGiven {
   int64_t gpus = 0;   // For "layout"; 0: as many as the job has.
   double budget = 0;  // For "budget": what all GPUs may cost an hour.
   // For "budget": shipped clusters with the price of a GPU and hour.
   std::vector<std::pair<std::string, double>> prices{};
+  std::vector<BucketChoice> buckets{};  // For "graphs".
 };
 // Returns the cases of a question; empty if it has no sensible case for the
 // job. REQUIRES: the question is one of WhatIfQuestions().

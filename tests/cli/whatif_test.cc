@@ -188,6 +188,28 @@ TEST_F(WhatIfTest, QuestionsGoTheWayTheyMust) {
   EXPECT_GT(time(recompute[2]), time(recompute[0]));
 }
 
+TEST_F(WhatIfTest, MoreShapesForGraphsPadLess) {
+  const Outcome outcome = Pipeloom(
+      WhatIf({"--ask", "graphs", "--evaluations", "1", "--format", "json"}));
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const Json rows = Json::parse(outcome.out)["configurations"];
+  ASSERT_GE(rows.size(), 4u);
+  EXPECT_THAT(rows[1]["label"].get<std::string>(),
+              HasSubstr("the host launches kernels"));
+  double least = 0;
+  for (size_t i = 2; i < rows.size(); ++i) {
+    const Json& set = rows[i]["set"];
+    EXPECT_EQ(set["setup.graphs"], "CUDA_GRAPHS_LAYERS");
+    EXPECT_THAT(set["training.shape_buckets"].get<std::string>(),
+                HasSubstr("\"module\":\"backbone\""));
+    const double bound = rows[i]["lower_bound_us"];
+    if (i > 2) {
+      EXPECT_LT(bound, 1.001 * least);
+    }
+    least = bound;
+  }
+}
+
 TEST_F(WhatIfTest, EveryQuestionHasAnAnswer) {
   for (const studies::WhatIfQuestion& question : studies::WhatIfQuestions()) {
     SCOPED_TRACE(question.name);

@@ -66,7 +66,8 @@ constexpr char kJob[] = R"({
     "frozen_modules": ["eye"],
     "memory_limit_bytes": "4000000000",
     "memory_reserve": 0.125,
-    "sub_microbatch_sizes": [{"module": "eye", "instances": 12}]
+    "sub_microbatch_sizes": [{"module": "eye", "instances": 12}],
+    "shape_buckets": [{"module": "eye", "tokens": [512, "1024"]}]
   },
   "search": {"schedule": "dip", "deadline_us": 2500.5, "evaluations": 7,
              "seed": "18446744073709551615"}
@@ -116,6 +117,8 @@ TEST(ParseJobTest, ReadsEveryField) {
   EXPECT_EQ(job.MemoryLimit(), Bytes(4'000'000'000));
   EXPECT_EQ(job.training.memory_reserve, 0.125);
   EXPECT_EQ(job.training.sub_microbatch_sizes[0].instances, 12);
+  EXPECT_THAT(job.BucketsOf(ModuleId(0)), ::testing::ElementsAre(512, 1024));
+  EXPECT_THAT(job.BucketsOf(ModuleId(1)), ::testing::IsEmpty());
   EXPECT_EQ(job.search.schedule, "dip");
   EXPECT_EQ(job.search.deadline, Nanoseconds(2'500'500));
   EXPECT_EQ(job.search.evaluations, 7);
@@ -357,6 +360,12 @@ TEST(ParseJobTest, SaysWhatIsWrongAndWhere) {
        "must be in (0, 1e+18]"},
       {"no such sub-microbatch module", "\"module\": \"eye\"",
        "\"module\": \"ear\"", "training.sub_microbatch_sizes names \"ear\""},
+      {"bucket of no tokens", "[512,", "[0,",
+       "field \"training.shape_buckets[0].tokens[0]\" is 0; it must be in [1, "
+       "1099511627776]"},
+      {"buckets that descend", "[512,", "[2048,",
+       "training.shape_buckets of \"eye\": tokens[1] is 1024; tokens must be "
+       "in [1, 1099511627776] and ascending"},
       {"deadline as text", "2500.5", "\"soon\"",
        "field \"search.deadline_us\" is \"soon\"; it must be a number in [0, "
        "1e+12]"},

@@ -202,6 +202,22 @@ TEST(JobSpecTest, EachFaultIsNamedWithItsFieldAndWhatIsAllowed) {
        [](JobSpec& j) {
          j.training.sub_microbatch_sizes = {{"encoder", 1}, {"encoder", 2}};
        }},
+      {"training.shape_buckets of \"x\": the model has encoder, backbone",
+       [](JobSpec& j) {
+         j.training.shape_buckets = {{"x", {1}}};
+       }},
+      {"training.shape_buckets of \"encoder\": given twice",
+       [](JobSpec& j) {
+         j.training.shape_buckets = {{"encoder", {1}}, {"encoder", {2}}};
+       }},
+      {"training.shape_buckets of \"encoder\": 0 token counts",
+       [](JobSpec& j) {
+         j.training.shape_buckets = {{"encoder", {}}};
+       }},
+      {"training.shape_buckets of \"encoder\": tokens[1] is 5",
+       [](JobSpec& j) {
+         j.training.shape_buckets = {{"encoder", {5, 5}}};
+       }},
       {"search.deadline is -1 ns; it must be >= 0",
        [](JobSpec& j) { j.search.deadline = Nanoseconds(-1); }},
       {"search.evaluations is -1",

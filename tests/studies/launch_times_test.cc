@@ -54,6 +54,40 @@ TEST_F(LaunchTimesTest, LaunchesAreALeastTimeOfShortPassesOnly) {
   EXPECT_EQ(graph[0].with_launches, graph[0].on_gpu);
 }
 
+TEST_F(LaunchTimesTest, AShapeWithoutAGraphIsLaunchedByTheHost) {
+  job_.setup.graphs = CudaGraphs::kLayers;
+  const auto graphs = LaunchTimesOf(job_, Of(64), nullptr, Microseconds(30));
+  Microbatches larger = Of(64);
+  larger.sub_microbatches[SubMicrobatchId(0)].shape.host_launched = true;
+  const auto host = LaunchTimesOf(job_, larger, nullptr, Microseconds(30));
+  job_.setup.graphs = CudaGraphs::kNone;
+  const auto none = LaunchTimesOf(job_, Of(64), nullptr, Microseconds(30));
+  EXPECT_EQ(host[0].with_launches, none[0].with_launches);
+  EXPECT_LT(graphs[0].with_launches, host[0].with_launches);
+}
+
+TEST_F(LaunchTimesTest, GraphsOfShapesThatDifferAreNoted) {
+  Microbatches two = Of(64);
+  SubMicrobatch second = two.sub_microbatches[SubMicrobatchId(0)];
+  second.microbatch = MicrobatchId(1);
+  two.sub_microbatches.push_back(second);
+  two.num_microbatches = 2;
+  job_.setup.graphs = CudaGraphs::kLayers;
+  EXPECT_THAT(GraphNotes(job_, two), IsEmpty());
+  two.sub_microbatches[SubMicrobatchId(1)].shape.tokens = 65;
+  const auto notes = GraphNotes(job_, two);
+  ASSERT_THAT(notes, SizeIs(1));
+  EXPECT_THAT(notes[0], HasSubstr("has 2 shapes in this step"));
+  job_.setup.graphs = CudaGraphs::kIteration;
+  EXPECT_THAT(GraphNotes(job_, two), SizeIs(2));
+  job_.setup.graphs = CudaGraphs::kLayers;
+  job_.training.shape_buckets = {{job_.model.modules[ModuleId(0)].name, {128}}};
+  EXPECT_THAT(GraphNotes(job_, two), IsEmpty());
+  job_.setup.graphs = CudaGraphs::kNone;
+  job_.training.shape_buckets.clear();
+  EXPECT_THAT(GraphNotes(job_, two), IsEmpty());
+}
+
 TEST_F(LaunchTimesTest, AJobThatLeavesLaunchesOutIsToldWhereTheyCount) {
   const auto notes = LaunchNotes(job_, Of(64), nullptr);
   ASSERT_THAT(notes, SizeIs(1));

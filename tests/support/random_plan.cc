@@ -29,6 +29,14 @@ ExecutionPlan RandomPlan(uint64_t seed) {
          .tokens = loss.Below(10'000),
          .instances = loss.Below(10)});
   }
+  for (int64_t i = loss.Below(3); i > 0; --i) {
+    plan.padded_shapes.push_back(
+        {.module = ModuleId(0),
+         .microbatch = MicrobatchId(static_cast<int32_t>(loss.Below(16))),
+         .sub_microbatch = static_cast<int32_t>(loss.Below(4)),
+         .tokens = loss.Below(10'000),
+         .bucket = loss.Below(20'000)});
+  }
   for (const RankId r : plan.graph.rank_ids()) {
     std::vector<Instruction> program;
     for (const TaskId t : plan.graph.tasks_of(r)) {

@@ -394,6 +394,31 @@ bool OtherShare(PlanParts& p, Random& random) {
   return true;
 }
 
+bool OtherPaddedShape(PlanParts& p, Random& random) {
+  auto& shapes = p.plan.padded_shapes;
+  if (shapes.empty()) return false;
+  const size_t k = Index(random, shapes.size());
+  switch (random.Below(3)) {
+    case 0:
+      shapes.erase(shapes.begin() + static_cast<ptrdiff_t>(k));
+      return !shapes.empty();
+    case 1:
+      shapes.push_back(shapes[k]);
+      return true;
+    default:
+      shapes[k].sub_microbatch += 1;
+      return true;
+  }
+}
+
+bool OtherBucket(PlanParts& p, Random& random) {
+  auto& shapes = p.plan.padded_shapes;
+  if (shapes.empty()) return false;
+  PaddedShape& shape = shapes[Index(random, shapes.size())];
+  (random.Below(2) == 0 ? shape.tokens : shape.bucket) += 1;
+  return true;
+}
+
 bool Prediction(PlanParts& p, Random& random) {
   Duration& time = p.plan.predicted_step_time;
   p.plan.lower_bound = kZero;
@@ -578,6 +603,8 @@ const std::vector<Mutation>& Mutations() {
       {"loss share times ten", LossTimesTen, By::kJob},
       {"loss share by one", LossByOne, By::kJob},
       {"loss share missing or of another", OtherShare},
+      {"padded shape missing or of another", OtherPaddedShape},
+      {"bucket or tokens of a padded shape", OtherBucket, By::kJob},
       {"predicted time", Prediction},
       {"all durations", ScaledDurations},
       {"instruction of another rank", ToOtherRank},

@@ -48,10 +48,15 @@ std::vector<PlannedCase> Cases() {
     job.training.memory_strategies = {MemoryStrategy::kKeep,
                                       MemoryStrategy::kOffload};
   };
+  const auto buckets = [](JobSpec& job) {
+    job.training.shape_buckets = {{"vision_encoder", {4096, 65536}},
+                                  {"backbone", {8192}}};
+  };
   const auto pairs = [](JobSpec& job) { job.setup.paired_forwards = true; };
   return {
       {"deepseek-v2", "text.jsonl", "1f1b", pairs},
       {"dip-vlm-s", "image_text.jsonl", "pipeloom", pairs},
+      {"dip-vlm-s", "image_text.jsonl", "pipeloom", buckets},
       {"dip-t2v-s", "mixed.jsonl", "pipeloom"},
       {"dip-t2v-s", "mixed.jsonl", "1f1b"},
       {"dip-t2v-s", "mixed.jsonl", "zb-v"},

@@ -1,8 +1,8 @@
 // Levelling of ranks: moves the cuts of several chains of layers so that the
 // busiest rank has the least work over all of them. An uneven cut of one chain
 // compensates that of another.
-#ifndef PIPELOOM_PARTITION_BATCHING_LEVEL_RANKS_H_
-#define PIPELOOM_PARTITION_BATCHING_LEVEL_RANKS_H_
+#ifndef PIPELOOM_PARTITION_PLACEMENT_LEVEL_RANKS_H_
+#define PIPELOOM_PARTITION_PLACEMENT_LEVEL_RANKS_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -40,4 +40,4 @@ void LevelRanks(int32_t num_ranks, std::vector<CutChain>* chains);
 
 }  // namespace pipeloom::partition
 
-#endif  // PIPELOOM_PARTITION_BATCHING_LEVEL_RANKS_H_
+#endif  // PIPELOOM_PARTITION_PLACEMENT_LEVEL_RANKS_H_

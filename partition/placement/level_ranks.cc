@@ -1,4 +1,4 @@
-#include "partition/batching/level_ranks.h"
+#include "partition/placement/level_ranks.h"
 
 #include <algorithm>
 #include <cmath>

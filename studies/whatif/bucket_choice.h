@@ -1,0 +1,26 @@
+// Shapes for CUDA graphs: the buckets that a what-if question tries.
+#ifndef PIPELOOM_STUDIES_WHATIF_BUCKET_CHOICE_H_
+#define PIPELOOM_STUDIES_WHATIF_BUCKET_CHOICE_H_
+
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "formats/job/job_overrides.h"
+#include "studies/job/study_context.h"
+#include "studies/whatif/whatif_case.h"
+#include "studies/whatif/whatif_run.h"
+
+namespace pipeloom::studies {
+
+// Returns values of training.shape_buckets with 1, 2, 4, 8 and 16 shapes a
+// module, fewest tokens of padding each (partition::ChooseShapeBuckets), for
+// the partition that cases of the job with the changes `base` get and 16 steps
+// of shuffled epochs of the batch: not those that are planned. Without values
+// that equal the one before. Errors: those of packing and of the partition.
+absl::StatusOr<std::vector<BucketChoice>> BucketChoices(
+    const WhatIfInput& input, const std::vector<formats::JobOverride>& base,
+    const StudyContext& context);
+
+}  // namespace pipeloom::studies
+
+#endif  // PIPELOOM_STUDIES_WHATIF_BUCKET_CHOICE_H_

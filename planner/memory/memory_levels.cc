@@ -91,4 +91,19 @@ StepMemory AsIfPaired(const StepMemory& memory) {
   return paired;
 }
 
+bool GapsHideWeightGrads(const StepMemory& memory) {
+  constexpr double kLeastShare = 0.1;
+  double hidden = 0;
+  double all = 0;
+  for (const StagePairId id : memory.pairs.ids()) {
+    if (memory.pairs[id].backward.is_none() || !memory.has_other_form(id)) {
+      continue;
+    }
+    const partition::MemoryEffect& kept = memory.candidates(id)[0].effect;
+    hidden += ToSeconds(std::min(kept.gap, kept.weight_grad));
+    all += ToSeconds(kept.weight_grad);
+  }
+  return hidden > 0 && hidden >= kLeastShare * all;
+}
+
 }  // namespace pipeloom::planner

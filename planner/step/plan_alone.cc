@@ -216,7 +216,8 @@ absl::StatusOr<PlanResult> PlanOnce(const PreparedJob& prepared,
                        (!job.strategy->split_backward() ||
                         HasFormChoice(memory) || spec.setup.paired_forwards);
   const bool as_if = others != nullptr && own_memory && refines &&
-                     !sees_whole && HasFormChoice(memory);
+                     !sees_whole && HasFormChoice(memory) &&
+                     GapsHideWeightGrads(memory);
   const partition::StepMemory searched = as_if ? AsIfPaired(memory) : memory;
   const SearchedStep step{built, searched, memory};
   if (has_no_time()) return no_time();

@@ -120,7 +120,9 @@ TEST(SlowLink, TheSearchHidesALinkThatFixedSchedulesWaitFor) {
   EXPECT_GT(slow["1f1b"], 2 * healthy["1f1b"]);
   EXPECT_GT(slow["zb-2p"], 2 * healthy["zb-2p"]);
   EXPECT_LT(slow["pipeloom"], 0.6 * slow["zb-2p"]);
-  EXPECT_LT(slow["pipeloom"], 1.25 * healthy["pipeloom"]);
+  EXPECT_LT(slow["pipeloom"], 1.1 * healthy["pipeloom"]);
+  // No gap of a backward hides weight gradients here: they fill idle time.
+  EXPECT_LE(healthy["pipeloom"], healthy["zb-2p"]);
 }
 
 TEST(SlowLink, LinksThatDoNotExistAreRefused) {

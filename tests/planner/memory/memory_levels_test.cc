@@ -85,5 +85,15 @@ TEST(MemoryLevelsTest, AsIfPairedTakesTheLeastOfBothFormsAndHoldsTheSame) {
                 .memory.effect(StagePairId(0), 0));
 }
 
+TEST(MemoryLevelsTest, OnlyGapsHideWeightGrads) {
+  EXPECT_TRUE(
+      GapsHideWeightGrads(testing::MakeSmallStep(2, 4, true, true).memory));
+  auto step = testing::MakeSmallStep(2, 4, true, true);
+  for (auto& list : step.memory.lists.Change()) {
+    for (partition::MemoryCandidate& c : list) c.effect.gap = kZero;
+  }
+  EXPECT_FALSE(GapsHideWeightGrads(step.memory));
+}
+
 }  // namespace
 }  // namespace pipeloom::planner

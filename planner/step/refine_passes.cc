@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "planner/bounds/plan_bound.h"
 #include "planner/passes/pair_forwards.h"
 #include "planner/refine/gradient_refiner.h"
+#include "planner/step/carried_step.h"
 
 namespace pipeloom::planner {
 namespace {
@@ -217,6 +219,16 @@ absl::StatusOr<std::optional<Candidate>> PutOffAnew(
   for (const RankId r : limits.ids()) {
     Bytes& limit = limits[r].memory.limit;
     limit = std::min(limit, room[r].memory.limit);
+  }
+  // An earlier step tells of more.
+  if (const std::shared_ptr<const CarriedStep> carried =
+          MostSimilar(input.carried, built.graph)) {
+    const IdVector<RankId, RankSpec> as_before =
+        CarriedLimits(*carried, built.graph);
+    for (const RankId r : limits.ids()) {
+      Bytes& limit = limits[r].memory.limit;
+      limit = std::min(limit, as_before[r].memory.limit);
+    }
   }
   for (int attempt = 0; attempt < kMaxAnew; ++attempt) {
     if (attempt > 2 && budget.spent && budget.spent() > kAnewUntil) break;

@@ -54,6 +54,15 @@ bool IsVee(const Partition& partition) {
          first_of[1] == RankId(partition.num_ranks - 1);
 }
 
+// Returns the classic order that KnownOrders begins with.
+absl::StatusOr<RankOrders> FirstOrder(const StageGraph& graph,
+                                      const Partition& partition) {
+  if (graph.num_tasks() == 0) return RankOrders();
+  const VirtualPipeline pipeline(graph, partition);
+  return pipeline.num_segments() == 1 ? OneFOneBOrders(pipeline)
+                                      : InterleavedOrders(pipeline);
+}
+
 // Returns orders that run groups one after another, which takes the least
 // memory.
 RankOrders OneByOne(const StageGraph& graph,
@@ -147,7 +156,14 @@ class KnownStarts::Tried {
       choose(kRough, &start);
       if (start.time < kNoLimit) starts.push_back(std::move(start));
     };
+    RankOrders first;
     if (good_.empty()) {
+      // It takes little time, and is the best where microbatches are alike.
+      if (absl::StatusOr<RankOrders> orders = FirstOrder(graph, partition);
+          orders.ok()) {
+        first = *std::move(orders);
+        offer(first);
+      }
       PIPELOOM_RETURN_IF_ERROR(
           OfferSegments(graph, memory, partition, seed, budget, &starts));
     }
@@ -155,7 +171,7 @@ class KnownStarts::Tried {
       // Making them takes long on large steps.
       if (starts.empty() || !budget.Exhausted(evaluations_)) {
         for (RankOrders& orders : KnownOrders(graph, partition)) {
-          offer(std::move(orders));
+          if (orders != first) offer(std::move(orders));
         }
       }
     } else {

@@ -30,6 +30,8 @@ namespace {
 // Number of orders, those with the best rough choices, that get a thorough
 // choice.
 constexpr size_t kThorough = 2;
+// Microbatches are alike if none has more than so many times the mean work.
+constexpr double kAlike = 1.3;
 // Options of the rough choice.
 constexpr ChooseMemoryOptions kRough = {.rounds = 2, .program = kRoughProgram};
 // Shares of the way from keeping everything to min-memory at which orders of
@@ -52,6 +54,23 @@ bool IsVee(const Partition& partition) {
   }
   return partition.num_ranks > 1 &&
          first_of[1] == RankId(partition.num_ranks - 1);
+}
+
+// Returns whether no microbatch has much more work than the mean.
+bool MicrobatchesAreAlike(const StageGraph& graph) {
+  std::vector<int64_t> work;
+  int64_t all = 0;
+  for (const Task& task : graph.tasks()) {
+    if (task.microbatch.is_none()) continue;
+    const auto m = static_cast<size_t>(task.microbatch.value());
+    if (m >= work.size()) work.resize(m + 1, 0);
+    work[m] += task.duration.count();
+    all += task.duration.count();
+  }
+  const int64_t most =
+      work.empty() ? 0 : *std::max_element(work.begin(), work.end());
+  return static_cast<double>(most) * static_cast<double>(work.size()) <=
+         kAlike * static_cast<double>(all);
 }
 
 // Returns the classic order that KnownOrders begins with.
@@ -158,11 +177,14 @@ class KnownStarts::Tried {
     };
     RankOrders first;
     if (good_.empty()) {
-      // It takes little time, and is the best where microbatches are alike.
-      if (absl::StatusOr<RankOrders> orders = FirstOrder(graph, partition);
-          orders.ok()) {
-        first = *std::move(orders);
-        offer(first);
+      // There may be no time for it after the segments of a large step, whose
+      // orders it may be better than.
+      if (MicrobatchesAreAlike(graph)) {
+        absl::StatusOr<RankOrders> orders = FirstOrder(graph, partition);
+        if (orders.ok()) {
+          first = *std::move(orders);
+          offer(first);
+        }
       }
       PIPELOOM_RETURN_IF_ERROR(
           OfferSegments(graph, memory, partition, seed, budget, &starts));

@@ -1,0 +1,73 @@
+#include "planner/strategies/known_starts.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "planner/memory/choose_memory.h"
+#include "planner/memory/stage_choices.h"
+#include "planner/orders/interleaved.h"
+#include "planner/orders/one_f_one_b.h"
+#include "planner/orders/virtual_pipeline.h"
+#include "tests/planner/small_step.h"
+#include "tests/support/status_matchers.h"
+
+namespace pipeloom::planner {
+namespace {
+
+// A step of text alone, each microbatch with a sample of `tokens`.
+testing::SmallStep TextStep(const std::vector<int64_t>& tokens) {
+  JobSpec job = testing::SmallVlmJob();
+  job.training.microbatches = static_cast<int32_t>(tokens.size());
+  job.training.microbatch_samples = 1;
+  BatchMetadata batch;
+  for (const int64_t n : tokens) batch.samples.push_back({.text_tokens = n});
+  const emulator::StageCostModel costs(job);
+  testing::SmallStep step;
+  step.partition = *partition::SeparatedPartition(job, costs, batch);
+  const Microbatches cut = *partition::SplitMicrobatches(
+      job, *partition::PackStep(job, batch, 0), 0, step.partition);
+  partition::BuiltGraph built =
+      *partition::BuildStageGraph(costs, step.partition, cut);
+  step.memory =
+      partition::MakeStepMemory(costs, step.partition, cut, built.pairs,
+                                StageChoices(costs, step.partition, cut));
+  step.graph = std::move(built.graph);
+  return step;
+}
+
+// Returns the evaluations of starts whose time is over from the beginning.
+int64_t EvaluationsWithoutTime(const testing::SmallStep& step,
+                               Duration* time = nullptr) {
+  SearchBudget over;
+  over.expired = [] { return true; };
+  const KnownStarts starts("pipeloom", over);
+  const auto made = starts.MakeMemorySchedule(step.graph, step.memory,
+                                              step.partition, 1, over);
+  EXPECT_THAT(made.status(), testing::IsOk());
+  if (time != nullptr) *time = made->found.schedule.step_time();
+  return made->found.evaluations;
+}
+
+TEST(KnownStartsTest, EqualMicrobatchesStartFromAClassicOrderWithoutTime) {
+  const testing::SmallStep equal = TextStep(std::vector<int64_t>(12, 2000));
+  const VirtualPipeline pipeline(equal.graph, equal.partition);
+  const auto orders = pipeline.num_segments() == 1
+                          ? OneFOneBOrders(pipeline)
+                          : InterleavedOrders(pipeline);
+  ASSERT_THAT(orders.status(), testing::IsOk());
+  const auto classic = ChooseMemory(equal.graph, equal.memory, *orders);
+  ASSERT_THAT(classic.status(), testing::IsOk());
+  Duration time{};
+  const int64_t with = EvaluationsWithoutTime(equal, &time);
+  EXPECT_LE(time, classic->schedule.step_time());
+  // One that is much larger leaves it out.
+  std::vector<int64_t> tokens(12, 300);
+  tokens[5] = 2000;
+  EXPECT_LT(EvaluationsWithoutTime(TextStep(tokens)), with);
+}
+
+}  // namespace
+}  // namespace pipeloom::planner

@@ -123,6 +123,8 @@ StageRow StageCostModel::Row(absl::Span<const Stage> stages) const {
     if (known == slots.end()) {
       slots.push_back(own);
       row.of_slot.push_back(stage);
+      row.print_of_slot.push_back(
+          FingerprintBuilder().Add(own.print).Add(own.slow).Build());
       row.layers_priced += stage.num_layers;
       all.Add(own.print).Add(own.slow).Add(own.above_trained);
     } else {
@@ -241,6 +243,12 @@ double StageCostModel::PeakFlopsPerSecond() const {
 
 EmulateOptions StageCostModel::Network() const {
   return NetworkOptions(state_->job, state_->view.replica);
+}
+
+bool StageCostModel::reuses() const { return state_->common->reuse; }
+
+void StageCostModel::CountReused(int64_t layers) const {
+  state_->cache.CountHits(layers);
 }
 
 const JobSpec& StageCostModel::job() const { return state_->job; }

@@ -154,7 +154,8 @@ TEST(MeasuredRunsTest, ReadsHowMlperfSubmissionsRun) {
       "optimizer_group=8 weight_gathers=wait loss=fp32 "
       "recompute_layers=3");
   row.replace(row.find("vocab=1000"), 10,
-              "vocab=1000 adapter_rank=16 query_key_norms=1");
+              "vocab=1000 adapter_rank=16 query_key_norms=1 biases=1 "
+              "dropout=1");
   ASSERT_OK_AND_ASSIGN(
       const auto runs,
       ParseMeasuredRuns(std::string(kHeader) + row + kRow, "t.csv"));
@@ -171,6 +172,18 @@ TEST(MeasuredRunsTest, ReadsHowMlperfSubmissionsRun) {
   EXPECT_TRUE(run.model.modules[ModuleId(0)]
                   .layers[LayerId(1)]
                   .attention.query_key_norms);
+  const auto& layers = run.model.modules[ModuleId(0)].layers;
+  EXPECT_TRUE(layers[LayerId(0)].dropout);
+  EXPECT_TRUE(layers[LayerId(1)].dropout);
+  EXPECT_TRUE(layers[LayerId(1)].biases);
+  const auto plain = ParseMeasuredRuns(std::string(kHeader) + kRow, "t.csv");
+  ASSERT_TRUE(plain.ok());
+  const LayerSpec& block =
+      (*plain)[0].model.modules[ModuleId(0)].layers[LayerId(1)];
+  const AttentionSpec& a = block.attention;
+  EXPECT_EQ(layers[LayerId(1)].vector_parameters - block.vector_parameters,
+            (a.heads + 2 * a.kv_heads) * a.head_dim + 2 * block.hidden +
+                (block.ffn.gated ? 2 : 1) * block.ffn.hidden);
   EXPECT_EQ(run.setup.optimizer_group, 8);
   EXPECT_TRUE(run.setup.gathers_wait);
   EXPECT_TRUE(run.setup.fp32_loss);

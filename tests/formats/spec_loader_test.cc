@@ -143,7 +143,8 @@ TEST(ParseJobTest, ReadsChoicesOfLayersModulesAndParallelism) {
                    "\"query_key_norms\": true}, "
                    "\"modulation\": {\"vectors\": 6, \"condition_width\": 32}, "
                    "\"convolutions\": [{\"in\": 3, \"out\": 8, \"kernel\": 5, "
-                   "\"depth\": 2, \"scale\": 0.5}], \"downsample\": 2"}});
+                   "\"depth\": 2, \"scale\": 0.5}], \"downsample\": 2, "
+                   "\"biases\": true, \"dropout\": true"}});
   ASSERT_OK_AND_ASSIGN(const JobSpec job,
                        ParseJob(text, "job.json", "", NoFiles()));
   EXPECT_EQ(job.parallel.context, ContextParallelism::kAllGather);
@@ -162,6 +163,8 @@ TEST(ParseJobTest, ReadsChoicesOfLayersModulesAndParallelism) {
   EXPECT_EQ(layer.attention.value_dim, 12);
   EXPECT_EQ(layer.attention.density, 0.25);
   EXPECT_TRUE(layer.attention.query_key_norms);
+  EXPECT_TRUE(layer.biases);
+  EXPECT_TRUE(layer.dropout);
   EXPECT_EQ(layer.modulation,
             (ModulationSpec{.vectors = 6, .condition_width = 32}));
   EXPECT_EQ(layer.convolutions,

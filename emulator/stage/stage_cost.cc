@@ -10,6 +10,15 @@
 #include "emulator/stage/stage_cost_state.h"
 
 namespace pipeloom::emulator {
+namespace {
+
+// Where sends block, the host waits for the end of a pass before it launches
+// the transfer, and for its end before it launches the next pass (Megatron-LM,
+// pipeline_parallel/p2p_communication.py).
+constexpr int kLaunchesATransfer = 2;
+
+}  // namespace
+
 StageCostModel::StageCostModel(const JobSpec& job, bool reuse)
     : StageCostModel(job, nullptr, reuse) {}
 
@@ -222,9 +231,15 @@ IdVector<RankId, RankSpec> StageCostModel::Ranks(
 
 StageCostModel::Transfer StageCostModel::TransferTime(RankId from, RankId to,
                                                       Bytes payload) const {
-  const LinkTimes link =
+  LinkTimes link =
       TransferBetween(state_->job, state_->view, from, to, payload);
-  const double stretch = state_->job.setup.stretch;
+  const TrainingSetup& setup = state_->job.setup;
+  if (setup.overlap == CommunicationOverlap::kNone) {
+    const Duration launches = kLaunchesATransfer * setup.host_per_kernel;
+    link.time += launches;
+    link.occupancy += launches;
+  }
+  const double stretch = setup.stretch;
   return {.time = StageCostState::Slowed(link.time, stretch),
           .occupancy = StageCostState::Slowed(link.occupancy, stretch)};
 }

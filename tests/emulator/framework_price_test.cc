@@ -350,6 +350,39 @@ TEST(FrameworkPrice, GathersOfOneByteTakeLessAndScattersTheSame) {
             CostWith({}, {.tp = 4}).forward);
 }
 
+// Where sends block, a transfer waits for two launches, and the first and the
+// last pass of a microbatch for the 13 that prepare it; nothing of it else.
+TEST(FrameworkPrice, AHostThatWaitsForTransfersDelaysThemAndTheBatch) {
+  const auto model = [](CommunicationOverlap overlap, int32_t pp, double us) {
+    JobSpec job =
+        JobOf({{EmbeddingLayer(), Llama3Block(), LossHeadLayer()}}, {.pp = pp});
+    job.setup.overlap = overlap;
+    job.setup.host_per_kernel = Microseconds(us);
+    return job;
+  };
+  const auto first = [](const JobSpec& job) {
+    return StageCostModel(job).Cost(StageOf(1), Sequences(1, 4096), true);
+  };
+  const auto transfer = [](const JobSpec& job) {
+    return StageCostModel(job).TransferTime(RankId(0), RankId(1),
+                                            Bytes(1 << 20));
+  };
+  using Overlap = CommunicationOverlap;
+  const JobSpec waits = model(Overlap::kNone, 2, 30);
+  const JobSpec free = model(Overlap::kNone, 2, 0);
+  EXPECT_EQ(transfer(waits).time - transfer(free).time, Microseconds(60));
+  EXPECT_EQ(transfer(waits).occupancy - transfer(free).occupancy,
+            Microseconds(60));
+  EXPECT_EQ(transfer(model(Overlap::kData, 2, 30)).time,
+            transfer(model(Overlap::kData, 2, 0)).time);
+  EXPECT_EQ(first(waits).forward - first(free).forward, Microseconds(390));
+  EXPECT_EQ(first(waits).fused, first(free).fused);
+  EXPECT_EQ(first(model(Overlap::kNone, 1, 30)).forward,
+            first(model(Overlap::kNone, 1, 0)).forward);
+  EXPECT_EQ(first(model(Overlap::kData, 2, 30)).forward,
+            first(model(Overlap::kData, 2, 0)).forward);
+}
+
 TEST(FrameworkPrice, TheUpdateGathersWeightsOfTheirSizeAndWaitsForTheHost) {
   JobSpec job = JobOf({{Llama3Block()}}, {.dp = 16});
   Partition partition;

@@ -70,7 +70,6 @@ TrainingSetup SetupOfFramework(absl::string_view name) {
   }
   if (StartsWithMlperf(name)) {
     TrainingSetup setup = bridge;
-    setup.fp8_gathers = true;
     setup.host_per_step = kMlperfStep;
     return setup;
   }

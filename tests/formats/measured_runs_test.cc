@@ -59,6 +59,8 @@ TEST(MeasuredRunsTest, TheFrameworksNameChoosesDefaultsOfExperts) {
   EXPECT_TRUE(run.setup.fp8_products);
   EXPECT_EQ(run.setup.fp8_recipe, Fp8Recipe::kBlocks);
   EXPECT_EQ(run.setup.dispatch, ExpertDispatch::kEachGpu);
+  EXPECT_TRUE(run.setup.fp8_gathers);
+  EXPECT_FALSE(runs[1].setup.fp8_gathers);
   EXPECT_EQ(run.setup.graphs, CudaGraphs::kIteration);
   EXPECT_TRUE(run.setup.overlap_dispatch);
   EXPECT_EQ(run.setup.expert_imbalance, 1.5);

@@ -12,9 +12,9 @@
 namespace pipeloom::emulator {
 
 // Bytes that a layer keeps on a GPU, in addition to those of layer_memory.h,
-// without fused attention or without sequence parallelism.
-// `held_for_weight_grad` is the part that a separate weight gradient still
-// needs, `scores` that of the attention's core.
+// without fused kernels or without sequence parallelism, or if what it gathers
+// is kept. `held_for_weight_grad` is the part that a separate weight gradient
+// still needs, `scores` that of the attention's core.
 struct UnfusedBytes {
   Bytes kept{};
   Bytes scores{};

@@ -190,6 +190,42 @@ TEST(FrameworkPrice, AttentionMadeForOlderDevicesOrUnfusedIsSlower) {
             Bytes(int64_t{2} * 5 * 32 * 4096 * 4096));
 }
 
+// A Llama block of 4096 wide tokens, 32 and 8 heads of 128, 14336 gated.
+TEST(FrameworkPrice, PyTorchKeepsActivatedGatesAndWhatItHasGathered) {
+  TrainingSetup megatron;
+  megatron.eager_pointwise = true;
+  TrainingSetup operators = megatron;
+  operators.keeps_gathered = true;
+  TrainingSetup pytorch = SetupOf(Framework::kPyTorch);
+  TrainingSetup compiled = pytorch;
+  compiled.eager_pointwise = false;
+  const auto bytes = [](const TrainingSetup& setup, int32_t tp) {
+    return CostWith(setup, {.tp = tp}).activations;
+  };
+  for (const int32_t tp : {1, 2}) {
+    // Two layers; the activated gate and, where one product makes all three,
+    // rotated queries and keys.
+    EXPECT_EQ(bytes(pytorch, tp) - bytes(compiled, tp),
+              Bytes(int64_t{2} * 2 * 4096 * 14336 / tp));
+    const int64_t gathered = int64_t{2} * 4 * 4096 * 4096 * (tp - 1) / tp;
+    EXPECT_EQ(
+        bytes(operators, tp) - bytes(megatron, tp),
+        Bytes(int64_t{2} * 2 * 4096 * (14336 + 40 * 128) / tp + gathered));
+    EXPECT_EQ(bytes(megatron, tp), bytes({}, tp));
+  }
+  TrainingSetup keeps;
+  keeps.keeps_gathered = true;
+  EXPECT_EQ(bytes(keeps, 1), bytes({}, 1));
+  const StageCost whole = CostWith(keeps, {.tp = 4});
+  const StageCost parts = CostWith({}, {.tp = 4});
+  // Three quarters of the inputs of two blocks are those of the other GPUs,
+  // kept until the weight gradient.
+  EXPECT_EQ(whole.activations - parts.activations,
+            Bytes(int64_t{2} * 2 * 2 * 4096 * 4096 * 3 / 4));
+  EXPECT_EQ(whole.freed_by_backward, parts.freed_by_backward);
+  EXPECT_EQ(whole.forward, parts.forward);
+}
+
 TEST(FrameworkPrice, WithoutSequenceParallelismNothingIsGatheredAgain) {
   TrainingSetup setup;
   setup.sequence_parallel = false;

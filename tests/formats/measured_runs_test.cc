@@ -151,6 +151,7 @@ TEST(MeasuredRunsTest, ReadsHowMlperfSubmissionsRun) {
       row.find("attention=flash1 recompute=full"), 31,
       "precision=nvfp4-plain fp8_attention=yes weight_bytes=1 straggle=0.01 "
       "held_weight_bytes=1 fp8_activation_inputs=yes gradient_sums=apart "
+      "keeps_gathered=yes "
       "optimizer_bytes=10 peak=mean encoder_recompute_layers=5 "
       "step_host_us=900 contention=0.25 order=pipeline context=gather "
       "optimizer_group=8 weight_gathers=wait loss=fp32 "
@@ -170,6 +171,7 @@ TEST(MeasuredRunsTest, ReadsHowMlperfSubmissionsRun) {
   EXPECT_EQ(run.setup.weight_bytes, 1);
   EXPECT_EQ(run.setup.held_weight_bytes, 1);
   EXPECT_TRUE(run.setup.fp8_activation_inputs);
+  EXPECT_TRUE(run.setup.keeps_gathered);
   EXPECT_TRUE(run.setup.sum_gradients_apart);
   EXPECT_TRUE(run.model.modules[ModuleId(0)]
                   .layers[LayerId(1)]

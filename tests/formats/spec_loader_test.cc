@@ -188,7 +188,7 @@ TEST(ParseJobTest, ReadsHowAFrameworkRunsExperts) {
                    "\"weight_bytes\": 1, \"straggle\": 0.5, "
                    "\"sum_gradients_apart\": true, "
                    "\"held_weight_bytes\": 1, "
-                   "\"fp8_activation_inputs\": true, "
+                   "\"fp8_activation_inputs\": true, \"keeps_gathered\": true, "
                    "\"optimizer_bytes\": 10, "
                    "\"host_per_step_us\": 250, "
                    "\"optimizer_group\": 8, \"gathers_wait\": true, "
@@ -215,6 +215,7 @@ TEST(ParseJobTest, ReadsHowAFrameworkRunsExperts) {
   EXPECT_TRUE(job.setup.sum_gradients_apart);
   EXPECT_EQ(job.setup.held_weight_bytes, 1);
   EXPECT_TRUE(job.setup.fp8_activation_inputs);
+  EXPECT_TRUE(job.setup.keeps_gathered);
   EXPECT_EQ(job.setup.optimizer_bytes, 10);
   EXPECT_EQ(job.setup.optimizer_group, 8);
   EXPECT_TRUE(job.setup.gathers_wait);

@@ -33,11 +33,9 @@ constexpr double kFlashRamp = 300;       // Tokens.
 constexpr double kFlashSmallHead = 0.9;  // Below head dimension 128.
 
 // Bytes per element of the score matrix, 16 bits: softmax reads and writes,
-// dropout reads and writes with a mask; the backward has one more read. Kept:
-// the results of softmax and dropout, and the mask.
+// dropout reads and writes with a mask; the backward has one more read.
 constexpr double kScoreForward = 4 + 5;
 constexpr double kScoreBackward = 6 + 5;
-constexpr double kScoreKept = 2 + 2 + 1;
 
 // Bytes per element in addition to those of fused kernels (emulator/ops), if
 // norm, bias, dropout and residual are separate kernels.
@@ -129,6 +127,11 @@ constexpr double kKernelsAPart = 14;
 constexpr double kLaunchNorm = 3;
 constexpr double kWholeNodeLaunch = 1.4;
 
+// Layers without TransformerEngine add the bias of queries, keys and values in
+// a kernel of its own (Megatron-LM, tensor_parallel/layers.py): bytes an
+// element.
+constexpr double kBiasSum = 2 + 2;
+
 // Matrices of odd width cannot use vector loads.
 constexpr double kUnaligned = 3;
 
@@ -196,6 +199,14 @@ bool IsUnaligned(const GemmOp& op) {
 
 double HeadsOnGpu(const LayerSpec& layer, const ParallelLayout& parallel) {
   return Real(CeilDiv(layer.attention.heads, int64_t{parallel.tp}));
+}
+
+double QueryKeyValueWidth(const LayerSpec& layer,
+                          const ParallelLayout& parallel) {
+  const AttentionSpec& a = layer.attention;
+  return HeadsOnGpu(layer, parallel) * Real(a.head_dim) +
+         Real(CeilDiv(a.kv_heads, int64_t{parallel.tp})) *
+             Real(a.head_dim + a.value_width());
 }
 
 // Returns what the kernels of a Llama-like layer or a loss move in plain
@@ -455,6 +466,10 @@ KernelTraffic FrameworkPrices::Traffic(const LayerOps& ops) const {
     traffic.forward += Memory(forward_bytes);
     traffic.backward += Memory(backward_bytes);
   };
+  if (transformer && layer_.biases &&
+      setup_.attention != AttentionKernel::kFused) {
+    add(kBiasSum * tokens * QueryKeyValueWidth(layer_, parallel_), 0);
+  }
   if (transformer && !setup_.sequence_parallel && parallel_.tp > 1) {
     // Norms and residuals of both blocks work on the tokens of the other GPUs
     // too.
@@ -556,35 +571,6 @@ Duration FrameworkPrices::OverlapWithSharding(Duration pass,
   if (setup_.overlap == CommunicationOverlap::kNone) return pass + moved;
   return std::max(pass, moved) +
          Seconds(kContention * ToSeconds(std::min(pass, moved)));
-}
-
-UnfusedBytes UnfusedBytesOf(const LayerSpec& layer, const WorkShape& shape,
-                            const ParallelLayout& parallel,
-                            const TrainingSetup& setup, bool trained) {
-  UnfusedBytes bytes;
-  if (layer.kind != LayerKind::kTransformer) return bytes;
-  double scores = 0;
-  double kept = 0;
-  double held = 0;
-  if (setup.attention == AttentionKernel::kUnfused &&
-      layer.attention.kind != AttentionKind::kNone &&
-      !setup.recompute_attention) {
-    scores = kScoreKept * HeadsOnGpu(layer, parallel) * shape.squared_tokens /
-             parallel.cp;
-  }
-  if (!setup.sequence_parallel && parallel.tp > 1) {
-    // Inputs and, where weights are trained, outputs of both blocks' norms.
-    const double block = 4 * Real(LayerTokens(layer, shape)) *
-                         Real(layer.hidden) / parallel.cp *
-                         (1 - 1.0 / parallel.tp);
-    kept += block;
-    if (trained) held += block;
-  }
-  bytes.held_for_weight_grad = Bytes(static_cast<int64_t>(held));
-  bytes.scores = Bytes(static_cast<int64_t>(scores));
-  bytes.kept = bytes.scores + Bytes(static_cast<int64_t>(kept)) +
-               bytes.held_for_weight_grad;
-  return bytes;
 }
 
 }  // namespace pipeloom::emulator

@@ -115,19 +115,6 @@ inline constexpr double kWeightCastBytes = 4;
 // writes 16 bits.
 inline constexpr double kGradientSumBytes = 6;
 
-// Bytes that a layer keeps on a GPU, in addition to those of
-// emulator/stage/layer_memory.h, without fused attention or without sequence
-// parallelism. `held_for_weight_grad` is the part that a separate weight
-// gradient still needs, `scores` that of the attention's core.
-struct UnfusedBytes {
-  Bytes kept{};
-  Bytes scores{};
-  Bytes held_for_weight_grad{};
-};
-UnfusedBytes UnfusedBytesOf(const LayerSpec& layer, const WorkShape& shape,
-                            const ParallelLayout& parallel,
-                            const TrainingSetup& setup, bool trained);
-
 }  // namespace pipeloom::emulator
 
 #endif  // PIPELOOM_EMULATOR_COST_FRAMEWORK_PRICE_H_

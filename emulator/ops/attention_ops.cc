@@ -148,6 +148,8 @@ void LayerBuilder::QueryKeyValue() {
   Gemm(tokens_,
        heads * head_dim + kv_heads * (head_dim + Real(a.value_width())),
        hidden_);
+  BiasGradient(tokens_, heads * head_dim +
+                            kv_heads * (head_dim + Real(a.value_width())));
   Adapter(
       hidden_,
       Real(a.heads * a.head_dim + a.kv_heads * (a.head_dim + a.value_width())),
@@ -261,6 +263,7 @@ void LayerBuilder::SelfAttention() {
     Adapter(Real(a.heads) * value_dim, hidden_, /*enters=*/false);
   }
   Leave(hidden_);
+  EndBlock(/*has_bias=*/true);
 }
 
 }  // namespace pipeloom::emulator

@@ -16,6 +16,12 @@ void LayerBuilder::Embedding() {
   look_up.bytes = (element_bytes_ + 8) * elements;
   look_up.backward = true;
   const bool frozen = options_.adapter_rank > 0;
+  if (layer_.dropout) {
+    const double own =
+        (2 * element_bytes_ + 1) * elements / tp_ / kPyTorchShare;
+    Forward(MemoryOp{.bytes = own});
+    if (!frozen) WeightGrad(MemoryOp{.bytes = own, .backward = true});
+  }
   if (!frozen) WeightGrad(look_up);
   if (parallel_.tp == 1) return;
   const double bytes = element_bytes_ * elements;

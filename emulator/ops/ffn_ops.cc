@@ -8,6 +8,7 @@ void LayerBuilder::Ffn(double rows, double inner, double groups) {
   const bool gated = layer_.ffn.gated;
   size_t begin = Mark();
   Gemm(rows, (gated ? 2 : 1) * inner, hidden_, groups);
+  if (layer_.ffn.experts == 0) BiasGradient(rows, (gated ? 2 : 1) * inner);
   MadeAgain(OperatorGroup::kProjections, begin);
   begin = Mark();
   const double elements = rows * inner * groups;
@@ -29,6 +30,7 @@ void LayerBuilder::FeedForward() {
   MadeAgain(OperatorGroup::kProjections, begin);
   Ffn(tokens_, share(layer_.ffn.hidden), 1);
   Leave(hidden_);
+  EndBlock(/*has_bias=*/true);
 }
 
 }  // namespace pipeloom::emulator

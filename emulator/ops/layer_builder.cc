@@ -199,6 +199,24 @@ void LayerBuilder::NormAndResidual() {
          14 * rows * hidden_);
 }
 
+void LayerBuilder::BiasGradient(double rows, double width) {
+  if (!layer_.biases || !needs_.weights || options_.adapter_rank > 0) return;
+  Backward(MemoryOp{.bytes = element_bytes_ * rows * width / kPyTorchShare,
+                    .backward = true});
+}
+
+void LayerBuilder::EndBlock(bool has_bias) {
+  const double rows = tokens_ / tp_;
+  if (has_bias) BiasGradient(rows, hidden_);
+  if (!layer_.dropout) return;
+  // The kernel of the residual sum draws the mask, a byte an element; the
+  // gradient is no longer that of the sum.
+  const double elements = rows * hidden_ / kPyTorchShare;
+  Forward(MemoryOp{.bytes = elements});
+  Backward(
+      MemoryOp{.bytes = (2 * element_bytes_ + 1) * elements, .backward = true});
+}
+
 LayerOps LayerBuilder::Finish() {
   if (!has_backward()) {
     ops_.backward.clear();

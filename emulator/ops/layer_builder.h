@@ -125,6 +125,12 @@ class LayerBuilder {
   void Leave(double width);
   // Appends norm and residual of a block, on this GPU's part of the sequence.
   void NormAndResidual();
+  // Appends the gradient of a bias that was added to rows x width elements,
+  // their sum over the rows. The bias itself is added by a kernel that is there
+  // anyway.
+  void BiasGradient(double rows, double width);
+  // Appends what comes between a block's last product and the residual sum.
+  void EndBlock(bool has_bias);
   CollectiveOp Tensor(Collective kind, double bytes) const;
   LayerOps Finish();
 

@@ -26,7 +26,7 @@ Fingerprint FingerprintOf(const LayerSpec& layer) {
     builder.Add(conv.in).Add(conv.out).Add(conv.kernel).Add(conv.depth);
     builder.Add(conv.scale);
   }
-  builder.Add(layer.downsample);
+  builder.Add(layer.downsample).Add(layer.biases).Add(layer.dropout);
   return builder.Add(layer.vector_parameters)
       .Add(layer.tied)
       .Add(layer.on_output_tokens)

@@ -117,6 +117,7 @@ void LayerBuilder::Experts() {
     shared();
     Leave(hidden_);
   }
+  EndBlock(/*has_bias=*/false);
 }
 
 }  // namespace pipeloom::emulator

@@ -17,7 +17,9 @@ struct Kept {
   double product_inputs = 0;  // Read by the weight gradient only.
   double shared = 0;          // Read by both.
   double output_gradients = 0;
-  double fp32 = 0;  // Read by the input gradient; 32 bits in any precision.
+  // Read by the input gradient; as large in any precision: 32 bits, a byte.
+  double fp32 = 0;
+  double masks = 0;
 
   void Add(const Kept& other) {
     always += other.always;
@@ -25,6 +27,7 @@ struct Kept {
     shared += other.shared;
     output_gradients += other.output_gradients;
     fp32 += other.fp32;
+    masks += other.masks;
   }
 };
 
@@ -125,6 +128,7 @@ void AddTransformer(const LayerSpec& layer, const WorkShape& shape,
   }
   AddFeedForward(layer, t, fp8_inputs, kept);
   if (layer.ffn.experts > 0 || layer.ffn.hidden > 0) ++blocks;
+  if (layer.dropout) kept->rest.masks += t * h * blocks;
   if (layer.modulation.vectors > 0) {
     // The norm's output for the gradient of the scale; the block's output for
     // that of the gate.
@@ -143,6 +147,7 @@ KeptParts KeptBy(const LayerSpec& layer, const WorkShape& shape,
       break;
     case LayerKind::kEmbedding:
       kept.rest.product_inputs = t * 8;  // 64-bit ids.
+      if (layer.dropout) kept.rest.masks = t * Real(layer.hidden);
       break;
     case LayerKind::kLossHead:
       // The fused cross-entropy writes the gradient over the logits.
@@ -211,7 +216,7 @@ LayerActivations ActivationsOf(const LayerSpec& layer, const WorkShape& shape,
   kept.Add(parts.trained_projections);
   for (const Kept& group : parts.groups) kept.Add(group);
   Convert(precision, &kept);
-  kept.always += kept.fp32;
+  kept.always += kept.fp32 + kept.masks;
   LayerActivations result;
   result.trained = share(kept.always + kept.product_inputs + kept.shared);
   result.frozen = share(kept.always + kept.shared);

@@ -9,6 +9,7 @@
 #include "emulator/ops/layer_tokens.h"
 #include "emulator/stage/layer_memory.h"
 #include "emulator/stage/layer_weights.h"
+#include "emulator/stage/unfused_memory.h"
 
 namespace pipeloom::emulator {
 namespace {
@@ -108,6 +109,19 @@ Duration OperatorsAgain(const LayerSpec& layer, const WorkShape& shape,
   return time;
 }
 
+// Launches that make a microbatch's mask, loss mask and positions of its tokens
+// and broadcast them (Megatron-LM, pretrain_gpt.py: get_batch).
+constexpr double kBatchLaunches = 13;
+
+// Returns whether the GPU waits until the host has prepared the microbatch: on
+// the first and the last rank, if the host has waited for the pass before.
+bool PreparesBatch(const LayerSpec& layer, const LayerSetting& setting) {
+  return (layer.kind == LayerKind::kEmbedding ||
+          layer.kind == LayerKind::kLossHead) &&
+         setting.parallel.pp > 1 && IsMegatron(setting.setup) &&
+         setting.setup.overlap == CommunicationOverlap::kNone;
+}
+
 // Returns the size of one byte for each logit on one GPU.
 Bytes LogitsOnGpu(const LayerSpec& layer, const WorkShape& shape,
                   const ParallelLayout& parallel) {
@@ -188,6 +202,9 @@ LayerCost PriceLayer(const LayerSpec& layer, const WorkShape& whole,
       cost.backward += core;
       cost.fused += core;
     }
+  }
+  if (PreparesBatch(layer, setting)) {
+    cost.forward += prices.HostTime(kBatchLaunches);
   }
   cost.backward_gap = std::min(backward.gap, cost.backward);
   cost.fused_gap = std::min(fused.gap, cost.fused);

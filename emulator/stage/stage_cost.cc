@@ -10,6 +10,15 @@
 #include "emulator/stage/stage_cost_state.h"
 
 namespace pipeloom::emulator {
+namespace {
+
+// Where sends block, the host waits for the end of a pass before it launches
+// the transfer, and for its end before it launches the next pass (Megatron-LM,
+// pipeline_parallel/p2p_communication.py).
+constexpr int kLaunchesATransfer = 2;
+
+}  // namespace
+
 StageCostModel::StageCostModel(const JobSpec& job, bool reuse)
     : StageCostModel(job, nullptr, reuse) {}
 
@@ -123,6 +132,8 @@ StageRow StageCostModel::Row(absl::Span<const Stage> stages) const {
     if (known == slots.end()) {
       slots.push_back(own);
       row.of_slot.push_back(stage);
+      row.print_of_slot.push_back(
+          FingerprintBuilder().Add(own.print).Add(own.slow).Build());
       row.layers_priced += stage.num_layers;
       all.Add(own.print).Add(own.slow).Add(own.above_trained);
     } else {
@@ -220,9 +231,15 @@ IdVector<RankId, RankSpec> StageCostModel::Ranks(
 
 StageCostModel::Transfer StageCostModel::TransferTime(RankId from, RankId to,
                                                       Bytes payload) const {
-  const LinkTimes link =
+  LinkTimes link =
       TransferBetween(state_->job, state_->view, from, to, payload);
-  const double stretch = state_->job.setup.stretch;
+  const TrainingSetup& setup = state_->job.setup;
+  if (setup.overlap == CommunicationOverlap::kNone) {
+    const Duration launches = kLaunchesATransfer * setup.host_per_kernel;
+    link.time += launches;
+    link.occupancy += launches;
+  }
+  const double stretch = setup.stretch;
   return {.time = StageCostState::Slowed(link.time, stretch),
           .occupancy = StageCostState::Slowed(link.occupancy, stretch)};
 }
@@ -241,6 +258,12 @@ double StageCostModel::PeakFlopsPerSecond() const {
 
 EmulateOptions StageCostModel::Network() const {
   return NetworkOptions(state_->job, state_->view.replica);
+}
+
+bool StageCostModel::reuses() const { return state_->common->reuse; }
+
+void StageCostModel::CountReused(int64_t layers) const {
+  state_->cache.CountHits(layers);
 }
 
 const JobSpec& StageCostModel::job() const { return state_->job; }

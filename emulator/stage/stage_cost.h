@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/types/span.h"
@@ -69,6 +70,23 @@ class StageCostModel {
   using CostRow = std::shared_ptr<const std::vector<StageCost>>;
   CostRow Costs(const StageRow& row, const WorkShape& shape,
                 bool fed_by_trainable, double attention_density = 1) const;
+  // Returns what make() returns, as shared_ptr<const T>, or an earlier result
+  // of the same key: values made from costs, kept as long as rows of costs are.
+  // REQUIRES: the key determines T and all that make() depends on. `layers`:
+  // number of prices of layers that a known value saves.
+  template <typename T, typename Make>
+  std::shared_ptr<const T> Derived(const Fingerprint& key, int64_t layers,
+                                   const Make& make) const {
+    if (!reuses()) return std::make_shared<const T>(make());
+    bool known = true;
+    std::shared_ptr<const void> value =
+        derived_.Get(key, [&]() -> std::shared_ptr<const void> {
+          known = false;
+          return std::make_shared<const T>(make());
+        });
+    if (known) CountReused(layers);
+    return std::static_pointer_cast<const T>(std::move(value));
+  }
   // Returns what each rank holds throughout the step, its limit and its
   // epilogue: the part of its update that passes of these mean times, indexed
   // by stage, do not hide (rank_update.h). Everything else is computed once per
@@ -106,12 +124,15 @@ class StageCostModel {
 
  private:
   explicit StageCostModel(std::unique_ptr<StageCostState> state);
+  bool reuses() const;
+  void CountReused(int64_t layers) const;
 
   std::unique_ptr<StageCostState> state_;
   // The models of other replicas, which share the state's common part.
   std::vector<std::unique_ptr<StageCostModel>> others_{};
   // Rows are larger than prices of layers, so fewer are kept.
   mutable FingerprintCache<CostRow, 512> rows_{};
+  mutable FingerprintCache<std::shared_ptr<const void>, 3584> derived_{};
   // Memory and updates of the ranks of one partition.
   struct RankCosts {
     IdVector<RankId, RankSpec> ranks{};  // Without epilogues.

@@ -113,6 +113,8 @@ struct CacheCounters {
 struct StageRow {
   std::vector<int32_t> slot_of{};  // Indexed by stage.
   std::vector<Stage> of_slot{};    // The first stage of each slot.
+  // Says all that a slot's costs depend on. Indexed by slot.
+  std::vector<Fingerprint> print_of_slot{};
   // Number of layers of the stages that are the first of their slots, and of
   // the others.
   int32_t layers_priced = 0;

@@ -90,6 +90,8 @@ void ReadLayer(ObjectReader& reader, LayerSpec* layer) {
   reader.Read("downsample", 1.0, 1024.0, &layer->downsample);
   reader.Read("vector_parameters", int64_t{0}, kMaxParameters,
               &layer->vector_parameters);
+  reader.Read("biases", &layer->biases);
+  reader.Read("dropout", &layer->dropout);
   reader.Read("tied", &layer->tied);
   reader.Read("on_output_tokens", &layer->on_output_tokens);
   reader.Read("fixed_flops_per_token", 0.0, kMaxRate,

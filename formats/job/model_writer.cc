@@ -115,6 +115,8 @@ void WriteLayer(const LayerSpec& layer, JsonWriter* json) {
   }
   fields.Number("downsample", layer.downsample, 1)
       .Int("vector_parameters", layer.vector_parameters)
+      .Flag("biases", layer.biases)
+      .Flag("dropout", layer.dropout)
       .Flag("tied", layer.tied)
       .Flag("on_output_tokens", layer.on_output_tokens)
       .Number("fixed_flops_per_token", layer.fixed_flops_per_token)

@@ -6,6 +6,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
@@ -50,6 +51,7 @@ class MegatronReader {
     ReadNorms();
     ReadAttention();
     ReadFfn();
+    ReadDropout();
     const std::vector<bool> sparse =
         experts_.experts > 0
             ? arguments_.Pattern("moe_layer_freq", layers_, &notes_)
@@ -161,6 +163,20 @@ class MegatronReader {
     if (has_norms) attention_vectors_ = 2 * NormOf(a.head_dim);
   }
 
+  void ReadDropout() {
+    const std::string text = arguments_.Text("hidden_dropout");
+    // Megatron-LM's default is 0.1, but what describes a model leaves it out.
+    double share = 0;
+    if (text.empty()) {
+      notes_.Assume("--hidden-dropout is 0");
+    } else if (!absl::SimpleAtod(text, &share) || !(share >= 0 && share <= 1)) {
+      arguments_.Fail("hidden_dropout",
+                      absl::StrCat("is ", text, "; it must be in [0, 1]"),
+                      &notes_);
+    }
+    dropout_ = share > 0;
+  }
+
   // Returns which layers attend to a window only.
   std::vector<bool> Windows() {
     std::vector<bool> windows(layers_, false);
@@ -235,7 +251,7 @@ class MegatronReader {
     AttentionSpec attention = attention_;
     if (is_window) attention.window = window_;
     const FfnSpec dense{.hidden = ffn_width_, .gated = gated_};
-    return TransformerLayer(
+    LayerSpec layer = TransformerLayer(
         is_sparse
             ? (is_window ? "window_block" : "block")
             : (experts_.experts > 0 ? "dense_block"
@@ -243,6 +259,9 @@ class MegatronReader {
         hidden_, attention, is_sparse ? experts_ : dense,
         {.query_key_value = qkv_bias_, .attention_output = bias_, .ffn = bias_},
         2 * norm_ + attention_vectors_ + (is_sparse ? expert_vectors_ : 0));
+    layer.biases = bias_;
+    layer.dropout = dropout_;
+    return layer;
   }
 
   LayerSpec Embedding() {
@@ -266,6 +285,7 @@ class MegatronReader {
     }
     tied_ = !arguments_.Flag("untie_embeddings_and_output_weights", false);
     LayerSpec embedding = EmbeddingLayer(vocab_, hidden_);
+    embedding.dropout = dropout_;
     const std::string positions = arguments_.Text("position_embedding_type");
     if (positions.empty() || positions == "learned_absolute") {
       if (positions.empty()) {
@@ -292,6 +312,7 @@ class MegatronReader {
   bool is_layer_norm_ = false;
   bool bias_ = false;
   bool qkv_bias_ = false;
+  bool dropout_ = false;
   bool gated_ = false;
   bool tied_ = false;
   AttentionSpec attention_{};

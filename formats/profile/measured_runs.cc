@@ -119,6 +119,8 @@ absl::StatusOr<ModelSpec> ReadShape(const std::string& where,
   const int64_t adapter_rank = words.Int("adapter_rank", 0, 1);
   const int64_t vocab = words.Int("vocab", 0, 1);
   const bool tied = words.Int("tied", 0, 0) != 0;
+  block.biases = words.Int("biases", 0, 0) != 0;
+  block.dropout = words.Int("dropout", 0, 0) != 0;
   // Whether the look-up is a product of the table with one-hot rows.
   const bool one_hot = words.Int("one_hot", 0, 0) != 0;
   PIPELOOM_RETURN_IF_ERROR(words.status());
@@ -129,6 +131,11 @@ absl::StatusOr<ModelSpec> ReadShape(const std::string& where,
                      "vocab"));
   }
   block.vector_parameters = 2 * hidden;
+  if (block.biases) {
+    block.vector_parameters += a.heads * a.head_dim +
+                               a.kv_heads * (a.head_dim + a.value_width()) +
+                               2 * hidden + (f.gated ? 2 : 1) * f.hidden;
+  }
 
   ModuleSpec module;
   module.name = "backbone";
@@ -145,7 +152,8 @@ absl::StatusOr<ModelSpec> ReadShape(const std::string& where,
   module.layers.push_back({.kind = LayerKind::kEmbedding,
                            .name = "text_embedding",
                            .hidden = hidden,
-                           .vocab = vocab});
+                           .vocab = vocab,
+                           .dropout = block.dropout});
   for (int64_t i = 0; i < layers; ++i) {
     LayerSpec layer = block;
     if (i < dense) {

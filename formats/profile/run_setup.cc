@@ -70,7 +70,6 @@ TrainingSetup SetupOfFramework(absl::string_view name) {
   }
   if (StartsWithMlperf(name)) {
     TrainingSetup setup = bridge;
-    setup.fp8_gathers = true;
     setup.host_per_step = kMlperfStep;
     return setup;
   }
@@ -162,6 +161,8 @@ absl::Status ReadRunSetup(const std::string& where, absl::string_view text,
       words.Int("held_weight_bytes", s.held_weight_bytes, 1), 2));
   s.optimizer_bytes = static_cast<int32_t>(std::min<int64_t>(
       words.Int("optimizer_bytes", s.optimizer_bytes, 1), 16));
+  s.keeps_gathered = words.OneOf<bool>("keeps_gathered", s.keeps_gathered,
+                                       {{"yes", true}, {"no", false}});
   s.fp8_activation_inputs =
       words.OneOf<bool>("fp8_activation_inputs", s.fp8_activation_inputs,
                         {{"yes", true}, {"no", false}});

@@ -128,6 +128,17 @@ absl::Status ValidateLayer(const ModuleSpec& module, LayerId id) {
   if (layer.kind != LayerKind::kFixedWork && layer.hidden == 0) {
     return fail("hidden is 0; it must be > 0");
   }
+  if (layer.biases && layer.kind != LayerKind::kTransformer) {
+    return fail(
+        "biases is true; it must be false unless the kind is "
+        "LAYER_KIND_TRANSFORMER");
+  }
+  if (layer.dropout && layer.kind != LayerKind::kTransformer &&
+      layer.kind != LayerKind::kEmbedding) {
+    return fail(
+        "dropout is true; it must be false unless the kind is "
+        "LAYER_KIND_TRANSFORMER or LAYER_KIND_EMBEDDING");
+  }
   switch (layer.kind) {
     case LayerKind::kTransformer: {
       const AttentionSpec& a = layer.attention;

@@ -149,6 +149,12 @@ struct LayerSpec {
   int64_t vocab = 0;  // kEmbedding, kLossHead.
   std::vector<LinearSpec> linears{};
   ModulationSpec modulation{};  // kTransformer.
+  // kTransformer: whether products of attention and of a dense feed-forward
+  // part add a bias. The parameters count among vector_parameters.
+  bool biases = false;
+  // Whether dropout follows each block of a kTransformer ahead of the residual
+  // sum, or the look-up of a kEmbedding.
+  bool dropout = false;
   std::vector<ConvolutionSpec> convolutions{};
   // The layer works on 1/downsample of the module's token grid per side, as a
   // level of a U-Net does. >= 1.

@@ -30,6 +30,8 @@ TrainingSetup SetupOf(Framework framework) {
     setup.gradient_bytes = 2;
     setup.host_per_kernel = kBridgeHost;
     setup.dispatch = ExpertDispatch::kEachGpu;
+    // TransformerEngine casts ahead of gathers (pytorch/distributed.py).
+    setup.fp8_gathers = true;
   }
   return setup;
 }

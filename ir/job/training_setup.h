@@ -150,6 +150,11 @@ struct TrainingSetup {
   // Megatron-Core's activation_func_fp8_input_store has it. Changes memory
   // only.
   bool fp8_activation_inputs = false;
+  // Whether tensor-parallel gathers are operators of PyTorch, which keeps what
+  // they give for the weight gradient, and with eager_pointwise also activated
+  // gates, rotated queries and keys. Otherwise they run again, and those
+  // kernels are fused. Changes memory only.
+  bool keeps_gathered = false;
   // Neighbouring replicas that hold one copy of the optimizer's state, which
   // ZeRO-1 divides over them: gradients are then all-reduced over all replicas,
   // weights gathered in the group. 0: all replicas, one copy.

@@ -67,6 +67,21 @@ StageCost IdleCost() {
   return cost;
 }
 
+Fingerprint FingerprintOf(const MemoryChoice& choice) {
+  FingerprintBuilder builder;
+  builder.Add(choice.period);
+  for (const LayerMemory& layer : choice.layers) {
+    builder.Add(layer.strategy).Add(layer.groups.bits());
+  }
+  return builder.Build();
+}
+
+// The times and bytes of a stage pair under its choice of the policy.
+struct PolicyEffect {
+  MemoryEffect effect{};
+  bool copies_keep_up = true;
+};
+
 class GraphBuilder {
  public:
   GraphBuilder(const StageCostModel& costs, const Partition& partition,
@@ -91,6 +106,8 @@ class GraphBuilder {
         slot_of_[ids[i]] = num_slots + row.slot_of[i];
       }
       num_slots += static_cast<int32_t>(row.of_slot.size());
+      slot_prints_.insert(slot_prints_.end(), row.print_of_slot.begin(),
+                          row.print_of_slot.end());
       rows_.push_back(std::move(row));
     }
     layers_of_.resize(static_cast<size_t>(num_slots));
@@ -462,6 +479,10 @@ class GraphBuilder {
     memory.list_of.reserve(pairs_.size());
     // Stages of one slot have equal choices at equal shapes.
     absl::flat_hash_map<Fingerprint, int32_t> known;
+    std::vector<Fingerprint> choice_prints;
+    for (const MemoryChoice& choice : options_.memory.choices) {
+      choice_prints.push_back(FingerprintOf(choice));
+    }
     SubMicrobatchId current;
     Fingerprint shape_print;
     for (const StagePairId id : pairs_.ids()) {
@@ -475,26 +496,42 @@ class GraphBuilder {
         shape_print = shape.fingerprint();
       }
       const bool split = !pair.weight_grad.is_none();
+      const auto slot = static_cast<size_t>(slot_of_[pair.stage]);
+      const int32_t choice = options_.memory.choice_of[id];
       const auto [entry, is_new] =
           known.try_emplace(FingerprintBuilder()
-                                .Add(slot_of_[pair.stage])
+                                .Add(slot)
                                 .Add(shape_print)
                                 .Add(pair.needs_input_grad)
                                 .Add(split)
-                                .Add(options_.memory.choice_of[id])
+                                .Add(choice)
                                 .Build(),
                             static_cast<int32_t>(memory.lists.size()));
       memory.list_of[id] = entry->second;
       if (!is_new) continue;
       const Stage& stage = partition_.stages[pair.stage];
-      std::optional<emulator::StageRow>& row =
-          layers_of_[static_cast<size_t>(slot_of_[pair.stage])];
-      if (!row.has_value()) row = LayerCosts::RowOf(costs_, stage);
-      const LayerCosts layers(costs_, stage, *row, shape,
-                              pair.needs_input_grad);
-      const MemoryEffect effect = layers.Effect(
-          options_.memory.of(id), split ? PassForm::kSplit : PassForm::kFused);
-      if (!layers.CopiesKeepUp(effect)) {
+      const Fingerprint key =
+          FingerprintBuilder()
+              .Add(slot_prints_[slot])
+              .Add(shape_print)
+              .Add(pair.needs_input_grad)
+              .Add(split)
+              .Add(choice_prints[static_cast<size_t>(choice)])
+              .Build();
+      const auto of_policy =
+          costs_.Derived<PolicyEffect>(key, stage.num_layers, [&] {
+            std::optional<emulator::StageRow>& row = layers_of_[slot];
+            if (!row.has_value()) row = LayerCosts::RowOf(costs_, stage);
+            const LayerCosts layers(costs_, stage, *row, shape,
+                                    pair.needs_input_grad);
+            PolicyEffect made{.effect = layers.Effect(
+                                  options_.memory.of(id),
+                                  split ? PassForm::kSplit : PassForm::kFused)};
+            made.copies_keep_up = layers.CopiesKeepUp(made.effect);
+            return made;
+          });
+      const MemoryEffect& effect = of_policy->effect;
+      if (!of_policy->copies_keep_up) {
         return absl::InvalidArgumentError(absl::StrFormat(
             "memory policy, stage pair %d (%s): its copies to the host take "
             "%s, longer than its forward or backward pass",
@@ -522,8 +559,9 @@ class GraphBuilder {
   IdVector<ModuleId, std::vector<StageId>> stages_of_{};
   IdVector<ModuleId, emulator::StageRow> rows_{};
   IdVector<StageId, int32_t> slot_of_{};
-  std::vector<std::optional<emulator::StageRow>>
-      layers_of_{};  // Indexed by slot.
+  // Indexed by slot.
+  std::vector<std::optional<emulator::StageRow>> layers_of_{};
+  std::vector<Fingerprint> slot_prints_{};
   IdVector<ModuleId, bool> frozen_{};
   IdVector<ModuleId, std::vector<ModuleId>> fed_by_{};
   IdVector<ModuleId, std::vector<ModuleId>> feeds_{};

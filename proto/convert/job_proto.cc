@@ -103,6 +103,7 @@ void SetSetup(const TrainingSetup& setup, v1::TrainingSetup* proto) {
   proto->set_sum_gradients_apart(setup.sum_gradients_apart);
   proto->set_held_weight_bytes(setup.held_weight_bytes);
   proto->set_fp8_activation_inputs(setup.fp8_activation_inputs);
+  proto->set_keeps_gathered(setup.keeps_gathered);
   proto->set_paired_forwards(setup.paired_forwards);
   proto->set_optimizer_group(setup.optimizer_group);
   proto->set_gathers_wait(setup.gathers_wait);

@@ -76,6 +76,8 @@ void SetLayer(const LayerSpec& layer, v1::LayerSpec* proto) {
   proto->set_downsample(layer.downsample);
   proto->set_vector_parameters(layer.vector_parameters);
   proto->set_tied(layer.tied);
+  proto->set_biases(layer.biases);
+  proto->set_dropout(layer.dropout);
   proto->set_on_output_tokens(layer.on_output_tokens);
   proto->set_fixed_flops_per_token(layer.fixed_flops_per_token);
   proto->set_fixed_flops_per_instance(layer.fixed_flops_per_instance);

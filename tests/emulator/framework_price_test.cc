@@ -190,6 +190,42 @@ TEST(FrameworkPrice, AttentionMadeForOlderDevicesOrUnfusedIsSlower) {
             Bytes(int64_t{2} * 5 * 32 * 4096 * 4096));
 }
 
+// A Llama block of 4096 wide tokens, 32 and 8 heads of 128, 14336 gated.
+TEST(FrameworkPrice, PyTorchKeepsActivatedGatesAndWhatItHasGathered) {
+  TrainingSetup megatron;
+  megatron.eager_pointwise = true;
+  TrainingSetup operators = megatron;
+  operators.keeps_gathered = true;
+  TrainingSetup pytorch = SetupOf(Framework::kPyTorch);
+  TrainingSetup compiled = pytorch;
+  compiled.eager_pointwise = false;
+  const auto bytes = [](const TrainingSetup& setup, int32_t tp) {
+    return CostWith(setup, {.tp = tp}).activations;
+  };
+  for (const int32_t tp : {1, 2}) {
+    // Two layers; the activated gate and, where one product makes all three,
+    // rotated queries and keys.
+    EXPECT_EQ(bytes(pytorch, tp) - bytes(compiled, tp),
+              Bytes(int64_t{2} * 2 * 4096 * 14336 / tp));
+    const int64_t gathered = int64_t{2} * 4 * 4096 * 4096 * (tp - 1) / tp;
+    EXPECT_EQ(
+        bytes(operators, tp) - bytes(megatron, tp),
+        Bytes(int64_t{2} * 2 * 4096 * (14336 + 40 * 128) / tp + gathered));
+    EXPECT_EQ(bytes(megatron, tp), bytes({}, tp));
+  }
+  TrainingSetup keeps;
+  keeps.keeps_gathered = true;
+  EXPECT_EQ(bytes(keeps, 1), bytes({}, 1));
+  const StageCost whole = CostWith(keeps, {.tp = 4});
+  const StageCost parts = CostWith({}, {.tp = 4});
+  // Three quarters of the inputs of two blocks are those of the other GPUs,
+  // kept until the weight gradient.
+  EXPECT_EQ(whole.activations - parts.activations,
+            Bytes(int64_t{2} * 2 * 2 * 4096 * 4096 * 3 / 4));
+  EXPECT_EQ(whole.freed_by_backward, parts.freed_by_backward);
+  EXPECT_EQ(whole.forward, parts.forward);
+}
+
 TEST(FrameworkPrice, WithoutSequenceParallelismNothingIsGatheredAgain) {
   TrainingSetup setup;
   setup.sequence_parallel = false;
@@ -348,6 +384,39 @@ TEST(FrameworkPrice, GathersOfOneByteTakeLessAndScattersTheSame) {
   setup.fp8_products = false;
   EXPECT_EQ(CostWith(setup, {.tp = 4}).forward,
             CostWith({}, {.tp = 4}).forward);
+}
+
+// Where sends block, a transfer waits for two launches, and the first and the
+// last pass of a microbatch for the 13 that prepare it; nothing of it else.
+TEST(FrameworkPrice, AHostThatWaitsForTransfersDelaysThemAndTheBatch) {
+  const auto model = [](CommunicationOverlap overlap, int32_t pp, double us) {
+    JobSpec job =
+        JobOf({{EmbeddingLayer(), Llama3Block(), LossHeadLayer()}}, {.pp = pp});
+    job.setup.overlap = overlap;
+    job.setup.host_per_kernel = Microseconds(us);
+    return job;
+  };
+  const auto first = [](const JobSpec& job) {
+    return StageCostModel(job).Cost(StageOf(1), Sequences(1, 4096), true);
+  };
+  const auto transfer = [](const JobSpec& job) {
+    return StageCostModel(job).TransferTime(RankId(0), RankId(1),
+                                            Bytes(1 << 20));
+  };
+  using Overlap = CommunicationOverlap;
+  const JobSpec waits = model(Overlap::kNone, 2, 30);
+  const JobSpec free = model(Overlap::kNone, 2, 0);
+  EXPECT_EQ(transfer(waits).time - transfer(free).time, Microseconds(60));
+  EXPECT_EQ(transfer(waits).occupancy - transfer(free).occupancy,
+            Microseconds(60));
+  EXPECT_EQ(transfer(model(Overlap::kData, 2, 30)).time,
+            transfer(model(Overlap::kData, 2, 0)).time);
+  EXPECT_EQ(first(waits).forward - first(free).forward, Microseconds(390));
+  EXPECT_EQ(first(waits).fused, first(free).fused);
+  EXPECT_EQ(first(model(Overlap::kNone, 1, 30)).forward,
+            first(model(Overlap::kNone, 1, 0)).forward);
+  EXPECT_EQ(first(model(Overlap::kData, 2, 30)).forward,
+            first(model(Overlap::kData, 2, 0)).forward);
 }
 
 TEST(FrameworkPrice, TheUpdateGathersWeightsOfTheirSizeAndWaitsForTheHost) {

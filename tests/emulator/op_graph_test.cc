@@ -555,6 +555,8 @@ TEST(LayerFingerprint, EveryFieldButTheNameTellsLayersApart) {
   differs([](LayerSpec& l) { ++l.vocab; });
   differs([](LayerSpec& l) { l.linears.push_back({.in = 1, .out = 2}); });
   differs([](LayerSpec& l) { ++l.vector_parameters; });
+  differs([](LayerSpec& l) { l.biases = true; });
+  differs([](LayerSpec& l) { l.dropout = true; });
   differs([](LayerSpec& l) { l.tied = true; });
   differs([](LayerSpec& l) { l.on_output_tokens = true; });
   differs([](LayerSpec& l) { l.fixed_flops_per_token = 1; });

@@ -59,6 +59,8 @@ TEST(MeasuredRunsTest, TheFrameworksNameChoosesDefaultsOfExperts) {
   EXPECT_TRUE(run.setup.fp8_products);
   EXPECT_EQ(run.setup.fp8_recipe, Fp8Recipe::kBlocks);
   EXPECT_EQ(run.setup.dispatch, ExpertDispatch::kEachGpu);
+  EXPECT_TRUE(run.setup.fp8_gathers);
+  EXPECT_FALSE(runs[1].setup.fp8_gathers);
   EXPECT_EQ(run.setup.graphs, CudaGraphs::kIteration);
   EXPECT_TRUE(run.setup.overlap_dispatch);
   EXPECT_EQ(run.setup.expert_imbalance, 1.5);
@@ -149,12 +151,14 @@ TEST(MeasuredRunsTest, ReadsHowMlperfSubmissionsRun) {
       row.find("attention=flash1 recompute=full"), 31,
       "precision=nvfp4-plain fp8_attention=yes weight_bytes=1 straggle=0.01 "
       "held_weight_bytes=1 fp8_activation_inputs=yes gradient_sums=apart "
+      "keeps_gathered=yes "
       "optimizer_bytes=10 peak=mean encoder_recompute_layers=5 "
       "step_host_us=900 contention=0.25 order=pipeline context=gather "
       "optimizer_group=8 weight_gathers=wait loss=fp32 "
       "recompute_layers=3");
   row.replace(row.find("vocab=1000"), 10,
-              "vocab=1000 adapter_rank=16 query_key_norms=1");
+              "vocab=1000 adapter_rank=16 query_key_norms=1 biases=1 "
+              "dropout=1");
   ASSERT_OK_AND_ASSIGN(
       const auto runs,
       ParseMeasuredRuns(std::string(kHeader) + row + kRow, "t.csv"));
@@ -167,10 +171,23 @@ TEST(MeasuredRunsTest, ReadsHowMlperfSubmissionsRun) {
   EXPECT_EQ(run.setup.weight_bytes, 1);
   EXPECT_EQ(run.setup.held_weight_bytes, 1);
   EXPECT_TRUE(run.setup.fp8_activation_inputs);
+  EXPECT_TRUE(run.setup.keeps_gathered);
   EXPECT_TRUE(run.setup.sum_gradients_apart);
   EXPECT_TRUE(run.model.modules[ModuleId(0)]
                   .layers[LayerId(1)]
                   .attention.query_key_norms);
+  const auto& layers = run.model.modules[ModuleId(0)].layers;
+  EXPECT_TRUE(layers[LayerId(0)].dropout);
+  EXPECT_TRUE(layers[LayerId(1)].dropout);
+  EXPECT_TRUE(layers[LayerId(1)].biases);
+  const auto plain = ParseMeasuredRuns(std::string(kHeader) + kRow, "t.csv");
+  ASSERT_TRUE(plain.ok());
+  const LayerSpec& block =
+      (*plain)[0].model.modules[ModuleId(0)].layers[LayerId(1)];
+  const AttentionSpec& a = block.attention;
+  EXPECT_EQ(layers[LayerId(1)].vector_parameters - block.vector_parameters,
+            (a.heads + 2 * a.kv_heads) * a.head_dim + 2 * block.hidden +
+                (block.ffn.gated ? 2 : 1) * block.ffn.hidden);
   EXPECT_EQ(run.setup.optimizer_group, 8);
   EXPECT_TRUE(run.setup.gathers_wait);
   EXPECT_TRUE(run.setup.fp32_loss);

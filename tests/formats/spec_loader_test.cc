@@ -143,7 +143,8 @@ TEST(ParseJobTest, ReadsChoicesOfLayersModulesAndParallelism) {
                    "\"query_key_norms\": true}, "
                    "\"modulation\": {\"vectors\": 6, \"condition_width\": 32}, "
                    "\"convolutions\": [{\"in\": 3, \"out\": 8, \"kernel\": 5, "
-                   "\"depth\": 2, \"scale\": 0.5}], \"downsample\": 2"}});
+                   "\"depth\": 2, \"scale\": 0.5}], \"downsample\": 2, "
+                   "\"biases\": true, \"dropout\": true"}});
   ASSERT_OK_AND_ASSIGN(const JobSpec job,
                        ParseJob(text, "job.json", "", NoFiles()));
   EXPECT_EQ(job.parallel.context, ContextParallelism::kAllGather);
@@ -162,6 +163,8 @@ TEST(ParseJobTest, ReadsChoicesOfLayersModulesAndParallelism) {
   EXPECT_EQ(layer.attention.value_dim, 12);
   EXPECT_EQ(layer.attention.density, 0.25);
   EXPECT_TRUE(layer.attention.query_key_norms);
+  EXPECT_TRUE(layer.biases);
+  EXPECT_TRUE(layer.dropout);
   EXPECT_EQ(layer.modulation,
             (ModulationSpec{.vectors = 6, .condition_width = 32}));
   EXPECT_EQ(layer.convolutions,
@@ -185,7 +188,7 @@ TEST(ParseJobTest, ReadsHowAFrameworkRunsExperts) {
                    "\"weight_bytes\": 1, \"straggle\": 0.5, "
                    "\"sum_gradients_apart\": true, "
                    "\"held_weight_bytes\": 1, "
-                   "\"fp8_activation_inputs\": true, "
+                   "\"fp8_activation_inputs\": true, \"keeps_gathered\": true, "
                    "\"optimizer_bytes\": 10, "
                    "\"host_per_step_us\": 250, "
                    "\"optimizer_group\": 8, \"gathers_wait\": true, "
@@ -212,6 +215,7 @@ TEST(ParseJobTest, ReadsHowAFrameworkRunsExperts) {
   EXPECT_TRUE(job.setup.sum_gradients_apart);
   EXPECT_EQ(job.setup.held_weight_bytes, 1);
   EXPECT_TRUE(job.setup.fp8_activation_inputs);
+  EXPECT_TRUE(job.setup.keeps_gathered);
   EXPECT_EQ(job.setup.optimizer_bytes, 10);
   EXPECT_EQ(job.setup.optimizer_group, 8);
   EXPECT_TRUE(job.setup.gathers_wait);

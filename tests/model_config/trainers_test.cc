@@ -111,6 +111,27 @@ TEST(MegatronModelTest, HasTheParametersOfGpt3ByItsDefaults) {
   EXPECT_THAT(read.assumed, Contains("--normalization is LayerNorm"));
 }
 
+TEST(MegatronModelTest, BiasesAreOnUnlessSwitchedOffAndDropoutIfGiven) {
+  const std::string gpt =
+      "--num-layers 2 --hidden-size 64 --num-attention-heads 4 "
+      "--vocab-size 128 --max-position-embeddings 8";
+  ASSERT_OK_AND_ASSIGN(const ConfigModel on,
+                       Megatron(absl::StrCat(gpt, " --hidden-dropout 0.1")));
+  EXPECT_TRUE(Backbone(on).layers[LayerId(0)].dropout);
+  EXPECT_TRUE(Backbone(on).layers[LayerId(1)].dropout);
+  EXPECT_TRUE(Backbone(on).layers[LayerId(1)].biases);
+  ASSERT_OK_AND_ASSIGN(const ConfigModel off,
+                       Megatron(absl::StrCat(gpt, " --disable-bias-linear")));
+  EXPECT_THAT(off.assumed, Contains("--hidden-dropout is 0"));
+  for (const LayerSpec& layer : Backbone(off).layers) {
+    EXPECT_FALSE(layer.dropout);
+    EXPECT_FALSE(layer.biases);
+  }
+  EXPECT_THAT(Megatron(absl::StrCat(gpt, " --hidden-dropout 2")),
+              FailsWith(absl::StatusCode::kInvalidArgument,
+                        HasSubstr("is 2; it must be in [0, 1]")));
+}
+
 TEST(MegatronModelTest, AllFormsOfTheArgumentsAreTheSameModel) {
   ASSERT_OK_AND_ASSIGN(const ConfigModel flags, Megatron(kDeepSeek));
   const std::string script = absl::StrCat(

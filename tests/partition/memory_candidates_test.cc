@@ -378,6 +378,43 @@ TEST(MemoryCandidates, AppliedAndBuiltGraphsAreEqualAndGiveAllBack) {
   EXPECT_GT(built, 40);
 }
 
+// The effects of a policy are kept with the prices: a model that has seen other
+// policies gives the same graphs as one that prices everything anew.
+TEST(MemoryCandidates, PoliciesSeenBeforeDoNotChangeAGraph) {
+  int built = 0;
+  for (uint64_t seed = 0; seed < 40; ++seed) {
+    SCOPED_TRACE(::testing::Message() << "seed " << seed);
+    Random random(seed);
+    const JobSpec job = testing::RandomJob(seed);
+    const Step step(job, testing::RandomMixedBatch(seed, 12));
+    if (!step.ok) continue;
+    const emulator::StageCostModel anew(job, /*reuse=*/false);
+    ASSERT_OK_AND_ASSIGN(
+        const BuiltGraph kept,
+        BuildStageGraph(step.costs, step.partition, step.microbatches, {}));
+    const StepMemory memory = MakeStepMemory(
+        step.costs, step.partition, step.microbatches, kept.pairs,
+        RandomChoices(random, step.partition, /*offload=*/true));
+    for (int i = 0; i < 4; ++i) {
+      const MemoryPolicy policy =
+          PolicyOf(memory, RandomSelection(random, memory));
+      ASSERT_OK_AND_ASSIGN(
+          const BuiltGraph first,
+          BuildStageGraph(anew, step.partition, step.microbatches,
+                          {.memory = policy}));
+      for (int again = 0; again < 2; ++again) {
+        ASSERT_OK_AND_ASSIGN(
+            const BuiltGraph graph,
+            BuildStageGraph(step.costs, step.partition, step.microbatches,
+                            {.memory = policy}));
+        EXPECT_EQ(graph.graph, first.graph);
+        ++built;
+      }
+    }
+  }
+  EXPECT_GT(built, 100);
+}
+
 TEST(MemoryCandidates, RecomputingMoreHoldsLessAndTakesTheLayersForwards) {
   for (uint64_t seed = 0; seed < 30; ++seed) {
     SCOPED_TRACE(::testing::Message() << "seed " << seed);

@@ -273,7 +273,7 @@ TEST(Against, TheA800IsAsFastWithTensorsAsWithPipelines) {
   ASSERT_EQ(errors.size(), 7u);
   const auto [least, most] = std::minmax_element(errors.begin(), errors.end());
   EXPECT_LT(*most - *least, 0.04);
-  EXPECT_LT(SummarizeErrors(errors).worst, 0.08);
+  EXPECT_LT(SummarizeErrors(errors).worst, 0.09);
 }
 
 // Primus' runs: the batch is not known, so ratios to 1F1B count.

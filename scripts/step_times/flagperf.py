@@ -35,10 +35,12 @@ def flagperf(row):
     # FlagScale of 2023 takes the package flash_attn (--use-flash-attn).
     if row["model"] == "llama2-70b" and row["gpu"].startswith("H"):
         setup["attention"] = "flash2"
+    # Llama 3 8B's script leaves biases of linear layers and dropout on.
+    parts = {"biases": 1, "dropout": 1} if row["model"] == "llama3-8b" else {}
     return dict(
         framework="megatron", run=f"{row['model']} {row['gpu']}",
         cluster=row["gpu"].split("-")[0].lower() + "-sxm",
-        shape=shape(**model),
+        shape=shape(**model, **parts),
         layout=shape(**{k: row[k] for k in ("tp", "pp", "vp", "cp", "ep",
                                             "dp")}),
         setup=shape(**setup), microbatch=row["micro_batch"],

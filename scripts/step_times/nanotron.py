@@ -19,7 +19,7 @@ def nanotron(row):
     setup = {"attention": "flash2", "pointwise": "eager", "precision": "bf16",
              "sharding": "zero1", "gradient_bytes": 4, "loss": "fp32",
              "weight_gathers": "wait", "host_us": 30,
-             "gradient_sums": "apart"}
+             "gradient_sums": "apart", "keeps_gathered": "yes"}
     layout = {k: row[k] for k in ("tp", "pp", "dp")}
     if int(row["pp"]) > 1:
         layout["stages"] = STAGES[int(row["pp"])]

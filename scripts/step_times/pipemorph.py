@@ -3,7 +3,8 @@
 from step_times.words import shape
 
 # 1F1B sends and receives in one batch, zero bubble one by one. Neither uses
-# fused attention or a fused loss. The vocabulary is not stated: GPT-2's, padded.
+# fused attention or a fused loss. Biases and dropout are on. The vocabulary is
+# that of the tokenizer of the zero-bubble code's sample data.
 PIPEMORPH = {"1f1b": ("1f1b", "batched"),
              "zero-bubble (automatic, memory limit 2p)": ("zb-2p", "single")}
 
@@ -17,16 +18,19 @@ def pipemorph(row):
     # In most iterations fp16 gradients overflowed.
     if 2 * int(row["optimizer_skipped"]) > int(row["iterations"]):
         setup["optimizer"] = "skipped"
+    # Models without tensor parallelism took one GPU of each node
+    # (experiments/single/srun.sh).
+    cluster = "h800-1gpu.json" if row["tp"] == "1" else "h800-sxm"
     link = int(row["slow_links"].split("_")[0])
     delay = int(row["injected_delay_ms"])
 
     def run(name, words, step_ms):
         return dict(
             framework="pipemorph-" + schedule, run=f"{row['model']} {name}",
-            cluster="h800-sxm",
+            cluster=cluster,
             shape=shape(layers=row["layers"], hidden=row["hidden"],
                         heads=row["heads"], ffn=4 * int(row["hidden"]),
-                        vocab=50304),
+                        vocab=32000, biases=1, dropout=1),
             layout=shape(tp=row["tp"], pp=row["pp"], dp=row["dp"]),
             setup=shape(**setup, **words), microbatch=row["micro_batch"],
             global_batch=row["global_batch"], sequence=row["seq"],

@@ -24,8 +24,9 @@ if HAVE_ALL:
 
 def spoil(message, rng):
     """Sets a field somewhere in the message to what nobody would send."""
-    fields = message.DESCRIPTOR.fields
-    field = rng.choice(fields)
+    # A message without fields has nothing to spoil.
+    field = rng.choice([f for f in message.DESCRIPTOR.fields
+                        if f.message_type is None or f.message_type.fields])
     repeated = field.label == field.LABEL_REPEATED
     if field.message_type is not None:
         if not repeated:

@@ -70,10 +70,10 @@ class StageCostModel {
   using CostRow = std::shared_ptr<const std::vector<StageCost>>;
   CostRow Costs(const StageRow& row, const WorkShape& shape,
                 bool fed_by_trainable, double attention_density = 1) const;
-  // Returns what make() returns, as shared_ptr<const T>, or an earlier result
-  // of the same key: values made from costs, kept as long as rows of costs are.
-  // REQUIRES: the key determines T and all that make() depends on. `layers`:
-  // number of prices of layers that a known value saves.
+  // Returns make()'s value as shared_ptr<const T>; if it was called for the
+  // same key before, the value of then. The model keeps values as long as its
+  // rows of costs. REQUIRES: equal keys mean the same T and the same value.
+  // `layers`: how many layer prices a kept value saves; counted as cache hits.
   template <typename T, typename Make>
   std::shared_ptr<const T> Derived(const Fingerprint& key, int64_t layers,
                                    const Make& make) const {

@@ -248,6 +248,12 @@ absl::Status ValidateShapeBuckets(const JobSpec& job) {
       return refuse(absl::StrCat("the model has ", ModuleNames(job.model)));
     }
     if (!named.insert(b.module).second) return refuse("given twice");
+    // Padding every sequence to the longest would pass the bucket.
+    if (job.training.batching == SequenceBatching::kPadded) {
+      return refuse(
+          "training.batching is SEQUENCE_BATCHING_PADDED; buckets need "
+          "SEQUENCE_BATCHING_PACKED");
+    }
     if (b.tokens.empty() || b.tokens.size() > kMostShapeBuckets) {
       return refuse(absl::StrFormat("%d token counts; there must be 1 to %d",
                                     b.tokens.size(), kMostShapeBuckets));

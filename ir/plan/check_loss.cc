@@ -202,11 +202,10 @@ absl::Status CheckPaddedShapes(const ExecutionPlan& plan) {
   for (size_t k = 0; k < plan.padded_shapes.size(); ++k) {
     const PaddedShape& shape = plan.padded_shapes[k];
     const auto fail = [&](const std::string& what) {
-      return absl::FailedPreconditionError(
-          absl::StrFormat("plan: padded_shape %d (module %d, microbatch %d, "
-                          "sub-microbatch %d): %s",
-                          k, shape.module.value(), shape.microbatch.value(),
-                          shape.sub_microbatch, what));
+      return Fail(absl::StrFormat(
+          "padded_shape %d (module %d, microbatch %d, sub-microbatch %d): %s",
+          k, shape.module.value(), shape.microbatch.value(),
+          shape.sub_microbatch, what));
     };
     const Key key{shape.module.value(), shape.microbatch.value(),
                   shape.sub_microbatch};

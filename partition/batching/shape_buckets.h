@@ -16,9 +16,9 @@
 
 namespace pipeloom::partition {
 
-// Pads each sub-microbatch of a module with buckets to the smallest that none
-// of the module's copies in a rank exceeds, or marks it as launched by the host
-// if there is none. O(sub-microbatches).
+// Pads each sub-microbatch of a module with buckets to the smallest bucket that
+// is large enough for every copy of the module in a rank. If none is, the shape
+// stays as it is and the host launches its kernels. O(sub-microbatches).
 void PadToBuckets(const JobSpec& job, Microbatches* microbatches);
 
 // Returns for each module at most `count` token counts to which the

@@ -37,10 +37,11 @@ partition::StepMemory AsIfPaired(const partition::StepMemory& memory);
 
 // Returns whether communication gaps of backwards can hide at least a tenth of
 // the time of weight gradients, so that a search should count on that
-// (AsIfPaired). Where they hide nothing (tp 1), weight gradients fill idle time
-// instead, as separate passes: an all fused search ended 5.6 % later on the job
-// of PipeMorph, and 14 % with a slow link. On 13 shipped jobs gaps hide 20 %
-// and more. `memory` has the split forms. O(pairs).
+// (AsIfPaired). Where gaps hide nothing (tp 1), weight gradients should fill
+// idle time as separate passes. The tenth was chosen on PipeMorph's job, where
+// gaps hide nothing and counting on them made the step 5.6 % longer (14 % with
+// a slow link), and on 13 shipped jobs, where they hide a fifth or more.
+// `memory` has the split forms. O(pairs).
 bool GapsHideWeightGrads(const partition::StepMemory& memory);
 
 }  // namespace pipeloom::planner

@@ -12,11 +12,12 @@
 
 namespace pipeloom::studies {
 
-// Returns values of training.shape_buckets with 1, 2, 4, 8 and 16 shapes a
-// module, fewest tokens of padding each (partition::ChooseShapeBuckets), for
-// the partition that cases of the job with the changes `base` get and 16 steps
-// of shuffled epochs of the batch: not those that are planned. Without values
-// that equal the one before. Errors: those of packing and of the partition.
+// Returns values of training.shape_buckets with at most 1, 2, 4, 8 and 16
+// shapes a module, each with the least padding (partition::ChooseShapeBuckets).
+// They are chosen on 16 steps that are drawn from the batch, not on the steps
+// that will be planned, with the partition of the job after the changes `base`.
+// If more shapes give the same value, it is there once. Errors: those of
+// packing and of the partition.
 absl::StatusOr<std::vector<BucketChoice>> BucketChoices(
     const WhatIfInput& input, const std::vector<formats::JobOverride>& base,
     const StudyContext& context);

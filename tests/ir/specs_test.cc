@@ -210,6 +210,12 @@ TEST(JobSpecTest, EachFaultIsNamedWithItsFieldAndWhatIsAllowed) {
        [](JobSpec& j) {
          j.training.shape_buckets = {{"encoder", {1}}, {"encoder", {2}}};
        }},
+      {"training.shape_buckets of \"encoder\": training.batching is "
+       "SEQUENCE_BATCHING_PADDED; buckets need SEQUENCE_BATCHING_PACKED",
+       [](JobSpec& j) {
+         j.training.batching = SequenceBatching::kPadded;
+         j.training.shape_buckets = {{"encoder", {5}}};
+       }},
       {"training.shape_buckets of \"encoder\": 0 token counts",
        [](JobSpec& j) {
          j.training.shape_buckets = {{"encoder", {}}};

@@ -95,8 +95,9 @@ TEST(ShapeBucketsTest, EveryCopyOfAModuleIsPadded) {
   EXPECT_DOUBLE_EQ(sub.shape.share_squared, 20000 + 56.0 * 56);
 }
 
-// Returns the fewest tokens to which `sizes` can be padded, by trying all sets
-// of `count` sizes, rounded up to `multiple`.
+// Returns the fewest tokens, padding included, of sub-microbatches of these
+// sizes, with sizes rounded up to `multiple`: tries every set of at most
+// `count` buckets.
 int64_t FewestTokens(std::vector<int64_t> sizes, int32_t count,
                      int64_t multiple) {
   for (int64_t& size : sizes)

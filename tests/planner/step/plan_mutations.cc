@@ -84,10 +84,6 @@ void PlanParts::Renumber(TaskId dropped, const std::vector<int32_t>& edge_now) {
 
 namespace {
 
-size_t Index(Random& random, size_t size) {
-  return static_cast<size_t>(random.Below(static_cast<int64_t>(size)));
-}
-
 // Returns any task for which `is` holds; none if there is none.
 template <typename Is>
 TaskId AnyTask(const PlanParts& parts, Random& random, const Is& is) {
@@ -362,63 +358,6 @@ bool OtherPair(PlanParts& p, Random& random) {
   return true;
 }
 
-bool LossTimesTen(PlanParts& p, Random& random) {
-  if (p.plan.loss_shares.empty()) return false;
-  LossShare& share =
-      p.plan.loss_shares[Index(random, p.plan.loss_shares.size())];
-  share.tokens *= 10;
-  share.instances *= 10;
-  return true;
-}
-
-bool OtherShare(PlanParts& p, Random& random) {
-  auto& shares = p.plan.loss_shares;
-  if (shares.empty()) return false;
-  const size_t k = Index(random, shares.size());
-  switch (random.Below(5)) {
-    case 0:
-      shares.erase(shares.begin() + static_cast<ptrdiff_t>(k));
-      break;
-    case 1:
-      shares.push_back(shares[k]);
-      break;
-    case 2:
-      shares[k].microbatch = MicrobatchId(shares[k].microbatch.value() + 1);
-      break;
-    case 3:
-      shares[k].sub_microbatch += 1;
-      break;
-    default:
-      shares[k].module = ModuleId(shares[k].module.value() + 1);
-  }
-  return true;
-}
-
-bool OtherPaddedShape(PlanParts& p, Random& random) {
-  auto& shapes = p.plan.padded_shapes;
-  if (shapes.empty()) return false;
-  const size_t k = Index(random, shapes.size());
-  switch (random.Below(3)) {
-    case 0:
-      shapes.erase(shapes.begin() + static_cast<ptrdiff_t>(k));
-      return !shapes.empty();
-    case 1:
-      shapes.push_back(shapes[k]);
-      return true;
-    default:
-      shapes[k].sub_microbatch += 1;
-      return true;
-  }
-}
-
-bool OtherBucket(PlanParts& p, Random& random) {
-  auto& shapes = p.plan.padded_shapes;
-  if (shapes.empty()) return false;
-  PaddedShape& shape = shapes[Index(random, shapes.size())];
-  (random.Below(2) == 0 ? shape.tokens : shape.bucket) += 1;
-  return true;
-}
-
 bool Prediction(PlanParts& p, Random& random) {
   Duration& time = p.plan.predicted_step_time;
   p.plan.lower_bound = kZero;
@@ -445,14 +384,6 @@ bool ScaledDurations(PlanParts& p, Random& random) {
 }
 
 // The next ones lead to what may be a plan of another job or batch.
-bool LossByOne(PlanParts& p, Random& random) {
-  if (p.plan.loss_shares.empty()) return false;
-  LossShare& share =
-      p.plan.loss_shares[Index(random, p.plan.loss_shares.size())];
-  (random.Below(2) == 0 ? share.tokens : share.instances) -= 1;
-  return true;
-}
-
 bool PredictionByOne(PlanParts& p, Random&) {
   p.plan.predicted_step_time += Nanoseconds(1);
   return true;
@@ -581,46 +512,46 @@ bool OtherObject(PlanParts& p, Random& random) {
 }  // namespace
 
 const std::vector<Mutation>& Mutations() {
-  static const auto* const mutations = new std::vector<Mutation>{
-      {"backward before its forward", BackwardFirst},
-      {"backward before its forward, no edge", BackwardFirstWithoutEdge},
-      {"weight gradient before its backward, no edge",
-       WeightGradFirstWithoutEdge},
-      {"duplicate pass", Duplicate},
-      {"stage", OtherStage},
-      {"module", OtherModule},
-      {"kind", OtherKind},
-      {"microbatch", OtherMicrobatch},
-      {"sub-microbatch", OtherSubMicrobatch},
-      {"names exchanged", SwappedNames},
-      {"rank", OtherRank},
-      {"missing pass", DropPass},
-      {"missing edge", DropEdge},
-      {"end of an edge", OtherEnd},
-      {"size of a tensor", OtherSize},
-      {"memory of a task", OtherMemory},
-      {"form of a pass", OtherForm},
-      {"loss share times ten", LossTimesTen, By::kJob},
-      {"loss share by one", LossByOne, By::kJob},
-      {"loss share missing or of another", OtherShare},
-      {"padded shape missing or of another", OtherPaddedShape},
-      {"bucket or tokens of a padded shape", OtherBucket, By::kJob},
-      {"predicted time", Prediction},
-      {"all durations", ScaledDurations},
-      {"instruction of another rank", ToOtherRank},
-      {"instruction repeated", RepeatInstruction},
-      {"predicted time by one", PredictionByOne, By::kJob},
-      {"one duration", OneDuration, By::kJob},
-      {"second weight gradient in a pair", SecondPair, By::kJob},
-      {"pair of passes", OtherPair, By::kJob},
-      {"tensor without a gradient", FrozenSize, By::kJob},
-      {"transfer", OtherTransfer, By::kJob},
-      {"static memory", OtherRankMemory, By::kJob},
-      {"missing edge of a stage", DropOwnEdge, By::kTime},
-      {"instructions exchanged", SwapInstructions, By::kTime},
-      {"instruction missing", DropInstruction, By::kTime},
-      {"object of an instruction", OtherObject, By::kTime},
-  };
+  static const auto* const mutations = [] {
+    auto* const all = new std::vector<Mutation>{
+        {"backward before its forward", BackwardFirst},
+        {"backward before its forward, no edge", BackwardFirstWithoutEdge},
+        {"weight gradient before its backward, no edge",
+         WeightGradFirstWithoutEdge},
+        {"duplicate pass", Duplicate},
+        {"stage", OtherStage},
+        {"module", OtherModule},
+        {"kind", OtherKind},
+        {"microbatch", OtherMicrobatch},
+        {"sub-microbatch", OtherSubMicrobatch},
+        {"names exchanged", SwappedNames},
+        {"rank", OtherRank},
+        {"missing pass", DropPass},
+        {"missing edge", DropEdge},
+        {"end of an edge", OtherEnd},
+        {"size of a tensor", OtherSize},
+        {"memory of a task", OtherMemory},
+        {"form of a pass", OtherForm},
+        {"predicted time", Prediction},
+        {"all durations", ScaledDurations},
+        {"instruction of another rank", ToOtherRank},
+        {"instruction repeated", RepeatInstruction},
+        {"predicted time by one", PredictionByOne, By::kJob},
+        {"one duration", OneDuration, By::kJob},
+        {"second weight gradient in a pair", SecondPair, By::kJob},
+        {"pair of passes", OtherPair, By::kJob},
+        {"tensor without a gradient", FrozenSize, By::kJob},
+        {"transfer", OtherTransfer, By::kJob},
+        {"static memory", OtherRankMemory, By::kJob},
+        {"missing edge of a stage", DropOwnEdge, By::kTime},
+        {"instructions exchanged", SwapInstructions, By::kTime},
+        {"instruction missing", DropInstruction, By::kTime},
+        {"object of an instruction", OtherObject, By::kTime},
+    };
+    all->insert(all->end(), SubMicrobatchMutations().begin(),
+                SubMicrobatchMutations().end());
+    return all;
+  }();
   return *mutations;
 }
 

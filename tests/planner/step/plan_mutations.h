@@ -2,6 +2,8 @@
 #ifndef PIPELOOM_TESTS_PLANNER_STEP_PLAN_MUTATIONS_H_
 #define PIPELOOM_TESTS_PLANNER_STEP_PLAN_MUTATIONS_H_
 
+#include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <vector>
 
@@ -41,6 +43,11 @@ struct PlanParts {
   void Renumber(TaskId dropped, const std::vector<int32_t>& edge_now);
 };
 
+// Returns an index below `size`, which is > 0.
+inline size_t Index(Random& random, size_t size) {
+  return static_cast<size_t>(random.Below(static_cast<int64_t>(size)));
+}
+
 // Each change returns false if the plan has nothing to change in this way.
 using Change = std::function<bool(PlanParts&, Random&)>;
 
@@ -60,6 +67,8 @@ struct Mutation {
 
 // Returns all kinds.
 const std::vector<Mutation>& Mutations();
+// Returns those of loss shares and padded shapes.
+const std::vector<Mutation>& SubMicrobatchMutations();
 
 }  // namespace pipeloom::testing
 

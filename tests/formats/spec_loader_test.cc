@@ -134,6 +134,9 @@ TEST(ParseJobTest, ReadsChoicesOfLayersModulesAndParallelism) {
                   {"OPTIMIZER_SHARDING_NONE\",",
                    "OPTIMIZER_SHARDING_ZERO3\", \"batching\": "
                    "\"SEQUENCE_BATCHING_PADDED\","},
+                  {"}],\n    \"shape_buckets\": [{\"module\": \"eye\", "
+                   "\"tokens\": [512, \"1024\"]}]",
+                   "}]"},
                   {"\"role\": \"MODULE_ROLE_BACKBONE\",",
                    "\"role\": \"MODULE_ROLE_BACKBONE\", \"precision\": "
                    "\"PRECISION_FP8\","},

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "planner/memory/program_runs.h"
+#include "planner/memory/range_minimum.h"
 
 namespace pipeloom::planner {
 namespace {
@@ -71,8 +72,9 @@ class IntegerProgramSolver::Impl : private ProgramRuns {
     if (start.size() == num_groups()) {
       choice_.assign(start.begin(), start.end());
       if (Measure()) {
-        Improve();
+        if (!options.keeps_start) Improve();
         Keep();
+        if (options.keeps_start) return solution_;
       }
     }
     Visit(prices_, options_.root_rounds, 0);
@@ -258,14 +260,28 @@ class IntegerProgramSolver::Impl : private ProgramRuns {
   // Switches to cheaper options that fit, those first that are worth most at
   // the present prices.
   void Improve() {
+    room_.Fill(num_rows(), [&](size_t r) { return limits()[r] - used_[r]; });
     moves_.clear();
     for (size_t g = 0; g < choice_.size(); ++g) {
       if (fixed_[g] >= 0) continue;
-      const double now = ReducedOf(g, choice_[g]);
+      const int32_t now = choice_[g];
+      const size_t first = moves_.size();
       for (int32_t j = 0; j < NumOptions(g); ++j) {
-        if (OptionCost(g, j) < OptionCost(g, choice_[g])) {
-          moves_.push_back({ReducedOf(g, j) - now, static_cast<int32_t>(g), j});
+        if (OptionCost(g, j) < OptionCost(g, now)) {
+          moves_.push_back({ReducedOf(g, j) - ReducedOf(g, now),
+                            static_cast<int32_t>(g), j});
         }
+      }
+      if (moves_.size() == first) continue;
+      // Most moves fit neither now nor later, as others take room too.
+      for (const Run& run : Runs(g)) {
+        const int64_t most =
+            AmountOf(run, now) + room_.Of(at(run.first_row), at(run.end_row));
+        moves_.erase(std::remove_if(moves_.begin() + first, moves_.end(),
+                                    [&](const Move& move) {
+                                      return AmountOf(run, move.option) > most;
+                                    }),
+                     moves_.end());
       }
     }
     std::sort(moves_.begin(), moves_.end());
@@ -406,13 +422,12 @@ class IntegerProgramSolver::Impl : private ProgramRuns {
         waiting = 0;
       }
       const bool fits = Measure();
-      if (fits) {
-        Keep();
-      } else if (round == rounds || (round % kRepairEvery == 0 &&
-                                     (round > 0 || !solution_.feasible))) {
+      if (fits) Keep();
+      if (round == rounds ||
+          (round % kRepairEvery == 0 && (round > 0 || !solution_.feasible))) {
         suggested_ = choice_;
         suggested_use_ = used_;
-        if (Repair()) {
+        if (fits || Repair()) {
           Improve();
           Keep();
         }
@@ -530,6 +545,7 @@ class IntegerProgramSolver::Impl : private ProgramRuns {
   std::vector<int32_t> suggested_{};
   std::vector<int64_t> suggested_use_{};
   std::vector<Move> moves_{};
+  RangeMinimum room_{};  // Of the rows, when Improve began.
   std::vector<Saving> saving_{};
   std::vector<size_t> broken_{};
   std::vector<int32_t> choice_{};

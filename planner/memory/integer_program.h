@@ -41,6 +41,8 @@ struct IntegerProgramOptions {
   // while they gain: they give better answers to large programs, and take up to
   // some 10 ms each.
   int32_t exchanges = 8;
+  // A start that keeps the limits is the answer, though not proven to be good.
+  bool keeps_start = false;
 };
 
 // The best choice found, and what is proven about it.

@@ -72,14 +72,19 @@ RankOrders FusedAfterBackwards(const StageGraph& graph,
 
 absl::StatusOr<std::optional<MemorySelection>> ChooseAnew(
     const StageGraph& limited, const StepMemory& memory,
-    const RankOrders& orders, const MemorySelection& selection, int threads,
-    const std::function<bool()>& is_over) {
+    const RankOrders& orders, const MemorySelection& selection, bool repairs,
+    int threads, const std::function<bool()>& is_over) {
   SearchBudget rest;
   rest.expired = is_over;
   rest.threads = threads;
+  ChooseMemoryOptions options;
+  if (repairs) {
+    options.rounds = 1;
+    options.program.keeps_start = true;
+  }
   MemoryChooser chooser(limited, memory);
   const absl::StatusOr<int64_t> time =
-      chooser.Choose(orders, selection, rest, {});
+      chooser.Choose(orders, selection, rest, options);
   if (time.ok()) return chooser.selection();
   if (absl::IsResourceExhausted(time.status())) return std::nullopt;
   return time.status();
@@ -111,7 +116,8 @@ absl::Status GradientRefiner::Run() {
   return TrySplit();
 }
 
-absl::Status GradientRefiner::RunAnew() {
+absl::Status GradientRefiner::RunAnew(
+    const std::optional<MemorySelection>& before) {
   const bool has_answer = shortest_ < kNoLimit;
   if ((has_answer && IsOver()) || !memory_.has_choices() ||
       !HasFormChoice(memory_)) {
@@ -124,7 +130,8 @@ absl::Status GradientRefiner::RunAnew() {
   orders_ = PutOffWeightGrads(graph_, memory_, least, orders_);
   PIPELOOM_ASSIGN_OR_RETURN(
       const std::optional<MemorySelection> selection,
-      ChooseAnew(limited_, memory_, orders_, made_.selection, budget_.threads,
+      ChooseAnew(limited_, memory_, orders_, before.value_or(made_.selection),
+                 /*repairs=*/before.has_value(), budget_.threads,
                  [this] { return IsOver(); }));
   if (!selection.has_value()) return absl::OkStatus();
   PIPELOOM_RETURN_IF_ERROR(Apply(*selection));

@@ -20,11 +20,12 @@
 namespace pipeloom::planner {
 
 // Chooses memory for these orders within the limits of `limited`, which has
-// everything kept; goes on from `selection`, a guess. nullopt: nothing fits.
+// everything kept; goes on from `selection`, a guess. With `repairs`, ranks
+// that it fits on keep it, which takes less time. nullopt: nothing fits.
 absl::StatusOr<std::optional<partition::MemorySelection>> ChooseAnew(
     const StageGraph& limited, const partition::StepMemory& memory,
     const RankOrders& orders, const partition::MemorySelection& selection,
-    int threads, const std::function<bool()>& is_over);
+    bool repairs, int threads, const std::function<bool()>& is_over);
 
 // One search for better gradients. Not thread-safe.
 class GradientRefiner {
@@ -42,8 +43,11 @@ class GradientRefiner {
   absl::Status Run();
   // Tries pairs with all backwards split, weight gradients put off, and memory
   // choices that make room for that: those for fused backwards have left none.
-  // The answer's own choices are a guess and need not fit.
-  absl::Status RunAnew();
+  // The answer's own choices are a guess and need not fit. With `before`, the
+  // choices of such a run within higher limits, ranks that those fit on keep
+  // them, which takes less time.
+  absl::Status RunAnew(
+      const std::optional<partition::MemorySelection>& before = std::nullopt);
 
   // Returns what was found, the fastest first; only answers that were faster
   // than all before.

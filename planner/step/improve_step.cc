@@ -37,6 +37,12 @@ constexpr double kPairedUntil[] = {0.76, 0.86};
 // Until when the search without pairs goes on after that with pairs.
 constexpr double kSearchAgainUntil = 0.88;
 
+// Under a deadline, the share of the budget at which passes should be refined:
+// the rest is for the checks of the plan. And the least share for which it is
+// worth to search before.
+constexpr double kRefinedAt = 0.97;
+constexpr double kLeastSearch = 0.02;
+
 // A step in which forwards run together with backwards is searched further, by
 // turns with the best one without, only if it takes at most this share of that.
 constexpr double kWorthSearching = 1.06;
@@ -82,12 +88,19 @@ class StepImprover {
     PIPELOOM_ASSIGN_OR_RETURN(*best, Refined(searched));
     const bool is_other = known.has_value() && !(known->made.found.schedule ==
                                                  searched.made.found.schedule);
-    if (is_other && !(refinement_.expired && refinement_.expired())) {
+    if (is_other && !(refinement_.expired && refinement_.expired()) &&
+        !IsPast(LatestToRefine())) {
       PIPELOOM_RETURN_IF_ERROR(OfferIfItFits(Refined(*known), best));
     }
     PIPELOOM_RETURN_IF_ERROR(SearchWithPairs(searched, best));
-    if (IsPast(kSearchAgainUntil)) return absl::OkStatus();
-    PIPELOOM_RETURN_IF_ERROR(Search(input_.budget, &searched));
+    const double until = LatestToRefine();
+    if (IsPast(std::min(kSearchAgainUntil, until - kLeastSearch))) {
+      return absl::OkStatus();
+    }
+    PIPELOOM_RETURN_IF_ERROR(Search(input_.budget.expired
+                                        ? input_.budget.PartUntil(until, 0)
+                                        : input_.budget,
+                                    &searched));
     PIPELOOM_RETURN_IF_ERROR(OfferIfItFits(Refined(searched), best));
     if (!pairs_forwards_) return absl::OkStatus();
     if (best->made.forward_pairs.empty()) {
@@ -102,6 +115,19 @@ class StepImprover {
  private:
   bool IsPast(double share) const {
     return input_.budget.spent && input_.budget.spent() >= share;
+  }
+
+  // Returns the share at which refining should begin to end in time: it took so
+  // long the last time.
+  double LatestToRefine() const { return kRefinedAt - refining_; }
+
+  // Calls `refine` and notes which share of the time it takes.
+  template <typename Refine>
+  auto Timed(const Refine& refine) {
+    const double begin = input_.budget.spent ? input_.budget.spent() : 0;
+    auto refined = refine();
+    if (input_.budget.spent) refining_ = input_.budget.spent() - begin;
+    return refined;
   }
 
   // Searches without pairs.
@@ -122,8 +148,10 @@ class StepImprover {
   // Returns a searched candidate with its passes refined.
   absl::StatusOr<Candidate> Refined(const Candidate& searched) {
     if (as_if_) {
-      return RefineSearched(job_, input_, step_.built, step_.memory, searched,
-                            refinement_);
+      return Timed([&] {
+        return RefineSearched(job_, input_, step_.built, step_.memory, searched,
+                              refinement_);
+      });
     }
     Candidate refined = searched;
     PIPELOOM_RETURN_IF_ERROR(Refine(&refined));
@@ -131,8 +159,10 @@ class StepImprover {
   }
 
   absl::Status Refine(Candidate* candidate) {
-    return RefineGradients(job_, input_, step_.built, step_.memory, refinement_,
-                           candidate);
+    return Timed([&] {
+      return RefineGradients(job_, input_, step_.built, step_.memory,
+                             refinement_, candidate);
+    });
   }
 
   // Offers `to` what forwards run together with backwards make of `from`.
@@ -144,8 +174,9 @@ class StepImprover {
 
   // Searches with the pairs of the candidate, and makes them anew.
   absl::Status SearchUntil(double until, Candidate* candidate) {
+    if (input_.budget.expired) until = std::min(until, LatestToRefine());
     if (!HasPairs(*candidate) || input_.budget.Exhausted(*evaluations_) ||
-        IsPast(until)) {
+        IsPast(until - kLeastSearch)) {
       return absl::OkStatus();
     }
     PIPELOOM_RETURN_IF_ERROR(
@@ -198,6 +229,7 @@ class StepImprover {
   const bool as_if_;
   const bool pairs_forwards_;
   const SearchBudget refinement_;
+  double refining_ = 0;  // Share of the time that refining took.
 };
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "planner/step/plan_alone.h"
 
 #include <algorithm>
+#include <future>
 #include <memory>
 #include <optional>
 #include <string>
@@ -50,6 +51,10 @@ constexpr double kQuickUntil = 0.5;
 // Evaluations that there must be time for so that levels of memory are tried
 // again after the first start.
 constexpr double kLevelEvaluations = 600;
+
+// Under a deadline, the share of the time from which a bound is computed in a
+// thread of its own, while the search goes on without it.
+constexpr double kBoundApartFrom = 0.4;
 
 // Share of the budget for trying memory rules.
 constexpr double kRulesShare = 0.5;
@@ -229,6 +234,7 @@ absl::StatusOr<PlanResult> PlanOnce(const PreparedJob& prepared,
   std::optional<Candidate> best;
   std::optional<Candidate> known;
   std::optional<NamedBound> bound;
+  std::future<NamedBound> bound_apart;
   absl::Status last_error;
   // Returns true if the selection fits and is better.
   const auto screen =
@@ -319,7 +325,17 @@ absl::StatusOr<PlanResult> PlanOnce(const PreparedJob& prepared,
   if (abandoned()) return absl::CancelledError("stopped");
   if (others != nullptr && own_memory && input.needs_bound &&
       input.budget.max_evaluations > 1) {
-    bound = BoundOfStep(spec, built.graph, memory, input.budget);
+    const auto make_bound = [&] {
+      return BoundOfStep(spec, built.graph, memory, input.budget);
+    };
+    if (input.budget.threads > 1 && input.budget.spent &&
+        input.budget.spent() > kBoundApartFrom) {
+      bound_apart = std::async(std::launch::async, make_bound);
+    } else {
+      bound = make_bound();
+    }
+  }
+  if (bound.has_value()) {
     SearchResult& found = best->made.found;
     found.lower_bound = Nanoseconds(bound->time);
     found.bound_source = bound->source;
@@ -383,7 +399,9 @@ absl::StatusOr<PlanResult> PlanOnce(const PreparedJob& prepared,
                                   &result.evaluations));
   }
   // Schedules were made within lowered limits; the bound is for the step's own.
-  if (!input.needs_bound) {
+  if (bound_apart.valid()) {
+    bound = bound_apart.get();
+  } else if (!input.needs_bound) {
     bound.emplace();
   } else if (bound.has_value()) {
     // Known since before the search.

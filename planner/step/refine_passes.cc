@@ -126,7 +126,7 @@ class ForwardRefiner {
           const std::optional<MemorySelection> selection,
           ChooseAnew(built_.graph.WithRanks(WithForwards(memory, forwards)),
                      memory, made_.found.schedule.order, made_.selection,
-                     threads_, is_over_));
+                     /*repairs=*/false, threads_, is_over_));
       if (selection.has_value()) {
         PIPELOOM_RETURN_IF_ERROR(Try(memory, *selection, best));
       }
@@ -230,13 +230,15 @@ absl::StatusOr<std::optional<Candidate>> PutOffAnew(
       limit = std::min(limit, as_before[r].memory.limit);
     }
   }
+  std::optional<MemorySelection> before;
   for (int attempt = 0; attempt < kMaxAnew; ++attempt) {
     if (attempt > 2 && budget.spent && budget.spent() > kAnewUntil) break;
     const StageGraph within = built.graph.WithRanks(limits);
     GradientRefiner refiner(within, choices, made, shortest, budget);
-    PIPELOOM_RETURN_IF_ERROR(refiner.RunAnew());
+    PIPELOOM_RETURN_IF_ERROR(refiner.RunAnew(before));
     std::vector<MemorySchedule> answers = refiner.TakeAnswers();
     if (answers.empty()) break;
+    before = answers[0].selection;
     IdVector<RankId, RankSpec> lowered = limits;
     PIPELOOM_ASSIGN_OR_RETURN(
         std::optional<Candidate> candidate,
@@ -398,8 +400,8 @@ absl::StatusOr<Candidate> AsFused(const PreparedJob& job,
     PIPELOOM_ASSIGN_OR_RETURN(
         std::optional<MemorySelection> selection,
         ChooseAnew(built.graph.WithRanks(limits), fused,
-                   made.found.schedule.order, made.selection, budget.threads,
-                   [&] { return budget.Abandoned(); }));
+                   made.found.schedule.order, made.selection, /*repairs=*/true,
+                   budget.threads, [&] { return budget.Abandoned(); }));
     if (!selection.has_value()) break;
     made.selection = *std::move(selection);
   }

@@ -165,14 +165,17 @@ class KnownStarts::Tried {
       start->time = *time;
       start->selection = chooser.selection();
     };
-    const auto offer = [&](RankOrders orders) {
+    // The choices made in an earlier call need no rough ones first.
+    const auto offer = [&](RankOrders orders,
+                           partition::MemorySelection selection = {}) {
       if (budget.Abandoned() ||
           (!starts.empty() && budget.Exhausted(evaluations_))) {
         return;
       }
       if (Linearize(flat, orders).empty()) return;
-      Start start{.orders = std::move(orders)};
-      choose(kRough, &start);
+      Start start{.orders = std::move(orders),
+                  .selection = std::move(selection)};
+      choose(start.selection.empty() ? kRough : ChooseMemoryOptions{}, &start);
       if (start.time < kNoLimit) starts.push_back(std::move(start));
     };
     RankOrders first;
@@ -197,7 +200,7 @@ class KnownStarts::Tried {
         }
       }
     } else {
-      for (const RankOrders& orders : good_) offer(orders);
+      for (const Start& start : good_) offer(start.orders, start.selection);
     }
     if (budget.Abandoned()) return absl::CancelledError("stopped");
     if (starts.empty()) offer(OneByOne(graph, memory));
@@ -211,14 +214,13 @@ class KnownStarts::Tried {
           [](const Start& a, const Start& b) { return a.time < b.time; });
     };
     sort();
-    for (size_t i = 0; i < std::min(kThorough, starts.size()); ++i) {
-      if (!budget.Exhausted(evaluations_)) choose({}, &starts[i]);
-    }
-    sort();
     if (good_.empty()) {
       for (size_t i = 0; i < std::min(kThorough, starts.size()); ++i) {
-        good_.push_back(starts[i].orders);
+        if (!budget.Exhausted(evaluations_)) choose({}, &starts[i]);
       }
+      sort();
+      good_.assign(starts.begin(),
+                   starts.begin() + std::min(kThorough, starts.size()));
     }
     MemorySchedule made{.selection = std::move(starts[0].selection)};
     PIPELOOM_ASSIGN_OR_RETURN(
@@ -263,8 +265,8 @@ class KnownStarts::Tried {
   SearchBudget segments_;
   std::vector<double> times_;
   int64_t evaluations_ = 0;
-  // Best orders of the first call, the best first.
-  std::vector<RankOrders> good_{};
+  // The best of the first call, the best first.
+  std::vector<Start> good_{};
 };
 
 KnownStarts::KnownStarts(absl::string_view name, SearchBudget segments,

@@ -188,5 +188,40 @@ TEST(IntegerProgram, TheSameProgramGivesTheSameAnswer) {
   EXPECT_EQ(a.bound, b.bound);
 }
 
+TEST(IntegerProgram, KeepsAStartThatFitsAndReplacesOneThatDoesNot) {
+  int kept = 0;
+  int replaced = 0;
+  for (uint64_t seed = 0; seed < 500; ++seed) {
+    SCOPED_TRACE(::testing::Message() << "seed " << seed);
+    Random random(seed);
+    const IntegerProgram program = RandomProgram(random, 8, 6);
+    std::vector<int32_t> start;
+    for (const IntegerProgram::Group& group : program.groups) {
+      start.push_back(static_cast<int32_t>(
+          random.Below(static_cast<int64_t>(group.size()))));
+    }
+    const IntegerSolution found =
+        SolveIntegerProgram(program, start, {.keeps_start = true});
+    if (testing::KeepsLimits(program, start)) {
+      ++kept;
+      ASSERT_TRUE(found.feasible);
+      EXPECT_EQ(found.choice, start);
+      int64_t cost = 0;
+      for (size_t g = 0; g < start.size(); ++g) {
+        cost += program.groups[g][static_cast<size_t>(start[g])].cost;
+      }
+      EXPECT_EQ(found.cost, cost);
+      EXPECT_LE(found.bound, cost);
+    } else {
+      const IntegerSolution anew = SolveIntegerProgram(program);
+      ASSERT_EQ(found.feasible, anew.feasible);
+      EXPECT_EQ(found.cost, anew.cost);
+      replaced += anew.feasible ? 1 : 0;
+    }
+  }
+  EXPECT_GT(kept, 100);
+  EXPECT_GT(replaced, 100);
+}
+
 }  // namespace
 }  // namespace pipeloom::planner

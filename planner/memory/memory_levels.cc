@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <utility>
 
 #include "base/units.h"
@@ -53,6 +54,46 @@ std::vector<MemorySelection> MemoryLevels(const StepMemory& memory,
     }
   }
   return levels;
+}
+
+double MicrobatchesThatFit(const StageGraph& graph, const StepMemory& memory,
+                           const MemorySelection& selection) {
+  IdVector<RankId, double> held(graph.num_ranks(), 0.0);
+  MicrobatchId last(0);
+  for (const StagePairId id : memory.pairs.ids()) {
+    if (memory.pairs[id].backward.is_none()) continue;
+    const Task& forward = graph.task(memory.pairs[id].forward);
+    held[forward.rank] +=
+        static_cast<double>(memory.effect(id, selection[id]).held().count());
+    last = std::max(last, forward.microbatch);
+  }
+  const double microbatches = last.value() + 1;
+  double fewest = std::numeric_limits<double>::infinity();
+  for (const RankId r : graph.rank_ids()) {
+    const RankMemory& rank = graph.rank(r).memory;
+    if (rank.limit == Bytes(0) || held[r] <= 0) continue;
+    const Bytes room = rank.limit - rank.static_bytes();
+    fewest = std::min(
+        fewest, static_cast<double>(room.count()) * microbatches / held[r]);
+  }
+  return fewest;
+}
+
+void PutRoomyLevelsFirst(const StageGraph& graph, const StepMemory& memory,
+                         std::vector<MemorySelection>* levels) {
+  constexpr double kLeastShare = 0.5;
+  const double enough = kLeastShare * graph.num_ranks();
+  std::vector<std::pair<double, MemorySelection>> by_lack;
+  for (MemorySelection& level : *levels) {
+    const double fit = MicrobatchesThatFit(graph, memory, level);
+    by_lack.emplace_back(std::max(0.0, enough - fit), std::move(level));
+  }
+  std::stable_sort(
+      by_lack.begin(), by_lack.end(),
+      [](const auto& a, const auto& b) { return a.first < b.first; });
+  for (size_t i = 0; i < by_lack.size(); ++i) {
+    (*levels)[i] = std::move(by_lack[i].second);
+  }
 }
 
 FlatGraph WithFastestChoices(const StageGraph& graph,

@@ -20,6 +20,24 @@ std::vector<partition::MemorySelection> MemoryLevels(
     const partition::StepMemory& memory, const Partition& partition,
     absl::Span<const double> shares);
 
+// Returns how many mean microbatches fit on the rank that has room for the
+// fewest, if all pairs have these choices: a pipeline is full when about as
+// many are under way as it has ranks. Infinite without limits. `graph` has
+// everything kept. O(pairs).
+double MicrobatchesThatFit(const StageGraph& graph,
+                           const partition::StepMemory& memory,
+                           const partition::MemorySelection& selection);
+
+// Moves levels with room for fewer than half as many microbatches as ranks to
+// the end, the roomiest first; the others stay in order. The half was chosen on
+// dip-vlm-l and internvl3-38b with 16 ranks and 40 GiB, where the step time of
+// a level is some ranks / room times its work, and on dip-vlm-s, dip-vlm-l,
+// qwen2.5-vl-72b and step-video-t2v as they are, whose best levels have room
+// for 0.8 to 4 times as many as ranks.
+void PutRoomyLevelsFirst(const StageGraph& graph,
+                         const partition::StepMemory& memory,
+                         std::vector<partition::MemorySelection>* levels);
+
 // Returns the graph with each pair's fastest backward, whatever it holds. No
 // choices make the step of an order shorter. `graph` has everything kept.
 // O(pairs x candidates + edges).

@@ -137,19 +137,13 @@ class KnownStarts::Tried {
   Tried(SearchBudget segments, std::vector<double> times)
       : segments_(std::move(segments)), times_(std::move(times)) {}
 
-  struct Start {
-    int64_t time = kNoLimit;
-    RankOrders orders{};
-    partition::MemorySelection selection{};
-  };
-
   // Makes the best of all starts, or of those that were best in the first call.
   absl::StatusOr<MemorySchedule> Make(const StageGraph& graph,
                                       const partition::StepMemory& memory,
                                       const Partition& partition, uint64_t seed,
                                       const SearchBudget& budget) {
     evaluations_ = 0;
-    std::vector<Start> starts;
+    std::vector<SegmentStart> starts;
     MemoryChooser chooser(graph, memory);
     const FlatGraph flat(graph);
     SearchBudget heard;  // Rounds are not counted, but end with the time.
@@ -157,7 +151,8 @@ class KnownStarts::Tried {
     heard.stop = budget.stop;
     heard.needs_answer = budget.needs_answer;
     heard.threads = budget.threads;
-    const auto choose = [&](const ChooseMemoryOptions& options, Start* start) {
+    const auto choose = [&](const ChooseMemoryOptions& options,
+                            SegmentStart* start) {
       const absl::StatusOr<int64_t> time =
           chooser.Choose(start->orders, start->selection, heard, options);
       evaluations_ += std::max<int64_t>(1, chooser.evaluations());
@@ -165,18 +160,22 @@ class KnownStarts::Tried {
       start->time = *time;
       start->selection = chooser.selection();
     };
-    // The choices made in an earlier call need no rough ones first.
-    const auto offer = [&](RankOrders orders,
-                           partition::MemorySelection selection = {}) {
+    // Returns whether it fits.
+    const auto offer_start = [&](SegmentStart start,
+                                 const ChooseMemoryOptions& options) {
       if (budget.Abandoned() ||
           (!starts.empty() && budget.Exhausted(evaluations_))) {
-        return;
+        return false;
       }
-      if (Linearize(flat, orders).empty()) return;
-      Start start{.orders = std::move(orders),
-                  .selection = std::move(selection)};
-      choose(start.selection.empty() ? kRough : ChooseMemoryOptions{}, &start);
-      if (start.time < kNoLimit) starts.push_back(std::move(start));
+      if (Linearize(flat, start.orders).empty()) return false;
+      start.time = kNoLimit;
+      choose(options, &start);
+      const bool fits = start.time < kNoLimit;
+      if (fits) starts.push_back(std::move(start));
+      return fits;
+    };
+    const auto offer = [&](RankOrders orders) {
+      offer_start({.orders = std::move(orders)}, kRough);
     };
     RankOrders first;
     if (good_.empty()) {
@@ -200,7 +199,15 @@ class KnownStarts::Tried {
         }
       }
     } else {
-      for (const Start& start : good_) offer(start.orders, start.selection);
+      // With choices of an earlier call to go on from, rough ones add nothing.
+      for (const SegmentStart& start : good_) {
+        if (offer_start(start, {}) || start.units.empty()) continue;
+        SegmentStart again = start;
+        again.selection = start.level;  // Fits the orders made for it.
+        PIPELOOM_ASSIGN_OR_RETURN(again.orders,
+                                  OrdersWithin(graph, memory, start));
+        if (!again.orders.empty()) offer_start(std::move(again), {});
+      }
     }
     if (budget.Abandoned()) return absl::CancelledError("stopped");
     if (starts.empty()) offer(OneByOne(graph, memory));
@@ -209,9 +216,10 @@ class KnownStarts::Tried {
           "none of the known orders fits with any memory choice tried");
     }
     const auto sort = [&] {
-      std::stable_sort(
-          starts.begin(), starts.end(),
-          [](const Start& a, const Start& b) { return a.time < b.time; });
+      std::stable_sort(starts.begin(), starts.end(),
+                       [](const SegmentStart& a, const SegmentStart& b) {
+                         return a.time < b.time;
+                       });
     };
     sort();
     if (good_.empty()) {
@@ -241,23 +249,22 @@ class KnownStarts::Tried {
                              const partition::StepMemory& memory,
                              const Partition& partition, uint64_t seed,
                              const SearchBudget& whole,
-                             std::vector<Start>* starts) {
+                             std::vector<SegmentStart>* starts) {
     if (segments_.max_evaluations < 1) return absl::OkStatus();
     SearchBudget part = segments_;
     part.stop = whole.stop;
     part.needs_answer = whole.needs_answer;
-    const std::vector<partition::MemorySelection> levels =
+    std::vector<partition::MemorySelection> levels =
         MemoryIsShort(FlatGraph(graph))
             ? MemoryLevels(memory, partition, kLevels)
             : std::vector{memory.KeepEverything()};
+    PutRoomyLevelsFirst(graph, memory, &levels);
     PIPELOOM_ASSIGN_OR_RETURN(
         SegmentStarts found,
         FindSegmentStarts(graph, memory, levels, times_, seed, part));
     evaluations_ += found.evaluations;
     for (SegmentStart& start : found.starts) {
-      starts->push_back({.time = start.time,
-                         .orders = std::move(start.orders),
-                         .selection = std::move(start.selection)});
+      starts->push_back(std::move(start));
     }
     return absl::OkStatus();
   }
@@ -266,7 +273,7 @@ class KnownStarts::Tried {
   std::vector<double> times_;
   int64_t evaluations_ = 0;
   // The best of the first call, the best first.
-  std::vector<Start> good_{};
+  std::vector<SegmentStart> good_{};
 };
 
 KnownStarts::KnownStarts(absl::string_view name, SearchBudget segments,

@@ -110,6 +110,8 @@ class Level {
   int64_t expected() const { return (best_.least + own_time_) / 2; }
   // Returns the best order that got memory choices.
   const SegmentStart& start() const { return start_; }
+  // Returns the best order. REQUIRES: Try was called.
+  RankOrders BestOrders() const { return OrdersOf(flat_, sequence_); }
 
   // Schedules an order and keeps it if it is the best. Returns its least time.
   int64_t Try(absl::Span<const int32_t> units) {
@@ -162,7 +164,7 @@ class Level {
   void Choose(const SearchBudget& budget, MemoryChooser* chooser) {
     if (chosen_for_ == best_.least) return;
     chosen_for_ = best_.least;
-    SegmentStart start{.orders = OrdersOf(flat_, sequence_)};
+    SegmentStart start{.orders = BestOrders()};
     SearchBudget time_only;  // Rounds are not counted.
     time_only.expired = budget.expired;
     const absl::StatusOr<int64_t> time =
@@ -171,6 +173,8 @@ class Level {
     if (!time.ok() || *time >= start_.time) return;
     start.time = *time;
     start.selection = chooser->selection();
+    start.units = best_.units;
+    start.level = selection_;
     start_ = std::move(start);
   }
 
@@ -335,6 +339,18 @@ absl::StatusOr<SegmentStarts> FindSegmentStarts(
     if (level->start().time < kNoLimit) found.starts.push_back(level->start());
   }
   return found;
+}
+
+absl::StatusOr<RankOrders> OrdersWithin(const StageGraph& graph,
+                                        const StepMemory& memory,
+                                        const SegmentStart& start) {
+  PIPELOOM_ASSIGN_OR_RETURN(const StageGraph chosen,
+                            partition::ApplyMemory(graph, memory, start.level));
+  const Problem problem(graph, memory);
+  Level level(problem, chosen, start.level, /*seed=*/0);
+  if (!level.CanRun()) return RankOrders();
+  level.Try(start.units);
+  return level.BestOrders();
 }
 
 }  // namespace pipeloom::planner

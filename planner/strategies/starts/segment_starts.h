@@ -37,6 +37,10 @@ struct SegmentStart {
   int64_t time = kNoLimit;  // Step time, ns.
   RankOrders orders{};
   partition::MemorySelection selection{};
+  // The order of segments (SegmentUnits) by which, with the choices of a level,
+  // `orders` were made.
+  std::vector<int32_t> units{};
+  partition::MemorySelection level{};
 };
 
 // The starts that were found, and what they cost.
@@ -56,6 +60,13 @@ absl::StatusOr<SegmentStarts> FindSegmentStarts(
     const StageGraph& graph, const partition::StepMemory& memory,
     const std::vector<partition::MemorySelection>& levels,
     absl::Span<const double> times, uint64_t seed, const SearchBudget& budget);
+
+// Makes the orders of a start anew by its order of segments, for other limits
+// of `graph`. Empty: a microbatch does not fit with the start's level. Costs
+// about as much as applying memory choices.
+absl::StatusOr<RankOrders> OrdersWithin(const StageGraph& graph,
+                                        const partition::StepMemory& memory,
+                                        const SegmentStart& start);
 
 }  // namespace pipeloom::planner
 

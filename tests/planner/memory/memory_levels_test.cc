@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <vector>
 
@@ -83,6 +84,57 @@ TEST(MemoryLevelsTest, AsIfPairedTakesTheLeastOfBothFormsAndHoldsTheSame) {
   EXPECT_EQ(memory.effect(StagePairId(0), 0),
             testing::MakeSmallStep(2, 4, true, true)
                 .memory.effect(StagePairId(0), 0));
+}
+
+// Returns the graph with room for so many of its four mean microbatches on
+// every rank when everything is kept.
+StageGraph WithRoomFor(double microbatches, const StageGraph& graph,
+                       const partition::StepMemory& memory) {
+  const partition::MemorySelection all = memory.KeepEverything();
+  IdVector<RankId, Bytes> held(graph.num_ranks());
+  for (const StagePairId id : memory.pairs.ids()) {
+    held[graph.task(memory.pairs[id].forward).rank] +=
+        memory.effect(id, all[id]).held();
+  }
+  IdVector<RankId, RankSpec> ranks = graph.ranks();
+  for (const RankId r : ranks.ids()) {
+    const double room = static_cast<double>(held[r].count()) * microbatches / 4;
+    ranks[r].memory.limit =
+        ranks[r].memory.static_bytes() + Bytes(static_cast<int64_t>(room));
+  }
+  return graph.WithRanks(ranks);
+}
+
+TEST(MemoryLevelsTest, CountsTheMicrobatchesThatFitOnTheFullestRank) {
+  const auto step = testing::MakeSmallStep(2, 4, true);
+  const partition::StepMemory& memory = step.memory;
+  const partition::MemorySelection all = memory.KeepEverything();
+  StageGraph limited = WithRoomFor(3, step.graph, memory);
+  EXPECT_NEAR(MicrobatchesThatFit(limited, memory, all), 3, 1e-3);
+  EXPECT_GT(MicrobatchesThatFit(limited, memory, memory.MinMemory()), 3.1);
+  IdVector<RankId, RankSpec> ranks = limited.ranks();
+  for (const RankId r : ranks.ids()) {
+    EXPECT_NEAR(MicrobatchesThatFit(limited.WithRanks(ranks), memory, all), 3,
+                1e-3);
+    ranks[r].memory.limit = Bytes(0);
+  }
+  EXPECT_TRUE(
+      std::isinf(MicrobatchesThatFit(limited.WithRanks(ranks), memory, all)));
+}
+
+TEST(MemoryLevelsTest, LevelsWithoutRoomComeLast) {
+  const auto step = testing::MakeSmallStep(2, 4, true);
+  const partition::StepMemory& memory = step.memory;
+  const partition::MemorySelection all = memory.KeepEverything();
+  const partition::MemorySelection least = memory.MinMemory();
+  std::vector<partition::MemorySelection> levels = {all, least};
+  const double half = 0.5 * step.graph.num_ranks();
+  PutRoomyLevelsFirst(WithRoomFor(1.1 * half, step.graph, memory), memory,
+                      &levels);
+  EXPECT_EQ(levels, (std::vector{all, least}));
+  PutRoomyLevelsFirst(WithRoomFor(0.9 * half, step.graph, memory), memory,
+                      &levels);
+  EXPECT_EQ(levels, (std::vector{least, all}));
 }
 
 TEST(MemoryLevelsTest, OnlyGapsHideWeightGrads) {

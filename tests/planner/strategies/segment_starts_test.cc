@@ -177,5 +177,38 @@ TEST(SegmentStartsTest, NothingFitsOrNothingIsWanted) {
   EXPECT_TRUE(absl::IsCancelled(Find(MakeProblem(1, 1.0), abandoned).status()));
 }
 
+// Limits under which a start's own orders need not fit any more.
+TEST(SegmentStartsTest, OrdersAreMadeAnewWithinLowerLimits) {
+  int made = 0;
+  int did_not_fit = 0;
+  for (uint64_t seed = 0; seed < 20; ++seed) {
+    const Problem problem = MakeProblem(seed, 0.5);
+    ASSERT_OK_AND_ASSIGN(const SegmentStarts found,
+                         Find(problem, Evaluations(100)));
+    const StageGraph lower = MakeProblem(seed, 0.35).graph;
+    for (const SegmentStart& start : found.starts) {
+      // Under the limits that it was made for, they are the same.
+      ASSERT_OK_AND_ASSIGN(const RankOrders same,
+                           OrdersWithin(problem.graph, problem.memory, start));
+      EXPECT_EQ(same, start.orders);
+      ASSERT_OK_AND_ASSIGN(const RankOrders orders,
+                           OrdersWithin(lower, problem.memory, start));
+      if (orders.empty()) continue;
+      ++made;
+      ASSERT_OK_AND_ASSIGN(
+          const StageGraph chosen,
+          partition::ApplyMemory(lower, problem.memory, start.level));
+      ASSERT_OK_AND_ASSIGN(const Schedule schedule,
+                           TimeSchedule(chosen, orders));
+      EXPECT_THAT(ValidateSchedule(chosen, schedule), IsOk());
+      const absl::StatusOr<Schedule> before =
+          TimeSchedule(chosen, start.orders);
+      did_not_fit += ValidateSchedule(chosen, *before).ok() ? 0 : 1;
+    }
+  }
+  EXPECT_GT(made, 20);
+  EXPECT_GT(did_not_fit, 5);
+}
+
 }  // namespace
 }  // namespace pipeloom::planner

@@ -7,7 +7,7 @@
 
 namespace pipeloom::emulator {
 
-// What data sheets say of a multiprocessor's clock and products.
+// Clock and products of a multiprocessor, by the data sheet.
 struct Multiprocessor {
   double cycles_per_second = 0;
   double operations_per_cycle = 0;  // Dense, 16 bits.

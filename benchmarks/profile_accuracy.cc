@@ -1,22 +1,29 @@
 // Errors of one device profile in predicting the points of another.
 //
 //   profile_accuracy MODEL.json JUDGE.json   mean error by table
+//   profile_accuracy --left-out PROFILE...   mean errors of each device without
+//                                            its own points
 //   profile_accuracy --fit IN.json OUT.json  writes IN with its constants
 //                                            fitted, in canonical form
 //
 // The model's own points do not count as measured if the judge's device
-// differs. Called by scripts/derive_profiles.py --check.
+// differs. Called by scripts/derive_profiles.py --check. A device that is left
+// out is priced by the profile of the one that is nearest by data sheet: the
+// least sum of the logarithms' differences of peak and of memory bandwidth,
+// both a multiprocessor.
 #include <algorithm>
 #include <cmath>
 #include <fstream>
 #include <functional>
 #include <iostream>
 #include <iterator>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_format.h"
+#include "base/numeric.h"
 #include "emulator/calibration/query_cost.h"
 #include "emulator/cost/profile_cost.h"
 #include "formats/profile/profile_reader.h"
@@ -62,8 +69,10 @@ class Judge {
     ++sources_[static_cast<size_t>(price.source)];
   }
 
-  void Print(const std::string& table) {
-    if (errors_.empty()) return;
+  // Returns the mean error of the points since the last call, in percent; 0 if
+  // there are none. Prints a line of them if `print`.
+  double Take(const std::string& table, bool print) {
+    if (errors_.empty()) return 0;
     double sum = 0;
     double bias = 0;
     for (double& error : errors_) {
@@ -73,15 +82,20 @@ class Judge {
     }
     std::sort(errors_.begin(), errors_.end());
     const auto count = static_cast<double>(errors_.size());
-    std::cout << absl::StrFormat(
-        "%-36s %6d points  mean %5.2f %%  median %5.2f %%  p95 %5.1f %%  bias "
-        "%+5.1f %%  measured %d, interpolated %d, roofline %d\n",
-        table, errors_.size(), 100 * sum / count,
-        100 * errors_[errors_.size() / 2],
-        100 * errors_[errors_.size() * 95 / 100], 100 * bias / count,
-        sources_[0], sources_[1], sources_[2]);
+    if (print) {
+      std::cout << absl::StrFormat(
+          "%-36s %6d points  mean %5.2f %%  median %5.2f %%  p95 %5.1f %%  "
+          "bias "
+          "%+5.1f %%  measured %d, interpolated %d, roofline %d\n",
+          table, errors_.size(), 100 * sum / count,
+          100 * errors_[errors_.size() / 2],
+          100 * errors_[errors_.size() * 95 / 100], 100 * bias / count,
+          sources_[0], sources_[1], sources_[2]);
+    }
+    const double mean = 100 * sum / count;
     errors_.clear();
     std::fill(std::begin(sources_), std::end(sources_), 0);
+    return mean;
   }
 
  private:
@@ -90,8 +104,15 @@ class Judge {
   int sources_[3] = {};
 };
 
-void JudgeAll(const DeviceProfile& model, const DeviceProfile& points) {
+// Returns the mean error of each table, in percent, by its name.
+std::map<std::string, double> JudgeAll(const DeviceProfile& model,
+                                       const DeviceProfile& points,
+                                       bool print) {
   Judge judge(model, points);
+  std::map<std::string, double> errors;
+  const auto take = [&](const std::string& table) {
+    errors[table] = judge.Take(table, print);
+  };
   for (const GemmTable& t : points.gemm) {
     for (size_t i = 0; i < t.size(); ++i) {
       OpQuery q{.op = OpType::kGemm, .pass = t.pass, .dtype = t.dtype};
@@ -108,7 +129,7 @@ void JudgeAll(const DeviceProfile& model, const DeviceProfile& points) {
       }
       judge.Point(op, t.us[i]);
     }
-    judge.Print(absl::StrFormat("gemm %s %s", Name(t.pass), Name(t.dtype)));
+    take(absl::StrFormat("gemm %s %s", Name(t.pass), Name(t.dtype)));
   }
   for (const AttentionTable& t : points.attention) {
     for (size_t i = 0; i < t.size(); ++i) {
@@ -129,8 +150,8 @@ void JudgeAll(const DeviceProfile& model, const DeviceProfile& points) {
                                    static_cast<double>(t.head_dim[i]);
       judge.Point(op, t.us[i]);
     }
-    judge.Print(absl::StrFormat("attention %s %s %s", Name(t.mask),
-                                Name(t.pass), Name(t.dtype)));
+    take(absl::StrFormat("attention %s %s %s", Name(t.mask), Name(t.pass),
+                         Name(t.dtype)));
   }
   for (const StreamTable& t : points.stream) {
     for (size_t i = 0; i < t.size(); ++i) {
@@ -140,7 +161,48 @@ void JudgeAll(const DeviceProfile& model, const DeviceProfile& points) {
       q.parameters = t.tokens[i];
       judge.Point(emulator::OpsOf(q).front(), t.us[i]);
     }
-    judge.Print(absl::StrFormat("%s %s", Name(t.op), Name(t.pass)));
+    take(absl::StrFormat("%s %s", Name(t.op), Name(t.pass)));
+  }
+  return errors;
+}
+
+double Distance(const DeviceRates& a, const DeviceRates& b) {
+  const double processors = Real(a.multiprocessors) / Real(b.multiprocessors);
+  return std::abs(std::log(a.bf16_flops_per_second / b.bf16_flops_per_second /
+                           processors)) +
+         std::abs(
+             std::log(a.bytes_per_second / b.bytes_per_second / processors));
+}
+
+// Prints the errors of each profile's points by that of the nearest device.
+void JudgeLeftOut(const std::vector<DeviceProfile>& profiles) {
+  const std::vector<std::string> tables = {
+      "gemm forward bf16", "gemm forward fp8", "attention causal forward bf16",
+      "attention full forward bf16"};
+  std::cout << absl::StrFormat("%-12s %-12s", "judged", "by");
+  for (const std::string& table : tables) {
+    std::cout << absl::StrFormat(" %30s", table);
+  }
+  std::cout << "\n";
+  for (const DeviceProfile& judged : profiles) {
+    const DeviceProfile* nearest = nullptr;
+    for (const DeviceProfile& other : profiles) {
+      if (other.device == judged.device) continue;
+      if (nearest == nullptr || Distance(other.rates, judged.rates) <
+                                    Distance(nearest->rates, judged.rates)) {
+        nearest = &other;
+      }
+    }
+    if (nearest == nullptr) continue;
+    const auto errors = JudgeAll(*nearest, judged, /*print=*/false);
+    std::cout << absl::StrFormat("%-12s %-12s", judged.device, nearest->device);
+    for (const std::string& table : tables) {
+      const auto found = errors.find(table);
+      std::cout << (found == errors.end()
+                        ? absl::StrFormat(" %30s", "-")
+                        : absl::StrFormat(" %28.1f %%", found->second));
+    }
+    std::cout << "\n";
   }
 }
 
@@ -155,6 +217,22 @@ int Main(const std::vector<std::string>& arguments) {
     std::ofstream(arguments[2]) << formats::PrintDeviceProfile(*profile);
     return 0;
   }
+  if (!arguments.empty() && arguments[0] == "--left-out") {
+    std::vector<DeviceProfile> profiles;
+    for (size_t i = 1; i < arguments.size(); ++i) {
+      absl::StatusOr<DeviceProfile> profile = Load(arguments[i]);
+      if (!profile.ok()) {
+        std::cerr << profile.status().message() << "\n";
+        return 1;
+      }
+      // A derived profile holds the points of another device.
+      if (profile->derived_from.empty()) {
+        profiles.push_back(*std::move(profile));
+      }
+    }
+    JudgeLeftOut(profiles);
+    return 0;
+  }
   if (arguments.size() != 2) {
     std::cerr << "usage: profile_accuracy MODEL.json JUDGE.json\n";
     return 2;
@@ -166,7 +244,7 @@ int Main(const std::vector<std::string>& arguments) {
     std::cerr << loaded->status().message() << "\n";
     return 1;
   }
-  JudgeAll(*model, *judge);
+  JudgeAll(*model, *judge, /*print=*/true);
   return 0;
 }
 

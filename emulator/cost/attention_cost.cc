@@ -11,13 +11,27 @@ namespace pipeloom::emulator {
 namespace {
 
 // Indices of the constants.
-enum : size_t { kRate = 0, kTail = 4, kFill, kMemory, kOverhead, kSharpness };
+enum : size_t {
+  kRate = 0,
+  kExponentials = 4,
+  kOverlap,  // Exponent of the norm of products and exponentials.
+  kTail,
+  kFill,   // Keys.
+  kBlock,  // Microseconds.
+  kBytes,  // A cycle and multiprocessor.
+  kOverhead,
+  kSharpness
+};
 
-constexpr double kBlock = 128;  // Queries.
+constexpr double kQueries = 128;  // A block has as many.
+constexpr double kMemoryShare = 0.85;
+constexpr double kExponentialsACycle = 16;
 
-constexpr AttentionConstants kStart = {0.5, 0.6, 0.5, 0.3, 0.5, 128, 0.7, 4, 3};
-constexpr AttentionConstants kMax = {1, 1, 1, 1, 1, 4096, 1, 100, 8};
-constexpr int kRounds = 16;
+constexpr AttentionConstants kStart = {0.7, 0.7, 0.6, 0.4, 0.9, 3,
+                                       0.7, 60,  0.3, 14,  5,   2};
+constexpr AttentionConstants kMax = {1, 1,    1,  1,  1,   12,
+                                     1, 4096, 20, 20, 100, 8};
+constexpr int kRounds = 24;
 constexpr size_t kFitPoints = 1500;
 
 // Logarithm of backward over forward time if nothing is measured: cuDNN on H200
@@ -48,36 +62,51 @@ Fingerprint KeyOf(bool backward, const AttentionShape& s) {
 
 size_t KindIndex(bool causal) { return causal ? 0 : 1; }
 
+// Returns (a^exponent + b^exponent)^(1 / exponent). REQUIRES: one is positive.
+double Norm(double a, double b, double exponent) {
+  const double longer = std::max(a, b);
+  return longer * std::pow(1 + std::pow(std::min(a, b) / longer, exponent),
+                           1 / exponent);
+}
+
 }  // namespace
 
 double AttentionModelSeconds(const AttentionConstants& c,
                              const DeviceRates& rates,
+                             const Multiprocessor& processor,
                              const AttentionShape& s) {
   const double processors = Real(rates.multiprocessors);
-  const double rate =
-      rates.bf16_flops_per_second / processors * c[kRate + RateOf(s.head_dim)];
-  const double rows = std::ceil(s.seq / kBlock);
-  const double blocks = s.batch * s.heads * rows;
-  const double a_key =
-      2 * kBlock * (PaddedHeadDim(s.head_dim) + PaddedHeadDim(s.value_dim));
-  const double seen = s.causal ? (rows + 1) * kBlock / 2 : s.seq;
-  const double mean = a_key * (seen * s.density + c[kFill]);
-  const double longest = a_key * (s.seq * s.density + c[kFill]);
-  const double compute = (std::max(blocks / processors - 1, 0.0) * mean +
-                          c[kTail] * longest + (1 - c[kTail]) * mean) /
-                         rate;
-  const double elements =
-      s.batch * s.seq * (s.heads + s.kv_heads) * (s.head_dim + s.value_dim);
-  const double memory = 2 * elements / (rates.bytes_per_second * c[kMemory]);
-  const double longer = std::max(compute, memory);
-  const double ratio = std::min(compute, memory) / longer;
-  return longer *
-             std::pow(1 + std::pow(ratio, c[kSharpness]), 1 / c[kSharpness]) +
-         c[kOverhead] * 1e-6;
+  const double products =
+      2 * kQueries * (PaddedHeadDim(s.head_dim) + PaddedHeadDim(s.value_dim)) /
+      (rates.bf16_flops_per_second / processors *
+       c[kRate + RateOf(s.head_dim)]);
+  const double exponentials =
+      kQueries /
+      (kExponentialsACycle * processor.cycles_per_second * c[kExponentials]);
+  const double a_key = processor.asynchronous()
+                           ? Norm(products, exponentials, c[kOverlap])
+                           : products + exponentials;
+  const double group = s.heads / s.kv_heads;
+  const double blocks =
+      s.batch * s.kv_heads * std::ceil(s.seq * group / kQueries);
+  const double seen =
+      s.causal ? (s.seq + std::min(s.seq, kQueries / group)) / 2 : s.seq;
+  const double block = c[kBlock] * 1e-6;
+  const double mean = a_key * (seen * s.density + c[kFill]) + block;
+  const double longest = a_key * (s.seq * s.density + c[kFill]) + block;
+  const double compute = std::max(blocks / processors - 1, 0.0) * mean +
+                         c[kTail] * longest + (1 - c[kTail]) * mean;
+  const double bytes =
+      2 * s.batch * s.seq * (s.heads + s.kv_heads) * (s.head_dim + s.value_dim);
+  const double memory =
+      bytes / (rates.bytes_per_second * kMemoryShare) +
+      bytes / (processors * processor.cycles_per_second * c[kBytes]);
+  return Norm(compute, memory, c[kSharpness]) + c[kOverhead] * 1e-6;
 }
 
 AttentionConstants FitAttention(const AttentionTable& table,
                                 const DeviceRates& rates) {
+  const Multiprocessor processor = MultiprocessorOf(rates);
   const size_t step = std::max<size_t>(1, table.size() / kFitPoints);
   std::vector<AttentionShape> shapes;
   std::vector<double> logs;
@@ -90,8 +119,9 @@ AttentionConstants FitAttention(const AttentionTable& table,
     std::copy(tried.begin(), tried.end(), c.begin());
     double sum = 0;
     for (size_t i = 0; i < shapes.size(); ++i) {
-      sum += std::abs(std::log(AttentionModelSeconds(c, rates, shapes[i])) -
-                      logs[i]);
+      sum += std::abs(
+          std::log(AttentionModelSeconds(c, rates, processor, shapes[i])) -
+          logs[i]);
     }
     return sum;
   };
@@ -104,8 +134,9 @@ AttentionConstants FitAttention(const AttentionTable& table,
 }
 
 AttentionCosts::AttentionCosts(const DeviceProfile& profile,
-                               const DeviceRates& rates)
-    : rates_(rates), exact_(rates == profile.rates) {
+                               const DeviceRates& rates,
+                               const Multiprocessor& processor)
+    : rates_(rates), processor_(processor), exact_(rates == profile.rates) {
   for (const AttentionTable& table : profile.attention) {
     if (table.pass == QueryPass::kForward) AddForward(table, profile.rates);
   }
@@ -145,11 +176,16 @@ void AttentionCosts::AddForward(const AttentionTable& table,
     points.push_back(
         {At(shape),
          std::log(table.us[i] * 1e-6 /
-                  AttentionModelSeconds(kind.constants, made_with, shape))});
+                  AttentionModelSeconds(kind.constants, made_with,
+                                        MultiprocessorOf(made_with), shape))});
   }
-  kind.forward = FactorGrid(points, {.lengths = {0.15, 0.1, 0.1, 0.5},
-                                     .prior = 0.02,
-                                     .most_knots = {96, 64, 16, 16}});
+  // Details of one generation's kernels do not carry over to another's.
+  const bool same = processor_.IsLike(MultiprocessorOf(made_with));
+  kind.forward = FactorGrid(
+      points, {.lengths = same ? FactorGrid::Position{0.15, 0.1, 0.1, 0.5}
+                               : FactorGrid::Position{0.8, 0.6, 0.4, 2},
+               .prior = 0.02,
+               .most_knots = {96, 64, 16, 16}});
 }
 
 void AttentionCosts::AddBackward(const DeviceProfile& profile) {
@@ -199,9 +235,10 @@ std::optional<OpSeconds> AttentionCosts::Price(const AttentionOp& op) const {
   }
   const double log_factor =
       kind->forward.LogFactor(At(shape)) + (op.backward ? kLogBackward : 0);
-  return OpSeconds{AttentionModelSeconds(kind->constants, rates_, shape) *
-                       std::exp(log_factor),
-                   CostSource::kInterpolated};
+  return OpSeconds{
+      AttentionModelSeconds(kind->constants, rates_, processor_, shape) *
+          std::exp(log_factor),
+      CostSource::kInterpolated};
 }
 
 }  // namespace pipeloom::emulator

@@ -1,19 +1,26 @@
 // Fused attention from measured calls.
 //
-// The kernel model with constants c, for b sequences of s tokens and h heads of
-// d: a multiprocessor takes one head's block of 128 queries at a time,
+// The kernel model with constants c, for b sequences of s tokens, h heads and
+// k key heads of d: a multiprocessor takes a block of 128 queries at a time,
+// which are those of the g = h / k heads of a key head,
 //
-//   blocks  = b h ceil(s / 128)
-//   mean    = FLOPs of a block, keys longer by c.fill; half when causal
-//   longest = FLOPs of the last block
-//   compute = (max(blocks / multiprocessors - 1, 0) mean + c.tail longest +
-//              (1 - c.tail) mean) / (peak / multiprocessors * c.rate[d])
-//   memory  = (Q + K + V + output) / (bandwidth * c.memory)
+//   blocks  = b k ceil(g s / 128)
+//   key     = time of one key of a block: its products at
+//             peak / multiprocessors * c.rate[d] and its 128 exponentials at
+//             16 a cycle * c.exponentials, which overlap
+//   mean    = key * (keys that a block sees, longer by c.fill) + c.block
+//   longest = the same of the last block
+//   compute = max(blocks / multiprocessors - 1, 0) mean + c.tail longest +
+//             (1 - c.tail) mean
+//   memory  = bytes of Q, K, V, output / (0.85 bandwidth) +
+//             bytes / (multiprocessors * cycles a second * c.bytes)
 //   model   = (compute^q + memory^q)^(1/q) + c.overhead
 //
-// with d rounded up to that of the next kernel. The ratio of measurements to
-// the model is a factor over (b h, s, d, heads per key), factor_grid.h. The
-// backward has a model of its own, attention_backward.h.
+// with d rounded up to that of the next kernel. Exponentials: 16 a cycle and
+// multiprocessor from Ampere to Blackwell (CUDA programming guide, throughput
+// of arithmetic instructions), while products became faster. The ratio of
+// measurements to the model is a factor over (b h, s, d, heads per key),
+// factor_grid.h. The backward has a model of its own, attention_backward.h.
 #ifndef PIPELOOM_EMULATOR_COST_ATTENTION_COST_H_
 #define PIPELOOM_EMULATOR_COST_ATTENTION_COST_H_
 
@@ -26,17 +33,19 @@
 #include "emulator/cost/attention_shape.h"
 #include "emulator/cost/factor_grid.h"
 #include "emulator/cost/gemm_cost.h"
+#include "emulator/cost/multiprocessor.h"
 #include "emulator/ops/op_cost.h"
 #include "ir/profile/device_profile.h"
 
 namespace pipeloom::emulator {
 
-inline constexpr size_t kAttentionConstants = 9;
+inline constexpr size_t kAttentionConstants = 12;
 using AttentionConstants = std::array<double, kAttentionConstants>;
 
 // Returns the seconds of a forward call, without any factor.
 double AttentionModelSeconds(const AttentionConstants& constants,
                              const DeviceRates& rates,
+                             const Multiprocessor& processor,
                              const AttentionShape& shape);
 
 // Fits the constants to a table. REQUIRES: a valid forward table.
@@ -46,9 +55,11 @@ AttentionConstants FitAttention(const AttentionTable& table,
 // Times of attention by a profile. Immutable and thread-safe.
 class AttentionCosts {
  public:
-  // Fits the tables that are not fitted yet. `rates` are those of the device to
-  // predict for; the profile has those of the device that was measured.
-  AttentionCosts(const DeviceProfile& profile, const DeviceRates& rates);
+  // Fits the tables that are not fitted yet. `rates` and
+  // `processor` are those of the device to predict for; the profile has the
+  // rates of the device that was measured.
+  AttentionCosts(const DeviceProfile& profile, const DeviceRates& rates,
+                 const Multiprocessor& processor);
 
   // Returns the time of a call; nullopt without a forward table. About 0.3 us.
   std::optional<OpSeconds> Price(const AttentionOp& op) const;
@@ -67,6 +78,7 @@ class AttentionCosts {
   const Kind* Find(bool causal, double head_dim) const;
 
   DeviceRates rates_;
+  Multiprocessor processor_;
   bool exact_;
   // Indexed by mask: causal, full.
   std::array<std::optional<Kind>, 2> kinds_{};

@@ -46,6 +46,15 @@ DeviceRates RatesFor(const ClusterSpec& cluster, const DeviceProfile& profile) {
   return rates;
 }
 
+// Returns the multiprocessor of the cluster's device. What changes the rates of
+// the profile's own device leaves it as it is.
+Multiprocessor ProcessorFor(const ClusterSpec& cluster,
+                            const DeviceProfile& profile) {
+  return MultiprocessorOf(cluster.device.name == profile.device
+                              ? profile.rates
+                              : RatesFor(cluster, profile));
+}
+
 Duration ToDuration(double seconds) {
   return Duration(static_cast<int64_t>(std::ceil(seconds * 1e9 - 1e-3)));
 }
@@ -224,7 +233,8 @@ struct ProfileCost::Alone {
       : least(a_least),
         roofline(cluster, {}),
         gemm(profile, RatesFor(cluster, profile)),
-        attention(profile, RatesFor(cluster, profile)),
+        attention(profile, RatesFor(cluster, profile),
+                  ProcessorFor(cluster, profile)),
         stream(profile, RatesFor(cluster, profile)),
         compute_slowdown(profile.collectives.compute_slowdown),
         communication_slowdown(profile.collectives.communication_slowdown) {}

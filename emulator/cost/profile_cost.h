@@ -36,7 +36,7 @@ namespace pipeloom::emulator {
 class ProfileCost : public OpCostModel {
  public:
   // Copies what it needs. REQUIRES: all three valid. About 10 ms for a table of
-  // 20,000 points, and 50 ms more for one that is not fitted yet. `least` is
+  // 20,000 points, and 100 ms more for one that is not fitted yet. `least` is
   // the least time of an operator with work, when the host's launches are the
   // bottleneck; a price that it raises counts as roofline.
   ProfileCost(const ClusterSpec& cluster, const ParallelLayout& parallel,
@@ -99,7 +99,7 @@ std::vector<std::string> MissingLookups(const JobSpec& job,
 // profile is of another device.
 std::string RateChange(const DeviceSpec& device, const DeviceProfile& profile);
 
-// Fits the constants of all tables that have none. About 50 ms per table.
+// Fits the constants of all tables that have none. About 100 ms per table.
 void FitProfile(DeviceProfile* profile);
 
 }  // namespace pipeloom::emulator

@@ -12,9 +12,12 @@
 namespace pipeloom::emulator {
 namespace {
 
-// Where sends block, the host waits for the end of a pass before it launches
-// the transfer, and for its end before it launches the next pass (Megatron-LM,
-// pipeline_parallel/p2p_communication.py).
+// Where Megatron's sends block, the host waits for the end of a pass before it
+// launches the transfer, and for its end before it launches the next pass: it
+// synchronizes the device behind each batch of sends and receives
+// (pipeline_parallel/p2p_communication.py, batch_p2p_sync). DeepSpeed
+// (runtime/pipe/p2p.py) and torch.distributed.pipelining (schedules.py,
+// _wait_batch_p2p) wait on the stream only: their host launches ahead.
 constexpr int kLaunchesATransfer = 2;
 
 }  // namespace
@@ -234,7 +237,7 @@ StageCostModel::Transfer StageCostModel::TransferTime(RankId from, RankId to,
   LinkTimes link =
       TransferBetween(state_->job, state_->view, from, to, payload);
   const TrainingSetup& setup = state_->job.setup;
-  if (setup.overlap == CommunicationOverlap::kNone) {
+  if (setup.overlap == CommunicationOverlap::kNone && IsMegatron(setup)) {
     const Duration launches = kLaunchesATransfer * setup.host_per_kernel;
     link.time += launches;
     link.occupancy += launches;

@@ -37,6 +37,8 @@ LayerSpec TransformerLayer(absl::string_view name, int64_t hidden,
   if (biases.ffn && ffn.experts == 0) {
     layer.vector_parameters += (ffn.gated ? 2 : 1) * ffn.hidden + hidden;
   }
+  layer.biases = biases.query_key_value && biases.attention_output &&
+                 (biases.ffn || ffn.experts > 0);
   return layer;
 }
 

@@ -35,7 +35,8 @@ struct Biases {
 };
 
 // Returns a transformer layer whose vector parameters are the biases and
-// `other_vectors`: norms, scales.
+// `other_vectors`: norms, scales. Its `biases` is set if all products of
+// attention and of a dense feed-forward part have one.
 LayerSpec TransformerLayer(absl::string_view name, int64_t hidden,
                            const AttentionSpec& attention, const FfnSpec& ffn,
                            const Biases& biases, int64_t other_vectors);

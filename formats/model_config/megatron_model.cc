@@ -259,7 +259,6 @@ class MegatronReader {
         hidden_, attention, is_sparse ? experts_ : dense,
         {.query_key_value = qkv_bias_, .attention_output = bias_, .ffn = bias_},
         2 * norm_ + attention_vectors_ + (is_sparse ? expert_vectors_ : 0));
-    layer.biases = bias_;
     layer.dropout = dropout_;
     return layer;
   }

@@ -226,10 +226,9 @@ ModuleSpec ReadGptOss(const ConfigNode& config) {
                           ffn.experts +
                           ffn.experts * (2 * width + shape.hidden);
   const bool bias = config.Flag("attention_bias", true);
-  LayerSpec block = TransformerLayer(
+  const LayerSpec block = TransformerLayer(
       "block", shape.hidden, shape.attention, ffn,
       {.query_key_value = bias, .attention_output = bias}, vectors);
-  block.biases = bias;
   ModuleSpec module = BeginDecoder(shape);
   AddLayers(shape.layers, block, &module);
   FinishDecoder(shape, shape.hidden, &module);

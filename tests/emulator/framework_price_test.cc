@@ -386,8 +386,9 @@ TEST(FrameworkPrice, GathersOfOneByteTakeLessAndScattersTheSame) {
             CostWith({}, {.tp = 4}).forward);
 }
 
-// Where sends block, a transfer waits for two launches, and the first and the
-// last pass of a microbatch for the 13 that prepare it; nothing of it else.
+// Where Megatron's sends block, a transfer waits for two launches, and the
+// first and the last pass of a microbatch for the 13 that prepare it; nothing
+// of it else.
 TEST(FrameworkPrice, AHostThatWaitsForTransfersDelaysThemAndTheBatch) {
   const auto model = [](CommunicationOverlap overlap, int32_t pp, double us) {
     JobSpec job =
@@ -413,6 +414,15 @@ TEST(FrameworkPrice, AHostThatWaitsForTransfersDelaysThemAndTheBatch) {
             transfer(model(Overlap::kData, 2, 0)).time);
   EXPECT_EQ(first(waits).forward - first(free).forward, Microseconds(390));
   EXPECT_EQ(first(waits).fused, first(free).fused);
+  // Other frameworks' streams wait, and their hosts launch ahead.
+  for (const Framework other : {Framework::kPyTorch, Framework::kTorchTitan}) {
+    JobSpec ahead = waits;
+    ahead.setup.framework = other;
+    JobSpec at_once = free;
+    at_once.setup.framework = other;
+    EXPECT_EQ(transfer(ahead).time, transfer(at_once).time);
+    EXPECT_TRUE(StageCostModel(ahead).Network().blocking_sends);
+  }
   EXPECT_EQ(first(model(Overlap::kNone, 1, 30)).forward,
             first(model(Overlap::kNone, 1, 0)).forward);
   EXPECT_EQ(first(model(Overlap::kData, 2, 30)).forward,

@@ -84,6 +84,33 @@ TEST(ModelConfigTest, ShippedModelsHaveTheLayersOfTheirConfigurations) {
   }
 }
 
+// Qwen2's queries, keys and values have biases, its other products have none;
+// InternViT of 6B has none for queries, keys and values.
+TEST(ModelConfigTest, BiasesAreThoseOfAllProductsOfALayer) {
+  const json configs = ReadFixture("configs.json");
+  const auto biases = [&](const std::string& name, size_t module) {
+    const absl::StatusOr<ConfigModel> read = Read(configs[name]);
+    bool all = true;
+    bool any = false;
+    if (!read.ok()) return std::string("unread");
+    const ModuleSpec& spec =
+        read->model.modules[ModuleId(static_cast<int32_t>(module))];
+    for (const LayerSpec& layer : spec.layers) {
+      if (layer.kind != LayerKind::kTransformer) continue;
+      all &= layer.biases;
+      any |= layer.biases;
+    }
+    return std::string(!any ? "none" : all ? "all" : "some");
+  };
+  EXPECT_EQ(biases("qwen2.5-vl-7b", 0), "all");
+  EXPECT_EQ(biases("qwen2.5-vl-7b", 1), "none");
+  EXPECT_EQ(biases("internvl3-38b", 0), "none");
+  EXPECT_EQ(biases("internvl3.5-8b", 0), "all");
+  EXPECT_EQ(biases("flux.1-dev", 0), "all");
+  EXPECT_EQ(biases("gpt-oss-20b", 0), "all");
+  EXPECT_EQ(biases("llama3-8b", 0), "none");
+}
+
 TEST(ModelConfigTest, AMissingFieldIsNamedAndItsModuleIsEmpty) {
   json config = ReadFixture("configs.json")["qwen2.5-vl-7b"];
   config.erase("hidden_size");

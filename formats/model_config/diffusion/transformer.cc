@@ -59,11 +59,11 @@ LayerSpec MakeJointLayer(const DiffusionShape& shape, const JointLayer& layer) {
 
 LayerSpec MakeSingleLayer(const DiffusionShape& shape, int64_t ffn) {
   const int64_t width = shape.width;
-  // Biases: queries, keys and values, the product into the feed-forward part,
-  // and one output of both parts.
-  LayerSpec result = TransformerLayer(
-      "single_block", width, FullAttention(width, shape.heads), {.hidden = ffn},
-      {}, 3 * width + ffn + width + 2 * shape.head_dim + 3 * width);
+  // One product has both outputs, with one bias instead of two.
+  const int64_t vectors = 2 * shape.head_dim + 3 * width;
+  LayerSpec result =
+      TransformerLayer("single_block", width, FullAttention(width, shape.heads),
+                       {.hidden = ffn}, {true, true, true}, vectors - width);
   result.attention.query_key_norms = true;
   result.modulation = {.vectors = 3, .condition_width = width};
   return result;

@@ -457,7 +457,8 @@ absl::StatusOr<PartitionSearchResult> SearchPartitionOn(
 
 absl::StatusOr<PartitionSearchResult> SearchPartition(
     const Strategy& strategy, const emulator::StageCostModel& costs,
-    const BatchMetadata& sample, const PartitionSearchOptions& options) {
+    const BatchMetadata& part, const PartitionSearchOptions& options) {
+  const BatchMetadata sample = FullSample(costs.job(), part);
   PIPELOOM_ASSIGN_OR_RETURN(const std::vector<WeighedStep> pool,
                             StepPool(costs, sample));
   const JudgedSteps steps{
@@ -468,8 +469,8 @@ absl::StatusOr<PartitionSearchResult> SearchPartition(
 
 absl::StatusOr<PartitionSearchResult> ImprovePartition(
     const Strategy& strategy, const emulator::StageCostModel& costs,
-    const BatchMetadata& sample, Partition own,
-    PartitionSearchOptions options) {
+    const BatchMetadata& part, Partition own, PartitionSearchOptions options) {
+  const BatchMetadata sample = FullSample(costs.job(), part);
   PIPELOOM_ASSIGN_OR_RETURN(const std::vector<partition::PackedStep> steps,
                             SampleSteps(costs, sample, 1));
   if (NumTasks(steps.front(), costs.job(), own) > kMostSearchedTasks) {

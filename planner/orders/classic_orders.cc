@@ -71,4 +71,21 @@ std::vector<RankOrders> ClassicOrders(const StageGraph& graph) {
   return all;
 }
 
+bool MicrobatchesAreAlike(const StageGraph& graph) {
+  constexpr double kAlike = 1.3;
+  std::vector<int64_t> work;
+  int64_t all = 0;
+  for (const Task& task : graph.tasks()) {
+    if (task.microbatch.is_none()) continue;
+    const auto m = static_cast<size_t>(task.microbatch.value());
+    if (m >= work.size()) work.resize(m + 1, 0);
+    work[m] += task.duration.count();
+    all += task.duration.count();
+  }
+  const int64_t most =
+      work.empty() ? 0 : *std::max_element(work.begin(), work.end());
+  return static_cast<double>(most) * static_cast<double>(work.size()) <=
+         kAlike * static_cast<double>(all);
+}
+
 }  // namespace pipeloom::planner

@@ -21,6 +21,7 @@
 #include "planner/memory/memory_rules.h"
 #include "planner/memory/smallest_limit.h"
 #include "planner/memory/stage_choices.h"
+#include "planner/orders/classic_orders.h"
 #include "planner/passes/pass_forms.h"
 #include "planner/step/carried_step.h"
 #include "planner/step/improve_step.h"
@@ -273,7 +274,10 @@ absl::StatusOr<PlanResult> PlanOnce(const PreparedJob& prepared,
       }
       return absl::OkStatus();
     };
-    if (others != nullptr && searches && !has_time_for_both) {
+    // For equal microbatches a start from nothing costs little, and is the
+    // better one.
+    if (others != nullptr && searches && !has_time_for_both &&
+        !MicrobatchesAreAlike(built.graph)) {
       PIPELOOM_RETURN_IF_ERROR(start_from_known());
       if (!best.has_value()) {
         PIPELOOM_RETURN_IF_ERROR(screen(nullptr).status());

@@ -9,6 +9,7 @@
 #include "base/status_macros.h"
 #include "planner/step/plan_alone.h"
 #include "planner/step/rival_plans.h"
+#include "planner/step/sample_steps.h"
 #include "planner/strategy_abilities.h"
 
 namespace pipeloom::planner {
@@ -18,8 +19,9 @@ absl::StatusOr<PreparedJob> PrepareJob(const Strategy& strategy,
                                        const BatchMetadata& sample,
                                        const std::stop_token& stop) {
   PreparedJob job{.strategy = &strategy, .costs = &costs, .partition = {}};
-  PIPELOOM_ASSIGN_OR_RETURN(job.partition,
-                            strategy.MakePartition(costs, sample, stop));
+  PIPELOOM_ASSIGN_OR_RETURN(
+      job.partition,
+      strategy.MakePartition(costs, FullSample(costs.job(), sample), stop));
   PIPELOOM_RETURN_IF_ERROR(ValidatePartition(job.partition, costs.job().model));
   return job;
 }

@@ -137,6 +137,26 @@ std::vector<size_t> EvenRuns(const std::vector<WeighedStep>& pool,
   return begins;
 }
 
+// Doubles the sample until its first step is full on every replica.
+BatchMetadata RepeatedUntilFull(const JobSpec& job,
+                                const BatchMetadata& sample) {
+  constexpr int kMostDoublings = 12;
+  constexpr int64_t kMostSamples = 1'000'000;
+  BatchMetadata repeated = sample;
+  for (int doubled = 0; doubled < kMostDoublings; ++doubled) {
+    const absl::StatusOr<partition::PackedStep> packed =
+        partition::PackStep(job, repeated, 0);
+    const auto wanted = static_cast<size_t>(job.training.microbatches);
+    // The last replica is the first to run short.
+    const bool full = packed.ok() && packed->packed.back().size() >= wanted;
+    const int64_t size = repeated.samples.size();
+    if (full || size == 0 || size > kMostSamples) break;
+    const BatchMetadata once = repeated;
+    for (const SampleMetadata& s : once.samples) repeated.samples.push_back(s);
+  }
+  return repeated;
+}
+
 }  // namespace
 
 absl::StatusOr<std::vector<partition::PackedStep>> SampleSteps(
@@ -220,19 +240,15 @@ std::vector<WeighedStep> Stratify(std::vector<WeighedStep> pool,
   return strata;
 }
 
+BatchMetadata FullSample(const JobSpec& job, const BatchMetadata& sample) {
+  JobSpec one = job;
+  one.parallel.dp = 1;
+  return RepeatedUntilFull(one, sample);
+}
+
 absl::StatusOr<partition::PackedStep> PackFullStep(
     const JobSpec& job, const BatchMetadata& sample) {
-  BatchMetadata repeated = sample;
-  for (int doubled = 0;; ++doubled) {
-    absl::StatusOr<partition::PackedStep> packed =
-        partition::PackStep(job, repeated, 0);
-    const auto wanted = static_cast<size_t>(job.training.microbatches);
-    // The last replica is the first to run short.
-    const bool full = packed.ok() && packed->packed.back().size() >= wanted;
-    if (full || doubled == 12 || repeated.samples.size() == 0) return packed;
-    const BatchMetadata once = repeated;
-    for (const SampleMetadata& s : once.samples) repeated.samples.push_back(s);
-  }
+  return partition::PackStep(job, RepeatedUntilFull(job, sample), 0);
 }
 
 }  // namespace pipeloom::planner

@@ -11,6 +11,7 @@
 #include "planner/core/memory_feasibility.h"
 #include "planner/memory/choose_memory.h"
 #include "planner/memory/memory_levels.h"
+#include "planner/orders/classic_orders.h"
 #include "planner/orders/dual_pipe_v.h"
 #include "planner/orders/gpipe.h"
 #include "planner/orders/interleaved.h"
@@ -30,8 +31,6 @@ namespace {
 // Number of orders, those with the best rough choices, that get a thorough
 // choice.
 constexpr size_t kThorough = 2;
-// Microbatches are alike if none has more than so many times the mean work.
-constexpr double kAlike = 1.3;
 // Options of the rough choice.
 constexpr ChooseMemoryOptions kRough = {.rounds = 2, .program = kRoughProgram};
 // Shares of the way from keeping everything to min-memory at which orders of
@@ -54,23 +53,6 @@ bool IsVee(const Partition& partition) {
   }
   return partition.num_ranks > 1 &&
          first_of[1] == RankId(partition.num_ranks - 1);
-}
-
-// Returns whether no microbatch has much more work than the mean.
-bool MicrobatchesAreAlike(const StageGraph& graph) {
-  std::vector<int64_t> work;
-  int64_t all = 0;
-  for (const Task& task : graph.tasks()) {
-    if (task.microbatch.is_none()) continue;
-    const auto m = static_cast<size_t>(task.microbatch.value());
-    if (m >= work.size()) work.resize(m + 1, 0);
-    work[m] += task.duration.count();
-    all += task.duration.count();
-  }
-  const int64_t most =
-      work.empty() ? 0 : *std::max_element(work.begin(), work.end());
-  return static_cast<double>(most) * static_cast<double>(work.size()) <=
-         kAlike * static_cast<double>(all);
 }
 
 // Returns the classic order that KnownOrders begins with.

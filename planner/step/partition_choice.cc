@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <memory>
 #include <utility>
 
 #include "base/numeric.h"
@@ -10,6 +11,7 @@
 #include "planner/core/executor.h"
 #include "planner/step/plan_alone.h"
 #include "planner/step/sample_steps.h"
+#include "planner/strategy_abilities.h"
 
 namespace pipeloom::planner {
 namespace {
@@ -91,6 +93,21 @@ class Race {
     input.budget.max_evaluations = evaluations;
     input.budget.stop = stop_;
     if (stop_.stop_requested()) return absl::CancelledError("stopped");
+    absl::StatusOr<Duration> time = TimeAlone(job, input);
+    // Its quick plans are made in every step.
+    if (const auto* const others =
+            dynamic_cast<const StartsFromOthers*>(&strategy_)) {
+      const std::unique_ptr<Strategy> rival = others->QuickRival(job.partition);
+      PreparedJob with_rival = job;
+      with_rival.strategy = rival.get();
+      const absl::StatusOr<Duration> quick = TimeAlone(with_rival, input);
+      if (quick.ok() && (!time.ok() || *quick < *time)) time = quick;
+    }
+    return time;
+  }
+
+  static absl::StatusOr<Duration> TimeAlone(const PreparedJob& job,
+                                            const PlanInput& input) {
     PIPELOOM_ASSIGN_OR_RETURN(const PlanResult planned, PlanAlone(job, input));
     return planned.predicted.step_time();
   }

@@ -46,6 +46,9 @@ constexpr double kShortBuild = 0.025;
 // The largest share at which a quick plan is made during the search
 // (PlanInput::only_if_small).
 constexpr double kQuickBuild = 0.035;
+// The same for equal microbatches, for which the quick plan may well be the
+// best (internvl3-38b, 16 ranks, text).
+constexpr double kQuickBuildOfEqual = 0.15;
 // From this share on it is made for large steps too.
 constexpr double kQuickUntil = 0.5;
 
@@ -194,9 +197,13 @@ absl::StatusOr<PlanResult> PlanOnce(const PreparedJob& prepared,
       partition::BuildStageGraph(
           *job.costs, job.partition, result.microbatches,
           {.split_backward = job.strategy->split_backward()}));
+  const double most_quick =
+      input.only_if_small && MicrobatchesAreAlike(built.graph)
+          ? kQuickBuildOfEqual
+          : kQuickBuild;
   const auto has_no_time = [&] {
     return input.only_if_small && input.budget.spent &&
-           input.budget.spent() > kQuickBuild &&
+           input.budget.spent() > most_quick &&
            input.budget.spent() < kQuickUntil;
   };
   const auto no_time = [] {

@@ -43,18 +43,6 @@ bool SplitsBackward(const StageGraph& graph) {
                      [](const Task& t) { return t.pass == Pass::kWeightGrad; });
 }
 
-// Returns whether the second segment goes back from the last rank to the first.
-bool IsVee(const Partition& partition) {
-  if (partition.num_segments != 2) return false;
-  RankId first_of[2];
-  for (const Stage& stage : partition.stages) {
-    RankId& first = first_of[stage.segment.value()];
-    if (first.is_none()) first = stage.rank;
-  }
-  return partition.num_ranks > 1 &&
-         first_of[1] == RankId(partition.num_ranks - 1);
-}
-
 // Returns the classic order that KnownOrders begins with.
 absl::StatusOr<RankOrders> FirstOrder(const StageGraph& graph,
                                       const Partition& partition) {
@@ -75,6 +63,17 @@ RankOrders OneByOne(const StageGraph& graph,
 }
 
 }  // namespace
+
+bool IsVee(const Partition& partition) {
+  if (partition.num_segments != 2) return false;
+  RankId first_of[2];
+  for (const Stage& stage : partition.stages) {
+    RankId& first = first_of[stage.segment.value()];
+    if (first.is_none()) first = stage.rank;
+  }
+  return partition.num_ranks > 1 &&
+         first_of[1] == RankId(partition.num_ranks - 1);
+}
 
 std::vector<RankOrders> KnownOrders(const StageGraph& graph,
                                     const Partition& partition) {

@@ -21,6 +21,10 @@
 
 namespace pipeloom::planner {
 
+// Returns whether the second of two segments goes back from the last rank to
+// the first.
+bool IsVee(const Partition& partition);
+
 // Returns the classic strategies' orders of a graph, as far as they are defined
 // on the partition; first those that do not depend on task times. Orders may
 // need more memory than there is.

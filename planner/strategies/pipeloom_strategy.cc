@@ -40,7 +40,7 @@ absl::StatusOr<std::vector<Partition>> BestOfOthers(
   std::vector<std::pair<Duration, Partition>> offers;
   for (const auto make :
        {MakeMegatronTuned, MakeOptimus, MakeMegatron, MakeInterleaved,
-        MakeDistTrain, MakeNnScaler, MakeZeroBubbleV}) {
+        MakeDistTrain, MakeNnScaler, MakeZeroBubbleV, MakeDualPipeV}) {
     const std::unique_ptr<Strategy> other = make();
     absl::StatusOr<Partition> partition =
         other->MakePartition(costs, sample, stop);
@@ -118,7 +118,8 @@ class PipeloomStrategy : public Strategy, public StartsFromOthers {
     const bool cuts_microbatches =
         std::any_of(instances.begin(), instances.end(),
                     [](int64_t count) { return count > 0; });
-    return cuts_microbatches ? MakeDipInterleave() : MakeInterleaved();
+    if (cuts_microbatches) return MakeDipInterleave();
+    return IsVee(partition) ? MakeDualPipeV() : MakeInterleaved();
   }
   std::vector<std::unique_ptr<Strategy>> Rivals() const override {
     std::vector<std::unique_ptr<Strategy>> rivals;

@@ -545,7 +545,7 @@ class IntegerProgramSolver::Impl : private ProgramRuns {
   std::vector<int32_t> suggested_{};
   std::vector<int64_t> suggested_use_{};
   std::vector<Move> moves_{};
-  RangeMinimum room_{};  // Of the rows, when Improve began.
+  RangeMinimum room_{};  // Each row's room when Improve began.
   std::vector<Saving> saving_{};
   std::vector<size_t> broken_{};
   std::vector<int32_t> choice_{};

@@ -153,6 +153,8 @@ TEST(GuaranteesTest, ADeadlineGetsTheBestSoFarAndItStays) {
   v1::OpenJobRequest open = SmallJobRequest(1, 0);
   // Far beyond what any caller waits.
   open.mutable_job()->mutable_search()->set_deadline_us(600e6);
+  // So short that no answer meets its bound.
+  open.mutable_job()->mutable_training()->set_memory_limit_bytes(2'000'000'000);
   v1::OpenJobResponse opened;
   ASSERT_TRUE(service.Open(open, &opened).ok());
   const std::string job = opened.job_id();
@@ -343,6 +345,8 @@ TEST(GuaranteesTest, StoppingFinishesWhatIsWaitedFor) {
   TestService service;
   v1::OpenJobRequest open = SmallJobRequest(1, 0);
   open.mutable_job()->mutable_search()->set_deadline_us(600e6);
+  // So short that no answer meets its bound.
+  open.mutable_job()->mutable_training()->set_memory_limit_bytes(2'000'000'000);
   v1::OpenJobResponse opened;
   ASSERT_TRUE(service.Open(open, &opened).ok());
   ASSERT_TRUE(service.Submit(SmallBatch(opened.job_id(), 0, 9, 64)).ok());

@@ -254,8 +254,9 @@ TEST(CallsTest, MeasuredTracesCorrectLaterStepsAndNotEarlierOnes) {
   ASSERT_TRUE(service.Submit(SmallBatch(job, 1, 5)).ok());
   v1::RankPlan after;
   ASSERT_TRUE(service.Get(job, 1, 0, 0, &after).ok());
-  EXPECT_GT(after.predicted_step_time_ns(),
-            2 * before.predicted_step_time_ns());
+  // A part of the step is transfers and updates.
+  EXPECT_GT(2 * after.predicted_step_time_ns(),
+            3 * before.predicted_step_time_ns());
   EXPECT_FALSE(MessageDifferencer::Equals(after.step_checksum(),
                                           before.step_checksum()));
   v1::RankPlan still;

@@ -7,7 +7,8 @@
 //   blocks  = b k ceil(g s / 128)
 //   key     = time of one key of a block: its products at
 //             peak / multiprocessors * c.rate[d] and its 128 exponentials at
-//             16 a cycle * c.exponentials, which overlap
+//             16 a cycle * c.exponentials, which overlap where products are
+//             asynchronous (multiprocessor.h) and add up elsewhere
 //   mean    = key * (keys that a block sees, longer by c.fill) + c.block
 //   longest = the same of the last block
 //   compute = max(blocks / multiprocessors - 1, 0) mean + c.tail longest +
@@ -16,11 +17,11 @@
 //             bytes / (multiprocessors * cycles a second * c.bytes)
 //   model   = (compute^q + memory^q)^(1/q) + c.overhead
 //
-// with d rounded up to that of the next kernel. Exponentials: 16 a cycle and
-// multiprocessor from Ampere to Blackwell (CUDA programming guide, throughput
-// of arithmetic instructions), while products became faster. The ratio of
-// measurements to the model is a factor over (b h, s, d, heads per key),
-// factor_grid.h. The backward has a model of its own, attention_backward.h.
+// with d rounded up to that of the next kernel. From Ampere to Blackwell a
+// multiprocessor computes 16 exponentials a cycle (CUDA programming guide,
+// table of instruction throughput), while products became faster. A factor over
+// (b h, s, d, heads per key) corrects the model to the measurements
+// (factor_grid.h). The backward has a model of its own, attention_backward.h.
 #ifndef PIPELOOM_EMULATOR_COST_ATTENTION_COST_H_
 #define PIPELOOM_EMULATOR_COST_ATTENTION_COST_H_
 

@@ -29,11 +29,11 @@ double MicrobatchesThatFit(const StageGraph& graph,
                            const partition::MemorySelection& selection);
 
 // Moves levels with room for fewer than half as many microbatches as ranks to
-// the end, the roomiest first; the others stay in order. The half was chosen on
-// dip-vlm-l and internvl3-38b with 16 ranks and 40 GiB, where the step time of
-// a level is some ranks / room times its work, and on dip-vlm-s, dip-vlm-l,
-// qwen2.5-vl-72b and step-video-t2v as they are, whose best levels have room
-// for 0.8 to 4 times as many as ranks.
+// the end, the roomiest first; the others stay in order. With room for half as
+// many, a step takes about twice the work of a rank. The half was chosen on
+// dip-vlm-l and internvl3-38b with 16 ranks and 40 GiB, and on dip-vlm-s,
+// dip-vlm-l, qwen2.5-vl-72b and step-video-t2v as they are, whose best levels
+// have room for 0.8 to 4 times as many microbatches as ranks.
 void PutRoomyLevelsFirst(const StageGraph& graph,
                          const partition::StepMemory& memory,
                          std::vector<partition::MemorySelection>* levels);

@@ -17,7 +17,7 @@ namespace pipeloom::planner {
 
 // Returns the sample, repeated as often as one replica's step needs if it has
 // fewer microbatches than that: a partition chosen for short steps suits no
-// others. At most 4,096 times and not beyond some million samples.
+// others. At most 4,096 times and to about two million samples.
 // O(samples of a step).
 BatchMetadata FullSample(const JobSpec& job, const BatchMetadata& sample);
 

@@ -33,7 +33,8 @@ std::vector<RankOrders> KnownOrders(const StageGraph& graph,
 
 // A strategy whose schedule is the best of the starts. For one step: under
 // lower limits than those of its first call, it only tries the starts that were
-// best then.
+// best then. An order of segments that no longer fits is scheduled again for
+// the lower limits.
 class KnownStarts : public Strategy {
  public:
   // Makes the strategy. `name` is that of the strategy that its plans are for.

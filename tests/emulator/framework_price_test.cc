@@ -387,8 +387,8 @@ TEST(FrameworkPrice, GathersOfOneByteTakeLessAndScattersTheSame) {
 }
 
 // Where Megatron's sends block, a transfer waits for two launches, and the
-// first and the last pass of a microbatch for the 13 that prepare it; nothing
-// of it else.
+// first and the last pass of a microbatch for the 13 that prepare it. No other
+// price changes.
 TEST(FrameworkPrice, AHostThatWaitsForTransfersDelaysThemAndTheBatch) {
   const auto model = [](CommunicationOverlap overlap, int32_t pp, double us) {
     JobSpec job =

@@ -61,9 +61,9 @@ absl::StatusOr<SegmentStarts> FindSegmentStarts(
     const std::vector<partition::MemorySelection>& levels,
     absl::Span<const double> times, uint64_t seed, const SearchBudget& budget);
 
-// Makes the orders of a start anew by its order of segments, for other limits
-// of `graph`. Empty: a microbatch does not fit with the start's level. Costs
-// about as much as applying memory choices.
+// Makes the orders of a start again, by its order of segments and its level of
+// memory choices, within the limits of `graph`. Returns no orders if some
+// microbatch alone does not fit. Costs one list schedule.
 absl::StatusOr<RankOrders> OrdersWithin(const StageGraph& graph,
                                         const partition::StepMemory& memory,
                                         const SegmentStart& start);

@@ -230,11 +230,18 @@ int Main(const std::vector<std::string>& arguments) {
         profiles.push_back(*std::move(profile));
       }
     }
+    if (profiles.size() < 2) {
+      std::cerr << "profile_accuracy --left-out: " << profiles.size()
+                << " measured profiles; it needs two or more\n";
+      return 2;
+    }
     JudgeLeftOut(profiles);
     return 0;
   }
   if (arguments.size() != 2) {
-    std::cerr << "usage: profile_accuracy MODEL.json JUDGE.json\n";
+    std::cerr << "usage: profile_accuracy MODEL.json JUDGE.json\n"
+                 "       profile_accuracy --left-out PROFILE.json...\n"
+                 "       profile_accuracy --fit IN.json OUT.json\n";
     return 2;
   }
   const absl::StatusOr<DeviceProfile> model = Load(arguments[0]);

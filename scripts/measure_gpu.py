@@ -7,9 +7,10 @@
     pipeloom calibrate --device NAME --measurements measured/gemm.csv ...
 
 Needs Python 3.8 and torch 2.1 or later, and nothing else. One file a group of
-operators: gemm, attention, streaming (norms, activations, rotary embedding,
-add, softmax, embedding, optimizer), small (launch-bound layers). The formats
-are in docs/calibration.md.
+operators: gemm, unaligned (widths that are no multiple of 8), grouped (experts),
+attention, streaming (norms, activations, rotary embedding, add, softmax,
+embedding, optimizer), small (launch-bound layers). The formats are in
+docs/calibration.md.
 
 How: each operator warms up until two blocks of calls agree, then blocks of
 calls are timed with CUDA events and the median block counts. Operands rotate
@@ -55,6 +56,34 @@ def gemm_shapes(quick, small):
     pairs += [(3 * w, w) for w in widths] + [(4 * w, w) for w in widths]
     pairs += [(w, 4 * w) for w in widths] + [(128256, 4096), (152064, 5120)]
   return [(m, n, k) for n, k in dict.fromkeys(pairs) for m in tokens]
+
+
+def unaligned_shapes(quick, small):
+  """Returns (m tokens, n outputs, k inputs) with widths that are no multiple of
+  8, and their neighbours that are. Not for `calibrate`, which takes neighbours
+  for alike."""
+  if small:
+    return [(64, 97, 128), (64, 96, 128)]
+  pairs = [(50257, 4096), (50304, 4096), (3420, 1280), (3840, 1280)]
+  if not quick:
+    pairs += [(50257, 1024), (50304, 1024), (151655, 2048), (151656, 2048),
+              (50258, 4096), (1280, 3420), (1280, 3840), (6840, 1280)]
+  tokens = [1024, 8192] if quick else [64, 256, 1024, 2048, 4096, 8192, 16384]
+  return [(m, n, k) for n, k in pairs for m in tokens]
+
+
+def grouped_shapes(quick, small):
+  """Returns (groups, m tokens of a group, n outputs, k inputs) of experts of
+  real models."""
+  if small:
+    return [(4, 16, 64, 32)]
+  pairs = [(128, 1536, 2048), (128, 2048, 768), (32, 5760, 2880),
+           (32, 2880, 2880), (8, 28672, 4096), (8, 4096, 14336)]
+  if not quick:
+    pairs += [(16, 1536, 2048), (16, 2048, 768), (16, 4096, 7168),
+              (16, 7168, 2048), (64, 2816, 2048), (64, 2048, 1408)]
+  tokens = [64, 1024] if quick else [16, 64, 128, 256, 512, 1024, 2048, 4096]
+  return [(g, m, n, k) for g, n, k in pairs for m in tokens if g * m <= 131072]
 
 
 def attention_shapes(quick, small):
@@ -115,6 +144,8 @@ def small_shapes(quick, small):
 
 COLUMNS = {
     "gemm": ["m", "n", "k"],
+    "unaligned": ["m", "n", "k"],
+    "grouped": ["groups", "m", "n", "k"],
     "attention": ["batch", "seq", "heads", "kv_heads", "head_dim", "mask"],
     "streaming": ["tokens", "width", "parameters"],
     "small": ["tokens", "width", "heads", "ffn", "kernels"],
@@ -233,6 +264,35 @@ def measure_gemm(meter, shapes):
       us = meter.time(call)
       if us is not None:
         yield {"op": "gemm", "pass": name, "m": m, "n": n, "k": k}, us
+    del a, w, c
+
+
+def measure_grouped(meter, shapes):
+  """Measures the products of experts with equal numbers of tokens."""
+  torch = meter.torch
+  multiply = getattr(torch, "_grouped_mm", None)
+  if multiply is None:
+    print("  left out: this torch has no grouped products", file=sys.stderr)
+    return
+  for groups, m, n, k in shapes:
+    sets = meter.copies(2 * groups * (m * k + n * k + m * n))
+    a = [meter.randn(groups * m, k) for _ in range(sets)]
+    w = [meter.randn(groups, n, k) for _ in range(sets)]
+    c = [meter.randn(groups * m, n) for _ in range(sets)]
+    ends = torch.arange(m, groups * m + 1, m, device=meter.device,
+                        dtype=torch.int32)
+    calls = {
+        "forward": lambda i: multiply(
+            a[i % sets], w[i % sets].transpose(1, 2), offs=ends),
+        "input_grad": lambda i: multiply(c[i % sets], w[i % sets], offs=ends),
+        "weight_grad": lambda i: multiply(c[i % sets].t(), a[i % sets],
+                                          offs=ends),
+    }
+    for name, call in calls.items():
+      us = meter.time(call)
+      if us is not None:
+        yield {"op": "grouped_gemm", "pass": name, "groups": groups, "m": m,
+               "n": n, "k": k}, us
     del a, w, c
 
 
@@ -454,9 +514,12 @@ def main():
       description="Measures operators on one GPU and writes the CSVs that "
       "`pipeloom calibrate` reads.")
   parser.add_argument("--out", default="measured", help="folder of the CSVs")
-  parser.add_argument("--only", default="gemm,attention,streaming,small",
+  parser.add_argument("--only", default="gemm,unaligned,grouped,attention,streaming,small",
                       help="groups to measure, comma separated")
   parser.add_argument("--dtype", default="bf16", choices=["bf16", "fp16"])
+  parser.add_argument("--attention", default="torch",
+                      choices=["torch", "cudnn", "flash", "efficient"],
+                      help="the attention's kernel; default: torch's choice")
   parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
   parser.add_argument("--name", help="the GPU's name in the CSVs; default: "
                       "from the driver")
@@ -473,6 +536,8 @@ def main():
   small = args.device == "cpu"
   plan = {
       "gemm": (gemm_shapes, measure_gemm),
+      "unaligned": (unaligned_shapes, measure_gemm),
+      "grouped": (grouped_shapes, measure_grouped),
       "attention": (attention_shapes, measure_attention),
       "streaming": (streaming_shapes, measure_streaming),
       "small": (small_shapes, measure_small),
@@ -501,6 +566,10 @@ def main():
     return 1
   torch.manual_seed(args.seed)
   torch.backends.cuda.matmul.allow_tf32 = False
+  if args.attention != "torch":
+    for name in ("cudnn", "flash", "mem_efficient", "math"):
+      getattr(torch.backends.cuda, f"enable_{name}_sdp")(
+          name == args.attention or name == f"mem_{args.attention}")
   dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}[args.dtype]
   if small:
     dtype = torch.float32

@@ -121,7 +121,22 @@ if command -v python3 >/dev/null; then
     head -n 1 measured/gemm.csv | grep -q "^op,device,dtype,pass,m,n,k" ||
       fail "measure_gpu.py: columns"
   fi
+  steps=$source_dir/scripts/measure_steps.py
+  python3 -B "$steps" --list --only qwen3-8b >list.txt &&
+    [ "$(wc -l <list.txt)" = 2 ] || fail "measure_steps.py --list"
+  python3 -B "$steps" --list --only nothing-like-it 2>list.txt
+  [ $? = 2 ] && grep -q "nothing-like-it" list.txt ||
+    fail "measure_steps.py --only without a run"
+  python3 -B "$steps" --rows rows.csv --only llama3.2-1b ||
+    fail "measure_steps.py --rows"
+  expect 0 "llama3.2-1b 4x8192" backtest rows.csv
 fi
+
+# --- the data that was measured with it ---
+measured=$source_dir/workloads/measured/h200-sxm
+expect 0 "grouped_gemm weight_grad" calibrate "$measured/grouped.csv" \
+  "$measured/gemm.csv" "$measured/attention.csv" --device h200-sxm \
+  --out h200.json --folds 5
 
 [ "$failures" = 0 ] && echo "calibrate_test: all passed"
 [ "$failures" = 0 ]

@@ -237,8 +237,11 @@ def main():
                 failures.append(f"{name}: other number of rows")
         if "dgxc: 1 of 2 rows" not in run.stderr:
             failures.append(f"rows that are left out: {run.stderr}")
-        # Every table that the program ships is one that the script can make.
+        # Every table that the program ships is one that the script can make, or
+        # was measured by another.
         for path in (ROOT / "workloads" / "validation").glob("*.csv"):
+            if "by scripts/measure_steps.py" in path.read_text():
+                continue
             if path.stem not in now and path.stem != "pipeline_replay_pp8":
                 failures.append(f"{path.stem}: the script does not make it")
         for path in (ROOT / "workloads" / "validation").glob("*.json"):

@@ -5,6 +5,9 @@
 #include <variant>
 
 #include "base/numeric.h"
+#include "emulator/cost/device_cycles.h"
+#include "emulator/cost/product_alignment.h"
+#include "emulator/cost/pytorch_traffic.h"
 #include "emulator/ops/layer_tokens.h"
 
 namespace pipeloom::emulator {
@@ -13,8 +16,9 @@ namespace {
 // Attention of kernels that are not made for the device, as a share of its
 // bf16 peak (head dimension 128, causal, long, forward and backward together).
 // FlashAttention-1: chosen on the long-sequence rows of llm-foundry
-// (workloads/validation/llm_foundry.csv); FlashAttention-2 and Blackwell's
-// share of FlashAttention-1: estimates. FlashAttention-2 on Blackwell, the
+// (workloads/validation/llm_foundry.csv); FlashAttention-2 on Ampere and
+// Blackwell's share of FlashAttention-1: estimates. FlashAttention-2 on Hopper:
+// measured on an H200 (docs/evaluation/pytorch.md). On Blackwell, the
 // memory-efficient kernel on Hopper and Blackwell: from the differences between
 // kernels at equal sizes in workloads/validation/llama32_*.csv; on Ampere: an
 // estimate.
@@ -26,7 +30,7 @@ struct KernelShare {
 constexpr KernelShare kFlash1{
     .ampere = 0.337, .hopper = 0.178, .blackwell = 0.11};
 constexpr KernelShare kFlash2{
-    .ampere = 0.59, .hopper = 0.34, .blackwell = 0.21};
+    .ampere = 0.59, .hopper = 0.295, .blackwell = 0.21};
 constexpr KernelShare kEfficient{
     .ampere = 0.38, .hopper = 0.128, .blackwell = 0.064};
 constexpr double kFlashRamp = 300;       // Tokens.
@@ -45,27 +49,18 @@ constexpr double kEagerBackward = 16;
 constexpr double kEagerLogitsForward = 16;
 constexpr double kEagerLogitsBackward = 6;
 
-// Bytes per element that a gated (Llama-like) layer moves in plain PyTorch in
-// addition to fused kernels, counted from the operations of its Python code:
-// each of two RMS norms in fp32 with its residual sum, operation by operation
-// (42 and 82 instead of 10 and 14); the rotation of queries and keys by halves
-// (20 and 24 instead of 4 and 4); keys and values repeated for the heads that
-// share them, and the output's transposition; activation and gate in two
-// kernels. Loss: the fp32 copy and its gradients.
-struct EagerBytes {
+// Bytes per element of kernels that are not fused.
+struct KernelBytes {
   double forward = 0;
   double backward = 0;
 };
-constexpr EagerBytes kEagerNorms{.forward = 2 * 32, .backward = 2 * 68};
-constexpr EagerBytes kEagerRotation{.forward = 16, .backward = 20};
-constexpr EagerBytes kEagerHeads{.forward = 9, .backward = 9};
-constexpr EagerBytes kEagerGate{.forward = 4, .backward = 8};
-constexpr EagerBytes kEagerLoss{.forward = 14, .backward = 28};
+// A loss on an fp32 copy of the logits.
+constexpr KernelBytes kEagerLoss{.forward = 14, .backward = 28};
 // The same of Megatron-Core without its fused loss (tensor_parallel/
 // cross_entropy.py): the fp32 copy (6), its maximum (4), the difference (8),
 // exponents (8), their sum (4) and the softmax (8), less the 8 of a fused loss;
 // backward, the scaled gradient (8) and its cast to 16 bits (6), less 6.
-constexpr EagerBytes kFp32Loss{.forward = 30, .backward = 8};
+constexpr KernelBytes kFp32Loss{.forward = 30, .backward = 8};
 
 // Bytes of an eager convolution under automatic mixed precision in addition to
 // those of fused kernels (emulator/ops/conv_ops.cc), counted from the operators
@@ -74,8 +69,8 @@ constexpr EagerBytes kFp32Loss{.forward = 30, .backward = 8};
 // tensor cores need (4); backward, the casts (12), activation (12), norm (20)
 // and two changes of layout (8). An element of its output: layout (4) and half
 // of a residual sum (3); backward, layout (4) and the bias (2).
-constexpr EagerBytes kEagerConvIn{.forward = 36 - 8, .backward = 52 - 12};
-constexpr EagerBytes kEagerConvOut{.forward = 7, .backward = 6};
+constexpr KernelBytes kEagerConvIn{.forward = 36 - 8, .backward = 52 - 12};
+constexpr KernelBytes kEagerConvOut{.forward = 7, .backward = 6};
 // Its kernels: casts of input and weight, three of the norm, activation, cast,
 // two changes of layout, product and bias; backward about twice as many.
 constexpr double kKernelsAConvolution = 11;
@@ -132,9 +127,6 @@ constexpr double kWholeNodeLaunch = 1.4;
 // element.
 constexpr double kBiasSum = 2 + 2;
 
-// Matrices of odd width cannot use vector loads.
-constexpr double kUnaligned = 3;
-
 // Products by expert overlap their traffic only in part: the norm that best
 // fits grouped products of 20 to 256 experts on B200 (SimuMax, Apache-2.0),
 // forward and both gradients.
@@ -163,7 +155,6 @@ constexpr double kFp4Cast = 8;
 // NVFP4 without rotation and random rounding casts as MXFP8 does. Its gain was
 // chosen on the fit rows of workloads/validation/mlperf.csv.
 constexpr double kPlainFp4Gain = 4.0;
-constexpr double kBlackwellRate = 2e15;  // FLOP/s of bf16 products, at least.
 
 // fp8 attention relative to bf16: causal, head dimension 128, 8192 tokens,
 // forward and backward; means over GB200 and GB300 of the benchmark of
@@ -184,19 +175,6 @@ double NormOf(double a, double b, double p) {
   return std::pow(std::pow(a, p) + std::pow(b, p), 1 / p);
 }
 
-bool IsBlackwell(const DeviceSpec& device) {
-  return device.bf16.flops_per_second >= kBlackwellRate;
-}
-
-bool IsOdd(double size) { return std::fmod(size, 2) == 1; }
-
-// Rows are tokens, whose number determines no alignment; the widths of the
-// weight do.
-bool IsUnaligned(const GemmOp& op) {
-  return op.pass == QueryPass::kWeightGrad ? IsOdd(op.m) || IsOdd(op.n)
-                                           : IsOdd(op.n) || IsOdd(op.k);
-}
-
 double HeadsOnGpu(const LayerSpec& layer, const ParallelLayout& parallel) {
   return Real(CeilDiv(layer.attention.heads, int64_t{parallel.tp}));
 }
@@ -207,30 +185,6 @@ double QueryKeyValueWidth(const LayerSpec& layer,
   return HeadsOnGpu(layer, parallel) * Real(a.head_dim) +
          Real(CeilDiv(a.kv_heads, int64_t{parallel.tp})) *
              Real(a.head_dim + a.value_width());
-}
-
-// Returns what the kernels of a Llama-like layer or a loss move in plain
-// PyTorch, in addition to fused kernels.
-EagerBytes PlainPyTorchBytes(const LayerSpec& layer, double tokens,
-                             const ParallelLayout& parallel) {
-  EagerBytes sum;
-  const auto add = [&](const EagerBytes& each, double elements) {
-    sum.forward += each.forward * elements;
-    sum.backward += each.backward * elements;
-  };
-  if (layer.kind == LayerKind::kLossHead) {
-    add(kEagerLoss, tokens * Real(layer.vocab) / parallel.tp);
-    return sum;
-  }
-  const AttentionSpec& a = layer.attention;
-  const double heads = HeadsOnGpu(layer, parallel) * Real(a.head_dim);
-  const double keys =
-      Real(CeilDiv(a.kv_heads, int64_t{parallel.tp})) * Real(a.head_dim);
-  add(kEagerNorms, tokens * Real(layer.hidden));
-  add(kEagerRotation, tokens * (heads + keys));
-  add(kEagerHeads, tokens * heads);
-  add(kEagerGate, tokens * Real(layer.ffn.hidden) / parallel.tp);
-  return sum;
 }
 
 }  // namespace
@@ -295,16 +249,28 @@ Duration FrameworkPrices::Sustained(Duration time, const GemmOp& op) const {
 
 Duration FrameworkPrices::Sustained(Duration time, double flops) const {
   const double share = device_.sustained_bf16;
-  if (share >= 1) return time;
+  // Kernels between products draw less power: steps of plain PyTorch run their
+  // products as fast as single ones (docs/evaluation/pytorch.md).
+  if (share >= 1 || setup_.framework == Framework::kPyTorch) return time;
   const double compute =
       flops / (device_.bf16.flops_per_second * device_.gemm_efficiency);
   return time + Seconds((1 / share - 1) * std::min(ToSeconds(time), compute));
 }
 
+Duration FrameworkPrices::UnalignedTime(const GemmOp& op) const {
+  // An embedding of patches is a convolution.
+  if (op.groups > 1 || layer_.kind == LayerKind::kLinears ||
+      (layer_.kind == LayerKind::kLossHead && setup_.pads_vocabulary)) {
+    return kZero;
+  }
+  return UnalignedProductTime(op, device_);
+}
+
 Duration FrameworkPrices::Gemm(const GemmOp& op) const {
   const OpPrice base = costs_.Price(op);
   if (op.flops() <= 0) return base.time;
-  if (IsUnaligned(op)) return Seconds(ToSeconds(base.time) * kUnaligned);
+  const Duration unaligned = UnalignedTime(op);
+  if (unaligned > kZero) return std::max(base.time, unaligned);
   const bool low = setup_.fp8_products &&
                    layer_.kind == LayerKind::kTransformer &&
                    op.precision == Precision::kBf16 && !op.keeps_precision &&
@@ -481,10 +447,14 @@ KernelTraffic FrameworkPrices::Traffic(const LayerOps& ops) const {
     }
   }
   if (setup_.eager_pointwise && setup_.framework == Framework::kPyTorch &&
-      (!transformer ||
+      (!transformer || layer_.modulation.vectors > 0 ||
        (layer_.ffn.gated && layer_.cross_attention.heads == 0))) {
-    const EagerBytes bytes = PlainPyTorchBytes(layer_, tokens, parallel_);
-    add(bytes.forward, bytes.backward);
+    const EagerPasses bytes =
+        PyTorchBytes(layer_, tokens, parallel_, setup_.fp32_loss);
+    add(bytes.forward.streamed, bytes.backward.streamed);
+    const double strided = StridedRate(device_);
+    traffic.forward += Seconds(bytes.forward.strided / strided);
+    traffic.backward += Seconds(bytes.backward.strided / strided);
   } else if (setup_.eager_pointwise) {
     if (transformer) {
       const double elements =
@@ -497,14 +467,19 @@ KernelTraffic FrameworkPrices::Traffic(const LayerOps& ops) const {
   }
   if (!transformer && setup_.fp32_loss &&
       setup_.framework != Framework::kPyTorch) {
-    const EagerBytes& loss =
+    const KernelBytes& loss =
         setup_.framework == Framework::kTorchTitan ? kEagerLoss : kFp32Loss;
     const double logits = tokens * Real(layer_.vocab) / parallel_.tp;
     add(loss.forward * logits, loss.backward * logits);
   }
   traffic.forward_kernels = kKernelsForward;
   traffic.backward_kernels = kKernelsBackward;
-  if (transformer && layer_.ffn.experts > 0) {
+  const bool is_plain = transformer && setup_.framework == Framework::kPyTorch;
+  if (is_plain && Graphs() == CudaGraphs::kNone) {
+    const EagerLaunches launches = PyTorchLaunches(layer_, tokens);
+    traffic.forward_kernels = launches.forward;
+    traffic.backward_kernels = launches.backward;
+  } else if (transformer && layer_.ffn.experts > 0) {
     const double local =
         Real(CeilDiv(layer_.ffn.experts, int64_t{parallel_.ep}));
     const bool biases = layer_.ffn.expert_biases && !setup_.fused_experts;

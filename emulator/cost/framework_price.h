@@ -78,6 +78,9 @@ class FrameworkPrices {
   Duration Sustained(Duration time, double flops) const;
   Duration Sustained(Duration time, const GemmOp& op) const;
   Duration Gemm(const GemmOp& op) const;
+  // Returns the least time of a product whose operands are not aligned; 0 of
+  // one that is, or whose width the framework pads.
+  Duration UnalignedTime(const GemmOp& op) const;
   Duration Attention(const AttentionOp& op) const;
   double GroupedSeconds(const GemmOp& op) const;
   KernelTraffic ConvolutionTraffic() const;

@@ -153,8 +153,14 @@ ParameterBytes BytesOf(Precision precision) {
 }
 
 int64_t SummedGradientBytes(const TrainingSetup& setup) {
-  return IsMegatron(setup) ? std::min(setup.gradient_bytes, 4)
-                           : BytesOf(Precision::kBf16).gradients;
+  if (IsMegatron(setup)) return std::min(setup.gradient_bytes, 4);
+  // Without an fp32 weight, gradients have the 16 bits of the weights.
+  return HasFp32Weights(setup) ? BytesOf(Precision::kBf16).gradients : 2;
+}
+
+bool HasFp32Weights(const TrainingSetup& setup) {
+  constexpr int32_t kMoments = 8;  // Two in fp32.
+  return setup.optimizer_bytes > kMoments;
 }
 
 bool IsMegatron(const TrainingSetup& setup) {

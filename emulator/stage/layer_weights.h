@@ -65,6 +65,9 @@ ParameterBytes BytesOf(Precision precision);
 // Returns whether the framework has Megatron-Core's buffers of gradients and
 // TransformerEngine's layers.
 bool IsMegatron(const TrainingSetup& setup);
+// Returns whether the optimizer of 16-bit modules has a copy of the weights in
+// fp32.
+bool HasFp32Weights(const TrainingSetup& setup);
 // Returns the bytes per parameter in which a 16-bit module's gradients are
 // summed: in Megatron-Core's buffers those in which they are reduced.
 int64_t SummedGradientBytes(const TrainingSetup& setup);

@@ -96,6 +96,8 @@ RankOverhead StageCostModel::Overhead(const Partition& partition,
       }
     });
   }
+  // Only products that add to fp32 gradients leave a 16-bit one unused.
+  if (!HasFp32Weights(state.job.setup)) return overhead;
   for (const MatrixShape& shape : shapes) {
     overhead.unused_gradients += Bytes(2 * shape.outputs * shape.inputs);
   }

@@ -272,10 +272,17 @@ struct StageCostState {
                                                     : job.setup.weight_bytes));
     }
     // Read: gradient, fp32 weight, moments. Written: the last two of them and
-    // the weight that products read.
-    const double traffic = Real(bytes.gradients) + 12 + 12 +
-                           (precision == Precision::kFp32 ? 0 : 2) +
-                           kNormAndClearBytes;
+    // the weight that products read. Without an fp32 weight the 16-bit one is
+    // read instead, and the gradient is in 16 bits too.
+    const double state = precision == Precision::kBf16
+                             ? Real(job.setup.optimizer_bytes)
+                             : Real(bytes.optimizer);
+    const bool has_copy =
+        precision == Precision::kFp32 || HasFp32Weights(job.setup);
+    const double summed = has_copy ? Real(bytes.gradients) : gradients;
+    const double weight = precision == Precision::kFp32 ? 0 : has_copy ? 2 : 4;
+    const double traffic = summed + 2 * state + weight +
+                           kNormAndClearBytes * summed / Real(bytes.gradients);
     update->optimizer +=
         Slowed(costs.Cost(MemoryOp{.bytes = count / Real(shards) * traffic,
                                    .kind = MemoryKind::kOptimizer,

@@ -304,6 +304,7 @@ void ReadSetup(ObjectReader& reader, JobSpec* job) {
   reader.Read("optimizer_bytes", 1, 16, &setup.optimizer_bytes);
   reader.Read("fp8_activation_inputs", &setup.fp8_activation_inputs);
   reader.Read("keeps_gathered", &setup.keeps_gathered);
+  reader.Read("pads_vocabulary", &setup.pads_vocabulary);
   reader.Read("optimizer_group", 0, 1 << 20, &setup.optimizer_group);
   reader.Read("gathers_wait", &setup.gathers_wait);
   reader.Read("straggle", 0.0, 1.0, &setup.straggle);

@@ -163,6 +163,8 @@ absl::Status ReadRunSetup(const std::string& where, absl::string_view text,
       words.Int("optimizer_bytes", s.optimizer_bytes, 1), 16));
   s.keeps_gathered = words.OneOf<bool>("keeps_gathered", s.keeps_gathered,
                                        {{"yes", true}, {"no", false}});
+  s.pads_vocabulary = words.OneOf<bool>("vocabulary", s.pads_vocabulary,
+                                        {{"padded", true}, {"exact", false}});
   s.fp8_activation_inputs =
       words.OneOf<bool>("fp8_activation_inputs", s.fp8_activation_inputs,
                         {{"yes", true}, {"no", false}});
@@ -229,6 +231,8 @@ absl::Status ReadRunSetup(const std::string& where, absl::string_view text,
       words.OneOf<bool>("p2p", false, {{"batched", false}, {"single", true}});
   run->skips_optimizer = words.OneOf<bool>(
       "optimizer", false, {{"skipped", true}, {"runs", false}});
+  // It has no state either.
+  if (run->skips_optimizer) s.optimizer_bytes = 0;
   const int64_t link = words.Int("delay_link", -1, 0);
   run->delay = Milliseconds(words.Real("delay_ms", 0));
   if (link >= 0 ? link + 1 >= run->parallel.pp : run->delay > kZero) {

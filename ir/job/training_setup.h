@@ -7,7 +7,8 @@
 //   sequence parallel    yes             yes           no
 //   overlap              data            data          data
 //   sharding (training)  ZeRO-1          ZeRO-3        none
-//   loss                 fused           fp32          fused
+//   loss                 fused           fp32          fp32
+//   vocabulary           padded          exact         exact
 //   pipeline's weights   sharded         gathered      -
 //
 // Megatron-Bridge is Megatron-Core with the settings of NVIDIA's benchmark
@@ -143,8 +144,8 @@ struct TrainingSetup {
   // held between steps: 1 where they are fp8. Changes memory only.
   int32_t held_weight_bytes = 2;
   // Per trained element of 16-bit modules: the fp32 weight and two moments, 10
-  // where the weight's upper half is the 16-bit weight itself. Changes memory
-  // only.
+  // where the weight's upper half is the 16-bit weight itself, 4 of moments in
+  // 16 bits.
   int32_t optimizer_bytes = 12;
   // Whether the inputs of feed-forward activation functions are kept in fp8, as
   // Megatron-Core's activation_func_fp8_input_store has it. Changes memory
@@ -163,6 +164,9 @@ struct TrainingSetup {
   // first pass; otherwise each is gathered behind the passes before it is
   // needed.
   bool gathers_wait = false;
+  // Whether the framework pads the vocabulary, so that products of the loss
+  // head run at full speed whatever its width is. Changes time only.
+  bool pads_vocabulary = true;
   bool operator==(const TrainingSetup&) const = default;
 };
 

@@ -19,7 +19,9 @@ def nanotron(row):
     setup = {"attention": "flash2", "pointwise": "eager", "precision": "bf16",
              "sharding": "zero1", "gradient_bytes": 4, "loss": "fp32",
              "weight_gathers": "wait", "host_us": 30,
-             "gradient_sums": "apart", "keeps_gathered": "yes"}
+             "gradient_sums": "apart", "keeps_gathered": "yes",
+             # The vocabulary is not padded.
+             "vocabulary": "exact"}
     layout = {k: row[k] for k in ("tp", "pp", "dp")}
     if int(row["pp"]) > 1:
         layout["stages"] = STAGES[int(row["pp"])]

@@ -149,7 +149,7 @@ TEST(JobSpecTest, EachFaultIsNamedWithItsFieldAndWhatIsAllowed) {
        [](JobSpec& j) { j.setup.weight_bytes = 9; }},
       {"setup.held_weight_bytes is 4; it must be 1 or 2",
        [](JobSpec& j) { j.setup.held_weight_bytes = 4; }},
-      {"setup.optimizer_bytes is 17; it must be in [1, 16]",
+      {"setup.optimizer_bytes is 17; it must be in [0, 16]",
        [](JobSpec& j) { j.setup.optimizer_bytes = 17; }},
       {"setup.optimizer_group is -1; it must be at least 0",
        [](JobSpec& j) { j.setup.optimizer_group = -1; }},

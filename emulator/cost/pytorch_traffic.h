@@ -1,0 +1,48 @@
+// Kernels of a layer in plain PyTorch, as Hugging Face's transformers write a
+// Llama-like layer and its loss: each operation of the Python code is a kernel.
+#ifndef PIPELOOM_EMULATOR_COST_PYTORCH_TRAFFIC_H_
+#define PIPELOOM_EMULATOR_COST_PYTORCH_TRAFFIC_H_
+
+#include "ir/job/cluster_spec.h"
+#include "ir/job/model_spec.h"
+#include "ir/job/parallel_layout.h"
+
+namespace pipeloom::emulator {
+
+// Bytes of one pass in addition to those of fused kernels. `strided` are moved
+// by kernels that broadcast, cast to fp32 or read views that are not
+// contiguous.
+struct EagerBytes {
+  double streamed = 0;
+  double strided = 0;
+};
+
+// Both passes of a layer.
+struct EagerPasses {
+  EagerBytes forward;
+  EagerBytes backward;  // For the input gradient.
+};
+
+// Returns the bytes of a transformer layer with gated feed-forward or adaptive
+// norms, or of a loss head on logits in fp32 or in 16 bits, for `tokens` tokens
+// of a GPU.
+EagerPasses PyTorchBytes(const LayerSpec& layer, double tokens,
+                         const ParallelLayout& parallel, bool fp32_loss);
+
+// Kernels that the host launches for a layer.
+struct EagerLaunches {
+  double forward = 0;
+  double backward = 0;  // For both gradients.
+};
+
+// Returns the kernels of a transformer layer for `tokens` tokens of a GPU.
+// Attention over windows calls its kernel once a window.
+EagerLaunches PyTorchLaunches(const LayerSpec& layer, double tokens);
+
+// Returns the bytes a second of kernels that move strided bytes: what their
+// index arithmetic leaves of the memory's bandwidth.
+double StridedRate(const DeviceSpec& device);
+
+}  // namespace pipeloom::emulator
+
+#endif  // PIPELOOM_EMULATOR_COST_PYTORCH_TRAFFIC_H_

@@ -4,6 +4,8 @@
 // Candidates run a race on the same sample steps: all of them on two steps,
 // those within 3 % of the best on five. The fastest wins if the mean of its
 // gains over the first, step by step, is more than twice their standard error.
+// If it is faster, but not so surely, all steps of the sample are judged where
+// that does not take too long, and it wins by 1 % of their mean.
 // A step takes the shorter of the strategy's plan and of the quick plan that it
 // makes in every step (StartsFromOthers::QuickRival).
 // Steps stand for the sample by weight, and its heaviest is among them

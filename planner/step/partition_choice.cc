@@ -3,15 +3,13 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <memory>
 #include <utility>
 
 #include "base/numeric.h"
 #include "base/status_macros.h"
 #include "planner/core/executor.h"
-#include "planner/step/plan_alone.h"
+#include "planner/step/rival_plans.h"
 #include "planner/step/sample_steps.h"
-#include "planner/strategy_abilities.h"
 
 namespace pipeloom::planner {
 namespace {
@@ -97,23 +95,7 @@ class Race {
     input.budget.max_evaluations = evaluations;
     input.budget.stop = stop_;
     if (stop_.stop_requested()) return absl::CancelledError("stopped");
-    absl::StatusOr<Duration> time = TimeAlone(job, input);
-    // Its quick plans are made in every step.
-    if (const auto* const others =
-            dynamic_cast<const StartsFromOthers*>(&strategy_)) {
-      const std::unique_ptr<Strategy> rival = others->QuickRival(job.partition);
-      PreparedJob with_rival = job;
-      with_rival.strategy = rival.get();
-      const absl::StatusOr<Duration> quick = TimeAlone(with_rival, input);
-      if (quick.ok() && (!time.ok() || *quick < *time)) time = quick;
-    }
-    return time;
-  }
-
-  static absl::StatusOr<Duration> TimeAlone(const PreparedJob& job,
-                                            const PlanInput& input) {
-    PIPELOOM_ASSIGN_OR_RETURN(const PlanResult planned, PlanAlone(job, input));
-    return planned.predicted.step_time();
+    return JudgedTime(job, input);
   }
 
   const Strategy& strategy_;

@@ -13,6 +13,7 @@
 #include "planner/memory/stage_choices.h"
 #include "planner/step/plan_alone.h"
 #include "planner/step/refine_passes.h"
+#include "planner/strategy_abilities.h"
 
 namespace pipeloom::planner {
 namespace {
@@ -73,6 +74,24 @@ std::optional<PlanResult> QuickPlan(const Strategy& rival,
   absl::StatusOr<PlanResult> plan = PlanAlone(with, quick);
   if (!plan.ok()) return std::nullopt;
   return *std::move(plan);
+}
+
+absl::StatusOr<Duration> JudgedTime(const PreparedJob& job,
+                                    const PlanInput& input) {
+  const auto time_of =
+      [&](const PreparedJob& with) -> absl::StatusOr<Duration> {
+    PIPELOOM_ASSIGN_OR_RETURN(const PlanResult planned, PlanAlone(with, input));
+    return planned.predicted.step_time();
+  };
+  absl::StatusOr<Duration> time = time_of(job);
+  const auto* const others =
+      dynamic_cast<const StartsFromOthers*>(job.strategy);
+  if (others == nullptr) return time;
+  const std::unique_ptr<Strategy> rival = others->QuickRival(job.partition);
+  PreparedJob with_rival = job;
+  with_rival.strategy = rival.get();
+  const absl::StatusOr<Duration> quick = time_of(with_rival);
+  return quick.ok() && (!time.ok() || *quick < *time) ? quick : time;
 }
 
 absl::StatusOr<PlanResult> BestOfRivals(

@@ -26,6 +26,12 @@ std::optional<PlanResult> QuickPlan(const Strategy& rival,
                                     const PreparedJob& job,
                                     const PlanInput& input);
 
+// Returns the time of a step as a search judges a partition by it: of the
+// strategy's plan or of the quick plan that it makes in every step with a
+// deadline, the shorter one. Errors are those of the strategy's plan.
+absl::StatusOr<Duration> JudgedTime(const PreparedJob& job,
+                                    const PlanInput& input);
+
 // Returns `own`, the plan of the job's strategy, or the fastest of the rivals'
 // plans on the same partition if that is faster; it then has the name of the
 // job's strategy and the bound of `own`. If `own` is ResourceExhausted, every

@@ -49,7 +49,7 @@ constexpr double kQuickBuild = 0.035;
 // The same for whole or equal microbatches, whose quick plan is a classic
 // order, takes little time and may well be the best (internvl3-38b on 16 ranks,
 // text; nextstep-1 on 16 ranks, 45 microbatches).
-constexpr double kQuickBuildOfClassic = 0.15;
+constexpr double kQuickBuildOfClassic = 0.25;
 // From this share on it is made for large steps too.
 constexpr double kQuickUntil = 0.5;
 

@@ -28,8 +28,9 @@ constexpr int64_t kSearchWork = 300'000;
 // take longer than what is left when the search has ended.
 constexpr double kBeginUntil = 0.6;
 
-// Share of the time for a quick plan.
+// Share of the time for a quick plan, and until which another one is begun.
 constexpr double kQuickUntil = 0.8;
+constexpr double kNextQuickUntil = 0.4;
 
 // Returns the most evaluations that a rival may make.
 int64_t MaxEvaluations(const SearchBudget& budget,
@@ -61,19 +62,30 @@ absl::StatusOr<NamedBound> BoundOfRivals(const PreparedJob& prepared,
 
 }  // namespace
 
-std::optional<PlanResult> QuickPlan(const Strategy& rival,
-                                    const PreparedJob& job,
-                                    const PlanInput& input) {
+std::optional<PlanResult> QuickPlan(
+    const std::vector<std::unique_ptr<Strategy>>& rivals,
+    const PreparedJob& job, const PlanInput& input) {
   PlanInput quick = input;
   quick.robust.reset();
   quick.needs_bound = false;
-  quick.only_if_small = true;
-  quick.budget = input.budget.PartUntil(kQuickUntil, 0);
-  PreparedJob with = job;
-  with.strategy = &rival;
-  absl::StatusOr<PlanResult> plan = PlanAlone(with, quick);
-  if (!plan.ok()) return std::nullopt;
-  return *std::move(plan);
+  std::optional<PlanResult> best;
+  for (const std::unique_ptr<Strategy>& rival : rivals) {
+    const bool is_next = best.has_value();
+    if (is_next && input.budget.spent &&
+        input.budget.spent() > kNextQuickUntil) {
+      break;
+    }
+    quick.only_if_small = !is_next;
+    quick.budget = input.budget.PartUntil(kQuickUntil, 0);
+    PreparedJob with = job;
+    with.strategy = rival.get();
+    absl::StatusOr<PlanResult> plan = PlanAlone(with, quick);
+    if (!plan.ok()) continue;
+    const bool better =
+        !is_next || plan->predicted.step_time() < best->predicted.step_time();
+    if (better) best = *std::move(plan);
+  }
+  return best;
 }
 
 absl::StatusOr<Duration> JudgedTime(const PreparedJob& job,
@@ -87,11 +99,14 @@ absl::StatusOr<Duration> JudgedTime(const PreparedJob& job,
   const auto* const others =
       dynamic_cast<const StartsFromOthers*>(job.strategy);
   if (others == nullptr) return time;
-  const std::unique_ptr<Strategy> rival = others->QuickRival(job.partition);
-  PreparedJob with_rival = job;
-  with_rival.strategy = rival.get();
-  const absl::StatusOr<Duration> quick = time_of(with_rival);
-  return quick.ok() && (!time.ok() || *quick < *time) ? quick : time;
+  for (const std::unique_ptr<Strategy>& rival :
+       others->QuickRivals(job.partition)) {
+    PreparedJob with_rival = job;
+    with_rival.strategy = rival.get();
+    const absl::StatusOr<Duration> quick = time_of(with_rival);
+    if (quick.ok() && (!time.ok() || *quick < *time)) time = quick;
+  }
+  return time;
 }
 
 absl::StatusOr<PlanResult> BestOfRivals(

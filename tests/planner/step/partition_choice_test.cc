@@ -1,5 +1,6 @@
 #include "planner/step/partition_choice.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -13,7 +14,6 @@
 #include "planner/step/plan_step.h"
 #include "planner/step/rival_plans.h"
 #include "planner/strategies/classic.h"
-#include "planner/strategies/dip/dip_strategy.h"
 #include "planner/strategies/pipeloom_strategy.h"
 #include "planner/strategies/registry.h"
 #include "planner/strategy_abilities.h"
@@ -113,6 +113,30 @@ TEST_F(PartitionChoiceTest, AllStepsDecideWhereAFewDifferMuch) {
   EXPECT_EQ(choose(/*images=*/20, /*work=*/3'000'000), 0u);
 }
 
+TEST_F(PartitionChoiceTest, MoreThanThreeAreJudgedWhereThatIsCheap) {
+  const std::vector<Partition> four = {uneven_, uneven_, uneven_, rule_};
+  EXPECT_EQ(Choose(four), 3u);
+  EXPECT_EQ(Choose(four, {.work = 100'000}), 0u);
+}
+
+TEST_F(PartitionChoiceTest, OfEqualOnesTheOneWithFewerTasksIsChosen) {
+  // Runs the first layer of each stage as a stage of its own.
+  Partition more = rule_;
+  more.stages.clear();
+  for (const Stage& stage : rule_.stages) {
+    more.stages.push_back(stage);
+    if (stage.num_layers == 1) continue;
+    Stage rest = stage;
+    rest.first_layer = LayerId(stage.first_layer.value() + 1);
+    --rest.num_layers;
+    more.stages[StageId(more.stages.size() - 1)].num_layers = 1;
+    more.stages.push_back(rest);
+  }
+  ASSERT_THAT(ValidatePartition(more, job_.model), testing::IsOk());
+  EXPECT_EQ(Choose({uneven_, more}), 1u);
+  EXPECT_EQ(Choose({uneven_, more, rule_}), 2u);
+}
+
 TEST_F(PartitionChoiceTest, TheNumberOfThreadsChangesNothing) {
   std::vector<Partition> partitions = {uneven_};
   for (const char* name : {"megatron", "megatron-tuned", "optimus"}) {
@@ -203,18 +227,22 @@ TEST(QuickPlanTest, ClassicOrdersHaveTimeForLargerStepsThanDips) {
   input.budget.expired = [] { return false; };
   ASSERT_OK_AND_ASSIGN(Partition partition,
                        MakeDualPipeV()->MakePartition(costs, batch, {}));
-  const auto has_plan = [&](const std::unique_ptr<Strategy>& rival) {
+  const auto plan = [&](const std::vector<const char*>& names) {
     begun = false;
-    return QuickPlan(*rival,
-                     {.strategy = rival.get(),
-                      .costs = &costs,
-                      .partition = partition},
-                     input)
-        .has_value();
+    std::vector<std::unique_ptr<Strategy>> rivals;
+    for (const char* name : names) rivals.push_back(MakeStrategy(name).value());
+    const PreparedJob prepared{
+        .strategy = rivals[0].get(), .costs = &costs, .partition = partition};
+    return QuickPlan(rivals, prepared, input);
   };
-  EXPECT_TRUE(has_plan(MakeDualPipeV()));
+  const auto dual = plan({"dualpipe-v"});
+  const auto zero = plan({"zb-v"});
+  const auto best = plan({"dualpipe-v", "zb-v"});
+  ASSERT_TRUE(dual.has_value() && zero.has_value() && best.has_value());
+  EXPECT_EQ(best->predicted.step_time(),
+            std::min(dual->predicted.step_time(), zero->predicted.step_time()));
   partition.sub_microbatch_instances[ModuleId(0)] = 2;
-  EXPECT_FALSE(has_plan(MakeDipInterleave()));
+  EXPECT_FALSE(plan({"dip-interleave"}).has_value());
 }
 
 }  // namespace

@@ -29,7 +29,8 @@ std::optional<PlanResult> QuickPlan(
 
 // Returns the time of a step as a search judges a partition by it: of the
 // strategy's plan or of the quick plans that it makes in every step with a
-// deadline, the shortest. Errors are those of the strategy's plan.
+// deadline, the shortest; of large steps only of the first of these. Errors are
+// those of the strategy's plan.
 absl::StatusOr<Duration> JudgedTime(const PreparedJob& job,
                                     const PlanInput& input);
 

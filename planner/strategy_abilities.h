@@ -48,9 +48,9 @@ class StartsFromOthers {
   // Makes one strategy for each order that others have on a given partition;
   // those that are most often the fastest come first.
   virtual std::vector<std::unique_ptr<Strategy>> Rivals() const = 0;
-  // Makes the one of these that takes little time and is most often the fastest
+  // Makes those of these that take little time and are most often the fastest
   // on such a partition.
-  virtual std::unique_ptr<Strategy> QuickRival(
+  virtual std::vector<std::unique_ptr<Strategy>> QuickRivals(
       const Partition& partition) const = 0;
   // Does the same as Strategy::MakeMemorySchedule, given an answer to beat:
   // `known`, for the graph under these limits or higher ones.

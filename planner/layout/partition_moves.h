@@ -24,10 +24,9 @@ struct PartitionCandidate {
   std::string name{};
   // Mean of the steps that fit; unset if none does.
   std::optional<Duration> time{};
-  int32_t misfits = 0;    // Number of sample steps that do not fit.
-  Duration first_step{};  // Time of the first sample step alone.
-  // Times of the steps that it was last judged by; 0 for a step that does not
-  // fit or was judged before.
+  int32_t misfits = 0;  // Weight of the sample steps that do not fit.
+  // Times of the steps that it was last judged by, the first ones of all; 0 for
+  // a step that does not fit.
   std::vector<Duration> times{};
 };
 

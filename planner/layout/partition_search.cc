@@ -12,7 +12,7 @@
 #include "planner/core/executor.h"
 #include "planner/layout/partition_moves.h"
 #include "planner/step/plan_alone.h"
-#include "planner/step/plan_step.h"
+#include "planner/step/rival_plans.h"
 #include "planner/step/sample_steps.h"
 #include "planner/strategy_abilities.h"
 
@@ -38,6 +38,10 @@ constexpr int64_t kManyTasks = 8000;
 // A partition that is over the best on the first step by more than this is not
 // judged on the others.
 constexpr int64_t kLaggingPercent = 2;
+// Steps on which all finalists are judged, and by how much one is then over the
+// best so that it is not judged on the others.
+constexpr size_t kFewSteps = 2;
+constexpr int64_t kFarPercent = 3;
 constexpr int32_t kMaxEffort = 1000;
 // Standard errors by which a partition must be better than the rule's.
 constexpr double kSurely = 2;
@@ -63,7 +67,7 @@ bool IsSurelyBefore(const Candidate& a, const Candidate& b,
   double sum = 0;
   double squares = 0;
   int32_t n = 0;
-  for (size_t s = 0; s < steps.size(); ++s) {
+  for (size_t s = 0; s < std::min(a.times.size(), b.times.size()); ++s) {
     if (a.times[s] == kZero || b.times[s] == kZero) continue;
     const double gain = ToSeconds(b.times[s]) - ToSeconds(a.times[s]);
     const double weight = steps[s].weight;
@@ -76,6 +80,26 @@ bool IsSurelyBefore(const Candidate& a, const Candidate& b,
   const double mean = sum / weights;
   const double variance = std::max(0.0, squares / weights - mean * mean);
   return mean > kSurely * std::sqrt(variance / (n - 1));
+}
+
+bool IsWithin(int64_t percent, Duration time, Duration best) {
+  return time * 100 <= best * (100 + percent);
+}
+
+// Sets the weighted mean of the times of the steps judged so far.
+void SetMean(const std::vector<WeighedStep>& steps, Candidate* c) {
+  Duration sum{};
+  int32_t fitting = 0;
+  c->misfits = 0;
+  for (size_t s = 0; s < c->times.size(); ++s) {
+    if (c->times[s] == kZero) {
+      c->misfits += steps[s].weight;
+      continue;
+    }
+    sum += c->times[s] * steps[s].weight;
+    fitting += steps[s].weight;
+  }
+  c->time = fitting > 0 ? std::optional(sum / fitting) : std::nullopt;
 }
 
 Duration Scaled(Duration time, Duration to, Duration from) {
@@ -156,7 +180,7 @@ class PartitionSearch {
   absl::Status Try(const std::vector<std::optional<Candidate>>& candidates) {
     std::vector<Candidate> round;
     const auto judge = [&]() -> absl::Status {
-      PIPELOOM_RETURN_IF_ERROR(Race(round.begin(), round.end()));
+      PIPELOOM_RETURN_IF_ERROR(Race(&round));
       for (Candidate& c : round) {
         if (!best_.has_value() || Before(c, tried_[*best_])) {
           best_ = tried_.size();
@@ -193,42 +217,56 @@ class PartitionSearch {
     return absl::OkStatus();
   }
 
-  using Range = std::vector<Candidate>::iterator;
-  // Whether plans of other strategies are made too, which takes as long as the
-  // search itself.
-  enum class Rivals { kNone, kAlso };
+  using Candidates = std::vector<Candidate*>;
+  // Whether the quick plans that are made in every step count too.
+  enum class Rivals { kNone, kQuick };
+  // The steps that candidates are judged by, and how thoroughly.
+  struct Effort {
+    const std::vector<WeighedStep>& steps;
+    int64_t evaluations = 0;
+    Rivals rivals = Rivals::kNone;
+  };
 
   // Judges on all steps only those that are promising on the first step; the
   // others get a time extrapolated from it.
-  absl::Status Race(Range begin, Range end) {
+  absl::Status Race(std::vector<Candidate>* round) {
+    const Effort effort{steps_, options_.evaluations};
+    const Candidates all = PointersTo(round);
     if (steps_.size() == 1 || !best_.has_value() ||
         !tried_[*best_].time.has_value() ||
-        tried_[*best_].first_step == kZero) {
-      return Judge(steps_, options_.evaluations, 0, begin, end);
+        tried_[*best_].times.front() == kZero) {
+      return Judge(effort, 0, steps_.size(), all);
     }
     const Candidate& best = tried_[*best_];
-    const std::vector<WeighedStep> first = {steps_.front()};
-    PIPELOOM_RETURN_IF_ERROR(Judge(first, options_.evaluations, 0, begin, end));
-    const Range lagging = std::stable_partition(begin, end, [&](auto& c) {
-      return c.time.has_value() &&
-             c.first_step * 100 <= best.first_step * (100 + kLaggingPercent);
-    });
-    for (Range c = lagging; c != end; ++c) {
+    const Duration best_first = best.times.front();
+    PIPELOOM_RETURN_IF_ERROR(Judge(effort, 0, 1, all));
+    Candidates promising;
+    for (Candidate* const c : all) {
       if (!c->time.has_value()) continue;
+      if (IsWithin(kLaggingPercent, *c->time, best_first)) {
+        promising.push_back(c);
+        continue;
+      }
       c->misfits = best.misfits;
       c->time = std::max(*best.time + Duration(1),
-                         Scaled(*best.time, c->first_step, best.first_step));
+                         Scaled(*best.time, *c->time, best_first));
     }
-    return Judge(steps_, options_.evaluations, 1, begin, lagging);
+    return Judge(effort, 1, steps_.size(), promising);
   }
 
-  // Sets the weighted mean of the emulated times of the steps. Steps before
-  // `first_step`, at most one, have been judged already.
-  absl::Status Judge(const std::vector<WeighedStep>& steps, int64_t evaluations,
-                     size_t first_step, Range begin, Range end,
-                     Rivals rivals = Rivals::kNone) {
-    const size_t each = steps.size() - first_step;
-    const auto count = static_cast<size_t>(end - begin) * each;
+  static Candidates PointersTo(std::vector<Candidate>* candidates) {
+    Candidates pointers;
+    for (Candidate& c : *candidates) pointers.push_back(&c);
+    return pointers;
+  }
+
+  // Plans the steps from `first` on, up to `end`, and sets the weighted mean of
+  // the emulated times of all steps up to there; those before `first` have been
+  // judged already.
+  absl::Status Judge(const Effort& effort, size_t first, size_t end,
+                     const Candidates& candidates) {
+    const size_t each = end - first;
+    const size_t count = candidates.size() * each;
     std::vector<absl::StatusOr<Duration>> times(
         count, absl::UnknownError("not planned"));
     ParallelFor(options_.threads, static_cast<int32_t>(count), [&](int32_t i) {
@@ -243,54 +281,99 @@ class PartitionSearch {
         times[at] = stopped;
         return;
       }
-      const auto c = begin + static_cast<std::ptrdiff_t>(at / each);
-      const PreparedJob job{
-          .strategy = &strategy_, .costs = &costs_, .partition = c->partition};
+      const PreparedJob job{.strategy = &strategy_,
+                            .costs = &costs_,
+                            .partition = candidates[at / each]->partition};
       PlanInput input;
-      input.packed = &steps[first_step + at % each].step;
+      input.packed = &effort.steps[first + at % each].step;
       input.seed = options_.seed;
-      input.budget.max_evaluations = evaluations;
+      input.budget.max_evaluations = effort.evaluations;
       input.budget.stop = options_.stop;
       input.budget.needs_answer = needs_answer;
-      const auto planned = rivals == Rivals::kAlso ? PlanStep(job, input)
-                                                   : PlanAlone(job, input);
-      if (planned.ok()) {
-        times[at] = planned->predicted.step_time();
-      } else {
-        times[at] =
-            absl::IsCancelled(planned.status()) ? stopped : planned.status();
-      }
+      times[at] = effort.rivals == Rivals::kQuick ? JudgedTime(job, input)
+                                                  : TimeAlone(job, input);
+      if (absl::IsCancelled(times[at].status())) times[at] = stopped;
     });
     size_t next = 0;
-    for (auto c = begin; c != end; ++c) {
-      Duration sum{};
-      int32_t fitting = 0;
-      c->times.assign(steps.size(), kZero);
-      const auto add = [&](Duration time, int32_t weight) {
-        sum += time * weight;
-        fitting += weight;
-      };
-      if (first_step == 0) {
-        c->misfits = 0;
-        c->first_step = kZero;
-      } else {
-        add(c->first_step, steps.front().weight);
-      }
-      for (size_t s = first_step; s < steps.size(); ++s) {
+    for (Candidate* const c : candidates) {
+      c->times.resize(first);
+      for (size_t s = first; s < end; ++s) {
         const auto& time = times[next++];
-        if (time.ok()) {
-          if (s == 0) c->first_step = *time;
-          c->times[s] = *time;
-          add(*time, steps[s].weight);
-          continue;
+        if (!time.ok()) {
+          if (!absl::IsResourceExhausted(time.status())) return time.status();
+          if (no_fit_.ok()) no_fit_ = time.status();
         }
-        if (!absl::IsResourceExhausted(time.status())) return time.status();
-        if (no_fit_.ok()) no_fit_ = time.status();
-        c->misfits += steps[s].weight;
+        c->times.push_back(time.ok() ? *time : kZero);
       }
-      c->time = fitting > 0 ? std::optional(sum / fitting) : std::nullopt;
+      SetMean(effort.steps, c);
     }
     return absl::OkStatus();
+  }
+
+  // Returns whether a partition needs no more judging, as it is far behind the
+  // best on the steps so far; the rule only if that is certain.
+  bool IsOut(const Candidate& c, const Candidate& best,
+             const std::vector<WeighedStep>& steps) const {
+    if (!best.time.has_value()) return false;
+    const bool far = !c.time.has_value() || c.misfits > best.misfits ||
+                     !IsWithin(kFarPercent, *c.time, *best.time);
+    return far && (!IsRule(c) || IsSurelyBefore(best, c, steps));
+  }
+
+  // Takes out those that need no more judging. Notes how far behind the best
+  // the rule is, if it is one of them.
+  void DropFar(const std::vector<WeighedStep>& steps,
+               std::vector<Candidate>* finalists,
+               std::vector<Candidate>* dropped) {
+    const Candidate best =
+        *std::min_element(finalists->begin(), finalists->end(), Before);
+    const auto out = std::stable_partition(
+        finalists->begin(), finalists->end(),
+        [&](const Candidate& c) { return !IsOut(c, best, steps); });
+    for (auto c = out; c != finalists->end(); ++c) {
+      if (IsRule(*c) && c->time.has_value() && c->misfits == best.misfits) {
+        rule_ratio_ = ToSeconds(*c->time) / ToSeconds(*best.time);
+      }
+      dropped->push_back(std::move(*c));
+    }
+    finalists->erase(out, finalists->end());
+  }
+
+  // Judges finalists on all steps and takes out those that are far behind the
+  // best: on a few steps already, so that most steps are planned only with the
+  // promising ones. If stopped meanwhile, leaves them as they are.
+  absl::Status JudgeFinalists(const Effort& effort,
+                              std::vector<Candidate>* finalists) {
+    if (Stopped()) return absl::OkStatus();
+    std::vector<Candidate> in = *finalists;
+    std::vector<Candidate> out;
+    const size_t all = effort.steps.size();
+    size_t judged = 0;
+    for (const size_t until : {kFewSteps, 2 * kFewSteps, all}) {
+      const size_t end = std::min(until, all);
+      if (end <= judged) continue;
+      PIPELOOM_RETURN_IF_ERROR(Judge(effort, judged, end, PointersTo(&in)));
+      judged = end;
+      DropFar(effort.steps, &in, &out);
+    }
+    // One that was dropped may fit the steps that these do not.
+    if (std::all_of(in.begin(), in.end(),
+                    [](const Candidate& c) { return c.misfits > 0; })) {
+      for (Candidate& c : out) {
+        PIPELOOM_RETURN_IF_ERROR(Judge(effort, c.times.size(), all, {&c}));
+        in.push_back(std::move(c));
+      }
+    }
+    if (Stopped()) return absl::OkStatus();
+    *finalists = std::move(in);
+    judged_by_ = &effort.steps;
+    return absl::OkStatus();
+  }
+
+  static absl::StatusOr<Duration> TimeAlone(const PreparedJob& job,
+                                            const PlanInput& input) {
+    PIPELOOM_ASSIGN_OR_RETURN(const PlanResult planned, PlanAlone(job, input));
+    return planned.predicted.step_time();
   }
 
   // Returns the tried partitions that fit, the fastest first.
@@ -370,20 +453,6 @@ class PartitionSearch {
     return absl::OkStatus();
   }
 
-  // Judges some partitions again: all of them or, if stopped meanwhile, none.
-  absl::Status JudgeAgain(const std::vector<WeighedStep>& steps,
-                          int64_t evaluations, Rivals rivals,
-                          std::vector<Candidate>* some) {
-    if (Stopped()) return absl::OkStatus();
-    std::vector<Candidate> judged = *some;
-    PIPELOOM_RETURN_IF_ERROR(
-        Judge(steps, evaluations, 0, judged.begin(), judged.end(), rivals));
-    if (Stopped()) return absl::OkStatus();
-    *some = std::move(judged);
-    judged_by_ = &steps;
-    return absl::OkStatus();
-  }
-
   absl::StatusOr<PartitionSearchResult> Decide() {
     const size_t most = kFinalists + static_cast<size_t>(effort_) / 10;
     std::vector<Candidate> last = {tried_.front()};
@@ -394,16 +463,35 @@ class PartitionSearch {
     // Another time on the only step would be the same.
     if (&finals_ != &steps_ || steps_.size() > 1) {
       PIPELOOM_RETURN_IF_ERROR(
-          JudgeAgain(finals_, options_.evaluations, Rivals::kNone, &last));
+          JudgeFinalists({finals_, options_.evaluations}, &last));
+    } else {
+      std::vector<Candidate> far;
+      DropFar(steps_, &last, &far);
     }
-    std::stable_sort(last.begin() + 1, last.end(), Before);
-    last.resize(std::min(last.size(), most - kFinalists + kLast + 1));
-    PIPELOOM_RETURN_IF_ERROR(JudgeAgain(
-        finals_, options_.evaluations * kFinalEffort, Rivals::kAlso, &last));
-    const Candidate& rule = last.front();
+    std::stable_sort(last.begin(), last.end(), Before);
+    const size_t kept = most - kFinalists + kLast;
+    for (size_t i = last.size(); i-- > kept;) {
+      if (!IsRule(last[i])) last.erase(last.begin() + static_cast<long>(i));
+    }
+    if (last.size() > 1) {
+      std::vector<Candidate> again = last;
+      // Shows how much the best gains, even if it was dropped.
+      if (std::none_of(last.begin(), last.end(),
+                       [&](const Candidate& c) { return IsRule(c); })) {
+        again.push_back(tried_.front());
+      }
+      PIPELOOM_RETURN_IF_ERROR(JudgeFinalists(
+          {finals_, options_.evaluations * kFinalEffort, Rivals::kQuick},
+          &again));
+      if (!Stopped()) last = std::move(again);
+    }
     auto best = std::min_element(last.begin(), last.end(), Before);
-    if (judged_by_ == &finals_ && !IsSurelyBefore(*best, rule, finals_)) {
-      best = last.begin();
+    const auto rule =
+        std::find_if(last.begin(), last.end(),
+                     [&](const Candidate& c) { return IsRule(c); });
+    if (judged_by_ == &finals_ && rule != last.end() &&
+        !IsSurelyBefore(*best, *rule, finals_)) {
+      best = rule;
     }
     if (!best->time.has_value()) {
       return absl::ResourceExhaustedError(
@@ -415,12 +503,19 @@ class PartitionSearch {
                                  .misfits = best->misfits,
                                  .tried = static_cast<int32_t>(tried_.size()),
                                  .recipe = best->name};
-    if (rule.time.has_value() && rule.misfits == best->misfits) {
-      result.rule_time = *rule.time;
+    if (rule == last.end()) {
+      result.rule_time = Nanoseconds(static_cast<int64_t>(
+          rule_ratio_ * static_cast<double>(best->time->count())));
+    } else if (rule->time.has_value() && rule->misfits == best->misfits) {
+      result.rule_time = *rule->time;
     }
     if (best->misfits > 0) result.misfit = std::string(no_fit_.message());
     for (const WeighedStep& step : *judged_by_) result.judged += step.weight;
     return result;
+  }
+
+  bool IsRule(const Candidate& c) const {
+    return c.partition == tried_.front().partition;
   }
 
   const Strategy& strategy_;
@@ -440,6 +535,7 @@ class PartitionSearch {
   // Partitions whose recipe's neighbours were tried.
   std::vector<size_t> expanded_{};
   std::vector<size_t> moved_{};  // Partitions whose moved layers were tried.
+  double rule_ratio_ = 0;  // The rule's time over the best one's, if dropped.
   absl::Status no_fit_{};
 };
 
@@ -461,9 +557,10 @@ absl::StatusOr<PartitionSearchResult> SearchPartition(
   const BatchMetadata sample = FullSample(costs.job(), part);
   PIPELOOM_ASSIGN_OR_RETURN(const std::vector<WeighedStep> pool,
                             StepPool(costs, sample));
-  const JudgedSteps steps{
-      .steps = Stratify(pool, std::max(options.steps, 1)),
-      .finals = Stratify(pool, std::max(options.final_steps, 1))};
+  JudgedSteps steps{.steps = Stratify(pool, std::max(options.steps, 1))};
+  if (pool.size() > 1) {
+    steps.finals = Stratify(pool, std::max(options.final_steps, 1));
+  }
   return SearchPartitionOn(strategy, costs, sample, steps, options);
 }
 

@@ -3,23 +3,30 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <memory>
 #include <utility>
 
 #include "base/numeric.h"
 #include "base/status_macros.h"
 #include "planner/core/executor.h"
-#include "planner/step/plan_alone.h"
+#include "planner/step/rival_plans.h"
 #include "planner/step/sample_steps.h"
-#include "planner/strategy_abilities.h"
 
 namespace pipeloom::planner {
 namespace {
 
 constexpr int32_t kFirstSteps = 2;
 constexpr int32_t kSteps = 5;
+// Number of partitions that are judged in any case, and number of steps for
+// which there must be time so that more are. For large steps of llama3-70b on
+// 16 ranks the best of more was one that takes longer to plan.
+constexpr size_t kAnyCase = 3;
+constexpr int64_t kMoreStepsFrom = 40;
 constexpr double kLagging = 1.03;  // Over the best of the first round.
 constexpr double kSurely = 2;      // Standard errors.
+// The gain over all steps of the sample that is more than the noise of a short
+// search, which is percents of one step. Chosen on dip-vlm-s (five microbatches
+// of mixed samples) and llama3-70b (25 of interleaved ones, 16 ranks).
+constexpr double kClearly = 0.01;
 constexpr int64_t kLeastEvaluations = 4;
 
 struct Candidate {
@@ -93,23 +100,7 @@ class Race {
     input.budget.max_evaluations = evaluations;
     input.budget.stop = stop_;
     if (stop_.stop_requested()) return absl::CancelledError("stopped");
-    absl::StatusOr<Duration> time = TimeAlone(job, input);
-    // Its quick plans are made in every step.
-    if (const auto* const others =
-            dynamic_cast<const StartsFromOthers*>(&strategy_)) {
-      const std::unique_ptr<Strategy> rival = others->QuickRival(job.partition);
-      PreparedJob with_rival = job;
-      with_rival.strategy = rival.get();
-      const absl::StatusOr<Duration> quick = TimeAlone(with_rival, input);
-      if (quick.ok() && (!time.ok() || *quick < *time)) time = quick;
-    }
-    return time;
-  }
-
-  static absl::StatusOr<Duration> TimeAlone(const PreparedJob& job,
-                                            const PlanInput& input) {
-    PIPELOOM_ASSIGN_OR_RETURN(const PlanResult planned, PlanAlone(job, input));
-    return planned.predicted.step_time();
+    return JudgedTime(job, input);
   }
 
   const Strategy& strategy_;
@@ -120,6 +111,21 @@ class Race {
   const int32_t threads_;
   const std::stop_token stop_;
 };
+
+// Returns the fastest, or one that is about as fast and has fewer tasks: in the
+// same time its steps are searched further.
+Candidate FastestOf(const std::vector<Candidate>& candidates) {
+  const Candidate best =
+      *std::min_element(candidates.begin(), candidates.end(), Before);
+  Candidate fewest = best;
+  for (const Candidate& c : candidates) {
+    if (c.misfits == best.misfits && c.mean <= (1 + kClearly) * best.mean &&
+        c.tasks < fewest.tasks) {
+      fewest = c;
+    }
+  }
+  return fewest;
+}
 
 // Returns whether `a` is faster than the rule beyond what the steps' noise
 // explains: results of short searches vary by percents from step to step.
@@ -142,6 +148,13 @@ bool IsSurelyFaster(const Candidate& a, const Candidate& rule,
   const double mean = sum / weights;
   const double variance = std::max(0.0, squares / weights - mean * mean);
   return mean > kSurely * std::sqrt(variance / (n - 1));
+}
+
+// Returns the same for times of all steps, whose mean is certain except for the
+// noise of searches.
+bool IsClearlyFaster(const Candidate& a, const Candidate& rule) {
+  if (a.misfits != rule.misfits) return a.misfits < rule.misfits;
+  return a.mean < (1 - kClearly) * rule.mean;
 }
 
 }  // namespace
@@ -167,9 +180,15 @@ absl::StatusOr<size_t> ChoosePartition(const Strategy& strategy,
     least_tasks = std::min(least_tasks, candidates[i].tasks);
   }
   // Work of judging all candidates on one step.
-  const int64_t each = options.evaluations * least_tasks *
-                       static_cast<int64_t>(partitions.size());
-  const int64_t steps_left = options.work / each - kFirstSteps;
+  const auto each = [&] {
+    return options.evaluations * least_tasks *
+           static_cast<int64_t>(candidates.size());
+  };
+  while (candidates.size() > kAnyCase &&
+         options.work / each() < kMoreStepsFrom) {
+    candidates.pop_back();
+  }
+  const int64_t steps_left = options.work / each() - kFirstSteps;
   if (steps_left < kFirstSteps) return 0;  // Too large to be judged.
   const Race race(strategy, costs, partitions, least_tasks, options);
   const std::vector<WeighedStep> first = Stratify(pool, kFirstSteps);
@@ -187,12 +206,20 @@ absl::StatusOr<size_t> ChoosePartition(const Strategy& strategy,
   if (candidates.size() == 1) return 0;
   race.Judge(steps, options.evaluations, &candidates);
   if (options.stop.stop_requested()) return absl::CancelledError("stopped");
-  const auto fastest =
-      std::min_element(candidates.begin(), candidates.end(), Before);
-  return fastest->index > 0 &&
-                 IsSurelyFaster(*fastest, candidates.front(), steps)
-             ? fastest->index
-             : 0;
+  const auto fastest = [&] { return FastestOf(candidates); };
+  if (fastest().index == 0) return 0;
+  if (IsSurelyFaster(fastest(), candidates.front(), steps)) {
+    return fastest().index;
+  }
+  // A few steps that differ much tell little. All of them tell the mean.
+  const auto all = static_cast<int64_t>(pool.size());
+  if (all <= static_cast<int64_t>(steps.size()) ||
+      all > steps_left - static_cast<int64_t>(steps.size())) {
+    return 0;
+  }
+  race.Judge(pool, options.evaluations, &candidates);
+  if (options.stop.stop_requested()) return absl::CancelledError("stopped");
+  return IsClearlyFaster(fastest(), candidates.front()) ? fastest().index : 0;
 }
 
 }  // namespace pipeloom::planner

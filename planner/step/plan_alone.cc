@@ -46,9 +46,10 @@ constexpr double kShortBuild = 0.025;
 // The largest share at which a quick plan is made during the search
 // (PlanInput::only_if_small).
 constexpr double kQuickBuild = 0.035;
-// The same for equal microbatches, for which the quick plan may well be the
-// best (internvl3-38b, 16 ranks, text).
-constexpr double kQuickBuildOfEqual = 0.15;
+// The same for whole or equal microbatches, whose quick plan is a classic
+// order, takes little time and may well be the best (internvl3-38b on 16 ranks,
+// text; nextstep-1 on 16 ranks, 45 microbatches).
+constexpr double kQuickBuildOfClassic = 0.25;
 // From this share on it is made for large steps too.
 constexpr double kQuickUntil = 0.5;
 
@@ -103,6 +104,12 @@ absl::Status ScreenRules(const MemoryRules& rules, const SearchBudget& whole,
     }
   }
   return absl::OkStatus();
+}
+
+bool CutsMicrobatches(const Partition& partition) {
+  const auto& instances = partition.sub_microbatch_instances;
+  return std::any_of(instances.begin(), instances.end(),
+                     [](int64_t count) { return count > 0; });
 }
 
 // Finds better forms of passes for the order of `best`, of a strategy that does
@@ -198,8 +205,9 @@ absl::StatusOr<PlanResult> PlanOnce(const PreparedJob& prepared,
           *job.costs, job.partition, result.microbatches,
           {.split_backward = job.strategy->split_backward()}));
   const double most_quick =
-      input.only_if_small && MicrobatchesAreAlike(built.graph)
-          ? kQuickBuildOfEqual
+      input.only_if_small && (!CutsMicrobatches(job.partition) ||
+                              MicrobatchesAreAlike(built.graph))
+          ? kQuickBuildOfClassic
           : kQuickBuild;
   const auto has_no_time = [&] {
     return input.only_if_small && input.budget.spent &&

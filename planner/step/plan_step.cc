@@ -41,7 +41,7 @@ absl::StatusOr<PlanResult> PlanStep(const PreparedJob& job,
     std::jthread other;
     if (input.budget.spent && input.budget.threads > 1) {
       other = std::jthread([&] {
-        quick = QuickPlan(*others->QuickRival(job.partition), job, input);
+        quick = QuickPlan(others->QuickRivals(job.partition), job, input);
       });
     }
     own = PlanAlone(job, input);

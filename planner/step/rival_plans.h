@@ -17,13 +17,21 @@
 
 namespace pipeloom::planner {
 
-// Makes the plan of a rival that takes little time, without a bound; nullopt if
-// it cannot plan the partition or nothing fits. Under a deadline a search takes
-// nearly all the time, so that no rival is begun after it, and on large steps a
-// classic order may still be the better plan (internvl3-38b, image_text, 100
-// ms, megatron-tuned's partition: 5.9 s a step instead of 6.5).
-std::optional<PlanResult> QuickPlan(const Strategy& rival,
-                                    const PreparedJob& job,
+// Makes the plans of rivals that take little time, without bounds, and returns
+// the fastest; nullopt if they cannot plan the partition or nothing fits. Under
+// a deadline a search takes nearly all the time, so that no rival is begun
+// after it, and on large steps a classic order may still be the better plan
+// (internvl3-38b, image_text, 100 ms, megatron-tuned's partition: 5.9 s a step
+// instead of 6.5).
+std::optional<PlanResult> QuickPlan(
+    const std::vector<std::unique_ptr<Strategy>>& rivals,
+    const PreparedJob& job, const PlanInput& input);
+
+// Returns the time of a step as a search judges a partition by it: of the
+// strategy's plan or of the quick plans that it makes in every step with a
+// deadline, the shortest; of large steps only of the first of these. Errors are
+// those of the strategy's plan.
+absl::StatusOr<Duration> JudgedTime(const PreparedJob& job,
                                     const PlanInput& input);
 
 // Returns `own`, the plan of the job's strategy, or the fastest of the rivals'

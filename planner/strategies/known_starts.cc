@@ -48,8 +48,9 @@ absl::StatusOr<RankOrders> FirstOrder(const StageGraph& graph,
                                       const Partition& partition) {
   if (graph.num_tasks() == 0) return RankOrders();
   const VirtualPipeline pipeline(graph, partition);
-  return pipeline.num_segments() == 1 ? OneFOneBOrders(pipeline)
-                                      : InterleavedOrders(pipeline);
+  if (pipeline.num_segments() == 1) return OneFOneBOrders(pipeline);
+  return IsVee(partition) ? DualPipeVOrders(pipeline)
+                          : InterleavedOrders(pipeline);
 }
 
 // Returns orders that run groups one after another, which takes the least
@@ -103,7 +104,7 @@ std::vector<RankOrders> KnownOrders(const StageGraph& graph,
   if (splits && pipeline.num_segments() == 1) {
     add_split(ZeroBubbleH1Orders(pipeline));
   }
-  if (splits && IsVee(partition)) {
+  if (IsVee(partition)) {
     add_split(ZeroBubbleVOrders(pipeline));
     add_split(DualPipeVOrders(pipeline));
     add_split(VScheduleOrders(VMemory::kHalf, pipeline));
@@ -162,7 +163,7 @@ class KnownStarts::Tried {
     if (good_.empty()) {
       // There may be no time for it after the segments of a large step, whose
       // orders it may be better than.
-      if (MicrobatchesAreAlike(graph)) {
+      if (MicrobatchesAreAlike(graph) || IsVee(partition)) {
         absl::StatusOr<RankOrders> orders = FirstOrder(graph, partition);
         if (orders.ok()) {
           first = *std::move(orders);

@@ -28,10 +28,8 @@
 namespace pipeloom::planner {
 namespace {
 
-constexpr size_t kOthers = 2;
-
-// Returns the partitions of the other strategies whose own plans of the
-// sample's median step are the fastest.
+// Returns the partitions of the other strategies, those whose own plans of the
+// sample's median step are the fastest first.
 absl::StatusOr<std::vector<Partition>> BestOfOthers(
     const emulator::StageCostModel& costs, const BatchMetadata& sample,
     const std::stop_token& stop) {
@@ -60,7 +58,6 @@ absl::StatusOr<std::vector<Partition>> BestOfOthers(
       [](const auto& a, const auto& b) { return a.first < b.first; });
   std::vector<Partition> best;
   for (auto& [time, partition] : offers) {
-    if (best.size() == kOthers) break;
     if (std::find(best.begin(), best.end(), partition) != best.end()) continue;
     best.push_back(std::move(partition));
   }
@@ -112,14 +109,24 @@ class PipeloomStrategy : public Strategy, public StartsFromOthers {
     return std::make_unique<KnownStarts>(name(), std::move(segments),
                                          std::move(times));
   }
-  std::unique_ptr<Strategy> QuickRival(
+  std::vector<std::unique_ptr<Strategy>> QuickRivals(
       const Partition& partition) const override {
     const auto& instances = partition.sub_microbatch_instances;
     const bool cuts_microbatches =
         std::any_of(instances.begin(), instances.end(),
                     [](int64_t count) { return count > 0; });
-    if (cuts_microbatches) return MakeDipInterleave();
-    return IsVee(partition) ? MakeDualPipeV() : MakeInterleaved();
+    std::vector<std::unique_ptr<Strategy>> rivals;
+    if (cuts_microbatches) {
+      rivals.push_back(MakeDipInterleave());
+    } else if (IsVee(partition)) {
+      // Either may be a tenth faster: dualpipe-v (llama3-70b, 25 microbatches)
+      // or zb-v (internvl3-38b, 13 microbatches), both on 16 ranks.
+      rivals.push_back(MakeDualPipeV());
+      rivals.push_back(MakeZeroBubbleV());
+    } else {
+      rivals.push_back(MakeInterleaved());
+    }
+    return rivals;
   }
   std::vector<std::unique_ptr<Strategy>> Rivals() const override {
     std::vector<std::unique_ptr<Strategy>> rivals;

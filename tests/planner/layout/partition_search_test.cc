@@ -4,12 +4,15 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <memory>
 #include <vector>
 
 #include "base/random.h"
 #include "partition/placement/recipe.h"
+#include "planner/orders/gpipe.h"
 #include "planner/step/plan_step.h"
+#include "planner/strategies/baseline_strategy.h"
 #include "planner/strategies/registry.h"
 #include "tests/support/small_job.h"
 #include "tests/support/status_matchers.h"
@@ -154,6 +157,35 @@ TEST_F(PartitionSearchTest, OneHeavyStepForbidsWhatTheLightOnesPrefer) {
     EXPECT_LE(time(preferred->partition), time(found->partition));
   }
   EXPECT_TRUE(seen);
+}
+
+// All of nine partitions are planned on the first step. Of the seven finalists
+// those that are far behind on two of eight steps are not planned on the
+// others.
+TEST_F(PartitionSearchTest, FinalistsFarBehindAreJudgedOnFewSteps) {
+  std::atomic<int> plans = 0;
+  const BaselineStrategy counted("counted", 1, partition::LayerWeight::kCount,
+                                 [&](const VirtualPipeline& pipeline) {
+                                   ++plans;
+                                   return GPipeOrders(pipeline);
+                                 });
+  const JobSpec job = SmallVlmJob();
+  const emulator::StageCostModel costs(job);
+  ASSERT_OK_AND_ASSIGN(std::vector<WeighedStep> pool, StepPool(costs, sample_));
+  const JudgedSteps steps = {.steps = Stratify(pool, 1),
+                             .finals = Stratify(pool, 8)};
+  PartitionSearchOptions options = {.partitions = 1};
+  ASSERT_THAT(
+      SearchPartitionOn(counted, costs, sample_, steps, options).status(),
+      IsOk());
+  const int each = plans / 17;  // One step, then eight with twice the effort.
+  plans = 0;
+  options.partitions = 9;
+  ASSERT_OK_AND_ASSIGN(
+      const PartitionSearchResult found,
+      SearchPartitionOn(counted, costs, sample_, steps, options));
+  EXPECT_EQ(found.tried, 9);
+  EXPECT_LE(plans, each * (9 + 7 * 8));
 }
 
 TEST(StratifyTest, StandsForAllStepsAndHasTheHeaviest) {

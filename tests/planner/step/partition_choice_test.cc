@@ -1,5 +1,6 @@
 #include "planner/step/partition_choice.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -11,6 +12,7 @@
 #include "gtest/gtest.h"
 #include "partition/batching/batch_split.h"
 #include "planner/step/plan_step.h"
+#include "planner/step/rival_plans.h"
 #include "planner/strategies/classic.h"
 #include "planner/strategies/pipeloom_strategy.h"
 #include "planner/strategies/registry.h"
@@ -24,11 +26,12 @@ namespace {
 using ::pipeloom::testing::RandomBatch;
 using ::pipeloom::testing::SmallVlmJob;
 
-// Gives the first stage of each module nearly all layers.
-Partition Uneven(Partition partition) {
+// Gives the first stage of a module, by default of each, nearly all layers.
+Partition Uneven(Partition partition, ModuleId only = {}) {
   std::map<ModuleId, std::vector<Stage*>> stages;
   for (Stage& stage : partition.stages) stages[stage.module].push_back(&stage);
   for (auto& [module, of] : stages) {
+    if (!only.is_none() && module != only) continue;
     int32_t layers = 0;
     for (const Stage* stage : of) layers += stage->num_layers;
     int32_t next = of.front()->first_layer.value();
@@ -78,6 +81,60 @@ TEST_F(PartitionChoiceTest, TheFasterOneIsChosenWhereverItStands) {
 TEST_F(PartitionChoiceTest, TheFirstStaysUnlessAnotherIsSurelyFaster) {
   EXPECT_EQ(Choose({rule_, rule_}), 0u);
   EXPECT_EQ(Choose({rule_}), 0u);
+}
+
+// Fifteen steps of texts and one of images. One partition is faster on texts,
+// the other on images: the few steps that are judged first tell too little, all
+// of them tell which is faster on the mean.
+TEST_F(PartitionChoiceTest, AllStepsDecideWhereAFewDifferMuch) {
+  JobSpec job = SmallVlmJob();
+  job.training.microbatch_samples = 1;
+  const emulator::StageCostModel costs(job);
+  const auto sample_with = [&](size_t images) {
+    BatchMetadata sample;
+    for (int32_t i = 0; i < 16 * job.training.microbatches; ++i) {
+      SampleMetadata s{.text_tokens = 1500};
+      if (i < job.training.microbatches) {
+        s.images.assign(images, {.width = 448, .height = 448});
+      }
+      sample.samples.push_back(s);
+    }
+    return sample;
+  };
+  const Partition for_images = Uneven(rule_, ModuleId(1));
+  const Partition for_texts = Uneven(rule_, ModuleId(0));
+  const auto choose = [&](size_t images, int64_t work) {
+    return ChoosePartition(*strategy_, costs, sample_with(images),
+                           {for_images, for_texts}, {.work = work})
+        .value();
+  };
+  EXPECT_EQ(choose(/*images=*/9, /*work=*/3'000'000), 1u);
+  EXPECT_EQ(choose(/*images=*/9, /*work=*/60'000), 0u);
+  EXPECT_EQ(choose(/*images=*/20, /*work=*/3'000'000), 0u);
+}
+
+TEST_F(PartitionChoiceTest, MoreThanThreeAreJudgedWhereThatIsCheap) {
+  const std::vector<Partition> four = {uneven_, uneven_, uneven_, rule_};
+  EXPECT_EQ(Choose(four), 3u);
+  EXPECT_EQ(Choose(four, {.work = 100'000}), 0u);
+}
+
+TEST_F(PartitionChoiceTest, OfEqualOnesTheOneWithFewerTasksIsChosen) {
+  // Runs the first layer of each stage as a stage of its own.
+  Partition more = rule_;
+  more.stages.clear();
+  for (const Stage& stage : rule_.stages) {
+    more.stages.push_back(stage);
+    if (stage.num_layers == 1) continue;
+    Stage rest = stage;
+    rest.first_layer = LayerId(stage.first_layer.value() + 1);
+    --rest.num_layers;
+    more.stages[StageId(more.stages.size() - 1)].num_layers = 1;
+    more.stages.push_back(rest);
+  }
+  ASSERT_THAT(ValidatePartition(more, job_.model), testing::IsOk());
+  EXPECT_EQ(Choose({uneven_, more}), 1u);
+  EXPECT_EQ(Choose({uneven_, more, rule_}), 2u);
 }
 
 TEST_F(PartitionChoiceTest, TheNumberOfThreadsChangesNothing) {
@@ -150,6 +207,42 @@ TEST(QuickPlanTest, UnderADeadlineAPlanIsNotSlowerThanAClassicOrder) {
     EXPECT_LE(own.predicted.step_time(), classic.predicted.step_time());
     EXPECT_EQ(own.plan.schedule, "pipeloom");
   }
+}
+
+// A tenth of the time is over when the step is built.
+TEST(QuickPlanTest, ClassicOrdersHaveTimeForLargerStepsThanDips) {
+  JobSpec job = SmallVlmJob();
+  job.training.microbatch_samples = 1;  // One microbatch is much larger.
+  const emulator::StageCostModel costs(job);
+  BatchMetadata batch;
+  for (int32_t i = 0; i < job.training.microbatches; ++i) {
+    batch.samples.push_back({.text_tokens = i == 5 ? 2000 : 300});
+  }
+  ASSERT_OK_AND_ASSIGN(const partition::PackedStep packed,
+                       partition::PackStep(job, batch, 0));
+  PlanInput input;
+  input.packed = &packed;
+  bool begun = false;
+  input.budget.spent = [&] { return std::exchange(begun, true) ? 0.1 : 0; };
+  input.budget.expired = [] { return false; };
+  ASSERT_OK_AND_ASSIGN(Partition partition,
+                       MakeDualPipeV()->MakePartition(costs, batch, {}));
+  const auto plan = [&](const std::vector<const char*>& names) {
+    begun = false;
+    std::vector<std::unique_ptr<Strategy>> rivals;
+    for (const char* name : names) rivals.push_back(MakeStrategy(name).value());
+    const PreparedJob prepared{
+        .strategy = rivals[0].get(), .costs = &costs, .partition = partition};
+    return QuickPlan(rivals, prepared, input);
+  };
+  const auto dual = plan({"dualpipe-v"});
+  const auto zero = plan({"zb-v"});
+  const auto best = plan({"dualpipe-v", "zb-v"});
+  ASSERT_TRUE(dual.has_value() && zero.has_value() && best.has_value());
+  EXPECT_EQ(best->predicted.step_time(),
+            std::min(dual->predicted.step_time(), zero->predicted.step_time()));
+  partition.sub_microbatch_instances[ModuleId(0)] = 2;
+  EXPECT_FALSE(plan({"dip-interleave"}).has_value());
 }
 
 }  // namespace

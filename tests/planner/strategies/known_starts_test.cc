@@ -2,23 +2,30 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <utility>
 #include <vector>
 
 #include "planner/memory/choose_memory.h"
 #include "planner/memory/stage_choices.h"
+#include "planner/orders/dual_pipe_v.h"
 #include "planner/orders/interleaved.h"
 #include "planner/orders/one_f_one_b.h"
 #include "planner/orders/virtual_pipeline.h"
+#include "planner/orders/zero_bubble_v.h"
+#include "planner/strategies/classic.h"
 #include "tests/planner/small_step.h"
 #include "tests/support/status_matchers.h"
 
 namespace pipeloom::planner {
 namespace {
 
-// A step of text alone, each microbatch with a sample of `tokens`.
-testing::SmallStep TextStep(const std::vector<int64_t>& tokens) {
+// A step of text alone, each microbatch with a sample of `tokens`, on the
+// partition of `strategy` or, if null, on separated modules.
+testing::SmallStep TextStep(const std::vector<int64_t>& tokens,
+                            const Strategy* strategy = nullptr) {
   JobSpec job = testing::SmallVlmJob();
   job.training.microbatches = static_cast<int32_t>(tokens.size());
   job.training.microbatch_samples = 1;
@@ -26,7 +33,9 @@ testing::SmallStep TextStep(const std::vector<int64_t>& tokens) {
   for (const int64_t n : tokens) batch.samples.push_back({.text_tokens = n});
   const emulator::StageCostModel costs(job);
   testing::SmallStep step;
-  step.partition = *partition::SeparatedPartition(job, costs, batch);
+  step.partition = strategy != nullptr
+                       ? *strategy->MakePartition(costs, batch, {})
+                       : *partition::SeparatedPartition(job, costs, batch);
   const Microbatches cut = *partition::SplitMicrobatches(
       job, *partition::PackStep(job, batch, 0), 0, step.partition);
   partition::BuiltGraph built =
@@ -67,6 +76,31 @@ TEST(KnownStartsTest, EqualMicrobatchesStartFromAClassicOrderWithoutTime) {
   std::vector<int64_t> tokens(12, 300);
   tokens[5] = 2000;
   EXPECT_LT(EvaluationsWithoutTime(TextStep(tokens)), with);
+}
+
+// Orders of segments find no V in a step of unequal microbatches, and classic
+// orders that come after them have no time.
+TEST(KnownStartsTest, VeePartitionsStartFromAVScheduleOfWholeBackwards) {
+  std::vector<int64_t> tokens(12, 300);
+  tokens[5] = 2000;
+  const std::unique_ptr<Strategy> vee = MakeDualPipeV();
+  const testing::SmallStep step = TextStep(tokens, vee.get());
+  ASSERT_TRUE(IsVee(step.partition));
+  const VirtualPipeline pipeline(step.graph, step.partition);
+  const std::vector<RankOrders> known = KnownOrders(step.graph, step.partition);
+  for (const auto& orders :
+       {DualPipeVOrders(pipeline), ZeroBubbleVOrders(pipeline)}) {
+    ASSERT_THAT(orders.status(), testing::IsOk());
+    EXPECT_NE(std::find(known.begin(), known.end(), *orders), known.end());
+  }
+  testing::SmallStep looped = step;  // The same tasks.
+  for (Stage& stage : looped.partition.stages) {
+    if (stage.segment == SegmentId(1)) {
+      stage.rank = RankId(step.partition.num_ranks - 1 - stage.rank.value());
+    }
+  }
+  ASSERT_FALSE(IsVee(looped.partition));
+  EXPECT_GT(EvaluationsWithoutTime(step), EvaluationsWithoutTime(looped));
 }
 
 }  // namespace

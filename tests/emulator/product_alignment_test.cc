@@ -39,15 +39,15 @@ TEST(ProductAlignment, UnalignedWidthsTakeAsLongAsMeasuredOnAnH200) {
     double us;
   };
   for (const Point& p :
-       {Point{4096, 50257, 4096, QueryPass::kForward, 17092},
-        Point{4096, 50257, 4096, QueryPass::kInputGrad, 11874},
-        Point{4096, 50257, 4096, QueryPass::kWeightGrad, 11411},
-        Point{4096, 151655, 2048, QueryPass::kForward, 25800},
-        Point{4096, 151655, 2048, QueryPass::kInputGrad, 17931},
-        Point{4096, 151655, 2048, QueryPass::kWeightGrad, 17171},
-        Point{4096, 50258, 4096, QueryPass::kForward, 6159},
-        Point{4096, 50258, 4096, QueryPass::kInputGrad, 6872},
-        Point{4096, 50258, 4096, QueryPass::kWeightGrad, 6165}}) {
+       {Point{4096, 50257, 4096, QueryPass::kForward, 17130},
+        Point{4096, 50257, 4096, QueryPass::kInputGrad, 12102},
+        Point{4096, 50257, 4096, QueryPass::kWeightGrad, 11616},
+        Point{4096, 151655, 2048, QueryPass::kForward, 26087},
+        Point{4096, 151655, 2048, QueryPass::kInputGrad, 18261},
+        Point{4096, 151655, 2048, QueryPass::kWeightGrad, 17595},
+        Point{4096, 50258, 4096, QueryPass::kForward, 6017},
+        Point{4096, 50258, 4096, QueryPass::kInputGrad, 6982},
+        Point{4096, 50258, 4096, QueryPass::kWeightGrad, 6294}}) {
     const Duration time =
         UnalignedProductTime(Product(p.tokens, p.n, p.k, p.pass), H200());
     EXPECT_NEAR(ToSeconds(time) * 1e6, p.us, 0.12 * p.us)

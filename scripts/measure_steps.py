@@ -170,6 +170,7 @@ def row_of(r, cluster, configs):
     words.append("recompute=full")
   if "words" in r:
     words.append(r["words"])
+    words[1] = SETUP.replace("optimizer_bytes=4", "optimizer_bytes=0")
   setup = " ".join(words)
   if r.get("compiled"):
     setup = setup.replace("pointwise=eager", "pointwise=fused")

@@ -101,6 +101,13 @@ DeviceProfile Merged(DeviceProfile base, DeviceProfile measured) {
   return base;
 }
 
+bool IsUnaligned(const OpQuery& q) {
+  constexpr int64_t kAligned = 8;
+  return q.op == OpType::kGemm && q.dtype != QueryDtype::kFp8 &&
+         q.dtype != QueryDtype::kFp32 &&
+         (q.n % kAligned != 0 || q.k % kAligned != 0);
+}
+
 std::string Listed(const std::vector<Refusal>& refusals) {
   std::string text;
   for (const Refusal& refusal : refusals) {
@@ -169,7 +176,13 @@ absl::StatusOr<Calibration> Calibrate(absl::Span<const MeasurementFile> files,
   }
   std::vector<OpMeasurement> points;
   for (const MeasurementFile& file : files) {
-    points.insert(points.end(), file.points.begin(), file.points.end());
+    for (const OpMeasurement& point : file.points) {
+      if (IsUnaligned(point.query)) {
+        ++result.unaligned;
+      } else {
+        points.push_back(point);
+      }
+    }
   }
   std::vector<OpMeasurement> judged;
   for (const OpMeasurement& point : points) {

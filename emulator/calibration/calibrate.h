@@ -32,6 +32,9 @@ struct Calibration {
   DeviceProfile profile{};
   std::vector<PredictionError> errors{};  // Errors of the cross-validation.
   std::vector<Refusal> accepted{};
+  // 16-bit products of a width that is no multiple of 8. They are left out, as
+  // they are several times slower than their neighbours (product_alignment.h).
+  int64_t unaligned = 0;
 };
 
 // A function that makes a predictor of a profile, such as PredictorOf() of

@@ -29,6 +29,15 @@ constexpr double kSharpness = 4;
 constexpr double kNarrowShare = 0.77;
 constexpr double kWideShare = 0.84;
 
+// cuDNN's backward of heads of 72 and of 80 takes as long as that of 128
+// (workloads/measured/h200-sxm/attention.csv).
+double BackwardHeadDim(double head_dim) {
+  constexpr double kNarrow = 64;
+  constexpr double kUsual = 128;
+  return kNarrow < head_dim && head_dim <= kUsual ? kUsual
+                                                  : PaddedHeadDim(head_dim);
+}
+
 double ShareOf(double head_dim) {
   return head_dim <= 64 ? kNarrowShare : head_dim <= 128 ? 1 : kWideShare;
 }
@@ -51,7 +60,7 @@ double BackwardModelSeconds(const BackwardConstants& c,
   const double blocks = s.batch * s.heads * rows;
   const double a_query =
       2 * kBlock *
-      (3 * PaddedHeadDim(s.head_dim) + 2 * PaddedHeadDim(s.value_dim));
+      (3 * BackwardHeadDim(s.head_dim) + 2 * BackwardHeadDim(s.value_dim));
   const double seen = s.causal ? (rows + 1) * kBlock / 2 : s.seq;
   const double mean = a_query * (seen * s.density + c[kFill]);
   const double longest = a_query * (s.seq * s.density + c[kFill]);

@@ -160,7 +160,7 @@ absl::Status ReadRunSetup(const std::string& where, absl::string_view text,
   s.held_weight_bytes = static_cast<int32_t>(std::min<int64_t>(
       words.Int("held_weight_bytes", s.held_weight_bytes, 1), 2));
   s.optimizer_bytes = static_cast<int32_t>(std::min<int64_t>(
-      words.Int("optimizer_bytes", s.optimizer_bytes, 1), 16));
+      words.Int("optimizer_bytes", s.optimizer_bytes, 0), 16));
   s.keeps_gathered = words.OneOf<bool>("keeps_gathered", s.keeps_gathered,
                                        {{"yes", true}, {"no", false}});
   s.pads_vocabulary = words.OneOf<bool>("vocabulary", s.pads_vocabulary,
@@ -231,8 +231,6 @@ absl::Status ReadRunSetup(const std::string& where, absl::string_view text,
       words.OneOf<bool>("p2p", false, {{"batched", false}, {"single", true}});
   run->skips_optimizer = words.OneOf<bool>(
       "optimizer", false, {{"skipped", true}, {"runs", false}});
-  // It has no state either.
-  if (run->skips_optimizer) s.optimizer_bytes = 0;
   const int64_t link = words.Int("delay_link", -1, 0);
   run->delay = Milliseconds(words.Real("delay_ms", 0));
   if (link >= 0 ? link + 1 >= run->parallel.pp : run->delay > kZero) {

@@ -54,7 +54,7 @@ TEST(AttentionBackward, ManyLongSequencesTakeFiveProductsAtTheRate) {
   AttentionShape shape = Shape(64, 16384, 32, 128, false);
   shape.value_dim = 96;
   const double flops =
-      2 * 64 * 32 * 16384.0 * 16384 * (3 * shape.head_dim + 2 * 96);
+      2 * 64 * 32 * 16384.0 * 16384 * (3 * shape.head_dim + 2 * 128);
   EXPECT_NEAR(BackwardModelSeconds(bare, kRates, shape), flops / 0.6e15,
               1e-3 * flops / 0.6e15);
   shape.causal = true;
@@ -63,13 +63,18 @@ TEST(AttentionBackward, ManyLongSequencesTakeFiveProductsAtTheRate) {
               1e-3 * half / 0.6e15);
 }
 
+// Measured on an H200 with cuDNN: 16 heads of 72, 80 and 128 take 9.7, 9.2 and
+// 10.3 ms over 16,384 tokens, those of 64 6.0 ms.
 TEST(AttentionBackward, HeadsBetweenTwoKernelsTakeTheWiderOne) {
   const BackwardConstants bare = {0.6, 1e-9, 0.5, 1e-9};
   const auto compute = [&](double dim) {
     return BackwardModelSeconds(bare, kRates, Shape(64, 8192, 32, dim, false));
   };
   EXPECT_NEAR(compute(112), compute(128), 1e-3 * compute(128));
-  EXPECT_LT(compute(96), 0.8 * compute(128));
+  for (const double dim : {72.0, 80.0, 96.0}) {
+    EXPECT_NEAR(compute(dim), compute(128), 0.02 * compute(128));
+  }
+  EXPECT_NEAR(compute(64) / compute(128), 6.0 / 10.3, 0.08);
 }
 
 TEST(AttentionBackward, WindowsAndSparsityScaleThePairsOnly) {

@@ -50,7 +50,7 @@ TEST(ProductAlignment, UnalignedWidthsTakeAsLongAsMeasuredOnAnH200) {
         Point{4096, 50258, 4096, QueryPass::kWeightGrad, 6294}}) {
     const Duration time =
         UnalignedProductTime(Product(p.tokens, p.n, p.k, p.pass), H200());
-    EXPECT_NEAR(ToSeconds(time) * 1e6, p.us, 0.12 * p.us)
+    EXPECT_NEAR(ToSeconds(time) * 1e6, p.us, 0.15 * p.us)
         << p.n << " " << static_cast<int>(p.pass);
   }
 }

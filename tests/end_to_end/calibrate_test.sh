@@ -137,6 +137,8 @@ measured=$source_dir/workloads/measured/h200-sxm
 expect 0 "grouped_gemm weight_grad" calibrate "$measured/grouped.csv" \
   "$measured/gemm.csv" "$measured/attention.csv" --device h200-sxm \
   --out h200.json --folds 5
+expect 0 "left out 126 products of widths" calibrate "$measured/gemm.csv" \
+  "$measured/unaligned.csv" --device h200-sxm --out h200.json
 
 [ "$failures" = 0 ] && echo "calibrate_test: all passed"
 [ "$failures" = 0 ]

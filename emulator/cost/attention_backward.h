@@ -12,11 +12,12 @@
 //   model   = (compute^4 + memory^4)^(1/4) + overhead
 //
 // mean and longest are as in attention_cost.h, d and v are rounded up to those
-// of the next kernel: from 64 on to 128. rate, fill, tail and overhead are fitted to the points of
-// both masks; share(d) of the kernels for narrow and wide heads is not fitted,
-// as public collections contradict each other by a quarter there
-// (docs/emulator_model.md). The ratio of measurements to the model is a factor
-// over (s, d, b h) that only nearby points change, factor_grid.h.
+// of the next kernel: from 64 on to 128. rate, fill, tail and overhead are
+// fitted to the points of both masks; share(d) of the kernels for narrow and
+// wide heads is not fitted, as public collections contradict each other by a
+// quarter there (docs/emulator_model.md). The ratio of measurements to the
+// model is a factor over (s, d, b h) that only nearby points change,
+// factor_grid.h.
 #ifndef PIPELOOM_EMULATOR_COST_ATTENTION_BACKWARD_H_
 #define PIPELOOM_EMULATOR_COST_ATTENTION_BACKWARD_H_
 

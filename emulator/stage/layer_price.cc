@@ -5,7 +5,7 @@
 
 #include "base/numeric.h"
 #include "emulator/cost/copies_cost.h"
-#include "emulator/cost/framework_price.h"
+#include "emulator/framework/framework_price.h"
 #include "emulator/ops/layer_tokens.h"
 #include "emulator/stage/layer_memory.h"
 #include "emulator/stage/layer_weights.h"

@@ -10,9 +10,9 @@
 
 #include "base/numeric.h"
 #include "emulator/cost/copies_cost.h"
-#include "emulator/cost/framework_price.h"
 #include "emulator/cost/profile_cost.h"
 #include "emulator/cost/straggler.h"
+#include "emulator/framework/framework_price.h"
 #include "emulator/ops/layer_fingerprint.h"
 #include "emulator/ops/layer_tokens.h"
 #include "emulator/stage/cluster_view.h"

@@ -135,7 +135,7 @@ struct TrainingSetup {
   Duration host_per_step{};  // Host time in which the GPU waits, once a step.
   // Share of the time of hidden reductions of gradients and gathers of weights
   // that the passes lose to them: multiprocessors and bandwidth. In [0, 1]. By
-  // default that of fully sharded weights (emulator/cost/framework_price.cc).
+  // default that of fully sharded weights (framework_price.cc).
   double update_contention = 0.5;
   // Whether products of weight gradients write 16 bits that kernels of their
   // own add to the gradients, as Megatron-Core does without fused accumulation.

@@ -95,7 +95,7 @@ def mlperf(row):
 
 
 # Layers of Stable Diffusion's text encoder; kernels that the forward of a layer
-# launches (emulator/cost/framework_price.cc), and the host's time to launch one
+# launches (emulator/framework/framework_price.cc), and the host's time to launch one
 # (ir/job/training_setup.cc).
 TEXT_LAYERS, KERNELS_A_LAYER, HOST_US = 23, 25, 30
 # Name of the shipped model, side of an image in px, text tokens.

@@ -1,5 +1,5 @@
 // Effects of a job's framework on a stage's time and memory.
-#include "emulator/cost/framework_price.h"
+#include "emulator/framework/framework_price.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Products of widths that are no multiple of 8 against measured ones.
-#include "emulator/cost/product_alignment.h"
+#include "emulator/framework/product_alignment.h"
 
 #include <gtest/gtest.h>
 

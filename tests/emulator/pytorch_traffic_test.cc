@@ -1,5 +1,5 @@
 // Bytes and kernels of a layer in plain PyTorch.
-#include "emulator/cost/pytorch_traffic.h"
+#include "emulator/framework/pytorch_traffic.h"
 
 #include <gtest/gtest.h>
 

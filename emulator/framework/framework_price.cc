@@ -1,13 +1,13 @@
-#include "emulator/cost/framework_price.h"
+#include "emulator/framework/framework_price.h"
 
 #include <algorithm>
 #include <cmath>
 #include <variant>
 
 #include "base/numeric.h"
-#include "emulator/cost/device_cycles.h"
-#include "emulator/cost/product_alignment.h"
-#include "emulator/cost/pytorch_traffic.h"
+#include "emulator/framework/device_cycles.h"
+#include "emulator/framework/product_alignment.h"
+#include "emulator/framework/pytorch_traffic.h"
 #include "emulator/ops/layer_tokens.h"
 
 namespace pipeloom::emulator {

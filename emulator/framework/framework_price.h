@@ -5,8 +5,8 @@
 // model.
 //
 // docs/emulator_model.md has the equations and the sources of the constants.
-#ifndef PIPELOOM_EMULATOR_COST_FRAMEWORK_PRICE_H_
-#define PIPELOOM_EMULATOR_COST_FRAMEWORK_PRICE_H_
+#ifndef PIPELOOM_EMULATOR_FRAMEWORK_FRAMEWORK_PRICE_H_
+#define PIPELOOM_EMULATOR_FRAMEWORK_FRAMEWORK_PRICE_H_
 
 #include <algorithm>
 #include <cstdint>
@@ -120,4 +120,4 @@ inline constexpr double kGradientSumBytes = 6;
 
 }  // namespace pipeloom::emulator
 
-#endif  // PIPELOOM_EMULATOR_COST_FRAMEWORK_PRICE_H_
+#endif  // PIPELOOM_EMULATOR_FRAMEWORK_FRAMEWORK_PRICE_H_

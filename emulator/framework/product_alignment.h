@@ -1,6 +1,6 @@
 // Products whose operands do not begin on 16 bytes in every row.
-#ifndef PIPELOOM_EMULATOR_COST_PRODUCT_ALIGNMENT_H_
-#define PIPELOOM_EMULATOR_COST_PRODUCT_ALIGNMENT_H_
+#ifndef PIPELOOM_EMULATOR_FRAMEWORK_PRODUCT_ALIGNMENT_H_
+#define PIPELOOM_EMULATOR_FRAMEWORK_PRODUCT_ALIGNMENT_H_
 
 #include "base/units.h"
 #include "emulator/ops/op_graph.h"
@@ -19,4 +19,4 @@ Duration UnalignedProductTime(const GemmOp& op, const DeviceSpec& device);
 
 }  // namespace pipeloom::emulator
 
-#endif  // PIPELOOM_EMULATOR_COST_PRODUCT_ALIGNMENT_H_
+#endif  // PIPELOOM_EMULATOR_FRAMEWORK_PRODUCT_ALIGNMENT_H_

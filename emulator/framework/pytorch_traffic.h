@@ -1,7 +1,7 @@
 // Kernels of a layer in plain PyTorch, as Hugging Face's transformers write a
 // Llama-like layer and its loss: each operation of the Python code is a kernel.
-#ifndef PIPELOOM_EMULATOR_COST_PYTORCH_TRAFFIC_H_
-#define PIPELOOM_EMULATOR_COST_PYTORCH_TRAFFIC_H_
+#ifndef PIPELOOM_EMULATOR_FRAMEWORK_PYTORCH_TRAFFIC_H_
+#define PIPELOOM_EMULATOR_FRAMEWORK_PYTORCH_TRAFFIC_H_
 
 #include "ir/job/cluster_spec.h"
 #include "ir/job/model_spec.h"
@@ -45,4 +45,4 @@ double StridedRate(const DeviceSpec& device);
 
 }  // namespace pipeloom::emulator
 
-#endif  // PIPELOOM_EMULATOR_COST_PYTORCH_TRAFFIC_H_
+#endif  // PIPELOOM_EMULATOR_FRAMEWORK_PYTORCH_TRAFFIC_H_

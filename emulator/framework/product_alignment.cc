@@ -1,8 +1,8 @@
-#include "emulator/cost/product_alignment.h"
+#include "emulator/framework/product_alignment.h"
 
 #include <cmath>
 
-#include "emulator/cost/device_cycles.h"
+#include "emulator/framework/device_cycles.h"
 
 namespace pipeloom::emulator {
 namespace {

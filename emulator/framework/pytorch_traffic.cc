@@ -1,10 +1,10 @@
-#include "emulator/cost/pytorch_traffic.h"
+#include "emulator/framework/pytorch_traffic.h"
 
 #include <algorithm>
 #include <cmath>
 
 #include "base/numeric.h"
-#include "emulator/cost/device_cycles.h"
+#include "emulator/framework/device_cycles.h"
 
 namespace pipeloom::emulator {
 namespace {

@@ -250,9 +250,11 @@ bool OtherRank(PlanParts& p, Random& random) {
 }
 
 // Drops a pass of a module that is trained or has several stages: without the
-// batch, a plan does not show the last sub-microbatch of other modules.
+// batch, a plan does not show the last sub-microbatch of other modules. No
+// weight gradient: without it, a backward looks like a whole one.
 bool DropPass(PlanParts& p, Random& random) {
   const TaskId any = AnyTask(p, random);
+  if (p.At(any).pass == Pass::kWeightGrad) return false;
   const ModuleId module = p.At(any).module;
   const bool shows =
       std::any_of(p.tasks.begin(), p.tasks.end(), [&](const Task& t) {
@@ -260,6 +262,13 @@ bool DropPass(PlanParts& p, Random& random) {
                (t.pass == Pass::kBackward || t.stage != p.At(any).stage);
       });
   if (!shows) return false;
+  p.Drop(any);
+  return true;
+}
+
+bool DropWeightGrad(PlanParts& p, Random& random) {
+  const TaskId any = AnyTask(p, random);
+  if (p.At(any).pass != Pass::kWeightGrad) return false;
   p.Drop(any);
   return true;
 }
@@ -541,6 +550,7 @@ const std::vector<Mutation>& Mutations() {
         {"instruction of another rank", ToOtherRank},
         {"instruction repeated", RepeatInstruction},
         {"predicted time by one", PredictionByOne, By::kJob},
+        {"missing weight gradient", DropWeightGrad, By::kJob},
         {"one duration", OneDuration, By::kJob},
         {"second weight gradient in a pair", SecondPair, By::kJob},
         {"pair of passes", OtherPair, By::kJob},

@@ -4,7 +4,7 @@
     scripts/measure_gpu.py --out measured            # about 15 minutes
     scripts/measure_gpu.py --out measured --quick    # about 2 minutes
     scripts/measure_gpu.py --list --quick            # shapes only; no torch
-    pipeloom calibrate --device NAME --measurements measured/gemm.csv ...
+    pipeloom calibrate measured/*.csv --device NAME --out FILE
 
 Needs Python 3.8 and torch 2.1 or later, and nothing else. One file a group of
 operators: gemm, unaligned (widths that are no multiple of 8), grouped (experts),

@@ -30,6 +30,9 @@ import statistics
 import sys
 import time
 
+sys.dont_write_bytecode = True  # The source tree stays as it is.
+from measure_gpu import device_name
+
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 CONFIGS = os.path.join(ROOT, "tests", "model_config", "configs.json")
 COLUMNS = ["framework", "run", "cluster", "shape", "layout", "setup",
@@ -454,15 +457,18 @@ def in_process(function):
   if child == 0:
     os.close(read)
     status = 1
-    with os.fdopen(write_end, "w") as pipe:
-      try:
-        json.dump({"result": function()}, pipe)
-        status = 0
-      except Exception as error:  # pylint: disable=broad-except
-        json.dump({"error": f"{type(error).__name__}: "
-                   f"{(str(error).splitlines() or [''])[0][:300]}"}, pipe)
-      pipe.flush()
-    os._exit(status)  # pylint: disable=protected-access
+    try:
+      with os.fdopen(write_end, "w") as pipe:
+        try:
+          json.dump({"result": function()}, pipe)
+          status = 0
+        except Exception as error:  # pylint: disable=broad-except
+          json.dump({"error": f"{type(error).__name__}: "
+                     f"{(str(error).splitlines() or [''])[0][:300]}"}, pipe)
+    except KeyboardInterrupt:
+      pass  # The parent says so.
+    finally:
+      os._exit(status)  # pylint: disable=protected-access
   os.close(write_end)
   with os.fdopen(read) as pipe:
     text = pipe.read()
@@ -471,19 +477,6 @@ def in_process(function):
   if "error" in answer:
     raise RuntimeError(answer["error"])
   return answer["result"]
-
-
-def cluster_of(name):
-  """Returns the shipped cluster of the GPU of this name."""
-  name = name.upper()
-  for part in ("A100", "A800", "H100", "H200", "H800", "B200"):
-    if part in name:
-      return f"{part.lower()}-sxm"
-  for part in ("H20", "L40S"):
-    if part in name:
-      return part.lower()
-  sys.exit(f"measure_steps.py: no cluster file of a {name} is shipped; give "
-           "--cluster")
 
 
 def write(path, rows):
@@ -547,12 +540,18 @@ def main():
   cluster = args.cluster or "h200-sxm"
   if args.device == "cuda":
     try:
-      name = in_process(lambda: torch.cuda.get_device_name(0))
+      name = in_process(lambda: device_name(torch, args.device))
     except RuntimeError as error:
       print(f"measure_steps.py: torch sees no CUDA device: {error}",
             file=sys.stderr)
       return 1
-    cluster = args.cluster or cluster_of(name)
+    cluster = args.cluster or name
+    shipped = os.path.join(ROOT, "workloads", "clusters", cluster + ".json")
+    if not args.cluster and not os.path.exists(shipped):
+      parser.error(f"no cluster file of a {name} is shipped; give --cluster")
+  folder = os.path.dirname(args.out) or "."
+  if not os.path.isdir(folder):
+    parser.error(f"--out has \"{args.out}\", but there is no folder {folder}")
   if args.profile:
     os.makedirs(args.profile, exist_ok=True)
   rows, failed = [], 0
@@ -585,4 +584,8 @@ def main():
 
 
 if __name__ == "__main__":
-  sys.exit(main())
+  try:
+    sys.exit(main())
+  except KeyboardInterrupt:  # The rows so far are in the table.
+    print("measure_steps.py: stopped", file=sys.stderr)
+    sys.exit(130)

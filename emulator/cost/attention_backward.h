@@ -11,8 +11,8 @@
 //             queries in fp32) / (0.8 bandwidth)
 //   model   = (compute^4 + memory^4)^(1/4) + overhead
 //
-// mean and longest are as in attention_cost.h, d and v are rounded up to those
-// of the next kernel: from 64 on to 128. rate, fill, tail and overhead are
+// mean and longest are as in attention_cost.h. A kernel pads d and v: those of
+// 65 to 128 count as 128. rate, fill, tail and overhead are
 // fitted to the points of both masks; share(d) of the kernels for narrow and
 // wide heads is not fitted, as public collections contradict each other by a
 // quarter there (docs/emulator_model.md). The ratio of measurements to the

@@ -474,8 +474,9 @@ KernelTraffic FrameworkPrices::Traffic(const LayerOps& ops) const {
   }
   traffic.forward_kernels = kKernelsForward;
   traffic.backward_kernels = kKernelsBackward;
-  const bool is_plain = transformer && setup_.framework == Framework::kPyTorch;
-  if (is_plain && Graphs() == CudaGraphs::kNone) {
+  const bool is_eager = transformer && setup_.eager_pointwise &&
+                        setup_.framework == Framework::kPyTorch;
+  if (is_eager && Graphs() == CudaGraphs::kNone) {
     const EagerLaunches launches = PyTorchLaunches(layer_, tokens);
     traffic.forward_kernels = launches.forward;
     traffic.backward_kernels = launches.backward;

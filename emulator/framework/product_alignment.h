@@ -13,7 +13,7 @@ namespace pipeloom::emulator {
 // use the instructions and loads of Ampere on every device: on an H200 the
 // products of a vocabulary of 50,257 take 7.5 (forward) and 5 times (gradients)
 // as long as those of 50,304, widths that are even 2.5 to 3.3 times
-// (docs/evaluation/profiles.md). Rows are tokens, whose number determines no
+// (docs/evaluation/pytorch.md). Rows are tokens, whose number determines no
 // alignment. Pure; O(1).
 Duration UnalignedProductTime(const GemmOp& op, const DeviceSpec& device);
 

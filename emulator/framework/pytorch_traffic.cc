@@ -22,10 +22,9 @@ constexpr EagerPasses kNorm{.forward = {14, 18}, .backward = {66, 18}};
 // The same without a residual, of queries and keys: 36 and 92, fused 4 and 6.
 constexpr EagerPasses kHeadNorm{.forward = {14, 18}, .backward = {68, 18}};
 // The rotation of queries and keys by halves: two products (8), a negated half
-// (2), a concatenation (4, at half the rate of the others), a sum (6): 20,
-// fused
-// 4. Backward: products (8), halves (2 + 6), copies (4), sums (12): 32,
-// fused 4.
+// (2), a concatenation (4, which counts twice as it runs at half the rate), a
+// sum (6): 20, fused kernels 4. Backward: products (8), halves (2 + 6), copies
+// (4), sums (12): 32, fused kernels 4.
 constexpr EagerPasses kRotation{.forward = {0, 20}, .backward = {0, 28}};
 // Keys and values repeated for the heads that share them, and the transposed
 // output.

@@ -9,9 +9,9 @@
 
 namespace pipeloom::emulator {
 
-// Bytes of one pass in addition to those of fused kernels. `strided` are moved
-// by kernels that broadcast, cast to fp32 or read views that are not
-// contiguous.
+// Bytes of one pass in addition to those of fused kernels. Some kernels move
+// them slower than the memory allows, because they broadcast an operand, cast
+// to fp32 or read a view that is not contiguous: their bytes are `strided`.
 struct EagerBytes {
   double streamed = 0;
   double strided = 0;
@@ -23,9 +23,9 @@ struct EagerPasses {
   EagerBytes backward;  // For the input gradient.
 };
 
-// Returns the bytes of a transformer layer with gated feed-forward or adaptive
-// norms, or of a loss head on logits in fp32 or in 16 bits, for `tokens` tokens
-// of a GPU.
+// Returns the bytes that one GPU moves for `tokens` tokens in a transformer
+// layer with gated feed-forward or adaptive norms, or in a loss head, whose
+// loss is in fp32 or in 16 bits.
 EagerPasses PyTorchBytes(const LayerSpec& layer, double tokens,
                          const ParallelLayout& parallel, bool fp32_loss);
 

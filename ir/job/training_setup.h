@@ -145,7 +145,7 @@ struct TrainingSetup {
   int32_t held_weight_bytes = 2;
   // Per trained element of 16-bit modules: the fp32 weight and two moments, 10
   // where the weight's upper half is the 16-bit weight itself, 4 of moments in
-  // 16 bits.
+  // 16 bits, 0 of none.
   int32_t optimizer_bytes = 12;
   // Whether the inputs of feed-forward activation functions are kept in fp8, as
   // Megatron-Core's activation_func_fp8_input_store has it. Changes memory

@@ -23,9 +23,10 @@ constexpr size_t kAnyCase = 3;
 constexpr int64_t kMoreStepsFrom = 40;
 constexpr double kLagging = 1.03;  // Over the best of the first round.
 constexpr double kSurely = 2;      // Standard errors.
-// The gain over all steps of the sample that is more than the noise of a short
-// search, which is percents of one step. Chosen on dip-vlm-s (five microbatches
-// of mixed samples) and llama3-70b (25 of interleaved ones, 16 ranks).
+// The least gain, as a mean over all steps of the sample, that counts as more
+// than the noise of short searches: a single step's time varies by percents.
+// Chosen on two jobs, dip-vlm-s with five microbatches of mixed samples and
+// llama3-70b on 16 ranks with 25 microbatches of interleaved ones.
 constexpr double kClearly = 0.01;
 constexpr int64_t kLeastEvaluations = 4;
 

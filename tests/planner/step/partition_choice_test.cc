@@ -84,8 +84,8 @@ TEST_F(PartitionChoiceTest, TheFirstStaysUnlessAnotherIsSurelyFaster) {
 }
 
 // Fifteen steps of texts and one of images. One partition is faster on texts,
-// the other on images: the few steps that are judged first tell too little, all
-// of them tell which is faster on the mean.
+// the other on images: the few steps that are judged first do not show which is
+// faster on average, all sixteen do.
 TEST_F(PartitionChoiceTest, AllStepsDecideWhereAFewDifferMuch) {
   JobSpec job = SmallVlmJob();
   job.training.microbatch_samples = 1;

@@ -105,6 +105,11 @@ def _check_complete(plan: Plan, own: Set[int],
                     f"module {plan.module_names[listed.module]}, for which "
                     f"ranks {sorted(own)} have no forward")
     for (module, microbatch, sub), (forwards, backwards) in passes.items():
+        if sub > 0 and (module, microbatch, sub - 1) not in passes:
+            raise InvalidPlan(
+                f"module {plan.module_names[module]}, microbatch {microbatch}: "
+                f"it has a sub-microbatch {sub} and no {sub - 1}; they are "
+                "numbered from 0")
         want = len(stages[module])
         if forwards == want and backwards in (0, want):
             continue

@@ -273,14 +273,27 @@ class CheckTest(unittest.TestCase):
                 "vision, for which"):
             check_plan(plan.with_microbatches(0, more))
 
+    def test_sub_microbatches_are_numbered_from_0(self):
+        plan = next(static_plans())
+        for t, task in plan.tasks.items():
+            if (task.module, task.microbatch, task.sub) == (0, 0, 1):
+                plan = with_task(plan, t, sub=2)
+        with self.assertRaisesRegex(
+                InvalidPlan, "module vision, microbatch 0: it has a "
+                "sub-microbatch 2 and no 1; they are numbered from 0"):
+            check_plan(dataclasses.replace(plan, microbatches=()))
+
     @unittest.skipUnless(BINARY, "PIPELOOM_BINARY is not set")
     def test_plans_of_the_planner_pass_and_their_mutants_do_not(self):
         with tempfile.TemporaryDirectory() as folder:
-            for job in ("dip-t2v-s", "disttrain-9b"):
+            for job, partition in (("dip-t2v-s", "rule"),
+                                   ("disttrain-9b", "rule"),
+                                   ("disttrain-9b", "dip")):
                 path = os.path.join(folder, job + ".pb")
                 subprocess.run(
                     [BINARY, "plan", job, "--batch", "image_text",
-                     "--evaluations", "10", "--replicas", "1", "--out", path],
+                     "--partition", partition, "--evaluations", "10",
+                     "--replicas", "1", "--out", path],
                     check=True, stdout=subprocess.DEVNULL)
                 plan = read_plan(path)
                 for rank in plan.programs:

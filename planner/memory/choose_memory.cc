@@ -98,6 +98,8 @@ absl::StatusOr<int64_t> MemoryChooser::Choose(
 absl::StatusOr<int64_t> MemoryChooser::ChooseRounds(
     const RankOrders& orders, const MemorySelection& start,
     const SearchBudget& budget, const ChooseMemoryOptions& options) {
+  IntegerProgramOptions program = options.program;
+  if (budget.expired) program.is_over = &budget.expired;
   for (const RankId r : graph_->rank_ids()) {
     if (!copy_sizes_[r].empty()) solvers_[r].reset();
     begun_[r] = 0;
@@ -105,22 +107,21 @@ absl::StatusOr<int64_t> MemoryChooser::ChooseRounds(
   costs_ = extra_;
   MemorySelection selection = min_memory_;
   const bool has_start = start.size() == min_memory_.size();
-  absl::Status solved = Solve(orders, has_start ? start : min_memory_,
-                              options.program, budget, &selection);
+  absl::Status solved = Solve(orders, has_start ? start : min_memory_, program,
+                              budget, &selection);
   // The choices that hold least may peak too high in the backward.
   if (!has_start && absl::IsResourceExhausted(solved)) {
     for (const RankId r : graph_->rank_ids()) {
       if (!copy_sizes_[r].empty()) solvers_[r].reset();
       begun_[r] = 0;
     }
-    solved =
-        Solve(orders, memory_->Lean(1), options.program, budget, &selection);
+    solved = Solve(orders, memory_->Lean(1), program, budget, &selection);
   }
   PIPELOOM_RETURN_IF_ERROR(solved);
   ++evaluations_;
   best_ = selection;
   int64_t best_time = Retime(selection);
-  IntegerProgramOptions later = options.program;
+  IntegerProgramOptions later = program;
   later.root_rounds = options.later_price_rounds;
   for (int32_t round = 1; round < options.rounds; ++round) {
     if (budget.Exhausted(evaluations_) || !recomputes_) break;

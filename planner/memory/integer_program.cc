@@ -77,7 +77,11 @@ class IntegerProgramSolver::Impl : private ProgramRuns {
         if (options.keeps_start) return solution_;
       }
     }
-    Visit(prices_, options_.root_rounds, 0);
+    if (IsOver()) {
+      LeaveOpen(0);
+    } else {
+      Visit(prices_, options_.root_rounds, 0);
+    }
     if (!solution_.feasible) {
       solution_.bound = 0;
       solution_.optimal = !cut_short_;
@@ -106,6 +110,11 @@ class IntegerProgramSolver::Impl : private ProgramRuns {
     int32_t from = 0;   // The group's option when the row's repair began.
   };
 
+  // Returns whether the answer so far has to do.
+  bool IsOver() const {
+    return solution_.feasible && options_.is_over != nullptr &&
+           (*options_.is_over)();
+  }
   void GroupAdded() {
     reduced_.resize(num_options());
     fixed_.push_back(-1);
@@ -435,7 +444,7 @@ class IntegerProgramSolver::Impl : private ProgramRuns {
         choice_.swap(suggested_);
         used_.swap(suggested_use_);
       }
-      if (CloseEnough(bound) || round >= rounds) break;
+      if (CloseEnough(bound) || round >= rounds || IsOver()) break;
       double length = 0;
       for (size_t r = 0; r < num_rows(); ++r) {
         const auto over =
@@ -458,7 +467,7 @@ class IntegerProgramSolver::Impl : private ProgramRuns {
     prices = std::move(best);
     if (solution_.nodes == 1) prices_ = prices;
     if (rounds == options_.root_rounds && solution_.feasible &&
-        !CloseEnough(bound)) {
+        !CloseEnough(bound) && !IsOver()) {
       choice_ = solution_.choice;
       Measure();
       Exchange();
@@ -516,7 +525,7 @@ class IntegerProgramSolver::Impl : private ProgramRuns {
         LeaveOpen(child_bound);
         continue;
       }
-      if (solution_.nodes >= options_.max_nodes) {
+      if (solution_.nodes >= options_.max_nodes || IsOver()) {
         cut_short_ = true;
         LeaveOpen(child_bound);
         continue;

@@ -20,6 +20,7 @@
 #define PIPELOOM_PLANNER_MEMORY_INTEGER_PROGRAM_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -43,6 +44,9 @@ struct IntegerProgramOptions {
   int32_t exchanges = 8;
   // A start that keeps the limits is the answer, though not proven to be good.
   bool keeps_start = false;
+  // Once it returns true, the search ends with the answer that it has, as soon
+  // as it has one. Called between rounds of prices; null: never.
+  const std::function<bool()>* is_over = nullptr;
 };
 
 // The best choice found, and what is proven about it.

@@ -41,6 +41,9 @@ constexpr double kSearchAgainUntil = 0.88;
 // the rest is for the checks of the plan. And the least share for which it is
 // worth to search before.
 constexpr double kRefinedAt = 0.97;
+// How often a plan may have to be lowered once the time for refining is over:
+// the time for that ends earlier by as much.
+constexpr double kLowerings = 3;
 constexpr double kLeastSearch = 0.02;
 
 // A step in which forwards run together with backwards is searched further, by
@@ -69,7 +72,7 @@ class StepImprover {
  public:
   // Keeps references.
   StepImprover(const PreparedJob& job, const PlanInput& input,
-               const SearchedStep& step, int64_t* evaluations)
+               const SearchedStep& step, double lowering, int64_t* evaluations)
       : job_(job),
         input_(input),
         step_(step),
@@ -77,7 +80,7 @@ class StepImprover {
         as_if_(HasFormChoice(step.memory) && !HasFormChoice(step.searched)),
         pairs_forwards_(input.pairs_forwards &&
                         job.costs->job().setup.paired_forwards),
-        refinement_(input.budget.Until(kRefineUntil)) {}
+        refinement_(input.budget.Until(kRefineUntil - kLowerings * lowering)) {}
 
   absl::Status Run(std::optional<Candidate> known, Candidate* best) {
     Candidate searched = *best;
@@ -280,7 +283,7 @@ absl::Status ImproveAndRefine(const PreparedJob& job, const PlanInput& input,
                               const SearchedStep& step,
                               std::optional<Candidate> known, Candidate* best,
                               int64_t* evaluations) {
-  return StepImprover(job, input, step, evaluations)
+  return StepImprover(job, input, step, best->lowering, evaluations)
       .Run(std::move(known), best);
 }
 

@@ -42,6 +42,11 @@ constexpr double kNominalShare = 0.7;
 // the other constants here, on eight steps of the jobs of
 // scripts/measure_jobs.py in 100 ms.
 constexpr double kShortBuild = 0.025;
+// The same for steps of more than so many stage pairs, whose start from nothing
+// takes 20 times as long as their build (dip-vlm-l: half of 100 ms), and the
+// same for a quick plan of one whose microbatches are cut.
+constexpr int32_t kManyPairs = 1300;
+constexpr double kShortBuildOfMany = 0.005;
 
 // The largest share at which a quick plan is made during the search
 // (PlanInput::only_if_small).
@@ -204,9 +209,11 @@ absl::StatusOr<PlanResult> PlanOnce(const PreparedJob& prepared,
       partition::BuildStageGraph(
           *job.costs, job.partition, result.microbatches,
           {.split_backward = job.strategy->split_backward()}));
+  const bool is_large = built.pairs.size() > kManyPairs;
+  const bool is_cut = CutsMicrobatches(job.partition);
   const double most_quick =
-      input.only_if_small && (!CutsMicrobatches(job.partition) ||
-                              MicrobatchesAreAlike(built.graph))
+      is_large && is_cut ? kShortBuildOfMany
+      : input.only_if_small && (!is_cut || MicrobatchesAreAlike(built.graph))
           ? kQuickBuildOfClassic
           : kQuickBuild;
   const auto has_no_time = [&] {
@@ -277,7 +284,8 @@ absl::StatusOr<PlanResult> PlanOnce(const PreparedJob& prepared,
     // Searches that only judge a partition skip other strategies' starts.
     const bool searches = input.budget.max_evaluations > 1;
     const bool has_time_for_both =
-        !input.budget.spent || input.budget.spent() <= kShortBuild;
+        !input.budget.spent ||
+        input.budget.spent() <= (is_large ? kShortBuildOfMany : kShortBuild);
     const auto start_from_known = [&]() -> absl::Status {
       PIPELOOM_ASSIGN_OR_RETURN(
           known, KnownStart(*others, job, input, result.microbatches, step,
@@ -381,6 +389,7 @@ absl::StatusOr<PlanResult> PlanOnce(const PreparedJob& prepared,
         job, input, built, memory, *best, input.budget.Until(kRefineUntil));
     *retry = absl::IsResourceExhausted(whole.status());
     PIPELOOM_ASSIGN_OR_RETURN(best, std::move(whole));
+    refined = true;
   } else if (may_go_on && own_memory) {
     PIPELOOM_RETURN_IF_ERROR(ImproveCandidate(job, input, built, memory, &*best,
                                               &result.evaluations));

@@ -101,6 +101,11 @@ std::string TakenFromLimits(const StageGraph& graph,
   return text;
 }
 
+// Returns the share of the time that is over; 0 without a deadline.
+double SpentOf(const PlanInput& input) {
+  return input.budget.spent ? input.budget.spent() : 0;
+}
+
 // Gets one answer of the strategy, for the memory choices in `fixed` or, if
 // null, with its own choices. `graph` has every activation kept.
 absl::StatusOr<MemorySchedule> MakeSchedule(
@@ -240,6 +245,7 @@ absl::StatusOr<Candidate> PlanChoice(
   const StageGraph& graph = built.graph;
   const int64_t before = *evaluations;
   Candidate candidate;
+  double begin = 0;
   for (int attempt = 0;; ++attempt) {
     if (budget.Abandoned()) return absl::CancelledError("stopped");
     SearchBudget rest = budget;
@@ -254,6 +260,7 @@ absl::StatusOr<Candidate> PlanChoice(
     }
     candidate.made = *std::move(made);
     *evaluations += candidate.made.found.evaluations;
+    begin = SpentOf(input);
     PIPELOOM_ASSIGN_OR_RETURN(candidate.plan,
                               Lower(graph, memory, candidate.made));
     PIPELOOM_ASSIGN_OR_RETURN(const auto peaks, PeaksOf(job, candidate.plan));
@@ -274,6 +281,7 @@ absl::StatusOr<Candidate> PlanChoice(
   }
   PIPELOOM_RETURN_IF_ERROR(Finish(job, input, built, &candidate));
   candidate.limits = std::move(limits);
+  candidate.lowering = SpentOf(input) - begin;
   return candidate;
 }
 
@@ -354,6 +362,7 @@ absl::StatusOr<std::optional<Candidate>> MakeCandidate(
     const partition::BuiltGraph& built, const partition::StepMemory& memory,
     MemorySchedule made, IdVector<RankId, RankSpec> limits,
     IdVector<RankId, RankSpec>* lowered) {
+  const double begin = SpentOf(input);
   Candidate candidate{.limits = std::move(limits), .made = std::move(made)};
   PIPELOOM_ASSIGN_OR_RETURN(candidate.plan,
                             Lower(built.graph, memory, candidate.made));
@@ -363,6 +372,7 @@ absl::StatusOr<std::optional<Candidate>> MakeCandidate(
     return std::nullopt;
   }
   PIPELOOM_RETURN_IF_ERROR(Finish(job, input, built, &candidate));
+  candidate.lowering = SpentOf(input) - begin;
   return candidate;
 }
 

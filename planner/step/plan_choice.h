@@ -28,6 +28,9 @@ struct Candidate {
   MemorySchedule made{};
   ExecutionPlan plan{};
   StepTrace predicted{};
+  // The share of the input's time that it took to lower and emulate the plan; 0
+  // without a deadline.
+  double lowering = 0;
 };
 
 // Returns `limits` with room for two more tensors on each rank whose limit had

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -89,6 +90,38 @@ TEST(IntegerProgram, BoundsAndGapsHoldWhereverTheSearchIsCutShort) {
       }
     }
   }
+}
+
+TEST(IntegerProgram, EndsWithItsFirstAnswerOnceTheTimeIsOver) {
+  int64_t later = 0;  // Programs that ended before the optimum was found.
+  for (uint64_t seed = 0; seed < 600; ++seed) {
+    Random random(seed);
+    const IntegerProgram program = RandomProgram(random, 20, 10);
+    const IntegerSolution best = SolveIntegerProgram(program);
+    for (const int64_t calls : {0, 1, 5}) {
+      SCOPED_TRACE(::testing::Message()
+                   << "seed " << seed << ", over after " << calls << " calls");
+      int64_t called = 0;
+      const std::function<bool()> is_over = [&] { return ++called > calls; };
+      const IntegerSolution found =
+          SolveIntegerProgram(program, {}, {.is_over = &is_over});
+      // An answer is found in any case, as if there were time.
+      ASSERT_EQ(found.feasible, best.feasible);
+      if (!found.feasible) continue;
+      EXPECT_TRUE(testing::KeepsLimits(program, found.choice));
+      EXPECT_LE(found.bound, best.cost);
+      EXPECT_GE(found.cost, best.cost);
+      EXPECT_EQ(found.optimal, found.cost == found.bound);
+      if (found.cost > best.cost) ++later;
+      // A start that fits is an answer; nothing else is looked at.
+      called = calls;
+      const IntegerSolution started =
+          SolveIntegerProgram(program, found.choice, {.is_over = &is_over});
+      EXPECT_LE(started.cost, found.cost);
+      EXPECT_EQ(started.nodes, 0);
+    }
+  }
+  EXPECT_GT(later, 10);
 }
 
 TEST(IntegerProgram, AGoodStartIsNeverLost) {

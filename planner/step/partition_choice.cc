@@ -28,7 +28,12 @@ constexpr double kSurely = 2;      // Standard errors.
 // Chosen on two jobs, dip-vlm-s with five microbatches of mixed samples and
 // llama3-70b on 16 ranks with 25 microbatches of interleaved ones.
 constexpr double kClearly = 0.01;
+// Tasks of a step that is searched to its end in any case.
+constexpr int64_t kSmallStep = 300;
 constexpr int64_t kLeastEvaluations = 4;
+// The rounds, which share the work, and the most evaluations of a search.
+constexpr int64_t kRounds = 3;
+constexpr int64_t kMostEvaluations = 200;
 
 struct Candidate {
   size_t index = 0;
@@ -114,11 +119,12 @@ class Race {
 };
 
 // Returns the fastest, or one that is about as fast and has fewer tasks: in the
-// same time its steps are searched further.
+// same time its steps are searched further, unless they are small anyway.
 Candidate FastestOf(const std::vector<Candidate>& candidates) {
   const Candidate best =
       *std::min_element(candidates.begin(), candidates.end(), Before);
   Candidate fewest = best;
+  if (best.tasks <= kSmallStep) return best;
   for (const Candidate& c : candidates) {
     if (c.misfits == best.misfits && c.mean <= (1 + kClearly) * best.mean &&
         c.tasks < fewest.tasks) {
@@ -191,12 +197,20 @@ absl::StatusOr<size_t> ChoosePartition(const Strategy& strategy,
   }
   const int64_t steps_left = options.work / each() - kFirstSteps;
   if (steps_left < kFirstSteps) return 0;  // Too large to be judged.
+  // Returns the evaluations of a round: longer searches of small steps cost
+  // little, and judge better.
+  const auto evaluations = [&](const std::vector<WeighedStep>& steps) {
+    const int64_t once =
+        static_cast<int64_t>(steps.size() * candidates.size()) * least_tasks;
+    return std::max(options.evaluations,
+                    std::min(options.work / kRounds / once, kMostEvaluations));
+  };
   const Race race(strategy, costs, partitions, least_tasks, options);
   const std::vector<WeighedStep> first = Stratify(pool, kFirstSteps);
   const std::vector<WeighedStep> steps = Stratify(
       pool, static_cast<int32_t>(std::min<int64_t>(kSteps, steps_left)));
 
-  race.Judge(first, options.evaluations, &candidates);
+  race.Judge(first, evaluations(first), &candidates);
   if (options.stop.stop_requested()) return absl::CancelledError("stopped");
   const Candidate best =
       *std::min_element(candidates.begin(), candidates.end(), Before);
@@ -205,7 +219,7 @@ absl::StatusOr<size_t> ChoosePartition(const Strategy& strategy,
            (c.misfits > best.misfits || c.mean > kLagging * best.mean);
   });
   if (candidates.size() == 1) return 0;
-  race.Judge(steps, options.evaluations, &candidates);
+  race.Judge(steps, evaluations(steps), &candidates);
   if (options.stop.stop_requested()) return absl::CancelledError("stopped");
   const auto fastest = [&] { return FastestOf(candidates); };
   if (fastest().index == 0) return 0;
@@ -218,7 +232,7 @@ absl::StatusOr<size_t> ChoosePartition(const Strategy& strategy,
       all > steps_left - static_cast<int64_t>(steps.size())) {
     return 0;
   }
-  race.Judge(pool, options.evaluations, &candidates);
+  race.Judge(pool, evaluations(pool), &candidates);
   if (options.stop.stop_requested()) return absl::CancelledError("stopped");
   return IsClearlyFaster(fastest(), candidates.front()) ? fastest().index : 0;
 }

@@ -29,7 +29,8 @@ namespace pipeloom::planner {
 
 struct PartitionChoiceOptions {
   // Schedules for each step and partition; of the partition with the fewest
-  // tasks. Others get as many as take the same time.
+  // tasks. Others get as many as take the same time. Up to 200 where a third of
+  // `work` has room for them in a round.
   int64_t evaluations = 12;
   // The most evaluations times tasks of all rounds; fewer steps are judged
   // where tasks are many. About a microsecond each.

@@ -35,6 +35,13 @@ bool FitsWithEverythingKept(const StageGraph& graph, RankId rank,
 
 }  // namespace
 
+bool FitsWithEverythingKept(const StageGraph& graph, const RankOrders& orders) {
+  for (const RankId r : graph.rank_ids()) {
+    if (!FitsWithEverythingKept(graph, r, orders[r])) return false;
+  }
+  return true;
+}
+
 MemoryChooser::MemoryChooser(const StageGraph& graph, const StepMemory& memory)
     : graph_(&graph),
       memory_(&memory),

@@ -64,6 +64,10 @@ struct MemoryAnswer {
   int64_t evaluations = 0;
 };
 
+// Returns whether the orders, which are of all tasks, fit with every activation
+// kept, as `graph` has it: then there is nothing to choose.
+bool FitsWithEverythingKept(const StageGraph& graph, const RankOrders& orders);
+
 // Chooses memory for `orders`, which are of all tasks. `graph` has everything
 // kept, and the limits to keep. `start` is a selection that is known to fit, or
 // a guess; empty for none. Deterministic; takes milliseconds for thousands of

@@ -43,16 +43,6 @@ bool SplitsBackward(const StageGraph& graph) {
                      [](const Task& t) { return t.pass == Pass::kWeightGrad; });
 }
 
-// Returns the classic order that KnownOrders begins with.
-absl::StatusOr<RankOrders> FirstOrder(const StageGraph& graph,
-                                      const Partition& partition) {
-  if (graph.num_tasks() == 0) return RankOrders();
-  const VirtualPipeline pipeline(graph, partition);
-  if (pipeline.num_segments() == 1) return OneFOneBOrders(pipeline);
-  return IsVee(partition) ? DualPipeVOrders(pipeline)
-                          : InterleavedOrders(pipeline);
-}
-
 // Returns orders that run groups one after another, which takes the least
 // memory.
 RankOrders OneByOne(const StageGraph& graph,
@@ -114,6 +104,21 @@ std::vector<RankOrders> KnownOrders(const StageGraph& graph,
   return all;
 }
 
+std::vector<RankOrders> EarlyOrders(const StageGraph& graph,
+                                    const Partition& partition) {
+  std::vector<RankOrders> first;
+  if (graph.num_tasks() == 0) return first;
+  const VirtualPipeline pipeline(graph, partition);
+  absl::StatusOr<RankOrders> orders =
+      pipeline.num_segments() == 1 ? OneFOneBOrders(pipeline)
+      : IsVee(partition)           ? DualPipeVOrders(pipeline)
+                                   : InterleavedOrders(pipeline);
+  if (orders.ok()) first.push_back(*std::move(orders));
+  RankOrders last = GPipeOrders(pipeline);
+  if (FitsWithEverythingKept(graph, last)) first.push_back(std::move(last));
+  return first;
+}
+
 class KnownStarts::Tried {
  public:
   Tried(SearchBudget segments, std::vector<double> times)
@@ -159,17 +164,16 @@ class KnownStarts::Tried {
     const auto offer = [&](RankOrders orders) {
       offer_start({.orders = std::move(orders)}, kRough);
     };
-    RankOrders first;
+    std::vector<RankOrders> first;  // Offered before the segments.
     if (good_.empty()) {
-      // There may be no time for it after the segments of a large step, whose
-      // orders it may be better than.
-      if (MicrobatchesAreAlike(graph) || IsVee(partition)) {
-        absl::StatusOr<RankOrders> orders = FirstOrder(graph, partition);
-        if (orders.ok()) {
-          first = *std::move(orders);
-          offer(first);
-        }
+      // There may be no time for them after the segments of a large step, whose
+      // orders they may be better than.
+      if (!MemoryIsShort(flat)) {
+        first = KnownOrders(graph, partition);
+      } else if (MicrobatchesAreAlike(graph) || IsVee(partition)) {
+        first = EarlyOrders(graph, partition);
       }
+      for (const RankOrders& orders : first) offer(orders);
       PIPELOOM_RETURN_IF_ERROR(
           OfferSegments(graph, memory, partition, seed, budget, &starts));
     }
@@ -177,7 +181,9 @@ class KnownStarts::Tried {
       // Making them takes long on large steps.
       if (starts.empty() || !budget.Exhausted(evaluations_)) {
         for (RankOrders& orders : KnownOrders(graph, partition)) {
-          if (orders != first) offer(std::move(orders));
+          if (std::find(first.begin(), first.end(), orders) == first.end()) {
+            offer(std::move(orders));
+          }
         }
       }
     } else {

@@ -31,6 +31,12 @@ bool IsVee(const Partition& partition);
 std::vector<RankOrders> KnownOrders(const StageGraph& graph,
                                     const Partition& partition);
 
+// Returns those of them that are tried before all else where memory is short:
+// the first and, if it fits with everything kept, GPipe's. That takes little
+// time, and may be the best.
+std::vector<RankOrders> EarlyOrders(const StageGraph& graph,
+                                    const Partition& partition);
+
 // A strategy whose schedule is the best of the starts. For one step: under
 // lower limits than those of its first call, it only tries the starts that were
 // best then. An order of segments that no longer fits is scheduled again for

@@ -8,9 +8,12 @@
 #include <utility>
 #include <vector>
 
+#include "planner/core/flat_graph.h"
+#include "planner/core/memory_feasibility.h"
 #include "planner/memory/choose_memory.h"
 #include "planner/memory/stage_choices.h"
 #include "planner/orders/dual_pipe_v.h"
+#include "planner/orders/gpipe.h"
 #include "planner/orders/interleaved.h"
 #include "planner/orders/one_f_one_b.h"
 #include "planner/orders/virtual_pipeline.h"
@@ -47,9 +50,30 @@ testing::SmallStep TextStep(const std::vector<int64_t>& tokens,
   return step;
 }
 
+// Returns the graph with the limits that these orders need with everything
+// kept, within which not all that is ever taken has room.
+StageGraph WithoutRoom(const StageGraph& graph, const RankOrders& orders) {
+  IdVector<RankId, RankSpec> ranks = graph.ranks();
+  for (const RankId r : ranks.ids()) {
+    Bytes held;
+    Bytes most;
+    for (const TaskId t : orders[r]) {
+      held += graph.task(t).alloc;
+      most = std::max(most, held);
+      held -= graph.task(t).free;
+    }
+    ranks[r].memory.limit = ranks[r].memory.static_bytes() + most;
+  }
+  StageGraph limited = graph.WithRanks(ranks);
+  EXPECT_TRUE(MemoryIsShort(FlatGraph(limited)));
+  return limited;
+}
+
 // Returns the evaluations of starts whose time is over from the beginning.
-int64_t EvaluationsWithoutTime(const testing::SmallStep& step,
+int64_t EvaluationsWithoutTime(testing::SmallStep step,
                                Duration* time = nullptr) {
+  step.graph = WithoutRoom(
+      step.graph, GPipeOrders(VirtualPipeline(step.graph, step.partition)));
   SearchBudget over;
   over.expired = [] { return true; };
   const KnownStarts starts("pipeloom", over);
@@ -76,6 +100,32 @@ TEST(KnownStartsTest, EqualMicrobatchesStartFromAClassicOrderWithoutTime) {
   std::vector<int64_t> tokens(12, 300);
   tokens[5] = 2000;
   EXPECT_LT(EvaluationsWithoutTime(TextStep(tokens)), with);
+}
+
+// Microbatches that the ranks do not divide leave gaps in the interleaved
+// order, which comes first.
+TEST(KnownStartsTest, GPipeIsTriedEarlyWhereItFitsWithEverythingKept) {
+  const std::unique_ptr<Strategy> interleaved = MakeInterleaved();
+  testing::SmallStep step =
+      TextStep(std::vector<int64_t>(10, 2000), interleaved.get());
+  const VirtualPipeline pipeline(step.graph, step.partition);
+  ASSERT_GT(pipeline.num_segments(), 1);
+  const auto gpipe = GPipeOrders(pipeline);
+  const auto first = InterleavedOrders(pipeline);
+  ASSERT_THAT(first.status(), testing::IsOk());
+  step.graph = WithoutRoom(step.graph, gpipe);
+  const auto made = ChooseMemory(step.graph, step.memory, gpipe);
+  const auto before = ChooseMemory(step.graph, step.memory, *first);
+  ASSERT_THAT(made.status(), testing::IsOk());
+  ASSERT_THAT(before.status(), testing::IsOk());
+  ASSERT_LT(made->schedule.step_time(), before->schedule.step_time());
+  EXPECT_EQ(EarlyOrders(step.graph, step.partition),
+            (std::vector<RankOrders>{*first, gpipe}));
+  // A byte less, and it needs choices.
+  IdVector<RankId, RankSpec> less = step.graph.ranks();
+  less[RankId(1)].memory.limit -= Bytes(1);
+  EXPECT_EQ(EarlyOrders(step.graph.WithRanks(less), step.partition),
+            (std::vector<RankOrders>{*first}));
 }
 
 // Orders of segments find no V in a step of unequal microbatches, and classic

@@ -109,13 +109,13 @@ std::vector<RankOrders> EarlyOrders(const StageGraph& graph,
   std::vector<RankOrders> first;
   if (graph.num_tasks() == 0) return first;
   const VirtualPipeline pipeline(graph, partition);
+  RankOrders last = GPipeOrders(pipeline);
+  if (FitsWithEverythingKept(graph, last)) first.push_back(std::move(last));
   absl::StatusOr<RankOrders> orders =
       pipeline.num_segments() == 1 ? OneFOneBOrders(pipeline)
       : IsVee(partition)           ? DualPipeVOrders(pipeline)
                                    : InterleavedOrders(pipeline);
   if (orders.ok()) first.push_back(*std::move(orders));
-  RankOrders last = GPipeOrders(pipeline);
-  if (FitsWithEverythingKept(graph, last)) first.push_back(std::move(last));
   return first;
 }
 

@@ -32,8 +32,8 @@ std::vector<RankOrders> KnownOrders(const StageGraph& graph,
                                     const Partition& partition);
 
 // Returns those of them that are tried before all else where memory is short:
-// the first and, if it fits with everything kept, GPipe's. That takes little
-// time, and may be the best.
+// GPipe's, if it fits with everything kept, which takes little time and may be
+// the best, and the first.
 std::vector<RankOrders> EarlyOrders(const StageGraph& graph,
                                     const Partition& partition);
 

@@ -120,7 +120,7 @@ TEST(KnownStartsTest, GPipeIsTriedEarlyWhereItFitsWithEverythingKept) {
   ASSERT_THAT(before.status(), testing::IsOk());
   ASSERT_LT(made->schedule.step_time(), before->schedule.step_time());
   EXPECT_EQ(EarlyOrders(step.graph, step.partition),
-            (std::vector<RankOrders>{*first, gpipe}));
+            (std::vector<RankOrders>{gpipe, *first}));
   // A byte less, and it needs choices.
   IdVector<RankId, RankSpec> less = step.graph.ranks();
   less[RankId(1)].memory.limit -= Bytes(1);

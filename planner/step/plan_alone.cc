@@ -41,7 +41,7 @@ constexpr double kNominalShare = 0.7;
 // have time for one start, and other strategies' is the better one. Chosen, as
 // the other constants here, on eight steps of the jobs of
 // scripts/measure_jobs.py in 100 ms.
-constexpr double kShortBuild = 0.025;
+constexpr double kShortBuild = 0.012;
 // The same for steps of more than so many stage pairs, whose start from nothing
 // takes 20 times as long as their build (dip-vlm-l: half of 100 ms), and the
 // same for a quick plan of one whose microbatches are cut.
@@ -297,10 +297,8 @@ absl::StatusOr<PlanResult> PlanOnce(const PreparedJob& prepared,
       }
       return absl::OkStatus();
     };
-    // For equal microbatches a start from nothing costs little, and is the
-    // better one.
-    if (others != nullptr && searches && !has_time_for_both &&
-        !MicrobatchesAreAlike(built.graph)) {
+    // A start from nothing may take half the time.
+    if (others != nullptr && searches && !has_time_for_both) {
       PIPELOOM_RETURN_IF_ERROR(start_from_known());
       if (!best.has_value()) {
         PIPELOOM_RETURN_IF_ERROR(screen(nullptr).status());

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/overloaded.h"
+#include "emulator/cost/device_cycles.h"
 #include "emulator/network/collective_cost.h"
 #include "emulator/network/group_placement.h"
 
@@ -17,6 +18,12 @@ namespace {
 // leaves its pipeline's filling visible.
 constexpr double kTile = 128;
 constexpr double kTilesToFill = 70;
+// Operations in a cycle of a multiprocessor of kernels whose products of small
+// blocks alternate with exponents and sums. Chosen on the forward of the gated
+// delta rule in TensorRT-LLM 1.3 (flash-linear-attention's kernels) on H100,
+// H200, B200, B300, GB200 and GB300, 335 points of NVIDIA AIConfigurator 0.12
+// (Apache-2.0): docs/evaluation/hybrid.md.
+constexpr double kSmallProducts = 500;
 constexpr double kInnerRamp = 96;
 
 // Attention, fitted to the FlashAttention-3 benchmark on H100 (forward, head
@@ -62,14 +69,16 @@ double PeakRate(const DeviceSpec& device, Precision precision) {
   return bf16;
 }
 
+// Returns the share of the device that this number of tiles fills.
+double FilledShare(double tiles) { return -std::expm1(-tiles / kTilesToFill); }
+
 }  // namespace
 
 double GemmShapeFactor(const GemmOp& op) {
   const double tiles = op.groups * (op.m * op.n) / (kTile * kTile);
   // A side shorter than a tile wastes the rest of the tile.
   const double edge = std::min(op.m / kTile, 1.0) * std::min(op.n / kTile, 1.0);
-  const double filled =
-      -std::expm1(-tiles / std::max(edge, 1e-9) / kTilesToFill);
+  const double filled = FilledShare(tiles / std::max(edge, 1e-9));
   return std::max(edge * filled * op.k / (op.k + kInnerRamp), 1e-9);
 }
 
@@ -149,8 +158,12 @@ Duration RooflineCost::Cost(const Op& op) const {
           },
           [&](const MemoryOp& memory) { return Roofline(0, 0, memory.bytes); },
           [&](const FixedOp& fixed) {
-            return Roofline(fixed.flops, peak * device.gemm_efficiency,
-                            fixed.bytes);
+            double rate = peak * device.gemm_efficiency;
+            if (fixed.tiles > 0) {
+              rate = std::min(rate, kSmallProducts * CyclesPerSecond(device)) *
+                     std::max(FilledShare(fixed.tiles), 1e-9);
+            }
+            return Roofline(fixed.flops, rate, fixed.bytes);
           },
           [&](const CollectiveOp& collective) {
             return CollectiveTime(collective);

@@ -73,10 +73,13 @@ struct MemoryOp {
   bool backward = false;
 };
 
-// Work given by its counts: convolutional parts.
+// Work given by its counts: convolutional parts, kernels of token mixers.
 struct FixedOp {
   double flops = 0;
   double bytes = 0;
+  // Tiles of 128 x 128 elements that a kernel of a token mixer works on at
+  // once: scans of a sequence have one for each state. 0: no such kernel.
+  double tiles = 0;
 };
 
 // The kinds of collectives.

@@ -48,6 +48,9 @@ struct MeasuredRun {
   // Empty, if `model_name` is not: a shipped model, which the caller loads.
   ModelSpec model{};
   std::string model_name{};
+  // Modules of a shipped model that predict one more token each, which the
+  // caller adds to it (AddPredictedTokens).
+  int64_t predicted_tokens = 0;
   // Images of a sample, in addition to its text, and their size.
   int32_t images = 0;
   ImageSize image{};

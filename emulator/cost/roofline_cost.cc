@@ -18,12 +18,6 @@ namespace {
 // leaves its pipeline's filling visible.
 constexpr double kTile = 128;
 constexpr double kTilesToFill = 70;
-// Operations in a cycle of a multiprocessor of kernels whose products of small
-// blocks alternate with exponents and sums. Chosen on the forward of the gated
-// delta rule in TensorRT-LLM 1.3 (flash-linear-attention's kernels) on H100,
-// H200, B200, B300, GB200 and GB300, 335 points of NVIDIA AIConfigurator 0.12
-// (Apache-2.0): docs/evaluation/hybrid.md.
-constexpr double kSmallProducts = 500;
 constexpr double kInnerRamp = 96;
 
 // Attention, fitted to the FlashAttention-3 benchmark on H100 (forward, head
@@ -159,9 +153,12 @@ Duration RooflineCost::Cost(const Op& op) const {
           [&](const MemoryOp& memory) { return Roofline(0, 0, memory.bytes); },
           [&](const FixedOp& fixed) {
             double rate = peak * device.gemm_efficiency;
+            if (fixed.flops_per_cycle > 0) {
+              rate = std::min(rate,
+                              fixed.flops_per_cycle * CyclesPerSecond(device));
+            }
             if (fixed.tiles > 0) {
-              rate = std::min(rate, kSmallProducts * CyclesPerSecond(device)) *
-                     std::max(FilledShare(fixed.tiles), 1e-9);
+              rate *= std::max(FilledShare(fixed.tiles), 1e-9);
             }
             return Roofline(fixed.flops, rate, fixed.bytes);
           },

@@ -5,6 +5,7 @@
 #ifndef PIPELOOM_EMULATOR_OPS_LAYER_BUILDER_H_
 #define PIPELOOM_EMULATOR_OPS_LAYER_BUILDER_H_
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -63,9 +64,12 @@ class LayerBuilder {
   // Appends the exchange of tensors of these widths over the context-parallel
   // GPUs: from shares of the sequence to shares of the heads, or back.
   void ExchangeHeads(const std::vector<double>& widths);
+  // Returns a convolution of `width` channels over the last `kernel` tokens,
+  // and its gradients.
+  std::array<FixedOp, 2> Convolution(double width, int64_t kernel) const;
   // Appends kernels, each with its operations and bytes a token. Those of the
   // backward are given in the order in which they run.
-  void Kernels(const std::vector<FixedOp>& forward,
+  void Kernels(double flops_per_cycle, const std::vector<FixedOp>& forward,
                const std::vector<FixedOp>& backward);
 
   // Defined in adapter_ops.cc:

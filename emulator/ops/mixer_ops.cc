@@ -11,6 +11,7 @@
 // Heads are divided by tp. Under context parallelism, an all-to-all turns
 // shares of the sequence into shares of the heads, and back.
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <utility>
 #include <vector>
@@ -22,8 +23,16 @@ namespace pipeloom::emulator {
 namespace {
 
 constexpr double kFp32Bytes = 4;
-// Tiles of a kernel that works on all chunks at once.
-constexpr double kAllChunks = 1e6;
+// Operations of a multiprocessor in a cycle, as products of small blocks
+// alternate with exponents and sums. Both were chosen on measured forwards of
+// NVIDIA AIConfigurator (Apache-2.0), docs/evaluation/hybrid.md: of Mamba-2 on
+// GB200, and of the gated delta rule on H100, H200, B200, B300, GB200 and
+// GB300.
+constexpr double kStateSpaceRate = 260;
+constexpr double kDeltaNetRate = 500;
+// The same of a convolution over four tokens of each channel: 2.9 elements a
+// cycle, on the same six devices.
+constexpr double kConvolutionRate = 2.9 * 8;
 // Side of a tile (FixedOp::tiles).
 constexpr double kTile = 128;
 
@@ -67,12 +76,13 @@ void LayerBuilder::ExchangeHeads(const std::vector<double>& widths) {
   Backward(order);
 }
 
-void LayerBuilder::Kernels(const std::vector<FixedOp>& forward,
+void LayerBuilder::Kernels(double flops_per_cycle,
+                           const std::vector<FixedOp>& forward,
                            const std::vector<FixedOp>& backward) {
   const auto whole = [&](FixedOp op) {
     op.flops *= tokens_;
     op.bytes *= tokens_;
-    if (op.tiles <= 0) op.tiles = kAllChunks;
+    if (op.flops_per_cycle <= 0) op.flops_per_cycle = flops_per_cycle;
     return op;
   };
   for (const FixedOp& each : forward) {
@@ -84,6 +94,17 @@ void LayerBuilder::Kernels(const std::vector<FixedOp>& forward,
   for (auto op = backward.rbegin(); op != backward.rend(); ++op) {
     Backward(whole(*op));
   }
+}
+
+std::array<FixedOp, 2> LayerBuilder::Convolution(double width,
+                                                 int64_t kernel) const {
+  const double flops = 2 * Real(kernel) * width;
+  return {FixedOp{.flops = flops,
+                  .bytes = 2 * element_bytes_ * width,
+                  .flops_per_cycle = kConvolutionRate},
+          FixedOp{.flops = 2 * flops,
+                  .bytes = 3 * element_bytes_ * width,
+                  .flops_per_cycle = kConvolutionRate}};
 }
 
 void LayerBuilder::StateSpace() {
@@ -108,7 +129,8 @@ void LayerBuilder::StateSpace() {
   const double on_states = 2 * inner * state;   // A product with states.
   const double in_chunk = inner * chunk;        // The lower half of one.
   const double steps = 2 * kFp32Bytes * heads;  // Steps and sums of decays.
-  const FixedOp convolution{.bytes = 2 * e * convolved};
+  const auto [convolution, convolution_gradients] =
+      Convolution(convolved, s.kernel);
   const FixedOp decays{.bytes = e * heads + steps};
   const FixedOp chunk_states{
       .flops = on_states,
@@ -129,7 +151,8 @@ void LayerBuilder::StateSpace() {
                                  .bytes = kFp32Bytes * scores + 2 * e * shared};
   const FixedOp score_gradient{.flops = in_chunk,
                                .bytes = 2 * e * inner + kFp32Bytes * scores};
-  Kernels({convolution, decays, chunk_states, passing, products, scan},
+  Kernels(kStateSpaceRate,
+          {convolution, decays, chunk_states, passing, products, scan},
           {convolution,
            decays,
            chunk_states,
@@ -152,7 +175,7 @@ void LayerBuilder::StateSpace() {
            product_gradient,
            score_gradient,
            {.bytes = 2 * steps},
-           {.bytes = 3 * e * convolved}});
+           convolution_gradients});
   ExchangeHeads({inner});
   MadeAgain(OperatorGroup::kCoreAttention, begin);
   const size_t norm = Mark();
@@ -193,11 +216,12 @@ void LayerBuilder::DeltaNet() {
   const double tiles = sequences * heads / cp_ * Real(d.key_dim) *
                        Real(d.value_dim) / (kTile * kTile);
   const double gates = 2 * kFp32Bytes * heads;
-  // What PyTorch prepares: copies of queries and keys, of values and the gate;
+  // Prepared by PyTorch: copies of queries and keys, of values and the gate;
   // queries and keys for each value head; decays and strengths.
   const bool repeats = d.value_heads > d.key_heads;
   const double copied = 2 * keys + 2 * values + (repeats ? 2 * spread : 0);
-  const FixedOp convolution{.bytes = 2 * e * convolved};
+  const auto [convolution, convolution_gradients] =
+      Convolution(convolved, d.kernel);
   const FixedOp prepared{.bytes = (2 * e * copied + 2 * gates) / kPyTorchShare};
   const FixedOp norms{.bytes = 4 * e * keys};
   const FixedOp decays{.bytes = gates};
@@ -215,6 +239,7 @@ void LayerBuilder::DeltaNet() {
   const FixedOp output{.flops = on_states + on_keys + on_values,
                        .bytes = e * (2 * spread + 2 * values + states)};
   Kernels(
+      kDeltaNetRate,
       {convolution, prepared, norms, decays, key_products, inverse, transformed,
        scan, output},
       {transformed,
@@ -234,7 +259,7 @@ void LayerBuilder::DeltaNet() {
        decays,
        prepared,
        {.bytes = 6 * e * keys},
-       {.bytes = 3 * e * convolved}});
+       convolution_gradients});
   MadeAgain(OperatorGroup::kCoreAttention, begin);
   // The norm of each head, and its product with the activated gate.
   const size_t norm = Mark();

@@ -72,8 +72,9 @@ struct MeasuredRun {
   int32_t recomputed_layers = 0;
   // The same of each module ahead of the backbone; 0: as the backbone's.
   int32_t recomputed_encoder_layers = 0;
-  // Or these operator groups of every layer.
+  // Or these operator groups of every layer, and whole layers with experts.
   OperatorGroups recompute_groups{};
+  bool recompute_experts = false;
   // Whether the step has no update of the weights, as fp16 gradients overflow.
   bool skips_optimizer = false;
   FittedScalar scalar = FittedScalar::kStretch;

@@ -411,7 +411,8 @@ JobSpec JobOf(const MeasuredRun& run, ClusterSpec cluster) {
   job.training.optimizer_sharding = run.sharding;
   job.training.frozen_modules = run.frozen_modules;
   job.training.memory_strategies = {MemoryStrategy::kKeep};
-  if (run.recompute || run.recompute_groups != OperatorGroups()) {
+  if (run.recompute || run.recompute_experts ||
+      run.recompute_groups != OperatorGroups()) {
     job.training.memory_strategies.push_back(MemoryStrategy::kRecompute);
   }
   job.training.memory_limit = Bytes(int64_t{1} << 50);  // It ran, so it fits.

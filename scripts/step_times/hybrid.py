@@ -14,10 +14,10 @@ MODELS = {
 CARDS = {"nemotron-3-nano-30b-a3b": "Nemotron_3_Nano",
          "nemotron-3.5-lightning": "Nemotron_3_5_Lightning",
          "nemotron-3-super-120b-a12b": "Nemotron_3_Super"}
-# Operator groups by the names of Megatron-Core's selective recomputation. That
-# of whole expert layers ("moe") and of attention, which few layers have, is left
-# out; so is "gdn_norm_out", as "norms" would be those of all blocks.
-GROUPS = {"layernorm": "norms", "moe_act": "moe_activations"}
+# Recomputed parts by the names of Megatron-Core. Attention's core, which few
+# layers have, is left out; so is "gdn_norm_out", as "norms" would be those of all
+# blocks.
+GROUPS = {"layernorm": "norms", "moe_act": "moe_activations", "moe": "experts"}
 # Recipes at the tags of the releases (scripts/performance/configs/nemotronh, for
 # 26.08 src/megatron/bridge/perf_recipes/nemotronh): all rows of the tables have
 # graphs of attention, mixers, router and preprocessing; on B300, Super in NVFP4
@@ -77,12 +77,14 @@ def cards(row):
               row["recompute"].removeprefix("selective: ").split("+")
               if part in GROUPS]
     setup = {"precision": precision, "gradient_bytes": 2, "sharding": "zero1",
-             "overlap": "all",
-             "graphs": {"transformer_engine": "layers"}.get(row["cuda_graph"]),
-             "recompute": "+".join(groups)}
-    if name == "Nemotron_3_Super":
+             "overlap": "all", "recompute": "+".join(groups)}
+    # Qwen's graphs on GB200 are of router and preprocessing only.
+    if (row["cuda_graph"] == "transformer_engine" and
+            (row["model"], row["gpu"]) != ("qwen3.6-35b-a3b", "GB200")):
+        setup["graphs"] = "layers"
+    if row["gpu"] == "H100":
         # Parameters are gathered ahead of the passes, and gradients reduced
-        # after them (ddp.overlap_* of the recipe).
+        # after them (ddp.overlap_* of both recipes).
         setup["overlap"] = "none"
     return dict(
         framework="megatron-bridge",

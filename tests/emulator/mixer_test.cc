@@ -17,11 +17,15 @@
 namespace pipeloom::emulator {
 namespace {
 
-// Returns the layer's operations other than those of its products.
-double ScanFlops(const LayerSpec& layer, const WorkShape& shape,
-                 const ParallelLayout& parallel = {}) {
-  return BuildLayerOps(layer, shape, parallel, {}, {}).forward_flops.count() -
-         2.0 * static_cast<double>(ActiveMatrixParameters(layer)) *
+// Returns the layer's operations other than those of its products and of the
+// convolution.
+double ScanFlops(const LayerSpec& layer, const WorkShape& shape) {
+  const int64_t convolution =
+      layer.state_space.convolved() * layer.state_space.kernel +
+      layer.delta_net.convolved() * layer.delta_net.kernel;
+  return BuildLayerOps(layer, shape, {}, {}, {}).forward_flops.count -
+         2.0 *
+             static_cast<double>(ActiveMatrixParameters(layer) + convolution) *
              static_cast<double>(shape.tokens);
 }
 
@@ -370,7 +374,7 @@ TEST(Mixers, KeepWhatTheirKernelsReadAgain) {
   EXPECT_EQ(part(OperatorGroup::kCoreAttention), Bytes(kTokens * 4 * 4096));
   EXPECT_EQ(part(OperatorGroup::kNorms), Bytes(kTokens * 2 * (2688 + 4096)));
   EXPECT_EQ(ActivationsOf(StateSpaceLayer(), shape, {.tp = 2, .cp = 2}).trained,
-            kept.trained / 4);
+            Bytes(kept.trained.count() / 4));
   // Projections that are made again come from the norm, the rest from them.
   JobSpec job = JobOf({{StateSpaceLayer()}}, {});
   const StageCost cost =
@@ -412,7 +416,7 @@ TEST(Mixers, AdaptersAreAtTheirProjections) {
 TEST(Mixers, AScanOfFewHeadsDoesNotFillTheDevice) {
   const ClusterSpec cluster = H800Cluster();
   const RooflineCost costs(cluster, {});
-  const FixedOp whole{.flops = 1e12, .tiles = 1e6};
+  const FixedOp whole{.flops = 1e12, .flops_per_cycle = 500};
   // 500 operations a cycle of a multiprocessor.
   EXPECT_NEAR(ToSeconds(costs.Cost(whole)), 1e12 / (500 * 989e12 / 4096), 1e-5);
   FixedOp scan = whole;

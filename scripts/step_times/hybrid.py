@@ -23,6 +23,8 @@ GROUPS = {"layernorm": "norms", "moe_act": "moe_activations", "moe": "experts"}
 # graphs of attention, mixers, router and preprocessing; on B300, Super in NVFP4
 # also recomputes.
 RECOMPUTED = {("Nemotron_3_Super", "nvfp4"): "norms+moe_activations"}
+# Models whose attention takes fp8 with MXFP8, from 26.08 on.
+FP8_ATTENTION = {"Nemotron_3_Nano"}
 
 
 
@@ -37,6 +39,8 @@ def tables(row):
     again = RECOMPUTED.get((row["model"], precision))
     if again:
         setup["recompute"] = again
+    if row["model"] in FP8_ATTENTION and row["release"] >= "26.08":
+        setup["fp8_attention"] = "yes"
     gpus, sequence = int(row["num_gpus"]), int(row["seq"])
     tp, pp, cp = (int(row[k]) for k in ("tp", "pp", "cp"))
     seconds = (float(row["step_s"]) if row["step_s"] else
@@ -82,6 +86,8 @@ def cards(row):
     if (row["cuda_graph"] == "transformer_engine" and
             (row["model"], row["gpu"]) != ("qwen3.6-35b-a3b", "GB200")):
         setup["graphs"] = "layers"
+    if name in FP8_ATTENTION and precision == "mxfp8":
+        setup["fp8_attention"] = "yes"
     if row["gpu"] == "H100":
         # Parameters are gathered ahead of the passes, and gradients reduced
         # after them (ddp.overlap_* of both recipes).

@@ -6,6 +6,7 @@
 #include <random>
 #include <vector>
 
+#include "emulator/cost/device_cycles.h"
 #include "emulator/cost/roofline_cost.h"
 #include "emulator/ops/op_graph.h"
 #include "emulator/stage/layer_memory.h"
@@ -418,7 +419,8 @@ TEST(Mixers, AScanOfFewHeadsDoesNotFillTheDevice) {
   const RooflineCost costs(cluster, {});
   const FixedOp whole{.flops = 1e12, .flops_per_cycle = 500};
   // 500 operations a cycle of a multiprocessor.
-  EXPECT_NEAR(ToSeconds(costs.Cost(whole)), 1e12 / (500 * 989e12 / 4096), 1e-5);
+  EXPECT_NEAR(ToSeconds(costs.Cost(whole)),
+              1e12 / (500 * CyclesPerSecond(cluster.device)), 1e-6);
   FixedOp scan = whole;
   scan.tiles = 48;
   const double slower =

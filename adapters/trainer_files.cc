@@ -97,13 +97,50 @@ std::string ModuleNames(const JobSpec& job, const Partition& partition,
   return absl::StrCat("[", absl::StrJoin(names, ", "), "]");
 }
 
-// Returns the layout string of the last module's layers, and comments on what
-// it does not say of the stages.
+// Returns Megatron-Core's symbol of a layer of a hybrid model, which is one
+// block; 0 for other layers.
+char HybridSymbol(const LayerSpec& layer) {
+  if (BlocksOf(layer) != 1) return 0;
+  if (layer.state_space.heads > 0) return 'M';
+  if (layer.delta_net.value_heads > 0) return 'G';
+  if (layer.ffn.experts > 0) return 'E';
+  if (layer.ffn.hidden > 0) return '-';
+  if (layer.attention.kv_rank > 0) return '+';
+  return HasMixer(layer) ? '*' : 0;
+}
+
+// Returns the symbols of the stages' layers of the module, or nothing where a
+// layer has none: Megatron-Core then has no hybrid model of it.
+std::vector<std::string> HybridStages(const JobSpec& job,
+                                      const Partition& partition,
+                                      ModuleId module) {
+  std::vector<std::string> stages;
+  for (const std::vector<StageId>& parts : StageList(job, partition)) {
+    std::string symbols;
+    for (const StageId s : parts) {
+      const Stage& stage = partition.stages[s];
+      if (stage.module != module) continue;
+      for (int32_t i = 0; i < stage.num_layers; ++i) {
+        const LayerSpec& layer = LayerOf(job, stage, i);
+        if (!MayRecompute(layer)) continue;
+        const char symbol = HybridSymbol(layer);
+        if (symbol == 0) return {};
+        symbols += symbol;
+      }
+    }
+    stages.push_back(symbols);
+  }
+  return stages;
+}
+
+// Returns the arguments that place the last module's layers, and comments on
+// what they do not say of the stages.
 absl::StatusOr<std::string> MegatronLayout(const JobSpec& job,
                                            const Partition& partition) {
   const ModuleId last(job.model.modules.size() - 1);
   std::vector<int32_t> layers;
   std::string comments;
+  int32_t all = 0;
   for (const std::vector<StageId>& parts : StageList(job, partition)) {
     int32_t count = 0;
     for (const StageId s : parts) {
@@ -125,12 +162,19 @@ absl::StatusOr<std::string> MegatronLayout(const JobSpec& job,
       }
     }
     layers.push_back(count);
+    all += count;
+  }
+  const std::vector<std::string> hybrid = HybridStages(job, partition, last);
+  if (all > 0 && !hybrid.empty()) {
+    return absl::StrCat("--hybrid-layer-pattern \"", absl::StrJoin(hybrid, "|"),
+                        "\"\n", comments);
   }
   PIPELOOM_ASSIGN_OR_RETURN(const auto symbols, MegatronLayoutOf(layers));
   const std::string text = PrintMegatronLayout(symbols);
   PIPELOOM_RETURN_IF_ERROR(
       ParseMegatronLayout(text, partition.num_ranks).status());
-  return absl::StrCat("--pipeline-model-parallel-layout \"", text, "\"\n",
+  return absl::StrCat("--num-layers ", all,
+                      "\n--pipeline-model-parallel-layout \"", text, "\"\n",
                       comments);
 }
 
@@ -140,16 +184,10 @@ absl::StatusOr<std::string> MegatronArguments(const TrainerLimits& trainer,
                                               const RecomputeSetting& recompute,
                                               const TrainerFile& schedule,
                                               absl::string_view file) {
-  const ModuleSpec& last =
-      job.model.modules[ModuleId(job.model.modules.size() - 1)];
-  const auto layers =
-      std::count_if(last.layers.begin(), last.layers.end(), MayRecompute);
   std::string text = absl::StrFormat(
       "--tensor-model-parallel-size %d\n--context-parallel-size %d\n"
-      "--expert-model-parallel-size %d\n--pipeline-model-parallel-size %d\n"
-      "--num-layers %d\n",
-      job.parallel.tp, job.parallel.cp, job.parallel.ep, partition.num_ranks,
-      layers);
+      "--expert-model-parallel-size %d\n--pipeline-model-parallel-size %d\n",
+      job.parallel.tp, job.parallel.cp, job.parallel.ep, partition.num_ranks);
   PIPELOOM_ASSIGN_OR_RETURN(const std::string layout,
                             MegatronLayout(job, partition));
   text += layout;

@@ -79,7 +79,8 @@ std::string LookupText(const Op& op) {
                    return absl::StrCat(Name(memory.kind), kBytes);
                  },
                  [&](const FixedOp&) {
-                   return absl::StrCat("fixed work, convolutions", kRates);
+                   return absl::StrCat("fixed work, convolutions, token mixers",
+                                       kRates);
                  },
                  [&](const CollectiveOp& collective) {
                    return absl::StrCat(

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/overloaded.h"
+#include "emulator/cost/device_cycles.h"
 #include "emulator/network/collective_cost.h"
 #include "emulator/network/group_placement.h"
 
@@ -62,14 +63,16 @@ double PeakRate(const DeviceSpec& device, Precision precision) {
   return bf16;
 }
 
+// Returns the share of the device that this number of tiles fills.
+double FilledShare(double tiles) { return -std::expm1(-tiles / kTilesToFill); }
+
 }  // namespace
 
 double GemmShapeFactor(const GemmOp& op) {
   const double tiles = op.groups * (op.m * op.n) / (kTile * kTile);
   // A side shorter than a tile wastes the rest of the tile.
   const double edge = std::min(op.m / kTile, 1.0) * std::min(op.n / kTile, 1.0);
-  const double filled =
-      -std::expm1(-tiles / std::max(edge, 1e-9) / kTilesToFill);
+  const double filled = FilledShare(tiles / std::max(edge, 1e-9));
   return std::max(edge * filled * op.k / (op.k + kInnerRamp), 1e-9);
 }
 
@@ -149,8 +152,15 @@ Duration RooflineCost::Cost(const Op& op) const {
           },
           [&](const MemoryOp& memory) { return Roofline(0, 0, memory.bytes); },
           [&](const FixedOp& fixed) {
-            return Roofline(fixed.flops, peak * device.gemm_efficiency,
-                            fixed.bytes);
+            double rate = peak * device.gemm_efficiency;
+            if (fixed.flops_per_cycle > 0) {
+              rate = std::min(rate,
+                              fixed.flops_per_cycle * CyclesPerSecond(device));
+            }
+            if (fixed.tiles > 0) {
+              rate *= std::max(FilledShare(fixed.tiles), 1e-9);
+            }
+            return Roofline(fixed.flops, rate, fixed.bytes);
           },
           [&](const CollectiveOp& collective) {
             return CollectiveTime(collective);

@@ -5,7 +5,7 @@
 #include <variant>
 
 #include "base/numeric.h"
-#include "emulator/framework/device_cycles.h"
+#include "emulator/cost/device_cycles.h"
 #include "emulator/framework/product_alignment.h"
 #include "emulator/framework/pytorch_traffic.h"
 #include "emulator/ops/layer_tokens.h"
@@ -95,6 +95,18 @@ constexpr double kRingStepBackward = 9;
 // An all-to-all of queries, keys, values and outputs launches two copies and an
 // exchange for each, and back.
 constexpr double kAllToAllKernels = 12;
+// Kernels of a token mixer in place of attention's six, counted in the code of
+// Megatron-Core, mamba_ssm and flash-linear-attention. State space, forward:
+// the six of the scan, norm, copies of its small parameters; backward: those
+// six again, fourteen gradients and their casts and sums. Delta net, forward:
+// convolution, norm, gates, copies of queries, keys, values and gate, six of
+// the chunks, norm and gate.
+struct MixerKernels {
+  double forward = 0;
+  double backward = 0;
+};
+constexpr MixerKernels kStateSpaceKernels{.forward = 8, .backward = 20};
+constexpr MixerKernels kDeltaNetKernels{.forward = 14, .backward = 24};
 // Replaying a layer's graph and copying its input take the host as long as this
 // number of kernels: chosen on the fit rows of workloads/validation/mlperf.csv.
 constexpr double kKernelsAReplay = 20;
@@ -441,7 +453,7 @@ KernelTraffic FrameworkPrices::Traffic(const LayerOps& ops) const {
     // too.
     const double whole = tokens * hidden * (1 - 1.0 / parallel_.tp);
     const bool modulated = layer_.modulation.vectors > 0;
-    for (int block = 0; block < 2; ++block) {
+    for (int block = 0; block < std::min(BlocksOf(layer_), 2); ++block) {
       add(kNormForward * whole, kNormBackward * whole);
       if (modulated) add(kModulatedForward * whole, kModulatedBackward * whole);
     }
@@ -472,8 +484,15 @@ KernelTraffic FrameworkPrices::Traffic(const LayerOps& ops) const {
     const double logits = tokens * Real(layer_.vocab) / parallel_.tp;
     add(loss.forward * logits, loss.backward * logits);
   }
-  traffic.forward_kernels = kKernelsForward;
-  traffic.backward_kernels = kKernelsBackward;
+  // A layer of one block launches half as many.
+  const double blocks = transformer && BlocksOf(layer_) < 2 ? 0.5 : 1;
+  const MixerKernels mixer = !transformer                   ? MixerKernels{}
+                             : layer_.state_space.heads > 0 ? kStateSpaceKernels
+                             : layer_.delta_net.value_heads > 0
+                                 ? kDeltaNetKernels
+                                 : MixerKernels{};
+  traffic.forward_kernels = blocks * kKernelsForward + mixer.forward;
+  traffic.backward_kernels = blocks * kKernelsBackward + mixer.backward;
   const bool is_eager = transformer && setup_.eager_pointwise &&
                         setup_.framework == Framework::kPyTorch;
   if (is_eager && Graphs() == CudaGraphs::kNone) {
@@ -505,8 +524,12 @@ KernelTraffic FrameworkPrices::Traffic(const LayerOps& ops) const {
     traffic.forward_kernels = traffic.backward_kernels = 0;
     return traffic;
   }
-  if (transformer && parallel_.cp > 1 && Graphs() == CudaGraphs::kNone) {
-    if (parallel_.context == ContextParallelism::kRing) {
+  if (transformer && parallel_.cp > 1 && Graphs() == CudaGraphs::kNone &&
+      HasMixer(layer_)) {
+    if (layer_.attention.kind == AttentionKind::kNone) {
+      traffic.forward_kernels += kAllToAllKernels;
+      traffic.backward_kernels += kAllToAllKernels;
+    } else if (parallel_.context == ContextParallelism::kRing) {
       traffic.forward_kernels += kRingStepForward * (parallel_.cp - 1);
       traffic.backward_kernels += kRingStepBackward * (parallel_.cp - 1);
     } else if (parallel_.context == ContextParallelism::kAllToAll) {
@@ -515,8 +538,8 @@ KernelTraffic FrameworkPrices::Traffic(const LayerOps& ops) const {
     }
   }
   if (transformer && parallel_.tp > 1) {
-    traffic.forward_kernels += 2 * kKernelsACollective;
-    traffic.backward_kernels += 2 * kKernelsACollective;
+    traffic.forward_kernels += 2 * blocks * kKernelsACollective;
+    traffic.backward_kernels += 2 * blocks * kKernelsACollective;
   }
   for (const OpStep& step : ops.weight_grad) {
     traffic.weight_grad_kernels +=

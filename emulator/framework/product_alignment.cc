@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "emulator/framework/device_cycles.h"
+#include "emulator/cost/device_cycles.h"
 
 namespace pipeloom::emulator {
 namespace {

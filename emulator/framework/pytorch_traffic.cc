@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "base/numeric.h"
-#include "emulator/framework/device_cycles.h"
+#include "emulator/cost/device_cycles.h"
 
 namespace pipeloom::emulator {
 namespace {

@@ -41,9 +41,9 @@ std::vector<Op> LayerBuilder::InRingSteps(AttentionOp op,
 // As TransformerEngine's flash_attn_a2a_communicate: PyTorch copies each tensor
 // so that what goes to one GPU lies together, and again to put into order what
 // arrived. Copies overlap with the exchanges of the other tensors.
-std::vector<OpStep> LayerBuilder::Exchange(
-    const std::vector<double>& elements) const {
-  const double width = options_.fp8_attention ? 1 : element_bytes_;
+std::vector<OpStep> LayerBuilder::Exchange(const std::vector<double>& elements,
+                                           double element_bytes) const {
+  const double width = element_bytes;
   const auto copy = [&](double count) {
     return MemoryOp{.bytes = 2 * width * count / kPyTorchShare};
   };
@@ -119,9 +119,10 @@ void LayerBuilder::FusedAttention(AttentionOp op, double whole_flops,
       const double heads = op.tokens * op.heads;
       const double keys =
           kv_elements * Real(op.head_dim) / (Real(op.head_dim) + values);
-      const std::vector<OpStep> inputs =
-          Exchange({heads * Real(op.head_dim), keys, kv_elements - keys});
-      const std::vector<OpStep> outputs = Exchange({heads * values});
+      const double width = options_.fp8_attention ? 1 : element_bytes_;
+      const std::vector<OpStep> inputs = Exchange(
+          {heads * Real(op.head_dim), keys, kv_elements - keys}, width);
+      const std::vector<OpStep> outputs = Exchange({heads * values}, width);
       const auto append = [this](const std::vector<OpStep>& steps) {
         ops_.forward.insert(ops_.forward.end(), steps.begin(), steps.end());
       };
@@ -141,19 +142,16 @@ void LayerBuilder::QueryKeyValue() {
   const double heads = share(a.heads);
   const double kv_heads = share(a.kv_heads);
   const double head_dim = Real(a.head_dim);
+  const double value_dim = Real(a.value_width());
+  const double columns = heads * (head_dim + (a.output_gate ? value_dim : 0)) +
+                         kv_heads * (head_dim + value_dim);
   const size_t begin = Mark();
   shared_entry_ = options_.adapter_rank > 0;
   EnterProduct(hidden_);
   shared_entry_ = false;
-  Gemm(tokens_,
-       heads * head_dim + kv_heads * (head_dim + Real(a.value_width())),
-       hidden_);
-  BiasGradient(tokens_, heads * head_dim +
-                            kv_heads * (head_dim + Real(a.value_width())));
-  Adapter(
-      hidden_,
-      Real(a.heads * a.head_dim + a.kv_heads * (a.head_dim + a.value_width())),
-      /*enters=*/true);
+  Gemm(tokens_, columns, hidden_);
+  BiasGradient(tokens_, columns);
+  Adapter(hidden_, Real(a.projected()), /*enters=*/true);
   MadeAgain(OperatorGroup::kProjections, begin);
 }
 
@@ -257,6 +255,12 @@ void LayerBuilder::SelfAttention() {
        .kv_heads = kv_heads,
        .window = a.window},
       flops, a.kind == AttentionKind::kWindow ? 0 : tokens_ * kv);
+  if (a.output_gate) {
+    // Reads output and gate; backward, the gradient of their product too.
+    const double elements = tokens_ * heads * value_dim / kPyTorchShare;
+    Stream(MemoryKind::kOther, tokens_, heads * value_dim, 6 * elements,
+           10 * elements);
+  }
   MadeAgain(OperatorGroup::kCoreAttention, begin);
   Gemm(tokens_, hidden_, heads * value_dim);
   if (a.query_rank == 0 && a.kv_rank == 0) {

@@ -4,10 +4,10 @@
 
 namespace pipeloom::emulator {
 
-void LayerBuilder::Ffn(double rows, double inner, double groups) {
+void LayerBuilder::Ffn(double rows, double width, double inner, double groups) {
   const bool gated = layer_.ffn.gated;
   size_t begin = Mark();
-  Gemm(rows, (gated ? 2 : 1) * inner, hidden_, groups);
+  Gemm(rows, (gated ? 2 : 1) * inner, width, groups);
   if (layer_.ffn.experts == 0) BiasGradient(rows, (gated ? 2 : 1) * inner);
   MadeAgain(OperatorGroup::kProjections, begin);
   begin = Mark();
@@ -19,7 +19,7 @@ void LayerBuilder::Ffn(double rows, double inner, double groups) {
   MadeAgain(layer_.ffn.experts > 0 ? OperatorGroup::kMoeActivations
                                    : OperatorGroup::kActivations,
             begin);
-  Gemm(rows, hidden_, inner, groups);
+  Gemm(rows, width, inner, groups);
 }
 
 void LayerBuilder::FeedForward() {
@@ -28,7 +28,7 @@ void LayerBuilder::FeedForward() {
   const size_t begin = Mark();
   EnterProduct(hidden_);
   MadeAgain(OperatorGroup::kProjections, begin);
-  Ffn(tokens_, share(layer_.ffn.hidden), 1);
+  Ffn(tokens_, hidden_, share(layer_.ffn.hidden), 1);
   Leave(hidden_);
   EndBlock(/*has_bias=*/true);
 }

@@ -27,7 +27,13 @@ LayerOps LayerBuilder::Build() {
   switch (layer_.kind) {
     case LayerKind::kTransformer:
       Modulation();
-      if (layer_.attention.kind != AttentionKind::kNone) SelfAttention();
+      if (layer_.attention.kind != AttentionKind::kNone) {
+        SelfAttention();
+      } else if (layer_.state_space.heads > 0) {
+        StateSpace();
+      } else if (layer_.delta_net.value_heads > 0) {
+        DeltaNet();
+      }
       if (layer_.cross_attention.heads > 0) CrossAttention();
       if (layer_.ffn.experts > 0) {
         Experts();

@@ -5,6 +5,7 @@
 #ifndef PIPELOOM_EMULATOR_OPS_LAYER_BUILDER_H_
 #define PIPELOOM_EMULATOR_OPS_LAYER_BUILDER_H_
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -41,13 +42,35 @@ class LayerBuilder {
   void QueryKeyValue();
   void LowRankQueryKeyValue();
   void FusedAttention(AttentionOp op, double whole_flops, double kv_elements);
-  // Returns the steps that turn tensors of these numbers of elements from
-  // shares of the sequence into shares of the heads, or back.
-  std::vector<OpStep> Exchange(const std::vector<double>& elements) const;
+  // Returns the steps that turn tensors of these numbers of elements, of
+  // `element_bytes` each, from shares of the sequence into shares of the heads,
+  // or back.
+  std::vector<OpStep> Exchange(const std::vector<double>& elements,
+                               double element_bytes) const;
   // Returns whether keys and values go round.
   bool RingSteps(double kv_elements) const;
   // Returns the kernels of attention, one for each step of the ring.
   std::vector<Op> InRingSteps(AttentionOp op, double kv_elements) const;
+
+  // Defined in mixer_ops.cc:
+  void StateSpace();
+  void DeltaNet();
+  // Appends what comes ahead of a mixer: the norm and the product that makes
+  // `columns` on this GPU, `all_columns` on all. Returns the position in the
+  // forward after it.
+  size_t MixerInput(double columns, int64_t all_columns);
+  // Appends the product of its result, of that many columns.
+  void MixerOutput(double columns, int64_t all_columns);
+  // Appends the exchange of tensors of these widths over the context-parallel
+  // GPUs: from shares of the sequence to shares of the heads, or back.
+  void ExchangeHeads(const std::vector<double>& widths);
+  // Returns a convolution of `width` channels over the last `kernel` tokens,
+  // and its gradients.
+  std::array<FixedOp, 2> Convolution(double width, int64_t kernel) const;
+  // Appends kernels, each with its operations and bytes a token. Those of the
+  // backward are given in the order in which they run.
+  void Kernels(double flops_per_cycle, const std::vector<FixedOp>& forward,
+               const std::vector<FixedOp>& backward);
 
   // Defined in adapter_ops.cc:
   // Appends the adapter of a projection from width `in` to width `out`, if the
@@ -66,8 +89,8 @@ class LayerBuilder {
 
   // Defined in ffn_ops.cc:
   void FeedForward();
-  // Appends `groups` feed-forward networks of rows x hidden x inner each.
-  void Ffn(double rows, double inner, double groups);
+  // Appends `groups` feed-forward networks of rows x width x inner each.
+  void Ffn(double rows, double width, double inner, double groups);
 
   // Defined in moe_ops.cc:
   void Experts();

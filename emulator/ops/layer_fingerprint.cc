@@ -11,11 +11,18 @@ Fingerprint FingerprintOf(const LayerSpec& layer) {
   builder.Add(a.kind).Add(a.heads).Add(a.kv_heads).Add(a.head_dim);
   builder.Add(a.window).Add(a.query_rank).Add(a.kv_rank).Add(a.rope_dim);
   builder.Add(a.value_dim).Add(a.density).Add(a.query_key_norms);
+  builder.Add(a.output_gate);
+  const StateSpaceSpec& s = layer.state_space;
+  builder.Add(s.heads).Add(s.head_dim).Add(s.state_dim).Add(s.groups);
+  builder.Add(s.kernel).Add(s.chunk);
+  const DeltaNetSpec& d = layer.delta_net;
+  builder.Add(d.key_heads).Add(d.value_heads).Add(d.key_dim).Add(d.value_dim);
+  builder.Add(d.kernel).Add(d.chunk);
   builder.Add(c.heads).Add(c.head_dim).Add(c.context_width);
   builder.Add(c.context_tokens);
   builder.Add(f.hidden).Add(f.gated).Add(f.experts).Add(f.experts_per_token);
   builder.Add(f.shared_experts).Add(f.expert_hidden);
-  builder.Add(f.expert_biases).Add(f.clamped);
+  builder.Add(f.expert_biases).Add(f.clamped).Add(f.latent);
   builder.Add(layer.vocab).Add(layer.linears.size());
   for (const LinearSpec& linear : layer.linears) {
     builder.Add(linear.in).Add(linear.out);

@@ -73,10 +73,17 @@ struct MemoryOp {
   bool backward = false;
 };
 
-// Work given by its counts: convolutional parts.
+// Work given by its counts: convolutional parts, kernels of token mixers.
 struct FixedOp {
   double flops = 0;
   double bytes = 0;
+  // The most operations of a multiprocessor in a cycle, where products of small
+  // blocks alternate with other work, as in kernels of token mixers; 0: those
+  // of large products.
+  double flops_per_cycle = 0;
+  // Tiles of 128 x 128 elements that are worked on at once, which may leave
+  // multiprocessors idle: a scan has one for each state. 0: enough for all.
+  double tiles = 0;
 };
 
 // The kinds of collectives.

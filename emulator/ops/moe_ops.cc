@@ -41,26 +41,29 @@ void LayerBuilder::LimitActivation(double elements) {
 
 void LayerBuilder::AddExpertBias(double rows) {
   if (!layer_.ffn.expert_biases || options_.fused_experts) return;
-  Stream(MemoryKind::kOther, rows, hidden_,
-         kBias.forward / kPyTorchShare * rows * hidden_,
-         kBias.backward / kPyTorchShare * rows * hidden_);
+  const double width = Real(layer_.ffn.row_width(layer_.hidden));
+  Stream(MemoryKind::kOther, rows, width,
+         kBias.forward / kPyTorchShare * rows * width,
+         kBias.backward / kPyTorchShare * rows * width);
 }
 
 // Appends sorting rows by their experts, or back.
 void LayerBuilder::Permute(double rows) {
-  Stream(MemoryKind::kPermutation, rows, hidden_, 4 * rows * hidden_,
-         4 * rows * hidden_);
+  const double width = Real(layer_.ffn.row_width(layer_.hidden));
+  Stream(MemoryKind::kPermutation, rows, width, 4 * rows * width,
+         4 * rows * width);
 }
 
 // Appends sending the tokens of `rows` rows, one for each of their experts, to
 // the GPUs of those experts, or back.
 void LayerBuilder::ExchangeRows(double rows) {
   if (parallel_.ep == 1) return;
+  const double width = Real(layer_.ffn.row_width(layer_.hidden));
   CollectiveOp exchange{
       .kind = Collective::kAllToAll,
       .group = GroupKind::kExpert,
       .size = parallel_.ep,
-      .bytes = element_bytes_ * rows * hidden_ * options_.expert_imbalance};
+      .bytes = element_bytes_ * rows * width * options_.expert_imbalance};
   if (options_.dispatch == ExpertDispatch::kEachGpu) {
     exchange.choices = layer_.ffn.experts_per_token;
     exchange.bytes /= Real(exchange.choices);
@@ -83,7 +86,7 @@ void LayerBuilder::Experts() {
   const bool divided = parallel_.expert_tp != 1;
   const auto shared = [&] {
     if (f.shared_experts > 0) {
-      Ffn(tokens_, share(f.expert_hidden) * Real(f.shared_experts), 1);
+      Ffn(tokens_, hidden_, share(f.expert_hidden) * Real(f.shared_experts), 1);
     }
   };
   const size_t begin = Mark();
@@ -93,6 +96,9 @@ void LayerBuilder::Experts() {
     shared();
     if (f.shared_experts > 0) Leave(hidden_);
   }
+  // Into the width of the experts' rows, with whole weights.
+  const double width = Real(f.row_width(layer_.hidden));
+  if (f.latent > 0) Gemm(rows, width, hidden_);
   const double all = tokens_ * Real(f.experts_per_token);
   const double sent = all / tp_;
   // Rows that the experts of a GPU work on.
@@ -108,11 +114,12 @@ void LayerBuilder::Experts() {
   if (sorted) Permute(sent);
   // Experts that no token reaches are not run.
   const double used = std::min(local, std::max(routed, 1.0));
-  Ffn(routed / used, inner, used);
+  Ffn(routed / used, width, inner, used);
   AddExpertBias(routed);
   if (sorted) Permute(sent);
   ExchangeRows(sent);
   Permute(sent);
+  if (f.latent > 0) Gemm(rows, hidden_, width);
   if (divided) {
     shared();
     Leave(hidden_);

@@ -60,6 +60,12 @@ void AddAttention(const LayerSpec& layer, double t,
   norms.product_inputs += t * 2 * h;
   core.shared += t * 2 * output;
   kept->rest.output_gradients += t * (2 * query + 2 * kv + 2 * h);
+  if (a.output_gate) {
+    // The gate, and its product with the output, which the next one takes.
+    kept->of(OperatorGroup::kProjections).always += t * 2 * output;
+    core.always += t * 2 * output;
+    kept->rest.output_gradients += t * 2 * output;
+  }
   // The norm of a low rank keeps its input; the product after it, its own.
   if (a.query_rank > 0) {
     kept->rest.always += t * 2 * Real(a.query_rank);
@@ -75,6 +81,37 @@ void AddAttention(const LayerSpec& layer, double t,
   if (parallel.cp > 1 && parallel.context == ContextParallelism::kAllToAll) {
     core.always += t * 2 * output;
   }
+}
+
+// Adds what the kernels of the token mixers keep (emulator/ops/mixer_ops.cc).
+void AddMixer(const LayerSpec& layer, double t, KeptParts* kept) {
+  const double h = Real(layer.hidden);
+  const double mixed = Real(MixerOutputs(layer));
+  Kept& norms = kept->of(OperatorGroup::kNorms);
+  Kept& core = kept->of(OperatorGroup::kCoreAttention);
+  Kept& projections = kept->of(OperatorGroup::kProjections);
+  kept->rest.always += t * 2 * h;
+  norms.product_inputs += t * (2 * h + 2 * mixed);
+  kept->rest.output_gradients += t * 2 * (Real(MixerInputs(layer)) + h);
+  if (layer.state_space.heads > 0) {
+    // All that the product made; the result with and without the gate.
+    projections.always += t * 2 * Real(MixerInputs(layer));
+    core.always += t * 4 * mixed;
+    return;
+  }
+  const DeltaNetSpec& d = layer.delta_net;
+  const double heads = Real(d.value_heads);
+  const double keys = Real(d.key_heads * d.key_dim);
+  // Inputs of the convolution; the gate's copy.
+  projections.always += t * 2 * (Real(d.convolved()) + mixed);
+  // Normed queries and keys, copied for each value head; values; the inverse
+  // of a chunk; the result, and its norm, which the gate multiplies.
+  core.always +=
+      t * 2 *
+      (2 * keys + mixed + heads * Real(d.chunk) + mixed +
+       (d.value_heads > d.key_heads ? 2 * heads * Real(d.key_dim) : 0));
+  core.fp32 += t * 8 * heads;  // Decays, sums of decays.
+  norms.always += t * 2 * mixed;
 }
 
 void AddFeedForward(const LayerSpec& layer, double t, bool fp8_inputs,
@@ -95,7 +132,12 @@ void AddFeedForward(const LayerSpec& layer, double t, bool fp8_inputs,
   const double kept_before = fp8_inputs ? before / 2 : before;
   kept->rest.always += t * 2 * h;
   kept->of(OperatorGroup::kNorms).product_inputs += t * 2 * h;
-  kept->rest.product_inputs += t * (copies - 1) * 2 * h;
+  kept->rest.product_inputs +=
+      t * (copies - 1) * 2 * Real(f.row_width(layer.hidden));
+  if (f.latent > 0) {
+    kept->rest.product_inputs += t * 2 * Real(f.latent);
+    kept->rest.output_gradients += t * 2 * Real(f.latent);
+  }
   if (f.experts > 0) {
     kept->trained_projections.always += t * kept_before;
     kept->of(OperatorGroup::kMoeActivations).product_inputs += t * 2 * inner;
@@ -114,6 +156,9 @@ void AddTransformer(const LayerSpec& layer, const WorkShape& shape,
   int blocks = 0;
   if (layer.attention.kind != AttentionKind::kNone) {
     AddAttention(layer, t, parallel, kept);
+    ++blocks;
+  } else if (HasMixer(layer)) {
+    AddMixer(layer, t, kept);
     ++blocks;
   }
   const CrossAttentionSpec& c = layer.cross_attention;
@@ -245,8 +290,7 @@ LayerActivations ActivationsOf(const LayerSpec& layer, const WorkShape& shape,
 Bytes AdapterBytes(const LayerSpec& layer, const WorkShape& shape,
                    const ParallelLayout& parallel, int64_t adapter_rank) {
   if (adapter_rank == 0 || !HasAdapters(layer)) return Bytes(0);
-  const AttentionSpec& a = layer.attention;
-  const int64_t inputs = layer.hidden + a.heads * a.value_width();
+  const int64_t inputs = layer.hidden + MixerOutputs(layer);
   return Bytes(
       CeilDiv(LayerTokens(layer, shape) * (3 * inputs + 2 * 2 * adapter_rank),
               parallel.gpus_per_rank()));
@@ -256,8 +300,8 @@ bool ChecksOperators(const LayerSpec& layer) {
   return layer.kind == LayerKind::kTransformer &&
          layer.attention.kind != AttentionKind::kNone &&
          layer.attention.query_rank == 0 && layer.attention.kv_rank == 0 &&
-         layer.cross_attention.heads == 0 && layer.ffn.experts == 0 &&
-         layer.ffn.hidden > 0;
+         !layer.attention.output_gate && layer.cross_attention.heads == 0 &&
+         layer.ffn.experts == 0 && layer.ffn.hidden > 0;
 }
 
 Bytes OperatorCheckpointBytes(const LayerSpec& layer, const WorkShape& shape,

@@ -29,9 +29,11 @@ void AddAttention(const LayerSpec& layer, int64_t tp,
       out->push_back({kv, h});
     }
   } else {
-    out->push_back({query + kv, h});
+    const int64_t gate =
+        a.output_gate ? CeilDiv(a.heads * a.value_width(), tp) : 0;
+    out->push_back({query + gate + kv, h});
   }
-  out->push_back({h, CeilDiv(a.heads * a.value_width(), tp)});
+  out->push_back({h, CeilDiv(a.mixed(), tp)});
 }
 
 }  // namespace
@@ -50,9 +52,11 @@ ShardedParameters ParametersOnGpu(const LayerSpec& layer,
       whole = layer.hidden * a.query_rank;
     }
     if (layer.ffn.experts > 0) {
-      experts = layer.ffn.experts * (layer.ffn.gated ? 3 : 2) * layer.hidden *
-                layer.ffn.expert_hidden;
-      whole += layer.hidden * layer.ffn.experts;  // The router.
+      const FfnSpec& f = layer.ffn;
+      experts = f.experts * (f.gated ? 3 : 2) * f.row_width(layer.hidden) *
+                f.expert_hidden;
+      // The router, and the products around the experts.
+      whole += layer.hidden * (f.experts + 2 * f.latent);
     }
   } else if (layer.kind == LayerKind::kConvolutions) {
     whole = MatrixParameters(layer);
@@ -63,8 +67,7 @@ ShardedParameters ParametersOnGpu(const LayerSpec& layer,
 }
 
 bool HasAdapters(const LayerSpec& layer) {
-  return layer.kind == LayerKind::kTransformer &&
-         layer.attention.kind != AttentionKind::kNone &&
+  return layer.kind == LayerKind::kTransformer && HasMixer(layer) &&
          layer.attention.query_rank == 0 && layer.attention.kv_rank == 0;
 }
 
@@ -73,11 +76,9 @@ ShardedParameters TrainedOnGpu(const LayerSpec& layer,
                                int64_t adapter_rank) {
   if (adapter_rank == 0) return ParametersOnGpu(layer, parallel);
   if (!HasAdapters(layer)) return {};
-  const AttentionSpec& a = layer.attention;
-  const int64_t widths =
-      layer.hidden + a.heads * a.head_dim +
-      a.kv_heads * (a.head_dim + a.value_width()) +  // Into attention,
-      a.heads * a.value_width() + layer.hidden;      // and out of it.
+  const int64_t widths = layer.hidden +
+                         MixerInputs(layer) +  // Into the token mixer,
+                         MixerOutputs(layer) + layer.hidden;  // and out of it.
   return {.dense = CeilDiv(adapter_rank * widths, parallel.tp)};
 }
 
@@ -105,6 +106,9 @@ std::vector<MatrixShape> MatricesOnGpu(const LayerSpec& layer,
   if (layer.kind != LayerKind::kTransformer) return shapes;
   if (layer.attention.kind != AttentionKind::kNone) {
     AddAttention(layer, tp, &shapes);
+  } else if (HasMixer(layer)) {
+    shapes.push_back({CeilDiv(MixerInputs(layer), tp), h});
+    shapes.push_back({h, CeilDiv(MixerOutputs(layer), tp)});
   }
   const CrossAttentionSpec& c = layer.cross_attention;
   if (c.heads > 0) {
@@ -114,17 +118,22 @@ std::vector<MatrixShape> MatricesOnGpu(const LayerSpec& layer,
     shapes.push_back({h, width});
   }
   const FfnSpec& f = layer.ffn;
-  const auto add_ffn = [&](int64_t inner) {
-    shapes.push_back({(f.gated ? 2 : 1) * inner, h});
-    shapes.push_back({h, inner});
+  const auto add_ffn = [&](int64_t width, int64_t inner) {
+    shapes.push_back({(f.gated ? 2 : 1) * inner, width});
+    shapes.push_back({width, inner});
   };
   if (f.experts > 0) {
-    add_ffn(CeilDiv(f.expert_hidden, parallel.expert_tp == 1 ? 1 : tp));
+    add_ffn(f.row_width(h),
+            CeilDiv(f.expert_hidden, parallel.expert_tp == 1 ? 1 : tp));
     if (f.shared_experts > 0) {
-      add_ffn(CeilDiv(f.shared_experts * f.expert_hidden, tp));
+      add_ffn(h, CeilDiv(f.shared_experts * f.expert_hidden, tp));
+    }
+    if (f.latent > 0) {
+      shapes.push_back({f.latent, h});
+      shapes.push_back({h, f.latent});
     }
   } else if (f.hidden > 0) {
-    add_ffn(CeilDiv(f.hidden, tp));
+    add_ffn(h, CeilDiv(f.hidden, tp));
   }
   return shapes;
 }
@@ -135,7 +144,8 @@ int64_t CastParameters(const LayerSpec& layer, const ParallelLayout& parallel) {
   const ModulationSpec& m = layer.modulation;
   const int64_t others = std::min(layer.vector_parameters, Parameters(layer)) +
                          layer.hidden * layer.ffn.experts +
-                         CeilDiv(m.vectors * layer.hidden * m.condition_width,
+                         CeilDiv(m.vectors * layer.hidden * m.condition_width +
+                                     MixerVectors(layer),
                                  int64_t{parallel.tp});
   return std::max<int64_t>(own.dense + own.experts - others, 0);
 }

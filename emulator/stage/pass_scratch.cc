@@ -24,16 +24,14 @@ Scratch OfTransformer(const LayerSpec& layer, double t,
   const double h = Real(layer.hidden);
   const FfnSpec& f = layer.ffn;
   const AttentionSpec& a = layer.attention;
-  const bool has_attention = a.kind != AttentionKind::kNone;
-  // The attention's queries, keys and values, and its output.
-  const double projected =
-      has_attention ? 2 * t / tp *
-                          Real(a.heads * a.head_dim +
-                               (a.kv_rank > 0 ? a.heads : a.kv_heads) *
-                                   (a.head_dim + a.value_width()))
+  // The attention's queries, keys and values, or what another mixer's
+  // projection makes, and the mixer's output. Low-rank keys are spread to all
+  // heads.
+  const int64_t spread =
+      a.kv_rank > 0 ? (a.heads - a.kv_heads) * (a.head_dim + a.value_width())
                     : 0;
-  const double attended =
-      has_attention ? 2 * t / tp * Real(a.heads * a.value_width()) : 0;
+  const double projected = 2 * t / tp * Real(MixerInputs(layer) + spread);
+  const double attended = 2 * t / tp * Real(MixerOutputs(layer));
   // Input and output of the feed-forward's activation function, and the tokens
   // that are sent to experts.
   const double per_row = f.gated ? 4 : 2;
@@ -44,7 +42,7 @@ Scratch OfTransformer(const LayerSpec& layer, double t,
     const double rows = t * Real(f.experts_per_token) / tp;
     before = per_row * Real(f.expert_hidden) * rows;
     after = 2 * Real(f.expert_hidden) * rows;
-    sent = 2 * h * rows;
+    sent = 2 * Real(f.row_width(layer.hidden)) * rows;
   }
   Scratch scratch;
   // The gradient coming in; gathered where a tensor-parallel region begins.

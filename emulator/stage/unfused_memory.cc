@@ -29,6 +29,11 @@ double OperatorBytes(const LayerSpec& layer, const TrainingSetup& setup,
   return 2 * tokens * width / parallel.tp;
 }
 
+// Returns 1, or 0.5 for a layer of one block.
+double ShareOfTwoBlocks(const LayerSpec& layer) {
+  return BlocksOf(layer) < 2 ? 0.5 : 1;
+}
+
 }  // namespace
 
 UnfusedBytes UnfusedBytesOf(const LayerSpec& layer, const WorkShape& shape,
@@ -51,14 +56,15 @@ UnfusedBytes UnfusedBytesOf(const LayerSpec& layer, const WorkShape& shape,
     // masks of dropout.
     const double elements = Real(LayerTokens(layer, shape)) *
                             Real(layer.hidden) / parallel.cp *
-                            (1 - 1.0 / parallel.tp);
+                            (1 - 1.0 / parallel.tp) * ShareOfTwoBlocks(layer);
     kept += (layer.dropout ? 6 : 4) * elements;
     if (trained) held += 4 * elements;
   }
   const double tokens = Real(LayerTokens(layer, shape)) / parallel.cp;
   if (setup.keeps_gathered && setup.sequence_parallel && trained) {
     // The input of the first product of both blocks.
-    held += 4 * tokens * Real(layer.hidden) * (1 - 1.0 / parallel.tp);
+    held += 4 * tokens * Real(layer.hidden) * (1 - 1.0 / parallel.tp) *
+            ShareOfTwoBlocks(layer);
   }
   if (setup.eager_pointwise &&
       (setup.keeps_gathered || setup.framework == Framework::kPyTorch)) {

@@ -26,6 +26,36 @@ constexpr int32_t kMaxModules = 64;
 constexpr int64_t kMaxParameters = 1'000'000'000'000'000;
 constexpr double kMaxRate = 1e24;
 constexpr double kMaxSeconds = 1e6;
+constexpr int64_t kMaxChunk = 1 << 16;
+
+// Reads the token mixers other than attention.
+void ReadMixers(ObjectReader& reader, LayerSpec* layer) {
+  reader.ReadObject("state_space", [&](ObjectReader& r) {
+    StateSpaceSpec& s = layer->state_space;
+    for (const absl::string_view name : {"heads", "head_dim", "state_dim"}) {
+      r.Require(name);
+    }
+    r.Read("heads", int64_t{1}, kMaxHeads, &s.heads);
+    r.Read("head_dim", int64_t{1}, kMaxHeads, &s.head_dim);
+    r.Read("state_dim", int64_t{1}, kMaxHeads, &s.state_dim);
+    r.Read("groups", int64_t{1}, kMaxHeads, &s.groups);
+    r.Read("kernel", int64_t{1}, kMaxKernel, &s.kernel);
+    r.Read("chunk", int64_t{1}, kMaxChunk, &s.chunk);
+  });
+  reader.ReadObject("delta_net", [&](ObjectReader& r) {
+    DeltaNetSpec& d = layer->delta_net;
+    for (const absl::string_view name :
+         {"key_heads", "value_heads", "key_dim", "value_dim"}) {
+      r.Require(name);
+    }
+    r.Read("key_heads", int64_t{1}, kMaxHeads, &d.key_heads);
+    r.Read("value_heads", int64_t{1}, kMaxHeads, &d.value_heads);
+    r.Read("key_dim", int64_t{1}, kMaxHeads, &d.key_dim);
+    r.Read("value_dim", int64_t{1}, kMaxHeads, &d.value_dim);
+    r.Read("kernel", int64_t{1}, kMaxKernel, &d.kernel);
+    r.Read("chunk", int64_t{1}, kMaxChunk, &d.chunk);
+  });
+}
 
 void ReadLayer(ObjectReader& reader, LayerSpec* layer) {
   reader.Require("kind");
@@ -45,7 +75,9 @@ void ReadLayer(ObjectReader& reader, LayerSpec* layer) {
     r.Read("value_dim", int64_t{0}, kMaxHeads, &a.value_dim);
     r.ReadPositive("density", 1.0, &a.density);
     r.Read("query_key_norms", &a.query_key_norms);
+    r.Read("output_gate", &a.output_gate);
   });
+  ReadMixers(reader, layer);
   reader.ReadObject("cross_attention", [&](ObjectReader& r) {
     CrossAttentionSpec& c = layer->cross_attention;
     r.Read("heads", int64_t{0}, kMaxHeads, &c.heads);
@@ -63,6 +95,7 @@ void ReadLayer(ObjectReader& reader, LayerSpec* layer) {
     r.Read("expert_hidden", int64_t{0}, kMaxWidth, &f.expert_hidden);
     r.Read("expert_biases", &f.expert_biases);
     r.Read("clamped", &f.clamped);
+    r.Read("latent", int64_t{0}, kMaxWidth, &f.latent);
   });
   reader.Read("vocab", int64_t{0}, kMaxVocab, &layer->vocab);
   reader.ReadObjects("linears", [&](ObjectReader& r) {

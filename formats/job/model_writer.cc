@@ -61,7 +61,28 @@ void WriteLayer(const LayerSpec& layer, JsonWriter* json) {
         .Int("rope_dim", a.rope_dim)
         .Int("value_dim", a.value_dim)
         .Number("density", a.density, 1)
-        .Flag("query_key_norms", a.query_key_norms);
+        .Flag("query_key_norms", a.query_key_norms)
+        .Flag("output_gate", a.output_gate);
+    json->EndObject();
+  }
+  if (const StateSpaceSpec& s = layer.state_space; s != StateSpaceSpec{}) {
+    json->Key("state_space").BeginObject();
+    fields.Int("heads", s.heads)
+        .Int("head_dim", s.head_dim)
+        .Int("state_dim", s.state_dim)
+        .Int("groups", s.groups, 1)
+        .Int("kernel", s.kernel, 4)
+        .Int("chunk", s.chunk, 128);
+    json->EndObject();
+  }
+  if (const DeltaNetSpec& d = layer.delta_net; d != DeltaNetSpec{}) {
+    json->Key("delta_net").BeginObject();
+    fields.Int("key_heads", d.key_heads)
+        .Int("value_heads", d.value_heads)
+        .Int("key_dim", d.key_dim)
+        .Int("value_dim", d.value_dim)
+        .Int("kernel", d.kernel, 4)
+        .Int("chunk", d.chunk, 64);
     json->EndObject();
   }
   const CrossAttentionSpec& c = layer.cross_attention;
@@ -83,7 +104,8 @@ void WriteLayer(const LayerSpec& layer, JsonWriter* json) {
         .Int("shared_experts", f.shared_experts)
         .Int("expert_hidden", f.expert_hidden)
         .Flag("expert_biases", f.expert_biases)
-        .Flag("clamped", f.clamped);
+        .Flag("clamped", f.clamped)
+        .Int("latent", f.latent);
     json->EndObject();
   }
   fields.Int("vocab", layer.vocab);

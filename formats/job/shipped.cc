@@ -23,13 +23,31 @@ std::vector<std::string> ShippedModelNames() {
                 "llama3-405b", "llava-1.5-13b", "llava-1.5-7b",
                 "stable-diffusion-2", "stable-diffusion-2-online", "vit-g-14"});
   // From published configurations (scripts/make_models.py).
-  names.insert(
-      names.end(),
-      {"flux.1-dev", "flux.1-schnell", "gpt-oss-120b", "gpt-oss-20b",
-       "hunyuan-video", "internvl3.5-30b-a3b", "internvl3.5-8b", "llama3.2-1b",
-       "llava-onevision-7b", "qwen3-14b", "qwen3-235b-a22b", "qwen3-30b-a3b",
-       "qwen3-8b", "qwen3-omni-30b-a3b-thinker", "qwen3-vl-30b-a3b",
-       "qwen3-vl-8b", "wan2.1-t2v-14b", "wan2.2-ti2v-5b"});
+  names.insert(names.end(), {"flux.1-dev",
+                             "flux.1-schnell",
+                             "gpt-oss-120b",
+                             "gpt-oss-20b",
+                             "hunyuan-video",
+                             "internvl3.5-30b-a3b",
+                             "internvl3.5-8b",
+                             "llama3.2-1b",
+                             "llava-onevision-7b",
+                             "nemotron-3-nano-30b-a3b",
+                             "nemotron-3-nano-4b",
+                             "nemotron-3-super-120b-a12b",
+                             "nemotron-h-56b",
+                             "qwen3-14b",
+                             "qwen3-235b-a22b",
+                             "qwen3-30b-a3b",
+                             "qwen3-8b",
+                             "qwen3-next-80b-a3b",
+                             "qwen3-omni-30b-a3b-thinker",
+                             "qwen3-vl-30b-a3b",
+                             "qwen3-vl-8b",
+                             "qwen3.5-27b",
+                             "qwen3.6-35b-a3b",
+                             "wan2.1-t2v-14b",
+                             "wan2.2-ti2v-5b"});
   std::sort(names.begin(), names.end());
   return names;
 }

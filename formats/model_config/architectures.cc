@@ -37,6 +37,8 @@ constexpr std::pair<absl::string_view, ArchitectureReader> kArchitectures[] = {
     {"qwen2_5_omni_thinker", ReadQwen25Omni},
     {"qwen2_5_vl", ReadQwen25Vl},
     {"qwen2_vl", ReadQwen2Vl},
+    {"qwen3_5", ReadQwen35Vl},
+    {"qwen3_5_moe", ReadQwen35VlMoe},
     {"qwen3_omni_moe", ReadQwen3Omni},
     {"qwen3_omni_moe_thinker", ReadQwen3Omni},
     {"qwen3_vl", ReadQwen3Vl},

@@ -36,6 +36,8 @@ void ReadQwen2Vl(const ConfigNode& config, Draft* draft);
 void ReadQwen25Vl(const ConfigNode& config, Draft* draft);
 void ReadQwen3Vl(const ConfigNode& config, Draft* draft);
 void ReadQwen3VlMoe(const ConfigNode& config, Draft* draft);
+void ReadQwen35Vl(const ConfigNode& config, Draft* draft);
+void ReadQwen35VlMoe(const ConfigNode& config, Draft* draft);
 void ReadInternVl(const ConfigNode& config, Draft* draft);
 void ReadInternVlChat(const ConfigNode& config, Draft* draft);
 void ReadLlava(const ConfigNode& config, Draft* draft);

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_format.h"
 #include "formats/model_config/dense_decoders.h"
+#include "formats/model_config/hybrid_decoders.h"
 #include "formats/model_config/mixture_decoders.h"
 
 namespace pipeloom::formats {
@@ -21,6 +22,7 @@ constexpr std::pair<absl::string_view, DecoderReader> kDecoders[] = {
     {"ministral", ReadMistral},
     {"mistral", ReadMistral},
     {"mixtral", ReadMixtral},
+    {"nemotron_h", ReadNemotronH},
     {"phi3", ReadPhi3},
     {"qwen2", ReadQwen2},
     {"qwen2_5_omni_text", ReadQwen2},
@@ -28,7 +30,10 @@ constexpr std::pair<absl::string_view, DecoderReader> kDecoders[] = {
     {"qwen2_moe", ReadQwen2Moe},
     {"qwen2_vl_text", ReadQwen2},
     {"qwen3", ReadQwen3},
+    {"qwen3_5_moe_text", ReadQwen35MoeText},
+    {"qwen3_5_text", ReadQwen35Text},
     {"qwen3_moe", ReadQwen3Moe},
+    {"qwen3_next", ReadQwen3Next},
     {"qwen3_omni_moe_text", ReadQwen3Moe},
     {"qwen3_vl_moe_text", ReadQwen3Moe},
     {"qwen3_vl_text", ReadQwen3},

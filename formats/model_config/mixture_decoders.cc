@@ -13,7 +13,8 @@ bool Contains(const std::vector<int64_t>& list, int64_t value) {
   return std::find(list.begin(), list.end(), value) != list.end();
 }
 
-// Reads the experts that each token passes through, 0 if there are no experts.
+}  // namespace
+
 FfnSpec Experts(const ConfigNode& config, int64_t experts, int64_t per_token,
                 int64_t width) {
   if (experts > 0 && per_token > experts) {
@@ -28,8 +29,6 @@ FfnSpec Experts(const ConfigNode& config, int64_t experts, int64_t per_token,
           .expert_hidden = width};
 }
 
-// Adds an expert of `width` that every token passes through. The model file has
-// only experts of one width: a wider one counts as several.
 void AddSharedExpert(const ConfigNode& config, absl::string_view field,
                      int64_t width, FfnSpec* ffn) {
   if (width == 0 || ffn->expert_hidden == 0) return;
@@ -42,6 +41,8 @@ void AddSharedExpert(const ConfigNode& config, absl::string_view field,
   }
   ffn->shared_experts = width / ffn->expert_hidden;
 }
+
+namespace {
 
 // The layers of Qwen's mixtures: experts in every `decoder_sparse_step`-th
 // layer that `mlp_only_layers` does not name.

@@ -19,6 +19,15 @@ ModuleSpec ReadGptOss(const ConfigNode& config);
 ModuleSpec ReadGlm4MoeText(const ConfigNode& config);
 ModuleSpec ReadLlama4Text(const ConfigNode& config);
 
+// Returns gated experts of which each token passes through `per_token`; an
+// error of the configuration if there are fewer.
+FfnSpec Experts(const ConfigNode& config, int64_t experts, int64_t per_token,
+                int64_t width);
+// Adds an expert of `width` that every token passes through. The model file has
+// only experts of one width: a wider one counts as several.
+void AddSharedExpert(const ConfigNode& config, absl::string_view field,
+                     int64_t width, FfnSpec* ffn);
+
 }  // namespace pipeloom::formats
 
 #endif  // PIPELOOM_FORMATS_MODEL_CONFIG_MIXTURE_DECODERS_H_

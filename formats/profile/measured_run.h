@@ -48,6 +48,9 @@ struct MeasuredRun {
   // Empty, if `model_name` is not: a shipped model, which the caller loads.
   ModelSpec model{};
   std::string model_name{};
+  // Modules of a shipped model that predict one more token each, which the
+  // caller adds to it (AddPredictedTokens).
+  int64_t predicted_tokens = 0;
   // Images of a sample, in addition to its text, and their size.
   int32_t images = 0;
   ImageSize image{};
@@ -69,8 +72,9 @@ struct MeasuredRun {
   int32_t recomputed_layers = 0;
   // The same of each module ahead of the backbone; 0: as the backbone's.
   int32_t recomputed_encoder_layers = 0;
-  // Or these operator groups of every layer.
+  // Or these operator groups of every layer, and whole layers with experts.
   OperatorGroups recompute_groups{};
+  bool recompute_experts = false;
   // Whether the step has no update of the weights, as fp16 gradients overflow.
   bool skips_optimizer = false;
   FittedScalar scalar = FittedScalar::kStretch;

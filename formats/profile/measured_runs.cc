@@ -41,6 +41,8 @@ absl::Status ReadNamedModel(const std::string& where, absl::string_view text,
         std::min<int64_t>(words.Int(name, 0, 0), 1 << 20));
   };
   run->model_name = words.Text("model");
+  run->predicted_tokens =
+      std::min<int64_t>(words.Int("predicted_tokens", 0, 0), 64);
   run->images = count("images");
   const std::string image = words.Text("image");
   if ((run->images > 0) == image.empty() ||
@@ -343,6 +345,47 @@ absl::StatusOr<std::vector<MeasuredRun>> ParseMeasuredRuns(
   return runs;
 }
 
+void AddPredictedTokens(int64_t count, ModuleSpec* backbone) {
+  if (count == 0 || backbone->layers.empty()) return;
+  const LayerId last(backbone->layers.size() - 1);
+  const LayerSpec head = backbone->layers[last];
+  if (head.kind != LayerKind::kLossHead) return;
+  // The last layers that attend and that have a feed-forward part.
+  std::vector<LayerSpec> module;
+  bool attends = false;
+  bool feeds = false;
+  for (int32_t l = last.value() - 1; l >= 0 && !(attends && feeds); --l) {
+    const LayerSpec& layer = backbone->layers[LayerId(l)];
+    if (layer.kind != LayerKind::kTransformer) continue;
+    const bool has_attention = layer.attention.kind != AttentionKind::kNone;
+    const bool has_ffn = layer.ffn.hidden > 0 || layer.ffn.experts > 0;
+    if ((has_attention && !attends) || (has_ffn && !feeds)) {
+      // Attention is first.
+      module.insert(has_attention ? module.begin() : module.end(), layer);
+      attends |= has_attention;
+      feeds |= has_ffn;
+    }
+  }
+  IdVector<LayerId, LayerSpec> layers;
+  for (int32_t l = 0; l < last.value(); ++l) {
+    layers.push_back(backbone->layers[LayerId(l)]);
+  }
+  for (int64_t i = 0; i < count; ++i) {
+    LayerSpec input{.kind = LayerKind::kLinears,
+                    .name = "prediction_input",
+                    .hidden = head.hidden};
+    input.linears = {{.in = 2 * head.hidden, .out = head.hidden}};
+    input.vector_parameters = 2 * head.hidden;
+    layers.push_back(std::move(input));
+    for (const LayerSpec& layer : module) layers.push_back(layer);
+    LayerSpec again = head;
+    again.tied = true;
+    layers.push_back(std::move(again));
+  }
+  layers.push_back(head);
+  backbone->layers = std::move(layers);
+}
+
 JobSpec JobOf(const MeasuredRun& run, ClusterSpec cluster) {
   JobSpec job;
   job.name = run.name;
@@ -368,7 +411,8 @@ JobSpec JobOf(const MeasuredRun& run, ClusterSpec cluster) {
   job.training.optimizer_sharding = run.sharding;
   job.training.frozen_modules = run.frozen_modules;
   job.training.memory_strategies = {MemoryStrategy::kKeep};
-  if (run.recompute || run.recompute_groups != OperatorGroups()) {
+  if (run.recompute || run.recompute_experts ||
+      run.recompute_groups != OperatorGroups()) {
     job.training.memory_strategies.push_back(MemoryStrategy::kRecompute);
   }
   job.training.memory_limit = Bytes(int64_t{1} << 50);  // It ran, so it fits.

@@ -26,6 +26,11 @@ namespace pipeloom::formats {
 absl::StatusOr<std::vector<MeasuredRun>> ParseMeasuredRuns(
     absl::string_view text, const std::string& file_name);
 
+// Inserts `count` modules ahead of the loss head, each of which predicts one
+// more token: a projection, the last layers that attend and that have a
+// feed-forward part, and the loss head once more. Nothing without a loss head.
+void AddPredictedTokens(int64_t count, ModuleSpec* backbone);
+
 // Returns the run as a job on that cluster, which gets as many nodes as the run
 // has. Replicas are neighbours, as in the frameworks that were measured.
 JobSpec JobOf(const MeasuredRun& run, ClusterSpec cluster);

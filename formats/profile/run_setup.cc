@@ -25,7 +25,8 @@ bool StartsWithMlperf(absl::string_view name) {
 }
 
 // Reads what is recomputed: none, selective (the core of attention), full, or
-// operator groups such as "norms+moe_activations".
+// operator groups such as "norms+moe_activations", among them "experts": whole
+// layers with experts.
 void ReadRecomputation(Words* words, MeasuredRun* run) {
   const std::string text = words->Text("recompute");
   TrainingSetup& s = run->setup;
@@ -37,6 +38,10 @@ void ReadRecomputation(Words* words, MeasuredRun* run) {
   s.checkpoint_operators = selective && titan;
   if (text.empty() || text == "none" || selective || run->recompute) return;
   for (const absl::string_view name : absl::StrSplit(text, '+')) {
+    if (name == "experts") {
+      run->recompute_experts = true;
+      continue;
+    }
     const auto group =
         std::find_if(kAllOperatorGroups.begin(), kAllOperatorGroups.end(),
                      [&](OperatorGroup g) { return NameOf(g) == name; });
@@ -44,7 +49,7 @@ void ReadRecomputation(Words* words, MeasuredRun* run) {
       words->Refuse("recompute", text,
                     "none, selective, full, or operator groups with + between: "
                     "core_attention, norms, activations, moe_activations, "
-                    "projections");
+                    "projections, experts");
       return;
     }
     run->recompute_groups = OperatorGroups::FromBits(

@@ -124,6 +124,15 @@ int64_t Heads(const LayerSpec& layer) {
   return layer.attention.heads;
 }
 
+// Heads of the other token mixers, which context parallelism divides, too, and
+// groups of heads that tensor parallelism divides.
+int64_t MixerHeads(const LayerSpec& layer) {
+  return std::max(layer.state_space.heads, layer.delta_net.key_heads);
+}
+int64_t MixerGroups(const LayerSpec& layer) {
+  return layer.state_space.heads > 0 ? layer.state_space.groups : 0;
+}
+
 int64_t Experts(const LayerSpec& layer) {
   return layer.kind == LayerKind::kTransformer ? layer.ffn.experts : 0;
 }
@@ -191,6 +200,11 @@ std::vector<std::string> JobNotes(const JobSpec& job) {
     AddDivision(module, "heads", scatters_heads ? "tp x cp" : "tp",
                 int64_t{layout.tp} * (scatters_heads ? layout.cp : 1),
                 "for it in parallel.modules", Heads, &notes);
+    AddDivision(module, "heads of a mixer", layout.cp > 1 ? "tp x cp" : "tp",
+                int64_t{layout.tp} * layout.cp, "for it in parallel.modules",
+                MixerHeads, &notes);
+    AddDivision(module, "groups of a state space", "tp", layout.tp,
+                "for it in parallel.modules", MixerGroups, &notes);
     AddDivision(module, "experts", "ep", layout.ep, "in parallel", Experts,
                 &notes);
     for (const LayerSpec& layer : module.layers) {

@@ -13,6 +13,9 @@ int64_t AttentionMatrices(const LayerSpec& layer) {
   if (a.kind == AttentionKind::kNone) return 0;
   const int64_t query_width = a.heads * a.head_dim;
   const int64_t value_width = a.value_width();
+  if (a.query_rank == 0 && a.kv_rank == 0) {
+    return layer.hidden * (a.projected() + a.mixed());
+  }
   const int64_t query = a.query_rank > 0 ? layer.hidden * a.query_rank +
                                                a.query_rank * query_width
                                          : layer.hidden * query_width;
@@ -22,6 +25,18 @@ int64_t AttentionMatrices(const LayerSpec& layer) {
                 a.kv_rank * a.heads * (a.head_dim - a.rope_dim + value_width)
           : layer.hidden * a.kv_heads * (a.head_dim + value_width);
   return query + key_value + a.heads * value_width * layer.hidden;
+}
+
+int64_t MixerMatrices(const LayerSpec& layer) {
+  if (layer.state_space.heads > 0) {
+    const StateSpaceSpec& s = layer.state_space;
+    return layer.hidden * (s.projected() + s.mixed());
+  }
+  if (layer.delta_net.value_heads > 0) {
+    const DeltaNetSpec& d = layer.delta_net;
+    return layer.hidden * (d.projected() + d.mixed());
+  }
+  return AttentionMatrices(layer);
 }
 
 int64_t CrossAttentionMatrices(const LayerSpec& layer) {
@@ -42,8 +57,8 @@ int64_t ConvolutionWeights(const LayerSpec& layer) {
   return sum;
 }
 
-int64_t FfnMatrix(const LayerSpec& layer, int64_t ffn_hidden) {
-  return (layer.ffn.gated ? 3 : 2) * layer.hidden * ffn_hidden;
+int64_t FfnMatrix(const LayerSpec& layer, int64_t width, int64_t ffn_hidden) {
+  return (layer.ffn.gated ? 3 : 2) * width * ffn_hidden;
 }
 
 int64_t LinearMatrices(const LayerSpec& layer) {
@@ -54,12 +69,14 @@ int64_t LinearMatrices(const LayerSpec& layer) {
 
 int64_t RoutedParameters(const LayerSpec& layer, int64_t experts) {
   const FfnSpec& f = layer.ffn;
-  if (f.experts == 0) return FfnMatrix(layer, f.hidden);
-  return (experts + f.shared_experts) * FfnMatrix(layer, f.expert_hidden) +
-         layer.hidden * f.experts;  // The router.
+  if (f.experts == 0) return FfnMatrix(layer, layer.hidden, f.hidden);
+  return experts *
+             FfnMatrix(layer, f.row_width(layer.hidden), f.expert_hidden) +
+         f.shared_experts * FfnMatrix(layer, layer.hidden, f.expert_hidden) +
+         layer.hidden * (f.experts + 2 * f.latent);  // The router.
 }
 
-// Adapters are at the projections of self-attention, which must be there.
+// Adapters are at the projections of token mixers, which must be there.
 absl::Status ValidateAdapters(const ModuleSpec& module) {
   if (module.adapter_rank == 0) return absl::OkStatus();
   if (module.adapter_rank < 0 || module.adapter_rank > 1 << 20) {
@@ -70,16 +87,71 @@ absl::Status ValidateAdapters(const ModuleSpec& module) {
   }
   for (const LayerSpec& layer : module.layers) {
     const AttentionSpec& a = layer.attention;
-    if (layer.kind != LayerKind::kTransformer ||
-        a.kind == AttentionKind::kNone) {
-      continue;
-    }
+    if (layer.kind != LayerKind::kTransformer || !HasMixer(layer)) continue;
     if (a.query_rank == 0 && a.kv_rank == 0) return absl::OkStatus();
   }
   return absl::InvalidArgumentError(absl::StrFormat(
-      "module \"%s\": adapter_rank is %d, but no layer has self-attention "
+      "module \"%s\": adapter_rank is %d, but no layer has a token mixer "
       "without low ranks; it must be 0",
       module.name, module.adapter_rank));
+}
+
+// Returns what is wrong with the token mixer of a layer, or "".
+std::string MixerFault(const LayerSpec& layer) {
+  const StateSpaceSpec& s = layer.state_space;
+  const DeltaNetSpec& d = layer.delta_net;
+  const AttentionSpec& a = layer.attention;
+  const bool has_states = s != StateSpaceSpec{};
+  const bool has_deltas = d != DeltaNetSpec{};
+  if ((has_states || has_deltas) && layer.kind != LayerKind::kTransformer) {
+    return absl::StrFormat(
+        "%s is given; only a LAYER_KIND_TRANSFORMER may have it",
+        has_states ? "state_space" : "delta_net");
+  }
+  if (int{a.kind != AttentionKind::kNone} + int{has_states} + int{has_deltas} >
+      1) {
+    return "attention, state_space and delta_net: a layer must have at most "
+           "one of them";
+  }
+  if (has_states) {
+    if (s.heads == 0 || s.head_dim == 0 || s.state_dim == 0) {
+      return "state_space needs heads, head_dim and state_dim > 0";
+    }
+    if (s.groups < 1 || s.heads % s.groups != 0) {
+      return absl::StrFormat(
+          "state_space.groups is %d; it must divide heads, which is %d",
+          s.groups, s.heads);
+    }
+    if (s.kernel < 1 || s.chunk < 1) {
+      return "state_space.kernel and chunk must be > 0";
+    }
+  }
+  if (has_deltas) {
+    if (d.key_heads == 0 || d.value_heads == 0 || d.key_dim == 0 ||
+        d.value_dim == 0) {
+      return "delta_net needs key_heads, value_heads, key_dim and value_dim > "
+             "0";
+    }
+    if (d.value_heads % d.key_heads != 0) {
+      return absl::StrFormat(
+          "delta_net.key_heads is %d; it must divide value_heads, which is %d",
+          d.key_heads, d.value_heads);
+    }
+    if (d.kernel < 1 || d.chunk < 1) {
+      return "delta_net.kernel and chunk must be > 0";
+    }
+  }
+  if (a.output_gate &&
+      (a.kind == AttentionKind::kNone || a.query_rank > 0 || a.kv_rank > 0)) {
+    return "attention.output_gate is true; it must be false without attention "
+           "and with query_rank or kv_rank";
+  }
+  if (layer.ffn.latent > 0 && layer.ffn.experts == 0) {
+    return absl::StrFormat(
+        "ffn.latent is %d; it must be 0 unless there are experts",
+        layer.ffn.latent);
+  }
+  return "";
 }
 
 absl::Status ValidateLayer(const ModuleSpec& module, LayerId id) {
@@ -110,7 +182,15 @@ absl::Status ValidateLayer(const ModuleSpec& module, LayerId id) {
                                   layer.ffn.experts,
                                   layer.ffn.experts_per_token,
                                   layer.ffn.shared_experts,
-                                  layer.ffn.expert_hidden};
+                                  layer.ffn.expert_hidden,
+                                  layer.ffn.latent,
+                                  layer.state_space.heads,
+                                  layer.state_space.head_dim,
+                                  layer.state_space.state_dim,
+                                  layer.delta_net.key_heads,
+                                  layer.delta_net.value_heads,
+                                  layer.delta_net.key_dim,
+                                  layer.delta_net.value_dim};
   for (const int64_t value : non_negative) {
     if (value < 0) {
       return fail(absl::StrFormat("a dimension is %d; it must be >= 0", value));
@@ -138,6 +218,9 @@ absl::Status ValidateLayer(const ModuleSpec& module, LayerId id) {
     return fail(
         "dropout is true; it must be false unless the kind is "
         "LAYER_KIND_TRANSFORMER or LAYER_KIND_EMBEDDING");
+  }
+  if (const std::string fault = MixerFault(layer); !fault.empty()) {
+    return fail(fault);
   }
   switch (layer.kind) {
     case LayerKind::kTransformer: {
@@ -211,10 +294,41 @@ absl::Status ValidateLayer(const ModuleSpec& module, LayerId id) {
 
 }  // namespace
 
+bool HasMixer(const LayerSpec& layer) {
+  return layer.attention.kind != AttentionKind::kNone ||
+         layer.state_space.heads > 0 || layer.delta_net.value_heads > 0;
+}
+
+int BlocksOf(const LayerSpec& layer) {
+  return int{HasMixer(layer)} + int{layer.cross_attention.heads > 0} +
+         int{layer.ffn.hidden > 0 || layer.ffn.experts > 0};
+}
+
+int64_t MixerInputs(const LayerSpec& layer) {
+  if (layer.state_space.heads > 0) return layer.state_space.projected();
+  if (layer.delta_net.value_heads > 0) return layer.delta_net.projected();
+  return layer.attention.kind == AttentionKind::kNone
+             ? 0
+             : layer.attention.projected();
+}
+
+int64_t MixerOutputs(const LayerSpec& layer) {
+  if (layer.state_space.heads > 0) return layer.state_space.mixed();
+  if (layer.delta_net.value_heads > 0) return layer.delta_net.mixed();
+  return layer.attention.kind == AttentionKind::kNone ? 0
+                                                      : layer.attention.mixed();
+}
+
+int64_t MixerVectors(const LayerSpec& layer) {
+  if (layer.kind != LayerKind::kTransformer) return 0;
+  if (layer.state_space.heads > 0) return layer.state_space.vectors();
+  return layer.delta_net.value_heads > 0 ? layer.delta_net.vectors() : 0;
+}
+
 int64_t MatrixParameters(const LayerSpec& layer) {
   switch (layer.kind) {
     case LayerKind::kTransformer:
-      return AttentionMatrices(layer) + CrossAttentionMatrices(layer) +
+      return MixerMatrices(layer) + CrossAttentionMatrices(layer) +
              RoutedParameters(layer, layer.ffn.experts) +
              ModulationMatrix(layer);
     case LayerKind::kLossHead:
@@ -232,7 +346,7 @@ int64_t MatrixParameters(const LayerSpec& layer) {
 
 int64_t ActiveMatrixParameters(const LayerSpec& layer) {
   if (layer.kind != LayerKind::kTransformer) return MatrixParameters(layer);
-  return AttentionMatrices(layer) + CrossAttentionMatrices(layer) +
+  return MixerMatrices(layer) + CrossAttentionMatrices(layer) +
          RoutedParameters(layer, layer.ffn.experts_per_token);
 }
 
@@ -241,7 +355,7 @@ int64_t Parameters(const LayerSpec& layer) {
   if (layer.kind == LayerKind::kEmbedding)
     matrices = layer.hidden * layer.vocab;
   if (layer.tied) matrices = 0;
-  return matrices + layer.vector_parameters;
+  return matrices + MixerVectors(layer) + layer.vector_parameters;
 }
 
 int64_t Parameters(const ModuleSpec& module) {

@@ -54,9 +54,83 @@ struct AttentionSpec {
   bool query_key_norms = false;
   // Share of the query-key pairs that a sparse kernel works on, in (0, 1].
   double density = 1;
+  // Whether the output of each head is multiplied by the sigmoid of a gate,
+  // which the query projection makes too (Qwen3-Next). Without low ranks.
+  bool output_gate = false;
   bool operator==(const AttentionSpec&) const = default;
 
   int64_t value_width() const { return value_dim > 0 ? value_dim : head_dim; }
+  // Widths of what the projections without low ranks make and take.
+  int64_t projected() const {
+    return heads * (head_dim + (output_gate ? value_width() : 0)) +
+           kv_heads * (head_dim + value_width());
+  }
+  int64_t mixed() const { return heads * value_width(); }
+};
+
+// A state-space mixer in place of self-attention (Mamba-2), causal and linear
+// in the length of a sequence; heads = 0: none. One product makes a gate z and
+// inputs x of `heads` x head_dim, B and C of `groups` x state_dim, and a step
+// of each head; x, B and C pass a convolution over `kernel` tokens; head h has
+// the state S (head_dim x state_dim):
+//
+//   S_t = exp(-a dt_t) S_{t-1} + dt_t x_t B_t^T      y_t = S_t C_t + D x_t
+//
+// computed by chunks of `chunk` tokens: inside of a chunk as attention, between
+// chunks by their states. The gated result passes a norm and the last product.
+struct StateSpaceSpec {
+  int64_t heads = 0;
+  int64_t head_dim = 0;
+  int64_t state_dim = 0;
+  int64_t groups = 1;   // Heads of a group share B and C.
+  int64_t kernel = 4;   // Tokens.
+  int64_t chunk = 128;  // Tokens.
+  bool operator==(const StateSpaceSpec&) const = default;
+
+  int64_t inner() const { return heads * head_dim; }
+  int64_t convolved() const { return inner() + 2 * groups * state_dim; }
+  // Widths of what the projections make and take.
+  int64_t projected() const { return inner() + convolved() + heads; }
+  int64_t mixed() const { return inner(); }
+  // Parameters of the convolution with its bias, the norm, and a, D and the
+  // bias of the step of each head.
+  int64_t vectors() const {
+    return convolved() * (kernel + 1) + inner() + 3 * heads;
+  }
+};
+
+// A gated delta net in place of self-attention (Qwen3-Next), causal and linear
+// in the length of a sequence; value_heads = 0: none. One product makes queries
+// and keys of `key_heads` x key_dim, values and a gate of `value_heads` x
+// value_dim, and a decay g and a strength b of each value head; queries, keys
+// and values pass a convolution over `kernel` tokens, queries and keys a norm;
+// each value head has the state S (key_dim x value_dim):
+//
+//   S_t = g_t (1 - b_t k_t k_t^T) S_{t-1} + b_t k_t v_t^T      o_t = S_t^T q_t
+//
+// computed by chunks of `chunk` tokens, each of which needs the state that the
+// one before it left. The result passes a norm, the gate and the last product.
+struct DeltaNetSpec {
+  int64_t key_heads = 0;
+  int64_t value_heads = 0;
+  int64_t key_dim = 0;
+  int64_t value_dim = 0;
+  int64_t kernel = 4;  // Tokens.
+  int64_t chunk = 64;  // Tokens.
+  bool operator==(const DeltaNetSpec&) const = default;
+
+  int64_t convolved() const {
+    return 2 * key_heads * key_dim + value_heads * value_dim;
+  }
+  // Widths of what the projections make and take.
+  int64_t projected() const {
+    return convolved() + value_heads * (value_dim + 2);
+  }
+  int64_t mixed() const { return value_heads * value_dim; }
+  // Parameters of the convolution, the norm of a head, and two of each head.
+  int64_t vectors() const {
+    return convolved() * kernel + value_dim + 2 * value_heads;
+  }
 };
 
 // Attention of this module's tokens to a context from another module (the
@@ -85,7 +159,15 @@ struct FfnSpec {
   // The parameters count among LayerSpec::vector_parameters.
   bool expert_biases = false;
   bool clamped = false;  // Gate and input of the activation have a limit.
+  // Width of the rows that routed experts take and return, between two more
+  // products of the layer (LatentMoE); 0: the layer's own.
+  int64_t latent = 0;
   bool operator==(const FfnSpec&) const = default;
+
+  // Width of the routed experts' rows in a layer of `layer_width`.
+  int64_t row_width(int64_t layer_width) const {
+    return latent > 0 ? latent : layer_width;
+  }
 };
 
 // A linear map, with its widths in elements.
@@ -122,7 +204,9 @@ struct ConvolutionSpec {
 
 // The kinds of layers.
 enum class LayerKind {
-  kTransformer,   // Self-attention, optional cross-attention, feed-forward.
+  // Self-attention or another token mixer, optional cross-attention,
+  // feed-forward; each of them may be absent.
+  kTransformer,
   kEmbedding,     // Look-up in a vocab x hidden table.
   kLossHead,      // hidden x vocab product and cross-entropy.
   kLinears,       // `linears` one after another: patch embedding, projector.
@@ -143,7 +227,10 @@ struct LayerSpec {
   LayerKind kind = LayerKind::kTransformer;
   std::string name{};  // Display name: "block", "patch_embedding".
   int64_t hidden = 0;  // Width of the output tokens.
+  // At most one token mixer: attention, state_space or delta_net.
   AttentionSpec attention{};
+  StateSpaceSpec state_space{};
+  DeltaNetSpec delta_net{};
   CrossAttentionSpec cross_attention{};
   FfnSpec ffn{};
   int64_t vocab = 0;  // kEmbedding, kLossHead.
@@ -159,8 +246,9 @@ struct LayerSpec {
   // The layer works on 1/downsample of the module's token grid per side, as a
   // level of a U-Net does. >= 1.
   double downsample = 1;
-  // Parameters in none of the matrix products above: norms, biases, position
-  // tables; for kFixedWork all parameters.
+  // Parameters in none of the matrix products above, nor inside of state_space
+  // and delta_net: norms, biases, position tables; for kFixedWork all
+  // parameters.
   int64_t vector_parameters = 0;
   // Whether the loss head shares the embedding's table and adds no parameters.
   bool tied = false;
@@ -177,6 +265,19 @@ struct LayerSpec {
   bool operator==(const LayerSpec&) const = default;
 };
 
+// Returns whether the layer has a token mixer.
+bool HasMixer(const LayerSpec& layer);
+// Returns the blocks of a kTransformer layer, each with a norm and a residual
+// sum: token mixer, cross-attention, feed-forward.
+int BlocksOf(const LayerSpec& layer);
+// Returns the width that the projections ahead of the token mixer make, and the
+// one that the projection after it takes; 0 without a mixer.
+// REQUIRES: attention has no low ranks.
+int64_t MixerInputs(const LayerSpec& layer);
+int64_t MixerOutputs(const LayerSpec& layer);
+// Returns the parameters of the token mixer in none of its products, which are
+// divided by tp as its heads are.
+int64_t MixerVectors(const LayerSpec& layer);
 // Returns the parameters in matrix products: all experts, the vocab table of a
 // loss head, the product of the modulation.
 int64_t MatrixParameters(const LayerSpec& layer);
@@ -264,7 +365,7 @@ struct ModuleSpec {
   IdVector<LayerId, LayerSpec> layers{};
   Precision precision = Precision::kBf16;
   // Rank of low-rank adapters (LoRA) at the input and output projections of
-  // every self-attention. They are trained in place of the module's own
+  // every token mixer. They are trained in place of the module's own
   // weights, which are frozen. 0: none; the own weights are trained.
   int64_t adapter_rank = 0;
   // The parts of a sample that this module works on. A backbone without rules

@@ -52,6 +52,10 @@ Shapes ShapesOf(const ModelSpec& model) {
       ++shapes.layers;
       shapes.heads = std::gcd(shapes.heads, layer.attention.heads);
       shapes.heads = std::gcd(shapes.heads, layer.cross_attention.heads);
+      shapes.heads = std::gcd(shapes.heads, layer.delta_net.key_heads);
+      if (layer.state_space.heads > 0) {
+        shapes.heads = std::gcd(shapes.heads, layer.state_space.groups);
+      }
       shapes.experts = std::gcd(shapes.experts, layer.ffn.experts);
     }
   }

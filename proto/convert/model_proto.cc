@@ -32,6 +32,28 @@ void SetAttention(const AttentionSpec& attention, v1::AttentionSpec* proto) {
   proto->set_value_dim(attention.value_dim);
   proto->set_density(attention.density);
   proto->set_query_key_norms(attention.query_key_norms);
+  proto->set_output_gate(attention.output_gate);
+}
+
+void SetMixers(const LayerSpec& layer, v1::LayerSpec* proto) {
+  if (const StateSpaceSpec& s = layer.state_space; s != StateSpaceSpec{}) {
+    v1::StateSpaceSpec& out = *proto->mutable_state_space();
+    out.set_heads(s.heads);
+    out.set_head_dim(s.head_dim);
+    out.set_state_dim(s.state_dim);
+    out.set_groups(s.groups);
+    out.set_kernel(s.kernel);
+    out.set_chunk(s.chunk);
+  }
+  if (const DeltaNetSpec& d = layer.delta_net; d != DeltaNetSpec{}) {
+    v1::DeltaNetSpec& out = *proto->mutable_delta_net();
+    out.set_key_heads(d.key_heads);
+    out.set_value_heads(d.value_heads);
+    out.set_key_dim(d.key_dim);
+    out.set_value_dim(d.value_dim);
+    out.set_kernel(d.kernel);
+    out.set_chunk(d.chunk);
+  }
 }
 
 void SetFfn(const FfnSpec& ffn, v1::FfnSpec* proto) {
@@ -43,6 +65,7 @@ void SetFfn(const FfnSpec& ffn, v1::FfnSpec* proto) {
   proto->set_expert_hidden(ffn.expert_hidden);
   proto->set_expert_biases(ffn.expert_biases);
   proto->set_clamped(ffn.clamped);
+  proto->set_latent(ffn.latent);
 }
 
 void SetLayer(const LayerSpec& layer, v1::LayerSpec* proto) {
@@ -50,6 +73,7 @@ void SetLayer(const LayerSpec& layer, v1::LayerSpec* proto) {
   proto->set_name(layer.name);
   proto->set_hidden(layer.hidden);
   SetAttention(layer.attention, proto->mutable_attention());
+  SetMixers(layer, proto);
   v1::CrossAttentionSpec& cross = *proto->mutable_cross_attention();
   cross.set_heads(layer.cross_attention.heads);
   cross.set_head_dim(layer.cross_attention.head_dim);

@@ -340,6 +340,9 @@ absl::Status CheckTorchModel(const ModelSpec& model) {
       if (layer.kind == LayerKind::kConvolutions) lacks = "convolutions";
       if (layer.ffn.experts > 0) lacks = "experts";
       if (a.query_rank > 0 || a.kv_rank > 0) lacks = "low-rank attention";
+      if (a.output_gate) lacks = "output gates of attention";
+      if (layer.state_space.heads > 0) lacks = "state spaces";
+      if (layer.delta_net.value_heads > 0) lacks = "delta nets";
       if (a.kind == AttentionKind::kCausal && a.window > 0) {
         lacks = "sliding windows";
       }

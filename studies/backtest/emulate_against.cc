@@ -114,7 +114,11 @@ Partition BalancedPartition(const MeasuredRun& run) {
 MemoryPolicy PolicyOf(const MeasuredRun& run, const Partition& partition,
                       const Microbatches& microbatches) {
   MemoryPolicy policy;
-  if (!run.recompute && run.recompute_groups.empty()) return policy;
+  if (!run.recompute && !run.recompute_experts &&
+      run.recompute_groups.empty()) {
+    return policy;
+  }
+  const bool by_groups = run.recompute || !run.recompute_groups.empty();
   std::vector<int32_t> choice_of_stage;
   IdVector<RankId, int32_t> left(partition.num_ranks,
                                  run.recomputed_layers > 0
@@ -132,9 +136,12 @@ MemoryPolicy PolicyOf(const MeasuredRun& run, const Partition& partition,
           run.model.modules[stage.module]
               .layers[LayerId(stage.first_layer.value() + i)];
       const bool again = layer.kind == LayerKind::kTransformer && rest-- > 0;
+      const bool whole = run.recompute_experts && layer.ffn.experts > 0;
       choice.layers.push_back(
-          again ? LayerMemory(MemoryStrategy::kRecompute, run.recompute_groups)
-                : LayerMemory(MemoryStrategy::kKeep));
+          again && whole ? LayerMemory(MemoryStrategy::kRecompute)
+          : again && by_groups
+              ? LayerMemory(MemoryStrategy::kRecompute, run.recompute_groups)
+              : LayerMemory(MemoryStrategy::kKeep));
     }
     const auto known =
         std::find(policy.choices.begin(), policy.choices.end(), choice);

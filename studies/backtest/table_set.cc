@@ -50,6 +50,9 @@ absl::StatusOr<MeasuredTable> LoadTable(const std::string& file,
           formats::LoadModel(run.model_name, data_dir, read);
       if (!model.ok()) return place(model.status());
       run.model = *std::move(model);
+      formats::AddPredictedTokens(
+          run.predicted_tokens,
+          &run.model.modules[ModuleId(run.model.modules.size() - 1)]);
     }
     auto it = known.find(run.cluster);
     if (it == known.end()) {

@@ -95,6 +95,38 @@ LayerSpec MlaBlock() {
   layer.attention.rope_dim = 64;
   return layer;
 }
+LayerSpec StateSpaceLayer() {
+  LayerSpec layer;
+  layer.hidden = 2688;
+  layer.state_space = {
+      .heads = 64, .head_dim = 64, .state_dim = 128, .groups = 8};
+  layer.vector_parameters = layer.hidden;
+  return layer;
+}
+LayerSpec DeltaNetBlock() {
+  LayerSpec layer = GatedAttentionBlock();
+  layer.attention = {};
+  layer.delta_net = {
+      .key_heads = 16, .value_heads = 48, .key_dim = 128, .value_dim = 128};
+  return layer;
+}
+LayerSpec GatedAttentionBlock() {
+  LayerSpec layer =
+      Block(5120, 24, 4, 256, 17408, true, AttentionKind::kCausal);
+  layer.attention.output_gate = true;
+  return layer;
+}
+LayerSpec LatentExpertsLayer() {
+  LayerSpec layer;
+  layer.hidden = 4096;
+  layer.ffn = {.experts = 512,
+               .experts_per_token = 22,
+               .shared_experts = 2,
+               .expert_hidden = 2688,
+               .latent = 1024};
+  layer.vector_parameters = layer.hidden;
+  return layer;
+}
 LayerSpec DitBlock() {
   LayerSpec layer = Block(1152, 16, 16, 72, 4608, false, AttentionKind::kFull);
   layer.modulation = {.vectors = 6, .condition_width = 1152};
@@ -154,11 +186,12 @@ std::vector<LayerSpec> EveryLayerKind() {
   low_rank.attention.query_rank = 2048;
   LayerSpec feed_forward_only = Llama3Block();
   feed_forward_only.attention = {};
-  return {Llama3Block(),    Vit5bBlock(),      window,
-          low_rank,         feed_forward_only, MoeBlock(),
-          EmbeddingLayer(), LossHeadLayer(),   CrossAttentionBlock(),
-          ProjectorLayer(), FixedLayer(),      MlaBlock(),
-          DitBlock(),       ConvolutionLayer()};
+  return {Llama3Block(),    Vit5bBlock(),          window,
+          low_rank,         feed_forward_only,     MoeBlock(),
+          EmbeddingLayer(), LossHeadLayer(),       CrossAttentionBlock(),
+          ProjectorLayer(), FixedLayer(),          MlaBlock(),
+          DitBlock(),       ConvolutionLayer(),    StateSpaceLayer(),
+          DeltaNetBlock(),  GatedAttentionBlock(), LatentExpertsLayer()};
 }
 
 Stage StageOf(int32_t num_layers, int32_t module, int32_t first) {

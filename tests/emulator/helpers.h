@@ -26,6 +26,16 @@ LayerSpec Vit5bBlock();    // 1792 wide, 15360 plain, 16 heads of 112, full.
 LayerSpec MoeBlock();
 // DeepSeek-V3's attention with its dense feed-forward part.
 LayerSpec MlaBlock();
+// The state space of Nemotron 3 Nano, a layer of its own: 2688 wide, 64 heads
+// of 64 with states of 128, 8 groups, chunks of 128.
+LayerSpec StateSpaceLayer();
+// Qwen3.5-27B's delta net with its feed-forward part: 5120 wide, 17408, 16 and
+// 48 heads of 128, chunks of 64; and its gated attention.
+LayerSpec DeltaNetBlock();
+LayerSpec GatedAttentionBlock();
+// The experts of Nemotron 3 Super, a layer of their own: 4096 wide, 512 experts
+// of 2688 on rows of 1024, 22 a token.
+LayerSpec LatentExpertsLayer();
 // Adaptive norms of its own, plain feed-forward.
 LayerSpec DitBlock();
 // One residual block of a U-Net on half the grid.

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <string>
 
+#include "formats/job/spec_loader.h"
 #include "tests/formats/data_dir.h"
 #include "tests/support/status_matchers.h"
 
@@ -121,6 +122,37 @@ TEST(MeasuredRunsTest, ARunMayNameAModelAndTheImagesOfItsSamples) {
   EXPECT_EQ(batch.samples[SampleId(23)].text_tokens, 128);
   EXPECT_EQ(batch.samples[SampleId(23)].images,
             (std::vector<ImageSize>(3, {.width = 448, .height = 224})));
+}
+
+TEST(MeasuredRunsTest, ARunMayPredictMoreTokensAndRecomputeExperts) {
+  std::string row = kRow;
+  row.replace(row.find("layers=4 hidden=512 heads=8 ffn=2048 vocab=1000"), 47,
+              "model=nemotron-3-super-120b-a12b predicted_tokens=2");
+  row.replace(row.find("recompute=full"), 14, "recompute=norms+experts");
+  ASSERT_OK_AND_ASSIGN(const auto runs,
+                       ParseMeasuredRuns(std::string(kHeader) + row, "t"));
+  const MeasuredRun& run = runs[0];
+  EXPECT_EQ(run.predicted_tokens, 2);
+  EXPECT_TRUE(run.recompute_experts);
+  EXPECT_EQ(run.recompute_groups, OperatorGroups{OperatorGroup::kNorms});
+  ASSERT_OK_AND_ASSIGN(ModelSpec model, LoadModel("nemotron-3-super-120b-a12b",
+                                                  kDataDir, ReadFile));
+  ModuleSpec& backbone = model.modules[ModuleId(0)];
+  const int32_t layers = backbone.layers.size();
+  const int64_t parameters = Parameters(backbone);
+  AddPredictedTokens(2, &backbone);
+  // A projection, attention, experts and the tied head each.
+  ASSERT_EQ(backbone.layers.size(), layers + 2 * 4);
+  const auto kind = [&](int32_t l) { return backbone.layers[LayerId(l)].name; };
+  EXPECT_EQ(kind(layers - 1), "prediction_input");
+  EXPECT_EQ(kind(layers), "attention");
+  EXPECT_EQ(kind(layers + 1), "experts");
+  EXPECT_EQ(kind(layers + 2), "loss_head");
+  EXPECT_FALSE(backbone.layers[LayerId(layers + 7)].tied);
+  // The published checkpoint has one such module, and in its 41 routers a
+  // correction for each expert, which is not trained.
+  const int64_t one = (Parameters(backbone) - parameters) / 2;
+  EXPECT_EQ(parameters + one + 41 * 512, 123'611'033'088);
 }
 
 TEST(MeasuredRunsTest, ARunMayHaveClipsAndFrozenModules) {

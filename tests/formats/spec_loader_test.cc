@@ -143,7 +143,7 @@ TEST(ParseJobTest, ReadsChoicesOfLayersModulesAndParallelism) {
                   {"\"kv_heads\": 4, \"head_dim\": 16}",
                    "\"kv_heads\": 4, \"head_dim\": 16, \"kv_rank\": 8, "
                    "\"rope_dim\": 4, \"value_dim\": 12, \"density\": 0.25, "
-                   "\"query_key_norms\": true}, "
+                   "\"query_key_norms\": true, \"output_gate\": false}, "
                    "\"modulation\": {\"vectors\": 6, \"condition_width\": 32}, "
                    "\"convolutions\": [{\"in\": 3, \"out\": 8, \"kernel\": 5, "
                    "\"depth\": 2, \"scale\": 0.5}], \"downsample\": 2, "
@@ -174,6 +174,40 @@ TEST(ParseJobTest, ReadsChoicesOfLayersModulesAndParallelism) {
             (std::vector<ConvolutionSpec>{
                 {.in = 3, .out = 8, .kernel = 5, .depth = 2, .scale = 0.5}}));
   EXPECT_EQ(layer.downsample, 2);
+}
+
+TEST(ParseModelTest, ReadsTokenMixersOtherThanAttention) {
+  const std::string text =
+      R"({"modules": [{"name": "backbone", "role": "MODULE_ROLE_BACKBONE",
+          "layers": [
+            {"layer": {"kind": "LAYER_KIND_TRANSFORMER", "hidden": 64,
+              "state_space": {"heads": 8, "head_dim": 16, "state_dim": 32,
+                "groups": 2, "kernel": 3, "chunk": 256}}},
+            {"layer": {"kind": "LAYER_KIND_TRANSFORMER", "hidden": 64,
+              "delta_net": {"key_heads": 2, "value_heads": 4, "key_dim": 16,
+                "value_dim": 32},
+              "ffn": {"experts": 8, "experts_per_token": 2,
+                "expert_hidden": 24, "latent": 48}}},
+            {"layer": {"kind": "LAYER_KIND_TRANSFORMER", "hidden": 64,
+              "attention": {"kind": "ATTENTION_KIND_CAUSAL", "heads": 4,
+                "kv_heads": 2, "head_dim": 16, "output_gate": true}}}]}]})";
+  ASSERT_OK_AND_ASSIGN(const ModelSpec model, ParseModel(text, "model.json"));
+  const auto& layers = model.modules[ModuleId(0)].layers;
+  ASSERT_EQ(layers.size(), 3);
+  EXPECT_EQ(layers[LayerId(0)].state_space, (StateSpaceSpec{.heads = 8,
+                                                            .head_dim = 16,
+                                                            .state_dim = 32,
+                                                            .groups = 2,
+                                                            .kernel = 3,
+                                                            .chunk = 256}));
+  EXPECT_EQ(layers[LayerId(1)].delta_net, (DeltaNetSpec{.key_heads = 2,
+                                                        .value_heads = 4,
+                                                        .key_dim = 16,
+                                                        .value_dim = 32,
+                                                        .kernel = 4,
+                                                        .chunk = 64}));
+  EXPECT_EQ(layers[LayerId(1)].ffn.latent, 48);
+  EXPECT_TRUE(layers[LayerId(2)].attention.output_gate);
 }
 
 TEST(ParseJobTest, ReadsHowAFrameworkRunsExperts) {

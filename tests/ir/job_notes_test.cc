@@ -10,6 +10,7 @@ namespace pipeloom {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -72,6 +73,24 @@ TEST(JobNotesTest, AllToAllContextParallelismSharesTheHeadsToo) {
   job.parallel.context = ContextParallelism::kAllToAll;
   EXPECT_THAT(JobNotes(job),
               ElementsAre(HasSubstr("tp x cp = 3"), HasSubstr("tp x cp = 3")));
+}
+
+TEST(JobNotesTest, MixersShareTheirHeadsOverTpAndCp) {
+  JobSpec job = testing::SmallVlmJob();
+  LayerSpec layer;
+  layer.name = "state_space";
+  layer.hidden = job.model.modules[ModuleId(1)].layers[LayerId(0)].hidden;
+  layer.state_space = {
+      .heads = 12, .head_dim = 8, .state_dim = 16, .groups = 3};
+  job.model.modules[ModuleId(1)].layers.push_back(layer);
+  job.parallel.tp = 2;
+  job.parallel.cp = 4;
+  EXPECT_THAT(
+      JobNotes(job),
+      AllOf(Contains(HasSubstr("layers of 12 heads of a mixer, which tp x cp = "
+                               "8 does not divide")),
+            Contains(HasSubstr("layers of 3 groups of a state space, which tp "
+                               "= 2 does not divide"))));
 }
 
 TEST(JobNotesTest, ExpertsThatEpDoesNotDivideAreNamed) {

@@ -102,6 +102,45 @@ TEST(JobSpecTest, EachFaultIsNamedWithItsFieldAndWhatIsAllowed) {
          j.model.modules[enc].layers[l0].ffn = {
              .experts = 2, .experts_per_token = 3, .expert_hidden = 4};
        }},
+      {"attention, state_space and delta_net: a layer must have at most one of "
+       "them",
+       [&](JobSpec& j) {
+         j.model.modules[enc].layers[l0].state_space = {
+             .heads = 4, .head_dim = 8, .state_dim = 16};
+       }},
+      {"state_space needs heads, head_dim and state_dim > 0",
+       [&](JobSpec& j) {
+         j.model.modules[enc].layers[l0].attention = {};
+         j.model.modules[enc].layers[l0].state_space = {.heads = 4};
+       }},
+      {"state_space.groups is 3; it must divide heads, which is 4",
+       [&](JobSpec& j) {
+         j.model.modules[enc].layers[l0].attention = {};
+         j.model.modules[enc].layers[l0].state_space = {
+             .heads = 4, .head_dim = 8, .state_dim = 16, .groups = 3};
+       }},
+      {"delta_net.key_heads is 3; it must divide value_heads, which is 4",
+       [&](JobSpec& j) {
+         j.model.modules[enc].layers[l0].attention = {};
+         j.model.modules[enc].layers[l0].delta_net = {
+             .key_heads = 3, .value_heads = 4, .key_dim = 8, .value_dim = 8};
+       }},
+      {"delta_net.kernel and chunk must be > 0",
+       [&](JobSpec& j) {
+         j.model.modules[enc].layers[l0].attention = {};
+         j.model.modules[enc].layers[l0].delta_net = {.key_heads = 4,
+                                                      .value_heads = 4,
+                                                      .key_dim = 8,
+                                                      .value_dim = 8,
+                                                      .chunk = 0};
+       }},
+      {"attention.output_gate is true; it must be false without attention",
+       [&](JobSpec& j) {
+         j.model.modules[enc].layers[l0].attention.output_gate = true;
+         j.model.modules[enc].layers[l0].attention.query_rank = 4;
+       }},
+      {"ffn.latent is 4; it must be 0 unless there are experts",
+       [&](JobSpec& j) { j.model.modules[enc].layers[l0].ffn.latent = 4; }},
       {"vocab is 0",
        [&](JobSpec& j) {
          j.model.modules[enc].layers[l0].kind = LayerKind::kLossHead;
@@ -161,7 +200,7 @@ TEST(JobSpecTest, EachFaultIsNamedWithItsFieldAndWhatIsAllowed) {
        [](JobSpec& j) { j.setup.host_per_step = Seconds(2); }},
       {"module \"backbone\": adapter_rank is -1; it must be in [0, 1048576]",
        [](JobSpec& j) { j.model.modules[ModuleId(1)].adapter_rank = -1; }},
-      {"adapter_rank is 8, but no layer has self-attention",
+      {"adapter_rank is 8, but no layer has a token mixer",
        [](JobSpec& j) {
          j.model.modules[ModuleId(1)].adapter_rank = 8;
          for (LayerSpec& layer : j.model.modules[ModuleId(1)].layers) {

@@ -18,6 +18,8 @@ CLASSES = {
     "gemma3_text": "Gemma3ForCausalLM",
     "llama4": "Llama4ForConditionalGeneration",
     "qwen2_5_omni_thinker": "Qwen2_5OmniThinkerForConditionalGeneration",
+    "qwen3_5": "Qwen3_5ForConditionalGeneration",
+    "qwen3_5_moe": "Qwen3_5MoeForConditionalGeneration",
     "qwen3_omni_moe_thinker": "Qwen3OmniMoeThinkerForConditionalGeneration",
 }
 CONFIGS = {

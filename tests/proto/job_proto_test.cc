@@ -84,5 +84,47 @@ TEST(JobProtoTest, ClustersComeBackEqualThroughTheirMessagesJson) {
   }
 }
 
+// One layer for each token mixer, and experts on narrow rows.
+TEST(JobProtoTest, ModelsWithEveryTokenMixerComeBackEqual) {
+  LayerSpec states;
+  states.hidden = 64;
+  states.state_space = {
+      .heads = 8, .head_dim = 16, .state_dim = 32, .groups = 2, .chunk = 256};
+  LayerSpec deltas;
+  deltas.hidden = 64;
+  deltas.delta_net = {.key_heads = 2,
+                      .value_heads = 4,
+                      .key_dim = 16,
+                      .value_dim = 32,
+                      .kernel = 3};
+  deltas.ffn = {
+      .experts = 8, .experts_per_token = 2, .expert_hidden = 24, .latent = 48};
+  LayerSpec gated;
+  gated.hidden = 64;
+  gated.attention = {.kind = AttentionKind::kCausal,
+                     .heads = 4,
+                     .kv_heads = 2,
+                     .head_dim = 16,
+                     .output_gate = true};
+  ModuleSpec module;
+  module.name = "backbone";
+  for (const LayerSpec& layer : {states, deltas, gated}) {
+    module.layers.push_back(layer);
+  }
+  ModelSpec model;
+  model.name = "hybrid";
+  model.modules.push_back(module);
+  ASSERT_THAT(ValidateModelSpec(model), testing::IsOk());
+  google::protobuf::util::JsonPrintOptions options;
+  options.preserve_proto_field_names = true;
+  std::string json;
+  ASSERT_TRUE(google::protobuf::util::MessageToJsonString(ToProto(model), &json,
+                                                          options)
+                  .ok());
+  ASSERT_OK_AND_ASSIGN(const ModelSpec again,
+                       formats::ParseModel(json, "model"));
+  EXPECT_EQ(again, model) << json;
+}
+
 }  // namespace
 }  // namespace pipeloom::convert

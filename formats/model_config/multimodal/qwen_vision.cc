@@ -1,6 +1,7 @@
 #include "formats/model_config/multimodal/qwen_vision.h"
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_format.h"
@@ -153,7 +154,8 @@ ModuleSpec ReadQwen25Vision(const ConfigNode& vision, const Draft& draft) {
   return module;
 }
 
-ModuleSpec ReadQwen3Vision(const ConfigNode& vision, const Draft& draft) {
+ModuleSpec ReadQwen3Vision(const ConfigNode& vision, const Draft& draft,
+                           std::vector<int64_t> default_taps) {
   const Patches patches = ReadPatches(vision, 16);
   const int64_t width = vision.Int("hidden_size", kWidth, 1152);
   const int64_t heads = vision.Int("num_heads", kHeads, 16);
@@ -169,8 +171,8 @@ ModuleSpec ReadQwen3Vision(const ConfigNode& vision, const Draft& draft) {
   const int64_t depth = vision.Int("depth", kLayers, 27);
   std::vector<int64_t> taps =
       vision.Ints("deepstack_visual_indexes", {0, kLayers.high});
-  if (!vision.Has("deepstack_visual_indexes")) {
-    taps = {8, 16, 24};
+  if (!vision.Has("deepstack_visual_indexes") && !default_taps.empty()) {
+    taps = std::move(default_taps);
     vision.notes().Assume("vision_config.deepstack_visual_indexes = 8, 16, 24");
   }
   const int64_t merged = width * patches.merge * patches.merge;

@@ -1,4 +1,4 @@
-// Qwen2-VL, Qwen2.5-VL and Qwen3-VL with their mixtures.
+// Qwen2-VL, Qwen2.5-VL, Qwen3-VL and Qwen3.5 with their mixtures.
 #include "formats/model_config/architectures.h"
 #include "formats/model_config/decoders.h"
 #include "formats/model_config/multimodal/qwen_vision.h"
@@ -59,6 +59,18 @@ void ReadQwen3VlMoe(const ConfigNode& config, Draft* draft) {
   const ModuleId vision =
       draft->Add(ReadQwen3Vision(config.Child("vision_config"), *draft));
   AddQwen3Text(config, "qwen3_vl_moe_text", vision, draft);
+}
+
+void ReadQwen35Vl(const ConfigNode& config, Draft* draft) {
+  const ModuleId vision =
+      draft->Add(ReadQwen3Vision(config.Child("vision_config"), *draft, {}));
+  AddQwen3Text(config, "qwen3_5_text", vision, draft);
+}
+
+void ReadQwen35VlMoe(const ConfigNode& config, Draft* draft) {
+  const ModuleId vision =
+      draft->Add(ReadQwen3Vision(config.Child("vision_config"), *draft, {}));
+  AddQwen3Text(config, "qwen3_5_moe_text", vision, draft);
 }
 
 }  // namespace pipeloom::formats

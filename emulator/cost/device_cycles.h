@@ -1,7 +1,7 @@
 // Work of a device's multiprocessors in a cycle, by the peaks of its data
 // sheet.
-#ifndef PIPELOOM_EMULATOR_FRAMEWORK_DEVICE_CYCLES_H_
-#define PIPELOOM_EMULATOR_FRAMEWORK_DEVICE_CYCLES_H_
+#ifndef PIPELOOM_EMULATOR_COST_DEVICE_CYCLES_H_
+#define PIPELOOM_EMULATOR_COST_DEVICE_CYCLES_H_
 
 #include <algorithm>
 
@@ -40,4 +40,4 @@ inline double AmpereRate(const DeviceSpec& device) {
 
 }  // namespace pipeloom::emulator
 
-#endif  // PIPELOOM_EMULATOR_FRAMEWORK_DEVICE_CYCLES_H_
+#endif  // PIPELOOM_EMULATOR_COST_DEVICE_CYCLES_H_

@@ -29,7 +29,10 @@ def held():
     sizes = {}
     for thing in gc.get_objects():
         if issubclass(type(thing), torch.Tensor) and not thing.is_meta:
-            storage = storage_of(thing)
+            try:
+                storage = storage_of(thing)
+            except NotImplementedError:  # Its data are gone already.
+                continue
             sizes[storage.data_ptr()] = storage.nbytes()
     return sum(sizes.values())
 

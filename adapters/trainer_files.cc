@@ -133,8 +133,8 @@ std::vector<std::string> HybridStages(const JobSpec& job,
   return stages;
 }
 
-// Returns the arguments that place the last module's layers, and comments on
-// what they do not say of the stages.
+// Returns the arguments that place the last module's layers, with a comment for
+// each property of the partition that they cannot express.
 absl::StatusOr<std::string> MegatronLayout(const JobSpec& job,
                                            const Partition& partition) {
   const ModuleId last(job.model.modules.size() - 1);

@@ -5,8 +5,8 @@ A job is a shipped one with another batch, layout, number of microbatches and
 memory limit, drawn from a seed: mostly batches and layouts that nothing in the
 planner was made for. Each is run by `pipeloom compare`; what counts is whether
 any row of its table is faster than pipeloom's. A row that searched for more than
-1.5 times the budget, and than pipeloom did, is marked late and counted apart: one
-evaluation of a large step may take long.
+1.5 times the budget, and 1.5 times as long as pipeloom, is marked late and counted
+apart: one evaluation of a large step may take longer than the budget.
 
   scripts/random_jobs.py BINARY [--jobs N] [--seed S] [--budget 100ms]
                          [--steps N] [--partition SOURCE] [--timeout S]
@@ -26,8 +26,8 @@ import sys
 
 BATCHES = ["image_text", "interleaved", "speech", "text", "video", "mixed"]
 OWN = "pipeloom"
-# A row is late if it searched for more than so many times the budget and the time
-# of pipeloom.
+# A row is late if it searched for more than LATE times the budget, and LATE times
+# as long as pipeloom.
 LATE = 1.5
 
 

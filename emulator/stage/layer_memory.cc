@@ -104,8 +104,8 @@ void AddMixer(const LayerSpec& layer, double t, KeptParts* kept) {
   const double keys = Real(d.key_heads * d.key_dim);
   // Inputs of the convolution; the gate's copy.
   projections.always += t * 2 * (Real(d.convolved()) + mixed);
-  // Normed queries and keys, copied for each value head; values; the inverse
-  // of a chunk; the result, and its norm, which the gate multiplies.
+  // Normed queries and keys, and their copies for each value head; values; the
+  // inverse of each chunk; the result before and after its norm.
   core.always +=
       t * 2 *
       (2 * keys + mixed + heads * Real(d.chunk) + mixed +

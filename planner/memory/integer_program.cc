@@ -77,11 +77,7 @@ class IntegerProgramSolver::Impl : private ProgramRuns {
         if (options.keeps_start) return solution_;
       }
     }
-    if (IsOver()) {
-      LeaveOpen(0);
-    } else {
-      Visit(prices_, options_.root_rounds, 0);
-    }
+    Visit(prices_, options_.root_rounds, 0);
     if (!solution_.feasible) {
       solution_.bound = 0;
       solution_.optimal = !cut_short_;
@@ -481,6 +477,7 @@ class IntegerProgramSolver::Impl : private ProgramRuns {
   void LeaveOpen(int64_t bound) { open_ = std::min(open_, bound); }
 
   void Visit(Prices prices, int32_t rounds, int64_t parent_bound) {
+    if (IsOver()) return LeaveOpen(parent_bound);
     ++solution_.nodes;
     const int64_t bound = std::max(parent_bound, Bound(prices, rounds));
     if (rounds == options_.root_rounds && solution_.nodes == 1) {
@@ -525,7 +522,7 @@ class IntegerProgramSolver::Impl : private ProgramRuns {
         LeaveOpen(child_bound);
         continue;
       }
-      if (solution_.nodes >= options_.max_nodes || IsOver()) {
+      if (solution_.nodes >= options_.max_nodes) {
         cut_short_ = true;
         LeaveOpen(child_bound);
         continue;

@@ -201,8 +201,8 @@ TEST(ShippedWorkloadsTest, ModulesHaveTheirOwnPublishedSize) {
   }
 }
 
-// Parameters that work on a token: by the models' names 3, 12 and 3 billion, and
-// those of the loss head.
+// Parameters that work on a token: by the models' names 3, 12 and 3 billion,
+// and those of the loss head.
 TEST(ShippedWorkloadsTest, HybridMixturesUseAsManyWeightsAsTheirNamesSay) {
   struct Case {
     std::string name;

@@ -33,6 +33,12 @@ class PlansWholeSteps {
       const PreparedJob& job, const PlanInput& input) const = 0;
 };
 
+// A step as a similar one was planned.
+struct LentStep {
+  std::vector<double> times{};  // Indexed by task: when it starts, in any unit.
+  partition::MemorySelection selection{};
+};
+
 // The ability to start searches from the schedules of other strategies, and to
 // return their plans where they are faster. For strategies that choose memory
 // and split backwards.
@@ -41,10 +47,9 @@ class StartsFromOthers {
   virtual ~StartsFromOthers() = default;
   // Makes a strategy whose schedule is the best start that others give, for one
   // step. `segments` is the budget of the search for orders of segments in it;
-  // `times`, indexed by task, says when tasks ran in a similar step (empty:
-  // unknown).
-  virtual std::unique_ptr<Strategy> Starts(SearchBudget segments,
-                                           std::vector<double> times) const = 0;
+  // `lent` is the step as similar ones were planned, the most similar first.
+  virtual std::unique_ptr<Strategy> Starts(
+      SearchBudget segments, std::vector<LentStep> lent) const = 0;
   // Makes one strategy for each order that others have on a given partition;
   // those that are most often the fastest come first.
   virtual std::vector<std::unique_ptr<Strategy>> Rivals() const = 0;

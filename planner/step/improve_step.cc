@@ -251,18 +251,16 @@ absl::StatusOr<std::optional<Candidate>> KnownStart(
   SearchBudget segments = input.budget.PartUntil(kSegmentsUntil, *evaluations);
   segments.max_evaluations =
       std::min(segments.max_evaluations, kSegmentEvaluations);
-  const std::shared_ptr<const CarriedStep> carried =
-      MostSimilar(input.carried, fused.graph);
+  const std::vector<std::shared_ptr<const CarriedStep>> similar =
+      SimilarSteps(input.carried, fused.graph);
   IdVector<RankId, RankSpec> limits = fused.graph.ranks();
-  std::vector<double> times;
-  if (carried != nullptr) times = CarriedStarts(*carried, fused.graph);
   if (leaves_room) {
-    limits = carried != nullptr
-                 ? CarriedLimits(*carried, fused.graph)
+    limits = !similar.empty()
+                 ? CarriedLimits(*similar.front(), fused.graph)
                  : WithRoom(fused.graph, std::move(limits), kStartRoom);
   }
-  const std::unique_ptr<Strategy> starts =
-      others.Starts(segments, std::move(times));
+  const std::unique_ptr<Strategy> starts = others.Starts(
+      segments, LentSteps(similar, fused.graph, memory, input.budget.threads));
   PreparedJob with_starts = job;
   with_starts.strategy = starts.get();
   absl::StatusOr<Candidate> known = PlanChoice(

@@ -448,8 +448,8 @@ absl::StatusOr<PlanResult> PlanOnce(const PreparedJob& prepared,
   PIPELOOM_RETURN_IF_ERROR(ValidateExecutionPlan(best->plan));
   // Searches that only judge a partition teach nothing.
   if (input.budget.max_evaluations > 1) {
-    result.carried =
-        std::make_shared<const CarriedStep>(CarryFrom(final_built, *best));
+    result.carried = std::make_shared<const CarriedStep>(
+        CarryFrom(final_built, final_memory, *best));
   }
   result.plan = std::move(best->plan);
   result.predicted = std::move(best->predicted);

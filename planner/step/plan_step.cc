@@ -1,5 +1,6 @@
 #include "planner/step/plan_step.h"
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <thread>
@@ -7,12 +8,41 @@
 #include <vector>
 
 #include "base/status_macros.h"
+#include "planner/step/carried_step.h"
 #include "planner/step/plan_alone.h"
 #include "planner/step/rival_plans.h"
 #include "planner/step/sample_steps.h"
 #include "planner/strategy_abilities.h"
 
 namespace pipeloom::planner {
+namespace {
+
+// From which multiple of the step quick plans of the steps before are so long
+// that none is made for the next one: it takes a thread for most of the time.
+constexpr double kQuickLoses = 1.04;
+
+// Returns whether quick plans lost in the steps that are carried over. If none
+// of these had one, one is made again.
+bool QuickPlanLoses(const PlanInput& input) {
+  bool known = false;
+  for (const std::shared_ptr<const CarriedStep>& step : input.carried) {
+    if (step == nullptr || step->quick_ratio <= 0) continue;
+    if (step->quick_ratio < kQuickLoses) return false;
+    known = true;
+  }
+  return known;
+}
+
+// Notes in what the step teaches how its quick plan did.
+void NoteQuickPlan(const PlanResult& quick, PlanResult* own) {
+  if (own->carried == nullptr) return;
+  CarriedStep carried = *own->carried;
+  carried.quick_ratio = ToSeconds(quick.predicted.step_time()) /
+                        std::max(1e-9, ToSeconds(own->predicted.step_time()));
+  own->carried = std::make_shared<const CarriedStep>(std::move(carried));
+}
+
+}  // namespace
 
 absl::StatusOr<PreparedJob> PrepareJob(const Strategy& strategy,
                                        const emulator::StageCostModel& costs,
@@ -39,13 +69,15 @@ absl::StatusOr<PlanResult> PlanStep(const PreparedJob& job,
   {
     // The search's first parts have one thread only.
     std::jthread other;
-    if (input.budget.spent && input.budget.threads > 1) {
+    if (input.budget.spent && input.budget.threads > 1 &&
+        !QuickPlanLoses(input)) {
       other = std::jthread([&] {
         quick = QuickPlan(others->QuickRivals(job.partition), job, input);
       });
     }
     own = PlanAlone(job, input);
   }
+  if (own.ok() && quick.has_value()) NoteQuickPlan(*quick, &*own);
   // The undisturbed time is no measure of a robust choice.
   if (own.ok() && input.robust.has_value()) return own;
   return BestOfRivals(others->Rivals(), job, input, std::move(own),

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <utility>
 
 #include "base/status_macros.h"
@@ -23,6 +24,7 @@
 #include "planner/orders/zero_bubble_v.h"
 #include "planner/strategies/disttrain.h"
 #include "planner/strategies/optimus.h"
+#include "planner/strategies/starts/lent_starts.h"
 #include "planner/strategies/starts/segment_starts.h"
 
 namespace pipeloom::planner {
@@ -121,8 +123,8 @@ std::vector<RankOrders> EarlyOrders(const StageGraph& graph,
 
 class KnownStarts::Tried {
  public:
-  Tried(SearchBudget segments, std::vector<double> times)
-      : segments_(std::move(segments)), times_(std::move(times)) {}
+  Tried(SearchBudget segments, std::vector<LentStep> lent)
+      : segments_(std::move(segments)), lent_(std::move(lent)) {}
 
   // Makes the best of all starts, or of those that were best in the first call.
   absl::StatusOr<MemorySchedule> Make(const StageGraph& graph,
@@ -130,7 +132,7 @@ class KnownStarts::Tried {
                                       const Partition& partition, uint64_t seed,
                                       const SearchBudget& budget) {
     evaluations_ = 0;
-    std::vector<SegmentStart> starts;
+    std::vector<Start> starts;
     MemoryChooser chooser(graph, memory);
     const FlatGraph flat(graph);
     SearchBudget heard;  // Rounds are not counted, but end with the time.
@@ -138,8 +140,7 @@ class KnownStarts::Tried {
     heard.stop = budget.stop;
     heard.needs_answer = budget.needs_answer;
     heard.threads = budget.threads;
-    const auto choose = [&](const ChooseMemoryOptions& options,
-                            SegmentStart* start) {
+    const auto choose = [&](const ChooseMemoryOptions& options, Start* start) {
       const absl::StatusOr<int64_t> time =
           chooser.Choose(start->orders, start->selection, heard, options);
       evaluations_ += std::max<int64_t>(1, chooser.evaluations());
@@ -148,7 +149,7 @@ class KnownStarts::Tried {
       start->selection = chooser.selection();
     };
     // Returns whether it fits.
-    const auto offer_start = [&](SegmentStart start,
+    const auto offer_start = [&](Start start,
                                  const ChooseMemoryOptions& options) {
       if (budget.Abandoned() ||
           (!starts.empty() && budget.Exhausted(evaluations_))) {
@@ -162,15 +163,24 @@ class KnownStarts::Tried {
       return fits;
     };
     const auto offer = [&](RankOrders orders) {
-      offer_start({.orders = std::move(orders)}, kRough);
+      offer_start({{.orders = std::move(orders)}}, kRough);
     };
     std::vector<RankOrders> first;  // Offered before the segments.
     if (good_.empty()) {
+      PIPELOOM_ASSIGN_OR_RETURN(
+          LentStarts lent,
+          MakeLentStarts(graph, memory, lent_, budget.threads));
+      evaluations_ += lent.evaluations;
+      for (LentStart& start : lent.starts) {
+        starts.push_back(Lent(std::move(start)));
+      }
       // There may be no time for them after the segments of a large step, whose
-      // orders they may be better than.
+      // orders they may be better than. Where a similar step tells more, they
+      // were tried for that.
       if (!MemoryIsShort(flat)) {
         first = KnownOrders(graph, partition);
-      } else if (MicrobatchesAreAlike(graph) || IsVee(partition)) {
+      } else if (starts.empty() &&
+                 (MicrobatchesAreAlike(graph) || IsVee(partition))) {
         first = EarlyOrders(graph, partition);
       }
       for (const RankOrders& orders : first) offer(orders);
@@ -188,9 +198,17 @@ class KnownStarts::Tried {
       }
     } else {
       // With choices of an earlier call to go on from, rough ones add nothing.
-      for (const SegmentStart& start : good_) {
+      for (const Start& start : good_) {
+        if (start.lent.has_value()) {
+          PIPELOOM_ASSIGN_OR_RETURN(
+              LentStart again,
+              LentStartWithin(graph, memory, lent_, *start.lent));
+          ++evaluations_;
+          if (again.time < kNoLimit) starts.push_back(Lent(std::move(again)));
+          continue;
+        }
         if (offer_start(start, {}) || start.units.empty()) continue;
-        SegmentStart again = start;
+        Start again = start;
         again.selection = start.level;  // Fits the orders made for it.
         PIPELOOM_ASSIGN_OR_RETURN(again.orders,
                                   OrdersWithin(graph, memory, start));
@@ -204,14 +222,14 @@ class KnownStarts::Tried {
           "none of the known orders fits with any memory choice tried");
     }
     const auto sort = [&] {
-      std::stable_sort(starts.begin(), starts.end(),
-                       [](const SegmentStart& a, const SegmentStart& b) {
-                         return a.time < b.time;
-                       });
+      std::stable_sort(
+          starts.begin(), starts.end(),
+          [](const Start& a, const Start& b) { return a.time < b.time; });
     };
     sort();
     if (good_.empty()) {
       for (size_t i = 0; i < std::min(kThorough, starts.size()); ++i) {
+        if (starts[i].lent.has_value()) continue;  // Costs more than it gains.
         if (!budget.Exhausted(evaluations_)) choose({}, &starts[i]);
       }
       sort();
@@ -233,11 +251,25 @@ class KnownStarts::Tried {
   }
 
  private:
+  struct Start : SegmentStart {
+    std::optional<LentStart> lent{};  // Without orders.
+  };
+
+  // Returns the start with the choices of its step.
+  Start Lent(LentStart lent) const {
+    Start start;
+    start.time = lent.time;
+    start.orders = std::exchange(lent.orders, {});
+    start.selection = lent_[lent.step].selection;
+    start.lent = std::move(lent);
+    return start;
+  }
+
   absl::Status OfferSegments(const StageGraph& graph,
                              const partition::StepMemory& memory,
                              const Partition& partition, uint64_t seed,
                              const SearchBudget& whole,
-                             std::vector<SegmentStart>* starts) {
+                             std::vector<Start>* starts) {
     if (segments_.max_evaluations < 1) return absl::OkStatus();
     SearchBudget part = segments_;
     part.stop = whole.stop;
@@ -249,25 +281,28 @@ class KnownStarts::Tried {
     PutRoomyLevelsFirst(graph, memory, &levels);
     PIPELOOM_ASSIGN_OR_RETURN(
         SegmentStarts found,
-        FindSegmentStarts(graph, memory, levels, times_, seed, part));
+        FindSegmentStarts(
+            graph, memory, levels,
+            lent_.empty() ? absl::Span<const double>() : lent_.front().times,
+            seed, part));
     evaluations_ += found.evaluations;
     for (SegmentStart& start : found.starts) {
-      starts->push_back(std::move(start));
+      starts->push_back({std::move(start)});
     }
     return absl::OkStatus();
   }
 
   SearchBudget segments_;
-  std::vector<double> times_;
+  std::vector<LentStep> lent_;
   int64_t evaluations_ = 0;
   // The best of the first call, the best first.
-  std::vector<SegmentStart> good_{};
+  std::vector<Start> good_{};
 };
 
 KnownStarts::KnownStarts(absl::string_view name, SearchBudget segments,
-                         std::vector<double> times)
+                         std::vector<LentStep> lent)
     : name_(name),
-      tried_(std::make_unique<Tried>(std::move(segments), std::move(times))) {}
+      tried_(std::make_unique<Tried>(std::move(segments), std::move(lent))) {}
 KnownStarts::~KnownStarts() = default;
 
 absl::StatusOr<Partition> KnownStarts::MakePartition(

@@ -1,8 +1,9 @@
 // The schedules of other strategies as starts of a search that chooses memory:
-// the classic orders on the given partition, orders of segments
-// (planner/strategies/starts/segment_starts.h), and, if none of them fits,
-// microbatches one after another. Each start gets the best memory choices for
-// its order (planner/memory/choose_memory.h). A search that begins with the
+// the classic orders on the given partition, orders of segments and of similar
+// steps (planner/strategies/starts), and, if none of them fits, microbatches
+// one after another. Each start but those of similar steps, which bring their
+// own, gets the best memory choices for its order
+// (planner/memory/choose_memory.h). A search that begins with the
 // best start ends no slower than any of them, and finds that nothing fits only
 // if no start fits.
 #ifndef PIPELOOM_PLANNER_STRATEGIES_KNOWN_STARTS_H_
@@ -18,6 +19,7 @@
 #include "ir/plan/schedule.h"
 #include "ir/plan/stage_graph.h"
 #include "planner/strategy.h"
+#include "planner/strategy_abilities.h"
 
 namespace pipeloom::planner {
 
@@ -45,9 +47,9 @@ class KnownStarts : public Strategy {
  public:
   // Makes the strategy. `name` is that of the strategy that its plans are for.
   // `segments` is the budget of the search for orders of segments, which is
-  // left out with less than one evaluation. `times`: see FindSegmentStarts.
+  // left out with less than one evaluation. `lent`: see StartsFromOthers.
   KnownStarts(absl::string_view name, SearchBudget segments,
-              std::vector<double> times = {});
+              std::vector<LentStep> lent = {});
   ~KnownStarts() override;
 
   absl::string_view name() const override { return name_; }

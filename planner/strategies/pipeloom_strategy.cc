@@ -105,9 +105,9 @@ class PipeloomStrategy : public Strategy, public StartsFromOthers {
     return SearchWithMemory(graph, memory, partition, seed, budget);
   }
   std::unique_ptr<Strategy> Starts(SearchBudget segments,
-                                   std::vector<double> times) const override {
+                                   std::vector<LentStep> lent) const override {
     return std::make_unique<KnownStarts>(name(), std::move(segments),
-                                         std::move(times));
+                                         std::move(lent));
   }
   std::vector<std::unique_ptr<Strategy>> QuickRivals(
       const Partition& partition) const override {

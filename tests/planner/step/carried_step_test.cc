@@ -61,40 +61,67 @@ absl::StatusOr<Problem> ProblemOf(const JobPlanner& planner,
   return problem;
 }
 
+// Returns the job with 9/10 of the memory that a plan of it takes.
+absl::StatusOr<JobSpec> ShortOfMemory(JobSpec job, const BatchMetadata& batch) {
+  PIPELOOM_ASSIGN_OR_RETURN(const auto roomy, JobPlanner::Create(job, batch));
+  PIPELOOM_ASSIGN_OR_RETURN(
+      const PlanResult free,
+      roomy->PlanStep(batch, {.budget = Evaluations(50)}));
+  Bytes peak;
+  for (const Bytes bytes : free.peak_bytes()) peak = std::max(peak, bytes);
+  job.training.memory_limit = Bytes(peak.count() * 9 / 10);
+  return job;
+}
+
 TEST(CarriedStepTest, AStepTeachesItself) {
   const BatchMetadata batch = RandomBatch(1, 4000, 6);
-  ASSERT_OK_AND_ASSIGN(const auto planner,
-                       JobPlanner::Create(SmallVlmJob(), batch));
+  ASSERT_OK_AND_ASSIGN(const JobSpec job, ShortOfMemory(SmallVlmJob(), batch));
+  ASSERT_OK_AND_ASSIGN(const auto planner, JobPlanner::Create(job, batch));
   ASSERT_OK_AND_ASSIGN(const PlanResult planned,
                        planner->PlanStep(batch, {.budget = Evaluations(2000)}));
   ASSERT_NE(planned.carried, nullptr);
   ASSERT_OK_AND_ASSIGN(const Problem problem, ProblemOf(*planner, batch));
   EXPECT_EQ(MostSimilar({planned.carried}, problem.built.graph),
             planned.carried);
-  // In one module and microbatch, the mean start of the tasks of each
-  // direction is that of the plan, apart from tasks that the plan left out.
-  const std::vector<double> starts =
-      CarriedStarts(*planned.carried, problem.built.graph);
-  using Key = std::tuple<int32_t, int32_t, bool>;
+  // Forwards have the starts of the plan, and pairs its memory choices.
+  const std::vector<LentStep> lent =
+      LentSteps({planned.carried}, problem.built.graph, problem.memory, 2);
+  ASSERT_EQ(lent.size(), 1);
+  EXPECT_EQ(lent[0].times,
+            CarriedStarts(*planned.carried, problem.built.graph));
+  using Key = std::tuple<int32_t, int32_t, int32_t>;
   const auto key = [](const Task& task) {
-    return Key(task.microbatch.value(), task.module.value(),
-               task.pass != Pass::kForward);
+    return Key(task.microbatch.value(), task.stage.value(),
+               task.sub_microbatch);
   };
-  std::map<Key, std::pair<double, int>> sums;
+  std::map<Key, double> starts;
   const double whole = ToSeconds(planned.predicted.step_time());
   for (const Span& span : planned.predicted.spans) {
     if (span.task.is_none()) continue;
-    auto& [sum, number] = sums[key(planned.plan.graph.task(span.task))];
-    sum += ToSeconds(span.start - kStepStart) / whole;
-    ++number;
+    const Task& task = planned.plan.graph.task(span.task);
+    if (task.pass != Pass::kForward) continue;
+    starts[key(task)] = ToSeconds(span.start - kStepStart) / whole;
   }
-  ASSERT_FALSE(sums.empty());
+  ASSERT_FALSE(starts.empty());
   for (const TaskId t : problem.built.graph.task_ids()) {
     const Task& task = problem.built.graph.task(t);
     if (task.pass != Pass::kForward) continue;
-    const auto [sum, number] = sums.at(key(task));
-    EXPECT_NEAR(starts[static_cast<size_t>(t.value())], sum / number, 0.02);
+    EXPECT_NEAR(lent[0].times[static_cast<size_t>(t.value())],
+                starts.at(key(task)), 0.02);
   }
+  ASSERT_FALSE(planned.memory.empty());
+  int recomputed = 0;
+  for (const StagePairId id : problem.memory.pairs.ids()) {
+    if (problem.memory.pairs[id].backward.is_none()) continue;
+    const partition::MemoryCandidate& chosen = problem.memory.candidates(
+        id)[static_cast<size_t>(lent[0].selection[id])];
+    EXPECT_EQ(chosen.choice.keeps_everything(),
+              planned.memory.of(id).keeps_everything());
+    if (chosen.choice.keeps_everything()) continue;
+    ++recomputed;
+    EXPECT_EQ(chosen.choice, planned.memory.of(id));
+  }
+  EXPECT_GT(recomputed, 0);
 }
 
 TEST(CarriedStepTest, GivesTimesToAnyOtherStep) {
@@ -168,6 +195,36 @@ TEST(CarriedStepTest, TheMostSimilarStepIsTaken) {
             nullptr);
 }
 
+// A quick plan is made again for a step unless it lost in all steps before, as
+// far as they had one.
+TEST(CarriedStepTest, QuickPlansThatLoseAreLeftOut) {
+  const BatchMetadata batch = RandomBatch(4, 4000, 6);
+  ASSERT_OK_AND_ASSIGN(const auto planner,
+                       JobPlanner::Create(SmallVlmJob(), batch));
+  const auto plan = [&](Carried carried) {
+    SearchBudget budget = Evaluations(40, 2);
+    budget.spent = [] { return 0.01; };
+    return planner->PlanStep(batch,
+                             {.budget = budget, .carried = std::move(carried)});
+  };
+  ASSERT_OK_AND_ASSIGN(const PlanResult first, plan({}));
+  ASSERT_GT(first.carried->quick_ratio, 0);
+  const auto with_ratio = [&](double ratio) {
+    CarriedStep carried = *first.carried;
+    carried.quick_ratio = ratio;
+    return std::make_shared<const CarriedStep>(carried);
+  };
+  const auto has_quick_plan = [&](Carried carried) {
+    const auto planned = plan(std::move(carried));
+    EXPECT_THAT(planned.status(), IsOk());
+    return planned.ok() && planned->carried->quick_ratio > 0;
+  };
+  EXPECT_FALSE(has_quick_plan({with_ratio(1.2)}));
+  EXPECT_FALSE(has_quick_plan({with_ratio(0), with_ratio(1.2), nullptr}));
+  EXPECT_TRUE(has_quick_plan({with_ratio(1.2), with_ratio(1.01)}));
+  EXPECT_TRUE(has_quick_plan({with_ratio(0)}));
+}
+
 TEST(CarriedStepTest, PlansDependOnWhatIsCarriedButNotOnThreads) {
   const BatchMetadata batch = RandomBatch(4, 8000, 6);
   ASSERT_OK_AND_ASSIGN(const auto planner,
@@ -190,14 +247,8 @@ TEST(CarriedStepTest, PlansDependOnWhatIsCarriedButNotOnThreads) {
 // Jobs whose memory is short, as there the levels of memory are what a step
 // finds again and again.
 TEST(CarriedStepTest, WithFewEvaluationsStepsAreNoLonger) {
-  JobSpec job = SmallVlmJob();
   const BatchMetadata batch = RandomBatch(5, 8000, 6);
-  ASSERT_OK_AND_ASSIGN(const auto roomy, JobPlanner::Create(job, batch));
-  ASSERT_OK_AND_ASSIGN(const PlanResult free,
-                       roomy->PlanStep(batch, {.budget = Evaluations(50)}));
-  Bytes peak;
-  for (const Bytes bytes : free.peak_bytes()) peak = std::max(peak, bytes);
-  job.training.memory_limit = Bytes(peak.count() * 9 / 10);
+  ASSERT_OK_AND_ASSIGN(const JobSpec job, ShortOfMemory(SmallVlmJob(), batch));
   ASSERT_OK_AND_ASSIGN(const auto planner, JobPlanner::Create(job, batch));
   double cold = 0;
   double warm = 0;

@@ -1,0 +1,52 @@
+// Starts from the plans of similar steps: list schedules that follow the lent
+// times with the lent memory choices, so that they fit without further ado.
+#ifndef PIPELOOM_PLANNER_STRATEGIES_STARTS_LENT_STARTS_H_
+#define PIPELOOM_PLANNER_STRATEGIES_STARTS_LENT_STARTS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "ir/plan/schedule.h"
+#include "ir/plan/stage_graph.h"
+#include "partition/graph/memory_candidates.h"
+#include "planner/core/flat_graph.h"
+#include "planner/strategy_abilities.h"
+
+namespace pipeloom::planner {
+
+// An order that fits with the choices of a lent step.
+struct LentStart {
+  int64_t time = kNoLimit;  // Step time, ns; kNoLimit: there is no order.
+  RankOrders orders{};
+  size_t step = 0;      // Index of the lent step.
+  double patience = 0;  // ListPolicy::patience.
+};
+
+// The best starts, and what they cost.
+struct LentStarts {
+  std::vector<LentStart> starts{};  // At most two, the best first.
+  int64_t evaluations = 0;          // List schedules.
+};
+
+// Makes one list schedule for each lent step, and two more, with other
+// patience, for the two best. `graph` has everything kept and the limits to
+// keep. Steps with whose choices some microbatch does not fit alone are left
+// out. Equal for any number of threads.
+absl::StatusOr<LentStarts> MakeLentStarts(const StageGraph& graph,
+                                          const partition::StepMemory& memory,
+                                          absl::Span<const LentStep> lent,
+                                          int32_t threads);
+
+// Makes a start again for a graph with other limits: by the same step and
+// patience.
+absl::StatusOr<LentStart> LentStartWithin(const StageGraph& graph,
+                                          const partition::StepMemory& memory,
+                                          absl::Span<const LentStep> lent,
+                                          const LentStart& start);
+
+}  // namespace pipeloom::planner
+
+#endif  // PIPELOOM_PLANNER_STRATEGIES_STARTS_LENT_STARTS_H_

@@ -65,6 +65,7 @@ absl::StatusOr<ReplicaTimes> EmulateReplica(const ExecutionPlan& plan,
   for (const int64_t d : times.durations) result.busy += d;
   result.first.resize(static_cast<size_t>(program.num_ranks));
   result.last.resize(static_cast<size_t>(program.num_ranks));
+  size_t slot = 0;  // Slots are numbered along the ranks' programs.
   for (int32_t r = 0; r < program.num_ranks; ++r) {
     const RankState& rank = engine.ranks()[static_cast<size_t>(r)];
     result.computed.push_back(rank.epilogue_at >= 0 ? rank.epilogue_at
@@ -78,14 +79,9 @@ absl::StatusOr<ReplicaTimes> EmulateReplica(const ExecutionPlan& plan,
     PartSpans& last = result.last[static_cast<size_t>(r)];
     first.resize(parts.size());
     last.resize(parts.size());
-    for (const StepOp& op : program.ops_of(r)) {
-      if (op.code != OpCode::kCompute && op.code != OpCode::kComputeGuarded) {
-        continue;
-      }
-      const uint32_t slot = op.code == OpCode::kCompute
-                                ? op.index
-                                : program.guards[op.index].slot;
+    for (; slot < program.task_of_slot.size(); ++slot) {
       const Task& task = plan.graph.task(program.task_of_slot[slot]);
+      if (task.rank != RankId(r)) break;
       const PassSpan span = {engine.starts()[slot],
                              engine.starts()[slot] + engine.durations()[slot]};
       for (size_t p = 0; p < parts.size(); ++p) {

@@ -18,16 +18,28 @@ int64_t At(const PassSpan& span, int64_t k, int64_t n) {
   return span.begin + (span.end - span.begin) * k / n;
 }
 
+size_t BucketsIn(const RankUpdate& update) {
+  size_t sum = 0;
+  for (const RankUpdate::Part& part : update.parts) {
+    sum += static_cast<size_t>(part.buckets);
+  }
+  return sum;
+}
+
 // A bucket: when it is ready or needed, and its share of the rank's parameters.
 struct Bucket {
   int64_t time = 0;
   double share = 0;
 };
 
+// Sorts by time; equal times stay in order. The buckets of one part are in
+// order already.
 void SortByTime(std::vector<Bucket>* buckets) {
-  std::stable_sort(
-      buckets->begin(), buckets->end(),
-      [](const Bucket& a, const Bucket& b) { return a.time < b.time; });
+  const auto before = [](const Bucket& a, const Bucket& b) {
+    return a.time < b.time;
+  };
+  if (std::is_sorted(buckets->begin(), buckets->end(), before)) return;
+  std::stable_sort(buckets->begin(), buckets->end(), before);
 }
 
 int64_t ShareOf(Duration time, double share) {
@@ -51,11 +63,13 @@ int64_t ReducedAt(const RankUpdate& update,
   if (update.reduce == kZero) return 0;
   const double parameters = ParametersOf(update);
   std::vector<Bucket> buckets;
+  buckets.reserve(BucketsIn(update));
   for (size_t p = 0; p < update.parts.size(); ++p) {
     const int64_t n = update.parts[p].buckets;
+    const double own_share = static_cast<double>(update.parts[p].parameters) /
+                             parameters / static_cast<double>(n);
     for (int64_t k = 1; k <= n; ++k) {
-      Bucket bucket{.share = static_cast<double>(update.parts[p].parameters) /
-                             parameters / static_cast<double>(n)};
+      Bucket bucket{.share = own_share};
       for (const PartSpans* replica : last) {
         const PassSpan& span = (*replica)[p];
         // A replica without work for the stage has nothing to add.
@@ -85,8 +99,11 @@ int64_t WaitForWeights(const RankUpdate& update,
   if (update.gather == kZero) return 0;
   const double parameters = ParametersOf(update);
   std::vector<Bucket> buckets;
+  buckets.reserve(BucketsIn(update));
   for (size_t p = 0; p < update.parts.size(); ++p) {
     const int64_t n = update.parts[p].buckets;
+    const double own_share = static_cast<double>(update.parts[p].parameters) /
+                             parameters / static_cast<double>(n);
     for (int64_t k = 0; k < n; ++k) {
       int64_t needed = -1;
       for (const PartSpans* replica : first) {
@@ -96,10 +113,7 @@ int64_t WaitForWeights(const RankUpdate& update,
         needed = needed < 0 ? own : std::min(needed, own);
       }
       if (needed < 0) continue;
-      buckets.push_back(
-          {.time = needed,
-           .share = static_cast<double>(update.parts[p].parameters) /
-                    parameters / static_cast<double>(n)});
+      buckets.push_back({.time = needed, .share = own_share});
     }
   }
   SortByTime(&buckets);

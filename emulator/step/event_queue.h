@@ -14,8 +14,9 @@ struct RankEvent {
   int64_t at = 0;  // Nanoseconds.
   int32_t rank = 0;
   bool operator==(const RankEvent&) const = default;
+  // Without branches, which could not be predicted.
   friend bool operator<(const RankEvent& a, const RankEvent& b) {
-    return a.at < b.at || (a.at == b.at && a.rank < b.rank);
+    return ((a.at < b.at) | ((a.at == b.at) & (a.rank < b.rank))) != 0;
   }
 };
 
@@ -62,7 +63,9 @@ class EventQueue {
     while (true) {
       size_t child = 2 * at + 1;
       if (child >= size) break;
-      if (child + 1 < size && heap[child + 1] < heap[child]) ++child;
+      if (child + 1 < size) {
+        child += static_cast<size_t>(heap[child + 1] < heap[child]);
+      }
       if (!(heap[child] < event)) break;
       heap[at] = heap[child];
       at = child;

@@ -28,6 +28,15 @@ const char* Word(OpCode code) {
   }
 }
 
+// Loads the part of an array after `item` into the cache: a rank goes through
+// its arrays from front to back, but ranks take turns, so that the processor
+// does not see that.
+template <typename T>
+inline void PrefetchNext(const T* item) {
+  constexpr size_t kAhead = 128;  // Bytes.
+  __builtin_prefetch(reinterpret_cast<const char*>(item) + kAhead);
+}
+
 }  // namespace
 
 template <bool kOrdered, bool kFair>
@@ -81,11 +90,14 @@ StepEngine::Stop StepEngine::RunRank(int32_t id) {
   const auto must_yield = [&] { return kOrdered && now >= horizon; };
   // The horizon moves only when reaching an end of a transfer changes
   // something.
-  const auto reach = [&](uint32_t index, int64_t at) {
-    const bool woke = Reach<kFair>(index, at);
+  const auto reached = [&](bool woke) {
     if constexpr (kOrdered) {
       if (woke || kFair) horizon = Horizon<kFair>(id);
     }
+  };
+  const auto send = [&](uint32_t index) {
+    PrefetchNext(transfers + index);
+    reached(Reach<kOrdered, kFair, true>(index, Sent(index, now)));
   };
   const auto wait_until = [&](int64_t at) {
     if (at <= now) return;
@@ -96,6 +108,8 @@ StepEngine::Stop StepEngine::RunRank(int32_t id) {
     const uint32_t index = op->index;
     switch (op->code) {
       case OpCode::kCompute:
+        PrefetchNext(starts + index);
+        PrefetchNext(durations + index);
         starts[index] = now;
         now += durations[index];
         continue;
@@ -114,11 +128,11 @@ StepEngine::Stop StepEngine::RunRank(int32_t id) {
       }
       case OpCode::kSend:
         if (must_yield()) break;
-        reach(index, Sent(index, now));
+        send(index);
         continue;
       case OpCode::kBlockingSend: {
         if (must_yield()) break;
-        reach(index, Sent(index, now));
+        send(index);
         const TransferState& transfer = transfers[index];
         if (transfer.stamp != run_ + kLeft) {
           rank.waits_for = static_cast<int32_t>(index);
@@ -131,7 +145,8 @@ StepEngine::Stop StepEngine::RunRank(int32_t id) {
       case OpCode::kRecv:
         if (must_yield()) break;
         if (!received_.empty()) received_[index] = now;
-        reach(index, now);
+        PrefetchNext(transfers + index);
+        reached(Reach<kOrdered, kFair, false>(index, now));
         continue;
       case OpCode::kWaitRecv: {
         const TransferState& transfer = transfers[index];
@@ -207,8 +222,8 @@ inline int64_t StepEngine::Sent(uint32_t index, int64_t at) {
   return free;
 }
 
-template <bool kFair>
-bool StepEngine::Reach(uint32_t index, int64_t at) {
+template <bool kOrdered, bool kFair, bool kAtSender>
+inline bool StepEngine::Reach(uint32_t index, int64_t at) {
   TransferState& transfer = transfers_[index];
   if (transfer.stamp < run_) {
     transfer.stamp = run_ + kOneEnd;
@@ -240,17 +255,20 @@ bool StepEngine::Reach(uint32_t index, int64_t at) {
   transfer.start = start;
   transfer.stamp = run_ + kLeft;
   const int64_t left = start + kind.occupancy;
-  // One of the two ends is being reached, so at most one rank waits.
-  return Wake(kind.from, index, left) || Wake(kind.to, index, left + kind.lag);
+  // The rank that reaches this end does not wait.
+  return kAtSender ? Wake<kOrdered>(kind.to, index, left + kind.lag)
+                   : Wake<kOrdered>(kind.from, index, left);
 }
 
+template <bool kOrdered>
 inline bool StepEngine::Wake(int32_t id, uint32_t transfer, int64_t at) {
   RankState& rank = ranks_[static_cast<size_t>(id)];
   if (rank.waits_for != static_cast<int32_t>(transfer)) return false;
-  GoOn(&rank, id, at);
+  GoOn<kOrdered>(&rank, id, at);
   return true;
 }
 
+template <bool kOrdered>
 inline void StepEngine::GoOn(RankState* rank, int32_t id, int64_t at) {
   rank->waits_for = -1;
   if (at > rank->now) {
@@ -260,10 +278,10 @@ inline void StepEngine::GoOn(RankState* rank, int32_t id, int64_t at) {
   ++rank->next;
   ++ops_done_;
   const RankEvent event{rank->now, id};
-  if (program_->order_free && !in_order_) {
-    stack_.push_back(event);
-  } else {
+  if constexpr (kOrdered) {
     queue_.Push(event);
+  } else {
+    stack_.push_back(event);
   }
 }
 
@@ -346,14 +364,13 @@ void StepEngine::FinishFlows() {
     const TransferKind& kind = kinds_[transfer.kind];
     left_[index] = at;
     transfer.stamp = run_ + kLeft;
-    Wake(kind.from, index, at);
-    Wake(kind.to, index, at + kind.lag);
+    Wake<true>(kind.from, index, at);
+    Wake<true>(kind.to, index, at + kind.lag);
   }
 }
 
 absl::Status StepEngine::Run(bool in_order) {
   Reset();
-  in_order_ = in_order;
   if (program_->order_free && !in_order) {
     for (int32_t r = program_->num_ranks - 1; r >= 0; --r) {
       stack_.push_back({0, r});

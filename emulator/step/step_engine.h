@@ -158,9 +158,10 @@ class StepEngine {
   // Returns when a transfer whose send is reached at `at` may begin, and keeps
   // its link until then.
   int64_t Sent(uint32_t transfer, int64_t at);
-  // Marks the transfer's end on a rank as reached at `at`. Returns true if the
-  // other rank waited for that and can go on.
-  template <bool kFair>
+  // Marks an end of the transfer as reached at `at`: the sender's, or with
+  // kAtSender off the receiver's. Returns true if the other rank waited for
+  // that and can go on.
+  template <bool kOrdered, bool kFair, bool kAtSender>
   bool Reach(uint32_t transfer, int64_t at);
   template <bool kFair>
   int64_t Left(uint32_t transfer, const TransferState& state) const {
@@ -168,7 +169,9 @@ class StepEngine {
     return state.start + kinds_[state.kind].occupancy;
   }
   // Returns true if the rank waited for the transfer.
+  template <bool kOrdered>
   bool Wake(int32_t id, uint32_t transfer, int64_t at);
+  template <bool kOrdered>
   void GoOn(RankState* rank, int32_t id, int64_t at);
   // Returns the first time at which rank `id` has to let another go on before
   // it reaches an end of a transfer.
@@ -202,7 +205,6 @@ class StepEngine {
   std::vector<uint32_t> flowed_{};
   EventQueue queue_{};
   std::vector<RankEvent> stack_{};  // In place of the queue when order is free.
-  bool in_order_ = false;
   int64_t ops_done_ = 0;
   int64_t finish_ = 0;
 };

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_format.h"
 
@@ -91,10 +92,19 @@ absl::Status ValidateMemoryPolicy(const MemoryPolicy& policy,
         absl::StrFormat("the memory policy has %d stage pairs; the step has %d",
                         policy.choice_of.size(), pairs));
   }
+  // Each choice is checked once, for the first pair that has it.
+  std::vector<uint8_t> checked(policy.choices.size(), 0);
+  IdVector<ModuleId, std::vector<const Stage*>> stages_of;
+  for (const Stage& stage : partition.stages) {
+    if (stage.module.value() >= stages_of.size()) {
+      stages_of.resize(stage.module.value() + 1);
+    }
+    stages_of[stage.module].push_back(&stage);
+  }
   StagePairId pair(0);
   for (const SubMicrobatch& sub : microbatches.sub_microbatches) {
-    for (const Stage& stage : partition.stages) {
-      if (stage.module != sub.module) continue;
+    if (!stages_of.Contains(sub.module)) continue;
+    for (const Stage* const stage : stages_of[sub.module]) {
       const int32_t index = policy.choice_of[pair];
       if (index < 0 || static_cast<size_t>(index) >= policy.choices.size()) {
         return absl::InvalidArgumentError(absl::StrFormat(
@@ -102,18 +112,21 @@ absl::Status ValidateMemoryPolicy(const MemoryPolicy& policy,
             pair.value(), index, policy.choices.size()));
       }
       const MemoryChoice& choice = policy.of(pair);
-      if (const absl::Status valid = ValidateMemoryChoice(choice);
-          !valid.ok()) {
-        return absl::InvalidArgumentError(
-            absl::StrFormat("memory policy, stage pair %d: %s", pair.value(),
-                            std::string(valid.message())));
+      if (checked[static_cast<size_t>(index)] == 0) {
+        if (const absl::Status valid = ValidateMemoryChoice(choice);
+            !valid.ok()) {
+          return absl::InvalidArgumentError(
+              absl::StrFormat("memory policy, stage pair %d: %s", pair.value(),
+                              std::string(valid.message())));
+        }
+        checked[static_cast<size_t>(index)] = 1;
       }
       if (!choice.layers.empty() &&
-          static_cast<int32_t>(choice.layers.size()) != stage.num_layers) {
+          static_cast<int32_t>(choice.layers.size()) != stage->num_layers) {
         return absl::InvalidArgumentError(absl::StrFormat(
             "memory policy, stage pair %d: the choice is for %d layers; the "
             "stage has %d",
-            pair.value(), choice.layers.size(), stage.num_layers));
+            pair.value(), choice.layers.size(), stage->num_layers));
       }
       ++pair;
     }

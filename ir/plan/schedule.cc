@@ -38,16 +38,16 @@ absl::StatusOr<Schedule> TimeSchedule(const StageGraph& graph,
                         order.size(), graph.num_ranks()));
   }
   Schedule schedule;
-  IdVector<TaskId, bool> listed(graph.num_tasks(), false);
+  IdVector<TaskId, uint8_t> listed(graph.num_tasks(), 0);
   for (const RankId rank : graph.rank_ids()) {
     for (const TaskId task : order[rank]) {
       if (!graph.tasks().Contains(task) || graph.task(task).rank != rank ||
-          listed[task]) {
+          listed[task] != 0) {
         return absl::FailedPreconditionError(absl::StrFormat(
             "rank %d: task %d is unknown, listed twice or of another rank",
             rank.value(), task.value()));
       }
-      listed[task] = true;
+      listed[task] = 1;
     }
     if (order[rank].size() != graph.tasks_of(rank).size()) {
       return absl::FailedPreconditionError(absl::StrFormat(
@@ -62,12 +62,13 @@ absl::StatusOr<Schedule> TimeSchedule(const StageGraph& graph,
   // first pass of a pair waits for the inputs of the second, too.
   const IdVector<TaskId, TaskId> seconds = SecondsOfPairs(graph);
   PIPELOOM_RETURN_IF_ERROR(CheckPairsInOrder(graph, seconds, order));
+  const bool has_pairs = !seconds.empty();
   IdVector<TaskId, int32_t> missing(graph.num_tasks(), 0);
-  for (const TaskId t : graph.task_ids()) {
-    const auto inputs = static_cast<int32_t>(graph.incoming(t).size());
-    missing[t] += inputs;
-    if (IsSecondOfPair(graph.task(t)))
-      missing[graph.task(t).overlaps] += inputs;
+  for (const Dependency& d : graph.edges()) {
+    ++missing[d.to];
+    if (has_pairs && IsSecondOfPair(graph.task(d.to))) {
+      ++missing[graph.task(d.to).overlaps];
+    }
   }
   IdVector<RankId, size_t> position(graph.num_ranks(), 0);
   IdVector<RankId, SimTime> free_at(graph.num_ranks(), kStepStart);
@@ -77,8 +78,10 @@ absl::StatusOr<Schedule> TimeSchedule(const StageGraph& graph,
   while (!runnable.empty()) {
     const RankId rank = runnable.back();
     runnable.pop_back();
-    while (position[rank] < order[rank].size()) {
-      const TaskId id = order[rank][position[rank]];
+    const std::vector<TaskId>& tasks = order[rank];
+    size_t& at = position[rank];
+    while (at < tasks.size()) {
+      const TaskId id = tasks[at];
       if (missing[id] > 0) break;
       SimTime start = free_at[rank];
       const auto await_inputs = [&](TaskId task) {
@@ -89,10 +92,10 @@ absl::StatusOr<Schedule> TimeSchedule(const StageGraph& graph,
         }
       };
       await_inputs(id);
-      if (!seconds.empty() && !seconds[id].is_none()) await_inputs(seconds[id]);
+      if (has_pairs && !seconds[id].is_none()) await_inputs(seconds[id]);
       schedule.start[id] = start;
       free_at[rank] = start + graph.task(id).duration;
-      ++position[rank];
+      ++at;
       ++done;
       const auto hand_to = [&](TaskId next) {
         if (--missing[next] > 0) return;
@@ -105,8 +108,9 @@ absl::StatusOr<Schedule> TimeSchedule(const StageGraph& graph,
       for (const EdgeId e : graph.outgoing(id)) {
         const TaskId next = graph.edge(e).to;
         hand_to(next);
-        if (IsSecondOfPair(graph.task(next)))
+        if (has_pairs && IsSecondOfPair(graph.task(next))) {
           hand_to(graph.task(next).overlaps);
+        }
       }
     }
   }

@@ -13,17 +13,18 @@ namespace {
 template <typename ItemId, typename KeyOf>
 void GroupBy(int32_t num_keys, int32_t num_items, KeyOf key_of,
              std::vector<ItemId>* items, std::vector<int32_t>* offset) {
-  offset->assign(static_cast<size_t>(num_keys) + 1, 0);
-  for (const ItemId id : IdRange<ItemId>(num_items)) {
-    ++(*offset)[static_cast<size_t>(key_of(id)) + 1];
-  }
-  for (size_t k = 1; k < offset->size(); ++k) (*offset)[k] += (*offset)[k - 1];
+  // While items are placed, places[k + 1] is where the next one of key k goes;
+  // then it is the end of key k.
+  offset->assign(static_cast<size_t>(num_keys) + 2, 0);
+  int32_t* const places = offset->data();
+  for (const ItemId id : IdRange<ItemId>(num_items)) ++places[key_of(id) + 2];
+  for (int32_t k = 2; k < num_keys + 2; ++k) places[k] += places[k - 1];
   items->resize(static_cast<size_t>(num_items));
-  std::vector<int32_t> next(offset->begin(), offset->end() - 1);
+  ItemId* const placed = items->data();
   for (const ItemId id : IdRange<ItemId>(num_items)) {
-    const auto slot = next[static_cast<size_t>(key_of(id))]++;
-    (*items)[static_cast<size_t>(slot)] = id;
+    placed[places[key_of(id) + 1]++] = id;
   }
+  offset->pop_back();
 }
 
 template <typename ItemId>

@@ -479,7 +479,9 @@ void AppendInstances(const ModelSpec& model, const SampleMetadata& sample,
     size_t begin = 0;
     double handed_on = 0;
   };
-  absl::InlinedVector<Part, 8> parts(static_cast<size_t>(model.modules.size()));
+  absl::InlinedVector<Part, 8> all_parts(
+      static_cast<size_t>(model.modules.size()));
+  Part* const parts = all_parts.data();
   const auto part = [&](ModuleId m) -> Part& {
     return parts[static_cast<size_t>(m.value())];
   };
@@ -532,12 +534,14 @@ void AppendInstances(const ModelSpec& model, const SampleMetadata& sample,
         }
       }
     }
+    double handed_on = 0;
     for (size_t i = begin; i < own.size(); ++i) {
-      part(m).handed_on += static_cast<double>(own[i].output_tokens);
+      handed_on += static_cast<double>(own[i].output_tokens);
       if (context == 0) continue;
       own[i].context_tokens = Clamped(context);
       own[i].context_pairs = static_cast<double>(own[i].tokens) * context;
     }
+    part(m).handed_on = handed_on;
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -470,68 +471,96 @@ class GraphBuilder {
     }
   }
 
+  // Returns for each choice of the policy the first that equals it.
+  std::vector<int32_t> FirstEqualChoices(
+      const std::vector<Fingerprint>& prints) const {
+    absl::flat_hash_map<Fingerprint, int32_t> first;
+    std::vector<int32_t> equal;
+    equal.reserve(prints.size());
+    for (const Fingerprint& print : prints) {
+      equal.push_back(
+          first.try_emplace(print, static_cast<int32_t>(equal.size()))
+              .first->second);
+    }
+    return equal;
+  }
+
   // Changes tasks, edges and ranks from everything kept to the policy.
   absl::Status ApplyPolicy(IdVector<RankId, RankSpec>* ranks) {
-    StepMemory memory;
-    memory.lists.Change().push_back(
-        {MemoryCandidate{}});  // The list of pairs without a backward.
-    memory.form_of_list.push_back(PassForm::kFused);
-    memory.list_of.reserve(pairs_.size());
-    // Stages of one slot have equal choices at equal shapes.
-    absl::flat_hash_map<Fingerprint, int32_t> known;
+    // The inputs of a stage pair's effect, apart from its slot and shape.
+    struct Variant {
+      int32_t choice = 0;
+      bool needs_input_grad = false;
+      bool split = false;
+      bool operator==(const Variant&) const = default;
+    };
+    // The last pair of a slot: stages of one slot have equal effects of equal
+    // variants on one sub-microbatch.
+    struct Last {
+      SubMicrobatchId sub_microbatch{};
+      Variant variant{};
+      const MemoryEffect* effect = nullptr;
+    };
+    std::vector<Last> last_of(layers_of_.size());
+    IdVector<StagePairId, const MemoryEffect*> effects(pairs_.size(), nullptr);
+    // The effects of this step, by slot, shape and variant.
+    absl::flat_hash_map<Fingerprint, std::shared_ptr<const PolicyEffect>> known;
     std::vector<Fingerprint> choice_prints;
+    choice_prints.reserve(options_.memory.choices.size());
     for (const MemoryChoice& choice : options_.memory.choices) {
       choice_prints.push_back(FingerprintOf(choice));
     }
+    const std::vector<int32_t> equal = FirstEqualChoices(choice_prints);
     SubMicrobatchId current;
     Fingerprint shape_print;
     for (const StagePairId id : pairs_.ids()) {
       const StagePair& pair = pairs_[id];
-      memory.list_of.push_back(0);
       if (pair.backward.is_none()) continue;
+      const Variant variant{
+          .choice = equal[static_cast<size_t>(options_.memory.choice_of[id])],
+          .needs_input_grad = pair.needs_input_grad,
+          .split = !pair.weight_grad.is_none()};
+      const auto slot = static_cast<size_t>(slot_of_[pair.stage]);
+      Last& last = last_of[slot];
+      if (last.sub_microbatch == pair.sub_microbatch &&
+          last.variant == variant) {
+        effects[id] = last.effect;
+        continue;
+      }
       const WorkShape& shape =
           microbatches_.sub_microbatches[pair.sub_microbatch].shape;
       if (pair.sub_microbatch != current) {
         current = pair.sub_microbatch;
         shape_print = shape.fingerprint();
       }
-      const bool split = !pair.weight_grad.is_none();
-      const auto slot = static_cast<size_t>(slot_of_[pair.stage]);
-      const int32_t choice = options_.memory.choice_of[id];
-      const auto [entry, is_new] =
-          known.try_emplace(FingerprintBuilder()
-                                .Add(slot)
-                                .Add(shape_print)
-                                .Add(pair.needs_input_grad)
-                                .Add(split)
-                                .Add(choice)
-                                .Build(),
-                            static_cast<int32_t>(memory.lists.size()));
-      memory.list_of[id] = entry->second;
-      if (!is_new) continue;
-      const Stage& stage = partition_.stages[pair.stage];
       const Fingerprint key =
           FingerprintBuilder()
               .Add(slot_prints_[slot])
               .Add(shape_print)
-              .Add(pair.needs_input_grad)
-              .Add(split)
-              .Add(choice_prints[static_cast<size_t>(choice)])
+              .Add(variant.needs_input_grad)
+              .Add(variant.split)
+              .Add(choice_prints[static_cast<size_t>(variant.choice)])
               .Build();
-      const auto of_policy =
-          costs_.Derived<PolicyEffect>(key, stage.num_layers, [&] {
-            std::optional<emulator::StageRow>& row = layers_of_[slot];
-            if (!row.has_value()) row = LayerCosts::RowOf(costs_, stage);
-            const LayerCosts layers(costs_, stage, *row, shape,
-                                    pair.needs_input_grad);
-            PolicyEffect made{.effect = layers.Effect(
-                                  options_.memory.of(id),
-                                  split ? PassForm::kSplit : PassForm::kFused)};
-            made.copies_keep_up = layers.CopiesKeepUp(made.effect);
-            return made;
-          });
-      const MemoryEffect& effect = of_policy->effect;
-      if (!of_policy->copies_keep_up) {
+      const auto [entry, is_new] = known.try_emplace(
+          FingerprintBuilder().Add(slot).Add(key).Build(), nullptr);
+      if (is_new) {
+        const Stage& stage = partition_.stages[pair.stage];
+        entry->second =
+            costs_.Derived<PolicyEffect>(key, stage.num_layers, [&] {
+              std::optional<emulator::StageRow>& row = layers_of_[slot];
+              if (!row.has_value()) row = LayerCosts::RowOf(costs_, stage);
+              const LayerCosts layers(costs_, stage, *row, shape,
+                                      variant.needs_input_grad);
+              PolicyEffect made{
+                  .effect = layers.Effect(
+                      options_.memory.of(id),
+                      variant.split ? PassForm::kSplit : PassForm::kFused)};
+              made.copies_keep_up = layers.CopiesKeepUp(made.effect);
+              return made;
+            });
+      }
+      const MemoryEffect& effect = entry->second->effect;
+      if (!entry->second->copies_keep_up) {
         return absl::InvalidArgumentError(absl::StrFormat(
             "memory policy, stage pair %d (%s): its copies to the host take "
             "%s, longer than its forward or backward pass",
@@ -540,14 +569,10 @@ class GraphBuilder {
                          model_.modules[tasks_[pair.forward].module].name),
             FormatDuration(effect.copy)));
       }
-      memory.lists.Change().push_back({{.choice = {}, .effect = effect}});
-      memory.form_of_list.push_back(split ? PassForm::kSplit
-                                          : PassForm::kFused);
+      last = {pair.sub_microbatch, variant, &effect};
+      effects[id] = &effect;
     }
-    memory.other_form.assign(memory.lists.size(), -1);
-    memory.pairs = std::move(pairs_);
-    ApplyEffects(memory, memory.KeepEverything(), ranks, &tasks_, &edges_);
-    pairs_ = std::move(memory.pairs);
+    ApplyEffects(pairs_, effects, ranks, &tasks_, &edges_);
     return absl::OkStatus();
   }
 

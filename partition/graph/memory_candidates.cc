@@ -406,21 +406,23 @@ StepMemory MakeStepMemory(
 
 namespace {
 
-void Apply(const StepMemory& memory, const MemorySelection& selection,
-           bool copy_tasks, IdVector<RankId, RankSpec>* the_ranks,
+// Changes the parts of a graph to the effect of each pair, effect_of(id), which
+// is called for pairs with a backward.
+template <typename EffectOf>
+void Apply(const IdVector<StagePairId, StagePair>& pairs,
+           const EffectOf& effect_of, bool copy_tasks,
+           IdVector<RankId, RankSpec>* the_ranks,
            IdVector<TaskId, Task>* the_tasks,
            IdVector<EdgeId, Dependency>* the_edges) {
-  PIPELOOM_CHECK(selection.size() == memory.pairs.size());
   IdVector<RankId, RankSpec>& ranks = *the_ranks;
   IdVector<TaskId, Task>& tasks = *the_tasks;
   IdVector<EdgeId, Dependency>& edges = *the_edges;
   IdVector<RankId, Duration> longest(ranks.size());
   IdVector<RankId, Bytes> largest(ranks.size());
-  for (const StagePairId id : memory.pairs.ids()) {
-    const StagePair& pair = memory.pairs[id];
+  for (const StagePairId id : pairs.ids()) {
+    const StagePair& pair = pairs[id];
     if (pair.backward.is_none()) continue;
-    const int32_t index = selection[id];
-    const MemoryEffect& effect = memory.effect(id, index);
+    const MemoryEffect& effect = effect_of(id);
     Task& forward = tasks[pair.forward];
     forward.alloc = effect.forward_alloc;
     forward.free = effect.forward_free;
@@ -439,10 +441,10 @@ void Apply(const StepMemory& memory, const MemorySelection& selection,
     longest[forward.rank] = std::max(longest[forward.rank], effect.copy);
     largest[forward.rank] = std::max(largest[forward.rank], effect.offloaded);
   }
-  for (const StagePairId id : memory.pairs.ids()) {
-    const StagePair& pair = memory.pairs[id];
+  for (const StagePairId id : pairs.ids()) {
+    const StagePair& pair = pairs[id];
     if (pair.backward.is_none()) continue;
-    if (memory.effect(id, selection[id]).offloaded == Bytes(0)) continue;
+    if (effect_of(id).offloaded == Bytes(0)) continue;
     edges[pair.edge].delay += 2 * longest[tasks[pair.forward].rank];
   }
   for (const RankId r : ranks.ids()) {
@@ -457,7 +459,13 @@ absl::StatusOr<StageGraph> ApplyTo(const StageGraph& graph,
   IdVector<RankId, RankSpec> ranks = graph.ranks();
   IdVector<TaskId, Task> tasks = graph.tasks();
   IdVector<EdgeId, Dependency> edges = graph.edges();
-  Apply(memory, selection, copy_tasks, &ranks, &tasks, &edges);
+  PIPELOOM_CHECK(selection.size() == memory.pairs.size());
+  Apply(
+      memory.pairs,
+      [&](StagePairId id) -> const MemoryEffect& {
+        return memory.effect(id, selection[id]);
+      },
+      copy_tasks, &ranks, &tasks, &edges);
   return StageGraph::Create(graph.name(), std::move(ranks),
                             graph.module_names(), std::move(tasks),
                             std::move(edges));
@@ -465,11 +473,16 @@ absl::StatusOr<StageGraph> ApplyTo(const StageGraph& graph,
 
 }  // namespace
 
-void ApplyEffects(const StepMemory& memory, const MemorySelection& selection,
+void ApplyEffects(const IdVector<StagePairId, StagePair>& pairs,
+                  const IdVector<StagePairId, const MemoryEffect*>& effects,
                   IdVector<RankId, RankSpec>* ranks,
                   IdVector<TaskId, Task>* tasks,
                   IdVector<EdgeId, Dependency>* edges) {
-  Apply(memory, selection, /*copy_tasks=*/false, ranks, tasks, edges);
+  PIPELOOM_CHECK(effects.size() == pairs.size());
+  Apply(
+      pairs,
+      [&](StagePairId id) -> const MemoryEffect& { return *effects[id]; },
+      /*copy_tasks=*/false, ranks, tasks, edges);
 }
 
 absl::StatusOr<StageGraph> ApplyMemory(const StageGraph& graph,

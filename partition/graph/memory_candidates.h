@@ -264,8 +264,10 @@ absl::StatusOr<StageGraph> ApplyMemory(const StageGraph& graph,
                                        const StepMemory& memory,
                                        const MemorySelection& selection);
 
-// Does the same to the parts of a graph.
-void ApplyEffects(const StepMemory& memory, const MemorySelection& selection,
+// Does the same to the parts of a graph, with the effect of each pair; null for
+// pairs without a backward.
+void ApplyEffects(const IdVector<StagePairId, StagePair>& pairs,
+                  const IdVector<StagePairId, const MemoryEffect*>& effects,
                   IdVector<RankId, RankSpec>* ranks,
                   IdVector<TaskId, Task>* tasks,
                   IdVector<EdgeId, Dependency>* edges);

@@ -83,17 +83,17 @@ absl::Status CheckOrders(const StageGraph& graph, const Schedule& schedule) {
                         schedule.order.size(), schedule.start.size(),
                         graph.num_ranks(), graph.num_tasks()));
   }
-  IdVector<TaskId, bool> listed(graph.num_tasks(), false);
+  IdVector<TaskId, uint8_t> listed(graph.num_tasks(), 0);
   int32_t count = 0;
   for (const RankId rank : graph.rank_ids()) {
     for (const TaskId t : schedule.order[rank]) {
       if (!graph.tasks().Contains(t) || graph.task(t).rank != rank ||
-          listed[t]) {
+          listed[t] != 0) {
         return Mismatch(absl::StrFormat(
             "rank %d: task %d is unknown, listed twice or of another rank",
             rank.value(), t.value()));
       }
-      listed[t] = true;
+      listed[t] = 1;
       ++count;
     }
   }
@@ -110,12 +110,14 @@ absl::StatusOr<IdVector<TaskId, TaskEvents>> EventKeys(
     const StageGraph& graph, const Schedule& schedule) {
   IdVector<TaskId, TaskId> next_on_rank(graph.num_tasks());
   IdVector<TaskId, int32_t> missing(graph.num_tasks(), 0);
-  for (const TaskId t : graph.task_ids()) {
-    const auto inputs = static_cast<int32_t>(graph.incoming(t).size());
-    missing[t] += inputs;
+  const bool has_pairs =
+      std::any_of(graph.tasks().begin(), graph.tasks().end(), IsSecondOfPair);
+  for (const Dependency& d : graph.edges()) {
+    ++missing[d.to];
     // The first pass of a pair waits for the inputs of both.
-    if (IsSecondOfPair(graph.task(t)))
-      missing[graph.task(t).overlaps] += inputs;
+    if (has_pairs && IsSecondOfPair(graph.task(d.to))) {
+      ++missing[graph.task(d.to).overlaps];
+    }
   }
   for (const std::vector<TaskId>& order : schedule.order) {
     for (size_t k = 1; k < order.size(); ++k) {
@@ -155,7 +157,7 @@ absl::StatusOr<IdVector<TaskId, TaskEvents>> EventKeys(
     for (const EdgeId e : graph.outgoing(t)) {
       const Dependency& d = graph.edge(e);
       PIPELOOM_RETURN_IF_ERROR(precede(d.to, d.delay));
-      if (IsSecondOfPair(graph.task(d.to))) {
+      if (has_pairs && IsSecondOfPair(graph.task(d.to))) {
         PIPELOOM_RETURN_IF_ERROR(precede(graph.task(d.to).overlaps, d.delay));
       }
     }
@@ -166,6 +168,7 @@ absl::StatusOr<IdVector<TaskId, TaskEvents>> EventKeys(
   if (done < graph.num_tasks()) {
     return Mismatch("the orders contradict the dependencies");
   }
+  if (!has_pairs) return events;
   for (const std::vector<TaskId>& order : schedule.order) {
     for (size_t k = 0; k < order.size(); ++k) {
       const TaskId first = graph.task(order[k]).overlaps;

@@ -1,7 +1,9 @@
 #include "emulator/step/step_engine.h"
 
 #include <algorithm>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -131,6 +133,39 @@ TEST(StepEngine, EveryStartIsThatOfAnEmulatorThatScansForWhatIsNext) {
     }
   }
   EXPECT_GT(compared, 800);
+}
+
+TEST(EventQueue, ReturnsEventsByTimeAndThenByRank) {
+  for (uint64_t seed = 0; seed < 20; ++seed) {
+    SCOPED_TRACE(seed);
+    Random random(seed);
+    EventQueue queue;
+    std::set<std::pair<int64_t, int32_t>> expected;
+    // Few times, so that many are equal.
+    const auto event = [&](int32_t rank) {
+      const RankEvent made{random.Between(0, 6), rank};
+      expected.emplace(made.at, made.rank);
+      return made;
+    };
+    const auto check_first = [&](RankEvent first) {
+      EXPECT_EQ(std::pair(first.at, first.rank), *expected.begin());
+      expected.erase(expected.begin());
+      return first.rank;
+    };
+    for (int32_t rank = 0; rank < 12; ++rank) queue.Push(event(rank));
+    for (int turn = 0; turn < 200; ++turn) {
+      const RankEvent first = queue.next();
+      const int32_t rank = check_first(first);
+      if (random.Below(2) == 0) {
+        EXPECT_EQ(queue.Pop(), first);
+        queue.Push(event(rank));
+      } else {
+        EXPECT_EQ(queue.Exchange(event(rank)), first);
+      }
+    }
+    while (!queue.empty()) check_first(queue.Pop());
+    EXPECT_TRUE(expected.empty());
+  }
 }
 
 TEST(StepEngine, WhereOrderIsFreeRanksThatStopForEachOtherGiveTheSame) {

@@ -32,7 +32,7 @@ constexpr int64_t kStartRoom = 4;
 // them, each time with the pairs of the search before.
 constexpr double kUnpairedUntil = 0.5;
 constexpr double kUnpairedUntilOfTime = 0.6;
-constexpr double kPairedUntil[] = {0.76, 0.86};
+constexpr double kPairedUntil[] = {0.76, 0.94};
 
 // Until when the search without pairs goes on after that with pairs.
 constexpr double kSearchAgainUntil = 0.88;

@@ -1,6 +1,7 @@
 // `pipeloom plan`: plans steps of a job and writes plans, trace and report.
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -20,6 +21,7 @@
 #include "cli/input/robust_flags.h"
 #include "cli/report/report.h"
 #include "formats/text/json_writer.h"
+#include "planner/job/warm_up.h"
 #include "planner/strategy.h"
 #include "studies/job/launch_times.h"
 #include "studies/job/planned_step.h"
@@ -133,6 +135,10 @@ class PlanCommand : public Command {
     AppendRobustFlags(&robust_flags_, &flags);
     AppendSlowFlags(&slow_flags_, &flags);
     AppendMeasuredFlags(&measured_flags_, &flags);
+    flags.push_back({"warm-up", &warm_up_, "TIME",
+                     "search sample steps of the batch for so long in all "
+                     "before the first step, such as 10s; the searches of all "
+                     "steps go on from their plans"});
     flags.push_back(TrainerFlag(
         &trainer_,
         "plan only what that trainer can execute, and write its files"));
@@ -191,6 +197,11 @@ class PlanCommand : public Command {
           slow_costs,
           SlowCosts(std::move(slow_job), measured_flags_.learned, &input));
       prepared.costs = slow_costs.get();
+    }
+    if (warm_up_.has_value()) {
+      PIPELOOM_ASSIGN_OR_RETURN(
+          settings.warm_up,
+          WarmUp(prepared, input, settings, name_of_strategy, context));
     }
     DensityByStep by_step(
         prepared, input, densities, [&](emulator::StageCostModel* sparse) {
@@ -256,6 +267,29 @@ class PlanCommand : public Command {
   }
 
  private:
+  absl::StatusOr<std::vector<std::shared_ptr<const planner::CarriedStep>>>
+  WarmUp(const planner::PreparedJob& prepared, const studies::JobInput& input,
+         const studies::SearchSettings& settings, const std::string& strategy,
+         const Context& context) const {
+    if (!settings.deadline.has_value()) {
+      return UsageError(
+          "--warm-up without a deadline: searches by evaluations do not go on "
+          "from other plans; add --deadline");
+    }
+    if (strategy != "pipeloom") {
+      return UsageError(
+          absl::StrCat("--warm-up with the strategy ", strategy,
+                       ": only pipeloom goes on from other plans"));
+    }
+    const Progress progress(context, "warming up", 1);
+    studies::SearchSettings longer = settings;
+    longer.evaluations.reset();
+    longer.deadline = *warm_up_;
+    planner::SearchBudget budget = studies::StartBudget(longer, context.stop);
+    budget.needs_answer = false;
+    return planner::WarmUp(prepared, input.batch, settings.seed, budget);
+  }
+
   static std::string Heading(const studies::JobInput& input,
                              const std::string& strategy) {
     const ParallelLayout& layout = input.job.parallel;
@@ -377,6 +411,7 @@ class PlanCommand : public Command {
   PlanningFlags planning_{};
   RobustFlags robust_flags_{};
   SlowFlags slow_flags_{};
+  std::optional<Duration> warm_up_{};
   MeasuredFlags measured_flags_{};
   std::vector<std::string> densities_{};
   std::string out_{};

@@ -212,6 +212,7 @@ absl::Status RunServe(const ServeSettings& settings, const Context& context) {
   PIPELOOM_ASSIGN_OR_RETURN(const std::string source, SourceOf("", "pipeloom"));
   core.usual_partition_time = settings.partition_search.value_or(
       source == "rule" ? kZero : Seconds(30));
+  if (settings.warm_up) core.warm_up_time = *settings.warm_up;
   const KeptPartitions kept =
       settings.state.empty()
           ? KeptPartitions::OfUser()

@@ -90,6 +90,9 @@ std::vector<Flag> ServeFlags(ServeSettings* s) {
        "search so long for the partition of a job that says nothing of it, "
        "once for each content; 0s: take its rule's; 30s, or 0s if "
        "PIPELOOM_PARTITION is rule"},
+      {"warm-up", &s->warm_up, "TIME",
+       "search sample steps of a job for so long when it is opened, so that "
+       "the searches of its steps go on from their plans; 0s"},
       {"max-search", &s->max_search, "TIME",
        "a search for a step takes at most; 60s"},
       {"job-idle", &s->job_idle, "TIME",

@@ -37,6 +37,7 @@ struct ServeSettings {
   int64_t keep_steps = 64;
   std::optional<Duration> partition_time{};
   std::optional<Duration> partition_search{};
+  std::optional<Duration> warm_up{};
   std::optional<Duration> max_search{};
   std::optional<Duration> job_idle{};
   std::string state{};

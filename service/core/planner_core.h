@@ -56,6 +56,10 @@ struct CoreOptions : PlanDesk::Options, JobTable::Limits {
   std::chrono::nanoseconds partition_time{std::chrono::seconds(60)};
   // That of a job which asks for none; 0: its partition is made by rule.
   std::chrono::nanoseconds usual_partition_time{};
+  // How long sample steps of a job that is opened are searched, within
+  // `partition_time`, for the searches of its steps to go on from; 0: not. Jobs
+  // that search by evaluations and restored jobs have none.
+  std::chrono::nanoseconds warm_up_time{};
   // Find a partition that a search found before for a request of this content,
   // and keep one. Called by several threads at a time. Empty: nothing is kept.
   std::function<std::optional<Partition>(const Fingerprint& content,

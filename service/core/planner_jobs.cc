@@ -28,6 +28,26 @@ PlannerCore::Clock::time_point PartitionEnd(
   return std::min(end, begin + (deadline - begin) * 3 / 4);
 }
 
+// Returns the budget of a search that is not wanted any more once `stop` is
+// requested. It may end before it begins.
+planner::SearchBudget BudgetUntil(PlannerCore::Clock::time_point begin,
+                                  PlannerCore::Clock::time_point end,
+                                  int32_t threads,
+                                  const std::stop_token& stop) {
+  using Clock = PlannerCore::Clock;
+  using Seconds = std::chrono::duration<double>;
+  planner::SearchBudget budget;
+  budget.expired = [end] { return Clock::now() >= end; };
+  const Clock::duration least(1);
+  budget.spent = [begin, whole = Seconds(std::max(end - begin, least))] {
+    return Seconds(Clock::now() - begin) / whole;
+  };
+  budget.stop = stop;
+  budget.needs_answer = false;
+  budget.threads = threads;
+  return budget;
+}
+
 }  // namespace
 
 v1::OpenJobResponse PlannerCore::Describe(const Job& job, bool existed) const {
@@ -130,6 +150,16 @@ absl::StatusOr<v1::OpenJobResponse> PlannerCore::OpenJob(
     effort.stop = over->get_token();
     effort.expired = [over] { return over->stop_requested(); };
     effort.threads = options_.threads;
+  }
+  if (options_.warm_up_time.count() > 0 &&
+      request.spec.search.evaluations == 0) {
+    effort.warm_up = [this, stop, deadline] {
+      const Clock::time_point now = Clock::now();
+      return BudgetUntil(now,
+                         PartitionEnd(now, options_.warm_up_time,
+                                      options_.partition_time, deadline),
+                         options_.threads, stop);
+    };
   }
   absl::StatusOr<std::shared_ptr<const ServedJob>> served =
       stop.stop_requested()

@@ -141,7 +141,11 @@ absl::StatusOr<Found> PlanOrFind(const ServedJob& job, const StepBatch& batch,
   // A search by evaluations gives the same plan on every machine; the history
   // of this service must not change that.
   const bool may_learn = search.evaluations == 0;
-  if (may_learn) input.carried = std::move(known.carried);
+  if (may_learn) {
+    input.carried = std::move(known.carried);
+    input.carried.insert(input.carried.end(), job.warm_up().begin(),
+                         job.warm_up().end());
+  }
   PIPELOOM_ASSIGN_OR_RETURN(
       planner::PlanResult result,
       planner::PlanStep(batch.epoch->planner->prepared(), input));

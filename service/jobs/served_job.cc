@@ -6,6 +6,7 @@
 #include "base/status_macros.h"
 #include "emulator/cost/profile_cost.h"
 #include "emulator/cost/shared_costs.h"
+#include "planner/job/warm_up.h"
 #include "planner/layout/partition_search.h"
 #include "proto/convert/batch_proto.h"
 #include "proto/convert/job_proto.h"
@@ -87,6 +88,15 @@ absl::StatusOr<std::shared_ptr<const ServedJob>> ServedJob::Create(
   }
   if (!given && effort.expired) {
     PIPELOOM_RETURN_IF_ERROR(served->SearchPartition(*planner, first, effort));
+  }
+  if (effort.warm_up && !first.samples.empty()) {
+    PIPELOOM_ASSIGN_OR_RETURN(
+        const std::unique_ptr<const planner::JobPlanner> chosen,
+        served->MakePlanner({}, served->partition_));
+    PIPELOOM_ASSIGN_OR_RETURN(
+        served->warm_up_,
+        planner::WarmUp(chosen->prepared(), first, served->spec_.search.seed,
+                        effort.warm_up()));
   }
   FingerprintBuilder print;
   print.Add(FingerprintOf(spec)).Add(FingerprintOf(served->partition_));

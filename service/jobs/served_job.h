@@ -18,7 +18,9 @@
 #include "ir/plan/partition.h"
 #include "ir/profile/device_profile.h"
 #include "partition/batching/balance_step.h"
+#include "planner/core/search_budget.h"
 #include "planner/job/job_planner.h"
+#include "planner/step/carried_step.h"
 
 namespace pipeloom::service {
 
@@ -34,12 +36,15 @@ struct CostEpoch {
 using ProfileSource =
     std::function<std::shared_ptr<const DeviceProfile>(const std::string&)>;
 
-// The effort of a search for a job's partition.
+// The effort of a search for a job's partition, and of what follows it.
 struct PartitionEffort {
   std::function<bool()> expired{};  // Empty: do not search.
   std::stop_token stop{};           // Requested when `expired` is true.
   int32_t threads = 1;
   std::stop_token left{};  // The job is not wanted any more.
+  // Returns the budget of a search of sample steps that begins now
+  // (planner/job/warm_up.h). Empty: there is none.
+  std::function<planner::SearchBudget()> warm_up{};
 };
 
 // See the top of the file. Immutable.
@@ -47,7 +52,8 @@ class ServedJob {
  public:
   // Makes a job. Finds a partition unless one is given: by the strategy's rule,
   // which for "pipeloom" a search then improves for as long as `effort` allows.
-  // There is no search for jobs whose steps have more than 40,000 tasks.
+  // There is no search for jobs whose steps have more than 40,000 tasks. Then
+  // searches sample steps, if `effort` says so and there is a sample.
   // `profiles` may be empty. Takes milliseconds without a search.
   // InvalidArgument: `sample` is empty, but needed to make a partition or to
   // balance the job's samples; or `defer_surplus` is set for a job with
@@ -74,6 +80,11 @@ class ServedJob {
   // Returns the samples from which those costs were made; empty if there are
   // none.
   const BatchMetadata& sample() const { return sample_; }
+  // Returns what sample steps teach; empty if there was no search of them.
+  const std::vector<std::shared_ptr<const planner::CarriedStep>>& warm_up()
+      const {
+    return warm_up_;
+  }
   // Returns whether steps are planned by planner/step/plan_deferred.h.
   bool defer_surplus() const { return defer_surplus_; }
 
@@ -103,6 +114,7 @@ class ServedJob {
   int32_t partitions_tried_ = 0;
   std::optional<partition::SampleCosts> sample_costs_{};
   BatchMetadata sample_{};
+  std::vector<std::shared_ptr<const planner::CarriedStep>> warm_up_{};
   bool defer_surplus_ = false;
   Fingerprint print_{};
 };

@@ -20,6 +20,7 @@
 #include "partition/batching/batch_split.h"
 #include "planner/core/search_budget.h"
 #include "planner/search/robust_search.h"
+#include "planner/step/carried_step.h"
 #include "studies/job/study_context.h"
 
 namespace pipeloom::studies {
@@ -54,6 +55,8 @@ struct SearchSettings {
   int32_t workers = planner::kUsualWorkers;
   std::optional<planner::Disturbances> robust{};  // See PlanInput.
   bool defer = false;  // See planner/step/plan_deferred.h.
+  // Searches under a deadline go on from these and from the latest steps.
+  std::vector<std::shared_ptr<const planner::CarriedStep>> warm_up{};
 };
 SearchSettings Settle(const SearchOptions& options, const SearchSpec& defaults);
 

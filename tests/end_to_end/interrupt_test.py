@@ -38,6 +38,8 @@ COMMANDS = [
      "found.json"),
     ("partition --layouts", f"partition dip-vlm-l {IMAGES} --layouts --out "
      "found.json", "found.json"),
+    ("plan --warm-up", f"plan dip-vlm-l {IMAGES} --partition rule --warm-up 60s "
+     "--deadline 50ms --out warm.pb", "warm.pb"),
     ("search", "search graph.json --deadline 60s --out best.json",
      "best.json"),
     ("search --bound strong", "search graph.json --deadline 60s --bound strong "

@@ -144,6 +144,59 @@ TEST_F(CoreTest, AJobThatSaysNothingIsSearchedAsLongAsTheServiceDoes) {
   EXPECT_EQ(kept, 1);
 }
 
+// The lessons of sample steps are part of the job, unless it searches by
+// evaluations. Their search ends with the service's time, the caller's
+// deadline, and when nobody wants the job any more.
+TEST_F(CoreTest, SampleStepsAreSearchedWhenAJobIsOpened) {
+  service::PartitionEffort effort;
+  int32_t begun = 0;
+  effort.warm_up = [&] {
+    ++begun;
+    planner::SearchBudget budget;
+    budget.max_evaluations = 100;
+    return budget;
+  };
+  const auto create = [&](const BatchMetadata& sample) {
+    return service::ServedJob::Create("job", SmallVlmJob(), sample,
+                                      std::nullopt, {}, effort);
+  };
+  ASSERT_OK_AND_ASSIGN(const auto job, create(RandomBatch(1, 400, 4)));
+  EXPECT_EQ(begun, 1);
+  EXPECT_EQ(job->warm_up().size(), 4);
+  std::stop_source stop;
+  stop.request_stop();
+  effort.warm_up = [&] {
+    planner::SearchBudget budget;
+    budget.stop = stop.get_token();
+    budget.needs_answer = false;
+    return budget;
+  };
+  EXPECT_THAT(create(RandomBatch(1, 400, 4)).status(),
+              FailsWith(absl::StatusCode::kCancelled, HasSubstr("stopped")));
+  effort.warm_up = nullptr;
+  ASSERT_OK_AND_ASSIGN(const auto cold, create(RandomBatch(1, 400, 4)));
+  EXPECT_TRUE(cold->warm_up().empty());
+
+  service::CoreOptions options = TestOptions().core;
+  options.warm_up_time = std::chrono::hours(1);
+  options.partition_time = std::chrono::milliseconds(300);
+  const auto core = service::PlannerCore::Create(options, &log_, &metrics_);
+  ASSERT_THAT(core, IsOk());
+  v1::OpenJobRequest request = SmallJobRequest(/*dp=*/1, /*evaluations=*/0);
+  request.set_job_id("warm");
+  EXPECT_THAT((*core)->OpenJob(request), IsOk());
+  options.partition_time = std::chrono::hours(1);
+  const auto slow = service::PlannerCore::Create(options, &log_, &metrics_);
+  ASSERT_THAT(slow, IsOk());
+  const auto open_until = [&](std::chrono::milliseconds from_now) {
+    return (*slow)->OpenJob(request,
+                            service::PlannerCore::Clock::now() + from_now);
+  };
+  EXPECT_THAT(open_until(std::chrono::milliseconds(400)), IsOk());
+  request.set_job_id("late");
+  EXPECT_THAT(open_until(std::chrono::milliseconds(-100)), IsOk());
+}
+
 TEST(OpeningTest, AllWhoOpenAJobAtATimeGetOnePartitionSearchedForOnce) {
   TestService service;
   v1::OpenJobRequest request = SmallJobRequest();

@@ -93,6 +93,7 @@ class TaskPlaces {
   // corresponds to, and the place of its kind there; null if there is none.
   template <typename Take>
   void ForEach(const CarriedStep& carried, const Take& take) const {
+    if (carried.places.empty()) return;
     const size_t kinds = stages_ * kPasses;
     // Indexed by microbatch and kind: where its places begin.
     std::vector<int32_t> begins(carried.places.size() * (kinds + 1), 0);

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
+#include "planner/core/timed_budget.h"
 #include "proto/convert/batch_proto.h"
 #include "proto/convert/job_proto.h"
 #include "proto/convert/trace_proto.h"
@@ -34,14 +35,8 @@ planner::SearchBudget BudgetUntil(PlannerCore::Clock::time_point begin,
                                   PlannerCore::Clock::time_point end,
                                   int32_t threads,
                                   const std::stop_token& stop) {
-  using Clock = PlannerCore::Clock;
-  using Seconds = std::chrono::duration<double>;
   planner::SearchBudget budget;
-  budget.expired = [end] { return Clock::now() >= end; };
-  const Clock::duration least(1);
-  budget.spent = [begin, whole = Seconds(std::max(end - begin, least))] {
-    return Seconds(Clock::now() - begin) / whole;
-  };
+  planner::EndAfter(begin, end - begin, &budget);
   budget.stop = stop;
   budget.needs_answer = false;
   budget.threads = threads;

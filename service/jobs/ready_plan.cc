@@ -16,6 +16,7 @@
 #include "ir/plan/memory_policy.h"
 #include "partition/batching/balance_step.h"
 #include "partition/batching/defer_surplus.h"
+#include "planner/core/timed_budget.h"
 #include "planner/step/plan_deferred.h"
 #include "proto/convert/plan_proto.h"
 #include "proto/convert/stage_graph_proto.h"
@@ -38,14 +39,9 @@ planner::SearchBudget StartBudget(const SearchSpec& search,
     budget.max_evaluations = search.evaluations;
     return budget;
   }
-  const Clock::time_point begin = Clock::now();
   const std::chrono::nanoseconds whole(
       std::clamp<int64_t>(search.deadline.count(), 1, effort.most.count()));
-  budget.expired = [begin, whole] { return Clock::now() - begin >= whole; };
-  budget.spent = [begin, whole] {
-    using Seconds = std::chrono::duration<double>;
-    return Seconds(Clock::now() - begin) / Seconds(whole);
-  };
+  planner::EndAfter(Clock::now(), whole, &budget);
   return budget;
 }
 

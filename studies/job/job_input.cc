@@ -18,6 +18,7 @@
 #include "partition/batching/balance_step.h"
 #include "partition/batching/epochs.h"
 #include "partition/batching/token_count.h"
+#include "planner/core/timed_budget.h"
 
 namespace pipeloom::studies {
 namespace {
@@ -229,14 +230,9 @@ planner::SearchBudget StartBudget(const SearchSettings& settings,
   planner::SearchBudget budget;
   if (settings.evaluations) budget.max_evaluations = *settings.evaluations;
   if (settings.deadline) {
-    using Clock = std::chrono::steady_clock;
-    const Clock::time_point begin = Clock::now();
-    const std::chrono::nanoseconds whole(settings.deadline->count());
-    budget.expired = [begin, whole] { return Clock::now() - begin >= whole; };
-    budget.spent = [begin, whole] {
-      using Seconds = std::chrono::duration<double>;
-      return Seconds(Clock::now() - begin) / Seconds(whole);
-    };
+    planner::EndAfter(std::chrono::steady_clock::now(),
+                      std::chrono::nanoseconds(settings.deadline->count()),
+                      &budget);
   }
   budget.stop = stop;
   budget.threads = settings.threads;

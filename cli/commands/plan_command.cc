@@ -177,6 +177,7 @@ class PlanCommand : public Command {
                                                  StudyContextOf(context)));
     emulator::StageCostModel costs(input.job, studies::CostsOf(input));
     studies::SearchSettings settings = SettingsOf(planning_, input);
+    PIPELOOM_RETURN_IF_ERROR(CheckWarmUp(settings, name_of_strategy));
     PIPELOOM_RETURN_IF_ERROR(
         ApplyMeasured(measured_flags_, input, name_of_strategy,
                       planning_.partition, settings, context, &costs));
@@ -198,10 +199,9 @@ class PlanCommand : public Command {
           SlowCosts(std::move(slow_job), measured_flags_.learned, &input));
       prepared.costs = slow_costs.get();
     }
-    if (warm_up_.has_value()) {
-      PIPELOOM_ASSIGN_OR_RETURN(
-          settings.warm_up,
-          WarmUp(prepared, input, settings, name_of_strategy, context));
+    if (warm_up_.value_or(kZero) > kZero) {
+      PIPELOOM_ASSIGN_OR_RETURN(settings.warm_up,
+                                WarmUp(prepared, input, settings, context));
     }
     DensityByStep by_step(
         prepared, input, densities, [&](emulator::StageCostModel* sparse) {
@@ -267,10 +267,10 @@ class PlanCommand : public Command {
   }
 
  private:
-  absl::StatusOr<std::vector<std::shared_ptr<const planner::CarriedStep>>>
-  WarmUp(const planner::PreparedJob& prepared, const studies::JobInput& input,
-         const studies::SearchSettings& settings, const std::string& strategy,
-         const Context& context) const {
+  // Returns an error if --warm-up does not go with the other options.
+  absl::Status CheckWarmUp(const studies::SearchSettings& settings,
+                           const std::string& strategy) const {
+    if (!warm_up_.has_value()) return absl::OkStatus();
     if (!settings.deadline.has_value()) {
       return UsageError(
           "--warm-up without a deadline: searches by evaluations do not go on "
@@ -281,6 +281,13 @@ class PlanCommand : public Command {
           absl::StrCat("--warm-up with the strategy ", strategy,
                        ": only pipeloom goes on from other plans"));
     }
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<std::vector<std::shared_ptr<const planner::CarriedStep>>>
+  WarmUp(const planner::PreparedJob& prepared, const studies::JobInput& input,
+         const studies::SearchSettings& settings,
+         const Context& context) const {
     const Progress progress(context, "warming up", 1);
     studies::SearchSettings longer = settings;
     longer.evaluations.reset();

@@ -1,8 +1,6 @@
 #include "planner/job/warm_up.h"
 
 #include <cstddef>
-#include <limits>
-#include <utility>
 
 #include "base/status_macros.h"
 #include "planner/step/plan_step.h"

@@ -1,7 +1,7 @@
-// Plans of sample steps, made once before a job's first step, for the searches
-// of its steps to go on from: a search of seconds finds orders and memory
-// choices that one of 100 ms does not find, and most of them suit other steps
-// of the same job (planner/step/carried_step.h).
+// Plans of sample steps, made once before a job's first step. The searches of
+// the job's steps use them as starts: in some seconds a search finds better
+// orders and memory choices than in 100 ms, and similar steps can use them too
+// (planner/step/carried_step.h).
 #ifndef PIPELOOM_PLANNER_JOB_WARM_UP_H_
 #define PIPELOOM_PLANNER_JOB_WARM_UP_H_
 

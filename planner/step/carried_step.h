@@ -38,8 +38,8 @@ struct CarriedStep {
     Pass pass = Pass::kForward;
     int32_t sub_microbatch = 0;
     float start = 0;  // As a share of the step.
-    // Forwards: the bytes held until the backward as a share of those with
-    // everything kept.
+    // Of a forward: the bytes that stay until its backward, divided by those
+    // that would stay with everything kept.
     float held = 1;
     bool operator==(const Place&) const = default;
   };

@@ -17,12 +17,12 @@
 namespace pipeloom::planner {
 namespace {
 
-// From which multiple of the step quick plans of the steps before are so long
-// that none is made for the next one: it takes a thread for most of the time.
+// A quick plan takes a thread for most of the time. None is made if all those of
+// the carried steps took at least this many times as long as the steps' plans.
 constexpr double kQuickLoses = 1.04;
 
-// Returns whether quick plans lost in the steps that are carried over. If none
-// of these had one, one is made again.
+// Returns whether the quick plans of the carried steps were all that long; false
+// if none of these steps had one.
 bool QuickPlanLoses(const PlanInput& input) {
   bool known = false;
   for (const std::shared_ptr<const CarriedStep>& step : input.carried) {

@@ -38,7 +38,7 @@ struct CarriedStep {
     Pass pass = Pass::kForward;
     int32_t sub_microbatch = 0;
     float start = 0;  // As a share of the step.
-    // Of a forward: the bytes that stay until its backward, divided by those
+    // For a forward: the bytes that stay until its backward, divided by those
     // that would stay with everything kept.
     float held = 1;
     bool operator==(const Place&) const = default;

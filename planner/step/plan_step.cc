@@ -17,12 +17,13 @@
 namespace pipeloom::planner {
 namespace {
 
-// A quick plan takes a thread for most of the time. None is made if all those of
-// the carried steps took at least this many times as long as the steps' plans.
+// A quick plan takes a thread for most of the time. None is made if all those
+// of the carried steps took at least this many times as long as the steps'
+// plans.
 constexpr double kQuickLoses = 1.04;
 
-// Returns whether the quick plans of the carried steps were all that long; false
-// if none of these steps had one.
+// Returns whether the quick plans of the carried steps were all that long;
+// false if none of these steps had one.
 bool QuickPlanLoses(const PlanInput& input) {
   bool known = false;
   for (const std::shared_ptr<const CarriedStep>& step : input.carried) {

@@ -1,6 +1,7 @@
 #include "planner/job/warm_up.h"
 
 #include <cstddef>
+#include <utility>
 
 #include "base/status_macros.h"
 #include "planner/step/plan_step.h"
@@ -38,7 +39,11 @@ absl::StatusOr<std::vector<std::shared_ptr<const CarriedStep>>> WarmUp(
     if (budget.Abandoned()) return absl::CancelledError("stopped");
     if (absl::IsResourceExhausted(planned.status())) continue;
     PIPELOOM_RETURN_IF_ERROR(planned.status());
-    if (planned->carried != nullptr) lessons.push_back(planned->carried);
+    if (planned->carried == nullptr) continue;
+    CarriedStep lesson = *planned->carried;
+    // A long search says nothing of how quick plans do against a short one.
+    lesson.quick_ratio = 0;
+    lessons.push_back(std::make_shared<const CarriedStep>(std::move(lesson)));
   }
   return lessons;
 }

@@ -101,6 +101,18 @@ TEST(WarmUpTest, StepsThatDoNotFitAreLeftOut) {
   EXPECT_THAT(lessons, IsEmpty());
 }
 
+TEST(WarmUpTest, SaysNothingOfQuickPlans) {
+  const BatchMetadata batch = RandomBatch(1, 4000, 6);
+  ASSERT_OK_AND_ASSIGN(const auto planner,
+                       JobPlanner::Create(SmallVlmJob(), batch));
+  SearchBudget budget = Evaluations(400, 2);
+  budget.spent = [] { return 0.01; };  // So that quick plans are made.
+  ASSERT_OK_AND_ASSIGN(const auto lessons,
+                       WarmUp(planner->prepared(), batch, 1, budget));
+  ASSERT_FALSE(lessons.empty());
+  for (const auto& lesson : lessons) EXPECT_EQ(lesson->quick_ratio, 0);
+}
+
 TEST(WarmUpTest, EndsWhenItIsNotWanted) {
   const BatchMetadata batch = RandomBatch(1, 4000, 6);
   ASSERT_OK_AND_ASSIGN(const auto planner,

@@ -2,17 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
-#include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_format.h"
 #include "base/check.h"
-#include "base/fingerprint.h"
 #include "base/status_macros.h"
+#include "partition/graph/policy_effects.h"
 
 namespace pipeloom::partition {
 namespace {
@@ -68,21 +65,6 @@ StageCost IdleCost() {
   return cost;
 }
 
-Fingerprint FingerprintOf(const MemoryChoice& choice) {
-  FingerprintBuilder builder;
-  builder.Add(choice.period);
-  for (const LayerMemory& layer : choice.layers) {
-    builder.Add(layer.strategy).Add(layer.groups.bits());
-  }
-  return builder.Build();
-}
-
-// The times and bytes of a stage pair under its choice of the policy.
-struct PolicyEffect {
-  MemoryEffect effect{};
-  bool copies_keep_up = true;
-};
-
 class GraphBuilder {
  public:
   GraphBuilder(const StageCostModel& costs, const Partition& partition,
@@ -97,21 +79,19 @@ class GraphBuilder {
     for (const StageId s : partition.stages.ids()) {
       stages_of_[partition.stages[s].module].push_back(s);
     }
-    slot_of_.resize(partition.stages.size());
-    int32_t num_slots = 0;  // Those of all modules are numbered together.
+    slots_.slot_of.resize(partition.stages.size());
     for (const std::vector<StageId>& ids : stages_of_) {
       std::vector<Stage> stages;
       for (const StageId s : ids) stages.push_back(partition.stages[s]);
       emulator::StageRow row = costs.Row(stages);
+      const auto first = static_cast<int32_t>(slots_.prints.size());
       for (size_t i = 0; i < ids.size(); ++i) {
-        slot_of_[ids[i]] = num_slots + row.slot_of[i];
+        slots_.slot_of[ids[i]] = first + row.slot_of[i];
       }
-      num_slots += static_cast<int32_t>(row.of_slot.size());
-      slot_prints_.insert(slot_prints_.end(), row.print_of_slot.begin(),
-                          row.print_of_slot.end());
+      slots_.prints.insert(slots_.prints.end(), row.print_of_slot.begin(),
+                           row.print_of_slot.end());
       rows_.push_back(std::move(row));
     }
-    layers_of_.resize(static_cast<size_t>(num_slots));
     passes_.resize(partition.stages.size());
     frozen_.resize(modules);
     fed_by_.resize(modules);
@@ -471,108 +451,13 @@ class GraphBuilder {
     }
   }
 
-  // Returns for each choice of the policy the first that equals it.
-  std::vector<int32_t> FirstEqualChoices(
-      const std::vector<Fingerprint>& prints) const {
-    absl::flat_hash_map<Fingerprint, int32_t> first;
-    std::vector<int32_t> equal;
-    equal.reserve(prints.size());
-    for (const Fingerprint& print : prints) {
-      equal.push_back(
-          first.try_emplace(print, static_cast<int32_t>(equal.size()))
-              .first->second);
-    }
-    return equal;
-  }
-
   // Changes tasks, edges and ranks from everything kept to the policy.
   absl::Status ApplyPolicy(IdVector<RankId, RankSpec>* ranks) {
-    // The inputs of a stage pair's effect, apart from its slot and shape.
-    struct Variant {
-      int32_t choice = 0;
-      bool needs_input_grad = false;
-      bool split = false;
-      bool operator==(const Variant&) const = default;
-    };
-    // The last pair of a slot: stages of one slot have equal effects of equal
-    // variants on one sub-microbatch.
-    struct Last {
-      SubMicrobatchId sub_microbatch{};
-      Variant variant{};
-      const MemoryEffect* effect = nullptr;
-    };
-    std::vector<Last> last_of(layers_of_.size());
-    IdVector<StagePairId, const MemoryEffect*> effects(pairs_.size(), nullptr);
-    // The effects of this step, by slot, shape and variant.
-    absl::flat_hash_map<Fingerprint, std::shared_ptr<const PolicyEffect>> known;
-    std::vector<Fingerprint> choice_prints;
-    choice_prints.reserve(options_.memory.choices.size());
-    for (const MemoryChoice& choice : options_.memory.choices) {
-      choice_prints.push_back(FingerprintOf(choice));
-    }
-    const std::vector<int32_t> equal = FirstEqualChoices(choice_prints);
-    SubMicrobatchId current;
-    Fingerprint shape_print;
-    for (const StagePairId id : pairs_.ids()) {
-      const StagePair& pair = pairs_[id];
-      if (pair.backward.is_none()) continue;
-      const Variant variant{
-          .choice = equal[static_cast<size_t>(options_.memory.choice_of[id])],
-          .needs_input_grad = pair.needs_input_grad,
-          .split = !pair.weight_grad.is_none()};
-      const auto slot = static_cast<size_t>(slot_of_[pair.stage]);
-      Last& last = last_of[slot];
-      if (last.sub_microbatch == pair.sub_microbatch &&
-          last.variant == variant) {
-        effects[id] = last.effect;
-        continue;
-      }
-      const WorkShape& shape =
-          microbatches_.sub_microbatches[pair.sub_microbatch].shape;
-      if (pair.sub_microbatch != current) {
-        current = pair.sub_microbatch;
-        shape_print = shape.fingerprint();
-      }
-      const Fingerprint key =
-          FingerprintBuilder()
-              .Add(slot_prints_[slot])
-              .Add(shape_print)
-              .Add(variant.needs_input_grad)
-              .Add(variant.split)
-              .Add(choice_prints[static_cast<size_t>(variant.choice)])
-              .Build();
-      const auto [entry, is_new] = known.try_emplace(
-          FingerprintBuilder().Add(slot).Add(key).Build(), nullptr);
-      if (is_new) {
-        const Stage& stage = partition_.stages[pair.stage];
-        entry->second =
-            costs_.Derived<PolicyEffect>(key, stage.num_layers, [&] {
-              std::optional<emulator::StageRow>& row = layers_of_[slot];
-              if (!row.has_value()) row = LayerCosts::RowOf(costs_, stage);
-              const LayerCosts layers(costs_, stage, *row, shape,
-                                      variant.needs_input_grad);
-              PolicyEffect made{
-                  .effect = layers.Effect(
-                      options_.memory.of(id),
-                      variant.split ? PassForm::kSplit : PassForm::kFused)};
-              made.copies_keep_up = layers.CopiesKeepUp(made.effect);
-              return made;
-            });
-      }
-      const MemoryEffect& effect = entry->second->effect;
-      if (!entry->second->copies_keep_up) {
-        return absl::InvalidArgumentError(absl::StrFormat(
-            "memory policy, stage pair %d (%s): its copies to the host take "
-            "%s, longer than its forward or backward pass",
-            id.value(),
-            DescribeTask(tasks_[pair.forward], pair.forward,
-                         model_.modules[tasks_[pair.forward].module].name),
-            FormatDuration(effect.copy)));
-      }
-      last = {pair.sub_microbatch, variant, &effect};
-      effects[id] = &effect;
-    }
-    ApplyEffects(pairs_, effects, ranks, &tasks_, &edges_);
+    PIPELOOM_ASSIGN_OR_RETURN(
+        const PolicyEffects effects,
+        PolicyEffects::Create(costs_, partition_, microbatches_, slots_,
+                              options_.memory, pairs_, tasks_));
+    ApplyEffects(pairs_, effects.of_pair(), ranks, &tasks_, &edges_);
     return absl::OkStatus();
   }
 
@@ -583,10 +468,7 @@ class GraphBuilder {
   const GraphOptions& options_;
   IdVector<ModuleId, std::vector<StageId>> stages_of_{};
   IdVector<ModuleId, emulator::StageRow> rows_{};
-  IdVector<StageId, int32_t> slot_of_{};
-  // Indexed by slot.
-  std::vector<std::optional<emulator::StageRow>> layers_of_{};
-  std::vector<Fingerprint> slot_prints_{};
+  StageSlots slots_{};
   IdVector<ModuleId, bool> frozen_{};
   IdVector<ModuleId, std::vector<ModuleId>> fed_by_{};
   IdVector<ModuleId, std::vector<ModuleId>> feeds_{};

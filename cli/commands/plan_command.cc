@@ -137,8 +137,10 @@ class PlanCommand : public Command {
     AppendMeasuredFlags(&measured_flags_, &flags);
     flags.push_back({"warm-up", &warm_up_, "TIME",
                      "search sample steps of the batch for so long in all "
-                     "before the first step, such as 10s; the searches of all "
-                     "steps go on from their plans"});
+                     "before the first step; the searches of all steps go on "
+                     "from their plans. Default: 10s, once for each job and "
+                     "sample whose partition is searched, kept with it; else "
+                     "0s"});
     flags.push_back(TrainerFlag(
         &trainer_,
         "plan only what that trainer can execute, and write its files"));
@@ -200,8 +202,14 @@ class PlanCommand : public Command {
       prepared.costs = slow_costs.get();
     }
     if (warm_up_.value_or(kZero) > kZero) {
-      PIPELOOM_ASSIGN_OR_RETURN(settings.warm_up,
-                                WarmUp(prepared, input, settings, context));
+      PIPELOOM_ASSIGN_OR_RETURN(
+          settings.warm_up,
+          WarmUp(prepared, input, *warm_up_, settings, context));
+    } else if (!warm_up_.has_value() && settings.deadline.has_value() &&
+               limited == nullptr) {
+      PIPELOOM_ASSIGN_OR_RETURN(
+          settings.warm_up,
+          KeptLessons(prepared, input, planning_.partition, settings, context));
     }
     DensityByStep by_step(
         prepared, input, densities, [&](emulator::StageCostModel* sparse) {
@@ -282,19 +290,6 @@ class PlanCommand : public Command {
                        ": only pipeloom goes on from other plans"));
     }
     return absl::OkStatus();
-  }
-
-  absl::StatusOr<std::vector<std::shared_ptr<const planner::CarriedStep>>>
-  WarmUp(const planner::PreparedJob& prepared, const studies::JobInput& input,
-         const studies::SearchSettings& settings,
-         const Context& context) const {
-    const Progress progress(context, "warming up", 1);
-    studies::SearchSettings longer = settings;
-    longer.evaluations.reset();
-    longer.deadline = *warm_up_;
-    planner::SearchBudget budget = studies::StartBudget(longer, context.stop);
-    budget.needs_answer = false;
-    return planner::WarmUp(prepared, input.batch, settings.seed, budget);
   }
 
   static std::string Heading(const studies::JobInput& input,

@@ -1,5 +1,6 @@
 #include "cli/input/partition_input.h"
 
+#include <chrono>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -16,6 +17,7 @@
 #include "formats/job/partition_reader.h"
 #include "partition/placement/placement.h"
 #include "partition/placement/recipe.h"
+#include "planner/job/warm_up.h"
 #include "proto/convert/batch_proto.h"
 #include "proto/convert/job_proto.h"
 #include "studies/job/planner_input.h"
@@ -60,6 +62,15 @@ Fingerprint KeyOf(const studies::JobInput& input,
   key.Add(convert::ToProto(studies::SampleOf(input.batch)).SerializeAsString());
   key.Add(input.profile != nullptr).Add(input.more_profiles.size());
   return key.Build();
+}
+
+// How long sample steps of a job with a kept partition are searched.
+constexpr Duration kWarmUp = std::chrono::seconds(10);
+
+// Returns whether the partition is the kept one.
+bool UsesKept(const std::string& given, absl::string_view strategy) {
+  const absl::StatusOr<std::string> source = SourceOf(given, strategy);
+  return source.ok() && *source == "kept";
 }
 
 // Notes a layout that a first look finds much faster than the job's own.
@@ -213,6 +224,49 @@ absl::StatusOr<planner::PreparedJob> PrepareWithPartition(
   if (kept.ok()) return prepared;
   return absl::InvalidArgumentError(
       absl::StrCat("--partition ", source, ": ", kept.message()));
+}
+
+absl::StatusOr<std::vector<std::shared_ptr<const CarriedStep>>> WarmUp(
+    const planner::PreparedJob& prepared, const studies::JobInput& input,
+    Duration time, const studies::SearchSettings& settings,
+    const Context& context) {
+  const Progress progress(context, "warming up", 1);
+  studies::SearchSettings longer = settings;
+  longer.evaluations.reset();
+  longer.deadline = time;
+  planner::SearchBudget budget = studies::StartBudget(longer, context.stop);
+  budget.needs_answer = false;
+  return planner::WarmUp(prepared, input.batch, settings.seed, budget);
+}
+
+absl::StatusOr<std::vector<std::shared_ptr<const CarriedStep>>> KeptLessons(
+    const planner::PreparedJob& prepared, const studies::JobInput& input,
+    const PartitionFlags& flags, const studies::SearchSettings& settings,
+    const Context& context) {
+  std::vector<std::shared_ptr<const CarriedStep>> lessons;
+  if (!UsesKept(flags.source, prepared.strategy->name())) return lessons;
+  const KeptPartitions kept = KeptPartitions::OfUser();
+  const Fingerprint key = KeyOf(input, *prepared.strategy, flags.tries);
+  if (auto found = kept.FindLessons(key, prepared.partition)) {
+    return *std::move(found);
+  }
+  context.warn(absl::StrFormat(
+      "note: sample steps of this job are searched for %s, once; --warm-up 0s "
+      "plans without",
+      FormatDuration(kWarmUp)));
+  // With the costs of the device alone, as the partition.
+  const emulator::StageCostModel costs(input.job, studies::CostsOf(input));
+  planner::PreparedJob alone = prepared;
+  alone.costs = &costs;
+  PIPELOOM_ASSIGN_OR_RETURN(lessons,
+                            WarmUp(alone, input, kWarmUp, settings, context));
+  const absl::Status written =
+      kept.KeepLessons(key, prepared.partition, lessons);
+  if (!written.ok()) {
+    context.warn(
+        absl::StrCat("note: their plans are not kept: ", written.message()));
+  }
+  return lessons;
 }
 
 }  // namespace pipeloom::cli

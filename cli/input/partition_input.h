@@ -4,6 +4,7 @@
 #define PIPELOOM_CLI_INPUT_PARTITION_INPUT_H_
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "cli/console/command.h"
 #include "cli/input/job_input.h"
 #include "emulator/stage/stage_cost.h"
+#include "ir/plan/carried_step.h"
 #include "planner/layout/partition_search.h"
 #include "planner/step/plan_step.h"
 #include "planner/strategy.h"
@@ -48,6 +50,21 @@ absl::StatusOr<planner::PreparedJob> PrepareWithPartition(
     const studies::JobInput& input, const planner::Strategy& strategy,
     const emulator::StageCostModel& costs, const PartitionFlags& flags,
     const studies::SearchSettings& settings, const Context& context);
+
+// Searches sample steps with the partition for `time` in all and returns what
+// they teach (planner/job/warm_up.h). Shows progress.
+absl::StatusOr<std::vector<std::shared_ptr<const CarriedStep>>> WarmUp(
+    const planner::PreparedJob& prepared, const studies::JobInput& input,
+    Duration time, const studies::SearchSettings& settings,
+    const Context& context);
+
+// Returns the lessons kept with the kept partition `prepared` of
+// PrepareWithPartition; makes and keeps them if there are none. None if the
+// flags ask for another partition.
+absl::StatusOr<std::vector<std::shared_ptr<const CarriedStep>>> KeptLessons(
+    const planner::PreparedJob& prepared, const studies::JobInput& input,
+    const PartitionFlags& flags, const studies::SearchSettings& settings,
+    const Context& context);
 
 }  // namespace pipeloom::cli
 

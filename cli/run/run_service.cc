@@ -212,7 +212,8 @@ absl::Status RunServe(const ServeSettings& settings, const Context& context) {
   PIPELOOM_ASSIGN_OR_RETURN(const std::string source, SourceOf("", "pipeloom"));
   core.usual_partition_time = settings.partition_search.value_or(
       source == "rule" ? kZero : Seconds(30));
-  if (settings.warm_up) core.warm_up_time = *settings.warm_up;
+  core.warm_up_time = settings.warm_up.value_or(kZero);
+  core.searched_warm_up_time = settings.warm_up.value_or(Seconds(10));
   const KeptPartitions kept =
       settings.state.empty()
           ? KeptPartitions::OfUser()
@@ -227,6 +228,21 @@ absl::Status RunServe(const ServeSettings& settings, const Context& context) {
         KeyOfService(content), job, partition, "searched by `pipeloom serve`");
     if (!written.ok()) {
       warn(absl::StrCat("note: a partition is not kept: ", written.message()));
+    }
+  };
+  core.find_lessons = [kept](const Fingerprint& content,
+                             const Partition& partition) {
+    return kept.FindLessons(KeyOfService(content), partition);
+  };
+  core.keep_lessons = [kept, warn = context.warn](
+                          const Fingerprint& content,
+                          const Partition& partition,
+                          const service::Lessons& lessons) {
+    const absl::Status written =
+        kept.KeepLessons(KeyOfService(content), partition, lessons);
+    if (!written.ok()) {
+      warn(absl::StrCat("note: plans of sample steps are not kept: ",
+                        written.message()));
     }
   };
   if (settings.max_search) core.max_search = *settings.max_search;

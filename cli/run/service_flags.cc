@@ -92,7 +92,8 @@ std::vector<Flag> ServeFlags(ServeSettings* s) {
        "PIPELOOM_PARTITION is rule"},
       {"warm-up", &s->warm_up, "TIME",
        "search sample steps of a job for so long when it is opened, so that "
-       "the searches of its steps go on from their plans; 0s"},
+       "the searches of its steps go on from their plans; 10s for jobs whose "
+       "partition is searched, kept with it, else 0s"},
       {"max-search", &s->max_search, "TIME",
        "a search for a step takes at most; 60s"},
       {"job-idle", &s->job_idle, "TIME",

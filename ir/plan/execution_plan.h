@@ -169,8 +169,8 @@ double Mfu(const ExecutionPlan& plan, Duration step_time);
 
 // Checks that the tasks are the passes of a step and that the ranks can run
 // them to its end. Shares no code with what makes plans:
-// - passes, loss shares and predicted times are right (ir/plan/check_passes.h,
-//   ir/plan/check_times.h);
+// - passes, loss shares and predicted times are right (ir/check/check_passes.h,
+//   ir/check/check_times.h);
 // - every task is computed once, on its rank, after what it depends on;
 // - every edge between ranks has one Send, one Recv, one WaitRecv before its
 //   consumer, one Free after it, and at most one WaitSend; others have none;

@@ -65,4 +65,18 @@ absl::Status ValidatePartition(const Partition& partition,
   return absl::OkStatus();
 }
 
+Fingerprint FingerprintOf(const Partition& partition) {
+  FingerprintBuilder print;
+  print.Add(partition.num_ranks).Add(partition.num_segments);
+  for (const Stage& s : partition.stages) {
+    print.Add(s.module.value())
+        .Add(s.first_layer.value())
+        .Add(s.num_layers)
+        .Add(s.rank.value())
+        .Add(s.segment.value());
+  }
+  for (const int64_t n : partition.sub_microbatch_instances) print.Add(n);
+  return print.Build();
+}
+
 }  // namespace pipeloom

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "base/fingerprint.h"
 #include "ir/ids.h"
 #include "ir/job/model_spec.h"
 
@@ -49,6 +50,9 @@ struct Partition {
 // InvalidArgument otherwise.
 absl::Status ValidatePartition(const Partition& partition,
                                const ModelSpec& model);
+
+// Returns a fingerprint of all of the partition.
+Fingerprint FingerprintOf(const Partition& partition);
 
 }  // namespace pipeloom
 

@@ -125,7 +125,7 @@ class EffectMaker {
   std::vector<int32_t> first_equal_{};
   // Rows of the slots' layers, made where needed. Indexed by slot.
   std::vector<std::optional<emulator::StageRow>> layers_of_{};
-  // By slot, shape and variant.
+  // Keys are of slot, shape and variant.
   absl::flat_hash_map<Fingerprint, std::shared_ptr<const PolicyEffect>>
       known_{};
 };

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "emulator/stage/stage_cost.h"
+#include "ir/plan/carried_step.h"
 #include "ir/plan/execution_plan.h"
 #include "ir/plan/memory_policy.h"
 #include "ir/plan/microbatches.h"
@@ -20,8 +21,6 @@
 #include "planner/strategy.h"
 
 namespace pipeloom::planner {
-
-struct CarriedStep;  // planner/step/carried_step.h
 
 // A job made ready for planning with one strategy: its partition is fixed.
 struct PreparedJob {

@@ -58,8 +58,10 @@ struct CoreOptions : PlanDesk::Options, JobTable::Limits {
   std::chrono::nanoseconds usual_partition_time{};
   // How long sample steps of a job that is opened are searched, within
   // `partition_time`, for the searches of its steps to go on from; 0: not. Jobs
-  // that search by evaluations and restored jobs have none.
+  // that search by evaluations have none.
   std::chrono::nanoseconds warm_up_time{};
+  // The same for jobs whose partition is searched, or was; if longer.
+  std::chrono::nanoseconds searched_warm_up_time{};
   // Find a partition that a search found before for a request of this content,
   // and keep one. Called by several threads at a time. Empty: nothing is kept.
   std::function<std::optional<Partition>(const Fingerprint& content,
@@ -68,6 +70,14 @@ struct CoreOptions : PlanDesk::Options, JobTable::Limits {
   std::function<void(const Fingerprint& content, const JobSpec& job,
                      const Partition& partition)>
       keep_partition{};
+  // The same for what the job's sample steps teach (planner/job/warm_up.h) with
+  // such a partition.
+  std::function<std::optional<Lessons>(const Fingerprint& content,
+                                       const Partition& partition)>
+      find_lessons{};
+  std::function<void(const Fingerprint& content, const Partition& partition,
+                     const Lessons& lessons)>
+      keep_lessons{};
   // When no more jobs may be open, a job without calls for so long is closed.
   std::chrono::nanoseconds idle_time{std::chrono::hours(1)};
   // The time by which jobs grow idle.

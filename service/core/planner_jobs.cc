@@ -134,7 +134,8 @@ absl::StatusOr<v1::OpenJobResponse> PlannerCore::OpenJob(
   const std::stop_callback left(stop, [&] { over->request_stop(); });
   std::chrono::nanoseconds search =
       request.SearchTime(options_.usual_partition_time);
-  if (search.count() > 0 && options_.find_partition) {
+  const bool searched = search.count() > 0;
+  if (searched && options_.find_partition) {
     request.given = options_.find_partition(request.content, request.spec);
     if (request.given.has_value()) search = {};
   }
@@ -146,28 +147,42 @@ absl::StatusOr<v1::OpenJobResponse> PlannerCore::OpenJob(
     effort.expired = [over] { return over->stop_requested(); };
     effort.threads = options_.threads;
   }
-  if (options_.warm_up_time.count() > 0 &&
-      request.spec.search.evaluations == 0) {
-    effort.warm_up = [this, stop, deadline] {
+  const std::optional<Partition>& used =
+      request.resumed.has_value() ? request.resumed : request.given;
+  const std::chrono::nanoseconds warm_up =
+      request.spec.search.evaluations > 0 ? std::chrono::nanoseconds(0)
+      : searched
+          ? std::max(options_.warm_up_time, options_.searched_warm_up_time)
+          : options_.warm_up_time;
+  // Whether lessons are worth to be kept: a hasty caller's are not.
+  bool keeps_lessons = false;
+  if (warm_up.count() > 0) {
+    if (searched && used.has_value() && options_.find_lessons) {
+      effort.lessons =
+          options_.find_lessons(request.content, *used).value_or(Lessons());
+    }
+    effort.warm_up = [&] {
       const Clock::time_point now = Clock::now();
-      return BudgetUntil(now,
-                         PartitionEnd(now, options_.warm_up_time,
-                                      options_.partition_time, deadline),
-                         options_.threads, stop);
+      const Clock::time_point end =
+          PartitionEnd(now, warm_up, options_.partition_time, deadline);
+      keeps_lessons = searched && end - now >= warm_up;
+      return BudgetUntil(now, end, options_.threads, stop);
     };
   }
   absl::StatusOr<std::shared_ptr<const ServedJob>> served =
       stop.stop_requested()
           ? absl::CancelledError("the caller left")
-          : ServedJob::Create(
-                id, std::move(request.spec), request.sample,
-                request.resumed.has_value() ? request.resumed : request.given,
-                options_.profiles, effort, request.defer_surplus);
+          : ServedJob::Create(id, std::move(request.spec), request.sample, used,
+                              options_.profiles, effort, request.defer_surplus);
   std::shared_ptr<JobFiles> files;
   if (served.ok() && (*served)->partitions_tried() > 0 &&
       options_.keep_partition) {
     options_.keep_partition(request.content, (*served)->spec(),
                             (*served)->partition());
+  }
+  if (served.ok() && keeps_lessons && options_.keep_lessons) {
+    options_.keep_lessons(request.content, (*served)->partition(),
+                          (*served)->warm_up());
   }
   if (served.ok()) {
     absl::StatusOr<std::shared_ptr<JobFiles>> begun = store_->Begin(id);

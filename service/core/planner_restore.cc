@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "proto/convert/batch_proto.h"
+#include "proto/convert/carried_step_proto.h"
 #include "proto/convert/job_proto.h"
 #include "service/core/planner_core.h"
 #include "service/jobs/job_costs.h"
@@ -60,6 +61,9 @@ void PlannerCore::SaveJob(const std::string& id) {
     *stored.mutable_sample() = convert::ToProto(served->sample());
   }
   stored.set_defer_surplus(served->defer_surplus());
+  if (!served->warm_up().empty()) {
+    *stored.mutable_warm_up() = convert::ToProto(served->warm_up());
+  }
   const absl::Status saved = files->SaveJob(stored);
   store_->NoteError("job", saved);
   if (!saved.ok()) return;
@@ -82,12 +86,15 @@ absl::Status PlannerCore::Restore() {
     const absl::StatusOr<BatchMetadata> sample =
         partition.ok() ? convert::FromProto(stored.sample(), options_.batch)
                        : partition.status();
+    absl::StatusOr<Lessons> lessons =
+        sample.ok() ? convert::FromProto(stored.warm_up()) : sample.status();
     absl::StatusOr<std::shared_ptr<const ServedJob>> served =
-        sample.ok()
+        lessons.ok()
             ? ServedJob::Create(stored.job_id(), *std::move(spec), *sample,
-                                *std::move(partition), options_.profiles, {},
+                                *std::move(partition), options_.profiles,
+                                {.lessons = *std::move(lessons)},
                                 stored.defer_surplus())
-            : sample.status();
+            : lessons.status();
     if (!served.ok()) {
       log_->Write(LogLevel::kError, "job_not_restored",
                   {{"job", stored.job_id()},

@@ -17,20 +17,6 @@ namespace {
 constexpr int32_t kMaxMicrobatches = 1'000'000;
 constexpr int32_t kMaxSampled = 2048;
 
-Fingerprint FingerprintOf(const Partition& partition) {
-  FingerprintBuilder print;
-  print.Add(partition.num_ranks).Add(partition.num_segments);
-  for (const Stage& s : partition.stages) {
-    print.Add(s.module.value())
-        .Add(s.first_layer.value())
-        .Add(s.num_layers)
-        .Add(s.rank.value())
-        .Add(s.segment.value());
-  }
-  for (const int64_t n : partition.sub_microbatch_instances) print.Add(n);
-  return print.Build();
-}
-
 }  // namespace
 
 Fingerprint FingerprintOf(const JobSpec& job) {
@@ -89,7 +75,8 @@ absl::StatusOr<std::shared_ptr<const ServedJob>> ServedJob::Create(
   if (!given && effort.expired) {
     PIPELOOM_RETURN_IF_ERROR(served->SearchPartition(*planner, first, effort));
   }
-  if (effort.warm_up && !first.samples.empty()) {
+  served->warm_up_ = effort.lessons;
+  if (effort.warm_up && !first.samples.empty() && served->warm_up_.empty()) {
     PIPELOOM_ASSIGN_OR_RETURN(
         const std::unique_ptr<const planner::JobPlanner> chosen,
         served->MakePlanner({}, served->partition_));

@@ -15,12 +15,12 @@
 #include "emulator/stage/stage_cost.h"
 #include "ir/job/batch_metadata.h"
 #include "ir/job/job_spec.h"
+#include "ir/plan/carried_step.h"
 #include "ir/plan/partition.h"
 #include "ir/profile/device_profile.h"
 #include "partition/batching/balance_step.h"
 #include "planner/core/search_budget.h"
 #include "planner/job/job_planner.h"
-#include "planner/step/carried_step.h"
 
 namespace pipeloom::service {
 
@@ -36,6 +36,9 @@ struct CostEpoch {
 using ProfileSource =
     std::function<std::shared_ptr<const DeviceProfile>(const std::string&)>;
 
+// The lessons of a job's sample steps (planner/job/warm_up.h).
+using Lessons = std::vector<std::shared_ptr<const CarriedStep>>;
+
 // The effort of a search for a job's partition, and of what follows it.
 struct PartitionEffort {
   std::function<bool()> expired{};  // Empty: do not search.
@@ -45,6 +48,9 @@ struct PartitionEffort {
   // Returns the budget of a search of sample steps that begins now
   // (planner/job/warm_up.h). Empty: there is none.
   std::function<planner::SearchBudget()> warm_up{};
+  // Lessons of such a search that was made before, of the given partition; then
+  // there is no other.
+  Lessons lessons{};
 };
 
 // See the top of the file. Immutable.
@@ -81,10 +87,7 @@ class ServedJob {
   // none.
   const BatchMetadata& sample() const { return sample_; }
   // Returns what sample steps teach; empty if there was no search of them.
-  const std::vector<std::shared_ptr<const planner::CarriedStep>>& warm_up()
-      const {
-    return warm_up_;
-  }
+  const Lessons& warm_up() const { return warm_up_; }
   // Returns whether steps are planned by planner/step/plan_deferred.h.
   bool defer_surplus() const { return defer_surplus_; }
 
@@ -114,7 +117,7 @@ class ServedJob {
   int32_t partitions_tried_ = 0;
   std::optional<partition::SampleCosts> sample_costs_{};
   BatchMetadata sample_{};
-  std::vector<std::shared_ptr<const planner::CarriedStep>> warm_up_{};
+  Lessons warm_up_{};
   bool defer_surplus_ = false;
   Fingerprint print_{};
 };

@@ -23,6 +23,7 @@
 #include "base/mutex.h"
 #include "base/units.h"
 #include "emulator/step/emulate_step.h"
+#include "ir/plan/carried_step.h"
 #include "ir/plan/microbatches.h"
 #include "planner/step/plan_step.h"
 
@@ -66,7 +67,7 @@ class PlanCache {
     // Null if there is none, or if `equal` is set.
     std::shared_ptr<const planner::PlanResult> similar{};
     // PlanResult::carried of the job's latest plans; empty if `equal` is set.
-    std::vector<std::shared_ptr<const planner::CarriedStep>> carried{};
+    std::vector<std::shared_ptr<const CarriedStep>> carried{};
   };
   // Looks up a plan. `similar` is, among the latest plans with this structure,
   // the one whose shapes are nearest. O(log plans + sub-microbatches).

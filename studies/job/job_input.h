@@ -16,11 +16,11 @@
 #include "emulator/ops/op_cost.h"
 #include "ir/job/batch_metadata.h"
 #include "ir/job/job_spec.h"
+#include "ir/plan/carried_step.h"
 #include "ir/profile/device_profile.h"
 #include "partition/batching/batch_split.h"
 #include "planner/core/search_budget.h"
 #include "planner/search/robust_search.h"
-#include "planner/step/carried_step.h"
 #include "studies/job/study_context.h"
 
 namespace pipeloom::studies {
@@ -56,7 +56,7 @@ struct SearchSettings {
   std::optional<planner::Disturbances> robust{};  // See PlanInput.
   bool defer = false;  // See planner/step/plan_deferred.h.
   // Searches under a deadline go on from these and from the latest steps.
-  std::vector<std::shared_ptr<const planner::CarriedStep>> warm_up{};
+  std::vector<std::shared_ptr<const CarriedStep>> warm_up{};
 };
 SearchSettings Settle(const SearchOptions& options, const SearchSpec& defaults);
 

@@ -183,8 +183,7 @@ absl::StatusOr<PlannedStep> PlanReplicas(
   PlannedStep planned;
   planned.step = step;
   planned.num_samples = packed.num_samples;
-  std::vector<std::shared_ptr<const planner::CarriedStep>> carried =
-      settings.warm_up;
+  std::vector<std::shared_ptr<const CarriedStep>> carried = settings.warm_up;
   const auto carry = [&](const planner::PlanResult& result) {
     if (result.carried != nullptr) carried.push_back(result.carried);
   };

@@ -9,6 +9,7 @@
 
 #include "cli/console/files.h"
 #include "cli/report/kept_partitions.h"
+#include "pipeloom/v1/carried_step.pb.h"
 #include "tests/cli/run_command.h"
 #include "tests/support/small_job.h"
 #include "tests/support/status_matchers.h"
@@ -75,8 +76,9 @@ TEST_F(UsualPartitionTest, ItIsSearchedOnceAndKept) {
   ASSERT_EQ(second.code, 0) << second.err;
   EXPECT_THAT(second.err, Not(HasSubstr("searched")));
   EXPECT_EQ(TimeOf(second), TimeOf(first));
-  const Outcome third = Pipeloom(
-      Small("plan", {"--seed", "3", "--threads", "2", "--deadline", "10ms"}));
+  const Outcome third =
+      Pipeloom(Small("plan", {"--seed", "3", "--threads", "2", "--deadline",
+                              "10ms", "--warm-up", "0s"}));
   EXPECT_THAT(third.err, Not(HasSubstr("searched")));
 
   const Outcome rule = Pipeloom(Small("plan", {"--partition", "rule"}));
@@ -131,6 +133,68 @@ TEST_F(UsualPartitionTest, ADamagedFileIsSearchedAgainAndReplaced) {
   }
 }
 
+// Lessons of sample steps are kept next to the partition.
+TEST_F(UsualPartitionTest, SampleStepsAreSearchedOnceAndKept) {
+  const auto plan = [](const std::vector<std::string>& more) {
+    std::vector<std::string> args = {"--deadline", "20ms"};
+    args.insert(args.end(), more.begin(), more.end());
+    return Pipeloom(Small("plan", args));
+  };
+  const auto lessons = [&] {
+    std::vector<std::string> files;
+    for (const std::string& file : Files()) {
+      if (fs::path(file).extension() == ".lessons") files.push_back(file);
+    }
+    return files;
+  };
+  constexpr char kTold[] = "sample steps of this job are searched";
+  // Not for searches by evaluations, nor if nobody wants them.
+  EXPECT_THAT(Pipeloom(Small("plan")).err, Not(HasSubstr(kTold)));
+  EXPECT_THAT(plan({"--warm-up", "0s"}).err, Not(HasSubstr(kTold)));
+  EXPECT_THAT(plan({"--partition", "rule"}).err, Not(HasSubstr(kTold)));
+  EXPECT_THAT(lessons(), SizeIs(0));
+
+  const Outcome first = plan({});
+  ASSERT_EQ(first.code, 0) << first.err;
+  EXPECT_THAT(first.err, HasSubstr(kTold));
+  ASSERT_THAT(lessons(), SizeIs(1));
+  const Outcome second = plan({});
+  ASSERT_EQ(second.code, 0) << second.err;
+  EXPECT_THAT(second.err, Not(HasSubstr(kTold)));
+  EXPECT_THAT(lessons(), SizeIs(1));
+}
+
+TEST_F(UsualPartitionTest, DamagedLessonsAreNotFound) {
+  const KeptPartitions kept(folder_);
+  const Partition partition{.num_ranks = 2};
+  CarriedStep step;
+  step.work = {Nanoseconds(7)};
+  step.microbatches.resize(1);
+  step.places.resize(1);
+  const Fingerprint key{1, 2};
+  EXPECT_FALSE(kept.FindLessons(key, partition).has_value());
+  ASSERT_THAT(kept.KeepLessons(key, partition,
+                               {std::make_shared<const CarriedStep>(step)}),
+              IsOk());
+  const auto found = kept.FindLessons(key, partition);
+  ASSERT_TRUE(found.has_value());
+  ASSERT_THAT(*found, SizeIs(1));
+  EXPECT_EQ(*(*found)[0], step);
+  EXPECT_FALSE(kept.FindLessons(key, {.num_ranks = 3}).has_value());
+
+  ASSERT_THAT(Files(), SizeIs(1));
+  const std::string path = Files()[0];
+  ASSERT_OK_AND_ASSIGN(const std::string good, ReadFile(path));
+  v1::CarriedSteps wrong;
+  ASSERT_TRUE(wrong.ParseFromString(good));
+  wrong.mutable_steps(0)->mutable_microbatches(0)->set_work_ns(-1);
+  for (const std::string& bad : {std::string(), good.substr(0, good.size() / 2),
+                                 wrong.SerializeAsString()}) {
+    std::ofstream(path) << bad;
+    EXPECT_FALSE(kept.FindLessons(key, partition).has_value());
+  }
+}
+
 TEST_F(UsualPartitionTest, AFolderThatCannotBeWrittenIsTold) {
   const std::string file = folder_ + "/file";
   std::ofstream(file) << "no folder";
@@ -138,6 +202,9 @@ TEST_F(UsualPartitionTest, AFolderThatCannotBeWrittenIsTold) {
   const Outcome plan = Pipeloom(Small("plan"));
   EXPECT_EQ(plan.code, 0) << plan.err;
   EXPECT_THAT(plan.err, HasSubstr("the partition is not kept: "));
+  const Outcome warm = Pipeloom(Small("plan", {"--deadline", "20ms"}));
+  EXPECT_EQ(warm.code, 0) << warm.err;
+  EXPECT_THAT(warm.err, HasSubstr("note: their plans are not kept: "));
 }
 
 TEST_F(UsualPartitionTest, TheVariableNamesAnotherSource) {
@@ -176,9 +243,13 @@ TEST_F(UsualPartitionTest, OnlyTheLastFilesAreKept) {
   const KeptPartitions kept(folder_ + "/some/new/folder");
   for (uint64_t i = 0; i < 260; ++i) {
     ASSERT_THAT(kept.Keep({0, i}, job, partition, "a comment"), IsOk());
+    ASSERT_THAT(kept.KeepLessons({0, i}, partition, {}), IsOk());
   }
-  EXPECT_THAT(Files(), SizeIs(256));
+  // The last partition's predecessors went with their lessons.
+  EXPECT_THAT(Files(), SizeIs(2 * 256));
   EXPECT_TRUE(FileExists(kept.PathOf({0, 259})));
+  EXPECT_TRUE(kept.FindLessons({0, 259}, partition).has_value());
+  EXPECT_FALSE(kept.FindLessons({0, 0}, partition).has_value());
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "ir/plan/check_passes.h"
+#include "ir/check/check_passes.h"
 
 #include <functional>
 #include <string>

@@ -10,11 +10,14 @@
 #include "gtest/gtest.h"
 #include "ir/plan/execution_plan.h"
 #include "partition/batching/balance_step.h"
+#include "pipeloom/v1/service_state.pb.h"
 #include "planner/step/plan_step.h"
 #include "planner/strategies/registry.h"
 #include "proto/convert/batch_proto.h"
 #include "proto/convert/plan_proto.h"
 #include "service/core/planner_core.h"
+#include "service/jobs/job_files.h"
+#include "service/os/state_dir.h"
 #include "tests/service/service_fixture.h"
 #include "tests/support/small_job.h"
 #include "tests/support/status_matchers.h"
@@ -195,6 +198,95 @@ TEST_F(CoreTest, SampleStepsAreSearchedWhenAJobIsOpened) {
   EXPECT_THAT(open_until(std::chrono::milliseconds(400)), IsOk());
   request.set_job_id("late");
   EXPECT_THAT(open_until(std::chrono::milliseconds(-100)), IsOk());
+}
+
+// They are kept with a partition that was searched, and found with it.
+TEST_F(CoreTest, LessonsAreKeptWithASearchedPartition) {
+  service::CoreOptions options = TestOptions().core;
+  options.usual_partition_time = std::chrono::minutes(1);
+  options.searched_warm_up_time = std::chrono::milliseconds(200);
+  std::optional<Partition> partition;
+  options.keep_partition = [&](const Fingerprint&, const JobSpec&,
+                               const Partition& searched) {
+    partition = searched;
+  };
+  options.find_partition = [&](const Fingerprint&, const JobSpec&) {
+    return partition;
+  };
+  std::optional<service::Lessons> lessons;
+  int32_t found = 0;
+  options.keep_lessons = [&](const Fingerprint&, const Partition& of,
+                             const service::Lessons& made) {
+    EXPECT_EQ(of, partition);
+    lessons = made;
+  };
+  options.find_lessons = [&](const Fingerprint&, const Partition& of) {
+    EXPECT_EQ(of, partition);
+    if (lessons.has_value()) ++found;
+    return lessons;
+  };
+  const auto core = service::PlannerCore::Create(options, &log_, &metrics_);
+  ASSERT_THAT(core, IsOk());
+  v1::OpenJobRequest request = SmallJobRequest(/*dp=*/1, /*evaluations=*/0);
+  const auto open = [&](const std::string& id, bool hasty = false) {
+    using Clock = service::PlannerCore::Clock;
+    request.set_job_id(id);
+    EXPECT_THAT(
+        (*core)->OpenJob(request,
+                         hasty ? Clock::now() + std::chrono::milliseconds(100)
+                               : Clock::time_point::max()),
+        IsOk());
+  };
+  // Those of a search that was cut short by the caller are not kept.
+  open("hasty", true);
+  EXPECT_FALSE(lessons.has_value());
+  open("first");
+  ASSERT_TRUE(lessons.has_value());
+  EXPECT_FALSE(lessons->empty());
+  EXPECT_EQ(found, 0);
+  open("second");
+  EXPECT_EQ(found, 1);
+  request = SmallJobRequest(/*dp=*/1, /*evaluations=*/50);
+  open("by-evaluations");
+  EXPECT_EQ(found, 1);
+}
+
+TEST_F(CoreTest, LessonsAreThereAfterARestart) {
+  const TempFolder folder;
+  service::CoreOptions options = TestOptions().core;
+  options.state_dir = folder.path();
+  options.warm_up_time = std::chrono::milliseconds(200);
+  v1::OpenJobRequest request = SmallJobRequest(/*dp=*/1, /*evaluations=*/0);
+  request.set_job_id("warm");
+  const auto stored = [&] {
+    v1::StoredJob job;
+    const auto state = service::StateDir::Open(folder.path());
+    EXPECT_THAT(state, IsOk());
+    const absl::StatusOr<std::string> bytes =
+        (*state)->Read(service::JobFileName("warm"));
+    EXPECT_THAT(bytes, IsOk());
+    EXPECT_TRUE(job.ParseFromString(*bytes));
+    return job;
+  };
+  {
+    const auto core = service::PlannerCore::Create(options, &log_, &metrics_);
+    ASSERT_THAT(core, IsOk());
+    ASSERT_THAT((*core)->OpenJob(request), IsOk());
+  }
+  const v1::StoredJob before = stored();
+  EXPECT_GE(before.warm_up().steps_size(), 1);
+  options.warm_up_time = {};
+  {
+    const auto core = service::PlannerCore::Create(options, &log_, &metrics_);
+    ASSERT_THAT(core, IsOk());
+    // A new attempt is written with all of the job.
+    v1::SubmitBatchRequest batch = SmallBatch("warm", 0, 5);
+    batch.set_attempt(1);
+    ASSERT_THAT((*core)->Submit(batch), IsOk());
+  }
+  const v1::StoredJob after = stored();
+  EXPECT_EQ(after.attempt(), 1);
+  EXPECT_TRUE(MessageDifferencer::Equals(after.warm_up(), before.warm_up()));
 }
 
 TEST(OpeningTest, AllWhoOpenAJobAtATimeGetOnePartitionSearchedForOnce) {

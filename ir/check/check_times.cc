@@ -1,4 +1,4 @@
-#include "ir/plan/check_times.h"
+#include "ir/check/check_times.h"
 
 #include <algorithm>
 #include <optional>

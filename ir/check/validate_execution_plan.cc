@@ -1,7 +1,7 @@
 // ValidateExecutionPlan: the independent check of ir/plan/execution_plan.h.
 // Six passes over the plan, each of which may rely on the ones before it:
 //   0. the tasks are the passes of a step, and its loss is that of them
-//      (ir/plan/check_passes.h);
+//      (ir/check/check_passes.h);
 //   1. each rank alone: instructions name things that exist and are its own,
 //      once each, in an order in which inputs exist;
 //   2. the whole: nothing is left out;
@@ -9,7 +9,7 @@
 //      a simulation with blocking sends runs to the end;
 //   4. memory by rank, in program order: never over the limit, and nothing
 //      released that is not held;
-//   5. the predicted time is that of the programs (ir/plan/check_times.h).
+//   5. the predicted time is that of the programs (ir/check/check_times.h).
 // Pairs of passes (ir/plan/pass_pairs.h) are checked in passes 1 and 4.
 // O(instructions + tasks + edges).
 #include <algorithm>
@@ -19,8 +19,8 @@
 #include "absl/strings/str_format.h"
 #include "base/overloaded.h"
 #include "base/status_macros.h"
-#include "ir/plan/check_passes.h"
-#include "ir/plan/check_times.h"
+#include "ir/check/check_passes.h"
+#include "ir/check/check_times.h"
 #include "ir/plan/execution_plan.h"
 
 namespace pipeloom {

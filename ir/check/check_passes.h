@@ -2,8 +2,8 @@
 // (ir/plan/execution_plan.h). Share no code with what makes plans. Errors are
 // FailedPrecondition, with the task or edge, the field, its value and what
 // would be right. Safe from any number of threads.
-#ifndef PIPELOOM_IR_PLAN_CHECK_PASSES_H_
-#define PIPELOOM_IR_PLAN_CHECK_PASSES_H_
+#ifndef PIPELOOM_IR_CHECK_CHECK_PASSES_H_
+#define PIPELOOM_IR_CHECK_CHECK_PASSES_H_
 
 #include "absl/status/status.h"
 #include "ir/plan/execution_plan.h"
@@ -42,4 +42,4 @@ absl::Status CheckPaddedShapes(const ExecutionPlan& plan);
 
 }  // namespace pipeloom
 
-#endif  // PIPELOOM_IR_PLAN_CHECK_PASSES_H_
+#endif  // PIPELOOM_IR_CHECK_CHECK_PASSES_H_

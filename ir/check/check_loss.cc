@@ -1,4 +1,4 @@
-// CheckLoss and CheckPaddedShapes of ir/plan/check_passes.h.
+// CheckLoss and CheckPaddedShapes of ir/check/check_passes.h.
 #include <algorithm>
 #include <cstdint>
 #include <set>
@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
-#include "ir/plan/check_passes.h"
+#include "ir/check/check_passes.h"
 
 namespace pipeloom {
 namespace {

@@ -1,7 +1,7 @@
 // The check of a plan's predicted times: a part of ValidateExecutionPlan
 // (ir/plan/execution_plan.h).
-#ifndef PIPELOOM_IR_PLAN_CHECK_TIMES_H_
-#define PIPELOOM_IR_PLAN_CHECK_TIMES_H_
+#ifndef PIPELOOM_IR_CHECK_CHECK_TIMES_H_
+#define PIPELOOM_IR_CHECK_CHECK_TIMES_H_
 
 #include "absl/status/status.h"
 #include "ir/plan/execution_plan.h"
@@ -27,4 +27,4 @@ absl::Status CheckPredictedTimes(const ExecutionPlan& plan);
 
 }  // namespace pipeloom
 
-#endif  // PIPELOOM_IR_PLAN_CHECK_TIMES_H_
+#endif  // PIPELOOM_IR_CHECK_CHECK_TIMES_H_

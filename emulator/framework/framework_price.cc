@@ -8,6 +8,7 @@
 #include "emulator/cost/device_cycles.h"
 #include "emulator/framework/product_alignment.h"
 #include "emulator/framework/pytorch_traffic.h"
+#include "emulator/framework/score_kernels.h"
 #include "emulator/ops/layer_tokens.h"
 
 namespace pipeloom::emulator {
@@ -35,11 +36,6 @@ constexpr KernelShare kEfficient{
     .ampere = 0.38, .hopper = 0.128, .blackwell = 0.064};
 constexpr double kFlashRamp = 300;       // Tokens.
 constexpr double kFlashSmallHead = 0.9;  // Below head dimension 128.
-
-// Bytes per element of the score matrix, 16 bits: softmax reads and writes,
-// dropout reads and writes with a mask; the backward has one more read.
-constexpr double kScoreForward = 4 + 5;
-constexpr double kScoreBackward = 6 + 5;
 
 // Bytes per element in addition to those of fused kernels (emulator/ops), if
 // norm, bias, dropout and residual are separate kernels.
@@ -320,8 +316,11 @@ Duration FrameworkPrices::Attention(const AttentionOp& op) const {
     const GemmOp score{.m = length, .n = length, .k = d, .groups = groups};
     const GemmOp value{.m = length, .n = d, .k = length, .groups = groups};
     const double products = GroupedSeconds(score) + GroupedSeconds(value);
-    return op.backward ? Seconds(2 * products) + Memory(kScoreBackward * scores)
-                       : Seconds(products) + Memory(kScoreForward * scores);
+    const ScoreKernels kernels =
+        ScoreKernelsOf(layer_, shape_, parallel_, setup_);
+    return op.backward
+               ? Seconds(2 * products) + Memory(kernels.backward_bytes * scores)
+               : Seconds(products) + Memory(kernels.forward_bytes * scores);
   }
   const KernelShare& kernel =
       setup_.attention == AttentionKernel::kFlash1   ? kFlash1
@@ -536,6 +535,13 @@ KernelTraffic FrameworkPrices::Traffic(const LayerOps& ops) const {
       traffic.forward_kernels += kAllToAllKernels;
       traffic.backward_kernels += kAllToAllKernels;
     }
+  }
+  if (transformer && setup_.attention == AttentionKernel::kUnfused &&
+      layer_.attention.kind != AttentionKind::kNone) {
+    const ScoreKernels kernels =
+        ScoreKernelsOf(layer_, shape_, parallel_, setup_);
+    traffic.forward_kernels += kernels.more_forward_kernels;
+    traffic.backward_kernels += kernels.more_backward_kernels;
   }
   if (transformer && parallel_.tp > 1) {
     traffic.forward_kernels += 2 * blocks * kKernelsACollective;

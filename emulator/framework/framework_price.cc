@@ -122,11 +122,11 @@ constexpr double kPartsForward = 5;
 constexpr double kPartsBackward = 7;
 constexpr double kKernelsAPart = 14;
 
-// How well the GPU hides launching: a norm of the two times. A tensor group as
-// wide as its node launches slower, as its processes meet across both sockets
-// several times per layer. Both are fitted to how the time of a layer grows
-// with the microbatch on one node (the rows of vTrain that are used for
-// fitting, tp 1 to 8; workloads/validation/vtrain_single.csv).
+// How well the GPU hides launching: a norm of the two times. Processes of a
+// tensor group as wide as its node, which meet several times a layer, launch
+// slower. Both were chosen on vtrain_single (workloads/validation), which
+// turned out to be predictions; measured runs are further off with 10 and with
+// 1 in their place (docs/evaluation/emulator.md, "vTrain on one node").
 constexpr double kLaunchNorm = 3;
 constexpr double kWholeNodeLaunch = 1.4;
 

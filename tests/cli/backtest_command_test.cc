@@ -170,7 +170,7 @@ TEST_F(BacktestSetTest, ScalarsThatAFitWouldSetAreNamed) {
       Pipeloom({"backtest", "vtrain_single", "primus", "--fit"});
   EXPECT_THAT(fitted.out, Not(HasSubstr("to launch a kernel in")));
   EXPECT_THAT(fitted.out,
-              HasSubstr("vtrain_single, vtrain-single: 30.00 us a kernel"));
+              HasSubstr("vtrain_single, vtrain-single: 40.00 us a kernel"));
 }
 
 size_t CountOf(const std::string& text, const std::string& word) {

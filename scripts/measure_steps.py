@@ -165,8 +165,11 @@ def shape_of(r, configs):
 def row_of(r, cluster, configs):
   library = "diffusers" if "_class_name" in configs[r["config"]] else \
       "transformers"
-  words = ["attention=" + ("fused" if library == "transformers" else "flash2"),
-           SETUP]
+  # measure() turns cuDNN's attention off for generators. HunyuanVideo passes a
+  # mask, which FlashAttention does not take.
+  attention = "fused" if library == "transformers" else \
+      "efficient" if r["config"] == "hunyuan-video" else "flash2"
+  words = ["attention=" + attention, SETUP]
   if library == "transformers":
     words.append("loss=fp32")
   if r.get("recompute"):

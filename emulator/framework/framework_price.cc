@@ -34,6 +34,13 @@ constexpr KernelShare kFlash2{
     .ampere = 0.59, .hopper = 0.295, .blackwell = 0.21};
 constexpr KernelShare kEfficient{
     .ampere = 0.38, .hopper = 0.128, .blackwell = 0.064};
+// With a mask as a tensor. FlashAttention takes none: on Ampere PyTorch has its
+// memory-efficient kernel left. cuDNN's kernels for Hopper and Blackwell take
+// one, but are then slower: assumed to run as FlashAttention-2 does there,
+// which agrees with three measured steps (docs/evaluation/pytorch.md).
+constexpr KernelShare kMasked{.ampere = kEfficient.ampere,
+                              .hopper = kFlash2.hopper,
+                              .blackwell = kFlash2.blackwell};
 constexpr double kFlashRamp = 300;       // Tokens.
 constexpr double kFlashSmallHead = 0.9;  // Below head dimension 128.
 
@@ -183,6 +190,19 @@ double NormOf(double a, double b, double p) {
   return std::pow(std::pow(a, p) + std::pow(b, p), 1 / p);
 }
 
+// Returns the attention with all pairs of tokens, those that it does not see
+// too.
+AttentionOp AllPairs(AttentionOp op) {
+  if (!op.causal && op.window == 0) return op;
+  const double widths =
+      Real(op.head_dim + (op.value_dim > 0 ? op.value_dim : op.head_dim));
+  op.flops = 2 * op.heads * widths * op.tokens * op.mean_length;
+  if (op.backward) op.flops *= 2.5;
+  op.causal = false;
+  op.window = 0;
+  return op;
+}
+
 double HeadsOnGpu(const LayerSpec& layer, const ParallelLayout& parallel) {
   return Real(CeilDiv(layer.attention.heads, int64_t{parallel.tp}));
 }
@@ -325,14 +345,17 @@ Duration FrameworkPrices::Attention(const AttentionOp& op) const {
   const KernelShare& kernel =
       setup_.attention == AttentionKernel::kFlash1   ? kFlash1
       : setup_.attention == AttentionKernel::kFlash2 ? kFlash2
+      : setup_.attention == AttentionKernel::kMasked ? kMasked
                                                      : kEfficient;
   const double share = IsBlackwell(device_)               ? kernel.blackwell
                        : device_.fp8.flops_per_second > 0 ? kernel.hopper
                                                           : kernel.ampere;
   const double rate = device_.bf16.flops_per_second * share *
                       (op.head_dim < 128 ? kFlashSmallHead : 1);
-  return std::max(Seconds(op.flops / rate * (1 + kFlashRamp / length)),
-                  costs_.Cost(op));
+  AttentionOp run = op;
+  if (setup_.attention == AttentionKernel::kMasked) run = AllPairs(op);
+  return std::max(Seconds(run.flops / rate * (1 + kFlashRamp / length)),
+                  costs_.Cost(run));
 }
 
 Duration FrameworkPrices::Cost(const Op& op) const {

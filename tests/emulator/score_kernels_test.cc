@@ -1,5 +1,5 @@
-// Softmax and dropout of unfused attention: conditions of Megatron's code and
-// closed forms.
+// Kernels of attention that are not made for the device: conditions of the
+// frameworks' code and closed forms.
 #include "emulator/framework/score_kernels.h"
 
 #include <gtest/gtest.h>
@@ -70,6 +70,29 @@ TEST(ScoreKernels, WithoutMegatronsKernelCostTheirTrafficAndLaunches) {
               tick, 0.02 * tick);
   EXPECT_NEAR(ToSeconds(cost(false, 1000).fused - cost(true, 1000).fused),
               1e-3 * (2 * 5), 0.02 * 1e-3 * (2 * 5));
+}
+
+// FlashAttention-2 has 0.295 of 989 TFLOP/s here and leaves half of the pairs
+// out, and with a window nearly all.
+TEST(AttentionKernels, AMaskAsATensorLeavesNoPairOut) {
+  const auto forward = [](AttentionKernel kernel, int64_t window) {
+    LayerSpec block = Llama3Block();
+    block.attention.window = window;
+    JobSpec job = JobOf({{block}}, {});
+    job.cluster.device.fp8 = {1.979e15};
+    job.setup.attention = kernel;
+    return ToSeconds(
+        StageCostModel(job).Cost(StageOf(1), Sequences(1, 4096), true).forward);
+  };
+  const double half =
+      2.0 * 32 * 256 * 4096 * 4096 / 2 / (0.295 * 989e12) * (1 + 300 / 4096.0);
+  EXPECT_NEAR(forward(AttentionKernel::kMasked, 0) -
+                  forward(AttentionKernel::kFlash2, 0),
+              half, 1e-6);
+  EXPECT_NEAR(forward(AttentionKernel::kMasked, 512),
+              forward(AttentionKernel::kMasked, 0), 1e-9);
+  EXPECT_LT(forward(AttentionKernel::kFlash2, 512),
+            forward(AttentionKernel::kFlash2, 0));
 }
 
 }  // namespace

@@ -20,6 +20,9 @@ COLUMNS = ["framework", "run", "cluster", "shape", "layout", "setup",
            "microbatch", "global_batch", "sequence", "step_ms", "peak_gib",
            "split"]
 
+# Tables of another program's predictions (docs/evaluation/emulator.md).
+PREDICTED = {"vtrain_single"}
+
 
 def main(arguments):
     if len(arguments) < 2:
@@ -41,7 +44,8 @@ def main(arguments):
         for made in map(convert, rows):  # A row, a list of rows or None.
             converted += made if isinstance(made, list) else [made] * bool(made)
         with open(os.path.join(output, name + ".csv"), "w", newline="") as f:
-            f.write(f"# Measured step times. From {origin}.\n"
+            kind = "Predicted" if name in PREDICTED else "Measured"
+            f.write(f"# {kind} step times. From {origin}.\n"
                     f"# Changed: columns and units (docs/validation.md), by "
                     f"scripts/convert_step_times.py.\n")
             writer = csv.DictWriter(f, COLUMNS, lineterminator="\n")

@@ -73,7 +73,7 @@ def setup_of(row):
             ("attention", "attention",
              {n: "ATTENTION_KERNEL_" + n.upper()
               for n in ("fused", "flash2", "flash1", "unfused",
-                        "efficient")}),
+                        "efficient", "masked")}),
             ("pointwise", "eagerPointwise", {"fused": False, "eager": True}),
             ("sequence_parallel", "sequenceParallel",
              {"yes": True, "no": False}),

@@ -162,11 +162,25 @@ def shape_of(r, configs):
   return " ".join(f"{k}={v}" for k, v in fields.items() if v)
 
 
+def passes_mask(r, config):
+  """Whether transformers gives the attention a mask: in compiled models, and
+  where a window is not longer than the sequence (masking_utils.py,
+  _ignore_causal_mask_sdpa)."""
+  window = config.get("sliding_window") or 1 << 60
+  return r.get("compiled") or (config.get("model_type") == "mistral" and
+                               r["tokens"] >= window)
+
+
 def row_of(r, cluster, configs):
   library = "diffusers" if "_class_name" in configs[r["config"]] else \
       "transformers"
-  words = ["attention=" + ("fused" if library == "transformers" else "flash2"),
-           SETUP]
+  # measure() turns cuDNN's attention off for generators. HunyuanVideo passes a
+  # mask, which FlashAttention does not take.
+  if library == "diffusers":
+    attention = "efficient" if r["config"] == "hunyuan-video" else "flash2"
+  else:
+    attention = "masked" if passes_mask(r, configs[r["config"]]) else "fused"
+  words = ["attention=" + attention, SETUP]
   if library == "transformers":
     words.append("loss=fp32")
   if r.get("recompute"):

@@ -205,6 +205,21 @@ std::string TextWithoutHost(
                       ", whose rows leave it open; --fit fits it.");
 }
 
+// Returns a sentence that names the tables that were not measured; "" if there
+// are none.
+std::string TextOfPredictions(
+    const std::vector<studies::TableComparison>& tables) {
+  std::vector<std::string> names;
+  for (const studies::TableComparison& table : tables) {
+    if (table.predicted) names.push_back(table.name);
+  }
+  if (names.empty()) return "";
+  return absl::StrCat(
+      "Not measured but predicted by another program, and not "
+      "among all: ",
+      absl::StrJoin(names, ", "), ".");
+}
+
 std::string BacktestSetTable(
     const std::vector<studies::TableComparison>& tables) {
   Table sums({"table", "runs", "step time", "worst", "runs with memory",
@@ -223,7 +238,7 @@ std::string BacktestSetTable(
   std::string scalars;
   for (const studies::TableComparison& table : tables) {
     add(table.name, ErrorsOf(table.comparison));
-    all.Add(table.comparison);
+    if (!table.predicted) all.Add(table.comparison);
     for (const studies::FrameworkScalar& s : table.comparison.scalars) {
       if (s.fitted_rows == 0) continue;
       absl::StrAppend(&scalars, "  ", table.name, ", ", s.framework, ": ",
@@ -238,6 +253,8 @@ std::string BacktestSetTable(
                     "time):\n",
                     scalars);
   }
+  const std::string predicted = TextOfPredictions(tables);
+  if (!predicted.empty()) absl::StrAppend(&text, "\n", predicted, "\n");
   const std::string open = TextWithoutHost(tables);
   if (!open.empty()) absl::StrAppend(&text, "\n", open, "\n");
   return text;
@@ -259,7 +276,7 @@ std::string BacktestSetJson(
     write(ErrorsOf(table.comparison));
     WriteComparison(table.comparison, json);
     json.EndObject();
-    all.Add(table.comparison);
+    if (!table.predicted) all.Add(table.comparison);
   }
   json.EndArray().Key("all").BeginObject();
   write(all);

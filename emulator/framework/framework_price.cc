@@ -8,6 +8,7 @@
 #include "emulator/cost/device_cycles.h"
 #include "emulator/framework/product_alignment.h"
 #include "emulator/framework/pytorch_traffic.h"
+#include "emulator/framework/score_kernels.h"
 #include "emulator/ops/layer_tokens.h"
 
 namespace pipeloom::emulator {
@@ -33,13 +34,15 @@ constexpr KernelShare kFlash2{
     .ampere = 0.59, .hopper = 0.295, .blackwell = 0.21};
 constexpr KernelShare kEfficient{
     .ampere = 0.38, .hopper = 0.128, .blackwell = 0.064};
+// With a mask as a tensor. FlashAttention takes none: on Ampere PyTorch has its
+// memory-efficient kernel left. cuDNN's kernels for Hopper and Blackwell take
+// one, but are then slower: assumed to run as FlashAttention-2 does there,
+// which agrees with three measured steps (docs/evaluation/pytorch.md).
+constexpr KernelShare kMasked{.ampere = kEfficient.ampere,
+                              .hopper = kFlash2.hopper,
+                              .blackwell = kFlash2.blackwell};
 constexpr double kFlashRamp = 300;       // Tokens.
 constexpr double kFlashSmallHead = 0.9;  // Below head dimension 128.
-
-// Bytes per element of the score matrix, 16 bits: softmax reads and writes,
-// dropout reads and writes with a mask; the backward has one more read.
-constexpr double kScoreForward = 4 + 5;
-constexpr double kScoreBackward = 6 + 5;
 
 // Bytes per element in addition to those of fused kernels (emulator/ops), if
 // norm, bias, dropout and residual are separate kernels.
@@ -126,11 +129,11 @@ constexpr double kPartsForward = 5;
 constexpr double kPartsBackward = 7;
 constexpr double kKernelsAPart = 14;
 
-// How well the GPU hides launching: a norm of the two times. A tensor group as
-// wide as its node launches slower, as its processes meet across both sockets
-// several times per layer. Both are fitted to how the time of a layer grows
-// with the microbatch on one node (the rows of vTrain that are used for
-// fitting, tp 1 to 8; workloads/validation/vtrain_single.csv).
+// How well the GPU hides launching: a norm of the two times. Processes of a
+// tensor group as wide as its node, which meet several times a layer, launch
+// slower. Both were chosen on vtrain_single (workloads/validation), which
+// turned out to be predictions; measured runs are further off with 10 and with
+// 1 in their place (docs/evaluation/emulator.md, "vTrain on one node").
 constexpr double kLaunchNorm = 3;
 constexpr double kWholeNodeLaunch = 1.4;
 
@@ -185,6 +188,19 @@ constexpr double kDispatchShare = 0.2;
 double NormOf(double a, double b, double p) {
   if (a <= 0 || b <= 0) return std::max(a, b);
   return std::pow(std::pow(a, p) + std::pow(b, p), 1 / p);
+}
+
+// Returns the attention with all pairs of tokens, those that it does not see
+// too.
+AttentionOp AllPairs(AttentionOp op) {
+  if (!op.causal && op.window == 0) return op;
+  const double widths =
+      Real(op.head_dim + (op.value_dim > 0 ? op.value_dim : op.head_dim));
+  op.flops = 2 * op.heads * widths * op.tokens * op.mean_length;
+  if (op.backward) op.flops *= 2.5;
+  op.causal = false;
+  op.window = 0;
+  return op;
 }
 
 double HeadsOnGpu(const LayerSpec& layer, const ParallelLayout& parallel) {
@@ -320,20 +336,26 @@ Duration FrameworkPrices::Attention(const AttentionOp& op) const {
     const GemmOp score{.m = length, .n = length, .k = d, .groups = groups};
     const GemmOp value{.m = length, .n = d, .k = length, .groups = groups};
     const double products = GroupedSeconds(score) + GroupedSeconds(value);
-    return op.backward ? Seconds(2 * products) + Memory(kScoreBackward * scores)
-                       : Seconds(products) + Memory(kScoreForward * scores);
+    const ScoreKernels kernels =
+        ScoreKernelsOf(layer_, shape_, parallel_, setup_);
+    return op.backward
+               ? Seconds(2 * products) + Memory(kernels.backward_bytes * scores)
+               : Seconds(products) + Memory(kernels.forward_bytes * scores);
   }
   const KernelShare& kernel =
       setup_.attention == AttentionKernel::kFlash1   ? kFlash1
       : setup_.attention == AttentionKernel::kFlash2 ? kFlash2
+      : setup_.attention == AttentionKernel::kMasked ? kMasked
                                                      : kEfficient;
   const double share = IsBlackwell(device_)               ? kernel.blackwell
                        : device_.fp8.flops_per_second > 0 ? kernel.hopper
                                                           : kernel.ampere;
   const double rate = device_.bf16.flops_per_second * share *
                       (op.head_dim < 128 ? kFlashSmallHead : 1);
-  return std::max(Seconds(op.flops / rate * (1 + kFlashRamp / length)),
-                  costs_.Cost(op));
+  AttentionOp run = op;
+  if (setup_.attention == AttentionKernel::kMasked) run = AllPairs(op);
+  return std::max(Seconds(run.flops / rate * (1 + kFlashRamp / length)),
+                  costs_.Cost(run));
 }
 
 Duration FrameworkPrices::Cost(const Op& op) const {
@@ -536,6 +558,13 @@ KernelTraffic FrameworkPrices::Traffic(const LayerOps& ops) const {
       traffic.forward_kernels += kAllToAllKernels;
       traffic.backward_kernels += kAllToAllKernels;
     }
+  }
+  if (transformer && setup_.attention == AttentionKernel::kUnfused &&
+      layer_.attention.kind != AttentionKind::kNone) {
+    const ScoreKernels kernels =
+        ScoreKernelsOf(layer_, shape_, parallel_, setup_);
+    traffic.forward_kernels += kernels.more_forward_kernels;
+    traffic.backward_kernels += kernels.more_backward_kernels;
   }
   if (transformer && parallel_.tp > 1) {
     traffic.forward_kernels += 2 * blocks * kKernelsACollective;

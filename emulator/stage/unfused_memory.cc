@@ -1,15 +1,12 @@
 #include "emulator/stage/unfused_memory.h"
 
 #include "base/numeric.h"
+#include "emulator/framework/score_kernels.h"
 #include "emulator/ops/layer_tokens.h"
 #include "emulator/stage/layer_weights.h"
 
 namespace pipeloom::emulator {
 namespace {
-
-// Bytes per element of the score matrix, 16 bits: the results of softmax and
-// dropout, and the mask.
-constexpr double kScoreKept = 2 + 2 + 1;
 
 // Returns what a layer keeps whose activation and rotation are operators of
 // PyTorch: the activated gate, which is multiplied by the other half; rotated
@@ -49,7 +46,8 @@ UnfusedBytes UnfusedBytesOf(const LayerSpec& layer, const WorkShape& shape,
       !setup.recompute_attention) {
     const double heads =
         Real(CeilDiv(layer.attention.heads, int64_t{parallel.tp}));
-    scores = kScoreKept * heads * shape.squared_tokens / parallel.cp;
+    scores = ScoreKernelsOf(layer, shape, parallel, setup).kept_bytes * heads *
+             shape.squared_tokens / parallel.cp;
   }
   if (!setup.sequence_parallel && parallel.tp > 1) {
     // Inputs and, where weights are trained, outputs of both blocks' norms;

@@ -57,6 +57,7 @@ constexpr std::pair<absl::string_view, AttentionKernel> kKernels[] = {
     {"ATTENTION_KERNEL_FLASH1", AttentionKernel::kFlash1},
     {"ATTENTION_KERNEL_EFFICIENT", AttentionKernel::kEfficient},
     {"ATTENTION_KERNEL_UNFUSED", AttentionKernel::kUnfused},
+    {"ATTENTION_KERNEL_MASKED", AttentionKernel::kMasked},
 };
 constexpr std::pair<absl::string_view, CommunicationOverlap> kOverlaps[] = {
     {"COMMUNICATION_OVERLAP_NONE", CommunicationOverlap::kNone},

@@ -104,7 +104,8 @@ absl::Status ReadRunSetup(const std::string& where, absl::string_view text,
                                     {"flash2", AttentionKernel::kFlash2},
                                     {"flash1", AttentionKernel::kFlash1},
                                     {"efficient", AttentionKernel::kEfficient},
-                                    {"unfused", AttentionKernel::kUnfused}});
+                                    {"unfused", AttentionKernel::kUnfused},
+                                    {"masked", AttentionKernel::kMasked}});
   s.eager_pointwise = words.OneOf<bool>("pointwise", false,
                                         {{"fused", false}, {"eager", true}});
   s.sequence_parallel = words.OneOf<bool>("sequence_parallel", true,

@@ -5,8 +5,9 @@
 namespace pipeloom {
 namespace {
 
-// Host time to launch a kernel, as fitted to vTrain's runs of Megatron
-// (docs/validation.md).
+// Host time to launch a kernel in Megatron: of 20, 30 and 40 us the one nearest
+// on measured runs that it limits (docs/evaluation/emulator.md, "vTrain on one
+// node").
 constexpr Duration kBridgeHost{30'000};
 // The same of plain PyTorch 2.11 with Python's and autograd's work: passes of
 // 1,824 kernels take the host 32 ms, of 4,600 74 ms (Llama 3.2 1B and Qwen3

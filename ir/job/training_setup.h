@@ -41,6 +41,7 @@ enum class AttentionKernel {
   kFlash1,  // FlashAttention-1, also as a Triton kernel.
   kUnfused,    // Two products, softmax and dropout, each through memory.
   kEfficient,  // The memory-efficient kernel of PyTorch.
+  kMasked,     // One that takes a mask as a tensor: no pair is left out.
 };
 
 // Communication that is overlapped with computation.

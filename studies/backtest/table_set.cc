@@ -39,6 +39,7 @@ absl::StatusOr<MeasuredTable> LoadTable(const std::string& file,
                                         const formats::FileReader& read) {
   MeasuredTable table{.file = file, .name = NameOf(file)};
   PIPELOOM_ASSIGN_OR_RETURN(const std::string text, read(file));
+  table.predicted = absl::StartsWith(text, "# Predicted");
   PIPELOOM_ASSIGN_OR_RETURN(table.runs, formats::ParseMeasuredRuns(text, file));
   std::map<std::string, ClusterSpec> known;
   for (MeasuredRun& run : table.runs) {
@@ -181,7 +182,7 @@ absl::StatusOr<std::vector<TableComparison>> CompareTables(
   Work work{.options = options, .context = context, .progress = progress};
   std::vector<TableComparison> results;
   for (const MeasuredTable& table : tables) {
-    TableComparison result{.name = table.name};
+    TableComparison result{.name = table.name, .predicted = table.predicted};
     PIPELOOM_ASSIGN_OR_RETURN(result.comparison, CompareTable(table, &work));
     for (const ClusterSpec& cluster : table.clusters) {
       const std::string& device = cluster.device.name;

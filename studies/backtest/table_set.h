@@ -23,6 +23,9 @@ struct MeasuredTable {
   std::string name{};
   std::vector<formats::MeasuredRun> runs{};
   std::vector<ClusterSpec> clusters{};  // One for each run.
+  // Whether the times are another program's predictions: the file begins with
+  // "# Predicted". They say nothing on errors.
+  bool predicted = false;
 };
 
 // Reads tables; clusters may be named relative to their folders. Errors name
@@ -44,6 +47,7 @@ struct TableComparison {
   std::string name{};
   Comparison comparison{};
   std::vector<std::string> devices{};  // The GPU of each run: "H100".
+  bool predicted = false;
 };
 
 // Compares all runs of all tables. Errors name table and run. Cancelled: a stop

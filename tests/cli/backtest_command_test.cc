@@ -170,7 +170,20 @@ TEST_F(BacktestSetTest, ScalarsThatAFitWouldSetAreNamed) {
       Pipeloom({"backtest", "vtrain_single", "primus", "--fit"});
   EXPECT_THAT(fitted.out, Not(HasSubstr("to launch a kernel in")));
   EXPECT_THAT(fitted.out,
-              HasSubstr("vtrain_single, vtrain-single: 30.00 us a kernel"));
+              HasSubstr("vtrain_single, vtrain-single: 40.00 us a kernel"));
+}
+
+TEST_F(BacktestSetTest, PredictionsOfOthersCountInNoMean) {
+  const Outcome alone =
+      Pipeloom({"backtest", "primus", "torchtitan", "--format", "json"});
+  const std::vector<std::string> both = {"backtest", "primus", "torchtitan",
+                                         "vtrain_single"};
+  std::vector<std::string> as_json = both;
+  as_json.insert(as_json.end(), {"--format", "json"});
+  const Json with = Json::parse(Pipeloom(as_json).out);
+  EXPECT_EQ(with["all"], Json::parse(alone.out)["all"]);
+  EXPECT_EQ(with["tables"][2]["step_time"]["rows"], 557);
+  EXPECT_THAT(Pipeloom(both).out, HasSubstr("not among all: vtrain_single.\n"));
 }
 
 size_t CountOf(const std::string& text, const std::string& word) {

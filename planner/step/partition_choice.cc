@@ -188,6 +188,12 @@ absl::StatusOr<size_t> ChoosePartition(const Strategy& strategy,
         std::max<int64_t>(1, partition::MostTasks(microbatches, partitions[i]));
     least_tasks = std::min(least_tasks, candidates[i].tasks);
   }
+  if (least_tasks <= options.many_tasks) {
+    std::erase_if(candidates, [&](const Candidate& c) {
+      return c.index > 0 && c.tasks > options.many_tasks;
+    });
+    if (candidates.size() == 1) return 0;
+  }
   // Work of judging all candidates on one step.
   const auto each = [&] {
     return options.evaluations * least_tasks *

@@ -13,6 +13,7 @@
 #include "partition/batching/batch_split.h"
 #include "planner/step/plan_step.h"
 #include "planner/step/rival_plans.h"
+#include "planner/step/sample_steps.h"
 #include "planner/strategies/classic.h"
 #include "planner/strategies/pipeloom_strategy.h"
 #include "planner/strategies/registry.h"
@@ -135,6 +136,21 @@ TEST_F(PartitionChoiceTest, OfEqualOnesTheOneWithFewerTasksIsChosen) {
   ASSERT_THAT(ValidatePartition(more, job_.model), testing::IsOk());
   EXPECT_EQ(Choose({uneven_, more}), 1u);
   EXPECT_EQ(Choose({uneven_, more, rule_}), 2u);
+
+  // One with too many is left out, unless all have: of the first two only the
+  // slower one is left.
+  const auto tasks_of = [&](const Partition& partition) {
+    const auto pool = StepPool(costs_, sample_);
+    PIPELOOM_CHECK(pool.ok());
+    const auto microbatches = partition::SplitMicrobatches(
+        job_, pool->front().step, /*replica=*/0, partition);
+    PIPELOOM_CHECK(microbatches.ok());
+    return partition::MostTasks(*microbatches, partition);
+  };
+  ASSERT_LT(tasks_of(uneven_), tasks_of(more));
+  EXPECT_EQ(Choose({uneven_, more}, {.many_tasks = tasks_of(more)}), 1u);
+  EXPECT_EQ(Choose({uneven_, more}, {.many_tasks = tasks_of(more) - 1}), 0u);
+  EXPECT_EQ(Choose({uneven_, more}, {.many_tasks = tasks_of(uneven_) - 1}), 1u);
 }
 
 TEST_F(PartitionChoiceTest, TheNumberOfThreadsChangesNothing) {

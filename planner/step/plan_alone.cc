@@ -47,6 +47,10 @@ constexpr double kShortBuild = 0.012;
 // same for a quick plan of one whose microbatches are cut.
 constexpr int32_t kManyPairs = 1300;
 constexpr double kShortBuildOfMany = 0.005;
+// The same for steps of whole microbatches, for which a start from nothing is
+// often the best: dip-vlm-s with 47 microbatches of text on 16 ranks begins 4 %
+// shorter with it and ends 6 % shorter.
+constexpr double kShortBuildOfWhole = 0.04;
 
 // The largest share at which a quick plan is made during the search
 // (PlanInput::only_if_small).
@@ -283,9 +287,12 @@ absl::StatusOr<PlanResult> PlanOnce(const PreparedJob& prepared,
   if (own_memory) {
     // Searches that only judge a partition skip other strategies' starts.
     const bool searches = input.budget.max_evaluations > 1;
+    const auto most_for_both = [&] {
+      if (is_large) return kShortBuildOfMany;
+      return is_cut ? kShortBuild : kShortBuildOfWhole;
+    };
     const bool has_time_for_both =
-        !input.budget.spent ||
-        input.budget.spent() <= (is_large ? kShortBuildOfMany : kShortBuild);
+        !input.budget.spent || input.budget.spent() <= most_for_both();
     const auto start_from_known = [&]() -> absl::Status {
       PIPELOOM_ASSIGN_OR_RETURN(
           known, KnownStart(*others, job, input, result.microbatches, step,

@@ -261,5 +261,28 @@ TEST(QuickPlanTest, ClassicOrdersHaveTimeForLargerStepsThanDips) {
   EXPECT_FALSE(plan({"dip-interleave"}).has_value());
 }
 
+// A share of the time is over when the step is built.
+TEST(StartTest, WholeMicrobatchesHaveTimeForAStartFromNothing) {
+  const JobSpec job = SmallVlmJob();
+  const emulator::StageCostModel costs(job);
+  const BatchMetadata batch = RandomBatch(1, 200, 3);
+  const auto strategy = MakePipeloom();
+  ASSERT_OK_AND_ASSIGN(const partition::PackedStep packed,
+                       partition::PackStep(job, batch, 0));
+  const auto evaluations = [&](const char* of, double share) {
+    PlanInput input;
+    input.packed = &packed;
+    input.budget.max_evaluations = 2;
+    input.budget.spent = [share] { return share; };
+    PreparedJob prepared{.strategy = strategy.get(), .costs = &costs};
+    prepared.partition =
+        MakeStrategy(of).value()->MakePartition(costs, batch, {}).value();
+    return PlanStep(prepared, input).value().evaluations;
+  };
+  EXPECT_GT(evaluations("1f1b", 0.038), evaluations("1f1b", 0.042));
+  EXPECT_EQ(evaluations("dip", 0.038), evaluations("dip", 0.042));
+  EXPECT_GT(evaluations("dip", 0.01), evaluations("dip", 0.014));
+}
+
 }  // namespace
 }  // namespace pipeloom::planner

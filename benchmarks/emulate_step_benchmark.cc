@@ -142,7 +142,12 @@ void BM_RunCompiledStep(benchmark::State& state) {
 }
 BENCHMARK(BM_RunCompiledStep)
     ->ArgNames({"tasks", "sharing", "trace"})
-    ->ArgsProduct({{1'000, 10'000, 100'000}, {0, 1, 2, 4}, {0, 1}});
+    ->ArgsProduct({{1'000, 10'000, 100'000},
+                   {static_cast<int64_t>(LinkSharing::kNone),
+                    static_cast<int64_t>(LinkSharing::kPerPair),
+                    static_cast<int64_t>(LinkSharing::kPerRank),
+                    static_cast<int64_t>(LinkSharing::kFairNic)},
+                   {0, 1}});
 
 void BM_CompileStep(benchmark::State& state) {
   const ExecutionPlan plan = PlanOf(static_cast<int32_t>(state.range(0)));

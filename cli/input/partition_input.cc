@@ -258,8 +258,14 @@ absl::StatusOr<std::vector<std::shared_ptr<const CarriedStep>>> KeptLessons(
   const emulator::StageCostModel costs(input.job, studies::CostsOf(input));
   planner::PreparedJob alone = prepared;
   alone.costs = &costs;
-  PIPELOOM_ASSIGN_OR_RETURN(lessons,
-                            WarmUp(alone, input, kWarmUp, settings, context));
+  auto made = WarmUp(alone, input, kWarmUp, settings, context);
+  if (absl::IsCancelled(made.status())) return made.status();
+  if (!made.ok()) {
+    context.warn(absl::StrCat("note: steps are planned without lessons: ",
+                              made.status().message()));
+    return lessons;
+  }
+  lessons = *std::move(made);
   const absl::Status written =
       kept.KeepLessons(key, prepared.partition, lessons);
   if (!written.ok()) {

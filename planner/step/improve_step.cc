@@ -32,7 +32,8 @@ constexpr int64_t kStartRoom = 4;
 // them, each time with the pairs of the search before.
 constexpr double kUnpairedUntil = 0.5;
 constexpr double kUnpairedUntilOfTime = 0.6;
-constexpr double kPairedUntil[] = {0.76, 0.94};
+constexpr double kLastPairedUntil = 0.94;
+constexpr double kPairedUntil[] = {0.76, kLastPairedUntil};
 
 // Until when the search without pairs goes on after that with pairs.
 constexpr double kSearchAgainUntil = 0.88;
@@ -42,8 +43,12 @@ constexpr double kSearchAgainUntil = 0.88;
 // worth to search before.
 constexpr double kRefinedAt = 0.97;
 // How often a plan may have to be lowered once the time for refining is over:
-// the time for that ends earlier by as much.
+// the time for that, and for the search before, ends earlier by as much.
 constexpr double kLowerings = 3;
+// Where refining takes a larger share of the time than this, only the plan of
+// the search is refined, not that of the start too, and the last search with
+// pairs takes the time that there is, even if none is left for refining then.
+constexpr double kLongRefining = 0.04;
 constexpr double kLeastSearch = 0.02;
 
 // A step in which forwards run together with backwards is searched further, by
@@ -80,18 +85,21 @@ class StepImprover {
         as_if_(HasFormChoice(step.memory) && !HasFormChoice(step.searched)),
         pairs_forwards_(input.pairs_forwards &&
                         job.costs->job().setup.paired_forwards),
-        refinement_(input.budget.Until(kRefineUntil - kLowerings * lowering)) {}
+        lowerings_(kLowerings * lowering),
+        refinement_(input.budget.Until(kRefineUntil - lowerings_)) {}
 
   absl::Status Run(std::optional<Candidate> known, Candidate* best) {
     Candidate searched = *best;
     PIPELOOM_RETURN_IF_ERROR(Search(
-        input_.budget.expired ? input_.budget.PartUntil(kUnpairedUntilOfTime, 0)
-                              : input_.budget.Until(kUnpairedUntil),
+        input_.budget.expired
+            ? input_.budget.PartUntil(kUnpairedUntilOfTime - lowerings_, 0)
+            : input_.budget.Until(kUnpairedUntil),
         &searched));
     PIPELOOM_ASSIGN_OR_RETURN(*best, Refined(searched));
     const bool is_other = known.has_value() && !(known->made.found.schedule ==
                                                  searched.made.found.schedule);
-    if (is_other && !(refinement_.expired && refinement_.expired()) &&
+    if (is_other && !RefiningIsLong() &&
+        !(refinement_.expired && refinement_.expired()) &&
         !IsPast(LatestToRefine())) {
       PIPELOOM_RETURN_IF_ERROR(OfferIfItFits(Refined(*known), best));
     }
@@ -119,6 +127,8 @@ class StepImprover {
   bool IsPast(double share) const {
     return input_.budget.spent && input_.budget.spent() >= share;
   }
+
+  bool RefiningIsLong() const { return refining_ > kLongRefining; }
 
   // Returns the share at which refining should begin to end in time: it took so
   // long the last time.
@@ -177,7 +187,10 @@ class StepImprover {
 
   // Searches with the pairs of the candidate, and makes them anew.
   absl::Status SearchUntil(double until, Candidate* candidate) {
-    if (input_.budget.expired) until = std::min(until, LatestToRefine());
+    const bool is_last = RefiningIsLong() && until == kLastPairedUntil;
+    if (input_.budget.expired && !is_last) {
+      until = std::min(until, LatestToRefine());
+    }
     if (!HasPairs(*candidate) || input_.budget.Exhausted(*evaluations_) ||
         IsPast(until - kLeastSearch)) {
       return absl::OkStatus();
@@ -186,6 +199,7 @@ class StepImprover {
         SearchPaired(job_, input_, step_.built, step_.memory,
                      input_.budget.PartUntil(until, *evaluations_), candidate,
                      evaluations_));
+    if (is_last && IsPast(LatestToRefine())) return absl::OkStatus();
     return candidate->made.forward_pairs.empty()
                ? Refine(candidate)
                : PairForwards(*candidate, candidate);
@@ -231,6 +245,7 @@ class StepImprover {
   int64_t* const evaluations_;
   const bool as_if_;
   const bool pairs_forwards_;
+  const double lowerings_;  // Share of the time.
   const SearchBudget refinement_;
   double refining_ = 0;  // Share of the time that refining took.
 };

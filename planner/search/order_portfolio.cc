@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/random.h"
+#include "planner/search/first_choices.h"
 
 namespace pipeloom::planner {
 namespace {
@@ -199,8 +200,9 @@ std::vector<OrderChoice> OrderPortfolio(const FlatGraph& graph,
                          .patience = 0,
                          .capacity_ratio = capacity});
   }
-  // Takes kinds in turns, the most promising choice of each kind first, as
-  // there may not be time for all.
+  // First those that were chosen on random pipelines, after one of each of the
+  // two kinds that are good for equal microbatches; then kinds in turns, the
+  // most promising choice of each kind first, as there may not be time for all.
   std::vector<std::vector<OrderChoice>> kinds = {
       std::move(plain),
       std::move(periodic),
@@ -209,10 +211,18 @@ std::vector<OrderChoice> OrderPortfolio(const FlatGraph& graph,
       RuleChoices(by_id, rules, true, 1, 0),
       std::move(held_back)};
   std::vector<OrderChoice> portfolio;
+  const auto take = [&](size_t kind, size_t i) {
+    if (i < kinds[kind].size()) portfolio.push_back(std::move(kinds[kind][i]));
+  };
+  take(0, 0);
+  take(1, 0);
+  for (OrderChoice& choice : FirstChoices(units, limited)) {
+    portfolio.push_back(std::move(choice));
+  }
   for (size_t i = 0;; ++i) {
     const size_t before = portfolio.size();
-    for (std::vector<OrderChoice>& kind : kinds) {
-      if (i < kind.size()) portfolio.push_back(std::move(kind[i]));
+    for (size_t kind = i == 0 ? 2 : 0; kind < kinds.size(); ++kind) {
+      take(kind, i);
     }
     if (portfolio.size() == before) return portfolio;
   }

@@ -11,6 +11,7 @@
 #include "base/status_macros.h"
 #include "planner/construct/list_scheduler.h"
 #include "planner/core/executor.h"
+#include "planner/core/heavy_middle.h"
 #include "planner/core/retime.h"
 #include "planner/memory/choose_memory.h"
 #include "planner/memory/memory_levels.h"
@@ -26,7 +27,8 @@ using partition::StepMemory;
 // qwen2.5-vl-72b in 100 ms.
 
 // Orders that each level is judged by: that of the batch, one by the times of a
-// similar step if there is one, and random ones.
+// similar step if there is one, one with the heaviest microbatches in the
+// middle, and random ones.
 constexpr size_t kFirstOrders = 4;
 // Levels that get memory choices and are improved at once, for any number of
 // threads.
@@ -221,6 +223,32 @@ std::vector<int32_t> OrderByTimes(const Problem& problem,
   return order;
 }
 
+// Returns the units with those of the heaviest microbatches in the middle.
+std::vector<int32_t> OrderByWork(const Problem& problem) {
+  std::vector<int64_t> work;  // Indexed by microbatch.
+  std::vector<size_t> microbatch(problem.tasks_of.size());  // Indexed by unit.
+  for (size_t u = 0; u < problem.tasks_of.size(); ++u) {
+    for (const int32_t t : problem.tasks_of[u]) {
+      const Task& task = problem.graph->task(TaskId(t));
+      microbatch[u] = static_cast<size_t>(task.microbatch.value());
+      work.resize(std::max(work.size(), microbatch[u] + 1));
+      work[microbatch[u]] += task.duration.count();
+    }
+  }
+  std::vector<size_t> place(work.size());
+  size_t next = 0;
+  for (const int32_t m : HeavyMiddle(work)) {
+    place[static_cast<size_t>(m)] = next++;
+  }
+  std::vector<int32_t> order(microbatch.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
+    return place[microbatch[static_cast<size_t>(a)]] <
+           place[microbatch[static_cast<size_t>(b)]];
+  });
+  return order;
+}
+
 // Makes the levels that can run, each with the time of the first orders.
 absl::StatusOr<std::vector<std::unique_ptr<Level>>> MakeLevels(
     const Problem& problem, const std::vector<MemorySelection>& selections,
@@ -230,6 +258,7 @@ absl::StatusOr<std::vector<std::unique_ptr<Level>>> MakeLevels(
   orders[0].resize(static_cast<size_t>(problem.units.num_units));
   std::iota(orders[0].begin(), orders[0].end(), 0);
   if (!times.empty()) orders.push_back(OrderByTimes(problem, times));
+  orders.push_back(OrderByWork(problem));
   while (orders.size() < kFirstOrders) {
     orders.push_back(orders[0]);
     Shuffle(random, &orders.back());

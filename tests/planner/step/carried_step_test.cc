@@ -61,21 +61,23 @@ absl::StatusOr<Problem> ProblemOf(const JobPlanner& planner,
   return problem;
 }
 
-// Returns the job with 9/10 of the memory that a plan of it takes.
-absl::StatusOr<JobSpec> ShortOfMemory(JobSpec job, const BatchMetadata& batch) {
+// Returns the job with so many tenths of the memory that a plan of it takes.
+absl::StatusOr<JobSpec> ShortOfMemory(JobSpec job, const BatchMetadata& batch,
+                                      int64_t tenths = 9) {
   PIPELOOM_ASSIGN_OR_RETURN(const auto roomy, JobPlanner::Create(job, batch));
   PIPELOOM_ASSIGN_OR_RETURN(
       const PlanResult free,
       roomy->PlanStep(batch, {.budget = Evaluations(50)}));
   Bytes peak;
   for (const Bytes bytes : free.peak_bytes()) peak = std::max(peak, bytes);
-  job.training.memory_limit = Bytes(peak.count() * 9 / 10);
+  job.training.memory_limit = Bytes(peak.count() * tenths / 10);
   return job;
 }
 
 TEST(CarriedStepTest, AStepTeachesItself) {
   const BatchMetadata batch = RandomBatch(1, 4000, 6);
-  ASSERT_OK_AND_ASSIGN(const JobSpec job, ShortOfMemory(SmallVlmJob(), batch));
+  ASSERT_OK_AND_ASSIGN(const JobSpec job,
+                       ShortOfMemory(SmallVlmJob(), batch, 7));
   ASSERT_OK_AND_ASSIGN(const auto planner, JobPlanner::Create(job, batch));
   ASSERT_OK_AND_ASSIGN(const PlanResult planned,
                        planner->PlanStep(batch, {.budget = Evaluations(2000)}));

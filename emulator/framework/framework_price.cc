@@ -10,6 +10,7 @@
 #include "emulator/framework/product_alignment.h"
 #include "emulator/framework/pytorch_traffic.h"
 #include "emulator/framework/score_kernels.h"
+#include "emulator/ops/layer_builder.h"
 #include "emulator/ops/layer_tokens.h"
 
 namespace pipeloom::emulator {
@@ -112,6 +113,19 @@ constexpr double kWholeNodeLaunch = 1.4;
 // a kernel of its own (Megatron-LM, tensor_parallel/layers.py): bytes an
 // element.
 constexpr double kBiasSum = 2 + 2;
+
+// A rotation of queries and keys that also multiplies by a factor runs as
+// operators of PyTorch in Megatron-Core (rope_utils.py: a factor is not
+// supported by TransformerEngine's kernel). Bytes an element in addition to the
+// 4 of that kernel. Forward: half is negated (2), joined with the other half
+// (4), two products (8), their sum (6), joined with the part that is not
+// rotated, which is empty (4). Backward: two products (8), half negated (2),
+// halves joined (4), summed (6); zeros for the empty part (2), summed (6).
+constexpr KernelBytes kScaledRotary{.forward = 24 - 4, .backward = 28 - 4};
+// Kernels of queries and of keys, in addition to one: those and six for the
+// cosines and sines.
+constexpr double kScaledRotaryForward = 2 * 11;
+constexpr double kScaledRotaryBackward = 2 * 6;
 
 // Products by expert overlap their traffic only in part: the norm that best
 // fits grouped products of 20 to 256 experts on B200 (SimuMax, Apache-2.0),
@@ -403,6 +417,17 @@ KernelTraffic FrameworkPrices::Traffic(const LayerOps& ops) const {
       setup_.attention != AttentionKernel::kFused) {
     add(kBiasSum * tokens * QueryKeyValueWidth(layer_, parallel_), 0);
   }
+  const bool scales_apart = transformer && layer_.attention.scaled_rotary &&
+                            (setup_.framework == Framework::kMegatronCore ||
+                             setup_.framework == Framework::kMegatronBridge);
+  if (scales_apart) {
+    const AttentionSpec& a = layer_.attention;
+    const double elements = tokens * Real(a.head_dim) *
+                            (HeadsOnGpu(layer_, parallel_) +
+                             Real(CeilDiv(a.kv_heads, int64_t{parallel_.tp}))) /
+                            kPyTorchShare;
+    add(kScaledRotary.forward * elements, kScaledRotary.backward * elements);
+  }
   if (transformer && !setup_.sequence_parallel && parallel_.tp > 1) {
     // Norms and residuals of both blocks work on the tokens of the other GPUs
     // too.
@@ -448,6 +473,10 @@ KernelTraffic FrameworkPrices::Traffic(const LayerOps& ops) const {
                                  : MixerKernels{};
   traffic.forward_kernels = blocks * kKernelsForward + mixer.forward;
   traffic.backward_kernels = blocks * kKernelsBackward + mixer.backward;
+  if (scales_apart) {
+    traffic.forward_kernels += kScaledRotaryForward;
+    traffic.backward_kernels += kScaledRotaryBackward;
+  }
   const bool is_eager = transformer && setup_.eager_pointwise &&
                         setup_.framework == Framework::kPyTorch;
   if (is_eager && Graphs() == CudaGraphs::kNone) {

@@ -86,10 +86,16 @@ constexpr MixerKernels kDeltaNetKernels{.forward = 14, .backward = 24};
 // number of kernels: chosen on the fit rows of workloads/validation/mlperf.csv.
 constexpr double kKernelsAReplay = 20;
 // In addition, a layer of experts launches in its forward: routing, dispatch
-// and combine, permutations; and for each expert on the GPU two products and
-// two casts of their operands. Twice as many in the backward.
+// and combine, permutations. Twice as many in the backward.
 constexpr double kExpertKernels = 30;
-constexpr double kKernelsAnExpert = 4;
+// For each expert on the GPU, loops of C++ launch two products, which take the
+// host 33 us each (TransformerEngine, pull request 3134: 0.267 ms for eight on
+// SM100), and prepare and cast their operands: 19 us forward, 33 us backward
+// (issue 2897: 1.2 and 2.1 ms for 64 experts on GB200). In kernels of 30 us;
+// twice as many in the backward. A cast with one scale a tensor is four
+// launches of 4 us in place of one: largest value, its clearing, scale, cast.
+constexpr double kKernelsAnExpert = (2 * 33 + 19) / 30.0;
+constexpr double kKernelsAScaledExpert = 2 * 3 * 4 / 30.0;
 constexpr double kKernelsABias = 2;  // In addition, if an expert adds one.
 // To overlap the dispatch with another microbatch, Megatron-Core runs a layer
 // in five parts (attention, dispatch, experts, combine, rest), each on its own
@@ -487,9 +493,13 @@ KernelTraffic FrameworkPrices::Traffic(const LayerOps& ops) const {
     const double local =
         Real(CeilDiv(layer_.ffn.experts, int64_t{parallel_.ep}));
     const bool biases = layer_.ffn.expert_biases && !setup_.fused_experts;
+    const bool scaled =
+        setup_.fp8_products && setup_.fp8_recipe == Fp8Recipe::kTensor;
     const double forward =
         kExpertKernels +
-        (kKernelsAnExpert + (biases ? kKernelsABias : 0)) * local;
+        (kKernelsAnExpert + (scaled ? kKernelsAScaledExpert : 0) +
+         (biases ? kKernelsABias : 0)) *
+            local;
     traffic.forward_kernels += forward;
     traffic.backward_kernels += 2 * forward;
     if (Graphs() == CudaGraphs::kLayers) {

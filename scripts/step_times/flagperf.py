@@ -35,8 +35,9 @@ def flagperf(row):
     # FlagScale of 2023 takes the package flash_attn (--use-flash-attn).
     if row["model"] == "llama2-70b" and row["gpu"].startswith("H"):
         setup["attention"] = "flash2"
-    # Llama 3 8B's script leaves biases of linear layers and dropout on.
-    parts = {"biases": 1, "dropout": 1} if row["model"] == "llama3-8b" else {}
+    # Scripts of Llama 3 leave biases of linear layers and dropout on
+    # (pretrain_llama3.sh).
+    parts = {"biases": 1, "dropout": 1} if "llama3" in row["model"] else {}
     return dict(
         framework="megatron", run=f"{row['model']} {row['gpu']}",
         cluster=row["gpu"].split("-")[0].lower() + "-sxm",

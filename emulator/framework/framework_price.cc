@@ -32,10 +32,12 @@ struct KernelBytes {
 // A loss on an fp32 copy of the logits.
 constexpr KernelBytes kEagerLoss{.forward = 14, .backward = 28};
 // The same of Megatron-Core without its fused loss (tensor_parallel/
-// cross_entropy.py): the fp32 copy (6), its maximum (4), the difference (8),
-// exponents (8), their sum (4) and the softmax (8), less the 8 of a fused loss;
-// backward, the scaled gradient (8) and its cast to 16 bits (6), less 6.
-constexpr KernelBytes kFp32Loss{.forward = 30, .backward = 8};
+// cross_entropy.py): its maximum (4), exponents (8) and their sum (4), less the
+// 8 of a fused loss; backward, the cast to 16 bits, less 6. At the rate of
+// strided kernels: the fp32 copy (6), the difference (8) and the softmax (8),
+// whose divisor is broadcast; backward, the scaled gradient (8).
+constexpr KernelBytes kFp32Loss{.forward = 8, .backward = 0};
+constexpr KernelBytes kFp32LossStrided{.forward = 22, .backward = 8};
 
 // Bytes of an eager convolution under automatic mixed precision in addition to
 // those of fused kernels (emulator/ops/conv_ops.cc), counted from the operators
@@ -419,6 +421,11 @@ KernelTraffic FrameworkPrices::Traffic(const LayerOps& ops) const {
     traffic.forward += Memory(forward_bytes);
     traffic.backward += Memory(backward_bytes);
   };
+  const auto add_strided = [&](const KernelBytes& bytes, double elements) {
+    const double seconds = elements / StridedRate(device_);
+    traffic.forward += Seconds(bytes.forward * seconds);
+    traffic.backward += Seconds(bytes.backward * seconds);
+  };
   if (transformer && layer_.biases &&
       setup_.attention != AttentionKernel::kFused) {
     add(kBiasSum * tokens * QueryKeyValueWidth(layer_, parallel_), 0);
@@ -450,9 +457,7 @@ KernelTraffic FrameworkPrices::Traffic(const LayerOps& ops) const {
     const EagerPasses bytes =
         PyTorchBytes(layer_, tokens, parallel_, setup_.fp32_loss);
     add(bytes.forward.streamed, bytes.backward.streamed);
-    const double strided = StridedRate(device_);
-    traffic.forward += Seconds(bytes.forward.strided / strided);
-    traffic.backward += Seconds(bytes.backward.strided / strided);
+    add_strided({bytes.forward.strided, bytes.backward.strided}, 1);
   } else if (setup_.eager_pointwise) {
     if (transformer) {
       const double elements =
@@ -465,10 +470,11 @@ KernelTraffic FrameworkPrices::Traffic(const LayerOps& ops) const {
   }
   if (!transformer && setup_.fp32_loss &&
       setup_.framework != Framework::kPyTorch) {
-    const KernelBytes& loss =
-        setup_.framework == Framework::kTorchTitan ? kEagerLoss : kFp32Loss;
+    const bool compiled = setup_.framework == Framework::kTorchTitan;
+    const KernelBytes& loss = compiled ? kEagerLoss : kFp32Loss;
     const double logits = tokens * Real(layer_.vocab) / parallel_.tp;
     add(loss.forward * logits, loss.backward * logits);
+    if (!compiled) add_strided(kFp32LossStrided, logits);
   }
   // A layer of one block launches half as many.
   const double blocks = transformer && BlocksOf(layer_) < 2 ? 0.5 : 1;

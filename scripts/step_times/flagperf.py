@@ -32,8 +32,9 @@ def flagperf(row):
              "sharding": row["sharding"] or "none",
              "recompute": "selective" if "selective" in row["recompute"]
                           else "none"}
-    # FlagScale of 2023 takes the package flash_attn (--use-flash-attn).
-    if row["model"] == "llama2-70b" and row["gpu"].startswith("H"):
+    # The README of each case names FlashAttention 2, and its script has
+    # --use-flash-attn. Ampere has no other kernel.
+    if row["gpu"].startswith("H"):
         setup["attention"] = "flash2"
     # Scripts of Llama 3 leave biases of linear layers and dropout on
     # (pretrain_llama3.sh).

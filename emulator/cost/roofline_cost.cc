@@ -78,7 +78,12 @@ double GemmShapeFactor(const GemmOp& op) {
 
 double AttentionShapeFactor(const AttentionOp& op) {
   const double ramp = op.causal ? kCausalRamp : kFullRamp;
-  const double length = std::max(op.mean_length, 1.0);
+  double length = std::max(op.mean_length, 1.0);
+  // A query of a causal window sees as many keys as one does in the mean of a
+  // sequence twice as long.
+  if (op.causal && op.window > 0) {
+    length = std::min(length, 2 * static_cast<double>(op.window));
+  }
   return HeadFactor(op.head_dim) * length / (length + ramp) *
          (op.backward ? kBackwardFactor : 1);
 }

@@ -6,43 +6,15 @@
 
 #include "base/numeric.h"
 #include "emulator/cost/device_cycles.h"
+#include "emulator/framework/attention_kernels.h"
 #include "emulator/framework/product_alignment.h"
 #include "emulator/framework/pytorch_traffic.h"
 #include "emulator/framework/score_kernels.h"
+#include "emulator/ops/layer_builder.h"
 #include "emulator/ops/layer_tokens.h"
 
 namespace pipeloom::emulator {
 namespace {
-
-// Attention of kernels that are not made for the device, as a share of its
-// bf16 peak (head dimension 128, causal, long, forward and backward together).
-// FlashAttention-1: chosen on the long-sequence rows of llm-foundry
-// (workloads/validation/llm_foundry.csv); FlashAttention-2 on Ampere and
-// Blackwell's share of FlashAttention-1: estimates. FlashAttention-2 on Hopper:
-// measured on an H200 (docs/evaluation/pytorch.md). On Blackwell, the
-// memory-efficient kernel on Hopper and Blackwell: from the differences between
-// kernels at equal sizes in workloads/validation/llama32_*.csv; on Ampere: an
-// estimate.
-struct KernelShare {
-  double ampere = 0;
-  double hopper = 0;
-  double blackwell = 0;
-};
-constexpr KernelShare kFlash1{
-    .ampere = 0.337, .hopper = 0.178, .blackwell = 0.11};
-constexpr KernelShare kFlash2{
-    .ampere = 0.59, .hopper = 0.295, .blackwell = 0.21};
-constexpr KernelShare kEfficient{
-    .ampere = 0.38, .hopper = 0.128, .blackwell = 0.064};
-// With a mask as a tensor. FlashAttention takes none: on Ampere PyTorch has its
-// memory-efficient kernel left. cuDNN's kernels for Hopper and Blackwell take
-// one, but are then slower: assumed to run as FlashAttention-2 does there,
-// which agrees with three measured steps (docs/evaluation/pytorch.md).
-constexpr KernelShare kMasked{.ampere = kEfficient.ampere,
-                              .hopper = kFlash2.hopper,
-                              .blackwell = kFlash2.blackwell};
-constexpr double kFlashRamp = 300;       // Tokens.
-constexpr double kFlashSmallHead = 0.9;  // Below head dimension 128.
 
 // Bytes per element in addition to those of fused kernels (emulator/ops), if
 // norm, bias, dropout and residual are separate kernels.
@@ -60,10 +32,12 @@ struct KernelBytes {
 // A loss on an fp32 copy of the logits.
 constexpr KernelBytes kEagerLoss{.forward = 14, .backward = 28};
 // The same of Megatron-Core without its fused loss (tensor_parallel/
-// cross_entropy.py): the fp32 copy (6), its maximum (4), the difference (8),
-// exponents (8), their sum (4) and the softmax (8), less the 8 of a fused loss;
-// backward, the scaled gradient (8) and its cast to 16 bits (6), less 6.
-constexpr KernelBytes kFp32Loss{.forward = 30, .backward = 8};
+// cross_entropy.py): its maximum (4), exponents (8) and their sum (4), less the
+// 8 of a fused loss; backward, the cast to 16 bits, less 6. At the rate of
+// strided kernels: the fp32 copy (6), the difference (8) and the softmax (8),
+// whose divisor is broadcast; backward, the scaled gradient (8).
+constexpr KernelBytes kFp32Loss{.forward = 8, .backward = 0};
+constexpr KernelBytes kFp32LossStrided{.forward = 22, .backward = 8};
 
 // Bytes of an eager convolution under automatic mixed precision in addition to
 // those of fused kernels (emulator/ops/conv_ops.cc), counted from the operators
@@ -114,10 +88,16 @@ constexpr MixerKernels kDeltaNetKernels{.forward = 14, .backward = 24};
 // number of kernels: chosen on the fit rows of workloads/validation/mlperf.csv.
 constexpr double kKernelsAReplay = 20;
 // In addition, a layer of experts launches in its forward: routing, dispatch
-// and combine, permutations; and for each expert on the GPU two products and
-// two casts of their operands. Twice as many in the backward.
+// and combine, permutations. Twice as many in the backward.
 constexpr double kExpertKernels = 30;
-constexpr double kKernelsAnExpert = 4;
+// For each expert on the GPU, loops of C++ launch two products, which take the
+// host 33 us each (TransformerEngine, pull request 3134: 0.267 ms for eight on
+// SM100), and prepare and cast their operands: 19 us forward, 33 us backward
+// (issue 2897: 1.2 and 2.1 ms for 64 experts on GB200). In kernels of 30 us;
+// twice as many in the backward. A cast with one scale a tensor is four
+// launches of 4 us in place of one: largest value, its clearing, scale, cast.
+constexpr double kKernelsAnExpert = (2 * 33 + 19) / 30.0;
+constexpr double kKernelsAScaledExpert = 2 * 3 * 4 / 30.0;
 constexpr double kKernelsABias = 2;  // In addition, if an expert adds one.
 // To overlap the dispatch with another microbatch, Megatron-Core runs a layer
 // in five parts (attention, dispatch, experts, combine, rest), each on its own
@@ -141,6 +121,19 @@ constexpr double kWholeNodeLaunch = 1.4;
 // a kernel of its own (Megatron-LM, tensor_parallel/layers.py): bytes an
 // element.
 constexpr double kBiasSum = 2 + 2;
+
+// A rotation of queries and keys that also multiplies by a factor runs as
+// operators of PyTorch in Megatron-Core (rope_utils.py: a factor is not
+// supported by TransformerEngine's kernel). Bytes an element in addition to the
+// 4 of that kernel. Forward: half is negated (2), joined with the other half
+// (4), two products (8), their sum (6), joined with the part that is not
+// rotated, which is empty (4). Backward: two products (8), half negated (2),
+// halves joined (4), summed (6); zeros for the empty part (2), summed (6).
+constexpr KernelBytes kScaledRotary{.forward = 24 - 4, .backward = 28 - 4};
+// Kernels of queries and of keys, in addition to one: those and six for the
+// cosines and sines.
+constexpr double kScaledRotaryForward = 2 * 11;
+constexpr double kScaledRotaryBackward = 2 * 6;
 
 // Products by expert overlap their traffic only in part: the norm that best
 // fits grouped products of 20 to 256 experts on B200 (SimuMax, Apache-2.0),
@@ -171,12 +164,6 @@ constexpr double kFp4Cast = 8;
 // chosen on the fit rows of workloads/validation/mlperf.csv.
 constexpr double kPlainFp4Gain = 4.0;
 
-// fp8 attention relative to bf16: causal, head dimension 128, 8192 tokens,
-// forward and backward; means over GB200 and GB300 of the benchmark of
-// NVIDIA/cudnn-frontend @3929da2e, MIT (1.30 and 1.56; 1.09 and 1.24).
-constexpr double kFp8AttentionForward = 1.43;
-constexpr double kFp8AttentionBackward = 1.17;
-
 // Share of an overlapped collective's time that compute loses to it:
 // multiprocessors and memory bandwidth.
 constexpr double kContention = 0.5;
@@ -188,19 +175,6 @@ constexpr double kDispatchShare = 0.2;
 double NormOf(double a, double b, double p) {
   if (a <= 0 || b <= 0) return std::max(a, b);
   return std::pow(std::pow(a, p) + std::pow(b, p), 1 / p);
-}
-
-// Returns the attention with all pairs of tokens, those that it does not see
-// too.
-AttentionOp AllPairs(AttentionOp op) {
-  if (!op.causal && op.window == 0) return op;
-  const double widths =
-      Real(op.head_dim + (op.value_dim > 0 ? op.value_dim : op.head_dim));
-  op.flops = 2 * op.heads * widths * op.tokens * op.mean_length;
-  if (op.backward) op.flops *= 2.5;
-  op.causal = false;
-  op.window = 0;
-  return op;
 }
 
 double HeadsOnGpu(const LayerSpec& layer, const ParallelLayout& parallel) {
@@ -313,11 +287,6 @@ Duration FrameworkPrices::Gemm(const GemmOp& op) const {
   return low ? LowPrecision(op, base.time) : Sustained(base.time, op);
 }
 
-bool RunsFp8Attention(const TrainingSetup& setup, const DeviceSpec& device) {
-  return setup.fp8_attention && setup.fp8_products &&
-         setup.attention == AttentionKernel::kFused && IsBlackwell(device);
-}
-
 Duration FrameworkPrices::Attention(const AttentionOp& op) const {
   if (op.flops <= 0) return costs_.Cost(op);
   if (setup_.attention == AttentionKernel::kFused) {
@@ -325,8 +294,7 @@ Duration FrameworkPrices::Attention(const AttentionOp& op) const {
     if (!RunsFp8Attention(setup_, device_)) {
       return Sustained(time, op.flops);
     }
-    return Seconds(ToSeconds(time) / (op.backward ? kFp8AttentionBackward
-                                                  : kFp8AttentionForward));
+    return Seconds(ToSeconds(time) / Fp8AttentionGain(op.backward));
   }
   const double length = std::max(op.mean_length, 1.0);
   if (setup_.attention == AttentionKernel::kUnfused) {
@@ -342,20 +310,7 @@ Duration FrameworkPrices::Attention(const AttentionOp& op) const {
                ? Seconds(2 * products) + Memory(kernels.backward_bytes * scores)
                : Seconds(products) + Memory(kernels.forward_bytes * scores);
   }
-  const KernelShare& kernel =
-      setup_.attention == AttentionKernel::kFlash1   ? kFlash1
-      : setup_.attention == AttentionKernel::kFlash2 ? kFlash2
-      : setup_.attention == AttentionKernel::kMasked ? kMasked
-                                                     : kEfficient;
-  const double share = IsBlackwell(device_)               ? kernel.blackwell
-                       : device_.fp8.flops_per_second > 0 ? kernel.hopper
-                                                          : kernel.ampere;
-  const double rate = device_.bf16.flops_per_second * share *
-                      (op.head_dim < 128 ? kFlashSmallHead : 1);
-  AttentionOp run = op;
-  if (setup_.attention == AttentionKernel::kMasked) run = AllPairs(op);
-  return std::max(Seconds(run.flops / rate * (1 + kFlashRamp / length)),
-                  costs_.Cost(run));
+  return ForeignAttention(op, setup_.attention, device_, costs_);
 }
 
 Duration FrameworkPrices::Cost(const Op& op) const {
@@ -466,9 +421,25 @@ KernelTraffic FrameworkPrices::Traffic(const LayerOps& ops) const {
     traffic.forward += Memory(forward_bytes);
     traffic.backward += Memory(backward_bytes);
   };
+  const auto add_strided = [&](const KernelBytes& bytes, double elements) {
+    const double seconds = elements / StridedRate(device_);
+    traffic.forward += Seconds(bytes.forward * seconds);
+    traffic.backward += Seconds(bytes.backward * seconds);
+  };
   if (transformer && layer_.biases &&
       setup_.attention != AttentionKernel::kFused) {
     add(kBiasSum * tokens * QueryKeyValueWidth(layer_, parallel_), 0);
+  }
+  const bool scales_apart = transformer && layer_.attention.scaled_rotary &&
+                            (setup_.framework == Framework::kMegatronCore ||
+                             setup_.framework == Framework::kMegatronBridge);
+  if (scales_apart) {
+    const AttentionSpec& a = layer_.attention;
+    const double elements = tokens * Real(a.head_dim) *
+                            (HeadsOnGpu(layer_, parallel_) +
+                             Real(CeilDiv(a.kv_heads, int64_t{parallel_.tp}))) /
+                            kPyTorchShare;
+    add(kScaledRotary.forward * elements, kScaledRotary.backward * elements);
   }
   if (transformer && !setup_.sequence_parallel && parallel_.tp > 1) {
     // Norms and residuals of both blocks work on the tokens of the other GPUs
@@ -486,9 +457,7 @@ KernelTraffic FrameworkPrices::Traffic(const LayerOps& ops) const {
     const EagerPasses bytes =
         PyTorchBytes(layer_, tokens, parallel_, setup_.fp32_loss);
     add(bytes.forward.streamed, bytes.backward.streamed);
-    const double strided = StridedRate(device_);
-    traffic.forward += Seconds(bytes.forward.strided / strided);
-    traffic.backward += Seconds(bytes.backward.strided / strided);
+    add_strided({bytes.forward.strided, bytes.backward.strided}, 1);
   } else if (setup_.eager_pointwise) {
     if (transformer) {
       const double elements =
@@ -501,10 +470,11 @@ KernelTraffic FrameworkPrices::Traffic(const LayerOps& ops) const {
   }
   if (!transformer && setup_.fp32_loss &&
       setup_.framework != Framework::kPyTorch) {
-    const KernelBytes& loss =
-        setup_.framework == Framework::kTorchTitan ? kEagerLoss : kFp32Loss;
+    const bool compiled = setup_.framework == Framework::kTorchTitan;
+    const KernelBytes& loss = compiled ? kEagerLoss : kFp32Loss;
     const double logits = tokens * Real(layer_.vocab) / parallel_.tp;
     add(loss.forward * logits, loss.backward * logits);
+    if (!compiled) add_strided(kFp32LossStrided, logits);
   }
   // A layer of one block launches half as many.
   const double blocks = transformer && BlocksOf(layer_) < 2 ? 0.5 : 1;
@@ -515,6 +485,10 @@ KernelTraffic FrameworkPrices::Traffic(const LayerOps& ops) const {
                                  : MixerKernels{};
   traffic.forward_kernels = blocks * kKernelsForward + mixer.forward;
   traffic.backward_kernels = blocks * kKernelsBackward + mixer.backward;
+  if (scales_apart) {
+    traffic.forward_kernels += kScaledRotaryForward;
+    traffic.backward_kernels += kScaledRotaryBackward;
+  }
   const bool is_eager = transformer && setup_.eager_pointwise &&
                         setup_.framework == Framework::kPyTorch;
   if (is_eager && Graphs() == CudaGraphs::kNone) {
@@ -525,9 +499,13 @@ KernelTraffic FrameworkPrices::Traffic(const LayerOps& ops) const {
     const double local =
         Real(CeilDiv(layer_.ffn.experts, int64_t{parallel_.ep}));
     const bool biases = layer_.ffn.expert_biases && !setup_.fused_experts;
+    const bool scaled =
+        setup_.fp8_products && setup_.fp8_recipe == Fp8Recipe::kTensor;
     const double forward =
         kExpertKernels +
-        (kKernelsAnExpert + (biases ? kKernelsABias : 0)) * local;
+        (kKernelsAnExpert + (scaled ? kKernelsAScaledExpert : 0) +
+         (biases ? kKernelsABias : 0)) *
+            local;
     traffic.forward_kernels += forward;
     traffic.backward_kernels += 2 * forward;
     if (Graphs() == CudaGraphs::kLayers) {

@@ -105,9 +105,6 @@ class FrameworkPrices {
 // step: the norm of the gradients reads them once more, and clearing writes
 // them.
 inline constexpr double kNormAndClearBytes = 10;
-// Returns whether fused attention takes fp8 on a device, which is faster from
-// Blackwell on.
-bool RunsFp8Attention(const TrainingSetup& setup, const DeviceSpec& device);
 
 // Bytes per parameter of casting weights for low-precision products once a
 // step: 16 bits are read, and one byte is written for each of the two layouts

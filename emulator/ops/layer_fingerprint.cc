@@ -11,7 +11,7 @@ Fingerprint FingerprintOf(const LayerSpec& layer) {
   builder.Add(a.kind).Add(a.heads).Add(a.kv_heads).Add(a.head_dim);
   builder.Add(a.window).Add(a.query_rank).Add(a.kv_rank).Add(a.rope_dim);
   builder.Add(a.value_dim).Add(a.density).Add(a.query_key_norms);
-  builder.Add(a.output_gate);
+  builder.Add(a.output_gate).Add(a.scaled_rotary);
   const StateSpaceSpec& s = layer.state_space;
   builder.Add(s.heads).Add(s.head_dim).Add(s.state_dim).Add(s.groups);
   builder.Add(s.kernel).Add(s.chunk);

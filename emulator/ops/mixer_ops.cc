@@ -30,6 +30,10 @@ constexpr double kFp32Bytes = 4;
 // GB300.
 constexpr double kStateSpaceRate = 260;
 constexpr double kDeltaNetRate = 500;
+// Those of Mamba-2's gradients, which sum over heads and chunks in fp32: chosen
+// on trainings of its model of 1.3B on H200 and GB200 (state-spaces/mamba,
+// issue 904; docs/evaluation/hybrid.md).
+constexpr double kStateSpaceGradientRate = 110;
 // The same of a convolution over four tokens of each channel: 2.9 elements a
 // cycle, on the same six devices.
 constexpr double kConvolutionRate = 2.9 * 8;
@@ -146,11 +150,14 @@ void LayerBuilder::StateSpace() {
   // from their products.
   const FixedOp shared_gradient{
       .flops = on_states,
-      .bytes = e * (inner + shared + states) + kFp32Bytes * shared};
+      .bytes = e * (inner + shared + states) + kFp32Bytes * shared,
+      .flops_per_cycle = kStateSpaceGradientRate};
   const FixedOp product_gradient{.flops = 2 * shared * chunk,
-                                 .bytes = kFp32Bytes * scores + 2 * e * shared};
+                                 .bytes = kFp32Bytes * scores + 2 * e * shared,
+                                 .flops_per_cycle = kStateSpaceGradientRate};
   const FixedOp score_gradient{.flops = in_chunk,
-                               .bytes = 2 * e * inner + kFp32Bytes * scores};
+                               .bytes = 2 * e * inner + kFp32Bytes * scores,
+                               .flops_per_cycle = kStateSpaceGradientRate};
   Kernels(kStateSpaceRate,
           {convolution, decays, chunk_states, passing, products, scan},
           {convolution,
@@ -162,12 +169,14 @@ void LayerBuilder::StateSpace() {
            {.bytes = 5 * e * inner},
            // The gradients of the states, and their sums backwards.
            {.flops = on_states,
-            .bytes = e * (inner + shared) + kFp32Bytes * states},
+            .bytes = e * (inner + shared) + kFp32Bytes * states,
+            .flops_per_cycle = kStateSpaceGradientRate},
            {.bytes = (kFp32Bytes + 3 * e) * states},
            // That of x; those of B, C and of their products; that of the decay.
            {.flops = on_states + in_chunk,
             .bytes = e * (3 * inner + shared + states) + steps +
-                     kFp32Bytes * (scores + heads)},
+                     kFp32Bytes * (scores + heads),
+            .flops_per_cycle = kStateSpaceGradientRate},
            shared_gradient,
            shared_gradient,
            score_gradient,

@@ -18,8 +18,10 @@ struct KernelBytes {
 // An element of the activation's result, 16 bits, where gate and input are
 // limited ahead of a fused activation (Megatron-Core, fused_bias_geglu.py).
 // Forward: both are read and written by the limits, and again by joining them.
-// Backward: two gradients with their inputs, and joining.
-constexpr KernelBytes kLimits{.forward = 8 + 8, .backward = 12 + 8};
+// Backward, as PyTorch's clamp_backward: a comparison with each limit (one of
+// the gate, two of the input; 3 bytes), of the input both comparisons joined
+// (3), the choice between gradient and zero (5, twice), and joining (8).
+constexpr KernelBytes kLimits{.forward = 8 + 8, .backward = 9 + 3 + 10 + 8};
 
 // An element of an expert's result to which a bias times the router's
 // probability is added (Megatron-Core, experts.py: TEGroupedMLP). Forward: the

@@ -17,6 +17,10 @@ namespace {
 // Bytes per parameter, fully sharded: a layer's gradients are flattened, cast,
 // scaled and cut.
 constexpr double kFlattenBytes = 18;
+// The same of Megatron-FSDP: its fused layers write gradients where they are
+// reduced, and they are scaled there (param_and_grad_buffer.py,
+// gradient_reduce_preprocessing).
+constexpr double kScaleBytes = 4;
 
 // Adds the traffic of sharding: fully sharded weights are gathered for each
 // pass, and gradients are reduced after each, overlapped with the passes of
@@ -59,7 +63,10 @@ void AddSharding(const LayerSpec& layer, const GradientNeeds& needs,
   if (needs.weights) {
     if (setting.sharding == OptimizerSharding::kZero3) {
       const double parameters = Real(trained.dense + trained.experts);
-      const Duration flatten = prices.Memory(kFlattenBytes * parameters);
+      const bool in_place =
+          IsMegatron(setting.setup) && !setting.setup.eager_pointwise;
+      const Duration flatten =
+          prices.Memory((in_place ? kScaleBytes : kFlattenBytes) * parameters);
       cost->weight_grad += flatten;
       cost->fused += flatten;
     }

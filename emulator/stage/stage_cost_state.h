@@ -12,6 +12,7 @@
 #include "emulator/cost/copies_cost.h"
 #include "emulator/cost/profile_cost.h"
 #include "emulator/cost/straggler.h"
+#include "emulator/framework/attention_kernels.h"
 #include "emulator/framework/framework_price.h"
 #include "emulator/ops/layer_fingerprint.h"
 #include "emulator/ops/layer_tokens.h"

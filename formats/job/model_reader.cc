@@ -76,6 +76,7 @@ void ReadLayer(ObjectReader& reader, LayerSpec* layer) {
     r.ReadPositive("density", 1.0, &a.density);
     r.Read("query_key_norms", &a.query_key_norms);
     r.Read("output_gate", &a.output_gate);
+    r.Read("scaled_rotary", &a.scaled_rotary);
   });
   ReadMixers(reader, layer);
   reader.ReadObject("cross_attention", [&](ObjectReader& r) {

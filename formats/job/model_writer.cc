@@ -62,7 +62,8 @@ void WriteLayer(const LayerSpec& layer, JsonWriter* json) {
         .Int("value_dim", a.value_dim)
         .Number("density", a.density, 1)
         .Flag("query_key_norms", a.query_key_norms)
-        .Flag("output_gate", a.output_gate);
+        .Flag("output_gate", a.output_gate)
+        .Flag("scaled_rotary", a.scaled_rotary);
     json->EndObject();
   }
   if (const StateSpaceSpec& s = layer.state_space; s != StateSpaceSpec{}) {

@@ -44,8 +44,20 @@ DecoderShape ReadDecoderShape(const ConfigNode& config,
                                 "which is %d",
                                 a.kv_heads, a.heads));
   }
+  a.scaled_rotary = HasScaledRotary(config, false);
   shape.tied = config.Flag("tie_word_embeddings", defaults.tied);
   return shape;
+}
+
+bool HasScaledRotary(const ConfigNode& config, bool otherwise) {
+  for (const char* name : {"rope_parameters", "rope_scaling"}) {
+    const ConfigNode rotary = config.Child(name);
+    for (const char* type : {"rope_type", "type"}) {
+      if (!rotary.Has(type)) continue;
+      return rotary.Text(type) == "yarn" && !rotary.Has("mscale_all_dim");
+    }
+  }
+  return otherwise;
 }
 
 ModuleSpec BeginDecoder(const DecoderShape& shape) {

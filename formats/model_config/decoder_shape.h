@@ -34,6 +34,12 @@ struct DecoderShape {
 DecoderShape ReadDecoderShape(const ConfigNode& config,
                               const DecoderDefaults& defaults);
 
+// Returns whether the rotation of queries and keys multiplies them by a factor:
+// YaRN's, unless the configuration divides it by that of all dimensions, which
+// is the same in every published model. Without a rotation in the configuration
+// returns `otherwise`.
+bool HasScaledRotary(const ConfigNode& config, bool otherwise);
+
 // Returns a backbone without its transformer layers: only the embedding. The
 // caller adds the layers and calls FinishDecoder.
 ModuleSpec BeginDecoder(const DecoderShape& shape);

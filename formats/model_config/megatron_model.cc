@@ -160,6 +160,7 @@ class MegatronReader {
                       &notes_);
     }
     a.head_dim = channels.value_or(a.heads > 0 ? hidden_ / a.heads : 0);
+    a.scaled_rotary = arguments_.Text("position_embedding_type") == "yarn";
     if (has_norms) attention_vectors_ = 2 * NormOf(a.head_dim);
   }
 

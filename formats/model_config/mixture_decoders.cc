@@ -215,8 +215,9 @@ ModuleSpec ReadDeepSeekV3(const ConfigNode& config) {
 }
 
 ModuleSpec ReadGptOss(const ConfigNode& config) {
-  const DecoderShape shape =
+  DecoderShape shape =
       ReadDecoderShape(config, {.kv_heads = 8, .head_dim = 64});
+  shape.attention.scaled_rotary = HasScaledRotary(config, true);
   const int64_t width = config.Int("intermediate_size", kWidth);
   FfnSpec ffn = Experts(config, config.Int(ExpertsField(config), kExperts, 128),
                         config.Int("num_experts_per_tok", kExperts, 4), width);

@@ -101,6 +101,7 @@ absl::StatusOr<ModelSpec> ReadShape(const std::string& where,
   a.query_rank = words.Int("query_rank", 0, 1);
   a.kv_rank = words.Int("kv_rank", 0, 1);
   a.query_key_norms = words.Int("query_key_norms", 0, 0) != 0;
+  a.scaled_rotary = words.Int("scaled_rotary", 0, 0) != 0;
   FfnSpec& f = block.ffn;
   f.hidden = words.Int("ffn", 0, 1);
   f.gated = words.Int("gated", 0, 0) != 0;

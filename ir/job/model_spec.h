@@ -57,6 +57,9 @@ struct AttentionSpec {
   // Whether the output of each head is multiplied by the sigmoid of a gate,
   // which the query projection makes too (Qwen3-Next). Without low ranks.
   bool output_gate = false;
+  // Whether the rotation of queries and keys also multiplies them by a factor,
+  // as YaRN does, which the fused kernel of Megatron-Core does not take.
+  bool scaled_rotary = false;
   bool operator==(const AttentionSpec&) const = default;
 
   int64_t value_width() const { return value_dim > 0 ? value_dim : head_dim; }

@@ -33,6 +33,7 @@ void SetAttention(const AttentionSpec& attention, v1::AttentionSpec* proto) {
   proto->set_density(attention.density);
   proto->set_query_key_norms(attention.query_key_norms);
   proto->set_output_gate(attention.output_gate);
+  proto->set_scaled_rotary(attention.scaled_rotary);
 }
 
 void SetMixers(const LayerSpec& layer, v1::LayerSpec* proto) {

@@ -19,16 +19,19 @@ def internevo(row):
     # "zero1 over 8 GPUs": divided among 8 of the replicas.
     if group[2].isdigit() and int(group[2]) < int(row["dp"]):
         setup["optimizer_group"] = group[2]
-    # Rows that pack samples without borders attend to all of them.
+    # A pack of samples has a border every seq_len tokens, whatever is in it
+    # (PackedDatasetWithoutCuSeqlen); the column is the length of the pack.
+    micro_batch = int(row["micro_batch"])
     sequence = int(row["seq"])
+    if "packed:" in row["note"]:
+        sequence //= micro_batch
     return dict(
         framework="internevo",
         run=f"{row['model']} {row['num_gpus']} GPUs, {row['sharding']}",
         cluster="a100-4nic.json", shape=shape(**INTERNLM_7B),
         layout=shape(tp=row["tp"], dp=row["dp"]), setup=shape(**setup),
-        microbatch=1 if "packed:" in row["note"] else row["micro_batch"],
-        global_batch=int(row["dp"]) * int(row["microbatches"]) * (
-            1 if "packed:" in row["note"] else int(row["micro_batch"])),
+        microbatch=micro_batch,
+        global_batch=int(row["dp"]) * int(row["microbatches"]) * micro_batch,
         sequence=sequence, step_ms=round(1e3 * float(row["step_s"]), 1))
 
 

@@ -18,16 +18,19 @@ PAX = {
     "llama2-7b": dict(layers=32, hidden=4096, heads=32, ffn=11008, gated=1,
                       vocab=32000)}
 # Recomputed: results that are no products with weights
-# (SAVE_DOT_WITH_NO_BATCH_DIM); nothing without repeated layers; all of the
-# 175B, whose products would not fit.
-PAX_RECOMPUTE = {"gpt-126M": "none", "gpt-175B": "full"}
+# (SAVE_DOT_WITH_NO_BATCH_DIM); nothing without repeated layers
+# (USE_REPEATED_LAYER of run_llama_boolq.sh is False); all of the 175B, whose
+# products would not fit.
+PAX_RECOMPUTE = {"gpt-126M": "none", "llama2-7b": "none", "gpt-175B": "full"}
 
 
 def pax(row):
     model = PAX.get(row["model"])
     if model is None or "PaxML" not in row["framework"]:
         return None
-    fused = row["precision"].endswith("TE")  # TransformerEngine.
+    # TransformerEngine's, or XLA's of cuDNN, without which the scores of all
+    # layers of a Llama would be kept and not fit.
+    fused = row["precision"].endswith("TE") or row["model"] == "llama2-7b"
     setup = {"attention": "fused" if fused else "unfused",
              "precision": row["precision"].split()[0],
              "sharding": "fsdp" if "fsdp" in row["sharding"] else "none",

@@ -14,7 +14,7 @@ NEMO = {
     "GPT OSS 120B": dict(layers=36, hidden=2880, heads=64, kv_heads=8,
                          head_dim=64, window=128, window_every=2, experts=128,
                          top_k=4, expert_ffn=2880, expert_biases=1, clamped=1,
-                         gated=1, vocab=201088),
+                         scaled_rotary=1, gated=1, vocab=201088),
     "Qwen3_30B_a3B": dict(layers=48, hidden=2048, heads=32, kv_heads=4,
                           head_dim=128, query_key_norms=1, experts=128, top_k=8,
                           expert_ffn=768, gated=1, vocab=151936),

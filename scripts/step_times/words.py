@@ -21,7 +21,8 @@ def halved(row):
                      if "dispatch=" not in word)
     known = " ".join(word for word in row["shape"].split()
                      if not word.startswith(
-                         ("expert_biases=", "clamped=", "query_key_norms=")))
+                         ("expert_biases=", "clamped=", "query_key_norms=",
+                          "scaled_rotary=")))
     key = "|".join([row["cluster"], known, row["layout"], setup,
                     str(row["microbatch"]), str(row["sequence"])])
     return {**row, "split": half_of(key)}

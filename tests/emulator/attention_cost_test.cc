@@ -7,6 +7,7 @@
 
 #include "emulator/cost/multiprocessor.h"
 #include "emulator/cost/profile_cost.h"
+#include "emulator/cost/roofline_cost.h"
 #include "gtest/gtest.h"
 
 namespace pipeloom::emulator {
@@ -122,6 +123,21 @@ TEST(AttentionCost, AHigherPeakOfTheSameDeviceKeepsItsClock) {
   EXPECT_LT(time("gpu", 1.5), time("gpu", 1));
   EXPECT_LT(time("gpu", 1.2), time("gpu", 1));
   EXPECT_GT(time("another", 1.5), time("gpu", 1.5));
+}
+
+TEST(AttentionShape, ACausalWindowIsAsEfficientAsASequenceTwiceAsLong) {
+  AttentionOp op{.flops = 1e9,
+                 .mean_length = 4096,
+                 .head_dim = 64,
+                 .value_dim = 64,
+                 .causal = true};
+  const double whole = AttentionShapeFactor(op);
+  op.window = 128;
+  const double window = AttentionShapeFactor(op);
+  EXPECT_NEAR(window / whole, 256.0 / (256 + 530) / (4096.0 / (4096 + 530)),
+              1e-9);
+  op.window = 4096;
+  EXPECT_EQ(AttentionShapeFactor(op), whole);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 #include <random>
+#include <variant>
 #include <vector>
 
 #include "emulator/cost/device_cycles.h"
@@ -358,6 +359,29 @@ TEST(Mixers, ContextParallelGpusExchangeHeadsWhateverAttentionDoes) {
             256 * 2.0 * (2 * 4096 + 2 * 16 * 128 + 64 + 4096));
   EXPECT_EQ(sent(DeltaNetBlock(), 4), 1024 * 2.0 * (16480 + 6144));
   EXPECT_EQ(sent(DeltaNetBlock(), 4, 2), 1024 * 2.0 * (16480 + 6144) / 2);
+}
+
+TEST(Mixers, GradientsOfAStateSpaceHaveARateOfTheirOwn) {
+  const LayerSpec layer = StateSpaceLayer();
+  const StateSpaceSpec& s = layer.state_space;
+  constexpr int64_t kTokens = 1024;
+  double gradients = 0;
+  double again = 0;
+  for (const OpStep& step :
+       BuildLayerOps(layer, Sequences(1, kTokens), {}, {}, {}).backward) {
+    for (const Op& op : step.compute) {
+      const auto* fixed = std::get_if<FixedOp>(&op);
+      if (fixed == nullptr) continue;
+      if (fixed->flops_per_cycle == 110) gradients += fixed->flops;
+      if (fixed->flops_per_cycle == 260) again += fixed->flops;
+    }
+  }
+  const auto states = static_cast<double>(2 * s.inner() * s.state_dim);
+  const auto chunks = static_cast<double>(s.inner() * s.chunk);
+  const auto scores = static_cast<double>(2 * s.groups * s.state_dim * s.chunk);
+  // States, the input, B and C; the products inside of chunks.
+  EXPECT_NEAR(gradients, kTokens * (4 * states + 3 * chunks + 2 * scores), 1);
+  EXPECT_NEAR(again, kTokens * (states + scores), 1);
 }
 
 TEST(Mixers, KeepWhatTheirKernelsReadAgain) {

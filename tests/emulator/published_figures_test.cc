@@ -9,6 +9,7 @@
 #include "emulator/cost/roofline_cost.h"
 #include "emulator/network/collective_cost.h"
 #include "emulator/stage/stage_cost.h"
+#include "formats/job/spec_loader.h"
 #include "formats/profile/profile_reader.h"
 #include "gtest/gtest.h"
 #include "tests/emulator/helpers.h"
@@ -85,6 +86,50 @@ TEST(PublishedFigures, LayersOfTheDipPaperAreWithin20PercentByTheProfile) {
 }
 
 // NVIDIA AIConfigurator, H100 SXM, bf16, forward.
+// Trainings of Mamba-2 of 1.3B, 4 x 4096 tokens, in TFLOP/s
+// (state-spaces/mamba, issue 904). Operations are taken as six for each
+// parameter and token.
+TEST(PublishedFigures, TrainingsOfMamba2AreWithin15Percent) {
+  struct Run {
+    const char* cluster = nullptr;
+    double tera_flops = 0;
+  };
+  for (const Run& run : {Run{"h200-sxm", 239.2}, Run{"gb200-nvl72", 360.4},
+                         Run{"a100-sxm", 102.5}}) {
+    LayerSpec mamba;
+    mamba.hidden = 2048;
+    mamba.state_space = {.heads = 64,
+                         .head_dim = 64,
+                         .state_dim = 128,
+                         .groups = 1,
+                         .chunk = 256};
+    mamba.vector_parameters = mamba.hidden;
+    LayerSpec head = LossHeadLayer();
+    head.hidden = mamba.hidden;
+    head.vocab = 50288;
+    head.tied = true;
+    std::vector<LayerSpec> layers(48, mamba);
+    layers.push_back(head);
+    JobSpec job = JobOf({layers}, {});
+    const auto cluster =
+        formats::LoadCluster(run.cluster, formats::kDataDir, formats::ReadFile);
+    ASSERT_TRUE(cluster.ok()) << cluster.status();
+    job.cluster = *cluster;
+    job.setup = SetupOf(Framework::kPyTorch);
+    const double ours =
+        ToSeconds(StageCostModel(job)
+                      .Cost(StageOf(49), Sequences(4, 4096), true)
+                      .all_passes());
+    const double parameters =
+        48.0 * static_cast<double>(Parameters(mamba)) + 50288.0 * 2048;
+    const double measured = 6 * parameters * 4 * 4096 / (run.tera_flops * 1e12);
+    std::printf("Mamba-2 on %s: %.0f ms, measured %.0f ms (%+.1f %%)\n",
+                run.cluster, 1e3 * ours, 1e3 * measured,
+                100 * (ours / measured - 1));
+    EXPECT_NEAR(ours / measured, 1, 0.15) << run.cluster;
+  }
+}
+
 TEST(PublishedFigures, GemmsOnH100AreWithin10Percent) {
   struct Case {
     double m, n, k, tflops;

@@ -114,5 +114,25 @@ TEST(PyTorchTraffic, SmallerOptimizerStateMovesLess) {
   EXPECT_NEAR(seconds(4) / seconds(12), 19.0 / 40, 0.01);
 }
 
+// Fully sharded gradients are flattened, cast and scaled: 18 bytes a parameter;
+// Megatron-FSDP's fused layers write them where they are scaled: 4.
+TEST(PyTorchTraffic, FusedLayersWriteShardedGradientsInPlace) {
+  const auto seconds = [](bool eager, OptimizerSharding sharding) {
+    JobSpec job = JobOf({{Llama3Block()}}, {});
+    job.setup = SetupOf(Framework::kMegatronCore);
+    job.setup.eager_pointwise = eager;
+    job.training.optimizer_sharding = sharding;
+    job.cluster.device.memory_bandwidth = {1e9};
+    return ToSeconds(StageCostModel(job)
+                         .Cost(StageOf(1), Sequences(1, 64), false)
+                         .weight_grad);
+  };
+  const auto sharded = [&](bool eager) {
+    return seconds(eager, OptimizerSharding::kZero3) -
+           seconds(eager, OptimizerSharding::kZero1);
+  };
+  EXPECT_NEAR(sharded(true) / sharded(false), 18 / 4.0, 0.01);
+}
+
 }  // namespace
 }  // namespace pipeloom::emulator

@@ -188,6 +188,9 @@ SOURCES = {
         {**USUAL, "model": "gpt-126M", "framework": "JAX (PaxML)",
          "gpu": "A100-SXM-80GB", "num_gpus": "8", "precision": "bf16",
          "sharding": "none"},
+        {**USUAL, "model": "llama2-7b", "framework": "JAX (PaxML)",
+         "gpu": "H100-SXM-80GB", "num_gpus": "8", "precision": "bf16",
+         "sharding": "fsdp over 8"},
         {**USUAL, "model": "vit-g/14 224px (1.85B)", "framework":
          "JAX (rosetta)", "gpu": "A100-SXM-80GB", "num_gpus": "8", "tp": "2",
          "dp": "4"},

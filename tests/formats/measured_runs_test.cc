@@ -189,8 +189,8 @@ TEST(MeasuredRunsTest, ReadsHowMlperfSubmissionsRun) {
       "optimizer_group=8 weight_gathers=wait loss=fp32 "
       "recompute_layers=3");
   row.replace(row.find("vocab=1000"), 10,
-              "vocab=1000 adapter_rank=16 query_key_norms=1 biases=1 "
-              "dropout=1");
+              "vocab=1000 adapter_rank=16 query_key_norms=1 scaled_rotary=1 "
+              "biases=1 dropout=1");
   ASSERT_OK_AND_ASSIGN(
       const auto runs,
       ParseMeasuredRuns(std::string(kHeader) + row + kRow, "t.csv"));
@@ -208,6 +208,9 @@ TEST(MeasuredRunsTest, ReadsHowMlperfSubmissionsRun) {
   EXPECT_TRUE(run.model.modules[ModuleId(0)]
                   .layers[LayerId(1)]
                   .attention.query_key_norms);
+  EXPECT_TRUE(run.model.modules[ModuleId(0)]
+                  .layers[LayerId(1)]
+                  .attention.scaled_rotary);
   const auto& layers = run.model.modules[ModuleId(0)].layers;
   EXPECT_TRUE(layers[LayerId(0)].dropout);
   EXPECT_TRUE(layers[LayerId(1)].dropout);

@@ -143,7 +143,8 @@ TEST(ParseJobTest, ReadsChoicesOfLayersModulesAndParallelism) {
                   {"\"kv_heads\": 4, \"head_dim\": 16}",
                    "\"kv_heads\": 4, \"head_dim\": 16, \"kv_rank\": 8, "
                    "\"rope_dim\": 4, \"value_dim\": 12, \"density\": 0.25, "
-                   "\"query_key_norms\": true, \"output_gate\": false}, "
+                   "\"query_key_norms\": true, \"output_gate\": false, "
+                   "\"scaled_rotary\": true}, "
                    "\"modulation\": {\"vectors\": 6, \"condition_width\": 32}, "
                    "\"convolutions\": [{\"in\": 3, \"out\": 8, \"kernel\": 5, "
                    "\"depth\": 2, \"scale\": 0.5}], \"downsample\": 2, "
@@ -166,6 +167,7 @@ TEST(ParseJobTest, ReadsChoicesOfLayersModulesAndParallelism) {
   EXPECT_EQ(layer.attention.value_dim, 12);
   EXPECT_EQ(layer.attention.density, 0.25);
   EXPECT_TRUE(layer.attention.query_key_norms);
+  EXPECT_TRUE(layer.attention.scaled_rotary);
   EXPECT_TRUE(layer.biases);
   EXPECT_TRUE(layer.dropout);
   EXPECT_EQ(layer.modulation,

@@ -217,6 +217,27 @@ TEST(ModelConfigTest, LayerTypesNameTheLayersWithWindows) {
                         HasSubstr("must have one for each of the 4 layers")));
 }
 
+TEST(ModelConfigTest, YarnScalesTheRotationUnlessItIsDividedAgain) {
+  const json configs = ReadFixture("configs.json");
+  const auto scaled = [](const json& config) {
+    const auto read = Read(config);
+    return read.ok() && read->model.modules[ModuleId(0)]
+                            .layers[LayerId(1)]
+                            .attention.scaled_rotary;
+  };
+  // Its class has YaRN by default.
+  json oss = configs["gpt-oss-20b"];
+  EXPECT_TRUE(scaled(oss));
+  oss["rope_scaling"] = {{"rope_type", "linear"}, {"factor", 2.0}};
+  EXPECT_FALSE(scaled(oss));
+  json llama = Llama();
+  EXPECT_FALSE(scaled(llama));
+  llama["rope_parameters"] = {{"rope_type", "yarn"}, {"factor", 4.0}};
+  EXPECT_TRUE(scaled(llama));
+  llama["rope_parameters"]["mscale_all_dim"] = 1.0;
+  EXPECT_FALSE(scaled(llama));
+}
+
 TEST(ModelConfigTest, LimitsOfImagesAreThoseOfTheProcessor) {
   ASSERT_OK_AND_ASSIGN(
       const ConfigModel read,

@@ -1,0 +1,90 @@
+#include "emulator/framework/attention_kernels.h"
+
+#include <algorithm>
+
+#include "base/numeric.h"
+#include "emulator/cost/device_cycles.h"
+
+namespace pipeloom::emulator {
+namespace {
+
+// Attention of kernels that are not made for the device, as a share of its
+// bf16 peak (head dimension 128, causal, long, forward and backward together).
+// FlashAttention-1: chosen on the long-sequence rows of llm-foundry
+// (workloads/validation/llm_foundry.csv); FlashAttention-2 on Ampere and
+// Blackwell's share of FlashAttention-1: estimates. FlashAttention-2 on Hopper:
+// measured on an H200 (docs/evaluation/pytorch.md). On Blackwell, the
+// memory-efficient kernel on Hopper and Blackwell: from the differences between
+// kernels at equal sizes in workloads/validation/llama32_*.csv; on Ampere: an
+// estimate.
+struct KernelShare {
+  double ampere = 0;
+  double hopper = 0;
+  double blackwell = 0;
+};
+constexpr KernelShare kFlash1{
+    .ampere = 0.337, .hopper = 0.178, .blackwell = 0.11};
+constexpr KernelShare kFlash2{
+    .ampere = 0.59, .hopper = 0.295, .blackwell = 0.21};
+constexpr KernelShare kEfficient{
+    .ampere = 0.38, .hopper = 0.128, .blackwell = 0.064};
+// With a mask as a tensor. FlashAttention takes none: on Ampere PyTorch has its
+// memory-efficient kernel left. cuDNN's kernels for Hopper and Blackwell take
+// one, but are then slower: assumed to run as FlashAttention-2 does there,
+// which agrees with three measured steps (docs/evaluation/pytorch.md).
+constexpr KernelShare kMasked{.ampere = kEfficient.ampere,
+                              .hopper = kFlash2.hopper,
+                              .blackwell = kFlash2.blackwell};
+constexpr double kFlashRamp = 300;       // Tokens.
+constexpr double kFlashSmallHead = 0.9;  // Below head dimension 128.
+
+// fp8 attention relative to bf16: causal, head dimension 128, 8192 tokens,
+// forward and backward; means over GB200 and GB300 of the benchmark of
+// NVIDIA/cudnn-frontend @3929da2e, MIT (1.30 and 1.56; 1.09 and 1.24).
+constexpr double kFp8AttentionForward = 1.43;
+constexpr double kFp8AttentionBackward = 1.17;
+
+// Returns the attention with all pairs of tokens, those that it does not see
+// too.
+AttentionOp AllPairs(AttentionOp op) {
+  if (!op.causal && op.window == 0) return op;
+  const double widths =
+      Real(op.head_dim + (op.value_dim > 0 ? op.value_dim : op.head_dim));
+  op.flops = 2 * op.heads * widths * op.tokens * op.mean_length;
+  if (op.backward) op.flops *= 2.5;
+  op.causal = false;
+  op.window = 0;
+  return op;
+}
+
+}  // namespace
+
+bool RunsFp8Attention(const TrainingSetup& setup, const DeviceSpec& device) {
+  return setup.fp8_attention && setup.fp8_products &&
+         setup.attention == AttentionKernel::kFused && IsBlackwell(device);
+}
+
+double Fp8AttentionGain(bool backward) {
+  return backward ? kFp8AttentionBackward : kFp8AttentionForward;
+}
+
+Duration ForeignAttention(const AttentionOp& op, AttentionKernel attention,
+                          const DeviceSpec& device, const OpCostModel& costs) {
+  const KernelShare& kernel = attention == AttentionKernel::kFlash1   ? kFlash1
+                              : attention == AttentionKernel::kFlash2 ? kFlash2
+                              : attention == AttentionKernel::kMasked
+                                  ? kMasked
+                                  : kEfficient;
+  const double share = IsBlackwell(device)               ? kernel.blackwell
+                       : device.fp8.flops_per_second > 0 ? kernel.hopper
+                                                         : kernel.ampere;
+  const double length = std::max(op.mean_length, 1.0);
+  const double rate = device.bf16.flops_per_second * share *
+                      (op.head_dim < 128 ? kFlashSmallHead : 1);
+  AttentionOp run = op;
+  if (attention == AttentionKernel::kMasked) run = AllPairs(op);
+  return std::max(Seconds(run.flops / rate * (1 + kFlashRamp / length)),
+                  costs.Cost(run));
+}
+
+}  // namespace pipeloom::emulator

@@ -1,0 +1,28 @@
+// Kernels of the core of attention that a framework runs in place of those made
+// for the device, and fp8 attention.
+#ifndef PIPELOOM_EMULATOR_FRAMEWORK_ATTENTION_KERNELS_H_
+#define PIPELOOM_EMULATOR_FRAMEWORK_ATTENTION_KERNELS_H_
+
+#include "base/units.h"
+#include "emulator/ops/op_cost.h"
+#include "emulator/ops/op_graph.h"
+#include "ir/job/cluster_spec.h"
+#include "ir/job/training_setup.h"
+
+namespace pipeloom::emulator {
+
+// Returns whether fused attention takes fp8 on a device, which is faster from
+// Blackwell on.
+bool RunsFp8Attention(const TrainingSetup& setup, const DeviceSpec& device);
+// Returns the rate of fp8 attention relative to 16 bits.
+double Fp8AttentionGain(bool backward);
+
+// Returns the time of a kernel that is not made for the device. REQUIRES:
+// `attention` is neither kFused nor kUnfused. `costs` prices the device's own.
+// Pure; O(1).
+Duration ForeignAttention(const AttentionOp& op, AttentionKernel attention,
+                          const DeviceSpec& device, const OpCostModel& costs);
+
+}  // namespace pipeloom::emulator
+
+#endif  // PIPELOOM_EMULATOR_FRAMEWORK_ATTENTION_KERNELS_H_

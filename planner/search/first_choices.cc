@@ -5,7 +5,7 @@
 #include <numeric>
 
 #include "absl/types/span.h"
-#include "planner/core/heavy_middle.h"
+#include "planner/core/microbatch_order.h"
 
 namespace pipeloom::planner {
 namespace {
@@ -85,31 +85,27 @@ constexpr FirstChoice kUnlimited[] = {
 };
 // clang-format on
 
-// Returns the units of the microbatches in this order.
-std::vector<int32_t> UnitsInOrder(const OrderUnits& units, ByWork by) {
-  std::vector<int32_t> order(static_cast<size_t>(units.num_units()));
-  std::iota(order.begin(), order.end(), 0);
-  if (by == kAsGiven) return order;
+// Returns the units, with their microbatches in this order.
+std::vector<int32_t> UnitsByWork(const OrderUnits& units, ByWork by) {
+  if (by == kAsGiven) {
+    std::vector<int32_t> by_id(units.load.size());
+    std::iota(by_id.begin(), by_id.end(), 0);
+    return by_id;
+  }
   std::vector<int64_t> work(units.period.size(), 0);
-  for (const int32_t u : order) work[units.microbatch[u]] += units.load[u];
-  std::vector<int32_t> microbatches(work.size());
+  for (size_t u = 0; u < units.load.size(); ++u) {
+    work[units.microbatch[u]] += units.load[u];
+  }
   if (by == kHeavyMiddle) {
-    microbatches = HeavyMiddle(work);
-  } else {
-    std::iota(microbatches.begin(), microbatches.end(), 0);
-    std::stable_sort(
-        microbatches.begin(), microbatches.end(), [&](int32_t a, int32_t b) {
-          return by == kHeavyFirst ? work[a] > work[b] : work[a] < work[b];
-        });
+    return UnitsInOrder(HeavyMiddle(work), units.microbatch);
   }
-  std::vector<int32_t> place(work.size());
-  for (size_t i = 0; i < microbatches.size(); ++i) {
-    place[microbatches[i]] = static_cast<int32_t>(i);
-  }
-  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
-    return place[units.microbatch[a]] < place[units.microbatch[b]];
-  });
-  return order;
+  std::vector<int32_t> microbatches(work.size());
+  std::iota(microbatches.begin(), microbatches.end(), 0);
+  std::stable_sort(
+      microbatches.begin(), microbatches.end(), [&](int32_t a, int32_t b) {
+        return by == kHeavyFirst ? work[a] > work[b] : work[a] < work[b];
+      });
+  return UnitsInOrder(microbatches, units.microbatch);
 }
 
 }  // namespace
@@ -118,7 +114,7 @@ std::vector<OrderChoice> FirstChoices(const OrderUnits& units, bool limited) {
   std::vector<OrderChoice> choices;
   for (const FirstChoice& first : limited ? absl::MakeConstSpan(kLimited)
                                           : absl::MakeConstSpan(kUnlimited)) {
-    choices.push_back({.order = UnitsInOrder(units, first.order),
+    choices.push_back({.order = UnitsByWork(units, first.order),
                        .rule = first.rule,
                        .prefer = first.prefer,
                        .patience = first.patience,

@@ -11,7 +11,7 @@
 #include "base/status_macros.h"
 #include "planner/construct/list_scheduler.h"
 #include "planner/core/executor.h"
-#include "planner/core/heavy_middle.h"
+#include "planner/core/microbatch_order.h"
 #include "planner/core/retime.h"
 #include "planner/memory/choose_memory.h"
 #include "planner/memory/memory_levels.h"
@@ -226,27 +226,17 @@ std::vector<int32_t> OrderByTimes(const Problem& problem,
 // Returns the units with those of the heaviest microbatches in the middle.
 std::vector<int32_t> OrderByWork(const Problem& problem) {
   std::vector<int64_t> work;  // Indexed by microbatch.
-  std::vector<size_t> microbatch(problem.tasks_of.size());  // Indexed by unit.
+  std::vector<int32_t> microbatch(problem.tasks_of.size());  // Indexed by unit.
   for (size_t u = 0; u < problem.tasks_of.size(); ++u) {
     for (const int32_t t : problem.tasks_of[u]) {
       const Task& task = problem.graph->task(TaskId(t));
-      microbatch[u] = static_cast<size_t>(task.microbatch.value());
-      work.resize(std::max(work.size(), microbatch[u] + 1));
-      work[microbatch[u]] += task.duration.count();
+      microbatch[u] = task.microbatch.value();
+      const auto m = static_cast<size_t>(microbatch[u]);
+      work.resize(std::max(work.size(), m + 1));
+      work[m] += task.duration.count();
     }
   }
-  std::vector<size_t> place(work.size());
-  size_t next = 0;
-  for (const int32_t m : HeavyMiddle(work)) {
-    place[static_cast<size_t>(m)] = next++;
-  }
-  std::vector<int32_t> order(microbatch.size());
-  std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
-    return place[microbatch[static_cast<size_t>(a)]] <
-           place[microbatch[static_cast<size_t>(b)]];
-  });
-  return order;
+  return UnitsInOrder(HeavyMiddle(work), microbatch);
 }
 
 // Makes the levels that can run, each with the time of the first orders.

@@ -7,6 +7,7 @@
 
 #include "base/random.h"
 #include "planner/core/sort_by_key.h"
+#include "planner/search/first_choices.h"
 #include "planner/search/order_portfolio.h"
 #include "tests/support/random_problem.h"
 #include "tests/support/status_matchers.h"
@@ -56,6 +57,42 @@ void ExpectLegal(const StageGraph& graph, const FlatGraph& flat,
   ASSERT_OK_AND_ASSIGN(const Schedule schedule,
                        Evaluated(graph, flat, evaluator, choice));
   EXPECT_THAT(ValidateSchedule(graph, schedule), IsOk());
+}
+
+TEST(OrderSearchTest, EveryFirstChoiceGivesALegalSchedule) {
+  for (uint64_t seed = 0; seed < 60; ++seed) {
+    SCOPED_TRACE(::testing::Message() << "seed " << seed);
+    const StageGraph graph = RandomGraph(seed, Medium());
+    const FlatGraph flat(graph);
+    const OrderUnits units(graph);
+    OrderEvaluator evaluator(flat, units);
+    for (const bool limited : {false, true}) {
+      const std::vector<OrderChoice> choices = FirstChoices(units, limited);
+      EXPECT_GE(choices.size(), 16u);
+      for (const OrderChoice& choice : choices) {
+        ExpectLegal(graph, flat, evaluator, choice);
+      }
+    }
+  }
+}
+
+// Small graphs have time for the whole portfolio without them.
+TEST(OrderSearchTest, ThePortfolioOfLargeGraphsHasTheFirstChoices) {
+  for (const int32_t microbatches : {10, 40}) {
+    const StageGraph graph =
+        ::pipeloom::testing::UniformGraph({.ranks = 4,
+                                           .chunks = 2,
+                                           .microbatches = microbatches,
+                                           .limit = Bytes(9000)});
+    const FlatGraph flat(graph);
+    const OrderUnits units(graph);
+    int found = 0;
+    for (const OrderChoice& choice : OrderPortfolio(flat, units)) {
+      // Only first choices use nine tenths of the memory.
+      if (choice.capacity_ratio == 0.9) ++found;
+    }
+    EXPECT_EQ(found > 0, graph.num_tasks() > 600);
+  }
 }
 
 TEST(OrderSearchTest, EveryChoiceGivesALegalSchedule) {

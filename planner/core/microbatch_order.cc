@@ -1,4 +1,4 @@
-#include "planner/core/heavy_middle.h"
+#include "planner/core/microbatch_order.h"
 
 #include <algorithm>
 #include <functional>
@@ -26,6 +26,23 @@ std::vector<int32_t> HeavyMiddle(absl::Span<const int64_t> loads) {
     order[goes_before ? --before : after++] = falling[i];
   }
   return order;
+}
+
+std::vector<int32_t> UnitsInOrder(absl::Span<const int32_t> order,
+                                  absl::Span<const int32_t> microbatch) {
+  std::vector<size_t> place(order.size());  // Indexed by microbatch.
+  for (size_t i = 0; i < order.size(); ++i) {
+    place[static_cast<size_t>(order[i])] = i;
+  }
+  const auto place_of = [&](int32_t unit) {
+    return place[static_cast<size_t>(microbatch[static_cast<size_t>(unit)])];
+  };
+  std::vector<int32_t> units(microbatch.size());
+  std::iota(units.begin(), units.end(), 0);
+  std::stable_sort(units.begin(), units.end(), [&](int32_t a, int32_t b) {
+    return place_of(a) < place_of(b);
+  });
+  return units;
 }
 
 }  // namespace pipeloom::planner

@@ -1,4 +1,4 @@
-#include "planner/core/heavy_middle.h"
+#include "planner/core/microbatch_order.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -50,6 +50,11 @@ TEST(HeavyMiddleTest, TakesPlacesByTurns) {
   EXPECT_THAT(HeavyMiddle({1, 2}), ElementsAre(0, 1));
   EXPECT_THAT(HeavyMiddle({9, 1, 8, 2, 7}), ElementsAre(1, 4, 0, 2, 3));
   EXPECT_THAT(HeavyMiddle({5, 5, 5}), ElementsAre(0, 1, 2));
+}
+
+TEST(UnitsInOrderTest, KeepsUnitsOfAMicrobatchTogetherAndByIndex) {
+  EXPECT_THAT(UnitsInOrder({2, 0, 1}, {0, 1, 2, 0, 2, 1}),
+              ElementsAre(2, 4, 0, 3, 1, 5));
 }
 
 // The claim of the header, by list schedules of pipelines of uneven

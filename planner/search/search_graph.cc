@@ -5,12 +5,12 @@
 // 2. A small problem is given to branch and bound, until it is solved or a part
 //    of the budget is used up.
 // 3. SearchBudget::workers workers (planner/search/search_worker.h) search in
-//    rounds of about equal cost. They meet after each, and from time to time
-//    they exchange answers by their roles (WorkerRole): the best (on ties that
-//    of the smaller index) replaces the worst of those that construct and that
-//    of all that intensify; those that diversify only mix it in. Where memory
-//    is short and microbatches differ, every second worker searches the step
-//    with its time running backwards (planner/core/reversed_graph.h).
+//    rounds of about equal cost. After every eighth they meet and exchange
+//    answers by their roles (WorkerRole): the best (on ties that of the smaller
+//    index) replaces the worst of those that construct and that of all that
+//    intensify; those that diversify only mix it in. Where memory is short and
+//    microbatches differ, every second worker searches the step with its time
+//    running backwards (planner/core/reversed_graph.h).
 //
 // The rounds and the exchange do not depend on the number of threads, and so
 // neither does the result.
@@ -208,22 +208,30 @@ class WorkerTeam {
           budget.Exhausted(best->evaluations)) {
         break;
       }
+      // Each goes on alone until the next exchange, as rounds do not take
+      // exactly equal time.
+      const int64_t rounds = kExchange - round_ % kExchange;
+      std::vector<int64_t> done(members_.size(), 0);
       ParallelFor(budget.threads, workers, [&](int32_t i) {
         std::unique_ptr<Member>& member = members_[i];
-        const int64_t made =
-            member == nullptr ? 0 : member->evaluations() - before[i];
-        const int64_t left =
-            Share(budget.max_evaluations - begun, workers, i) - made;
-        if (left <= 0) return;
-        if (member == nullptr) {
-          if (budget.Exhausted(0)) return;
-          Make(i);
-          InheritOne(static_cast<size_t>(i));
-          member->Adopt(best->time, best->sequence);
+        const int64_t share = Share(budget.max_evaluations - begun, workers, i);
+        while (done[i] < rounds && !budget.Exhausted(0)) {
+          const int64_t made =
+              member == nullptr ? 0 : member->evaluations() - before[i];
+          const int64_t left = share - made;
+          if (left <= 0) return;
+          if (member == nullptr) {
+            Make(i);
+            InheritOne(static_cast<size_t>(i));
+            member->Adopt(best->time, best->sequence);
+          }
+          if (member->best() <= bound_) return;
+          member->Round(left, budget);
+          ++done[i];
         }
-        member->Round(left, budget);
       });
-      if (++round_ % kExchange == 0) Exchange();
+      round_ += *std::max_element(done.begin(), done.end());
+      if (round_ % kExchange == 0) Exchange();
     }
     earlier_ = nullptr;
     const Member& winner = *members_[Leader()];

@@ -27,12 +27,30 @@ constexpr double kFullRamp = 150;    // Tokens.
 constexpr double kCausalRamp = 530;  // Tokens.
 constexpr double kBackwardFactor = 0.87;
 
+// On Blackwell, cuDNN has a kernel for keys of 192 and values of 128 (latent
+// attention): its rate relative to that of 128 and 128, causal, means over
+// 2,048 to 32,768 tokens on GB200 and GB300 (NVIDIA/cudnn-frontend @3929da2e,
+// MIT; 0.93 to 1.07 and 0.85 to 0.96).
+constexpr double kLatentForward = 1.0;
+constexpr double kLatentBackward = 0.9;
+// Exponentials, which a multiprocessor computes as slowly as Hopper's does,
+// bound narrow heads: 64 relative to 128 on B200, causal, 2,048 to 16,384
+// tokens, 64 and more heads of all sequences (NVIDIA AIConfigurator; 0.60 to
+// 0.62, on H100 0.75 to 0.82).
+constexpr double kNarrow = 0.77;
+constexpr double kNarrowOnBlackwell = 0.61;
+
 // Kernels exist for head dimensions 64, 128 and 256; between them the next
 // larger is used and the padding is wasted.
-double HeadFactor(int64_t head_dim) {
-  const auto d = static_cast<double>(head_dim);
-  if (head_dim <= 64) return 0.77 * d / 64;
-  if (head_dim <= 128) return d / 128;
+double HeadFactor(const AttentionOp& op, const DeviceSpec& device) {
+  if (IsBlackwell(device) && HasLatentHeads(op)) {
+    return op.backward ? kLatentBackward : kLatentForward;
+  }
+  const auto d = static_cast<double>(op.head_dim);
+  if (op.head_dim <= 64) {
+    return (IsBlackwell(device) ? kNarrowOnBlackwell : kNarrow) * d / 64;
+  }
+  if (op.head_dim <= 128) return d / 128;
   return 1.15 * std::min(d / 256, 1.0);
 }
 
@@ -76,7 +94,11 @@ double GemmShapeFactor(const GemmOp& op) {
   return std::max(edge * filled * op.k / (op.k + kInnerRamp), 1e-9);
 }
 
-double AttentionShapeFactor(const AttentionOp& op) {
+bool HasLatentHeads(const AttentionOp& op) {
+  return op.head_dim > 128 && op.value_dim > 0 && op.value_dim <= 128;
+}
+
+double AttentionShapeFactor(const AttentionOp& op, const DeviceSpec& device) {
   const double ramp = op.causal ? kCausalRamp : kFullRamp;
   double length = std::max(op.mean_length, 1.0);
   // A query of a causal window sees as many keys as one does in the mean of a
@@ -84,7 +106,7 @@ double AttentionShapeFactor(const AttentionOp& op) {
   if (op.causal && op.window > 0) {
     length = std::min(length, 2 * static_cast<double>(op.window));
   }
-  return HeadFactor(op.head_dim) * length / (length + ramp) *
+  return HeadFactor(op, device) * length / (length + ramp) *
          (op.backward ? kBackwardFactor : 1);
 }
 
@@ -152,7 +174,7 @@ Duration RooflineCost::Cost(const Op& op) const {
           [&](const AttentionOp& attention) {
             return Roofline(attention.flops,
                             peak * device.attention_efficiency *
-                                AttentionShapeFactor(attention),
+                                AttentionShapeFactor(attention, device),
                             attention.bytes);
           },
           [&](const MemoryOp& memory) { return Roofline(0, 0, memory.bytes); },

@@ -15,9 +15,12 @@ namespace pipeloom::emulator {
 
 // Returns the share of `gemm_efficiency` that a product reaches, in (0, 1].
 double GemmShapeFactor(const GemmOp& op);
-// Returns the share of `attention_efficiency`; a little over 1 for head_dim
-// 256.
-double AttentionShapeFactor(const AttentionOp& op);
+// Returns whether the heads are those of latent attention: wide keys, usual
+// values.
+bool HasLatentHeads(const AttentionOp& op);
+// Returns the share of the device's `attention_efficiency`; a little over 1 for
+// head_dim 256.
+double AttentionShapeFactor(const AttentionOp& op, const DeviceSpec& device);
 
 // Prices of operators by peak rates.
 class RooflineCost : public OpCostModel {

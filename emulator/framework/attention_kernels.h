@@ -15,7 +15,7 @@ namespace pipeloom::emulator {
 // Blackwell on.
 bool RunsFp8Attention(const TrainingSetup& setup, const DeviceSpec& device);
 // Returns the rate of fp8 attention relative to 16 bits.
-double Fp8AttentionGain(bool backward);
+double Fp8AttentionGain(const AttentionOp& op, Fp8Recipe recipe);
 
 // Returns the time of a kernel that is not made for the device. REQUIRES:
 // `attention` is neither kFused nor kUnfused. `costs` prices the device's own.

@@ -135,6 +135,15 @@ constexpr KernelBytes kScaledRotary{.forward = 24 - 4, .backward = 28 - 4};
 constexpr double kScaledRotaryForward = 2 * 11;
 constexpr double kScaledRotaryBackward = 2 * 6;
 
+// Where one kernel runs a product of experts and their activation (cuDNN's
+// grouped products with a gate, in TransformerEngine's fused operations for
+// MXFP8 on Blackwell): bytes that kernels of their own move in addition, an
+// element of the experts' width. Forward: activation (6) and cast (4), whose
+// results are still written (2). Backward: the gradient is not written (2);
+// activation (10) and cast of two gradients (8), of which gate and input are
+// still read (4) and the results written (4).
+constexpr KernelBytes kFusedActivation{.forward = 8, .backward = 12};
+
 // Products by expert overlap their traffic only in part: the norm that best
 // fits grouped products of 20 to 256 experts on B200 (SimuMax, Apache-2.0),
 // forward and both gradients.
@@ -294,7 +303,7 @@ Duration FrameworkPrices::Attention(const AttentionOp& op) const {
     if (!RunsFp8Attention(setup_, device_)) {
       return Sustained(time, op.flops);
     }
-    return Seconds(ToSeconds(time) / Fp8AttentionGain(op.backward));
+    return Seconds(ToSeconds(time) / Fp8AttentionGain(op, setup_.fp8_recipe));
   }
   const double length = std::max(op.mean_length, 1.0);
   if (setup_.attention == AttentionKernel::kUnfused) {
@@ -440,6 +449,15 @@ KernelTraffic FrameworkPrices::Traffic(const LayerOps& ops) const {
                              Real(CeilDiv(a.kv_heads, int64_t{parallel_.tp}))) /
                             kPyTorchShare;
     add(kScaledRotary.forward * elements, kScaledRotary.backward * elements);
+  }
+  if (transformer && layer_.ffn.experts > 0 && layer_.ffn.gated &&
+      setup_.fused_experts && setup_.fp8_products &&
+      setup_.fp8_recipe == Fp8Recipe::kBlocks && IsBlackwell(device_)) {
+    const double elements = tokens / parallel_.tp *
+                            Real(layer_.ffn.experts_per_token) *
+                            Real(layer_.ffn.expert_hidden);
+    traffic.forward -= Memory(kFusedActivation.forward * elements);
+    traffic.backward -= Memory(kFusedActivation.backward * elements);
   }
   if (transformer && !setup_.sequence_parallel && parallel_.tp > 1) {
     // Norms and residuals of both blocks work on the tokens of the other GPUs

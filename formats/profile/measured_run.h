@@ -61,6 +61,12 @@ struct MeasuredRun {
   // Tensor parallelism of modules ahead of the backbone, if it is smaller than
   // the backbone's: other GPUs of a rank repeat their work. 0: the backbone's.
   int32_t encoder_tp = 0;
+  // Whether the modules ahead of the backbone are on one GPU of their own,
+  // which serves all replicas; it is not among the pipeline's ranks.
+  bool encoder_apart = false;
+  // Whether `step_time` is that in milliseconds that a step of one second with
+  // the encoder in the first stage becomes, as only the ratio was published.
+  bool relative = false;
   // Transformer layers of the backbone by stage, if they were given; other
   // modules are in the first stage.
   std::vector<int32_t> stage_layers{};

@@ -216,6 +216,8 @@ absl::Status ReadLayout(const std::string& where, absl::string_view text,
   run->chunks = size("vp");
   run->encoder_tp = static_cast<int32_t>(
       std::min<int64_t>(words.Int("encoder_tp", 0, 1), 1 << 20));
+  run->encoder_apart =
+      words.OneOf<bool>("encoder", false, {{"inside", false}, {"apart", true}});
   ReadStages(&words, run);
   run->parallel.order = GpuOrder::kReplicasInside;
   // Frameworks that send tokens to GPUs keep their experts whole.
@@ -392,14 +394,19 @@ JobSpec JobOf(const MeasuredRun& run, ClusterSpec cluster) {
   job.name = run.name;
   job.model = run.model;
   job.cluster = std::move(cluster);
-  job.cluster.num_nodes = static_cast<int32_t>(
-      (run.parallel.num_gpus() + job.cluster.gpus_per_node - 1) /
-      job.cluster.gpus_per_node);
   job.parallel = run.parallel;
+  // The encoders' GPU is a rank ahead of the others. Here each replica has one,
+  // with as many GPUs as the others, which changes no time.
+  if (run.encoder_apart) ++job.parallel.pp;
+  job.cluster.num_nodes = static_cast<int32_t>(
+      (job.parallel.num_gpus() + job.cluster.gpus_per_node - 1) /
+      job.cluster.gpus_per_node);
+  const int32_t encoder_tp =
+      run.encoder_apart && run.parallel.tp > 1 ? 1 : run.encoder_tp;
   for (const ModuleSpec& module : run.model.modules) {
-    if (run.encoder_tp == 0 || module.role != ModuleRole::kEncoder) continue;
+    if (encoder_tp == 0 || module.role != ModuleRole::kEncoder) continue;
     job.module_parallelism.push_back(
-        {.module = module.name, .tp = run.encoder_tp, .repeats = true});
+        {.module = module.name, .tp = encoder_tp, .repeats = true});
   }
   job.training.microbatches = static_cast<int32_t>(run.microbatches());
   job.training.microbatch_tokens = run.microbatch * run.sequence;

@@ -128,6 +128,7 @@ absl::Status ReadRunSetup(const std::string& where, absl::string_view text,
       words.OneOf<OptimizerSharding>("sharding", OptimizerSharding::kZero1,
                                      {{"none", OptimizerSharding::kNone},
                                       {"zero1", OptimizerSharding::kZero1},
+                                      {"zero2", OptimizerSharding::kZero2},
                                       {"fsdp", OptimizerSharding::kZero3}});
   s.overlap =
       words.OneOf<CommunicationOverlap>("overlap", s.overlap,
@@ -237,6 +238,11 @@ absl::Status ReadRunSetup(const std::string& where, absl::string_view text,
       words.OneOf<bool>("p2p", false, {{"batched", false}, {"single", true}});
   run->skips_optimizer = words.OneOf<bool>(
       "optimizer", false, {{"skipped", true}, {"runs", false}});
+  run->relative =
+      words.OneOf<bool>("time", false, {{"absolute", false}, {"ratio", true}});
+  if (run->relative && !run->encoder_apart) {
+    words.Refuse("time", "ratio", "absolute unless the encoder is apart");
+  }
   const int64_t link = words.Int("delay_link", -1, 0);
   run->delay = Milliseconds(words.Real("delay_ms", 0));
   if (link >= 0 ? link + 1 >= run->parallel.pp : run->delay > kZero) {

@@ -1,4 +1,4 @@
-"""FlagPerf: Megatron and FlagScale."""
+"""FlagPerf: Megatron, FlagScale, PaddleNLP and DeepSpeed."""
 
 from step_times.llava import CAPTION, llava_row
 from step_times.models import LLAMA_8B, LLAMA_70B
@@ -41,10 +41,15 @@ def flagperf(row):
     if row["gpu"].startswith("H"):
         setup["attention"] = "flash2"
     parts = {"biases": 1, "dropout": 1} if llama3 else {}
+    return run_of(row, "megatron", {**model, **parts}, setup)
+
+
+def run_of(row, framework, model, setup, cluster=None):
+    """The row of a table with the columns that all cases share."""
     return dict(
-        framework="megatron", run=f"{row['model']} {row['gpu']}",
-        cluster=row["gpu"].split("-")[0].lower() + "-sxm",
-        shape=shape(**model, **parts),
+        framework=framework, run=f"{row['model'].split(' ')[0]} {row['gpu']}",
+        cluster=cluster or row["gpu"].split("-")[0].lower() + "-sxm",
+        shape=shape(**model),
         layout=shape(**{k: row[k] for k in ("tp", "pp", "vp", "cp", "ep",
                                             "dp")}),
         setup=shape(**setup), microbatch=row["micro_batch"],
@@ -52,6 +57,91 @@ def flagperf(row):
         step_ms=round(1e3 * float(row["step_s"]), 1))
 
 
-SOURCES = {
-    "flagperf": ("flagperf.csv", flagperf,
-                 "FlagOpen/FlagPerf @1b5a0303, training/nvidia; Apache-2.0")}
+# PaddleNLP 2.6's gpt3-13B has 128 heads of 40 (configuration.py).
+PADDLE = {
+    "LLaMA-7B": dict(layers=32, hidden=4096, heads=32, ffn=11008, gated=1,
+                     vocab=32000),
+    "GPT3-6.7B": dict(layers=32, hidden=4096, heads=32, ffn=16384, vocab=50304,
+                      tied=1, biases=1, dropout=1),
+    "GPT3-13B": dict(layers=40, hidden=5120, heads=128, ffn=20480, vocab=50304,
+                     tied=1, biases=1, dropout=1)}
+
+
+def paddle(row):
+    """PaddleNLP on A100 (training/nvidia/*-paddle/config)."""
+    model = PADDLE.get(row["model"])
+    if model is None or row["framework"] != "PaddleNLP":
+        return None
+    # Paddle 2.5.1 is older than its FlashAttention 2 (PaddlePaddle/
+    # flash-attention, pull request 12). Tensor parallelism without sequences,
+    # fp16 gradients that operators of their own sum, nothing overlapped; stage 2
+    # reduces those of each microbatch.
+    setup = {"attention": "flash1", "pointwise": "eager",
+             "sequence_parallel": "no", "overlap": "none", "loss": "fp32",
+             "precision": "fp16",
+             "sharding": row["sharding"].replace("stage", "zero"),
+             "gradient_bytes": 2, "gradient_sums": "apart",
+             "keeps_gathered": "yes", "weight_gathers": "wait",
+             "host_us": 30, "recompute": row["recompute"]}
+    made = run_of(row, "paddlenlp", model, setup,
+                  "a100-40g.json" if "40GB" in row["gpu"] else "a100-sxm")
+    if row["pp"] != "1":
+        made["run"] += " pp " + row["pp"]
+    made["peak_gib"] = row["peak_gb"]
+    return made
+
+
+def aquila(row):
+    """Aquila2 7B by FlagScale @ed55532: Megatron-LM of 2023 with its own
+    layers, whose norms, rotation and gate are operators of PyTorch."""
+    if row["model"] != "aquila2-7b":
+        return None
+    # flagscale_main.sh: no --sequence-parallel, no --overlap-grad-reduce.
+    setup = {"pointwise": "eager", "sequence_parallel": "no",
+             "overlap": "none", "loss": "fp32", "weight_gathers": "wait",
+             "host_us": 30, "precision": "bf16", "sharding": "zero1"}
+    return run_of(row, "megatron-flagscale",
+                  dict(layers=32, hidden=4096, heads=32, ffn=11008, gated=1,
+                       vocab=100008), setup)
+
+
+def qwen_moe(row):
+    """Qwen1.5 MoE as Pai-Megatron-Patch has it: eight experts, two a token."""
+    if not row["model"].startswith("qwen1.5-moe"):
+        return None
+    # megatron_pai_main.sh: --recompute-activations; --no-rope-fusion runs the
+    # rotation as the operators that a scaled one has.
+    setup = {"loss": "fp32", "weight_gathers": "wait", "host_us": 30,
+             "precision": row["precision"], "sharding": "zero1",
+             "recompute": "selective"}
+    return run_of(row, "megatron",
+                  dict(layers=24, hidden=2048, heads=16, experts=8, top_k=2,
+                       expert_ffn=5504, gated=1, vocab=151936,
+                       scaled_rotary=1), setup)
+
+
+def llama2_zero3(row):
+    """Llama 2 7B of transformers under DeepSpeed's ZeRO-3."""
+    if row["framework"] != "DeepSpeed ZeRO-3" or row["model"] != "llama2-7b":
+        return None
+    # ds_config.json: bf16, nothing recomputed.
+    setup = {"attention": "flash2", "pointwise": "eager",
+             "sequence_parallel": "no", "precision": "bf16",
+             "sharding": "fsdp", "gradient_bytes": 2, "host_us": 30}
+    return run_of(row, "pytorch-deepspeed",
+                  dict(layers=32, hidden=4096, heads=32, ffn=11008, gated=1,
+                       vocab=32000), setup)
+
+
+def others(row):
+    """FlagPerf's cases beyond `flagperf`."""
+    for convert in (paddle, aquila, qwen_moe, llama2_zero3):
+        made = convert(row)
+        if made is not None:
+            return made
+    return None
+
+
+ORIGIN = "FlagOpen/FlagPerf @1b5a0303, training/nvidia; Apache-2.0"
+SOURCES = {"flagperf": ("flagperf.csv", flagperf, ORIGIN),
+           "flagperf_more": ("flagperf.csv", others, ORIGIN)}

@@ -1,6 +1,6 @@
 """MLPerf Training: dense language models, and models of images."""
 
-from step_times.models import LLAMA_8B, LLAMA_70B, LLAMA_405B
+from step_times.models import (DEEPSEEK_V3, LLAMA_8B, LLAMA_70B, LLAMA_405B)
 from step_times.words import half_of, shape
 
 MLPERF = {
@@ -94,6 +94,37 @@ def mlperf(row):
         split="fit" if row["gpu"] == "MI325X" else half_of(key))
 
 
+def mlperf_experts(row):
+    """DeepSeek-V3 and GPT-OSS 20B of v6.0 (implementations/*/config_*.sh)."""
+    if row["benchmark"] not in ("deepseekv3_671b", "gpt_oss_20b"):
+        return None
+    # The whole step is a graph, in which experts are fused. Transfers of tensor
+    # parallelism do not overlap (no tp_comm_overlap). Recomputed are DeepSeek's
+    # three dense feed-forwards only. Tokens are routed freely.
+    setup = {"precision": "mxfp8", "gradient_bytes": 2, "weight_bytes": 1,
+             "held_weight_bytes": 1, "sharding": "zero1", "overlap": "data",
+             "graphs": "iteration", "fp8_attention": "yes"}
+    layout = {k: row[k] for k in ("tp", "pp", "vp", "cp", "ep", "dp")}
+    if row["benchmark"] == "deepseekv3_671b":
+        words = dict(layers=61, predicted_tokens=1, **DEEPSEEK_V3)
+        # Et*4|(t*4|)*14tmL: four layers a stage, the last with one and the
+        # module that predicts a further token.
+        layout["stages"] = "+".join(["4"] * 16)  # The module has three.
+        setup["order"] = "pipeline"
+    else:
+        words = dict(model="gpt-oss-20b")
+        # cp_comm_type of gpt_oss.yaml, which does not overlap dispatches.
+        setup.update(context="alltoall", overlap_dispatch="no")
+    return dict(
+        framework="mlperf",
+        run=f"{row['benchmark']} {row['num_gpus']}x{row['gpu']} {row['round']} "
+            f"{row['submitter']}",
+        cluster=MLPERF_CLUSTER[row["gpu"]], shape=shape(**words),
+        layout=shape(**layout), setup=shape(**setup),
+        microbatch=row["micro_batch"], global_batch=row["global_batch"],
+        sequence=row["seq"], step_ms=round(1e3 * float(row["step_s"]), 2))
+
+
 # Layers of Stable Diffusion's text encoder; kernels that the forward of a layer
 # launches (emulator/framework/framework_price.cc), and the host's time to launch one
 # (ir/job/training_setup.cc).
@@ -158,4 +189,5 @@ ORIGIN = ("mlcommons/training_results_v3.1 to v5.1 and "
           "Richardyu114/training_results_v6.0 @eabf23a07b2a, results of the "
           "submitters named in each row; Apache-2.0")
 SOURCES = {"mlperf": ("mlperf_training.csv", mlperf, ORIGIN),
+           "mlperf_experts": ("mlperf_training.csv", mlperf_experts, ORIGIN),
            "mlperf_images": ("mlperf_training.csv", mlperf_images, ORIGIN)}

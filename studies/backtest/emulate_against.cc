@@ -57,7 +57,8 @@ absl::Status CheckStages(const MeasuredRun& run) {
 // the embedding with the first and the loss head with the last. If their number
 // is not divisible, embedding and head count as layers.
 // Those of a run with `stage_layers` have these. Modules other than the
-// backbone are in the first stage, or those after it in the last.
+// backbone are in the first stage, or those after it in the last. Encoders
+// apart are alone on the first rank.
 Partition BalancedPartition(const MeasuredRun& run) {
   const ModuleId backbone = BackboneOf(run.model);
   const int32_t layers = run.model.modules[backbone].layers.size();
@@ -76,8 +77,10 @@ Partition BalancedPartition(const MeasuredRun& run) {
   const int32_t pp = run.parallel.pp;
   const bool vee = run.schedule == "zb-v" || run.schedule == "v-half" ||
                    run.schedule == "v-min";
+  // The first rank of the backbone.
+  const int32_t first = run.encoder_apart ? 1 : 0;
   Partition partition;
-  partition.num_ranks = pp;
+  partition.num_ranks = first + pp;
   partition.num_segments = run.chunks;
   const auto add_whole = [&](ModuleId module, RankId rank, int32_t segment) {
     partition.stages.push_back(
@@ -94,11 +97,12 @@ Partition BalancedPartition(const MeasuredRun& run) {
   for (int32_t s = 0; s < stages; ++s) {
     // Odd segments of a V go back from the last rank to the first.
     const bool back = vee && s / pp % 2 == 1;
-    partition.stages.push_back({.module = backbone,
-                                .first_layer = LayerId(begin_of(s)),
-                                .num_layers = begin_of(s + 1) - begin_of(s),
-                                .rank = RankId(back ? pp - 1 - s % pp : s % pp),
-                                .segment = SegmentId(s / pp)});
+    partition.stages.push_back(
+        {.module = backbone,
+         .first_layer = LayerId(begin_of(s)),
+         .num_layers = begin_of(s + 1) - begin_of(s),
+         .rank = RankId(first + (back ? pp - 1 - s % pp : s % pp)),
+         .segment = SegmentId(s / pp)});
   }
   for (const ModuleId m : run.model.modules.ids()) {
     if (m.value() <= backbone.value()) continue;
@@ -168,6 +172,17 @@ constexpr double kReserved = 1.051;
 // in 16 bits are turned to 32, divided by the loss scale in a search for
 // infinities, and cleared, 16 bytes of 40 (Megatron-LM, optimizer.py).
 constexpr double kSkippedStep = 16.0 / 40;
+
+// Gives the encoders of a replica the samples of all replicas, as their GPU has
+// them.
+void ServeAllReplicas(const MeasuredRun& run, Microbatches* microbatches) {
+  const ModuleId backbone = BackboneOf(run.model);
+  for (SubMicrobatch& sub : microbatches->sub_microbatches) {
+    if (sub.module.value() >= backbone.value()) continue;
+    const WorkShape own = sub.shape;
+    for (int32_t i = 1; i < run.parallel.dp; ++i) sub.shape += own;
+  }
+}
 
 absl::Status AtRun(const MeasuredRun& run, const absl::Status& status) {
   return absl::Status(status.code(),
@@ -293,9 +308,10 @@ absl::StatusOr<PlannedRun> PlanMeasuredRun(
       const partition::PackedStep packed,
       partition::PackStep(planned.job, planned.batch, /*first_sample=*/0));
   PIPELOOM_ASSIGN_OR_RETURN(
-      const Microbatches microbatches,
+      Microbatches microbatches,
       partition::SplitMicrobatches(planned.job, packed, /*replica=*/0,
                                    planned.partition));
+  if (run.encoder_apart) ServeAllReplicas(run, &microbatches);
   PIPELOOM_ASSIGN_OR_RETURN(
       partition::BuiltGraph built,
       partition::BuildStageGraph(
@@ -314,6 +330,18 @@ absl::StatusOr<PlannedRun> PlanMeasuredRun(
 absl::StatusOr<EmulatedRun> EmulateMeasuredRun(
     const MeasuredRun& run, const ClusterSpec& cluster,
     const emulator::OpCostModel* measured) {
+  if (run.relative) {
+    MeasuredRun moved = run;
+    moved.relative = false;
+    PIPELOOM_ASSIGN_OR_RETURN(EmulatedRun result,
+                              EmulateMeasuredRun(moved, cluster, measured));
+    moved.encoder_apart = false;
+    PIPELOOM_ASSIGN_OR_RETURN(const EmulatedRun inside,
+                              EmulateMeasuredRun(moved, cluster, measured));
+    result.step_time =
+        Seconds(ToSeconds(result.step_time) / ToSeconds(inside.step_time));
+    return result;
+  }
   const absl::StatusOr<PlannedRun> planned =
       PlanMeasuredRun(run, cluster, measured);
   if (!planned.ok()) return AtRun(run, planned.status());

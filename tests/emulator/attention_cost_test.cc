@@ -2,6 +2,7 @@
 // between generations of GPUs.
 #include "emulator/cost/attention_cost.h"
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 
@@ -131,13 +132,37 @@ TEST(AttentionShape, ACausalWindowIsAsEfficientAsASequenceTwiceAsLong) {
                  .head_dim = 64,
                  .value_dim = 64,
                  .causal = true};
-  const double whole = AttentionShapeFactor(op);
+  const DeviceSpec device;
+  const double whole = AttentionShapeFactor(op, device);
   op.window = 128;
-  const double window = AttentionShapeFactor(op);
+  const double window = AttentionShapeFactor(op, device);
   EXPECT_NEAR(window / whole, 256.0 / (256 + 530) / (4096.0 / (4096 + 530)),
               1e-9);
   op.window = 4096;
-  EXPECT_EQ(AttentionShapeFactor(op), whole);
+  EXPECT_EQ(AttentionShapeFactor(op, device), whole);
+}
+
+TEST(AttentionShape, BlackwellHasAKernelForLatentHeadsAndLosesMoreOnNarrow) {
+  AttentionOp op{.flops = 1e9, .mean_length = 4096, .causal = true};
+  DeviceSpec hopper;
+  hopper.bf16 = {9.89e14};
+  DeviceSpec blackwell;
+  blackwell.bf16 = {2.5e15};
+  const auto relative = [&](const DeviceSpec& device, int64_t head_dim,
+                            bool backward) {
+    op.backward = backward;
+    op.head_dim = op.value_dim = 128;
+    const double usual = AttentionShapeFactor(op, device);
+    op.head_dim = head_dim;
+    op.value_dim = std::min<int64_t>(head_dim, 128);
+    return AttentionShapeFactor(op, device) / usual;
+  };
+  // On Hopper, 64 of 256 are padding.
+  EXPECT_NEAR(relative(hopper, 192, false), 1.15 * 192 / 256, 1e-9);
+  EXPECT_NEAR(relative(blackwell, 192, false), 1.0, 1e-9);
+  EXPECT_NEAR(relative(blackwell, 192, true), 0.9, 1e-9);
+  EXPECT_NEAR(relative(hopper, 64, false), 0.77, 1e-9);
+  EXPECT_NEAR(relative(blackwell, 64, true), 0.61, 1e-9);
 }
 
 }  // namespace

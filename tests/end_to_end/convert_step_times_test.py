@@ -123,6 +123,12 @@ SOURCES = {
          "precision": "fp8 or fp4, recipe not read", "round": "v6.0"},
         {**USUAL, **IMAGES, "benchmark": "stable_diffusion", "round": "v3.1",
          "gpu": "H100-SXM-80GB", "precision": "fp16-amp"},
+        {**USUAL, "benchmark": "deepseekv3_671b", "gpu": "GB300", "pp": "4",
+         "vp": "4", "ep": "32", "dp": "64", "global_batch": "64",
+         "round": "v6.0", "submitter": "Nobody", "num_gpus": "256"},
+        {**USUAL, "benchmark": "gpt_oss_20b", "gpu": "GB300", "tp": "2",
+         "cp": "4", "ep": "8", "round": "v6.0", "submitter": "Nobody",
+         "num_gpus": "64"},
         {**USUAL, "benchmark": "bert", "gpu": "H100-SXM-80GB"}],
     "loongforge_a800.csv": [
         {**USUAL, "model": "qwen2.5_vl_7b", "phase": "pretrain", "gpu":
@@ -141,6 +147,15 @@ SOURCES = {
         {**USUAL, "model": "llava1.5-7b (CLIP)", "gpu": "A800", "framework":
          "DeepSpeed", "precision": "bf16", "sharding": "zero2",
          "tokens_per_s_per_gpu": "4000"},
+        {**USUAL, "model": "GPT3-6.7B", "gpu": "A100-SXM-40GB", "framework":
+         "PaddleNLP", "sharding": "stage2", "recompute": "full", "pp": "2",
+         "dp": "4", "peak_gb": "33.5"},
+        {**USUAL, "model": "aquila2-7b", "gpu": "A800-SXM-80GB", "framework":
+         "FlagScale (Megatron)"},
+        {**USUAL, "model": "qwen1.5-moe-a2.7b (14B)", "gpu": "A800-SXM-80GB",
+         "framework": "Pai-Megatron-Patch", "precision": "fp16"},
+        {**USUAL, "model": "llama2-7b", "gpu": "H800-SXM-80GB", "framework":
+         "DeepSpeed ZeRO-3"},
         {**USUAL, "model": "llama3-8b", "gpu": "A800", "framework": "Megatron",
          "precision": "fp32"}],
     "pipemorph_delay.csv": [
@@ -209,6 +224,17 @@ SOURCES = {
         {"model": "LLAMA2-7B (FP8) - H100", "seq_k": "64", "num_gpus": "64",
          "global_batch": "64", "tp": "1", "pp": "1", "dp": "4", "cp": "4",
          "tflops_per_gpu": ""}],
+    "bridge_mimo_ratio.csv": [
+        {"dataset": "CORD-v2", "seq": "2048", "global_batch": "32",
+         "language_local_micro_batch": "1", "mimo_language_tp": "4",
+         "mimo_language_pp": "2", "mimo_language_dp": "2",
+         "wall_step_time_reduction_percent": "25"},
+        {"dataset": "another"}],
+    "ms_swift_scripts.csv": [
+        {**USUAL, "model": "Qwen/Qwen3-14B-FP8", "dp": "2", "tp": "4",
+         "precision": "fp8 blockwise", "recompute": "selective",
+         "path": "examples/megatron/fp8/benchmark.sh", "peak_gib": "50"},
+        {**USUAL, "path": "examples/megatron/another.sh"}],
     "bridge_wan.csv": [
         {"model": "wan2.1-14b DiT", "gpu": "B200", "num_gpus": "16",
          "global_batch": "16", "seq": "37440", "tp": "1", "pp": "1", "cp": "2",

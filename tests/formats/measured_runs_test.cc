@@ -288,6 +288,19 @@ TEST(MeasuredRunsTest, AConfigurationIsNotAboutTheNumberOfGpusOrTheBatch) {
   EXPECT_NE(runs[0].configuration, changed[0].configuration);
 }
 
+TEST(MeasuredRunsTest, AnEncoderApartIsARankAheadOfTheJobsOthers) {
+  std::string row = kRow;
+  row.replace(row.find("tp=2"), 4, "tp=2 encoder=apart");
+  row.replace(row.find("flash1"), 6, "flash1 time=ratio");
+  ASSERT_OK_AND_ASSIGN(
+      const auto runs,
+      ParseMeasuredRuns(std::string(kHeader) + kRow + row, "t.csv"));
+  EXPECT_FALSE(runs[0].encoder_apart || runs[0].relative);
+  EXPECT_TRUE(runs[1].encoder_apart && runs[1].relative);
+  EXPECT_EQ(JobOf(runs[1], ClusterSpec()).parallel.pp,
+            JobOf(runs[0], ClusterSpec()).parallel.pp + 1);
+}
+
 TEST(MeasuredRunsTest, ErrorsNameTheLineTheColumnAndWhatIsRight) {
   const struct {
     const char* from;
@@ -301,6 +314,7 @@ TEST(MeasuredRunsTest, ErrorsNameTheLineTheColumnAndWhatIsRight) {
       {"flash1", "flash1 schedule=zb", "zb-2p"},
       {"flash1", "flash1 delay_link=9999", "delay_link=9999"},
       {"flash1", "flash1 delay_ms=5", "delay_link=-1"},
+      {"flash1", "flash1 time=ratio", "unless the encoder is apart"},
       {",24,", ",25,", "multiple of microbatch x dp, which is 6"},
       {",12.5,", ",-1,", "step_ms"},
       {",12.5,", ",nan,", "step_ms"},

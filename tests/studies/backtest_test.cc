@@ -370,6 +370,57 @@ TEST(Against, AnEncoderMayHaveLayersTensorsAndRecomputationOfItsOwn) {
   EXPECT_LT(emulated("", " peak=mean").peak_allocated, all.peak_allocated);
 }
 
+// Qwen2.5-VL 7B with its encoder on a GPU of its own.
+TEST(Against, AnEncoderApartWorksForAllReplicasAheadOfThePipeline) {
+  const ClusterSpec cluster = Cluster();
+  const auto run_with = [&](int replicas, const char* layout,
+                            const char* setup) {
+    formats::MeasuredRun run = RunOf(absl::StrFormat(
+        "f,a,h800-sxm,model=qwen2.5-vl-7b images=1 image=896x896,"
+        "tp=2 pp=2 dp=%d%s,host_us=0%s,1,%d,100,1,,",
+        replicas, layout, setup, 8 * replicas));
+    const auto model = formats::LoadModel(
+        run.model_name, PIPELOOM_SOURCE_DIR "/workloads",
+        [](const std::string& path) { return formats::ReadFile(path); });
+    EXPECT_THAT(model.status(), IsOk());
+    run.model = *model;
+    return run;
+  };
+  const auto seconds = [&](const formats::MeasuredRun& run) {
+    const auto result = EmulateMeasuredRun(run, cluster);
+    EXPECT_THAT(result.status(), IsOk());
+    return ToSeconds(result->step_time);
+  };
+  ASSERT_OK_AND_ASSIGN(
+      const PlannedRun planned,
+      PlanMeasuredRun(run_with(2, " encoder=apart", ""), cluster));
+  ASSERT_EQ(planned.partition.stages.size(), 3);
+  for (int32_t s = 0; s < 3; ++s) {
+    EXPECT_EQ(planned.partition.stages[StageId(s)].rank, RankId(s));
+  }
+  // Each task of the encoder has the images of two replicas.
+  const auto longest_forward = [](const PlannedRun& run) {
+    Duration longest = kZero;
+    for (const Task& task : run.plan.graph.tasks()) {
+      if (task.stage != StageId(0) || task.pass != Pass::kForward) continue;
+      longest = std::max(longest, task.duration);
+    }
+    return longest;
+  };
+  ASSERT_OK_AND_ASSIGN(
+      const PlannedRun alone,
+      PlanMeasuredRun(run_with(1, " encoder=apart", ""), cluster));
+  EXPECT_GT(longest_forward(planned), 1.8 * longest_forward(alone));
+  // With one replica it only takes work from the first stage; with many it is
+  // what the pipelines wait for.
+  const double inside = seconds(run_with(1, "", ""));
+  const double apart = seconds(run_with(1, " encoder=apart", ""));
+  EXPECT_LT(apart, inside);
+  EXPECT_GT(seconds(run_with(8, " encoder=apart", "")), inside);
+  EXPECT_NEAR(seconds(run_with(1, " encoder=apart", " time=ratio")),
+              apart / inside, 1e-6);
+}
+
 // 8 layers, 32 heads on a GPU, 5 bytes a score.
 TEST(Against, TheScoresOfARecomputedCoreAreNotKept) {
   const auto peak_of = [](const char* setup) {

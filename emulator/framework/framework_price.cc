@@ -135,13 +135,11 @@ constexpr KernelBytes kScaledRotary{.forward = 24 - 4, .backward = 28 - 4};
 constexpr double kScaledRotaryForward = 2 * 11;
 constexpr double kScaledRotaryBackward = 2 * 6;
 
-// Where one kernel runs a product of experts and their activation (cuDNN's
-// grouped products with a gate, in TransformerEngine's fused operations for
-// MXFP8 on Blackwell): bytes that kernels of their own move in addition, an
-// element of the experts' width. Forward: activation (6) and cast (4), whose
-// results are still written (2). Backward: the gradient is not written (2);
-// activation (10) and cast of two gradients (8), of which gate and input are
-// still read (4) and the results written (4).
+// Where one kernel runs a product of experts and their activation (cuDNN's, in
+// TransformerEngine's fused operations for MXFP8 on Blackwell): bytes that
+// kernels of their own move in addition, an element of the experts' width.
+// Forward: activation (6) and cast (4) less their results (2). Backward: the
+// gradient (2), activation (10) and cast (8) less gate, input and results (8).
 constexpr KernelBytes kFusedActivation{.forward = 8, .backward = 12};
 
 // Products by expert overlap their traffic only in part: the norm that best
@@ -205,14 +203,15 @@ FrameworkPrices::FrameworkPrices(const LayerSpec& layer, const WorkShape& shape,
                                  const TrainingSetup& setup,
                                  const ClusterSpec& cluster,
                                  const DeviceSpec& device,
-                                 const OpCostModel& costs)
+                                 const OpCostModel& costs, double alone)
     : layer_(layer),
       shape_(shape),
       parallel_(parallel),
       setup_(setup),
       cluster_(cluster),
       device_(device),
-      costs_(costs) {}
+      costs_(costs),
+      alone_(alone) {}
 
 Duration FrameworkPrices::Memory(double bytes) const {
   if (bytes <= 0) return kZero;
@@ -379,9 +378,9 @@ StepsCost FrameworkPrices::Sum(const std::vector<OpStep>& steps) const {
   if (dispatched > kZero) {
     // Other compute that overlaps with it is not there for other gaps.
     total.wait += dispatched;
-    total.time =
-        std::max(total.time, dispatched) +
-        Seconds(kDispatchShare * ToSeconds(std::min(total.time, dispatched)));
+    const double shown = kDispatchShare + alone_ * (1 - kDispatchShare);
+    total.time = std::max(total.time, dispatched) +
+                 Seconds(shown * ToSeconds(std::min(total.time, dispatched)));
   }
   return total;
 }

@@ -38,10 +38,12 @@ struct KernelTraffic {
 // O(1) per operator.
 class FrameworkPrices {
  public:
+  // `alone`: share of the passes that run without one of another microbatch, so
+  // that nothing hides a dispatch that otherwise overlaps with one.
   FrameworkPrices(const LayerSpec& layer, const WorkShape& shape,
                   const ParallelLayout& parallel, const TrainingSetup& setup,
                   const ClusterSpec& cluster, const DeviceSpec& device,
-                  const OpCostModel& costs);
+                  const OpCostModel& costs, double alone = 0);
 
   // Returns the time of one operator.
   Duration Cost(const Op& op) const;
@@ -99,6 +101,7 @@ class FrameworkPrices {
   const ClusterSpec& cluster_;
   const DeviceSpec& device_;
   const OpCostModel& costs_;
+  double alone_ = 0;
 };
 
 // Bytes per parameter that the optimizer moves in addition to those of its

@@ -153,7 +153,8 @@ LayerCost PriceLayer(const LayerSpec& layer, const WorkShape& whole,
                     fp8_kept ? Precision::kFp8 : setting.options.precision,
                     setup.fp8_activation_inputs);
   const FrameworkPrices prices(layer, shape, setting.parallel, setup,
-                               setting.cluster, setting.device, setting.costs);
+                               setting.cluster, setting.device, setting.costs,
+                               setting.alone);
   const bool has_backward = needs.input || needs.weights;
 
   StepsCost backward = prices.Sum(ops.backward);

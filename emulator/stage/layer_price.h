@@ -29,6 +29,7 @@ struct LayerSetting {
   const TrainingSetup& setup;
   const ClusterSpec& cluster;
   const DeviceSpec& device;
+  double alone = 0;  // As of FrameworkPrices.
 };
 
 // Prices a layer. `shape` is the part of `whole` that one of the copies works

@@ -344,7 +344,11 @@ struct StageCostState {
                     .adapter_rank = module.adapter_rank},
         .setup = job.setup,
         .cluster = job.cluster,
-        .device = DeviceOn(stage.rank)};
+        .device = DeviceOn(stage.rank),
+        // A step begins with forwards of as many microbatches as there are
+        // ranks, in the mean over these, and ends with as many backwards.
+        .alone = std::min(
+            1.0, Real(job.parallel.pp) / Real(job.training.microbatches))};
     const ParallelLayout& parallel = layout.parallel;
     const bool trained = !common->frozen[stage.module];
     StageCost total;

@@ -4,7 +4,7 @@ Rows whose scripts do not name the GPU are left out."""
 
 from step_times.words import shape
 
-# By script: GPU, model, tokens of a sample, images of it. The lengths of samples
+# GPU, model and tokens of a sample, by script. The lengths of samples
 # are assumed: several of them make a pack, and attend to themselves only.
 R1_DISTILLED = 2048
 SWIFT = {

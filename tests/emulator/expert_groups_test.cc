@@ -142,6 +142,25 @@ TEST(ExpertSetup, OverlappedDispatchHidesBehindOtherWork) {
           .forward);
 }
 
+// The first forward and the last backward of a step have no other microbatch.
+TEST(ExpertSetup, NothingHidesTheDispatchOfAMicrobatchForEachRank) {
+  const auto forward = [](bool overlaps, int32_t pp, int32_t microbatches) {
+    JobSpec job = ExpertJob({});
+    job.setup.overlap_dispatch = overlaps;
+    job.parallel.pp = pp;
+    job.training.microbatches = microbatches;
+    return ToSeconds(
+        StageCostModel(job).Cost(Whole(), Sequences(1, 4096), true).forward);
+  };
+  const double shown = forward(false, 1, 8);
+  EXPECT_NEAR(forward(true, 1, 1), shown, 1e-8);
+  const double hidden = shown - forward(true, 1, 1'000'000);
+  EXPECT_GT(hidden, 0.05 * shown);
+  EXPECT_NEAR(shown - forward(true, 1, 8), hidden * 7 / 8, 1e-8);
+  EXPECT_NEAR(shown - forward(true, 4, 8), hidden * 4 / 8, 1e-8);
+  EXPECT_NEAR(forward(true, 4, 2), shown, 1e-8);
+}
+
 TEST(ExpertSetup, OverlapOfTensorParallelismHidesNoDispatch) {
   TrainingSetup all;
   all.overlap = CommunicationOverlap::kAll;

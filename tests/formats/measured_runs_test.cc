@@ -297,8 +297,9 @@ TEST(MeasuredRunsTest, AnEncoderApartIsARankAheadOfTheJobsOthers) {
       ParseMeasuredRuns(std::string(kHeader) + kRow + row, "t.csv"));
   EXPECT_FALSE(runs[0].encoder_apart || runs[0].relative);
   EXPECT_TRUE(runs[1].encoder_apart && runs[1].relative);
-  EXPECT_EQ(JobOf(runs[1], ClusterSpec()).parallel.pp,
-            JobOf(runs[0], ClusterSpec()).parallel.pp + 1);
+  const ClusterSpec cluster{.gpus_per_node = 8};
+  EXPECT_EQ(JobOf(runs[1], cluster).parallel.pp,
+            JobOf(runs[0], cluster).parallel.pp + 1);
 }
 
 TEST(MeasuredRunsTest, ErrorsNameTheLineTheColumnAndWhatIsRight) {

@@ -4,6 +4,11 @@ from step_times.llava import CAPTION, llava_row
 from step_times.models import LLAMA_8B, LLAMA_70B
 from step_times.words import shape
 
+# Rotations as operators of PyTorch, which a scaled one has in any case: without
+# TransformerEngine's layers, FlagScale of 2023 and early 2024 has those, and
+# norms and gates as operators, too (no --transformer-impl).
+OPERATORS = 1
+
 FLAGPERF = {
     "llama3-8b": dict(layers=32, **LLAMA_8B),
     "llama3-70b": dict(layers=80, **LLAMA_70B),
@@ -41,6 +46,11 @@ def flagperf(row):
     if row["gpu"].startswith("H"):
         setup["attention"] = "flash2"
     parts = {"biases": 1, "dropout": 1} if llama3 else {}
+    if row["model"].startswith("mixtral"):
+        parts["scaled_rotary"] = OPERATORS  # --no-rope-fusion
+    if row["framework"].startswith("FlagScale"):
+        parts["scaled_rotary"] = OPERATORS
+        setup["pointwise"] = "eager"
     return run_of(row, "megatron", {**model, **parts}, setup)
 
 
@@ -102,22 +112,21 @@ def aquila(row):
              "host_us": 30, "precision": "bf16", "sharding": "zero1"}
     return run_of(row, "megatron-flagscale",
                   dict(layers=32, hidden=4096, heads=32, ffn=11008, gated=1,
-                       vocab=100008), setup)
+                       vocab=100008, scaled_rotary=OPERATORS), setup)
 
 
 def qwen_moe(row):
     """Qwen1.5 MoE as Pai-Megatron-Patch has it: eight experts, two a token."""
     if not row["model"].startswith("qwen1.5-moe"):
         return None
-    # megatron_pai_main.sh: --recompute-activations; --no-rope-fusion runs the
-    # rotation as the operators that a scaled one has.
+    # megatron_pai_main.sh: --recompute-activations, --no-rope-fusion.
     setup = {"loss": "fp32", "weight_gathers": "wait", "host_us": 30,
              "precision": row["precision"], "sharding": "zero1",
              "recompute": "selective"}
     return run_of(row, "megatron",
                   dict(layers=24, hidden=2048, heads=16, experts=8, top_k=2,
                        expert_ffn=5504, gated=1, vocab=151936,
-                       scaled_rotary=1), setup)
+                       scaled_rotary=OPERATORS), setup)
 
 
 def llama2_zero3(row):

@@ -130,10 +130,6 @@ constexpr double kBiasSum = 2 + 2;
 // rotated, which is empty (4). Backward: two products (8), half negated (2),
 // halves joined (4), summed (6); zeros for the empty part (2), summed (6).
 constexpr KernelBytes kScaledRotary{.forward = 24 - 4, .backward = 28 - 4};
-// Kernels of queries and of keys, in addition to one: those and six for the
-// cosines and sines.
-constexpr double kScaledRotaryForward = 2 * 11;
-constexpr double kScaledRotaryBackward = 2 * 6;
 
 // Where one kernel runs a product of experts and their activation (cuDNN's, in
 // TransformerEngine's fused operations for MXFP8 on Blackwell): bytes that
@@ -203,7 +199,8 @@ FrameworkPrices::FrameworkPrices(const LayerSpec& layer, const WorkShape& shape,
                                  const TrainingSetup& setup,
                                  const ClusterSpec& cluster,
                                  const DeviceSpec& device,
-                                 const OpCostModel& costs, double alone)
+                                 const OpCostModel& costs,
+                                 const MicrobatchSetting& microbatches)
     : layer_(layer),
       shape_(shape),
       parallel_(parallel),
@@ -211,7 +208,7 @@ FrameworkPrices::FrameworkPrices(const LayerSpec& layer, const WorkShape& shape,
       cluster_(cluster),
       device_(device),
       costs_(costs),
-      alone_(alone) {}
+      microbatches_(microbatches) {}
 
 Duration FrameworkPrices::Memory(double bytes) const {
   if (bytes <= 0) return kZero;
@@ -378,7 +375,8 @@ StepsCost FrameworkPrices::Sum(const std::vector<OpStep>& steps) const {
   if (dispatched > kZero) {
     // Other compute that overlaps with it is not there for other gaps.
     total.wait += dispatched;
-    const double shown = kDispatchShare + alone_ * (1 - kDispatchShare);
+    const double shown =
+        kDispatchShare + microbatches_.alone * (1 - kDispatchShare);
     total.time = std::max(total.time, dispatched) +
                  Seconds(shown * ToSeconds(std::min(total.time, dispatched)));
   }
@@ -503,8 +501,11 @@ KernelTraffic FrameworkPrices::Traffic(const LayerOps& ops) const {
   traffic.forward_kernels = blocks * kKernelsForward + mixer.forward;
   traffic.backward_kernels = blocks * kKernelsBackward + mixer.backward;
   if (scales_apart) {
-    traffic.forward_kernels += kScaledRotaryForward;
-    traffic.backward_kernels += kScaledRotaryBackward;
+    const EagerLaunches rotation = RotationLaunches(
+        layer_.attention, microbatches_.packed ? shape_.sequences : 1,
+        setup_.host_per_kernel);
+    traffic.forward_kernels += rotation.forward;
+    traffic.backward_kernels += rotation.backward;
   }
   const bool is_eager = transformer && setup_.eager_pointwise &&
                         setup_.framework == Framework::kPyTorch;

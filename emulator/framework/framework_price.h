@@ -34,16 +34,25 @@ struct KernelTraffic {
   double weight_grad_kernels = 0;
 };
 
+// How a step runs its microbatches.
+struct MicrobatchSetting {
+  // Share of the passes that run without one of another microbatch, so that
+  // nothing hides a dispatch that otherwise overlaps with one.
+  double alone = 0;
+  // Whether a microbatch's sequences are packed instead of a batch of equal
+  // ones, as samples with images are.
+  bool packed = false;
+};
+
 // Prices of one layer at one shape. REQUIRES: everything passed in outlives it.
 // O(1) per operator.
 class FrameworkPrices {
  public:
-  // `alone`: share of the passes that run without one of another microbatch, so
-  // that nothing hides a dispatch that otherwise overlaps with one.
   FrameworkPrices(const LayerSpec& layer, const WorkShape& shape,
                   const ParallelLayout& parallel, const TrainingSetup& setup,
                   const ClusterSpec& cluster, const DeviceSpec& device,
-                  const OpCostModel& costs, double alone = 0);
+                  const OpCostModel& costs,
+                  const MicrobatchSetting& microbatches = {});
 
   // Returns the time of one operator.
   Duration Cost(const Op& op) const;
@@ -101,7 +110,7 @@ class FrameworkPrices {
   const ClusterSpec& cluster_;
   const DeviceSpec& device_;
   const OpCostModel& costs_;
-  double alone_ = 0;
+  MicrobatchSetting microbatches_{};
 };
 
 // Bytes per parameter that the optimizer moves in addition to those of its

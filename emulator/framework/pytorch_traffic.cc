@@ -5,6 +5,7 @@
 
 #include "base/numeric.h"
 #include "emulator/cost/device_cycles.h"
+#include "ir/job/training_setup.h"
 
 namespace pipeloom::emulator {
 namespace {
@@ -67,6 +68,10 @@ constexpr EagerLaunches kSingleBlock{.forward = 50, .backward = 92};
 constexpr int64_t kVectorsOfTwoNorms = 6;
 // A window's attention: its kernel; backward, two kernels and a sum.
 constexpr EagerLaunches kWindow{.forward = 1, .backward = 3};
+// Queries and keys of a rotation that is not fused, in addition to one each
+// (rope_utils.py of Megatron-Core): two products, a negated half, two joins and
+// a sum, and six for cosines and sines; backward without those.
+constexpr EagerLaunches kRotated{.forward = 2 * 11, .backward = 2 * 6};
 
 // Bytes a cycle of a multiprocessor that strided kernels move: 1.8 TB/s on an
 // H200, products and sums with broadcast operands and casts to fp32 of 8,192 x
@@ -134,6 +139,16 @@ EagerLaunches PyTorchLaunches(const LayerSpec& layer, double tokens) {
     add(kWindow, std::ceil(tokens / Real(a.window)));
   }
   return sum;
+}
+
+EagerLaunches RotationLaunches(const AttentionSpec& attention, double sequences,
+                               Duration per_kernel) {
+  double times =
+      attention.kind == AttentionKind::kCausal ? std::max(1.0, sequences) : 1;
+  const Duration one = SetupOf(Framework::kPyTorch).host_per_kernel;
+  if (per_kernel > one) times *= ToSeconds(one) / ToSeconds(per_kernel);
+  return {.forward = kRotated.forward * times,
+          .backward = kRotated.backward * times};
 }
 
 double StridedRate(const DeviceSpec& device) {

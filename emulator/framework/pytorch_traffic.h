@@ -3,6 +3,7 @@
 #ifndef PIPELOOM_EMULATOR_FRAMEWORK_PYTORCH_TRAFFIC_H_
 #define PIPELOOM_EMULATOR_FRAMEWORK_PYTORCH_TRAFFIC_H_
 
+#include "base/units.h"
 #include "ir/job/cluster_spec.h"
 #include "ir/job/model_spec.h"
 #include "ir/job/parallel_layout.h"
@@ -38,6 +39,13 @@ struct EagerLaunches {
 // Returns the kernels of a transformer layer for `tokens` tokens of a GPU.
 // Attention over windows calls its kernel once a window.
 EagerLaunches PyTorchLaunches(const LayerSpec& layer, double tokens);
+
+// Returns the kernels of a rotation of queries and keys as operators of
+// PyTorch, counted in kernels that take the host `per_kernel`: an operator
+// takes it as long as in plain PyTorch, at most. Causal attention rotates each
+// of `sequences` packed ones by itself.
+EagerLaunches RotationLaunches(const AttentionSpec& attention, double sequences,
+                               Duration per_kernel);
 
 // Returns the bytes a second of kernels that move strided bytes: what their
 // index arithmetic leaves of the memory's bandwidth.

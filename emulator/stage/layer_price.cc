@@ -154,7 +154,7 @@ LayerCost PriceLayer(const LayerSpec& layer, const WorkShape& whole,
                     setup.fp8_activation_inputs);
   const FrameworkPrices prices(layer, shape, setting.parallel, setup,
                                setting.cluster, setting.device, setting.costs,
-                               setting.alone);
+                               setting.microbatches);
   const bool has_backward = needs.input || needs.weights;
 
   StepsCost backward = prices.Sum(ops.backward);

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 
+#include "emulator/framework/framework_price.h"
 #include "emulator/ops/op_cost.h"
 #include "emulator/ops/op_graph.h"
 #include "emulator/stage/subgraph_cache.h"
@@ -29,7 +30,7 @@ struct LayerSetting {
   const TrainingSetup& setup;
   const ClusterSpec& cluster;
   const DeviceSpec& device;
-  double alone = 0;  // As of FrameworkPrices.
+  MicrobatchSetting microbatches{};
 };
 
 // Prices a layer. `shape` is the part of `whole` that one of the copies works

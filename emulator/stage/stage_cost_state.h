@@ -347,8 +347,10 @@ struct StageCostState {
         .device = DeviceOn(stage.rank),
         // A step begins with forwards of as many microbatches as there are
         // ranks, in the mean over these, and ends with as many backwards.
-        .alone = std::min(
-            1.0, Real(job.parallel.pp) / Real(job.training.microbatches))};
+        .microbatches = {
+            .alone = std::min(
+                1.0, Real(job.parallel.pp) / Real(job.training.microbatches)),
+            .packed = job.model.modules.size() > 1}};
     const ParallelLayout& parallel = layout.parallel;
     const bool trained = !common->frozen[stage.module];
     StageCost total;

@@ -51,6 +51,9 @@ struct MeasuredRun {
   // Modules of a shipped model that predict one more token each, which the
   // caller adds to it (AddPredictedTokens).
   int64_t predicted_tokens = 0;
+  // Whether a shipped model's rotations are operators of PyTorch, which the
+  // caller notes in its layers (AttentionSpec::scaled_rotary).
+  bool scaled_rotary = false;
   // Images of a sample, in addition to its text, and their size.
   int32_t images = 0;
   ImageSize image{};

@@ -43,6 +43,7 @@ absl::Status ReadNamedModel(const std::string& where, absl::string_view text,
   run->model_name = words.Text("model");
   run->predicted_tokens =
       std::min<int64_t>(words.Int("predicted_tokens", 0, 0), 64);
+  run->scaled_rotary = words.Int("scaled_rotary", 0, 0) != 0;
   run->images = count("images");
   const std::string image = words.Text("image");
   if ((run->images > 0) == image.empty() ||

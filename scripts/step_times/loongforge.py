@@ -15,13 +15,13 @@ LOONGFORGE = {
                       vocab=151936)}
 
 
-# Images of a sample, by phase: assumed, as neither number nor size is stated. A
-# sample of pre-training (LLaVA details, MiniGPT-4) has one; 256 of its 390 tokens
-# are those of 448 x 448 px. Samples of fine-tuning are packed to 3,840 tokens,
-# which are ten of those.
+# Samples that are packed in a microbatch, by phase, and the size of their image:
+# assumed, as neither number nor size is stated. A sample of pre-training (LLaVA
+# details, MiniGPT-4) has one image; 256 of its 390 tokens are those of 448 x 448
+# px. Fine-tuning packs 3,840 tokens, which are ten of those samples.
 LOONGFORGE_IMAGES = {
     ("qwen2.5_vl_7b", "pretrain"): ("qwen2.5-vl-7b", 1, "448x448", 256),
-    ("qwen2.5_vl_7b", "sft"): ("qwen2.5-vl-7b", 10, "448x448", 10 * 256)}
+    ("qwen2.5_vl_7b", "sft"): ("qwen2.5-vl-7b", 10, "448x448", 256)}
 
 
 # Beyond the columns, the files of a model give tensor parallelism of its encoder,
@@ -55,10 +55,13 @@ def loongforge(row):
     # Sequences that are not packed have their mean length.
     tokens = int(row["tokens_per_step"]) // int(row["global_batch"])
     layout = {k: row[k] for k in ("tp", "pp", "vp", "cp", "ep", "dp")}
+    packed = 1
     if images:
-        name, count, size, image_tokens = images
-        model = dict(model=name, images=count, image=size)
-        tokens -= image_tokens
+        name, packed, size, image_tokens = images
+        # qwen2_vl_layer_spec.py and qwen_layer_spec.py: rotations are operators
+        # of PyTorch, in the backbone for each packed sample by itself.
+        model = dict(model=name, scaled_rotary=1, images=1, image=size)
+        tokens = tokens // packed - image_tokens
         chunks = int(row["vp"])
         layers = [int(n) // chunks
                   for n in row["llm_layers_by_stage"].split(",")]
@@ -67,8 +70,8 @@ def loongforge(row):
     return dict(
         framework="loongforge", run=f"{row['model']} {row['phase']} A800",
         cluster="a800-sxm", shape=shape(**model), layout=shape(**layout),
-        setup=shape(**setup), microbatch=row["micro_batch"],
-        global_batch=row["global_batch"],
+        setup=shape(**setup), microbatch=packed * int(row["micro_batch"]),
+        global_batch=packed * int(row["global_batch"]),
         sequence=min(tokens, int(row["seq"])), step_ms=row["step_ms"],
         peak_gib=round(float(row["peak_allocated_mb_mean_over_ranks"]) / 1024,
                        2))

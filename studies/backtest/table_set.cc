@@ -54,6 +54,12 @@ absl::StatusOr<MeasuredTable> LoadTable(const std::string& file,
       formats::AddPredictedTokens(
           run.predicted_tokens,
           &run.model.modules[ModuleId(run.model.modules.size() - 1)]);
+      for (ModuleSpec& module : run.model.modules) {
+        for (LayerSpec& layer : module.layers) {
+          layer.attention.scaled_rotary |=
+              run.scaled_rotary && layer.attention.heads > 0;
+        }
+      }
     }
     auto it = known.find(run.cluster);
     if (it == known.end()) {

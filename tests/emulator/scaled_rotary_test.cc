@@ -1,6 +1,7 @@
 // A rotation of queries and keys that also multiplies them by a factor.
 #include <gtest/gtest.h>
 
+#include "emulator/framework/pytorch_traffic.h"
 #include "emulator/stage/stage_cost.h"
 #include "tests/emulator/helpers.h"
 
@@ -37,15 +38,51 @@ TEST(ScaledRotary, LaunchesMoreKernelsOutsideOfGraphs) {
   TrainingSetup setup = SetupOf(Framework::kMegatronBridge);
   // So slow that nothing but launches counts.
   setup.host_per_kernel = Microseconds(100000);
+  // An operator takes the host no longer than in plain PyTorch.
+  const double operators =
+      ToSeconds(SetupOf(Framework::kPyTorch).host_per_kernel);
   EXPECT_NEAR(
       ToSeconds(CostOf(true, setup).forward - CostOf(false, setup).forward),
-      2 * 22 * 0.1, 1e-3);
+      2 * 22 * operators, 1e-5);
   EXPECT_NEAR(ToSeconds(CostOf(true, setup).fused - CostOf(false, setup).fused),
-              2 * 12 * 0.1, 1e-3);
+              2 * 12 * operators, 1e-5);
   setup.graphs = CudaGraphs::kLayers;
   EXPECT_NEAR(
       ToSeconds(CostOf(true, setup).forward - CostOf(false, setup).forward), 0,
-      1e-3);
+      1e-5);
+}
+
+TEST(ScaledRotary, AnOperatorTakesTheHostAsLongAsInPlainPyTorchAtMost) {
+  AttentionSpec causal;
+  causal.kind = AttentionKind::kCausal;
+  const Duration plain = SetupOf(Framework::kPyTorch).host_per_kernel;
+  EXPECT_EQ(RotationLaunches(causal, 1, plain / 2).forward, 22);
+  EXPECT_EQ(RotationLaunches(causal, 1, plain).backward, 12);
+  EXPECT_EQ(RotationLaunches(causal, 1, 2 * plain).forward, 11);
+  EXPECT_EQ(RotationLaunches(causal, 10, plain).forward, 220);
+  // An encoder rotates all its images at once.
+  causal.kind = AttentionKind::kFull;
+  EXPECT_EQ(RotationLaunches(causal, 10, plain).forward, 22);
+}
+
+// Ten samples with images are packed, ten of text are a batch.
+TEST(ScaledRotary, PackedSequencesAreRotatedOneByOne) {
+  LayerSpec block = Llama3Block();
+  const auto forward = [&](bool scaled, bool images) {
+    block.attention.scaled_rotary = scaled;
+    JobSpec job =
+        images ? JobOf({{Vit5bBlock()}, {block}}, {}) : JobOf({{block}}, {});
+    job.setup = SetupOf(Framework::kMegatronBridge);
+    job.setup.host_per_kernel = Microseconds(100000);
+    WorkShape shape = Sequences(10, 64);
+    shape.sequences = 10;
+    return ToSeconds(StageCostModel(job)
+                         .Cost(StageOf(1, images ? 1 : 0), shape, true)
+                         .forward);
+  };
+  const double once = forward(true, false) - forward(false, false);
+  const double packed = forward(true, true) - forward(false, true);
+  EXPECT_NEAR(packed / once, 10, 0.1);
 }
 
 }  // namespace

@@ -100,7 +100,7 @@ TEST(MeasuredRunsTest, TokensMayBeLookedUpByAProduct) {
 TEST(MeasuredRunsTest, ARunMayNameAModelAndTheImagesOfItsSamples) {
   std::string row = kRow;
   row.replace(row.find("layers=4 hidden=512 heads=8 ffn=2048 vocab=1000"), 47,
-              "model=qwen2.5-vl-7b images=3 image=448x224");
+              "model=qwen2.5-vl-7b scaled_rotary=1 images=3 image=448x224");
   row.replace(row.find("tp=2 pp=2"), 9, "pp=2 vp=2 stages=6+8+6+8");
   row.replace(row.find("recompute=full"), 14,
               "recompute=norms+moe_activations");
@@ -108,6 +108,7 @@ TEST(MeasuredRunsTest, ARunMayNameAModelAndTheImagesOfItsSamples) {
                        ParseMeasuredRuns(std::string(kHeader) + row, "t"));
   const MeasuredRun& run = runs[0];
   EXPECT_EQ(run.model_name, "qwen2.5-vl-7b");
+  EXPECT_TRUE(run.scaled_rotary);
   EXPECT_EQ(run.stage_layers, (std::vector<int32_t>{6, 8, 6, 8}));
   EXPECT_FALSE(run.recompute);
   EXPECT_EQ(

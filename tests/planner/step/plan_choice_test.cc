@@ -6,9 +6,16 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <utility>
 #include <vector>
 
+#include "emulator/stage/stage_cost.h"
+#include "partition/batching/batch_split.h"
 #include "planner/lower/lower_plan.h"
+#include "planner/strategies/pipeloom_strategy.h"
+#include "planner/strategy_abilities.h"
 #include "tests/support/plan_first_step.h"
 #include "tests/support/small_job.h"
 #include "tests/support/status_matchers.h"
@@ -18,6 +25,7 @@ namespace {
 
 using ::pipeloom::testing::IsOk;
 using ::pipeloom::testing::PlanFirstStep;
+using ::pipeloom::testing::PrepareByRule;
 using ::pipeloom::testing::RandomBatch;
 using ::pipeloom::testing::SmallVlmJob;
 
@@ -52,6 +60,88 @@ TEST(GrowingMarginsTest, EveryLimitAboveOneThatWorksHasAPlan) {
     }
   }
   EXPECT_GT(planned, 40);
+}
+
+// `pipeloom`, which notes how often it goes on from an answer.
+class CountingPipeloom : public Strategy, public StartsFromOthers {
+ public:
+  absl::string_view name() const override { return real_->name(); }
+  bool split_backward() const override { return real_->split_backward(); }
+  bool chooses_memory() const override { return real_->chooses_memory(); }
+  absl::StatusOr<Partition> MakePartition(
+      const emulator::StageCostModel& costs, const BatchMetadata& sample,
+      const std::stop_token& stop) const override {
+    return real_->MakePartition(costs, sample, stop);
+  }
+  absl::StatusOr<SearchResult> MakeSchedule(
+      const StageGraph& graph, const Partition& partition, uint64_t seed,
+      const SearchBudget& budget) const override {
+    return real_->MakeSchedule(graph, partition, seed, budget);
+  }
+  absl::StatusOr<MemorySchedule> MakeMemorySchedule(
+      const StageGraph& graph, const partition::StepMemory& memory,
+      const Partition& partition, uint64_t seed,
+      const SearchBudget& budget) const override {
+    return real_->MakeMemorySchedule(graph, memory, partition, seed, budget);
+  }
+  absl::StatusOr<MemorySchedule> ImproveMemorySchedule(
+      const StageGraph& graph, const partition::StepMemory& memory,
+      const Partition& partition, const MemorySchedule& start, uint64_t seed,
+      const SearchBudget& budget) const override {
+    ++calls;
+    return real_->ImproveMemorySchedule(graph, memory, partition, start, seed,
+                                        budget);
+  }
+  std::unique_ptr<Strategy> Starts(SearchBudget segments,
+                                   std::vector<LentStep> lent) const override {
+    return others().Starts(std::move(segments), std::move(lent));
+  }
+  std::vector<std::unique_ptr<Strategy>> Rivals() const override {
+    return others().Rivals();
+  }
+  std::vector<std::unique_ptr<Strategy>> QuickRivals(
+      const Partition& partition) const override {
+    return others().QuickRivals(partition);
+  }
+  absl::StatusOr<MemorySchedule> MakeMemoryScheduleFrom(
+      const StageGraph& graph, const partition::StepMemory& memory,
+      const Partition& partition, const MemorySchedule& known, uint64_t seed,
+      const SearchBudget& budget) const override {
+    ++calls;
+    return others().MakeMemoryScheduleFrom(graph, memory, partition, known,
+                                           seed, budget);
+  }
+
+  mutable int calls = 0;
+
+ private:
+  const StartsFromOthers& others() const {
+    return dynamic_cast<const StartsFromOthers&>(*real_);
+  }
+  std::unique_ptr<Strategy> real_ = MakePipeloom();
+};
+
+// What is left of the evaluations after the last part of a search was once
+// searched in parts of one evaluation each.
+TEST(ImproveCandidateTest, GoesOnAFewTimesHoweverManyEvaluationsThereAre) {
+  JobSpec job = SmallVlmJob();
+  job.training.microbatches = 12;
+  const BatchMetadata batch = RandomBatch(1, 300, 5);
+  const emulator::StageCostModel costs(job);
+  ASSERT_OK_AND_ASSIGN(const partition::PackedStep packed,
+                       partition::PackStep(job, batch, /*first_sample=*/0));
+  for (const int64_t evaluations : {500, 4000}) {
+    const CountingPipeloom strategy;
+    ASSERT_OK_AND_ASSIGN(const PreparedJob prepared,
+                         PrepareByRule(strategy, costs, batch));
+    PlanInput input{.packed = &packed};
+    input.budget.max_evaluations = evaluations;
+    strategy.calls = 0;
+    ASSERT_OK_AND_ASSIGN(const PlanResult result, PlanStep(prepared, input));
+    EXPECT_GT(result.evaluations, evaluations / 4);
+    EXPECT_GT(strategy.calls, 0);
+    EXPECT_LE(strategy.calls, 12) << evaluations;
+  }
 }
 
 TEST(WithMarginTest, IsForTwoTensorsOnRanksWhoseLimitWasLowered) {

@@ -40,9 +40,9 @@ constexpr double kFlashRamp = 300;       // Tokens.
 constexpr double kFlashSmallHead = 0.9;  // Below head dimension 128.
 
 // fp8 attention relative to bf16: causal, 8192 tokens, means over GB200 and
-// GB300 of the benchmark of NVIDIA/cudnn-frontend @3929da2e, MIT, with scales
-// of tensors and of blocks (what TransformerEngine takes in a recipe of
-// blocks).
+// GB300 of the benchmark of NVIDIA/cudnn-frontend @3929da2e, MIT: with one
+// scale for each tensor, or one for each block of values, as TransformerEngine
+// uses it where the recipe scales by block.
 struct Fp8Gain {
   double forward = 1;
   double backward = 1;
@@ -55,8 +55,8 @@ constexpr Fp8Gain kBlockGain{.forward = 1.30, .backward = 0.98};
 // and 1.38.
 constexpr Fp8Gain kLatentTensorGain{.forward = 1.61, .backward = 1.72};
 constexpr Fp8Gain kLatentBlockGain{.forward = 1.48, .backward = 1.32};
-// None is taken for dimensions up to 64, which were not measured: their bound,
-// exponentials, is the same.
+// Head dimensions up to 64 were not measured. No gain is assumed for them, as
+// exponentials bound them in either precision.
 
 // Returns the attention with all pairs of tokens, those that it does not see
 // too.

@@ -40,10 +40,11 @@ struct EagerLaunches {
 // Attention over windows calls its kernel once a window.
 EagerLaunches PyTorchLaunches(const LayerSpec& layer, double tokens);
 
-// Returns the kernels of a rotation of queries and keys as operators of
-// PyTorch, counted in kernels that take the host `per_kernel`: an operator
-// takes it as long as in plain PyTorch, at most. Causal attention rotates each
-// of `sequences` packed ones by itself.
+// Returns how many kernels rotate queries and keys where separate PyTorch
+// operators do it, counted in kernels that take the host `per_kernel` each. One
+// operator takes the host `per_kernel`, but no longer than in plain PyTorch.
+// With causal attention each of the `sequences` packed sequences is rotated
+// separately.
 EagerLaunches RotationLaunches(const AttentionSpec& attention, double sequences,
                                Duration per_kernel);
 

@@ -318,8 +318,7 @@ absl::Status ImproveCandidate(const PreparedJob& job, const PlanInput& input,
     if (!over && is_over(parts.back())) break;
     SearchBudget rest = input.budget.PartUntil(
         parts[std::min(part, parts.size() - 1)], *evaluations);
-    // Without a deadline too; else what is left would be searched in parts of
-    // one evaluation each.
+    // All parts have had their evaluations; those that no part gets are left.
     if (!over && part >= parts.size() && rest.max_evaluations < 1) break;
     ++part;
     rest.max_evaluations = std::max<int64_t>(1, rest.max_evaluations);

@@ -58,8 +58,8 @@ def loongforge(row):
     packed = 1
     if images:
         name, packed, size, image_tokens = images
-        # qwen2_vl_layer_spec.py and qwen_layer_spec.py: rotations are operators
-        # of PyTorch, in the backbone for each packed sample by itself.
+        # qwen2_vl_layer_spec.py and qwen_layer_spec.py: rotations are separate
+        # PyTorch operators, and the backbone rotates one packed sample at a time.
         model = dict(model=name, scaled_rotary=1, images=1, image=size)
         tokens = tokens // packed - image_tokens
         chunks = int(row["vp"])

@@ -411,8 +411,8 @@ TEST(Against, AnEncoderApartWorksForAllReplicasAheadOfThePipeline) {
       const PlannedRun alone,
       PlanMeasuredRun(run_with(1, " encoder=apart", ""), cluster));
   EXPECT_GT(longest_forward(planned), 1.8 * longest_forward(alone));
-  // With one replica it only takes work from the first stage; with many it is
-  // what the pipelines wait for.
+  // With one replica the encoder's GPU only takes work from the first stage.
+  // With many, all pipelines wait for it.
   const double inside = seconds(run_with(1, "", ""));
   const double apart = seconds(run_with(1, " encoder=apart", ""));
   EXPECT_LT(apart, inside);

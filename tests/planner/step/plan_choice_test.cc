@@ -121,8 +121,8 @@ class CountingPipeloom : public Strategy, public StartsFromOthers {
   std::unique_ptr<Strategy> real_ = MakePipeloom();
 };
 
-// What is left of the evaluations after the last part of a search was once
-// searched in parts of one evaluation each.
+// A search without a deadline ends after its last part. It once went on with
+// one evaluation at a time until none was left.
 TEST(ImproveCandidateTest, GoesOnAFewTimesHoweverManyEvaluationsThereAre) {
   JobSpec job = SmallVlmJob();
   job.training.microbatches = 12;

@@ -82,7 +82,7 @@ class StepImprover {
         input_(input),
         step_(step),
         evaluations_(evaluations),
-        as_if_(HasFormChoice(step.memory) && !HasFormChoice(step.searched)),
+        as_if_(step.as_if()),
         pairs_forwards_(input.pairs_forwards &&
                         job.costs->job().setup.paired_forwards),
         lowerings_(kLowerings * lowering),
@@ -147,23 +147,21 @@ class StepImprover {
   absl::Status Search(const SearchBudget& budget, Candidate* candidate) {
     PlanInput part = input_;
     part.budget = budget;
-    return ImproveCandidate(job_, part, step_.built, step_.searched, candidate,
-                            evaluations_);
+    return ImproveCandidate(job_, part, step_.searched_built, step_.searched,
+                            candidate, evaluations_);
   }
 
-  // Returns a searched candidate with the choices of the step.
+  // Returns a searched candidate for the step as it is.
   absl::StatusOr<Candidate> Fused(const Candidate& searched) {
     if (!as_if_) return searched;
-    return AsFused(job_, input_, step_.built, step_.memory, searched,
-                   input_.budget);
+    return AsFused(job_, input_, step_, searched, input_.budget);
   }
 
   // Returns a searched candidate with its passes refined.
   absl::StatusOr<Candidate> Refined(const Candidate& searched) {
     if (as_if_) {
       return Timed([&] {
-        return RefineSearched(job_, input_, step_.built, step_.memory, searched,
-                              refinement_);
+        return RefineSearched(job_, input_, step_, searched, refinement_);
       });
     }
     Candidate refined = searched;
@@ -257,11 +255,16 @@ absl::StatusOr<std::optional<Candidate>> KnownStart(
     const PlanInput& input, const Microbatches& microbatches,
     const SearchedStep& step, bool leaves_room, int64_t* evaluations) {
   if (input.budget.Abandoned()) return absl::CancelledError("stopped");
-  PIPELOOM_ASSIGN_OR_RETURN(
-      const partition::BuiltGraph fused,
-      partition::BuildStageGraph(*job.costs, job.partition, microbatches, {}));
+  partition::BuiltGraph own;
+  if (!step.as_if()) {
+    PIPELOOM_ASSIGN_OR_RETURN(
+        own, partition::BuildStageGraph(*job.costs, job.partition, microbatches,
+                                        {}));
+  }
+  const partition::BuiltGraph& fused = step.as_if() ? step.searched_built : own;
   const partition::StepMemory memory =
-      WithoutWeightGrads(step.searched, fused.pairs);
+      step.as_if() ? step.searched
+                   : WithoutWeightGrads(step.searched, fused.pairs);
   // Limits the time to a share, and the evaluations to a small fixed number.
   SearchBudget segments = input.budget.PartUntil(kSegmentsUntil, *evaluations);
   segments.max_evaluations =
@@ -284,6 +287,12 @@ absl::StatusOr<std::optional<Candidate>> KnownStart(
   if (!known.ok()) {
     if (absl::IsResourceExhausted(known.status())) return std::nullopt;
     return known.status();
+  }
+  if (step.as_if()) {
+    known->made = {
+        .selection = std::move(known->made.selection),
+        .found = {.schedule = std::move(known->made.found.schedule)}};
+    return *std::move(known);
   }
   absl::StatusOr<MemorySchedule> made =
       InSplitStep(step.built, step.searched, fused, memory, known->made);

@@ -18,25 +18,15 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "ir/plan/microbatches.h"
-#include "partition/graph/build_stage_graph.h"
-#include "partition/graph/memory_candidates.h"
 #include "planner/step/plan_choice.h"
+#include "planner/step/refine_passes.h"
 #include "planner/step/step_types.h"
 #include "planner/strategy_abilities.h"
 
 namespace pipeloom::planner {
 
-// A step with split backwards, and its choices as they are searched and as they
-// are. Refers to all of it.
-struct SearchedStep {
-  const partition::BuiltGraph& built;
-  // AsIfPaired(memory), or the same as `memory`.
-  const partition::StepMemory& searched;
-  const partition::StepMemory& memory;
-};
-
 // Returns the best of the starts that other strategies give, which have fused
-// backwards, with choices of `step.searched`; nullopt if nothing fits. With
+// backwards, for `step.searched_built`; nullopt if nothing fits. With
 // `leaves_room` the first one has room for the tensors that ranks sent and
 // received in the most similar of `input.carried`, or some guess, so that it
 // need not be made again. Adds to `evaluations`.
@@ -45,8 +35,8 @@ absl::StatusOr<std::optional<Candidate>> KnownStart(
     const PlanInput& input, const Microbatches& microbatches,
     const SearchedStep& step, bool leaves_room, int64_t* evaluations);
 
-// Spends the budget on `best`, which has choices of `step.searched` and ends
-// with those of `step.memory`. `known` is another candidate for the same.
+// Spends the budget on `best`, which is for `step.searched_built` and ends for
+// `step.built`. `known` is another candidate for the same.
 // ResourceExhausted: with whole backwards, the search's order does not fit.
 absl::Status ImproveAndRefine(const PreparedJob& job, const PlanInput& input,
                               const SearchedStep& step,

@@ -250,8 +250,16 @@ absl::StatusOr<PlanResult> PlanOnce(const PreparedJob& prepared,
   const bool as_if = others != nullptr && own_memory && refines &&
                      !sees_whole && HasFormChoice(memory) &&
                      GapsHideWeightGrads(memory);
-  const partition::StepMemory searched = as_if ? AsIfPaired(memory) : memory;
-  const SearchedStep step{built, searched, memory};
+  partition::BuiltGraph fused;
+  if (as_if) {
+    PIPELOOM_ASSIGN_OR_RETURN(
+        fused, partition::BuildStageGraph(*job.costs, job.partition,
+                                          result.microbatches, {}));
+  }
+  const partition::BuiltGraph& searched_built = as_if ? fused : built;
+  const partition::StepMemory searched =
+      as_if ? WithoutWeightGrads(AsIfPaired(memory), fused.pairs) : memory;
+  const SearchedStep step{searched_built, searched, built, memory};
   if (has_no_time()) return no_time();
   const auto abandoned = [&] { return input.budget.Abandoned(); };
   if (abandoned()) return absl::CancelledError("stopped");
@@ -267,9 +275,9 @@ absl::StatusOr<PlanResult> PlanOnce(const PreparedJob& prepared,
   const auto screen =
       [&](const partition::MemorySelection* fixed) -> absl::StatusOr<bool> {
     if (abandoned()) return absl::CancelledError("stopped");
-    absl::StatusOr<Candidate> candidate =
-        PlanChoice(job, input, built, searched, fixed, built.graph.ranks(),
-                   screening, &result.evaluations);
+    absl::StatusOr<Candidate> candidate = PlanChoice(
+        job, input, searched_built, searched, fixed,
+        searched_built.graph.ranks(), screening, &result.evaluations);
     if (!candidate.ok()) {
       if (!absl::IsResourceExhausted(candidate.status())) {
         return candidate.status();
@@ -320,9 +328,9 @@ absl::StatusOr<PlanResult> PlanOnce(const PreparedJob& prepared,
     // own, fits with them too.
     if (!best.has_value() && !searched.CopySizes().empty()) {
       const partition::StepMemory uncopied = searched.WithoutCopies();
-      absl::StatusOr<Candidate> candidate =
-          PlanChoice(job, input, built, uncopied, nullptr, built.graph.ranks(),
-                     screening, &result.evaluations);
+      absl::StatusOr<Candidate> candidate = PlanChoice(
+          job, input, searched_built, uncopied, nullptr,
+          searched_built.graph.ranks(), screening, &result.evaluations);
       if (candidate.ok()) {
         candidate->made.selection =
             partition::FromWithoutCopies(searched, candidate->made.selection);
@@ -391,7 +399,7 @@ absl::StatusOr<PlanResult> PlanOnce(const PreparedJob& prepared,
     refined = true;
   } else if (as_if) {
     absl::StatusOr<Candidate> whole = RefineSearched(
-        job, input, built, memory, *best, input.budget.Until(kRefineUntil));
+        job, input, step, *best, input.budget.Until(kRefineUntil));
     *retry = absl::IsResourceExhausted(whole.status());
     PIPELOOM_ASSIGN_OR_RETURN(best, std::move(whole));
     refined = true;

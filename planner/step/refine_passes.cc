@@ -250,11 +250,17 @@ absl::StatusOr<std::optional<Candidate>> PutOffAnew(
   return std::nullopt;
 }
 
-// Returns the answer of `from` with every pair fused.
-MemorySchedule FusedAnswer(const Candidate& from, const StepMemory& memory) {
-  MemorySchedule made = from.made;
-  made.search.reset();  // It is for other choices.
-  made.forms = FormSelection(memory.pairs.size(), PassForm::kFused);
+// Returns the answer of `from`, which is for `step.searched_built`, for
+// `step.built` with every pair fused.
+absl::StatusOr<MemorySchedule> FusedAnswer(const SearchedStep& step,
+                                           const Candidate& from) {
+  PIPELOOM_ASSIGN_OR_RETURN(
+      MemorySchedule made,
+      InSplitStep(step.built, step.memory, step.searched_built, step.searched,
+                  from.made));
+  made.found.evaluations = from.made.found.evaluations;
+  made.found.lower_bound = from.made.found.lower_bound;
+  made.found.bound_source = from.made.found.bound_source;
   return made;
 }
 
@@ -377,12 +383,12 @@ absl::StatusOr<SplitAnswer> ToSplit(const PreparedJob& job,
 
 absl::StatusOr<Candidate> AsFused(const PreparedJob& job,
                                   const PlanInput& input,
-                                  const partition::BuiltGraph& built,
-                                  const StepMemory& memory,
+                                  const SearchedStep& step,
                                   const Candidate& from,
                                   const SearchBudget& budget) {
-  MemorySchedule made = FusedAnswer(from, memory);
-  StepMemory fused = memory;
+  const partition::BuiltGraph& built = step.built;
+  PIPELOOM_ASSIGN_OR_RETURN(MemorySchedule made, FusedAnswer(step, from));
+  StepMemory fused = step.memory;
   fused.SetForms(made.forms);
   IdVector<RankId, RankSpec> limits = from.limits;
   for (int attempt = 0; attempt < kMaxAnew; ++attempt) {
@@ -394,7 +400,7 @@ absl::StatusOr<Candidate> AsFused(const PreparedJob& job,
     IdVector<RankId, RankSpec> lowered = limits;
     PIPELOOM_ASSIGN_OR_RETURN(
         std::optional<Candidate> candidate,
-        MakeCandidate(job, input, built, memory, made, limits, &lowered));
+        MakeCandidate(job, input, built, step.memory, made, limits, &lowered));
     if (candidate.has_value()) return *std::move(candidate);
     limits = Lower(built.graph, limits, lowered);
     PIPELOOM_ASSIGN_OR_RETURN(
@@ -429,19 +435,19 @@ absl::Status RefineGradients(const PreparedJob& job, const PlanInput& input,
 
 absl::StatusOr<Candidate> RefineSearched(const PreparedJob& job,
                                          const PlanInput& input,
-                                         const partition::BuiltGraph& built,
-                                         const StepMemory& memory,
+                                         const SearchedStep& step,
                                          const Candidate& from,
                                          const SearchBudget& budget) {
-  MemorySchedule made = FusedAnswer(from, memory);
+  const partition::BuiltGraph& built = step.built;
+  const StepMemory& memory = step.memory;
+  PIPELOOM_ASSIGN_OR_RETURN(const MemorySchedule made, FusedAnswer(step, from));
   PIPELOOM_ASSIGN_OR_RETURN(std::optional<Candidate> anew,
                             PutOffAnew(job, input, built, memory, made,
                                        from.limits, kNoLimit, budget));
   if (anew.has_value() && budget.spent && budget.spent() > kAnewUntil) {
     return *std::move(anew);
   }
-  absl::StatusOr<Candidate> fused =
-      AsFused(job, input, built, memory, from, budget);
+  absl::StatusOr<Candidate> fused = AsFused(job, input, step, from, budget);
   if (!fused.ok()) {
     if (!anew.has_value()) return fused.status();
     return *std::move(anew);

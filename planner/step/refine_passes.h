@@ -49,23 +49,35 @@ absl::StatusOr<SplitAnswer> ToSplit(const PreparedJob& job,
                                     const partition::StepMemory& memory,
                                     const MemorySchedule& made);
 
-// Returns `from`, which has choices of AsIfPaired(memory), as a candidate that
-// has those of `memory` and fused backwards. If what ranks send and receive
-// then does not fit, as the times are others, memory is chosen anew for its
-// order. ResourceExhausted: that does not fit either.
+// A step as it is searched and as it is, with split backwards. Refers to all of
+// it.
+struct SearchedStep {
+  // The graph of fused backwards, which has no weight gradients to place, with
+  // the choices of AsIfPaired; or the same as the two below.
+  const partition::BuiltGraph& searched_built;
+  const partition::StepMemory& searched;
+  const partition::BuiltGraph& built;
+  const partition::StepMemory& memory;
+
+  // Returns whether it is searched as if passes were paired.
+  bool as_if() const { return &searched_built != &built; }
+};
+
+// Returns `from`, which is for `step.searched_built`, as a candidate for
+// `step.built` with fused backwards. If what ranks send and receive then does
+// not fit, as the times are others, memory is chosen anew for its order.
+// ResourceExhausted: that does not fit either. REQUIRES: step.as_if().
 absl::StatusOr<Candidate> AsFused(const PreparedJob& job,
                                   const PlanInput& input,
-                                  const partition::BuiltGraph& built,
-                                  const partition::StepMemory& memory,
+                                  const SearchedStep& step,
                                   const Candidate& from,
                                   const SearchBudget& budget);
 
 // Refines the gradients of `from`, which is as for AsFused, and returns the
-// best plan with the choices of `memory`; errors as there.
+// best plan for `step.built`; errors as there.
 absl::StatusOr<Candidate> RefineSearched(const PreparedJob& job,
                                          const PlanInput& input,
-                                         const partition::BuiltGraph& built,
-                                         const partition::StepMemory& memory,
+                                         const SearchedStep& step,
                                          const Candidate& from,
                                          const SearchBudget& budget);
 

@@ -62,7 +62,8 @@ TEST(GrowingMarginsTest, EveryLimitAboveOneThatWorksHasAPlan) {
   EXPECT_GT(planned, 40);
 }
 
-// `pipeloom`, which notes how often it goes on from an answer.
+// `pipeloom`, which notes how often it goes on from an answer, and the most
+// weight gradients that it then had to place.
 class CountingPipeloom : public Strategy, public StartsFromOthers {
  public:
   absl::string_view name() const override { return real_->name(); }
@@ -89,6 +90,11 @@ class CountingPipeloom : public Strategy, public StartsFromOthers {
       const Partition& partition, const MemorySchedule& start, uint64_t seed,
       const SearchBudget& budget) const override {
     ++calls;
+    weight_grads = std::max(
+        weight_grads,
+        static_cast<int>(std::count_if(
+            graph.tasks().begin(), graph.tasks().end(),
+            [](const Task& task) { return task.pass == Pass::kWeightGrad; })));
     return real_->ImproveMemorySchedule(graph, memory, partition, start, seed,
                                         budget);
   }
@@ -113,6 +119,7 @@ class CountingPipeloom : public Strategy, public StartsFromOthers {
   }
 
   mutable int calls = 0;
+  mutable int weight_grads = 0;
 
  private:
   const StartsFromOthers& others() const {
@@ -141,6 +148,41 @@ TEST(ImproveCandidateTest, GoesOnAFewTimesHoweverManyEvaluationsThereAre) {
     EXPECT_GT(result.evaluations, evaluations / 4);
     EXPECT_GT(strategy.calls, 0);
     EXPECT_LE(strategy.calls, 12) << evaluations;
+  }
+}
+
+// Where gaps of communication hide weight gradients the search places none:
+// they would be a third of its tasks, of no time. The plan has them.
+TEST(SearchedStepTest, HasNoWeightGradientsWhereGapsHideThem) {
+  for (const bool gaps : {true, false}) {
+    JobSpec job = SmallVlmJob();
+    job.training.microbatches = 8;
+    if (gaps) {
+      job.parallel.tp = 4;
+      job.cluster.num_nodes = 2;
+      job.cluster.intra_node.bandwidth.bytes_per_second = 5e10;
+    }
+    const BatchMetadata batch = RandomBatch(1, 300, 5);
+    const emulator::StageCostModel costs(job);
+    ASSERT_OK_AND_ASSIGN(const partition::PackedStep packed,
+                         partition::PackStep(job, batch, /*first_sample=*/0));
+    const CountingPipeloom strategy;
+    ASSERT_OK_AND_ASSIGN(const PreparedJob prepared,
+                         PrepareByRule(strategy, costs, batch));
+    PlanInput input{.packed = &packed};
+    input.budget.max_evaluations = 500;
+    ASSERT_OK_AND_ASSIGN(const PlanResult result, PlanStep(prepared, input));
+    EXPECT_GT(strategy.calls, 0);
+    const auto paired = std::count_if(
+        result.plan.graph.tasks().begin(), result.plan.graph.tasks().end(),
+        [](const Task& task) { return !task.overlaps.is_none(); });
+    if (gaps) {
+      EXPECT_EQ(strategy.weight_grads, 0);
+      EXPECT_GT(paired, 0);
+    } else {
+      EXPECT_GT(strategy.weight_grads, 0);
+      EXPECT_EQ(paired, 0);
+    }
   }
 }
 

@@ -43,6 +43,25 @@ IdVector<TaskId, TaskId> NumberAlong(
   return number;
 }
 
+// Indexed by task: the backward that a weight gradient is done with, as no time
+// of it is left; none for all other tasks.
+IdVector<TaskId, TaskId> DoneWith(const StageGraph& graph,
+                                  const partition::StepMemory& memory,
+                                  const std::vector<PairedPass>& pairs) {
+  IdVector<TaskId, TaskId> with(graph.num_tasks());
+  for (const StagePairId id : memory.pairs.ids()) {
+    const partition::StagePair& pair = memory.pairs[id];
+    if (!pair.weight_grad.is_none() &&
+        memory.form(id) == partition::PassForm::kFused) {
+      with[pair.weight_grad] = pair.backward;
+    }
+  }
+  for (const PairedPass& pair : pairs) {
+    if (pair.rest == kZero) with[pair.weight_grad] = pair.backward;
+  }
+  return with;
+}
+
 }  // namespace
 
 absl::StatusOr<ConstrainedGraph> ConstrainByPairs(
@@ -51,6 +70,9 @@ absl::StatusOr<ConstrainedGraph> ConstrainByPairs(
     const std::vector<ForwardPair>& forward_pairs) {
   PIPELOOM_ASSIGN_OR_RETURN(const StageGraph graph,
                             ApplyForwardPairs(unpaired, forward_pairs));
+  // Indexed by task: the one of its pair that stands for both.
+  IdVector<TaskId, TaskId> first(graph.num_tasks());
+  for (const ForwardPair& pair : forward_pairs) first[pair.second] = pair.first;
   IdVector<TaskId, TaskId> own_backward(graph.num_tasks());
   for (const partition::StagePair& pair : memory.pairs) {
     if (!pair.weight_grad.is_none()) {
@@ -63,11 +85,9 @@ absl::StatusOr<ConstrainedGraph> ConstrainByPairs(
         {.from = own_backward[pair.weight_grad], .to = pair.backward});
     edges.push_back({.from = pair.backward, .to = pair.weight_grad});
   }
-  for (const ForwardPair& pair : forward_pairs) {
-    for (Dependency& edge : edges) {
-      if (edge.from == pair.second) edge.from = pair.first;
-      if (edge.to == pair.second) edge.to = pair.first;
-    }
+  for (Dependency& edge : edges) {
+    if (!first[edge.from].is_none()) edge.from = first[edge.from];
+    if (!first[edge.to].is_none()) edge.to = first[edge.to];
   }
   const IdVector<TaskId, TaskId> number = NumberAlong(graph.num_tasks(), edges);
   IdVector<TaskId, TaskId> numbered(graph.num_tasks());
@@ -78,59 +98,65 @@ absl::StatusOr<ConstrainedGraph> ConstrainByPairs(
     }
     numbered[number[t]] = t;
   }
+  const IdVector<TaskId, TaskId> with = DoneWith(graph, memory, pairs);
   ConstrainedGraph constrained;
   constrained.now.resize(graph.num_tasks());
   IdVector<TaskId, Task> tasks;
   tasks.reserve(graph.num_tasks());
   for (const TaskId t : numbered) {
-    if (IsSecondOfPair(graph.task(t))) continue;
+    if (!first[t].is_none() || !with[t].is_none()) continue;
     constrained.now[t] = tasks.push_back(graph.task(t));
-    constrained.original.push_back(t);
+    constrained.members.push_back({t});
   }
+  // Adds a task to the one that stands for it and holds already what it takes.
+  const auto join = [&](TaskId task, TaskId now) {
+    constrained.now[task] = now;
+    constrained.members[now].push_back(task);
+    tasks[now].free += graph.task(task).free - graph.task(task).alloc;
+  };
   for (const ForwardPair& pair : forward_pairs) {
-    const TaskId now = constrained.now[pair.first];
-    constrained.now[pair.second] = now;
-    // The first holds already what the second takes.
-    const Task& second = graph.task(pair.second);
-    tasks[now].free += second.free - second.alloc;
+    join(pair.second, constrained.now[pair.first]);
   }
-  for (Dependency& edge : edges) {
+  for (const TaskId t : graph.task_ids()) {
+    if (!with[t].is_none()) join(t, constrained.now[with[t]]);
+  }
+  IdVector<EdgeId, Dependency> kept;
+  kept.reserve(edges.size());
+  for (Dependency edge : edges) {
+    if (!with[edge.to].is_none()) continue;
     edge.from = constrained.now[edge.from];
     edge.to = constrained.now[edge.to];
+    kept.push_back(edge);
   }
   for (const PairedPass& pair : pairs) {
+    if (pair.rest == kZero) continue;
     tasks[constrained.now[pair.weight_grad]].duration = pair.rest;
   }
   PIPELOOM_ASSIGN_OR_RETURN(
       constrained.graph,
       StageGraph::Create(graph.name(), graph.ranks(), graph.module_names(),
-                         std::move(tasks), std::move(edges)));
+                         std::move(tasks), std::move(kept)));
   return constrained;
 }
 
 RankOrders ToConstrained(RankOrders orders,
                          const ConstrainedGraph& constrained) {
   for (std::vector<TaskId>& order : orders) {
+    std::erase_if(order, [&](TaskId t) {
+      return constrained.members[constrained.now[t]].front() != t;
+    });
     for (TaskId& t : order) t = constrained.now[t];
-    // Passes that run together are neighbours and have one task.
-    order.erase(std::unique(order.begin(), order.end()), order.end());
   }
   return orders;
 }
 
 RankOrders FromConstrained(const RankOrders& orders,
-                           const ConstrainedGraph& constrained,
-                           const std::vector<ForwardPair>& forward_pairs) {
-  IdVector<TaskId, TaskId> second(constrained.now.size());
-  for (const ForwardPair& pair : forward_pairs) {
-    second[pair.first] = pair.second;
-  }
+                           const ConstrainedGraph& constrained) {
   RankOrders result(orders.size());
   for (const RankId r : orders.ids()) {
     for (const TaskId t : orders[r]) {
-      const TaskId original = constrained.original[t];
-      result[r].push_back(original);
-      if (!second[original].is_none()) result[r].push_back(second[original]);
+      const auto& members = constrained.members[t];
+      result[r].insert(result[r].end(), members.begin(), members.end());
     }
   }
   return result;
@@ -189,8 +215,8 @@ absl::Status SearchPaired(const PreparedJob& job, const PlanInput& input,
                             ApplyForwardPairs(paired, next.forward_pairs));
   PIPELOOM_ASSIGN_OR_RETURN(
       next.found.schedule,
-      TimeSchedule(paired, FromConstrained(found->schedule.order, constrained,
-                                           forward_pairs)));
+      TimeSchedule(paired,
+                   FromConstrained(found->schedule.order, constrained)));
   PIPELOOM_ASSIGN_OR_RETURN(
       std::optional<Candidate> candidate,
       MakeCandidate(job, input, built, memory, std::move(next), limits));

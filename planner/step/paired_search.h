@@ -5,7 +5,9 @@
 // paired weight gradient lasts only for the rest of it that the pairing leaves,
 // and runs after the backward that hides it, which in turn runs after the
 // weight gradient's own backward. A forward and a backward that run together
-// are one task.
+// are one task, and so are a backward and the weight gradients that are done
+// with it: those of which the pairing leaves no rest, and its own if it is
+// fused.
 #ifndef PIPELOOM_PLANNER_STEP_PAIRED_SEARCH_H_
 #define PIPELOOM_PLANNER_STEP_PAIRED_SEARCH_H_
 
@@ -27,8 +29,8 @@ struct ConstrainedGraph {
   StageGraph graph{};
   // Indexed by task of the plan's graph. Passes that run together have one.
   IdVector<TaskId, TaskId> now{};
-  // Indexed by task of `graph`. The first pass of those that run together.
-  IdVector<TaskId, TaskId> original{};
+  // Indexed by task of `graph`: the tasks that it stands for, in their order.
+  IdVector<TaskId, std::vector<TaskId>> members{};
 };
 
 // Returns `graph` with the durations of the pairs and with their order as edges
@@ -46,10 +48,9 @@ absl::StatusOr<ConstrainedGraph> ConstrainByPairs(
 // constrained graph.
 RankOrders ToConstrained(RankOrders orders,
                          const ConstrainedGraph& constrained);
-// Does the opposite. `forward_pairs`: those of the constrained graph.
+// Does the opposite.
 RankOrders FromConstrained(const RankOrders& orders,
-                           const ConstrainedGraph& constrained,
-                           const std::vector<ForwardPair>& forward_pairs);
+                           const ConstrainedGraph& constrained);
 
 // Improves the order of `best`, an answer with pairs for `built` and `memory`,
 // until `budget` ends; its memory choices, forms and pairs stay. `best` stays

@@ -45,13 +45,18 @@ FlatGraph WithFastestChoices(const StageGraph& graph,
                              const partition::StepMemory& memory);
 
 // Returns the choices as if weight gradients always filled gaps of later
-// backwards (pair_passes.h): every pair is fused, and its backward takes the
-// least of what it takes in either form. How long a step with such choices is
-// tells how long it will be once its passes are refined (refine_passes.h):
-// within 2 % on 11 of 12 steps of dip-vlm-s, dip-vlm-l and qwen2.5-vl-72b,
-// where passes shorten the step by 2 to 12 %, and 5 % too long on one.
-// O(candidates).
+// backwards (pair_passes.h). A pair is fused, and its backward takes the least
+// of what it takes in either form; but if a gap leaves more than half of its
+// weight gradient, and such rests are a notable part of the step, it is split,
+// and its weight gradient takes the rest. How long a step with such choices is
+// tells how long it will be once its passes are refined (refine_passes.h).
+// `memory` has the split forms. O(candidates).
 partition::StepMemory AsIfPaired(const partition::StepMemory& memory);
+
+// Returns the same with every pair fused. Where AsIfPaired splits a pair, its
+// backward holds as much as split: an order that fits fits there too with each
+// weight gradient right after its backward.
+partition::StepMemory AsIfPairedAndFused(const partition::StepMemory& memory);
 
 // Returns whether communication gaps of backwards can hide at least a tenth of
 // the time of weight gradients, so that a search should count on that

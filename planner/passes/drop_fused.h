@@ -7,6 +7,7 @@
 #include "absl/status/statusor.h"
 #include "ir/plan/schedule.h"
 #include "ir/plan/stage_graph.h"
+#include "partition/graph/build_stage_graph.h"
 #include "partition/graph/memory_candidates.h"
 
 namespace pipeloom::planner {
@@ -26,6 +27,12 @@ struct PlanProblem {
 // graph. O(tasks + edges).
 absl::StatusOr<PlanProblem> DropFusedWeightGrads(
     StageGraph graph, const partition::StepMemory& memory, Schedule schedule);
+
+// Returns the step without the weight-gradient tasks of pairs whose form in
+// `memory` is fused: a graph for choices of the same pairs in these forms.
+// `built` has everything kept. O(tasks + edges).
+absl::StatusOr<partition::BuiltGraph> WithoutFusedWeightGrads(
+    const partition::BuiltGraph& built, const partition::StepMemory& memory);
 
 }  // namespace pipeloom::planner
 

@@ -6,6 +6,9 @@
 #include <vector>
 
 #include "base/status_macros.h"
+#include "planner/memory/memory_levels.h"
+#include "planner/passes/drop_fused.h"
+#include "planner/passes/pair_passes.h"
 #include "planner/passes/pass_forms.h"
 #include "planner/step/carried_step.h"
 #include "planner/step/paired_search.h"
@@ -248,23 +251,49 @@ class StepImprover {
   double refining_ = 0;  // Share of the time that refining took.
 };
 
+// Puts the weight gradients of `made`, an answer for the step as it is searched
+// that has each right after its backward, off until after the next one of its
+// rank, as far as `limits` allow, if that is shorter.
+absl::Status PutOffIfShorter(const SearchedStep& step,
+                             const IdVector<RankId, RankSpec>& limits,
+                             MemorySchedule* made) {
+  PIPELOOM_ASSIGN_OR_RETURN(
+      const StageGraph graph,
+      partition::ApplyMemory(step.searched_built.graph.WithRanks(limits),
+                             step.searched, made->selection));
+  PIPELOOM_ASSIGN_OR_RETURN(
+      Schedule put_off,
+      TimeSchedule(graph,
+                   PutOffWeightGrads(graph, step.searched, made->selection,
+                                     made->found.schedule.order)));
+  if (put_off.step_time() < made->found.schedule.step_time()) {
+    made->found.schedule = std::move(put_off);
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<std::optional<Candidate>> KnownStart(
     const StartsFromOthers& others, const PreparedJob& job,
-    const PlanInput& input, const Microbatches& microbatches,
-    const SearchedStep& step, bool leaves_room, int64_t* evaluations) {
+    const PlanInput& input, const SearchedStep& step, bool leaves_room,
+    int64_t* evaluations) {
   if (input.budget.Abandoned()) return absl::CancelledError("stopped");
+  const bool is_fused =
+      step.as_if() &&
+      std::all_of(step.searched.pairs.begin(), step.searched.pairs.end(),
+                  [](const partition::StagePair& pair) {
+                    return pair.weight_grad.is_none();
+                  });
   partition::BuiltGraph own;
-  if (!step.as_if()) {
-    PIPELOOM_ASSIGN_OR_RETURN(
-        own, partition::BuildStageGraph(*job.costs, job.partition, microbatches,
-                                        {}));
+  partition::StepMemory memory = step.searched;
+  if (!is_fused) {
+    memory =
+        step.as_if() ? AsIfPairedAndFused(step.memory) : OnlyFused(step.memory);
+    PIPELOOM_ASSIGN_OR_RETURN(own, WithoutFusedWeightGrads(step.built, memory));
+    memory.pairs = own.pairs;
   }
-  const partition::BuiltGraph& fused = step.as_if() ? step.searched_built : own;
-  const partition::StepMemory memory =
-      step.as_if() ? step.searched
-                   : WithoutWeightGrads(step.searched, fused.pairs);
+  const partition::BuiltGraph& fused = is_fused ? step.searched_built : own;
   // Limits the time to a share, and the evaluations to a small fixed number.
   SearchBudget segments = input.budget.PartUntil(kSegmentsUntil, *evaluations);
   segments.max_evaluations =
@@ -288,17 +317,23 @@ absl::StatusOr<std::optional<Candidate>> KnownStart(
     if (absl::IsResourceExhausted(known.status())) return std::nullopt;
     return known.status();
   }
-  if (step.as_if()) {
+  if (is_fused) {
     known->made = {
         .selection = std::move(known->made.selection),
         .found = {.schedule = std::move(known->made.found.schedule)}};
     return *std::move(known);
   }
-  absl::StatusOr<MemorySchedule> made =
-      InSplitStep(step.built, step.searched, fused, memory, known->made);
+  absl::StatusOr<MemorySchedule> made = InSplitStep(
+      step.searched_built, step.searched, fused, memory, known->made);
   if (!made.ok()) return std::nullopt;
-  return MakeCandidate(job, input, step.built, step.searched, *std::move(made),
-                       std::move(known->limits));
+  if (step.as_if()) {
+    PIPELOOM_RETURN_IF_ERROR(PutOffIfShorter(step, known->limits, &*made));
+  }
+  absl::StatusOr<Candidate> fitting =
+      MakeToFit(job, input, step.searched_built, step.searched,
+                *std::move(made), std::move(known->limits), input.budget);
+  if (absl::IsResourceExhausted(fitting.status())) return std::nullopt;
+  return fitting;
 }
 
 absl::Status ImproveAndRefine(const PreparedJob& job, const PlanInput& input,

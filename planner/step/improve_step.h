@@ -17,7 +17,6 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "ir/plan/microbatches.h"
 #include "planner/step/plan_choice.h"
 #include "planner/step/refine_passes.h"
 #include "planner/step/step_types.h"
@@ -32,8 +31,8 @@ namespace pipeloom::planner {
 // need not be made again. Adds to `evaluations`.
 absl::StatusOr<std::optional<Candidate>> KnownStart(
     const StartsFromOthers& others, const PreparedJob& job,
-    const PlanInput& input, const Microbatches& microbatches,
-    const SearchedStep& step, bool leaves_room, int64_t* evaluations);
+    const PlanInput& input, const SearchedStep& step, bool leaves_room,
+    int64_t* evaluations);
 
 // Spends the budget on `best`, which is for `step.searched_built` and ends for
 // `step.built`. `known` is another candidate for the same.

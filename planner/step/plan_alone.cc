@@ -22,6 +22,7 @@
 #include "planner/memory/smallest_limit.h"
 #include "planner/memory/stage_choices.h"
 #include "planner/orders/classic_orders.h"
+#include "planner/passes/drop_fused.h"
 #include "planner/passes/pass_forms.h"
 #include "planner/step/carried_step.h"
 #include "planner/step/improve_step.h"
@@ -250,15 +251,13 @@ absl::StatusOr<PlanResult> PlanOnce(const PreparedJob& prepared,
   const bool as_if = others != nullptr && own_memory && refines &&
                      !sees_whole && HasFormChoice(memory) &&
                      GapsHideWeightGrads(memory);
-  partition::BuiltGraph fused;
+  partition::BuiltGraph fewer;
+  partition::StepMemory searched = as_if ? AsIfPaired(memory) : memory;
   if (as_if) {
-    PIPELOOM_ASSIGN_OR_RETURN(
-        fused, partition::BuildStageGraph(*job.costs, job.partition,
-                                          result.microbatches, {}));
+    PIPELOOM_ASSIGN_OR_RETURN(fewer, WithoutFusedWeightGrads(built, searched));
+    searched.pairs = fewer.pairs;
   }
-  const partition::BuiltGraph& searched_built = as_if ? fused : built;
-  const partition::StepMemory searched =
-      as_if ? WithoutWeightGrads(AsIfPaired(memory), fused.pairs) : memory;
+  const partition::BuiltGraph& searched_built = as_if ? fewer : built;
   const SearchedStep step{searched_built, searched, built, memory};
   if (has_no_time()) return no_time();
   const auto abandoned = [&] { return input.budget.Abandoned(); };
@@ -303,8 +302,8 @@ absl::StatusOr<PlanResult> PlanOnce(const PreparedJob& prepared,
         !input.budget.spent || input.budget.spent() <= most_for_both();
     const auto start_from_known = [&]() -> absl::Status {
       PIPELOOM_ASSIGN_OR_RETURN(
-          known, KnownStart(*others, job, input, result.microbatches, step,
-                            !has_time_for_both, &result.evaluations));
+          known, KnownStart(*others, job, input, step, !has_time_for_both,
+                            &result.evaluations));
       if (known.has_value() &&
           (!best.has_value() ||
            known->predicted.finish < best->predicted.finish)) {

@@ -37,14 +37,18 @@ constexpr double kQuickBoundFrom = 0.7;
 // Under a deadline, until when it is chosen more than twice.
 constexpr double kAnewUntil = 0.7;
 
-// Maps tasks of the fused graph to those of the split one.
+// Maps tasks of a graph to those of one with more weight gradients.
 IdVector<TaskId, TaskId> TasksInSplit(
     const StageGraph& fused, const IdVector<StagePairId, StagePair>& from,
     const IdVector<StagePairId, StagePair>& to) {
   IdVector<TaskId, TaskId> now(fused.num_tasks());
+  const auto map = [&](TaskId task, TaskId in_split) {
+    if (!task.is_none()) now[task] = in_split;
+  };
   for (const StagePairId id : from.ids()) {
-    now[from[id].forward] = to[id].forward;
-    if (!from[id].backward.is_none()) now[from[id].backward] = to[id].backward;
+    map(from[id].forward, to[id].forward);
+    map(from[id].backward, to[id].backward);
+    map(from[id].weight_grad, to[id].weight_grad);
   }
   return now;
 }
@@ -291,11 +295,9 @@ absl::Status TryForms(const PreparedJob& job, const PlanInput& input,
 
 }  // namespace
 
-StepMemory WithoutWeightGrads(const StepMemory& split,
-                              const IdVector<StagePairId, StagePair>& pairs) {
-  StepMemory fused = split;
-  fused.SetForms(FormSelection(split.pairs.size(), PassForm::kFused));
-  fused.pairs = pairs;
+StepMemory OnlyFused(const StepMemory& memory) {
+  StepMemory fused = memory;
+  fused.SetForms(FormSelection(memory.pairs.size(), PassForm::kFused));
   fused.other_form.assign(fused.other_form.size(), -1);
   return fused;
 }
@@ -328,11 +330,12 @@ absl::StatusOr<MemorySchedule> InSplitStep(const partition::BuiltGraph& split,
   PIPELOOM_ASSIGN_OR_RETURN(
       const StageGraph graph,
       partition::ApplyMemory(split.graph, with_forms, answer.selection));
-  // Indexed by backward.
+  // Indexed by backward: the weight gradient that `fused` lacks.
   IdVector<TaskId, TaskId> weight_grad(graph.num_tasks());
-  for (const StagePair& pair : pairs) {
-    if (!pair.weight_grad.is_none()) {
-      weight_grad[pair.backward] = pair.weight_grad;
+  for (const StagePairId id : pairs.ids()) {
+    if (!pairs[id].weight_grad.is_none() &&
+        fused.pairs[id].weight_grad.is_none()) {
+      weight_grad[pairs[id].backward] = pairs[id].weight_grad;
     }
   }
   const IdVector<TaskId, TaskId> now =
@@ -381,31 +384,30 @@ absl::StatusOr<SplitAnswer> ToSplit(const PreparedJob& job,
   return answer;
 }
 
-absl::StatusOr<Candidate> AsFused(const PreparedJob& job,
-                                  const PlanInput& input,
-                                  const SearchedStep& step,
-                                  const Candidate& from,
-                                  const SearchBudget& budget) {
-  const partition::BuiltGraph& built = step.built;
-  PIPELOOM_ASSIGN_OR_RETURN(MemorySchedule made, FusedAnswer(step, from));
-  StepMemory fused = step.memory;
-  fused.SetForms(made.forms);
-  IdVector<RankId, RankSpec> limits = from.limits;
+absl::StatusOr<Candidate> MakeToFit(const PreparedJob& job,
+                                    const PlanInput& input,
+                                    const partition::BuiltGraph& built,
+                                    const StepMemory& memory,
+                                    MemorySchedule made,
+                                    IdVector<RankId, RankSpec> limits,
+                                    const SearchBudget& budget) {
+  StepMemory with_forms = memory;
+  with_forms.SetForms(made.forms);
   for (int attempt = 0; attempt < kMaxAnew; ++attempt) {
     PIPELOOM_ASSIGN_OR_RETURN(
         const StageGraph graph,
-        partition::ApplyMemory(built.graph, fused, made.selection));
+        partition::ApplyMemory(built.graph, with_forms, made.selection));
     PIPELOOM_ASSIGN_OR_RETURN(made.found.schedule,
                               TimeSchedule(graph, made.found.schedule.order));
     IdVector<RankId, RankSpec> lowered = limits;
     PIPELOOM_ASSIGN_OR_RETURN(
         std::optional<Candidate> candidate,
-        MakeCandidate(job, input, built, step.memory, made, limits, &lowered));
+        MakeCandidate(job, input, built, memory, made, limits, &lowered));
     if (candidate.has_value()) return *std::move(candidate);
     limits = Lower(built.graph, limits, lowered);
     PIPELOOM_ASSIGN_OR_RETURN(
         std::optional<MemorySelection> selection,
-        ChooseAnew(built.graph.WithRanks(limits), fused,
+        ChooseAnew(built.graph.WithRanks(limits), with_forms,
                    made.found.schedule.order, made.selection, /*repairs=*/true,
                    budget.threads, [&] { return budget.Abandoned(); }));
     if (!selection.has_value()) break;
@@ -413,6 +415,16 @@ absl::StatusOr<Candidate> AsFused(const PreparedJob& job,
   }
   return absl::ResourceExhaustedError(
       "with whole backwards, the order that was found does not fit");
+}
+
+absl::StatusOr<Candidate> AsFused(const PreparedJob& job,
+                                  const PlanInput& input,
+                                  const SearchedStep& step,
+                                  const Candidate& from,
+                                  const SearchBudget& budget) {
+  PIPELOOM_ASSIGN_OR_RETURN(MemorySchedule made, FusedAnswer(step, from));
+  return MakeToFit(job, input, step.built, step.memory, std::move(made),
+                   from.limits, budget);
 }
 
 absl::Status RefineGradients(const PreparedJob& job, const PlanInput& input,
@@ -440,7 +452,13 @@ absl::StatusOr<Candidate> RefineSearched(const PreparedJob& job,
                                          const SearchBudget& budget) {
   const partition::BuiltGraph& built = step.built;
   const StepMemory& memory = step.memory;
-  PIPELOOM_ASSIGN_OR_RETURN(const MemorySchedule made, FusedAnswer(step, from));
+  PIPELOOM_ASSIGN_OR_RETURN(MemorySchedule made, FusedAnswer(step, from));
+  // Weight gradients that were searched stay where they are.
+  for (const StagePairId id : step.searched.pairs.ids()) {
+    if (!step.searched.pairs[id].weight_grad.is_none()) {
+      made.forms[id] = PassForm::kSplit;
+    }
+  }
   PIPELOOM_ASSIGN_OR_RETURN(std::optional<Candidate> anew,
                             PutOffAnew(job, input, built, memory, made,
                                        from.limits, kNoLimit, budget));

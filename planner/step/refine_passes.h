@@ -25,10 +25,11 @@ struct SplitStep {
   partition::StepMemory memory{};
 };
 
-// Turns `made`, an answer for a step with fused backwards only, into an answer
-// for the split step of the same microbatches: the same choices, order and
-// times. `made` selects from `memory`. Returns NotFound if the split step lacks
-// one of the choices.
+// Turns `made`, an answer for a step in which pairs may have no weight gradient
+// of their own, into an answer for one of the same microbatches with more of
+// them, each right after its backward: the same choices and order, with every
+// backward fused that can be. `made` selects from `memory`. Returns NotFound if
+// the split step lacks one of the choices.
 absl::StatusOr<MemorySchedule> InSplitStep(
     const partition::BuiltGraph& split,
     const partition::StepMemory& split_memory,
@@ -52,8 +53,8 @@ absl::StatusOr<SplitAnswer> ToSplit(const PreparedJob& job,
 // A step as it is searched and as it is, with split backwards. Refers to all of
 // it.
 struct SearchedStep {
-  // The graph of fused backwards, which has no weight gradients to place, with
-  // the choices of AsIfPaired; or the same as the two below.
+  // A graph without the weight gradients that AsIfPaired fuses, with its
+  // choices; or the same as the two below.
   const partition::BuiltGraph& searched_built;
   const partition::StepMemory& searched;
   const partition::BuiltGraph& built;
@@ -63,10 +64,20 @@ struct SearchedStep {
   bool as_if() const { return &searched_built != &built; }
 };
 
+// Returns `made`, which has choices of `memory`, as a candidate for `built`. If
+// what ranks send and receive does not fit in `limits`, memory is chosen anew
+// for its order. ResourceExhausted: that does not fit either.
+absl::StatusOr<Candidate> MakeToFit(const PreparedJob& job,
+                                    const PlanInput& input,
+                                    const partition::BuiltGraph& built,
+                                    const partition::StepMemory& memory,
+                                    MemorySchedule made,
+                                    IdVector<RankId, RankSpec> limits,
+                                    const SearchBudget& budget);
+
 // Returns `from`, which is for `step.searched_built`, as a candidate for
-// `step.built` with fused backwards. If what ranks send and receive then does
-// not fit, as the times are others, memory is chosen anew for its order.
-// ResourceExhausted: that does not fit either. REQUIRES: step.as_if().
+// `step.built` with fused backwards, as MakeToFit does: the times are others.
+// REQUIRES: step.as_if().
 absl::StatusOr<Candidate> AsFused(const PreparedJob& job,
                                   const PlanInput& input,
                                   const SearchedStep& step,
@@ -85,11 +96,8 @@ absl::StatusOr<Candidate> RefineSearched(const PreparedJob& job,
 // the plan come after it.
 inline constexpr double kRefineUntil = 0.93;
 
-// Returns the choices of a split step with every pair fused, for the step with
-// fused backwards only, whose pairs are these.
-partition::StepMemory WithoutWeightGrads(
-    const partition::StepMemory& split,
-    const IdVector<StagePairId, partition::StagePair>& pairs);
+// Returns the choices with every pair fused that can be, for good.
+partition::StepMemory OnlyFused(const partition::StepMemory& memory);
 
 // Improves the forms of the gradients of `best`, whose answer is for `built`
 // and `memory` with split backwards. `best` stays as it is if the step gets no

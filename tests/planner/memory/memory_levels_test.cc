@@ -55,8 +55,15 @@ TEST(MemoryLevelsTest, LevelsDifferAndSpanWhatPairsCanHold) {
 }
 
 TEST(MemoryLevelsTest, AsIfPairedTakesTheLeastOfBothFormsAndHoldsTheSame) {
-  const auto [graph, memory, partition] =
-      testing::MakeSmallStep(2, 4, true, /*waits=*/true);
+  partition::StepMemory memory =
+      testing::MakeSmallStep(2, 4, true, /*waits=*/true).memory;
+  const partition::MemoryEffect first = memory.effect(StagePairId(0), 0);
+  // No gap leaves more than half of a weight gradient.
+  for (partition::CandidateLists::List& list : memory.lists.Change()) {
+    for (partition::MemoryCandidate& c : list) {
+      c.effect.gap = std::max(c.effect.gap, c.effect.weight_grad * 2 / 3);
+    }
+  }
   const partition::StepMemory paired = AsIfPaired(memory);
   partition::StepMemory fused = memory;
   fused.SetForms(partition::FormSelection(memory.pairs.size(),
@@ -81,9 +88,60 @@ TEST(MemoryLevelsTest, AsIfPairedTakesTheLeastOfBothFormsAndHoldsTheSame) {
   }
   EXPECT_GT(shorter, 0);
   // The choices that it was made from are as they were.
-  EXPECT_EQ(memory.effect(StagePairId(0), 0),
-            testing::MakeSmallStep(2, 4, true, true)
-                .memory.effect(StagePairId(0), 0));
+  EXPECT_EQ(memory.effect(StagePairId(0), 0).backward, first.backward);
+  EXPECT_EQ(memory.effect(StagePairId(0), 0).weight_grad, first.weight_grad);
+}
+
+// Where a gap leaves most of a weight gradient, that is a task of its own; but
+// not if all such rests are a small part of the step.
+TEST(MemoryLevelsTest, AsIfPairedHasLongRestsApart) {
+  for (const int64_t share : {1, 50}) {
+    SCOPED_TRACE(share);
+    partition::StepMemory memory =
+        testing::MakeSmallStep(2, 4, true, /*waits=*/true).memory;
+    std::vector<partition::CandidateLists::List>& lists = memory.lists.Change();
+    int split_lists = 0;
+    for (size_t list = 0; list < lists.size(); ++list) {
+      if (memory.form_of_list[list] != partition::PassForm::kSplit) continue;
+      const bool is_long = ++split_lists % 2 == 0;
+      // Every other one has a rest of three quarters.
+      for (partition::MemoryCandidate& c : lists[list]) {
+        c.effect.weight_grad = c.effect.backward / share;
+        c.effect.gap = c.effect.weight_grad / (is_long ? 4 : 1);
+      }
+    }
+    const partition::StepMemory paired = AsIfPaired(memory);
+    const partition::StepMemory fused = AsIfPairedAndFused(memory);
+    int apart = 0;
+    for (const StagePairId id : memory.pairs.ids()) {
+      if (!memory.has_other_form(id)) continue;
+      EXPECT_EQ(fused.form(id), partition::PassForm::kFused);
+      const bool is_apart = paired.form(id) == partition::PassForm::kSplit;
+      apart += is_apart;
+      for (int32_t i = 0;
+           i < static_cast<int32_t>(memory.candidates(id).size()); ++i) {
+        const partition::MemoryEffect& split = memory.effect(id, i);
+        const Duration rest = split.weight_grad - split.gap;
+        EXPECT_LE(fused.effect(id, i).backward, split.backward + rest);
+        if (!is_apart) {
+          EXPECT_EQ(paired.effect(id, i), fused.effect(id, i));
+          continue;
+        }
+        EXPECT_GT(rest, kZero);
+        partition::MemoryEffect expected = split;
+        expected.weight_grad = rest;
+        EXPECT_EQ(paired.effect(id, i), expected);
+        EXPECT_GE(fused.effect(id, i).backward_peak(), split.backward_peak());
+        EXPECT_EQ(fused.effect(id, i).backward_free,
+                  fused.effect(id, i).backward_peak());
+      }
+    }
+    if (share == 1) {
+      EXPECT_GT(apart, 0);
+    } else {
+      EXPECT_EQ(apart, 0);
+    }
+  }
 }
 
 // Returns the graph with room for so many of its four mean microbatches on

@@ -7,6 +7,7 @@
 #include "base/numeric.h"
 #include "emulator/cost/device_cycles.h"
 #include "emulator/framework/attention_kernels.h"
+#include "emulator/framework/expert_launches.h"
 #include "emulator/framework/product_alignment.h"
 #include "emulator/framework/pytorch_traffic.h"
 #include "emulator/framework/score_kernels.h"
@@ -87,28 +88,6 @@ constexpr MixerKernels kDeltaNetKernels{.forward = 14, .backward = 24};
 // Replaying a layer's graph and copying its input take the host as long as this
 // number of kernels: chosen on the fit rows of workloads/validation/mlperf.csv.
 constexpr double kKernelsAReplay = 20;
-// In addition, a layer of experts launches in its forward: routing, dispatch
-// and combine, permutations. Twice as many in the backward.
-constexpr double kExpertKernels = 30;
-// For each expert on the GPU, loops of C++ launch two products, which take the
-// host 33 us each (TransformerEngine, pull request 3134: 0.267 ms for eight on
-// SM100), and prepare and cast their operands: 19 us forward, 33 us backward
-// (issue 2897: 1.2 and 2.1 ms for 64 experts on GB200). In kernels of 30 us;
-// twice as many in the backward. A cast with one scale a tensor is four
-// launches of 4 us in place of one: largest value, its clearing, scale, cast.
-constexpr double kKernelsAnExpert = (2 * 33 + 19) / 30.0;
-constexpr double kKernelsAScaledExpert = 2 * 3 * 4 / 30.0;
-constexpr double kKernelsABias = 2;  // In addition, if an expert adds one.
-// To overlap the dispatch with another microbatch, Megatron-Core runs a layer
-// in five parts (attention, dispatch, experts, combine, rest), each on its own
-// stream with events around it and with a backward of its own, and weight
-// gradients of attention and experts later (model_chunk_schedule_plan.py). A
-// part takes the host as long as this number of kernels: chosen on Qwen3 235B
-// on B300 of 26.02 (workloads/validation/nemo.csv), whose host is the limit.
-constexpr double kPartsForward = 5;
-constexpr double kPartsBackward = 7;
-constexpr double kKernelsAPart = 14;
-
 // How well the GPU hides launching: a norm of the two times. Processes of a
 // tensor group as wide as its node, which meet several times a layer, launch
 // slower. Both were chosen on vtrain_single (workloads/validation), which
@@ -514,25 +493,17 @@ KernelTraffic FrameworkPrices::Traffic(const LayerOps& ops) const {
     traffic.forward_kernels = launches.forward;
     traffic.backward_kernels = launches.backward;
   } else if (transformer && layer_.ffn.experts > 0) {
-    const double local =
-        Real(CeilDiv(layer_.ffn.experts, int64_t{parallel_.ep}));
-    const bool biases = layer_.ffn.expert_biases && !setup_.fused_experts;
-    const bool scaled =
-        setup_.fp8_products && setup_.fp8_recipe == Fp8Recipe::kTensor;
-    const double forward =
-        kExpertKernels +
-        (kKernelsAnExpert + (scaled ? kKernelsAScaledExpert : 0) +
-         (biases ? kKernelsABias : 0)) *
-            local;
-    traffic.forward_kernels += forward;
-    traffic.backward_kernels += 2 * forward;
+    const EagerLaunches experts =
+        ExpertLaunches(layer_.ffn, parallel_.ep, setup_);
     if (Graphs() == CudaGraphs::kLayers) {
-      traffic.forward_kernels = forward;
-      traffic.backward_kernels = 2 * forward;
+      traffic.forward_kernels = traffic.backward_kernels = 0;
     }
+    traffic.forward_kernels += experts.forward;
+    traffic.backward_kernels += experts.backward;
     if (setup_.overlap_dispatch && Graphs() == CudaGraphs::kNone) {
-      traffic.forward_kernels += kPartsForward * kKernelsAPart;
-      traffic.backward_kernels += kPartsBackward * kKernelsAPart;
+      const EagerLaunches parts = OverlappedDispatchLaunches();
+      traffic.forward_kernels += parts.forward;
+      traffic.backward_kernels += parts.backward;
     }
   } else if (Graphs() == CudaGraphs::kLayers && transformer) {
     traffic.forward_kernels = traffic.backward_kernels = kKernelsAReplay;

@@ -7,14 +7,19 @@
 namespace pipeloom::emulator {
 namespace {
 
-// Returns the time of a layer's passes at a host so slow that nothing but its
-// launches counts: 0.1 s each.
-StageCost LaunchesOf(int64_t experts, Fp8Recipe recipe, bool fp8) {
+// Returns the time of a layer's passes on a GPU so fast that nothing but
+// launches counts.
+StageCost LaunchesOf(int64_t experts, Fp8Recipe recipe, bool fp8,
+                     double host_us = 30) {
   LayerSpec block = MoeBlock();
   block.ffn.experts = experts;
   JobSpec job = JobOf({{block}}, {});
-  job.cluster.device.fp8 = {1.979e15};
-  job.setup.host_per_kernel = Microseconds(100000);
+  DeviceSpec& device = job.cluster.device;
+  device.bf16 = {1e21};
+  device.fp8 = {2e21};
+  device.memory_bandwidth.bytes_per_second = 1e21;
+  device.kernel_overhead = kZero;
+  job.setup.host_per_kernel = Microseconds(host_us);
   job.setup.fp8_products = fp8;
   job.setup.fp8_recipe = recipe;
   return StageCostModel(job).Cost(StageOf(1), Sequences(1, 64),
@@ -25,17 +30,27 @@ TEST(ExpertLaunches, AnExpertCostsItsProductsAndTheirPreparation) {
   const auto of_eight = [](Fp8Recipe recipe, bool fp8) {
     const StageCost few = LaunchesOf(8, recipe, fp8);
     const StageCost many = LaunchesOf(16, recipe, fp8);
-    EXPECT_NEAR(ToSeconds(many.fused - few.fused),
-                2 * ToSeconds(many.forward - few.forward), 1e-3);
-    return ToSeconds(many.forward - few.forward);
+    EXPECT_NEAR(ToMicroseconds(many.fused - few.fused),
+                2 * ToMicroseconds(many.forward - few.forward), 1);
+    return ToMicroseconds(many.forward - few.forward);
   };
-  // In kernels of 30 us: products of 33 us, 19 us of preparation.
-  const double prepared = 8 * (2 * 33 + 19) / 30.0 * 0.1;
-  EXPECT_NEAR(of_eight(Fp8Recipe::kTensor, false), prepared, 1e-3);
-  EXPECT_NEAR(of_eight(Fp8Recipe::kBlocks, true), prepared, 1e-3);
+  // Products of 33 us, 19 us of preparation.
+  const double prepared = 8 * (2 * 33 + 19);
+  EXPECT_NEAR(of_eight(Fp8Recipe::kTensor, false), prepared, 1);
+  EXPECT_NEAR(of_eight(Fp8Recipe::kBlocks, true), prepared, 1);
   // One scale a tensor: three more launches of 4 us for each of two casts.
-  EXPECT_NEAR(of_eight(Fp8Recipe::kTensor, true), prepared + 8 * 0.8 * 0.1,
-              1e-3);
+  EXPECT_NEAR(of_eight(Fp8Recipe::kTensor, true), prepared + 8 * 24, 1);
+}
+
+// A framework whose Python takes longer for a kernel calls the same loops.
+TEST(ExpertLaunches, AnExpertTakesAHostAtMostItsMeasuredTime) {
+  const auto of_eight = [](double host_us) {
+    return ToMicroseconds(
+        LaunchesOf(16, Fp8Recipe::kTensor, false, host_us).forward -
+        LaunchesOf(8, Fp8Recipe::kTensor, false, host_us).forward);
+  };
+  EXPECT_NEAR(of_eight(15), 8 * (2 * 33 + 19) / 2.0, 1);
+  EXPECT_NEAR(of_eight(70), 8 * (2 * 33 + 19), 1);
 }
 
 }  // namespace

@@ -88,6 +88,15 @@ constexpr MixerKernels kDeltaNetKernels{.forward = 14, .backward = 24};
 // Replaying a layer's graph and copying its input take the host as long as this
 // number of kernels: chosen on the fit rows of workloads/validation/mlperf.csv.
 constexpr double kKernelsAReplay = 20;
+// Bytes of an element that is cast ahead of a gather: 4 bits with a scale for
+// 16 elements in NVFP4, for which TransformerEngine gathers only the operand
+// that the product reads (pytorch/distributed.py, _all_gather_nvfp4).
+double GatheredBytes(const TrainingSetup& setup) {
+  const bool fp4 = setup.fp8_recipe == Fp8Recipe::kFp4 ||
+                   setup.fp8_recipe == Fp8Recipe::kFp4Plain;
+  return fp4 ? 0.5 + 1.0 / 16 : 1;
+}
+
 // How well the GPU hides launching: a norm of the two times. Processes of a
 // tensor group as wide as its node, which meet several times a layer, launch
 // slower. Both were chosen on vtrain_single (workloads/validation), which
@@ -308,7 +317,7 @@ Duration FrameworkPrices::Cost(const Op& op) const {
       collective->group == GroupKind::kTensor &&
       collective->kind == Collective::kAllGather) {
     CollectiveOp narrow = *collective;
-    narrow.bytes /= 2;
+    narrow.bytes *= GatheredBytes(setup_) / 2;
     return costs_.Cost(narrow);
   }
   return costs_.Cost(op);

@@ -390,6 +390,15 @@ TEST(FrameworkPrice, GathersOfOneByteTakeLessAndScattersTheSame) {
   const JobSpec job = JobOf({{Llama3Block()}}, {.tp = 4});
   const double bandwidth = job.cluster.intra_node.bandwidth.bytes_per_second;
   EXPECT_NEAR(gather, 4 * 0.75 * 4096 * 4096 / bandwidth, 0.2 * gather);
+  // In NVFP4 4 bits and, for 16 elements, a scale of 8.
+  for (const Fp8Recipe recipe : {Fp8Recipe::kFp4, Fp8Recipe::kFp4Plain}) {
+    setup.fp8_recipe = recipe;
+    const Duration half = CostWith(setup, {.tp = 4}).forward;
+    setup.fp8_gathers = false;
+    EXPECT_NEAR(ToSeconds(CostWith(setup, {.tp = 4}).forward - half),
+                gather * (2 - 9.0 / 16), 0.2 * gather);
+    setup.fp8_gathers = true;
+  }
   setup.fp8_products = false;
   EXPECT_EQ(CostWith(setup, {.tp = 4}).forward,
             CostWith({}, {.tp = 4}).forward);

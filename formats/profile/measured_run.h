@@ -36,6 +36,7 @@ enum class PeakKind {
   kAllocated,  // Allocated on the fullest GPU.
   kReserved,   // Reserved by the allocator there.
   kMean,       // Allocated, mean over the GPUs.
+  kUsed,       // Reserved and the process's context, as nvidia-smi shows it.
 };
 
 // One row of the table.

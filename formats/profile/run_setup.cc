@@ -193,7 +193,8 @@ absl::Status ReadRunSetup(const std::string& where, absl::string_view text,
                                              : PeakKind::kAllocated,
                                          {{"allocated", PeakKind::kAllocated},
                                           {"reserved", PeakKind::kReserved},
-                                          {"mean", PeakKind::kMean}});
+                                          {"mean", PeakKind::kMean},
+                                          {"used", PeakKind::kUsed}});
   s.update_contention =
       std::min(words.Real("contention", s.update_contention), 1.0);
   run->parallel.order =

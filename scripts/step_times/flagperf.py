@@ -97,6 +97,7 @@ def paddle(row):
                   "a100-40g.json" if "40GB" in row["gpu"] else "a100-sxm")
     if row["pp"] != "1":
         made["run"] += " pp " + row["pp"]
+    made["setup"] += " peak=used"  # nvidia_monitor.py reads nvidia-smi.
     made["peak_gib"] = row["peak_gb"]
     return made
 

@@ -375,19 +375,23 @@ absl::StatusOr<EmulatedRun> EmulateMeasuredRun(
         (1 - kSkippedStep) * static_cast<double>(optimizer.count())));
   }
   const IdVector<RankId, Bytes> peaks = planner::PlanPeaks(planned->plan);
+  const bool reserved =
+      run.peak_kind == PeakKind::kReserved || run.peak_kind == PeakKind::kUsed;
   Bytes sum;
   for (const RankId r : peaks.ids()) {
-    // Measurements count the memory of the framework's allocator only.
-    const Bytes allocated =
-        peaks[r] - planned->costs->Overhead(planned->partition, r).context;
-    result.peak_allocated = std::max(result.peak_allocated, allocated);
-    sum += allocated;
+    // Most measurements count the memory of the framework's allocator only.
+    const Bytes context =
+        planned->costs->Overhead(planned->partition, r).context;
+    Bytes held = peaks[r] - context;
+    if (reserved) {
+      held = Bytes(std::llround(static_cast<double>(held.count()) * kReserved));
+    }
+    if (run.peak_kind == PeakKind::kUsed) held += context;
+    result.peak_allocated = std::max(result.peak_allocated, held);
+    sum += held;
   }
   if (run.peak_kind == PeakKind::kMean) {
     result.peak_allocated = Bytes(sum.count() / peaks.size());
-  } else if (run.peak_kind == PeakKind::kReserved) {
-    result.peak_allocated = Bytes(std::llround(
-        static_cast<double>(result.peak_allocated.count()) * kReserved));
   }
   return result;
 }

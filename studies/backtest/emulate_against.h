@@ -29,8 +29,8 @@ namespace pipeloom::studies {
 
 struct EmulatedRun {
   Duration step_time{};
-  // Peak without CUDA context, of the kind that was measured
-  // (formats::PeakKind).
+  // Peak of the kind that was measured (formats::PeakKind), without CUDA
+  // context except for kUsed.
   Bytes peak_allocated{};
 };
 

@@ -338,6 +338,8 @@ TEST(Against, ReservedMemoryIsMoreThanWhatIsAllocated) {
   };
   EXPECT_EQ(peak_of(" peak=allocated"), peak_of(""));
   EXPECT_NEAR(peak_of(" peak=reserved") / peak_of(""), 1.051, 1e-6);
+  // The context and buffers that each GPU is assumed to have.
+  EXPECT_EQ(peak_of(" peak=used") - peak_of(" peak=reserved"), 1 << 30);
 }
 
 // Encoder and backbone of qwen2.5-vl-7b on two ranks.

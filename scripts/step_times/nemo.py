@@ -67,7 +67,8 @@ def converted(row):
     # without precision cannot be priced.
     if model is None or precision is None or "Pre-" not in section:
         return None
-    number = lambda text: int(text) if text.isdigit() else 1
+    # "64 (0)" has what the second precision of the row takes in brackets.
+    number = lambda text: int(text.split()[0]) if text[:1].isdigit() else 1
     tp, pp, cp, ep = (number(row[k]) for k in ("tp", "pp", "cp", "ep"))
     gpus, sequence = int(row["num_gpus"]), int(row["seq"])
     dp = gpus // (tp * pp * cp)

@@ -79,6 +79,11 @@ SOURCES = {
          "vp": "-", "cp": "1", "ep": "-", "num_gpus": "8", "seq": "4096",
          "fsdp": "8", "gpu": "DGX-H100", "mbs": "2", "gbs": "512",
          "step_s": "", "tokens_per_s_per_gpu": "12000 (x)"},
+        # Two precisions in a row: that of the first counts.
+        {**BRIDGE, "model": "LLAMA3_70B", "precision": "FP8-CS (FP8-MX)",
+         "gpu": "DGX-GB200", "release": "25.11 x", "fsdp": "64 (0)",
+         "tp": "1 (2)", "pp": "1 (4)", "vp": "1 (5)", "mbs": "2", "ep": "1",
+         "step_s": "", "tokens_per_s_per_gpu": "4000 (3500)"},
         {"model": "LLAMA3_8B", "precision": "BF16", "source": "Bridge",
          "section": "Fine-Tuning", "release": "26.06"},
         {**BRIDGE, "model": "Nemotron_3_Super", "precision": "NVFP4",

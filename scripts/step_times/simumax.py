@@ -18,7 +18,12 @@ SIMUMAX = {
 def simumax(row):
     setup = {"attention": "fused", "pointwise": "eager",
              "sequence_parallel": "yes", "overlap": "none",
-             "sharding": "zero1", "gradient_bytes": 4, "precision": "bf16"}
+             "sharding": "zero1", "gradient_bytes": 4, "precision": "bf16",
+             # Megatron-LM without graphs, as in other tables.
+             "host_us": 30}
+    if row["cp"] != "1":
+        # CP_COMM_TYPE of run_pretrain_*.sh.
+        setup["context"] = "alltoall"
     dp = int(row["dp"])
     return dict(
         framework="megatron-simumax", run=row["case"],

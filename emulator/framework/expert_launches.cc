@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "base/numeric.h"
+#include "emulator/framework/cast_launches.h"
 
 namespace pipeloom::emulator {
 namespace {
@@ -15,11 +16,10 @@ constexpr double kExpertKernels = 30;
 // host 33 us each (TransformerEngine, pull request 3134: 0.267 ms for eight on
 // SM100), and prepare and cast their operands: 19 us forward, 33 us backward
 // (issue 2897: 1.2 and 2.1 ms for 64 experts on GB200). In kernels of 30 us;
-// twice as many in the backward. A cast with one scale a tensor is four
-// launches of 4 us in place of one: largest value, its clearing, scale, cast.
+// twice as many in the backward.
 constexpr double kKernelUs = 30;
 constexpr double kKernelsAnExpert = (2 * 33 + 19) / kKernelUs;
-constexpr double kKernelsAScaledExpert = 2 * 3 * 4 / kKernelUs;
+constexpr double kKernelsAScaledExpert = 2 * kScaledCastUs / kKernelUs;
 constexpr double kKernelsABias = 2;  // In addition, if an expert adds one.
 // To overlap the dispatch with another microbatch, Megatron-Core runs a layer
 // in five parts (attention, dispatch, experts, combine, rest), each on its own

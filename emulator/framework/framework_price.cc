@@ -7,6 +7,7 @@
 #include "base/numeric.h"
 #include "emulator/cost/device_cycles.h"
 #include "emulator/framework/attention_kernels.h"
+#include "emulator/framework/cast_launches.h"
 #include "emulator/framework/expert_launches.h"
 #include "emulator/framework/product_alignment.h"
 #include "emulator/framework/pytorch_traffic.h"
@@ -494,6 +495,11 @@ KernelTraffic FrameworkPrices::Traffic(const LayerOps& ops) const {
         setup_.host_per_kernel);
     traffic.forward_kernels += rotation.forward;
     traffic.backward_kernels += rotation.backward;
+  }
+  if (transformer) {
+    const EagerLaunches casts = CastLaunches(layer_, setup_);
+    traffic.forward_kernels += casts.forward;
+    traffic.backward_kernels += casts.backward;
   }
   const bool is_eager = transformer && setup_.eager_pointwise &&
                         setup_.framework == Framework::kPyTorch;

@@ -2,7 +2,7 @@
 its verification cards and dgxc-benchmarking; Qwen3.6 of the cards."""
 
 from step_times.nemo import NEMO_CLUSTER, NEMO_PRECISION
-from step_times.words import shape
+from step_times.words import number, shape
 
 # Shipped models, and what the measured ones predict beyond the next token.
 MODELS = {
@@ -34,7 +34,8 @@ def tables(row):
     precision = NEMO_PRECISION.get(row["precision"])
     if words is None or precision is None or "Pre-" not in row["section"]:
         return None
-    setup = {"precision": precision, "gradient_bytes": 2, "sharding": "zero1",
+    setup = {"precision": precision, "gradient_bytes": 2,
+             "sharding": "fsdp" if number(row["fsdp"]) > 1 else "zero1",
              "overlap": "all", "graphs": "layers"}
     again = RECOMPUTED.get((row["model"], precision))
     if again:
@@ -42,7 +43,7 @@ def tables(row):
     if row["model"] in FP8_ATTENTION and row["release"] >= "26.08":
         setup["fp8_attention"] = "yes"
     gpus, sequence = int(row["num_gpus"]), int(row["seq"])
-    tp, pp, cp = (int(row[k]) for k in ("tp", "pp", "cp"))
+    tp, pp, cp, vp = (number(row[k]) for k in ("tp", "pp", "cp", "vp"))
     seconds = (float(row["step_s"]) if row["step_s"] else
                int(row["gbs"]) * sequence /
                (float(row["tokens_per_s_per_gpu"].split()[0]) * gpus))
@@ -51,8 +52,8 @@ def tables(row):
         run=" ".join((row["model"], row["precision"].split()[0], row["gpu"],
                       row["release"].split()[0])),
         cluster=NEMO_CLUSTER[row["gpu"]], shape=shape(**words),
-        layout=shape(tp=tp, pp=pp, cp=cp, ep=row["ep"],
-                     dp=gpus // (tp * pp * cp)),
+        layout=shape(tp=tp, pp=pp, vp=vp if vp > 1 else 0, cp=cp,
+                     ep=number(row["ep"]), dp=gpus // (tp * pp * cp)),
         setup=shape(**setup), microbatch=row["mbs"], global_batch=row["gbs"],
         sequence=sequence, step_ms=round(1e3 * seconds, 1))
 

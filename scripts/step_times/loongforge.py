@@ -43,6 +43,11 @@ def loongforge(row):
              "sequence_parallel": row["sequence_parallel"],
              "recompute": "full" if row["recompute"].startswith("full")
                           else "none"}
+    again = row["recompute"].split()
+    chunks = int(row["pp"]) * int(row["vp"])
+    if model and again[1:2] and int(again[1]) * chunks < model["layers"]:
+        # "full 4 layers a stage or chunk"
+        setup["recompute_layers"] = int(again[1]) * int(row["vp"])
     if row["precision"] == "fp16":
         # Only gradients of bf16 are summed in fp32 by default.
         setup["gradient_bytes"] = 2

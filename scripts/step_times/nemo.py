@@ -3,7 +3,7 @@
 from step_times.bridge_recipes import COLUMNS, DEFECTS
 from step_times.bridge_recipes import deepseek_stages, recipe
 from step_times.models import DEEPSEEK_V3, LLAMA_8B, LLAMA_70B, LLAMA_405B
-from step_times.words import halved, shape
+from step_times.words import halved, number, shape
 
 NEMO = {
     "LLAMA3_8B": dict(layers=32, **LLAMA_8B),
@@ -67,8 +67,6 @@ def converted(row):
     # without precision cannot be priced.
     if model is None or precision is None or "Pre-" not in section:
         return None
-    # "64 (0)" has what the second precision of the row takes in brackets.
-    number = lambda text: int(text.split()[0]) if text[:1].isdigit() else 1
     tp, pp, cp, ep = (number(row[k]) for k in ("tp", "pp", "cp", "ep"))
     gpus, sequence = int(row["num_gpus"]), int(row["seq"])
     dp = gpus // (tp * pp * cp)

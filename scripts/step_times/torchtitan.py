@@ -3,6 +3,10 @@
 from step_times.dgxc import DGXC
 from step_times.words import shape
 
+# Schedules with several stages a rank, of which there are two by default
+# (torchtitan/distributed/pipeline_parallel.py); words of a table for each.
+SEVERAL_STAGES = {"interleaved1f1b": "interleaved", "zbvzerobubble": "zb-v"}
+
 
 def torchtitan(row):
     model = DGXC.get(row["model"].lower().replace("-", " "))
@@ -21,12 +25,16 @@ def torchtitan(row):
              "sharding": "fsdp", "gradient_bytes": 4,
              "recompute": "full" if row["ac"] == "full" else "selective",
              "precision": "fp8" if row["float8"] == "1" else "bf16"}
+    schedule = SEVERAL_STAGES.get(row["schedule"].lower())
+    if schedule:
+        setup["schedule"] = schedule
     gpus = int(row["num_gpus"])
     seconds = local * int(row["seq"]) * dp / (float(row["tps_per_gpu"]) * gpus)
     return dict(
         framework="torchtitan", run=f"{row['model']} {row['schedule']}",
         cluster="h100-96g.json", shape=shape(layers=layers, **model),
-        layout=f"tp={tp} pp={pp} cp={cp} dp={dp}", setup=shape(**setup),
+        layout=shape(tp=tp, pp=pp, vp=schedule and 2, cp=cp, dp=dp),
+        setup=shape(**setup),
         microbatch=micro, global_batch=local * dp, sequence=row["seq"],
         step_ms=round(1e3 * seconds, 1), peak_gib=row["memory_gib"])
 

@@ -7,6 +7,12 @@ def shape(**values):
     return " ".join(f"{k}={v}" for k, v in values.items() if v)
 
 
+def number(text):
+    """The leading number of a published cell, 1 if there is none. "64 (0)" has
+    what the second precision of its row takes in brackets."""
+    return int(text.split()[0]) if text[:1].isdigit() else 1
+
+
 def half_of(key):
     """The half of the configurations that the one with this key is in."""
     odd = int(hashlib.md5(key.encode()).hexdigest(), 16) % 2

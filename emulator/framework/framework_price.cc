@@ -491,7 +491,7 @@ KernelTraffic FrameworkPrices::Traffic(const LayerOps& ops) const {
   traffic.backward_kernels = blocks * kKernelsBackward + mixer.backward;
   if (scales_apart) {
     const EagerLaunches rotation = RotationLaunches(
-        layer_.attention, microbatches_.packed ? shape_.sequences : 1,
+        layer_.attention, microbatches_.packed ? shape_.sequences : 0,
         setup_.host_per_kernel);
     traffic.forward_kernels += rotation.forward;
     traffic.backward_kernels += rotation.backward;

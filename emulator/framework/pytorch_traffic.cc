@@ -72,6 +72,14 @@ constexpr EagerLaunches kWindow{.forward = 1, .backward = 3};
 // (rope_utils.py of Megatron-Core): two products, a negated half, two joins and
 // a sum, and six for cosines and sines; backward without those.
 constexpr EagerLaunches kRotated{.forward = 2 * 11, .backward = 2 * 6};
+// In addition, where images and text are in one model (LoongForge's
+// qwen2_vl_layer_spec.py and qwen_layer_spec.py): an encoder rotates in fp32,
+// which takes two casts. A backbone joins the sections of three axes for
+// cosines and sines, and, of several samples, reads both borders of each from
+// the GPU.
+constexpr EagerLaunches kRotatedIn32{.forward = 2 * 2, .backward = 2 * 2};
+constexpr double kSections = 2 * 2;
+constexpr double kBorders = 2 * 2;
 
 // Bytes a cycle of a multiprocessor that strided kernels move: 1.8 TB/s on an
 // H200, products and sums with broadcast operands and casts to fp32 of 8,192 x
@@ -141,14 +149,21 @@ EagerLaunches PyTorchLaunches(const LayerSpec& layer, double tokens) {
   return sum;
 }
 
-EagerLaunches RotationLaunches(const AttentionSpec& attention, double sequences,
+EagerLaunches RotationLaunches(const AttentionSpec& attention, double packed,
                                Duration per_kernel) {
-  double times =
-      attention.kind == AttentionKind::kCausal ? std::max(1.0, sequences) : 1;
+  EagerLaunches sample = kRotated;
+  double times = 1;
+  if (packed > 0 && attention.kind == AttentionKind::kCausal) {
+    sample.forward += kSections + (packed > 1 ? kBorders : 0);
+    times = std::max(1.0, packed);
+  } else if (packed > 0) {
+    sample.forward += kRotatedIn32.forward;
+    sample.backward += kRotatedIn32.backward;
+  }
   const Duration one = SetupOf(Framework::kPyTorch).host_per_kernel;
   if (per_kernel > one) times *= ToSeconds(one) / ToSeconds(per_kernel);
-  return {.forward = kRotated.forward * times,
-          .backward = kRotated.backward * times};
+  return {.forward = sample.forward * times,
+          .backward = sample.backward * times};
 }
 
 double StridedRate(const DeviceSpec& device) {

@@ -43,9 +43,9 @@ EagerLaunches PyTorchLaunches(const LayerSpec& layer, double tokens);
 // Returns how many kernels rotate queries and keys where separate PyTorch
 // operators do it, counted in kernels that take the host `per_kernel` each. One
 // operator takes the host `per_kernel`, but no longer than in plain PyTorch.
-// With causal attention each of the `sequences` packed sequences is rotated
-// separately.
-EagerLaunches RotationLaunches(const AttentionSpec& attention, double sequences,
+// With causal attention each of the `packed` sequences, which are samples with
+// images, is rotated separately. 0: a batch of text, which is rotated at once.
+EagerLaunches RotationLaunches(const AttentionSpec& attention, double packed,
                                Duration per_kernel);
 
 // Returns the bytes a second of kernels that move strided bytes: what their

@@ -56,13 +56,17 @@ TEST(ScaledRotary, AnOperatorTakesTheHostAsLongAsInPlainPyTorchAtMost) {
   AttentionSpec causal;
   causal.kind = AttentionKind::kCausal;
   const Duration plain = SetupOf(Framework::kPyTorch).host_per_kernel;
-  EXPECT_EQ(RotationLaunches(causal, 1, plain / 2).forward, 22);
-  EXPECT_EQ(RotationLaunches(causal, 1, plain).backward, 12);
-  EXPECT_EQ(RotationLaunches(causal, 1, 2 * plain).forward, 11);
-  EXPECT_EQ(RotationLaunches(causal, 10, plain).forward, 220);
-  // An encoder rotates all its images at once.
+  EXPECT_EQ(RotationLaunches(causal, 0, plain / 2).forward, 22);
+  EXPECT_EQ(RotationLaunches(causal, 0, plain).backward, 12);
+  EXPECT_EQ(RotationLaunches(causal, 0, 2 * plain).forward, 11);
+  // Sections of three axes; borders of several samples.
+  EXPECT_EQ(RotationLaunches(causal, 1, plain).forward, 26);
+  EXPECT_EQ(RotationLaunches(causal, 10, plain).forward, 300);
+  EXPECT_EQ(RotationLaunches(causal, 10, plain).backward, 120);
+  // An encoder rotates all its images at once, in fp32.
   causal.kind = AttentionKind::kFull;
-  EXPECT_EQ(RotationLaunches(causal, 10, plain).forward, 22);
+  EXPECT_EQ(RotationLaunches(causal, 10, plain).forward, 26);
+  EXPECT_EQ(RotationLaunches(causal, 10, plain).backward, 16);
 }
 
 // Ten samples with images are packed, ten of text are a batch.
@@ -82,7 +86,7 @@ TEST(ScaledRotary, PackedSequencesAreRotatedOneByOne) {
   };
   const double once = forward(true, false) - forward(false, false);
   const double packed = forward(true, true) - forward(false, true);
-  EXPECT_NEAR(packed / once, 10, 0.1);
+  EXPECT_NEAR(packed / once, 10 * 30 / 22.0, 0.1);
 }
 
 }  // namespace

@@ -89,6 +89,8 @@ TrainingSetup SetupOfFramework(absl::string_view name) {
   TrainingSetup setup = SetupOf(Framework::kMegatronCore);
   if (absl::StartsWithIgnoreCase(name, "loongforge")) {
     setup.host_per_kernel = kLoongForgeHost;
+  } else if (absl::StartsWithIgnoreCase(name, "megatron")) {
+    setup.host_per_kernel = bridge.host_per_kernel;
   }
   return setup;
 }

@@ -13,8 +13,8 @@ namespace pipeloom::formats {
 
 // Returns the defaults of a row by the name of its framework. NeMo runs
 // Megatron-Bridge with its benchmark recipes, except its Automodel, which
-// shards fully as torchtitan does; LoongForge runs Megatron-Core. Their hosts
-// launch as slowly.
+// shards fully as torchtitan does; LoongForge and every name with "megatron"
+// ahead run Megatron-Core. Their hosts launch kernels one by one.
 TrainingSetup SetupOfFramework(absl::string_view name);
 
 // Reads the words into the run, whose framework and layout are known. Errors

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "formats/job/spec_loader.h"
+#include "formats/profile/run_setup.h"
 #include "tests/formats/data_dir.h"
 #include "tests/support/status_matchers.h"
 
@@ -95,6 +96,18 @@ TEST(MeasuredRunsTest, TokensMayBeLookedUpByAProduct) {
   EXPECT_EQ(layers[LayerId(0)].fixed_flops_per_token, 2.0 * 1000 * 512);
   EXPECT_EQ(layers[LayerId(0)].fixed_activation_bytes_per_token, 2000);
   EXPECT_EQ(layers[LayerId(1)].kind, LayerKind::kEmbedding);
+}
+
+TEST(MeasuredRunsTest, AFrameworkSaysHowLongItsHostTakes) {
+  const auto host_of = [](const char* framework) {
+    return ToMicroseconds(SetupOfFramework(framework).host_per_kernel);
+  };
+  for (const char* name : {"megatron", "megatron-simumax", "megatron-swift",
+                           "megatron-bridge", "nemo", "mlperf"}) {
+    EXPECT_EQ(host_of(name), 30) << name;
+  }
+  EXPECT_EQ(host_of("loongforge"), 70);
+  EXPECT_EQ(host_of("llm-foundry"), 0);
 }
 
 TEST(MeasuredRunsTest, ARunMayNameAModelAndTheImagesOfItsSamples) {

@@ -15,7 +15,8 @@ BRIDGE_GRAPHS = {"full_iteration": "iteration",
 
 def bridge(row):
     model = BRIDGE.get(row["model"].split()[0])
-    if model is None or row.get("evidence", "tuned") != "tuned":
+    cluster = NEMO_CLUSTER.get(f"DGX-{row['gpu']}")
+    if None in (model, cluster) or row.get("evidence", "tuned") != "tuned":
         return None
     overlapped = {"True": "yes", "False": "no"}.get(row.get("a2a_overlap"))
     precision = {"fp8_mx": "mxfp8"}.get(row["precision"], row["precision"])
@@ -26,7 +27,7 @@ def bridge(row):
     return add_words(halved(dict(
         framework="megatron-bridge",
         run=f"{row['model'].split()[0]} {row['precision']} {row['gpu']} card",
-        cluster=NEMO_CLUSTER[f"DGX-{row['gpu']}"], shape=shape(**NEMO[model]),
+        cluster=cluster, shape=shape(**NEMO[model]),
         layout=shape(**{k: row[k] for k in ("tp", "pp", "vp", "cp", "ep",
                                             "dp")}),
         setup=shape(**setup), microbatch=row["micro_batch"],

@@ -32,7 +32,8 @@ def tables(row):
     """A row of Megatron-Bridge's performance tables."""
     words = MODELS.get(row["model"])
     precision = NEMO_PRECISION.get(row["precision"])
-    if words is None or precision is None or "Pre-" not in row["section"]:
+    cluster = NEMO_CLUSTER.get(row["gpu"])
+    if None in (words, precision, cluster) or "Pre-" not in row["section"]:
         return None
     setup = {"precision": precision, "gradient_bytes": 2,
              "sharding": "fsdp" if number(row["fsdp"]) > 1 else "zero1",
@@ -51,7 +52,7 @@ def tables(row):
         framework="megatron-bridge",
         run=" ".join((row["model"], row["precision"].split()[0], row["gpu"],
                       row["release"].split()[0])),
-        cluster=NEMO_CLUSTER[row["gpu"]], shape=shape(**words),
+        cluster=cluster, shape=shape(**words),
         layout=shape(tp=tp, pp=pp, vp=vp if vp > 1 else 0, cp=cp,
                      ep=number(row["ep"]), dp=gpus // (tp * pp * cp)),
         setup=shape(**setup), microbatch=row["mbs"], global_batch=row["gbs"],
@@ -60,7 +61,8 @@ def tables(row):
 
 def cards(row):
     """A verification card that was tuned."""
-    if row["evidence"] != "tuned":
+    cluster = NEMO_CLUSTER.get(f"DGX-{row['gpu']}")
+    if row["evidence"] != "tuned" or cluster is None:
         return None
     name = CARDS.get(row["model"])
     layout = {k: row[k] for k in ("tp", "pp", "vp", "cp", "ep", "dp")}
@@ -72,7 +74,7 @@ def cards(row):
     elif row["model"] == "qwen3.6-35b-a3b":
         words, text = qwen_samples(row["data"])
         sequence -= text
-        if row["layout"]:
+        if row["layout"].startswith("layers "):
             # Attention and feed-forward are one layer.
             layout["stages"] = row["layout"].split()[1].replace(",", "+")
     else:
@@ -100,7 +102,7 @@ def cards(row):
     return dict(
         framework="megatron-bridge",
         run=f"{row['model']} {row['precision']} {row['gpu']} card",
-        cluster=NEMO_CLUSTER[f"DGX-{row['gpu']}"], shape=shape(**words),
+        cluster=cluster, shape=shape(**words),
         layout=shape(**layout), setup=shape(**setup),
         microbatch=row["micro_batch"], global_batch=row["global_batch"],
         sequence=sequence, step_ms=round(1e3 * float(row["step_s"]), 1))

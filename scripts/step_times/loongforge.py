@@ -24,10 +24,9 @@ LOONGFORGE_IMAGES = {
     ("qwen2.5_vl_7b", "sft"): ("qwen2.5-vl-7b", 10, "448x448", 256)}
 
 
-# Beyond the columns, the files of a model give tensor parallelism of its encoder,
-# and the encoder's layers that are recomputed: the first number of
-# --custom-pipeline-recompute-layers.
-LOONGFORGE_ENCODERS = {"qwen2.5_vl_7b": (2, 12)}
+# Beyond the columns, the files of a model give the encoder's layers that are
+# recomputed: the first number of --custom-pipeline-recompute-layers.
+LOONGFORGE_ENCODERS = {"qwen2.5_vl_7b": 12}
 # Phases with --use-precision-aware-optimizer: the fp32 weight shares its upper
 # half with the 16-bit one.
 PRECISION_AWARE = {("qwen2.5_vl_7b", "pretrain")}
@@ -51,9 +50,8 @@ def loongforge(row):
     if row["precision"] == "fp16":
         # Only gradients of bf16 are summed in fp32 by default.
         setup["gradient_bytes"] = 2
-    if row["model"] in LOONGFORGE_ENCODERS:
-        setup["encoder_recompute_layers"] = (
-            LOONGFORGE_ENCODERS[row["model"]][1])
+    if row["model"] in LOONGFORGE_ENCODERS and setup["recompute"] == "full":
+        setup["encoder_recompute_layers"] = LOONGFORGE_ENCODERS[row["model"]]
     if (row["model"], row["phase"]) in PRECISION_AWARE:
         setup["optimizer_bytes"] = 10
     setup["peak"] = "mean"
@@ -68,10 +66,11 @@ def loongforge(row):
         model = dict(model=name, scaled_rotary=1, images=1, image=size)
         tokens = tokens // packed - image_tokens
         chunks = int(row["vp"])
-        layers = [int(n) // chunks
-                  for n in row["llm_layers_by_stage"].split(",")]
-        layout["stages"] = "+".join(map(str, layers * chunks))
-        layout["encoder_tp"] = LOONGFORGE_ENCODERS[row["model"]][0]
+        if row["llm_layers_by_stage"]:
+            layers = [int(n) // chunks
+                      for n in row["llm_layers_by_stage"].split(",")]
+            layout["stages"] = "+".join(map(str, layers * chunks))
+        layout["encoder_tp"] = row["encoder_tp"]
     return dict(
         framework="loongforge", run=f"{row['model']} {row['phase']} A800",
         cluster="a800-sxm", shape=shape(**model), layout=shape(**layout),

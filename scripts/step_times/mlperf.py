@@ -96,7 +96,8 @@ def mlperf(row):
 
 def mlperf_experts(row):
     """DeepSeek-V3 and GPT-OSS 20B of v6.0 (implementations/*/config_*.sh)."""
-    if row["benchmark"] not in ("deepseekv3_671b", "gpt_oss_20b"):
+    if (row["benchmark"] not in ("deepseekv3_671b", "gpt_oss_20b") or
+            row["gpu"] not in MLPERF_CLUSTER):
         return None
     # The whole step is a graph, in which experts are fused. Transfers of tensor
     # parallelism do not overlap (no tp_comm_overlap). Recomputed are DeepSeek's

@@ -65,7 +65,8 @@ def converted(row):
     section = row["release" if automodel else "section"]
     # Adapters and packed fine-tuning sets do not say what they compute; rows
     # without precision cannot be priced.
-    if model is None or precision is None or "Pre-" not in section:
+    cluster = NEMO_CLUSTER.get(row["gpu"])
+    if None in (model, precision, cluster) or "Pre-" not in section:
         return None
     tp, pp, cp, ep = (number(row[k]) for k in ("tp", "pp", "cp", "ep"))
     gpus, sequence = int(row["num_gpus"]), int(row["seq"])
@@ -88,7 +89,7 @@ def converted(row):
                     release)).strip()
     made = halved(dict(
         framework="nemo-automodel" if automodel else "megatron-bridge",
-        run=run, cluster=NEMO_CLUSTER[row["gpu"]], shape=shape(**model),
+        run=run, cluster=cluster, shape=shape(**model),
         layout=shape(tp=tp, pp=pp, vp=number(row["vp"]), cp=cp, ep=ep, dp=dp),
         setup=shape(**setup), microbatch=row["mbs"], global_batch=row["gbs"],
         sequence=sequence, step_ms=round(1e3 * seconds, 1)))

@@ -1,11 +1,11 @@
 """SimuMax: Megatron on 8 B200, with peak memory."""
 
-from step_times.models import DEEPSEEK_V3
+from step_times.models import DEEPSEEK_V3, LLAMA_8B, LLAMA_70B
 from step_times.words import shape
 
 SIMUMAX = {
-    "llama3-70b": dict(hidden=8192, heads=64, kv_heads=8, ffn=28672, gated=1,
-                       vocab=128256),
+    "llama3-8b": LLAMA_8B,
+    "llama3-70b": LLAMA_70B,
     "llama3-405b": dict(hidden=16384, heads=128, kv_heads=16, ffn=53248,
                         gated=1, vocab=128256),
     "deepseekv2": dict(hidden=5120, heads=128, head_dim=192, value_dim=128,
@@ -16,6 +16,9 @@ SIMUMAX = {
 
 
 def simumax(row):
+    model = SIMUMAX.get(row["model"])
+    if model is None:
+        return None
     setup = {"attention": "fused", "pointwise": "eager",
              "sequence_parallel": "yes", "overlap": "none",
              "sharding": "zero1", "gradient_bytes": 4, "precision": "bf16",
@@ -28,7 +31,7 @@ def simumax(row):
     return dict(
         framework="megatron-simumax", run=row["case"],
         cluster="b200-simumax.json",
-        shape=shape(layers=row["layers"], **SIMUMAX[row["model"]]),
+        shape=shape(layers=row["layers"], **model),
         layout=f"tp={row['tp']} pp={row['pp']} cp={row['cp']} ep={row['ep']} "
                f"dp={dp}",
         setup=shape(**setup), microbatch=1,

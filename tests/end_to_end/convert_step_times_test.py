@@ -47,7 +47,11 @@ SOURCES = {
     "simumax_e2e_b200_measured.csv": [
         {**USUAL, "case": "deep", "model": "deepseekv3", "layers": "4",
          "ep": "8", "microbatches": "4", "real_ms": "1500",
-         "real_alloc_gib": "99.5"}],
+         "real_alloc_gib": "99.5"},
+        {**USUAL, "case": "small", "model": "llama3-8b", "layers": "32",
+         "dp": "8", "microbatches": "4", "real_ms": "1500",
+         "real_alloc_gib": "99.5"},
+        {**USUAL, "model": "unknown"}],
     "dgxc_benchmarking.csv": [
         {"title": "Llama 3.1 70B FP8 pre-training", "gpu": "H100", "ref": "x",
          "check_tokens_ratio": "1.01", "tp": "4", "pp": "4", "vp": "5",
@@ -108,7 +112,8 @@ SOURCES = {
          "precision": "fp8_mx", "gpu": "GB200", "ep": "8",
          "data": "mock, 1 image 256x256", "recompute": "none",
          "cuda_graph": "transformer_engine"},
-        {**USUAL, "model": "gpt-oss-120b", "evidence": "functional"}],
+        {**USUAL, "model": "gpt-oss-120b", "evidence": "functional"},
+        {**USUAL, "model": "gpt-oss-120b", "evidence": "tuned", "gpu": "B400"}],
     "bridge_precision_ladder.csv": [
         {**USUAL, "model": "llama3.1-8b", "precision": "fp8_mx", "gpu": "GB200",
          "cuda_graph": "none"}],
@@ -137,10 +142,11 @@ SOURCES = {
         {**USUAL, "benchmark": "gpt_oss_20b", "gpu": "GB300", "tp": "2",
          "cp": "4", "ep": "8", "round": "v6.0", "submitter": "Nobody",
          "num_gpus": "64"},
+        {**USUAL, "benchmark": "gpt_oss_20b", "gpu": "MI355X"},
         {**USUAL, "benchmark": "bert", "gpu": "H100-SXM-80GB"}],
     "loongforge_a800.csv": [
         {**USUAL, "model": "qwen2.5_vl_7b", "phase": "pretrain", "gpu":
-         "A800-80GB", "tp": "2", "pp": "2", "vp": "2", "dp": "2",
+         "A800-80GB", "tp": "2", "pp": "2", "vp": "2", "dp": "2", "encoder_tp": "2",
          "precision": "bf16", "sequence_parallel": "yes", "recompute": "full",
          "tokens_per_step": "16384", "llm_layers_by_stage": "14,14",
          "step_ms": "4000", "peak_allocated_mb_mean_over_ranks": "40960"},
@@ -148,6 +154,10 @@ SOURCES = {
          "pp": "2", "precision": "bf16", "sequence_parallel": "no",
          "recompute": "full 4 layers a stage or chunk", "step_ms": "4000",
          "tokens_per_step": "16384",
+         "peak_allocated_mb_mean_over_ranks": "40960"},
+        {**USUAL, "model": "qwen2.5_vl_7b", "phase": "sft", "gpu": "A800-80GB",
+         "precision": "bf16", "sequence_parallel": "no", "recompute": "none",
+         "seq": "8192", "tokens_per_step": "122880", "step_ms": "9000",
          "peak_allocated_mb_mean_over_ranks": "40960"},
         {**USUAL, "model": "unknown", "phase": "sft", "gpu": "A800-80GB"}],
     "flagperf.csv": [

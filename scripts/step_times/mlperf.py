@@ -37,13 +37,15 @@ def mlperf(row):
     """Dense language models."""
     model = MLPERF.get(row["benchmark"])
     cluster = MLPERF_CLUSTER.get(row["gpu"])
-    if model is None or cluster is None:
-        return None
+    recipe = {"fp8-delayed": "fp8"}.get(row["precision"], row["precision"])
+    if (model is None or cluster is None or
+            recipe not in ("bf16", "fp8", "mxfp8", "nvfp4")):
+        return None  # A precision that was not read has no price.
     number = lambda name: int(row[name]) if row[name].isdigit() else 1
     known = lambda name: row[name] in ("1", "True")
     # Hopper has no 4-bit products; a file of the H200 only says so.
-    precision = ("fp8" if row["precision"] == "nvfp4" and "H200" in row["gpu"]
-                 else row["precision"])
+    precision = ("fp8" if recipe == "nvfp4" and "H200" in row["gpu"]
+                 else recipe)
     # The 4-bit recipes do not rotate operands. That of the 8B rounds at random
     # and scales in two dimensions, which adds no pass over them.
     recipe = {"nvfp4": "nvfp4-plain"}.get(precision, precision)
@@ -110,7 +112,8 @@ def mlperf_experts(row):
         words = dict(layers=61, predicted_tokens=1, **DEEPSEEK_V3)
         # Et*4|(t*4|)*14tmL: four layers a stage, the last with one and the
         # module that predicts a further token.
-        layout["stages"] = "+".join(["4"] * 16)  # The module has three.
+        if int(row["pp"]) * int(row["vp"]) == 16:
+            layout["stages"] = "+".join(["4"] * 16)  # The module has three.
         setup["order"] = "pipeline"
     else:
         words = dict(model="gpt-oss-20b")

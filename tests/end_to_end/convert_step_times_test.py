@@ -130,6 +130,8 @@ SOURCES = {
          "tp_overlap": "", "cuda_graph": "1", "fp8_attention": "",
          "config_path": "a", "recompute": "", "round": "v5.1",
          "submitter": "Nobody", "num_gpus": "72", "peak_allocated_gib": ""},
+        {**USUAL, "benchmark": "llama31_8b", "gpu": "GB300", "round": "v6.0",
+         "precision": "fp8 or fp4, recipe not read"},
         {**USUAL, **IMAGES, "benchmark": "flux1", "gpu": "GB200", "tp": "4",
          "precision": "fp8-recipe-default", "round": "v5.1"},
         {**USUAL, **IMAGES, "benchmark": "flux1", "gpu": "GB300",

@@ -352,6 +352,8 @@ absl::StatusOr<PlanResult> PlanOnce(const PreparedJob& prepared,
         *rules, input.budget, &result.evaluations, may_be_best, screen));
   }
   if (!best.has_value()) {
+    // Split backwards may hold more than fused ones.
+    *retry = as_if;
     return absl::ResourceExhaustedError(absl::StrFormat(
         "step %d, schedule %s: nothing fits the memory limit of %s a GPU%s: %s",
         input.step, std::string(job.strategy->name()),

@@ -51,14 +51,16 @@ TEST(RefinePassesTest, FullMemoryLeavesRoomForPairs) {
   }
 }
 
-// The search counts on weight gradients that fill gaps, and refining has to
-// make room for them. However short memory is, a step that has a plan without
-// keeps one.
-TEST(RefinePassesTest, CountingOnPairsLosesNoStepThatFits) {
+// The search counts on weight gradients that fill gaps, all of them or a part,
+// and refining has to make room for them. However short memory is, a step that
+// has a plan without keeps one.
+class CountingOnPairsTest : public ::testing::TestWithParam<double> {};
+
+TEST_P(CountingOnPairsTest, LosesNoStepThatFits) {
   JobSpec job = testing::SmallVlmJob();
   job.parallel.tp = 4;
   job.cluster.num_nodes = 2;
-  job.cluster.intra_node.bandwidth.bytes_per_second = 5e10;
+  job.cluster.intra_node.bandwidth.bytes_per_second = GetParam();
   job.training.microbatches = 6;
   const BatchMetadata batch = testing::RandomBatch(4, 60, 3);
   ASSERT_OK_AND_ASSIGN(const PlanResult roomy,
@@ -87,7 +89,24 @@ TEST(RefinePassesTest, CountingOnPairsLosesNoStepThatFits) {
   EXPECT_TRUE(ends);
   EXPECT_GT(fits, 10);
   EXPECT_GT(paired, 5);
+  // Nor at the very limit.
+  const auto plan_within = [&](int64_t limit, int64_t evaluations) {
+    job.training.memory_limit = Bytes(limit);
+    return PlanFirstStep(job, batch,
+                         {.schedule = "pipeloom", .evaluations = evaluations});
+  };
+  int64_t below = most.count() / 5;
+  int64_t enough = most.count();
+  while (enough - below > most.count() / 10'000) {
+    const int64_t limit = (below + enough) / 2;
+    (plan_within(limit, 1).ok() ? enough : below) = limit;
+  }
+  EXPECT_THAT(plan_within(enough, 20), IsOk());
 }
+
+// Bytes a second of links that hide all weight gradients, and less.
+INSTANTIATE_TEST_SUITE_P(Links, CountingOnPairsTest,
+                         ::testing::Values(1e10, 5e10, 1e11, 2e11));
 
 }  // namespace
 }  // namespace pipeloom::planner

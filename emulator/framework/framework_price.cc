@@ -89,6 +89,7 @@ constexpr MixerKernels kDeltaNetKernels{.forward = 14, .backward = 24};
 // Replaying a layer's graph and copying its input take the host as long as this
 // number of kernels: chosen on the fit rows of workloads/validation/mlperf.csv.
 constexpr double kKernelsAReplay = 20;
+
 // Bytes of an element that is cast ahead of a gather: 4 bits with a scale for
 // 16 elements in NVFP4, for which TransformerEngine gathers only the operand
 // that the product reads (pytorch/distributed.py, _all_gather_nvfp4).

@@ -126,8 +126,8 @@ Duration RestOf(const partition::MemoryEffect& split) {
   return split.weight_grad - std::min(split.gap, split.weight_grad);
 }
 
-// Indexed by list of fused candidates: whether its weight gradients are tasks
-// of their own.
+// For each list of fused candidates: whether the search places the weight
+// gradients of its pairs as separate tasks.
 std::vector<bool> WithRestsApart(const StepMemory& memory) {
   const auto is_apart = [&](size_t list) {
     if (memory.other_form[list] < 0) return false;

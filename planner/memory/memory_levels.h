@@ -45,12 +45,13 @@ FlatGraph WithFastestChoices(const StageGraph& graph,
                              const partition::StepMemory& memory);
 
 // Returns the choices as if weight gradients always filled gaps of later
-// backwards (pair_passes.h). A pair is fused, and its backward takes the least
-// of what it takes in either form; but if a gap leaves more than half of its
-// weight gradient, and such rests are a notable part of the step, it is split,
-// and its weight gradient takes the rest. How long a step with such choices is
-// tells how long it will be once its passes are refined (refine_passes.h).
-// `memory` has the split forms. O(candidates).
+// backwards (pair_passes.h). Usually a pair is fused, and its backward takes
+// the time of its faster form. But if the gap is shorter than half of the
+// weight gradient, and the time that gaps do not hide is a notable part of the
+// step, the pair is split, and its weight gradient takes the time that the gap
+// does not hide. A step with these choices is about as long as it will be once
+// its passes are refined (refine_passes.h). `memory` has the split forms.
+// O(candidates).
 partition::StepMemory AsIfPaired(const partition::StepMemory& memory);
 
 // Returns the same with every pair fused. Where AsIfPaired splits a pair, its

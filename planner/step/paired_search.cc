@@ -43,8 +43,8 @@ IdVector<TaskId, TaskId> NumberAlong(
   return number;
 }
 
-// Indexed by task: the backward that a weight gradient is done with, as no time
-// of it is left; none for all other tasks.
+// For each weight gradient that takes no time besides that of a backward: this
+// backward. None for all other tasks.
 IdVector<TaskId, TaskId> DoneWith(const StageGraph& graph,
                                   const partition::StepMemory& memory,
                                   const std::vector<PairedPass>& pairs) {

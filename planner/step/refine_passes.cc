@@ -414,7 +414,7 @@ absl::StatusOr<Candidate> MakeToFit(const PreparedJob& job,
     made.selection = *std::move(selection);
   }
   return absl::ResourceExhaustedError(
-      "with whole backwards, the order that was found does not fit");
+      "the order that was found leaves no room for sent and received tensors");
 }
 
 absl::StatusOr<Candidate> AsFused(const PreparedJob& job,

@@ -25,11 +25,12 @@ struct SplitStep {
   partition::StepMemory memory{};
 };
 
-// Turns `made`, an answer for a step in which pairs may have no weight gradient
-// of their own, into an answer for one of the same microbatches with more of
-// them, each right after its backward: the same choices and order, with every
-// backward fused that can be. `made` selects from `memory`. Returns NotFound if
-// the split step lacks one of the choices.
+// Turns `made`, an answer for the graph `fused`, which has weight-gradient
+// tasks for some pairs or none, into an answer for `split`, which has them for
+// more pairs. Both are of the same microbatches. Choices and order stay, each
+// task that is added comes right after its backward, and every backward is
+// fused that can be. `made` selects from `memory`. Returns NotFound if the
+// split step lacks one of the choices.
 absl::StatusOr<MemorySchedule> InSplitStep(
     const partition::BuiltGraph& split,
     const partition::StepMemory& split_memory,
@@ -65,8 +66,9 @@ struct SearchedStep {
 };
 
 // Returns `made`, which has choices of `memory`, as a candidate for `built`. If
-// what ranks send and receive does not fit in `limits`, memory is chosen anew
-// for its order. ResourceExhausted: that does not fit either.
+// there is no room in `limits` for the tensors that ranks send and receive,
+// memory is chosen again for the same order, within lower limits.
+// ResourceExhausted: nothing was found that fits.
 absl::StatusOr<Candidate> MakeToFit(const PreparedJob& job,
                                     const PlanInput& input,
                                     const partition::BuiltGraph& built,

@@ -1,8 +1,9 @@
-// Casts of operands of low-precision products, as the host launches them.
+// Casts of operands of low-precision products: their launches and their time.
 #include "emulator/framework/cast_launches.h"
 
 #include <gtest/gtest.h>
 
+#include "emulator/stage/stage_cost.h"
 #include "tests/emulator/helpers.h"
 
 namespace pipeloom::emulator {
@@ -49,6 +50,23 @@ TEST(CastLaunches, RoutedExpertsAndSixteenBitsHaveNone) {
   EXPECT_EQ(
       CastLaunches(Llama3Block(), SetupWith(Fp8Recipe::kBlocks, 0)).backward,
       0);
+}
+
+TEST(CastLaunches, APlainFourBitRecipeCastsForLess) {
+  TrainingSetup setup;
+  setup.fp8_products = true;
+  setup.fp8_recipe = Fp8Recipe::kFp4;
+  JobSpec job = JobOf({{Llama3Block()}}, {});
+  job.cluster.device.bf16 = {2.5e15};
+  job.cluster.device.fp8 = {5e15};
+  const auto forward = [&](Fp8Recipe recipe) {
+    setup.fp8_recipe = recipe;
+    job.setup = setup;
+    return StageCostModel(job)
+        .Cost(StageOf(1), Sequences(1, 8192), true)
+        .forward;
+  };
+  EXPECT_LT(forward(Fp8Recipe::kFp4Plain), forward(Fp8Recipe::kFp4));
 }
 
 }  // namespace

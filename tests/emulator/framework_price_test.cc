@@ -583,22 +583,5 @@ TEST(FrameworkPrice, MegatronHoldsFp8AndItsBuffersInTheirBytes) {
   EXPECT_EQ(CostWith(fp8, {}).activations, CostWith(titan, {}).activations);
 }
 
-TEST(FrameworkPrice, APlainFourBitRecipeCastsForLess) {
-  TrainingSetup setup;
-  setup.fp8_products = true;
-  setup.fp8_recipe = Fp8Recipe::kFp4;
-  JobSpec job = JobOf({{Llama3Block()}}, {});
-  job.cluster.device.bf16 = {2.5e15};
-  job.cluster.device.fp8 = {5e15};
-  const auto forward = [&](Fp8Recipe recipe) {
-    setup.fp8_recipe = recipe;
-    job.setup = setup;
-    return StageCostModel(job)
-        .Cost(StageOf(1), Sequences(1, 8192), true)
-        .forward;
-  };
-  EXPECT_LT(forward(Fp8Recipe::kFp4Plain), forward(Fp8Recipe::kFp4));
-}
-
 }  // namespace
 }  // namespace pipeloom::emulator

@@ -40,6 +40,7 @@ constexpr int64_t kMostEvaluations = 200;
 struct Candidate {
   size_t index = 0;
   int64_t tasks = 0;              // In a step.
+  bool is_large = false;          // Too many tasks for a search of 100 ms.
   std::vector<Duration> times{};  // Indexed by step; 0: it does not fit.
   int32_t misfits = 0;            // Weight of the steps that do not fit.
   double mean = 0;                // Weighted, of those that fit, in s.
@@ -72,7 +73,7 @@ class Race {
       const auto at = static_cast<size_t>(i);
       const Candidate& c = (*candidates)[at / steps.size()];
       times[at] = TimeOf(
-          steps[at % steps.size()], c.index,
+          steps[at % steps.size()], c,
           std::max(kLeastEvaluations, evaluations * least_tasks_ / c.tasks));
     });
     for (size_t c = 0; c < candidates->size(); ++c) {
@@ -96,11 +97,12 @@ class Race {
   }
 
  private:
-  absl::StatusOr<Duration> TimeOf(const WeighedStep& step, size_t partition,
+  absl::StatusOr<Duration> TimeOf(const WeighedStep& step,
+                                  const Candidate& candidate,
                                   int64_t evaluations) const {
     const PreparedJob job{.strategy = &strategy_,
                           .costs = &costs_,
-                          .partition = partitions_[partition]};
+                          .partition = partitions_[candidate.index]};
     PlanInput input;
     input.packed = &step.step;
     input.pairs_forwards = false;
@@ -108,7 +110,7 @@ class Race {
     input.budget.max_evaluations = evaluations;
     input.budget.stop = stop_;
     if (stop_.stop_requested()) return absl::CancelledError("stopped");
-    return JudgedTime(job, input);
+    return candidate.is_large ? QuickTime(job, input) : JudgedTime(job, input);
   }
 
   const Strategy& strategy_;
@@ -189,8 +191,13 @@ absl::StatusOr<size_t> ChoosePartition(const Strategy& strategy,
     least_tasks = std::min(least_tasks, candidates[i].tasks);
   }
   if (least_tasks <= options.many_tasks) {
+    size_t large = 0;  // The first of them; 0: none.
+    for (Candidate& c : candidates) {
+      c.is_large = c.index > 0 && c.tasks > options.many_tasks;
+      if (c.is_large && large == 0) large = c.index;
+    }
     std::erase_if(candidates, [&](const Candidate& c) {
-      return c.index > 0 && c.tasks > options.many_tasks;
+      return c.is_large && c.index != large;
     });
     if (candidates.size() == 1) return 0;
   }

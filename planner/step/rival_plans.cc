@@ -91,14 +91,9 @@ std::optional<PlanResult> QuickPlan(
   return best;
 }
 
-absl::StatusOr<Duration> JudgedTime(const PreparedJob& job,
-                                    const PlanInput& input) {
-  absl::StatusOr<Duration> time = absl::UnknownError("not planned");
-  if (const absl::StatusOr<PlanResult> own = PlanAlone(job, input); own.ok()) {
-    time = own->predicted.step_time();
-  } else {
-    time = own.status();
-  }
+absl::StatusOr<Duration> QuickTime(const PreparedJob& job,
+                                   const PlanInput& input) {
+  absl::StatusOr<Duration> time = absl::NotFoundError("no quick plan");
   const auto* const others =
       dynamic_cast<const StartsFromOthers*>(job.strategy);
   if (others == nullptr) return time;
@@ -113,6 +108,15 @@ absl::StatusOr<Duration> JudgedTime(const PreparedJob& job,
     if (quick->plan.graph.num_tasks() > kNextQuickTasks) break;
   }
   return time;
+}
+
+absl::StatusOr<Duration> JudgedTime(const PreparedJob& job,
+                                    const PlanInput& input) {
+  const absl::StatusOr<PlanResult> own = PlanAlone(job, input);
+  const absl::StatusOr<Duration> quick = QuickTime(job, input);
+  if (!own.ok()) return quick.ok() ? quick : own.status();
+  const Duration time = own->predicted.step_time();
+  return quick.ok() ? std::min(time, *quick) : time;
 }
 
 absl::StatusOr<PlanResult> BestOfRivals(

@@ -33,6 +33,10 @@ std::optional<PlanResult> QuickPlan(
 // those of the strategy's plan.
 absl::StatusOr<Duration> JudgedTime(const PreparedJob& job,
                                     const PlanInput& input);
+// Returns the same of the quick plans alone. NotFound if there is none: the
+// strategy makes no such plans, or none fits.
+absl::StatusOr<Duration> QuickTime(const PreparedJob& job,
+                                   const PlanInput& input);
 
 // Returns `own`, the plan of the job's strategy, or the fastest of the rivals'
 // plans on the same partition if that is faster; it then has the name of the

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "base/check.h"
 #include "gtest/gtest.h"
 #include "partition/batching/batch_split.h"
@@ -44,6 +45,22 @@ Partition Uneven(Partition partition, ModuleId only = {}) {
     }
   }
   return partition;
+}
+
+// Runs the first layer of each stage as a stage of its own.
+Partition SplitStages(const Partition& partition) {
+  Partition more = partition;
+  more.stages.clear();
+  for (const Stage& stage : partition.stages) {
+    more.stages.push_back(stage);
+    if (stage.num_layers == 1) continue;
+    Stage rest = stage;
+    rest.first_layer = LayerId(stage.first_layer.value() + 1);
+    --rest.num_layers;
+    more.stages[StageId(more.stages.size() - 1)].num_layers = 1;
+    more.stages.push_back(rest);
+  }
+  return more;
 }
 
 class PartitionChoiceTest : public ::testing::Test {
@@ -121,24 +138,19 @@ TEST_F(PartitionChoiceTest, MoreThanThreeAreJudgedWhereThatIsCheap) {
 }
 
 TEST_F(PartitionChoiceTest, OfEqualOnesTheOneWithFewerTasksIsChosen) {
-  // Runs the first layer of each stage as a stage of its own.
-  Partition more = rule_;
-  more.stages.clear();
-  for (const Stage& stage : rule_.stages) {
-    more.stages.push_back(stage);
-    if (stage.num_layers == 1) continue;
-    Stage rest = stage;
-    rest.first_layer = LayerId(stage.first_layer.value() + 1);
-    --rest.num_layers;
-    more.stages[StageId(more.stages.size() - 1)].num_layers = 1;
-    more.stages.push_back(rest);
-  }
+  const Partition more = SplitStages(rule_);
   ASSERT_THAT(ValidatePartition(more, job_.model), testing::IsOk());
   EXPECT_EQ(Choose({uneven_, more}), 1u);
   EXPECT_EQ(Choose({uneven_, more, rule_}), 2u);
+}
 
-  // One with too many is left out, unless all have: of the first two only the
-  // slower one is left.
+// One with too many tasks to be searched is chosen by its quick plans. Only the
+// first such one is judged, unless all have too many.
+TEST_F(PartitionChoiceTest, TheFirstLargeOneIsJudgedByQuickPlans) {
+  const Partition large = SplitStages(rule_);
+  const Partition slow = SplitStages(uneven_);
+  ASSERT_THAT(ValidatePartition(large, job_.model), testing::IsOk());
+  ASSERT_THAT(ValidatePartition(slow, job_.model), testing::IsOk());
   const auto tasks_of = [&](const Partition& partition) {
     const auto pool = StepPool(costs_, sample_);
     PIPELOOM_CHECK(pool.ok());
@@ -147,10 +159,41 @@ TEST_F(PartitionChoiceTest, OfEqualOnesTheOneWithFewerTasksIsChosen) {
     PIPELOOM_CHECK(microbatches.ok());
     return partition::MostTasks(*microbatches, partition);
   };
-  ASSERT_LT(tasks_of(uneven_), tasks_of(more));
-  EXPECT_EQ(Choose({uneven_, more}, {.many_tasks = tasks_of(more)}), 1u);
-  EXPECT_EQ(Choose({uneven_, more}, {.many_tasks = tasks_of(more) - 1}), 0u);
-  EXPECT_EQ(Choose({uneven_, more}, {.many_tasks = tasks_of(uneven_) - 1}), 1u);
+  const int64_t most = tasks_of(uneven_);
+  ASSERT_GT(tasks_of(large), most);
+  ASSERT_GT(tasks_of(slow), most);
+  EXPECT_EQ(Choose({uneven_, large}, {.many_tasks = most}), 1u);
+  EXPECT_EQ(Choose({uneven_, slow, large}), 2u);
+  EXPECT_EQ(Choose({uneven_, slow, large}, {.many_tasks = most}), 0u);
+  EXPECT_EQ(
+      Choose({uneven_, slow, large}, {.many_tasks = tasks_of(uneven_) - 1}),
+      2u);
+}
+
+TEST_F(PartitionChoiceTest, QuickTimeIsThatOfTheFastestQuickPlan) {
+  const auto pool = StepPool(costs_, sample_);
+  ASSERT_THAT(pool, testing::IsOk());
+  PlanInput input;
+  input.packed = &pool->front().step;
+  input.budget.max_evaluations = 4;
+  PreparedJob job{
+      .strategy = strategy_.get(), .costs = &costs_, .partition = uneven_};
+  const auto quick = QuickTime(job, input);
+  ASSERT_THAT(quick, testing::IsOk());
+  const auto* const others =
+      dynamic_cast<const StartsFromOthers*>(strategy_.get());
+  ASSERT_NE(others, nullptr);
+  const auto rivals = others->QuickRivals(uneven_);
+  const auto plan = QuickPlan(rivals, job, input);
+  ASSERT_TRUE(plan.has_value());
+  EXPECT_EQ(*quick, plan->predicted.step_time());
+  const auto judged = JudgedTime(job, input);
+  ASSERT_THAT(judged, testing::IsOk());
+  EXPECT_LE(*judged, *quick);
+
+  const auto megatron = MakeStrategy("megatron").value();
+  job.strategy = megatron.get();
+  EXPECT_TRUE(absl::IsNotFound(QuickTime(job, input).status()));
 }
 
 TEST_F(PartitionChoiceTest, TheNumberOfThreadsChangesNothing) {

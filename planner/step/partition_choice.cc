@@ -191,7 +191,7 @@ absl::StatusOr<size_t> ChoosePartition(const Strategy& strategy,
     least_tasks = std::min(least_tasks, candidates[i].tasks);
   }
   if (least_tasks <= options.many_tasks) {
-    size_t large = 0;  // The first of them; 0: none.
+    size_t large = 0;  // The first large one; 0: none.
     for (Candidate& c : candidates) {
       c.is_large = c.index > 0 && c.tasks > options.many_tasks;
       if (c.is_large && large == 0) large = c.index;

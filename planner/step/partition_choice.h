@@ -1,19 +1,25 @@
 // The choice among several partitions of a job, made once before training: the
 // first is the strategy's own rule, and stays unless another is surely faster.
 //
-// Of those whose steps have too many tasks for searches of 100 ms, if another's
-// have not, the first is judged by quick plans alone, which need no search, and
-// the others are left out; so are those behind the third where judging them
-// would take too long. The others run a race on the same sample steps: all on
-// two steps, those within 3 % of the best on five. The fastest wins if the mean
-// of its gains over the first, step by step, is more than twice their standard
-// error. If it is faster, but not so surely, all steps of the sample are judged
-// where that does not take too long, and it wins by 1 % of their mean. A step
-// takes the shortest of the strategy's plan and of the quick plans that it
-// makes in every step (StartsFromOthers::QuickRivals). Steps stand for the
-// sample by weight, and its heaviest is among them
-// (planner/step/sample_steps.h). Its numbers were chosen with the jobs of
-// docs/results.md in view, so that table is no prediction for other jobs.
+// A partition is large if its steps have more tasks than a search of 100 ms can
+// work on (`many_tasks`). If all partitions are large, all are searched.
+// Otherwise only the first large one is judged, by quick plans alone, which
+// need no search; the other large ones are left out. Where judging would take
+// too long, only the first three partitions are judged.
+//
+// The rest are compared on the same sample steps. All plan two steps; those
+// within 3 % of the best plan five. The fastest wins over the first partition
+// if it is clearly faster: its mean gain over the steps is more than twice the
+// standard error of that mean. If it is faster but not clearly, all steps of
+// the sample are planned, where that does not take too long, and it wins if
+// their mean is 1 % shorter.
+//
+// The time of a step is the shortest of the strategy's plan and of the quick
+// plans that it makes in every step (StartsFromOthers::QuickRivals). Each
+// sample step has a weight, the number of steps that it stands for; the
+// heaviest step is always one of them (planner/step/sample_steps.h). The
+// numbers here were chosen with the jobs of docs/results.md in view, so that
+// table is no prediction for other jobs.
 #ifndef PIPELOOM_PLANNER_STEP_PARTITION_CHOICE_H_
 #define PIPELOOM_PLANNER_STEP_PARTITION_CHOICE_H_
 
@@ -37,9 +43,8 @@ struct PartitionChoiceOptions {
   // The most evaluations times tasks of all rounds; fewer steps are judged
   // where tasks are many. About a microsecond each.
   int64_t work = 3'000'000;
-  // The most tasks with which a partition is judged by a search, if another one
-  // has not more. As for partitions that are searched
-  // (planner/layout/partition_search.cc). On step-3 with 47 microbatches of
+  // A partition whose steps have more tasks is large. The same number as in
+  // planner/layout/partition_search.cc. On step-3 with 47 microbatches of
   // mixed samples on 16 ranks one with 14,900 tasks is 6 % faster by
   // evaluations than one with 5,400, and in 100 ms takes 8.8 s for the
   // other's 7.1.

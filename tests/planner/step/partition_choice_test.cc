@@ -144,8 +144,8 @@ TEST_F(PartitionChoiceTest, OfEqualOnesTheOneWithFewerTasksIsChosen) {
   EXPECT_EQ(Choose({uneven_, more, rule_}), 2u);
 }
 
-// One with too many tasks to be searched is chosen by its quick plans. Only the
-// first such one is judged, unless all have too many.
+// A partition with too many tasks for a search may be chosen by its quick
+// plans. Only the first such partition is judged, unless all have too many.
 TEST_F(PartitionChoiceTest, TheFirstLargeOneIsJudgedByQuickPlans) {
   const Partition large = SplitStages(rule_);
   const Partition slow = SplitStages(uneven_);

@@ -30,6 +30,8 @@
 namespace pipeloom::planner {
 namespace {
 
+using partition::MemorySelection;
+
 // Number of orders, those with the best rough choices, that get a thorough
 // choice.
 constexpr size_t kThorough = 2;
@@ -39,6 +41,7 @@ constexpr ChooseMemoryOptions kRough = {.rounds = 2, .program = kRoughProgram};
 // segments are made, the most promising first (dip-vlm-s, dip-vlm-l,
 // qwen2.5-vl-72b and dip-t2v-l: 0.3 to 0.6 is best).
 constexpr double kLevels[] = {0.4, 0.6, 0.2, 1, 0.8, 0};
+constexpr double kLeast[] = {1};
 
 bool SplitsBackward(const StageGraph& graph) {
   return std::any_of(graph.tasks().begin(), graph.tasks().end(),
@@ -165,6 +168,15 @@ class KnownStarts::Tried {
     const auto offer = [&](RankOrders orders) {
       offer_start({{.orders = std::move(orders)}}, kRough);
     };
+    // Orders the segments of a start for the choices of a level, which fit that
+    // order. Returns whether there is one.
+    const auto order_again =
+        [&](Start start, const MemorySelection& level) -> absl::StatusOr<bool> {
+      start.level = start.selection = level;
+      PIPELOOM_ASSIGN_OR_RETURN(start.orders,
+                                OrdersWithin(graph, memory, start));
+      return !start.orders.empty() && offer_start(std::move(start), {});
+    };
     std::vector<RankOrders> first;  // Offered before the segments.
     if (good_.empty()) {
       PIPELOOM_ASSIGN_OR_RETURN(
@@ -198,7 +210,9 @@ class KnownStarts::Tried {
       }
     } else {
       // With choices of an earlier call to go on from, rough ones add nothing.
-      for (const Start& start : good_) {
+      for (size_t i = 0; i < good_.size(); ++i) {
+        if (i >= kThorough && !starts.empty()) break;
+        const Start& start = good_[i];
         if (start.lent.has_value()) {
           PIPELOOM_ASSIGN_OR_RETURN(
               LentStart again,
@@ -208,11 +222,12 @@ class KnownStarts::Tried {
           continue;
         }
         if (offer_start(start, {}) || start.units.empty()) continue;
-        Start again = start;
-        again.selection = start.level;  // Fits the orders made for it.
-        PIPELOOM_ASSIGN_OR_RETURN(again.orders,
-                                  OrdersWithin(graph, memory, start));
-        if (!again.orders.empty()) offer_start(std::move(again), {});
+        PIPELOOM_ASSIGN_OR_RETURN(const bool fits,
+                                  order_again(start, start.level));
+        if (fits) continue;
+        const MemorySelection least =
+            MemoryLevels(memory, partition, kLeast).front();
+        PIPELOOM_RETURN_IF_ERROR(order_again(start, least).status());
       }
     }
     if (budget.Abandoned()) return absl::CancelledError("stopped");
@@ -235,6 +250,13 @@ class KnownStarts::Tried {
       sort();
       good_.assign(starts.begin(),
                    starts.begin() + std::min(kThorough, starts.size()));
+      // Classic orders that no longer fit cannot be made again. Then the best
+      // order of segments is.
+      const auto has_units = [](const Start& s) { return !s.units.empty(); };
+      if (std::none_of(good_.begin(), good_.end(), has_units)) {
+        const auto next = std::find_if(starts.begin(), starts.end(), has_units);
+        if (next != starts.end()) good_.push_back(*next);
+      }
     }
     MemorySchedule made{.selection = std::move(starts[0].selection)};
     PIPELOOM_ASSIGN_OR_RETURN(
@@ -274,7 +296,7 @@ class KnownStarts::Tried {
     SearchBudget part = segments_;
     part.stop = whole.stop;
     part.needs_answer = whole.needs_answer;
-    std::vector<partition::MemorySelection> levels =
+    std::vector<MemorySelection> levels =
         MemoryIsShort(FlatGraph(graph))
             ? MemoryLevels(memory, partition, kLevels)
             : std::vector{memory.KeepEverything()};
@@ -295,7 +317,8 @@ class KnownStarts::Tried {
   SearchBudget segments_;
   std::vector<LentStep> lent_;
   int64_t evaluations_ = 0;
-  // The best of the first call, the best first.
+  // The best of the first call, the best first. After kThorough of them, one
+  // for the case that none of them fits.
   std::vector<Start> good_{};
 };
 

@@ -153,5 +153,51 @@ TEST(KnownStartsTest, VeePartitionsStartFromAVScheduleOfWholeBackwards) {
   EXPECT_GT(EvaluationsWithoutTime(step), EvaluationsWithoutTime(looped));
 }
 
+// Within lower limits that no classic order keeps, an order of segments is far
+// shorter than microbatches one after another.
+TEST(KnownStartsTest, WhereNoClassicOrderFitsAnyMoreSegmentsAreOrderedAgain) {
+  int compared = 0;
+  for (uint64_t seed = 1; seed <= 8; ++seed) {
+    const testing::SmallStep step = testing::MakeSmallStep(seed, 12, false);
+    const StageGraph roomy = WithoutRoom(
+        step.graph, GPipeOrders(VirtualPipeline(step.graph, step.partition)));
+    for (const int64_t percent : {17, 16, 15, 14}) {
+      SCOPED_TRACE(::testing::Message() << seed << ", " << percent << " %");
+      IdVector<RankId, RankSpec> ranks = roomy.ranks();
+      for (RankSpec& rank : ranks) {
+        const Bytes fixed = rank.memory.static_bytes();
+        rank.memory.limit =
+            fixed + Bytes((rank.memory.limit - fixed).count() * percent / 100);
+      }
+      const StageGraph tight = step.graph.WithRanks(ranks);
+      const auto known = KnownOrders(tight, step.partition);
+      if (std::any_of(known.begin(), known.end(), [&](const auto& orders) {
+            return ChooseMemory(tight, step.memory, orders).ok();
+          })) {
+        continue;
+      }
+      SearchBudget none;  // For orders of segments.
+      none.max_evaluations = 0;
+      const auto one_by_one =
+          KnownStarts("pipeloom", none)
+              .MakeMemorySchedule(tight, step.memory, step.partition, 1, none);
+      if (!one_by_one.ok()) continue;
+      SearchBudget budget;
+      budget.max_evaluations = 100;
+      const KnownStarts starts("pipeloom", budget);
+      ASSERT_THAT(starts.MakeMemorySchedule(roomy, step.memory, step.partition,
+                                            1, budget),
+                  testing::IsOk());
+      const auto again = starts.MakeMemorySchedule(tight, step.memory,
+                                                   step.partition, 1, budget);
+      ASSERT_THAT(again.status(), testing::IsOk());
+      EXPECT_LT(ToSeconds(again->found.schedule.step_time()),
+                0.8 * ToSeconds(one_by_one->found.schedule.step_time()));
+      ++compared;
+    }
+  }
+  EXPECT_GE(compared, 5);
+}
+
 }  // namespace
 }  // namespace pipeloom::planner

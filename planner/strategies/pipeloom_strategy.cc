@@ -1,6 +1,7 @@
 #include "planner/strategies/pipeloom_strategy.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <iterator>
 #include <memory>
 #include <optional>
@@ -64,6 +65,27 @@ absl::StatusOr<std::vector<Partition>> BestOfOthers(
   return best;
 }
 
+// Inserts copies of the fastest two partitions of other strategies, which take
+// whole microbatches, after them: with the sub-microbatches of the rule, the
+// first partition. Not more copies, as each is planned on sample steps.
+void InsertCutCopies(std::vector<Partition>* partitions) {
+  constexpr size_t kCopied = 2;
+  const size_t end = std::min(partitions->size(), 1 + kCopied);
+  std::vector<Partition> copies;
+  for (size_t i = 1; i < end; ++i) {
+    Partition copy = (*partitions)[i];
+    copy.sub_microbatch_instances =
+        partitions->front().sub_microbatch_instances;
+    if (std::find(partitions->begin(), partitions->end(), copy) ==
+        partitions->end()) {
+      copies.push_back(std::move(copy));
+    }
+  }
+  partitions->insert(partitions->begin() + static_cast<std::ptrdiff_t>(end),
+                     std::make_move_iterator(copies.begin()),
+                     std::make_move_iterator(copies.end()));
+}
+
 class PipeloomStrategy : public Strategy, public StartsFromOthers {
  public:
   absl::string_view name() const override { return "pipeloom"; }
@@ -82,6 +104,7 @@ class PipeloomStrategy : public Strategy, public StartsFromOthers {
                    std::back_inserter(partitions),
                    [&](const Partition& p) { return p != partitions[0]; });
     }
+    InsertCutCopies(&partitions);
     PIPELOOM_ASSIGN_OR_RETURN(
         const size_t chosen,
         ChoosePartition(

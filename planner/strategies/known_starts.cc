@@ -8,6 +8,7 @@
 #include "base/status_macros.h"
 #include "planner/bounds/lower_bound.h"
 #include "planner/bounds/plan_bound.h"
+#include "planner/construct/list_scheduler.h"
 #include "planner/core/flat_graph.h"
 #include "planner/core/memory_feasibility.h"
 #include "planner/memory/choose_memory.h"
@@ -48,11 +49,28 @@ bool SplitsBackward(const StageGraph& graph) {
                      [](const Task& t) { return t.pass == Pass::kWeightGrad; });
 }
 
+// Shares of the memory that orders for the least memory may take, as no choice
+// has both the least that is held and the least peak of all.
+constexpr double kLeastShares[] = {1, 0.9, 0.8};
+
+// Returns the list schedule for the least memory that any choices take, within
+// a share of the room of each rank; none if some microbatch alone does not fit.
+RankOrders ForLeastMemory(const FlatGraph& least, double share) {
+  ListScheduler scheduler(least);
+  if (!scheduler.CanRun()) return {};
+  std::vector<int64_t> capacity;
+  for (const int64_t bytes : least.capacity) {
+    capacity.push_back(
+        bytes < 0 ? bytes
+                  : static_cast<int64_t>(share * static_cast<double>(bytes)));
+  }
+  scheduler.Run({.prefer = Prefer::kAlternate, .capacity = capacity});
+  return OrdersOf(least, scheduler.sequence());
+}
+
 // Returns orders that run groups one after another, which takes the least
 // memory.
-RankOrders OneByOne(const StageGraph& graph,
-                    const partition::StepMemory& memory) {
-  const FlatGraph least = LeastMemory(graph, memory);
+RankOrders OneByOne(const FlatGraph& least) {
   const FeasibilityResult decided = DecideFeasibility(least);
   if (decided.verdict != Feasibility::kLegal) return {};
   return OrdersOf(least, decided.sequence);
@@ -231,7 +249,13 @@ class KnownStarts::Tried {
       }
     }
     if (budget.Abandoned()) return absl::CancelledError("stopped");
-    if (starts.empty()) offer(OneByOne(graph, memory));
+    if (starts.empty()) {
+      const FlatGraph least = LeastMemory(graph, memory);
+      for (const double share : kLeastShares) {
+        if (starts.empty()) offer(ForLeastMemory(least, share));
+      }
+      if (starts.empty()) offer(OneByOne(least));
+    }
     if (starts.empty()) {
       return absl::ResourceExhaustedError(
           "none of the known orders fits with any memory choice tried");

@@ -1,7 +1,7 @@
 // The schedules of other strategies as starts of a search that chooses memory:
 // the classic orders on the given partition, orders of segments and of similar
-// steps (planner/strategies/starts), and, if none of them fits, microbatches
-// one after another. Each start but those of similar steps, which bring their
+// steps (planner/strategies/starts), and, if none of them fits, a list schedule
+// for the least memory or microbatches one after another. Each start but those of similar steps, which bring their
 // own, gets the best memory choices for its order
 // (planner/memory/choose_memory.h). A search that begins with the
 // best start ends no slower than any of them, and finds that nothing fits only
@@ -42,7 +42,8 @@ std::vector<RankOrders> EarlyOrders(const StageGraph& graph,
 // A strategy whose schedule is the best of the starts. For one step: under
 // lower limits than those of its first call, it only tries the starts that were
 // best then. An order of segments that no longer fits is scheduled again for
-// the lower limits.
+// the lower limits; the best one is kept for the case that classic orders,
+// which cannot be made again, no longer fit.
 class KnownStarts : public Strategy {
  public:
   // Makes the strategy. `name` is that of the strategy that its plans are for.

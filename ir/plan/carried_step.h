@@ -47,6 +47,10 @@ struct CarriedStep {
   // The time of the step's quick plan (planner/step/rival_plans.h) as a
   // multiple of the step; 0 if none was made.
   double quick_ratio = 0;
+  // How much longer the search's first answer became when its weight gradients,
+  // which the search saw in gaps, were put there (planner/step/improve_step.h),
+  // as a multiple of the step that the search saw; 0 if that is not known.
+  double refined_ratio = 0;
   bool operator==(const CarriedStep&) const = default;
 };
 

@@ -67,6 +67,11 @@ void Offer(Candidate other, Candidate* best) {
   if (other.predicted.finish < best->predicted.finish) *best = std::move(other);
 }
 
+double RatioOf(const Candidate& a, const Candidate& b) {
+  return ToSeconds(a.predicted.step_time()) /
+         std::max(1e-9, ToSeconds(b.predicted.step_time()));
+}
+
 // Does the same with `other`, unless it does not fit.
 absl::Status OfferIfItFits(absl::StatusOr<Candidate> other, Candidate* best) {
   if (absl::IsResourceExhausted(other.status())) return absl::OkStatus();
@@ -99,6 +104,7 @@ class StepImprover {
             : input_.budget.Until(kUnpairedUntil),
         &searched));
     PIPELOOM_ASSIGN_OR_RETURN(*best, Refined(searched));
+    if (as_if_) refined_ratio_ = RatioOf(*best, searched);
     const bool is_other = known.has_value() && !(known->made.found.schedule ==
                                                  searched.made.found.schedule);
     if (is_other && !RefiningIsLong() &&
@@ -125,6 +131,9 @@ class StepImprover {
     PIPELOOM_RETURN_IF_ERROR(fused.status());
     return PairForwards(*fused, best);
   }
+
+  // Returns CarriedStep::refined_ratio.
+  double refined_ratio() const { return refined_ratio_; }
 
  private:
   bool IsPast(double share) const {
@@ -249,6 +258,7 @@ class StepImprover {
   const double lowerings_;  // Share of the time.
   const SearchBudget refinement_;
   double refining_ = 0;  // Share of the time that refining took.
+  double refined_ratio_ = 0;
 };
 
 // Puts the weight gradients of `made`, an answer for the step as it is searched
@@ -277,7 +287,7 @@ absl::Status PutOffIfShorter(const SearchedStep& step,
 absl::StatusOr<std::optional<Candidate>> KnownStart(
     const StartsFromOthers& others, const PreparedJob& job,
     const PlanInput& input, const SearchedStep& step, bool leaves_room,
-    int64_t* evaluations) {
+    bool* only_whole, int64_t* evaluations) {
   if (input.budget.Abandoned()) return absl::CancelledError("stopped");
   const bool is_fused =
       step.as_if() &&
@@ -326,22 +336,35 @@ absl::StatusOr<std::optional<Candidate>> KnownStart(
   absl::StatusOr<MemorySchedule> made = InSplitStep(
       step.searched_built, step.searched, fused, memory, known->made);
   if (!made.ok()) return std::nullopt;
+  const auto make_to_fit = [&](MemorySchedule answer) {
+    return MakeToFit(job, input, step.searched_built, step.searched,
+                     std::move(answer), known->limits, input.budget);
+  };
+  absl::StatusOr<Candidate> fitting = absl::ResourceExhaustedError("");
   if (step.as_if()) {
-    PIPELOOM_RETURN_IF_ERROR(PutOffIfShorter(step, known->limits, &*made));
+    MemorySchedule put_off = *made;
+    PIPELOOM_RETURN_IF_ERROR(PutOffIfShorter(step, known->limits, &put_off));
+    fitting = make_to_fit(std::move(put_off));
   }
-  absl::StatusOr<Candidate> fitting =
-      MakeToFit(job, input, step.searched_built, step.searched,
-                *std::move(made), std::move(known->limits), input.budget);
-  if (absl::IsResourceExhausted(fitting.status())) return std::nullopt;
+  // Weight gradients right after their backwards hold no more.
+  if (absl::IsResourceExhausted(fitting.status())) {
+    fitting = make_to_fit(*std::move(made));
+  }
+  if (absl::IsResourceExhausted(fitting.status())) {
+    *only_whole = step.as_if();
+    return std::nullopt;
+  }
   return fitting;
 }
 
-absl::Status ImproveAndRefine(const PreparedJob& job, const PlanInput& input,
-                              const SearchedStep& step,
-                              std::optional<Candidate> known, Candidate* best,
-                              int64_t* evaluations) {
-  return StepImprover(job, input, step, best->lowering, evaluations)
-      .Run(std::move(known), best);
+absl::StatusOr<double> ImproveAndRefine(const PreparedJob& job,
+                                        const PlanInput& input,
+                                        const SearchedStep& step,
+                                        std::optional<Candidate> known,
+                                        Candidate* best, int64_t* evaluations) {
+  StepImprover improver(job, input, step, best->lowering, evaluations);
+  PIPELOOM_RETURN_IF_ERROR(improver.Run(std::move(known), best));
+  return improver.refined_ratio();
 }
 
 }  // namespace pipeloom::planner

@@ -28,19 +28,22 @@ namespace pipeloom::planner {
 // backwards, for `step.searched_built`; nullopt if nothing fits. With
 // `leaves_room` the first one has room for the tensors that ranks sent and
 // received in the most similar of `input.carried`, or some guess, so that it
-// need not be made again. Adds to `evaluations`.
+// need not be made again. Sets `only_whole` if a start fits only with whole
+// backwards, which `step` does not have. Adds to `evaluations`.
 absl::StatusOr<std::optional<Candidate>> KnownStart(
     const StartsFromOthers& others, const PreparedJob& job,
     const PlanInput& input, const SearchedStep& step, bool leaves_room,
-    int64_t* evaluations);
+    bool* only_whole, int64_t* evaluations);
 
 // Spends the budget on `best`, which is for `step.searched_built` and ends for
-// `step.built`. `known` is another candidate for the same.
+// `step.built`. `known` is another candidate for the same. Returns
+// CarriedStep::refined_ratio.
 // ResourceExhausted: with whole backwards, the search's order does not fit.
-absl::Status ImproveAndRefine(const PreparedJob& job, const PlanInput& input,
-                              const SearchedStep& step,
-                              std::optional<Candidate> known, Candidate* best,
-                              int64_t* evaluations);
+absl::StatusOr<double> ImproveAndRefine(const PreparedJob& job,
+                                        const PlanInput& input,
+                                        const SearchedStep& step,
+                                        std::optional<Candidate> known,
+                                        Candidate* best, int64_t* evaluations);
 
 }  // namespace pipeloom::planner
 

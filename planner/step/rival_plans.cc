@@ -157,6 +157,11 @@ absl::StatusOr<PlanResult> BestOfRivals(
     if (own.ok()) own->evaluations = evaluations;
     return own;
   }
+  if (own.ok() && own->carried != nullptr && best->carried != nullptr) {
+    CarriedStep carried = *best->carried;
+    carried.refined_ratio = own->carried->refined_ratio;
+    best->carried = std::make_shared<const CarriedStep>(std::move(carried));
+  }
   NamedBound bound;
   if (own.ok()) {
     bound = {own->lower_bound.count(), own->bound_source};

@@ -112,6 +112,7 @@ v1::CarriedStep ToProto(const CarriedStep& carried) {
   }
   for (const Bytes room : carried.room) proto.add_room_bytes(room.count());
   proto.set_quick_ratio(carried.quick_ratio);
+  proto.set_refined_ratio(carried.refined_ratio);
   return proto;
 }
 
@@ -140,6 +141,8 @@ absl::StatusOr<CarriedStep> FromProto(const v1::CarriedStep& proto) {
   }
   PIPELOOM_RETURN_IF_ERROR(CheckShare(proto.quick_ratio(), "quick_ratio"));
   carried.quick_ratio = proto.quick_ratio();
+  PIPELOOM_RETURN_IF_ERROR(CheckShare(proto.refined_ratio(), "refined_ratio"));
+  carried.refined_ratio = proto.refined_ratio();
   return carried;
 }
 

@@ -32,6 +32,7 @@ CarriedStep TwoMicrobatches() {
   step.work = {Nanoseconds(5'000'000'000), Nanoseconds(0)};
   step.room = {Bytes(1), Bytes(0), Bytes(int64_t{1} << 40)};
   step.quick_ratio = 1.03125;
+  step.refined_ratio = 1.0625;
   return step;
 }
 
@@ -93,6 +94,8 @@ TEST(CarriedStepProtoTest, WrongValuesAreNamed) {
       {[](v1::CarriedStep* s) { s->set_room_bytes(2, -7); },
        "room_bytes[2] is -7"},
       {[](v1::CarriedStep* s) { s->set_quick_ratio(-1); }, "quick_ratio is -1"},
+      {[](v1::CarriedStep* s) { s->set_refined_ratio(-1); },
+       "refined_ratio is -1"},
   };
   for (const auto& [change, message] : cases) {
     v1::CarriedStep proto = ToProto(TwoMicrobatches());

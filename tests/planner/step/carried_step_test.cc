@@ -227,6 +227,46 @@ TEST(CarriedStepTest, QuickPlansThatLoseAreLeftOut) {
   EXPECT_TRUE(has_quick_plan({with_ratio(0)}));
 }
 
+// Where gaps have no room for weight gradients, the search of the next step
+// sees whole backwards, and tells the one after it so.
+TEST(CarriedStepTest, SearchesSeeWholeBackwardsWhereAllStepsLostByGaps) {
+  JobSpec job = SmallVlmJob();
+  job.parallel.tp = 4;
+  job.cluster.num_nodes = 2;
+  job.cluster.intra_node.bandwidth.bytes_per_second = 5e10;
+  const BatchMetadata batch = RandomBatch(4, 4000, 6);
+  ASSERT_OK_AND_ASSIGN(const auto planner, JobPlanner::Create(job, batch));
+  const auto plan = [&](Carried carried) {
+    return planner->PlanStep(
+        batch, {.budget = Evaluations(40), .carried = std::move(carried)});
+  };
+  ASSERT_OK_AND_ASSIGN(const PlanResult first, plan({}));
+  const double own = first.carried->refined_ratio;
+  EXPECT_GT(own, 0.9);
+  EXPECT_LT(own, 1.08);
+  const auto ratio_after = [&](const std::vector<double>& ratios) {
+    Carried carried = {nullptr};
+    for (const double ratio : ratios) {
+      CarriedStep step = *first.carried;
+      step.refined_ratio = ratio;
+      carried.push_back(std::make_shared<const CarriedStep>(step));
+    }
+    const auto planned = plan(std::move(carried));
+    EXPECT_THAT(planned.status(), IsOk());
+    return planned.ok() ? planned->carried->refined_ratio : -1;
+  };
+  EXPECT_EQ(ratio_after({1.25}), 1.25);
+  EXPECT_EQ(ratio_after({1.5, 0, 1.25}), 1.25);
+  EXPECT_LT(ratio_after({1.5, 1.07}), 1.08);
+  EXPECT_LT(ratio_after({0}), 1.08);
+  // A job without such gaps has no ratio.
+  ASSERT_OK_AND_ASSIGN(const auto gapless,
+                       JobPlanner::Create(SmallVlmJob(), batch));
+  ASSERT_OK_AND_ASSIGN(const PlanResult other,
+                       gapless->PlanStep(batch, {.budget = Evaluations(40)}));
+  EXPECT_EQ(other.carried->refined_ratio, 0);
+}
+
 TEST(CarriedStepTest, PlansDependOnWhatIsCarriedButNotOnThreads) {
   const BatchMetadata batch = RandomBatch(4, 8000, 6);
   ASSERT_OK_AND_ASSIGN(const auto planner,

@@ -1,0 +1,93 @@
+#include "planner/step/improve_step.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "emulator/stage/stage_cost.h"
+#include "partition/batching/batch_split.h"
+#include "partition/graph/build_stage_graph.h"
+#include "planner/memory/memory_levels.h"
+#include "planner/memory/stage_choices.h"
+#include "planner/passes/drop_fused.h"
+#include "planner/step/plan_step.h"
+#include "planner/strategies/pipeloom_strategy.h"
+#include "tests/support/plan_first_step.h"
+#include "tests/support/small_job.h"
+#include "tests/support/status_matchers.h"
+
+namespace pipeloom::planner {
+namespace {
+
+// Near the smallest limit a start may fit only with whole backwards: a rest of
+// its weight gradients after them takes more.
+TEST(KnownStartTest, TellsWhereOnlyWholeBackwardsFit) {
+  JobSpec job = testing::SmallVlmJob();
+  job.parallel.tp = 4;
+  job.cluster.num_nodes = 2;
+  job.cluster.intra_node.bandwidth.bytes_per_second = 2e11;
+  job.training.microbatches = 6;
+  const std::unique_ptr<Strategy> strategy = MakePipeloom();
+  const auto& others = dynamic_cast<const StartsFromOthers&>(*strategy);
+  int only_whole_fits = 0;
+  const BatchMetadata batch = testing::RandomBatch(2, 60, 3);
+  int64_t below = 0;
+  int64_t enough = int64_t{80} << 30;
+  while (enough - below > enough / 10'000) {
+    const int64_t limit = (below + enough) / 2;
+    job.training.memory_limit = Bytes(limit);
+    const auto planned = testing::PlanFirstStep(job, batch, {.evaluations = 1});
+    (planned.ok() ? enough : below) = limit;
+  }
+  for (int64_t more = 0; more < 10; ++more) {
+    SCOPED_TRACE(more);
+    job.training.memory_limit = Bytes(enough + enough * more / 1000);
+    const emulator::StageCostModel costs(job);
+    ASSERT_OK_AND_ASSIGN(const PreparedJob prepared,
+                         testing::PrepareByRule(*strategy, costs, batch));
+    ASSERT_OK_AND_ASSIGN(const partition::PackedStep packed,
+                         partition::PackStep(job, batch, 0));
+    ASSERT_OK_AND_ASSIGN(
+        const Microbatches cut,
+        partition::SplitMicrobatches(job, packed, 0, prepared.partition));
+    ASSERT_OK_AND_ASSIGN(
+        const partition::BuiltGraph built,
+        partition::BuildStageGraph(costs, prepared.partition, cut,
+                                   {.split_backward = true}));
+    const partition::StepMemory memory =
+        partition::MakeStepMemory(costs, prepared.partition, cut, built.pairs,
+                                  StageChoices(costs, prepared.partition, cut));
+    partition::StepMemory searched = AsIfPaired(memory);
+    ASSERT_OK_AND_ASSIGN(const partition::BuiltGraph fewer,
+                         WithoutFusedWeightGrads(built, searched));
+    searched.pairs = fewer.pairs;
+    PlanInput input;
+    input.packed = &packed;
+    input.budget.max_evaluations = 20;
+    const auto known_of = [&](const SearchedStep& step, bool* only_whole) {
+      int64_t evaluations = 0;
+      return KnownStart(others, prepared, input, step, /*leaves_room=*/false,
+                        only_whole, &evaluations);
+    };
+    bool only_whole = false;
+    const auto known = known_of({fewer, searched, built, memory}, &only_whole);
+    ASSERT_THAT(known, testing::IsOk());
+    if (!only_whole) continue;
+    ++only_whole_fits;
+    EXPECT_FALSE(known->has_value());
+    bool again = false;
+    const auto whole = known_of({built, memory, built, memory}, &again);
+    ASSERT_THAT(whole, testing::IsOk());
+    EXPECT_TRUE(whole->has_value());
+    EXPECT_FALSE(again);
+    ASSERT_OK_AND_ASSIGN(const PlanResult planned, PlanStep(prepared, input));
+    EXPECT_GE(planned.carried->refined_ratio, 1.08);
+  }
+  EXPECT_GT(only_whole_fits, 0);
+}
+
+}  // namespace
+}  // namespace pipeloom::planner

@@ -243,9 +243,12 @@ class KnownStarts::Tried {
         PIPELOOM_ASSIGN_OR_RETURN(const bool fits,
                                   order_again(start, start.level));
         if (fits) continue;
-        const MemorySelection least =
-            MemoryLevels(memory, partition, kLeast).front();
-        PIPELOOM_RETURN_IF_ERROR(order_again(start, least).status());
+        for (const MemorySelection& level :
+             MemoryLevels(memory, partition, kLeast)) {
+          PIPELOOM_ASSIGN_OR_RETURN(const bool lean_fits,
+                                    order_again(start, level));
+          if (lean_fits) break;
+        }
       }
     }
     if (budget.Abandoned()) return absl::CancelledError("stopped");

@@ -346,7 +346,7 @@ absl::StatusOr<std::optional<Candidate>> KnownStart(
     PIPELOOM_RETURN_IF_ERROR(PutOffIfShorter(step, known->limits, &put_off));
     fitting = make_to_fit(std::move(put_off));
   }
-  // Weight gradients right after their backwards hold no more.
+  // Weight gradients right after their backwards need less memory.
   if (absl::IsResourceExhausted(fitting.status())) {
     fitting = make_to_fit(*std::move(made));
   }

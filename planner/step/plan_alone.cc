@@ -74,11 +74,10 @@ constexpr double kBoundApartFrom = 0.4;
 // Share of the budget for trying memory rules.
 constexpr double kRulesShare = 0.5;
 
-// Where the plans of all carried steps became longer than their searches saw
-// them by at least this ratio, as memory had no room for weight gradients in
-// gaps, a search sees whole backwards. Chosen on 36 random jobs near their
-// smallest limits: at this ratio and above, steps then are 3 % shorter on the
-// mean, below it they are as long.
+// A search sees whole backwards if the refined_ratio of all carried steps is at
+// least this: memory has no room for weight gradients in gaps. Chosen on 36
+// random jobs near their smallest limits, on which this makes steps 3 % shorter
+// on the mean where it applies (docs/evaluation/memory_limits.md).
 constexpr double kGapsLose = 1.08;
 
 // How many leaner rules are tried for passes that are put off, and the least
@@ -196,8 +195,8 @@ absl::Status RefineLeanerRules(const PreparedJob& job, const PlanInput& input,
   return absl::OkStatus();
 }
 
-// Returns the least of the carried steps' ratios, as far as they are known; 0
-// if none is.
+// Returns the least refined_ratio of the carried steps that have one; 0 if none
+// has.
 double LostByGaps(
     const std::vector<std::shared_ptr<const CarriedStep>>& carried) {
   double least = 0;

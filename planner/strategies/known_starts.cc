@@ -42,6 +42,7 @@ constexpr ChooseMemoryOptions kRough = {.rounds = 2, .program = kRoughProgram};
 // segments are made, the most promising first (dip-vlm-s, dip-vlm-l,
 // qwen2.5-vl-72b and dip-t2v-l: 0.3 to 0.6 is best).
 constexpr double kLevels[] = {0.4, 0.6, 0.2, 1, 0.8, 0};
+// The same for orders that have to fit where little memory is left.
 constexpr double kLeast[] = {1};
 
 bool SplitsBackward(const StageGraph& graph) {

@@ -65,9 +65,10 @@ absl::StatusOr<std::vector<Partition>> BestOfOthers(
   return best;
 }
 
-// Inserts copies of the fastest two partitions of other strategies, which take
-// whole microbatches, after them: with the sub-microbatches of the rule, the
-// first partition. Not more copies, as each is planned on sample steps.
+// The first of `partitions` is the rule's, then come those of other strategies,
+// the fastest first, which take whole microbatches. Inserts after the fastest
+// two their copies with the rule's sub-microbatches. Only two, as each copy is
+// planned on sample steps, which takes time.
 void InsertCutCopies(std::vector<Partition>* partitions) {
   constexpr size_t kCopied = 2;
   const size_t end = std::min(partitions->size(), 1 + kCopied);

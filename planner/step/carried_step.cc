@@ -337,4 +337,17 @@ IdVector<RankId, RankSpec> CarriedLimits(const CarriedStep& carried,
   return limits;
 }
 
+double RefinedRatio(const Candidate& refined, const Candidate& searched) {
+  return ToSeconds(refined.predicted.step_time()) /
+         std::max(1e-9, ToSeconds(searched.predicted.step_time()));
+}
+
+void SetRefinedRatio(double ratio,
+                     std::shared_ptr<const CarriedStep>* carried) {
+  if (*carried == nullptr) return;
+  CarriedStep changed = **carried;
+  changed.refined_ratio = ratio;
+  *carried = std::make_shared<const CarriedStep>(std::move(changed));
+}
+
 }  // namespace pipeloom::planner

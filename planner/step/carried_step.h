@@ -42,6 +42,12 @@ CarriedStep CarryFrom(const partition::BuiltGraph& built,
                       const partition::StepMemory& memory,
                       const Candidate& planned);
 
+// Returns CarriedStep::refined_ratio of an answer and its refined plan.
+double RefinedRatio(const Candidate& refined, const Candidate& searched);
+
+// Replaces `carried`, unless it is null, by a copy with this ratio.
+void SetRefinedRatio(double ratio, std::shared_ptr<const CarriedStep>* carried);
+
 // Returns what each of some similar steps says of another step of the same job.
 // `memory` has the choices of `graph`. Costs O(tasks + pairs x candidates) for
 // each, on up to `threads` threads.

@@ -67,11 +67,6 @@ void Offer(Candidate other, Candidate* best) {
   if (other.predicted.finish < best->predicted.finish) *best = std::move(other);
 }
 
-double RatioOf(const Candidate& a, const Candidate& b) {
-  return ToSeconds(a.predicted.step_time()) /
-         std::max(1e-9, ToSeconds(b.predicted.step_time()));
-}
-
 // Does the same with `other`, unless it does not fit.
 absl::Status OfferIfItFits(absl::StatusOr<Candidate> other, Candidate* best) {
   if (absl::IsResourceExhausted(other.status())) return absl::OkStatus();
@@ -104,7 +99,7 @@ class StepImprover {
             : input_.budget.Until(kUnpairedUntil),
         &searched));
     PIPELOOM_ASSIGN_OR_RETURN(*best, Refined(searched));
-    if (as_if_) refined_ratio_ = RatioOf(*best, searched);
+    if (as_if_) refined_ratio_ = RefinedRatio(*best, searched);
     const bool is_other = known.has_value() && !(known->made.found.schedule ==
                                                  searched.made.found.schedule);
     if (is_other && !RefiningIsLong() &&
@@ -340,7 +335,7 @@ absl::StatusOr<std::optional<Candidate>> KnownStart(
     return MakeToFit(job, input, step.searched_built, step.searched,
                      std::move(answer), known->limits, input.budget);
   };
-  absl::StatusOr<Candidate> fitting = absl::ResourceExhaustedError("");
+  absl::StatusOr<Candidate> fitting = absl::ResourceExhaustedError("not tried");
   if (step.as_if()) {
     MemorySchedule put_off = *made;
     PIPELOOM_RETURN_IF_ERROR(PutOffIfShorter(step, known->limits, &put_off));

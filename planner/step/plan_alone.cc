@@ -428,8 +428,7 @@ absl::StatusOr<PlanResult> PlanOnce(const PreparedJob& prepared,
         job, input, step, *best, input.budget.Until(kRefineUntil));
     *retry = absl::IsResourceExhausted(whole.status());
     PIPELOOM_RETURN_IF_ERROR(whole.status());
-    refined_ratio = ToSeconds(whole->predicted.step_time()) /
-                    std::max(1e-9, ToSeconds(best->predicted.step_time()));
+    refined_ratio = RefinedRatio(*whole, *best);
     best = *std::move(whole);
     refined = true;
   } else if (may_go_on && own_memory) {
@@ -513,18 +512,14 @@ absl::StatusOr<PlanResult> PlanAlone(const PreparedJob& job,
           dynamic_cast<const PlansWholeSteps*>(job.strategy)) {
     return whole->PlanWholeStep(job, input);
   }
-  double lost = LostByGaps(input.carried);
+  const double lost = LostByGaps(input.carried);
   bool retry = lost >= kGapsLose;
   absl::StatusOr<PlanResult> result = absl::UnknownError("not planned");
   if (!retry) result = PlanOnce(job, input, /*sees_whole=*/false, &retry);
   if (!retry) return result;
   result = PlanOnce(job, input, /*sees_whole=*/true, &retry);
-  if (result.ok() && result->carried != nullptr) {
-    // The next step sees whole backwards too.
-    CarriedStep carried = *result->carried;
-    carried.refined_ratio = std::max(lost, kGapsLose);
-    result->carried = std::make_shared<const CarriedStep>(std::move(carried));
-  }
+  // The next step sees whole backwards too.
+  if (result.ok()) SetRefinedRatio(std::max(lost, kGapsLose), &result->carried);
   return result;
 }
 

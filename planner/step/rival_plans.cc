@@ -11,6 +11,7 @@
 #include "partition/graph/build_stage_graph.h"
 #include "planner/bounds/lower_bound.h"
 #include "planner/memory/stage_choices.h"
+#include "planner/step/carried_step.h"
 #include "planner/step/plan_alone.h"
 #include "planner/step/refine_passes.h"
 #include "planner/strategy_abilities.h"
@@ -157,10 +158,9 @@ absl::StatusOr<PlanResult> BestOfRivals(
     if (own.ok()) own->evaluations = evaluations;
     return own;
   }
-  if (own.ok() && own->carried != nullptr && best->carried != nullptr) {
-    CarriedStep carried = *best->carried;
-    carried.refined_ratio = own->carried->refined_ratio;
-    best->carried = std::make_shared<const CarriedStep>(std::move(carried));
+  // Rivals have whole backwards, and no ratio.
+  if (own.ok() && own->carried != nullptr) {
+    SetRefinedRatio(own->carried->refined_ratio, &best->carried);
   }
   NamedBound bound;
   if (own.ok()) {

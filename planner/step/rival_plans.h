@@ -33,9 +33,9 @@ std::optional<PlanResult> QuickPlan(
 // those of the strategy's plan.
 absl::StatusOr<Duration> JudgedTime(const PreparedJob& job,
                                     const PlanInput& input);
-// Returns the shortest step time of the quick plans alone; of large steps, that
-// of the first one that fits. NotFound if the strategy makes no quick plans or
-// none fits.
+// Returns the shortest step time of the quick plans alone. For a large step
+// only the first quick plan that fits is made. NotFound: the strategy makes no
+// quick plans, or none fits.
 absl::StatusOr<Duration> QuickTime(const PreparedJob& job,
                                    const PlanInput& input);
 

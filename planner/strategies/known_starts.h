@@ -1,11 +1,11 @@
 // The schedules of other strategies as starts of a search that chooses memory:
 // the classic orders on the given partition, orders of segments and of similar
 // steps (planner/strategies/starts), and, if none of them fits, a list schedule
-// for the least memory or microbatches one after another. Each start but those
-// of similar steps, which bring their own, gets the best memory choices for its
-// order (planner/memory/choose_memory.h). A search that begins with the best
-// start ends no slower than any of them, and finds that nothing fits only if no
-// start fits.
+// for the least memory or microbatches one after another. Starts from similar
+// steps keep the memory choices of those steps; every other start gets the best
+// choices for its order (planner/memory/choose_memory.h). A search that begins
+// with the best start ends no slower than any of them, and finds that nothing
+// fits only if no start fits.
 #ifndef PIPELOOM_PLANNER_STRATEGIES_KNOWN_STARTS_H_
 #define PIPELOOM_PLANNER_STRATEGIES_KNOWN_STARTS_H_
 

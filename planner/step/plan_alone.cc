@@ -8,15 +8,12 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
-#include "emulator/step/emulate_step.h"
 #include "partition/batching/loss_shares.h"
 #include "partition/batching/shape_buckets.h"
 #include "partition/graph/build_stage_graph.h"
 #include "planner/bounds/plan_bound.h"
-#include "planner/lower/lower_plan.h"
 #include "planner/memory/memory_levels.h"
 #include "planner/memory/memory_rules.h"
 #include "planner/memory/smallest_limit.h"
@@ -28,6 +25,7 @@
 #include "planner/step/improve_step.h"
 #include "planner/step/plan_choice.h"
 #include "planner/step/refine_passes.h"
+#include "planner/step/rule_plans.h"
 #include "planner/strategy_abilities.h"
 
 namespace pipeloom::planner {
@@ -71,128 +69,16 @@ constexpr double kLevelEvaluations = 600;
 // thread of its own, while the search goes on without it.
 constexpr double kBoundApartFrom = 0.4;
 
-// Share of the budget for trying memory rules.
-constexpr double kRulesShare = 0.5;
-
 // A search sees whole backwards if the refined_ratio of all carried steps is at
 // least this: memory has no room for weight gradients in gaps. Chosen on 36
 // random jobs near their smallest limits, on which this makes steps 3 % shorter
 // on the mean where it applies (docs/evaluation/memory_limits.md).
 constexpr double kGapsLose = 1.08;
 
-// How many leaner rules are tried for passes that are put off, and the least
-// share of its time that a step may then take.
-constexpr int kLeanerRules = 4;
-constexpr double kMostPairsSave = 0.85;
-
-// Tries rules until its part of the budget ends, and at least until one fits:
-// first rules alike for all modules, then cheaper settings for one module after
-// the other, of which the first that improves on the best is taken.
-// `screen(selection)` tells whether the selection fits and is the best so far;
-// `may_be_best(rule)` whether that is possible.
-template <typename MayBeBest, typename Screen>
-absl::Status ScreenRules(const MemoryRules& rules, const SearchBudget& whole,
-                         const int64_t* evaluations,
-                         const MayBeBest& may_be_best, const Screen& screen) {
-  const SearchBudget budget = whole.Until(kRulesShare);
-  std::optional<MemoryRule> best;
-  const auto done = [&] {
-    return best.has_value() && budget.Exhausted(*evaluations);
-  };
-  const auto try_rule = [&](const MemoryRule& rule) -> absl::StatusOr<bool> {
-    if (!may_be_best(rule)) return false;
-    const partition::MemorySelection selection = rules.SelectionOf(rule);
-    PIPELOOM_ASSIGN_OR_RETURN(const bool better, screen(&selection));
-    if (better) best = rule;
-    return better;
-  };
-  for (const MemoryRule& rule : rules.SameForAll()) {
-    if (done()) return absl::OkStatus();
-    PIPELOOM_RETURN_IF_ERROR(try_rule(rule).status());
-  }
-  if (!best.has_value()) return absl::OkStatus();
-  const MemoryRule start = *best;
-  for (const ModuleId m : start.ids()) {
-    for (const MemoryRule& rule : rules.Cheaper(*best, m)) {
-      if (done()) return absl::OkStatus();
-      PIPELOOM_ASSIGN_OR_RETURN(const bool better, try_rule(rule));
-      if (better) break;
-    }
-  }
-  return absl::OkStatus();
-}
-
 bool CutsMicrobatches(const Partition& partition) {
   const auto& instances = partition.sub_microbatch_instances;
   return std::any_of(instances.begin(), instances.end(),
                      [](int64_t count) { return count > 0; });
-}
-
-// Finds better forms of passes for the order of `best`, of a strategy that does
-// not start from others. A step of fused backwards is first turned into one
-// that has both forms; that is returned if `best` now belongs to it.
-absl::StatusOr<std::optional<SplitStep>> RefineStep(
-    const PreparedJob& job, const PlanInput& input,
-    const Microbatches& microbatches, const partition::BuiltGraph& built,
-    const partition::StepMemory& memory, const SearchBudget& budget,
-    Candidate* best) {
-  if (job.strategy->split_backward()) {
-    PIPELOOM_RETURN_IF_ERROR(
-        RefinePasses(job, input, built, memory, budget, best));
-    return std::nullopt;
-  }
-  absl::StatusOr<SplitAnswer> answer =
-      ToSplit(job, microbatches, built, memory, best->made);
-  if (!answer.ok() || !(HasFormChoice(answer->step.memory) ||
-                        job.costs->job().setup.paired_forwards)) {
-    return std::nullopt;
-  }
-  Candidate as_split = *best;
-  as_split.made = std::move(answer->made);
-  PIPELOOM_RETURN_IF_ERROR(RefinePasses(
-      job, input, answer->step.built, answer->step.memory, budget, &as_split));
-  if (as_split.predicted.finish >= best->predicted.finish) return std::nullopt;
-  *best = std::move(as_split);
-  return std::move(answer->step);
-}
-
-// Does the same for rules that leave more memory free than that of `best`, as
-// weight gradients that are put off need some. `split` belongs to `best`.
-absl::Status RefineLeanerRules(const PreparedJob& job, const PlanInput& input,
-                               const Microbatches& microbatches,
-                               const partition::BuiltGraph& built,
-                               const MemoryRules& rules,
-                               const SearchBudget& budget, Candidate* best,
-                               std::optional<SplitStep>* split,
-                               int64_t* evaluations) {
-  SearchBudget once = budget;
-  once.max_evaluations = 1;
-  int tried = 0;
-  for (const MemoryRule& rule : rules.SameForAll()) {
-    if (budget.Exhausted(*evaluations) || tried == kLeanerRules) break;
-    const partition::MemorySelection selection = rules.SelectionOf(rule);
-    if (selection == best->made.selection ||
-        ToSeconds(rules.BusiestRank(built.graph, rule)) * kMostPairsSave >=
-            ToSeconds(best->predicted.step_time())) {
-      continue;
-    }
-    absl::StatusOr<Candidate> candidate =
-        PlanChoice(job, input, built, rules.memory(), &selection,
-                   built.graph.ranks(), once, evaluations);
-    if (!candidate.ok()) {
-      if (absl::IsResourceExhausted(candidate.status())) continue;
-      return candidate.status();
-    }
-    ++tried;
-    PIPELOOM_ASSIGN_OR_RETURN(std::optional<SplitStep> own,
-                              RefineStep(job, input, microbatches, built,
-                                         rules.memory(), budget, &*candidate));
-    if (candidate->predicted.finish < best->predicted.finish) {
-      *best = *std::move(candidate);
-      *split = std::move(own);
-    }
-  }
-  return absl::OkStatus();
 }
 
 // Returns the least refined_ratio of the carried steps that have one; 0 if none
@@ -208,301 +94,398 @@ double LostByGaps(
   return least;
 }
 
-// Plans the step. If its passes are refined after the search, that sees the
-// step as refining will make it, unless `sees_whole` backwards; sets `retry` if
-// the step does not fit only because of that.
-absl::StatusOr<PlanResult> PlanOnce(const PreparedJob& prepared,
-                                    const PlanInput& whole_input,
-                                    bool sees_whole, bool* retry) {
-  PlanResult result;
-  // First, as it refuses a replica that the step does not have.
-  PIPELOOM_ASSIGN_OR_RETURN(
-      result.microbatches,
-      partition::SplitMicrobatches(prepared.costs->job(), *whole_input.packed,
-                                   whole_input.replica, prepared.partition));
-  PreparedJob job = prepared;
-  job.costs = &prepared.costs->ForReplica(whole_input.replica);
-  const JobSpec& spec = job.costs->job();
-  PlanInput input = whole_input;
-  if (input.robust.has_value()) {
-    input.budget = whole_input.budget.Until(kNominalShare);
+// Plans one step, once.
+class StepPlanner {
+ public:
+  // If passes are refined after the search, that sees the step as refining will
+  // make it, unless it `sees_whole` backwards.
+  StepPlanner(const PreparedJob& job, const PlanInput& input, bool sees_whole)
+      : whole_budget_(input.budget),
+        sees_whole_(sees_whole),
+        others_(dynamic_cast<const StartsFromOthers*>(job.strategy)),
+        own_memory_(job.strategy->chooses_memory()),
+        job_(job),
+        input_(input) {
+    if (input.robust.has_value()) {
+      input_.budget = input.budget.Until(kNominalShare);
+    }
+  }
+  StepPlanner(const StepPlanner&) = delete;
+  StepPlanner& operator=(const StepPlanner&) = delete;
+
+  absl::StatusOr<PlanResult> Run() {
+    PIPELOOM_RETURN_IF_ERROR(Build());
+    PIPELOOM_RETURN_IF_ERROR(own_memory_ ? FindOwnStart() : FindByRules());
+    if (Abandoned()) return absl::CancelledError("stopped");
+    BeginBound();
+    PIPELOOM_RETURN_IF_ERROR(Improve());
+    PIPELOOM_RETURN_IF_ERROR(RefineUnrefined());
+    if (input_.robust.has_value()) {
+      PlanInput whole = input_;
+      whole.budget = whole_budget_;
+      PIPELOOM_ASSIGN_OR_RETURN(
+          result_.robust, MakeRobust(job_, whole, built_, memory_, &*best_,
+                                     &result_.evaluations));
+    }
+    PIPELOOM_RETURN_IF_ERROR(EndBound());
+    PIPELOOM_RETURN_IF_ERROR(Finish());
+    return std::move(result_);
   }
 
-  PIPELOOM_ASSIGN_OR_RETURN(
-      const partition::BuiltGraph built,
-      partition::BuildStageGraph(
-          *job.costs, job.partition, result.microbatches,
-          {.split_backward = job.strategy->split_backward()}));
-  const bool is_large = built.pairs.size() > kManyPairs;
-  const bool is_cut = CutsMicrobatches(job.partition);
-  const double most_quick =
-      is_large && is_cut ? kShortBuildOfMany
-      : input.only_if_small && (!is_cut || MicrobatchesAreAlike(built.graph))
-          ? kQuickBuildOfClassic
-          : kQuickBuild;
-  const auto has_no_time = [&] {
-    return input.only_if_small && input.budget.spent &&
-           input.budget.spent() > most_quick &&
-           input.budget.spent() < kQuickUntil;
-  };
-  const auto no_time = [] {
-    return absl::ResourceExhaustedError("no time for a quick plan");
-  };
-  if (has_no_time()) return no_time();
-  const bool own_memory = job.strategy->chooses_memory();
-  const auto* const others =
-      dynamic_cast<const StartsFromOthers*>(job.strategy);
-  bool refined = false;
-  double refined_ratio = 0;
-  std::optional<MemoryRules> rules;
-  if (!own_memory) {
-    rules.emplace(*job.costs, job.partition, result.microbatches, built.pairs);
+  // Returns whether Run failed only because the search did not see whole
+  // backwards, as far as is known.
+  bool needs_whole() const { return needs_whole_; }
+
+ private:
+  const JobSpec& spec() const { return job_.costs->job(); }
+  bool as_if() const { return step_->as_if(); }
+  bool Abandoned() const { return input_.budget.Abandoned(); }
+  double Spent() const {
+    return input_.budget.spent ? input_.budget.spent() : 0;
   }
-  const partition::StepMemory memory =
-      own_memory
-          ? partition::MakeStepMemory(
-                *job.costs, job.partition, result.microbatches, built.pairs,
-                StageChoices(*job.costs, job.partition, result.microbatches))
-          : rules->memory();
-  const bool refines = !whole_input.robust.has_value() &&
-                       input.budget.max_evaluations > 1 &&
-                       (!job.strategy->split_backward() ||
-                        HasFormChoice(memory) || spec.setup.paired_forwards);
-  const bool as_if = others != nullptr && own_memory && refines &&
-                     !sees_whole && HasFormChoice(memory) &&
-                     GapsHideWeightGrads(memory);
-  partition::BuiltGraph fewer;
-  partition::StepMemory searched = as_if ? AsIfPaired(memory) : memory;
-  if (as_if) {
-    PIPELOOM_ASSIGN_OR_RETURN(fewer, WithoutFusedWeightGrads(built, searched));
-    searched.pairs = fewer.pairs;
+  bool IsLarge() const { return built_.pairs.size() > kManyPairs; }
+
+  // Returns an error if only a quick plan is wanted and has no time now.
+  absl::Status CheckTime() const {
+    if (!input_.only_if_small) return absl::OkStatus();
+    const bool is_cut = CutsMicrobatches(job_.partition);
+    double most = kQuickBuild;
+    if (IsLarge() && is_cut) {
+      most = kShortBuildOfMany;
+    } else if (!is_cut || MicrobatchesAreAlike(built_.graph)) {
+      most = kQuickBuildOfClassic;
+    }
+    const double spent = Spent();
+    return spent > most && spent < kQuickUntil
+               ? absl::ResourceExhaustedError("no time for a quick plan")
+               : absl::OkStatus();
   }
-  const partition::BuiltGraph& searched_built = as_if ? fewer : built;
-  const SearchedStep step{searched_built, searched, built, memory};
-  if (has_no_time()) return no_time();
-  const auto abandoned = [&] { return input.budget.Abandoned(); };
-  if (abandoned()) return absl::CancelledError("stopped");
-  // The smallest possible search.
-  SearchBudget screening = input.budget;
-  screening.max_evaluations = 1;
-  std::optional<Candidate> best;
-  std::optional<Candidate> known;
-  std::optional<NamedBound> bound;
-  std::future<NamedBound> bound_apart;
-  absl::Status last_error;
-  // Returns true if the selection fits and is better.
-  const auto screen =
-      [&](const partition::MemorySelection* fixed) -> absl::StatusOr<bool> {
-    if (abandoned()) return absl::CancelledError("stopped");
+
+  // Makes the step, and the other one that is searched in its place if passes
+  // are refined after the search.
+  absl::Status Build() {
+    // First, as it refuses a replica that the step does not have.
+    PIPELOOM_ASSIGN_OR_RETURN(
+        result_.microbatches,
+        partition::SplitMicrobatches(spec(), *input_.packed, input_.replica,
+                                     job_.partition));
+    job_.costs = &job_.costs->ForReplica(input_.replica);
+    const Microbatches& microbatches = result_.microbatches;
+    PIPELOOM_ASSIGN_OR_RETURN(
+        built_, partition::BuildStageGraph(
+                    *job_.costs, job_.partition, microbatches,
+                    {.split_backward = job_.strategy->split_backward()}));
+    PIPELOOM_RETURN_IF_ERROR(CheckTime());
+    if (own_memory_) {
+      memory_ = partition::MakeStepMemory(
+          *job_.costs, job_.partition, microbatches, built_.pairs,
+          StageChoices(*job_.costs, job_.partition, microbatches));
+    } else {
+      rules_.emplace(*job_.costs, job_.partition, microbatches, built_.pairs);
+      memory_ = rules_->memory();
+    }
+    refines_ = !input_.robust.has_value() &&
+               input_.budget.max_evaluations > 1 &&
+               (!job_.strategy->split_backward() || HasFormChoice(memory_) ||
+                spec().setup.paired_forwards);
+    const bool is_other = others_ != nullptr && own_memory_ && refines_ &&
+                          !sees_whole_ && HasFormChoice(memory_) &&
+                          GapsHideWeightGrads(memory_);
+    searched_ = is_other ? AsIfPaired(memory_) : memory_;
+    if (is_other) {
+      PIPELOOM_ASSIGN_OR_RETURN(fewer_,
+                                WithoutFusedWeightGrads(built_, searched_));
+      searched_.pairs = fewer_.pairs;
+    }
+    step_.emplace(
+        SearchedStep{is_other ? fewer_ : built_, searched_, built_, memory_});
+    return CheckTime();
+  }
+
+  // Makes the smallest possible search among the choices of `memory` or, unless
+  // null, with those in `fixed`; takes its plan if it is the best so far, and
+  // returns whether it is.
+  absl::StatusOr<bool> Screen(const partition::StepMemory& memory,
+                              const partition::MemorySelection* fixed) {
+    if (Abandoned()) return absl::CancelledError("stopped");
+    SearchBudget smallest = input_.budget;
+    smallest.max_evaluations = 1;
     absl::StatusOr<Candidate> candidate = PlanChoice(
-        job, input, searched_built, searched, fixed,
-        searched_built.graph.ranks(), screening, &result.evaluations);
-    if (!candidate.ok()) {
-      if (!absl::IsResourceExhausted(candidate.status())) {
-        return candidate.status();
-      }
-      last_error = candidate.status();
+        job_, input_, step_->searched_built, memory, fixed,
+        step_->searched_built.graph.ranks(), smallest, &result_.evaluations);
+    if (absl::IsResourceExhausted(candidate.status())) {
+      last_error_ = candidate.status();
       return false;
     }
-    if (best.has_value() &&
-        candidate->predicted.finish >= best->predicted.finish) {
+    PIPELOOM_RETURN_IF_ERROR(candidate.status());
+    return Offer(*std::move(candidate));
+  }
+
+  // Takes the candidate if it is the best so far. Returns whether it is.
+  bool Offer(Candidate candidate) {
+    if (best_.has_value() &&
+        candidate.predicted.finish >= best_->predicted.finish) {
       return false;
     }
-    best = *std::move(candidate);
+    best_ = std::move(candidate);
     return true;
-  };
-  if (own_memory) {
-    // Searches that only judge a partition skip other strategies' starts.
-    const bool searches = input.budget.max_evaluations > 1;
-    const auto most_for_both = [&] {
-      if (is_large) return kShortBuildOfMany;
-      return is_cut ? kShortBuild : kShortBuildOfWhole;
-    };
-    const bool has_time_for_both =
-        !input.budget.spent || input.budget.spent() <= most_for_both();
+  }
+
+  // Returns whether there is time to start both from other strategies and from
+  // nothing.
+  bool HasTimeForBoth() const {
+    if (IsLarge()) return Spent() <= kShortBuildOfMany;
+    return Spent() <= (CutsMicrobatches(job_.partition) ? kShortBuild
+                                                        : kShortBuildOfWhole);
+  }
+
+  absl::Status TakeKnownStart(bool leaves_room) {
     bool only_whole = false;
-    const auto start_from_known = [&]() -> absl::Status {
-      PIPELOOM_ASSIGN_OR_RETURN(
-          known, KnownStart(*others, job, input, step, !has_time_for_both,
-                            &only_whole, &result.evaluations));
-      if (only_whole) {
-        *retry = true;
-        return absl::ResourceExhaustedError("backwards have to stay whole");
-      }
-      if (known.has_value() &&
-          (!best.has_value() ||
-           known->predicted.finish < best->predicted.finish)) {
-        best = known;
-      }
-      return absl::OkStatus();
-    };
-    // A start from nothing may take half the time.
-    if (others != nullptr && searches && !has_time_for_both) {
-      PIPELOOM_RETURN_IF_ERROR(start_from_known());
-      if (!best.has_value()) {
-        PIPELOOM_RETURN_IF_ERROR(screen(nullptr).status());
+    PIPELOOM_ASSIGN_OR_RETURN(
+        known_, KnownStart(*others_, job_, input_, *step_, leaves_room,
+                           &only_whole, &result_.evaluations));
+    if (only_whole) {
+      needs_whole_ = true;
+      return absl::ResourceExhaustedError("backwards have to stay whole");
+    }
+    if (known_.has_value()) Offer(*known_);
+    return absl::OkStatus();
+  }
+
+  // Finds a first plan of a strategy that chooses memory.
+  absl::Status FindOwnStart() {
+    // Searches that only judge a partition skip other strategies' starts.
+    const bool searches = input_.budget.max_evaluations > 1;
+    const bool has_time = HasTimeForBoth();
+    if (others_ != nullptr && searches && !has_time) {
+      // A start from nothing may take half the time.
+      PIPELOOM_RETURN_IF_ERROR(TakeKnownStart(/*leaves_room=*/true));
+      if (!best_.has_value()) {
+        PIPELOOM_RETURN_IF_ERROR(Screen(searched_, nullptr).status());
       }
     } else {
-      PIPELOOM_RETURN_IF_ERROR(screen(nullptr).status());
-      if (others != nullptr && (searches || !best.has_value())) {
-        PIPELOOM_RETURN_IF_ERROR(start_from_known());
+      PIPELOOM_RETURN_IF_ERROR(Screen(searched_, nullptr).status());
+      if (others_ != nullptr && (searches || !best_.has_value())) {
+        PIPELOOM_RETURN_IF_ERROR(TakeKnownStart(!has_time));
       }
     }
     // A plan that fits without copies to the host, which need room of their
     // own, fits with them too.
-    if (!best.has_value() && !searched.CopySizes().empty()) {
-      const partition::StepMemory uncopied = searched.WithoutCopies();
-      absl::StatusOr<Candidate> candidate = PlanChoice(
-          job, input, searched_built, uncopied, nullptr,
-          searched_built.graph.ranks(), screening, &result.evaluations);
-      if (candidate.ok()) {
-        candidate->made.selection =
-            partition::FromWithoutCopies(searched, candidate->made.selection);
-        best = *std::move(candidate);
-      } else if (!absl::IsResourceExhausted(candidate.status())) {
-        return candidate.status();
+    if (!best_.has_value() && !searched_.CopySizes().empty()) {
+      const absl::Status with_copies = last_error_;
+      PIPELOOM_ASSIGN_OR_RETURN(const bool fits,
+                                Screen(searched_.WithoutCopies(), nullptr));
+      if (fits) {
+        best_->made.selection =
+            partition::FromWithoutCopies(searched_, best_->made.selection);
       }
+      last_error_ = with_copies;
     }
-    if (!best.has_value() && searches) {
-      last_error = DescribeInfeasibleStep(
-          last_error, SmallestLimitOfStep(built.graph, memory),
-          spec.MemoryLimit());
+    if (best_.has_value()) return absl::OkStatus();
+    if (searches) {
+      last_error_ = DescribeInfeasibleStep(
+          last_error_, SmallestLimitOfStep(built_.graph, memory_),
+          spec().MemoryLimit());
     }
-  } else {
-    const auto may_be_best = [&](const MemoryRule& rule) {
-      return !best.has_value() || rules->BusiestRank(built.graph, rule) <
-                                      best->predicted.step_time();
-    };
-    PIPELOOM_RETURN_IF_ERROR(ScreenRules(
-        *rules, input.budget, &result.evaluations, may_be_best, screen));
+    return NothingFits();
   }
-  if (!best.has_value()) {
+
+  // Finds the best plan of a strategy that does not.
+  absl::Status FindByRules() {
+    const auto may_be_best = [&](const MemoryRule& rule) {
+      return !best_.has_value() || rules_->BusiestRank(built_.graph, rule) <
+                                       best_->predicted.step_time();
+    };
+    PIPELOOM_RETURN_IF_ERROR(
+        ScreenRules(*rules_, input_.budget, &result_.evaluations, may_be_best,
+                    [&](const partition::MemorySelection& selection) {
+                      return Screen(searched_, &selection);
+                    }));
+    return best_.has_value() ? absl::OkStatus() : NothingFits();
+  }
+
+  absl::Status NothingFits() {
     // Split backwards may hold more than fused ones.
-    *retry = as_if;
+    needs_whole_ = as_if();
     return absl::ResourceExhaustedError(absl::StrFormat(
         "step %d, schedule %s: nothing fits the memory limit of %s a GPU%s: %s",
-        input.step, std::string(job.strategy->name()),
-        FormatBytes(spec.MemoryLimit()),
-        spec.Allows(MemoryStrategy::kRecompute)
+        input_.step, std::string(job_.strategy->name()),
+        FormatBytes(spec().MemoryLimit()),
+        spec().Allows(MemoryStrategy::kRecompute)
             ? " even with every activation recomputed"
             : " (training.memory_strategies allows no recomputation)",
-        std::string(last_error.message())));
+        std::string(last_error_.message())));
   }
-  if (abandoned()) return absl::CancelledError("stopped");
-  if (others != nullptr && own_memory && input.needs_bound &&
-      input.budget.max_evaluations > 1) {
-    const auto make_bound = [&] {
-      return BoundOfStep(spec, built.graph, memory, input.budget);
+
+  // Computes the bound of a search that stops at it, in a thread of its own if
+  // that is late.
+  void BeginBound() {
+    if (others_ == nullptr || !own_memory_ || !input_.needs_bound ||
+        input_.budget.max_evaluations <= 1) {
+      return;
+    }
+    const auto make_bound = [this] {
+      return BoundOfStep(spec(), built_.graph, memory_, input_.budget);
     };
-    if (input.budget.threads > 1 && input.budget.spent &&
-        input.budget.spent() > kBoundApartFrom) {
-      bound_apart = std::async(std::launch::async, make_bound);
-    } else {
-      bound = make_bound();
+    if (input_.budget.threads > 1 && Spent() > kBoundApartFrom) {
+      bound_apart_ = std::async(std::launch::async, make_bound);
+      return;
     }
+    bound_ = make_bound();
+    SearchResult& found = best_->made.found;
+    found.lower_bound = Nanoseconds(bound_->time);
+    found.bound_source = bound_->source;
+    found.proven_optimal = best_->predicted.step_time() == found.lower_bound;
   }
-  if (bound.has_value()) {
-    SearchResult& found = best->made.found;
-    found.lower_bound = Nanoseconds(bound->time);
-    found.bound_source = bound->source;
-    found.proven_optimal = best->predicted.step_time() == found.lower_bound;
-  }
-  if (own_memory && others != nullptr && input.budget.spent) {
-    // With few evaluations left, other levels of memory are not tried.
-    const double spent = input.budget.spent();
-    if (static_cast<double>(result.evaluations) * (1 - spent) <
-        kLevelEvaluations * spent) {
-      best->made.go_on = true;
-    }
-  }
-  const bool may_go_on = !best->made.found.proven_optimal &&
-                         !input.budget.Exhausted(result.evaluations);
-  if (may_go_on && own_memory && refines && others != nullptr) {
-    const absl::StatusOr<double> ratio = ImproveAndRefine(
-        job, input, step, std::move(known), &*best, &result.evaluations);
-    *retry = as_if && absl::IsResourceExhausted(ratio.status());
-    PIPELOOM_ASSIGN_OR_RETURN(refined_ratio, ratio);
-    refined = true;
-  } else if (as_if) {
-    absl::StatusOr<Candidate> whole = RefineSearched(
-        job, input, step, *best, input.budget.Until(kRefineUntil));
-    *retry = absl::IsResourceExhausted(whole.status());
-    PIPELOOM_RETURN_IF_ERROR(whole.status());
-    refined_ratio = RefinedRatio(*whole, *best);
-    best = *std::move(whole);
-    refined = true;
-  } else if (may_go_on && own_memory) {
-    PIPELOOM_RETURN_IF_ERROR(ImproveCandidate(job, input, built, memory, &*best,
-                                              &result.evaluations));
-  } else if (may_go_on) {
-    SearchBudget rest = input.budget;
-    rest.max_evaluations -= result.evaluations;
-    const partition::MemorySelection fixed = best->made.selection;
-    absl::StatusOr<Candidate> again = PlanChoice(
-        job, input, built, memory, &fixed,
-        WithMargin(built.graph, best->limits), rest, &result.evaluations);
-    if (again.ok()) {
-      if (again->predicted.finish <= best->predicted.finish) {
-        best = *std::move(again);
+
+  // Spends the rest of the budget on a better plan.
+  absl::Status Improve() {
+    const int64_t evaluations = result_.evaluations;
+    if (own_memory_ && others_ != nullptr && input_.budget.spent) {
+      // With few evaluations left, other levels of memory are not tried.
+      const double spent = input_.budget.spent();
+      if (static_cast<double>(evaluations) * (1 - spent) <
+          kLevelEvaluations * spent) {
+        best_->made.go_on = true;
       }
-    } else if (!absl::IsResourceExhausted(again.status())) {
-      return again.status();
     }
-  }
-  std::optional<SplitStep> split;
-  if (refines && !refined) {
-    const SearchBudget until = input.budget.Until(kRefineUntil);
-    PIPELOOM_ASSIGN_OR_RETURN(split, RefineStep(job, input, result.microbatches,
-                                                built, memory, until, &*best));
-    if (rules.has_value()) {
-      PIPELOOM_RETURN_IF_ERROR(
-          RefineLeanerRules(job, input, result.microbatches, built, *rules,
-                            until, &*best, &split, &result.evaluations));
+    const bool may_go_on = !best_->made.found.proven_optimal &&
+                           !input_.budget.Exhausted(evaluations);
+    if (may_go_on && own_memory_ && refines_ && others_ != nullptr) {
+      const absl::StatusOr<double> ratio =
+          ImproveAndRefine(job_, input_, *step_, std::move(known_), &*best_,
+                           &result_.evaluations);
+      needs_whole_ = as_if() && absl::IsResourceExhausted(ratio.status());
+      PIPELOOM_ASSIGN_OR_RETURN(refined_ratio_, ratio);
+      refined_ = true;
+      return absl::OkStatus();
     }
+    if (as_if()) {
+      absl::StatusOr<Candidate> whole = RefineSearched(
+          job_, input_, *step_, *best_, input_.budget.Until(kRefineUntil));
+      needs_whole_ = absl::IsResourceExhausted(whole.status());
+      PIPELOOM_RETURN_IF_ERROR(whole.status());
+      refined_ratio_ = RefinedRatio(*whole, *best_);
+      best_ = *std::move(whole);
+      refined_ = true;
+      return absl::OkStatus();
+    }
+    if (!may_go_on) return absl::OkStatus();
+    return own_memory_ ? ImproveCandidate(job_, input_, built_, memory_,
+                                          &*best_, &result_.evaluations)
+                       : ImproveOrder();
   }
-  const partition::BuiltGraph& final_built = split ? split->built : built;
-  const partition::StepMemory& final_memory = split ? split->memory : memory;
-  if (whole_input.robust.has_value()) {
+
+  // Searches a better order for the choices of the best plan.
+  absl::Status ImproveOrder() {
+    SearchBudget rest = input_.budget;
+    rest.max_evaluations -= result_.evaluations;
+    const partition::MemorySelection fixed = best_->made.selection;
+    absl::StatusOr<Candidate> again = PlanChoice(
+        job_, input_, built_, memory_, &fixed,
+        WithMargin(built_.graph, best_->limits), rest, &result_.evaluations);
+    if (absl::IsResourceExhausted(again.status())) return absl::OkStatus();
+    PIPELOOM_RETURN_IF_ERROR(again.status());
+    if (again->predicted.finish <= best_->predicted.finish) {
+      best_ = *std::move(again);
+    }
+    return absl::OkStatus();
+  }
+
+  // Refines the passes of a plan that was not refined while it was searched.
+  absl::Status RefineUnrefined() {
+    if (!refines_ || refined_) return absl::OkStatus();
+    const SearchBudget until = input_.budget.Until(kRefineUntil);
     PIPELOOM_ASSIGN_OR_RETURN(
-        result.robust, MakeRobust(job, whole_input, built, memory, &*best,
-                                  &result.evaluations));
+        split_, RefineStep(job_, input_, result_.microbatches, built_, memory_,
+                           until, &*best_));
+    if (!rules_.has_value()) return absl::OkStatus();
+    return RefineLeanerRules(job_, input_, result_.microbatches, built_,
+                             *rules_, until, &*best_, &split_,
+                             &result_.evaluations);
   }
-  // Schedules were made within lowered limits; the bound is for the step's own.
-  if (bound_apart.valid()) {
-    bound = bound_apart.get();
-  } else if (!input.needs_bound) {
-    bound.emplace();
-  } else if (bound.has_value()) {
-    // Known since before the search.
-  } else if (own_memory || split.has_value() || !best->made.pairs.empty() ||
-             !best->made.forms.empty() || spec.setup.paired_forwards) {
-    bound = BoundOfStep(spec, final_built.graph, final_memory, {});
-  } else {
-    PIPELOOM_ASSIGN_OR_RETURN(
-        const StageGraph chosen,
-        partition::ApplyMemory(built.graph, memory, best->made.selection));
-    bound = PlanBound(chosen, nullptr);
+
+  // The step that the best plan is for.
+  const partition::BuiltGraph& final_built() const {
+    return split_ ? split_->built : built_;
   }
-  best->plan.lower_bound = Nanoseconds(bound->time);
-  partition::SetLoss(spec.model, *input.packed, result.microbatches,
-                     &best->plan);
-  best->plan.padded_shapes =
-      partition::PaddedShapesOf(spec, result.microbatches, best->plan.graph);
-  PIPELOOM_RETURN_IF_ERROR(ValidateExecutionPlan(best->plan));
-  // Searches that only judge a partition teach nothing.
-  if (input.budget.max_evaluations > 1) {
-    CarriedStep carried = CarryFrom(final_built, final_memory, *best);
-    carried.refined_ratio = refined_ratio;
-    result.carried = std::make_shared<const CarriedStep>(std::move(carried));
+  const partition::StepMemory& final_memory() const {
+    return split_ ? split_->memory : memory_;
   }
-  result.plan = std::move(best->plan);
-  result.predicted = std::move(best->predicted);
-  result.memory = partition::PolicyOf(final_memory, best->made.selection);
-  result.lower_bound = Nanoseconds(bound->time);
-  result.bound_source = bound->source;
-  result.proven_optimal = result.predicted.step_time() == result.lower_bound;
-  return result;
-}
+
+  // Makes sure that there is a bound of the step within its own limits:
+  // schedules were made within lowered ones.
+  absl::Status EndBound() {
+    if (bound_apart_.valid()) {
+      bound_ = bound_apart_.get();
+    } else if (!input_.needs_bound) {
+      bound_.emplace();
+    } else if (bound_.has_value()) {
+      // Known since before the search.
+    } else if (own_memory_ || split_.has_value() ||
+               !best_->made.pairs.empty() || !best_->made.forms.empty() ||
+               spec().setup.paired_forwards) {
+      bound_ = BoundOfStep(spec(), final_built().graph, final_memory(), {});
+    } else {
+      PIPELOOM_ASSIGN_OR_RETURN(
+          const StageGraph chosen,
+          partition::ApplyMemory(built_.graph, memory_, best_->made.selection));
+      bound_ = PlanBound(chosen, nullptr);
+    }
+    return absl::OkStatus();
+  }
+
+  // Checks the best plan and completes the result.
+  absl::Status Finish() {
+    ExecutionPlan& plan = best_->plan;
+    plan.lower_bound = Nanoseconds(bound_->time);
+    partition::SetLoss(spec().model, *input_.packed, result_.microbatches,
+                       &plan);
+    plan.padded_shapes =
+        partition::PaddedShapesOf(spec(), result_.microbatches, plan.graph);
+    PIPELOOM_RETURN_IF_ERROR(ValidateExecutionPlan(plan));
+    // Searches that only judge a partition teach nothing.
+    if (input_.budget.max_evaluations > 1) {
+      CarriedStep carried = CarryFrom(final_built(), final_memory(), *best_);
+      carried.refined_ratio = refined_ratio_;
+      result_.carried = std::make_shared<const CarriedStep>(std::move(carried));
+    }
+    result_.plan = std::move(plan);
+    result_.predicted = std::move(best_->predicted);
+    result_.memory = partition::PolicyOf(final_memory(), best_->made.selection);
+    result_.lower_bound = Nanoseconds(bound_->time);
+    result_.bound_source = bound_->source;
+    result_.proven_optimal =
+        result_.predicted.step_time() == result_.lower_bound;
+    return absl::OkStatus();
+  }
+
+  const SearchBudget whole_budget_;
+  const bool sees_whole_;
+  const StartsFromOthers* const others_;  // Null if it starts from nothing.
+  const bool own_memory_;
+  PreparedJob job_;  // With the costs of the replica.
+  PlanInput input_;  // With the budget of the search without disturbances.
+  PlanResult result_;
+
+  partition::BuiltGraph built_;
+  std::optional<MemoryRules> rules_;  // Set unless own_memory_.
+  partition::StepMemory memory_;
+  partition::BuiltGraph fewer_;  // Set if as_if().
+  partition::StepMemory searched_;
+  std::optional<SearchedStep> step_;
+  bool refines_ = false;
+
+  std::optional<Candidate> best_;
+  std::optional<Candidate> known_;  // Of other strategies.
+  std::optional<SplitStep> split_;  // Set if best_ is for it.
+  absl::Status last_error_;
+  bool needs_whole_ = false;
+  bool refined_ = false;
+  double refined_ratio_ = 0;  // CarriedStep::refined_ratio.
+  std::optional<NamedBound> bound_;
+  std::future<NamedBound> bound_apart_;
+};
 
 }  // namespace
 
@@ -513,11 +496,13 @@ absl::StatusOr<PlanResult> PlanAlone(const PreparedJob& job,
     return whole->PlanWholeStep(job, input);
   }
   const double lost = LostByGaps(input.carried);
-  bool retry = lost >= kGapsLose;
-  absl::StatusOr<PlanResult> result = absl::UnknownError("not planned");
-  if (!retry) result = PlanOnce(job, input, /*sees_whole=*/false, &retry);
-  if (!retry) return result;
-  result = PlanOnce(job, input, /*sees_whole=*/true, &retry);
+  if (lost < kGapsLose) {
+    StepPlanner planner(job, input, /*sees_whole=*/false);
+    absl::StatusOr<PlanResult> result = planner.Run();
+    if (!planner.needs_whole()) return result;
+  }
+  absl::StatusOr<PlanResult> result =
+      StepPlanner(job, input, /*sees_whole=*/true).Run();
   // The next step sees whole backwards too.
   if (result.ok()) SetRefinedRatio(std::max(lost, kGapsLose), &result->carried);
   return result;

@@ -17,7 +17,7 @@
 #include "partition/batching/balance_step.h"
 #include "partition/batching/defer_surplus.h"
 #include "planner/core/timed_budget.h"
-#include "planner/step/plan_deferred.h"
+#include "planner/job/plan_deferred.h"
 #include "proto/convert/plan_proto.h"
 #include "proto/convert/stage_graph_proto.h"
 

@@ -88,7 +88,7 @@ class ServedJob {
   const BatchMetadata& sample() const { return sample_; }
   // Returns what sample steps teach; empty if there was no search of them.
   const Lessons& warm_up() const { return warm_up_; }
-  // Returns whether steps are planned by planner/step/plan_deferred.h.
+  // Returns whether steps are planned by planner/job/plan_deferred.h.
   bool defer_surplus() const { return defer_surplus_; }
 
   // Makes costs corrected by these factors. Takes about 10 us; prices are

@@ -54,7 +54,7 @@ struct SearchSettings {
   int32_t threads = 1;
   int32_t workers = planner::kUsualWorkers;
   std::optional<planner::Disturbances> robust{};  // See PlanInput.
-  bool defer = false;  // See planner/step/plan_deferred.h.
+  bool defer = false;  // See planner/job/plan_deferred.h.
   // Searches under a deadline go on from these and from the latest steps.
   std::vector<std::shared_ptr<const CarriedStep>> warm_up{};
 };

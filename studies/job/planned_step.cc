@@ -9,7 +9,7 @@
 #include "base/status_macros.h"
 #include "partition/batching/balance_step.h"
 #include "planner/bounds/job_bound.h"
-#include "planner/step/plan_deferred.h"
+#include "planner/job/plan_deferred.h"
 #include "planner/strategies/registry.h"
 #include "planner/strategy.h"
 

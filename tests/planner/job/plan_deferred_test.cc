@@ -1,4 +1,4 @@
-#include "planner/step/plan_deferred.h"
+#include "planner/job/plan_deferred.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,7 +1,7 @@
 // Planning a step twice, with its samples as they are and with surplus deferred
 // to later microbatches, and keeping the better plan.
-#ifndef PIPELOOM_PLANNER_STEP_PLAN_DEFERRED_H_
-#define PIPELOOM_PLANNER_STEP_PLAN_DEFERRED_H_
+#ifndef PIPELOOM_PLANNER_JOB_PLAN_DEFERRED_H_
+#define PIPELOOM_PLANNER_JOB_PLAN_DEFERRED_H_
 
 #include "absl/status/statusor.h"
 #include "partition/batching/balance_step.h"
@@ -26,4 +26,4 @@ absl::StatusOr<DeferredPlan> PlanDeferred(const PreparedJob& job,
 
 }  // namespace pipeloom::planner
 
-#endif  // PIPELOOM_PLANNER_STEP_PLAN_DEFERRED_H_
+#endif  // PIPELOOM_PLANNER_JOB_PLAN_DEFERRED_H_

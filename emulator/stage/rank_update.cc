@@ -49,11 +49,13 @@ int64_t ShareOf(Duration time, double share) {
 
 }  // namespace
 
-int32_t BucketsOf(int64_t parameters, int64_t replicas) {
+int32_t BucketsOf(int64_t parameters, int64_t replicas, int64_t least) {
   constexpr double kLeastBucket = 40e6;
   constexpr double kBucketAReplica = 1e6;
   const double bucket =
-      std::max(kLeastBucket, kBucketAReplica * static_cast<double>(replicas));
+      least > 0 ? static_cast<double>(least)
+                : std::max(kLeastBucket,
+                           kBucketAReplica * static_cast<double>(replicas));
   return static_cast<int32_t>(std::clamp(
       std::ceil(static_cast<double>(parameters) / bucket), 1.0, 1024.0));
 }

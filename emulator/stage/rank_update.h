@@ -47,10 +47,10 @@ struct RankUpdate {
   bool operator==(const RankUpdate&) const = default;
 };
 
-// Returns the number of buckets of so many parameters, as Megatron-Core's
-// distributed optimizer makes them: each has at least 40 million parameters,
-// and a million for each replica.
-int32_t BucketsOf(int64_t parameters, int64_t replicas);
+// Returns the number of buckets of so many parameters. Each has at least
+// `least`; if that is 0, 40 million and a million for each replica, as
+// Megatron-Core's distributed optimizer makes them.
+int32_t BucketsOf(int64_t parameters, int64_t replicas, int64_t least);
 
 // When a pass runs, in ns.
 struct PassSpan {

@@ -229,7 +229,7 @@ struct StageCostState {
   int32_t Buckets(int64_t parameters, int64_t replicas) const {
     return replicas <= 1 || job.setup.overlap == CommunicationOverlap::kNone
                ? 1
-               : BucketsOf(parameters, replicas);
+               : BucketsOf(parameters, replicas, job.setup.bucket_parameters);
   }
 
   // Adds reduction, optimizer step and gather of parameters that `replicas`

@@ -308,6 +308,8 @@ void ReadSetup(ObjectReader& reader, JobSpec* job) {
   reader.Read("pads_vocabulary", &setup.pads_vocabulary);
   reader.Read("optimizer_group", 0, 1 << 20, &setup.optimizer_group);
   reader.Read("gathers_wait", &setup.gathers_wait);
+  reader.Read("bucket_parameters", 0, int64_t{1} << 40,
+              &setup.bucket_parameters);
   reader.Read("straggle", 0.0, 1.0, &setup.straggle);
   reader.Read("update_contention", 0.0, 1.0, &setup.update_contention);
   double step_us = ToMicroseconds(setup.host_per_step);

@@ -184,6 +184,8 @@ absl::Status ReadRunSetup(const std::string& where, absl::string_view text,
       std::min<int64_t>(words.Int("optimizer_group", 0, 0), 1 << 20));
   s.gathers_wait = words.OneOf<bool>("weight_gathers", s.gathers_wait,
                                      {{"wait", true}, {"overlap", false}});
+  s.bucket_parameters =
+      std::min(words.Int("bucket", s.bucket_parameters, 0), int64_t{1} << 40);
   s.fp32_loss = words.OneOf<bool>("loss", s.fp32_loss,
                                   {{"fp32", true}, {"fused", false}});
   s.straggle = std::min(words.Real("straggle", s.straggle), 1.0);

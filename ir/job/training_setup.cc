@@ -79,6 +79,11 @@ absl::Status ValidateTrainingSetup(const TrainingSetup& setup) {
         absl::StrFormat("setup.optimizer_bytes is %d; it must be in [0, 16]",
                         setup.optimizer_bytes));
   }
+  if (setup.bucket_parameters < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("setup.bucket_parameters is %d; it must be at least 0",
+                        setup.bucket_parameters));
+  }
   if (setup.optimizer_group < 0) {
     return absl::InvalidArgumentError(
         absl::StrFormat("setup.optimizer_group is %d; it must be at least 0",

@@ -165,6 +165,10 @@ struct TrainingSetup {
   // first pass; otherwise each is gathered behind the passes before it is
   // needed.
   bool gathers_wait = false;
+  // Least parameters of a bucket, which is reduced and gathered by itself,
+  // where updates overlap. 0: Megatron-Core's 40 million, or a million for each
+  // replica if that is more.
+  int64_t bucket_parameters = 0;
   // Whether the framework pads the vocabulary, so that products of the loss
   // head run at full speed whatever its width is. Changes time only.
   bool pads_vocabulary = true;

@@ -108,6 +108,7 @@ void SetSetup(const TrainingSetup& setup, v1::TrainingSetup* proto) {
   proto->set_optimizer_group(setup.optimizer_group);
   proto->set_gathers_wait(setup.gathers_wait);
   proto->set_optimizer_bytes(setup.optimizer_bytes);
+  proto->set_bucket_parameters(setup.bucket_parameters);
   proto->set_pads_vocabulary(setup.pads_vocabulary);
 }
 

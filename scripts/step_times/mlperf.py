@@ -63,6 +63,8 @@ def mlperf(row):
                            else "layers")
     if known("fp8_attention"):
         setup["fp8_attention"] = "yes"
+    if row["benchmark"] == "llama31_8b":
+        setup["bucket"] = 768_000_000  # config_common_8b.sh
     if held == 1 and not row["gpu"].startswith("MI"):
         setup["held_weight_bytes"] = 1
     if (row["benchmark"] == "llama2_70b_lora" and row["round"] >= "v5.0"

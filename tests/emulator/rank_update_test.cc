@@ -87,12 +87,15 @@ TEST(RankUpdate, AGroupHasOneCopyOfTheOptimizerAndTheSumOfAllReplicas) {
 }
 
 TEST(RankUpdate, BucketsHaveFortyMillionParametersOrAMillionAReplica) {
-  EXPECT_EQ(BucketsOf(39'000'000, 16), 1);
-  EXPECT_EQ(BucketsOf(400'000'000, 16), 10);
-  EXPECT_EQ(BucketsOf(400'000'001, 16), 11);
-  EXPECT_EQ(BucketsOf(400'000'000, 100), 4);
-  EXPECT_EQ(BucketsOf(1, 1'000'000), 1);
-  EXPECT_EQ(BucketsOf(int64_t{1} << 50, 1), 1024);
+  EXPECT_EQ(BucketsOf(39'000'000, 16, 0), 1);
+  EXPECT_EQ(BucketsOf(400'000'000, 16, 0), 10);
+  EXPECT_EQ(BucketsOf(400'000'001, 16, 0), 11);
+  EXPECT_EQ(BucketsOf(400'000'000, 100, 0), 4);
+  EXPECT_EQ(BucketsOf(1, 1'000'000, 0), 1);
+  EXPECT_EQ(BucketsOf(int64_t{1} << 50, 1, 0), 1024);
+  // A set size holds whatever the number of replicas is.
+  EXPECT_EQ(BucketsOf(400'000'000, 100, 200'000'000), 2);
+  EXPECT_EQ(BucketsOf(400'000'001, 1, 200'000'000), 3);
 }
 
 // A rank of up to four parts, and spans of one replica.

@@ -200,7 +200,7 @@ TEST(MeasuredRunsTest, ReadsHowMlperfSubmissionsRun) {
       "keeps_gathered=yes "
       "optimizer_bytes=10 peak=mean encoder_recompute_layers=5 "
       "step_host_us=900 contention=0.25 order=pipeline context=gather "
-      "optimizer_group=8 weight_gathers=wait loss=fp32 "
+      "optimizer_group=8 weight_gathers=wait bucket=768000000 loss=fp32 "
       "recompute_layers=3");
   row.replace(row.find("vocab=1000"), 10,
               "vocab=1000 adapter_rank=16 query_key_norms=1 scaled_rotary=1 "
@@ -239,6 +239,7 @@ TEST(MeasuredRunsTest, ReadsHowMlperfSubmissionsRun) {
                 (block.ffn.gated ? 2 : 1) * block.ffn.hidden);
   EXPECT_EQ(run.setup.optimizer_group, 8);
   EXPECT_TRUE(run.setup.gathers_wait);
+  EXPECT_EQ(run.setup.bucket_parameters, 768'000'000);
   EXPECT_TRUE(run.setup.fp32_loss);
   EXPECT_EQ(run.setup.straggle, 0.01);
   EXPECT_EQ(run.setup.host_per_step, Microseconds(900));

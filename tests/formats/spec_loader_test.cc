@@ -231,6 +231,7 @@ TEST(ParseJobTest, ReadsHowAFrameworkRunsExperts) {
                    "\"optimizer_bytes\": 10, "
                    "\"host_per_step_us\": 250, "
                    "\"optimizer_group\": 8, \"gathers_wait\": true, "
+                   "\"bucket_parameters\": 768000000, "
                    "\"update_contention\": 0.25, "
                    "\"graphs\": \"CUDA_GRAPHS_LAYERS\"}, \"training\":"}});
   ASSERT_OK_AND_ASSIGN(const JobSpec job,
@@ -258,6 +259,7 @@ TEST(ParseJobTest, ReadsHowAFrameworkRunsExperts) {
   EXPECT_EQ(job.setup.optimizer_bytes, 10);
   EXPECT_EQ(job.setup.optimizer_group, 8);
   EXPECT_TRUE(job.setup.gathers_wait);
+  EXPECT_EQ(job.setup.bucket_parameters, 768000000);
   EXPECT_EQ(job.setup.straggle, 0.5);
   EXPECT_EQ(job.setup.update_contention, 0.25);
   EXPECT_EQ(job.setup.host_per_step, Microseconds(250));

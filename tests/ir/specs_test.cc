@@ -192,6 +192,8 @@ TEST(JobSpecTest, EachFaultIsNamedWithItsFieldAndWhatIsAllowed) {
        [](JobSpec& j) { j.setup.optimizer_bytes = 17; }},
       {"setup.optimizer_group is -1; it must be at least 0",
        [](JobSpec& j) { j.setup.optimizer_group = -1; }},
+      {"setup.bucket_parameters is -1; it must be at least 0",
+       [](JobSpec& j) { j.setup.bucket_parameters = -1; }},
       {"setup.straggle is -1; it must be in [0, 1]",
        [](JobSpec& j) { j.setup.straggle = -1; }},
       {"setup.update_contention is 1.5; it must be in [0, 1]",

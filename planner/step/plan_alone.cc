@@ -477,7 +477,7 @@ class StepPlanner {
   bool refines_ = false;
 
   std::optional<Candidate> best_;
-  std::optional<Candidate> known_;  // Of other strategies.
+  std::optional<Candidate> known_;  // Other strategies' start.
   std::optional<SplitStep> split_;  // Set if best_ is for it.
   absl::Status last_error_;
   bool needs_whole_ = false;

@@ -49,6 +49,7 @@ MemoryChooser::MemoryChooser(const StageGraph& graph, const StepMemory& memory)
       min_memory_(memory.MinMemory()),
       pairs_(graph.num_ranks()),
       keeps_all_(graph.num_ranks()),
+      keeps_start_(graph.num_ranks()),
       tables_(memory),
       builders_(graph.num_ranks()),
       begun_(graph.num_ranks(), 0),
@@ -83,6 +84,16 @@ absl::StatusOr<int64_t> MemoryChooser::Choose(
   PIPELOOM_CHECK(sequence_.size() == static_cast<size_t>(flat_.num_tasks));
   for (const RankId r : graph_->rank_ids()) {
     keeps_all_[r] = FitsWithEverythingKept(*graph_, r, orders[r]);
+  }
+  keeps_start_.assign(keeps_start_.size(), false);
+  if (options.program.keeps_start && start.size() == min_memory_.size()) {
+    PIPELOOM_ASSIGN_OR_RETURN(const StageGraph started,
+                              partition::ApplyMemory(*graph_, *memory_, start));
+    for (const RankId r : graph_->rank_ids()) {
+      // Room for copies is not in the graph.
+      keeps_start_[r] = !keeps_all_[r] && copy_sizes_[r].empty() &&
+                        FitsWithEverythingKept(started, r, orders[r]);
+    }
   }
   evaluations_ = 0;
   copies_ = false;
@@ -160,6 +171,10 @@ absl::Status MemoryChooser::Solve(const RankOrders& orders,
     if (keeps_all_[r] || budget.Abandoned()) return;
     std::vector<int32_t> choice;
     for (const StagePairId id : pairs_[r]) choice.push_back(start[id]);
+    if (keeps_start_[r]) {
+      solutions[r] = {.feasible = true, .choice = std::move(choice)};
+      return;
+    }
     if (begun_[r] == 0) {
       begun_[r] = 1;
       SolveFirst(r, orders[r], choice, options, &solutions[r]);

@@ -133,6 +133,8 @@ class MemoryChooser {
   IdVector<RankId, std::vector<StagePairId>> pairs_;  // Pairs with a backward.
   // Whether the rank fits with everything kept.
   IdVector<RankId, bool> keeps_all_;
+  // Whether the rank keeps the start, which fits, as the options say.
+  IdVector<RankId, bool> keeps_start_;
   // For ranks that copy nothing; their solvers are reused from order to order.
   CandidateTables tables_;
   IdVector<RankId, RankProgramBuilder> builders_;

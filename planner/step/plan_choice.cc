@@ -16,6 +16,7 @@
 #include "planner/passes/drop_fused.h"
 #include "planner/passes/pair_forwards.h"
 #include "planner/passes/pair_passes.h"
+#include "planner/refine/gradient_refiner.h"
 #include "planner/strategy_abilities.h"
 
 namespace pipeloom::planner {
@@ -36,6 +37,10 @@ constexpr double kRepairUntil = 1.1;
 // ranks send or receive, which a schedule does not account for, broke the
 // limit.
 constexpr int kMaxTightenings = 6;
+
+// Number of tensors for which limits are lowered more where one was broken and
+// the same order gets other choices.
+constexpr int64_t kMuchMoreRoom = 6;
 
 // Lowers `limits` by the amount that each rank's plan is over its true limit.
 // Returns whether any rank was over.
@@ -237,6 +242,57 @@ IdVector<RankId, RankSpec> WithRoom(const StageGraph& graph,
   return limits;
 }
 
+IdVector<RankId, RankSpec> LoweredMore(
+    const StageGraph& graph, const IdVector<RankId, RankSpec>& limits,
+    const IdVector<RankId, RankSpec>& lowered) {
+  const IdVector<RankId, RankSpec> more =
+      WithRoom(graph, lowered, kMuchMoreRoom);
+  IdVector<RankId, RankSpec> result = limits;
+  for (const RankId r : limits.ids()) {
+    if (lowered[r] != limits[r]) result[r] = more[r];
+  }
+  return result;
+}
+
+namespace {
+
+// Chooses memory again for the order of `made`, which breaks `limits` where
+// `lowered` are lower, until there is room for the tensors that ranks send and
+// receive. ResourceExhausted: nothing was found that fits.
+absl::StatusOr<Candidate> Refit(const PreparedJob& job, const PlanInput& input,
+                                const partition::BuiltGraph& built,
+                                const partition::StepMemory& memory,
+                                MemorySchedule made,
+                                IdVector<RankId, RankSpec> limits,
+                                IdVector<RankId, RankSpec> lowered,
+                                const SearchBudget& budget) {
+  const partition::StepMemory with_forms = WithForms(memory, made.forms);
+  for (int attempt = 1; attempt < kMaxAnew; ++attempt) {
+    limits = LoweredMore(built.graph, limits, lowered);
+    PIPELOOM_ASSIGN_OR_RETURN(
+        std::optional<partition::MemorySelection> selection,
+        ChooseAnew(built.graph.WithRanks(limits), with_forms,
+                   made.found.schedule.order, made.selection, /*repairs=*/true,
+                   budget.threads, [&] { return budget.Abandoned(); }));
+    if (!selection.has_value()) break;
+    made.selection = *std::move(selection);
+    PIPELOOM_ASSIGN_OR_RETURN(
+        const StageGraph graph,
+        partition::ApplyMemory(built.graph, with_forms, made.selection));
+    PIPELOOM_ASSIGN_OR_RETURN(made.found.schedule,
+                              TimeSchedule(graph, made.found.schedule.order));
+    lowered = limits;
+    PIPELOOM_ASSIGN_OR_RETURN(
+        std::optional<Candidate> candidate,
+        MakeCandidate(job, input, built, memory, made, limits, &lowered));
+    if (candidate.has_value()) return *std::move(candidate);
+  }
+  return absl::ResourceExhaustedError(
+      "the order that was found leaves no room for sent and received tensors");
+}
+
+}  // namespace
+
 absl::StatusOr<Candidate> PlanChoice(
     const PreparedJob& job, const PlanInput& input,
     const partition::BuiltGraph& built, const partition::StepMemory& memory,
@@ -264,7 +320,14 @@ absl::StatusOr<Candidate> PlanChoice(
     PIPELOOM_ASSIGN_OR_RETURN(candidate.plan,
                               Lower(graph, memory, candidate.made));
     PIPELOOM_ASSIGN_OR_RETURN(const auto peaks, PeaksOf(job, candidate.plan));
+    const IdVector<RankId, RankSpec> before_tightening = limits;
     if (!Tighten(graph, peaks, &limits)) break;
+    if (fixed == nullptr) {
+      absl::StatusOr<Candidate> fitting =
+          Refit(job, input, built, memory, candidate.made, before_tightening,
+                limits, budget);
+      if (!absl::IsResourceExhausted(fitting.status())) return fitting;
+    }
     // The order changes with the limits, and with the order the tensors under
     // way at its peaks; so each attempt leaves more margin.
     if (fixed == nullptr) LeaveRoom(graph, peaks, attempt + 1, &limits);
@@ -341,7 +404,22 @@ absl::Status ImproveCandidate(const PreparedJob& job, const PlanInput& input,
     PIPELOOM_ASSIGN_OR_RETURN(candidate.plan,
                               Lower(graph, memory, candidate.made));
     PIPELOOM_ASSIGN_OR_RETURN(const auto peaks, PeaksOf(job, candidate.plan));
+    const IdVector<RankId, RankSpec> before = limits;
     over = Tighten(graph, peaks, &limits);
+    if (over) {
+      absl::StatusOr<Candidate> fitting = Refit(
+          job, input, built, memory, candidate.made, before, limits, rest);
+      if (fitting.ok()) {
+        over = false;
+        candidate = *std::move(fitting);
+        limits = candidate.limits;
+      } else if (!absl::IsResourceExhausted(fitting.status())) {
+        return fitting.status();
+      }
+    } else {
+      PIPELOOM_RETURN_IF_ERROR(Finish(job, input, built, &candidate));
+      candidate.limits = limits;
+    }
     start = candidate.made;
     if (over) {
       // The first time, limits are lowered only by what was missing: room for
@@ -350,9 +428,7 @@ absl::Status ImproveCandidate(const PreparedJob& job, const PlanInput& input,
       if (++overs > 1) LeaveRoom(graph, peaks, 1, &limits);
       continue;
     }
-    PIPELOOM_RETURN_IF_ERROR(Finish(job, input, built, &candidate));
     if (candidate.predicted.finish > best->predicted.finish) continue;
-    candidate.limits = limits;
     *best = std::move(candidate);
     if (best->made.found.proven_optimal) break;
   }
@@ -376,6 +452,28 @@ absl::StatusOr<std::optional<Candidate>> MakeCandidate(
   PIPELOOM_RETURN_IF_ERROR(Finish(job, input, built, &candidate));
   candidate.lowering = SpentOf(input) - begin;
   return candidate;
+}
+
+absl::StatusOr<Candidate> MakeToFit(const PreparedJob& job,
+                                    const PlanInput& input,
+                                    const partition::BuiltGraph& built,
+                                    const partition::StepMemory& memory,
+                                    MemorySchedule made,
+                                    IdVector<RankId, RankSpec> limits,
+                                    const SearchBudget& budget) {
+  PIPELOOM_ASSIGN_OR_RETURN(
+      const StageGraph graph,
+      partition::ApplyMemory(built.graph, WithForms(memory, made.forms),
+                             made.selection));
+  PIPELOOM_ASSIGN_OR_RETURN(made.found.schedule,
+                            TimeSchedule(graph, made.found.schedule.order));
+  IdVector<RankId, RankSpec> lowered = limits;
+  PIPELOOM_ASSIGN_OR_RETURN(
+      std::optional<Candidate> candidate,
+      MakeCandidate(job, input, built, memory, made, limits, &lowered));
+  if (candidate.has_value()) return *std::move(candidate);
+  return Refit(job, input, built, memory, std::move(made), std::move(limits),
+               std::move(lowered), budget);
 }
 
 absl::StatusOr<RobustReport> MakeRobust(const PreparedJob& job,

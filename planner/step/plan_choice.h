@@ -44,6 +44,16 @@ IdVector<RankId, RankSpec> WithRoom(const StageGraph& graph,
                                     IdVector<RankId, RankSpec> limits,
                                     int64_t tensors);
 
+// Returns `lowered`, in which limits are lowered where ranks were over them,
+// with room for some more tensors on those ranks: other choices have other
+// tensors at their peaks.
+IdVector<RankId, RankSpec> LoweredMore(
+    const StageGraph& graph, const IdVector<RankId, RankSpec>& limits,
+    const IdVector<RankId, RankSpec>& lowered);
+
+// How often memory is chosen anew with what was missing taken from the limits.
+inline constexpr int kMaxAnew = 4;
+
 // Makes a schedule within `limits`, lowers it, emulates it and checks it. With
 // `fixed`, which is for strategies that do not choose memory, the schedule is
 // for that selection. If sent and received tensors, or activations on their way
@@ -56,9 +66,9 @@ absl::StatusOr<Candidate> PlanChoice(
     const SearchBudget& budget, int64_t* evaluations);
 
 // Spends the rest of the budget on a better plan of a strategy that chooses
-// memory itself. The search runs in parts, each going on from the one before,
-// so that an answer that breaks a limit by the tensors under way is repaired
-// instead of lost.
+// memory itself. The search runs in parts, each going on from the one before.
+// An answer that breaks a limit by the tensors under way is repaired as
+// MakeToFit does, or else by the next part.
 absl::Status ImproveCandidate(const PreparedJob& job, const PlanInput& input,
                               const partition::BuiltGraph& built,
                               const partition::StepMemory& memory,
@@ -72,6 +82,18 @@ absl::StatusOr<std::optional<Candidate>> MakeCandidate(
     const partition::BuiltGraph& built, const partition::StepMemory& memory,
     MemorySchedule made, IdVector<RankId, RankSpec> limits,
     IdVector<RankId, RankSpec>* lowered = nullptr);
+
+// Returns `made`, which has choices of `memory`, as a candidate for `built`. If
+// there is no room in `limits` for the tensors that ranks send and receive,
+// memory is chosen again for the same order, within lower limits.
+// ResourceExhausted: nothing was found that fits.
+absl::StatusOr<Candidate> MakeToFit(const PreparedJob& job,
+                                    const PlanInput& input,
+                                    const partition::BuiltGraph& built,
+                                    const partition::StepMemory& memory,
+                                    MemorySchedule made,
+                                    IdVector<RankId, RankSpec> limits,
+                                    const SearchBudget& budget);
 
 // Looks for an order with a better 90th percentile under `input.robust` until
 // the budget ends. The plan stays as it is if none is found, or if the better

@@ -25,13 +25,10 @@ using partition::StagePair;
 using partition::StepMemory;
 
 // Number of sent and received tensors for which the limits leave room when
-// memory is chosen anew, and how often it is chosen again with what was missing
-// taken from the limits.
+// memory is chosen anew.
 constexpr int64_t kRoom = 4;
-constexpr int kMaxAnew = 4;
 // Number of tensors for which limits are lowered more where one was broken.
 constexpr int64_t kMoreRoom = 2;
-constexpr int64_t kMuchMoreRoom = 6;
 // Under a deadline, from when on a bound must be quick.
 constexpr double kQuickBoundFrom = 0.7;
 // Under a deadline, until when it is chosen more than twice.
@@ -57,20 +54,6 @@ const MemoryChoice& ChoiceOf(const StepMemory& memory,
                              const partition::MemorySelection& selection,
                              StagePairId id) {
   return memory.candidates(id)[static_cast<size_t>(selection[id])].choice;
-}
-
-// Returns `lowered`, in which limits are lowered where ranks were over them,
-// with more room on those ranks: other limits lead to other peaks.
-IdVector<RankId, RankSpec> Lower(const StageGraph& graph,
-                                 const IdVector<RankId, RankSpec>& limits,
-                                 const IdVector<RankId, RankSpec>& lowered) {
-  const IdVector<RankId, RankSpec> more =
-      WithRoom(graph, lowered, kMuchMoreRoom);
-  IdVector<RankId, RankSpec> result = limits;
-  for (const RankId r : limits.ids()) {
-    if (lowered[r] != limits[r]) result[r] = more[r];
-  }
-  return result;
 }
 
 // Fuses every pair that has both forms. Returns whether there was any.
@@ -249,7 +232,7 @@ absl::StatusOr<std::optional<Candidate>> PutOffAnew(
         MakeCandidate(job, input, built, choices, std::move(answers[0]), limits,
                       &lowered));
     if (candidate.has_value()) return candidate;
-    limits = Lower(built.graph, limits, lowered);
+    limits = LoweredMore(built.graph, limits, lowered);
   }
   return std::nullopt;
 }
@@ -382,39 +365,6 @@ absl::StatusOr<SplitAnswer> ToSplit(const PreparedJob& job,
       answer.made,
       InSplitStep(answer.step.built, answer.step.memory, fused, memory, made));
   return answer;
-}
-
-absl::StatusOr<Candidate> MakeToFit(const PreparedJob& job,
-                                    const PlanInput& input,
-                                    const partition::BuiltGraph& built,
-                                    const StepMemory& memory,
-                                    MemorySchedule made,
-                                    IdVector<RankId, RankSpec> limits,
-                                    const SearchBudget& budget) {
-  StepMemory with_forms = memory;
-  with_forms.SetForms(made.forms);
-  for (int attempt = 0; attempt < kMaxAnew; ++attempt) {
-    PIPELOOM_ASSIGN_OR_RETURN(
-        const StageGraph graph,
-        partition::ApplyMemory(built.graph, with_forms, made.selection));
-    PIPELOOM_ASSIGN_OR_RETURN(made.found.schedule,
-                              TimeSchedule(graph, made.found.schedule.order));
-    IdVector<RankId, RankSpec> lowered = limits;
-    PIPELOOM_ASSIGN_OR_RETURN(
-        std::optional<Candidate> candidate,
-        MakeCandidate(job, input, built, memory, made, limits, &lowered));
-    if (candidate.has_value()) return *std::move(candidate);
-    limits = Lower(built.graph, limits, lowered);
-    PIPELOOM_ASSIGN_OR_RETURN(
-        std::optional<MemorySelection> selection,
-        ChooseAnew(built.graph.WithRanks(limits), with_forms,
-                   made.found.schedule.order, made.selection, /*repairs=*/true,
-                   budget.threads, [&] { return budget.Abandoned(); }));
-    if (!selection.has_value()) break;
-    made.selection = *std::move(selection);
-  }
-  return absl::ResourceExhaustedError(
-      "the order that was found leaves no room for sent and received tensors");
 }
 
 absl::StatusOr<Candidate> AsFused(const PreparedJob& job,

@@ -65,18 +65,6 @@ struct SearchedStep {
   bool as_if() const { return &searched_built != &built; }
 };
 
-// Returns `made`, which has choices of `memory`, as a candidate for `built`. If
-// there is no room in `limits` for the tensors that ranks send and receive,
-// memory is chosen again for the same order, within lower limits.
-// ResourceExhausted: nothing was found that fits.
-absl::StatusOr<Candidate> MakeToFit(const PreparedJob& job,
-                                    const PlanInput& input,
-                                    const partition::BuiltGraph& built,
-                                    const partition::StepMemory& memory,
-                                    MemorySchedule made,
-                                    IdVector<RankId, RankSpec> limits,
-                                    const SearchBudget& budget);
-
 // Returns `from`, which is for `step.searched_built`, as a candidate for
 // `step.built` with fused backwards, as MakeToFit does: the times are others.
 // REQUIRES: step.as_if().

@@ -8,12 +8,16 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "emulator/stage/stage_cost.h"
 #include "partition/batching/batch_split.h"
+#include "partition/graph/build_stage_graph.h"
+#include "partition/graph/memory_candidates.h"
 #include "planner/lower/lower_plan.h"
+#include "planner/memory/stage_choices.h"
 #include "planner/strategies/pipeloom_strategy.h"
 #include "planner/strategy_abilities.h"
 #include "tests/support/plan_first_step.h"
@@ -188,6 +192,72 @@ TEST(SearchedStepTest, HasOnlyTheWeightGradientsThatGapsDoNotHide) {
     }
     before = strategy.weight_grads;
   }
+}
+
+// Where the tensors that ranks send and receive break a limit, the order that
+// was found stays, with leaner choices on ranks that were over.
+TEST(MakeToFitTest, KeepsTheOrderThatTheTensorsLeaveNoRoomFor) {
+  int refitted = 0;
+  for (uint64_t seed = 1; seed <= 6; ++seed) {
+    JobSpec job = SmallVlmJob();
+    job.training.microbatches = 12;
+    const BatchMetadata batch = RandomBatch(seed, 300, 5);
+    ASSERT_OK_AND_ASSIGN(const PlanResult roomy, PlanFirstStep(job, batch));
+    const std::vector<Bytes> peaks = roomy.peak_bytes();
+    const int64_t most = std::max_element(peaks.begin(), peaks.end())->count();
+    for (const int percent : {90, 80, 70, 60}) {
+      SCOPED_TRACE(::testing::Message()
+                   << "seed " << seed << " at " << percent << " %");
+      job.training.memory_limit = Bytes(most * percent / 100);
+      const emulator::StageCostModel costs(job);
+      ASSERT_OK_AND_ASSIGN(const partition::PackedStep packed,
+                           partition::PackStep(job, batch, 0));
+      const auto strategy = MakePipeloom();
+      ASSERT_OK_AND_ASSIGN(const PreparedJob prepared,
+                           PrepareByRule(*strategy, costs, batch));
+      ASSERT_OK_AND_ASSIGN(
+          const Microbatches microbatches,
+          partition::SplitMicrobatches(job, packed, 0, prepared.partition));
+      ASSERT_OK_AND_ASSIGN(
+          const partition::BuiltGraph built,
+          partition::BuildStageGraph(costs, prepared.partition, microbatches,
+                                     {.split_backward = true}));
+      const partition::StepMemory memory = partition::MakeStepMemory(
+          costs, prepared.partition, microbatches, built.pairs,
+          StageChoices(costs, prepared.partition, microbatches));
+      absl::StatusOr<MemorySchedule> made = strategy->MakeMemorySchedule(
+          built.graph, memory, prepared.partition, 1, {.max_evaluations = 1});
+      if (!made.ok()) continue;
+      const PlanInput input{.packed = &packed};
+      IdVector<RankId, RankSpec> lowered = built.graph.ranks();
+      ASSERT_OK_AND_ASSIGN(const std::optional<Candidate> as_it_is,
+                           MakeCandidate(prepared, input, built, memory, *made,
+                                         built.graph.ranks(), &lowered));
+      const absl::StatusOr<Candidate> fitting = MakeToFit(
+          prepared, input, built, memory, *made, built.graph.ranks(), {});
+      if (!fitting.ok()) {
+        EXPECT_TRUE(absl::IsResourceExhausted(fitting.status()));
+        continue;
+      }
+      EXPECT_EQ(fitting->made.found.schedule.order, made->found.schedule.order);
+      for (const Bytes peak : PlanPeaks(fitting->plan)) {
+        EXPECT_LE(peak, job.training.memory_limit);
+      }
+      if (as_it_is.has_value()) {
+        EXPECT_EQ(fitting->made.selection, made->selection);
+        continue;
+      }
+      ++refitted;
+      // Other ranks keep their choices.
+      for (const StagePairId id : memory.pairs.ids()) {
+        const RankId rank = built.graph.task(memory.pairs[id].forward).rank;
+        if (fitting->limits[rank] == built.graph.rank(rank)) {
+          EXPECT_EQ(fitting->made.selection[id], made->selection[id]);
+        }
+      }
+    }
+  }
+  EXPECT_GT(refitted, 5);
 }
 
 TEST(WithMarginTest, IsForTwoTensorsOnRanksWhoseLimitWasLowered) {

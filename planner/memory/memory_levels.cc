@@ -58,42 +58,110 @@ std::vector<MemorySelection> MemoryLevels(const StepMemory& memory,
 
 double MicrobatchesThatFit(const StageGraph& graph, const StepMemory& memory,
                            const MemorySelection& selection) {
-  IdVector<RankId, double> held(graph.num_ranks(), 0.0);
-  MicrobatchId last(0);
+  // Indexed by rank and microbatch.
+  IdVector<RankId, std::vector<double>> held(graph.num_ranks());
   for (const StagePairId id : memory.pairs.ids()) {
     if (memory.pairs[id].backward.is_none()) continue;
     const Task& forward = graph.task(memory.pairs[id].forward);
-    held[forward.rank] +=
+    const auto m = static_cast<size_t>(forward.microbatch.value());
+    std::vector<double>& of_rank = held[forward.rank];
+    of_rank.resize(std::max(of_rank.size(), m + 1));
+    of_rank[m] +=
         static_cast<double>(memory.effect(id, selection[id]).held().count());
-    last = std::max(last, forward.microbatch);
   }
-  const double microbatches = last.value() + 1;
   double fewest = std::numeric_limits<double>::infinity();
   for (const RankId r : graph.rank_ids()) {
+    double sum = 0;
+    double squares = 0;
+    for (const double bytes : held[r]) {
+      sum += bytes;
+      squares += bytes * bytes;
+    }
     const RankMemory& rank = graph.rank(r).memory;
-    if (rank.limit == Bytes(0) || held[r] <= 0) continue;
+    if (rank.limit == Bytes(0) || sum <= 0) continue;
     const Bytes room = rank.limit - rank.static_bytes();
-    fewest = std::min(
-        fewest, static_cast<double>(room.count()) * microbatches / held[r]);
+    fewest =
+        std::min(fewest, static_cast<double>(room.count()) * sum / squares);
   }
   return fewest;
 }
+
+namespace {
+
+// Sorts levels by `badness(level)`; equal ones stay in order.
+template <typename Badness>
+void SortLevels(const Badness& badness, std::vector<MemorySelection>* levels) {
+  std::vector<std::pair<double, MemorySelection>> sorted;
+  for (MemorySelection& level : *levels) {
+    const double bad = badness(level);
+    sorted.emplace_back(bad, std::move(level));
+  }
+  std::stable_sort(
+      sorted.begin(), sorted.end(),
+      [](const auto& a, const auto& b) { return a.first < b.first; });
+  for (size_t i = 0; i < sorted.size(); ++i) {
+    (*levels)[i] = std::move(sorted[i].second);
+  }
+}
+
+}  // namespace
 
 void PutRoomyLevelsFirst(const StageGraph& graph, const StepMemory& memory,
                          std::vector<MemorySelection>* levels) {
   constexpr double kLeastShare = 0.5;
   const double enough = kLeastShare * graph.num_ranks();
-  std::vector<std::pair<double, MemorySelection>> by_lack;
-  for (MemorySelection& level : *levels) {
-    const double fit = MicrobatchesThatFit(graph, memory, level);
-    by_lack.emplace_back(std::max(0.0, enough - fit), std::move(level));
+  SortLevels(
+      [&](const MemorySelection& level) {
+        const double fit = MicrobatchesThatFit(graph, memory, level);
+        return std::max(0.0, enough - fit);
+      },
+      levels);
+}
+
+std::vector<MemorySelection> ShortestLevels(
+    const StageGraph& graph, const StepMemory& memory,
+    std::vector<MemorySelection> levels) {
+  constexpr double kFullShare = 0.9;
+  constexpr size_t kNumber = 2;
+  const double full = kFullShare * graph.num_ranks();
+  double work = 0;
+  for (const Task& task : graph.tasks()) {
+    work += static_cast<double>(task.duration.count());
   }
-  std::stable_sort(
-      by_lack.begin(), by_lack.end(),
-      [](const auto& a, const auto& b) { return a.first < b.first; });
-  for (size_t i = 0; i < by_lack.size(); ++i) {
-    (*levels)[i] = std::move(by_lack[i].second);
+  SortLevels(
+      [&](const MemorySelection& level) {
+        double time = work;
+        for (const StagePairId id : memory.pairs.ids()) {
+          if (memory.pairs[id].backward.is_none()) continue;
+          time +=
+              static_cast<double>(memory.effect(id, level[id]).extra.count());
+        }
+        const double fit = MicrobatchesThatFit(graph, memory, level);
+        return time * std::max(1.0, full / fit);
+      },
+      &levels);
+  levels.resize(std::min(kNumber, levels.size()));
+  return levels;
+}
+
+std::vector<MemorySelection> StartLevels(const StageGraph& graph,
+                                         const StepMemory& memory,
+                                         const Partition& partition) {
+  // 0.3 to 0.6 is best for dip-vlm-s, dip-vlm-l, qwen2.5-vl-72b and dip-t2v-l.
+  constexpr double kShares[] = {0.4, 0.6, 0.2, 1, 0.8, 0};
+  constexpr double kManyShares[] = {0,   0.1, 0.2, 0.3, 0.4, 0.5,
+                                    0.6, 0.7, 0.8, 0.9, 1};
+  std::vector<MemorySelection> levels = ShortestLevels(
+      graph, memory, MemoryLevels(memory, partition, kManyShares));
+  std::vector<MemorySelection> others =
+      MemoryLevels(memory, partition, kShares);
+  PutRoomyLevelsFirst(graph, memory, &others);
+  for (MemorySelection& level : others) {
+    if (std::find(levels.begin(), levels.end(), level) == levels.end()) {
+      levels.push_back(std::move(level));
+    }
   }
+  return levels;
 }
 
 FlatGraph WithFastestChoices(const StageGraph& graph,

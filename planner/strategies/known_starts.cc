@@ -39,10 +39,7 @@ constexpr size_t kThorough = 2;
 // Options of the rough choice.
 constexpr ChooseMemoryOptions kRough = {.rounds = 2, .program = kRoughProgram};
 // Shares of the way from keeping everything to min-memory at which orders of
-// segments are made, the most promising first (dip-vlm-s, dip-vlm-l,
-// qwen2.5-vl-72b and dip-t2v-l: 0.3 to 0.6 is best).
-constexpr double kLevels[] = {0.4, 0.6, 0.2, 1, 0.8, 0};
-// The same for orders that have to fit where little memory is left.
+// segments are made that have to fit where little memory is left.
 constexpr double kLeast[] = {1};
 
 bool SplitsBackward(const StageGraph& graph) {
@@ -325,10 +322,8 @@ class KnownStarts::Tried {
     part.stop = whole.stop;
     part.needs_answer = whole.needs_answer;
     std::vector<MemorySelection> levels =
-        MemoryIsShort(FlatGraph(graph))
-            ? MemoryLevels(memory, partition, kLevels)
-            : std::vector{memory.KeepEverything()};
-    PutRoomyLevelsFirst(graph, memory, &levels);
+        MemoryIsShort(FlatGraph(graph)) ? StartLevels(graph, memory, partition)
+                                        : std::vector{memory.KeepEverything()};
     PIPELOOM_ASSIGN_OR_RETURN(
         SegmentStarts found,
         FindSegmentStarts(

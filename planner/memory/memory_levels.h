@@ -42,11 +42,11 @@ void PutRoomyLevelsFirst(const StageGraph& graph,
 
 // Returns the two of `levels` that let expect the shortest steps, the shortest
 // first: the work with what is recomputed, as many times longer as fewer
-// microbatches fit than 0.9 times the ranks. On dip-vlm-s (4 and 16 ranks),
-// qwen2.5-vl-72b, dip-t2v-s and dip-t2v-xl (16 ranks each), the best orders of
-// segments of one of them are at most 1 % longer than those of the best level.
-// The share was chosen on these and on 76 random jobs near their smallest
-// limits.
+// microbatches fit than 0.9 times the ranks. For large steps, which have time
+// for two levels (docs/evaluation/memory_limits.md): the share was chosen on
+// dip-vlm-s, qwen2.5-vl-72b, dip-t2v-s and dip-t2v-xl with 16 ranks each, of
+// which one of the two levels has the best order, and on 76 random jobs near
+// their smallest limits.
 std::vector<partition::MemorySelection> ShortestLevels(
     const StageGraph& graph, const partition::StepMemory& memory,
     std::vector<partition::MemorySelection> levels);

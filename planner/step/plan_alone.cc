@@ -290,7 +290,7 @@ class StepPlanner {
     return NothingFits();
   }
 
-  // Finds the best plan of a strategy that does not.
+  // Finds the best plan by memory rules, for a strategy that chooses none.
   absl::Status FindByRules() {
     const auto may_be_best = [&](const MemoryRule& rule) {
       return !best_.has_value() || rules_->BusiestRank(built_.graph, rule) <

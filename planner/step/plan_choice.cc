@@ -33,6 +33,10 @@ constexpr double kPartsAnew[] = {0.1, 0.95};
 // does not fit is repaired.
 constexpr double kRepairUntil = 1.1;
 
+// The same until which it gets other choices of memory for its order: those may
+// take some percent of the time of a large step.
+constexpr double kRefitUntil = 0.97;
+
 // How often a schedule is made again with less memory because tensors that
 // ranks send or receive, which a schedule does not account for, broke the
 // limit.
@@ -406,6 +410,7 @@ absl::Status ImproveCandidate(const PreparedJob& job, const PlanInput& input,
     PIPELOOM_ASSIGN_OR_RETURN(const auto peaks, PeaksOf(job, candidate.plan));
     const IdVector<RankId, RankSpec> before = limits;
     over = Tighten(graph, peaks, &limits);
+    if (over && SpentOf(input) >= kRefitUntil) break;
     if (over) {
       absl::StatusOr<Candidate> fitting = Refit(
           job, input, built, memory, candidate.made, before, limits, rest);

@@ -35,7 +35,7 @@ constexpr double kRepairUntil = 1.1;
 
 // The same until which it gets other choices of memory for its order: those may
 // take some percent of the time of a large step.
-constexpr double kRefitUntil = 0.97;
+constexpr double kRefitUntil = 0.93;
 
 // How often a schedule is made again with less memory because tensors that
 // ranks send or receive, which a schedule does not account for, broke the

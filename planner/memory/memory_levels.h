@@ -22,10 +22,10 @@ std::vector<partition::MemorySelection> MemoryLevels(
 
 // Returns how many microbatches fit on the rank that has room for the fewest,
 // if all pairs have these choices: a pipeline is full when about as many are
-// under way as it has ranks. They count as large as the mean of all held bytes
-// sees its microbatch, since large ones are in the way most: the sum of the
-// squares of what each holds over the sum. Infinite without limits. `graph` has
-// everything kept. O(pairs).
+// under way as it has ranks. The size of a microbatch is the mean weighted by
+// size (the sum of the squares of what each holds over the sum), since large
+// ones are in the way most. Infinite without limits. `graph` has everything
+// kept. O(pairs).
 double MicrobatchesThatFit(const StageGraph& graph,
                            const partition::StepMemory& memory,
                            const partition::MemorySelection& selection);
@@ -35,18 +35,19 @@ double MicrobatchesThatFit(const StageGraph& graph,
 // many, a step takes about twice the work of a rank. The half was chosen on
 // dip-vlm-l and internvl3-38b with 16 ranks and 40 GiB, and on dip-vlm-s,
 // dip-vlm-l, qwen2.5-vl-72b and step-video-t2v as they are, whose best levels
-// have room for 0.8 to 4 times as many microbatches as ranks.
+// have room for 0.8 to 4 times as many microbatches of mean size as ranks.
 void PutRoomyLevelsFirst(const StageGraph& graph,
                          const partition::StepMemory& memory,
                          std::vector<partition::MemorySelection>* levels);
 
-// Returns the two of `levels` that let expect the shortest steps, the shortest
-// first: the work with what is recomputed, as many times longer as fewer
-// microbatches fit than 0.9 times the ranks. For large steps, which have time
-// for two levels (docs/evaluation/memory_limits.md): the share was chosen on
-// dip-vlm-s, qwen2.5-vl-72b, dip-t2v-s and dip-t2v-xl with 16 ranks each, of
-// which one of the two levels has the best order, and on 76 random jobs near
-// their smallest limits.
+// Returns the two of `levels` with the shortest estimated steps, the shortest
+// first. The estimate is the work of all passes with what they recompute; if
+// fewer microbatches fit than 0.9 times the ranks, it grows in proportion. For
+// large steps, which have time for two levels only
+// (docs/evaluation/memory_limits.md). The share was chosen on dip-vlm-s,
+// qwen2.5-vl-72b, dip-t2v-s and dip-t2v-xl with 16 ranks each, where one of the
+// two levels has the best order, and on 76 random jobs near their smallest
+// limits. O(levels x pairs).
 std::vector<partition::MemorySelection> ShortestLevels(
     const StageGraph& graph, const partition::StepMemory& memory,
     std::vector<partition::MemorySelection> levels);

@@ -33,8 +33,9 @@ constexpr double kPartsAnew[] = {0.1, 0.95};
 // does not fit is repaired.
 constexpr double kRepairUntil = 1.1;
 
-// The same until which it gets other choices of memory for its order: those may
-// take some percent of the time of a large step.
+// The share until which new choices of memory are begun for the order of such
+// an answer. Begun until 0.97, they ended up to 8 ms late in 50 steps of
+// dip-vlm-l in 100 ms.
 constexpr double kRefitUntil = 0.93;
 
 // How often a schedule is made again with less memory because tensors that

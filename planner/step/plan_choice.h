@@ -57,8 +57,10 @@ inline constexpr int kMaxAnew = 4;
 // Makes a schedule within `limits`, lowers it, emulates it and checks it. With
 // `fixed`, which is for strategies that do not choose memory, the schedule is
 // for that selection. If sent and received tensors, or activations on their way
-// to the host and back, break a limit, the limit is lowered and the schedule
-// made again. Adds to `evaluations`, also when it fails.
+// to the host and back, break a limit, the limit is lowered. A strategy that
+// chooses memory first gets new choices for the same order, as in MakeToFit; if
+// that does not help, and for `fixed`, the schedule is made again. Adds to
+// `evaluations`, also when it fails.
 absl::StatusOr<Candidate> PlanChoice(
     const PreparedJob& job, const PlanInput& input,
     const partition::BuiltGraph& built, const partition::StepMemory& memory,

@@ -33,18 +33,31 @@ using ::pipeloom::testing::PrepareByRule;
 using ::pipeloom::testing::RandomBatch;
 using ::pipeloom::testing::SmallVlmJob;
 
+// A step, and the most bytes that a rank of its plan holds without a limit.
+struct RoomyStep {
+  JobSpec job = SmallVlmJob();
+  BatchMetadata batch{};
+  int64_t most = 0;
+};
+
+RoomyStep MakeRoomyStep(uint64_t seed) {
+  RoomyStep step{.batch = RandomBatch(seed, 300, 5)};
+  step.job.training.microbatches = 12;
+  const absl::StatusOr<PlanResult> plan = PlanFirstStep(step.job, step.batch);
+  EXPECT_THAT(plan.status(), IsOk());
+  for (const Bytes peak : plan->peak_bytes()) {
+    step.most = std::max(step.most, peak.count());
+  }
+  return step;
+}
+
 // A schedule uses all the memory there is, and what is on its way besides is
 // over on one rank, then on another: without margins that grow, some limits
 // between two that work have no plan.
 TEST(GrowingMarginsTest, EveryLimitAboveOneThatWorksHasAPlan) {
   int planned = 0;
   for (uint64_t seed = 1; seed <= 6; ++seed) {
-    JobSpec job = SmallVlmJob();
-    job.training.microbatches = 12;
-    const BatchMetadata batch = RandomBatch(seed, 300, 5);
-    ASSERT_OK_AND_ASSIGN(const PlanResult roomy, PlanFirstStep(job, batch));
-    const std::vector<Bytes> peaks = roomy.peak_bytes();
-    const int64_t most = std::max_element(peaks.begin(), peaks.end())->count();
+    auto [job, batch, most] = MakeRoomyStep(seed);
     std::vector<int> failed;
     for (int percent = 99; percent >= 45; percent -= 3) {
       SCOPED_TRACE(::testing::Message()
@@ -199,12 +212,7 @@ TEST(SearchedStepTest, HasOnlyTheWeightGradientsThatGapsDoNotHide) {
 TEST(MakeToFitTest, KeepsTheOrderThatTheTensorsLeaveNoRoomFor) {
   int refitted = 0;
   for (uint64_t seed = 1; seed <= 6; ++seed) {
-    JobSpec job = SmallVlmJob();
-    job.training.microbatches = 12;
-    const BatchMetadata batch = RandomBatch(seed, 300, 5);
-    ASSERT_OK_AND_ASSIGN(const PlanResult roomy, PlanFirstStep(job, batch));
-    const std::vector<Bytes> peaks = roomy.peak_bytes();
-    const int64_t most = std::max_element(peaks.begin(), peaks.end())->count();
+    auto [job, batch, most] = MakeRoomyStep(seed);
     for (const int percent : {90, 80, 70, 60}) {
       SCOPED_TRACE(::testing::Message()
                    << "seed " << seed << " at " << percent << " %");

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/status_macros.h"
+#include "planner/construct/fill_weight_grads.h"
 #include "planner/memory/memory_levels.h"
 #include "planner/passes/drop_fused.h"
 #include "planner/passes/pair_passes.h"
@@ -256,25 +257,39 @@ class StepImprover {
   double refined_ratio_ = 0;
 };
 
-// Puts the weight gradients of `made`, an answer for the step as it is searched
-// that has each right after its backward, off until after the next one of its
-// rank, as far as `limits` allow, if that is shorter.
-absl::Status PutOffIfShorter(const SearchedStep& step,
-                             const IdVector<RankId, RankSpec>& limits,
-                             MemorySchedule* made) {
+// Moves the weight gradients of `made`, an answer for the step as it is
+// searched that has each right after its backward, to where they make it
+// shortest: after the next backward of their rank with a gap for them, or into
+// the gaps between tasks. Leaves `made` as it is if nothing is shorter within
+// `limits`.
+absl::Status PlaceWeightGrads(const SearchedStep& step,
+                              const IdVector<RankId, RankSpec>& limits,
+                              MemorySchedule* made) {
+  const StageGraph limited = step.searched_built.graph.WithRanks(limits);
+  MemorySchedule split{.selection = made->selection, .forms = made->forms};
+  if (!step.as_if()) {
+    split.forms.assign(split.forms.size(), partition::PassForm::kSplit);
+  }
+  partition::StepMemory memory = step.searched;
+  memory.SetForms(split.forms);
   PIPELOOM_ASSIGN_OR_RETURN(
       const StageGraph graph,
-      partition::ApplyMemory(step.searched_built.graph.WithRanks(limits),
-                             step.searched, made->selection));
-  PIPELOOM_ASSIGN_OR_RETURN(
-      Schedule put_off,
-      TimeSchedule(graph,
-                   PutOffWeightGrads(graph, step.searched, made->selection,
-                                     made->found.schedule.order)));
-  if (put_off.step_time() < made->found.schedule.step_time()) {
-    made->found.schedule = std::move(put_off);
+      partition::ApplyMemory(limited, memory, made->selection));
+  const RankOrders before = made->found.schedule.order;
+  const auto offer = [&](RankOrders orders) -> absl::Status {
+    PIPELOOM_ASSIGN_OR_RETURN(split.found.schedule,
+                              TimeSchedule(graph, std::move(orders)));
+    if (split.found.schedule.step_time() < made->found.schedule.step_time()) {
+      *made = split;
+    }
+    return absl::OkStatus();
+  };
+  if (step.as_if()) {
+    PIPELOOM_RETURN_IF_ERROR(
+        offer(PutOffWeightGrads(graph, memory, made->selection, before)));
   }
-  return absl::OkStatus();
+  RankOrders filled = FillWithWeightGrads(graph, before);
+  return filled.empty() ? absl::OkStatus() : offer(std::move(filled));
 }
 
 }  // namespace
@@ -335,12 +350,9 @@ absl::StatusOr<std::optional<Candidate>> KnownStart(
     return MakeToFit(job, input, step.searched_built, step.searched,
                      std::move(answer), known->limits, input.budget);
   };
-  absl::StatusOr<Candidate> fitting = absl::ResourceExhaustedError("not tried");
-  if (step.as_if()) {
-    MemorySchedule put_off = *made;
-    PIPELOOM_RETURN_IF_ERROR(PutOffIfShorter(step, known->limits, &put_off));
-    fitting = make_to_fit(std::move(put_off));
-  }
+  MemorySchedule placed = *made;
+  PIPELOOM_RETURN_IF_ERROR(PlaceWeightGrads(step, known->limits, &placed));
+  absl::StatusOr<Candidate> fitting = make_to_fit(std::move(placed));
   // Weight gradients right after their backwards need less memory.
   if (absl::IsResourceExhausted(fitting.status())) {
     fitting = make_to_fit(*std::move(made));

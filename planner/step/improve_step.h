@@ -25,7 +25,8 @@
 namespace pipeloom::planner {
 
 // Returns the best of the starts that other strategies give, which have fused
-// backwards, for `step.searched_built`; nullopt if nothing fits. With
+// backwards, for `step.searched_built`, with its weight gradients put off or in
+// gaps if that is shorter; nullopt if nothing fits. With
 // `leaves_room` the first one has room for the tensors that ranks sent and
 // received in the most similar of `input.carried`, or some guess, so that it
 // need not be made again. Sets `only_whole` if a start fits only with whole

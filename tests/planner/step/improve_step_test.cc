@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <utility>
+#include <vector>
 
 #include "emulator/stage/stage_cost.h"
 #include "partition/batching/batch_split.h"
@@ -21,6 +23,22 @@
 
 namespace pipeloom::planner {
 namespace {
+
+// The first step of a job, with split backwards.
+struct TestStep {
+  TestStep(const emulator::StageCostModel& costs, const PreparedJob& prepared,
+           const partition::PackedStep& packed) {
+    const Microbatches cut = *partition::SplitMicrobatches(
+        costs.job(), packed, 0, prepared.partition);
+    built = *partition::BuildStageGraph(costs, prepared.partition, cut,
+                                        {.split_backward = true});
+    memory =
+        partition::MakeStepMemory(costs, prepared.partition, cut, built.pairs,
+                                  StageChoices(costs, prepared.partition, cut));
+  }
+  partition::BuiltGraph built{};
+  partition::StepMemory memory{};
+};
 
 // Near the smallest limit a start may fit only with whole backwards: a rest of
 // its weight gradients after them takes more.
@@ -50,16 +68,9 @@ TEST(KnownStartTest, TellsWhereOnlyWholeBackwardsFit) {
                          testing::PrepareByRule(*strategy, costs, batch));
     ASSERT_OK_AND_ASSIGN(const partition::PackedStep packed,
                          partition::PackStep(job, batch, 0));
-    ASSERT_OK_AND_ASSIGN(
-        const Microbatches cut,
-        partition::SplitMicrobatches(job, packed, 0, prepared.partition));
-    ASSERT_OK_AND_ASSIGN(
-        const partition::BuiltGraph built,
-        partition::BuildStageGraph(costs, prepared.partition, cut,
-                                   {.split_backward = true}));
-    const partition::StepMemory memory =
-        partition::MakeStepMemory(costs, prepared.partition, cut, built.pairs,
-                                  StageChoices(costs, prepared.partition, cut));
+    const TestStep step_of_limit(costs, prepared, packed);
+    const partition::BuiltGraph& built = step_of_limit.built;
+    const partition::StepMemory& memory = step_of_limit.memory;
     partition::StepMemory searched = AsIfPaired(memory);
     ASSERT_OK_AND_ASSIGN(const partition::BuiltGraph fewer,
                          WithoutFusedWeightGrads(built, searched));
@@ -87,6 +98,60 @@ TEST(KnownStartTest, TellsWhereOnlyWholeBackwardsFit) {
     EXPECT_GE(planned.carried->refined_ratio, 1.08);
   }
   EXPECT_GT(only_whole_fits, 0);
+}
+
+// Without tensor parallelism backwards have no gaps: weight gradients take time
+// of their own, and starts put them where ranks would wait.
+TEST(KnownStartTest, WeightGradientsFillTheGapsBetweenTasks) {
+  JobSpec job = testing::SmallVlmJob();
+  ASSERT_EQ(job.parallel.tp, 1);
+  const std::unique_ptr<Strategy> strategy = MakePipeloom();
+  const auto& others = dynamic_cast<const StartsFromOthers&>(*strategy);
+  const BatchMetadata batch = testing::RandomBatch(2, 60, 3);
+  const emulator::StageCostModel costs(job);
+  ASSERT_OK_AND_ASSIGN(const PreparedJob prepared,
+                       testing::PrepareByRule(*strategy, costs, batch));
+  ASSERT_OK_AND_ASSIGN(const partition::PackedStep packed,
+                       partition::PackStep(job, batch, 0));
+  const TestStep step(costs, prepared, packed);
+  PlanInput input;
+  input.packed = &packed;
+  input.budget.max_evaluations = 20;
+  bool only_whole = false;
+  int64_t evaluations = 0;
+  ASSERT_OK_AND_ASSIGN(
+      const std::optional<Candidate> known,
+      KnownStart(others, prepared, input,
+                 {step.built, step.memory, step.built, step.memory},
+                 /*leaves_room=*/false, &only_whole, &evaluations));
+  ASSERT_TRUE(known.has_value());
+  // The same order and choices with whole backwards.
+  RankOrders whole = known->made.found.schedule.order;
+  int put_off = 0;
+  for (std::vector<TaskId>& order : whole) {
+    std::vector<TaskId> again;
+    for (const TaskId t : order) {
+      if (step.built.graph.task(t).pass == Pass::kWeightGrad) continue;
+      again.push_back(t);
+      for (const partition::StagePair& pair : step.built.pairs) {
+        if (pair.backward == t && !pair.weight_grad.is_none()) {
+          again.push_back(pair.weight_grad);
+        }
+      }
+    }
+    put_off += order != again ? 1 : 0;
+    order = std::move(again);
+  }
+  EXPECT_EQ(put_off, step.built.graph.num_ranks());
+  partition::StepMemory memory = step.memory;
+  memory.SetForms(known->made.forms);
+  ASSERT_OK_AND_ASSIGN(
+      const StageGraph graph,
+      partition::ApplyMemory(step.built.graph, memory, known->made.selection));
+  ASSERT_OK_AND_ASSIGN(const Schedule schedule,
+                       TimeSchedule(graph, std::move(whole)));
+  EXPECT_GT(ToSeconds(schedule.step_time()),
+            1.02 * ToSeconds(known->predicted.step_time()));
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include "planner/search/move_table.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 
@@ -30,7 +31,10 @@ using enum MoveStage;
 // clang-format off
 constexpr MoveRow kMoves[] = {
     {"improve first", Make<ImproveFirst>, kFirst},
-    {"try modulo schedules", Make<TryModuloSchedules>, kStart},
+    // A quarter of the turns (three of the portfolio's take as long as one of
+    // these) leaves 100 ms for both. Chosen, like the portfolio's end for large
+    // graphs, on `pipeloom bench --random train:260`.
+    {"try modulo schedules", Make<TryModuloSchedules>, kStart, {4, {3}}},
     {"try portfolio", Make<TryPortfolio>, kStart},
     {"exchange ends", Make<ExchangeEnds>, kStart},
     {"restart", Make<Restart>, kStalled},
@@ -48,6 +52,19 @@ constexpr MoveRow kMoves[] = {
 }  // namespace
 
 absl::Span<const MoveRow> MoveTable() { return kMoves; }
+
+size_t RowOfStart(int64_t turn,
+                  const std::function<bool(size_t row)>& has_work) {
+  const absl::Span<const MoveRow> table = MoveTable();
+  size_t other = table.size();  // The first with work, whatever its turns.
+  for (size_t row = 0; row < table.size(); ++row) {
+    if (table[row].stage != MoveStage::kStart || !has_work(row)) continue;
+    const Turns& turns = table[row].turns;
+    if (turns.mask == 0 || turns.Contains(turn)) return row;
+    other = std::min(other, row);
+  }
+  return other;
+}
 
 size_t RowOfTurn(int64_t turn, bool places_matter, WorkerRole role) {
   const absl::Span<const MoveRow> table = MoveTable();

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <initializer_list>
 #include <memory>
 
@@ -19,7 +20,7 @@ namespace pipeloom::planner {
 // When a move may have a turn.
 enum class MoveStage : uint8_t {
   kFirst,    // Once, before all others; kStart follows in the same turn.
-  kStart,    // Then, in the order of the table, until it has no more work.
+  kStart,    // Then, in the order of the table, until none has more work.
   kTurn,     // Again and again from then on.
   kStalled,  // When long nothing better was found.
 };
@@ -48,6 +49,8 @@ struct MoveRow {
   // For kTurn: the turns of steps whose microbatches keep their places, and of
   // those where SearchState::places_matter(). Where several moves have a turn,
   // it is the first one's.
+  // For kStart: the turns of the beginning that it has while others have work
+  // too; by default all.
   Turns turns{};
   Turns turns_with_places{};
   // Turns of workers that solve windows, before all others.
@@ -56,6 +59,12 @@ struct MoveRow {
 
 // Returns the table.
 absl::Span<const MoveRow> MoveTable();
+
+// Returns the index of the kStart row that has a turn of the beginning, counted
+// from 0, where `has_work` tells which rows have work; the number of rows if
+// none has.
+size_t RowOfStart(int64_t turn,
+                  const std::function<bool(size_t row)>& has_work);
 
 // Returns the index of the row whose move has a turn, counted from 0.
 size_t RowOfTurn(int64_t turn, bool places_matter, WorkerRole role);

@@ -63,14 +63,19 @@ bool SearchWorker::Begin(const SearchBudget& budget) {
   const absl::Span<const MoveRow> table = MoveTable();
   bool ran = false;
   for (size_t row = 0; row < moves_.size(); ++row) {
-    const MoveStage stage = table[row].stage;
-    if (stage != MoveStage::kFirst && stage != MoveStage::kStart) continue;
-    if (!moves_[row]->has_work()) continue;
+    if (table[row].stage != MoveStage::kFirst || !moves_[row]->has_work()) {
+      continue;
+    }
     moves_[row]->Run(budget);
+    if (moves_[row]->has_work()) return true;
     ran = true;
-    if (stage == MoveStage::kStart || moves_[row]->has_work()) break;
   }
-  return ran;
+  const size_t start =
+      RowOfStart(begun_, [&](size_t row) { return moves_[row]->has_work(); });
+  if (start == moves_.size()) return ran;
+  ++begun_;
+  moves_[start]->Run(budget);
+  return true;
 }
 
 void SearchWorker::RestartIfStalled(const SearchBudget& budget) {

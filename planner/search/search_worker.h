@@ -55,7 +55,8 @@ class SearchWorker {
 
   SearchState state_;
   std::vector<std::unique_ptr<Move>> moves_{};  // Indexed by row of MoveTable.
-  int64_t turn_ = 0;
+  int64_t begun_ = 0;                           // Turns of the beginning.
+  int64_t turn_ = 0;                            // Turns after it.
   int64_t stalled_cost_ = 0;  // Cost since the best answer last improved.
 };
 

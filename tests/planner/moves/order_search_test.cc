@@ -95,6 +95,24 @@ TEST(OrderSearchTest, ThePortfolioOfLargeGraphsHasTheFirstChoices) {
   }
 }
 
+// Other moves gain more there than the many choices after the first.
+TEST(OrderSearchTest, ThePortfolioOfLargeLimitedGraphsIsShort) {
+  for (const int32_t microbatches : {40, 80}) {
+    for (const int64_t limit : {0, 9000}) {
+      const StageGraph graph =
+          ::pipeloom::testing::UniformGraph({.ranks = 4,
+                                             .chunks = 2,
+                                             .microbatches = microbatches,
+                                             .limit = Bytes(limit)});
+      const FlatGraph flat(graph);
+      const size_t choices = OrderPortfolio(flat, OrderUnits(graph)).size();
+      const bool is_short = limit > 0 && graph.num_tasks() >= 1000;
+      SCOPED_TRACE(::testing::Message() << microbatches << ", " << limit);
+      EXPECT_EQ(choices == 96, is_short);
+    }
+  }
+}
+
 TEST(OrderSearchTest, EveryChoiceGivesALegalSchedule) {
   for (uint64_t seed = 0; seed < 60; ++seed) {
     SCOPED_TRACE(::testing::Message() << "seed " << seed);

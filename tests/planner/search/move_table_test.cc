@@ -1,9 +1,11 @@
 #include "planner/search/move_table.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <set>
 #include <string>
+#include <vector>
 
 #include "tests/planner/moves/move_problem.h"
 
@@ -28,6 +30,33 @@ TEST(MoveTableTest, EveryTurnHasAMoveAndNoMoveIsLeftWithoutATurn) {
     EXPECT_EQ(rows.count(row) > 0, MoveTable()[row].stage == MoveStage::kTurn)
         << MoveTable()[row].name;
   }
+}
+
+// While the portfolio has work, modulo schedules have a quarter of the turns;
+// exchanges of ends come when it is done.
+TEST(MoveTableTest, MovesOfTheBeginningShareItsTurns) {
+  const auto rows = [](const std::set<std::string>& with_work) {
+    std::vector<std::string> names;
+    for (int64_t turn = 0; turn < 8; ++turn) {
+      const size_t row = RowOfStart(turn, [&](size_t r) {
+        return with_work.contains(std::string(MoveTable()[r].name));
+      });
+      names.emplace_back(row < MoveTable().size() ? MoveTable()[row].name
+                                                  : "none");
+    }
+    return names;
+  };
+  const std::string modulo = "try modulo schedules";
+  const std::string portfolio = "try portfolio";
+  const std::string ends = "exchange ends";
+  EXPECT_THAT(rows({modulo, portfolio, ends}),
+              ::testing::ElementsAre(portfolio, portfolio, portfolio, modulo,
+                                     portfolio, portfolio, portfolio, modulo));
+  EXPECT_THAT(rows({modulo}), ::testing::Each(modulo));
+  EXPECT_THAT(rows({portfolio, ends}), ::testing::Each(portfolio));
+  EXPECT_THAT(rows({ends}), ::testing::Each(ends));
+  EXPECT_THAT(rows({"improve first", "anneal sequence"}),
+              ::testing::Each(std::string("none")));
 }
 
 TEST(MoveTableTest, MovesOfPlacesHaveNoTurnWherePlacesDoNotMatter) {

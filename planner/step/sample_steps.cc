@@ -11,7 +11,9 @@
 namespace pipeloom::planner {
 namespace {
 
-constexpr size_t kMaxSteps = 16;
+constexpr size_t kUsualSteps = 16;
+constexpr size_t kMostSteps = 64;
+constexpr int64_t kUsualSamples = 256;
 // A sample with fewer steps is filled up with steps in other orders.
 constexpr size_t kEnoughSteps = 8;
 constexpr uint64_t kShuffleSeed = 0x5eed5;
@@ -61,7 +63,7 @@ absl::StatusOr<std::vector<WeighedStep>> StepsInOrder(
   std::vector<WeighedStep> all;
   size_t full = 0;  // Number of microbatches of the steps before.
   for (int64_t first = 0;
-       first < sample.samples.size() && all.size() < kMaxSteps;) {
+       first < sample.samples.size() && !AreEnough(all.size(), first);) {
     auto packed = partition::PackStep(weigher.job(), sample, first);
     if (!packed.ok()) {
       // The rest of the sample has no work for the model.
@@ -159,6 +161,11 @@ BatchMetadata RepeatedUntilFull(const JobSpec& job,
 
 }  // namespace
 
+bool AreEnough(size_t steps, int64_t samples) {
+  return steps >= kMostSteps ||
+         (steps >= kUsualSteps && samples >= kUsualSamples);
+}
+
 absl::StatusOr<std::vector<partition::PackedStep>> SampleSteps(
     const emulator::StageCostModel& costs, const BatchMetadata& sample,
     int32_t count) {
@@ -182,10 +189,11 @@ absl::StatusOr<std::vector<WeighedStep>> StepPool(
   PIPELOOM_ASSIGN_OR_RETURN(std::vector<WeighedStep> pool,
                             StepsInOrder(weigher, sample));
   if (pool.size() < 2 || pool.size() >= kEnoughSteps) return pool;
-  PIPELOOM_ASSIGN_OR_RETURN(std::vector<partition::PackedStep> more,
-                            partition::PackShuffledSteps(
-                                weigher.job(), sample, kShuffleSeed,
-                                static_cast<int64_t>(kMaxSteps - pool.size())));
+  PIPELOOM_ASSIGN_OR_RETURN(
+      std::vector<partition::PackedStep> more,
+      partition::PackShuffledSteps(
+          weigher.job(), sample, kShuffleSeed,
+          static_cast<int64_t>(kUsualSteps - pool.size())));
   for (partition::PackedStep& step : more) {
     PIPELOOM_ASSIGN_OR_RETURN(WeighedStep weighed,
                               weigher.Weigh(std::move(step)));

@@ -3,6 +3,7 @@
 #ifndef PIPELOOM_PLANNER_STEP_SAMPLE_STEPS_H_
 #define PIPELOOM_PLANNER_STEP_SAMPLE_STEPS_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -33,6 +34,11 @@ absl::StatusOr<std::vector<partition::PackedStep>> SampleSteps(
     const emulator::StageCostModel& costs, const BatchMetadata& sample,
     int32_t count);
 
+// Returns whether so many steps, of so many samples in all, are enough to judge
+// by: 16 steps of 256 samples. Steps of few samples differ much; up to 64 of
+// them are taken.
+bool AreEnough(size_t steps, int64_t samples);
+
 // A step with the work and memory it takes.
 struct WeighedStep {
   partition::PackedStep step{};  // Belongs to one replica, the first.
@@ -42,10 +48,10 @@ struct WeighedStep {
   int32_t weight = 1;  // Number of the sample's steps that it stands for.
 };
 
-// Returns one replica's steps in the sample's order, up to 16. A sample that
-// has from 2 to 7 is filled up with steps of the same samples in other orders,
-// drawn from a fixed seed, since only many steps show how heavy the heaviest
-// are. Errors and cost are those of SampleSteps.
+// Returns one replica's steps in the sample's order until they AreEnough. A
+// sample that has from 2 to 7 is filled up with steps of the same samples in
+// other orders, drawn from a fixed seed, since only many steps show how heavy
+// the heaviest are. Errors and cost are those of SampleSteps.
 absl::StatusOr<std::vector<WeighedStep>> StepPool(
     const emulator::StageCostModel& costs, const BatchMetadata& sample);
 

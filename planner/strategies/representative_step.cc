@@ -6,12 +6,11 @@
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
 #include "planner/step/plan_step.h"
+#include "planner/step/sample_steps.h"
 
 namespace pipeloom::planner {
 namespace {
 
-// The most steps to take the median of.
-constexpr size_t kMaxSteps = 16;
 // Keeps sums of weights in range, whatever the layers are.
 constexpr int64_t kMaxWeight = int64_t{1} << 48;
 
@@ -64,7 +63,7 @@ absl::StatusOr<RepresentativeStep> RepresentativeStep::Create(
   const Partition whole = WholeMicrobatches(job);
   std::vector<PackedWork> steps;
   for (int64_t first = 0;
-       first < sample.samples.size() && steps.size() < kMaxSteps;) {
+       first < sample.samples.size() && !AreEnough(steps.size(), first);) {
     auto packed = partition::PackStep(job, sample, first);
     if (!packed.ok()) {
       // The rest of the sample has no work for the model.

@@ -188,6 +188,27 @@ TEST_F(PartitionSearchTest, FinalistsFarBehindAreJudgedOnFewSteps) {
   EXPECT_LE(plans, each * (9 + 7 * 8));
 }
 
+// Steps of few samples differ much, so more of them are judged by.
+TEST(StepPoolTest, HasSixteenStepsOrMoreOfFewSamples) {
+  const BatchMetadata batch = RandomBatch(3, 20'000, 3);
+  for (const int32_t microbatches : {1, 8}) {
+    SCOPED_TRACE(microbatches);
+    JobSpec job = SmallVlmJob();
+    job.training.microbatches = microbatches;
+    const emulator::StageCostModel costs(job);
+    ASSERT_OK_AND_ASSIGN(const std::vector<WeighedStep> pool,
+                         StepPool(costs, batch));
+    int64_t samples = 0;
+    for (const WeighedStep& s : pool) samples += s.step.num_samples;
+    const int64_t before = samples - pool.back().step.num_samples;
+    EXPECT_TRUE(AreEnough(pool.size(), samples));
+    EXPECT_FALSE(AreEnough(pool.size() - 1, before));
+    EXPECT_EQ(pool.size() > 16, microbatches == 1);
+  }
+  EXPECT_TRUE(AreEnough(64, 64));
+  EXPECT_FALSE(AreEnough(63, 63));
+}
+
 TEST(StratifyTest, StandsForAllStepsAndHasTheHeaviest) {
   for (uint64_t seed = 1; seed <= 50; ++seed) {
     SCOPED_TRACE(::testing::Message() << "seed " << seed);

@@ -177,7 +177,7 @@ absl::StatusOr<size_t> ChoosePartition(const Strategy& strategy,
                                        const PartitionChoiceOptions& options) {
   if (partitions.size() == 1) return 0;
   PIPELOOM_ASSIGN_OR_RETURN(const std::vector<WeighedStep> pool,
-                            StepPool(costs, sample));
+                            StepPool(costs, sample, kMostSteps));
   std::vector<Candidate> candidates(partitions.size());
   int64_t least_tasks = std::numeric_limits<int64_t>::max();
   for (size_t i = 0; i < candidates.size(); ++i) {

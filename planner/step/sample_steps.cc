@@ -11,8 +11,6 @@
 namespace pipeloom::planner {
 namespace {
 
-constexpr size_t kUsualSteps = 16;
-constexpr size_t kMostSteps = 64;
 constexpr int64_t kUsualSamples = 256;
 // A sample with fewer steps is filled up with steps in other orders.
 constexpr size_t kEnoughSteps = 8;
@@ -59,11 +57,12 @@ class Weigher {
 };
 
 absl::StatusOr<std::vector<WeighedStep>> StepsInOrder(
-    const Weigher& weigher, const BatchMetadata& sample) {
+    const Weigher& weigher, const BatchMetadata& sample,
+    size_t most = kMostSteps) {
   std::vector<WeighedStep> all;
   size_t full = 0;  // Number of microbatches of the steps before.
-  for (int64_t first = 0;
-       first < sample.samples.size() && !AreEnough(all.size(), first);) {
+  for (int64_t first = 0; first < sample.samples.size() && all.size() < most &&
+                          !AreEnough(all.size(), first);) {
     auto packed = partition::PackStep(weigher.job(), sample, first);
     if (!packed.ok()) {
       // The rest of the sample has no work for the model.
@@ -184,10 +183,11 @@ absl::StatusOr<std::vector<partition::PackedStep>> SampleSteps(
 }
 
 absl::StatusOr<std::vector<WeighedStep>> StepPool(
-    const emulator::StageCostModel& costs, const BatchMetadata& sample) {
+    const emulator::StageCostModel& costs, const BatchMetadata& sample,
+    size_t most) {
   const Weigher weigher(costs);
   PIPELOOM_ASSIGN_OR_RETURN(std::vector<WeighedStep> pool,
-                            StepsInOrder(weigher, sample));
+                            StepsInOrder(weigher, sample, most));
   if (pool.size() < 2 || pool.size() >= kEnoughSteps) return pool;
   PIPELOOM_ASSIGN_OR_RETURN(
       std::vector<partition::PackedStep> more,

@@ -197,13 +197,16 @@ TEST(StepPoolTest, HasSixteenStepsOrMoreOfFewSamples) {
     job.training.microbatches = microbatches;
     const emulator::StageCostModel costs(job);
     ASSERT_OK_AND_ASSIGN(const std::vector<WeighedStep> pool,
-                         StepPool(costs, batch));
+                         StepPool(costs, batch, kMostSteps));
     int64_t samples = 0;
     for (const WeighedStep& s : pool) samples += s.step.num_samples;
     const int64_t before = samples - pool.back().step.num_samples;
     EXPECT_TRUE(AreEnough(pool.size(), samples));
     EXPECT_FALSE(AreEnough(pool.size() - 1, before));
     EXPECT_EQ(pool.size() > 16, microbatches == 1);
+    ASSERT_OK_AND_ASSIGN(const std::vector<WeighedStep> few,
+                         StepPool(costs, batch));
+    EXPECT_EQ(few.size(), 16u);
   }
   EXPECT_TRUE(AreEnough(64, 64));
   EXPECT_FALSE(AreEnough(63, 63));

@@ -15,8 +15,8 @@ namespace pipeloom::planner {
 // room for nothing else. Forwards and backwards keep the order of `orders` as
 // far as memory and waiting allow. The result may still be longer than
 // `orders`. Empty if the graph has no weight gradients, or if some microbatch
-// alone does not fit. Cost: that of two list schedules. REQUIRES: `orders` are
-// of `graph`, all tasks, without cycles.
+// alone does not fit. Cost: that of two list schedules. REQUIRES: `orders` has
+// every task of `graph` once, and TimeSchedule accepts it.
 RankOrders FillWithWeightGrads(const StageGraph& graph,
                                const RankOrders& orders);
 

@@ -34,12 +34,13 @@ absl::StatusOr<std::vector<partition::PackedStep>> SampleSteps(
     const emulator::StageCostModel& costs, const BatchMetadata& sample,
     int32_t count);
 
-// Steps that are enough to judge by if they have 256 samples in all, and that
-// are enough in any case. Steps of few samples differ much.
+// The number of steps to judge by, if they have 256 samples in all. Steps of
+// few samples differ much; of such, more are taken, up to kMostSteps.
 inline constexpr size_t kUsualSteps = 16;
 inline constexpr size_t kMostSteps = 64;
 
-// Returns whether so many steps, of so many samples in all, are enough.
+// Returns whether so many steps, with so many samples in all, are enough to
+// judge by.
 bool AreEnough(size_t steps, int64_t samples);
 
 // A step with the work and memory it takes.
@@ -51,12 +52,11 @@ struct WeighedStep {
   int32_t weight = 1;  // Number of the sample's steps that it stands for.
 };
 
-// Returns one replica's steps in the sample's order until they are `most` or
-// AreEnough. The search of partitions takes 16: of 64 it found one for
-// step-video-t2v that is 8 % longer on other steps. A
-// sample that has from 2 to 7 is filled up with steps of the same samples in
-// other orders, drawn from a fixed seed, since only many steps show how heavy
-// the heaviest are. Errors and cost are those of SampleSteps.
+// Returns one replica's steps in the sample's order, until there are `most` of
+// them or they are enough. A sample that has from 2 to 7 is filled up with
+// steps of the same samples in other orders, drawn from a fixed seed, since
+// only many steps show how heavy the heaviest are. Errors and cost are those of
+// SampleSteps.
 absl::StatusOr<std::vector<WeighedStep>> StepPool(
     const emulator::StageCostModel& costs, const BatchMetadata& sample,
     size_t most = kUsualSteps);

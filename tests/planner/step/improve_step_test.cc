@@ -26,8 +26,10 @@ namespace {
 
 // The first step of a job, with split backwards.
 struct TestStep {
-  TestStep(const emulator::StageCostModel& costs, const PreparedJob& prepared,
-           const partition::PackedStep& packed) {
+  TestStep(const Strategy& strategy, const emulator::StageCostModel& costs,
+           const BatchMetadata& batch)
+      : prepared(*testing::PrepareByRule(strategy, costs, batch)),
+        packed(*partition::PackStep(costs.job(), batch, 0)) {
     const Microbatches cut = *partition::SplitMicrobatches(
         costs.job(), packed, 0, prepared.partition);
     built = *partition::BuildStageGraph(costs, prepared.partition, cut,
@@ -36,6 +38,8 @@ struct TestStep {
         partition::MakeStepMemory(costs, prepared.partition, cut, built.pairs,
                                   StageChoices(costs, prepared.partition, cut));
   }
+  PreparedJob prepared;
+  partition::PackedStep packed;
   partition::BuiltGraph built{};
   partition::StepMemory memory{};
 };
@@ -64,19 +68,16 @@ TEST(KnownStartTest, TellsWhereOnlyWholeBackwardsFit) {
     SCOPED_TRACE(more);
     job.training.memory_limit = Bytes(enough + enough * more / 1000);
     const emulator::StageCostModel costs(job);
-    ASSERT_OK_AND_ASSIGN(const PreparedJob prepared,
-                         testing::PrepareByRule(*strategy, costs, batch));
-    ASSERT_OK_AND_ASSIGN(const partition::PackedStep packed,
-                         partition::PackStep(job, batch, 0));
-    const TestStep step_of_limit(costs, prepared, packed);
-    const partition::BuiltGraph& built = step_of_limit.built;
-    const partition::StepMemory& memory = step_of_limit.memory;
+    const TestStep first(*strategy, costs, batch);
+    const PreparedJob& prepared = first.prepared;
+    const partition::BuiltGraph& built = first.built;
+    const partition::StepMemory& memory = first.memory;
     partition::StepMemory searched = AsIfPaired(memory);
     ASSERT_OK_AND_ASSIGN(const partition::BuiltGraph fewer,
                          WithoutFusedWeightGrads(built, searched));
     searched.pairs = fewer.pairs;
     PlanInput input;
-    input.packed = &packed;
+    input.packed = &first.packed;
     input.budget.max_evaluations = 20;
     const auto known_of = [&](const SearchedStep& step, bool* only_whole) {
       int64_t evaluations = 0;
@@ -100,8 +101,8 @@ TEST(KnownStartTest, TellsWhereOnlyWholeBackwardsFit) {
   EXPECT_GT(only_whole_fits, 0);
 }
 
-// Without tensor parallelism backwards have no gaps: weight gradients take time
-// of their own, and starts put them where ranks would wait.
+// Without tensor parallelism, no communication of a backward hides its weight
+// gradient. The start then runs weight gradients while ranks wait for others.
 TEST(KnownStartTest, WeightGradientsFillTheGapsBetweenTasks) {
   JobSpec job = testing::SmallVlmJob();
   ASSERT_EQ(job.parallel.tp, 1);
@@ -109,19 +110,15 @@ TEST(KnownStartTest, WeightGradientsFillTheGapsBetweenTasks) {
   const auto& others = dynamic_cast<const StartsFromOthers&>(*strategy);
   const BatchMetadata batch = testing::RandomBatch(2, 60, 3);
   const emulator::StageCostModel costs(job);
-  ASSERT_OK_AND_ASSIGN(const PreparedJob prepared,
-                       testing::PrepareByRule(*strategy, costs, batch));
-  ASSERT_OK_AND_ASSIGN(const partition::PackedStep packed,
-                       partition::PackStep(job, batch, 0));
-  const TestStep step(costs, prepared, packed);
+  const TestStep step(*strategy, costs, batch);
   PlanInput input;
-  input.packed = &packed;
+  input.packed = &step.packed;
   input.budget.max_evaluations = 20;
   bool only_whole = false;
   int64_t evaluations = 0;
   ASSERT_OK_AND_ASSIGN(
       const std::optional<Candidate> known,
-      KnownStart(others, prepared, input,
+      KnownStart(others, step.prepared, input,
                  {step.built, step.memory, step.built, step.memory},
                  /*leaves_room=*/false, &only_whole, &evaluations));
   ASSERT_TRUE(known.has_value());

@@ -437,7 +437,8 @@ absl::StatusOr<PlacementComparison> ComparePlacements(
                             PrepareJob(*megatron, costs, sample));
   SearchBudget once;
   once.max_evaluations = 1;
-  const auto planned = PlanStep(prepared, {.packed = &packed, .budget = once});
+  const auto planned = PlanStep(
+      prepared, {.packed = &packed, .budget = once, .needs_bound = false});
   if (planned.ok()) {
     result.colocated = planned->predicted.step_time();
   } else if (!absl::IsResourceExhausted(planned.status())) {

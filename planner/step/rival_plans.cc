@@ -98,11 +98,14 @@ absl::StatusOr<Duration> QuickTime(const PreparedJob& job,
   const auto* const others =
       dynamic_cast<const StartsFromOthers*>(job.strategy);
   if (others == nullptr) return time;
+  PlanInput without_bound = input;
+  without_bound.needs_bound = false;
   for (const std::unique_ptr<Strategy>& rival :
        others->QuickRivals(job.partition)) {
     PreparedJob with_rival = job;
     with_rival.strategy = rival.get();
-    const absl::StatusOr<PlanResult> quick = PlanAlone(with_rival, input);
+    const absl::StatusOr<PlanResult> quick =
+        PlanAlone(with_rival, without_bound);
     if (!quick.ok()) continue;
     const Duration quick_time = quick->predicted.step_time();
     if (!time.ok() || quick_time < *time) time = quick_time;
@@ -113,7 +116,10 @@ absl::StatusOr<Duration> QuickTime(const PreparedJob& job,
 
 absl::StatusOr<Duration> JudgedTime(const PreparedJob& job,
                                     const PlanInput& input) {
-  const absl::StatusOr<PlanResult> own = PlanAlone(job, input);
+  PlanInput judged = input;
+  // Only a search stops at a bound.
+  judged.needs_bound = input.budget.max_evaluations > 1;
+  const absl::StatusOr<PlanResult> own = PlanAlone(job, judged);
   const absl::StatusOr<Duration> quick = QuickTime(job, input);
   if (!own.ok()) return quick.ok() ? quick : own.status();
   const Duration time = own->predicted.step_time();

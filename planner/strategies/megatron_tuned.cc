@@ -130,7 +130,8 @@ class MegatronTuned : public Setting {
     once.stop = stop;
     Duration sum{};
     for (const partition::PackedStep& step : steps) {
-      const auto result = PlanStep(job, {.packed = &step, .budget = once});
+      const auto result = PlanStep(
+          job, {.packed = &step, .budget = once, .needs_bound = false});
       if (stop.stop_requested()) return absl::CancelledError("stopped");
       if (absl::IsResourceExhausted(result.status())) return std::nullopt;
       if (!result.ok()) return result.status();

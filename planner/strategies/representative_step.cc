@@ -126,7 +126,8 @@ absl::StatusOr<std::optional<Duration>> RepresentativeStep::PlannedTime(
   SearchBudget once;
   once.max_evaluations = 1;
   once.stop = stop_;
-  const auto result = PlanStep(job, {.packed = &packed_, .budget = once});
+  const auto result =
+      PlanStep(job, {.packed = &packed_, .budget = once, .needs_bound = false});
   if (stop_.stop_requested()) return absl::CancelledError("stopped");
   if (result.ok()) return result->predicted.step_time();
   if (absl::IsResourceExhausted(result.status())) return std::nullopt;

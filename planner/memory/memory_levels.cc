@@ -121,27 +121,31 @@ void PutRoomyLevelsFirst(const StageGraph& graph, const StepMemory& memory,
 std::vector<MemorySelection> ShortestLevels(
     const StageGraph& graph, const StepMemory& memory,
     std::vector<MemorySelection> levels) {
-  constexpr double kFullShare = 0.9;
-  constexpr size_t kNumber = 2;
-  const double full = kFullShare * graph.num_ranks();
+  constexpr double kFullShares[] = {0.9, 1.4};
   double work = 0;
   for (const Task& task : graph.tasks()) {
     work += static_cast<double>(task.duration.count());
   }
-  SortLevels(
-      [&](const MemorySelection& level) {
-        double time = work;
-        for (const StagePairId id : memory.pairs.ids()) {
-          if (memory.pairs[id].backward.is_none()) continue;
-          time +=
-              static_cast<double>(memory.effect(id, level[id]).extra.count());
-        }
-        const double fit = MicrobatchesThatFit(graph, memory, level);
-        return time * std::max(1.0, full / fit);
-      },
-      &levels);
-  levels.resize(std::min(kNumber, levels.size()));
-  return levels;
+  std::vector<MemorySelection> shortest;
+  for (const double share : kFullShares) {
+    const double full = share * graph.num_ranks();
+    SortLevels(
+        [&](const MemorySelection& level) {
+          double time = work;
+          for (const StagePairId id : memory.pairs.ids()) {
+            if (memory.pairs[id].backward.is_none()) continue;
+            time +=
+                static_cast<double>(memory.effect(id, level[id]).extra.count());
+          }
+          const double fit = MicrobatchesThatFit(graph, memory, level);
+          return time * std::max(1.0, full / fit);
+        },
+        &levels);
+    if (levels.empty()) break;
+    shortest.push_back(std::move(levels.front()));
+    levels.erase(levels.begin());
+  }
+  return shortest;
 }
 
 std::vector<MemorySelection> StartLevels(const StageGraph& graph,

@@ -244,6 +244,45 @@ TEST(MemoryLevelsTest, TheShortestLevelRecomputesOnlyForAFullPipeline) {
             (std::vector{least, all}));
 }
 
+TEST(MemoryLevelsTest, TheSecondShortestLevelHasRoomForMoreThanAFullPipeline) {
+  const auto step = testing::MakeSmallStep(2, 4, true);
+  const partition::StepMemory& memory = step.memory;
+  const std::vector<partition::MemorySelection> levels =
+      MemoryLevels(memory, step.partition, {0, 0.2, 0.4, 0.6, 0.8, 1});
+  // The level with the shortest estimate that is not `taken`.
+  const auto shortest = [&](const StageGraph& graph, double share,
+                            const partition::MemorySelection& taken) {
+    double least = std::numeric_limits<double>::infinity();
+    partition::MemorySelection best;
+    for (const partition::MemorySelection& level : levels) {
+      Duration work = kZero;
+      for (const Task& task : graph.tasks()) work += task.duration;
+      for (const StagePairId id : memory.pairs.ids()) {
+        work += memory.effect(id, level[id]).extra;
+      }
+      const double lacking =
+          share * graph.num_ranks() / MicrobatchesThatFit(graph, memory, level);
+      const double estimate = ToSeconds(work) * std::max(1.0, lacking);
+      if (level == taken || estimate >= least) continue;
+      least = estimate;
+      best = level;
+    }
+    return best;
+  };
+  int differ = 0;
+  for (double room = 0.5; room < 4; room += 0.1) {
+    const StageGraph limited =
+        WithRoomFor(room * step.graph.num_ranks(), step.graph, memory);
+    const partition::MemorySelection first = shortest(limited, 0.9, {});
+    const partition::MemorySelection second = shortest(limited, 1.4, first);
+    EXPECT_EQ(ShortestLevels(limited, memory, levels),
+              (std::vector{first, second}))
+        << room;
+    differ += second == shortest(limited, 0.9, first) ? 0 : 1;
+  }
+  EXPECT_GT(differ, 0);
+}
+
 TEST(MemoryLevelsTest, StartLevelsDifferAndBeginWithTheShortest) {
   const auto step = testing::MakeSmallStep(2, 4, true);
   const partition::StepMemory& memory = step.memory;

@@ -40,8 +40,8 @@ void PutRoomyLevelsFirst(const StageGraph& graph,
                          const partition::StepMemory& memory,
                          std::vector<partition::MemorySelection>* levels);
 
-// Returns the two of `levels` with the shortest estimated steps. The estimate is
-// the work of all passes with what they recompute; if fewer microbatches fit
+// Returns the two of `levels` with the shortest estimated steps. The estimate
+// is the work of all passes with what they recompute; if fewer microbatches fit
 // than a share of the ranks, it grows in proportion. The share is 0.9 for the
 // first level and 1.4 for the second: where microbatches differ or ranks have
 // several segments, more of them have to be in flight. For large steps, which

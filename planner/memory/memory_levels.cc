@@ -126,24 +126,35 @@ std::vector<MemorySelection> ShortestLevels(
   for (const Task& task : graph.tasks()) {
     work += static_cast<double>(task.duration.count());
   }
+  struct Level {
+    MemorySelection selection{};
+    double time = 0;  // Of all passes, ns.
+    double fit = 0;   // MicrobatchesThatFit.
+  };
+  std::vector<Level> left;
+  for (MemorySelection& selection : levels) {
+    double time = work;
+    for (const StagePairId id : memory.pairs.ids()) {
+      if (memory.pairs[id].backward.is_none()) continue;
+      time +=
+          static_cast<double>(memory.effect(id, selection[id]).extra.count());
+    }
+    const double fit = MicrobatchesThatFit(graph, memory, selection);
+    left.push_back({std::move(selection), time, fit});
+  }
   std::vector<MemorySelection> shortest;
   for (const double share : kFullShares) {
+    if (left.empty()) break;
     const double full = share * graph.num_ranks();
-    SortLevels(
-        [&](const MemorySelection& level) {
-          double time = work;
-          for (const StagePairId id : memory.pairs.ids()) {
-            if (memory.pairs[id].backward.is_none()) continue;
-            time +=
-                static_cast<double>(memory.effect(id, level[id]).extra.count());
-          }
-          const double fit = MicrobatchesThatFit(graph, memory, level);
-          return time * std::max(1.0, full / fit);
-        },
-        &levels);
-    if (levels.empty()) break;
-    shortest.push_back(std::move(levels.front()));
-    levels.erase(levels.begin());
+    const auto estimate = [&](const Level& level) {
+      return level.time * std::max(1.0, full / level.fit);
+    };
+    const auto best = std::min_element(left.begin(), left.end(),
+                                       [&](const Level& a, const Level& b) {
+                                         return estimate(a) < estimate(b);
+                                       });
+    shortest.push_back(std::move(best->selection));
+    left.erase(best);
   }
   return shortest;
 }

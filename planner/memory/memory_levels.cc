@@ -128,7 +128,7 @@ std::vector<MemorySelection> ShortestLevels(
   }
   struct Level {
     MemorySelection selection{};
-    double time = 0;  // Of all passes, ns.
+    double time = 0;  // Sum over all passes, ns.
     double fit = 0;   // MicrobatchesThatFit.
   };
   std::vector<Level> left;

@@ -2,10 +2,12 @@
 """Plans the shipped jobs on real batches and prints Markdown tables: every
 strategy's mean step time in 100 ms a step, each on its own partition and all on
 the partition that `pipeloom partition` finds; `pipeloom` in 100 ms against `dip`
-and itself in 10 s; how far `pipeloom` is from its lower bound; and how late
-searches end.
+and itself in 10 s; how far `pipeloom` is from its lower bound; how late searches
+end; and, with --minute-steps, how far steps of 100 ms and 1 s are above searches
+of a minute.
 
 usage: scripts/measure_jobs.py BINARY [--steps 50] [--peer-steps 5]
+                                      [--minute-steps 0]
                                       [--jobs dip-vlm-s,...] [--threads 2]
 
 Steps are drawn from the batch by `--shuffle 1`; one replica of each is planned.
@@ -87,18 +89,33 @@ def times_row(job, row):
             ratio(row["dip"], row["pipeloom"])]
 
 
+def over_minute(run, job, ours, searched):
+    """How far the first step and each of the next ones are above searches
+    of a minute for the same steps, after 100 ms and after 1 s."""
+    count = run.options.minute_steps
+    minute = run.plan("pipeloom", "60s", count, *searched)
+    second = run.plan("pipeloom", "1s", count, *searched)
+    row = [job]
+    for steps in (ours, second):
+        over = [f"{100 * (s['step_time_us'] / m['step_time_us'] - 1):+.1f} %"
+                for s, m in zip(steps, minute)]
+        row += [over[0], ", ".join(over[1:]) or "-"]
+    return row
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("binary")
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--peer-steps", type=int, default=5)
+    parser.add_argument("--minute-steps", type=int, default=0)
     parser.add_argument("--jobs", default=",".join(JOBS))
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
     unknown = [job for job in options.jobs.split(",") if job not in JOBS]
     if unknown:
         parser.error(f"--jobs {unknown[0]}: not one of {', '.join(JOBS)}")
-    own, same, long, gaps = [], [], [], []
+    own, same, long, gaps, minutes = [], [], [], [], []
     for job in options.jobs.split(","):
         run = Runner(options, job)
         with tempfile.TemporaryDirectory() as folder:
@@ -116,6 +133,8 @@ def main():
                           "step_time_us")
                      for name, more in (("dip", ()), ("dip", searched),
                                         ("pipeloom", searched))]
+            if options.minute_steps > 0:
+                minutes.append(over_minute(run, job, ours, searched))
         first = mean(ours[:options.peer_steps], "step_time_us")
         long.append([job, *(f"{p / 1e6:.3f}" for p in peers),
                      f"{first / 1e6:.3f}",
@@ -135,6 +154,9 @@ def main():
            "same partition", "10 s over dip", "same partition"], long)
     table(["job", "mean gap", "worst", "mean gap, no limit", "worst",
            "late, median", "worst"], gaps)
+    if minutes:
+        table(["job", "first step, 100 ms over 60 s", "next steps",
+               "first step, 1 s over 60 s", "next steps"], minutes)
 
 
 if __name__ == "__main__":

@@ -1,17 +1,20 @@
 #!/usr/bin/env bash
-# Installs what is missing, builds, and runs every test: the full suite
-# optimised and under the address and undefined-behaviour sanitizers, an
-# install, and a short run of the fuzz targets of the parsers. Two parts run
-# only if they are named: tsan, the threaded parts under the thread sanitizer
-# (ten minutes more), and quick, for daily work: format, a build, and the tests
-# of the folders that differ from PIPELOOM_QUICK_BASE (HEAD).
-# usage: scripts/test.sh [format|dev|install|asan|fuzz|tsan|quick ...]
+# Installs what is missing, builds, and runs the tests: the full suite optimised,
+# search and runtime under the address and undefined-behaviour sanitizers, an
+# install, and a short run of the fuzz targets of the parsers: some 80 minutes on
+# two cores if nothing was compiled before. Three parts run only if they are
+# named: asan-all, the full suite under these sanitizers (50 minutes), tsan, the
+# threaded parts under the thread sanitizer (ten minutes more), and quick, for
+# daily work: format, a build, and the tests of the folders that differ from
+# PIPELOOM_QUICK_BASE (HEAD).
+# usage: scripts/test.sh [format|dev|install|asan|fuzz|asan-all|tsan|quick ...]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 parts=("$@")
 [ ${#parts[@]} -gt 0 ] || parts=(format dev install asan fuzz)
 export CCACHE_NOHASHDIR=1 CCACHE_BASEDIR=$PWD
 jobs=$(nproc)
+test_jobs=$((jobs + 1)) # Many tests wait for other processes.
 
 say() { printf '\n== %s (%s s)\n' "$*" "$SECONDS"; }
 
@@ -29,16 +32,21 @@ build() {
   cmake --build --preset "$preset" -j "$jobs" "$@" -- --quiet
 }
 
-# Runs the tests of a preset; further arguments go to ctest. Those that fail run
-# once more, alone: tests with real processes and sockets may starve next to
-# others on a busy machine. The names of both runs are printed.
+# Runs the tests of a build folder; further arguments go to ctest. Those that
+# fail run once more, alone: tests with real processes and sockets may starve
+# next to others on a busy machine. The names of both runs are printed.
 run_tests() {
-  local preset=$1
-  shift
-  ctest --preset "$preset" -j "$jobs" --progress "$@" && return
-  say "failed tests of $preset, once more and alone"
+  local options=(--test-dir "build/$1" --output-on-failure "${@:2}")
+  PIPELOOM_PARTITION=rule ctest "${options[@]}" -j "$test_jobs" --progress &&
+    return
+  say "failed tests of $1, once more and alone"
   # Tests are known by number, which the options that leave some out change.
-  ctest --preset "$preset" -j 1 --rerun-failed "$@"
+  PIPELOOM_PARTITION=rule ctest "${options[@]}" -j 1 --rerun-failed
+}
+
+# Prints the regular expression of the tests that sanitizer builds leave out.
+left_out_with_sanitizers() {
+  grep -v '^#' tests/not_with_sanitizers.txt | paste -sd'|'
 }
 
 # Prints the folders of tests/ for all files that differ from a commit.
@@ -75,8 +83,13 @@ for part in "${parts[@]}"; do
       build dev
       tests/install/run.sh build/dev ;;
     asan)
+      build asan --target base_tests planner_tests runtime_tests
+      for folder in base planner runtime; do
+        run_tests "asan/tests/$folder" -E "$(left_out_with_sanitizers)"
+      done ;;
+    asan-all)
       build asan
-      run_tests asan -E "$(grep -v '^#' tests/not_with_sanitizers.txt | paste -sd'|')" ;;
+      run_tests asan -E "$(left_out_with_sanitizers)" ;;
     tsan)
       # The threaded parts; libraries without instrumentation (gRPC, protobuf)
       # are ignored.
@@ -90,7 +103,7 @@ for part in "${parts[@]}"; do
       scripts/fuzz.sh "${PIPELOOM_FUZZ_SECONDS:-10}" fuzz_batch fuzz_job \
         fuzz_task_graph fuzz_plan_proto fuzz_plan_text fuzz_measurements ;;
     *)
-      echo "unknown part \"$part\"; parts: format dev install asan fuzz tsan quick" >&2
+      echo "unknown part \"$part\"; parts: format dev install asan fuzz asan-all tsan quick" >&2
       exit 2 ;;
   esac
 done

@@ -83,7 +83,7 @@ for part in "${parts[@]}"; do
       build dev
       tests/install/run.sh build/dev ;;
     asan)
-      build asan --target base_tests planner_tests runtime_tests
+      build asan --target tests/base/all tests/planner/all tests/runtime/all
       for folder in base planner runtime; do
         run_tests "asan/tests/$folder" -E "$(left_out_with_sanitizers)"
       done ;;

@@ -70,18 +70,21 @@ RankOrders FusedAfterBackwards(const StageGraph& graph,
 
 }  // namespace
 
+ChooseMemoryOptions OnlyRepairs() {
+  ChooseMemoryOptions options;
+  options.rounds = 1;
+  options.program.keeps_start = true;
+  return options;
+}
+
 absl::StatusOr<std::optional<MemorySelection>> ChooseAnew(
     const StageGraph& limited, const StepMemory& memory,
-    const RankOrders& orders, const MemorySelection& selection, bool repairs,
-    int threads, const std::function<bool()>& is_over) {
+    const RankOrders& orders, const MemorySelection& selection,
+    const ChooseMemoryOptions& options, int threads,
+    const std::function<bool()>& is_over) {
   SearchBudget rest;
   rest.expired = is_over;
   rest.threads = threads;
-  ChooseMemoryOptions options;
-  if (repairs) {
-    options.rounds = 1;
-    options.program.keeps_start = true;
-  }
   MemoryChooser chooser(limited, memory);
   const absl::StatusOr<int64_t> time =
       chooser.Choose(orders, selection, rest, options);
@@ -117,7 +120,8 @@ absl::Status GradientRefiner::Run() {
 }
 
 absl::Status GradientRefiner::RunAnew(
-    const std::optional<MemorySelection>& before) {
+    const std::optional<MemorySelection>& before,
+    const ChooseMemoryOptions& options) {
   const bool has_answer = shortest_ < kNoLimit;
   if ((has_answer && IsOver()) || !memory_.has_choices() ||
       !HasFormChoice(memory_)) {
@@ -131,7 +135,7 @@ absl::Status GradientRefiner::RunAnew(
   PIPELOOM_ASSIGN_OR_RETURN(
       const std::optional<MemorySelection> selection,
       ChooseAnew(limited_, memory_, orders_, before.value_or(made_.selection),
-                 /*repairs=*/before.has_value(), budget_.threads,
+                 before.has_value() ? OnlyRepairs() : options, budget_.threads,
                  [this] { return IsOver(); }));
   if (!selection.has_value()) return absl::OkStatus();
   PIPELOOM_RETURN_IF_ERROR(Apply(*selection));

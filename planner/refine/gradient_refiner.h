@@ -15,17 +15,22 @@
 #include "ir/plan/stage_graph.h"
 #include "partition/graph/memory_candidates.h"
 #include "planner/core/search_budget.h"
+#include "planner/memory/choose_memory.h"
 #include "planner/strategy.h"
 
 namespace pipeloom::planner {
 
+// Options that keep a selection on the ranks that it fits on, which takes less
+// time.
+ChooseMemoryOptions OnlyRepairs();
+
 // Chooses memory for these orders within the limits of `limited`, which has
-// everything kept; goes on from `selection`, a guess. With `repairs`, ranks
-// that it fits on keep it, which takes less time. nullopt: nothing fits.
+// everything kept; goes on from `selection`, a guess. nullopt: nothing fits.
 absl::StatusOr<std::optional<partition::MemorySelection>> ChooseAnew(
     const StageGraph& limited, const partition::StepMemory& memory,
     const RankOrders& orders, const partition::MemorySelection& selection,
-    bool repairs, int threads, const std::function<bool()>& is_over);
+    const ChooseMemoryOptions& options, int threads,
+    const std::function<bool()>& is_over);
 
 // One search for better gradients. Not thread-safe.
 class GradientRefiner {
@@ -43,11 +48,12 @@ class GradientRefiner {
   absl::Status Run();
   // Tries pairs with all backwards split, weight gradients put off, and memory
   // choices that make room for that: those for fused backwards have left none.
-  // The answer's own choices are a guess and need not fit. With `before`, the
-  // choices of such a run within higher limits, ranks that those fit on keep
-  // them, which takes less time.
+  // The answer's own choices are a guess and need not fit. They are chosen with
+  // `options` or, given the choices of such a run within higher limits, by
+  // repairing those.
   absl::Status RunAnew(
-      const std::optional<partition::MemorySelection>& before = std::nullopt);
+      const std::optional<partition::MemorySelection>& before = std::nullopt,
+      const ChooseMemoryOptions& options = {});
 
   // Returns what was found, the fastest first; only answers that were faster
   // than all before.

@@ -14,6 +14,7 @@
 #include "planner/step/carried_step.h"
 #include "planner/step/paired_search.h"
 #include "planner/step/refine_passes.h"
+#include "planner/step/time_shares.h"
 
 namespace pipeloom::planner {
 namespace {
@@ -31,29 +32,21 @@ constexpr int64_t kSegmentEvaluations = 600;
 // no earlier step tells.
 constexpr int64_t kStartRoom = 4;
 
-// Shares of the budget until which the order and the memory choices are
-// searched without paired passes, and until which the order is searched with
-// them, each time with the pairs of the search before.
+// Share of the budget until which the order and the memory choices are searched
+// without paired passes (under a deadline, TimeShares says), and shares until
+// which the order is searched with them, each time with the pairs of the search
+// before.
 constexpr double kUnpairedUntil = 0.5;
-constexpr double kUnpairedUntilOfTime = 0.6;
 constexpr double kLastPairedUntil = 0.94;
 constexpr double kPairedUntil[] = {0.76, kLastPairedUntil};
 
 // Until when the search without pairs goes on after that with pairs.
 constexpr double kSearchAgainUntil = 0.88;
 
-// Under a deadline, the share of the budget at which passes should be refined:
-// the rest is for the checks of the plan. And the least share for which it is
-// worth to search before.
-constexpr double kRefinedAt = 0.97;
-// How often a plan may have to be lowered once the time for refining is over:
-// the time for that, and for the search before, ends earlier by as much.
-constexpr double kLowerings = 3;
 // Where refining takes a larger share of the time than this, only the plan of
 // the search is refined, not that of the start too, and the last search with
 // pairs takes the time that there is, even if none is left for refining then.
 constexpr double kLongRefining = 0.04;
-constexpr double kLeastSearch = 0.02;
 
 // A step in which forwards run together with backwards is searched further, by
 // turns with the best one without, only if it takes at most this share of that.
@@ -89,16 +82,18 @@ class StepImprover {
         as_if_(step.as_if()),
         pairs_forwards_(input.pairs_forwards &&
                         job.costs->job().setup.paired_forwards),
-        lowerings_(kLowerings * lowering),
-        refinement_(input.budget.Until(kRefineUntil - lowerings_)) {}
+        times_(lowering),
+        refinement_(input.budget.Until(times_.RefiningEnd())) {}
 
   absl::Status Run(std::optional<Candidate> known, Candidate* best) {
     Candidate searched = *best;
-    PIPELOOM_RETURN_IF_ERROR(Search(
-        input_.budget.expired
-            ? input_.budget.PartUntil(kUnpairedUntilOfTime - lowerings_, 0)
-            : input_.budget.Until(kUnpairedUntil),
-        &searched));
+    if (!(input_.budget.expired && IsPast(times_.UnpairedEnd()))) {
+      PIPELOOM_RETURN_IF_ERROR(
+          Search(input_.budget.expired
+                     ? input_.budget.PartUntil(times_.UnpairedEnd(), 0)
+                     : input_.budget.Until(kUnpairedUntil),
+                 &searched));
+    }
     PIPELOOM_ASSIGN_OR_RETURN(*best, Refined(searched));
     if (as_if_) refined_ratio_ = RefinedRatio(*best, searched);
     const bool is_other = known.has_value() && !(known->made.found.schedule ==
@@ -110,7 +105,7 @@ class StepImprover {
     }
     PIPELOOM_RETURN_IF_ERROR(SearchWithPairs(searched, best));
     const double until = LatestToRefine();
-    if (IsPast(std::min(kSearchAgainUntil, until - kLeastSearch))) {
+    if (IsPast(std::min(kSearchAgainUntil, until - TimeShares::kLeastSearch))) {
       return absl::OkStatus();
     }
     PIPELOOM_RETURN_IF_ERROR(Search(input_.budget.expired
@@ -140,7 +135,7 @@ class StepImprover {
 
   // Returns the share at which refining should begin to end in time: it took so
   // long the last time.
-  double LatestToRefine() const { return kRefinedAt - refining_; }
+  double LatestToRefine() const { return times_.LatestToRefine(refining_); }
 
   // Calls `refine` and notes which share of the time it takes.
   template <typename Refine>
@@ -194,11 +189,11 @@ class StepImprover {
   // Searches with the pairs of the candidate, and makes them anew.
   absl::Status SearchUntil(double until, Candidate* candidate) {
     const bool is_last = RefiningIsLong() && until == kLastPairedUntil;
-    if (input_.budget.expired && !is_last) {
-      until = std::min(until, LatestToRefine());
+    if (input_.budget.expired) {
+      until = std::min(until, is_last ? times_.PairedEnd() : LatestToRefine());
     }
     if (!HasPairs(*candidate) || input_.budget.Exhausted(*evaluations_) ||
-        IsPast(until - kLeastSearch)) {
+        IsPast(until - times_.LeastPaired())) {
       return absl::OkStatus();
     }
     PIPELOOM_RETURN_IF_ERROR(
@@ -232,7 +227,7 @@ class StepImprover {
       }
     }
     double begin =
-        input_.budget.expired ? kUnpairedUntilOfTime : kUnpairedUntil;
+        input_.budget.expired ? TimeShares::kUnpairedUntil : kUnpairedUntil;
     for (const double until : kPairedUntil) {
       if (overlapped.has_value()) {
         PIPELOOM_RETURN_IF_ERROR(
@@ -251,7 +246,7 @@ class StepImprover {
   int64_t* const evaluations_;
   const bool as_if_;
   const bool pairs_forwards_;
-  const double lowerings_;  // Share of the time.
+  const TimeShares times_;
   const SearchBudget refinement_;
   double refining_ = 0;  // Share of the time that refining took.
   double refined_ratio_ = 0;

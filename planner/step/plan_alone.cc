@@ -26,6 +26,7 @@
 #include "planner/step/plan_choice.h"
 #include "planner/step/refine_passes.h"
 #include "planner/step/rule_plans.h"
+#include "planner/step/time_shares.h"
 #include "planner/strategy_abilities.h"
 
 namespace pipeloom::planner {

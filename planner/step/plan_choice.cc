@@ -277,7 +277,7 @@ absl::StatusOr<Candidate> Refit(const PreparedJob& job, const PlanInput& input,
     PIPELOOM_ASSIGN_OR_RETURN(
         std::optional<partition::MemorySelection> selection,
         ChooseAnew(built.graph.WithRanks(limits), with_forms,
-                   made.found.schedule.order, made.selection, /*repairs=*/true,
+                   made.found.schedule.order, made.selection, OnlyRepairs(),
                    budget.threads, [&] { return budget.Abandoned(); }));
     if (!selection.has_value()) break;
     made.selection = *std::move(selection);

@@ -13,6 +13,7 @@
 #include "planner/passes/pair_forwards.h"
 #include "planner/refine/gradient_refiner.h"
 #include "planner/step/carried_step.h"
+#include "planner/step/time_shares.h"
 
 namespace pipeloom::planner {
 namespace {
@@ -113,7 +114,7 @@ class ForwardRefiner {
           const std::optional<MemorySelection> selection,
           ChooseAnew(built_.graph.WithRanks(WithForwards(memory, forwards)),
                      memory, made_.found.schedule.order, made_.selection,
-                     /*repairs=*/false, threads_, is_over_));
+                     /*options=*/{}, threads_, is_over_));
       if (selection.has_value()) {
         PIPELOOM_RETURN_IF_ERROR(Try(memory, *selection, best));
       }
@@ -194,12 +195,14 @@ class ForwardRefiner {
 };
 
 // Returns the fastest plan of this order with weight gradients put off and
-// memory chosen anew for that, if any takes less than `shortest` ns and fits.
+// memory chosen anew for that by `options`, if any takes less than `shortest`
+// ns and fits.
 absl::StatusOr<std::optional<Candidate>> PutOffAnew(
     const PreparedJob& job, const PlanInput& input,
     const partition::BuiltGraph& built, const StepMemory& choices,
     const MemorySchedule& made, IdVector<RankId, RankSpec> limits,
-    int64_t shortest, const SearchBudget& budget) {
+    int64_t shortest, const ChooseMemoryOptions& options,
+    const SearchBudget& budget) {
   // Another order has other tensors under way at its peaks.
   const IdVector<RankId, RankSpec> room =
       WithRoom(built.graph, built.graph.ranks(), kRoom);
@@ -222,7 +225,7 @@ absl::StatusOr<std::optional<Candidate>> PutOffAnew(
     if (attempt > 2 && budget.spent && budget.spent() > kAnewUntil) break;
     const StageGraph within = built.graph.WithRanks(limits);
     GradientRefiner refiner(within, choices, made, shortest, budget);
-    PIPELOOM_RETURN_IF_ERROR(refiner.RunAnew(before));
+    PIPELOOM_RETURN_IF_ERROR(refiner.RunAnew(before, options));
     std::vector<MemorySchedule> answers = refiner.TakeAnswers();
     if (answers.empty()) break;
     before = answers[0].selection;
@@ -387,7 +390,8 @@ absl::Status RefineGradients(const PreparedJob& job, const PlanInput& input,
     PIPELOOM_ASSIGN_OR_RETURN(
         std::optional<Candidate> anew,
         PutOffAnew(job, input, built, choices, made, limits,
-                   made.found.schedule.step_time().count(), budget));
+                   made.found.schedule.step_time().count(),
+                   {.rounds = RoundsToChoose(best->lowering)}, budget));
     if (anew.has_value() && anew->predicted.finish < best->predicted.finish) {
       *best = *std::move(anew);
     }
@@ -409,9 +413,10 @@ absl::StatusOr<Candidate> RefineSearched(const PreparedJob& job,
       made.forms[id] = PassForm::kSplit;
     }
   }
-  PIPELOOM_ASSIGN_OR_RETURN(std::optional<Candidate> anew,
-                            PutOffAnew(job, input, built, memory, made,
-                                       from.limits, kNoLimit, budget));
+  PIPELOOM_ASSIGN_OR_RETURN(
+      std::optional<Candidate> anew,
+      PutOffAnew(job, input, built, memory, made, from.limits, kNoLimit,
+                 {.rounds = RoundsToChoose(from.lowering)}, budget));
   if (anew.has_value() && budget.spent && budget.spent() > kAnewUntil) {
     return *std::move(anew);
   }

@@ -82,10 +82,6 @@ absl::StatusOr<Candidate> RefineSearched(const PreparedJob& job,
                                          const Candidate& from,
                                          const SearchBudget& budget);
 
-// Under a deadline, until when passes are refined: the bound and the checks of
-// the plan come after it.
-inline constexpr double kRefineUntil = 0.93;
-
 // Returns the choices with every pair fused that can be, for good.
 partition::StepMemory OnlyFused(const partition::StepMemory& memory);
 

@@ -88,6 +88,38 @@ TEST(GradientRefinerTest, AnswersAreLegalAndShorterOneAfterTheOther) {
   EXPECT_GT(anew, 20);
 }
 
+// Fewer rounds take less time and lose little.
+TEST(GradientRefinerTest, FewRoundsFindAnAnswerThatIsLittleLonger) {
+  double most = 0;
+  double few_sum = 0;
+  double many_sum = 0;
+  for (uint64_t seed = 0; seed < 20; ++seed) {
+    SCOPED_TRACE(::testing::Message() << "seed " << seed);
+    const SmallStep step = MakeSmallStep(seed, 4, true, /*waits=*/true);
+    const Answer answer = FusedAnswer(step, 0.7);
+    const SearchBudget budget;
+    const auto time_of = [&](const ChooseMemoryOptions& options) {
+      GradientRefiner refiner(answer.limited, step.memory, answer.made,
+                              kNoLimit, budget);
+      EXPECT_THAT(refiner.RunAnew(std::nullopt, options), IsOk());
+      const std::vector<MemorySchedule> answers = refiner.TakeAnswers();
+      return answers.empty() ? 0.0
+                             : ToSeconds(answers[0].found.schedule.step_time());
+    };
+    const double many = time_of({});
+    const double few = time_of({.rounds = 2});
+    EXPECT_EQ(few > 0, many > 0) << "whether an answer fits";
+    if (many == 0) continue;
+    most = std::max(most, few / many);
+    few_sum += few;
+    many_sum += many;
+  }
+  EXPECT_GT(many_sum, 0);
+  EXPECT_LE(few_sum, 1.05 * many_sum);
+  EXPECT_LE(most, 1.15);
+  EXPECT_NE(few_sum, many_sum) << "rounds make no difference";
+}
+
 // Weight gradients of fused backwards take no time, so that an order may have
 // them anywhere later. Split there, they would hold their memory until then.
 TEST(GradientRefinerTest, WeightGradientsThatStandAtTheEndAreBroughtBack) {

@@ -151,5 +151,49 @@ TEST(KnownStartTest, WeightGradientsFillTheGapsBetweenTasks) {
             1.02 * ToSeconds(known->predicted.step_time()));
 }
 
+// A start that took longer than it should is refined, as it has to be a plan of
+// the step, and searched no more: the plan would be late.
+TEST(ImproveAndRefineTest, ALateStartIsRefinedAndSearchedNoMore) {
+  const std::unique_ptr<Strategy> strategy = MakePipeloom();
+  const auto& others = dynamic_cast<const StartsFromOthers&>(*strategy);
+  const BatchMetadata batch = testing::RandomBatch(2, 60, 3);
+  JobSpec job = testing::SmallVlmJob();
+  job.parallel.tp = 4;
+  job.cluster.num_nodes = 2;
+  const emulator::StageCostModel costs(job);
+  const TestStep first(*strategy, costs, batch);
+  partition::StepMemory searched = AsIfPaired(first.memory);
+  ASSERT_OK_AND_ASSIGN(const partition::BuiltGraph fewer,
+                       WithoutFusedWeightGrads(first.built, searched));
+  searched.pairs = fewer.pairs;
+  const SearchedStep step{fewer, searched, first.built, first.memory};
+  ASSERT_TRUE(step.as_if());
+  PlanInput input;
+  input.packed = &first.packed;
+  input.budget.max_evaluations = 20;
+  bool only_whole = false;
+  int64_t evaluations = 0;
+  ASSERT_OK_AND_ASSIGN(
+      const std::optional<Candidate> known,
+      KnownStart(others, first.prepared, input, step, /*leaves_room=*/false,
+                 &only_whole, &evaluations));
+  ASSERT_TRUE(known.has_value());
+  input.budget.max_evaluations = evaluations + 100;
+  const auto searched_when = [&](double now) {
+    PlanInput timed = input;
+    timed.budget.spent = [now] { return now; };
+    timed.budget.expired = [now] { return now >= 1; };
+    Candidate best = *known;
+    int64_t made = evaluations;
+    EXPECT_THAT(ImproveAndRefine(first.prepared, timed, step, std::nullopt,
+                                 &best, &made),
+                testing::IsOk());
+    EXPECT_THAT(ValidateExecutionPlan(best.plan), testing::IsOk());
+    return made - evaluations;
+  };
+  EXPECT_GT(searched_when(0.1), 1);
+  EXPECT_EQ(searched_when(0.98), 0);
+}
+
 }  // namespace
 }  // namespace pipeloom::planner

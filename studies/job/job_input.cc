@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <functional>
 #include <set>
 #include <thread>
 #include <utility>
@@ -116,33 +117,78 @@ absl::Status CheckWork(const JobInput& input, const StudyContext& context) {
   return absl::OkStatus();
 }
 
-// Prints a note for a step with fewer microbatches than the job asks for. It is
-// legal, but its figures are not those of a full step.
-void NoteShortStep(const JobInput& input, const partition::PackedStep& packed,
-                   int64_t step, const StudyContext& context) {
+// The steps for which a count is not 0.
+struct NotedSteps {
+  int64_t first = -1;  // The first of them; -1: there is none.
+  int64_t first_count = 0;
+  int64_t others = 0;  // How many more there are.
+  int64_t most = 0;    // The largest count of the others.
+};
+
+NotedSteps FindSteps(
+    const std::vector<partition::PackedStep>& steps,
+    const std::function<int64_t(const partition::PackedStep&)>& count_of) {
+  NotedSteps noted;
+  for (size_t s = 0; s < steps.size(); ++s) {
+    const int64_t count = count_of(steps[s]);
+    if (count == 0) continue;
+    if (noted.first < 0) {
+      noted.first = static_cast<int64_t>(s);
+      noted.first_count = count;
+    } else {
+      ++noted.others;
+      noted.most = std::max(noted.most, count);
+    }
+  }
+  return noted;
+}
+
+// Prints a note for steps with fewer microbatches than the job asks for: in
+// full for the first of them, one line for all others. They are legal, but
+// their figures are not those of full steps.
+void NoteShortSteps(const JobInput& input,
+                    const std::vector<partition::PackedStep>& steps,
+                    const StudyContext& context) {
   const int64_t wanted =
       int64_t{input.job.training.microbatches} * input.job.parallel.dp;
-  int64_t made = 0;
-  for (const auto& replica : packed.packed) {
-    made += static_cast<int64_t>(replica.size());
-  }
-  if (made >= wanted) return;
+  const NotedSteps lacking =
+      FindSteps(steps, [&](const partition::PackedStep& step) {
+        int64_t made = 0;
+        for (const auto& replica : step.packed) {
+          made += static_cast<int64_t>(replica.size());
+        }
+        return std::max<int64_t>(0, wanted - made);
+      });
+  if (lacking.first < 0) return;
   context.Warn(absl::StrFormat(
       "note: step %d is short: the samples of %s make %d of its %d "
       "microbatches",
-      step, input.batch_name, made, wanted));
+      lacking.first, input.batch_name, wanted - lacking.first_count, wanted));
+  if (lacking.others == 0) return;
+  context.Warn(absl::StrFormat(
+      "note: %d more of %d steps are short; the shortest has %d microbatches",
+      lacking.others, steps.size(), wanted - lacking.most));
 }
 
-// Prints a note for samples beyond the limits of a microbatch.
-void NoteLongSamples(const JobInput& input, const partition::PackedStep& packed,
-                     int64_t step, const StudyContext& context) {
-  if (packed.num_split_samples == 0) return;
+// Does the same for steps with samples beyond the limits of a microbatch.
+void NoteLongSamples(const JobInput& input,
+                     const std::vector<partition::PackedStep>& steps,
+                     const StudyContext& context) {
+  const NotedSteps split =
+      FindSteps(steps, [](const partition::PackedStep& step) {
+        return int64_t{step.num_split_samples};
+      });
+  if (split.first < 0) return;
   context.Warn(absl::StrFormat(
       "note: step %d has %d samples longer than a microbatch "
       "(training.microbatch_tokens is %d): those of several images, clips or "
       "recordings are cut, others are longer microbatches of their own; cut "
       "them in the data, or raise the limits of training",
-      step, packed.num_split_samples, input.job.training.microbatch_tokens));
+      split.first, split.first_count, input.job.training.microbatch_tokens));
+  if (split.others == 0) return;
+  context.Warn(absl::StrFormat(
+      "note: %d more of %d steps have samples as long, at most %d",
+      split.others, steps.size(), split.most));
 }
 
 absl::StatusOr<std::vector<partition::PackedStep>> PackInOrder(
@@ -343,10 +389,10 @@ absl::StatusOr<std::vector<partition::PackedStep>> PackSteps(
     PIPELOOM_ASSIGN_OR_RETURN(steps,
                               PackInOrder(input, num_steps, context.stop));
   }
+  NoteShortSteps(input, steps, context);
+  NoteLongSamples(input, steps, context);
   for (size_t s = 0; s < steps.size(); ++s) {
     if (context.stop.stop_requested()) return absl::CancelledError("stopped");
-    NoteShortStep(input, steps[s], static_cast<int64_t>(s), context);
-    NoteLongSamples(input, steps[s], static_cast<int64_t>(s), context);
     if (sample_costs.has_value()) {
       steps[s] = partition::BalanceStep(input.job, *sample_costs, steps[s]);
     }

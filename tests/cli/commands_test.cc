@@ -315,6 +315,30 @@ TEST_F(CommandsTest, ABatchWithoutWorkOrSamplesIsAnError) {
   EXPECT_THAT(few.err, HasSubstr("enough for 1 steps; --steps asks for 3"));
 }
 
+// Many steps that are alike are one line.
+TEST_F(CommandsTest, NotesOnStepsAreFoldedAfterTheFirst) {
+  const auto notes = [&](const std::string& steps) {
+    const Outcome outcome =
+        Pipeloom({"plan", "qwen2.5-vl-72b", "--batch", "mixed", "--schedule",
+                  "gpipe", "--shuffle", "1", "--replicas", "1", "--steps",
+                  steps, "--partition", "rule", "--evaluations", "1"});
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return outcome.err;
+  };
+  const std::string eight = notes("8");
+  EXPECT_THAT(eight, HasSubstr("step 4 is short: the samples of mixed make 31 "
+                               "of its 32 microbatches\n"));
+  EXPECT_THAT(eight, HasSubstr("note: 1 more of 8 steps are short; the "
+                               "shortest has 31 microbatches\n"));
+  EXPECT_THAT(eight, HasSubstr("step 0 has 9 samples longer than a "));
+  EXPECT_THAT(eight, HasSubstr("note: 7 more of 8 steps have samples as long, "
+                               "at most 12\n"));
+  EXPECT_THAT(eight, Not(HasSubstr("step 1 ")));
+  const std::string one = notes("1");
+  EXPECT_THAT(one, HasSubstr("step 0 has 9 samples longer than a "));
+  EXPECT_THAT(one, Not(HasSubstr(" more of ")));
+}
+
 TEST_F(CommandsTest, ValidateTellsFilesApartByTheirContent) {
   const struct {
     std::string name;

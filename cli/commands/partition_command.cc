@@ -21,6 +21,7 @@
 #include "planner/layout/partition_search.h"
 #include "planner/strategies/registry.h"
 #include "planner/strategy.h"
+#include "studies/job/planner_input.h"
 #include "studies/layouts/layout_study.h"
 
 namespace pipeloom::cli {
@@ -161,11 +162,19 @@ class PartitionCommand : public Command {
                       const planner::Strategy& strategy, const Context& context,
                       Answer* answer) const {
     const emulator::StageCostModel costs(input.job, studies::CostsOf(input));
+    // The strategy's own partition is the start, as where `plan` searches;
+    // after an interrupt that of the search.
+    absl::StatusOr<planner::PreparedJob> own =
+        studies::PrepareOwnPartition(input, strategy, costs, context.stop);
+    if (!own.ok() && !absl::IsCancelled(own.status())) return own.status();
+    std::optional<Partition> start;
+    if (own.ok()) start = std::move(own->partition);
     PIPELOOM_ASSIGN_OR_RETURN(
         answer->found,
         RunPartitionSearch(input, strategy, costs, tries_,
                            studies::Settle(search_flags_, input.job.search),
-                           context, static_cast<int32_t>(effort_)));
+                           context, static_cast<int32_t>(effort_),
+                           std::move(start)));
     const planner::PartitionSearchResult& found = *answer->found;
     if (found.misfits > 0) {
       context.warn(absl::StrFormat(
@@ -176,7 +185,7 @@ class PartitionCommand : public Command {
     answer->partition = found.partition;
     answer->comment = absl::StrFormat(
         "%s%s; %d partitions tried on samples of %s: emulated step time %s, "
-        "by DIP's rule %s",
+        "by the rule %s",
         UntilNow(context), found.recipe, found.tried, input.batch_name,
         FormatDuration(found.step_time),
         found.rule_time > kZero ? FormatDuration(found.rule_time)

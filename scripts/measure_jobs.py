@@ -11,8 +11,11 @@ usage: scripts/measure_jobs.py BINARY [--steps 50] [--peer-steps 5]
                                       [--jobs dip-vlm-s,...] [--threads 2]
 
 Steps are drawn from the batch by `--shuffle 1`; one replica of each is planned.
-`pipeloom`'s own partition is the searched one. Only the first --peer-steps steps
-get 10 s each, because 50 steps of every job would take hours. A dash: a step does not fit, or the strategy is not for that partition."""
+`pipeloom`'s own partition is the searched one, and its steps of 100 ms and 1 s go on
+from four sample steps that are searched for 10 s once, as by default; those of the same
+partition, of 10 s and of a minute do not. Only the first --peer-steps steps get 10 s
+each, because 50 steps of every job would take hours. A dash: a step does not fit, or the
+strategy is not for that partition."""
 import argparse
 import json
 import subprocess
@@ -30,6 +33,8 @@ JOBS = {
 }
 STATIC = ["gpipe", "1f1b", "interleaved", "zb-h1", "zb-v", "v-half", "v-min",
           "dualpipe-v", "megatron", "megatron-tuned", "nnscaler"]
+# What `plan` does by default once a job whose partition it searches.
+WARM_UP = ("--warm-up", "10s")
 BY_STEP = ["optimus", "disttrain", "dip-order", "dip"]
 STRATEGIES = STATIC + BY_STEP + ["pipeloom"]
 
@@ -94,7 +99,7 @@ def over_minute(run, job, ours, searched):
     of a minute for the same steps, after 100 ms and after 1 s."""
     count = run.options.minute_steps
     minute = run.plan("pipeloom", "60s", count, *searched)
-    second = run.plan("pipeloom", "1s", count, *searched)
+    second = run.plan("pipeloom", "1s", count, *searched, *WARM_UP)
     row = [job]
     for steps in (ours, second):
         over = [f"{100 * (s['step_time_us'] / m['step_time_us'] - 1):+.1f} %"
@@ -122,13 +127,14 @@ def main():
             file = f"{folder}/{job}.json"
             run.run("partition", "--out", file)
             searched = ("--partition", file)
-            ours = run.plan("pipeloom", "100ms", options.steps, *searched)
+            ours = run.plan("pipeloom", "100ms", options.steps, *searched,
+                            *WARM_UP)
             row = run.compare()
             row["pipeloom"] = mean(ours, "step_time_us") / 1e6
             own.append(times_row(job, row))
             same.append(times_row(job, run.compare("--same-partition", file)))
             free = run.plan("pipeloom", "100ms", options.steps, *searched,
-                            "--memory-limit", "100TiB")
+                            *WARM_UP, "--memory-limit", "100TiB")
             peers = [mean(run.plan(name, "10s", options.peer_steps, *more),
                           "step_time_us")
                      for name, more in (("dip", ()), ("dip", searched),

@@ -33,7 +33,7 @@ JOBS = {
 }
 STATIC = ["gpipe", "1f1b", "interleaved", "zb-h1", "zb-v", "v-half", "v-min",
           "dualpipe-v", "megatron", "megatron-tuned", "nnscaler"]
-# What `plan` does by default once a job whose partition it searches.
+# The default of `plan` for a job whose partition it searches.
 WARM_UP = ("--warm-up", "10s")
 BY_STEP = ["optimus", "disttrain", "dip-order", "dip"]
 STRATEGIES = STATIC + BY_STEP + ["pipeloom"]

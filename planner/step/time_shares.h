@@ -51,7 +51,7 @@ class TimeShares {
   // The first search and refining end earlier by the time to lower a plan so
   // often: memory is chosen anew twice, each time with a plan.
   static constexpr double kMostLowerings = 6;
-  // What it takes, in times to lower a plan, to begin a search with pairs, to
+  // Times to lower a plan that it takes to begin a search with pairs, to
   // make its answer a plan, and to check the plan in the end.
   static constexpr double kBeginning = 1.5;
   static constexpr double kMaking = 2.7;

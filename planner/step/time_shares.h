@@ -1,7 +1,7 @@
 // The shares of a step's time at which the parts of its search end under a
 // deadline, so that its plan is checked in time. What comes after a search
 // takes a multiple of the time in which one plan is lowered and emulated (on
-// two cores: 0.3 ms at 1,000 tasks, 3 ms at 6,000).
+// two cores: 0.9 ms at 2,400 tasks, 3 ms at 6,000).
 //
 // The constants were chosen on 50 steps each of dip-vlm-s, dip-vlm-m, dip-vlm-l
 // and qwen2.5-vl-72b in 100 ms (scripts/measure_jobs.py), with the part of the

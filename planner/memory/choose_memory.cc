@@ -19,6 +19,9 @@ using partition::MemorySelection;
 using partition::StagePair;
 using partition::StepMemory;
 
+// Rounds of prices until which a choice that fits is looked for.
+constexpr int32_t kRoundsToFit = 160;
+
 // Returns whether the rank fits as it is; then there is nothing to choose.
 bool FitsWithEverythingKept(const StageGraph& graph, RankId rank,
                             const std::vector<TaskId>& order) {
@@ -47,6 +50,7 @@ MemoryChooser::MemoryChooser(const StageGraph& graph, const StepMemory& memory)
       memory_(&memory),
       flat_(graph),
       min_memory_(memory.MinMemory()),
+      least_peaks_(memory.Lean(1)),
       pairs_(graph.num_ranks()),
       keeps_all_(graph.num_ranks()),
       keeps_start_(graph.num_ranks()),
@@ -125,17 +129,8 @@ absl::StatusOr<int64_t> MemoryChooser::ChooseRounds(
   costs_ = extra_;
   MemorySelection selection = min_memory_;
   const bool has_start = start.size() == min_memory_.size();
-  absl::Status solved = Solve(orders, has_start ? start : min_memory_, program,
-                              budget, &selection);
-  // The choices that hold least may peak too high in the backward.
-  if (!has_start && absl::IsResourceExhausted(solved)) {
-    for (const RankId r : graph_->rank_ids()) {
-      if (!copy_sizes_[r].empty()) solvers_[r].reset();
-      begun_[r] = 0;
-    }
-    solved = Solve(orders, memory_->Lean(1), program, budget, &selection);
-  }
-  PIPELOOM_RETURN_IF_ERROR(solved);
+  PIPELOOM_RETURN_IF_ERROR(Solve(orders, has_start ? start : min_memory_,
+                                 program, budget, &selection));
   ++evaluations_;
   best_ = selection;
   int64_t best_time = Retime(selection);
@@ -169,25 +164,7 @@ absl::Status MemoryChooser::Solve(const RankOrders& orders,
   ParallelFor(budget.threads, graph_->num_ranks(), [&](int32_t index) {
     const RankId r(index);
     if (keeps_all_[r] || budget.Abandoned()) return;
-    std::vector<int32_t> choice;
-    for (const StagePairId id : pairs_[r]) choice.push_back(start[id]);
-    if (keeps_start_[r]) {
-      solutions[r] = {.feasible = true, .choice = std::move(choice)};
-      return;
-    }
-    if (begun_[r] == 0) {
-      begun_[r] = 1;
-      SolveFirst(r, orders[r], choice, options, &solutions[r]);
-      return;
-    }
-    if (copy_sizes_[r].empty()) {
-      for (size_t i = 0; i < pairs_[r].size(); ++i) {
-        solvers_[r]->SetCosts(static_cast<int32_t>(i), costs_[pairs_[r][i]]);
-      }
-    } else {
-      SetCosts(r, programs_[r].get());
-    }
-    solutions[r] = solvers_[r]->Solve(choice, options);
+    SolveRank(r, orders[r], start, options, &solutions[r]);
   });
   if (budget.Abandoned()) return absl::CancelledError("stopped");
   for (const RankId r : graph_->rank_ids()) {
@@ -202,6 +179,49 @@ absl::Status MemoryChooser::Solve(const RankOrders& orders,
     }
   }
   return absl::OkStatus();
+}
+
+// Solves the program of one rank with the present costs.
+void MemoryChooser::SolveRank(RankId rank, const std::vector<TaskId>& order,
+                              const MemorySelection& start,
+                              const IntegerProgramOptions& options,
+                              IntegerSolution* solution) {
+  std::vector<int32_t> choice;
+  for (const StagePairId id : pairs_[rank]) choice.push_back(start[id]);
+  if (keeps_start_[rank]) {
+    *solution = {.feasible = true, .choice = std::move(choice)};
+    return;
+  }
+  if (begun_[rank] == 0) {
+    begun_[rank] = 1;
+    SolveFirst(rank, order, choice, options, solution);
+  } else {
+    if (copy_sizes_[rank].empty()) {
+      for (size_t i = 0; i < pairs_[rank].size(); ++i) {
+        solvers_[rank]->SetCosts(static_cast<int32_t>(i),
+                                 costs_[pairs_[rank][i]]);
+      }
+    } else {
+      SetCosts(rank, programs_[rank].get());
+    }
+    *solution = solvers_[rank]->Solve(choice, options);
+  }
+  if (solution->feasible) return;
+  // Where little memory is left, prices may find nothing that fits although
+  // these do, or only in more rounds.
+  IntegerProgramOptions again = options;
+  again.keeps_start = false;
+  again.needs_start = true;
+  for (const MemorySelection* least : {&min_memory_, &least_peaks_}) {
+    for (size_t i = 0; i < choice.size(); ++i) {
+      choice[i] = (*least)[pairs_[rank][i]];
+    }
+    *solution = solvers_[rank]->Solve(choice, again);
+    if (solution->feasible) return;
+  }
+  again.needs_start = false;
+  again.rounds_to_fit = kRoundsToFit;
+  *solution = solvers_[rank]->Solve({}, again);
 }
 
 void MemoryChooser::SetCosts(RankId rank, IntegerProgram* program) const {

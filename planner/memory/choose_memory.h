@@ -111,6 +111,10 @@ class MemoryChooser {
                      const IntegerProgramOptions& options,
                      const SearchBudget& budget,
                      partition::MemorySelection* selection);
+  void SolveRank(RankId rank, const std::vector<TaskId>& order,
+                 const partition::MemorySelection& start,
+                 const IntegerProgramOptions& options,
+                 IntegerSolution* solution);
   void SolveFirst(RankId rank, const std::vector<TaskId>& order,
                   const std::vector<int32_t>& start,
                   const IntegerProgramOptions& options, IntegerSolution* best);
@@ -129,7 +133,9 @@ class MemoryChooser {
   const StageGraph* graph_;
   const partition::StepMemory* memory_;
   FlatGraph flat_;  // Has the durations of the last Retime.
+  // Choices that hold least, and that peak least.
   partition::MemorySelection min_memory_;
+  partition::MemorySelection least_peaks_;
   IdVector<RankId, std::vector<StagePairId>> pairs_;  // Pairs with a backward.
   // Whether the rank fits with everything kept.
   IdVector<RankId, bool> keeps_all_;

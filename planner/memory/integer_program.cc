@@ -75,6 +75,8 @@ class IntegerProgramSolver::Impl : private ProgramRuns {
         if (!options.keeps_start) Improve();
         Keep();
         if (options.keeps_start) return solution_;
+      } else if (options.needs_start) {
+        return solution_;
       }
     }
     Visit(prices_, options_.root_rounds, 0);
@@ -440,7 +442,12 @@ class IntegerProgramSolver::Impl : private ProgramRuns {
         choice_.swap(suggested_);
         used_.swap(suggested_use_);
       }
-      if (CloseEnough(bound) || round >= rounds || IsOver()) break;
+      if (CloseEnough(bound) || IsOver()) break;
+      if (round >= rounds &&
+          (solution_.feasible || rounds != options_.root_rounds ||
+           round >= options_.rounds_to_fit)) {
+        break;
+      }
       double length = 0;
       for (size_t r = 0; r < num_rows(); ++r) {
         const auto over =

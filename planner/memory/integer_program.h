@@ -36,6 +36,8 @@ struct IntegerProgramOptions {
   // The most nodes of the search tree. 0: only the root's rounds.
   int64_t max_nodes = 100'000;
   int32_t root_rounds = 100;  // Rounds of prices at the root.
+  // If more: the most rounds there as long as no answer is found.
+  int32_t rounds_to_fit = 0;
   // Rounds of prices at other nodes.
   int32_t node_rounds = 10;
   // The most passes of exchanges between two groups on the root's answer, made
@@ -44,6 +46,8 @@ struct IntegerProgramOptions {
   int32_t exchanges = 8;
   // A start that keeps the limits is the answer, though not proven to be good.
   bool keeps_start = false;
+  // If the start breaks a limit, nothing is searched: there is no answer.
+  bool needs_start = false;
   // Once it returns true, the search ends with the answer that it has, as soon
   // as it has one. Called between rounds of prices; null: never.
   const std::function<bool()>* is_over = nullptr;

@@ -239,6 +239,40 @@ TEST(ChooseMemory, KeepsTheLimitAndBeatsRandomChoicesThatDo) {
   EXPECT_GT(compared, 50);
 }
 
+TEST(ChooseMemory, FindsAnAnswerWhereTheLeastChoicesFit) {
+  for (uint64_t seed = 0; seed < 60; ++seed) {
+    for (const bool at_once : {false, true}) {
+      SCOPED_TRACE(::testing::Message() << "seed " << seed << at_once);
+      Random random(seed);
+      const Problem problem = MakeProblem(seed % 12, seed % 2 == 0, false);
+      const RankOrders orders = testing::RandomOrders(problem.graph, random);
+      const MemorySelection least =
+          at_once ? problem.memory.Lean(1) : problem.memory.MinMemory();
+      ASSERT_OK_AND_ASSIGN(
+          const StageGraph lean,
+          partition::ApplyMemory(problem.graph, problem.memory, least));
+      ASSERT_OK_AND_ASSIGN(const Schedule schedule, TimeSchedule(lean, orders));
+      IdVector<RankId, RankSpec> ranks = problem.graph.ranks();
+      for (const RankId r : ranks.ids()) {
+        ranks[r].memory.limit = schedule.peak[r];
+      }
+      const StageGraph limited = problem.graph.WithRanks(ranks);
+      for (const int32_t rounds : {0, 20}) {
+        ChooseMemoryOptions options{.rounds = 1, .program = kRoughProgram};
+        options.program.root_rounds = rounds;
+        for (const MemorySelection& start :
+             {MemorySelection(), problem.memory.KeepEverything()}) {
+          const auto answer =
+              ChooseMemory(limited, problem.memory, orders, {}, start, options);
+          ASSERT_THAT(answer.status(), testing::IsOk());
+          EXPECT_THAT(ValidateSchedule(answer->graph, answer->schedule),
+                      testing::IsOk());
+        }
+      }
+    }
+  }
+}
+
 TEST(ChooseMemory, KeepsEverythingWhereThereIsRoom) {
   Problem problem = MakeProblem(3, true, true);
   ASSERT_OK_AND_ASSIGN(const Schedule kept, ListSchedule(problem.graph));

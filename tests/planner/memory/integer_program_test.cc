@@ -256,5 +256,56 @@ TEST(IntegerProgram, KeepsAStartThatFitsAndReplacesOneThatDoesNot) {
   EXPECT_GT(replaced, 100);
 }
 
+TEST(IntegerProgram, LooksLongerOnlyForAFirstAnswer) {
+  int found_later = 0;
+  for (uint64_t seed = 0; seed < 1500; ++seed) {
+    SCOPED_TRACE(::testing::Message() << "seed " << seed);
+    Random random(seed);
+    const IntegerProgram program = RandomProgram(random, 8, 6);
+    const IntegerProgramOptions short_search = {.max_nodes = 0,
+                                                .root_rounds = 2};
+    IntegerProgramOptions longer = short_search;
+    longer.rounds_to_fit = 160;
+    const IntegerSolution at_once =
+        SolveIntegerProgram(program, {}, short_search);
+    const IntegerSolution later = SolveIntegerProgram(program, {}, longer);
+    if (at_once.feasible) {
+      EXPECT_EQ(later.choice, at_once.choice);
+      EXPECT_EQ(later.bound, at_once.bound);
+    } else if (later.feasible) {
+      EXPECT_TRUE(testing::KeepsLimits(program, later.choice));
+      ++found_later;
+    }
+  }
+  EXPECT_GT(found_later, 3);
+}
+
+TEST(IntegerProgram, SearchesNothingWithoutTheStartThatItNeeds) {
+  int fitting = 0;
+  int broken = 0;
+  for (uint64_t seed = 0; seed < 500; ++seed) {
+    SCOPED_TRACE(::testing::Message() << "seed " << seed);
+    Random random(seed);
+    const IntegerProgram program = RandomProgram(random, 8, 6);
+    std::vector<int32_t> start;
+    for (const IntegerProgram::Group& group : program.groups) {
+      start.push_back(static_cast<int32_t>(
+          random.Below(static_cast<int64_t>(group.size()))));
+    }
+    const IntegerSolution found =
+        SolveIntegerProgram(program, start, {.needs_start = true});
+    if (testing::KeepsLimits(program, start)) {
+      EXPECT_EQ(found.cost, SolveIntegerProgram(program, start).cost);
+      ++fitting;
+    } else {
+      EXPECT_FALSE(found.feasible);
+      EXPECT_EQ(found.nodes, 0);
+      ++broken;
+    }
+  }
+  EXPECT_GT(fitting, 100);
+  EXPECT_GT(broken, 100);
+}
+
 }  // namespace
 }  // namespace pipeloom::planner

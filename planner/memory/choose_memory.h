@@ -10,6 +10,10 @@
 // can spend without delaying the step (their float in the last timing). The
 // best re-timed answer is kept.
 //
+// A rank whose program ends without a choice falls back on the choices that
+// hold or peak least, if they fit, and then on more rounds of prices. So where
+// the order fits with either, there is an answer (without copies to the host).
+//
 // A copy to the host takes no time of a rank, but needs room for the copies
 // under way (memory_candidates.h), which the rank's largest copy decides for
 // all. A backward that would start before its copy is back is late, which is

@@ -19,7 +19,8 @@ using partition::MemorySelection;
 using partition::StagePair;
 using partition::StepMemory;
 
-// Rounds of prices until which a choice that fits is looked for.
+// Rounds of prices until which a choice that fits is looked for. Chosen on 40
+// random jobs near their smallest limits (docs/evaluation/memory_limits.md).
 constexpr int32_t kRoundsToFit = 160;
 
 // Returns whether the rank fits as it is; then there is nothing to choose.
@@ -164,7 +165,25 @@ absl::Status MemoryChooser::Solve(const RankOrders& orders,
   ParallelFor(budget.threads, graph_->num_ranks(), [&](int32_t index) {
     const RankId r(index);
     if (keeps_all_[r] || budget.Abandoned()) return;
-    SolveRank(r, orders[r], start, options, &solutions[r]);
+    std::vector<int32_t> choice;
+    for (const StagePairId id : pairs_[r]) choice.push_back(start[id]);
+    if (keeps_start_[r]) {
+      solutions[r] = {.feasible = true, .choice = std::move(choice)};
+      return;
+    }
+    if (begun_[r] == 0) {
+      begun_[r] = 1;
+      SolveFirst(r, orders[r], choice, options, &solutions[r]);
+      return;
+    }
+    if (copy_sizes_[r].empty()) {
+      for (size_t i = 0; i < pairs_[r].size(); ++i) {
+        solvers_[r]->SetCosts(static_cast<int32_t>(i), costs_[pairs_[r][i]]);
+      }
+    } else {
+      SetCosts(r, programs_[r].get());
+    }
+    solutions[r] = SolveOrLeast(r, choice, options, solvers_[r].get());
   });
   if (budget.Abandoned()) return absl::CancelledError("stopped");
   for (const RankId r : graph_->rank_ids()) {
@@ -181,47 +200,26 @@ absl::Status MemoryChooser::Solve(const RankOrders& orders,
   return absl::OkStatus();
 }
 
-// Solves the program of one rank with the present costs.
-void MemoryChooser::SolveRank(RankId rank, const std::vector<TaskId>& order,
-                              const MemorySelection& start,
-                              const IntegerProgramOptions& options,
-                              IntegerSolution* solution) {
-  std::vector<int32_t> choice;
-  for (const StagePairId id : pairs_[rank]) choice.push_back(start[id]);
-  if (keeps_start_[rank]) {
-    *solution = {.feasible = true, .choice = std::move(choice)};
-    return;
-  }
-  if (begun_[rank] == 0) {
-    begun_[rank] = 1;
-    SolveFirst(rank, order, choice, options, solution);
-  } else {
-    if (copy_sizes_[rank].empty()) {
-      for (size_t i = 0; i < pairs_[rank].size(); ++i) {
-        solvers_[rank]->SetCosts(static_cast<int32_t>(i),
-                                 costs_[pairs_[rank][i]]);
-      }
-    } else {
-      SetCosts(rank, programs_[rank].get());
-    }
-    *solution = solvers_[rank]->Solve(choice, options);
-  }
-  if (solution->feasible) return;
-  // Where little memory is left, prices may find nothing that fits although
-  // these do, or only in more rounds.
+// Solves a program of a rank. Where little memory is left, prices may find no
+// choice that fits although those that hold or peak least do, or find one only
+// in more rounds.
+IntegerSolution MemoryChooser::SolveOrLeast(
+    RankId rank, absl::Span<const int32_t> start,
+    const IntegerProgramOptions& options, IntegerProgramSolver* solver) const {
+  IntegerSolution solution = solver->Solve(start, options);
   IntegerProgramOptions again = options;
   again.keeps_start = false;
   again.needs_start = true;
   for (const MemorySelection* least : {&min_memory_, &least_peaks_}) {
-    for (size_t i = 0; i < choice.size(); ++i) {
-      choice[i] = (*least)[pairs_[rank][i]];
-    }
-    *solution = solvers_[rank]->Solve(choice, again);
-    if (solution->feasible) return;
+    if (solution.feasible) return solution;
+    std::vector<int32_t> choice;
+    for (const StagePairId id : pairs_[rank]) choice.push_back((*least)[id]);
+    solution = solver->Solve(choice, again);
   }
+  if (solution.feasible) return solution;
   again.needs_start = false;
   again.rounds_to_fit = kRoundsToFit;
-  *solution = solvers_[rank]->Solve({}, again);
+  return solver->Solve({}, again);
 }
 
 void MemoryChooser::SetCosts(RankId rank, IntegerProgram* program) const {
@@ -245,7 +243,7 @@ void MemoryChooser::SolveFirst(RankId rank, const std::vector<TaskId>& order,
     }
     builders_[rank].Build(*graph_, *memory_, tables_, rank, pairs_[rank],
                           costs_, order, solvers_[rank].get());
-    *best = solvers_[rank]->Solve(start, options);
+    *best = SolveOrLeast(rank, start, options, solvers_[rank].get());
     return;
   }
   std::vector<Bytes> caps = {Bytes(0)};
@@ -274,7 +272,7 @@ void MemoryChooser::SolveFirst(RankId rank, const std::vector<TaskId>& order,
         MakeRankProgram(*graph_, *memory_, rank, pairs_[rank], order, cap));
     SetCosts(rank, program.get());
     auto solver = std::make_unique<IntegerProgramSolver>(*program);
-    IntegerSolution solution = solver->Solve(start, options);
+    IntegerSolution solution = SolveOrLeast(rank, start, options, solver.get());
     const bool better =
         solution.feasible && (!best->feasible || solution.cost < best->cost);
     if (solvers_[rank] != nullptr && !better) continue;

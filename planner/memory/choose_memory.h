@@ -115,10 +115,9 @@ class MemoryChooser {
                      const IntegerProgramOptions& options,
                      const SearchBudget& budget,
                      partition::MemorySelection* selection);
-  void SolveRank(RankId rank, const std::vector<TaskId>& order,
-                 const partition::MemorySelection& start,
-                 const IntegerProgramOptions& options,
-                 IntegerSolution* solution);
+  IntegerSolution SolveOrLeast(RankId rank, absl::Span<const int32_t> start,
+                               const IntegerProgramOptions& options,
+                               IntegerProgramSolver* solver) const;
   void SolveFirst(RankId rank, const std::vector<TaskId>& order,
                   const std::vector<int32_t>& start,
                   const IntegerProgramOptions& options, IntegerSolution* best);

@@ -71,13 +71,10 @@ class IntegerProgramSolver::Impl : private ProgramRuns {
     }
     if (start.size() == num_groups()) {
       choice_.assign(start.begin(), start.end());
-      if (Measure()) {
-        if (!options.keeps_start) Improve();
-        Keep();
-        if (options.keeps_start) return solution_;
-      } else if (options.needs_start) {
-        return solution_;
-      }
+      const bool fits = Measure();
+      if (fits && !options.keeps_start) Improve();
+      if (fits) Keep();
+      if (fits ? options.keeps_start : options.needs_start) return solution_;
     }
     Visit(prices_, options_.root_rounds, 0);
     if (!solution_.feasible) {
@@ -417,6 +414,7 @@ class IntegerProgramSolver::Impl : private ProgramRuns {
     double best_value = -std::numeric_limits<double>::infinity();
     double step = 1;
     int32_t waiting = 0;
+    const int32_t most = std::max(rounds, options_.rounds_to_fit);
     for (int32_t round = 0;; ++round) {
       const double value = Price(prices);
       bound = std::max(bound, Rounded(value - rounding_));
@@ -443,11 +441,7 @@ class IntegerProgramSolver::Impl : private ProgramRuns {
         used_.swap(suggested_use_);
       }
       if (CloseEnough(bound) || IsOver()) break;
-      if (round >= rounds &&
-          (solution_.feasible || rounds != options_.root_rounds ||
-           round >= options_.rounds_to_fit)) {
-        break;
-      }
+      if (round >= (solution_.feasible ? rounds : most)) break;
       double length = 0;
       for (size_t r = 0; r < num_rows(); ++r) {
         const auto over =

@@ -36,7 +36,7 @@ struct IntegerProgramOptions {
   // The most nodes of the search tree. 0: only the root's rounds.
   int64_t max_nodes = 100'000;
   int32_t root_rounds = 100;  // Rounds of prices at the root.
-  // If more: the most rounds there as long as no answer is found.
+  // If more: the most rounds at a node as long as no answer is found.
   int32_t rounds_to_fit = 0;
   // Rounds of prices at other nodes.
   int32_t node_rounds = 10;

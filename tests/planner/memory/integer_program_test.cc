@@ -40,6 +40,16 @@ IntegerProgram RandomProgram(Random& random, int64_t max_groups,
   return program;
 }
 
+std::vector<int32_t> RandomChoice(Random& random,
+                                  const IntegerProgram& program) {
+  std::vector<int32_t> choice;
+  for (const IntegerProgram::Group& group : program.groups) {
+    choice.push_back(
+        static_cast<int32_t>(random.Below(static_cast<int64_t>(group.size()))));
+  }
+  return choice;
+}
+
 TEST(IntegerProgram, EqualsBruteForceOnRandomPrograms) {
   int infeasible = 0;
   for (uint64_t seed = 0; seed < 1500; ++seed) {
@@ -228,11 +238,7 @@ TEST(IntegerProgram, KeepsAStartThatFitsAndReplacesOneThatDoesNot) {
     SCOPED_TRACE(::testing::Message() << "seed " << seed);
     Random random(seed);
     const IntegerProgram program = RandomProgram(random, 8, 6);
-    std::vector<int32_t> start;
-    for (const IntegerProgram::Group& group : program.groups) {
-      start.push_back(static_cast<int32_t>(
-          random.Below(static_cast<int64_t>(group.size()))));
-    }
+    const std::vector<int32_t> start = RandomChoice(random, program);
     const IntegerSolution found =
         SolveIntegerProgram(program, start, {.keeps_start = true});
     if (testing::KeepsLimits(program, start)) {
@@ -287,11 +293,7 @@ TEST(IntegerProgram, SearchesNothingWithoutTheStartThatItNeeds) {
     SCOPED_TRACE(::testing::Message() << "seed " << seed);
     Random random(seed);
     const IntegerProgram program = RandomProgram(random, 8, 6);
-    std::vector<int32_t> start;
-    for (const IntegerProgram::Group& group : program.groups) {
-      start.push_back(static_cast<int32_t>(
-          random.Below(static_cast<int64_t>(group.size()))));
-    }
+    const std::vector<int32_t> start = RandomChoice(random, program);
     const IntegerSolution found =
         SolveIntegerProgram(program, start, {.needs_start = true});
     if (testing::KeepsLimits(program, start)) {

@@ -3,6 +3,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "planner/bounds/lower_bound.h"
 #include "planner/orders/weight_grad_room.h"
@@ -59,8 +60,17 @@ absl::StatusOr<SearchResult> BaselineStrategy::MakeSchedule(
                             rule_(VirtualPipeline(graph, partition)));
   if (traits_.split_backward) MakeRoomByWeightGrads(graph, &orders);
   SearchResult result;
-  PIPELOOM_ASSIGN_OR_RETURN(result.schedule,
-                            TimeBaseline(graph, std::move(orders)));
+  absl::StatusOr<Schedule> schedule = TimeBaseline(graph, std::move(orders));
+  if (absl::IsFailedPrecondition(schedule.status())) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        name_, " cannot run on this partition",
+        traits_.shape == Shape::kVee
+            ? ", only on one whose stages go along the ranks and back: "
+            : ": ",
+        std::string(schedule.status().message())));
+  }
+  PIPELOOM_RETURN_IF_ERROR(schedule.status());
+  result.schedule = *std::move(schedule);
   result.lower_bound = LowerBound(graph);
   result.evaluations = 1;
   result.proven_optimal = result.schedule.step_time() == result.lower_bound;

@@ -53,6 +53,13 @@ planner::TrainerStrategy* AsTrainerStrategy(planner::Strategy* strategy) {
   return dynamic_cast<planner::TrainerStrategy*>(strategy);
 }
 
+PartitionFlags PartitionFlagsFor(const planner::TrainerStrategy* trainer,
+                                 const PartitionFlags& flags) {
+  PartitionFlags own = flags;
+  if (trainer != nullptr && own.source.empty()) own.source = "rule";
+  return own;
+}
+
 absl::StatusOr<planner::PreparedJob> PrepareForTrainer(
     const studies::JobInput& input,
     const std::vector<partition::PackedStep>& packed,
@@ -63,11 +70,11 @@ absl::StatusOr<planner::PreparedJob> PrepareForTrainer(
     return UsageError(absl::StrCat("--for ", strategy->trainer().name,
                                    " with --robust: use one of the two"));
   }
-  PartitionFlags own = flags;
-  if (own.source.empty()) own.source = "rule";
   PIPELOOM_ASSIGN_OR_RETURN(
       const planner::PreparedJob prepared,
-      PrepareWithPartition(input, *strategy, costs, own, settings, context));
+      PrepareWithPartition(input, *strategy, costs,
+                           PartitionFlagsFor(strategy, flags), settings,
+                           context));
   PIPELOOM_RETURN_IF_ERROR(
       strategy->FixRecompute(prepared, packed, input.replicas, context.stop));
   return prepared;

@@ -34,8 +34,13 @@ absl::StatusOr<std::unique_ptr<planner::Strategy>> MakeStrategyFor(
 // Returns the strategy if it keeps the limits of a trainer, or null.
 planner::TrainerStrategy* AsTrainerStrategy(planner::Strategy* strategy);
 
-// Prepares the job for the trainer: its partition, that of its own rules unless
-// `flags` have another (a kept one was searched without the trainer's limits),
+// Returns where partitions come from: for a trainer (null: for none) from its
+// own rules unless `flags` name another source, as a kept partition was
+// searched without the trainer's limits.
+PartitionFlags PartitionFlagsFor(const planner::TrainerStrategy* trainer,
+                                 const PartitionFlags& flags);
+
+// Prepares the job for the trainer: its partition, that of PartitionFlagsFor(),
 // and its recomputation, with which all steps fit. Errors of
 // PrepareWithPartition and TrainerStrategy::FixRecompute; UsageError: settings
 // with disturbances.

@@ -6,10 +6,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
+#include "cli/commands/slow_flags.h"
+#include "cli/commands/trainer_output.h"
 #include "cli/console/command.h"
 #include "cli/console/file_kind.h"
 #include "cli/console/files.h"
 #include "cli/console/study_context.h"
+#include "cli/input/attention_density.h"
 #include "cli/input/job_input.h"
 #include "cli/input/partition_input.h"
 #include "cli/input/plan_file.h"
@@ -44,41 +47,65 @@ std::string Describe(const JobSpec& job) {
       job.parallel.num_gpus(), job.cluster.num_gpus());
 }
 
+// The options that a plan was made with.
+struct MadeWith {
+  PlanningFlags planning{};
+  SlowFlags slow{};
+  std::vector<std::string> densities{};
+  std::string trainer{};
+};
+
 // Checks by planner::CheckPlan() that the plan is one of the job's, with the
-// batch, the partition and the changes of `flags`; without --strategy, with the
+// batch, the partition and the changes of `made`; without --strategy, with the
 // partition of the strategy that the plan names. If the job defers surplus, the
 // samples may be dealt either way.
 absl::Status CheckPlanOfJob(const ExecutionPlan& plan, const std::string& job,
-                            const PlanningFlags& flags,
-                            const Context& context) {
+                            const MadeWith& made, const Context& context) {
   if (plan.step < 0 || plan.step >= kMaxStep) {
     return absl::FailedPreconditionError(
         absl::StrFormat("plan: its step is %d; steps of a batch are in [0, %d)",
                         plan.step, kMaxStep));
   }
-  PIPELOOM_ASSIGN_OR_RETURN(const studies::JobInput input,
-                            ReadPlannedJob(job, flags, context));
+  PIPELOOM_ASSIGN_OR_RETURN(const std::vector<double> densities,
+                            ParseDensities(made.densities));
+  PIPELOOM_ASSIGN_OR_RETURN(studies::JobInput input,
+                            ReadPlannedJob(job, made.planning, context));
+  JobSpec slow_job = input.job;
+  PIPELOOM_RETURN_IF_ERROR(ApplySlow(made.slow, &slow_job));
   PIPELOOM_ASSIGN_OR_RETURN(
       const std::unique_ptr<planner::Strategy> strategy,
-      planner::MakeStrategy(flags.strategy.value_or(plan.schedule)));
+      MakeStrategyFor(made.trainer,
+                      made.planning.strategy.value_or(plan.schedule)));
   PIPELOOM_ASSIGN_OR_RETURN(
       const auto packed,
       studies::PackSteps(input, plan.step + 1, StudyContextOf(context)));
   const emulator::StageCostModel costs(input.job, studies::CostsOf(input));
-  const studies::SearchSettings settings = SettingsOf(flags, input);
-  PIPELOOM_ASSIGN_OR_RETURN(
-      const planner::PreparedJob prepared,
-      PrepareWithPartition(input, *strategy, costs, flags.partition, settings,
-                           context));
+  const studies::SearchSettings settings = SettingsOf(made.planning, input);
+  const PartitionFlags partition = PartitionFlagsFor(
+      AsTrainerStrategy(strategy.get()), made.planning.partition);
+  PIPELOOM_ASSIGN_OR_RETURN(planner::PreparedJob prepared,
+                            PrepareWithPartition(input, *strategy, costs,
+                                                 partition, settings, context));
+  std::unique_ptr<emulator::StageCostModel> slow_costs;
+  if (made.slow.given()) {
+    PIPELOOM_ASSIGN_OR_RETURN(slow_costs,
+                              SlowCosts(std::move(slow_job), "", &input));
+    prepared.costs = slow_costs.get();
+  }
+  DensityByStep by_step(
+      prepared, input, densities,
+      [](emulator::StageCostModel*) { return absl::OkStatus(); });
+  PIPELOOM_ASSIGN_OR_RETURN(const planner::PreparedJob* const of_step,
+                            by_step.Of(plan.step));
   const partition::PackedStep& step = packed[static_cast<size_t>(plan.step)];
-  const absl::Status as_it_is = planner::CheckPlan(prepared, step, plan);
+  const absl::Status as_it_is = planner::CheckPlan(*of_step, step, plan);
   if (as_it_is.ok() || !settings.defer) return as_it_is;
   PIPELOOM_ASSIGN_OR_RETURN(
       const partition::SampleCosts samples,
       partition::SampleCosts::Create(input.job, costs, step.samples));
   const partition::PackedStep moved =
       partition::DeferSurplus(input.job, samples, step);
-  if (planner::CheckPlan(prepared, moved, plan).ok()) return absl::OkStatus();
+  if (planner::CheckPlan(*of_step, moved, plan).ok()) return absl::OkStatus();
   return as_it_is;
 }
 
@@ -112,17 +139,21 @@ class ValidateCommand : public Command {
     std::vector<Flag> flags{
         {"format", &format_, "FORMAT", "of the output", {"table", "json"}},
         {"job", &job_, "JOB", "that the plans are of, with --batch"}};
-    AppendJobFlags(&planning_.job, false, &flags);
-    flags.push_back(StrategyFlag(&planning_.strategy,
+    AppendJobFlags(&made_.planning.job, false, &flags);
+    flags.push_back(StrategyFlag(&made_.planning.strategy,
                                  "of the plans, if not the named one"));
-    AppendPartitionFlags(&planning_.partition, &flags);
+    AppendPartitionFlags(&made_.planning.partition, &flags);
+    flags.push_back(
+        TrainerFlag(&made_.trainer, "the plans were made for that trainer"));
+    AppendSlowFlags(&made_.slow, &flags);
+    flags.push_back(AttentionDensityFlag(&made_.densities, true));
     return flags;
   }
 
   absl::Status Run(const std::vector<std::string>& args,
                    const Context& context) override {
     if (args.empty()) return UsageError("FILE is missing");
-    if (job_.empty() != planning_.job.batch.empty()) {
+    if (job_.empty() != made_.planning.job.batch.empty()) {
       return UsageError(job_.empty() ? "--batch is given and --job is missing"
                                      : "--job is given and --batch is missing");
     }
@@ -179,7 +210,7 @@ class ValidateCommand : public Command {
                          !absl::StrContains(file, ".");
     if (is_name) {
       PIPELOOM_ASSIGN_OR_RETURN(const std::string data_dir,
-                                FindDataDir(planning_.job.data_dir));
+                                FindDataDir(made_.planning.job.data_dir));
       PIPELOOM_ASSIGN_OR_RETURN(const JobSpec job,
                                 formats::LoadJob(file, data_dir, read));
       Note(JobNotes(job), context);
@@ -202,7 +233,7 @@ class ValidateCommand : public Command {
     switch (kind) {
       case FileKind::kJob: {
         PIPELOOM_ASSIGN_OR_RETURN(const std::string data_dir,
-                                  FindDataDir(planning_.job.data_dir));
+                                  FindDataDir(made_.planning.job.data_dir));
         PIPELOOM_ASSIGN_OR_RETURN(
             const JobSpec job,
             formats::ParseJob(content, file, data_dir, read));
@@ -251,8 +282,7 @@ class ValidateCommand : public Command {
         PIPELOOM_ASSIGN_OR_RETURN(const ExecutionPlan plan,
                                   ParsePlanFile(content, file));
         if (!job_.empty()) {
-          PIPELOOM_RETURN_IF_ERROR(
-              CheckPlanOfJob(plan, job_, planning_, context));
+          PIPELOOM_RETURN_IF_ERROR(CheckPlanOfJob(plan, job_, made_, context));
         }
         return absl::StrFormat(
             "plan of %s, step %d, replica %d, strategy %s: %d tasks on %d "
@@ -266,7 +296,7 @@ class ValidateCommand : public Command {
 
   std::string format_ = "table";
   std::string job_{};
-  PlanningFlags planning_{};
+  MadeWith made_{};
 };
 
 }  // namespace

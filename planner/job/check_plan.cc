@@ -16,6 +16,8 @@
 #include "partition/batching/loss_shares.h"
 #include "partition/batching/shape_buckets.h"
 #include "partition/graph/build_stage_graph.h"
+#include "planner/trainer/trainer_plan.h"
+#include "planner/trainer/trainer_strategy.h"
 
 namespace pipeloom::planner {
 namespace {
@@ -358,6 +360,39 @@ absl::Status CheckShapesOf(const ExecutionPlan& plan,
   return absl::OkStatus();
 }
 
+absl::Status CheckGraph(const ExecutionPlan& plan,
+                        const emulator::StageCostModel& costs,
+                        const Partition& partition,
+                        const Microbatches& microbatches) {
+  PIPELOOM_ASSIGN_OR_RETURN(
+      const partition::BuiltGraph fused,
+      partition::BuildStageGraph(costs, partition, microbatches));
+  PIPELOOM_ASSIGN_OR_RETURN(
+      const partition::BuiltGraph split,
+      partition::BuildStageGraph(costs, partition, microbatches,
+                                 {.split_backward = true}));
+  const Pairable passes = PassesOf(
+      costs.job(), split,
+      partition::MakeStepMemory(costs, partition, microbatches, split.pairs,
+                                IdVector<StageId, std::vector<MemoryChoice>>(
+                                    partition.stages.size())));
+  return PlanCheck(plan, fused.graph, split.graph, passes).Run();
+}
+
+// Checks the passes of a trainer's stages.
+absl::Status CheckTrainerGraph(const ExecutionPlan& plan,
+                               const emulator::StageCostModel& costs,
+                               const Partition& partition,
+                               const Microbatches& microbatches) {
+  PIPELOOM_ASSIGN_OR_RETURN(
+      const TrainerGraph fused,
+      MakeTrainerGraph(costs, partition, microbatches, false, {}));
+  PIPELOOM_ASSIGN_OR_RETURN(
+      const TrainerGraph split,
+      MakeTrainerGraph(costs, partition, microbatches, true, {}));
+  return PlanCheck(plan, fused.graph, split.graph, {}).Run();
+}
+
 }  // namespace
 
 absl::Status CheckPlan(const PreparedJob& prepared,
@@ -373,23 +408,16 @@ absl::Status CheckPlan(const PreparedJob& prepared,
                                 job, packed, plan.replica, prepared.partition));
   const emulator::StageCostModel& costs =
       prepared.costs->ForReplica(plan.replica);
-  PIPELOOM_ASSIGN_OR_RETURN(
-      const partition::BuiltGraph fused,
-      partition::BuildStageGraph(costs, prepared.partition, microbatches));
-  PIPELOOM_ASSIGN_OR_RETURN(
-      const partition::BuiltGraph split,
-      partition::BuildStageGraph(costs, prepared.partition, microbatches,
-                                 {.split_backward = true}));
-  const Pairable passes =
-      PassesOf(job, split,
-               partition::MakeStepMemory(
-                   costs, prepared.partition, microbatches, split.pairs,
-                   IdVector<StageId, std::vector<MemoryChoice>>(
-                       prepared.partition.stages.size())));
+  const auto* const trainer =
+      dynamic_cast<const TrainerStrategy*>(prepared.strategy);
   PIPELOOM_RETURN_IF_ERROR(
-      PlanCheck(plan, fused.graph, split.graph, passes).Run());
+      trainer != nullptr
+          ? CheckTrainerGraph(plan, costs, prepared.partition, microbatches)
+          : CheckGraph(plan, costs, prepared.partition, microbatches));
   ExecutionPlan right;
+  right.graph = plan.graph;
   partition::SetLoss(job.model, packed, microbatches, &right);
+  if (trainer != nullptr) FitLossToTrainer(&right);
   PIPELOOM_RETURN_IF_ERROR(CheckLossOf(plan, right));
   PIPELOOM_RETURN_IF_ERROR(CheckShapesOf(
       plan, partition::PaddedShapesOf(job, microbatches, plan.graph)));

@@ -13,7 +13,9 @@ namespace pipeloom::planner {
 // one of this job's step, on this partition, with these samples.
 // - It has the job's ranks, memory limits, static memory and epilogues.
 // - It has the passes of every sub-microbatch that the samples are split into,
-//   and no others; a frozen module has no backward of its own.
+//   and no others; a frozen module has no backward of its own. If the strategy
+//   is one of a trainer (planner/trainer/trainer_strategy.h): those of the
+//   trainer's stages.
 // - A forward takes the time that the job's costs give it; so do, within 0.1 %
 //   and 1 us, backwards that recompute nothing and weight gradients that run
 //   alone. With recomputation a backward takes at most a forward more. A

@@ -145,28 +145,40 @@ absl::StatusOr<std::vector<FormPlanner>> MakeForms(
                   IsPlain(trainer, job.partition.num_ranks))) {
       continue;
     }
-    PIPELOOM_ASSIGN_OR_RETURN(
-        const partition::BuiltGraph built,
-        partition::BuildStageGraph(
-            *job.costs, job.partition, microbatches,
-            {.split_backward = split, .memory = memory, .every_pass = true}));
-    PIPELOOM_ASSIGN_OR_RETURN(
-        CellGraph cells, MakeCells(built.graph, TrainerStages(job.partition),
-                                   /*microbatches=*/{}, CellOrder{}));
-    IdVector<RankId, RankSpec> ranks = cells.graph.ranks();
+    PIPELOOM_ASSIGN_OR_RETURN(const TrainerGraph built,
+                              MakeTrainerGraph(*job.costs, job.partition,
+                                               microbatches, split, memory));
+    IdVector<RankId, RankSpec> ranks = built.graph.ranks();
     if (any_memory) {
       for (RankSpec& rank : ranks) rank.memory.limit = Bytes(0);
     }
     forms.emplace_back(trainer, rival, seed,
-                       cells.graph.WithRanks(std::move(ranks)),
+                       built.graph.WithRanks(std::move(ranks)),
                        built.model_flops);
   }
   return forms;
 }
 
-// Gives microbatches without work in a module with a loss a share of nothing.
-// Where that module's layers are in no stage of its own, shares are not known.
-void FitLoss(ExecutionPlan* plan) {
+}  // namespace
+
+absl::StatusOr<TrainerGraph> MakeTrainerGraph(
+    const emulator::StageCostModel& costs, const Partition& partition,
+    const Microbatches& microbatches, bool split_backward,
+    const MemoryPolicy& memory) {
+  PIPELOOM_ASSIGN_OR_RETURN(
+      const partition::BuiltGraph built,
+      partition::BuildStageGraph(costs, partition, microbatches,
+                                 {.split_backward = split_backward,
+                                  .memory = memory,
+                                  .every_pass = true}));
+  PIPELOOM_ASSIGN_OR_RETURN(CellGraph cells,
+                            MakeCells(built.graph, TrainerStages(partition),
+                                      /*microbatches=*/{}, CellOrder{}));
+  return TrainerGraph{.graph = std::move(cells.graph),
+                      .model_flops = built.model_flops};
+}
+
+void FitLossToTrainer(ExecutionPlan* plan) {
   for (const LossTotal& total : plan->loss_totals) {
     std::set<MicrobatchId> missing;
     for (const Task& task : plan->graph.tasks()) {
@@ -190,8 +202,6 @@ void FitLoss(ExecutionPlan* plan) {
                      std::tuple(b.module, b.microbatch, b.sub_microbatch);
             });
 }
-
-}  // namespace
 
 absl::StatusOr<PlanResult> PlanForTrainer(const TrainerLimits& trainer,
                                           const RecomputeSetting& setting,
@@ -260,7 +270,7 @@ absl::StatusOr<PlanResult> PlanForTrainer(const TrainerLimits& trainer,
   partition::SetLoss(spec.model, *input.packed, result.microbatches, &plan);
   plan.padded_shapes =
       partition::PaddedShapesOf(spec, result.microbatches, plan.graph);
-  FitLoss(&plan);
+  FitLossToTrainer(&plan);
   PIPELOOM_RETURN_IF_ERROR(ValidateExecutionPlan(plan));
   result.plan = std::move(plan);
   result.lower_bound = Nanoseconds(bound.time);

@@ -137,6 +137,10 @@ inline Duration TransferTime(Bytes size, Bandwidth bandwidth) {
 // "1.234 ms", "17.3 s"; "1.50 GiB", "512 B". For people.
 std::string FormatDuration(Duration d);
 std::string FormatBytes(Bytes b);
+// Rounds up or down to a size that FormatBytes gives exactly, as limits are
+// that people pass back.
+Bytes RoundUpAsFormatted(Bytes b);
+Bytes RoundDownAsFormatted(Bytes b);
 
 }  // namespace pipeloom
 

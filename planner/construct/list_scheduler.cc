@@ -467,12 +467,6 @@ absl::Status DescribeShortage(const StageGraph& graph,
                               const MemoryShortage& shortage) {
   const RankId rank(shortage.rank);
   const RankMemory& memory = graph.rank(rank).memory;
-  int64_t smallest = 0;
-  for (const RankId r : graph.rank_ids()) {
-    smallest =
-        std::max(smallest, graph.rank(r).memory.static_bytes().count() +
-                               shortage.needed[static_cast<size_t>(r.value())]);
-  }
   const Bytes needed = memory.limit + Bytes(shortage.bytes_over);
   const std::string what = shortage.task < graph.num_tasks()
                                ? DescribeTask(graph, TaskId(shortage.task)) +
@@ -480,10 +474,9 @@ absl::Status DescribeShortage(const StageGraph& graph,
                                      "microbatch, needs"
                                : std::string("static memory is");
   return absl::ResourceExhaustedError(absl::StrFormat(
-      "rank %d: %s %d B, %d B over the limit of %d B; the smallest limit for "
-      "which a schedule was found is %d B on every rank",
-      rank.value(), what, needed.count(), shortage.bytes_over,
-      memory.limit.count(), smallest));
+      "rank %d: %s %s, %s over the limit of %s", rank.value(), what,
+      FormatBytes(needed), FormatBytes(Bytes(shortage.bytes_over)),
+      FormatBytes(memory.limit)));
 }
 
 absl::StatusOr<Schedule> ListSchedule(const StageGraph& graph,

@@ -200,8 +200,7 @@ class ListScheduler {
 };
 
 // Makes one run from graph to schedule. ResourceExhausted names the rank, the
-// task, the bytes that are missing, and the smallest limit for which a schedule
-// was found.
+// task and the bytes that are missing.
 absl::StatusOr<Schedule> ListSchedule(const StageGraph& graph,
                                       const ListPolicy& policy = {});
 

@@ -140,46 +140,46 @@ SmallestLimit SmallestLimitOfStep(const StageGraph& graph,
   return found;
 }
 
-SmallestLimit SmallerOf(const std::optional<SmallestLimit>& a,
-                        const SmallestLimit& b) {
-  if (!a.has_value()) return b;
-  return {.at_least = std::min(a->at_least, b.at_least),
-          .enough = std::min(a->enough, b.enough)};
-}
-
 absl::Status DescribeInfeasibleStep(const absl::Status& error,
-                                    const SmallestLimit& limit, Bytes given) {
-  const std::string proof =
-      given.count() < limit.at_least
-          ? absl::StrCat(
-                "; whatever is kept or recomputed and in any order, no limit "
-                "below ",
-                limit.at_least, " B works (proven)")
-          : absl::StrCat(
-                "; this limit is not proven too small, only limits "
-                "below ",
-                limit.at_least, " B are");
-  const std::string order =
-      limit.enough > std::max(given.count(), limit.at_least)
-          ? absl::StrCat(
-                "; without the tensors that ranks receive an order "
-                "was found for ",
-                limit.enough, " B")
-          : "";
-  return absl::Status(error.code(),
-                      absl::StrCat(std::string(error.message()), proof, order));
+                                    std::optional<int64_t> at_least,
+                                    Bytes given, std::optional<Bytes> works) {
+  std::string text(error.message());
+  if (at_least.has_value() && given.count() < *at_least) {
+    absl::StrAppend(&text,
+                    "; whatever is kept or recomputed and in any order, no "
+                    "limit below ",
+                    FormatBytes(RoundDownAsFormatted(Bytes(*at_least))),
+                    " works (proven)");
+  } else if (at_least.has_value()) {
+    absl::StrAppend(&text, "; only limits below ",
+                    FormatBytes(RoundDownAsFormatted(Bytes(*at_least))),
+                    " are proven too small, this one is not");
+  }
+  if (works.has_value()) {
+    absl::StrAppend(&text, "; a plan was found for a limit of ",
+                    FormatBytes(*works));
+  }
+  return absl::Status(error.code(), text);
 }
 
 absl::Status DescribeInfeasible(const StageGraph& graph,
                                 const MemoryShortage& shortage) {
   const absl::Status error = DescribeShortage(graph, shortage);
   const SmallestLimit limit = FindSmallestLimit(graph);
+  // Exactly, as a graph's limits are numbers of bytes; large ones for people
+  // too.
+  const auto words = [](int64_t bytes) {
+    const std::string exact = absl::StrCat(bytes, " B");
+    return bytes < kGibibyte.count()
+               ? exact
+               : absl::StrCat(exact, " = ", FormatBytes(Bytes(bytes)));
+  };
   const std::string more =
-      limit.proven()
-          ? absl::StrCat("; the smallest limit that works is ", limit.enough,
-                         " B (proven)")
-          : absl::StrCat("; the smallest limit that works is ", limit.at_least,
-                         " B to ", limit.enough, " B (both proven)");
+      limit.proven() ? absl::StrCat("; the smallest limit that works is ",
+                                    words(limit.enough), " (proven)")
+                     : absl::StrCat("; the smallest limit that works is ",
+                                    words(limit.at_least), " to ",
+                                    words(limit.enough), " (both proven)");
   return absl::Status(error.code(),
                       absl::StrCat(std::string(error.message()), more));
 }

@@ -38,23 +38,20 @@ SmallestLimit FindSmallestLimit(const StageGraph& graph,
 // Finds the smallest limit of a step with its memory choices. `graph` has
 // everything kept. `at_least` is proven for every selection and order; `enough`
 // is only the least limit for which an order was found. Received tensors are
-// not counted, which only makes `at_least` smaller than it could be.
+// not counted, so both may be smaller than what a plan needs.
 SmallestLimit SmallestLimitOfStep(const StageGraph& graph,
                                   const partition::StepMemory& memory,
                                   int64_t max_sets = 100'000);
-// Combines the limits of several graphs of one step (backward fused or split):
-// each end is the smaller one. No other choices are covered.
-SmallestLimit SmallerOf(const std::optional<SmallestLimit>& a,
-                        const SmallestLimit& b);
 
 // Returns `error`, which says why no plan was found within `given`, with what
-// is proven about it appended. `limit` is for all graphs that the planner may
-// make of the step.
+// is proven about it appended, and the limit `works`, for which a plan was
+// found.
 absl::Status DescribeInfeasibleStep(const absl::Status& error,
-                                    const SmallestLimit& limit, Bytes given);
+                                    std::optional<int64_t> at_least,
+                                    Bytes given, std::optional<Bytes> works);
 
 // Returns DescribeShortage's error (planner/construct/list_scheduler.h), and
-// whether a smaller limit than the one it names would suffice.
+// the smallest limit that works.
 absl::Status DescribeInfeasible(const StageGraph& graph,
                                 const MemoryShortage& shortage);
 

@@ -111,16 +111,13 @@ absl::StatusOr<Schedule> TimeBaseline(const StageGraph& graph,
                                       RankOrders orders) {
   PIPELOOM_ASSIGN_OR_RETURN(Schedule schedule,
                             TimeSchedule(graph, std::move(orders)));
-  Bytes smallest;
-  for (const Bytes peak : schedule.peak) smallest = std::max(smallest, peak);
   for (const RankId r : graph.rank_ids()) {
     const Bytes limit = graph.rank(r).memory.limit;
     if (limit == Bytes(0) || schedule.peak[r] <= limit) continue;
     return absl::ResourceExhaustedError(absl::StrFormat(
-        "rank %d: this order needs %d B, %d B over the limit of %d B; it "
-        "needs a limit of %d B on every rank",
-        r.value(), schedule.peak[r].count(), (schedule.peak[r] - limit).count(),
-        limit.count(), smallest.count()));
+        "rank %d: this order needs %s, %s over the limit of %s", r.value(),
+        FormatBytes(schedule.peak[r]), FormatBytes(schedule.peak[r] - limit),
+        FormatBytes(limit)));
   }
   return schedule;
 }

@@ -283,12 +283,21 @@ class StepPlanner {
       last_error_ = with_copies;
     }
     if (best_.has_value()) return absl::OkStatus();
-    if (searches) {
+    if (searches && input_.needs_bound && !as_if()) {
+      const SmallestLimit limit = SmallestLimitOfStep(built_.graph, memory_);
       last_error_ = DescribeInfeasibleStep(
-          last_error_, SmallestLimitOfStep(built_.graph, memory_),
-          spec().MemoryLimit());
+          last_error_, limit.at_least, spec().MemoryLimit(),
+          LimitThatWorks(nullptr, Bytes(limit.enough)));
     }
     return NothingFits();
+  }
+
+  // Returns a limit for which there is a plan, of the choices in `fixed` unless
+  // null. `guess`: one that may be.
+  std::optional<Bytes> LimitThatWorks(const partition::MemorySelection* fixed,
+                                      Bytes guess) const {
+    return FindLimitThatWorks(job_, input_, step_->searched_built, searched_,
+                              fixed, spec().MemoryLimit(), guess);
   }
 
   // Finds the best plan by memory rules, for a strategy that chooses none.
@@ -302,7 +311,15 @@ class StepPlanner {
                     [&](const partition::MemorySelection& selection) {
                       return Screen(searched_, &selection);
                     }));
-    return best_.has_value() ? absl::OkStatus() : NothingFits();
+    if (best_.has_value()) return absl::OkStatus();
+    if (input_.budget.max_evaluations > 1 && input_.needs_bound) {
+      const partition::MemorySelection least =
+          rules_->SelectionOf(rules_->SameForAll().back());
+      last_error_ = DescribeInfeasibleStep(
+          last_error_, std::nullopt, spec().MemoryLimit(),
+          LimitThatWorks(&least, spec().MemoryLimit()));
+    }
+    return NothingFits();
   }
 
   absl::Status NothingFits() {

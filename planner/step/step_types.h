@@ -44,7 +44,8 @@ struct PlanInput {
   // others: the search goes on from the most similar one. The plan depends on
   // them.
   std::vector<std::shared_ptr<const CarriedStep>> carried{};
-  // Computes PlanResult::lower_bound; otherwise it is 0.
+  // Computes PlanResult::lower_bound; otherwise it is 0. An error that nothing
+  // fits then says for which limit a plan was found.
   bool needs_bound = true;
   // Returns ResourceExhausted once the step is built if it is large, unless the
   // time is nearly over: the search of another strategy needs both threads.

@@ -91,7 +91,21 @@ TEST(UnitsTest, TextForPeopleChoosesTheUnit) {
                {Bytes(-1536), "-1.50 KiB"},
                {Bytes(5 << 20), "5.00 MiB"},
                {3 * kGibibyte, "3.00 GiB"}};
-  for (const auto& c : sizes) EXPECT_EQ(FormatBytes(c.bytes), c.text);
+  for (const auto& c : sizes) {
+    EXPECT_EQ(FormatBytes(c.bytes), c.text);
+    EXPECT_EQ(RoundUpAsFormatted(c.bytes), c.bytes);
+    EXPECT_EQ(RoundDownAsFormatted(c.bytes), c.bytes);
+  }
+}
+
+TEST(UnitsTest, RoundsToWhatIsFormatted) {
+  const Bytes above = RoundUpAsFormatted(3 * kGibibyte + Bytes(1));
+  EXPECT_EQ(above, Bytes(std::llround(3.01 * 1024 * 1024 * 1024)));
+  EXPECT_EQ(FormatBytes(above), "3.01 GiB");
+  const Bytes below = RoundDownAsFormatted(3 * kGibibyte - Bytes(1));
+  EXPECT_EQ(FormatBytes(below), "2.99 GiB");
+  EXPECT_EQ(RoundDownAsFormatted(3 * kGibibyte + Bytes(1)), 3 * kGibibyte);
+  EXPECT_EQ(RoundUpAsFormatted(3 * kGibibyte - Bytes(1)), 3 * kGibibyte);
 }
 
 TEST(UnitsTest, QuantitiesAddAndScale) {

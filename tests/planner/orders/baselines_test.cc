@@ -181,8 +181,8 @@ TEST(BaselinesTest, MemoryOverTheLimitNamesRankAndBytes) {
       UniformGraph({.ranks = 4, .microbatches = 8, .limit = Bytes(3500)});
   EXPECT_THAT(RunOneFOneB(graph),
               FailsWith(absl::StatusCode::kResourceExhausted,
-                        HasSubstr("rank 0: this order needs 4000 B, 500 B "
-                                  "over the limit of 3500 B")));
+                        HasSubstr("rank 0: this order needs 3.91 KiB, 500 B "
+                                  "over the limit of 3.42 KiB")));
 }
 
 // One microbatch passes stages of these times (forward a third of it).

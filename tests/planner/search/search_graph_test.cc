@@ -144,7 +144,7 @@ TEST(SearchGraphTest, AnswersTheTightestMemoryAndExplainsWhatIsTooTight) {
                               {.chunks = 2, .vee = true, .limit = Bytes(1999)}),
                           1, Evaluations(10)),
               FailsWith(absl::StatusCode::kResourceExhausted,
-                        HasSubstr("1 B over the limit of 1999 B")));
+                        HasSubstr("1 B over the limit of 1.95 KiB")));
 }
 
 TEST(SearchGraphTest, ProvesUniformPipelinesWithSplitBackward) {

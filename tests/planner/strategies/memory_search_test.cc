@@ -216,28 +216,27 @@ TEST(SmallestLimitTest, OfAStepSaysProvenOnlyBelowWhatIsProven) {
       SmallestLimitOfStep(problem.graph, problem.memory);
   ASSERT_GT(limit.at_least, 0);
   ASSERT_GE(limit.enough, limit.at_least);
-  const auto message = [&](int64_t given) {
-    const absl::Status described = DescribeInfeasibleStep(
-        absl::ResourceExhaustedError("too much"), limit, Bytes(given));
+  const auto message = [&](int64_t given, std::optional<Bytes> works) {
+    const absl::Status described =
+        DescribeInfeasibleStep(absl::ResourceExhaustedError("too much"),
+                               limit.at_least, Bytes(given), works);
     EXPECT_EQ(described.code(), absl::StatusCode::kResourceExhausted);
     return std::string(described.message());
   };
-  EXPECT_THAT(message(limit.at_least - 1),
-              HasSubstr(absl::StrCat(
-                  "too much; whatever is kept or recomputed and in any order, "
-                  "no limit below ",
-                  limit.at_least, " B works (proven)")));
-  EXPECT_THAT(message(limit.at_least),
-              AllOf(HasSubstr("this limit is not proven too small"),
-                    Not(HasSubstr("(proven)"))));
-}
-
-TEST(SmallestLimitTest, OfSeveralGraphsOfAStepIsTheSmallest) {
-  const SmallestLimit fused{.at_least = 70, .enough = 90};
-  const SmallestLimit split{.at_least = 80, .enough = 85};
-  const SmallestLimit both = SmallerOf(SmallerOf(std::nullopt, split), fused);
-  EXPECT_EQ(both.at_least, 70);
-  EXPECT_EQ(both.enough, 85);
+  const std::string least =
+      FormatBytes(RoundDownAsFormatted(Bytes(limit.at_least)));
+  EXPECT_EQ(message(limit.at_least - 1, std::nullopt),
+            absl::StrCat("too much; whatever is kept or recomputed and in any "
+                         "order, no limit below ",
+                         least, " works (proven)"));
+  EXPECT_EQ(message(limit.at_least, Bytes(7)),
+            absl::StrCat("too much; only limits below ", least,
+                         " are proven too small, this one is not; a plan was "
+                         "found for a limit of 7 B"));
+  EXPECT_EQ(DescribeInfeasibleStep(absl::ResourceExhaustedError("too much"),
+                                   std::nullopt, Bytes(1), std::nullopt)
+                .message(),
+            "too much");
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "planner/memory/smallest_limit.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <limits>
 #include <string>
@@ -20,6 +21,11 @@ namespace {
 
 // One decision may use one of this many parts of the sets.
 constexpr int64_t kParts = 8;
+
+// How near to a limit that is too small one is looked for that works, and how
+// often one that grows faster and faster is tried.
+constexpr double kLimitStep = 0.01;
+constexpr int kMostLimits = 12;
 
 class Decider {
  public:
@@ -140,6 +146,32 @@ SmallestLimit SmallestLimitOfStep(const StageGraph& graph,
   return found;
 }
 
+std::optional<Bytes> FindLimitThatWorks(Bytes too_small, Bytes guess,
+                                        absl::FunctionRef<bool(Bytes)> works,
+                                        const std::function<bool()>& is_late,
+                                        const std::stop_token& stop) {
+  // The next limit that an error can name, from a share above `below` on.
+  const auto above = [](Bytes below, double share) {
+    return RoundUpAsFormatted(Bytes(static_cast<int64_t>(
+        std::ceil(static_cast<double>(below.count() + 1) * (1 + share)))));
+  };
+  Bytes low = too_small;
+  Bytes high = above(std::max(guess - Bytes(1), low), 0);
+  double step = kLimitStep;
+  for (int tries = 0; !works(high); ++tries) {
+    if (tries == kMostLimits || stop.stop_requested()) return std::nullopt;
+    low = high;
+    high = above(low, step);
+    step *= 2;
+  }
+  while (!stop.stop_requested() && !(is_late && is_late())) {
+    const Bytes middle = above(Bytes((low.count() + high.count()) / 2), 0);
+    if (middle >= high || above(low, kLimitStep) >= high) break;
+    (works(middle) ? high : low) = middle;
+  }
+  return high;
+}
+
 absl::Status DescribeInfeasibleStep(const absl::Status& error,
                                     std::optional<int64_t> at_least,
                                     Bytes given, std::optional<Bytes> works) {
@@ -156,7 +188,8 @@ absl::Status DescribeInfeasibleStep(const absl::Status& error,
                     " are proven too small, this one is not");
   }
   if (works.has_value()) {
-    absl::StrAppend(&text, "; a plan was found for a limit of ",
+    absl::StrAppend(&text,
+                    "; on this partition a plan was found for a limit of ",
                     FormatBytes(*works));
   }
   return absl::Status(error.code(), text);
@@ -174,14 +207,14 @@ absl::Status DescribeInfeasible(const StageGraph& graph,
                ? exact
                : absl::StrCat(exact, " = ", FormatBytes(Bytes(bytes)));
   };
-  const std::string more =
-      limit.proven() ? absl::StrCat("; the smallest limit that works is ",
-                                    words(limit.enough), " (proven)")
-                     : absl::StrCat("; the smallest limit that works is ",
-                                    words(limit.at_least), " to ",
-                                    words(limit.enough), " (both proven)");
-  return absl::Status(error.code(),
-                      absl::StrCat(std::string(error.message()), more));
+  const std::string none_below =
+      limit.proven() ? std::string(" and none below (proven)")
+                     : absl::StrCat(" and none below ", words(limit.at_least),
+                                    " (both proven)");
+  return absl::Status(
+      error.code(),
+      absl::StrCat(std::string(error.message()), "; its tasks fit a limit of ",
+                   words(limit.enough), none_below));
 }
 
 }  // namespace pipeloom::planner

@@ -13,8 +13,11 @@
 #define PIPELOOM_PLANNER_MEMORY_SMALLEST_LIMIT_H_
 
 #include <cstdint>
+#include <functional>
 #include <optional>
+#include <stop_token>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "base/units.h"
 #include "ir/plan/stage_graph.h"
@@ -42,6 +45,16 @@ SmallestLimit FindSmallestLimit(const StageGraph& graph,
 SmallestLimit SmallestLimitOfStep(const StageGraph& graph,
                                   const partition::StepMemory& memory,
                                   int64_t max_sets = 100'000);
+
+// Returns the smallest limit found by bisection, to about 1 %, that `works`,
+// rounded as FormatBytes gives it: with one that differs by a byte a search may
+// find nothing. nullopt: none does. `too_small`: one that does not; `guess`:
+// the first that is tried above it. Calls `works` at most some 20 times, and
+// once `is_late` only until it is true.
+std::optional<Bytes> FindLimitThatWorks(Bytes too_small, Bytes guess,
+                                        absl::FunctionRef<bool(Bytes)> works,
+                                        const std::function<bool()>& is_late,
+                                        const std::stop_token& stop);
 
 // Returns `error`, which says why no plan was found within `given`, with what
 // is proven about it appended, and the limit `works`, for which a plan was

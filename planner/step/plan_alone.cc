@@ -296,8 +296,21 @@ class StepPlanner {
   // null. `guess`: one that may be.
   std::optional<Bytes> LimitThatWorks(const partition::MemorySelection* fixed,
                                       Bytes guess) const {
-    return FindLimitThatWorks(job_, input_, step_->searched_built, searched_,
-                              fixed, spec().MemoryLimit(), guess);
+    const partition::BuiltGraph& built = step_->searched_built;
+    partition::BuiltGraph limited = built;
+    SearchBudget smallest = input_.budget;
+    smallest.max_evaluations = 1;
+    const auto works = [&](Bytes limit) {
+      IdVector<RankId, RankSpec> ranks = built.graph.ranks();
+      for (RankSpec& rank : ranks) rank.memory.limit = limit;
+      limited.graph = built.graph.WithRanks(ranks);
+      int64_t evaluations = 0;
+      return PlanChoice(job_, input_, limited, searched_, fixed,
+                        std::move(ranks), smallest, &evaluations)
+          .ok();
+    };
+    return FindLimitThatWorks(spec().MemoryLimit(), guess, works,
+                              input_.budget.expired, input_.budget.stop);
   }
 
   // Finds the best plan by memory rules, for a strategy that chooses none.

@@ -1,7 +1,6 @@
 #include "planner/step/plan_choice.h"
 
 #include <algorithm>
-#include <cmath>
 #include <iterator>
 #include <optional>
 #include <string>
@@ -43,11 +42,6 @@ constexpr double kRefitUntil = 0.93;
 // ranks send or receive, which a schedule does not account for, broke the
 // limit.
 constexpr int kMaxTightenings = 6;
-
-// How near to a limit that is too small one is looked for that works, and how
-// often one that grows faster and faster is tried.
-constexpr double kLimitStep = 0.01;
-constexpr int kMostLimits = 12;
 
 // Number of tensors for which limits are lowered more where one was broken and
 // the same order gets other choices.
@@ -357,49 +351,6 @@ absl::StatusOr<Candidate> PlanChoice(
   candidate.limits = std::move(limits);
   candidate.lowering = SpentOf(input) - begin;
   return candidate;
-}
-
-std::optional<Bytes> FindLimitThatWorks(const PreparedJob& job,
-                                        const PlanInput& input,
-                                        const partition::BuiltGraph& built,
-                                        const partition::StepMemory& memory,
-                                        const partition::MemorySelection* fixed,
-                                        Bytes too_small, Bytes guess) {
-  partition::BuiltGraph limited = built;
-  const auto works = [&](Bytes limit) {
-    IdVector<RankId, RankSpec> ranks = built.graph.ranks();
-    for (RankSpec& rank : ranks) rank.memory.limit = limit;
-    limited.graph = built.graph.WithRanks(ranks);
-    SearchBudget smallest = input.budget;
-    smallest.max_evaluations = 1;
-    int64_t evaluations = 0;
-    return PlanChoice(job, input, limited, memory, fixed, std::move(ranks),
-                      smallest, &evaluations)
-        .ok();
-  };
-  // The next limit that an error can name, from a share above `low` on: with
-  // one that differs by a byte a search may find nothing.
-  const auto above = [](Bytes low, double share) {
-    return RoundUpAsFormatted(Bytes(static_cast<int64_t>(
-        std::ceil(static_cast<double>(low.count() + 1) * (1 + share)))));
-  };
-  Bytes low = too_small;
-  Bytes high = above(std::max(guess - Bytes(1), low), 0);
-  double step = kLimitStep;
-  for (int tries = 0; !works(high); ++tries) {
-    if (tries == kMostLimits || input.budget.stop.stop_requested()) {
-      return std::nullopt;
-    }
-    low = high;
-    high = above(low, step);
-    step *= 2;
-  }
-  while (!input.budget.Exhausted(0)) {
-    const Bytes middle = above(Bytes((low.count() + high.count()) / 2), 0);
-    if (middle >= high || above(low, kLimitStep) >= high) break;
-    (works(middle) ? high : low) = middle;
-  }
-  return high;
 }
 
 absl::Status ImproveCandidate(const PreparedJob& job, const PlanInput& input,

@@ -67,18 +67,6 @@ absl::StatusOr<Candidate> PlanChoice(
     const partition::MemorySelection* fixed, IdVector<RankId, RankSpec> limits,
     const SearchBudget& budget, int64_t* evaluations);
 
-// Returns the smallest limit that was found by bisection, the same on every
-// rank, with which PlanChoice makes a plan, as FormatBytes gives it; nullopt if
-// none was. `too_small`: a limit with which it makes none; `guess`: the first
-// that is tried above it. Makes at most some 20 plans, and after the end of the
-// time none that only brings the limit nearer.
-std::optional<Bytes> FindLimitThatWorks(const PreparedJob& job,
-                                        const PlanInput& input,
-                                        const partition::BuiltGraph& built,
-                                        const partition::StepMemory& memory,
-                                        const partition::MemorySelection* fixed,
-                                        Bytes too_small, Bytes guess);
-
 // Spends the rest of the budget on a better plan of a strategy that chooses
 // memory itself. The search runs in parts, each going on from the one before.
 // An answer that breaks a limit by the tensors under way is repaired as

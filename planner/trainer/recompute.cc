@@ -61,7 +61,8 @@ absl::StatusOr<RecomputeSetting> ChooseRecompute(const TrainerLimits& trainer,
   for (RecomputeSetting& setting : CommonSettings(trainer, job, partition)) {
     const absl::StatusOr<Duration> found = time(setting);
     if (absl::IsResourceExhausted(found.status())) {
-      shortage = found.status();
+      // Longer periods hold fewer inputs of layers, but more at a time.
+      if (setting.period <= 1) shortage = found.status();
       continue;
     }
     PIPELOOM_RETURN_IF_ERROR(found.status());

@@ -138,7 +138,7 @@ class FormPlanner {
 absl::StatusOr<std::vector<FormPlanner>> MakeForms(
     const TrainerLimits& trainer, const Strategy* rival, const PreparedJob& job,
     const Microbatches& microbatches, const MemoryPolicy& memory, uint64_t seed,
-    bool any_memory) {
+    std::optional<Bytes> limit) {
   std::vector<FormPlanner> forms;
   for (const bool split : {false, true}) {
     if (split && (!trainer.split_backward ||
@@ -149,8 +149,8 @@ absl::StatusOr<std::vector<FormPlanner>> MakeForms(
                               MakeTrainerGraph(*job.costs, job.partition,
                                                microbatches, split, memory));
     IdVector<RankId, RankSpec> ranks = built.graph.ranks();
-    if (any_memory) {
-      for (RankSpec& rank : ranks) rank.memory.limit = Bytes(0);
+    if (limit.has_value()) {
+      for (RankSpec& rank : ranks) rank.memory.limit = *limit;
     }
     forms.emplace_back(trainer, rival, seed,
                        built.graph.WithRanks(std::move(ranks)),
@@ -208,7 +208,7 @@ absl::StatusOr<PlanResult> PlanForTrainer(const TrainerLimits& trainer,
                                           const PreparedJob& prepared,
                                           const PlanInput& input,
                                           const Strategy* rival,
-                                          bool any_memory) {
+                                          std::optional<Bytes> limit) {
   PlanResult result;
   PreparedJob job = prepared;
   PIPELOOM_ASSIGN_OR_RETURN(
@@ -224,7 +224,7 @@ absl::StatusOr<PlanResult> PlanForTrainer(const TrainerLimits& trainer,
   }
   PIPELOOM_ASSIGN_OR_RETURN(std::vector<FormPlanner> forms,
                             MakeForms(trainer, rival, job, result.microbatches,
-                                      result.memory, input.seed, any_memory));
+                                      result.memory, input.seed, limit));
   absl::Status shortage;
   FormPlanner* best = nullptr;
   for (size_t i = 0; i < forms.size(); ++i) {
@@ -250,7 +250,8 @@ absl::StatusOr<PlanResult> PlanForTrainer(const TrainerLimits& trainer,
   if (best == nullptr) {
     return absl::ResourceExhaustedError(absl::StrFormat(
         "step %d, for %s: nothing fits the memory limit of %s a GPU: %s",
-        input.step, std::string(trainer.name), FormatBytes(spec.MemoryLimit()),
+        input.step, std::string(trainer.name),
+        FormatBytes(limit.value_or(spec.MemoryLimit())),
         std::string(shortage.message())));
   }
   PIPELOOM_RETURN_IF_ERROR(best->Improve(

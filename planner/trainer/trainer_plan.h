@@ -2,7 +2,10 @@
 #ifndef PIPELOOM_PLANNER_TRAINER_TRAINER_PLAN_H_
 #define PIPELOOM_PLANNER_TRAINER_TRAINER_PLAN_H_
 
+#include <optional>
+
 #include "absl/status/statusor.h"
+#include "base/units.h"
 #include "emulator/stage/stage_cost.h"
 #include "ir/plan/execution_plan.h"
 #include "ir/plan/stage_graph.h"
@@ -31,13 +34,13 @@ void FitLossToTrainer(ExecutionPlan* plan);
 
 // Plans a step as PlanStep does, within the trainer's limits. `rival`: the
 // strategy whose order it has (planner/trainer/rival_order.h), or null for a
-// search. With `any_memory` the memory limits do not hold.
+// search. `limit`: of memory, instead of the job's; 0: none.
 absl::StatusOr<PlanResult> PlanForTrainer(const TrainerLimits& trainer,
                                           const RecomputeSetting& setting,
                                           const PreparedJob& job,
                                           const PlanInput& input,
                                           const Strategy* rival = nullptr,
-                                          bool any_memory = false);
+                                          std::optional<Bytes> limit = {});
 
 }  // namespace pipeloom::planner
 

@@ -5,7 +5,9 @@
 #include <utility>
 
 #include "base/status_macros.h"
+#include "base/units.h"
 #include "partition/placement/recipe.h"
+#include "planner/memory/smallest_limit.h"
 #include "planner/step/partition_choice.h"
 #include "planner/strategies/representative_step.h"
 #include "planner/trainer/recompute.h"
@@ -24,6 +26,7 @@ constexpr int64_t kFinalEvaluations = 40;
 constexpr int64_t kJudgeEvaluations = 12;
 constexpr int64_t kLongEvaluations = 400;
 constexpr size_t kJudged = 3;
+constexpr Bytes kNoMemoryLimit(0);
 
 }  // namespace
 
@@ -97,19 +100,20 @@ absl::StatusOr<PlanResult> TrainerStrategy::PlanWholeStep(
   PlanInput once = input;
   once.budget.max_evaluations =
       std::min(input.budget.max_evaluations, kJudgeEvaluations);
-  const auto time = [&](const RecomputeSetting& setting,
-                        bool any_memory) -> absl::StatusOr<Duration> {
+  const auto time =
+      [&](const RecomputeSetting& setting,
+          std::optional<Bytes> limit) -> absl::StatusOr<Duration> {
     PIPELOOM_ASSIGN_OR_RETURN(
         const PlanResult planned,
-        PlanForTrainer(trainer_, setting, job, once, rival_.get(), any_memory));
+        PlanForTrainer(trainer_, setting, job, once, rival_.get(), limit));
     return planned.predicted.step_time();
   };
-  PIPELOOM_ASSIGN_OR_RETURN(const Duration unlimited, time({}, true));
+  PIPELOOM_ASSIGN_OR_RETURN(const Duration unlimited, time({}, kNoMemoryLimit));
   PIPELOOM_ASSIGN_OR_RETURN(
       const RecomputeSetting setting,
       ChooseRecompute(
           trainer_, job.costs->job(), job.partition, unlimited,
-          [&](const RecomputeSetting& tried) { return time(tried, false); },
+          [&](const RecomputeSetting& tried) { return time(tried, {}); },
           /*time_long=*/{}));
   return PlanForTrainer(trainer_, setting, job, input, rival_.get());
 }
@@ -117,7 +121,8 @@ absl::StatusOr<PlanResult> TrainerStrategy::PlanWholeStep(
 absl::Status TrainerStrategy::FixRecompute(
     const PreparedJob& job, absl::Span<const partition::PackedStep> steps,
     int32_t replicas, const std::stop_token& stop) {
-  PIPELOOM_RETURN_IF_ERROR(Check(job.costs->job()));
+  const JobSpec& spec = job.costs->job();
+  PIPELOOM_RETURN_IF_ERROR(Check(spec));
   struct Place {
     size_t step = 0;
     int32_t replica = 0;
@@ -128,53 +133,77 @@ absl::Status TrainerStrategy::FixRecompute(
     for (int32_t r = 0; r < replicas; ++r) places.push_back({s, r});
   }
   size_t counted = std::min(kJudged, places.size());
-  const auto plan = [&](const Place& place, const RecomputeSetting& setting,
-                        int64_t evaluations,
-                        bool any_memory) -> absl::StatusOr<Duration> {
+  const auto plan =
+      [&](const Place& place, const RecomputeSetting& setting,
+          int64_t evaluations,
+          std::optional<Bytes> limit) -> absl::StatusOr<Duration> {
     if (stop.stop_requested()) return absl::CancelledError("stopped");
     PlanInput input;
     input.packed = &steps[place.step];
     input.step = static_cast<int64_t>(place.step);
     input.replica = place.replica;
     input.budget.max_evaluations = evaluations;
-    PIPELOOM_ASSIGN_OR_RETURN(const PlanResult planned,
-                              PlanForTrainer(trainer_, setting, job, input,
-                                             rival_.get(), any_memory));
+    PIPELOOM_ASSIGN_OR_RETURN(
+        const PlanResult planned,
+        PlanForTrainer(trainer_, setting, job, input, rival_.get(), limit));
     return planned.predicted.step_time();
   };
-  const auto time = [&](const RecomputeSetting& setting, int64_t evaluations,
-                        bool any_memory) -> absl::StatusOr<Duration> {
+  const auto time =
+      [&](const RecomputeSetting& setting, int64_t evaluations,
+          std::optional<Bytes> limit) -> absl::StatusOr<Duration> {
     Duration sum{};
     for (size_t i = 0; i < counted; ++i) {
-      PIPELOOM_ASSIGN_OR_RETURN(
-          const Duration one,
-          plan(places[i], setting, evaluations, any_memory));
+      PIPELOOM_ASSIGN_OR_RETURN(const Duration one,
+                                plan(places[i], setting, evaluations, limit));
       sum += one;
     }
     return sum;
   };
   while (true) {
     PIPELOOM_ASSIGN_OR_RETURN(const Duration unlimited,
-                              time({}, kJudgeEvaluations, true));
-    PIPELOOM_ASSIGN_OR_RETURN(
-        RecomputeSetting setting,
-        ChooseRecompute(
-            trainer_, job.costs->job(), job.partition, unlimited,
-            [&](const RecomputeSetting& tried) {
-              return time(tried, kJudgeEvaluations, false);
-            },
-            [&](const RecomputeSetting& tried) {
-              return time(tried, kLongEvaluations, false);
-            }));
+                              time({}, kJudgeEvaluations, kNoMemoryLimit));
+    absl::StatusOr<RecomputeSetting> setting = ChooseRecompute(
+        trainer_, spec, job.partition, unlimited,
+        [&](const RecomputeSetting& tried) {
+          return time(tried, kJudgeEvaluations, {});
+        },
+        [&](const RecomputeSetting& tried) {
+          return time(tried, kLongEvaluations, {});
+        });
+    if (absl::IsResourceExhausted(setting.status())) {
+      // Those that recompute most, if any is allowed.
+      std::vector<RecomputeSetting> most =
+          CommonSettings(trainer_, spec, job.partition);
+      if (most.size() > 1) {
+        std::erase_if(most, [](const RecomputeSetting& tried) {
+          return tried.period == 0;
+        });
+      }
+      const auto works = [&](Bytes limit) {
+        const auto all_fit = [&](const RecomputeSetting& tried) {
+          for (size_t i = 0; i < places.size(); ++i) {
+            const int64_t evaluations = i < counted ? kJudgeEvaluations : 1;
+            if (!plan(places[i], tried, evaluations, limit).ok()) return false;
+          }
+          return true;
+        };
+        return std::any_of(most.begin(), most.end(), all_fit);
+      };
+      return DescribeInfeasibleStep(
+          setting.status(), std::nullopt, spec.MemoryLimit(),
+          FindLimitThatWorks(spec.MemoryLimit(), spec.MemoryLimit(), works,
+                             /*is_late=*/{}, stop));
+    }
+    PIPELOOM_RETURN_IF_ERROR(setting.status());
     size_t at = counted;
     for (; at < places.size(); ++at) {
       const absl::StatusOr<Duration> fits =
-          plan(places[at], setting, /*evaluations=*/1, /*any_memory=*/false);
+          plan(places[at], *setting, /*evaluations=*/1, /*limit=*/{});
       if (absl::IsResourceExhausted(fits.status())) break;
       PIPELOOM_RETURN_IF_ERROR(fits.status());
     }
     if (at == places.size()) {
-      recompute_ = std::move(setting);
+      recompute_ = *std::move(setting);
       return absl::OkStatus();
     }
     // The step that does not fit counts from now on.

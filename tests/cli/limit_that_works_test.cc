@@ -19,6 +19,21 @@ std::string LimitIn(const std::string& error) {
              : "";
 }
 
+// Plans within a limit that is too small and expects an error whose limit is
+// enough. `plan` takes a limit. `tries`: how many limits may be named, as the
+// partition may be another one for each.
+template <typename Plan>
+void ExpectNamedLimitWorks(const char* too_small, int tries, const Plan& plan) {
+  Outcome outcome = plan(too_small);
+  ASSERT_EQ(outcome.code, 1) << outcome.out;
+  for (int i = 0; i < tries && outcome.code == 1; ++i) {
+    const std::string limit = LimitIn(outcome.err);
+    ASSERT_NE(limit, "") << outcome.err;
+    outcome = plan(limit);
+  }
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+}
+
 TEST(LimitThatWorksTest, IsNamedAndWorksForEveryStrategy) {
   const struct {
     const char* job;
@@ -41,19 +56,35 @@ TEST(LimitThatWorksTest, IsNamedAndWorksForEveryStrategy) {
   };
   for (const auto& one : cases) {
     SCOPED_TRACE(absl::StrCat(one.job, " ", one.strategy, " ", one.limit));
-    const auto plan = [&](const std::string& limit) {
+    ExpectNamedLimitWorks(one.limit, 1, [&](const std::string& limit) {
       return Pipeloom({"plan", one.job, "--batch", one.batch, "--strategy",
                        one.strategy, "--microbatches", "6", "--replicas", "1",
                        "--evaluations", "20", "--partition", "rule",
                        "--memory-limit", limit});
-    };
-    const Outcome refused = plan(one.limit);
-    ASSERT_EQ(refused.code, 1) << refused.out;
-    const std::string limit = LimitIn(refused.err);
-    ASSERT_NE(limit, "") << refused.err;
-    const Outcome planned = plan(limit);
-    EXPECT_EQ(planned.code, 0)
-        << limit << ": " << planned.err << "\nafter: " << refused.err;
+    });
+  }
+}
+
+TEST(LimitThatWorksTest, IsThatOfAllStepsForATrainer) {
+  const struct {
+    const char* job;
+    const char* batch;
+    const char* trainer;
+    const char* limit;
+  } cases[] = {
+      {"llama3-8b", "text", "torch", "20GiB"},
+      {"llama3-8b", "text", "megatron-stock", "20GiB"},
+      {"qwen2.5-vl-7b", "image_text", "deepspeed", "12GiB"},
+      {"qwen2.5-vl-7b", "image_text", "megatron", "12GiB"},
+  };
+  for (const auto& one : cases) {
+    SCOPED_TRACE(absl::StrCat(one.job, " ", one.trainer));
+    ExpectNamedLimitWorks(one.limit, 2, [&](const std::string& limit) {
+      return Pipeloom({"plan", one.job, "--batch", one.batch, "--for",
+                       one.trainer, "--microbatches", "6", "--replicas", "1",
+                       "--steps", "3", "--evaluations", "20", "--memory-limit",
+                       limit});
+    });
   }
 }
 

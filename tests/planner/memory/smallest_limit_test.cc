@@ -101,8 +101,10 @@ TEST(SmallestLimitTest, IsInTheSearchesAnswer) {
   EXPECT_THAT(
       SearchGraph(UniformGraph({.chunks = 3, .limit = Bytes(2500)}), 1,
                   Evaluations(10)),
-      FailsWith(absl::StatusCode::kResourceExhausted,
-                HasSubstr("the smallest limit that works is 3000 B (proven)")));
+      FailsWith(
+          absl::StatusCode::kResourceExhausted,
+          HasSubstr(
+              "its tasks fit a limit of 3000 B and none below (proven)")));
 }
 
 TEST(SmallestLimitTest, OfAnEmptyGraphIsItsStaticMemory) {

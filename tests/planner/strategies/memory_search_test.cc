@@ -231,8 +231,8 @@ TEST(SmallestLimitTest, OfAStepSaysProvenOnlyBelowWhatIsProven) {
                          least, " works (proven)"));
   EXPECT_EQ(message(limit.at_least, Bytes(7)),
             absl::StrCat("too much; only limits below ", least,
-                         " are proven too small, this one is not; a plan was "
-                         "found for a limit of 7 B"));
+                         " are proven too small, this one is not; on this "
+                         "partition a plan was found for a limit of 7 B"));
   EXPECT_EQ(DescribeInfeasibleStep(absl::ResourceExhaustedError("too much"),
                                    std::nullopt, Bytes(1), std::nullopt)
                 .message(),

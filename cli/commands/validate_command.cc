@@ -51,7 +51,7 @@ std::string Describe(const JobSpec& job) {
 struct MadeWith {
   PlanningFlags planning{};
   SlowFlags slow{};
-  std::vector<std::string> densities{};
+  std::vector<double> densities{};
   std::string trainer{};
 };
 
@@ -66,8 +66,6 @@ absl::Status CheckPlanOfJob(const ExecutionPlan& plan, const std::string& job,
         absl::StrFormat("plan: its step is %d; steps of a batch are in [0, %d)",
                         plan.step, kMaxStep));
   }
-  PIPELOOM_ASSIGN_OR_RETURN(const std::vector<double> densities,
-                            ParseDensities(made.densities));
   PIPELOOM_ASSIGN_OR_RETURN(studies::JobInput input,
                             ReadPlannedJob(job, made.planning, context));
   JobSpec slow_job = input.job;
@@ -93,7 +91,7 @@ absl::Status CheckPlanOfJob(const ExecutionPlan& plan, const std::string& job,
     prepared.costs = slow_costs.get();
   }
   DensityByStep by_step(
-      prepared, input, densities,
+      prepared, input, made.densities,
       [](emulator::StageCostModel*) { return absl::OkStatus(); });
   PIPELOOM_ASSIGN_OR_RETURN(const planner::PreparedJob* const of_step,
                             by_step.Of(plan.step));
@@ -146,7 +144,7 @@ class ValidateCommand : public Command {
     flags.push_back(
         TrainerFlag(&made_.trainer, "the plans were made for that trainer"));
     AppendSlowFlags(&made_.slow, &flags);
-    flags.push_back(AttentionDensityFlag(&made_.densities, true));
+    flags.push_back(AttentionDensityFlag(&densities_, true));
     return flags;
   }
 
@@ -157,12 +155,14 @@ class ValidateCommand : public Command {
       return UsageError(job_.empty() ? "--batch is given and --job is missing"
                                      : "--job is given and --batch is missing");
     }
+    PIPELOOM_ASSIGN_OR_RETURN(made_.densities, ParseDensities(densities_));
     const bool as_json = format_ == "json";
     formats::JsonWriter json(true);
     json.BeginObject().Key("files").BeginArray();
     int num_bad = 0;
     for (const std::string& file : args) {
       const absl::StatusOr<Checked> result = Check(file, context);
+      if (IsUsageError(result.status())) return result.status();
       if (as_json) WriteJson(file, result, &json);
       if (result.ok()) {
         if (!as_json) {
@@ -296,6 +296,7 @@ class ValidateCommand : public Command {
 
   std::string format_ = "table";
   std::string job_{};
+  std::vector<std::string> densities_{};
   MadeWith made_{};
 };
 

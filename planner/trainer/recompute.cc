@@ -61,7 +61,8 @@ absl::StatusOr<RecomputeSetting> ChooseRecompute(const TrainerLimits& trainer,
   for (RecomputeSetting& setting : CommonSettings(trainer, job, partition)) {
     const absl::StatusOr<Duration> found = time(setting);
     if (absl::IsResourceExhausted(found.status())) {
-      // Longer periods hold fewer inputs of layers, but more at a time.
+      // The error is to be of every layer recomputed by itself: with longer
+      // periods a rank may need more at a time.
       if (setting.period <= 1) shortage = found.status();
       continue;
     }

@@ -70,17 +70,27 @@ TEST_F(ValidatePlanTest, TakesTheAttentionDensityOfTheStep) {
                   {"--attention-density", "0.5,0.25"});
 }
 
-TEST_F(ValidatePlanTest, NamesAWrongDensity) {
+TEST_F(ValidatePlanTest, WrongOptionsAreMisuse) {
   const Outcome made =
       Pipeloom({"plan", "llama3-8b", "--batch", "text", "--replicas", "1",
                 "--microbatches", "4", "--evaluations", "5", "--out", plan_});
   ASSERT_EQ(made.code, 0) << made.err;
-  const Outcome wrong =
-      Pipeloom({"validate", plan_, "--job", "llama3-8b", "--batch", "text",
-                "--attention-density", "2"});
-  EXPECT_NE(wrong.code, 0);
-  EXPECT_THAT(absl::StrCat(wrong.out, wrong.err),
-              HasSubstr("--attention-density"));
+  const struct {
+    Args options;
+    const char* says;
+  } cases[] = {
+      {{"--attention-density", "2"}, "--attention-density"},
+      {{"--slow", "99=1.3"}, "there is no rank 99"},
+      {{"--for", "torch", "--strategy", "zb-v"}, "only pipeloom plans within"},
+  };
+  for (const auto& one : cases) {
+    SCOPED_TRACE(one.says);
+    const Outcome wrong = Pipeloom(
+        Joined({"validate", plan_, "--job", "llama3-8b", "--batch", "text"},
+               one.options));
+    EXPECT_EQ(wrong.code, 2) << wrong.out;
+    EXPECT_THAT(wrong.err, HasSubstr(one.says));
+  }
 }
 
 }  // namespace

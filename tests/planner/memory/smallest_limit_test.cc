@@ -107,6 +107,31 @@ TEST(SmallestLimitTest, IsInTheSearchesAnswer) {
               "its tasks fit a limit of 3000 B and none below (proven)")));
 }
 
+TEST(SmallestLimitTest, BisectionEndsWithinAPercentOfWhatWorks) {
+  for (const int64_t least : {700L, 5'000L, 7L << 20, 25L << 30, 900L << 30}) {
+    SCOPED_TRACE(least);
+    const auto works = [&](Bytes limit) { return limit.count() >= least; };
+    const std::optional<Bytes> found =
+        FindLimitThatWorks(Bytes(least / 3), Bytes(least / 2), works, {}, {});
+    ASSERT_TRUE(found.has_value());
+    EXPECT_TRUE(works(*found));
+    EXPECT_LE(static_cast<double>(found->count()),
+              1.02 * static_cast<double>(least));
+    // Above a kibibyte not every size can be printed.
+    if (least > 1024) {
+      EXPECT_EQ(*found, RoundUpAsFormatted(*found - Bytes(1)));
+    }
+    // Late, the first that works is good enough.
+    const std::optional<Bytes> late = FindLimitThatWorks(
+        Bytes(least / 3), Bytes(2 * least), works, [] { return true; }, {});
+    ASSERT_TRUE(late.has_value());
+    EXPECT_GE(*late, Bytes(2 * least));
+  }
+  EXPECT_EQ(FindLimitThatWorks(Bytes(1), Bytes(2), [](Bytes) { return false; },
+                               {}, {}),
+            std::nullopt);
+}
+
 TEST(SmallestLimitTest, OfAnEmptyGraphIsItsStaticMemory) {
   EXPECT_TRUE(FindSmallestLimit(StageGraph()).proven());
   EXPECT_EQ(FindSmallestLimit(StageGraph()).enough, 0);

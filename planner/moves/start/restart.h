@@ -9,20 +9,14 @@
 namespace pipeloom::planner {
 
 // Has no state between its turns; SearchState keeps the former best answers.
-// Has no work if microbatches do not differ.
 class Restart : public Move {
  public:
-  explicit Restart(SearchState& state)
-      : Move(state),
-        may_gain_(state.has_dominant() || state.relabels().can_move()) {}
+  using Move::Move;
   void Run(const SearchBudget& budget) override;
-  bool has_work() const override { return may_gain_; }
 
  private:
   // REQUIRES: at least two elites.
   void MixElites();
-
-  bool may_gain_;
 };
 
 }  // namespace pipeloom::planner

@@ -3,6 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdint>
+#include <set>
+#include <vector>
 
 #include "tests/planner/moves/move_problem.h"
 
@@ -34,13 +37,22 @@ TEST(RestartTest, KeepsTheBestOfAllStartsAndFindsLegalNewOnes) {
   }
 }
 
-TEST(RestartTest, HasNoWorkIfMicrobatchesAreEqual) {
-  const MoveProblem equal(ScaledPipeline({2, 2, 2}));
-  EXPECT_FALSE(Restart(*equal.state).has_work());
-  const MoveProblem unequal(ScaledPipeline({1, 2, 3}));
-  EXPECT_TRUE(Restart(*unequal.state).has_work());
-  const MoveProblem dominated(DominatedPipeline(1));
-  EXPECT_TRUE(Restart(*dominated.state).has_work());
+// A search that ended in a local optimum of equal microbatches never left it.
+TEST(RestartTest, LeavesTheBestOfEqualMicrobatchesToo) {
+  const std::vector<int64_t> factors(12, 2);
+  MoveProblem problem(ScaledPipeline(factors));
+  SearchState& state = *problem.state;
+  Restart move(state);
+  ASSERT_TRUE(move.has_work());
+  const int64_t before = state.best();
+  std::set<std::vector<int32_t>> starts;
+  for (int start = 0; start < 12; ++start) {
+    problem.Run(&move, 100'000);
+    EXPECT_LE(state.best(), before);
+    ExpectLegalBest(problem);
+    starts.insert(state.best_sequence());
+  }
+  EXPECT_GE(starts.size(), 2);
 }
 
 TEST(RestartTest, NeverBeatsTheOptimumAndMostlyMeetsIt) {

@@ -126,7 +126,8 @@ int64_t SearchState::Sweep(absl::Span<const int32_t> sequence,
 }
 
 int64_t SearchState::Relist(absl::Span<const int32_t> order,
-                            const SweepStyle& style, Prefer prefer) {
+                            const SweepStyle& style, Prefer prefer,
+                            const SearchBudget& budget) {
   const int64_t time = lists().Run({.order = order,
                                     .prefer = prefer,
                                     .patience = style.patience,
@@ -135,7 +136,7 @@ int64_t SearchState::Relist(absl::Span<const int32_t> order,
   if (time >= kNoLimit) return time;
   relisted_.assign(lists().sequence().begin(), lists().sequence().end());
   Keep(time, relisted_);
-  if (!can_sweep()) return time;
+  if (!can_sweep() || budget.Exhausted(0)) return time;
   const int64_t swept = Sweep(relisted_, style);
   if (swept >= time) return time;
   relisted_.assign(sweeps_->sequence().begin(), sweeps_->sequence().end());
@@ -145,8 +146,10 @@ int64_t SearchState::Relist(absl::Span<const int32_t> order,
 void SearchState::RelistBest(const SearchBudget& budget) {
   for (int64_t i = 0; i < kPaces && MayGoOn(budget); ++i) {
     const std::vector<int32_t> start = best_.sequence;
-    Relist(start, {.patience = kStep * static_cast<double>(i),
-                   .keeps_takers = is_limited()});
+    Relist(start,
+           {.patience = kStep * static_cast<double>(i),
+            .keeps_takers = is_limited()},
+           Prefer::kPriority, budget);
   }
 }
 

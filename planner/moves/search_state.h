@@ -187,11 +187,11 @@ class SearchState {
   int64_t Sweep(absl::Span<const int32_t> sequence,
                 const SweepStyle& style = {});
   // List-schedules the tasks by an order, improves the result forwards and
-  // backwards, if that is possible, and keeps it if it is the best. Returns the
-  // time in ns, or kNoLimit if there is no schedule of that style. An order
-  // that keeps the limits has one.
+  // backwards, if that is possible and there is time, and keeps it if it is the
+  // best. Returns the time in ns, or kNoLimit if there is no schedule of that
+  // style. An order that keeps the limits has one.
   int64_t Relist(absl::Span<const int32_t> order, const SweepStyle& style,
-                 Prefer prefer = Prefer::kPriority);
+                 Prefer prefer, const SearchBudget& budget);
   // Returns the sequence of the last Relist that returned a time.
   const std::vector<int32_t>& relisted() const { return relisted_; }
   // Relists the best sequence in several styles.

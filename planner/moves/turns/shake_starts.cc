@@ -46,9 +46,9 @@ void ShakeStarts::Run(const SearchBudget& budget) {
     }
     sorter_.Sort(key_, &order_);
     const SweepStyle style = s.DrawStyle();
-    const int64_t time =
-        s.Relist(order_, style,
-                 random.Below(4) == 0 ? Prefer::kBackward : Prefer::kPriority);
+    const int64_t time = s.Relist(
+        order_, style,
+        random.Below(4) == 0 ? Prefer::kBackward : Prefer::kPriority, budget);
     s.Spend(0, 4);
     if (time >= kNoLimit ||
         static_cast<double>(time - shaken_.time) > kGate * s.mean_duration()) {

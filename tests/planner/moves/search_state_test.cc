@@ -85,12 +85,26 @@ TEST(SearchStateTest, RelistedReturnsWhatRelistTimed) {
     state.BeginRound(100);
     const std::vector<int32_t> first = state.sequence();
     for (int i = 0; i < 5; ++i) {
-      const int64_t time = state.Relist(first, state.DrawStyle());
+      const int64_t time =
+          state.Relist(first, state.DrawStyle(), Prefer::kPriority, {});
       ASSERT_LT(time, kNoLimit);
       EXPECT_EQ(retimer.Retime(state.relisted()), time);
       EXPECT_LE(state.best(), time);
     }
   }
+}
+
+TEST(SearchStateTest, RelistMakesOnlyOneScheduleWhenTheTimeIsOver) {
+  MoveProblem problem(UnequalPipeline(1), 1);
+  SearchState& state = *problem.state;
+  state.BeginRound(100);
+  const std::vector<int32_t> first = state.sequence();
+  const int64_t before = state.evaluations();
+  const SearchBudget over{.expired = [] { return true; }};
+  EXPECT_LT(state.Relist(first, {}, Prefer::kPriority, over), kNoLimit);
+  EXPECT_EQ(state.evaluations(), before + 1);
+  EXPECT_LT(state.Relist(first, {}, Prefer::kPriority, {}), kNoLimit);
+  EXPECT_GT(state.evaluations(), before + 2);
 }
 
 TEST(SearchStateTest, ARoundEndsWithItsCostItsEvaluationsOrTheBound) {

@@ -169,9 +169,8 @@ TEST(WorkersTest, EightFindShorterStepsThanTwoInTheSameTime) {
 }
 
 // The first worker's share of the portfolio ends at 837 ms, the second's at
-// 1,261: an answer to leave. While the second went on from it until the eighth
-// round, and both tried other choices before they shook the best one, 2,000
-// evaluations ended at 816 ms.
+// 1,261: an answer to leave. Where the second goes on from it until the eighth
+// round, 2,000 evaluations end at 817 ms.
 TEST(WorkersTest, AWorkerThatIsFarBehindGoesOnFromTheBestAnswer) {
   formats::PipelineProblem problem{.ranks = 12,
                                    .microbatches = 22,

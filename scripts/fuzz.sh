@@ -16,6 +16,7 @@ cmake --build --preset fuzz --target $targets fuzz_seeds -- --quiet
 build/fuzz/tests/fuzz/fuzz_seeds build/fuzz/corpus
 for target in $targets; do
   log=build/fuzz/$target.log
+  mkdir -p "build/fuzz/corpus/$target" # Not every target has seeds.
   if "build/fuzz/tests/fuzz/$target" -max_total_time="$seconds" -seed=1 \
     -max_len=65536 -rss_limit_mb=4096 -artifact_prefix=build/fuzz/ \
     "build/fuzz/corpus/$target" >"$log" 2>&1; then

@@ -240,17 +240,13 @@ double FrameworkPrices::GroupedSeconds(const GemmOp& op) const {
   return NormOf(compute, traffic, kGroupedNorm);
 }
 
-Duration FrameworkPrices::Sustained(Duration time, const GemmOp& op) const {
-  return op.precision == Precision::kBf16 ? Sustained(time, op.flops()) : time;
-}
-
-Duration FrameworkPrices::Sustained(Duration time, double flops) const {
-  const double share = device_.sustained_bf16;
+Duration FrameworkPrices::Sustained(Duration time, double flops, double share,
+                                    FlopRate peak) const {
   // Kernels between products draw less power: steps of plain PyTorch run their
   // products as fast as single ones (docs/evaluation/pytorch.md).
   if (share >= 1 || setup_.framework == Framework::kPyTorch) return time;
   const double compute =
-      flops / (device_.bf16.flops_per_second * device_.gemm_efficiency);
+      flops / (peak.flops_per_second * device_.gemm_efficiency);
   return time + Seconds((1 / share - 1) * std::min(ToSeconds(time), compute));
 }
 
@@ -261,6 +257,26 @@ Duration FrameworkPrices::UnalignedTime(const GemmOp& op) const {
     return kZero;
   }
   return UnalignedProductTime(op, device_);
+}
+
+Duration FrameworkPrices::InStep(const GemmOp& op, Duration time,
+                                 bool low) const {
+  const double flops = op.flops();
+  if (low) {
+    return LowPrecision(
+        op, Sustained(time, flops, device_.sustained_fp8, device_.bf16));
+  }
+  switch (op.precision) {
+    case Precision::kBf16:
+      return Sustained(time, flops, device_.sustained_bf16, device_.bf16);
+    case Precision::kFp8:
+      return Sustained(
+          time, flops, device_.sustained_fp8,
+          device_.fp8.flops_per_second > 0 ? device_.fp8 : device_.bf16);
+    case Precision::kFp32:
+      break;
+  }
+  return time;
 }
 
 Duration FrameworkPrices::Gemm(const GemmOp& op) const {
@@ -277,9 +293,9 @@ Duration FrameworkPrices::Gemm(const GemmOp& op) const {
         base.source == CostSource::kRoofline && op.precision == Precision::kBf16
             ? Seconds(GroupedSeconds(op))
             : base.time;
-    return low ? LowPrecision(op, time) : Sustained(time, op);
+    return InStep(op, time, low);
   }
-  return low ? LowPrecision(op, base.time) : Sustained(base.time, op);
+  return InStep(op, base.time, low);
 }
 
 Duration FrameworkPrices::Attention(const AttentionOp& op) const {
@@ -287,7 +303,8 @@ Duration FrameworkPrices::Attention(const AttentionOp& op) const {
   if (setup_.attention == AttentionKernel::kFused) {
     const Duration time = costs_.Cost(op);
     if (!RunsFp8Attention(setup_, device_)) {
-      return Sustained(time, op.flops);
+      return Sustained(time, op.flops, device_.sustained_attention,
+                       device_.bf16);
     }
     return Seconds(ToSeconds(time) / Fp8AttentionGain(op, setup_.fp8_recipe));
   }

@@ -84,10 +84,14 @@ class FrameworkPrices {
   Duration OverlapWithSharding(Duration pass, Duration moved) const;
 
  private:
-  // Returns the time of a product or attention of 16 bits in a whole step,
-  // given that of one by itself.
-  Duration Sustained(Duration time, double flops) const;
-  Duration Sustained(Duration time, const GemmOp& op) const;
+  // Returns the time in a whole step of an operator that takes `time` by
+  // itself: `share` as DeviceSpec::sustained_bf16 of the time that its
+  // operations take at the peak rate.
+  Duration Sustained(Duration time, double flops, double share,
+                     FlopRate peak) const;
+  // Returns the time of a product in a step, given that of one by itself;
+  // `low`: the time is one of 16 bits, the product runs in fp8.
+  Duration InStep(const GemmOp& op, Duration time, bool low) const;
   Duration Gemm(const GemmOp& op) const;
   // Returns the least time of a product whose operands are not aligned; 0 of
   // one that is, or whose width the framework pads.

@@ -378,6 +378,9 @@ void ReadDevice(ObjectReader& reader, DeviceSpec* device) {
                       &device->attention_efficiency);
   reader.ReadPositive("memory_efficiency", 1.0, &device->memory_efficiency);
   reader.ReadPositive("sustained_bf16", 1.0, &device->sustained_bf16);
+  reader.ReadPositive("sustained_fp8", 1.0, &device->sustained_fp8);
+  device->sustained_attention = device->sustained_bf16;
+  reader.ReadPositive("sustained_attention", 1.0, &device->sustained_attention);
   reader.Read("kernel_overhead_us", 0.0, 1e9, &overhead_us);
   reader.ReadPositive("host_bandwidth_bytes_per_second", 1e18,
                       &device->host_bandwidth.bytes_per_second);

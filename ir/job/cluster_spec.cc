@@ -58,6 +58,8 @@ absl::Status CheckDevice(const DeviceSpec& d, const std::string& at,
       {"attention_efficiency", d.attention_efficiency},
       {"memory_efficiency", d.memory_efficiency},
       {"sustained_bf16", d.sustained_bf16},
+      {"sustained_fp8", d.sustained_fp8},
+      {"sustained_attention", d.sustained_attention},
   };
   for (const auto& p : efficiencies) {
     if (!(p.value > 0 && p.value <= 1))

@@ -30,10 +30,12 @@ struct DeviceSpec {
   double attention_efficiency = 0;  // Long fused attention, head_dim 128.
   // Share of memory_bandwidth of streaming kernels.
   double memory_efficiency = 0;
-  // Speed of 16-bit products and fused attention in a training step, relative
-  // to single measured ones. Below 1 where a step draws so much power that the
-  // GPU lowers its clock. In (0, 1].
+  // Speed of 16-bit products, of fp8 products and of fused attention in a
+  // training step, relative to single measured ones. Below 1 where a step draws
+  // so much power that the GPU lowers its clock. In (0, 1].
   double sustained_bf16 = 1;
+  double sustained_fp8 = 1;
+  double sustained_attention = 1;
   Duration kernel_overhead{};  // Least time of one operator.
   Bandwidth host_bandwidth{};  // To the CPU's memory, in one direction.
   std::string source{};

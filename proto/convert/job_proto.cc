@@ -143,6 +143,8 @@ void SetDevice(const DeviceSpec& device, v1::DeviceSpec* proto) {
   d.set_attention_efficiency(device.attention_efficiency);
   d.set_memory_efficiency(device.memory_efficiency);
   d.set_sustained_bf16(device.sustained_bf16);
+  d.set_sustained_fp8(device.sustained_fp8);
+  d.set_sustained_attention(device.sustained_attention);
   d.set_kernel_overhead_us(ToMicroseconds(device.kernel_overhead));
   d.set_host_bandwidth_bytes_per_second(device.host_bandwidth.bytes_per_second);
   d.set_source(device.source);

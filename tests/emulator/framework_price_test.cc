@@ -138,27 +138,52 @@ TEST(FrameworkPrice, PlainPyTorchRunsConvolutionsOperatorByOperator) {
 // A product lasts longer by 1 / 0.8 - 1 of what its operations take at the
 // device's efficiency; the bytes of pointwise kernels take as long as before.
 TEST(FrameworkPrice, AStepFullOfProductsKeepsAShareOfTheirRate) {
-  const auto cost = [](double share, Precision precision) {
+  struct Shares {
+    double bf16 = 1;
+    double fp8 = 1;
+    double attention = 1;
+  };
+  const auto cost = [](const Shares& shares, Precision precision,
+                       bool fp8_products = false) {
     JobSpec job = JobOf({{Llama3Block(), Llama3Block()}}, {});
     job.model.modules[ModuleId(0)].precision = precision;
-    job.cluster.device.fp8 = {1.979e15};
-    job.cluster.device.sustained_bf16 = share;
+    DeviceSpec& device = job.cluster.device;
+    device.fp8 = {1.979e15};
+    device.sustained_bf16 = shares.bf16;
+    device.sustained_fp8 = shares.fp8;
+    device.sustained_attention = shares.attention;
+    job.setup.fp8_products = fp8_products;
     return StageCostModel(job).Cost(StageOf(2), Sequences(1, 4096), true);
   };
-  const StageCost cold = cost(1, Precision::kBf16);
-  const StageCost warm = cost(0.8, Precision::kBf16);
   const DeviceSpec device = JobOf({{Llama3Block()}}, {}).cluster.device;
   const double rate = device.bf16.flops_per_second * device.gemm_efficiency;
   const double parameters = 4096.0 * (4096 + 2 * 1024 + 4096 + 3 * 14336);
-  const double attention = 2.0 * 4096 * 4096 * 4096;
-  const double flops = 2 * (2.0 * 4096 * parameters + attention);
-  EXPECT_NEAR(ToSeconds(warm.forward - cold.forward), 0.25 * flops / rate,
+  const double products = 2 * 2.0 * 4096 * parameters;
+  const double attention = 2 * 2.0 * 4096 * 4096 * 4096;
+  const auto forward = [&](const Shares& shares, Precision precision) {
+    return ToSeconds(cost(shares, precision).forward -
+                     cost({}, precision).forward);
+  };
+  EXPECT_NEAR(forward({.bf16 = 0.8}, Precision::kBf16), 0.25 * products / rate,
               1e-7);
+  EXPECT_NEAR(forward({.attention = 0.8}, Precision::kBf16),
+              0.25 * attention / rate, 1e-7);
+  EXPECT_EQ(forward({.fp8 = 0.8}, Precision::kBf16), 0);
+  const StageCost cold = cost({}, Precision::kBf16);
+  const StageCost warm = cost({.bf16 = 0.8}, Precision::kBf16);
   EXPECT_NEAR(ToSeconds(warm.weight_grad - cold.weight_grad),
-              0.25 * 2 * 2.0 * 4096 * parameters / rate, 1e-7);
+              0.25 * products / rate, 1e-7);
   // Products of fp8 modules are another rate's; their attention is of 16 bits.
-  const Duration fp8 = cost(0.8, Precision::kFp8).weight_grad;
-  EXPECT_EQ(fp8, cost(1, Precision::kFp8).weight_grad);
+  EXPECT_EQ(forward({.bf16 = 0.8}, Precision::kFp8), 0);
+  EXPECT_NEAR(forward({.fp8 = 0.8}, Precision::kFp8),
+              0.25 * products / (1.979e15 * device.gemm_efficiency), 1e-7);
+  // A framework's fp8 products follow the time of 16 bits, stretched first.
+  const auto low = [&](const Shares& shares) {
+    return ToSeconds(cost(shares, Precision::kBf16, true).weight_grad);
+  };
+  EXPECT_EQ(low({.bf16 = 0.8}), low({}));
+  EXPECT_GT(low({.fp8 = 0.8}), 1.1 * low({}));
+  EXPECT_LT(low({.fp8 = 0.8}), 1.26 * low({}));
 }
 
 TEST(FrameworkPrice, TorchtitanCastsOperandsOfFp8InKernelsOfTheirOwn) {

@@ -309,6 +309,26 @@ TEST(ParseJobTest, AbsentFieldsHaveTheirDefaults) {
   EXPECT_EQ(job.training, expected);
 }
 
+TEST(ParseJobTest, AttentionSustainsAsMuchAsProductsUnlessItIsSaid) {
+  const auto device = [](absl::string_view fields) {
+    const std::string text = absl::StrReplaceAll(
+        JobText(), {{"\"memory_efficiency\": 0.8,",
+                     absl::StrCat("\"memory_efficiency\": 0.8,", fields)}});
+    const auto job = ParseJob(text, "job.json", "", NoFiles());
+    EXPECT_TRUE(job.ok()) << job.status();
+    return job.ok() ? job->cluster.device : DeviceSpec();
+  };
+  EXPECT_EQ(device("").sustained_attention, 1);
+  const DeviceSpec follows = device(R"("sustained_bf16": 0.7,)");
+  EXPECT_EQ(follows.sustained_attention, 0.7);
+  EXPECT_EQ(follows.sustained_fp8, 1);
+  const DeviceSpec apart =
+      device(R"("sustained_attention": 0.9, "sustained_bf16": 0.7,
+                "sustained_fp8": 0.8,)");
+  EXPECT_EQ(apart.sustained_attention, 0.9);
+  EXPECT_EQ(apart.sustained_fp8, 0.8);
+}
+
 TEST(ParseJobTest, ReadsNamedPartsFromFilesInItsFolder) {
   const std::string text = R"({"model": "parts/tiny.json", "cluster": "h20",
       "training": {"microbatches": 1, "microbatch_tokens": 1}})";
@@ -400,6 +420,10 @@ TEST(ParseJobTest, SaysWhatIsWrongAndWhere) {
        "\"gemm_efficiency\": 1.75",
        "field \"cluster_spec.device.gemm_efficiency\" is 1.75; it must be in "
        "(0, 1]"},
+      {"share above 1", "\"memory_efficiency\": 0.8,",
+       "\"memory_efficiency\": 0.8, \"sustained_fp8\": 1.5,",
+       "field \"cluster_spec.device.sustained_fp8\" is 1.5; it must be in (0, "
+       "1]"},
       {"no bandwidth", "160e9", "0",
        "field \"cluster_spec.intra_node.bandwidth_bytes_per_second\" is 0; it "
        "must be in (0, 1e+18]"},

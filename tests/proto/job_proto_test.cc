@@ -24,6 +24,9 @@ DeviceSpec RandomDevice(Random& random) {
   device.gemm_efficiency = 0.5 + 0.5 * random.Unit();
   device.attention_efficiency = 0.5 + 0.5 * random.Unit();
   device.memory_efficiency = 0.5 + 0.5 * random.Unit();
+  device.sustained_bf16 = 0.5 + 0.5 * random.Unit();
+  device.sustained_fp8 = 0.5 + 0.5 * random.Unit();
+  device.sustained_attention = 0.5 + 0.5 * random.Unit();
   device.kernel_overhead = Nanoseconds(random.Below(9000));
   device.host_bandwidth = {1e9 * static_cast<double>(1 + random.Below(100))};
   device.source = "a test";

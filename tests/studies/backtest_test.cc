@@ -241,7 +241,7 @@ TEST(Against, StableDiffusionTakesWhatItsKernelsTakeOnAnyNumberOfGpus) {
   const auto errors =
       ErrorsOf("mosaic", [](const formats::MeasuredRun&) { return true; });
   EXPECT_EQ(errors.size(), 5u);
-  EXPECT_LT(SummarizeErrors(errors).worst, 0.04);
+  EXPECT_LT(SummarizeErrors(errors).worst, 0.05);
 }
 
 // 8,192 to a million tokens.

@@ -240,16 +240,6 @@ double FrameworkPrices::GroupedSeconds(const GemmOp& op) const {
   return NormOf(compute, traffic, kGroupedNorm);
 }
 
-Duration FrameworkPrices::Sustained(Duration time, double flops, double share,
-                                    FlopRate peak) const {
-  // Kernels between products draw less power: steps of plain PyTorch run their
-  // products as fast as single ones (docs/evaluation/pytorch.md).
-  if (share >= 1 || setup_.framework == Framework::kPyTorch) return time;
-  const double compute =
-      flops / (peak.flops_per_second * device_.gemm_efficiency);
-  return time + Seconds((1 / share - 1) * std::min(ToSeconds(time), compute));
-}
-
 Duration FrameworkPrices::UnalignedTime(const GemmOp& op) const {
   // An embedding of patches is a convolution.
   if (op.groups > 1 || layer_.kind == LayerKind::kLinears ||
@@ -257,26 +247,6 @@ Duration FrameworkPrices::UnalignedTime(const GemmOp& op) const {
     return kZero;
   }
   return UnalignedProductTime(op, device_);
-}
-
-Duration FrameworkPrices::InStep(const GemmOp& op, Duration time,
-                                 bool low) const {
-  const double flops = op.flops();
-  if (low) {
-    return LowPrecision(
-        op, Sustained(time, flops, device_.sustained_fp8, device_.bf16));
-  }
-  switch (op.precision) {
-    case Precision::kBf16:
-      return Sustained(time, flops, device_.sustained_bf16, device_.bf16);
-    case Precision::kFp8:
-      return Sustained(
-          time, flops, device_.sustained_fp8,
-          device_.fp8.flops_per_second > 0 ? device_.fp8 : device_.bf16);
-    case Precision::kFp32:
-      break;
-  }
-  return time;
 }
 
 Duration FrameworkPrices::Gemm(const GemmOp& op) const {

@@ -67,6 +67,12 @@ class FrameworkPrices {
   // Returns `time`, or a longer time if launching `kernels` kernels takes
   // longer.
   Duration WithLaunches(Duration time, double kernels) const;
+  // Returns `pass`, the time of `steps` and of all kernels between them, or a
+  // longer time if products take so much of it that the GPU lowers its clock.
+  // For plain PyTorch alone: Cost() of other frameworks counts that by
+  // operator.
+  Duration WithPowerLimit(const std::vector<OpStep>& steps,
+                          Duration pass) const;
   // Returns how long the host takes to launch `kernels` kernels; 0 if it never
   // delays the GPU.
   Duration HostTime(double kernels) const;
@@ -84,9 +90,12 @@ class FrameworkPrices {
   Duration OverlapWithSharding(Duration pass, Duration moved) const;
 
  private:
-  // Returns the time in a whole step of an operator that takes `time` by
-  // itself: `share` as DeviceSpec::sustained_bf16 of the time that its
-  // operations take at the peak rate.
+  // Returns how much longer than by itself an operator of `time` takes in a
+  // step full of products: `share` as DeviceSpec::sustained_bf16, of the time
+  // that its operations take at the peak rate.
+  Duration AddedByPower(Duration time, double flops, double share,
+                        FlopRate peak) const;
+  // Returns the time of the operator in a step, as the framework counts it.
   Duration Sustained(Duration time, double flops, double share,
                      FlopRate peak) const;
   // Returns the time of a product in a step, given that of one by itself;

@@ -187,19 +187,23 @@ LayerCost PriceLayer(const LayerSpec& layer, const WorkShape& whole,
     fused.time += sum;
   }
   LayerCost cost;
-  cost.forward = prices.WithLaunches(forward.time + traffic.forward,
-                                     traffic.forward_kernels);
-  cost.weight_grad =
-      prices.WithLaunches(weight_grad.time, traffic.weight_grad_kernels);
+  cost.forward = prices.WithPowerLimit(
+      ops.forward, prices.WithLaunches(forward.time + traffic.forward,
+                                       traffic.forward_kernels));
+  cost.weight_grad = prices.WithPowerLimit(
+      ops.weight_grad,
+      prices.WithLaunches(weight_grad.time, traffic.weight_grad_kernels));
   if (has_backward) {
-    cost.backward = prices.WithLaunches(
-        backward.time + traffic.backward,
-        traffic.backward_kernels - traffic.weight_grad_kernels);
+    cost.backward = prices.WithPowerLimit(
+        ops.backward, prices.WithLaunches(backward.time + traffic.backward,
+                                          traffic.backward_kernels -
+                                              traffic.weight_grad_kernels));
     const double fused_kernels =
         traffic.backward_kernels -
         (needs.weights ? 0 : traffic.weight_grad_kernels);
-    cost.fused =
-        prices.WithLaunches(fused.time + traffic.backward, fused_kernels);
+    cost.fused = prices.WithPowerLimit(
+        ops.fused,
+        prices.WithLaunches(fused.time + traffic.backward, fused_kernels));
     cost.backward_compute = prices.ComputeOf(
         cost.backward, backward.wait,
         traffic.backward_kernels - traffic.weight_grad_kernels);

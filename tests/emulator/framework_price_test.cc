@@ -186,6 +186,41 @@ TEST(FrameworkPrice, AStepFullOfProductsKeepsAShareOfTheirRate) {
   EXPECT_LT(low({.fp8 = 0.8}), 1.26 * low({}));
 }
 
+// The share counts over a whole pass: what products draw more than the limit,
+// less 0.4 of the time of kernels between them and of waits for the host.
+TEST(FrameworkPrice, PlainPyTorchMeetsThePowerLimitWhereProductsFillAPass) {
+  const auto cost = [](double share, double host_us, bool eager = false) {
+    JobSpec job = JobOf({{Llama3Block(), Llama3Block()}}, {});
+    job.setup = SetupOf(Framework::kPyTorch);
+    job.setup.attention = AttentionKernel::kFused;
+    job.setup.eager_pointwise = eager;
+    job.setup.host_per_kernel = Microseconds(host_us);
+    job.cluster.device.sustained_bf16 = share;
+    job.cluster.device.sustained_attention = share;
+    return StageCostModel(job).Cost(StageOf(2), Sequences(1, 4096), true);
+  };
+  const DeviceSpec device = JobOf({{Llama3Block()}}, {}).cluster.device;
+  const double rate = device.bf16.flops_per_second * device.gemm_efficiency;
+  const double parameters = 4096.0 * (4096 + 2 * 1024 + 4096 + 3 * 14336);
+  const double flops = 2 * (2.0 * 4096 * parameters + 2.0 * 4096 * 4096 * 4096);
+  const StageCost cold = cost(1, 0);
+  const StageCost warm = cost(0.6, 0);
+  const StageCost hot = cost(0.5, 0);
+  EXPECT_NEAR(ToSeconds(hot.forward - warm.forward),
+              (1 / 0.5 - 1 / 0.6) * flops / rate, 1e-7);
+  EXPECT_GT(warm.forward, cold.forward);
+  EXPECT_LT(ToSeconds(warm.forward - cold.forward),
+            (1 / 0.6 - 1) * flops / rate - 1e-4);
+  EXPECT_GT(warm.weight_grad, cold.weight_grad);
+  EXPECT_GT(warm.fused, cold.fused);
+  EXPECT_LE(warm.fused, warm.backward + warm.weight_grad);
+  // Waits for the host leave enough power for all products.
+  EXPECT_EQ(cost(0.6, 5000).forward, cost(1, 5000).forward);
+  EXPECT_EQ(cost(0.6, 5000).fused, cost(1, 5000).fused);
+  // So do kernels between products, at the share of an H100.
+  EXPECT_EQ(cost(0.87, 30, true).forward, cost(1, 30, true).forward);
+}
+
 TEST(FrameworkPrice, TorchtitanCastsOperandsOfFp8InKernelsOfTheirOwn) {
   TrainingSetup titan;
   titan.fp8_products = true;

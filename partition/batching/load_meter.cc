@@ -53,4 +53,11 @@ bool LoadMeter::Fits(const Load& load) const {
           load.seconds <= t.microbatch_seconds + kRounding);
 }
 
+bool LoadMeter::IsUnlimited(const Load& load) const {
+  const TrainingSpec& t = job_.training;
+  return load.tokens == 0 && t.microbatch_samples == 0 &&
+         (t.microbatch_images == 0 || load.images == 0) &&
+         (t.microbatch_seconds <= 0 || load.seconds <= 0);
+}
+
 }  // namespace pipeloom::partition

@@ -36,6 +36,10 @@ class LoadMeter {
   Load Of(const SampleMetadata& sample, bool* work = nullptr) const;
   // Returns whether the load is within the limits of one microbatch.
   bool Fits(const Load& load) const;
+  // Returns whether a microbatch takes any number of samples of this load.
+  bool IsUnlimited(const Load& load) const;
+  // Returns the modules whose tokens count.
+  const std::vector<ModuleId>& counted() const { return counted_; }
 
  private:
   const JobSpec& job_;

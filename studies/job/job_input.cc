@@ -18,6 +18,7 @@
 #include "formats/profile/profile_reader.h"
 #include "partition/batching/balance_step.h"
 #include "partition/batching/epochs.h"
+#include "partition/batching/load_meter.h"
 #include "partition/batching/token_count.h"
 #include "planner/core/timed_budget.h"
 
@@ -88,11 +89,15 @@ void NoteUnusedMedia(const JobInput& input, const StudyContext& context) {
 }
 
 // Checks that the batch has work for the job. InvalidArgument: no sample has
-// work for any module. Prints a note for each module without work.
+// work for any module, or no sample fills a part of a microbatch. Prints a note
+// for each module without work.
 absl::Status CheckWork(const JobInput& input, const StudyContext& context) {
   const ModelSpec& model = input.job.model;
+  const partition::LoadMeter meter(input.job);
+  partition::Load all;
   IdVector<ModuleId, bool> has_work(model.modules.size(), false);
   for (const SampleMetadata& sample : input.batch.samples) {
+    all += meter.Of(sample);
     const auto shapes = partition::SampleWork(model, sample);
     for (const ModuleId m : shapes.ids()) {
       if (!shapes[m].empty()) has_work[m] = true;
@@ -109,6 +114,19 @@ absl::Status CheckWork(const JobInput& input, const StudyContext& context) {
         "for %s",
         input.batch_name, input.job.name, input.batch.samples.size(),
         absl::StrJoin(idle, ", ")));
+  }
+  if (meter.IsUnlimited(all)) {
+    std::vector<std::string> counted;
+    for (const ModuleId m : meter.counted()) {
+      counted.push_back(model.modules[m].name);
+    }
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "batch %s never fills a microbatch of job %s: training."
+        "microbatch_tokens, %d, counts tokens of %s, and none of its %d "
+        "samples has any; take samples with some, or set training."
+        "microbatch_samples",
+        input.batch_name, input.job.name, input.job.training.microbatch_tokens,
+        absl::StrJoin(counted, ", "), input.batch.samples.size()));
   }
   for (const std::string& name : idle) {
     context.Warn(absl::StrFormat("note: no sample of %s has work for %s",

@@ -308,6 +308,20 @@ TEST_F(CommandsTest, ABatchWithoutWorkOrSamplesIsAnError) {
     EXPECT_THAT(outcome.err, HasSubstr(c.message));
     EXPECT_THAT(outcome.err, HasSubstr("b.jsonl"));
   }
+  // Text alone is work for the encoders, but no part of a microbatch, which
+  // would take millions of samples.
+  const Outcome endless =
+      Pipeloom({"plan", "step-video-t2v", "--batch", "text"});
+  EXPECT_EQ(endless.code, 1);
+  EXPECT_THAT(endless.err,
+              HasSubstr("batch text never fills a microbatch of job "
+                        "step-video-t2v: training.microbatch_tokens, 82944, "
+                        "counts tokens of generator, and none of its 3000 "
+                        "samples has any"));
+  const Outcome counted = Pipeloom({"plan", "step-video-t2v", "--batch", "text",
+                                    "--replicas", "1", "--schedule", "1f1b",
+                                    "--set", "training.microbatch_samples=64"});
+  EXPECT_EQ(counted.code, 0) << counted.err;
   const std::string one = Write("one.jsonl", "{\"text_tokens\": 50}\n");
   const Outcome few =
       Pipeloom({"plan", "dip-vlm-s", "--batch", one, "--steps", "3"});

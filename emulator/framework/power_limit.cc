@@ -1,4 +1,4 @@
-// What the power limit of a GPU adds to the passes of a step.
+// The power limit of a GPU in the passes of a step.
 #include <algorithm>
 #include <variant>
 #include <vector>

@@ -8,11 +8,11 @@
 namespace pipeloom::emulator {
 namespace {
 
-// Power that kernels between products, and waits for the host, leave of the
-// limit: a second of them lets products draw so much more for a second. Steps
-// of plain PyTorch on an H200 with 55 to 80 % of their time in products lose 0
-// to 4 % of it, a step of products alone 17 % (docs/evaluation/pytorch.md); 0.4
-// gives 0 to 5 %.
+// The share of the power limit that is unused during other kernels and waits
+// for the host. The clock follows the mean power, so that products may draw
+// more than the limit for as long. Measured on an H200: products lose 17 % of
+// their speed if they take all of a step, 0 to 4 % if they take 55 to 80 % of a
+// step of plain PyTorch (docs/evaluation/pytorch.md). 0.4 gives 0 to 5 % there.
 constexpr double kLeftByOthers = 0.4;
 
 }  // namespace

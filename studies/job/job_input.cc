@@ -88,16 +88,39 @@ void NoteUnusedMedia(const JobInput& input, const StudyContext& context) {
   }
 }
 
-// Checks that the batch has work for the job. InvalidArgument: no sample has
-// work for any module, or no sample fills a part of a microbatch. Prints a note
-// for each module without work.
-absl::Status CheckWork(const JobInput& input, const StudyContext& context) {
-  const ModelSpec& model = input.job.model;
+// InvalidArgument: any number of the batch's samples fits into one microbatch,
+// as they have no work for the modules whose tokens count, nor what other
+// limits count.
+absl::Status CheckFills(const JobInput& input,
+                        const IdVector<ModuleId, bool>& has_work) {
   const partition::LoadMeter meter(input.job);
+  std::vector<std::string> counted;
+  for (const ModuleId m : meter.counted()) {
+    if (has_work[m]) return absl::OkStatus();
+    counted.push_back(input.job.model.modules[m].name);
+  }
   partition::Load all;
-  IdVector<ModuleId, bool> has_work(model.modules.size(), false);
   for (const SampleMetadata& sample : input.batch.samples) {
     all += meter.Of(sample);
+  }
+  if (!meter.IsUnlimited(all)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrFormat(
+      "batch %s never fills a microbatch of job %s: "
+      "training.microbatch_tokens, "
+      "%d, counts tokens of %s, and none of its %d samples has any; take "
+      "samples "
+      "with some, or set training.microbatch_samples",
+      input.batch_name, input.job.name, input.job.training.microbatch_tokens,
+      absl::StrJoin(counted, ", "), input.batch.samples.size()));
+}
+
+// Checks that the batch has work for the job. InvalidArgument: no sample has
+// work for any module, or none fills a part of a microbatch. Prints a note for
+// each module without work.
+absl::Status CheckWork(const JobInput& input, const StudyContext& context) {
+  const ModelSpec& model = input.job.model;
+  IdVector<ModuleId, bool> has_work(model.modules.size(), false);
+  for (const SampleMetadata& sample : input.batch.samples) {
     const auto shapes = partition::SampleWork(model, sample);
     for (const ModuleId m : shapes.ids()) {
       if (!shapes[m].empty()) has_work[m] = true;
@@ -115,19 +138,7 @@ absl::Status CheckWork(const JobInput& input, const StudyContext& context) {
         input.batch_name, input.job.name, input.batch.samples.size(),
         absl::StrJoin(idle, ", ")));
   }
-  if (meter.IsUnlimited(all)) {
-    std::vector<std::string> counted;
-    for (const ModuleId m : meter.counted()) {
-      counted.push_back(model.modules[m].name);
-    }
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "batch %s never fills a microbatch of job %s: training."
-        "microbatch_tokens, %d, counts tokens of %s, and none of its %d "
-        "samples has any; take samples with some, or set training."
-        "microbatch_samples",
-        input.batch_name, input.job.name, input.job.training.microbatch_tokens,
-        absl::StrJoin(counted, ", "), input.batch.samples.size()));
-  }
+  PIPELOOM_RETURN_IF_ERROR(CheckFills(input, has_work));
   for (const std::string& name : idle) {
     context.Warn(absl::StrFormat("note: no sample of %s has work for %s",
                                  input.batch_name, name));

@@ -309,26 +309,6 @@ TEST(ParseJobTest, AbsentFieldsHaveTheirDefaults) {
   EXPECT_EQ(job.training, expected);
 }
 
-TEST(ParseJobTest, AttentionSustainsAsMuchAsProductsUnlessItIsSaid) {
-  const auto device = [](absl::string_view fields) {
-    const std::string text = absl::StrReplaceAll(
-        JobText(), {{"\"memory_efficiency\": 0.8,",
-                     absl::StrCat("\"memory_efficiency\": 0.8,", fields)}});
-    const auto job = ParseJob(text, "job.json", "", NoFiles());
-    EXPECT_TRUE(job.ok()) << job.status();
-    return job.ok() ? job->cluster.device : DeviceSpec();
-  };
-  EXPECT_EQ(device("").sustained_attention, 1);
-  const DeviceSpec follows = device(R"("sustained_bf16": 0.7,)");
-  EXPECT_EQ(follows.sustained_attention, 0.7);
-  EXPECT_EQ(follows.sustained_fp8, 1);
-  const DeviceSpec apart =
-      device(R"("sustained_attention": 0.9, "sustained_bf16": 0.7,
-                "sustained_fp8": 0.8,)");
-  EXPECT_EQ(apart.sustained_attention, 0.9);
-  EXPECT_EQ(apart.sustained_fp8, 0.8);
-}
-
 TEST(ParseJobTest, ReadsNamedPartsFromFilesInItsFolder) {
   const std::string text = R"({"model": "parts/tiny.json", "cluster": "h20",
       "training": {"microbatches": 1, "microbatch_tokens": 1}})";

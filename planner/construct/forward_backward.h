@@ -53,8 +53,10 @@ class ForwardBackward {
   // first round that gains nothing. Never worse than `sequence` itself.
   // REQUIRES: can_run(), and `sequence` is a topological sequence of all tasks
   // that keeps the limits.
+  // Stops early where it falls so far behind the step time `to_beat` (ns) that
+  // more rounds would not catch up.
   int64_t Improve(absl::Span<const int32_t> sequence, int32_t rounds,
-                  const SweepStyle& style = {});
+                  const SweepStyle& style = {}, int64_t to_beat = kNoLimit);
 
   // Returns the best sequence of the last Improve, and the number of list
   // schedules made.

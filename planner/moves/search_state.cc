@@ -119,7 +119,8 @@ int64_t SearchState::Sweep(absl::Span<const int32_t> sequence,
                            const SweepStyle& style) {
   const int64_t left = evaluations_left() / 2;
   const int64_t time = sweeps_->Improve(
-      sequence, static_cast<int32_t>(std::min(kSweepRounds, left)), style);
+      sequence, static_cast<int32_t>(std::min(kSweepRounds, left)), style,
+      best_.time);
   Keep(time, sweeps_->sequence());
   Spend(sweeps_->evaluations(), sweeps_->evaluations() * kListCost);
   return time;

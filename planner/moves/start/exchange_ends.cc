@@ -33,7 +33,8 @@ ExchangeEnds::ExchangeEnds(SearchState& state)
     : Move(state),
       may_gain_(!HasEqualLoads(state.units()) &&
                 state.units().period.size() > 2 &&
-                state.graph().num_tasks <= kNoChoice) {}
+                state.graph().num_tasks <= kNoChoice &&
+                !state.is_large_and_limited()) {}
 
 void ExchangeEnds::Run(const SearchBudget& budget) {
   std::vector<Candidate>& bases = state().choices().bases;

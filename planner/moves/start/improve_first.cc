@@ -8,12 +8,19 @@
 namespace pipeloom::planner {
 namespace {
 
-// Choices drawn at random that are improved forwards and backwards; none on
-// graphs above kMostTasksDrawn under a limit, where they take all of a short
-// budget and other moves gain more.
+// Choices drawn at random that are improved forwards and backwards. Under a
+// limit fewer on large graphs, and none above kMostTasksDrawn: there they take
+// all of a short budget and other moves gain more.
 constexpr int32_t kDrawnSpreads = 40;
 constexpr int32_t kDrawnSpreadsOfLarge = 8;
+constexpr int32_t kDrawnSpreadsOfLargeLimited = 20;
 constexpr int32_t kMostTasksDrawn = 2000;
+
+int32_t NumDrawn(const SearchState& state) {
+  if (state.is_limited() && state.graph().num_tasks > kMostTasksDrawn) return 0;
+  if (state.is_large_and_limited()) return kDrawnSpreadsOfLargeLimited;
+  return state.is_large() ? kDrawnSpreadsOfLarge : kDrawnSpreads;
+}
 
 }  // namespace
 
@@ -41,8 +48,7 @@ void ImproveFirst::SweepSpreads(const SearchBudget& budget) {
     start.assign(s.LastSequence().begin(), s.LastSequence().end());
     s.Sweep(start);
   }
-  int32_t drawn = s.is_large() ? kDrawnSpreadsOfLarge : kDrawnSpreads;
-  if (s.is_limited() && s.graph().num_tasks > kMostTasksDrawn) drawn = 0;
+  const int32_t drawn = NumDrawn(s);
   for (; spreads_drawn_ < drawn && s.MayGoOn(budget); ++spreads_drawn_) {
     SweepDrawn(1, s, budget);
   }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 namespace pipeloom::planner {
@@ -9,6 +10,9 @@ namespace {
 
 constexpr size_t kMaxBases = 2;  // In GoodChoices.
 constexpr int kChoices = 8;      // Tried in a turn.
+// On large limited graphs only the best of so many choices is relisted and
+// polished, as that takes a fifth of a short budget.
+constexpr size_t kFirstChoices = 26;
 
 }  // namespace
 
@@ -19,14 +23,19 @@ void TryPortfolio::Run(const SearchBudget& budget) {
     inherited_.pop_back();
   }
   const std::vector<OrderChoice>& portfolio = *s.space().portfolio;
-  const int64_t before = s.best_time();
   for (int i = 0; i < kChoices && next_ < portfolio.size(); ++i) {
     if (!s.MayGoOn(budget)) return;
+    const int64_t before = s.best_time();
     const OrderChoice& choice = portfolio[next_];
     next_ += s.shares();
     Try(choice);
+    found_better_ = found_better_ || s.best_time() < before;
   }
-  if (s.best_time() >= before) return;
+  if (s.is_large_and_limited() &&
+      next_ < std::min(kFirstChoices, portfolio.size())) {
+    return;
+  }
+  if (!std::exchange(found_better_, false)) return;
   s.RelistBest(budget);
   // Polishes here, as on large graphs the portfolio takes all the time.
   if (s.is_large()) {

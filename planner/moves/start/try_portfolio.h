@@ -29,6 +29,8 @@ class TryPortfolio : public Move {
   void Try(const OrderChoice& choice);
 
   size_t next_;
+  // Whether a choice became the best that was not improved yet.
+  bool found_better_ = false;
   std::vector<OrderChoice> inherited_{};
 };
 

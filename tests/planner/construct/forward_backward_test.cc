@@ -59,6 +59,38 @@ TEST(ForwardBackwardTest, StaysLegalNeverWorsensAndReportsTrueTimes) {
   EXPECT_GT(better, 100);
 }
 
+TEST(ForwardBackwardTest, StopsWhereItFallsFarBehindTheTimeToBeat) {
+  RandomGraphOptions options;
+  options.max_ranks = 4;
+  options.max_microbatches = 12;
+  int stopped = 0;
+  for (uint64_t seed = 0; seed < 100; ++seed) {
+    SCOPED_TRACE(::testing::Message() << "seed " << seed);
+    const FlatGraph flat(RandomGraph(seed, options));
+    ForwardBackward improve(flat);
+    if (!improve.can_run()) continue;
+    ListScheduler scheduler(flat);
+    const int64_t before = scheduler.Run({});
+    const int64_t whole = improve.Improve(scheduler.sequence(), 8);
+    const int64_t evaluations = improve.evaluations();
+    const std::vector<int32_t> sequence(improve.sequence().begin(),
+                                        improve.sequence().end());
+    // An answer close to the time to beat is improved to the end.
+    EXPECT_EQ(improve.Improve(scheduler.sequence(), 8, {}, before), whole);
+    EXPECT_EQ(improve.evaluations(), evaluations);
+    EXPECT_EQ(improve.sequence(), sequence);
+    // One that stays far behind it ends after one round, and is not made worse.
+    const int64_t behind =
+        improve.Improve(scheduler.sequence(), 8, {}, whole / 2);
+    EXPECT_GE(behind, whole);
+    EXPECT_LE(behind, before);
+    EXPECT_LE(improve.evaluations(), 2);
+    EXPECT_EQ(Retimer(flat).Retime(improve.sequence()), behind);
+    stopped += improve.evaluations() < evaluations ? 1 : 0;
+  }
+  EXPECT_GT(stopped, 20);
+}
+
 TEST(ForwardBackwardTest, NeverBeatsTheOptimum) {
   for (uint64_t seed = 0; seed < 400; ++seed) {
     const auto graph = SmallProblem(seed);

@@ -67,6 +67,16 @@ inline StageGraph DominatedPipeline(uint64_t seed) {
   return ScaledPipeline(factor);
 }
 
+// A thousand and eighty tasks; memory counts as short where a test says so. The
+// seventh microbatch has many times the work of the others if `dominant`.
+inline StageGraph LargePipeline(bool dominant) {
+  Random random(1);
+  std::vector<int64_t> factor;
+  for (int m = 0; m < 90; ++m) factor.push_back(random.Between(3, 6));
+  if (dominant) factor[7] = 100;
+  return ScaledPipeline(factor);
+}
+
 // A problem with the state of one worker that has a first answer.
 struct MoveProblem {
   explicit MoveProblem(StageGraph stages, uint64_t seed = 1, int32_t worker = 0)

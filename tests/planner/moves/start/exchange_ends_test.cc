@@ -66,6 +66,14 @@ TEST(ExchangeEndsTest, HasNoWorkIfOrderDoesNotMatterOrOnAnEarlierSearchsBases) {
   AddBases(&two);
   EXPECT_FALSE(ExchangeEnds(*two.state).has_work());
 
+  // Nor on large graphs under a limit, where other moves gain more.
+  MoveProblem large(LargePipeline(false));
+  AddBases(&large);
+  large.space.is_limited = false;
+  EXPECT_TRUE(ExchangeEnds(*large.state).has_work());
+  large.space.is_limited = true;
+  EXPECT_FALSE(ExchangeEnds(*large.state).has_work());
+
   MoveProblem problem(UnequalPipeline(1));
   AddBases(&problem);
   ExchangeEnds done(*problem.state);

@@ -68,5 +68,19 @@ TEST(ImproveFirstTest, DoesNotRepeatTheSpreadsOfAnEarlierSearch) {
   EXPECT_LT(later.state->evaluations(), earlier.state->evaluations() - 80);
 }
 
+TEST(ImproveFirstTest, DrawsFewerSpreadsOnLargeGraphsUnderALimit) {
+  const auto evaluations = [](bool limited) {
+    MoveProblem problem(LargePipeline(true));
+    EXPECT_TRUE(problem.state->has_dominant());
+    problem.space.is_limited = limited;
+    ImproveFirst move(*problem.state);
+    problem.Run(&move, kEnough);
+    EXPECT_FALSE(move.has_work());
+    return problem.state->evaluations();
+  };
+  // Each of 20 spreads not drawn takes a choice and two list schedules.
+  EXPECT_LE(evaluations(true) + 60, evaluations(false));
+}
+
 }  // namespace
 }  // namespace pipeloom::planner

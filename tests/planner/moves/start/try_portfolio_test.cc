@@ -73,5 +73,26 @@ TEST(TryPortfolioTest, TriesOnlyTheBestChoicesOfAnEarlierSearch) {
             earlier.state->choices().bases[0].time);
 }
 
+TEST(TryPortfolioTest, ImprovesTheFirstChoicesTogetherOnLargeLimitedGraphs) {
+  for (const bool limited : {false, true}) {
+    SCOPED_TRACE(::testing::Message() << "limited " << limited);
+    MoveProblem problem(LargePipeline(false));
+    problem.space.is_limited = limited;
+    TryPortfolio move(*problem.state);
+    const int64_t before = problem.state->best_time();
+    problem.Run(&move, 10'000);
+    ASSERT_LT(problem.state->best_time(), before);
+    const int64_t first_turn = problem.state->evaluations();
+    // Eight choices a turn, and more for improving the best of them.
+    if (!limited) {
+      EXPECT_GT(first_turn, 8);
+      continue;
+    }
+    EXPECT_EQ(first_turn, 8);
+    problem.Run(&move, 10'000);
+    EXPECT_GT(problem.state->evaluations(), 16);
+  }
+}
+
 }  // namespace
 }  // namespace pipeloom::planner

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
 #include <set>
 #include <string>
 #include <vector>
@@ -57,6 +58,25 @@ TEST(MoveTableTest, MovesOfTheBeginningShareItsTurns) {
   EXPECT_THAT(rows({ends}), ::testing::Each(ends));
   EXPECT_THAT(rows({"improve first", "anneal sequence"}),
               ::testing::Each(std::string("none")));
+}
+
+TEST(MoveTableTest, MovesThatGainLittleComeSeldom) {
+  for (const bool places_matter : {false, true}) {
+    std::map<std::string, int> turns;
+    constexpr int kTurns = 64 * 48;
+    for (int64_t turn = 0; turn < kTurns; ++turn) {
+      const size_t row = RowOfTurn(turn, places_matter, WorkerRole::kConstruct);
+      ++turns[std::string(MoveTable()[row].name)];
+    }
+    for (const auto& [name, count] : turns) {
+      SCOPED_TRACE(name);
+      if (name == "perturb choices" || name == "anneal sequence") {
+        EXPECT_LT(count, kTurns / 30);
+      } else {
+        EXPECT_GT(count, kTurns / 6);
+      }
+    }
+  }
 }
 
 TEST(MoveTableTest, MovesOfPlacesHaveNoTurnWherePlacesDoNotMatter) {

@@ -20,9 +20,9 @@ namespace pipeloom::planner {
 // Plans up to four steps of the sample, evenly spread over how much work they
 // are, each for an equal share of the budget, and returns what they teach.
 // Steps that do not fit are left out. They tell how quick plans did
-// (CarriedStep::quick_ratio) only if those of all steps lost by far. Returns nothing for strategies that do
-// not go on from earlier steps. Cancelled: the budget was abandoned.
-// InvalidArgument: the sample makes no step.
+// (CarriedStep::quick_ratio) only if those of all steps lost by far. Returns
+// nothing for strategies that do not go on from earlier steps. Cancelled: the
+// budget was abandoned. InvalidArgument: the sample makes no step.
 absl::StatusOr<std::vector<std::shared_ptr<const CarriedStep>>> WarmUp(
     const PreparedJob& job, const BatchMetadata& sample, uint64_t seed,
     const SearchBudget& budget);

@@ -45,7 +45,8 @@ struct CarriedStep {
   // Indexed by rank: what the limit was lowered by for boundary tensors.
   IdVector<RankId, Bytes> room{};
   // The time of the step's quick plan (planner/step/rival_plans.h) as a
-  // multiple of the step; 0 if none was made.
+  // multiple of the step; 0 if none was made, or if it was a step of a warm-up
+  // and the quick plans of its steps did not all lose by far.
   double quick_ratio = 0;
   // How much longer the search's first answer became when its weight gradients,
   // which the search saw in gaps, were put there (planner/step/improve_step.h),

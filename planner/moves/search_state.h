@@ -92,6 +92,8 @@ class SearchState {
   static constexpr int64_t kSteps = 16;
   static constexpr int64_t kPolish = 400;
   static constexpr int64_t kShortPolish = 25;
+  // The fewest tasks of a graph that counts as large where memory is limited.
+  static constexpr int32_t kLargeIfLimited = 1000;
 
   // Keeps a reference to `space` and to what it points to.
   SearchState(const SearchSpace& space, int32_t index, uint64_t seed);
@@ -124,12 +126,13 @@ class SearchState {
   bool has_dominant() { return !space_->spread->empty() && can_sweep(); }
   // Returns whether memory is short.
   bool is_limited() const { return space_->is_limited; }
-  // Returns whether memory is short on a graph so large that a short budget is
-  // worth more to later moves than to the first ones; the size, and what the
-  // moves leave out, were chosen on the 119 such problems of `pipeloom bench
-  // --random train:600`.
+  // Returns whether memory is short and the graph is so large that the first
+  // moves must leave time to the later ones. The size is less than that of
+  // is_large(), as schedules under a limit take longer to make. What the moves
+  // leave out was chosen on the 119 such problems of `pipeloom bench --random
+  // train:600`.
   bool is_large_and_limited() const {
-    return is_limited() && graph().num_tasks >= 1000;
+    return is_limited() && graph().num_tasks >= kLargeIfLimited;
   }
   // Returns whether the worker comes back to patterns only, which need more
   // steps to pay; every second worker does.

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/random.h"
+#include "planner/moves/search_state.h"
 #include "planner/search/first_choices.h"
 
 namespace pipeloom::planner {
@@ -15,11 +16,10 @@ namespace {
 // more choices lead the search no further (multimodal p4 m16: 0.4 % longer).
 constexpr int32_t kSmallGraph = 600;
 
-// On limited graphs of at least so many tasks, other moves gain more in the
-// time of the choices after the first ones. Chosen on the 58 such problems of
+// On large limited graphs other moves gain more in the time of the choices
+// after the first ones. Chosen on the 58 such problems of
 // `pipeloom bench --random train:260`: steps of 100 ms are 3.0 instead of 3.4 %
 // longer than those of 3 s, those of 1 s 0.45 instead of 0.5 %.
-constexpr int32_t kLargeLimited = 1000;
 constexpr size_t kMostOfLarge = 96;
 
 // Appends orders like those of the V schedules: forwards and backwards of the
@@ -239,7 +239,7 @@ std::vector<OrderChoice> OrderPortfolio(const FlatGraph& graph,
     }
     if (portfolio.size() == before) break;
   }
-  if (limited && graph.num_tasks >= kLargeLimited &&
+  if (limited && graph.num_tasks >= SearchState::kLargeIfLimited &&
       portfolio.size() > kMostOfLarge) {
     portfolio.resize(kMostOfLarge);
   }

@@ -67,8 +67,8 @@ inline StageGraph DominatedPipeline(uint64_t seed) {
   return ScaledPipeline(factor);
 }
 
-// A thousand and eighty tasks; memory counts as short where a test says so. The
-// seventh microbatch has many times the work of the others if `dominant`.
+// A pipeline of 1,080 tasks; tests set SearchSpace::is_limited. One microbatch
+// has many times the work of each other one if `dominant`.
 inline StageGraph LargePipeline(bool dominant) {
   Random random(1);
   std::vector<int64_t> factor;

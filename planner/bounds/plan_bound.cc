@@ -115,9 +115,9 @@ std::vector<PricedChoice> ChoicesOf(const StageGraph& graph,
 // least as long as the rank's work and as the memory x time that it needs over
 // its limit, and so as every mean of the two. For each weight of the mean the
 // best selection is the best choice of each pair; the weight that gives most is
-// found by bisection of a concave function.
-int64_t LoadAgainstMemory(const FlatGraph& least, const StageGraph& graph,
-                          const partition::StepMemory& memory) {
+// found by bisection of a concave function. Without weight it is a "rank load".
+NamedBound LoadAgainstMemory(const FlatGraph& least, const StageGraph& graph,
+                             const partition::StepMemory& memory) {
   std::vector<StagePairId> ids;
   std::vector<std::pair<int32_t, int32_t>> ends;
   std::vector<bool> is_paired(static_cast<size_t>(least.num_tasks), false);
@@ -133,7 +133,7 @@ int64_t LoadAgainstMemory(const FlatGraph& least, const StageGraph& graph,
     }
   }
   const std::vector<int64_t> between = ChainsBetween(least, ends);
-  if (between.empty()) return 0;
+  if (between.empty()) return {};
   const auto ranks = static_cast<size_t>(least.num_ranks);
   std::vector<std::vector<std::vector<PricedChoice>>> pairs(ranks);
   for (size_t i = 0; i < ids.size(); ++i) {
@@ -150,6 +150,7 @@ int64_t LoadAgainstMemory(const FlatGraph& least, const StageGraph& graph,
     head[r] = std::min(head[r], chains.head[t]);
     tail[r] = std::min(tail[r], chains.tail[t]);
   }
+  double load = 0;  // The most without weight, and with any.
   double most = 0;
   for (size_t r = 0; r < ranks; ++r) {
     const int64_t capacity = least.capacity[r];
@@ -177,17 +178,19 @@ int64_t LoadAgainstMemory(const FlatGraph& least, const StageGraph& graph,
       *slope = area - time;
       return outside + (1 - weight) * time + weight * area;
     };
+    double slope = 0;
+    load = std::max(load, sum(0, &slope));
     double low = 0;
     double high = 1;
     for (int i = 0; i < 12; ++i) {
       const double weight = (low + high) / 2;
-      double slope = 0;
       most = std::max(most, sum(weight, &slope));
       (slope > 0 ? low : high) = weight;
     }
   }
   // Sums of doubles are exact to far less than a billionth.
-  return static_cast<int64_t>(most * (1 - 1e-9));
+  return {.time = static_cast<int64_t>(std::max(load, most) * (1 - 1e-9)),
+          .source = most > load ? "area" : "rank load"};
 }
 
 // Returns the largest of a bound and those from loads.
@@ -196,8 +199,8 @@ NamedBound WithLoads(NamedBound bound, const FlatGraph& least,
                      const partition::StepMemory& memory) {
   const int64_t load = LoadWithGaps(least, graph, memory);
   if (load > bound.time) bound = {.time = load, .source = "rank load"};
-  const int64_t priced = LoadAgainstMemory(least, graph, memory);
-  if (priced > bound.time) bound = {.time = priced, .source = "area"};
+  const NamedBound priced = LoadAgainstMemory(least, graph, memory);
+  if (priced.time > bound.time) bound = priced;
   return bound;
 }
 

@@ -41,7 +41,7 @@ constexpr MoveRow kMoves[] = {
     // Turns, and turns where microbatches may exchange places. Perturbed
     // choices and annealing gain least in 100 ms, and come seldom. Chosen on
     // the 119 limited problems of 1,000 and more tasks of `pipeloom bench
-    // --random train:600` (docs/evaluation/planner.md).
+    // --random train:600` (docs/evaluation/search_parts.md).
     {"perturb choices", Make<PerturbChoices>, kTurn, {48, {47}}, {64, {62}}},
     {"improve best", Make<ImproveBest>, kTurn, {3, {1}}, {}},
     {"anneal sequence", Make<AnnealSequence>, kTurn, {48, {21}}, {64, {32}}},

@@ -213,9 +213,11 @@ std::optional<PartitionCandidate> PartitionMoves::Make(
     const PartitionRecipe& recipe) const {
   absl::StatusOr<Partition> built = builder_.Build(recipe);
   if (!built.ok()) return std::nullopt;
+  const std::string name = recipe.ToString(builder_.job().model);
   return PartitionCandidate{.partition = *std::move(built),
                             .recipe = recipe,
-                            .name = recipe.ToString(builder_.job().model)};
+                            .name = name,
+                            .origin = name};
 }
 
 PartitionMoves::Candidates PartitionMoves::Moved(
@@ -226,7 +228,8 @@ PartitionMoves::Candidates PartitionMoves::Moved(
       auto partition = builder_.MoveUnit(from.partition, s, back);
       if (!partition.has_value()) continue;
       moved.push_back(PartitionCandidate{.partition = *std::move(partition),
-                                         .name = WithMoved(from.name)});
+                                         .name = WithMoved(from.name),
+                                         .origin = from.origin});
     }
   }
   return moved;

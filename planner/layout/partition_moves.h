@@ -22,6 +22,9 @@ struct PartitionCandidate {
   // Unset if layers were moved.
   std::optional<partition::PartitionRecipe> recipe{};
   std::string name{};
+  // The name of the recipe that it was made by, or from whose partition layers
+  // were moved.
+  std::string origin{};
   // Mean of the steps that fit; unset if none does.
   std::optional<Duration> time{};
   int32_t misfits = 0;  // Weight of the sample steps that do not fit.

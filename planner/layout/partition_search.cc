@@ -1,7 +1,6 @@
 #include "planner/layout/partition_search.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstddef>
 #include <optional>
 #include <utility>
@@ -10,6 +9,7 @@
 #include "base/status_macros.h"
 #include "partition/placement/recipe.h"
 #include "planner/core/executor.h"
+#include "planner/layout/finalists.h"
 #include "planner/layout/partition_moves.h"
 #include "planner/step/plan_alone.h"
 #include "planner/step/rival_plans.h"
@@ -26,9 +26,9 @@ using Candidate = PartitionCandidate;
 // Number judged together, so that threads have work and results do not depend
 // on them.
 constexpr size_t kRound = 8;
-constexpr size_t kFinalists = 6;  // Judged on more steps.
+constexpr size_t kFinalists = 8;  // Judged on more steps.
 // Finalists judged with more effort, in addition to DIP's rule.
-constexpr size_t kLast = 3;
+constexpr size_t kLast = 4;
 constexpr size_t kBeam = 3;
 constexpr int64_t kFinalEffort = 4;  // Factor on the evaluations.
 // Partitions that make a step of more tasks than this, and of more than twice
@@ -43,44 +43,6 @@ constexpr int64_t kLaggingPercent = 2;
 constexpr size_t kFewSteps = 2;
 constexpr int64_t kFarPercent = 3;
 constexpr int32_t kMaxEffort = 1000;
-// Standard errors by which a partition must be better than the rule's.
-constexpr double kSurely = 2;
-
-// Orders all candidates: more steps that fit, then less time.
-bool Before(const Candidate& a, const Candidate& b) {
-  if (!a.time.has_value() || !b.time.has_value()) {
-    return a.time.has_value() && !b.time.has_value();
-  }
-  if (a.misfits != b.misfits) return a.misfits < b.misfits;
-  return *a.time < *b.time;
-}
-
-// Returns whether the mean difference over the steps that both fit is certain:
-// more than kSurely times its standard error. The results of a short search
-// vary by percents from step to step, and the best of many has had luck.
-bool IsSurelyBefore(const Candidate& a, const Candidate& b,
-                    const std::vector<WeighedStep>& steps) {
-  if (a.misfits != b.misfits || !a.time.has_value() || !b.time.has_value()) {
-    return Before(a, b);
-  }
-  double weights = 0;
-  double sum = 0;
-  double squares = 0;
-  int32_t n = 0;
-  for (size_t s = 0; s < std::min(a.times.size(), b.times.size()); ++s) {
-    if (a.times[s] == kZero || b.times[s] == kZero) continue;
-    const double gain = ToSeconds(b.times[s]) - ToSeconds(a.times[s]);
-    const double weight = steps[s].weight;
-    weights += weight;
-    sum += weight * gain;
-    squares += weight * gain * gain;
-    ++n;
-  }
-  if (n < 2) return Before(a, b);
-  const double mean = sum / weights;
-  const double variance = std::max(0.0, squares / weights - mean * mean);
-  return mean > kSurely * std::sqrt(variance / (n - 1));
-}
 
 bool IsWithin(int64_t percent, Duration time, Duration best) {
   return time * 100 <= best * (100 + percent);
@@ -148,8 +110,8 @@ class PartitionSearch {
           2 * NumTasks(steps_.front().step, costs_.job(), coarse->partition));
     }
     if (options_.start.has_value()) {
-      PIPELOOM_RETURN_IF_ERROR(
-          Try({Candidate{.partition = *options_.start, .name = "start"}}));
+      PIPELOOM_RETURN_IF_ERROR(Try({Candidate{
+          .partition = *options_.start, .name = "start", .origin = "start"}}));
     }
     PIPELOOM_RETURN_IF_ERROR(Try({moves_.Make(rule)}));
     PIPELOOM_RETURN_IF_ERROR(Try(moves_.Starts(rule)));
@@ -182,7 +144,7 @@ class PartitionSearch {
     const auto judge = [&]() -> absl::Status {
       PIPELOOM_RETURN_IF_ERROR(Race(&round));
       for (Candidate& c : round) {
-        if (!best_.has_value() || Before(c, tried_[*best_])) {
+        if (!best_.has_value() || IsBetterPartition(c, tried_[*best_])) {
           best_ = tried_.size();
         }
         tried_.push_back(std::move(c));
@@ -317,7 +279,7 @@ class PartitionSearch {
     if (!best.time.has_value()) return false;
     const bool far = !c.time.has_value() || c.misfits > best.misfits ||
                      !IsWithin(kFarPercent, *c.time, *best.time);
-    return far && (!IsRule(c) || IsSurelyBefore(best, c, steps));
+    return far && (!IsRule(c) || IsSurelyBetterPartition(best, c, steps));
   }
 
   // Takes out those that need no more judging. Notes how far behind the best
@@ -325,8 +287,8 @@ class PartitionSearch {
   void DropFar(const std::vector<WeighedStep>& steps,
                std::vector<Candidate>* finalists,
                std::vector<Candidate>* dropped) {
-    const Candidate best =
-        *std::min_element(finalists->begin(), finalists->end(), Before);
+    const Candidate best = *std::min_element(
+        finalists->begin(), finalists->end(), IsBetterPartition);
     const auto out = std::stable_partition(
         finalists->begin(), finalists->end(),
         [&](const Candidate& c) { return !IsOut(c, best, steps); });
@@ -376,25 +338,13 @@ class PartitionSearch {
     return planned.predicted.step_time();
   }
 
-  // Returns the tried partitions that fit, the fastest first.
-  std::vector<size_t> ByTime() const {
-    std::vector<size_t> order;
-    for (size_t i = 0; i < tried_.size(); ++i) {
-      if (tried_[i].time.has_value()) order.push_back(i);
-    }
-    std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
-      return Before(tried_[a], tried_[b]);
-    });
-    return order;
-  }
-
   // Changes the best recipes, until no single change of any of the few best
   // brings it among them.
   absl::Status Descend() {
     // A share of the effort is left for moving layers.
     while (!Over() && tried_.size() * 4 < partitions_ * 3) {
       std::optional<size_t> next;
-      std::vector<size_t> order = ByTime();
+      std::vector<size_t> order = BestPartitions(tried_);
       order.resize(std::min(order.size(), kBeam));
       for (const size_t i : order) {
         if (next.has_value() || !tried_[i].recipe.has_value() ||
@@ -430,7 +380,7 @@ class PartitionSearch {
     while (!Over()) {
       const size_t before = tried_.size();
       std::optional<size_t> next;
-      for (const size_t i : ByTime()) {
+      for (const size_t i : BestPartitions(tried_)) {
         if (had(moved_, i) &&
             (!tried_[i].recipe.has_value() || had(expanded_, i))) {
           continue;
@@ -455,11 +405,7 @@ class PartitionSearch {
 
   absl::StatusOr<PartitionSearchResult> Decide() {
     const size_t most = kFinalists + static_cast<size_t>(effort_) / 10;
-    std::vector<Candidate> last = {tried_.front()};
-    for (const size_t i : ByTime()) {
-      if (last.size() > most) break;
-      if (i > 0) last.push_back(tried_[i]);
-    }
+    std::vector<Candidate> last = Finalists(tried_, most);
     // Another time on the only step would be the same.
     if (&finals_ != &steps_ || steps_.size() > 1) {
       PIPELOOM_RETURN_IF_ERROR(
@@ -468,7 +414,7 @@ class PartitionSearch {
       std::vector<Candidate> far;
       DropFar(steps_, &last, &far);
     }
-    std::stable_sort(last.begin(), last.end(), Before);
+    std::stable_sort(last.begin(), last.end(), IsBetterPartition);
     const size_t kept = most - kFinalists + kLast;
     for (size_t i = last.size(); i-- > kept;) {
       if (!IsRule(last[i])) last.erase(last.begin() + static_cast<long>(i));
@@ -485,12 +431,12 @@ class PartitionSearch {
           &again));
       if (!Stopped()) last = std::move(again);
     }
-    auto best = std::min_element(last.begin(), last.end(), Before);
+    auto best = std::min_element(last.begin(), last.end(), IsBetterPartition);
     const auto rule =
         std::find_if(last.begin(), last.end(),
                      [&](const Candidate& c) { return IsRule(c); });
     if (judged_by_ == &finals_ && rule != last.end() &&
-        !IsSurelyBefore(*best, *rule, finals_)) {
+        !IsSurelyBetterPartition(*best, *rule, finals_)) {
       best = rule;
     }
     if (!best->time.has_value()) {

@@ -8,13 +8,14 @@
 // ranks of their own, and all modules in one chain. From the best, one choice
 // after the other is changed as long as a change helps; then units of layers
 // cross borders. A partition that is 2 % over the best on the first sample step
-// is not judged on the others. The best few and DIP's rule are then judged on
-// more steps, and the best of these with more effort and the quick plans that
-// are made in every step as well; those 3 % behind on the first of these steps
-// are not judged on the rest (more effort changed the times of 8 partitions of
+// is not judged on the others. The best few of several recipes
+// (planner/layout/finalists.h) and DIP's rule are then judged on more steps,
+// and the best of these with more effort and the quick plans that are made in
+// every step as well; those 3 % behind on the first of these steps are not
+// judged on the rest (more effort changed the times of 8 partitions of
 // dip-vlm-l on 16 ranks by at most 2.7 %). The answer is DIP's rule, or the
-// caller's start, unless another is better by more than twice the standard
-// error of the mean difference over the steps. Steps stand for the sample by
+// caller's start, unless another is better by more than the standard error
+// of the mean difference over the steps. Steps stand for the sample by
 // weight, and its heaviest step is always among them, as it shows what fits and
 // how full memory gets (planner/step/sample_steps.h).
 #ifndef PIPELOOM_PLANNER_LAYOUT_PARTITION_SEARCH_H_

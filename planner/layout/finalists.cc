@@ -1,7 +1,6 @@
 #include "planner/layout/finalists.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 
 namespace pipeloom::planner {
@@ -28,23 +27,9 @@ bool IsSurelyBetterPartition(const PartitionCandidate& a,
   if (a.misfits != b.misfits || !a.time.has_value() || !b.time.has_value()) {
     return IsBetterPartition(a, b);
   }
-  double weights = 0;
-  double sum = 0;
-  double squares = 0;
-  int32_t n = 0;
-  for (size_t s = 0; s < std::min(a.times.size(), b.times.size()); ++s) {
-    if (a.times[s] == kZero || b.times[s] == kZero) continue;
-    const double gain = ToSeconds(b.times[s]) - ToSeconds(a.times[s]);
-    const double weight = steps[s].weight;
-    weights += weight;
-    sum += weight * gain;
-    squares += weight * gain * gain;
-    ++n;
-  }
-  if (n < 2) return IsBetterPartition(a, b);
-  const double mean = sum / weights;
-  const double variance = std::max(0.0, squares / weights - mean * mean);
-  return mean > kSurely * std::sqrt(variance / (n - 1));
+  const MeanGain gain = GainOf(steps, b.times, a.times);
+  if (gain.steps < 2) return IsBetterPartition(a, b);
+  return gain.mean > kSurely * gain.error;
 }
 
 std::vector<size_t> BestPartitions(

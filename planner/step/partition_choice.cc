@@ -1,7 +1,6 @@
 #include "planner/step/partition_choice.h"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <utility>
 
@@ -143,22 +142,9 @@ Candidate FastestOf(const std::vector<Candidate>& candidates) {
 bool IsSurelyFaster(const Candidate& a, const Candidate& rule,
                     const std::vector<WeighedStep>& steps) {
   if (a.misfits != rule.misfits) return a.misfits < rule.misfits;
-  double weights = 0;
-  double sum = 0;
-  double squares = 0;
-  int32_t n = 0;
-  for (size_t s = 0; s < steps.size(); ++s) {
-    if (a.times[s] == kZero || rule.times[s] == kZero) continue;
-    const double gain = ToSeconds(rule.times[s]) - ToSeconds(a.times[s]);
-    weights += steps[s].weight;
-    sum += steps[s].weight * gain;
-    squares += steps[s].weight * gain * gain;
-    ++n;
-  }
-  if (n < 2) return n == 1 && sum > 0;
-  const double mean = sum / weights;
-  const double variance = std::max(0.0, squares / weights - mean * mean);
-  return mean > kSurely * std::sqrt(variance / (n - 1));
+  const MeanGain gain = GainOf(steps, rule.times, a.times);
+  if (gain.steps < 2) return gain.mean > 0;
+  return gain.mean > kSurely * gain.error;
 }
 
 // Returns the same for times of all steps, whose mean is certain except for the

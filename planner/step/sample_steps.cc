@@ -1,6 +1,7 @@
 #include "planner/step/sample_steps.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "absl/strings/str_format.h"
@@ -246,6 +247,31 @@ std::vector<WeighedStep> Stratify(std::vector<WeighedStep> pool,
                    });
   for (WeighedStep& s : alone) strata.push_back(std::move(s));
   return strata;
+}
+
+MeanGain GainOf(const std::vector<WeighedStep>& steps,
+                const std::vector<Duration>& before,
+                const std::vector<Duration>& after) {
+  MeanGain gain;
+  double weights = 0;
+  double sum = 0;
+  double squares = 0;
+  for (size_t s = 0; s < std::min(before.size(), after.size()); ++s) {
+    if (before[s] == kZero || after[s] == kZero) continue;
+    const double saved = ToSeconds(before[s]) - ToSeconds(after[s]);
+    const double weight = steps[s].weight;
+    weights += weight;
+    sum += weight * saved;
+    squares += weight * saved * saved;
+    ++gain.steps;
+  }
+  if (gain.steps == 0) return gain;
+  gain.mean = sum / weights;
+  if (gain.steps == 1) return gain;
+  const double variance =
+      std::max(0.0, squares / weights - gain.mean * gain.mean);
+  gain.error = std::sqrt(variance / (gain.steps - 1));
+  return gain;
 }
 
 BatchMetadata FullSample(const JobSpec& job, const BatchMetadata& sample) {

@@ -71,6 +71,19 @@ absl::StatusOr<std::vector<WeighedStep>> StepPool(
 // count >= 1.
 std::vector<WeighedStep> Stratify(std::vector<WeighedStep> pool, int32_t count);
 
+// How much shorter steps get, in seconds.
+struct MeanGain {
+  double mean = 0;   // Weighted.
+  double error = 0;  // Standard error of the mean; 0 for fewer than two steps.
+  int32_t steps = 0;
+};
+
+// Compares two times of each step. Steps for which one of them is 0, as they do
+// not fit, do not count, nor do those after the end of the shorter list.
+MeanGain GainOf(const std::vector<WeighedStep>& steps,
+                const std::vector<Duration>& before,
+                const std::vector<Duration>& after);
+
 }  // namespace pipeloom::planner
 
 #endif  // PIPELOOM_PLANNER_STEP_SAMPLE_STEPS_H_

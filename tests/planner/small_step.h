@@ -48,6 +48,15 @@ inline SmallStep MakeSmallStep(uint64_t seed, int32_t microbatches,
   return step;
 }
 
+// Returns the graph with so many bytes above static memory on every rank.
+inline StageGraph WithRoom(const StageGraph& graph, int64_t room) {
+  IdVector<RankId, RankSpec> ranks = graph.ranks();
+  for (RankSpec& rank : ranks) {
+    rank.memory.limit = rank.memory.static_bytes() + Bytes(room);
+  }
+  return graph.WithRanks(ranks);
+}
+
 }  // namespace pipeloom::testing
 
 #endif  // PIPELOOM_TESTS_PLANNER_SMALL_STEP_H_

@@ -10,14 +10,7 @@
 namespace pipeloom::planner {
 namespace {
 
-// Returns the graph with so many bytes above static memory on every rank.
-StageGraph WithRoom(const StageGraph& graph, int64_t room) {
-  IdVector<RankId, RankSpec> ranks = graph.ranks();
-  for (RankSpec& rank : ranks) {
-    rank.memory.limit = rank.memory.static_bytes() + Bytes(room);
-  }
-  return graph.WithRanks(ranks);
-}
+using testing::WithRoom;
 
 // A limit far above what all activations take adds nothing, and the bound does
 // not say that memory gave it.

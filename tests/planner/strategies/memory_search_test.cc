@@ -27,6 +27,7 @@ using partition::MemorySelection;
 using partition::StepMemory;
 using ::pipeloom::testing::FailsWith;
 using ::pipeloom::testing::IsOk;
+using ::pipeloom::testing::WithRoom;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -35,15 +36,6 @@ using Problem = testing::SmallStep;
 
 Problem MakeProblem(uint64_t seed, int32_t microbatches = 6) {
   return testing::MakeSmallStep(seed, microbatches, true);
-}
-
-// With so much room above static memory on every rank.
-StageGraph WithRoom(const StageGraph& graph, int64_t room) {
-  IdVector<RankId, RankSpec> ranks = graph.ranks();
-  for (RankSpec& rank : ranks) {
-    rank.memory.limit = rank.memory.static_bytes() + Bytes(room);
-  }
-  return graph.WithRanks(ranks);
 }
 
 // Returns the bytes of all activations of the rank that has most.

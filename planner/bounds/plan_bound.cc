@@ -150,8 +150,8 @@ NamedBound LoadAgainstMemory(const FlatGraph& least, const StageGraph& graph,
     head[r] = std::min(head[r], chains.head[t]);
     tail[r] = std::min(tail[r], chains.tail[t]);
   }
-  double load = 0;  // The most without weight, and with any.
-  double most = 0;
+  double load = 0;  // The largest sum of any rank without weight.
+  double most = 0;  // The same with the best weight tried.
   for (size_t r = 0; r < ranks; ++r) {
     const int64_t capacity = least.capacity[r];
     if (capacity <= 0 || capacity >= kNoLimit || pairs[r].empty()) continue;

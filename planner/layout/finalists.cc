@@ -6,7 +6,7 @@
 namespace pipeloom::planner {
 namespace {
 
-constexpr int64_t kOfOneOrigin = 3;
+constexpr int64_t kOfOneOrigin = 3;  // The most finalists of one recipe.
 // Standard errors by which a partition must be better to be surely so.
 constexpr double kSurely = 1;
 

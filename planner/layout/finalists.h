@@ -16,10 +16,10 @@ bool IsBetterPartition(const PartitionCandidate& a,
                        const PartitionCandidate& b);
 
 // Returns whether `a` is better by more than the standard error of the mean
-// difference over the steps that both fit. The results of a short search vary
-// by percents from step to step, and the best of many has had luck. With twice
-// the standard error, partitions that were 8 % better on other steps were not
-// taken (docs/evaluation/partition.md).
+// difference over the steps that both fit. A short search's times vary by
+// percents from step to step, so a smaller difference may be chance. One
+// standard error was chosen over two, which refused partitions that proved 8 %
+// faster on other steps (docs/evaluation/partition.md).
 bool IsSurelyBetterPartition(const PartitionCandidate& a,
                              const PartitionCandidate& b,
                              const std::vector<WeighedStep>& steps);

@@ -14,10 +14,10 @@
 // every step as well; those 3 % behind on the first of these steps are not
 // judged on the rest (more effort changed the times of 8 partitions of
 // dip-vlm-l on 16 ranks by at most 2.7 %). The answer is DIP's rule, or the
-// caller's start, unless another is better by more than the standard error
-// of the mean difference over the steps. Steps stand for the sample by
-// weight, and its heaviest step is always among them, as it shows what fits and
-// how full memory gets (planner/step/sample_steps.h).
+// caller's start, unless another is faster by more than the standard error of
+// the mean difference. Each step has a weight, the number of the sample's steps
+// that it represents; the heaviest is always among them, as it shows what fits
+// and how full memory gets (planner/step/sample_steps.h).
 #ifndef PIPELOOM_PLANNER_LAYOUT_PARTITION_SEARCH_H_
 #define PIPELOOM_PLANNER_LAYOUT_PARTITION_SEARCH_H_
 

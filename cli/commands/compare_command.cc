@@ -6,6 +6,7 @@
 #include <optional>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -219,6 +220,7 @@ class CompareCommand : public Command {
     AppendRobustFlags(&robust_flags_, &flags);
     AppendSlowFlags(&slow_flags_, &flags);
     AppendMeasuredFlags(&measured_flags_, &flags);
+    flags.push_back(WarmUpFlag(&warm_up_));
     flags.push_back(TrainerFlag(
         &trainer_, "keep every row to what that trainer can execute"));
     flags.push_back(
@@ -270,6 +272,8 @@ class CompareCommand : public Command {
     options.partition_for_all = !same_partition_.empty();
     studies::SearchSettings& settings = options.search;
     settings = studies::Settle(search_flags_, input.job.search);
+    PIPELOOM_RETURN_IF_ERROR(
+        CheckWarmUp(warm_up_, settings, options.strategies));
     PIPELOOM_RETURN_IF_ERROR(LimitTo(trainer_, input.job, &options));
     PIPELOOM_RETURN_IF_ERROR(ApplyMeasured(measured_flags_, input, "pipeloom",
                                            partition_flags_, settings, context,
@@ -277,31 +281,28 @@ class CompareCommand : public Command {
     PIPELOOM_ASSIGN_OR_RETURN(const auto judge,
                               MakeStrategyFor(trainer_, "pipeloom"));
     const std::string& source = partition_flags_.source;
+    const bool has_own = HasOwnRow(options);
+    planner::PreparedJob prepared;  // For the rows of pipeloom.
     if (!source.empty() && (source != "rule" || !same_partition_.empty())) {
       PIPELOOM_ASSIGN_OR_RETURN(
-          planner::PreparedJob prepared,
-          PrepareWithPartition(input, *judge, costs, partition_flags_, settings,
-                               context));
-      options.partition = std::move(prepared.partition);
+          prepared, PrepareWithPartition(input, *judge, costs, partition_flags_,
+                                         settings, context));
+      options.partition = prepared.partition;
     } else if (!same_partition_.empty()) {
       PIPELOOM_ASSIGN_OR_RETURN(const auto owner,
                                 MakeStrategyFor(trainer_, same_partition_));
       PIPELOOM_ASSIGN_OR_RETURN(
-          planner::PreparedJob prepared,
+          prepared,
           studies::PrepareOwnPartition(input, *owner, costs, context.stop));
-      options.partition = std::move(prepared.partition);
-    } else if (options.trainer == nullptr &&
-               std::any_of(options.strategies.begin(), options.strategies.end(),
-                           [](const std::string& s) {
-                             return s == "pipeloom" || s == studies::kStaticRow;
-                           })) {
+      options.partition = prepared.partition;
+      prepared.strategy = judge.get();
+    } else if (has_own) {
       PIPELOOM_ASSIGN_OR_RETURN(const std::string used,
                                 SourceOf(partition_flags_.source, "pipeloom"));
       PIPELOOM_ASSIGN_OR_RETURN(
-          planner::PreparedJob prepared,
-          PrepareWithPartition(input, *judge, costs, partition_flags_, settings,
-                               context));
-      options.searched = std::move(prepared.partition);
+          prepared, PrepareWithPartition(input, *judge, costs, partition_flags_,
+                                         settings, context));
+      options.searched = prepared.partition;
       searched_ = used != "rule";
     }
     // Every row is planned and judged with the times of the slow ranks and
@@ -312,6 +313,13 @@ class CompareCommand : public Command {
           slow_costs,
           SlowCosts(std::move(slow_job), measured_flags_.learned, &input));
       options.slow_costs = slow_costs.get();
+      prepared.costs = slow_costs.get();
+    }
+    if (has_own) {
+      PIPELOOM_ASSIGN_OR_RETURN(
+          options.lessons, WarmUp(warm_up_, prepared, input, partition_flags_,
+                                  settings, context));
+      warmed_up_ = !options.lessons.empty();
     }
     settings.defer = input.defer;
     PIPELOOM_ASSIGN_OR_RETURN(settings.robust,
@@ -324,7 +332,7 @@ class CompareCommand : public Command {
         absl::StrFormat("%d step%s of %s, %d replica%s, %s, %s", packed.size(),
                         packed.size() == 1 ? "" : "s", input.batch_name,
                         input.replicas, input.replicas == 1 ? "" : "s",
-                        MemoryLimitText(input.job), PartitionText());
+                        MemoryLimitText(input.job), PlannedWith());
     if (options.trainer != nullptr) {
       absl::StrAppend(&heading, ", all for ", trainer_);
     }
@@ -372,11 +380,30 @@ class CompareCommand : public Command {
       return UsageError(absl::StrCat("--for ", trainer,
                                      " with --robust: use one of the two"));
     }
+    if (warm_up_.has_value()) {
+      return UsageError(absl::StrCat("--for ", trainer,
+                                     " with --warm-up: use one of the two"));
+    }
     options->trainer = limits;
     return CheckTrainerJob(*limits, job);
   }
 
-  // Says with which partitions the rows are planned.
+  // Returns whether there is a row of pipeloom, and none is for a trainer.
+  static bool HasOwnRow(const studies::CompareOptions& options) {
+    return options.trainer == nullptr &&
+           absl::c_any_of(options.strategies, [](const std::string& name) {
+             return name == "pipeloom" || name == studies::kStaticRow;
+           });
+  }
+
+  // Says with which partitions and lessons the rows are planned.
+  std::string PlannedWith() const {
+    return warmed_up_ ? absl::StrCat(PartitionText(),
+                                     "; pipeloom goes on from plans of sample "
+                                     "steps (--warm-up 0s: without)")
+                      : PartitionText();
+  }
+
   std::string PartitionText() const {
     if (!same_partition_.empty()) {
       return absl::StrCat("same partition for all: ", same_partition_);
@@ -419,6 +446,8 @@ class CompareCommand : public Command {
   JobFlags job_flags_{};
   PartitionFlags partition_flags_{};
   bool searched_ = false;  // Whether pipeloom's own partition was searched.
+  std::optional<Duration> warm_up_{};
+  bool warmed_up_ = false;  // Whether sample steps were searched.
   std::string same_partition_{};
   studies::SearchOptions search_flags_{};
   std::vector<std::string> schedules_{};  // Empty: the usual ones.

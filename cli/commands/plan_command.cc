@@ -21,7 +21,6 @@
 #include "cli/input/robust_flags.h"
 #include "cli/report/report.h"
 #include "formats/text/json_writer.h"
-#include "planner/job/warm_up.h"
 #include "planner/strategy.h"
 #include "studies/job/launch_times.h"
 #include "studies/job/planned_step.h"
@@ -135,12 +134,7 @@ class PlanCommand : public Command {
     AppendRobustFlags(&robust_flags_, &flags);
     AppendSlowFlags(&slow_flags_, &flags);
     AppendMeasuredFlags(&measured_flags_, &flags);
-    flags.push_back({"warm-up", &warm_up_, "TIME",
-                     "search sample steps of the batch for so long in all "
-                     "before the first step; the searches of all steps go on "
-                     "from their plans. Default: 10s, once for each job and "
-                     "sample whose partition is searched, kept with it; else "
-                     "0s"});
+    flags.push_back(WarmUpFlag(&warm_up_));
     flags.push_back(TrainerFlag(
         &trainer_,
         "plan only what that trainer can execute, and write its files"));
@@ -179,7 +173,8 @@ class PlanCommand : public Command {
                                                  StudyContextOf(context)));
     emulator::StageCostModel costs(input.job, studies::CostsOf(input));
     studies::SearchSettings settings = SettingsOf(planning_, input);
-    PIPELOOM_RETURN_IF_ERROR(CheckWarmUp(settings, name_of_strategy));
+    PIPELOOM_RETURN_IF_ERROR(
+        CheckWarmUp(warm_up_, settings, {name_of_strategy}));
     PIPELOOM_RETURN_IF_ERROR(
         ApplyMeasured(measured_flags_, input, name_of_strategy,
                       planning_.partition, settings, context, &costs));
@@ -201,15 +196,10 @@ class PlanCommand : public Command {
           SlowCosts(std::move(slow_job), measured_flags_.learned, &input));
       prepared.costs = slow_costs.get();
     }
-    if (warm_up_.value_or(kZero) > kZero) {
-      PIPELOOM_ASSIGN_OR_RETURN(
-          settings.warm_up,
-          WarmUp(prepared, input, *warm_up_, settings, context));
-    } else if (!warm_up_.has_value() && settings.deadline.has_value() &&
-               limited == nullptr) {
-      PIPELOOM_ASSIGN_OR_RETURN(
-          settings.warm_up,
-          KeptLessons(prepared, input, planning_.partition, settings, context));
+    if (limited == nullptr || warm_up_.has_value()) {
+      PIPELOOM_ASSIGN_OR_RETURN(settings.warm_up,
+                                WarmUp(warm_up_, prepared, input,
+                                       planning_.partition, settings, context));
     }
     DensityByStep by_step(
         prepared, input, densities, [&](emulator::StageCostModel* sparse) {
@@ -275,23 +265,6 @@ class PlanCommand : public Command {
   }
 
  private:
-  // Returns an error if --warm-up does not go with the other options.
-  absl::Status CheckWarmUp(const studies::SearchSettings& settings,
-                           const std::string& strategy) const {
-    if (!warm_up_.has_value()) return absl::OkStatus();
-    if (!settings.deadline.has_value()) {
-      return UsageError(
-          "--warm-up without a deadline: searches by evaluations do not go on "
-          "from other plans; add --deadline");
-    }
-    if (strategy != "pipeloom") {
-      return UsageError(
-          absl::StrCat("--warm-up with the strategy ", strategy,
-                       ": only pipeloom goes on from other plans"));
-    }
-    return absl::OkStatus();
-  }
-
   static std::string Heading(const studies::JobInput& input,
                              const std::string& strategy) {
     const ParallelLayout& layout = input.job.parallel;

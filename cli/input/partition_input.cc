@@ -3,8 +3,10 @@
 #include <chrono>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "base/fingerprint.h"
 #include "base/status_macros.h"
 #include "cli/console/build_id.h"
@@ -146,6 +148,60 @@ absl::StatusOr<Partition> KeptOrSearched(
   return std::move(found.partition);
 }
 
+using Lessons = std::vector<std::shared_ptr<const CarriedStep>>;
+
+// Searches sample steps for `time` in all.
+absl::StatusOr<Lessons> SearchSampleSteps(
+    const planner::PreparedJob& prepared, const studies::JobInput& input,
+    Duration time, const studies::SearchSettings& settings,
+    const Context& context) {
+  const Progress progress(context, "warming up", 1);
+  studies::SearchSettings longer = settings;
+  longer.evaluations.reset();
+  longer.deadline = time;
+  planner::SearchBudget budget = studies::StartBudget(longer, context.stop);
+  budget.needs_answer = false;
+  return planner::WarmUp(prepared, input.batch, settings.seed, budget);
+}
+
+// Returns the lessons kept with the kept partition `prepared`; makes and keeps
+// them if there are none.
+absl::StatusOr<Lessons> KeptLessons(const planner::PreparedJob& prepared,
+                                    const studies::JobInput& input,
+                                    const PartitionFlags& flags,
+                                    const studies::SearchSettings& settings,
+                                    const Context& context) {
+  Lessons lessons;
+  const KeptPartitions kept = KeptPartitions::OfUser();
+  const Fingerprint key = KeyOf(input, *prepared.strategy, flags.tries);
+  if (auto found = kept.FindLessons(key, prepared.partition)) {
+    return *std::move(found);
+  }
+  context.warn(absl::StrFormat(
+      "note: sample steps of this job are searched for %s, once; --warm-up 0s "
+      "plans without",
+      FormatDuration(kWarmUp)));
+  // With the costs of the device alone, as the partition.
+  const emulator::StageCostModel costs(input.job, studies::CostsOf(input));
+  planner::PreparedJob alone = prepared;
+  alone.costs = &costs;
+  auto made = SearchSampleSteps(alone, input, kWarmUp, settings, context);
+  if (absl::IsCancelled(made.status())) return made.status();
+  if (!made.ok()) {
+    context.warn(absl::StrCat("note: steps are planned without lessons: ",
+                              made.status().message()));
+    return lessons;
+  }
+  lessons = *std::move(made);
+  const absl::Status written =
+      kept.KeepLessons(key, prepared.partition, lessons);
+  if (!written.ok()) {
+    context.warn(
+        absl::StrCat("note: their plans are not kept: ", written.message()));
+  }
+  return lessons;
+}
+
 }  // namespace
 
 void AppendPartitionFlags(PartitionFlags* values, std::vector<Flag>* flags) {
@@ -226,53 +282,48 @@ absl::StatusOr<planner::PreparedJob> PrepareWithPartition(
       absl::StrCat("--partition ", source, ": ", kept.message()));
 }
 
-absl::StatusOr<std::vector<std::shared_ptr<const CarriedStep>>> WarmUp(
-    const planner::PreparedJob& prepared, const studies::JobInput& input,
-    Duration time, const studies::SearchSettings& settings,
-    const Context& context) {
-  const Progress progress(context, "warming up", 1);
-  studies::SearchSettings longer = settings;
-  longer.evaluations.reset();
-  longer.deadline = time;
-  planner::SearchBudget budget = studies::StartBudget(longer, context.stop);
-  budget.needs_answer = false;
-  return planner::WarmUp(prepared, input.batch, settings.seed, budget);
+Flag WarmUpFlag(std::optional<Duration>* value) {
+  return {
+      "warm-up", value, "TIME",
+      "search sample steps of the batch for so long in all before the "
+      "first step; pipeloom's searches of all steps go on from their plans. "
+      "Default: 10s, once for each job and sample whose partition is "
+      "searched, kept with it; else 0s"};
 }
 
-absl::StatusOr<std::vector<std::shared_ptr<const CarriedStep>>> KeptLessons(
-    const planner::PreparedJob& prepared, const studies::JobInput& input,
-    const PartitionFlags& flags, const studies::SearchSettings& settings,
-    const Context& context) {
-  std::vector<std::shared_ptr<const CarriedStep>> lessons;
-  if (!UsesKept(flags.source, prepared.strategy->name())) return lessons;
-  const KeptPartitions kept = KeptPartitions::OfUser();
-  const Fingerprint key = KeyOf(input, *prepared.strategy, flags.tries);
-  if (auto found = kept.FindLessons(key, prepared.partition)) {
-    return *std::move(found);
+absl::Status CheckWarmUp(const std::optional<Duration>& warm_up,
+                         const studies::SearchSettings& settings,
+                         absl::Span<const std::string> strategies) {
+  if (!warm_up.has_value()) return absl::OkStatus();
+  if (!settings.deadline.has_value()) {
+    return UsageError(
+        "--warm-up without a deadline: searches by evaluations do not go on "
+        "from other plans; add --deadline");
   }
-  context.warn(absl::StrFormat(
-      "note: sample steps of this job are searched for %s, once; --warm-up 0s "
-      "plans without",
-      FormatDuration(kWarmUp)));
-  // With the costs of the device alone, as the partition.
-  const emulator::StageCostModel costs(input.job, studies::CostsOf(input));
-  planner::PreparedJob alone = prepared;
-  alone.costs = &costs;
-  auto made = WarmUp(alone, input, kWarmUp, settings, context);
-  if (absl::IsCancelled(made.status())) return made.status();
-  if (!made.ok()) {
-    context.warn(absl::StrCat("note: steps are planned without lessons: ",
-                              made.status().message()));
-    return lessons;
+  if (!absl::c_linear_search(strategies, "pipeloom")) {
+    return UsageError(absl::StrCat("--warm-up with the strateg",
+                                   strategies.size() == 1 ? "y " : "ies ",
+                                   absl::StrJoin(strategies, ", "),
+                                   ": only pipeloom goes on from other plans"));
   }
-  lessons = *std::move(made);
-  const absl::Status written =
-      kept.KeepLessons(key, prepared.partition, lessons);
-  if (!written.ok()) {
-    context.warn(
-        absl::StrCat("note: their plans are not kept: ", written.message()));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Lessons> WarmUp(const std::optional<Duration>& warm_up,
+                               const planner::PreparedJob& prepared,
+                               const studies::JobInput& input,
+                               const PartitionFlags& flags,
+                               const studies::SearchSettings& settings,
+                               const Context& context) {
+  if (warm_up.has_value()) {
+    if (*warm_up <= kZero) return Lessons();
+    return SearchSampleSteps(prepared, input, *warm_up, settings, context);
   }
-  return lessons;
+  if (!settings.deadline.has_value() ||
+      !UsesKept(flags.source, prepared.strategy->name())) {
+    return Lessons();
+  }
+  return KeptLessons(prepared, input, flags, settings, context);
 }
 
 }  // namespace pipeloom::cli

@@ -9,7 +9,10 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "base/units.h"
 #include "cli/console/command.h"
 #include "cli/input/job_input.h"
 #include "emulator/stage/stage_cost.h"
@@ -51,17 +54,23 @@ absl::StatusOr<planner::PreparedJob> PrepareWithPartition(
     const emulator::StageCostModel& costs, const PartitionFlags& flags,
     const studies::SearchSettings& settings, const Context& context);
 
-// Searches sample steps with the partition for `time` in all and returns what
-// they teach (planner/job/warm_up.h). Shows progress.
-absl::StatusOr<std::vector<std::shared_ptr<const CarriedStep>>> WarmUp(
-    const planner::PreparedJob& prepared, const studies::JobInput& input,
-    Duration time, const studies::SearchSettings& settings,
-    const Context& context);
+// The option --warm-up: for how long sample steps are searched before the first
+// step (planner/job/warm_up.h); nullopt: as is usual.
+Flag WarmUpFlag(std::optional<Duration>* value);
 
-// Returns the lessons kept with the kept partition `prepared` of
-// PrepareWithPartition; makes and keeps them if there are none. None if the
-// flags ask for another partition.
-absl::StatusOr<std::vector<std::shared_ptr<const CarriedStep>>> KeptLessons(
+// Returns an error if --warm-up does not go with a search of these settings and
+// strategies. `strategies`: names, at least one.
+absl::Status CheckWarmUp(const std::optional<Duration>& warm_up,
+                         const studies::SearchSettings& settings,
+                         absl::Span<const std::string> strategies);
+
+// Returns what sample steps teach, searched with the partition of `prepared`
+// for as long as --warm-up says. If it was not given, they are searched for 10
+// s with the costs of the device alone, and only for the kept partition of
+// PrepareWithPartition, with which they are kept: none for others, and for
+// searches without a deadline. Shows progress.
+absl::StatusOr<std::vector<std::shared_ptr<const CarriedStep>>> WarmUp(
+    const std::optional<Duration>& warm_up,
     const planner::PreparedJob& prepared, const studies::JobInput& input,
     const PartitionFlags& flags, const studies::SearchSettings& settings,
     const Context& context);

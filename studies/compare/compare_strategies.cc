@@ -34,7 +34,9 @@ absl::Status PlanRow(const JobInput& input,
                      const CompareOptions& options, planner::Strategy& strategy,
                      const StudyContext& context,
                      const ProgressCallback& progress, StrategyRow* row) {
-  const SearchSettings& settings = options.search;
+  SearchSettings settings = options.search;
+  // A replayed order is that of a search of pipeloom too.
+  if (strategy.name() == "pipeloom") settings.warm_up = options.lessons;
   planner::PreparedJob prepared{.strategy = &strategy, .costs = &costs};
   row->given_partition =
       options.partition.has_value() &&
@@ -59,6 +61,7 @@ absl::Status PlanRow(const JobInput& input,
     typical.packed = &packed.front();
     typical.seed = settings.seed;
     typical.budget = StartBudget(settings, context.stop);
+    if (settings.deadline.has_value()) typical.carried = settings.warm_up;
     PIPELOOM_ASSIGN_OR_RETURN(replayed, planner::MakeStatic(prepared, typical));
     prepared.strategy = replayed.get();
   }

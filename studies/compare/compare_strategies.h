@@ -2,6 +2,7 @@
 #ifndef PIPELOOM_STUDIES_COMPARE_COMPARE_STRATEGIES_H_
 #define PIPELOOM_STUDIES_COMPARE_COMPARE_STRATEGIES_H_
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "absl/strings/string_view.h"
 #include "base/units.h"
 #include "emulator/stage/stage_cost.h"
+#include "ir/plan/carried_step.h"
 #include "ir/plan/partition.h"
 #include "ir/plan/trainer.h"
 #include "partition/batching/batch_split.h"
@@ -40,6 +42,9 @@ struct CompareOptions {
   bool partition_for_all = false;
   // The own partition of `pipeloom`, if it was searched before.
   std::optional<Partition> searched{};
+  // Lessons of sample steps, for the searches of `pipeloom`'s rows
+  // (planner/job/warm_up.h).
+  std::vector<std::shared_ptr<const CarriedStep>> lessons{};
   // The costs of the same job with slow ranks or links, by which every row's
   // steps are planned; its partition is that of the healthy job. Null: none.
   const emulator::StageCostModel* slow_costs = nullptr;

@@ -164,6 +164,44 @@ TEST_F(UsualPartitionTest, SampleStepsAreSearchedOnceAndKept) {
   EXPECT_THAT(lessons(), SizeIs(1));
 }
 
+// `compare` plans pipeloom's rows with what `plan` plans with.
+TEST_F(UsualPartitionTest, CompareGoesOnFromTheSampleSteps) {
+  const auto compare = [](const std::vector<std::string>& more) {
+    std::vector<std::string> args = {"compare",        "llama3-8b",
+                                     "--batch",        "text",
+                                     "--microbatches", "6",
+                                     "--replicas",     "1",
+                                     "--deadline",     "20ms",
+                                     "--threads",      "1",
+                                     "--strategies",   "1f1b,pipeloom"};
+    args.insert(args.end(), more.begin(), more.end());
+    return Pipeloom(args);
+  };
+  constexpr char kTold[] = "sample steps of this job are searched";
+  constexpr char kGoesOn[] = "pipeloom goes on from plans of sample steps";
+  for (const std::vector<std::string>& none :
+       std::vector<std::vector<std::string>>{{"--warm-up", "0s"},
+                                             {"--partition", "rule"},
+                                             {"--strategies", "1f1b"}}) {
+    const Outcome cold = compare(none);
+    ASSERT_EQ(cold.code, 0) << cold.err;
+    EXPECT_THAT(cold.err, Not(HasSubstr(kTold))) << none[0];
+    EXPECT_THAT(cold.out, Not(HasSubstr(kGoesOn))) << none[0];
+  }
+  const Outcome table = compare({});
+  ASSERT_EQ(table.code, 0) << table.err;
+  EXPECT_THAT(table.err, HasSubstr(kTold));
+  EXPECT_THAT(table.out, HasSubstr(kGoesOn));
+  // They are the same as those of `plan`.
+  const Outcome plan = Pipeloom(Small("plan", {"--deadline", "20ms"}));
+  ASSERT_EQ(plan.code, 0) << plan.err;
+  EXPECT_THAT(plan.err, Not(HasSubstr(kTold)));
+  // Asked for, they are made with any partition.
+  const Outcome asked = compare({"--partition", "rule", "--warm-up", "50ms"});
+  ASSERT_EQ(asked.code, 0) << asked.err;
+  EXPECT_THAT(asked.out, HasSubstr(kGoesOn));
+}
+
 TEST_F(UsualPartitionTest, DamagedLessonsAreNotFound) {
   const KeptPartitions kept(folder_);
   const Partition partition{.num_ranks = 2};

@@ -13,8 +13,8 @@
 
 namespace pipeloom::planner {
 
-// The number of independent searchers of an order. Not more than two by
-// default: with little time one long search beats several short ones.
+// The number of searchers of an order. Not more than two by default: with
+// little time one long search beats several short ones.
 inline constexpr int32_t kUsualWorkers = 2;
 inline constexpr int32_t kMostWorkers = kMostSearchWorkers;
 
@@ -35,8 +35,10 @@ struct SearchBudget {
   // CancelledError soon, before its first answer too.
   bool needs_answer = true;
   int32_t threads = 1;
-  // The number of searchers of an order, in [1, kMostWorkers], which share the
-  // evaluations. Results depend on it, but not on `threads`.
+  // The number of searchers, in [1, kMostWorkers], which share the evaluations:
+  // all search for one order, or each two for a plan
+  // (planner/step/plan_step.h). Results depend on it, and on `threads` only
+  // under a deadline.
   int32_t workers = kUsualWorkers;
 
   // Returns a part of the budget that ends when `share` of the whole is used.

@@ -122,8 +122,10 @@ std::string StaticNote(const std::vector<Row>& rows) {
                          best->schedule);
 }
 
+// `warmed_up`: the searches of pipeloom's rows went on from sample steps.
 std::string Json(const std::string& job, const std::string& same_partition,
-                 const std::string& trainer, const std::vector<Row>& rows) {
+                 const std::string& trainer, bool warmed_up,
+                 const std::vector<Row>& rows) {
   formats::JsonWriter json(true);
   json.BeginObject().Key("job").String(job);
   if (!trainer.empty()) json.Key("for").String(trainer);
@@ -133,6 +135,7 @@ std::string Json(const std::string& job, const std::string& same_partition,
   } else {
     json.String(same_partition);
   }
+  json.Key("warmed_up").Bool(warmed_up);
   json.Key("best_static");
   if (const Row* best = BestStatic(rows)) {
     json.String(best->schedule);
@@ -343,7 +346,8 @@ class CompareCommand : public Command {
     }
     if (format_ == "json") {
       context.print(Json(input.job.name, same_partition_,
-                         options.trainer == nullptr ? "" : trainer_, rows));
+                         options.trainer == nullptr ? "" : trainer_, warmed_up_,
+                         rows));
     } else {
       std::vector<Row> shown = rows;
       std::string left_out;

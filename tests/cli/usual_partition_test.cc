@@ -187,11 +187,17 @@ TEST_F(UsualPartitionTest, CompareGoesOnFromTheSampleSteps) {
     ASSERT_EQ(cold.code, 0) << cold.err;
     EXPECT_THAT(cold.err, Not(HasSubstr(kTold))) << none[0];
     EXPECT_THAT(cold.out, Not(HasSubstr(kGoesOn))) << none[0];
+    std::vector<std::string> as_json = none;
+    as_json.insert(as_json.end(), {"--format", "json"});
+    EXPECT_FALSE(Json::parse(compare(as_json).out)["warmed_up"].get<bool>());
   }
   const Outcome table = compare({});
   ASSERT_EQ(table.code, 0) << table.err;
   EXPECT_THAT(table.err, HasSubstr(kTold));
   EXPECT_THAT(table.out, HasSubstr(kGoesOn));
+  const Outcome json = compare({"--format", "json"});
+  ASSERT_EQ(json.code, 0) << json.err;
+  EXPECT_TRUE(Json::parse(json.out)["warmed_up"].get<bool>());
   // They are the same as those of `plan`.
   const Outcome plan = Pipeloom(Small("plan", {"--deadline", "20ms"}));
   ASSERT_EQ(plan.code, 0) << plan.err;

@@ -61,7 +61,7 @@ class TeamsTest : public ::testing::Test {
 };
 
 TEST_F(TeamsTest, ThePlanIsTheBestOfWhatTeamsOfTwoFindAlone) {
-  constexpr int64_t kEvaluations = 60;  // Of each team.
+  constexpr int64_t kEvaluations = 60;  // For each team.
   int others_better = 0;
   for (uint64_t seed = 1; seed <= 6; ++seed) {
     SCOPED_TRACE(seed);
@@ -90,6 +90,21 @@ TEST_F(TeamsTest, ThePlanIsTheSameForAnyNumberOfThreads) {
       EXPECT_EQ(many.evaluations, one.evaluations) << threads;
     }
   }
+}
+
+// Teams that begin after the deadline would make the plan late.
+TEST_F(TeamsTest, OnlyTheFirstTeamPlansWhenTheTimeIsOver) {
+  PlanInput input{.packed = &packed_, .seed = 4};
+  input.budget.expired = [] { return true; };
+  input.budget.spent = [] { return 1.0; };
+  input.budget.workers = 8;
+  input.budget.threads = 8;
+  ASSERT_OK_AND_ASSIGN(const PlanResult eight, PlanStep(prepared_, input));
+  input.budget.workers = 2;
+  input.budget.threads = 2;
+  ASSERT_OK_AND_ASSIGN(const PlanResult two, PlanStep(prepared_, input));
+  EXPECT_EQ(eight.plan, two.plan);
+  EXPECT_EQ(eight.evaluations, two.evaluations);
 }
 
 // Such a strategy would do the same in every team.

@@ -65,6 +65,7 @@ int32_t NumTeams(const PreparedJob& job, const PlanInput& input) {
     return 1;
   }
   const SearchBudget& budget = input.budget;
+  if (budget.workers > kMostWorkers) return 1;  // The search refuses them.
   int32_t teams = budget.workers / kTeam;
   if (budget.expired) teams = std::min(teams, budget.threads / 2);
   return std::max(1, teams);

@@ -1,4 +1,5 @@
 // Steps that are planned by several teams of workers.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -18,8 +19,10 @@
 namespace pipeloom::planner {
 namespace {
 
+using ::pipeloom::testing::FailsWith;
 using ::pipeloom::testing::RandomBatch;
 using ::pipeloom::testing::SmallVlmJob;
+using ::testing::HasSubstr;
 
 // One step of a small job under a limit that needs recomputation.
 class TeamsTest : public ::testing::Test {
@@ -114,6 +117,15 @@ TEST_F(TeamsTest, AStrategyWithoutASearchPlansOnce) {
   const PlanResult eight = Plan(1, 8, 200);
   EXPECT_EQ(eight.plan, two.plan);
   EXPECT_EQ(eight.evaluations, two.evaluations);
+}
+
+TEST_F(TeamsTest, TooManyWorkersAreRefused) {
+  PlanInput input{.packed = &packed_};
+  input.budget.max_evaluations = 400;
+  input.budget.workers = kMostWorkers + 1;
+  EXPECT_THAT(PlanStep(prepared_, input),
+              FailsWith(absl::StatusCode::kInvalidArgument,
+                        HasSubstr("workers is 257; it must be in [1, 256]")));
 }
 
 TEST_F(TeamsTest, AStoppedSearchIsCancelled) {

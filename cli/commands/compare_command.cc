@@ -318,7 +318,8 @@ class CompareCommand : public Command {
       options.slow_costs = slow_costs.get();
       prepared.costs = slow_costs.get();
     }
-    if (has_own) {
+    // Lessons are kept for pipeloom's own partition only.
+    if (has_own && (same_partition_.empty() || warm_up_.has_value())) {
       PIPELOOM_ASSIGN_OR_RETURN(
           options.lessons, WarmUp(warm_up_, prepared, input, partition_flags_,
                                   settings, context));

@@ -182,6 +182,7 @@ TEST_F(UsualPartitionTest, CompareGoesOnFromTheSampleSteps) {
   for (const std::vector<std::string>& none :
        std::vector<std::vector<std::string>>{{"--warm-up", "0s"},
                                              {"--partition", "rule"},
+                                             {"--same-partition", "1f1b"},
                                              {"--strategies", "1f1b"}}) {
     const Outcome cold = compare(none);
     ASSERT_EQ(cold.code, 0) << cold.err;

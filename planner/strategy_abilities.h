@@ -33,6 +33,14 @@ class PlansWholeSteps {
       const PreparedJob& job, const PlanInput& input) const = 0;
 };
 
+// The ability to find other schedules with other seeds.
+class SearchesBySeed {
+ public:
+  virtual ~SearchesBySeed() = default;
+  // Returns whether it does so with its options.
+  virtual bool searches() const = 0;
+};
+
 // A step as a similar one was planned.
 struct LentStep {
   std::vector<double> times{};  // Indexed by task: when it starts, in any unit.

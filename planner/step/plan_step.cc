@@ -58,12 +58,10 @@ constexpr int32_t kTeam = kUsualWorkers;
 // deadline each has two threads at least: teams that take turns would have less
 // time.
 int32_t NumTeams(const PreparedJob& job, const PlanInput& input) {
-  // Without a search of its own a strategy would do the same again. A robust
-  // choice is not made by the undisturbed time.
-  if (!job.strategy->chooses_memory() || input.robust.has_value() ||
-      dynamic_cast<const PlansWholeSteps*>(job.strategy) != nullptr) {
-    return 1;
-  }
+  const auto* const by_seed = dynamic_cast<const SearchesBySeed*>(job.strategy);
+  if (by_seed == nullptr || !by_seed->searches()) return 1;
+  // A robust choice is not made by the undisturbed time.
+  if (input.robust.has_value()) return 1;
   const SearchBudget& budget = input.budget;
   if (budget.workers > kMostWorkers) return 1;  // The search refuses them.
   int32_t teams = budget.workers / kTeam;

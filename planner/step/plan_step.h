@@ -31,11 +31,11 @@ absl::StatusOr<PreparedJob> PrepareJob(const Strategy& strategy,
 // tensors included. A strategy that starts from others returns the plan of
 // another where that is faster (planner/step/rival_plans.h).
 //
-// Of more than two workers each two, a team, plan the step by themselves with
-// their share of the evaluations and threads and with a seed of their own; the
-// best plan is returned. Under a deadline a team has at least two threads: if
-// there are fewer, teams are larger. Strategies that do not choose memory, and
-// robust choices, have one team.
+// More than two workers are divided into teams of two. Each team plans the step
+// by itself, with a seed of its own and a share of the evaluations and threads;
+// the best plan is returned. Under a deadline every team has at least two
+// threads: if there are too few for that, teams are larger. Strategies that
+// find the same with any seed, and robust choices, have one team.
 //
 // Whatever the budget, at least one schedule is made for each setting until one
 // fits. Returns ResourceExhausted if nothing was found to fit; the message says

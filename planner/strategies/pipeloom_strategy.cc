@@ -87,10 +87,13 @@ void InsertCutCopies(std::vector<Partition>* partitions) {
                      std::make_move_iterator(copies.end()));
 }
 
-class PipeloomStrategy : public Strategy, public StartsFromOthers {
+class PipeloomStrategy : public Strategy,
+                         public StartsFromOthers,
+                         public SearchesBySeed {
  public:
   absl::string_view name() const override { return "pipeloom"; }
   bool split_backward() const override { return true; }
+  bool searches() const override { return true; }
   absl::StatusOr<Partition> MakePartition(
       const emulator::StageCostModel& costs, const BatchMetadata& sample,
       const std::stop_token& stop) const override {

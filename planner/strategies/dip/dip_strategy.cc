@@ -11,6 +11,7 @@
 #include "planner/core/flat_graph.h"
 #include "planner/orders/interleaved.h"
 #include "planner/strategies/dip/segment_order.h"
+#include "planner/strategy_abilities.h"
 
 namespace pipeloom::planner {
 namespace {
@@ -56,7 +57,7 @@ std::vector<MemorySelection> Levels(const StageGraph& graph,
   return levels;
 }
 
-class DipStrategy : public Strategy {
+class DipStrategy : public Strategy, public SearchesBySeed {
  public:
   explicit DipStrategy(const DipOptions& options) : options_(options) {}
 
@@ -70,6 +71,7 @@ class DipStrategy : public Strategy {
     return "dip-custom";
   }
   bool split_backward() const override { return false; }
+  bool searches() const override { return options_.reorder; }
   bool chooses_memory() const override {
     return options_.memory && options_.interleave;
   }

@@ -3,9 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdint>
 #include <memory>
+#include <stop_token>
 #include <string>
 
 #include "base/random.h"
@@ -108,6 +108,20 @@ TEST_F(TeamsTest, OnlyTheFirstTeamPlansWhenTheTimeIsOver) {
   ASSERT_OK_AND_ASSIGN(const PlanResult two, PlanStep(prepared_, input));
   EXPECT_EQ(eight.plan, two.plan);
   EXPECT_EQ(eight.evaluations, two.evaluations);
+}
+
+// Rivals that search have teams too, whether they choose memory or not.
+TEST_F(TeamsTest, EveryStrategyThatSearchesHasTeams) {
+  for (const std::string name : {"dip", "dip-order"}) {
+    SCOPED_TRACE(name);
+    Prepare(name);
+    for (uint64_t seed = 1; seed <= 5; ++seed) {
+      Random random(seed);
+      Duration best = Plan(seed, 2, 60).predicted.step_time();
+      best = std::min(best, Plan(random.Next(), 2, 60).predicted.step_time());
+      EXPECT_EQ(Plan(seed, 4, 120).predicted.step_time(), best) << seed;
+    }
+  }
 }
 
 // Such a strategy would do the same in every team.

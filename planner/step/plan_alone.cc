@@ -402,14 +402,20 @@ class StepPlanner {
       return absl::OkStatus();
     }
     if (!may_go_on) return absl::OkStatus();
-    return own_memory_ ? ImproveCandidate(job_, input_, built_, memory_,
+    PlanInput searching = input_;
+    // Its passes are refined after the search, which takes time, too.
+    if (refines_ && input_.budget.spent) {
+      searching.budget =
+          input_.budget.PartUntil(TimeShares(best_->lowering).SearchedEnd(), 0);
+    }
+    return own_memory_ ? ImproveCandidate(job_, searching, built_, memory_,
                                           &*best_, &result_.evaluations)
-                       : ImproveOrder();
+                       : ImproveOrder(searching.budget);
   }
 
   // Searches a better order for the choices of the best plan.
-  absl::Status ImproveOrder() {
-    SearchBudget rest = input_.budget;
+  absl::Status ImproveOrder(const SearchBudget& budget) {
+    SearchBudget rest = budget;
     rest.max_evaluations -= result_.evaluations;
     const partition::MemorySelection fixed = best_->made.selection;
     absl::StatusOr<Candidate> again = PlanChoice(

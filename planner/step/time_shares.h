@@ -42,6 +42,13 @@ class TimeShares {
     return std::max(kLeastSearch, kBeginning * lowering_);
   }
 
+  // Returns until when the order is searched whose passes are refined once, in
+  // the end: the search of a strategy that does not start from others. What is
+  // left is enough for refining as far as one plan tells how long it takes.
+  double SearchedEnd() const {
+    return std::max(UnpairedEnd(), kRefineUntil - kRefining * lowering_);
+  }
+
   // UnpairedEnd() of a small step.
   static constexpr double kUnpairedUntil = 0.6;
   // The least share for which it is worth to search otherwise.
@@ -51,6 +58,8 @@ class TimeShares {
   // The first search and refining end earlier by the time to lower a plan so
   // often: memory is chosen anew twice, each time with a plan.
   static constexpr double kMostLowerings = 6;
+  // Times to lower a plan that refining takes, at most.
+  static constexpr double kRefining = 20;
   // Times to lower a plan that it takes to begin a search with pairs, to
   // make its answer a plan, and to check the plan in the end.
   static constexpr double kBeginning = 1.5;

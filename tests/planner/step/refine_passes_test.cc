@@ -4,10 +4,15 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <string>
 #include <vector>
 
+#include "emulator/stage/stage_cost.h"
 #include "ir/plan/execution_plan.h"
+#include "partition/batching/batch_split.h"
 #include "planner/job/job_planner.h"
+#include "planner/step/plan_step.h"
+#include "planner/strategies/registry.h"
 #include "tests/planner/shipped_files.h"
 #include "tests/support/plan_first_step.h"
 #include "tests/support/small_job.h"
@@ -25,6 +30,12 @@ int64_t PairsOf(const ExecutionPlan& plan) {
   return std::count_if(
       plan.graph.tasks().begin(), plan.graph.tasks().end(),
       [](const Task& task) { return !task.overlaps.is_none(); });
+}
+
+int64_t WeightGradsOf(const ExecutionPlan& plan) {
+  return std::count_if(
+      plan.graph.tasks().begin(), plan.graph.tasks().end(),
+      [](const Task& task) { return task.pass == Pass::kWeightGrad; });
 }
 
 // DIP fuses its backwards and fills memory with what it keeps, so that there is
@@ -50,6 +61,42 @@ TEST(RefinePassesTest, FullMemoryLeavesRoomForPairs) {
               refined.plan.graph.rank(r).memory.limit);
   }
 }
+
+// A search that spends all the time that it is given leaves some of it for its
+// passes, whose strategy ever it is.
+class RefinesInTimeTest : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(RefinesInTimeTest, UnderADeadlineToo) {
+  ASSERT_OK_AND_ASSIGN(const JobSpec job, ShippedJob("dip-vlm-m"));
+  ASSERT_OK_AND_ASSIGN(const BatchMetadata batch,
+                       ShippedBatch("image_text.jsonl"));
+  const emulator::StageCostModel costs(job);
+  ASSERT_OK_AND_ASSIGN(const auto strategy, MakeStrategy(GetParam()));
+  ASSERT_OK_AND_ASSIGN(const PreparedJob prepared,
+                       PrepareJob(*strategy, costs, batch));
+  ASSERT_OK_AND_ASSIGN(const partition::PackedStep packed,
+                       partition::PackStep(job, batch, 0));
+  PlanInput input{.packed = &packed};
+  input.budget.max_evaluations = 40;
+  ASSERT_OK_AND_ASSIGN(const PlanResult counted, PlanStep(prepared, input));
+  EXPECT_GT(WeightGradsOf(counted.plan), 0);
+  // Time passes as often as it is asked for.
+  double now = 0;
+  input.budget = {};
+  input.budget.spent = [&] { return now += 0.002; };
+  input.budget.expired = [&] { return (now += 0.002) >= 1; };
+  ASSERT_OK_AND_ASSIGN(const PlanResult timed, PlanStep(prepared, input));
+  EXPECT_GT(now, 0.9);
+  EXPECT_GT(WeightGradsOf(timed.plan), 0);
+  EXPECT_LT(ToSeconds(timed.predicted.step_time()),
+            1.02 * ToSeconds(counted.predicted.step_time()));
+}
+
+INSTANTIATE_TEST_SUITE_P(Searches, RefinesInTimeTest,
+                         ::testing::Values("dip", "dip-order"),
+                         [](const auto& test) {
+                           return test.param == "dip" ? "dip" : "dip_order";
+                         });
 
 // The search counts on weight gradients that fill gaps, all of them or a part,
 // and refining has to make room for them. However short memory is, a step that

@@ -33,6 +33,7 @@ TEST(TimeSharesTest, EveryPartEndsEarlierIfPlansTakeLonger) {
     EXPECT_LT(longer.UnpairedEnd(), shares.UnpairedEnd());
     EXPECT_LT(longer.RefiningEnd(), shares.RefiningEnd());
     EXPECT_LT(longer.PairedEnd(), shares.PairedEnd());
+    EXPECT_LT(longer.SearchedEnd(), shares.SearchedEnd());
     EXPECT_LE(longer.LatestToRefine(0.1), shares.LatestToRefine(0.1));
     EXPECT_GE(longer.LeastPaired(), shares.LeastPaired());
     EXPECT_LE(RoundsToChoose(lowering + 0.01), RoundsToChoose(lowering));
